@@ -1,0 +1,97 @@
+#include "common/log.h"
+
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *log_role = "graft";
+static atomic_int log_level = GR_LOG_WARN;
+static atomic_uint log_topics;
+
+static const char *const level_names[] = {"error", "warning", "info", "debug"};
+static const char *const level_keys[] = {"error", "warn", "info", "debug"};
+
+static unsigned parse_topics(const char *text)
+{
+    static const struct {
+        const char *name;
+        unsigned bit;
+    } names[] = {{"round", GR_TOPIC_ROUND}, {"kv", GR_TOPIC_KV}, {"metrics", GR_TOPIC_METRICS}};
+    unsigned bits = 0;
+    for (const char *p = text; *p != '\0';) {
+        size_t n = strcspn(p, ",");
+        bool known = false;
+        for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+            if (strlen(names[i].name) == n && memcmp(names[i].name, p, n) == 0) {
+                bits |= names[i].bit;
+                known = true;
+            }
+        }
+        if (!known && n > 0) {
+            log_warn("GRAFT_DEBUG: unknown topic `%.*s'; known: round, kv, metrics", (int)n, p);
+        }
+        p += n + (p[n] == ',');
+    }
+    return bits;
+}
+
+void gr_log_init(const char *role)
+{
+    log_role = role;
+    const char *level = getenv("GRAFT_LOG");
+    if (level != NULL) {
+        bool known = false;
+        for (int i = 0; i < 4; i++) {
+            if (strcmp(level, level_keys[i]) == 0) {
+                gr_log_set_level((enum gr_log_level)i);
+                known = true;
+            }
+        }
+        if (!known) {
+            log_warn("GRAFT_LOG: unknown level `%s'; known: error, warn, info, debug", level);
+        }
+    }
+    const char *topics = getenv("GRAFT_DEBUG");
+    if (topics != NULL) {
+        atomic_store(&log_topics, parse_topics(topics));
+    }
+}
+
+void gr_log_set_level(enum gr_log_level level)
+{
+    atomic_store(&log_level, (int)level);
+}
+
+bool gr_log_enabled(enum gr_log_level level)
+{
+    return (int)level <= atomic_load_explicit(&log_level, memory_order_relaxed);
+}
+
+bool gr_log_topic(enum gr_log_topic topic)
+{
+    return (atomic_load_explicit(&log_topics, memory_order_relaxed) & (unsigned)topic) != 0;
+}
+
+void gr_log_line(enum gr_log_level level, const char *fmt, ...)
+{
+    if (!gr_log_enabled(level)) {
+        return;
+    }
+    /* One write per line, so that lines of several processes do not mix. */
+    char line[1024];
+    int n = snprintf(line, sizeof(line), "%s: %s: ", log_role, level_names[level]);
+    va_list ap;
+    va_start(ap, fmt);
+    int m = vsnprintf(line + n, sizeof(line) - (size_t)n - 1, fmt, ap);
+    va_end(ap);
+    size_t len = (size_t)n + (m < 0 ? 0 : (size_t)m);
+    if (len > sizeof(line) - 2) {
+        len = sizeof(line) - 2;
+    }
+    line[len++] = '\n';
+    ssize_t written = write(STDERR_FILENO, line, len);
+    (void)written;
+}

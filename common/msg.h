@@ -1,0 +1,94 @@
+/* Control messages between the orchestrator and the workers: msgpack maps with the key "t" (type name) and the
+ * fields below, schema-checked by one table (msg.c; docs/PROTOCOL.md lists it). An unknown type or key, a missing
+ * or mistyped field, or a value out of range refuses the message. Optional fields that are absent are zero.
+ *
+ * A message owns its arrays once decoded (gr_msg_finish). For sending, arrays are borrowed. */
+#ifndef GR_COMMON_MSG_H
+#define GR_COMMON_MSG_H
+
+#include "common/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define GR_MSG_BYTES_MAX (8u << 20) /* one control message */
+#define GR_MSG_ID_MAX (1 << 20)     /* ids in one array */
+#define GR_MSG_TEXT_MAX 256
+
+/*   name, direction and meaning */
+#define GR_MSG_LIST(X)                                                                             \
+    X(JOIN)     /* worker -> orchestrator: who I am, where my data endpoint is; first message */    \
+    X(OPEN)     /* orchestrator -> target: start a session (segments, limits, sampling) */          \
+    X(OPENED)   /* target -> orchestrator: reply to OPEN */                                         \
+    X(CLOSE)    /* orchestrator -> target: end a session; takes effect at the end of its pass */    \
+    X(CLOSED)   /* target -> orchestrator: the session's KV is free again */                        \
+    X(COMMIT)   /* target -> orchestrator: tokens of a round */                                     \
+    X(PROGRESS) /* target -> orchestrator: prompt tokens prefilled so far */                        \
+    X(ATTACH)   /* orchestrator -> draft: draft for this session of that target */                  \
+    X(ATTACHED) /* draft -> orchestrator: reply to ATTACH, sent when the prefix is in place */      \
+    X(DETACH)   /* orchestrator -> draft: stop; answered by DRAFT_STATS */                          \
+    X(DRAFT_STATS) /* draft -> orchestrator: what the session cost the drafter */                   \
+    X(PING)     /* orchestrator -> worker */                                                        \
+    X(PONG)     /* worker -> orchestrator */                                                        \
+    X(ERROR)    /* worker -> orchestrator: a request failed; session 0: not about one */            \
+    X(DRAIN)    /* orchestrator -> worker: finish and exit */
+
+enum gr_msg_type {
+#define X(name) GR_MSG_##name,
+    GR_MSG_LIST(X)
+#undef X
+        GR_N_MSG
+};
+
+struct gr_msg_ids {
+    int32_t *p; /* decoded: owned by the message; encoding: borrowed */
+    uint32_t n;
+};
+
+enum gr_tree_shape { GR_SHAPE_DYNAMIC = 0, GR_SHAPE_CHAIN = 1 };
+
+struct gr_msg {
+    enum gr_msg_type type;
+    /* addressing */
+    uint64_t session, incarnation;
+    uint32_t epoch, round;
+    /* JOIN, PONG */
+    uint32_t role, pid, n_vocab, n_ctx_max, n_block, n_free_block, n_session;
+    uint64_t model_fingerprint, tokenizer_fingerprint;
+    char address[GR_MSG_TEXT_MAX];    /* of the data path: HOST:PORT */
+    char numerics_id[96];
+    /* OPEN, ATTACH */
+    struct gr_msg_ids ids;            /* OPEN: all segments' ids; COMMIT: tokens committed by the round */
+    struct gr_msg_ids segments;       /* OPEN: pairs (kind, n); kind 0 prompt, 1 generated, 2 appended */
+    struct gr_msg_ids stop_ids;       /* OPEN: EOS included unless ignored */
+    uint32_t max_tokens;              /* generated tokens, 1 .. */
+    uint32_t want_draft, want_trace;  /* booleans */
+    double temperature, min_p, top_p;
+    uint32_t top_k;
+    uint64_t seed;
+    char transport[16];               /* ATTACH: forced kind or empty */
+    uint32_t tree_shape, draft_depth, draft_top_k, n_node;
+    /* COMMIT */
+    uint32_t keep_len, final_len, finish, verdict_kind, n_draft, n_accepted, cache_hit, usable_len;
+    uint64_t hash;
+    uint64_t wait_ns, verify_ns, host_ns, draft_ns;
+    uint32_t n_row, n_late, n_desync, n_fallback;
+    struct gr_msg_ids tree_ids, tree_parents, path; /* with want_trace: the round's tree */
+    /* DRAFT_STATS */
+    uint64_t n_round;
+    /* ERROR */
+    uint32_t code;
+    char text[GR_MSG_TEXT_MAX];
+};
+
+const char *gr_msg_name(enum gr_msg_type type);
+
+/* Writes the map into out. GR_ELIMIT (logged): does not fit into cap. Allocates nothing. */
+GR_NODISCARD enum gr_status gr_msg_encode(const struct gr_msg *m, uint8_t *out, size_t cap, size_t *len_out);
+/* GR_EFORMAT (one line logged: type, field, what) on anything that breaks the schema. */
+GR_NODISCARD enum gr_status gr_msg_decode(const uint8_t *bytes, size_t len, struct gr_msg *out);
+/* Frees a decoded message's arrays. */
+void gr_msg_finish(struct gr_msg *m);
+
+#endif

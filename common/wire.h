@@ -1,0 +1,94 @@
+/* Codec of the data path's frames: DRAFT, VERDICT, DESYNC, RESYNC, DELTA, FEATURES. Layout in wire_layout.h.
+ * Decoding checks magic, version, type, every count and the exact length before anything is used; it never allocates
+ * and never reads outside [frame, frame + len). A decoded view borrows the frame's bytes where it says so. */
+#ifndef GR_COMMON_WIRE_H
+#define GR_COMMON_WIRE_H
+
+#include "common/accept.h"
+#include "common/status.h"
+#include "common/token_tree.h"
+#include "common/wire_layout.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#define GR_DELTA_ID_MAX 1024   /* ids in one DELTA frame; longer deltas are cut into several */
+#define GR_RESYNC_HASH_MAX 33  /* hash at my_len and at my_len - 2^k, k = 0 .. 31 */
+#define GR_FEATURES_ROW_MAX 32 /* rows in one FEATURES frame */
+
+/* Largest small frame: a full DELTA. */
+#define GR_WIRE_SMALL_BYTES_MAX (GR_WIRE_HEADER_BYTES + 8u + 4u * GR_DELTA_ID_MAX)
+
+enum gr_verdict_kind { GR_VERDICT_PLAIN = 0, GR_VERDICT_PARTIAL = 1, GR_VERDICT_FULL = 2 };
+enum gr_desync_reason { GR_DESYNC_HASH = 1, GR_DESYNC_AHEAD = 2, GR_DESYNC_EPOCH = 3, GR_DESYNC_UNKNOWN_SESSION = 4 };
+
+/* Flags of DELTA. */
+#define GR_DELTA_LAST 1u  /* the receiver now holds all the sender has committed */
+#define GR_DELTA_DRAFT 2u /* with LAST: the last id is a tail that waits for a tree of header.round */
+
+struct gr_frame_header {
+    uint8_t type;   /* enum gr_frame_type */
+    uint16_t flags; /* by type */
+    uint64_t session;
+    uint32_t epoch, round, base_len, payload_len;
+    uint64_t prefix_hash;
+};
+
+struct gr_verdict {
+    uint32_t draft_round; /* GR_WIRE_ROOT_ONLY: the pass had no tree */
+    uint32_t keep_len;    /* tokens of the base that stand; < base_len only after an exact-SpecPV roll-back */
+    uint32_t final_len;
+    int32_t bonus;
+    uint8_t kind, finish, n_path;
+    uint8_t node[GR_NODE_MAX];
+};
+
+struct gr_resync {
+    uint32_t my_len, n_hash;
+    uint64_t hash[GR_RESYNC_HASH_MAX]; /* hash_at(my_len), hash_at(my_len - 1), -2, -4, ... while > 0 */
+};
+
+struct gr_delta {
+    uint32_t common_len, n_id; /* header.base_len = common_len + n_id */
+    const uint8_t *id_bytes;   /* borrowed: u32[n_id] */
+};
+
+struct gr_features {
+    uint32_t first_pos, n_row, width; /* header.base_len = first_pos + n_row */
+    uint8_t dtype;                    /* as agreed in HELLO */
+    uint8_t raw;                      /* 1: the captured states, 0: fused */
+    const uint8_t *row_bytes;         /* borrowed: n_row * width elements */
+};
+
+/* Length prefix lengths of a RESYNC: my_len, then my_len - 2^k while positive. Returns how many. */
+int gr_resync_lengths(uint32_t my_len, uint32_t len_out[GR_RESYNC_HASH_MAX]);
+
+/* Header of a frame, and that len is exactly header + payload. GR_EFORMAT (one line logged) otherwise. */
+GR_NODISCARD enum gr_status gr_wire_decode_header(const uint8_t *frame, size_t len, struct gr_frame_header *out);
+/* Payload decoders; `frame` is the whole frame, its header already decoded. n_vocab bounds ids. */
+GR_NODISCARD enum gr_status gr_wire_decode_draft(const uint8_t *frame, size_t len, int32_t n_vocab,
+                                                 struct gr_token_tree *out);
+GR_NODISCARD enum gr_status gr_wire_decode_verdict(const uint8_t *frame, size_t len, int32_t n_vocab,
+                                                   struct gr_verdict *out);
+GR_NODISCARD enum gr_status gr_wire_decode_desync(const uint8_t *frame, size_t len, uint32_t *reason_out,
+                                                  uint32_t *my_len_out);
+GR_NODISCARD enum gr_status gr_wire_decode_resync(const uint8_t *frame, size_t len, struct gr_resync *out);
+GR_NODISCARD enum gr_status gr_wire_decode_delta(const uint8_t *frame, size_t len, struct gr_delta *out);
+GR_NODISCARD enum gr_status gr_wire_decode_features(const uint8_t *frame, size_t len, struct gr_features *out);
+int32_t gr_delta_id(const struct gr_delta *d, uint32_t i); /* may be any 32-bit value: check it */
+
+/* Encoders write header and payload (h->payload_len and h->type are set by them) and return the frame's bytes;
+ * 0 when cap is too small (the caller's error). */
+size_t gr_wire_encode_draft(const struct gr_frame_header *h, const struct gr_token_tree *t, uint8_t *out, size_t cap);
+size_t gr_wire_encode_verdict(const struct gr_frame_header *h, const struct gr_verdict *v, uint8_t *out, size_t cap);
+size_t gr_wire_encode_desync(const struct gr_frame_header *h, uint32_t reason, uint32_t my_len, uint8_t *out,
+                             size_t cap);
+size_t gr_wire_encode_resync(const struct gr_frame_header *h, const struct gr_resync *r, uint8_t *out, size_t cap);
+size_t gr_wire_encode_delta(const struct gr_frame_header *h, uint32_t common_len, const int32_t *id, uint32_t n_id,
+                            uint8_t *out, size_t cap);
+/* Writes header and fixed part; the rows follow at *rows_out (n_row * row_bytes), in place. */
+size_t gr_wire_encode_features(const struct gr_frame_header *h, const struct gr_features *f, size_t row_bytes,
+                               uint8_t *out, size_t cap, uint8_t **rows_out);
+size_t gr_dtype_bytes(uint8_t dtype); /* 0: unknown */
+
+#endif

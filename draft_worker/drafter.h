@@ -1,0 +1,59 @@
+/* The drafter's state machine: follows sessions of targets, drafts one tree for every VERDICT. Pure: messages,
+ * frames, finished jobs and time in; messages, frames and jobs out through gr_drafter_io. Runs on the worker's I/O
+ * loop, and in the simulation on a virtual clock. All memory is taken by create.
+ *
+ * States of a session (one slot each):
+ *   FREE -> CONNECTING (waits for the connection to its target) -> SYNCING (RESYNC sent, DELTAs to come)
+ *        -> FOLLOWING -> SYNCING (after a desync) ... ; DETACH or a lost connection leads to FREE. */
+#ifndef GR_DRAFT_WORKER_DRAFTER_H
+#define GR_DRAFT_WORKER_DRAFTER_H
+
+#include "common/msg.h"
+#include "common/wire.h"
+#include "draft_worker/job.h"
+#include "transport/transport.h"
+
+struct gr_drafter_config {
+    int32_t n_session_max;
+    int32_t n_ctx_max;
+    int32_t n_vocab;
+    int32_t n_row_max;     /* rows of a pass of the draft model; at least n_session_max * draft_top_k */
+    int32_t prefill_chunk; /* committed tokens of a session brought up to date in one job */
+    int32_t n_pool_block;  /* KV blocks; scratch blocks follow: GR_DRAFT_SCRATCH_BLOCKS a slot */
+};
+
+struct gr_drafter_io {
+    void *ctx;
+    uint8_t *(*frame_begin)(void *ctx, uint32_t peer, enum gr_frame_class class, uint32_t bytes);
+    void (*frame_end)(void *ctx, uint32_t peer, uint32_t bytes);
+    void (*send_msg)(void *ctx, const struct gr_msg *m);
+    void (*start_job)(void *ctx, struct gr_draft_job *job); /* the only one in flight */
+    /* Connects to a target's data endpoint, or finds the connection. The answer comes as
+     * gr_drafter_on_peer_ready() or _lost() with this peer number. */
+    enum gr_status (*connect)(void *ctx, const char *address, const char *transport, uint32_t *peer_out);
+};
+
+struct gr_drafter_counters {
+    uint64_t n_job, n_draft_frame, n_verdict, n_root_only_verdict, n_resync, n_desync, n_stale_tree, n_no_credit;
+};
+
+struct gr_drafter;
+
+GR_NODISCARD enum gr_status gr_drafter_create(const struct gr_drafter_config *config, const struct gr_drafter_io *io,
+                                              struct gr_drafter **out);
+void gr_drafter_destroy(struct gr_drafter *d);
+
+void gr_drafter_on_msg(struct gr_drafter *d, const struct gr_msg *m, uint64_t now_ns);
+void gr_drafter_on_peer_ready(struct gr_drafter *d, uint32_t peer, const char *transport, uint64_t now_ns);
+void gr_drafter_on_peer_lost(struct gr_drafter *d, uint32_t peer);
+GR_NODISCARD enum gr_status gr_drafter_on_frame(struct gr_drafter *d, uint32_t peer, const uint8_t *frame, size_t len,
+                                                uint64_t now_ns);
+void gr_drafter_on_job_done(struct gr_drafter *d, struct gr_draft_job *job, uint64_t now_ns);
+/* Starts a job when one is due and sends what waited for credit. Returns when to call again at the latest. */
+uint64_t gr_drafter_step(struct gr_drafter *d, uint64_t now_ns);
+
+const struct gr_drafter_counters *gr_drafter_counters(const struct gr_drafter *d);
+int gr_drafter_n_session(const struct gr_drafter *d);
+bool gr_drafter_check(const struct gr_drafter *d);
+
+#endif

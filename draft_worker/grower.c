@@ -1,0 +1,317 @@
+#include "draft_worker/grower.h"
+
+#include "common/clock.h"
+#include "common/log.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* One row of the batch whose children are wanted. */
+struct expansion {
+    int32_t seq;  /* index in the job */
+    int16_t cand; /* candidate, -1: the tail */
+    int32_t n;    /* children found */
+    int32_t token[GR_DRAFT_TOP_K_MAX];
+    float score[GR_DRAFT_TOP_K_MAX];
+};
+
+struct gr_grower {
+    struct gr_lm *lm; /* borrowed */
+    int n_seq_max;
+    struct gr_tree_builder *builder; /* (n_seq_max) */
+    int32_t *token, *pos, *cell, *out_row, *limit, *n_anc; /* (n_row_max) */
+    int16_t *anc;                    /* (n_row_max, GR_ATTN_ANC_MAX) */
+    struct gr_attn_seq *seq;         /* (n_seq_max) */
+    struct expansion *expansion;     /* (n_out_max) */
+    float *scratch;                  /* (n_thread, n_vocab) */
+    int32_t *work;                   /* (n_thread, n_vocab) */
+    int32_t *copy_src, *copy_dst;    /* (n_seq_max * GR_NODE_MAX) */
+    struct gr_draft_job *job;        /* the one being run */
+    int n_row, n_out, n_batch_seq;
+};
+
+static void *zeroed(size_t n, size_t size, bool *ok)
+{
+    void *p = calloc(n > 0 ? n : 1, size);
+    *ok = *ok && p != NULL;
+    return p;
+}
+
+enum gr_status gr_grower_create(struct gr_lm *lm, int n_seq_max, struct gr_grower **out)
+{
+    bool ok = true;
+    struct gr_grower *g = zeroed(1, sizeof(*g), &ok);
+    if (!ok) {
+        log_error("out of memory");
+        return GR_ENOMEM;
+    }
+    const size_t n_row = (size_t)lm->n_row_max;
+    const size_t n_thread = (size_t)gr_team_size(lm->team);
+    g->lm = lm;
+    g->n_seq_max = n_seq_max;
+    g->builder = zeroed((size_t)n_seq_max, sizeof(*g->builder), &ok);
+    g->token = zeroed(n_row, sizeof(int32_t), &ok);
+    g->pos = zeroed(n_row, sizeof(int32_t), &ok);
+    g->cell = zeroed(n_row, sizeof(int32_t), &ok);
+    g->out_row = zeroed(n_row, sizeof(int32_t), &ok);
+    g->limit = zeroed(n_row, sizeof(int32_t), &ok);
+    g->n_anc = zeroed(n_row, sizeof(int32_t), &ok);
+    g->anc = zeroed(n_row * GR_ATTN_ANC_MAX, sizeof(int16_t), &ok);
+    g->seq = zeroed((size_t)n_seq_max, sizeof(*g->seq), &ok);
+    g->expansion = zeroed((size_t)lm->n_out_max, sizeof(*g->expansion), &ok);
+    g->scratch = zeroed(n_thread * (size_t)lm->n_vocab, sizeof(float), &ok);
+    g->work = zeroed(n_thread * (size_t)lm->n_vocab, sizeof(int32_t), &ok);
+    g->copy_src = zeroed((size_t)n_seq_max * GR_NODE_MAX, sizeof(int32_t), &ok);
+    g->copy_dst = zeroed((size_t)n_seq_max * GR_NODE_MAX, sizeof(int32_t), &ok);
+    if (!ok) {
+        log_error("out of memory for draft passes of %d rows", lm->n_row_max);
+        gr_grower_destroy(g);
+        return GR_ENOMEM;
+    }
+    *out = g;
+    return GR_OK;
+}
+
+void gr_grower_destroy(struct gr_grower *g)
+{
+    if (g == NULL) {
+        return;
+    }
+    void *all[] = {g->builder, g->token, g->pos,       g->cell,    g->out_row, g->limit,    g->n_anc,    g->anc,
+                   g->seq,     g->expansion, g->scratch, g->work, g->copy_src, g->copy_dst, g};
+    for (size_t i = 0; i < GR_ARRAY_LEN(all); i++) {
+        free(all[i]);
+    }
+}
+
+/* ---- KV of accepted nodes ---- */
+
+static int32_t slot_cell(const struct gr_draft_seq *s, int slot)
+{
+    return s->scratch_block[slot / GR_KV_BLOCK_TOKENS] * GR_KV_BLOCK_TOKENS + slot % GR_KV_BLOCK_TOKENS;
+}
+
+static void copy_accepted(struct gr_grower *g)
+{
+    int n = 0;
+    for (int i = 0; i < g->job->n_seq; i++) {
+        const struct gr_draft_seq *s = &g->job->seq[i];
+        for (int c = 0; c < s->n_copy; c++) {
+            g->copy_src[n] = slot_cell(s, s->copy_slot[c]);
+            g->copy_dst[n++] = gr_kv_table_cell(s->table, s->copy_pos0 + c);
+        }
+    }
+    gr_lm_copy_cells(g->lm, n, g->copy_src, g->copy_dst);
+}
+
+/* ---- batches ---- */
+
+static void begin_batch(struct gr_grower *g)
+{
+    g->n_row = g->n_out = g->n_batch_seq = 0;
+}
+
+static void begin_batch_seq(struct gr_grower *g, const struct gr_draft_seq *s, int n_row, int n_slot)
+{
+    GR_ASSERT(g->n_row + n_row <= g->lm->n_row_max);
+    g->seq[g->n_batch_seq++] = (struct gr_attn_seq){
+        .row0 = g->n_row,
+        .n_row = n_row,
+        .block = s->table->block,
+        .limit = g->limit + g->n_row,
+        .scratch_block = s->scratch_block,
+        .n_anc = g->n_anc + g->n_row,
+        .anc = g->anc + (size_t)g->n_row * GR_ATTN_ANC_MAX,
+        .n_slot = n_slot,
+    };
+}
+
+static void expand_row(struct gr_grower *g, int i_seq, int cand)
+{
+    g->out_row[g->n_out] = g->n_row;
+    g->expansion[g->n_out].seq = i_seq;
+    g->expansion[g->n_out].cand = (int16_t)cand;
+    g->n_out++;
+}
+
+static void add_chain(struct gr_grower *g, int i_seq)
+{
+    const struct gr_draft_seq *s = &g->job->seq[i_seq];
+    begin_batch_seq(g, s, s->n_row, 0);
+    for (int r = 0; r < s->n_row; r++) {
+        g->token[g->n_row] = s->token[r];
+        g->pos[g->n_row] = s->pos0 + r;
+        g->cell[g->n_row] = gr_kv_table_cell(s->table, s->pos0 + r);
+        g->limit[g->n_row] = s->pos0 + r + 1;
+        g->n_anc[g->n_row] = 0;
+        if (s->grow && r == s->n_row - 1) {
+            expand_row(g, i_seq, -1);
+        }
+        g->n_row++;
+    }
+}
+
+/* A row for an expanded candidate: sees the committed tokens, then its ancestors and itself. */
+static void add_node_row(struct gr_grower *g, int i_seq, int cand)
+{
+    const struct gr_draft_seq *s = &g->job->seq[i_seq];
+    const struct gr_tree_builder *b = &g->builder[i_seq];
+    const struct gr_candidate *c = &b->cand[cand];
+    int16_t *anc = g->anc + (size_t)g->n_row * GR_ATTN_ANC_MAX;
+    int k = cand;
+    for (int d = c->depth - 1; d >= 0; d--) {
+        anc[d] = b->cand[k].slot;
+        k = b->cand[k].parent;
+    }
+    const int32_t base_len = s->pos0 + s->n_row;
+    g->token[g->n_row] = c->token;
+    g->pos[g->n_row] = base_len - 1 + c->depth;
+    g->cell[g->n_row] = slot_cell(s, c->slot);
+    g->limit[g->n_row] = base_len;
+    g->n_anc[g->n_row] = c->depth;
+    expand_row(g, i_seq, cand);
+    g->n_row++;
+}
+
+static void add_level(struct gr_grower *g, int i_seq)
+{
+    const struct gr_draft_seq *s = &g->job->seq[i_seq];
+    int16_t frontier[GR_DRAFT_TOP_K_MAX];
+    int n = gr_tree_builder_next_level(&g->builder[i_seq], frontier);
+    /* The last position a row may take is the context's last. */
+    const int32_t depth_max = g->lm->n_ctx_max - (s->pos0 + s->n_row);
+    if (n == 0 || g->builder[i_seq].cand[frontier[0]].depth > depth_max) {
+        return;
+    }
+    begin_batch_seq(g, s, n, g->builder[i_seq].n_slot);
+    for (int i = 0; i < n; i++) {
+        add_node_row(g, i_seq, frontier[i]);
+    }
+}
+
+/* ---- children ---- */
+
+/* The n largest of l, by value then lowest index. */
+static int take_top(const float *l, int n_vocab, int n_max, int32_t *token, float *value)
+{
+    int n = 0;
+    for (int32_t id = 0; id < n_vocab; id++) {
+        if (!(l[id] > -INFINITY) || (n == n_max && !(l[id] > value[n - 1]))) {
+            continue;
+        }
+        int at = n < n_max ? n++ : n - 1;
+        while (at > 0 && l[id] > value[at - 1]) {
+            value[at] = value[at - 1];
+            token[at] = token[at - 1];
+            at--;
+        }
+        value[at] = l[id];
+        token[at] = id;
+    }
+    return n;
+}
+
+static float log_sum_exp(const struct gr_kernels *k, const float *l, int n)
+{
+    if (k != NULL) {
+        return k->logsumexp(l, n);
+    }
+    float max = -INFINITY;
+    for (int i = 0; i < n; i++) {
+        max = l[i] > max ? l[i] : max;
+    }
+    float sum = 0.0f;
+    for (int i = 0; i < n; i++) {
+        sum += gr_expf(l[i] - max);
+    }
+    return gr_logf(sum) + max;
+}
+
+static void add_noise(const struct gr_kernels *k, float *l, int n, const struct gr_sampling *s, uint32_t pos)
+{
+    if (k != NULL) {
+        k->add_gumbel(l, l, n, s->seed, pos, s->choice);
+        return;
+    }
+    for (int i = 0; i < n; i++) {
+        if (l[i] > -INFINITY) {
+            l[i] += gr_gumbel(s->seed, pos, (uint32_t)i, s->choice);
+        }
+    }
+}
+
+static void rank_children(struct gr_grower *g, int ith, int i_out)
+{
+    struct expansion *e = &g->expansion[i_out];
+    const struct gr_draft_seq *s = &g->job->seq[e->seq];
+    const int n = g->lm->n_vocab;
+    const float *l = gr_lm_logits(g->lm, i_out);
+    if (s->sampling.temperature > 0.0f) {
+        float *scratch = g->scratch + (size_t)ith * (size_t)n;
+        gr_sampler_process(&s->sampling, l, scratch, n, g->work + (size_t)ith * (size_t)n);
+        add_noise(g->lm->kernels, scratch, n, &s->sampling, (uint32_t)g->pos[g->out_row[i_out]] + 1);
+        l = scratch;
+    }
+    const int n_max = GR_MIN(s->tree_config.top_k, s->tree_config.n_node);
+    e->n = take_top(l, n, n_max, e->token, e->score);
+    const float norm = log_sum_exp(g->lm->kernels, l, n);
+    for (int i = 0; i < e->n; i++) {
+        e->score[i] -= norm;
+    }
+}
+
+static void rank_all(const struct gr_exec *x, void *arg)
+{
+    struct gr_grower *g = arg;
+    for (int i = x->ith; i < g->n_out; i += x->nth) {
+        rank_children(g, x->ith, i);
+    }
+}
+
+/* Runs the batch and hands the children to the builders. */
+static enum gr_status run_batch(struct gr_grower *g)
+{
+    const struct gr_batch batch = {.n_row = g->n_row, .n_seq = g->n_batch_seq, .n_out = g->n_out, .token = g->token,
+                                   .pos = g->pos, .cell = g->cell, .seq = g->seq, .out_row = g->out_row};
+    GR_TRY(gr_lm_forward(g->lm, &batch));
+    gr_team_run(g->n_out > 1 ? g->lm->team : NULL, rank_all, g);
+    for (int i = 0; i < g->n_out; i++) {
+        const struct expansion *e = &g->expansion[i];
+        gr_tree_builder_add(&g->builder[e->seq], e->cand, e->n, e->token, e->score);
+    }
+    return GR_OK;
+}
+
+static enum gr_status grow_all(struct gr_grower *g)
+{
+    begin_batch(g);
+    for (int i = 0; i < g->job->n_seq; i++) {
+        add_chain(g, i);
+    }
+    while (g->n_row > 0) {
+        GR_TRY(run_batch(g));
+        begin_batch(g);
+        for (int i = 0; i < g->job->n_seq; i++) {
+            if (g->job->seq[i].grow) {
+                add_level(g, i);
+            }
+        }
+    }
+    return GR_OK;
+}
+
+void gr_grower_run(struct gr_grower *g, struct gr_draft_job *job)
+{
+    const uint64_t t0 = gr_clock_ns();
+    GR_ASSERT(job->n_seq <= g->n_seq_max);
+    g->job = job;
+    for (int i = 0; i < job->n_seq; i++) {
+        gr_tree_builder_begin(&g->builder[i], &job->seq[i].tree_config);
+    }
+    copy_accepted(g);
+    job->status = grow_all(g);
+    for (int i = 0; i < job->n_seq; i++) {
+        gr_tree_builder_finish(&g->builder[i], &job->seq[i].tree, job->seq[i].slot);
+    }
+    job->compute_ns = gr_clock_ns() - t0;
+}

@@ -1,0 +1,17 @@
+/* Executes a draft job on a language model. Owned by the compute thread. Edge scores are
+ * log_softmax(processed log-probability + shared noise) over the vocabulary; at temperature 0 log_softmax(logits). */
+#ifndef GR_DRAFT_WORKER_GROWER_H
+#define GR_DRAFT_WORKER_GROWER_H
+
+#include "draft_worker/job.h"
+#include "model/lm.h"
+
+struct gr_grower;
+
+/* lm is borrowed; its n_row_max and n_out_max must hold n_seq_max * GR_DRAFT_TOP_K_MAX rows. */
+GR_NODISCARD enum gr_status gr_grower_create(struct gr_lm *lm, int n_seq_max, struct gr_grower **out);
+void gr_grower_destroy(struct gr_grower *g);
+/* Runs the job; job->status says how it went. Allocates nothing. */
+void gr_grower_run(struct gr_grower *g, struct gr_draft_job *job);
+
+#endif

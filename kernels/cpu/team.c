@@ -1,0 +1,271 @@
+/* Teams of threads. A team has three words that its threads wait on: `start` (a new pass), `done` (all helpers
+ * have finished it) and `barrier` (a phase of the pass). Each is a counter; to wait is to see it change.
+ *
+ * Another process (the draft worker) may own the same cores, so a wait spins for SPIN_NS only, then gives the
+ * core away with sched_yield() for YIELD_NS (which costs an idle machine nothing and a busy one little), then
+ * sleeps on a futex. Nobody makes a futex call as long as nobody sleeps. */
+#include "kernels/kernels.h"
+
+#include "common/log.h"
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SPIN_NS 4000
+#define YIELD_NS 60000
+#define TEAM_THREAD_MAX 1024
+
+/* Own cache line each: the waiters poll `value`. */
+struct wait_word {
+    _Alignas(64) _Atomic uint32_t value;
+    _Atomic uint32_t n_sleeper;
+};
+
+struct helper {
+    struct gr_team *team;
+    pthread_t thread;
+    int ith;
+};
+
+struct gr_team {
+    struct wait_word start, done, barrier;
+    _Alignas(64) _Atomic int n_arrived; /* at the barrier */
+    _Atomic int n_running;              /* helpers that have not finished the pass */
+    int n_thread;
+    int n_started; /* helpers that exist: less than n_thread - 1 only when create() fails */
+    bool quit;     /* written before start changes, like fn and arg */
+    void (*fn)(const struct gr_exec *x, void *arg);
+    void *arg;
+    struct helper helper[];
+};
+
+static void pause_cpu(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static int64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static uint32_t word_read(struct wait_word *w)
+{
+    return atomic_load_explicit(&w->value, memory_order_acquire);
+}
+
+/* The read of n_sleeper comes after the change of value, and a sleeper's futex call after its n_sleeper
+ * increment (both seq_cst): either we see the sleeper or the kernel shows it the new value. */
+static void word_advance(struct wait_word *w)
+{
+    atomic_fetch_add(&w->value, 1);
+    if (atomic_load(&w->n_sleeper) != 0) {
+        syscall(SYS_futex, &w->value, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+    }
+}
+
+static void word_sleep(struct wait_word *w, uint32_t old)
+{
+    atomic_fetch_add(&w->n_sleeper, 1);
+    while (word_read(w) == old) {
+        syscall(SYS_futex, &w->value, FUTEX_WAIT_PRIVATE, old, NULL, NULL, 0);
+    }
+    atomic_fetch_sub(&w->n_sleeper, 1);
+}
+
+static void word_wait(struct wait_word *w, uint32_t old)
+{
+    int64_t begin = 0;
+    for (int n = 0; word_read(w) == old; n++) {
+        if (n % 64 != 63) {
+            pause_cpu();
+            continue;
+        }
+        int64_t t = now_ns();
+        begin = begin ? begin : t;
+        if (t - begin < SPIN_NS) {
+            continue;
+        }
+        do {
+            sched_yield();
+        } while (word_read(w) == old && now_ns() - begin < YIELD_NS);
+        if (word_read(w) == old) {
+            word_sleep(w, old);
+        }
+        return;
+    }
+}
+
+static void *helper_main(void *arg)
+{
+    struct helper *h = arg;
+    struct gr_team *t = h->team;
+    for (uint32_t seen = 0;; seen++) {
+        word_wait(&t->start, seen);
+        if (t->quit) {
+            return NULL;
+        }
+        struct gr_exec x = { .team = t, .ith = h->ith, .nth = t->n_thread };
+        t->fn(&x, t->arg);
+        if (atomic_fetch_sub(&t->n_running, 1) == 1) {
+            word_advance(&t->done);
+        }
+    }
+}
+
+enum gr_status gr_team_create(int n_thread, struct gr_team **team_out)
+{
+    if (n_thread < 1 || n_thread > TEAM_THREAD_MAX) {
+        log_error("a team of %d threads is not possible (1 to %d)", n_thread, TEAM_THREAD_MAX);
+        return GR_EINVAL;
+    }
+    struct gr_team *t = NULL;
+    size_t bytes = sizeof(*t) + (size_t)(n_thread - 1) * sizeof(struct helper);
+    t = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    if (!t) {
+        log_error("no memory for a team of %d threads", n_thread);
+        return GR_ENOMEM;
+    }
+    memset(t, 0, bytes);
+    t->n_thread = n_thread;
+    for (int i = 0; i < n_thread - 1; i++) {
+        t->helper[i] = (struct helper){ .team = t, .ith = i + 1 };
+        int err = pthread_create(&t->helper[i].thread, NULL, helper_main, &t->helper[i]);
+        if (err != 0) {
+            log_error("thread %d of %d: %s", i + 1, n_thread, strerror(err));
+            gr_team_destroy(t);
+            return GR_ENOMEM;
+        }
+        t->n_started++;
+    }
+    *team_out = t;
+    return GR_OK;
+}
+
+void gr_team_destroy(struct gr_team *team)
+{
+    if (!team) {
+        return;
+    }
+    team->quit = true;
+    word_advance(&team->start);
+    for (int i = 0; i < team->n_started; i++) {
+        pthread_join(team->helper[i].thread, NULL);
+    }
+    free(team);
+}
+
+int gr_team_size(const struct gr_team *team)
+{
+    return team ? team->n_thread : 1;
+}
+
+void gr_team_run(struct gr_team *team, void (*fn)(const struct gr_exec *x, void *arg), void *arg)
+{
+    if (!team || team->n_thread == 1) {
+        fn(&(struct gr_exec){ .team = NULL, .ith = 0, .nth = 1 }, arg);
+        return;
+    }
+    uint32_t done = word_read(&team->done);
+    team->fn = fn;
+    team->arg = arg;
+    atomic_store(&team->n_running, team->n_thread - 1);
+    word_advance(&team->start);
+    fn(&(struct gr_exec){ .team = team, .ith = 0, .nth = team->n_thread }, arg);
+    word_wait(&team->done, done);
+}
+
+void gr_exec_barrier(const struct gr_exec *x)
+{
+    struct gr_team *t = x->team;
+    if (!t || x->nth == 1) {
+        return;
+    }
+    uint32_t phase = word_read(&t->barrier);
+    if (atomic_fetch_add(&t->n_arrived, 1) == t->n_thread - 1) {
+        atomic_store_explicit(&t->n_arrived, 0, memory_order_relaxed);
+        word_advance(&t->barrier);
+    } else {
+        word_wait(&t->barrier, phase);
+    }
+}
+
+/* ---- how many CPUs ---- */
+
+/* quota and period of one control group file; INT_MAX when there is no limit. */
+static int quota_cpus(const char *quota_path, const char *period_path)
+{
+    long long quota = -1, period = 100000;
+    FILE *f = fopen(quota_path, "re");
+    if (!f) {
+        return INT_MAX;
+    }
+    int n = fscanf(f, "%lld %lld", &quota, &period); /* "max 100000" gives 0 */
+    fclose(f);
+    f = n == 1 && period_path ? fopen(period_path, "re") : NULL;
+    if (f) {
+        if (fscanf(f, "%lld", &period) != 1) {
+            period = 100000;
+        }
+        fclose(f);
+    }
+    if (n < 1 || quota <= 0 || period <= 0) {
+        return INT_MAX;
+    }
+    return (int)GR_MIN((quota + period - 1) / period, INT_MAX);
+}
+
+/* The tightest limit from this process's group up to the root (cgroup v2). */
+static int cgroup2_cpus(void)
+{
+    char line[512], dir[480] = "", path[1024];
+    int n = INT_MAX;
+    FILE *f = fopen("/proc/self/cgroup", "re");
+    while (f && fgets(line, sizeof(line), f)) {
+        if (sscanf(line, "0::%479s", dir) == 1) {
+            break;
+        }
+    }
+    if (f) {
+        fclose(f);
+    }
+    for (;;) {
+        snprintf(path, sizeof(path), "/sys/fs/cgroup%s/cpu.max", dir);
+        int m = quota_cpus(path, NULL);
+        n = GR_MIN(n, m);
+        char *slash = strrchr(dir, '/');
+        if (!slash) {
+            return n;
+        }
+        *slash = '\0';
+    }
+}
+
+int gr_cpu_count(void)
+{
+    cpu_set_t set;
+    int n = 1, q;
+    if (sched_getaffinity(0, sizeof(set), &set) == 0) {
+        n = CPU_COUNT(&set);
+    }
+    q = cgroup2_cpus();
+    n = GR_MIN(n, q);
+    q = quota_cpus("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us");
+    n = GR_MIN(n, q);
+    return GR_MAX(n, 1);
+}

@@ -1,0 +1,234 @@
+/* The operations of a language model's forward pass: one function type per op, one table per
+ * implementation (`ref`: plain loops in double, the definition, for tests; `cpu`: AVX-512, AVX2 or plain C,
+ * chosen at run time; `cuda`: later). A pass is run by all threads of a team together: every op is called by
+ * every thread with its own gr_exec and computes that thread's share; gr_exec_barrier() separates an op from
+ * the one that reads its output. On a GPU there is one caller and the stream keeps the order.
+ *
+ * Row independence (the contract of every implementation but `ref`): the value of an output row depends on the
+ * bits of that row's inputs and weights only: never on n_row, on the row's index, on the number of threads, on
+ * where a key lies (pool or scratch) or on the instruction set. In short:
+ *   - linear: each output is one chain of fused multiply-adds over k = 0..n_in-1, started at 0;
+ *   - sums over a row (rmsnorm, softmax): 16 lanes, element i goes to lane i % 16 in increasing order of i,
+ *     lanes are then added as ((l0+l8)+(l4+l12)) + ... : halves 8, 4, 2, 1 apart (see gr_lane16_sum below);
+ *   - attention: splits of GR_ATTN_SPLIT keys aligned to absolute positions, merged in increasing order.
+ *
+ * All pointers are borrowed. Nothing allocates. Callers check the shapes once, when the model is loaded. */
+#ifndef GR_KERNELS_KERNELS_H
+#define GR_KERNELS_KERNELS_H
+
+#include "common/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define GR_KV_BLOCK 16     /* tokens in a KV block; also the lanes of a key tile */
+#define GR_ATTN_SPLIT 512  /* keys in an attention split, aligned to absolute positions */
+#define GR_ATTN_ANC_MAX 64 /* extra cells (tree ancestors and itself) of a row */
+#define GR_HEAD_DIM_MAX 256
+
+struct gr_team;
+
+/* One thread's place in the team that runs a pass. */
+struct gr_exec {
+    struct gr_team *team; /* NULL: a single thread, barriers do nothing */
+    int ith, nth;
+};
+
+/* A weight matrix of a linear layer. plain: bf16 (n_out, n_in), row-major, as in the file. packed: what
+ * linear_pack() wrote; implementations that need none leave it NULL. */
+struct gr_weight {
+    const uint16_t *plain;
+    const void *packed;
+    int n_out, n_in;
+};
+
+/* y[r][o] = sum_k x[r][k] * w[o][k] (+ bias[o]) (+ residual[r][o]); in that order, bias and residual are added
+ * to the finished sum. x (n_row, x_stride), y (n_row, y_stride) f32. residual may be y itself. */
+struct gr_linear_args {
+    const struct gr_weight *w;
+    const float *x;
+    const float *bias;     /* (n_out) or NULL */
+    const float *residual; /* (n_row, y_stride) or NULL */
+    float *y;
+    int n_row, x_stride, y_stride;
+};
+typedef size_t gr_linear_packed_bytes_fn(int n_out, int n_in);
+typedef void gr_linear_pack_fn(const uint16_t *plain, int n_out, int n_in, void *packed);
+/* Threads split the output columns: thread i of n takes gr_column_range(n_out). */
+typedef void gr_linear_fn(const struct gr_exec *x, const struct gr_linear_args *a);
+
+/* act[r][c] = silu(gate[r][c]) * up[r][c]; silu(g) = g / (1 + exp(-g)). Same split of columns as linear, so no
+ * barrier is needed between the two linears that wrote gate and up and this op. act may be gate. */
+struct gr_silu_mul_args {
+    const float *gate, *up;
+    float *act;
+    int n_row, n_col, stride;
+};
+typedef void gr_silu_mul_fn(const struct gr_exec *x, const struct gr_silu_mul_args *a);
+
+/* y[r][i] = x[r][i] * w[i] / sqrt(mean(x[r]^2) + eps), evaluated as (x * inv) * w. w: f32 (n). Threads split the
+ * rows. y may be x. */
+struct gr_rmsnorm_args {
+    const float *x;
+    const float *w;
+    float *y;
+    int n_row, n, x_stride, y_stride;
+    float eps;
+};
+typedef void gr_rmsnorm_fn(const struct gr_exec *x, const struct gr_rmsnorm_args *a);
+
+/* Rotary embedding in place, half-split form (rotate_half): for i < head_dim/2 and position p:
+ *   a' = fma(a, cos, -(b * sin)), b' = fma(b, cos, a * sin), a = x[i], b = x[i + head_dim/2].
+ * x (n_row, stride): n_head heads of head_dim starting at column 0. cos, sin: (n_pos, head_dim/2) tables.
+ * Threads split the rows. */
+struct gr_rope_args {
+    float *x;
+    const int32_t *pos; /* (n_row) */
+    const float *cos, *sin;
+    int n_row, n_head, head_dim, stride;
+};
+typedef void gr_rope_fn(const struct gr_exec *x, const struct gr_rope_args *a);
+
+/* y[r] = f32(table[id[r]]), table bf16 (n_vocab, n). Threads split the rows. */
+struct gr_embed_args {
+    const uint16_t *table;
+    const int32_t *id;
+    float *y;
+    int n_row, n, y_stride;
+};
+typedef void gr_embed_fn(const struct gr_exec *x, const struct gr_embed_args *a);
+
+/* One layer's KV storage. Block b of KV head h:
+ *   k + (b * n_kv_head + h) * head_dim * 16: (head_dim, 16), that is dimension-major, one lane a token
+ *   v + (b * n_kv_head + h) * head_dim * 16: (16, head_dim)
+ * Pool blocks and scratch blocks have the same form. A cell is block * 16 + lane. */
+struct gr_kv_layer {
+    float *k, *v;
+    int n_kv_head, head_dim;
+};
+
+/* Writes row r's keys and values (n_kv_head, head_dim; from rows of k and v with the given strides) into cell[r].
+ * Threads split the rows. */
+struct gr_kv_store_args {
+    struct gr_kv_layer kv;
+    const float *k, *v;
+    const int32_t *cell; /* (n_row) */
+    int n_row, k_stride, v_stride;
+};
+typedef void gr_kv_store_fn(const struct gr_exec *x, const struct gr_kv_store_args *a);
+
+/* Copies cells src[i] -> dst[i], i in order; a dst is never a later src. Threads split the KV heads. */
+struct gr_kv_copy_args {
+    struct gr_kv_layer kv;
+    const int32_t *src, *dst; /* (n) */
+    int n;
+};
+typedef void gr_kv_copy_fn(const struct gr_exec *x, const struct gr_kv_copy_args *a);
+
+/* The rows of one session in a ragged pass. Row r (0 <= r < n_row, pass row row0 + r) sees the pool positions
+ * [0, limit[r]) through the block table (position p: block[p / 16], lane p % 16), then n_anc[r] scratch cells that
+ * stand, in order, for positions limit[r], limit[r] + 1, ...; the last of them is the row itself. A chain row has
+ * n_anc 0 and limit = its position + 1. Scratch cells are given as slots of the session: slot s is lane s % 16 of
+ * block scratch_block[s / 16]. At least one key is visible. */
+struct gr_attn_seq {
+    int row0, n_row;
+    const int32_t *block;         /* pool block table */
+    const int32_t *limit;         /* (n_row) */
+    const int32_t *scratch_block; /* (ceil(n_slot / 16)) */
+    const int32_t *n_anc;         /* (n_row) */
+    const int16_t *anc;           /* (n_row, GR_ATTN_ANC_MAX) slots */
+    int n_slot;                   /* 0: no scratch */
+};
+
+/* out[row][h] = softmax(q[row][h] . K * scale) V, query head h reads KV head h / (n_head / n_kv_head).
+ * For each split of GR_ATTN_SPLIT absolute positions in increasing order, over the row's visible keys of it:
+ *   s[p] = scale * (chain of fma over head_dim from 0);  m = max s;  e[p] = gr_expf(s[p] - m);
+ *   l = 16-lane sum of e (lane p % 16);  o = chain of fma e[p] * v[p] in increasing p from 0.
+ * First split: (M, L, O) = (m, l, o). Then: M' = max(M, m), a = gr_expf(M - M'), b = gr_expf(m - M'),
+ *   L = fma(L, a, l * b), O = fma(O, a, o * b), M = M'. Result O / L, as O * (1 / L).
+ * q (total rows, q_stride) and out (total rows, out_stride) f32. work: n_thread * attention_work_bytes. */
+struct gr_attention_args {
+    struct gr_kv_layer kv;
+    const float *q;
+    float *out;
+    const struct gr_attn_seq *seq;
+    int n_seq, n_head, q_stride, out_stride;
+    float scale;
+    void *work;
+};
+typedef size_t gr_attention_work_bytes_fn(int n_head, int n_kv_head, int head_dim); /* per thread */
+typedef void gr_attention_fn(const struct gr_exec *x, const struct gr_attention_args *a);
+
+/* y[i] = l[i] + gumbel(seed, pos, i, choice) for every i < n with l[i] != -inf (those stay -inf). One row, one
+ * caller (not shared by a team): rows are dealt out by the caller. y may be l. gr_gumbel() is the definition. */
+typedef void gr_add_gumbel_fn(const float *l, float *y, int n, uint64_t seed, uint32_t pos, uint32_t choice);
+/* Index of the largest value, lowest index on ties. n >= 1. NaN counts as -inf. One caller. */
+typedef int gr_argmax_fn(const float *l, int n);
+/* log(sum exp(l - max)) + max: 16-lane sum of gr_expf(l[i] - max), then gr_logf. One caller. */
+typedef float gr_logsumexp_fn(const float *l, int n);
+
+struct gr_kernels {
+    const char *name; /* "ref", "avx512", "avx2", "c" */
+    gr_linear_packed_bytes_fn *linear_packed_bytes;
+    gr_linear_pack_fn *linear_pack;
+    gr_linear_fn *linear;
+    gr_silu_mul_fn *silu_mul;
+    gr_rmsnorm_fn *rmsnorm;
+    gr_rope_fn *rope;
+    gr_embed_fn *embed;
+    gr_kv_store_fn *kv_store;
+    gr_kv_copy_fn *kv_copy;
+    gr_attention_work_bytes_fn *attention_work_bytes;
+    gr_attention_fn *attention;
+    gr_add_gumbel_fn *add_gumbel;
+    gr_argmax_fn *argmax;
+    gr_logsumexp_fn *logsumexp;
+};
+
+/* Fills every slot. */
+void gr_kernels_init_ref(struct gr_kernels *k);
+/* Overrides with the best CPU version this machine can run, or with the one GRAFT_CPU names (avx512 | avx2 | c);
+ * GR_EUNSUPPORTED (one line logged) when the machine cannot run that. isa: NULL = GRAFT_CPU, else best. */
+GR_NODISCARD enum gr_status gr_kernels_init_cpu(struct gr_kernels *k, const char *isa);
+
+/* Share of thread ith in n units: [*begin, *end). */
+static inline void gr_unit_range(int n, int ith, int nth, int *begin, int *end)
+{
+    *begin = (int)((int64_t)n * ith / nth);
+    *end = (int)((int64_t)n * (ith + 1) / nth);
+}
+
+/* Share of thread ith in n_col columns, whole panels of 16. */
+static inline void gr_column_range(int n_col, int ith, int nth, int *begin, int *end)
+{
+    gr_unit_range((n_col + 15) / 16, ith, nth, begin, end);
+    *begin *= 16;
+    *end *= 16;
+    *end = *end < n_col ? *end : n_col;
+}
+
+static inline float gr_bf16_to_f32(uint16_t h)
+{
+    union {
+        uint32_t u;
+        float f;
+    } c;
+    c.u = (uint32_t)h << 16;
+    return c.f;
+}
+
+/* ---- teams (kernels/cpu/team.c) ----
+ * n_thread - 1 helper threads plus the caller. The helpers spin briefly between passes, then sleep on a futex.
+ * create takes all memory; run() allocates nothing. One caller at a time. */
+GR_NODISCARD enum gr_status gr_team_create(int n_thread, struct gr_team **team_out);
+void gr_team_destroy(struct gr_team *team);
+int gr_team_size(const struct gr_team *team); /* 1 for NULL */
+/* Runs fn on every thread of the team (the caller is ith 0) and returns when all are done. team NULL: inline. */
+void gr_team_run(struct gr_team *team, void (*fn)(const struct gr_exec *x, void *arg), void *arg);
+/* All threads of a running pass meet; spins, then yields to the kernel when the wait is long. */
+void gr_exec_barrier(const struct gr_exec *x);
+/* CPUs this process may use (affinity and cgroup quota considered), at least 1. */
+int gr_cpu_count(void);
+
+#endif

@@ -1,0 +1,36 @@
+/* The Llama runtime: loads a Hugging Face folder and runs ragged passes over a paged KV pool (lm.h).
+ * State split: config (immutable) | weights (read-only: packed copies of the mmapped files) | state (KV, activations).
+ * All memory is taken by create; forward allocates nothing. A pass is run by all threads of the model's team. */
+#ifndef GR_MODEL_LLAMA_H
+#define GR_MODEL_LLAMA_H
+
+#include "model/hf_config.h"
+#include "model/lm.h"
+
+#include <stdbool.h>
+
+struct gr_llama_config {
+    const char *dir;       /* borrowed for the call */
+    const char *isa;       /* CPU kernels: NULL = best, or avx512 | avx2 | c | ref */
+    int n_thread;          /* 0: every CPU this process may use */
+    int n_ctx_max;         /* positions; 0: the model's own max_position_embeddings */
+    int n_row_max;         /* rows of a pass */
+    int n_out_max;         /* rows of a pass whose logits may be asked for */
+    int n_pool_block;      /* KV blocks of 16 tokens */
+    int n_scratch_block;   /* behind them, for tree rows */
+    int n_capture;         /* residual streams entering these layers are kept for every row */
+    int capture_layer[GR_CAPTURE_MAX];
+};
+
+/* Errors name the file, tensor or limit. fingerprint_out, hf_out may be NULL. */
+GR_NODISCARD enum gr_status gr_llama_create(const struct gr_llama_config *config, struct gr_hf_config *hf_out,
+                                            uint64_t *fingerprint_out, struct gr_lm **lm_out);
+
+/* Bytes of KV one token takes, both K and V, all layers, f32. */
+size_t gr_llama_kv_bytes_per_token(const struct gr_hf_config *hf);
+/* Bytes of weights a pass reads (matrices as bf16, norms as f32; of the embedding only lm_head's use). */
+size_t gr_llama_weight_bytes(const struct gr_hf_config *hf);
+/* Floating point operations of one row's linears (2 per weight). */
+double gr_llama_flops_per_row(const struct gr_hf_config *hf);
+
+#endif

@@ -1,0 +1,70 @@
+/* A language model as the workers see it: rows in, logits out, KV in numbered cells. The Llama runtime (llama.h)
+ * is one; the table models of the simulation are another. Storage has n_pool_block pool blocks, accounted by
+ * kv_pool.h, followed by n_scratch_block scratch blocks for tree rows.
+ *
+ * One thread calls (the worker's compute thread). Nothing is allocated after create. */
+#ifndef GR_MODEL_LM_H
+#define GR_MODEL_LM_H
+
+#include "common/status.h"
+#include "kernels/kernels.h"
+
+#include <stdint.h>
+
+#define GR_CAPTURE_MAX 4
+
+/* One ragged pass. Row i has a token, a position and a cell that takes its KV; seq says what each session's rows see
+ * (kernels.h). Rows of a session are contiguous. */
+struct gr_batch {
+    int n_row, n_seq, n_out;
+    const int32_t *token, *pos, *cell; /* (n_row) */
+    const struct gr_attn_seq *seq;     /* (n_seq) */
+    const int32_t *out_row;            /* (n_out): rows whose logits are wanted, increasing */
+};
+
+struct gr_lm;
+
+struct gr_lm_ops {
+    /* Runs the pass. Writes logits of out_row[i] to lm->logits + i * lm->n_vocab_stride, and the captured
+     * residual streams of every row when the model was created with captures. */
+    enum gr_status (*forward)(struct gr_lm *lm, const struct gr_batch *batch);
+    /* Copies KV of cells src[i] to dst[i]; no dst is a later src. */
+    void (*copy_cells)(struct gr_lm *lm, int n, const int32_t *src, const int32_t *dst);
+    void (*destroy)(struct gr_lm *lm);
+};
+
+struct gr_lm {
+    const struct gr_lm_ops *ops;
+    int32_t n_vocab; /* ids 0 .. n_vocab - 1 may be sampled; padded rows are beyond */
+    int32_t n_vocab_stride;
+    int32_t n_ctx_max;              /* positions */
+    int32_t n_row_max, n_out_max;   /* of a pass */
+    int32_t n_pool_block, n_scratch_block;
+    float *logits;                  /* owned, (n_out_max, n_vocab_stride) */
+    int n_capture, capture_width;   /* 0: none */
+    float *capture;                 /* owned, (n_row_max, n_capture * capture_width): layers side by side */
+    const struct gr_kernels *kernels; /* borrowed; for sampling on the same device; may be NULL */
+    struct gr_team *team;           /* owned by the model; may be NULL */
+    char numerics_id[96];
+};
+
+static inline enum gr_status gr_lm_forward(struct gr_lm *lm, const struct gr_batch *batch)
+{
+    return lm->ops->forward(lm, batch);
+}
+static inline void gr_lm_copy_cells(struct gr_lm *lm, int n, const int32_t *src, const int32_t *dst)
+{
+    lm->ops->copy_cells(lm, n, src, dst);
+}
+static inline void gr_lm_destroy(struct gr_lm *lm)
+{
+    if (lm != NULL) {
+        lm->ops->destroy(lm);
+    }
+}
+static inline const float *gr_lm_logits(const struct gr_lm *lm, int i_out)
+{
+    return lm->logits + (size_t)i_out * (size_t)lm->n_vocab_stride;
+}
+
+#endif

@@ -1,0 +1,65 @@
+#include "model/rope.h"
+
+#include <math.h>
+#include <stddef.h>
+
+static double llama3_frequency(const struct gr_hf_config *hf, double f)
+{
+    const double wavelength = 2.0 * M_PI / f;
+    const double original = hf->rope.original_max_pos;
+    if (wavelength > original / hf->rope.low_freq_factor) {
+        return f / hf->rope.factor;
+    }
+    if (wavelength < original / hf->rope.high_freq_factor) {
+        return f;
+    }
+    const double smooth = (original / wavelength - hf->rope.low_freq_factor) /
+                          (hf->rope.high_freq_factor - hf->rope.low_freq_factor);
+    return (1.0 - smooth) * f / hf->rope.factor + smooth * f;
+}
+
+/* Dimension (as a real number) that turns n_rotation times over the original context. */
+static double yarn_dimension(const struct gr_hf_config *hf, double n_rotation)
+{
+    return hf->head_dim * log(hf->rope.original_max_pos / (n_rotation * 2.0 * M_PI)) / (2.0 * log(hf->rope_theta));
+}
+
+static double yarn_frequency(const struct gr_hf_config *hf, double f, int i)
+{
+    double low = yarn_dimension(hf, hf->rope.beta_fast);
+    double high = yarn_dimension(hf, hf->rope.beta_slow);
+    if (hf->rope.truncate) {
+        low = floor(low);
+        high = ceil(high);
+    }
+    low = fmax(low, 0.0);
+    high = fmin(high, hf->head_dim - 1.0);
+    if (high <= low) {
+        high = low + 0.001;
+    }
+    const double ramp = fmin(fmax((i - low) / (high - low), 0.0), 1.0);
+    return f / hf->rope.factor * ramp + f * (1.0 - ramp);
+}
+
+void gr_rope_tables(const struct gr_hf_config *hf, int n_pos, float *cos_out, float *sin_out)
+{
+    const int half = hf->head_dim / 2;
+    double magnitude = 1.0;
+    if (hf->rope_kind == GR_ROPE_YARN) {
+        magnitude = hf->rope.attention_factor > 0.0 ? hf->rope.attention_factor : 0.1 * log(hf->rope.factor) + 1.0;
+    }
+    for (int i = 0; i < half; i++) {
+        double f = pow(hf->rope_theta, -2.0 * i / hf->head_dim);
+        if (hf->rope_kind == GR_ROPE_LLAMA3) {
+            f = llama3_frequency(hf, f);
+        } else if (hf->rope_kind == GR_ROPE_YARN) {
+            f = yarn_frequency(hf, f, i);
+        }
+        for (int p = 0; p < n_pos; p++) {
+            /* The reference multiplies in f32: a position times a rounded frequency. */
+            const double angle = (double)((float)p * (float)f);
+            cos_out[(size_t)p * (size_t)half + (size_t)i] = (float)(magnitude * cos(angle));
+            sin_out[(size_t)p * (size_t)half + (size_t)i] = (float)(magnitude * sin(angle));
+        }
+    }
+}

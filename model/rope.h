@@ -1,0 +1,11 @@
+/* Rotary embedding tables: cos and sin of every position, with the frequency rules of plain RoPE, Llama 3.1
+ * (wavelength-dependent scaling, "rope_type": "llama3") and YaRN (arXiv 2309.00071, sec. 3.2 and 3.4). */
+#ifndef GR_MODEL_ROPE_H
+#define GR_MODEL_ROPE_H
+
+#include "model/hf_config.h"
+
+/* cos, sin: (n_pos, head_dim / 2), caller's. Computed in double, stored in f32. */
+void gr_rope_tables(const struct gr_hf_config *hf, int n_pos, float *cos_out, float *sin_out);
+
+#endif

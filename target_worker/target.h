@@ -1,0 +1,72 @@
+/* The target's state machine: sessions, rounds, fences, KV accounting. Pure: messages, frames, finished passes and
+ * time in; messages, frames and passes out through gr_target_io. No thread, no clock, no socket. It runs on the
+ * worker's I/O loop, and in the simulation on a virtual clock. All memory is taken by create.
+ *
+ * States of a session (one slot each):
+ *   FREE -> QUEUED (waits for KV blocks) -> PREFILL -> DECODE -> FINISHED -> FREE
+ *   CLOSE leads to FREE from anywhere; during a pass it takes effect when the pass is done. */
+#ifndef GR_TARGET_WORKER_TARGET_H
+#define GR_TARGET_WORKER_TARGET_H
+
+#include "common/msg.h"
+#include "common/wire.h"
+#include "target_worker/pass.h"
+#include "transport/transport.h"
+
+struct gr_target_config {
+    int32_t n_session_max;    /* slots */
+    int32_t n_ctx_max;        /* tokens of a session */
+    int32_t n_vocab;
+    int32_t n_row_max;        /* rows of a pass; at least prefill_chunk + 64 */
+    int32_t n_out_max;        /* picks of a pass; at least 64 */
+    int32_t prefill_chunk;    /* rows; prompt chunks are aligned to absolute positions */
+    int32_t n_pool_block;     /* KV blocks; scratch blocks follow: GR_SCRATCH_BLOCKS a slot */
+    uint64_t round_deadline_ns; /* how long a pass waits for a tree */
+};
+
+struct gr_target_io {
+    void *ctx;
+    /* Memory for a frame to a peer; NULL: no credit or peer gone. frame_end sends it. */
+    uint8_t *(*frame_begin)(void *ctx, uint32_t peer, enum gr_frame_class class, uint32_t bytes);
+    void (*frame_end)(void *ctx, uint32_t peer, uint32_t bytes);
+    /* To the orchestrator. Copied before it returns. */
+    void (*send_msg)(void *ctx, const struct gr_msg *m);
+    /* Starts the only pass in flight; gr_target_pass_done() when it is done. */
+    void (*start_pass)(void *ctx, struct gr_pass *pass);
+};
+
+struct gr_target_counters {
+    uint64_t n_pass, n_row;                 /* all passes */
+    uint64_t n_tree_round, n_root_round;    /* verdicts with and without a tree */
+    uint64_t n_draft_frame, n_draft_stale, n_draft_late, n_desync, n_resync, n_fallback;
+};
+
+struct gr_target;
+
+GR_NODISCARD enum gr_status gr_target_create(const struct gr_target_config *config, const struct gr_target_io *io,
+                                             struct gr_target **out);
+void gr_target_destroy(struct gr_target *t);
+
+/* A message from the orchestrator (OPEN, CLOSE, PING). The message stays the caller's. */
+void gr_target_on_msg(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns);
+/* A frame from a drafter. GR_EFORMAT or GR_EPROTO: the peer broke the protocol (logged); the caller closes the
+ * connection and calls gr_target_on_peer_lost(). */
+GR_NODISCARD enum gr_status gr_target_on_frame(struct gr_target *t, uint32_t peer, const uint8_t *frame, size_t len,
+                                               uint64_t now_ns);
+void gr_target_on_peer_lost(struct gr_target *t, uint32_t peer);
+/* The orchestrator is gone: its sessions end. */
+void gr_target_on_orchestrator_lost(struct gr_target *t);
+void gr_target_on_pass_done(struct gr_target *t, struct gr_pass *pass, uint64_t now_ns);
+/* Starts a pass when one is due and sends what waited for credit. Returns when to call again at the latest
+ * (UINT64_MAX: when something happens). Call it after every batch of events. */
+uint64_t gr_target_step(struct gr_target *t, uint64_t now_ns);
+
+const struct gr_target_counters *gr_target_counters(const struct gr_target *t);
+int gr_target_n_session(const struct gr_target *t);
+/* KV accounting holds: free + owned = total, block tables match kv_len. For tests and debug builds. */
+bool gr_target_check(const struct gr_target *t);
+/* Read access for tests: committed tokens and KV length of a session; false when unknown. */
+bool gr_target_peek(const struct gr_target *t, uint64_t session, const int32_t **token_out, int32_t *len_out,
+                    int32_t *kv_len_out, const struct gr_kv_table **table_out);
+
+#endif

@@ -1,0 +1,247 @@
+#include "target_worker/verifier.h"
+
+#include "common/clock.h"
+#include "common/log.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct gr_verifier {
+    struct gr_lm *lm; /* borrowed */
+    int n_seq_max;
+    /* the batch of one pass */
+    int32_t *token, *pos, *cell;      /* (n_row_max) */
+    int32_t *out_row;                 /* (n_out_max) */
+    int32_t *limit, *n_anc;           /* (n_row_max) */
+    int16_t *anc;                     /* (n_row_max, GR_ATTN_ANC_MAX) */
+    struct gr_attn_seq *seq;          /* (n_seq_max) */
+    struct row_pick {
+        struct gr_pass_seq *seq;
+        int32_t row;                  /* within the sequence */
+    } *out;                           /* (n_out_max) */
+    int32_t *copy_src, *copy_dst;     /* (n_seq_max * GR_TREE_MAX) */
+    int n_thread;
+    float *scratch;                   /* (n_thread, n_vocab) */
+    int32_t *work;                    /* (n_thread, n_vocab) */
+    int n_row, n_out;
+};
+
+static void *zeroed(size_t n, size_t size, bool *ok)
+{
+    void *p = calloc(n > 0 ? n : 1, size);
+    *ok = *ok && p != NULL;
+    return p;
+}
+
+enum gr_status gr_verifier_create(struct gr_lm *lm, int n_seq_max, struct gr_verifier **out)
+{
+    bool ok = true;
+    struct gr_verifier *v = zeroed(1, sizeof(*v), &ok);
+    if (!ok) {
+        log_error("out of memory");
+        return GR_ENOMEM;
+    }
+    const size_t n_row = (size_t)lm->n_row_max;
+    const size_t n_out = (size_t)lm->n_out_max;
+    v->lm = lm;
+    v->n_seq_max = n_seq_max;
+    v->n_thread = gr_team_size(lm->team);
+    v->token = zeroed(n_row, sizeof(int32_t), &ok);
+    v->pos = zeroed(n_row, sizeof(int32_t), &ok);
+    v->cell = zeroed(n_row, sizeof(int32_t), &ok);
+    v->out_row = zeroed(n_out, sizeof(int32_t), &ok);
+    v->limit = zeroed(n_row, sizeof(int32_t), &ok);
+    v->n_anc = zeroed(n_row, sizeof(int32_t), &ok);
+    v->anc = zeroed(n_row * GR_ATTN_ANC_MAX, sizeof(int16_t), &ok);
+    v->seq = zeroed((size_t)n_seq_max, sizeof(*v->seq), &ok);
+    v->out = zeroed(n_out, sizeof(*v->out), &ok);
+    v->copy_src = zeroed((size_t)n_seq_max * GR_TREE_MAX, sizeof(int32_t), &ok);
+    v->copy_dst = zeroed((size_t)n_seq_max * GR_TREE_MAX, sizeof(int32_t), &ok);
+    v->scratch = zeroed((size_t)v->n_thread * (size_t)lm->n_vocab, sizeof(float), &ok);
+    v->work = zeroed((size_t)v->n_thread * (size_t)lm->n_vocab, sizeof(int32_t), &ok);
+    if (!ok) {
+        log_error("out of memory for a pass of %d rows", lm->n_row_max);
+        gr_verifier_destroy(v);
+        return GR_ENOMEM;
+    }
+    *out = v;
+    return GR_OK;
+}
+
+void gr_verifier_destroy(struct gr_verifier *v)
+{
+    if (v == NULL) {
+        return;
+    }
+    void *all[] = {v->token, v->pos, v->cell,     v->out_row,  v->limit,   v->n_anc, v->anc,
+                   v->seq,   v->out, v->copy_src, v->copy_dst, v->scratch, v->work,  v};
+    for (size_t i = 0; i < GR_ARRAY_LEN(all); i++) {
+        free(all[i]);
+    }
+}
+
+/* ---- building the batch ---- */
+
+static int32_t scratch_cell(const struct gr_pass_seq *s, int slot)
+{
+    return s->scratch_block[slot / GR_KV_BLOCK_TOKENS] * GR_KV_BLOCK_TOKENS + slot % GR_KV_BLOCK_TOKENS;
+}
+
+/* Rows that see committed tokens only: each sees everything up to itself, in the pool. */
+static void add_chain_rows(struct gr_verifier *v, const struct gr_pass_seq *s)
+{
+    for (int r = 0; r < s->n_row; r++) {
+        const int row = v->n_row + r;
+        v->token[row] = s->token[r];
+        v->pos[row] = s->pos0 + r;
+        v->cell[row] = gr_kv_table_cell(s->table, s->pos0 + r);
+        v->limit[row] = s->pos0 + r + 1;
+        v->n_anc[row] = 0;
+    }
+}
+
+/* Row 0 is the tail at pos0, row i + 1 node i; slot = row. A row sees the pool before pos0, then its ancestors. */
+static void add_tree_rows(struct gr_verifier *v, const struct gr_pass_seq *s)
+{
+    for (int r = 0; r < s->n_row; r++) {
+        const int row = v->n_row + r;
+        int16_t *anc = v->anc + (size_t)row * GR_ATTN_ANC_MAX;
+        int n_anc = 1;
+        if (r == 0) {
+            v->token[row] = s->tail;
+            anc[0] = 0;
+        } else {
+            const int parent_row = s->tree.parent[r - 1] + 1;
+            const int n_parent = v->n_anc[v->n_row + parent_row];
+            v->token[row] = s->tree.token[r - 1];
+            memcpy(anc, v->anc + (size_t)(v->n_row + parent_row) * GR_ATTN_ANC_MAX,
+                   (size_t)n_parent * sizeof(*anc));
+            anc[n_parent] = (int16_t)r;
+            n_anc = n_parent + 1;
+        }
+        v->pos[row] = s->pos0 + n_anc - 1;
+        v->cell[row] = scratch_cell(s, r);
+        v->limit[row] = s->pos0;
+        v->n_anc[row] = n_anc;
+    }
+}
+
+static void want_pick(struct gr_verifier *v, struct gr_pass_seq *s, int r)
+{
+    v->out_row[v->n_out] = v->n_row + r;
+    v->out[v->n_out++] = (struct row_pick){.seq = s, .row = r};
+}
+
+static void add_seq(struct gr_verifier *v, struct gr_pass_seq *s, int i)
+{
+    const bool tree = s->kind == GR_PASS_TREE;
+    GR_ASSERT(v->n_row + s->n_row <= v->lm->n_row_max);
+    if (tree) {
+        GR_ASSERT(s->n_row == s->tree.n + 1);
+        add_tree_rows(v, s);
+    } else {
+        add_chain_rows(v, s);
+    }
+    v->seq[i] = (struct gr_attn_seq){
+        .row0 = v->n_row,
+        .n_row = s->n_row,
+        .block = s->table->block,
+        .limit = v->limit + v->n_row,
+        .scratch_block = s->scratch_block,
+        .n_anc = v->n_anc + v->n_row,
+        .anc = v->anc + (size_t)v->n_row * GR_ATTN_ANC_MAX,
+        .n_slot = tree ? s->n_row : 0,
+    };
+    for (int r = 0; r < s->n_row; r++) {
+        if (s->kind != GR_PASS_PREFILL || (s->want_pick && r == s->n_row - 1)) {
+            want_pick(v, s, r);
+        }
+    }
+    v->n_row += s->n_row;
+}
+
+/* ---- picking ---- */
+
+static int32_t pick_row(const struct gr_verifier *v, int ith, int i_out)
+{
+    const struct row_pick *o = &v->out[i_out];
+    const struct gr_sampling *s = &o->seq->sampling;
+    const struct gr_kernels *k = v->lm->kernels;
+    const int32_t n = v->lm->n_vocab;
+    const float *logits = gr_lm_logits(v->lm, i_out);
+    float *scratch = v->scratch + (size_t)ith * (size_t)n;
+    int32_t *work = v->work + (size_t)ith * (size_t)n;
+    const uint32_t pos = (uint32_t)v->pos[v->out_row[i_out]] + 1;
+    if (k == NULL) {
+        return gr_sampler_pick(s, logits, n, pos, scratch, work);
+    }
+    /* The same three steps as gr_sampler_pick(), the last two by the kernels. */
+    if (!(s->temperature > 0.0f)) {
+        return k->argmax(logits, n);
+    }
+    gr_sampler_process(s, logits, scratch, n, work);
+    k->add_gumbel(scratch, scratch, n, s->seed, pos, s->choice);
+    return k->argmax(scratch, n);
+}
+
+static void pick_rows(const struct gr_exec *x, void *arg)
+{
+    struct gr_verifier *v = arg;
+    for (int i = x->ith; i < v->n_out; i += x->nth) {
+        v->out[i].seq->pick[v->out[i].row] = pick_row(v, x->ith, i);
+    }
+}
+
+/* ---- walk and commit ---- */
+
+static int walk_seq(struct gr_verifier *v, struct gr_pass_seq *s, int n_copy)
+{
+    static const struct gr_token_tree no_tree;
+    if (s->kind == GR_PASS_PREFILL) {
+        if (s->want_pick) {
+            gr_accept_walk(&no_tree, &s->pick[s->n_row - 1], &s->stop, &s->walk);
+        }
+        return n_copy;
+    }
+    gr_accept_walk(s->kind == GR_PASS_TREE ? &s->tree : &no_tree, s->pick, &s->stop, &s->walk);
+    if (s->kind == GR_PASS_ROOT) {
+        return n_copy;
+    }
+    /* The accepted rows move to their positions, in order: the tail, then the path. */
+    v->copy_src[n_copy] = scratch_cell(s, 0);
+    v->copy_dst[n_copy++] = gr_kv_table_cell(s->table, s->pos0);
+    for (int i = 0; i < s->walk.n_path; i++) {
+        v->copy_src[n_copy] = scratch_cell(s, s->walk.node[i] + 1);
+        v->copy_dst[n_copy++] = gr_kv_table_cell(s->table, s->pos0 + 1 + i);
+    }
+    return n_copy;
+}
+
+void gr_verifier_run(struct gr_verifier *v, struct gr_pass *pass)
+{
+    GR_ASSERT(pass->n_seq <= v->n_seq_max);
+    v->n_row = 0;
+    v->n_out = 0;
+    for (int i = 0; i < pass->n_seq; i++) {
+        add_seq(v, &pass->seq[i], i);
+    }
+    pass->n_row = v->n_row;
+    const struct gr_batch batch = {.n_row = v->n_row, .n_seq = pass->n_seq, .n_out = v->n_out, .token = v->token,
+                                   .pos = v->pos, .cell = v->cell, .seq = v->seq, .out_row = v->out_row};
+    const uint64_t t0 = gr_clock_ns();
+    pass->status = gr_lm_forward(v->lm, &batch);
+    const uint64_t t1 = gr_clock_ns();
+    pass->forward_ns = t1 - t0;
+    if (pass->status != GR_OK) {
+        return;
+    }
+    gr_team_run(v->n_out > 1 ? v->lm->team : NULL, pick_rows, v);
+    const uint64_t t2 = gr_clock_ns();
+    int n_copy = 0;
+    for (int i = 0; i < pass->n_seq; i++) {
+        n_copy = walk_seq(v, &pass->seq[i], n_copy);
+    }
+    gr_lm_copy_cells(v->lm, n_copy, v->copy_src, v->copy_dst);
+    pass->sample_ns = t2 - t1;
+    pass->commit_ns = gr_clock_ns() - t2;
+}

@@ -1,0 +1,521 @@
+/* attention. A session is made of logical keys (a base of n_base positions and a tree on top) and placed into a
+ * pool in some random way; how it is placed, with whom it shares the pass and by how many threads it is computed
+ * must not change a bit, and a tree row must equal the chain row that has the same context in the pool.
+ *
+ * Tolerance against ref (row, dimension): eps * max |v| * (32 + 4 sqrt(hd) * S + 3 sqrt(n_key)), S the largest sum of
+ * |q k| scale of a visible key: a score errs like a chain of hd, the exp carries that over, the sums add theirs. */
+#include "tests/kernels/check.h"
+
+#include "common/status.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+CHECK_OP(attention)
+
+struct shape {
+    int n_head, n_kv_head, head_dim;
+};
+
+struct session {
+    int n_base, n_row;             /* rows are the tree's nodes, or, for a chain, its positions */
+    int parent[GR_ATTN_ANC_MAX];   /* -1: the base is its context */
+    float *k, *v;                  /* (n_base + n_row, n_kv_head, head_dim): the tree's after the base */
+    float *q;                      /* (n_row, n_head * head_dim) */
+};
+
+static void session_init(struct session *s, struct shape m, int n_base, int n_row, int n_branch,
+                         float score_scale)
+{
+    size_t n_kv = (size_t)(n_base + n_row) * m.n_kv_head * m.head_dim;
+    size_t n_q = (size_t)n_row * m.n_head * m.head_dim;
+    s->n_base = n_base;
+    s->n_row = n_row;
+    s->k = check_alloc(n_kv * sizeof(float));
+    s->v = check_alloc(n_kv * sizeof(float));
+    s->q = check_alloc(n_q * sizeof(float));
+    fill_f32(s->k, n_kv, FILL_NORMAL);
+    fill_f32(s->v, n_kv, FILL_NORMAL);
+    fill_f32(s->q, n_q, FILL_NORMAL);
+    for (size_t i = 0; i < n_q; i++) {
+        s->q[i] *= score_scale;
+    }
+    for (int r = 0; n_branch > 0 && r < n_row; r++) { /* row 0: the tail */
+        s->parent[r] = r == 0 ? -1 : n_branch == 1 ? r - 1 : GR_MAX(0, r - 1 - rng_below(n_branch));
+    }
+}
+
+static void session_free(struct session *s)
+{
+    free(s->k);
+    free(s->v);
+    free(s->q);
+}
+
+/* Ancestors of row r, itself last. Returns their number. */
+static int path_of(const struct session *s, int r, int *path)
+{
+    int n = 0;
+    for (int i = r; i >= 0; i = s->parent[i]) {
+        path[n++] = i;
+    }
+    for (int i = 0; i < n / 2; i++) {
+        int t = path[i];
+        path[i] = path[n - 1 - i];
+        path[n - 1 - i] = t;
+    }
+    return n;
+}
+
+/* A pool with random places for the blocks of up to two sessions. */
+struct pool {
+    struct shape m;
+    struct gr_kv_layer kv;
+    size_t n_value;
+    int n_block, n_used;
+    int32_t *order;
+};
+
+static void pool_init(struct pool *p, struct shape m, int n_block)
+{
+    p->m = m;
+    p->n_block = n_block;
+    p->n_used = 0;
+    p->n_value = (size_t)n_block * m.n_kv_head * m.head_dim * GR_KV_BLOCK;
+    p->kv = (struct gr_kv_layer){ .n_kv_head = m.n_kv_head, .head_dim = m.head_dim };
+    p->kv.k = check_alloc(p->n_value * sizeof(float));
+    p->kv.v = check_alloc(p->n_value * sizeof(float));
+    p->order = check_alloc((size_t)n_block * sizeof(int32_t));
+    for (size_t i = 0; i < p->n_value; i++) { /* stale cells: keys finite, values must not be read */
+        p->kv.k[i] = i & 1 ? 3e18f : -3e18f;
+        p->kv.v[i] = NAN;
+    }
+    for (int i = 0; i < n_block; i++) {
+        int j = rng_below(i + 1);
+        p->order[i] = p->order[j];
+        p->order[j] = i;
+    }
+}
+
+static void pool_free(struct pool *p)
+{
+    free(p->kv.k);
+    free(p->kv.v);
+    free(p->order);
+}
+
+static void put_key(struct pool *p, int block, int lane, const struct session *s, int key)
+{
+    int hd = p->m.head_dim;
+    for (int h = 0; h < p->m.n_kv_head; h++) {
+        size_t at = ((size_t)block * p->m.n_kv_head + h) * hd * GR_KV_BLOCK;
+        size_t from = ((size_t)key * p->m.n_kv_head + h) * hd;
+        for (int d = 0; d < hd; d++) {
+            p->kv.k[at + (size_t)d * GR_KV_BLOCK + lane] = s->k[from + d];
+            p->kv.v[at + (size_t)lane * hd + d] = s->v[from + d];
+        }
+    }
+}
+
+/* A placed session: what gr_attn_seq points to. */
+struct placed {
+    struct gr_attn_seq seq;
+    int32_t *block, *limit, *scratch_block, *n_anc;
+    int16_t *anc;
+};
+
+static void placed_alloc(struct placed *t, int n_block, int n_row, int n_scratch)
+{
+    t->block = check_alloc((size_t)n_block * sizeof(int32_t));
+    t->limit = check_alloc((size_t)n_row * sizeof(int32_t));
+    t->n_anc = check_alloc((size_t)n_row * sizeof(int32_t));
+    t->scratch_block = check_alloc((size_t)n_scratch * sizeof(int32_t));
+    t->anc = check_alloc((size_t)n_row * GR_ATTN_ANC_MAX * sizeof(int16_t));
+    memset(t->anc, 0x7f, (size_t)n_row * GR_ATTN_ANC_MAX * sizeof(int16_t));
+    t->seq = (struct gr_attn_seq){ .n_row = n_row, .block = t->block, .limit = t->limit,
+                                   .scratch_block = t->scratch_block, .n_anc = t->n_anc,
+                                   .anc = t->anc };
+}
+
+static void placed_free(struct placed *t)
+{
+    free(t->block);
+    free(t->limit);
+    free(t->n_anc);
+    free(t->scratch_block);
+    free(t->anc);
+}
+
+static void place_base(struct pool *p, const struct session *s, int n, struct placed *t)
+{
+    for (int i = 0; i < n; i++) {
+        if (i % GR_KV_BLOCK == 0) {
+            t->block[i / GR_KV_BLOCK] = p->order[p->n_used++];
+        }
+        put_key(p, t->block[i / GR_KV_BLOCK], i % GR_KV_BLOCK, s, i);
+    }
+}
+
+/* The base in the pool, the tree in scratch at slots in random order with gaps. */
+static void place_tree(struct pool *p, const struct session *s, struct placed *t)
+{
+    int n_slot = s->n_row + 9, slot[GR_ATTN_ANC_MAX], n_scratch = (n_slot + 15) / 16;
+    int all[GR_ATTN_ANC_MAX + 9], path[GR_ATTN_ANC_MAX];
+    placed_alloc(t, (s->n_base + 15) / 16, s->n_row, n_scratch);
+    place_base(p, s, s->n_base, t);
+    for (int i = 0; i < n_scratch; i++) {
+        t->scratch_block[i] = p->order[p->n_used++];
+    }
+    for (int i = 0; i < n_slot; i++) {
+        int j = rng_below(i + 1);
+        all[i] = all[j];
+        all[j] = i;
+    }
+    for (int r = 0; r < s->n_row; r++) {
+        slot[r] = all[r];
+        put_key(p, t->scratch_block[slot[r] / 16], slot[r] % 16, s, s->n_base + r);
+        t->limit[r] = s->n_base;
+        t->n_anc[r] = path_of(s, r, path);
+        for (int i = 0; i < t->n_anc[r]; i++) {
+            t->anc[(size_t)r * GR_ATTN_ANC_MAX + i] = (int16_t)slot[path[i]];
+        }
+    }
+    t->seq.n_slot = n_slot;
+}
+
+/* Only row r, as a chain row: its path is in the pool behind the base. */
+static void place_path(struct pool *p, const struct session *s, int r, struct placed *t)
+{
+    int path[GR_ATTN_ANC_MAX], n = path_of(s, r, path);
+    placed_alloc(t, (s->n_base + n + 15) / 16, 1, 1);
+    place_base(p, s, s->n_base, t);
+    for (int i = 0; i < n; i++) {
+        int pos = s->n_base + i;
+        if (pos % GR_KV_BLOCK == 0) {
+            t->block[pos / GR_KV_BLOCK] = p->order[p->n_used++];
+        }
+        put_key(p, t->block[pos / GR_KV_BLOCK], pos % GR_KV_BLOCK, s, s->n_base + path[i]);
+    }
+    t->limit[0] = s->n_base + n;
+    t->n_anc[0] = 0;
+}
+
+/* All rows as chain rows: a prompt chunk. */
+static void place_chain(struct pool *p, const struct session *s, struct placed *t)
+{
+    placed_alloc(t, (s->n_base + s->n_row + 15) / 16, s->n_row, 1);
+    place_base(p, s, s->n_base + s->n_row, t);
+    for (int r = 0; r < s->n_row; r++) {
+        t->limit[r] = s->n_base + r + 1;
+        t->n_anc[r] = 0;
+    }
+}
+
+/* ---- running ---- */
+
+static void attend(const struct gr_kernels *k, const struct pool *p, const struct gr_attn_seq *seq,
+                   int n_seq, const float *q, float *out, int out_stride, int n_thread)
+{
+    struct shape m = p->m;
+    size_t work_bytes = k->attention_work_bytes(m.n_head, m.n_kv_head, m.head_dim);
+    void *work = check_alloc(work_bytes * n_thread);
+    struct gr_attention_args a = {
+        .kv = p->kv,
+        .q = q,
+        .out = out,
+        .seq = seq,
+        .n_seq = n_seq,
+        .n_head = m.n_head,
+        .q_stride = m.n_head * m.head_dim,
+        .out_stride = out_stride,
+        .scale = 1.0f / sqrtf((float)m.head_dim),
+        .work = work,
+    };
+    memset(work, 0xff, work_bytes * n_thread); /* NaN */
+    CHECK_CALL(n_thread, attention, k, &a);
+    free(work);
+}
+
+static double tolerance_of(struct shape m, const struct session *s)
+{
+    double v_max = 0.0, score_max = 0.0;
+    size_t n_kv = (size_t)(s->n_base + s->n_row) * m.n_kv_head * m.head_dim;
+    for (size_t i = 0; i < n_kv; i++) {
+        v_max = fmax(v_max, fabs((double)s->v[i]));
+    }
+    /* |q| and |k| by their norms: a bound of the sum of |q k| */
+    double q_norm = 0.0, k_norm = 0.0;
+    for (size_t i = 0; i < (size_t)s->n_row * m.n_head; i++) {
+        double sum = 0.0;
+        for (int d = 0; d < m.head_dim; d++) {
+            sum += (double)s->q[i * m.head_dim + d] * (double)s->q[i * m.head_dim + d];
+        }
+        q_norm = fmax(q_norm, sqrt(sum));
+    }
+    for (size_t i = 0; i < n_kv / m.head_dim; i++) {
+        double sum = 0.0;
+        for (int d = 0; d < m.head_dim; d++) {
+            sum += (double)s->k[i * m.head_dim + d] * (double)s->k[i * m.head_dim + d];
+        }
+        k_norm = fmax(k_norm, sqrt(sum));
+    }
+    score_max = q_norm * k_norm / sqrt(m.head_dim);
+    return CHECK_EPS * v_max *
+           (32.0 + 4.0 * sqrt(m.head_dim) * score_max + 3.0 * sqrt(s->n_base + s->n_row));
+}
+
+static void compare_rows(struct check *c, struct shape m, const struct session *s, const float *got,
+                         const float *want, int stride)
+{
+    double tolerance = tolerance_of(m, s);
+    for (int r = 0; r < s->n_row; r++) {
+        for (int i = 0; i < m.n_head * m.head_dim; i++) {
+            size_t at = (size_t)r * stride + i;
+            check_close(c, "out", r, i, got[at], want[at], tolerance);
+        }
+    }
+}
+
+/* Row r alone equals its value in the pass; a tree row also equals its path as a chain. */
+static void rows_alone(struct check *c, struct shape m, const struct pool *pool,
+                       const struct placed *t, const struct session *s, const float *out, int stride,
+                       bool tree)
+{
+    int width = m.n_head * m.head_dim, step = GR_MAX(1, s->n_row / 5);
+    float *one = check_alloc((size_t)width * sizeof(float));
+    for (int r = s->n_row - 1; r >= 0; r -= step) {
+        const float *q = s->q + (size_t)r * width, *want = out + (size_t)r * stride;
+        struct gr_attn_seq seq = t->seq;
+        seq.row0 = 0;
+        seq.n_row = 1;
+        seq.limit += r;
+        seq.n_anc += r;
+        seq.anc += (size_t)r * GR_ATTN_ANC_MAX;
+        attend(c->k, pool, &seq, 1, q, one, width, 1);
+        check_same(c, "a row alone", one, want, (size_t)width * sizeof(float));
+        if (tree) {
+            struct pool other;
+            struct placed path;
+            pool_init(&other, m, (s->n_base + s->n_row) / 16 + 3);
+            place_path(&other, s, r, &path);
+            attend(c->k, &other, &path.seq, 1, q, one, width, 1);
+            check_same(c, "tree row as a chain", one, want, (size_t)width * sizeof(float));
+            placed_free(&path);
+            pool_free(&other);
+        }
+    }
+    free(one);
+}
+
+struct pass { /* what a case sets up: one or two sessions, tree or chain */
+    struct shape m;
+    struct session s[2];
+    bool tree[2];
+    int n_seq;
+};
+
+/* Places the sessions in a fresh pool and runs the pass; rows of session i start at row0[i]. */
+static void run_pass(const struct gr_kernels *k, struct pass *p, struct pool *pool, struct placed *t,
+                     float *out, int stride, int n_thread)
+{
+    struct gr_attn_seq seq[2];
+    int n_block = 0, n_row = 0, width = p->m.n_head * p->m.head_dim;
+    for (int i = 0; i < p->n_seq; i++) {
+        n_block += (p->s[i].n_base + p->s[i].n_row) / 16 + 8;
+        n_row += p->s[i].n_row;
+    }
+    float *q = check_alloc((size_t)n_row * width * sizeof(float));
+    pool_init(pool, p->m, n_block);
+    n_row = 0;
+    for (int i = 0; i < p->n_seq; i++) {
+        (p->tree[i] ? place_tree : place_chain)(pool, &p->s[i], &t[i]);
+        memcpy(q + (size_t)n_row * width, p->s[i].q, (size_t)p->s[i].n_row * width * sizeof(float));
+        t[i].seq.row0 = n_row;
+        n_row += p->s[i].n_row;
+        seq[i] = t[i].seq;
+    }
+    attend(k, pool, seq, p->n_seq, q, out, stride, n_thread);
+    free(q);
+}
+
+static void run_pass_free(struct pass *p, struct pool *pool, struct placed *t)
+{
+    for (int i = 0; i < p->n_seq; i++) {
+        placed_free(&t[i]);
+    }
+    pool_free(pool);
+}
+
+static void pass_check(struct check *c, struct pass *p)
+{
+    int width = p->m.n_head * p->m.head_dim, stride = width + 7, n_row = 0;
+    for (int i = 0; i < p->n_seq; i++) {
+        n_row += p->s[i].n_row;
+    }
+    size_t n = (size_t)n_row * stride;
+    struct guarded y = guarded_alloc(n), want = guarded_alloc(n), other = guarded_alloc(n);
+    struct pool pool;
+    struct placed t[2];
+    run_pass(c->ref, p, &pool, t, want.p, stride, 1);
+    run_pass_free(p, &pool, t);
+    for (int threads = 2; threads <= CHECK_THREAD_MAX; threads++) { /* each time placed otherwise */
+        guarded_reset(&other);
+        run_pass(c->k, p, &pool, t, other.p, stride, threads);
+        run_pass_free(p, &pool, t);
+        if (threads == 2) {
+            memcpy(y.p, other.p, n * sizeof(float));
+        } else {
+            check_same(c, "threads and places", other.p, y.p, n * sizeof(float));
+        }
+    }
+    guarded_reset(&other);
+    run_pass(c->k, p, &pool, t, other.p, stride, 1);
+    check_same(c, "threads and places", other.p, y.p, n * sizeof(float));
+    guarded_check(c, &other, n_row, width, stride);
+    check_hash(c, y.p, n * sizeof(float));
+    for (int i = 0, row = 0; i < p->n_seq; row += p->s[i].n_row, i++) {
+        const float *out = y.p + (size_t)row * stride;
+        compare_rows(c, p->m, &p->s[i], out, want.p + (size_t)row * stride, stride);
+        rows_alone(c, p->m, &pool, &t[i], &p->s[i], out, stride, p->tree[i]);
+    }
+    run_pass_free(p, &pool, t);
+    guarded_free(&y);
+    guarded_free(&want);
+    guarded_free(&other);
+}
+
+static void attention_case(struct check *c, struct shape m, int n_base, int n_row, int n_branch,
+                           float score_scale)
+{
+    struct pass p = { .m = m, .n_seq = 1, .tree = { n_branch > 0 } };
+    double work = (double)n_row * m.n_head * m.head_dim * (n_base + n_row);
+    if (!check_case(c, work > 1e6, "heads %d/%d of %d, base %d, %d rows, branch %d, scores x %g",
+                    m.n_head, m.n_kv_head, m.head_dim, n_base, n_row, n_branch,
+                    (double)score_scale)) {
+        return;
+    }
+    session_init(&p.s[0], m, n_base, n_row, n_branch, score_scale);
+    pass_check(c, &p);
+    session_free(&p.s[0]);
+}
+
+/* A tree and a prompt chunk in one pass. */
+static void ragged_case(struct check *c, struct shape m, int base_a, int row_a, int base_b, int row_b)
+{
+    struct pass p = { .m = m, .n_seq = 2, .tree = { true, false } };
+    if (!check_case(c, true, "ragged: heads %d/%d of %d, tree %d + %d, chunk %d + %d", m.n_head,
+                    m.n_kv_head, m.head_dim, base_a, row_a, base_b, row_b)) {
+        return;
+    }
+    session_init(&p.s[0], m, base_a, row_a, 3, 1.0f);
+    session_init(&p.s[1], m, base_b, row_b, 0, 1.0f);
+    pass_check(c, &p);
+    session_free(&p.s[0]);
+    session_free(&p.s[1]);
+}
+
+void check_attention(struct check *c)
+{
+    static const struct shape demo = { 6, 2, 64 }, draft = { 6, 2, 32 }, one = { 1, 1, 16 };
+    static const struct shape odd = { 10, 2, 80 }, wide = { 8, 2, 128 }, widest = { 4, 4, 256 };
+    static const int bases[] = { 0, 1, 15, 16, 17, 31, 63, 64, 65, 130 };
+    for (size_t i = 0; i < GR_ARRAY_LEN(bases); i++) {
+        attention_case(c, one, bases[i], 1, 1, 1.0f);
+        attention_case(c, one, bases[i], 5, 2, 1.0f);
+        attention_case(c, one, bases[i], 18, 0, 1.0f);
+        attention_case(c, demo, bases[i], 1, 0, 1.0f);
+        attention_case(c, draft, bases[i], 7, 3, 3.0f);
+    }
+    /* splits: the tree lies across the border of two, or begins one */
+    attention_case(c, demo, 505, 16, 1, 1.0f);
+    attention_case(c, demo, 509, 40, 3, 1.0f);
+    attention_case(c, demo, 511, 64, 5, 10.0f);
+    attention_case(c, demo, 512, 64, 5, 1.0f);
+    attention_case(c, demo, 1023, 3, 1, 1.0f);
+    attention_case(c, demo, 500, 33, 0, 1.0f);
+    attention_case(c, demo, 1000, 64, 0, 1.0f);
+    attention_case(c, odd, 700, 17, 4, 1.0f);
+    attention_case(c, odd, 490, 60, 0, 1.0f);
+    attention_case(c, wide, 300, 64, 4, 1.0f);
+    attention_case(c, wide, 300, 1, 1, 1.0f);
+    attention_case(c, wide, 1025, 2, 0, 30.0f); /* one key takes all */
+    attention_case(c, widest, 530, 9, 2, 1.0f);
+    attention_case(c, demo, 5, 64, 1, 1.0f); /* 64 ancestors */
+    attention_case(c, demo, 3000, 3, 2, 1.0f);
+    ragged_case(c, demo, 600, 30, 0, 50);
+    ragged_case(c, draft, 10, 64, 520, 7);
+    ragged_case(c, wide, 0, 1, 511, 2);
+}
+
+/* ---- benchmark ---- */
+
+struct attention_bench {
+    struct pool pool;
+    struct placed t;
+    struct gr_attention_args a;
+    const struct gr_kernels *k;
+};
+
+static void run_attention(const struct gr_exec *x, const void *args)
+{
+    const struct attention_bench *b = args;
+    b->k->attention(x, &b->a);
+}
+
+static void bench_shape(const struct bench *b, struct shape m, int n_base, int n_row, bool tree)
+{
+    struct attention_bench t = { .k = b->k };
+    struct session s;
+    int width = m.n_head * m.head_dim;
+    float *out = check_alloc((size_t)n_row * width * sizeof(float));
+    session_init(&s, m, n_base, n_row, tree ? 4 : 0, 1.0f);
+    pool_init(&t.pool, m, (n_base + n_row) / 16 + 8);
+    (tree ? place_tree : place_chain)(&t.pool, &s, &t.t);
+    t.a = (struct gr_attention_args){
+        .kv = t.pool.kv,
+        .q = s.q,
+        .out = out,
+        .seq = &t.t.seq,
+        .n_seq = 1,
+        .n_head = m.n_head,
+        .q_stride = width,
+        .out_stride = width,
+        .scale = 0.125f,
+        .work = check_alloc(b->n_thread *
+                            b->k->attention_work_bytes(m.n_head, m.n_kv_head, m.head_dim)),
+    };
+    double ns = bench_ns(b->n_thread, run_attention, &t);
+    double bytes = 8.0 * (n_base + n_row) * m.n_kv_head * m.head_dim;
+    double flops = 4.0 * n_row * (n_base + (tree ? 0 : n_row / 2)) * width;
+    printf("%-7s attention heads %d/%d of %d, %5d keys, %3d %s rows: %9.1f us %6.1f GB/s (%3.0f %% of "
+           "memory) %6.1f GFLOP/s (%3.0f %%)\n",
+           b->k->name, m.n_head, m.n_kv_head, m.head_dim, n_base, n_row, tree ? "tree" : "chain",
+           ns * 1e-3, bytes / ns, 100.0 * bytes / ns / b->memory_gbs, flops / ns,
+           100.0 * flops / ns / b->peak_gflops);
+    free(t.a.work);
+    free(out);
+    placed_free(&t.t);
+    pool_free(&t.pool);
+    session_free(&s);
+}
+
+void bench_attention(const struct bench *b)
+{
+    static const struct shape demo = { 6, 2, 64 }, wide = { 32, 8, 128 };
+    static const int rows[] = { 1, 2, 4, 8, 16, 64 };
+    if (strcmp(b->k->name, "c") == 0) {
+        bench_shape(b, demo, 512, 1, false);
+        return;
+    }
+    bench_shape(b, demo, 512, 1, false);
+    bench_shape(b, demo, 512, 64, true);
+    bench_shape(b, demo, 4096, 1, false);
+    for (size_t i = 0; i < GR_ARRAY_LEN(rows); i++) {
+        bench_shape(b, demo, 32000, rows[i], true);
+    }
+    bench_shape(b, demo, 1024, 256, false);
+    bench_shape(b, wide, 8000, 1, true);
+    bench_shape(b, wide, 8000, 64, true);
+}

@@ -1,0 +1,221 @@
+/* linear. Tolerance against ref: a chain of n fused multiply-adds errs by at most n eps of the sum of |x w|;
+ * rounding errors add up like a random walk, so (4 + 2 sqrt n) eps is asked for, more than six sigma. */
+#include "tests/kernels/check.h"
+
+#include "common/status.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+CHECK_OP(linear)
+
+struct linear_data {
+    struct gr_weight w, w_ref;
+    float *x, *bias, *residual;
+    struct guarded y, want;
+    int n_row, x_stride, y_stride;
+};
+
+static void linear_data_init(struct linear_data *d, const struct gr_kernels *k, int n_row, int n_out,
+                             int n_in, enum fill kind)
+{
+    uint16_t *plain = check_alloc((size_t)n_out * n_in * sizeof(*plain));
+    void *packed = check_alloc(k->linear_packed_bytes(n_out, n_in));
+    d->n_row = n_row;
+    d->x_stride = n_in + 3;
+    d->y_stride = n_out + 5;
+    d->x = check_alloc(((size_t)(n_row - 1) * d->x_stride + n_in) * sizeof(float));
+    d->bias = check_alloc((size_t)n_out * sizeof(float));
+    d->residual = check_alloc((size_t)n_row * d->y_stride * sizeof(float));
+    d->y = guarded_alloc((size_t)n_row * d->y_stride);
+    d->want = guarded_alloc((size_t)n_row * d->y_stride);
+    fill_bf16(plain, (size_t)n_out * n_in, kind);
+    fill_f32(d->x, (size_t)(n_row - 1) * d->x_stride + n_in, kind);
+    fill_f32(d->bias, (size_t)n_out, FILL_NORMAL);
+    fill_f32(d->residual, (size_t)n_row * d->y_stride, FILL_NORMAL);
+    k->linear_pack(plain, n_out, n_in, packed);
+    d->w_ref = (struct gr_weight){ .plain = plain, .n_out = n_out, .n_in = n_in };
+    d->w = (struct gr_weight){ .packed = packed, .n_out = n_out, .n_in = n_in };
+}
+
+static void linear_data_free(struct linear_data *d)
+{
+    free((void *)(uintptr_t)d->w_ref.plain);
+    free((void *)(uintptr_t)d->w.packed);
+    free(d->x);
+    free(d->bias);
+    free(d->residual);
+    guarded_free(&d->y);
+    guarded_free(&d->want);
+}
+
+static struct gr_linear_args linear_args(const struct linear_data *d, const struct gr_weight *w,
+                                         float *y, int extras)
+{
+    return (struct gr_linear_args){
+        .w = w,
+        .x = d->x,
+        .bias = extras & 1 ? d->bias : NULL,
+        .residual = extras & 2 ? d->residual : NULL,
+        .y = y,
+        .n_row = d->n_row,
+        .x_stride = d->x_stride,
+        .y_stride = d->y_stride,
+    };
+}
+
+static void linear_against_ref(struct check *c, const struct linear_data *d)
+{
+    int n_in = d->w_ref.n_in;
+    for (int r = 0; r < d->n_row; r++) {
+        for (int o = 0; o < d->w_ref.n_out; o++) {
+            double sum = 4.0; /* bias and residual are of this size */
+            for (int i = 0; i < n_in; i++) {
+                double w = gr_bf16_to_f32(d->w_ref.plain[(size_t)o * n_in + i]);
+                sum += fabs((double)d->x[(size_t)r * d->x_stride + i] * w);
+            }
+            size_t at = (size_t)r * d->y_stride + o;
+            check_close(c, "y", r, o, d->y.p[at], d->want.p[at],
+                        (4.0 + 2.0 * sqrt(n_in)) * CHECK_EPS * sum);
+        }
+    }
+}
+
+/* Each row computed alone by one thread equals the same row in the pass. */
+static void linear_rows_alone(struct check *c, const struct linear_data *d, int extras)
+{
+    size_t n_out = (size_t)d->w.n_out;
+    struct guarded one = guarded_alloc(n_out);
+    int step = d->n_row > 16 ? d->n_row / 8 : 1;
+    for (int r = 0; r < d->n_row; r += step) {
+        struct gr_linear_args a = linear_args(d, &d->w, one.p, extras);
+        a.x += (size_t)r * d->x_stride;
+        a.residual = a.residual ? a.residual + (size_t)r * d->y_stride : NULL;
+        a.n_row = 1;
+        CHECK_CALL(1, linear, c->k, &a);
+        check_same(c, "a row alone", one.p, d->y.p + (size_t)r * d->y_stride, n_out * sizeof(float));
+    }
+    guarded_check(c, &one, 1, (int)n_out, (int)n_out);
+    guarded_free(&one);
+}
+
+static void linear_case(struct check *c, int n_row, int n_out, int n_in, enum fill kind, int extras)
+{
+    struct linear_data d;
+    bool big = (double)n_row * n_out * n_in > 2e5;
+    if (!check_case(c, big, "%d rows, %d x %d, fill %d, extras %d", n_row, n_out, n_in, (int)kind,
+                    extras)) {
+        return;
+    }
+    linear_data_init(&d, c->k, n_row, n_out, n_in, kind);
+    struct gr_linear_args ref = linear_args(&d, &d.w_ref, d.want.p, extras);
+    struct gr_linear_args a = linear_args(&d, &d.w, d.y.p, extras);
+    struct guarded other = guarded_alloc(d.y.n);
+    CHECK_CALL(1, linear, c->ref, &ref);
+    CHECK_CALL(1, linear, c->k, &a);
+    guarded_check(c, &d.y, n_row, n_out, d.y_stride);
+    linear_against_ref(c, &d);
+    for (int n = 2; n <= CHECK_THREAD_MAX; n++) {
+        a.y = other.p;
+        guarded_reset(&other);
+        CHECK_CALL(n, linear, c->k, &a);
+        check_same(c, "number of threads", other.p, d.y.p, d.y.n * sizeof(float));
+    }
+    if (extras & 2) { /* y is the residual */
+        memcpy(other.p, d.residual, d.y.n * sizeof(float));
+        a.y = other.p;
+        a.residual = other.p;
+        CHECK_CALL(1, linear, c->k, &a);
+        for (int r = 0; r < n_row; r++) {
+            size_t at = (size_t)r * d.y_stride;
+            check_same(c, "residual in place", other.p + at, d.y.p + at,
+                       (size_t)n_out * sizeof(float));
+        }
+    }
+    linear_rows_alone(c, &d, extras);
+    check_hash(c, d.y.p, d.y.n * sizeof(float));
+    guarded_free(&other);
+    linear_data_free(&d);
+}
+
+void check_linear(struct check *c)
+{
+    static const int rows[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17 };
+    static const int sizes[][2] = { { 1, 1 },   { 15, 15 }, { 16, 16 },  { 17, 17 },
+                                    { 48, 33 }, { 31, 64 }, { 144, 48 }, { 200, 7 } };
+    for (size_t i = 0; i < GR_ARRAY_LEN(rows); i++) {
+        for (size_t j = 0; j < GR_ARRAY_LEN(sizes); j++) {
+            linear_case(c, rows[i], sizes[j][0], sizes[j][1], FILL_NORMAL, (int)(i + j) & 3);
+        }
+    }
+    for (int kind = 0; kind < FILL_KIND_N; kind++) {
+        linear_case(c, 3, 40, 100, (enum fill)kind, 3);
+        linear_case(c, 47, 65, 301, (enum fill)kind, kind & 3);
+    }
+    linear_case(c, 48, 257, 256, FILL_NORMAL, 1);
+    linear_case(c, 49, 384, 257, FILL_NORMAL, 2);
+    linear_case(c, 97, 290, 600, FILL_NORMAL, 3);
+    linear_case(c, 256, 64, 384, FILL_NORMAL, 0);
+    linear_case(c, 1, 4096, 384, FILL_NORMAL, 0);
+    linear_case(c, 2, 13000, 24, FILL_NORMAL, 0); /* more columns than a block of sums holds */
+    linear_case(c, 5, 100, 5000, FILL_NORMAL, 3); /* more k than a step */
+}
+
+enum { B_OUT = 1024, B_IN = 384, B_MATRIX = 36, B_ROW = 256 }; /* 28 MB: the demo model's size */
+
+struct bench_pass {
+    const struct gr_kernels *k;
+    struct gr_linear_args a[B_MATRIX];
+    int n_matrix;
+};
+
+static void run_pass(const struct gr_exec *x, const void *args)
+{
+    const struct bench_pass *p = args;
+    for (int i = 0; i < p->n_matrix; i++) {
+        p->k->linear(x, &p->a[i]);
+    }
+}
+
+static void bench_rows_of(const struct bench *b, const struct bench_pass *p, size_t bytes, int n_row)
+{
+    double ns = bench_ns(b->n_thread, run_pass, p);
+    double gbs = (double)bytes * p->n_matrix / ns;
+    double gflops = 2.0 * n_row * B_OUT * B_IN * p->n_matrix / ns;
+    printf("%-7s linear %3d rows, %2d matrices %d x %d: %9.1f us %6.1f GB/s (%3.0f %% of cache) "
+           "%6.1f GFLOP/s (%3.0f %%)\n",
+           b->k->name, n_row, p->n_matrix, B_OUT, B_IN, ns * 1e-3, gbs, 100.0 * gbs / b->cache_gbs,
+           gflops, 100.0 * gflops / b->peak_gflops);
+}
+
+void bench_linear(const struct bench *b)
+{
+    static const int rows[] = { 1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 256 };
+    bool slow = strcmp(b->k->name, "c") == 0;
+    struct bench_pass p = { .k = b->k, .n_matrix = slow ? 1 : B_MATRIX };
+    struct gr_weight w[B_MATRIX];
+    size_t bytes = b->k->linear_packed_bytes(B_OUT, B_IN);
+    uint16_t *plain = check_alloc((size_t)B_OUT * B_IN * sizeof(*plain));
+    char *packed = aligned_alloc(64, bytes * B_MATRIX);
+    float *x = check_alloc((size_t)B_ROW * B_IN * sizeof(float));
+    float *y = check_alloc((size_t)B_ROW * B_OUT * sizeof(float));
+    fill_bf16(plain, (size_t)B_OUT * B_IN, FILL_NORMAL);
+    fill_f32(x, (size_t)B_ROW * B_IN, FILL_NORMAL);
+    for (int i = 0; i < B_MATRIX; i++) {
+        w[i] = (struct gr_weight){ .packed = packed + i * bytes, .n_out = B_OUT, .n_in = B_IN };
+        b->k->linear_pack(plain, B_OUT, B_IN, packed + i * bytes);
+    }
+    for (size_t i = 0; i < GR_ARRAY_LEN(rows) && (!slow || rows[i] <= 4); i++) {
+        for (int m = 0; m < p.n_matrix; m++) {
+            p.a[m] = (struct gr_linear_args){ .w = &w[m], .x = x, .y = y, .n_row = rows[i],
+                                              .x_stride = B_IN, .y_stride = B_OUT };
+        }
+        bench_rows_of(b, &p, bytes, rows[i]);
+    }
+    free(plain);
+    free(packed);
+    free(x);
+    free(y);
+}

@@ -1,0 +1,48 @@
+/* The three state machines in one process on a virtual clock: an event heap instead of sockets and threads. Every
+ * delay is drawn from a seed, so a run replays exactly. The models are borrowed: table models or real ones. */
+#ifndef GR_TESTS_SIM_SIM_H
+#define GR_TESTS_SIM_SIM_H
+
+#include "draft_worker/drafter.h"
+#include "model/lm.h"
+#include "orchestrator/orch.h"
+#include "target_worker/target.h"
+
+struct sim_config {
+    uint64_t seed;
+    struct gr_lm *target_lm, *draft_lm; /* draft_lm NULL: no drafter */
+    int n_session_max, prefill_chunk;
+    uint64_t round_deadline_ns;
+    uint64_t frame_delay_ns, msg_delay_ns, pass_ns, job_ns; /* largest; drawn uniformly. 0: immediate */
+    int no_credit_one_in;   /* 0: credit is always there */
+    bool check_every_event; /* KV accounting after each event */
+};
+
+struct sim_result {
+    bool done;
+    enum gr_finish finish;
+    char text[GR_MSG_TEXT_MAX];
+    int32_t *token; /* owned by the sim */
+    uint32_t n_token;
+    struct gr_session_metrics metrics;
+};
+
+struct sim;
+
+struct sim *sim_create(const struct sim_config *config);
+void sim_destroy(struct sim *s);
+/* Submits a request; its result lies at index i, in order of submission. */
+int sim_submit(struct sim *s, const struct gr_session_request *request);
+/* Ends session i after n tokens, as a client would. */
+void sim_stop_after(struct sim *s, int i, uint32_t n);
+/* Runs until every session is done; false: nothing is left to happen, or the virtual clock passed limit_ns. */
+bool sim_run(struct sim *s, uint64_t limit_ns);
+const struct sim_result *sim_result(const struct sim *s, int i);
+const struct gr_target_counters *sim_target_counters(const struct sim *s);
+const struct gr_drafter_counters *sim_drafter_counters(const struct sim *s);
+struct gr_target *sim_target(struct sim *s);
+struct gr_drafter *sim_drafter(struct sim *s);
+/* Called after every finished pass; for tests that look inside. */
+void sim_on_pass(struct sim *s, void (*fn)(struct sim *s, void *arg), void *arg);
+
+#endif

@@ -1,0 +1,179 @@
+#include "tests/transport/pair.h"
+
+#include "common/clock.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+const struct gr_conn_limits limits_default = {
+    .small_bytes_max = 4096, .bulk_bytes_max = 65536, .n_small_slot = 8, .n_bulk_slot = 4};
+
+void make_unix_sockets(int fd[2])
+{
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd), 0);
+}
+
+void make_tcp_sockets(int fd[2])
+{
+    int listener;
+    char bound[64];
+    assert_int_equal(gr_tcp_listen("127.0.0.1:0", &listener, bound), GR_OK);
+    assert_int_equal(gr_tcp_connect(bound, WAIT_MS, &fd[0]), GR_OK);
+    assert_int_equal(gr_tcp_accept(listener, &fd[1]), GR_OK);
+    close(listener);
+}
+
+struct opening {
+    int fd;
+    const struct gr_conn_limits *limits;
+    struct gr_conn *conn;
+    enum gr_status st;
+};
+
+static void *open_shm_thread(void *data)
+{
+    struct opening *o = data;
+    o->st = gr_transport_open_shm(o->fd, false, o->limits, 7, WAIT_MS, &o->conn);
+    return NULL;
+}
+
+static void open_shm(struct pair *p, const struct gr_conn_limits *limits)
+{
+    struct opening o = {.fd = p->fd[1], .limits = limits};
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, open_shm_thread, &o), 0);
+    enum gr_status st = gr_transport_open_shm(p->fd[0], true, limits, 7, WAIT_MS, &p->conn[0]);
+    pthread_join(thread, NULL);
+    assert_int_equal(st, GR_OK);
+    assert_int_equal(o.st, GR_OK);
+    p->conn[1] = o.conn;
+}
+
+void pair_open(struct pair *p, enum gr_transport_kind kind, const struct gr_conn_limits *limits)
+{
+    memset(p, 0, sizeof(*p));
+    p->fd[0] = p->fd[1] = -1;
+    if (kind == GR_TRANSPORT_LOOP) {
+        assert_int_equal(gr_transport_open_loop(limits, 7, p->conn), GR_OK);
+    } else if (kind == GR_TRANSPORT_SHM) {
+        make_unix_sockets(p->fd);
+        open_shm(p, limits);
+    } else {
+        make_tcp_sockets(p->fd);
+        assert_int_equal(gr_transport_open_tcp(p->fd[0], limits, 7, &p->conn[0]), GR_OK);
+        assert_int_equal(gr_transport_open_tcp(p->fd[1], limits, 7, &p->conn[1]), GR_OK);
+    }
+    for (int i = 0; i < 2; i++) {
+        assert_string_equal(p->conn[i]->ops->name, gr_transport_name(kind));
+        assert_int_equal(p->conn[i]->conn_generation, 7);
+    }
+}
+
+void drop(struct pair *p, int side)
+{
+    gr_conn_close(p->conn[side]);
+    p->conn[side] = NULL;
+}
+
+void pair_close(struct pair *p)
+{
+    drop(p, 0);
+    drop(p, 1);
+}
+
+bool wait_conns(struct gr_conn **conns, int n)
+{
+    struct pollfd fds[4];
+    bool ready = false;
+    for (int i = 0; i < n; i++) {
+        fds[i].fd = gr_conn_poll_fd(conns[i], &fds[i].events);
+        ready = ready || fds[i].fd < 0;
+    }
+    return ready || poll(fds, (nfds_t)n, WAIT_MS) > 0;
+}
+
+enum gr_status recv_wait(struct gr_conn *from, struct gr_conn *to, struct gr_frame *frame_out)
+{
+    struct gr_conn *conns[2] = {to, from};
+    uint64_t deadline = gr_clock_ns() + WAIT_MS * GR_MS;
+    while (gr_clock_ns() < deadline) {
+        enum gr_status st = gr_conn_recv(to, frame_out);
+        if (st != GR_AGAIN) {
+            return st;
+        }
+        if (from != NULL && gr_conn_flush(from) < 0) {
+            from = NULL; /* it has nothing more to push */
+        }
+        if (!wait_conns(conns, from == NULL ? 1 : 2)) {
+            return GR_ETIMEDOUT;
+        }
+    }
+    return GR_ETIMEDOUT;
+}
+
+enum gr_status acquire_wait(struct gr_conn *c, enum gr_frame_class class, uint32_t bytes,
+                            struct gr_frame *frame_out)
+{
+    uint64_t deadline = gr_clock_ns() + WAIT_MS * GR_MS;
+    while (gr_clock_ns() < deadline) {
+        enum gr_status st = gr_conn_acquire(c, class, bytes, frame_out);
+        if (st != GR_AGAIN) {
+            return st;
+        }
+        if (!wait_conns(&c, 1)) {
+            return GR_ETIMEDOUT;
+        }
+    }
+    return GR_ETIMEDOUT;
+}
+
+static uint32_t next_word(uint32_t *state)
+{
+    *state = *state * 1664525u + 1013904223u;
+    return *state ^ *state >> 15;
+}
+
+void fill(uint8_t *p, uint32_t bytes, uint32_t seed)
+{
+    uint32_t state = seed * 2654435761u + bytes;
+    for (uint32_t at = 0; at < bytes; at += 4) {
+        uint32_t word = next_word(&state);
+        memcpy(p + at, &word, GR_MIN(4u, bytes - at));
+    }
+}
+
+bool is_filled(const uint8_t *p, uint32_t bytes, uint32_t seed)
+{
+    uint32_t state = seed * 2654435761u + bytes;
+    for (uint32_t at = 0; at < bytes; at += 4) {
+        uint32_t word = next_word(&state);
+        if (memcmp(p + at, &word, GR_MIN(4u, bytes - at)) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+void send_filled(struct gr_conn *c, enum gr_frame_class class, uint32_t bytes, uint32_t seed)
+{
+    struct gr_frame frame;
+    assert_int_equal(gr_conn_acquire(c, class, bytes, &frame), GR_OK);
+    assert_true(frame.bytes >= bytes);
+    assert_int_equal((uintptr_t)frame.data % 64, 0);
+    fill(frame.data, bytes, seed);
+    assert_int_equal(gr_conn_send(c, &frame, bytes), GR_OK);
+}
+
+void expect_filled(struct gr_conn *from, struct gr_conn *to, enum gr_frame_class class,
+                   uint32_t bytes, uint32_t seed)
+{
+    struct gr_frame frame;
+    assert_int_equal(recv_wait(from, to, &frame), GR_OK);
+    assert_int_equal(frame.class, class);
+    assert_int_equal(frame.bytes, bytes);
+    assert_true(is_filled(frame.data, bytes, seed));
+    gr_conn_release(to, &frame);
+}

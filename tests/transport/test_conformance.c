@@ -1,0 +1,668 @@
+/* One suite, run on every transport that is built. Nothing sleeps: what must happen is waited for
+ * with a deadline, and what must not happen is asked right after something that would have made it
+ * happen. */
+#include "tests/transport/pair.h"
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "transport/impl.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+static enum gr_transport_kind kind_of(void **state)
+{
+    return *(const enum gr_transport_kind *)*state;
+}
+
+static void test_exchange(void **state)
+{
+    struct pair p;
+    pair_open(&p, kind_of(state), &limits_default);
+    struct gr_frame frame;
+    assert_int_equal(gr_conn_recv(p.conn[0], &frame), GR_AGAIN);
+    for (int side = 0; side < 2; side++) {
+        struct gr_conn *from = p.conn[side], *to = p.conn[1 - side];
+        send_filled(from, GR_FRAME_SMALL, 100, 1);
+        send_filled(from, GR_FRAME_SMALL, 0, 2);
+        expect_filled(from, to, GR_FRAME_SMALL, 100, 1);
+        expect_filled(from, to, GR_FRAME_SMALL, 0, 2);
+        send_filled(from, GR_FRAME_BULK, 5001, 3);
+        expect_filled(from, to, GR_FRAME_BULK, 5001, 3);
+        assert_int_equal(gr_conn_recv(to, &frame), GR_AGAIN);
+        assert_int_equal(from->stats.n_sent[GR_FRAME_SMALL], 2);
+        assert_int_equal(from->stats.n_sent[GR_FRAME_BULK], 1);
+        assert_int_equal(from->stats.bytes_sent, 5101);
+        assert_int_equal(to->stats.n_received[GR_FRAME_SMALL], 2);
+        assert_int_equal(to->stats.n_received[GR_FRAME_BULK], 1);
+        assert_int_equal(to->stats.bytes_received, 5101);
+    }
+    pair_close(&p);
+}
+
+/* Far more frames than slots; slots are filled in another order than they were acquired, and some
+ * are abandoned. */
+static void test_order(void **state)
+{
+    struct pair p;
+    pair_open(&p, kind_of(state), &limits_default);
+    for (uint32_t i = 0; i < 2000; i += 2) {
+        enum gr_frame_class class = i % 6 == 0 ? GR_FRAME_BULK : GR_FRAME_SMALL;
+        struct gr_frame first, second, third;
+        assert_int_equal(acquire_wait(p.conn[0], class, 64, &first), GR_OK);
+        assert_int_equal(acquire_wait(p.conn[0], class, 64, &second), GR_OK);
+        assert_int_equal(acquire_wait(p.conn[0], class, 64, &third), GR_OK);
+        fill(second.data, 64, i);
+        fill(first.data, 64, i + 1);
+        assert_int_equal(gr_conn_send(p.conn[0], &second, 64), GR_OK);
+        gr_conn_abandon(p.conn[0], &third);
+        assert_int_equal(gr_conn_send(p.conn[0], &first, 64), GR_OK);
+        expect_filled(p.conn[0], p.conn[1], class, 64, i);
+        expect_filled(p.conn[0], p.conn[1], class, 64, i + 1);
+    }
+    pair_close(&p);
+}
+
+static void test_small_overtakes_bulk(void **state)
+{
+    struct pair p;
+    pair_open(&p, kind_of(state), &limits_default);
+    for (uint32_t i = 0; i < 3; i++) {
+        send_filled(p.conn[0], GR_FRAME_BULK, 60000, i);
+    }
+    send_filled(p.conn[0], GR_FRAME_SMALL, 100, 10);
+    send_filled(p.conn[0], GR_FRAME_SMALL, 101, 11);
+    expect_filled(p.conn[0], p.conn[1], GR_FRAME_SMALL, 100, 10);
+    expect_filled(p.conn[0], p.conn[1], GR_FRAME_SMALL, 101, 11);
+    for (uint32_t i = 0; i < 3; i++) {
+        expect_filled(p.conn[0], p.conn[1], GR_FRAME_BULK, 60000, i);
+    }
+    pair_close(&p);
+}
+
+/* Bulk output is stuck halfway through the first frame: a small one comes before the second all the
+ * same. */
+static void test_small_overtakes_stuck_bulk(void **state)
+{
+    const struct gr_conn_limits limits = {.small_bytes_max = 256,
+                                          .bulk_bytes_max = GR_BULK_BYTES_MAX,
+                                          .n_small_slot = 2,
+                                          .n_bulk_slot = 2};
+    struct pair p;
+    pair_open(&p, kind_of(state), &limits);
+    send_filled(p.conn[0], GR_FRAME_BULK, GR_BULK_BYTES_MAX, 1);
+    send_filled(p.conn[0], GR_FRAME_BULK, GR_BULK_BYTES_MAX, 2);
+    enum gr_status st = gr_conn_flush(p.conn[0]);
+    assert_int_equal(st, kind_of(state) == GR_TRANSPORT_TCP ? GR_AGAIN : GR_OK);
+    short events;
+    (void)gr_conn_poll_fd(p.conn[0], &events);
+    assert_int_equal((events & POLLOUT) != 0, st == GR_AGAIN);
+    send_filled(p.conn[0], GR_FRAME_SMALL, 200, 3);
+    struct gr_frame frame;
+    int i_small = -1, n_bulk = 0;
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(recv_wait(p.conn[0], p.conn[1], &frame), GR_OK);
+        if (frame.class == GR_FRAME_SMALL) {
+            assert_true(is_filled(frame.data, 200, 3));
+            i_small = i;
+        } else {
+            assert_true(is_filled(frame.data, GR_BULK_BYTES_MAX, (uint32_t)++n_bulk));
+        }
+        gr_conn_release(p.conn[1], &frame);
+    }
+    assert_int_equal(n_bulk, 2);
+    assert_in_range(i_small, 0, 1);
+    pair_close(&p);
+}
+
+static void test_largest(void **state)
+{
+    const struct gr_conn_limits limits = {.small_bytes_max = GR_SMALL_BYTES_MAX,
+                                          .bulk_bytes_max = GR_BULK_BYTES_MAX,
+                                          .n_small_slot = 2,
+                                          .n_bulk_slot = 1};
+    struct pair p;
+    pair_open(&p, kind_of(state), &limits);
+    for (int side = 0; side < 2; side++) {
+        struct gr_conn *from = p.conn[side], *to = p.conn[1 - side];
+        for (uint32_t i = 0; i < 3; i++) {
+            send_filled(from, GR_FRAME_SMALL, GR_SMALL_BYTES_MAX, i);
+            expect_filled(from, to, GR_FRAME_SMALL, GR_SMALL_BYTES_MAX, i);
+        }
+        send_filled(from, GR_FRAME_BULK, GR_BULK_BYTES_MAX, 9);
+        expect_filled(from, to, GR_FRAME_BULK, GR_BULK_BYTES_MAX, 9);
+    }
+    pair_close(&p);
+}
+
+static void test_oversize_refused(void **state)
+{
+    struct pair p;
+    struct gr_frame frame;
+    pair_open(&p, kind_of(state), &limits_default);
+    assert_int_equal(gr_conn_acquire(p.conn[0], GR_FRAME_SMALL, 4097, &frame), GR_ELIMIT);
+    assert_int_equal(gr_conn_acquire(p.conn[0], GR_FRAME_BULK, 65537, &frame), GR_ELIMIT);
+    assert_int_equal(gr_conn_acquire(p.conn[0], GR_FRAME_BULK, UINT32_MAX, &frame), GR_ELIMIT);
+    send_filled(p.conn[0], GR_FRAME_SMALL, 4096, 1);
+    expect_filled(p.conn[0], p.conn[1], GR_FRAME_SMALL, 4096, 1);
+    pair_close(&p);
+
+    const struct gr_conn_limits no_bulk = {.small_bytes_max = 64, .n_small_slot = 2};
+    pair_open(&p, kind_of(state), &no_bulk);
+    assert_int_equal(gr_conn_acquire(p.conn[0], GR_FRAME_BULK, 0, &frame), GR_ELIMIT);
+    send_filled(p.conn[0], GR_FRAME_SMALL, 64, 1);
+    expect_filled(p.conn[0], p.conn[1], GR_FRAME_SMALL, 64, 1);
+    pair_close(&p);
+}
+
+static void test_bad_limits(void **state)
+{
+    static const struct gr_conn_limits bad[] = {
+        {.small_bytes_max = 63, .n_small_slot = 2},
+        {.small_bytes_max = GR_SMALL_BYTES_MAX + 1, .n_small_slot = 2},
+        {.small_bytes_max = 64, .n_small_slot = 1},
+        {.small_bytes_max = 64, .n_small_slot = 257},
+        {.small_bytes_max = 64, .n_small_slot = 2, .bulk_bytes_max = 1},
+        {.small_bytes_max = 64, .n_small_slot = 2, .n_bulk_slot = 1},
+        {.small_bytes_max = 64, .n_small_slot = 2, .bulk_bytes_max = 1, .n_bulk_slot = 65},
+        {.small_bytes_max = 64,
+         .n_small_slot = 2,
+         .bulk_bytes_max = GR_BULK_BYTES_MAX + 1,
+         .n_bulk_slot = 1},
+    };
+    struct gr_conn *conn[2];
+    for (size_t i = 0; i < GR_ARRAY_LEN(bad); i++) {
+        enum gr_status st = GR_OK;
+        switch (kind_of(state)) {
+        case GR_TRANSPORT_LOOP:
+            st = gr_transport_open_loop(&bad[i], 1, conn);
+            break;
+        case GR_TRANSPORT_SHM:
+            st = gr_transport_open_shm(-1, true, &bad[i], 1, 1, conn);
+            break;
+        default:
+            st = gr_transport_open_tcp(-1, &bad[i], 1, conn);
+            break;
+        }
+        assert_int_equal(st, GR_EINVAL);
+    }
+}
+
+/* The other end is closed: what was flushed before is delivered, then the end is told, and stays
+ * told. */
+static void expect_end(struct pair *p, int side)
+{
+    struct gr_conn *c = p->conn[side];
+    struct gr_frame frame;
+    for (uint32_t i = 0; i < 3; i++) {
+        expect_filled(NULL, c, GR_FRAME_SMALL, 50 + i, i);
+    }
+    expect_filled(NULL, c, GR_FRAME_BULK, 3000, 7);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(recv_wait(NULL, c, &frame), GR_ECLOSED);
+        assert_int_equal(gr_conn_acquire(c, GR_FRAME_SMALL, 1, &frame), GR_ECLOSED);
+        assert_int_equal(gr_conn_flush(c), GR_ECLOSED);
+    }
+}
+
+static void send_last_words(struct gr_conn *c)
+{
+    for (uint32_t i = 0; i < 3; i++) {
+        send_filled(c, GR_FRAME_SMALL, 50 + i, i);
+    }
+    send_filled(c, GR_FRAME_BULK, 3000, 7);
+    assert_int_equal(gr_conn_flush(c), GR_OK);
+}
+
+static void test_peer_closes(void **state)
+{
+    for (int side = 0; side < 2; side++) {
+        struct pair p;
+        pair_open(&p, kind_of(state), &limits_default);
+        /* The one who closes has unread input, too. */
+        send_filled(p.conn[1 - side], GR_FRAME_SMALL, 10, 1);
+        assert_int_equal(gr_conn_flush(p.conn[1 - side]), GR_OK);
+        /* A frame that was acquired before the end may still be sent or abandoned after it. */
+        struct gr_frame sent, abandoned;
+        assert_int_equal(gr_conn_acquire(p.conn[1 - side], GR_FRAME_SMALL, 1, &sent), GR_OK);
+        assert_int_equal(gr_conn_acquire(p.conn[1 - side], GR_FRAME_BULK, 1, &abandoned), GR_OK);
+        send_last_words(p.conn[side]);
+        drop(&p, side);
+        expect_end(&p, 1 - side);
+        assert_int_equal(gr_conn_send(p.conn[1 - side], &sent, 1), GR_ECLOSED);
+        gr_conn_abandon(p.conn[1 - side], &abandoned);
+        pair_close(&p);
+    }
+}
+
+static void test_half_close(void **state)
+{
+    if (kind_of(state) == GR_TRANSPORT_LOOP) {
+        skip(); /* has no socket to half-close */
+    }
+    struct pair p;
+    pair_open(&p, kind_of(state), &limits_default);
+    send_last_words(p.conn[0]);
+    assert_int_equal(shutdown(p.fd[0], SHUT_WR), 0);
+    expect_end(&p, 1);
+    pair_close(&p);
+}
+
+static void test_credits(void **state)
+{
+    const struct gr_conn_limits limits = {
+        .small_bytes_max = 64, .bulk_bytes_max = 64, .n_small_slot = 4, .n_bulk_slot = 1};
+    struct pair p;
+    pair_open(&p, kind_of(state), &limits);
+    struct gr_conn *a = p.conn[0], *b = p.conn[1];
+    struct gr_frame frame, got[4];
+    for (uint32_t i = 0; i < 4; i++) {
+        send_filled(a, GR_FRAME_SMALL, 64, i);
+    }
+    assert_int_equal(gr_conn_acquire(a, GR_FRAME_SMALL, 1, &frame), GR_AGAIN);
+    assert_int_equal(a->stats.n_no_credit, 1);
+    send_filled(a, GR_FRAME_BULK, 64, 9); /* classes do not share credits */
+    assert_int_equal(gr_conn_acquire(a, GR_FRAME_BULK, 1, &frame), GR_AGAIN);
+    for (uint32_t i = 0; i < 4; i++) {
+        assert_int_equal(recv_wait(a, b, &got[i]), GR_OK);
+        assert_true(is_filled(got[i].data, 64, i));
+    }
+    /* Received is not released. */
+    assert_int_equal(gr_conn_acquire(a, GR_FRAME_SMALL, 1, &frame), GR_AGAIN);
+    gr_conn_release(b, &got[2]);
+    assert_int_equal(acquire_wait(a, GR_FRAME_SMALL, 1, &frame), GR_OK);
+    struct gr_frame none;
+    assert_int_equal(gr_conn_acquire(a, GR_FRAME_SMALL, 1, &none), GR_AGAIN);
+    gr_conn_abandon(a, &frame); /* gives the credit back at once */
+    assert_int_equal(gr_conn_acquire(a, GR_FRAME_SMALL, 1, &frame), GR_OK);
+    fill(frame.data, 20, 5);
+    assert_int_equal(gr_conn_send(a, &frame, 20), GR_OK);
+    /* What b still holds was not written over. */
+    for (uint32_t i = 0; i < 4; i++) {
+        if (i != 2) {
+            assert_true(is_filled(got[i].data, 64, i));
+            gr_conn_release(b, &got[i]);
+        }
+    }
+    expect_filled(a, b, GR_FRAME_SMALL, 20, 5);
+    expect_filled(a, b, GR_FRAME_BULK, 64, 9);
+    assert_int_equal(acquire_wait(a, GR_FRAME_BULK, 1, &frame), GR_OK);
+    gr_conn_abandon(a, &frame);
+    pair_close(&p);
+}
+
+/* The sender runs until it is refused, the reader then takes one frame; nothing is lost and nothing
+ * grows. */
+static void test_slow_reader(void **state)
+{
+    struct pair p;
+    pair_open(&p, kind_of(state), &limits_default);
+    uint32_t n_sent = 0, n_received = 0;
+    while (n_received < 500) {
+        struct gr_frame frame;
+        if (n_sent < 500 && gr_conn_acquire(p.conn[0], GR_FRAME_SMALL, 4096, &frame) == GR_OK) {
+            fill(frame.data, 4096, n_sent++);
+            assert_int_equal(gr_conn_send(p.conn[0], &frame, 4096), GR_OK);
+            continue;
+        }
+        assert_in_range(n_sent - n_received, 1, limits_default.n_small_slot);
+        expect_filled(p.conn[0], p.conn[1], GR_FRAME_SMALL, 4096, n_received++);
+    }
+    assert_true(p.conn[0]->stats.n_no_credit > 0);
+    pair_close(&p);
+}
+
+/* ---- sleeping and waking ---- */
+
+struct sleeper {
+    struct gr_conn *conn;
+    sem_t armed; /* posted between poll_fd and poll */
+    bool for_credit;
+    bool failed;
+};
+
+static enum gr_status sleep_once(struct sleeper *s, struct gr_frame *frame)
+{
+    struct pollfd fd;
+    enum gr_status st = GR_AGAIN;
+    bool told = false;
+    while (st == GR_AGAIN) {
+        st = s->for_credit ? gr_conn_acquire(s->conn, GR_FRAME_SMALL, 8, frame)
+                           : gr_conn_recv(s->conn, frame);
+        if (st != GR_AGAIN) {
+            break;
+        }
+        fd.fd = gr_conn_poll_fd(s->conn, &fd.events);
+        if (!told) {
+            sem_post(&s->armed);
+            told = true;
+        }
+        if (fd.fd >= 0 && poll(&fd, 1, WAIT_MS) <= 0) {
+            return GR_ETIMEDOUT;
+        }
+        if (s->for_credit) {
+            /* as an I/O loop does: a wake-up is answered by recv, which empties the bell */
+            struct gr_frame none;
+            st = gr_conn_recv(s->conn, &none);
+        }
+    }
+    if (!told) {
+        sem_post(&s->armed);
+    }
+    return st;
+}
+
+#define N_WAKE 300
+
+static void *receive_sleeping(void *data)
+{
+    struct sleeper *s = data;
+    for (uint32_t i = 0; i < N_WAKE && !s->failed; i++) {
+        struct gr_frame frame;
+        if (sleep_once(s, &frame) != GR_OK || frame.bytes != 40 || !is_filled(frame.data, 40, i)) {
+            s->failed = true;
+        } else {
+            gr_conn_release(s->conn, &frame);
+        }
+    }
+    return NULL;
+}
+
+static void sem_wait_all(sem_t *sem)
+{
+    while (sem_wait(sem) != 0) {
+        assert_int_equal(errno, EINTR);
+    }
+}
+
+static void test_wake_by_frame(void **state)
+{
+    struct pair p;
+    pair_open(&p, kind_of(state), &limits_default);
+    struct sleeper s = {.conn = p.conn[1]};
+    sem_init(&s.armed, 0, 0);
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, receive_sleeping, &s), 0);
+    for (uint32_t i = 0; i < N_WAKE; i++) {
+        struct gr_frame frame;
+        sem_wait_all(&s.armed); /* it has armed: only our bell can wake it now */
+        if (acquire_wait(p.conn[0], GR_FRAME_SMALL, 40, &frame) != GR_OK) {
+            break;
+        }
+        fill(frame.data, 40, i);
+        (void)!gr_conn_send(p.conn[0], &frame, 40);
+        (void)!gr_conn_flush(p.conn[0]);
+    }
+    pthread_join(thread, NULL);
+    assert_false(s.failed);
+    sem_destroy(&s.armed);
+    pair_close(&p);
+}
+
+static void *acquire_sleeping(void *data)
+{
+    struct sleeper *s = data;
+    for (uint32_t i = 0; i < N_WAKE && !s->failed; i++) {
+        struct gr_frame frame;
+        if (sleep_once(s, &frame) != GR_OK) {
+            s->failed = true;
+        } else if (gr_conn_send(s->conn, &frame, 8) != GR_OK || gr_conn_flush(s->conn) != GR_OK) {
+            s->failed = true;
+        }
+    }
+    return NULL;
+}
+
+/* The sleeper wants credits: all slots are full before each of its sleeps but the first few. */
+static void test_wake_by_credit(void **state)
+{
+    const struct gr_conn_limits limits = {.small_bytes_max = 64, .n_small_slot = 2};
+    struct pair p;
+    pair_open(&p, kind_of(state), &limits);
+    struct sleeper s = {.conn = p.conn[0], .for_credit = true};
+    sem_init(&s.armed, 0, 0);
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, acquire_sleeping, &s), 0);
+    bool ok = true;
+    for (uint32_t i = 0; i < N_WAKE && ok; i++) {
+        struct gr_frame frame;
+        sem_wait_all(&s.armed);
+        ok = recv_wait(NULL, p.conn[1], &frame) == GR_OK;
+        if (ok) {
+            gr_conn_release(p.conn[1], &frame);
+        }
+    }
+    pthread_join(thread, NULL);
+    assert_true(ok);
+    assert_false(s.failed);
+    assert_true(p.conn[0]->stats.n_no_credit > 0);
+    sem_destroy(&s.armed);
+    pair_close(&p);
+}
+
+static void *receive_end(void *data)
+{
+    struct sleeper *s = data;
+    struct gr_frame frame;
+    s->failed = sleep_once(s, &frame) != GR_ECLOSED;
+    return NULL;
+}
+
+static void test_wake_by_close(void **state)
+{
+    struct pair p;
+    pair_open(&p, kind_of(state), &limits_default);
+    struct sleeper s = {.conn = p.conn[1]};
+    sem_init(&s.armed, 0, 0);
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, receive_end, &s), 0);
+    sem_wait_all(&s.armed);
+    drop(&p, 0);
+    pthread_join(thread, NULL);
+    assert_false(s.failed);
+    sem_destroy(&s.armed);
+    pair_close(&p);
+}
+
+/* After everything was received a poll must really sleep: a bell left ringing would be a busy loop.
+ */
+static void test_quiet_when_idle(void **state)
+{
+    struct pair p;
+    pair_open(&p, kind_of(state), &limits_default);
+    struct pollfd fd;
+    for (uint32_t i = 0; i < 20; i++) {
+        fd.fd = gr_conn_poll_fd(p.conn[1], &fd.events);
+        assert_true(fd.fd >= 0);
+        assert_int_equal(poll(&fd, 1, 0), 0);
+        send_filled(p.conn[0], GR_FRAME_SMALL, 30, i);
+        assert_int_equal(gr_conn_flush(p.conn[0]), GR_OK);
+        assert_int_equal(poll(&fd, 1, WAIT_MS), 1);
+        expect_filled(p.conn[0], p.conn[1], GR_FRAME_SMALL, 30, i);
+        struct gr_frame frame;
+        assert_int_equal(gr_conn_recv(p.conn[1], &frame), GR_AGAIN);
+    }
+    /* Something there already: -1, or an fd that is ready at once. */
+    send_filled(p.conn[0], GR_FRAME_SMALL, 30, 1);
+    assert_int_equal(gr_conn_flush(p.conn[0]), GR_OK);
+    fd.fd = gr_conn_poll_fd(p.conn[1], &fd.events);
+    assert_true(fd.fd < 0 || poll(&fd, 1, WAIT_MS) == 1);
+    pair_close(&p);
+}
+
+/* ---- soak ---- */
+
+#define N_SOAK 4000 /* frames a direction */
+#define N_HOLD 3
+
+struct soak_end {
+    struct gr_conn *conn;
+    uint32_t random;
+    uint32_t n_sent[GR_N_FRAME_CLASS], n_received[GR_N_FRAME_CLASS];
+    struct gr_frame hold[N_HOLD];
+    uint32_t hold_seed[N_HOLD];
+    int n_hold;
+    const char *failure;
+};
+
+static uint32_t soak_random(struct soak_end *e, uint32_t below)
+{
+    e->random = e->random * 1103515245u + 12345u;
+    return (e->random >> 8) % below;
+}
+
+static bool soak_done(const uint32_t n[GR_N_FRAME_CLASS])
+{
+    return n[0] + n[1] >= N_SOAK;
+}
+
+/* One frame, if there is credit. true: progress. */
+static bool soak_send(struct soak_end *e)
+{
+    enum gr_frame_class class = soak_random(e, 8) == 0 ? GR_FRAME_BULK : GR_FRAME_SMALL;
+    uint32_t max = class == GR_FRAME_BULK ? limits_default.bulk_bytes_max : 600;
+    uint32_t bytes = soak_random(e, max + 1);
+    struct gr_frame frame;
+    enum gr_status st = gr_conn_acquire(e->conn, class, bytes, &frame);
+    if (st != GR_OK) {
+        e->failure = st == GR_AGAIN ? e->failure : "acquire";
+        return false;
+    }
+    if (soak_random(e, 16) == 0) {
+        gr_conn_abandon(e->conn, &frame);
+        return true;
+    }
+    fill(frame.data, bytes, e->n_sent[class]++);
+    if (gr_conn_send(e->conn, &frame, bytes) != GR_OK) {
+        e->failure = "send";
+    }
+    if (soak_random(e, 4) == 0 && gr_conn_flush(e->conn) < 0) {
+        e->failure = "flush";
+    }
+    return true;
+}
+
+static void soak_release(struct soak_end *e, int i)
+{
+    struct gr_frame *f = &e->hold[i];
+    if (!is_filled(f->data, f->bytes, e->hold_seed[i])) {
+        e->failure = "a held frame changed";
+    }
+    gr_conn_release(e->conn, f);
+    e->n_hold--;
+    e->hold[i] = e->hold[e->n_hold];
+    e->hold_seed[i] = e->hold_seed[e->n_hold];
+}
+
+static bool soak_recv(struct soak_end *e)
+{
+    struct gr_frame frame;
+    enum gr_status st = gr_conn_recv(e->conn, &frame);
+    if (st != GR_OK) {
+        e->failure = st == GR_AGAIN ? e->failure : "recv";
+        return false;
+    }
+    uint32_t seed = e->n_received[frame.class]++;
+    if (!is_filled(frame.data, frame.bytes, seed)) {
+        e->failure = "wrong payload";
+    }
+    if (e->n_hold == N_HOLD) {
+        soak_release(e, (int)soak_random(e, N_HOLD));
+    }
+    e->hold[e->n_hold] = frame;
+    e->hold_seed[e->n_hold++] = seed;
+    return true;
+}
+
+static void *soak_run(void *data)
+{
+    struct soak_end *e = data;
+    while (e->failure == NULL && !(soak_done(e->n_sent) && soak_done(e->n_received))) {
+        bool progress = !soak_done(e->n_sent) && soak_send(e);
+        progress = soak_recv(e) || progress;
+        if (progress || e->failure != NULL) {
+            continue;
+        }
+        while (e->n_hold > 0) {
+            soak_release(e, 0); /* who sleeps on credits must not sit on the other's */
+        }
+        if (!wait_conns(&e->conn, 1)) {
+            e->failure = "nothing happened any more";
+        }
+    }
+    while (e->n_hold > 0) {
+        soak_release(e, 0);
+    }
+    while (e->failure == NULL && gr_conn_flush(e->conn) == GR_AGAIN) {
+        if (!wait_conns(&e->conn, 1)) {
+            e->failure = "could not flush";
+        }
+    }
+    return NULL;
+}
+
+static void test_soak(void **state)
+{
+    struct pair p;
+    pair_open(&p, kind_of(state), &limits_default);
+    struct soak_end e[2] = {{.conn = p.conn[0], .random = 1}, {.conn = p.conn[1], .random = 2}};
+    pthread_t thread[2];
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(pthread_create(&thread[i], NULL, soak_run, &e[i]), 0);
+    }
+    for (int i = 0; i < 2; i++) {
+        pthread_join(thread[i], NULL);
+    }
+    for (int i = 0; i < 2; i++) {
+        if (e[i].failure != NULL) {
+            fail_msg("end %d: %s", i, e[i].failure);
+        }
+        assert_int_equal(e[i].n_sent[GR_FRAME_SMALL], e[1 - i].n_received[GR_FRAME_SMALL]);
+        assert_int_equal(e[i].n_sent[GR_FRAME_BULK], e[1 - i].n_received[GR_FRAME_BULK]);
+        assert_int_equal(p.conn[i]->stats.bytes_sent, p.conn[1 - i]->stats.bytes_received);
+    }
+    pair_close(&p);
+}
+
+static const struct CMUnitTest cases[] = {
+    cmocka_unit_test(test_exchange),
+    cmocka_unit_test(test_order),
+    cmocka_unit_test(test_small_overtakes_bulk),
+    cmocka_unit_test(test_small_overtakes_stuck_bulk),
+    cmocka_unit_test(test_largest),
+    cmocka_unit_test(test_oversize_refused),
+    cmocka_unit_test(test_bad_limits),
+    cmocka_unit_test(test_peer_closes),
+    cmocka_unit_test(test_half_close),
+    cmocka_unit_test(test_credits),
+    cmocka_unit_test(test_slow_reader),
+    cmocka_unit_test(test_wake_by_frame),
+    cmocka_unit_test(test_wake_by_credit),
+    cmocka_unit_test(test_wake_by_close),
+    cmocka_unit_test(test_quiet_when_idle),
+    cmocka_unit_test(test_soak),
+};
+
+int main(void)
+{
+    static enum gr_transport_kind kinds[] = {GR_TRANSPORT_LOOP, GR_TRANSPORT_SHM, GR_TRANSPORT_TCP};
+    static struct CMUnitTest tests[GR_ARRAY_LEN(kinds) * GR_ARRAY_LEN(cases)];
+    static char names[GR_ARRAY_LEN(tests)][64];
+    gr_log_init("test_conformance");
+    for (size_t i = 0; i < GR_ARRAY_LEN(tests); i++) {
+        size_t i_kind = i / GR_ARRAY_LEN(cases);
+        tests[i] = cases[i % GR_ARRAY_LEN(cases)];
+        snprintf(names[i], sizeof(names[i]), "%s: %s", gr_transport_name(kinds[i_kind]),
+                 tests[i].name);
+        tests[i].name = names[i];
+        tests[i].initial_state = &kinds[i_kind];
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
