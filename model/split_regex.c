@@ -109,7 +109,7 @@ static enum gr_status translate_class_start(struct translation *t)
 static enum gr_status translate_group(struct translation *t)
 {
     static const char *const known[] = {"(?:", "(?i:", "(?=", "(?!", "(?<=", "(?<!", "(?>"};
-    if (t->p[1] != '?') {
+    if (t->p[1] != '?' && t->p[1] != '*') { /* (* starts PCRE2's verbs: they could lift limits */
         copy(t, 1);
         return GR_OK;
     }

@@ -3,14 +3,17 @@
  * time-outs.
  *
  * Wire: each record is u32 little-endian length (<= GR_HELLO_BYTES_MAX) + one msgpack map.
- *   1. both: HELLO (below) with a 32-byte random nonce
+ *
+ *   1. both: HELLO (below) with a 32-byte random nonce.
+ *
  *   2. both: PROOF {role, mac}, mac = crypto_auth (HMAC-SHA512-256) keyed by the shared key over
- *      "graft-hello-1" | role | own HELLO record | peer's HELLO record, each with its u32 length; a
- * HELLO equal to our own is refused (so a reflected proof fails)
- *   3. both check; a wrong proof gives GR_EAUTH before the peer's HELLO is parsed or anything is
- * answered. The proof covers the opening only: what follows on the socket is neither encrypted nor
- * authenticated. Then the HELLOs are compared and the first common transport of the order is taken.
- */
+ *      "graft-hello-1" | role | own HELLO record | peer's HELLO record, each with its u32 length.
+ *
+ *   3. both check: a HELLO equal to our own (a reflection) or a wrong mac gives GR_EAUTH before
+ *      the peer's HELLO is parsed or anything is answered.
+ *
+ * Then the HELLOs are compared and the first common transport of the order is taken. The proof
+ * covers the opening only: what follows on the socket is neither encrypted nor authenticated. */
 #ifndef GR_TRANSPORT_BOOTSTRAP_H
 #define GR_TRANSPORT_BOOTSTRAP_H
 
@@ -29,16 +32,14 @@ struct gr_hello {
     uint64_t incarnation;           /* random per process start */
     uint64_t tokenizer_fingerprint; /* 0: has none; two non-zero ones must be equal */
     uint64_t model_fingerprint;     /* of the model this worker runs */
-    uint64_t fc_fingerprint; /* of the EAGLE-3 fc, 0: none; two non-zero ones must be equal */
-    char numerics_id[96];    /* kernel set, tiles, dtypes, layout */
-    uint32_t
-        n_vocab; /* real vocabulary; must be equal between draft and target when both non-zero */
+    uint64_t fc_fingerprint;        /* of the EAGLE-3 fc, 0: none; two non-zero must be equal */
+    char numerics_id[96];           /* kernel set, tiles, dtypes, layout */
+    uint32_t n_vocab; /* real vocabulary; draft and target: two non-zero ones must be equal */
     uint32_t transport_mask; /* bits 1 << enum gr_transport_kind it is willing to use */
     uint32_t feature_dtype;  /* enum gr_dtype of FEATURES it sends or expects */
     uint32_t feature_width;  /* 0: none */
     uint32_t feature_raw;    /* 1: raw states, 0: fused */
-    char host_id[48];        /* equal on two processes that can share memory (boot id + mount/ipc
-                                namespace) */
+    char host_id[48];        /* of gr_host_id(); empty: cannot share memory */
     struct gr_conn_limits limits;
     uint8_t nonce[32]; /* filled by gr_hello_exchange */
 };

@@ -1,5 +1,773 @@
-int main(void);
+/* Peers that break the rules, and peers that die. Whatever comes, the process lives, says GR_EPROTO
+ * or GR_ECLOSED, and has delivered what came whole before. */
+#include "tests/transport/pair.h"
+
+#include "common/bytes.h"
+#include "common/log.h"
+#include "transport/impl.h"
+#include "transport/ring.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* ---- tcp: raw bytes from the peer ---- */
+
+/* The layout of docs/PROTOCOL.md, written apart from tcp.c. */
+struct raw_header {
+    uint32_t magic;
+    uint8_t class, reserved0;
+    uint16_t n_small_credit, n_bulk_credit, reserved1;
+    uint32_t sequence, bytes;
+};
+#define RAW_HEADER_BYTES 20
+
+struct raw {
+    int fd; /* the peer's end: no graft there */
+    struct gr_conn *conn;
+    uint32_t sequence;
+};
+
+static void raw_open(struct raw *r, const struct gr_conn_limits *limits)
+{
+    int fd[2];
+    make_tcp_sockets(fd);
+    r->fd = fd[0];
+    r->sequence = 0;
+    assert_int_equal(gr_transport_open_tcp(fd[1], limits, 1, &r->conn), GR_OK);
+}
+
+static void raw_close(struct raw *r)
+{
+    gr_conn_close(r->conn);
+    close(r->fd);
+}
+
+static void raw_write(struct raw *r, const void *p, size_t n)
+{
+    for (size_t at = 0; at < n;) {
+        ssize_t put = send(r->fd, (const uint8_t *)p + at, n - at, MSG_NOSIGNAL);
+        assert_true(put > 0);
+        at += (size_t)put;
+    }
+}
+
+static struct raw_header raw_header(struct raw *r, uint8_t class, uint32_t bytes)
+{
+    return (struct raw_header){
+        .magic = 0x31465247, .class = class, .sequence = r->sequence++, .bytes = bytes};
+}
+
+static void raw_encode(const struct raw_header *h, uint8_t out[RAW_HEADER_BYTES])
+{
+    struct gr_writer w = {.p = out, .cap = RAW_HEADER_BYTES};
+    gr_write_u32(&w, h->magic);
+    gr_write_u8(&w, h->class);
+    gr_write_u8(&w, h->reserved0);
+    gr_write_u16(&w, h->n_small_credit);
+    gr_write_u16(&w, h->n_bulk_credit);
+    gr_write_u16(&w, h->reserved1);
+    gr_write_u32(&w, h->sequence);
+    gr_write_u32(&w, h->bytes);
+    assert_false(w.failed);
+    assert_int_equal(w.at, RAW_HEADER_BYTES);
+}
+
+static void raw_send_header(struct raw *r, const struct raw_header *h)
+{
+    uint8_t bytes[RAW_HEADER_BYTES];
+    raw_encode(h, bytes);
+    raw_write(r, bytes, sizeof(bytes));
+}
+
+static void raw_send_frame(struct raw *r, enum gr_frame_class class, uint32_t bytes, uint32_t seed)
+{
+    uint8_t payload[4096];
+    struct raw_header h = raw_header(r, (uint8_t) class, bytes);
+    raw_send_header(r, &h);
+    fill(payload, bytes, seed);
+    raw_write(r, payload, bytes);
+}
+
+/* GR_EPROTO, for good; nothing can be sent; the peer sees the end. */
+static void raw_expect_thrown_out(struct raw *r)
+{
+    struct gr_frame frame;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(recv_wait(NULL, r->conn, &frame), GR_EPROTO);
+        assert_int_equal(gr_conn_acquire(r->conn, GR_FRAME_SMALL, 1, &frame), GR_ECLOSED);
+        assert_int_equal(gr_conn_flush(r->conn), GR_ECLOSED);
+    }
+    uint8_t rest[256];
+    struct pollfd fd = {.fd = r->fd, .events = POLLIN};
+    ssize_t n;
+    do {
+        assert_int_equal(poll(&fd, 1, WAIT_MS), 1);
+        n = recv(r->fd, rest, sizeof(rest), 0);
+    } while (n > 0);
+}
+
+/* A good header is changed in one place; a good frame goes before it and must arrive. */
+static void test_tcp_malformed_header(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 12; i++) {
+        struct raw r;
+        raw_open(&r, &limits_default);
+        raw_send_frame(&r, GR_FRAME_SMALL, 33, 5);
+        struct raw_header h = raw_header(&r, GR_FRAME_SMALL, 8);
+        switch (i) {
+        case 0:
+            h.magic ^= 0x100;
+            break;
+        case 1:
+            h.class = 3;
+            break;
+        case 2:
+            h.class = 255;
+            break;
+        case 3:
+            h.reserved0 = 1;
+            break;
+        case 4:
+            h.reserved1 = 0x8000;
+            break;
+        case 5:
+            h.sequence++;
+            break;
+        case 6:
+            h.sequence--;
+            break;
+        case 7:
+            h.bytes = limits_default.small_bytes_max + 1;
+            break;
+        case 8:
+            h.class = GR_FRAME_BULK;
+            h.bytes = UINT32_MAX;
+            break;
+        case 9:
+            h.n_small_credit = 1; /* nothing was sent to it */
+            break;
+        case 10:
+            h.n_bulk_credit = 0xffff;
+            break;
+        default:
+            h.class = 2; /* a credit record with a payload */
+            break;
+        }
+        raw_send_header(&r, &h);
+        expect_filled(NULL, r.conn, GR_FRAME_SMALL, 33, 5);
+        raw_expect_thrown_out(&r);
+        raw_close(&r);
+    }
+}
+
+/* The same good header is taken when nothing is changed: the cases above fail for their change
+ * alone. */
+static void test_tcp_raw_frames_are_taken(void **state)
+{
+    (void)state;
+    struct raw r;
+    raw_open(&r, &limits_default);
+    for (uint32_t i = 0; i < 40; i++) {
+        raw_send_frame(&r, i % 5 == 0 ? GR_FRAME_BULK : GR_FRAME_SMALL, 4096 - i, i);
+        expect_filled(NULL, r.conn, i % 5 == 0 ? GR_FRAME_BULK : GR_FRAME_SMALL, 4096 - i, i);
+    }
+    struct raw_header credit = raw_header(&r, 2, 0);
+    raw_send_header(&r, &credit);
+    raw_send_frame(&r, GR_FRAME_SMALL, 1, 50);
+    expect_filled(NULL, r.conn, GR_FRAME_SMALL, 1, 50);
+    raw_close(&r);
+}
+
+/* One byte at a time, so that every record is cut in every place. */
+static void test_tcp_dribble(void **state)
+{
+    (void)state;
+    struct raw r;
+    raw_open(&r, &limits_default);
+    uint8_t stream[3 * RAW_HEADER_BYTES + 60];
+    size_t at = 0;
+    for (uint32_t i = 0; i < 3; i++) {
+        struct raw_header h = raw_header(&r, GR_FRAME_SMALL, 30 * i);
+        raw_encode(&h, stream + at);
+        at += RAW_HEADER_BYTES;
+        if (i < 2) { /* the third: header only */
+            fill(stream + at, h.bytes, i);
+            at += h.bytes;
+        }
+    }
+    uint32_t n = 0;
+    for (size_t i = 0; i < at; i++) {
+        raw_write(&r, stream + i, 1);
+        struct pollfd fd = {.events = POLLIN};
+        struct gr_frame frame;
+        fd.fd = gr_conn_poll_fd(r.conn, &fd.events);
+        assert_true(fd.fd < 0 || poll(&fd, 1, WAIT_MS) == 1);
+        enum gr_status st = gr_conn_recv(r.conn, &frame);
+        if (st == GR_OK) {
+            assert_true(is_filled(frame.data, 30 * n, n));
+            n++;
+            gr_conn_release(r.conn, &frame);
+        } else {
+            assert_int_equal(st, GR_AGAIN);
+        }
+    }
+    assert_int_equal(n, 2);
+    /* Its end in the middle of a record: nothing is delivered of it. */
+    shutdown(r.fd, SHUT_WR);
+    struct gr_frame frame;
+    assert_int_equal(recv_wait(NULL, r.conn, &frame), GR_ECLOSED);
+    raw_close(&r);
+}
+
+static void test_tcp_frame_without_credit(void **state)
+{
+    (void)state;
+    const struct gr_conn_limits limits = {.small_bytes_max = 64, .n_small_slot = 4};
+    struct raw r;
+    raw_open(&r, &limits);
+    for (uint32_t i = 0; i < 5; i++) {
+        raw_send_frame(&r, GR_FRAME_SMALL, 16, i);
+    }
+    struct gr_frame got[4];
+    for (uint32_t i = 0; i < 4; i++) {
+        assert_int_equal(recv_wait(NULL, r.conn, &got[i]), GR_OK);
+        assert_true(is_filled(got[i].data, 16, i));
+    }
+    raw_expect_thrown_out(&r);
+    for (uint32_t i = 0; i < 4; i++) {
+        assert_true(is_filled(got[i].data, 16, i));
+        gr_conn_release(r.conn, &got[i]);
+    }
+    raw_close(&r);
+
+    raw_open(&r, &limits);
+    struct raw_header h = raw_header(&r, GR_FRAME_BULK, 0); /* there is no bulk here */
+    raw_send_header(&r, &h);
+    raw_expect_thrown_out(&r);
+    raw_close(&r);
+}
+
+/* Credits for frames that were sent are taken once. */
+static void test_tcp_credits_are_counted(void **state)
+{
+    (void)state;
+    struct raw r;
+    raw_open(&r, &limits_default);
+    send_filled(r.conn, GR_FRAME_SMALL, 10, 1);
+    send_filled(r.conn, GR_FRAME_SMALL, 10, 2);
+    assert_int_equal(gr_conn_flush(r.conn), GR_OK);
+    struct raw_header h = raw_header(&r, 2, 0);
+    h.n_small_credit = 2;
+    raw_send_header(&r, &h);
+    raw_send_frame(&r, GR_FRAME_SMALL, 9, 3);
+    expect_filled(NULL, r.conn, GR_FRAME_SMALL, 9, 3);
+    h = raw_header(&r, 2, 0);
+    h.n_small_credit = 1;
+    raw_send_header(&r, &h);
+    raw_expect_thrown_out(&r);
+    raw_close(&r);
+}
+
+static void test_tcp_garbage(void **state)
+{
+    (void)state;
+    uint32_t random = 1;
+    for (int i = 0; i < 200; i++) {
+        struct raw r;
+        raw_open(&r, &limits_default);
+        uint8_t bytes[400];
+        fill(bytes, sizeof(bytes), random++);
+        if (i % 2 == 0) { /* half of them past the magic number and the sequence */
+            struct raw_header h = raw_header(&r, bytes[0] % 4, bytes[1] * 300u);
+            h.n_small_credit = bytes[2] % 2;
+            raw_encode(&h, bytes);
+        }
+        raw_write(&r, bytes, sizeof(bytes));
+        shutdown(r.fd, SHUT_WR);
+        struct gr_frame frame;
+        enum gr_status st;
+        while ((st = recv_wait(NULL, r.conn, &frame)) == GR_OK) {
+            assert_true(frame.bytes <= gr_class_bytes_max(&limits_default, frame.class));
+            gr_conn_release(r.conn, &frame);
+        }
+        assert_true(st == GR_EPROTO || st == GR_ECLOSED);
+        raw_close(&r);
+    }
+}
+
+/* ---- shm: a peer that writes into the segment ---- */
+
+/* The segment as the peer sees it; the victim is conn[0]. */
+static struct gr_ring_shared *segment_of(struct pair *p)
+{
+    size_t bytes;
+    struct gr_ring_shared *shared = gr_shm_segment(p->conn[1], &bytes);
+    assert_true(bytes > sizeof(*shared));
+    return shared;
+}
+
+static void shm_expect_thrown_out(struct gr_conn *c)
+{
+    struct gr_frame frame;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(gr_conn_recv(c, &frame), GR_EPROTO);
+        assert_int_equal(gr_conn_acquire(c, GR_FRAME_SMALL, 1, &frame), GR_ECLOSED);
+        assert_int_equal(gr_conn_flush(c), GR_ECLOSED);
+    }
+}
+
+static void test_shm_corrupt_sent(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 6; i++) {
+        struct pair p;
+        pair_open(&p, GR_TRANSPORT_SHM, &limits_default);
+        struct gr_ring_ctl *ctl = &segment_of(&p)->ring[1][i % 2];
+        uint32_t bytes_max = gr_class_bytes_max(&limits_default, i % 2);
+        uint32_t n_slot = gr_class_n_slot(&limits_default, i % 2);
+        switch (i / 2) {
+        case 0:
+            atomic_store(&ctl->n_sent, n_slot + 1); /* more than there are slots */
+            break;
+        case 1:
+            atomic_store(&ctl->sent[0], (uint64_t)8 << 32 | n_slot); /* no such slot */
+            atomic_store(&ctl->n_sent, 1);
+            break;
+        default:
+            atomic_store(&ctl->sent[0], (uint64_t)(bytes_max + 1) << 32);
+            atomic_store(&ctl->n_sent, 1);
+            break;
+        }
+        shm_expect_thrown_out(p.conn[0]);
+        struct gr_frame frame;
+        assert_int_equal(recv_wait(NULL, p.conn[1], &frame), GR_ECLOSED);
+        pair_close(&p);
+    }
+}
+
+/* A slot that is still held comes again. */
+static void test_shm_slot_twice(void **state)
+{
+    (void)state;
+    struct pair p;
+    struct gr_frame frame;
+    pair_open(&p, GR_TRANSPORT_SHM, &limits_default);
+    send_filled(p.conn[1], GR_FRAME_SMALL, 20, 1);
+    assert_int_equal(gr_conn_recv(p.conn[0], &frame), GR_OK);
+    struct gr_ring_ctl *ctl = &segment_of(&p)->ring[1][GR_FRAME_SMALL];
+    atomic_store(&ctl->sent[1], atomic_load(&ctl->sent[0]));
+    atomic_store(&ctl->n_sent, 2);
+    shm_expect_thrown_out(p.conn[0]);
+    assert_true(is_filled(frame.data, 20, 1));
+    gr_conn_release(p.conn[0], &frame);
+    pair_close(&p);
+}
+
+static void test_shm_corrupt_freed(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        struct pair p;
+        struct gr_frame frame;
+        pair_open(&p, GR_TRANSPORT_SHM, &limits_default);
+        struct gr_ring_ctl *ctl = &segment_of(&p)->ring[0][GR_FRAME_SMALL];
+        send_filled(p.conn[0], GR_FRAME_SMALL, 20, 1);
+        uint32_t slot = (uint32_t)atomic_load(&ctl->sent[0]);
+        atomic_store(&ctl->freed[0], i == 0   ? slot
+                                     : i == 1 ? limits_default.n_small_slot
+                                              : slot ^ 1);
+        atomic_store(&ctl->n_freed, i == 0 ? 2 : 1); /* twice, no such slot, not in flight */
+        assert_int_equal(gr_conn_acquire(p.conn[0], GR_FRAME_SMALL, 1, &frame), GR_ECLOSED);
+        shm_expect_thrown_out(p.conn[0]);
+        pair_close(&p);
+    }
+}
+
+/* After recv returned, the peer cannot change what was received. */
+static void test_shm_rewritten_payload(void **state)
+{
+    (void)state;
+    struct pair p;
+    pair_open(&p, GR_TRANSPORT_SHM, &limits_default);
+    size_t bytes;
+    uint8_t *segment = gr_shm_segment(p.conn[1], &bytes);
+    for (int k = 0; k < GR_N_FRAME_CLASS; k++) {
+        struct gr_frame frame;
+        send_filled(p.conn[1], k, 4000, 3);
+        assert_int_equal(gr_conn_recv(p.conn[0], &frame), GR_OK);
+        memset(segment + sizeof(struct gr_ring_shared), 0xee,
+               bytes - sizeof(struct gr_ring_shared));
+        assert_true(is_filled(frame.data, 4000, 3));
+        gr_conn_release(p.conn[0], &frame);
+    }
+    pair_close(&p);
+}
+
+struct scribbler {
+    struct gr_ring_shared *shared;
+    atomic_bool stop;
+};
+
+static void *scribble(void *data)
+{
+    struct scribbler *s = data;
+    uint32_t random = 99;
+    while (!atomic_load(&s->stop)) {
+        random = random * 1103515245u + 12345u;
+        struct gr_ring_ctl *ctl = &s->shared->ring[random >> 30 & 1][random >> 29 & 1];
+        uint32_t value = random >> 24 & 7, at = random >> 16 & 7;
+        atomic_store(&ctl->sent[at], (uint64_t)value << 32 | at);
+        atomic_store(&ctl->freed[at], value);
+        atomic_fetch_add(random >> 8 & 1 ? &ctl->n_sent : &ctl->n_freed, 1);
+    }
+    return NULL;
+}
+
+/* The peer scribbles plausible values while we work: any answer, but no crash and no lost balance.
+ */
+static void test_shm_scribbler(void **state)
+{
+    (void)state;
+    uint32_t n_thrown_out = 0;
+    for (int round = 0; round < 50; round++) {
+        struct pair p;
+        pair_open(&p, GR_TRANSPORT_SHM, &limits_default);
+        struct scribbler s = {.shared = segment_of(&p)};
+        pthread_t thread;
+        assert_int_equal(pthread_create(&thread, NULL, scribble, &s), 0);
+        enum gr_status st = GR_AGAIN;
+        for (int i = 0; i < 20000 && st >= 0; i++) {
+            struct gr_frame frame;
+            if (gr_conn_acquire(p.conn[0], i % 2, 8, &frame) == GR_OK) {
+                (void)!gr_conn_send(p.conn[0], &frame, 8);
+            }
+            st = gr_conn_recv(p.conn[0], &frame);
+            if (st == GR_OK) {
+                assert_true(frame.bytes <= 7);
+                gr_conn_release(p.conn[0], &frame);
+            }
+        }
+        n_thrown_out += st == GR_EPROTO;
+        atomic_store(&s.stop, true);
+        pthread_join(thread, NULL);
+        pair_close(&p);
+    }
+    assert_true(n_thrown_out > 0);
+}
+
+static void test_shm_bell_flood(void **state)
+{
+    (void)state;
+    struct pair p;
+    struct gr_frame frame;
+    pair_open(&p, GR_TRANSPORT_SHM, &limits_default);
+    uint8_t bells[4096] = {0};
+    assert_true(send(p.fd[1], bells, sizeof(bells), MSG_DONTWAIT) > 0);
+    short events;
+    for (int i = 0; i < 10; i++) {
+        (void)gr_conn_poll_fd(p.conn[0], &events);
+        assert_int_equal(gr_conn_recv(p.conn[0], &frame), GR_AGAIN);
+    }
+    send_filled(p.conn[1], GR_FRAME_SMALL, 20, 1);
+    expect_filled(NULL, p.conn[0], GR_FRAME_SMALL, 20, 1);
+    pair_close(&p);
+}
+
+/* ---- shm: opening ---- */
+
+static void test_shm_is_unlinked(void **state)
+{
+    (void)state;
+    struct pair p;
+    pair_open(&p, GR_TRANSPORT_SHM, &limits_default);
+    FILE *maps = fopen("/proc/self/maps", "r");
+    assert_non_null(maps);
+    char line[512];
+    int n_segment = 0;
+    while (fgets(line, sizeof(line), maps) != NULL) {
+        if (strstr(line, "/graft-") != NULL) {
+            n_segment++;
+            assert_non_null(strstr(line, "(deleted)"));
+        }
+    }
+    fclose(maps);
+    assert_int_equal(n_segment, 2);
+    pair_close(&p);
+}
+
+static void read_exact(int fd, uint8_t *p, size_t n)
+{
+    for (size_t at = 0; at < n;) {
+        ssize_t got = recv(fd, p + at, n - at, 0);
+        assert_true(got > 0);
+        at += (size_t)got;
+    }
+}
+
+/* The creator's offer: magic, present, bytes, name. No segment may be left, whatever the peer
+ * answers. */
+static void test_shm_refused_offer(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t magic, ok;
+        int n_byte;
+        int timeout_ms;
+        enum gr_status st;
+    } replies[] = {
+        {0x4d534752, 0, 8, WAIT_MS, GR_EUNSUPPORTED}, /* could not map it */
+        {0x4d534752, 2, 8, WAIT_MS, GR_EPROTO},       {0xbad, 1, 8, WAIT_MS, GR_EPROTO},
+        {0x4d534752, 1, 5, 50, GR_ETIMEDOUT},         {0, 0, 0, WAIT_MS, GR_ECLOSED},
+    };
+    for (size_t i = 0; i < GR_ARRAY_LEN(replies); i++) {
+        int fd[2];
+        make_unix_sockets(fd);
+        uint8_t reply[8], offer[64];
+        struct gr_writer w = {.p = reply, .cap = sizeof(reply)};
+        gr_write_u32(&w, replies[i].magic);
+        gr_write_u32(&w, replies[i].ok);
+        ssize_t n = replies[i].n_byte; /* written ahead; the creator reads it after its offer */
+        assert_int_equal(send(fd[1], reply, (size_t)n, 0), n);
+        if (n == 0) {
+            shutdown(fd[1], SHUT_WR);
+        }
+        struct gr_conn *conn = NULL;
+        assert_int_equal(
+            gr_transport_open_shm(fd[0], true, &limits_default, 1, replies[i].timeout_ms, &conn),
+            replies[i].st);
+        read_exact(fd[1], offer, sizeof(offer));
+        const char *name = (const char *)offer + 16;
+        assert_int_equal(strncmp(name, "/graft-", 7), 0);
+        assert_int_equal(shm_open(name, O_RDWR, 0), -1);
+        assert_int_equal(errno, ENOENT);
+        close(fd[0]); /* still ours */
+        close(fd[1]);
+    }
+}
+
+static enum gr_status open_with_offer(uint32_t magic, uint64_t bytes, const char *name,
+                                      uint32_t *ok_out)
+{
+    int fd[2];
+    make_unix_sockets(fd);
+    uint8_t offer[64] = {0}, reply[8];
+    struct gr_writer w = {.p = offer, .cap = sizeof(offer)};
+    gr_write_u32(&w, magic);
+    gr_write_u32(&w, name != NULL);
+    gr_write_u64(&w, bytes);
+    if (name != NULL) {
+        memcpy(offer + 16, name, strnlen(name, 48));
+    }
+    assert_int_equal(send(fd[1], offer, sizeof(offer), 0), (ssize_t)sizeof(offer));
+    struct gr_conn *conn = NULL;
+    enum gr_status st = gr_transport_open_shm(fd[0], false, &limits_default, 1, WAIT_MS, &conn);
+    *ok_out = 99;
+    if (recv(fd[1], reply, sizeof(reply), MSG_DONTWAIT) == (ssize_t)sizeof(reply)) {
+        struct gr_reader r = {.p = reply, .len = sizeof(reply)};
+        assert_int_equal(gr_read_u32(&r), 0x4d534752);
+        *ok_out = gr_read_u32(&r);
+    }
+    if (st == GR_OK) {
+        gr_conn_close(conn);
+    } else {
+        close(fd[0]);
+    }
+    close(fd[1]);
+    return st;
+}
+
+static void test_shm_hostile_offer(void **state)
+{
+    (void)state;
+    static const char own_name[] = "/graft-00000000000000000000000000000001";
+    size_t bytes = gr_ring_shared_bytes(&limits_default);
+    uint32_t ok;
+    assert_int_equal(open_with_offer(0x4d534752, 0, NULL, &ok), GR_EUNSUPPORTED);
+    assert_int_equal(ok, 99); /* it knows already */
+    assert_int_equal(open_with_offer(0x1, bytes, own_name, &ok), GR_EPROTO);
+    static const char *const names[] = {
+        "/../etc/passwd", "/graft-../../../../../../../etc/passwd",
+        "/graft-0000000000000000000000000000000G",
+        "/graft-00000000000000000000000000000000000000001",
+        "/graft-000000000000000000000000000000ff" /* well formed, but there is none */};
+    for (size_t i = 0; i < GR_ARRAY_LEN(names); i++) {
+        assert_int_equal(open_with_offer(0x4d534752, bytes, names[i], &ok), GR_EUNSUPPORTED);
+        assert_int_equal(ok, 0);
+    }
+    /* Segments that exist: too short for its limits, then made for other limits. */
+    for (int i = 0; i < 4; i++) {
+        int fd = shm_open(own_name, O_CREAT | O_EXCL | O_RDWR, 0600);
+        assert_true(fd >= 0);
+        assert_int_equal(ftruncate(fd, (off_t)(i == 0 ? bytes - 4096 : bytes)), 0);
+        struct gr_conn_limits limits = limits_default;
+        limits.n_small_slot = i == 1 ? 9 : 8;
+        struct gr_ring_shared header = {0};
+        gr_ring_shared_init(&header, &limits, i == 2 ? 2 : 1);
+        assert_int_equal(pwrite(fd, &header, sizeof(header), 0), (ssize_t)sizeof(header));
+        close(fd);
+        assert_int_equal(open_with_offer(0x4d534752, bytes, own_name, &ok),
+                         i == 3 ? GR_OK : GR_EUNSUPPORTED);
+        assert_int_equal(ok, i == 3);
+        assert_int_equal(shm_unlink(own_name), -1); /* the opener has done it */
+    }
+    assert_int_equal(open_with_offer(0x4d534752, bytes + 1, own_name, &ok), GR_EUNSUPPORTED);
+}
+
+/* ---- death ---- */
+
+static _Noreturn void live_until_killed(enum gr_transport_kind kind, int fd, int ready_fd,
+                                        bool holds_slot)
+{
+    struct gr_conn *c = NULL;
+    enum gr_status st = kind == GR_TRANSPORT_SHM
+                            ? gr_transport_open_shm(fd, false, &limits_default, 1, WAIT_MS, &c)
+                            : gr_transport_open_tcp(fd, &limits_default, 1, &c);
+    struct gr_frame frame;
+    for (uint32_t i = 0; st == GR_OK && i < 3; i++) {
+        st = gr_conn_acquire(c, GR_FRAME_SMALL, 50, &frame);
+        if (st == GR_OK) {
+            fill(frame.data, 50, i);
+            st = gr_conn_send(c, &frame, 50);
+        }
+    }
+    if (st == GR_OK && holds_slot) {
+        st = gr_conn_acquire(c, GR_FRAME_BULK, 50, &frame); /* dies with a slot in its hands */
+    }
+    if (st != GR_OK || gr_conn_flush(c) != GR_OK || write(ready_fd, "r", 1) != 1) {
+        _exit(1);
+    }
+    for (;;) {
+        pause();
+    }
+}
+
+static void kill_child(pid_t pid)
+{
+    int status;
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFSIGNALED(status));
+}
+
+/* Delivered before its death or after: all three frames, then the end. */
+static void run_killed(enum gr_transport_kind kind, bool receive_first)
+{
+    int fd[2], ready[2];
+    if (kind == GR_TRANSPORT_SHM) {
+        make_unix_sockets(fd);
+    } else {
+        make_tcp_sockets(fd);
+    }
+    assert_int_equal(pipe(ready), 0);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        close(fd[0]);
+        live_until_killed(kind, fd[1], ready[1], receive_first);
+    }
+    close(fd[1]);
+    close(ready[1]);
+    struct gr_conn *c;
+    assert_int_equal(kind == GR_TRANSPORT_SHM
+                         ? gr_transport_open_shm(fd[0], true, &limits_default, 1, WAIT_MS, &c)
+                         : gr_transport_open_tcp(fd[0], &limits_default, 1, &c),
+                     GR_OK);
+    char byte;
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    if (!receive_first) {
+        kill_child(pid);
+    }
+    for (uint32_t i = 0; i < 3; i++) {
+        expect_filled(NULL, c, GR_FRAME_SMALL, 50, i);
+    }
+    struct gr_frame frame;
+    if (receive_first) {
+        assert_int_equal(gr_conn_recv(c, &frame), GR_AGAIN);
+        struct pollfd p;
+        p.fd = gr_conn_poll_fd(c, &p.events);
+        assert_true(p.fd >= 0);
+        kill_child(pid);
+        assert_int_equal(poll(&p, 1, WAIT_MS), 1);
+    }
+    assert_int_equal(recv_wait(NULL, c, &frame), GR_ECLOSED);
+    assert_int_equal(gr_conn_acquire(c, GR_FRAME_SMALL, 1, &frame), GR_ECLOSED);
+    gr_conn_close(c);
+    close(ready[0]);
+}
+
+/* A busy-polling receiver, which never asks for the poll fd, sees the death too. */
+static void test_shm_killed_busy_poll(void **state)
+{
+    (void)state;
+    struct pair p;
+    struct gr_frame frame;
+    pair_open(&p, GR_TRANSPORT_SHM, &limits_default);
+    /* As a death looks: the socket ends, and nobody set `closed`. */
+    assert_int_equal(shutdown(p.fd[1], SHUT_RDWR), 0);
+    enum gr_status st = GR_AGAIN;
+    for (int i = 0; i < 1000 && st == GR_AGAIN; i++) {
+        st = gr_conn_recv(p.conn[0], &frame);
+    }
+    assert_int_equal(st, GR_ECLOSED);
+    pair_close(&p);
+
+    /* And a busy-polling sender without credit. */
+    pair_open(&p, GR_TRANSPORT_SHM, &limits_default);
+    assert_int_equal(shutdown(p.fd[1], SHUT_RDWR), 0);
+    for (int i = 0; i < 1000; i++) {
+        st = gr_conn_acquire(p.conn[0], GR_FRAME_SMALL, 1, &frame);
+        if (st == GR_ECLOSED) {
+            break;
+        }
+        if (st == GR_OK) {
+            (void)!gr_conn_send(p.conn[0], &frame, 1);
+        }
+    }
+    assert_int_equal(st, GR_ECLOSED);
+    pair_close(&p);
+}
+
+static void test_killed(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        run_killed(i / 2 == 0 ? GR_TRANSPORT_SHM : GR_TRANSPORT_TCP, i % 2 == 0);
+    }
+}
+
 int main(void)
 {
-    return 0;
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_killed), /* first: it forks, before there are threads */
+        cmocka_unit_test(test_tcp_malformed_header),
+        cmocka_unit_test(test_tcp_raw_frames_are_taken),
+        cmocka_unit_test(test_tcp_dribble),
+        cmocka_unit_test(test_tcp_frame_without_credit),
+        cmocka_unit_test(test_tcp_credits_are_counted),
+        cmocka_unit_test(test_tcp_garbage),
+        cmocka_unit_test(test_shm_corrupt_sent),
+        cmocka_unit_test(test_shm_slot_twice),
+        cmocka_unit_test(test_shm_corrupt_freed),
+        cmocka_unit_test(test_shm_rewritten_payload),
+        cmocka_unit_test(test_shm_scribbler),
+        cmocka_unit_test(test_shm_bell_flood),
+        cmocka_unit_test(test_shm_is_unlinked),
+        cmocka_unit_test(test_shm_refused_offer),
+        cmocka_unit_test(test_shm_hostile_offer),
+        cmocka_unit_test(test_shm_killed_busy_poll),
+    };
+    gr_log_init("test_hostile");
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

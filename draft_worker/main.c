@@ -1,0 +1,32 @@
+/* graft-draft: the draft worker. */
+#include "common/log.h"
+#include "draft_worker/worker.h"
+#include "transport/worker_args.h"
+
+#include <signal.h>
+
+int main(int argc, char **argv)
+{
+    struct gr_draft_options o = {.n_session_max = 8, .forced_transport = -1};
+    gr_log_init("draft");
+    const struct gr_arg args[] = {
+        {"model", GR_ARG_TEXT, &o.model, 0, 0, "DIR      the draft model (required)"},
+        {"join", GR_ARG_TEXT, &o.join, 0, 0, "HOST:PORT of the orchestrator (required)"},
+        {"cpu-kernels", GR_ARG_TEXT, &o.isa, 0, 0, "ISA      avx512 | avx2 | c | ref (default: the best)"},
+        {"threads", GR_ARG_INT, &o.n_thread, 0, 1024, "N        CPU threads (default 0: all)"},
+        {"max-model-len", GR_ARG_INT, &o.n_ctx_max, 0, 1 << 24, "N        context (default 0: the model's)"},
+        {"sessions", GR_ARG_INT, &o.n_session_max, 1, 256, "N        session slots (default 8)"},
+        {"kv-blocks", GR_ARG_BLOCKS, &o.kv_blocks, 0, 0, "N|auto   KV blocks of 16 tokens"},
+        {"transport", GR_ARG_TRANSPORT, &o.forced_transport, 0, 0, "T        use only this one"},
+    };
+    const int status = gr_args_parse("graft-draft", args, (int)GR_ARRAY_LEN(args), argc, argv);
+    if (status >= 0) {
+        return status;
+    }
+    if (o.model == NULL || o.join == NULL) {
+        log_error("--model and --join are needed; see graft-draft --help");
+        return 2;
+    }
+    signal(SIGPIPE, SIG_IGN);
+    return gr_draft_worker_run(&o) == GR_OK ? 0 : 1;
+}

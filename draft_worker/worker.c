@@ -1,0 +1,178 @@
+#include "draft_worker/worker.h"
+
+#include "common/log.h"
+#include "draft_worker/drafter.h"
+#include "draft_worker/grower.h"
+#include "model/kv_size.h"
+#include "model/llama.h"
+#include "model/tokenizer.h"
+#include "transport/worker_io.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PREFILL_CHUNK 256 /* rows */
+#define N_ROW_MAX 512     /* of a draft pass: all sessions' rows of a level */
+
+struct worker {
+    struct gr_lm *lm;
+    struct gr_grower *grower;
+    struct gr_drafter *drafter;
+    struct gr_worker_io *io;
+    struct gr_draft_job *job; /* in flight */
+};
+
+/* ---- the machine's outputs ---- */
+
+static uint8_t *frame_begin(void *ctx, uint32_t peer, enum gr_frame_class class, uint32_t bytes)
+{
+    return gr_worker_io_frame_begin(((struct worker *)ctx)->io, peer, class, bytes);
+}
+
+static void frame_end(void *ctx, uint32_t peer, uint32_t bytes)
+{
+    gr_worker_io_frame_end(((struct worker *)ctx)->io, peer, bytes);
+}
+
+static void send_msg(void *ctx, const struct gr_msg *m)
+{
+    gr_worker_io_send_msg(((struct worker *)ctx)->io, m);
+}
+
+static void compute_job(void *arg)
+{
+    struct worker *w = arg;
+    gr_grower_run(w->grower, w->job);
+}
+
+static void start_job(void *ctx, struct gr_draft_job *job)
+{
+    struct worker *w = ctx;
+    w->job = job;
+    gr_worker_io_compute(w->io, compute_job, w);
+}
+
+static enum gr_status connect_target(void *ctx, const char *address, const char *transport, uint32_t *peer_out)
+{
+    return gr_worker_io_connect(((struct worker *)ctx)->io, address, transport, peer_out);
+}
+
+/* ---- its inputs ---- */
+
+static void on_msg(void *ctx, const struct gr_msg *m, uint64_t now_ns)
+{
+    gr_drafter_on_msg(((struct worker *)ctx)->drafter, m, now_ns);
+}
+
+static enum gr_status on_frame(void *ctx, uint32_t peer, const uint8_t *frame, size_t len, uint64_t now_ns)
+{
+    return gr_drafter_on_frame(((struct worker *)ctx)->drafter, peer, frame, len, now_ns);
+}
+
+static void on_peer_ready(void *ctx, uint32_t peer, const char *transport, uint64_t now_ns)
+{
+    gr_drafter_on_peer_ready(((struct worker *)ctx)->drafter, peer, transport, now_ns);
+}
+
+static void on_peer_lost(void *ctx, uint32_t peer, uint64_t now_ns)
+{
+    (void)now_ns;
+    gr_drafter_on_peer_lost(((struct worker *)ctx)->drafter, peer);
+}
+
+static void on_compute_done(void *ctx, uint64_t now_ns)
+{
+    struct worker *w = ctx;
+    gr_drafter_on_job_done(w->drafter, w->job, now_ns);
+}
+
+static uint64_t step(void *ctx, uint64_t now_ns)
+{
+    return gr_drafter_step(((struct worker *)ctx)->drafter, now_ns);
+}
+
+/* ---- start ---- */
+
+static enum gr_status create_model(struct worker *w, const struct gr_draft_options *o, struct gr_hf_config *hf,
+                                   uint64_t *fingerprint, int32_t *n_block)
+{
+    GR_TRY(gr_hf_config_load(o->model, hf));
+    const int n_ctx = o->n_ctx_max > 0 ? GR_MIN(o->n_ctx_max, hf->max_pos) : hf->max_pos;
+    GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_llama_kv_bytes_per_token(hf), o->n_session_max, n_ctx, n_block));
+    const struct gr_llama_config c = {
+        .dir = o->model, .isa = o->isa, .n_thread = o->n_thread, .n_ctx_max = n_ctx,
+        .n_row_max = N_ROW_MAX, .n_out_max = N_ROW_MAX, .n_pool_block = *n_block,
+        .n_scratch_block = o->n_session_max * GR_DRAFT_SCRATCH_BLOCKS};
+    return gr_llama_create(&c, hf, fingerprint, &w->lm);
+}
+
+static enum gr_status create_machine(struct worker *w, const struct gr_draft_options *o, int32_t n_vocab)
+{
+    const struct gr_drafter_config c = {
+        .n_session_max = o->n_session_max, .n_ctx_max = w->lm->n_ctx_max, .n_vocab = n_vocab,
+        .n_row_max = w->lm->n_row_max, .prefill_chunk = PREFILL_CHUNK, .n_pool_block = w->lm->n_pool_block};
+    const struct gr_drafter_io io = {.ctx = w, .frame_begin = frame_begin, .frame_end = frame_end,
+                                     .send_msg = send_msg, .start_job = start_job, .connect = connect_target};
+    GR_TRY(gr_grower_create(w->lm, o->n_session_max, &w->grower));
+    return gr_drafter_create(&c, &io, &w->drafter);
+}
+
+static enum gr_status create_io(struct worker *w, const struct gr_draft_options *o, uint64_t fingerprint,
+                                uint64_t tokenizer_fingerprint)
+{
+    struct gr_worker_config c = {
+        .join = o->join, .forced_transport = o->forced_transport, .loop_conn = o->loop_conn,
+        .handshake_timeout_ms = 10000};
+    GR_TRY(gr_key_from_env(c.key));
+    c.hello = (struct gr_hello){
+        .version = GR_PROTOCOL_VERSION, .role = GR_ROLE_DRAFT, .tokenizer_fingerprint = tokenizer_fingerprint,
+        .model_fingerprint = fingerprint, .n_vocab = (uint32_t)w->lm->n_vocab,
+        .transport_mask = gr_transport_built_mask(),
+        .limits = {.small_bytes_max = GR_WIRE_SMALL_BYTES_MAX, .bulk_bytes_max = 1u << 20, .n_small_slot = 64,
+                   .n_bulk_slot = 8}};
+    memcpy(c.hello.numerics_id, w->lm->numerics_id, sizeof(c.hello.numerics_id));
+    c.join_msg = (struct gr_msg){
+        .type = GR_MSG_JOIN, .role = GR_ROLE_DRAFT, .pid = (uint32_t)getpid(), .n_vocab = (uint32_t)w->lm->n_vocab,
+        .n_ctx_max = (uint32_t)w->lm->n_ctx_max, .n_block = (uint32_t)w->lm->n_pool_block,
+        .n_session = (uint32_t)o->n_session_max, .model_fingerprint = fingerprint,
+        .tokenizer_fingerprint = tokenizer_fingerprint};
+    memcpy(c.join_msg.numerics_id, w->lm->numerics_id, sizeof(c.join_msg.numerics_id));
+    const struct gr_worker_machine machine = {
+        .ctx = w, .on_msg = on_msg, .on_frame = on_frame, .on_peer_ready = on_peer_ready,
+        .on_peer_lost = on_peer_lost, .on_compute_done = on_compute_done, .step = step};
+    return gr_worker_io_create(&c, &machine, &w->io);
+}
+
+static enum gr_status create(struct worker *w, const struct gr_draft_options *o)
+{
+    struct gr_hf_config hf;
+    uint64_t fingerprint = 0;
+    int32_t n_block = 0;
+    struct gr_tokenizer *tokenizer = NULL;
+    GR_TRY(gr_tokenizer_load(o->model, &tokenizer));
+    const uint64_t tokenizer_fingerprint = gr_tokenizer_fingerprint(tokenizer);
+    const int32_t n_token = gr_tokenizer_n_vocab(tokenizer);
+    gr_tokenizer_destroy(tokenizer);
+    GR_TRY(create_model(w, o, &hf, &fingerprint, &n_block));
+    /* Rows of the vocabulary that no token has are padding: they are never sampled. */
+    w->lm->n_vocab = GR_MIN(w->lm->n_vocab, n_token);
+    GR_TRY(create_machine(w, o, w->lm->n_vocab));
+    log_info("%s: %d layers, %d KV blocks, context %d, %s kernels, %d threads", o->model, hf.n_layer, n_block,
+             w->lm->n_ctx_max, w->lm->kernels->name, gr_team_size(w->lm->team));
+    return create_io(w, o, fingerprint, tokenizer_fingerprint);
+}
+
+enum gr_status gr_draft_worker_run(const struct gr_draft_options *options)
+{
+    struct worker w = {0};
+    enum gr_status st = create(&w, options);
+    if (st == GR_OK) {
+        st = gr_worker_io_run(w.io);
+    }
+    gr_worker_io_destroy(w.io);
+    gr_drafter_destroy(w.drafter);
+    gr_grower_destroy(w.grower);
+    gr_lm_destroy(w.lm);
+    return st;
+}

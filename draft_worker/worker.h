@@ -1,0 +1,23 @@
+/* The draft worker as a function: loads the draft model and serves until the orchestrator is gone. graft-draft's main,
+ * and one half of the co-located pair. */
+#ifndef GR_DRAFT_WORKER_WORKER_H
+#define GR_DRAFT_WORKER_WORKER_H
+
+#include "common/status.h"
+#include "transport/transport.h"
+
+struct gr_draft_options {
+    const char *model;      /* folder of the draft model */
+    const char *join;       /* orchestrator HOST:PORT */
+    const char *isa;        /* CPU kernels or NULL */
+    int n_thread;           /* 0: all CPUs */
+    int n_ctx_max;          /* 0: the model's */
+    int n_session_max;
+    int kv_blocks;          /* 0: from free memory */
+    int forced_transport;   /* enum gr_transport_kind or -1 */
+    struct gr_conn *loop_conn; /* taken; NULL: none */
+};
+
+GR_NODISCARD enum gr_status gr_draft_worker_run(const struct gr_draft_options *options);
+
+#endif

@@ -1,0 +1,17 @@
+/* How many KV blocks a worker takes: what is asked, or what the free memory allows. */
+#ifndef GR_MODEL_KV_SIZE_H
+#define GR_MODEL_KV_SIZE_H
+
+#include "common/status.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* asked > 0: that many. 0 (auto): enough for n_session contexts of n_ctx tokens, but at most half of the memory that
+ * is available now. GR_ENOMEM (logged, with both numbers): not even one context fits. */
+GR_NODISCARD enum gr_status gr_kv_blocks_choose(int asked, size_t bytes_per_token, int n_session, int n_ctx,
+                                                int32_t *n_block_out);
+/* Bytes the kernel says are available (MemAvailable, or the cgroup's limit when that is less). */
+uint64_t gr_memory_available(void);
+
+#endif

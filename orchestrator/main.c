@@ -1,0 +1,59 @@
+/* graft: the command. */
+#include "common/log.h"
+#include "orchestrator/commands.h"
+
+#include <libgen.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static const struct {
+    const char *name, *help;
+    int (*run)(int argc, char **argv);
+} commands[] = {
+    {"run", "generate text; starts the workers, streams, cleans up", gr_command_run},
+};
+
+const char *gr_sibling_program(const char *name)
+{
+    static char path[2 * PATH_MAX];
+    char self[PATH_MAX];
+    const ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+    self[n > 0 ? n : 0] = '\0';
+    snprintf(path, sizeof(path), "%s/%s", dirname(self), name);
+    return path;
+}
+
+static void usage(FILE *out)
+{
+    fprintf(out, "usage: graft COMMAND [options]\n\ncommands:\n");
+    for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
+        fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].help);
+    }
+    fprintf(out, "\ngraft COMMAND --help tells a command's options. graft --version tells the version.\n");
+}
+
+int main(int argc, char **argv)
+{
+    gr_log_init("graft");
+    if (argc < 2) {
+        usage(stderr);
+        return 2;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+        usage(stdout);
+        return 0;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("graft %s\n", GR_VERSION);
+        return 0;
+    }
+    for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
+        if (strcmp(argv[1], commands[i].name) == 0) {
+            return commands[i].run(argc - 1, argv + 1);
+        }
+    }
+    log_error("unknown command `%s'; see graft --help", argv[1]);
+    return 2;
+}

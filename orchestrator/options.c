@@ -1,0 +1,226 @@
+#include "orchestrator/options.h"
+
+#include "common/log.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum kind { KIND_FLAG, KIND_TEXT, KIND_INT, KIND_NUMBER, KIND_STOP };
+
+#define AT(member) offsetof(struct gr_run_options, member)
+
+static const struct option_info {
+    const char *name;
+    enum kind kind;
+    size_t offset;
+    double min, max;
+    const char *argument, *help;
+} infos[] = {
+    {"model", KIND_TEXT, AT(model), 0, 0, "DIR", "the target model, a Hugging Face folder (required)"},
+    {"draft", KIND_TEXT, AT(draft), 0, 0, "DIR", "the draft model or head"},
+    {"method", KIND_TEXT, AT(method), 0, 0, "M", "none | draft_model | eagle3 (default: none without --draft, else by "
+                                                 "the folder)"},
+    {"prompt", KIND_TEXT, AT(prompt), 0, 0, "TEXT", "prompt; BOS is put in front as the tokenizer's template says"},
+    {"prompt-file", KIND_TEXT, AT(prompt_file), 0, 0, "F", "prompt from a file, byte for byte (-: standard input)"},
+    {"prompt-ids", KIND_TEXT, AT(prompt_ids), 0, 0, "F", "prompt as a JSON array of token ids (-: standard input)"},
+    {"max-tokens", KIND_INT, AT(max_tokens), 1, 16777216, "N", "tokens to generate (default 256)"},
+    {"ignore-eos", KIND_FLAG, AT(ignore_eos), 0, 0, NULL, "go on after an end-of-sequence token"},
+    {"stop", KIND_STOP, 0, 0, 0, "S", "stop string; may be given up to 8 times"},
+    {"temperature", KIND_NUMBER, AT(temperature), 0, 100, "T", "0 is greedy (default 0)"},
+    {"top-p", KIND_NUMBER, AT(top_p), 1e-6, 1, "P", "nucleus sampling (default 1: off)"},
+    {"top-k", KIND_INT, AT(top_k), 0, 4194304, "K", "sample among the K likeliest (default 0: off)"},
+    {"min-p", KIND_NUMBER, AT(min_p), 0, 1, "P", "drop tokens below P times the likeliest (default 0: off)"},
+    {"seed", KIND_INT, AT(seed), -1, 9.2e18, "S", "sampling seed (default -1: a random one)"},
+    {"num-speculative-tokens", KIND_TEXT, AT(num_speculative_tokens), 0, 0, "auto|N",
+     "nodes of the token tree, 0 to 63"},
+    {"tree-shape", KIND_TEXT, AT(tree_shape), 0, 0, "S", "dynamic | chain (default dynamic)"},
+    {"draft-depth", KIND_INT, AT(draft_depth), 1, 63, "N", "levels of the tree (default 8)"},
+    {"draft-top-k", KIND_INT, AT(draft_top_k), 1, 64, "K", "children and expansions a level (default 10)"},
+    {"specpv", KIND_TEXT, AT(specpv), 0, 0, "M", "off | lossy | exact (default off)"},
+    {"transport", KIND_TEXT, AT(transport), 0, 0, "T", "loop | shm | tcp | verbs (default: the first that works of shm, "
+                                                       "verbs, tcp)"},
+    {"require-rdma", KIND_FLAG, AT(require_rdma), 0, 0, NULL, "an error if the data path is not RDMA"},
+    {"target-device", KIND_TEXT, AT(target_device), 0, 0, "D", "cpu | cuda:N (default cpu)"},
+    {"draft-device", KIND_TEXT, AT(draft_device), 0, 0, "D", "cpu | cuda:N (default cpu)"},
+    {"config", KIND_TEXT, AT(config), 0, 0, "F.yaml", "configuration file"},
+    {"connect", KIND_TEXT, AT(connect), 0, 0, "HOST:PORT", "use a running orchestrator"},
+    {"session", KIND_TEXT, AT(session), 0, 0, "ID", "with --connect: continue this session"},
+    {"control", KIND_TEXT, AT(control), 0, 0, "HOST:PORT", "where the workers join (default 127.0.0.1:0)"},
+    {"json", KIND_FLAG, AT(json), 0, 0, NULL, "print one JSON object instead of text"},
+    {"trace", KIND_FLAG, AT(trace), 0, 0, NULL, "draw each round's tree on standard error"},
+    {"trace-file", KIND_TEXT, AT(trace_file), 0, 0, "F", "write a Chrome trace"},
+    {"verify-lossless", KIND_FLAG, AT(verify_lossless), 0, 0, NULL, "compare with plain decoding afterwards"},
+    {"kv-blocks", KIND_TEXT, AT(kv_blocks), 0, 0, "N|auto", "KV blocks of 16 tokens (default auto: from free memory)"},
+    {"max-model-len", KIND_INT, AT(max_model_len), 0, 16777216, "N", "context length (default 0: the model's)"},
+    {"threads", KIND_INT, AT(threads), 0, 1024, "N", "CPU threads of the target (default 0: all)"},
+    {"draft-threads", KIND_INT, AT(draft_threads), 0, 1024, "N", "CPU threads of the drafter (default 0: all)"},
+    {"round-deadline-ms", KIND_INT, AT(round_deadline_ms), 1, 600000, "MS",
+     "how long a pass waits for a tree (default 2000)"},
+    {"help", KIND_FLAG, AT(help), 0, 0, NULL, "this text"},
+};
+
+_Static_assert(GR_ARRAY_LEN(infos) <= GR_ARRAY_LEN(((struct gr_run_options *)0)->set_by), "raise set_by");
+
+void gr_run_options_default(struct gr_run_options *o)
+{
+    *o = (struct gr_run_options){.max_tokens = 256, .top_p = 1.0, .seed = -1, .num_speculative_tokens = "auto",
+                                 .tree_shape = "dynamic", .draft_depth = 8, .draft_top_k = 10, .specpv = "off",
+                                 .transport = "", .target_device = "cpu", .draft_device = "cpu",
+                                 .control = "127.0.0.1:0", .kv_blocks = "auto", .round_deadline_ms = 2000};
+}
+
+static const struct option_info *find(const char *name, size_t len)
+{
+    for (size_t i = 0; i < GR_ARRAY_LEN(infos); i++) {
+        if (strlen(infos[i].name) == len && memcmp(infos[i].name, name, len) == 0) {
+            return &infos[i];
+        }
+    }
+    return NULL;
+}
+
+static enum gr_status bad_value(const struct option_info *info, const char *value)
+{
+    if (info->kind == KIND_INT) {
+        log_error("--%s: `%s' is not a whole number from %.0f to %.0f", info->name, value, info->min, info->max);
+    } else if (info->kind == KIND_NUMBER) {
+        log_error("--%s: `%s' is not a number from %g to %g", info->name, value, info->min, info->max);
+    } else {
+        log_error("--%s: `%s' is not true or false", info->name, value);
+    }
+    return GR_EINVAL;
+}
+
+static enum gr_status store(struct gr_run_options *o, const struct option_info *info, const char *value)
+{
+    char *slot = (char *)o + info->offset;
+    char *end = NULL;
+    errno = 0;
+    switch (info->kind) {
+    case KIND_FLAG:
+        if (strcmp(value, "true") != 0 && strcmp(value, "false") != 0 && strcmp(value, "1") != 0 &&
+            strcmp(value, "0") != 0) {
+            return bad_value(info, value);
+        }
+        *(bool *)slot = value[0] == 't' || value[0] == '1';
+        return GR_OK;
+    case KIND_TEXT:
+        *(const char **)slot = value;
+        return GR_OK;
+    case KIND_INT: {
+        const long long v = strtoll(value, &end, 10);
+        if (end == value || *end != '\0' || errno != 0 || (double)v < info->min || (double)v > info->max) {
+            return bad_value(info, value);
+        }
+        *(int64_t *)slot = v;
+        return GR_OK;
+    }
+    case KIND_NUMBER: {
+        const double v = strtod(value, &end);
+        if (end == value || *end != '\0' || errno != 0 || !(v >= info->min && v <= info->max)) {
+            return bad_value(info, value);
+        }
+        *(double *)slot = v;
+        return GR_OK;
+    }
+    case KIND_STOP:
+        if (o->n_stop == GR_STOP_STRING_MAX) {
+            log_error("--stop: at most %d stop strings", GR_STOP_STRING_MAX);
+            return GR_EINVAL;
+        }
+        o->stop[o->n_stop++] = value;
+        return GR_OK;
+    }
+    return GR_EINVAL;
+}
+
+enum gr_status gr_run_options_set(struct gr_run_options *o, const char *name, const char *value,
+                                  enum gr_option_source source)
+{
+    const struct option_info *info = find(name, strlen(name));
+    if (info == NULL) {
+        return GR_ENOTFOUND;
+    }
+    uint8_t *by = &o->set_by[info - infos];
+    if (source < *by) {
+        return GR_OK; /* something that ranks higher has set it */
+    }
+    if (info->kind == KIND_STOP && source > *by) {
+        o->n_stop = 0;
+    }
+    *by = (uint8_t)source;
+    return store(o, info, value);
+}
+
+static enum gr_status read_environment(struct gr_run_options *o)
+{
+    for (size_t i = 0; i < GR_ARRAY_LEN(infos); i++) {
+        char name[64] = "GRAFT_";
+        size_t n = strlen(name);
+        for (const char *p = infos[i].name; *p != '\0' && n < sizeof(name) - 1; p++) {
+            name[n++] = *p == '-' ? '_' : (char)toupper((unsigned char)*p);
+        }
+        name[n] = '\0';
+        const char *value = getenv(name);
+        if (value != NULL && infos[i].offset != AT(help)) {
+            GR_TRY(gr_run_options_set(o, infos[i].name, value, GR_FROM_ENV));
+        }
+    }
+    return GR_OK;
+}
+
+static enum gr_status parse_one(struct gr_run_options *o, int argc, char **argv, int *i)
+{
+    const char *arg = argv[*i];
+    if (strcmp(arg, "-h") == 0) {
+        o->help = true;
+        return GR_OK;
+    }
+    if (strncmp(arg, "--", 2) != 0) {
+        log_error("`%s': options start with --; see graft run --help", arg);
+        return GR_EINVAL;
+    }
+    const char *name = arg + 2;
+    const size_t len = strcspn(name, "=");
+    const struct option_info *info = find(name, len);
+    if (info == NULL) {
+        log_error("unknown option --%.*s; see graft run --help", (int)len, name);
+        return GR_EINVAL;
+    }
+    const char *value = name[len] == '=' ? name + len + 1 : NULL;
+    if (info->kind == KIND_FLAG) {
+        value = value != NULL ? value : "true";
+    } else if (value == NULL) {
+        if (*i + 1 >= argc) {
+            log_error("--%s needs a value (%s)", info->name, info->argument);
+            return GR_EINVAL;
+        }
+        value = argv[++*i];
+    }
+    return gr_run_options_set(o, info->name, value, GR_FROM_CLI);
+}
+
+enum gr_status gr_run_options_parse(struct gr_run_options *o, int argc, char **argv)
+{
+    GR_TRY(read_environment(o));
+    for (int i = 1; i < argc; i++) {
+        GR_TRY(parse_one(o, argc, argv, &i));
+    }
+    return GR_OK;
+}
+
+void gr_run_options_help(FILE *out)
+{
+    fprintf(out, "usage: graft run --model DIR [options]\n\n"
+                 "Generates text: a target worker verifies token trees that a draft worker proposes.\n\n");
+    for (size_t i = 0; i < GR_ARRAY_LEN(infos); i++) {
+        char left[64];
+        snprintf(left, sizeof(left), "--%s %s", infos[i].name, infos[i].argument != NULL ? infos[i].argument : "");
+        fprintf(out, "  %-34s %s\n", left, infos[i].help);
+    }
+    fprintf(out, "\nEvery option can be set in the environment: --max-tokens is GRAFT_MAX_TOKENS.\n"
+                 "Mean acceptance length = 1 + accepted/drafts. Exit status: 0 done, 1 failed, 2 usage.\n");
+}

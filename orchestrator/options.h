@@ -1,0 +1,49 @@
+/* Options of `graft run`. Every option has a twin GRAFT_<NAME> in the environment and most a key in the YAML file;
+ * precedence: command line > GRAFT_* > YAML > default. Strings are borrowed from argv, the environment or the YAML
+ * document, all of which outlive the options. */
+#ifndef GR_ORCHESTRATOR_OPTIONS_H
+#define GR_ORCHESTRATOR_OPTIONS_H
+
+#include "common/status.h"
+#include "orchestrator/text_stream.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+struct gr_run_options {
+    const char *model, *draft, *method;
+    const char *prompt, *prompt_file, *prompt_ids;
+    int64_t max_tokens;
+    bool ignore_eos;
+    const char *stop[GR_STOP_STRING_MAX];
+    int n_stop;
+    double temperature, top_p, min_p;
+    int64_t top_k, seed; /* seed -1: draw one */
+    const char *num_speculative_tokens, *tree_shape;
+    int64_t draft_depth, draft_top_k;
+    const char *specpv, *transport;
+    bool require_rdma;
+    const char *target_device, *draft_device;
+    const char *config, *connect, *session, *control;
+    bool json, trace, verify_lossless;
+    const char *trace_file, *kv_blocks;
+    int64_t max_model_len, threads, draft_threads; /* 0: default */
+    int64_t round_deadline_ms;
+    bool help;
+    uint8_t set_by[64]; /* enum gr_option_source of each option, in the order of the table */
+};
+
+/* Values that name themselves in messages: where an option got its value from. */
+enum gr_option_source { GR_FROM_DEFAULT, GR_FROM_YAML, GR_FROM_ENV, GR_FROM_CLI };
+
+void gr_run_options_default(struct gr_run_options *o);
+/* Sets one option by its long name without dashes, if `source` does not rank below what set it before.
+ * GR_EINVAL (one line logged that names the option, the value and what is allowed), GR_ENOTFOUND: no such option. */
+GR_NODISCARD enum gr_status gr_run_options_set(struct gr_run_options *o, const char *name, const char *value,
+                                               enum gr_option_source source);
+/* argv[0] is the command's name. Reads the environment, too. GR_EINVAL: usage, logged. */
+GR_NODISCARD enum gr_status gr_run_options_parse(struct gr_run_options *o, int argc, char **argv);
+void gr_run_options_help(FILE *out);
+
+#endif

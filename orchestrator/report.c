@@ -1,0 +1,179 @@
+#include "orchestrator/report.h"
+
+#include "common/log.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <string.h>
+
+static const char *const finish_names[] = {"", "stop", "length", "error"};
+
+double gr_metrics_tokens_per_second(const struct gr_session_metrics *m)
+{
+    if (m->completion_tokens < 2 || m->last_token_ns <= m->first_token_ns) {
+        return 0.0;
+    }
+    return (double)(m->completion_tokens - 1) * 1e9 / (double)(m->last_token_ns - m->first_token_ns);
+}
+
+double gr_metrics_mean_acceptance_length(const struct gr_session_metrics *m)
+{
+    return m->num_drafts > 0 ? 1.0 + (double)m->num_accepted_tokens / (double)m->num_drafts : 1.0;
+}
+
+static double ratio(uint64_t a, uint64_t b)
+{
+    return b > 0 ? (double)a / (double)b : 0.0;
+}
+
+static json_t *metrics_json(const struct gr_session_metrics *m)
+{
+    json_t *per_position = json_array();
+    int n_position = 0;
+    for (int i = 0; i < GR_NODE_MAX; i++) {
+        n_position = m->accepted_per_position[i] > 0 ? i + 1 : n_position;
+    }
+    for (int i = 0; i < n_position; i++) {
+        json_array_append_new(per_position, json_integer((json_int_t)m->accepted_per_position[i]));
+    }
+    const uint64_t generated = m->completion_tokens > 0 ? m->completion_tokens - 1 : 0;
+    const struct {
+        const char *name;
+        uint64_t value;
+    } counts[] = {
+        {"prompt_tokens", m->prompt_tokens},
+        {"completion_tokens", m->completion_tokens},
+        {"num_drafts", m->num_drafts},
+        {"num_draft_tokens", m->num_draft_tokens},
+        {"num_accepted_tokens", m->num_accepted_tokens},
+        {"num_rewound_tokens", m->num_rewound_tokens},
+        {"rewind_steps", m->rewind_steps},
+        {"rounds", m->rounds},
+        {"root_only_rounds", m->root_only_rounds},
+        {"late_trees", m->late_trees},
+        {"draft_ahead_hits", 0},
+        {"desyncs", m->desyncs},
+        {"fallbacks", m->fallbacks},
+        {"partial_rounds", 0},
+        {"full_refreshes", 0},
+        {"drift_mismatches", 0},
+        {"drift_checked", 0},
+    };
+    json_t *o = json_object();
+    for (size_t i = 0; i < GR_ARRAY_LEN(counts); i++) {
+        json_object_set_new(o, counts[i].name, json_integer((json_int_t)counts[i].value));
+    }
+    json_object_set_new(o, "ttft_ms", json_real(m->first_token_ns > m->open_ns
+                                                    ? (double)(m->first_token_ns - m->open_ns) / 1e6 : 0.0));
+    json_object_set_new(o, "decode_tokens_per_second", json_real(gr_metrics_tokens_per_second(m)));
+    json_object_set_new(o, "mean_acceptance_length", json_real(gr_metrics_mean_acceptance_length(m)));
+    json_object_set_new(o, "draft_acceptance_rate", json_real(ratio(m->num_accepted_tokens, m->num_draft_tokens)));
+    json_object_set_new(o, "accepted_per_position", per_position);
+    json_object_set_new(o, "tokens_per_round", json_real(ratio(generated, m->rounds)));
+    json_object_set_new(o, "transport", json_string(m->transport[0] != '\0' ? m->transport : "none"));
+    json_object_set_new(o, "verify_ms_per_round", json_real(ratio(m->verify_ns, m->rounds) / 1e6));
+    json_object_set_new(o, "draft_ms_per_round", json_real(ratio(m->draft_ns, m->n_drafter_round) / 1e6));
+    json_object_set_new(o, "wait_ms_per_round", json_real(ratio(m->wait_ns, m->rounds) / 1e6));
+    json_object_set_new(o, "host_ms_per_round", json_real(ratio(m->host_ns, m->rounds) / 1e6));
+    return o;
+}
+
+enum gr_status gr_report_json(FILE *out, const int32_t *token, uint32_t n_token, const char *text, size_t text_len,
+                              enum gr_finish finish, const struct gr_session_metrics *m)
+{
+    json_t *root = json_object();
+    json_t *ids = json_array();
+    for (uint32_t i = 0; i < n_token; i++) {
+        json_array_append_new(ids, json_integer(token[i]));
+    }
+    json_object_set_new(root, "token_ids", ids);
+    json_object_set_new(root, "text", json_stringn(text, text_len));
+    json_object_set_new(root, "finish_reason", json_string(finish_names[finish]));
+    json_object_set_new(root, "metrics", metrics_json(m));
+    const int bad = json_dumpf(root, out, JSON_COMPACT | JSON_PRESERVE_ORDER);
+    json_decref(root);
+    if (bad != 0 || fputc('\n', out) == EOF || fflush(out) != 0) {
+        log_error("cannot write the JSON result to standard output");
+        return GR_EIO;
+    }
+    return GR_OK;
+}
+
+void gr_report_summary(FILE *out, const struct gr_session_metrics *m)
+{
+    fprintf(out, "%" PRIu64 " prompt + %" PRIu64 " generated tokens, %.1f tokens/s after the first, ttft %.1f ms",
+            m->prompt_tokens, m->completion_tokens, gr_metrics_tokens_per_second(m),
+            m->first_token_ns > m->open_ns ? (double)(m->first_token_ns - m->open_ns) / 1e6 : 0.0);
+    if (m->num_drafts > 0) {
+        fprintf(out, "; mean acceptance length %.2f (1 + %" PRIu64 " accepted / %" PRIu64 " drafts), %" PRIu64
+                     " rounds, %" PRIu64 " root-only, transport %s",
+                gr_metrics_mean_acceptance_length(m), m->num_accepted_tokens, m->num_drafts, m->rounds,
+                m->root_only_rounds, m->transport[0] != '\0' ? m->transport : "none");
+    }
+    fputc('\n', out);
+}
+
+/* ---- the tree ---- */
+
+static void print_token(FILE *out, const struct gr_tokenizer *tok, int32_t id)
+{
+    size_t len = 0;
+    const char *bytes = gr_tokenizer_token_bytes(tok, id, &len);
+    fputc('\'', out);
+    for (size_t i = 0; i < len; i++) {
+        const unsigned char c = (unsigned char)bytes[i];
+        if (c == '\n') {
+            fputs("\\n", out);
+        } else if (c == '\t') {
+            fputs("\\t", out);
+        } else if (c < 0x20 || c == 0x7f) {
+            fprintf(out, "\\x%02x", c);
+        } else {
+            fputc(c, out);
+        }
+    }
+    fputc('\'', out);
+}
+
+static bool on_path(const struct gr_trace_round *r, int node)
+{
+    for (uint32_t i = 0; i < r->n_path; i++) {
+        if (r->path[i] == node) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void print_children(FILE *out, const struct gr_tokenizer *tok, const struct gr_trace_round *r, int parent,
+                           char *prefix, size_t len)
+{
+    int last = -1;
+    for (uint32_t i = 0; i < r->n_node; i++) {
+        last = r->parent[i] == parent ? (int)i : last;
+    }
+    for (uint32_t i = 0; i < r->n_node; i++) {
+        if (r->parent[i] != parent) {
+            continue;
+        }
+        const bool is_last = (int)i == last;
+        fprintf(out, "%s%s%s", prefix, is_last ? "`-" : "|-", on_path(r, (int)i) ? "* " : "  ");
+        print_token(out, tok, r->token[i]);
+        fputc('\n', out);
+        if (len + 4 < 64 * 4) {
+            memcpy(prefix + len, is_last ? "    " : "|   ", 5);
+            print_children(out, tok, r, (int)i, prefix, len + 4);
+            prefix[len] = '\0';
+        }
+    }
+}
+
+void gr_report_tree(FILE *out, const struct gr_tokenizer *tok, const struct gr_trace_round *r)
+{
+    char prefix[64 * 4 + 8] = "";
+    fprintf(out, "round %u: %u nodes, %u on the accepted path (*), bonus ", r->round, r->n_node, r->n_path);
+    print_token(out, tok, r->bonus);
+    fputc('\n', out);
+    print_children(out, tok, r, -1, prefix, 0);
+}

@@ -1,0 +1,23 @@
+/* What `graft run` says about a finished session: one JSON object, or a summary line; and the drawing of a round's
+ * tree. */
+#ifndef GR_ORCHESTRATOR_REPORT_H
+#define GR_ORCHESTRATOR_REPORT_H
+
+#include "model/tokenizer.h"
+#include "orchestrator/orch.h"
+
+#include <stdio.h>
+
+/* {"token_ids":[...],"text":...,"finish_reason":...,"metrics":{...}} and a newline. */
+GR_NODISCARD enum gr_status gr_report_json(FILE *out, const int32_t *token, uint32_t n_token, const char *text,
+                                           size_t text_len, enum gr_finish finish,
+                                           const struct gr_session_metrics *m);
+/* One line: tokens, speed, acceptance. */
+void gr_report_summary(FILE *out, const struct gr_session_metrics *m);
+/* The tree, one node a line, the accepted path marked. */
+void gr_report_tree(FILE *out, const struct gr_tokenizer *tok, const struct gr_trace_round *r);
+
+double gr_metrics_tokens_per_second(const struct gr_session_metrics *m); /* decode only: without the first token */
+double gr_metrics_mean_acceptance_length(const struct gr_session_metrics *m); /* 1 + accepted / drafts */
+
+#endif

@@ -1,0 +1,78 @@
+/* graft-target: the target worker; with --colocate-draft the draft worker in the same process, over the loop
+ * transport. */
+#include "common/clock.h"
+#include "common/log.h"
+#include "draft_worker/worker.h"
+#include "target_worker/worker.h"
+#include "transport/worker_args.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+static void *run_draft(void *arg)
+{
+    if (gr_draft_worker_run(arg) != GR_OK) {
+        log_warn("[spec][fallback] the co-located drafter ended with an error; going on root-only");
+    }
+    return NULL;
+}
+
+static enum gr_status run_pair(struct gr_target_options *target, struct gr_draft_options *draft)
+{
+    const struct gr_conn_limits limits = {.small_bytes_max = 8192, .bulk_bytes_max = 1u << 20, .n_small_slot = 64,
+                                          .n_bulk_slot = 8};
+    struct gr_conn *ends[2];
+    pthread_t thread;
+    GR_TRY(gr_transport_open_loop(&limits, 1, ends));
+    target->loop_conn = ends[0];
+    draft->loop_conn = ends[1];
+    if (pthread_create(&thread, NULL, run_draft, draft) != 0) {
+        log_error("cannot start the drafter's thread");
+        gr_conn_close(ends[0]);
+        gr_conn_close(ends[1]);
+        return GR_ENOMEM;
+    }
+    const enum gr_status st = gr_target_worker_run(target);
+    pthread_join(thread, NULL);
+    return st;
+}
+
+int main(int argc, char **argv)
+{
+    struct gr_target_options o = {.n_session_max = 8, .forced_transport = -1, .listen = "127.0.0.1:0"};
+    struct gr_draft_options draft = {.forced_transport = -1};
+    int deadline_ms = 2000;
+    gr_log_init("target");
+    const struct gr_arg args[] = {
+        {"model", GR_ARG_TEXT, &o.model, 0, 0, "DIR      the target model (required)"},
+        {"join", GR_ARG_TEXT, &o.join, 0, 0, "HOST:PORT of the orchestrator (required)"},
+        {"listen", GR_ARG_TEXT, &o.listen, 0, 0, "HOST:PORT for drafters (default 127.0.0.1:0)"},
+        {"cpu-kernels", GR_ARG_TEXT, &o.isa, 0, 0, "ISA      avx512 | avx2 | c | ref (default: the best)"},
+        {"threads", GR_ARG_INT, &o.n_thread, 0, 1024, "N        CPU threads (default 0: all)"},
+        {"max-model-len", GR_ARG_INT, &o.n_ctx_max, 0, 1 << 24, "N        context (default 0: the model's)"},
+        {"sessions", GR_ARG_INT, &o.n_session_max, 1, 256, "N        session slots (default 8)"},
+        {"kv-blocks", GR_ARG_BLOCKS, &o.kv_blocks, 0, 0, "N|auto   KV blocks of 16 tokens"},
+        {"round-deadline-ms", GR_ARG_INT, &deadline_ms, 1, 600000, "MS       wait for a tree (default 2000)"},
+        {"transport", GR_ARG_TRANSPORT, &o.forced_transport, 0, 0, "T        accept only this one"},
+        {"colocate-draft", GR_ARG_TEXT, &draft.model, 0, 0, "DIR      run this draft model in the same process"},
+        {"draft-threads", GR_ARG_INT, &draft.n_thread, 0, 1024, "N        its CPU threads (default 0: all)"},
+    };
+    const int status = gr_args_parse("graft-target", args, (int)GR_ARRAY_LEN(args), argc, argv);
+    if (status >= 0) {
+        return status;
+    }
+    if (o.model == NULL || o.join == NULL) {
+        log_error("--model and --join are needed; see graft-target --help");
+        return 2;
+    }
+    signal(SIGPIPE, SIG_IGN);
+    o.round_deadline_ns = (uint64_t)deadline_ms * GR_MS;
+    draft.join = o.join;
+    draft.isa = o.isa;
+    draft.n_ctx_max = o.n_ctx_max;
+    draft.n_session_max = o.n_session_max;
+    if (draft.model != NULL) {
+        o.listen = NULL;
+    }
+    return (draft.model != NULL ? run_pair(&o, &draft) : gr_target_worker_run(&o)) == GR_OK ? 0 : 1;
+}

@@ -1,0 +1,27 @@
+/* The target worker as a function: loads the model and serves until the orchestrator is gone. graft-target's main, and
+ * one half of the co-located pair. */
+#ifndef GR_TARGET_WORKER_WORKER_H
+#define GR_TARGET_WORKER_WORKER_H
+
+#include "common/status.h"
+#include "transport/transport.h"
+
+#include <stdint.h>
+
+struct gr_target_options {
+    const char *model;      /* folder */
+    const char *join;       /* orchestrator HOST:PORT */
+    const char *listen;     /* data endpoint HOST:PORT; NULL for a co-located pair */
+    const char *isa;        /* CPU kernels or NULL */
+    int n_thread;           /* 0: all CPUs */
+    int n_ctx_max;          /* 0: the model's */
+    int n_session_max;
+    int kv_blocks;          /* 0: from free memory */
+    int forced_transport;   /* enum gr_transport_kind or -1 */
+    uint64_t round_deadline_ns;
+    struct gr_conn *loop_conn; /* taken; NULL: none */
+};
+
+GR_NODISCARD enum gr_status gr_target_worker_run(const struct gr_target_options *options);
+
+#endif

@@ -1,0 +1,81 @@
+#include "transport/worker_args.h"
+
+#include "common/log.h"
+#include "common/parse.h"
+#include "transport/transport.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static enum gr_status store(const struct gr_arg *a, const char *value)
+{
+    int64_t v = 0;
+    enum gr_transport_kind kind = GR_TRANSPORT_TCP;
+    switch (a->kind) {
+    case GR_ARG_TEXT:
+        *(const char **)a->slot = value;
+        return GR_OK;
+    case GR_ARG_BLOCKS:
+        if (strcmp(value, "auto") != 0 && !gr_parse_int(value, 1, 1 << 26, &v)) {
+            log_error("--%s: `%s' is not auto or a whole number from 1 to %d", a->name, value, 1 << 26);
+            return GR_EINVAL;
+        }
+        *(int *)a->slot = (int)v;
+        return GR_OK;
+    case GR_ARG_INT:
+        if (!gr_parse_int(value, a->min, a->max, &v)) {
+            log_error("--%s: `%s' is not a whole number from %lld to %lld", a->name, value, (long long)a->min,
+                      (long long)a->max);
+            return GR_EINVAL;
+        }
+        *(int *)a->slot = (int)v;
+        return GR_OK;
+    case GR_ARG_TRANSPORT:
+        GR_TRY(gr_transport_by_name(value, &kind));
+        *(int *)a->slot = (int)kind;
+        return GR_OK;
+    }
+    return GR_EINVAL;
+}
+
+static void help(const char *program, const struct gr_arg *args, int n_arg)
+{
+    printf("usage: %s [options]\n\nThe shared key comes from GRAFT_KEY (64 hex digits) or the file GRAFT_KEY_FILE "
+           "names.\n\n", program);
+    for (int i = 0; i < n_arg; i++) {
+        printf("  --%-20s %s\n", args[i].name, args[i].help);
+    }
+}
+
+int gr_args_parse(const char *program, const struct gr_arg *args, int n_arg, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            help(program, args, n_arg);
+            return 0;
+        }
+        if (strcmp(argv[i], "--version") == 0) {
+            printf("%s %s\n", program, GR_VERSION);
+            return 0;
+        }
+        const char *name = strncmp(argv[i], "--", 2) == 0 ? argv[i] + 2 : "";
+        const size_t len = strcspn(name, "=");
+        const struct gr_arg *found = NULL;
+        for (int a = 0; a < n_arg; a++) {
+            if (strlen(args[a].name) == len && memcmp(args[a].name, name, len) == 0) {
+                found = &args[a];
+            }
+        }
+        const char *value = name[len] == '=' ? name + len + 1 : i + 1 < argc ? argv[i + 1] : NULL;
+        if (found == NULL || value == NULL) {
+            log_error(found == NULL ? "unknown option %s; see %s --help" : "%s needs a value; see %s --help", argv[i],
+                      program);
+            return 2;
+        }
+        i += name[len] != '=';
+        if (store(found, value) != GR_OK) {
+            return 2;
+        }
+    }
+    return -1;
+}

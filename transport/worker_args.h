@@ -1,0 +1,23 @@
+/* Command line of the worker programs: a table of long options. */
+#ifndef GR_TRANSPORT_WORKER_ARGS_H
+#define GR_TRANSPORT_WORKER_ARGS_H
+
+#include "common/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum gr_arg_kind { GR_ARG_TEXT, GR_ARG_INT, GR_ARG_BLOCKS, GR_ARG_TRANSPORT };
+
+struct gr_arg {
+    const char *name; /* without dashes */
+    enum gr_arg_kind kind;
+    void *slot;       /* const char ** | int * | int * (0: auto) | int * (enum gr_transport_kind) */
+    int64_t min, max; /* GR_ARG_INT */
+    const char *help;
+};
+
+/* Exit status to leave with at once (0 after --help, 2 after a usage error), or -1: go on. */
+int gr_args_parse(const char *program, const struct gr_arg *args, int n_arg, int argc, char **argv);
+
+#endif

@@ -1,0 +1,480 @@
+#include "transport/worker_io.h"
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "transport/control.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+enum peer_state { PEER_FREE, PEER_HANDSHAKE, PEER_READY }; /* the I/O loop's alone */
+enum outcome { OUTCOME_NONE, OUTCOME_OPEN, OUTCOME_FAILED };
+
+/* A data connection. */
+struct peer {
+    enum peer_state state;
+    uint32_t id;
+    struct gr_conn *conn;
+    enum outcome outcome; /* written by the hand-shake thread, with new_conn, under the lock */
+    struct gr_conn *new_conn;
+    char address[GR_MSG_TEXT_MAX];
+    bool announce; /* on_peer_ready is owed */
+    struct gr_frame out;
+    bool out_open;
+};
+
+struct gr_worker_io {
+    struct gr_worker_config config;
+    struct gr_worker_machine machine;
+    struct gr_control *control;
+    struct gr_compute *compute;
+    int listen_fd, wake_fd;
+    struct peer peer[GR_PEER_MAX];
+    uint32_t next_peer_id;
+    bool drained, control_lost, compute_busy, stopping;
+    pthread_mutex_t lock; /* of what the hand-shake threads hand over */
+    int n_handshake;      /* threads alive, under the lock */
+    pthread_cond_t handshake_done;
+};
+
+static void wake(struct gr_worker_io *w)
+{
+    const uint64_t one = 1;
+    ssize_t n = write(w->wake_fd, &one, sizeof(one));
+    (void)n;
+}
+
+/* ---- hand-shakes ---- */
+
+struct handshake {
+    struct gr_worker_io *w;
+    int slot;
+    int fd;               /* accepted, or -1: connect first */
+    char address[GR_MSG_TEXT_MAX];
+    int forced;
+    uint32_t generation;
+};
+
+static void *run_handshake(void *arg)
+{
+    struct handshake *h = arg;
+    struct gr_worker_io *w = h->w;
+    struct gr_conn *conn = NULL;
+    const bool initiator = h->fd < 0;
+    const int timeout_ms = w->config.handshake_timeout_ms;
+    enum gr_status st = initiator ? gr_tcp_connect(h->address, timeout_ms, &h->fd) : GR_OK;
+    if (st == GR_OK) {
+        struct gr_hello peer_hello;
+        st = gr_bootstrap(h->fd, initiator, &w->config.hello, w->config.key, h->forced, h->generation, timeout_ms,
+                          &peer_hello, &conn);
+        if (st != GR_OK) {
+            close(h->fd);
+        }
+    }
+    pthread_mutex_lock(&w->lock);
+    struct peer *p = &w->peer[h->slot];
+    p->new_conn = conn;
+    p->outcome = st == GR_OK ? OUTCOME_OPEN : OUTCOME_FAILED;
+    w->n_handshake--;
+    wake(w);
+    pthread_cond_broadcast(&w->handshake_done);
+    pthread_mutex_unlock(&w->lock);
+    free(h);
+    return NULL;
+}
+
+static struct peer *take_slot(struct gr_worker_io *w)
+{
+    for (int i = 0; i < GR_PEER_MAX; i++) {
+        if (w->peer[i].state == PEER_FREE) {
+            w->peer[i] = (struct peer){.id = ++w->next_peer_id};
+            return &w->peer[i];
+        }
+    }
+    return NULL;
+}
+
+static enum gr_status start_handshake(struct gr_worker_io *w, struct peer *p, int fd, const char *address, int forced)
+{
+    struct handshake *h = calloc(1, sizeof(*h));
+    pthread_t thread;
+    if (h == NULL) {
+        return GR_ENOMEM;
+    }
+    *h = (struct handshake){.w = w, .slot = (int)(p - w->peer), .fd = fd, .forced = forced, .generation = p->id};
+    snprintf(h->address, sizeof(h->address), "%s", address);
+    p->state = PEER_HANDSHAKE;
+    pthread_mutex_lock(&w->lock);
+    w->n_handshake++;
+    pthread_mutex_unlock(&w->lock);
+    if (pthread_create(&thread, NULL, run_handshake, h) != 0) {
+        log_error("cannot start a hand-shake thread");
+        p->state = PEER_FREE;
+        pthread_mutex_lock(&w->lock);
+        w->n_handshake--;
+        pthread_mutex_unlock(&w->lock);
+        free(h);
+        return GR_ENOMEM;
+    }
+    pthread_detach(thread);
+    return GR_OK;
+}
+
+static void accept_peers(struct gr_worker_io *w)
+{
+    for (;;) {
+        int fd = -1;
+        struct pollfd p = {.fd = w->listen_fd, .events = POLLIN};
+        if (w->listen_fd < 0 || poll(&p, 1, 0) != 1 || gr_tcp_accept(w->listen_fd, &fd) != GR_OK) {
+            return;
+        }
+        struct peer *peer = take_slot(w);
+        if (peer == NULL || start_handshake(w, peer, fd, "", w->config.forced_transport) != GR_OK) {
+            log_error("a drafter was turned away: all %d data connections are in use", GR_PEER_MAX);
+            close(fd);
+        }
+    }
+}
+
+enum gr_status gr_worker_io_connect(struct gr_worker_io *w, const char *address, const char *transport,
+                                    uint32_t *peer_out)
+{
+    for (int i = 0; i < GR_PEER_MAX; i++) {
+        struct peer *p = &w->peer[i];
+        const bool fits = w->config.loop_conn != NULL || strcmp(p->address, address) == 0;
+        if (fits && p->state != PEER_FREE) {
+            p->announce = true;
+            *peer_out = p->id;
+            return GR_OK;
+        }
+    }
+    int forced = w->config.forced_transport;
+    enum gr_transport_kind kind = GR_TRANSPORT_TCP;
+    if (transport[0] != '\0') {
+        GR_TRY(gr_transport_by_name(transport, &kind));
+        forced = (int)kind;
+    }
+    struct peer *p = take_slot(w);
+    if (p == NULL) {
+        log_error("all %d data connections are in use", GR_PEER_MAX);
+        return GR_ELIMIT;
+    }
+    snprintf(p->address, sizeof(p->address), "%s", address);
+    p->announce = true;
+    *peer_out = p->id;
+    return start_handshake(w, p, -1, address, forced);
+}
+
+/* ---- peers ---- */
+
+static struct peer *peer_of(struct gr_worker_io *w, uint32_t id)
+{
+    for (int i = 0; i < GR_PEER_MAX; i++) {
+        if (w->peer[i].state == PEER_READY && w->peer[i].id == id) {
+            return &w->peer[i];
+        }
+    }
+    return NULL;
+}
+
+static void lose_peer(struct gr_worker_io *w, struct peer *p, uint64_t now_ns)
+{
+    const uint32_t id = p->id;
+    gr_conn_close(p->conn);
+    *p = (struct peer){.state = PEER_FREE};
+    w->machine.on_peer_lost(w->machine.ctx, id, now_ns);
+}
+
+/* Takes over what the hand-shake threads have finished. */
+static bool settle_handshakes(struct gr_worker_io *w, uint64_t now_ns)
+{
+    bool progress = false;
+    for (int i = 0; i < GR_PEER_MAX; i++) {
+        struct peer *p = &w->peer[i];
+        pthread_mutex_lock(&w->lock);
+        const enum outcome outcome = p->outcome;
+        pthread_mutex_unlock(&w->lock);
+        if (p->state == PEER_HANDSHAKE && outcome == OUTCOME_FAILED) {
+            lose_peer(w, p, now_ns);
+            progress = true;
+        } else if (p->state == PEER_HANDSHAKE && outcome == OUTCOME_OPEN) {
+            p->state = PEER_READY;
+            p->conn = p->new_conn;
+            log_info("data connection %u over %s", p->id, p->conn->ops->name);
+            progress = true;
+        }
+        if (p->state == PEER_READY && p->announce) {
+            p->announce = false;
+            w->machine.on_peer_ready(w->machine.ctx, p->id, p->conn->ops->name, now_ns);
+            progress = true;
+        }
+    }
+    return progress;
+}
+
+static bool receive_frames(struct gr_worker_io *w, struct peer *p, uint64_t now_ns)
+{
+    bool progress = false;
+    for (;;) {
+        struct gr_frame f;
+        enum gr_status st = gr_conn_recv(p->conn, &f);
+        if (st == GR_AGAIN) {
+            return progress;
+        }
+        if (st == GR_OK) {
+            progress = true;
+            st = w->machine.on_frame(w->machine.ctx, p->id, f.data, f.bytes, now_ns);
+            gr_conn_release(p->conn, &f);
+        }
+        if (st != GR_OK) {
+            lose_peer(w, p, now_ns);
+            return true;
+        }
+    }
+}
+
+uint8_t *gr_worker_io_frame_begin(struct gr_worker_io *w, uint32_t peer, enum gr_frame_class class, uint32_t bytes)
+{
+    struct peer *p = peer_of(w, peer);
+    if (p == NULL || gr_conn_acquire(p->conn, class, bytes, &p->out) != GR_OK) {
+        return NULL;
+    }
+    p->out_open = true;
+    return p->out.data;
+}
+
+void gr_worker_io_frame_end(struct gr_worker_io *w, uint32_t peer, uint32_t bytes)
+{
+    struct peer *p = peer_of(w, peer);
+    if (p != NULL && p->out_open) {
+        p->out_open = false;
+        /* A connection that died meanwhile is found by the next receive. */
+        enum gr_status st = gr_conn_send(p->conn, &p->out, bytes);
+        (void)st;
+    }
+}
+
+/* ---- control and compute ---- */
+
+void gr_worker_io_send_msg(struct gr_worker_io *w, const struct gr_msg *m)
+{
+    if (!w->control_lost && gr_control_send(w->control, m) != GR_OK) {
+        w->control_lost = true;
+    }
+}
+
+void gr_worker_io_compute(struct gr_worker_io *w, void (*fn)(void *arg), void *arg)
+{
+    w->compute_busy = true;
+    gr_compute_post(w->compute, fn, arg);
+}
+
+static bool receive_msgs(struct gr_worker_io *w, uint64_t now_ns)
+{
+    bool progress = false;
+    for (;;) {
+        struct gr_msg m;
+        const enum gr_status st = gr_control_recv(w->control, &m);
+        if (st == GR_AGAIN) {
+            return progress;
+        }
+        progress = true;
+        if (st != GR_OK) {
+            w->control_lost = true;
+            return true;
+        }
+        if (m.type == GR_MSG_DRAIN) {
+            w->drained = true;
+        } else {
+            w->machine.on_msg(w->machine.ctx, &m, now_ns);
+        }
+        gr_msg_finish(&m);
+    }
+}
+
+/* ---- the loop ---- */
+
+static bool pump(struct gr_worker_io *w)
+{
+    const uint64_t now_ns = gr_clock_ns();
+    bool progress = receive_msgs(w, now_ns);
+    accept_peers(w);
+    progress |= settle_handshakes(w, now_ns);
+    if (w->compute_busy && gr_compute_done(w->compute)) {
+        w->compute_busy = false;
+        w->machine.on_compute_done(w->machine.ctx, gr_clock_ns());
+        progress = true;
+    }
+    for (int i = 0; i < GR_PEER_MAX; i++) {
+        if (w->peer[i].state == PEER_READY) {
+            progress |= receive_frames(w, &w->peer[i], now_ns);
+        }
+    }
+    return progress;
+}
+
+static void flush_all(struct gr_worker_io *w)
+{
+    for (int i = 0; i < GR_PEER_MAX; i++) {
+        if (w->peer[i].state == PEER_READY) {
+            enum gr_status st = gr_conn_flush(w->peer[i].conn);
+            (void)st; /* stuck output shows in poll_fd's events, a dead peer in the next receive */
+        }
+    }
+    if (!w->control_lost && gr_control_flush(w->control) == GR_ECLOSED) {
+        w->control_lost = true;
+    }
+}
+
+static void sleep_until(struct gr_worker_io *w, uint64_t wake_ns)
+{
+    struct pollfd fds[GR_PEER_MAX + 4];
+    nfds_t n = 0;
+    fds[n++] = (struct pollfd){.fd = gr_control_fd(w->control), .events = gr_control_events(w->control)};
+    fds[n++] = (struct pollfd){.fd = w->wake_fd, .events = POLLIN};
+    fds[n++] = (struct pollfd){.fd = gr_compute_fd(w->compute), .events = POLLIN};
+    if (w->listen_fd >= 0) {
+        fds[n++] = (struct pollfd){.fd = w->listen_fd, .events = POLLIN};
+    }
+    /* poll_fd() arms the wake-up: from here to ppoll() nothing is received. */
+    for (int i = 0; i < GR_PEER_MAX; i++) {
+        if (w->peer[i].state == PEER_READY) {
+            short events = 0;
+            const int fd = gr_conn_poll_fd(w->peer[i].conn, &events);
+            if (fd < 0) {
+                return; /* frames are waiting */
+            }
+            fds[n++] = (struct pollfd){.fd = fd, .events = events};
+        }
+    }
+    struct timespec timeout = {0};
+    const uint64_t now_ns = gr_clock_ns();
+    const uint64_t wait_ns = wake_ns > now_ns ? wake_ns - now_ns : 0;
+    timeout.tv_sec = (time_t)(wait_ns / GR_S);
+    timeout.tv_nsec = (long)(wait_ns % GR_S);
+    if (ppoll(fds, n, wake_ns == UINT64_MAX ? NULL : &timeout, NULL) > 0 && (fds[1].revents & POLLIN) != 0) {
+        uint64_t count = 0;
+        ssize_t got = read(w->wake_fd, &count, sizeof(count));
+        (void)got;
+    }
+}
+
+enum gr_status gr_worker_io_run(struct gr_worker_io *w)
+{
+    while (!w->drained && !w->control_lost && !__atomic_load_n(&w->stopping, __ATOMIC_ACQUIRE)) {
+        const bool progress = pump(w);
+        const uint64_t wake_ns = w->machine.step(w->machine.ctx, gr_clock_ns());
+        flush_all(w);
+        if (!progress) {
+            sleep_until(w, wake_ns);
+        }
+    }
+    if (w->control_lost && !w->drained) {
+        log_info("the orchestrator is gone");
+    }
+    return GR_OK;
+}
+
+void gr_worker_io_stop(struct gr_worker_io *w)
+{
+    __atomic_store_n(&w->stopping, true, __ATOMIC_RELEASE);
+    wake(w);
+}
+
+/* ---- life ---- */
+
+static enum gr_status join_orchestrator(struct gr_worker_io *w)
+{
+    int fd = -1;
+    struct gr_hello peer;
+    GR_TRY(gr_tcp_connect(w->config.join, w->config.handshake_timeout_ms, &fd));
+    enum gr_status st = gr_hello_exchange(fd, &w->config.hello, w->config.key, w->config.handshake_timeout_ms, &peer);
+    if (st == GR_OK) {
+        st = gr_control_create(fd, &w->control);
+    }
+    if (st != GR_OK) {
+        close(fd);
+        return st;
+    }
+    return gr_control_send(w->control, &w->config.join_msg);
+}
+
+static enum gr_status init(struct gr_worker_io *w)
+{
+    struct gr_worker_config *c = &w->config;
+    w->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (w->wake_fd < 0) {
+        log_error("eventfd: %s", strerror(errno));
+        return GR_EIO;
+    }
+    gr_host_id(c->hello.host_id);
+    randombytes_buf(&c->hello.incarnation, sizeof(c->hello.incarnation));
+    c->join_msg.incarnation = c->hello.incarnation;
+    GR_TRY(gr_compute_create("graft-compute", &w->compute));
+    if (c->loop_conn != NULL) {
+        w->peer[0] = (struct peer){.state = PEER_READY, .id = ++w->next_peer_id, .conn = c->loop_conn};
+    }
+    if (c->listen != NULL) {
+        char bound[64];
+        GR_TRY(gr_tcp_listen(c->listen, &w->listen_fd, bound));
+        snprintf(c->join_msg.address, sizeof(c->join_msg.address), "%s", bound);
+    }
+    return join_orchestrator(w);
+}
+
+enum gr_status gr_worker_io_create(const struct gr_worker_config *config, const struct gr_worker_machine *machine,
+                                   struct gr_worker_io **out)
+{
+    struct gr_worker_io *w = calloc(1, sizeof(*w));
+    if (w == NULL || sodium_init() < 0) {
+        log_error("out of memory, or libsodium cannot start");
+        free(w);
+        return GR_ENOMEM;
+    }
+    w->config = *config;
+    w->machine = *machine;
+    w->listen_fd = w->wake_fd = -1;
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->handshake_done, NULL);
+    enum gr_status st = init(w);
+    if (st != GR_OK) {
+        gr_worker_io_destroy(w);
+        return st;
+    }
+    *out = w;
+    return GR_OK;
+}
+
+void gr_worker_io_destroy(struct gr_worker_io *w)
+{
+    if (w == NULL) {
+        return;
+    }
+    gr_compute_destroy(w->compute);
+    pthread_mutex_lock(&w->lock);
+    while (w->n_handshake > 0) { /* bounded by the hand-shake's deadline */
+        pthread_cond_wait(&w->handshake_done, &w->lock);
+    }
+    pthread_mutex_unlock(&w->lock);
+    for (int i = 0; i < GR_PEER_MAX; i++) {
+        struct peer *p = &w->peer[i];
+        gr_conn_close(p->state == PEER_HANDSHAKE ? p->new_conn : p->conn);
+    }
+    gr_control_destroy(w->control);
+    if (w->listen_fd >= 0) {
+        close(w->listen_fd);
+    }
+    if (w->wake_fd >= 0) {
+        close(w->wake_fd);
+    }
+    pthread_cond_destroy(&w->handshake_done);
+    pthread_mutex_destroy(&w->lock);
+    free(w);
+}

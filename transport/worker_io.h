@@ -1,0 +1,58 @@
+/* The edge of a worker: sockets, data connections, the compute thread and time around a pure state machine. One I/O
+ * loop (this) and one compute thread with its team; the loop never computes and never blocks on a peer: hand-shakes run on
+ * short-lived threads of their own.
+ *
+ * A peer is a data connection, numbered; the number is not used again while the process lives. */
+#ifndef GR_TRANSPORT_WORKER_IO_H
+#define GR_TRANSPORT_WORKER_IO_H
+
+#include "common/compute.h"
+#include "common/msg.h"
+#include "transport/bootstrap.h"
+
+#define GR_PEER_MAX 16
+
+struct gr_worker_config {
+    struct gr_hello hello;      /* of this worker; role, fingerprints, limits. Nonce and host id are filled here */
+    uint8_t key[GR_KEY_BYTES];
+    const char *join;           /* orchestrator's HOST:PORT */
+    const char *listen;         /* data endpoint HOST:PORT (target), NULL: this worker connects (drafter) */
+    struct gr_msg join_msg;     /* JOIN; address and incarnation are filled here */
+    int forced_transport;       /* enum gr_transport_kind or -1 */
+    struct gr_conn *loop_conn;  /* co-located pair: the other half lives in this process; taken. NULL: none */
+    int handshake_timeout_ms;
+};
+
+/* The state machine behind the edge. ctx is the worker's. */
+struct gr_worker_machine {
+    void *ctx;
+    void (*on_msg)(void *ctx, const struct gr_msg *m, uint64_t now_ns);
+    enum gr_status (*on_frame)(void *ctx, uint32_t peer, const uint8_t *frame, size_t len, uint64_t now_ns);
+    void (*on_peer_ready)(void *ctx, uint32_t peer, const char *transport, uint64_t now_ns);
+    void (*on_peer_lost)(void *ctx, uint32_t peer, uint64_t now_ns);
+    void (*on_compute_done)(void *ctx, uint64_t now_ns);
+    uint64_t (*step)(void *ctx, uint64_t now_ns);
+};
+
+struct gr_worker_io;
+
+/* Connects to the orchestrator, passes HELLO, sends JOIN. Errors are logged. */
+GR_NODISCARD enum gr_status gr_worker_io_create(const struct gr_worker_config *config,
+                                                const struct gr_worker_machine *machine, struct gr_worker_io **out);
+void gr_worker_io_destroy(struct gr_worker_io *w);
+/* Runs until the orchestrator is gone or drains it (GR_OK), or something fails. */
+GR_NODISCARD enum gr_status gr_worker_io_run(struct gr_worker_io *w);
+/* Another thread asks the loop to end. */
+void gr_worker_io_stop(struct gr_worker_io *w);
+
+/* ---- what the machine's callbacks use; I/O loop only ---- */
+uint8_t *gr_worker_io_frame_begin(struct gr_worker_io *w, uint32_t peer, enum gr_frame_class class, uint32_t bytes);
+void gr_worker_io_frame_end(struct gr_worker_io *w, uint32_t peer, uint32_t bytes);
+void gr_worker_io_send_msg(struct gr_worker_io *w, const struct gr_msg *m);
+void gr_worker_io_compute(struct gr_worker_io *w, void (*fn)(void *arg), void *arg);
+/* Drafter: a connection to a target's data endpoint, the existing one if there is one. on_peer_ready or on_peer_lost
+ * follows for it, never from within this call. */
+GR_NODISCARD enum gr_status gr_worker_io_connect(struct gr_worker_io *w, const char *address, const char *transport,
+                                                 uint32_t *peer_out);
+
+#endif
