@@ -9,7 +9,8 @@
  * where a key lies (pool or scratch) or on the instruction set. In short:
  *   - linear: each output is one chain of fused multiply-adds over k = 0..n_in-1, started at 0;
  *   - sums over a row (rmsnorm, softmax): 16 lanes, element i goes to lane i % 16 in increasing order of i,
- *     lanes are then added as ((l0+l8)+(l4+l12)) + ... : halves 8, 4, 2, 1 apart (see gr_lane16_sum below);
+ *     lanes are then added as ((l0+l8)+(l4+l12)) + ... : halves 8, 4, 2, 1 apart. The
+ *     sum of squares of rmsnorm is a fused multiply-add per lane;
  *   - attention: splits of GR_ATTN_SPLIT keys aligned to absolute positions, merged in increasing order.
  *
  * All pointers are borrowed. Nothing allocates. Callers check the shapes once, when the model is loaded. */
@@ -36,7 +37,8 @@ struct gr_exec {
 };
 
 /* A weight matrix of a linear layer. plain: bf16 (n_out, n_in), row-major, as in the file. packed: what
- * linear_pack() wrote; implementations that need none leave it NULL. */
+ * linear_pack() wrote (align it to 64 bytes: nothing breaks without, but it is slower); implementations that
+ * need none leave it NULL. */
 struct gr_weight {
     const uint16_t *plain;
     const void *packed;
@@ -102,7 +104,8 @@ typedef void gr_embed_fn(const struct gr_exec *x, const struct gr_embed_args *a)
 /* One layer's KV storage. Block b of KV head h:
  *   k + (b * n_kv_head + h) * head_dim * 16: (head_dim, 16), that is dimension-major, one lane a token
  *   v + (b * n_kv_head + h) * head_dim * 16: (16, head_dim)
- * Pool blocks and scratch blocks have the same form. A cell is block * 16 + lane. */
+ * Pool blocks and scratch blocks have the same form. A cell is block * 16 + lane. Attention needs head_dim to be
+ * a multiple of 16, at most GR_HEAD_DIM_MAX; the model loader refuses others. */
 struct gr_kv_layer {
     float *k, *v;
     int n_kv_head, head_dim;

@@ -286,7 +286,9 @@ static int by_place(const void *a, const void *b)
 static enum gr_status place_tensors(const struct shard *s, struct entry *items, size_t n)
 {
     size_t data_len = s->len - s->data_at;
-    qsort(items, n, sizeof(*items), by_place);
+    if (n > 0) {
+        qsort(items, n, sizeof(*items), by_place); /* items may be NULL for none */
+    }
     uint64_t at = 0;
     for (size_t i = 0; i < n; i++) {
         struct entry *e = &items[i];
@@ -346,7 +348,8 @@ static enum gr_status read_shard(struct shard *s, uint32_t shard_idx, struct ent
     GR_TRY(gr_json_parse_object(s->path, json, (size_t)header_len, &s->header));
     size_t first = list->n;
     GR_TRY(parse_header(s, shard_idx, list));
-    return place_tensors(s, list->items + first, list->n - first);
+    size_t n = list->n - first;
+    return place_tensors(s, n > 0 ? list->items + first : NULL, n);
 }
 
 static enum gr_status map_shard(struct shard *s)

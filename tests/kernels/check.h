@@ -39,6 +39,21 @@ void check_close(struct check *c, const char *what, int row, int col, float got,
 void check_same(struct check *c, const char *what, const void *a, const void *b, size_t bytes);
 void check_hash(struct check *c, const void *data, size_t bytes);
 
+/* ---- the bits that kernels.h promises (check_exact.c) ---- */
+
+struct exact_row { /* one query row and the keys it sees, in order of position */
+    const float *q;
+    const float *const *k, *const *v; /* (n_key) pointers to head_dim values */
+    int n_key, head_dim;
+    float scale;
+};
+float exact_lane_sum(const float lane[16]);
+float exact_linear(const struct gr_linear_args *a, const uint16_t *plain, int r, int o);
+float exact_silu_mul(float gate, float up);
+float exact_rms_inv(const float *x, int n, float eps);
+float exact_logsumexp(const float *l, int n);
+void exact_attention(const struct exact_row *x, float *out);
+
 /* ---- data ---- */
 
 void rng_seed(uint64_t seed);

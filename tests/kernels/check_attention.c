@@ -309,6 +309,38 @@ static void rows_alone(struct check *c, struct shape m, const struct pool *pool,
     free(one);
 }
 
+/* Some rows against the order of operations that kernels.h promises. */
+static void rows_exact(struct check *c, struct shape m, const struct session *s, const float *out,
+                       int stride, bool tree)
+{
+    int n_max = s->n_base + s->n_row, path[GR_ATTN_ANC_MAX], width = m.n_head * m.head_dim;
+    const float **k = check_alloc((size_t)n_max * sizeof(*k));
+    const float **v = check_alloc((size_t)n_max * sizeof(*v));
+    float want[GR_HEAD_DIM_MAX];
+    for (int r = s->n_row - 1; r >= 0; r -= GR_MAX(1, s->n_row / 4)) {
+        int n_path = tree ? path_of(s, r, path) : r + 1;
+        for (int h = 0; h < m.n_head; h++) {
+            int kv_head = h / (m.n_head / m.n_kv_head);
+            for (int p = 0; p < s->n_base + n_path; p++) {
+                int key = tree && p >= s->n_base ? s->n_base + path[p - s->n_base] : p;
+                k[p] = s->k + ((size_t)key * m.n_kv_head + kv_head) * m.head_dim;
+                v[p] = s->v + ((size_t)key * m.n_kv_head + kv_head) * m.head_dim;
+            }
+            exact_attention(&(struct exact_row){ .q = s->q + (size_t)r * width + h * m.head_dim,
+                                                 .k = k,
+                                                 .v = v,
+                                                 .n_key = s->n_base + n_path,
+                                                 .head_dim = m.head_dim,
+                                                 .scale = 1.0f / sqrtf((float)m.head_dim) },
+                            want);
+            check_same(c, "promised bits", out + (size_t)r * stride + h * m.head_dim, want,
+                       (size_t)m.head_dim * sizeof(float));
+        }
+    }
+    free(k);
+    free(v);
+}
+
 struct pass { /* what a case sets up: one or two sessions, tree or chain */
     struct shape m;
     struct session s[2];
@@ -378,6 +410,7 @@ static void pass_check(struct check *c, struct pass *p)
     for (int i = 0, row = 0; i < p->n_seq; row += p->s[i].n_row, i++) {
         const float *out = y.p + (size_t)row * stride;
         compare_rows(c, p->m, &p->s[i], out, want.p + (size_t)row * stride, stride);
+        rows_exact(c, p->m, &p->s[i], out, stride, p->tree[i]);
         rows_alone(c, p->m, &pool, &t[i], &p->s[i], out, stride, p->tree[i]);
     }
     run_pass_free(p, &pool, t);

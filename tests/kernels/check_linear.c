@@ -117,6 +117,11 @@ static void linear_case(struct check *c, int n_row, int n_out, int n_in, enum fi
     CHECK_CALL(1, linear, c->k, &a);
     guarded_check(c, &d.y, n_row, n_out, d.y_stride);
     linear_against_ref(c, &d);
+    for (int i = 0; i < n_row * n_out && !big; i++) {
+        float exact = exact_linear(&a, d.w_ref.plain, i / n_out, i % n_out);
+        check_same(c, "promised bits", &exact, d.y.p + (size_t)(i / n_out) * d.y_stride + i % n_out,
+                   sizeof(exact));
+    }
     for (int n = 2; n <= CHECK_THREAD_MAX; n++) {
         a.y = other.p;
         guarded_reset(&other);

@@ -31,8 +31,11 @@ static void rmsnorm_case(struct check *c, int n_row, int n, enum fill kind)
     CHECK_CALL(3, rmsnorm, c->k, &a);
     check_same(c, "threads", other.p, y.p, n_y * sizeof(float));
     for (int r = 0; r < n_row; r++) {
+        float inv = exact_rms_inv(x + (size_t)r * x_stride, n, a.eps);
         for (int i = 0; i < n; i++) {
             size_t at = (size_t)r * y_stride + i;
+            float exact = x[(size_t)r * x_stride + i] * inv * w[i];
+            check_same(c, "promised bits", &exact, &y.p[at], sizeof(exact));
             check_close(c, "y", r, i, y.p[at], want.p[at],
                         (8 + sqrt(n / 16.0)) * CHECK_EPS * fabs((double)want.p[at]));
         }

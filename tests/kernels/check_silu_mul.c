@@ -35,6 +35,8 @@ static void silu_case(struct check *c, int n_row, int n_col, float gate_scale)
             size_t at = (size_t)r * stride + i;
             check_close(c, "act", r, i, y.p[at], want.p[at],
                         8 * CHECK_EPS * fabs((double)want.p[at]) + 1e-35 * fabs((double)up[at]));
+            float exact = exact_silu_mul(gate[at], up[at]);
+            check_same(c, "promised bits", &exact, &y.p[at], sizeof(exact));
         }
         a.gate = gate + (size_t)r * stride;
         a.up = up + (size_t)r * stride;

@@ -177,3 +177,26 @@ void expect_filled(struct gr_conn *from, struct gr_conn *to, enum gr_frame_class
     assert_true(is_filled(frame.data, bytes, seed));
     gr_conn_release(to, &frame);
 }
+
+const uint8_t key_a[GR_KEY_BYTES] = {1, 2, 3};
+const uint8_t key_b[GR_KEY_BYTES] = {1, 2, 4};
+
+struct gr_hello hello_of(uint32_t role)
+{
+    struct gr_hello h = {
+        .version = GR_PROTOCOL_VERSION,
+        .role = role,
+        .incarnation = 0xfedcba9876543210u + role,
+        .tokenizer_fingerprint = 11,
+        .model_fingerprint = 0x8000000000000000u | role,
+        .fc_fingerprint = 13,
+        .numerics_id = "cpu-lane16 f32 tile16",
+        .n_vocab = 4096,
+        .transport_mask = gr_transport_built_mask(),
+        .feature_dtype = GR_DTYPE_BF16,
+        .feature_width = 384,
+        .limits = limits_default,
+    };
+    gr_host_id(h.host_id);
+    return h;
+}

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <unistd.h>
 
 /* Beyond this a wait has failed. Long, for sanitizers on a loaded machine; no test waits for it to
  * pass. */
@@ -48,5 +49,24 @@ void send_filled(struct gr_conn *c, enum gr_frame_class class, uint32_t bytes, u
 /* recv_wait, check class, length and payload, release; fails the test on any difference. */
 void expect_filled(struct gr_conn *from, struct gr_conn *to, enum gr_frame_class class,
                    uint32_t bytes, uint32_t seed);
+
+/* A HELLO that fits hello_of() of another role. */
+struct gr_hello hello_of(uint32_t role);
+extern const uint8_t key_a[GR_KEY_BYTES], key_b[GR_KEY_BYTES];
+
+/* Standard error of `call` goes to `text`. */
+#define CAPTURE_STDERR(text, cap, call)                                                            \
+    do {                                                                                           \
+        int ends_[2], old_ = dup(STDERR_FILENO);                                                   \
+        assert_int_equal(pipe(ends_), 0);                                                          \
+        dup2(ends_[1], STDERR_FILENO);                                                             \
+        call;                                                                                      \
+        dup2(old_, STDERR_FILENO);                                                                 \
+        close(ends_[1]);                                                                           \
+        ssize_t n_ = read(ends_[0], text, (cap)-1);                                                \
+        (text)[n_ < 0 ? 0 : n_] = '\0';                                                            \
+        close(ends_[0]);                                                                           \
+        close(old_);                                                                               \
+    } while (0)
 
 #endif

@@ -1,0 +1,22 @@
+/* The benchmarks of graft-bench; each is a command and returns the exit status. */
+#ifndef GR_BENCH_BENCH_H
+#define GR_BENCH_BENCH_H
+
+#include "bench/table.h"
+
+int gr_bench_e2e(int argc, char **argv);
+int gr_bench_stages(int argc, char **argv);
+int gr_bench_kernels(int argc, char **argv);
+
+/* Path of a program beside this one; static buffer. */
+const char *gr_bench_sibling(const char *name);
+/* Exit status to leave with, or -1. Options every benchmark has: -o FORMAT and those of the caller's table. */
+struct gr_bench_option {
+    const char *name; /* without dashes */
+    const char **value;
+    const char *help;
+};
+int gr_bench_options(const char *what, int argc, char **argv, enum gr_table_format *format,
+                     const struct gr_bench_option *options, int n_option);
+
+#endif

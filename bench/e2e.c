@@ -1,0 +1,234 @@
+/* graft-bench e2e: `graft run` as a user starts it, over the same prompts: plain, co-located (loop) and pair. Every
+ * repetition runs the three in turn, so that a slow minute of the machine hits all alike; the first is warm-up and does not
+ * count. Speeds are decode tokens per second (without the first token) over all prompts; the round is split into
+ *   draft:  the drafter's own compute,
+ *   verify: the target's forward pass,
+ *   host:   sampling, walk and commit on the target,
+ *   wire:   what is left of the wait from VERDICT to DRAFT: frames both ways, wake-ups, both I/O loops. */
+#include "bench/bench.h"
+#include "common/log.h"
+#include "common/parse.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define N_MODE 3
+#define N_PROMPT_MAX 64
+#define N_REP_MAX 50
+
+static const char *const default_prompts[] = {
+    "def fibonacci(n):\n",
+    "import os\nimport sys\n\n\ndef main(argv):\n    \"\"\"Entry point of the tool.\"\"\"\n",
+    "class Stack:\n    \"\"\"A last-in, first-out container.\"\"\"\n\n    def __init__(self):\n",
+    "def read_config(path):\n    with open(path) as f:\n        for line in f:\n",
+};
+
+struct options {
+    const char *model, *draft, *max_tokens, *reps, *nodes, *shape, *temperature, *transport, *prompts;
+};
+
+struct totals {
+    double tokens, seconds, accepted, drafts, rounds;
+    double draft_ms, verify_ms, wait_ms, host_ms;
+};
+
+static double get(const json_t *o, const char *key)
+{
+    return json_number_value(json_object_get(o, key));
+}
+
+/* Runs graft and reads its JSON. NULL: it failed (its error is on standard error). */
+static json_t *run_graft(char **argv)
+{
+    int fds[2];
+    if (pipe2(fds, O_CLOEXEC) != 0) {
+        log_error("pipe: %s", strerror(errno));
+        return NULL;
+    }
+    const pid_t pid = fork();
+    if (pid == 0) {
+        dup2(fds[1], STDOUT_FILENO);
+        execv(argv[0], argv);
+        log_error("cannot start %s: %s", argv[0], strerror(errno));
+        _exit(127);
+    }
+    close(fds[1]);
+    FILE *f = fdopen(fds[0], "r");
+    json_error_t error;
+    json_t *root = pid > 0 && f != NULL ? json_loadf(f, JSON_DISABLE_EOF_CHECK, &error) : NULL;
+    int status = 1;
+    if (f != NULL) {
+        fclose(f);
+    }
+    if (pid > 0) {
+        waitpid(pid, &status, 0);
+    }
+    if (status != 0) {
+        json_decref(root);
+        return NULL;
+    }
+    return root;
+}
+
+static bool measure(const struct options *o, int mode, const char *prompt, struct totals *t)
+{
+    const char *argv[32];
+    int n = 0;
+    const char *const fixed[] = {gr_bench_sibling("graft"), "run", "--json", "--ignore-eos", "--seed", "1",
+                                 "--model", o->model, "--prompt", prompt, "--max-tokens", o->max_tokens,
+                                 "--temperature", o->temperature};
+    const char *const speculative[] = {"--draft", o->draft, "--num-speculative-tokens", o->nodes,
+                                       "--tree-shape", o->shape};
+    for (size_t i = 0; i < GR_ARRAY_LEN(fixed); i++) {
+        argv[n++] = fixed[i];
+    }
+    for (size_t i = 0; mode > 0 && i < GR_ARRAY_LEN(speculative); i++) {
+        argv[n++] = speculative[i];
+    }
+    const char *transport = mode == 1 ? "loop" : mode == 2 ? o->transport : "";
+    if (transport[0] != '\0') {
+        argv[n++] = "--transport";
+        argv[n++] = transport;
+    }
+    argv[n] = NULL;
+    json_t *root = run_graft((char **)(uintptr_t)argv);
+    if (root == NULL) {
+        return false;
+    }
+    const json_t *m = json_object_get(root, "metrics");
+    const double generated = get(m, "completion_tokens") - 1;
+    const double rounds = get(m, "rounds");
+    t->tokens += generated;
+    t->seconds += generated / get(m, "decode_tokens_per_second");
+    t->accepted += get(m, "num_accepted_tokens");
+    t->drafts += get(m, "num_drafts");
+    t->rounds += rounds;
+    t->draft_ms += get(m, "draft_ms_per_round") * rounds;
+    t->verify_ms += get(m, "verify_ms_per_round") * rounds;
+    t->wait_ms += get(m, "wait_ms_per_round") * rounds;
+    t->host_ms += get(m, "host_ms_per_round") * rounds;
+    json_decref(root);
+    return true;
+}
+
+static void add_totals(struct totals *sum, const struct totals *t)
+{
+    sum->tokens += t->tokens;
+    sum->seconds += t->seconds;
+    sum->accepted += t->accepted;
+    sum->drafts += t->drafts;
+    sum->rounds += t->rounds;
+    sum->draft_ms += t->draft_ms;
+    sum->verify_ms += t->verify_ms;
+    sum->wait_ms += t->wait_ms;
+    sum->host_ms += t->host_ms;
+}
+
+static int load_prompts(const char *path, const char **prompt)
+{
+    if (path == NULL) {
+        memcpy(prompt, default_prompts, sizeof(default_prompts));
+        return (int)GR_ARRAY_LEN(default_prompts);
+    }
+    json_error_t error;
+    json_t *root = json_load_file(path, 0, &error);
+    int n = 0;
+    size_t i;
+    json_t *e;
+    json_array_foreach(root, i, e)
+    {
+        if (json_is_string(e) && n < N_PROMPT_MAX) {
+            prompt[n++] = json_string_value(e); /* root lives until the process ends */
+        }
+    }
+    if (n == 0) {
+        log_error("%s: a JSON array of prompt texts is wanted%s%s", path, root == NULL ? ": " : "",
+                  root == NULL ? error.text : "");
+    }
+    return n;
+}
+
+static void print_rows(struct gr_table *t, const struct options *o, double speed[N_MODE][N_REP_MAX], int n_rep,
+                       const struct totals *sum)
+{
+    static const char *const names[N_MODE] = {"plain", "co-located", "pair"};
+    const double plain = gr_mean(speed[0], n_rep);
+    for (int mode = 0; mode < N_MODE; mode++) {
+        const struct totals *s = &sum[mode];
+        const double rounds = s->rounds > 0 ? s->rounds : 1;
+        const double draft = mode > 0 ? s->draft_ms / rounds : 0;
+        const double host = s->host_ms / rounds;
+        gr_table_text(t, names[mode]);
+        gr_table_text(t, mode == 0 ? "-" : mode == 1 ? "loop" : o->transport[0] != '\0' ? o->transport : "auto");
+        gr_table_mean(t, speed[mode], n_rep, 1);
+        gr_table_number(t, gr_mean(speed[mode], n_rep) / plain, 2);
+        gr_table_number(t, s->drafts > 0 ? 1 + s->accepted / s->drafts : 1, 2);
+        gr_table_number(t, s->seconds * 1e3 / rounds, 3);
+        gr_table_number(t, draft, 3);
+        gr_table_number(t, mode > 0 ? fmax(s->wait_ms / rounds - draft, 0) : 0, 3);
+        gr_table_number(t, s->verify_ms / rounds, 3);
+        gr_table_number(t, host, 3);
+    }
+}
+
+int gr_bench_e2e(int argc, char **argv)
+{
+    struct options o = {.model = "models/demo/target", .draft = "models/demo/draft", .max_tokens = "256", .reps = "5",
+                        .nodes = "auto", .shape = "dynamic", .temperature = "0", .transport = ""};
+    const struct gr_bench_option options[] = {
+        {"model", &o.model, "target folder (default models/demo/target)"},
+        {"draft", &o.draft, "draft folder (default models/demo/draft)"},
+        {"max-tokens", &o.max_tokens, "tokens a prompt (default 256)"},
+        {"reps", &o.reps, "repetitions after the warm-up (default 5)"},
+        {"nodes", &o.nodes, "--num-speculative-tokens (default auto)"},
+        {"tree-shape", &o.shape, "dynamic | chain"},
+        {"temperature", &o.temperature, "default 0"},
+        {"transport", &o.transport, "of the pair (default: what graft run chooses)"},
+        {"prompts", &o.prompts, "JSON array of prompt texts (default: four short ones)"},
+    };
+    enum gr_table_format format;
+    int64_t n_rep = 0;
+    const int status = gr_bench_options("e2e", argc, argv, &format, options, (int)GR_ARRAY_LEN(options));
+    if (status >= 0) {
+        return status;
+    }
+    if (!gr_parse_int(o.reps, 1, N_REP_MAX, &n_rep)) {
+        log_error("--reps: `%s' is not a whole number from 1 to %d", o.reps, N_REP_MAX);
+        return 2;
+    }
+    const char *prompt[N_PROMPT_MAX];
+    const int n_prompt = load_prompts(o.prompts, prompt);
+    static double speed[N_MODE][N_REP_MAX];
+    struct totals sum[N_MODE] = {{0}};
+    for (int rep = -1; rep < (int)n_rep && n_prompt > 0; rep++) {
+        for (int mode = 0; mode < N_MODE; mode++) {
+            struct totals t = {0};
+            for (int p = 0; p < n_prompt; p++) {
+                if (!measure(&o, mode, prompt[p], &t)) {
+                    return 1;
+                }
+            }
+            if (rep >= 0) {
+                speed[mode][rep] = t.tokens / t.seconds;
+                add_totals(&sum[mode], &t);
+            }
+        }
+    }
+    if (n_prompt == 0) {
+        return 1;
+    }
+    static const char *const columns[] = {"mode", "transport", "tok/s", "x plain", "mean acceptance length",
+                                          "round ms", "draft ms", "wire ms", "verify ms", "host ms"};
+    struct gr_table t;
+    gr_table_begin(&t, format, stdout, "e2e", "decode tokens/s without the first token, mean +- stddev; mean acceptance "
+                   "length = 1 + accepted/drafts", columns, (int)GR_ARRAY_LEN(columns));
+    print_rows(&t, &o, speed, (int)n_rep, sum);
+    gr_table_end(&t);
+    return 0;
+}

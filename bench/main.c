@@ -1,0 +1,93 @@
+/* graft-bench: what it measures and how is told by each benchmark's --help and in docs/PERFORMANCE.md. */
+#include "bench/bench.h"
+#include "common/log.h"
+
+#include <libgen.h>
+#include <limits.h>
+#include <string.h>
+#include <unistd.h>
+
+static const struct {
+    const char *name, *help;
+    int (*run)(int argc, char **argv);
+} benches[] = {
+    {"e2e", "plain decoding, co-located pair and pair of processes, side by side", gr_bench_e2e},
+    {"stages", "a target pass at 1 to 64 rows and prefill, against max(bytes, operations)", gr_bench_stages},
+    {"kernels", "each operation of each CPU implementation", gr_bench_kernels},
+};
+
+const char *gr_bench_sibling(const char *name)
+{
+    static char path[2 * PATH_MAX];
+    char self[PATH_MAX];
+    const ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+    self[n > 0 ? n : 0] = '\0';
+    snprintf(path, sizeof(path), "%s/%s", dirname(self), name);
+    return path;
+}
+
+int gr_bench_options(const char *what, int argc, char **argv, enum gr_table_format *format,
+                     const struct gr_bench_option *options, int n_option)
+{
+    *format = GR_TABLE_MD;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            printf("usage: graft-bench %s [-o md|csv|json|jsonl] [options]\n\n", what);
+            for (int k = 0; k < n_option; k++) {
+                printf("  --%-16s %s\n", options[k].name, options[k].help);
+            }
+            return 0;
+        }
+        if (i + 1 >= argc) {
+            log_error("%s: unknown option, or it needs a value; see graft-bench %s --help", argv[i], what);
+            return 2;
+        }
+        if (strcmp(argv[i], "-o") == 0) {
+            if (gr_table_format_by_name(argv[++i], format) != GR_OK) {
+                log_error("-o: `%s' is not one of md, csv, json, jsonl", argv[i]);
+                return 2;
+            }
+            continue;
+        }
+        const struct gr_bench_option *found = NULL;
+        for (int k = 0; k < n_option; k++) {
+            if (strncmp(argv[i], "--", 2) == 0 && strcmp(argv[i] + 2, options[k].name) == 0) {
+                found = &options[k];
+            }
+        }
+        if (found == NULL) {
+            log_error("unknown option %s; see graft-bench %s --help", argv[i], what);
+            return 2;
+        }
+        *found->value = argv[++i];
+    }
+    return -1;
+}
+
+static void usage(FILE *out)
+{
+    fprintf(out, "usage: graft-bench BENCHMARK [-o md|csv|json|jsonl] [options]\n\n");
+    for (size_t i = 0; i < GR_ARRAY_LEN(benches); i++) {
+        fprintf(out, "  %-10s %s\n", benches[i].name, benches[i].help);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    gr_log_init("graft-bench");
+    if (argc < 2) {
+        usage(stderr);
+        return 2;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+        usage(stdout);
+        return 0;
+    }
+    for (size_t i = 0; i < GR_ARRAY_LEN(benches); i++) {
+        if (strcmp(argv[1], benches[i].name) == 0) {
+            return benches[i].run(argc - 1, argv + 1);
+        }
+    }
+    log_error("unknown benchmark `%s'; see graft-bench --help", argv[1]);
+    return 2;
+}

@@ -1,0 +1,36 @@
+/* Rows of results in the manner of llama-bench: markdown, CSV, JSON or JSON lines, after a provenance header (version,
+ * machine, date, command). Values are text or numbers with a spread. */
+#ifndef GR_BENCH_TABLE_H
+#define GR_BENCH_TABLE_H
+
+#include "common/status.h"
+
+#include <stdio.h>
+
+#define GR_TABLE_COLUMN_MAX 24
+
+enum gr_table_format { GR_TABLE_MD, GR_TABLE_CSV, GR_TABLE_JSON, GR_TABLE_JSONL };
+
+struct gr_table {
+    enum gr_table_format format;
+    FILE *out;
+    int n_column, n_row, at;
+    const char *column[GR_TABLE_COLUMN_MAX]; /* borrowed */
+};
+
+/* GR_ENOTFOUND: not one of md, csv, json, jsonl. */
+GR_NODISCARD enum gr_status gr_table_format_by_name(const char *name, enum gr_table_format *out);
+/* Prints the header. what: the benchmark's name; note: one line about method, or NULL. */
+void gr_table_begin(struct gr_table *t, enum gr_table_format format, FILE *out, const char *what, const char *note,
+                    const char *const *column, int n_column);
+void gr_table_text(struct gr_table *t, const char *text);
+void gr_table_number(struct gr_table *t, double value, int n_digit);
+/* mean +- stddev over n samples */
+void gr_table_mean(struct gr_table *t, const double *sample, int n, int n_digit);
+void gr_table_end(struct gr_table *t);
+
+double gr_mean(const double *sample, int n);
+double gr_stddev(const double *sample, int n); /* of the sample, n - 1; 0 for n < 2 */
+double gr_median(double *sample, int n);       /* sorts */
+
+#endif

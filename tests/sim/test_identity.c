@@ -1,0 +1,233 @@
+/* Identity, bit for bit, with the demo models in one process: the text of a session is plain decoding's, whatever the
+ * tree's size and shape, the temperature, the company and the instruction set. GRAFT_TEST_LONG=1 adds prompts of 4k tokens
+ * and every combination of sessions. */
+#include "model/llama.h"
+#include "tests/sim/sim.h"
+
+#include <jansson.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#define ROOT GR_SOURCE_ROOT
+#define N_SESSION 8
+#define LIMIT_NS (1000000ull * 1000000000ull)
+
+static const float temperatures[] = {0.0f, 0.7f, 1.3f};
+static int32_t prompt[N_SESSION][8192];
+static uint32_t n_prompt[N_SESSION];
+static struct gr_lm *target_lm, *draft_lm;
+
+static struct gr_lm *load(const char *name, const char *isa, int n_scratch)
+{
+    char dir[512];
+    snprintf(dir, sizeof(dir), "%s/models/demo/%s", ROOT, name);
+    struct gr_lm *lm = NULL;
+    const struct gr_llama_config c = {.dir = dir, .isa = isa, .n_ctx_max = 8192, .n_row_max = 1024, .n_out_max = 640,
+                                      .n_pool_block = N_SESSION * 8192 / 16 / 4, .n_scratch_block = N_SESSION * n_scratch};
+    return gr_llama_create(&c, NULL, NULL, &lm) == GR_OK ? lm : NULL;
+}
+
+static struct sim_config sim_config_of(struct gr_lm *target, struct gr_lm *draft)
+{
+    return (struct sim_config){.seed = 1, .target_lm = target, .draft_lm = draft, .n_session_max = N_SESSION,
+                               .prefill_chunk = 256, .round_deadline_ns = 1000000000};
+}
+
+struct shape {
+    uint32_t n_node, shape;
+};
+
+static struct gr_session_request request_of(int i, float temperature, uint32_t n_token, const struct shape *shape)
+{
+    struct gr_session_request r = {
+        .prompt = prompt[i], .n_prompt = n_prompt[i], .max_tokens = n_token,
+        .sampling = {.temperature = temperature, .top_p = 1.0f, .seed = 1000 + (uint64_t)i}};
+    if (i % 3 == 1 && temperature > 0.0f) { /* rows of one pass with different processors */
+        r.sampling.top_k = 40;
+        r.sampling.top_p = 0.9f;
+    } else if (i % 3 == 2 && temperature > 0.0f) {
+        r.sampling.min_p = 0.05f;
+    }
+    if (shape != NULL) {
+        r.want_draft = true;
+        r.n_node = shape->n_node;
+        r.tree_shape = shape->shape;
+        r.draft_depth = 8;
+        r.draft_top_k = 10;
+    }
+    return r;
+}
+
+/* Runs sessions begin .. begin + n - 1 together. */
+static struct sim *run(struct gr_lm *target, struct gr_lm *draft, int begin, int n, float temperature,
+                       uint32_t n_token, const struct shape *shape)
+{
+    const struct sim_config c = sim_config_of(target, draft);
+    struct sim *s = sim_create(&c);
+    for (int i = 0; i < n; i++) {
+        const struct gr_session_request r = request_of(begin + i, temperature, n_token, shape);
+        sim_submit(s, &r);
+    }
+    assert_true(sim_run(s, LIMIT_NS));
+    return s;
+}
+
+static void assert_same(const struct sim_result *a, const struct sim_result *b)
+{
+    assert_int_equal(a->n_token, b->n_token);
+    assert_int_equal(a->finish, b->finish);
+    assert_memory_equal(a->token, b->token, a->n_token * sizeof(int32_t));
+}
+
+/* Plain decoding, one session at a time: what everything else must equal. */
+static void plain_text(float temperature, uint32_t n_token, struct sim *out[N_SESSION])
+{
+    for (int i = 0; i < N_SESSION; i++) {
+        out[i] = run(target_lm, NULL, i, 1, temperature, n_token, NULL);
+        assert_int_equal(sim_target_counters(out[i])->n_tree_round, 0);
+        assert_int_equal(sim_result(out[i], 0)->metrics.num_drafts, 0);
+    }
+}
+
+static void sweep(float temperature, uint32_t n_token, const struct shape *shapes, int n_shape, const int *counts,
+                  int n_count)
+{
+    struct sim *plain[N_SESSION];
+    plain_text(temperature, n_token, plain);
+    for (int k = 0; k < n_shape; k++) {
+        for (int c = 0; c < n_count; c++) {
+            struct sim *s = run(target_lm, draft_lm, 0, counts[c], temperature, n_token, &shapes[k]);
+            uint64_t n_accepted = 0;
+            uint64_t n_draft = 0;
+            for (int i = 0; i < counts[c]; i++) {
+                assert_same(sim_result(plain[i], 0), sim_result(s, i));
+                n_accepted += sim_result(s, i)->metrics.num_accepted_tokens;
+                n_draft += sim_result(s, i)->metrics.num_drafts;
+            }
+            assert_true(n_accepted > 0); /* speculation took place */
+            print_message("# T %.1f, %s of %u, %d sessions: mean acceptance length %.2f\n", (double)temperature,
+                          shapes[k].shape == GR_SHAPE_CHAIN ? "chain" : "tree", shapes[k].n_node, counts[c],
+                          1.0 + (double)n_accepted / (double)n_draft);
+            sim_destroy(s);
+        }
+    }
+    for (int i = 0; i < N_SESSION; i++) {
+        sim_destroy(plain[i]);
+    }
+}
+
+static const struct shape all_shapes[] = {
+    {1, GR_SHAPE_DYNAMIC}, {4, GR_SHAPE_DYNAMIC}, {16, GR_SHAPE_DYNAMIC}, {63, GR_SHAPE_DYNAMIC},
+    {1, GR_SHAPE_CHAIN},   {4, GR_SHAPE_CHAIN},   {16, GR_SHAPE_CHAIN},   {63, GR_SHAPE_CHAIN},
+};
+
+static void test_trees_temperatures(void **state)
+{
+    (void)state;
+    for (size_t t = 0; t < GR_ARRAY_LEN(temperatures); t++) {
+        sweep(temperatures[t], 40, all_shapes, GR_ARRAY_LEN(all_shapes), (const int[]){N_SESSION}, 1);
+    }
+}
+
+static void test_session_counts(void **state)
+{
+    (void)state;
+    sweep(0.7f, 32, &all_shapes[2], 1, (const int[]){1, 2, 3, 4, 5, 6, 7}, 7);
+}
+
+/* One drafted run on each instruction set: equal tokens. (That their values are equal bits is check_kernels' job; here
+ * the whole runtime is compared, logits included.) */
+static void test_instruction_sets(void **state)
+{
+    (void)state;
+    static const char *const isas[] = {"avx512", "avx2", "c"};
+    struct sim *want = run(target_lm, draft_lm, 0, 3, 0.7f, 8, &all_shapes[1]);
+    int n_run = 0;
+    for (size_t i = 0; i < GR_ARRAY_LEN(isas); i++) {
+        struct gr_lm *target = load("target", isas[i], 4);
+        struct gr_lm *draft = load("draft", isas[i], 16);
+        if (target == NULL || draft == NULL) {
+            print_message("# %s: not supported by this machine\n", isas[i]);
+            gr_lm_destroy(target);
+            gr_lm_destroy(draft);
+            continue;
+        }
+        assert_string_equal(target->numerics_id, target_lm->numerics_id);
+        struct sim *s = run(target, draft, 0, 3, 0.7f, 8, &all_shapes[1]);
+        for (int k = 0; k < 3; k++) {
+            assert_same(sim_result(want, k), sim_result(s, k));
+        }
+        sim_destroy(s);
+        gr_lm_destroy(target);
+        gr_lm_destroy(draft);
+        n_run++;
+    }
+    assert_true(n_run >= 1);
+    sim_destroy(want);
+}
+
+static void test_long_matrix(void **state)
+{
+    (void)state;
+    if (getenv("GRAFT_TEST_LONG") == NULL) {
+        skip();
+    }
+    for (int i = 0; i < N_SESSION; i++) { /* 4k tokens: the prompts repeated in turn */
+        uint32_t n = n_prompt[i];
+        for (int k = i + 1; n < 4096; k++) {
+            const uint32_t m = n_prompt[k % N_SESSION] < 256 ? n_prompt[k % N_SESSION] : 256;
+            memcpy(prompt[i] + n, prompt[k % N_SESSION], m * sizeof(int32_t));
+            n += m;
+        }
+        n_prompt[i] = 4096;
+    }
+    for (size_t t = 0; t < GR_ARRAY_LEN(temperatures); t++) {
+        sweep(temperatures[t], 48, all_shapes, GR_ARRAY_LEN(all_shapes), (const int[]){1, 2, 4}, 3);
+    }
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    json_error_t error;
+    json_t *root = json_load_file(ROOT "/tests/golden/demo-greedy.json", 0, &error);
+    json_t *cases = json_object_get(root, "cases");
+    if (cases == NULL) {
+        return -1;
+    }
+    for (int i = 0; i < N_SESSION; i++) {
+        json_t *ids = json_object_get(json_array_get(cases, (size_t)i), "prompt_ids");
+        n_prompt[i] = (uint32_t)json_array_size(ids);
+        for (size_t k = 0; k < n_prompt[i]; k++) {
+            prompt[i][k] = (int32_t)json_integer_value(json_array_get(ids, k));
+        }
+    }
+    json_decref(root);
+    target_lm = load("target", NULL, 4);
+    draft_lm = load("draft", NULL, 16);
+    return target_lm != NULL && draft_lm != NULL ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    gr_lm_destroy(target_lm);
+    gr_lm_destroy(draft_lm);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_trees_temperatures),
+        cmocka_unit_test(test_session_counts),
+        cmocka_unit_test(test_instruction_sets),
+        cmocka_unit_test(test_long_matrix),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
