@@ -2,6 +2,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/no_alloc.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -304,6 +305,7 @@ void gr_grower_run(struct gr_grower *g, struct gr_draft_job *job)
 {
     const uint64_t t0 = gr_clock_ns();
     GR_ASSERT(job->n_seq <= g->n_seq_max);
+    gr_no_alloc_begin();
     g->job = job;
     for (int i = 0; i < job->n_seq; i++) {
         gr_tree_builder_begin(&g->builder[i], &job->seq[i].tree_config);
@@ -313,5 +315,6 @@ void gr_grower_run(struct gr_grower *g, struct gr_draft_job *job)
     for (int i = 0; i < job->n_seq; i++) {
         gr_tree_builder_finish(&g->builder[i], &job->seq[i].tree, job->seq[i].slot);
     }
+    gr_no_alloc_end();
     job->compute_ns = gr_clock_ns() - t0;
 }

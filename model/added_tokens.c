@@ -1,4 +1,5 @@
-/* Finds added tokens in text: leftmost first, then longest, as Hugging Face's AddedVocabulary does. */
+/* Finds added tokens in text: leftmost first, then longest, as Hugging Face's AddedVocabulary does.
+ */
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -135,7 +136,8 @@ static bool is_word(int32_t c)
 /* The character at p, and its length; 0 at the end. */
 static size_t char_at(const char *p, size_t n, int32_t *out)
 {
-    utf8proc_ssize_t len = n == 0 ? 0 : utf8proc_iterate((const uint8_t *)p, (utf8proc_ssize_t)n, out);
+    utf8proc_ssize_t len =
+        n == 0 ? 0 : utf8proc_iterate((const uint8_t *)p, (utf8proc_ssize_t)n, out);
     return len > 0 ? (size_t)len : 0;
 }
 
@@ -161,8 +163,8 @@ static bool is_single_word(const char *text, size_t len, size_t begin, size_t en
     return char_at(text + end, len - end, &c) == 0 || !is_word(c);
 }
 
-/* The token whose trie text begins at text, and that text's length (NFC can make it another one than
- * the content's). */
+/* The token whose trie text begins at text, and that text's length (NFC can make it another one
+ * than the content's). */
 static const struct gr_added_token *longest_at(const struct gr_tokenizer *tok,
                                                const struct gr_trie *trie, const char *text,
                                                size_t len, size_t *n_out)

@@ -1,5 +1,5 @@
-/* Byte pair merging of one pre-token: a linked list of symbols and a heap of possible merges, so that n
- * bytes cost O(n log n). The order is Hugging Face's: lowest rank first, then leftmost. */
+/* Byte pair merging of one pre-token: a linked list of symbols and a heap of possible merges, so
+ * that n bytes cost O(n log n). The order is Hugging Face's: lowest rank first, then leftmost. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 #include "model/tokenizer_internal.h"
 
 struct symbol {
-    int32_t id; /* -1: swallowed by its left neighbour */
+    int32_t id;         /* -1: swallowed by its left neighbour */
     int32_t prev, next; /* -1: none */
 };
 
@@ -17,9 +17,9 @@ struct candidate {
 };
 
 struct gr_bpe_scratch {
-    struct symbol *symbols;  /* [cap] */
-    struct candidate *heap;  /* [3 cap]: n - 1 at first, and two more for each of n - 1 merges */
-    int32_t *ids;            /* [cap] */
+    struct symbol *symbols; /* [cap] */
+    struct candidate *heap; /* [3 cap]: n - 1 at first, and two more for each of n - 1 merges */
+    int32_t *ids;           /* [cap] */
     size_t cap, n_heap;
 };
 
@@ -163,8 +163,7 @@ static void consider(const struct gr_tokenizer *tok, struct gr_bpe_scratch *s, i
     if (right < 0) {
         return;
     }
-    const struct gr_merge_slot *m = probe(&tok->merges, s->symbols[left].id,
-                                          s->symbols[right].id);
+    const struct gr_merge_slot *m = probe(&tok->merges, s->symbols[left].id, s->symbols[right].id);
     if (m->key != UINT64_MAX) {
         uint64_t order = (uint64_t)m->rank << 32 | (uint32_t)left;
         heap_push(s, (struct candidate){.order = order, .id = m->id});

@@ -1,5 +1,6 @@
-/* Ids to bytes and text. What is not UTF-8 becomes U+FFFD, one for each maximal subpart, the rule of the
- * Unicode Standard (sec. 3.9) that Rust's from_utf8_lossy, and so Hugging Face's decoder, follows. */
+/* Ids to bytes and text. What is not UTF-8 becomes U+FFFD, one for each maximal subpart, the rule
+ * of the Unicode Standard (sec. 3.9) that Rust's from_utf8_lossy, and so Hugging Face's decoder,
+ * follows. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,8 +48,8 @@ enum gr_utf8_kind gr_utf8_next(const uint8_t *p, size_t n, size_t *len_out)
     return GR_UTF8_CHAR;
 }
 
-/* Writes the text of p[0, n) to out (room for 3 n bytes), returns its length. A partial character at the
- * end is left: *n_left_out says how many bytes. */
+/* Writes the text of p[0, n) to out (room for 3 n bytes), returns its length. A partial character
+ * at the end is left: *n_left_out says how many bytes. */
 static size_t to_text(const uint8_t *p, size_t n, char *out, size_t *n_left_out)
 {
     size_t n_out = 0;

@@ -7,9 +7,10 @@
 #include "model/hf_config.h"
 #include "model/safetensors.h"
 
-/* xxh3 of the config's numbers, and of every tensor's name, dtype, shape and up to four sampled pages
- * (the whole tensor when it is no larger). Independent of the sharding and of the order in the files. bos
- * and eos ids are left out: they say when to stop, not what the model computes, and are edited by hand. */
+/* xxh3 of the config's numbers, and of every tensor's name, dtype, shape and up to four sampled
+ * pages (the whole tensor when it is no larger). Independent of the sharding and of the order in
+ * the files. bos and eos ids are left out: they say when to stop, not what the model computes, and
+ * are edited by hand. */
 uint64_t gr_model_fingerprint(const struct gr_hf_config *config, const struct gr_safetensors *st);
 
 #endif

@@ -341,16 +341,16 @@ static enum gr_status parse_capture(const struct gr_json_where *w, const char *k
         const json_t *value = json_array_get(list, i);
         long long id = json_is_integer(value) ? json_integer_value(value) : -1;
         if (id < base || id >= GR_HF_N_LAYER_MAX || (i > 0 && id - base <= layers[i - 1])) {
-            log_error("%s: %s%s[%zu]: must be integers %d..%d in rising order", w->name,
-                      w->prefix, key, i, base, GR_HF_N_LAYER_MAX - 1);
+            log_error("%s: %s%s[%zu]: must be integers %d..%d in rising order", w->name, w->prefix,
+                      key, i, base, GR_HF_N_LAYER_MAX - 1);
             return GR_EFORMAT;
         }
         layers[i] = (int)id - base;
     }
     if (c->has_capture &&
         ((size_t)c->n_capture != n || memcmp(c->capture_layer, layers, sizeof(layers)) != 0)) {
-        log_error("%s: %s%s and the same list in eagle_config differ; keep one", w->name,
-                  w->prefix, key);
+        log_error("%s: %s%s and the same list in eagle_config differ; keep one", w->name, w->prefix,
+                  key);
         return GR_EFORMAT;
     }
     c->has_capture = true;
@@ -423,8 +423,8 @@ static enum gr_status parse_gptoss(const struct gr_json_where *w, struct gr_hf_c
     int n_used = c->n_expert_used;
     GR_TRY(gr_json_int(w, "num_experts_per_tok", n_used == 0, 1, c->n_expert, &n_used));
     if (c->n_expert_used != 0 && n_used != c->n_expert_used) {
-        log_error("%s: num_experts_per_tok = %d and experts_per_token = %d differ", w->name,
-                  n_used, c->n_expert_used);
+        log_error("%s: num_experts_per_tok = %d and experts_per_token = %d differ", w->name, n_used,
+                  c->n_expert_used);
         return GR_EFORMAT;
     }
     c->n_expert_used = n_used;
@@ -443,8 +443,8 @@ static enum gr_status refuse_sliding_layers(const struct gr_json_where *w)
     for (size_t l = 0; l < json_array_size(list); l++) {
         const char *text = json_string_value(json_array_get(list, l));
         if (text == NULL || strcmp(text, "full_attention") != 0) {
-            log_error("%s: layer_types[%zu] %.40s is not supported; known: full_attention",
-                      w->name, l, text != NULL ? text : "(not a string)");
+            log_error("%s: layer_types[%zu] %.40s is not supported; known: full_attention", w->name,
+                      l, text != NULL ? text : "(not a string)");
             return GR_EUNSUPPORTED;
         }
     }

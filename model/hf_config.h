@@ -1,6 +1,6 @@
-/* Reads a Hugging Face model folder's config.json (and the eos ids of generation_config.json) into one
- * plain struct. Every number is range-checked; a bad one is an error that names file, key, value and limit.
- * Pure apart from file reading; any thread may call. The struct owns nothing. */
+/* Reads a Hugging Face model folder's config.json (and the eos ids of generation_config.json) into
+ * one plain struct. Every number is range-checked; a bad one is an error that names file, key,
+ * value and limit. Pure apart from file reading; any thread may call. The struct owns nothing. */
 #ifndef GR_MODEL_HF_CONFIG_H
 #define GR_MODEL_HF_CONFIG_H
 
@@ -17,8 +17,9 @@
 enum gr_rope_kind { GR_ROPE_PLAIN, GR_ROPE_LLAMA3, GR_ROPE_YARN };
 
 struct gr_hf_config {
-    /* One of gr_hf_architectures(). The alias Eagle3LlamaForCausalLM is stored under its other name,
-     * LlamaForCausalLMEagle3. Whether this build can run it is the model loader's decision. */
+    /* One of gr_hf_architectures(). The alias Eagle3LlamaForCausalLM is stored under its other
+     * name, LlamaForCausalLMEagle3. Whether this build can run it is the model loader's decision.
+     */
     char architecture[64];
     char model_type[32]; /* "" when absent */
     char dtype[16];      /* "bfloat16"; "" when absent. Key dtype or torch_dtype */
@@ -26,27 +27,28 @@ struct gr_hf_config {
     float rms_eps;
     double rope_theta; /* 0: not given by an EAGLE-3 head, which then takes the target's */
     bool tie_embeddings, attention_bias, mlp_bias;
-    int bos_id;                 /* -1: none */
+    int bos_id;                  /* -1: none */
     int eos_id[GR_HF_N_EOS_MAX]; /* generation_config.json overrides config.json */
     int n_eos;
     enum gr_rope_kind rope_kind;
-    struct {                              /* zero unless the kind uses the field */
-        double factor;                    /* llama3, yarn */
-        double low_freq_factor;           /* llama3 */
-        double high_freq_factor;          /* llama3 */
-        double beta_fast, beta_slow;      /* yarn; default 32 and 1 */
-        double attention_factor;          /* yarn: scales cos and sin; default 0.1 ln(factor) + 1 */
-        int original_max_pos;             /* llama3, yarn */
-        bool truncate;                    /* yarn: floor and ceil of the correction range; default true */
+    struct {                         /* zero unless the kind uses the field */
+        double factor;               /* llama3, yarn */
+        double low_freq_factor;      /* llama3 */
+        double high_freq_factor;     /* llama3 */
+        double beta_fast, beta_slow; /* yarn; default 32 and 1 */
+        double attention_factor;     /* yarn: scales cos and sin; default 0.1 ln(factor) + 1 */
+        int original_max_pos;        /* llama3, yarn */
+        bool truncate; /* yarn: floor and ceil of the correction range; default true */
     } rope;
 
     /* EAGLE-3 heads only; else zero. */
     int draft_n_vocab; /* draft_vocab_size; n_vocab when the head has no reduced vocabulary */
     int target_hidden; /* target_hidden_size; 0: not given, same as hidden */
-    bool has_capture;  /* false: the config is silent, default is layers 1, L/2 - 1, L - 4 of the target */
+    bool has_capture;  /* false: the config is silent, default is layers 1, L/2 - 1, L - 4 of the
+                          target */
     int n_capture;
-    /* capture_layer[i] = l: the OUTPUT of target layer l, that is the hidden state that enters l + 1.
-     * (eagle_config.eagle_aux_hidden_state_layer_ids as written; the top-level spelling of the
+    /* capture_layer[i] = l: the OUTPUT of target layer l, that is the hidden state that enters l
+     * + 1. (eagle_config.eagle_aux_hidden_state_layer_ids as written; the top-level spelling of the
      * speculators format counts hidden states, so it is stored less one.) Strictly increasing. */
     int capture_layer[GR_HF_N_CAPTURE_MAX];
     bool norm_before_residual;

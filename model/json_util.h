@@ -1,5 +1,5 @@
-/* Reading JSON that comes from outside: each getter checks type and range and logs one line that names
- * file, key, value and limit. Used by the readers of model folders; stateless. */
+/* Reading JSON that comes from outside: each getter checks type and range and logs one line that
+ * names file, key, value and limit. Used by the readers of model folders; stateless. */
 #ifndef GR_MODEL_JSON_UTIL_H
 #define GR_MODEL_JSON_UTIL_H
 
@@ -9,8 +9,8 @@
 
 #include "common/status.h"
 
-/* Whole file, at most max_bytes, NUL-terminated behind len; owned by the caller (free). A missing file
- * is GR_ENOTFOUND and is logged only if `required`. */
+/* Whole file, at most max_bytes, NUL-terminated behind len; owned by the caller (free). A missing
+ * file is GR_ENOTFOUND and is logged only if `required`. */
 GR_NODISCARD enum gr_status gr_file_read(const char *path, size_t max_bytes, bool required,
                                          char **data_out, size_t *len_out);
 
@@ -21,8 +21,8 @@ GR_NODISCARD enum gr_status gr_path_join(char *path, size_t cap, const char *dir
 GR_NODISCARD enum gr_status gr_json_parse_object(const char *name, const char *json, size_t len,
                                                  json_t **out);
 
-/* Getters. name: file; where: "" or a prefix such as "rope_scaling." for messages. A key that is missing
- * or null leaves *out alone when `required` is false. */
+/* Getters. name: file; where: "" or a prefix such as "rope_scaling." for messages. A key that is
+ * missing or null leaves *out alone when `required` is false. */
 struct gr_json_where {
     const char *name;
     const char *prefix;

@@ -24,9 +24,9 @@
 #define SHAPE_TEXT_BYTES (GR_ST_N_DIM_MAX * 21 + 3)
 
 struct shard {
-    char *path;    /* owned; for messages */
-    char *file;    /* points into path: name inside the folder */
-    void *map;     /* NULL: borrowed memory */
+    char *path; /* owned; for messages */
+    char *file; /* points into path: name inside the folder */
+    void *map;  /* NULL: borrowed memory */
     const uint8_t *bytes;
     size_t len;
     json_t *header; /* owned; the tensors' names live in it */
@@ -119,8 +119,9 @@ static enum gr_status parse_dtype(const struct shard *s, const char *name, const
             return GR_OK;
         }
     }
-    log_error("%s: tensor %s: dtype %.20s is not known (BF16, F16, F32, F8_E4M3, U8, I64, BOOL ...)",
-              s->path, name, text != NULL ? text : "(not a string)");
+    log_error(
+        "%s: tensor %s: dtype %.20s is not known (BF16, F16, F32, F8_E4M3, U8, I64, BOOL ...)",
+        s->path, name, text != NULL ? text : "(not a string)");
     return text != NULL ? GR_EUNSUPPORTED : GR_EFORMAT;
 }
 
@@ -247,8 +248,7 @@ static enum gr_status check_metadata(const struct shard *s, const json_t *meta)
     }
     for (void *it = json_object_iter(obj); it != NULL; it = json_object_iter_next(obj, it)) {
         if (!json_is_string(json_object_iter_value(it))) {
-            log_error("%s: __metadata__ %.64s must be a string", s->path,
-                      json_object_iter_key(it));
+            log_error("%s: __metadata__ %.64s must be a string", s->path, json_object_iter_key(it));
             return GR_EFORMAT;
         }
     }
@@ -467,8 +467,8 @@ static enum gr_status check_file_name(const char *index, const char *tensor, con
 }
 
 /* Sets the shards from the files that the index names, each once. */
-static enum gr_status shards_of_index(struct gr_safetensors *st, const char *index,
-                                      const char *dir, const json_t *weight_map)
+static enum gr_status shards_of_index(struct gr_safetensors *st, const char *index, const char *dir,
+                                      const json_t *weight_map)
 {
     json_t *map = (json_t *)(uintptr_t)weight_map;
     GR_TRY(alloc_shards(st, GR_ST_N_SHARD_MAX));
@@ -691,8 +691,8 @@ enum gr_status gr_safetensors_take(const struct gr_safetensors *st, const char *
         (n_dim > 0 && memcmp(t->shape, shape, (size_t)n_dim * sizeof(*shape)) != 0)) {
         shape_text(t->n_dim, t->shape, have);
         log_error("%s: tensor %s: expected %s %s by config.json, found %s %s",
-                  gr_safetensors_file(st, (size_t)(t - st->tensors)), name,
-                  gr_st_dtype_name(dtype), want, gr_st_dtype_name(t->dtype), have);
+                  gr_safetensors_file(st, (size_t)(t - st->tensors)), name, gr_st_dtype_name(dtype),
+                  want, gr_st_dtype_name(t->dtype), have);
         return GR_EMISMATCH;
     }
     *data_out = t->data;

@@ -1,7 +1,8 @@
-/* Read-only view of the weights of a Hugging Face model folder: model.safetensors, or the shards that
- * model.safetensors.index.json names. Files are mapped, never copied; every header field is checked
- * before use. Owned by the model that opened it; tensors and names are borrowed and live until close.
- * Marking tensors as used is not locked: one thread loads. Reading afterwards: any thread. */
+/* Read-only view of the weights of a Hugging Face model folder: model.safetensors, or the shards
+ * that model.safetensors.index.json names. Files are mapped, never copied; every header field is
+ * checked before use. Owned by the model that opened it; tensors and names are borrowed and live
+ * until close. Marking tensors as used is not locked: one thread loads. Reading afterwards: any
+ * thread. */
 #ifndef GR_MODEL_SAFETENSORS_H
 #define GR_MODEL_SAFETENSORS_H
 
@@ -68,13 +69,14 @@ void gr_safetensors_close(struct gr_safetensors *st); /* NULL is legal */
 /* NULL when there is none (no error, nothing logged). Marks the tensor as used. */
 const struct gr_tensor *gr_safetensors_find(const struct gr_safetensors *st, const char *name);
 
-/* The tensor must be there with just this dtype and shape; else an error that names it and its file. */
+/* The tensor must be there with just this dtype and shape; else an error that names it and its
+ * file. */
 GR_NODISCARD enum gr_status gr_safetensors_take(const struct gr_safetensors *st, const char *name,
                                                 enum gr_st_dtype dtype, int n_dim,
                                                 const int64_t *shape, const void **data_out);
 
-/* Every tensor must have been found or taken. Buffers that are no weights (".rotary_emb.inv_freq" and the
- * like) may stay unused. */
+/* Every tensor must have been found or taken. Buffers that are no weights (".rotary_emb.inv_freq"
+ * and the like) may stay unused. */
 GR_NODISCARD enum gr_status gr_safetensors_check_all_used(const struct gr_safetensors *st);
 
 /* All tensors sorted by name, whatever the sharding. Does not mark. */

@@ -1,6 +1,6 @@
-/* Compiles the patterns of tokenizer.json. They are written for Oniguruma (Ruby syntax); this file lets
- * through the part of that syntax which PCRE2 reads alike, and refuses the rest by name.
- * \s is spelled out: PCRE2's also has U+180E, which is no White_Space. */
+/* Compiles the patterns of tokenizer.json. They are written for Oniguruma (Ruby syntax); this file
+ * lets through the part of that syntax which PCRE2 reads alike, and refuses the rest by name. \s is
+ * spelled out: PCRE2's also has U+180E, which is no White_Space. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,7 +8,7 @@
 #include "model/tokenizer_internal.h"
 
 #define WHITE_SPACE                                                                                \
-    "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}"     \
+    "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}"    \
     "\\x{205f}\\x{3000}"
 
 struct translation {
@@ -76,8 +76,8 @@ static enum gr_status translate_escape(struct translation *t)
         t->p += 2;
         return GR_OK;
     }
-    bool is_punct = c > ' ' && c < 0x7f && !((c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') ||
-                                             (c >= 'a' && c <= 'z'));
+    bool is_punct = c > ' ' && c < 0x7f &&
+                    !((c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z'));
     if (is_punct || (c != '\0' && strchr("drntf", c) != NULL)) {
         copy(t, 2);
         return GR_OK;

@@ -1,4 +1,5 @@
-/* Encoding: text -> runs of valid UTF-8 -> added tokens -> NFC -> added tokens that match normalized text
+/* Encoding: text -> runs of valid UTF-8 -> added tokens -> NFC -> added tokens that match
+ * normalized text
  * -> regex splits -> BPE. Everything a call needs is taken and given back by the call, so that one
  * tokenizer serves many threads. */
 #include "model/tokenizer.h"
@@ -122,8 +123,8 @@ static enum gr_status encode_unnormalized(struct encoder *e, const char *text, s
     if (e->tok->nfc) {
         GR_TRY(gr_tok_nfc(text, len, &nfc, &nfc_len));
     }
-    enum gr_status st = encode_added(e, &e->tok->normalized_trie, nfc != NULL ? nfc : text,
-                                     nfc_len, encode_plain);
+    enum gr_status st =
+        encode_added(e, &e->tok->normalized_trie, nfc != NULL ? nfc : text, nfc_len, encode_plain);
     free(nfc);
     return st;
 }

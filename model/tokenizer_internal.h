@@ -64,7 +64,7 @@ struct gr_split {
 };
 
 struct gr_tokenizer {
-    char *arena; /* owned: all token bytes */
+    char *arena;                  /* owned: all token bytes */
     struct gr_tok_entry *entries; /* [n_vocab], owned */
     int32_t n_vocab;
     int32_t byte_id[256];

@@ -37,8 +37,9 @@ static void init_alphabet(struct loader *ld)
     }
 }
 
-/* Bytes that a vocabulary string stands for, written to out (no longer than the string). False: it has
- * a character outside the alphabet; such a token stands for its own UTF-8 (as in Hugging Face). */
+/* Bytes that a vocabulary string stands for, written to out (no longer than the string). False: it
+ * has a character outside the alphabet; such a token stands for its own UTF-8 (as in Hugging Face).
+ */
 static bool decode_alphabet(const struct loader *ld, const char *text, size_t len, char *out,
                             size_t *len_out)
 {
@@ -222,7 +223,8 @@ static bool append_part(const struct loader *ld, const char *text, size_t len, c
                         size_t *n)
 {
     size_t more;
-    if (len == 0 || len > GR_TOKEN_BYTES_MAX || !decode_alphabet(ld, text, len, bytes + *n, &more)) {
+    if (len == 0 || len > GR_TOKEN_BYTES_MAX ||
+        !decode_alphabet(ld, text, len, bytes + *n, &more)) {
         return false;
     }
     *n += more;
@@ -241,8 +243,8 @@ static enum gr_status load_merge(struct loader *ld, const json_t *merge, uint32_
     }
     char bytes[2 * GR_TOKEN_BYTES_MAX];
     uint32_t a = 0, b = 0, id = 0;
-    bool known = append_part(ld, left, n_left, bytes, &n) &&
-                 gr_str_table_get(&tok->by_bytes, bytes, n, &a);
+    bool known =
+        append_part(ld, left, n_left, bytes, &n) && gr_str_table_get(&tok->by_bytes, bytes, n, &a);
     size_t at = n;
     known = known && append_part(ld, right, n_right, bytes, &n) &&
             gr_str_table_get(&tok->by_bytes, bytes + at, n - at, &b) &&
@@ -290,13 +292,21 @@ static enum gr_status refuse_affix(const struct gr_json_where *w, const char *ke
     return GR_OK;
 }
 
-/* unk_token and fuse_unk are read and have no effect: every byte has its token, so nothing is unknown. */
+/* unk_token and fuse_unk are read and have no effect: every byte has its token, so nothing is
+ * unknown. */
 static enum gr_status check_model(const struct gr_json_where *w, struct gr_tokenizer *tok)
 {
-    static const char *const keys[] = {
-        "type",          "dropout",       "unk_token", "continuing_subword_prefix",
-        "end_of_word_suffix", "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges",
-        NULL};
+    static const char *const keys[] = {"type",
+                                       "dropout",
+                                       "unk_token",
+                                       "continuing_subword_prefix",
+                                       "end_of_word_suffix",
+                                       "fuse_unk",
+                                       "byte_fallback",
+                                       "ignore_merges",
+                                       "vocab",
+                                       "merges",
+                                       NULL};
     const char *type = "", *unk = NULL;
     GR_TRY(gr_json_string(w, "type", true, &type));
     if (strcmp(type, "BPE") != 0) {
@@ -434,10 +444,9 @@ static void warn_unused(const struct loader *ld, const json_t *root, const char 
 
 static enum gr_status load_root(struct loader *ld, const json_t *root)
 {
-    static const char *const keys[] = {"version",       "truncation",     "padding",
-                                       "added_tokens",  "normalizer",     "pre_tokenizer",
-                                       "post_processor", "decoder",       "model",
-                                       NULL};
+    static const char *const keys[] = {
+        "version",       "truncation",     "padding", "added_tokens", "normalizer",
+        "pre_tokenizer", "post_processor", "decoder", "model",        NULL};
     struct gr_json_where w = {ld->name, "", root};
     const json_t *model = NULL, *added = NULL, *vocab = NULL, *merges = NULL;
     GR_TRY(gr_json_only_keys(&w, keys));

@@ -1,5 +1,5 @@
-/* The fields of tokenizer.json around the model: normalizer, pre_tokenizer, post_processor, decoder. Each
- * step that graft does not do just as Hugging Face does is refused by name. */
+/* The fields of tokenizer.json around the model: normalizer, pre_tokenizer, post_processor,
+ * decoder. Each step that graft does not do just as Hugging Face does is refused by name. */
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -12,8 +12,8 @@
 #define BYTE_LEVEL_PATTERN                                                                         \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 
-/* Longer runs of combining marks cost quadratic time in utf8proc; no script has them (Unicode's stream-safe
- * format, UAX 15 sec. 13, allows 30). */
+/* Longer runs of combining marks cost quadratic time in utf8proc; no script has them (Unicode's
+ * stream-safe format, UAX 15 sec. 13, allows 30). */
 #define COMBINING_RUN_MAX 256
 
 /* ---- normalizer ---- */
@@ -90,8 +90,8 @@ static bool has_long_run(const char *text, size_t len)
     size_t run = 0;
     for (size_t i = 0; i < len;) {
         int32_t c;
-        utf8proc_ssize_t n = utf8proc_iterate((const uint8_t *)text + i,
-                                              (utf8proc_ssize_t)(len - i), &c);
+        utf8proc_ssize_t n =
+            utf8proc_iterate((const uint8_t *)text + i, (utf8proc_ssize_t)(len - i), &c);
         GR_ASSERT(n > 0);
         run = utf8proc_get_property(c)->combining_class != 0 ? run + 1 : 0;
         if (run > COMBINING_RUN_MAX) {
@@ -260,7 +260,8 @@ static enum gr_status add_template_token(struct gr_tokenizer *tok, const struct 
     return GR_OK;
 }
 
-/* "single": special tokens, then sequence A. Tokens behind the text would end every prompt: refused. */
+/* "single": special tokens, then sequence A. Tokens behind the text would end every prompt:
+ * refused. */
 static enum gr_status parse_template(struct gr_tokenizer *tok, const struct gr_json_where *w)
 {
     static const char *const keys[] = {"type", "single", "pair", "special_tokens", NULL};

@@ -9,6 +9,7 @@
 #include "orchestrator/options.h"
 #include "orchestrator/prompt.h"
 #include "orchestrator/report.h"
+#include "orchestrator/yaml_config.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -24,6 +25,7 @@ enum phase { PHASE_START, PHASE_SPECULATIVE, PHASE_PLAIN, PHASE_OVER };
 
 struct run {
     struct gr_run_options o;
+    struct gr_yaml_config *yaml;
     bool with_draft, colocated;
     uint32_t n_node;
     struct gr_hf_config hf;
@@ -260,8 +262,8 @@ static enum gr_status check_fixed_choices(struct run *r)
     if (o->connect != NULL || o->session != NULL) {
         return not_built("--connect, --session");
     }
-    if (o->config != NULL || o->trace_file != NULL) {
-        return not_built(o->config != NULL ? "--config" : "--trace-file");
+    if (o->trace_file != NULL) {
+        return not_built("--trace-file");
     }
     if (o->transport[0] != '\0') {
         GR_TRY(gr_transport_by_name(o->transport, &kind));
@@ -525,6 +527,7 @@ static int report(struct run *r)
 
 static void finish(struct run *r)
 {
+    gr_yaml_config_destroy(r->yaml);
     gr_text_stream_finish(&r->text);
     gr_tokenizer_destroy(r->tok);
     free(r->prompt);
@@ -541,6 +544,9 @@ int gr_command_run(int argc, char **argv)
     if (r.o.help) {
         gr_run_options_help(stdout);
         return 0;
+    }
+    if (r.o.config != NULL && gr_yaml_config_load(r.o.config, &r.o, &r.yaml) != GR_OK) {
+        return 1;
     }
     if (sodium_init() < 0) {
         log_error("libsodium cannot start");

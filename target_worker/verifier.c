@@ -2,6 +2,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/no_alloc.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -217,7 +218,7 @@ static int walk_seq(struct gr_verifier *v, struct gr_pass_seq *s, int n_copy)
     return n_copy;
 }
 
-void gr_verifier_run(struct gr_verifier *v, struct gr_pass *pass)
+static void run_pass(struct gr_verifier *v, struct gr_pass *pass)
 {
     GR_ASSERT(pass->n_seq <= v->n_seq_max);
     v->n_row = 0;
@@ -244,4 +245,11 @@ void gr_verifier_run(struct gr_verifier *v, struct gr_pass *pass)
     gr_lm_copy_cells(v->lm, n_copy, v->copy_src, v->copy_dst);
     pass->sample_ns = t2 - t1;
     pass->commit_ns = gr_clock_ns() - t2;
+}
+
+void gr_verifier_run(struct gr_verifier *v, struct gr_pass *pass)
+{
+    gr_no_alloc_begin();
+    run_pass(v, pass);
+    gr_no_alloc_end();
 }

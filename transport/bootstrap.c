@@ -215,7 +215,7 @@ enum gr_status gr_bootstrap(int fd, bool initiator, const struct gr_hello *self,
         enum gr_status st =
             open_kind(kind, fd, initiator, &limits, generation, timeout_ms, conn_out);
         if (st == GR_OK) {
-            log_info("connected to the %s worker over %s", gr_role_name(peer.role),
+            log_info("connected to the %s over %s", gr_role_name(peer.role),
                      gr_transport_name(kind));
             *peer_out = peer;
             return GR_OK;

@@ -215,12 +215,10 @@ static int gather(struct tcp_conn *t, struct iovec iov[N_IOV_MAX], struct record
 }
 
 /* The kernel took a first byte of a new record: it leaves its queue, and its credits are given. */
-static void begin_record(struct tcp_conn *t, const struct record *rec, bool carries_credits)
+static void begin_record(struct tcp_conn *t, const struct record *rec)
 {
     t->send_sequence++;
-    if (carries_credits) {
-        memset(t->n_owed, 0, sizeof(t->n_owed));
-    }
+    memset(t->n_owed, 0, sizeof(t->n_owed)); /* on the first of a batch, and then nothing is owed */
     if (rec->class != CLASS_CREDIT) {
         uint32_t slot = slot_pop(&t->out[rec->class]);
         GR_ASSERT(slot == rec->slot);
@@ -240,11 +238,9 @@ static void consume(struct tcp_conn *t, const struct iovec *iov, const struct re
                     size_t left)
 {
     bool cur = t->cur_bytes > 0;
-    bool first_new = true;
     for (int i = 0; i < n && left > 0; i++) {
         if (!(cur && i == 0)) {
-            begin_record(t, &rec[i], first_new);
-            first_new = false;
+            begin_record(t, &rec[i]);
         }
         size_t took = GR_MIN(left, iov[i].iov_len);
         left -= took;

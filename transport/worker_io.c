@@ -2,6 +2,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/no_alloc.h"
 #include "transport/control.h"
 
 #include <errno.h>
@@ -230,8 +231,10 @@ static bool receive_frames(struct gr_worker_io *w, struct peer *p, uint64_t now_
         }
         if (st == GR_OK) {
             progress = true;
+            gr_no_alloc_begin();
             st = w->machine.on_frame(w->machine.ctx, p->id, f.data, f.bytes, now_ns);
             gr_conn_release(p->conn, &f);
+            gr_no_alloc_end();
         }
         if (st != GR_OK) {
             lose_peer(w, p, now_ns);
@@ -309,7 +312,9 @@ static bool pump(struct gr_worker_io *w)
     progress |= settle_handshakes(w, now_ns);
     if (w->compute_busy && gr_compute_done(w->compute)) {
         w->compute_busy = false;
+        gr_no_alloc_begin();
         w->machine.on_compute_done(w->machine.ctx, gr_clock_ns());
+        gr_no_alloc_end();
         progress = true;
     }
     for (int i = 0; i < GR_PEER_MAX; i++) {
@@ -370,8 +375,10 @@ enum gr_status gr_worker_io_run(struct gr_worker_io *w)
 {
     while (!w->drained && !w->control_lost && !__atomic_load_n(&w->stopping, __ATOMIC_ACQUIRE)) {
         const bool progress = pump(w);
+        gr_no_alloc_begin();
         const uint64_t wake_ns = w->machine.step(w->machine.ctx, gr_clock_ns());
         flush_all(w);
+        gr_no_alloc_end();
         if (!progress) {
             sleep_until(w, wake_ns);
         }

@@ -1,6 +1,5 @@
 /* Any bytes as a HELLO record: an answer without a read past the end, and what is accepted keeps
  * its bounds and survives encode + decode. */
-#include "common/log.h"
 #include "transport/hello.h"
 #include "transport/impl.h"
 
@@ -10,11 +9,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static int quiet; /* most lines are errors; they are formatted all the same below */
-    if (quiet == 0) {
-        gr_log_init("fuzz_hello");
-        quiet = 1;
-    }
     struct gr_hello h, again;
     if (size > GR_HELLO_BYTES_MAX || gr_hello_decode(data, size, &h) != GR_OK) {
         return 0;

@@ -1,5 +1,5 @@
-/* First byte even: tokenizer.json from memory. Odd: text for a small tokenizer (NFC when bit 1 is set),
- * which has to come back, whole and token by token. */
+/* First byte even: tokenizer.json from memory. Odd: text for a small tokenizer (NFC when bit 1 is
+ * set), which has to come back, whole and token by token. */
 #include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>

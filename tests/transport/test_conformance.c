@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 static enum gr_transport_kind kind_of(void **state)
@@ -84,6 +85,40 @@ static void test_small_overtakes_bulk(void **state)
     for (uint32_t i = 0; i < 3; i++) {
         expect_filled(p.conn[0], p.conn[1], GR_FRAME_BULK, 60000, i);
     }
+    pair_close(&p);
+}
+
+/* Bytes that arrived and were not read. */
+static void wait_arrived(int fd, int n_byte)
+{
+    int n = 0;
+    uint64_t deadline = gr_clock_ns() + WAIT_MS * GR_MS;
+    while (n < n_byte && gr_clock_ns() < deadline) {
+        assert_int_equal(ioctl(fd, FIONREAD, &n), 0);
+    }
+    assert_int_equal(n, n_byte);
+}
+
+/* A small frame also overtakes bulk frames that have arrived, and were read, before it. */
+static void test_small_overtakes_received_bulk(void **state)
+{
+    struct pair p;
+    pair_open(&p, kind_of(state), &limits_default);
+    bool tcp = kind_of(state) == GR_TRANSPORT_TCP;
+    send_filled(p.conn[0], GR_FRAME_BULK, 500, 1);
+    send_filled(p.conn[0], GR_FRAME_BULK, 500, 2);
+    assert_int_equal(gr_conn_flush(p.conn[0]), GR_OK);
+    if (tcp) {
+        wait_arrived(p.fd[1], 2 * (500 + 20));
+    }
+    expect_filled(NULL, p.conn[1], GR_FRAME_BULK, 500, 1);
+    send_filled(p.conn[0], GR_FRAME_SMALL, 100, 3);
+    assert_int_equal(gr_conn_flush(p.conn[0]), GR_OK);
+    if (tcp) {
+        wait_arrived(p.fd[1], 100 + 20);
+    }
+    expect_filled(NULL, p.conn[1], GR_FRAME_SMALL, 100, 3);
+    expect_filled(NULL, p.conn[1], GR_FRAME_BULK, 500, 2);
     pair_close(&p);
 }
 
@@ -640,6 +675,7 @@ static const struct CMUnitTest cases[] = {
     cmocka_unit_test(test_exchange),
     cmocka_unit_test(test_order),
     cmocka_unit_test(test_small_overtakes_bulk),
+    cmocka_unit_test(test_small_overtakes_received_bulk),
     cmocka_unit_test(test_small_overtakes_stuck_bulk),
     cmocka_unit_test(test_largest),
     cmocka_unit_test(test_oversize_refused),

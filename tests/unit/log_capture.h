@@ -1,4 +1,5 @@
-/* For tests: what the log printed. Standard error goes into a temporary file between begin and end. */
+/* For tests: what the log printed. Standard error goes into a temporary file between begin and end.
+ */
 #ifndef GR_TESTS_LOG_CAPTURE_H
 #define GR_TESTS_LOG_CAPTURE_H
 

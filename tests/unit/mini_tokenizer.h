@@ -1,5 +1,5 @@
-/* For tests and fuzzers: a tokenizer.json made in code. 256 byte tokens (id = byte), a few merges, two
- * added tokens, Llama 3's regex, a BOS template. */
+/* For tests and fuzzers: a tokenizer.json made in code. 256 byte tokens (id = byte), a few merges,
+ * two added tokens, Llama 3's regex, a BOS template. */
 #ifndef GR_TESTS_MINI_TOKENIZER_H
 #define GR_TESTS_MINI_TOKENIZER_H
 
@@ -35,8 +35,10 @@ static inline json_t *mini_tokenizer(void)
         "{\"id\":300,\"content\":\"<bos>\",\"special\":true,\"normalized\":false},"
         "{\"id\":301,\"content\":\"<tool>\",\"special\":false,\"normalized\":false}],"
         "\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\","
-        "\"pattern\":{\"Regex\":\"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|"
-        "\\\\p{N}{1,3}| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|"
+        "\"pattern\":{\"Regex\":\"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{"
+        "L}+|"
+        "\\\\p{N}{1,3}| "
+        "?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|"
         "\\\\s+\"},\"behavior\":\"Isolated\",\"invert\":false},{\"type\":\"ByteLevel\","
         "\"add_prefix_space\":false,\"use_regex\":false}]},"
         "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":"
@@ -54,7 +56,8 @@ static inline json_t *mini_tokenizer(void)
     return root;
 }
 
-/* Sets the value at a path such as "model.dropout" or "added_tokens.0.id"; literal NULL deletes it. */
+/* Sets the value at a path such as "model.dropout" or "added_tokens.0.id"; literal NULL deletes it.
+ */
 static inline void json_patch_at(json_t *root, const char *path, const char *literal)
 {
     char part[64];

@@ -43,7 +43,8 @@ static const char gptoss[] =
     "\"quantization_config\":{\"quant_method\":\"mxfp4\"}}";
 
 static const char eagle3[] =
-    "{\"architectures\":[\"LlamaForCausalLMEagle3\"],\"hidden_size\":384,\"intermediate_size\":1024,"
+    "{\"architectures\":[\"LlamaForCausalLMEagle3\"],\"hidden_size\":384,\"intermediate_size\":"
+    "1024,"
     "\"num_hidden_layers\":1,\"num_attention_heads\":6,\"vocab_size\":4096,\"rms_norm_eps\":1e-05,"
     "\"max_position_embeddings\":32768,\"draft_vocab_size\":3072,\"eagle_config\":{"
     "\"eagle_aux_hidden_state_layer_ids\":[1,3,6],\"use_aux_hidden_state\":true}}";
@@ -147,7 +148,10 @@ struct patch {
 };
 
 static const struct patch bad[] = {
-    {llama31, "architectures", "[\"MambaForCausalLM\"]", GR_EUNSUPPORTED,
+    {llama31,
+     "architectures",
+     "[\"MambaForCausalLM\"]",
+     GR_EUNSUPPORTED,
      {"MambaForCausalLM", "Qwen3ForCausalLM"}},
     {llama31, "architectures", "[]", GR_EFORMAT, {"architectures", "GptOssForCausalLM"}},
     {llama31, "architectures", NULL, GR_EFORMAT, {"architectures", "missing"}},
@@ -162,7 +166,11 @@ static const struct patch bad[] = {
     {llama31, "num_key_value_heads", "7", GR_ELIMIT, {"num_key_value_heads = 7", "1..6"}},
     {llama31, "head_dim", "15", GR_EFORMAT, {"head_dim = 15", "even"}},
     {llama31, "head_dim", "4096", GR_ELIMIT, {"head_dim = 4096", "1024"}},
-    {llama31, "intermediate_size", "2000000", GR_ELIMIT, {"intermediate_size = 2000000", "1048576"}},
+    {llama31,
+     "intermediate_size",
+     "2000000",
+     GR_ELIMIT,
+     {"intermediate_size = 2000000", "1048576"}},
     {llama31, "vocab_size", "5000000", GR_ELIMIT, {"vocab_size = 5000000", "4194304"}},
     {llama31, "max_position_embeddings", "0", GR_ELIMIT, {"max_position_embeddings = 0", "1.."}},
     {llama31, "rms_norm_eps", "1", GR_ELIMIT, {"rms_norm_eps = 1", "0.1"}},
@@ -171,7 +179,10 @@ static const struct patch bad[] = {
     {llama31, "tie_word_embeddings", "1", GR_EFORMAT, {"tie_word_embeddings", "true or false"}},
     {llama31, "hidden_act", "\"gelu\"", GR_EUNSUPPORTED, {"hidden_act", "gelu"}},
     {llama31, "partial_rotary_factor", "0.5", GR_EUNSUPPORTED, {"partial_rotary_factor", "0.5"}},
-    {llama31, "quantization_config", "{\"quant_method\":\"awq\"}", GR_EUNSUPPORTED,
+    {llama31,
+     "quantization_config",
+     "{\"quant_method\":\"awq\"}",
+     GR_EUNSUPPORTED,
      {"quant_method", "awq"}},
     {llama31, "bos_token_id", "512", GR_ELIMIT, {"bos_token_id = 512", "511"}},
     {llama31, "eos_token_id", "512", GR_ELIMIT, {"eos_token_id = 512", "512"}},
@@ -183,29 +194,53 @@ static const struct patch bad[] = {
     {llama31, "rope_scaling.factor", "0.5", GR_ELIMIT, {"rope_scaling.factor = 0.5", "1.."}},
     {llama31, "rope_scaling.high_freq_factor", "1", GR_EFORMAT, {"high_freq_factor", "low_freq"}},
     {llama31, "rope_scaling.mscale", "1", GR_EUNSUPPORTED, {"rope_scaling.mscale", "understood"}},
-    {llama31, "rope_parameters", "{\"rope_type\":\"default\"}", GR_EFORMAT,
+    {llama31,
+     "rope_parameters",
+     "{\"rope_type\":\"default\"}",
+     GR_EFORMAT,
      {"rope_parameters", "differ"}},
     {llama31, "rope_scaling.rope_theta", "10000", GR_EFORMAT, {"rope_theta", "500000"}},
-    {llama31, "layer_types", "[\"sliding_attention\"]", GR_EUNSUPPORTED,
+    {llama31,
+     "layer_types",
+     "[\"sliding_attention\"]",
+     GR_EUNSUPPORTED,
      {"layer_types[0]", "sliding_attention"}},
-    {llama31, "model_type", "\"0123456789012345678901234567890123456789\"", GR_ELIMIT,
+    {llama31,
+     "model_type",
+     "\"0123456789012345678901234567890123456789\"",
+     GR_ELIMIT,
      {"model_type", "31"}},
     {qwen3, "use_sliding_window", "true", GR_EUNSUPPORTED, {"use_sliding_window", "true"}},
-    {qwen3, "rope_parameters.full_attention", "{}", GR_EUNSUPPORTED,
+    {qwen3,
+     "rope_parameters.full_attention",
+     "{}",
+     GR_EUNSUPPORTED,
      {"rope_parameters.full_attention", "understood"}},
     {gptoss, "num_experts_per_tok", "5", GR_ELIMIT, {"num_experts_per_tok = 5", "1..4"}},
     {gptoss, "experts_per_token", "3", GR_EFORMAT, {"experts_per_token = 3", "differ"}},
     {gptoss, "layer_types", "[\"full_attention\"]", GR_EFORMAT, {"layer_types", "1 entries"}},
-    {gptoss, "layer_types.1", "\"chunked_attention\"", GR_EUNSUPPORTED,
+    {gptoss,
+     "layer_types.1",
+     "\"chunked_attention\"",
+     GR_EUNSUPPORTED,
      {"layer_types[1]", "chunked_attention"}},
     {gptoss, "rope_scaling.beta_fast", "0.5", GR_EFORMAT, {"beta_fast", "beta_slow"}},
     {eagle3, "draft_vocab_size", "5000", GR_ELIMIT, {"draft_vocab_size = 5000", "4096"}},
     {eagle3, "norm_before_fc", "true", GR_EUNSUPPORTED, {"norm_before_fc", "true"}},
-    {eagle3, "eagle_config.use_aux_hidden_state", "false", GR_EUNSUPPORTED,
+    {eagle3,
+     "eagle_config.use_aux_hidden_state",
+     "false",
+     GR_EUNSUPPORTED,
      {"use_aux_hidden_state", "false"}},
-    {eagle3, "eagle_config.eagle_aux_hidden_state_layer_ids", "[3,1]", GR_EFORMAT,
+    {eagle3,
+     "eagle_config.eagle_aux_hidden_state_layer_ids",
+     "[3,1]",
+     GR_EFORMAT,
      {"layer_ids[1]", "rising"}},
-    {eagle3, "eagle_config.eagle_aux_hidden_state_layer_ids", "[1,2,3,4,5,6,7,8,9]", GR_ELIMIT,
+    {eagle3,
+     "eagle_config.eagle_aux_hidden_state_layer_ids",
+     "[1,2,3,4,5,6,7,8,9]",
+     GR_ELIMIT,
      {"9 entries", "1..8"}},
     {eagle3, "eagle_aux_hidden_state_layer_ids", "[1,3,6]", GR_EFORMAT, {"eagle_config", "differ"}},
     {eagle3, "hidden_size", "385", GR_EFORMAT, {"hidden_size = 385", "head_dim"}},
@@ -272,8 +307,8 @@ static void test_good_spellings(void **state)
 static void test_not_json(void **state)
 {
     (void)state;
-    static const char *const texts[] = {"", "[]", "{", "{\"a\":1,\"a\":2}", "{\"a\":\"\\u0000\"}",
-                                        "\xff"};
+    static const char *const texts[] = {
+        "", "[]", "{", "{\"a\":1,\"a\":2}", "{\"a\":\"\\u0000\"}", "\xff"};
     for (size_t i = 0; i < GR_ARRAY_LEN(texts); i++) {
         struct gr_hf_config c;
         struct log_capture cap;

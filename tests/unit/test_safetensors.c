@@ -121,25 +121,41 @@ static const struct bad_header bad_headers[] = {
     {"{" T("w", "F32", "[-4]", "[0,16]") "}", 16, GR_EFORMAT, {"tensor w", "shape[0]"}},
     {"{" T("w", "F32", "4", "[0,16]") "}", 16, GR_EFORMAT, {"tensor w", "shape"}},
     {"{" T("w", "F32", "[1,1,1,1,1,1,1,1,4]", "[0,16]") "}", 16, GR_EFORMAT, {"tensor w", "8"}},
-    {"{" T("w", "F32", "[4294967296,4294967296]", "[0,16]") "}", 16, GR_EFORMAT,
+    {"{" T("w", "F32", "[4294967296,4294967296]", "[0,16]") "}",
+     16,
+     GR_EFORMAT,
      {"tensor w", "2^64"}},
     {"{" T("w", "F32", "[4611686018427387904]", "[0,0]") "}", 0, GR_EFORMAT, {"tensor w", "2^64"}},
-    {"{" T("w", "F32", "[4]", "[0,16]") "," T("w", "F32", "[4]", "[16,32]") "}", 32, GR_EFORMAT,
+    {"{" T("w", "F32", "[4]", "[0,16]") "," T("w", "F32", "[4]", "[16,32]") "}",
+     32,
+     GR_EFORMAT,
      {"duplicate", "w"}},
-    {"{" T("v", "F32", "[4]", "[0,16]") "," T("w", "F32", "[4]", "[12,28]") "}", 28, GR_EFORMAT,
+    {"{" T("v", "F32", "[4]", "[0,16]") "," T("w", "F32", "[4]", "[12,28]") "}",
+     28,
+     GR_EFORMAT,
      {"tensor w", "overlap"}},
-    {"{" T("v", "F32", "[4]", "[0,16]") "," T("w", "F32", "[4]", "[20,36]") "}", 36, GR_EFORMAT,
+    {"{" T("v", "F32", "[4]", "[0,16]") "," T("w", "F32", "[4]", "[20,36]") "}",
+     36,
+     GR_EFORMAT,
      {"tensor w", "hole"}},
     {"{" T("w", "F32", "[4]", "[4,20]") "}", 20, GR_EFORMAT, {"tensor w", "hole"}},
-    {"{" T("v", "U8", "[3]", "[0,3]") "," T("w", "F32", "[1]", "[3,7]") "}", 7, GR_EFORMAT,
+    {"{" T("v", "U8", "[3]", "[0,3]") "," T("w", "F32", "[1]", "[3,7]") "}",
+     7,
+     GR_EFORMAT,
      {"tensor w", "aligned"}},
     {"{\"w\":[1]}", 0, GR_EFORMAT, {"tensor w", "object"}},
     {"{\"w\":{\"dtype\":\"F32\",\"shape\":[0]}}", 0, GR_EFORMAT, {"tensor w", "data_offsets"}},
-    {"{\"w\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0],\"x\":1}}", 0, GR_EUNSUPPORTED,
+    {"{\"w\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0],\"x\":1}}",
+     0,
+     GR_EUNSUPPORTED,
      {"tensor w", "x"}},
-    {"{\"w\\n\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}}", 0, GR_EFORMAT,
+    {"{\"w\\n\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}}",
+     0,
+     GR_EFORMAT,
      {"control", "0x0a"}},
-    {"{\"__metadata__\":{\"format\":1}," T("w", "F32", "[0]", "[0,0]") "}", 0, GR_EFORMAT,
+    {"{\"__metadata__\":{\"format\":1}," T("w", "F32", "[0]", "[0,0]") "}",
+     0,
+     GR_EFORMAT,
      {"__metadata__", "format"}},
     {"{}", 0, GR_EFORMAT, {"no tensor", ""}},
     {"[]", 0, GR_EFORMAT, {"object", ""}},
@@ -183,11 +199,12 @@ static void test_good_file(void **state)
     (void)state;
     struct image im;
     /* In the header's order b, a; an empty tensor and a scalar among them. */
-    make_image(&im,
-               "{\"__metadata__\":{\"format\":\"pt\"}," T("b", "BF16", "[2,3]", "[8,20]") ","
-               T("a", "I64", "[1]", "[0,8]") "," T("c", "U8", "[]", "[20,21]") ","
-               T("d", "F32", "[5,0]", "[20,20]") "}",
-               21);
+    make_image(
+        &im,
+        "{\"__metadata__\":{\"format\":\"pt\"}," T("b", "BF16", "[2,3]", "[8,20]") "," T(
+            "a", "I64", "[1]", "[0,8]") "," T("c", "U8", "[]", "[20,21]") "," T("d", "F32", "[5,0]",
+                                                                                "[20,20]") "}",
+        21);
     struct gr_safetensors *st;
     assert_int_equal(gr_safetensors_parse("mem", im.bytes, im.len, &st), GR_OK);
     assert_int_equal(gr_safetensors_count(st), 4);
@@ -223,8 +240,18 @@ static void test_take(void **state)
         const char *text;
     } cases[] = {
         {"nope", GR_ST_BF16, 1, {3, 0}, GR_ENOTFOUND, "tensor nope is missing (BF16 [3]"},
-        {"w", GR_ST_F16, 2, {2, 3}, GR_EMISMATCH, "expected F16 [2,3] by config.json, found BF16 [2,3]"},
-        {"w", GR_ST_BF16, 2, {3, 2}, GR_EMISMATCH, "expected BF16 [3,2] by config.json, found BF16 [2,3]"},
+        {"w",
+         GR_ST_F16,
+         2,
+         {2, 3},
+         GR_EMISMATCH,
+         "expected F16 [2,3] by config.json, found BF16 [2,3]"},
+        {"w",
+         GR_ST_BF16,
+         2,
+         {3, 2},
+         GR_EMISMATCH,
+         "expected BF16 [3,2] by config.json, found BF16 [2,3]"},
         {"w", GR_ST_BF16, 1, {6, 0}, GR_EMISMATCH, "expected BF16 [6]"},
     };
     const void *data = NULL;
@@ -249,10 +276,12 @@ static void test_all_used(void **state)
     (void)state;
     struct image im;
     make_image(&im,
-               "{" T("e", "U8", "[1]", "[0,1]") "," T("a", "U8", "[1]", "[1,2]") ","
-               T("b", "U8", "[1]", "[2,3]") "," T("c", "U8", "[1]", "[3,4]") ","
-               T("d", "U8", "[1]", "[4,5]") ","
-               T("l.0.rotary_emb.inv_freq", "U8", "[1]", "[5,6]") "}",
+               "{" T("e", "U8", "[1]", "[0,1]") "," T("a", "U8", "[1]", "[1,2]") "," T(
+                   "b", "U8", "[1]",
+                   "[2,3]") "," T("c", "U8", "[1]",
+                                  "[3,4]") "," T("d", "U8", "[1]",
+                                                 "[4,5]") "," T("l.0.rotary_emb.inv_freq", "U8",
+                                                                "[1]", "[5,6]") "}",
                6);
     struct gr_safetensors *st;
     struct log_capture cap;
@@ -293,12 +322,16 @@ static void test_bad_index(void **state)
         {"{}", GR_EFORMAT, {INDEX, "weight_map"}},
         {MAP("{}"), GR_EFORMAT, {INDEX, "empty"}},
         {MAP("{\"w\":\"a.safetensors\",\"x\":\"b.safetensors\",\"y\":\"b.safetensors\"}"),
-         GR_EFORMAT, {"tensor y", "b.safetensors"}},
-        {MAP("{\"w\":\"a.safetensors\",\"x\":\"c.safetensors\"}"), GR_ENOTFOUND,
+         GR_EFORMAT,
+         {"tensor y", "b.safetensors"}},
+        {MAP("{\"w\":\"a.safetensors\",\"x\":\"c.safetensors\"}"),
+         GR_ENOTFOUND,
          {"c.safetensors", "No such file"}},
-        {MAP("{\"w\":\"b.safetensors\",\"x\":\"a.safetensors\"}"), GR_EFORMAT,
+        {MAP("{\"w\":\"b.safetensors\",\"x\":\"a.safetensors\"}"),
+         GR_EFORMAT,
          {"should be in", "is in"}},
-        {MAP("{\"w\":\"a.safetensors\",\"v\":\"b.safetensors\"}"), GR_EFORMAT,
+        {MAP("{\"w\":\"a.safetensors\",\"v\":\"b.safetensors\"}"),
+         GR_EFORMAT,
          {"tensor v", "b.safetensors"}},
         {MAP("{\"w\":\"../a.safetensors\"}"), GR_EFORMAT, {"plain name", "../a.safetensors"}},
         {MAP("{\"w\":\"/etc/passwd\"}"), GR_EFORMAT, {"plain name", "/etc/passwd"}},

@@ -130,7 +130,8 @@ static void apply_patch(json_t *root, json_t *patch)
     json_t *model = json_object_get(root, "model");
     const char *key;
     json_t *value;
-    json_object_foreach (patch, key, value) {
+    json_object_foreach(patch, key, value)
+    {
         if (strcmp(key, "ignore_merges") == 0) {
             assert_int_equal(json_object_set(model, key, value), 0);
         } else if (strcmp(key, "merges_text") == 0) {
@@ -205,8 +206,8 @@ static uint32_t random_char(void)
 
 static size_t random_text(char *out, size_t cap)
 {
-    static const char *const words[] = {" the", "\r\n\r\n", "    ", "<|eot_id|>", "<|eot", "'ll",
-                                        "12345", "\xe2\x80\x89 "};
+    static const char *const words[] = {" the",  "\r\n\r\n", "    ",  "<|eot_id|>",
+                                        "<|eot", "'ll",      "12345", "\xe2\x80\x89 "};
     size_t len = 0, n_char = below(80);
     for (size_t i = 0; i < n_char && len + 16 < cap; i++) {
         if (below(4) == 0) {
@@ -516,8 +517,12 @@ static void test_mini_merges(void **state)
         size_t n;
         int32_t ids[4];
     } cases[] = {
-        {"abc", 1, {257}},           {"abb", 2, {256, 'b'}}, {"aaa", 2, {259, 'a'}},
-        {"aabc", 2, {'a', 257}},     {"abcbc", 2, {257, 258}}, {"<tool>a", 2, {301, 'a'}},
+        {"abc", 1, {257}},
+        {"abb", 2, {256, 'b'}},
+        {"aaa", 2, {259, 'a'}},
+        {"aabc", 2, {'a', 257}},
+        {"abcbc", 2, {257, 258}},
+        {"<tool>a", 2, {301, 'a'}},
         {"a<bos>b", 3, {'a', 300, 'b'}},
     };
     json_t *root = mini_tokenizer();
@@ -527,9 +532,9 @@ static void test_mini_merges(void **state)
     for (size_t i = 0; i < GR_ARRAY_LEN(cases); i++) {
         int32_t ids[8];
         size_t n;
-        assert_int_equal(gr_tokenizer_encode(tok, cases[i].text, strlen(cases[i].text), false, ids,
-                                             8, &n),
-                         GR_OK);
+        assert_int_equal(
+            gr_tokenizer_encode(tok, cases[i].text, strlen(cases[i].text), false, ids, 8, &n),
+            GR_OK);
         assert_int_equal(n, cases[i].n);
         assert_memory_equal(ids, cases[i].ids, n * sizeof(*ids));
     }
@@ -575,42 +580,77 @@ static const struct {
     {"added_tokens.1.special", "0", GR_EFORMAT, {"special", "true or false"}},
     {"added_tokens.1.color", "0", GR_EUNSUPPORTED, {"color", "understood"}},
     {"normalizer", "{\"type\":\"NFKC\"}", GR_EUNSUPPORTED, {"normalizer", "NFKC"}},
-    {"normalizer", "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Lowercase\"}]}",
-     GR_EUNSUPPORTED, {"normalizer", "Lowercase"}},
+    {"normalizer",
+     "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Lowercase\"}]}",
+     GR_EUNSUPPORTED,
+     {"normalizer", "Lowercase"}},
     {"pre_tokenizer", "null", GR_EFORMAT, {"pre_tokenizer", "missing"}},
     {"pre_tokenizer", "{\"type\":\"Metaspace\"}", GR_EUNSUPPORTED, {"pre_tokenizer", "Metaspace"}},
     {"pre_tokenizer", "{\"type\":\"ByteLevel\"}", GR_EUNSUPPORTED, {"add_prefix_space", "true"}},
     {"pre_tokenizer.pretokenizers", "[]", GR_EUNSUPPORTED, {"pre_tokenizer", "ByteLevel"}},
-    {"pre_tokenizer.pretokenizers.1", "{\"type\":\"Digits\"}", GR_EUNSUPPORTED,
+    {"pre_tokenizer.pretokenizers.1",
+     "{\"type\":\"Digits\"}",
+     GR_EUNSUPPORTED,
      {"pre_tokenizer", "Digits"}},
-    {"pre_tokenizer.pretokenizers.0.behavior", "\"MergedWithNext\"", GR_EUNSUPPORTED,
+    {"pre_tokenizer.pretokenizers.0.behavior",
+     "\"MergedWithNext\"",
+     GR_EUNSUPPORTED,
      {"behavior", "MergedWithNext"}},
-    {"pre_tokenizer.pretokenizers.0.behavior", "\"Removed\"", GR_EUNSUPPORTED,
+    {"pre_tokenizer.pretokenizers.0.behavior",
+     "\"Removed\"",
+     GR_EUNSUPPORTED,
      {"behavior", "Removed"}},
     {"pre_tokenizer.pretokenizers.0.pattern", "{\"Glob\":\"*\"}", GR_EFORMAT, {"pattern", "Regex"}},
     {"pre_tokenizer.pretokenizers.0.pattern.Regex", "\"a(\"", GR_EFORMAT, {"regex", "a("}},
     {"pre_tokenizer.pretokenizers.0.pattern.Regex", "\"a*\"", GR_EUNSUPPORTED, {"regex", "empty"}},
     {"pre_tokenizer.pretokenizers.0.pattern.Regex", "\"^a\"", GR_EUNSUPPORTED, {"anchor", "^a"}},
-    {"pre_tokenizer.pretokenizers.0.pattern.Regex", "\"\\\\w+\"", GR_EUNSUPPORTED, {"escape", "\\w"}},
-    {"pre_tokenizer.pretokenizers.0.pattern.Regex", "\"\\\\p{Han}\"", GR_EUNSUPPORTED,
+    {"pre_tokenizer.pretokenizers.0.pattern.Regex",
+     "\"\\\\w+\"",
+     GR_EUNSUPPORTED,
+     {"escape", "\\w"}},
+    {"pre_tokenizer.pretokenizers.0.pattern.Regex",
+     "\"\\\\p{Han}\"",
+     GR_EUNSUPPORTED,
      {"general category", "\\p{Han}"}},
-    {"pre_tokenizer.pretokenizers.0.pattern.Regex", "\"[a[b]]\"", GR_EUNSUPPORTED,
+    {"pre_tokenizer.pretokenizers.0.pattern.Regex",
+     "\"[a[b]]\"",
+     GR_EUNSUPPORTED,
      {"class inside", "[a[b]]"}},
-    {"pre_tokenizer.pretokenizers.0.pattern.Regex", "\"[a&&b]\"", GR_EUNSUPPORTED,
+    {"pre_tokenizer.pretokenizers.0.pattern.Regex",
+     "\"[a&&b]\"",
+     GR_EUNSUPPORTED,
      {"intersection", "&&"}},
-    {"pre_tokenizer.pretokenizers.0.pattern.Regex", "\"a{1,2}+\"", GR_EUNSUPPORTED, {"{", "a{1,2}+"}},
-    {"pre_tokenizer.pretokenizers.0.pattern.Regex", "\"(?m:a)\"", GR_EUNSUPPORTED, {"group", "(?m:"}},
-    {"pre_tokenizer.pretokenizers.0.pattern.Regex", "\"(*UTF)a\"", GR_EUNSUPPORTED, {"group", "(*UTF)a"}},
-    {"pre_tokenizer.pretokenizers.0.pattern.Regex", "\"a\\\\\"", GR_EUNSUPPORTED, {"escape", "a\\"}},
+    {"pre_tokenizer.pretokenizers.0.pattern.Regex",
+     "\"a{1,2}+\"",
+     GR_EUNSUPPORTED,
+     {"{", "a{1,2}+"}},
+    {"pre_tokenizer.pretokenizers.0.pattern.Regex",
+     "\"(?m:a)\"",
+     GR_EUNSUPPORTED,
+     {"group", "(?m:"}},
+    {"pre_tokenizer.pretokenizers.0.pattern.Regex",
+     "\"(*UTF)a\"",
+     GR_EUNSUPPORTED,
+     {"group", "(*UTF)a"}},
+    {"pre_tokenizer.pretokenizers.0.pattern.Regex",
+     "\"a\\\\\"",
+     GR_EUNSUPPORTED,
+     {"escape", "a\\"}},
     {"pre_tokenizer.pretokenizers.0.pattern.Regex", "\"[a\"", GR_EFORMAT, {"regex", "[a"}},
-    {"post_processor", "{\"type\":\"BertProcessing\"}", GR_EUNSUPPORTED,
+    {"post_processor",
+     "{\"type\":\"BertProcessing\"}",
+     GR_EUNSUPPORTED,
      {"post_processor", "BertProcessing"}},
     {"post_processor.single", "[]", GR_EFORMAT, {"post_processor.single", "Sequence"}},
-    {"post_processor.single.2", "{\"SpecialToken\":{\"id\":\"<bos>\"}}", GR_EUNSUPPORTED,
+    {"post_processor.single.2",
+     "{\"SpecialToken\":{\"id\":\"<bos>\"}}",
+     GR_EUNSUPPORTED,
      {"post_processor.single[2]", "supported"}},
     {"post_processor.special_tokens", "{}", GR_EFORMAT, {"special_tokens", "<bos>"}},
     {"post_processor.special_tokens.<bos>.ids", "[299]", GR_EFORMAT, {"post_processor", "299"}},
-    {"post_processor.special_tokens.<bos>.ids", "[300,300,300,300,300,300,300,300,300]", GR_ELIMIT,
+    {"post_processor.special_tokens.<bos>.ids",
+     "[300,300,300,300,300,300,300,300,300]",
+     GR_ELIMIT,
      {"post_processor", "8"}},
     {"decoder", "null", GR_EFORMAT, {"decoder", "missing"}},
     {"decoder", "{\"type\":\"Metaspace\"}", GR_EUNSUPPORTED, {"decoder", "Metaspace"}},
@@ -653,12 +693,12 @@ static void test_missing_file(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),         cmocka_unit_test(test_variants),
-        cmocka_unit_test(test_round_trip),     cmocka_unit_test(test_invalid_bytes),
-        cmocka_unit_test(test_incremental),    cmocka_unit_test(test_held_character),
-        cmocka_unit_test(test_limits),         cmocka_unit_test(test_speed),
-        cmocka_unit_test(test_facts),          cmocka_unit_test(test_fingerprint),
-        cmocka_unit_test(test_mini_merges),    cmocka_unit_test(test_bad),
+        cmocka_unit_test(test_golden),       cmocka_unit_test(test_variants),
+        cmocka_unit_test(test_round_trip),   cmocka_unit_test(test_invalid_bytes),
+        cmocka_unit_test(test_incremental),  cmocka_unit_test(test_held_character),
+        cmocka_unit_test(test_limits),       cmocka_unit_test(test_speed),
+        cmocka_unit_test(test_facts),        cmocka_unit_test(test_fingerprint),
+        cmocka_unit_test(test_mini_merges),  cmocka_unit_test(test_bad),
         cmocka_unit_test(test_missing_file),
     };
     return cmocka_run_group_tests(tests, load_demo, free_demo);

@@ -1,0 +1,229 @@
+#include "orchestrator/yaml_config.h"
+
+#include "common/log.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <yaml.h>
+
+struct gr_yaml_config {
+    yaml_document_t document;
+};
+
+/* How a key's value becomes an option's. */
+enum rule {
+    RULE_SAME,        /* as it is */
+    RULE_METHOD_OFF,  /* enable_speculative_decoding: false means --method none */
+    RULE_TREE_SHAPE,  /* enable_target_tree: false means a chain */
+    RULE_SPECPV,      /* enable_specpv: true means --specpv, by specpv_mode (exact unless it says lossy) */
+};
+
+static const struct key {
+    const char *section, *name, *option;
+    enum rule rule;
+} keys[] = {
+    {"orchestrator", "control", "control", RULE_SAME},
+    {"orchestrator", "round_deadline_ms", "round-deadline-ms", RULE_SAME},
+    {"target", "model", "model", RULE_SAME},
+    {"target", "device", "target-device", RULE_SAME},
+    {"target", "threads", "threads", RULE_SAME},
+    {"target", "kv_blocks", "kv-blocks", RULE_SAME},
+    {"target", "max_model_len", "max-model-len", RULE_SAME},
+    {"draft", "model", "draft", RULE_SAME},
+    {"draft", "device", "draft-device", RULE_SAME},
+    {"draft", "threads", "draft-threads", RULE_SAME},
+    {"transport", "kind", "transport", RULE_SAME},
+    {"transport", "require_rdma", "require-rdma", RULE_SAME},
+    {"session", "max_tokens", "max-tokens", RULE_SAME},
+    {"session", "ignore_eos", "ignore-eos", RULE_SAME},
+    {"session", "temperature", "temperature", RULE_SAME},
+    {"session", "top_p", "top-p", RULE_SAME},
+    {"session", "top_k", "top-k", RULE_SAME},
+    {"session", "min_p", "min-p", RULE_SAME},
+    {"session", "seed", "seed", RULE_SAME},
+    {"speculative_config", "enable_speculative_decoding", "method", RULE_METHOD_OFF},
+    {"speculative_config", "method", "method", RULE_SAME},
+    {"speculative_config", "enable_target_tree", "tree-shape", RULE_TREE_SHAPE},
+    {"speculative_config", "tree_shape", "tree-shape", RULE_SAME},
+    {"speculative_config", "num_speculative_tokens", "num-speculative-tokens", RULE_SAME},
+    {"speculative_config", "draft_depth", "draft-depth", RULE_SAME},
+    {"speculative_config", "draft_top_k", "draft-top-k", RULE_SAME},
+    {"speculative_config", "enable_specpv", "specpv", RULE_SPECPV},
+};
+
+static enum gr_status complain(const char *path, const yaml_node_t *at, const char *what, const char *name)
+{
+    log_error("%s:%zu:%zu: %s `%s'", path, at->start_mark.line + 1, at->start_mark.column + 1, what, name);
+    return GR_EFORMAT;
+}
+
+static bool is_section(const char *name)
+{
+    for (size_t i = 0; i < GR_ARRAY_LEN(keys); i++) {
+        if (strcmp(keys[i].section, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static const struct key *find(const char *section, const char *name)
+{
+    for (size_t i = 0; i < GR_ARRAY_LEN(keys); i++) {
+        if (strcmp(keys[i].section, section) == 0 && strcmp(keys[i].name, name) == 0) {
+            return &keys[i];
+        }
+    }
+    return NULL;
+}
+
+/* The option's text for a key's text; NULL: nothing to set. */
+static const char *option_text(enum rule rule, const char *text)
+{
+    const bool on = strcmp(text, "true") == 0;
+    switch (rule) {
+    case RULE_SAME:
+        return text;
+    case RULE_METHOD_OFF:
+        return on ? NULL : "none";
+    case RULE_TREE_SHAPE:
+        return on ? NULL : "chain";
+    case RULE_SPECPV:
+        return on ? "exact" : NULL;
+    }
+    return NULL;
+}
+
+static enum gr_status apply(const char *path, const yaml_node_t *value, const struct key *k, struct gr_run_options *o)
+{
+    const char *text = (const char *)value->data.scalar.value;
+    if (k->rule != RULE_SAME && strcmp(text, "true") != 0 && strcmp(text, "false") != 0) {
+        return complain(path, value, "true or false is wanted, not", text);
+    }
+    text = option_text(k->rule, text);
+    if (text != NULL && gr_run_options_set(o, k->option, text, GR_FROM_YAML) != GR_OK) {
+        return complain(path, value, "the value above is that of key", k->name);
+    }
+    return GR_OK;
+}
+
+static const char *scalar(const yaml_node_t *node)
+{
+    return node != NULL && node->type == YAML_SCALAR_NODE ? (const char *)node->data.scalar.value : NULL;
+}
+
+static bool seen_before(yaml_document_t *doc, const yaml_node_t *map, const yaml_node_pair_t *pair, const char *name)
+{
+    for (const yaml_node_pair_t *p = map->data.mapping.pairs.start; p < pair; p++) {
+        const char *other = scalar(yaml_document_get_node(doc, p->key));
+        if (other != NULL && strcmp(other, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static enum gr_status read_section(const char *path, yaml_document_t *doc, const char *section, const yaml_node_t *map,
+                                   struct gr_run_options *o)
+{
+    for (const yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top; p++) {
+        const yaml_node_t *key = yaml_document_get_node(doc, p->key);
+        const yaml_node_t *value = yaml_document_get_node(doc, p->value);
+        const char *name = scalar(key);
+        const struct key *k = name != NULL ? find(section, name) : NULL;
+        if (k == NULL) {
+            return complain(path, key, "unknown key", name != NULL ? name : "(not a word)");
+        }
+        if (seen_before(doc, map, p, name)) {
+            return complain(path, key, "given twice:", name);
+        }
+        if (scalar(value) == NULL) {
+            return complain(path, value, "a single value is wanted for", name);
+        }
+        GR_TRY(apply(path, value, k, o));
+    }
+    return GR_OK;
+}
+
+static enum gr_status read_document(const char *path, yaml_document_t *doc, struct gr_run_options *o)
+{
+    const yaml_node_t *root = yaml_document_get_root_node(doc);
+    if (root == NULL) {
+        return GR_OK; /* an empty file sets nothing */
+    }
+    if (root->type != YAML_MAPPING_NODE) {
+        return complain(path, root, "sections are wanted:", "orchestrator, target, draft, transport, session, "
+                                                            "speculative_config");
+    }
+    for (const yaml_node_pair_t *p = root->data.mapping.pairs.start; p < root->data.mapping.pairs.top; p++) {
+        const yaml_node_t *key = yaml_document_get_node(doc, p->key);
+        const yaml_node_t *value = yaml_document_get_node(doc, p->value);
+        const char *name = scalar(key);
+        if (name == NULL || !is_section(name)) {
+            return complain(path, key, "unknown section", name != NULL ? name : "(not a word)");
+        }
+        if (seen_before(doc, root, p, name)) {
+            return complain(path, key, "given twice:", name);
+        }
+        if (value->type != YAML_MAPPING_NODE) {
+            return complain(path, value, "keys are wanted in section", name);
+        }
+        GR_TRY(read_section(path, doc, name, value, o));
+    }
+    return GR_OK;
+}
+
+static enum gr_status parse(const char *path, FILE *f, struct gr_yaml_config *c)
+{
+    yaml_parser_t parser;
+    if (yaml_parser_initialize(&parser) == 0) {
+        log_error("out of memory");
+        return GR_ENOMEM;
+    }
+    yaml_parser_set_input_file(&parser, f);
+    const bool ok = yaml_parser_load(&parser, &c->document) != 0;
+    if (!ok) {
+        log_error("%s:%zu:%zu: %s", path, parser.problem_mark.line + 1, parser.problem_mark.column + 1,
+                  parser.problem != NULL ? parser.problem : "not valid YAML");
+    }
+    yaml_parser_delete(&parser);
+    return ok ? GR_OK : GR_EFORMAT;
+}
+
+enum gr_status gr_yaml_config_load(const char *path, struct gr_run_options *o, struct gr_yaml_config **config_out)
+{
+    FILE *f = fopen(path, "re");
+    if (f == NULL) {
+        log_error("%s: %s", path, strerror(errno));
+        return GR_EIO;
+    }
+    if (fseek(f, 0, SEEK_END) != 0 || ftell(f) < 0 || (unsigned long)ftell(f) > GR_YAML_BYTES_MAX) {
+        log_error("%s: not a regular file, or larger than %u bytes", path, GR_YAML_BYTES_MAX);
+        fclose(f);
+        return GR_ELIMIT;
+    }
+    rewind(f);
+    struct gr_yaml_config *c = calloc(1, sizeof(*c));
+    enum gr_status st = c != NULL ? parse(path, f, c) : GR_ENOMEM;
+    fclose(f);
+    if (st != GR_OK) {
+        free(c);
+        return st;
+    }
+    st = read_document(path, &c->document, o);
+    if (st != GR_OK) {
+        gr_yaml_config_destroy(c);
+        return st;
+    }
+    *config_out = c;
+    return GR_OK;
+}
+
+void gr_yaml_config_destroy(struct gr_yaml_config *config)
+{
+    if (config != NULL) {
+        yaml_document_delete(&config->document);
+        free(config);
+    }
+}
