@@ -4,6 +4,7 @@
 
 #include <libgen.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -37,6 +38,7 @@ static void usage(FILE *out)
 int main(int argc, char **argv)
 {
     gr_log_init("graft");
+    signal(SIGPIPE, SIG_IGN); /* a closed pipe is an error of write(), told like any other */
     if (argc < 2) {
         usage(stderr);
         return 2;

@@ -1,0 +1,454 @@
+#!/usr/bin/env python3
+"""The programs as a user starts them: transports against plain decoding, bad input, signals, killed workers.
+
+usage: test_system.py BUILD_DIR SOURCE_ROOT      prints TAP
+"""
+import json
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+BUILD, ROOT = sys.argv[1], sys.argv[2]
+GRAFT = os.path.join(BUILD, "graft")
+TARGET = os.path.join(ROOT, "models/demo/target")
+DRAFT = os.path.join(ROOT, "models/demo/draft")
+SLOW = float(os.environ.get("GRAFT_TEST_SLOW", "1"))
+CASES = []
+
+
+def case(fn):
+    CASES.append(fn)
+    return fn
+
+
+def run(*args, timeout=60, env=None, stdin=None):
+    return subprocess.run([GRAFT, *args], capture_output=True, text=True, timeout=timeout * SLOW, input=stdin,
+                          env=dict(os.environ, **(env or {})))
+
+
+def generate(*args, **kw):
+    """Runs `graft run --json` on the demo target and returns the object."""
+    if not any(a.startswith("--prompt") for a in args):
+        args = ("--prompt", "def fibonacci(n):", *args)
+    done = run("run", "--json", "--model", TARGET, *args, **kw)
+    assert done.returncode == 0, done.stderr
+    out = json.loads(done.stdout)
+    m = out["metrics"]
+    assert m["num_draft_tokens"] == m["num_accepted_tokens"] + m["num_rewound_tokens"], m
+    assert m["completion_tokens"] == len(out["token_ids"]), m
+    return out
+
+
+def refused(args, status, *words, **kw):
+    """The command fails with this status, one line on standard error that holds the words, and no output."""
+    done = run("run", *args, **kw)
+    assert done.returncode == status, (done.returncode, done.stderr)
+    lines = [x for x in done.stderr.splitlines() if x.strip()]
+    assert len(lines) == 1, lines
+    for w in words:
+        assert w in lines[0], (w, lines[0])
+    assert done.stdout == "", done.stdout
+
+
+def children(pid):
+    out = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", encoding="utf-8") as f:
+                    fields = f.read().rsplit(")", 1)
+                    if int(fields[1].split()[1]) == pid and fields[1].split()[0] != "Z":
+                        with open(f"/proc/{name}/cmdline", encoding="utf-8") as c:
+                            out.append((int(name), c.read().split("\0")[0]))
+            except (OSError, IndexError):
+                pass
+    return out
+
+
+def alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
+            return f.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_for(what, seconds=20):
+    end = time.monotonic() + seconds * SLOW
+    while time.monotonic() < end:
+        if what():
+            return
+        time.sleep(0.005)
+    raise AssertionError("waited in vain")
+
+
+class Running:
+    """A `graft run` that streams a long text, so that something can be done to it meanwhile."""
+
+    def __init__(self, *args, tokens=3000):
+        self.p = subprocess.Popen([GRAFT, "run", "--json", "--model", TARGET, "--prompt", "import os", "--ignore-eos",
+                                   "--max-tokens", str(tokens), *args],
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def child(self, name):
+        found = []
+
+        def look():
+            found[:] = [pid for pid, cmd in children(self.p.pid) if cmd.endswith(name)]
+            return found
+        wait_for(look)
+        return found[0]
+
+    def busy(self, pid):
+        """CPU time of a process, in ticks: how a test sees that rounds are going on."""
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
+            fields = f.read().rsplit(")", 1)[1].split()
+        return int(fields[11]) + int(fields[12])
+
+    def wait_busy(self, pid, ticks):
+        begin = self.busy(pid)
+        wait_for(lambda: self.busy(pid) >= begin + ticks)
+
+    def end(self, timeout=120):
+        out, err = self.p.communicate(timeout=timeout * SLOW)
+        return self.p.returncode, out, err
+
+
+# ---- texts ----
+
+@case
+def transports_give_plain_text():
+    for temperature in ("0", "0.7", "1.3"):
+        args = ("--max-tokens", "64", "--ignore-eos", "--temperature", temperature, "--seed", "7")
+        plain = generate(*args)
+        assert plain["metrics"]["num_drafts"] == 0 and plain["metrics"]["transport"] == "none"
+        for transport in ("shm", "tcp", "loop"):
+            out = generate("--draft", DRAFT, "--transport", transport, *args)
+            assert out["token_ids"] == plain["token_ids"], (transport, temperature)
+            assert out["text"] == plain["text"]
+            assert out["metrics"]["transport"] == transport
+            assert out["metrics"]["num_accepted_tokens"] > 0
+
+
+@case
+def trees_give_plain_text():
+    args = ("--max-tokens", "48", "--ignore-eos")
+    plain = generate(*args)
+    for n in ("0", "1", "4", "16", "63"):
+        for shape in ("dynamic", "chain"):
+            out = generate("--draft", DRAFT, "--num-speculative-tokens", n, "--tree-shape", shape, *args)
+            assert out["token_ids"] == plain["token_ids"], (n, shape)
+            assert (out["metrics"]["num_drafts"] > 0) == (n != "0")
+
+
+@case
+def instruction_sets_give_one_text():
+    want = None
+    for isa in ("avx512", "avx2", "c"):
+        args = ["run", "--json", "--model", TARGET, "--draft", DRAFT, "--prompt", "x = 1", "--max-tokens", "12"]
+        done = run(*args, env={"GRAFT_CPU": isa}, timeout=120)
+        if done.returncode != 0:
+            assert isa in done.stderr, done.stderr
+            continue
+        ids = json.loads(done.stdout)["token_ids"]
+        want = want or ids
+        assert ids == want, isa
+    assert want
+
+
+@case
+def verify_lossless():
+    done = run("run", "--model", TARGET, "--draft", DRAFT, "--prompt", "class A:", "--max-tokens", "80",
+               "--temperature", "1", "--verify-lossless")
+    assert done.returncode == 0 and "equal plain decoding" in done.stderr, done.stderr
+
+
+@case
+def prompt_ids_and_stdin():
+    with open(os.path.join(ROOT, "tests/golden/demo-greedy.json"), encoding="utf-8") as f:
+        golden = json.load(f)["cases"][1]
+    out = generate("--draft", DRAFT, "--prompt-ids", "-", "--max-tokens", "64", "--ignore-eos",
+                   stdin=json.dumps(golden["prompt_ids"]))
+    assert out["token_ids"] == golden["greedy_ids"][:64]
+
+
+@case
+def stop_string_cuts_text():
+    plain = generate("--draft", DRAFT, "--max-tokens", "64")
+    stop = plain["text"][20:26]
+    out = generate("--draft", DRAFT, "--max-tokens", "64", "--stop", stop)
+    assert out["finish_reason"] == "stop" and out["text"] == plain["text"][:plain["text"].index(stop)]
+    n = len(out["token_ids"])
+    assert out["token_ids"] == plain["token_ids"][:n] and n < 64
+
+
+@case
+def streams_text_and_traces():
+    plain = generate("--max-tokens", "24", "--ignore-eos")
+    done = run("run", "--model", TARGET, "--draft", DRAFT, "--prompt", "def fibonacci(n):", "--max-tokens", "24",
+               "--ignore-eos", "--trace")
+    assert done.returncode == 0 and done.stdout == plain["text"], done.stderr
+    assert "round 1:" in done.stderr and "* " in done.stderr and "bonus" in done.stderr
+
+
+@case
+def config_file_and_precedence():
+    with tempfile.TemporaryDirectory() as d:
+        path = os.path.join(d, "c.yaml")
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(f"target:\n  model: {TARGET}\nsession:\n  max_tokens: 5\n  ignore_eos: true\n")
+        base = ["run", "--json", "--config", path, "--prompt", "x"]
+        n = lambda done: len(json.loads(done.stdout)["token_ids"])
+        assert n(run(*base)) == 5
+        assert n(run(*base, env={"GRAFT_MAX_TOKENS": "6"})) == 6
+        assert n(run(*base, "--max-tokens", "7", env={"GRAFT_MAX_TOKENS": "6"})) == 7
+        with open(path, "a", encoding="utf-8") as f:
+            f.write("  max_tokns: 5\n")
+        refused(["--config", path, "--prompt", "x"], 1, f"{path}:6:3", "max_tokns")
+
+
+# ---- bad input ----
+
+@case
+def usage_errors():
+    for args, words in (
+            (["--model", TARGET, "--prompt", "x", "--max-tokens", "0"], ["--max-tokens", "0"]),
+            (["--model", TARGET, "--prompt", "x", "--max-tokens", "ten"], ["ten"]),
+            (["--model", TARGET, "--prompt", "x", "--temperature", "nan"], ["--temperature"]),
+            (["--model", TARGET, "--prompt", "x", "--top-p", "1.5"], ["--top-p"]),
+            (["--model", TARGET, "--prompt", "x", "--bogus"], ["--bogus"]),
+            (["--model", TARGET, "--prompt"], ["--prompt", "value"]),
+            (["--model", TARGET], ["--prompt"]),
+            (["--prompt", "x"], ["--model"]),
+            (["--model", TARGET, "--prompt", "x", "--method", "magic"], ["magic"]),
+            (["--model", TARGET, "--prompt", "x", "--num-speculative-tokens", "64"], ["64", "63"]),
+            (["--model", TARGET, "--prompt", "x", "--tree-shape", "bush"], ["bush"]),
+            (["--model", TARGET, "--prompt", "x", "--stop", ""], ["stop"])):
+        refused(args, 2, *words)
+    assert run("fly").returncode == 2
+    assert run().returncode == 2
+    assert run("--help").returncode == 0
+    assert "--prompt-ids" in run("run", "--help").stdout
+
+
+@case
+def not_built_yet_is_said():
+    base = ["--model", TARGET, "--prompt", "x"]
+    for args in (["--draft", os.path.join(ROOT, "models/demo/eagle3")], ["--transport", "verbs"], ["--require-rdma"],
+                 ["--specpv", "exact"], ["--target-device", "cuda:0"], ["--connect", "127.0.0.1:1"]):
+        refused(base + args, 1)
+
+
+@case
+def bad_prompts():
+    refused(["--model", TARGET, "--prompt-file", "/does/not/exist"], 1, "/does/not/exist")
+    for text, word in (("[1, 2", ":"), ("{}", "array"), ("[4096]", "4095"), ("[-1]", "element 0"), ("[1.5]", "element 0")):
+        done = run("run", "--model", TARGET, "--prompt-ids", "-", stdin=text)
+        assert done.returncode in (1, 2) and word in done.stderr and done.stdout == "", (text, done)
+    refused(["--model", TARGET, "--prompt-ids", "-"], 1, "empty", stdin="[]")
+    refused(["--model", TARGET, "--prompt", "word " * 200, "--max-model-len", "64"], 1, "64")
+    refused(["--model", TARGET, "--prompt", "x", "--max-tokens", "4000", "--kv-blocks", "8"], 1, "--kv-blocks")
+
+
+def broken_model(d, change):
+    path = os.path.join(d, "model")
+    shutil.rmtree(path, ignore_errors=True)
+    shutil.copytree(TARGET, path)
+    for name in os.listdir(path):
+        os.chmod(os.path.join(path, name), 0o644)
+    change(path)
+    return path
+
+
+def edit_config(**keys):
+    def change(path):
+        name = os.path.join(path, "config.json")
+        with open(name, encoding="utf-8") as f:
+            config = json.load(f)
+        config.update(keys)
+        with open(name, "w", encoding="utf-8") as f:
+            json.dump(config, f)
+    return change
+
+
+def truncate(path):
+    with open(os.path.join(path, "model-00002-of-00002.safetensors"), "r+b") as f:
+        f.truncate(5_000_000)
+
+
+def lie_in_header(path):
+    with open(os.path.join(path, "model-00001-of-00002.safetensors"), "r+b") as f:
+        f.write(struct.pack("<Q", 1 << 60))
+
+
+def rename_tensor(path):
+    name = os.path.join(path, "model-00001-of-00002.safetensors")
+    with open(name, "r+b") as f:
+        data = f.read(4096).replace(b"layers.0.mlp.up_proj", b"layers.0.mlp.xx_proj")
+        f.seek(0)
+        f.write(data)
+
+
+@case
+def bad_models():
+    with tempfile.TemporaryDirectory() as d:
+        for change, word in (
+                (truncate, "model-00002-of-00002"),
+                (lie_in_header, "model-00001-of-00002"),
+                (rename_tensor, "_proj"),
+                (lambda p: os.remove(os.path.join(p, "model-00002-of-00002.safetensors")), "model-00002-of-00002"),
+                (lambda p: os.remove(os.path.join(p, "config.json")), "config.json"),
+                (lambda p: os.remove(os.path.join(p, "tokenizer.json")), "tokenizer.json"),
+                (edit_config(hidden_size=-5), "hidden_size"),
+                (edit_config(hidden_size=10**12), "hidden_size"),
+                (edit_config(hidden_size=512), "model."),
+                (edit_config(num_hidden_layers=7), "layers.7"),
+                (edit_config(architectures=["NoSuchModel"]), "NoSuchModel")):
+            done = run("run", "--model", broken_model(d, change), "--prompt", "x")
+            assert done.returncode == 1 and done.stdout == "", (word, done)
+            assert word in done.stderr, (word, done.stderr)
+            assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+
+
+@case
+def tokenizer_mismatch():
+    with tempfile.TemporaryDirectory() as d:
+        path = os.path.join(d, "draft")
+        shutil.copytree(DRAFT, path)
+        name = os.path.join(path, "tokenizer.json")
+        os.chmod(name, 0o644)
+        with open(name, encoding="utf-8") as f:
+            text = f.read()
+        with open(name, "w", encoding="utf-8") as f:
+            f.write(text.replace("<|reserved_2|>", "<|reserved_x|>"))
+        done = run("run", "--model", TARGET, "--draft", path, "--prompt", "x")
+        assert done.returncode == 1 and "tokenizer" in done.stderr and done.stdout == "", done
+
+
+@case
+def port_in_use():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        s.listen()
+        address = f"127.0.0.1:{s.getsockname()[1]}"
+        refused(["--model", TARGET, "--prompt", "x", "--control", address], 1, address, "in use")
+
+
+@case
+def wrong_key_and_garbage_are_turned_away():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    r = Running("--draft", DRAFT, "--control", f"127.0.0.1:{port}", tokens=1500)
+    r.wait_busy(r.child("graft-target"), 5)
+    with socket.create_connection(("127.0.0.1", port)) as s:
+        s.sendall(b"\xff" * 64)
+        s.settimeout(20 * SLOW)
+        try:
+            while s.recv(4096):
+                pass  # until it hangs up
+        except ConnectionResetError:
+            pass
+    stranger = subprocess.run([os.path.join(BUILD, "graft-draft"), "--model", DRAFT, "--join", f"127.0.0.1:{port}"],
+                              capture_output=True, text=True, timeout=60 * SLOW, env=dict(os.environ, GRAFT_KEY="00" * 32))
+    assert stranger.returncode == 1, stranger
+    status, out, err = r.end()
+    assert status == 0 and len(json.loads(out)["token_ids"]) == 1500, err
+
+
+# ---- signals ----
+
+@case
+def interrupt_cleans_up():
+    r = Running("--draft", DRAFT, tokens=20000)
+    pids = [r.child("graft-target"), r.child("graft-draft")]
+    r.wait_busy(pids[0], 10)
+    r.p.send_signal(signal.SIGINT)
+    status, out, err = r.end(20)
+    assert status == 1 and out == "" and "interrupted" in err, (status, err)
+    assert not any(alive(p) for p in pids)
+
+
+@case
+def killed_parent_takes_children_along():
+    r = Running("--draft", DRAFT, tokens=20000)
+    pids = [r.child("graft-target"), r.child("graft-draft")]
+    r.p.kill()
+    r.p.communicate()
+    wait_for(lambda: not any(alive(p) for p in pids))
+
+
+@case
+def killed_drafter_changes_nothing():
+    plain = json.loads(Running(tokens=3000).end()[1])["token_ids"]
+    for transport in ("shm", "tcp"):
+        r = Running("--draft", DRAFT, "--transport", transport, tokens=3000)
+        pid = r.child("graft-draft")
+        r.wait_busy(pid, 10)
+        os.kill(pid, signal.SIGKILL)
+        status, out, err = r.end()
+        assert status == 0, err
+        out = json.loads(out)
+        assert out["token_ids"] == plain, transport
+        assert out["metrics"]["fallbacks"] >= 1 and out["metrics"]["num_drafts"] > 0, out["metrics"]
+        assert "killed by signal 9" in err and "[spec][fallback]" in err, err
+
+
+@case
+def killed_target_changes_nothing():
+    plain = json.loads(Running(tokens=2000).end()[1])["token_ids"]
+    r = Running("--draft", DRAFT, tokens=2000)
+    pid = r.child("graft-target")
+    r.wait_busy(pid, 15)
+    os.kill(pid, signal.SIGKILL)
+    status, out, err = r.end()
+    assert status == 0, err
+    assert json.loads(out)["token_ids"] == plain
+
+
+@case
+def drafter_killed_before_hello():
+    r = Running("--draft", DRAFT, tokens=400)
+    os.kill(r.child("graft-draft"), signal.SIGKILL)
+    status, out, err = r.end()
+    assert status == 0 and len(json.loads(out)["token_ids"]) == 400, err
+
+
+@case
+def closed_output_ends_the_run():
+    p = subprocess.Popen([GRAFT, "run", "--model", TARGET, "--prompt", "x", "--max-tokens", "5000", "--ignore-eos"],
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    p.stdout.read(4)
+    p.stdout.close()
+    err = p.stderr.read()
+    assert p.wait(timeout=30 * SLOW) != 0, err
+    assert "standard output" in err, err
+
+
+def main():
+    print(f"1..{len(CASES)}")
+    only = os.environ.get("GRAFT_TEST_ONLY", "")
+    n_failed = 0
+    for i, fn in enumerate(CASES, 1):
+        if only not in fn.__name__:
+            print(f"ok {i} - {fn.__name__} # SKIP not chosen")
+            continue
+        begin = time.monotonic()
+        try:
+            fn()
+            print(f"ok {i} - {fn.__name__} ({time.monotonic() - begin:.1f} s)", flush=True)
+        except Exception as e:  # pylint: disable=broad-except
+            n_failed += 1
+            text = f"{type(e).__name__}: {e}".replace("\n", "\n# ")
+            line = e.__traceback__.tb_next.tb_lineno if e.__traceback__ and e.__traceback__.tb_next else 0
+            print(f"not ok {i} - {fn.__name__} ({time.monotonic() - begin:.1f} s)\n# line {line}: {text}", flush=True)
+    return 1 if n_failed else 0
+
+
+sys.exit(main())
