@@ -11,7 +11,6 @@ static const char *log_role = "graft";
 static atomic_int log_level = GR_LOG_WARN;
 static atomic_uint log_topics;
 
-static const char *const level_names[] = {"error", "warning", "info", "debug"};
 static const char *const level_keys[] = {"error", "warn", "info", "debug"};
 
 static unsigned parse_topics(const char *text)
@@ -75,18 +74,12 @@ bool gr_log_topic(enum gr_log_topic topic)
     return (atomic_load_explicit(&log_topics, memory_order_relaxed) & (unsigned)topic) != 0;
 }
 
-void gr_log_line(enum gr_log_level level, const char *fmt, ...)
+/* One write per line, so that lines of several processes do not mix. */
+static void write_line(const char *kind, const char *fmt, va_list ap)
 {
-    if (!gr_log_enabled(level)) {
-        return;
-    }
-    /* One write per line, so that lines of several processes do not mix. */
     char line[1024];
-    int n = snprintf(line, sizeof(line), "%s: %s: ", log_role, level_names[level]);
-    va_list ap;
-    va_start(ap, fmt);
-    int m = vsnprintf(line + n, sizeof(line) - (size_t)n - 1, fmt, ap);
-    va_end(ap);
+    const int n = snprintf(line, sizeof(line), "%s: %s", log_role, kind);
+    const int m = vsnprintf(line + n, sizeof(line) - (size_t)n - 1, fmt, ap);
     size_t len = (size_t)n + (m < 0 ? 0 : (size_t)m);
     if (len > sizeof(line) - 2) {
         len = sizeof(line) - 2;
@@ -94,4 +87,27 @@ void gr_log_line(enum gr_log_level level, const char *fmt, ...)
     line[len++] = '\n';
     ssize_t written = write(STDERR_FILENO, line, len);
     (void)written;
+}
+
+void gr_log_line(enum gr_log_level level, const char *fmt, ...)
+{
+    static const char *const kinds[] = {"error: ", "warning: ", "info: ", "debug: "};
+    if (!gr_log_enabled(level)) {
+        return;
+    }
+    va_list ap;
+    va_start(ap, fmt);
+    write_line(kinds[level], fmt, ap);
+    va_end(ap);
+}
+
+void gr_log_topic_line(enum gr_log_topic topic, const char *fmt, ...)
+{
+    if (!gr_log_topic(topic)) {
+        return;
+    }
+    va_list ap;
+    va_start(ap, fmt);
+    write_line("", fmt, ap);
+    va_end(ap);
 }

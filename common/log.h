@@ -14,6 +14,8 @@ void gr_log_init(const char *role);
 void gr_log_set_level(enum gr_log_level level);
 bool gr_log_enabled(enum gr_log_level level);
 bool gr_log_topic(enum gr_log_topic topic);
+/* A topic's line, whatever the level; nothing when the topic is off. */
+void gr_log_topic_line(enum gr_log_topic topic, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void gr_log_line(enum gr_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 #define log_error(...) gr_log_line(GR_LOG_ERROR, __VA_ARGS__)

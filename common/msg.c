@@ -322,19 +322,26 @@ static enum gr_status take_field(struct gr_msg *m, enum field f, const msgpack_o
 
 static enum gr_status find_type(const msgpack_object_map *map, enum gr_msg_type *out)
 {
+    const msgpack_object *name = NULL;
     for (uint32_t i = 0; i < map->size; i++) {
         if (!str_equals(&map->ptr[i].key, "t")) {
             continue;
         }
-        for (int t = 0; t < GR_N_MSG; t++) {
-            if (str_equals(&map->ptr[i].val, types[t].name)) {
-                *out = (enum gr_msg_type)t;
-                return GR_OK;
-            }
+        if (name != NULL) {
+            return refuse("?", "t", "given twice");
         }
-        return refuse("?", "t", "unknown message type");
+        name = &map->ptr[i].val;
     }
-    return refuse("?", "t", "missing");
+    if (name == NULL) {
+        return refuse("?", "t", "missing");
+    }
+    for (int t = 0; t < GR_N_MSG; t++) {
+        if (str_equals(name, types[t].name)) {
+            *out = (enum gr_msg_type)t;
+            return GR_OK;
+        }
+    }
+    return refuse("?", "t", "unknown message type");
 }
 
 static enum gr_status take_map(const msgpack_object_map *map, struct gr_msg *m)

@@ -147,6 +147,9 @@ enum gr_status gr_wire_decode_desync(const uint8_t *frame, size_t len, uint32_t 
     if (!consumed(&r)) {
         return bad_frame(frame, len, "wrong length");
     }
+    if (reason < GR_DESYNC_HASH || reason > GR_DESYNC_UNKNOWN_SESSION) {
+        return bad_frame(frame, len, "unknown reason");
+    }
     *reason_out = reason;
     *my_len_out = my_len;
     return GR_OK;
@@ -201,8 +204,9 @@ enum gr_status gr_wire_decode_features(const uint8_t *frame, size_t len, struct 
     f.dtype = gr_read_u8(&r);
     f.raw = gr_read_u8(&r);
     f.width = gr_read_u32(&r);
-    if (r.failed || f.n_row < 1 || f.n_row > GR_FEATURES_ROW_MAX || gr_dtype_bytes(f.dtype) == 0 || f.raw > 1) {
-        return bad_frame(frame, len, "row count or dtype out of range");
+    if (r.failed || f.n_row < 1 || f.n_row > GR_FEATURES_ROW_MAX || gr_dtype_bytes(f.dtype) == 0 || f.raw > 1 ||
+        f.width < 1) {
+        return bad_frame(frame, len, "row count, width or dtype out of range");
     }
     f.row_bytes = gr_read_bytes(&r, (size_t)f.n_row * f.width * gr_dtype_bytes(f.dtype));
     if (!consumed(&r)) {

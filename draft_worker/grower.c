@@ -197,7 +197,7 @@ static int take_top(const float *l, int n_vocab, int n_max, int32_t *token, floa
 {
     int n = 0;
     for (int32_t id = 0; id < n_vocab; id++) {
-        if (!(l[id] > -INFINITY) || (n == n_max && !(l[id] > value[n - 1]))) {
+        if (!(l[id] > -INFINITY) || (n == n_max && (n == 0 || !(l[id] > value[n - 1])))) {
             continue;
         }
         int at = n < n_max ? n++ : n - 1;

@@ -14,8 +14,9 @@
 
 #include <stdbool.h>
 
-#define GR_BUILDER_CAND_MAX 4096
 #define GR_DRAFT_SLOT_MAX 256 /* expanded candidates of a tree: each has a scratch KV slot */
+/* The tail and every slot have at most GR_NODE_MAX children that can enter the tree, so this is never short. */
+#define GR_BUILDER_CAND_MAX ((GR_DRAFT_SLOT_MAX + 1) * GR_NODE_MAX)
 #define GR_DRAFT_TOP_K_MAX 64
 
 struct gr_tree_config {

@@ -10,7 +10,8 @@ enum gr_status gr_kv_pool_init(struct gr_kv_pool *pool, int32_t n_block)
     memset(pool, 0, sizeof(*pool));
     pool->free_stack = calloc((size_t)n_block, sizeof(int32_t));
     pool->is_free = calloc((size_t)n_block, 1);
-    if (pool->free_stack == NULL || pool->is_free == NULL) {
+    pool->seen = calloc((size_t)n_block, 1);
+    if (pool->free_stack == NULL || pool->is_free == NULL || pool->seen == NULL) {
         gr_kv_pool_finish(pool);
         log_error("out of memory for the accounting of %d KV blocks", n_block);
         return GR_ENOMEM;
@@ -28,6 +29,7 @@ void gr_kv_pool_finish(struct gr_kv_pool *pool)
 {
     free(pool->free_stack);
     free(pool->is_free);
+    free(pool->seen);
     memset(pool, 0, sizeof(*pool));
 }
 
@@ -110,27 +112,34 @@ void gr_kv_table_release(struct gr_kv_pool *pool, struct gr_kv_table *t)
     t->n_reserved = 0;
 }
 
+/* False: no block of this pool, or met before. */
+static bool see_block(const struct gr_kv_pool *pool, int32_t b)
+{
+    if (b < 0 || b >= pool->n_block || pool->seen[b]) {
+        return false;
+    }
+    pool->seen[b] = 1;
+    return true;
+}
+
 bool gr_kv_pool_check(const struct gr_kv_pool *pool, const struct gr_kv_table *const *tables, int n_table)
 {
-    int32_t n_owned = 0;
     int32_t n_reserved = 0;
+    memset(pool->seen, 0, (size_t)pool->n_block);
+    bool good = pool->n_free >= 0 && pool->n_free <= pool->n_block;
+    for (int32_t i = 0; good && i < pool->n_free; i++) {
+        const int32_t b = pool->free_stack[i];
+        good = see_block(pool, b) && pool->is_free[b];
+    }
     for (int i = 0; i < n_table; i++) {
         n_reserved += tables[i]->n_reserved;
-        n_owned += tables[i]->n_block;
-        for (int32_t b = 0; b < tables[i]->n_block; b++) {
-            if (pool->is_free[tables[i]->block[b]]) {
-                return false;
-            }
-            for (int32_t c = 0; c < b; c++) {
-                if (tables[i]->block[c] == tables[i]->block[b]) {
-                    return false;
-                }
-            }
+        for (int32_t k = 0; good && k < tables[i]->n_block; k++) {
+            const int32_t b = tables[i]->block[k];
+            good = see_block(pool, b) && !pool->is_free[b];
         }
     }
-    int32_t n_flagged = 0;
-    for (int32_t b = 0; b < pool->n_block; b++) {
-        n_flagged += pool->is_free[b];
+    for (int32_t b = 0; good && b < pool->n_block; b++) {
+        good = pool->seen[b]; /* neither free nor owned: leaked */
     }
-    return n_owned + pool->n_free == pool->n_block && n_flagged == pool->n_free && n_reserved == pool->n_reserved;
+    return good && n_reserved == pool->n_reserved;
 }

@@ -5,11 +5,14 @@
  *
  * Bytes that are not UTF-8: the text is cut into maximal runs of valid UTF-8; each run is encoded
  * as if it stood alone, each byte between runs becomes its own byte token. So any bytes can be
- * encoded, and the concatenated gr_tokenizer_token_bytes() give them back (given no NFC normalizer
- * and no lstrip/rstrip token in the text). Decoding to text replaces what is not UTF-8 by U+FFFD,
- * one for each maximal subpart, as Hugging Face does; gr_tokenizer_decode_bytes() does not.
+ * encoded, and the concatenated gr_tokenizer_token_bytes() give them back (given no NFC normalizer,
+ * no Split step with Removed and no lstrip/rstrip token in the text). Decoding to text replaces
+ * what is not UTF-8 by U+FFFD, one for each maximal subpart, as Hugging Face does;
+ * gr_tokenizer_decode_bytes() does not.
  *
- * Ids without a token (holes, padded rows) decode to nothing. */
+ * Ids without a token (holes, padded rows) decode to nothing. An added token decodes to its
+ * content; Hugging Face reads a content such as "caf\u00e9" as byte-level characters and so gives
+ * U+FFFD. */
 #ifndef GR_MODEL_TOKENIZER_H
 #define GR_MODEL_TOKENIZER_H
 

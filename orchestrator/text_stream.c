@@ -72,6 +72,10 @@ static bool cut_at_stop(struct gr_text_stream *s, size_t n_before)
 enum gr_status gr_text_stream_push(struct gr_text_stream *s, int32_t id, bool *stopped_out)
 {
     size_t n = 0;
+    if (s->stopped) {
+        log_error("a token %d after the end of the text", id);
+        return GR_EINVAL;
+    }
     GR_TRY(make_room(s, GR_DETOK_OUT_MAX));
     GR_TRY(gr_detok_push(&s->detok, id, s->text + s->len, s->cap - s->len, &n));
     const size_t n_before = s->len;

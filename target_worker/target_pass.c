@@ -177,11 +177,11 @@ static void count_round(struct gr_target *t, const struct session *s, const stru
     } else {
         t->counters.n_root_round++;
     }
-    if (gr_log_topic(GR_TOPIC_ROUND)) {
-        gr_log_line(GR_LOG_ERROR, "round=%u session=%" PRIu64 " sessions=%d draft_tokens=%d accepted_tokens=%d "
-                    "committed_len=%d kv_len=%d", s->round, s->id, t->pass.n_seq, q->tree.n, q->walk.n_accepted,
-                    s->committed_len, s->kv_len);
-    }
+    gr_log_topic_line(GR_TOPIC_ROUND, "round=%u session=%" PRIu64 " sessions=%d draft_tokens=%d accepted_tokens=%d "
+                      "committed_len=%d kv_len=%d", s->round, s->id, t->pass.n_seq, q->tree.n, q->walk.n_accepted,
+                      s->committed_len, s->kv_len);
+    gr_log_topic_line(GR_TOPIC_KV, "session=%" PRIu64 " kv_blocks=%d free_blocks=%d of %d", s->id, s->table.n_block,
+                      t->pool.n_free, t->pool.n_block);
 }
 
 static void send_commit(struct gr_target *t, struct session *s, const struct gr_pass_seq *q, int32_t base_len)

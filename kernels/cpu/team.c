@@ -3,7 +3,11 @@
  *
  * Another process (the draft worker) may own the same cores, so a wait spins for SPIN_NS only, then gives the
  * core away with sched_yield() for YIELD_NS (which costs an idle machine nothing and a busy one little), then
- * sleeps on a futex. Nobody makes a futex call as long as nobody sleeps. */
+ * sleeps on a futex. Nobody makes a futex call as long as nobody sleeps.
+ *
+ * Placement: a woken helper often lands on its waker's CPU and stays there, because threads that yield to each other
+ * look idle to the load balancer; the other core then stands empty for seconds. So each thread notes its CPU at the start
+ * of a pass, and a helper that finds itself on the CPU of an earlier thread moves away. */
 #include "kernels/kernels.h"
 
 #include "common/log.h"
@@ -34,6 +38,7 @@ struct helper {
     struct gr_team *team;
     pthread_t thread;
     int ith;
+    _Atomic int cpu; /* where it was at the start of its last pass */
 };
 
 struct gr_team {
@@ -41,6 +46,8 @@ struct gr_team {
     _Alignas(64) _Atomic int n_arrived; /* at the barrier */
     _Atomic int n_running;              /* helpers that have not finished the pass */
     int n_thread;
+    _Atomic int caller_cpu;
+    cpu_set_t allowed; /* of the thread that made the team */
     int n_started; /* helpers that exist: less than n_thread - 1 only when create() fails */
     bool quit;     /* written before start changes, like fn and arg */
     void (*fn)(const struct gr_exec *x, void *arg);
@@ -111,6 +118,35 @@ static void word_wait(struct wait_word *w, uint32_t old)
     }
 }
 
+static bool is_taken(const struct helper *h, int cpu)
+{
+    struct gr_team *t = h->team;
+    bool taken = atomic_load_explicit(&t->caller_cpu, memory_order_relaxed) == cpu;
+    for (int i = 0; i < h->ith - 1; i++) {
+        taken = taken || atomic_load_explicit(&t->helper[i].cpu, memory_order_relaxed) == cpu;
+    }
+    return taken;
+}
+
+/* Moves to the CPUs that no earlier thread of the team is on, if there are any. */
+static void keep_apart(struct helper *h)
+{
+    int cpu = sched_getcpu();
+    if (cpu >= 0 && is_taken(h, cpu)) {
+        cpu_set_t set;
+        CPU_ZERO(&set);
+        for (int c = 0; c < CPU_SETSIZE; c++) {
+            if (CPU_ISSET(c, &h->team->allowed) && !is_taken(h, c)) {
+                CPU_SET(c, &set);
+            }
+        }
+        if (CPU_COUNT(&set) > 0 && sched_setaffinity(0, sizeof(set), &set) == 0) {
+            cpu = sched_getcpu();
+        }
+    }
+    atomic_store_explicit(&h->cpu, cpu, memory_order_relaxed);
+}
+
 static void *helper_main(void *arg)
 {
     struct helper *h = arg;
@@ -120,6 +156,7 @@ static void *helper_main(void *arg)
         if (t->quit) {
             return NULL;
         }
+        keep_apart(h);
         struct gr_exec x = { .team = t, .ith = h->ith, .nth = t->n_thread };
         t->fn(&x, t->arg);
         if (atomic_fetch_sub(&t->n_running, 1) == 1) {
@@ -143,6 +180,9 @@ enum gr_status gr_team_create(int n_thread, struct gr_team **team_out)
     }
     memset(t, 0, bytes);
     t->n_thread = n_thread;
+    if (sched_getaffinity(0, sizeof(t->allowed), &t->allowed) != 0) {
+        CPU_ZERO(&t->allowed); /* then nobody moves */
+    }
     for (int i = 0; i < n_thread - 1; i++) {
         t->helper[i] = (struct helper){ .team = t, .ith = i + 1 };
         int err = pthread_create(&t->helper[i].thread, NULL, helper_main, &t->helper[i]);
@@ -184,6 +224,7 @@ void gr_team_run(struct gr_team *team, void (*fn)(const struct gr_exec *x, void 
     uint32_t done = word_read(&team->done);
     team->fn = fn;
     team->arg = arg;
+    atomic_store_explicit(&team->caller_cpu, sched_getcpu(), memory_order_relaxed);
     atomic_store(&team->n_running, team->n_thread - 1);
     word_advance(&team->start);
     fn(&(struct gr_exec){ .team = team, .ith = 0, .nth = team->n_thread }, arg);

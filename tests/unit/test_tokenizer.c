@@ -541,6 +541,42 @@ static void test_mini_merges(void **state)
     gr_tokenizer_destroy(tok);
 }
 
+/* Ids of a text by the mini tokenizer with two fields set. */
+static void check_patched(const char *path, const char *literal, const char *path2,
+                          const char *literal2, const char *text, size_t n_want,
+                          const int32_t *want)
+{
+    json_t *root = mini_tokenizer();
+    struct gr_tokenizer *tok;
+    int32_t ids[8];
+    size_t n;
+    json_patch_at(root, path, literal);
+    json_patch_at(root, path2, literal2);
+    assert_int_equal(parse_json(root, &tok), GR_OK);
+    json_decref(root);
+    assert_int_equal(gr_tokenizer_encode(tok, text, strlen(text), false, ids, 8, &n), GR_OK);
+    assert_int_equal(n, n_want);
+    assert_memory_equal(ids, want, n * sizeof(*ids));
+    gr_tokenizer_destroy(tok);
+}
+
+static void test_mini_options(void **state)
+{
+    (void)state;
+    /* No merge leads to zz: only ignore_merges finds it, and only as a whole pre-token. */
+    check_patched("model.vocab.zz", "299", "model.ignore_merges", "false", "zz", 2,
+                  (int32_t[]){'z', 'z'});
+    check_patched("model.vocab.zz", "299", "model.ignore_merges", "true", "zz", 1,
+                  (int32_t[]){299});
+    check_patched("model.vocab.zz", "299", "model.ignore_merges", "true", "zzz", 3,
+                  (int32_t[]){'z', 'z', 'z'});
+    /* Removed with invert: what is between the matches is left out. */
+    static const char split[] = "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[a-z]+\"},"
+                                "\"behavior\":\"Removed\",\"invert\":true}";
+    check_patched("pre_tokenizer.pretokenizers.0", split, "version", "\"1.0\"", "1ab2c 3", 2,
+                  (int32_t[]){256, 'c'});
+}
+
 /* ---- what is not understood ---- */
 
 static const struct {
@@ -699,7 +735,7 @@ int main(void)
         cmocka_unit_test(test_limits),       cmocka_unit_test(test_speed),
         cmocka_unit_test(test_facts),        cmocka_unit_test(test_fingerprint),
         cmocka_unit_test(test_mini_merges),  cmocka_unit_test(test_bad),
-        cmocka_unit_test(test_missing_file),
+        cmocka_unit_test(test_missing_file), cmocka_unit_test(test_mini_options),
     };
     return cmocka_run_group_tests(tests, load_demo, free_demo);
 }
