@@ -161,8 +161,9 @@ static enum gr_status check_config(const struct gr_llama_config *c, const struct
         log_error("%s/config.json: attention_bias and mlp_bias are not supported for LlamaForCausalLM", c->dir);
         return GR_EUNSUPPORTED;
     }
-    if (hf->head_dim > GR_HEAD_DIM_MAX || hf->head_dim % 2 != 0) {
-        log_error("%s/config.json: head_dim %d: must be even and at most %d", c->dir, hf->head_dim, GR_HEAD_DIM_MAX);
+    if (hf->head_dim > GR_HEAD_DIM_MAX || hf->head_dim % 16 != 0) {
+        log_error("%s/config.json: head_dim %d: must be a multiple of 16 and at most %d", c->dir, hf->head_dim,
+                  GR_HEAD_DIM_MAX);
         return GR_ELIMIT;
     }
     for (int i = 0; i < c->n_capture; i++) {

@@ -41,6 +41,9 @@ struct sim {
     int n_request, n_done;
     void (*on_pass)(struct sim *s, void *arg);
     void *on_pass_arg;
+    void (*on_frame)(struct sim *s, void *arg, bool to_target, uint8_t *bytes, size_t *len);
+    void *on_frame_arg;
+    int n_error, n_lost;
 };
 
 static uint64_t draw(struct sim *s, uint64_t max)
@@ -320,6 +323,7 @@ static void deliver_msg(struct sim *s, const struct event *e)
     struct gr_msg m;
     enum gr_status st = gr_msg_decode(e->bytes, e->len, &m);
     GR_ASSERT(st == GR_OK);
+    s->n_error += e->place == AT_ORCH_FROM_TARGET && m.type == GR_MSG_ERROR;
     if (e->place == AT_TARGET) {
         gr_target_on_msg(s->target, &m, s->now_ns);
     } else if (e->place == AT_DRAFT) {
@@ -331,14 +335,28 @@ static void deliver_msg(struct sim *s, const struct event *e)
     gr_msg_finish(&m);
 }
 
+static void deliver_frame(struct sim *s, const struct event *e)
+{
+    size_t len = e->len;
+    if (s->on_frame != NULL) {
+        s->on_frame(s, s->on_frame_arg, e->place == AT_TARGET, e->bytes, &len);
+    }
+    const enum gr_status st = e->place == AT_TARGET
+                                  ? gr_target_on_frame(s->target, 0, e->bytes, len, s->now_ns)
+                                  : gr_drafter_on_frame(s->drafter, 0, e->bytes, len, s->now_ns);
+    if (st != GR_OK) {
+        GR_ASSERT(s->on_frame != NULL);
+        s->n_lost++;
+        gr_target_on_peer_lost(s->target, 0);
+        gr_drafter_on_peer_lost(s->drafter, 0);
+    }
+}
+
 static void deliver(struct sim *s, const struct event *e)
 {
-    enum gr_status st = GR_OK;
     switch (e->what) {
     case EVENT_FRAME:
-        st = e->place == AT_TARGET ? gr_target_on_frame(s->target, 0, e->bytes, e->len, s->now_ns)
-                                   : gr_drafter_on_frame(s->drafter, 0, e->bytes, e->len, s->now_ns);
-        GR_ASSERT(st == GR_OK);
+        deliver_frame(s, e);
         break;
     case EVENT_MSG:
         deliver_msg(s, e);
@@ -413,4 +431,36 @@ struct gr_target *sim_target(struct sim *s)
 struct gr_drafter *sim_drafter(struct sim *s)
 {
     return s->drafter;
+}
+
+void sim_on_frame(struct sim *s, void (*fn)(struct sim *s, void *arg, bool to_target, uint8_t *bytes, size_t *len),
+                  void *arg)
+{
+    s->on_frame = fn;
+    s->on_frame_arg = arg;
+}
+
+const struct gr_pass *sim_pass(const struct sim *s)
+{
+    return s->pass;
+}
+
+uint64_t sim_session(const struct sim *s, int i)
+{
+    return s->session[i];
+}
+
+uint64_t sim_now_ns(const struct sim *s)
+{
+    return s->now_ns;
+}
+
+int sim_n_error(const struct sim *s)
+{
+    return s->n_error;
+}
+
+int sim_n_lost(const struct sim *s)
+{
+    return s->n_lost;
 }

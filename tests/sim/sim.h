@@ -44,5 +44,14 @@ struct gr_target *sim_target(struct sim *s);
 struct gr_drafter *sim_drafter(struct sim *s);
 /* Called after every finished pass; for tests that look inside. */
 void sim_on_pass(struct sim *s, void (*fn)(struct sim *s, void *arg), void *arg);
+/* Called with each frame before it is delivered; may change it or make it shorter. With this hook a refused frame is no
+ * failure of the test: the connection is lost for both ends, as a worker would do it. */
+void sim_on_frame(struct sim *s, void (*fn)(struct sim *s, void *arg, bool to_target, uint8_t *bytes, size_t *len),
+                  void *arg);
+const struct gr_pass *sim_pass(const struct sim *s); /* the last one that finished */
+uint64_t sim_session(const struct sim *s, int i);    /* session id of request i */
+uint64_t sim_now_ns(const struct sim *s);
+int sim_n_error(const struct sim *s);      /* ERROR messages of the target */
+int sim_n_lost(const struct sim *s);       /* connections lost to refused frames */
 
 #endif

@@ -20,12 +20,13 @@ static struct toy *of(struct gr_lm *lm)
 static uint64_t read_prefix(const struct toy *m, const struct gr_attn_seq *s, int r)
 {
     uint64_t hash = 0;
-    for (int p = 0; p < s->limit[r]; p++) {
+    const int begin = m->config.memory > 0 ? s->limit[r] + s->n_anc[r] - m->config.memory : 0;
+    for (int p = GR_MAX(begin, 0); p < s->limit[r]; p++) {
         const struct cell *c = &m->cell[s->block[p / GR_KV_BLOCK] * GR_KV_BLOCK + p % GR_KV_BLOCK];
         GR_ASSERT(c->pos == p);
         hash = gr_hash_extend(hash, c->token);
     }
-    for (int a = 0; a < s->n_anc[r]; a++) {
+    for (int a = GR_MAX(begin - s->limit[r], 0); a < s->n_anc[r]; a++) {
         const int slot = s->anc[(size_t)r * GR_ATTN_ANC_MAX + (size_t)a];
         GR_ASSERT(slot < s->n_slot);
         const struct cell *c = &m->cell[s->scratch_block[slot / GR_KV_BLOCK] * GR_KV_BLOCK + slot % GR_KV_BLOCK];
@@ -35,16 +36,25 @@ static uint64_t read_prefix(const struct toy *m, const struct gr_attn_seq *s, in
     return hash;
 }
 
-static void write_logits(const struct toy *m, uint64_t context, float *out)
+static void write_logits(const struct toy_config *c, uint64_t context, float *out)
 {
-    uint64_t seed = m->config.seed;
-    if (m->config.blur_seed != 0 && gr_mix64(context ^ m->config.blur_seed) % (uint64_t)m->config.blur == 0) {
-        seed = m->config.blur_seed;
+    uint64_t seed = c->seed;
+    if (c->blur_seed != 0 && gr_mix64(context ^ c->blur_seed) % (uint64_t)c->blur == 0) {
+        seed = c->blur_seed;
     }
-    for (int i = 0; i < m->lm.n_vocab; i++) {
+    for (int i = 0; i < c->n_vocab; i++) {
         const uint64_t x = gr_mix64(context ^ gr_mix64(seed + (uint64_t)i));
-        out[i] = m->config.sharpness * (float)(x >> 40) * (1.0f / 16777216.0f);
+        out[i] = c->sharpness * (float)(x >> 40) * (1.0f / 16777216.0f);
     }
+}
+
+void toy_lm_logits(const struct toy_config *config, const int32_t *token, int n, float *out)
+{
+    uint64_t hash = 0;
+    for (int i = config->memory > 0 ? GR_MAX(n - config->memory, 0) : 0; i < n; i++) {
+        hash = gr_hash_extend(hash, token[i]);
+    }
+    write_logits(config, hash, out);
 }
 
 static enum gr_status toy_forward(struct gr_lm *lm, const struct gr_batch *b)
@@ -59,7 +69,7 @@ static enum gr_status toy_forward(struct gr_lm *lm, const struct gr_batch *b)
         while (row >= b->seq[i_seq].row0 + b->seq[i_seq].n_row) {
             i_seq++;
         }
-        write_logits(m, read_prefix(m, &b->seq[i_seq], row - b->seq[i_seq].row0),
+        write_logits(&m->config, read_prefix(m, &b->seq[i_seq], row - b->seq[i_seq].row0),
                      lm->logits + (size_t)i * (size_t)lm->n_vocab_stride);
     }
     return GR_OK;

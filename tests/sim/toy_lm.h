@@ -11,9 +11,12 @@ struct toy_config {
     uint64_t seed;       /* of the table */
     uint64_t blur_seed;  /* != 0: a drafter, which sees a wrong table in one context of `blur` */
     int blur;
-    float sharpness;     /* spread of the logits */
+    float sharpness;     /* spread of the logits; negative: likes best what a positive one likes least */
+    int memory;          /* tokens of the prefix that count; 0: all (and all of it is checked) */
 };
 
 struct gr_lm *toy_lm_create(const struct toy_config *config);
+/* The logits after n tokens, from the table alone. */
+void toy_lm_logits(const struct toy_config *config, const int32_t *token, int n, float *out);
 
 #endif

@@ -1,0 +1,203 @@
+/* Eight sessions at once through the real programs, over each transport: the text of each is that of plain decoding by
+ * the same target alone. Sessions differ in prompt, temperature and processors, so rows of one pass differ in them, too. */
+#include "common/clock.h"
+#include "orchestrator/children.h"
+#include "orchestrator/hub.h"
+
+#include <jansson.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sodium.h>
+#include <cmocka.h>
+
+#define N_SESSION 8
+#define N_TOKEN 40
+#define DEADLINE_NS (120 * GR_S)
+
+static int32_t prompt[N_SESSION][256];
+static uint32_t n_prompt[N_SESSION];
+
+struct run {
+    struct gr_hub *hub;
+    struct gr_children children;
+    int n_joined, n_done, n_error;
+    uint64_t id[N_SESSION];
+    int32_t token[N_SESSION][N_TOKEN + 64];
+    uint32_t n_token[N_SESSION];
+    uint64_t n_accepted;
+};
+
+static int index_of(const struct run *r, uint64_t session)
+{
+    for (int i = 0; i < N_SESSION; i++) {
+        if (r->id[i] == session) {
+            return i;
+        }
+    }
+    fail_msg("an unknown session");
+    return -1;
+}
+
+static void on_tokens(void *ctx, uint64_t session, void *user, const int32_t *id, uint32_t n)
+{
+    struct run *r = ctx;
+    const int i = index_of(r, session);
+    (void)user;
+    for (uint32_t k = 0; k < n; k++) {
+        assert_true(r->n_token[i] < N_TOKEN + 64);
+        r->token[i][r->n_token[i]++] = id[k];
+    }
+}
+
+static void on_done(void *ctx, uint64_t session, void *user, enum gr_finish finish, const char *text)
+{
+    struct run *r = ctx;
+    (void)user;
+    (void)text;
+    r->n_accepted += gr_orch_metrics(gr_hub_orch(r->hub), session)->num_accepted_tokens;
+    r->n_error += finish == GR_FINISH_ERROR;
+    r->n_done++;
+}
+
+static void on_join(void *ctx, const struct gr_msg *m)
+{
+    (void)m;
+    ((struct run *)ctx)->n_joined++;
+}
+
+static void start(struct run *r, const char *transport, bool with_draft)
+{
+    char key_hex[2 * GR_KEY_BYTES + 1];
+    int index = 0;
+    struct gr_hub_config c = {.listen = "127.0.0.1:0", .io = {.ctx = r, .on_tokens = on_tokens, .on_done = on_done},
+                              .on_join = on_join};
+    assert_int_equal(gr_key_random(c.key, key_hex), GR_OK);
+    assert_int_equal(gr_hub_create(&c, &r->hub), GR_OK);
+    assert_int_equal(gr_children_init(&r->children, key_hex), GR_OK);
+    const bool loop = with_draft && strcmp(transport, "loop") == 0;
+    const char *target[] = {GR_BUILD_ROOT "/graft-target", "--model", GR_SOURCE_ROOT "/models/demo/target", "--join",
+                            gr_hub_address(r->hub), "--max-model-len", "1024", "--sessions", "8",
+                            loop ? "--colocate-draft" : NULL, GR_SOURCE_ROOT "/models/demo/draft", NULL};
+    const char *draft[] = {GR_BUILD_ROOT "/graft-draft", "--model", GR_SOURCE_ROOT "/models/demo/draft", "--join",
+                           gr_hub_address(r->hub), "--max-model-len", "1024", "--sessions", "8", "--transport",
+                           transport, NULL};
+    assert_int_equal(gr_children_start(&r->children, "target", target, &index), GR_OK);
+    if (with_draft && !loop) {
+        assert_int_equal(gr_children_start(&r->children, "draft", draft, &index), GR_OK);
+    }
+}
+
+static void pump_until(struct run *r, const int *counter, int n)
+{
+    const uint64_t end_ns = gr_clock_ns() + DEADLINE_NS;
+    while (*counter < n) {
+        bool interrupted = false;
+        int index = 0;
+        gr_hub_pump(r->hub, 1000, r->children.signal_fd);
+        assert_int_equal(gr_children_poll(&r->children, &interrupted, &index), GR_CHILD_NONE);
+        assert_true(gr_clock_ns() < end_ns);
+    }
+}
+
+static void submit(struct run *r, bool with_draft)
+{
+    static const float temperatures[] = {0.0f, 0.7f, 1.3f};
+    static const uint32_t nodes[] = {1, 4, 16, 63};
+    for (int i = 0; i < N_SESSION; i++) {
+        struct gr_session_request q = {
+            .prompt = prompt[i], .n_prompt = n_prompt[i], .max_tokens = N_TOKEN,
+            .sampling = {.temperature = temperatures[i % 3], .top_p = i % 4 == 1 ? 0.9f : 1.0f,
+                         .top_k = i % 4 == 2 ? 50 : 0, .seed = 77 + (uint64_t)i},
+            .want_draft = with_draft, .n_node = nodes[i % 4], .draft_depth = 8, .draft_top_k = 10,
+            .tree_shape = i == 7 ? GR_SHAPE_CHAIN : GR_SHAPE_DYNAMIC};
+        assert_int_equal(gr_orch_submit(gr_hub_orch(r->hub), &q, gr_clock_ns(), &r->id[i]), GR_OK);
+    }
+}
+
+static struct run *run_all(const char *transport, bool with_draft)
+{
+    struct run *r = calloc(1, sizeof(*r));
+    assert_non_null(r);
+    start(r, transport, with_draft);
+    pump_until(r, &r->n_joined, with_draft ? 2 : 1);
+    submit(r, with_draft);
+    pump_until(r, &r->n_done, N_SESSION);
+    assert_int_equal(r->n_error, 0);
+    gr_hub_drain(r->hub);
+    gr_children_finish(&r->children, 10000);
+    gr_hub_destroy(r->hub);
+    return r;
+}
+
+static struct run *plain;
+
+static void check(const char *transport)
+{
+    struct run *r = run_all(transport, true);
+    for (int i = 0; i < N_SESSION; i++) {
+        assert_int_equal(r->n_token[i], plain->n_token[i]);
+        assert_memory_equal(r->token[i], plain->token[i], plain->n_token[i] * sizeof(int32_t));
+    }
+    assert_true(r->n_accepted > 0);
+    free(r);
+}
+
+static void test_shm(void **state)
+{
+    (void)state;
+    check("shm");
+}
+
+static void test_tcp(void **state)
+{
+    (void)state;
+    check("tcp");
+}
+
+static void test_loop(void **state)
+{
+    (void)state;
+    check("loop");
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    json_error_t error;
+    json_t *root = json_load_file(GR_SOURCE_ROOT "/tests/golden/demo-greedy.json", 0, &error);
+    json_t *cases = json_object_get(root, "cases");
+    if (cases == NULL || sodium_init() < 0) {
+        return -1;
+    }
+    for (int i = 0; i < N_SESSION; i++) {
+        json_t *ids = json_object_get(json_array_get(cases, (size_t)i), "prompt_ids");
+        n_prompt[i] = (uint32_t)json_array_size(ids);
+        for (size_t k = 0; k < n_prompt[i]; k++) {
+            prompt[i][k] = (int32_t)json_integer_value(json_array_get(ids, k));
+        }
+    }
+    json_decref(root);
+    plain = run_all("", false);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    free(plain);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_shm),
+        cmocka_unit_test(test_tcp),
+        cmocka_unit_test(test_loop),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
