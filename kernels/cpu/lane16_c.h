@@ -19,7 +19,11 @@ typedef struct {
     uint32_t u[16];
 } l16u;
 
+#if defined(__SANITIZE_ADDRESS__) /* inlined, gcc's instrumentation of the 16-lane loops takes minutes and gigabytes */
+#define L16_FN static __attribute__((noinline, unused))
+#else
 #define L16_FN static inline __attribute__((always_inline, unused))
+#endif
 #define L16_EACH(i) for (int i = 0; i < 16; i++)
 
 L16_FN l16 l16_set1(float x)
