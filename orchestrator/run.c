@@ -18,7 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define AUTO_NODE 15 /* fixed size behind "auto" until the size is chosen from measured costs */
+#define AUTO_NODE 7 /* fixed size behind "auto" until the size is chosen from measured costs */
 #define DRAFTER_START_NS (60 * GR_S)
 
 enum phase { PHASE_START, PHASE_SPECULATIVE, PHASE_PLAIN, PHASE_OVER };
