@@ -130,6 +130,7 @@ static void test_shm_rewritten_payload(void **state)
 struct scribbler {
     struct gr_ring_shared *shared;
     atomic_bool stop;
+    atomic_int n_scribble;
 };
 
 static void *scribble(void *data)
@@ -143,6 +144,7 @@ static void *scribble(void *data)
         atomic_store(&ctl->sent[at], (uint64_t)value << 32 | at);
         atomic_store(&ctl->freed[at], value);
         atomic_fetch_add(random >> 8 & 1 ? &ctl->n_sent : &ctl->n_freed, 1);
+        atomic_fetch_add(&s->n_scribble, 1);
     }
     return NULL;
 }
@@ -160,7 +162,8 @@ static void test_shm_scribbler(void **state)
         pthread_t thread;
         assert_int_equal(pthread_create(&thread, NULL, scribble, &s), 0);
         enum gr_status st = GR_AGAIN;
-        for (int i = 0; i < 20000 && st >= 0; i++) {
+        /* Until the scribbler has done enough, however late the scheduler starts it. */
+        for (int i = 0; atomic_load(&s.n_scribble) < 20000 && st >= 0; i++) {
             struct gr_frame frame;
             if (gr_conn_acquire(p.conn[0], i % 2, 8, &frame) == GR_OK) {
                 (void)!gr_conn_send(p.conn[0], &frame, 8);
