@@ -180,11 +180,13 @@ int gr_bench_stages(int argc, char **argv)
     }
     const int n_used = gr_team_size(s.lm->team);
     s.peak_flops = gr_machine_peak_flops(n_used);
-    s.bytes_per_s = gr_machine_read_bytes_per_s(n_used, gr_llama_weight_bytes(&s.hf));
+    /* A context that leaves the cache takes the weights along: the ceiling is for all that a pass reads. */
+    const size_t n_byte = gr_llama_weight_bytes(&s.hf) + gr_llama_kv_bytes_per_token(&s.hf) * (size_t)s.n_context;
+    s.bytes_per_s = gr_machine_read_bytes_per_s(n_used, n_byte);
     char note[256];
     snprintf(note, sizeof(note), "%s, %s kernels, %d threads, context %d; this machine: %.0f GFLOP/s f32 FMA, %.1f GB/s "
              "reading %.0f MB", model, s.lm->kernels->name, n_used, s.n_context, s.peak_flops / 1e9,
-             s.bytes_per_s / 1e9, (double)gr_llama_weight_bytes(&s.hf) / 1e6);
+             s.bytes_per_s / 1e9, (double)n_byte / 1e6);
     static const char *const columns[] = {"stage", "rows", "median ms", "min ms", "bytes ms", "ops ms", "% of floor",
                                           "tok/s"};
     struct gr_table t;

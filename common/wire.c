@@ -147,7 +147,7 @@ enum gr_status gr_wire_decode_desync(const uint8_t *frame, size_t len, uint32_t 
     if (!consumed(&r)) {
         return bad_frame(frame, len, "wrong length");
     }
-    if (reason < GR_DESYNC_HASH || reason > GR_DESYNC_UNKNOWN_SESSION) {
+    if (reason < GR_DESYNC_HASH || reason > GR_DESYNC_DETACHED) {
         return bad_frame(frame, len, "unknown reason");
     }
     *reason_out = reason;

@@ -20,7 +20,8 @@
 #define GR_WIRE_SMALL_BYTES_MAX (GR_WIRE_HEADER_BYTES + 8u + 4u * GR_DELTA_ID_MAX)
 
 enum gr_verdict_kind { GR_VERDICT_PLAIN = 0, GR_VERDICT_PARTIAL = 1, GR_VERDICT_FULL = 2 };
-enum gr_desync_reason { GR_DESYNC_HASH = 1, GR_DESYNC_AHEAD = 2, GR_DESYNC_EPOCH = 3, GR_DESYNC_UNKNOWN_SESSION = 4 };
+enum gr_desync_reason { GR_DESYNC_HASH = 1, GR_DESYNC_AHEAD = 2, GR_DESYNC_EPOCH = 3, GR_DESYNC_UNKNOWN_SESSION = 4,
+    GR_DESYNC_DETACHED = 5 };
 
 /* Flags of DELTA. */
 #define GR_DELTA_LAST 1u  /* the receiver now holds all the sender has committed */

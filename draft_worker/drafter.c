@@ -245,10 +245,10 @@ static bool wants_job(const struct follow *f)
     if (f->state != DRAFT_FOLLOWING || f->in_job || f->closing) {
         return false;
     }
-    return f->due ? !f->ready : f->kv_len < f->len;
+    return f->due ? !f->ready : f->kv_len < f->len && !f->starved;
 }
 
-static bool add_seq(struct gr_drafter *d, struct follow *f, int n_row_left)
+static bool add_seq(struct gr_drafter *d, struct follow *f, int n_row_left, uint64_t now_ns)
 {
     const int slot = (int)(f - d->follow);
     struct gr_draft_seq *q = &d->job.seq[d->job.n_seq];
@@ -266,10 +266,16 @@ static bool add_seq(struct gr_drafter *d, struct follow *f, int n_row_left)
         return false;
     }
     if (gr_kv_table_grow(&d->pool, &f->table, q->pos0 + q->n_row) != GR_OK) {
-        log_warn("[spec][fallback] session %" PRIu64 ": the drafter's KV pool is full; no tree for it", f->id);
-        f->due = false;
+        if (!f->starved) {
+            log_warn("[spec][fallback] session %" PRIu64 ": the drafter's KV pool is full; no tree for it", f->id);
+        }
+        f->starved = true; /* tried again when the next tree is due */
+        if (f->due) {
+            drafter_answer_empty(d, f, f->due_round, (uint32_t)f->len, f->hash[f->len], now_ns);
+        }
         return false;
     }
+    f->starved = false;
     q->session = slot;
     q->token = &f->token[q->pos0];
     q->table = &f->table;
@@ -289,12 +295,12 @@ static bool add_seq(struct gr_drafter *d, struct follow *f, int n_row_left)
     return true;
 }
 
-static void start_job(struct gr_drafter *d)
+static void start_job(struct gr_drafter *d, uint64_t now_ns)
 {
     d->job.n_seq = 0;
     int n_row_left = d->config.n_row_max;
     for (int i = 0; i < d->config.n_session_max; i++) {
-        if (wants_job(&d->follow[i]) && add_seq(d, &d->follow[i], n_row_left)) {
+        if (wants_job(&d->follow[i]) && add_seq(d, &d->follow[i], n_row_left, now_ns)) {
             n_row_left -= d->job.seq[d->job.n_seq - 1].n_row;
         }
     }
@@ -327,6 +333,7 @@ static void finish_seq(struct gr_drafter *d, const struct gr_draft_seq *q, uint6
     }
     f->sent.round = f->due_round;
     f->sent.base_len = (uint32_t)f->len;
+    f->sent.hash = f->hash[f->len];
     f->sent.tree = q->tree;
     memcpy(f->sent.slot, q->slot, sizeof(f->sent.slot));
     f->ready = true;
@@ -362,7 +369,7 @@ uint64_t gr_drafter_step(struct gr_drafter *d, uint64_t now_ns)
         }
     }
     if (!d->job_in_flight) {
-        start_job(d);
+        start_job(d, now_ns);
     }
     return UINT64_MAX;
 }

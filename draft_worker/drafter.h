@@ -4,7 +4,8 @@
  *
  * States of a session (one slot each):
  *   FREE -> CONNECTING (waits for the connection to its target) -> SYNCING (RESYNC sent, DELTAs to come)
- *        -> FOLLOWING -> SYNCING (after a desync) ... ; DETACH or a lost connection leads to FREE. */
+ *        -> FOLLOWING -> SYNCING (after a desync) ... ; DETACH or a lost connection leads to FREE.
+ *   FULL: the session is longer than this drafter's context; each VERDICT is answered with a tree without nodes. */
 #ifndef GR_DRAFT_WORKER_DRAFTER_H
 #define GR_DRAFT_WORKER_DRAFTER_H
 
@@ -34,7 +35,7 @@ struct gr_drafter_io {
 };
 
 struct gr_drafter_counters {
-    uint64_t n_job, n_draft_frame, n_verdict, n_root_only_verdict, n_resync, n_desync, n_stale_tree, n_no_credit;
+    uint64_t n_job, n_draft_frame, n_verdict, n_root_only_verdict, n_resync, n_desync, n_stale_tree, n_stale_frame, n_no_credit;
 };
 
 struct gr_drafter;

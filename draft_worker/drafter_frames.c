@@ -34,7 +34,7 @@ void drafter_send_tree(struct gr_drafter *d, struct follow *f, uint64_t now_ns)
 {
     const struct gr_token_tree *t = &f->sent.tree;
     const struct gr_frame_header h = {.session = f->id, .epoch = f->epoch, .round = f->sent.round,
-                                      .base_len = (uint32_t)f->len, .prefix_hash = f->hash[f->len]};
+                                      .base_len = f->sent.base_len, .prefix_hash = f->sent.hash};
     const uint32_t bytes = GR_WIRE_HEADER_BYTES + GR_WIRE_DRAFT_BYTES(t->n);
     uint8_t *out = d->io.frame_begin(d->io.ctx, f->peer, GR_FRAME_SMALL, bytes);
     if (out == NULL) {
@@ -51,6 +51,26 @@ void drafter_send_tree(struct gr_drafter *d, struct follow *f, uint64_t now_ns)
     f->draft_ns += f->job_ns;
     f->host_ns += now_ns - f->due_ns - GR_MIN(f->job_ns, now_ns - f->due_ns);
     f->job_ns = 0;
+}
+
+void drafter_answer_empty(struct gr_drafter *d, struct follow *f, uint32_t round, uint32_t base_len, uint64_t hash,
+                          uint64_t now_ns)
+{
+    f->sent.tree.n = 0;
+    f->sent.round = round;
+    f->sent.base_len = base_len;
+    f->sent.hash = hash;
+    f->ready = true;
+    drafter_send_tree(d, f, now_ns);
+}
+
+/* The session has outgrown this drafter's context: it keeps nothing of it. */
+static void outgrown(struct gr_drafter *d, struct follow *f)
+{
+    log_warn("[spec][fallback] session %" PRIu64 ": longer than the drafter's context of %d; no more trees for it",
+             f->id, d->config.n_ctx_max);
+    drafter_truncate(d, f, 0);
+    f->state = DRAFT_FULL;
 }
 
 static void ask_for_tree(struct follow *f, uint32_t round, uint64_t now_ns)
@@ -99,13 +119,32 @@ static bool follow_path(struct gr_drafter *d, struct follow *f, const struct gr_
     return drafter_append(d, f, v->bonus);
 }
 
+/* A full drafter still answers, so that the target need not wait for the deadline in every round. */
+static void answer_when_full(struct gr_drafter *d, struct follow *f, const struct gr_frame_header *h,
+                             const struct gr_verdict *v, uint64_t now_ns)
+{
+    f->ready = false;
+    f->due_ns = now_ns;
+    if (v->finish == GR_FINISH_NONE) {
+        drafter_answer_empty(d, f, h->round + 1, v->keep_len + v->n_path + 1, h->prefix_hash, now_ns);
+    }
+}
+
 static enum gr_status on_verdict(struct gr_drafter *d, struct follow *f, const struct gr_frame_header *h,
                                  const uint8_t *frame, size_t len, uint64_t now_ns)
 {
     struct gr_verdict v;
     GR_TRY(gr_wire_decode_verdict(frame, len, d->config.n_vocab, &v));
+    if (f->state == DRAFT_FULL) {
+        answer_when_full(d, f, h, &v, now_ns);
+        return GR_OK;
+    }
     if (f->state != DRAFT_FOLLOWING) {
         return GR_OK; /* the DELTA that is on its way, or will be asked for, holds these tokens */
+    }
+    if (h->round < f->round_next) {
+        d->counters.n_stale_frame++; /* a replay */
+        return GR_OK;
     }
     d->counters.n_verdict++;
     d->counters.n_root_only_verdict += v.draft_round == GR_WIRE_ROOT_ONLY;
@@ -116,12 +155,18 @@ static enum gr_status on_verdict(struct gr_drafter *d, struct follow *f, const s
     if (v.keep_len < h->base_len) { /* the target took tokens back */
         drafter_truncate(d, f, (int32_t)v.keep_len);
     }
+    if ((uint64_t)f->len + v.n_path + 1 > (uint64_t)d->config.n_ctx_max) {
+        outgrown(d, f);
+        answer_when_full(d, f, h, &v, now_ns);
+        return GR_OK;
+    }
     const bool fits = follow_path(d, f, &v);
     f->sent.valid = false;
     if (!fits || f->hash[f->len] != h->prefix_hash) {
         desync(d, f, "the VERDICT's tokens do not give its hash");
         return GR_OK;
     }
+    f->round_next = h->round + 1;
     f->due = f->ready = false;
     if (v.finish == GR_FINISH_NONE) {
         ask_for_tree(f, h->round + 1, now_ns);
@@ -134,16 +179,29 @@ static enum gr_status on_delta(struct gr_drafter *d, struct follow *f, const str
 {
     struct gr_delta delta;
     GR_TRY(gr_wire_decode_delta(frame, len, &delta));
-    if (delta.common_len > (uint32_t)f->len || f->state == DRAFT_CONNECTING) {
+    if (f->state == DRAFT_FOLLOWING && h->round < f->round_next) {
+        d->counters.n_stale_frame++; /* a replay */
+        return GR_OK;
+    }
+    if ((delta.common_len > (uint32_t)f->len && f->state != DRAFT_FULL) || f->state == DRAFT_CONNECTING) {
         desync(d, f, "a DELTA that starts past what is known");
+        return GR_OK;
+    }
+    if ((uint64_t)delta.common_len + delta.n_id > (uint64_t)d->config.n_ctx_max || f->state == DRAFT_FULL) {
+        if (f->state != DRAFT_FULL) {
+            outgrown(d, f);
+        }
+        f->due_ns = now_ns;
+        if ((h->flags & GR_DELTA_DRAFT) != 0) {
+            drafter_answer_empty(d, f, h->round, h->base_len, h->prefix_hash, now_ns);
+        }
         return GR_OK;
     }
     drafter_truncate(d, f, (int32_t)delta.common_len);
     for (uint32_t i = 0; i < delta.n_id; i++) {
         const int32_t id = gr_delta_id(&delta, i);
         if (id < 0 || id >= d->config.n_vocab || !drafter_append(d, f, id)) {
-            log_error("peer sent a malformed DELTA: id %d outside the vocabulary, or past the context of %d", id,
-                      d->config.n_ctx_max);
+            log_error("peer sent a malformed DELTA: id %d outside the vocabulary", id);
             return GR_EFORMAT;
         }
     }
@@ -153,6 +211,7 @@ static enum gr_status on_delta(struct gr_drafter *d, struct follow *f, const str
         return GR_OK;
     }
     f->state = (h->flags & GR_DELTA_LAST) != 0 ? DRAFT_FOLLOWING : DRAFT_SYNCING;
+    f->round_next = h->round;
     if ((h->flags & GR_DELTA_LAST) != 0 && (h->flags & GR_DELTA_DRAFT) != 0) {
         ask_for_tree(f, h->round, now_ns);
     }

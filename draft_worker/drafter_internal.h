@@ -4,12 +4,13 @@
 
 #include "draft_worker/drafter.h"
 
-enum draft_state { DRAFT_FREE, DRAFT_CONNECTING, DRAFT_SYNCING, DRAFT_FOLLOWING };
+enum draft_state { DRAFT_FREE, DRAFT_CONNECTING, DRAFT_SYNCING, DRAFT_FOLLOWING, DRAFT_FULL };
 
 /* The tree that was sent last: a verdict names its nodes. */
 struct sent_tree {
     bool valid;
     uint32_t round, base_len;
+    uint64_t hash; /* of the base */
     struct gr_token_tree tree;
     int16_t slot[GR_NODE_MAX];
 };
@@ -21,12 +22,14 @@ struct follow {
     int32_t *token;  /* owned, (n_ctx_max) */
     uint64_t *hash;  /* owned, (n_ctx_max + 1) */
     bool resync_due; /* a RESYNC waits for credit */
+    bool starved;    /* the KV pool had no block for it; said once */
     int32_t len;     /* committed tokens known */
     int32_t kv_len;  /* of them with draft KV */
     struct gr_kv_table table;
     struct gr_sampling sampling;
     struct gr_tree_config tree_config;
     /* the tree that is owed */
+    uint32_t round_next; /* VERDICTs and DELTAs of earlier rounds are stale */
     bool due;          /* a VERDICT or DELTA asked for a tree of due_round */
     uint32_t due_round;
     uint64_t due_ns;   /* when it asked */
@@ -57,6 +60,9 @@ void drafter_send_resync(struct gr_drafter *d, struct follow *f);
 /* Forgets everything past len: tokens, KV, trees. */
 void drafter_truncate(struct gr_drafter *d, struct follow *f, int32_t len);
 bool drafter_append(struct gr_drafter *d, struct follow *f, int32_t token); /* false: the context is full */
+/* A tree without nodes for the round after `round`: the target need not wait. */
+void drafter_answer_empty(struct gr_drafter *d, struct follow *f, uint32_t round, uint32_t base_len, uint64_t hash,
+                          uint64_t now_ns);
 /* Sends the grown tree when there is credit. */
 void drafter_send_tree(struct gr_drafter *d, struct follow *f, uint64_t now_ns);
 

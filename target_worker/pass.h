@@ -35,7 +35,7 @@ struct gr_pass_seq {
     struct gr_sampling sampling;
     struct gr_stop stop;
     /* out, where picks were wanted */
-    int32_t pick[GR_TREE_MAX];
+    int32_t pick[GR_TREE_MAX]; /* tree, root-only: by row; prefill: [0] */
     struct gr_walk walk;
 };
 

@@ -46,10 +46,16 @@ static enum gr_status on_draft(struct gr_target *t, uint32_t peer, const struct 
         t->counters.n_draft_stale++; /* the session ended while the tree was on its way */
         return GR_OK;
     }
-    if (!s->has_peer || s->peer != peer || h->epoch < s->epoch || h->round < s->fence_round) {
+    if (!s->has_peer) {
+        t->counters.n_draft_stale++;
+        send_desync(t, peer, h, GR_DESYNC_DETACHED, (uint32_t)s->committed_len);
+        return GR_OK;
+    }
+    if (s->peer != peer || h->epoch < s->epoch || h->round < s->fence_round) {
         t->counters.n_draft_stale++;
         return GR_OK;
     }
+    s->n_silent = 0;
     if (h->epoch > s->epoch) {
         count_desync(t, s, peer, h, GR_DESYNC_EPOCH);
         return GR_OK;
@@ -60,6 +66,10 @@ static enum gr_status on_draft(struct gr_target *t, uint32_t peer, const struct 
     }
     if (h->prefix_hash != s->hash[h->base_len]) {
         count_desync(t, s, peer, h, GR_DESYNC_HASH);
+        return GR_OK;
+    }
+    if ((s->draft.valid && h->base_len < s->draft.base_len) || (s->in_pass && h->round == s->pass_draft_round)) {
+        t->counters.n_draft_stale++; /* a replay: the newest one stays, as does the one that is being verified */
         return GR_OK;
     }
     s->draft = (struct pending_draft){.valid = true, .round = h->round, .base_len = h->base_len,
@@ -96,6 +106,7 @@ static enum gr_status on_resync(struct gr_target *t, uint32_t peer, const struct
     s->has_peer = true;
     s->ever_attached = true;
     s->peer = peer;
+    s->n_silent = 0;
     s->draft.valid = false;
     s->fence_round = s->round + (s->in_pass ? 1 : 0);
     s->delta_pending = true;

@@ -33,6 +33,7 @@ struct session {
     uint32_t peer;
     struct pending_draft draft;
     uint64_t deadline_ns;     /* a root-only pass from here on */
+    int32_t n_silent;         /* deadlines in a row that passed without a sign of the drafter */
     uint64_t verdict_ns;      /* when the last VERDICT left */
     bool delta_pending;       /* the drafter is owed tokens from delta_at on */
     uint32_t delta_at;
@@ -53,6 +54,8 @@ struct gr_target {
     int next_slot; /* where the next pass starts looking, for fairness */
     struct gr_target_counters counters;
 };
+
+#define GR_SILENT_MAX 3 /* then the drafter is taken for gone, until it speaks again */
 
 struct session *target_find(struct gr_target *t, uint64_t id);
 void target_free_session(struct gr_target *t, struct session *s);

@@ -57,6 +57,16 @@ static void grow_table(struct gr_target *t, struct session *s, int32_t n_token)
     GR_ASSERT(st == GR_OK);
 }
 
+/* A deadline passed without a tree. A drafter that never came is not waited for again until it attaches; one that has
+ * gone silent is dropped, or every round would wait for it in vain. A late tree is a sign of life. */
+static void note_silence(struct gr_target *t, struct session *s)
+{
+    s->ever_attached = true;
+    if (s->has_peer && ++s->n_silent >= GR_SILENT_MAX) {
+        target_drop_drafter(t, s, "no tree for three rounds");
+    }
+}
+
 static void add_decode(struct gr_target *t, struct session *s, uint64_t now_ns)
 {
     struct gr_pass_seq *q = &t->pass.seq[t->pass.n_seq++];
@@ -72,7 +82,7 @@ static void add_decode(struct gr_target *t, struct session *s, uint64_t now_ns)
         s->pass_draft_round = s->draft.round;
         s->draft.valid = false;
     } else if (s->want_draft && (s->has_peer || !s->ever_attached)) {
-        s->ever_attached = true; /* a drafter that never came is not waited for again until it attaches */
+        note_silence(t, s);
     }
     q->kind = q->tree.n > 0 ? GR_PASS_TREE : GR_PASS_ROOT;
     if (q->kind == GR_PASS_ROOT) {
@@ -137,9 +147,13 @@ uint64_t target_start_pass(struct gr_target *t, uint64_t now_ns)
 {
     bool ready = false;
     bool prefill = false;
-    uint64_t wake_ns = UINT64_MAX;
+    uint64_t wake_ns = UINT64_MAX; /* deadline of the first that waits for its tree */
+    uint64_t first_ns = UINT64_MAX; /* of the first of all */
     for (int i = 0; i < t->config.n_session_max; i++) {
         struct session *s = &t->session[i];
+        if (s->state == SESSION_DECODE) {
+            first_ns = GR_MIN(first_ns, s->deadline_ns);
+        }
         if (s->state == SESSION_DECODE && waits_for_draft(s, now_ns)) {
             wake_ns = GR_MIN(wake_ns, s->deadline_ns);
         } else {
@@ -149,8 +163,11 @@ uint64_t target_start_pass(struct gr_target *t, uint64_t now_ns)
     }
     /* A pass starts when every decoding session has its tree, or at the deadline of the first; prompt chunks do
      * not wait, and take along whoever is ready. */
-    if (!prefill && (!ready || wake_ns != UINT64_MAX)) {
+    if (!prefill && !ready) {
         return wake_ns;
+    }
+    if (!prefill && wake_ns != UINT64_MAX && now_ns < first_ns) {
+        return first_ns;
     }
     fill_pass(t, now_ns);
     if (t->pass.n_seq == 0) {

@@ -18,7 +18,7 @@ struct gr_verifier {
     struct gr_attn_seq *seq;          /* (n_seq_max) */
     struct row_pick {
         struct gr_pass_seq *seq;
-        int32_t row;                  /* within the sequence */
+        int32_t slot;                 /* in seq->pick */
     } *out;                           /* (n_out_max) */
     int32_t *copy_src, *copy_dst;     /* (n_seq_max * GR_TREE_MAX) */
     int n_thread;
@@ -127,10 +127,12 @@ static void add_tree_rows(struct gr_verifier *v, const struct gr_pass_seq *s)
     }
 }
 
-static void want_pick(struct gr_verifier *v, struct gr_pass_seq *s, int r)
+/* The pick after row r goes to pick[slot]: the row itself in a tree, 0 for the last row of a prompt. */
+static void want_pick(struct gr_verifier *v, struct gr_pass_seq *s, int r, int slot)
 {
+    GR_ASSERT(v->n_out < v->lm->n_out_max && slot < GR_TREE_MAX);
     v->out_row[v->n_out] = v->n_row + r;
-    v->out[v->n_out++] = (struct row_pick){.seq = s, .row = r};
+    v->out[v->n_out++] = (struct row_pick){.seq = s, .slot = slot};
 }
 
 static void add_seq(struct gr_verifier *v, struct gr_pass_seq *s, int i)
@@ -153,9 +155,13 @@ static void add_seq(struct gr_verifier *v, struct gr_pass_seq *s, int i)
         .anc = v->anc + (size_t)v->n_row * GR_ATTN_ANC_MAX,
         .n_slot = tree ? s->n_row : 0,
     };
-    for (int r = 0; r < s->n_row; r++) {
-        if (s->kind != GR_PASS_PREFILL || (s->want_pick && r == s->n_row - 1)) {
-            want_pick(v, s, r);
+    if (s->kind == GR_PASS_PREFILL) {
+        if (s->want_pick) {
+            want_pick(v, s, s->n_row - 1, 0);
+        }
+    } else {
+        for (int r = 0; r < s->n_row; r++) {
+            want_pick(v, s, r, r);
         }
     }
     v->n_row += s->n_row;
@@ -189,7 +195,7 @@ static void pick_rows(const struct gr_exec *x, void *arg)
 {
     struct gr_verifier *v = arg;
     for (int i = x->ith; i < v->n_out; i += x->nth) {
-        v->out[i].seq->pick[v->out[i].row] = pick_row(v, x->ith, i);
+        v->out[i].seq->pick[v->out[i].slot] = pick_row(v, x->ith, i);
     }
 }
 
@@ -200,7 +206,7 @@ static int walk_seq(struct gr_verifier *v, struct gr_pass_seq *s, int n_copy)
     static const struct gr_token_tree no_tree;
     if (s->kind == GR_PASS_PREFILL) {
         if (s->want_pick) {
-            gr_accept_walk(&no_tree, &s->pick[s->n_row - 1], &s->stop, &s->walk);
+            gr_accept_walk(&no_tree, s->pick, &s->stop, &s->walk);
         }
         return n_copy;
     }

@@ -172,10 +172,11 @@ def verify_lossless():
 @case
 def prompt_ids_and_stdin():
     with open(os.path.join(ROOT, "tests/golden/demo-greedy.json"), encoding="utf-8") as f:
-        golden = json.load(f)["cases"][1]
-    out = generate("--draft", DRAFT, "--prompt-ids", "-", "--max-tokens", "64", "--ignore-eos",
-                   stdin=json.dumps(golden["prompt_ids"]))
-    assert out["token_ids"] == golden["greedy_ids"][:64]
+        cases = json.load(f)["cases"]
+    for golden in cases[1:4]:  # 17, 64 and 200 tokens
+        out = generate("--draft", DRAFT, "--prompt-ids", "-", "--max-tokens", "64", "--ignore-eos",
+                       stdin=json.dumps(golden["prompt_ids"]))
+        assert out["token_ids"] == golden["greedy_ids"][:64]
 
 
 @case

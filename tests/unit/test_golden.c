@@ -17,7 +17,7 @@
 #define ROOT GR_SOURCE_ROOT
 #define N_POOL 64
 
-static json_t *cases;
+static json_t *root, *cases;
 static struct gr_safetensors *golden;
 
 static struct gr_lm *load(const char *name, int n_capture)
@@ -162,7 +162,7 @@ static int setup(void **state)
 {
     (void)state;
     json_error_t error;
-    json_t *root = json_load_file(ROOT "/tests/golden/demo-greedy.json", 0, &error);
+    root = json_load_file(ROOT "/tests/golden/demo-greedy.json", 0, &error);
     cases = json_object_get(root, "cases");
     void *data = NULL;
     FILE *f = fopen(ROOT "/tests/golden/demo-logits.safetensors", "rb");
@@ -180,6 +180,13 @@ static int setup(void **state)
     return gr_safetensors_parse("demo-logits.safetensors", data, len, &golden) == GR_OK ? 0 : -1;
 }
 
+static int teardown(void **state)
+{
+    (void)state;
+    json_decref(root);
+    return 0;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -188,5 +195,5 @@ int main(void)
         cmocka_unit_test(test_captured),
         cmocka_unit_test(test_greedy),
     };
-    return cmocka_run_group_tests(tests, setup, NULL);
+    return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -101,7 +101,7 @@ static void test_every_stop_string(void **state)
     for (size_t from = 0; from < n; from += 3) {
         for (size_t len = 1; len <= 24 && from + len <= n; len += 1 + len / 4) {
             char stop[64];
-            memcpy(stop, CODE + from, len);
+            memcpy(stop, &CODE[from], len);
             stop[len] = '\0';
             const char *const list[] = {stop};
             const size_t want = (size_t)(strstr(CODE, stop) - CODE);
