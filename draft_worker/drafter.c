@@ -29,7 +29,8 @@ static enum gr_status init_drafter(struct gr_drafter *d)
     d->follow = calloc((size_t)c->n_session_max, sizeof(*d->follow));
     d->job.seq = calloc((size_t)c->n_session_max, sizeof(*d->job.seq));
     d->job.n_seq_max = c->n_session_max;
-    if (d->follow == NULL || d->job.seq == NULL) {
+    d->job_token = calloc((size_t)c->n_session_max * (size_t)c->prefill_chunk, sizeof(*d->job_token));
+    if (d->follow == NULL || d->job.seq == NULL || d->job_token == NULL) {
         log_error("out of memory for %d sessions", c->n_session_max);
         return GR_ENOMEM;
     }
@@ -71,6 +72,7 @@ void gr_drafter_destroy(struct gr_drafter *d)
     gr_kv_pool_finish(&d->pool);
     free(d->follow);
     free(d->job.seq);
+    free(d->job_token);
     free(d);
 }
 
@@ -277,7 +279,10 @@ static bool add_seq(struct gr_drafter *d, struct follow *f, int n_row_left, uint
     }
     f->starved = false;
     q->session = slot;
-    q->token = &f->token[q->pos0];
+    /* A copy: a DELTA may replace the session's tokens while the job runs. */
+    int32_t *token = d->job_token + (size_t)d->job.n_seq * (size_t)d->config.prefill_chunk;
+    memcpy(token, &f->token[q->pos0], (size_t)q->n_row * sizeof(*token));
+    q->token = token;
     q->table = &f->table;
     q->grow = f->due && q->pos0 + q->n_row == f->len;
     q->tree_config = f->tree_config;

@@ -51,6 +51,7 @@ struct gr_drafter {
     struct gr_kv_pool pool;
     struct follow *follow; /* owned, (n_session_max) */
     struct gr_draft_job job;
+    int32_t *job_token; /* owned, (n_session_max, prefill_chunk): the rows of the job in flight */
     bool job_in_flight;
     struct gr_drafter_counters counters;
 };

@@ -312,6 +312,25 @@ static void count_commit(struct entry *e, const struct gr_msg *m)
     }
 }
 
+/* The trace of a round is drawn by recursion over parents: it must be a tree, whatever the target sent. */
+static bool trace_fits(const struct gr_msg *m)
+{
+    if (m->tree_ids.n != m->tree_parents.n || m->path.n > m->tree_ids.n) {
+        return false;
+    }
+    for (uint32_t i = 0; i < m->tree_parents.n; i++) {
+        if (m->tree_parents.p[i] < -1 || m->tree_parents.p[i] >= (int32_t)i) {
+            return false;
+        }
+    }
+    for (uint32_t i = 0; i < m->path.n; i++) {
+        if (m->path.p[i] < 0 || m->path.p[i] >= (int32_t)m->tree_ids.n) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static void trace(struct gr_orch *o, const struct entry *e, const struct gr_msg *m)
 {
     if (o->io.on_trace == NULL || !e->request.want_trace || m->round == 0 || m->ids.n == 0) {
@@ -320,7 +339,7 @@ static void trace(struct gr_orch *o, const struct entry *e, const struct gr_msg 
     const struct gr_trace_round r = {.round = m->round, .n_node = m->tree_ids.n, .n_path = m->path.n,
                                      .token = m->tree_ids.p, .parent = m->tree_parents.p, .path = m->path.p,
                                      .bonus = m->ids.p[m->ids.n - 1]};
-    if (m->tree_ids.n == m->tree_parents.n) {
+    if (trace_fits(m)) {
         o->io.on_trace(o->io.ctx, e->id, e->request.user, &r);
     }
 }

@@ -9,8 +9,6 @@
 #include "transport/worker_io.h"
 
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #define PREFILL_CHUNK 256 /* rows; part of numerics_id where prefill has kernels of its own */
 
@@ -119,23 +117,12 @@ static enum gr_status create_machine(struct worker *w, const struct gr_target_op
 static enum gr_status create_io(struct worker *w, const struct gr_target_options *o, uint64_t fingerprint,
                                 uint64_t tokenizer_fingerprint)
 {
-    struct gr_worker_config c = {
-        .join = o->join, .listen = o->listen, .forced_transport = o->forced_transport, .loop_conn = o->loop_conn,
-        .handshake_timeout_ms = 10000};
-    GR_TRY(gr_key_from_env(c.key));
-    c.hello = (struct gr_hello){
-        .version = GR_PROTOCOL_VERSION, .role = GR_ROLE_TARGET, .tokenizer_fingerprint = tokenizer_fingerprint,
-        .model_fingerprint = fingerprint, .n_vocab = (uint32_t)w->lm->n_vocab,
-        .transport_mask = gr_transport_built_mask(),
-        .limits = {.small_bytes_max = GR_WIRE_SMALL_BYTES_MAX, .bulk_bytes_max = 1u << 20, .n_small_slot = 64,
-                   .n_bulk_slot = 8}};
-    memcpy(c.hello.numerics_id, w->lm->numerics_id, sizeof(c.hello.numerics_id));
-    c.join_msg = (struct gr_msg){
-        .type = GR_MSG_JOIN, .role = GR_ROLE_TARGET, .pid = (uint32_t)getpid(), .n_vocab = (uint32_t)w->lm->n_vocab,
-        .n_ctx_max = (uint32_t)w->lm->n_ctx_max, .n_block = (uint32_t)w->lm->n_pool_block,
-        .n_session = (uint32_t)o->n_session_max, .model_fingerprint = fingerprint,
-        .tokenizer_fingerprint = tokenizer_fingerprint};
-    memcpy(c.join_msg.numerics_id, w->lm->numerics_id, sizeof(c.join_msg.numerics_id));
+    struct gr_worker_config c = {.join = o->join, .listen = o->listen, .forced_transport = o->forced_transport,
+                                 .loop_conn = o->loop_conn};
+    GR_TRY(gr_worker_config_describe(&c, &(struct gr_worker_identity){
+        .role = GR_ROLE_TARGET, .n_vocab = w->lm->n_vocab, .n_ctx_max = w->lm->n_ctx_max,
+        .n_block = w->lm->n_pool_block, .n_session_max = o->n_session_max, .model_fingerprint = fingerprint,
+        .tokenizer_fingerprint = tokenizer_fingerprint, .numerics_id = w->lm->numerics_id}));
     const struct gr_worker_machine machine = {
         .ctx = w, .on_msg = on_msg, .on_frame = on_frame, .on_peer_ready = on_peer_ready,
         .on_peer_lost = on_peer_lost, .on_compute_done = on_compute_done, .step = step};

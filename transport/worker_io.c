@@ -3,6 +3,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/no_alloc.h"
+#include "common/wire.h"
 #include "transport/control.h"
 
 #include <errno.h>
@@ -14,6 +15,8 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
+
+#define HANDSHAKE_TIMEOUT_MS 10000
 
 enum peer_state { PEER_FREE, PEER_HANDSHAKE, PEER_READY }; /* the I/O loop's alone */
 enum outcome { OUTCOME_NONE, OUTCOME_OPEN, OUTCOME_FAILED };
@@ -396,6 +399,26 @@ void gr_worker_io_stop(struct gr_worker_io *w)
 }
 
 /* ---- life ---- */
+
+enum gr_status gr_worker_config_describe(struct gr_worker_config *c, const struct gr_worker_identity *d)
+{
+    GR_TRY(gr_key_from_env(c->key));
+    c->hello = (struct gr_hello){
+        .version = GR_PROTOCOL_VERSION, .role = d->role, .tokenizer_fingerprint = d->tokenizer_fingerprint,
+        .model_fingerprint = d->model_fingerprint, .n_vocab = (uint32_t)d->n_vocab,
+        .transport_mask = gr_transport_built_mask(),
+        .limits = {.small_bytes_max = GR_WIRE_SMALL_BYTES_MAX, .bulk_bytes_max = 1u << 20, .n_small_slot = 64,
+                   .n_bulk_slot = 8}};
+    c->join_msg = (struct gr_msg){
+        .type = GR_MSG_JOIN, .role = d->role, .pid = (uint32_t)getpid(), .n_vocab = (uint32_t)d->n_vocab,
+        .n_ctx_max = (uint32_t)d->n_ctx_max, .n_block = (uint32_t)d->n_block,
+        .n_session = (uint32_t)d->n_session_max, .model_fingerprint = d->model_fingerprint,
+        .tokenizer_fingerprint = d->tokenizer_fingerprint};
+    snprintf(c->hello.numerics_id, sizeof(c->hello.numerics_id), "%s", d->numerics_id);
+    snprintf(c->join_msg.numerics_id, sizeof(c->join_msg.numerics_id), "%s", d->numerics_id);
+    c->handshake_timeout_ms = HANDSHAKE_TIMEOUT_MS;
+    return GR_OK;
+}
 
 static enum gr_status join_orchestrator(struct gr_worker_io *w)
 {

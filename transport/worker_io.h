@@ -34,6 +34,17 @@ struct gr_worker_machine {
     uint64_t (*step)(void *ctx, uint64_t now_ns);
 };
 
+/* What a worker says of itself, in HELLO and in JOIN. */
+struct gr_worker_identity {
+    enum gr_role role;
+    int32_t n_vocab, n_ctx_max, n_block, n_session_max;
+    uint64_t model_fingerprint, tokenizer_fingerprint;
+    const char *numerics_id; /* borrowed for the call */
+};
+/* Fills hello, join_msg and the key (from the environment: GR_ENOTFOUND, GR_EFORMAT are logged). */
+GR_NODISCARD enum gr_status gr_worker_config_describe(struct gr_worker_config *config,
+                                                      const struct gr_worker_identity *identity);
+
 struct gr_worker_io;
 
 /* Connects to the orchestrator, passes HELLO, sends JOIN. Errors are logged. */
