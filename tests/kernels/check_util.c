@@ -152,8 +152,9 @@ struct guarded guarded_alloc(size_t n)
 
 void guarded_reset(struct guarded *g)
 {
+    float *begin = g->p - GUARD;
     for (size_t i = 0; i < g->n + 2 * GUARD; i++) {
-        g->p[i - GUARD] = guard_value;
+        begin[i] = guard_value;
     }
 }
 
