@@ -21,7 +21,7 @@ BUILDS = [
      ["--no-suite", "slow", "--no-suite", "long"]),
     ("clang tsan", "build-test/tsan", "clang",
      ["-Dbuildtype=debugoptimized", "-Db_sanitize=thread", "-Db_lundef=false", "-Dfuzz=disabled"],
-     ["--suite", "transport", "--suite", "sim"]),
+     ["--suite", "transport", "--suite", "sim", "--suite", "threads"]),
 ]
 
 
