@@ -54,6 +54,7 @@ enum kind { KIND_U32, KIND_U64, KIND_F64, KIND_STR, KIND_IDS };
     X(cache_hit, KIND_U32, 1)                                                                      \
     X(usable_len, KIND_U32, UINT32_MAX)                                                            \
     X(hash, KIND_U64, 0)                                                                           \
+    X(gap, KIND_F64, 0)                                                                            \
     X(wait_ns, KIND_U64, 0)                                                                        \
     X(verify_ns, KIND_U64, 0)                                                                      \
     X(host_ns, KIND_U64, 0)                                                                        \
@@ -106,7 +107,7 @@ static const struct type_info {
     [GR_MSG_COMMIT] = {"COMMIT",
                        B(session) | B(epoch) | B(round) | B(keep_len) | B(final_len) | B(ids) | B(hash) | B(finish) |
                            B(verdict_kind) | B(n_draft) | B(n_accepted),
-                       B(wait_ns) | B(verify_ns) | B(host_ns) | B(n_row) | B(n_late) | B(n_desync) | B(n_fallback) |
+                       B(gap) | B(wait_ns) | B(verify_ns) | B(host_ns) | B(n_row) | B(n_late) | B(n_desync) | B(n_fallback) |
                            B(tree_ids) | B(tree_parents) | B(path)},
     [GR_MSG_PROGRESS] = {"PROGRESS", B(session) | B(usable_len), 0},
     [GR_MSG_ATTACH] = {"ATTACH",
@@ -201,7 +202,7 @@ static bool is_set(const struct gr_msg *m, enum field f)
     case KIND_U64:
         return *(const uint64_t *)p != 0;
     case KIND_F64:
-        return true;
+        return *(const double *)p != 0.0;
     case KIND_STR:
         return *(const char *)p != '\0';
     case KIND_IDS:

@@ -72,6 +72,7 @@ struct gr_msg {
     /* COMMIT */
     uint32_t keep_len, final_len, finish, verdict_kind, n_draft, n_accepted, cache_hit, usable_len;
     uint64_t hash;
+    double gap;                       /* with want_trace: logit gap of a root-only pick */
     uint64_t wait_ns, verify_ns, host_ns, draft_ns;
     uint32_t n_row, n_late, n_desync, n_fallback;
     struct gr_msg_ids tree_ids, tree_parents, path; /* with want_trace: the round's tree */

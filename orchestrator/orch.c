@@ -338,7 +338,7 @@ static void trace(struct gr_orch *o, const struct entry *e, const struct gr_msg 
     }
     const struct gr_trace_round r = {.round = m->round, .n_node = m->tree_ids.n, .n_path = m->path.n,
                                      .token = m->tree_ids.p, .parent = m->tree_parents.p, .path = m->path.p,
-                                     .bonus = m->ids.p[m->ids.n - 1]};
+                                     .bonus = m->ids.p[m->ids.n - 1], .gap = m->gap};
     if (trace_fits(m)) {
         o->io.on_trace(o->io.ctx, e->id, e->request.user, &r);
     }

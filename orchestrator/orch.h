@@ -49,6 +49,7 @@ struct gr_trace_round {
     uint32_t round, n_node, n_path;
     const int32_t *token, *parent, *path; /* borrowed for the call */
     int32_t bonus;
+    double gap; /* a round without a tree: logit of the pick less the next best */
 };
 
 /* Client events; the session id and the request's user pointer come first. Called from within gr_orch_on_msg(). */

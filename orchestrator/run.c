@@ -45,6 +45,7 @@ struct run {
     int32_t *token; /* owned: what the speculative session generated */
     uint32_t n_token, cap_token, n_plain;
     int64_t first_difference; /* --verify-lossless; -1: none so far */
+    double last_gap, gap;     /* logit gap of plain decoding's last pick, and at the first difference */
     bool stop_hit, interrupted, failed, progress_shown;
     enum gr_finish finish;
     struct gr_session_metrics metrics;
@@ -113,6 +114,7 @@ static void compare_token(struct run *r, int32_t id)
 {
     if (r->first_difference < 0 && (r->n_plain >= r->n_token || r->token[r->n_plain] != id)) {
         r->first_difference = r->n_plain;
+        r->gap = r->last_gap;
     }
     r->n_plain++;
     if (r->n_plain >= r->n_token) {
@@ -158,6 +160,7 @@ static void on_trace(void *ctx, uint64_t session, void *user, const struct gr_tr
     if (r->phase == PHASE_SPECULATIVE) {
         gr_report_tree(stderr, r->tok, round);
     }
+    r->last_gap = round->gap;
 }
 
 static void on_done(void *ctx, uint64_t session, void *user, enum gr_finish finish, const char *text)
@@ -264,6 +267,12 @@ static enum gr_status check_fixed_choices(struct run *r)
     }
     if (o->trace_file != NULL) {
         return not_built("--trace-file");
+    }
+    if (o->target_ib_hca != NULL || o->draft_ib_hca != NULL || o->gid_index != NULL) {
+        return not_built("RDMA (--target-ib-hca, --draft-ib-hca, --gid-index)");
+    }
+    if (o->ship_features != NULL) {
+        return not_built("--ship-features");
     }
     if (o->transport[0] != '\0') {
         GR_TRY(gr_transport_by_name(o->transport, &kind));
@@ -405,7 +414,7 @@ static void fill_request(struct run *r, bool plain)
         .prompt = r->prompt, .n_prompt = r->n_prompt, .max_tokens = (uint32_t)o->max_tokens,
         .sampling = {.temperature = (float)o->temperature, .top_p = (float)o->top_p, .min_p = (float)o->min_p,
                      .top_k = (int32_t)o->top_k, .seed = r->request.sampling.seed},
-        .want_draft = r->with_draft && !plain, .want_trace = o->trace && !plain,
+        .want_draft = r->with_draft && !plain, .want_trace = o->trace || plain,
         .tree_shape = strcmp(o->tree_shape, "chain") == 0 ? GR_SHAPE_CHAIN : GR_SHAPE_DYNAMIC,
         .draft_depth = (uint32_t)o->draft_depth, .draft_top_k = (uint32_t)o->draft_top_k, .n_node = r->n_node};
     for (int i = 0; i < r->hf.n_eos && !o->ignore_eos; i++) {
@@ -507,8 +516,9 @@ static int report(struct run *r)
         return 1;
     }
     if (!r->o.json) {
-        if (isatty(STDOUT_FILENO)) {
-            fputc('\n', stdout);
+        const bool open_line = r->text.len > 0 && r->text.text[r->text.len - 1] != '\n';
+        if (open_line) {
+            fputc('\n', isatty(STDOUT_FILENO) ? stdout : stderr);
         }
         gr_report_summary(stderr, &r->metrics);
     }
@@ -517,7 +527,8 @@ static int report(struct run *r)
             r->first_difference = r->n_plain;
         }
         if (r->first_difference >= 0) {
-            log_error("--verify-lossless: plain decoding differs at generated token %" PRId64, r->first_difference);
+            log_error("--verify-lossless: plain decoding differs at generated token %" PRId64 ", where its pick was %.3g "
+                      "ahead of the next best", r->first_difference, r->gap);
             return 1;
         }
         fprintf(stderr, "verify-lossless: %u tokens equal plain decoding's\n", r->n_plain);

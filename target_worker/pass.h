@@ -34,9 +34,11 @@ struct gr_pass_seq {
     int32_t scratch_block[GR_SCRATCH_BLOCKS];
     struct gr_sampling sampling;
     struct gr_stop stop;
+    bool want_gap;                  /* root-only: how far ahead the pick was */
     /* out, where picks were wanted */
     int32_t pick[GR_TREE_MAX]; /* tree, root-only: by row; prefill: [0] */
     struct gr_walk walk;
+    float gap; /* with want_gap: value of the pick less the next best (noise included); 0 otherwise */
 };
 
 struct gr_pass {

@@ -44,6 +44,8 @@ static void begin_seq(struct gr_target *t, struct session *s, struct gr_pass_seq
     q->sampling = s->sampling;
     q->stop = s->stop;
     q->stop.n_new_max = n_new_left(s);
+    q->want_gap = false;
+    q->gap = 0.0f;
     for (int b = 0; b < GR_SCRATCH_BLOCKS; b++) {
         q->scratch_block[b] = t->config.n_pool_block + slot * GR_SCRATCH_BLOCKS + b;
     }
@@ -88,6 +90,7 @@ static void add_decode(struct gr_target *t, struct session *s, uint64_t now_ns)
     if (q->kind == GR_PASS_ROOT) {
         s->pass_draft_round = GR_WIRE_ROOT_ONLY;
     }
+    q->want_gap = s->want_trace && q->kind == GR_PASS_ROOT;
     q->n_row = q->tree.n + 1;
     grow_table(t, s, q->pos0 + 1 + GR_MIN(q->tree.n, n_new_left(s) - 1));
     t->pass.n_row += q->n_row;
@@ -212,7 +215,7 @@ static void send_commit(struct gr_target *t, struct session *s, const struct gr_
         .ids = {.p = &s->token[base_len], .n = (uint32_t)(s->committed_len - base_len)},
         .hash = s->hash[s->committed_len], .finish = (uint32_t)q->walk.finish,
         .n_draft = (uint32_t)q->tree.n, .n_accepted = (uint32_t)q->walk.n_accepted,
-        .wait_ns = s->wait_ns, .verify_ns = p->forward_ns, .host_ns = p->sample_ns + p->commit_ns,
+        .gap = (double)q->gap, .wait_ns = s->wait_ns, .verify_ns = p->forward_ns, .host_ns = p->sample_ns + p->commit_ns,
         .n_row = (uint32_t)p->n_row, .n_late = s->n_late, .n_desync = s->n_desync, .n_fallback = s->n_fallback,
     };
     if (s->want_trace && q->kind == GR_PASS_TREE) {

@@ -4,6 +4,7 @@
 #include "common/log.h"
 #include "common/no_alloc.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -169,6 +170,25 @@ static void add_seq(struct gr_verifier *v, struct gr_pass_seq *s, int i)
 
 /* ---- picking ---- */
 
+/* Best value less second best: how close the pick was. */
+static float gap_of(const float *l, int32_t n, int32_t pick)
+{
+    float second = -INFINITY;
+    for (int32_t i = 0; i < n; i++) {
+        second = i != pick && l[i] > second ? l[i] : second;
+    }
+    return second > -INFINITY ? l[pick] - second : 0.0f;
+}
+
+static int32_t finish_pick(const struct gr_kernels *k, struct gr_pass_seq *s, const float *l, int32_t n)
+{
+    const int32_t pick = k->argmax(l, n);
+    if (s->want_gap) {
+        s->gap = gap_of(l, n, pick);
+    }
+    return pick;
+}
+
 static int32_t pick_row(const struct gr_verifier *v, int ith, int i_out)
 {
     const struct row_pick *o = &v->out[i_out];
@@ -184,11 +204,11 @@ static int32_t pick_row(const struct gr_verifier *v, int ith, int i_out)
     }
     /* The same three steps as gr_sampler_pick(), the last two by the kernels. */
     if (!(s->temperature > 0.0f)) {
-        return k->argmax(logits, n);
+        return finish_pick(k, o->seq, logits, n);
     }
     gr_sampler_process(s, logits, scratch, n, work);
     k->add_gumbel(scratch, scratch, n, s->seed, pos, s->choice);
-    return k->argmax(scratch, n);
+    return finish_pick(k, o->seq, scratch, n);
 }
 
 static void pick_rows(const struct gr_exec *x, void *arg)

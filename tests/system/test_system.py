@@ -242,7 +242,8 @@ def usage_errors():
 def not_built_yet_is_said():
     base = ["--model", TARGET, "--prompt", "x"]
     for args in (["--draft", os.path.join(ROOT, "models/demo/eagle3")], ["--transport", "verbs"], ["--require-rdma"],
-                 ["--specpv", "exact"], ["--target-device", "cuda:0"], ["--connect", "127.0.0.1:1"]):
+                 ["--specpv", "exact"], ["--target-device", "cuda:0"], ["--ship-features", "raw"], ["--gid-index", "3"],
+                 ["--connect", "127.0.0.1:1"]):
         refused(base + args, 1)
 
 
