@@ -1,10 +1,9 @@
 #include "orchestrator/options.h"
 
 #include "common/log.h"
+#include "common/parse.h"
 
 #include <ctype.h>
-#include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -101,8 +100,6 @@ static enum gr_status bad_value(const struct option_info *info, const char *valu
 static enum gr_status store(struct gr_run_options *o, const struct option_info *info, const char *value)
 {
     char *slot = (char *)o + info->offset;
-    char *end = NULL;
-    errno = 0;
     switch (info->kind) {
     case KIND_FLAG:
         if (strcmp(value, "true") != 0 && strcmp(value, "false") != 0 && strcmp(value, "1") != 0 &&
@@ -114,22 +111,11 @@ static enum gr_status store(struct gr_run_options *o, const struct option_info *
     case KIND_TEXT:
         *(const char **)slot = value;
         return GR_OK;
-    case KIND_INT: {
-        const long long v = strtoll(value, &end, 10);
-        if (end == value || *end != '\0' || errno != 0 || (double)v < info->min || (double)v > info->max) {
-            return bad_value(info, value);
-        }
-        *(int64_t *)slot = v;
-        return GR_OK;
-    }
-    case KIND_NUMBER: {
-        const double v = strtod(value, &end);
-        if (end == value || *end != '\0' || errno != 0 || !(v >= info->min && v <= info->max)) {
-            return bad_value(info, value);
-        }
-        *(double *)slot = v;
-        return GR_OK;
-    }
+    case KIND_INT:
+        return gr_parse_int(value, (int64_t)info->min, (int64_t)info->max, (int64_t *)slot) ? GR_OK
+                                                                                           : bad_value(info, value);
+    case KIND_NUMBER:
+        return gr_parse_number(value, info->min, info->max, (double *)slot) ? GR_OK : bad_value(info, value);
     case KIND_STOP:
         if (o->n_stop == GR_STOP_STRING_MAX) {
             log_error("--stop: at most %d stop strings", GR_STOP_STRING_MAX);

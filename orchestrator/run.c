@@ -2,6 +2,7 @@
  * one, for --transport loop), streams, and cleans up whatever happens. */
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/parse.h"
 #include "model/hf_config.h"
 #include "orchestrator/children.h"
 #include "orchestrator/commands.h"
@@ -293,9 +294,8 @@ static enum gr_status choose_tree(struct run *r)
     const struct gr_run_options *o = &r->o;
     r->n_node = AUTO_NODE;
     if (strcmp(o->num_speculative_tokens, "auto") != 0) {
-        char *end = NULL;
-        const long n = strtol(o->num_speculative_tokens, &end, 10);
-        if (end == o->num_speculative_tokens || *end != '\0' || n < 0 || n > GR_NODE_MAX) {
+        int64_t n = 0;
+        if (!gr_parse_int(o->num_speculative_tokens, 0, GR_NODE_MAX, &n)) {
             log_error("--num-speculative-tokens: `%s' is not auto or a whole number from 0 to %d",
                       o->num_speculative_tokens, GR_NODE_MAX);
             return GR_EINVAL;
