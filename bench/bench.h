@@ -8,8 +8,6 @@ int gr_bench_e2e(int argc, char **argv);
 int gr_bench_stages(int argc, char **argv);
 int gr_bench_kernels(int argc, char **argv);
 
-/* Path of a program beside this one; static buffer. */
-const char *gr_bench_sibling(const char *name);
 /* Exit status to leave with, or -1. Options every benchmark has: -o FORMAT and those of the caller's table. */
 struct gr_bench_option {
     const char *name; /* without dashes */

@@ -8,6 +8,7 @@
 #include "bench/bench.h"
 #include "common/log.h"
 #include "common/parse.h"
+#include "common/program.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -80,7 +81,7 @@ static bool measure(const struct options *o, int mode, const char *prompt, struc
 {
     const char *argv[32];
     int n = 0;
-    const char *const fixed[] = {gr_bench_sibling("graft"), "run", "--json", "--ignore-eos", "--seed", "1",
+    const char *const fixed[] = {gr_program_sibling("graft"), "run", "--json", "--ignore-eos", "--seed", "1",
                                  "--model", o->model, "--prompt", prompt, "--max-tokens", o->max_tokens,
                                  "--temperature", o->temperature};
     const char *const speculative[] = {"--draft", o->draft, "--num-speculative-tokens", o->nodes,

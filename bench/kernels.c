@@ -1,6 +1,7 @@
 /* graft-bench kernels: the benchmark that lives beside the kernels' test, so that what is timed is what is checked. */
 #include "bench/bench.h"
 #include "common/log.h"
+#include "common/program.h"
 
 #include <errno.h>
 #include <stdint.h>
@@ -20,7 +21,7 @@ int gr_bench_kernels(int argc, char **argv)
     if (status >= 0) {
         return status;
     }
-    const char *args[8] = {gr_bench_sibling("tests/kernels/check_kernels"), "--bench"};
+    const char *args[8] = {gr_program_sibling("tests/kernels/check_kernels"), "--bench"};
     int n = 2;
     if (isa != NULL) {
         args[n++] = "--isa";

@@ -2,10 +2,7 @@
 #include "bench/bench.h"
 #include "common/log.h"
 
-#include <libgen.h>
-#include <limits.h>
 #include <string.h>
-#include <unistd.h>
 
 static const struct {
     const char *name, *help;
@@ -15,16 +12,6 @@ static const struct {
     {"stages", "a target pass at 1 to 64 rows and prefill, against max(bytes, operations)", gr_bench_stages},
     {"kernels", "each operation of each CPU implementation", gr_bench_kernels},
 };
-
-const char *gr_bench_sibling(const char *name)
-{
-    static char path[2 * PATH_MAX];
-    char self[PATH_MAX];
-    const ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-    self[n > 0 ? n : 0] = '\0';
-    snprintf(path, sizeof(path), "%s/%s", dirname(self), name);
-    return path;
-}
 
 int gr_bench_options(const char *what, int argc, char **argv, enum gr_table_format *format,
                      const struct gr_bench_option *options, int n_option)

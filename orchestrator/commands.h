@@ -4,7 +4,4 @@
 
 int gr_command_run(int argc, char **argv);
 
-/* Path of a program that lies beside this one ("graft-target"); static buffer, valid until the next call. */
-const char *gr_sibling_program(const char *name);
-
 #endif

@@ -2,12 +2,9 @@
 #include "common/log.h"
 #include "orchestrator/commands.h"
 
-#include <libgen.h>
-#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 static const struct {
     const char *name, *help;
@@ -15,16 +12,6 @@ static const struct {
 } commands[] = {
     {"run", "generate text; starts the workers, streams, cleans up", gr_command_run},
 };
-
-const char *gr_sibling_program(const char *name)
-{
-    static char path[2 * PATH_MAX];
-    char self[PATH_MAX];
-    const ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-    self[n > 0 ? n : 0] = '\0';
-    snprintf(path, sizeof(path), "%s/%s", dirname(self), name);
-    return path;
-}
 
 static void usage(FILE *out)
 {

@@ -3,6 +3,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/parse.h"
+#include "common/program.h"
 #include "model/hf_config.h"
 #include "orchestrator/children.h"
 #include "orchestrator/commands.h"
@@ -366,7 +367,7 @@ static enum gr_status start_target(struct run *r)
     } else if (o->transport[0] != '\0' && !r->colocated) {
         add(&a, "--transport", o->transport);
     }
-    a.argv[0] = gr_sibling_program("graft-target");
+    a.argv[0] = gr_program_sibling("graft-target");
     return gr_children_start(&r->children, "target", a.argv, &r->target_child);
 }
 
@@ -384,7 +385,7 @@ static enum gr_status start_draft(struct run *r)
     if (o->transport[0] != '\0') {
         add(&a, "--transport", o->transport);
     }
-    a.argv[0] = gr_sibling_program("graft-draft");
+    a.argv[0] = gr_program_sibling("graft-draft");
     return gr_children_start(&r->children, "draft", a.argv, &r->draft_child);
 }
 

@@ -6,10 +6,15 @@
 #include <inttypes.h>
 #include <string.h>
 
+/* Attached, or wanted and not yet given up on. */
+static bool expects_drafter(const struct session *s)
+{
+    return s->want_draft && (s->has_peer || !s->ever_attached);
+}
+
 static bool waits_for_draft(const struct session *s, uint64_t now_ns)
 {
-    const bool expected = s->want_draft && (s->has_peer || !s->ever_attached);
-    return expected && !s->draft.valid && now_ns < s->deadline_ns;
+    return expects_drafter(s) && !s->draft.valid && now_ns < s->deadline_ns;
 }
 
 static int32_t n_new_left(const struct session *s)
@@ -83,7 +88,7 @@ static void add_decode(struct gr_target *t, struct session *s, uint64_t now_ns)
         trim_tree(&s->draft.tree, n_new_left(s) - 1, &q->tree, s->node_of_row);
         s->pass_draft_round = s->draft.round;
         s->draft.valid = false;
-    } else if (s->want_draft && (s->has_peer || !s->ever_attached)) {
+    } else if (expects_drafter(s)) {
         note_silence(t, s);
     }
     q->kind = q->tree.n > 0 ? GR_PASS_TREE : GR_PASS_ROOT;
@@ -96,12 +101,18 @@ static void add_decode(struct gr_target *t, struct session *s, uint64_t now_ns)
     t->pass.n_row += q->n_row;
 }
 
+/* Where the prompt chunk that is next ends: chunks are aligned to absolute positions. */
+static int32_t chunk_end(const struct gr_target *t, const struct session *s)
+{
+    const int32_t chunk = t->config.prefill_chunk;
+    return GR_MIN((s->kv_len / chunk + 1) * chunk, s->n_prompt);
+}
+
 static void add_prefill(struct gr_target *t, struct session *s)
 {
     struct gr_pass_seq *q = &t->pass.seq[t->pass.n_seq++];
     begin_seq(t, s, q);
-    const int32_t chunk = t->config.prefill_chunk;
-    const int32_t end = GR_MIN((s->kv_len / chunk + 1) * chunk, s->n_prompt);
+    const int32_t end = chunk_end(t, s);
     q->kind = GR_PASS_PREFILL;
     q->pos0 = s->kv_len;
     q->n_row = end - s->kv_len;
@@ -109,12 +120,6 @@ static void add_prefill(struct gr_target *t, struct session *s)
     q->want_pick = end == s->n_prompt;
     grow_table(t, s, end);
     t->pass.n_row += q->n_row;
-}
-
-static int32_t prefill_rows(const struct gr_target *t, const struct session *s)
-{
-    const int32_t chunk = t->config.prefill_chunk;
-    return GR_MIN((s->kv_len / chunk + 1) * chunk, s->n_prompt) - s->kv_len;
 }
 
 /* Fills the pass: sessions with trees (or without drafters) first, then prompt chunks in what is left. */
@@ -137,7 +142,7 @@ static void fill_pass(struct gr_target *t, uint64_t now_ns)
     }
     for (int i = 0; i < c->n_session_max; i++) {
         struct session *s = &t->session[(t->next_slot + i) % c->n_session_max];
-        if (s->state == SESSION_PREFILL && t->pass.n_row + prefill_rows(t, s) <= c->n_row_max &&
+        if (s->state == SESSION_PREFILL && t->pass.n_row + chunk_end(t, s) - s->kv_len <= c->n_row_max &&
             n_pick + 1 <= c->n_out_max) {
             add_prefill(t, s);
             n_pick++;
