@@ -35,6 +35,7 @@ enum kind { KIND_U32, KIND_U64, KIND_F64, KIND_STR, KIND_IDS };
     X(max_tokens, KIND_U32, 1 << 24)                                                               \
     X(want_draft, KIND_U32, 1)                                                                     \
     X(want_trace, KIND_U32, 1)                                                                     \
+    X(single_token, KIND_U32, 1)                                                                   \
     X(temperature, KIND_F64, 0)                                                                    \
     X(min_p, KIND_F64, 0)                                                                          \
     X(top_p, KIND_F64, 0)                                                                          \
@@ -45,6 +46,8 @@ enum kind { KIND_U32, KIND_U64, KIND_F64, KIND_STR, KIND_IDS };
     X(draft_depth, KIND_U32, 63)                                                                   \
     X(draft_top_k, KIND_U32, 64)                                                                   \
     X(n_node, KIND_U32, 63)                                                                        \
+    X(auto_tree, KIND_U32, 1)                                                                      \
+    X(draft_ahead, KIND_U32, 1)                                                                    \
     X(keep_len, KIND_U32, UINT32_MAX)                                                              \
     X(final_len, KIND_U32, UINT32_MAX)                                                             \
     X(finish, KIND_U32, 3)                                                                         \
@@ -63,10 +66,13 @@ enum kind { KIND_U32, KIND_U64, KIND_F64, KIND_STR, KIND_IDS };
     X(n_late, KIND_U32, UINT32_MAX)                                                                \
     X(n_desync, KIND_U32, UINT32_MAX)                                                              \
     X(n_fallback, KIND_U32, UINT32_MAX)                                                            \
+    X(n_reroot, KIND_U32, UINT32_MAX)                                                              \
     X(tree_ids, KIND_IDS, 63)                                                                      \
     X(tree_parents, KIND_IDS, 63)                                                                  \
     X(path, KIND_IDS, 63)                                                                          \
     X(n_round, KIND_U64, 0)                                                                        \
+    X(n_ahead, KIND_U64, 0)                                                                        \
+    X(n_hit, KIND_U64, 0)                                                                          \
     X(code, KIND_U32, UINT32_MAX)                                                                  \
     X(text, KIND_STR, GR_MSG_TEXT_MAX)
 
@@ -88,19 +94,21 @@ static const struct field_info {
 #undef X
 };
 
-#define B(member) (1ull << F_##member)
+/* A set of fields. */
+__extension__ typedef unsigned __int128 field_set;
+#define B(member) ((field_set)1 << F_##member)
 #define SAMPLING (B(temperature) | B(min_p) | B(top_p) | B(top_k) | B(seed))
 
 /* required and optional fields of each type */
 static const struct type_info {
     const char *name;
-    uint64_t required, optional;
+    field_set required, optional;
 } types[GR_N_MSG] = {
     [GR_MSG_JOIN] = {"JOIN",
                      B(role) | B(pid) | B(incarnation) | B(n_vocab) | B(n_ctx_max) | B(address) | B(numerics_id),
                      B(n_block) | B(n_session) | B(model_fingerprint) | B(tokenizer_fingerprint)},
     [GR_MSG_OPEN] = {"OPEN", B(session) | B(epoch) | B(ids) | B(segments) | B(max_tokens) | SAMPLING,
-                     B(stop_ids) | B(want_draft) | B(want_trace)},
+                     B(stop_ids) | B(want_draft) | B(want_trace) | B(single_token) | B(auto_tree) | B(n_node)},
     [GR_MSG_OPENED] = {"OPENED", B(session) | B(epoch) | B(cache_hit) | B(usable_len), 0},
     [GR_MSG_CLOSE] = {"CLOSE", B(session), 0},
     [GR_MSG_CLOSED] = {"CLOSED", B(session), 0},
@@ -108,22 +116,26 @@ static const struct type_info {
                        B(session) | B(epoch) | B(round) | B(keep_len) | B(final_len) | B(ids) | B(hash) | B(finish) |
                            B(verdict_kind) | B(n_draft) | B(n_accepted),
                        B(gap) | B(wait_ns) | B(verify_ns) | B(host_ns) | B(n_row) | B(n_late) | B(n_desync) | B(n_fallback) |
-                           B(tree_ids) | B(tree_parents) | B(path)},
+                           B(n_reroot) |                            B(tree_ids) | B(tree_parents) | B(path)},
     [GR_MSG_PROGRESS] = {"PROGRESS", B(session) | B(usable_len), 0},
+    [GR_MSG_APPEND] = {"APPEND", B(session) | B(epoch) | B(keep_len) | B(hash) | B(ids) | B(max_tokens), B(stop_ids)},
+    [GR_MSG_TRUNCATE] = {"TRUNCATE", B(session) | B(epoch) | B(keep_len), 0},
+    [GR_MSG_EVICTED] = {"EVICTED", B(session), 0},
     [GR_MSG_ATTACH] = {"ATTACH",
                        B(session) | B(epoch) | B(address) | SAMPLING | B(tree_shape) | B(draft_depth) |
                            B(draft_top_k) | B(n_node),
-                       B(transport)},
+                       B(transport) | B(auto_tree) | B(draft_ahead)},
     [GR_MSG_ATTACHED] = {"ATTACHED", B(session) | B(epoch) | B(transport), 0},
     [GR_MSG_DETACH] = {"DETACH", B(session), 0},
-    [GR_MSG_DRAFT_STATS] = {"DRAFT_STATS", B(session) | B(n_round) | B(draft_ns) | B(host_ns), B(n_desync)},
+    [GR_MSG_DRAFT_STATS] = {"DRAFT_STATS", B(session) | B(n_round) | B(draft_ns) | B(host_ns),
+                            B(n_desync) | B(n_ahead) | B(n_hit)},
     [GR_MSG_PING] = {"PING", 0, 0},
     [GR_MSG_PONG] = {"PONG", B(n_session) | B(n_vocab), B(n_block) | B(n_free_block) | B(pid)},
     [GR_MSG_ERROR] = {"ERROR", B(session) | B(code) | B(text), 0},
     [GR_MSG_DRAIN] = {"DRAIN", 0, 0},
 };
 
-_Static_assert(N_FIELD <= 64, "field sets are 64-bit masks");
+_Static_assert(N_FIELD <= 128, "field sets are 128-bit masks");
 
 const char *gr_msg_name(enum gr_msg_type type)
 {
@@ -211,19 +223,24 @@ static bool is_set(const struct gr_msg *m, enum field f)
     return false;
 }
 
+static int count_fields(field_set set)
+{
+    return __builtin_popcountll((uint64_t)set) + __builtin_popcountll((uint64_t)(set >> 64));
+}
+
 enum gr_status gr_msg_encode(const struct gr_msg *m, uint8_t *out, size_t cap, size_t *len_out)
 {
     const struct type_info *t = &types[m->type];
-    uint64_t set = t->required;
+    field_set set = t->required;
     for (int f = 0; f < N_FIELD; f++) {
         if ((t->optional >> f & 1) != 0 && is_set(m, (enum field)f)) {
-            set |= 1ull << f;
+            set |= (field_set)1 << f;
         }
     }
     struct sink sink = {.p = out, .cap = cap};
     msgpack_packer pk;
     msgpack_packer_init(&pk, &sink, sink_write);
-    int bad = msgpack_pack_map(&pk, (size_t)__builtin_popcountll(set) + 1);
+    int bad = msgpack_pack_map(&pk, (size_t)count_fields(set) + 1);
     bad |= pack_text(&pk, "t") | pack_text(&pk, t->name);
     for (int f = 0; f < N_FIELD; f++) {
         if ((set >> f & 1) != 0) {
@@ -349,7 +366,7 @@ static enum gr_status take_map(const msgpack_object_map *map, struct gr_msg *m)
 {
     GR_TRY(find_type(map, &m->type));
     const struct type_info *t = &types[m->type];
-    uint64_t seen = 0;
+    field_set seen = 0;
     for (uint32_t i = 0; i < map->size; i++) {
         const msgpack_object *key = &map->ptr[i].key;
         if (str_equals(key, "t")) {
@@ -365,7 +382,7 @@ static enum gr_status take_map(const msgpack_object_map *map, struct gr_msg *m)
         if ((seen >> f & 1) != 0) {
             return refuse(t->name, fields[f].name, "given twice");
         }
-        seen |= 1ull << f;
+        seen |= (field_set)1 << f;
         GR_TRY(take_field(m, (enum field)f, &map->ptr[i].val));
     }
     for (int f = 0; f < N_FIELD; f++) {

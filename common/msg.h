@@ -25,6 +25,9 @@
     X(CLOSED)   /* target -> orchestrator: the session's KV is free again */                        \
     X(COMMIT)   /* target -> orchestrator: tokens of a round */                                     \
     X(PROGRESS) /* target -> orchestrator: prompt tokens prefilled so far */                        \
+    X(APPEND)   /* orchestrator -> target: go on with an idle session: cut to keep_len, add ids */  \
+    X(TRUNCATE) /* orchestrator -> target: end the turn and cut to keep_len; no reply */            \
+    X(EVICTED)  /* target -> orchestrator: an idle session's KV was needed; it is forgotten */      \
     X(ATTACH)   /* orchestrator -> draft: draft for this session of that target */                  \
     X(ATTACHED) /* draft -> orchestrator: reply to ATTACH, sent when the prefix is in place */      \
     X(DETACH)   /* orchestrator -> draft: stop; answered by DRAFT_STATS */                          \
@@ -64,20 +67,22 @@ struct gr_msg {
     struct gr_msg_ids stop_ids;       /* OPEN: EOS included unless ignored */
     uint32_t max_tokens;              /* generated tokens, 1 .. */
     uint32_t want_draft, want_trace;  /* booleans */
+    uint32_t single_token;            /* OPEN, boolean: verify no trees in this session (force_single_token) */
     double temperature, min_p, top_p;
     uint32_t top_k;
     uint64_t seed;
     char transport[16];               /* ATTACH: forced kind or empty */
-    uint32_t tree_shape, draft_depth, draft_top_k, n_node;
+    uint32_t tree_shape, draft_depth, draft_top_k, n_node; /* n_node: fixed size, or the most with auto_tree */
+    uint32_t auto_tree, draft_ahead;  /* booleans: size chosen by cost; keep growing while the target verifies */
     /* COMMIT */
     uint32_t keep_len, final_len, finish, verdict_kind, n_draft, n_accepted, cache_hit, usable_len;
     uint64_t hash;
     double gap;                       /* with want_trace: logit gap of a root-only pick */
     uint64_t wait_ns, verify_ns, host_ns, draft_ns;
-    uint32_t n_row, n_late, n_desync, n_fallback;
+    uint32_t n_row, n_late, n_desync, n_fallback, n_reroot;
     struct gr_msg_ids tree_ids, tree_parents, path; /* with want_trace: the round's tree */
     /* DRAFT_STATS */
-    uint64_t n_round;
+    uint64_t n_round, n_ahead, n_hit; /* trees sent; verdicts met by draft-ahead work; of them useful hits */
     /* ERROR */
     uint32_t code;
     char text[GR_MSG_TEXT_MAX];

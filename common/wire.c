@@ -7,7 +7,7 @@
 
 static const char *type_name(uint8_t type)
 {
-    static const char *const names[] = {"?", "DRAFT", "VERDICT", "DESYNC", "RESYNC", "DELTA", "FEATURES"};
+    static const char *const names[] = {"?", "DRAFT", "VERDICT", "DESYNC", "RESYNC", "DELTA", "FEATURES", "COST"};
     return type < GR_ARRAY_LEN(names) ? names[type] : names[0];
 }
 
@@ -56,7 +56,7 @@ enum gr_status gr_wire_decode_header(const uint8_t *frame, size_t len, struct gr
     if (magic != GR_WIRE_MAGIC || version != GR_WIRE_VERSION) {
         return bad_frame(frame, len, "wrong magic or version");
     }
-    if (h.type < GR_FRAME_DRAFT || h.type > GR_FRAME_FEATURES) {
+    if (h.type < GR_FRAME_DRAFT || h.type > GR_FRAME_COST) {
         return bad_frame(frame, len, "unknown type");
     }
     if (h.payload_len != len - GR_WIRE_HEADER_BYTES) {
@@ -117,7 +117,7 @@ enum gr_status gr_wire_decode_verdict(const uint8_t *frame, size_t len, int32_t 
     v.kind = gr_read_u8(&r);
     v.finish = gr_read_u8(&r);
     v.n_path = gr_read_u8(&r);
-    uint8_t zero = gr_read_u8(&r);
+    v.n_want = gr_read_u8(&r);
     if (r.failed || v.n_path > GR_NODE_MAX) {
         return bad_frame(frame, len, "path longer than 63 nodes");
     }
@@ -131,7 +131,7 @@ enum gr_status gr_wire_decode_verdict(const uint8_t *frame, size_t len, int32_t 
             return bad_frame(frame, len, "path is not a descent");
         }
     }
-    if (v.bonus < 0 || v.bonus >= n_vocab || v.kind > GR_VERDICT_FULL || v.finish > GR_FINISH_ERROR || zero != 0 ||
+    if (v.bonus < 0 || v.bonus >= n_vocab || v.kind > GR_VERDICT_FULL || v.finish > GR_FINISH_ERROR || v.n_want > GR_NODE_MAX ||
         (v.draft_round == GR_WIRE_ROOT_ONLY && v.n_path > 0)) {
         return bad_frame(frame, len, "a field is out of range");
     }
@@ -216,6 +216,28 @@ enum gr_status gr_wire_decode_features(const uint8_t *frame, size_t len, struct 
     return GR_OK;
 }
 
+enum gr_status gr_wire_decode_cost(const uint8_t *frame, size_t len, struct gr_cost *out)
+{
+    struct gr_reader r = payload_reader(frame, len);
+    struct gr_cost c = {.overhead_ns = gr_read_u32(&r)};
+    c.n_point = gr_read_u32(&r);
+    if (r.failed || c.n_point < 1 || c.n_point > GR_COST_POINT_MAX) {
+        return bad_frame(frame, len, "number of points out of range");
+    }
+    for (uint32_t i = 0; i < c.n_point; i++) {
+        c.n_row[i] = gr_read_u32(&r);
+        c.pass_ns[i] = gr_read_u32(&r);
+        if (c.n_row[i] > GR_TREE_MAX || (i == 0 ? c.n_row[0] != 1 : c.n_row[i] <= c.n_row[i - 1])) {
+            return bad_frame(frame, len, "points must begin with 1 row and increase, at most 64");
+        }
+    }
+    if (!consumed(&r)) {
+        return bad_frame(frame, len, "length does not match the points");
+    }
+    *out = c;
+    return GR_OK;
+}
+
 static void write_header(struct gr_writer *w, const struct gr_frame_header *h, enum gr_frame_type type,
                          size_t payload_len)
 {
@@ -261,7 +283,7 @@ size_t gr_wire_encode_verdict(const struct gr_frame_header *h, const struct gr_v
     gr_write_u8(&w, v->kind);
     gr_write_u8(&w, v->finish);
     gr_write_u8(&w, v->n_path);
-    gr_write_u8(&w, 0);
+    gr_write_u8(&w, v->n_want);
     for (int i = 0; i < v->n_path; i++) {
         gr_write_u8(&w, v->node[i]);
     }
@@ -314,5 +336,18 @@ size_t gr_wire_encode_features(const struct gr_frame_header *h, const struct gr_
     gr_write_u8(&w, f->raw);
     gr_write_u32(&w, f->width);
     *rows_out = gr_write_bytes(&w, f->n_row * row_bytes);
+    return written(&w);
+}
+
+size_t gr_wire_encode_cost(const struct gr_frame_header *h, const struct gr_cost *c, uint8_t *out, size_t cap)
+{
+    struct gr_writer w = {.p = out, .cap = cap};
+    write_header(&w, h, GR_FRAME_COST, GR_WIRE_COST_BYTES(c->n_point));
+    gr_write_u32(&w, c->overhead_ns);
+    gr_write_u32(&w, c->n_point);
+    for (uint32_t i = 0; i < c->n_point; i++) {
+        gr_write_u32(&w, c->n_row[i]);
+        gr_write_u32(&w, c->pass_ns[i]);
+    }
     return written(&w);
 }

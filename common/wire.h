@@ -1,4 +1,4 @@
-/* Codec of the data path's frames: DRAFT, VERDICT, DESYNC, RESYNC, DELTA, FEATURES. Layout in wire_layout.h.
+/* Codec of the data path's frames: DRAFT, VERDICT, DESYNC, RESYNC, DELTA, FEATURES, COST. Layout in wire_layout.h.
  * Decoding checks magic, version, type, every count and the exact length before anything is used; it never allocates
  * and never reads outside [frame, frame + len). A decoded view borrows the frame's bytes where it says so. */
 #ifndef GR_COMMON_WIRE_H
@@ -15,6 +15,7 @@
 #define GR_DELTA_ID_MAX 1024   /* ids in one DELTA frame; longer deltas are cut into several */
 #define GR_RESYNC_HASH_MAX 33  /* hash at my_len and at my_len - 2^k, k = 0 .. 31 */
 #define GR_FEATURES_ROW_MAX 32 /* rows in one FEATURES frame */
+#define GR_COST_POINT_MAX 16   /* points of one COST frame */
 
 /* Largest small frame: a full DELTA. */
 #define GR_WIRE_SMALL_BYTES_MAX (GR_WIRE_HEADER_BYTES + 8u + 4u * GR_DELTA_ID_MAX)
@@ -26,6 +27,9 @@ enum gr_desync_reason { GR_DESYNC_HASH = 1, GR_DESYNC_AHEAD = 2, GR_DESYNC_EPOCH
 /* Flags of DELTA. */
 #define GR_DELTA_LAST 1u  /* the receiver now holds all the sender has committed */
 #define GR_DELTA_DRAFT 2u /* with LAST: the last id is a tail that waits for a tree of header.round */
+/* With DRAFT the flags' high byte says how many nodes are wanted at most, 1 .. 63. */
+#define GR_DELTA_WANT(n) ((uint16_t)((unsigned)(n) << 8))
+#define GR_DELTA_N_WANT(flags) ((int32_t)((flags) >> 8))
 
 struct gr_frame_header {
     uint8_t type;   /* enum gr_frame_type */
@@ -41,6 +45,7 @@ struct gr_verdict {
     uint32_t final_len;
     int32_t bonus;
     uint8_t kind, finish, n_path;
+    uint8_t n_want;       /* nodes wanted at most in the next tree; 0: none is wanted, the target does not wait */
     uint8_t node[GR_NODE_MAX];
 };
 
@@ -61,6 +66,14 @@ struct gr_features {
     const uint8_t *row_bytes;         /* borrowed: n_row * width elements */
 };
 
+/* What a round of the session costs beside the draft, so that the drafter can weigh a node against its price:
+ * overhead_ns (host work and wire) plus a pass of n_row rows (tail included), linear between points and beyond the
+ * last one. Points increase in n_row; the first has n_row 1: a round without a tree. */
+struct gr_cost {
+    uint32_t overhead_ns, n_point;
+    uint32_t n_row[GR_COST_POINT_MAX], pass_ns[GR_COST_POINT_MAX];
+};
+
 /* Length prefix lengths of a RESYNC: my_len, then my_len - 2^k while positive. Returns how many. */
 int gr_resync_lengths(uint32_t my_len, uint32_t len_out[GR_RESYNC_HASH_MAX]);
 
@@ -76,6 +89,7 @@ GR_NODISCARD enum gr_status gr_wire_decode_desync(const uint8_t *frame, size_t l
 GR_NODISCARD enum gr_status gr_wire_decode_resync(const uint8_t *frame, size_t len, struct gr_resync *out);
 GR_NODISCARD enum gr_status gr_wire_decode_delta(const uint8_t *frame, size_t len, struct gr_delta *out);
 GR_NODISCARD enum gr_status gr_wire_decode_features(const uint8_t *frame, size_t len, struct gr_features *out);
+GR_NODISCARD enum gr_status gr_wire_decode_cost(const uint8_t *frame, size_t len, struct gr_cost *out);
 int32_t gr_delta_id(const struct gr_delta *d, uint32_t i); /* may be any 32-bit value: check it */
 
 /* Encoders write header and payload (h->payload_len and h->type are set by them) and return the frame's bytes;
@@ -90,6 +104,8 @@ size_t gr_wire_encode_delta(const struct gr_frame_header *h, uint32_t common_len
 /* Writes header and fixed part; the rows follow at *rows_out (n_row * row_bytes), in place. */
 size_t gr_wire_encode_features(const struct gr_frame_header *h, const struct gr_features *f, size_t row_bytes,
                                uint8_t *out, size_t cap, uint8_t **rows_out);
+#define GR_WIRE_COST_BYTES(n_point) (8u + 8u * (unsigned)(n_point))
+size_t gr_wire_encode_cost(const struct gr_frame_header *h, const struct gr_cost *c, uint8_t *out, size_t cap);
 size_t gr_dtype_bytes(uint8_t dtype); /* 0: unknown */
 
 #endif

@@ -26,7 +26,8 @@ enum gr_frame_type {
     GR_FRAME_DESYNC = 3,
     GR_FRAME_RESYNC = 4,
     GR_FRAME_DELTA = 5,
-    GR_FRAME_FEATURES = 6
+    GR_FRAME_FEATURES = 6,
+    GR_FRAME_COST = 7
 };
 
 /* DRAFT payload: n u32, token_id u32[n], parent i16[n]. */
@@ -42,7 +43,7 @@ enum {
     GR_WIRE_VERDICT_OFF_KIND = 16,       /* u8, enum gr_verdict_kind */
     GR_WIRE_VERDICT_OFF_FINISH = 17,     /* u8, enum gr_finish */
     GR_WIRE_VERDICT_OFF_N_PATH = 18,     /* u8 */
-    GR_WIRE_VERDICT_OFF_ZERO = 19,       /* u8, 0 */
+    GR_WIRE_VERDICT_OFF_N_WANT = 19,     /* u8, nodes wanted at most in the next tree; 0: none is wanted */
     GR_WIRE_VERDICT_OFF_NODE = 20
 };
 #define GR_WIRE_VERDICT_BYTES(n_path) (20u + (unsigned)(n_path))

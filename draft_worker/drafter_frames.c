@@ -125,7 +125,7 @@ static void answer_when_full(struct gr_drafter *d, struct follow *f, const struc
 {
     f->ready = false;
     f->due_ns = now_ns;
-    if (v->finish == GR_FINISH_NONE) {
+    if (v->n_want > 0) {
         drafter_answer_empty(d, f, h->round + 1, v->keep_len + v->n_path + 1, h->prefix_hash, now_ns);
     }
 }
@@ -168,7 +168,7 @@ static enum gr_status on_verdict(struct gr_drafter *d, struct follow *f, const s
     }
     f->round_next = h->round + 1;
     f->due = f->ready = false;
-    if (v.finish == GR_FINISH_NONE) {
+    if (v.n_want > 0) {
         ask_for_tree(f, h->round + 1, now_ns);
     }
     return GR_OK;
@@ -251,6 +251,8 @@ enum gr_status gr_drafter_on_frame(struct gr_drafter *d, uint32_t peer, const ui
         return on_delta(d, f, &h, frame, len, now_ns);
     case GR_FRAME_DESYNC:
         return on_desync(d, f, frame, len);
+    case GR_FRAME_COST:
+        return gr_wire_decode_cost(frame, len, &f->cost);
     case GR_FRAME_FEATURES:
         return GR_OK; /* a stand-alone draft model has no use for them */
     default:

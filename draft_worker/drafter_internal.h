@@ -28,6 +28,7 @@ struct follow {
     struct gr_kv_table table;
     struct gr_sampling sampling;
     struct gr_tree_config tree_config;
+    struct gr_cost cost; /* n_point 0: not told yet */
     /* the tree that is owed */
     uint32_t round_next; /* VERDICTs and DELTAs of earlier rounds are stale */
     bool due;          /* a VERDICT or DELTA asked for a tree of due_round */

@@ -126,7 +126,7 @@ void target_send_deltas(struct gr_target *t, struct session *s, uint64_t now_ns)
         const bool wants_tree = last && s->state == SESSION_DECODE && !s->in_pass;
         const struct gr_frame_header h = {
             .session = s->id, .epoch = s->epoch, .round = s->round, .base_len = end, .prefix_hash = s->hash[end],
-            .flags = (uint16_t)((last ? GR_DELTA_LAST : 0u) | (wants_tree ? GR_DELTA_DRAFT : 0u))};
+            .flags = (uint16_t)((last ? GR_DELTA_LAST : 0u) | (wants_tree ? GR_DELTA_DRAFT | GR_DELTA_WANT(GR_NODE_MAX) : 0u))};
         const uint32_t bytes = GR_WIRE_HEADER_BYTES + 8 + 4 * n;
         uint8_t *out = t->io.frame_begin(t->io.ctx, s->peer, GR_FRAME_SMALL, bytes);
         if (out == NULL) {

@@ -246,7 +246,8 @@ static void send_round_verdict(struct gr_target *t, struct session *s, const str
     struct gr_verdict v = {.draft_round = s->pass_draft_round, .keep_len = (uint32_t)base_len,
                            .final_len = (uint32_t)s->committed_len, .bonus = q->walk.bonus,
                            .kind = GR_VERDICT_PLAIN, .finish = (uint8_t)q->walk.finish,
-                           .n_path = (uint8_t)q->walk.n_path};
+                           .n_path = (uint8_t)q->walk.n_path,
+                           .n_want = q->walk.finish == GR_FINISH_NONE ? GR_NODE_MAX : 0};
     for (int i = 0; i < q->walk.n_path; i++) {
         v.node[i] = s->node_of_row[q->walk.node[i]];
     }

@@ -29,6 +29,11 @@ static size_t round_trip_small(const struct gr_frame_header *h, const uint8_t *f
         GR_ASSERT(r.n_hash <= GR_RESYNC_HASH_MAX);
         return gr_wire_encode_resync(h, &r, again, sizeof(again));
     }
+    struct gr_cost c;
+    if (h->type == GR_FRAME_COST && gr_wire_decode_cost(f, len, &c) == GR_OK) {
+        GR_ASSERT(c.n_point >= 1 && c.n_point <= GR_COST_POINT_MAX && c.n_row[0] == 1);
+        return gr_wire_encode_cost(h, &c, again, sizeof(again));
+    }
     return 0;
 }
 

@@ -170,7 +170,7 @@ static size_t spoil(uint8_t *f, size_t len, uint64_t *rng)
         put32(f + GR_WIRE_OFF_PAYLOAD_LEN, (uint32_t)(len - GR_WIRE_HEADER_BYTES + 1 + pair_draw(rng, 1000)));
         return len;
     case 3:
-        f[GR_WIRE_OFF_TYPE] = (uint8_t)(7 + pair_draw(rng, 249));
+        f[GR_WIRE_OFF_TYPE] = (uint8_t)(8 + pair_draw(rng, 248));
         return len;
     default:
         break;

@@ -23,7 +23,8 @@ enum kind { U32, U64, F64, STR, IDS };
     X(n_block, U32, 1 << 28) X(n_free_block, U32, 1 << 28) X(n_session, U32, 1 << 16)              \
     X(model_fingerprint, U64, 0) X(tokenizer_fingerprint, U64, 0) X(address, STR, 256)             \
     X(numerics_id, STR, 96) X(ids, IDS, 1 << 20) X(segments, IDS, 4096) X(stop_ids, IDS, 16)       \
-    X(max_tokens, U32, 1 << 24) X(want_draft, U32, 1) X(want_trace, U32, 1) X(temperature, F64, 0) \
+    X(max_tokens, U32, 1 << 24) X(want_draft, U32, 1) X(want_trace, U32, 1) X(single_token, U32, 1) X(auto_tree, U32, 1) \
+    X(draft_ahead, U32, 1) X(n_reroot, U32, UINT32_MAX) X(n_ahead, U64, 0) X(n_hit, U64, 0) X(temperature, F64, 0) \
     X(min_p, F64, 0) X(top_p, F64, 0) X(top_k, U32, 1 << 22) X(seed, U64, 0) X(transport, STR, 16) \
     X(tree_shape, U32, 1) X(draft_depth, U32, 63) X(draft_top_k, U32, 64) X(n_node, U32, 63)       \
     X(keep_len, U32, UINT32_MAX) X(final_len, U32, UINT32_MAX) X(finish, U32, 3)                   \
@@ -53,20 +54,23 @@ static const struct schema {
     {GR_MSG_JOIN, "JOIN", " role pid incarnation n_vocab n_ctx_max address numerics_id ",
      " n_block n_session model_fingerprint tokenizer_fingerprint "},
     {GR_MSG_OPEN, "OPEN", " session epoch ids segments max_tokens temperature min_p top_p top_k seed ",
-     " stop_ids want_draft want_trace "},
+     " stop_ids want_draft want_trace single_token auto_tree n_node "},
     {GR_MSG_OPENED, "OPENED", " session epoch cache_hit usable_len ", " "},
     {GR_MSG_CLOSE, "CLOSE", " session ", " "},
     {GR_MSG_CLOSED, "CLOSED", " session ", " "},
     {GR_MSG_COMMIT, "COMMIT",
      " session epoch round keep_len final_len ids hash finish verdict_kind n_draft n_accepted ",
-     " wait_ns verify_ns host_ns n_row n_late n_desync n_fallback tree_ids tree_parents path "},
+     " wait_ns verify_ns host_ns n_row n_late n_desync n_fallback n_reroot tree_ids tree_parents path "},
     {GR_MSG_PROGRESS, "PROGRESS", " session usable_len ", " "},
+    {GR_MSG_APPEND, "APPEND", " session epoch keep_len hash ids max_tokens ", " stop_ids "},
+    {GR_MSG_TRUNCATE, "TRUNCATE", " session epoch keep_len ", " "},
+    {GR_MSG_EVICTED, "EVICTED", " session ", " "},
     {GR_MSG_ATTACH, "ATTACH",
      " session epoch address temperature min_p top_p top_k seed tree_shape draft_depth draft_top_k n_node ",
-     " transport "},
+     " transport auto_tree draft_ahead "},
     {GR_MSG_ATTACHED, "ATTACHED", " session epoch transport ", " "},
     {GR_MSG_DETACH, "DETACH", " session ", " "},
-    {GR_MSG_DRAFT_STATS, "DRAFT_STATS", " session n_round draft_ns host_ns ", " n_desync "},
+    {GR_MSG_DRAFT_STATS, "DRAFT_STATS", " session n_round draft_ns host_ns ", " n_desync n_ahead n_hit "},
     {GR_MSG_PING, "PING", " ", " "},
     {GR_MSG_PONG, "PONG", " n_session n_vocab ", " n_block n_free_block pid "},
     {GR_MSG_ERROR, "ERROR", " session code text ", " "},

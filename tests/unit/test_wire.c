@@ -36,14 +36,16 @@ static const struct golden {
     {GR_FRAME_VERDICT, GOLDEN_HEADER("02", "0000", "16000000")
         "09000000" "03000000" "06000000" "f80f0000" "00" "01" "02" "00" "0002"},
     {GR_FRAME_VERDICT, GOLDEN_HEADER("02", "0000", "14000000")
-        "ffffffff" "03000000" "04000000" "07000000" "02" "00" "00" "00"},
+        "ffffffff" "03000000" "04000000" "07000000" "02" "00" "00" "3f"},
     {GR_FRAME_DESYNC, GOLDEN_HEADER("03", "0000", "08000000") "02000000" "03000000"},
     {GR_FRAME_RESYNC, GOLDEN_HEADER("04", "0000", "20000000")
         "03000000" "03000000" "b1f62da494a1fec6" "c97ba0c74b061eaf" "eaa27e740c9fcb53"},
-    {GR_FRAME_DELTA, GOLDEN_HEADER("05", "0300", "14000000")
+    {GR_FRAME_DELTA, GOLDEN_HEADER("05", "0307", "14000000")
         "00000000" "03000000" "05000000" "07000000" "f80f0000"},
     {GR_FRAME_FEATURES, GOLDEN_HEADER("06", "0000", "18000000")
         "01000000" "0200" "02" "01" "03000000" "a0a1a2a3a4a5a6a7a8a9aaab"},
+    {GR_FRAME_COST, GOLDEN_HEADER("07", "0000", "18000000")
+        "10270000" "02000000" "01000000" "e0930400" "40000000" "40420f00"},
 };
 #define N_GOLDEN ((int)GR_ARRAY_LEN(golden))
 
@@ -68,7 +70,8 @@ static size_t encode_golden(int i, uint8_t *out, size_t cap)
     const struct gr_verdict path = {.draft_round = 9, .keep_len = 3, .final_len = 6, .bonus = 4088,
                                     .kind = GR_VERDICT_PLAIN, .finish = GR_FINISH_STOP, .n_path = 2, .node = {0, 2}};
     const struct gr_verdict root = {.draft_round = GR_WIRE_ROOT_ONLY, .keep_len = 3, .final_len = 4, .bonus = 7,
-                                    .kind = GR_VERDICT_FULL};
+                                    .kind = GR_VERDICT_FULL, .n_want = 63};
+    const struct gr_cost cost = {.overhead_ns = 10000, .n_point = 2, .n_row = {1, 64}, .pass_ns = {300000, 1000000}};
     const struct gr_resync resync = {.my_len = 3, .n_hash = 3,
                                      .hash = {0xc6fea194a42df6b1ull, 0xaf1e064bc7a07bc9ull, 0x53cb9f0c747ea2eaull}};
     const int32_t id[] = {5, 7, 4088};
@@ -87,8 +90,10 @@ static size_t encode_golden(int i, uint8_t *out, size_t cap)
     case 4:
         return gr_wire_encode_resync(&h, &resync, out, cap);
     case 5:
-        h.flags = GR_DELTA_LAST | GR_DELTA_DRAFT;
+        h.flags = GR_DELTA_LAST | GR_DELTA_DRAFT | GR_DELTA_WANT(7);
         return gr_wire_encode_delta(&h, 0, id, 3, out, cap);
+    case 7:
+        return gr_wire_encode_cost(&h, &cost, out, cap);
     default:
         n = gr_wire_encode_features(&h, &f, 6, out, cap, &rows);
         for (uint8_t k = 0; n > 0 && k < 12; k++) {
@@ -120,7 +125,7 @@ static void test_golden_decode(void **state)
         assert_int_equal(h.type, golden[i].type);
         assert_true(h.session == 0x1122334455667788ull && h.prefix_hash == 0xc6fea194a42df6b1ull);
         assert_true(h.epoch == 3 && h.round == 9 && h.base_len == 3 && h.payload_len == n - 40);
-        assert_int_equal(h.flags, i == 5 ? 3 : 0);
+        assert_int_equal(h.flags, i == 5 ? 0x703 : 0);
     }
     struct gr_token_tree t;
     size_t n = from_hex(golden[0].hex, f);
@@ -222,6 +227,19 @@ static void check_features(const uint8_t *f, size_t len)
     }
 }
 
+static void check_cost(const uint8_t *f, size_t len)
+{
+    struct gr_cost c;
+    if (gr_wire_decode_cost(f, len, &c) == GR_OK) {
+        assert_in_range(c.n_point, 1, GR_COST_POINT_MAX);
+        assert_int_equal(len, 40 + GR_WIRE_COST_BYTES(c.n_point));
+        assert_int_equal(c.n_row[0], 1);
+        for (uint32_t i = 1; i < c.n_point; i++) {
+            assert_true(c.n_row[i] > c.n_row[i - 1] && c.n_row[i] <= GR_TREE_MAX);
+        }
+    }
+}
+
 /* Any bytes: refused with exactly one line, or in range. On a copy of its own, so that a sanitizer sees its end. */
 static enum gr_status decode_any(const uint8_t *bytes, size_t len)
 {
@@ -234,7 +252,8 @@ static enum gr_status decode_any(const uint8_t *bytes, size_t len)
     assert_int_equal(log_count_n - before, st == GR_OK ? 0 : 1);
     if (st == GR_OK) {
         static void (*const check[])(const uint8_t *, size_t) = {NULL, check_draft, check_verdict, check_desync,
-                                                                 check_resync, check_delta, check_features};
+                                                                 check_resync, check_delta, check_features,
+                                                                 check_cost};
         check[h.type](f, len);
     }
     const enum gr_status all = st != GR_OK || log_count_n != before ? GR_EFORMAT : GR_OK;
@@ -402,7 +421,7 @@ static void test_field_ranges(void **state)
     static const struct {
         size_t at;
         uint8_t value;
-    } bad[] = {{56, 3}, {56, 255}, {57, 4}, {59, 1}, {60, 63}, {61, 0}, {61, 1}, {53, 0x10}, {55, 0x80}};
+    } bad[] = {{56, 3}, {56, 255}, {57, 4}, {59, 64}, {60, 63}, {61, 0}, {61, 1}, {53, 0x10}, {55, 0x80}};
     for (size_t i = 0; i < GR_ARRAY_LEN(bad); i++) {
         size_t n = blank(f, GR_FRAME_VERDICT, 22);
         f[58] = 2; /* path 1, 2 */
@@ -412,6 +431,19 @@ static void test_field_ranges(void **state)
         f[bad[i].at] = bad[i].value;
         assert_int_equal(decode_any(f, n), GR_EFORMAT);
     }
+    static const struct {
+        size_t at;
+        uint32_t value;
+    } bad_cost[] = {{44, 0}, {44, 1}, {44, 3}, {44, 17}, {48, 0}, {48, 2}, {56, 1}, {56, 0}, {56, 65}};
+    for (size_t i = 0; i < GR_ARRAY_LEN(bad_cost); i++) {
+        const size_t n = blank(f, GR_FRAME_COST, 24);
+        put32(f + 44, 2);
+        put32(f + 48, 1);
+        put32(f + 56, 64);
+        assert_int_equal(decode_any(f, n), GR_OK);
+        put32(f + bad_cost[i].at, bad_cost[i].value);
+        assert_int_equal(decode_any(f, n), GR_EFORMAT);
+    }
     const size_t n = blank(f, GR_FRAME_VERDICT, 21); /* a root-only pass has no path */
     put32(f + 40, GR_WIRE_ROOT_ONLY);
     f[58] = 1;
@@ -419,7 +451,7 @@ static void test_field_ranges(void **state)
     for (int type = 0; type < 256; type++) {
         const size_t len = blank(f, (uint8_t)type, 0);
         struct gr_frame_header h;
-        assert_int_equal(gr_wire_decode_header(f, len, &h), type >= 1 && type <= 6 ? GR_OK : GR_EFORMAT);
+        assert_int_equal(gr_wire_decode_header(f, len, &h), type >= 1 && type <= 7 ? GR_OK : GR_EFORMAT);
     }
 }
 
@@ -482,7 +514,7 @@ static void round_trip_verdict(uint8_t *f)
     memset(&v, 0, sizeof(v));
     v = (struct gr_verdict){.draft_round = (uint32_t)draw(1000), .keep_len = (uint32_t)draw(1ull << 32),
                             .final_len = (uint32_t)draw(1ull << 32), .bonus = (int32_t)draw(N_VOCAB),
-                            .kind = (uint8_t)draw(3), .finish = (uint8_t)draw(4)};
+                            .kind = (uint8_t)draw(3), .finish = (uint8_t)draw(4), .n_want = (uint8_t)draw(64)};
     for (uint8_t i = 0; i < GR_NODE_MAX; i++) {
         if (draw(3) == 0) {
             v.node[v.n_path++] = i;
@@ -494,6 +526,7 @@ static void round_trip_verdict(uint8_t *f)
     assert_int_equal(gr_wire_decode_verdict(f, n, N_VOCAB, &back), GR_OK);
     assert_true(back.draft_round == v.draft_round && back.keep_len == v.keep_len && back.final_len == v.final_len);
     assert_true(back.bonus == v.bonus && back.kind == v.kind && back.finish == v.finish && back.n_path == v.n_path);
+    assert_int_equal(back.n_want, v.n_want);
     assert_memory_equal(back.node, v.node, v.n_path);
 }
 
@@ -525,6 +558,18 @@ static void round_trip_rest(uint8_t *f)
     for (uint32_t i = 0; i < n_id; i++) {
         assert_int_equal(gr_delta_id(&d, i), id[i]);
     }
+    struct gr_cost cost = {.overhead_ns = (uint32_t)draw(1ull << 32), .n_point = 1 + (uint32_t)draw(GR_COST_POINT_MAX)}, cost2;
+    for (uint32_t i = 0; i < cost.n_point; i++) {
+        cost.n_row[i] = i == 0 ? 1 : cost.n_row[i - 1] + 1 + (uint32_t)draw(4);
+        cost.pass_ns[i] = (uint32_t)draw(1ull << 32);
+    }
+    n = gr_wire_encode_cost(&h, &cost, f, FRAME_MAX);
+    assert_header(f, n, &h, GR_FRAME_COST);
+    assert_int_equal(gr_wire_decode_cost(f, n, &cost2), GR_OK);
+    assert_true(cost2.overhead_ns == cost.overhead_ns && cost2.n_point == cost.n_point);
+    assert_memory_equal(cost2.n_row, cost.n_row, cost.n_point * sizeof(cost.n_row[0]));
+    assert_memory_equal(cost2.pass_ns, cost.pass_ns, cost.n_point * sizeof(cost.pass_ns[0]));
+
     n = gr_wire_encode_desync(&h, 1 + (uint32_t)draw(5), 12345, f, FRAME_MAX);
     assert_header(f, n, &h, GR_FRAME_DESYNC);
     uint32_t reason = 0, my_len = 0;
