@@ -104,7 +104,7 @@ static void open_on(struct gr_orch *o, struct entry *e, int target)
                        .stop_ids = {.p = e->request.stop_id, .n = e->request.n_stop_id},
                        .max_tokens = e->request.max_tokens - (e->len - n_prompt),
                        .want_draft = e->request.want_draft && find_worker(o, GR_WORKER_DRAFT) >= 0,
-                       .want_trace = e->request.want_trace};
+                       .want_trace = e->request.want_trace, .n_node = e->request.n_node};
     copy_sampling(&m, &e->request.sampling);
     e->state = ORCH_OPENING;
     e->target = target;
@@ -435,6 +435,7 @@ enum gr_status gr_orch_on_msg(struct gr_orch *o, uint32_t worker, const struct g
     case GR_MSG_DRAFT_STATS:
     case GR_MSG_ERROR:
         break;
+    case GR_MSG_EVICTED: /* only a session that is over is idle */
     case GR_MSG_PONG:
         return GR_OK;
     default:
