@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define ATTACH_RETRY_MAX 8
+
 enum orch_state { ORCH_FREE, ORCH_WAITING, ORCH_OPENING, ORCH_RUNNING, ORCH_CLOSING };
 
 struct entry {
@@ -21,6 +23,7 @@ struct entry {
     uint32_t last_round;
     int target, drafter; /* workers, -1: none */
     bool wait_closed, wait_stats;
+    int n_attach_retry; /* of this epoch, after its data connection broke */
     enum gr_finish finish;
     char text[GR_MSG_TEXT_MAX];
     struct gr_session_metrics metrics;
@@ -247,6 +250,7 @@ static void lose_target(struct gr_orch *o, struct entry *e)
         e->drafter = -1;
     }
     e->epoch++;
+    e->n_attach_retry = 0;
     e->metrics.reopens++;
     e->state = ORCH_WAITING;
     const int target = find_worker(o, GR_WORKER_TARGET);
@@ -411,6 +415,13 @@ static void on_error(struct gr_orch *o, struct entry *e, uint32_t worker, const 
         if (e->state == ORCH_CLOSING) {
             e->wait_stats = false;
             finish_if_released(o, e);
+            return;
+        }
+        /* It may be about an attachment that another has replaced: let go of that one, too, and start over. */
+        o->io.send(o->io.ctx, worker, &(struct gr_msg){.type = GR_MSG_DETACH, .session = e->id});
+        if (m->code == (uint32_t)-GR_ECLOSED && e->n_attach_retry < ATTACH_RETRY_MAX) {
+            e->n_attach_retry++;
+            attach_drafter(o, e);
         }
         return;
     }

@@ -272,6 +272,9 @@ uint64_t target_start_pass(struct gr_target *t, uint64_t now_ns)
         return GR_MIN(r.go_ns, r.wake_ns);
     }
     fill_pass(t, prefill, now_ns);
+    if (t->pass.n_seq == 0 && r.prefill && !prefill) {
+        fill_pass(t, true, now_ns); /* those that decode lack blocks: prompts take nothing from them */
+    }
     if (t->pass.n_seq == 0) {
         return r.wake_ns;
     }

@@ -323,19 +323,17 @@ void target_close(struct gr_target *t, uint64_t id)
 
 /* ---- KV blocks ---- */
 
-static bool running(const struct session *s)
-{
-    return s->state == SESSION_PREFILL || s->state == SESSION_DECODE;
-}
-
-/* The youngest running session that is younger than s and not in a pass: its KV is freed, it queues again, and computes
- * the same KV later. The oldest is never pre-empted, so there is always one that goes on. */
-static bool preempt_younger(struct gr_target *t, const struct session *s)
+/* The youngest session that is younger than s, not in a pass, and holds blocks (only_queued: from earlier turns): its KV is
+ * freed, it queues again, and computes the same KV later. The oldest is never pre-empted, so there is always one that
+ * goes on. */
+static bool preempt_younger(struct gr_target *t, const struct session *s, bool only_queued)
 {
     struct session *youngest = NULL;
     for (int i = 0; i < t->config.n_session_max; i++) {
         struct session *o = &t->session[i];
-        if (running(o) && !o->in_pass && o->arrival > s->arrival && o->table.n_block > 0 &&
+        const bool fits = o->state == SESSION_QUEUED ||
+                          (!only_queued && (o->state == SESSION_PREFILL || o->state == SESSION_DECODE));
+        if (fits && !o->in_pass && o->arrival > s->arrival && o->table.n_block + o->table.n_reserved > 0 &&
             (youngest == NULL || o->arrival > youngest->arrival)) {
             youngest = o;
         }
@@ -347,8 +345,7 @@ static bool preempt_younger(struct gr_target *t, const struct session *s)
     t->counters.n_preempted++;
     gr_kv_table_release(&t->pool, &youngest->table);
     youngest->kv_len = 0;
-    /* A prompt that had its pick is a decode round's prefix now. */
-    if (youngest->state == SESSION_DECODE) {
+    if (youngest->state == SESSION_DECODE) { /* a prompt that had its pick is a decode round's prefix now */
         youngest->pick_due = false;
         youngest->prefill_end = youngest->committed_len - 1;
     }
@@ -359,7 +356,7 @@ static bool preempt_younger(struct gr_target *t, const struct session *s)
 bool target_make_room(struct gr_target *t, struct session *s, int32_t n_token)
 {
     while (gr_kv_table_reserve(&t->pool, &s->table, n_token) != GR_OK) {
-        if (!evict_idle(t, s) && !preempt_younger(t, s)) {
+        if (!evict_idle(t, s) && !preempt_younger(t, s, false)) {
             return false;
         }
     }
@@ -369,7 +366,7 @@ bool target_make_room(struct gr_target *t, struct session *s, int32_t n_token)
 static int32_t admission_tokens(const struct gr_target *t, const struct session *s)
 {
     const int32_t more = t->config.admit_tokens;
-    return more <= 0 ? s->len_max : (int32_t)GR_MIN((int64_t)s->committed_len + GR_TREE_MAX + more, s->len_max);
+    return more <= 0 ? s->len_max : (int32_t)GR_MIN((int64_t)s->committed_len + more, s->len_max);
 }
 
 /* Sessions are admitted in the order of their arrival; one that must wait keeps the later ones waiting. */
@@ -386,9 +383,9 @@ void target_admit_queued(struct gr_target *t, uint64_t now_ns)
         if (oldest == NULL) {
             return;
         }
-        /* Idle sessions make room for it, running ones do not. */
+        /* Idle sessions make room for it, and queued ones that hold blocks of earlier turns; running ones do not. */
         while (gr_kv_table_reserve(&t->pool, &oldest->table, admission_tokens(t, oldest)) != GR_OK) {
-            if (!evict_idle(t, oldest)) {
+            if (!evict_idle(t, oldest) && !preempt_younger(t, oldest, true)) {
                 return;
             }
         }

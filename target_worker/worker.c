@@ -12,7 +12,7 @@
 
 #include <stdlib.h>
 
-#define ADMIT_TOKENS 256      /* room beyond the prompt that admission reserves */
+#define ADMIT_TOKENS 320      /* room beyond the prompt that admission reserves */
 #define CALIBRATE_NS (60 * GR_MS)
 #define COMMIT_BYTES_MAX 4096 /* of an encoded COMMIT, trace included */
 #define OTHER_BYTES_MAX 65536 /* of the other messages that may be queued between two passes */
