@@ -53,7 +53,12 @@ static void take_tree(struct gr_target *t, struct session *s, const struct gr_fr
     struct walked_tree w = {.valid = true, .round = h->round, .base_len = h->base_len, .arrived_ns = now_ns,
                             .at_len = (int32_t)h->base_len, .root = -1, .tree = *tree};
     if (s->asked && h->round == s->asked_round) {
-        gr_spec_econ_latency(&s->econ, (double)(now_ns - s->asked_ns), true);
+        const double latency_ns = (double)(now_ns - s->asked_ns);
+        const double drafting_ns = GR_MIN(1e3 * h->flags, latency_ns);
+        gr_spec_econ_latency(&s->econ, latency_ns, true);
+        if (h->flags > 0) { /* what is left of the latency is the wire's and the loops' */
+            s->wire_ns += (s->wire_ns > 0.0 ? 0.1 : 1.0) * (latency_ns - drafting_ns - s->wire_ns);
+        }
         s->asked = false;
     }
     if (s->auto_tree && s->econ.is_root) {

@@ -64,6 +64,7 @@ struct session {
     uint64_t deadline_ns;     /* a root-only pass from here on */
     uint64_t verdict_ns;      /* when the last round ended */
     struct gr_spec_econ econ;
+    double wire_ns;           /* latency less drafting */
     struct gr_cost cost_told;
     bool paused;              /* the COMMIT queue is full */
     /* the pass in flight */
