@@ -72,6 +72,7 @@ struct session {
     uint32_t pass_draft_round;
     bool pass_waited, pass_reroot;
     uint64_t wait_ns;
+    uint64_t host_ns;         /* of the round: what is neither waiting for the drafter nor the forward pass */
     uint32_t n_late, n_desync, n_fallback, n_reroot; /* since the last COMMIT */
 };
 
