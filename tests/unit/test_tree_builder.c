@@ -148,6 +148,24 @@ struct built {
     int n_expanded, n_level;
 };
 
+static struct gr_drafted drafted;
+
+static void finish(struct gr_token_tree *tree, int16_t *slot)
+{
+    gr_tree_builder_finish(&builder, GR_NODE_MAX, &drafted);
+    *tree = drafted.tree;
+    for (int i = 0; i < tree->n; i++) {
+        slot[i] = builder.cand[drafted.cand[i]].slot;
+    }
+    assert_true(gr_tree_builder_check(&builder));
+}
+
+static void begin(const struct gr_tree_config *c)
+{
+    gr_tree_builder_reset(&builder);
+    gr_tree_builder_begin(&builder, c);
+}
+
 static void expand(const struct table *t, const struct gr_tree_config *c, struct built *b, int cand)
 {
     int32_t token[GR_DRAFT_TOP_K_MAX];
@@ -155,7 +173,7 @@ static void expand(const struct table *t, const struct gr_tree_config *c, struct
     const uint64_t context = cand < 0 ? 1 : b->context[cand];
     const int n_max = c->top_k < c->n_node ? c->top_k : c->n_node;
     const int before = builder.n_cand;
-    gr_tree_builder_add(&builder, cand, children(t, context, n_max, token, score), token, score);
+    gr_tree_builder_add(&builder, cand, children(t, context, n_max, token, score), token, score, NULL);
     for (int i = before; i < builder.n_cand; i++) {
         b->context[i] = gr_hash_extend(context, builder.cand[i].token);
     }
@@ -165,7 +183,7 @@ static void build(const struct table *t, const struct gr_tree_config *c, struct 
 {
     int16_t front[GR_DRAFT_TOP_K_MAX];
     memset(b, 0, sizeof(*b));
-    gr_tree_builder_begin(&builder, c);
+    begin(c);
     expand(t, c, b, -1);
     for (;;) {
         const int n = gr_tree_builder_next_level(&builder, front);
@@ -184,7 +202,7 @@ static void build(const struct table *t, const struct gr_tree_config *c, struct 
             expand(t, c, b, front[i]);
         }
     }
-    gr_tree_builder_finish(&builder, &b->tree, b->slot);
+    finish(&b->tree, b->slot);
 }
 
 static void check_slots(const struct built *b)
@@ -240,7 +258,8 @@ static void test_random_tables(void **state)
 static void test_large_settings(void **state)
 {
     (void)state;
-    static const struct gr_tree_config c[] = {{59, 8, 10}, {63, 8, 32}, {63, 8, 64}, {63, 20, 64}, {63, 63, 4}, {63, 3, 64}};
+    static const struct gr_tree_config c[] = {{59, 8, 10, false}, {63, 8, 32, false}, {63, 8, 64, false},
+                                              {63, 20, 64, false}, {63, 63, 4, false}, {63, 3, 64, false}};
     for (uint64_t seed = 1; seed <= 8; seed++) {
         for (size_t i = 0; i < sizeof(c) / sizeof(c[0]); i++) {
             for (int style = 0; style < 2; style++) {
@@ -263,18 +282,18 @@ static void test_wide_and_certain(void **state)
     for (int i = 0; i < 63; i++) {
         token[i] = i;
     }
-    gr_tree_builder_begin(&builder, &c);
+    begin(&c);
     for (int i = 0; i < 63; i++) {
         score[i] = i == 0 ? -0.01f : -7.0f - 0.001f * (float)i; /* each row: one certain child, 62 unlikely ones */
     }
-    gr_tree_builder_add(&builder, -1, 63, token, score);
+    gr_tree_builder_add(&builder, -1, 63, token, score, NULL);
     int n;
     while ((n = gr_tree_builder_next_level(&builder, front)) > 0) {
         for (int i = 0; i < n; i++) {
-            gr_tree_builder_add(&builder, front[i], 63, token, score);
+            gr_tree_builder_add(&builder, front[i], 63, token, score, NULL);
         }
     }
-    gr_tree_builder_finish(&builder, &tree, slot);
+    finish(&tree, slot);
     assert_int_equal(tree.n, 63);
     int n_certain = 0; /* the 63 certain ones in a chain beat every unlikely one: 63 * 0.01 < 7 */
     for (int i = 0; i < 63; i++) {
@@ -316,10 +335,10 @@ static void test_no_nodes(void **state)
     const int32_t token[] = {1, 2};
     const float score[] = {-0.1f, -0.2f};
     int16_t front[GR_DRAFT_TOP_K_MAX];
-    gr_tree_builder_begin(&builder, &(struct gr_tree_config){.n_node = 0, .depth = 5, .top_k = 4});
-    gr_tree_builder_add(&builder, -1, 2, token, score);
+    begin(&(struct gr_tree_config){.n_node = 0, .depth = 5, .top_k = 4});
+    gr_tree_builder_add(&builder, -1, 2, token, score, NULL);
     assert_int_equal(gr_tree_builder_next_level(&builder, front), 0);
-    gr_tree_builder_finish(&builder, &b.tree, b.slot);
+    finish(&b.tree, b.slot);
     assert_int_equal(b.tree.n, 0);
 }
 
@@ -333,24 +352,24 @@ static void test_odd_scores(void **state)
     int16_t front[GR_DRAFT_TOP_K_MAX];
     struct gr_token_tree t;
     int16_t slot[GR_NODE_MAX];
-    gr_tree_builder_begin(&builder, &c);
-    gr_tree_builder_add(&builder, -1, 3, token, above);
+    begin(&c);
+    gr_tree_builder_add(&builder, -1, 3, token, above, NULL);
     assert_int_equal(gr_tree_builder_next_level(&builder, front), 2);
-    gr_tree_builder_add(&builder, front[0], 3, token, above); /* ties with its parent: the parent stays first */
-    gr_tree_builder_add(&builder, front[1], 3, token, (const float[]){-INFINITY, -INFINITY, -INFINITY});
+    gr_tree_builder_add(&builder, front[0], 3, token, above, NULL); /* ties with its parent: the parent stays first */
+    gr_tree_builder_add(&builder, front[1], 3, token, (const float[]){-INFINITY, -INFINITY, -INFINITY}, NULL);
     (void)gr_tree_builder_next_level(&builder, front);
-    gr_tree_builder_finish(&builder, &t, slot);
+    finish(&t, slot);
     int where = 0;
     assert_int_equal(gr_tree_check(&t, 10, &where), GR_TREE_GOOD);
-    const int32_t want_token[] = {7, 8, 9, 7};
-    const int16_t want_parent[] = {-1, -1, -1, 0};
+    const int32_t want_token[] = {7, 8, 7, 8}; /* of three children, the top_k first */
+    const int16_t want_parent[] = {-1, -1, 0, 0};
     assert_int_equal(t.n, 4);
     assert_memory_equal(t.token, want_token, sizeof(want_token));
     assert_memory_equal(t.parent, want_parent, sizeof(want_parent));
-    gr_tree_builder_begin(&builder, &c);
-    gr_tree_builder_add(&builder, -1, 0, token, above);
+    begin(&c);
+    gr_tree_builder_add(&builder, -1, 0, token, above, NULL);
     assert_int_equal(gr_tree_builder_next_level(&builder, front), 0);
-    gr_tree_builder_finish(&builder, &t, slot);
+    finish(&t, slot);
     assert_int_equal(t.n, 0);
 }
 
