@@ -360,9 +360,7 @@ static enum gr_status run_batch(struct gr_grower *g)
         const struct expansion *e = &g->expansion[i];
         struct gr_tree_builder *b = g->job->seq[e->seq].builder;
         gr_tree_builder_add(b, e->cand, e->n, e->token, e->edge, e->prob);
-        if (e->cand >= 0) {
-            gr_level_observe_yield(&g->level, b->cand[e->cand].prob, e->n, e->prob);
-        }
+        gr_level_observe_yield(&g->level, e->cand < 0 ? -1.0f : b->cand[e->cand].prob, e->n, e->prob);
     }
     const float ns = g->fixed_level ? gr_level_ns(&g->level, g->n_row) : (float)(gr_clock_ns() - t0);
     if (g->only_level && !g->fixed_level) {

@@ -7,7 +7,7 @@
 #define LEVEL_WEIGHT 0.125f /* of a new measurement */
 #define LEVEL_SPIKE 4.0f    /* a measurement counts at most as so many times the mean: the thread was preempted */
 #define YIELD_WEIGHT 0.03125f
-#define YIELD_WARM 8        /* rows after which a class's own mean is used */
+#define YIELD_PRIOR 8.0f    /* a class leans on what roots yield, which is seen in every tree, with so many counts */
 
 /* Before anything is known: a draft that is right six times in ten. */
 static const float yield_start[GR_RANK_CLASSES] = {0.6f, 0.12f, 0.05f, 0.03f};
@@ -72,7 +72,7 @@ void gr_level_observe_ns(struct gr_level_model *m, int n_row, float ns)
 
 static int sureness_of(float prob)
 {
-    return prob < 0.25f ? 0 : prob < 0.6f ? 1 : prob < 0.9f ? 2 : 3;
+    return prob < 0.0f ? GR_SURENESS_ROOT : prob < 0.25f ? 0 : prob < 0.6f ? 1 : prob < 0.9f ? 2 : 3;
 }
 
 void gr_level_observe_yield(struct gr_level_model *m, float parent_prob, int n, const float *prob)
@@ -87,10 +87,14 @@ void gr_level_observe_yield(struct gr_level_model *m, float parent_prob, int n, 
     }
 }
 
-static const float *yield_of(const struct gr_level_model *m, float prob)
+static void expected_yield(const struct gr_level_model *m, float parent_prob, float out[GR_RANK_CLASSES])
 {
-    const int s = sureness_of(prob);
-    return m->n_yield[s] < YIELD_WARM ? yield_start : m->yield[s];
+    const int s = sureness_of(parent_prob);
+    const float *prior = m->n_yield[GR_SURENESS_ROOT] > 0 ? m->yield[GR_SURENESS_ROOT] : yield_start;
+    const float n = (float)GR_MIN(m->n_yield[s], 1000u);
+    for (int r = 0; r < GR_RANK_CLASSES; r++) {
+        out[r] = (n * m->yield[s][r] + YIELD_PRIOR * prior[r]) / (n + YIELD_PRIOR);
+    }
 }
 
 /* ---- decisions ---- */
@@ -118,8 +122,9 @@ int gr_tree_size(const struct gr_round_cost *r, float draft_ns, const float *p, 
 /* What a candidate's children are expected to add at a rate, each paying for its own row of the pass. */
 static float expected_gain(const struct gr_level_model *m, const struct gr_open_candidate *c, float node_price)
 {
-    const float *yield = yield_of(m, c->prob);
+    float yield[GR_RANK_CLASSES];
     float gain = 0.0f;
+    expected_yield(m, c->prob, yield);
     for (int r = 0; r < GR_RANK_CLASSES; r++) {
         gain += GR_MAX(c->score * yield[r] - node_price, 0.0f);
     }
@@ -182,7 +187,8 @@ int gr_tree_size_next_level(const struct gr_round_cost *r, const struct gr_level
     memcpy(with, p, (size_t)n * sizeof(with[0]));
     int n_with = n;
     for (int i = 0; i < n_row; i++) {
-        const float *yield = yield_of(m, open[i].prob);
+        float yield[GR_RANK_CLASSES];
+        expected_yield(m, open[i].prob, yield);
         for (int k = 0; k < GR_RANK_CLASSES && open[i].score * yield[k] > node_price; k++) {
             n_with = insert_falling(with, n_with, n_max, open[i].score * yield[k]);
         }

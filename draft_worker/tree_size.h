@@ -15,7 +15,8 @@
 #include "draft_worker/acceptance.h"
 
 #define GR_LEVEL_ROW_MAX 64      /* rows of a level whose time is kept apart; more count as these */
-#define GR_SURENESS_CLASSES 4    /* of a parent: how sure the model was of it */
+#define GR_SURENESS_CLASSES 5    /* of a parent: how sure the model was of it; the last: a root, which is certain */
+#define GR_SURENESS_ROOT (GR_SURENESS_CLASSES - 1)
 
 /* A round but its draft. */
 struct gr_round_cost {
@@ -40,7 +41,7 @@ void gr_round_cost_init(struct gr_round_cost *r, const struct gr_cost *cost);
 
 float gr_level_ns(const struct gr_level_model *m, int n_row);
 void gr_level_observe_ns(struct gr_level_model *m, int n_row, float ns);
-/* The calibrated probabilities of one expanded row's children, best first. */
+/* The calibrated probabilities of one row's children, best first. parent_prob below 0: the root. */
 void gr_level_observe_yield(struct gr_level_model *m, float parent_prob, int n, const float *prob);
 
 /* The best number of nodes, 0 .. n. p: (n) falling, n <= GR_NODE_MAX. */
