@@ -1,6 +1,7 @@
 /* The dynamic tree against a brute-force reference: the n_node best nodes by cumulative score of everything that
  * level-by-level expansion reaches. */
 #include "common/hash.h"
+#include "common/status.h"
 #include "draft_worker/tree_builder.h"
 
 #include <math.h>
@@ -70,13 +71,14 @@ struct ref_node {
 };
 
 static struct ref_node ref[REF_MAX];
+static uint64_t ref_root = 1; /* context */
 static int n_ref;
 
 static void ref_expand(const struct table *t, const struct gr_tree_config *c, int parent)
 {
     int32_t token[GR_DRAFT_TOP_K_MAX];
     float score[GR_DRAFT_TOP_K_MAX];
-    const uint64_t context = parent < 0 ? 1 : ref[parent].context;
+    const uint64_t context = parent < 0 ? ref_root : ref[parent].context;
     const int n = children(t, context, c->top_k, token, score);
     for (int i = 0; i < n; i++) {
         assert_true(n_ref < REF_MAX);
@@ -218,27 +220,32 @@ static void check_slots(const struct built *b)
     }
 }
 
-static void compare(const struct table *t, const struct gr_tree_config *c)
+static void assert_reference(const struct table *t, const struct gr_tree_config *c, const struct gr_token_tree *tree)
 {
-    static struct built b;
     int want[GR_NODE_MAX];
-    build(t, c, &b);
     const int n = ref_tree(t, c, want);
     int where = 0;
-    assert_int_equal(gr_tree_check(&b.tree, t->n_vocab, &where), GR_TREE_GOOD); /* parents before children, too */
-    assert_int_equal(b.tree.n, n);
+    assert_int_equal(gr_tree_check(tree, t->n_vocab, &where), GR_TREE_GOOD); /* parents before children, too */
+    assert_int_equal(tree->n, n);
     for (int i = 0; i < n; i++) {
         int parent = -1;
         for (int k = 0; k < i; k++) {
             parent = want[k] == ref[want[i]].parent ? k : parent;
         }
-        if (b.tree.token[i] != ref[want[i]].token || b.tree.parent[i] != parent) {
+        if (tree->token[i] != ref[want[i]].token || tree->parent[i] != parent) {
             fail_msg("seed %llu style %d n_node %d depth %d top_k %d n_vocab %d: node %d is (%d, %d), not (%d, %d)",
                      (unsigned long long)t->seed, t->style, c->n_node, c->depth, c->top_k, t->n_vocab, i,
-                     b.tree.token[i], b.tree.parent[i], ref[want[i]].token, parent);
+                     tree->token[i], tree->parent[i], ref[want[i]].token, parent);
         }
-        assert_true(gr_tree_depth(&b.tree, i) <= c->depth);
+        assert_true(gr_tree_depth(tree, i) <= c->depth);
     }
+}
+
+static void compare(const struct table *t, const struct gr_tree_config *c)
+{
+    static struct built b;
+    build(t, c, &b);
+    assert_reference(t, c, &b.tree);
     check_slots(&b);
 }
 
@@ -300,6 +307,147 @@ static void test_wide_and_certain(void **state)
         n_certain += tree.token[i] == 0 && gr_tree_depth(&tree, i) == i + 1;
     }
     assert_int_equal(n_certain, 63);
+}
+
+/* ---- candidates that outlive their tree ---- */
+
+static uint64_t root_context;
+
+static uint64_t context_of(int cand)
+{
+    return cand < 0 ? root_context : gr_hash_extend(context_of(builder.cand[cand].parent), builder.cand[cand].token);
+}
+
+static void expand_kept(const struct table *t, int cand, int n_child)
+{
+    int32_t token[GR_DRAFT_TOP_K_MAX];
+    float score[GR_DRAFT_TOP_K_MAX];
+    const int n = children(t, context_of(cand), GR_MIN(n_child, GR_NODE_MAX), token, score);
+    gr_tree_builder_add(&builder, cand, n, token, score, NULL);
+}
+
+/* Grows a tree on what the store holds; returns the rows that had to be run. */
+static int grow_kept(const struct table *t, const struct gr_tree_config *c, int n_child, struct gr_token_tree *tree)
+{
+    int16_t front[GR_DRAFT_TOP_K_MAX];
+    int16_t slot[GR_NODE_MAX];
+    int n_row = 0;
+    int n = 0;
+    gr_tree_builder_begin(&builder, c);
+    if (!builder.root_known) {
+        expand_kept(t, -1, n_child);
+    }
+    while ((n = gr_tree_builder_next_level(&builder, front)) > 0) {
+        assert_true(n <= c->top_k);
+        for (int i = 0; i < n; i++) {
+            assert_true(builder.cand[front[i]].slot >= 0 && builder.cand[front[i]].n_child == 0);
+            expand_kept(t, front[i], n_child);
+        }
+        n_row += n;
+    }
+    finish(tree, slot);
+    return n_row;
+}
+
+static void grow_ahead(const struct table *t, int n_level, int width, int n_child)
+{
+    int16_t front[GR_DRAFT_TOP_K_MAX];
+    for (int level = 0; level < n_level; level++) {
+        int n = gr_tree_builder_ahead(&builder, width, -1000.0f, GR_NODE_MAX, front);
+        for (int i = 1; i < n; i++) {
+            assert_true(builder.cand[front[i - 1]].score >= builder.cand[front[i]].score);
+        }
+        n = gr_tree_builder_expand(&builder, n, front, false);
+        for (int i = 0; i < n; i++) {
+            expand_kept(t, front[i], n_child);
+        }
+    }
+    assert_true(gr_tree_builder_check(&builder));
+}
+
+/* An expanded candidate, one time in two a shallow one, with most of the store below it. */
+static int draw_root(uint64_t *rng)
+{
+    int found = -1;
+    const int depth_max = draw(rng, 2) == 0 ? 1 : GR_NODE_MAX;
+    for (int i = 0; i < builder.n_cand; i++) {
+        const struct gr_candidate *k = &builder.cand[i];
+        if (k->slot >= 0 && k->depth <= depth_max && (found < 0 || (depth_max > 1 && draw(rng, 4) == 0))) {
+            found = i;
+        }
+    }
+    return found;
+}
+
+/* Rounds of one session with draft-ahead between them, and with limits that change: every tree is the one that would
+ * have been grown from nothing, and fewer rows are run. */
+static void test_rerooted_as_fresh(void **state)
+{
+    (void)state;
+    int n_kept = 0;
+    int n_fresh = 0;
+    int n_reroot = 0;
+    int n_evict = 0;
+    for (uint64_t seed = 1; seed <= 300; seed++) {
+        uint64_t rng = seed;
+        const struct table t = {.seed = seed, .n_vocab = 8 + (int)draw(&rng, 60), .style = (int)draw(&rng, 2)};
+        struct gr_tree_config c = {.n_node = 1 + (int32_t)draw(&rng, 63), .depth = 2 + (int32_t)draw(&rng, 10),
+                                   .top_k = 1 + (int32_t)draw(&rng, seed % 4 == 0 ? 64 : 10)};
+        const int n_child = GR_MAX(c.top_k, 4);
+        struct gr_token_tree tree;
+        gr_tree_builder_reset(&builder);
+        root_context = ref_root = seed;
+        for (int round = 0; round < 12; round++) {
+            c.n_node = draw(&rng, 3) == 0 ? 1 + (int32_t)draw(&rng, 63) : c.n_node;
+            const int n_before = builder.n_cand;
+            const int n_row = grow_kept(&t, &c, n_child, &tree);
+            n_evict += builder.n_cand < n_before;
+            assert_reference(&t, &c, &tree);
+            if (round > 0) {
+                n_kept += n_row;
+                n_fresh += builder.n_expanded;
+            }
+            grow_ahead(&t, (int)draw(&rng, seed % 3 == 0 ? 100 : 6), GR_MAX(c.top_k, 4), n_child);
+            const int root = draw_root(&rng);
+            if (root < 0) {
+                break;
+            }
+            const uint64_t context = context_of(root);
+            const uint16_t n_step = builder.cand[root].n_step;
+            gr_tree_builder_reroot(&builder, root);
+            assert_true(gr_tree_builder_check(&builder));
+            root_context = ref_root = context;
+            n_reroot++;
+            for (int i = 0; i < builder.root_n_child; i++) { /* what a candidate rests on is not forgotten */
+                assert_int_equal(builder.cand[i].n_step, n_step + 1);
+            }
+        }
+    }
+    ref_root = 1;
+    print_message("# %d re-rooted trees: %d rows run instead of %d; %d ran out of slots\n", n_reroot, n_kept, n_fresh,
+                  n_evict);
+    assert_true(n_reroot > 2000 && n_kept < n_fresh && n_evict > 0);
+}
+
+static void test_lookup(void **state)
+{
+    (void)state;
+    const struct table t = {.seed = 3, .n_vocab = 30, .style = 0};
+    const struct gr_tree_config c = {.n_node = 20, .depth = 5, .top_k = 4};
+    struct gr_token_tree tree;
+    root_context = 1;
+    gr_tree_builder_reset(&builder);
+    assert_int_equal(gr_tree_builder_child(&builder, -1, 0), -1);
+    assert_int_equal(gr_tree_builder_n_slot(&builder), 0);
+    (void)grow_kept(&t, &c, 4, &tree);
+    for (int i = 0; i < builder.n_cand; i++) {
+        assert_int_equal(gr_tree_builder_child(&builder, builder.cand[i].parent, builder.cand[i].token), i);
+    }
+    assert_int_equal(gr_tree_builder_child(&builder, -1, 999), -1);
+    assert_int_equal(gr_tree_builder_n_slot(&builder), builder.n_expanded);
+    gr_tree_builder_reset(&builder);
+    assert_int_equal(gr_tree_builder_n_slot(&builder), 0);
+    assert_true(gr_tree_builder_check(&builder));
 }
 
 static void test_chain(void **state)
@@ -379,6 +527,7 @@ int main(void)
         cmocka_unit_test(test_random_tables), cmocka_unit_test(test_large_settings),
         cmocka_unit_test(test_wide_and_certain), cmocka_unit_test(test_chain),
         cmocka_unit_test(test_no_nodes),      cmocka_unit_test(test_odd_scores),
+        cmocka_unit_test(test_rerooted_as_fresh), cmocka_unit_test(test_lookup),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
