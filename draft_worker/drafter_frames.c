@@ -19,7 +19,7 @@ void drafter_send_resync(struct gr_drafter *d, struct follow *f)
                                       .prefix_hash = f->hash[f->len]};
     const uint32_t bytes = GR_WIRE_HEADER_BYTES + 8 + 8 * r.n_hash;
     f->state = DRAFT_SYNCING;
-    f->due = f->ready = false;
+    f->due = f->ready = f->last.valid = false;
     uint8_t *out = d->io.frame_begin(d->io.ctx, f->peer, GR_FRAME_SMALL, bytes);
     f->resync_due = out == NULL; /* no credit: the step tries again */
     if (out == NULL) {
@@ -49,7 +49,7 @@ void drafter_send_tree(struct gr_drafter *d, struct follow *f, uint64_t now_ns)
     d->counters.n_draft_node += (uint64_t)t->n;
     f->ready = false;
     f->due = false;
-    f->last = (struct sent_id){.round = p->round, .base_len = p->base_len, .hash = p->hash};
+    f->last = (struct sent_id){true, p->round, p->base_len, p->hash};
     if (t->n > 0) { /* no verdict names a node of an empty one */
         f->sent[1] = f->sent[0];
         f->sent[0] = *p;
@@ -295,11 +295,15 @@ static enum gr_status compare_delta(const struct gr_drafter *d, const struct fol
     return GR_OK;
 }
 
+static bool is_last(const struct follow *f, uint32_t round, uint32_t base_len, uint64_t hash)
+{
+    return f->last.valid && f->last.round == round && f->last.base_len == base_len && f->last.hash == hash;
+}
+
 /* A tree of this round on this very prefix has been sent, or is being grown. */
 static bool is_answered(const struct follow *f, uint32_t round)
 {
-    return f->due ? f->due_round == round
-                  : f->last.round == round && f->last.base_len == (uint32_t)f->len && f->last.hash == f->hash[f->len];
+    return f->due ? f->due_round == round : is_last(f, round, (uint32_t)f->len, f->hash[f->len]);
 }
 
 /* Makes the tokens what the DELTA says; `same` of them are already. */
@@ -369,9 +373,7 @@ static enum gr_status on_desync(struct gr_drafter *d, struct follow *f, const st
     uint32_t reason = 0;
     uint32_t target_len = 0;
     GR_TRY(gr_wire_decode_desync(frame, len, &reason, &target_len));
-    const bool about_last = h->round == f->last.round && h->base_len == f->last.base_len &&
-                            h->prefix_hash == f->last.hash;
-    if (f->state == DRAFT_FOLLOWING && !about_last) {
+    if (f->state == DRAFT_FOLLOWING && !is_last(f, h->round, h->base_len, h->prefix_hash)) {
         d->counters.n_stale_frame++;
         return GR_OK;
     }

@@ -46,7 +46,8 @@ struct follow {
     uint64_t due_ns;   /* when it asked */
     bool ready;        /* `pending` is grown and waits for credit */
     struct sent_tree pending, sent[N_SENT]; /* sent: newest first */
-    struct sent_id {   /* the last DRAFT, with nodes or without */
+    struct sent_id {   /* the last DRAFT, with nodes or without, unless a RESYNC followed */
+        bool valid;
         uint32_t round, base_len;
         uint64_t hash;
     } last;
