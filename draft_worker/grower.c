@@ -10,6 +10,8 @@
 /* What is so unlikely is not worth a row ahead of need: a probability, and its logarithm. */
 #define AHEAD_PROB_MIN 0.002f
 #define AHEAD_LOG_PROB_MIN (-6.2f)
+/* Committed rows without KV before a tree in most rounds: a leaf that was accepted, and the bonus token. */
+#define TAIL_ROWS 3
 
 /* One row of the batch whose children are wanted. */
 struct expansion {
@@ -41,7 +43,7 @@ struct gr_grower {
     int32_t *copy_src, *copy_dst;    /* (n_seq_max * GR_NODE_MAX) */
     struct gr_draft_job *job;        /* the one being run */
     int n_row, n_out, n_batch_seq;
-    bool only_level;   /* the batch holds no committed tokens */
+    bool like_level;   /* the batch holds levels, or the few rows of a tail, which cost the same */
     bool fixed_level;  /* times are given, not measured */
     float spent_ns;    /* passes of this job */
 };
@@ -125,7 +127,7 @@ static void copy_accepted(struct gr_grower *g)
 static void begin_batch(struct gr_grower *g)
 {
     g->n_row = g->n_out = g->n_batch_seq = 0;
-    g->only_level = true;
+    g->like_level = true;
 }
 
 static void begin_batch_seq(struct gr_grower *g, const struct gr_draft_seq *s, int n_row, int n_slot)
@@ -155,7 +157,7 @@ static void add_chain(struct gr_grower *g, int i_seq)
 {
     const struct gr_draft_seq *s = &g->job->seq[i_seq];
     begin_batch_seq(g, s, s->n_row, 0);
-    g->only_level = false;
+    g->like_level = g->like_level && s->n_row <= TAIL_ROWS && s->task == GR_DRAFT_GROW;
     for (int r = 0; r < s->n_row; r++) {
         g->token[g->n_row] = s->token[r];
         g->pos[g->n_row] = s->pos0 + r;
@@ -363,7 +365,7 @@ static enum gr_status run_batch(struct gr_grower *g)
         gr_level_observe_yield(&g->level, e->cand < 0 ? -1.0f : b->cand[e->cand].prob, e->n, e->prob);
     }
     const float ns = g->fixed_level ? gr_level_ns(&g->level, g->n_row) : (float)(gr_clock_ns() - t0);
-    if (g->only_level && !g->fixed_level) {
+    if (g->like_level && !g->fixed_level) {
         gr_level_observe_ns(&g->level, g->n_row, ns);
     }
     g->spent_ns += ns;

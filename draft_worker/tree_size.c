@@ -57,6 +57,19 @@ float gr_level_ns(const struct gr_level_model *m, int n_row)
     return below > 0 ? m->ns[below] * (0.5f + 0.5f * (float)n_row / (float)below) : 0.0f;
 }
 
+/* Fewer rows never take longer, and more take at most in proportion. So the common small passes put right a large one that
+ * was measured while the thread was preempted, and is not run again as long as it looks dear. */
+static void bound_by(struct gr_level_model *m, int n_row)
+{
+    const float ns = m->ns[n_row];
+    for (int n = 1; n < n_row; n++) {
+        m->ns[n] = GR_MIN(m->ns[n], ns);
+    }
+    for (int n = n_row + 1; n <= GR_LEVEL_ROW_MAX; n++) {
+        m->ns[n] = GR_MIN(m->ns[n], ns * (float)n / (float)n_row);
+    }
+}
+
 void gr_level_observe_ns(struct gr_level_model *m, int n_row, float ns)
 {
     if (n_row < 1 || n_row > GR_LEVEL_ROW_MAX) {
@@ -65,9 +78,14 @@ void gr_level_observe_ns(struct gr_level_model *m, int n_row, float ns)
     float *mean = &m->ns[n_row];
     if (*mean == 0.0f) {
         *mean = GR_MAX(ns, 1.0f);
-        return;
+    } else { /* the first ones count alike: caches were cold */
+        const float alike = 1.0f / (float)(m->n_seen[n_row] + 1);
+        *mean += GR_MAX(alike, LEVEL_WEIGHT) * (GR_MIN(ns, LEVEL_SPIKE * *mean) - *mean);
     }
-    *mean += LEVEL_WEIGHT * (GR_MIN(ns, LEVEL_SPIKE * *mean) - *mean);
+    if (m->n_seen[n_row] < UINT8_MAX) {
+        m->n_seen[n_row]++;
+    }
+    bound_by(m, n_row);
 }
 
 static int sureness_of(float prob)

@@ -27,6 +27,7 @@ struct gr_round_cost {
 /* What a level of the draft takes and brings: measured, the same for all sessions of a drafter. */
 struct gr_level_model {
     float ns[GR_LEVEL_ROW_MAX + 1];                        /* by rows; 0: not seen */
+    uint8_t n_seen[GR_LEVEL_ROW_MAX + 1];                  /* measurements of it, at most 255 */
     float yield[GR_SURENESS_CLASSES][GR_RANK_CLASSES];     /* mean probability of a child, by its parent's and its rank */
     uint32_t n_yield[GR_SURENESS_CLASSES];
 };

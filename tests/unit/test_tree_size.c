@@ -134,6 +134,12 @@ static void test_level_times(void **state)
     assert_true(gr_level_ns(&m, 6) > 55e3f && gr_level_ns(&m, 6) < 80e3f);
     assert_true(gr_level_ns(&m, 16) > gr_level_ns(&m, 8));
     assert_true(gr_level_ns(&m, 1000) == gr_level_ns(&m, 64));
+    /* the first measurement of a larger level is a spike: it is never dearer than its rows one by one */
+    gr_level_observe_ns(&m, 12, 5e7f);
+    gr_level_observe_ns(&m, 4, 50e3f);
+    assert_true(gr_level_ns(&m, 12) <= 150e3f + 1.0f);
+    gr_level_observe_ns(&m, 20, 40e3f); /* and fewer rows never take longer */
+    assert_true(gr_level_ns(&m, 8) <= 40e3f + 1.0f);
     gr_level_observe_ns(&m, 0, 1.0f);
     gr_level_observe_ns(&m, 65, 1.0f);
 }
