@@ -354,6 +354,9 @@ static enum gr_status on_delta(struct gr_drafter *d, struct follow *f, const str
         return GR_OK;
     }
     apply_delta(d, f, &delta, same);
+    if (f->due && h->round > f->due_round) { /* its round is over */
+        f->due = f->ready = false;
+    }
     if (last && !wanted && f->state == DRAFT_SYNCING) {
         f->prefill_len = f->len;
     }

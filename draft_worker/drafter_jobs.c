@@ -206,8 +206,9 @@ static void finish_tree(struct gr_drafter *d, struct follow *f, const struct gr_
     f->root_len = f->job_len;
     f->ahead_done = false;
     d->counters.n_level += (uint64_t)q->n_level;
-    if (f->job_len != f->len || !f->due || q->drafted.tree.n > f->due_node) {
-        d->counters.n_stale_tree++; /* a verdict overtook the tree; its candidates serve the next one */
+    const bool overtaken = f->job_len != f->len || !f->due;
+    if (overtaken || q->tree_config.n_node != GR_MIN(f->tree_config.n_node, f->due_node)) {
+        d->counters.n_stale_tree++; /* or asked for again, with another size; its candidates serve the next one */
         return;
     }
     f->pending.round = f->due_round;

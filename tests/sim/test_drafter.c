@@ -598,6 +598,162 @@ static void test_replays(void **state)
     rig_destroy(r);
 }
 
+/* ---- everything at once ---- */
+
+struct life {
+    struct rig *r;
+    const struct rig_config *c;
+    uint64_t rng;
+    int n_want, n_draft; /* asked last; DRAFTs seen */
+    struct gr_token_tree tree; /* the newest, and where it hangs */
+    uint32_t tree_round;
+    int32_t tree_len;
+    int n_checked, n_late, n_resync;
+};
+
+/* What was sent since the last look is what a fresh drafter sends. */
+static void look(struct life *l)
+{
+    struct rig *r = l->r;
+    assert_int_equal(r->n_frame[GR_FRAME_RESYNC], l->n_resync); /* none but those that were provoked */
+    assert_in_range(r->n_frame[GR_FRAME_DRAFT] - l->n_draft, 0, 1);
+    if (r->n_frame[GR_FRAME_DRAFT] == l->n_draft) {
+        return;
+    }
+    l->n_draft++;
+    assert_true(l->n_want > 0);
+    assert_int_equal(r->draft_header.base_len, r->len);
+    assert_int_equal(r->draft_header.round, r->round);
+    assert_fresh(r, l->c, l->n_want);
+    l->tree = r->tree;
+    l->tree_round = r->draft_header.round;
+    l->tree_len = r->len;
+    l->n_checked++;
+}
+
+static int draw_want(struct life *l)
+{
+    l->n_want = draw(&l->rng, 4) == 0 ? 0 : draw(&l->rng, 3) == 0 ? 1 + (int)draw(&l->rng, 62) : 63;
+    return l->n_want;
+}
+
+/* A pass with the newest tree when the tokens since then are a path in it, else without. */
+static void life_verdict(struct life *l)
+{
+    struct rig *r = l->r;
+    int root = -1;
+    for (int32_t p = l->tree_len; p < r->len && root > -2; p++) {
+        root = gr_tree_child(&l->tree, root, r->token[p]);
+        root = root < 0 ? -2 : root;
+    }
+    if (root == -2 || draw(&l->rng, 4) == 0) {
+        root_only(r, draw_want(l));
+        return;
+    }
+    l->n_late += root >= 0;
+    (void)verify(r, &l->tree, l->tree_round, root, draw_want(l));
+    l->tree.n = 0;
+}
+
+static void life_delta(struct life *l)
+{
+    struct rig *r = l->r;
+    const int32_t back = draw(&l->rng, 3) == 0 ? (int32_t)draw(&l->rng, 20) : 0;
+    const int32_t common = GR_MAX(r->len - back, 1);
+    r->len = common;
+    l->tree.n = common < l->tree_len ? 0 : l->tree.n; /* the fence: a rolled-back base's tree is not verified */
+    for (uint64_t n = 1 + draw(&l->rng, 5); n > 0; n--) {
+        commit(r, draw(&l->rng, 8) == 0 ? 1 : pick(r, r->token, r->len));
+    }
+    r->round++;
+    const int n_want = draw_want(l);
+    send_delta(r, common, n_want > 0 ? WANT(n_want) : GR_DELTA_LAST);
+}
+
+static void life_repair(struct life *l, bool attach)
+{
+    struct rig *r = l->r;
+    const int n_resync = r->n_frame[GR_FRAME_RESYNC];
+    if (attach) {
+        rig_attach(r);
+    } else {
+        const struct gr_frame_header h = r->draft_header;
+        deliver(r, gr_wire_encode_desync(&h, GR_DESYNC_HASH, (uint32_t)r->len, r->log[r->n_log].bytes,
+                                         sizeof(r->log[0].bytes)));
+    }
+    if (r->n_frame[GR_FRAME_RESYNC] == n_resync) {
+        return; /* about a DRAFT that is not the last one any more */
+    }
+    l->n_resync++;
+    assert_int_equal(r->resync.my_len, r->len);
+    assert_true(r->resync.hash[0] == r->hash[r->len]);
+    l->tree.n = 0;
+    r->round++;
+    l->n_want = 63;
+    send_delta(r, r->len, WANT(63));
+}
+
+static void life_step(struct life *l)
+{
+    struct rig *r = l->r;
+    switch (draw(&l->rng, 12)) {
+    case 0:
+    case 1:
+        (void)gr_drafter_step(r->drafter, 0); /* a job is under way */
+        break;
+    case 2:
+        life_delta(l);
+        break;
+    case 3:
+        if (draw(&l->rng, 4) == 0) {
+            life_repair(l, draw(&l->rng, 2) == 0);
+        }
+        break;
+    case 4: {
+        const struct frame *f = &r->log[draw(&l->rng, N_LOG)];
+        if (f->len > 0) {
+            assert_int_equal(gr_drafter_on_frame(r->drafter, PEER, f->bytes, f->len, 0), GR_OK);
+        }
+        break;
+    }
+    case 5:
+    case 6:
+    case 7:
+        life_verdict(l);
+        break;
+    default:
+        (void)rig_job_once(r);
+        break;
+    }
+    look(l);
+}
+
+static void test_any_order(void **state)
+{
+    (void)state;
+    int n_checked = 0;
+    int n_late = 0;
+    for (uint64_t seed = 1; seed <= 60; seed++) {
+        uint64_t rng = seed;
+        const struct rig_config c = {.seed = seed, .blur = (int)draw(&rng, 5), .ahead = seed % 4 != 0,
+                                     .n_node = 1 + (int)draw(&rng, 40), .depth = 1 + (int)draw(&rng, 8),
+                                     .top_k = 1 + (int)draw(&rng, 8), .sharpness = seed % 2 == 0 ? 8.0f : 30.0f,
+                                     .temperature = seed % 5 == 0 ? 0.7f : 0.0f};
+        struct life l = {.r = rig_create(&c), .c = &c, .rng = seed, .n_want = 63, .n_resync = 1};
+        start(l.r, 10 + (int)seed, 63);
+        look(&l);
+        while (l.r->len < 480) {
+            life_step(&l);
+        }
+        n_checked += l.n_checked;
+        n_late += l.n_late;
+        rig_run(l.r, 300);
+        rig_destroy(l.r);
+    }
+    print_message("# %d trees as fresh; %d late verdicts\n", n_checked, n_late);
+    assert_true(n_checked > 1500 && n_late > 100);
+}
+
 /* ---- automatic size ---- */
 
 struct auto_run {
@@ -760,7 +916,8 @@ int main(void)
         cmocka_unit_test(test_ahead_as_fresh),   cmocka_unit_test(test_ahead_ends),
         cmocka_unit_test(test_silence_costs_nothing), cmocka_unit_test(test_never_more_than_wanted),
         cmocka_unit_test(test_late_verdicts),    cmocka_unit_test(test_replays),
-        cmocka_unit_test(test_auto_follows_cost), cmocka_unit_test(test_auto_without_cost),
+        cmocka_unit_test(test_any_order),        cmocka_unit_test(test_auto_follows_cost),
+        cmocka_unit_test(test_auto_without_cost),
         cmocka_unit_test(test_flip_is_repaired), cmocka_unit_test(test_attached_anew),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
