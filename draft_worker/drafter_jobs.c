@@ -87,10 +87,14 @@ static void fill_common(struct gr_drafter *d, struct follow *f, struct gr_draft_
         q->scratch_block[b] = d->config.n_pool_block + slot * GR_DRAFT_SCRATCH_BLOCKS + b;
     }
     q->builder = f->builder;
-    q->n_child = f->draft_ahead ? GR_MAX(f->tree_config.top_k, AHEAD_ROWS) : f->tree_config.top_k;
+    q->n_child = GR_MIN(f->tree_config.top_k, f->tree_config.n_node); /* no more can enter a tree */
+    q->n_child = f->draft_ahead ? GR_MAX(q->n_child, AHEAD_ROWS) : q->n_child;
     q->depth_max = GR_MIN(GR_NODE_MAX, d->config.n_ctx_max - f->len + 1);
     q->sampling = f->sampling;
-    gr_acceptance_curve(&d->acceptance, &f->acceptance, &q->curve);
+    q->calibrate = f->auto_tree;
+    if (q->calibrate) {
+        gr_acceptance_curve(&d->acceptance, &f->acceptance, &q->curve);
+    }
     f->in_job = true;
     f->job_stale = false;
     f->job_task = task;

@@ -20,7 +20,7 @@ struct expansion {
     int32_t n;    /* children found */
     int32_t token[GR_DRAFT_TOP_K_MAX];
     float edge[GR_DRAFT_TOP_K_MAX]; /* log-probabilities */
-    float prob[GR_DRAFT_TOP_K_MAX]; /* calibrated */
+    float prob[GR_DRAFT_TOP_K_MAX]; /* calibrated, where the sequence wants it */
 };
 
 /* A sequence of the job that is being run. */
@@ -337,8 +337,9 @@ static void rank_children(struct gr_grower *g, int ith, int i_out)
     const float norm = log_sum_exp(g->lm->kernels, l, n);
     for (int i = 0; i < e->n; i++) {
         e->edge[i] -= norm;
-        const float raw = gr_expf(GR_MIN(e->edge[i], 0.0f));
-        e->prob[i] = gr_acceptance_prob(&s->curve, i + 1, raw);
+    }
+    for (int i = 0; i < e->n && s->calibrate; i++) {
+        e->prob[i] = gr_acceptance_prob(&s->curve, i + 1, gr_expf(GR_MIN(e->edge[i], 0.0f)));
     }
 }
 
@@ -360,9 +361,12 @@ static enum gr_status run_batch(struct gr_grower *g)
     gr_team_run(g->n_out > 1 ? g->lm->team : NULL, rank_all, g);
     for (int i = 0; i < g->n_out; i++) {
         const struct expansion *e = &g->expansion[i];
-        struct gr_tree_builder *b = g->job->seq[e->seq].builder;
-        gr_tree_builder_add(b, e->cand, e->n, e->token, e->edge, e->prob);
-        gr_level_observe_yield(&g->level, e->cand < 0 ? -1.0f : b->cand[e->cand].prob, e->n, e->prob);
+        const struct gr_draft_seq *s = &g->job->seq[e->seq];
+        gr_tree_builder_add(s->builder, e->cand, e->n, e->token, e->edge, s->calibrate ? e->prob : NULL);
+        if (s->calibrate) {
+            const float parent = e->cand < 0 ? -1.0f : s->builder->cand[e->cand].prob;
+            gr_level_observe_yield(&g->level, parent, e->n, e->prob);
+        }
     }
     const float ns = g->fixed_level ? gr_level_ns(&g->level, g->n_row) : (float)(gr_clock_ns() - t0);
     if (g->like_level && !g->fixed_level) {

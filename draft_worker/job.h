@@ -36,12 +36,13 @@ struct gr_draft_seq {
     int32_t base_len;
     struct gr_tree_builder *builder; /* borrowed: the session's */
     struct gr_tree_config tree_config;
-    int32_t n_child;   /* children of a row that are kept, at least top_k */
+    int32_t n_child;   /* children of a row that are kept */
     int32_t n_ahead;   /* AHEAD: rows at most */
     int32_t depth_max; /* candidates at this depth have no room in the context */
     struct gr_sampling sampling;
     struct gr_cost cost; /* with best_first: what the size follows */
-    struct gr_acceptance_curve curve;
+    bool calibrate; /* the size follows the cost, now or when it is told */
+    struct gr_acceptance_curve curve; /* with calibrate */
     /* out */
     struct gr_drafted drafted;
     int32_t n_level;  /* passes run for it */
