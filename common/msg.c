@@ -134,7 +134,8 @@ static const struct type_info {
                        B(gap) | B(wait_ns) | B(verify_ns) | B(host_ns) | B(n_row) | B(n_late) | B(n_desync) | B(n_fallback) |
                            B(n_reroot) | B(tree_ids) | B(tree_parents) | B(path)},
     [GR_MSG_PROGRESS] = {"PROGRESS", B(session) | B(usable_len), 0},
-    [GR_MSG_APPEND] = {"APPEND", B(session) | B(epoch) | B(keep_len) | B(hash) | B(ids) | B(max_tokens), B(stop_ids)},
+    [GR_MSG_APPEND] = {"APPEND", B(session) | B(epoch) | B(keep_len) | B(hash) | B(ids) | B(max_tokens),
+                       B(stop_ids) | B(want_trace)},
     [GR_MSG_TRUNCATE] = {"TRUNCATE", B(session) | B(epoch) | B(keep_len), 0},
     [GR_MSG_EVICTED] = {"EVICTED", B(session), 0},
     [GR_MSG_ATTACH] = {"ATTACH",

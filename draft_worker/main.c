@@ -1,6 +1,7 @@
 /* graft-draft: the draft worker. */
 #include "common/log.h"
 #include "draft_worker/worker.h"
+#include "transport/supervise.h"
 #include "transport/worker_args.h"
 
 #include <signal.h>
@@ -18,7 +19,11 @@ int main(int argc, char **argv)
         {"sessions", GR_ARG_INT, &o.n_session_max, 1, 256, "N        session slots (default 8)"},
         {"kv-blocks", GR_ARG_BLOCKS, &o.kv_blocks, 0, 0, "N|auto   KV blocks of 16 tokens"},
         {"transport", GR_ARG_TRANSPORT, &o.forced_transport, 0, 0, "T        use only this one"},
+        GR_ARG_ROW_JOIN_TIMEOUT,
     };
+    if (gr_supervise_wanted(argc, argv)) {
+        return gr_supervise_run("draft", argc, argv);
+    }
     const int status = gr_args_parse("graft-draft", args, (int)GR_ARRAY_LEN(args), argc, argv);
     if (status >= 0) {
         return status;
@@ -28,5 +33,5 @@ int main(int argc, char **argv)
         return 2;
     }
     signal(SIGPIPE, SIG_IGN);
-    return gr_draft_worker_run(&o) == GR_OK ? 0 : 1;
+    return gr_supervise_exit_status(gr_draft_worker_run(&o));
 }

@@ -452,7 +452,7 @@ static enum gr_status join_orchestrator(struct gr_worker_io *w)
     }
     if (st != GR_OK) {
         close(fd);
-        return st;
+        return st == GR_ECLOSED ? GR_EIO : st; /* GR_ECLOSED is kept for an orchestrator that this worker had joined */
     }
     return gr_control_send(w->control, &w->config.join_msg);
 }
