@@ -105,11 +105,16 @@ void gr_kv_table_truncate(struct gr_kv_pool *pool, struct gr_kv_table *t, int32_
     }
 }
 
+void gr_kv_table_unreserve(struct gr_kv_pool *pool, struct gr_kv_table *t)
+{
+    pool->n_reserved -= t->n_reserved;
+    t->n_reserved = 0;
+}
+
 void gr_kv_table_release(struct gr_kv_pool *pool, struct gr_kv_table *t)
 {
     gr_kv_table_truncate(pool, t, 0);
-    pool->n_reserved -= t->n_reserved;
-    t->n_reserved = 0;
+    gr_kv_table_unreserve(pool, t);
 }
 
 /* False: no block of this pool, or met before. */

@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define ATTACH_RETRY_MAX 8 /* of an epoch: a data connection that breaks again and again is given up */
+
 /* ---- life ---- */
 
 enum gr_status gr_orch_create(const struct gr_orch_io *io, struct gr_orch **out)
@@ -159,7 +161,7 @@ enum gr_status gr_orch_submit(struct gr_orch *o, const struct gr_session_request
                       o->config.n_session_max);
     }
     *e = (struct entry){.id = o->next_id, .epoch = 1, .request = *request, .target = -1, .drafter = -1,
-                        .stats_from = -1};
+                        .home = -1, .stats_from = -1};
     const enum gr_status st = add_ids(o, e, GR_SEGMENT_PROMPT, request->prompt, request->n_prompt);
     if (st != GR_OK) {
         gr_transcript_finish(&e->transcript);
@@ -215,7 +217,7 @@ enum gr_status gr_orch_append(struct gr_orch *o, uint64_t session, const struct 
     q->want_trace = turn->want_trace;
     q->user = turn->user;
     begin_turn(e, keep_len);
-    if (e->target >= 0) {
+    if (e->target >= 0 && !e->open_after_close) {
         orch_append_turn(o, e);
     } else {
         orch_reopen(o, e);
@@ -333,46 +335,64 @@ static void on_evicted(struct gr_orch *o, struct entry *e)
 {
     if (e->state == GR_SESSION_IDLE) {
         e->target = -1; /* it holds nothing any more; the next turn opens the session again */
-        e->n_reply_owed = 0;
         orch_detach(o, e);
     } else if (e->state == GR_SESSION_RUNNING) {
+        e->target = -1;
         orch_reopen(o, e);
+    } else if (e->state == GR_SESSION_OPENING && e->append_sent) {
+        e->target = -1; /* the two crossed: ERROR answers the APPEND */
     }
-    /* OPENING by an APPEND that crossed it: the target answers that with ERROR. CLOSING: CLOSED follows. */
 }
 
 static void on_drafter_error(struct gr_orch *o, struct entry *e, uint32_t worker, const struct gr_msg *m)
 {
-    if ((int)worker != e->drafter) { /* it does not hold the session: no DRAFT_STATS will come */
-        e->n_stats_owed = 0;
-        orch_finish_if_released(o, e);
-        return;
+    if ((int)worker != e->drafter) {
+        return; /* it was detached already: DRAFT_STATS follows */
     }
     log_warn("[spec][fallback] session %" PRIu64 ": drafter: %s; going on root-only", e->id, m->text);
     e->n_fallback++;
     e->metrics.fallbacks++;
-    e->drafter = -1;
+    /* It may be about an attachment that another has replaced: let go of that one, too, and start over. */
+    orch_detach(o, e);
+    if (m->code == (uint32_t)-GR_ECLOSED && e->n_attach_retry < ATTACH_RETRY_MAX) {
+        e->n_attach_retry++;
+        orch_attach(o, e);
+    }
 }
 
 static void on_target_error(struct gr_orch *o, struct entry *e, const struct gr_msg *m)
 {
     const bool answers = e->n_reply_owed > 0;
     e->n_reply_owed -= answers;
-    if (e->state == GR_SESSION_CLOSING) {
-        e->target = -1;
-        e->wait_closed = false;
-        orch_finish_if_released(o, e);
-    } else if (e->state == GR_SESSION_IDLE) {
-        e->target = -1;
-        orch_detach(o, e);
-    } else if (answers && e->n_reply_owed > 0) {
+    if (answers && e->n_reply_owed > 0) {
         return; /* to a request of a turn that was stopped; the answer that counts is still to come */
-    } else if (e->state == GR_SESSION_OPENING && e->append_sent) {
+    }
+    if (e->state == GR_SESSION_CLOSING || e->state == GR_SESSION_IDLE || e->open_after_close) {
+        return; /* CLOSED follows; or the next APPEND will show what the target still holds */
+    }
+    if (e->state == GR_SESSION_OPENING && e->append_sent) {
         log_info("session %" PRIu64 ": the target does not take APPEND (%s); opening it again", e->id, m->text);
         orch_reopen(o, e);
     } else {
         e->target = -1; /* it holds nothing of this session any more */
         orch_fail_turn(o, e, m->text);
+    }
+}
+
+static void on_closed(struct gr_orch *o, struct entry *e)
+{
+    if (e->state == GR_SESSION_CLOSING) {
+        e->wait_closed = false;
+        orch_finish_if_released(o, e);
+        return;
+    }
+    if (!e->open_after_close) {
+        return;
+    }
+    e->open_after_close = false;
+    e->target = -1;
+    if (e->state == GR_SESSION_OPENING) { /* and not stopped meanwhile */
+        orch_open(o, e);
     }
 }
 
@@ -396,9 +416,8 @@ static void from_target(struct gr_orch *o, struct entry *e, const struct gr_msg 
         on_evicted(o, e);
     } else if (m->type == GR_MSG_ERROR) {
         on_target_error(o, e, m);
-    } else if (m->type == GR_MSG_CLOSED && e->state == GR_SESSION_CLOSING) {
-        e->wait_closed = false;
-        orch_finish_if_released(o, e);
+    } else if (m->type == GR_MSG_CLOSED) {
+        on_closed(o, e);
     }
 }
 
@@ -438,7 +457,7 @@ enum gr_status gr_orch_on_msg(struct gr_orch *o, uint32_t worker, const struct g
     if (e == NULL) {
         return GR_OK; /* about a session that is over */
     }
-    if ((int)worker == e->target) {
+    if ((int)worker == e->home) {
         from_target(o, e, m, now_ns);
     } else if ((int)worker == e->drafter || (int)worker == e->stats_from) {
         from_drafter(o, e, worker, m);

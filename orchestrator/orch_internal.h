@@ -19,9 +19,12 @@ struct entry {
     uint32_t turn_len;                 /* and with them: generated tokens follow */
     uint32_t n_fallback, n_reopen;     /* of the turn */
     bool in_turn;
-    int target, drafter;   /* workers, -1: none */
-    uint32_t n_reply_owed; /* OPENs and APPENDs that the target has not answered; only the last answer counts */
+    int target, drafter;   /* workers that may hold it, -1: none */
+    int home;              /* the target that was asked last: its answers count, even when it holds nothing; -1: none */
+    uint32_t n_reply_owed; /* OPENs and APPENDs that `home` has not answered; only the last answer counts */
     bool append_sent;      /* OPENING by APPEND, not OPEN */
+    bool open_after_close; /* OPENING: CLOSE was sent first, the OPEN follows its CLOSED */
+    int n_attach_retry;    /* of this epoch, after its data connection broke */
     uint32_t n_stats_owed; /* DETACHs that `stats_from` has not answered */
     int stats_from;
     bool wait_closed;

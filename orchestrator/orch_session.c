@@ -57,7 +57,8 @@ static void send_open(struct gr_orch *o, struct entry *e)
     copy_sampling(&m, &e->request.sampling);
     e->state = GR_SESSION_OPENING;
     e->append_sent = false;
-    e->n_reply_owed++;
+    e->n_reply_owed = e->home == e->target ? e->n_reply_owed + 1 : 1;
+    e->home = e->target;
     send_to(o, e->target, &m);
 }
 
@@ -87,12 +88,20 @@ void orch_open(struct gr_orch *o, struct entry *e)
 void orch_reopen(struct gr_orch *o, struct entry *e)
 {
     orch_detach(o, e);
-    e->target = -1;
-    e->n_reply_owed = 0;
     e->epoch++;
+    e->n_attach_retry = 0;
     e->n_reopen++;
     e->metrics.reopens++;
-    orch_open(o, e);
+    if (e->target < 0) {
+        orch_open(o, e);
+        return;
+    }
+    /* It may still hold the session, in a pass that a TRUNCATE has not ended yet: CLOSED tells that this is over. */
+    e->state = GR_SESSION_OPENING;
+    if (!e->open_after_close) {
+        e->open_after_close = true;
+        send_to(o, e->target, &(struct gr_msg){.type = GR_MSG_CLOSE, .session = e->id});
+    }
 }
 
 void orch_append_turn(struct gr_orch *o, struct entry *e)
@@ -105,7 +114,7 @@ void orch_append_turn(struct gr_orch *o, struct entry *e)
         .stop_ids = {.p = e->request.stop_id, .n = e->request.n_stop_id}, .want_trace = e->request.want_trace};
     e->state = GR_SESSION_OPENING;
     e->append_sent = true;
-    e->n_reply_owed++;
+    e->n_reply_owed++; /* target is home: it holds the session */
     send_to(o, e->target, &m);
 }
 
@@ -239,6 +248,5 @@ void orch_fail_turn(struct gr_orch *o, struct entry *e, const char *text)
     }
     orch_detach(o, e);
     e->target = -1;
-    e->n_reply_owed = 0;
     orch_end_turn(o, e, GR_FINISH_ERROR, text);
 }

@@ -112,7 +112,7 @@ enum gr_status gr_orch_on_join(struct gr_orch *o, uint32_t worker, enum gr_worke
 static void lose_target(struct gr_orch *o, struct entry *e)
 {
     e->target = -1;
-    e->n_reply_owed = 0;
+    e->open_after_close = false;
     if (e->state == GR_SESSION_CLOSING) {
         e->wait_closed = false;
         orch_finish_if_released(o, e);
@@ -151,6 +151,10 @@ void gr_orch_on_lost(struct gr_orch *o, uint32_t worker, uint64_t now_ns)
         }
         if (e->state != GR_SESSION_FREE && e->drafter == (int)worker) {
             lose_drafter(o, e);
+        }
+        if (e->state != GR_SESSION_FREE && e->home == (int)worker) {
+            e->home = -1;
+            e->n_reply_owed = 0;
         }
         if (e->state != GR_SESSION_FREE && e->target == (int)worker) {
             lose_target(o, e);

@@ -30,6 +30,7 @@ struct gr_pass_seq {
     struct gr_token_tree tree;      /* tree: rows 1 .. n */
     int32_t tail;                   /* tree: token of row 0 */
     bool want_pick;                 /* prefill: the last row ends the prompt */
+    bool replay;                    /* prefill: rows are generated tokens, for the kernels that decode */
     const struct gr_kv_table *table; /* borrowed, grown to hold every row that may be committed */
     int32_t scratch_block[GR_SCRATCH_BLOCKS];
     struct gr_sampling sampling;

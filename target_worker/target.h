@@ -3,13 +3,16 @@
  * worker's I/O loop, and in the simulation on a virtual clock. All memory is taken by create.
  *
  * States of a session (one slot each):
- *   FREE -> QUEUED (waits for KV blocks) -> PREFILL -> DECODE -> FINISHED -> FREE
- *   CLOSE leads to FREE from anywhere; during a pass it takes effect when the pass is done. */
+ *   FREE -> QUEUED (waits for KV blocks) -> PREFILL -> DECODE -> IDLE (the turn is over, KV stays) -> QUEUED (APPEND) ...
+ *   A pre-empted session goes back to QUEUED and computes its KV again; an IDLE one whose blocks or slot are needed is
+ *   evicted (least recently used first). CLOSE leads to FREE from anywhere, TRUNCATE to IDLE; during a pass both take
+ *   effect when the pass is done. */
 #ifndef GR_TARGET_WORKER_TARGET_H
 #define GR_TARGET_WORKER_TARGET_H
 
 #include "common/msg.h"
 #include "common/wire.h"
+#include "target_worker/cost_table.h"
 #include "target_worker/pass.h"
 #include "transport/transport.h"
 
@@ -21,7 +24,10 @@ struct gr_target_config {
     int32_t n_out_max;        /* picks of a pass; at least 64 */
     int32_t prefill_chunk;    /* rows; prompt chunks are aligned to absolute positions */
     int32_t n_pool_block;     /* KV blocks; scratch blocks follow: GR_SCRATCH_BLOCKS a slot */
-    uint64_t round_deadline_ns; /* how long a pass waits for a tree */
+    uint64_t round_deadline_ns; /* how long a pass waits for a tree at most; what automatic trees wait is chosen */
+    int32_t admit_tokens;     /* room reserved at admission beyond the tokens there are; 0: up to the session's limit */
+    double prefill_share;     /* of the time that prompt chunks may take while others decode, 0 < x < 1; 0: no limit */
+    const struct gr_cost_table *cost; /* calibrated start values, copied; NULL: none */
 };
 
 struct gr_target_io {
@@ -31,6 +37,9 @@ struct gr_target_io {
     void (*frame_end)(void *ctx, uint32_t peer, uint32_t bytes);
     /* To the orchestrator. Copied before it returns. */
     void (*send_msg)(void *ctx, const struct gr_msg *m);
+    /* Is there room for n more COMMITs in the queue to the orchestrator? A session that finds none is not verified
+     * until there is. NULL: always. */
+    bool (*commit_room)(void *ctx, int n);
     /* Starts the only pass in flight; gr_target_pass_done() when it is done. */
     void (*start_pass)(void *ctx, struct gr_pass *pass);
 };
@@ -38,7 +47,8 @@ struct gr_target_io {
 struct gr_target_counters {
     uint64_t n_pass, n_row;                 /* all passes */
     uint64_t n_tree_round, n_root_round;    /* verdicts with and without a tree */
-    uint64_t n_draft_frame, n_draft_stale, n_draft_late, n_desync, n_resync, n_fallback;
+    uint64_t n_draft_frame, n_draft_stale, n_draft_late, n_reroot, n_desync, n_resync, n_fallback;
+    uint64_t n_probe, n_evicted, n_preempted, n_paused, n_fault, n_cache_hit;
 };
 
 struct gr_target;
@@ -47,15 +57,15 @@ GR_NODISCARD enum gr_status gr_target_create(const struct gr_target_config *conf
                                              struct gr_target **out);
 void gr_target_destroy(struct gr_target *t);
 
-/* A message from the orchestrator (OPEN, CLOSE, PING). The message stays the caller's. */
+/* A message from the orchestrator (OPEN, APPEND, TRUNCATE, CLOSE, PING). The message stays the caller's. */
 void gr_target_on_msg(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns);
 /* A frame from a drafter. GR_EFORMAT or GR_EPROTO: the peer broke the protocol (logged); the caller closes the
  * connection and calls gr_target_on_peer_lost(). */
 GR_NODISCARD enum gr_status gr_target_on_frame(struct gr_target *t, uint32_t peer, const uint8_t *frame, size_t len,
                                                uint64_t now_ns);
 void gr_target_on_peer_lost(struct gr_target *t, uint32_t peer);
-/* The orchestrator is gone: its sessions end. */
-void gr_target_on_orchestrator_lost(struct gr_target *t);
+/* The orchestrator is gone: its turns end; the sessions stay idle for one that opens them again. */
+void gr_target_on_orchestrator_lost(struct gr_target *t, uint64_t now_ns);
 void gr_target_on_pass_done(struct gr_target *t, struct gr_pass *pass, uint64_t now_ns);
 /* Starts a pass when one is due and sends what waited for credit. Returns when to call again at the latest
  * (UINT64_MAX: when something happens). Call it after every batch of events. */

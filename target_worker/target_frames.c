@@ -26,12 +26,53 @@ static void count_desync(struct gr_target *t, struct session *s, uint32_t peer, 
     send_desync(t, peer, h, reason, (uint32_t)s->committed_len);
 }
 
-void target_judge_draft(struct gr_target *t, struct session *s)
+/* Stale: an older epoch, a round before the fence, a replay. Dropped without a word. */
+static bool is_stale(const struct session *s, uint32_t peer, const struct gr_frame_header *h)
 {
-    if (s->draft.base_len != (uint32_t)s->committed_len) {
-        s->draft.valid = false; /* its hash was right when it came, so it is merely late */
+    return s->peer != peer || h->epoch < s->epoch || h->round < s->fence_round || (s->used_round > 0 && h->round <= s->used_round) ||
+           (s->draft.valid && (h->base_len < s->draft.base_len || h->round < s->draft.round)) ||
+           (s->probe.valid && h->round <= s->probe.round);
+}
+
+/* 0: it fits the committed prefix. */
+static enum gr_desync_reason desync_reason(const struct session *s, const struct gr_frame_header *h)
+{
+    if (h->epoch > s->epoch) {
+        return GR_DESYNC_EPOCH;
+    }
+    if (h->base_len > (uint32_t)s->committed_len) {
+        return GR_DESYNC_AHEAD;
+    }
+    return h->base_len < 1 || h->prefix_hash != s->hash[h->base_len] ? GR_DESYNC_HASH : 0;
+}
+
+/* A tree that fits the prefix: for the next pass, or a probe's; behind its base it may still hold below a node. */
+static void take_tree(struct gr_target *t, struct session *s, const struct gr_frame_header *h,
+                      const struct gr_token_tree *tree, uint64_t now_ns)
+{
+    struct walked_tree w = {.valid = true, .round = h->round, .base_len = h->base_len, .arrived_ns = now_ns,
+                            .at_len = (int32_t)h->base_len, .root = -1, .tree = *tree};
+    if (s->asked && h->round == s->asked_round) {
+        const double latency_ns = (double)(now_ns - s->asked_ns);
+        const double drafting_ns = GR_MIN(1e3 * h->flags, latency_ns);
+        gr_spec_econ_latency(&s->econ, latency_ns, true);
+        if (h->flags > 0) { /* what is left of the latency is the wire's and the loops' */
+            s->wire_ns += (s->wire_ns > 0.0 ? 0.1 : 1.0) * (latency_ns - drafting_ns - s->wire_ns);
+        }
+        s->asked = false;
+    }
+    if (s->auto_tree && s->econ.is_root) {
+        s->probe = w;
+        target_judge_probe(t, s);
+        return;
+    }
+    const bool late = h->base_len < (uint32_t)s->committed_len;
+    if (late) {
         s->n_late++;
         t->counters.n_draft_late++;
+    }
+    if (target_walk_tree(s, &w) && (!late || target_has_children(&w))) {
+        s->draft = w;
     }
 }
 
@@ -42,8 +83,8 @@ static enum gr_status on_draft(struct gr_target *t, uint32_t peer, const struct 
     GR_TRY(gr_wire_decode_draft(frame, len, t->config.n_vocab, &tree));
     t->counters.n_draft_frame++;
     struct session *s = target_find(t, h->session);
-    if (s == NULL || (s->state != SESSION_DECODE && s->state != SESSION_PREFILL)) {
-        t->counters.n_draft_stale++; /* the session ended while the tree was on its way */
+    if (s == NULL || s->state == SESSION_IDLE) {
+        t->counters.n_draft_stale++; /* the turn ended while the tree was on its way */
         return GR_OK;
     }
     if (!s->has_peer) {
@@ -51,30 +92,17 @@ static enum gr_status on_draft(struct gr_target *t, uint32_t peer, const struct 
         send_desync(t, peer, h, GR_DESYNC_DETACHED, (uint32_t)s->committed_len);
         return GR_OK;
     }
-    if (s->peer != peer || h->epoch < s->epoch || h->round < s->fence_round) {
+    if (is_stale(s, peer, h)) {
         t->counters.n_draft_stale++;
         return GR_OK;
     }
-    s->n_silent = 0;
-    if (h->epoch > s->epoch) {
-        count_desync(t, s, peer, h, GR_DESYNC_EPOCH);
+    s->silent_ns = 0;
+    const enum gr_desync_reason reason = desync_reason(s, h);
+    if (reason != 0) {
+        count_desync(t, s, peer, h, reason);
         return GR_OK;
     }
-    if (h->base_len > (uint32_t)s->committed_len) {
-        count_desync(t, s, peer, h, GR_DESYNC_AHEAD);
-        return GR_OK;
-    }
-    if (h->prefix_hash != s->hash[h->base_len]) {
-        count_desync(t, s, peer, h, GR_DESYNC_HASH);
-        return GR_OK;
-    }
-    if ((s->draft.valid && h->base_len < s->draft.base_len) || (s->in_pass && h->round == s->pass_draft_round)) {
-        t->counters.n_draft_stale++; /* a replay: the newest one stays, as does the one that is being verified */
-        return GR_OK;
-    }
-    s->draft = (struct pending_draft){.valid = true, .round = h->round, .base_len = h->base_len,
-                                      .arrived_ns = now_ns, .tree = tree};
-    target_judge_draft(t, s);
+    take_tree(t, s, h, &tree, now_ns);
     return GR_OK;
 }
 
@@ -97,68 +125,109 @@ static enum gr_status on_resync(struct gr_target *t, uint32_t peer, const struct
     struct gr_resync r;
     GR_TRY(gr_wire_decode_resync(frame, len, &r));
     struct session *s = target_find(t, h->session);
-    if (s == NULL || s->epoch != h->epoch || s->state == SESSION_FINISHED) {
+    if (s == NULL || s->epoch != h->epoch) {
         send_desync(t, peer, h, GR_DESYNC_UNKNOWN_SESSION, 0);
         return GR_OK;
     }
     t->counters.n_resync++;
-    s->want_draft = true;
-    s->has_peer = true;
-    s->ever_attached = true;
+    s->has_peer = s->ever_attached = true;
     s->peer = peer;
-    s->n_silent = 0;
-    s->draft.valid = false;
+    s->silent_ns = 0;
+    s->asked = s->draft.valid = s->probe.valid = false;
+    s->econ.probing = false;
+    s->cost_told.n_point = 0;
     s->fence_round = s->round + (s->in_pass ? 1 : 0);
-    s->delta_pending = true;
-    s->delta_at = common_length(s, &r);
+    s->peer_len = (int32_t)common_length(s, &r);
+    s->owed = true;
+    if (s->state == SESSION_DECODE && !s->in_pass) {
+        target_begin_round(t, s, now_ns);
+    }
     target_send_deltas(t, s, now_ns);
     return GR_OK;
+}
+
+/* ---- what the drafter is told ---- */
+
+static void note_asked(struct gr_target *t, struct session *s, uint64_t now_ns)
+{
+    s->asked = true;
+    s->asked_round = s->round;
+    s->asked_ns = now_ns;
+    s->silent_ns = s->silent_ns == 0 ? now_ns : s->silent_ns;
+    if (s->mode == GR_SPEC_PROBE) {
+        gr_spec_econ_probe_sent(&s->econ);
+        t->counters.n_probe++;
+        s->mode = GR_SPEC_ROOT; /* nobody waits for it */
+        s->n_want = 0;
+    }
+}
+
+bool target_asks(const struct session *s)
+{
+    return s->state == SESSION_DECODE && !s->in_pass && s->n_want > 0 && !s->draft.valid &&
+           !(s->asked && s->asked_round == s->round);
 }
 
 /* Sends what the drafter is owed, as far as credit goes; the rest follows in a later step. */
 void target_send_deltas(struct gr_target *t, struct session *s, uint64_t now_ns)
 {
-    while (s->delta_pending && s->has_peer) {
-        const uint32_t n_left = (uint32_t)s->committed_len - s->delta_at;
-        const uint32_t n = GR_MIN(n_left, GR_DELTA_ID_MAX);
-        const uint32_t end = s->delta_at + n;
+    while (s->owed && s->has_peer) {
+        const uint32_t at = (uint32_t)s->peer_len;
+        const uint32_t n = GR_MIN((uint32_t)s->committed_len - at, GR_DELTA_ID_MAX);
+        const uint32_t end = at + n;
         const bool last = end == (uint32_t)s->committed_len;
-        const bool wants_tree = last && s->state == SESSION_DECODE && !s->in_pass;
-        const struct gr_frame_header h = {
-            .session = s->id, .epoch = s->epoch, .round = s->round, .base_len = end, .prefix_hash = s->hash[end],
-            .flags = (uint16_t)((last ? GR_DELTA_LAST : 0u) | (wants_tree ? GR_DELTA_DRAFT | GR_DELTA_WANT(GR_NODE_MAX) : 0u))};
+        const bool asks = last && target_asks(s);
+        const unsigned flags = (last ? GR_DELTA_LAST : 0u) | (asks ? GR_DELTA_DRAFT | GR_DELTA_WANT(s->n_want) : 0u);
+        const struct gr_frame_header h = {.session = s->id, .epoch = s->epoch, .round = s->round, .base_len = end,
+                                          .prefix_hash = s->hash[end], .flags = (uint16_t)flags};
         const uint32_t bytes = GR_WIRE_HEADER_BYTES + 8 + 4 * n;
+        if (asks && s->cost_told.n_point == 0) {
+            target_send_cost(t, s);
+        }
         uint8_t *out = t->io.frame_begin(t->io.ctx, s->peer, GR_FRAME_SMALL, bytes);
         if (out == NULL) {
             return;
         }
-        size_t n_bytes = gr_wire_encode_delta(&h, s->delta_at, &s->token[s->delta_at], n, out, bytes);
+        const size_t n_bytes = gr_wire_encode_delta(&h, at, &s->token[at], n, out, bytes);
         t->io.frame_end(t->io.ctx, s->peer, (uint32_t)n_bytes);
-        s->delta_at = end;
-        s->delta_pending = !last;
-        if (wants_tree) {
-            s->verdict_ns = now_ns;
-            s->deadline_ns = now_ns + t->config.round_deadline_ns;
+        s->peer_len = (int32_t)end;
+        s->owed = !last;
+        if (asks) {
+            const uint64_t wait_ns = s->deadline_ns - s->verdict_ns;
+            note_asked(t, s, now_ns);
+            s->deadline_ns = s->mode == GR_SPEC_TREE ? now_ns + wait_ns : s->deadline_ns;
         }
     }
+    s->owed = s->owed && s->has_peer;
 }
 
 void target_send_verdict(struct gr_target *t, struct session *s, const struct gr_frame_header *h,
-                         const struct gr_verdict *v)
+                         const struct gr_verdict *v, uint64_t now_ns)
 {
-    if (!s->has_peer || s->delta_pending) {
+    if (!s->has_peer || s->owed) {
         return; /* nobody listens, or the tokens go with the DELTA that is under way */
+    }
+    if (s->peer_len != (int32_t)h->base_len) {
+        s->owed = target_asks(s); /* it was left out of earlier rounds: a DELTA says it all */
+        target_send_deltas(t, s, now_ns);
+        return;
+    }
+    const bool silent = v->n_want == 0 && v->draft_round == GR_WIRE_ROOT_ONLY && v->finish == GR_FINISH_NONE;
+    if (silent) {
+        return; /* K = 0: the drafter rests */
     }
     const uint32_t bytes = GR_WIRE_HEADER_BYTES + GR_WIRE_VERDICT_BYTES(v->n_path);
     uint8_t *out = t->io.frame_begin(t->io.ctx, s->peer, GR_FRAME_SMALL, bytes);
     if (out == NULL) {
-        /* The drafter does not keep up. The tokens will follow as a DELTA when it does. */
-        s->delta_pending = true;
-        s->delta_at = h->base_len;
+        s->owed = true; /* the drafter does not keep up; the tokens follow as a DELTA when it does */
         return;
     }
-    size_t n = gr_wire_encode_verdict(h, v, out, bytes);
+    const size_t n = gr_wire_encode_verdict(h, v, out, bytes);
     t->io.frame_end(t->io.ctx, s->peer, (uint32_t)n);
+    s->peer_len = s->committed_len;
+    if (v->n_want > 0) {
+        note_asked(t, s, now_ns);
+    }
 }
 
 enum gr_status gr_target_on_frame(struct gr_target *t, uint32_t peer, const uint8_t *frame, size_t len,

@@ -2,15 +2,24 @@
 #ifndef GR_TARGET_WORKER_TARGET_INTERNAL_H
 #define GR_TARGET_WORKER_TARGET_INTERNAL_H
 
+#include "target_worker/cost_table.h"
+#include "target_worker/spec_mode.h"
 #include "target_worker/target.h"
 
-enum session_state { SESSION_FREE, SESSION_QUEUED, SESSION_PREFILL, SESSION_DECODE, SESSION_FINISHED };
+enum session_state { SESSION_FREE, SESSION_QUEUED, SESSION_PREFILL, SESSION_DECODE, SESSION_IDLE };
 
-/* The newest DRAFT of a session, as it came. */
-struct pending_draft {
+/* What a token of the transcript is: it decides which kernels compute its KV (kernels that differ between prompt
+ * chunks and decoding must not be exchanged). The kinds of OPEN's segments. */
+enum token_kind { TOKEN_PROMPT = 0, TOKEN_GENERATED = 1, TOKEN_APPENDED = 2 };
+
+/* A DRAFT's tree, followed along the tokens that were committed since its base: a late tree can be verified below the
+ * node they lead to, and a probe is judged by how far they lead. */
+struct walked_tree {
     bool valid;
     uint32_t round, base_len;
     uint64_t arrived_ns;
+    int32_t at_len; /* committed_len that the root stands for */
+    int16_t root;   /* the node of the last committed token; -1: the tail of the base */
     struct gr_token_tree tree;
 };
 
@@ -20,28 +29,50 @@ struct session {
     uint32_t epoch;
     uint32_t round;       /* the round that is verified next; 0: prefill */
     uint32_t fence_round; /* DRAFTs of earlier rounds are dropped silently */
-    bool in_pass, closing, want_trace;
-    int32_t *token;       /* owned, (n_ctx_max): [prompt | generated ...] */
+    uint32_t used_round;  /* newest round whose DRAFT entered a pass, a copy of it is a replay */
+    uint64_t arrival;     /* order of admission: the youngest is pre-empted first */
+    uint64_t last_used_ns; /* idle since */
+    bool in_pass, closing, has_room, lacks_room, want_trace, single_token, auto_tree;
+    int32_t cut_at;       /* TRUNCATE came during a pass: cut to this when it is done; -1: none */
+    int32_t *token;       /* owned, (n_ctx_max) */
+    uint8_t *kind;        /* owned, (n_ctx_max): enum token_kind */
     uint64_t *hash;       /* owned, (n_ctx_max + 1): hash[len] of the first len tokens */
-    int32_t n_prompt, committed_len, kv_len;
-    int32_t len_max;      /* committed_len may not pass it: prompt + max_tokens, or the context */
+    int32_t committed_len, kv_len;
+    int32_t prefill_end;  /* PREFILL: KV is wanted up to here */
+    bool pick_due;        /* PREFILL: its last row ends a prompt, whose pick is the first token */
+    int32_t len_max;      /* committed_len may not pass it: the turn's max_tokens, or the context */
     struct gr_kv_table table;
     struct gr_sampling sampling;
     struct gr_stop stop;  /* ids; n_new_max is set per pass */
     /* drafter */
     bool want_draft, has_peer, ever_attached;
     uint32_t peer;
-    struct pending_draft draft;
+    int32_t n_node;           /* configured most */
+    int32_t peer_len;         /* tokens the drafter has been told; past a roll-back, where it has to go back to */
+    bool owed;                /* a DELTA from peer_len on waits to be sent */
+    bool asked;               /* a tree was asked for and has not come */
+    uint32_t asked_round;
+    uint64_t asked_ns;
+    uint64_t silent_ns;       /* the first ask since the drafter's last sign of life; 0: none */
+    struct walked_tree draft; /* for the next pass */
+    struct walked_tree probe; /* being judged */
+    int32_t n_fault;
+    /* the round that comes next */
+    enum gr_spec_mode mode;
+    int32_t n_want;
+    const char *reason;       /* why no tree, said once */
     uint64_t deadline_ns;     /* a root-only pass from here on */
-    int32_t n_silent;         /* deadlines in a row that passed without a sign of the drafter */
-    uint64_t verdict_ns;      /* when the last VERDICT left */
-    bool delta_pending;       /* the drafter is owed tokens from delta_at on */
-    uint32_t delta_at;
+    uint64_t verdict_ns;      /* when the last round ended */
+    struct gr_spec_econ econ;
+    double wire_ns;           /* latency less drafting */
+    struct gr_cost cost_told;
+    bool paused;              /* the COMMIT queue is full */
     /* the pass in flight */
     uint8_t node_of_row[GR_NODE_MAX]; /* pass tree node -> node of the DRAFT */
     uint32_t pass_draft_round;
+    bool pass_waited, pass_reroot;
     uint64_t wait_ns;
-    uint32_t n_late, n_desync, n_fallback; /* since the last COMMIT */
+    uint32_t n_late, n_desync, n_fallback, n_reroot; /* since the last COMMIT */
 };
 
 struct gr_target {
@@ -50,27 +81,68 @@ struct gr_target {
     struct gr_kv_pool pool;
     struct session *session; /* owned, (n_session_max) */
     struct gr_pass pass;
+    struct gr_pass_load pass_load;
+    int32_t pass_prefill_rows;
     bool pass_in_flight;
-    int next_slot; /* where the next pass starts looking, for fairness */
+    int next_slot;           /* where the next pass starts looking, for fairness */
+    uint64_t n_arrival;
+    double prefill_credit_ns; /* time that prompt chunks may still take of the decoding sessions' */
+    struct gr_cost_table cost;
+    struct gr_spec_econ econ; /* of all sessions: seeds a new one */
     struct gr_target_counters counters;
 };
 
-#define GR_SILENT_MAX 3 /* then the drafter is taken for gone, until it speaks again */
+#define GR_SILENT_DEADLINES 3 /* as long without the tree that was asked for: the drafter is taken for gone */
 
 struct session *target_find(struct gr_target *t, uint64_t id);
-void target_free_session(struct gr_target *t, struct session *s);
 void target_send_error(struct gr_target *t, uint64_t session, enum gr_status code, const char *text);
 /* The drafter of this session is gone or unusable: root-only from here on. */
 void target_drop_drafter(struct gr_target *t, struct session *s, const char *reason);
 
+/* target_session.c */
+void target_open(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns);
+void target_append(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns);
+void target_truncate(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns);
+void target_close(struct gr_target *t, uint64_t id);
+void target_free_session(struct gr_target *t, struct session *s);
+/* The turn is over: KV stays, the reservation does not. */
+void target_go_idle(struct gr_target *t, struct session *s, uint64_t now_ns);
+/* Forgets tokens past len: KV, trees, what the drafter was told. */
+void target_cut(struct gr_target *t, struct session *s, int32_t len);
+void target_admit_queued(struct gr_target *t, uint64_t now_ns);
+/* Blocks for n_token tokens: evicts idle sessions, then pre-empts younger ones. False: not now. */
+bool target_make_room(struct gr_target *t, struct session *s, int32_t n_token);
+
 /* target_frames.c */
 void target_send_verdict(struct gr_target *t, struct session *s, const struct gr_frame_header *h,
-                         const struct gr_verdict *v);
+                         const struct gr_verdict *v, uint64_t now_ns);
 void target_send_deltas(struct gr_target *t, struct session *s, uint64_t now_ns);
-/* Judges the pending draft against the session as it is now; drops it when it does not fit. */
-void target_judge_draft(struct gr_target *t, struct session *s);
+/* A tree is wanted for the round that comes, and has not been asked for. */
+bool target_asks(const struct session *s);
+
+/* target_round.c */
+/* Decides what the next round is, and until when it waits. */
+void target_begin_round(struct gr_target *t, struct session *s, uint64_t now_ns);
+/* The prefix has its KV: the session decodes, and asks for a tree when one is wanted. */
+void target_resume(struct gr_target *t, struct session *s, uint64_t now_ns);
+bool target_waits(const struct session *s, uint64_t now_ns);
+void target_note_silence(struct gr_target *t, struct session *s, uint64_t now_ns);
+/* Follows the tokens committed since w->at_len; false: they leave the tree (it is then no longer valid). */
+bool target_walk_tree(const struct session *s, struct walked_tree *w);
+/* Nodes below the root that may still be committed, at most n_max; node_of[i]: node i's number in the DRAFT. */
+void target_subtree(const struct walked_tree *w, int32_t depth_max, int32_t n_max, struct gr_token_tree *to,
+                    uint8_t node_of[GR_NODE_MAX]);
+bool target_has_children(const struct walked_tree *w); /* of the root */
+void target_judge_probe(struct gr_target *t, struct session *s);
+/* What a pass costs with this session's n_row rows and the other decoding sessions' usual ones. */
+double target_pass_ns(const struct gr_target *t, const struct session *s, int32_t n_row);
+void target_send_cost(struct gr_target *t, struct session *s);
 
 /* target_pass.c */
 uint64_t target_start_pass(struct gr_target *t, uint64_t now_ns);
+static inline int32_t target_n_new_left(const struct session *s)
+{
+    return s->len_max - s->committed_len;
+}
 
 #endif

@@ -6,184 +6,297 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* Attached, or wanted and not yet given up on. */
-static bool expects_drafter(const struct session *s)
-{
-    return s->want_draft && (s->has_peer || !s->ever_attached);
-}
+/* ---- the rows of a pass ---- */
 
-static bool waits_for_draft(const struct session *s, uint64_t now_ns)
+static struct gr_pass_seq *begin_seq(struct gr_target *t, struct session *s)
 {
-    return expects_drafter(s) && !s->draft.valid && now_ns < s->deadline_ns;
-}
-
-static int32_t n_new_left(const struct session *s)
-{
-    return s->len_max - s->committed_len;
-}
-
-/* Nodes too deep to be committed are left out: neither their KV nor their pick could count. Keeps the order. */
-static void trim_tree(const struct gr_token_tree *from, int32_t depth_max, struct gr_token_tree *to,
-                      uint8_t node_of_row[GR_NODE_MAX])
-{
-    int16_t new_index[GR_NODE_MAX];
-    to->n = 0;
-    for (int i = 0; i < from->n; i++) {
-        new_index[i] = -1;
-        if (gr_tree_depth(from, i) > depth_max) {
-            continue;
-        }
-        new_index[i] = (int16_t)to->n;
-        to->token[to->n] = from->token[i];
-        to->parent[to->n] = from->parent[i] < 0 ? (int16_t)-1 : new_index[from->parent[i]];
-        node_of_row[to->n] = (uint8_t)i;
-        to->n++;
-    }
-}
-
-static void begin_seq(struct gr_target *t, struct session *s, struct gr_pass_seq *q)
-{
+    struct gr_pass_seq *q = &t->pass.seq[t->pass.n_seq++];
     const int slot = (int)(s - t->session);
     q->session = slot;
     q->table = &s->table;
     q->sampling = s->sampling;
     q->stop = s->stop;
-    q->stop.n_new_max = n_new_left(s);
-    q->want_gap = false;
+    q->stop.n_new_max = target_n_new_left(s);
+    q->want_gap = q->replay = false;
     q->gap = 0.0f;
+    q->tree.n = 0;
     for (int b = 0; b < GR_SCRATCH_BLOCKS; b++) {
         q->scratch_block[b] = t->config.n_pool_block + slot * GR_SCRATCH_BLOCKS + b;
     }
     s->in_pass = true;
+    return q;
 }
 
-/* Room in the pool for every row that the pass may commit. Admission reserved it, so it cannot fail. */
+/* Room in the pool for every row that the pass may commit. It was reserved, so it cannot fail. */
 static void grow_table(struct gr_target *t, struct session *s, int32_t n_token)
 {
     enum gr_status st = gr_kv_table_grow(&t->pool, &s->table, n_token);
     GR_ASSERT(st == GR_OK);
 }
 
-/* A deadline passed without a tree. A drafter that never came is not waited for again until it attaches; one that has
- * gone silent is dropped, or every round would wait for it in vain. A late tree is a sign of life. */
-static void note_silence(struct gr_target *t, struct session *s)
+/* The tree that was waited for is not there: root-only, and the next one is given more time. */
+static void go_without(struct session *s, uint64_t now_ns)
 {
-    s->ever_attached = true;
-    if (s->has_peer && ++s->n_silent >= GR_SILENT_MAX) {
-        target_drop_drafter(t, s, "no tree for three rounds");
+    if (s->has_peer && s->asked) {
+        gr_spec_econ_latency(&s->econ, (double)(now_ns - s->asked_ns), false);
+    } else if (!s->has_peer) {
+        s->ever_attached = true; /* one that has not come yet is not waited for again until it attaches */
     }
+}
+
+static int32_t tree_rows_max(const struct session *s)
+{
+    return s->mode == GR_SPEC_TREE && s->draft.valid ? GR_MIN(s->draft.tree.n, s->n_want) : 0;
+}
+
+/* Tokens that may have KV after a decode pass of this session. */
+static int32_t decode_tokens(const struct session *s)
+{
+    return s->committed_len + GR_MAX(GR_MIN(tree_rows_max(s), target_n_new_left(s) - 1), 0);
 }
 
 static void add_decode(struct gr_target *t, struct session *s, uint64_t now_ns)
 {
-    struct gr_pass_seq *q = &t->pass.seq[t->pass.n_seq++];
-    begin_seq(t, s, q);
+    struct gr_pass_seq *q = begin_seq(t, s);
     q->pos0 = s->committed_len - 1;
     q->tail = s->token[q->pos0];
     q->token = &s->token[q->pos0];
-    q->tree.n = 0;
     s->pass_draft_round = GR_WIRE_ROOT_ONLY;
-    s->wait_ns = (s->draft.valid ? s->draft.arrived_ns : now_ns) - s->verdict_ns;
-    if (s->draft.valid) {
-        trim_tree(&s->draft.tree, n_new_left(s) - 1, &q->tree, s->node_of_row);
-        s->pass_draft_round = s->draft.round;
+    s->pass_waited = s->mode == GR_SPEC_TREE;
+    s->pass_reroot = false;
+    s->wait_ns = 0;
+    if (s->pass_waited) {
+        const uint64_t until_ns = s->draft.valid ? s->draft.arrived_ns : now_ns;
+        s->wait_ns = until_ns > s->verdict_ns ? until_ns - s->verdict_ns : 0;
+    }
+    if (s->pass_waited && s->draft.valid) {
+        target_subtree(&s->draft, target_n_new_left(s) - 1, s->n_want, &q->tree, s->node_of_row);
+        s->used_round = GR_MAX(s->used_round, s->draft.round);
+        if (q->tree.n > 0) {
+            s->pass_draft_round = s->draft.round;
+            s->pass_reroot = s->draft.root >= 0;
+        }
         s->draft.valid = false;
-    } else if (expects_drafter(s)) {
-        note_silence(t, s);
+    } else if (s->pass_waited) {
+        go_without(s, now_ns);
     }
     q->kind = q->tree.n > 0 ? GR_PASS_TREE : GR_PASS_ROOT;
-    if (q->kind == GR_PASS_ROOT) {
-        s->pass_draft_round = GR_WIRE_ROOT_ONLY;
-    }
     q->want_gap = s->want_trace && q->kind == GR_PASS_ROOT;
     q->n_row = q->tree.n + 1;
-    grow_table(t, s, q->pos0 + 1 + GR_MIN(q->tree.n, n_new_left(s) - 1));
+    grow_table(t, s, q->pos0 + 1 + GR_MIN(q->tree.n, target_n_new_left(s) - 1));
     t->pass.n_row += q->n_row;
+    t->pass_load = gr_pass_load_add(&t->pass_load, q->n_row, s->committed_len);
 }
 
-/* Where the prompt chunk that is next ends: chunks are aligned to absolute positions. */
+static bool is_generated(const struct session *s, int32_t pos)
+{
+    return s->kind[pos] == TOKEN_GENERATED;
+}
+
+/* Where the chunk that is next ends: chunks of prompts are aligned to absolute positions, and generated tokens are not
+ * mixed with them. */
 static int32_t chunk_end(const struct gr_target *t, const struct session *s)
 {
     const int32_t chunk = t->config.prefill_chunk;
-    return GR_MIN((s->kv_len / chunk + 1) * chunk, s->n_prompt);
+    const int32_t most = GR_MIN((s->kv_len / chunk + 1) * chunk, s->prefill_end);
+    int32_t end = s->kv_len + 1;
+    while (end < most && is_generated(s, end) == is_generated(s, s->kv_len)) {
+        end++;
+    }
+    return end;
 }
 
-static void add_prefill(struct gr_target *t, struct session *s)
+static void add_prefill(struct gr_target *t, struct session *s, int32_t end)
 {
-    struct gr_pass_seq *q = &t->pass.seq[t->pass.n_seq++];
-    begin_seq(t, s, q);
-    const int32_t end = chunk_end(t, s);
+    struct gr_pass_seq *q = begin_seq(t, s);
     q->kind = GR_PASS_PREFILL;
     q->pos0 = s->kv_len;
     q->n_row = end - s->kv_len;
-    q->token = &s->token[q->pos0];
-    q->want_pick = end == s->n_prompt;
+    q->token = &s->token[s->kv_len];
+    q->replay = is_generated(s, s->kv_len);
+    q->want_pick = s->pick_due && end == s->prefill_end;
+    s->wait_ns = 0;
     grow_table(t, s, end);
     t->pass.n_row += q->n_row;
+    t->pass_load = gr_pass_load_add(&t->pass_load, q->n_row, end);
 }
 
-/* Fills the pass: sessions with trees (or without drafters) first, then prompt chunks in what is left. */
-static void fill_pass(struct gr_target *t, uint64_t now_ns)
+/* ---- who takes part ---- */
+
+static bool commit_room(struct gr_target *t, struct session *s, int n_commit)
+{
+    const bool room = t->io.commit_room == NULL || t->io.commit_room(t->io.ctx, n_commit + 1);
+    t->counters.n_paused += !room && !s->paused;
+    s->paused = !room;
+    return room;
+}
+
+/* KV tokens that this pass would give a session; 0: it takes no part. */
+static int32_t tokens_wanted(const struct gr_target *t, const struct session *s, uint64_t now_ns)
+{
+    if (s->state == SESSION_DECODE) {
+        return target_waits(s, now_ns) ? 0 : decode_tokens(s);
+    }
+    return s->state == SESSION_PREFILL ? chunk_end(t, s) : 0;
+}
+
+/* Blocks that could not be had are taken from idle and from younger sessions, for the oldest first. Before the pass is
+ * filled: a session that is in it cannot be pre-empted. */
+static void press_for_room(struct gr_target *t, int n_short, uint64_t now_ns)
+{
+    for (; n_short > 0; n_short--) {
+        struct session *oldest = NULL;
+        for (int i = 0; i < t->config.n_session_max; i++) {
+            struct session *s = &t->session[i];
+            if (s->lacks_room && tokens_wanted(t, s, now_ns) > 0 && (oldest == NULL || s->arrival < oldest->arrival)) {
+                oldest = s;
+            }
+        }
+        if (oldest == NULL) {
+            return;
+        }
+        oldest->lacks_room = false;
+        oldest->has_room = target_make_room(t, oldest, tokens_wanted(t, oldest, now_ns));
+    }
+}
+
+static void claim_room(struct gr_target *t, uint64_t now_ns)
+{
+    int n_short = 0;
+    for (int i = 0; i < t->config.n_session_max; i++) {
+        struct session *s = &t->session[i];
+        const int32_t n_token = tokens_wanted(t, s, now_ns);
+        s->has_room = n_token > 0 && gr_kv_table_reserve(&t->pool, &s->table, n_token) == GR_OK;
+        s->lacks_room = n_token > 0 && !s->has_room;
+        n_short += s->lacks_room;
+    }
+    press_for_room(t, n_short, now_ns);
+}
+
+/* Decoding sessions first; prompt chunks fill what is left, and at least one chunk always fits. */
+static void fill_pass(struct gr_target *t, bool with_prefill, uint64_t now_ns)
 {
     const struct gr_target_config *c = &t->config;
-    int32_t n_pick = 0;
-    t->pass.n_seq = 0;
-    t->pass.n_row = 0;
+    int n_pick = 0;
+    int n_commit = 0;
+    t->pass.n_seq = t->pass.n_row = 0;
+    t->pass_load = (struct gr_pass_load){0};
+    t->pass_prefill_rows = 0;
+    claim_room(t, now_ns);
     for (int i = 0; i < c->n_session_max; i++) {
         struct session *s = &t->session[(t->next_slot + i) % c->n_session_max];
-        if (s->state != SESSION_DECODE || waits_for_draft(s, now_ns)) {
-            continue;
-        }
-        const int32_t n_row = s->draft.valid ? s->draft.tree.n + 1 : 1;
-        if (t->pass.n_row + n_row <= c->n_row_max - c->prefill_chunk && n_pick + n_row <= c->n_out_max - 1) {
+        const int n_row = tree_rows_max(s) + 1;
+        if (s->state == SESSION_DECODE && s->has_room && t->pass.n_row + n_row <= c->n_row_max - c->prefill_chunk &&
+            n_pick + n_row <= c->n_out_max - 1 && commit_room(t, s, n_commit)) {
             add_decode(t, s, now_ns);
             n_pick += n_row;
+            n_commit++;
         }
     }
-    for (int i = 0; i < c->n_session_max; i++) {
+    for (int i = 0; with_prefill && i < c->n_session_max; i++) {
         struct session *s = &t->session[(t->next_slot + i) % c->n_session_max];
-        if (s->state == SESSION_PREFILL && t->pass.n_row + chunk_end(t, s) - s->kv_len <= c->n_row_max &&
-            n_pick + 1 <= c->n_out_max) {
-            add_prefill(t, s);
+        if (s->state != SESSION_PREFILL || !s->has_room) {
+            continue;
+        }
+        const int32_t end = chunk_end(t, s);
+        if (t->pass.n_row + end - s->kv_len <= c->n_row_max && n_pick + 1 <= c->n_out_max &&
+            commit_room(t, s, n_commit)) {
+            t->pass_prefill_rows += end - s->kv_len;
+            add_prefill(t, s, end);
             n_pick++;
+            n_commit++;
         }
     }
     t->next_slot = (t->next_slot + 1) % c->n_session_max;
 }
 
+/* ---- when it starts ---- */
+
+struct readiness {
+    bool decoding, ready, waiting, prefill;
+    uint64_t wake_ns; /* deadline of the first that waits for its tree */
+    uint64_t go_ns;   /* those that are ready wait for the others no longer */
+};
+
+/* A session that is ready is held up for others' trees by at most a quarter of a root-only round; where the size of the
+ * trees is fixed, whatever it costs, by the deadline that it would have waited itself. */
+static uint64_t gather_until(const struct session *s)
+{
+    const uint64_t since_ns = s->draft.valid ? GR_MAX(s->draft.arrived_ns, s->verdict_ns) : s->verdict_ns;
+    if (s->mode == GR_SPEC_TREE && !s->auto_tree) {
+        return s->deadline_ns;
+    }
+    return since_ns + (uint64_t)(0.25 * s->econ.root_ns);
+}
+
+static struct readiness look_around(const struct gr_target *t, uint64_t now_ns)
+{
+    struct readiness r = {.wake_ns = UINT64_MAX, .go_ns = UINT64_MAX};
+    for (int i = 0; i < t->config.n_session_max; i++) {
+        const struct session *s = &t->session[i];
+        r.prefill = r.prefill || s->state == SESSION_PREFILL;
+        if (s->state == SESSION_DECODE) {
+            r.decoding = true;
+            if (target_waits(s, now_ns)) {
+                r.waiting = true;
+                r.wake_ns = GR_MIN(r.wake_ns, s->deadline_ns);
+            }
+        }
+    }
+    for (int i = 0; i < t->config.n_session_max; i++) {
+        const struct session *s = &t->session[i];
+        if (s->state == SESSION_DECODE && !target_waits(s, now_ns)) {
+            r.ready = true;
+            r.go_ns = GR_MIN(r.go_ns, gather_until(s));
+        }
+    }
+    return r;
+}
+
+/* Prompt chunks may take prefill_share of the time that decoding sessions lose to them. */
+static bool prefill_allowed(const struct gr_target *t, const struct readiness *r)
+{
+    return r->prefill && (!r->decoding || t->config.prefill_share <= 0.0 || t->prefill_credit_ns >= 0.0);
+}
+
 uint64_t target_start_pass(struct gr_target *t, uint64_t now_ns)
 {
-    bool ready = false;
-    bool prefill = false;
-    uint64_t wake_ns = UINT64_MAX; /* deadline of the first that waits for its tree */
-    uint64_t first_ns = UINT64_MAX; /* of the first of all */
-    for (int i = 0; i < t->config.n_session_max; i++) {
-        struct session *s = &t->session[i];
-        if (s->state == SESSION_DECODE) {
-            first_ns = GR_MIN(first_ns, s->deadline_ns);
-        }
-        if (s->state == SESSION_DECODE && waits_for_draft(s, now_ns)) {
-            wake_ns = GR_MIN(wake_ns, s->deadline_ns);
-        } else {
-            ready = ready || s->state == SESSION_DECODE;
-        }
-        prefill = prefill || s->state == SESSION_PREFILL;
+    const struct readiness r = look_around(t, now_ns);
+    const bool prefill = prefill_allowed(t, &r);
+    if (!prefill && !r.ready) {
+        return r.wake_ns;
     }
-    /* A pass starts when every decoding session has its tree, or at the deadline of the first; prompt chunks do
-     * not wait, and take along whoever is ready. */
-    if (!prefill && !ready) {
-        return wake_ns;
+    /* A pass starts when every decoding session has its tree, or has waited long enough; prompt chunks do not wait, and
+     * take along whoever is ready. */
+    if (!prefill && r.waiting && now_ns < r.go_ns) {
+        return GR_MIN(r.go_ns, r.wake_ns);
     }
-    if (!prefill && wake_ns != UINT64_MAX && now_ns < first_ns) {
-        return first_ns;
+    fill_pass(t, prefill, now_ns);
+    if (t->pass.n_seq == 0 && r.prefill && !prefill) {
+        fill_pass(t, true, now_ns); /* those that decode lack blocks: prompts take nothing from them */
     }
-    fill_pass(t, now_ns);
     if (t->pass.n_seq == 0) {
-        return wake_ns;
+        return r.wake_ns;
     }
     t->pass_in_flight = true;
     t->io.start_pass(t->io.ctx, &t->pass);
     return UINT64_MAX;
+}
+
+static void account_pass(struct gr_target *t)
+{
+    const struct gr_pass *p = &t->pass;
+    const double ns = (double)(p->forward_ns + p->sample_ns + p->commit_ns);
+    const double share = t->config.prefill_share;
+    if (ns > 0.0) {
+        gr_cost_table_observe(&t->cost, &t->pass_load, ns);
+    }
+    if (share <= 0.0) {
+        return;
+    }
+    const double prefill_ns = p->n_row > 0 ? ns * t->pass_prefill_rows / p->n_row : 0.0;
+    t->prefill_credit_ns += (ns - prefill_ns) * share / (1.0 - share) - prefill_ns;
+    t->prefill_credit_ns = GR_MIN(t->prefill_credit_ns, 0.0); /* nothing is saved up while there are no prompts */
 }
 
 /* ---- what came back ---- */
@@ -191,6 +304,7 @@ uint64_t target_start_pass(struct gr_target *t, uint64_t now_ns)
 static void append_token(struct session *s, int32_t token)
 {
     s->token[s->committed_len] = token;
+    s->kind[s->committed_len] = TOKEN_GENERATED;
     s->hash[s->committed_len + 1] = gr_hash_extend(s->hash[s->committed_len], token);
     s->committed_len++;
 }
@@ -209,19 +323,21 @@ static void count_round(struct gr_target *t, const struct session *s, const stru
                       t->pool.n_free, t->pool.n_block);
 }
 
-static void send_commit(struct gr_target *t, struct session *s, const struct gr_pass_seq *q, int32_t base_len)
+static void send_commit(struct gr_target *t, struct session *s, const struct gr_pass_seq *q, uint32_t round,
+                        int32_t base_len)
 {
     const struct gr_pass *p = &t->pass;
     int32_t parents[GR_NODE_MAX];
     int32_t path[GR_NODE_MAX];
     struct gr_msg m = {
-        .type = GR_MSG_COMMIT, .session = s->id, .epoch = s->epoch, .round = s->round,
+        .type = GR_MSG_COMMIT, .session = s->id, .epoch = s->epoch, .round = round,
         .keep_len = (uint32_t)base_len, .final_len = (uint32_t)s->committed_len,
         .ids = {.p = &s->token[base_len], .n = (uint32_t)(s->committed_len - base_len)},
         .hash = s->hash[s->committed_len], .finish = (uint32_t)q->walk.finish,
         .n_draft = (uint32_t)q->tree.n, .n_accepted = (uint32_t)q->walk.n_accepted,
         .gap = (double)q->gap, .wait_ns = s->wait_ns, .verify_ns = p->forward_ns, .host_ns = p->sample_ns + p->commit_ns,
         .n_row = (uint32_t)p->n_row, .n_late = s->n_late, .n_desync = s->n_desync, .n_fallback = s->n_fallback,
+        .n_reroot = s->n_reroot,
     };
     if (s->want_trace && q->kind == GR_PASS_TREE) {
         for (int i = 0; i < q->tree.n; i++) {
@@ -234,47 +350,110 @@ static void send_commit(struct gr_target *t, struct session *s, const struct gr_
         m.tree_parents = (struct gr_msg_ids){.p = parents, .n = (uint32_t)q->tree.n};
         m.path = (struct gr_msg_ids){.p = path, .n = (uint32_t)q->walk.n_path};
     }
-    s->n_late = s->n_desync = s->n_fallback = 0;
+    s->n_late = s->n_desync = s->n_fallback = s->n_reroot = 0;
     t->io.send_msg(t->io.ctx, &m);
 }
 
-static void send_round_verdict(struct gr_target *t, struct session *s, const struct gr_pass_seq *q,
-                               int32_t base_len)
+static void send_round_verdict(struct gr_target *t, struct session *s, const struct gr_pass_seq *q, uint32_t round,
+                               int32_t base_len, uint64_t now_ns)
 {
-    const struct gr_frame_header h = {.session = s->id, .epoch = s->epoch, .round = s->round,
+    const struct gr_frame_header h = {.session = s->id, .epoch = s->epoch, .round = round,
                                       .base_len = (uint32_t)base_len, .prefix_hash = s->hash[s->committed_len]};
     struct gr_verdict v = {.draft_round = s->pass_draft_round, .keep_len = (uint32_t)base_len,
                            .final_len = (uint32_t)s->committed_len, .bonus = q->walk.bonus,
                            .kind = GR_VERDICT_PLAIN, .finish = (uint8_t)q->walk.finish,
                            .n_path = (uint8_t)q->walk.n_path,
-                           .n_want = q->walk.finish == GR_FINISH_NONE ? GR_NODE_MAX : 0};
+                           .n_want = (uint8_t)(target_asks(s) ? s->n_want : 0)};
     for (int i = 0; i < q->walk.n_path; i++) {
         v.node[i] = s->node_of_row[q->walk.node[i]];
     }
-    target_send_verdict(t, s, &h, &v);
+    target_send_verdict(t, s, &h, &v, now_ns);
+}
+
+/* Does the verdict hold together: a descent in the tree, each step the target's own pick? A break means that memory or
+ * code is broken: nothing of the round is used. */
+static bool walk_is_sound(const struct session *s, const struct gr_pass_seq *q)
+{
+    const struct gr_walk *w = &q->walk;
+    int parent = -1;
+    if (w->n_path < 0 || w->n_path > q->tree.n || w->n_path + 1 > target_n_new_left(s) ||
+        s->kv_len != s->committed_len - 1) {
+        return false;
+    }
+    for (int i = 0; i < w->n_path; i++) {
+        const int node = w->node[i];
+        if (node <= parent || node >= q->tree.n || q->tree.parent[node] != parent ||
+            q->pick[parent + 1] != q->tree.token[node]) {
+            return false;
+        }
+        parent = node;
+    }
+    return w->bonus == q->pick[parent + 1];
+}
+
+static void note_fault(struct gr_target *t, struct session *s, uint64_t now_ns)
+{
+    s->n_fault++;
+    t->counters.n_fault++;
+    gr_kv_table_truncate(&t->pool, &s->table, s->kv_len);
+    target_begin_round(t, s, now_ns);
+}
+
+static void learn_round(struct gr_target *t, struct session *s, const struct gr_pass_seq *q, int n_token,
+                        uint64_t now_ns)
+{
+    const struct gr_pass *p = &t->pass;
+    const double round_ns = (double)(now_ns - s->verdict_ns);
+    const double pass_ns = (double)(p->forward_ns + p->sample_ns + p->commit_ns);
+    gr_spec_econ_round(&s->econ, s->pass_waited, n_token, round_ns, pass_ns, (double)s->wait_ns);
+    gr_spec_econ_round(&t->econ, s->pass_waited, n_token, round_ns, pass_ns, (double)s->wait_ns);
+    t->econ.latency_ns = s->econ.latency_ns;
+    count_round(t, s, q);
+}
+
+/* Trees that came during the pass, or that are only followed. */
+static void settle_trees(struct gr_target *t, struct session *s, int32_t base_len)
+{
+    if (s->draft.valid) {
+        const bool in_time = s->draft.at_len == base_len && s->draft.root < 0;
+        if (!target_walk_tree(s, &s->draft) || !target_has_children(&s->draft)) {
+            s->draft.valid = false;
+        }
+        s->n_late += in_time;
+        t->counters.n_draft_late += in_time;
+    }
+    target_judge_probe(t, s);
 }
 
 /* Commits the walk: path, then bonus. KV stands for the tail and the path; the bonus is the new tail. */
 static void apply_walk(struct gr_target *t, struct session *s, const struct gr_pass_seq *q, uint64_t now_ns)
 {
     const int32_t base_len = s->committed_len;
+    const bool prefill = q->kind == GR_PASS_PREFILL;
     for (int i = 0; i < q->walk.n_path; i++) {
         append_token(s, q->tree.token[q->walk.node[i]]);
     }
     append_token(s, q->walk.bonus);
     s->kv_len = s->committed_len - 1;
     gr_kv_table_truncate(&t->pool, &s->table, s->kv_len);
-    if (s->round > 0) {
-        count_round(t, s, q);
+    s->n_reroot += s->pass_reroot && !prefill;
+    t->counters.n_reroot += s->pass_reroot && !prefill;
+    if (!prefill) {
+        learn_round(t, s, q, s->committed_len - base_len, now_ns);
     }
-    s->verdict_ns = now_ns;
-    s->deadline_ns = now_ns + t->config.round_deadline_ns;
-    send_round_verdict(t, s, q, base_len);
-    send_commit(t, s, q, base_len);
-    s->round++;
-    s->state = q->walk.finish != GR_FINISH_NONE ? SESSION_FINISHED : SESSION_DECODE;
-    if (s->draft.valid) {
-        target_judge_draft(t, s); /* came during the pass: its base may have moved */
+    settle_trees(t, s, base_len);
+    const uint32_t round = s->round++;
+    if (q->walk.finish != GR_FINISH_NONE) {
+        target_go_idle(t, s, now_ns);
+        s->n_want = 0;
+    } else {
+        s->state = SESSION_DECODE;
+        target_begin_round(t, s, now_ns);
+    }
+    send_round_verdict(t, s, q, round, base_len, now_ns);
+    send_commit(t, s, q, prefill ? 0 : round, base_len);
+    if (s->econ.n_tree % 16 == 8 || s->econ.n_root % 64 == 8) {
+        target_send_cost(t, s);
     }
 }
 
@@ -284,11 +463,27 @@ static void finish_prefill_chunk(struct gr_target *t, struct session *s, const s
     s->kv_len += q->n_row;
     if (q->want_pick) {
         s->pass_draft_round = GR_WIRE_ROOT_ONLY;
+        s->pass_waited = s->pass_reroot = false;
         apply_walk(t, s, q, now_ns);
-    } else {
-        const struct gr_msg m = {.type = GR_MSG_PROGRESS, .session = s->id, .usable_len = (uint32_t)s->kv_len};
-        t->io.send_msg(t->io.ctx, &m);
+        return;
     }
+    const struct gr_msg m = {.type = GR_MSG_PROGRESS, .session = s->id, .usable_len = (uint32_t)s->kv_len};
+    t->io.send_msg(t->io.ctx, &m);
+    if (s->kv_len >= s->prefill_end) {
+        target_resume(t, s, now_ns);
+    }
+}
+
+/* A pass that failed: a session that brought a tree tries again without; one that did not is given up. */
+static void fail_seq(struct gr_target *t, struct session *s, const struct gr_pass_seq *q, enum gr_status status,
+                     uint64_t now_ns)
+{
+    if (q->kind == GR_PASS_TREE) {
+        note_fault(t, s, now_ns);
+        return;
+    }
+    target_send_error(t, s->id, status, "the pass failed; see the target's log");
+    target_free_session(t, s);
 }
 
 static void finish_seq(struct gr_target *t, struct gr_pass_seq *q, enum gr_status status, uint64_t now_ns)
@@ -298,11 +493,18 @@ static void finish_seq(struct gr_target *t, struct gr_pass_seq *q, enum gr_statu
     if (s->closing) {
         target_free_session(t, s);
     } else if (status != GR_OK) {
-        target_send_error(t, s->id, status, "the pass failed; see the target's log");
-        target_free_session(t, s);
+        fail_seq(t, s, q, status, now_ns);
+    } else if (s->cut_at >= 0) { /* TRUNCATE came meanwhile: the round does not count */
+        const int32_t len = GR_MIN(s->cut_at, s->committed_len);
+        s->kv_len = q->kind == GR_PASS_PREFILL ? s->kv_len + q->n_row : s->kv_len;
+        s->cut_at = -1;
+        gr_kv_table_truncate(&t->pool, &s->table, s->kv_len);
+        target_cut(t, s, len);
+        target_go_idle(t, s, now_ns);
     } else if (q->kind == GR_PASS_PREFILL) {
-        q->tree.n = 0;
         finish_prefill_chunk(t, s, q, now_ns);
+    } else if (!walk_is_sound(s, q)) {
+        note_fault(t, s, now_ns);
     } else {
         apply_walk(t, s, q, now_ns);
     }
@@ -314,6 +516,7 @@ void gr_target_on_pass_done(struct gr_target *t, struct gr_pass *pass, uint64_t 
     t->pass_in_flight = false;
     t->counters.n_pass++;
     t->counters.n_row += (uint64_t)pass->n_row;
+    account_pass(t);
     for (int i = 0; i < pass->n_seq; i++) {
         finish_seq(t, &pass->seq[i], pass->status, now_ns);
     }

@@ -1,15 +1,21 @@
 #include "target_worker/worker.h"
 
+#include "common/clock.h"
 #include "common/log.h"
 #include "model/kv_size.h"
 #include "model/llama.h"
 #include "model/tokenizer.h"
+#include "target_worker/calibrate.h"
 #include "target_worker/target.h"
 #include "target_worker/verifier.h"
 #include "transport/worker_io.h"
 
 #include <stdlib.h>
 
+#define ADMIT_TOKENS 320      /* room beyond the prompt that admission reserves */
+#define CALIBRATE_NS (60 * GR_MS)
+#define COMMIT_BYTES_MAX 4096 /* of an encoded COMMIT, trace included */
+#define OTHER_BYTES_MAX 65536 /* of the other messages that may be queued between two passes */
 #define PREFILL_CHUNK 256 /* rows; part of numerics_id where prefill has kernels of its own */
 
 struct worker {
@@ -35,6 +41,11 @@ static void frame_end(void *ctx, uint32_t peer, uint32_t bytes)
 static void send_msg(void *ctx, const struct gr_msg *m)
 {
     gr_worker_io_send_msg(((struct worker *)ctx)->io, m);
+}
+
+static bool commit_room(void *ctx, int n)
+{
+    return gr_worker_io_msg_room(((struct worker *)ctx)->io) >= OTHER_BYTES_MAX + (size_t)n * COMMIT_BYTES_MAX;
 }
 
 static void compute_pass(void *arg)
@@ -104,13 +115,18 @@ static enum gr_status create_model(struct worker *w, const struct gr_target_opti
 
 static enum gr_status create_machine(struct worker *w, const struct gr_target_options *o, int32_t n_vocab)
 {
+    struct gr_cost_table cost;
     const struct gr_target_config c = {
         .n_session_max = o->n_session_max, .n_ctx_max = w->lm->n_ctx_max, .n_vocab = n_vocab,
         .n_row_max = w->lm->n_row_max, .n_out_max = w->lm->n_out_max, .prefill_chunk = PREFILL_CHUNK,
-        .n_pool_block = w->lm->n_pool_block, .round_deadline_ns = o->round_deadline_ns};
+        .n_pool_block = w->lm->n_pool_block, .round_deadline_ns = o->round_deadline_ns,
+        .admit_tokens = ADMIT_TOKENS, .prefill_share = o->prefill_share, .cost = &cost};
     const struct gr_target_io io = {.ctx = w, .frame_begin = frame_begin, .frame_end = frame_end,
-                                    .send_msg = send_msg, .start_pass = start_pass};
+                                    .send_msg = send_msg, .commit_room = commit_room, .start_pass = start_pass};
     GR_TRY(gr_verifier_create(w->lm, o->n_session_max, &w->verifier));
+    GR_TRY(gr_calibrate(&(struct gr_calibration){.verifier = w->verifier, .n_ctx_max = w->lm->n_ctx_max,
+                                                 .n_pool_block = w->lm->n_pool_block, .budget_ns = CALIBRATE_NS},
+                        &cost));
     return gr_target_create(&c, &io, &w->target);
 }
 

@@ -19,6 +19,7 @@ struct gr_target_options {
     int kv_blocks;          /* 0: from free memory */
     int forced_transport;   /* enum gr_transport_kind or -1 */
     uint64_t round_deadline_ns;
+    double prefill_share;   /* target.h */
     struct gr_conn *loop_conn; /* taken; NULL: none */
 };
 

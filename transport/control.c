@@ -82,6 +82,11 @@ enum gr_status gr_control_send(struct gr_control *c, const struct gr_msg *m)
     return GR_OK;
 }
 
+size_t gr_control_room(const struct gr_control *c)
+{
+    return QUEUE_BYTES - (c->out_len - c->out_at);
+}
+
 enum gr_status gr_control_flush(struct gr_control *c)
 {
     while (c->out_at < c->out_len) {

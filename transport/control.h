@@ -15,6 +15,8 @@ void gr_control_limit_out(struct gr_control *c, uint32_t bytes);
 void gr_control_destroy(struct gr_control *c);
 /* Queues a message. GR_ELIMIT (logged): the queue is full, the peer does not read; GR_ECLOSED: it is gone. */
 GR_NODISCARD enum gr_status gr_control_send(struct gr_control *c, const struct gr_msg *m);
+/* Bytes that messages may still take; 4 bytes of each are its length. */
+size_t gr_control_room(const struct gr_control *c);
 /* Writes what the socket takes. GR_OK: all; GR_AGAIN: some is left; GR_ECLOSED. */
 GR_NODISCARD enum gr_status gr_control_flush(struct gr_control *c);
 /* Next message; gr_msg_finish() it. GR_AGAIN: none yet; GR_ECLOSED: the peer is gone; GR_EFORMAT, GR_EPROTO: it broke

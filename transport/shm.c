@@ -261,15 +261,14 @@ static void *map_offered(const char *name, size_t bytes)
     return map;
 }
 
-static bool header_fits(const struct gr_ring_shared *h, const struct gr_conn_limits *l,
-                        uint32_t generation)
+/* The generation is the creator's own count: after a restart the two sides' differ. */
+static bool header_fits(const struct gr_ring_shared *h, const struct gr_conn_limits *l)
 {
-    bool ok = h->magic == GR_RING_MAGIC && h->layout == GR_RING_LAYOUT &&
-              h->conn_generation == generation && h->small_bytes_max == l->small_bytes_max &&
+    bool ok = h->magic == GR_RING_MAGIC && h->layout == GR_RING_LAYOUT && h->small_bytes_max == l->small_bytes_max &&
               h->bulk_bytes_max == l->bulk_bytes_max && h->n_small_slot == l->n_small_slot &&
               h->n_bulk_slot == l->n_bulk_slot;
     if (!ok) {
-        log_error("shm: the peer's segment was made for other limits, layout or generation");
+        log_error("shm: the peer's segment was made for other limits or another layout");
     }
     return ok;
 }
@@ -342,8 +341,7 @@ static enum gr_status create_segment(int fd, const struct gr_conn_limits *limits
     return GR_OK;
 }
 
-static enum gr_status open_segment(int fd, const struct gr_conn_limits *limits, uint32_t generation,
-                                   uint64_t deadline, void **map_out)
+static enum gr_status open_segment(int fd, const struct gr_conn_limits *limits, uint64_t deadline, void **map_out)
 {
     uint8_t offer[OFFER_BYTES];
     GR_TRY(gr_sock_read(fd, offer, sizeof(offer), deadline, "shm offer"));
@@ -367,7 +365,7 @@ static enum gr_status open_segment(int fd, const struct gr_conn_limits *limits, 
         log_error("shm: the peer's segment has %llu bytes, the agreed limits need %zu",
                   (unsigned long long)bytes, gr_ring_shared_bytes(limits));
     }
-    bool ok = map != MAP_FAILED && header_fits(map, limits, generation);
+    bool ok = map != MAP_FAILED && header_fits(map, limits);
     enum gr_status st = write_reply(fd, ok, deadline);
     if (st == GR_OK && ok) {
         *map_out = map;
@@ -394,7 +392,7 @@ enum gr_status gr_transport_open_shm(int fd, bool creator, const struct gr_conn_
     uint64_t deadline = gr_deadline_ns(timeout_ms);
     void *map = NULL;
     st = creator ? create_segment(fd, limits, generation, deadline, &map)
-                 : open_segment(fd, limits, generation, deadline, &map);
+                 : open_segment(fd, limits, deadline, &map);
     if (st != GR_OK) {
         goto free_memory;
     }

@@ -278,6 +278,11 @@ void gr_worker_io_send_msg(struct gr_worker_io *w, const struct gr_msg *m)
     }
 }
 
+size_t gr_worker_io_msg_room(const struct gr_worker_io *w)
+{
+    return w->control_lost ? 0 : gr_control_room(w->control);
+}
+
 void gr_worker_io_compute(struct gr_worker_io *w, void (*fn)(void *arg), void *arg)
 {
     w->compute_busy = true;

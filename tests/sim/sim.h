@@ -8,6 +8,17 @@
 #include "orchestrator/orch.h"
 #include "target_worker/target.h"
 
+/* What goes wrong, drawn from the seed. All rates are "one in so many opportunities", 0: never. */
+struct sim_faults {
+    int kill_target, kill_draft; /* after an event of that worker; it is started again later */
+    int break_conn;              /* the data connection, after a frame; each end notices at its own time */
+    int copy_frame;              /* a frame is delivered once more, at any later time */
+    int stall_orch;              /* the orchestrator reads nothing for a while */
+    int n_max;                   /* kills, breaks and stalls of a run */
+    uint64_t restart_ns, notice_ns, stall_ns, copy_ns; /* largest delays */
+    uint64_t draft_joins_ns;     /* the drafter joins so late */
+};
+
 struct sim_config {
     uint64_t seed;
     struct gr_lm *target_lm, *draft_lm; /* draft_lm NULL: no drafter */
@@ -16,6 +27,13 @@ struct sim_config {
     uint64_t frame_delay_ns, msg_delay_ns, pass_ns, job_ns; /* largest; drawn uniformly. 0: immediate */
     int no_credit_one_in;   /* 0: credit is always there */
     bool check_every_event; /* KV accounting after each event */
+    int32_t admit_tokens;
+    double prefill_share;
+    int commit_room;        /* messages to the orchestrator that may be on their way; 0: any number */
+    struct sim_faults faults;
+    /* With faults: a worker that starts again has an empty KV; the sim owns what this makes. NULL: the models above. */
+    struct gr_lm *(*make_lm)(void *ctx, bool target);
+    void *make_ctx;
 };
 
 struct sim_result {
@@ -48,6 +66,10 @@ void sim_on_pass(struct sim *s, void (*fn)(struct sim *s, void *arg), void *arg)
  * failure of the test: the connection is lost for both ends, as a worker would do it. */
 void sim_on_frame(struct sim *s, void (*fn)(struct sim *s, void *arg, bool to_target, uint8_t *bytes, size_t *len),
                   void *arg);
+struct sim_counts {
+    int n_target_kill, n_draft_kill, n_break, n_copy, n_stall;
+};
+const struct sim_counts *sim_counts(const struct sim *s);
 const struct gr_pass *sim_pass(const struct sim *s); /* the last one that finished */
 uint64_t sim_session(const struct sim *s, int i);    /* session id of request i */
 uint64_t sim_now_ns(const struct sim *s);

@@ -1,6 +1,6 @@
 /* Identity, bit for bit, with the demo models in one process: the text of a session is plain decoding's, whatever the
- * tree's size and shape, the temperature, the company and the instruction set. GRAFT_TEST_LONG=1 adds prompts of 4k tokens
- * and every combination of sessions. */
+ * tree's size and shape, the temperature, the company and the instruction set. GRAFT_TEST_LONG=N runs the matrix
+ * with prompts of N tokens instead. */
 #include "model/llama.h"
 #include "tests/sim/sim.h"
 
@@ -18,8 +18,12 @@
 #define LIMIT_NS (1000000ull * 1000000000ull)
 
 static const float temperatures[] = {0.0f, 0.7f, 1.3f};
-static int32_t prompt[N_SESSION][8192];
+#define N_CTX_SHORT 8192
+#define N_CTX_LONG 17408
+
+static int32_t prompt[N_SESSION][N_CTX_LONG];
 static uint32_t n_prompt[N_SESSION];
+static uint32_t n_long; /* 0: the short tests */
 static struct gr_lm *target_lm, *draft_lm;
 
 static struct gr_lm *load(const char *name, const char *isa, int n_scratch)
@@ -27,8 +31,9 @@ static struct gr_lm *load(const char *name, const char *isa, int n_scratch)
     char dir[512];
     snprintf(dir, sizeof(dir), "%s/models/demo/%s", ROOT, name);
     struct gr_lm *lm = NULL;
-    const struct gr_llama_config c = {.dir = dir, .isa = isa, .n_ctx_max = 8192, .n_row_max = 1024, .n_out_max = 640,
-                                      .n_pool_block = N_SESSION * 8192 / 16 / 4, .n_scratch_block = N_SESSION * n_scratch};
+    const int n_ctx = n_long > 0 ? N_CTX_LONG : N_CTX_SHORT;
+    const struct gr_llama_config c = {.dir = dir, .isa = isa, .n_ctx_max = n_ctx, .n_row_max = 1024, .n_out_max = 640,
+                                      .n_pool_block = (n_long > 0 ? 4 : 2) * n_ctx / 16, .n_scratch_block = N_SESSION * n_scratch};
     return gr_llama_create(&c, NULL, NULL, &lm) == GR_OK ? lm : NULL;
 }
 
@@ -174,14 +179,14 @@ static void test_instruction_sets(void **state)
 static void test_long_matrix(void **state)
 {
     (void)state;
-    for (int i = 0; i < N_SESSION; i++) { /* 4k tokens: the prompts repeated in turn */
+    for (int i = 0; i < N_SESSION; i++) { /* the prompts repeated in turn */
         uint32_t n = n_prompt[i];
-        for (int k = i + 1; n < 4096; k++) {
+        for (int k = i + 1; n < n_long; k++) {
             const uint32_t m = n_prompt[k % N_SESSION] < 256 ? n_prompt[k % N_SESSION] : 256;
             memcpy(prompt[i] + n, prompt[k % N_SESSION], m * sizeof(int32_t));
             n += m;
         }
-        n_prompt[i] = 4096;
+        n_prompt[i] = n_long;
     }
     for (size_t t = 0; t < GR_ARRAY_LEN(temperatures); t++) {
         sweep(temperatures[t], 48, all_shapes, GR_ARRAY_LEN(all_shapes), (const int[]){1, 2, 4}, 3);
@@ -228,7 +233,10 @@ int main(void)
     const struct CMUnitTest long_tests[] = {
         cmocka_unit_test(test_long_matrix),
     };
-    if (getenv("GRAFT_TEST_LONG") != NULL) {
+    const char *tokens = getenv("GRAFT_TEST_LONG");
+    if (tokens != NULL) {
+        n_long = (uint32_t)strtoul(tokens, NULL, 10);
+        n_long = n_long < 1024 ? 1024 : n_long > 16384 ? 16384 : n_long;
         return cmocka_run_group_tests(long_tests, setup, teardown);
     }
     return cmocka_run_group_tests(tests, setup, teardown);

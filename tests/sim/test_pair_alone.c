@@ -146,7 +146,7 @@ static void target_open(struct alone *a, uint64_t session, uint32_t epoch)
         }
     }
     const struct gr_msg m = {.type = GR_MSG_OPEN, .session = session, .epoch = epoch, .ids = {prompt, 20},
-                             .segments = {segments, 2}, .max_tokens = 100, .want_draft = 1, .top_p = 1.0};
+                             .segments = {segments, 2}, .max_tokens = 100, .want_draft = 1, .n_node = 63, .top_p = 1.0};
     gr_target_on_msg(a->target, &m, 0);
     assert_int_equal(a->n_msg[GR_MSG_ERROR], 0);
 }

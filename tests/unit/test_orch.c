@@ -528,7 +528,9 @@ static void test_failed_turn_goes_back(void **state)
     assert_int_equal(gr_orch_append(w->orch, id, &t, w->now_ns), GR_OK);
     take_append(w, 6, 1);
     const struct gr_msg no = {.type = GR_MSG_ERROR, .session = id, .code = 1, .text = "no blocks"};
-    say(w, TARGET, &no); /* APPEND refused: opened again */
+    say(w, TARGET, &no); /* APPEND refused: opened again, when the target has let go of what it may hold */
+    expect(w, TARGET, GR_MSG_CLOSE);
+    say(w, TARGET, &(struct gr_msg){.type = GR_MSG_CLOSED, .session = id});
     take_open(w);
     say(w, TARGET, &no); /* that, too */
     assert_int_equal(w->n_done, 2);
@@ -539,6 +541,59 @@ static void test_failed_turn_goes_back(void **state)
     assert_int_equal(info.n_token, 6);
     assert_int_equal(gr_orch_append(w->orch, id, &t, w->now_ns), GR_OK);
     check_reopened(w, id, 3, 7, 3, 8);
+    destroy(w);
+}
+
+/* A TRUNCATE takes effect at the end of a pass; an APPEND that comes before is refused. Then the turn is stopped, and the
+ * next one begun, while the CLOSED is still on its way. */
+static void test_append_meets_a_pass(void **state)
+{
+    (void)state;
+    static const int32_t more[] = {50};
+    struct world *w = make(NULL);
+    join_target(w);
+    const uint64_t id = idle_session(w);
+    const struct gr_turn_request t = turn_of(more, 1);
+    const struct gr_msg no = {.type = GR_MSG_ERROR, .session = id, .code = 1, .text = "in a turn"};
+    assert_int_equal(gr_orch_append(w->orch, id, &t, w->now_ns), GR_OK);
+    take_append(w, 6, 1);
+    say(w, TARGET, &no);
+    expect(w, TARGET, GR_MSG_CLOSE);
+    gr_orch_stop(w->orch, id, 0, GR_FINISH_STOP);
+    expect(w, TARGET, GR_MSG_TRUNCATE);
+    assert_int_equal(gr_orch_append(w->orch, id, &t, w->now_ns), GR_OK);
+    assert_int_equal(w->n_sent, 0);
+    say(w, TARGET, &(struct gr_msg){.type = GR_MSG_CLOSED, .session = id});
+    check_reopened(w, id, 3, 8, 3, 8);
+    opened(w);
+    commit(w, 60, 1, GR_FINISH_STOP);
+    assert_int_equal(w->n_done, 3);
+    destroy(w);
+}
+
+/* A data connection that breaks again and again: so many new attachments, then none. */
+static void test_attach_is_tried_again(void **state)
+{
+    (void)state;
+    struct world *w = make(NULL);
+    join_target(w);
+    join_drafter(w);
+    const uint64_t id = submit(w, false, true);
+    const struct gr_msg broken = {.type = GR_MSG_ERROR, .session = id, .code = (uint32_t)-GR_ECLOSED, .text = "gone"};
+    take_open(w);
+    opened(w);
+    expect(w, DRAFTER, GR_MSG_ATTACH);
+    for (int i = 0; i < 8; i++) {
+        say(w, DRAFTER, &broken);
+        assert_int_equal(w->n_sent, 2);
+        assert_int_equal(w->sent[0].type, GR_MSG_DETACH);
+        assert_int_equal(w->sent[1].type, GR_MSG_ATTACH);
+        w->n_sent = 0;
+        say(w, DRAFTER, &(struct gr_msg){.type = GR_MSG_DRAFT_STATS, .session = id});
+    }
+    say(w, DRAFTER, &broken);
+    expect(w, DRAFTER, GR_MSG_DETACH);
+    assert_int_equal(gr_orch_metrics(w->orch, id)->fallbacks, 9);
     destroy(w);
 }
 
@@ -935,6 +990,8 @@ int main(void)
         cmocka_unit_test(test_lost_target_while_idle),
         cmocka_unit_test(test_eviction),
         cmocka_unit_test(test_failed_turn_goes_back),
+        cmocka_unit_test(test_append_meets_a_pass),
+        cmocka_unit_test(test_attach_is_tried_again),
         cmocka_unit_test(test_first_turn_fails),
         cmocka_unit_test(test_wrong_commits),
         cmocka_unit_test(test_context_limit),

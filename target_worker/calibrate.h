@@ -1,0 +1,18 @@
+/* Measures what passes cost on this machine, before the first session: a few tree passes of growing size on an empty
+ * pool, at two contexts. Stops when its time is used up; the table goes on learning from real passes. */
+#ifndef GR_TARGET_WORKER_CALIBRATE_H
+#define GR_TARGET_WORKER_CALIBRATE_H
+
+#include "target_worker/cost_table.h"
+#include "target_worker/verifier.h"
+
+struct gr_calibration {
+    struct gr_verifier *verifier; /* borrowed */
+    int32_t n_ctx_max, n_pool_block; /* scratch blocks of slot 0 follow the pool's */
+    uint64_t budget_ns;
+};
+
+/* Leaves `out` as initialised when not even two sizes could be measured. GR_ENOMEM, or what a pass returned (logged). */
+GR_NODISCARD enum gr_status gr_calibrate(const struct gr_calibration *c, struct gr_cost_table *out);
+
+#endif

@@ -1,0 +1,133 @@
+#include "target_worker/spec_mode.h"
+
+#include <stddef.h>
+
+#define LEARN_ROUND 0.15
+#define LEARN_PROBE 0.4
+#define LEARN_ROOT 0.1
+#define FAULT_MAX 1 /* a session whose tree round broke an invariant goes on with single tokens */
+
+static void learn(double *average, double value, double share)
+{
+    *average += share * (value - *average);
+}
+
+struct gr_spec_decision gr_spec_mode_decide(const struct gr_spec_input *in)
+{
+    if (!in->want_draft) {
+        return (struct gr_spec_decision){.mode = GR_SPEC_PLAIN};
+    }
+    if (in->single_token) {
+        return (struct gr_spec_decision){.mode = GR_SPEC_ROOT, .reason = "force_single_token is set"};
+    }
+    if (in->n_fault >= FAULT_MAX) {
+        return (struct gr_spec_decision){.mode = GR_SPEC_ROOT, .reason = "a tree round broke an invariant"};
+    }
+    if (!in->has_drafter || in->n_node_max < 1) {
+        return (struct gr_spec_decision){.mode = GR_SPEC_ROOT};
+    }
+    if (in->automatic && in->econ->is_root) {
+        const bool probe = !in->econ->probing && in->econ->until_probe == 0;
+        return (struct gr_spec_decision){.mode = probe ? GR_SPEC_PROBE : GR_SPEC_ROOT,
+                                         .n_want = probe ? in->n_node_max : 0};
+    }
+    return (struct gr_spec_decision){.mode = GR_SPEC_TREE, .n_want = in->n_node_max};
+}
+
+void gr_spec_econ_init(struct gr_spec_econ *e, const struct gr_spec_econ *others, double root_guess_ns)
+{
+    *e = (struct gr_spec_econ){.root_ns = root_guess_ns, .tree_tokens = 3.0, .tree_ns = 2.0 * root_guess_ns,
+                               .tree_pass_ns = root_guess_ns, .overhead_ns = 0.1 * root_guess_ns,
+                               .probe_interval = GR_SPEC_PROBE_FIRST};
+    if (others->n_tree >= GR_SPEC_MIN_ROUNDS) { /* this worker has seen tree rounds of other sessions */
+        const double scale = others->root_ns > 0.0 ? root_guess_ns / others->root_ns : 1.0;
+        e->tree_tokens = others->tree_tokens;
+        e->tree_ns = others->tree_ns * scale;
+        e->tree_pass_ns = others->tree_pass_ns * scale;
+        e->latency_ns = others->latency_ns;
+        e->overhead_ns = others->overhead_ns;
+    }
+}
+
+static double tree_rate(const struct gr_spec_econ *e)
+{
+    return e->tree_tokens / e->tree_ns;
+}
+
+static void stop_trees(struct gr_spec_econ *e)
+{
+    e->is_root = true;
+    e->probing = false;
+    e->until_probe = e->probe_interval;
+}
+
+void gr_spec_econ_round(struct gr_spec_econ *e, bool waited, int n_token, double round_ns, double pass_ns,
+                        double wait_ns)
+{
+    if (!waited) {
+        learn(&e->root_ns, round_ns, e->n_root == 0 ? 0.5 : LEARN_ROOT);
+        e->n_root++;
+        e->until_probe -= e->until_probe > 0;
+        return;
+    }
+    const double share = e->n_tree == 0 ? 0.3 : LEARN_ROUND;
+    learn(&e->tree_tokens, n_token, share);
+    learn(&e->tree_ns, round_ns, share);
+    learn(&e->tree_pass_ns, pass_ns, share);
+    const double rest = round_ns - pass_ns - wait_ns;
+    learn(&e->overhead_ns, rest > 0.0 ? rest : 0.0, share);
+    e->n_tree++;
+    e->n_tree_here++;
+    if (e->n_tree_here >= GR_SPEC_MIN_ROUNDS && tree_rate(e) * e->root_ns < GR_SPEC_KEEP) {
+        stop_trees(e);
+    } else if (e->n_tree_here >= 4 * GR_SPEC_MIN_ROUNDS) {
+        e->probe_interval = GR_SPEC_PROBE_FIRST; /* trees have paid for a while: forget old failures */
+    }
+}
+
+void gr_spec_econ_latency(struct gr_spec_econ *e, double ns, bool arrived)
+{
+    if (arrived && e->latency_ns > 0.0) {
+        learn(&e->latency_ns, ns, LEARN_ROUND);
+    } else if (arrived) {
+        e->latency_ns = ns;
+    } else if (e->latency_ns < 1.5 * ns) {
+        e->latency_ns = 1.5 * ns; /* later than that: a slow drafter must not be late for ever */
+    }
+}
+
+void gr_spec_econ_probe_sent(struct gr_spec_econ *e)
+{
+    e->probing = true;
+    e->until_probe = e->probe_interval;
+}
+
+void gr_spec_econ_probed(struct gr_spec_econ *e, int n_accepted, double pass_ns)
+{
+    e->probing = false;
+    if (!e->is_root) {
+        return;
+    }
+    learn(&e->tree_tokens, 1.0 + n_accepted, LEARN_PROBE);
+    learn(&e->tree_ns, e->latency_ns + pass_ns + e->overhead_ns, LEARN_PROBE);
+    learn(&e->tree_pass_ns, pass_ns, LEARN_PROBE);
+    if (tree_rate(e) * e->root_ns > GR_SPEC_ENTER) {
+        e->is_root = false;
+        e->n_tree_here = 0;
+    } else {
+        e->probe_interval = e->probe_interval * 2 < GR_SPEC_PROBE_LAST ? e->probe_interval * 2 : GR_SPEC_PROBE_LAST;
+        e->until_probe = e->probe_interval;
+    }
+}
+
+double gr_spec_econ_patience_ns(const struct gr_spec_econ *e, double limit_ns)
+{
+    /* Waiting w pays while tokens / (w + pass + overhead) beats the root rate. */
+    const double pays = e->tree_tokens * e->root_ns - e->tree_pass_ns - e->overhead_ns;
+    double wait = 2.0 * e->latency_ns; /* hysteresis: twice what it usually takes */
+    wait = e->latency_ns <= 0.0 || wait > pays ? pays : wait;
+    /* An unlucky average must not cut off a tree that is about to come: switching trees off is another decision. */
+    wait = wait < 1.25 * e->latency_ns ? 1.25 * e->latency_ns : wait;
+    wait = wait < 0.25 * e->root_ns ? 0.25 * e->root_ns : wait;
+    return wait < limit_ns ? wait : limit_ns;
+}

@@ -1,0 +1,69 @@
+/* Which kind of round a session may have next: one decision, from configuration, kill switches, faults and what rounds
+ * have cost and brought so far. Pure; every refusal has a reason that is logged once and counted. */
+#ifndef GR_TARGET_WORKER_SPEC_MODE_H
+#define GR_TARGET_WORKER_SPEC_MODE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum gr_spec_mode {
+    GR_SPEC_PLAIN, /* no drafter is wanted: nothing of speculation runs */
+    GR_SPEC_ROOT,  /* K = 0: a drafter follows, but a tree would cost more than it brings */
+    GR_SPEC_PROBE, /* K = 0, and a tree is asked for that nobody waits for: has that changed? */
+    GR_SPEC_TREE,  /* the pass waits for a tree */
+};
+
+/* What a session's rounds cost and bring. Tokens and ns are moving averages. */
+struct gr_spec_econ {
+    double tree_tokens, tree_ns; /* rounds that asked for a tree and waited, whatever came of it */
+    double root_ns;              /* rounds that did not; 0: not known yet */
+    double latency_ns;           /* from asking for a tree to its arrival; 0: not known yet */
+    double tree_pass_ns;         /* the pass of a tree round */
+    double overhead_ns;          /* of a round beside wait and pass */
+    uint32_t n_tree, n_root;     /* rounds seen */
+    uint32_t n_tree_here;        /* tree rounds since trees were wanted last */
+    bool is_root;                /* trees are not wanted at present */
+    uint32_t until_probe, probe_interval; /* rounds */
+    bool probing;                /* a probe is on its way, or being judged */
+};
+
+struct gr_spec_input {
+    bool want_draft;   /* the request asks for speculation and no kill switch forbids it */
+    bool single_token; /* force_single_token */
+    bool has_drafter;  /* attached, or expected and not given up on */
+    int n_fault;       /* broken invariants of this session's tree rounds */
+    int n_node_max;    /* nodes configured, and left by the session's limits */
+    bool automatic;    /* the size is chosen by cost */
+    const struct gr_spec_econ *econ;
+};
+
+struct gr_spec_decision {
+    enum gr_spec_mode mode;
+    int n_want;          /* nodes wanted at most; 0 unless PROBE or TREE */
+    const char *reason;  /* why no tree, for the fall-back line; NULL: nothing to report */
+};
+
+/* A tree round wins by less than this: root-only rounds are as good and simpler. */
+#define GR_SPEC_KEEP 0.98  /* stays with trees above this share of the root rate */
+#define GR_SPEC_ENTER 1.04 /* goes back to trees above this */
+#define GR_SPEC_MIN_ROUNDS 4
+#define GR_SPEC_PROBE_FIRST 50  /* K = 0 probes at most 2 % of rounds */
+#define GR_SPEC_PROBE_LAST 800
+
+struct gr_spec_decision gr_spec_mode_decide(const struct gr_spec_input *in);
+
+/* root_guess_ns: a root-only round as far as known (cost table); seeds the averages of a new session. */
+void gr_spec_econ_init(struct gr_spec_econ *e, const struct gr_spec_econ *others, double root_guess_ns);
+/* A round is over: `waited`: it asked for a tree and waited. Switches between trees and K = 0. */
+void gr_spec_econ_round(struct gr_spec_econ *e, bool waited, int n_token, double round_ns, double pass_ns,
+                        double wait_ns);
+/* A tree arrived, or (arrived false) has not arrived after so long. */
+void gr_spec_econ_latency(struct gr_spec_econ *e, double ns, bool arrived);
+/* A probe was sent. */
+void gr_spec_econ_probe_sent(struct gr_spec_econ *e);
+/* A probe is judged: so many of its tokens agreed with what was committed; pass_ns: what its pass would have cost. */
+void gr_spec_econ_probed(struct gr_spec_econ *e, int n_accepted, double pass_ns);
+/* How long a round may wait for its tree; beyond it expected extra tokens do not pay. limit_ns: liveness bound. */
+double gr_spec_econ_patience_ns(const struct gr_spec_econ *e, double limit_ns);
+
+#endif

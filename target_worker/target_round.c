@@ -1,0 +1,192 @@
+/* What a session's next round is: its mode, how long it waits, and the trees that come at another time than expected. */
+#include "common/log.h"
+#include "target_worker/target_internal.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- costs ---- */
+
+/* Rows and contexts that other decoding sessions bring into a pass. */
+static struct gr_pass_load others_load(const struct gr_target *t, const struct session *s)
+{
+    struct gr_pass_load load = {0};
+    for (int i = 0; i < t->config.n_session_max; i++) {
+        const struct session *o = &t->session[i];
+        if (o != s && o->state == SESSION_DECODE) {
+            const int32_t n_row = o->mode == GR_SPEC_TREE ? 1 + (o->draft.valid ? o->draft.tree.n : 0) : 1;
+            load = gr_pass_load_add(&load, n_row, o->committed_len);
+        }
+    }
+    return load;
+}
+
+double target_pass_ns(const struct gr_target *t, const struct session *s, int32_t n_row)
+{
+    const struct gr_pass_load others = others_load(t, s);
+    const struct gr_pass_load load = gr_pass_load_add(&others, n_row, s->committed_len);
+    return gr_cost_table_estimate(&t->cost, &load);
+}
+
+/* More than an eighth away somewhere: worth telling again. */
+static bool moved(const struct gr_cost *a, const struct gr_cost *b)
+{
+    for (uint32_t i = 0; i < b->n_point; i++) {
+        const int64_t d = (int64_t)a->pass_ns[i] - (int64_t)b->pass_ns[i];
+        if (llabs(d) * 8 > (int64_t)b->pass_ns[i]) {
+            return true;
+        }
+    }
+    return a->n_point != b->n_point;
+}
+
+void target_send_cost(struct gr_target *t, struct session *s)
+{
+    if (!s->has_peer || !s->auto_tree) {
+        return;
+    }
+    const struct gr_pass_load others = others_load(t, s);
+    struct gr_cost cost;
+    gr_cost_table_list(&t->cost, &others, s->committed_len, s->econ.overhead_ns + s->wire_ns, &cost);
+    if (!moved(&s->cost_told, &cost)) {
+        return;
+    }
+    const struct gr_frame_header h = {.session = s->id, .epoch = s->epoch, .round = s->round};
+    const uint32_t bytes = GR_WIRE_HEADER_BYTES + GR_WIRE_COST_BYTES(cost.n_point);
+    uint8_t *out = t->io.frame_begin(t->io.ctx, s->peer, GR_FRAME_SMALL, bytes);
+    if (out != NULL) { /* else another round tells */
+        const size_t n = gr_wire_encode_cost(&h, &cost, out, bytes);
+        t->io.frame_end(t->io.ctx, s->peer, (uint32_t)n);
+        s->cost_told = cost;
+    }
+}
+
+/* ---- the decision ---- */
+
+/* Attached, or wanted and not yet given up on. */
+static bool expects_drafter(const struct session *s)
+{
+    return s->want_draft && (s->has_peer || !s->ever_attached);
+}
+
+static void tell_reason(struct gr_target *t, struct session *s, const char *reason)
+{
+    if (reason != NULL && reason != s->reason) {
+        s->n_fallback++;
+        t->counters.n_fallback++;
+        log_warn("[spec][fallback] session %" PRIu64 " round %u: %s; going on root-only", s->id, s->round, reason);
+    }
+    s->reason = reason;
+}
+
+void target_begin_round(struct gr_target *t, struct session *s, uint64_t now_ns)
+{
+    const struct gr_spec_input in = {.want_draft = s->want_draft, .single_token = s->single_token,
+                                     .has_drafter = expects_drafter(s), .n_fault = s->n_fault,
+                                     .n_node_max = GR_MIN(s->n_node, target_n_new_left(s) - 1),
+                                     .automatic = s->auto_tree, .econ = &s->econ};
+    const struct gr_spec_decision d = gr_spec_mode_decide(&in);
+    const double limit_ns = (double)t->config.round_deadline_ns;
+    double wait_ns = 0.0;
+    tell_reason(t, s, d.reason);
+    s->mode = d.mode;
+    s->n_want = d.n_want;
+    if (d.mode == GR_SPEC_TREE) {
+        wait_ns = s->auto_tree ? gr_spec_econ_patience_ns(&s->econ, limit_ns) : limit_ns;
+    }
+    s->verdict_ns = now_ns;
+    s->deadline_ns = now_ns + (uint64_t)wait_ns;
+}
+
+void target_resume(struct gr_target *t, struct session *s, uint64_t now_ns)
+{
+    s->state = SESSION_DECODE;
+    s->round = GR_MAX(s->round, 1u); /* round 0 was a prompt's */
+    target_begin_round(t, s, now_ns);
+    s->owed = s->owed || (s->has_peer && target_asks(s));
+    target_send_deltas(t, s, now_ns);
+}
+
+bool target_waits(const struct session *s, uint64_t now_ns)
+{
+    return s->mode == GR_SPEC_TREE && expects_drafter(s) && !s->draft.valid && now_ns < s->deadline_ns;
+}
+
+void target_note_silence(struct gr_target *t, struct session *s, uint64_t now_ns)
+{
+    if (s->has_peer && s->silent_ns != 0 && now_ns - s->silent_ns >= GR_SILENT_DEADLINES * t->config.round_deadline_ns) {
+        target_drop_drafter(t, s, "no tree for as long as three round deadlines");
+    }
+}
+
+/* ---- trees out of time ---- */
+
+static int child_with(const struct gr_token_tree *t, int parent, int32_t token)
+{
+    for (int i = parent + 1; i < t->n; i++) {
+        if (t->parent[i] == parent && t->token[i] == token) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+bool target_walk_tree(const struct session *s, struct walked_tree *w)
+{
+    while (w->valid && w->at_len < s->committed_len) {
+        const int child = child_with(&w->tree, w->root, s->token[w->at_len]);
+        w->valid = child >= 0;
+        if (w->valid) {
+            w->root = (int16_t)child;
+            w->at_len++;
+        }
+    }
+    return w->valid;
+}
+
+void target_subtree(const struct walked_tree *w, int32_t depth_max, int32_t n_max, struct gr_token_tree *to,
+                    uint8_t node_of[GR_NODE_MAX])
+{
+    const struct gr_token_tree *from = &w->tree;
+    int16_t new_index[GR_NODE_MAX];
+    int16_t depth[GR_NODE_MAX];
+    to->n = 0;
+    for (int i = 0; i < from->n; i++) {
+        const int parent = from->parent[i];
+        const bool child_of_root = parent == w->root;
+        new_index[i] = -1;
+        if (to->n >= n_max || (!child_of_root && (parent < 0 || new_index[parent] < 0))) {
+            continue;
+        }
+        depth[i] = child_of_root ? 1 : (int16_t)(depth[parent] + 1);
+        if (depth[i] > depth_max) {
+            continue;
+        }
+        new_index[i] = (int16_t)to->n;
+        to->token[to->n] = from->token[i];
+        to->parent[to->n] = child_of_root ? (int16_t)-1 : new_index[parent];
+        node_of[to->n++] = (uint8_t)i;
+    }
+}
+
+bool target_has_children(const struct walked_tree *w)
+{
+    for (int i = w->root + 1; i < w->tree.n; i++) {
+        if (w->tree.parent[i] == w->root) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Nobody waited for this tree: what would it have brought? Its path is followed as tokens are committed. */
+void target_judge_probe(struct gr_target *t, struct session *s)
+{
+    struct walked_tree *w = &s->probe;
+    if (!w->valid || (target_walk_tree(s, w) && target_has_children(w))) {
+        return;
+    }
+    w->valid = false;
+    gr_spec_econ_probed(&s->econ, w->at_len - (int32_t)w->base_len, target_pass_ns(t, s, 1 + w->tree.n));
+}

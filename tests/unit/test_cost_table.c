@@ -1,0 +1,114 @@
+/* The cost table: calibration, prediction, learning; against a made-up machine whose true costs are known. */
+#include "common/hash.h"
+#include "target_worker/cost_table.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+static uint64_t rng_state;
+
+static double draw01(void)
+{
+    rng_state = gr_mix64(rng_state + GR_HASH_GOLDEN);
+    return (double)(rng_state >> 11) * 0x1p-53;
+}
+
+/* 300 us to read the weights, 80 us a row of arithmetic, and attention. */
+static double truth(const struct gr_pass_load *l)
+{
+    const double rows = 80e3 * l->n_row;
+    return (rows > 300e3 ? rows : 300e3) + 300.0 * l->context + 9.0 * l->row_context;
+}
+
+static struct gr_pass_load load(int32_t n_row, int32_t context)
+{
+    const struct gr_pass_load none = {0};
+    return gr_pass_load_add(&none, n_row, context);
+}
+
+static void calibrate(struct gr_cost_table *c)
+{
+    static const int32_t rows[] = {1, 2, 4, 8, 16, 32, 64};
+    double ns[7];
+    for (int i = 0; i < 7; i++) {
+        const struct gr_pass_load l = load(rows[i], 0);
+        ns[i] = truth(&l);
+    }
+    gr_cost_table_init(c);
+    gr_cost_table_calibrate(c, 7, rows, ns);
+    const struct gr_pass_load few = load(1, 2048);
+    const struct gr_pass_load many = load(16, 2048);
+    gr_cost_table_set_context(c, &few, truth(&few), &many, truth(&many));
+}
+
+static double worst_error(const struct gr_cost_table *c)
+{
+    double worst = 0.0;
+    for (int32_t n_row = 1; n_row <= 64; n_row += n_row < 8 ? 1 : 8) {
+        for (int32_t context = 64; context <= 32768; context *= 4) {
+            const struct gr_pass_load l = load(n_row, context);
+            worst = fmax(worst, fabs(gr_cost_table_estimate(c, &l) / truth(&l) - 1.0));
+        }
+    }
+    return worst;
+}
+
+static void test_calibration(void **state)
+{
+    (void)state;
+    struct gr_cost_table c;
+    calibrate(&c);
+    assert_true(worst_error(&c) < 0.05);
+    const struct gr_pass_load big = load(512, 100);
+    assert_true(fabs(gr_cost_table_estimate(&c, &big) / truth(&big) - 1.0) < 0.1);
+}
+
+/* Never calibrated: real passes teach it. And after the machine has become twice as slow, too. */
+static void test_learning(void **state)
+{
+    (void)state;
+    struct gr_cost_table c;
+    gr_cost_table_init(&c);
+    for (int phase = 0; phase < 2; phase++) {
+        for (int i = 0; i < 4000; i++) {
+            const struct gr_pass_load l = load(1 + (int32_t)(draw01() * draw01() * 63.0), 100 + (int32_t)(draw01() * 8000.0));
+            const double noise = 0.95 + 0.1 * draw01() + (draw01() < 0.01 ? 10.0 : 0.0); /* one in a hundred is held up */
+            gr_cost_table_observe(&c, &l, truth(&l) * noise * (phase + 1));
+        }
+        double error = 0.0;
+        for (int i = 0; i < 200; i++) {
+            const struct gr_pass_load l = load(1 + (int32_t)(draw01() * 40.0), 100 + (int32_t)(draw01() * 8000.0));
+            error += fabs(gr_cost_table_estimate(&c, &l) / (truth(&l) * (phase + 1)) - 1.0) / 200.0;
+        }
+        assert_true(error < 0.2);
+    }
+}
+
+static void test_price_list(void **state)
+{
+    (void)state;
+    struct gr_cost_table c;
+    struct gr_cost list;
+    calibrate(&c);
+    const struct gr_pass_load others = load(15, 3000);
+    gr_cost_table_list(&c, &others, 1000, 42e3, &list);
+    assert_int_equal(list.overhead_ns, 42000);
+    assert_int_equal(list.n_row[0], 1);
+    assert_int_equal(list.n_row[list.n_point - 1], 64);
+    for (uint32_t i = 0; i < list.n_point; i++) {
+        const struct gr_pass_load l = gr_pass_load_add(&others, (int32_t)list.n_row[i], 1000);
+        assert_true(fabs(list.pass_ns[i] / truth(&l) - 1.0) < 0.05);
+        assert_true(i == 0 || list.pass_ns[i] >= list.pass_ns[i - 1]); /* more rows never cost less */
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_calibration), cmocka_unit_test(test_learning), cmocka_unit_test(test_price_list),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

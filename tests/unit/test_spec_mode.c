@@ -1,0 +1,160 @@
+/* The decision trees or K = 0, and what it learns from: on rounds made by hand. */
+#include "target_worker/spec_mode.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+static const struct gr_spec_econ nobody;
+
+static struct gr_spec_econ econ(double root_ns)
+{
+    struct gr_spec_econ e;
+    gr_spec_econ_init(&e, &nobody, root_ns);
+    return e;
+}
+
+static struct gr_spec_input input(const struct gr_spec_econ *e)
+{
+    return (struct gr_spec_input){.want_draft = true, .has_drafter = true, .n_node_max = 20, .automatic = true,
+                                  .econ = e};
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    const struct gr_spec_econ e = econ(1e6);
+    struct gr_spec_input in = input(&e);
+    struct gr_spec_decision d = gr_spec_mode_decide(&in);
+    assert_int_equal(d.mode, GR_SPEC_TREE);
+    assert_int_equal(d.n_want, 20);
+    assert_null(d.reason);
+    in.single_token = true;
+    d = gr_spec_mode_decide(&in);
+    assert_int_equal(d.mode, GR_SPEC_ROOT);
+    assert_int_equal(d.n_want, 0);
+    assert_non_null(d.reason); /* a kill switch is reported */
+    in.single_token = false;
+    in.n_fault = 1;
+    d = gr_spec_mode_decide(&in);
+    assert_int_equal(d.mode, GR_SPEC_ROOT);
+    assert_non_null(d.reason);
+    in.n_fault = 0;
+    in.has_drafter = false; /* reported where it is lost, not every round */
+    d = gr_spec_mode_decide(&in);
+    assert_true(d.mode == GR_SPEC_ROOT && d.reason == NULL);
+    in.has_drafter = true;
+    in.n_node_max = 0; /* the last token of the limit */
+    assert_int_equal(gr_spec_mode_decide(&in).mode, GR_SPEC_ROOT);
+    in.want_draft = false;
+    in.single_token = true;
+    d = gr_spec_mode_decide(&in);
+    assert_true(d.mode == GR_SPEC_PLAIN && d.reason == NULL);
+}
+
+/* Rounds of a session with a fixed cost and yield, and a drafter that answers at once: how many waited for a tree? */
+static int play(struct gr_spec_econ *e, int n_round, double tokens, double tree_ns, double root_ns, int *n_probe)
+{
+    int n_tree = 0;
+    for (int i = 0; i < n_round; i++) {
+        const struct gr_spec_input in = input(e);
+        const struct gr_spec_decision d = gr_spec_mode_decide(&in);
+        if (d.mode == GR_SPEC_PROBE) {
+            gr_spec_econ_probe_sent(e);
+            gr_spec_econ_latency(e, 0.3 * tree_ns, true);
+            gr_spec_econ_probed(e, (int)tokens - 1, 0.6 * tree_ns);
+            *n_probe += 1;
+        }
+        const bool waited = d.mode == GR_SPEC_TREE;
+        if (waited) {
+            gr_spec_econ_latency(e, 0.3 * tree_ns, true);
+        }
+        gr_spec_econ_round(e, waited, waited ? (int)tokens : 1, waited ? tree_ns : root_ns,
+                           waited ? 0.6 * tree_ns : 0.9 * root_ns, waited ? 0.3 * tree_ns : 0.0);
+        n_tree += waited;
+    }
+    return n_tree;
+}
+
+/* What pays is kept; what does not is left after a few rounds, and then probed in at most 2 % of rounds. */
+static void test_pays_or_not(void **state)
+{
+    (void)state;
+    for (int tokens = 1; tokens <= 6; tokens++) {
+        for (int tenths = 10; tenths <= 80; tenths += 7) {
+            struct gr_spec_econ e = econ(1e6);
+            int n_probe = 0;
+            const int n_tree = play(&e, 1000, tokens, 1e5 * tenths, 1e6, &n_probe);
+            const double gain = tokens / (0.1 * tenths);
+            if (gain > 1.1) {
+                assert_int_equal(n_tree, 1000);
+            } else if (gain < 0.9) {
+                assert_in_range(n_tree, GR_SPEC_MIN_ROUNDS, 30);
+                assert_in_range(n_probe, 1, 20);
+            }
+        }
+    }
+}
+
+/* The text turns: trees come back within a probe's distance, and go again. */
+static void test_turns(void **state)
+{
+    (void)state;
+    struct gr_spec_econ e = econ(1e6);
+    int n_probe = 0;
+    (void)play(&e, 200, 1.0, 2e6, 1e6, &n_probe);
+    assert_true(e.is_root);
+    const int n_tree = play(&e, 2000, 5.0, 2e6, 1e6, &n_probe);
+    assert_false(e.is_root);
+    assert_true(n_tree > 1000);
+    (void)play(&e, 100, 1.0, 2e6, 1e6, &n_probe);
+    assert_true(e.is_root);
+}
+
+/* A drafter that is always too late gets more time each round, until it is in time or trees stop paying. */
+static void test_late_drafter(void **state)
+{
+    (void)state;
+    struct gr_spec_econ e = econ(1e6);
+    double waited_ns = 0.0;
+    int n = 0;
+    while (waited_ns < 2.5e6 && n < 20) {
+        waited_ns = gr_spec_econ_patience_ns(&e, 1e12);
+        gr_spec_econ_latency(&e, waited_ns, false);
+        n++;
+    }
+    assert_in_range(n, 1, 8);
+    assert_true(gr_spec_econ_patience_ns(&e, 1e5) <= 1e5); /* never past the liveness bound */
+    gr_spec_econ_latency(&e, 1e5, true);
+    for (int i = 0; i < 100; i++) {
+        gr_spec_econ_latency(&e, 1e5, true);
+    }
+    assert_true(e.latency_ns < 2e5);
+    assert_true(gr_spec_econ_patience_ns(&e, 1e12) < 5e5); /* and a fast one is not waited for long */
+}
+
+/* A new session starts from what others have seen, scaled to its own root-only rounds. */
+static void test_seeding(void **state)
+{
+    (void)state;
+    struct gr_spec_econ worker = econ(1e6);
+    int n_probe = 0;
+    (void)play(&worker, 50, 4.0, 2e6, 1e6, &n_probe);
+    struct gr_spec_econ e;
+    gr_spec_econ_init(&e, &worker, 2e6);
+    assert_true(e.tree_tokens > 3.5 && e.tree_tokens < 4.5);
+    assert_true(e.tree_ns > 1.1 * worker.tree_ns);
+    assert_false(e.is_root);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_refusals), cmocka_unit_test(test_pays_or_not), cmocka_unit_test(test_turns),
+        cmocka_unit_test(test_late_drafter), cmocka_unit_test(test_seeding),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
