@@ -93,9 +93,10 @@ static uint64_t before(uint64_t at_ns, uint64_t span_ns)
     return at_ns > span_ns ? at_ns - span_ns : 0;
 }
 
-static void add_round(json_t *events, const struct round *r, uint64_t mean_draft_ns)
+/* end_ns: of the walk. */
+static void add_round(json_t *events, const struct round *r, uint64_t end_ns, uint64_t mean_draft_ns)
 {
-    const uint64_t walk_ns = before(r->arrived_ns, r->host_ns);
+    const uint64_t walk_ns = before(end_ns, r->host_ns);
     const uint64_t verify_ns = before(walk_ns, r->verify_ns);
     const uint64_t wait_ns = before(verify_ns, r->wait_ns);
     const uint64_t draft_len_ns = r->n_draft > 0 ? GR_MIN(mean_draft_ns, verify_ns - wait_ns) : 0;
@@ -108,7 +109,7 @@ static void add_round(json_t *events, const struct round *r, uint64_t mean_draft
         add_span(events, r, TRACK_WIRE, wait_ns, verify_ns);
     }
     add_span(events, r, TRACK_VERIFY, verify_ns, walk_ns);
-    add_span(events, r, TRACK_WALK, walk_ns, r->arrived_ns);
+    add_span(events, r, TRACK_WALK, walk_ns, end_ns);
     add_span(events, r, TRACK_COMMIT, r->arrived_ns, r->shown_ns);
 }
 
@@ -126,8 +127,12 @@ enum gr_status gr_trace_file_write(struct gr_trace_file *t, const struct gr_sess
         json_array_append_new(events, track_name((enum track)track));
     }
     const uint64_t mean_draft_ns = m->n_drafter_round > 0 ? m->draft_ns / m->n_drafter_round : 0;
-    for (uint32_t i = 0; i < t->n; i++) {
-        add_round(events, &t->round[i], mean_draft_ns);
+    uint64_t last_ns = 0;
+    for (uint32_t i = 0; i < t->n; i++) { /* COMMITs that came in a bunch: one round begins when the other is over */
+        const struct round *r = &t->round[i];
+        const uint64_t earliest_ns = last_ns + r->wait_ns + r->verify_ns + r->host_ns;
+        last_ns = GR_MAX(r->arrived_ns, earliest_ns);
+        add_round(events, r, last_ns, mean_draft_ns);
     }
     if (t->n == GR_TRACE_ROUND_MAX) {
         log_warn("--trace-file: only the first %u rounds are in it", GR_TRACE_ROUND_MAX);
