@@ -12,7 +12,7 @@
 #include "orchestrator/yaml_config.h"
 
 #include <inttypes.h>
-#include <sodium.h>
+#include <signal.h>
 
 #define DRAFTER_START_NS (60 * GR_S)
 
@@ -73,6 +73,8 @@ static void on_lost(void *ctx, enum gr_worker_role role)
     struct run *r = ctx;
     if (role == GR_WORKER_TARGET) {
         r->target_joined = false;
+    } else {
+        r->draft_joined = false;
     }
 }
 
@@ -152,6 +154,9 @@ static void stop_workers(struct run *r)
         return;
     }
     gr_hub_drain(r->hub);
+    if (!r->target_joined || (r->draft_child >= 0 && !r->draft_joined)) {
+        gr_children_signal(&r->children, SIGTERM); /* who still loads does not hear of DRAIN */
+    }
     if (r->children.n > 0) {
         gr_children_finish(&r->children, 2000);
     }

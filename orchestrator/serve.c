@@ -166,8 +166,11 @@ static void finish(struct serve *s)
     if (s->hub != NULL) {
         gr_hub_drain(s->hub);
     }
+    if (s->at_once) {
+        gr_children_signal(&s->children, SIGTERM);
+    }
     if (s->children.signal_fd > 0) {
-        gr_children_finish(&s->children, s->at_once ? 0 : GRACE_MS);
+        gr_children_finish(&s->children, GRACE_MS);
     }
     gr_hub_destroy(s->hub);
     gr_desk_destroy(s->desk);
