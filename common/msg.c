@@ -73,6 +73,20 @@ enum kind { KIND_U32, KIND_U64, KIND_F64, KIND_STR, KIND_IDS };
     X(n_round, KIND_U64, 0)                                                                        \
     X(n_ahead, KIND_U64, 0)                                                                        \
     X(n_hit, KIND_U64, 0)                                                                          \
+    X(auto_ahead, KIND_U32, 1)                                                                     \
+    X(keep_open, KIND_U32, 1)                                                                      \
+    X(state, KIND_U32, 7)                                                                          \
+    X(n_token, KIND_U32, UINT32_MAX)                                                               \
+    X(worker, KIND_U32, 1 << 16)                                                                   \
+    X(target, KIND_U32, 1 << 16)                                                                   \
+    X(drafter, KIND_U32, 1 << 16)                                                                  \
+    X(n_worker, KIND_U32, 1 << 16)                                                                 \
+    X(n_reopen, KIND_U32, UINT32_MAX)                                                              \
+    X(idle_ns, KIND_U64, 0)                                                                        \
+    X(n_tree, KIND_U64, 0)                                                                         \
+    X(n_drafted, KIND_U64, 0)                                                                      \
+    X(n_hit_token, KIND_U64, 0)                                                                    \
+    X(rtt_ns, KIND_U64, 0)                                                                         \
     X(code, KIND_U32, UINT32_MAX)                                                                  \
     X(text, KIND_STR, GR_MSG_TEXT_MAX)
 
@@ -108,7 +122,9 @@ static const struct type_info {
                      B(role) | B(pid) | B(incarnation) | B(n_vocab) | B(n_ctx_max) | B(address) | B(numerics_id),
                      B(n_block) | B(n_session) | B(model_fingerprint) | B(tokenizer_fingerprint)},
     [GR_MSG_OPEN] = {"OPEN", B(session) | B(epoch) | B(ids) | B(segments) | B(max_tokens) | SAMPLING,
-                     B(stop_ids) | B(want_draft) | B(want_trace) | B(single_token) | B(auto_tree) | B(n_node)},
+                     B(stop_ids) | B(want_draft) | B(want_trace) | B(single_token) | B(auto_tree) | B(n_node) |
+                         B(keep_open) | B(transport) | B(tree_shape) | B(draft_depth) | B(draft_top_k) |
+                         B(draft_ahead) | B(auto_ahead) | B(tokenizer_fingerprint)},
     [GR_MSG_OPENED] = {"OPENED", B(session) | B(epoch) | B(cache_hit) | B(usable_len), 0},
     [GR_MSG_CLOSE] = {"CLOSE", B(session), 0},
     [GR_MSG_CLOSED] = {"CLOSED", B(session), 0},
@@ -116,9 +132,10 @@ static const struct type_info {
                        B(session) | B(epoch) | B(round) | B(keep_len) | B(final_len) | B(ids) | B(hash) | B(finish) |
                            B(verdict_kind) | B(n_draft) | B(n_accepted),
                        B(gap) | B(wait_ns) | B(verify_ns) | B(host_ns) | B(n_row) | B(n_late) | B(n_desync) | B(n_fallback) |
-                           B(n_reroot) |                            B(tree_ids) | B(tree_parents) | B(path)},
+                           B(n_reroot) | B(tree_ids) | B(tree_parents) | B(path)},
     [GR_MSG_PROGRESS] = {"PROGRESS", B(session) | B(usable_len), 0},
-    [GR_MSG_APPEND] = {"APPEND", B(session) | B(epoch) | B(keep_len) | B(hash) | B(ids) | B(max_tokens), B(stop_ids)},
+    [GR_MSG_APPEND] = {"APPEND", B(session) | B(epoch) | B(keep_len) | B(hash) | B(ids) | B(max_tokens),
+                       B(stop_ids) | B(want_trace)},
     [GR_MSG_TRUNCATE] = {"TRUNCATE", B(session) | B(epoch) | B(keep_len), 0},
     [GR_MSG_EVICTED] = {"EVICTED", B(session), 0},
     [GR_MSG_ATTACH] = {"ATTACH",
@@ -129,10 +146,25 @@ static const struct type_info {
     [GR_MSG_DETACH] = {"DETACH", B(session), 0},
     [GR_MSG_DRAFT_STATS] = {"DRAFT_STATS", B(session) | B(n_round) | B(draft_ns) | B(host_ns),
                             B(n_desync) | B(n_ahead) | B(n_hit)},
-    [GR_MSG_PING] = {"PING", 0, 0},
-    [GR_MSG_PONG] = {"PONG", B(n_session) | B(n_vocab), B(n_block) | B(n_free_block) | B(pid)},
+    [GR_MSG_PING] = {"PING", 0, B(worker)},
+    [GR_MSG_PONG] = {"PONG", B(n_session) | B(n_vocab), B(n_block) | B(n_free_block) | B(pid) | B(worker) | B(rtt_ns)},
     [GR_MSG_ERROR] = {"ERROR", B(session) | B(code) | B(text), 0},
     [GR_MSG_DRAIN] = {"DRAIN", 0, 0},
+    [GR_MSG_FINISHED] = {"FINISHED", B(session) | B(epoch) | B(finish) | B(text) | B(n_token),
+                         B(n_fallback) | B(n_reopen)},
+    [GR_MSG_REFRESH] = {"REFRESH", B(session), 0},
+    [GR_MSG_PURGE] = {"PURGE", 0, 0},
+    [GR_MSG_PURGED] = {"PURGED", B(n_session), 0},
+    [GR_MSG_LIST] = {"LIST", 0, 0},
+    [GR_MSG_SESSION] = {"SESSION",
+                        B(session) | B(epoch) | B(state) | B(keep_open) | B(n_token) | B(n_round) | B(n_tree) |
+                            B(n_drafted) | B(n_hit_token) | B(idle_ns) | B(target) | B(drafter),
+                        0},
+    [GR_MSG_WORKER] = {"WORKER",
+                       B(worker) | B(role) | B(pid) | B(address) | B(n_session) | B(n_vocab) | B(n_ctx_max) |
+                           B(rtt_ns) | B(numerics_id),
+                       B(model_fingerprint) | B(tokenizer_fingerprint)},
+    [GR_MSG_LISTED] = {"LISTED", B(n_session) | B(n_worker), 0},
 };
 
 _Static_assert(N_FIELD <= 128, "field sets are 128-bit masks");

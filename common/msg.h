@@ -1,5 +1,5 @@
-/* Control messages between the orchestrator and the workers: msgpack maps with the key "t" (type name) and the
- * fields below, schema-checked by one table (msg.c; docs/PROTOCOL.md lists it). An unknown type or key, a missing
+/* Control messages between the orchestrator and its workers and clients: msgpack maps with the key "t" (type name) and
+ * the fields below, schema-checked by one table (msg.c; docs/PROTOCOL.md lists it). An unknown type or key, a missing
  * or mistyped field, or a value out of range refuses the message. Optional fields that are absent are zero.
  *
  * A message owns its arrays once decoded (gr_msg_finish). For sending, arrays are borrowed. */
@@ -34,8 +34,16 @@
     X(DRAFT_STATS) /* draft -> orchestrator: what the session cost the drafter */                   \
     X(PING)     /* orchestrator -> worker */                                                        \
     X(PONG)     /* worker -> orchestrator */                                                        \
-    X(ERROR)    /* worker -> orchestrator: a request failed; session 0: not about one */            \
-    X(DRAIN)    /* orchestrator -> worker: finish and exit */
+    X(ERROR)    /* a request failed; session 0: not about one. Orchestrator -> worker: refused */   \
+    X(DRAIN)    /* orchestrator -> worker: finish and exit */                                       \
+    X(FINISHED) /* orchestrator -> client: the turn is over */                                      \
+    X(REFRESH)  /* client -> orchestrator: full SpecPV refresh of a session */                      \
+    X(PURGE)    /* client -> orchestrator: close every idle session */                              \
+    X(PURGED)   /* orchestrator -> client: reply to PURGE */                                        \
+    X(LIST)     /* client -> orchestrator: what sessions and workers are there */                   \
+    X(SESSION)  /* orchestrator -> client: one session of a LIST */                                 \
+    X(WORKER)   /* orchestrator -> client: one worker of a LIST */                                  \
+    X(LISTED)   /* orchestrator -> client: the end of a LIST */
 
 enum gr_msg_type {
 #define X(name) GR_MSG_##name,
@@ -74,6 +82,8 @@ struct gr_msg {
     char transport[16];               /* ATTACH: forced kind or empty */
     uint32_t tree_shape, draft_depth, draft_top_k, n_node; /* n_node: fixed size, or the most with auto_tree */
     uint32_t auto_tree, draft_ahead;  /* booleans: size chosen by cost; keep growing while the target verifies */
+    uint32_t auto_ahead;              /* client's OPEN, boolean: the orchestrator sets draft_ahead */
+    uint32_t keep_open;               /* client's OPEN, SESSION, boolean: the session outlives its turns */
     /* COMMIT */
     uint32_t keep_len, final_len, finish, verdict_kind, n_draft, n_accepted, cache_hit, usable_len;
     uint64_t hash;
@@ -83,6 +93,13 @@ struct gr_msg {
     struct gr_msg_ids tree_ids, tree_parents, path; /* with want_trace: the round's tree */
     /* DRAFT_STATS */
     uint64_t n_round, n_ahead, n_hit; /* trees sent; verdicts met by draft-ahead work; of them useful hits */
+    /* SESSION, WORKER, LISTED, FINISHED; PING and PONG between client and orchestrator */
+    uint32_t state;                   /* enum gr_session_state of orch.h */
+    uint32_t n_token;                 /* of the transcript */
+    uint32_t worker, target, drafter; /* a worker's number, from 1; 0: none */
+    uint32_t n_worker, n_reopen;
+    uint64_t idle_ns, n_tree, n_drafted, n_hit_token; /* n_hit_token: drafted tokens that were accepted */
+    uint64_t rtt_ns;                  /* orchestrator to worker and back */
     /* ERROR */
     uint32_t code;
     char text[GR_MSG_TEXT_MAX];

@@ -35,8 +35,10 @@ void drafter_send_tree(struct gr_drafter *d, struct follow *f, uint64_t now_ns)
 {
     const struct sent_tree *p = &f->pending;
     const struct gr_token_tree *t = &p->drafted.tree;
+    const uint64_t took_us = (now_ns - GR_MIN(f->due_ns, now_ns)) / 1000;
     const struct gr_frame_header h = {.session = f->id, .epoch = f->epoch, .round = p->round, .base_len = p->base_len,
-                                      .prefix_hash = p->hash};
+                                      .prefix_hash = p->hash,
+                                      .flags = (uint16_t)GR_MAX(GR_MIN(took_us, UINT16_MAX), (uint64_t)1)};
     const uint32_t bytes = GR_WIRE_HEADER_BYTES + GR_WIRE_DRAFT_BYTES(t->n);
     uint8_t *out = d->io.frame_begin(d->io.ctx, f->peer, GR_FRAME_SMALL, bytes);
     if (out == NULL) {

@@ -1,6 +1,7 @@
 /* graft-draft: the draft worker. */
 #include "common/log.h"
 #include "draft_worker/worker.h"
+#include "transport/supervise.h"
 #include "transport/worker_args.h"
 
 #include <signal.h>
@@ -20,7 +21,11 @@ int main(int argc, char **argv)
         {"transport", GR_ARG_TRANSPORT, &o.forced_transport, 0, 0, "T        use only this one"},
         {"test-flip-round", GR_ARG_INT, &o.test_flip_round, 0, INT32_MAX, "N  for tests: replace a known token in round N"},
         {"test-delay-us", GR_ARG_INT, &o.test_delay_us, 0, 10000000, "N    for tests: make each draft job so much longer"},
+        GR_ARG_ROW_JOIN_TIMEOUT,
     };
+    if (gr_supervise_wanted(argc, argv)) {
+        return gr_supervise_run("draft", argc, argv);
+    }
     const int status = gr_args_parse("graft-draft", args, (int)GR_ARRAY_LEN(args), argc, argv);
     if (status >= 0) {
         return status;
@@ -30,5 +35,5 @@ int main(int argc, char **argv)
         return 2;
     }
     signal(SIGPIPE, SIG_IGN);
-    return gr_draft_worker_run(&o) == GR_OK ? 0 : 1;
+    return gr_supervise_exit_status(gr_draft_worker_run(&o));
 }

@@ -3,5 +3,9 @@
 #define GR_ORCHESTRATOR_COMMANDS_H
 
 int gr_command_run(int argc, char **argv);
+int gr_command_serve(int argc, char **argv);
+int gr_command_session(int argc, char **argv);
+int gr_command_ping(int argc, char **argv);
+int gr_command_wait(int argc, char **argv);
 
 #endif

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -14,16 +15,19 @@
 
 #define HELLO_TIMEOUT_MS 10000
 
-struct worker_link {
+struct link {
     struct gr_control *control; /* NULL: slot is free */
-    bool joined;
+    bool joined;                /* workers: JOIN has come */
+    bool broken;                /* to be dropped: its queue is full */
     enum gr_worker_role role;
+    char host_id[48];
 };
 
 /* A socket whose HELLO a thread has finished. */
 struct arrival {
     int fd;
     uint32_t role;
+    char host_id[48];
 };
 
 struct gr_hub {
@@ -32,7 +36,8 @@ struct gr_hub {
     struct gr_orch *orch;
     int listen_fd, wake_fd;
     char address[64];
-    struct worker_link link[GR_ORCH_WORKER_MAX];
+    struct link link[GR_ORCH_WORKER_MAX];
+    struct link client[GR_CLIENT_MAX];
     pthread_mutex_t lock; /* of the three below */
     pthread_cond_t hello_done;
     struct arrival arrival[GR_ORCH_WORKER_MAX];
@@ -53,7 +58,9 @@ static void *run_hello(void *arg)
     const uint64_t one = 1;
     pthread_mutex_lock(&h->lock);
     if (st == GR_OK && h->n_arrival < GR_ORCH_WORKER_MAX) {
-        h->arrival[h->n_arrival++] = (struct arrival){.fd = j->fd, .role = peer.role};
+        struct arrival *a = &h->arrival[h->n_arrival++];
+        *a = (struct arrival){.fd = j->fd, .role = peer.role};
+        memcpy(a->host_id, peer.host_id, sizeof(a->host_id));
     } else {
         close(j->fd);
     }
@@ -66,7 +73,7 @@ static void *run_hello(void *arg)
     return NULL;
 }
 
-static void accept_workers(struct gr_hub *h)
+static void accept_peers(struct gr_hub *h)
 {
     for (;;) {
         int fd = -1;
@@ -81,7 +88,7 @@ static void accept_workers(struct gr_hub *h)
         h->n_hello += !full;
         pthread_mutex_unlock(&h->lock);
         if (full) {
-            log_error("a worker was turned away: %d hand-shakes are under way", GR_ORCH_WORKER_MAX);
+            log_error("somebody was turned away: %d hand-shakes are under way", GR_ORCH_WORKER_MAX);
             free(j);
             close(fd);
             return;
@@ -100,116 +107,243 @@ static void accept_workers(struct gr_hub *h)
     }
 }
 
-/* Sockets with a finished HELLO become links; the worker's JOIN follows on them. */
+static struct link *free_link(struct link *links, int n)
+{
+    for (int i = 0; i < n; i++) {
+        if (links[i].control == NULL) {
+            return &links[i];
+        }
+    }
+    return NULL;
+}
+
+/* Said before the link is closed; what does not fit the socket at once is not worth waiting for. */
+static void turn_away(struct gr_control *control, const char *text)
+{
+    struct gr_msg m = {.type = GR_MSG_ERROR, .code = (uint32_t)-GR_ELIMIT};
+    snprintf(m.text, sizeof(m.text), "%s", text);
+    if (gr_control_send(control, &m) == GR_OK) {
+        enum gr_status st = gr_control_flush(control);
+        (void)st;
+    }
+    gr_control_destroy(control);
+}
+
+static void admit(struct gr_hub *h, const struct arrival *a)
+{
+    struct gr_control *control = NULL;
+    if (gr_control_create(a->fd, &control) != GR_OK) {
+        close(a->fd);
+        return;
+    }
+    const bool is_client = a->role == GR_ROLE_CLIENT;
+    struct link *l = is_client ? free_link(h->client, GR_CLIENT_MAX) : free_link(h->link, GR_ORCH_WORKER_MAX);
+    if (is_client && h->config.on_client_msg == NULL) {
+        turn_away(control, "this orchestrator belongs to a `graft run'; clients need `graft serve'");
+        return;
+    }
+    if (l == NULL) {
+        log_error("a %s was turned away: %d are connected", is_client ? "client" : "worker",
+                  is_client ? GR_CLIENT_MAX : GR_ORCH_WORKER_MAX);
+        turn_away(control, "the orchestrator has no more room for connections");
+        return;
+    }
+    if (is_client) {
+        gr_control_limit_out(control, GR_CLIENT_QUEUE_BYTES);
+    }
+    *l = (struct link){.control = control,
+                       .role = a->role == GR_ROLE_TARGET ? GR_WORKER_TARGET : GR_WORKER_DRAFT};
+    memcpy(l->host_id, a->host_id, sizeof(l->host_id));
+}
+
+/* Sockets with a finished HELLO become links; a worker's JOIN or a client's request follows on them. */
 static void take_arrivals(struct gr_hub *h)
 {
     pthread_mutex_lock(&h->lock);
     for (int i = 0; i < h->n_arrival; i++) {
-        struct worker_link *free_link = NULL;
-        for (int k = 0; free_link == NULL && k < GR_ORCH_WORKER_MAX; k++) {
-            free_link = h->link[k].control == NULL ? &h->link[k] : NULL;
-        }
-        if (free_link == NULL || gr_control_create(h->arrival[i].fd, &free_link->control) != GR_OK) {
-            log_error("a worker was turned away: %d workers are connected", GR_ORCH_WORKER_MAX);
-            close(h->arrival[i].fd);
-            continue;
-        }
-        free_link->joined = false;
-        free_link->role = h->arrival[i].role == GR_ROLE_TARGET ? GR_WORKER_TARGET : GR_WORKER_DRAFT;
+        admit(h, &h->arrival[i]);
     }
     h->n_arrival = 0;
     pthread_mutex_unlock(&h->lock);
 }
 
-static void lose(struct gr_hub *h, uint32_t worker)
+static void lose_worker(struct gr_hub *h, uint32_t worker)
 {
-    struct worker_link *l = &h->link[worker];
+    struct link *l = &h->link[worker];
     const bool joined = l->joined;
+    const enum gr_worker_role role = l->role;
     gr_control_destroy(l->control);
-    l->control = NULL;
-    l->joined = false;
+    *l = (struct link){0};
     if (joined) {
-        log_info("a %s worker is gone", l->role == GR_WORKER_TARGET ? "target" : "draft");
+        log_info("a %s worker is gone", role == GR_WORKER_TARGET ? "target" : "draft");
         gr_orch_on_lost(h->orch, worker, gr_clock_ns());
         if (h->config.on_lost != NULL) {
-            h->config.on_lost(h->config.io.ctx, l->role);
+            h->config.on_lost(h->config.io.ctx, role);
         }
     }
 }
 
-static enum gr_status on_msg(struct gr_hub *h, uint32_t worker, const struct gr_msg *m)
+static void lose_client(struct gr_hub *h, uint32_t client)
 {
-    struct worker_link *l = &h->link[worker];
-    if (m->type != GR_MSG_JOIN) {
-        return l->joined ? gr_orch_on_msg(h->orch, worker, m, gr_clock_ns()) : GR_EPROTO;
-    }
-    if (l->joined) {
-        log_error("worker %u sent JOIN twice", worker);
+    gr_control_destroy(h->client[client].control);
+    h->client[client] = (struct link){0};
+    h->config.on_client_lost(h->config.io.ctx, client, gr_clock_ns());
+}
+
+/* ---- what comes in ---- */
+
+static enum gr_status on_join(struct gr_hub *h, uint32_t worker, const struct gr_msg *m)
+{
+    struct link *l = &h->link[worker];
+    const bool is_target = l->role == GR_WORKER_TARGET;
+    if (l->joined || m->role != (is_target ? GR_ROLE_TARGET : GR_ROLE_DRAFT)) {
+        log_error("worker %u sent %s", worker + 1, l->joined ? "JOIN twice" : "JOIN for another role than HELLO's");
         return GR_EPROTO;
+    }
+    struct gr_worker_info info = {.role = l->role, .model_fingerprint = m->model_fingerprint,
+                                  .tokenizer_fingerprint = m->tokenizer_fingerprint, .n_vocab = m->n_vocab,
+                                  .n_ctx_max = m->n_ctx_max, .pid = m->pid};
+    memcpy(info.address, m->address, sizeof(info.address));
+    memcpy(info.numerics_id, m->numerics_id, sizeof(info.numerics_id));
+    memcpy(info.host_id, l->host_id, sizeof(info.host_id));
+    const enum gr_status st = gr_orch_join(h->orch, worker, &info, gr_clock_ns());
+    if (st != GR_OK) {
+        enum gr_status flushed = gr_control_flush(l->control); /* the reason, before the link is closed */
+        (void)flushed;
+        if (h->config.on_refused != NULL) {
+            h->config.on_refused(h->config.io.ctx, gr_orch_why(h->orch));
+        }
+        return st;
     }
     l->joined = true;
     if (h->config.on_join != NULL) {
         h->config.on_join(h->config.io.ctx, m);
     }
-    return gr_orch_on_join(h->orch, worker, l->role, m->address, gr_clock_ns());
+    return GR_OK;
 }
 
-static bool receive(struct gr_hub *h, uint32_t worker)
+static enum gr_status on_worker_msg(struct gr_hub *h, uint32_t worker, const struct gr_msg *m)
 {
-    bool progress = false;
-    for (;;) {
+    if (m->type == GR_MSG_JOIN) {
+        return on_join(h, worker, m);
+    }
+    return h->link[worker].joined ? gr_orch_on_msg(h->orch, worker, m, gr_clock_ns()) : GR_EPROTO;
+}
+
+/* Messages of one link that are handled before the others have their turn. */
+#define BATCH_MAX 64
+
+static bool receive_worker(struct gr_hub *h, uint32_t worker)
+{
+    struct link *l = &h->link[worker];
+    for (int i = 0; i < BATCH_MAX; i++) {
         struct gr_msg m;
-        enum gr_status st = gr_control_recv(h->link[worker].control, &m);
+        enum gr_status st = l->broken ? GR_ECLOSED : gr_control_recv(l->control, &m);
         if (st == GR_AGAIN) {
-            return progress;
+            return i > 0;
         }
-        progress = true;
         if (st == GR_OK) {
-            st = on_msg(h, worker, &m);
+            st = on_worker_msg(h, worker, &m);
             gr_msg_finish(&m);
         }
         if (st != GR_OK) {
-            lose(h, worker);
+            lose_worker(h, worker);
             return true;
         }
     }
+    return true;
 }
+
+static bool receive_client(struct gr_hub *h, uint32_t client)
+{
+    struct link *l = &h->client[client];
+    for (int i = 0; i < BATCH_MAX; i++) {
+        struct gr_msg m;
+        enum gr_status st = l->broken ? GR_ELIMIT : gr_control_recv(l->control, &m);
+        if (st == GR_AGAIN) {
+            return i > 0;
+        }
+        if (st == GR_OK) {
+            st = h->config.on_client_msg(h->config.io.ctx, client, &m, gr_clock_ns());
+            gr_msg_finish(&m);
+        }
+        if (st != GR_OK) {
+            if (st != GR_ECLOSED) {
+                log_warn("client %u is cut off: %s", client, l->broken ? "it does not read what it asked for"
+                                                                      : "it broke the protocol");
+            }
+            lose_client(h, client);
+            return true;
+        }
+    }
+    return true;
+}
+
+/* ---- what goes out ---- */
 
 static void send_to(void *ctx, uint32_t worker, const struct gr_msg *m)
 {
     struct gr_hub *h = ctx;
-    struct worker_link *l = &h->link[worker];
-    if (l->control != NULL) {
-        /* A full or dead link shows at the next receive; the machine hears of it as a lost worker. */
-        enum gr_status st = gr_control_send(l->control, m);
-        (void)st;
+    struct link *l = &h->link[worker];
+    if (l->control != NULL && gr_control_send(l->control, m) == GR_ELIMIT) {
+        l->broken = true; /* a dead link shows at the next receive; the machine hears of either as a lost worker */
+    }
+}
+
+void gr_hub_send_client(struct gr_hub *h, uint32_t client, const struct gr_msg *m)
+{
+    GR_ASSERT(client < GR_CLIENT_MAX);
+    struct link *l = &h->client[client];
+    if (l->control != NULL && !l->broken && gr_control_send(l->control, m) == GR_ELIMIT) {
+        l->broken = true;
+    }
+}
+
+/* The machine gave this worker up: it has been told to itself already. */
+static void drop(void *ctx, uint32_t worker)
+{
+    struct gr_hub *h = ctx;
+    const enum gr_worker_role role = h->link[worker].role;
+    gr_control_destroy(h->link[worker].control);
+    h->link[worker] = (struct link){0};
+    if (h->config.on_lost != NULL) {
+        h->config.on_lost(h->config.io.ctx, role);
     }
 }
 
 /* The machine's callbacks carry the client's ctx, but send needs the hub: a trampoline for each. */
-static void fwd_progress(void *ctx, uint64_t session, void *user, uint32_t n)
+static void fwd_report(void *ctx, uint64_t session, void *user, const struct gr_msg *m)
 {
     const struct gr_hub *h = ctx;
-    if (h->config.io.on_progress != NULL) {
-        h->config.io.on_progress(h->config.io.ctx, session, user, n);
+    if (h->config.io.on_report != NULL) {
+        h->config.io.on_report(h->config.io.ctx, session, user, m);
     }
 }
 static void fwd_tokens(void *ctx, uint64_t session, void *user, const int32_t *id, uint32_t n)
 {
     const struct gr_hub *h = ctx;
-    h->config.io.on_tokens(h->config.io.ctx, session, user, id, n);
-}
-static void fwd_trace(void *ctx, uint64_t session, void *user, const struct gr_trace_round *r)
-{
-    const struct gr_hub *h = ctx;
-    if (h->config.io.on_trace != NULL) {
-        h->config.io.on_trace(h->config.io.ctx, session, user, r);
+    if (h->config.io.on_tokens != NULL) {
+        h->config.io.on_tokens(h->config.io.ctx, session, user, id, n);
     }
 }
 static void fwd_done(void *ctx, uint64_t session, void *user, enum gr_finish finish, const char *text)
 {
     const struct gr_hub *h = ctx;
     h->config.io.on_done(h->config.io.ctx, session, user, finish, text);
+}
+static void fwd_closed(void *ctx, uint64_t session, void *user, const char *why)
+{
+    const struct gr_hub *h = ctx;
+    if (h->config.io.on_closed != NULL) {
+        h->config.io.on_closed(h->config.io.ctx, session, user, why);
+    }
+}
+static void fwd_pong(void *ctx, uint32_t worker, uint64_t cookie, uint64_t rtt_ns, const struct gr_msg *pong)
+{
+    const struct gr_hub *h = ctx;
+    if (h->config.io.on_pong != NULL) {
+        h->config.io.on_pong(h->config.io.ctx, worker, cookie, rtt_ns, pong);
+    }
 }
 
 enum gr_status gr_hub_create(const struct gr_hub_config *config, struct gr_hub **out)
@@ -228,8 +362,8 @@ enum gr_status gr_hub_create(const struct gr_hub_config *config, struct gr_hub *
                                  .incarnation = gr_clock_ns(),
                                  .limits = {.small_bytes_max = 65536, .n_small_slot = 2}};
     gr_host_id(h->hello.host_id);
-    const struct gr_orch_io io = {.ctx = h, .send = send_to, .on_progress = fwd_progress, .on_tokens = fwd_tokens,
-                                  .on_trace = fwd_trace, .on_done = fwd_done};
+    const struct gr_orch_io io = {.ctx = h, .send = send_to, .on_report = fwd_report, .on_tokens = fwd_tokens,
+                                  .on_done = fwd_done, .on_closed = fwd_closed, .drop = drop, .on_pong = fwd_pong};
     enum gr_status st = gr_orch_create(&io, &h->orch);
     if (st == GR_OK) {
         st = gr_tcp_listen(config->listen, &h->listen_fd, h->address);
@@ -258,6 +392,9 @@ void gr_hub_destroy(struct gr_hub *h)
     for (int i = 0; i < GR_ORCH_WORKER_MAX; i++) {
         gr_control_destroy(h->link[i].control);
     }
+    for (int i = 0; i < GR_CLIENT_MAX; i++) {
+        gr_control_destroy(h->client[i].control);
+    }
     if (h->listen_fd >= 0) {
         close(h->listen_fd);
     }
@@ -280,44 +417,83 @@ struct gr_orch *gr_hub_orch(struct gr_hub *h)
     return h->orch;
 }
 
-static bool handle_all(struct gr_hub *h)
+static bool receive_all(struct gr_hub *h)
 {
     bool progress = false;
-    accept_workers(h);
+    accept_peers(h);
     take_arrivals(h);
     for (uint32_t i = 0; i < GR_ORCH_WORKER_MAX; i++) {
         if (h->link[i].control != NULL) {
-            progress |= receive(h, i);
+            progress |= receive_worker(h, i);
         }
     }
-    for (uint32_t i = 0; i < GR_ORCH_WORKER_MAX; i++) {
-        if (h->link[i].control != NULL && gr_control_flush(h->link[i].control) == GR_ECLOSED) {
-            lose(h, i);
-            progress = true;
+    for (uint32_t i = 0; i < GR_CLIENT_MAX; i++) {
+        if (h->client[i].control != NULL) {
+            progress |= receive_client(h, i);
         }
     }
     return progress;
 }
 
-void gr_hub_pump(struct gr_hub *h, int timeout_ms, int extra_fd)
+static bool flush_all(struct gr_hub *h)
 {
-    if (handle_all(h)) {
-        return;
+    bool progress = false;
+    for (uint32_t i = 0; i < GR_ORCH_WORKER_MAX; i++) {
+        struct link *l = &h->link[i];
+        if (l->control != NULL && (gr_control_flush(l->control) == GR_ECLOSED || l->broken)) {
+            lose_worker(h, i);
+            progress = true;
+        }
     }
-    struct pollfd fds[GR_ORCH_WORKER_MAX + 3];
+    for (uint32_t i = 0; i < GR_CLIENT_MAX; i++) {
+        struct link *l = &h->client[i];
+        if (l->control != NULL && (gr_control_flush(l->control) == GR_ECLOSED || l->broken)) {
+            progress |= receive_client(h, i); /* says why and drops it */
+        }
+    }
+    return progress;
+}
+
+static nfds_t watch(const struct gr_hub *h, struct pollfd *fds, int extra_fd)
+{
     nfds_t n = 0;
     fds[n++] = (struct pollfd){.fd = h->wake_fd, .events = POLLIN};
     fds[n++] = (struct pollfd){.fd = h->listen_fd, .events = POLLIN};
     if (extra_fd >= 0) {
         fds[n++] = (struct pollfd){.fd = extra_fd, .events = POLLIN};
     }
-    for (int i = 0; i < GR_ORCH_WORKER_MAX; i++) {
-        struct gr_control *c = h->link[i].control;
+    for (int i = 0; i < GR_ORCH_WORKER_MAX + GR_CLIENT_MAX; i++) {
+        const struct gr_control *c =
+            i < GR_ORCH_WORKER_MAX ? h->link[i].control : h->client[i - GR_ORCH_WORKER_MAX].control;
         if (c != NULL) {
             fds[n++] = (struct pollfd){.fd = gr_control_fd(c), .events = gr_control_events(c)};
         }
     }
-    if (poll(fds, n, timeout_ms) > 0 && (fds[0].revents & POLLIN) != 0) {
+    return n;
+}
+
+/* ms until at_ns, rounded up; -1: never. */
+static int ms_until(uint64_t at_ns, uint64_t now_ns)
+{
+    if (at_ns == UINT64_MAX) {
+        return -1;
+    }
+    return at_ns <= now_ns ? 0 : (int)GR_MIN((at_ns - now_ns) / GR_MS + 1, (uint64_t)3600000);
+}
+
+void gr_hub_pump(struct gr_hub *h, int timeout_ms, int extra_fd)
+{
+    bool progress = receive_all(h);
+    const uint64_t now_ns = gr_clock_ns();
+    const int step_ms = ms_until(gr_orch_step(h->orch, now_ns), now_ns);
+    progress |= flush_all(h);
+    if (progress) {
+        return;
+    }
+    struct pollfd fds[GR_ORCH_WORKER_MAX + GR_CLIENT_MAX + 3];
+    const nfds_t n = watch(h, fds, extra_fd);
+    const int wait_ms = step_ms < 0 ? timeout_ms : timeout_ms < 0 ? step_ms : GR_MIN(step_ms, timeout_ms);
+    if (poll(fds, n, wait_ms) > 0 && (fds[0].revents & POLLIN) != 0) {
         uint64_t count = 0;
         ssize_t got = read(h->wake_fd, &count, sizeof(count));
         (void)got;

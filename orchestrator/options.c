@@ -10,6 +10,10 @@
 enum kind { KIND_FLAG, KIND_TEXT, KIND_INT, KIND_NUMBER, KIND_STOP };
 
 #define AT(member) offsetof(struct gr_run_options, member)
+#define TURN (GR_CMD_RUN | GR_CMD_SESSION)
+#define ENGINE (GR_CMD_RUN | GR_CMD_SERVE)
+#define CLIENT (GR_CMD_RUN | GR_CMD_SESSION | GR_CMD_PING | GR_CMD_WAIT)
+#define ALL (CLIENT | GR_CMD_SERVE)
 
 static const struct option_info {
     const char *name;
@@ -17,62 +21,114 @@ static const struct option_info {
     size_t offset;
     double min, max;
     const char *argument, *help;
+    unsigned commands; /* set of enum gr_command */
 } infos[] = {
-    {"model", KIND_TEXT, AT(model), 0, 0, "DIR", "the target model, a Hugging Face folder (required)"},
-    {"draft", KIND_TEXT, AT(draft), 0, 0, "DIR", "the draft model or head"},
+    {"model", KIND_TEXT, AT(model), 0, 0, "DIR", "the target model, a Hugging Face folder (required)", TURN | GR_CMD_SERVE},
+    {"draft", KIND_TEXT, AT(draft), 0, 0, "DIR", "the draft model or head", ENGINE | GR_CMD_WAIT},
     {"method", KIND_TEXT, AT(method), 0, 0, "M", "none | draft_model | eagle3 (default: none without --draft, else by "
-                                                 "the folder)"},
-    {"prompt", KIND_TEXT, AT(prompt), 0, 0, "TEXT", "prompt; BOS is put in front as the tokenizer's template says"},
-    {"prompt-file", KIND_TEXT, AT(prompt_file), 0, 0, "F", "prompt from a file, byte for byte (-: standard input)"},
-    {"prompt-ids", KIND_TEXT, AT(prompt_ids), 0, 0, "F", "prompt as a JSON array of token ids (-: standard input)"},
-    {"max-tokens", KIND_INT, AT(max_tokens), 1, 16777216, "N", "tokens to generate (default 256)"},
-    {"ignore-eos", KIND_FLAG, AT(ignore_eos), 0, 0, NULL, "go on after an end-of-sequence token"},
-    {"stop", KIND_STOP, 0, 0, 0, "S", "stop string; may be given up to 8 times"},
-    {"temperature", KIND_NUMBER, AT(temperature), 0, 100, "T", "0 is greedy (default 0)"},
-    {"top-p", KIND_NUMBER, AT(top_p), 1e-6, 1, "P", "nucleus sampling (default 1: off)"},
-    {"top-k", KIND_INT, AT(top_k), 0, 4194304, "K", "sample among the K likeliest (default 0: off)"},
-    {"min-p", KIND_NUMBER, AT(min_p), 0, 1, "P", "drop tokens below P times the likeliest (default 0: off)"},
-    {"seed", KIND_INT, AT(seed), -1, 9.2e18, "S", "sampling seed (default -1: a random one)"},
+                                                 "the folder)", TURN | GR_CMD_SERVE},
+    {"prompt", KIND_TEXT, AT(prompt), 0, 0, "TEXT", "prompt; BOS is put in front as the tokenizer's template says", TURN},
+    {"prompt-file", KIND_TEXT, AT(prompt_file), 0, 0, "F", "prompt from a file, byte for byte (-: standard input)", TURN},
+    {"prompt-ids", KIND_TEXT, AT(prompt_ids), 0, 0, "F", "prompt as a JSON array of token ids (-: standard input)", TURN},
+    {"max-tokens", KIND_INT, AT(max_tokens), 1, 16777216, "N", "tokens to generate (default 256)", TURN},
+    {"ignore-eos", KIND_FLAG, AT(ignore_eos), 0, 0, NULL, "go on after an end-of-sequence token", TURN},
+    {"stop", KIND_STOP, 0, 0, 0, "S", "stop string; may be given up to 8 times", TURN},
+    {"temperature", KIND_NUMBER, AT(temperature), 0, 100, "T", "0 is greedy (default 0)", TURN},
+    {"top-p", KIND_NUMBER, AT(top_p), 1e-6, 1, "P", "nucleus sampling (default 1: off)", TURN},
+    {"top-k", KIND_INT, AT(top_k), 0, 4194304, "K", "sample among the K likeliest (default 0: off)", TURN},
+    {"min-p", KIND_NUMBER, AT(min_p), 0, 1, "P", "drop tokens below P times the likeliest (default 0: off)", TURN},
+    {"seed", KIND_INT, AT(seed), -1, 9.2e18, "S", "sampling seed (default -1: a random one)", TURN},
     {"num-speculative-tokens", KIND_TEXT, AT(num_speculative_tokens), 0, 0, "auto|N",
-     "nodes of the token tree, 0 to 63"},
-    {"tree-shape", KIND_TEXT, AT(tree_shape), 0, 0, "S", "dynamic | chain (default dynamic)"},
-    {"draft-depth", KIND_INT, AT(draft_depth), 1, 63, "N", "levels of the tree (default 8)"},
-    {"draft-top-k", KIND_INT, AT(draft_top_k), 1, 64, "K", "children and expansions a level (default 10)"},
-    {"specpv", KIND_TEXT, AT(specpv), 0, 0, "M", "off | lossy | exact (default off)"},
+     "nodes of the token tree, 0 to 63", TURN},
+    {"tree-shape", KIND_TEXT, AT(tree_shape), 0, 0, "S", "dynamic | chain (default dynamic)", TURN},
+    {"draft-depth", KIND_INT, AT(draft_depth), 1, 63, "N", "levels of the tree (default 8)", TURN},
+    {"draft-top-k", KIND_INT, AT(draft_top_k), 1, 64, "K", "children and expansions a level (default 10)", TURN},
+    {"specpv", KIND_TEXT, AT(specpv), 0, 0, "M", "off | lossy | exact (default off)", TURN | GR_CMD_SERVE},
     {"transport", KIND_TEXT, AT(transport), 0, 0, "T", "loop | shm | tcp | verbs (default: the first that works of shm, "
-                                                       "verbs, tcp)"},
-    {"require-rdma", KIND_FLAG, AT(require_rdma), 0, 0, NULL, "an error if the data path is not RDMA"},
-    {"target-device", KIND_TEXT, AT(target_device), 0, 0, "D", "cpu | cuda:N (default cpu)"},
-    {"draft-device", KIND_TEXT, AT(draft_device), 0, 0, "D", "cpu | cuda:N (default cpu)"},
-    {"config", KIND_TEXT, AT(config), 0, 0, "F.yaml", "configuration file"},
-    {"connect", KIND_TEXT, AT(connect), 0, 0, "HOST:PORT", "use a running orchestrator"},
-    {"session", KIND_TEXT, AT(session), 0, 0, "ID", "with --connect: continue this session"},
-    {"control", KIND_TEXT, AT(control), 0, 0, "HOST:PORT", "where the workers join (default 127.0.0.1:0)"},
-    {"json", KIND_FLAG, AT(json), 0, 0, NULL, "print one JSON object instead of text"},
-    {"trace", KIND_FLAG, AT(trace), 0, 0, NULL, "draw each round's tree on standard error"},
-    {"trace-file", KIND_TEXT, AT(trace_file), 0, 0, "F", "write a Chrome trace"},
-    {"verify-lossless", KIND_FLAG, AT(verify_lossless), 0, 0, NULL, "compare with plain decoding afterwards"},
-    {"kv-blocks", KIND_TEXT, AT(kv_blocks), 0, 0, "N|auto", "KV blocks of 16 tokens (default auto: from free memory)"},
-    {"target-ib-hca", KIND_TEXT, AT(target_ib_hca), 0, 0, "DEV", "RDMA device of the target"},
-    {"draft-ib-hca", KIND_TEXT, AT(draft_ib_hca), 0, 0, "DEV", "RDMA device of the drafter"},
-    {"gid-index", KIND_TEXT, AT(gid_index), 0, 0, "N", "RDMA GID index"},
-    {"ship-features", KIND_TEXT, AT(ship_features), 0, 0, "F", "fused | raw: features for an EAGLE-3 head"},
-    {"max-model-len", KIND_INT, AT(max_model_len), 0, 16777216, "N", "context length (default 0: the model's)"},
-    {"threads", KIND_INT, AT(threads), 0, 1024, "N", "CPU threads of the target (default 0: all)"},
-    {"draft-threads", KIND_INT, AT(draft_threads), 0, 1024, "N", "CPU threads of the drafter (default 0: all)"},
+                                                       "verbs, tcp)", TURN | GR_CMD_SERVE},
+    {"require-rdma", KIND_FLAG, AT(require_rdma), 0, 0, NULL, "an error if the data path is not RDMA", ENGINE},
+    {"target-device", KIND_TEXT, AT(target_device), 0, 0, "D", "cpu | cuda:N (default cpu)", ENGINE},
+    {"draft-device", KIND_TEXT, AT(draft_device), 0, 0, "D", "cpu | cuda:N (default cpu)", ENGINE},
+    {"config", KIND_TEXT, AT(config), 0, 0, "F.yaml", "configuration file", ALL},
+    {"connect", KIND_TEXT, AT(connect), 0, 0, "HOST:PORT", "use a running orchestrator", CLIENT},
+    {"session", KIND_TEXT, AT(session), 0, 0, "ID", "with --connect: continue this session", GR_CMD_RUN},
+    {"control", KIND_TEXT, AT(control), 0, 0, "HOST:PORT", "where the workers join (default 127.0.0.1:0)", ENGINE},
+    {"json", KIND_FLAG, AT(json), 0, 0, NULL, "print one JSON object instead of text", CLIENT},
+    {"trace", KIND_FLAG, AT(trace), 0, 0, NULL, "draw each round's tree on standard error", TURN},
+    {"trace-file", KIND_TEXT, AT(trace_file), 0, 0, "F", "write a Chrome trace", TURN},
+    {"verify-lossless", KIND_FLAG, AT(verify_lossless), 0, 0, NULL, "compare with plain decoding afterwards", GR_CMD_RUN},
+    {"kv-blocks", KIND_TEXT, AT(kv_blocks), 0, 0, "N|auto", "KV blocks of 16 tokens (default auto: from free memory)", ENGINE},
+    {"target-ib-hca", KIND_TEXT, AT(target_ib_hca), 0, 0, "DEV", "RDMA device of the target", ENGINE},
+    {"draft-ib-hca", KIND_TEXT, AT(draft_ib_hca), 0, 0, "DEV", "RDMA device of the drafter", ENGINE},
+    {"gid-index", KIND_TEXT, AT(gid_index), 0, 0, "N", "RDMA GID index", ENGINE},
+    {"ship-features", KIND_TEXT, AT(ship_features), 0, 0, "F", "fused | raw: features for an EAGLE-3 head", ENGINE},
+    {"max-model-len", KIND_INT, AT(max_model_len), 0, 16777216, "N", "context length (default 0: the model's)", ENGINE},
+    {"threads", KIND_INT, AT(threads), 0, 1024, "N", "CPU threads of the target (default 0: all)", ENGINE},
+    {"draft-threads", KIND_INT, AT(draft_threads), 0, 1024, "N", "CPU threads of the drafter (default 0: all)", ENGINE},
     {"round-deadline-ms", KIND_INT, AT(round_deadline_ms), 1, 600000, "MS",
-     "how long a pass waits for a tree (default 2000)"},
-    {"help", KIND_FLAG, AT(help), 0, 0, NULL, "this text"},
+     "how long a pass waits for a tree (default 2000)", ENGINE},
+    {"draft-ahead", KIND_TEXT, AT(draft_ahead), 0, 0, "A", "auto | on | off: grow on while the target verifies (default "
+                                                          "auto: off if both share this host's CPUs)", TURN},
+    {"force-single-token", KIND_FLAG, AT(force_single_token), 0, 0, NULL, "verify no trees; drafters stay attached",
+     TURN | GR_CMD_SERVE},
+    {"disable-multi-token", KIND_FLAG, AT(disable_multi_token), 0, 0, NULL, "no drafter at all, as --method none",
+     TURN | GR_CMD_SERVE},
+    {"disable-specpv", KIND_FLAG, AT(disable_specpv), 0, 0, NULL, "full verification only (SpecPV is not in this build)",
+     TURN | GR_CMD_SERVE},
+    {"keep", KIND_FLAG, AT(keep), 0, 0, NULL, "with --connect: leave the session open and tell its id", GR_CMD_RUN},
+    {"spawn", KIND_FLAG, AT(spawn), 0, 0, NULL, "start the workers of the configuration on this host", GR_CMD_SERVE},
+    {"sessions", KIND_INT, AT(n_session), 1, 256, "N", "session slots of the workers that --spawn starts (default 8)",
+     GR_CMD_SERVE},
+    {"session-ttl", KIND_INT, AT(session_ttl), 0, 31536000, "S", "close a session after S idle seconds (default 600; 0: "
+                                                               "never)", GR_CMD_SERVE},
+    {"ready-file", KIND_TEXT, AT(ready_file), 0, 0, "F", "write HOST:PORT there when workers and clients may come",
+     GR_CMD_SERVE},
+    {"make-key", KIND_TEXT, AT(make_key), 0, 0, "F", "write a new shared key into F (mode 0600) and exit", GR_CMD_SERVE},
+    {"key-file", KIND_TEXT, AT(key_file), 0, 0, "F", "the shared key: 64 hex digits, readable by its owner alone", ALL},
+    {"timeout", KIND_INT, AT(timeout), 0, 86400, "S", "how long to wait (default 60)", GR_CMD_WAIT},
+    {"count", KIND_INT, AT(count), 1, 100000, "N", "pings to each worker (default 10)", GR_CMD_PING},
+    {"help", KIND_FLAG, AT(help), 0, 0, NULL, "this text", ALL},
 };
 
 _Static_assert(GR_ARRAY_LEN(infos) <= GR_ARRAY_LEN(((struct gr_run_options *)0)->set_by), "raise set_by");
 
-void gr_run_options_default(struct gr_run_options *o)
+static const struct command_info {
+    enum gr_command command;
+    const char *name, *usage;
+} commands[] = {
+    {GR_CMD_RUN, "run", "graft run --model DIR [options]\n\nGenerates text: a target worker verifies token trees that a "
+                        "draft worker proposes."},
+    {GR_CMD_SERVE, "serve", "graft serve [--config F.yaml] [--spawn] [options]\n\nThe orchestrator as a process of its own, "
+                            "for workers and clients, until a signal ends it."},
+    {GR_CMD_SESSION, "session", "graft session list | show ID | open | send ID | close ID | refresh ID | purge  [options]\n\n"
+                                "Asks a running orchestrator. open and send need a prompt and --model (its tokenizer)."},
+    {GR_CMD_PING, "ping", "graft ping [options]\n\nRound trips from the orchestrator to each worker: median, least, most."},
+    {GR_CMD_WAIT, "wait", "graft wait [--timeout S] [options]\n\nWaits until a target has joined (and a drafter, if --draft "
+                          "or the configuration names one)."},
+};
+
+static const struct command_info *command_of(const struct gr_run_options *o)
 {
-    *o = (struct gr_run_options){.max_tokens = 256, .top_p = 1.0, .seed = -1, .num_speculative_tokens = "auto",
-                                 .tree_shape = "dynamic", .draft_depth = 8, .draft_top_k = 10, .specpv = "off",
-                                 .transport = "", .target_device = "cpu", .draft_device = "cpu",
-                                 .control = "127.0.0.1:0", .kv_blocks = "auto", .round_deadline_ms = 2000};
+    for (size_t i = 0; i < GR_ARRAY_LEN(commands); i++) {
+        if (commands[i].command == o->command) {
+            return &commands[i];
+        }
+    }
+    return &commands[0];
+}
+
+static bool takes(const struct gr_run_options *o, const struct option_info *info)
+{
+    return (info->commands & o->command) != 0;
+}
+
+void gr_run_options_default(struct gr_run_options *o, enum gr_command command)
+{
+    *o = (struct gr_run_options){.command = command, .max_tokens = 256, .top_p = 1.0, .seed = -1,
+                                 .num_speculative_tokens = "auto", .tree_shape = "dynamic", .draft_depth = 8,
+                                 .draft_top_k = 10, .specpv = "off", .transport = "", .target_device = "cpu",
+                                 .draft_device = "cpu", .kv_blocks = "auto", .round_deadline_ms = 2000,
+                                 .draft_ahead = "auto", .session_ttl = 600, .n_session = 8, .timeout = 60, .count = 10};
 }
 
 static const struct option_info *find(const char *name, size_t len)
@@ -155,7 +211,7 @@ static enum gr_status read_environment(struct gr_run_options *o)
         }
         name[n] = '\0';
         const char *value = getenv(name);
-        if (value != NULL && infos[i].offset != AT(help)) {
+        if (value != NULL && infos[i].offset != AT(help) && takes(o, &infos[i])) {
             GR_TRY(gr_run_options_set(o, infos[i].name, value, GR_FROM_ENV));
         }
     }
@@ -170,14 +226,14 @@ static enum gr_status parse_one(struct gr_run_options *o, int argc, char **argv,
         return GR_OK;
     }
     if (strncmp(arg, "--", 2) != 0) {
-        log_error("`%s': options start with --; see graft run --help", arg);
+        log_error("`%s': options start with --; see graft %s --help", arg, command_of(o)->name);
         return GR_EINVAL;
     }
     const char *name = arg + 2;
     const size_t len = strcspn(name, "=");
     const struct option_info *info = find(name, len);
-    if (info == NULL) {
-        log_error("unknown option --%.*s; see graft run --help", (int)len, name);
+    if (info == NULL || !takes(o, info)) {
+        log_error("unknown option --%.*s; see graft %s --help", (int)len, name, command_of(o)->name);
         return GR_EINVAL;
     }
     const char *value = name[len] == '=' ? name + len + 1 : NULL;
@@ -202,11 +258,19 @@ enum gr_status gr_run_options_parse(struct gr_run_options *o, int argc, char **a
     return GR_OK;
 }
 
-void gr_run_options_help(FILE *out)
+bool gr_run_options_from_cli(const struct gr_run_options *o, const char *name)
 {
-    fprintf(out, "usage: graft run --model DIR [options]\n\n"
-                 "Generates text: a target worker verifies token trees that a draft worker proposes.\n\n");
+    const struct option_info *info = find(name, strlen(name));
+    return info != NULL && o->set_by[info - infos] == GR_FROM_CLI;
+}
+
+void gr_run_options_help(const struct gr_run_options *o, FILE *out)
+{
+    fprintf(out, "usage: %s\n\n", command_of(o)->usage);
     for (size_t i = 0; i < GR_ARRAY_LEN(infos); i++) {
+        if (!takes(o, &infos[i])) {
+            continue;
+        }
         char left[64];
         snprintf(left, sizeof(left), "--%s %s", infos[i].name, infos[i].argument != NULL ? infos[i].argument : "");
         fprintf(out, "  %-34s %s\n", left, infos[i].help);

@@ -2,45 +2,17 @@
 
 #include "common/hash.h"
 #include "common/log.h"
+#include "orchestrator/orch_internal.h"
 
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define ATTACH_RETRY_MAX 8
+#define ATTACH_RETRY_MAX 8 /* of an epoch: a data connection that breaks again and again is given up */
 
-enum orch_state { ORCH_FREE, ORCH_WAITING, ORCH_OPENING, ORCH_RUNNING, ORCH_CLOSING };
-
-struct entry {
-    enum orch_state state;
-    uint64_t id;
-    uint32_t epoch;
-    struct gr_session_request request; /* prompt points to token */
-    int32_t *token;     /* owned: transcript, [prompt | generated] */
-    uint32_t len, cap;  /* expected_prefix_len = len */
-    uint64_t hash;      /* of the transcript */
-    uint32_t last_round;
-    int target, drafter; /* workers, -1: none */
-    bool wait_closed, wait_stats;
-    int n_attach_retry; /* of this epoch, after its data connection broke */
-    enum gr_finish finish;
-    char text[GR_MSG_TEXT_MAX];
-    struct gr_session_metrics metrics;
-};
-
-struct worker {
-    bool joined;
-    enum gr_worker_role role;
-    char address[GR_MSG_TEXT_MAX];
-};
-
-struct gr_orch {
-    struct gr_orch_io io;
-    struct worker worker[GR_ORCH_WORKER_MAX];
-    struct entry entry[GR_ORCH_SESSION_MAX];
-    uint64_t next_id;
-};
+/* ---- life ---- */
 
 enum gr_status gr_orch_create(const struct gr_orch_io *io, struct gr_orch **out)
 {
@@ -51,8 +23,17 @@ enum gr_status gr_orch_create(const struct gr_orch_io *io, struct gr_orch **out)
     }
     o->io = *io;
     o->next_id = 1;
+    o->config.n_session_max = GR_ORCH_SESSION_MAX;
     *out = o;
     return GR_OK;
+}
+
+void gr_orch_configure(struct gr_orch *o, const struct gr_orch_config *config)
+{
+    o->config = *config;
+    if (o->config.n_session_max == 0 || o->config.n_session_max > GR_ORCH_SESSION_MAX) {
+        o->config.n_session_max = GR_ORCH_SESSION_MAX;
+    }
 }
 
 void gr_orch_destroy(struct gr_orch *o)
@@ -61,441 +42,512 @@ void gr_orch_destroy(struct gr_orch *o)
         return;
     }
     for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
-        free(o->entry[i].token);
+        gr_transcript_finish(&o->entry[i].transcript);
     }
     free(o);
 }
 
-static struct entry *find(const struct gr_orch *o, uint64_t id)
+struct entry *orch_find(const struct gr_orch *o, uint64_t id)
 {
     for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
-        if (o->entry[i].state != ORCH_FREE && o->entry[i].id == id) {
+        if (o->entry[i].state != GR_SESSION_FREE && o->entry[i].id == id) {
             return (struct entry *)(uintptr_t)&o->entry[i];
         }
     }
     return NULL;
 }
 
-static int find_worker(const struct gr_orch *o, enum gr_worker_role role)
+/* ---- what clients ask for ---- */
+
+static enum gr_status refuse(struct gr_orch *o, enum gr_status st, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static enum gr_status refuse(struct gr_orch *o, enum gr_status st, const char *fmt, ...)
 {
-    for (int i = 0; i < GR_ORCH_WORKER_MAX; i++) {
-        if (o->worker[i].joined && o->worker[i].role == role) {
-            return i;
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(o->why, sizeof(o->why), fmt, args);
+    va_end(args);
+    log_error("%s", o->why);
+    return st;
+}
+
+const char *gr_orch_why(const struct gr_orch *o)
+{
+    return o->why;
+}
+
+static uint32_t n_used(const struct gr_orch *o)
+{
+    return (uint32_t)gr_orch_n_session(o);
+}
+
+static struct entry *least_recently_used(struct gr_orch *o)
+{
+    struct entry *oldest = NULL;
+    for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
+        struct entry *e = &o->entry[i];
+        if (e->state == GR_SESSION_IDLE && (oldest == NULL || e->idle_since_ns < oldest->idle_since_ns)) {
+            oldest = e;
         }
     }
-    return -1;
+    return oldest;
 }
 
-/* ---- requests to workers ---- */
-
-static void copy_sampling(struct gr_msg *m, const struct gr_sampling *s)
+static struct entry *take_entry(struct gr_orch *o)
 {
-    m->temperature = (double)s->temperature;
-    m->min_p = (double)s->min_p;
-    m->top_p = (double)s->top_p;
-    m->top_k = (uint32_t)s->top_k;
-    m->seed = s->seed;
+    if (n_used(o) >= o->config.n_session_max) {
+        struct entry *oldest = least_recently_used(o);
+        if (oldest == NULL) {
+            return NULL;
+        }
+        orch_drop_idle(o, oldest, "least recently used, and room was needed for another session");
+    }
+    for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
+        if (o->entry[i].state == GR_SESSION_FREE) {
+            return &o->entry[i];
+        }
+    }
+    return NULL;
 }
 
-static void open_on(struct gr_orch *o, struct entry *e, int target)
+/* A text that no target could go on with is refused before anything is sent. */
+static enum gr_status check_len(struct gr_orch *o, uint64_t n_before, uint64_t n_new)
 {
-    const uint32_t n_prompt = e->request.n_prompt;
-    int32_t segments[4] = {0, (int32_t)n_prompt, 1, (int32_t)(e->len - n_prompt)};
-    struct gr_msg m = {.type = GR_MSG_OPEN, .session = e->id, .epoch = e->epoch,
-                       .ids = {.p = e->token, .n = e->len},
-                       .segments = {.p = segments, .n = e->len > n_prompt ? 4 : 2},
-                       .stop_ids = {.p = e->request.stop_id, .n = e->request.n_stop_id},
-                       .max_tokens = e->request.max_tokens - (e->len - n_prompt),
-                       .want_draft = e->request.want_draft && find_worker(o, GR_WORKER_DRAFT) >= 0,
-                       .want_trace = e->request.want_trace, .n_node = e->request.n_node};
-    copy_sampling(&m, &e->request.sampling);
-    e->state = ORCH_OPENING;
-    e->target = target;
-    e->last_round = 0;
-    o->io.send(o->io.ctx, (uint32_t)target, &m);
+    const int target = orch_find_worker(o, GR_WORKER_TARGET);
+    const uint32_t n_ctx_max = target >= 0 ? o->worker[target].info.n_ctx_max : 0;
+    const uint64_t limit = n_ctx_max > 0 ? GR_MIN((uint64_t)n_ctx_max, GR_TRANSCRIPT_LEN_MAX) : GR_TRANSCRIPT_LEN_MAX;
+    if (n_before + n_new < limit) {
+        return GR_OK;
+    }
+    if (n_before == 0) {
+        return refuse(o, GR_ELIMIT, "the prompt has %" PRIu64 " tokens, the context holds %" PRIu64 " and one must be "
+                      "generated", n_new, limit);
+    }
+    return refuse(o, GR_ELIMIT, "the session has %" PRIu64 " tokens and %" PRIu64 " would be appended; the context holds "
+                  "%" PRIu64 " and one must be generated", n_before, n_new, limit);
 }
 
-static void attach_drafter(struct gr_orch *o, struct entry *e)
+/* The turn's ids into the transcript; unchanged on failure. */
+static enum gr_status add_ids(struct gr_orch *o, struct entry *e, enum gr_segment_kind kind, const int32_t *ids,
+                              uint32_t n)
 {
-    const int drafter = find_worker(o, GR_WORKER_DRAFT);
-    if (!e->request.want_draft || drafter < 0 || e->state != ORCH_RUNNING) {
-        return;
+    const enum gr_status st = gr_transcript_add(&e->transcript, kind, ids, n);
+    if (st == GR_ELIMIT) {
+        return refuse(o, st, "session %" PRIu64 ": a session has at most %d segments of text: open a new one", e->id,
+                      GR_TRANSCRIPT_SEGMENT_MAX);
     }
-    struct gr_msg m = {.type = GR_MSG_ATTACH, .session = e->id, .epoch = e->epoch,
-                       .tree_shape = e->request.tree_shape, .draft_depth = e->request.draft_depth,
-                       .draft_top_k = e->request.draft_top_k, .n_node = e->request.n_node};
-    copy_sampling(&m, &e->request.sampling);
-    snprintf(m.address, sizeof(m.address), "%s", o->worker[e->target].address);
-    snprintf(m.transport, sizeof(m.transport), "%s", e->request.transport);
-    e->drafter = drafter;
-    o->io.send(o->io.ctx, (uint32_t)drafter, &m);
+    return st == GR_OK ? GR_OK : refuse(o, st, "out of memory for %u tokens", n);
 }
 
-static void finish_if_released(struct gr_orch *o, struct entry *e)
+static void begin_turn(struct entry *e, uint32_t base)
 {
-    if (e->state != ORCH_CLOSING || e->wait_closed || e->wait_stats) {
-        return;
-    }
-    o->io.on_done(o->io.ctx, e->id, e->request.user, e->finish, e->text);
-    free(e->token);
-    memset(e, 0, sizeof(*e));
-}
-
-static void close_entry(struct gr_orch *o, struct entry *e, enum gr_finish finish, const char *text)
-{
-    if (e->state == ORCH_CLOSING) {
-        return;
-    }
-    const bool has_target = e->target >= 0;
-    const bool has_drafter = e->drafter >= 0;
-    e->state = ORCH_CLOSING;
-    e->finish = finish;
-    snprintf(e->text, sizeof(e->text), "%s", text);
-    e->wait_closed = has_target;
-    e->wait_stats = has_drafter;
-    if (has_drafter) {
-        o->io.send(o->io.ctx, (uint32_t)e->drafter, &(struct gr_msg){.type = GR_MSG_DETACH, .session = e->id});
-    }
-    if (has_target) {
-        o->io.send(o->io.ctx, (uint32_t)e->target, &(struct gr_msg){.type = GR_MSG_CLOSE, .session = e->id});
-    }
-    finish_if_released(o, e);
+    e->turn++;
+    e->turn_base = base;
+    e->turn_len = e->transcript.len;
+    e->n_fallback = e->n_reopen = 0;
+    e->in_turn = true;
+    e->metrics.prompt_tokens += e->turn_len - base;
 }
 
 enum gr_status gr_orch_submit(struct gr_orch *o, const struct gr_session_request *request, uint64_t now_ns,
                               uint64_t *session_out)
 {
-    struct entry *e = NULL;
-    for (int i = 0; e == NULL && i < GR_ORCH_SESSION_MAX; i++) {
-        e = o->entry[i].state == ORCH_FREE ? &o->entry[i] : NULL;
-    }
+    o->now_ns = now_ns;
+    GR_TRY(check_len(o, 0, request->n_prompt));
+    struct entry *e = take_entry(o);
     if (e == NULL) {
-        log_error("all %d sessions of the orchestrator are in use", GR_ORCH_SESSION_MAX);
-        return GR_ELIMIT;
+        return refuse(o, GR_ELIMIT, "all %u sessions of the orchestrator are in a turn: wait for one to end",
+                      o->config.n_session_max);
     }
-    const size_t cap = (size_t)request->n_prompt + request->max_tokens + GR_TREE_MAX;
-    int32_t *token = malloc(cap * sizeof(*token));
-    if (token == NULL || cap > UINT32_MAX) {
-        free(token);
-        log_error("out of memory for a transcript of %zu tokens", cap);
-        return GR_ENOMEM;
+    *e = (struct entry){.id = o->next_id, .epoch = 1, .request = *request, .target = -1, .drafter = -1,
+                        .home = -1, .stats_from = -1};
+    const enum gr_status st = add_ids(o, e, GR_SEGMENT_PROMPT, request->prompt, request->n_prompt);
+    if (st != GR_OK) {
+        gr_transcript_finish(&e->transcript);
+        memset(e, 0, sizeof(*e));
+        return st;
     }
-    *e = (struct entry){.state = ORCH_WAITING, .id = o->next_id++, .epoch = 1, .request = *request, .token = token,
-                        .cap = (uint32_t)cap, .target = -1, .drafter = -1};
-    for (uint32_t i = 0; i < request->n_prompt; i++) {
-        token[i] = request->prompt[i];
-        e->hash = gr_hash_extend(e->hash, token[i]);
-    }
-    e->request.prompt = token;
-    e->len = request->n_prompt;
-    e->metrics.prompt_tokens = request->n_prompt;
+    o->next_id++;
+    e->request.prompt = NULL;
     e->metrics.open_ns = now_ns;
+    begin_turn(e, 0);
     *session_out = e->id;
-    const int target = find_worker(o, GR_WORKER_TARGET);
-    if (target >= 0) {
-        open_on(o, e, target);
+    orch_open(o, e);
+    return GR_OK;
+}
+
+static enum gr_status check_turn(struct gr_orch *o, const struct entry *e, const struct gr_turn_request *turn,
+                                 uint32_t keep_len)
+{
+    if (e->state != GR_SESSION_IDLE) {
+        return refuse(o, GR_EINVAL, "session %" PRIu64 " is %s: wait for its turn to end", e->id,
+                      e->state == GR_SESSION_CLOSING ? "being closed" : "in a turn");
+    }
+    if (turn->n_ids < 1 || turn->max_tokens < 1) {
+        return refuse(o, GR_EINVAL, "session %" PRIu64 ": a turn appends at least one token and generates at least one",
+                      e->id);
+    }
+    if (keep_len < 1 || keep_len > e->transcript.len) {
+        return refuse(o, GR_EINVAL, "session %" PRIu64 " has %u tokens; %u of them cannot be kept", e->id,
+                      e->transcript.len, keep_len);
+    }
+    if (turn->keep_len != UINT32_MAX && gr_transcript_hash_at(&e->transcript, keep_len) != turn->hash) {
+        return refuse(o, GR_EINVAL, "session %" PRIu64 ": its first %u tokens are not the ones that are to be kept "
+                      "(the prefix hashes differ)", e->id, keep_len);
+    }
+    return check_len(o, keep_len, turn->n_ids);
+}
+
+enum gr_status gr_orch_append(struct gr_orch *o, uint64_t session, const struct gr_turn_request *turn, uint64_t now_ns)
+{
+    struct entry *e = orch_find(o, session);
+    o->now_ns = now_ns;
+    if (e == NULL) {
+        return refuse(o, GR_ENOTFOUND, "no session %" PRIu64 " is open here", session);
+    }
+    const uint32_t keep_len = turn->keep_len == UINT32_MAX ? e->transcript.len : turn->keep_len;
+    GR_TRY(check_turn(o, e, turn, keep_len));
+    gr_transcript_cut(&e->transcript, keep_len);
+    GR_TRY(add_ids(o, e, GR_SEGMENT_APPENDED, turn->ids, turn->n_ids));
+    struct gr_session_request *q = &e->request;
+    q->max_tokens = turn->max_tokens;
+    q->n_stop_id = turn->n_stop_id;
+    memcpy(q->stop_id, turn->stop_id, sizeof(q->stop_id));
+    q->want_trace = turn->want_trace;
+    q->user = turn->user;
+    begin_turn(e, keep_len);
+    if (e->target >= 0 && !e->open_after_close) {
+        orch_append_turn(o, e);
+    } else {
+        orch_reopen(o, e);
     }
     return GR_OK;
 }
 
 void gr_orch_stop(struct gr_orch *o, uint64_t session, uint32_t n_keep, enum gr_finish finish)
 {
-    struct entry *e = find(o, session);
-    if (e == NULL || e->state == ORCH_CLOSING) {
+    struct entry *e = orch_find(o, session);
+    if (e == NULL || !e->in_turn || e->state == GR_SESSION_CLOSING) {
         return;
     }
-    e->metrics.completion_tokens = GR_MIN(e->metrics.completion_tokens, (uint64_t)n_keep);
-    close_entry(o, e, finish, "stopped by the client");
+    const uint32_t n_generated = e->transcript.len - e->turn_len;
+    const uint32_t n_cut = n_generated - GR_MIN(n_generated, n_keep);
+    e->metrics.completion_tokens -= n_cut;
+    gr_transcript_cut(&e->transcript, e->transcript.len - n_cut);
+    if (e->request.keep_open && e->target >= 0) {
+        const struct gr_msg m = {.type = GR_MSG_TRUNCATE, .session = e->id, .epoch = e->epoch,
+                                 .keep_len = e->transcript.len};
+        o->io.send(o->io.ctx, (uint32_t)e->target, &m);
+    }
+    orch_end_turn(o, e, finish, "stopped by the client");
 }
 
-/* ---- workers come and go ---- */
-
-enum gr_status gr_orch_on_join(struct gr_orch *o, uint32_t worker, enum gr_worker_role role, const char *data_address,
-                               uint64_t now_ns)
+enum gr_status gr_orch_close(struct gr_orch *o, uint64_t session)
 {
-    (void)now_ns;
-    if (worker >= GR_ORCH_WORKER_MAX) {
-        log_error("more than %d workers", GR_ORCH_WORKER_MAX);
-        return GR_ELIMIT;
+    struct entry *e = orch_find(o, session);
+    if (e == NULL) {
+        return refuse(o, GR_ENOTFOUND, "no session %" PRIu64 " is open here", session);
     }
-    o->worker[worker] = (struct worker){.joined = true, .role = role};
-    snprintf(o->worker[worker].address, sizeof(o->worker[worker].address), "%s", data_address);
-    for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
-        struct entry *e = &o->entry[i];
-        if (role == GR_WORKER_TARGET && e->state == ORCH_WAITING) {
-            open_on(o, e, (int)worker);
-        } else if (role == GR_WORKER_DRAFT && e->state == ORCH_RUNNING && e->drafter < 0) {
-            attach_drafter(o, e);
-        }
-    }
+    orch_close(o, e, GR_FINISH_STOP, "closed by the client");
     return GR_OK;
 }
 
-static void lose_target(struct gr_orch *o, struct entry *e)
+uint32_t gr_orch_purge(struct gr_orch *o)
 {
-    e->target = -1;
-    if (e->state == ORCH_CLOSING) {
-        e->wait_closed = false;
-        finish_if_released(o, e);
-        return;
-    }
-    if (e->len - e->request.n_prompt >= e->request.max_tokens) {
-        close_entry(o, e, GR_FINISH_LENGTH, "");
-        return;
-    }
-    log_warn("session %" PRIu64 ": its target is lost; re-opening it as epoch %u when there is one", e->id,
-             e->epoch + 1);
-    if (e->drafter >= 0) {
-        o->io.send(o->io.ctx, (uint32_t)e->drafter, &(struct gr_msg){.type = GR_MSG_DETACH, .session = e->id});
-        e->drafter = -1;
-    }
-    e->epoch++;
-    e->n_attach_retry = 0;
-    e->metrics.reopens++;
-    e->state = ORCH_WAITING;
-    const int target = find_worker(o, GR_WORKER_TARGET);
-    if (target >= 0) {
-        open_on(o, e, target);
-    }
-}
-
-static void lose_drafter(struct gr_orch *o, struct entry *e)
-{
-    e->drafter = -1;
-    if (e->state == ORCH_CLOSING) {
-        e->wait_stats = false;
-        finish_if_released(o, e);
-        return;
-    }
-    e->metrics.fallbacks++;
-    attach_drafter(o, e); /* to another one, if there is one */
-}
-
-void gr_orch_on_lost(struct gr_orch *o, uint32_t worker, uint64_t now_ns)
-{
-    (void)now_ns;
-    GR_ASSERT(worker < GR_ORCH_WORKER_MAX);
-    o->worker[worker].joined = false;
+    uint32_t n = 0;
     for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
-        struct entry *e = &o->entry[i];
-        if (e->state != ORCH_FREE && e->target == (int)worker) {
-            lose_target(o, e);
-        }
-        if (e->state != ORCH_FREE && e->drafter == (int)worker) {
-            lose_drafter(o, e);
+        if (o->entry[i].state == GR_SESSION_IDLE) {
+            orch_drop_idle(o, &o->entry[i], "purged");
+            n++;
         }
     }
+    return n;
 }
 
 /* ---- what workers say ---- */
 
-static void count_commit(struct entry *e, const struct gr_msg *m)
-{
-    struct gr_session_metrics *s = &e->metrics;
-    if (m->round == 0) {
-        return; /* the prefill is not a round */
-    }
-    s->rounds++;
-    s->late_trees += m->n_late;
-    s->desyncs += m->n_desync;
-    s->fallbacks += m->n_fallback;
-    s->wait_ns += m->wait_ns;
-    s->verify_ns += m->verify_ns;
-    s->host_ns += m->host_ns;
-    if (m->n_draft == 0) {
-        s->root_only_rounds++;
-        return;
-    }
-    s->num_drafts++;
-    s->num_draft_tokens += m->n_draft;
-    s->num_accepted_tokens += m->n_accepted;
-    s->num_rewound_tokens += m->n_draft - m->n_accepted;
-    s->rewind_steps += m->n_accepted < m->n_draft;
-    for (uint32_t i = 0; i < m->n_accepted; i++) {
-        s->accepted_per_position[i]++;
-    }
-}
-
-/* The trace of a round is drawn by recursion over parents: it must be a tree, whatever the target sent. */
-static bool trace_fits(const struct gr_msg *m)
-{
-    if (m->tree_ids.n != m->tree_parents.n || m->path.n > m->tree_ids.n) {
-        return false;
-    }
-    for (uint32_t i = 0; i < m->tree_parents.n; i++) {
-        if (m->tree_parents.p[i] < -1 || m->tree_parents.p[i] >= (int32_t)i) {
-            return false;
-        }
-    }
-    for (uint32_t i = 0; i < m->path.n; i++) {
-        if (m->path.p[i] < 0 || m->path.p[i] >= (int32_t)m->tree_ids.n) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static void trace(struct gr_orch *o, const struct entry *e, const struct gr_msg *m)
-{
-    if (o->io.on_trace == NULL || !e->request.want_trace || m->round == 0 || m->ids.n == 0) {
-        return;
-    }
-    const struct gr_trace_round r = {.round = m->round, .n_node = m->tree_ids.n, .n_path = m->path.n,
-                                     .token = m->tree_ids.p, .parent = m->tree_parents.p, .path = m->path.p,
-                                     .bonus = m->ids.p[m->ids.n - 1], .gap = m->gap};
-    if (trace_fits(m)) {
-        o->io.on_trace(o->io.ctx, e->id, e->request.user, &r);
-    }
-}
-
 /* The expected prefix length and hash are checked on every COMMIT: a target that went astray is caught here. */
 static bool commit_fits(const struct entry *e, const struct gr_msg *m)
 {
-    uint64_t hash = e->hash;
+    const struct gr_transcript *t = &e->transcript;
+    uint64_t hash = t->hash;
     for (uint32_t i = 0; i < m->ids.n; i++) {
         hash = gr_hash_extend(hash, m->ids.p[i]);
     }
-    return m->keep_len == e->len && m->ids.n >= 1 && e->len + m->ids.n <= e->cap &&
-           m->final_len == e->len + m->ids.n && hash == m->hash && m->n_accepted <= m->n_draft;
+    const uint32_t n_left = e->request.max_tokens - (t->len - e->turn_len);
+    return m->keep_len == t->len && m->ids.n >= 1 && m->ids.n <= n_left && m->final_len == t->len + m->ids.n &&
+           hash == m->hash && m->n_accepted <= m->n_draft;
+}
+
+static void report(const struct gr_orch *o, const struct entry *e, const struct gr_msg *m)
+{
+    if (o->io.on_report != NULL && e->in_turn) {
+        o->io.on_report(o->io.ctx, e->id, e->request.user, m);
+    }
 }
 
 static void on_commit(struct gr_orch *o, struct entry *e, const struct gr_msg *m, uint64_t now_ns)
 {
-    if (e->state != ORCH_RUNNING || m->epoch != e->epoch) {
-        return; /* stopped, or re-opened elsewhere, while it was on its way */
+    if (e->state != GR_SESSION_RUNNING || m->epoch != e->epoch) {
+        return; /* of a turn that is over, or of a target that lost the session, while it was on its way */
     }
     if (!commit_fits(e, m)) {
         log_error("session %" PRIu64 " round %u: COMMIT does not extend the transcript (expected_prefix_len %u, "
-                  "keep_len %u, %u tokens)", e->id, m->round, e->len, m->keep_len, m->ids.n);
-        close_entry(o, e, GR_FINISH_ERROR, "the target's tokens do not extend the transcript");
+                  "keep_len %u, %u tokens)", e->id, m->round, e->transcript.len, m->keep_len, m->ids.n);
+        orch_close(o, e, GR_FINISH_ERROR, "the target's tokens do not extend the transcript");
         return;
     }
-    memcpy(e->token + e->len, m->ids.p, m->ids.n * sizeof(int32_t));
-    e->len += m->ids.n;
-    e->hash = m->hash;
-    e->last_round = m->round;
-    e->metrics.completion_tokens += m->ids.n;
-    e->metrics.first_token_ns = e->metrics.first_token_ns == 0 ? now_ns : e->metrics.first_token_ns;
-    e->metrics.last_token_ns = now_ns;
-    count_commit(e, m);
-    trace(o, e, m);
+    if (gr_transcript_add(&e->transcript, GR_SEGMENT_GENERATED, m->ids.p, m->ids.n) != GR_OK) {
+        orch_end_turn(o, e, GR_FINISH_LENGTH, ""); /* longer than any session could be re-opened */
+        return;
+    }
+    gr_metrics_take(&e->metrics, m, now_ns);
     const uint64_t id = e->id;
-    o->io.on_tokens(o->io.ctx, id, e->request.user, m->ids.p, m->ids.n);
-    e = find(o, id); /* the client may have stopped it */
-    if (e != NULL && e->state == ORCH_RUNNING && m->finish != GR_FINISH_NONE) {
-        close_entry(o, e, (enum gr_finish)m->finish, "");
+    const uint32_t turn = e->turn;
+    report(o, e, m);
+    if (o->io.on_tokens != NULL) {
+        o->io.on_tokens(o->io.ctx, id, e->request.user, m->ids.p, m->ids.n);
+    }
+    e = orch_find(o, id); /* the client may have stopped it, and begun the next turn */
+    if (e != NULL && e->state == GR_SESSION_RUNNING && e->turn == turn && m->finish != GR_FINISH_NONE) {
+        orch_end_turn(o, e, (enum gr_finish)m->finish, "");
     }
 }
 
 static void on_opened(struct gr_orch *o, struct entry *e, const struct gr_msg *m)
 {
-    if (e->state == ORCH_OPENING && m->epoch == e->epoch) {
-        e->state = ORCH_RUNNING;
-        attach_drafter(o, e);
+    if (m->epoch != e->epoch || e->n_reply_owed == 0) {
+        return;
+    }
+    e->n_reply_owed--;
+    if (e->n_reply_owed > 0 || e->state != GR_SESSION_OPENING) {
+        return; /* to a request of a turn that was stopped meanwhile */
+    }
+    if (m->cache_hit != 0) {
+        log_debug("session %" PRIu64 ": %u tokens need not be computed again", e->id, m->usable_len);
+    }
+    e->state = GR_SESSION_RUNNING;
+    orch_attach(o, e);
+}
+
+static void on_evicted(struct gr_orch *o, struct entry *e)
+{
+    if (e->state == GR_SESSION_IDLE) {
+        e->target = -1; /* it holds nothing any more; the next turn opens the session again */
+        orch_detach(o, e);
+    } else if (e->state == GR_SESSION_RUNNING) {
+        e->target = -1;
+        orch_reopen(o, e);
+    } else if (e->state == GR_SESSION_OPENING && e->append_sent) {
+        e->target = -1; /* the two crossed: ERROR answers the APPEND */
+    }
+}
+
+static void on_drafter_error(struct gr_orch *o, struct entry *e, uint32_t worker, const struct gr_msg *m)
+{
+    if ((int)worker != e->drafter) {
+        return; /* it was detached already: DRAFT_STATS follows */
+    }
+    log_warn("[spec][fallback] session %" PRIu64 ": drafter: %s; going on root-only", e->id, m->text);
+    e->n_fallback++;
+    e->metrics.fallbacks++;
+    /* It may be about an attachment that another has replaced: let go of that one, too, and start over. */
+    orch_detach(o, e);
+    if (m->code == (uint32_t)-GR_ECLOSED && e->n_attach_retry < ATTACH_RETRY_MAX) {
+        e->n_attach_retry++;
+        orch_attach(o, e);
+    }
+}
+
+static void on_target_error(struct gr_orch *o, struct entry *e, const struct gr_msg *m)
+{
+    const bool answers = e->n_reply_owed > 0;
+    e->n_reply_owed -= answers;
+    if (answers && e->n_reply_owed > 0) {
+        return; /* to a request of a turn that was stopped; the answer that counts is still to come */
+    }
+    if (e->state == GR_SESSION_CLOSING || e->state == GR_SESSION_IDLE || e->open_after_close) {
+        return; /* CLOSED follows; or the next APPEND will show what the target still holds */
+    }
+    if (e->state == GR_SESSION_OPENING && e->append_sent) {
+        log_info("session %" PRIu64 ": the target does not take APPEND (%s); opening it again", e->id, m->text);
+        orch_reopen(o, e);
+    } else {
+        e->target = -1; /* it holds nothing of this session any more */
+        orch_fail_turn(o, e, m->text);
+    }
+}
+
+static void on_closed(struct gr_orch *o, struct entry *e)
+{
+    if (e->state == GR_SESSION_CLOSING) {
+        e->wait_closed = false;
+        orch_finish_if_released(o, e);
+        return;
+    }
+    if (!e->open_after_close) {
+        return;
+    }
+    e->open_after_close = false;
+    e->target = -1;
+    if (e->state == GR_SESSION_OPENING) { /* and not stopped meanwhile */
+        orch_open(o, e);
     }
 }
 
 static void on_stats(struct gr_orch *o, struct entry *e, const struct gr_msg *m)
 {
-    e->metrics.n_drafter_round += m->n_round;
-    e->metrics.draft_ns += m->draft_ns;
-    e->metrics.draft_host_ns += m->host_ns;
-    if (e->state == ORCH_CLOSING) {
-        e->wait_stats = false;
-        finish_if_released(o, e);
-    }
+    gr_metrics_take(&e->metrics, m, 0);
+    report(o, e, m);
+    e->n_stats_owed -= e->n_stats_owed > 0;
+    orch_finish_if_released(o, e);
 }
 
-static void on_error(struct gr_orch *o, struct entry *e, uint32_t worker, const struct gr_msg *m)
+static void from_target(struct gr_orch *o, struct entry *e, const struct gr_msg *m, uint64_t now_ns)
 {
-    if ((int)worker == e->drafter) {
-        log_warn("[spec][fallback] session %" PRIu64 ": drafter: %s; going on root-only", e->id, m->text);
-        e->metrics.fallbacks++;
-        e->drafter = -1;
-        if (e->state == ORCH_CLOSING) {
-            e->wait_stats = false;
-            finish_if_released(o, e);
-            return;
-        }
-        /* It may be about an attachment that another has replaced: let go of that one, too, and start over. */
-        o->io.send(o->io.ctx, worker, &(struct gr_msg){.type = GR_MSG_DETACH, .session = e->id});
-        if (m->code == (uint32_t)-GR_ECLOSED && e->n_attach_retry < ATTACH_RETRY_MAX) {
-            e->n_attach_retry++;
-            attach_drafter(o, e);
-        }
-        return;
-    }
-    e->target = -1; /* it holds nothing of this session any more */
-    if (e->state == ORCH_CLOSING) {
-        e->wait_closed = false;
-        finish_if_released(o, e);
-    } else {
-        close_entry(o, e, GR_FINISH_ERROR, m->text);
-    }
-}
-
-enum gr_status gr_orch_on_msg(struct gr_orch *o, uint32_t worker, const struct gr_msg *m, uint64_t now_ns)
-{
-    struct entry *e = find(o, m->session);
-    switch (m->type) {
-    case GR_MSG_OPENED:
-    case GR_MSG_CLOSED:
-    case GR_MSG_COMMIT:
-    case GR_MSG_PROGRESS:
-    case GR_MSG_ATTACHED:
-    case GR_MSG_DRAFT_STATS:
-    case GR_MSG_ERROR:
-        break;
-    case GR_MSG_EVICTED: /* only a session that is over is idle */
-    case GR_MSG_PONG:
-        return GR_OK;
-    default:
-        log_error("worker %u sent %s, which is not a worker's message", worker, gr_msg_name(m->type));
-        return GR_EPROTO;
-    }
-    if (e == NULL || ((int)worker != e->target && (int)worker != e->drafter)) {
-        return GR_OK; /* about a session that is over, or one that moved */
-    }
     if (m->type == GR_MSG_OPENED) {
         on_opened(o, e, m);
     } else if (m->type == GR_MSG_COMMIT) {
         on_commit(o, e, m, now_ns);
+    } else if (m->type == GR_MSG_PROGRESS) {
+        report(o, e, m);
+    } else if (m->type == GR_MSG_EVICTED) {
+        on_evicted(o, e);
     } else if (m->type == GR_MSG_ERROR) {
-        on_error(o, e, worker, m);
+        on_target_error(o, e, m);
+    } else if (m->type == GR_MSG_CLOSED) {
+        on_closed(o, e);
+    }
+}
+
+static void from_drafter(struct gr_orch *o, struct entry *e, uint32_t worker, const struct gr_msg *m)
+{
+    if (m->type == GR_MSG_ATTACHED) {
+        gr_metrics_take(&e->metrics, m, 0);
+        report(o, e, m);
+    } else if (m->type == GR_MSG_ERROR) {
+        on_drafter_error(o, e, worker, m);
     } else if (m->type == GR_MSG_DRAFT_STATS) {
         on_stats(o, e, m);
-    } else if (m->type == GR_MSG_ATTACHED) {
-        memcpy(e->metrics.transport, m->transport, sizeof(e->metrics.transport));
-    } else if (m->type == GR_MSG_PROGRESS && o->io.on_progress != NULL) {
-        o->io.on_progress(o->io.ctx, e->id, e->request.user, m->usable_len);
-    } else if (m->type == GR_MSG_CLOSED && e->state == ORCH_CLOSING && (int)worker == e->target) {
-        e->wait_closed = false;
-        finish_if_released(o, e);
+    }
+}
+
+static bool is_from_worker(enum gr_msg_type type)
+{
+    return type == GR_MSG_OPENED || type == GR_MSG_CLOSED || type == GR_MSG_COMMIT || type == GR_MSG_PROGRESS ||
+           type == GR_MSG_EVICTED || type == GR_MSG_ATTACHED || type == GR_MSG_DRAFT_STATS || type == GR_MSG_ERROR ||
+           type == GR_MSG_PONG;
+}
+
+enum gr_status gr_orch_on_msg(struct gr_orch *o, uint32_t worker, const struct gr_msg *m, uint64_t now_ns)
+{
+    GR_ASSERT(worker < GR_ORCH_WORKER_MAX);
+    o->now_ns = now_ns;
+    o->worker[worker].heard_ns = now_ns;
+    if (!is_from_worker(m->type)) {
+        log_error("worker %u sent %s, which is not a worker's message", worker + 1, gr_msg_name(m->type));
+        return GR_EPROTO;
+    }
+    if (m->type == GR_MSG_PONG) {
+        orch_on_pong(o, worker, m, now_ns);
+        return GR_OK;
+    }
+    struct entry *e = orch_find(o, m->session);
+    if (e == NULL) {
+        return GR_OK; /* about a session that is over */
+    }
+    if ((int)worker == e->home) {
+        from_target(o, e, m, now_ns);
+    } else if ((int)worker == e->drafter || (int)worker == e->stats_from) {
+        from_drafter(o, e, worker, m);
     }
     return GR_OK;
 }
 
+/* ---- time ---- */
+
+static uint64_t step_sessions(struct gr_orch *o, uint64_t now_ns)
+{
+    const uint64_t ttl_ns = o->config.session_ttl_ns;
+    uint64_t next_ns = UINT64_MAX;
+    for (int i = 0; ttl_ns > 0 && i < GR_ORCH_SESSION_MAX; i++) {
+        struct entry *e = &o->entry[i];
+        if (e->state == GR_SESSION_IDLE && now_ns - e->idle_since_ns >= ttl_ns) {
+            orch_drop_idle(o, e, "idle for longer than session_ttl");
+        } else if (e->state == GR_SESSION_IDLE) {
+            next_ns = GR_MIN(next_ns, e->idle_since_ns + ttl_ns);
+        }
+    }
+    return next_ns;
+}
+
+uint64_t gr_orch_step(struct gr_orch *o, uint64_t now_ns)
+{
+    o->now_ns = now_ns;
+    const uint64_t worker_ns = orch_step_workers(o, now_ns);
+    const uint64_t session_ns = step_sessions(o, now_ns);
+    return GR_MIN(worker_ns, session_ns);
+}
+
+/* ---- looking in ---- */
+
 const struct gr_session_metrics *gr_orch_metrics(const struct gr_orch *o, uint64_t session)
 {
-    const struct entry *e = find(o, session);
+    const struct entry *e = orch_find(o, session);
     return e != NULL ? &e->metrics : NULL;
 }
 
 const int32_t *gr_orch_tokens(const struct gr_orch *o, uint64_t session, uint32_t *n_out)
 {
-    const struct entry *e = find(o, session);
+    const struct entry *e = orch_find(o, session);
     if (e == NULL) {
         return NULL;
     }
-    *n_out = e->len - e->request.n_prompt;
-    return e->token + e->request.n_prompt;
+    *n_out = e->transcript.len - e->turn_len;
+    return e->transcript.token + e->turn_len;
+}
+
+static void describe(const struct entry *e, uint64_t now_ns, struct gr_session_info *out)
+{
+    *out = (struct gr_session_info){
+        .id = e->id, .state = e->state, .epoch = e->epoch, .n_token = e->transcript.len, .turn_len = e->turn_len,
+        .n_fallback = e->n_fallback, .n_reopen = e->n_reopen, .keep_open = e->request.keep_open, .target = e->target,
+        .drafter = e->drafter, .idle_ns = e->state == GR_SESSION_IDLE ? now_ns - e->idle_since_ns : 0};
+}
+
+bool gr_orch_session_info(const struct gr_orch *o, uint64_t session, uint64_t now_ns, struct gr_session_info *out)
+{
+    const struct entry *e = orch_find(o, session);
+    if (e != NULL) {
+        describe(e, now_ns, out);
+    }
+    return e != NULL;
+}
+
+bool gr_orch_session_at(const struct gr_orch *o, int i, uint64_t now_ns, struct gr_session_info *out)
+{
+    if (i < 0 || i >= GR_ORCH_SESSION_MAX || o->entry[i].state == GR_SESSION_FREE) {
+        return false;
+    }
+    describe(&o->entry[i], now_ns, out);
+    return true;
 }
 
 int gr_orch_n_session(const struct gr_orch *o)
 {
     int n = 0;
     for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
-        n += o->entry[i].state != ORCH_FREE;
+        n += o->entry[i].state != GR_SESSION_FREE;
+    }
+    return n;
+}
+
+int gr_orch_n_turn(const struct gr_orch *o)
+{
+    int n = 0;
+    for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
+        n += o->entry[i].in_turn;
     }
     return n;
 }

@@ -1,17 +1,20 @@
 /* The orchestrator's state machine: sessions, their transcripts and expected prefix lengths, and which workers serve
- * them. Pure: messages, joins and losses in; messages and client events out. Never on the path of a round: it learns
+ * them. Pure: messages, joins, losses and time in; messages and client events out. Never on the path of a round: it learns
  * a round from COMMIT, after the fact.
  *
- * States of a session:
- *   WAITING (no target yet) -> OPENING (OPEN sent) -> RUNNING -> CLOSING (CLOSE and DETACH sent) -> DONE
- * A lost target leads back to WAITING with epoch + 1; the transcript re-opens it. A lost drafter changes nothing but that
- * a new one is attached when it joins. */
+ * A session has one turn (a request: tokens in, tokens out) or, kept open, several. Its states:
+ *   WAITING (no target yet) -> OPENING (OPEN or APPEND sent) -> RUNNING
+ *     -> CLOSING (CLOSE and DETACH sent, their replies awaited) -> gone
+ *     -> IDLE (kept open; between turns) -> OPENING by the next turn, or gone by CLOSE, PURGE, session_ttl or LRU pressure
+ * A lost target, an eviction or a refused APPEND leads back to WAITING with epoch + 1: the transcript opens it again. A
+ * lost drafter changes nothing but that a new one is attached when it joins. */
 #ifndef GR_ORCHESTRATOR_ORCH_H
 #define GR_ORCHESTRATOR_ORCH_H
 
 #include "common/accept.h"
 #include "common/msg.h"
 #include "common/sampler.h"
+#include "orchestrator/session_metrics.h"
 
 #include <stdbool.h>
 
@@ -19,6 +22,25 @@
 #define GR_ORCH_WORKER_MAX 16
 
 enum gr_worker_role { GR_WORKER_TARGET, GR_WORKER_DRAFT };
+enum gr_ahead { GR_AHEAD_OFF, GR_AHEAD_ON, GR_AHEAD_AUTO /* off where both workers share a host's CPUs */ };
+enum gr_session_state {
+    GR_SESSION_FREE,
+    GR_SESSION_WAITING,
+    GR_SESSION_OPENING,
+    GR_SESSION_RUNNING,
+    GR_SESSION_IDLE,
+    GR_SESSION_CLOSING
+};
+
+/* Zeroes are: never, no pings, the built-in bound, nothing switched off. */
+struct gr_orch_config {
+    uint64_t session_ttl_ns;                    /* an idle session is closed after this */
+    uint64_t ping_interval_ns, ping_timeout_ns; /* a worker silent for ping_timeout_ns is taken as lost */
+    uint32_t n_session_max;                     /* at most GR_ORCH_SESSION_MAX */
+    bool force_single_token;                    /* drafters stay attached, the target verifies no trees */
+    bool disable_multi_token;                   /* no drafter at all */
+    bool disable_specpv;                        /* SpecPV is not part of this build: nothing to switch off yet */
+};
 
 struct gr_session_request {
     const int32_t *prompt; /* borrowed for the call */
@@ -31,59 +53,120 @@ struct gr_session_request {
     uint32_t tree_shape, draft_depth, draft_top_k, n_node;
     char transport[16];
     void *user; /* the client's */
+    bool auto_tree;                /* the drafter chooses the size, n_node is the most */
+    enum gr_ahead draft_ahead;
+    bool keep_open;                /* the session is idle after its turn, until it is closed */
+    bool force_single_token;
+    uint64_t tokenizer_fingerprint; /* the prompt's; 0: not known. Another one of the target ends the session */
 };
 
-/* The metrics of DESIGN section 12, as far as the orchestrator sees them. Durations are sums over rounds. */
-struct gr_session_metrics {
-    uint64_t prompt_tokens, completion_tokens;
-    uint64_t num_drafts, num_draft_tokens, num_accepted_tokens, num_rewound_tokens, rewind_steps;
-    uint64_t accepted_per_position[GR_NODE_MAX];
-    uint64_t rounds, root_only_rounds, late_trees, desyncs, fallbacks, reopens;
-    uint64_t wait_ns, verify_ns, host_ns;         /* as the target measured them */
-    uint64_t n_drafter_round, draft_ns, draft_host_ns; /* as the drafter measured them */
-    uint64_t open_ns, first_token_ns, last_token_ns; /* on the orchestrator's clock */
-    char transport[16];
+/* The next turn of an idle session. */
+struct gr_turn_request {
+    uint32_t keep_len;  /* tokens of the transcript to keep; UINT32_MAX: all */
+    uint64_t hash;      /* of these; checked unless all are kept */
+    const int32_t *ids; /* borrowed for the call; at least one */
+    uint32_t n_ids;
+    uint32_t max_tokens;
+    int32_t stop_id[GR_STOP_ID_MAX];
+    uint32_t n_stop_id;
+    bool want_trace;
+    void *user;
 };
 
-struct gr_trace_round {
-    uint32_t round, n_node, n_path;
-    const int32_t *token, *parent, *path; /* borrowed for the call */
-    int32_t bonus;
-    double gap; /* a round without a tree: logit of the pick less the next best */
+/* Who a worker is. Zeroes and empty texts: not known, not compared. */
+struct gr_worker_info {
+    enum gr_worker_role role;
+    char address[GR_MSG_TEXT_MAX]; /* of the data path */
+    uint64_t model_fingerprint, tokenizer_fingerprint;
+    uint32_t n_vocab, n_ctx_max, pid;
+    char numerics_id[96], host_id[48];
 };
 
-/* Client events; the session id and the request's user pointer come first. Called from within gr_orch_on_msg(). */
+/* Client events; the session id and the user pointer of the turn come first. Called from within the calls below. What may
+ * be NULL is marked. */
 struct gr_orch_io {
     void *ctx;
     void (*send)(void *ctx, uint32_t worker, const struct gr_msg *m);
-    void (*on_progress)(void *ctx, uint64_t session, void *user, uint32_t n_prefilled); /* may be NULL */
-    void (*on_tokens)(void *ctx, uint64_t session, void *user, const int32_t *id, uint32_t n);
-    void (*on_trace)(void *ctx, uint64_t session, void *user, const struct gr_trace_round *r); /* may be NULL */
-    /* The session is over and its workers have let go of it. text: what went wrong, for GR_FINISH_ERROR. */
+    /* What a worker said of the turn: PROGRESS, ATTACHED, COMMIT (checked: it extends the transcript), DRAFT_STATS. With
+     * it a client counts its own metrics. May be NULL. */
+    void (*on_report)(void *ctx, uint64_t session, void *user, const struct gr_msg *m);
+    void (*on_tokens)(void *ctx, uint64_t session, void *user, const int32_t *id, uint32_t n); /* may be NULL */
+    /* The turn is over. A session that is not kept open is, too, and its workers have let go of it.
+     * text: what went wrong, for GR_FINISH_ERROR. */
     void (*on_done)(void *ctx, uint64_t session, void *user, enum gr_finish finish, const char *text);
+    /* A kept session is gone; why: "closed by the client", ... May be NULL. */
+    void (*on_closed)(void *ctx, uint64_t session, void *user, const char *why);
+    /* The machine takes this worker as lost: drop its link, without telling the machine. May be NULL. */
+    void (*drop)(void *ctx, uint32_t worker);
+    /* Reply to gr_orch_ping(). May be NULL. */
+    void (*on_pong)(void *ctx, uint32_t worker, uint64_t cookie, uint64_t rtt_ns, const struct gr_msg *pong);
 };
 
 struct gr_orch;
 
 GR_NODISCARD enum gr_status gr_orch_create(const struct gr_orch_io *io, struct gr_orch **out);
 void gr_orch_destroy(struct gr_orch *o);
+/* Before the first session. */
+void gr_orch_configure(struct gr_orch *o, const struct gr_orch_config *config);
 
+/* ---- sessions. A refusal is logged; gr_orch_why() is its line ---- */
+
+/* GR_ELIMIT: no room (no session is idle), or a limit of the request. */
 GR_NODISCARD enum gr_status gr_orch_submit(struct gr_orch *o, const struct gr_session_request *request,
                                            uint64_t now_ns, uint64_t *session_out);
-/* The client has enough (a stop string, ctrl-C): ends the session with `finish`; tokens past n_keep are not counted. */
+/* GR_ENOTFOUND: no such session; GR_EINVAL: it is in a turn, or the hash differs; GR_ELIMIT. */
+GR_NODISCARD enum gr_status gr_orch_append(struct gr_orch *o, uint64_t session, const struct gr_turn_request *turn,
+                                           uint64_t now_ns);
+/* The client has enough (a stop string, ctrl-C): ends the turn with `finish`, n_keep of its generated tokens stay. */
 void gr_orch_stop(struct gr_orch *o, uint64_t session, uint32_t n_keep, enum gr_finish finish);
-/* Valid until the session's on_done returned. */
+/* Ends the session, in a turn or not; on_closed follows when its workers have let go. GR_ENOTFOUND. */
+GR_NODISCARD enum gr_status gr_orch_close(struct gr_orch *o, uint64_t session);
+/* Closes every idle session; returns how many. */
+uint32_t gr_orch_purge(struct gr_orch *o);
+const char *gr_orch_why(const struct gr_orch *o);
+
+/* Over all turns; valid until the session is gone. */
 const struct gr_session_metrics *gr_orch_metrics(const struct gr_orch *o, uint64_t session);
-/* Generated tokens so far. */
+/* Generated tokens of the turn so far. */
 const int32_t *gr_orch_tokens(const struct gr_orch *o, uint64_t session, uint32_t *n_out);
 
-/* Worker edges. worker: the caller's number, < GR_ORCH_WORKER_MAX. */
+struct gr_session_info {
+    uint64_t id, idle_ns;
+    enum gr_session_state state;
+    uint32_t epoch, n_token;
+    uint32_t turn_len;            /* transcript length where the turn's generated tokens begin */
+    uint32_t n_fallback, n_reopen; /* of the turn, counted by the orchestrator itself */
+    bool keep_open;
+    int target, drafter;           /* workers; -1: none */
+};
+bool gr_orch_session_info(const struct gr_orch *o, uint64_t session, uint64_t now_ns, struct gr_session_info *out);
+/* i-th place of the table; false: empty. */
+bool gr_orch_session_at(const struct gr_orch *o, int i, uint64_t now_ns, struct gr_session_info *out);
+int gr_orch_n_session(const struct gr_orch *o);
+int gr_orch_n_turn(const struct gr_orch *o); /* sessions that are neither idle nor gone */
+
+/* ---- workers. worker: the caller's number, < GR_ORCH_WORKER_MAX ---- */
+
+/* GR_EMISMATCH: it does not fit the workers that are here (logged, and sent to it as ERROR): the caller closes its link. */
+GR_NODISCARD enum gr_status gr_orch_join(struct gr_orch *o, uint32_t worker, const struct gr_worker_info *info,
+                                         uint64_t now_ns);
+/* The same for a worker of which only this much is known. */
 GR_NODISCARD enum gr_status gr_orch_on_join(struct gr_orch *o, uint32_t worker, enum gr_worker_role role,
                                             const char *data_address, uint64_t now_ns);
 void gr_orch_on_lost(struct gr_orch *o, uint32_t worker, uint64_t now_ns);
 /* A message from a joined worker. GR_EPROTO: not one a worker sends (logged); the caller drops the worker. */
 GR_NODISCARD enum gr_status gr_orch_on_msg(struct gr_orch *o, uint32_t worker, const struct gr_msg *m,
                                            uint64_t now_ns);
-int gr_orch_n_session(const struct gr_orch *o);
+/* Sends a PING at once; on_pong follows with the cookie, which is not 0. GR_ENOTFOUND: no such worker; GR_AGAIN: too many
+ * are on their way. */
+GR_NODISCARD enum gr_status gr_orch_ping(struct gr_orch *o, uint32_t worker, uint64_t cookie, uint64_t now_ns);
+/* NULL: nobody has joined under this number. */
+const struct gr_worker_info *gr_orch_worker(const struct gr_orch *o, uint32_t worker, uint64_t *rtt_ns_out,
+                                            uint32_t *n_session_out);
+uint32_t gr_orch_n_refused(const struct gr_orch *o);
+
+/* Does what time brings: pings, silent workers, session_ttl. Returns when to call again at the latest (UINT64_MAX: not
+ * before something happens). Messages that have arrived are handed in before it is called. */
+uint64_t gr_orch_step(struct gr_orch *o, uint64_t now_ns);
 
 #endif

@@ -9,19 +9,6 @@
 
 static const char *const finish_names[] = {"", "stop", "length", "error"};
 
-double gr_metrics_tokens_per_second(const struct gr_session_metrics *m)
-{
-    if (m->completion_tokens < 2 || m->last_token_ns <= m->first_token_ns) {
-        return 0.0;
-    }
-    return (double)(m->completion_tokens - 1) * 1e9 / (double)(m->last_token_ns - m->first_token_ns);
-}
-
-double gr_metrics_mean_acceptance_length(const struct gr_session_metrics *m)
-{
-    return m->num_drafts > 0 ? 1.0 + (double)m->num_accepted_tokens / (double)m->num_drafts : 1.0;
-}
-
 static double ratio(uint64_t a, uint64_t b)
 {
     return b > 0 ? (double)a / (double)b : 0.0;
@@ -52,9 +39,11 @@ static json_t *metrics_json(const struct gr_session_metrics *m)
         {"rounds", m->rounds},
         {"root_only_rounds", m->root_only_rounds},
         {"late_trees", m->late_trees},
-        {"draft_ahead_hits", 0},
+        {"late_trees_rerooted", m->late_trees_rerooted},
+        {"draft_ahead_hits", m->draft_ahead_hits},
         {"desyncs", m->desyncs},
         {"fallbacks", m->fallbacks},
+        {"reopens", m->reopens},
         {"partial_rounds", 0},
         {"full_refreshes", 0},
         {"drift_mismatches", 0},
@@ -80,7 +69,7 @@ static json_t *metrics_json(const struct gr_session_metrics *m)
 }
 
 enum gr_status gr_report_json(FILE *out, const int32_t *token, uint32_t n_token, const char *text, size_t text_len,
-                              enum gr_finish finish, const struct gr_session_metrics *m)
+                              enum gr_finish finish, uint64_t session, const struct gr_session_metrics *m)
 {
     json_t *root = json_object();
     json_t *ids = json_array();
@@ -90,6 +79,9 @@ enum gr_status gr_report_json(FILE *out, const int32_t *token, uint32_t n_token,
     json_object_set_new(root, "token_ids", ids);
     json_object_set_new(root, "text", json_stringn(text, text_len));
     json_object_set_new(root, "finish_reason", json_string(finish_names[finish]));
+    if (session != 0) {
+        json_object_set_new(root, "session", json_integer((json_int_t)session));
+    }
     json_object_set_new(root, "metrics", metrics_json(m));
     const int bad = json_dumpf(root, out, JSON_COMPACT | JSON_PRESERVE_ORDER);
     json_decref(root);
@@ -136,44 +128,61 @@ static void print_token(FILE *out, const struct gr_tokenizer *tok, int32_t id)
     fputc('\'', out);
 }
 
-static bool on_path(const struct gr_trace_round *r, int node)
+/* The drawing recurses over parents: what came must be a tree, whatever the target sent. */
+static bool is_tree(const struct gr_msg *m)
 {
-    for (uint32_t i = 0; i < r->n_path; i++) {
-        if (r->path[i] == node) {
+    if (m->tree_ids.n != m->tree_parents.n || m->path.n > m->tree_ids.n || m->ids.n == 0) {
+        return false;
+    }
+    for (uint32_t i = 0; i < m->tree_parents.n; i++) {
+        if (m->tree_parents.p[i] < -1 || m->tree_parents.p[i] >= (int32_t)i) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool on_path(const struct gr_msg *m, int node)
+{
+    for (uint32_t i = 0; i < m->path.n; i++) {
+        if (m->path.p[i] == node) {
             return true;
         }
     }
     return false;
 }
 
-static void print_children(FILE *out, const struct gr_tokenizer *tok, const struct gr_trace_round *r, int parent,
+static void print_children(FILE *out, const struct gr_tokenizer *tok, const struct gr_msg *m, int parent,
                            char *prefix, size_t len)
 {
     int last = -1;
-    for (uint32_t i = 0; i < r->n_node; i++) {
-        last = r->parent[i] == parent ? (int)i : last;
+    for (uint32_t i = 0; i < m->tree_ids.n; i++) {
+        last = m->tree_parents.p[i] == parent ? (int)i : last;
     }
-    for (uint32_t i = 0; i < r->n_node; i++) {
-        if (r->parent[i] != parent) {
+    for (uint32_t i = 0; i < m->tree_ids.n; i++) {
+        if (m->tree_parents.p[i] != parent) {
             continue;
         }
         const bool is_last = (int)i == last;
-        fprintf(out, "%s%s%s", prefix, is_last ? "`-" : "|-", on_path(r, (int)i) ? "* " : "  ");
-        print_token(out, tok, r->token[i]);
+        fprintf(out, "%s%s%s", prefix, is_last ? "`-" : "|-", on_path(m, (int)i) ? "* " : "  ");
+        print_token(out, tok, m->tree_ids.p[i]);
         fputc('\n', out);
         if (len + 4 < 64 * 4) {
             memcpy(prefix + len, is_last ? "    " : "|   ", 5);
-            print_children(out, tok, r, (int)i, prefix, len + 4);
+            print_children(out, tok, m, (int)i, prefix, len + 4);
             prefix[len] = '\0';
         }
     }
 }
 
-void gr_report_tree(FILE *out, const struct gr_tokenizer *tok, const struct gr_trace_round *r)
+void gr_report_tree(FILE *out, const struct gr_tokenizer *tok, const struct gr_msg *m)
 {
     char prefix[64 * 4 + 8] = "";
-    fprintf(out, "round %u: %u nodes, %u on the accepted path (*), bonus ", r->round, r->n_node, r->n_path);
-    print_token(out, tok, r->bonus);
+    if (!is_tree(m)) {
+        return;
+    }
+    fprintf(out, "round %u: %u nodes, %u on the accepted path (*), bonus ", m->round, m->tree_ids.n, m->path.n);
+    print_token(out, tok, m->ids.p[m->ids.n - 1]);
     fputc('\n', out);
-    print_children(out, tok, r, -1, prefix, 0);
+    print_children(out, tok, m, -1, prefix, 0);
 }

@@ -3,6 +3,7 @@
 #include "common/log.h"
 
 #include <errno.h>
+#include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
 #include <yaml.h>
@@ -24,12 +25,16 @@ static const struct key {
     enum rule rule;
 } keys[] = {
     {"orchestrator", "control", "control", RULE_SAME},
+    {"orchestrator", "key_file", "key-file", RULE_SAME},
+    {"orchestrator", "ready_file", "ready-file", RULE_SAME},
+    {"orchestrator", "session_ttl", "session-ttl", RULE_SAME},
     {"orchestrator", "round_deadline_ms", "round-deadline-ms", RULE_SAME},
     {"target", "model", "model", RULE_SAME},
     {"target", "device", "target-device", RULE_SAME},
     {"target", "threads", "threads", RULE_SAME},
     {"target", "kv_blocks", "kv-blocks", RULE_SAME},
     {"target", "max_model_len", "max-model-len", RULE_SAME},
+    {"target", "n_session_max", "sessions", RULE_SAME},
     {"draft", "model", "draft", RULE_SAME},
     {"draft", "device", "draft-device", RULE_SAME},
     {"draft", "threads", "draft-threads", RULE_SAME},
@@ -49,6 +54,10 @@ static const struct key {
     {"speculative_config", "num_speculative_tokens", "num-speculative-tokens", RULE_SAME},
     {"speculative_config", "draft_depth", "draft-depth", RULE_SAME},
     {"speculative_config", "draft_top_k", "draft-top-k", RULE_SAME},
+    {"speculative_config", "draft_ahead", "draft-ahead", RULE_SAME},
+    {"speculative_config", "force_single_token", "force-single-token", RULE_SAME},
+    {"speculative_config", "disable_multi_token", "disable-multi-token", RULE_SAME},
+    {"speculative_config", "disable_specpv", "disable-specpv", RULE_SAME},
     {"speculative_config", "enable_specpv", "specpv", RULE_SPECPV},
 };
 
@@ -226,4 +235,23 @@ void gr_yaml_config_destroy(struct gr_yaml_config *config)
         yaml_document_delete(&config->document);
         free(config);
     }
+}
+
+int gr_options_load(struct gr_run_options *o, int argc, char **argv, struct gr_yaml_config **config_out)
+{
+    if (gr_run_options_parse(o, argc, argv) != GR_OK) {
+        return 2;
+    }
+    if (o->help) {
+        gr_run_options_help(o, stdout);
+        return 0;
+    }
+    if (o->config != NULL && gr_yaml_config_load(o->config, o, config_out) != GR_OK) {
+        return 1;
+    }
+    if (sodium_init() < 0) {
+        log_error("libsodium cannot start");
+        return 1;
+    }
+    return -1;
 }

@@ -12,6 +12,9 @@ struct gr_yaml_config; /* owns the document that option strings point into */
 /* Applies the file at rank GR_FROM_YAML. *config_out must outlive the options. */
 GR_NODISCARD enum gr_status gr_yaml_config_load(const char *path, struct gr_run_options *o,
                                                 struct gr_yaml_config **config_out);
+/* Everything that sets options: the command line, the environment and the file that --config names; --help is answered.
+ * Exit status to leave with at once, or -1: go on. *config_out: NULL or to be destroyed after the options' last use. */
+int gr_options_load(struct gr_run_options *o, int argc, char **argv, struct gr_yaml_config **config_out);
 void gr_yaml_config_destroy(struct gr_yaml_config *config);
 
 #endif

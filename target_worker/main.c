@@ -4,6 +4,7 @@
 #include "common/log.h"
 #include "draft_worker/worker.h"
 #include "target_worker/worker.h"
+#include "transport/supervise.h"
 #include "transport/worker_args.h"
 
 #include <pthread.h>
@@ -11,7 +12,8 @@
 
 static void *run_draft(void *arg)
 {
-    if (gr_draft_worker_run(arg) != GR_OK) {
+    const enum gr_status st = gr_draft_worker_run(arg);
+    if (st != GR_OK && st != GR_ECLOSED) { /* closed: the orchestrator is gone, which the target sees as well */
         log_warn("[spec][fallback] the co-located drafter ended with an error; going on root-only");
     }
     return NULL;
@@ -56,7 +58,11 @@ int main(int argc, char **argv)
         {"transport", GR_ARG_TRANSPORT, &o.forced_transport, 0, 0, "T        accept only this one"},
         {"colocate-draft", GR_ARG_TEXT, &draft.model, 0, 0, "DIR      run this draft model in the same process"},
         {"draft-threads", GR_ARG_INT, &draft.n_thread, 0, 1024, "N        its CPU threads (default 0: all)"},
+        GR_ARG_ROW_JOIN_TIMEOUT,
     };
+    if (gr_supervise_wanted(argc, argv)) {
+        return gr_supervise_run("target", argc, argv);
+    }
     const int status = gr_args_parse("graft-target", args, (int)GR_ARRAY_LEN(args), argc, argv);
     if (status >= 0) {
         return status;
@@ -74,5 +80,5 @@ int main(int argc, char **argv)
     if (draft.model != NULL) {
         o.listen = NULL;
     }
-    return (draft.model != NULL ? run_pair(&o, &draft) : gr_target_worker_run(&o)) == GR_OK ? 0 : 1;
+    return gr_supervise_exit_status(draft.model != NULL ? run_pair(&o, &draft) : gr_target_worker_run(&o));
 }

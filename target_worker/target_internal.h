@@ -49,6 +49,7 @@ struct session {
     uint32_t peer;
     int32_t n_node;           /* configured most */
     int32_t peer_len;         /* tokens the drafter has been told; past a roll-back, where it has to go back to */
+    bool warm;                /* a tree of this attachment has come: it has its prefix, and its caches */
     bool owed;                /* a DELTA from peer_len on waits to be sent */
     bool asked;               /* a tree was asked for and has not come */
     uint32_t asked_round;

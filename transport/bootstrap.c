@@ -277,22 +277,25 @@ static enum gr_status key_from_hex(const char *hex, size_t n, const char *where,
     return GR_OK;
 }
 
-static enum gr_status key_from_file(const char *path, uint8_t key_out[GR_KEY_BYTES])
+enum gr_status gr_key_from_file(const char *path, uint8_t key_out[GR_KEY_BYTES])
 {
     char text[128];
     struct stat sb;
+    sodium_ready();
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof(text));
-    if (n < 0) {
-        log_error("GRAFT_KEY_FILE: cannot read %s: %s", path, strerror(errno));
-    } else if (fstat(fd, &sb) == 0 && (sb.st_mode & 077) != 0) {
-        log_warn("GRAFT_KEY_FILE: %s can be read by others; chmod 600 it", path);
-    }
+    ssize_t n = fd < 0 || fstat(fd, &sb) != 0 ? -1 : read(fd, text, sizeof(text));
+    const int err = errno;
     if (fd >= 0) {
         close(fd);
     }
     if (n < 0) {
+        log_error("key file %s: %s", path, strerror(err));
         return GR_EIO;
+    }
+    if ((sb.st_mode & 077) != 0) {
+        log_error("key file %s has mode %04o, so others may read the shared key; chmod 600 %s", path,
+                  (unsigned)sb.st_mode & 07777u, path);
+        return GR_EINVAL;
     }
     while (n > 0 && strchr(" \t\r\n", text[n - 1]) != NULL) {
         n--;
@@ -302,12 +305,35 @@ static enum gr_status key_from_file(const char *path, uint8_t key_out[GR_KEY_BYT
     return st;
 }
 
+enum gr_status gr_key_make_file(const char *path)
+{
+    uint8_t key[GR_KEY_BYTES];
+    char line[2 * GR_KEY_BYTES + 2];
+    GR_TRY(gr_key_random(key, line));
+    line[2 * GR_KEY_BYTES] = '\n';
+    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0) {
+        log_error("cannot make the key file %s: %s", path, strerror(errno));
+        return GR_EIO;
+    }
+    const bool whole = write(fd, line, sizeof(line) - 1) == (ssize_t)sizeof(line) - 1;
+    const bool stored = close(fd) == 0 && whole;
+    sodium_memzero(line, sizeof(line));
+    sodium_memzero(key, sizeof(key));
+    if (!stored) {
+        log_error("cannot write the key file %s: %s", path, strerror(errno));
+        unlink(path);
+        return GR_EIO;
+    }
+    return GR_OK;
+}
+
 enum gr_status gr_key_from_env(uint8_t key_out[GR_KEY_BYTES])
 {
     sodium_ready();
     const char *path = getenv("GRAFT_KEY_FILE");
     if (path != NULL && path[0] != '\0') {
-        return key_from_file(path, key_out);
+        return gr_key_from_file(path, key_out);
     }
     const char *hex = getenv("GRAFT_KEY");
     if (hex != NULL && hex[0] != '\0') {

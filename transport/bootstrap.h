@@ -23,7 +23,8 @@
 #define GR_PROTOCOL_VERSION 1
 #define GR_KEY_BYTES        32
 
-enum gr_role { GR_ROLE_ORCHESTRATOR = 1, GR_ROLE_TARGET = 2, GR_ROLE_DRAFT = 3 };
+/* A client asks an orchestrator for text; it talks to nobody else. */
+enum gr_role { GR_ROLE_ORCHESTRATOR = 1, GR_ROLE_TARGET = 2, GR_ROLE_DRAFT = 3, GR_ROLE_CLIENT = 4 };
 enum gr_dtype { GR_DTYPE_F32 = 0, GR_DTYPE_F16 = 1, GR_DTYPE_BF16 = 2 };
 
 struct gr_hello {
@@ -78,13 +79,18 @@ void gr_host_id(char out[48]);
  * GR_ENOTFOUND: unknown host; GR_ETIMEDOUT; GR_EIO: anything else, such as a refused connection. */
 GR_NODISCARD enum gr_status gr_tcp_listen(const char *address, int *fd_out, char bound_out[64]);
 GR_NODISCARD enum gr_status gr_tcp_connect(const char *address, int timeout_ms, int *fd_out);
+/* Tries again with back-off (50 ms, 100 ms ... 1 s) while nobody listens there, for at most patience_ms. */
+GR_NODISCARD enum gr_status gr_tcp_connect_patiently(const char *address, int patience_ms, int *fd_out);
 /* Accepts with CLOEXEC, NODELAY, non-blocking off. GR_AGAIN: nobody is there (any more). */
 GR_NODISCARD enum gr_status gr_tcp_accept(int listen_fd, int *fd_out);
 
 /* Shared key, 64 hexadecimal digits, from the file that GRAFT_KEY_FILE names, else from the
  * variable GRAFT_KEY. GR_ENOTFOUND (not logged): neither is set. GR_EFORMAT, GR_EIO: set but not
- * usable. */
+ * usable; GR_EINVAL: others may read the file. */
 GR_NODISCARD enum gr_status gr_key_from_env(uint8_t key_out[GR_KEY_BYTES]);
+GR_NODISCARD enum gr_status gr_key_from_file(const char *path, uint8_t key_out[GR_KEY_BYTES]);
+/* Writes a new key into a file that must not exist yet, mode 0600. */
+GR_NODISCARD enum gr_status gr_key_make_file(const char *path);
 GR_NODISCARD enum gr_status gr_key_random(uint8_t key_out[GR_KEY_BYTES],
                                           char hex_out[2 * GR_KEY_BYTES + 1]);
 

@@ -17,7 +17,7 @@ struct gr_control {
     int fd;
     bool closed;
     uint8_t *in, *out; /* owned, QUEUE_BYTES each */
-    size_t in_len, out_at, out_len;
+    size_t in_len, out_at, out_len, out_max;
 };
 
 enum gr_status gr_control_create(int fd, struct gr_control **out)
@@ -32,10 +32,17 @@ enum gr_status gr_control_create(int fd, struct gr_control **out)
         free(queue);
         return GR_ENOMEM;
     }
-    *c = (struct gr_control){.fd = fd, .in = in, .out = queue};
+    *c = (struct gr_control){.fd = fd, .in = in, .out = queue, .out_max = QUEUE_BYTES};
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
     *out = c;
     return GR_OK;
+}
+
+void gr_control_limit_out(struct gr_control *c, uint32_t bytes)
+{
+    const int kernel_bytes = (int)bytes;
+    c->out_max = GR_MIN((size_t)bytes, (size_t)QUEUE_BYTES);
+    (void)setsockopt(c->fd, SOL_SOCKET, SO_SNDBUF, &kernel_bytes, sizeof(kernel_bytes));
 }
 
 void gr_control_destroy(struct gr_control *c)
@@ -57,12 +64,12 @@ enum gr_status gr_control_send(struct gr_control *c, const struct gr_msg *m)
     if (c->out_at > 0 && c->out_at == c->out_len) {
         c->out_at = c->out_len = 0;
     }
-    if (c->out_at > 0 && QUEUE_BYTES - c->out_len < QUEUE_BYTES / 2) {
+    if (c->out_at > 0 && c->out_max - c->out_len < c->out_max / 2) {
         memmove(c->out, c->out + c->out_at, c->out_len - c->out_at);
         c->out_len -= c->out_at;
         c->out_at = 0;
     }
-    const size_t room = QUEUE_BYTES - c->out_len;
+    const size_t room = c->out_max - c->out_len;
     if (room < PREFIX_BYTES) {
         log_error("the control queue is full: the peer does not read");
         return GR_ELIMIT;

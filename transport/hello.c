@@ -28,7 +28,7 @@ struct field {
  * nonsense; the decoder takes the others in any order. */
 static const struct field fields[] = {
     FIELD("version", KIND_U32, version, 0, UINT32_MAX),
-    FIELD("role", KIND_U32, role, GR_ROLE_ORCHESTRATOR, GR_ROLE_DRAFT),
+    FIELD("role", KIND_U32, role, GR_ROLE_ORCHESTRATOR, GR_ROLE_CLIENT),
     FIELD("incarnation", KIND_U64, incarnation, 0, UINT64_MAX),
     FIELD("tokenizer", KIND_U64, tokenizer_fingerprint, 0, UINT64_MAX),
     FIELD("model", KIND_U64, model_fingerprint, 0, UINT64_MAX),
@@ -50,8 +50,8 @@ static const struct field fields[] = {
 
 const char *gr_role_name(uint32_t role)
 {
-    static const char *const names[] = {"unknown role", "orchestrator", "target", "draft"};
-    return names[role <= GR_ROLE_DRAFT ? role : 0];
+    static const char *const names[] = {"unknown role", "orchestrator", "target", "draft", "client"};
+    return names[role <= GR_ROLE_CLIENT ? role : 0];
 }
 
 static uint64_t field_load(const struct gr_hello *h, const struct field *f)
@@ -358,11 +358,21 @@ static enum gr_status compare_u32(const char *what, uint32_t self, uint32_t peer
     return GR_OK;
 }
 
+static bool is_stray_client(const struct gr_hello *a, const struct gr_hello *b)
+{
+    return a->role == GR_ROLE_CLIENT && b->role != GR_ROLE_ORCHESTRATOR;
+}
+
 enum gr_status gr_hello_compare(const struct gr_hello *self, const struct gr_hello *peer)
 {
     GR_TRY(compare_u32("protocol version", self->version, peer->version));
     if (self->role == peer->role) {
         log_error("HELLO: role: both sides are %s; check the addresses", gr_role_name(self->role));
+        return GR_EMISMATCH;
+    }
+    if (is_stray_client(self, peer) || is_stray_client(peer, self)) {
+        log_error("HELLO: role: ours is %s, the peer's is %s; a client talks to an orchestrator only, check the "
+                  "address", gr_role_name(self->role), gr_role_name(peer->role));
         return GR_EMISMATCH;
     }
     GR_TRY(compare_u64("tokenizer fingerprint", "both workers need the same tokenizer.json",

@@ -170,9 +170,10 @@ static void bound_text(int fd, char out[64])
 static enum gr_status listen_failed(const char *address, int err)
 {
     if (err == EADDRINUSE) {
-        log_error("cannot listen on %s: port in use: stop the process that holds it, or choose "
-                  "another port (0: any)",
-                  address);
+        const char *colon = strrchr(address, ':');
+        log_error("cannot listen on %s: port in use, perhaps by another orchestrator: `ss -ltnp sport = %s' tells by "
+                  "whom; stop it or choose another port (0: any)",
+                  address, colon != NULL ? colon : address);
     } else {
         log_error("cannot listen on %s: %s", address, strerror(err));
     }
@@ -234,21 +235,58 @@ static int connect_one(const struct addrinfo *a, uint64_t deadline_ns, int *fd_o
     return 0;
 }
 
+/* Every address of a name in turn; 0 or the last errno. */
+static int connect_any(const struct addrinfo *list, uint64_t deadline_ns, int *fd_out)
+{
+    int err = EADDRNOTAVAIL;
+    for (const struct addrinfo *a = list; a != NULL && err != 0; a = a->ai_next) {
+        err = connect_one(a, deadline_ns, fd_out);
+    }
+    return err;
+}
+
+static enum gr_status connect_failed(const char *address, int err)
+{
+    log_error("cannot connect to %s: %s%s", address, strerror(err),
+              err == ECONNREFUSED ? " (is the process there started?)" : "");
+    return err == ETIMEDOUT ? GR_ETIMEDOUT : GR_EIO;
+}
+
 enum gr_status gr_tcp_connect(const char *address, int timeout_ms, int *fd_out)
 {
     struct addrinfo *list;
     GR_TRY(resolve(address, false, &list));
-    uint64_t deadline = gr_deadline_ns(timeout_ms);
-    int err = EADDRNOTAVAIL;
-    for (struct addrinfo *a = list; a != NULL && err != 0; a = a->ai_next) {
-        err = connect_one(a, deadline, fd_out);
+    const int err = connect_any(list, gr_deadline_ns(timeout_ms), fd_out);
+    freeaddrinfo(list);
+    return err == 0 ? GR_OK : connect_failed(address, err);
+}
+
+static bool may_come_later(int err)
+{
+    return err == ECONNREFUSED || err == ECONNRESET || err == EHOSTUNREACH || err == ENETUNREACH || err == ETIMEDOUT;
+}
+
+enum gr_status gr_tcp_connect_patiently(const char *address, int patience_ms, int *fd_out)
+{
+    struct addrinfo *list;
+    GR_TRY(resolve(address, false, &list));
+    const uint64_t deadline_ns = gr_deadline_ns(patience_ms);
+    int err = connect_any(list, deadline_ns, fd_out);
+    for (int wait_ms = 50; may_come_later(err) && gr_clock_ns() < deadline_ns; wait_ms = GR_MIN(2 * wait_ms, 1000)) {
+        if (wait_ms == 50) {
+            log_info("nobody listens on %s yet; trying for %d s", address, patience_ms / 1000);
+        }
+        const int left_ms = (int)((deadline_ns - gr_clock_ns()) / GR_MS) + 1;
+        (void)poll(NULL, 0, GR_MIN(wait_ms, left_ms));
+        err = connect_any(list, deadline_ns, fd_out);
     }
     freeaddrinfo(list);
-    if (err != 0) {
-        log_error("cannot connect to %s: %s%s", address, strerror(err),
-                  err == ECONNREFUSED ? " (is the process there started?)" : "");
+    if (err == 0) {
+        return GR_OK;
     }
-    return err == 0 ? GR_OK : err == ETIMEDOUT ? GR_ETIMEDOUT : GR_EIO;
+    log_error("cannot connect to %s within %d s: %s; is the process there started?", address, patience_ms / 1000,
+              strerror(err));
+    return may_come_later(err) ? GR_ETIMEDOUT : GR_EIO;
 }
 
 enum gr_status gr_tcp_accept(int listen_fd, int *fd_out)

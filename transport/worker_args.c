@@ -5,6 +5,7 @@
 #include "transport/transport.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static enum gr_status store(const struct gr_arg *a, const char *value)
@@ -30,6 +31,13 @@ static enum gr_status store(const struct gr_arg *a, const char *value)
         }
         *(int *)a->slot = (int)v;
         return GR_OK;
+    case GR_ARG_JOIN_TIMEOUT:
+        if (!gr_parse_int(value, a->min, a->max, &v) || setenv("GRAFT_JOIN_TIMEOUT", value, 1) != 0) {
+            log_error("--%s: `%s' is not a whole number of seconds from %lld to %lld", a->name, value,
+                      (long long)a->min, (long long)a->max);
+            return GR_EINVAL;
+        }
+        return GR_OK;
     case GR_ARG_TRANSPORT:
         GR_TRY(gr_transport_by_name(value, &kind));
         *(int *)a->slot = (int)kind;
@@ -45,6 +53,8 @@ static void help(const char *program, const struct gr_arg *args, int n_arg)
     for (int i = 0; i < n_arg; i++) {
         printf("  --%-20s %s\n", args[i].name, args[i].help);
     }
+    printf("  --%-20s %s\n", "supervise", "         run as a parent that restarts the worker when a signal kills it or its "
+                                           "orchestrator goes");
 }
 
 int gr_args_parse(const char *program, const struct gr_arg *args, int n_arg, int argc, char **argv)

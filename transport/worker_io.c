@@ -3,6 +3,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/no_alloc.h"
+#include "common/parse.h"
 #include "common/wire.h"
 #include "transport/control.h"
 
@@ -17,6 +18,7 @@
 #include <unistd.h>
 
 #define HANDSHAKE_TIMEOUT_MS 10000
+#define JOIN_PATIENCE_S 60
 
 enum peer_state { PEER_FREE, PEER_HANDSHAKE, PEER_READY }; /* the I/O loop's alone */
 enum outcome { OUTCOME_NONE, OUTCOME_OPEN, OUTCOME_FAILED };
@@ -42,7 +44,7 @@ struct gr_worker_io {
     int listen_fd, wake_fd;
     struct peer peer[GR_PEER_MAX];
     uint32_t next_peer_id;
-    bool drained, control_lost, compute_busy, stopping;
+    bool drained, control_lost, refused, compute_busy, stopping;
     pthread_mutex_t lock; /* of what the hand-shake threads hand over */
     int n_handshake;      /* threads alive, under the lock */
     pthread_cond_t handshake_done;
@@ -303,6 +305,9 @@ static bool receive_msgs(struct gr_worker_io *w, uint64_t now_ns)
         }
         if (m.type == GR_MSG_DRAIN) {
             w->drained = true;
+        } else if (m.type == GR_MSG_ERROR) { /* the only one that an orchestrator sends: it does not take this worker */
+            log_error("the orchestrator at %s refused this worker: %s", w->config.join, m.text);
+            w->refused = true;
         } else {
             w->machine.on_msg(w->machine.ctx, &m, now_ns);
         }
@@ -381,7 +386,7 @@ static void sleep_until(struct gr_worker_io *w, uint64_t wake_ns)
 
 enum gr_status gr_worker_io_run(struct gr_worker_io *w)
 {
-    while (!w->drained && !w->control_lost && !__atomic_load_n(&w->stopping, __ATOMIC_ACQUIRE)) {
+    while (!w->drained && !w->control_lost && !w->refused && !__atomic_load_n(&w->stopping, __ATOMIC_ACQUIRE)) {
         const bool progress = pump(w);
         gr_no_alloc_begin();
         const uint64_t wake_ns = w->machine.step(w->machine.ctx, gr_clock_ns());
@@ -391,8 +396,12 @@ enum gr_status gr_worker_io_run(struct gr_worker_io *w)
             sleep_until(w, wake_ns);
         }
     }
+    if (w->refused) {
+        return GR_EMISMATCH;
+    }
     if (w->control_lost && !w->drained) {
         log_info("the orchestrator is gone");
+        return GR_ECLOSED;
     }
     return GR_OK;
 }
@@ -407,7 +416,19 @@ void gr_worker_io_stop(struct gr_worker_io *w)
 
 enum gr_status gr_worker_config_describe(struct gr_worker_config *c, const struct gr_worker_identity *d)
 {
-    GR_TRY(gr_key_from_env(c->key));
+    int64_t patience_s = JOIN_PATIENCE_S;
+    const char *patience = getenv("GRAFT_JOIN_TIMEOUT");
+    if (patience != NULL && !gr_parse_int(patience, 0, 86400, &patience_s)) {
+        log_error("GRAFT_JOIN_TIMEOUT: `%s' is not a whole number of seconds from 0 to 86400", patience);
+        return GR_EINVAL;
+    }
+    c->join_patience_ms = (int)patience_s * 1000;
+    const enum gr_status st = gr_key_from_env(c->key);
+    if (st == GR_ENOTFOUND) {
+        log_error("no shared key: set GRAFT_KEY_FILE (or GRAFT_KEY) to the orchestrator's; `graft serve --make-key F' "
+                  "makes one");
+    }
+    GR_TRY(st);
     c->hello = (struct gr_hello){
         .version = GR_PROTOCOL_VERSION, .role = d->role, .tokenizer_fingerprint = d->tokenizer_fingerprint,
         .model_fingerprint = d->model_fingerprint, .n_vocab = (uint32_t)d->n_vocab,
@@ -429,14 +450,14 @@ static enum gr_status join_orchestrator(struct gr_worker_io *w)
 {
     int fd = -1;
     struct gr_hello peer;
-    GR_TRY(gr_tcp_connect(w->config.join, w->config.handshake_timeout_ms, &fd));
+    GR_TRY(gr_tcp_connect_patiently(w->config.join, w->config.join_patience_ms, &fd));
     enum gr_status st = gr_hello_exchange(fd, &w->config.hello, w->config.key, w->config.handshake_timeout_ms, &peer);
     if (st == GR_OK) {
         st = gr_control_create(fd, &w->control);
     }
     if (st != GR_OK) {
         close(fd);
-        return st;
+        return st == GR_ECLOSED ? GR_EIO : st; /* GR_ECLOSED is kept for an orchestrator that this worker had joined */
     }
     return gr_control_send(w->control, &w->config.join_msg);
 }

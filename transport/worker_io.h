@@ -21,6 +21,7 @@ struct gr_worker_config {
     int forced_transport;       /* enum gr_transport_kind or -1 */
     struct gr_conn *loop_conn;  /* co-located pair: the other half lives in this process; taken. NULL: none */
     int handshake_timeout_ms;
+    int join_patience_ms;       /* how long to try while no orchestrator listens at `join` */
 };
 
 /* The state machine behind the edge. ctx is the worker's. */
@@ -41,7 +42,8 @@ struct gr_worker_identity {
     uint64_t model_fingerprint, tokenizer_fingerprint;
     const char *numerics_id; /* borrowed for the call */
 };
-/* Fills hello, join_msg and the key (from the environment: GR_ENOTFOUND, GR_EFORMAT are logged). */
+/* Fills hello, join_msg, the key and the patience of joining (seconds, GRAFT_JOIN_TIMEOUT, default 60). Key and patience
+ * come from the environment: GR_ENOTFOUND, GR_EFORMAT, GR_EINVAL are logged. */
 GR_NODISCARD enum gr_status gr_worker_config_describe(struct gr_worker_config *config,
                                                       const struct gr_worker_identity *identity);
 
@@ -51,7 +53,8 @@ struct gr_worker_io;
 GR_NODISCARD enum gr_status gr_worker_io_create(const struct gr_worker_config *config,
                                                 const struct gr_worker_machine *machine, struct gr_worker_io **out);
 void gr_worker_io_destroy(struct gr_worker_io *w);
-/* Runs until the orchestrator is gone or drains it (GR_OK), or something fails. */
+/* Runs until the orchestrator drains it (GR_OK) or is gone (GR_ECLOSED), or until gr_worker_io_stop() (GR_OK).
+ * GR_EMISMATCH: the orchestrator refused this worker; its reason is logged. */
 GR_NODISCARD enum gr_status gr_worker_io_run(struct gr_worker_io *w);
 /* Another thread asks the loop to end. */
 void gr_worker_io_stop(struct gr_worker_io *w);

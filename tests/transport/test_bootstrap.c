@@ -163,6 +163,19 @@ static void test_mismatches(void **state)
     }
 }
 
+/* A client fits an orchestrator, and nobody else. */
+static void test_clients(void **state)
+{
+    (void)state;
+    for (uint32_t role = GR_ROLE_ORCHESTRATOR; role <= GR_ROLE_CLIENT; role++) {
+        struct both b;
+        both_init(&b, false);
+        b.side[0].self.role = GR_ROLE_CLIENT;
+        b.side[1].self.role = role;
+        both_expect(&b, role == GR_ROLE_ORCHESTRATOR ? GR_OK : GR_EMISMATCH);
+    }
+}
+
 /* What is not announced is not compared; an orchestrator has neither vocabulary nor features. */
 static void test_unset_fits(void **state)
 {
@@ -460,8 +473,16 @@ static void test_keys(void **state)
     assert_memory_equal(other, from_env, GR_KEY_BYTES);
     write_file(path, "nonsense", 0600);
     assert_int_equal(gr_key_from_env(from_env), GR_EFORMAT);
+    write_file(path, line, 0600);
+    assert_int_equal(chmod(path, 0640), 0); /* others may read it: refused, not warned about */
+    assert_int_equal(gr_key_from_env(from_env), GR_EINVAL);
+    assert_int_equal(gr_key_make_file(path), GR_EIO); /* never over a file that is there */
     unlink(path);
     assert_int_equal(gr_key_from_env(from_env), GR_EIO);
+    assert_int_equal(gr_key_make_file(path), GR_OK);
+    assert_int_equal(gr_key_from_env(from_env), GR_OK);
+    assert_memory_not_equal(other, from_env, GR_KEY_BYTES);
+    unlink(path);
     unsetenv("GRAFT_KEY");
     unsetenv("GRAFT_KEY_FILE");
 }
@@ -474,6 +495,7 @@ int main(void)
         cmocka_unit_test(test_hello_ok),
         cmocka_unit_test(test_wrong_key),
         cmocka_unit_test(test_mismatches),
+        cmocka_unit_test(test_clients),
         cmocka_unit_test(test_unset_fits),
         cmocka_unit_test(test_choose),
         cmocka_unit_test(test_names),

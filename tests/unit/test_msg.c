@@ -33,7 +33,10 @@ enum kind { U32, U64, F64, STR, IDS };
     X(host_ns, U64, 0) X(draft_ns, U64, 0) X(n_row, U32, UINT32_MAX) X(n_late, U32, UINT32_MAX)    \
     X(n_desync, U32, UINT32_MAX) X(n_fallback, U32, UINT32_MAX) X(tree_ids, IDS, 63)               \
     X(tree_parents, IDS, 63) X(path, IDS, 63) X(n_round, U64, 0) X(code, U32, UINT32_MAX)          \
-    X(text, STR, 256)
+    X(auto_ahead, U32, 1) X(keep_open, U32, 1) X(state, U32, 7) X(n_token, U32, UINT32_MAX)        \
+    X(worker, U32, 1 << 16) X(target, U32, 1 << 16) X(drafter, U32, 1 << 16)                       \
+    X(n_worker, U32, 1 << 16) X(n_reopen, U32, UINT32_MAX) X(idle_ns, U64, 0) X(n_tree, U64, 0)    \
+    X(n_drafted, U64, 0) X(n_hit_token, U64, 0) X(rtt_ns, U64, 0) X(text, STR, 256)
 
 static const struct field {
     const char *name;
@@ -54,7 +57,8 @@ static const struct schema {
     {GR_MSG_JOIN, "JOIN", " role pid incarnation n_vocab n_ctx_max address numerics_id ",
      " n_block n_session model_fingerprint tokenizer_fingerprint "},
     {GR_MSG_OPEN, "OPEN", " session epoch ids segments max_tokens temperature min_p top_p top_k seed ",
-     " stop_ids want_draft want_trace single_token auto_tree n_node "},
+     " stop_ids want_draft want_trace single_token auto_tree n_node keep_open transport tree_shape draft_depth "
+     "draft_top_k draft_ahead auto_ahead tokenizer_fingerprint "},
     {GR_MSG_OPENED, "OPENED", " session epoch cache_hit usable_len ", " "},
     {GR_MSG_CLOSE, "CLOSE", " session ", " "},
     {GR_MSG_CLOSED, "CLOSED", " session ", " "},
@@ -62,7 +66,7 @@ static const struct schema {
      " session epoch round keep_len final_len ids hash finish verdict_kind n_draft n_accepted ",
      " wait_ns verify_ns host_ns n_row n_late n_desync n_fallback n_reroot tree_ids tree_parents path "},
     {GR_MSG_PROGRESS, "PROGRESS", " session usable_len ", " "},
-    {GR_MSG_APPEND, "APPEND", " session epoch keep_len hash ids max_tokens ", " stop_ids "},
+    {GR_MSG_APPEND, "APPEND", " session epoch keep_len hash ids max_tokens ", " stop_ids want_trace "},
     {GR_MSG_TRUNCATE, "TRUNCATE", " session epoch keep_len ", " "},
     {GR_MSG_EVICTED, "EVICTED", " session ", " "},
     {GR_MSG_ATTACH, "ATTACH",
@@ -71,10 +75,20 @@ static const struct schema {
     {GR_MSG_ATTACHED, "ATTACHED", " session epoch transport ", " "},
     {GR_MSG_DETACH, "DETACH", " session ", " "},
     {GR_MSG_DRAFT_STATS, "DRAFT_STATS", " session n_round draft_ns host_ns ", " n_desync n_ahead n_hit "},
-    {GR_MSG_PING, "PING", " ", " "},
-    {GR_MSG_PONG, "PONG", " n_session n_vocab ", " n_block n_free_block pid "},
+    {GR_MSG_PING, "PING", " ", " worker "},
+    {GR_MSG_PONG, "PONG", " n_session n_vocab ", " n_block n_free_block pid worker rtt_ns "},
     {GR_MSG_ERROR, "ERROR", " session code text ", " "},
     {GR_MSG_DRAIN, "DRAIN", " ", " "},
+    {GR_MSG_FINISHED, "FINISHED", " session epoch finish text n_token ", " n_fallback n_reopen "},
+    {GR_MSG_REFRESH, "REFRESH", " session ", " "},
+    {GR_MSG_PURGE, "PURGE", " ", " "},
+    {GR_MSG_PURGED, "PURGED", " n_session ", " "},
+    {GR_MSG_LIST, "LIST", " ", " "},
+    {GR_MSG_SESSION, "SESSION",
+     " session epoch state keep_open n_token n_round n_tree n_drafted n_hit_token idle_ns target drafter ", " "},
+    {GR_MSG_WORKER, "WORKER", " worker role pid address n_session n_vocab n_ctx_max rtt_ns numerics_id ",
+     " model_fingerprint tokenizer_fingerprint "},
+    {GR_MSG_LISTED, "LISTED", " n_session n_worker ", " "},
 };
 #define N_TYPE ((int)GR_ARRAY_LEN(schema))
 

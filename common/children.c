@@ -1,4 +1,4 @@
-#include "orchestrator/children.h"
+#include "common/children.h"
 
 #include "common/clock.h"
 #include "common/log.h"
@@ -33,7 +33,7 @@ enum gr_status gr_children_init(struct gr_children *c, const char *key_hex)
         log_error("signalfd: %s", strerror(errno));
         return GR_EIO;
     }
-    strncpy(c->key_hex, key_hex, sizeof(c->key_hex) - 1);
+    strncpy(c->key_hex, key_hex != NULL ? key_hex : "", sizeof(c->key_hex) - 1);
     return GR_OK;
 }
 
@@ -46,7 +46,10 @@ static void become_child(const struct gr_children *c, const struct gr_child *k, 
         _exit(1); /* the parent died before the line above */
     }
     sigprocmask(SIG_UNBLOCK, &set, NULL);
-    setenv("GRAFT_KEY", c->key_hex, 1);
+    if (c->key_hex[0] != '\0') {
+        unsetenv("GRAFT_KEY_FILE"); /* it would go before */
+        setenv("GRAFT_KEY", c->key_hex, 1);
+    }
     execv(k->argv[0], k->argv);
     log_error("cannot start %s: %s", k->argv[0], strerror(errno));
     _exit(1);
@@ -64,7 +67,6 @@ static enum gr_status start(struct gr_children *c, struct gr_child *k)
         become_child(c, k, parent);
     }
     k->pid = pid;
-    k->n_start++;
     k->start_ns = gr_clock_ns();
     k->restart_ns = 0;
     return GR_OK;
@@ -87,13 +89,14 @@ enum gr_status gr_children_start(struct gr_children *c, const char *name, const 
     return start(c, k);
 }
 
-/* 100 ms, 200 ms, ... up to 5 s; a child that lived for 10 s starts over. */
+/* At once after a long life, then 100 ms, 200 ms, ... up to 5 s while lives stay short. */
 static uint64_t back_off_ns(struct gr_child *k, uint64_t now_ns)
 {
     if (now_ns - k->start_ns > 10 * GR_S) {
-        k->n_start = 1;
+        k->n_short = 0;
+        return 0;
     }
-    const int shift = GR_MIN(k->n_start - 1, 6);
+    const int shift = GR_MIN(k->n_short++, 6);
     return GR_MIN((100ull << shift) * GR_MS, 5 * GR_S);
 }
 
@@ -114,7 +117,8 @@ static enum gr_child_event reap(struct gr_children *c, int *index_out)
                      strsignal(WTERMSIG(status)));
             return GR_CHILD_KILLED;
         }
-        return WEXITSTATUS(status) != 0 ? GR_CHILD_FAILED : GR_CHILD_ENDED;
+        k->exit_status = WEXITSTATUS(status);
+        return k->exit_status != 0 ? GR_CHILD_FAILED : GR_CHILD_ENDED;
     }
     return GR_CHILD_NONE;
 }
@@ -128,6 +132,21 @@ enum gr_child_event gr_children_poll(struct gr_children *c, bool *interrupted_ou
         }
     }
     return reap(c, index_out);
+}
+
+void gr_children_revive(struct gr_children *c, int index, uint64_t now_ns)
+{
+    struct gr_child *k = &c->child[index];
+    k->restart_ns = now_ns + back_off_ns(k, now_ns);
+}
+
+void gr_children_signal(const struct gr_children *c, int signal_number)
+{
+    for (int i = 0; i < c->n; i++) {
+        if (c->child[i].pid != 0) {
+            kill(c->child[i].pid, signal_number);
+        }
+    }
 }
 
 int gr_children_restart(struct gr_children *c, uint64_t now_ns)

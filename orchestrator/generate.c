@@ -1,0 +1,288 @@
+#include "orchestrator/generate.h"
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "orchestrator/prompt.h"
+#include "orchestrator/report.h"
+
+#include <inttypes.h>
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- the progress line ---- */
+
+void gr_generation_progress(struct gr_generation *g, const char *fmt, uint64_t a, uint64_t b)
+{
+    if (isatty(STDERR_FILENO) && !g->o->trace) {
+        fputs("\r\033[K", stderr);
+        fprintf(stderr, fmt, a, b);
+        fflush(stderr);
+        g->progress_shown = true;
+    }
+}
+
+static void clear_progress(struct gr_generation *g)
+{
+    if (g->progress_shown) {
+        fputs("\r\033[K", stderr);
+        fflush(stderr);
+        g->progress_shown = false;
+    }
+}
+
+void gr_generation_fail(struct gr_generation *g, const char *text)
+{
+    if (text != NULL && text[0] != '\0') {
+        clear_progress(g);
+        log_error("%s", text);
+    }
+    g->failed = true;
+}
+
+/* ---- preparation ---- */
+
+enum gr_status gr_generation_prepare(struct gr_generation *g, const struct gr_run_options *o,
+                                     const struct gr_plan *plan)
+{
+    *g = (struct gr_generation){.o = o, .plan = *plan, .first_difference = -1};
+    GR_TRY(gr_hf_config_load(o->model, &g->hf));
+    GR_TRY(gr_tokenizer_load(o->model, &g->tok));
+    const int32_t n_vocab = GR_MIN(g->hf.n_vocab, gr_tokenizer_n_vocab(g->tok));
+    GR_TRY(gr_prompt_read(o, g->tok, n_vocab, &g->prompt, &g->n_prompt));
+    GR_TRY(gr_text_stream_init(&g->text, g->tok, o->stop, o->n_stop));
+    g->cap_token = (uint32_t)o->max_tokens + GR_TREE_MAX;
+    g->token = malloc(g->cap_token * sizeof(*g->token));
+    if (g->token == NULL) {
+        log_error("out of memory for %" PRId64 " tokens", o->max_tokens);
+        return GR_ENOMEM;
+    }
+    randombytes_buf(&g->seed, sizeof(g->seed));
+    if (o->seed >= 0) {
+        g->seed = (uint64_t)o->seed;
+    }
+    return o->trace_file != NULL ? gr_trace_file_create(o->trace_file, &g->trace_file) : GR_OK;
+}
+
+void gr_generation_finish(struct gr_generation *g)
+{
+    gr_text_stream_finish(&g->text);
+    gr_tokenizer_destroy(g->tok);
+    gr_trace_file_destroy(g->trace_file);
+    free(g->prompt);
+    free(g->token);
+}
+
+/* ---- beginning a turn ---- */
+
+static uint32_t fill_stops(const struct gr_generation *g, int32_t *stop_id)
+{
+    uint32_t n = 0;
+    for (int i = 0; i < g->hf.n_eos && !g->o->ignore_eos && n < GR_STOP_ID_MAX; i++) {
+        stop_id[n++] = g->hf.eos_id[i];
+    }
+    return n;
+}
+
+static enum gr_status submit(struct gr_generation *g, bool plain)
+{
+    const struct gr_run_options *o = g->o;
+    struct gr_session_request q = {
+        .prompt = g->prompt, .n_prompt = g->n_prompt, .max_tokens = (uint32_t)o->max_tokens,
+        .sampling = {.temperature = (float)o->temperature, .top_p = (float)o->top_p, .min_p = (float)o->min_p,
+                     .top_k = (int32_t)o->top_k, .seed = g->seed},
+        .want_draft = g->plan.with_draft && !plain, .want_trace = o->trace || plain, .tree_shape = g->plan.tree_shape,
+        .draft_depth = (uint32_t)o->draft_depth, .draft_top_k = (uint32_t)o->draft_top_k, .n_node = g->plan.n_node,
+        .auto_tree = g->plan.auto_tree, .draft_ahead = g->plan.draft_ahead, .keep_open = o->keep && !plain,
+        .force_single_token = o->force_single_token, .tokenizer_fingerprint = gr_tokenizer_fingerprint(g->tok)};
+    q.n_stop_id = fill_stops(g, q.stop_id);
+    if (!g->plan.colocated) {
+        snprintf(q.transport, sizeof(q.transport), "%s", o->transport);
+    }
+    return g->engine.submit(g->engine.ctx, &q);
+}
+
+static enum gr_status append(struct gr_generation *g)
+{
+    struct gr_turn_request t = {.keep_len = UINT32_MAX, .ids = g->prompt, .n_ids = g->n_prompt,
+                                .max_tokens = (uint32_t)g->o->max_tokens, .want_trace = g->o->trace};
+    t.n_stop_id = fill_stops(g, t.stop_id);
+    return g->engine.append(g->engine.ctx, &t);
+}
+
+void gr_generation_begin(struct gr_generation *g)
+{
+    const bool plain = g->again;
+    g->phase = plain ? GR_PHASE_PLAIN : GR_PHASE_TEXT;
+    g->stop_sent = false;
+    if (!plain) {
+        g->metrics.open_ns = gr_clock_ns();
+        g->metrics.prompt_tokens = g->n_prompt;
+    }
+    if ((g->append ? append(g) : submit(g, plain)) != GR_OK) {
+        g->failed = true;
+    }
+}
+
+/* ---- what comes back ---- */
+
+static void stop(struct gr_generation *g, uint32_t n_keep)
+{
+    if (!g->stop_sent) {
+        g->stop_sent = true;
+        g->engine.stop(g->engine.ctx, n_keep);
+    }
+}
+
+/* False: it cannot be written. */
+static bool show_text(struct gr_generation *g)
+{
+    size_t len = 0;
+    const char *text = gr_text_stream_take(&g->text, &len);
+    if (g->o->json || g->silent || len == 0) {
+        return true;
+    }
+    if (isatty(STDOUT_FILENO)) {
+        clear_progress(g);
+    }
+    if (fwrite(text, 1, len, stdout) != len || fflush(stdout) != 0) {
+        gr_generation_fail(g, "cannot write to standard output");
+        return false;
+    }
+    return true;
+}
+
+static void keep_tokens(struct gr_generation *g, const struct gr_msg_ids *ids)
+{
+    bool stopped = false;
+    for (uint32_t i = 0; i < ids->n && !stopped; i++) {
+        if (g->n_token == g->cap_token) {
+            gr_generation_fail(g, "more tokens came than were asked for");
+            break;
+        }
+        g->token[g->n_token++] = ids->p[i];
+        if (gr_text_stream_push(&g->text, ids->p[i], &stopped) != GR_OK) {
+            g->failed = true;
+        }
+    }
+    const bool written = show_text(g);
+    if (stopped || !written || g->failed) {
+        stop(g, g->n_token);
+    }
+    if (!isatty(STDOUT_FILENO)) {
+        gr_generation_progress(g, "generating: %" PRIu64 " of at most %" PRIu64 " tokens", g->n_token,
+                               (uint64_t)g->o->max_tokens);
+    }
+}
+
+static void compare_tokens(struct gr_generation *g, const struct gr_msg *m)
+{
+    g->last_gap = m->gap;
+    for (uint32_t i = 0; i < m->ids.n; i++) {
+        const bool differs = g->n_plain >= g->n_token || g->token[g->n_plain] != m->ids.p[i];
+        if (g->first_difference < 0 && differs) {
+            g->first_difference = g->n_plain;
+            g->gap = g->last_gap;
+        }
+        g->n_plain++;
+    }
+    if (g->n_plain >= g->n_token) {
+        stop(g, g->n_plain);
+    }
+}
+
+static void take_commit(struct gr_generation *g, const struct gr_msg *m, uint64_t now_ns)
+{
+    if (g->stop_sent || m->ids.n == 0) {
+        return; /* it was on its way when the turn was stopped */
+    }
+    if (g->phase == GR_PHASE_PLAIN) {
+        compare_tokens(g, m);
+        return;
+    }
+    gr_metrics_take(&g->metrics, m, now_ns);
+    if (g->o->trace && m->round > 0) {
+        gr_report_tree(stderr, g->tok, m);
+    }
+    keep_tokens(g, &m->ids);
+    if (g->trace_file != NULL) {
+        gr_trace_file_round(g->trace_file, m, now_ns, gr_clock_ns());
+    }
+}
+
+void gr_generation_take(struct gr_generation *g, const struct gr_msg *m)
+{
+    const uint64_t now_ns = gr_clock_ns();
+    if (m->type == GR_MSG_COMMIT) {
+        take_commit(g, m, now_ns);
+    } else if (m->type == GR_MSG_PROGRESS) {
+        gr_generation_progress(g, "prefill: %" PRIu64 " of %" PRIu64 " tokens", m->usable_len, g->n_prompt);
+    } else if (g->phase == GR_PHASE_TEXT) {
+        gr_metrics_take(&g->metrics, m, now_ns);
+    }
+}
+
+void gr_generation_end(struct gr_generation *g, enum gr_finish finish, const char *text, uint32_t n_fallback,
+                       uint32_t n_reopen)
+{
+    if (finish == GR_FINISH_ERROR && !g->interrupted) {
+        gr_generation_fail(g, text);
+    }
+    const bool first = g->phase == GR_PHASE_TEXT;
+    if (first) {
+        g->finish = finish;
+        g->metrics.completion_tokens = g->n_token;
+        g->metrics.fallbacks += n_fallback;
+        g->metrics.reopens += n_reopen;
+        if (gr_text_stream_end(&g->text) != GR_OK) {
+            g->failed = true;
+        }
+        (void)show_text(g);
+    }
+    g->again = first && g->o->verify_lossless && !g->failed && !g->interrupted;
+    g->phase = g->again ? GR_PHASE_START : GR_PHASE_OVER;
+}
+
+/* ---- the end ---- */
+
+static int report_lossless(struct gr_generation *g)
+{
+    if (g->first_difference < 0 && g->n_plain != g->n_token) {
+        g->first_difference = g->n_plain;
+    }
+    if (g->first_difference >= 0) {
+        log_error("--verify-lossless: plain decoding differs at generated token %" PRId64 ", where its pick was %.3g "
+                  "ahead of the next best", g->first_difference, g->gap);
+        return 1;
+    }
+    fprintf(stderr, "verify-lossless: %u tokens equal plain decoding's\n", g->n_plain);
+    return 0;
+}
+
+int gr_generation_report(struct gr_generation *g)
+{
+    clear_progress(g);
+    if (g->interrupted) {
+        log_error("interrupted");
+        return 1;
+    }
+    if (g->failed) {
+        return 1;
+    }
+    if (g->trace_file != NULL && gr_trace_file_write(g->trace_file, &g->metrics) != GR_OK) {
+        return 1;
+    }
+    if (g->o->json && gr_report_json(stdout, g->token, g->n_token, g->text.text != NULL ? g->text.text : "",
+                                     g->text.len, g->finish, g->session, &g->metrics) != GR_OK) {
+        return 1;
+    }
+    if (!g->o->json) {
+        const bool open_line = g->text.len > 0 && g->text.text[g->text.len - 1] != '\n';
+        if (open_line && !g->silent) {
+            fputc('\n', isatty(STDOUT_FILENO) ? stdout : stderr);
+        }
+        gr_report_summary(stderr, &g->metrics);
+    }
+    return g->o->verify_lossless ? report_lossless(g) : 0;
+}

@@ -1,0 +1,158 @@
+#include "orchestrator/plan.h"
+
+#include "common/log.h"
+#include "common/parse.h"
+#include "model/hf_config.h"
+#include "transport/transport.h"
+
+#include <string.h>
+
+static enum gr_status not_built(const char *what)
+{
+    log_error("%s is not part of this build", what);
+    return GR_EUNSUPPORTED;
+}
+
+static enum gr_status one_of(const char *option, const char *value, const char *const *names, const char *all)
+{
+    for (; *names != NULL; names++) {
+        if (strcmp(value, *names) == 0) {
+            return GR_OK;
+        }
+    }
+    log_error("--%s: `%s' is not one of %s", option, value, all);
+    return GR_EINVAL;
+}
+
+static enum gr_status choose_method(struct gr_run_options *o, struct gr_plan *p)
+{
+    struct gr_hf_config draft;
+    if (o->method == NULL && o->draft == NULL) {
+        o->method = "none";
+    }
+    if (o->draft != NULL) {
+        GR_TRY(gr_hf_config_load(o->draft, &draft));
+        const bool eagle = strcmp(draft.architecture, "LlamaForCausalLMEagle3") == 0;
+        const char *inferred = eagle ? "eagle3" : "draft_model";
+        if (o->method != NULL && strcmp(o->method, "none") != 0 && strcmp(o->method, inferred) != 0) {
+            log_error("--method %s: %s holds a %s (architecture %s)", o->method, o->draft, inferred,
+                      draft.architecture);
+            return GR_EINVAL;
+        }
+        o->method = o->method != NULL ? o->method : inferred;
+    }
+    if (strcmp(o->method, "eagle3") == 0) {
+        return not_built("method eagle3");
+    }
+    GR_TRY(one_of("method", o->method, (const char *const[]){"none", "draft_model", NULL},
+                  "none, draft_model, eagle3"));
+    p->with_draft = strcmp(o->method, "draft_model") == 0 && !o->disable_multi_token;
+    if (p->with_draft && o->draft == NULL) {
+        log_error("--method draft_model needs --draft DIR");
+        return GR_EINVAL;
+    }
+    return GR_OK;
+}
+
+static enum gr_status check_devices(const struct gr_run_options *o)
+{
+    if (strncmp(o->target_device, "cuda:", 5) == 0 || strncmp(o->draft_device, "cuda:", 5) == 0) {
+        return not_built("CUDA (--target-device, --draft-device cuda:N)");
+    }
+    if (strcmp(o->target_device, "cpu") != 0 || strcmp(o->draft_device, "cpu") != 0) {
+        log_error("--target-device and --draft-device: cpu or cuda:N");
+        return GR_EINVAL;
+    }
+    if (o->target_ib_hca != NULL || o->draft_ib_hca != NULL || o->gid_index != NULL) {
+        return not_built("RDMA (--target-ib-hca, --draft-ib-hca, --gid-index)");
+    }
+    return o->ship_features != NULL ? not_built("--ship-features") : GR_OK;
+}
+
+static enum gr_status check_specpv(const struct gr_run_options *o)
+{
+    GR_TRY(one_of("specpv", o->specpv, (const char *const[]){"off", "lossy", "exact", NULL}, "off, lossy, exact"));
+    return strcmp(o->specpv, "off") != 0 && !o->disable_specpv ? not_built("SpecPV (--specpv lossy|exact)") : GR_OK;
+}
+
+static enum gr_status choose_transport(const struct gr_run_options *o, struct gr_plan *p)
+{
+    enum gr_transport_kind kind = GR_TRANSPORT_TCP;
+    if (o->transport[0] != '\0') {
+        GR_TRY(gr_transport_by_name(o->transport, &kind));
+        if ((gr_transport_built_mask() >> kind & 1) == 0) {
+            return not_built("--transport verbs");
+        }
+    }
+    if (o->require_rdma && kind != GR_TRANSPORT_VERBS) {
+        log_error("--require-rdma: this build has no RDMA transport");
+        return GR_EUNSUPPORTED;
+    }
+    p->colocated = o->transport[0] != '\0' && kind == GR_TRANSPORT_LOOP;
+    return GR_OK;
+}
+
+static enum gr_status choose_tree(const struct gr_run_options *o, struct gr_plan *p)
+{
+    p->n_node = GR_NODE_MAX; /* the most, where the drafter chooses */
+    p->auto_tree = strcmp(o->num_speculative_tokens, "auto") == 0;
+    if (!p->auto_tree) {
+        int64_t n = 0;
+        if (!gr_parse_int(o->num_speculative_tokens, 0, GR_NODE_MAX, &n)) {
+            log_error("--num-speculative-tokens: `%s' is not auto or a whole number from 0 to %d",
+                      o->num_speculative_tokens, GR_NODE_MAX);
+            return GR_EINVAL;
+        }
+        p->n_node = (uint32_t)n;
+    }
+    GR_TRY(one_of("tree-shape", o->tree_shape, (const char *const[]){"dynamic", "chain", NULL}, "dynamic, chain"));
+    GR_TRY(one_of("draft-ahead", o->draft_ahead, (const char *const[]){"auto", "on", "off", NULL}, "auto, on, off"));
+    p->tree_shape = strcmp(o->tree_shape, "chain") == 0 ? GR_SHAPE_CHAIN : GR_SHAPE_DYNAMIC;
+    p->draft_ahead = strcmp(o->draft_ahead, "on") == 0    ? GR_AHEAD_ON
+                     : strcmp(o->draft_ahead, "off") == 0 ? GR_AHEAD_OFF
+                                                          : GR_AHEAD_AUTO;
+    return GR_OK;
+}
+
+enum gr_status gr_plan_local(struct gr_run_options *o, struct gr_plan *plan_out)
+{
+    struct gr_plan p = {0};
+    if (o->model == NULL) {
+        log_error("--model DIR is needed; see graft %s --help", o->command == GR_CMD_SERVE ? "serve" : "run");
+        return GR_EINVAL;
+    }
+    GR_TRY(check_specpv(o));
+    GR_TRY(check_devices(o));
+    GR_TRY(choose_transport(o, &p));
+    GR_TRY(choose_method(o, &p));
+    GR_TRY(choose_tree(o, &p));
+    *plan_out = p;
+    return GR_OK;
+}
+
+enum gr_status gr_plan_remote(const struct gr_run_options *o, struct gr_plan *plan_out)
+{
+    static const char *const of_workers[] = {"draft", "threads", "draft-threads", "kv-blocks", "max-model-len", "control",
+                                             "round-deadline-ms", "target-device", "draft-device", "ship-features"};
+    struct gr_plan p = {0};
+    for (size_t i = 0; i < GR_ARRAY_LEN(of_workers); i++) {
+        if (gr_run_options_from_cli(o, of_workers[i])) {
+            log_error("--%s is about workers, and the orchestrator at --connect has its own", of_workers[i]);
+            return GR_EINVAL;
+        }
+    }
+    if (o->model == NULL) {
+        log_error("--model DIR is needed: the prompt is tokenized here, with the target's tokenizer");
+        return GR_EINVAL;
+    }
+    GR_TRY(check_specpv(o));
+    GR_TRY(choose_transport(o, &p));
+    if (o->method != NULL) {
+        GR_TRY(one_of("method", o->method, (const char *const[]){"none", "draft_model", "eagle3", NULL},
+                      "none, draft_model, eagle3"));
+    }
+    p.with_draft = (o->method == NULL || strcmp(o->method, "none") != 0) && !o->disable_multi_token;
+    GR_TRY(choose_tree(o, &p));
+    *plan_out = p;
+    return GR_OK;
+}

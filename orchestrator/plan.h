@@ -1,0 +1,23 @@
+/* What the options come to: the fixed choices of an engine (method, transport, devices) and of a request (tree). What is
+ * known but not part of this build is refused here, by name. */
+#ifndef GR_ORCHESTRATOR_PLAN_H
+#define GR_ORCHESTRATOR_PLAN_H
+
+#include "orchestrator/options.h"
+#include "orchestrator/orch.h"
+
+struct gr_plan {
+    bool with_draft; /* a drafter is wanted */
+    bool colocated;  /* both workers in one process, over loop */
+    uint32_t n_node, tree_shape;
+    bool auto_tree;
+    enum gr_ahead draft_ahead;
+};
+
+/* For workers of our own (graft run, graft serve --spawn). May set o->method. GR_EINVAL: usage; GR_EUNSUPPORTED: not
+ * built; GR_EFORMAT, ...: the draft folder. Logged. */
+GR_NODISCARD enum gr_status gr_plan_local(struct gr_run_options *o, struct gr_plan *plan_out);
+/* For a request to a running orchestrator, which has workers of its own: options about workers are refused. */
+GR_NODISCARD enum gr_status gr_plan_remote(const struct gr_run_options *o, struct gr_plan *plan_out);
+
+#endif

@@ -1,0 +1,198 @@
+/* `graft serve`: the orchestrator as a process of its own, for workers and clients, until a signal ends it. */
+#include "common/children.h"
+#include "common/clock.h"
+#include "common/log.h"
+#include "orchestrator/commands.h"
+#include "orchestrator/desk.h"
+#include "orchestrator/hub.h"
+#include "orchestrator/remote.h"
+#include "orchestrator/spawn.h"
+#include "orchestrator/yaml_config.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PING_INTERVAL_NS GR_S
+#define PING_TIMEOUT_NS (5 * GR_S)
+#define GRACE_MS 3000
+
+struct serve {
+    struct gr_run_options o;
+    struct gr_plan plan;
+    struct gr_hub *hub;
+    struct gr_desk *desk;
+    struct gr_children children;
+    bool draining, at_once, failed;
+};
+
+/* ---- wiring: hub <-> desk <-> machine ---- */
+
+static void send_client(void *ctx, uint32_t client, const struct gr_msg *m)
+{
+    gr_hub_send_client(((struct serve *)ctx)->hub, client, m);
+}
+
+static enum gr_status on_client_msg(void *ctx, uint32_t client, const struct gr_msg *m, uint64_t now_ns)
+{
+    return gr_desk_on_msg(((struct serve *)ctx)->desk, client, m, now_ns);
+}
+
+static void on_client_lost(void *ctx, uint32_t client, uint64_t now_ns)
+{
+    (void)now_ns;
+    gr_desk_on_client_lost(((struct serve *)ctx)->desk, client);
+}
+
+static void on_report(void *ctx, uint64_t session, void *user, const struct gr_msg *m)
+{
+    gr_desk_on_report(((struct serve *)ctx)->desk, session, user, m);
+}
+
+static void on_done(void *ctx, uint64_t session, void *user, enum gr_finish finish, const char *text)
+{
+    gr_desk_on_done(((struct serve *)ctx)->desk, session, user, finish, text);
+}
+
+static void on_closed(void *ctx, uint64_t session, void *user, const char *why)
+{
+    gr_desk_on_closed(((struct serve *)ctx)->desk, session, user, why);
+}
+
+static void on_pong(void *ctx, uint32_t worker, uint64_t cookie, uint64_t rtt_ns, const struct gr_msg *pong)
+{
+    gr_desk_on_pong(((struct serve *)ctx)->desk, worker, cookie, rtt_ns, pong);
+}
+
+/* ---- start ---- */
+
+static enum gr_status open_door(struct serve *s, const uint8_t *key)
+{
+    struct gr_hub_config c = {.listen = s->o.control != NULL ? s->o.control : GR_SERVE_ADDRESS,
+                              .io = {.ctx = s, .on_report = on_report, .on_done = on_done, .on_closed = on_closed,
+                                     .on_pong = on_pong},
+                              .on_client_msg = on_client_msg, .on_client_lost = on_client_lost};
+    memcpy(c.key, key, sizeof(c.key));
+    GR_TRY(gr_hub_create(&c, &s->hub));
+    gr_orch_configure(gr_hub_orch(s->hub), &(struct gr_orch_config){
+        .session_ttl_ns = (uint64_t)s->o.session_ttl * GR_S, .ping_interval_ns = PING_INTERVAL_NS,
+        .ping_timeout_ns = PING_TIMEOUT_NS, .force_single_token = s->o.force_single_token,
+        .disable_multi_token = s->o.disable_multi_token, .disable_specpv = s->o.disable_specpv});
+    return gr_desk_create(gr_hub_orch(s->hub), GR_CLIENT_MAX, &(struct gr_desk_io){.ctx = s, .send = send_client},
+                          &s->desk);
+}
+
+/* Whole or not at all: who waits for the file never reads half an address. */
+static enum gr_status write_ready_file(const char *path, const char *address)
+{
+    char temporary[4096];
+    const int n = snprintf(temporary, sizeof(temporary), "%s.new", path);
+    FILE *f = n > 0 && (size_t)n < sizeof(temporary) ? fopen(temporary, "we") : NULL;
+    bool good = f != NULL && fprintf(f, "%s\n", address) > 0;
+    good = (f == NULL || fclose(f) == 0) && good;
+    if (!good || rename(temporary, path) != 0) {
+        log_error("--ready-file %s: %s", path, strerror(errno));
+        return GR_EIO;
+    }
+    return GR_OK;
+}
+
+static enum gr_status start(struct serve *s)
+{
+    uint8_t key[GR_KEY_BYTES];
+    char key_hex[2 * GR_KEY_BYTES + 1];
+    int target = 0, draft = 0;
+    if (s->o.spawn) {
+        GR_TRY(gr_plan_local(&s->o, &s->plan));
+    }
+    GR_TRY(gr_remote_key(&s->o, key));
+    sodium_bin2hex(key_hex, sizeof(key_hex), key, sizeof(key));
+    GR_TRY(open_door(s, key));
+    GR_TRY(gr_children_init(&s->children, key_hex));
+    if (s->o.spawn) {
+        GR_TRY(gr_spawn_workers(&s->children, &s->o, &s->plan, gr_hub_address(s->hub), s->o.n_session, &target, &draft));
+    }
+    fprintf(stderr, "serving on %s\n", gr_hub_address(s->hub));
+    return s->o.ready_file != NULL ? write_ready_file(s->o.ready_file, gr_hub_address(s->hub)) : GR_OK;
+}
+
+/* ---- until a signal ---- */
+
+static void interrupt(struct serve *s)
+{
+    s->at_once = s->draining;
+    s->draining = true;
+    gr_desk_drain(s->desk);
+    const int n = gr_orch_n_turn(gr_hub_orch(s->hub));
+    if (n > 0 && !s->at_once) {
+        fprintf(stderr, "finishing %d turn%s; a second signal ends at once\n", n, n == 1 ? "" : "s");
+    }
+}
+
+static void watch_children(struct serve *s)
+{
+    for (;;) {
+        int index = -1;
+        bool interrupted = false;
+        const enum gr_child_event e = gr_children_poll(&s->children, &interrupted, &index);
+        if (interrupted) {
+            interrupt(s);
+        }
+        if (e == GR_CHILD_NONE) {
+            return;
+        }
+        if (e == GR_CHILD_FAILED || e == GR_CHILD_ENDED) {
+            log_error("the %s worker ended with status %d; see its lines above", s->children.child[index].name,
+                      s->children.child[index].exit_status);
+            s->failed = true;
+        }
+    }
+}
+
+static void pump_until_ended(struct serve *s)
+{
+    while (!s->failed && !s->at_once && !(s->draining && gr_orch_n_turn(gr_hub_orch(s->hub)) == 0)) {
+        const int restart_ms = gr_children_restart(&s->children, gr_clock_ns());
+        gr_hub_pump(s->hub, restart_ms, s->children.signal_fd);
+        watch_children(s);
+    }
+}
+
+static void finish(struct serve *s)
+{
+    if (s->hub != NULL) {
+        gr_hub_drain(s->hub);
+    }
+    if (s->at_once) {
+        gr_children_signal(&s->children, SIGTERM);
+    }
+    if (s->children.signal_fd > 0) {
+        gr_children_finish(&s->children, GRACE_MS);
+    }
+    gr_hub_destroy(s->hub);
+    gr_desk_destroy(s->desk);
+}
+
+int gr_command_serve(int argc, char **argv)
+{
+    struct serve s = {0};
+    struct gr_yaml_config *yaml = NULL;
+    gr_run_options_default(&s.o, GR_CMD_SERVE);
+    int status = gr_options_load(&s.o, argc, argv, &yaml);
+    if (status < 0 && s.o.make_key != NULL) {
+        status = gr_key_make_file(s.o.make_key) == GR_OK ? 0 : 1;
+    }
+    if (status < 0) {
+        const enum gr_status st = start(&s);
+        if (st == GR_OK) {
+            pump_until_ended(&s);
+        }
+        finish(&s);
+        status = st == GR_EINVAL ? 2 : st != GR_OK || s.failed ? 1 : 0;
+    }
+    gr_yaml_config_destroy(yaml);
+    return status;
+}

@@ -1,0 +1,29 @@
+/* The metrics of a session (docs/USAGE.md), computed from the workers' messages alone: by the orchestrator for itself, and
+ * by a client for the turns that it asked for. Pure. */
+#ifndef GR_ORCHESTRATOR_SESSION_METRICS_H
+#define GR_ORCHESTRATOR_SESSION_METRICS_H
+
+#include "common/msg.h"
+#include "common/token_tree.h"
+
+/* Durations are sums over rounds. */
+struct gr_session_metrics {
+    uint64_t prompt_tokens, completion_tokens;
+    uint64_t num_drafts, num_draft_tokens, num_accepted_tokens, num_rewound_tokens, rewind_steps;
+    uint64_t accepted_per_position[GR_NODE_MAX];
+    uint64_t rounds, root_only_rounds, late_trees, late_trees_rerooted, desyncs, fallbacks, reopens;
+    uint64_t draft_ahead_verdicts, draft_ahead_hits; /* verdicts that met draft-ahead work; of them useful */
+    uint64_t wait_ns, verify_ns, host_ns;              /* as the target measured them */
+    uint64_t n_drafter_round, draft_ns, draft_host_ns; /* as the drafter measured them */
+    uint64_t open_ns, first_token_ns, last_token_ns;   /* on the clock of whoever computes these metrics */
+    char transport[16];
+};
+
+/* Takes COMMIT, DRAFT_STATS and ATTACHED into account; other messages change nothing. open_ns and prompt_tokens are the
+ * caller's to set. */
+void gr_metrics_take(struct gr_session_metrics *m, const struct gr_msg *msg, uint64_t now_ns);
+
+double gr_metrics_tokens_per_second(const struct gr_session_metrics *m); /* decode only: without the first token */
+double gr_metrics_mean_acceptance_length(const struct gr_session_metrics *m); /* 1 + accepted / drafts */
+
+#endif

@@ -1,0 +1,76 @@
+#include "orchestrator/spawn.h"
+
+#include "common/program.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+struct arguments {
+    const char *argv[GR_CHILD_ARG_MAX + 1];
+    char number[8][32];
+    int n, n_number;
+};
+
+static void add(struct arguments *a, const char *name, const char *value)
+{
+    a->argv[a->n++] = name;
+    a->argv[a->n++] = value;
+}
+
+static void add_number(struct arguments *a, const char *name, int64_t value)
+{
+    char *text = a->number[a->n_number++];
+    snprintf(text, sizeof(a->number[0]), "%" PRId64, value);
+    add(a, name, text);
+}
+
+static enum gr_status start_target(struct gr_children *children, const struct gr_run_options *o,
+                                   const struct gr_plan *plan, const char *join, int64_t n_session, int *index_out)
+{
+    struct arguments a = {.n = 1};
+    add(&a, "--model", o->model);
+    add(&a, "--join", join);
+    add(&a, "--kv-blocks", o->kv_blocks);
+    add_number(&a, "--max-model-len", o->max_model_len);
+    add_number(&a, "--threads", o->threads);
+    add_number(&a, "--sessions", n_session);
+    add_number(&a, "--round-deadline-ms", o->round_deadline_ms);
+    if (plan->colocated && plan->with_draft) {
+        add(&a, "--colocate-draft", o->draft);
+        add_number(&a, "--draft-threads", o->draft_threads);
+    } else if (o->transport[0] != '\0' && !plan->colocated) {
+        add(&a, "--transport", o->transport);
+    }
+    a.argv[0] = gr_program_sibling("graft-target");
+    return gr_children_start(children, "target", a.argv, index_out);
+}
+
+static enum gr_status start_draft(struct gr_children *children, const struct gr_run_options *o, const char *join,
+                                  int64_t n_session, int *index_out)
+{
+    struct arguments a = {.n = 1};
+    add(&a, "--model", o->draft);
+    add(&a, "--join", join);
+    add_number(&a, "--threads", o->draft_threads);
+    add_number(&a, "--sessions", n_session);
+    if (o->max_model_len > 0) {
+        add_number(&a, "--max-model-len", o->max_model_len);
+    }
+    if (o->transport[0] != '\0') {
+        add(&a, "--transport", o->transport);
+    }
+    a.argv[0] = gr_program_sibling("graft-draft");
+    return gr_children_start(children, "draft", a.argv, index_out);
+}
+
+enum gr_status gr_spawn_workers(struct gr_children *children, const struct gr_run_options *o,
+                                const struct gr_plan *plan, const char *join, int64_t n_session, int *target_out,
+                                int *draft_out)
+{
+    *draft_out = -1;
+    GR_TRY(start_target(children, o, plan, join, n_session, target_out));
+    if (plan->with_draft && !plan->colocated) {
+        return start_draft(children, o, join, n_session, draft_out);
+    }
+    return GR_OK;
+}

@@ -1,0 +1,135 @@
+"""What the system tests share: the programs, ways to start and watch them, and the TAP loop.
+
+A test file: usage: NAME.py BUILD_DIR SOURCE_ROOT      prints TAP
+"""
+import json
+import os
+import subprocess
+import sys
+import time
+
+BUILD, ROOT = sys.argv[1], sys.argv[2]
+GRAFT = os.path.join(BUILD, "graft")
+TARGET = os.path.join(ROOT, "models/demo/target")
+DRAFT = os.path.join(ROOT, "models/demo/draft")
+SLOW = float(os.environ.get("GRAFT_TEST_SLOW", "1"))
+CASES = []
+
+
+def case(fn):
+    CASES.append(fn)
+    return fn
+
+
+def run(*args, timeout=60, env=None, stdin=None):
+    return subprocess.run([GRAFT, *args], capture_output=True, text=True, timeout=timeout * SLOW, input=stdin,
+                          env=dict(os.environ, **(env or {})))
+
+
+def generate(*args, **kw):
+    """Runs `graft run --json` on the demo target and returns the object."""
+    if not any(a.startswith("--prompt") for a in args):
+        args = ("--prompt", "def fibonacci(n):", *args)
+    done = run("run", "--json", "--model", TARGET, *args, **kw)
+    assert done.returncode == 0, done.stderr
+    out = json.loads(done.stdout)
+    m = out["metrics"]
+    assert m["num_draft_tokens"] == m["num_accepted_tokens"] + m["num_rewound_tokens"], m
+    assert m["completion_tokens"] == len(out["token_ids"]), m
+    return out
+
+
+def refused(args, status, *words, **kw):
+    """The command fails with this status, one line on standard error that holds the words, and no output."""
+    done = run("run", *args, **kw)
+    assert done.returncode == status, (done.returncode, done.stderr)
+    lines = [x for x in done.stderr.splitlines() if x.strip()]
+    assert len(lines) == 1, lines
+    for w in words:
+        assert w in lines[0], (w, lines[0])
+    assert done.stdout == "", done.stdout
+
+
+def children(pid):
+    out = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", encoding="utf-8") as f:
+                    fields = f.read().rsplit(")", 1)
+                    if int(fields[1].split()[1]) == pid and fields[1].split()[0] != "Z":
+                        with open(f"/proc/{name}/cmdline", encoding="utf-8") as c:
+                            out.append((int(name), c.read().split("\0")[0]))
+            except (OSError, IndexError):
+                pass
+    return out
+
+
+def alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
+            return f.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_for(what, seconds=20):
+    end = time.monotonic() + seconds * SLOW
+    while time.monotonic() < end:
+        if what():
+            return
+        time.sleep(0.005)
+    raise AssertionError("waited in vain")
+
+
+class Running:
+    """A `graft run` that streams a long text, so that something can be done to it meanwhile."""
+
+    def __init__(self, *args, tokens=3000):
+        self.p = subprocess.Popen([GRAFT, "run", "--json", "--model", TARGET, "--prompt", "import os", "--ignore-eos",
+                                   "--max-tokens", str(tokens), *args],
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def child(self, name):
+        found = []
+
+        def look():
+            found[:] = [pid for pid, cmd in children(self.p.pid) if cmd.endswith(name)]
+            return found
+        wait_for(look)
+        return found[0]
+
+    def busy(self, pid):
+        """CPU time of a process, in ticks: how a test sees that rounds are going on."""
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
+            fields = f.read().rsplit(")", 1)[1].split()
+        return int(fields[11]) + int(fields[12])
+
+    def wait_busy(self, pid, ticks):
+        begin = self.busy(pid)
+        wait_for(lambda: self.busy(pid) >= begin + ticks)
+
+    def end(self, timeout=120):
+        out, err = self.p.communicate(timeout=timeout * SLOW)
+        return self.p.returncode, out, err
+
+
+def main():
+    print(f"1..{len(CASES)}")
+    only = os.environ.get("GRAFT_TEST_ONLY", "")
+    n_failed = 0
+    for i, fn in enumerate(CASES, 1):
+        if only not in fn.__name__:
+            print(f"ok {i} - {fn.__name__} # SKIP not chosen")
+            continue
+        begin = time.monotonic()
+        try:
+            fn()
+            print(f"ok {i} - {fn.__name__} ({time.monotonic() - begin:.1f} s)", flush=True)
+        except Exception as e:  # pylint: disable=broad-except
+            n_failed += 1
+            text = f"{type(e).__name__}: {e}".replace("\n", "\n# ")
+            line = e.__traceback__.tb_next.tb_lineno if e.__traceback__ and e.__traceback__.tb_next else 0
+            print(f"not ok {i} - {fn.__name__} ({time.monotonic() - begin:.1f} s)\n# line {line}: {text}", flush=True)
+    return 1 if n_failed else 0
+

@@ -1,0 +1,697 @@
+#!/usr/bin/env python3
+"""`graft serve` and its clients as a user starts them: texts against `graft run`, sessions over turns, workers that come, go
+and do not fit, clients that misbehave.
+
+usage: test_serve.py BUILD_DIR SOURCE_ROOT      prints TAP
+"""
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+from harness import (BUILD, DRAFT, GRAFT, ROOT, SLOW, TARGET, alive, case, children, generate, main, run, wait_for)
+
+PROMPT = "def fibonacci(n):"
+PLAIN = ("--ignore-eos", "--model", TARGET)
+FIXED = ("--num-speculative-tokens", "4")  # drafts whatever it costs; `auto` may find that it does not pay
+with open(os.path.join(ROOT, "tests/golden/demo-greedy.json"), encoding="utf-8") as golden:
+    A_IDS, B_IDS = [c["prompt_ids"] for c in json.load(golden)["cases"][1:3]]
+B_IDS = B_IDS[5:12]
+
+
+class Folder:
+    """A temporary folder with a key in it; every process below gets the key's file."""
+
+    def __init__(self):
+        self.dir = tempfile.TemporaryDirectory()
+        self.key = self.path("key")
+        assert run("serve", "--make-key", self.key).returncode == 0
+
+    def path(self, name):
+        return os.path.join(self.dir.name, name)
+
+    def env(self, **more):
+        env = {k: v for k, v in os.environ.items() if not k.startswith("GRAFT_KEY")}
+        return dict(env, GRAFT_KEY_FILE=self.key, **more)
+
+
+class Serve:
+    """A running `graft serve`; with workers unless spawn is False."""
+
+    def __init__(self, *args, spawn=True, draft=True, control="127.0.0.1:0", folder=None):
+        self.folder = folder or Folder()
+        ready = self.folder.path("ready")
+        if os.path.exists(ready):
+            os.remove(ready)
+        if spawn:
+            args += ("--spawn", "--model", TARGET) + (("--draft", DRAFT) if draft else ())
+        self.err = open(self.folder.path("serve.err"), "w+", encoding="utf-8")
+        self.p = subprocess.Popen([GRAFT, "serve", "--control", control, "--ready-file", ready, *args],
+                                  stdout=subprocess.DEVNULL, stderr=self.err, env=self.folder.env(GRAFT_LOG="info"))
+        wait_for(lambda: os.path.exists(ready) or self.p.poll() is not None)
+        assert self.p.poll() is None, self.log()
+        with open(ready, encoding="utf-8") as f:
+            self.address = f.read().strip()
+        if spawn:
+            self.wait(*(("--draft", DRAFT) if draft else ()))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        if self.p.poll() is None:
+            self.p.kill()
+            self.p.wait()
+        self.err.close()
+
+    def log(self):
+        self.err.flush()
+        with open(self.folder.path("serve.err"), encoding="utf-8") as f:
+            return f.read()
+
+    def env(self, **more):
+        return self.folder.env(GRAFT_CONNECT=self.address, **more)
+
+    def graft(self, *args, status=0, timeout=60, **kw):
+        done = subprocess.run([GRAFT, *args], capture_output=True, text=True, timeout=timeout * SLOW, env=self.env(), **kw)
+        assert done.returncode == status, (args, done.returncode, done.stdout, done.stderr, self.log())
+        return done
+
+    def wait(self, *args):
+        self.graft("wait", "--timeout", "30", *args)
+
+    def generate(self, *args, prompt=PROMPT, **kw):
+        if not any(a.startswith("--prompt") for a in args):
+            args = ("--prompt", prompt, *args)
+        out = json.loads(self.graft("run", "--json", "--connect", self.address, *PLAIN, *args, **kw).stdout)
+        m = out["metrics"]
+        assert m["num_draft_tokens"] == m["num_accepted_tokens"] + m["num_rewound_tokens"], m
+        assert m["completion_tokens"] == len(out["token_ids"]), m
+        return out
+
+    def turn(self, ids, *args):
+        return self.generate(*args, "--prompt-ids", "-", input=json.dumps(ids))
+
+    def start(self, *args, prompt=PROMPT, tokens=3000):
+        return subprocess.Popen([GRAFT, "run", "--json", "--connect", self.address, *PLAIN, "--prompt", prompt,
+                                 "--max-tokens", str(tokens), *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                text=True, env=self.env())
+
+    def list(self):
+        return json.loads(self.graft("session", "list", "--json").stdout)
+
+    def sessions(self):
+        return self.list()["sessions"]
+
+    def child(self, name):
+        found = [pid for pid, cmd in children(self.p.pid) if cmd.endswith(name)]
+        return found[0] if found else 0
+
+    def wait_running(self, rounds=3):
+        wait_for(lambda: any(s["state"] == "running" and s["rounds"] >= rounds for s in self.sessions()))
+
+    def end(self, seconds=20):
+        self.p.send_signal(signal.SIGINT)
+        status = self.p.wait(timeout=seconds * SLOW)
+        assert status == 0, (status, self.log())
+
+
+@contextlib.contextmanager
+def worker(program, folder, address, *args, model=TARGET):
+    p = subprocess.Popen([os.path.join(BUILD, program), "--model", model, "--join", address, *args],
+                         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=folder.env(GRAFT_LOG="info"))
+    try:
+        yield p
+    finally:
+        if p.poll() is None:
+            p.kill()
+        p.communicate()
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def one_line(done, *words):
+    lines = [x for x in done.stderr.splitlines() if x.strip()]
+    assert len(lines) == 1, lines
+    for w in words:
+        assert w in lines[0], (w, lines[0])
+
+
+# ---- a client written here, from docs/PROTOCOL.md ----
+
+def pack(v):
+    if isinstance(v, dict):
+        head = bytes([0x80 | len(v)]) if len(v) < 16 else b"\xde" + struct.pack(">H", len(v))
+        return head + b"".join(pack(k) + pack(x) for k, x in v.items())
+    if isinstance(v, list):
+        return b"\xdc" + struct.pack(">H", len(v)) + b"".join(pack(x) for x in v)
+    if isinstance(v, str):
+        e = v.encode()
+        return b"\xd9" + bytes([len(e)]) + e
+    if isinstance(v, bytes):
+        return b"\xc4" + bytes([len(v)]) + v
+    if isinstance(v, float):
+        return b"\xcb" + struct.pack(">d", v)
+    return b"\xcf" + struct.pack(">Q", v)
+
+
+def record(data):
+    return struct.pack("<I", len(data)) + data
+
+
+class Client:
+    """HELLO as a client, then whatever the test likes to send."""
+
+    def __init__(self, serve, key=None, receive_bytes=0, role=4):
+        host, port = serve.address.rsplit(":", 1)
+        self.s = socket.socket()
+        if receive_bytes:
+            self.s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        self.s.settimeout(20 * SLOW)
+        self.s.connect((host, int(port)))
+        if key is None:
+            with open(serve.folder.key, encoding="utf-8") as f:
+                key = bytes.fromhex(f.read().strip())
+        own = pack({"version": 1, "role": role, "incarnation": 1, "tokenizer": 0, "model": 0, "fc": 0, "numerics_id": "",
+                    "n_vocab": 0, "transports": 0, "feature_dtype": 0, "feature_width": 0, "feature_raw": 0,
+                    "host_id": "", "small_bytes_max": 65536, "bulk_bytes_max": 0, "n_small_slot": 2, "n_bulk_slot": 0,
+                    "nonce": os.urandom(32)})
+        self.s.sendall(record(own))
+        peer = self.read_record()
+        mac = hmac.new(key, b"graft-hello-1" + bytes([role]) + record(own) + record(peer), hashlib.sha512).digest()[:32]
+        self.s.sendall(record(b"\x82\xa4role" + bytes([role]) + b"\xa3mac\xc4\x20" + mac))
+        self.read_record()
+
+    def read_record(self):
+        n = struct.unpack("<I", self.read(4))[0]
+        return self.read(n)
+
+    def read(self, n):
+        data = b""
+        while len(data) < n:
+            more = self.s.recv(n - len(data))
+            if not more:
+                raise ConnectionResetError
+            data += more
+        return data
+
+    def send(self, **fields):
+        self.s.sendall(record(pack(fields)))
+
+    def is_cut_off(self):
+        try:
+            while self.s.recv(65536):
+                pass
+        except ConnectionError:
+            pass
+        return True
+
+
+OPEN = {"t": "OPEN", "session": 0, "epoch": 0, "ids": [5, 6, 7], "segments": [0, 3], "max_tokens": 8,
+        "temperature": 0.0, "min_p": 0.0, "top_p": 1.0, "top_k": 0, "seed": 1}
+
+
+# ---- texts ----
+
+@case
+def connect_gives_runs_text():
+    with Serve() as s:
+        for args in (("--max-tokens", "48", *FIXED), ("--max-tokens", "48", "--temperature", "0.8", "--seed", "3", *FIXED),
+                     ("--max-tokens", "32", *FIXED, "--tree-shape", "chain"),
+                     ("--max-tokens", "24", "--method", "none")):
+            want = generate("--draft", DRAFT, "--ignore-eos", *args)
+            out = s.generate(*args)
+            assert out["token_ids"] == want["token_ids"], args
+            assert out["text"] == want["text"] and out["finish_reason"] == want["finish_reason"]
+            assert (out["metrics"]["num_drafts"] > 0) == ("none" not in args), out["metrics"]
+        assert out["metrics"]["ttft_ms"] > 0 and "session" not in out
+        done = s.graft("run", "--connect", s.address, "--model", TARGET, "--prompt", PROMPT, "--max-tokens", "40",
+                       "--verify-lossless", "--trace", *FIXED)
+        assert "equal plain decoding" in done.stderr and "round 1:" in done.stderr, done.stderr
+        assert s.sessions() == []
+        s.end()
+        assert "serving on 127.0.0.1:" in s.log()
+
+
+@case
+def stop_strings_at_a_distance():
+    with Serve() as s:
+        whole = s.generate("--max-tokens", "64")
+        stop = whole["text"][20:26]
+        out = s.generate("--max-tokens", "64", "--stop", stop)
+        assert out["finish_reason"] == "stop" and out["text"] == whole["text"][:whole["text"].index(stop)]
+        n = len(out["token_ids"])
+        assert out["token_ids"] == whole["token_ids"][:n] and n < 64
+        wait_for(lambda: s.sessions() == [])
+
+
+@case
+def two_turns_equal_one_run():
+    for draft in (True, False):
+        with Serve(draft=draft) as s:
+            first = s.turn(A_IDS, "--max-tokens", "20", "--keep", *FIXED)
+            second = s.turn(B_IDS, "--max-tokens", "20", "--session", str(first["session"]))
+            whole = s.turn(A_IDS + first["token_ids"] + B_IDS, "--max-tokens", "20")
+            assert second["session"] == first["session"]
+            assert second["token_ids"] == whole["token_ids"]
+            shown = s.sessions()
+            assert len(shown) == 1 and shown[0]["state"] == "idle" and shown[0]["epoch"] == 1, shown
+            assert shown[0]["tokens"] == len(A_IDS) + 20 + len(B_IDS) + 20
+            assert not draft or second["metrics"]["num_drafts"] > 0
+
+
+@case
+def stopped_turn_goes_on():
+    """A stop string cuts a turn of a session that stays open; the next turn follows at once, while a pass may run."""
+    with Serve() as s:
+        whole = s.turn(A_IDS, "--max-tokens", "64")
+        stop = whole["text"][20:26]
+        for _ in range(3):
+            first = s.turn(A_IDS, "--max-tokens", "64", "--stop", stop, "--keep")
+            second = s.turn(B_IDS, "--max-tokens", "16", "--session", str(first["session"]))
+            want = s.turn(A_IDS + first["token_ids"] + B_IDS, "--max-tokens", "16")
+            assert second["token_ids"] == want["token_ids"]
+
+
+# ---- sessions ----
+
+@case
+def list_show_close_purge():
+    with Serve() as s:
+        ids = [s.graft("session", "open", "--model", TARGET, "--prompt", "import os", "--max-tokens", str(n)).stdout.strip()
+               for n in (1, 4, 6)]
+        shown = s.sessions()
+        assert [str(x["id"]) for x in shown] == ids and all(x["state"] == "idle" for x in shown), shown
+        assert shown[1]["target"] > 0 and shown[1]["drafter"] > 0 and shown[1]["rounds"] >= 1, shown
+        assert "idle" in s.graft("session", "list").stdout
+        assert f"session {ids[1]}: idle" in s.graft("session", "show", ids[1]).stdout
+        text = s.graft("session", "send", ids[1], "--model", TARGET, "--prompt", "x = ", "--max-tokens", "4").stdout
+        assert len(text) > 0
+        one_line(s.graft("session", "refresh", ids[0], status=1), "SpecPV")
+        s.graft("session", "close", ids[0])
+        assert len(s.sessions()) == 2
+        assert "2 idle sessions closed" in s.graft("session", "purge").stdout
+        assert s.sessions() == []
+        wait_for(lambda: all(w["sessions"] == 0 for w in s.list()["workers"]))
+
+
+@case
+def unknown_sessions():
+    with Serve(draft=False) as s:
+        for args in (("show", "99"), ("close", "99"), ("send", "99", "--model", TARGET, "--prompt", "x")):
+            one_line(s.graft("session", *args, status=1), "no session 99")
+        for args in (("show", "x"), ("show",), ("fly",), ("close", "-1"), ()):
+            one_line(s.graft("session", *args, status=2), "graft session")
+        one_line(s.graft("session", "send", "99", "--model", TARGET, "--prompt", "x", "--seed", "1", status=2), "--seed")
+        one_line(s.graft("run", "--connect", s.address, *PLAIN, "--prompt", "x", "--threads", "1", status=2), "--threads")
+
+
+@case
+def limits_are_told():
+    with Serve("--max-model-len", "64", draft=False) as s:
+        first = s.generate("--max-tokens", "30", "--keep")
+        done = s.graft("session", "send", str(first["session"]), "--model", TARGET, "--prompt", "word " * 60, status=1)
+        one_line(done, "64", "appended")
+        shown = s.sessions()[0]
+        assert shown["state"] == "idle" and shown["tokens"] == 9 + 30
+        out = s.generate("--max-tokens", "60", "--session", str(first["session"]), prompt="x")
+        assert out["finish_reason"] == "length" and len(out["token_ids"]) < 60
+
+
+@case
+def session_ttl():
+    with Serve("--session-ttl", "1", draft=False) as s:
+        s.generate("--max-tokens", "2", "--keep")
+        begin = time.monotonic()
+        assert len(s.sessions()) == 1
+        wait_for(lambda: s.sessions() == [])
+        assert time.monotonic() - begin > 0.5
+        assert "session_ttl" in s.log()
+
+
+@case
+def eviction_changes_nothing():
+    """The pool holds one of two idle sessions: the other is opened again from its transcript."""
+    with Serve("--kv-blocks", "8", draft=False) as s:
+        a = s.turn(A_IDS, "--max-tokens", "60", "--keep")
+        b = s.turn(B_IDS, "--max-tokens", "60", "--keep")
+        again = s.turn(B_IDS, "--max-tokens", "20", "--session", str(a["session"]))
+        epochs = {x["id"]: x["epoch"] for x in s.sessions()}
+        assert epochs[a["session"]] == 2 and b["session"] in epochs, epochs
+        want = s.turn(A_IDS + a["token_ids"] + B_IDS, "--max-tokens", "20")
+        assert again["token_ids"] == want["token_ids"]
+
+
+# ---- the engine's switches ----
+
+@case
+def kill_switches():
+    with Serve("--force-single-token") as s:
+        m = s.generate("--max-tokens", "8", *FIXED)["metrics"]
+        assert m["num_drafts"] == 0 and m["rounds"] == 7, m
+    with Serve() as s:
+        for flag in ("--force-single-token", "--disable-multi-token"):
+            m = s.generate("--max-tokens", "8", flag, *FIXED)["metrics"]
+            assert m["num_drafts"] == 0 and m["rounds"] == 7, (flag, m)
+        assert s.generate("--max-tokens", "8", "--disable-specpv", *FIXED)["metrics"]["num_drafts"] > 0
+
+
+@case
+def trace_file():
+    with tempfile.TemporaryDirectory() as d, Serve() as s:
+        path = os.path.join(d, "t.json")
+        for args in (("--connect", s.address), ("--draft", DRAFT)):
+            env = dict(s.env(), **{"GRAFT_CONNECT": ""})
+            env.pop("GRAFT_CONNECT")
+            done = subprocess.run([GRAFT, "run", *PLAIN, "--prompt", "x = 1", "--max-tokens", "24", "--trace-file", path,
+                                   *FIXED, *args], capture_output=True, text=True, env=env)
+            assert done.returncode == 0, done.stderr
+            with open(path, encoding="utf-8") as f:
+                events = json.load(f)["traceEvents"]
+            tracks = {e["args"]["name"]: e["tid"] for e in events if e["ph"] == "M"}
+            assert set(tracks) == {"draft", "wire", "verify", "walk", "commit"}
+            spans = [e for e in events if e["ph"] == "X"]
+            assert all(e["dur"] > 0 and e["ts"] > 0 for e in spans)
+            assert {e["name"] for e in spans} >= {"draft", "verify", "walk", "commit"}
+            for tid in tracks.values():  # spans of one track never overlap
+                row = sorted((e["ts"], e["ts"] + e["dur"]) for e in spans if e["tid"] == tid)
+                assert all(a[1] <= b[0] + 0.01 for a, b in zip(row, row[1:])), tid
+
+
+# ---- ends ----
+
+@case
+def interrupt_ends_serve():
+    with Serve() as s:
+        pids = [s.child("graft-target"), s.child("graft-draft")]
+        s.generate("--max-tokens", "4", "--keep")
+        s.end()
+        assert not any(alive(p) for p in pids)
+
+
+@case
+def first_signal_drains_second_ends():
+    with Serve(draft=False) as s:
+        p = s.start(tokens=400)
+        s.wait_running()
+        s.p.send_signal(signal.SIGTERM)
+        wait_for(lambda: "finishing 1 turn" in s.log())
+        one_line(s.graft("run", "--connect", s.address, *PLAIN, "--prompt", "x", status=1), "shutting down")
+        out, err = p.communicate(timeout=60 * SLOW)
+        assert p.returncode == 0 and len(json.loads(out)["token_ids"]) == 400, err
+        assert s.p.wait(timeout=20 * SLOW) == 0
+    with Serve(draft=False) as s:
+        target = s.child("graft-target")
+        p = s.start(tokens=30000)
+        s.wait_running()
+        s.p.send_signal(signal.SIGINT)
+        wait_for(lambda: "finishing 1 turn" in s.log())
+        s.p.send_signal(signal.SIGINT)
+        assert s.p.wait(timeout=20 * SLOW) == 0
+        out, err = p.communicate(timeout=20 * SLOW)
+        assert p.returncode == 1 and "is gone" in err, err
+        assert not alive(target)
+
+
+# ---- workers ----
+
+@case
+def killed_workers_change_nothing():
+    want = generate("--draft", DRAFT, "--ignore-eos", "--max-tokens", "500")["token_ids"]
+    with Serve() as s:
+        for name in ("graft-target", "graft-draft"):
+            p = s.start(tokens=500)
+            s.wait_running()
+            os.kill(s.child(name), signal.SIGKILL)
+            out, err = p.communicate(timeout=60 * SLOW)
+            assert p.returncode == 0, err
+            out = json.loads(out)
+            assert out["token_ids"] == want, name
+            assert name != "graft-target" or out["metrics"]["reopens"] == 1, out["metrics"]
+            s.wait("--draft", DRAFT)
+
+
+@case
+def idle_session_survives_its_target():
+    with Serve(draft=False) as s:
+        first = s.turn(A_IDS, "--max-tokens", "10", "--keep")
+        os.kill(s.child("graft-target"), signal.SIGKILL)
+        second = s.turn(B_IDS, "--max-tokens", "10", "--session", str(first["session"]))
+        want = s.turn(A_IDS + first["token_ids"] + B_IDS, "--max-tokens", "10")
+        assert second["token_ids"] == want["token_ids"]
+        assert [x["epoch"] for x in s.sessions()] == [2]
+
+
+@case
+def wait_and_ping():
+    with Serve(spawn=False) as s:
+        one_line(s.graft("wait", "--timeout", "0", status=1), "no target worker")
+        with worker("graft-target", s.folder, s.address):
+            s.wait()
+            one_line(s.graft("wait", "--timeout", "0", "--draft", DRAFT, status=1), "no draft worker")
+            rows = json.loads(s.graft("ping", "--count", "5", "--json").stdout)
+            assert [r["peer"] for r in rows] == ["orchestrator", "target"], rows
+            assert all(0 < r["min_ms"] <= r["median_ms"] <= r["max_ms"] for r in rows), rows
+            assert "median of 10" in s.graft("ping").stdout
+    one_line(run("ping", "--connect", "127.0.0.1:1", env={"GRAFT_KEY": "00" * 32}), "127.0.0.1:1")
+
+
+@case
+def workers_may_come_first():
+    folder = Folder()
+    address = f"127.0.0.1:{free_port()}"
+    with worker("graft-target", folder, address) as t:
+        with worker("graft-draft", folder, address, model=DRAFT):
+            with Serve(spawn=False, control=address, folder=folder) as s:
+                s.wait("--draft", DRAFT)
+                assert s.generate("--max-tokens", "8", *FIXED)["metrics"]["num_drafts"] > 0
+                s.p.kill()
+        assert t.wait(timeout=20 * SLOW) == 0  # the orchestrator is gone
+    with worker("graft-target", folder, address, "--join-timeout", "0") as t:
+        _, err = t.communicate(timeout=20 * SLOW)
+        assert t.returncode == 1 and address in err, err
+
+
+@case
+def supervised_worker_comes_back():
+    folder = Folder()
+    address = f"127.0.0.1:{free_port()}"
+    with worker("graft-target", folder, address, "--supervise") as t:
+        real = lambda: [pid for pid, cmd in children(t.pid) if cmd.endswith("graft-target")]
+        with Serve(spawn=False, control=address, folder=folder) as s:
+            s.wait()
+            first = real()
+            os.kill(first[0], signal.SIGKILL)
+            wait_for(lambda: real() and real() != first)
+            wait_for(lambda: len(s.list()["workers"]) == 1 and s.list()["workers"][0]["pid"] == real()[0])
+            s.p.kill()
+            s.p.wait()
+        with Serve(spawn=False, control=address, folder=folder) as s:
+            s.wait()
+            s.generate("--max-tokens", "4")
+            last = real()
+            t.send_signal(signal.SIGTERM)
+            assert t.wait(timeout=20 * SLOW) == 0
+            assert not alive(last[0])
+
+
+@case
+def misfits_are_refused():
+    with tempfile.TemporaryDirectory() as d, Serve(draft=False) as s:
+        other = os.path.join(d, "draft")
+        shutil.copytree(DRAFT, other)
+        name = os.path.join(other, "tokenizer.json")
+        os.chmod(name, 0o644)
+        with open(name, encoding="utf-8") as f:
+            text = f.read()
+        with open(name, "w", encoding="utf-8") as f:
+            f.write(text.replace("<|reserved_2|>", "<|reserved_x|>"))
+        for program, model, word in (("graft-draft", other, "tokenizer"), ("graft-target", DRAFT, "model")):
+            with worker(program, s.folder, s.address, model=model) as w:
+                _, err = w.communicate(timeout=20 * SLOW)
+                assert w.returncode == 1 and "refused" in err and word in err and "fingerprint" in err, err
+                assert word in s.log()
+        done = s.graft("run", "--connect", s.address, "--model", other, "--prompt", "x", status=1)
+        one_line(done, "tokenizer", "fingerprint")
+        assert len(s.generate("--max-tokens", "4")["token_ids"]) == 4  # the others go on
+
+
+# ---- keys, addresses, files ----
+
+@case
+def keys():
+    with Serve(draft=False) as s:
+        assert os.stat(s.folder.key).st_mode & 0o777 == 0o600
+        one_line(run("serve", "--make-key", s.folder.key), "exists")
+        wrong = {"GRAFT_KEY": "11" * 32}
+        done = run("session", "list", "--connect", s.address, env=wrong)
+        assert done.returncode == 1
+        one_line(done, "key")
+        none = run("session", "list", "--connect", s.address)
+        assert none.returncode == 1
+        one_line(none, "--make-key")
+        os.chmod(s.folder.key, 0o640)
+        for args in (("session", "list"), ("serve", "--control", "127.0.0.1:0")):
+            done = subprocess.run([GRAFT, *args], capture_output=True, text=True, env=s.env())
+            assert done.returncode != 0
+            one_line(done, "0640", "chmod 600")
+        with worker("graft-target", s.folder, s.address) as w:
+            _, err = w.communicate(timeout=20 * SLOW)
+            assert w.returncode == 1 and "chmod 600" in err, err
+        os.chmod(s.folder.key, 0o600)
+        assert s.sessions() == []
+
+
+@case
+def second_orchestrator():
+    with Serve(spawn=False) as s:
+        done = s.graft("serve", "--control", s.address, status=1)
+        one_line(done, s.address, "in use", "ss -ltnp")
+
+
+@case
+def yaml_of_serve():
+    folder = Folder()
+    path = folder.path("c.yaml")
+
+    def serve(text):
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(text)
+        done = subprocess.run([GRAFT, "serve", "--config", path], capture_output=True, text=True, env=folder.env(),
+                              timeout=20 * SLOW)
+        assert done.returncode in (1, 2), done
+        return done.stderr
+    assert f"{path}:2:3" in serve("orchestrator:\n  cntrol: 127.0.0.1:0\n")
+    assert f"{path}:1:1" in serve("orkestrator:\n  control: 127.0.0.1:0\n")
+    assert f"{path}:2:16" in serve("orchestrator:\n  session_ttl: soon\n")
+    assert f"{path}:2:3" in serve("speculative_config:\n  force_singel_token: true\n")
+    assert f"{path}:3:" in serve("orchestrator:\n  session_ttl: 5\n control: [\n")
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(f"orchestrator:\n  control: 127.0.0.1:0\n  key_file: {folder.key}\n  ready_file: {folder.path('r')}\n"
+                f"target:\n  model: {TARGET}\nspeculative_config:\n  disable_multi_token: true\n")
+    env = {k: v for k, v in os.environ.items() if not k.startswith("GRAFT_")}
+    p = subprocess.Popen([GRAFT, "serve", "--config", path, "--spawn"], stderr=subprocess.PIPE, text=True, env=env)
+    try:
+        wait_for(lambda: os.path.exists(folder.path("r")))
+        with open(folder.path("r"), encoding="utf-8") as f:
+            address = f.read().strip()
+        done = subprocess.run([GRAFT, "wait", "--config", path, "--connect", address], capture_output=True, text=True, env=env)
+        assert done.returncode == 0, done.stderr
+    finally:
+        p.send_signal(signal.SIGINT)
+        assert p.wait(timeout=20 * SLOW) == 0
+
+
+# ---- clients that misbehave ----
+
+@case
+def garbage_and_wrong_messages():
+    with Serve(draft=False) as s:
+        p = s.start(tokens=300)
+        s.wait_running(1)
+        host, port = s.address.rsplit(":", 1)
+        with socket.create_connection((host, int(port))) as c:
+            c.sendall(b"GET / HTTP/1.1\r\n\r\n" * 40)
+            c.settimeout(20 * SLOW)
+            with contextlib.suppress(ConnectionError):
+                while c.recv(4096):
+                    pass
+        for data in (b"\xff" * 64, record(b"\xc1"), record(pack({"t": "PING", "x": 1})), record(pack({"t": "DRAIN"})),
+                     record(pack({"t": "JOIN", "role": 2, "pid": 1, "incarnation": 1, "n_vocab": 1, "n_ctx_max": 1,
+                                  "address": "", "numerics_id": ""})), struct.pack("<I", 1 << 30)):
+            c = Client(s)
+            c.s.sendall(data)
+            assert c.is_cut_off()
+        for change in ({"session": 5}, {"epoch": 1}, {"segments": [1, 3]}, {"segments": [0, 2]}, {"max_tokens": 0},
+                       {"ids": []}, {"ids": [10**6]}, {"top_p": 0.0}):
+            c = Client(s)
+            c.send(**dict(OPEN, **change))
+            reply = c.read_record()
+            while b"OPENED" in reply:  # the target knows better than the orchestrator
+                reply = c.read_record()
+            assert b"ERROR" in reply or b"FINISHED" in reply, (change, reply)
+            c.s.close()
+        out, err = p.communicate(timeout=60 * SLOW)
+        assert p.returncode == 0 and len(json.loads(out)["token_ids"]) == 300, err
+
+
+@case
+def client_that_does_not_read():
+    want = generate("--ignore-eos", "--max-tokens", "200")["token_ids"]
+    with Serve(draft=False) as s:
+        p = s.start(tokens=200)
+        lazy = Client(s, receive_bytes=4096)
+        lazy.send(**dict(OPEN, max_tokens=30000, keep_open=1))
+        lazy.s.settimeout(0.2)
+        with contextlib.suppress(OSError):
+            while True:
+                lazy.s.sendall(record(pack({"t": "LIST"})) * 100)
+        wait_for(lambda: "does not read" in s.log())
+        wait_for(lambda: [x["state"] for x in s.sessions() if x["keep_open"]] == ["idle"])  # its turn is cut
+        out, err = p.communicate(timeout=60 * SLOW)
+        assert p.returncode == 0 and json.loads(out)["token_ids"] == want, err
+
+
+@case
+def client_that_goes_away():
+    with Serve(draft=False) as s:
+        for args, left in (((), []), (("--keep",), ["idle"])):
+            p = s.start(*args, tokens=30000)
+            s.wait_running(2)
+            p.kill()
+            p.communicate()
+            wait_for(lambda: [x["state"] for x in s.sessions()] == left)
+        p = s.start(tokens=30000)
+        s.wait_running(2)
+        p.send_signal(signal.SIGINT)
+        out, err = p.communicate(timeout=20 * SLOW)
+        assert p.returncode == 1 and "interrupted" in err and out == "", err
+        wait_for(lambda: len(s.sessions()) == 1)
+
+
+# ---- mpirun ----
+
+@case
+def mpirun_survives_a_killed_drafter():
+    if shutil.which("mpirun") is None:
+        raise AssertionError("mpirun is not installed: apt-get install openmpi-bin (tools/prepare --tests does)")
+    want = generate("--draft", DRAFT, "--ignore-eos", "--max-tokens", "400")["token_ids"]
+    folder = Folder()
+    address = f"127.0.0.1:{free_port()}"
+    env = folder.env(GRAFT_BIN=BUILD, GRAFT_ADDRESS=address, GRAFT_TARGET=TARGET, GRAFT_DRAFT=DRAFT, GRAFT_LOG="info")
+    with open(folder.path("mpi.err"), "w", encoding="utf-8") as err:
+        job = subprocess.Popen([os.path.join(ROOT, "examples/mpirun.sh")], stdout=err, stderr=err, env=env)
+    try:
+        client = dict(folder.env(), GRAFT_CONNECT=address)
+        ask = lambda *args: subprocess.run([GRAFT, *args], capture_output=True, text=True, env=client, timeout=60 * SLOW)
+        done = ask("wait", "--timeout", "30", "--draft", DRAFT)
+        assert done.returncode == 0, (done.stderr, open(folder.path("mpi.err"), encoding="utf-8").read())
+        p = subprocess.Popen([GRAFT, "run", "--json", *PLAIN, "--prompt", PROMPT, "--max-tokens", "400", "--connect", address],
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=client)
+        look = lambda: json.loads(ask("session", "list", "--json").stdout)
+        wait_for(lambda: any(x["rounds"] >= 3 for x in look()["sessions"]))
+        draft = [w["pid"] for w in look()["workers"] if w["role"] == "draft"][0]
+        os.kill(draft, signal.SIGKILL)
+        out, text = p.communicate(timeout=60 * SLOW)
+        assert p.returncode == 0, text
+        assert json.loads(out)["token_ids"] == want
+        assert ask("wait", "--timeout", "30", "--draft", DRAFT).returncode == 0  # it is back, under its supervisor
+    finally:
+        job.send_signal(signal.SIGTERM)
+        job.wait(timeout=30 * SLOW)
+
+
+sys.exit(main())

@@ -1,0 +1,23 @@
+/* --supervise: the worker program runs as a small parent that starts the real worker, and starts it again, with back-off
+ * and a new incarnation, when a signal killed it or its orchestrator went away. A worker that ends by itself for another
+ * reason (drained, or a configuration error) ends its supervisor with the same status. */
+#ifndef GR_TRANSPORT_SUPERVISE_H
+#define GR_TRANSPORT_SUPERVISE_H
+
+#include "common/status.h"
+
+#include <stdbool.h>
+
+/* Status with which a supervised worker says that its orchestrator is gone. */
+#define GR_EXIT_ORCHESTRATOR_LOST 3
+
+/* Looks for --supervise among the arguments. */
+bool gr_supervise_wanted(int argc, char **argv);
+/* The parent; name: target or draft. Runs until the worker is done or SIGINT or SIGTERM comes (which end the worker, too). Returns the exit
+ * status of the process. */
+int gr_supervise_run(const char *name, int argc, char **argv);
+/* Exit status of a worker process whose run ended with st: 0 when it was drained or, unsupervised, its orchestrator is
+ * gone. */
+int gr_supervise_exit_status(enum gr_status st);
+
+#endif
