@@ -1,16 +1,16 @@
-/* The drafter's state machine: follows sessions of targets, drafts one tree for every VERDICT that wants one. Pure: messages,
- * frames, finished jobs and time in; messages, frames and jobs out through gr_drafter_io. Runs on the worker's I/O
- * loop, and in the simulation on a virtual clock. All memory is taken by create.
+/* The drafter's state machine: follows sessions of targets, drafts one tree for every VERDICT that wants one. Pure:
+ * messages, frames, finished jobs and time in; messages, frames and jobs out through gr_drafter_io. Runs on the
+ * worker's I/O loop, and in the simulation on a virtual clock. All memory is taken by create.
  *
  * States of a session (one slot each):
  *   FREE -> CONNECTING (waits for the connection to its target) -> SYNCING (RESYNC sent, DELTAs to come)
  *        -> FOLLOWING -> SYNCING (after a desync) ... ; DETACH or a lost connection leads to FREE.
  *   FULL: the session is longer than this drafter's context; each VERDICT is answered with a tree without nodes.
  *
- * Candidates outlive their round: a tree begins on what is known below the newest tokens (tree_builder.h), whatever brought
- * them: an accepted path, a bonus token, a DELTA. With draft_ahead the drafter goes on while the target verifies, one level
- * a job, so that a VERDICT waits for one level at most. A session that wants no tree costs nothing: its KV is brought up to
- * date when one is wanted again. */
+ * Candidates outlive their round: a tree begins on what is known below the newest tokens (tree_builder.h), whatever
+ * brought them: an accepted path, a bonus token, a DELTA. With draft_ahead the drafter goes on while the target
+ * verifies, one level a job, so that a VERDICT waits for one level at most. A session that wants no tree costs nothing:
+ * its KV is brought up to date when one is wanted again. */
 #ifndef GR_DRAFT_WORKER_DRAFTER_H
 #define GR_DRAFT_WORKER_DRAFTER_H
 

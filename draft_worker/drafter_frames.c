@@ -145,7 +145,8 @@ static uint64_t hash_after(const struct follow *f, const struct gr_token_tree *t
 }
 
 /* The sent tree the verdict is about. NULL: none that gives its hash. */
-static const struct sent_tree *find_sent(const struct follow *f, const struct gr_verdict *v, uint64_t hash, int *root_out)
+static const struct sent_tree *find_sent(const struct follow *f, const struct gr_verdict *v, uint64_t hash,
+                                         int *root_out)
 {
     for (int i = 0; i < N_SENT; i++) {
         const struct sent_tree *t = &f->sent[i];
@@ -163,7 +164,8 @@ static const struct sent_tree *find_sent(const struct follow *f, const struct gr
 #define ACCEPTANCE_DRAFTER_MAX 2048.0f
 
 /* Every child of an accepted node was tried. */
-static void learn(struct gr_drafter *d, struct follow *f, const struct sent_tree *t, int root, const struct gr_verdict *v)
+static void learn(struct gr_drafter *d, struct follow *f, const struct sent_tree *t, int root,
+                  const struct gr_verdict *v)
 {
     const struct gr_drafted *g = &t->drafted;
     int parent = root;
@@ -185,7 +187,7 @@ static void learn(struct gr_drafter *d, struct follow *f, const struct sent_tree
     }
 }
 
-/* Appends the accepted tokens and the bonus. False: the verdict does not fit what is known; nothing has changed then. */
+/* Appends the accepted tokens and the bonus. False: the verdict does not fit what is known, and nothing has changed. */
 static bool follow_path(struct gr_drafter *d, struct follow *f, const struct gr_frame_header *h,
                         const struct gr_verdict *v)
 {
@@ -368,8 +370,8 @@ static enum gr_status on_delta(struct gr_drafter *d, struct follow *f, const str
     return GR_OK;
 }
 
-/* A DESYNC answers a DRAFT, whose header it repeats, or a RESYNC. About an older DRAFT than the last one it says nothing
- * new: either that was repaired, or the last one is answered alike. */
+/* A DESYNC answers a DRAFT, whose header it repeats, or a RESYNC. About an older DRAFT than the last one it says
+ * nothing new: either that was repaired, or the last one is answered alike. */
 static enum gr_status on_desync(struct gr_drafter *d, struct follow *f, const struct gr_frame_header *h,
                                 const uint8_t *frame, size_t len)
 {

@@ -92,8 +92,12 @@ struct rig *rig_create(const struct rig_config *c)
     draft.blur_seed = c->blur > 0 ? c->seed + 99 : 0;
     draft.blur = c->blur;
     r->lm = toy_lm_create(&draft);
-    const struct gr_drafter_config dc = {.n_session_max = 2, .n_ctx_max = RIG_N_CTX, .n_vocab = RIG_N_VOCAB, .n_row_max = 64,
-                                         .prefill_chunk = 32, .n_pool_block = 2 * RIG_N_CTX / 16,
+    const struct gr_drafter_config dc = {.n_session_max = 2,
+                                         .n_ctx_max = RIG_N_CTX,
+                                         .n_vocab = RIG_N_VOCAB,
+                                         .n_row_max = 64,
+                                         .prefill_chunk = 32,
+                                         .n_pool_block = 2 * RIG_N_CTX / 16,
                                          .test_flip_round = c->flip_round};
     const struct gr_drafter_io io = {.ctx = r, .frame_begin = rig_begin, .frame_end = rig_end, .send_msg = rig_msg,
                                      .start_job = rig_job, .connect = rig_connect};

@@ -1,5 +1,5 @@
-/* A drafter's machine and a target made by hand: frames, verdicts of a table model, jobs that run when the test says so.
- * Uses cmocka's assertions. */
+/* A drafter's machine and a target made by hand: frames, verdicts of a table model, jobs that run when the test says
+ * so. Uses cmocka's assertions. */
 #ifndef GR_TESTS_SIM_DRAFTER_RIG_H
 #define GR_TESTS_SIM_DRAFTER_RIG_H
 

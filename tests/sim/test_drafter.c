@@ -1,5 +1,6 @@
-/* The drafter's machine against a target made by hand: every tree is the one that a fresh drafter would send for the same
- * prefix, whatever came before it: draft-ahead, overtaken trees, long silences, late verdicts, frames come twice. */
+/* The drafter's machine against a target made by hand: every tree is the one that a fresh drafter would send for the
+ * same prefix, whatever came before it: draft-ahead, overtaken trees, long silences, late verdicts, frames come twice.
+ */
 #include "tests/sim/drafter_rig.h"
 
 #include <setjmp.h>
@@ -245,7 +246,8 @@ static void test_replays(void **state)
             const int n_draft = r->n_frame[GR_FRAME_DRAFT];
             for (int i = 0; i < RIG_N_LOG; i++) {
                 if (r->log[i].len > 0) {
-                    assert_int_equal(gr_drafter_on_frame(r->drafter, RIG_PEER, r->log[i].bytes, r->log[i].len, 0), GR_OK);
+                    assert_int_equal(gr_drafter_on_frame(r->drafter, RIG_PEER, r->log[i].bytes, r->log[i].len, 0),
+                                     GR_OK);
                 }
             }
             assert_int_equal(r->n_frame[GR_FRAME_RESYNC], n_resync);
@@ -478,7 +480,8 @@ static void test_auto_follows_cost(void **state)
         for (size_t i = 0; i < GR_ARRAY_LEN(row_us); i++) {
             const struct auto_run a = auto_run(&c, 20, 300, row_us[i], 63);
             print_message("# ahead %d, %d us a row: %.1f nodes, %.2f accepted, %.2f levels a tree, %d empty\n", ahead,
-                          (int)row_us[i], a.n_node, a.n_accepted, (double)a.n_level / (double)a.n_draft, (int)a.n_empty);
+                          (int)row_us[i], a.n_node, a.n_accepted, (double)a.n_level / (double)a.n_draft,
+                          (int)a.n_empty);
             assert_true(a.n_node <= last + 1.0);
             last = a.n_node;
             if (row_us[i] == 2000) {
@@ -519,7 +522,8 @@ static void test_auto_without_cost(void **state)
 static void test_flip_is_repaired(void **state)
 {
     (void)state;
-    const struct rig_config c = {.seed = 5, .blur = 3, .ahead = true, .n_node = 9, .depth = 4, .top_k = 3, .flip_round = 4};
+    const struct rig_config c = {
+        .seed = 5, .blur = 3, .ahead = true, .n_node = 9, .depth = 4, .top_k = 3, .flip_round = 4};
     struct rig *r = rig_create(&c);
     rig_start(r, 30, 63);
     while (r->round < 4) {
