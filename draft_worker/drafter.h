@@ -45,7 +45,9 @@ struct gr_drafter_counters {
     uint64_t n_job, n_level, n_row; /* jobs; passes of a level and committed rows run, each session's counted */
     uint64_t n_ahead_level, n_ahead, n_hit; /* levels ahead of need; verdicts that met them; of them useful hits */
     uint64_t n_reused;       /* trees that began on candidates of an older one */
-    uint64_t n_draft_frame, n_draft_node, n_empty_choice; /* the last: trees without nodes because none pays */
+    uint64_t n_draft_frame, n_draft_node;
+    uint64_t n_empty_choice; /* trees without nodes because none pays */
+    uint64_t n_late_draft;   /* trees sent on a base that verdicts had overtaken */
     uint64_t n_verdict, n_root_only_verdict, n_late_verdict; /* the last: named nodes below a path in the tree */
     uint64_t n_resync, n_desync, n_stale_tree, n_stale_frame, n_no_credit;
 };

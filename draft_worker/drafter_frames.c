@@ -31,9 +31,9 @@ void drafter_send_resync(struct gr_drafter *d, struct follow *f)
     d->io.frame_end(d->io.ctx, f->peer, (uint32_t)n);
 }
 
-void drafter_send_tree(struct gr_drafter *d, struct follow *f, uint64_t now_ns)
+/* False: there is no credit. */
+static bool send_draft(struct gr_drafter *d, struct follow *f, const struct sent_tree *p)
 {
-    const struct sent_tree *p = &f->pending;
     const struct gr_token_tree *t = &p->drafted.tree;
     const struct gr_frame_header h = {.session = f->id, .epoch = f->epoch, .round = p->round, .base_len = p->base_len,
                                       .prefix_hash = p->hash};
@@ -41,24 +41,41 @@ void drafter_send_tree(struct gr_drafter *d, struct follow *f, uint64_t now_ns)
     uint8_t *out = d->io.frame_begin(d->io.ctx, f->peer, GR_FRAME_SMALL, bytes);
     if (out == NULL) {
         d->counters.n_no_credit++;
-        return;
+        return false;
     }
     size_t n = gr_wire_encode_draft(&h, t, out, bytes);
     d->io.frame_end(d->io.ctx, f->peer, (uint32_t)n);
     d->counters.n_draft_frame++;
     d->counters.n_draft_node += (uint64_t)t->n;
-    f->ready = false;
-    f->due = false;
     f->last = (struct sent_id){true, p->round, p->base_len, p->hash};
     if (t->n > 0) { /* no verdict names a node of an empty one */
         f->sent[1] = f->sent[0];
         f->sent[0] = *p;
         f->sent[0].valid = true;
     }
+    return true;
+}
+
+void drafter_send_tree(struct gr_drafter *d, struct follow *f, uint64_t now_ns)
+{
+    if (!send_draft(d, f, &f->pending)) {
+        return;
+    }
+    f->ready = false;
+    f->due = false;
     f->n_round++;
     f->draft_ns += f->job_ns;
     f->host_ns += now_ns - f->due_ns - GR_MIN(f->job_ns, now_ns - f->due_ns);
     f->job_ns = 0;
+}
+
+void drafter_send_late(struct gr_drafter *d, struct follow *f, const struct gr_drafted *drafted)
+{
+    f->pending.round = f->job_round;
+    f->pending.base_len = (uint32_t)f->job_len;
+    f->pending.hash = f->hash[f->job_len];
+    f->pending.drafted = *drafted;
+    d->counters.n_late_draft += send_draft(d, f, &f->pending);
 }
 
 void drafter_answer_empty(struct gr_drafter *d, struct follow *f, uint32_t round, uint32_t base_len, uint64_t hash,

@@ -28,10 +28,17 @@ static void rig_end(void *ctx, uint32_t peer, uint32_t n)
     r->out.len = n;
     assert_int_equal(gr_wire_decode_header(r->out.bytes, n, &h), GR_OK);
     if (h.session == 2) {
-        r->n_twin_draft += h.type == GR_FRAME_DRAFT;
-        if (h.type == GR_FRAME_DRAFT) {
+        if (h.type == GR_FRAME_DRAFT && h.base_len == (uint32_t)r->len) {
+            r->n_twin_draft++;
             assert_int_equal(gr_wire_decode_draft(r->out.bytes, n, RIG_N_VOCAB, &r->twin_tree), GR_OK);
         }
+        return;
+    }
+    if (h.type == GR_FRAME_DRAFT && h.base_len < (uint32_t)r->len) {
+        assert_true(h.prefix_hash == r->hash[h.base_len] && h.round < r->round);
+        assert_int_equal(gr_wire_decode_draft(r->out.bytes, n, RIG_N_VOCAB, &r->late_tree), GR_OK);
+        r->late_header = h;
+        r->n_late++;
         return;
     }
     r->n_frame[h.type]++;

@@ -32,7 +32,10 @@ struct rig {
     uint32_t round; /* the one verified next */
     /* what the drafter sent last */
     struct frame out;
-    int n_frame[8]; /* by type */
+    int n_frame[8]; /* by type; late DRAFTs apart */
+    int n_late;     /* DRAFTs on a base that was over */
+    struct gr_frame_header late_header;
+    struct gr_token_tree late_tree;
     struct gr_frame_header draft_header;
     struct gr_token_tree tree;
     struct gr_resync resync;

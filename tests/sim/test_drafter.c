@@ -216,6 +216,38 @@ static void test_late_verdicts(void **state)
     }
 }
 
+/* A drafter that is always overtaken still answers, for the round that is over: the target re-roots its trees. */
+static void test_slow_drafter(void **state)
+{
+    (void)state;
+    const struct rig_config c = {.seed = 2, .n_node = 20, .depth = 8, .top_k = 3};
+    struct rig *r = rig_create(&c);
+    const struct gr_drafter_counters *k = gr_drafter_counters(r->drafter);
+    rig_start(r, 30, 63);
+    rig_root_only(r, 63);
+    uint64_t n_path = 0;
+    for (int round = 0; round < 25; round++) {
+        (void)gr_drafter_step(r->drafter, 0); /* the draft begins; the target does not wait */
+        const uint32_t asked = r->round;
+        rig_root_only(r, 63);
+        (void)rig_job_once(r);
+        assert_int_equal(r->n_late, round + 1);
+        assert_int_equal(r->late_header.round, asked);
+        assert_int_equal(r->late_header.base_len, r->len - 1);
+        const struct gr_token_tree late = r->late_tree;
+        const int root = gr_tree_child(&late, -1, r->token[r->len - 1]);
+        assert_true(root >= 0); /* the drafter knows the target's table */
+        n_path += (uint64_t)rig_verify(r, &late, asked, root, 63);
+    }
+    assert_int_equal(k->n_late_draft, 25);
+    assert_int_equal(k->n_late_verdict, 25);
+    assert_true(n_path > 50);
+    assert_int_equal(k->n_desync, 0);
+    rig_await_draft(r);
+    rig_assert_fresh(r, &c, 63);
+    rig_destroy(r);
+}
+
 /* Every frame comes twice, and old ones again later: nothing is sent, no job starts, no tree changes. */
 static void test_replays(void **state)
 {
@@ -591,7 +623,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ahead_as_fresh),   cmocka_unit_test(test_ahead_ends),
         cmocka_unit_test(test_silence_costs_nothing), cmocka_unit_test(test_never_more_than_wanted),
-        cmocka_unit_test(test_late_verdicts),    cmocka_unit_test(test_replays),
+        cmocka_unit_test(test_late_verdicts),    cmocka_unit_test(test_slow_drafter),
+           cmocka_unit_test(test_replays),
         cmocka_unit_test(test_any_order),        cmocka_unit_test(test_auto_follows_cost),
         cmocka_unit_test(test_auto_without_cost),
         cmocka_unit_test(test_flip_is_repaired), cmocka_unit_test(test_attached_anew),
