@@ -106,7 +106,7 @@ static void ask_for_tree(struct gr_drafter *d, struct follow *f, uint32_t round,
     f->due_node = n_want;
     f->due_ns = now_ns;
     f->job_ns = 0;
-    if (f->tree_config.n_node == 0 || f->len == 0) { /* no node is allowed, or there is no tail to draft from */
+    if (GR_MIN(f->tree_config.n_node, n_want) == 0 || f->len == 0) { /* no node is allowed, or there is no tail to draft from */
         drafter_answer_empty(d, f, round, (uint32_t)f->len, f->hash[f->len], now_ns);
     }
 }

@@ -189,12 +189,12 @@ int32_t rig_pick(const struct rig *r, const int32_t *token, int n)
 
 void rig_deliver(struct rig *r, size_t n)
 {
-    struct frame *f = &r->log[r->n_log];
+    struct rig_frame *f = &r->log[r->n_log];
     f->len = n;
     r->n_log = (r->n_log + 1) % RIG_N_LOG;
     assert_int_equal(gr_drafter_on_frame(r->drafter, RIG_PEER, f->bytes, f->len, 0), GR_OK);
     if (r->twin) {
-        struct frame copy = *f;
+        struct rig_frame copy = *f;
         copy.bytes[8] = 2; /* the session's lowest byte */
         assert_int_equal(gr_drafter_on_frame(r->drafter, RIG_PEER, copy.bytes, copy.len, 0), GR_OK);
     }

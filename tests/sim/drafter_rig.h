@@ -13,7 +13,7 @@
 #define RIG_PEER 7
 #define RIG_N_LOG 64
 
-struct frame {
+struct rig_frame {
     uint8_t bytes[GR_WIRE_SMALL_BYTES_MAX];
     size_t len;
 };
@@ -31,7 +31,7 @@ struct rig {
     int32_t len;
     uint32_t round; /* the one verified next */
     /* what the drafter sent last */
-    struct frame out;
+    struct rig_frame out;
     int n_frame[8]; /* by type; late DRAFTs apart */
     int n_late;     /* DRAFTs on a base that was over */
     struct gr_frame_header late_header;
@@ -44,7 +44,7 @@ struct rig {
     bool twin;
     int n_twin_draft;
     struct gr_token_tree twin_tree;
-    struct frame log[RIG_N_LOG]; /* what it was sent */
+    struct rig_frame log[RIG_N_LOG]; /* what it was sent */
     int n_log;
 };
 

@@ -416,7 +416,7 @@ static void life_step(struct life *l)
         }
         break;
     case 4: {
-        const struct frame *f = &r->log[rig_draw(&l->rng, RIG_N_LOG)];
+        const struct rig_frame *f = &r->log[rig_draw(&l->rng, RIG_N_LOG)];
         if (f->len > 0) {
             assert_int_equal(gr_drafter_on_frame(r->drafter, RIG_PEER, f->bytes, f->len, 0), GR_OK);
         }
@@ -473,12 +473,14 @@ static struct auto_run auto_run(const struct rig_config *c, uint32_t overhead_us
     struct auto_run a = {0};
     struct rig *r = rig_create(c);
     rig_start(r, 30, 1);
-    (void)gr_drafter_counters(r->drafter);
-    rig_send_cost(r, overhead_us, base_us, row_us);
+    rig_send_cost(r, 1, 1, 1000000);
+    const struct rig_frame old_cost = r->log[r->n_log - 1];
     (void)rig_verify(r, &r->tree, r->draft_header.round, -1, n_want);
+    rig_send_cost(r, overhead_us, base_us, row_us);
     while (r->len < 420) {
         rig_await_draft(r);
         rig_run(r, c->ahead ? 3 : 0);
+        assert_int_equal(gr_drafter_on_frame(r->drafter, RIG_PEER, old_cost.bytes, old_cost.len, 0), GR_OK);
         assert_true(r->tree.n <= n_want);
         for (int i = 0; i < r->tree.n; i++) {
             assert_true(gr_tree_depth(&r->tree, i) <= c->depth);
@@ -488,6 +490,7 @@ static struct auto_run auto_run(const struct rig_config *c, uint32_t overhead_us
         a.n_accepted += rig_verify(r, &r->tree, r->draft_header.round, -1, n_want);
     }
     const struct gr_drafter_counters *k = gr_drafter_counters(r->drafter);
+    assert_int_equal(k->n_stale_frame, a.n_draft); /* the old COST */
     a.n_empty = k->n_empty_choice;
     a.n_level = k->n_level;
     a.n_node /= (double)a.n_draft;
