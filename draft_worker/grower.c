@@ -438,7 +438,7 @@ void gr_grower_run(struct gr_grower *g, struct gr_draft_job *job)
         }
     }
     gr_no_alloc_end();
-    job->compute_ns = gr_clock_ns() - t0;
+    job->compute_ns = g->fixed_level ? (uint64_t)g->spent_ns : gr_clock_ns() - t0;
 }
 
 void gr_grower_fix_level_ns(struct gr_grower *g, uint32_t level_ns, uint32_t row_ns)

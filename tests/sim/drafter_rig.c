@@ -137,6 +137,7 @@ bool rig_job_once(struct rig *r)
     r->job = NULL;
     if (job != NULL) {
         gr_grower_run(r->grower, job);
+        r->draft_ns += job->seq[0].task == GR_DRAFT_AHEAD ? 0.0 : (double)job->compute_ns;
         gr_drafter_on_job_done(r->drafter, job, 0);
     }
     assert_true(gr_drafter_check(r->drafter));

@@ -25,6 +25,7 @@ struct rig {
     struct gr_grower *grower;
     struct gr_draft_job *job; /* in flight; it runs when it is finished */
     struct gr_msg attach;
+    double draft_ns; /* jobs that somebody waited for, as gr_grower_fix_level_ns() tells */
     /* the target */
     int32_t token[RIG_N_CTX];
     uint64_t hash[RIG_N_CTX + 1];

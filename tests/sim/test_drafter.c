@@ -464,6 +464,7 @@ static void test_any_order(void **state)
 
 struct auto_run {
     double n_node, n_accepted;
+    double rate; /* tokens a millisecond, in the prices that were told */
     uint64_t n_empty, n_level, n_draft;
 };
 
@@ -477,6 +478,8 @@ static struct auto_run auto_run(const struct rig_config *c, uint32_t overhead_us
     const struct rig_frame old_cost = r->log[r->n_log - 1];
     (void)rig_verify(r, &r->tree, r->draft_header.round, -1, n_want);
     rig_send_cost(r, overhead_us, base_us, row_us);
+    const double draft0_ns = r->draft_ns;
+    const int32_t len0 = r->len;
     while (r->len < 420) {
         rig_await_draft(r);
         rig_run(r, c->ahead ? 3 : 0);
@@ -493,6 +496,8 @@ static struct auto_run auto_run(const struct rig_config *c, uint32_t overhead_us
     assert_int_equal(k->n_stale_frame, a.n_draft); /* the old COST */
     a.n_empty = k->n_empty_choice;
     a.n_level = k->n_level;
+    const double pass_us = (double)a.n_draft * (overhead_us + base_us + row_us) + a.n_node * row_us;
+    a.rate = (r->len - len0) / (pass_us * 1e-3 + (r->draft_ns - draft0_ns) * 1e-6);
     a.n_node /= (double)a.n_draft;
     a.n_accepted /= (double)a.n_draft;
     assert_int_equal(k->n_desync, 0);
@@ -533,6 +538,37 @@ static void test_auto_follows_cost(void **state)
         const struct auto_run deep = auto_run(&c, 200, 3000, 5, 63);
         print_message("# certain: %.1f nodes, %.2f accepted\n", deep.n_node, deep.n_accepted);
         assert_true(deep.n_accepted > 14.0);
+    }
+}
+
+/* Rounds as the prices have them: no fixed tree of this session is faster by more than chance. */
+static void test_auto_beats_fixed(void **state)
+{
+    (void)state;
+    static const uint32_t costs[][3] = {{20, 300, 2}, {20, 300, 40}, {100, 3000, 20}, {20, 100, 200}};
+    for (size_t i = 0; i < GR_ARRAY_LEN(costs); i++) {
+        for (int blur = 2; blur <= 6; blur += 4) {
+            struct rig_config c = {.seed = 3, .blur = blur, .auto_tree = true, .n_node = 63, .depth = 16, .top_k = 8,
+                                   .sharpness = 40.0f};
+            const struct auto_run a = auto_run(&c, costs[i][0], costs[i][1], costs[i][2], 63);
+            c.ahead = true;
+            const struct auto_run ahead = auto_run(&c, costs[i][0], costs[i][1], costs[i][2], 63);
+            double best = 0.0;
+            int best_n = 0;
+            c.auto_tree = c.ahead = false;
+            for (int n = 1; n <= 63; n = 2 * n + 1) {
+                for (int depth = 1; depth <= 8; depth *= 2) {
+                    c.n_node = n;
+                    c.depth = depth;
+                    const double rate = auto_run(&c, costs[i][0], costs[i][1], costs[i][2], 63).rate;
+                    best_n = rate > best ? n : best_n;
+                    best = rate > best ? rate : best;
+                }
+            }
+            print_message("# cost %zu blur %d: %.2f tokens/ms (%.1f nodes), ahead %.2f; best of 24 fixed %.2f (%d nodes)\n",
+                          i, blur, a.rate, a.n_node, ahead.rate, best, best_n);
+            assert_true(a.rate > 0.95 * best);
+        }
     }
 }
 
@@ -629,7 +665,8 @@ int main(void)
         cmocka_unit_test(test_late_verdicts),    cmocka_unit_test(test_slow_drafter),
            cmocka_unit_test(test_replays),
         cmocka_unit_test(test_any_order),        cmocka_unit_test(test_auto_follows_cost),
-        cmocka_unit_test(test_auto_without_cost),
+        cmocka_unit_test(test_auto_beats_fixed), cmocka_unit_test(test_auto_without_cost),
+       
         cmocka_unit_test(test_flip_is_repaired), cmocka_unit_test(test_attached_anew),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
