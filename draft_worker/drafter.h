@@ -1,16 +1,16 @@
-/* The drafter's state machine: follows sessions of targets, drafts one tree for every VERDICT that wants one. Pure: messages,
- * frames, finished jobs and time in; messages, frames and jobs out through gr_drafter_io. Runs on the worker's I/O
- * loop, and in the simulation on a virtual clock. All memory is taken by create.
+/* The drafter's state machine: follows sessions of targets, drafts one tree for every VERDICT that wants one. Pure:
+ * messages, frames, finished jobs and time in; messages, frames and jobs out through gr_drafter_io. Runs on the
+ * worker's I/O loop, and in the simulation on a virtual clock. All memory is taken by create.
  *
  * States of a session (one slot each):
  *   FREE -> CONNECTING (waits for the connection to its target) -> SYNCING (RESYNC sent, DELTAs to come)
  *        -> FOLLOWING -> SYNCING (after a desync) ... ; DETACH or a lost connection leads to FREE.
  *   FULL: the session is longer than this drafter's context; each VERDICT is answered with a tree without nodes.
  *
- * Candidates outlive their round: a tree begins on what is known below the newest tokens (tree_builder.h), whatever brought
- * them: an accepted path, a bonus token, a DELTA. With draft_ahead the drafter goes on while the target verifies, one level
- * a job, so that a VERDICT waits for one level at most. A session that wants no tree costs nothing: its KV is brought up to
- * date when one is wanted again. */
+ * Candidates outlive their round: a tree begins on what is known below the newest tokens (tree_builder.h), whatever
+ * brought them: an accepted path, a bonus token, a DELTA. With draft_ahead the drafter goes on while the target
+ * verifies, one level a job, so that a VERDICT waits for one level at most. A session that wants no tree costs nothing:
+ * its KV is brought up to date when one is wanted again. */
 #ifndef GR_DRAFT_WORKER_DRAFTER_H
 #define GR_DRAFT_WORKER_DRAFTER_H
 
@@ -45,7 +45,9 @@ struct gr_drafter_counters {
     uint64_t n_job, n_level, n_row; /* jobs; passes of a level and committed rows run, each session's counted */
     uint64_t n_ahead_level, n_ahead, n_hit; /* levels ahead of need; verdicts that met them; of them useful hits */
     uint64_t n_reused;       /* trees that began on candidates of an older one */
-    uint64_t n_draft_frame, n_draft_node, n_empty_choice; /* the last: trees without nodes because none pays */
+    uint64_t n_draft_frame, n_draft_node;
+    uint64_t n_empty_choice; /* trees without nodes because none pays */
+    uint64_t n_late_draft;   /* trees sent on a base that verdicts had overtaken */
     uint64_t n_verdict, n_root_only_verdict, n_late_verdict; /* the last: named nodes below a path in the tree */
     uint64_t n_resync, n_desync, n_stale_tree, n_stale_frame, n_no_credit;
 };

@@ -31,9 +31,9 @@ void drafter_send_resync(struct gr_drafter *d, struct follow *f)
     d->io.frame_end(d->io.ctx, f->peer, (uint32_t)n);
 }
 
-void drafter_send_tree(struct gr_drafter *d, struct follow *f, uint64_t now_ns)
+/* False: there is no credit. */
+static bool send_draft(struct gr_drafter *d, struct follow *f, const struct sent_tree *p)
 {
-    const struct sent_tree *p = &f->pending;
     const struct gr_token_tree *t = &p->drafted.tree;
     const uint64_t took_us = (now_ns - GR_MIN(f->due_ns, now_ns)) / 1000;
     const struct gr_frame_header h = {.session = f->id, .epoch = f->epoch, .round = p->round, .base_len = p->base_len,
@@ -43,24 +43,41 @@ void drafter_send_tree(struct gr_drafter *d, struct follow *f, uint64_t now_ns)
     uint8_t *out = d->io.frame_begin(d->io.ctx, f->peer, GR_FRAME_SMALL, bytes);
     if (out == NULL) {
         d->counters.n_no_credit++;
-        return;
+        return false;
     }
     size_t n = gr_wire_encode_draft(&h, t, out, bytes);
     d->io.frame_end(d->io.ctx, f->peer, (uint32_t)n);
     d->counters.n_draft_frame++;
     d->counters.n_draft_node += (uint64_t)t->n;
-    f->ready = false;
-    f->due = false;
     f->last = (struct sent_id){true, p->round, p->base_len, p->hash};
     if (t->n > 0) { /* no verdict names a node of an empty one */
         f->sent[1] = f->sent[0];
         f->sent[0] = *p;
         f->sent[0].valid = true;
     }
+    return true;
+}
+
+void drafter_send_tree(struct gr_drafter *d, struct follow *f, uint64_t now_ns)
+{
+    if (!send_draft(d, f, &f->pending)) {
+        return;
+    }
+    f->ready = false;
+    f->due = false;
     f->n_round++;
     f->draft_ns += f->job_ns;
     f->host_ns += now_ns - f->due_ns - GR_MIN(f->job_ns, now_ns - f->due_ns);
     f->job_ns = 0;
+}
+
+void drafter_send_late(struct gr_drafter *d, struct follow *f, const struct gr_drafted *drafted)
+{
+    f->pending.round = f->job_round;
+    f->pending.base_len = (uint32_t)f->job_len;
+    f->pending.hash = f->hash[f->job_len];
+    f->pending.drafted = *drafted;
+    d->counters.n_late_draft += send_draft(d, f, &f->pending);
 }
 
 void drafter_answer_empty(struct gr_drafter *d, struct follow *f, uint32_t round, uint32_t base_len, uint64_t hash,
@@ -91,7 +108,7 @@ static void ask_for_tree(struct gr_drafter *d, struct follow *f, uint32_t round,
     f->due_node = n_want;
     f->due_ns = now_ns;
     f->job_ns = 0;
-    if (f->tree_config.n_node == 0 || f->len == 0) { /* no node is allowed, or there is no tail to draft from */
+    if (GR_MIN(f->tree_config.n_node, n_want) == 0 || f->len == 0) { /* no node is allowed, or there is no tail to draft from */
         drafter_answer_empty(d, f, round, (uint32_t)f->len, f->hash[f->len], now_ns);
     }
 }
@@ -147,7 +164,8 @@ static uint64_t hash_after(const struct follow *f, const struct gr_token_tree *t
 }
 
 /* The sent tree the verdict is about. NULL: none that gives its hash. */
-static const struct sent_tree *find_sent(const struct follow *f, const struct gr_verdict *v, uint64_t hash, int *root_out)
+static const struct sent_tree *find_sent(const struct follow *f, const struct gr_verdict *v, uint64_t hash,
+                                         int *root_out)
 {
     for (int i = 0; i < N_SENT; i++) {
         const struct sent_tree *t = &f->sent[i];
@@ -165,7 +183,8 @@ static const struct sent_tree *find_sent(const struct follow *f, const struct gr
 #define ACCEPTANCE_DRAFTER_MAX 2048.0f
 
 /* Every child of an accepted node was tried. */
-static void learn(struct gr_drafter *d, struct follow *f, const struct sent_tree *t, int root, const struct gr_verdict *v)
+static void learn(struct gr_drafter *d, struct follow *f, const struct sent_tree *t, int root,
+                  const struct gr_verdict *v)
 {
     const struct gr_drafted *g = &t->drafted;
     int parent = root;
@@ -187,7 +206,7 @@ static void learn(struct gr_drafter *d, struct follow *f, const struct sent_tree
     }
 }
 
-/* Appends the accepted tokens and the bonus. False: the verdict does not fit what is known; nothing has changed then. */
+/* Appends the accepted tokens and the bonus. False: the verdict does not fit what is known, and nothing has changed. */
 static bool follow_path(struct gr_drafter *d, struct follow *f, const struct gr_frame_header *h,
                         const struct gr_verdict *v)
 {
@@ -370,8 +389,8 @@ static enum gr_status on_delta(struct gr_drafter *d, struct follow *f, const str
     return GR_OK;
 }
 
-/* A DESYNC answers a DRAFT, whose header it repeats, or a RESYNC. About an older DRAFT than the last one it says nothing
- * new: either that was repaired, or the last one is answered alike. */
+/* A DESYNC answers a DRAFT, whose header it repeats, or a RESYNC. About an older DRAFT than the last one it says
+ * nothing new: either that was repaired, or the last one is answered alike. */
 static enum gr_status on_desync(struct gr_drafter *d, struct follow *f, const struct gr_frame_header *h,
                                 const uint8_t *frame, size_t len)
 {

@@ -59,6 +59,7 @@ struct follow {
     bool in_job, closing;
     enum gr_draft_task job_task;
     int32_t job_len;   /* len the job works on */
+    uint32_t job_round; /* and the round its tree is for */
     bool job_stale;    /* tokens below job_len were replaced meanwhile, or the session was attached anew */
     uint64_t n_round, draft_ns, host_ns, job_ns, n_desync, n_ahead, n_hit;
 };
@@ -88,6 +89,9 @@ void drafter_test_flip(struct gr_drafter *d, struct follow *f);
 /* A tree without nodes: the target need not wait. */
 void drafter_answer_empty(struct gr_drafter *d, struct follow *f, uint32_t round, uint32_t base_len, uint64_t hash,
                           uint64_t now_ns);
+/* Sends a tree whose base has been overtaken by root-only verdicts, for the round it was grown for: the target may re-root
+ * it, and learns how long a draft takes. Without credit it is dropped. */
+void drafter_send_late(struct gr_drafter *d, struct follow *f, const struct gr_drafted *drafted);
 /* Sends the grown tree when there is credit. */
 void drafter_send_tree(struct gr_drafter *d, struct follow *f, uint64_t now_ns);
 /* Starts a job when one is due. */

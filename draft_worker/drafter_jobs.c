@@ -160,6 +160,7 @@ static int add_seq(struct gr_drafter *d, struct follow *f, int n_row_left, uint6
     }
     f->root_valid = false; /* until the job is done */
     f->job_len = end;
+    f->job_round = f->due_round;
     d->counters.n_row += (uint64_t)q->n_row;
     return known ? f->tree_config.top_k : q->n_row;
 }
@@ -210,9 +211,11 @@ static void finish_tree(struct gr_drafter *d, struct follow *f, const struct gr_
     f->root_len = f->job_len;
     f->ahead_done = false;
     d->counters.n_level += (uint64_t)q->n_level;
-    const bool overtaken = f->job_len != f->len || !f->due;
-    if (overtaken || q->tree_config.n_node != GR_MIN(f->tree_config.n_node, f->due_node)) {
-        d->counters.n_stale_tree++; /* or asked for again, with another size; its candidates serve the next one */
+    if (f->job_len != f->len || !f->due || q->tree_config.n_node != GR_MIN(f->tree_config.n_node, f->due_node)) {
+        d->counters.n_stale_tree++; /* overtaken, or asked for in another size; its candidates serve the next one */
+        if (f->due && !f->ready && f->job_len < f->len && q->drafted.tree.n > 0) {
+            drafter_send_late(d, f, &q->drafted);
+        }
         return;
     }
     f->pending.round = f->due_round;

@@ -229,8 +229,8 @@ static int choose_level(struct gr_grower *g, int i_seq, int16_t *front)
         open[i] = (struct gr_open_candidate){.score = c->score, .prob = c->prob};
     }
     const int n_best = best_probs(b, p);
-    const int n = gr_tree_size_next_level(&g->growth[i_seq].cost, &g->level, g->spent_ns, p, n_best, s->tree_config.n_node,
-                                          open, n_open);
+    const int n = gr_tree_size_next_level(&g->growth[i_seq].cost, &g->level, g->spent_ns, p, n_best,
+                                          s->tree_config.n_node, open, n_open);
     return gr_tree_builder_expand(b, n, front, true);
 }
 
@@ -241,7 +241,8 @@ static void add_level(struct gr_grower *g, int i_seq)
     if (s->task != GR_DRAFT_GROW || g->growth[i_seq].done) {
         return;
     }
-    const int n = s->tree_config.best_first ? choose_level(g, i_seq, front) : gr_tree_builder_next_level(s->builder, front);
+    const int n =
+        s->tree_config.best_first ? choose_level(g, i_seq, front) : gr_tree_builder_next_level(s->builder, front);
     add_node_rows(g, i_seq, n, front);
 }
 
@@ -437,7 +438,7 @@ void gr_grower_run(struct gr_grower *g, struct gr_draft_job *job)
         }
     }
     gr_no_alloc_end();
-    job->compute_ns = gr_clock_ns() - t0;
+    job->compute_ns = g->fixed_level ? (uint64_t)g->spent_ns : gr_clock_ns() - t0;
 }
 
 void gr_grower_fix_level_ns(struct gr_grower *g, uint32_t level_ns, uint32_t row_ns)

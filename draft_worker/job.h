@@ -1,6 +1,6 @@
 /* One job of the draft worker's compute thread: bring the draft KV of some sessions up to date and grow their trees,
- * all sessions together, level by level; or, when nobody waits for a tree, one level ahead of need. The machine fills the
- * inputs and leaves the job, and the builders in it, alone until it is done. */
+ * all sessions together, level by level; or, when nobody waits for a tree, one level ahead of need. The machine fills
+ * the inputs and leaves the job, and the builders in it, alone until it is done. */
 #ifndef GR_DRAFT_WORKER_JOB_H
 #define GR_DRAFT_WORKER_JOB_H
 
@@ -26,8 +26,8 @@ struct gr_draft_seq {
     /* first: KV of committed candidates moves from scratch slot copy_slot[i] to position copy_pos0 + i */
     int32_t n_copy, copy_pos0;
     int16_t copy_slot[GR_NODE_MAX];
-    /* then: committed tokens at positions pos0 .. pos0 + n_row - 1 get their KV; the last one's children are wanted when
-     * there is a tree to grow. n_row 0: the root's children are known */
+    /* then: committed tokens at positions pos0 .. pos0 + n_row - 1 get their KV; the last one's children are wanted
+     * when there is a tree to grow. n_row 0: the root's children are known */
     int32_t pos0, n_row;
     const int32_t *token;            /* (n_row), borrowed */
     const struct gr_kv_table *table; /* borrowed, grown to base_len */

@@ -369,7 +369,8 @@ bool gr_tree_builder_check(const struct gr_tree_builder *b)
         const struct gr_candidate *c = &b->cand[i];
         int n = 0;
         const int first = first_child(b, c->parent, &n);
-        if (c->parent >= i || i != first + c->rank - 1 || c->rank > n || (c->parent >= 0 && b->cand[c->parent].slot < 0)) {
+        if (c->parent >= i || i != first + c->rank - 1 || c->rank > n ||
+            (c->parent >= 0 && b->cand[c->parent].slot < 0)) {
             return false;
         }
         if (c->slot >= 0) {

@@ -5,9 +5,9 @@
  * round (gr_tree_builder_reroot) is the tree that would be built from nothing, with fewer rows run.
  *
  * Two ways to build:
- *   - by level, as EAGLE-2 and EAGLE-3 do (arXiv 2406.16858 sec. 4, 2503.01840): the top_k best candidates of the newest
- *     level are expanded into their top_k children; at the end the n_node best candidates of all levels are the tree.
- *     The score is the cumulative log-probability. A chain is top_k 1 with depth = n_node;
+ *   - by level, as EAGLE-2 and EAGLE-3 do (arXiv 2406.16858 sec. 4, 2503.01840): the top_k best candidates of the
+ *     newest level are expanded into their top_k children; at the end the n_node best candidates of all levels are the
+ *     tree. The score is the cumulative log-probability. A chain is top_k 1 with depth = n_node;
  *   - best first: whatever candidates are best are expanded, the caller says how many. The score is the cumulative
  *     probability of being accepted. How many rows and nodes pay: tree_size.h.
  * A child never scores above its parent, so the best n are closed under parents; ties go to the candidate that entered
@@ -95,8 +95,8 @@ int gr_tree_builder_next_level(struct gr_tree_builder *b, int16_t *out);
 int gr_tree_builder_open(struct gr_tree_builder *b, int16_t *out);
 /* Ahead of need: at most n_max candidates of the store that could be expanded, best first, none below min_score. */
 int gr_tree_builder_ahead(const struct gr_tree_builder *b, int n_max, float min_score, int depth_max, int16_t *out);
-/* Gives each of n candidates a slot, in order; returns how many got one. When slots are short and with `evict`, those of
- * candidates outside the tree being built are taken back and candidates are renumbered, also in cand. */
+/* Gives each of n candidates a slot, in order; returns how many got one. When slots are short and with `evict`, those
+ * of candidates outside the tree being built are taken back and candidates are renumbered, also in cand. */
 int gr_tree_builder_expand(struct gr_tree_builder *b, int n, int16_t *cand, bool evict);
 /* The best n candidates (at most n_best) as a tree, parents before children. */
 void gr_tree_builder_finish(struct gr_tree_builder *b, int n, struct gr_drafted *out);

@@ -53,12 +53,12 @@ float gr_level_ns(const struct gr_level_model *m, int n_row)
     if (above <= GR_LEVEL_ROW_MAX) {
         return m->ns[above]; /* fewer rows than ever seen */
     }
-    /* More rows than ever seen: half of the time is taken to grow with them. Nothing seen: free, so that it is tried. */
+    /* More rows than ever seen: half of the time is taken to grow with them. Nothing seen: free, so it is tried. */
     return below > 0 ? m->ns[below] * (0.5f + 0.5f * (float)n_row / (float)below) : 0.0f;
 }
 
-/* Fewer rows never take longer, and more take at most in proportion. So the common small passes put right a large one that
- * was measured while the thread was preempted, and is not run again as long as it looks dear. */
+/* Fewer rows never take longer, and more take at most in proportion. So the common small passes put right a large one
+ * that was measured while the thread was preempted, and is not run again as long as it looks dear. */
 static void bound_by(struct gr_level_model *m, int n_row)
 {
     const float ns = m->ns[n_row];
@@ -187,8 +187,8 @@ static int insert_falling(float *p, int n, int n_max, float value)
     return n + 1;
 }
 
-int gr_tree_size_next_level(const struct gr_round_cost *r, const struct gr_level_model *m, float draft_ns, const float *p,
-                            int n, int n_max, const struct gr_open_candidate *open, int n_open)
+int gr_tree_size_next_level(const struct gr_round_cost *r, const struct gr_level_model *m, float draft_ns,
+                            const float *p, int n, int n_max, const struct gr_open_candidate *open, int n_open)
 {
     float with[GR_NODE_MAX];
     float rate = 0.0f;

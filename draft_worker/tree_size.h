@@ -2,9 +2,9 @@
  *
  *     rate(n) = (1 + p_1 + ... + p_n) / (draft + overhead + pass(n + 1))
  *
- * p_i: probability that the target accepts node i, best first; 1: the bonus token. draft: time spent on the tree. Another
- * level pays when the rate with the children that it is expected to bring, and with its time, is above the best rate
- * without it.
+ * p_i: probability that the target accepts node i, best first; 1: the bonus token. draft: time spent on the tree.
+ * Another level pays when the rate with the children that it is expected to bring, and with its time, is above the best
+ * rate without it.
  *
  * Pure; plain memory, zeroed by the owner. */
 #ifndef GR_DRAFT_WORKER_TREE_SIZE_H
@@ -28,7 +28,7 @@ struct gr_round_cost {
 struct gr_level_model {
     float ns[GR_LEVEL_ROW_MAX + 1];                        /* by rows; 0: not seen */
     uint8_t n_seen[GR_LEVEL_ROW_MAX + 1];                  /* measurements of it, at most 255 */
-    float yield[GR_SURENESS_CLASSES][GR_RANK_CLASSES];     /* mean probability of a child, by its parent's and its rank */
+    float yield[GR_SURENESS_CLASSES][GR_RANK_CLASSES]; /* mean probability of a child, by its parent's and its rank */
     uint32_t n_yield[GR_SURENESS_CLASSES];
 };
 
@@ -49,7 +49,7 @@ void gr_level_observe_yield(struct gr_level_model *m, float parent_prob, int n, 
 int gr_tree_size(const struct gr_round_cost *r, float draft_ns, const float *p, int n, float *rate_out);
 /* How many of the open candidates (falling by score) the next level should expand; 0: growing does not pay. p: (n) as
  * above; a tree has at most n_max nodes. */
-int gr_tree_size_next_level(const struct gr_round_cost *r, const struct gr_level_model *m, float draft_ns, const float *p,
-                            int n, int n_max, const struct gr_open_candidate *open, int n_open);
+int gr_tree_size_next_level(const struct gr_round_cost *r, const struct gr_level_model *m, float draft_ns,
+                            const float *p, int n, int n_max, const struct gr_open_candidate *open, int n_open);
 
 #endif

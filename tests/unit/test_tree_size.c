@@ -146,8 +146,8 @@ static void test_level_times(void **state)
 
 /* ---- whole drafts ---- */
 
-/* A synthetic draft model whose probabilities are true: the child of rank r is accepted with the probability it is given.
- * sure: how often a context is certain (0.95) rather than doubtful (0.35). */
+/* A synthetic draft model whose probabilities are true: the child of rank r is accepted with the probability it is
+ * given. sure: how often a context is certain (0.95) rather than doubtful (0.35). */
 struct world {
     uint64_t seed;
     double sure, p_sure, p_doubt;
@@ -199,7 +199,8 @@ static struct outcome draft(const struct world *w, uint64_t context, const struc
     float rate = 0.0f;
     double draft_ns = 50e3;
     gr_tree_builder_reset(&builder);
-    gr_tree_builder_begin(&builder, &(struct gr_tree_config){.n_node = 63, .depth = 63, .top_k = 8, .best_first = true});
+    gr_tree_builder_begin(&builder,
+                          &(struct gr_tree_config){.n_node = 63, .depth = 63, .top_k = 8, .best_first = true});
     world_expand(w, context, -1, m);
     for (;;) {
         int16_t front[GR_DRAFT_TOP_K_MAX];
@@ -245,7 +246,8 @@ static struct outcome many_drafts(const struct world *w, const struct gr_round_c
     return all;
 }
 
-/* The rate over many rounds against the best fixed number of levels and rows for this very world: not below 0.98 of it. */
+/* The rate over many rounds against the best fixed number of levels and rows for this very world: not below 0.98 of it.
+ */
 static void test_growth_near_the_best(void **state)
 {
     (void)state;

@@ -1,0 +1,293 @@
+#include "tests/sim/drafter_rig.h"
+
+#include "common/hash.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+/* ---- the drafter's edge ---- */
+
+static uint8_t *rig_begin(void *ctx, uint32_t peer, enum gr_frame_class class, uint32_t n)
+{
+    struct rig *r = ctx;
+    (void)class;
+    assert_int_equal(peer, RIG_PEER);
+    assert_true(n <= sizeof(r->out.bytes));
+    return r->out.bytes;
+}
+
+static void rig_end(void *ctx, uint32_t peer, uint32_t n)
+{
+    struct rig *r = ctx;
+    struct gr_frame_header h;
+    (void)peer;
+    r->out.len = n;
+    assert_int_equal(gr_wire_decode_header(r->out.bytes, n, &h), GR_OK);
+    if (h.session == 2) {
+        if (h.type == GR_FRAME_DRAFT && h.base_len == (uint32_t)r->len) {
+            r->n_twin_draft++;
+            assert_int_equal(gr_wire_decode_draft(r->out.bytes, n, RIG_N_VOCAB, &r->twin_tree), GR_OK);
+        }
+        return;
+    }
+    if (h.type == GR_FRAME_DRAFT && h.base_len < (uint32_t)r->len) {
+        assert_true(h.prefix_hash == r->hash[h.base_len] && h.round < r->round);
+        assert_int_equal(gr_wire_decode_draft(r->out.bytes, n, RIG_N_VOCAB, &r->late_tree), GR_OK);
+        r->late_header = h;
+        r->n_late++;
+        return;
+    }
+    r->n_frame[h.type]++;
+    if (h.type == GR_FRAME_DRAFT) {
+        r->draft_header = h;
+        assert_int_equal(gr_wire_decode_draft(r->out.bytes, n, RIG_N_VOCAB, &r->tree), GR_OK);
+    } else {
+        assert_int_equal(gr_wire_decode_resync(r->out.bytes, n, &r->resync), GR_OK);
+    }
+}
+
+static void rig_msg(void *ctx, const struct gr_msg *m)
+{
+    struct rig *r = ctx;
+    assert_true(m->type != GR_MSG_ERROR);
+    if (m->type == GR_MSG_DRAFT_STATS) {
+        r->stats = *m;
+    }
+}
+
+static void rig_job(void *ctx, struct gr_draft_job *job)
+{
+    struct rig *r = ctx;
+    assert_null(r->job);
+    r->job = job;
+}
+
+static enum gr_status rig_connect(void *ctx, const char *address, const char *transport, uint32_t *peer_out)
+{
+    (void)ctx;
+    (void)address;
+    (void)transport;
+    *peer_out = RIG_PEER;
+    return GR_OK;
+}
+
+/* ---- life ---- */
+
+void rig_attach(struct rig *r)
+{
+    gr_drafter_on_msg(r->drafter, &r->attach, 0);
+    if (r->twin) {
+        struct gr_msg m = r->attach;
+        m.session = 2;
+        gr_drafter_on_msg(r->drafter, &m, 0);
+    }
+    gr_drafter_on_peer_ready(r->drafter, RIG_PEER, "rig", 0);
+}
+
+struct rig *rig_create(const struct rig_config *c)
+{
+    struct rig *r = calloc(1, sizeof(*r));
+    assert_non_null(r);
+    r->table = (struct toy_config){.n_vocab = RIG_N_VOCAB, .n_ctx_max = RIG_N_CTX, .n_row_max = 64, .n_out_max = 64,
+                                   .n_pool_block = 2 * RIG_N_CTX / 16, .n_scratch_block = 2 * GR_DRAFT_SCRATCH_BLOCKS,
+                                   .seed = 11, .sharpness = c->sharpness > 0.0f ? c->sharpness : 8.0f};
+    struct toy_config draft = r->table;
+    draft.blur_seed = c->blur > 0 ? c->seed + 99 : 0;
+    draft.blur = c->blur;
+    r->lm = toy_lm_create(&draft);
+    const struct gr_drafter_config dc = {.n_session_max = 2,
+                                         .n_ctx_max = RIG_N_CTX,
+                                         .n_vocab = RIG_N_VOCAB,
+                                         .n_row_max = 64,
+                                         .prefill_chunk = 32,
+                                         .n_pool_block = 2 * RIG_N_CTX / 16,
+                                         .test_flip_round = c->flip_round};
+    const struct gr_drafter_io io = {.ctx = r, .frame_begin = rig_begin, .frame_end = rig_end, .send_msg = rig_msg,
+                                     .start_job = rig_job, .connect = rig_connect};
+    assert_int_equal(gr_drafter_create(&dc, &io, &r->drafter), GR_OK);
+    assert_int_equal(gr_grower_create(r->lm, 2, &r->grower), GR_OK);
+    gr_grower_fix_level_ns(r->grower, 40000, 3000);
+    r->attach = (struct gr_msg){.type = GR_MSG_ATTACH, .session = 1, .epoch = RIG_EPOCH, .top_p = 1.0, .seed = 5,
+                                .temperature = (double)c->temperature,
+                                .n_node = (uint32_t)c->n_node, .draft_depth = (uint32_t)c->depth,
+                                .draft_top_k = (uint32_t)c->top_k, .draft_ahead = c->ahead, .auto_tree = c->auto_tree};
+    r->round = 1;
+    r->twin = c->twin;
+    return r;
+}
+
+void rig_destroy(struct rig *r)
+{
+    assert_true(gr_drafter_check(r->drafter));
+    gr_grower_destroy(r->grower);
+    gr_drafter_destroy(r->drafter);
+    gr_lm_destroy(r->lm);
+    free(r);
+}
+
+/* Steps; then finishes the job in flight, if there is one. */
+bool rig_job_once(struct rig *r)
+{
+    (void)gr_drafter_step(r->drafter, 0);
+    struct gr_draft_job *job = r->job;
+    r->job = NULL;
+    if (job != NULL) {
+        gr_grower_run(r->grower, job);
+        r->draft_ns += job->seq[0].task == GR_DRAFT_AHEAD ? 0.0 : (double)job->compute_ns;
+        gr_drafter_on_job_done(r->drafter, job, 0);
+    }
+    assert_true(gr_drafter_check(r->drafter));
+    return job != NULL;
+}
+
+void rig_run(struct rig *r, int n_job_max)
+{
+    for (int i = 0; i < n_job_max && rig_job_once(r); i++) {
+    }
+}
+
+/* Until a DRAFT has been sent. */
+void rig_await_draft(struct rig *r)
+{
+    const int n = r->n_frame[GR_FRAME_DRAFT];
+    for (int i = 0; i < 100 && (r->n_frame[GR_FRAME_DRAFT] == n || (r->twin && r->n_twin_draft == n)); i++) {
+        (void)rig_job_once(r);
+    }
+    assert_int_equal(r->n_frame[GR_FRAME_DRAFT], n + 1);
+    if (r->twin) {
+        assert_int_equal(r->n_twin_draft, n + 1);
+        assert_int_equal(r->twin_tree.n, r->tree.n);
+        assert_memory_equal(r->twin_tree.token, r->tree.token, (size_t)r->tree.n * sizeof(r->tree.token[0]));
+        assert_memory_equal(r->twin_tree.parent, r->tree.parent, (size_t)r->tree.n * sizeof(r->tree.parent[0]));
+    }
+    assert_int_equal(r->draft_header.round, r->round);
+    assert_int_equal(r->draft_header.base_len, r->len);
+    assert_true(r->draft_header.prefix_hash == r->hash[r->len]);
+}
+
+/* ---- the target ---- */
+
+void rig_commit(struct rig *r, int32_t token)
+{
+    assert_true(r->len < RIG_N_CTX);
+    r->hash[r->len + 1] = gr_hash_extend(r->hash[r->len], token);
+    r->token[r->len++] = token;
+}
+
+int32_t rig_pick(const struct rig *r, const int32_t *token, int n)
+{
+    float l[RIG_N_VOCAB];
+    toy_lm_logits(&r->table, token, n, l);
+    const struct gr_sampling s = {.temperature = (float)r->attach.temperature, .top_p = 1.0f, .seed = r->attach.seed};
+    float scratch[RIG_N_VOCAB];
+    int32_t work[RIG_N_VOCAB];
+    return gr_sampler_pick(&s, l, RIG_N_VOCAB, (uint32_t)n, scratch, work);
+}
+
+void rig_deliver(struct rig *r, size_t n)
+{
+    struct rig_frame *f = &r->log[r->n_log];
+    f->len = n;
+    r->n_log = (r->n_log + 1) % RIG_N_LOG;
+    assert_int_equal(gr_drafter_on_frame(r->drafter, RIG_PEER, f->bytes, f->len, 0), GR_OK);
+    if (r->twin) {
+        struct rig_frame copy = *f;
+        copy.bytes[8] = 2; /* the session's lowest byte */
+        assert_int_equal(gr_drafter_on_frame(r->drafter, RIG_PEER, copy.bytes, copy.len, 0), GR_OK);
+    }
+    assert_true(gr_drafter_check(r->drafter));
+}
+
+void rig_send_verdict(struct rig *r, const struct gr_verdict *v, uint32_t base_len)
+{
+    const struct gr_frame_header h = {.session = 1, .epoch = RIG_EPOCH, .round = r->round, .base_len = base_len,
+                                      .prefix_hash = r->hash[r->len]};
+    r->round++;
+    rig_deliver(r, gr_wire_encode_verdict(&h, v, r->log[r->n_log].bytes, sizeof(r->log[0].bytes)));
+}
+
+/* Verifies a tree below `root` (-1: the tail it was drafted on); tells n_want. */
+int rig_verify(struct rig *r, const struct gr_token_tree *t, uint32_t draft_round, int root, int n_want)
+{
+    struct gr_verdict v = {.draft_round = draft_round, .keep_len = (uint32_t)r->len, .n_want = (uint8_t)n_want};
+    const uint32_t base_len = (uint32_t)r->len;
+    int node = root;
+    for (;;) {
+        const int32_t token = rig_pick(r, r->token, r->len);
+        const int child = gr_tree_child(t, node, token);
+        rig_commit(r, token);
+        if (child < 0) {
+            v.bonus = token;
+            break;
+        }
+        v.node[v.n_path++] = (uint8_t)child;
+        node = child;
+    }
+    v.final_len = (uint32_t)r->len;
+    rig_send_verdict(r, &v, base_len);
+    return v.n_path;
+}
+
+void rig_root_only(struct rig *r, int n_want)
+{
+    static const struct gr_token_tree none = {.n = 0};
+    (void)rig_verify(r, &none, GR_WIRE_ROOT_ONLY, -1, n_want);
+}
+
+void rig_send_delta(struct rig *r, int32_t common, uint16_t flags)
+{
+    const struct gr_frame_header h = {.session = 1, .epoch = RIG_EPOCH, .round = r->round, .base_len = (uint32_t)r->len,
+                                      .flags = flags, .prefix_hash = r->hash[r->len]};
+    rig_deliver(r, gr_wire_encode_delta(&h, (uint32_t)common, r->token + common, (uint32_t)(r->len - common),
+                                    r->log[r->n_log].bytes, sizeof(r->log[0].bytes)));
+}
+
+void rig_send_cost(struct rig *r, uint32_t overhead_us, uint32_t base_us, uint32_t row_us)
+{
+    const struct gr_cost c = {.overhead_ns = overhead_us * 1000, .n_point = 2, .n_row = {1, 64},
+                              .pass_ns = {(base_us + row_us) * 1000, (base_us + 64 * row_us) * 1000}};
+    const struct gr_frame_header h = {.session = 1, .epoch = RIG_EPOCH, .round = r->round};
+    rig_deliver(r, gr_wire_encode_cost(&h, &c, r->log[r->n_log].bytes, sizeof(r->log[0].bytes)));
+}
+
+void rig_start(struct rig *r, int n_prompt, int n_want)
+{
+    for (int i = 0; i < n_prompt; i++) {
+        rig_commit(r, (i * 7 + 3) % RIG_N_VOCAB);
+    }
+    rig_attach(r);
+    rig_send_delta(r, 0, n_want > 0 ? RIG_WANT(n_want) : GR_DELTA_LAST);
+    if (n_want > 0) {
+        rig_await_draft(r);
+    }
+}
+
+/* The tree that was sent last is what a drafter sends that never knew anything but this prefix. */
+void rig_assert_fresh(const struct rig *r, const struct rig_config *c, int n_want)
+{
+    struct rig_config plain = *c;
+    plain.ahead = plain.twin = false;
+    plain.flip_round = 0;
+    struct rig *f = rig_create(&plain);
+    memcpy(f->token, r->token, sizeof(f->token));
+    memcpy(f->hash, r->hash, sizeof(f->hash));
+    f->len = r->len;
+    rig_attach(f);
+    rig_send_delta(f, 0, RIG_WANT(n_want));
+    rig_await_draft(f);
+    assert_true(r->tree.n <= n_want);
+    assert_int_equal(r->tree.n, f->tree.n);
+    assert_memory_equal(r->tree.token, f->tree.token, (size_t)f->tree.n * sizeof(f->tree.token[0]));
+    assert_memory_equal(r->tree.parent, f->tree.parent, (size_t)f->tree.n * sizeof(f->tree.parent[0]));
+    rig_destroy(f);
+}
+
+uint64_t rig_draw(uint64_t *rng, uint64_t n)
+{
+    *rng = gr_mix64(*rng + GR_HASH_GOLDEN);
+    return *rng % n;
+}
