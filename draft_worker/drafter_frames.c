@@ -31,14 +31,14 @@ void drafter_send_resync(struct gr_drafter *d, struct follow *f)
     d->io.frame_end(d->io.ctx, f->peer, (uint32_t)n);
 }
 
-/* False: there is no credit. */
-static bool send_draft(struct gr_drafter *d, struct follow *f, const struct sent_tree *p)
+/* took_ns: since it was asked for; 0: not told. False: there is no credit. */
+static bool send_draft(struct gr_drafter *d, struct follow *f, const struct sent_tree *p, uint64_t took_ns)
 {
     const struct gr_token_tree *t = &p->drafted.tree;
-    const uint64_t took_us = (now_ns - GR_MIN(f->due_ns, now_ns)) / 1000;
+    const uint64_t took_us = took_ns > 0 ? GR_MAX(took_ns / 1000, 1ull) : 0;
     const struct gr_frame_header h = {.session = f->id, .epoch = f->epoch, .round = p->round, .base_len = p->base_len,
                                       .prefix_hash = p->hash,
-                                      .flags = (uint16_t)GR_MAX(GR_MIN(took_us, UINT16_MAX), (uint64_t)1)};
+                                      .flags = (uint16_t)GR_MIN(took_us, (uint64_t)UINT16_MAX)};
     const uint32_t bytes = GR_WIRE_HEADER_BYTES + GR_WIRE_DRAFT_BYTES(t->n);
     uint8_t *out = d->io.frame_begin(d->io.ctx, f->peer, GR_FRAME_SMALL, bytes);
     if (out == NULL) {
@@ -60,7 +60,7 @@ static bool send_draft(struct gr_drafter *d, struct follow *f, const struct sent
 
 void drafter_send_tree(struct gr_drafter *d, struct follow *f, uint64_t now_ns)
 {
-    if (!send_draft(d, f, &f->pending)) {
+    if (!send_draft(d, f, &f->pending, now_ns - GR_MIN(f->due_ns, now_ns))) {
         return;
     }
     f->ready = false;
@@ -77,7 +77,7 @@ void drafter_send_late(struct gr_drafter *d, struct follow *f, const struct gr_d
     f->pending.base_len = (uint32_t)f->job_len;
     f->pending.hash = f->hash[f->job_len];
     f->pending.drafted = *drafted;
-    d->counters.n_late_draft += send_draft(d, f, &f->pending);
+    d->counters.n_late_draft += send_draft(d, f, &f->pending, 0);
 }
 
 void drafter_answer_empty(struct gr_drafter *d, struct follow *f, uint32_t round, uint32_t base_len, uint64_t hash,
