@@ -217,7 +217,10 @@ enum gr_status gr_orch_append(struct gr_orch *o, uint64_t session, const struct 
     q->want_trace = turn->want_trace;
     q->user = turn->user;
     begin_turn(e, keep_len);
-    if (e->target >= 0 && !e->open_after_close) {
+    const bool is_held = e->target >= 0 && !e->open_after_close;
+    if (is_held && orch_lacks_draft(o, e)) {
+        orch_open_over(o, e);
+    } else if (is_held) {
         orch_append_turn(o, e);
     } else {
         orch_reopen(o, e);
@@ -370,8 +373,9 @@ static void on_target_error(struct gr_orch *o, struct entry *e, const struct gr_
     if (e->state == GR_SESSION_CLOSING || e->state == GR_SESSION_IDLE || e->open_after_close) {
         return; /* CLOSED follows; or the next APPEND will show what the target still holds */
     }
-    if (e->state == GR_SESSION_OPENING && e->append_sent) {
-        log_info("session %" PRIu64 ": the target does not take APPEND (%s); opening it again", e->id, m->text);
+    if (e->state == GR_SESSION_OPENING && (e->append_sent || e->opened_over)) {
+        e->opened_over = false;
+        log_info("session %" PRIu64 ": the target does not go on with it (%s); opening it again", e->id, m->text);
         orch_reopen(o, e);
     } else {
         e->target = -1; /* it holds nothing of this session any more */

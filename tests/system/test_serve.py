@@ -460,6 +460,24 @@ def idle_session_survives_its_target():
 
 
 @case
+def drafter_comes_between_turns():
+    with Serve(spawn=False) as s, worker("graft-target", s.folder, s.address):
+        s.wait()
+        first = s.turn(A_IDS, "--max-tokens", "10", "--keep", *FIXED)
+        assert first["metrics"]["num_drafts"] == 0
+        with worker("graft-draft", s.folder, s.address, model=DRAFT):
+            s.wait("--draft", DRAFT)
+            second = s.turn(B_IDS, "--max-tokens", "10", "--session", str(first["session"]))
+            assert second["metrics"]["num_drafts"] > 0
+        third = s.turn(A_IDS, "--max-tokens", "10", "--session", str(first["session"]))  # it is gone again
+        ids = A_IDS + first["token_ids"] + B_IDS
+        want = s.turn(ids, "--max-tokens", "10")
+        assert second["token_ids"] == want["token_ids"]
+        want = s.turn(ids + second["token_ids"] + A_IDS, "--max-tokens", "10")
+        assert third["token_ids"] == want["token_ids"]
+
+
+@case
 def wait_and_ping():
     with Serve(spawn=False) as s:
         one_line(s.graft("wait", "--timeout", "0", status=1), "no target worker")
