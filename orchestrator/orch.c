@@ -228,12 +228,9 @@ enum gr_status gr_orch_append(struct gr_orch *o, uint64_t session, const struct 
     return GR_OK;
 }
 
-void gr_orch_stop(struct gr_orch *o, uint64_t session, uint32_t n_keep, enum gr_finish finish)
+/* Ends the turn here and, where the session stays, at its target. n_keep: generated tokens that stay. */
+static void cut_turn(struct gr_orch *o, struct entry *e, uint32_t n_keep, enum gr_finish finish, const char *text)
 {
-    struct entry *e = orch_find(o, session);
-    if (e == NULL || !e->in_turn || e->state == GR_SESSION_CLOSING) {
-        return;
-    }
     const uint32_t n_generated = e->transcript.len - e->turn_len;
     const uint32_t n_cut = n_generated - GR_MIN(n_generated, n_keep);
     e->metrics.completion_tokens -= n_cut;
@@ -243,7 +240,15 @@ void gr_orch_stop(struct gr_orch *o, uint64_t session, uint32_t n_keep, enum gr_
                                  .keep_len = e->transcript.len};
         o->io.send(o->io.ctx, (uint32_t)e->target, &m);
     }
-    orch_end_turn(o, e, finish, "stopped by the client");
+    orch_end_turn(o, e, finish, text);
+}
+
+void gr_orch_stop(struct gr_orch *o, uint64_t session, uint32_t n_keep, enum gr_finish finish)
+{
+    struct entry *e = orch_find(o, session);
+    if (e != NULL && e->in_turn && e->state != GR_SESSION_CLOSING) {
+        cut_turn(o, e, n_keep, finish, "stopped by the client");
+    }
 }
 
 enum gr_status gr_orch_close(struct gr_orch *o, uint64_t session)
@@ -301,8 +306,9 @@ static void on_commit(struct gr_orch *o, struct entry *e, const struct gr_msg *m
         orch_close(o, e, GR_FINISH_ERROR, "the target's tokens do not extend the transcript");
         return;
     }
-    if (gr_transcript_add(&e->transcript, GR_SEGMENT_GENERATED, m->ids.p, m->ids.n) != GR_OK) {
-        orch_end_turn(o, e, GR_FINISH_LENGTH, ""); /* longer than any session could be re-opened */
+    const enum gr_status st = gr_transcript_add(&e->transcript, GR_SEGMENT_GENERATED, m->ids.p, m->ids.n);
+    if (st != GR_OK) { /* GR_ELIMIT: longer than what could be opened again */
+        cut_turn(o, e, UINT32_MAX, st == GR_ELIMIT ? GR_FINISH_LENGTH : GR_FINISH_ERROR, "out of memory");
         return;
     }
     gr_metrics_take(&e->metrics, m, now_ns);
