@@ -5,6 +5,7 @@
 #include "bench/table.h"
 
 int gr_bench_e2e(int argc, char **argv);
+int gr_bench_sweep(int argc, char **argv);
 int gr_bench_stages(int argc, char **argv);
 int gr_bench_kernels(int argc, char **argv);
 

@@ -6,29 +6,18 @@
  *   host:   sampling, walk and commit on the target,
  *   wire:   what is left of the wait from VERDICT to DRAFT: frames both ways, wake-ups, both I/O loops. */
 #include "bench/bench.h"
+#include "bench/graft_run.h"
 #include "common/log.h"
 #include "common/parse.h"
 #include "common/program.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define N_MODE 3
-#define N_PROMPT_MAX 64
 #define N_REP_MAX 50
-
-static const char *const default_prompts[] = {
-    "def fibonacci(n):\n",
-    "import os\nimport sys\n\n\ndef main(argv):\n    \"\"\"Entry point of the tool.\"\"\"\n",
-    "class Stack:\n    \"\"\"A last-in, first-out container.\"\"\"\n\n    def __init__(self):\n",
-    "def read_config(path):\n    with open(path) as f:\n        for line in f:\n",
-};
 
 struct options {
     const char *model, *draft, *max_tokens, *reps, *nodes, *shape, *temperature, *transport, *prompts;
@@ -38,44 +27,6 @@ struct totals {
     double tokens, seconds, accepted, drafts, rounds;
     double draft_ms, verify_ms, wait_ms, host_ms;
 };
-
-static double get(const json_t *o, const char *key)
-{
-    return json_number_value(json_object_get(o, key));
-}
-
-/* Runs graft and reads its JSON. NULL: it failed (its error is on standard error). */
-static json_t *run_graft(char **argv)
-{
-    int fds[2];
-    if (pipe2(fds, O_CLOEXEC) != 0) {
-        log_error("pipe: %s", strerror(errno));
-        return NULL;
-    }
-    const pid_t pid = fork();
-    if (pid == 0) {
-        dup2(fds[1], STDOUT_FILENO);
-        execv(argv[0], argv);
-        log_error("cannot start %s: %s", argv[0], strerror(errno));
-        _exit(127);
-    }
-    close(fds[1]);
-    FILE *f = fdopen(fds[0], "r");
-    json_error_t error;
-    json_t *root = pid > 0 && f != NULL ? json_loadf(f, JSON_DISABLE_EOF_CHECK, &error) : NULL;
-    int status = 1;
-    if (f != NULL) {
-        fclose(f);
-    }
-    if (pid > 0) {
-        waitpid(pid, &status, 0);
-    }
-    if (status != 0) {
-        json_decref(root);
-        return NULL;
-    }
-    return root;
-}
 
 static bool measure(const struct options *o, int mode, const char *prompt, struct totals *t)
 {
@@ -98,22 +49,22 @@ static bool measure(const struct options *o, int mode, const char *prompt, struc
         argv[n++] = transport;
     }
     argv[n] = NULL;
-    json_t *root = run_graft((char **)(uintptr_t)argv);
+    json_t *root = gr_bench_run_graft((char **)(uintptr_t)argv);
     if (root == NULL) {
         return false;
     }
     const json_t *m = json_object_get(root, "metrics");
-    const double generated = get(m, "completion_tokens") - 1;
-    const double rounds = get(m, "rounds");
+    const double generated = gr_bench_metric(m, "completion_tokens") - 1;
+    const double rounds = gr_bench_metric(m, "rounds");
     t->tokens += generated;
-    t->seconds += generated / get(m, "decode_tokens_per_second");
-    t->accepted += get(m, "num_accepted_tokens");
-    t->drafts += get(m, "num_drafts");
+    t->seconds += generated / gr_bench_metric(m, "decode_tokens_per_second");
+    t->accepted += gr_bench_metric(m, "num_accepted_tokens");
+    t->drafts += gr_bench_metric(m, "num_drafts");
     t->rounds += rounds;
-    t->draft_ms += get(m, "draft_ms_per_round") * rounds;
-    t->verify_ms += get(m, "verify_ms_per_round") * rounds;
-    t->wait_ms += get(m, "wait_ms_per_round") * rounds;
-    t->host_ms += get(m, "host_ms_per_round") * rounds;
+    t->draft_ms += gr_bench_metric(m, "draft_ms_per_round") * rounds;
+    t->verify_ms += gr_bench_metric(m, "verify_ms_per_round") * rounds;
+    t->wait_ms += gr_bench_metric(m, "wait_ms_per_round") * rounds;
+    t->host_ms += gr_bench_metric(m, "host_ms_per_round") * rounds;
     json_decref(root);
     return true;
 }
@@ -129,30 +80,6 @@ static void add_totals(struct totals *sum, const struct totals *t)
     sum->verify_ms += t->verify_ms;
     sum->wait_ms += t->wait_ms;
     sum->host_ms += t->host_ms;
-}
-
-static int load_prompts(const char *path, const char **prompt)
-{
-    if (path == NULL) {
-        memcpy(prompt, default_prompts, sizeof(default_prompts));
-        return (int)GR_ARRAY_LEN(default_prompts);
-    }
-    json_error_t error;
-    json_t *root = json_load_file(path, 0, &error);
-    int n = 0;
-    size_t i;
-    json_t *e;
-    json_array_foreach(root, i, e)
-    {
-        if (json_is_string(e) && n < N_PROMPT_MAX) {
-            prompt[n++] = json_string_value(e); /* root lives until the process ends */
-        }
-    }
-    if (n == 0) {
-        log_error("%s: a JSON array of prompt texts is wanted%s%s", path, root == NULL ? ": " : "",
-                  root == NULL ? error.text : "");
-    }
-    return n;
 }
 
 static void print_rows(struct gr_table *t, const struct options *o, double speed[N_MODE][N_REP_MAX], int n_rep,
@@ -203,8 +130,8 @@ int gr_bench_e2e(int argc, char **argv)
         log_error("--reps: `%s' is not a whole number from 1 to %d", o.reps, N_REP_MAX);
         return 2;
     }
-    const char *prompt[N_PROMPT_MAX];
-    const int n_prompt = load_prompts(o.prompts, prompt);
+    const char *prompt[GR_BENCH_PROMPT_MAX];
+    const int n_prompt = gr_bench_load_prompts(o.prompts, prompt);
     static double speed[N_MODE][N_REP_MAX];
     struct totals sum[N_MODE] = {{0}};
     for (int rep = -1; rep < (int)n_rep && n_prompt > 0; rep++) {

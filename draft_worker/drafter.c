@@ -15,7 +15,8 @@ static enum gr_status init_follow(struct follow *f, const struct gr_drafter_conf
 {
     f->token = calloc((size_t)c->n_ctx_max, sizeof(*f->token));
     f->hash = calloc((size_t)c->n_ctx_max + 1, sizeof(*f->hash));
-    if (f->token == NULL || f->hash == NULL) {
+    f->builder = calloc(1, sizeof(*f->builder));
+    if (f->token == NULL || f->hash == NULL || f->builder == NULL) {
         log_error("out of memory for %d sessions of %d tokens", c->n_session_max, c->n_ctx_max);
         return GR_ENOMEM;
     }
@@ -67,6 +68,7 @@ void gr_drafter_destroy(struct gr_drafter *d)
     for (int i = 0; d->follow != NULL && i < d->config.n_session_max; i++) {
         free(d->follow[i].token);
         free(d->follow[i].hash);
+        free(d->follow[i].builder);
         gr_kv_table_finish(&d->follow[i].table);
     }
     gr_kv_pool_finish(&d->pool);
@@ -88,45 +90,59 @@ struct follow *drafter_find(struct gr_drafter *d, uint64_t id)
     return NULL;
 }
 
-static void free_follow(struct gr_drafter *d, struct follow *f)
+void drafter_free(struct gr_drafter *d, struct follow *f)
 {
     if (f->in_job) {
         f->closing = true;
         return;
     }
     gr_kv_table_release(&d->pool, &f->table);
-    const struct follow empty = {.token = f->token, .hash = f->hash, .table = f->table};
+    const struct follow empty = {.token = f->token, .hash = f->hash, .builder = f->builder, .table = f->table};
     *f = empty;
 }
 
-void drafter_truncate(struct gr_drafter *d, struct follow *f, int32_t len)
+/* Tokens from len on are no longer what they were. */
+static void forget_from(struct gr_drafter *d, struct follow *f, int32_t len)
 {
     f->job_stale = f->job_stale || (f->in_job && len < f->job_len);
-    f->len = len;
-    f->n_copy = 0;
-    f->sent.valid = false;
-    f->ready = false;
-    f->due = false;
-    if (f->kv_len > len) {
-        f->kv_len = len;
+    f->root_valid = f->root_valid && f->root_len <= len;
+    for (int i = 0; i < N_SENT; i++) {
+        f->sent[i].valid = f->sent[i].valid && f->sent[i].base_len <= (uint32_t)len;
     }
+    f->kv_len = GR_MIN(f->kv_len, len);
+    f->prefill_len = GR_MIN(f->prefill_len, len);
     if (!f->in_job) {
         gr_kv_table_truncate(&d->pool, &f->table, f->kv_len);
     }
 }
 
-bool drafter_append(struct gr_drafter *d, struct follow *f, int32_t token)
+void drafter_truncate(struct gr_drafter *d, struct follow *f, int32_t len)
 {
-    if (f->len >= d->config.n_ctx_max) {
-        return false;
-    }
+    f->len = len;
+    f->ready = f->due = false;
+    forget_from(d, f, len);
+}
+
+void drafter_append(struct gr_drafter *d, struct follow *f, int32_t token)
+{
+    GR_ASSERT(f->len < d->config.n_ctx_max);
     f->token[f->len] = token;
     f->hash[f->len + 1] = gr_hash_extend(f->hash[f->len], token);
     f->len++;
-    return true;
 }
 
-static void send_error(struct gr_drafter *d, uint64_t session, enum gr_status code, const char *text)
+void drafter_test_flip(struct gr_drafter *d, struct follow *f)
+{
+    const int32_t pos = f->len / 2;
+    f->flipped = true;
+    f->token[pos] = (f->token[pos] + 1) % d->config.n_vocab;
+    for (int32_t i = pos; i < f->len; i++) {
+        f->hash[i + 1] = gr_hash_extend(f->hash[i], f->token[i]);
+    }
+    forget_from(d, f, pos);
+}
+
+void drafter_send_error(struct gr_drafter *d, uint64_t session, enum gr_status code, const char *text)
 {
     struct gr_msg m = {.type = GR_MSG_ERROR, .session = session, .code = (uint32_t)-code};
     snprintf(m.text, sizeof(m.text), "%s", text);
@@ -146,24 +162,44 @@ static struct gr_tree_config tree_config_of(const struct gr_msg *m)
     return c;
 }
 
-static void attach(struct gr_drafter *d, const struct gr_msg *m)
+/* An ATTACH for a session that is followed already: its tokens and KV stay, so that the RESYNC finds what still stands;
+ * everything else begins anew. */
+static void begin_anew(struct follow *f)
 {
-    struct follow *f = drafter_find(d, m->session);
+    const struct follow kept = {.token = f->token, .hash = f->hash, .builder = f->builder, .table = f->table, .len = f->len,
+                                .kv_len = f->kv_len, .in_job = f->in_job, .job_stale = f->in_job, .job_len = f->job_len,
+                                .job_task = f->job_task};
+    *f = kept;
+}
+
+static struct follow *find_slot(struct gr_drafter *d, uint64_t id)
+{
+    struct follow *f = drafter_find(d, id);
     if (f != NULL) {
-        free_follow(d, f); /* a new ATTACH replaces the old one */
-        f = f->state == DRAFT_FREE ? f : NULL;
+        begin_anew(f);
     }
     for (int i = 0; f == NULL && i < d->config.n_session_max; i++) {
         f = d->follow[i].state == DRAFT_FREE ? &d->follow[i] : NULL;
     }
-    if (f == NULL || m->draft_top_k * (uint32_t)d->config.n_session_max > (uint32_t)d->config.n_row_max) {
-        send_error(d, m->session, GR_ELIMIT, f == NULL ? "all session slots of the drafter are taken"
-                                                       : "draft_top_k is larger than this drafter's passes hold");
+    return f;
+}
+
+static void attach(struct gr_drafter *d, const struct gr_msg *m)
+{
+    uint32_t peer = 0;
+    struct follow *f = find_slot(d, m->session);
+    if (f == NULL) {
+        drafter_send_error(d, m->session, GR_ELIMIT, "all session slots of the drafter are taken");
         return;
     }
-    uint32_t peer = 0;
+    if (m->draft_top_k * (uint32_t)d->config.n_session_max > (uint32_t)d->config.n_row_max) {
+        drafter_send_error(d, m->session, GR_ELIMIT, "draft_top_k is larger than this drafter's passes hold");
+        drafter_free(d, f);
+        return;
+    }
     if (d->io.connect(d->io.ctx, m->address, m->transport, &peer) != GR_OK) {
-        send_error(d, m->session, GR_EIO, "the drafter cannot connect to the target; see the drafter's log");
+        drafter_send_error(d, m->session, GR_EIO, "the drafter cannot connect to the target; see the drafter's log");
+        drafter_free(d, f);
         return;
     }
     f->state = DRAFT_CONNECTING;
@@ -173,6 +209,8 @@ static void attach(struct gr_drafter *d, const struct gr_msg *m)
     f->sampling = (struct gr_sampling){.temperature = (float)m->temperature, .min_p = (float)m->min_p,
                                        .top_p = (float)m->top_p, .top_k = (int32_t)m->top_k, .seed = m->seed};
     f->tree_config = tree_config_of(m);
+    f->auto_tree = m->auto_tree != 0;
+    f->draft_ahead = m->draft_ahead != 0;
     f->hash[0] = 0;
 }
 
@@ -185,7 +223,9 @@ static void detach(struct gr_drafter *d, uint64_t id)
         m.draft_ns = f->draft_ns;
         m.host_ns = f->host_ns;
         m.n_desync = (uint32_t)f->n_desync;
-        free_follow(d, f);
+        m.n_ahead = f->n_ahead;
+        m.n_hit = f->n_hit;
+        drafter_free(d, f);
     }
     d->io.send_msg(d->io.ctx, &m);
 }
@@ -208,7 +248,7 @@ void gr_drafter_on_msg(struct gr_drafter *d, const struct gr_msg *m, uint64_t no
         return;
     default:
         log_error("draft: control message %s is not for a drafter", gr_msg_name(m->type));
-        send_error(d, m->session, GR_EPROTO, "this message is not for a drafter");
+        drafter_send_error(d, m->session, GR_EPROTO, "this message is not for a drafter");
         return;
     }
 }
@@ -233,132 +273,9 @@ void gr_drafter_on_peer_lost(struct gr_drafter *d, uint32_t peer)
     for (int i = 0; i < d->config.n_session_max; i++) {
         struct follow *f = &d->follow[i];
         if (f->state != DRAFT_FREE && f->peer == peer) {
-            send_error(d, f->id, GR_ECLOSED, "the drafter lost its connection to the target");
-            free_follow(d, f);
+            drafter_send_error(d, f->id, GR_ECLOSED, "the drafter lost its connection to the target");
+            drafter_free(d, f);
         }
-    }
-}
-
-/* ---- jobs ---- */
-
-/* What this session needs next: draft KV of committed tokens, and a tree when one is due. */
-static bool wants_job(const struct follow *f)
-{
-    if (f->state != DRAFT_FOLLOWING || f->in_job || f->closing) {
-        return false;
-    }
-    return f->due ? !f->ready : f->kv_len < f->len && !f->starved;
-}
-
-static bool add_seq(struct gr_drafter *d, struct follow *f, int n_row_left, uint64_t now_ns)
-{
-    const int slot = (int)(f - d->follow);
-    struct gr_draft_seq *q = &d->job.seq[d->job.n_seq];
-    q->n_copy = f->n_copy;
-    q->copy_pos0 = f->copy_pos0;
-    memcpy(q->copy_slot, f->copy_slot, (size_t)f->n_copy * sizeof(*q->copy_slot));
-    q->pos0 = f->kv_len + f->n_copy;
-    /* A tree starts below the tail, so its row runs again when its KV stands already (after a re-draft). */
-    if (f->due && q->pos0 >= f->len) {
-        q->pos0 = f->len - 1;
-        q->n_copy = GR_MIN(q->n_copy, q->pos0 - q->copy_pos0);
-    }
-    q->n_row = GR_MIN(f->len - q->pos0, GR_MIN(d->config.prefill_chunk, n_row_left));
-    if (q->n_row < 1) {
-        return false;
-    }
-    if (gr_kv_table_grow(&d->pool, &f->table, q->pos0 + q->n_row) != GR_OK) {
-        if (!f->starved) {
-            log_warn("[spec][fallback] session %" PRIu64 ": the drafter's KV pool is full; no tree for it", f->id);
-        }
-        f->starved = true; /* tried again when the next tree is due */
-        if (f->due) {
-            drafter_answer_empty(d, f, f->due_round, (uint32_t)f->len, f->hash[f->len], now_ns);
-        }
-        return false;
-    }
-    f->starved = false;
-    q->session = slot;
-    /* A copy: a DELTA may replace the session's tokens while the job runs. */
-    int32_t *token = d->job_token + (size_t)d->job.n_seq * (size_t)d->config.prefill_chunk;
-    memcpy(token, &f->token[q->pos0], (size_t)q->n_row * sizeof(*token));
-    q->token = token;
-    q->table = &f->table;
-    q->grow = f->due && q->pos0 + q->n_row == f->len;
-    q->tree_config = f->tree_config;
-    q->sampling = f->sampling;
-    for (int b = 0; b < GR_DRAFT_SCRATCH_BLOCKS; b++) {
-        q->scratch_block[b] = d->config.n_pool_block + slot * GR_DRAFT_SCRATCH_BLOCKS + b;
-    }
-    f->n_copy = 0;
-    f->in_job = true;
-    f->job_stale = false;
-    f->job_grow = q->grow;
-    f->job_len = q->pos0 + q->n_row;
-    f->sent.valid = f->sent.valid && !q->grow; /* its scratch is about to be overwritten */
-    d->job.n_seq++;
-    return true;
-}
-
-static void start_job(struct gr_drafter *d, uint64_t now_ns)
-{
-    d->job.n_seq = 0;
-    int n_row_left = d->config.n_row_max;
-    for (int i = 0; i < d->config.n_session_max; i++) {
-        if (wants_job(&d->follow[i]) && add_seq(d, &d->follow[i], n_row_left, now_ns)) {
-            n_row_left -= d->job.seq[d->job.n_seq - 1].n_row;
-        }
-    }
-    if (d->job.n_seq > 0) {
-        d->job_in_flight = true;
-        d->io.start_job(d->io.ctx, &d->job);
-    }
-}
-
-static void finish_seq(struct gr_drafter *d, const struct gr_draft_seq *q, uint64_t compute_ns, uint64_t now_ns)
-{
-    struct follow *f = &d->follow[q->session];
-    f->in_job = false;
-    if (f->closing) {
-        free_follow(d, f);
-        return;
-    }
-    if (f->job_stale) { /* the job worked on tokens that are gone: keep what still stands */
-        gr_kv_table_truncate(&d->pool, &f->table, f->kv_len);
-        return;
-    }
-    f->kv_len = f->job_len;
-    f->job_ns += compute_ns;
-    if (!f->job_grow) {
-        return;
-    }
-    if (f->job_len != f->len || !f->due) {
-        d->counters.n_stale_tree++; /* a root-only verdict overtook the tree */
-        return;
-    }
-    f->sent.round = f->due_round;
-    f->sent.base_len = (uint32_t)f->len;
-    f->sent.hash = f->hash[f->len];
-    f->sent.tree = q->tree;
-    memcpy(f->sent.slot, q->slot, sizeof(f->sent.slot));
-    f->ready = true;
-    drafter_send_tree(d, f, now_ns);
-}
-
-void gr_drafter_on_job_done(struct gr_drafter *d, struct gr_draft_job *job, uint64_t now_ns)
-{
-    GR_ASSERT(job == &d->job && d->job_in_flight);
-    d->job_in_flight = false;
-    d->counters.n_job++;
-    for (int i = 0; i < job->n_seq; i++) {
-        if (job->status != GR_OK) {
-            struct follow *f = &d->follow[job->seq[i].session];
-            send_error(d, f->id, job->status, "the draft pass failed; see the drafter's log");
-            f->in_job = false;
-            free_follow(d, f);
-            continue;
-        }
-        finish_seq(d, &job->seq[i], job->compute_ns, now_ns);
     }
 }
 
@@ -374,7 +291,7 @@ uint64_t gr_drafter_step(struct gr_drafter *d, uint64_t now_ns)
         }
     }
     if (!d->job_in_flight) {
-        start_job(d, now_ns);
+        drafter_start_job(d, now_ns);
     }
     return UINT64_MAX;
 }
@@ -382,6 +299,11 @@ uint64_t gr_drafter_step(struct gr_drafter *d, uint64_t now_ns)
 const struct gr_drafter_counters *gr_drafter_counters(const struct gr_drafter *d)
 {
     return &d->counters;
+}
+
+const struct gr_acceptance_counts *gr_drafter_acceptance(const struct gr_drafter *d)
+{
+    return &d->counts;
 }
 
 int gr_drafter_n_session(const struct gr_drafter *d)
@@ -398,7 +320,11 @@ bool gr_drafter_check(const struct gr_drafter *d)
     const struct gr_kv_table *tables[256];
     GR_ASSERT(d->config.n_session_max <= (int)GR_ARRAY_LEN(tables));
     for (int i = 0; i < d->config.n_session_max; i++) {
-        tables[i] = &d->follow[i].table;
+        const struct follow *f = &d->follow[i];
+        tables[i] = &f->table;
+        if (!f->in_job && f->root_valid && !(f->root_len <= f->kv_len && gr_tree_builder_check(f->builder))) {
+            return false;
+        }
     }
     return gr_kv_pool_check(&d->pool, tables, d->config.n_session_max);
 }

@@ -1,16 +1,22 @@
-/* The drafter's state machine: follows sessions of targets, drafts one tree for every VERDICT. Pure: messages,
+/* The drafter's state machine: follows sessions of targets, drafts one tree for every VERDICT that wants one. Pure: messages,
  * frames, finished jobs and time in; messages, frames and jobs out through gr_drafter_io. Runs on the worker's I/O
  * loop, and in the simulation on a virtual clock. All memory is taken by create.
  *
  * States of a session (one slot each):
  *   FREE -> CONNECTING (waits for the connection to its target) -> SYNCING (RESYNC sent, DELTAs to come)
  *        -> FOLLOWING -> SYNCING (after a desync) ... ; DETACH or a lost connection leads to FREE.
- *   FULL: the session is longer than this drafter's context; each VERDICT is answered with a tree without nodes. */
+ *   FULL: the session is longer than this drafter's context; each VERDICT is answered with a tree without nodes.
+ *
+ * Candidates outlive their round: a tree begins on what is known below the newest tokens (tree_builder.h), whatever brought
+ * them: an accepted path, a bonus token, a DELTA. With draft_ahead the drafter goes on while the target verifies, one level
+ * a job, so that a VERDICT waits for one level at most. A session that wants no tree costs nothing: its KV is brought up to
+ * date when one is wanted again. */
 #ifndef GR_DRAFT_WORKER_DRAFTER_H
 #define GR_DRAFT_WORKER_DRAFTER_H
 
 #include "common/msg.h"
 #include "common/wire.h"
+#include "draft_worker/acceptance.h"
 #include "draft_worker/job.h"
 #include "transport/transport.h"
 
@@ -21,6 +27,7 @@ struct gr_drafter_config {
     int32_t n_row_max;     /* rows of a pass of the draft model; at least n_session_max * draft_top_k */
     int32_t prefill_chunk; /* committed tokens of a session brought up to date in one job */
     int32_t n_pool_block;  /* KV blocks; scratch blocks follow: GR_DRAFT_SCRATCH_BLOCKS a slot */
+    uint32_t test_flip_round; /* for tests, 0: off: before this round's tree a session has one of its tokens replaced */
 };
 
 struct gr_drafter_io {
@@ -35,7 +42,12 @@ struct gr_drafter_io {
 };
 
 struct gr_drafter_counters {
-    uint64_t n_job, n_draft_frame, n_verdict, n_root_only_verdict, n_resync, n_desync, n_stale_tree, n_stale_frame, n_no_credit;
+    uint64_t n_job, n_level, n_row; /* jobs; passes of a level and committed rows run, each session's counted */
+    uint64_t n_ahead_level, n_ahead, n_hit; /* levels ahead of need; verdicts that met them; of them useful hits */
+    uint64_t n_reused;       /* trees that began on candidates of an older one */
+    uint64_t n_draft_frame, n_draft_node, n_empty_choice; /* the last: trees without nodes because none pays */
+    uint64_t n_verdict, n_root_only_verdict, n_late_verdict; /* the last: named nodes below a path in the tree */
+    uint64_t n_resync, n_desync, n_stale_tree, n_stale_frame, n_no_credit;
 };
 
 struct gr_drafter;
@@ -54,6 +66,8 @@ void gr_drafter_on_job_done(struct gr_drafter *d, struct gr_draft_job *job, uint
 uint64_t gr_drafter_step(struct gr_drafter *d, uint64_t now_ns);
 
 const struct gr_drafter_counters *gr_drafter_counters(const struct gr_drafter *d);
+/* Acceptance by depth and rank, all sessions. */
+const struct gr_acceptance_counts *gr_drafter_acceptance(const struct gr_drafter *d);
 int gr_drafter_n_session(const struct gr_drafter *d);
 bool gr_drafter_check(const struct gr_drafter *d);
 

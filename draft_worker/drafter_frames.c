@@ -1,4 +1,5 @@
 /* The drafter's side of the data path: VERDICT, DELTA and DESYNC in; DRAFT and RESYNC out. */
+#include "common/hash.h"
 #include "common/log.h"
 #include "draft_worker/drafter_internal.h"
 
@@ -18,7 +19,7 @@ void drafter_send_resync(struct gr_drafter *d, struct follow *f)
                                       .prefix_hash = f->hash[f->len]};
     const uint32_t bytes = GR_WIRE_HEADER_BYTES + 8 + 8 * r.n_hash;
     f->state = DRAFT_SYNCING;
-    f->due = f->ready = false;
+    f->due = f->ready = f->last.valid = false;
     uint8_t *out = d->io.frame_begin(d->io.ctx, f->peer, GR_FRAME_SMALL, bytes);
     f->resync_due = out == NULL; /* no credit: the step tries again */
     if (out == NULL) {
@@ -32,9 +33,12 @@ void drafter_send_resync(struct gr_drafter *d, struct follow *f)
 
 void drafter_send_tree(struct gr_drafter *d, struct follow *f, uint64_t now_ns)
 {
-    const struct gr_token_tree *t = &f->sent.tree;
-    const struct gr_frame_header h = {.session = f->id, .epoch = f->epoch, .round = f->sent.round,
-                                      .base_len = f->sent.base_len, .prefix_hash = f->sent.hash};
+    const struct sent_tree *p = &f->pending;
+    const struct gr_token_tree *t = &p->drafted.tree;
+    const uint64_t took_us = (now_ns - GR_MIN(f->due_ns, now_ns)) / 1000;
+    const struct gr_frame_header h = {.session = f->id, .epoch = f->epoch, .round = p->round, .base_len = p->base_len,
+                                      .prefix_hash = p->hash,
+                                      .flags = (uint16_t)GR_MAX(GR_MIN(took_us, UINT16_MAX), (uint64_t)1)};
     const uint32_t bytes = GR_WIRE_HEADER_BYTES + GR_WIRE_DRAFT_BYTES(t->n);
     uint8_t *out = d->io.frame_begin(d->io.ctx, f->peer, GR_FRAME_SMALL, bytes);
     if (out == NULL) {
@@ -44,9 +48,15 @@ void drafter_send_tree(struct gr_drafter *d, struct follow *f, uint64_t now_ns)
     size_t n = gr_wire_encode_draft(&h, t, out, bytes);
     d->io.frame_end(d->io.ctx, f->peer, (uint32_t)n);
     d->counters.n_draft_frame++;
+    d->counters.n_draft_node += (uint64_t)t->n;
     f->ready = false;
     f->due = false;
-    f->sent.valid = true;
+    f->last = (struct sent_id){true, p->round, p->base_len, p->hash};
+    if (t->n > 0) { /* no verdict names a node of an empty one */
+        f->sent[1] = f->sent[0];
+        f->sent[0] = *p;
+        f->sent[0].valid = true;
+    }
     f->n_round++;
     f->draft_ns += f->job_ns;
     f->host_ns += now_ns - f->due_ns - GR_MIN(f->job_ns, now_ns - f->due_ns);
@@ -56,10 +66,10 @@ void drafter_send_tree(struct gr_drafter *d, struct follow *f, uint64_t now_ns)
 void drafter_answer_empty(struct gr_drafter *d, struct follow *f, uint32_t round, uint32_t base_len, uint64_t hash,
                           uint64_t now_ns)
 {
-    f->sent.tree.n = 0;
-    f->sent.round = round;
-    f->sent.base_len = base_len;
-    f->sent.hash = hash;
+    f->pending.drafted.tree.n = 0;
+    f->pending.round = round;
+    f->pending.base_len = base_len;
+    f->pending.hash = hash;
     f->ready = true;
     drafter_send_tree(d, f, now_ns);
 }
@@ -73,13 +83,17 @@ static void outgrown(struct gr_drafter *d, struct follow *f)
     f->state = DRAFT_FULL;
 }
 
-static void ask_for_tree(struct follow *f, uint32_t round, uint64_t now_ns)
+static void ask_for_tree(struct gr_drafter *d, struct follow *f, uint32_t round, int32_t n_want, uint64_t now_ns)
 {
     f->due = true;
     f->ready = false;
     f->due_round = round;
+    f->due_node = n_want;
     f->due_ns = now_ns;
     f->job_ns = 0;
+    if (f->tree_config.n_node == 0 || f->len == 0) { /* no node is allowed, or there is no tail to draft from */
+        drafter_answer_empty(d, f, round, (uint32_t)f->len, f->hash[f->len], now_ns);
+    }
 }
 
 static void desync(struct gr_drafter *d, struct follow *f, const char *what)
@@ -92,31 +106,112 @@ static void desync(struct gr_drafter *d, struct follow *f, const char *what)
 
 /* ---- in ---- */
 
-/* Accepted nodes: their tokens are committed, and the KV of the expanded ones (a prefix of the path) is moved by the
- * next job. False: the path is none of the tree that was sent. */
-static bool follow_path(struct gr_drafter *d, struct follow *f, const struct gr_verdict *v)
+#define NODE_NONE (-2)
+
+/* The node of a sent tree that the committed tokens [base_len, len) lead to, -1: the tail it was drafted on. */
+static int walk_sent(const struct follow *f, const struct sent_tree *t, int32_t len)
 {
-    int parent = -1;
-    const int32_t base_len = f->len;
-    int32_t n_copy = 0;
-    if (v->n_path > 0 && !(f->sent.valid && f->sent.round == v->draft_round &&
-                           f->sent.base_len == (uint32_t)base_len)) {
-        return false;
+    int node = -1;
+    if (!t->valid || t->base_len > (uint32_t)len) {
+        return NODE_NONE;
     }
+    for (int32_t p = (int32_t)t->base_len; p < len; p++) {
+        node = gr_tree_child(&t->drafted.tree, node, f->token[p]);
+        if (node < 0) {
+            return NODE_NONE;
+        }
+    }
+    return node;
+}
+
+/* Whether the verdict's nodes are a path below `root`. */
+static bool is_path(const struct gr_token_tree *t, int root, const struct gr_verdict *v)
+{
+    int parent = root;
     for (int i = 0; i < v->n_path; i++) {
-        const int node = v->node[i];
-        if (node >= f->sent.tree.n || f->sent.tree.parent[node] != parent ||
-            !drafter_append(d, f, f->sent.tree.token[node])) {
+        if (v->node[i] >= t->n || t->parent[v->node[i]] != parent) {
             return false;
         }
-        if (f->sent.slot[node] >= 0 && n_copy == i && f->kv_len == base_len) {
-            f->copy_slot[n_copy++] = f->sent.slot[node];
-        }
-        parent = node;
+        parent = v->node[i];
     }
-    f->copy_pos0 = base_len;
-    f->n_copy = n_copy;
-    return drafter_append(d, f, v->bonus);
+    return true;
+}
+
+static uint64_t hash_after(const struct follow *f, const struct gr_token_tree *t, const struct gr_verdict *v)
+{
+    uint64_t hash = f->hash[v->keep_len];
+    for (int i = 0; i < v->n_path; i++) {
+        hash = gr_hash_extend(hash, t->token[v->node[i]]);
+    }
+    return gr_hash_extend(hash, v->bonus);
+}
+
+/* The sent tree the verdict is about. NULL: none that gives its hash. */
+static const struct sent_tree *find_sent(const struct follow *f, const struct gr_verdict *v, uint64_t hash, int *root_out)
+{
+    for (int i = 0; i < N_SENT; i++) {
+        const struct sent_tree *t = &f->sent[i];
+        const int root = walk_sent(f, t, (int32_t)v->keep_len);
+        if (root != NODE_NONE && t->round == v->draft_round && is_path(&t->drafted.tree, root, v) &&
+            hash_after(f, &t->drafted.tree, v) == hash) {
+            *root_out = root;
+            return t;
+        }
+    }
+    return NULL;
+}
+
+#define ACCEPTANCE_SESSION_MAX 128.0f /* observations of a cell; older ones fade */
+#define ACCEPTANCE_DRAFTER_MAX 2048.0f
+
+/* Every child of an accepted node was tried. */
+static void learn(struct gr_drafter *d, struct follow *f, const struct sent_tree *t, int root, const struct gr_verdict *v)
+{
+    const struct gr_drafted *g = &t->drafted;
+    int parent = root;
+    for (int depth = 1; depth <= v->n_path + 1; depth++) {
+        const int next = depth <= v->n_path ? v->node[depth - 1] : NODE_NONE;
+        for (int i = parent + 1; i < g->tree.n; i++) {
+            if (g->tree.parent[i] != parent) {
+                continue;
+            }
+            /* After a cut the last accepted node stands as the bonus. */
+            const bool accepted = i == next || (next == NODE_NONE && g->tree.token[i] == v->bonus);
+            const float prob = gr_expf(g->edge[i]);
+            gr_acceptance_observe(&f->acceptance, g->rank[i], prob, accepted, ACCEPTANCE_SESSION_MAX);
+            gr_acceptance_observe(&d->acceptance, g->rank[i], prob, accepted, ACCEPTANCE_DRAFTER_MAX);
+            d->counts.n_tried[depth][gr_rank_class(g->rank[i])]++;
+            d->counts.n_accepted[depth][gr_rank_class(g->rank[i])] += accepted;
+        }
+        parent = next;
+    }
+}
+
+/* Appends the accepted tokens and the bonus. False: the verdict does not fit what is known; nothing has changed then. */
+static bool follow_path(struct gr_drafter *d, struct follow *f, const struct gr_frame_header *h,
+                        const struct gr_verdict *v)
+{
+    static const struct gr_token_tree none = {.n = 0};
+    int root = -1;
+    const struct sent_tree *t = NULL;
+    if (v->draft_round != GR_WIRE_ROOT_ONLY) {
+        t = find_sent(f, v, h->prefix_hash, &root);
+    }
+    if (t == NULL && (v->n_path > 0 || hash_after(f, &none, v) != h->prefix_hash)) {
+        return false;
+    }
+    if (v->keep_len < h->base_len) { /* the target took tokens back */
+        drafter_truncate(d, f, (int32_t)v->keep_len);
+    }
+    for (int i = 0; i < v->n_path; i++) {
+        drafter_append(d, f, t->drafted.tree.token[v->node[i]]);
+    }
+    drafter_append(d, f, v->bonus);
+    if (t != NULL) {
+        learn(d, f, t, root, v);
+        d->counters.n_late_verdict += root >= 0;
+    }
+    return true;
 }
 
 /* A full drafter still answers, so that the target need not wait for the deadline in every round. */
@@ -152,26 +247,80 @@ static enum gr_status on_verdict(struct gr_drafter *d, struct follow *f, const s
         desync(d, f, "a VERDICT on another length");
         return GR_OK;
     }
-    if (v.keep_len < h->base_len) { /* the target took tokens back */
-        drafter_truncate(d, f, (int32_t)v.keep_len);
-    }
-    if ((uint64_t)f->len + v.n_path + 1 > (uint64_t)d->config.n_ctx_max) {
+    if ((uint64_t)v.keep_len + v.n_path + 1 > (uint64_t)d->config.n_ctx_max) {
         outgrown(d, f);
         answer_when_full(d, f, h, &v, now_ns);
         return GR_OK;
     }
-    const bool fits = follow_path(d, f, &v);
-    f->sent.valid = false;
-    if (!fits || f->hash[f->len] != h->prefix_hash) {
+    if (!follow_path(d, f, h, &v)) {
         desync(d, f, "the VERDICT's tokens do not give its hash");
         return GR_OK;
     }
     f->round_next = h->round + 1;
     f->due = f->ready = false;
     if (v.n_want > 0) {
-        ask_for_tree(f, h->round + 1, now_ns);
+        ask_for_tree(d, f, h->round + 1, v.n_want, now_ns);
     }
     return GR_OK;
+}
+
+/* A DELTA that is longer than this drafter's context, or comes when that has happened already. */
+static void on_delta_when_full(struct gr_drafter *d, struct follow *f, const struct gr_frame_header *h, uint64_t now_ns)
+{
+    if (f->state != DRAFT_FULL) {
+        outgrown(d, f);
+    }
+    f->due_ns = now_ns;
+    if ((h->flags & GR_DELTA_DRAFT) != 0) {
+        drafter_answer_empty(d, f, h->round, h->base_len, h->prefix_hash, now_ns);
+    }
+}
+
+/* GR_EFORMAT: an id outside the vocabulary. fits_out: common_len + the ids have the frame's length and hash. same_out:
+ * tokens of the result that are known already. */
+static enum gr_status compare_delta(const struct gr_drafter *d, const struct follow *f, const struct gr_frame_header *h,
+                                    const struct gr_delta *delta, bool *fits_out, int32_t *same_out)
+{
+    uint64_t hash = f->hash[delta->common_len];
+    int32_t same = (int32_t)delta->common_len;
+    for (uint32_t i = 0; i < delta->n_id; i++) {
+        const int32_t id = gr_delta_id(delta, i);
+        if (id < 0 || id >= d->config.n_vocab) {
+            log_error("peer sent a malformed DELTA: id %d outside the vocabulary", id);
+            return GR_EFORMAT;
+        }
+        hash = gr_hash_extend(hash, id);
+        same += same == (int32_t)(delta->common_len + i) && same < f->len && f->token[same] == id;
+    }
+    *fits_out = hash == h->prefix_hash && h->base_len == delta->common_len + delta->n_id;
+    *same_out = same;
+    return GR_OK;
+}
+
+static bool is_last(const struct follow *f, uint32_t round, uint32_t base_len, uint64_t hash)
+{
+    return f->last.valid && f->last.round == round && f->last.base_len == base_len && f->last.hash == hash;
+}
+
+/* A tree of this round on this very prefix has been sent, or is being grown. */
+static bool is_answered(const struct follow *f, uint32_t round)
+{
+    return f->due ? f->due_round == round : is_last(f, round, (uint32_t)f->len, f->hash[f->len]);
+}
+
+/* Makes the tokens what the DELTA says; `same` of them are already. */
+static void apply_delta(struct gr_drafter *d, struct follow *f, const struct gr_delta *delta, int32_t same)
+{
+    const int32_t len = (int32_t)(delta->common_len + delta->n_id);
+    if (same < f->len) {
+        drafter_truncate(d, f, same);
+    }
+    if (f->len < len) {
+        f->due = f->ready = false;
+    }
+    while (f->len < len) {
+        drafter_append(d, f, gr_delta_id(delta, (uint32_t)f->len - delta->common_len));
+    }
 }
 
 static enum gr_status on_delta(struct gr_drafter *d, struct follow *f, const struct gr_frame_header *h,
@@ -188,41 +337,51 @@ static enum gr_status on_delta(struct gr_drafter *d, struct follow *f, const str
         return GR_OK;
     }
     if ((uint64_t)delta.common_len + delta.n_id > (uint64_t)d->config.n_ctx_max || f->state == DRAFT_FULL) {
-        if (f->state != DRAFT_FULL) {
-            outgrown(d, f);
-        }
-        f->due_ns = now_ns;
-        if ((h->flags & GR_DELTA_DRAFT) != 0) {
-            drafter_answer_empty(d, f, h->round, h->base_len, h->prefix_hash, now_ns);
-        }
+        on_delta_when_full(d, f, h, now_ns);
         return GR_OK;
     }
-    drafter_truncate(d, f, (int32_t)delta.common_len);
-    for (uint32_t i = 0; i < delta.n_id; i++) {
-        const int32_t id = gr_delta_id(&delta, i);
-        if (id < 0 || id >= d->config.n_vocab || !drafter_append(d, f, id)) {
-            log_error("peer sent a malformed DELTA: id %d outside the vocabulary", id);
-            return GR_EFORMAT;
-        }
-    }
-    if (f->hash[f->len] != h->prefix_hash || h->base_len != (uint32_t)f->len) {
+    bool fits = false;
+    int32_t same = 0;
+    GR_TRY(compare_delta(d, f, h, &delta, &fits, &same));
+    if (!fits) {
         drafter_truncate(d, f, 0);
         desync(d, f, "the DELTA's tokens do not give its hash");
         return GR_OK;
     }
-    f->state = (h->flags & GR_DELTA_LAST) != 0 ? DRAFT_FOLLOWING : DRAFT_SYNCING;
+    const bool last = (h->flags & GR_DELTA_LAST) != 0;
+    const bool wanted = last && (h->flags & GR_DELTA_DRAFT) != 0;
+    if (f->state == DRAFT_FOLLOWING && same == (int32_t)h->base_len &&
+        (!last || (same == f->len && wanted && is_answered(f, h->round)))) {
+        d->counters.n_stale_frame++; /* come twice: all that it says is known */
+        return GR_OK;
+    }
+    apply_delta(d, f, &delta, same);
+    if (f->due && h->round > f->due_round) { /* its round is over */
+        f->due = f->ready = false;
+    }
+    if (last && !wanted && f->state == DRAFT_SYNCING) {
+        f->prefill_len = f->len;
+    }
+    f->state = last ? DRAFT_FOLLOWING : DRAFT_SYNCING;
     f->round_next = h->round;
-    if ((h->flags & GR_DELTA_LAST) != 0 && (h->flags & GR_DELTA_DRAFT) != 0) {
-        ask_for_tree(f, h->round, now_ns);
+    if (wanted) {
+        ask_for_tree(d, f, h->round, GR_DELTA_N_WANT(h->flags), now_ns);
     }
     return GR_OK;
 }
 
-static enum gr_status on_desync(struct gr_drafter *d, struct follow *f, const uint8_t *frame, size_t len)
+/* A DESYNC answers a DRAFT, whose header it repeats, or a RESYNC. About an older DRAFT than the last one it says nothing
+ * new: either that was repaired, or the last one is answered alike. */
+static enum gr_status on_desync(struct gr_drafter *d, struct follow *f, const struct gr_frame_header *h,
+                                const uint8_t *frame, size_t len)
 {
     uint32_t reason = 0;
     uint32_t target_len = 0;
     GR_TRY(gr_wire_decode_desync(frame, len, &reason, &target_len));
+    if (f->state == DRAFT_FOLLOWING && !is_last(f, h->round, h->base_len, h->prefix_hash)) {
+        d->counters.n_stale_frame++;
+        return GR_OK;
+    }
     if (reason == GR_DESYNC_UNKNOWN_SESSION) {
         log_info("session %" PRIu64 ": the target does not know it any more", f->id);
         drafter_truncate(d, f, 0);
@@ -232,6 +391,20 @@ static enum gr_status on_desync(struct gr_drafter *d, struct follow *f, const ui
     if (f->state == DRAFT_FOLLOWING) {
         desync(d, f, "the target says so");
     }
+    return GR_OK;
+}
+
+static enum gr_status on_cost(struct gr_drafter *d, struct follow *f, const struct gr_frame_header *h,
+                              const uint8_t *frame, size_t len)
+{
+    struct gr_cost cost;
+    GR_TRY(gr_wire_decode_cost(frame, len, &cost));
+    if (h->round < f->cost_round) {
+        d->counters.n_stale_frame++;
+        return GR_OK;
+    }
+    f->cost = cost;
+    f->cost_round = h->round;
     return GR_OK;
 }
 
@@ -250,9 +423,9 @@ enum gr_status gr_drafter_on_frame(struct gr_drafter *d, uint32_t peer, const ui
     case GR_FRAME_DELTA:
         return on_delta(d, f, &h, frame, len, now_ns);
     case GR_FRAME_DESYNC:
-        return on_desync(d, f, frame, len);
+        return on_desync(d, f, &h, frame, len);
     case GR_FRAME_COST:
-        return gr_wire_decode_cost(frame, len, &f->cost);
+        return on_cost(d, f, &h, frame, len);
     case GR_FRAME_FEATURES:
         return GR_OK; /* a stand-alone draft model has no use for them */
     default:

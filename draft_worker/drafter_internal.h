@@ -6,13 +6,14 @@
 
 enum draft_state { DRAFT_FREE, DRAFT_CONNECTING, DRAFT_SYNCING, DRAFT_FOLLOWING, DRAFT_FULL };
 
-/* The tree that was sent last: a verdict names its nodes. */
+#define N_SENT 2 /* trees a verdict may name: a newer DRAFT can cross the pass of an older one */
+
+/* A tree that was sent: a verdict names its nodes. It stands as long as the tokens of its base do. */
 struct sent_tree {
     bool valid;
     uint32_t round, base_len;
     uint64_t hash; /* of the base */
-    struct gr_token_tree tree;
-    int16_t slot[GR_NODE_MAX];
+    struct gr_drafted drafted;
 };
 
 struct follow {
@@ -21,29 +22,45 @@ struct follow {
     uint32_t epoch, peer;
     int32_t *token;  /* owned, (n_ctx_max) */
     uint64_t *hash;  /* owned, (n_ctx_max + 1) */
+    struct gr_tree_builder *builder; /* owned; the job's while in_job */
+    struct gr_kv_table table;
     bool resync_due; /* a RESYNC waits for credit */
     bool starved;    /* the KV pool had no block for it; said once */
     int32_t len;     /* committed tokens known */
     int32_t kv_len;  /* of them with draft KV */
-    struct gr_kv_table table;
+    int32_t prefill_len; /* of them that get it though no tree is wanted yet: the prompt of an attached session */
+    /* what the builder's candidates hang below */
+    bool root_valid;
+    int32_t root_len; /* they were drafted on the first root_len tokens */
     struct gr_sampling sampling;
     struct gr_tree_config tree_config;
+    bool auto_tree, draft_ahead;
     struct gr_cost cost; /* n_point 0: not told yet */
+    uint32_t cost_round;
+    struct gr_acceptance acceptance;
     /* the tree that is owed */
     uint32_t round_next; /* VERDICTs and DELTAs of earlier rounds are stale */
-    bool due;          /* a VERDICT or DELTA asked for a tree of due_round */
+    bool due;          /* a VERDICT or DELTA asked for a tree of due_round, of at most due_node nodes */
     uint32_t due_round;
+    int32_t due_node;
     uint64_t due_ns;   /* when it asked */
-    bool ready;        /* sent.tree is grown and waits for credit */
-    struct sent_tree sent;
-    /* accepted nodes whose KV the next job moves */
-    int32_t n_copy, copy_pos0;
-    int16_t copy_slot[GR_NODE_MAX];
+    bool ready;        /* `pending` is grown and waits for credit */
+    struct sent_tree pending, sent[N_SENT]; /* sent: newest first */
+    struct sent_id {   /* the last DRAFT, with nodes or without, unless a RESYNC followed */
+        bool valid;
+        uint32_t round, base_len;
+        uint64_t hash;
+    } last;
+    /* draft-ahead since the last tree */
+    int32_t n_ahead_level;
+    bool ahead_done;   /* nothing is left to expand */
+    bool flipped;      /* test_flip_round has been */
     /* the job in flight */
-    bool in_job, closing, job_grow;
+    bool in_job, closing;
+    enum gr_draft_task job_task;
     int32_t job_len;   /* len the job works on */
-    bool job_stale;    /* tokens below job_len were replaced meanwhile */
-    uint64_t n_round, draft_ns, host_ns, job_ns, n_desync;
+    bool job_stale;    /* tokens below job_len were replaced meanwhile, or the session was attached anew */
+    uint64_t n_round, draft_ns, host_ns, job_ns, n_desync, n_ahead, n_hit;
 };
 
 struct gr_drafter {
@@ -54,18 +71,26 @@ struct gr_drafter {
     struct gr_draft_job job;
     int32_t *job_token; /* owned, (n_session_max, prefill_chunk): the rows of the job in flight */
     bool job_in_flight;
+    struct gr_acceptance acceptance; /* of all sessions */
+    struct gr_acceptance_counts counts;
     struct gr_drafter_counters counters;
 };
 
 struct follow *drafter_find(struct gr_drafter *d, uint64_t id);
+void drafter_free(struct gr_drafter *d, struct follow *f);
+void drafter_send_error(struct gr_drafter *d, uint64_t session, enum gr_status code, const char *text);
 void drafter_send_resync(struct gr_drafter *d, struct follow *f);
-/* Forgets everything past len: tokens, KV, trees. */
+/* Forgets everything past len: tokens, KV, trees, candidates. */
 void drafter_truncate(struct gr_drafter *d, struct follow *f, int32_t len);
-bool drafter_append(struct gr_drafter *d, struct follow *f, int32_t token); /* false: the context is full */
-/* A tree without nodes for the round after `round`: the target need not wait. */
+void drafter_append(struct gr_drafter *d, struct follow *f, int32_t token); /* there is room */
+/* Replaces a token in the middle, as a fault would: an equal length with other tokens. */
+void drafter_test_flip(struct gr_drafter *d, struct follow *f);
+/* A tree without nodes: the target need not wait. */
 void drafter_answer_empty(struct gr_drafter *d, struct follow *f, uint32_t round, uint32_t base_len, uint64_t hash,
                           uint64_t now_ns);
 /* Sends the grown tree when there is credit. */
 void drafter_send_tree(struct gr_drafter *d, struct follow *f, uint64_t now_ns);
+/* Starts a job when one is due. */
+void drafter_start_job(struct gr_drafter *d, uint64_t now_ns);
 
 #endif

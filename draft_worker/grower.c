@@ -3,9 +3,15 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/no_alloc.h"
+#include "draft_worker/tree_size.h"
 
 #include <stdlib.h>
-#include <string.h>
+
+/* What is so unlikely is not worth a row ahead of need: a probability, and its logarithm. */
+#define AHEAD_PROB_MIN 0.002f
+#define AHEAD_LOG_PROB_MIN (-6.2f)
+/* Committed rows without KV before a tree in most rounds: a leaf that was accepted, and the bonus token. */
+#define TAIL_ROWS 3
 
 /* One row of the batch whose children are wanted. */
 struct expansion {
@@ -13,13 +19,21 @@ struct expansion {
     int16_t cand; /* candidate, -1: the tail */
     int32_t n;    /* children found */
     int32_t token[GR_DRAFT_TOP_K_MAX];
-    float score[GR_DRAFT_TOP_K_MAX];
+    float edge[GR_DRAFT_TOP_K_MAX]; /* log-probabilities */
+    float prob[GR_DRAFT_TOP_K_MAX]; /* calibrated, where the sequence wants it */
+};
+
+/* A sequence of the job that is being run. */
+struct growth {
+    bool done;
+    struct gr_round_cost cost;
 };
 
 struct gr_grower {
     struct gr_lm *lm; /* borrowed */
     int n_seq_max;
-    struct gr_tree_builder *builder; /* (n_seq_max) */
+    struct growth *growth; /* (n_seq_max) */
+    struct gr_level_model level; /* learnt over all jobs */
     int32_t *token, *pos, *cell, *out_row, *limit, *n_anc; /* (n_row_max) */
     int16_t *anc;                    /* (n_row_max, GR_ATTN_ANC_MAX) */
     struct gr_attn_seq *seq;         /* (n_seq_max) */
@@ -29,6 +43,9 @@ struct gr_grower {
     int32_t *copy_src, *copy_dst;    /* (n_seq_max * GR_NODE_MAX) */
     struct gr_draft_job *job;        /* the one being run */
     int n_row, n_out, n_batch_seq;
+    bool like_level;   /* the batch holds levels, or the few rows of a tail, which cost the same */
+    bool fixed_level;  /* times are given, not measured */
+    float spent_ns;    /* passes of this job */
 };
 
 static void *zeroed(size_t n, size_t size, bool *ok)
@@ -50,7 +67,7 @@ enum gr_status gr_grower_create(struct gr_lm *lm, int n_seq_max, struct gr_growe
     const size_t n_thread = (size_t)gr_team_size(lm->team);
     g->lm = lm;
     g->n_seq_max = n_seq_max;
-    g->builder = zeroed((size_t)n_seq_max, sizeof(*g->builder), &ok);
+    g->growth = zeroed((size_t)n_seq_max, sizeof(*g->growth), &ok);
     g->token = zeroed(n_row, sizeof(int32_t), &ok);
     g->pos = zeroed(n_row, sizeof(int32_t), &ok);
     g->cell = zeroed(n_row, sizeof(int32_t), &ok);
@@ -78,7 +95,7 @@ void gr_grower_destroy(struct gr_grower *g)
     if (g == NULL) {
         return;
     }
-    void *all[] = {g->builder, g->token, g->pos,       g->cell,    g->out_row, g->limit,    g->n_anc,    g->anc,
+    void *all[] = {g->growth, g->token, g->pos,       g->cell,    g->out_row, g->limit,    g->n_anc,    g->anc,
                    g->seq,     g->expansion, g->scratch, g->work, g->copy_src, g->copy_dst, g};
     for (size_t i = 0; i < GR_ARRAY_LEN(all); i++) {
         free(all[i]);
@@ -110,6 +127,7 @@ static void copy_accepted(struct gr_grower *g)
 static void begin_batch(struct gr_grower *g)
 {
     g->n_row = g->n_out = g->n_batch_seq = 0;
+    g->like_level = true;
 }
 
 static void begin_batch_seq(struct gr_grower *g, const struct gr_draft_seq *s, int n_row, int n_slot)
@@ -139,13 +157,14 @@ static void add_chain(struct gr_grower *g, int i_seq)
 {
     const struct gr_draft_seq *s = &g->job->seq[i_seq];
     begin_batch_seq(g, s, s->n_row, 0);
+    g->like_level = g->like_level && s->n_row <= TAIL_ROWS && s->task == GR_DRAFT_GROW;
     for (int r = 0; r < s->n_row; r++) {
         g->token[g->n_row] = s->token[r];
         g->pos[g->n_row] = s->pos0 + r;
         g->cell[g->n_row] = gr_kv_table_cell(s->table, s->pos0 + r);
         g->limit[g->n_row] = s->pos0 + r + 1;
         g->n_anc[g->n_row] = 0;
-        if (s->grow && r == s->n_row - 1) {
+        if (s->task == GR_DRAFT_GROW && r == s->n_row - 1) {
             expand_row(g, i_seq, -1);
         }
         g->n_row++;
@@ -156,7 +175,7 @@ static void add_chain(struct gr_grower *g, int i_seq)
 static void add_node_row(struct gr_grower *g, int i_seq, int cand)
 {
     const struct gr_draft_seq *s = &g->job->seq[i_seq];
-    const struct gr_tree_builder *b = &g->builder[i_seq];
+    const struct gr_tree_builder *b = s->builder;
     const struct gr_candidate *c = &b->cand[cand];
     int16_t *anc = g->anc + (size_t)g->n_row * GR_ATTN_ANC_MAX;
     int k = cand;
@@ -164,30 +183,90 @@ static void add_node_row(struct gr_grower *g, int i_seq, int cand)
         anc[d] = b->cand[k].slot;
         k = b->cand[k].parent;
     }
-    const int32_t base_len = s->pos0 + s->n_row;
     g->token[g->n_row] = c->token;
-    g->pos[g->n_row] = base_len - 1 + c->depth;
+    g->pos[g->n_row] = s->base_len - 1 + c->depth;
     g->cell[g->n_row] = slot_cell(s, c->slot);
-    g->limit[g->n_row] = base_len;
+    g->limit[g->n_row] = s->base_len;
     g->n_anc[g->n_row] = c->depth;
     expand_row(g, i_seq, cand);
     g->n_row++;
 }
 
-static void add_level(struct gr_grower *g, int i_seq)
+static void add_node_rows(struct gr_grower *g, int i_seq, int n, const int16_t *cand)
 {
-    const struct gr_draft_seq *s = &g->job->seq[i_seq];
-    int16_t frontier[GR_DRAFT_TOP_K_MAX];
-    int n = gr_tree_builder_next_level(&g->builder[i_seq], frontier);
-    /* The last position a row may take is the context's last. */
-    const int32_t depth_max = g->lm->n_ctx_max - (s->pos0 + s->n_row);
-    if (n == 0 || g->builder[i_seq].cand[frontier[0]].depth > depth_max) {
+    struct gr_draft_seq *s = &g->job->seq[i_seq];
+    if (n == 0) {
+        g->growth[i_seq].done = true;
         return;
     }
-    begin_batch_seq(g, s, n, g->builder[i_seq].n_slot);
+    s->n_level++;
+    begin_batch_seq(g, s, n, gr_tree_builder_n_slot(s->builder));
     for (int i = 0; i < n; i++) {
-        add_node_row(g, i_seq, frontier[i]);
+        add_node_row(g, i_seq, cand[i]);
     }
+}
+
+/* ---- how far a tree grows ---- */
+
+static int best_probs(const struct gr_tree_builder *b, float *p)
+{
+    for (int i = 0; i < b->n_best; i++) {
+        p[i] = b->cand[b->best[i]].score;
+    }
+    return b->n_best;
+}
+
+/* The candidates whose expansion pays, each with a slot. */
+static int choose_level(struct gr_grower *g, int i_seq, int16_t *front)
+{
+    const struct gr_draft_seq *s = &g->job->seq[i_seq];
+    struct gr_tree_builder *b = s->builder;
+    struct gr_open_candidate open[GR_DRAFT_TOP_K_MAX];
+    float p[GR_NODE_MAX];
+    const int n_open = gr_tree_builder_open(b, front);
+    for (int i = 0; i < n_open; i++) {
+        const struct gr_candidate *c = &b->cand[front[i]];
+        open[i] = (struct gr_open_candidate){.score = c->score, .prob = c->prob};
+    }
+    const int n_best = best_probs(b, p);
+    const int n = gr_tree_size_next_level(&g->growth[i_seq].cost, &g->level, g->spent_ns, p, n_best, s->tree_config.n_node,
+                                          open, n_open);
+    return gr_tree_builder_expand(b, n, front, true);
+}
+
+static void add_level(struct gr_grower *g, int i_seq)
+{
+    int16_t front[GR_DRAFT_TOP_K_MAX];
+    struct gr_draft_seq *s = &g->job->seq[i_seq];
+    if (s->task != GR_DRAFT_GROW || g->growth[i_seq].done) {
+        return;
+    }
+    const int n = s->tree_config.best_first ? choose_level(g, i_seq, front) : gr_tree_builder_next_level(s->builder, front);
+    add_node_rows(g, i_seq, n, front);
+}
+
+static void add_ahead(struct gr_grower *g, int i_seq)
+{
+    int16_t front[GR_DRAFT_TOP_K_MAX];
+    struct gr_draft_seq *s = &g->job->seq[i_seq];
+    const float min = s->builder->config.best_first ? AHEAD_PROB_MIN : AHEAD_LOG_PROB_MIN;
+    int n = gr_tree_builder_ahead(s->builder, s->n_ahead, min, s->depth_max, front);
+    n = gr_tree_builder_expand(s->builder, n, front, false);
+    s->exhausted = n == 0;
+    add_node_rows(g, i_seq, n, front);
+}
+
+static void finish_tree(struct gr_grower *g, int i_seq)
+{
+    struct gr_draft_seq *s = &g->job->seq[i_seq];
+    int n = s->tree_config.n_node;
+    if (s->tree_config.best_first) {
+        float p[GR_NODE_MAX];
+        float rate = 0.0f;
+        const int n_best = best_probs(s->builder, p);
+        n = gr_tree_size(&g->growth[i_seq].cost, g->spent_ns, p, n_best, &rate);
+    }
+    gr_tree_builder_finish(s->builder, n, &s->drafted);
 }
 
 /* ---- children ---- */
@@ -253,11 +332,14 @@ static void rank_children(struct gr_grower *g, int ith, int i_out)
         add_noise(g->lm->kernels, scratch, n, &s->sampling, (uint32_t)g->pos[g->out_row[i_out]] + 1);
         l = scratch;
     }
-    const int n_max = GR_MIN(s->tree_config.top_k, s->tree_config.n_node);
-    e->n = take_top(l, n, n_max, e->token, e->score);
+    const int n_max = GR_MIN(s->n_child, GR_NODE_MAX);
+    e->n = take_top(l, n, n_max, e->token, e->edge);
     const float norm = log_sum_exp(g->lm->kernels, l, n);
     for (int i = 0; i < e->n; i++) {
-        e->score[i] -= norm;
+        e->edge[i] -= norm;
+    }
+    for (int i = 0; i < e->n && s->calibrate; i++) {
+        e->prob[i] = gr_acceptance_prob(&s->curve, i + 1, gr_expf(GR_MIN(e->edge[i], 0.0f)));
     }
 }
 
@@ -274,31 +356,67 @@ static enum gr_status run_batch(struct gr_grower *g)
 {
     const struct gr_batch batch = {.n_row = g->n_row, .n_seq = g->n_batch_seq, .n_out = g->n_out, .token = g->token,
                                    .pos = g->pos, .cell = g->cell, .seq = g->seq, .out_row = g->out_row};
+    const uint64_t t0 = gr_clock_ns();
     GR_TRY(gr_lm_forward(g->lm, &batch));
     gr_team_run(g->n_out > 1 ? g->lm->team : NULL, rank_all, g);
     for (int i = 0; i < g->n_out; i++) {
         const struct expansion *e = &g->expansion[i];
-        gr_tree_builder_add(&g->builder[e->seq], e->cand, e->n, e->token, e->score);
+        const struct gr_draft_seq *s = &g->job->seq[e->seq];
+        gr_tree_builder_add(s->builder, e->cand, e->n, e->token, e->edge, s->calibrate ? e->prob : NULL);
+        if (s->calibrate) {
+            const float parent = e->cand < 0 ? -1.0f : s->builder->cand[e->cand].prob;
+            gr_level_observe_yield(&g->level, parent, e->n, e->prob);
+        }
     }
+    const float ns = g->fixed_level ? gr_level_ns(&g->level, g->n_row) : (float)(gr_clock_ns() - t0);
+    if (g->like_level && !g->fixed_level) {
+        gr_level_observe_ns(&g->level, g->n_row, ns);
+    }
+    g->spent_ns += ns;
     return GR_OK;
+}
+
+/* The first pass: committed tokens without KV; a session that has none begins with a level at once. */
+static void add_first(struct gr_grower *g, int i_seq)
+{
+    const struct gr_draft_seq *s = &g->job->seq[i_seq];
+    if (s->task == GR_DRAFT_AHEAD) {
+        add_ahead(g, i_seq);
+    } else if (s->n_row > 0) {
+        add_chain(g, i_seq);
+    } else {
+        add_level(g, i_seq);
+    }
 }
 
 static enum gr_status grow_all(struct gr_grower *g)
 {
     begin_batch(g);
     for (int i = 0; i < g->job->n_seq; i++) {
-        add_chain(g, i);
+        add_first(g, i);
     }
     while (g->n_row > 0) {
         GR_TRY(run_batch(g));
         begin_batch(g);
         for (int i = 0; i < g->job->n_seq; i++) {
-            if (g->job->seq[i].grow) {
-                add_level(g, i);
-            }
+            add_level(g, i);
         }
     }
     return GR_OK;
+}
+
+static void begin_seq(struct gr_grower *g, int i_seq)
+{
+    struct gr_draft_seq *s = &g->job->seq[i_seq];
+    g->growth[i_seq].done = false;
+    s->n_level = 0;
+    s->exhausted = false;
+    if (s->task == GR_DRAFT_GROW) {
+        gr_tree_builder_begin(s->builder, &s->tree_config);
+        if (s->tree_config.best_first) {
+            gr_round_cost_init(&g->growth[i_seq].cost, &s->cost);
+        }
+    }
 }
 
 void gr_grower_run(struct gr_grower *g, struct gr_draft_job *job)
@@ -307,14 +425,25 @@ void gr_grower_run(struct gr_grower *g, struct gr_draft_job *job)
     GR_ASSERT(job->n_seq <= g->n_seq_max);
     gr_no_alloc_begin();
     g->job = job;
+    g->spent_ns = 0.0f;
     for (int i = 0; i < job->n_seq; i++) {
-        gr_tree_builder_begin(&g->builder[i], &job->seq[i].tree_config);
+        begin_seq(g, i);
     }
     copy_accepted(g);
     job->status = grow_all(g);
-    for (int i = 0; i < job->n_seq; i++) {
-        gr_tree_builder_finish(&g->builder[i], &job->seq[i].tree, job->seq[i].slot);
+    for (int i = 0; i < job->n_seq && job->status == GR_OK; i++) {
+        if (job->seq[i].task == GR_DRAFT_GROW) {
+            finish_tree(g, i);
+        }
     }
     gr_no_alloc_end();
     job->compute_ns = gr_clock_ns() - t0;
+}
+
+void gr_grower_fix_level_ns(struct gr_grower *g, uint32_t level_ns, uint32_t row_ns)
+{
+    g->fixed_level = true;
+    for (int n = 1; n <= GR_LEVEL_ROW_MAX; n++) {
+        g->level.ns[n] = (float)level_ns + (float)n * (float)row_ns;
+    }
 }

@@ -13,5 +13,7 @@ GR_NODISCARD enum gr_status gr_grower_create(struct gr_lm *lm, int n_seq_max, st
 void gr_grower_destroy(struct gr_grower *g);
 /* Runs the job; job->status says how it went. Allocates nothing. */
 void gr_grower_run(struct gr_grower *g, struct gr_draft_job *job);
+/* Levels take level_ns + n_row * row_ns from now on, whatever the clock says: for simulations, whose decisions must replay. */
+void gr_grower_fix_level_ns(struct gr_grower *g, uint32_t level_ns, uint32_t row_ns);
 
 #endif

@@ -1,33 +1,52 @@
 /* One job of the draft worker's compute thread: bring the draft KV of some sessions up to date and grow their trees,
- * all sessions together, level by level. The machine fills the inputs and leaves the job alone until it is done. */
+ * all sessions together, level by level; or, when nobody waits for a tree, one level ahead of need. The machine fills the
+ * inputs and leaves the job, and the builders in it, alone until it is done. */
 #ifndef GR_DRAFT_WORKER_JOB_H
 #define GR_DRAFT_WORKER_JOB_H
 
 #include "common/sampler.h"
 #include "common/status.h"
+#include "common/wire.h"
+#include "draft_worker/acceptance.h"
 #include "draft_worker/tree_builder.h"
 #include "model/kv_pool.h"
 
 #define GR_DRAFT_SCRATCH_BLOCKS (GR_DRAFT_SLOT_MAX / GR_KV_BLOCK_TOKENS) /* of one session, drafter side */
 
+enum gr_draft_task {
+    GR_DRAFT_CATCH_UP, /* only the KV */
+    GR_DRAFT_GROW,     /* a tree that is to be sent */
+    GR_DRAFT_AHEAD,    /* one level of candidates, for the rounds to come */
+};
+
 struct gr_draft_seq {
     /* in */
     int32_t session; /* the machine's slot */
-    /* first: KV of accepted nodes moves from scratch slot copy_slot[i] to position copy_pos0 + i */
+    enum gr_draft_task task;
+    /* first: KV of committed candidates moves from scratch slot copy_slot[i] to position copy_pos0 + i */
     int32_t n_copy, copy_pos0;
     int16_t copy_slot[GR_NODE_MAX];
-    /* then: committed tokens at positions pos0 .. pos0 + n_row - 1 get their KV */
+    /* then: committed tokens at positions pos0 .. pos0 + n_row - 1 get their KV; the last one's children are wanted when
+     * there is a tree to grow. n_row 0: the root's children are known */
     int32_t pos0, n_row;
     const int32_t *token;            /* (n_row), borrowed */
-    const struct gr_kv_table *table; /* borrowed, grown to pos0 + n_row */
+    const struct gr_kv_table *table; /* borrowed, grown to base_len */
     int32_t scratch_block[GR_DRAFT_SCRATCH_BLOCKS];
-    /* then, with grow: a tree below the last of them */
-    bool grow;
+    /* then: candidates below the committed token base_len - 1 */
+    int32_t base_len;
+    struct gr_tree_builder *builder; /* borrowed: the session's */
     struct gr_tree_config tree_config;
+    int32_t n_child;   /* children of a row that are kept */
+    int32_t n_ahead;   /* AHEAD: rows at most */
+    int32_t depth_max; /* candidates at this depth have no room in the context */
     struct gr_sampling sampling;
+    struct gr_cost cost; /* with best_first: what the size follows */
+    bool calibrate; /* the size follows the cost, now or when it is told */
+    struct gr_acceptance_curve curve; /* with calibrate */
     /* out */
-    struct gr_token_tree tree;
-    int16_t slot[GR_NODE_MAX];
+    struct gr_drafted drafted;
+    int32_t n_level;  /* passes run for it */
+    bool exhausted;   /* AHEAD: there was nothing to expand */
 };
 
 struct gr_draft_job {

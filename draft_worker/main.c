@@ -19,6 +19,8 @@ int main(int argc, char **argv)
         {"sessions", GR_ARG_INT, &o.n_session_max, 1, 256, "N        session slots (default 8)"},
         {"kv-blocks", GR_ARG_BLOCKS, &o.kv_blocks, 0, 0, "N|auto   KV blocks of 16 tokens"},
         {"transport", GR_ARG_TRANSPORT, &o.forced_transport, 0, 0, "T        use only this one"},
+        {"test-flip-round", GR_ARG_INT, &o.test_flip_round, 0, INT32_MAX, "N  for tests: replace a known token in round N"},
+        {"test-delay-us", GR_ARG_INT, &o.test_delay_us, 0, 10000000, "N    for tests: make each draft job so much longer"},
         GR_ARG_ROW_JOIN_TIMEOUT,
     };
     if (gr_supervise_wanted(argc, argv)) {

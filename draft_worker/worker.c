@@ -1,5 +1,6 @@
 #include "draft_worker/worker.h"
 
+#include "common/clock.h"
 #include "common/log.h"
 #include "draft_worker/drafter.h"
 #include "draft_worker/grower.h"
@@ -19,6 +20,7 @@ struct worker {
     struct gr_drafter *drafter;
     struct gr_worker_io *io;
     struct gr_draft_job *job; /* in flight */
+    uint64_t test_delay_ns;
 };
 
 /* ---- the machine's outputs ---- */
@@ -41,7 +43,11 @@ static void send_msg(void *ctx, const struct gr_msg *m)
 static void compute_job(void *arg)
 {
     struct worker *w = arg;
+    const uint64_t t0 = gr_clock_ns();
     gr_grower_run(w->grower, w->job);
+    while (w->test_delay_ns > 0 && gr_clock_ns() - t0 < w->job->compute_ns + w->test_delay_ns) {
+    }
+    w->job->compute_ns += w->test_delay_ns;
 }
 
 static void start_job(void *ctx, struct gr_draft_job *job)
@@ -109,7 +115,8 @@ static enum gr_status create_machine(struct worker *w, const struct gr_draft_opt
 {
     const struct gr_drafter_config c = {
         .n_session_max = o->n_session_max, .n_ctx_max = w->lm->n_ctx_max, .n_vocab = n_vocab,
-        .n_row_max = w->lm->n_row_max, .prefill_chunk = PREFILL_CHUNK, .n_pool_block = w->lm->n_pool_block};
+        .n_row_max = w->lm->n_row_max, .prefill_chunk = PREFILL_CHUNK, .n_pool_block = w->lm->n_pool_block,
+        .test_flip_round = (uint32_t)o->test_flip_round};
     const struct gr_drafter_io io = {.ctx = w, .frame_begin = frame_begin, .frame_end = frame_end,
                                      .send_msg = send_msg, .start_job = start_job, .connect = connect_target};
     GR_TRY(gr_grower_create(w->lm, o->n_session_max, &w->grower));
@@ -152,7 +159,7 @@ static enum gr_status create(struct worker *w, const struct gr_draft_options *o)
 
 enum gr_status gr_draft_worker_run(const struct gr_draft_options *options)
 {
-    struct worker w = {0};
+    struct worker w = {.test_delay_ns = (uint64_t)options->test_delay_us * 1000};
     enum gr_status st = create(&w, options);
     if (st == GR_OK) {
         st = gr_worker_io_run(w.io);

@@ -16,6 +16,9 @@ struct gr_draft_options {
     int kv_blocks;          /* 0: from free memory */
     int forced_transport;   /* enum gr_transport_kind or -1 */
     struct gr_conn *loop_conn; /* taken; NULL: none */
+    /* for tests */
+    int test_flip_round; /* 0: off; see gr_drafter_config */
+    int test_delay_us;   /* each job takes so much longer */
 };
 
 GR_NODISCARD enum gr_status gr_draft_worker_run(const struct gr_draft_options *options);

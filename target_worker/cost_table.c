@@ -5,9 +5,12 @@
 #include <math.h>
 #include <string.h>
 
-#define LEARN 0.1    /* share of an observation */
-#define N_FIRST 4    /* passes that may move the whole of an uncalibrated table */
-#define RATIO_MAX 4.0 /* a pass that was held up teaches no more than this */
+#define LEARN 0.1           /* share of an observation, for the shape */
+#define LEARN_SCALE 0.05    /* and for the speed */
+#define N_FIRST 4           /* passes that may move the whole of an uncalibrated table */
+#define RATIO_FIRST_MAX 100.0
+#define RATIO_MAX 1.5       /* a pass that was held up teaches no more than this */
+#define ATTENTION_FLOOR (1.0 / 4096.0) /* of a pass of one row, for a token of context: where learning may start */
 
 static const int32_t point_rows[GR_COST_TABLE_POINT] = {1,  2,  3,  4,  6,   8,   12,  16,  24,
                                                         32, 48, 64, 96, 128, 256, 512, 1024};
@@ -21,6 +24,7 @@ int32_t gr_cost_table_rows(int i)
 void gr_cost_table_init(struct gr_cost_table *c)
 {
     memset(c, 0, sizeof(*c));
+    c->scale = 1.0;
     for (int i = 0; i < GR_COST_TABLE_POINT; i++) {
         c->row_ns[i] = 1e6 * (0.9 + 0.1 * point_rows[i]);
     }
@@ -77,42 +81,49 @@ void gr_cost_table_set_context(struct gr_cost_table *c, const struct gr_pass_loa
 
 double gr_cost_table_estimate(const struct gr_cost_table *c, const struct gr_pass_load *load)
 {
-    return rows_ns(c, load->n_row) + c->context_ns * load->context + c->row_context_ns * load->row_context;
+    return c->scale *
+           (rows_ns(c, load->n_row) + c->context_ns * load->context + c->row_context_ns * load->row_context);
 }
 
-void gr_cost_table_observe(struct gr_cost_table *c, const struct gr_pass_load *load, double ns)
+/* Moves the parts of an estimate towards what was measured, each by its share of it (a normalised least mean squares step
+ * with steps in proportion to the parts' sizes; attention may grow from nothing). */
+static void learn_shape(struct gr_cost_table *c, const struct gr_pass_load *load, double error_ns)
 {
     double share = 0.0;
     const int i = locate(GR_MAX(load->n_row, 1), &share);
-    const double expected = gr_cost_table_estimate(c, load);
-    double ratio = ns / expected;
-    ratio = ratio > RATIO_MAX ? RATIO_MAX : ratio < 1.0 / RATIO_MAX ? 1.0 / RATIO_MAX : ratio;
-    /* The first passes of an uncalibrated table say more than its guess: they move all of it. */
-    if (c->n_seen++ < N_FIRST && (ratio > 2.0 || ratio < 0.5)) {
-        for (int k = 0; k < GR_COST_TABLE_POINT; k++) {
-            c->row_ns[k] *= ratio;
-        }
-        return;
+    const double floor_ns = c->row_ns[0] * ATTENTION_FLOOR;
+    double *const part[4] = {&c->row_ns[i], &c->row_ns[i + 1], &c->context_ns, &c->row_context_ns};
+    const double input[4] = {1.0 - share, share, load->context, load->row_context};
+    const double size[4] = {c->row_ns[i], c->row_ns[i + 1], fmax(c->context_ns, floor_ns),
+                            fmax(c->row_context_ns, 0.1 * floor_ns)};
+    double norm = 0.0;
+    for (int k = 0; k < 4; k++) {
+        norm += input[k] * input[k] * size[k] * size[k];
     }
-    const double step = 1.0 + LEARN * (ratio - 1.0);
-    const double near_share = fmin(fmax(share, 0.0), 1.0);
-    const double attention = c->context_ns * load->context + c->row_context_ns * load->row_context;
-    c->row_ns[i] *= 1.0 + (1.0 - near_share) * (step - 1.0);
-    c->row_ns[i + 1] *= 1.0 + near_share * (step - 1.0);
-    if (attention > 0.1 * expected) {
-        c->context_ns *= step;
-        c->row_context_ns *= step;
+    for (int k = 0; k < 4; k++) {
+        *part[k] = fmax(*part[k] + LEARN * error_ns * input[k] * size[k] * size[k] / norm, 0.0);
     }
     /* More rows never cost less: an observation pulls its neighbours along. */
     for (int k = i + 1; k + 1 < GR_COST_TABLE_POINT; k++) {
         c->row_ns[k + 1] = fmax(c->row_ns[k + 1], c->row_ns[k]);
     }
-    for (int k = i; k > 0; k--) {
+    for (int k = i + 1; k > 0; k--) {
         c->row_ns[k - 1] = fmin(c->row_ns[k - 1], c->row_ns[k]);
     }
-    if (c->context_ns <= 0.0 && c->row_context_ns <= 0.0 && load->context > 1024.0 && ratio > 1.0) {
-        c->context_ns = LEARN * (ns - expected) / load->context; /* never calibrated: attention is the first guess */
+}
+
+void gr_cost_table_observe(struct gr_cost_table *c, const struct gr_pass_load *load, double ns)
+{
+    const double ratio = ns / gr_cost_table_estimate(c, load);
+    /* The first passes of an uncalibrated table say more than its guess: they move all of it. */
+    if (c->n_seen++ < N_FIRST && (ratio > 2.0 || ratio < 0.5)) {
+        c->scale *= fmin(fmax(ratio, 1.0 / RATIO_FIRST_MAX), RATIO_FIRST_MAX);
+        return;
     }
+    c->scale *= 1.0 + LEARN_SCALE * (fmin(fmax(ratio, 1.0 / RATIO_MAX), RATIO_MAX) - 1.0);
+    const double expected = gr_cost_table_estimate(c, load);
+    const double error = fmin(fmax(ns / expected, 1.0 / RATIO_MAX), RATIO_MAX) - 1.0;
+    learn_shape(c, load, error * expected / c->scale);
 }
 
 struct gr_pass_load gr_pass_load_add(const struct gr_pass_load *others, int32_t n_row, int32_t context)

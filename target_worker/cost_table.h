@@ -20,6 +20,7 @@ struct gr_pass_load {
 struct gr_cost_table {
     double row_ns[GR_COST_TABLE_POINT]; /* pass of so many rows (gr_cost_table_rows), no context */
     double context_ns, row_context_ns;  /* a, b */
+    double scale;                       /* of all of them: the machine's speed at present */
     uint64_t n_seen;
 };
 

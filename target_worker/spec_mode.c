@@ -26,6 +26,10 @@ struct gr_spec_decision gr_spec_mode_decide(const struct gr_spec_input *in)
     if (!in->has_drafter || in->n_node_max < 1) {
         return (struct gr_spec_decision){.mode = GR_SPEC_ROOT};
     }
+    if (in->automatic && !in->warm) { /* it prepares its prefix: the first tree says nothing about the later ones */
+        return (struct gr_spec_decision){.mode = in->asked ? GR_SPEC_ROOT : GR_SPEC_PROBE,
+                                         .n_want = in->asked ? 0 : in->n_node_max};
+    }
     if (in->automatic && in->econ->is_root) {
         const bool probe = !in->econ->probing && in->econ->until_probe == 0;
         return (struct gr_spec_decision){.mode = probe ? GR_SPEC_PROBE : GR_SPEC_ROOT,

@@ -34,6 +34,7 @@ struct gr_spec_input {
     int n_fault;       /* broken invariants of this session's tree rounds */
     int n_node_max;    /* nodes configured, and left by the session's limits */
     bool automatic;    /* the size is chosen by cost */
+    bool warm, asked;  /* the drafter has sent a tree since it attached; it has been asked for one */
     const struct gr_spec_econ *econ;
 };
 

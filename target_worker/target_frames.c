@@ -52,6 +52,12 @@ static void take_tree(struct gr_target *t, struct session *s, const struct gr_fr
 {
     struct walked_tree w = {.valid = true, .round = h->round, .base_len = h->base_len, .arrived_ns = now_ns,
                             .at_len = (int32_t)h->base_len, .root = -1, .tree = *tree};
+    const bool waited = s->warm || !s->auto_tree;
+    if (!s->warm) {
+        s->warm = true;
+        s->asked = s->auto_tree ? false : s->asked;
+        s->econ.probing = false;
+    }
     if (s->asked && h->round == s->asked_round) {
         const double latency_ns = (double)(now_ns - s->asked_ns);
         const double drafting_ns = GR_MIN(1e3 * h->flags, latency_ns);
@@ -67,7 +73,7 @@ static void take_tree(struct gr_target *t, struct session *s, const struct gr_fr
         return;
     }
     const bool late = h->base_len < (uint32_t)s->committed_len;
-    if (late) {
+    if (late && waited) {
         s->n_late++;
         t->counters.n_draft_late++;
     }
@@ -133,12 +139,13 @@ static enum gr_status on_resync(struct gr_target *t, uint32_t peer, const struct
     s->has_peer = s->ever_attached = true;
     s->peer = peer;
     s->silent_ns = 0;
-    s->asked = s->draft.valid = s->probe.valid = false;
+    s->asked = s->draft.valid = s->probe.valid = s->warm = false;
     s->econ.probing = false;
     s->cost_told.n_point = 0;
     s->fence_round = s->round + (s->in_pass ? 1 : 0);
     s->peer_len = (int32_t)common_length(s, &r);
     s->owed = true;
+    target_send_cost(t, s); /* before it is asked for a tree */
     if (s->state == SESSION_DECODE && !s->in_pass) {
         target_begin_round(t, s, now_ns);
     }

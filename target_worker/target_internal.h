@@ -49,6 +49,7 @@ struct session {
     uint32_t peer;
     int32_t n_node;           /* configured most */
     int32_t peer_len;         /* tokens the drafter has been told; past a roll-back, where it has to go back to */
+    bool warm;                /* a tree of this attachment has come: it has its prefix, and its caches */
     bool owed;                /* a DELTA from peer_len on waits to be sent */
     bool asked;               /* a tree was asked for and has not come */
     uint32_t asked_round;
@@ -72,6 +73,7 @@ struct session {
     uint32_t pass_draft_round;
     bool pass_waited, pass_reroot;
     uint64_t wait_ns;
+    uint64_t host_ns;         /* of the round: what is neither waiting for the drafter nor the forward pass */
     uint32_t n_late, n_desync, n_fallback, n_reroot; /* since the last COMMIT */
 };
 

@@ -335,7 +335,7 @@ static void send_commit(struct gr_target *t, struct session *s, const struct gr_
         .ids = {.p = &s->token[base_len], .n = (uint32_t)(s->committed_len - base_len)},
         .hash = s->hash[s->committed_len], .finish = (uint32_t)q->walk.finish,
         .n_draft = (uint32_t)q->tree.n, .n_accepted = (uint32_t)q->walk.n_accepted,
-        .gap = (double)q->gap, .wait_ns = s->wait_ns, .verify_ns = p->forward_ns, .host_ns = p->sample_ns + p->commit_ns,
+        .gap = (double)q->gap, .wait_ns = s->wait_ns, .verify_ns = p->forward_ns, .host_ns = s->host_ns,
         .n_row = (uint32_t)p->n_row, .n_late = s->n_late, .n_desync = s->n_desync, .n_fallback = s->n_fallback,
         .n_reroot = s->n_reroot,
     };
@@ -408,6 +408,7 @@ static void learn_round(struct gr_target *t, struct session *s, const struct gr_
     gr_spec_econ_round(&s->econ, s->pass_waited, n_token, round_ns, pass_ns, (double)s->wait_ns);
     gr_spec_econ_round(&t->econ, s->pass_waited, n_token, round_ns, pass_ns, (double)s->wait_ns);
     t->econ.latency_ns = s->econ.latency_ns;
+    s->host_ns = now_ns - s->verdict_ns - GR_MIN(s->wait_ns + p->forward_ns, now_ns - s->verdict_ns);
     count_round(t, s, q);
 }
 
@@ -464,6 +465,7 @@ static void finish_prefill_chunk(struct gr_target *t, struct session *s, const s
     if (q->want_pick) {
         s->pass_draft_round = GR_WIRE_ROOT_ONLY;
         s->pass_waited = s->pass_reroot = false;
+        s->host_ns = t->pass.sample_ns + t->pass.commit_ns;
         apply_walk(t, s, q, now_ns);
         return;
     }

@@ -59,6 +59,9 @@ void target_send_cost(struct gr_target *t, struct session *s)
         const size_t n = gr_wire_encode_cost(&h, &cost, out, bytes);
         t->io.frame_end(t->io.ctx, s->peer, (uint32_t)n);
         s->cost_told = cost;
+        log_debug("session %" PRIu64 " round %u: COST told: overhead %u us, 1 row %u, 2 rows %u, 4 rows %u, 8 rows %u, 16 rows %u",
+                  s->id, s->round, cost.overhead_ns / 1000, cost.pass_ns[0] / 1000, cost.pass_ns[1] / 1000,
+                  cost.pass_ns[3] / 1000, cost.pass_ns[5] / 1000, cost.pass_ns[7] / 1000);
     }
 }
 
@@ -85,7 +88,8 @@ void target_begin_round(struct gr_target *t, struct session *s, uint64_t now_ns)
     const struct gr_spec_input in = {.want_draft = s->want_draft, .single_token = s->single_token,
                                      .has_drafter = expects_drafter(s), .n_fault = s->n_fault,
                                      .n_node_max = GR_MIN(s->n_node, target_n_new_left(s) - 1),
-                                     .automatic = s->auto_tree, .econ = &s->econ};
+                                     .automatic = s->auto_tree, .warm = s->warm, .asked = s->asked,
+                                     .econ = &s->econ};
     const struct gr_spec_decision d = gr_spec_mode_decide(&in);
     const double limit_ns = (double)t->config.round_deadline_ns;
     double wait_ns = 0.0;

@@ -234,6 +234,7 @@ static void create_drafter(struct sim *s, struct gr_lm *lm)
     GR_ASSERT(st == GR_OK);
     st = gr_grower_create(lm, c.n_session_max, &s->grower);
     GR_ASSERT(st == GR_OK);
+    gr_grower_fix_level_ns(s->grower, (uint32_t)(s->config.job_ns / 4 + 1), 1000); /* so that a seed replays */
 }
 
 void sim_start_worker(struct sim *s, enum role role)

@@ -83,6 +83,7 @@ static void test_learning(void **state)
             const struct gr_pass_load l = load(1 + (int32_t)(draw01() * 40.0), 100 + (int32_t)(draw01() * 8000.0));
             error += fabs(gr_cost_table_estimate(&c, &l) / (truth(&l) * (phase + 1)) - 1.0) / 200.0;
         }
+        print_message("# phase %d: mean error %.3f\n", phase, error);
         assert_true(error < 0.2);
     }
 }

@@ -19,7 +19,7 @@ static struct gr_spec_econ econ(double root_ns)
 
 static struct gr_spec_input input(const struct gr_spec_econ *e)
 {
-    return (struct gr_spec_input){.want_draft = true, .has_drafter = true, .n_node_max = 20, .automatic = true,
+    return (struct gr_spec_input){.want_draft = true, .has_drafter = true, .n_node_max = 20, .automatic = true, .warm = true,
                                   .econ = e};
 }
 
@@ -49,6 +49,13 @@ static void test_refusals(void **state)
     in.has_drafter = true;
     in.n_node_max = 0; /* the last token of the limit */
     assert_int_equal(gr_spec_mode_decide(&in).mode, GR_SPEC_ROOT);
+    in.n_node_max = 20;
+    in.warm = false; /* asked once, and not waited for */
+    assert_int_equal(gr_spec_mode_decide(&in).mode, GR_SPEC_PROBE);
+    in.asked = true;
+    assert_int_equal(gr_spec_mode_decide(&in).mode, GR_SPEC_ROOT);
+    in.automatic = false;
+    assert_int_equal(gr_spec_mode_decide(&in).mode, GR_SPEC_TREE);
     in.want_draft = false;
     in.single_token = true;
     d = gr_spec_mode_decide(&in);

@@ -1,0 +1,214 @@
+/* graft-bench sweep: is the automatic tree as good as the best fixed one? For every prompt: plain decoding, each fixed size
+ * and auto, in turn, repetition by repetition; the figure is the median over repetitions of the speed against plain decoding
+ * of the same repetition, so that a slow minute of the machine hits both. The first repetition is warm-up. */
+#include "bench/bench.h"
+#include "bench/graft_run.h"
+#include "common/log.h"
+#include "common/parse.h"
+#include "common/program.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define N_SIZE_MAX 16
+#define N_REP_MAX 50
+#define N_EXTRA_MAX 16
+
+struct options {
+    const char *model, *draft, *max_tokens, *reps, *sizes, *temperature, *transport, *prompts, *extra;
+};
+
+struct sweep {
+    struct options o;
+    char *size[N_SIZE_MAX]; /* the last is "auto" */
+    int n_size;
+    char *extra[N_EXTRA_MAX];
+    int n_extra;
+    int64_t n_rep;
+};
+
+/* Splits text at `at` into at most n_max parts. -1: too many. */
+static int split(char *text, const char *at, char **part, int n_max)
+{
+    int n = 0;
+    char *save = NULL;
+    for (char *p = strtok_r(text, at, &save); p != NULL; p = strtok_r(NULL, at, &save)) {
+        if (n == n_max) {
+            return -1;
+        }
+        part[n++] = p;
+    }
+    return n;
+}
+
+/* Decode tokens per second; size NULL: plain. Negative: it failed. */
+static double speed(const struct sweep *s, const char *prompt, const char *size, double *acceptance)
+{
+    const struct options *o = &s->o;
+    const char *argv[64];
+    int n = 0;
+    const char *const fixed[] = {gr_program_sibling("graft"), "run", "--json", "--ignore-eos", "--seed", "1", "--model",
+                                 o->model, "--prompt", prompt, "--max-tokens", o->max_tokens, "--temperature",
+                                 o->temperature};
+    const char *const speculative[] = {"--draft", o->draft, "--num-speculative-tokens", size};
+    for (size_t i = 0; i < GR_ARRAY_LEN(fixed); i++) {
+        argv[n++] = fixed[i];
+    }
+    for (size_t i = 0; size != NULL && i < GR_ARRAY_LEN(speculative); i++) {
+        argv[n++] = speculative[i];
+    }
+    if (size != NULL && o->transport[0] != '\0') {
+        argv[n++] = "--transport";
+        argv[n++] = o->transport;
+    }
+    for (int i = 0; i < s->n_extra; i++) {
+        argv[n++] = s->extra[i];
+    }
+    argv[n] = NULL;
+    json_t *root = gr_bench_run_graft((char **)(uintptr_t)argv);
+    if (root == NULL) {
+        return -1.0;
+    }
+    const json_t *m = json_object_get(root, "metrics");
+    const double value = gr_bench_metric(m, "decode_tokens_per_second");
+    *acceptance = gr_bench_metric(m, "mean_acceptance_length");
+    json_decref(root);
+    return value;
+}
+
+/* Medians of speed against plain, by size; false: a run failed. */
+static bool measure(const struct sweep *s, const char *prompt, double *plain, double ratio[N_SIZE_MAX],
+                    double *acceptance)
+{
+    static double plains[N_REP_MAX], ratios[N_SIZE_MAX][N_REP_MAX];
+    double ignored;
+    for (int rep = -1; rep < (int)s->n_rep; rep++) {
+        const double base = speed(s, prompt, NULL, &ignored);
+        for (int i = 0; i < s->n_size; i++) {
+            const double v = speed(s, prompt, s->size[i], acceptance);
+            if (base <= 0.0 || v <= 0.0) {
+                return false;
+            }
+            if (rep >= 0) {
+                ratios[i][rep] = v / base;
+            }
+        }
+        if (rep >= 0) {
+            plains[rep] = base;
+        }
+    }
+    *plain = gr_median(plains, (int)s->n_rep);
+    for (int i = 0; i < s->n_size; i++) {
+        ratio[i] = gr_median(ratios[i], (int)s->n_rep);
+    }
+    return true;
+}
+
+static double best_fixed(const struct sweep *s, const double *ratio)
+{
+    double best = 1.0; /* plain decoding is a fixed size, too: none */
+    for (int i = 0; i + 1 < s->n_size; i++) {
+        best = fmax(best, ratio[i]);
+    }
+    return best;
+}
+
+static void print_row(struct gr_table *t, const struct sweep *s, const char *name, double plain, const double *ratio,
+                      double acceptance, double best)
+{
+    gr_table_text(t, name);
+    gr_table_number(t, plain, 0);
+    for (int i = 0; i < s->n_size; i++) {
+        gr_table_number(t, ratio[i], 2);
+    }
+    gr_table_number(t, acceptance, 2);
+    gr_table_number(t, ratio[s->n_size - 1] / best, 2);
+}
+
+static int run(struct sweep *s, enum gr_table_format format, const char *const *prompt, int n_prompt)
+{
+    const char *columns[N_SIZE_MAX + 4] = {"prompt", "plain tok/s"};
+    double log_sum[N_SIZE_MAX] = {0};
+    double worst[N_SIZE_MAX], low[1] = {INFINITY};
+    double log_plain = 0.0;
+    struct gr_table t;
+    int n_column = 2;
+    for (int i = 0; i < s->n_size; i++) {
+        columns[n_column++] = s->size[i];
+        worst[i] = INFINITY;
+    }
+    columns[n_column++] = "auto acceptance";
+    columns[n_column++] = "auto / best fixed";
+    gr_table_begin(&t, format, stdout, "sweep", "speed against plain decoding by nodes of the tree, medians; best fixed: "
+                   "plain included", columns, n_column);
+    for (int p = 0; p < n_prompt; p++) {
+        double plain = 0.0, ratio[N_SIZE_MAX], acceptance = 0.0;
+        char name[16];
+        if (!measure(s, prompt[p], &plain, ratio, &acceptance)) {
+            return 1;
+        }
+        snprintf(name, sizeof(name), "%d", p);
+        const double best = best_fixed(s, ratio);
+        print_row(&t, s, name, plain, ratio, acceptance, best);
+        fflush(stdout);
+        for (int i = 0; i < s->n_size; i++) {
+            log_sum[i] += log(ratio[i]);
+            worst[i] = fmin(worst[i], ratio[i]);
+        }
+        log_plain += log(plain);
+        low[0] = fmin(low[0], ratio[s->n_size - 1] / best);
+    }
+    double mean[N_SIZE_MAX];
+    for (int i = 0; i < s->n_size; i++) {
+        mean[i] = exp(log_sum[i] / n_prompt);
+    }
+    print_row(&t, s, "geometric mean", exp(log_plain / n_prompt), mean, 0.0, best_fixed(s, mean));
+    print_row(&t, s, "worst", 0.0, worst, 0.0, worst[s->n_size - 1] / low[0]);
+    gr_table_end(&t);
+    return 0;
+}
+
+int gr_bench_sweep(int argc, char **argv)
+{
+    struct sweep s = {.o = {.model = "models/demo/target", .draft = "models/demo/draft", .max_tokens = "256", .reps = "3",
+                            .sizes = "1,2,3,4,6,8,12", .temperature = "0", .transport = "", .extra = ""}};
+    struct options *o = &s.o;
+    const struct gr_bench_option options[] = {
+        {"model", &o->model, "target folder (default models/demo/target)"},
+        {"draft", &o->draft, "draft folder (default models/demo/draft)"},
+        {"max-tokens", &o->max_tokens, "tokens a prompt (default 256)"},
+        {"reps", &o->reps, "repetitions after the warm-up (default 3)"},
+        {"sizes", &o->sizes, "fixed sizes, comma between (default 1,2,3,4,6,8,12)"},
+        {"temperature", &o->temperature, "default 0"},
+        {"transport", &o->transport, "loop | shm | tcp (default: what graft run chooses)"},
+        {"prompts", &o->prompts, "JSON array of prompt texts (default: four short ones)"},
+        {"extra", &o->extra, "more options of graft run, blank between"},
+    };
+    enum gr_table_format format;
+    const int status = gr_bench_options("sweep", argc, argv, &format, options, (int)GR_ARRAY_LEN(options));
+    if (status >= 0) {
+        return status;
+    }
+    if (!gr_parse_int(o->reps, 1, N_REP_MAX, &s.n_rep)) {
+        log_error("--reps: `%s' is not a whole number from 1 to %d", o->reps, N_REP_MAX);
+        return 2;
+    }
+    static char automatic[] = "auto";
+    char *sizes = strdup(o->sizes);
+    char *extra = strdup(o->extra);
+    const char *prompt[GR_BENCH_PROMPT_MAX];
+    int result = 2;
+    s.n_size = sizes != NULL ? split(sizes, ",", s.size, N_SIZE_MAX - 1) : -1;
+    s.n_extra = extra != NULL ? split(extra, " ", s.extra, N_EXTRA_MAX) : -1;
+    if (s.n_size < 0 || s.n_extra < 0) {
+        log_error("--sizes or --extra: at most %d sizes and %d words", N_SIZE_MAX - 1, N_EXTRA_MAX);
+    } else {
+        s.size[s.n_size++] = automatic;
+        const int n_prompt = gr_bench_load_prompts(o->prompts, prompt);
+        result = n_prompt > 0 ? run(&s, format, prompt, n_prompt) : 1;
+    }
+    free(sizes);
+    free(extra);
+    return result;
+}

@@ -1,0 +1,266 @@
+/* The drafter's jobs: what a session needs next, what of its candidates still serves, what a finished job brought. */
+#include "common/log.h"
+#include "draft_worker/drafter_internal.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define AHEAD_ROWS 4 /* rows of a level ahead of need, and children kept of a row, where top_k is less */
+
+/* ---- what candidates serve ---- */
+
+/* The committed tokens since the root, as far as they are expanded candidates. */
+struct reuse {
+    int32_t n;    /* candidates on the way: their KV is there */
+    int32_t cand; /* the last of them, -1: none */
+    bool whole;   /* all tokens are: the last one's children are known */
+    int16_t slot[GR_NODE_MAX];
+};
+
+static struct reuse find_reuse(const struct follow *f)
+{
+    struct reuse r = {.cand = -1};
+    if (!f->root_valid) {
+        return r;
+    }
+    while (f->root_len + r.n < f->len) {
+        const int c = gr_tree_builder_child(f->builder, r.cand, f->token[f->root_len + r.n]);
+        if (c < 0 || f->builder->cand[c].slot < 0) {
+            return r;
+        }
+        r.slot[r.n++] = f->builder->cand[c].slot;
+        r.cand = c;
+    }
+    r.whole = true;
+    return r;
+}
+
+static void count_reuse(struct gr_drafter *d, struct follow *f, const struct reuse *r)
+{
+    if (f->n_ahead_level > 0 && f->root_valid && f->len > f->root_len) {
+        const bool hit = r->whole && f->builder->cand[r->cand].n_child > 0;
+        f->n_ahead++;
+        f->n_hit += hit;
+        d->counters.n_ahead++;
+        d->counters.n_hit += hit;
+    }
+    d->counters.n_reused += r->whole;
+    f->n_ahead_level = 0;
+}
+
+/* ---- a job ---- */
+
+static bool wants_job(const struct follow *f)
+{
+    if (f->state != DRAFT_FOLLOWING || f->in_job || f->closing) {
+        return false;
+    }
+    return f->due ? !f->ready : f->kv_len < f->prefill_len && !f->starved;
+}
+
+static bool wants_ahead(const struct follow *f)
+{
+    return f->state == DRAFT_FOLLOWING && !f->in_job && !f->closing && f->draft_ahead && !f->due && f->root_valid &&
+           f->root_len == f->len && !f->ahead_done;
+}
+
+/* A tree of n nodes has n levels at most, and a row needs a position in the context. */
+static struct gr_tree_config tree_config_now(const struct gr_drafter *d, const struct follow *f)
+{
+    struct gr_tree_config c = f->tree_config;
+    c.n_node = GR_MIN(c.n_node, f->due_node);
+    c.depth = GR_MIN(c.depth, GR_MIN(c.n_node, d->config.n_ctx_max - f->len + 1));
+    c.depth = GR_MAX(c.depth, 1);
+    c.best_first = f->auto_tree && f->cost.n_point > 0;
+    return c;
+}
+
+static void fill_common(struct gr_drafter *d, struct follow *f, struct gr_draft_seq *q, enum gr_draft_task task)
+{
+    const int slot = (int)(f - d->follow);
+    q->session = slot;
+    q->task = task;
+    q->n_copy = q->n_row = 0;
+    q->pos0 = q->base_len = f->len;
+    q->table = &f->table;
+    for (int b = 0; b < GR_DRAFT_SCRATCH_BLOCKS; b++) {
+        q->scratch_block[b] = d->config.n_pool_block + slot * GR_DRAFT_SCRATCH_BLOCKS + b;
+    }
+    q->builder = f->builder;
+    q->n_child = GR_MIN(f->tree_config.top_k, f->tree_config.n_node); /* no more can enter a tree */
+    q->n_child = f->draft_ahead ? GR_MAX(q->n_child, AHEAD_ROWS) : q->n_child;
+    q->depth_max = GR_MIN(GR_NODE_MAX, d->config.n_ctx_max - f->len + 1);
+    q->sampling = f->sampling;
+    q->calibrate = f->auto_tree;
+    if (q->calibrate) {
+        gr_acceptance_curve(&d->acceptance, &f->acceptance, &q->curve);
+    }
+    f->in_job = true;
+    f->job_stale = false;
+    f->job_task = task;
+    d->job.n_seq++;
+}
+
+static void starve(struct gr_drafter *d, struct follow *f, uint64_t now_ns)
+{
+    if (!f->starved) {
+        log_warn("[spec][fallback] session %" PRIu64 ": the drafter's KV pool is full; no tree for it", f->id);
+    }
+    f->starved = true; /* tried again when the next tree is due */
+    if (f->due) {
+        drafter_answer_empty(d, f, f->due_round, (uint32_t)f->len, f->hash[f->len], now_ns);
+    }
+}
+
+/* KV of committed tokens, and a tree when one is due. Returns the rows of the first pass (at most); 0: no job. */
+static int add_seq(struct gr_drafter *d, struct follow *f, int n_row_left, uint64_t now_ns)
+{
+    if (f->due && f->due_round == d->config.test_flip_round && d->config.test_flip_round > 0 && !f->flipped) {
+        drafter_test_flip(d, f);
+    }
+    const struct reuse r = find_reuse(f);
+    const bool known = r.whole && f->due; /* no committed token has to run: it begins with a level */
+    int32_t pos0 = r.n > 0 ? f->root_len + r.n : f->kv_len;
+    /* A tree starts below the tail, so its row runs again when only its KV is known. */
+    if (f->due && pos0 >= f->len && !r.whole) {
+        pos0 = f->len - 1;
+    }
+    const int32_t end = GR_MIN(f->due ? f->len : f->prefill_len, pos0 + GR_MIN(d->config.prefill_chunk, n_row_left));
+    if (known ? n_row_left < f->tree_config.top_k : end <= pos0) {
+        return 0;
+    }
+    if (gr_kv_table_grow(&d->pool, &f->table, end) != GR_OK) {
+        starve(d, f, now_ns);
+        return 0;
+    }
+    f->starved = false;
+    const bool grow = f->due && end == f->len;
+    const int i_seq = d->job.n_seq;
+    struct gr_draft_seq *q = &d->job.seq[i_seq];
+    fill_common(d, f, q, grow ? GR_DRAFT_GROW : GR_DRAFT_CATCH_UP);
+    q->n_copy = r.n;
+    q->copy_pos0 = f->root_len;
+    memcpy(q->copy_slot, r.slot, (size_t)r.n * sizeof(r.slot[0]));
+    q->pos0 = pos0;
+    q->n_row = end - pos0;
+    /* A copy: a DELTA may replace the session's tokens while the job runs. */
+    int32_t *token = d->job_token + (size_t)i_seq * (size_t)d->config.prefill_chunk;
+    memcpy(token, &f->token[pos0], (size_t)q->n_row * sizeof(*token));
+    q->token = token;
+    q->base_len = end;
+    q->tree_config = tree_config_now(d, f);
+    q->cost = f->cost;
+    if (f->due) {
+        count_reuse(d, f, &r);
+    }
+    if (r.whole && r.cand >= 0) {
+        gr_tree_builder_reroot(f->builder, r.cand);
+    } else if (!r.whole) {
+        gr_tree_builder_reset(f->builder);
+    }
+    f->root_valid = false; /* until the job is done */
+    f->job_len = end;
+    d->counters.n_row += (uint64_t)q->n_row;
+    return known ? f->tree_config.top_k : q->n_row;
+}
+
+static int add_ahead(struct gr_drafter *d, struct follow *f, int n_row_left)
+{
+    struct gr_draft_seq *q = &d->job.seq[d->job.n_seq];
+    fill_common(d, f, q, GR_DRAFT_AHEAD);
+    q->n_ahead = GR_MIN(GR_MAX(f->tree_config.top_k, AHEAD_ROWS), n_row_left);
+    f->job_len = f->len;
+    return q->n_ahead;
+}
+
+void drafter_start_job(struct gr_drafter *d, uint64_t now_ns)
+{
+    int n_row_left = d->config.n_row_max;
+    d->job.n_seq = 0;
+    for (int i = 0; i < d->config.n_session_max && n_row_left > 0; i++) {
+        if (wants_job(&d->follow[i])) {
+            n_row_left -= add_seq(d, &d->follow[i], n_row_left, now_ns);
+        }
+    }
+    const bool idle = d->job.n_seq == 0;
+    for (int i = 0; idle && i < d->config.n_session_max && n_row_left > 0; i++) {
+        if (wants_ahead(&d->follow[i])) {
+            n_row_left -= add_ahead(d, &d->follow[i], n_row_left);
+        }
+    }
+    if (d->job.n_seq > 0) {
+        d->job_in_flight = true;
+        d->io.start_job(d->io.ctx, &d->job);
+    }
+}
+
+/* ---- a finished job ---- */
+
+static void finish_ahead(struct gr_drafter *d, struct follow *f, const struct gr_draft_seq *q)
+{
+    f->root_valid = true;
+    f->ahead_done = q->exhausted;
+    f->n_ahead_level += q->n_level;
+    d->counters.n_ahead_level += (uint64_t)q->n_level;
+}
+
+static void finish_tree(struct gr_drafter *d, struct follow *f, const struct gr_draft_seq *q, uint64_t now_ns)
+{
+    f->root_valid = true;
+    f->root_len = f->job_len;
+    f->ahead_done = false;
+    d->counters.n_level += (uint64_t)q->n_level;
+    const bool overtaken = f->job_len != f->len || !f->due;
+    if (overtaken || q->tree_config.n_node != GR_MIN(f->tree_config.n_node, f->due_node)) {
+        d->counters.n_stale_tree++; /* or asked for again, with another size; its candidates serve the next one */
+        return;
+    }
+    f->pending.round = f->due_round;
+    f->pending.base_len = (uint32_t)f->len;
+    f->pending.hash = f->hash[f->len];
+    f->pending.drafted = q->drafted;
+    f->ready = true;
+    d->counters.n_empty_choice += q->tree_config.best_first && q->drafted.tree.n == 0;
+    drafter_send_tree(d, f, now_ns);
+}
+
+static void finish_seq(struct gr_drafter *d, const struct gr_draft_seq *q, uint64_t compute_ns, uint64_t now_ns)
+{
+    struct follow *f = &d->follow[q->session];
+    f->in_job = false;
+    if (f->closing) {
+        drafter_free(d, f);
+        return;
+    }
+    if (f->job_stale) { /* the job worked on tokens that are gone: keep what still stands */
+        f->root_valid = false;
+        gr_kv_table_truncate(&d->pool, &f->table, f->kv_len);
+        return;
+    }
+    if (f->job_task == GR_DRAFT_AHEAD) {
+        finish_ahead(d, f, q);
+        return;
+    }
+    f->kv_len = f->job_len;
+    f->job_ns += compute_ns;
+    if (f->job_task == GR_DRAFT_GROW) {
+        finish_tree(d, f, q, now_ns);
+    }
+}
+
+void gr_drafter_on_job_done(struct gr_drafter *d, struct gr_draft_job *job, uint64_t now_ns)
+{
+    GR_ASSERT(job == &d->job && d->job_in_flight);
+    d->job_in_flight = false;
+    d->counters.n_job++;
+    for (int i = 0; i < job->n_seq; i++) {
+        if (job->status != GR_OK) {
+            struct follow *f = &d->follow[job->seq[i].session];
+            drafter_send_error(d, f->id, job->status, "the draft pass failed; see the drafter's log");
+            f->in_job = false;
+            drafter_free(d, f);
+            continue;
+        }
+        finish_seq(d, &job->seq[i], job->compute_ns, now_ns);
+    }
+}

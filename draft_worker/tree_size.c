@@ -1,0 +1,216 @@
+#include "draft_worker/tree_size.h"
+
+#include "common/status.h"
+
+#include <string.h>
+
+#define LEVEL_WEIGHT 0.125f /* of a new measurement */
+#define LEVEL_SPIKE 4.0f    /* a measurement counts at most as so many times the mean: the thread was preempted */
+#define YIELD_WEIGHT 0.03125f
+#define YIELD_PRIOR 8.0f    /* a class leans on what roots yield, which is seen in every tree, with so many counts */
+
+/* Before anything is known: a draft that is right six times in ten. */
+static const float yield_start[GR_RANK_CLASSES] = {0.6f, 0.12f, 0.05f, 0.03f};
+
+/* ---- what a round costs ---- */
+
+void gr_round_cost_init(struct gr_round_cost *r, const struct gr_cost *c)
+{
+    uint32_t k = 0;
+    r->overhead_ns = (float)c->overhead_ns;
+    r->pass_ns[0] = 0.0f;
+    for (uint32_t n = 1; n <= GR_TREE_MAX; n++) {
+        while (k + 2 < c->n_point && c->n_row[k + 1] < n) {
+            k++;
+        }
+        float ns = c->n_point > 0 ? (float)c->pass_ns[k] : 0.0f;
+        if (c->n_point > 1) {
+            const float slope = ((float)c->pass_ns[k + 1] - (float)c->pass_ns[k]) /
+                                (float)(c->n_row[k + 1] - c->n_row[k]);
+            ns += slope * ((float)n - (float)c->n_row[k]);
+        }
+        r->pass_ns[n] = GR_MAX(ns, r->pass_ns[n - 1]); /* a longer pass that measured shorter is noise */
+    }
+}
+
+/* ---- what a level costs and brings ---- */
+
+float gr_level_ns(const struct gr_level_model *m, int n_row)
+{
+    n_row = GR_MIN(n_row, GR_LEVEL_ROW_MAX);
+    int below = n_row;
+    int above = n_row;
+    while (below > 0 && m->ns[below] == 0.0f) {
+        below--;
+    }
+    while (above <= GR_LEVEL_ROW_MAX && m->ns[above] == 0.0f) {
+        above++;
+    }
+    if (below > 0 && above <= GR_LEVEL_ROW_MAX) {
+        const float part = above == below ? 0.0f : (float)(n_row - below) / (float)(above - below);
+        return m->ns[below] + part * (m->ns[above] - m->ns[below]);
+    }
+    if (above <= GR_LEVEL_ROW_MAX) {
+        return m->ns[above]; /* fewer rows than ever seen */
+    }
+    /* More rows than ever seen: half of the time is taken to grow with them. Nothing seen: free, so that it is tried. */
+    return below > 0 ? m->ns[below] * (0.5f + 0.5f * (float)n_row / (float)below) : 0.0f;
+}
+
+/* Fewer rows never take longer, and more take at most in proportion. So the common small passes put right a large one that
+ * was measured while the thread was preempted, and is not run again as long as it looks dear. */
+static void bound_by(struct gr_level_model *m, int n_row)
+{
+    const float ns = m->ns[n_row];
+    for (int n = 1; n < n_row; n++) {
+        m->ns[n] = GR_MIN(m->ns[n], ns);
+    }
+    for (int n = n_row + 1; n <= GR_LEVEL_ROW_MAX; n++) {
+        m->ns[n] = GR_MIN(m->ns[n], ns * (float)n / (float)n_row);
+    }
+}
+
+void gr_level_observe_ns(struct gr_level_model *m, int n_row, float ns)
+{
+    if (n_row < 1 || n_row > GR_LEVEL_ROW_MAX) {
+        return;
+    }
+    float *mean = &m->ns[n_row];
+    if (*mean == 0.0f) {
+        *mean = GR_MAX(ns, 1.0f);
+    } else { /* the first ones count alike: caches were cold */
+        const float alike = 1.0f / (float)(m->n_seen[n_row] + 1);
+        *mean += GR_MAX(alike, LEVEL_WEIGHT) * (GR_MIN(ns, LEVEL_SPIKE * *mean) - *mean);
+    }
+    if (m->n_seen[n_row] < UINT8_MAX) {
+        m->n_seen[n_row]++;
+    }
+    bound_by(m, n_row);
+}
+
+static int sureness_of(float prob)
+{
+    return prob < 0.0f ? GR_SURENESS_ROOT : prob < 0.25f ? 0 : prob < 0.6f ? 1 : prob < 0.9f ? 2 : 3;
+}
+
+void gr_level_observe_yield(struct gr_level_model *m, float parent_prob, int n, const float *prob)
+{
+    const int s = sureness_of(parent_prob);
+    /* The first rows count in full, so that the start is soon forgotten. */
+    const float first = 1.0f / (float)(m->n_yield[s] + 1);
+    const float weight = GR_MAX(first, YIELD_WEIGHT);
+    m->n_yield[s] += m->n_yield[s] < UINT32_MAX;
+    for (int r = 0; r < GR_RANK_CLASSES; r++) {
+        m->yield[s][r] += weight * ((r < n ? prob[r] : 0.0f) - m->yield[s][r]);
+    }
+}
+
+static void expected_yield(const struct gr_level_model *m, float parent_prob, float out[GR_RANK_CLASSES])
+{
+    const int s = sureness_of(parent_prob);
+    const float *prior = m->n_yield[GR_SURENESS_ROOT] > 0 ? m->yield[GR_SURENESS_ROOT] : yield_start;
+    const float n = (float)GR_MIN(m->n_yield[s], 1000u);
+    for (int r = 0; r < GR_RANK_CLASSES; r++) {
+        out[r] = (n * m->yield[s][r] + YIELD_PRIOR * prior[r]) / (n + YIELD_PRIOR);
+    }
+}
+
+/* ---- decisions ---- */
+
+int gr_tree_size(const struct gr_round_cost *r, float draft_ns, const float *p, int n, float *rate_out)
+{
+    const float fixed_ns = draft_ns + r->overhead_ns;
+    float sum = 1.0f;
+    float best_sum = 1.0f;
+    float best_ns = GR_MAX(fixed_ns + r->pass_ns[1], 1.0f);
+    int best = 0;
+    for (int i = 0; i < n; i++) {
+        sum += p[i];
+        const float ns = fixed_ns + r->pass_ns[i + 2];
+        if (sum * best_ns > best_sum * ns) {
+            best = i + 1;
+            best_sum = sum;
+            best_ns = ns;
+        }
+    }
+    *rate_out = best_sum / best_ns;
+    return best;
+}
+
+/* What a candidate's children are expected to add at a rate, each paying for its own row of the pass. */
+static float expected_gain(const struct gr_level_model *m, const struct gr_open_candidate *c, float node_price)
+{
+    float yield[GR_RANK_CLASSES];
+    float gain = 0.0f;
+    expected_yield(m, c->prob, yield);
+    for (int r = 0; r < GR_RANK_CLASSES; r++) {
+        gain += GR_MAX(c->score * yield[r] - node_price, 0.0f);
+    }
+    return gain;
+}
+
+/* The number of rows with the largest gain less the price of their time. */
+static int choose_rows(const struct gr_level_model *m, float rate, float node_price,
+                       const struct gr_open_candidate *open, int n_open)
+{
+    float gain = 0.0f;
+    float best = 0.0f;
+    int n = 0;
+    for (int i = 0; i < n_open; i++) {
+        const float more = expected_gain(m, &open[i], node_price);
+        if (!(more > 0.0f)) {
+            break; /* the others are less likely still */
+        }
+        gain += more;
+        if (gain - rate * gr_level_ns(m, i + 1) > best) {
+            best = gain - rate * gr_level_ns(m, i + 1);
+            n = i + 1;
+        }
+    }
+    return n;
+}
+
+static int insert_falling(float *p, int n, int n_max, float value)
+{
+    if (n == n_max) {
+        if (n == 0 || !(value > p[n - 1])) {
+            return n;
+        }
+        n--;
+    }
+    int at = n;
+    while (at > 0 && value > p[at - 1]) {
+        p[at] = p[at - 1];
+        at--;
+    }
+    p[at] = value;
+    return n + 1;
+}
+
+int gr_tree_size_next_level(const struct gr_round_cost *r, const struct gr_level_model *m, float draft_ns, const float *p,
+                            int n, int n_max, const struct gr_open_candidate *open, int n_open)
+{
+    float with[GR_NODE_MAX];
+    float rate = 0.0f;
+    float rate_with = 0.0f;
+    const int size = gr_tree_size(r, draft_ns, p, n, &rate);
+    const int row = GR_MIN(size + 1, GR_TREE_MAX - 1);
+    const float slot_price = size < n_max ? 0.0f : size > 0 ? p[size - 1] : 1.0f; /* it would push out the last one */
+    const float row_price = rate * (r->pass_ns[row + 1] - r->pass_ns[row]);
+    const float node_price = GR_MAX(slot_price, row_price);
+    const int n_row = choose_rows(m, rate, node_price, open, n_open);
+    if (n_row == 0) {
+        return 0;
+    }
+    memcpy(with, p, (size_t)n * sizeof(with[0]));
+    int n_with = n;
+    for (int i = 0; i < n_row; i++) {
+        float yield[GR_RANK_CLASSES];
+        expected_yield(m, open[i].prob, yield);
+        for (int k = 0; k < GR_RANK_CLASSES && open[i].score * yield[k] > node_price; k++) {
+            n_with = insert_falling(with, n_with, n_max, open[i].score * yield[k]);
+        }
+    }
+    (void)gr_tree_size(r, draft_ns + gr_level_ns(m, n_row), with, n_with, &rate_with);
+    return rate_with > rate ? n_row : 0;
+}

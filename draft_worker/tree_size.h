@@ -1,0 +1,55 @@
+/* How many nodes of a tree, and how many rows of another level, pay: what brings the most expected tokens per second.
+ *
+ *     rate(n) = (1 + p_1 + ... + p_n) / (draft + overhead + pass(n + 1))
+ *
+ * p_i: probability that the target accepts node i, best first; 1: the bonus token. draft: time spent on the tree. Another
+ * level pays when the rate with the children that it is expected to bring, and with its time, is above the best rate
+ * without it.
+ *
+ * Pure; plain memory, zeroed by the owner. */
+#ifndef GR_DRAFT_WORKER_TREE_SIZE_H
+#define GR_DRAFT_WORKER_TREE_SIZE_H
+
+#include "common/token_tree.h"
+#include "common/wire.h"
+#include "draft_worker/acceptance.h"
+
+#define GR_LEVEL_ROW_MAX 64      /* rows of a level whose time is kept apart; more count as these */
+#define GR_SURENESS_CLASSES 5    /* of a parent: how sure the model was of it; the last: a root, which is certain */
+#define GR_SURENESS_ROOT (GR_SURENESS_CLASSES - 1)
+
+/* A round but its draft. */
+struct gr_round_cost {
+    float overhead_ns;
+    float pass_ns[GR_TREE_MAX + 1]; /* by rows, 1 .. GR_TREE_MAX; never falls */
+};
+
+/* What a level of the draft takes and brings: measured, the same for all sessions of a drafter. */
+struct gr_level_model {
+    float ns[GR_LEVEL_ROW_MAX + 1];                        /* by rows; 0: not seen */
+    uint8_t n_seen[GR_LEVEL_ROW_MAX + 1];                  /* measurements of it, at most 255 */
+    float yield[GR_SURENESS_CLASSES][GR_RANK_CLASSES];     /* mean probability of a child, by its parent's and its rank */
+    uint32_t n_yield[GR_SURENESS_CLASSES];
+};
+
+/* A candidate that could be expanded. */
+struct gr_open_candidate {
+    float score; /* probability of being accepted */
+    float prob;  /* the same, given that its parent is */
+};
+
+void gr_round_cost_init(struct gr_round_cost *r, const struct gr_cost *cost);
+
+float gr_level_ns(const struct gr_level_model *m, int n_row);
+void gr_level_observe_ns(struct gr_level_model *m, int n_row, float ns);
+/* The calibrated probabilities of one row's children, best first. parent_prob below 0: the root. */
+void gr_level_observe_yield(struct gr_level_model *m, float parent_prob, int n, const float *prob);
+
+/* The best number of nodes, 0 .. n. p: (n) falling, n <= GR_NODE_MAX. */
+int gr_tree_size(const struct gr_round_cost *r, float draft_ns, const float *p, int n, float *rate_out);
+/* How many of the open candidates (falling by score) the next level should expand; 0: growing does not pay. p: (n) as
+ * above; a tree has at most n_max nodes. */
+int gr_tree_size_next_level(const struct gr_round_cost *r, const struct gr_level_model *m, float draft_ns, const float *p,
+                            int n, int n_max, const struct gr_open_candidate *open, int n_open);
+
+#endif

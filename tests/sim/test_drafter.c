@@ -1,0 +1,924 @@
+/* The drafter's machine against a target made by hand: every tree is the one that a fresh drafter would send for the same
+ * prefix, whatever came before it: draft-ahead, overtaken trees, long silences, late verdicts, frames come twice. */
+#include "common/hash.h"
+#include "draft_worker/drafter.h"
+#include "draft_worker/grower.h"
+#include "tests/sim/toy_lm.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#define N_VOCAB 24
+#define N_CTX 512
+#define EPOCH 2
+#define PEER 7
+#define N_LOG 64
+
+struct frame {
+    uint8_t bytes[GR_WIRE_SMALL_BYTES_MAX];
+    size_t len;
+};
+
+struct rig {
+    struct toy_config table; /* the target's */
+    struct gr_lm *lm;
+    struct gr_drafter *drafter;
+    struct gr_grower *grower;
+    struct gr_draft_job *job; /* in flight; it runs when it is finished */
+    struct gr_msg attach;
+    /* the target */
+    int32_t token[N_CTX];
+    uint64_t hash[N_CTX + 1];
+    int32_t len;
+    uint32_t round; /* the one verified next */
+    /* what the drafter sent last */
+    struct frame out;
+    int n_frame[8]; /* by type */
+    struct gr_frame_header draft_header;
+    struct gr_token_tree tree;
+    struct gr_resync resync;
+    struct gr_msg stats;
+    /* a second session that is told the same */
+    bool twin;
+    int n_twin_draft;
+    struct gr_token_tree twin_tree;
+    struct frame log[N_LOG]; /* what it was sent */
+    int n_log;
+};
+
+/* ---- the drafter's edge ---- */
+
+static uint8_t *rig_begin(void *ctx, uint32_t peer, enum gr_frame_class class, uint32_t n)
+{
+    struct rig *r = ctx;
+    (void)class;
+    assert_int_equal(peer, PEER);
+    assert_true(n <= sizeof(r->out.bytes));
+    return r->out.bytes;
+}
+
+static void rig_end(void *ctx, uint32_t peer, uint32_t n)
+{
+    struct rig *r = ctx;
+    struct gr_frame_header h;
+    (void)peer;
+    r->out.len = n;
+    assert_int_equal(gr_wire_decode_header(r->out.bytes, n, &h), GR_OK);
+    if (h.session == 2) {
+        r->n_twin_draft += h.type == GR_FRAME_DRAFT;
+        if (h.type == GR_FRAME_DRAFT) {
+            assert_int_equal(gr_wire_decode_draft(r->out.bytes, n, N_VOCAB, &r->twin_tree), GR_OK);
+        }
+        return;
+    }
+    r->n_frame[h.type]++;
+    if (h.type == GR_FRAME_DRAFT) {
+        r->draft_header = h;
+        assert_int_equal(gr_wire_decode_draft(r->out.bytes, n, N_VOCAB, &r->tree), GR_OK);
+    } else {
+        assert_int_equal(gr_wire_decode_resync(r->out.bytes, n, &r->resync), GR_OK);
+    }
+}
+
+static void rig_msg(void *ctx, const struct gr_msg *m)
+{
+    struct rig *r = ctx;
+    assert_true(m->type != GR_MSG_ERROR);
+    if (m->type == GR_MSG_DRAFT_STATS) {
+        r->stats = *m;
+    }
+}
+
+static void rig_job(void *ctx, struct gr_draft_job *job)
+{
+    struct rig *r = ctx;
+    assert_null(r->job);
+    r->job = job;
+}
+
+static enum gr_status rig_connect(void *ctx, const char *address, const char *transport, uint32_t *peer_out)
+{
+    (void)ctx;
+    (void)address;
+    (void)transport;
+    *peer_out = PEER;
+    return GR_OK;
+}
+
+/* ---- life ---- */
+
+struct rig_config {
+    uint64_t seed;
+    int blur; /* the drafter is wrong in one context of so many; 0: never */
+    bool ahead, auto_tree;
+    int n_node, depth, top_k;
+    uint32_t flip_round;
+    float sharpness;
+    float temperature;
+    bool twin;
+};
+
+static void rig_attach(struct rig *r)
+{
+    gr_drafter_on_msg(r->drafter, &r->attach, 0);
+    if (r->twin) {
+        struct gr_msg m = r->attach;
+        m.session = 2;
+        gr_drafter_on_msg(r->drafter, &m, 0);
+    }
+    gr_drafter_on_peer_ready(r->drafter, PEER, "rig", 0);
+}
+
+static struct rig *rig_create(const struct rig_config *c)
+{
+    struct rig *r = calloc(1, sizeof(*r));
+    assert_non_null(r);
+    r->table = (struct toy_config){.n_vocab = N_VOCAB, .n_ctx_max = N_CTX, .n_row_max = 64, .n_out_max = 64,
+                                   .n_pool_block = 2 * N_CTX / 16, .n_scratch_block = 2 * GR_DRAFT_SCRATCH_BLOCKS,
+                                   .seed = 11, .sharpness = c->sharpness > 0.0f ? c->sharpness : 8.0f};
+    struct toy_config draft = r->table;
+    draft.blur_seed = c->blur > 0 ? c->seed + 99 : 0;
+    draft.blur = c->blur;
+    r->lm = toy_lm_create(&draft);
+    const struct gr_drafter_config dc = {.n_session_max = 2, .n_ctx_max = N_CTX, .n_vocab = N_VOCAB, .n_row_max = 64,
+                                         .prefill_chunk = 32, .n_pool_block = 2 * N_CTX / 16,
+                                         .test_flip_round = c->flip_round};
+    const struct gr_drafter_io io = {.ctx = r, .frame_begin = rig_begin, .frame_end = rig_end, .send_msg = rig_msg,
+                                     .start_job = rig_job, .connect = rig_connect};
+    assert_int_equal(gr_drafter_create(&dc, &io, &r->drafter), GR_OK);
+    assert_int_equal(gr_grower_create(r->lm, 2, &r->grower), GR_OK);
+    gr_grower_fix_level_ns(r->grower, 40000, 3000);
+    r->attach = (struct gr_msg){.type = GR_MSG_ATTACH, .session = 1, .epoch = EPOCH, .top_p = 1.0, .seed = 5,
+                                .temperature = (double)c->temperature,
+                                .n_node = (uint32_t)c->n_node, .draft_depth = (uint32_t)c->depth,
+                                .draft_top_k = (uint32_t)c->top_k, .draft_ahead = c->ahead, .auto_tree = c->auto_tree};
+    r->round = 1;
+    r->twin = c->twin;
+    return r;
+}
+
+static void rig_destroy(struct rig *r)
+{
+    assert_true(gr_drafter_check(r->drafter));
+    gr_grower_destroy(r->grower);
+    gr_drafter_destroy(r->drafter);
+    gr_lm_destroy(r->lm);
+    free(r);
+}
+
+/* Steps; then finishes the job in flight, if there is one. */
+static bool rig_job_once(struct rig *r)
+{
+    (void)gr_drafter_step(r->drafter, 0);
+    struct gr_draft_job *job = r->job;
+    r->job = NULL;
+    if (job != NULL) {
+        gr_grower_run(r->grower, job);
+        gr_drafter_on_job_done(r->drafter, job, 0);
+    }
+    assert_true(gr_drafter_check(r->drafter));
+    return job != NULL;
+}
+
+static void rig_run(struct rig *r, int n_job_max)
+{
+    for (int i = 0; i < n_job_max && rig_job_once(r); i++) {
+    }
+}
+
+/* Until a DRAFT has been sent. */
+static void rig_await_draft(struct rig *r)
+{
+    const int n = r->n_frame[GR_FRAME_DRAFT];
+    for (int i = 0; i < 100 && (r->n_frame[GR_FRAME_DRAFT] == n || (r->twin && r->n_twin_draft == n)); i++) {
+        (void)rig_job_once(r);
+    }
+    assert_int_equal(r->n_frame[GR_FRAME_DRAFT], n + 1);
+    if (r->twin) {
+        assert_int_equal(r->n_twin_draft, n + 1);
+        assert_int_equal(r->twin_tree.n, r->tree.n);
+        assert_memory_equal(r->twin_tree.token, r->tree.token, (size_t)r->tree.n * sizeof(r->tree.token[0]));
+        assert_memory_equal(r->twin_tree.parent, r->tree.parent, (size_t)r->tree.n * sizeof(r->tree.parent[0]));
+    }
+    assert_int_equal(r->draft_header.round, r->round);
+    assert_int_equal(r->draft_header.base_len, r->len);
+    assert_true(r->draft_header.prefix_hash == r->hash[r->len]);
+}
+
+/* ---- the target ---- */
+
+static void commit(struct rig *r, int32_t token)
+{
+    assert_true(r->len < N_CTX);
+    r->hash[r->len + 1] = gr_hash_extend(r->hash[r->len], token);
+    r->token[r->len++] = token;
+}
+
+static int32_t pick(const struct rig *r, const int32_t *token, int n)
+{
+    float l[N_VOCAB];
+    toy_lm_logits(&r->table, token, n, l);
+    const struct gr_sampling s = {.temperature = (float)r->attach.temperature, .top_p = 1.0f, .seed = r->attach.seed};
+    float scratch[N_VOCAB];
+    int32_t work[N_VOCAB];
+    return gr_sampler_pick(&s, l, N_VOCAB, (uint32_t)n, scratch, work);
+}
+
+static void deliver(struct rig *r, size_t n)
+{
+    struct frame *f = &r->log[r->n_log];
+    f->len = n;
+    r->n_log = (r->n_log + 1) % N_LOG;
+    assert_int_equal(gr_drafter_on_frame(r->drafter, PEER, f->bytes, f->len, 0), GR_OK);
+    if (r->twin) {
+        struct frame copy = *f;
+        copy.bytes[8] = 2; /* the session's lowest byte */
+        assert_int_equal(gr_drafter_on_frame(r->drafter, PEER, copy.bytes, copy.len, 0), GR_OK);
+    }
+    assert_true(gr_drafter_check(r->drafter));
+}
+
+static void send_verdict(struct rig *r, const struct gr_verdict *v, uint32_t base_len)
+{
+    const struct gr_frame_header h = {.session = 1, .epoch = EPOCH, .round = r->round, .base_len = base_len,
+                                      .prefix_hash = r->hash[r->len]};
+    r->round++;
+    deliver(r, gr_wire_encode_verdict(&h, v, r->log[r->n_log].bytes, sizeof(r->log[0].bytes)));
+}
+
+/* Verifies a tree below `root` (-1: the tail it was drafted on); tells n_want. */
+static int verify(struct rig *r, const struct gr_token_tree *t, uint32_t draft_round, int root, int n_want)
+{
+    struct gr_verdict v = {.draft_round = draft_round, .keep_len = (uint32_t)r->len, .n_want = (uint8_t)n_want};
+    const uint32_t base_len = (uint32_t)r->len;
+    int node = root;
+    for (;;) {
+        const int32_t token = pick(r, r->token, r->len);
+        const int child = gr_tree_child(t, node, token);
+        commit(r, token);
+        if (child < 0) {
+            v.bonus = token;
+            break;
+        }
+        v.node[v.n_path++] = (uint8_t)child;
+        node = child;
+    }
+    v.final_len = (uint32_t)r->len;
+    send_verdict(r, &v, base_len);
+    return v.n_path;
+}
+
+static void root_only(struct rig *r, int n_want)
+{
+    static const struct gr_token_tree none = {.n = 0};
+    (void)verify(r, &none, GR_WIRE_ROOT_ONLY, -1, n_want);
+}
+
+static void send_delta(struct rig *r, int32_t common, uint16_t flags)
+{
+    const struct gr_frame_header h = {.session = 1, .epoch = EPOCH, .round = r->round, .base_len = (uint32_t)r->len,
+                                      .flags = flags, .prefix_hash = r->hash[r->len]};
+    deliver(r, gr_wire_encode_delta(&h, (uint32_t)common, r->token + common, (uint32_t)(r->len - common),
+                                    r->log[r->n_log].bytes, sizeof(r->log[0].bytes)));
+}
+
+static void send_cost(struct rig *r, uint32_t overhead_us, uint32_t base_us, uint32_t row_us)
+{
+    const struct gr_cost c = {.overhead_ns = overhead_us * 1000, .n_point = 2, .n_row = {1, 64},
+                              .pass_ns = {(base_us + row_us) * 1000, (base_us + 64 * row_us) * 1000}};
+    const struct gr_frame_header h = {.session = 1, .epoch = EPOCH, .round = r->round};
+    deliver(r, gr_wire_encode_cost(&h, &c, r->log[r->n_log].bytes, sizeof(r->log[0].bytes)));
+}
+
+#define WANT(n) ((uint16_t)(GR_DELTA_LAST | GR_DELTA_DRAFT | GR_DELTA_WANT(n)))
+
+static void start(struct rig *r, int n_prompt, int n_want)
+{
+    for (int i = 0; i < n_prompt; i++) {
+        commit(r, (i * 7 + 3) % N_VOCAB);
+    }
+    rig_attach(r);
+    send_delta(r, 0, n_want > 0 ? WANT(n_want) : GR_DELTA_LAST);
+    if (n_want > 0) {
+        rig_await_draft(r);
+    }
+}
+
+/* The tree that was sent last is what a drafter sends that never knew anything but this prefix. */
+static void assert_fresh(const struct rig *r, const struct rig_config *c, int n_want)
+{
+    struct rig_config plain = *c;
+    plain.ahead = plain.twin = false;
+    plain.flip_round = 0;
+    struct rig *f = rig_create(&plain);
+    memcpy(f->token, r->token, sizeof(f->token));
+    memcpy(f->hash, r->hash, sizeof(f->hash));
+    f->len = r->len;
+    rig_attach(f);
+    send_delta(f, 0, WANT(n_want));
+    rig_await_draft(f);
+    assert_true(r->tree.n <= n_want);
+    assert_int_equal(r->tree.n, f->tree.n);
+    assert_memory_equal(r->tree.token, f->tree.token, (size_t)f->tree.n * sizeof(f->tree.token[0]));
+    assert_memory_equal(r->tree.parent, f->tree.parent, (size_t)f->tree.n * sizeof(f->tree.parent[0]));
+    rig_destroy(f);
+}
+
+static uint64_t draw(uint64_t *rng, uint64_t n)
+{
+    *rng = gr_mix64(*rng + GR_HASH_GOLDEN);
+    return *rng % n;
+}
+
+/* ---- tests ---- */
+
+static void test_ahead_as_fresh(void **state)
+{
+    (void)state;
+    uint64_t n_hit = 0;
+    uint64_t n_ahead = 0;
+    uint64_t n_stale = 0;
+    for (uint64_t seed = 1; seed <= 24; seed++) {
+        uint64_t rng = seed;
+        const struct rig_config c = {.seed = seed, .blur = seed % 3 == 0 ? 0 : 3, .ahead = true, .twin = seed % 2 == 0,
+                                     .temperature = seed % 4 < 2 ? 0.0f : 0.8f,
+                                     .n_node = 1 + (int)draw(&rng, 30), .depth = 1 + (int)draw(&rng, 7),
+                                     .top_k = 1 + (int)draw(&rng, 6)};
+        struct rig *r = rig_create(&c);
+        start(r, 20 + (int)seed, 63);
+        int n_want = 63;
+        while (r->len < 200) {
+            assert_fresh(r, &c, n_want);
+            const uint32_t draft_round = r->draft_header.round;
+            rig_run(r, (int)draw(&rng, 12));
+            if (draw(&rng, 2) == 0) { /* a level ahead is under way when the verdict comes */
+                (void)gr_drafter_step(r->drafter, 0);
+            }
+            n_want = draw(&rng, 3) == 0 ? 1 + (int)draw(&rng, 20) : 63;
+            (void)verify(r, &r->tree, draft_round, -1, n_want);
+            if (draw(&rng, 4) == 0) { /* the target did not wait: the tree under way is overtaken */
+                (void)gr_drafter_step(r->drafter, 0);
+                root_only(r, n_want);
+            }
+            rig_await_draft(r);
+        }
+        const struct gr_drafter_counters *k = gr_drafter_counters(r->drafter);
+        assert_int_equal(k->n_desync, 0);
+        assert_int_equal(k->n_resync, c.twin ? 2 : 1); /* the first ones */
+        gr_drafter_on_msg(r->drafter, &(struct gr_msg){.type = GR_MSG_DETACH, .session = 1}, 0);
+        assert_in_range(r->stats.n_hit, 0, k->n_hit);
+        assert_in_range(r->stats.n_ahead, 0, k->n_ahead);
+        if (!c.twin) {
+            assert_true(r->stats.n_hit == k->n_hit && r->stats.n_ahead == k->n_ahead);
+        }
+        assert_true(k->n_hit <= k->n_ahead);
+        n_hit += k->n_hit;
+        n_ahead += k->n_ahead;
+        n_stale += k->n_stale_tree;
+        rig_run(r, 10);
+        rig_destroy(r);
+    }
+    print_message("# %d verdicts met draft-ahead work, %d of them useful hits; %d trees were overtaken\n", (int)n_ahead,
+                  (int)n_hit, (int)n_stale);
+    assert_true(n_hit > 100 && n_ahead > n_hit && n_stale > 50);
+}
+
+/* One level a job; slots and candidates run out, then it rests; nothing is sent. */
+static void test_ahead_ends(void **state)
+{
+    (void)state;
+    struct rig *r = rig_create(&(struct rig_config){.seed = 1, .ahead = true, .n_node = 12, .depth = 4, .top_k = 5,
+                                                    .sharpness = 12.0f});
+    start(r, 30, 63);
+    const struct gr_drafter_counters *k = gr_drafter_counters(r->drafter);
+    int n_job = 0;
+    const int n_draft = r->n_frame[GR_FRAME_DRAFT];
+    for (uint64_t n = k->n_ahead_level; rig_job_once(r); n = k->n_ahead_level) {
+        assert_in_range(k->n_ahead_level, n, n + 1);
+        n_job++;
+        assert_true(n_job < 300);
+    }
+    print_message("# rests after %d levels\n", n_job);
+    assert_true(n_job > 10);
+    assert_int_equal(r->n_frame[GR_FRAME_DRAFT], n_draft);
+    assert_false(rig_job_once(r));
+    rig_destroy(r);
+}
+
+/* K = 0: verdicts that want no tree start no job and send nothing; then one pass brings the KV up to date. */
+static void test_silence_costs_nothing(void **state)
+{
+    (void)state;
+    for (int ahead = 0; ahead < 2; ahead++) {
+        const struct rig_config c = {.seed = 4, .blur = 3, .ahead = ahead, .n_node = 9, .depth = 4, .top_k = 3};
+        struct rig *r = rig_create(&c);
+        const struct gr_drafter_counters *k = gr_drafter_counters(r->drafter);
+        start(r, 60, 0);
+        rig_run(r, 100); /* the prompt of an attached session is prefilled */
+        assert_int_equal(k->n_row, 60);
+        assert_int_equal(k->n_draft_frame, 0);
+        root_only(r, 63);
+        rig_await_draft(r);
+        assert_int_equal(k->n_row, 61);
+        assert_fresh(r, &c, 63);
+        (void)verify(r, &r->tree, r->draft_header.round, -1, 0);
+        rig_run(r, ahead ? 100 : 0);
+        const uint64_t n_job = k->n_job;
+        const uint64_t n_draft = k->n_draft_frame;
+        for (int i = 0; i < 20; i++) {
+            root_only(r, 0);
+            rig_run(r, 100);
+        }
+        assert_int_equal(k->n_job, n_job);
+        assert_int_equal(k->n_draft_frame, n_draft);
+        /* the target commits in silence, then asks */
+        const int32_t common = r->len;
+        for (int i = 0; i < 5; i++) {
+            commit(r, pick(r, r->token, r->len));
+        }
+        r->round += 5;
+        send_delta(r, common, WANT(7));
+        rig_await_draft(r);
+        assert_int_equal(k->n_job, n_job + 1);
+        assert_fresh(r, &c, 7);
+        /* a roll-back into what the drafter holds */
+        rig_run(r, 3);
+        r->len -= 12;
+        commit(r, 1);
+        r->round++;
+        send_delta(r, r->len - 1, WANT(63));
+        rig_await_draft(r);
+        assert_fresh(r, &c, 63);
+        assert_int_equal(k->n_desync, 0);
+        rig_destroy(r);
+    }
+}
+
+static void test_never_more_than_wanted(void **state)
+{
+    (void)state;
+    for (int chain = 0; chain < 2; chain++) {
+        const struct rig_config c = {.seed = 6, .blur = 4, .ahead = true, .n_node = 40, .depth = chain ? 40 : 6,
+                                     .top_k = chain ? 1 : 8};
+        struct rig *r = rig_create(&c);
+        start(r, 25, 63);
+        for (int n_want = 63; n_want > 0 && r->len < 400; n_want -= n_want > 8 ? 5 : 1) {
+            const struct gr_token_tree t = r->tree;
+            (void)verify(r, &t, r->draft_header.round, -1, n_want);
+            if (n_want % 2 == 0) { /* asked again for fewer while the tree grows */
+                (void)gr_drafter_step(r->drafter, 0);
+                root_only(r, 1);
+                rig_await_draft(r);
+                assert_int_equal(r->tree.n, 1);
+                (void)verify(r, &r->tree, r->draft_header.round, -1, n_want);
+            }
+            rig_await_draft(r);
+            assert_int_equal(r->tree.n, GR_MIN(n_want, 40));
+            assert_fresh(r, &c, n_want);
+            rig_run(r, 2);
+        }
+        rig_destroy(r);
+    }
+}
+
+/* The target re-roots an older tree: root-only rounds, or tokens of a DELTA, that are a path in it. */
+static void test_late_verdicts(void **state)
+{
+    (void)state;
+    const struct rig_config c = {.seed = 2, .n_node = 20, .depth = 8, .top_k = 3, .ahead = true};
+    for (int how = 0; how < 4; how++) {
+        struct rig *r = rig_create(&c);
+        const struct gr_drafter_counters *k = gr_drafter_counters(r->drafter);
+        start(r, 30, 63);
+        const struct gr_token_tree old = r->tree;
+        const uint32_t old_round = r->draft_header.round;
+        int root = -1;
+        const int n_step = how == 3 ? 1 : 2;
+        for (int i = 0; i < n_step; i++) { /* the perfect drafter's tree holds what the target picks */
+            const int32_t token = pick(r, r->token, r->len);
+            root = gr_tree_child(&old, root, token);
+            assert_true(root >= 0);
+            if (how == 1) {
+                commit(r, token);
+                r->round++;
+                send_delta(r, r->len - 1, GR_DELTA_LAST);
+            } else {
+                root_only(r, how == 0 ? 0 : 63);
+            }
+        }
+        if (how >= 2) { /* its newer DRAFT crosses the pass of the old tree */
+            rig_await_draft(r);
+        }
+        if (how == 3) { /* nodes that are not below the path: nonsense */
+            struct gr_verdict v = {.draft_round = old_round, .keep_len = (uint32_t)r->len, .n_want = 63, .n_path = 1};
+            while (old.parent[v.node[0]] != -1 || v.node[0] == root) {
+                v.node[0]++;
+            }
+            const uint32_t base_len = (uint32_t)r->len;
+            commit(r, old.token[v.node[0]]);
+            commit(r, 3);
+            v.bonus = 3;
+            const int n = r->n_frame[GR_FRAME_RESYNC];
+            send_verdict(r, &v, base_len);
+            assert_int_equal(r->n_frame[GR_FRAME_RESYNC], n + 1);
+            assert_int_equal(r->resync.my_len, base_len); /* as it stood */
+            rig_destroy(r);
+            continue;
+        }
+        const int n_path = verify(r, &old, old_round, root, 63);
+        assert_true(n_path > 0);
+        assert_int_equal(k->n_late_verdict, 1);
+        rig_await_draft(r);
+        assert_fresh(r, &c, 63);
+        /* and the next one is about the newest tree */
+        (void)verify(r, &r->tree, r->draft_header.round, -1, 63);
+        rig_await_draft(r);
+        assert_fresh(r, &c, 63);
+        assert_int_equal(k->n_desync, 0);
+        rig_destroy(r);
+    }
+}
+
+/* Every frame comes twice, and old ones again later: nothing is sent, no job starts, no tree changes. */
+static void test_replays(void **state)
+{
+    (void)state;
+    const struct rig_config c = {.seed = 8, .blur = 3, .n_node = 12, .depth = 5, .top_k = 3};
+    struct rig *r = rig_create(&c);
+    const struct gr_drafter_counters *k = gr_drafter_counters(r->drafter);
+    start(r, 40, 63);
+    for (int round = 0; round < 30; round++) {
+        if (round % 7 == 3) { /* a DELTA of several tokens */
+            const int32_t common = r->len;
+            commit(r, pick(r, r->token, r->len));
+            commit(r, pick(r, r->token, r->len));
+            r->round += 2;
+            send_delta(r, common, WANT(63));
+        } else if (round % 7 == 5) { /* a desync that the target sees: RESYNC, DELTA */
+            const struct gr_frame_header h = r->draft_header;
+            deliver(r, gr_wire_encode_desync(&h, GR_DESYNC_HASH, (uint32_t)r->len, r->log[r->n_log].bytes,
+                                             sizeof(r->log[0].bytes)));
+            commit(r, pick(r, r->token, r->len));
+            r->round++;
+            send_delta(r, r->len - 4, WANT(63));
+        } else {
+            (void)verify(r, &r->tree, r->draft_header.round, -1, 63);
+        }
+        for (int at = 0; at < 2; at++) { /* while the tree is owed, and when it has been sent */
+            const int n_resync = r->n_frame[GR_FRAME_RESYNC];
+            const int n_draft = r->n_frame[GR_FRAME_DRAFT];
+            for (int i = 0; i < N_LOG; i++) {
+                if (r->log[i].len > 0) {
+                    assert_int_equal(gr_drafter_on_frame(r->drafter, PEER, r->log[i].bytes, r->log[i].len, 0), GR_OK);
+                }
+            }
+            assert_int_equal(r->n_frame[GR_FRAME_RESYNC], n_resync);
+            assert_int_equal(r->n_frame[GR_FRAME_DRAFT], n_draft);
+            if (at == 0) {
+                rig_await_draft(r);
+                assert_fresh(r, &c, 63);
+            }
+        }
+        assert_false(rig_job_once(r));
+    }
+    assert_true(k->n_stale_frame > 1000);
+    /* another epoch, another peer */
+    struct gr_frame_header h = {.session = 1, .epoch = EPOCH - 1, .round = r->round, .base_len = (uint32_t)r->len,
+                                .prefix_hash = 1};
+    uint8_t f[256];
+    const size_t n = gr_wire_encode_verdict(&h, &(struct gr_verdict){.keep_len = (uint32_t)r->len, .n_want = 9}, f,
+                                            sizeof(f));
+    assert_int_equal(gr_drafter_on_frame(r->drafter, PEER, f, n, 0), GR_OK);
+    assert_int_equal(gr_drafter_on_frame(r->drafter, PEER + 1, f, n, 0), GR_OK);
+    assert_false(rig_job_once(r));
+    rig_destroy(r);
+}
+
+/* ---- everything at once ---- */
+
+struct life {
+    struct rig *r;
+    const struct rig_config *c;
+    uint64_t rng;
+    int n_want, n_draft; /* asked last; DRAFTs seen */
+    struct gr_token_tree tree; /* the newest, and where it hangs */
+    uint32_t tree_round;
+    int32_t tree_len;
+    int n_checked, n_late, n_resync;
+};
+
+/* What was sent since the last look is what a fresh drafter sends. */
+static void look(struct life *l)
+{
+    struct rig *r = l->r;
+    assert_int_equal(r->n_frame[GR_FRAME_RESYNC], l->n_resync); /* none but those that were provoked */
+    assert_in_range(r->n_frame[GR_FRAME_DRAFT] - l->n_draft, 0, 1);
+    if (r->n_frame[GR_FRAME_DRAFT] == l->n_draft) {
+        return;
+    }
+    l->n_draft++;
+    assert_true(l->n_want > 0);
+    assert_int_equal(r->draft_header.base_len, r->len);
+    assert_int_equal(r->draft_header.round, r->round);
+    assert_fresh(r, l->c, l->n_want);
+    l->tree = r->tree;
+    l->tree_round = r->draft_header.round;
+    l->tree_len = r->len;
+    l->n_checked++;
+}
+
+static int draw_want(struct life *l)
+{
+    l->n_want = draw(&l->rng, 4) == 0 ? 0 : draw(&l->rng, 3) == 0 ? 1 + (int)draw(&l->rng, 62) : 63;
+    return l->n_want;
+}
+
+/* A pass with the newest tree when the tokens since then are a path in it, else without. */
+static void life_verdict(struct life *l)
+{
+    struct rig *r = l->r;
+    int root = -1;
+    for (int32_t p = l->tree_len; p < r->len && root > -2; p++) {
+        root = gr_tree_child(&l->tree, root, r->token[p]);
+        root = root < 0 ? -2 : root;
+    }
+    if (root == -2 || draw(&l->rng, 4) == 0) {
+        root_only(r, draw_want(l));
+        return;
+    }
+    l->n_late += root >= 0;
+    (void)verify(r, &l->tree, l->tree_round, root, draw_want(l));
+    l->tree.n = 0;
+}
+
+static void life_delta(struct life *l)
+{
+    struct rig *r = l->r;
+    const int32_t back = draw(&l->rng, 3) == 0 ? (int32_t)draw(&l->rng, 20) : 0;
+    const int32_t common = GR_MAX(r->len - back, 1);
+    r->len = common;
+    l->tree.n = common < l->tree_len ? 0 : l->tree.n; /* the fence: a rolled-back base's tree is not verified */
+    for (uint64_t n = 1 + draw(&l->rng, 5); n > 0; n--) {
+        commit(r, draw(&l->rng, 8) == 0 ? 1 : pick(r, r->token, r->len));
+    }
+    r->round++;
+    const int n_want = draw_want(l);
+    send_delta(r, common, n_want > 0 ? WANT(n_want) : GR_DELTA_LAST);
+}
+
+static void life_repair(struct life *l, bool attach)
+{
+    struct rig *r = l->r;
+    const int n_resync = r->n_frame[GR_FRAME_RESYNC];
+    if (attach) {
+        rig_attach(r);
+    } else {
+        const struct gr_frame_header h = r->draft_header;
+        deliver(r, gr_wire_encode_desync(&h, GR_DESYNC_HASH, (uint32_t)r->len, r->log[r->n_log].bytes,
+                                         sizeof(r->log[0].bytes)));
+    }
+    if (r->n_frame[GR_FRAME_RESYNC] == n_resync) {
+        return; /* about a DRAFT that is not the last one any more */
+    }
+    l->n_resync++;
+    assert_int_equal(r->resync.my_len, r->len);
+    assert_true(r->resync.hash[0] == r->hash[r->len]);
+    l->tree.n = 0;
+    r->round++;
+    l->n_want = 63;
+    send_delta(r, r->len, WANT(63));
+}
+
+static void life_step(struct life *l)
+{
+    struct rig *r = l->r;
+    switch (draw(&l->rng, 12)) {
+    case 0:
+    case 1:
+        (void)gr_drafter_step(r->drafter, 0); /* a job is under way */
+        break;
+    case 2:
+        life_delta(l);
+        break;
+    case 3:
+        if (draw(&l->rng, 4) == 0) {
+            life_repair(l, draw(&l->rng, 2) == 0);
+        }
+        break;
+    case 4: {
+        const struct frame *f = &r->log[draw(&l->rng, N_LOG)];
+        if (f->len > 0) {
+            assert_int_equal(gr_drafter_on_frame(r->drafter, PEER, f->bytes, f->len, 0), GR_OK);
+        }
+        break;
+    }
+    case 5:
+    case 6:
+    case 7:
+        life_verdict(l);
+        break;
+    default:
+        (void)rig_job_once(r);
+        break;
+    }
+    look(l);
+}
+
+static void test_any_order(void **state)
+{
+    (void)state;
+    int n_checked = 0;
+    int n_late = 0;
+    for (uint64_t seed = 1; seed <= 60; seed++) {
+        uint64_t rng = seed;
+        const struct rig_config c = {.seed = seed, .blur = (int)draw(&rng, 5), .ahead = seed % 4 != 0,
+                                     .n_node = 1 + (int)draw(&rng, 40), .depth = 1 + (int)draw(&rng, 8),
+                                     .top_k = 1 + (int)draw(&rng, 8), .sharpness = seed % 2 == 0 ? 8.0f : 30.0f,
+                                     .temperature = seed % 5 == 0 ? 0.7f : 0.0f};
+        struct life l = {.r = rig_create(&c), .c = &c, .rng = seed, .n_want = 63, .n_resync = 1};
+        start(l.r, 10 + (int)seed, 63);
+        look(&l);
+        while (l.r->len < 480) {
+            life_step(&l);
+        }
+        n_checked += l.n_checked;
+        n_late += l.n_late;
+        rig_run(l.r, 300);
+        rig_destroy(l.r);
+    }
+    print_message("# %d trees as fresh; %d late verdicts\n", n_checked, n_late);
+    assert_true(n_checked > 1500 && n_late > 100);
+}
+
+/* ---- automatic size ---- */
+
+struct auto_run {
+    double n_node, n_accepted;
+    uint64_t n_empty, n_level, n_draft;
+};
+
+static struct auto_run auto_run(const struct rig_config *c, uint32_t overhead_us, uint32_t base_us, uint32_t row_us,
+                                int n_want)
+{
+    struct auto_run a = {0};
+    struct rig *r = rig_create(c);
+    start(r, 30, 1);
+    (void)gr_drafter_counters(r->drafter);
+    send_cost(r, overhead_us, base_us, row_us);
+    (void)verify(r, &r->tree, r->draft_header.round, -1, n_want);
+    while (r->len < 420) {
+        rig_await_draft(r);
+        rig_run(r, c->ahead ? 3 : 0);
+        assert_true(r->tree.n <= n_want);
+        for (int i = 0; i < r->tree.n; i++) {
+            assert_true(gr_tree_depth(&r->tree, i) <= c->depth);
+        }
+        a.n_node += r->tree.n;
+        a.n_draft++;
+        a.n_accepted += verify(r, &r->tree, r->draft_header.round, -1, n_want);
+    }
+    const struct gr_drafter_counters *k = gr_drafter_counters(r->drafter);
+    a.n_empty = k->n_empty_choice;
+    a.n_level = k->n_level;
+    a.n_node /= (double)a.n_draft;
+    a.n_accepted /= (double)a.n_draft;
+    assert_int_equal(k->n_desync, 0);
+    /* what was tried at depth 1 and accepted there was tried at depth 2 when it had children */
+    const struct gr_acceptance_counts *counts = gr_drafter_acceptance(r->drafter);
+    assert_true(counts->n_tried[1][0] >= counts->n_tried[2][0]);
+    assert_true(counts->n_accepted[1][0] <= counts->n_tried[1][0]);
+    rig_destroy(r);
+    return a;
+}
+
+static void test_auto_follows_cost(void **state)
+{
+    (void)state;
+    for (int ahead = 0; ahead < 2; ahead++) {
+        struct rig_config c = {.seed = 3, .blur = 4, .ahead = ahead, .auto_tree = true, .n_node = 63, .depth = 16,
+                               .top_k = 8, .sharpness = 40.0f};
+        double last = 64.0;
+        static const uint32_t row_us[] = {0, 10, 40, 200, 2000};
+        for (size_t i = 0; i < GR_ARRAY_LEN(row_us); i++) {
+            const struct auto_run a = auto_run(&c, 20, 300, row_us[i], 63);
+            print_message("# ahead %d, %d us a row: %.1f nodes, %.2f accepted, %.2f levels a tree, %d empty\n", ahead,
+                          (int)row_us[i], a.n_node, a.n_accepted, (double)a.n_level / (double)a.n_draft, (int)a.n_empty);
+            assert_true(a.n_node <= last + 1.0);
+            last = a.n_node;
+            if (row_us[i] == 2000) {
+                assert_true(a.n_empty > 0 && a.n_node < 1.0);
+            } else if (row_us[i] == 0) {
+                assert_true(a.n_node > 30.0);
+            }
+        }
+        const struct auto_run capped = auto_run(&c, 20, 300, 0, 5);
+        assert_true(capped.n_node <= 5.0);
+        /* certain drafts make deep chains, up to the depth that is allowed */
+        c.blur = 0;
+        c.sharpness = 400.0f;
+        const struct auto_run deep = auto_run(&c, 200, 3000, 5, 63);
+        print_message("# certain: %.1f nodes, %.2f accepted\n", deep.n_node, deep.n_accepted);
+        assert_true(deep.n_accepted > 14.0);
+    }
+}
+
+/* Without COST the size is the one that is configured, or wanted. */
+static void test_auto_without_cost(void **state)
+{
+    (void)state;
+    struct rig_config c = {.seed = 3, .blur = 3, .auto_tree = true, .n_node = 14, .depth = 6, .top_k = 4};
+    struct rig *r = rig_create(&c);
+    start(r, 30, 63);
+    assert_int_equal(r->tree.n, 14);
+    (void)verify(r, &r->tree, r->draft_header.round, -1, 6);
+    rig_await_draft(r);
+    assert_int_equal(r->tree.n, 6);
+    c.auto_tree = false;
+    assert_fresh(r, &c, 6);
+    rig_destroy(r);
+}
+
+/* ---- repair ---- */
+
+static void test_flip_is_repaired(void **state)
+{
+    (void)state;
+    const struct rig_config c = {.seed = 5, .blur = 3, .ahead = true, .n_node = 9, .depth = 4, .top_k = 3, .flip_round = 4};
+    struct rig *r = rig_create(&c);
+    start(r, 30, 63);
+    while (r->round < 4) {
+        rig_run(r, 2);
+        (void)verify(r, &r->tree, r->draft_header.round, -1, 63);
+        if (r->round < 4) {
+            rig_await_draft(r);
+        }
+    }
+    (void)rig_job_once(r);
+    assert_int_equal(r->draft_header.round, 4);
+    assert_int_equal(r->draft_header.base_len, r->len);
+    assert_true(r->draft_header.prefix_hash != r->hash[r->len]); /* an equal length, other tokens */
+    const struct gr_frame_header h = r->draft_header;
+    deliver(r, gr_wire_encode_desync(&h, GR_DESYNC_HASH, (uint32_t)r->len, r->log[r->n_log].bytes,
+                                     sizeof(r->log[0].bytes)));
+    assert_int_equal(r->n_frame[GR_FRAME_RESYNC], 2);
+    int32_t common = 0;
+    uint32_t lengths[GR_RESYNC_HASH_MAX];
+    const int n = gr_resync_lengths(r->resync.my_len, lengths);
+    assert_int_equal(n, r->resync.n_hash);
+    for (int i = n - 1; i >= 0; i--) {
+        common = r->resync.hash[i] == r->hash[lengths[i]] ? (int32_t)lengths[i] : common;
+    }
+    assert_true(common > 0 && common <= r->len / 2);
+    send_delta(r, common, WANT(63));
+    rig_await_draft(r); /* the same round again: no second flip */
+    assert_fresh(r, &c, 63);
+    assert_int_equal(gr_drafter_counters(r->drafter)->n_desync, 1);
+    rig_destroy(r);
+}
+
+/* Attached anew while it is followed: tokens and KV that stand are kept, also when a job is under way. */
+static void test_attached_anew(void **state)
+{
+    (void)state;
+    for (int busy = 0; busy < 2; busy++) {
+        const struct rig_config c = {.seed = 5, .blur = 3, .ahead = true, .n_node = 9, .depth = 4, .top_k = 3};
+        struct rig *r = rig_create(&c);
+        const struct gr_drafter_counters *k = gr_drafter_counters(r->drafter);
+        start(r, 100, 63);
+        (void)verify(r, &r->tree, r->draft_header.round, -1, 63);
+        if (busy) {
+            (void)gr_drafter_step(r->drafter, 0);
+        } else {
+            rig_await_draft(r);
+        }
+        rig_attach(r);
+        assert_int_equal(r->resync.my_len, r->len);
+        assert_true(r->resync.hash[0] == r->hash[r->len]);
+        const uint64_t n_row = k->n_row;
+        commit(r, 5);
+        r->round++;
+        send_delta(r, r->len - 1, WANT(63));
+        rig_await_draft(r);
+        assert_in_range(k->n_row - n_row, 1, busy ? 12 : 2);
+        assert_fresh(r, &c, 63);
+        assert_int_equal(gr_drafter_n_session(r->drafter), 1);
+        rig_destroy(r);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ahead_as_fresh),   cmocka_unit_test(test_ahead_ends),
+        cmocka_unit_test(test_silence_costs_nothing), cmocka_unit_test(test_never_more_than_wanted),
+        cmocka_unit_test(test_late_verdicts),    cmocka_unit_test(test_replays),
+        cmocka_unit_test(test_any_order),        cmocka_unit_test(test_auto_follows_cost),
+        cmocka_unit_test(test_auto_without_cost),
+        cmocka_unit_test(test_flip_is_repaired), cmocka_unit_test(test_attached_anew),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,324 @@
+/* The size of a tree: against brute force, and whole simulated drafts with known acceptance against the best that
+ * hindsight could have chosen. */
+#include "common/hash.h"
+#include "draft_worker/tree_builder.h"
+#include "draft_worker/tree_size.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+#include <cmocka.h>
+
+static double uniform(uint64_t *rng)
+{
+    *rng = gr_mix64(*rng + GR_HASH_GOLDEN);
+    return (double)(*rng >> 11) * 0x1p-53;
+}
+
+/* A pass of n rows: flat for a model in memory, linear where arithmetic binds. */
+static struct gr_cost cost_of(uint32_t overhead_us, uint32_t base_us, uint32_t row_us)
+{
+    struct gr_cost c = {.overhead_ns = overhead_us * 1000, .n_point = 3, .n_row = {1, 8, 64}};
+    for (int i = 0; i < 3; i++) {
+        c.pass_ns[i] = (base_us + row_us * c.n_row[i]) * 1000;
+    }
+    return c;
+}
+
+static void test_round_cost(void **state)
+{
+    (void)state;
+    struct gr_round_cost r;
+    gr_round_cost_init(&r, &(struct gr_cost){.overhead_ns = 7, .n_point = 3, .n_row = {1, 5, 9},
+                                             .pass_ns = {100, 140, 180}});
+    assert_true(r.overhead_ns == 7.0f);
+    assert_float_equal(r.pass_ns[1], 100.0f, 1e-3f);
+    assert_float_equal(r.pass_ns[3], 120.0f, 1e-3f);
+    assert_float_equal(r.pass_ns[9], 180.0f, 1e-3f);
+    assert_float_equal(r.pass_ns[64], 180.0f + 550.0f, 1e-2f); /* beyond the last point: its slope */
+    gr_round_cost_init(&r, &(struct gr_cost){.n_point = 1, .n_row = {1}, .pass_ns = {100}});
+    assert_float_equal(r.pass_ns[64], 100.0f, 1e-3f);
+    gr_round_cost_init(&r, &(struct gr_cost){.n_point = 2, .n_row = {1, 64}, .pass_ns = {100, 50}});
+    assert_float_equal(r.pass_ns[64], 100.0f, 1e-3f); /* never falls */
+}
+
+static int falling_probs(uint64_t *rng, float *p)
+{
+    const int n = (int)(uniform(rng) * 64.0);
+    double x = 1.0;
+    for (int i = 0; i < n; i++) {
+        x *= 0.5 + 0.5 * uniform(rng);
+        p[i] = (float)x;
+    }
+    return n;
+}
+
+static double rate_of(const struct gr_round_cost *r, double draft_ns, const float *p, int n)
+{
+    double sum = 1.0;
+    for (int i = 0; i < n; i++) {
+        sum += (double)p[i];
+    }
+    return sum / (draft_ns + (double)r->overhead_ns + (double)r->pass_ns[n + 1]);
+}
+
+static void test_size_is_the_best(void **state)
+{
+    (void)state;
+    uint64_t rng = 5;
+    for (int i = 0; i < 20000; i++) {
+        float p[GR_NODE_MAX];
+        const int n = falling_probs(&rng, p);
+        struct gr_round_cost r;
+        struct gr_cost c = {.overhead_ns = (uint32_t)(uniform(&rng) * 1e5), .n_point = 4, .n_row = {1, 3, 17, 40}};
+        for (int k = 0; k < 4; k++) { /* any shape, steps included */
+            c.pass_ns[k] = (k > 0 ? c.pass_ns[k - 1] : 50000) + (uint32_t)(uniform(&rng) * 4e5);
+        }
+        gr_round_cost_init(&r, &c);
+        const double draft_ns = uniform(&rng) * 3e5;
+        float rate = 0.0f;
+        const int got = gr_tree_size(&r, (float)draft_ns, p, n, &rate);
+        double best = 0.0;
+        for (int k = 0; k <= n; k++) {
+            best = fmax(best, rate_of(&r, draft_ns, p, k));
+        }
+        assert_in_range(got, 0, n);
+        assert_true(rate_of(&r, draft_ns, p, got) >= best * (1.0 - 1e-5));
+        assert_true(fabs((double)rate / best - 1.0) < 1e-4);
+    }
+}
+
+/* Dearer rows: never more nodes. Dearer everything else: never fewer. */
+static void test_size_is_monotone(void **state)
+{
+    (void)state;
+    uint64_t rng = 9;
+    for (int i = 0; i < 2000; i++) {
+        float p[GR_NODE_MAX];
+        float rate = 0.0f;
+        const int n = falling_probs(&rng, p);
+        int last = GR_NODE_MAX;
+        for (uint32_t row_us = 0; row_us < 400; row_us += 5) {
+            struct gr_round_cost r;
+            const struct gr_cost c = cost_of(20, 300, row_us);
+            gr_round_cost_init(&r, &c);
+            const int got = gr_tree_size(&r, 50e3f, p, n, &rate);
+            assert_true(got <= last);
+            last = got;
+        }
+        last = 0;
+        for (uint32_t overhead_us = 0; overhead_us < 2000; overhead_us += 50) {
+            struct gr_round_cost r;
+            const struct gr_cost c = cost_of(overhead_us, 300, 30);
+            gr_round_cost_init(&r, &c);
+            const int got = gr_tree_size(&r, 50e3f, p, n, &rate);
+            assert_true(got >= last);
+            last = got;
+        }
+    }
+}
+
+static void test_level_times(void **state)
+{
+    (void)state;
+    struct gr_level_model m = {0};
+    assert_true(gr_level_ns(&m, 5) == 0.0f); /* unknown: free, so that it is tried */
+    for (int i = 0; i < 200; i++) {
+        gr_level_observe_ns(&m, 4, 50e3f);
+        gr_level_observe_ns(&m, 8, i % 50 == 49 ? 9e6f : 70e3f); /* a preempted thread now and then */
+    }
+    assert_float_equal(gr_level_ns(&m, 1), 50e3f, 1.0f);
+    assert_float_equal(gr_level_ns(&m, 4), 50e3f, 1.0f);
+    assert_true(gr_level_ns(&m, 6) > 55e3f && gr_level_ns(&m, 6) < 80e3f);
+    assert_true(gr_level_ns(&m, 16) > gr_level_ns(&m, 8));
+    assert_true(gr_level_ns(&m, 1000) == gr_level_ns(&m, 64));
+    /* the first measurement of a larger level is a spike: it is never dearer than its rows one by one */
+    gr_level_observe_ns(&m, 12, 5e7f);
+    gr_level_observe_ns(&m, 4, 50e3f);
+    assert_true(gr_level_ns(&m, 12) <= 150e3f + 1.0f);
+    gr_level_observe_ns(&m, 20, 40e3f); /* and fewer rows never take longer */
+    assert_true(gr_level_ns(&m, 8) <= 40e3f + 1.0f);
+    gr_level_observe_ns(&m, 0, 1.0f);
+    gr_level_observe_ns(&m, 65, 1.0f);
+}
+
+/* ---- whole drafts ---- */
+
+/* A synthetic draft model whose probabilities are true: the child of rank r is accepted with the probability it is given.
+ * sure: how often a context is certain (0.95) rather than doubtful (0.35). */
+struct world {
+    uint64_t seed;
+    double sure, p_sure, p_doubt;
+};
+
+static int world_children(const struct world *w, uint64_t context, float *edge, float *prob)
+{
+    uint64_t rng = context ^ w->seed;
+    double left = 1.0;
+    double share = uniform(&rng) < w->sure ? w->p_sure : w->p_doubt;
+    for (int i = 0; i < 8; i++) {
+        const double p = left * share;
+        prob[i] = (float)p;
+        edge[i] = (float)log(p);
+        left -= p;
+        share = GR_MIN(share, 0.5);
+    }
+    return 8;
+}
+
+static struct gr_tree_builder builder;
+static uint64_t context_of[GR_BUILDER_CAND_MAX];
+
+static void world_expand(const struct world *w, uint64_t context, int cand, struct gr_level_model *m)
+{
+    static const int32_t token[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+    float edge[8];
+    float prob[8];
+    const int before = builder.n_cand;
+    const int n = world_children(w, context, edge, prob);
+    gr_tree_builder_add(&builder, cand, n, token, edge, prob);
+    for (int i = before; i < builder.n_cand; i++) {
+        context_of[i] = gr_hash_extend(context, builder.cand[i].token);
+    }
+    gr_level_observe_yield(m, cand < 0 ? -1.0f : builder.cand[cand].prob, n, prob);
+}
+
+struct outcome {
+    double tokens, ns; /* expected tokens and time of the round */
+    int n_level, n_node;
+};
+
+/* One draft. n_level_max < 0: grows as the rule says; else exactly so many levels of at most n_row rows. */
+static struct outcome draft(const struct world *w, uint64_t context, const struct gr_round_cost *r,
+                            struct gr_level_model *m, int n_level_max, int n_row)
+{
+    struct outcome o = {.tokens = 1.0};
+    float p[GR_NODE_MAX];
+    float rate = 0.0f;
+    double draft_ns = 50e3;
+    gr_tree_builder_reset(&builder);
+    gr_tree_builder_begin(&builder, &(struct gr_tree_config){.n_node = 63, .depth = 63, .top_k = 8, .best_first = true});
+    world_expand(w, context, -1, m);
+    for (;;) {
+        int16_t front[GR_DRAFT_TOP_K_MAX];
+        struct gr_open_candidate open[GR_DRAFT_TOP_K_MAX];
+        const int n_open = gr_tree_builder_open(&builder, front);
+        for (int i = 0; i < n_open; i++) {
+            open[i] = (struct gr_open_candidate){builder.cand[front[i]].score, builder.cand[front[i]].prob};
+        }
+        for (int i = 0; i < builder.n_best; i++) {
+            p[i] = builder.cand[builder.best[i]].score;
+        }
+        int n = n_level_max < 0 ? gr_tree_size_next_level(r, m, (float)draft_ns, p, builder.n_best, 63, open, n_open)
+                                : o.n_level < n_level_max ? GR_MIN(n_row, n_open) : 0;
+        n = gr_tree_builder_expand(&builder, n, front, true);
+        if (n == 0) {
+            break;
+        }
+        draft_ns += (double)gr_level_ns(m, n);
+        o.n_level++;
+        for (int i = 0; i < n; i++) {
+            world_expand(w, context_of[front[i]], front[i], m);
+        }
+    }
+    o.n_node = gr_tree_size(r, (float)draft_ns, p, builder.n_best, &rate);
+    for (int i = 0; i < o.n_node; i++) {
+        o.tokens += (double)p[i];
+    }
+    o.ns = draft_ns + (double)r->overhead_ns + (double)r->pass_ns[o.n_node + 1];
+    return o;
+}
+
+static struct outcome many_drafts(const struct world *w, const struct gr_round_cost *r, struct gr_level_model *m,
+                                  int n_level_max, int n_row)
+{
+    struct outcome all = {0};
+    for (uint64_t i = 0; i < 200; i++) {
+        const struct outcome o = draft(w, gr_mix64(i + 1), r, m, n_level_max, n_row);
+        all.tokens += o.tokens;
+        all.ns += o.ns;
+        all.n_level += o.n_level;
+        all.n_node += o.n_node;
+    }
+    return all;
+}
+
+/* The rate over many rounds against the best fixed number of levels and rows for this very world: not below 0.98 of it. */
+static void test_growth_near_the_best(void **state)
+{
+    (void)state;
+    static const struct world worlds[] = {
+        {1, 0.0, 0.95, 0.3}, {2, 0.5, 0.95, 0.35}, {3, 0.9, 0.95, 0.35}, {4, 1.0, 0.97, 0.3}, {5, 0.2, 0.9, 0.15}};
+    static const uint32_t costs[][3] = {{30, 300, 2}, {30, 300, 40}, {200, 3000, 20}, {10, 60, 60}};
+    for (size_t i = 0; i < GR_ARRAY_LEN(worlds); i++) {
+        for (size_t k = 0; k < GR_ARRAY_LEN(costs); k++) {
+            struct gr_round_cost r;
+            struct gr_level_model m = {0};
+            const struct gr_cost c = cost_of(costs[k][0], costs[k][1], costs[k][2]);
+            gr_round_cost_init(&r, &c);
+            for (int n = 1; n <= GR_LEVEL_ROW_MAX; n++) {
+                m.ns[n] = 45e3f + 3e3f * (float)n;
+            }
+            (void)many_drafts(&worlds[i], &r, &m, -1, 0); /* learns what levels bring */
+            const struct outcome got = many_drafts(&worlds[i], &r, &m, -1, 0);
+            double best = 0.0;
+            for (int level = 0; level <= 24; level += level < 8 ? 1 : 4) {
+                for (int n_row = 1; n_row <= 8; n_row *= 2) {
+                    const struct outcome o = many_drafts(&worlds[i], &r, &m, level, n_row);
+                    best = fmax(best, o.tokens / o.ns);
+                }
+            }
+            const double part = got.tokens / got.ns / best;
+            print_message("# world %zu cost %zu: %.3f of the best fixed shape; %.1f levels, %.1f nodes\n", i, k, part,
+                          got.n_level / 200.0, got.n_node / 200.0);
+            assert_true(part > 0.98);
+        }
+    }
+}
+
+/* Certain drafts make deep chains; hopeless ones end at once; dearer passes never grow more nodes on the mean. */
+static void test_growth_follows(void **state)
+{
+    (void)state;
+    struct gr_round_cost r;
+    struct gr_level_model m = {0};
+    for (int n = 1; n <= GR_LEVEL_ROW_MAX; n++) {
+        m.ns[n] = 20e3f + 2e3f * (float)n;
+    }
+    struct gr_cost c = cost_of(30, 2000, 5);
+    gr_round_cost_init(&r, &c);
+    const struct world certain = {1, 1.0, 0.995, 0.5};
+    (void)many_drafts(&certain, &r, &m, -1, 0);
+    const struct outcome deep = draft(&certain, 77, &r, &m, -1, 0);
+    assert_true(deep.n_level >= 30 && deep.n_node >= 30);
+    const struct world hopeless = {1, 0.0, 0.5, 0.004};
+    memset(m.yield, 0, sizeof(m.yield));
+    memset(m.n_yield, 0, sizeof(m.n_yield));
+    c = cost_of(30, 300, 40);
+    gr_round_cost_init(&r, &c);
+    const struct outcome none = draft(&hopeless, 77, &r, &m, -1, 0);
+    assert_int_equal(none.n_level, 0);
+    assert_int_equal(none.n_node, 0);
+    double last = 1e9;
+    const struct world mixed = {2, 0.5, 0.95, 0.35};
+    for (uint32_t row_us = 0; row_us <= 200; row_us += 20) {
+        c = cost_of(30, 300, row_us);
+        gr_round_cost_init(&r, &c);
+        (void)many_drafts(&mixed, &r, &m, -1, 0);
+        const struct outcome o = many_drafts(&mixed, &r, &m, -1, 0);
+        assert_true((double)o.n_node <= last);
+        last = (double)o.n_node;
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_round_cost),        cmocka_unit_test(test_size_is_the_best),
+        cmocka_unit_test(test_size_is_monotone),  cmocka_unit_test(test_level_times),
+        cmocka_unit_test(test_growth_near_the_best), cmocka_unit_test(test_growth_follows),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
