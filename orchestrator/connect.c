@@ -8,6 +8,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#define SILENCE_MS 3000
+
 struct connect {
     struct gr_remote remote;
     struct gr_generation g;
@@ -15,6 +17,7 @@ struct connect {
     uint32_t turn_len;  /* transcript length where this turn's generated tokens begin; from its first COMMIT */
     bool answered;      /* OPENED has come */
     bool has_turn_len;
+    bool told_waiting;  /* that nothing has come for SILENCE_MS */
 };
 
 /* ---- the engine behind the generation ---- */
@@ -91,8 +94,12 @@ static void pump_until_over(struct connect *c)
             continue;
         }
         struct gr_msg m;
-        const enum gr_status st = gr_remote_recv(&c->remote, -1, &m);
-        if (st == GR_ECANCELED) {
+        const enum gr_status st = gr_remote_recv(&c->remote, c->told_waiting ? -1 : SILENCE_MS, &m);
+        if (st == GR_AGAIN) {
+            c->told_waiting = true;
+            fprintf(stderr, "the orchestrator at %s has nothing to tell yet; `graft session list' shows its workers\n",
+                    c->remote.address);
+        } else if (st == GR_ECANCELED) {
             g->interrupted = true; /* the link's end cuts the turn */
         } else if (st != GR_OK) {
             g->failed = true;

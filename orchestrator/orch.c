@@ -217,7 +217,10 @@ enum gr_status gr_orch_append(struct gr_orch *o, uint64_t session, const struct 
     q->want_trace = turn->want_trace;
     q->user = turn->user;
     begin_turn(e, keep_len);
-    if (e->target >= 0 && !e->open_after_close) {
+    const bool is_held = e->target >= 0 && !e->open_after_close;
+    if (is_held && orch_lacks_draft(o, e)) {
+        orch_open_over(o, e);
+    } else if (is_held) {
         orch_append_turn(o, e);
     } else {
         orch_reopen(o, e);
@@ -225,12 +228,9 @@ enum gr_status gr_orch_append(struct gr_orch *o, uint64_t session, const struct 
     return GR_OK;
 }
 
-void gr_orch_stop(struct gr_orch *o, uint64_t session, uint32_t n_keep, enum gr_finish finish)
+/* Ends the turn here and, where the session stays, at its target. n_keep: generated tokens that stay. */
+static void cut_turn(struct gr_orch *o, struct entry *e, uint32_t n_keep, enum gr_finish finish, const char *text)
 {
-    struct entry *e = orch_find(o, session);
-    if (e == NULL || !e->in_turn || e->state == GR_SESSION_CLOSING) {
-        return;
-    }
     const uint32_t n_generated = e->transcript.len - e->turn_len;
     const uint32_t n_cut = n_generated - GR_MIN(n_generated, n_keep);
     e->metrics.completion_tokens -= n_cut;
@@ -240,7 +240,15 @@ void gr_orch_stop(struct gr_orch *o, uint64_t session, uint32_t n_keep, enum gr_
                                  .keep_len = e->transcript.len};
         o->io.send(o->io.ctx, (uint32_t)e->target, &m);
     }
-    orch_end_turn(o, e, finish, "stopped by the client");
+    orch_end_turn(o, e, finish, text);
+}
+
+void gr_orch_stop(struct gr_orch *o, uint64_t session, uint32_t n_keep, enum gr_finish finish)
+{
+    struct entry *e = orch_find(o, session);
+    if (e != NULL && e->in_turn && e->state != GR_SESSION_CLOSING) {
+        cut_turn(o, e, n_keep, finish, "stopped by the client");
+    }
 }
 
 enum gr_status gr_orch_close(struct gr_orch *o, uint64_t session)
@@ -298,8 +306,9 @@ static void on_commit(struct gr_orch *o, struct entry *e, const struct gr_msg *m
         orch_close(o, e, GR_FINISH_ERROR, "the target's tokens do not extend the transcript");
         return;
     }
-    if (gr_transcript_add(&e->transcript, GR_SEGMENT_GENERATED, m->ids.p, m->ids.n) != GR_OK) {
-        orch_end_turn(o, e, GR_FINISH_LENGTH, ""); /* longer than any session could be re-opened */
+    const enum gr_status st = gr_transcript_add(&e->transcript, GR_SEGMENT_GENERATED, m->ids.p, m->ids.n);
+    if (st != GR_OK) { /* GR_ELIMIT: longer than what could be opened again */
+        cut_turn(o, e, UINT32_MAX, st == GR_ELIMIT ? GR_FINISH_LENGTH : GR_FINISH_ERROR, "out of memory");
         return;
     }
     gr_metrics_take(&e->metrics, m, now_ns);
@@ -370,8 +379,9 @@ static void on_target_error(struct gr_orch *o, struct entry *e, const struct gr_
     if (e->state == GR_SESSION_CLOSING || e->state == GR_SESSION_IDLE || e->open_after_close) {
         return; /* CLOSED follows; or the next APPEND will show what the target still holds */
     }
-    if (e->state == GR_SESSION_OPENING && e->append_sent) {
-        log_info("session %" PRIu64 ": the target does not take APPEND (%s); opening it again", e->id, m->text);
+    if (e->state == GR_SESSION_OPENING && (e->append_sent || e->opened_over)) {
+        e->opened_over = false;
+        log_info("session %" PRIu64 ": the target does not go on with it (%s); opening it again", e->id, m->text);
         orch_reopen(o, e);
     } else {
         e->target = -1; /* it holds nothing of this session any more */

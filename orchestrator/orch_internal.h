@@ -23,6 +23,8 @@ struct entry {
     int home;              /* the target that was asked last: its answers count, even when it holds nothing; -1: none */
     uint32_t n_reply_owed; /* OPENs and APPENDs that `home` has not answered; only the last answer counts */
     bool append_sent;      /* OPENING by APPEND, not OPEN */
+    bool has_draft;        /* what the OPEN said: without, the target asks for no trees even if a drafter comes */
+    bool opened_over;      /* OPENING by an OPEN over the idle session that the target holds */
     bool open_after_close; /* OPENING: CLOSE was sent first, the OPEN follows its CLOSED */
     int n_attach_retry;    /* of this epoch, after its data connection broke */
     uint32_t n_stats_owed; /* DETACHs that `stats_from` has not answered */
@@ -65,6 +67,10 @@ void orch_open(struct gr_orch *o, struct entry *e);
 void orch_reopen(struct gr_orch *o, struct entry *e);
 /* APPEND to the target that holds it. */
 void orch_append_turn(struct gr_orch *o, struct entry *e);
+/* Is a drafter there by now for a session that was opened without? */
+bool orch_lacks_draft(const struct gr_orch *o, const struct entry *e);
+/* OPEN over the idle session, as epoch + 1: nothing is computed again. */
+void orch_open_over(struct gr_orch *o, struct entry *e);
 void orch_attach(struct gr_orch *o, struct entry *e);
 void orch_detach(struct gr_orch *o, struct entry *e);
 /* The turn is over: IDLE, or CLOSING. May call the client: do not touch e afterwards. */

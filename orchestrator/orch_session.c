@@ -56,7 +56,8 @@ static void send_open(struct gr_orch *o, struct entry *e)
                        .auto_tree = e->request.auto_tree, .n_node = e->request.n_node};
     copy_sampling(&m, &e->request.sampling);
     e->state = GR_SESSION_OPENING;
-    e->append_sent = false;
+    e->append_sent = e->opened_over = false;
+    e->has_draft = m.want_draft != 0;
     e->n_reply_owed = e->home == e->target ? e->n_reply_owed + 1 : 1;
     e->home = e->target;
     send_to(o, e->target, &m);
@@ -102,6 +103,19 @@ void orch_reopen(struct gr_orch *o, struct entry *e)
         e->open_after_close = true;
         send_to(o, e->target, &(struct gr_msg){.type = GR_MSG_CLOSE, .session = e->id});
     }
+}
+
+bool orch_lacks_draft(const struct gr_orch *o, const struct entry *e)
+{
+    return wants_draft(o, e) && !e->has_draft && orch_find_worker(o, GR_WORKER_DRAFT) >= 0;
+}
+
+void orch_open_over(struct gr_orch *o, struct entry *e)
+{
+    e->epoch++;
+    e->n_attach_retry = 0;
+    send_open(o, e);
+    e->opened_over = true;
 }
 
 void orch_append_turn(struct gr_orch *o, struct entry *e)

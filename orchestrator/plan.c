@@ -130,17 +130,36 @@ enum gr_status gr_plan_local(struct gr_run_options *o, struct gr_plan *plan_out)
     return GR_OK;
 }
 
-enum gr_status gr_plan_remote(const struct gr_run_options *o, struct gr_plan *plan_out)
+/* Options about workers would have no effect. */
+static enum gr_status refuse_workers(const struct gr_run_options *o, const char *const *more, const char *reason)
 {
-    static const char *const of_workers[] = {"draft", "threads", "draft-threads", "kv-blocks", "max-model-len", "control",
-                                             "round-deadline-ms", "target-device", "draft-device", "ship-features"};
-    struct gr_plan p = {0};
-    for (size_t i = 0; i < GR_ARRAY_LEN(of_workers); i++) {
-        if (gr_run_options_from_cli(o, of_workers[i])) {
-            log_error("--%s is about workers, and the orchestrator at --connect has its own", of_workers[i]);
-            return GR_EINVAL;
+    static const char *const of_workers[] = {"threads", "draft-threads", "kv-blocks", "max-model-len",
+                                             "round-deadline-ms", "target-device", "draft-device", "ship-features",
+                                             "require-rdma", "target-ib-hca", "draft-ib-hca", "gid-index", NULL};
+    const char *const *lists[] = {of_workers, more};
+    for (size_t i = 0; i < GR_ARRAY_LEN(lists); i++) {
+        for (const char *const *name = lists[i]; *name != NULL; name++) {
+            if (gr_run_options_from_cli(o, *name)) {
+                log_error("--%s is about workers, and %s", *name, reason);
+                return GR_EINVAL;
+            }
         }
     }
+    return GR_OK;
+}
+
+enum gr_status gr_plan_no_workers(const struct gr_run_options *o)
+{
+    static const char *const more[] = {"model", "draft", "method", "transport", "sessions", NULL};
+    GR_TRY(refuse_workers(o, more, "without --spawn they are started elsewhere"));
+    return check_specpv(o);
+}
+
+enum gr_status gr_plan_remote(const struct gr_run_options *o, struct gr_plan *plan_out)
+{
+    static const char *const more[] = {"draft", "control", NULL};
+    struct gr_plan p = {0};
+    GR_TRY(refuse_workers(o, more, "the orchestrator at --connect has its own"));
     if (o->model == NULL) {
         log_error("--model DIR is needed: the prompt is tokenized here, with the target's tokenizer");
         return GR_EINVAL;

@@ -16,8 +16,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define PING_INTERVAL_NS GR_S
-#define PING_TIMEOUT_NS (5 * GR_S)
 #define GRACE_MS 3000
 
 struct serve {
@@ -78,8 +76,8 @@ static enum gr_status open_door(struct serve *s, const uint8_t *key)
     memcpy(c.key, key, sizeof(c.key));
     GR_TRY(gr_hub_create(&c, &s->hub));
     gr_orch_configure(gr_hub_orch(s->hub), &(struct gr_orch_config){
-        .session_ttl_ns = (uint64_t)s->o.session_ttl * GR_S, .ping_interval_ns = PING_INTERVAL_NS,
-        .ping_timeout_ns = PING_TIMEOUT_NS, .force_single_token = s->o.force_single_token,
+        .session_ttl_ns = (uint64_t)s->o.session_ttl * GR_S, .ping_interval_ns = GR_PING_INTERVAL_NS,
+        .ping_timeout_ns = GR_PING_TIMEOUT_NS, .force_single_token = s->o.force_single_token,
         .disable_multi_token = s->o.disable_multi_token, .disable_specpv = s->o.disable_specpv});
     return gr_desk_create(gr_hub_orch(s->hub), GR_CLIENT_MAX, &(struct gr_desk_io){.ctx = s, .send = send_client},
                           &s->desk);
@@ -105,9 +103,7 @@ static enum gr_status start(struct serve *s)
     uint8_t key[GR_KEY_BYTES];
     char key_hex[2 * GR_KEY_BYTES + 1];
     int target = 0, draft = 0;
-    if (s->o.spawn) {
-        GR_TRY(gr_plan_local(&s->o, &s->plan));
-    }
+    GR_TRY(s->o.spawn ? gr_plan_local(&s->o, &s->plan) : gr_plan_no_workers(&s->o));
     GR_TRY(gr_remote_key(&s->o, key));
     sodium_bin2hex(key_hex, sizeof(key_hex), key, sizeof(key));
     GR_TRY(open_door(s, key));

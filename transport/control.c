@@ -84,7 +84,7 @@ enum gr_status gr_control_send(struct gr_control *c, const struct gr_msg *m)
 
 size_t gr_control_room(const struct gr_control *c)
 {
-    return QUEUE_BYTES - (c->out_len - c->out_at);
+    return c->out_max - (c->out_len - c->out_at);
 }
 
 enum gr_status gr_control_flush(struct gr_control *c)

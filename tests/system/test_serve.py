@@ -67,7 +67,9 @@ class Serve:
     def __enter__(self):
         return self
 
-    def __exit__(self, *exc):
+    def __exit__(self, failure, *rest):
+        if self.p.poll() is None and failure is None:
+            self.end()  # a sanitizer has its say in the exit status
         if self.p.poll() is None:
             self.p.kill()
             self.p.wait()
@@ -317,6 +319,8 @@ def unknown_sessions():
             one_line(s.graft("session", *args, status=2), "graft session")
         one_line(s.graft("session", "send", "99", "--model", TARGET, "--prompt", "x", "--seed", "1", status=2), "--seed")
         one_line(s.graft("run", "--connect", s.address, *PLAIN, "--prompt", "x", "--threads", "1", status=2), "--threads")
+        one_line(s.graft("serve", "--threads", "1", status=2), "--threads", "--spawn")
+        one_line(s.graft("serve", "--specpv", "exact", status=1), "SpecPV")
 
 
 @case
@@ -456,6 +460,24 @@ def idle_session_survives_its_target():
 
 
 @case
+def drafter_comes_between_turns():
+    with Serve(spawn=False) as s, worker("graft-target", s.folder, s.address):
+        s.wait()
+        first = s.turn(A_IDS, "--max-tokens", "10", "--keep", *FIXED)
+        assert first["metrics"]["num_drafts"] == 0
+        with worker("graft-draft", s.folder, s.address, model=DRAFT):
+            s.wait("--draft", DRAFT)
+            second = s.turn(B_IDS, "--max-tokens", "10", "--session", str(first["session"]))
+            assert second["metrics"]["num_drafts"] > 0
+        third = s.turn(A_IDS, "--max-tokens", "10", "--session", str(first["session"]))  # it is gone again
+        ids = A_IDS + first["token_ids"] + B_IDS
+        want = s.turn(ids, "--max-tokens", "10")
+        assert second["token_ids"] == want["token_ids"]
+        want = s.turn(ids + second["token_ids"] + A_IDS, "--max-tokens", "10")
+        assert third["token_ids"] == want["token_ids"]
+
+
+@case
 def wait_and_ping():
     with Serve(spawn=False) as s:
         one_line(s.graft("wait", "--timeout", "0", status=1), "no target worker")
@@ -479,6 +501,7 @@ def workers_may_come_first():
                 s.wait("--draft", DRAFT)
                 assert s.generate("--max-tokens", "8", *FIXED)["metrics"]["num_drafts"] > 0
                 s.p.kill()
+                s.p.wait()
         assert t.wait(timeout=20 * SLOW) == 0  # the orchestrator is gone
     with worker("graft-target", folder, address, "--join-timeout", "0") as t:
         _, err = t.communicate(timeout=20 * SLOW)
@@ -615,6 +638,13 @@ def garbage_and_wrong_messages():
             c = Client(s)
             c.s.sendall(data)
             assert c.is_cut_off()
+        kept = s.generate("--max-tokens", "2", "--keep")["session"]
+        c = Client(s)
+        c.send(t="APPEND", session=kept, epoch=9, keep_len=0, hash=0, ids=[5], max_tokens=1)
+        assert b"is in epoch 1, not 9" in c.read_record()
+        c.send(t="APPEND", session=kept, epoch=1, keep_len=3, hash=77, ids=[5], max_tokens=1)
+        assert b"hashes differ" in c.read_record()
+        c.s.close()
         for change in ({"session": 5}, {"epoch": 1}, {"segments": [1, 3]}, {"segments": [0, 2]}, {"max_tokens": 0},
                        {"ids": []}, {"ids": [10**6]}, {"top_p": 0.0}):
             c = Client(s)
@@ -679,16 +709,26 @@ def mpirun_survives_a_killed_drafter():
         ask = lambda *args: subprocess.run([GRAFT, *args], capture_output=True, text=True, env=client, timeout=60 * SLOW)
         done = ask("wait", "--timeout", "30", "--draft", DRAFT)
         assert done.returncode == 0, (done.stderr, open(folder.path("mpi.err"), encoding="utf-8").read())
-        p = subprocess.Popen([GRAFT, "run", "--json", *PLAIN, "--prompt", PROMPT, "--max-tokens", "400", "--connect", address],
-                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=client)
+        start = lambda: subprocess.Popen([GRAFT, "run", "--json", *PLAIN, *FIXED, "--prompt", PROMPT, "--max-tokens", "400",
+                                          "--connect", address], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                         env=client)
+        p = start()
         look = lambda: json.loads(ask("session", "list", "--json").stdout)
         wait_for(lambda: any(x["rounds"] >= 3 for x in look()["sessions"]))
         draft = [w["pid"] for w in look()["workers"] if w["role"] == "draft"][0]
         os.kill(draft, signal.SIGKILL)
         out, text = p.communicate(timeout=60 * SLOW)
-        assert p.returncode == 0, text
-        assert json.loads(out)["token_ids"] == want
+        assert p.returncode == 0 and json.loads(out)["token_ids"] == want, text
         assert ask("wait", "--timeout", "30", "--draft", DRAFT).returncode == 0  # it is back, under its supervisor
+        # The rank itself: nobody restarts it, and the job goes on without.
+        with open(f"/proc/{[w['pid'] for w in look()['workers'] if w['role'] == 'draft'][0]}/stat", encoding="utf-8") as f:
+            rank = int(f.read().rsplit(")", 1)[1].split()[1])
+        p = start()
+        wait_for(lambda: any(x["rounds"] >= 3 for x in look()["sessions"]))
+        os.kill(rank, signal.SIGKILL)
+        out, text = p.communicate(timeout=60 * SLOW)
+        assert p.returncode == 0 and json.loads(out)["token_ids"] == want, text
+        wait_for(lambda: [w["role"] for w in look()["workers"]] == ["target"])
     finally:
         job.send_signal(signal.SIGTERM)
         job.wait(timeout=30 * SLOW)

@@ -1,0 +1,337 @@
+/* Workers, room and time in the orchestrator's machine: drafters, misfits, pings, session_ttl, least recently used. */
+#include "tests/unit/orch_world.h"
+
+/* ---- drafters ---- */
+
+static void test_drafter_stays_between_turns(void **state)
+{
+    (void)state;
+    static const int32_t more[] = {50};
+    struct world *w = make(NULL);
+    join_target(w);
+    join_drafter(w);
+    const uint64_t id = submit(w, true, true);
+    assert_int_equal(w->sent[0].want_draft, 1);
+    take_open(w);
+    opened(w);
+    const struct gr_msg *m = only(w, DRAFTER, GR_MSG_ATTACH);
+    assert_string_equal(m->address, "t:1");
+    assert_int_equal(m->draft_ahead, 0); /* auto: both on one host's CPUs */
+    say(w, DRAFTER, &(struct gr_msg){.type = GR_MSG_ATTACHED, .session = id, .epoch = 1, .transport = "shm"});
+    commit(w, 40, 2, GR_FINISH_STOP);
+    assert_int_equal(w->n_sent, 0);
+    const struct gr_turn_request t = turn_of(more, 1);
+    assert_int_equal(gr_orch_append(w->orch, id, &t, w->now_ns), GR_OK);
+    take_append(w, 5, 1);
+    opened(w);
+    assert_int_equal(w->n_sent, 0); /* still attached */
+    gr_orch_on_lost(w->orch, DRAFTER, w->now_ns);
+    join_drafter(w);
+    expect(w, DRAFTER, GR_MSG_ATTACH);
+    commit(w, 60, 2, GR_FINISH_STOP);
+    assert_int_equal(gr_orch_metrics(w->orch, id)->fallbacks, 1);
+    assert_int_equal(gr_orch_close(w->orch, id), GR_OK);
+    assert_int_equal(w->n_sent, 2);
+    assert_int_equal(w->sent[0].type, GR_MSG_DETACH);
+    assert_int_equal(w->sent[1].type, GR_MSG_CLOSE);
+    w->n_sent = 0;
+    say(w, TARGET, &(struct gr_msg){.type = GR_MSG_CLOSED, .session = id});
+    assert_int_equal(w->n_closed, 0);
+    say(w, DRAFTER, &(struct gr_msg){.type = GR_MSG_DRAFT_STATS, .session = id, .n_round = 3, .draft_ns = 30,
+                                     .n_hit = 2});
+    assert_int_equal(w->n_closed, 1);
+    destroy(w);
+}
+
+/* A session opened while no drafter was there is opened over itself for its next turn, and gets one. */
+static void test_drafter_comes_between_turns(void **state)
+{
+    (void)state;
+    static const int32_t more[] = {50};
+    struct world *w = make(NULL);
+    const struct gr_turn_request t = turn_of(more, 1);
+    join_target(w);
+    const uint64_t id = submit(w, true, true);
+    assert_int_equal(w->sent[0].want_draft, 0);
+    take_open(w);
+    opened(w);
+    commit(w, 40, 2, GR_FINISH_STOP);
+    join_drafter(w);
+    assert_int_equal(gr_orch_append(w->orch, id, &t, w->now_ns), GR_OK);
+    assert_int_equal(w->sent[0].want_draft, 1);
+    check_reopened(w, id, 2, 6, 3, 8);
+    opened(w);
+    expect(w, DRAFTER, GR_MSG_ATTACH);
+    commit(w, 60, 1, GR_FINISH_STOP);
+    assert_int_equal(gr_orch_append(w->orch, id, &t, w->now_ns), GR_OK);
+    take_append(w, 7, 1); /* it has one now */
+    destroy(w);
+    /* refused, as by a target that is still in a pass: closed, and opened again */
+    w = make(NULL);
+    join_target(w);
+    const uint64_t other = submit(w, true, true);
+    take_open(w);
+    opened(w);
+    commit(w, 40, 2, GR_FINISH_STOP);
+    join_drafter(w);
+    assert_int_equal(gr_orch_append(w->orch, other, &t, w->now_ns), GR_OK);
+    expect(w, TARGET, GR_MSG_OPEN);
+    say(w, TARGET, &(struct gr_msg){.type = GR_MSG_ERROR, .session = other, .code = 1, .text = "open already"});
+    expect(w, TARGET, GR_MSG_CLOSE);
+    say(w, TARGET, &(struct gr_msg){.type = GR_MSG_CLOSED, .session = other});
+    check_reopened(w, other, 3, 6, 3, 8);
+    destroy(w);
+}
+
+static void test_switches(void **state)
+{
+    (void)state;
+    struct world *w = make(&(struct gr_orch_config){.force_single_token = true});
+    join_target(w);
+    join_drafter(w);
+    submit(w, false, true);
+    assert_int_equal(w->sent[0].single_token, 1);
+    assert_int_equal(w->sent[0].want_draft, 1);
+    destroy(w);
+    w = make(&(struct gr_orch_config){.disable_multi_token = true});
+    join_target(w);
+    join_drafter(w);
+    submit(w, false, true);
+    assert_int_equal(w->sent[0].single_token, 0);
+    assert_int_equal(w->sent[0].want_draft, 0);
+    take_open(w);
+    opened(w);
+    assert_int_equal(w->n_sent, 0); /* no ATTACH */
+    destroy(w);
+}
+
+static void test_draft_ahead_auto(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *host, *numerics;
+        uint32_t want;
+    } rows[] = {{"a", "cpu/x", 0}, {"b", "cpu/x", 1}, {"a", "cuda/sm90", 1}};
+    for (size_t i = 0; i < GR_ARRAY_LEN(rows); i++) {
+        struct world *w = make(NULL);
+        struct gr_worker_info info = draft_info();
+        join_target(w);
+        snprintf(info.host_id, sizeof(info.host_id), "%s", rows[i].host);
+        snprintf(info.numerics_id, sizeof(info.numerics_id), "%s", rows[i].numerics);
+        assert_int_equal(gr_orch_join(w->orch, DRAFTER, &info, w->now_ns), GR_OK);
+        submit(w, false, true);
+        take_open(w);
+        opened(w);
+        assert_int_equal(only(w, DRAFTER, GR_MSG_ATTACH)->draft_ahead, rows[i].want);
+        destroy(w);
+    }
+}
+
+/* ---- who may join ---- */
+
+static void test_misfits_are_refused(void **state)
+{
+    (void)state;
+    for (int way = 0; way < 4; way++) {
+        struct world *w = make(NULL);
+        struct gr_worker_info info = way < 2 ? draft_info() : target_info();
+        join_target(w);
+        info.tokenizer_fingerprint += way == 0;
+        info.n_vocab += way == 1;
+        info.model_fingerprint += way == 2;
+        const enum gr_status want = way < 3 ? GR_EMISMATCH : GR_OK; /* 3: a second target like the first */
+        assert_int_equal(gr_orch_join(w->orch, 2, &info, w->now_ns), want);
+        assert_int_equal(gr_orch_n_refused(w->orch), want != GR_OK);
+        if (want != GR_OK) {
+            const struct gr_msg *m = only(w, 2, GR_MSG_ERROR);
+            assert_non_null(strstr(m->text, way == 0 ? "tokenizer" : way == 1 ? "vocabulary" : "model"));
+        }
+        submit(w, false, false); /* the others go on */
+        expect(w, TARGET, GR_MSG_OPEN);
+        destroy(w);
+    }
+}
+
+static void test_other_tokenizer_of_a_client(void **state)
+{
+    (void)state;
+    static const int32_t prompt[] = {1};
+    struct world *w = make(NULL);
+    uint64_t id = 0;
+    join_target(w);
+    const struct gr_session_request q = {.prompt = prompt, .n_prompt = 1, .max_tokens = 1,
+                                         .tokenizer_fingerprint = 8};
+    assert_int_equal(gr_orch_submit(w->orch, &q, w->now_ns, &id), GR_OK);
+    assert_int_equal(w->n_done, 1);
+    assert_int_equal(w->finish, GR_FINISH_ERROR);
+    assert_non_null(strstr(w->text, "0000000000000008"));
+    assert_non_null(strstr(w->text, "0000000000000007"));
+    assert_int_equal(w->n_sent, 0);
+    destroy(w);
+}
+
+/* ---- room and time ---- */
+
+static void test_least_recently_used_goes(void **state)
+{
+    (void)state;
+    struct world *w = make(&(struct gr_orch_config){.n_session_max = 2});
+    static const int32_t prompt[] = {1};
+    const struct gr_session_request q = {.prompt = prompt, .n_prompt = 1, .max_tokens = 1};
+    uint64_t id = 0;
+    join_target(w);
+    const uint64_t first = idle_session(w);
+    w->now_ns += GR_S;
+    const uint64_t second = idle_session(w);
+    w->now_ns += GR_S;
+    assert_int_equal(gr_orch_submit(w->orch, &q, w->now_ns, &id), GR_OK);
+    assert_int_equal(state_of(w, first), GR_SESSION_FREE);
+    assert_int_equal(state_of(w, second), GR_SESSION_IDLE);
+    assert_int_equal(w->n_closed, 1);
+    assert_int_equal(gr_orch_submit(w->orch, &q, w->now_ns, &id), GR_OK);
+    assert_int_equal(state_of(w, second), GR_SESSION_FREE);
+    assert_int_equal(gr_orch_submit(w->orch, &q, w->now_ns, &id), GR_ELIMIT); /* both are in a turn */
+    assert_non_null(strstr(gr_orch_why(w->orch), "all 2 sessions"));
+    destroy(w);
+}
+
+static void test_session_ttl(void **state)
+{
+    (void)state;
+    struct world *w = make(&(struct gr_orch_config){.session_ttl_ns = 10 * GR_S});
+    join_target(w);
+    const uint64_t id = idle_session(w);
+    const uint64_t begin_ns = w->now_ns;
+    assert_int_equal(gr_orch_step(w->orch, begin_ns), begin_ns + 10 * GR_S);
+    assert_int_equal(gr_orch_step(w->orch, begin_ns + 10 * GR_S - 1), begin_ns + 10 * GR_S);
+    assert_int_equal(state_of(w, id), GR_SESSION_IDLE);
+    assert_true(gr_orch_step(w->orch, begin_ns + 10 * GR_S) == UINT64_MAX);
+    expect(w, TARGET, GR_MSG_CLOSE);
+    assert_int_equal(w->n_closed, 1);
+    assert_non_null(strstr(w->why, "session_ttl"));
+    destroy(w);
+}
+
+static void test_purge(void **state)
+{
+    (void)state;
+    struct world *w = make(NULL);
+    join_target(w);
+    idle_session(w);
+    idle_session(w);
+    const uint64_t busy = submit(w, true, false);
+    w->n_sent = 0;
+    assert_int_equal(gr_orch_purge(w->orch), 2);
+    assert_int_equal(w->n_closed, 2);
+    assert_int_equal(gr_orch_n_session(w->orch), 1);
+    assert_int_equal(state_of(w, busy), GR_SESSION_OPENING);
+    assert_int_equal(gr_orch_purge(w->orch), 0);
+    destroy(w);
+}
+
+static void test_silent_workers(void **state)
+{
+    (void)state;
+    struct world *w = make(&(struct gr_orch_config){.ping_interval_ns = GR_S, .ping_timeout_ns = 5 * GR_S});
+    const struct gr_msg pong = {.type = GR_MSG_PONG, .n_session = 0, .n_vocab = 100};
+    uint64_t rtt_ns = 0;
+    uint32_t n_session = 0;
+    join_target(w);
+    const uint64_t begin_ns = w->now_ns;
+    assert_int_equal(gr_orch_step(w->orch, begin_ns), begin_ns + GR_S);
+    for (int s = 1; s <= 20; s++) { /* answers each after 300 ms */
+        w->now_ns = begin_ns + (uint64_t)s * GR_S;
+        gr_orch_step(w->orch, w->now_ns);
+        expect(w, TARGET, GR_MSG_PING);
+        w->now_ns += 300 * GR_MS;
+        say(w, TARGET, &pong);
+        gr_orch_step(w->orch, w->now_ns);
+    }
+    assert_non_null(gr_orch_worker(w->orch, TARGET, &rtt_ns, &n_session));
+    assert_int_equal(rtt_ns, 300 * GR_MS);
+    for (int s = 21; s <= 25; s++) { /* and then no more */
+        w->now_ns = begin_ns + (uint64_t)s * GR_S;
+        gr_orch_step(w->orch, w->now_ns);
+        expect(w, TARGET, GR_MSG_PING);
+        assert_int_equal(w->n_dropped, 0);
+    }
+    gr_orch_step(w->orch, begin_ns + 26 * GR_S);
+    assert_int_equal(w->n_dropped, 1);
+    assert_int_equal(w->dropped, TARGET);
+    assert_null(gr_orch_worker(w->orch, TARGET, &rtt_ns, &n_session));
+    destroy(w);
+}
+
+/* The orchestrator itself was stopped for a minute: nobody is taken as lost for that. */
+static void test_own_absence(void **state)
+{
+    (void)state;
+    struct world *w = make(&(struct gr_orch_config){.ping_interval_ns = GR_S, .ping_timeout_ns = 5 * GR_S});
+    join_target(w);
+    gr_orch_step(w->orch, w->now_ns);
+    gr_orch_step(w->orch, w->now_ns + GR_S);
+    gr_orch_step(w->orch, w->now_ns + 60 * GR_S);
+    assert_int_equal(w->n_dropped, 0);
+    destroy(w);
+}
+
+static void test_pings_of_clients(void **state)
+{
+    (void)state;
+    struct world *w = make(NULL);
+    const struct gr_msg pong = {.type = GR_MSG_PONG, .n_session = 0, .n_vocab = 100};
+    join_target(w);
+    assert_int_equal(gr_orch_ping(w->orch, 5, 1, w->now_ns), GR_ENOTFOUND);
+    for (uint64_t i = 1; i <= 16; i++) {
+        assert_int_equal(gr_orch_ping(w->orch, TARGET, i, w->now_ns + i), GR_OK);
+    }
+    assert_int_equal(gr_orch_ping(w->orch, TARGET, 17, w->now_ns), GR_AGAIN);
+    w->now_ns += 100;
+    for (uint64_t i = 1; i <= 16; i++) {
+        say(w, TARGET, &pong);
+        assert_int_equal(w->cookie, i);
+        assert_int_equal(w->rtt_ns, 100 - i);
+    }
+    say(w, TARGET, &pong); /* unasked */
+    assert_int_equal(w->n_pong, 16);
+    destroy(w);
+}
+
+static void test_strange_messages(void **state)
+{
+    (void)state;
+    struct world *w = make(NULL);
+    join_target(w);
+    join_drafter(w);
+    const uint64_t id = idle_session(w);
+    for (int t = 0; t < GR_N_MSG; t++) { /* about a session that is unknown, idle, or another worker's */
+        for (uint64_t s = 0; s < 3; s++) {
+            const struct gr_msg m = {.type = (enum gr_msg_type)t, .session = s == 0 ? 99 : id, .text = "x"};
+            enum gr_status st = gr_orch_on_msg(w->orch, s == 2 ? DRAFTER : TARGET, &m, w->now_ns);
+            assert_true(st == GR_OK || st == GR_EPROTO);
+        }
+    }
+    assert_int_equal(state_of(w, id), GR_SESSION_IDLE);
+    assert_int_equal(w->n_done, 1);
+    destroy(w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_drafter_stays_between_turns),
+        cmocka_unit_test(test_drafter_comes_between_turns),
+        cmocka_unit_test(test_switches),
+        cmocka_unit_test(test_draft_ahead_auto),
+        cmocka_unit_test(test_misfits_are_refused),
+        cmocka_unit_test(test_other_tokenizer_of_a_client),
+        cmocka_unit_test(test_least_recently_used_goes),
+        cmocka_unit_test(test_session_ttl),
+        cmocka_unit_test(test_purge),
+        cmocka_unit_test(test_silent_workers),
+        cmocka_unit_test(test_own_absence),
+        cmocka_unit_test(test_pings_of_clients),
+        cmocka_unit_test(test_strange_messages),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
