@@ -179,6 +179,7 @@ static const struct sent_tree *find_sent(const struct follow *f, const struct gr
     return NULL;
 }
 
+#define RATE_WEIGHT 0.08f /* of the newest round */
 #define ACCEPTANCE_SESSION_MAX 128.0f /* observations of a cell; older ones fade */
 #define ACCEPTANCE_DRAFTER_MAX 2048.0f
 
@@ -244,6 +245,19 @@ static void answer_when_full(struct gr_drafter *d, struct follow *f, const struc
     }
 }
 
+/* What rounds bring on the whole: tokens and time from VERDICT to VERDICT, while trees are asked for without a break. */
+static void learn_rate(struct follow *f, int n_token, uint64_t now_ns)
+{
+    if (f->verdict_ns != 0 && now_ns > f->verdict_ns) {
+        const float alike = 1.0f / (float)(f->n_rate + 1);
+        const float weight = GR_MAX(alike, RATE_WEIGHT);
+        f->rate_tokens += weight * ((float)n_token - f->rate_tokens);
+        f->rate_ns += weight * ((float)(now_ns - f->verdict_ns) - f->rate_ns);
+        f->n_rate += f->n_rate < UINT32_MAX;
+    }
+    f->verdict_ns = now_ns;
+}
+
 static enum gr_status on_verdict(struct gr_drafter *d, struct follow *f, const struct gr_frame_header *h,
                                  const uint8_t *frame, size_t len, uint64_t now_ns)
 {
@@ -275,6 +289,7 @@ static enum gr_status on_verdict(struct gr_drafter *d, struct follow *f, const s
         desync(d, f, "the VERDICT's tokens do not give its hash");
         return GR_OK;
     }
+    learn_rate(f, v.n_path + 1, now_ns);
     f->round_next = h->round + 1;
     f->due = f->ready = false;
     if (v.n_want > 0) {
@@ -383,6 +398,7 @@ static enum gr_status on_delta(struct gr_drafter *d, struct follow *f, const str
     }
     f->state = last ? DRAFT_FOLLOWING : DRAFT_SYNCING;
     f->round_next = h->round;
+    f->verdict_ns = 0;
     if (wanted) {
         ask_for_tree(d, f, h->round, GR_DELTA_N_WANT(h->flags), now_ns);
     }

@@ -38,6 +38,10 @@ struct follow {
     struct gr_cost cost; /* n_point 0: not told yet */
     uint32_t cost_round;
     struct gr_acceptance acceptance;
+    /* what rounds bring: moving averages */
+    uint64_t verdict_ns; /* of the last VERDICT that was followed; 0: there was a break */
+    uint32_t n_rate;
+    float rate_tokens, rate_ns;
     /* the tree that is owed */
     uint32_t round_next; /* VERDICTs and DELTAs of earlier rounds are stale */
     bool due;          /* a VERDICT or DELTA asked for a tree of due_round, of at most due_node nodes */

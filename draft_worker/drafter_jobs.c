@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#define RATE_ROUNDS_MIN 6 /* before that a session's own rate says little */
 #define AHEAD_ROWS 4 /* rows of a level ahead of need, and children kept of a row, where top_k is less */
 
 /* ---- what candidates serve ---- */
@@ -150,6 +151,7 @@ static int add_seq(struct gr_drafter *d, struct follow *f, int n_row_left, uint6
     q->base_len = end;
     q->tree_config = tree_config_now(d, f);
     q->cost = f->cost;
+    q->rate = f->n_rate >= RATE_ROUNDS_MIN && f->rate_ns > 0.0f ? f->rate_tokens / f->rate_ns : 0.0f;
     if (f->due) {
         count_reuse(d, f, &r);
     }

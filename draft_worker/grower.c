@@ -415,7 +415,7 @@ static void begin_seq(struct gr_grower *g, int i_seq)
     if (s->task == GR_DRAFT_GROW) {
         gr_tree_builder_begin(s->builder, &s->tree_config);
         if (s->tree_config.best_first) {
-            gr_round_cost_init(&g->growth[i_seq].cost, &s->cost);
+            gr_round_cost_init(&g->growth[i_seq].cost, &s->cost, s->rate);
         }
     }
 }

@@ -41,6 +41,7 @@ struct gr_draft_seq {
     int32_t depth_max; /* candidates at this depth have no room in the context */
     struct gr_sampling sampling;
     struct gr_cost cost; /* with best_first: what the size follows */
+    float rate;          /* tokens a ns that the session's rounds bring; 0: not known */
     bool calibrate; /* the size follows the cost, now or when it is told */
     struct gr_acceptance_curve curve; /* with calibrate */
     /* out */

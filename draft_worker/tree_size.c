@@ -14,9 +14,10 @@ static const float yield_start[GR_RANK_CLASSES] = {0.6f, 0.12f, 0.05f, 0.03f};
 
 /* ---- what a round costs ---- */
 
-void gr_round_cost_init(struct gr_round_cost *r, const struct gr_cost *c)
+void gr_round_cost_init(struct gr_round_cost *r, const struct gr_cost *c, float rate)
 {
     uint32_t k = 0;
+    r->rate = rate;
     r->overhead_ns = (float)c->overhead_ns;
     r->pass_ns[0] = 0.0f;
     for (uint32_t n = 1; n <= GR_TREE_MAX; n++) {
@@ -30,6 +31,9 @@ void gr_round_cost_init(struct gr_round_cost *r, const struct gr_cost *c)
             ns += slope * ((float)n - (float)c->n_row[k]);
         }
         r->pass_ns[n] = GR_MAX(ns, r->pass_ns[n - 1]); /* a longer pass that measured shorter is noise */
+    }
+    if (rate > 0.0f) {
+        r->rate = GR_MAX(rate, 1.0f / GR_MAX(r->overhead_ns + r->pass_ns[1], 1.0f));
     }
 }
 
@@ -117,8 +121,28 @@ static void expected_yield(const struct gr_level_model *m, float parent_prob, fl
 
 /* ---- decisions ---- */
 
+/* At a given rate: the most tokens less the price of the pass. */
+static int size_at_rate(const struct gr_round_cost *r, const float *p, int n)
+{
+    float value = 0.0f;
+    float best_value = 0.0f;
+    int best = 0;
+    for (int i = 0; i < n; i++) {
+        value += p[i] - r->rate * (r->pass_ns[i + 2] - r->pass_ns[i + 1]);
+        if (value > best_value) {
+            best_value = value;
+            best = i + 1;
+        }
+    }
+    return best;
+}
+
 int gr_tree_size(const struct gr_round_cost *r, float draft_ns, const float *p, int n, float *rate_out)
 {
+    if (r->rate > 0.0f) {
+        *rate_out = r->rate;
+        return size_at_rate(r, p, n);
+    }
     const float fixed_ns = draft_ns + r->overhead_ns;
     float sum = 1.0f;
     float best_sum = 1.0f;
@@ -199,8 +223,8 @@ int gr_tree_size_next_level(const struct gr_round_cost *r, const struct gr_level
     const float row_price = rate * (r->pass_ns[row + 1] - r->pass_ns[row]);
     const float node_price = GR_MAX(slot_price, row_price);
     const int n_row = choose_rows(m, rate, node_price, open, n_open);
-    if (n_row == 0) {
-        return 0;
+    if (n_row == 0 || r->rate > 0.0f) {
+        return n_row;
     }
     memcpy(with, p, (size_t)n * sizeof(with[0]));
     int n_with = n;

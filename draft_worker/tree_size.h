@@ -3,8 +3,11 @@
  *     rate(n) = (1 + p_1 + ... + p_n) / (draft + overhead + pass(n + 1))
  *
  * p_i: probability that the target accepts node i, best first; 1: the bonus token. draft: time spent on the tree.
- * Another level pays when the rate with the children that it is expected to bring, and with its time, is above the best
- * rate without it.
+ *
+ * Over many rounds the best policy maximises tokens - rate * time in each, at the rate that rounds bring on the whole (a
+ * nanosecond spent here is not spent on them): where the draft is sure a round may be longer than its own best ratio
+ * says, where it is not, shorter. As long as that rate is not known, the round's own best ratio stands for it. A level
+ * pays when what its children are expected to bring is worth more than its time.
  *
  * Pure; plain memory, zeroed by the owner. */
 #ifndef GR_DRAFT_WORKER_TREE_SIZE_H
@@ -21,6 +24,7 @@
 /* A round but its draft. */
 struct gr_round_cost {
     float overhead_ns;
+    float rate;                     /* tokens a ns that rounds bring on the whole; 0: not known */
     float pass_ns[GR_TREE_MAX + 1]; /* by rows, 1 .. GR_TREE_MAX; never falls */
 };
 
@@ -38,14 +42,15 @@ struct gr_open_candidate {
     float prob;  /* the same, given that its parent is */
 };
 
-void gr_round_cost_init(struct gr_round_cost *r, const struct gr_cost *cost);
+/* rate: as measured; plain decoding's is the least. */
+void gr_round_cost_init(struct gr_round_cost *r, const struct gr_cost *cost, float rate);
 
 float gr_level_ns(const struct gr_level_model *m, int n_row);
 void gr_level_observe_ns(struct gr_level_model *m, int n_row, float ns);
 /* The calibrated probabilities of one row's children, best first. parent_prob below 0: the root. */
 void gr_level_observe_yield(struct gr_level_model *m, float parent_prob, int n, const float *prob);
 
-/* The best number of nodes, 0 .. n. p: (n) falling, n <= GR_NODE_MAX. */
+/* The best number of nodes, 0 .. n. p: (n) falling, n <= GR_NODE_MAX. rate_out: at which time was weighed. */
 int gr_tree_size(const struct gr_round_cost *r, float draft_ns, const float *p, int n, float *rate_out);
 /* How many of the open candidates (falling by score) the next level should expand; 0: growing does not pay. p: (n) as
  * above; a tree has at most n_max nodes. */

@@ -56,8 +56,12 @@ void gr_cost_table_calibrate(struct gr_cost_table *c, int n, const int32_t *n_ro
         while (k + 2 < n && n_row[k + 1] < point_rows[i]) {
             k++;
         }
-        const double slope = (ns[k + 1] - ns[k]) / (double)(n_row[k + 1] - n_row[k]);
+        double slope = (ns[k + 1] - ns[k]) / (double)(n_row[k + 1] - n_row[k]);
         c->row_ns[i] = ns[k] + slope * (double)(point_rows[i] - n_row[k]);
+        if (point_rows[i] > n_row[n - 1]) { /* never measured: in proportion at least, so that it is not believed to be free */
+            slope = fmax(slope, ns[n - 1] / (double)n_row[n - 1]);
+            c->row_ns[i] = ns[n - 1] + slope * (double)(point_rows[i] - n_row[n - 1]);
+        }
     }
     for (int i = 1; i < GR_COST_TABLE_POINT; i++) {
         c->row_ns[i] = fmax(c->row_ns[i], c->row_ns[i - 1]);

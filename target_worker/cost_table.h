@@ -27,7 +27,8 @@ struct gr_cost_table {
 void gr_cost_table_init(struct gr_cost_table *c);
 /* Rows of point i: 1 2 3 4 6 8 12 16 24 32 48 64 96 128 256 512 1024. */
 int32_t gr_cost_table_rows(int i);
-/* Measured passes without context, n_row increasing, n >= 2: linear between them and beyond the last. */
+/* Measured passes without context, n_row increasing, n >= 2: linear between them; beyond the last at
+ * least in proportion. */
 void gr_cost_table_calibrate(struct gr_cost_table *c, int n, const int32_t *n_row, const double *ns);
 /* Two measured passes at some context, after gr_cost_table_calibrate(): what they cost above f(rows) gives a and b. */
 void gr_cost_table_set_context(struct gr_cost_table *c, const struct gr_pass_load *few, double few_ns,
