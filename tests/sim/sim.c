@@ -69,32 +69,96 @@ static int request_of(const struct sim *s, uint64_t session)
     return -1;
 }
 
+static void keep(struct sim_script *t, const int32_t *id, uint32_t n)
+{
+    t->transcript = realloc(t->transcript, (t->len + n) * sizeof(*t->transcript));
+    GR_ASSERT(t->transcript != NULL);
+    memcpy(t->transcript + t->len, id, n * sizeof(*id));
+    t->len += n;
+}
+
+static uint32_t turn_limit(const struct sim *s, int i)
+{
+    const struct sim_script *t = &s->script[i];
+    return t->at == 0 ? s->stop_after[i] : t->turn[t->at - 1].stop_after;
+}
+
 static void on_tokens(void *ctx, uint64_t session, void *user, const int32_t *id, uint32_t n)
 {
     struct sim *s = ctx;
     (void)user;
     const int i = request_of(s, session);
     struct sim_result *r = &s->result[i];
+    struct sim_script *t = &s->script[i];
+    const uint32_t limit = turn_limit(s, i);
+    const uint32_t n_before = r->n_token - t->turn_begin;
+    const bool stops = limit > 0 && n_before + n >= limit;
+    n = stops ? limit - n_before : n;
     r->token = realloc(r->token, (r->n_token + n) * sizeof(*r->token));
     GR_ASSERT(r->token != NULL);
     memcpy(r->token + r->n_token, id, n * sizeof(*id));
     r->n_token += n;
-    if (s->stop_after[i] > 0 && r->n_token >= s->stop_after[i]) {
-        r->n_token = s->stop_after[i];
-        gr_orch_stop(s->orch, session, r->n_token, GR_FINISH_STOP);
+    keep(t, id, n);
+    if (stops) {
+        gr_orch_stop(s->orch, session, limit, GR_FINISH_STOP);
     }
 }
 
-static void on_done(void *ctx, uint64_t session, void *user, enum gr_finish finish, const char *text)
+static void finish(struct sim *s, int i, enum gr_finish how, const char *text)
+{
+    struct sim_result *r = &s->result[i];
+    r->done = true;
+    r->finish = how;
+    strncpy(r->text, text, sizeof(r->text) - 1);
+    s->n_done++;
+}
+
+static void on_done(void *ctx, uint64_t session, void *user, enum gr_finish how, const char *text)
 {
     struct sim *s = ctx;
     (void)user;
-    struct sim_result *r = &s->result[request_of(s, session)];
-    r->done = true;
-    r->finish = finish;
-    r->metrics = *gr_orch_metrics(s->orch, session);
-    strncpy(r->text, text, sizeof(r->text) - 1);
-    s->n_done++;
+    const int i = request_of(s, session);
+    struct sim_script *t = &s->script[i];
+    const struct gr_session_metrics *m = gr_orch_metrics(s->orch, session);
+    s->result[i].metrics = *m;
+    if (how != GR_FINISH_ERROR && t->at < t->n_turn) { /* the client thinks, and goes on */
+        sim_push(s, (struct event){.at_ns = s->now_ns + 1 + sim_draw(s, s->config.client_ns), .what = EVENT_CLIENT,
+                                   .at = ORCH, .worker = (uint32_t)i});
+        return;
+    }
+    finish(s, i, how, text);
+    if (how != GR_FINISH_ERROR && t->n_turn > 0) {
+        sim_push(s, (struct event){.at_ns = s->now_ns + 1, .what = EVENT_CLIENT, .at = ORCH, .worker = (uint32_t)i});
+    }
+}
+
+static void next_turn(struct sim *s, int i)
+{
+    struct sim_script *t = &s->script[i];
+    if (t->at == t->n_turn) {
+        enum gr_status st = gr_orch_close(s->orch, s->session[i]);
+        GR_ASSERT(st == GR_OK);
+        return;
+    }
+    const struct sim_turn *turn = &t->turn[t->at++];
+    uint64_t hash = 0;
+    t->len -= GR_MIN(turn->drop, t->len - 1);
+    for (uint32_t k = 0; k < t->len; k++) {
+        hash = gr_hash_extend(hash, t->transcript[k]);
+    }
+    const struct gr_turn_request request = {.keep_len = t->len, .hash = hash, .ids = turn->ids, .n_ids = turn->n_ids,
+                                            .max_tokens = turn->max_tokens};
+    t->turn_begin = s->result[i].n_token;
+    keep(t, turn->ids, turn->n_ids);
+    s->counts.n_turn++;
+    enum gr_status st = gr_orch_append(s->orch, s->session[i], &request, s->now_ns);
+    GR_ASSERT(st == GR_OK);
+}
+
+void sim_add_turn(struct sim *s, int i, const struct sim_turn *turn)
+{
+    GR_ASSERT(s->script[i].n_turn < N_TURN_SIM);
+    s->script[i].turn[s->script[i].n_turn++] = *turn;
 }
 
 /* ---- life ---- */
@@ -105,9 +169,11 @@ struct sim *sim_create(const struct sim_config *config)
     GR_ASSERT(s != NULL);
     s->config = *config;
     s->rng = config->seed;
-    const struct gr_orch_io io = {.ctx = s, .send = sim_send_from_orch, .on_tokens = on_tokens, .on_done = on_done};
+    const struct gr_orch_io io = {.ctx = s, .send = sim_send_from_orch, .on_tokens = on_tokens, .on_done = on_done,
+                                  .drop = sim_drop};
     enum gr_status st = gr_orch_create(&io, &s->orch);
     GR_ASSERT(st == GR_OK);
+    gr_orch_configure(s->orch, &config->orch);
     sim_start_worker(s, TARGET);
     if (config->draft_lm == NULL && (config->make_lm == NULL || config->faults.draft_joins_ns == UINT64_MAX)) {
         return s;
@@ -127,6 +193,7 @@ void sim_destroy(struct sim *s)
     }
     for (int i = 0; i < s->n_request; i++) {
         free(s->result[i].token);
+        free(s->script[i].transcript);
     }
     sim_end_worker(s, TARGET);
     sim_end_worker(s, DRAFT);
@@ -140,6 +207,7 @@ int sim_submit(struct sim *s, const struct gr_session_request *request)
     GR_ASSERT(s->n_request < N_SESSION_SIM);
     enum gr_status st = gr_orch_submit(s->orch, request, s->now_ns, &s->session[s->n_request]);
     GR_ASSERT(st == GR_OK);
+    keep(&s->script[s->n_request], request->prompt, request->n_prompt);
     return s->n_request++;
 }
 
@@ -221,6 +289,12 @@ static void deliver(struct sim *s, const struct event *e)
     case EVENT_START:
         sim_start_worker(s, e->at);
         break;
+    case EVENT_CLIENT:
+        next_turn(s, (int)e->worker);
+        break;
+    case EVENT_UNMUTE:
+        sim_unmute(s, e);
+        break;
     case EVENT_WAKE:
         break;
     }
@@ -232,7 +306,7 @@ static void check(const struct sim *s)
     GR_ASSERT(s->drafter == NULL || gr_drafter_check(s->drafter));
 }
 
-/* Both workers look for something to do; returns when one wants to be called again. */
+/* The machines look for something to do; returns when one wants to be called again. */
 static uint64_t step(struct sim *s)
 {
     uint64_t wake_ns = UINT64_MAX;
@@ -241,6 +315,9 @@ static uint64_t step(struct sim *s)
     }
     if (s->drafter != NULL) {
         wake_ns = GR_MIN(wake_ns, gr_drafter_step(s->drafter, s->now_ns));
+    }
+    if (s->now_ns >= s->stalled_until_ns && gr_orch_n_session(s->orch) > 0) { /* when all is over nobody pings */
+        wake_ns = GR_MIN(wake_ns, gr_orch_step(s->orch, s->now_ns));
     }
     return wake_ns;
 }

@@ -14,7 +14,8 @@ struct sim_faults {
     int break_conn;              /* the data connection, after a frame; each end notices at its own time */
     int copy_frame;              /* a frame is delivered once more, at any later time */
     int stall_orch;              /* the orchestrator reads nothing for a while */
-    int n_max;                   /* kills, breaks and stalls of a run */
+    int mute;                    /* a worker's control link goes dead while the worker lives on: half-open */
+    int n_max;                   /* kills, breaks, stalls and mutes of a run */
     uint64_t restart_ns, notice_ns, stall_ns, copy_ns; /* largest delays */
     uint64_t draft_joins_ns;     /* the drafter joins so late */
 };
@@ -30,6 +31,8 @@ struct sim_config {
     int32_t admit_tokens;
     double prefill_share;
     int commit_room;        /* messages to the orchestrator that may be on their way; 0: any number */
+    struct gr_orch_config orch;
+    uint64_t client_ns;     /* largest pause of a client between two turns */
     struct sim_faults faults;
     /* With faults: a worker that starts again has an empty KV; the sim owns what this makes. NULL: the models above. */
     struct gr_lm *(*make_lm)(void *ctx, bool target);
@@ -51,8 +54,15 @@ struct sim *sim_create(const struct sim_config *config);
 void sim_destroy(struct sim *s);
 /* Submits a request; its result lies at index i, in order of submission. */
 int sim_submit(struct sim *s, const struct gr_session_request *request);
-/* Ends session i after n tokens, as a client would. */
+/* Ends the first turn of session i after n tokens, as a client would. */
 void sim_stop_after(struct sim *s, int i, uint32_t n);
+/* A further turn of session i, whose request was kept open. The tokens of all turns end up in one result. */
+struct sim_turn {
+    int32_t ids[16];
+    uint32_t n_ids, max_tokens, stop_after; /* stop_after 0: never */
+    uint32_t drop;                          /* tokens taken back from the end of the transcript first */
+};
+void sim_add_turn(struct sim *s, int i, const struct sim_turn *turn);
 /* Runs until every session is done; false: nothing is left to happen, or the virtual clock passed limit_ns. */
 bool sim_run(struct sim *s, uint64_t limit_ns);
 const struct sim_result *sim_result(const struct sim *s, int i);
@@ -67,7 +77,7 @@ void sim_on_pass(struct sim *s, void (*fn)(struct sim *s, void *arg), void *arg)
 void sim_on_frame(struct sim *s, void (*fn)(struct sim *s, void *arg, bool to_target, uint8_t *bytes, size_t *len),
                   void *arg);
 struct sim_counts {
-    int n_target_kill, n_draft_kill, n_break, n_copy, n_stall;
+    int n_target_kill, n_draft_kill, n_break, n_copy, n_stall, n_mute, n_turn;
 };
 const struct sim_counts *sim_counts(const struct sim *s);
 const struct gr_pass *sim_pass(const struct sim *s); /* the last one that finished */

@@ -8,10 +8,11 @@
 
 #define FRAME_MAX 8192
 #define N_SESSION_SIM 64
+#define N_TURN_SIM 4
 
 enum role { TARGET, DRAFT, ORCH, N_ROLE };
 enum what { EVENT_FRAME, EVENT_MSG, EVENT_PASS_DONE, EVENT_JOB_DONE, EVENT_PEER_READY, EVENT_PEER_LOST, EVENT_LINK_LOST,
-    EVENT_START, EVENT_WAKE };
+    EVENT_START, EVENT_CLIENT, EVENT_UNMUTE, EVENT_WAKE };
 
 struct event {
     uint64_t at_ns, seq;
@@ -27,6 +28,8 @@ struct event {
 /* A worker process. Its number at the orchestrator changes with every life, as a new connection's would. */
 struct sim_worker {
     bool alive;
+    bool mute;             /* nothing passes on its control link */
+    bool dropped;          /* the orchestrator has given it up */
     uint32_t life, number;
     struct gr_lm *lm;      /* owned when made */
     bool lm_owned;
@@ -62,6 +65,13 @@ struct sim {
     struct sim_result result[N_SESSION_SIM];
     uint64_t session[N_SESSION_SIM];
     uint32_t stop_after[N_SESSION_SIM];
+    struct sim_script {
+        struct sim_turn turn[N_TURN_SIM];
+        int n_turn, at;
+        uint32_t turn_begin;   /* where the turn's tokens begin in the result */
+        uint32_t len;          /* of the transcript */
+        int32_t *transcript;   /* owned */
+    } script[N_SESSION_SIM];
     int n_request, n_done;
     void (*on_pass)(struct sim *s, void *arg);
     void *on_pass_arg;
@@ -78,6 +88,9 @@ void sim_push(struct sim *s, struct event e);
 /* sim_world.c: processes, links, connections and what happens to them */
 void sim_start_worker(struct sim *s, enum role role);
 void sim_end_worker(struct sim *s, enum role role);
+void sim_unmute(struct sim *s, const struct event *e);
+/* The orchestrator gives a worker up. */
+void sim_drop(void *ctx, uint32_t worker);
 void sim_send_from_orch(void *ctx, uint32_t worker, const struct gr_msg *m);
 /* Is the event still about something that exists? */
 bool sim_is_void(const struct sim *s, const struct event *e);

@@ -36,6 +36,9 @@ static void msg_to_orch(struct sim *s, enum role from, const struct gr_msg *m)
     const uint8_t *bytes = NULL;
     const size_t len = encode(m, &bytes);
     struct sim_worker *w = &s->worker[from];
+    if (w->mute) {
+        return;
+    }
     s->n_to_orch += from == TARGET;
     push_in_order(s, (struct event){.what = EVENT_MSG, .at = ORCH, .worker = w->number, .peer = from}, bytes, len,
                   &w->to_orch_ns, s->config.msg_delay_ns);
@@ -56,7 +59,7 @@ void sim_send_from_orch(void *ctx, uint32_t worker, const struct gr_msg *m)
     struct sim *s = ctx;
     for (int role = TARGET; role <= DRAFT; role++) {
         struct sim_worker *w = &s->worker[role];
-        if (w->number == worker && w->alive) { /* else it goes nowhere: the loss is on its way */
+        if (w->number == worker && w->alive && !w->mute) { /* else it goes nowhere: the loss is on its way */
             const uint8_t *bytes = NULL;
             const size_t len = encode(m, &bytes);
             push_in_order(s, (struct event){.what = EVENT_MSG, .at = (enum role)role, .life = w->life}, bytes, len,
@@ -242,6 +245,7 @@ void sim_start_worker(struct sim *s, enum role role)
     struct sim_worker *w = &s->worker[role];
     char address[16];
     w->alive = true;
+    w->mute = w->dropped = false;
     w->life++;
     w->number = take_number(s);
     w->to_orch_ns = w->from_orch_ns = s->now_ns;
@@ -288,13 +292,35 @@ static void kill_worker(struct sim *s, enum role role)
 {
     struct sim_worker *w = &s->worker[role];
     const enum role other = role == TARGET ? DRAFT : TARGET;
-    push_in_order(s, (struct event){.what = EVENT_LINK_LOST, .at = ORCH, .worker = w->number, .peer = role}, NULL, 0,
-                  &w->to_orch_ns, s->config.faults.notice_ns);
+    if (!w->dropped) {
+        push_in_order(s, (struct event){.what = EVENT_LINK_LOST, .at = ORCH, .worker = w->number, .peer = role}, NULL, 0,
+                      &w->to_orch_ns, s->config.faults.notice_ns);
+    }
     lose_at(s, other);
     s->conn.open_at[role] = false;
     sim_end_worker(s, role);
     const uint64_t back_ns = s->now_ns + 1 + sim_draw(s, s->config.faults.restart_ns);
     sim_push(s, (struct event){.what = EVENT_START, .at = role, .life = w->life, .at_ns = back_ns});
+}
+
+/* A worker whose control link has gone dead notices at last (keep-alive), and ends; a new life begins. */
+void sim_unmute(struct sim *s, const struct event *e)
+{
+    kill_worker(s, e->at);
+}
+
+void sim_drop(void *ctx, uint32_t worker)
+{
+    struct sim *s = ctx;
+    for (int role = TARGET; role <= DRAFT; role++) {
+        struct sim_worker *w = &s->worker[role];
+        if (w->number == worker && w->alive) { /* else the loss is on its way, and changes nothing any more */
+            w->dropped = w->mute = true;
+            s->number_used[worker] = false;
+            sim_push(s, (struct event){.what = EVENT_UNMUTE, .at = (enum role)role, .life = w->life,
+                                       .at_ns = s->now_ns + 1 + sim_draw(s, s->config.faults.notice_ns)});
+        }
+    }
 }
 
 void sim_link_lost(struct sim *s, const struct event *e)
@@ -338,6 +364,10 @@ void sim_maybe_fault(struct sim *s, const struct event *e)
         s->counts.n_break++;
         lose_at(s, TARGET);
         lose_at(s, DRAFT);
+    } else if (e->what == EVENT_MSG && e->at != ORCH && s->worker[e->at].alive && strikes(s, f->mute)) {
+        s->n_fault++;
+        s->counts.n_mute++;
+        s->worker[e->at].mute = true; /* until the orchestrator gives it up */
     } else if (e->at == ORCH && strikes(s, f->stall_orch)) {
         s->n_fault++;
         s->counts.n_stall++;

@@ -18,7 +18,8 @@
 #define N_VOCAB 24
 #define N_CTX 512
 #define N_SESSION 8
-#define N_TOKEN_MAX 160
+#define N_TOKEN_MAX 400
+#define N_TURN_MAX 3
 #define N_SEED_DEFAULT 10000
 #define LIMIT_NS (1000000ull * 1000000000ull)
 
@@ -41,7 +42,20 @@ struct plan {
     struct gr_session_request request[N_SESSION];
     int32_t prompt[N_SESSION][64];
     uint32_t stop_after[N_SESSION];
+    int n_turn[N_SESSION];
+    struct sim_turn turn[N_SESSION][N_TURN_MAX];
 };
+
+static void draw_turn(uint64_t *rng, struct sim_turn *t)
+{
+    t->n_ids = 1 + (uint32_t)next(rng, 16);
+    for (uint32_t k = 0; k < t->n_ids; k++) {
+        t->ids[k] = (int32_t)next(rng, N_VOCAB);
+    }
+    t->max_tokens = 1 + (uint32_t)next(rng, 30);
+    t->stop_after = chance(rng, 4) ? 1 + (uint32_t)next(rng, 10) : 0;
+    t->drop = chance(rng, 3) ? (uint32_t)next(rng, 30) : 0;
+}
 
 static void draw_request(uint64_t *rng, struct plan *p, int i)
 {
@@ -66,6 +80,14 @@ static void draw_request(uint64_t *rng, struct plan *p, int i)
     r->draft_depth = 1 + (uint32_t)next(rng, 9);
     r->draft_top_k = 1 + (uint32_t)next(rng, 10);
     p->stop_after[i] = chance(rng, 5) ? 1 + (uint32_t)next(rng, 10) : 0;
+    r->auto_tree = chance(rng, 2);
+    r->draft_ahead = chance(rng, 3) ? GR_AHEAD_ON : GR_AHEAD_OFF;
+    r->force_single_token = chance(rng, 20);
+    p->n_turn[i] = chance(rng, 3) ? 1 + (int)next(rng, N_TURN_MAX) : 0;
+    r->keep_open = p->n_turn[i] > 0;
+    for (int k = 0; k < p->n_turn[i]; k++) {
+        draw_turn(rng, &p->turn[i][k]);
+    }
 }
 
 static void draw_faults(uint64_t *rng, struct sim_faults *f)
@@ -75,6 +97,7 @@ static void draw_faults(uint64_t *rng, struct sim_faults *f)
     f->kill_draft = chance(rng, 2) ? 10 + (int)next(rng, 100) : 0;
     f->break_conn = chance(rng, 3) ? 10 + (int)next(rng, 100) : 0;
     f->stall_orch = chance(rng, 4) ? 10 + (int)next(rng, 100) : 0;
+    f->mute = chance(rng, 5) ? 5 + (int)next(rng, 20) : 0;
     f->copy_frame = chance(rng, 3) ? 2 + (int)next(rng, 20) : 0;
     f->restart_ns = 1 + next(rng, 20000000);
     f->notice_ns = next(rng, 2) * 5000000;
@@ -102,6 +125,8 @@ static void draw_sim(uint64_t *rng, struct plan *p)
     c->prefill_share = chance(rng, 2) ? 0.3 : 0.0;
     c->commit_room = chance(rng, 4) ? 1 + (int)next(rng, 6) : 0;
     c->check_every_event = p->seed % 16 == 0;
+    c->client_ns = 20000000;
+    c->orch = (struct gr_orch_config){.ping_interval_ns = 20000000, .ping_timeout_ns = 100000000};
     draw_faults(rng, &c->faults);
 }
 
@@ -116,7 +141,11 @@ static int32_t small_pool(const struct plan *p, uint64_t *rng)
 {
     uint32_t longest = 0;
     for (int i = 0; i < p->n_request; i++) {
-        longest = GR_MAX(longest, p->request[i].n_prompt + p->request[i].max_tokens);
+        uint32_t len = p->request[i].n_prompt + p->request[i].max_tokens;
+        for (int k = 0; k < p->n_turn[i]; k++) {
+            len += p->turn[i][k].n_ids + p->turn[i][k].max_tokens;
+        }
+        longest = GR_MAX(longest, len);
     }
     return (int32_t)((longest + 15) / 16 + next(rng, 5));
 }
@@ -149,41 +178,60 @@ static void draw_plan(uint64_t seed, struct plan *p)
 
 /* ---- what the text must be: the definition ---- */
 
-static uint32_t plain_text(const struct plan *p, int i, int32_t *out, enum gr_finish *finish)
+struct plain {
+    int32_t token[N_TOKEN_MAX]; /* the transcript */
+    uint32_t len;
+    int32_t out[N_TOKEN_MAX];   /* what was generated, over all turns */
+    uint32_t n_out;
+    enum gr_finish finish;
+};
+
+static void plain_turn(const struct plan *p, int i, struct plain *t, uint32_t max_tokens, uint32_t stop_after,
+                       bool with_stop_id)
 {
     const struct gr_session_request *r = &p->request[i];
-    int32_t token[N_TOKEN_MAX];
     float logits[N_VOCAB], scratch[N_VOCAB];
     int32_t work[N_VOCAB];
-    uint32_t len = r->n_prompt;
-    uint32_t n = 0;
-    memcpy(token, r->prompt, len * sizeof(*token));
-    *finish = GR_FINISH_NONE;
-    while (*finish == GR_FINISH_NONE) {
-        toy_lm_logits(&p->target_toy, token, (int)len, logits);
-        const int32_t id = gr_sampler_pick(&r->sampling, logits, N_VOCAB, len, scratch, work);
-        token[len++] = id;
-        out[n++] = id;
-        if ((r->n_stop_id > 0 && id == r->stop_id[0]) || n == p->stop_after[i]) {
-            *finish = GR_FINISH_STOP;
-        } else if (n == r->max_tokens) {
-            *finish = GR_FINISH_LENGTH;
+    t->finish = GR_FINISH_NONE;
+    for (uint32_t n = 1; t->finish == GR_FINISH_NONE; n++) {
+        toy_lm_logits(&p->target_toy, t->token, (int)t->len, logits);
+        const int32_t id = gr_sampler_pick(&r->sampling, logits, N_VOCAB, t->len, scratch, work);
+        t->token[t->len++] = id;
+        t->out[t->n_out++] = id;
+        if ((with_stop_id && r->n_stop_id > 0 && id == r->stop_id[0]) || n == stop_after) {
+            t->finish = GR_FINISH_STOP;
+        } else if (n == max_tokens) {
+            t->finish = GR_FINISH_LENGTH;
         }
     }
-    return n;
+}
+
+static void plain_text(const struct plan *p, int i, struct plain *t)
+{
+    const struct gr_session_request *r = &p->request[i];
+    memset(t, 0, sizeof(*t));
+    memcpy(t->token, r->prompt, r->n_prompt * sizeof(*t->token));
+    t->len = r->n_prompt;
+    plain_turn(p, i, t, r->max_tokens, p->stop_after[i], true);
+    for (int k = 0; k < p->n_turn[i]; k++) {
+        const struct sim_turn *turn = &p->turn[i][k];
+        t->len -= GR_MIN(turn->drop, t->len - 1);
+        memcpy(t->token + t->len, turn->ids, turn->n_ids * sizeof(*t->token));
+        t->len += turn->n_ids;
+        plain_turn(p, i, t, turn->max_tokens, turn->stop_after, false);
+    }
 }
 
 static void check_result(const struct plan *p, const struct sim *s, int i)
 {
-    int32_t want[N_TOKEN_MAX];
-    enum gr_finish finish = GR_FINISH_NONE;
-    const uint32_t n = plain_text(p, i, want, &finish);
+    static struct plain want;
     const struct sim_result *r = sim_result(s, i);
+    plain_text(p, i, &want);
     assert_true(r->done);
     assert_string_equal(r->finish == GR_FINISH_ERROR ? r->text : "", "");
-    assert_int_equal(r->n_token, n);
-    assert_memory_equal(r->token, want, n * sizeof(*want));
-    assert_int_equal(r->finish, finish);
+    assert_int_equal(r->n_token, want.n_out);
+    assert_memory_equal(r->token, want.out, want.n_out * sizeof(*want.out));
+    assert_int_equal(r->finish, want.finish);
     assert_int_equal(r->metrics.num_draft_tokens, r->metrics.num_accepted_tokens + r->metrics.num_rewound_tokens);
 }
 
@@ -198,6 +246,8 @@ static void count_run(const struct sim *s, int n_request)
     total.n_break += c->n_break;
     total.n_copy += c->n_copy;
     total.n_stall += c->n_stall;
+    total.n_mute += c->n_mute;
+    total.n_turn += c->n_turn;
     for (int i = 0; i < n_request; i++) {
         n_done++;
         n_spec += sim_result(s, i)->metrics.num_drafts > 0;
@@ -217,6 +267,9 @@ static void one_seed(uint64_t seed)
     struct sim *s = sim_create(&p.sim);
     for (int i = 0; i < p.n_request; i++) {
         sim_stop_after(s, sim_submit(s, &p.request[i]), p.stop_after[i]);
+        for (int k = 0; k < p.n_turn[i]; k++) {
+            sim_add_turn(s, i, &p.turn[i][k]);
+        }
     }
     assert_true(sim_run(s, LIMIT_NS));
     for (int i = 0; i < p.n_request; i++) {
@@ -244,10 +297,10 @@ static int tell(void **state)
 {
     (void)state;
     print_message("# last seed: GRAFT_SIM_SEED=%llu\n", (unsigned long long)last_seed);
-    print_message("# %llu sessions, %llu with trees; kills: target %d, draft %d; breaks %d, stalls %d, copies %d; "
+    print_message("# %llu sessions, %llu with trees; kills: target %d, draft %d; breaks %d, stalls %d, mutes %d, copies %d; further turns %d; "
                   "re-opened %llu, pre-empted %llu, evicted %llu, re-rooted %llu\n", (unsigned long long)n_done,
                   (unsigned long long)n_spec, total.n_target_kill, total.n_draft_kill, total.n_break, total.n_stall,
-                  total.n_copy, (unsigned long long)n_reopen, (unsigned long long)n_preempted,
+                  total.n_mute, total.n_copy, total.n_turn, (unsigned long long)n_reopen, (unsigned long long)n_preempted,
                   (unsigned long long)n_evicted, (unsigned long long)n_rerooted);
     return 0;
 }
@@ -272,7 +325,7 @@ static void test_faults_happened(void **state)
         return; /* a short run or a replay */
     }
     assert_true(total.n_target_kill > 0 && total.n_draft_kill > 0 && total.n_break > 0 && total.n_stall > 0);
-    assert_true(total.n_copy > 0 && n_reopen > 0 && n_preempted > 0 && n_evicted > 0 && n_spec * 3 > n_done);
+    assert_true(total.n_mute > 0 && total.n_turn > 0 && total.n_copy > 0 && n_reopen > 0 && n_preempted > 0 && n_evicted > 0 && n_spec * 3 > n_done);
 }
 
 int main(void)
