@@ -1,5 +1,5 @@
-/* Child processes of an orchestrator or a supervisor: spawn, watch, restart with back-off, end. A child lives in its own
- * process group (ctrl-C of the terminal does not reach it) and is killed by the kernel when its parent dies. */
+/* Child processes of an orchestrator or a supervisor: spawn, watch, restart with back-off, end. A child lives in its
+ * own process group (ctrl-C of the terminal does not reach it) and is killed by the kernel when its parent dies. */
 #ifndef GR_COMMON_CHILDREN_H
 #define GR_COMMON_CHILDREN_H
 

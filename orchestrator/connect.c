@@ -17,7 +17,7 @@ struct connect {
     uint32_t turn_len;  /* transcript length where this turn's generated tokens begin; from its first COMMIT */
     bool answered;      /* OPENED has come */
     bool has_turn_len;
-    bool told_waiting;  /* that nothing has come for SILENCE_MS */
+    bool told_waiting;  /* that nothing has come for SILENCE_MS; no need any more */
 };
 
 /* ---- the engine behind the generation ---- */
@@ -81,6 +81,7 @@ static void on_msg(struct connect *c, const struct gr_msg *m)
             c->has_turn_len = true;
             c->turn_len = m->keep_len;
         }
+        c->told_waiting = true; /* it goes on: long passes are silent, too */
         gr_generation_take(g, m);
     }
 }

@@ -1,6 +1,6 @@
-/* A generation as its user sees it: prompt in; text, JSON, trace and metrics out. The same for a run with workers of its
- * own and for one that asks a running orchestrator: both hand in the messages that workers report (COMMIT, ...) and the
- * end of each turn, and carry out what the engine's callbacks ask for. One thread. */
+/* A generation as its user sees it: prompt in; text, JSON, trace and metrics out. The same for a run with workers of
+ * its own and for one that asks a running orchestrator: both hand in the messages that workers report (COMMIT, ...)
+ * and the end of each turn, and carry out what the engine's callbacks ask for. One thread. */
 #ifndef GR_ORCHESTRATOR_GENERATE_H
 #define GR_ORCHESTRATOR_GENERATE_H
 

@@ -1,5 +1,5 @@
-/* The network edge of the orchestrator: accepts workers and clients on the control address (HELLO on short-lived threads),
- * carries control messages, tells the time, and feeds the state machine (orch.h). One thread. */
+/* The network edge of the orchestrator: accepts workers and clients on the control address (HELLO on short-lived
+ * threads), carries control messages, tells the time, and feeds the state machine (orch.h). One thread. */
 #ifndef GR_ORCHESTRATOR_HUB_H
 #define GR_ORCHESTRATOR_HUB_H
 
@@ -17,13 +17,13 @@ struct gr_hub_config {
     const char *listen; /* HOST:PORT, port 0 = any */
     uint8_t key[GR_KEY_BYTES];
     struct gr_orch_io io; /* send and drop are filled by the hub; the others get io.ctx */
-    /* A worker has joined (its JOIN is valid until the call returns), is gone, or does not fit and was turned away. May be
-     * NULL. */
+    /* A worker has joined (its JOIN is valid until the call returns), is gone, or does not fit and was turned away.
+     * May be NULL. */
     void (*on_join)(void *ctx, const struct gr_msg *join);
     void (*on_lost)(void *ctx, enum gr_worker_role role);
     void (*on_refused)(void *ctx, const char *text);
-    /* What clients say; client: a number below GR_CLIENT_MAX, used again after on_client_lost. Anything but GR_OK: it broke
-     * the protocol (logged), and is cut off. NULL: clients are turned away. */
+    /* What clients say; client: a number below GR_CLIENT_MAX, used again after on_client_lost. Anything but GR_OK: it
+     * broke the protocol (logged), and is cut off. NULL: clients are turned away. */
     enum gr_status (*on_client_msg)(void *ctx, uint32_t client, const struct gr_msg *m, uint64_t now_ns);
     void (*on_client_lost)(void *ctx, uint32_t client, uint64_t now_ns);
 };

@@ -12,7 +12,7 @@ static const struct {
 } commands[] = {
     {"run", "generate text; starts the workers, streams, cleans up", gr_command_run},
     {"serve", "the orchestrator as a process of its own, for workers and clients", gr_command_serve},
-    {"session", "list, show, open, send, close, refresh, purge: sessions of a running orchestrator", gr_command_session},
+    {"session", "list, show, open, send, close, refresh, purge: the sessions of an orchestrator", gr_command_session},
     {"ping", "round trips from a running orchestrator to its workers", gr_command_ping},
     {"wait", "wait until the workers of a running orchestrator have joined", gr_command_wait},
 };

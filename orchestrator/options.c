@@ -23,13 +23,17 @@ static const struct option_info {
     const char *argument, *help;
     unsigned commands; /* set of enum gr_command */
 } infos[] = {
-    {"model", KIND_TEXT, AT(model), 0, 0, "DIR", "the target model, a Hugging Face folder (required)", TURN | GR_CMD_SERVE},
+    {"model", KIND_TEXT, AT(model), 0, 0, "DIR",
+     "the target model, a Hugging Face folder (required)", TURN | GR_CMD_SERVE},
     {"draft", KIND_TEXT, AT(draft), 0, 0, "DIR", "the draft model or head", ENGINE | GR_CMD_WAIT},
     {"method", KIND_TEXT, AT(method), 0, 0, "M", "none | draft_model | eagle3 (default: none without --draft, else by "
                                                  "the folder)", TURN | GR_CMD_SERVE},
-    {"prompt", KIND_TEXT, AT(prompt), 0, 0, "TEXT", "prompt; BOS is put in front as the tokenizer's template says", TURN},
-    {"prompt-file", KIND_TEXT, AT(prompt_file), 0, 0, "F", "prompt from a file, byte for byte (-: standard input)", TURN},
-    {"prompt-ids", KIND_TEXT, AT(prompt_ids), 0, 0, "F", "prompt as a JSON array of token ids (-: standard input)", TURN},
+    {"prompt", KIND_TEXT, AT(prompt), 0, 0, "TEXT",
+     "prompt; BOS is put in front as the tokenizer's template says", TURN},
+    {"prompt-file", KIND_TEXT, AT(prompt_file), 0, 0, "F",
+     "prompt from a file, byte for byte (-: standard input)", TURN},
+    {"prompt-ids", KIND_TEXT, AT(prompt_ids), 0, 0, "F",
+     "prompt as a JSON array of token ids (-: standard input)", TURN},
     {"max-tokens", KIND_INT, AT(max_tokens), 1, 16777216, "N", "tokens to generate (default 256)", TURN},
     {"ignore-eos", KIND_FLAG, AT(ignore_eos), 0, 0, NULL, "go on after an end-of-sequence token", TURN},
     {"stop", KIND_STOP, 0, 0, 0, "S", "stop string; may be given up to 8 times", TURN},
@@ -44,7 +48,8 @@ static const struct option_info {
     {"draft-depth", KIND_INT, AT(draft_depth), 1, 63, "N", "levels of the tree (default 8)", TURN},
     {"draft-top-k", KIND_INT, AT(draft_top_k), 1, 64, "K", "children and expansions a level (default 10)", TURN},
     {"specpv", KIND_TEXT, AT(specpv), 0, 0, "M", "off | lossy | exact (default off)", TURN | GR_CMD_SERVE},
-    {"transport", KIND_TEXT, AT(transport), 0, 0, "T", "loop | shm | tcp | verbs (default: the first that works of shm, "
+    {"transport", KIND_TEXT, AT(transport), 0, 0, "T",
+     "loop | shm | tcp | verbs (default: the first that works of shm, "
                                                        "verbs, tcp)", TURN | GR_CMD_SERVE},
     {"require-rdma", KIND_FLAG, AT(require_rdma), 0, 0, NULL, "an error if the data path is not RDMA", ENGINE},
     {"target-device", KIND_TEXT, AT(target_device), 0, 0, "D", "cpu | cuda:N (default cpu)", ENGINE},
@@ -52,13 +57,16 @@ static const struct option_info {
     {"config", KIND_TEXT, AT(config), 0, 0, "F.yaml", "configuration file", ALL},
     {"connect", KIND_TEXT, AT(connect), 0, 0, "HOST:PORT", "the running orchestrator to ask", CLIENT},
     {"session", KIND_TEXT, AT(session), 0, 0, "ID", "with --connect: continue this session", GR_CMD_RUN},
-    {"control", KIND_TEXT, AT(control), 0, 0, "HOST:PORT", "where workers (and clients) come (default: run 127.0.0.1:0, serve "
+    {"control", KIND_TEXT, AT(control), 0, 0, "HOST:PORT",
+     "where workers (and clients) come (default: run 127.0.0.1:0, serve "
      GR_SERVE_ADDRESS ")", ENGINE},
     {"json", KIND_FLAG, AT(json), 0, 0, NULL, "print one JSON object instead of text", TURN | GR_CMD_PING},
     {"trace", KIND_FLAG, AT(trace), 0, 0, NULL, "draw each round's tree on standard error", TURN},
     {"trace-file", KIND_TEXT, AT(trace_file), 0, 0, "F", "write a Chrome trace", TURN},
-    {"verify-lossless", KIND_FLAG, AT(verify_lossless), 0, 0, NULL, "compare with plain decoding afterwards", GR_CMD_RUN},
-    {"kv-blocks", KIND_TEXT, AT(kv_blocks), 0, 0, "N|auto", "KV blocks of 16 tokens (default auto: from free memory)", ENGINE},
+    {"verify-lossless", KIND_FLAG, AT(verify_lossless), 0, 0, NULL, "compare with plain decoding afterwards",
+     GR_CMD_RUN},
+    {"kv-blocks", KIND_TEXT, AT(kv_blocks), 0, 0, "N|auto",
+     "KV blocks of 16 tokens (default auto: from free memory)", ENGINE},
     {"target-ib-hca", KIND_TEXT, AT(target_ib_hca), 0, 0, "DEV", "RDMA device of the target", ENGINE},
     {"draft-ib-hca", KIND_TEXT, AT(draft_ib_hca), 0, 0, "DEV", "RDMA device of the drafter", ENGINE},
     {"gid-index", KIND_TEXT, AT(gid_index), 0, 0, "N", "RDMA GID index", ENGINE},
@@ -68,23 +76,26 @@ static const struct option_info {
     {"draft-threads", KIND_INT, AT(draft_threads), 0, 1024, "N", "CPU threads of the drafter (default 0: all)", ENGINE},
     {"round-deadline-ms", KIND_INT, AT(round_deadline_ms), 1, 600000, "MS",
      "how long a pass waits for a tree (default 2000)", ENGINE},
-    {"draft-ahead", KIND_TEXT, AT(draft_ahead), 0, 0, "A", "auto | on | off: grow on while the target verifies (default "
+    {"draft-ahead", KIND_TEXT, AT(draft_ahead), 0, 0, "A",
+     "auto | on | off: grow on while the target verifies (default "
                                                           "auto: off if both share this host's CPUs)", TURN},
     {"force-single-token", KIND_FLAG, AT(force_single_token), 0, 0, NULL, "verify no trees; drafters stay attached",
      TURN | GR_CMD_SERVE},
     {"disable-multi-token", KIND_FLAG, AT(disable_multi_token), 0, 0, NULL, "no drafter at all, as --method none",
      TURN | GR_CMD_SERVE},
-    {"disable-specpv", KIND_FLAG, AT(disable_specpv), 0, 0, NULL, "full verification only (SpecPV is not in this build)",
+    {"disable-specpv", KIND_FLAG, AT(disable_specpv), 0, 0, NULL, "full verification only (SpecPV is not built in)",
      TURN | GR_CMD_SERVE},
     {"keep", KIND_FLAG, AT(keep), 0, 0, NULL, "with --connect: leave the session open and tell its id", GR_CMD_RUN},
     {"spawn", KIND_FLAG, AT(spawn), 0, 0, NULL, "start the workers of the configuration on this host", GR_CMD_SERVE},
     {"sessions", KIND_INT, AT(n_session), 1, 256, "N", "session slots of the workers that --spawn starts (default 8)",
      GR_CMD_SERVE},
-    {"session-ttl", KIND_INT, AT(session_ttl), 0, 31536000, "S", "close a session after S idle seconds (default 600; 0: "
+    {"session-ttl", KIND_INT, AT(session_ttl), 0, 31536000, "S",
+     "close a session after S idle seconds (default 600; 0: "
                                                                "never)", GR_CMD_SERVE},
     {"ready-file", KIND_TEXT, AT(ready_file), 0, 0, "F", "write HOST:PORT there when workers and clients may come",
      GR_CMD_SERVE},
-    {"make-key", KIND_TEXT, AT(make_key), 0, 0, "F", "write a new shared key into F (mode 0600) and exit", GR_CMD_SERVE},
+    {"make-key", KIND_TEXT, AT(make_key), 0, 0, "F",
+     "write a new shared key into F (mode 0600) and exit", GR_CMD_SERVE},
     {"key-file", KIND_TEXT, AT(key_file), 0, 0, "F", "the shared key: 64 hex digits, readable by its owner alone", ALL},
     {"timeout", KIND_INT, AT(timeout), 0, 86400, "S", "how long to wait (default 60)", GR_CMD_WAIT},
     {"count", KIND_INT, AT(count), 1, 100000, "N", "pings to each worker (default 10)", GR_CMD_PING},
@@ -97,15 +108,20 @@ static const struct command_info {
     enum gr_command command;
     const char *name, *usage;
 } commands[] = {
-    {GR_CMD_RUN, "run", "graft run --model DIR [options]\n\nGenerates text: a target worker verifies token trees that a "
-                        "draft worker proposes."},
-    {GR_CMD_SERVE, "serve", "graft serve [--config F.yaml] [--spawn] [options]\n\nThe orchestrator as a process of its own, "
-                            "for workers and clients, until a signal ends it."},
-    {GR_CMD_SESSION, "session", "graft session list | show ID | open | send ID | close ID | refresh ID | purge  [options]\n\n"
-                                "Asks a running orchestrator. open and send need a prompt and --model (its tokenizer)."},
-    {GR_CMD_PING, "ping", "graft ping [options]\n\nRound trips from the orchestrator to each worker: median, least, most."},
-    {GR_CMD_WAIT, "wait", "graft wait [--timeout S] [options]\n\nWaits until a target has joined (and a drafter, if --draft "
-                          "or the configuration names one)."},
+    {GR_CMD_RUN, "run",
+     "graft run --model DIR [options]\n\nGenerates text: a target worker verifies token trees that a draft worker "
+     "proposes."},
+    {GR_CMD_SERVE, "serve",
+     "graft serve [--config F.yaml] [--spawn] [options]\n\nThe orchestrator as a process of its own, for workers and "
+     "clients, until a signal ends it."},
+    {GR_CMD_SESSION, "session",
+     "graft session list | show ID | open | send ID | close ID | refresh ID | purge  [options]\n\nAsks a running "
+     "orchestrator. open and send need a prompt and --model (its tokenizer)."},
+    {GR_CMD_PING, "ping",
+     "graft ping [options]\n\nRound trips from the orchestrator to each worker: median, least, most."},
+    {GR_CMD_WAIT, "wait",
+     "graft wait [--timeout S] [options]\n\nWaits until a target has joined (and a drafter, if --draft or the "
+     "configuration names one)."},
 };
 
 static const struct command_info *command_of(const struct gr_run_options *o)

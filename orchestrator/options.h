@@ -1,6 +1,6 @@
-/* Options of the commands of `graft`; each knows which commands take it. Every option has a twin GRAFT_<NAME> in the environment and most a key in the YAML file;
- * precedence: command line > GRAFT_* > YAML > default. Strings are borrowed from argv, the environment or the YAML
- * document, all of which outlive the options. */
+/* Options of the commands of `graft`; each knows which commands take it. Every option has a twin GRAFT_<NAME> in the
+ * environment and most a key in the YAML file; precedence: command line > GRAFT_* > YAML > default. Strings are
+ * borrowed from argv, the environment or the YAML document, all of which outlive the options. */
 #ifndef GR_ORCHESTRATOR_OPTIONS_H
 #define GR_ORCHESTRATOR_OPTIONS_H
 

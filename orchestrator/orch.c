@@ -124,8 +124,8 @@ static enum gr_status check_len(struct gr_orch *o, uint64_t n_before, uint64_t n
         return refuse(o, GR_ELIMIT, "the prompt has %" PRIu64 " tokens, the context holds %" PRIu64 " and one must be "
                       "generated", n_new, limit);
     }
-    return refuse(o, GR_ELIMIT, "the session has %" PRIu64 " tokens and %" PRIu64 " would be appended; the context holds "
-                  "%" PRIu64 " and one must be generated", n_before, n_new, limit);
+    return refuse(o, GR_ELIMIT, "the session has %" PRIu64 " tokens and %" PRIu64 " would be appended; the context "
+                  "holds %" PRIu64 " and one must be generated", n_before, n_new, limit);
 }
 
 /* The turn's ids into the transcript; unchanged on failure. */

@@ -1,11 +1,11 @@
 /* The orchestrator's state machine: sessions, their transcripts and expected prefix lengths, and which workers serve
- * them. Pure: messages, joins, losses and time in; messages and client events out. Never on the path of a round: it learns
- * a round from COMMIT, after the fact.
+ * them. Pure: messages, joins, losses and time in; messages and client events out. Never on the path of a round: it
+ * learns a round from COMMIT, after the fact.
  *
  * A session has one turn (a request: tokens in, tokens out) or, kept open, several. Its states:
  *   WAITING (no target yet) -> OPENING (OPEN or APPEND sent) -> RUNNING
  *     -> CLOSING (CLOSE and DETACH sent, their replies awaited) -> gone
- *     -> IDLE (kept open; between turns) -> OPENING by the next turn, or gone by CLOSE, PURGE, session_ttl or LRU pressure
+ *     -> IDLE (kept open; between turns) -> OPENING by the next turn, or gone: CLOSE, PURGE, session_ttl, LRU pressure
  * A lost target, an eviction or a refused APPEND leads back to WAITING with epoch + 1: the transcript opens it again. A
  * lost drafter changes nothing but that a new one is attached when it joins. */
 #ifndef GR_ORCHESTRATOR_ORCH_H
@@ -82,13 +82,13 @@ struct gr_worker_info {
     char numerics_id[96], host_id[48];
 };
 
-/* Client events; the session id and the user pointer of the turn come first. Called from within the calls below. What may
- * be NULL is marked. */
+/* Client events; the session id and the user pointer of the turn come first. Called from within the calls below. What
+ * may be NULL is marked. */
 struct gr_orch_io {
     void *ctx;
     void (*send)(void *ctx, uint32_t worker, const struct gr_msg *m);
-    /* What a worker said of the turn: PROGRESS, ATTACHED, COMMIT (checked: it extends the transcript), DRAFT_STATS. With
-     * it a client counts its own metrics. May be NULL. */
+    /* What a worker said of the turn: PROGRESS, ATTACHED, COMMIT (checked: it extends the transcript), DRAFT_STATS.
+     * With it a client counts its own metrics. May be NULL. */
     void (*on_report)(void *ctx, uint64_t session, void *user, const struct gr_msg *m);
     void (*on_tokens)(void *ctx, uint64_t session, void *user, const int32_t *id, uint32_t n); /* may be NULL */
     /* The turn is over. A session that is not kept open is, too, and its workers have let go of it.
@@ -147,7 +147,8 @@ int gr_orch_n_turn(const struct gr_orch *o); /* sessions that are neither idle n
 
 /* ---- workers. worker: the caller's number, < GR_ORCH_WORKER_MAX ---- */
 
-/* GR_EMISMATCH: it does not fit the workers that are here (logged, and sent to it as ERROR): the caller closes its link. */
+/* GR_EMISMATCH: it does not fit the workers that are here (logged, and sent to it as ERROR): the caller closes its
+ * link. */
 GR_NODISCARD enum gr_status gr_orch_join(struct gr_orch *o, uint32_t worker, const struct gr_worker_info *info,
                                          uint64_t now_ns);
 /* The same for a worker of which only this much is known. */
@@ -157,8 +158,8 @@ void gr_orch_on_lost(struct gr_orch *o, uint32_t worker, uint64_t now_ns);
 /* A message from a joined worker. GR_EPROTO: not one a worker sends (logged); the caller drops the worker. */
 GR_NODISCARD enum gr_status gr_orch_on_msg(struct gr_orch *o, uint32_t worker, const struct gr_msg *m,
                                            uint64_t now_ns);
-/* Sends a PING at once; on_pong follows with the cookie, which is not 0. GR_ENOTFOUND: no such worker; GR_AGAIN: too many
- * are on their way. */
+/* Sends a PING at once; on_pong follows with the cookie, which is not 0. GR_ENOTFOUND: no such worker; GR_AGAIN: too
+ * many are on their way. */
 GR_NODISCARD enum gr_status gr_orch_ping(struct gr_orch *o, uint32_t worker, uint64_t cookie, uint64_t now_ns);
 /* NULL: nobody has joined under this number. */
 const struct gr_worker_info *gr_orch_worker(const struct gr_orch *o, uint32_t worker, uint64_t *rtt_ns_out,

@@ -1,5 +1,5 @@
-/* What the files of the orchestrator's machine share: orch.c (the calls of clients and what workers say), orch_session.c
- * (a session's ways from state to state), orch_workers.c (who is here, who fits, who is silent). */
+/* What the files of the orchestrator's machine share: orch.c (the calls of clients and what workers say),
+ * orch_session.c (a session's ways from state to state), orch_workers.c (who is here, who fits, who is silent). */
 #ifndef GR_ORCHESTRATOR_ORCH_INTERNAL_H
 #define GR_ORCHESTRATOR_ORCH_INTERNAL_H
 

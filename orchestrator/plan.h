@@ -1,5 +1,5 @@
-/* What the options come to: the fixed choices of an engine (method, transport, devices) and of a request (tree). What is
- * known but not part of this build is refused here, by name. */
+/* What the options come to: the fixed choices of an engine (method, transport, devices) and of a request (tree). What
+ * is known but not part of this build is refused here, by name. */
 #ifndef GR_ORCHESTRATOR_PLAN_H
 #define GR_ORCHESTRATOR_PLAN_H
 

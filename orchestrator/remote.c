@@ -54,7 +54,8 @@ static int watch_signals(void)
 
 enum gr_status gr_remote_open(const struct gr_run_options *o, int patience_s, struct gr_remote *out)
 {
-    struct gr_remote r = {.address = o->connect != NULL ? o->connect : o->control != NULL ? o->control : GR_SERVE_ADDRESS, .signal_fd = -1};
+    const char *fallback = o->control != NULL ? o->control : GR_SERVE_ADDRESS;
+    struct gr_remote r = {.address = o->connect != NULL ? o->connect : fallback, .signal_fd = -1};
     uint8_t key[GR_KEY_BYTES];
     int fd = -1;
     GR_TRY(gr_remote_key(o, key)); /* before anybody is called */

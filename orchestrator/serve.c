@@ -109,7 +109,8 @@ static enum gr_status start(struct serve *s)
     GR_TRY(open_door(s, key));
     GR_TRY(gr_children_init(&s->children, key_hex));
     if (s->o.spawn) {
-        GR_TRY(gr_spawn_workers(&s->children, &s->o, &s->plan, gr_hub_address(s->hub), s->o.n_session, &target, &draft));
+        GR_TRY(gr_spawn_workers(&s->children, &s->o, &s->plan, gr_hub_address(s->hub), s->o.n_session, &target,
+                                &draft));
     }
     fprintf(stderr, "serving on %s\n", gr_hub_address(s->hub));
     return s->o.ready_file != NULL ? write_ready_file(s->o.ready_file, gr_hub_address(s->hub)) : GR_OK;

@@ -1,10 +1,10 @@
-/* --trace-file: the rounds of a turn as a Chrome trace (chrome://tracing, Perfetto). One track each for draft, wire, verify,
- * walk and commit. The workers' durations, measured on their own clocks, are laid end to end so that the walk ends when
- * the COMMIT arrived here, or later where COMMITs came in a bunch: the time base is this process's clock, and nothing is
- * subtracted across processes.
+/* --trace-file: the rounds of a turn as a Chrome trace (chrome://tracing, Perfetto). One track each for draft, wire,
+ * verify, walk and commit. The workers' durations, measured on their own clocks, are laid end to end so that the walk
+ * ends when the COMMIT arrived here, or later where COMMITs came in a bunch: the time base is this process's clock,
+ * and nothing is subtracted across processes.
  *
- * `wait` is what the target measured from VERDICT to DRAFT. The drafter tells its own time per session only, so a round's
- * draft span is the session's mean, in the middle of `wait`; what is left of it on both sides is wire. */
+ * `wait` is what the target measured from VERDICT to DRAFT. The drafter tells its own time per session only, so a
+ * round's draft span is the session's mean, in the middle of `wait`; what is left of it on both sides is wire. */
 #ifndef GR_ORCHESTRATOR_TRACE_FILE_H
 #define GR_ORCHESTRATOR_TRACE_FILE_H
 

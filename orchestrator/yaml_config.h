@@ -1,5 +1,6 @@
-/* The YAML configuration file: sections of scalar keys, each the twin of an option (docs/USAGE.md lists them). Parsed by
- * libyaml; an unknown section or key, a key given twice, or a value out of range is an error with file:line:column. */
+/* The YAML configuration file: sections of scalar keys, each the twin of an option (docs/USAGE.md lists them). Parsed
+ * by libyaml; an unknown section or key, a key given twice, or a value out of range is an error with
+ * file:line:column. */
 #ifndef GR_ORCHESTRATOR_YAML_CONFIG_H
 #define GR_ORCHESTRATOR_YAML_CONFIG_H
 

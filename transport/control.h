@@ -9,8 +9,8 @@ struct gr_control;
 
 /* fd: connected, HELLO done; taken on success. */
 GR_NODISCARD enum gr_status gr_control_create(int fd, struct gr_control **out);
-/* Bounds what waits for the peer, here and in the kernel, to about `bytes` (at most the built-in bound of 8 MiB here): for
- * peers that must not hold much memory. */
+/* Bounds what waits for the peer, here and in the kernel, to about `bytes` (at most the built-in bound of 8 MiB
+ * here): for peers that must not hold much memory. */
 void gr_control_limit_out(struct gr_control *c, uint32_t bytes);
 void gr_control_destroy(struct gr_control *c);
 /* Queues a message. GR_ELIMIT (logged): the queue is full, the peer does not read; GR_ECLOSED: it is gone. */

@@ -1,6 +1,6 @@
-/* --supervise: the worker program runs as a small parent that starts the real worker, and starts it again, with back-off
- * and a new incarnation, when a signal killed it or its orchestrator went away. A worker that ends by itself for another
- * reason (drained, or a configuration error) ends its supervisor with the same status. */
+/* --supervise: the worker program runs as a small parent that starts the real worker, and starts it again, with
+ * back-off and a new incarnation, when a signal killed it or its orchestrator went away. A worker that ends by itself
+ * for another reason (drained, or a configuration error) ends its supervisor with the same status. */
 #ifndef GR_TRANSPORT_SUPERVISE_H
 #define GR_TRANSPORT_SUPERVISE_H
 
@@ -13,8 +13,8 @@
 
 /* Looks for --supervise among the arguments. */
 bool gr_supervise_wanted(int argc, char **argv);
-/* The parent; name: target or draft. Runs until the worker is done or SIGINT or SIGTERM comes (which end the worker, too). Returns the exit
- * status of the process. */
+/* The parent; name: target or draft. Runs until the worker is done or SIGINT or SIGTERM comes (which end the worker,
+ * too). Returns the exit status of the process. */
 int gr_supervise_run(const char *name, int argc, char **argv);
 /* Exit status of a worker process whose run ended with st: 0 when it was drained or, unsupervised, its orchestrator is
  * gone. */

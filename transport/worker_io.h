@@ -1,6 +1,6 @@
 /* The edge of a worker: sockets, data connections, the compute thread and time around a pure state machine. One I/O
- * loop (this) and one compute thread with its team; the loop never computes and never blocks on a peer: hand-shakes run on
- * short-lived threads of their own.
+ * loop (this) and one compute thread with its team; the loop never computes and never blocks on a peer: hand-shakes
+ * run on short-lived threads of their own.
  *
  * A peer is a data connection, numbered; the number is not used again while the process lives. */
 #ifndef GR_TRANSPORT_WORKER_IO_H
@@ -42,8 +42,8 @@ struct gr_worker_identity {
     uint64_t model_fingerprint, tokenizer_fingerprint;
     const char *numerics_id; /* borrowed for the call */
 };
-/* Fills hello, join_msg, the key and the patience of joining (seconds, GRAFT_JOIN_TIMEOUT, default 60). Key and patience
- * come from the environment: GR_ENOTFOUND, GR_EFORMAT, GR_EINVAL are logged. */
+/* Fills hello, join_msg, the key and the patience of joining (seconds, GRAFT_JOIN_TIMEOUT, default 60). Key and
+ * patience come from the environment: GR_ENOTFOUND, GR_EFORMAT, GR_EINVAL are logged. */
 GR_NODISCARD enum gr_status gr_worker_config_describe(struct gr_worker_config *config,
                                                       const struct gr_worker_identity *identity);
 

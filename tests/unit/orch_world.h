@@ -1,5 +1,5 @@
-/* For tests of the orchestrator's machine: a scripted target and drafter, and everything the machine said. Messages go through
- * the codec, as they would on a link. Include it in one .c file of a program. */
+/* For tests of the orchestrator's machine: a scripted target and drafter, and everything the machine said. Messages
+ * go through the codec, as they would on a link. Include it in one .c file of a program. */
 #ifndef GR_TESTS_ORCH_WORLD_H
 #define GR_TESTS_ORCH_WORLD_H
 

@@ -253,8 +253,8 @@ static void test_failed_turn_goes_back(void **state)
     destroy(w);
 }
 
-/* A TRUNCATE takes effect at the end of a pass; an APPEND that comes before is refused. Then the turn is stopped, and the
- * next one begun, while the CLOSED is still on its way. */
+/* A TRUNCATE takes effect at the end of a pass; an APPEND that comes before is refused. Then the turn is stopped, and
+ * the next one begun, while the CLOSED is still on its way. */
 static void test_append_meets_a_pass(void **state)
 {
     (void)state;
