@@ -349,7 +349,7 @@ static void on_evicted(struct gr_orch *o, struct entry *e)
         e->target = -1;
         orch_reopen(o, e);
     } else if (e->state == GR_SESSION_OPENING && e->append_sent) {
-        e->target = -1; /* the two crossed: ERROR answers the APPEND */
+        e->evicted = true; /* the two crossed: ERROR answers the APPEND, or the target is lost before it does */
     }
 }
 
@@ -382,6 +382,9 @@ static void on_target_error(struct gr_orch *o, struct entry *e, const struct gr_
     if (e->state == GR_SESSION_OPENING && (e->append_sent || e->opened_over)) {
         e->opened_over = false;
         log_info("session %" PRIu64 ": the target does not go on with it (%s); opening it again", e->id, m->text);
+        if (e->evicted) {
+            e->target = -1; /* it holds nothing: no CLOSE is needed first */
+        }
         orch_reopen(o, e);
     } else {
         e->target = -1; /* it holds nothing of this session any more */

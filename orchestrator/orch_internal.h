@@ -24,6 +24,7 @@ struct entry {
     uint32_t n_reply_owed; /* OPENs and APPENDs that `home` has not answered; only the last answer counts */
     bool append_sent;      /* OPENING by APPEND, not OPEN */
     bool has_draft;        /* what the OPEN said: without, the target asks for no trees even if a drafter comes */
+    bool evicted;          /* OPENING by APPEND, and EVICTED has come meanwhile */
     bool opened_over;      /* OPENING by an OPEN over the idle session that the target holds */
     bool open_after_close; /* OPENING: CLOSE was sent first, the OPEN follows its CLOSED */
     int n_attach_retry;    /* of this epoch, after its data connection broke */

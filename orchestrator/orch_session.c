@@ -56,7 +56,7 @@ static void send_open(struct gr_orch *o, struct entry *e)
                        .auto_tree = e->request.auto_tree, .n_node = e->request.n_node};
     copy_sampling(&m, &e->request.sampling);
     e->state = GR_SESSION_OPENING;
-    e->append_sent = e->opened_over = false;
+    e->append_sent = e->opened_over = e->evicted = false;
     e->has_draft = m.want_draft != 0;
     e->n_reply_owed = e->home == e->target ? e->n_reply_owed + 1 : 1;
     e->home = e->target;
@@ -128,6 +128,7 @@ void orch_append_turn(struct gr_orch *o, struct entry *e)
         .stop_ids = {.p = e->request.stop_id, .n = e->request.n_stop_id}, .want_trace = e->request.want_trace};
     e->state = GR_SESSION_OPENING;
     e->append_sent = true;
+    e->evicted = false;
     e->n_reply_owed++; /* target is home: it holds the session */
     send_to(o, e->target, &m);
 }

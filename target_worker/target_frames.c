@@ -136,7 +136,7 @@ static enum gr_status on_resync(struct gr_target *t, uint32_t peer, const struct
         return GR_OK;
     }
     t->counters.n_resync++;
-    s->has_peer = s->ever_attached = true;
+    s->has_peer = s->ever_attached = s->want_draft = true;
     s->peer = peer;
     s->silent_ns = 0;
     s->asked = s->draft.valid = s->probe.valid = s->warm = false;

@@ -1,8 +1,10 @@
 #include "tests/sim/sim.h"
 
 #include "common/hash.h"
+#include "common/log.h"
 #include "tests/sim/sim_internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -229,6 +231,9 @@ static void deliver_msg(struct sim *s, const struct event *e)
     struct gr_msg m;
     enum gr_status st = gr_msg_decode(e->bytes, e->len, &m);
     GR_ASSERT(st == GR_OK);
+    log_debug("sim: %.3f ms: %s to the %s: session %llu epoch %u round %u", (double)s->now_ns / 1e6, gr_msg_name(m.type),
+              e->at == TARGET ? "target" : e->at == DRAFT ? "drafter" : "orchestrator", (unsigned long long)m.session,
+              m.epoch, m.round);
     if (e->at == TARGET) {
         gr_target_on_msg(s->target, &m, s->now_ns);
     } else if (e->at == DRAFT) {
@@ -316,8 +321,9 @@ static uint64_t step(struct sim *s)
     if (s->drafter != NULL) {
         wake_ns = GR_MIN(wake_ns, gr_drafter_step(s->drafter, s->now_ns));
     }
-    if (s->now_ns >= s->stalled_until_ns && gr_orch_n_session(s->orch) > 0) { /* when all is over nobody pings */
-        wake_ns = GR_MIN(wake_ns, gr_orch_step(s->orch, s->now_ns));
+    if (gr_orch_n_session(s->orch) > 0) { /* when all is over nobody pings */
+        const bool stalled = s->now_ns < s->stalled_until_ns;
+        wake_ns = GR_MIN(wake_ns, stalled ? s->stalled_until_ns : gr_orch_step(s->orch, s->now_ns));
     }
     return wake_ns;
 }
@@ -341,7 +347,7 @@ static void handle(struct sim *s, struct event *e)
 
 bool sim_run(struct sim *s, uint64_t limit_ns)
 {
-    while (s->n_done < s->n_request || s->n_event > 0) {
+    while (s->n_done < s->n_request || s->n_event > 0 || gr_orch_n_session(s->orch) > 0) {
         const uint64_t wake_ns = step(s);
         if (s->n_event == 0 && wake_ns == UINT64_MAX) {
             return false;
@@ -359,6 +365,27 @@ bool sim_run(struct sim *s, uint64_t limit_ns)
     }
     check(s);
     return true;
+}
+
+void sim_dump(const struct sim *s)
+{
+    struct gr_session_info info;
+    fprintf(stderr, "# at %.3f ms: %zu events; target %s, draft %s; %d requests, %d done\n", (double)s->now_ns / 1e6,
+            s->n_event, s->worker[TARGET].alive ? "alive" : "dead", s->worker[DRAFT].alive ? "alive" : "dead",
+            s->n_request, s->n_done);
+    for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
+        const int32_t *token = NULL;
+        const struct gr_kv_table *table = NULL;
+        int32_t len = -1;
+        int32_t kv_len = -1;
+        if (!gr_orch_session_at(s->orch, i, s->now_ns, &info)) {
+            continue;
+        }
+        const bool held = s->target != NULL && gr_target_peek(s->target, info.id, &token, &len, &kv_len, &table);
+        fprintf(stderr, "# session %llu: orchestrator state %d, epoch %u, %u tokens, target %d, drafter %d; at the target "
+                "%s: %d tokens, %d of KV\n", (unsigned long long)info.id, info.state, info.epoch, info.n_token,
+                info.target, info.drafter, held ? "held" : "unknown", len, kv_len);
+    }
 }
 
 const struct sim_result *sim_result(const struct sim *s, int i)

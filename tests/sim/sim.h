@@ -65,6 +65,8 @@ struct sim_turn {
 void sim_add_turn(struct sim *s, int i, const struct sim_turn *turn);
 /* Runs until every session is done; false: nothing is left to happen, or the virtual clock passed limit_ns. */
 bool sim_run(struct sim *s, uint64_t limit_ns);
+/* Says where everything stands: for a run that does not end. */
+void sim_dump(const struct sim *s);
 const struct sim_result *sim_result(const struct sim *s, int i);
 const struct gr_target_counters *sim_target_counters(const struct sim *s);
 const struct gr_drafter_counters *sim_drafter_counters(const struct sim *s);

@@ -21,7 +21,7 @@
 #define N_TOKEN_MAX 400
 #define N_TURN_MAX 3
 #define N_SEED_DEFAULT 10000
-#define LIMIT_NS (1000000ull * 1000000000ull)
+#define LIMIT_NS (100ull * 1000000000ull)
 
 static uint64_t next(uint64_t *rng, uint64_t n)
 {
@@ -271,9 +271,16 @@ static void one_seed(uint64_t seed)
             sim_add_turn(s, i, &p.turn[i][k]);
         }
     }
-    assert_true(sim_run(s, LIMIT_NS));
+    const bool ended = sim_run(s, LIMIT_NS);
+    if (!ended) {
+        sim_dump(s);
+    }
+    assert_true(ended);
     for (int i = 0; i < p.n_request; i++) {
         check_result(&p, s, i);
+    }
+    if (sim_target(s) != NULL && gr_target_n_session(sim_target(s)) != 0) {
+        sim_dump(s);
     }
     if (sim_target(s) != NULL) {
         assert_int_equal(gr_target_n_session(sim_target(s)), 0);
