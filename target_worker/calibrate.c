@@ -8,7 +8,7 @@
 #define LONG_CTX 2048
 #define FEW_ROWS 1
 #define MANY_ROWS 16
-#define N_CYCLE 3
+#define N_RUN 3
 
 struct measure {
     const struct gr_calibration *config;
@@ -38,15 +38,17 @@ static enum gr_status run_once(struct measure *m, int32_t n_row, int32_t context
     return pass.status;
 }
 
-/* Keeps the shortest so far (0: none). GR_AGAIN: the time is used up. */
-static enum gr_status run_again(struct measure *m, int32_t n_row, int32_t context, double *ns)
+/* The shortest of a few in a row: the first has the caches of another size. GR_AGAIN: the time is used up. */
+static enum gr_status run_some(struct measure *m, int32_t n_row, int32_t context, double *ns)
 {
-    double once = 0.0;
-    if (gr_clock_ns() >= m->end_ns) {
-        return GR_AGAIN;
+    for (int i = 0; i < N_RUN; i++) {
+        double once = 0.0;
+        if (gr_clock_ns() >= m->end_ns) {
+            return GR_AGAIN;
+        }
+        GR_TRY(run_once(m, n_row, context, &once));
+        *ns = *ns > 0.0 && *ns < once ? *ns : once;
     }
-    GR_TRY(run_once(m, n_row, context, &once));
-    *ns = *ns > 0.0 && *ns < once ? *ns : once;
     return GR_OK;
 }
 
@@ -62,13 +64,11 @@ static enum gr_status measure_rows(struct measure *m, struct gr_cost_table *out)
     double ns[GR_ARRAY_LEN(rows)] = {0};
     double cold = 0.0;
     int n = 0;
-    enum gr_status st = run_once(m, 1, SHORT_CTX, &cold); /* it touches the memory */
-    /* In turn, so that another process that takes the cores for a moment (the drafter, loading) hits all alike. */
-    for (int cycle = 0; cycle < N_CYCLE && st == GR_OK; cycle++) {
-        for (int i = 0; i < (int)GR_ARRAY_LEN(rows) && st == GR_OK; i++) {
-            st = run_again(m, rows[i], SHORT_CTX, &ns[i]);
-            n = GR_MAX(n, ns[i] > 0.0 ? i + 1 : 0);
-        }
+    enum gr_status st = run_once(m, 1, SHORT_CTX, &cold); /* it touches the memory, for the first session, too */
+    m->end_ns = gr_clock_ns() + m->config->budget_ns;
+    for (int i = 0; i < (int)GR_ARRAY_LEN(rows) && st == GR_OK; i++) {
+        st = run_some(m, rows[i], SHORT_CTX, &ns[i]);
+        n = ns[i] > 0.0 ? i + 1 : n;
     }
     if (n >= 2) {
         gr_cost_table_calibrate(out, n, rows, ns);
@@ -82,12 +82,9 @@ static enum gr_status measure_context(struct measure *m, int32_t context, struct
     const struct gr_pass_load many = load_of(MANY_ROWS, context);
     double few_ns = 0.0;
     double many_ns = 0.0;
-    enum gr_status st = GR_OK;
-    for (int cycle = 0; cycle < N_CYCLE && st == GR_OK; cycle++) {
-        st = run_again(m, FEW_ROWS, context, &few_ns);
-        if (st == GR_OK) {
-            st = run_again(m, MANY_ROWS, context, &many_ns);
-        }
+    enum gr_status st = run_some(m, FEW_ROWS, context, &few_ns);
+    if (st == GR_OK) {
+        st = run_some(m, MANY_ROWS, context, &many_ns);
     }
     if (many_ns > 0.0) {
         gr_cost_table_set_context(out, &few, few_ns, &many, many_ns);
@@ -97,7 +94,7 @@ static enum gr_status measure_context(struct measure *m, int32_t context, struct
 
 enum gr_status gr_calibrate(const struct gr_calibration *c, struct gr_cost_table *out)
 {
-    struct measure m = {.config = c, .end_ns = gr_clock_ns() + c->budget_ns};
+    struct measure m = {.config = c};
     const int32_t n_token = GR_MIN(c->n_ctx_max, c->n_pool_block * GR_KV_BLOCK_TOKENS);
     const int32_t context = GR_MIN(LONG_CTX, n_token - GR_TREE_MAX);
     gr_cost_table_init(out);

@@ -59,7 +59,7 @@ static void take_tree(struct gr_target *t, struct session *s, const struct gr_fr
         s->econ.probing = false;
     }
     if (s->asked && h->round == s->asked_round) {
-        const double latency_ns = (double)(now_ns - s->asked_ns);
+        const double latency_ns = (double)(now_ns - GR_MIN(s->asked_ns, now_ns));
         const double drafting_ns = GR_MIN(1e3 * h->flags, latency_ns);
         gr_spec_econ_latency(&s->econ, latency_ns, true);
         if (h->flags > 0) { /* what is left of the latency is the wire's and the loops' */

@@ -330,9 +330,10 @@ static bool pump(struct gr_worker_io *w)
         gr_no_alloc_end();
         progress = true;
     }
+    const uint64_t frames_ns = gr_clock_ns(); /* time never runs backwards for the machine */
     for (int i = 0; i < GR_PEER_MAX; i++) {
         if (w->peer[i].state == PEER_READY) {
-            progress |= receive_frames(w, &w->peer[i], now_ns);
+            progress |= receive_frames(w, &w->peer[i], frames_ns);
         }
     }
     return progress;
