@@ -4,6 +4,7 @@
 
 #define LEARN_ROUND 0.15
 #define LEARN_PROBE 0.4
+#define LEARN_FASTER 0.5
 #define LEARN_ROOT 0.1
 #define FAULT_MAX 1 /* a session whose tree round broke an invariant goes on with single tokens */
 
@@ -62,6 +63,7 @@ static void stop_trees(struct gr_spec_econ *e)
 {
     e->is_root = true;
     e->probing = false;
+    e->regret_ns = 0.0;
     e->until_probe = e->probe_interval;
 }
 
@@ -81,18 +83,23 @@ void gr_spec_econ_round(struct gr_spec_econ *e, bool waited, int n_token, double
     const double rest = round_ns - pass_ns - wait_ns;
     learn(&e->overhead_ns, rest > 0.0 ? rest : 0.0, share);
     e->n_tree++;
-    e->n_tree_here++;
-    if (e->n_tree_here >= GR_SPEC_MIN_ROUNDS && tree_rate(e) * e->root_ns < GR_SPEC_KEEP) {
+    /* A running sum, as in a CUSUM test: luck is not saved up, and what a stop can have cost is known. */
+    const double lost = round_ns - n_token * e->root_ns;
+    const double most = GR_SPEC_REGRET_ROUND * e->root_ns;
+    e->regret_ns += lost < most ? lost : most;
+    e->regret_ns = e->regret_ns > 0.0 ? e->regret_ns : 0.0;
+    e->gain_ns -= lost;
+    if (e->regret_ns > GR_SPEC_REGRET_MAX * e->root_ns) {
         stop_trees(e);
-    } else if (e->n_tree_here >= 4 * GR_SPEC_MIN_ROUNDS) {
-        e->probe_interval = GR_SPEC_PROBE_FIRST; /* trees have paid for a while: forget old failures */
+    } else if (e->gain_ns > GR_SPEC_GAIN_MIN * e->root_ns) {
+        e->probe_interval = GR_SPEC_PROBE_FIRST;
     }
 }
 
 void gr_spec_econ_latency(struct gr_spec_econ *e, double ns, bool arrived)
 {
-    if (arrived && e->latency_ns > 0.0) {
-        learn(&e->latency_ns, ns, LEARN_ROUND);
+    if (arrived && e->latency_ns > 0.0) { /* a moment's delay is soon forgotten */
+        learn(&e->latency_ns, ns, ns < e->latency_ns ? LEARN_FASTER : LEARN_ROUND);
     } else if (arrived) {
         e->latency_ns = ns;
     } else if (e->latency_ns < 1.5 * ns) {
@@ -117,7 +124,7 @@ void gr_spec_econ_probed(struct gr_spec_econ *e, int n_accepted, double pass_ns)
     learn(&e->tree_pass_ns, pass_ns, LEARN_PROBE);
     if (tree_rate(e) * e->root_ns > GR_SPEC_ENTER) {
         e->is_root = false;
-        e->n_tree_here = 0;
+        e->gain_ns = 0.0;
     } else {
         e->probe_interval = e->probe_interval * 2 < GR_SPEC_PROBE_LAST ? e->probe_interval * 2 : GR_SPEC_PROBE_LAST;
         e->until_probe = e->probe_interval;

@@ -21,7 +21,8 @@ struct gr_spec_econ {
     double tree_pass_ns;         /* the pass of a tree round */
     double overhead_ns;          /* of a round beside wait and pass */
     uint32_t n_tree, n_root;     /* rounds seen */
-    uint32_t n_tree_here;        /* tree rounds since trees were wanted last */
+    double gain_ns;              /* what tree rounds have won since trees were wanted last, in all */
+    double regret_ns;            /* what tree rounds have lost lately against root-only ones; never below 0 */
     bool is_root;                /* trees are not wanted at present */
     uint32_t until_probe, probe_interval; /* rounds */
     bool probing;                /* a probe is on its way, or being judged */
@@ -44,12 +45,13 @@ struct gr_spec_decision {
     const char *reason;  /* why no tree, for the fall-back line; NULL: nothing to report */
 };
 
-/* A tree round wins by less than this: root-only rounds are as good and simpler. */
-#define GR_SPEC_KEEP 0.98  /* stays with trees above this share of the root rate */
-#define GR_SPEC_ENTER 1.04 /* goes back to trees above this */
-#define GR_SPEC_MIN_ROUNDS 4
-#define GR_SPEC_PROBE_FIRST 50  /* K = 0 probes at most 2 % of rounds */
-#define GR_SPEC_PROBE_LAST 800
+#define GR_SPEC_ENTER 1.04       /* goes back to trees when they are expected to bring so much more than root-only rounds */
+#define GR_SPEC_REGRET_MAX 5.0   /* root-only rounds that trees may lose before they are given up */
+#define GR_SPEC_REGRET_ROUND 2.0 /* and that one round counts at most: a pass that was held up says nothing about trees */
+#define GR_SPEC_GAIN_MIN 10.0    /* root-only rounds that trees must have won before old failures are forgotten */
+#define GR_SPEC_MIN_ROUNDS 4     /* tree rounds of other sessions that say something about a new one */
+#define GR_SPEC_PROBE_FIRST 16   /* rounds to the first probe in K = 0; doubled by each that fails */
+#define GR_SPEC_PROBE_LAST 1024
 
 struct gr_spec_decision gr_spec_mode_decide(const struct gr_spec_input *in);
 

@@ -99,7 +99,9 @@ static void test_pays_or_not(void **state)
             if (gain > 1.1) {
                 assert_int_equal(n_tree, 1000);
             } else if (gain < 0.9) {
-                assert_in_range(n_tree, GR_SPEC_MIN_ROUNDS, 30);
+                assert_in_range(n_tree, 3, 60); /* what it may lose is bounded, not how many rounds that takes */
+                const double lost = 0.1 * tenths - tokens;
+                assert_true(n_tree * lost < 3.0 * (GR_SPEC_REGRET_MAX + lost));
                 assert_in_range(n_probe, 1, 20);
             }
         }
