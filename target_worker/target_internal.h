@@ -67,6 +67,7 @@ struct session {
     struct gr_spec_econ econ;
     double wire_ns;           /* latency less drafting */
     struct gr_cost cost_told;
+    bool was_root;            /* econ.is_root at the last round, for the log */
     bool paused;              /* the COMMIT queue is full */
     /* the pass in flight */
     uint8_t node_of_row[GR_NODE_MAX]; /* pass tree node -> node of the DRAFT */

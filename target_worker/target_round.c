@@ -93,6 +93,12 @@ void target_begin_round(struct gr_target *t, struct session *s, uint64_t now_ns)
     const struct gr_spec_decision d = gr_spec_mode_decide(&in);
     const double limit_ns = (double)t->config.round_deadline_ns;
     double wait_ns = 0.0;
+    if (s->auto_tree && s->was_root != s->econ.is_root) {
+        s->was_root = s->econ.is_root;
+        log_debug("session %" PRIu64 " round %u: trees %s: %.2f tokens in %.0f us, without %.0f us; latency %.0f us, next probe "
+                  "in %u rounds", s->id, s->round, s->was_root ? "given up" : "wanted again", s->econ.tree_tokens,
+                  s->econ.tree_ns / 1e3, s->econ.root_ns / 1e3, s->econ.latency_ns / 1e3, s->econ.until_probe);
+    }
     tell_reason(t, s, d.reason);
     s->mode = d.mode;
     s->n_want = d.n_want;
