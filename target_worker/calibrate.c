@@ -4,10 +4,7 @@
 #include "common/log.h"
 #include "target_worker/pass.h"
 
-#define SHORT_CTX 64
-#define LONG_CTX 2048
-#define FEW_ROWS 1
-#define MANY_ROWS 16
+#define CONTEXT 64 /* tokens */
 #define N_RUN 3
 
 struct measure {
@@ -52,63 +49,47 @@ static enum gr_status run_some(struct measure *m, int32_t n_row, int32_t context
     return GR_OK;
 }
 
-static struct gr_pass_load load_of(int32_t n_row, int32_t context)
+/* Each size in turn, as far as time goes. n_out: sizes that were measured. */
+static enum gr_status measure(struct measure *m, int32_t context, const int32_t *n_row, int n, double *ns, int *n_out)
 {
-    const struct gr_pass_load none = {0};
-    return gr_pass_load_add(&none, n_row, context);
+    enum gr_status st = GR_OK;
+    *n_out = 0;
+    for (int i = 0; i < n && st == GR_OK; i++) {
+        ns[i] = 0.0;
+        st = run_some(m, n_row[i], context, &ns[i]);
+        *n_out = ns[i] > 0.0 ? i + 1 : *n_out;
+    }
+    return st == GR_AGAIN ? GR_OK : st;
 }
 
-static enum gr_status measure_rows(struct measure *m, struct gr_cost_table *out)
+static enum gr_status measure_sizes(struct measure *m, struct gr_cost_table *out)
 {
     static const int32_t rows[] = {1, 2, 4, 8, 16, 32, 64};
-    double ns[GR_ARRAY_LEN(rows)] = {0};
+    double ns[GR_ARRAY_LEN(rows)];
     double cold = 0.0;
     int n = 0;
-    enum gr_status st = run_once(m, 1, SHORT_CTX, &cold); /* it touches the memory, for the first session, too */
+    GR_TRY(run_once(m, 1, CONTEXT, &cold)); /* it touches the memory, for the first session, too */
     m->end_ns = gr_clock_ns() + m->config->budget_ns;
-    for (int i = 0; i < (int)GR_ARRAY_LEN(rows) && st == GR_OK; i++) {
-        st = run_some(m, rows[i], SHORT_CTX, &ns[i]);
-        n = ns[i] > 0.0 ? i + 1 : n;
-    }
+    GR_TRY(measure(m, CONTEXT, rows, (int)GR_ARRAY_LEN(rows), ns, &n));
     if (n >= 2) {
         gr_cost_table_calibrate(out, n, rows, ns);
     }
-    return st == GR_AGAIN ? GR_OK : st;
-}
-
-static enum gr_status measure_context(struct measure *m, int32_t context, struct gr_cost_table *out)
-{
-    const struct gr_pass_load few = load_of(FEW_ROWS, context);
-    const struct gr_pass_load many = load_of(MANY_ROWS, context);
-    double few_ns = 0.0;
-    double many_ns = 0.0;
-    enum gr_status st = run_some(m, FEW_ROWS, context, &few_ns);
-    if (st == GR_OK) {
-        st = run_some(m, MANY_ROWS, context, &many_ns);
-    }
-    if (many_ns > 0.0) {
-        gr_cost_table_set_context(out, &few, few_ns, &many, many_ns);
-    }
-    return st == GR_AGAIN ? GR_OK : st;
+    return GR_OK;
 }
 
 enum gr_status gr_calibrate(const struct gr_calibration *c, struct gr_cost_table *out)
 {
     struct measure m = {.config = c};
     const int32_t n_token = GR_MIN(c->n_ctx_max, c->n_pool_block * GR_KV_BLOCK_TOKENS);
-    const int32_t context = GR_MIN(LONG_CTX, n_token - GR_TREE_MAX);
     gr_cost_table_init(out);
-    if (context < 2 * SHORT_CTX) {
+    if (n_token < CONTEXT + GR_TREE_MAX) {
         return GR_OK; /* too small a pool to learn from */
     }
     GR_TRY(gr_kv_table_init(&m.table, n_token / GR_KV_BLOCK_TOKENS));
     for (int32_t i = 0; i < m.table.n_block_max; i++) {
         m.table.block[m.table.n_block++] = i;
     }
-    enum gr_status st = measure_rows(&m, out);
-    if (st == GR_OK) {
-        st = measure_context(&m, context, out);
-    }
+    const enum gr_status st = measure_sizes(&m, out);
     gr_kv_table_finish(&m.table);
     log_info("calibrated: a pass of 1 row %.0f us, 8 rows %.0f us, 64 rows %.0f us", out->row_ns[0] / 1e3,
              out->row_ns[5] / 1e3, out->row_ns[11] / 1e3);

@@ -3,22 +3,23 @@
 #include "common/status.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
-#define LEARN 0.1           /* share of an observation, for the shape */
-#define LEARN_SCALE 0.05    /* and for the speed */
+#define LEARN_SCALE 0.05    /* share of an observation, for the speed */
 #define N_FIRST 4           /* passes that may move the whole of an uncalibrated table */
 #define RATIO_FIRST_MAX 100.0
 #define RATIO_MAX 1.5       /* a pass that was held up teaches no more than this */
-#define ATTENTION_FLOOR (1.0 / 4096.0) /* of a pass of one row, for a token of context: where learning may start */
+#define NOISE 0.1           /* of a pass, relative */
+#define DOUBT_START 0.5     /* of f before it is calibrated, relative */
+#define DOUBT_CALIBRATED 0.1
+#define DOUBT_LEAST 0.03
+#define MUCH_CONTEXT 1024.0 /* tokens: below, attention is lost in the noise of the rest */
+#define FLAT_ROWS 8.0       /* reading the keys costs more than so many rows' arithmetic on them */
+#define ATTENTION_START (1.0 / 4096.0) /* doubt of g: of a pass of one row, for a token of context */
 
 static const int32_t point_rows[GR_COST_TABLE_POINT] = {1,  2,  3,  4,  6,   8,   12,  16,  24,
                                                         32, 48, 64, 96, 128, 256, 512, 1024};
-
-int32_t gr_cost_table_rows(int i)
-{
-    return point_rows[i];
-}
 
 /* Before anything is measured: 1 ms, ten rows for the price of two. Only the shape matters; the first passes fix it. */
 void gr_cost_table_init(struct gr_cost_table *c)
@@ -27,14 +28,18 @@ void gr_cost_table_init(struct gr_cost_table *c)
     c->scale = 1.0;
     for (int i = 0; i < GR_COST_TABLE_POINT; i++) {
         c->row_ns[i] = 1e6 * (0.9 + 0.1 * point_rows[i]);
+        c->row_var[i] = pow(DOUBT_START * c->row_ns[i], 2.0);
+    }
+    for (int k = 0; k < GR_COST_TREE_POINT; k++) {
+        c->context_var[k] = pow(ATTENTION_START * c->row_ns[0] * fmax(point_rows[k] / FLAT_ROWS, 1.0), 2.0);
     }
 }
 
-/* Point below n_row and the share of the next one. */
-static int locate(int32_t n_row, double *share)
+/* The point below n_row, of the first n_point, and the share of the next one. */
+static int locate(int32_t n_row, int n_point, double *share)
 {
     int i = 0;
-    while (i + 2 < GR_COST_TABLE_POINT && point_rows[i + 1] <= n_row) {
+    while (i + 2 < n_point && point_rows[i + 1] <= n_row) {
         i++;
     }
     *share = (double)(n_row - point_rows[i]) / (double)(point_rows[i + 1] - point_rows[i]);
@@ -44,102 +49,168 @@ static int locate(int32_t n_row, double *share)
 static double rows_ns(const struct gr_cost_table *c, int32_t n_row)
 {
     double share = 0.0;
-    const int i = locate(n_row, &share);
+    const int i = locate(n_row, GR_COST_TABLE_POINT, &share);
     return c->row_ns[i] + share * (c->row_ns[i + 1] - c->row_ns[i]);
+}
+
+/* Measured values at points: linear between them, beyond the last at least in proportion. */
+static double interpolate(int n, const int32_t *n_row, const double *value, int32_t at)
+{
+    int k = 0;
+    while (k + 2 < n && n_row[k + 1] < at) {
+        k++;
+    }
+    const double slope = (value[k + 1] - value[k]) / (double)(n_row[k + 1] - n_row[k]);
+    if (at <= n_row[n - 1]) {
+        return value[k] + slope * (double)(at - n_row[k]);
+    }
+    /* Never measured: it must not be believed to be free. */
+    return value[n - 1] + fmax(slope, value[n - 1] / (double)n_row[n - 1]) * (double)(at - n_row[n - 1]);
+}
+
+/* More rows never cost less; `at` is where something was learnt. */
+static void keep_rising(double *value, int n, int at)
+{
+    for (int k = at + 1; k < n; k++) {
+        value[k] = fmax(value[k], value[k - 1]);
+    }
+    for (int k = at; k > 0; k--) {
+        value[k - 1] = fmin(value[k - 1], value[k]);
+    }
 }
 
 void gr_cost_table_calibrate(struct gr_cost_table *c, int n, const int32_t *n_row, const double *ns)
 {
-    int k = 0;
     GR_ASSERT(n >= 2);
     for (int i = 0; i < GR_COST_TABLE_POINT; i++) {
-        while (k + 2 < n && n_row[k + 1] < point_rows[i]) {
-            k++;
-        }
-        double slope = (ns[k + 1] - ns[k]) / (double)(n_row[k + 1] - n_row[k]);
-        c->row_ns[i] = ns[k] + slope * (double)(point_rows[i] - n_row[k]);
-        if (point_rows[i] > n_row[n - 1]) { /* never measured: in proportion at least, so that it is not believed to be free */
-            slope = fmax(slope, ns[n - 1] / (double)n_row[n - 1]);
-            c->row_ns[i] = ns[n - 1] + slope * (double)(point_rows[i] - n_row[n - 1]);
-        }
+        c->row_ns[i] = interpolate(n, n_row, ns, point_rows[i]);
     }
-    for (int i = 1; i < GR_COST_TABLE_POINT; i++) {
-        c->row_ns[i] = fmax(c->row_ns[i], c->row_ns[i - 1]);
+    keep_rising(c->row_ns, GR_COST_TABLE_POINT, 0);
+    for (int i = 0; i < GR_COST_TABLE_POINT; i++) {
+        c->row_var[i] = pow((point_rows[i] <= n_row[n - 1] ? DOUBT_CALIBRATED : DOUBT_START) * c->row_ns[i], 2.0);
     }
     c->n_seen = N_FIRST; /* measured: single passes only correct it from here on */
 }
 
-void gr_cost_table_set_context(struct gr_cost_table *c, const struct gr_pass_load *few, double few_ns,
-                               const struct gr_pass_load *many, double many_ns)
-{
-    /* Two equations: above = a * context + b * row_context. */
-    const double above_few = fmax(few_ns - rows_ns(c, few->n_row), 0.0);
-    const double above_many = fmax(many_ns - rows_ns(c, many->n_row), 0.0);
-    const double det = few->context * many->row_context - many->context * few->row_context;
-    if (fabs(det) < 1.0) {
-        return;
-    }
-    c->context_ns = fmax((above_few * many->row_context - above_many * few->row_context) / det, 0.0);
-    c->row_context_ns = fmax((few->context * above_many - many->context * above_few) / det, 0.0);
-}
-
 double gr_cost_table_estimate(const struct gr_cost_table *c, const struct gr_pass_load *load)
 {
-    return c->scale *
-           (rows_ns(c, load->n_row) + c->context_ns * load->context + c->row_context_ns * load->row_context);
+    double ns = rows_ns(c, load->n_row);
+    for (int i = 0; i < GR_COST_TREE_POINT; i++) {
+        ns += c->context_ns[i] * load->context[i];
+    }
+    return c->scale * ns;
 }
 
-/* Moves the parts of an estimate towards what was measured, each by its share of it (a normalised least mean squares step
- * with steps in proportion to the parts' sizes; attention may grow from nothing). */
-static void learn_shape(struct gr_cost_table *c, const struct gr_pass_load *load, double error_ns)
+/* Points of g that no pass has shown yet follow the one that a pass has: flat to FLAT_ROWS, then in proportion. */
+static void guess_unseen(struct gr_cost_table *c, int from)
+{
+    const double unit = c->context_ns[from] / fmax(point_rows[from], FLAT_ROWS);
+    for (int k = 0; k < GR_COST_TREE_POINT; k++) {
+        if (c->n_context[k] == 0) {
+            c->context_ns[k] = unit * fmax(point_rows[k], FLAT_ROWS);
+        }
+    }
+}
+
+/* A part of an estimate: its value, how unsure it is (variance), and what the pass multiplies it with. */
+struct part {
+    double *value, *variance;
+    double input;
+};
+
+static int parts_of(struct gr_cost_table *c, const struct gr_pass_load *load, struct part *part)
 {
     double share = 0.0;
-    const int i = locate(GR_MAX(load->n_row, 1), &share);
-    const double floor_ns = c->row_ns[0] * ATTENTION_FLOOR;
-    double *const part[4] = {&c->row_ns[i], &c->row_ns[i + 1], &c->context_ns, &c->row_context_ns};
-    const double input[4] = {1.0 - share, share, load->context, load->row_context};
-    const double size[4] = {c->row_ns[i], c->row_ns[i + 1], fmax(c->context_ns, floor_ns),
-                            fmax(c->row_context_ns, 0.1 * floor_ns)};
-    double norm = 0.0;
-    for (int k = 0; k < 4; k++) {
-        norm += input[k] * input[k] * size[k] * size[k];
+    const int i = locate(GR_MAX(load->n_row, 1), GR_COST_TABLE_POINT, &share);
+    int n = 0;
+    part[n++] = (struct part){&c->row_ns[i], &c->row_var[i], 1.0 - share};
+    part[n++] = (struct part){&c->row_ns[i + 1], &c->row_var[i + 1], share};
+    for (int k = 0; k < GR_COST_TREE_POINT; k++) {
+        if (load->context[k] > 0.0) {
+            part[n++] = (struct part){&c->context_ns[k], &c->context_var[k], load->context[k]};
+        }
     }
-    for (int k = 0; k < 4; k++) {
-        *part[k] = fmax(*part[k] + LEARN * error_ns * input[k] * size[k] * size[k] / norm, 0.0);
+    return n;
+}
+
+/* A Kalman step with independent parts: the error goes where the doubt is. */
+static void learn_shape(struct gr_cost_table *c, const struct gr_pass_load *load, double expected, double error)
+{
+    struct part part[2 + GR_COST_TREE_POINT];
+    const int n = parts_of(c, load, part);
+    double variance = pow(NOISE * expected, 2.0);
+    for (int i = 0; i < n; i++) {
+        variance += part[i].input * part[i].input * *part[i].variance;
     }
-    /* More rows never cost less: an observation pulls its neighbours along. */
-    for (int k = i + 1; k + 1 < GR_COST_TABLE_POINT; k++) {
-        c->row_ns[k + 1] = fmax(c->row_ns[k + 1], c->row_ns[k]);
+    for (int i = 0; i < n; i++) {
+        const double gain = *part[i].variance * part[i].input / variance;
+        *part[i].value = fmax(*part[i].value + gain * error, 0.0);
+        *part[i].variance *= fmax(1.0 - gain * part[i].input, 0.0);
+        *part[i].variance = fmax(*part[i].variance, pow(DOUBT_LEAST * *part[i].value, 2.0)); /* the machine changes */
     }
-    for (int k = i + 1; k > 0; k--) {
-        c->row_ns[k - 1] = fmin(c->row_ns[k - 1], c->row_ns[k]);
+    keep_rising(c->row_ns, GR_COST_TABLE_POINT, locate(GR_MAX(load->n_row, 1), GR_COST_TABLE_POINT, &(double){0}) + 1);
+    for (int k = 0; k < GR_COST_TREE_POINT; k++) {
+        if (load->context[k] > 0.0) {
+            keep_rising(c->context_ns, GR_COST_TREE_POINT, k);
+        }
     }
+}
+
+/* The point at which this pass attends most; -1: hardly any. */
+static int main_context(const struct gr_pass_load *load)
+{
+    int main = 0;
+    for (int k = 1; k < GR_COST_TREE_POINT; k++) {
+        main = load->context[k] > load->context[main] ? k : main;
+    }
+    return load->context[main] >= MUCH_CONTEXT ? main : -1;
+}
+
+static double bounded(double ratio, double most)
+{
+    return fmin(fmax(ratio, 1.0 / most), most);
 }
 
 void gr_cost_table_observe(struct gr_cost_table *c, const struct gr_pass_load *load, double ns)
 {
     const double ratio = ns / gr_cost_table_estimate(c, load);
+    const int k = main_context(load);
     /* The first passes of an uncalibrated table say more than its guess: they move all of it. */
     if (c->n_seen++ < N_FIRST && (ratio > 2.0 || ratio < 0.5)) {
-        c->scale *= fmin(fmax(ratio, 1.0 / RATIO_FIRST_MAX), RATIO_FIRST_MAX);
+        c->scale *= bounded(ratio, RATIO_FIRST_MAX);
         return;
     }
-    c->scale *= 1.0 + LEARN_SCALE * (fmin(fmax(ratio, 1.0 / RATIO_MAX), RATIO_MAX) - 1.0);
+    const bool first = k >= 0 && c->n_context[k] < N_FIRST; /* nothing is known of attention yet */
+    if (!first) {
+        c->scale *= 1.0 + LEARN_SCALE * (bounded(ratio, RATIO_MAX) - 1.0);
+    }
     const double expected = gr_cost_table_estimate(c, load);
-    const double error = fmin(fmax(ns / expected, 1.0 / RATIO_MAX), RATIO_MAX) - 1.0;
-    learn_shape(c, load, error * expected / c->scale);
+    const double error = bounded(ns / expected, first ? RATIO_FIRST_MAX : RATIO_MAX) - 1.0;
+    learn_shape(c, load, expected / c->scale, error * expected / c->scale);
+    if (k >= 0) {
+        c->n_context[k] += c->n_context[k] < UINT32_MAX;
+        guess_unseen(c, k);
+    }
 }
 
 struct gr_pass_load gr_pass_load_add(const struct gr_pass_load *others, int32_t n_row, int32_t context)
 {
-    return (struct gr_pass_load){.n_row = others->n_row + n_row,
-                                 .context = others->context + (double)context,
-                                 .row_context = others->row_context + (double)n_row * (double)context};
+    struct gr_pass_load load = *others;
+    load.n_row += n_row;
+    if (n_row > GR_TREE_MAX) { /* prompt chunks: in proportion */
+        load.context[GR_COST_TREE_POINT - 1] += (double)context * n_row / GR_TREE_MAX;
+        return load;
+    }
+    double share = 0.0;
+    const int i = locate(GR_MAX(n_row, 1), GR_COST_TREE_POINT, &share);
+    load.context[i] += (1.0 - share) * context;
+    load.context[i + 1] += share * context;
+    return load;
 }
 
 static uint32_t whole_ns(double ns)
 {
-    return ns < 0.0 ? 0 : ns > 4e9 ? 4000000000u : (uint32_t)ns;
+    return !(ns > 0.0) ? 0 : ns > 4e9 ? 4000000000u : (uint32_t)ns;
 }
 
 void gr_cost_table_list(const struct gr_cost_table *c, const struct gr_pass_load *others, int32_t context,
@@ -147,7 +218,7 @@ void gr_cost_table_list(const struct gr_cost_table *c, const struct gr_pass_load
 {
     memset(out, 0, sizeof(*out));
     out->overhead_ns = whole_ns(overhead_ns);
-    for (int i = 0; point_rows[i] <= GR_TREE_MAX; i++) {
+    for (int i = 0; i < GR_COST_TREE_POINT; i++) {
         const struct gr_pass_load load = gr_pass_load_add(others, point_rows[i], context);
         out->n_row[out->n_point] = (uint32_t)point_rows[i];
         out->pass_ns[out->n_point++] = whole_ns(gr_cost_table_estimate(c, &load));

@@ -451,11 +451,12 @@ static void apply_walk(struct gr_target *t, struct session *s, const struct gr_p
         s->state = SESSION_DECODE;
         target_begin_round(t, s, now_ns);
     }
-    send_round_verdict(t, s, q, round, base_len, now_ns);
-    send_commit(t, s, q, prefill ? 0 : round, base_len);
-    if (s->econ.n_tree % 16 == 8 || s->econ.n_root % 64 == 8) {
+    /* Prices before they are needed: after a prompt, which has taught what its context costs, and now and then. */
+    if (prefill || s->econ.n_tree % 16 == 4 || s->econ.n_root % 64 == 8) {
         target_send_cost(t, s);
     }
+    send_round_verdict(t, s, q, round, base_len, now_ns);
+    send_commit(t, s, q, prefill ? 0 : round, base_len);
 }
 
 static void finish_prefill_chunk(struct gr_target *t, struct session *s, const struct gr_pass_seq *q,
