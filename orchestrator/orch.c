@@ -326,11 +326,11 @@ static void on_commit(struct gr_orch *o, struct entry *e, const struct gr_msg *m
 
 static void on_opened(struct gr_orch *o, struct entry *e, const struct gr_msg *m)
 {
-    if (m->epoch != e->epoch || e->n_reply_owed == 0) {
+    if (e->n_reply_owed == 0) {
         return;
     }
-    e->n_reply_owed--;
-    if (e->n_reply_owed > 0 || e->state != GR_SESSION_OPENING) {
+    e->n_reply_owed--; /* an answer of an earlier epoch is one, too */
+    if (e->n_reply_owed > 0 || m->epoch != e->epoch || e->state != GR_SESSION_OPENING) {
         return; /* to a request of a turn that was stopped meanwhile */
     }
     if (m->cache_hit != 0) {
