@@ -129,6 +129,41 @@ static void test_append_is_refused(void **state)
     destroy(w);
 }
 
+/* A turn that does not fit the transcript's segments is refused, and what it would have cut still stands. */
+static void test_refused_append_cuts_nothing(void **state)
+{
+    (void)state;
+    static const int32_t more[] = {50};
+    struct world *w = make(NULL);
+    struct gr_session_info info;
+    uint32_t n = 0;
+    struct gr_worker_info target = target_info();
+    target.n_ctx_max = 0; /* not known */
+    assert_int_equal(gr_orch_join(w->orch, TARGET, &target, w->now_ns), GR_OK);
+    const uint64_t id = idle_session(w);
+    struct gr_turn_request t = turn_of(more, 1);
+    for (int i = 1; i < GR_TRANSCRIPT_SEGMENT_MAX / 2; i++) {
+        w->n_token = 0;
+        assert_int_equal(gr_orch_append(w->orch, id, &t, w->now_ns), GR_OK);
+        take_append(w, w->len, 1);
+        opened(w);
+        t.hash = gr_hash_extend(w->hash, 60); /* of all but the last token; looked at below */
+        commit(w, 60, 2, GR_FINISH_STOP);
+    }
+    const uint32_t len = w->len;
+    assert_int_equal(gr_orch_append(w->orch, id, &t, w->now_ns), GR_ELIMIT);
+    assert_true(gr_orch_session_info(w->orch, id, w->now_ns, &info));
+    assert_int_equal(info.n_token, len);
+    t.keep_len = len - 1;
+    assert_int_equal(gr_orch_append(w->orch, id, &t, w->now_ns), GR_ELIMIT);
+    assert_true(gr_orch_session_info(w->orch, id, w->now_ns, &info));
+    assert_int_equal(info.n_token, len);
+    assert_non_null(gr_orch_tokens(w->orch, id, &n));
+    assert_int_equal(n, 2);
+    assert_int_equal(w->n_sent, 0);
+    destroy(w);
+}
+
 /* The client keeps a part and goes on from there. */
 static void test_append_cuts(void **state)
 {
@@ -419,6 +454,7 @@ int main(void)
         cmocka_unit_test(test_answers_are_counted),
         cmocka_unit_test(test_next_turn_from_on_done),
         cmocka_unit_test(test_append_is_refused),
+        cmocka_unit_test(test_refused_append_cuts_nothing),
         cmocka_unit_test(test_append_cuts),
         cmocka_unit_test(test_lost_target_in_a_turn),
         cmocka_unit_test(test_lost_target_while_idle),
