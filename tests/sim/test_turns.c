@@ -325,6 +325,90 @@ static void test_truncate_anywhere(void **state)
     }
 }
 
+static void truncate_to(struct world *w, uint64_t id, int32_t keep_len)
+{
+    gr_target_on_msg(w->target, &(struct gr_msg){.type = GR_MSG_TRUNCATE, .session = id, .epoch = 1,
+                                                 .keep_len = (uint32_t)keep_len}, 0);
+}
+
+/* APPEND right behind a TRUNCATE, while the pass still runs: held, answered when it is done, and no KV is lost. */
+static void test_append_meets_a_pass(void **state)
+{
+    (void)state;
+    for (int after = 0; after < 14; after++) {
+        for (int fails = 0; fails < 2; fails++) {
+            struct world w;
+            create(&w, 24);
+            open_prompt(&w, 1, 50, 30);
+            for (int i = 0; i < after; i++) {
+                one_pass(&w, 1000);
+            }
+            (void)gr_target_step(w.target, 1000);
+            const int32_t keep = GR_MAX(w.text[1].len - 3, 1);
+            truncate_to(&w, 1, keep);
+            append_to(&w, 1, 1, keep, 4, 6);
+            assert_int_equal(w.n_msg[GR_MSG_ERROR], 0);
+            assert_int_equal(w.n_msg[GR_MSG_OPENED], 1);
+            w.pass->status = fails != 0 ? GR_EIO : GR_OK; /* of a round that does not count */
+            one_pass(&w, 1000);
+            assert_int_equal(w.n_msg[GR_MSG_ERROR], 0);
+            assert_int_equal(w.n_msg[GR_MSG_OPENED], 2);
+            const int32_t computed = after < 4 ? 16 * (after + 1 - fails) : w.text[1].len;
+            assert_int_equal(w.last[GR_MSG_OPENED].usable_len, GR_MIN(computed, keep));
+            run(&w);
+            assert_int_equal(w.text[1].len, keep + 10);
+            assert_plain(&w.text[1], keep + 4);
+            destroy(&w);
+        }
+    }
+}
+
+/* And that turn is stopped, too, before it began; or the session is closed; or it does not fit. */
+static void test_held_append_ends(void **state)
+{
+    (void)state;
+    struct world w;
+    int n = 0;
+    create(&w, 24);
+    open_prompt(&w, 1, 20, 30);
+    one_pass(&w, 1000);
+    one_pass(&w, 1000);
+    one_pass(&w, 1000);
+    (void)gr_target_step(w.target, 1000);
+    truncate_to(&w, 1, 21);
+    append_to(&w, 1, 1, 22, 4, 6);
+    expect_error(&w, &n, "are others here, where 21 are committed");
+    append_to(&w, 1, 1, 21, N_CTX, 6);
+    expect_error(&w, &n, "the context holds");
+    append_to(&w, 1, 1, 21, 4, 6);
+    append_to(&w, 1, 1, 25, 4, 6);
+    expect_error(&w, &n, "in a turn"); /* one is held */
+    truncate_to(&w, 1, 24);
+    one_pass(&w, 1000);
+    assert_int_equal(w.n_msg[GR_MSG_OPENED], 2);
+    assert_false(one_pass(&w, 1000));
+    append_to(&w, 1, 1, 24, 4, 6);
+    (void)gr_target_step(w.target, 1000);
+    truncate_to(&w, 1, 10);
+    append_to(&w, 1, 1, 10, 4, 6);
+    assert_int_equal(w.n_msg[GR_MSG_ERROR], n);
+    gr_target_on_msg(w.target, &(struct gr_msg){.type = GR_MSG_CLOSE, .session = 1}, 0);
+    one_pass(&w, 1000);
+    expect_error(&w, &n, "closed");
+    assert_int_equal(w.n_msg[GR_MSG_CLOSED], 1);
+    assert_int_equal(gr_target_n_session(w.target), 0);
+    /* who asked for it is gone */
+    open_with(&w, 1, 5, (int32_t[]){0, w.text[1].len}, 2, 9);
+    (void)gr_target_step(w.target, 1000);
+    gr_target_on_msg(w.target, &(struct gr_msg){.type = GR_MSG_TRUNCATE, .session = 1, .epoch = 5, .keep_len = 9}, 0);
+    append_to(&w, 1, 5, 9, 4, 6);
+    gr_target_on_orchestrator_lost(w.target, 1000);
+    one_pass(&w, 1000);
+    assert_false(one_pass(&w, 1000));
+    assert_int_equal(w.n_msg[GR_MSG_OPENED], 4);
+    destroy(&w);
+}
+
 /* Idle sessions make room: the least recently used goes first, and its KV is computed again when it comes back. */
 static void test_eviction(void **state)
 {
@@ -555,6 +639,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_three_turns),  cmocka_unit_test(test_go_on),
         cmocka_unit_test(test_bad_appends),  cmocka_unit_test(test_truncate_anywhere),
+        cmocka_unit_test(test_append_meets_a_pass), cmocka_unit_test(test_held_append_ends),
         cmocka_unit_test(test_eviction),     cmocka_unit_test(test_cache_hit),
         cmocka_unit_test(test_segments),     cmocka_unit_test(test_preemption),
         cmocka_unit_test(test_commit_queue), cmocka_unit_test(test_broken_verdicts),
