@@ -634,6 +634,58 @@ static void test_broken_verdicts(void **state)
     gr_log_set_level(GR_LOG_WARN);
 }
 
+/* A session whose drafter is attached: 20 tokens of prompt and the first of the answer. */
+static void open_with_drafter(struct world *w)
+{
+    uint8_t f[64];
+    struct text *t = &w->text[1];
+    for (int i = 0; i < 20; i++) {
+        add(t, i);
+    }
+    const struct gr_msg m = {.type = GR_MSG_OPEN, .session = 1, .epoch = 1, .ids = {t->token, 20},
+                             .segments = {(int32_t[]){0, 20}, 2}, .max_tokens = 30, .want_draft = 1, .n_node = 8,
+                             .top_p = 1.0};
+    gr_target_on_msg(w->target, &m, 0);
+    const struct gr_frame_header h = {.session = 1, .epoch = 1};
+    const size_t n = gr_wire_encode_resync(&h, &(struct gr_resync){0}, f, sizeof(f));
+    assert_int_equal(gr_target_on_frame(w->target, 7, f, n, 0), GR_OK);
+    run(w);
+    assert_int_equal(t->len, 21);
+}
+
+/* A turn is cut while its tree is verified and goes on without a new token: the tree of the new turn is no replay of the
+ * one that was cut, for neither side. */
+static void test_same_prefix_next_turn(void **state)
+{
+    (void)state;
+    for (int during = 0; during < 2; during++) {
+        struct world w;
+        struct gr_frame_header h;
+        create(&w, 24);
+        open_with_drafter(&w);
+        if (during != 0) {
+            send_tree(&w, 1, 2000);
+            (void)gr_target_step(w.target, 2000);
+            assert_non_null(w.pass);
+        }
+        truncate_to(&w, 1, 21);
+        if (during != 0) {
+            one_pass(&w, 3000);
+        }
+        append_to(&w, 1, 1, 21, 0, 6);
+        assert_false(one_pass(&w, 4000)); /* it waits for a tree */
+        assert_int_equal(gr_wire_decode_header(frame, frame_len, &h), GR_OK);
+        assert_int_equal(h.type, GR_FRAME_DELTA);
+        assert_true((h.flags & GR_DELTA_DRAFT) != 0);
+        assert_true(h.round > 1); /* the drafter has answered round 1 */
+        send_tree(&w, h.round, 5000);
+        assert_true(one_pass(&w, 6000));
+        assert_int_equal(gr_target_counters(w.target)->n_tree_round, 1);
+        assert_int_equal(gr_target_counters(w.target)->n_draft_stale, 0);
+        destroy(&w);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -643,6 +695,7 @@ int main(void)
         cmocka_unit_test(test_eviction),     cmocka_unit_test(test_cache_hit),
         cmocka_unit_test(test_segments),     cmocka_unit_test(test_preemption),
         cmocka_unit_test(test_commit_queue), cmocka_unit_test(test_broken_verdicts),
+        cmocka_unit_test(test_same_prefix_next_turn),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
