@@ -308,6 +308,7 @@ static void begin_append(struct gr_target *t, struct session *s, const struct gr
     append_ids(s, &m->ids);
     memset(s->kind + from, TOKEN_APPENDED, (size_t)(s->committed_len - from));
     set_stop_ids(s, m);
+    s->want_trace = m->want_trace != 0;
     s->fence_round = ++s->round; /* a tree of the last round, on the same prefix, is not this turn's */
     begin_turn(t, s, m->max_tokens);
     reply_opened(t, s);

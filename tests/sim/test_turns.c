@@ -686,6 +686,34 @@ static void test_same_prefix_next_turn(void **state)
     }
 }
 
+static bool saw_gap;
+
+static void watch_gap(struct gr_pass *pass)
+{
+    saw_gap = pass->seq[0].want_gap;
+}
+
+/* Each turn says whether it wants to be traced. */
+static void test_trace_of_a_turn(void **state)
+{
+    (void)state;
+    struct world w;
+    create(&w, 24);
+    open_prompt(&w, 1, 20, 10);
+    w.spoil = watch_gap;
+    run(&w);
+    assert_false(saw_gap);
+    for (int traced = 1; traced >= 0; traced--) {
+        struct text *t = &w.text[1];
+        const struct gr_msg m = {.type = GR_MSG_APPEND, .session = 1, .epoch = 1, .keep_len = (uint32_t)t->len,
+                                 .hash = t->hash[t->len], .max_tokens = 4, .want_trace = (uint32_t)traced};
+        gr_target_on_msg(w.target, &m, 0);
+        run(&w);
+        assert_int_equal(saw_gap, traced);
+    }
+    destroy(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -695,7 +723,7 @@ int main(void)
         cmocka_unit_test(test_eviction),     cmocka_unit_test(test_cache_hit),
         cmocka_unit_test(test_segments),     cmocka_unit_test(test_preemption),
         cmocka_unit_test(test_commit_queue), cmocka_unit_test(test_broken_verdicts),
-        cmocka_unit_test(test_same_prefix_next_turn),
+        cmocka_unit_test(test_same_prefix_next_turn), cmocka_unit_test(test_trace_of_a_turn),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
