@@ -273,7 +273,7 @@ void gr_drafter_on_peer_lost(struct gr_drafter *d, uint32_t peer)
 {
     for (int i = 0; i < d->config.n_session_max; i++) {
         struct follow *f = &d->follow[i];
-        if (f->state != DRAFT_FREE && f->peer == peer) {
+        if (f->state != DRAFT_FREE && !f->closing && f->peer == peer) {
             drafter_send_error(d, f->id, GR_ECLOSED, "the drafter lost its connection to the target");
             drafter_free(d, f);
         }

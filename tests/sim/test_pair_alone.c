@@ -519,6 +519,28 @@ static void test_refused_attach_during_a_job(void **state)
     alone_destroy(&a);
 }
 
+/* Detached during a job, and attached anew in another slot: what becomes of the old slot is no news. */
+static void test_detached_says_nothing(void **state)
+{
+    (void)state;
+    for (int what = 0; what < 2; what++) {
+        struct alone a;
+        drafter_of_40(&a);
+        gr_drafter_on_msg(a.drafter, &(struct gr_msg){.type = GR_MSG_DETACH, .session = 1}, 0);
+        assert_int_equal(a.n_msg[GR_MSG_DRAFT_STATS], 1);
+        if (what == 0) {
+            gr_drafter_on_peer_lost(a.drafter, 7);
+        } else {
+            a.job->status = GR_EIO;
+        }
+        attach_again(&a, 1, 3, 3);
+        finish_job(&a);
+        assert_int_equal(a.n_msg[GR_MSG_ERROR], 0);
+        assert_int_equal(gr_drafter_n_session(a.drafter), 1);
+        alone_destroy(&a);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -528,6 +550,7 @@ int main(void)
         cmocka_unit_test(test_delta_replaces),
         cmocka_unit_test(test_drafter_doubts),
         cmocka_unit_test(test_refused_attach_during_a_job),
+        cmocka_unit_test(test_detached_says_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
