@@ -541,6 +541,30 @@ static void test_detached_says_nothing(void **state)
     }
 }
 
+/* Attached anew over the connection that there is: what was on its way to the old attachment is not taken for the new. */
+static void test_frames_before_the_connection(void **state)
+{
+    (void)state;
+    struct alone a;
+    drafter_of_40(&a);
+    finish_job(&a);
+    attach_again(&a, 1, 2, 3);
+    const int n_frame = a.n_frame;
+    uint8_t f[256];
+    alone_add(&a, 8);
+    alone_add(&a, 9);
+    const struct gr_frame_header h = {.session = 1, .epoch = 2, .round = 4, .base_len = (uint32_t)a.len,
+                                      .flags = GR_DELTA_LAST, .prefix_hash = a.hash[a.len]};
+    const size_t n = gr_wire_encode_delta(&h, (uint32_t)a.len - 1, a.token + a.len - 1, 1, f, sizeof(f));
+    assert_int_equal(gr_drafter_on_frame(a.drafter, 7, f, n, 0), GR_OK);
+    assert_int_equal(a.n_frame, n_frame);
+    gr_drafter_on_peer_ready(a.drafter, 7, "t", 0);
+    assert_int_equal(a.n_msg[GR_MSG_ATTACHED], 2);
+    assert_int_equal(a.n_frame, n_frame + 1);
+    assert_int_equal(gr_drafter_counters(a.drafter)->n_desync, 0);
+    alone_destroy(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -551,6 +575,7 @@ int main(void)
         cmocka_unit_test(test_drafter_doubts),
         cmocka_unit_test(test_refused_attach_during_a_job),
         cmocka_unit_test(test_detached_says_nothing),
+        cmocka_unit_test(test_frames_before_the_connection),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
