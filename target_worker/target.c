@@ -44,7 +44,7 @@ static enum gr_status init_target(struct gr_target *t)
 enum gr_status gr_target_create(const struct gr_target_config *config, const struct gr_target_io *io,
                                 struct gr_target **out)
 {
-    GR_ASSERT(config->n_row_max >= config->prefill_chunk + GR_TREE_MAX && config->n_out_max >= GR_TREE_MAX);
+    GR_ASSERT(config->n_row_max >= config->prefill_chunk + GR_TREE_MAX && config->n_out_max > GR_TREE_MAX);
     struct gr_target *t = calloc(1, sizeof(*t));
     if (t == NULL) {
         log_error("out of memory");

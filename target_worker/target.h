@@ -21,7 +21,7 @@ struct gr_target_config {
     int32_t n_ctx_max;        /* tokens of a session */
     int32_t n_vocab;
     int32_t n_row_max;        /* rows of a pass; at least prefill_chunk + 64 */
-    int32_t n_out_max;        /* picks of a pass; at least 64 */
+    int32_t n_out_max;        /* picks of a pass; at least 65: the largest tree, and a prompt's end */
     int32_t prefill_chunk;    /* rows; prompt chunks are aligned to absolute positions */
     int32_t n_pool_block;     /* KV blocks; scratch blocks follow: GR_SCRATCH_BLOCKS a slot */
     uint64_t round_deadline_ns; /* how long a pass waits for a tree at most; what automatic trees wait is chosen */

@@ -177,7 +177,7 @@ static void draw_extremes(uint64_t *rng, struct plan *p)
     }
     if (chance(rng, 6)) {
         p->target_toy.n_row_max = c->prefill_chunk + GR_TREE_MAX + (int32_t)next(rng, 40);
-        p->target_toy.n_out_max = GR_TREE_MAX + (int32_t)next(rng, 40);
+        p->target_toy.n_out_max = GR_TREE_MAX + 1 + (int32_t)next(rng, 40);
     }
     c->orch.force_single_token = chance(rng, 40);
     c->orch.disable_multi_token = chance(rng, 40);

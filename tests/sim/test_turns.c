@@ -95,20 +95,27 @@ static void frame_end(void *ctx, uint32_t peer, uint32_t n)
     frame_len = n;
 }
 
-static void create(struct world *w, int32_t n_block)
+static void create_with(struct world *w, int32_t n_block, int32_t n_row_max, int32_t n_out_max)
 {
     memset(w, 0, sizeof(*w));
     struct toy_config c = toy;
     c.n_pool_block = n_block;
+    c.n_row_max = n_row_max;
+    c.n_out_max = n_out_max;
     w->room = -1;
     w->lm = toy_lm_create(&c);
     const struct gr_target_config tc = {.n_session_max = N_SLOT, .n_ctx_max = N_CTX, .n_vocab = N_VOCAB,
-                                        .n_row_max = 700, .n_out_max = 640, .prefill_chunk = 16,
+                                        .n_row_max = n_row_max, .n_out_max = n_out_max, .prefill_chunk = 16,
                                         .n_pool_block = n_block, .round_deadline_ns = DEADLINE, .admit_tokens = 8};
     const struct gr_target_io io = {.ctx = w, .frame_begin = frame_begin, .frame_end = frame_end, .send_msg = on_msg,
                                     .commit_room = commit_room, .start_pass = start_pass};
     assert_int_equal(gr_target_create(&tc, &io, &w->target), GR_OK);
     assert_int_equal(gr_verifier_create(w->lm, N_SLOT, &w->verifier), GR_OK);
+}
+
+static void create(struct world *w, int32_t n_block)
+{
+    create_with(w, n_block, 700, 640);
 }
 
 static void destroy(struct world *w)
@@ -643,7 +650,7 @@ static void open_with_drafter(struct world *w)
         add(t, i);
     }
     const struct gr_msg m = {.type = GR_MSG_OPEN, .session = 1, .epoch = 1, .ids = {t->token, 20},
-                             .segments = {(int32_t[]){0, 20}, 2}, .max_tokens = 30, .want_draft = 1, .n_node = 8,
+                             .segments = {(int32_t[]){0, 20}, 2}, .max_tokens = 100, .want_draft = 1, .n_node = 63,
                              .top_p = 1.0};
     gr_target_on_msg(w->target, &m, 0);
     const struct gr_frame_header h = {.session = 1, .epoch = 1};
@@ -651,6 +658,30 @@ static void open_with_drafter(struct world *w)
     assert_int_equal(gr_target_on_frame(w->target, 7, f, n, 0), GR_OK);
     run(w);
     assert_int_equal(t->len, 21);
+}
+
+/* The largest tree enters a pass of a worker that is as small as may be. */
+static void test_largest_tree_smallest_pass(void **state)
+{
+    (void)state;
+    struct world w;
+    uint8_t f[1024];
+    struct gr_token_tree tree = {.n = GR_NODE_MAX};
+    create_with(&w, 24, 16 + GR_TREE_MAX, GR_TREE_MAX + 1);
+    open_with_drafter(&w);
+    for (int i = 0; i < tree.n; i++) {
+        tree.token[i] = i % N_VOCAB;
+        tree.parent[i] = (int16_t)(i - 1);
+    }
+    const struct text *t = &w.text[1];
+    const struct gr_frame_header h = {.session = 1, .epoch = 1, .round = 1, .base_len = (uint32_t)t->len,
+                                      .prefix_hash = t->hash[t->len]};
+    const size_t n = gr_wire_encode_draft(&h, &tree, f, sizeof(f));
+    assert_int_equal(gr_target_on_frame(w.target, 7, f, n, 2000), GR_OK);
+    assert_true(one_pass(&w, 2000));
+    assert_int_equal(gr_target_counters(w.target)->n_tree_round, 1);
+    assert_plain(t, 20);
+    destroy(&w);
 }
 
 /* A turn is cut while its tree is verified and goes on without a new token: the tree of the new turn is no replay of the
@@ -723,6 +754,7 @@ int main(void)
         cmocka_unit_test(test_eviction),     cmocka_unit_test(test_cache_hit),
         cmocka_unit_test(test_segments),     cmocka_unit_test(test_preemption),
         cmocka_unit_test(test_commit_queue), cmocka_unit_test(test_broken_verdicts),
+        cmocka_unit_test(test_largest_tree_smallest_pass),
         cmocka_unit_test(test_same_prefix_next_turn), cmocka_unit_test(test_trace_of_a_turn),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
