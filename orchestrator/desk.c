@@ -215,10 +215,11 @@ static void on_truncate(struct gr_desk *d, const struct gr_msg *m, uint64_t now_
 static void on_close(struct gr_desk *d, uint32_t client, const struct gr_msg *m)
 {
     struct matter *x = find(d, m->session);
-    if (x == NULL) {
+    if (x == NULL || x->closer != NOBODY) {
         char text[GR_MSG_TEXT_MAX];
-        snprintf(text, sizeof(text), "no session %" PRIu64 " is open here", m->session);
-        send_error(d, client, m->session, GR_ENOTFOUND, text);
+        snprintf(text, sizeof(text), x == NULL ? "no session %" PRIu64 " is open here"
+                                               : "session %" PRIu64 " is being closed already", m->session);
+        send_error(d, client, m->session, x == NULL ? GR_ENOTFOUND : GR_EINVAL, text);
         return;
     }
     x->closer = client;
