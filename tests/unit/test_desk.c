@@ -158,6 +158,28 @@ static void test_closer_goes(void **state)
     destroy(&w);
 }
 
+/* A TRUNCATE that crosses FINISHED changes nothing, also when another client's turn has begun meanwhile. */
+static void test_truncate_of_another(void **state)
+{
+    (void)state;
+    struct world w;
+    create(&w);
+    open_session(&w, 0);
+    commit(&w, 7, GR_FINISH_STOP);
+    assert_int_equal(w.n_msg[0][GR_MSG_FINISHED], 1);
+    append_to(&w, 1);
+    commit(&w, 8, GR_FINISH_NONE);
+    const struct gr_msg truncate = {.type = GR_MSG_TRUNCATE, .session = w.session, .keep_len = 3};
+    ask(&w, 0, &truncate);
+    assert_int_equal(w.n_truncate, 0);
+    assert_int_equal(w.n_msg[1][GR_MSG_FINISHED], 0);
+    commit(&w, 9, GR_FINISH_NONE);
+    ask(&w, 1, &truncate);
+    assert_int_equal(w.n_truncate, 1);
+    assert_int_equal(w.n_msg[1][GR_MSG_FINISHED], 1);
+    destroy(&w);
+}
+
 /* A client goes away in its turn: the turn is cut, the session stays, nobody else hears of it. */
 static void test_client_goes(void **state)
 {
@@ -182,6 +204,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_two_closers),
         cmocka_unit_test(test_closer_goes),
+        cmocka_unit_test(test_truncate_of_another),
         cmocka_unit_test(test_client_goes),
     };
     gr_log_set_level(GR_LOG_ERROR);
