@@ -86,6 +86,30 @@ static void test_answers_are_counted(void **state)
     destroy(w);
 }
 
+/* What went wrong while the prompt was computed is told with the first token; that is no round, but it counts. */
+static void test_troubles_of_the_prefill_count(void **state)
+{
+    (void)state;
+    struct world *w = make(NULL);
+    int32_t id0 = 40;
+    join_target(w);
+    const uint64_t id = submit(w, true, false);
+    take_open(w);
+    opened(w);
+    struct gr_msg m = commit_of(w, &id0, 1, GR_FINISH_STOP);
+    m.n_fallback = 2;
+    m.n_desync = 1;
+    m.n_late = 1;
+    say(w, TARGET, &m);
+    const struct gr_session_metrics *s = gr_orch_metrics(w->orch, id);
+    assert_int_equal(s->rounds, 0);
+    assert_int_equal(s->root_only_rounds, 0);
+    assert_int_equal(s->fallbacks, 2);
+    assert_int_equal(s->desyncs, 1);
+    assert_int_equal(s->late_trees, 1);
+    destroy(w);
+}
+
 static void test_next_turn_from_on_done(void **state)
 {
     (void)state;
@@ -452,6 +476,7 @@ int main(void)
         cmocka_unit_test(test_two_turns),
         cmocka_unit_test(test_truncate_and_late_commits),
         cmocka_unit_test(test_answers_are_counted),
+        cmocka_unit_test(test_troubles_of_the_prefill_count),
         cmocka_unit_test(test_next_turn_from_on_done),
         cmocka_unit_test(test_append_is_refused),
         cmocka_unit_test(test_refused_append_cuts_nothing),
