@@ -82,6 +82,7 @@ struct session {
     uint8_t node_of_row[GR_NODE_MAX]; /* pass tree node -> node of the DRAFT */
     uint32_t pass_draft_round;
     bool pass_waited, pass_reroot;
+    bool pass_resync;         /* the drafter began anew meanwhile: it may not know the pass's tree */
     uint64_t wait_ns;
     uint64_t host_ns;         /* of the round: what is neither waiting for the drafter nor the forward pass */
     uint32_t n_late, n_desync, n_fallback, n_reroot; /* since the last COMMIT */

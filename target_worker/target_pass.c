@@ -24,6 +24,7 @@ static struct gr_pass_seq *begin_seq(struct gr_target *t, struct session *s)
         q->scratch_block[b] = t->config.n_pool_block + slot * GR_SCRATCH_BLOCKS + b;
     }
     s->in_pass = true;
+    s->pass_resync = false;
     return q;
 }
 

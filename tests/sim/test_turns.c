@@ -660,6 +660,41 @@ static void open_with_drafter(struct world *w)
     assert_int_equal(t->len, 21);
 }
 
+/* A drafter that comes while a tree of another is verified never saw that tree: it is told the tokens, not the nodes. */
+static void test_resync_during_a_pass(void **state)
+{
+    (void)state;
+    struct world w;
+    struct gr_frame_header h;
+    uint8_t f[128];
+    create(&w, 24);
+    open_with_drafter(&w);
+    const struct text *t = &w.text[1];
+    float logits[N_VOCAB];
+    toy_lm_logits(&toy, t->token, t->len, logits);
+    struct gr_token_tree tree = {.n = 1, .parent = {-1}};
+    for (int i = 1; i < N_VOCAB; i++) { /* a node that is accepted */
+        tree.token[0] = logits[i] > logits[tree.token[0]] ? i : tree.token[0];
+    }
+    const struct gr_frame_header d = {.session = 1, .epoch = 1, .round = 1, .base_len = (uint32_t)t->len,
+                                      .prefix_hash = t->hash[t->len]};
+    size_t n = gr_wire_encode_draft(&d, &tree, f, sizeof(f));
+    assert_int_equal(gr_target_on_frame(w.target, 7, f, n, 2000), GR_OK);
+    (void)gr_target_step(w.target, 2000);
+    assert_non_null(w.pass);
+    const struct gr_frame_header r = {.session = 1, .epoch = 1};
+    n = gr_wire_encode_resync(&r, &(struct gr_resync){0}, f, sizeof(f));
+    assert_int_equal(gr_target_on_frame(w.target, 8, f, n, 3000), GR_OK);
+    const int32_t told = t->len;
+    one_pass(&w, 4000);
+    assert_int_equal(t->len, told + 2);
+    assert_int_equal(gr_wire_decode_header(frame, frame_len, &h), GR_OK);
+    assert_int_equal(h.type, GR_FRAME_DELTA);
+    assert_int_equal(h.base_len, t->len);
+    assert_true((h.flags & GR_DELTA_DRAFT) != 0);
+    destroy(&w);
+}
+
 /* The largest tree enters a pass of a worker that is as small as may be. */
 static void test_largest_tree_smallest_pass(void **state)
 {
@@ -754,7 +789,7 @@ int main(void)
         cmocka_unit_test(test_eviction),     cmocka_unit_test(test_cache_hit),
         cmocka_unit_test(test_segments),     cmocka_unit_test(test_preemption),
         cmocka_unit_test(test_commit_queue), cmocka_unit_test(test_broken_verdicts),
-        cmocka_unit_test(test_largest_tree_smallest_pass),
+        cmocka_unit_test(test_resync_during_a_pass), cmocka_unit_test(test_largest_tree_smallest_pass),
         cmocka_unit_test(test_same_prefix_next_turn), cmocka_unit_test(test_trace_of_a_turn),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
