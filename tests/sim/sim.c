@@ -494,6 +494,11 @@ struct gr_drafter *sim_drafter(struct sim *s)
     return s->drafter;
 }
 
+bool sim_is_linked(const struct sim *s, bool target)
+{
+    return !s->worker[target ? TARGET : DRAFT].mute;
+}
+
 void sim_on_frame(struct sim *s, void (*fn)(struct sim *s, void *arg, bool to_target, uint8_t *bytes, size_t *len),
                   void *arg)
 {

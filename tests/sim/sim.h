@@ -80,6 +80,8 @@ const struct gr_target_counters *sim_target_counters(const struct sim *s);
 const struct gr_drafter_counters *sim_drafter_counters(const struct sim *s);
 struct gr_target *sim_target(struct sim *s);
 struct gr_drafter *sim_drafter(struct sim *s);
+/* False: its control link has gone dead, and nobody has noticed yet. */
+bool sim_is_linked(const struct sim *s, bool target);
 /* Called after every finished pass; for tests that look inside. */
 void sim_on_pass(struct sim *s, void (*fn)(struct sim *s, void *arg), void *arg);
 /* Called with each frame before it is delivered; may change it or make it shorter. With this hook a refused frame is no

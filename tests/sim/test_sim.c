@@ -341,10 +341,10 @@ static void one_seed(uint64_t seed)
     if (sim_target(s) != NULL && gr_target_n_session(sim_target(s)) != 0) {
         sim_dump(s);
     }
-    if (sim_target(s) != NULL) {
+    if (sim_target(s) != NULL && sim_is_linked(s, true)) {
         assert_int_equal(gr_target_n_session(sim_target(s)), 0);
     }
-    if (sim_drafter(s) != NULL) {
+    if (sim_drafter(s) != NULL && sim_is_linked(s, false)) {
         assert_int_equal(gr_drafter_n_session(sim_drafter(s)), 0);
     }
     count_run(s, p.n_request);
@@ -392,7 +392,7 @@ static void test_faults_happened(void **state)
     }
     assert_true(total.n_target_kill > 0 && total.n_draft_kill > 0 && total.n_break > 0 && total.n_stall > 0);
     assert_true(total.n_cut > 0 && total.n_close > 0 && total.n_expired > 0);
-    assert_true(total.n_mute > 0 && total.n_turn > 0 && total.n_copy > 0 && n_reopen > 0 && n_preempted > 0 && n_evicted > 0 && n_spec * 3 > n_done);
+    assert_true(total.n_mute > 0 && total.n_turn > 0 && total.n_copy > 0 && n_reopen > 0 && n_preempted > 0 && n_evicted > 0 && n_spec * 4 > n_done); /* many are cut early */
 }
 
 int main(void)
