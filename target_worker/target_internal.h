@@ -30,6 +30,7 @@ struct held_append {
     uint32_t keep_len, n_id, max_tokens;
     int32_t n_stop_id, stop_id[GR_STOP_ID_MAX];
     int32_t cut_at; /* its turn was stopped, too, before it began; -1: no */
+    uint32_t n_refused; /* OPENs and APPENDs that came behind it: answers keep their order */
 };
 
 struct session {

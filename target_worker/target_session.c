@@ -82,7 +82,7 @@ static void clear_slot(struct gr_target *t, struct session *s)
 void target_free_session(struct gr_target *t, struct session *s)
 {
     const struct gr_msg m = {.type = GR_MSG_CLOSED, .session = s->id};
-    if (s->held.valid) { /* every APPEND is answered */
+    for (uint32_t i = 0; s->held.valid && i <= s->held.n_refused; i++) { /* every APPEND is answered */
         target_send_error(t, s->id, GR_ECANCELED, "the session is closed");
     }
     clear_slot(t, s);
@@ -231,12 +231,27 @@ static void start_session(struct gr_target *t, struct session *s, const struct g
     reply_opened(t, s);
 }
 
+static const char *const in_turn_text = "the session is in a turn: end it with TRUNCATE first";
+
+/* An APPEND is held: what is asked behind it is refused after that has been answered. */
+static bool refuse_behind_held(struct session *s)
+{
+    if (s != NULL && s->held.valid) {
+        s->held.n_refused++;
+        return true;
+    }
+    return false;
+}
+
 void target_open(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns)
 {
     char text[GR_MSG_TEXT_MAX];
     const char *wrong = check_open(t, m, text, sizeof(text));
     struct session *s = target_find(t, m->session);
     (void)now_ns;
+    if (refuse_behind_held(s)) {
+        return;
+    }
     if (wrong == NULL && s != NULL && (s->state != SESSION_IDLE || s->in_pass || m->epoch <= s->epoch)) {
         wrong = "a session of this id is open already";
     }
@@ -271,8 +286,8 @@ static const char *check_append(const struct gr_target *t, const struct session 
         snprintf(text, cap, "the session is in epoch %u, not %u", s->epoch, m->epoch);
         return text;
     }
-    if (is_ending(s) ? s->held.valid : s->state != SESSION_IDLE || s->in_pass) {
-        return "the session is in a turn: end it with TRUNCATE first";
+    if (!is_ending(s) && (s->state != SESSION_IDLE || s->in_pass)) {
+        return in_turn_text;
     }
     const int32_t len = is_ending(s) ? GR_MIN(s->cut_at, s->committed_len) : s->committed_len;
     if (m->keep_len > (uint32_t)len || m->hash != s->hash[m->keep_len]) {
@@ -320,6 +335,9 @@ void target_append(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns)
 {
     char text[GR_MSG_TEXT_MAX];
     struct session *s = target_find(t, m->session);
+    if (refuse_behind_held(s)) {
+        return;
+    }
     const char *wrong = check_append(t, s, m, text, sizeof(text));
     if (wrong != NULL) {
         target_send_error(t, m->session, s == NULL ? GR_ENOTFOUND : GR_EINVAL, wrong);
@@ -355,6 +373,9 @@ void target_end_cut_turn(struct gr_target *t, struct session *s, uint64_t now_ns
         begin_append(t, s, &m, now_ns);
         if (held.cut_at >= 0) {
             cut_turn(t, s, held.cut_at, now_ns);
+        }
+        for (uint32_t i = 0; i < held.n_refused; i++) {
+            target_send_error(t, s->id, GR_EINVAL, in_turn_text);
         }
     }
 }

@@ -35,6 +35,7 @@ struct world {
     int n_msg[GR_N_MSG];
     struct gr_msg last[GR_N_MSG];
     uint32_t finish[8];
+    int n_all, opened_at[8], error_at[16]; /* what was said when */
     int room;            /* COMMITs that the queue takes; -1: any number */
     void (*spoil)(struct gr_pass *pass);
     uint64_t n_row;
@@ -49,6 +50,12 @@ static void add(struct text *t, int32_t token)
 static void on_msg(void *ctx, const struct gr_msg *m)
 {
     struct world *w = ctx;
+    if (m->type == GR_MSG_OPENED) {
+        w->opened_at[w->n_msg[m->type] % 8] = w->n_all;
+    } else if (m->type == GR_MSG_ERROR) {
+        w->error_at[w->n_msg[m->type] % 16] = w->n_all;
+    }
+    w->n_all++;
     w->n_msg[m->type]++;
     w->last[m->type] = *m;
     if (m->type == GR_MSG_COMMIT) {
@@ -388,11 +395,18 @@ static void test_held_append_ends(void **state)
     append_to(&w, 1, 1, 21, N_CTX, 6);
     expect_error(&w, &n, "the context holds");
     append_to(&w, 1, 1, 21, 4, 6);
-    append_to(&w, 1, 1, 25, 4, 6);
-    expect_error(&w, &n, "in a turn"); /* one is held */
     truncate_to(&w, 1, 24);
+    struct text before = w.text[1];
+    append_to(&w, 1, 1, 24, 4, 6); /* one is held: this one is refused, but not before that is answered */
+    open_with(&w, 1, 2, (int32_t[]){0, w.text[1].len}, 2, 5); /* and so is this */
+    w.text[1] = before;
+    assert_int_equal(w.n_msg[GR_MSG_ERROR], n);
+    w.last[GR_MSG_ERROR].text[0] = '\0';
     one_pass(&w, 1000);
     assert_int_equal(w.n_msg[GR_MSG_OPENED], 2);
+    assert_int_equal(w.opened_at[1], w.error_at[n] - 1);
+    n++;
+    expect_error(&w, &n, "in a turn");
     assert_false(one_pass(&w, 1000));
     append_to(&w, 1, 1, 24, 4, 6);
     (void)gr_target_step(w.target, 1000);
