@@ -13,6 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define RETRY_NS GR_S
+
 static sigset_t watched(void)
 {
     sigset_t set;
@@ -158,9 +160,10 @@ int gr_children_restart(struct gr_children *c, uint64_t now_ns)
             continue;
         }
         if (now_ns >= k->restart_ns) {
-            enum gr_status st = start(c, k);
-            (void)st; /* logged; tried again at the next death of nothing: there is none, so it stays down */
-            continue;
+            if (start(c, k) == GR_OK) {
+                continue;
+            }
+            k->restart_ns = now_ns + RETRY_NS; /* the system has no process to give: logged */
         }
         const int left_ms = (int)((k->restart_ns - now_ns) / GR_MS) + 1;
         wait_ms = wait_ms < 0 ? left_ms : GR_MIN(wait_ms, left_ms);

@@ -166,7 +166,7 @@ static struct gr_tree_config tree_config_of(const struct gr_msg *m)
  * and so does what was learnt about its rounds; everything else begins anew. */
 static void begin_anew(struct follow *f)
 {
-    const struct follow kept = {.token = f->token, .hash = f->hash, .builder = f->builder, .table = f->table,
+    const struct follow kept = {.state = f->state, .id = f->id, .epoch = f->epoch, .peer = f->peer, .token = f->token, .hash = f->hash, .builder = f->builder, .table = f->table,
                                 .len = f->len, .kv_len = f->kv_len, .in_job = f->in_job, .job_stale = f->in_job,
                                 .job_len = f->job_len, .job_task = f->job_task, .cost = f->cost,
                                 .acceptance = f->acceptance};
@@ -273,7 +273,7 @@ void gr_drafter_on_peer_lost(struct gr_drafter *d, uint32_t peer)
 {
     for (int i = 0; i < d->config.n_session_max; i++) {
         struct follow *f = &d->follow[i];
-        if (f->state != DRAFT_FREE && f->peer == peer) {
+        if (f->state != DRAFT_FREE && !f->closing && f->peer == peer) {
             drafter_send_error(d, f->id, GR_ECLOSED, "the drafter lost its connection to the target");
             drafter_free(d, f);
         }

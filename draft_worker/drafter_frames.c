@@ -366,7 +366,10 @@ static enum gr_status on_delta(struct gr_drafter *d, struct follow *f, const str
         d->counters.n_stale_frame++; /* a replay */
         return GR_OK;
     }
-    if ((delta.common_len > (uint32_t)f->len && f->state != DRAFT_FULL) || f->state == DRAFT_CONNECTING) {
+    if (f->state == DRAFT_CONNECTING) {
+        return GR_OK; /* of the attachment before; the RESYNC is still to come */
+    }
+    if (delta.common_len > (uint32_t)f->len && f->state != DRAFT_FULL) {
         desync(d, f, "a DELTA that starts past what is known");
         return GR_OK;
     }

@@ -261,7 +261,9 @@ void gr_drafter_on_job_done(struct gr_drafter *d, struct gr_draft_job *job, uint
     for (int i = 0; i < job->n_seq; i++) {
         if (job->status != GR_OK) {
             struct follow *f = &d->follow[job->seq[i].session];
-            drafter_send_error(d, f->id, job->status, "the draft pass failed; see the drafter's log");
+            if (!f->closing) { /* else it was detached, and may be attached anew in another slot */
+                drafter_send_error(d, f->id, job->status, "the draft pass failed; see the drafter's log");
+            }
             f->in_job = false;
             drafter_free(d, f);
             continue;

@@ -202,11 +202,12 @@ static void on_append(struct gr_desk *d, uint32_t client, const struct gr_msg *m
     }
 }
 
-/* A turn that ended meanwhile is no error: the two messages crossed. */
-static void on_truncate(struct gr_desk *d, const struct gr_msg *m, uint64_t now_ns)
+/* A turn that ended meanwhile is no error: the two messages crossed. The next one may be another client's. */
+static void on_truncate(struct gr_desk *d, uint32_t client, const struct gr_msg *m, uint64_t now_ns)
 {
+    const struct matter *x = find(d, m->session);
     struct gr_session_info info;
-    if (gr_orch_session_info(d->orch, m->session, now_ns, &info) && (m->epoch == 0 || m->epoch == info.epoch)) {
+    if (x != NULL && x->client == client && gr_orch_session_info(d->orch, m->session, now_ns, &info) && (m->epoch == 0 || m->epoch == info.epoch)) {
         const uint32_t n_keep = m->keep_len > info.turn_len ? m->keep_len - info.turn_len : 0;
         gr_orch_stop(d->orch, m->session, n_keep, GR_FINISH_STOP);
     }
@@ -215,10 +216,11 @@ static void on_truncate(struct gr_desk *d, const struct gr_msg *m, uint64_t now_
 static void on_close(struct gr_desk *d, uint32_t client, const struct gr_msg *m)
 {
     struct matter *x = find(d, m->session);
-    if (x == NULL) {
+    if (x == NULL || x->closer != NOBODY) {
         char text[GR_MSG_TEXT_MAX];
-        snprintf(text, sizeof(text), "no session %" PRIu64 " is open here", m->session);
-        send_error(d, client, m->session, GR_ENOTFOUND, text);
+        snprintf(text, sizeof(text), x == NULL ? "no session %" PRIu64 " is open here"
+                                               : "session %" PRIu64 " is being closed already", m->session);
+        send_error(d, client, m->session, x == NULL ? GR_ENOTFOUND : GR_EINVAL, text);
         return;
     }
     x->closer = client;
@@ -300,7 +302,7 @@ enum gr_status gr_desk_on_msg(struct gr_desk *d, uint32_t client, const struct g
         on_append(d, client, m, now_ns);
         return GR_OK;
     case GR_MSG_TRUNCATE:
-        on_truncate(d, m, now_ns);
+        on_truncate(d, client, m, now_ns);
         return GR_OK;
     case GR_MSG_CLOSE:
         on_close(d, client, m);

@@ -128,16 +128,22 @@ static enum gr_status check_len(struct gr_orch *o, uint64_t n_before, uint64_t n
                   "holds %" PRIu64 " and one must be generated", n_before, n_new, limit);
 }
 
-/* The turn's ids into the transcript; unchanged on failure. */
-static enum gr_status add_ids(struct gr_orch *o, struct entry *e, enum gr_segment_kind kind, const int32_t *ids,
-                              uint32_t n)
+/* The turn's ids behind the first keep_len tokens of the transcript, the rest of which is forgotten. Nothing is when there
+ * is no room. */
+static enum gr_status add_ids(struct gr_orch *o, struct entry *e, uint32_t keep_len, enum gr_segment_kind kind,
+                              const int32_t *ids, uint32_t n)
 {
-    const enum gr_status st = gr_transcript_add(&e->transcript, kind, ids, n);
-    if (st == GR_ELIMIT) {
-        return refuse(o, st, "session %" PRIu64 ": a session has at most %d segments of text: open a new one", e->id,
-                      GR_TRANSCRIPT_SEGMENT_MAX);
+    if (!gr_transcript_fits(&e->transcript, keep_len, kind, n)) {
+        return refuse(o, GR_ELIMIT, "session %" PRIu64 ": a session has at most %d segments of text: open a new one",
+                      e->id, GR_TRANSCRIPT_SEGMENT_MAX);
     }
-    return st == GR_OK ? GR_OK : refuse(o, st, "out of memory for %u tokens", n);
+    gr_transcript_cut(&e->transcript, keep_len);
+    const enum gr_status st = gr_transcript_add(&e->transcript, kind, ids, n);
+    if (st != GR_OK) {
+        e->turn_len = GR_MIN(e->turn_len, keep_len);
+        return refuse(o, st, "out of memory for %u tokens", n);
+    }
+    return GR_OK;
 }
 
 static void begin_turn(struct entry *e, uint32_t base)
@@ -162,7 +168,7 @@ enum gr_status gr_orch_submit(struct gr_orch *o, const struct gr_session_request
     }
     *e = (struct entry){.id = o->next_id, .epoch = 1, .request = *request, .target = -1, .drafter = -1,
                         .home = -1, .stats_from = -1};
-    const enum gr_status st = add_ids(o, e, GR_SEGMENT_PROMPT, request->prompt, request->n_prompt);
+    const enum gr_status st = add_ids(o, e, 0, GR_SEGMENT_PROMPT, request->prompt, request->n_prompt);
     if (st != GR_OK) {
         gr_transcript_finish(&e->transcript);
         memset(e, 0, sizeof(*e));
@@ -208,8 +214,7 @@ enum gr_status gr_orch_append(struct gr_orch *o, uint64_t session, const struct 
     }
     const uint32_t keep_len = turn->keep_len == UINT32_MAX ? e->transcript.len : turn->keep_len;
     GR_TRY(check_turn(o, e, turn, keep_len));
-    gr_transcript_cut(&e->transcript, keep_len);
-    GR_TRY(add_ids(o, e, GR_SEGMENT_APPENDED, turn->ids, turn->n_ids));
+    GR_TRY(add_ids(o, e, keep_len, GR_SEGMENT_APPENDED, turn->ids, turn->n_ids));
     struct gr_session_request *q = &e->request;
     q->max_tokens = turn->max_tokens;
     q->n_stop_id = turn->n_stop_id;
@@ -326,11 +331,11 @@ static void on_commit(struct gr_orch *o, struct entry *e, const struct gr_msg *m
 
 static void on_opened(struct gr_orch *o, struct entry *e, const struct gr_msg *m)
 {
-    if (m->epoch != e->epoch || e->n_reply_owed == 0) {
+    if (e->n_reply_owed == 0) {
         return;
     }
-    e->n_reply_owed--;
-    if (e->n_reply_owed > 0 || e->state != GR_SESSION_OPENING) {
+    e->n_reply_owed--; /* an answer of an earlier epoch is one, too */
+    if (e->n_reply_owed > 0 || m->epoch != e->epoch || e->state != GR_SESSION_OPENING) {
         return; /* to a request of a turn that was stopped meanwhile */
     }
     if (m->cache_hit != 0) {

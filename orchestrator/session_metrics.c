@@ -7,14 +7,14 @@ static void take_commit(struct gr_session_metrics *s, const struct gr_msg *m, ui
     s->completion_tokens += m->ids.n;
     s->first_token_ns = s->first_token_ns == 0 ? now_ns : s->first_token_ns;
     s->last_token_ns = now_ns;
-    if (m->round == 0) {
-        return; /* the prefill is not a round */
-    }
-    s->rounds++;
     s->late_trees += m->n_late;
     s->late_trees_rerooted += m->n_reroot;
     s->desyncs += m->n_desync;
     s->fallbacks += m->n_fallback;
+    if (m->round == 0) {
+        return; /* the prefill is not a round */
+    }
+    s->rounds++;
     s->wait_ns += m->wait_ns;
     s->verify_ns += m->verify_ns;
     s->host_ns += m->host_ns;

@@ -48,6 +48,17 @@ enum gr_status gr_transcript_add(struct gr_transcript *t, enum gr_segment_kind k
     return GR_OK;
 }
 
+bool gr_transcript_fits(const struct gr_transcript *t, uint32_t keep_len, enum gr_segment_kind kind, uint32_t n)
+{
+    uint32_t before = 0, n_segment = 0;
+    while (n_segment < t->n_segment && before < keep_len) {
+        before += (uint32_t)t->segment[2 * n_segment + 1];
+        n_segment++;
+    }
+    const bool joins = n_segment > 0 && t->segment[2 * n_segment - 2] == (int32_t)kind;
+    return n <= GR_TRANSCRIPT_LEN_MAX - keep_len && (joins || n_segment < GR_TRANSCRIPT_SEGMENT_MAX);
+}
+
 uint64_t gr_transcript_hash_at(const struct gr_transcript *t, uint32_t len)
 {
     GR_ASSERT(len <= t->len);

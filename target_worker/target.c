@@ -30,7 +30,8 @@ static enum gr_status init_target(struct gr_target *t)
     t->session = calloc((size_t)c->n_session_max, sizeof(*t->session));
     t->pass.seq = calloc((size_t)c->n_session_max, sizeof(*t->pass.seq));
     t->pass.n_seq_max = c->n_session_max;
-    if (t->session == NULL || t->pass.seq == NULL) {
+    t->held_ids = calloc((size_t)c->n_session_max * (size_t)c->n_ctx_max, sizeof(*t->held_ids));
+    if (t->session == NULL || t->pass.seq == NULL || t->held_ids == NULL) {
         log_error("out of memory for %d sessions", c->n_session_max);
         return GR_ENOMEM;
     }
@@ -43,7 +44,7 @@ static enum gr_status init_target(struct gr_target *t)
 enum gr_status gr_target_create(const struct gr_target_config *config, const struct gr_target_io *io,
                                 struct gr_target **out)
 {
-    GR_ASSERT(config->n_row_max >= config->prefill_chunk + GR_TREE_MAX && config->n_out_max >= GR_TREE_MAX);
+    GR_ASSERT(config->n_row_max >= config->prefill_chunk + GR_TREE_MAX && config->n_out_max > GR_TREE_MAX);
     struct gr_target *t = calloc(1, sizeof(*t));
     if (t == NULL) {
         log_error("out of memory");
@@ -77,6 +78,7 @@ void gr_target_destroy(struct gr_target *t)
     }
     gr_kv_pool_finish(&t->pool);
     free(t->session);
+    free(t->held_ids);
     free(t->pass.seq);
     free(t);
 }
@@ -165,6 +167,7 @@ void gr_target_on_orchestrator_lost(struct gr_target *t, uint64_t now_ns)
         if (s->state == SESSION_FREE || s->state == SESSION_IDLE) {
             continue;
         }
+        s->held.valid = false; /* who asked for it is gone */
         if (s->in_pass) {
             s->cut_at = GR_MIN(s->cut_at < 0 ? INT32_MAX : s->cut_at, s->committed_len);
         } else {

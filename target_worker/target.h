@@ -6,7 +6,7 @@
  *   FREE -> QUEUED (waits for KV blocks) -> PREFILL -> DECODE -> IDLE (the turn is over, KV stays) -> QUEUED (APPEND) ...
  *   A pre-empted session goes back to QUEUED and computes its KV again; an IDLE one whose blocks or slot are needed is
  *   evicted (least recently used first). CLOSE leads to FREE from anywhere, TRUNCATE to IDLE; during a pass both take
- *   effect when the pass is done. */
+ *   effect when the pass is done, and an APPEND behind the TRUNCATE is held until then. */
 #ifndef GR_TARGET_WORKER_TARGET_H
 #define GR_TARGET_WORKER_TARGET_H
 
@@ -21,7 +21,7 @@ struct gr_target_config {
     int32_t n_ctx_max;        /* tokens of a session */
     int32_t n_vocab;
     int32_t n_row_max;        /* rows of a pass; at least prefill_chunk + 64 */
-    int32_t n_out_max;        /* picks of a pass; at least 64 */
+    int32_t n_out_max;        /* picks of a pass; at least 65: the largest tree, and a prompt's end */
     int32_t prefill_chunk;    /* rows; prompt chunks are aligned to absolute positions */
     int32_t n_pool_block;     /* KV blocks; scratch blocks follow: GR_SCRATCH_BLOCKS a slot */
     uint64_t round_deadline_ns; /* how long a pass waits for a tree at most; what automatic trees wait is chosen */

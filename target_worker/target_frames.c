@@ -143,6 +143,7 @@ static enum gr_status on_resync(struct gr_target *t, uint32_t peer, const struct
     s->econ.probing = false;
     s->cost_told.n_point = 0;
     s->fence_round = s->round + (s->in_pass ? 1 : 0);
+    s->pass_resync = s->in_pass;
     s->peer_len = (int32_t)common_length(s, &r);
     s->owed = true;
     target_send_cost(t, s); /* before it is asked for a tree */
@@ -214,8 +215,8 @@ void target_send_verdict(struct gr_target *t, struct session *s, const struct gr
     if (!s->has_peer || s->owed) {
         return; /* nobody listens, or the tokens go with the DELTA that is under way */
     }
-    if (s->peer_len != (int32_t)h->base_len) {
-        s->owed = target_asks(s); /* it was left out of earlier rounds: a DELTA says it all */
+    if (s->peer_len != (int32_t)h->base_len || (s->pass_resync && v->n_path > 0)) {
+        s->owed = target_asks(s); /* it was left out of earlier rounds, or does not know the nodes: a DELTA says it all */
         target_send_deltas(t, s, now_ns);
         return;
     }

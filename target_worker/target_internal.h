@@ -23,6 +23,16 @@ struct walked_tree {
     struct gr_token_tree tree;
 };
 
+/* An APPEND that came while the pass that a TRUNCATE ends was still running. Its ids lie in gr_target.held_ids. */
+struct held_append {
+    bool valid;
+    bool want_trace;
+    uint32_t keep_len, n_id, max_tokens;
+    int32_t n_stop_id, stop_id[GR_STOP_ID_MAX];
+    int32_t cut_at; /* its turn was stopped, too, before it began; -1: no */
+    uint32_t n_refused; /* OPENs and APPENDs that came behind it: answers keep their order */
+};
+
 struct session {
     enum session_state state;
     uint64_t id;
@@ -34,6 +44,7 @@ struct session {
     uint64_t last_used_ns; /* idle since */
     bool in_pass, closing, has_room, lacks_room, want_trace, single_token, auto_tree;
     int32_t cut_at;       /* TRUNCATE came during a pass: cut to this when it is done; -1: none */
+    struct held_append held; /* begins after that; only with cut_at */
     int32_t *token;       /* owned, (n_ctx_max) */
     uint8_t *kind;        /* owned, (n_ctx_max): enum token_kind */
     uint64_t *hash;       /* owned, (n_ctx_max + 1): hash[len] of the first len tokens */
@@ -73,6 +84,7 @@ struct session {
     uint8_t node_of_row[GR_NODE_MAX]; /* pass tree node -> node of the DRAFT */
     uint32_t pass_draft_round;
     bool pass_waited, pass_reroot;
+    bool pass_resync;         /* the drafter began anew meanwhile: it may not know the pass's tree */
     uint64_t wait_ns;
     uint64_t host_ns;         /* of the round: what is neither waiting for the drafter nor the forward pass */
     uint32_t n_late, n_desync, n_fallback, n_reroot; /* since the last COMMIT */
@@ -83,6 +95,7 @@ struct gr_target {
     struct gr_target_io io;
     struct gr_kv_pool pool;
     struct session *session; /* owned, (n_session_max) */
+    int32_t *held_ids;       /* owned, (n_session_max, n_ctx_max) */
     struct gr_pass pass;
     struct gr_pass_load pass_load;
     int32_t pass_prefill_rows;
@@ -108,6 +121,8 @@ void target_append(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns)
 void target_truncate(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns);
 void target_close(struct gr_target *t, uint64_t id);
 void target_free_session(struct gr_target *t, struct session *s);
+/* The pass that a TRUNCATE came in is done: its round does not count, and the APPEND that was held begins. */
+void target_end_cut_turn(struct gr_target *t, struct session *s, uint64_t now_ns);
 /* The turn is over: KV stays, the reservation does not. */
 void target_go_idle(struct gr_target *t, struct session *s, uint64_t now_ns);
 /* Forgets tokens past len: KV, trees, what the drafter was told. */

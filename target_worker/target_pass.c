@@ -24,6 +24,7 @@ static struct gr_pass_seq *begin_seq(struct gr_target *t, struct session *s)
         q->scratch_block[b] = t->config.n_pool_block + slot * GR_SCRATCH_BLOCKS + b;
     }
     s->in_pass = true;
+    s->pass_resync = false;
     return q;
 }
 
@@ -495,15 +496,11 @@ static void finish_seq(struct gr_target *t, struct gr_pass_seq *q, enum gr_statu
     s->in_pass = false;
     if (s->closing) {
         target_free_session(t, s);
+    } else if (s->cut_at >= 0) {
+        s->kv_len += q->kind == GR_PASS_PREFILL && status == GR_OK ? q->n_row : 0;
+        target_end_cut_turn(t, s, now_ns);
     } else if (status != GR_OK) {
         fail_seq(t, s, q, status, now_ns);
-    } else if (s->cut_at >= 0) { /* TRUNCATE came meanwhile: the round does not count */
-        const int32_t len = GR_MIN(s->cut_at, s->committed_len);
-        s->kv_len = q->kind == GR_PASS_PREFILL ? s->kv_len + q->n_row : s->kv_len;
-        s->cut_at = -1;
-        gr_kv_table_truncate(&t->pool, &s->table, s->kv_len);
-        target_cut(t, s, len);
-        target_go_idle(t, s, now_ns);
     } else if (q->kind == GR_PASS_PREFILL) {
         finish_prefill_chunk(t, s, q, now_ns);
     } else if (!walk_is_sound(s, q)) {

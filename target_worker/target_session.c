@@ -82,6 +82,9 @@ static void clear_slot(struct gr_target *t, struct session *s)
 void target_free_session(struct gr_target *t, struct session *s)
 {
     const struct gr_msg m = {.type = GR_MSG_CLOSED, .session = s->id};
+    for (uint32_t i = 0; s->held.valid && i <= s->held.n_refused; i++) { /* every APPEND is answered */
+        target_send_error(t, s->id, GR_ECANCELED, "the session is closed");
+    }
     clear_slot(t, s);
     t->io.send_msg(t->io.ctx, &m);
 }
@@ -228,12 +231,27 @@ static void start_session(struct gr_target *t, struct session *s, const struct g
     reply_opened(t, s);
 }
 
+static const char *const in_turn_text = "the session is in a turn: end it with TRUNCATE first";
+
+/* An APPEND is held: what is asked behind it is refused after that has been answered. */
+static bool refuse_behind_held(struct session *s)
+{
+    if (s != NULL && s->held.valid) {
+        s->held.n_refused++;
+        return true;
+    }
+    return false;
+}
+
 void target_open(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns)
 {
     char text[GR_MSG_TEXT_MAX];
     const char *wrong = check_open(t, m, text, sizeof(text));
     struct session *s = target_find(t, m->session);
     (void)now_ns;
+    if (refuse_behind_held(s)) {
+        return;
+    }
     if (wrong == NULL && s != NULL && (s->state != SESSION_IDLE || s->in_pass || m->epoch <= s->epoch)) {
         wrong = "a session of this id is open already";
     }
@@ -252,6 +270,12 @@ void target_open(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns)
     start_session(t, s, m);
 }
 
+/* In a pass, and a TRUNCATE has ended its turn: an APPEND may come already. */
+static bool is_ending(const struct session *s)
+{
+    return s->in_pass && s->cut_at >= 0 && !s->closing;
+}
+
 static const char *check_append(const struct gr_target *t, const struct session *s, const struct gr_msg *m, char *text,
                                 size_t cap)
 {
@@ -262,36 +286,98 @@ static const char *check_append(const struct gr_target *t, const struct session 
         snprintf(text, cap, "the session is in epoch %u, not %u", s->epoch, m->epoch);
         return text;
     }
-    if (s->state != SESSION_IDLE || s->in_pass) {
-        return "the session is in a turn: end it with TRUNCATE first";
+    if (!is_ending(s) && (s->state != SESSION_IDLE || s->in_pass)) {
+        return in_turn_text;
     }
-    if (m->keep_len > (uint32_t)s->committed_len || m->hash != s->hash[m->keep_len]) {
-        snprintf(text, cap, "the session's first %u tokens are others here, where %d are committed", m->keep_len,
-                 s->committed_len);
+    const int32_t len = is_ending(s) ? GR_MIN(s->cut_at, s->committed_len) : s->committed_len;
+    if (m->keep_len > (uint32_t)len || m->hash != s->hash[m->keep_len]) {
+        snprintf(text, cap, "the session's first %u tokens are others here, where %d are committed", m->keep_len, len);
         return text;
     }
     return check_ids(t, m, (int32_t)m->keep_len, text, cap);
+}
+
+static int32_t *held_ids_of(const struct gr_target *t, const struct session *s)
+{
+    return t->held_ids + (size_t)(s - t->session) * (size_t)t->config.n_ctx_max;
+}
+
+/* It was checked against what the session will be when its pass is done. */
+static void hold_append(struct gr_target *t, struct session *s, const struct gr_msg *m)
+{
+    s->held = (struct held_append){.valid = true, .want_trace = m->want_trace != 0, .keep_len = m->keep_len,
+                                   .n_id = m->ids.n, .max_tokens = m->max_tokens,
+                                   .n_stop_id = (int32_t)m->stop_ids.n, .cut_at = -1};
+    if (m->ids.n > 0) {
+        memcpy(held_ids_of(t, s), m->ids.p, m->ids.n * sizeof(*m->ids.p));
+    }
+    if (m->stop_ids.n > 0) {
+        memcpy(s->held.stop_id, m->stop_ids.p, m->stop_ids.n * sizeof(*m->stop_ids.p));
+    }
+}
+
+static void begin_append(struct gr_target *t, struct session *s, const struct gr_msg *m, uint64_t now_ns)
+{
+    target_cut(t, s, (int32_t)m->keep_len);
+    const int32_t from = s->committed_len;
+    append_ids(s, &m->ids);
+    memset(s->kind + from, TOKEN_APPENDED, (size_t)(s->committed_len - from));
+    set_stop_ids(s, m);
+    s->want_trace = m->want_trace != 0;
+    s->fence_round = ++s->round; /* a tree of the last round, on the same prefix, is not this turn's */
+    begin_turn(t, s, m->max_tokens);
+    reply_opened(t, s);
+    s->owed = s->has_peer; /* the drafter prepares the prefix while the target does */
+    target_send_deltas(t, s, now_ns);
 }
 
 void target_append(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns)
 {
     char text[GR_MSG_TEXT_MAX];
     struct session *s = target_find(t, m->session);
+    if (refuse_behind_held(s)) {
+        return;
+    }
     const char *wrong = check_append(t, s, m, text, sizeof(text));
     if (wrong != NULL) {
         target_send_error(t, m->session, s == NULL ? GR_ENOTFOUND : GR_EINVAL, wrong);
         return;
     }
-    target_cut(t, s, (int32_t)m->keep_len);
-    const int32_t from = s->committed_len;
-    append_ids(s, &m->ids);
-    memset(s->kind + from, TOKEN_APPENDED, (size_t)(s->committed_len - from));
-    set_stop_ids(s, m);
-    s->fence_round = s->round;
-    begin_turn(t, s, m->max_tokens);
-    reply_opened(t, s);
-    s->owed = s->has_peer; /* the drafter prepares the prefix while the target does */
-    target_send_deltas(t, s, now_ns);
+    if (is_ending(s)) {
+        hold_append(t, s, m);
+    } else {
+        begin_append(t, s, m, now_ns);
+    }
+}
+
+/* Ends the turn, if there is one. */
+static void cut_turn(struct gr_target *t, struct session *s, int32_t len, uint64_t now_ns)
+{
+    target_cut(t, s, GR_MIN(len, s->committed_len));
+    target_go_idle(t, s, now_ns);
+}
+
+void target_end_cut_turn(struct gr_target *t, struct session *s, uint64_t now_ns)
+{
+    const struct held_append held = s->held;
+    const struct gr_msg m = {.keep_len = held.keep_len, .max_tokens = held.max_tokens,
+                             .ids = {.p = held_ids_of(t, s), .n = held.n_id},
+                             .stop_ids = {.p = (int32_t *)(uintptr_t)held.stop_id, .n = (uint32_t)held.n_stop_id},
+                             .want_trace = held.want_trace};
+    const int32_t len = s->cut_at;
+    s->cut_at = -1;
+    s->held.valid = false;
+    gr_kv_table_truncate(&t->pool, &s->table, s->kv_len);
+    cut_turn(t, s, len, now_ns);
+    if (held.valid) {
+        begin_append(t, s, &m, now_ns);
+        if (held.cut_at >= 0) {
+            cut_turn(t, s, held.cut_at, now_ns);
+        }
+        for (uint32_t i = 0; i < held.n_refused; i++) {
+            target_send_error(t, s->id, GR_EINVAL, in_turn_text);
+        }
+    }
 }
 
 void target_truncate(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns)
@@ -300,12 +386,13 @@ void target_truncate(struct gr_target *t, const struct gr_msg *m, uint64_t now_n
     if (s == NULL || s->epoch != m->epoch) {
         return; /* closed, evicted or re-opened meanwhile: nothing of that turn is left */
     }
-    if (s->in_pass) {
-        s->cut_at = GR_MIN(s->cut_at < 0 ? INT32_MAX : s->cut_at, (int32_t)GR_MIN(m->keep_len, (uint32_t)INT32_MAX));
+    const int32_t len = (int32_t)GR_MIN(m->keep_len, (uint32_t)INT32_MAX);
+    if (s->in_pass) { /* of the turn that begins when the pass is done, where one does */
+        int32_t *cut_at = s->held.valid ? &s->held.cut_at : &s->cut_at;
+        *cut_at = GR_MIN(*cut_at < 0 ? INT32_MAX : *cut_at, len);
         return;
     }
-    target_cut(t, s, (int32_t)GR_MIN(m->keep_len, (uint32_t)s->committed_len));
-    target_go_idle(t, s, now_ns);
+    cut_turn(t, s, len, now_ns);
 }
 
 void target_close(struct gr_target *t, uint64_t id)

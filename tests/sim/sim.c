@@ -121,22 +121,96 @@ static void on_done(void *ctx, uint64_t session, void *user, enum gr_finish how,
     (void)user;
     const int i = request_of(s, session);
     struct sim_script *t = &s->script[i];
+    struct sim_result *r = &s->result[i];
     const struct gr_session_metrics *m = gr_orch_metrics(s->orch, session);
-    s->result[i].metrics = *m;
-    if (how != GR_FINISH_ERROR && t->at < t->n_turn) { /* the client thinks, and goes on */
+    r->metrics = *m;
+    r->turn_n[r->n_turn++] = r->n_token - t->turn_begin;
+    if (how != GR_FINISH_ERROR && t->at < t->n_turn && !t->closed) { /* the client thinks, and goes on */
         sim_push(s, (struct event){.at_ns = s->now_ns + 1 + sim_draw(s, s->config.client_ns), .what = EVENT_CLIENT,
                                    .at = ORCH, .worker = (uint32_t)i});
         return;
     }
     finish(s, i, how, text);
-    if (how != GR_FINISH_ERROR && t->n_turn > 0) {
+    if (how != GR_FINISH_ERROR && t->n_turn > 0 && !t->closed) {
         sim_push(s, (struct event){.at_ns = s->now_ns + 1, .what = EVENT_CLIENT, .at = ORCH, .worker = (uint32_t)i});
+    }
+}
+
+static bool in_turn(const struct sim *s, int i)
+{
+    struct gr_session_info info;
+    return gr_orch_session_info(s->orch, s->session[i], s->now_ns, &info) && info.state != GR_SESSION_IDLE &&
+           info.state != GR_SESSION_CLOSING;
+}
+
+static void push_cut(struct sim *s, int i, uint64_t after_ns)
+{
+    if (after_ns > 0) {
+        sim_push(s, (struct event){.at_ns = s->now_ns + after_ns, .what = EVENT_CUT, .at = ORCH, .worker = (uint32_t)i,
+                                   .life = (uint32_t)s->script[i].at});
+    }
+}
+
+void sim_cut_and_close(struct sim *s, int i, uint64_t cut_ns, uint64_t close_ns)
+{
+    push_cut(s, i, cut_ns);
+    if (close_ns > 0) {
+        sim_push(s, (struct event){.at_ns = s->now_ns + close_ns, .what = EVENT_CLOSE, .at = ORCH, .worker = (uint32_t)i});
+    }
+}
+
+/* What has come so far stays. */
+static void cut_turn(struct sim *s, int i, uint32_t turn)
+{
+    struct sim_result *r = &s->result[i];
+    if (s->script[i].at == (int)turn && in_turn(s, i)) {
+        s->counts.n_cut++;
+        r->cut[r->n_turn] = true;
+        gr_orch_stop(s->orch, s->session[i], UINT32_MAX, GR_FINISH_STOP);
+    }
+}
+
+static void close_session(struct sim *s, int i)
+{
+    struct sim_result *r = &s->result[i];
+    const bool turn = in_turn(s, i);
+    if (s->script[i].closed || r->done) {
+        return;
+    }
+    if (turn) {
+        r->cut[r->n_turn] = true;
+    }
+    s->script[i].closed = true;
+    if (gr_orch_close(s->orch, s->session[i]) == GR_OK) {
+        s->counts.n_close++;
+    }
+    if (!turn && !r->done && r->n_turn > 0 && s->script[i].at == r->n_turn - 1) { /* it was idle: nobody is told of an end */
+        finish(s, i, GR_FINISH_STOP, "");
+    }
+}
+
+/* The session is over before the client comes back. */
+static void expired(struct sim *s, int i)
+{
+    GR_ASSERT(s->config.orch.session_ttl_ns > 0);
+    s->script[i].closed = true;
+    s->counts.n_expired++;
+    if (!s->result[i].done) {
+        finish(s, i, GR_FINISH_STOP, "");
     }
 }
 
 static void next_turn(struct sim *s, int i)
 {
     struct sim_script *t = &s->script[i];
+    struct gr_session_info info;
+    if (t->closed) {
+        return;
+    }
+    if (!gr_orch_session_info(s->orch, s->session[i], s->now_ns, &info)) {
+        expired(s, i);
+        return;
+    }
     if (t->at == t->n_turn) {
         enum gr_status st = gr_orch_close(s->orch, s->session[i]);
         GR_ASSERT(st == GR_OK);
@@ -153,6 +227,7 @@ static void next_turn(struct sim *s, int i)
     t->turn_begin = s->result[i].n_token;
     keep(t, turn->ids, turn->n_ids);
     s->counts.n_turn++;
+    push_cut(s, i, turn->cut_ns);
     enum gr_status st = gr_orch_append(s->orch, s->session[i], &request, s->now_ns);
     GR_ASSERT(st == GR_OK);
 }
@@ -297,6 +372,12 @@ static void deliver(struct sim *s, const struct event *e)
     case EVENT_CLIENT:
         next_turn(s, (int)e->worker);
         break;
+    case EVENT_CUT:
+        cut_turn(s, (int)e->worker, e->life);
+        break;
+    case EVENT_CLOSE:
+        close_session(s, (int)e->worker);
+        break;
     case EVENT_UNMUTE:
         sim_unmute(s, e);
         break;
@@ -411,6 +492,11 @@ struct gr_target *sim_target(struct sim *s)
 struct gr_drafter *sim_drafter(struct sim *s)
 {
     return s->drafter;
+}
+
+bool sim_is_linked(const struct sim *s, bool target)
+{
+    return !s->worker[target ? TARGET : DRAFT].mute;
 }
 
 void sim_on_frame(struct sim *s, void (*fn)(struct sim *s, void *arg, bool to_target, uint8_t *bytes, size_t *len),

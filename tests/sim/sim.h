@@ -23,7 +23,7 @@ struct sim_faults {
 struct sim_config {
     uint64_t seed;
     struct gr_lm *target_lm, *draft_lm; /* draft_lm NULL: no drafter */
-    int n_session_max, prefill_chunk;
+    int n_session_max, prefill_chunk; /* n_session_max: of either worker */
     uint64_t round_deadline_ns;
     uint64_t frame_delay_ns, msg_delay_ns, pass_ns, job_ns; /* largest; drawn uniformly. 0: immediate */
     int no_credit_one_in;   /* 0: credit is always there */
@@ -39,8 +39,13 @@ struct sim_config {
     void *make_ctx;
 };
 
+#define SIM_TURN_MAX 5 /* of a session */
+
 struct sim_result {
     bool done;
+    int n_turn;                    /* that are over */
+    uint32_t turn_n[SIM_TURN_MAX]; /* tokens of each */
+    bool cut[SIM_TURN_MAX];        /* the client ended it whenever it liked */
     enum gr_finish finish;
     char text[GR_MSG_TEXT_MAX];
     int32_t *token; /* owned by the sim */
@@ -61,8 +66,11 @@ struct sim_turn {
     int32_t ids[16];
     uint32_t n_ids, max_tokens, stop_after; /* stop_after 0: never */
     uint32_t drop;                          /* tokens taken back from the end of the transcript first */
+    uint64_t cut_ns;                        /* the client ends it so long after asking, whatever has come; 0: never */
 };
 void sim_add_turn(struct sim *s, int i, const struct sim_turn *turn);
+/* So long from now the client ends the first turn of session i, or closes the session, in a turn or not. 0: never. */
+void sim_cut_and_close(struct sim *s, int i, uint64_t cut_ns, uint64_t close_ns);
 /* Runs until every session is done; false: nothing is left to happen, or the virtual clock passed limit_ns. */
 bool sim_run(struct sim *s, uint64_t limit_ns);
 /* Says where everything stands: for a run that does not end. */
@@ -72,6 +80,8 @@ const struct gr_target_counters *sim_target_counters(const struct sim *s);
 const struct gr_drafter_counters *sim_drafter_counters(const struct sim *s);
 struct gr_target *sim_target(struct sim *s);
 struct gr_drafter *sim_drafter(struct sim *s);
+/* False: its control link has gone dead, and nobody has noticed yet. */
+bool sim_is_linked(const struct sim *s, bool target);
 /* Called after every finished pass; for tests that look inside. */
 void sim_on_pass(struct sim *s, void (*fn)(struct sim *s, void *arg), void *arg);
 /* Called with each frame before it is delivered; may change it or make it shorter. With this hook a refused frame is no
@@ -79,7 +89,7 @@ void sim_on_pass(struct sim *s, void (*fn)(struct sim *s, void *arg), void *arg)
 void sim_on_frame(struct sim *s, void (*fn)(struct sim *s, void *arg, bool to_target, uint8_t *bytes, size_t *len),
                   void *arg);
 struct sim_counts {
-    int n_target_kill, n_draft_kill, n_break, n_copy, n_stall, n_mute, n_turn;
+    int n_target_kill, n_draft_kill, n_break, n_copy, n_stall, n_mute, n_turn, n_cut, n_close, n_expired;
 };
 const struct sim_counts *sim_counts(const struct sim *s);
 const struct gr_pass *sim_pass(const struct sim *s); /* the last one that finished */

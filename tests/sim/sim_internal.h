@@ -8,11 +8,11 @@
 
 #define FRAME_MAX 8192
 #define N_SESSION_SIM 64
-#define N_TURN_SIM 4
+#define N_TURN_SIM (SIM_TURN_MAX - 1)
 
 enum role { TARGET, DRAFT, ORCH, N_ROLE };
 enum what { EVENT_FRAME, EVENT_MSG, EVENT_PASS_DONE, EVENT_JOB_DONE, EVENT_PEER_READY, EVENT_PEER_LOST, EVENT_LINK_LOST,
-    EVENT_START, EVENT_CLIENT, EVENT_UNMUTE, EVENT_WAKE };
+    EVENT_START, EVENT_CLIENT, EVENT_CUT, EVENT_CLOSE, EVENT_UNMUTE, EVENT_WAKE };
 
 struct event {
     uint64_t at_ns, seq;
@@ -68,6 +68,7 @@ struct sim {
     struct sim_script {
         struct sim_turn turn[N_TURN_SIM];
         int n_turn, at;
+        bool closed;           /* the client has closed it, or it has expired */
         uint32_t turn_begin;   /* where the turn's tokens begin in the result */
         uint32_t len;          /* of the transcript */
         int32_t *transcript;   /* owned */

@@ -460,6 +460,111 @@ static void test_drafter_doubts(void **state)
     }
 }
 
+static void attach_again(struct alone *a, uint64_t session, uint32_t epoch, uint32_t top_k)
+{
+    const struct gr_msg m = {.type = GR_MSG_ATTACH, .session = session, .epoch = epoch, .n_node = 9, .draft_depth = 4,
+                             .draft_top_k = top_k, .top_p = 1.0, .address = "t"};
+    gr_drafter_on_msg(a->drafter, &m, 0);
+}
+
+static void finish_job(struct alone *a)
+{
+    struct gr_draft_job *job = a->job;
+    assert_non_null(job);
+    a->job = NULL;
+    gr_drafter_on_job_done(a->drafter, job, 0);
+    assert_true(gr_drafter_check(a->drafter));
+}
+
+/* Tells the drafter of one more token, and starts the job that it asks for. */
+static void begin_job(struct alone *a, uint32_t round)
+{
+    uint8_t f[256];
+    alone_add(a, 8);
+    const struct gr_frame_header h = {.session = 1, .epoch = 2, .round = round, .base_len = (uint32_t)a->len,
+                                      .flags = GR_DELTA_LAST | GR_DELTA_DRAFT | GR_DELTA_WANT(9),
+                                      .prefix_hash = a->hash[a->len]};
+    const size_t n = gr_wire_encode_delta(&h, (uint32_t)a->len - 1, a->token + a->len - 1, 1, f, sizeof(f));
+    assert_int_equal(gr_drafter_on_frame(a->drafter, 7, f, n, 0), GR_OK);
+    (void)gr_drafter_step(a->drafter, 0);
+    assert_non_null(a->job);
+}
+
+static void drafter_of_40(struct alone *a)
+{
+    alone_create(a);
+    for (int32_t k = 0; k < 40; k++) {
+        alone_add(a, (k * 7 + 3) % N_VOCAB);
+    }
+    drafter_attach(a, 1);
+    begin_job(a, 2);
+}
+
+/* An ATTACH that is refused while a job of the session runs: its slot is not another's before the job is done. */
+static void test_refused_attach_during_a_job(void **state)
+{
+    (void)state;
+    struct alone a;
+    drafter_of_40(&a);
+    attach_again(&a, 1, 3, 1000);
+    assert_int_equal(a.n_msg[GR_MSG_ERROR], 1);
+    attach_again(&a, 2, 1, 3);
+    gr_drafter_on_peer_ready(a.drafter, 7, "t", 0);
+    const int n_attached = a.n_msg[GR_MSG_ATTACHED];
+    finish_job(&a);
+    assert_int_equal(gr_drafter_n_session(a.drafter), 1);
+    assert_int_equal(n_attached, 2);
+    gr_drafter_on_msg(a.drafter, &(struct gr_msg){.type = GR_MSG_DETACH, .session = 2}, 0);
+    assert_int_equal(gr_drafter_n_session(a.drafter), 0);
+    alone_destroy(&a);
+}
+
+/* Detached during a job, and attached anew in another slot: what becomes of the old slot is no news. */
+static void test_detached_says_nothing(void **state)
+{
+    (void)state;
+    for (int what = 0; what < 2; what++) {
+        struct alone a;
+        drafter_of_40(&a);
+        gr_drafter_on_msg(a.drafter, &(struct gr_msg){.type = GR_MSG_DETACH, .session = 1}, 0);
+        assert_int_equal(a.n_msg[GR_MSG_DRAFT_STATS], 1);
+        if (what == 0) {
+            gr_drafter_on_peer_lost(a.drafter, 7);
+        } else {
+            a.job->status = GR_EIO;
+        }
+        attach_again(&a, 1, 3, 3);
+        finish_job(&a);
+        assert_int_equal(a.n_msg[GR_MSG_ERROR], 0);
+        assert_int_equal(gr_drafter_n_session(a.drafter), 1);
+        alone_destroy(&a);
+    }
+}
+
+/* Attached anew over the connection that there is: what was on its way to the old attachment is not taken for the new. */
+static void test_frames_before_the_connection(void **state)
+{
+    (void)state;
+    struct alone a;
+    drafter_of_40(&a);
+    finish_job(&a);
+    attach_again(&a, 1, 2, 3);
+    const int n_frame = a.n_frame;
+    uint8_t f[256];
+    alone_add(&a, 8);
+    alone_add(&a, 9);
+    const struct gr_frame_header h = {.session = 1, .epoch = 2, .round = 4, .base_len = (uint32_t)a.len,
+                                      .flags = GR_DELTA_LAST, .prefix_hash = a.hash[a.len]};
+    const size_t n = gr_wire_encode_delta(&h, (uint32_t)a.len - 1, a.token + a.len - 1, 1, f, sizeof(f));
+    assert_int_equal(gr_drafter_on_frame(a.drafter, 7, f, n, 0), GR_OK);
+    assert_int_equal(a.n_frame, n_frame);
+    gr_drafter_on_peer_ready(a.drafter, 7, "t", 0);
+    assert_int_equal(a.n_msg[GR_MSG_ATTACHED], 2);
+    assert_int_equal(a.n_frame, n_frame + 1);
+    assert_int_equal(gr_drafter_counters(a.drafter)->n_desync, 0);
+    alone_destroy(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -468,6 +573,9 @@ int main(void)
         cmocka_unit_test(test_drafter_follows_rollback),
         cmocka_unit_test(test_delta_replaces),
         cmocka_unit_test(test_drafter_doubts),
+        cmocka_unit_test(test_refused_attach_during_a_job),
+        cmocka_unit_test(test_detached_says_nothing),
+        cmocka_unit_test(test_frames_before_the_connection),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

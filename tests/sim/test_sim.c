@@ -42,6 +42,7 @@ struct plan {
     struct gr_session_request request[N_SESSION];
     int32_t prompt[N_SESSION][64];
     uint32_t stop_after[N_SESSION];
+    uint64_t cut_ns[N_SESSION], close_ns[N_SESSION];
     int n_turn[N_SESSION];
     struct sim_turn turn[N_SESSION][N_TURN_MAX];
 };
@@ -150,6 +151,38 @@ static int32_t small_pool(const struct plan *p, uint64_t *rng)
     return (int32_t)((longest + 15) / 16 + next(rng, 5));
 }
 
+/* What clients do in the middle of things, and workers that are as small as may be. */
+static void draw_extremes(uint64_t *rng, struct plan *p)
+{
+    struct sim_config *c = &p->sim;
+    const bool whims = chance(rng, 3);
+    for (int i = 0; whims && i < p->n_request; i++) {
+        p->cut_ns[i] = chance(rng, 3) ? 1 + next(rng, 8000000) : 0;
+        p->close_ns[i] = chance(rng, 6) ? 1 + next(rng, 40000000) : 0;
+        for (int k = 0; k < p->n_turn[i]; k++) {
+            p->turn[i][k].cut_ns = chance(rng, 2) ? 1 + next(rng, 3000000) : 0;
+        }
+    }
+    if (chance(rng, 4)) {
+        c->client_ns = next(rng, 300000); /* the next turn comes while the last one is being cut */
+    }
+    if (chance(rng, 8)) {
+        c->orch.session_ttl_ns = 1000000 + next(rng, 20000000);
+    }
+    if (chance(rng, 4)) {
+        c->n_session_max = p->n_request; /* idle sessions are in the way */
+    }
+    if (chance(rng, 6)) {
+        p->draft_toy.n_ctx_max = 16 + (int32_t)next(rng, 100);
+    }
+    if (chance(rng, 6)) {
+        p->target_toy.n_row_max = c->prefill_chunk + GR_TREE_MAX + (int32_t)next(rng, 40);
+        p->target_toy.n_out_max = GR_TREE_MAX + 1 + (int32_t)next(rng, 40);
+    }
+    c->orch.force_single_token = chance(rng, 40);
+    c->orch.disable_multi_token = chance(rng, 40);
+}
+
 static void draw_plan(uint64_t seed, struct plan *p)
 {
     uint64_t rng = seed;
@@ -174,6 +207,8 @@ static void draw_plan(uint64_t seed, struct plan *p)
     if (chance(&rng, 6)) {
         p->draft_toy.n_pool_block = 4 + (int32_t)next(&rng, 12);
     }
+    uint64_t other_rng = gr_mix64(seed + 1234567);
+    draw_extremes(&other_rng, p);
 }
 
 /* ---- what the text must be: the definition ---- */
@@ -206,19 +241,36 @@ static void plain_turn(const struct plan *p, int i, struct plain *t, uint32_t ma
     }
 }
 
-static void plain_text(const struct plan *p, int i, struct plain *t)
+/* A turn that the client ended is as long as it was; its tokens must be the right ones all the same. */
+static void plain_cut(const struct plan *p, int i, struct plain *t, uint32_t n)
+{
+    if (n > 0) {
+        plain_turn(p, i, t, n, 0, false);
+    }
+    t->finish = GR_FINISH_STOP;
+}
+
+static void plain_text(const struct plan *p, int i, const struct sim_result *got, struct plain *t)
 {
     const struct gr_session_request *r = &p->request[i];
     memset(t, 0, sizeof(*t));
     memcpy(t->token, r->prompt, r->n_prompt * sizeof(*t->token));
     t->len = r->n_prompt;
-    plain_turn(p, i, t, r->max_tokens, p->stop_after[i], true);
-    for (int k = 0; k < p->n_turn[i]; k++) {
+    if (got->cut[0]) {
+        plain_cut(p, i, t, got->turn_n[0]);
+    } else {
+        plain_turn(p, i, t, r->max_tokens, p->stop_after[i], true);
+    }
+    for (int k = 0; k + 1 < got->n_turn; k++) {
         const struct sim_turn *turn = &p->turn[i][k];
         t->len -= GR_MIN(turn->drop, t->len - 1);
         memcpy(t->token + t->len, turn->ids, turn->n_ids * sizeof(*t->token));
         t->len += turn->n_ids;
-        plain_turn(p, i, t, turn->max_tokens, turn->stop_after, false);
+        if (got->cut[k + 1]) {
+            plain_cut(p, i, t, got->turn_n[k + 1]);
+        } else {
+            plain_turn(p, i, t, turn->max_tokens, turn->stop_after, false);
+        }
     }
 }
 
@@ -226,12 +278,15 @@ static void check_result(const struct plan *p, const struct sim *s, int i)
 {
     static struct plain want;
     const struct sim_result *r = sim_result(s, i);
-    plain_text(p, i, &want);
     assert_true(r->done);
+    assert_true(r->n_turn == p->n_turn[i] + 1 || p->close_ns[i] > 0 || p->sim.orch.session_ttl_ns > 0);
+    plain_text(p, i, r, &want);
     assert_string_equal(r->finish == GR_FINISH_ERROR ? r->text : "", "");
     assert_int_equal(r->n_token, want.n_out);
     assert_memory_equal(r->token, want.out, want.n_out * sizeof(*want.out));
-    assert_int_equal(r->finish, want.finish);
+    if (r->n_turn == p->n_turn[i] + 1) {
+        assert_int_equal(r->finish, want.finish);
+    }
     assert_int_equal(r->metrics.num_draft_tokens, r->metrics.num_accepted_tokens + r->metrics.num_rewound_tokens);
 }
 
@@ -248,6 +303,9 @@ static void count_run(const struct sim *s, int n_request)
     total.n_stall += c->n_stall;
     total.n_mute += c->n_mute;
     total.n_turn += c->n_turn;
+    total.n_cut += c->n_cut;
+    total.n_close += c->n_close;
+    total.n_expired += c->n_expired;
     for (int i = 0; i < n_request; i++) {
         n_done++;
         n_spec += sim_result(s, i)->metrics.num_drafts > 0;
@@ -267,6 +325,7 @@ static void one_seed(uint64_t seed)
     struct sim *s = sim_create(&p.sim);
     for (int i = 0; i < p.n_request; i++) {
         sim_stop_after(s, sim_submit(s, &p.request[i]), p.stop_after[i]);
+        sim_cut_and_close(s, i, p.cut_ns[i], p.close_ns[i]);
         for (int k = 0; k < p.n_turn[i]; k++) {
             sim_add_turn(s, i, &p.turn[i][k]);
         }
@@ -282,10 +341,10 @@ static void one_seed(uint64_t seed)
     if (sim_target(s) != NULL && gr_target_n_session(sim_target(s)) != 0) {
         sim_dump(s);
     }
-    if (sim_target(s) != NULL) {
+    if (sim_target(s) != NULL && sim_is_linked(s, true)) {
         assert_int_equal(gr_target_n_session(sim_target(s)), 0);
     }
-    if (sim_drafter(s) != NULL) {
+    if (sim_drafter(s) != NULL && sim_is_linked(s, false)) {
         assert_int_equal(gr_drafter_n_session(sim_drafter(s)), 0);
     }
     count_run(s, p.n_request);
@@ -304,10 +363,10 @@ static int tell(void **state)
 {
     (void)state;
     print_message("# last seed: GRAFT_SIM_SEED=%llu\n", (unsigned long long)last_seed);
-    print_message("# %llu sessions, %llu with trees; kills: target %d, draft %d; breaks %d, stalls %d, mutes %d, copies %d; further turns %d; "
+    print_message("# %llu sessions, %llu with trees; kills: target %d, draft %d; breaks %d, stalls %d, mutes %d, copies %d; further turns %d, cut %d, closed %d, expired %d; "
                   "re-opened %llu, pre-empted %llu, evicted %llu, re-rooted %llu\n", (unsigned long long)n_done,
                   (unsigned long long)n_spec, total.n_target_kill, total.n_draft_kill, total.n_break, total.n_stall,
-                  total.n_mute, total.n_copy, total.n_turn, (unsigned long long)n_reopen, (unsigned long long)n_preempted,
+                  total.n_mute, total.n_copy, total.n_turn, total.n_cut, total.n_close, total.n_expired, (unsigned long long)n_reopen, (unsigned long long)n_preempted,
                   (unsigned long long)n_evicted, (unsigned long long)n_rerooted);
     return 0;
 }
@@ -332,7 +391,8 @@ static void test_faults_happened(void **state)
         return; /* a short run or a replay */
     }
     assert_true(total.n_target_kill > 0 && total.n_draft_kill > 0 && total.n_break > 0 && total.n_stall > 0);
-    assert_true(total.n_mute > 0 && total.n_turn > 0 && total.n_copy > 0 && n_reopen > 0 && n_preempted > 0 && n_evicted > 0 && n_spec * 3 > n_done);
+    assert_true(total.n_cut > 0 && total.n_close > 0 && total.n_expired > 0);
+    assert_true(total.n_mute > 0 && total.n_turn > 0 && total.n_copy > 0 && n_reopen > 0 && n_preempted > 0 && n_evicted > 0 && n_spec * 4 > n_done); /* many are cut early */
 }
 
 int main(void)

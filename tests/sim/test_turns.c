@@ -35,6 +35,7 @@ struct world {
     int n_msg[GR_N_MSG];
     struct gr_msg last[GR_N_MSG];
     uint32_t finish[8];
+    int n_all, opened_at[8], error_at[16]; /* what was said when */
     int room;            /* COMMITs that the queue takes; -1: any number */
     void (*spoil)(struct gr_pass *pass);
     uint64_t n_row;
@@ -49,6 +50,12 @@ static void add(struct text *t, int32_t token)
 static void on_msg(void *ctx, const struct gr_msg *m)
 {
     struct world *w = ctx;
+    if (m->type == GR_MSG_OPENED) {
+        w->opened_at[w->n_msg[m->type] % 8] = w->n_all;
+    } else if (m->type == GR_MSG_ERROR) {
+        w->error_at[w->n_msg[m->type] % 16] = w->n_all;
+    }
+    w->n_all++;
     w->n_msg[m->type]++;
     w->last[m->type] = *m;
     if (m->type == GR_MSG_COMMIT) {
@@ -95,20 +102,27 @@ static void frame_end(void *ctx, uint32_t peer, uint32_t n)
     frame_len = n;
 }
 
-static void create(struct world *w, int32_t n_block)
+static void create_with(struct world *w, int32_t n_block, int32_t n_row_max, int32_t n_out_max)
 {
     memset(w, 0, sizeof(*w));
     struct toy_config c = toy;
     c.n_pool_block = n_block;
+    c.n_row_max = n_row_max;
+    c.n_out_max = n_out_max;
     w->room = -1;
     w->lm = toy_lm_create(&c);
     const struct gr_target_config tc = {.n_session_max = N_SLOT, .n_ctx_max = N_CTX, .n_vocab = N_VOCAB,
-                                        .n_row_max = 700, .n_out_max = 640, .prefill_chunk = 16,
+                                        .n_row_max = n_row_max, .n_out_max = n_out_max, .prefill_chunk = 16,
                                         .n_pool_block = n_block, .round_deadline_ns = DEADLINE, .admit_tokens = 8};
     const struct gr_target_io io = {.ctx = w, .frame_begin = frame_begin, .frame_end = frame_end, .send_msg = on_msg,
                                     .commit_room = commit_room, .start_pass = start_pass};
     assert_int_equal(gr_target_create(&tc, &io, &w->target), GR_OK);
     assert_int_equal(gr_verifier_create(w->lm, N_SLOT, &w->verifier), GR_OK);
+}
+
+static void create(struct world *w, int32_t n_block)
+{
+    create_with(w, n_block, 700, 640);
 }
 
 static void destroy(struct world *w)
@@ -323,6 +337,97 @@ static void test_truncate_anywhere(void **state)
             destroy(&w);
         }
     }
+}
+
+static void truncate_to(struct world *w, uint64_t id, int32_t keep_len)
+{
+    gr_target_on_msg(w->target, &(struct gr_msg){.type = GR_MSG_TRUNCATE, .session = id, .epoch = 1,
+                                                 .keep_len = (uint32_t)keep_len}, 0);
+}
+
+/* APPEND right behind a TRUNCATE, while the pass still runs: held, answered when it is done, and no KV is lost. */
+static void test_append_meets_a_pass(void **state)
+{
+    (void)state;
+    for (int after = 0; after < 14; after++) {
+        for (int fails = 0; fails < 2; fails++) {
+            struct world w;
+            create(&w, 24);
+            open_prompt(&w, 1, 50, 30);
+            for (int i = 0; i < after; i++) {
+                one_pass(&w, 1000);
+            }
+            (void)gr_target_step(w.target, 1000);
+            const int32_t keep = GR_MAX(w.text[1].len - 3, 1);
+            truncate_to(&w, 1, keep);
+            append_to(&w, 1, 1, keep, 4, 6);
+            assert_int_equal(w.n_msg[GR_MSG_ERROR], 0);
+            assert_int_equal(w.n_msg[GR_MSG_OPENED], 1);
+            w.pass->status = fails != 0 ? GR_EIO : GR_OK; /* of a round that does not count */
+            one_pass(&w, 1000);
+            assert_int_equal(w.n_msg[GR_MSG_ERROR], 0);
+            assert_int_equal(w.n_msg[GR_MSG_OPENED], 2);
+            const int32_t computed = after < 4 ? 16 * (after + 1 - fails) : w.text[1].len;
+            assert_int_equal(w.last[GR_MSG_OPENED].usable_len, GR_MIN(computed, keep));
+            run(&w);
+            assert_int_equal(w.text[1].len, keep + 10);
+            assert_plain(&w.text[1], keep + 4);
+            destroy(&w);
+        }
+    }
+}
+
+/* And that turn is stopped, too, before it began; or the session is closed; or it does not fit. */
+static void test_held_append_ends(void **state)
+{
+    (void)state;
+    struct world w;
+    int n = 0;
+    create(&w, 24);
+    open_prompt(&w, 1, 20, 30);
+    one_pass(&w, 1000);
+    one_pass(&w, 1000);
+    one_pass(&w, 1000);
+    (void)gr_target_step(w.target, 1000);
+    truncate_to(&w, 1, 21);
+    append_to(&w, 1, 1, 22, 4, 6);
+    expect_error(&w, &n, "are others here, where 21 are committed");
+    append_to(&w, 1, 1, 21, N_CTX, 6);
+    expect_error(&w, &n, "the context holds");
+    append_to(&w, 1, 1, 21, 4, 6);
+    truncate_to(&w, 1, 24);
+    struct text before = w.text[1];
+    append_to(&w, 1, 1, 24, 4, 6); /* one is held: this one is refused, but not before that is answered */
+    open_with(&w, 1, 2, (int32_t[]){0, w.text[1].len}, 2, 5); /* and so is this */
+    w.text[1] = before;
+    assert_int_equal(w.n_msg[GR_MSG_ERROR], n);
+    w.last[GR_MSG_ERROR].text[0] = '\0';
+    one_pass(&w, 1000);
+    assert_int_equal(w.n_msg[GR_MSG_OPENED], 2);
+    assert_int_equal(w.opened_at[1], w.error_at[n] - 1);
+    n++;
+    expect_error(&w, &n, "in a turn");
+    assert_false(one_pass(&w, 1000));
+    append_to(&w, 1, 1, 24, 4, 6);
+    (void)gr_target_step(w.target, 1000);
+    truncate_to(&w, 1, 10);
+    append_to(&w, 1, 1, 10, 4, 6);
+    assert_int_equal(w.n_msg[GR_MSG_ERROR], n);
+    gr_target_on_msg(w.target, &(struct gr_msg){.type = GR_MSG_CLOSE, .session = 1}, 0);
+    one_pass(&w, 1000);
+    expect_error(&w, &n, "closed");
+    assert_int_equal(w.n_msg[GR_MSG_CLOSED], 1);
+    assert_int_equal(gr_target_n_session(w.target), 0);
+    /* who asked for it is gone */
+    open_with(&w, 1, 5, (int32_t[]){0, w.text[1].len}, 2, 9);
+    (void)gr_target_step(w.target, 1000);
+    gr_target_on_msg(w.target, &(struct gr_msg){.type = GR_MSG_TRUNCATE, .session = 1, .epoch = 5, .keep_len = 9}, 0);
+    append_to(&w, 1, 5, 9, 4, 6);
+    gr_target_on_orchestrator_lost(w.target, 1000);
+    one_pass(&w, 1000);
+    assert_false(one_pass(&w, 1000));
+    assert_int_equal(w.n_msg[GR_MSG_OPENED], 4);
+    destroy(&w);
 }
 
 /* Idle sessions make room: the least recently used goes first, and its KV is computed again when it comes back. */
@@ -550,14 +655,156 @@ static void test_broken_verdicts(void **state)
     gr_log_set_level(GR_LOG_WARN);
 }
 
+/* A session whose drafter is attached: 20 tokens of prompt and the first of the answer. */
+static void open_with_drafter(struct world *w)
+{
+    uint8_t f[64];
+    struct text *t = &w->text[1];
+    for (int i = 0; i < 20; i++) {
+        add(t, i);
+    }
+    const struct gr_msg m = {.type = GR_MSG_OPEN, .session = 1, .epoch = 1, .ids = {t->token, 20},
+                             .segments = {(int32_t[]){0, 20}, 2}, .max_tokens = 100, .want_draft = 1, .n_node = 63,
+                             .top_p = 1.0};
+    gr_target_on_msg(w->target, &m, 0);
+    const struct gr_frame_header h = {.session = 1, .epoch = 1};
+    const size_t n = gr_wire_encode_resync(&h, &(struct gr_resync){0}, f, sizeof(f));
+    assert_int_equal(gr_target_on_frame(w->target, 7, f, n, 0), GR_OK);
+    run(w);
+    assert_int_equal(t->len, 21);
+}
+
+/* A drafter that comes while a tree of another is verified never saw that tree: it is told the tokens, not the nodes. */
+static void test_resync_during_a_pass(void **state)
+{
+    (void)state;
+    struct world w;
+    struct gr_frame_header h;
+    uint8_t f[128];
+    create(&w, 24);
+    open_with_drafter(&w);
+    const struct text *t = &w.text[1];
+    float logits[N_VOCAB];
+    toy_lm_logits(&toy, t->token, t->len, logits);
+    struct gr_token_tree tree = {.n = 1, .parent = {-1}};
+    for (int i = 1; i < N_VOCAB; i++) { /* a node that is accepted */
+        tree.token[0] = logits[i] > logits[tree.token[0]] ? i : tree.token[0];
+    }
+    const struct gr_frame_header d = {.session = 1, .epoch = 1, .round = 1, .base_len = (uint32_t)t->len,
+                                      .prefix_hash = t->hash[t->len]};
+    size_t n = gr_wire_encode_draft(&d, &tree, f, sizeof(f));
+    assert_int_equal(gr_target_on_frame(w.target, 7, f, n, 2000), GR_OK);
+    (void)gr_target_step(w.target, 2000);
+    assert_non_null(w.pass);
+    const struct gr_frame_header r = {.session = 1, .epoch = 1};
+    n = gr_wire_encode_resync(&r, &(struct gr_resync){0}, f, sizeof(f));
+    assert_int_equal(gr_target_on_frame(w.target, 8, f, n, 3000), GR_OK);
+    const int32_t told = t->len;
+    one_pass(&w, 4000);
+    assert_int_equal(t->len, told + 2);
+    assert_int_equal(gr_wire_decode_header(frame, frame_len, &h), GR_OK);
+    assert_int_equal(h.type, GR_FRAME_DELTA);
+    assert_int_equal(h.base_len, t->len);
+    assert_true((h.flags & GR_DELTA_DRAFT) != 0);
+    destroy(&w);
+}
+
+/* The largest tree enters a pass of a worker that is as small as may be. */
+static void test_largest_tree_smallest_pass(void **state)
+{
+    (void)state;
+    struct world w;
+    uint8_t f[1024];
+    struct gr_token_tree tree = {.n = GR_NODE_MAX};
+    create_with(&w, 24, 16 + GR_TREE_MAX, GR_TREE_MAX + 1);
+    open_with_drafter(&w);
+    for (int i = 0; i < tree.n; i++) {
+        tree.token[i] = i % N_VOCAB;
+        tree.parent[i] = (int16_t)(i - 1);
+    }
+    const struct text *t = &w.text[1];
+    const struct gr_frame_header h = {.session = 1, .epoch = 1, .round = 1, .base_len = (uint32_t)t->len,
+                                      .prefix_hash = t->hash[t->len]};
+    const size_t n = gr_wire_encode_draft(&h, &tree, f, sizeof(f));
+    assert_int_equal(gr_target_on_frame(w.target, 7, f, n, 2000), GR_OK);
+    assert_true(one_pass(&w, 2000));
+    assert_int_equal(gr_target_counters(w.target)->n_tree_round, 1);
+    assert_plain(t, 20);
+    destroy(&w);
+}
+
+/* A turn is cut while its tree is verified and goes on without a new token: the tree of the new turn is no replay of the
+ * one that was cut, for neither side. */
+static void test_same_prefix_next_turn(void **state)
+{
+    (void)state;
+    for (int during = 0; during < 2; during++) {
+        struct world w;
+        struct gr_frame_header h;
+        create(&w, 24);
+        open_with_drafter(&w);
+        if (during != 0) {
+            send_tree(&w, 1, 2000);
+            (void)gr_target_step(w.target, 2000);
+            assert_non_null(w.pass);
+        }
+        truncate_to(&w, 1, 21);
+        if (during != 0) {
+            one_pass(&w, 3000);
+        }
+        append_to(&w, 1, 1, 21, 0, 6);
+        assert_false(one_pass(&w, 4000)); /* it waits for a tree */
+        assert_int_equal(gr_wire_decode_header(frame, frame_len, &h), GR_OK);
+        assert_int_equal(h.type, GR_FRAME_DELTA);
+        assert_true((h.flags & GR_DELTA_DRAFT) != 0);
+        assert_true(h.round > 1); /* the drafter has answered round 1 */
+        send_tree(&w, h.round, 5000);
+        assert_true(one_pass(&w, 6000));
+        assert_int_equal(gr_target_counters(w.target)->n_tree_round, 1);
+        assert_int_equal(gr_target_counters(w.target)->n_draft_stale, 0);
+        destroy(&w);
+    }
+}
+
+static bool saw_gap;
+
+static void watch_gap(struct gr_pass *pass)
+{
+    saw_gap = pass->seq[0].want_gap;
+}
+
+/* Each turn says whether it wants to be traced. */
+static void test_trace_of_a_turn(void **state)
+{
+    (void)state;
+    struct world w;
+    create(&w, 24);
+    open_prompt(&w, 1, 20, 10);
+    w.spoil = watch_gap;
+    run(&w);
+    assert_false(saw_gap);
+    for (int traced = 1; traced >= 0; traced--) {
+        struct text *t = &w.text[1];
+        const struct gr_msg m = {.type = GR_MSG_APPEND, .session = 1, .epoch = 1, .keep_len = (uint32_t)t->len,
+                                 .hash = t->hash[t->len], .max_tokens = 4, .want_trace = (uint32_t)traced};
+        gr_target_on_msg(w.target, &m, 0);
+        run(&w);
+        assert_int_equal(saw_gap, traced);
+    }
+    destroy(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_three_turns),  cmocka_unit_test(test_go_on),
         cmocka_unit_test(test_bad_appends),  cmocka_unit_test(test_truncate_anywhere),
+        cmocka_unit_test(test_append_meets_a_pass), cmocka_unit_test(test_held_append_ends),
         cmocka_unit_test(test_eviction),     cmocka_unit_test(test_cache_hit),
         cmocka_unit_test(test_segments),     cmocka_unit_test(test_preemption),
         cmocka_unit_test(test_commit_queue), cmocka_unit_test(test_broken_verdicts),
+        cmocka_unit_test(test_resync_during_a_pass), cmocka_unit_test(test_largest_tree_smallest_pass),
+        cmocka_unit_test(test_same_prefix_next_turn), cmocka_unit_test(test_trace_of_a_turn),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -86,6 +86,30 @@ static void test_answers_are_counted(void **state)
     destroy(w);
 }
 
+/* What went wrong while the prompt was computed is told with the first token; that is no round, but it counts. */
+static void test_troubles_of_the_prefill_count(void **state)
+{
+    (void)state;
+    struct world *w = make(NULL);
+    int32_t id0 = 40;
+    join_target(w);
+    const uint64_t id = submit(w, true, false);
+    take_open(w);
+    opened(w);
+    struct gr_msg m = commit_of(w, &id0, 1, GR_FINISH_STOP);
+    m.n_fallback = 2;
+    m.n_desync = 1;
+    m.n_late = 1;
+    say(w, TARGET, &m);
+    const struct gr_session_metrics *s = gr_orch_metrics(w->orch, id);
+    assert_int_equal(s->rounds, 0);
+    assert_int_equal(s->root_only_rounds, 0);
+    assert_int_equal(s->fallbacks, 2);
+    assert_int_equal(s->desyncs, 1);
+    assert_int_equal(s->late_trees, 1);
+    destroy(w);
+}
+
 static void test_next_turn_from_on_done(void **state)
 {
     (void)state;
@@ -126,6 +150,41 @@ static void test_append_is_refused(void **state)
     t = turn_of(more, 57);
     assert_int_equal(gr_orch_append(w->orch, id, &t, w->now_ns), GR_OK);
     assert_int_equal(gr_orch_append(w->orch, id, &t, w->now_ns), GR_EINVAL); /* in a turn */
+    destroy(w);
+}
+
+/* A turn that does not fit the transcript's segments is refused, and what it would have cut still stands. */
+static void test_refused_append_cuts_nothing(void **state)
+{
+    (void)state;
+    static const int32_t more[] = {50};
+    struct world *w = make(NULL);
+    struct gr_session_info info;
+    uint32_t n = 0;
+    struct gr_worker_info target = target_info();
+    target.n_ctx_max = 0; /* not known */
+    assert_int_equal(gr_orch_join(w->orch, TARGET, &target, w->now_ns), GR_OK);
+    const uint64_t id = idle_session(w);
+    struct gr_turn_request t = turn_of(more, 1);
+    for (int i = 1; i < GR_TRANSCRIPT_SEGMENT_MAX / 2; i++) {
+        w->n_token = 0;
+        assert_int_equal(gr_orch_append(w->orch, id, &t, w->now_ns), GR_OK);
+        take_append(w, w->len, 1);
+        opened(w);
+        t.hash = gr_hash_extend(w->hash, 60); /* of all but the last token; looked at below */
+        commit(w, 60, 2, GR_FINISH_STOP);
+    }
+    const uint32_t len = w->len;
+    assert_int_equal(gr_orch_append(w->orch, id, &t, w->now_ns), GR_ELIMIT);
+    assert_true(gr_orch_session_info(w->orch, id, w->now_ns, &info));
+    assert_int_equal(info.n_token, len);
+    t.keep_len = len - 1;
+    assert_int_equal(gr_orch_append(w->orch, id, &t, w->now_ns), GR_ELIMIT);
+    assert_true(gr_orch_session_info(w->orch, id, w->now_ns, &info));
+    assert_int_equal(info.n_token, len);
+    assert_non_null(gr_orch_tokens(w->orch, id, &n));
+    assert_int_equal(n, 2);
+    assert_int_equal(w->n_sent, 0);
     destroy(w);
 }
 
@@ -417,8 +476,10 @@ int main(void)
         cmocka_unit_test(test_two_turns),
         cmocka_unit_test(test_truncate_and_late_commits),
         cmocka_unit_test(test_answers_are_counted),
+        cmocka_unit_test(test_troubles_of_the_prefill_count),
         cmocka_unit_test(test_next_turn_from_on_done),
         cmocka_unit_test(test_append_is_refused),
+        cmocka_unit_test(test_refused_append_cuts_nothing),
         cmocka_unit_test(test_append_cuts),
         cmocka_unit_test(test_lost_target_in_a_turn),
         cmocka_unit_test(test_lost_target_while_idle),

@@ -83,6 +83,30 @@ static void test_drafter_comes_between_turns(void **state)
     destroy(w);
 }
 
+/* The first turn is stopped before the target answers its OPEN; meanwhile a drafter comes. The late answer is one of an
+ * earlier epoch, and must not be counted as owed for ever. */
+static void test_late_answer_of_another_epoch(void **state)
+{
+    (void)state;
+    static const int32_t more[] = {50};
+    struct world *w = make(NULL);
+    const struct gr_turn_request t = turn_of(more, 1);
+    join_target(w);
+    const uint64_t id = submit(w, true, true);
+    take_open(w);
+    gr_orch_stop(w->orch, id, 0, GR_FINISH_STOP);
+    expect(w, TARGET, GR_MSG_TRUNCATE);
+    join_drafter(w);
+    assert_int_equal(gr_orch_append(w->orch, id, &t, w->now_ns), GR_OK);
+    opened(w); /* to the OPEN of the turn that was stopped */
+    assert_int_equal(state_of(w, id), GR_SESSION_OPENING);
+    check_reopened(w, id, 2, 4, 2, 8);
+    opened(w);
+    assert_int_equal(state_of(w, id), GR_SESSION_RUNNING);
+    expect(w, DRAFTER, GR_MSG_ATTACH);
+    destroy(w);
+}
+
 static void test_switches(void **state)
 {
     (void)state;
@@ -321,6 +345,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_drafter_stays_between_turns),
         cmocka_unit_test(test_drafter_comes_between_turns),
+        cmocka_unit_test(test_late_answer_of_another_epoch),
         cmocka_unit_test(test_switches),
         cmocka_unit_test(test_draft_ahead_auto),
         cmocka_unit_test(test_misfits_are_refused),
