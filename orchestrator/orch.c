@@ -329,6 +329,16 @@ static void on_commit(struct gr_orch *o, struct entry *e, const struct gr_msg *m
     }
 }
 
+/* A turn of a session whose drafter stayed attached hears of it, as the turn did that saw ATTACHED itself. */
+static void report_attached(const struct gr_orch *o, const struct entry *e)
+{
+    struct gr_msg m = {.type = GR_MSG_ATTACHED, .session = e->id, .epoch = e->epoch};
+    if (e->drafter >= 0 && e->metrics.transport[0] != '\0') {
+        snprintf(m.transport, sizeof(m.transport), "%s", e->metrics.transport);
+        report(o, e, &m);
+    }
+}
+
 static void on_opened(struct gr_orch *o, struct entry *e, const struct gr_msg *m)
 {
     if (e->n_reply_owed == 0) {
@@ -342,6 +352,7 @@ static void on_opened(struct gr_orch *o, struct entry *e, const struct gr_msg *m
         log_debug("session %" PRIu64 ": %u tokens need not be computed again", e->id, m->usable_len);
     }
     e->state = GR_SESSION_RUNNING;
+    report_attached(o, e);
     orch_attach(o, e);
 }
 
