@@ -87,30 +87,34 @@ def equal_length_desync():
         assert "round=4 " in before[-1] and "round=5 " in after[0], (before[-1], after[0])
 
 
-def cost_of_slow_drafter(s, n_rep):
+def cost_of_slow_drafter(n_rep):
+    """Speeds against plain decoding. Sampled text, of which few tokens are accepted: such a drafter is clearly not worth
+    waiting for. The workers are new, so the first run knows nothing of it."""
     ratios = []
-    for _ in range(n_rep):
-        plain = s.generate("--max-tokens", "500", "--method", "none")
-        slow = s.generate("--max-tokens", "500")
-        assert slow["token_ids"] == plain["token_ids"]
-        ratios.append(slow["metrics"]["decode_tokens_per_second"] / plain["metrics"]["decode_tokens_per_second"])
-    return statistics.median(ratios)
+    with (Serve(spawn=False) as s, worker("graft-target", s.folder, s.address),
+          worker("graft-draft", s.folder, s.address, "--test-delay-us", str(SLOW_US), model=DRAFT)):
+        s.wait("--draft", DRAFT)
+        for _ in range(n_rep):
+            plain = s.generate("--max-tokens", "500", "--method", "none", *SAMPLED)
+            slow = s.generate("--max-tokens", "500", *SAMPLED)
+            assert slow["token_ids"] == plain["token_ids"]
+            ratios.append(slow["metrics"]["decode_tokens_per_second"] / plain["metrics"]["decode_tokens_per_second"])
+    return ratios
 
 
 @case
 def slow_drafter_costs_little():
-    with (Serve(spawn=False) as s, worker("graft-target", s.folder, s.address),
-          worker("graft-draft", s.folder, s.address, "--test-delay-us", str(SLOW_US), model=DRAFT)):
-        s.wait("--draft", DRAFT)
-        if QUICK:
-            cost_of_slow_drafter(s, 1)
+    if QUICK:
+        cost_of_slow_drafter(1)
+        return
+    for n_rep in (5, 7, 7):  # the machine may be busy with something else
+        ratios = cost_of_slow_drafter(n_rep)
+        median = statistics.median(ratios)
+        print(f"# a drafter of {SLOW_US / 1000} ms a job: {median:.3f} x plain, median of",
+              *(f"{r:.2f}" for r in ratios), flush=True)
+        if median >= 0.95:
             return
-        for n_rep in (5, 9, 15):  # the machine may be busy with something else
-            ratio = cost_of_slow_drafter(s, n_rep)
-            print(f"# a drafter of {SLOW_US / 1000} ms a job: {ratio:.3f} x plain, median of {n_rep}", flush=True)
-            if ratio >= 0.95:
-                return
-        raise AssertionError(f"{ratio:.3f} x plain")
+    raise AssertionError(f"{median:.3f} x plain")
 
 
 # ---- kills ----
