@@ -6,6 +6,7 @@
 
 int gr_bench_e2e(int argc, char **argv);
 int gr_bench_sweep(int argc, char **argv);
+int gr_bench_sessions(int argc, char **argv);
 int gr_bench_stages(int argc, char **argv);
 int gr_bench_kernels(int argc, char **argv);
 

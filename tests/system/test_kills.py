@@ -7,88 +7,26 @@ back at the end. TAP output.
 """
 import os
 import random
-import re
-import select
 import signal
-import subprocess
 import sys
 import time
 
-BUILD = sys.argv[1]
-ROOT = sys.argv[2]
+from harness import DRAFT, SLOW
+from stream import Stream
+
 N_KILL = int(os.environ.get("GRAFT_TEST_KILLS", "2"))
 SEED = int(os.environ.get("GRAFT_TEST_SEED", str(int(time.time()))))
-SLOW = float(os.environ.get("GRAFT_TEST_SLOW", "1"))
-TARGET = f"{ROOT}/models/demo/target"
-DRAFT = f"{ROOT}/models/demo/draft"
 N_TOKEN = 1400
 CONTEXT_SHORT = 512
 NOTICE_MS = 100 * SLOW
 PAUSE_MS = 500 * SLOW
 DEADLINE_MS = 200
 PROMPT = "def main(argv):\n    \"\"\"Reads the file and counts its words.\"\"\"\n"
-ROUND = re.compile(rb"round=(\d+) session=\d+ .*draft_tokens=(\d+) accepted_tokens=(\d+) committed_len=(\d+)")
 
 
-class Run:
-    """graft run with its text, its lines on standard error, and when each came."""
-
-    def __init__(self, transport, n_token=N_TOKEN):
-        argv = [f"{BUILD}/graft", "run", "--model", TARGET, "--draft", DRAFT, "--prompt", PROMPT, "--ignore-eos",
-                "--max-tokens", str(n_token), "--num-speculative-tokens", "4", "--transport", transport,
-                "--temperature", "0.8", "--seed", "7", "--round-deadline-ms", str(DEADLINE_MS)]
-        env = dict(os.environ, GRAFT_DEBUG="round", GRAFT_LOG="info")
-        self.p = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
-        os.set_blocking(self.p.stdout.fileno(), False)
-        os.set_blocking(self.p.stderr.fileno(), False)
-        self.text, self.err = b"", b""
-        self.chunks = []   # (time, bytes of text)
-        self.lines = []    # (time, line)
-        self.committed = 0
-        self.open = {self.p.stdout.fileno(), self.p.stderr.fileno()}
-
-    def pump(self, timeout):
-        for fd in select.select(list(self.open), [], [], timeout)[0]:
-            data = os.read(fd, 1 << 16)
-            now = time.monotonic()
-            if not data:
-                self.open.discard(fd)
-            elif fd == self.p.stdout.fileno():
-                self.text += data
-                self.chunks.append((now, len(data)))
-            else:
-                self.err += data
-                *whole, self.err = self.err.split(b"\n")
-                for line in whole:
-                    self.lines.append((now, line))
-                    m = ROUND.search(line)
-                    if m:
-                        self.committed = int(m.group(4))
-
-    def until(self, condition, limit=60.0):
-        end = time.monotonic() + limit * SLOW
-        while not condition(self) and self.open and time.monotonic() < end:
-            self.pump(0.05)
-        return condition(self)
-
-    def finish(self):
-        self.until(lambda r: False, 60.0)
-        return self.p.wait()
-
-    def child(self, name):
-        for pid in os.listdir("/proc"):
-            try:
-                stat = open(f"/proc/{pid}/stat").read()
-                if int(stat.rsplit(")", 1)[1].split()[1]) == self.p.pid and name in stat.split(")")[0]:
-                    return int(pid)
-            except (OSError, ValueError, IndexError):
-                pass
-        return None
-
-    def acceptance(self, n_last):
-        rounds = [ROUND.search(line) for _, line in self.lines]
-        rounds = [(int(m.group(2)), int(m.group(3))) for m in rounds if m][-n_last:]
-        return sum(a for _, a in rounds) / max(len(rounds), 1), sum(d > 0 for d, _ in rounds) / max(len(rounds), 1)
+def start(transport):
+    return Stream("--draft", DRAFT, "--prompt", PROMPT, "--max-tokens", str(N_TOKEN), "--num-speculative-tokens", "4",
+                  "--transport", transport, "--temperature", "0.8", "--seed", "7", "--round-deadline-ms", str(DEADLINE_MS))
 
 
 n_case = 0
@@ -107,7 +45,7 @@ def case(name, problems):
 
 def one_kill(worker, transport, at_len, want):
     """Kills the worker when committed_len reaches at_len. Returns problems and (notice, pause) in ms."""
-    r = Run(transport)
+    r = start(transport)
     problems = []
     if not r.until(lambda r: r.committed >= at_len):
         r.p.kill()
@@ -116,7 +54,7 @@ def one_kill(worker, transport, at_len, want):
     if pid is None:
         r.p.kill()
         return ["no such child"], None
-    n_chunk, n_line = len(r.chunks), len(r.lines)
+    n_line = len(r.lines)
     os.kill(pid, signal.SIGKILL)
     t0 = time.monotonic()
     status = r.finish()
@@ -125,9 +63,7 @@ def one_kill(worker, transport, at_len, want):
     if r.text != want:
         problems.append(f"the text differs: {len(r.text)} bytes, {len(want)} wanted")
     notice = [t for t, line in r.lines[n_line:] if b"was killed by signal 9" in line]
-    # Text that was on its way when the worker died is not the first further text: the largest pause is looked for.
-    times = [t0] + [t for t, _ in r.chunks[n_chunk:] if t >= t0]
-    pause = 1e3 * max((b - a for a, b in zip(times, times[1:])), default=0.0)
+    pause = r.longest_pause_ms(t0)
     noticed = 1e3 * (notice[0] - t0) if notice else None
     if noticed is None or noticed > NOTICE_MS:
         problems.append(f"noticed after {noticed} ms, the limit is {NOTICE_MS}")
@@ -150,7 +86,7 @@ def main():
     random.seed(SEED)
     print(f"# GRAFT_TEST_SEED={SEED}")
     for transport in ("shm", "tcp"):
-        base = Run(transport)
+        base = start(transport)
         status = base.finish()
         BASE[transport] = base
         case(f"{transport}: the undisturbed run", [] if status == 0 and len(base.text) > N_TOKEN else ["it failed"])

@@ -1,0 +1,32 @@
+/* An orchestrator in this process with a target and a draft worker as its children: what load is put on by benchmarks and
+ * tests that want many sessions at once. One thread. */
+#ifndef GR_BENCH_PAIR_H
+#define GR_BENCH_PAIR_H
+
+#include "common/children.h"
+#include "orchestrator/hub.h"
+
+struct gr_pair_config {
+    const char *target, *draft;               /* model folders */
+    const char *target_program, *draft_program; /* paths */
+    const char *transport;                    /* "": what the workers choose */
+    int n_session, n_ctx_max;
+    int n_block;                              /* of the target's KV; 0: auto */
+    struct gr_orch_io io;                     /* as gr_hub_config's */
+};
+
+struct gr_pair {
+    struct gr_hub *hub;
+    struct gr_children children;
+    int target, draft; /* children */
+};
+
+/* Returns when both workers have joined. Logged; gr_pair_stop() is legal afterwards. */
+GR_NODISCARD enum gr_status gr_pair_start(struct gr_pair *p, const struct gr_pair_config *c);
+/* Handles what is there, or waits for something. GR_ECLOSED: a worker ended (logged), or a signal asks to stop. */
+GR_NODISCARD enum gr_status gr_pair_pump(struct gr_pair *p);
+/* Number of the worker at the orchestrator; -1: not there. */
+int gr_pair_worker(const struct gr_pair *p, enum gr_worker_role role);
+void gr_pair_stop(struct gr_pair *p);
+
+#endif

@@ -1,0 +1,139 @@
+"""A running `graft serve` for the system tests, with workers of its own or started by hand."""
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+
+from harness import BUILD, DRAFT, GRAFT, SLOW, TARGET, children, run, wait_for
+
+PROMPT = "def fibonacci(n):"
+PLAIN = ("--ignore-eos", "--model", TARGET)
+FIXED = ("--num-speculative-tokens", "4")  # drafts whatever it costs; `auto` may find that it does not pay
+
+
+class Folder:
+    """A temporary folder with a key in it; every process below gets the key's file."""
+
+    def __init__(self):
+        self.dir = tempfile.TemporaryDirectory()
+        self.key = self.path("key")
+        assert run("serve", "--make-key", self.key).returncode == 0
+
+    def path(self, name):
+        return os.path.join(self.dir.name, name)
+
+    def env(self, **more):
+        env = {k: v for k, v in os.environ.items() if not k.startswith("GRAFT_KEY")}
+        return dict(env, GRAFT_KEY_FILE=self.key, **more)
+
+
+class Serve:
+    """A running `graft serve`; with workers unless spawn is False."""
+
+    def __init__(self, *args, spawn=True, draft=True, control="127.0.0.1:0", folder=None):
+        self.folder = folder or Folder()
+        ready = self.folder.path("ready")
+        if os.path.exists(ready):
+            os.remove(ready)
+        if spawn:
+            args += ("--spawn", "--model", TARGET) + (("--draft", DRAFT) if draft else ())
+        self.err = open(self.folder.path("serve.err"), "w+", encoding="utf-8")
+        self.p = subprocess.Popen([GRAFT, "serve", "--control", control, "--ready-file", ready, *args],
+                                  stdout=subprocess.DEVNULL, stderr=self.err, env=self.folder.env(GRAFT_LOG="info"))
+        wait_for(lambda: os.path.exists(ready) or self.p.poll() is not None)
+        assert self.p.poll() is None, self.log()
+        with open(ready, encoding="utf-8") as f:
+            self.address = f.read().strip()
+        if spawn:
+            self.wait(*(("--draft", DRAFT) if draft else ()))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, failure, *rest):
+        if self.p.poll() is None and failure is None:
+            self.end()  # a sanitizer has its say in the exit status
+        if self.p.poll() is None:
+            self.p.kill()
+            self.p.wait()
+        self.err.close()
+
+    def log(self):
+        self.err.flush()
+        with open(self.folder.path("serve.err"), encoding="utf-8") as f:
+            return f.read()
+
+    def env(self, **more):
+        return self.folder.env(GRAFT_CONNECT=self.address, **more)
+
+    def graft(self, *args, status=0, timeout=60, **kw):
+        done = subprocess.run([GRAFT, *args], capture_output=True, text=True, timeout=timeout * SLOW, env=self.env(), **kw)
+        assert done.returncode == status, (args, done.returncode, done.stdout, done.stderr, self.log())
+        return done
+
+    def wait(self, *args):
+        self.graft("wait", "--timeout", "30", *args)
+
+    def generate(self, *args, prompt=PROMPT, **kw):
+        if not any(a.startswith("--prompt") for a in args):
+            args = ("--prompt", prompt, *args)
+        out = json.loads(self.graft("run", "--json", "--connect", self.address, *PLAIN, *args, **kw).stdout)
+        m = out["metrics"]
+        assert m["num_draft_tokens"] == m["num_accepted_tokens"] + m["num_rewound_tokens"], m
+        assert m["completion_tokens"] == len(out["token_ids"]), m
+        return out
+
+    def turn(self, ids, *args):
+        return self.generate(*args, "--prompt-ids", "-", input=json.dumps(ids))
+
+    def start(self, *args, prompt=PROMPT, tokens=3000):
+        return subprocess.Popen([GRAFT, "run", "--json", "--connect", self.address, *PLAIN, "--prompt", prompt,
+                                 "--max-tokens", str(tokens), *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                text=True, env=self.env())
+
+    def list(self):
+        return json.loads(self.graft("session", "list", "--json").stdout)
+
+    def sessions(self):
+        return self.list()["sessions"]
+
+    def child(self, name):
+        found = [pid for pid, cmd in children(self.p.pid) if cmd.endswith(name)]
+        return found[0] if found else 0
+
+    def wait_running(self, rounds=3):
+        wait_for(lambda: any(s["state"] == "running" and s["rounds"] >= rounds for s in self.sessions()))
+
+    def end(self, seconds=20):
+        self.p.send_signal(signal.SIGINT)
+        status = self.p.wait(timeout=seconds * SLOW)
+        assert status == 0, (status, self.log())
+
+
+@contextlib.contextmanager
+def worker(program, folder, address, *args, model=TARGET, **env):
+    p = subprocess.Popen([os.path.join(BUILD, program), "--model", model, "--join", address, *args],
+                         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                         env=folder.env(GRAFT_LOG="info", **env))
+    try:
+        yield p
+    finally:
+        if p.poll() is None:
+            p.kill()
+        p.communicate()
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def one_line(done, *words):
+    lines = [x for x in done.stderr.splitlines() if x.strip()]
+    assert len(lines) == 1, lines
+    for w in words:
+        assert w in lines[0], (w, lines[0])
