@@ -303,7 +303,11 @@ static void on_delta_when_full(struct gr_drafter *d, struct follow *f, const str
 {
     if (f->state != DRAFT_FULL) {
         outgrown(d, f);
+    } else if (h->base_len <= (uint32_t)d->config.n_ctx_max) { /* it was cut back */
+        drafter_send_resync(d, f);
+        return;
     }
+    f->round_next = h->round;
     f->due_ns = now_ns;
     if ((h->flags & GR_DELTA_DRAFT) != 0) {
         drafter_answer_empty(d, f, h->round, h->base_len, h->prefix_hash, now_ns);
@@ -362,7 +366,7 @@ static enum gr_status on_delta(struct gr_drafter *d, struct follow *f, const str
 {
     struct gr_delta delta;
     GR_TRY(gr_wire_decode_delta(frame, len, &delta));
-    if (f->state == DRAFT_FOLLOWING && h->round < f->round_next) {
+    if ((f->state == DRAFT_FOLLOWING || f->state == DRAFT_FULL) && h->round < f->round_next) {
         d->counters.n_stale_frame++; /* a replay */
         return GR_OK;
     }

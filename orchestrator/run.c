@@ -122,11 +122,15 @@ static void watch_children(struct run *r)
         if (e == GR_CHILD_NONE) {
             return;
         }
-        if (e == GR_CHILD_KILLED && index == r->draft_child) {
+        if (e == GR_CHILD_ENDED) { /* nobody has drained it: it was silent for too long, and its link was dropped */
+            log_warn("the %s worker has lost its link; starting it again", r->children.child[index].name);
+            gr_children_revive(&r->children, index, gr_clock_ns());
+        }
+        if ((e == GR_CHILD_KILLED || e == GR_CHILD_ENDED) && index == r->draft_child) {
             r->draft_failed = true; /* goes on root-only; a restarted one is attached when it joins */
         }
-        if (e == GR_CHILD_FAILED || (e == GR_CHILD_ENDED && r->g.phase != GR_PHASE_OVER)) {
-            gr_generation_fail(&r->g, e == GR_CHILD_ENDED ? "a worker ended before the session did" : "");
+        if (e == GR_CHILD_FAILED) {
+            gr_generation_fail(&r->g, "");
         }
     }
 }

@@ -141,7 +141,10 @@ static void watch_children(struct serve *s)
         if (e == GR_CHILD_NONE) {
             return;
         }
-        if (e == GR_CHILD_FAILED || e == GR_CHILD_ENDED) {
+        if (e == GR_CHILD_ENDED) { /* nobody has drained it: it was silent for too long, and its link was dropped */
+            log_warn("the %s worker has lost its link; starting it again", s->children.child[index].name);
+            gr_children_revive(&s->children, index, gr_clock_ns());
+        } else if (e == GR_CHILD_FAILED) {
             log_error("the %s worker ended with status %d; see its lines above", s->children.child[index].name,
                       s->children.child[index].exit_status);
             s->failed = true;

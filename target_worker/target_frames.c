@@ -201,9 +201,9 @@ void target_send_deltas(struct gr_target *t, struct session *s, uint64_t now_ns)
         s->peer_len = (int32_t)end;
         s->owed = !last;
         if (asks) {
-            const uint64_t wait_ns = s->deadline_ns - s->verdict_ns;
+            const uint64_t wait_ns = s->deadline_ns - GR_MIN(s->verdict_ns, s->deadline_ns);
             note_asked(t, s, now_ns);
-            s->deadline_ns = s->mode == GR_SPEC_TREE ? now_ns + wait_ns : s->deadline_ns;
+            s->deadline_ns = s->mode == GR_SPEC_TREE ? GR_MIN(now_ns + wait_ns, s->give_up_ns) : s->deadline_ns;
         }
     }
     s->owed = s->owed && s->has_peer;

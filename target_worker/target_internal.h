@@ -74,6 +74,8 @@ struct session {
     int32_t n_want;
     const char *reason;       /* why no tree, said once */
     uint64_t deadline_ns;     /* a root-only pass from here on */
+    uint32_t begun_round;     /* the round that give_up_ns is of */
+    uint64_t give_up_ns;      /* deadline_ns is never later, however often the drafter begins anew in this round */
     uint64_t verdict_ns;      /* when the last round ended */
     struct gr_spec_econ econ;
     double wire_ns;           /* latency less drafting */

@@ -105,14 +105,19 @@ void target_begin_round(struct gr_target *t, struct session *s, uint64_t now_ns)
     if (d.mode == GR_SPEC_TREE) {
         wait_ns = s->auto_tree ? gr_spec_econ_patience_ns(&s->econ, limit_ns) : limit_ns;
     }
+    if (s->begun_round != s->round) {
+        s->begun_round = s->round;
+        s->give_up_ns = now_ns + GR_SILENT_DEADLINES * t->config.round_deadline_ns;
+    }
     s->verdict_ns = now_ns;
-    s->deadline_ns = now_ns + (uint64_t)wait_ns;
+    s->deadline_ns = GR_MIN(now_ns + (uint64_t)wait_ns, s->give_up_ns);
 }
 
 void target_resume(struct gr_target *t, struct session *s, uint64_t now_ns)
 {
     s->state = SESSION_DECODE;
     s->round = GR_MAX(s->round, 1u); /* round 0 was a prompt's */
+    s->begun_round = 0;
     target_begin_round(t, s, now_ns);
     s->owed = s->owed || (s->has_peer && target_asks(s));
     target_send_deltas(t, s, now_ns);

@@ -17,7 +17,7 @@ struct gr_control {
     int fd;
     bool closed;
     uint8_t *in, *out; /* owned, QUEUE_BYTES each */
-    size_t in_len, out_at, out_len, out_max;
+    size_t in_at, in_len, out_at, out_len, out_max;
 };
 
 enum gr_status gr_control_create(int fd, struct gr_control **out)
@@ -109,7 +109,7 @@ enum gr_status gr_control_flush(struct gr_control *c)
 /* One whole message at the front of the input? */
 static enum gr_status take_front(struct gr_control *c, struct gr_msg *out)
 {
-    struct gr_reader r = {.p = c->in, .len = c->in_len};
+    struct gr_reader r = {.p = c->in + c->in_at, .len = c->in_len - c->in_at};
     const uint32_t len = gr_read_u32(&r);
     if (r.failed) {
         return GR_AGAIN;
@@ -124,8 +124,7 @@ static enum gr_status take_front(struct gr_control *c, struct gr_msg *out)
         return GR_AGAIN;
     }
     const enum gr_status st = gr_msg_decode(body, len, out);
-    memmove(c->in, c->in + r.at, c->in_len - r.at);
-    c->in_len -= r.at;
+    c->in_at += r.at;
     c->closed = c->closed || st != GR_OK;
     return st;
 }
@@ -140,6 +139,10 @@ enum gr_status gr_control_recv(struct gr_control *c, struct gr_msg *out)
         if (c->closed) {
             return GR_ECLOSED;
         }
+        /* What is left is less than a message. It is moved once a read: a peer's many small ones must not cost a move each. */
+        memmove(c->in, c->in + c->in_at, c->in_len - c->in_at);
+        c->in_len -= c->in_at;
+        c->in_at = 0;
         const ssize_t n = recv(c->fd, c->in + c->in_len, QUEUE_BYTES - c->in_len, 0);
         if (n > 0) {
             c->in_len += (size_t)n;

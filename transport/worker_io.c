@@ -339,7 +339,8 @@ static bool pump(struct gr_worker_io *w)
     return progress;
 }
 
-static void flush_all(struct gr_worker_io *w)
+/* True: the queue to the orchestrator has become shorter. */
+static bool flush_all(struct gr_worker_io *w)
 {
     for (int i = 0; i < GR_PEER_MAX; i++) {
         if (w->peer[i].state == PEER_READY) {
@@ -347,9 +348,11 @@ static void flush_all(struct gr_worker_io *w)
             (void)st; /* stuck output shows in poll_fd's events, a dead peer in the next receive */
         }
     }
+    const size_t room = gr_worker_io_msg_room(w);
     if (!w->control_lost && gr_control_flush(w->control) == GR_ECLOSED) {
         w->control_lost = true;
     }
+    return gr_worker_io_msg_room(w) > room;
 }
 
 static void sleep_until(struct gr_worker_io *w, uint64_t wake_ns)
@@ -391,9 +394,10 @@ enum gr_status gr_worker_io_run(struct gr_worker_io *w)
         const bool progress = pump(w);
         gr_no_alloc_begin();
         const uint64_t wake_ns = w->machine.step(w->machine.ctx, gr_clock_ns());
-        flush_all(w);
+        /* The machine may have found that queue full a moment ago: it looks again, nobody else would tell it. */
+        const bool flushed = flush_all(w);
         gr_no_alloc_end();
-        if (!progress) {
+        if (!progress && !flushed) {
             sleep_until(w, wake_ns);
         }
     }

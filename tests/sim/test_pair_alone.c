@@ -565,6 +565,45 @@ static void test_frames_before_the_connection(void **state)
     alone_destroy(&a);
 }
 
+static void send_delta(struct alone *a, uint32_t round, const int32_t *id, uint32_t common, uint32_t n, uint64_t hash)
+{
+    static uint8_t f[4096];
+    const struct gr_frame_header h = {.session = 1, .epoch = 2, .round = round, .base_len = common + n,
+                                      .flags = GR_DELTA_LAST, .prefix_hash = hash};
+    const size_t bytes = gr_wire_encode_delta(&h, common, id, n, f, sizeof(f));
+    assert_int_equal(gr_drafter_on_frame(a->drafter, 7, f, bytes, 0), GR_OK);
+}
+
+/* A session outgrows the drafter's context, and is cut back: the drafter asks for what is left of it. */
+static void test_full_and_cut_back(void **state)
+{
+    (void)state;
+    static const int32_t many[300];
+    struct alone a;
+    struct gr_frame_header h;
+    drafter_of_40(&a);
+    finish_job(&a);
+    drafter_run(&a, 0);
+    send_delta(&a, 5, many, 41, 300, 0);
+    const int n_frame = a.n_frame;
+    send_delta(&a, 4, NULL, 30, 0, a.hash[30]); /* of before */
+    send_delta(&a, 6, many, 41, 299, 0);        /* still too long */
+    assert_int_equal(a.n_frame, n_frame);
+    a.len = 30;
+    send_delta(&a, 7, NULL, 30, 0, a.hash[30]);
+    assert_int_equal(a.n_frame, n_frame + 1);
+    assert_int_equal(gr_wire_decode_header(a.frame, a.frame_len, &h), GR_OK);
+    assert_int_equal(h.type, GR_FRAME_RESYNC);
+    assert_int_equal(h.base_len, 0);
+    send_delta(&a, 7, a.token, 0, 30, a.hash[30]);
+    begin_job(&a, 8);
+    finish_job(&a);
+    drafter_run(&a, 0);
+    const struct gr_token_tree t = drafted(&a, 8);
+    assert_tree_as_fresh(&a, &t);
+    alone_destroy(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -576,6 +615,7 @@ int main(void)
         cmocka_unit_test(test_refused_attach_during_a_job),
         cmocka_unit_test(test_detached_says_nothing),
         cmocka_unit_test(test_frames_before_the_connection),
+        cmocka_unit_test(test_full_and_cut_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

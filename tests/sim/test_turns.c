@@ -709,6 +709,37 @@ static void test_resync_during_a_pass(void **state)
     destroy(&w);
 }
 
+/* A drafter that begins anew again and again, before each deadline, holds a round up for a while, not for ever. */
+static void test_endless_resyncs(void **state)
+{
+    (void)state;
+    gr_log_set_level(GR_LOG_ERROR);
+    for (int desyncs = 0; desyncs < 2; desyncs++) {
+        struct world w;
+        uint8_t f[128];
+        uint64_t now_ns = 1000;
+        create(&w, 24);
+        open_with_drafter(&w);
+        const struct text *t = &w.text[1];
+        for (int i = 0; i < 100; i++) {
+            now_ns += DEADLINE / 2;
+            if (desyncs != 0) { /* a tree on another prefix each time */
+                const struct gr_frame_header d = {.session = 1, .epoch = 1, .round = 100, .base_len = (uint32_t)t->len,
+                                                  .prefix_hash = 1};
+                const size_t n = gr_wire_encode_draft(&d, &(struct gr_token_tree){.n = 0}, f, sizeof(f));
+                assert_int_equal(gr_target_on_frame(w.target, 7, f, n, now_ns), GR_OK);
+            }
+            const struct gr_frame_header r = {.session = 1, .epoch = 1};
+            const size_t n = gr_wire_encode_resync(&r, &(struct gr_resync){0}, f, sizeof(f));
+            assert_int_equal(gr_target_on_frame(w.target, 7, f, n, now_ns), GR_OK);
+            (void)one_pass(&w, now_ns);
+        }
+        assert_true(t->len >= 21 + 100 / (2 * 3) - 1); /* three deadlines a round at most */
+        destroy(&w);
+    }
+    gr_log_set_level(GR_LOG_WARN);
+}
+
 /* The largest tree enters a pass of a worker that is as small as may be. */
 static void test_largest_tree_smallest_pass(void **state)
 {
@@ -803,6 +834,7 @@ int main(void)
         cmocka_unit_test(test_eviction),     cmocka_unit_test(test_cache_hit),
         cmocka_unit_test(test_segments),     cmocka_unit_test(test_preemption),
         cmocka_unit_test(test_commit_queue), cmocka_unit_test(test_broken_verdicts),
+        cmocka_unit_test(test_endless_resyncs),
         cmocka_unit_test(test_resync_during_a_pass), cmocka_unit_test(test_largest_tree_smallest_pass),
         cmocka_unit_test(test_same_prefix_next_turn), cmocka_unit_test(test_trace_of_a_turn),
     };

@@ -323,6 +323,22 @@ def killed_workers_change_nothing():
 
 
 @case
+def workers_that_hang_come_back():
+    """Silent for longer than pings are waited for, then alive again: the link is dropped, the service goes on."""
+    with Serve() as s:
+        want = s.turn(A_IDS, "--max-tokens", "10")["token_ids"]
+        hung = [s.child(name) for name in ("graft-target", "graft-draft")]
+        for pid in hung:
+            os.kill(pid, signal.SIGSTOP)
+        wait_for(lambda: s.list()["workers"] == [])
+        for pid in hung:
+            os.kill(pid, signal.SIGCONT)
+        wait_for(lambda: len(s.list()["workers"]) == 2)
+        assert not {w["pid"] for w in s.list()["workers"]} & set(hung)
+        assert s.turn(A_IDS, "--max-tokens", "10")["token_ids"] == want
+
+
+@case
 def idle_session_survives_its_target():
     with Serve(draft=False) as s:
         first = s.turn(A_IDS, "--max-tokens", "10", "--keep")

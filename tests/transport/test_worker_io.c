@@ -1,0 +1,166 @@
+/* The edge of a worker, with an orchestrator made by hand. */
+#include "common/clock.h"
+#include "common/log.h"
+#include "transport/control.h"
+#include "transport/worker_io.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+struct world {
+    int listen_fd;
+    char address[64];
+    uint8_t key[GR_KEY_BYTES];
+    struct gr_control *control; /* the orchestrator's end */
+    struct gr_worker_io *io;
+    pthread_t thread;
+    enum gr_status st;
+    /* the machine */
+    int at;
+    size_t room;
+};
+
+static void on_msg(void *ctx, const struct gr_msg *m, uint64_t now_ns)
+{
+    (void)ctx;
+    (void)m;
+    (void)now_ns;
+}
+
+static enum gr_status on_frame(void *ctx, uint32_t peer, const uint8_t *frame, size_t len, uint64_t now_ns)
+{
+    (void)ctx;
+    (void)peer;
+    (void)frame;
+    (void)len;
+    (void)now_ns;
+    return GR_EPROTO;
+}
+
+static void on_peer_ready(void *ctx, uint32_t peer, const char *transport, uint64_t now_ns)
+{
+    (void)ctx;
+    (void)peer;
+    (void)transport;
+    (void)now_ns;
+}
+
+static void on_peer_lost(void *ctx, uint32_t peer, uint64_t now_ns)
+{
+    (void)ctx;
+    (void)peer;
+    (void)now_ns;
+}
+
+static void on_compute_done(void *ctx, uint64_t now_ns)
+{
+    (void)ctx;
+    (void)now_ns;
+}
+
+/* Asks for one more call; then says something, finds the queue not empty, and waits for it: the second PONG. */
+static uint64_t step(void *ctx, uint64_t now_ns)
+{
+    struct world *w = ctx;
+    const struct gr_msg pong = {.type = GR_MSG_PONG};
+    if (w->at == 0 || w->at == 1) {
+        w->at++;
+        w->room = gr_worker_io_msg_room(w->io);
+        return now_ns + 20 * GR_MS;
+    }
+    if (w->at == 2) {
+        w->at++;
+        w->room = gr_worker_io_msg_room(w->io);
+        gr_worker_io_send_msg(w->io, &pong);
+    } else if (w->at == 3 && gr_worker_io_msg_room(w->io) >= w->room) {
+        w->at++;
+        gr_worker_io_send_msg(w->io, &pong);
+    }
+    return UINT64_MAX;
+}
+
+static void *run_worker(void *arg)
+{
+    struct world *w = arg;
+    struct gr_worker_config c = {.hello = {.version = GR_PROTOCOL_VERSION, .role = GR_ROLE_TARGET, .transport_mask = 4,
+                                           .limits = {.small_bytes_max = 8192, .n_small_slot = 4}},
+                                 .join = w->address, .forced_transport = -1, .handshake_timeout_ms = 5000,
+                                 .join_msg = {.type = GR_MSG_JOIN, .role = GR_ROLE_TARGET}};
+    memcpy(c.key, w->key, sizeof(c.key));
+    const struct gr_worker_machine machine = {
+        .ctx = w, .on_msg = on_msg, .on_frame = on_frame, .on_peer_ready = on_peer_ready,
+        .on_peer_lost = on_peer_lost, .on_compute_done = on_compute_done, .step = step};
+    w->st = gr_worker_io_create(&c, &machine, &w->io);
+    if (w->st == GR_OK) {
+        w->st = gr_worker_io_run(w->io);
+    }
+    gr_worker_io_destroy(w->io);
+    return NULL;
+}
+
+static void start(struct world *w)
+{
+    char hex[2 * GR_KEY_BYTES + 1];
+    struct gr_hello peer;
+    int fd = -1;
+    memset(w, 0, sizeof(*w));
+    assert_int_equal(gr_key_random(w->key, hex), GR_OK);
+    assert_int_equal(gr_tcp_listen("127.0.0.1:0", &w->listen_fd, w->address), GR_OK);
+    assert_int_equal(pthread_create(&w->thread, NULL, run_worker, w), 0);
+    struct pollfd p = {.fd = w->listen_fd, .events = POLLIN};
+    assert_int_equal(poll(&p, 1, 5000), 1);
+    assert_int_equal(gr_tcp_accept(w->listen_fd, &fd), GR_OK);
+    const struct gr_hello self = {.version = GR_PROTOCOL_VERSION, .role = GR_ROLE_ORCHESTRATOR, .incarnation = 1,
+                                  .limits = {.small_bytes_max = 8192, .n_small_slot = 2}};
+    assert_int_equal(gr_hello_exchange(fd, &self, w->key, 5000, &peer), GR_OK);
+    assert_int_equal(gr_control_create(fd, &w->control), GR_OK);
+}
+
+static bool receive(struct world *w, enum gr_msg_type type)
+{
+    const uint64_t end_ns = gr_clock_ns() + 2 * GR_S;
+    while (gr_clock_ns() < end_ns) {
+        struct gr_msg m;
+        const enum gr_status st = gr_control_recv(w->control, &m);
+        if (st == GR_OK) {
+            const bool good = m.type == type;
+            gr_msg_finish(&m);
+            return good;
+        }
+        assert_int_equal(st, GR_AGAIN);
+        struct pollfd p = {.fd = gr_control_fd(w->control), .events = POLLIN};
+        (void)poll(&p, 1, 100);
+    }
+    return false;
+}
+
+/* A machine that waits for room in the queue to the orchestrator is called when there is, though nothing else happens. */
+static void test_room_wakes(void **state)
+{
+    (void)state;
+    struct world w;
+    start(&w);
+    assert_true(receive(&w, GR_MSG_JOIN));
+    assert_true(receive(&w, GR_MSG_PONG));
+    const bool resumed = receive(&w, GR_MSG_PONG);
+    gr_control_destroy(w.control); /* the worker ends */
+    pthread_join(w.thread, NULL);
+    close(w.listen_fd);
+    assert_true(resumed);
+    assert_int_equal(w.st, GR_ECLOSED);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_room_wakes),
+    };
+    gr_log_set_level(GR_LOG_ERROR);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
