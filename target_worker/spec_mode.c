@@ -31,7 +31,10 @@ struct gr_spec_decision gr_spec_mode_decide(const struct gr_spec_input *in)
         return (struct gr_spec_decision){.mode = in->asked ? GR_SPEC_ROOT : GR_SPEC_PROBE,
                                          .n_want = in->asked ? 0 : in->n_node_max};
     }
-    if (in->automatic && in->econ->is_root) {
+    if (in->automatic && (in->group != NULL ? !in->group->tries_trees : in->econ->until_clean > 0)) {
+        return (struct gr_spec_decision){.mode = GR_SPEC_ROOT};
+    }
+    if (in->automatic && in->group == NULL && in->econ->is_root) {
         const bool probe = !in->econ->probing && in->econ->until_probe == 0;
         return (struct gr_spec_decision){.mode = probe ? GR_SPEC_PROBE : GR_SPEC_ROOT,
                                          .n_want = probe ? in->n_node_max : 0};
@@ -67,13 +70,37 @@ static void stop_trees(struct gr_spec_econ *e)
     e->until_probe = e->probe_interval;
 }
 
-void gr_spec_econ_round(struct gr_spec_econ *e, bool waited, int n_token, double round_ns, double pass_ns,
+void gr_spec_econ_warm(struct gr_spec_econ *e)
+{
+    e->until_clean = GR_SPEC_CLEAN_FIRST;
+}
+
+/* Root-only rounds beside a busy drafter say nothing about those without one. The first clean ones replace the guess; later
+ * a slow one tells little. */
+static void learn_root(struct gr_spec_econ *e, bool clean, double round_ns)
+{
+    e->n_root++;
+    e->until_probe -= e->until_probe > 0;
+    e->until_clean -= e->until_clean > 0;
+    if (!clean) {
+        return;
+    }
+    if (e->n_clean == 0) {
+        e->root_ns = round_ns;
+    } else if (e->n_clean < GR_SPEC_CLEAN_FIRST) {
+        e->root_ns = round_ns < e->root_ns ? round_ns : e->root_ns;
+    } else {
+        const double most_ns = 1.5 * e->root_ns;
+        learn(&e->root_ns, round_ns < most_ns ? round_ns : most_ns, LEARN_ROOT);
+    }
+    e->n_clean++;
+}
+
+void gr_spec_econ_round(struct gr_spec_econ *e, bool waited, bool clean, int n_token, double round_ns, double pass_ns,
                         double wait_ns)
 {
     if (!waited) {
-        learn(&e->root_ns, round_ns, e->n_root == 0 ? 0.5 : LEARN_ROOT);
-        e->n_root++;
-        e->until_probe -= e->until_probe > 0;
+        learn_root(e, clean, round_ns);
         return;
     }
     const double share = e->n_tree == 0 ? 0.3 : LEARN_ROUND;
@@ -83,6 +110,7 @@ void gr_spec_econ_round(struct gr_spec_econ *e, bool waited, int n_token, double
     const double rest = round_ns - pass_ns - wait_ns;
     learn(&e->overhead_ns, rest > 0.0 ? rest : 0.0, share);
     e->n_tree++;
+    e->until_clean = e->n_tree % GR_SPEC_CLEAN_EVERY == 0 ? 1 : 0;
     /* A running sum, as in a CUSUM test: luck is not saved up, and what a stop can have cost is known. */
     const double lost = round_ns - n_token * e->root_ns;
     const double most = GR_SPEC_REGRET_ROUND * e->root_ns;
@@ -141,4 +169,38 @@ double gr_spec_econ_patience_ns(const struct gr_spec_econ *e, double limit_ns)
     wait = wait < 1.25 * e->latency_ns ? 1.25 * e->latency_ns : wait;
     wait = wait < 0.25 * e->root_ns ? 0.25 * e->root_ns : wait;
     return wait < limit_ns ? wait : limit_ns;
+}
+
+void gr_spec_group_pass(struct gr_spec_group *g, bool with_trees, int n_session, int n_token, double ns)
+{
+    if (!with_trees) {
+        const double token_ns = ns / n_token;
+        if (g->root_ns <= 0.0) {
+            *g = (struct gr_spec_group){.root_ns = token_ns, .until_trial = GR_SPEC_TRIAL_FIRST,
+                                        .interval = GR_SPEC_TRIAL_NEXT};
+            return;
+        }
+        learn(&g->root_ns, token_ns < 1.5 * g->root_ns ? token_ns : 1.5 * g->root_ns, LEARN_ROOT);
+        g->until_trial -= g->until_trial > 0;
+        if (!g->tries_trees && g->until_trial == 0) {
+            g->tries_trees = true;
+            g->regret_ns = g->gain_ns = 0.0;
+        }
+        return;
+    }
+    if (g->root_ns <= 0.0) {
+        return; /* nothing to compare with: they tried before the group came together */
+    }
+    const double pass_ns = n_session * g->root_ns; /* what these sessions would have taken for a token each */
+    const double lost = ns - n_token * g->root_ns;
+    g->regret_ns += lost < GR_SPEC_REGRET_ROUND * pass_ns ? lost : GR_SPEC_REGRET_ROUND * pass_ns;
+    g->regret_ns = g->regret_ns > 0.0 ? g->regret_ns : 0.0;
+    g->gain_ns -= lost;
+    if (g->regret_ns > GR_SPEC_REGRET_MAX * pass_ns) {
+        g->tries_trees = false;
+        g->until_trial = g->interval;
+        g->interval = g->interval * 2 < GR_SPEC_PROBE_LAST ? g->interval * 2 : GR_SPEC_PROBE_LAST;
+    } else if (g->gain_ns > GR_SPEC_GAIN_MIN * pass_ns) {
+        g->interval = GR_SPEC_TRIAL_NEXT;
+    }
 }

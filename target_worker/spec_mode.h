@@ -21,11 +21,21 @@ struct gr_spec_econ {
     double tree_pass_ns;         /* the pass of a tree round */
     double overhead_ns;          /* of a round beside wait and pass */
     uint32_t n_tree, n_root;     /* rounds seen */
+    uint32_t until_clean, n_clean; /* rounds without trees and without drafting to come, for root_ns alone; to the next */
     double gain_ns;              /* what tree rounds have won since trees were wanted last, in all */
     double regret_ns;            /* what tree rounds have lost lately against root-only ones; never below 0 */
     bool is_root;                /* trees are not wanted at present */
     uint32_t until_probe, probe_interval; /* rounds */
     bool probing;                /* a probe is on its way, or being judged */
+};
+
+/* Several sessions decode together: rows that one adds to a pass hold all of them up, so what pays for one is not what pays
+ * for all. One decision for all, from the time a token takes. */
+struct gr_spec_group {
+    double root_ns;   /* a token, in passes without trees; 0: not known yet */
+    double regret_ns, gain_ns; /* as above, over passes with trees */
+    bool tries_trees;
+    uint32_t until_trial, interval; /* passes */
 };
 
 struct gr_spec_input {
@@ -35,6 +45,7 @@ struct gr_spec_input {
     int n_fault;       /* broken invariants of this session's tree rounds */
     int n_node_max;    /* nodes configured, and left by the session's limits */
     bool automatic;    /* the size is chosen by cost */
+    const struct gr_spec_group *group; /* of the sessions that decode together; NULL: it is alone */
     bool warm, asked;  /* the drafter has sent a tree since it attached; it has been asked for one */
     const struct gr_spec_econ *econ;
 };
@@ -49,6 +60,10 @@ struct gr_spec_decision {
 #define GR_SPEC_REGRET_MAX 5.0   /* root-only rounds that trees may lose before they are given up */
 #define GR_SPEC_REGRET_ROUND 2.0 /* and that one round counts at most: a pass that was held up says nothing about trees */
 #define GR_SPEC_GAIN_MIN 10.0    /* root-only rounds that trees must have won before old failures are forgotten */
+#define GR_SPEC_CLEAN_FIRST 3    /* root-only rounds in which the drafter rests, once it is warm */
+#define GR_SPEC_CLEAN_EVERY 64   /* tree rounds to one more */
+#define GR_SPEC_TRIAL_FIRST 4    /* passes of a group to the first with trees */
+#define GR_SPEC_TRIAL_NEXT 64    /* and, after one that failed, to the next; doubled each time */
 #define GR_SPEC_MIN_ROUNDS 4     /* tree rounds of other sessions that say something about a new one */
 #define GR_SPEC_PROBE_FIRST 16   /* rounds to the first probe in K = 0; doubled by each that fails */
 #define GR_SPEC_PROBE_LAST 1024
@@ -57,9 +72,15 @@ struct gr_spec_decision gr_spec_mode_decide(const struct gr_spec_input *in);
 
 /* root_guess_ns: a root-only round as far as known (cost table); seeds the averages of a new session. */
 void gr_spec_econ_init(struct gr_spec_econ *e, const struct gr_spec_econ *others, double root_guess_ns);
-/* A round is over: `waited`: it asked for a tree and waited. Switches between trees and K = 0. */
-void gr_spec_econ_round(struct gr_spec_econ *e, bool waited, int n_token, double round_ns, double pass_ns,
+/* A round is over: `waited`: it asked for a tree and waited; clean: the drafter had nothing to do meanwhile. Switches
+ * between trees and K = 0. */
+void gr_spec_econ_round(struct gr_spec_econ *e, bool waited, bool clean, int n_token, double round_ns, double pass_ns,
                         double wait_ns);
+/* The drafter has come to speed: what a root-only round takes is measured first. */
+void gr_spec_econ_warm(struct gr_spec_econ *e);
+/* A pass of n_session decoding sessions is over, which brought n_token tokens in ns since the last; with_trees: some
+ * waited for a tree. */
+void gr_spec_group_pass(struct gr_spec_group *g, bool with_trees, int n_session, int n_token, double ns);
 /* A tree arrived, or (arrived false) has not arrived after so long. */
 void gr_spec_econ_latency(struct gr_spec_econ *e, double ns, bool arrived);
 /* A probe was sent. */

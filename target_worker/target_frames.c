@@ -55,6 +55,7 @@ static void take_tree(struct gr_target *t, struct session *s, const struct gr_fr
     const bool waited = s->warm || !s->auto_tree;
     if (!s->warm) {
         s->warm = true;
+        gr_spec_econ_warm(&s->econ);
         s->asked = s->auto_tree ? false : s->asked;
         s->econ.probing = false;
     }

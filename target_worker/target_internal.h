@@ -85,12 +85,14 @@ struct session {
     /* the pass in flight */
     uint8_t node_of_row[GR_NODE_MAX]; /* pass tree node -> node of the DRAFT */
     uint32_t pass_draft_round;
-    bool pass_waited, pass_reroot;
+    bool pass_waited, pass_clean, pass_reroot;
     bool pass_resync;         /* the drafter began anew meanwhile: it may not know the pass's tree */
     uint64_t wait_ns;
     uint64_t host_ns;         /* of the round: what is neither waiting for the drafter nor the forward pass */
     uint32_t n_late, n_desync, n_fallback, n_reroot; /* since the last COMMIT */
 };
+
+#define GR_GROUP_CLASSES 8
 
 struct gr_target {
     struct gr_target_config config;
@@ -107,6 +109,8 @@ struct gr_target {
     double prefill_credit_ns; /* time that prompt chunks may still take of the decoding sessions' */
     struct gr_cost_table cost;
     struct gr_spec_econ econ; /* of all sessions: seeds a new one */
+    struct gr_spec_group group[GR_GROUP_CLASSES]; /* by how many sessions decode together: 2, 3-4, 5-8, ... */
+    uint64_t pass_end_ns;    /* of the last pass that decoded only; 0: there was a break */
     struct gr_target_counters counters;
 };
 
@@ -155,6 +159,9 @@ void target_subtree(const struct walked_tree *w, int32_t depth_max, int32_t n_ma
 bool target_has_children(const struct walked_tree *w); /* of the root */
 void target_judge_probe(struct gr_target *t, struct session *s);
 /* What a pass costs with this session's n_row rows and the other decoding sessions' usual ones. */
+/* The group that n sessions which decode together are judged by; NULL: one is alone. */
+struct gr_spec_group *target_group(struct gr_target *t, int n);
+int target_n_decode(const struct gr_target *t);
 double target_pass_ns(const struct gr_target *t, const struct session *s, int32_t n_row);
 void target_send_cost(struct gr_target *t, struct session *s);
 

@@ -64,6 +64,7 @@ static void add_decode(struct gr_target *t, struct session *s, uint64_t now_ns)
     q->token = &s->token[q->pos0];
     s->pass_draft_round = GR_WIRE_ROOT_ONLY;
     s->pass_waited = s->mode == GR_SPEC_TREE;
+    s->pass_clean = !s->asked;
     s->pass_reroot = false;
     s->wait_ns = 0;
     if (s->pass_waited) {
@@ -406,8 +407,9 @@ static void learn_round(struct gr_target *t, struct session *s, const struct gr_
     const struct gr_pass *p = &t->pass;
     const double round_ns = (double)(now_ns - s->verdict_ns);
     const double pass_ns = (double)(p->forward_ns + p->sample_ns + p->commit_ns);
-    gr_spec_econ_round(&s->econ, s->pass_waited, n_token, round_ns, pass_ns, (double)s->wait_ns);
-    gr_spec_econ_round(&t->econ, s->pass_waited, n_token, round_ns, pass_ns, (double)s->wait_ns);
+    const bool clean = s->pass_clean && !s->asked;
+    gr_spec_econ_round(&s->econ, s->pass_waited, clean, n_token, round_ns, pass_ns, (double)s->wait_ns);
+    gr_spec_econ_round(&t->econ, s->pass_waited, clean, n_token, round_ns, pass_ns, (double)s->wait_ns);
     t->econ.latency_ns = s->econ.latency_ns;
     s->host_ns = now_ns - s->verdict_ns - GR_MIN(s->wait_ns + p->forward_ns, now_ns - s->verdict_ns);
     count_round(t, s, q);
@@ -510,6 +512,24 @@ static void finish_seq(struct gr_target *t, struct gr_pass_seq *q, enum gr_statu
     }
 }
 
+/* What the decoding sessions of this pass have brought together. Prompts in the pass, or a pause before it, say nothing. */
+static void learn_group(struct gr_target *t, uint64_t now_ns)
+{
+    const struct gr_pass *p = &t->pass;
+    struct gr_spec_group *g = target_group(t, p->n_seq);
+    bool with_trees = false;
+    int n_token = 0;
+    for (int i = 0; i < p->n_seq; i++) {
+        with_trees = with_trees || t->session[p->seq[i].session].pass_waited;
+        n_token += p->seq[i].walk.n_path + 1;
+    }
+    const bool whole = p->status == GR_OK && t->pass_prefill_rows == 0;
+    if (g != NULL && whole && t->pass_end_ns != 0 && now_ns > t->pass_end_ns) {
+        gr_spec_group_pass(g, with_trees, p->n_seq, n_token, (double)(now_ns - t->pass_end_ns));
+    }
+    t->pass_end_ns = whole ? now_ns : 0;
+}
+
 void gr_target_on_pass_done(struct gr_target *t, struct gr_pass *pass, uint64_t now_ns)
 {
     GR_ASSERT(pass == &t->pass && t->pass_in_flight);
@@ -517,6 +537,7 @@ void gr_target_on_pass_done(struct gr_target *t, struct gr_pass *pass, uint64_t 
     t->counters.n_pass++;
     t->counters.n_row += (uint64_t)pass->n_row;
     account_pass(t);
+    learn_group(t, now_ns);
     for (int i = 0; i < pass->n_seq; i++) {
         finish_seq(t, &pass->seq[i], pass->status, now_ns);
     }

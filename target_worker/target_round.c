@@ -29,6 +29,36 @@ double target_pass_ns(const struct gr_target *t, const struct session *s, int32_
     return gr_cost_table_estimate(&t->cost, &load);
 }
 
+int target_n_decode(const struct gr_target *t)
+{
+    int n = 0;
+    for (int i = 0; i < t->config.n_session_max; i++) {
+        n += t->session[i].state == SESSION_DECODE;
+    }
+    return n;
+}
+
+struct gr_spec_group *target_group(struct gr_target *t, int n)
+{
+    int class = 0;
+    if (n < 2) {
+        return NULL;
+    }
+    while (class + 1 < GR_GROUP_CLASSES && (2 << class) < n) {
+        class ++;
+    }
+    return &t->group[class];
+}
+
+/* Rows that this session adds hold up every session in the pass: it pays for all of them. */
+static void charge_for_all(struct gr_cost *cost, int n_decode)
+{
+    for (uint32_t i = 1; i < cost->n_point && n_decode > 1; i++) {
+        const uint64_t more_ns = cost->pass_ns[i] > cost->pass_ns[0] ? cost->pass_ns[i] - cost->pass_ns[0] : 0;
+        cost->pass_ns[i] = (uint32_t)GR_MIN(cost->pass_ns[0] + more_ns * (uint64_t)n_decode, 4000000000ull);
+    }
+}
+
 /* More than an eighth away somewhere: worth telling again. */
 static bool moved(const struct gr_cost *a, const struct gr_cost *b)
 {
@@ -49,6 +79,7 @@ void target_send_cost(struct gr_target *t, struct session *s)
     const struct gr_pass_load others = others_load(t, s);
     struct gr_cost cost;
     gr_cost_table_list(&t->cost, &others, s->committed_len, s->econ.overhead_ns + s->wire_ns, &cost);
+    charge_for_all(&cost, target_n_decode(t));
     if (!moved(&s->cost_told, &cost)) {
         return;
     }
@@ -88,7 +119,7 @@ void target_begin_round(struct gr_target *t, struct session *s, uint64_t now_ns)
     const struct gr_spec_input in = {.want_draft = s->want_draft, .single_token = s->single_token,
                                      .has_drafter = expects_drafter(s), .n_fault = s->n_fault,
                                      .n_node_max = GR_MIN(s->n_node, target_n_new_left(s) - 1),
-                                     .automatic = s->auto_tree, .warm = s->warm, .asked = s->asked,
+                                     .automatic = s->auto_tree, .group = target_group(t, target_n_decode(t)), .warm = s->warm, .asked = s->asked,
                                      .econ = &s->econ};
     const struct gr_spec_decision d = gr_spec_mode_decide(&in);
     const double limit_ns = (double)t->config.round_deadline_ns;
