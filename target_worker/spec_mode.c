@@ -46,7 +46,8 @@ void gr_spec_econ_init(struct gr_spec_econ *e, const struct gr_spec_econ *others
 {
     *e = (struct gr_spec_econ){.root_ns = root_guess_ns, .tree_tokens = 3.0, .tree_ns = 2.0 * root_guess_ns,
                                .tree_pass_ns = root_guess_ns, .overhead_ns = 0.1 * root_guess_ns,
-                               .probe_interval = GR_SPEC_PROBE_FIRST};
+                               .probe_interval = GR_SPEC_PROBE_FIRST,
+                               .is_root = true}; /* a probe at once: how late would its trees be? */
     if (others->n_tree >= GR_SPEC_MIN_ROUNDS) { /* this worker has seen tree rounds of other sessions */
         const double scale = others->root_ns > 0.0 ? root_guess_ns / others->root_ns : 1.0;
         e->tree_tokens = others->tree_tokens;

@@ -26,9 +26,12 @@ static struct gr_spec_input input(const struct gr_spec_econ *e)
 static void test_refusals(void **state)
 {
     (void)state;
-    const struct gr_spec_econ e = econ(1e6);
+    struct gr_spec_econ e = econ(1e6);
     struct gr_spec_input in = input(&e);
     struct gr_spec_decision d = gr_spec_mode_decide(&in);
+    assert_int_equal(d.mode, GR_SPEC_PROBE); /* before trees are waited for */
+    e.is_root = false;
+    d = gr_spec_mode_decide(&in);
     assert_int_equal(d.mode, GR_SPEC_TREE);
     assert_int_equal(d.n_want, 20);
     assert_null(d.reason);
@@ -156,7 +159,7 @@ static void test_seeding(void **state)
     gr_spec_econ_init(&e, &worker, 2e6);
     assert_true(e.tree_tokens > 3.5 && e.tree_tokens < 4.5);
     assert_true(e.tree_ns > 1.1 * worker.tree_ns);
-    assert_false(e.is_root);
+    assert_true(e.is_root && e.until_probe == 0);
 }
 
 /* Sessions that decode together: the passes with trees of a group that trees slow down end soon and are tried seldom; those
