@@ -392,7 +392,7 @@ static void test_held_append_ends(void **state)
     truncate_to(&w, 1, 21);
     append_to(&w, 1, 1, 22, 4, 6);
     expect_error(&w, &n, "are others here, where 21 are committed");
-    append_to(&w, 1, 1, 21, N_CTX, 6);
+    append_to(&w, 1, 1, 21, N_CTX - 21, 6);
     expect_error(&w, &n, "the context holds");
     append_to(&w, 1, 1, 21, 4, 6);
     truncate_to(&w, 1, 24);
