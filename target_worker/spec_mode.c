@@ -46,8 +46,7 @@ void gr_spec_econ_init(struct gr_spec_econ *e, const struct gr_spec_econ *others
 {
     *e = (struct gr_spec_econ){.root_ns = root_guess_ns, .tree_tokens = 3.0, .tree_ns = 2.0 * root_guess_ns,
                                .tree_pass_ns = root_guess_ns, .overhead_ns = 0.1 * root_guess_ns,
-                               .probe_interval = GR_SPEC_PROBE_FIRST,
-                               .is_root = true}; /* a probe at once: how late would its trees be? */
+                               .probe_interval = GR_SPEC_PROBE_FIRST};
     if (others->n_tree >= GR_SPEC_MIN_ROUNDS) { /* this worker has seen tree rounds of other sessions */
         const double scale = others->root_ns > 0.0 ? root_guess_ns / others->root_ns : 1.0;
         e->tree_tokens = others->tree_tokens;
@@ -86,13 +85,14 @@ static void learn_root(struct gr_spec_econ *e, bool clean, double round_ns)
     if (!clean) {
         return;
     }
+    const double most_ns = 1.5 * e->root_ns; /* the guess is the cost table's: a first touch of memory is no round's price */
+    const double bounded_ns = round_ns < most_ns ? round_ns : most_ns;
     if (e->n_clean == 0) {
-        e->root_ns = round_ns;
+        e->root_ns = bounded_ns;
     } else if (e->n_clean < GR_SPEC_CLEAN_FIRST) {
         e->root_ns = round_ns < e->root_ns ? round_ns : e->root_ns;
     } else {
-        const double most_ns = 1.5 * e->root_ns;
-        learn(&e->root_ns, round_ns < most_ns ? round_ns : most_ns, LEARN_ROOT);
+        learn(&e->root_ns, bounded_ns, LEARN_ROOT);
     }
     e->n_clean++;
 }

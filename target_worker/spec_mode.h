@@ -56,7 +56,9 @@ struct gr_spec_decision {
     const char *reason;  /* why no tree, for the fall-back line; NULL: nothing to report */
 };
 
-#define GR_SPEC_ENTER 1.04       /* goes back to trees when they are expected to bring so much more than root-only rounds */
+/* Goes back to trees when a probe promises so much of what root-only rounds bring. Below 1: a probe's tree is drafted
+ * beside a pass, so on shared cores it comes later than one that is waited for; and what a trial may lose is bounded. */
+#define GR_SPEC_ENTER 0.9
 #define GR_SPEC_REGRET_MAX 5.0   /* root-only rounds that trees may lose before they are given up */
 #define GR_SPEC_REGRET_ROUND 2.0 /* and that one round counts at most: a pass that was held up says nothing about trees */
 #define GR_SPEC_GAIN_MIN 10.0    /* root-only rounds that trees must have won before old failures are forgotten */

@@ -68,6 +68,9 @@ static void take_tree(struct gr_target *t, struct session *s, const struct gr_fr
         }
         s->asked = false;
     }
+    if (s->auto_tree && !waited) {
+        return; /* it came with the drafter's prefix: how late it is says nothing */
+    }
     if (s->auto_tree && s->econ.is_root) {
         s->probe = w;
         target_judge_probe(t, s);

@@ -29,9 +29,6 @@ static void test_refusals(void **state)
     struct gr_spec_econ e = econ(1e6);
     struct gr_spec_input in = input(&e);
     struct gr_spec_decision d = gr_spec_mode_decide(&in);
-    assert_int_equal(d.mode, GR_SPEC_PROBE); /* before trees are waited for */
-    e.is_root = false;
-    d = gr_spec_mode_decide(&in);
     assert_int_equal(d.mode, GR_SPEC_TREE);
     assert_int_equal(d.n_want, 20);
     assert_null(d.reason);
@@ -101,8 +98,8 @@ static void test_pays_or_not(void **state)
             const double gain = tokens / (0.1 * tenths);
             if (gain > 1.1) {
                 assert_in_range(n_tree, 1000 - 1000 / GR_SPEC_CLEAN_EVERY - GR_SPEC_PROBE_FIRST, 1000);
-            } else if (gain < 0.9) {
-                assert_in_range(n_tree, 3, 60); /* what it may lose is bounded, not how many rounds that takes */
+            } else if (gain < 0.8) {
+                assert_in_range(n_tree, 0, 60); /* what it may lose is bounded, not how many rounds that takes */
                 const double lost = 0.1 * tenths - tokens;
                 assert_true(n_tree * lost < 3.0 * (GR_SPEC_REGRET_MAX + lost));
                 assert_in_range(n_probe, 1, 20);
@@ -159,7 +156,7 @@ static void test_seeding(void **state)
     gr_spec_econ_init(&e, &worker, 2e6);
     assert_true(e.tree_tokens > 3.5 && e.tree_tokens < 4.5);
     assert_true(e.tree_ns > 1.1 * worker.tree_ns);
-    assert_true(e.is_root && e.until_probe == 0);
+    assert_false(e.is_root);
 }
 
 /* Sessions that decode together: the passes with trees of a group that trees slow down end soon and are tried seldom; those
