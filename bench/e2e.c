@@ -1,6 +1,6 @@
 /* graft-bench e2e: `graft run` as a user starts it, over the same prompts: plain, co-located (loop) and pair. Every
- * repetition runs the three in turn, so that a slow minute of the machine hits all alike; the first is warm-up and does not
- * count. Speeds are decode tokens per second (without the first token) over all prompts; the round is split into
+ * repetition runs the three in turn, so that a slow minute of the machine hits all alike; the first is warm-up and does
+ * not count. Speeds are decode tokens per second (without the first token) over all prompts; the round is split into
  *   draft:  the drafter's own compute,
  *   verify: the target's forward pass,
  *   host:   sampling, walk and commit on the target,
@@ -154,8 +154,10 @@ int gr_bench_e2e(int argc, char **argv)
     static const char *const columns[] = {"mode", "transport", "tok/s", "x plain", "mean acceptance length",
                                           "round ms", "draft ms", "wire ms", "verify ms", "host ms"};
     struct gr_table t;
-    gr_table_begin(&t, format, stdout, "e2e", "decode tokens/s without the first token, mean +- stddev; mean acceptance "
-                   "length = 1 + accepted/drafts", columns, (int)GR_ARRAY_LEN(columns));
+    gr_table_begin(&t, format, stdout, "e2e",
+                   "decode tokens/s without the first token, mean +- stddev; mean acceptance "
+                   "length = 1 + accepted/drafts",
+                   columns, (int)GR_ARRAY_LEN(columns));
     print_rows(&t, &o, speed, (int)n_rep, sum);
     gr_table_end(&t);
     return 0;

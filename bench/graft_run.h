@@ -9,7 +9,8 @@
 /* Runs graft and reads its JSON. NULL: it failed (its error is on standard error). */
 json_t *gr_bench_run_graft(char **argv);
 double gr_bench_metric(const json_t *metrics, const char *key);
-/* prompt: (GR_BENCH_PROMPT_MAX). From a JSON array of texts; path NULL: four short ones. Returns how many; 0: logged. */
+/* prompt: (GR_BENCH_PROMPT_MAX). From a JSON array of texts; path NULL: four short ones. Returns how many; 0: logged.
+ */
 int gr_bench_load_prompts(const char *path, const char **prompt);
 
 #endif

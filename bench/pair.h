@@ -1,5 +1,5 @@
-/* An orchestrator in this process with a target and a draft worker as its children: what load is put on by benchmarks and
- * tests that want many sessions at once. One thread. */
+/* An orchestrator in this process with a target and a draft worker as its children: what load is put on by benchmarks
+ * and tests that want many sessions at once. One thread. */
 #ifndef GR_BENCH_PAIR_H
 #define GR_BENCH_PAIR_H
 

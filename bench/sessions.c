@@ -1,9 +1,9 @@
 /* graft-bench sessions: N sessions at once on one pair of workers, all asked for in the same moment; the orchestrator
- * runs in this process. A repetition takes every N and mode in turn, so that a slow minute of the machine hits all alike;
- * the first is warm-up and does not count. N sessions at once give each prompt its turn; with fewer sessions than prompts
- * there are several groups of N, one after the other. Speed: all tokens of a group but the first, over the time from the
- * first token of the first session to the last token of the last, so prompts that are computed meanwhile count.
- * Every text is compared with the same prompt's when it is run alone and plainly, which is the first row. */
+ * runs in this process. A repetition takes every N and mode in turn, so that a slow minute of the machine hits all
+ * alike; the first is warm-up and does not count. N sessions at once give each prompt its turn; with fewer sessions
+ * than prompts there are several groups of N, one after the other. Speed: all tokens of a group but the first, over the
+ * time from the first token of the first session to the last token of the last, so prompts that are computed meanwhile
+ * count. Every text is compared with the same prompt's when it is run alone and plainly, which is the first row. */
 #include "bench/bench.h"
 #include "bench/graft_run.h"
 #include "bench/pair.h"
@@ -192,8 +192,10 @@ static void print_rows(struct bench *b, enum gr_table_format format)
                                           "tokens per round"};
     struct gr_table t;
     const double base = gr_mean(b->row[0].speed, b->n_rep);
-    gr_table_begin(&t, format, stdout, "sessions", "decode tokens/s of all sessions together, mean +- stddev; every text "
-                   "equals the same prompt's run alone and plainly", columns, (int)GR_ARRAY_LEN(columns));
+    gr_table_begin(&t, format, stdout, "sessions",
+                   "decode tokens/s of all sessions together, mean +- stddev; every text "
+                   "equals the same prompt's run alone and plainly",
+                   columns, (int)GR_ARRAY_LEN(columns));
     for (int i = 0; i < b->n_row; i++) {
         const struct row *r = &b->row[i];
         char name[32];
@@ -263,7 +265,8 @@ static bool parse_rows(struct bench *b)
     bool fits = add_row(b, 1, false);
     char *list = strdup(b->o.sessions);
     char *save = NULL;
-    for (char *p = list != NULL ? strtok_r(list, ",", &save) : NULL; p != NULL && fits; p = strtok_r(NULL, ",", &save)) {
+    for (char *p = list != NULL ? strtok_r(list, ",", &save) : NULL; p != NULL && fits;
+         p = strtok_r(NULL, ",", &save)) {
         int64_t n = 0;
         fits = gr_parse_int(p, 1, N_AT_ONCE_MAX, &n);
         if (!fits) {

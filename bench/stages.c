@@ -1,6 +1,6 @@
-/* graft-bench stages: the target's forward pass by itself, in this process: 1 to 64 rows of one session at a context, and
- * prefill; each against the larger of what its bytes and what its operations need on this machine, measured in the same
- * run (read bandwidth over a buffer of the weights' size; fused multiply-adds from registers). */
+/* graft-bench stages: the target's forward pass by itself, in this process: 1 to 64 rows of one session at a context,
+ * and prefill; each against the larger of what its bytes and what its operations need on this machine, measured in the
+ * same run (read bandwidth over a buffer of the weights' size; fused multiply-adds from registers). */
 #include "bench/bench.h"
 #include "bench/machine.h"
 #include "common/clock.h"
@@ -184,9 +184,11 @@ int gr_bench_stages(int argc, char **argv)
     const size_t n_byte = gr_llama_weight_bytes(&s.hf) + gr_llama_kv_bytes_per_token(&s.hf) * (size_t)s.n_context;
     s.bytes_per_s = gr_machine_read_bytes_per_s(n_used, n_byte);
     char note[256];
-    snprintf(note, sizeof(note), "%s, %s kernels, %d threads, context %d; this machine: %.0f GFLOP/s f32 FMA, %.1f GB/s "
-             "reading %.0f MB", model, s.lm->kernels->name, n_used, s.n_context, s.peak_flops / 1e9,
-             s.bytes_per_s / 1e9, (double)n_byte / 1e6);
+    snprintf(note, sizeof(note),
+             "%s, %s kernels, %d threads, context %d; this machine: %.0f GFLOP/s f32 FMA, %.1f GB/s "
+             "reading %.0f MB",
+             model, s.lm->kernels->name, n_used, s.n_context, s.peak_flops / 1e9, s.bytes_per_s / 1e9,
+             (double)n_byte / 1e6);
     static const char *const columns[] = {"stage", "rows", "median ms", "min ms", "bytes ms", "ops ms", "% of floor",
                                           "tok/s"};
     struct gr_table t;

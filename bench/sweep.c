@@ -1,6 +1,7 @@
-/* graft-bench sweep: is the automatic tree as good as the best fixed one? For every prompt: plain decoding, each fixed size
- * and auto, in turn, repetition by repetition; the figure is the median over repetitions of the speed against plain decoding
- * of the same repetition, so that a slow minute of the machine hits both. The first repetition is warm-up. */
+/* graft-bench sweep: is the automatic tree as good as the best fixed one? For every prompt: plain decoding, each fixed
+ * size and auto, in turn, repetition by repetition; the figure is the median over repetitions of the speed against
+ * plain decoding of the same repetition, so that a slow minute of the machine hits both. The first repetition is
+ * warm-up. */
 #include "bench/bench.h"
 #include "bench/graft_run.h"
 #include "common/log.h"
@@ -140,8 +141,10 @@ static int run(struct sweep *s, enum gr_table_format format, const char *const *
     }
     columns[n_column++] = "auto acceptance";
     columns[n_column++] = "auto / best fixed";
-    gr_table_begin(&t, format, stdout, "sweep", "speed against plain decoding by nodes of the tree, medians; best fixed: "
-                   "plain included", columns, n_column);
+    gr_table_begin(&t, format, stdout, "sweep",
+                   "speed against plain decoding by nodes of the tree, medians; best fixed: "
+                   "plain included",
+                   columns, n_column);
     for (int p = 0; p < n_prompt; p++) {
         double plain = 0.0, ratio[N_SIZE_MAX], acceptance = 0.0;
         char name[16];
@@ -171,8 +174,14 @@ static int run(struct sweep *s, enum gr_table_format format, const char *const *
 
 int gr_bench_sweep(int argc, char **argv)
 {
-    struct sweep s = {.o = {.model = "models/demo/target", .draft = "models/demo/draft", .max_tokens = "256", .reps = "3",
-                            .sizes = "1,2,3,4,6,8,12", .temperature = "0", .transport = "", .extra = ""}};
+    struct sweep s = {.o = {.model = "models/demo/target",
+                            .draft = "models/demo/draft",
+                            .max_tokens = "256",
+                            .reps = "3",
+                            .sizes = "1,2,3,4,6,8,12",
+                            .temperature = "0",
+                            .transport = "",
+                            .extra = ""}};
     struct options *o = &s.o;
     const struct gr_bench_option options[] = {
         {"model", &o->model, "target folder (default models/demo/target)"},

@@ -1,6 +1,6 @@
 /* Looks through msgpack bytes without allocating: exactly one object, complete, not deeper than depth_max, every
- * declared count backed by bytes that are there. To be called before msgpack-c's unpacker, which allocates what an array
- * header declares. */
+ * declared count backed by bytes that are there. To be called before msgpack-c's unpacker, which allocates what an
+ * array header declares. */
 #ifndef GR_COMMON_MSGPACK_GUARD_H
 #define GR_COMMON_MSGPACK_GUARD_H
 

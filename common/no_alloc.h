@@ -1,5 +1,6 @@
 /* "Nothing is allocated in a round": debug builds check it. Between begin and end, malloc, calloc and realloc called by
- * graft's own code on this thread are a programmer's error (the linker wraps them, see meson.build). Other builds: nothing. */
+ * graft's own code on this thread are a programmer's error (the linker wraps them, see meson.build). Other builds:
+ * nothing. */
 #ifndef GR_COMMON_NO_ALLOC_H
 #define GR_COMMON_NO_ALLOC_H
 

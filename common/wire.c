@@ -131,8 +131,8 @@ enum gr_status gr_wire_decode_verdict(const uint8_t *frame, size_t len, int32_t 
             return bad_frame(frame, len, "path is not a descent");
         }
     }
-    if (v.bonus < 0 || v.bonus >= n_vocab || v.kind > GR_VERDICT_FULL || v.finish > GR_FINISH_ERROR || v.n_want > GR_NODE_MAX ||
-        (v.draft_round == GR_WIRE_ROOT_ONLY && v.n_path > 0)) {
+    if (v.bonus < 0 || v.bonus >= n_vocab || v.kind > GR_VERDICT_FULL || v.finish > GR_FINISH_ERROR ||
+        v.n_want > GR_NODE_MAX || (v.draft_round == GR_WIRE_ROOT_ONLY && v.n_path > 0)) {
         return bad_frame(frame, len, "a field is out of range");
     }
     *out = v;

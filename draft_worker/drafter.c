@@ -166,9 +166,21 @@ static struct gr_tree_config tree_config_of(const struct gr_msg *m)
  * and so does what was learnt about its rounds; everything else begins anew. */
 static void begin_anew(struct follow *f)
 {
-    const struct follow kept = {.state = f->state, .id = f->id, .epoch = f->epoch, .peer = f->peer, .token = f->token, .hash = f->hash, .builder = f->builder, .table = f->table,
-                                .len = f->len, .kv_len = f->kv_len, .in_job = f->in_job, .job_stale = f->in_job,
-                                .job_len = f->job_len, .job_task = f->job_task, .cost = f->cost,
+    const struct follow kept = {.state = f->state,
+                                .id = f->id,
+                                .epoch = f->epoch,
+                                .peer = f->peer,
+                                .token = f->token,
+                                .hash = f->hash,
+                                .builder = f->builder,
+                                .table = f->table,
+                                .len = f->len,
+                                .kv_len = f->kv_len,
+                                .in_job = f->in_job,
+                                .job_stale = f->in_job,
+                                .job_len = f->job_len,
+                                .job_task = f->job_task,
+                                .cost = f->cost,
                                 .acceptance = f->acceptance};
     *f = kept;
 }

@@ -5,8 +5,8 @@
  * States of a session (one slot each):
  *   FREE -> CONNECTING (waits for the connection to its target) -> SYNCING (RESYNC sent, DELTAs to come)
  *        -> FOLLOWING -> SYNCING (after a desync) ... ; DETACH or a lost connection leads to FREE.
- *   FULL: the session is longer than this drafter's context; each VERDICT is answered with a tree without nodes. When it
- *   is cut back to what fits, the way leads over SYNCING.
+ *   FULL: the session is longer than this drafter's context; each VERDICT is answered with a tree without nodes. When
+ * it is cut back to what fits, the way leads over SYNCING.
  *
  * Candidates outlive their round: a tree begins on what is known below the newest tokens (tree_builder.h), whatever
  * brought them: an accepted path, a bonus token, a DELTA. With draft_ahead the drafter goes on while the target

@@ -108,7 +108,8 @@ static void ask_for_tree(struct gr_drafter *d, struct follow *f, uint32_t round,
     f->due_node = n_want;
     f->due_ns = now_ns;
     f->job_ns = 0;
-    if (GR_MIN(f->tree_config.n_node, n_want) == 0 || f->len == 0) { /* no node is allowed, or there is no tail to draft from */
+    if (GR_MIN(f->tree_config.n_node, n_want) == 0 ||
+        f->len == 0) { /* no node is allowed, or there is no tail to draft from */
         drafter_answer_empty(d, f, round, (uint32_t)f->len, f->hash[f->len], now_ns);
     }
 }
@@ -245,7 +246,8 @@ static void answer_when_full(struct gr_drafter *d, struct follow *f, const struc
     }
 }
 
-/* What rounds bring on the whole: tokens and time from VERDICT to VERDICT, while trees are asked for without a break. */
+/* What rounds bring on the whole: tokens and time from VERDICT to VERDICT, while trees are asked for without a break.
+ */
 static void learn_rate(struct follow *f, int n_token, uint64_t now_ns)
 {
     if (f->verdict_ns != 0 && now_ns > f->verdict_ns) {

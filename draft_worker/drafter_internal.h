@@ -93,8 +93,8 @@ void drafter_test_flip(struct gr_drafter *d, struct follow *f);
 /* A tree without nodes: the target need not wait. */
 void drafter_answer_empty(struct gr_drafter *d, struct follow *f, uint32_t round, uint32_t base_len, uint64_t hash,
                           uint64_t now_ns);
-/* Sends a tree whose base has been overtaken by root-only verdicts, for the round it was grown for: the target may re-root
- * it, and learns how long a draft takes. Without credit it is dropped. */
+/* Sends a tree whose base has been overtaken by root-only verdicts, for the round it was grown for: the target may
+ * re-root it, and learns how long a draft takes. Without credit it is dropped. */
 void drafter_send_late(struct gr_drafter *d, struct follow *f, const struct gr_drafted *drafted);
 /* Sends the grown tree when there is credit. */
 void drafter_send_tree(struct gr_drafter *d, struct follow *f, uint64_t now_ns);

@@ -4,8 +4,8 @@
  *
  * p_i: probability that the target accepts node i, best first; 1: the bonus token. draft: time spent on the tree.
  *
- * Over many rounds the best policy maximises tokens - rate * time in each, at the rate that rounds bring on the whole (a
- * nanosecond spent here is not spent on them): where the draft is sure a round may be longer than its own best ratio
+ * Over many rounds the best policy maximises tokens - rate * time in each, at the rate that rounds bring on the whole
+ * (a nanosecond spent here is not spent on them): where the draft is sure a round may be longer than its own best ratio
  * says, where it is not, shorter. As long as that rate is not known, the round's own best ratio stands for it. A level
  * pays when what its children are expected to bring is worth more than its time.
  *

@@ -207,7 +207,8 @@ static void on_truncate(struct gr_desk *d, uint32_t client, const struct gr_msg 
 {
     const struct matter *x = find(d, m->session);
     struct gr_session_info info;
-    if (x != NULL && x->client == client && gr_orch_session_info(d->orch, m->session, now_ns, &info) && (m->epoch == 0 || m->epoch == info.epoch)) {
+    if (x != NULL && x->client == client && gr_orch_session_info(d->orch, m->session, now_ns, &info) &&
+        (m->epoch == 0 || m->epoch == info.epoch)) {
         const uint32_t n_keep = m->keep_len > info.turn_len ? m->keep_len - info.turn_len : 0;
         gr_orch_stop(d->orch, m->session, n_keep, GR_FINISH_STOP);
     }

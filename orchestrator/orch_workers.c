@@ -35,9 +35,10 @@ static const char *misfit(const struct gr_worker_info *a, const struct gr_worker
     const char *a_role = role_name(a->role);
     const char *b_role = role_name(b->role);
     if (differ(a->tokenizer_fingerprint, b->tokenizer_fingerprint)) {
-        snprintf(text, cap, "the tokenizer of this %s worker (fingerprint %016" PRIx64 ") differs from that of %s "
-                 "worker %u (%016" PRIx64 "): all need one tokenizer.json", a_role, a->tokenizer_fingerprint, b_role, b_number,
-                 b->tokenizer_fingerprint);
+        snprintf(text, cap,
+                 "the tokenizer of this %s worker (fingerprint %016" PRIx64 ") differs from that of %s "
+                 "worker %u (%016" PRIx64 "): all need one tokenizer.json",
+                 a_role, a->tokenizer_fingerprint, b_role, b_number, b->tokenizer_fingerprint);
         return text;
     }
     if (differ(a->n_vocab, b->n_vocab)) {
@@ -46,9 +47,10 @@ static const char *misfit(const struct gr_worker_info *a, const struct gr_worker
         return text;
     }
     if (a->role == b->role && differ(a->model_fingerprint, b->model_fingerprint)) {
-        snprintf(text, cap, "the model of this %s worker (fingerprint %016" PRIx64 ") differs from that of %s worker %u "
-                 "(%016" PRIx64 "): workers of one role run one model", a_role, a->model_fingerprint, b_role, b_number,
-                 b->model_fingerprint);
+        snprintf(text, cap,
+                 "the model of this %s worker (fingerprint %016" PRIx64 ") differs from that of %s worker %u "
+                 "(%016" PRIx64 "): workers of one role run one model",
+                 a_role, a->model_fingerprint, b_role, b_number, b->model_fingerprint);
         return text;
     }
     return NULL;

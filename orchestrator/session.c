@@ -242,8 +242,9 @@ int gr_command_session(int argc, char **argv)
     gr_run_options_default(&o, GR_CMD_SESSION);
     const struct verb *v = argc > 1 ? find_verb(argv[1]) : NULL;
     if (v == NULL && !(argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0))) {
-        log_error("graft session: one of list, show ID, open, send ID, close ID, refresh ID, purge is wanted; see graft "
-                  "session --help");
+        log_error(
+            "graft session: one of list, show ID, open, send ID, close ID, refresh ID, purge is wanted; see graft "
+            "session --help");
         return 2;
     }
     if (v != NULL && v->needs_id && (argc < 3 || !gr_parse_int(argv[2], 1, INT64_MAX, &id))) {

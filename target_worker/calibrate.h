@@ -1,6 +1,6 @@
 /* Measures what passes cost on this machine, before the first session: a few tree passes of growing size on an empty
- * pool. Stops when its time is used up; the table goes on learning from real passes, contexts above all (an empty pool's
- * keys are one page of zeros, which says nothing about reading them). */
+ * pool. Stops when its time is used up; the table goes on learning from real passes, contexts above all (an empty
+ * pool's keys are one page of zeros, which says nothing about reading them). */
 #ifndef GR_TARGET_WORKER_CALIBRATE_H
 #define GR_TARGET_WORKER_CALIBRATE_H
 
@@ -13,7 +13,8 @@ struct gr_calibration {
     uint64_t budget_ns;
 };
 
-/* Leaves `out` as initialised when not even two sizes could be measured. GR_ENOMEM, or what a pass returned (logged). */
+/* Leaves `out` as initialised when not even two sizes could be measured. GR_ENOMEM, or what a pass returned (logged).
+ */
 GR_NODISCARD enum gr_status gr_calibrate(const struct gr_calibration *c, struct gr_cost_table *out);
 
 #endif

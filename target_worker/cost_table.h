@@ -1,7 +1,7 @@
-/* What a target pass costs, learned from passes: f(rows of all sessions) at points, linear between them, plus attention: for
- * each session its context times g(its rows), at points, too (flat while the keys are read, rising when arithmetic
- * binds). f is calibrated at start when there is time; g is learnt from real passes, prompt chunks first; every pass
- * corrects the parts it rested on. Pure. */
+/* What a target pass costs, learned from passes: f(rows of all sessions) at points, linear between them, plus
+ * attention: for each session its context times g(its rows), at points, too (flat while the keys are read, rising when
+ * arithmetic binds). f is calibrated at start when there is time; g is learnt from real passes, prompt chunks first;
+ * every pass corrects the parts it rested on. Pure. */
 #ifndef GR_TARGET_WORKER_COST_TABLE_H
 #define GR_TARGET_WORKER_COST_TABLE_H
 

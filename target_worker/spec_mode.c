@@ -75,8 +75,8 @@ void gr_spec_econ_warm(struct gr_spec_econ *e)
     e->until_clean = GR_SPEC_CLEAN_FIRST;
 }
 
-/* Root-only rounds beside a busy drafter say nothing about those without one. The first clean ones replace the guess; later
- * a slow one tells little. */
+/* Root-only rounds beside a busy drafter say nothing about those without one. The first clean ones replace the guess;
+ * later a slow one tells little. */
 static void learn_root(struct gr_spec_econ *e, bool clean, double round_ns)
 {
     e->n_root++;
@@ -85,7 +85,8 @@ static void learn_root(struct gr_spec_econ *e, bool clean, double round_ns)
     if (!clean) {
         return;
     }
-    const double most_ns = 1.5 * e->root_ns; /* the guess is the cost table's: a first touch of memory is no round's price */
+    const double most_ns =
+        1.5 * e->root_ns; /* the guess is the cost table's: a first touch of memory is no round's price */
     const double bounded_ns = round_ns < most_ns ? round_ns : most_ns;
     if (e->n_clean == 0) {
         e->root_ns = bounded_ns;

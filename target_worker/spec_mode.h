@@ -21,7 +21,8 @@ struct gr_spec_econ {
     double tree_pass_ns;         /* the pass of a tree round */
     double overhead_ns;          /* of a round beside wait and pass */
     uint32_t n_tree, n_root;     /* rounds seen */
-    uint32_t until_clean, n_clean; /* rounds without trees and without drafting to come, for root_ns alone; to the next */
+    uint32_t until_clean,
+        n_clean;                 /* rounds without trees and without drafting to come, for root_ns alone; to the next */
     double gain_ns;              /* what tree rounds have won since trees were wanted last, in all */
     double regret_ns;            /* what tree rounds have lost lately against root-only ones; never below 0 */
     bool is_root;                /* trees are not wanted at present */
@@ -29,8 +30,8 @@ struct gr_spec_econ {
     bool probing;                /* a probe is on its way, or being judged */
 };
 
-/* Several sessions decode together: rows that one adds to a pass hold all of them up, so what pays for one is not what pays
- * for all. One decision for all, from the time a token takes. */
+/* Several sessions decode together: rows that one adds to a pass hold all of them up, so what pays for one is not what
+ * pays for all. One decision for all, from the time a token takes. */
 struct gr_spec_group {
     double root_ns;   /* a token, in passes without trees; 0: not known yet */
     double regret_ns, gain_ns; /* as above, over passes with trees */
@@ -57,10 +58,12 @@ struct gr_spec_decision {
 };
 
 /* Goes back to trees when a probe promises so much of what root-only rounds bring. Below 1: a probe's tree is drafted
- * beside a pass, so on shared cores it comes later than one that is waited for; and what a trial may lose is bounded. */
+ * beside a pass, so on shared cores it comes later than one that is waited for; and what a trial may lose is bounded.
+ */
 #define GR_SPEC_ENTER 0.9
 #define GR_SPEC_REGRET_MAX 5.0   /* root-only rounds that trees may lose before they are given up */
-#define GR_SPEC_REGRET_ROUND 2.0 /* and that one round counts at most: a pass that was held up says nothing about trees */
+#define GR_SPEC_REGRET_ROUND                                                                                           \
+    2.0 /* and that one round counts at most: a pass that was held up says nothing about trees */
 #define GR_SPEC_GAIN_MIN 10.0    /* root-only rounds that trees must have won before old failures are forgotten */
 #define GR_SPEC_CLEAN_FIRST 3    /* root-only rounds in which the drafter rests, once it is warm */
 #define GR_SPEC_CLEAN_EVERY 64   /* tree rounds to one more */

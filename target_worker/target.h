@@ -3,9 +3,9 @@
  * worker's I/O loop, and in the simulation on a virtual clock. All memory is taken by create.
  *
  * States of a session (one slot each):
- *   FREE -> QUEUED (waits for KV blocks) -> PREFILL -> DECODE -> IDLE (the turn is over, KV stays) -> QUEUED (APPEND) ...
- *   A pre-empted session goes back to QUEUED and computes its KV again; an IDLE one whose blocks or slot are needed is
- *   evicted (least recently used first). CLOSE leads to FREE from anywhere, TRUNCATE to IDLE; during a pass both take
+ *   FREE -> QUEUED (waits for KV blocks) -> PREFILL -> DECODE -> IDLE (the turn is over, KV stays) -> QUEUED (APPEND)
+ * ... A pre-empted session goes back to QUEUED and computes its KV again; an IDLE one whose blocks or slot are needed
+ * is evicted (least recently used first). CLOSE leads to FREE from anywhere, TRUNCATE to IDLE; during a pass both take
  *   effect when the pass is done, and an APPEND behind the TRUNCATE is held until then. */
 #ifndef GR_TARGET_WORKER_TARGET_H
 #define GR_TARGET_WORKER_TARGET_H

@@ -29,7 +29,8 @@ static void count_desync(struct gr_target *t, struct session *s, uint32_t peer, 
 /* Stale: an older epoch, a round before the fence, a replay. Dropped without a word. */
 static bool is_stale(const struct session *s, uint32_t peer, const struct gr_frame_header *h)
 {
-    return s->peer != peer || h->epoch < s->epoch || h->round < s->fence_round || (s->used_round > 0 && h->round <= s->used_round) ||
+    return s->peer != peer || h->epoch < s->epoch || h->round < s->fence_round ||
+           (s->used_round > 0 && h->round <= s->used_round) ||
            (s->draft.valid && (h->base_len < s->draft.base_len || h->round < s->draft.round)) ||
            (s->probe.valid && h->round <= s->probe.round);
 }
@@ -220,7 +221,8 @@ void target_send_verdict(struct gr_target *t, struct session *s, const struct gr
         return; /* nobody listens, or the tokens go with the DELTA that is under way */
     }
     if (s->peer_len != (int32_t)h->base_len || (s->pass_resync && v->n_path > 0)) {
-        s->owed = target_asks(s); /* it was left out of earlier rounds, or does not know the nodes: a DELTA says it all */
+        s->owed =
+            target_asks(s); /* it was left out of earlier rounds, or does not know the nodes: a DELTA says it all */
         target_send_deltas(t, s, now_ns);
         return;
     }

@@ -512,7 +512,8 @@ static void finish_seq(struct gr_target *t, struct gr_pass_seq *q, enum gr_statu
     }
 }
 
-/* What the decoding sessions of this pass have brought together. Prompts in the pass, or a pause before it, say nothing. */
+/* What the decoding sessions of this pass have brought together. Prompts in the pass, or a pause before it, say
+ * nothing. */
 static void learn_group(struct gr_target *t, uint64_t now_ns)
 {
     const struct gr_pass *p = &t->pass;

@@ -1,4 +1,5 @@
-/* What a session's next round is: its mode, how long it waits, and the trees that come at another time than expected. */
+/* What a session's next round is: its mode, how long it waits, and the trees that come at another time than expected.
+ */
 #include "common/log.h"
 #include "target_worker/target_internal.h"
 
@@ -90,7 +91,8 @@ void target_send_cost(struct gr_target *t, struct session *s)
         const size_t n = gr_wire_encode_cost(&h, &cost, out, bytes);
         t->io.frame_end(t->io.ctx, s->peer, (uint32_t)n);
         s->cost_told = cost;
-        log_debug("session %" PRIu64 " round %u: COST told: overhead %u us, 1 row %u, 2 rows %u, 4 rows %u, 8 rows %u, 16 rows %u",
+        log_debug("session %" PRIu64
+                  " round %u: COST told: overhead %u us, 1 row %u, 2 rows %u, 4 rows %u, 8 rows %u, 16 rows %u",
                   s->id, s->round, cost.overhead_ns / 1000, cost.pass_ns[0] / 1000, cost.pass_ns[1] / 1000,
                   cost.pass_ns[3] / 1000, cost.pass_ns[5] / 1000, cost.pass_ns[7] / 1000);
     }
@@ -116,18 +118,25 @@ static void tell_reason(struct gr_target *t, struct session *s, const char *reas
 
 void target_begin_round(struct gr_target *t, struct session *s, uint64_t now_ns)
 {
-    const struct gr_spec_input in = {.want_draft = s->want_draft, .single_token = s->single_token,
-                                     .has_drafter = expects_drafter(s), .n_fault = s->n_fault,
+    const struct gr_spec_input in = {.want_draft = s->want_draft,
+                                     .single_token = s->single_token,
+                                     .has_drafter = expects_drafter(s),
+                                     .n_fault = s->n_fault,
                                      .n_node_max = GR_MIN(s->n_node, target_n_new_left(s) - 1),
-                                     .automatic = s->auto_tree, .group = target_group(t, target_n_decode(t)), .warm = s->warm, .asked = s->asked,
+                                     .automatic = s->auto_tree,
+                                     .group = target_group(t, target_n_decode(t)),
+                                     .warm = s->warm,
+                                     .asked = s->asked,
                                      .econ = &s->econ};
     const struct gr_spec_decision d = gr_spec_mode_decide(&in);
     const double limit_ns = (double)t->config.round_deadline_ns;
     double wait_ns = 0.0;
     if (s->auto_tree && s->was_root != s->econ.is_root) {
         s->was_root = s->econ.is_root;
-        log_debug("session %" PRIu64 " round %u: trees %s: %.2f tokens in %.0f us, without %.0f us; latency %.0f us, next probe "
-                  "in %u rounds", s->id, s->round, s->was_root ? "given up" : "wanted again", s->econ.tree_tokens,
+        log_debug("session %" PRIu64
+                  " round %u: trees %s: %.2f tokens in %.0f us, without %.0f us; latency %.0f us, next probe "
+                  "in %u rounds",
+                  s->id, s->round, s->was_root ? "given up" : "wanted again", s->econ.tree_tokens,
                   s->econ.tree_ns / 1e3, s->econ.root_ns / 1e3, s->econ.latency_ns / 1e3, s->econ.until_probe);
     }
     tell_reason(t, s, d.reason);
@@ -161,7 +170,8 @@ bool target_waits(const struct session *s, uint64_t now_ns)
 
 void target_note_silence(struct gr_target *t, struct session *s, uint64_t now_ns)
 {
-    if (s->has_peer && s->silent_ns != 0 && now_ns - s->silent_ns >= GR_SILENT_DEADLINES * t->config.round_deadline_ns) {
+    if (s->has_peer && s->silent_ns != 0 &&
+        now_ns - s->silent_ns >= GR_SILENT_DEADLINES * t->config.round_deadline_ns) {
         target_drop_drafter(t, s, "no tree for as long as three round deadlines");
     }
 }

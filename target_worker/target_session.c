@@ -10,7 +10,8 @@
 /* ---- checks of what the orchestrator asks ---- */
 
 /* NULL when n_id more tokens after keep_len can be served; else what is wrong with them, in text. */
-static const char *check_ids(const struct gr_target *t, const struct gr_msg *m, int32_t keep_len, char *text, size_t cap)
+static const char *check_ids(const struct gr_target *t, const struct gr_msg *m, int32_t keep_len, char *text,
+                             size_t cap)
 {
     const struct gr_target_config *c = &t->config;
     const int64_t len = (int64_t)keep_len + m->ids.n;
@@ -170,8 +171,8 @@ static void append_ids(struct session *s, const struct gr_msg_ids *ids)
     }
 }
 
-/* A turn begins: what has no KV gets it, and the first pick follows. Where the last token was generated it is the tail of
- * a decode round; else the pick comes with the last row of the prompt. */
+/* A turn begins: what has no KV gets it, and the first pick follows. Where the last token was generated it is the tail
+ * of a decode round; else the pick comes with the last row of the prompt. */
 static void begin_turn(struct gr_target *t, struct session *s, uint32_t max_tokens)
 {
     s->pick_due = s->kind[s->committed_len - 1] != TOKEN_GENERATED;
@@ -410,9 +411,9 @@ void target_close(struct gr_target *t, uint64_t id)
 
 /* ---- KV blocks ---- */
 
-/* The youngest session that is younger than s, not in a pass, and holds blocks (only_queued: from earlier turns): its KV is
- * freed, it queues again, and computes the same KV later. The oldest is never pre-empted, so there is always one that
- * goes on. */
+/* The youngest session that is younger than s, not in a pass, and holds blocks (only_queued: from earlier turns): its
+ * KV is freed, it queues again, and computes the same KV later. The oldest is never pre-empted, so there is always one
+ * that goes on. */
 static bool preempt_younger(struct gr_target *t, const struct session *s, bool only_queued)
 {
     struct session *youngest = NULL;

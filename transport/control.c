@@ -139,7 +139,8 @@ enum gr_status gr_control_recv(struct gr_control *c, struct gr_msg *out)
         if (c->closed) {
             return GR_ECLOSED;
         }
-        /* What is left is less than a message. It is moved once a read: a peer's many small ones must not cost a move each. */
+        /* What is left is less than a message. It is moved once a read: a peer's many small ones must not cost a move
+         * each. */
         memmove(c->in, c->in + c->in_at, c->in_len - c->in_at);
         c->in_len -= c->in_at;
         c->in_at = 0;

@@ -53,8 +53,9 @@ static void help(const char *program, const struct gr_arg *args, int n_arg)
     for (int i = 0; i < n_arg; i++) {
         printf("  --%-20s %s\n", args[i].name, args[i].help);
     }
-    printf("  --%-20s %s\n", "supervise", "         run as a parent that restarts the worker when a signal kills it or its "
-                                           "orchestrator goes");
+    printf("  --%-20s %s\n", "supervise",
+           "         run as a parent that restarts the worker when a signal kills it or its "
+           "orchestrator goes");
 }
 
 int gr_args_parse(const char *program, const struct gr_arg *args, int n_arg, int argc, char **argv)

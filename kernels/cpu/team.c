@@ -6,8 +6,8 @@
  * sleeps on a futex. Nobody makes a futex call as long as nobody sleeps.
  *
  * Placement: a woken helper often lands on its waker's CPU and stays there, because threads that yield to each other
- * look idle to the load balancer; the other core then stands empty for seconds. So each thread notes its CPU at the start
- * of a pass, and a helper that finds itself on the CPU of an earlier thread moves away. */
+ * look idle to the load balancer; the other core then stands empty for seconds. So each thread notes its CPU at the
+ * start of a pass, and a helper that finds itself on the CPU of an earlier thread moves away. */
 #include "kernels/kernels.h"
 
 #include "common/log.h"

@@ -1,5 +1,5 @@
-/* Any bytes as a frame of the data path: refused, or in range; and what is accepted encodes to the same bytes. The magic and
- * the length field are made right in most inputs, so that the payload decoders are reached. */
+/* Any bytes as a frame of the data path: refused, or in range; and what is accepted encodes to the same bytes. The
+ * magic and the length field are made right in most inputs, so that the payload decoders are reached. */
 #include "common/wire.h"
 
 #include <stdlib.h>

@@ -155,7 +155,8 @@ void sim_cut_and_close(struct sim *s, int i, uint64_t cut_ns, uint64_t close_ns)
 {
     push_cut(s, i, cut_ns);
     if (close_ns > 0) {
-        sim_push(s, (struct event){.at_ns = s->now_ns + close_ns, .what = EVENT_CLOSE, .at = ORCH, .worker = (uint32_t)i});
+        sim_push(s,
+                 (struct event){.at_ns = s->now_ns + close_ns, .what = EVENT_CLOSE, .at = ORCH, .worker = (uint32_t)i});
     }
 }
 
@@ -184,7 +185,8 @@ static void close_session(struct sim *s, int i)
     if (gr_orch_close(s->orch, s->session[i]) == GR_OK) {
         s->counts.n_close++;
     }
-    if (!turn && !r->done && r->n_turn > 0 && s->script[i].at == r->n_turn - 1) { /* it was idle: nobody is told of an end */
+    if (!turn && !r->done && r->n_turn > 0 &&
+        s->script[i].at == r->n_turn - 1) { /* it was idle: nobody is told of an end */
         finish(s, i, GR_FINISH_STOP, "");
     }
 }
@@ -306,9 +308,12 @@ static void deliver_msg(struct sim *s, const struct event *e)
     struct gr_msg m;
     enum gr_status st = gr_msg_decode(e->bytes, e->len, &m);
     GR_ASSERT(st == GR_OK);
-    log_debug("sim: %.3f ms: %s to the %s: session %llu epoch %u round %u", (double)s->now_ns / 1e6, gr_msg_name(m.type),
-              e->at == TARGET ? "target" : e->at == DRAFT ? "drafter" : "orchestrator", (unsigned long long)m.session,
-              m.epoch, m.round);
+    log_debug("sim: %.3f ms: %s to the %s: session %llu epoch %u round %u", (double)s->now_ns / 1e6,
+              gr_msg_name(m.type),
+              e->at == TARGET  ? "target"
+              : e->at == DRAFT ? "drafter"
+                               : "orchestrator",
+              (unsigned long long)m.session, m.epoch, m.round);
     if (e->at == TARGET) {
         gr_target_on_msg(s->target, &m, s->now_ns);
     } else if (e->at == DRAFT) {
@@ -463,9 +468,11 @@ void sim_dump(const struct sim *s)
             continue;
         }
         const bool held = s->target != NULL && gr_target_peek(s->target, info.id, &token, &len, &kv_len, &table);
-        fprintf(stderr, "# session %llu: orchestrator state %d, epoch %u, %u tokens, target %d, drafter %d; at the target "
-                "%s: %d tokens, %d of KV\n", (unsigned long long)info.id, info.state, info.epoch, info.n_token,
-                info.target, info.drafter, held ? "held" : "unknown", len, kv_len);
+        fprintf(stderr,
+                "# session %llu: orchestrator state %d, epoch %u, %u tokens, target %d, drafter %d; at the target "
+                "%s: %d tokens, %d of KV\n",
+                (unsigned long long)info.id, info.state, info.epoch, info.n_token, info.target, info.drafter,
+                held ? "held" : "unknown", len, kv_len);
     }
 }
 

@@ -1,4 +1,5 @@
-/* Processes, links and connections of the simulation, and what happens to them: they die, come back, break off, stall. */
+/* Processes, links and connections of the simulation, and what happens to them: they die, come back, break off, stall.
+ */
 #include "tests/sim/sim_internal.h"
 
 #include <stdio.h>
@@ -71,7 +72,8 @@ void sim_send_from_orch(void *ctx, uint32_t worker, const struct gr_msg *m)
 static bool commit_room(void *ctx, int n)
 {
     const struct sim *s = ctx;
-    return s->config.commit_room == 0 || s->n_to_orch + n <= s->config.commit_room; /* a delivery is an event: it wakes */
+    return s->config.commit_room == 0 ||
+           s->n_to_orch + n <= s->config.commit_room; /* a delivery is an event: it wakes */
 }
 
 /* ---- frames ---- */
@@ -138,8 +140,11 @@ static enum gr_status connect_peer(void *ctx, const char *address, const char *t
         s->conn = (struct sim_conn){.used = true, .id = s->next_conn++, .open_at = {[TARGET] = false, [DRAFT] = true}};
     }
     *peer_out = s->conn.id;
-    sim_push(s, (struct event){.at_ns = s->now_ns + sim_draw(s, s->config.msg_delay_ns), .peer = s->conn.id, .at = DRAFT,
-                               .life = s->worker[DRAFT].life, .what = there ? EVENT_PEER_READY : EVENT_PEER_LOST});
+    sim_push(s, (struct event){.at_ns = s->now_ns + sim_draw(s, s->config.msg_delay_ns),
+                               .peer = s->conn.id,
+                               .at = DRAFT,
+                               .life = s->worker[DRAFT].life,
+                               .what = there ? EVENT_PEER_READY : EVENT_PEER_LOST});
     return GR_OK;
 }
 
@@ -259,8 +264,8 @@ void sim_start_worker(struct sim *s, enum role role)
         create_drafter(s, w->lm);
     }
     snprintf(address, sizeof(address), "%u", w->life);
-    enum gr_status st = gr_orch_on_join(s->orch, w->number, role == TARGET ? GR_WORKER_TARGET : GR_WORKER_DRAFT, address,
-                                        s->now_ns);
+    enum gr_status st =
+        gr_orch_on_join(s->orch, w->number, role == TARGET ? GR_WORKER_TARGET : GR_WORKER_DRAFT, address, s->now_ns);
     GR_ASSERT(st == GR_OK);
 }
 
@@ -293,8 +298,8 @@ static void kill_worker(struct sim *s, enum role role)
     struct sim_worker *w = &s->worker[role];
     const enum role other = role == TARGET ? DRAFT : TARGET;
     if (!w->dropped) {
-        push_in_order(s, (struct event){.what = EVENT_LINK_LOST, .at = ORCH, .worker = w->number, .peer = role}, NULL, 0,
-                      &w->to_orch_ns, s->config.faults.notice_ns);
+        push_in_order(s, (struct event){.what = EVENT_LINK_LOST, .at = ORCH, .worker = w->number, .peer = role}, NULL,
+                      0, &w->to_orch_ns, s->config.faults.notice_ns);
     }
     lose_at(s, other);
     s->conn.open_at[role] = false;

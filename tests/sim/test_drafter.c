@@ -565,8 +565,9 @@ static void test_auto_beats_fixed(void **state)
                     best = rate > best ? rate : best;
                 }
             }
-            print_message("# cost %zu blur %d: %.2f tokens/ms (%.1f nodes), ahead %.2f; best of 24 fixed %.2f (%d nodes)\n",
-                          i, blur, a.rate, a.n_node, ahead.rate, best, best_n);
+            print_message(
+                "# cost %zu blur %d: %.2f tokens/ms (%.1f nodes), ahead %.2f; best of 24 fixed %.2f (%d nodes)\n", i,
+                blur, a.rate, a.n_node, ahead.rate, best, best_n);
             assert_true(a.rate > 0.95 * best);
         }
     }

@@ -32,8 +32,13 @@ static struct gr_lm *load(const char *name, const char *isa, int n_scratch)
     snprintf(dir, sizeof(dir), "%s/models/demo/%s", ROOT, name);
     struct gr_lm *lm = NULL;
     const int n_ctx = n_long > 0 ? N_CTX_LONG : N_CTX_SHORT;
-    const struct gr_llama_config c = {.dir = dir, .isa = isa, .n_ctx_max = n_ctx, .n_row_max = 1024, .n_out_max = 640,
-                                      .n_pool_block = (n_long > 0 ? 4 : 2) * n_ctx / 16, .n_scratch_block = N_SESSION * n_scratch};
+    const struct gr_llama_config c = {.dir = dir,
+                                      .isa = isa,
+                                      .n_ctx_max = n_ctx,
+                                      .n_row_max = 1024,
+                                      .n_out_max = 640,
+                                      .n_pool_block = (n_long > 0 ? 4 : 2) * n_ctx / 16,
+                                      .n_scratch_block = N_SESSION * n_scratch};
     return gr_llama_create(&c, NULL, NULL, &lm) == GR_OK ? lm : NULL;
 }
 

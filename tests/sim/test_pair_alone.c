@@ -284,8 +284,12 @@ static void drafter_attach(struct alone *a, uint32_t round)
                              .draft_top_k = 3, .n_node = 9};
     gr_drafter_on_msg(a->drafter, &m, 0);
     gr_drafter_on_peer_ready(a->drafter, 7, "alone", 0);
-    const struct gr_frame_header h = {.session = 1, .epoch = 2, .round = round, .base_len = (uint32_t)a->len,
-                                      .flags = GR_DELTA_LAST | GR_DELTA_DRAFT | GR_DELTA_WANT(63), .prefix_hash = a->hash[a->len]};
+    const struct gr_frame_header h = {.session = 1,
+                                      .epoch = 2,
+                                      .round = round,
+                                      .base_len = (uint32_t)a->len,
+                                      .flags = GR_DELTA_LAST | GR_DELTA_DRAFT | GR_DELTA_WANT(63),
+                                      .prefix_hash = a->hash[a->len]};
     const size_t n = gr_wire_encode_delta(&h, 0, a->token, (uint32_t)a->len, f, sizeof(f));
     assert_int_equal(gr_drafter_on_frame(a->drafter, 7, f, n, 0), GR_OK);
     drafter_run(a, 0);
@@ -350,8 +354,15 @@ static void test_drafter_follows_rollback(void **state)
     alone_add(&a, t.token[0]);
     alone_add(&a, t.token[child]);
     alone_add(&a, 11);
-    drafter_verdict(&a, 1, &(struct gr_verdict){.n_want = 63, .draft_round = 1, .keep_len = 40, .final_len = 43, .bonus = 11,
-                                                .n_path = 2, .node = {0, (uint8_t)child}}, 40);
+    drafter_verdict(&a, 1,
+                    &(struct gr_verdict){.n_want = 63,
+                                         .draft_round = 1,
+                                         .keep_len = 40,
+                                         .final_len = 43,
+                                         .bonus = 11,
+                                         .n_path = 2,
+                                         .node = {0, (uint8_t)child}},
+                    40);
     t = drafted(&a, 2);
     assert_tree_as_fresh(&a, &t);
     /* round 2: a refresh takes back all but `keep` tokens and corrects the next one; across blocks, into the prompt,
@@ -366,9 +377,14 @@ static void test_drafter_follows_rollback(void **state)
         a.len = keep[i];
         alone_add(&a, (int32_t)(5 + i));
         const int n_frame = a.n_frame;
-        drafter_verdict(&a, round, &(struct gr_verdict){.n_want = 63, .draft_round = round, .keep_len = (uint32_t)keep[i],
-                                                        .final_len = (uint32_t)a.len, .bonus = (int32_t)(5 + i),
-                                                        .kind = GR_VERDICT_FULL}, base_len);
+        drafter_verdict(&a, round,
+                        &(struct gr_verdict){.n_want = 63,
+                                             .draft_round = round,
+                                             .keep_len = (uint32_t)keep[i],
+                                             .final_len = (uint32_t)a.len,
+                                             .bonus = (int32_t)(5 + i),
+                                             .kind = GR_VERDICT_FULL},
+                        base_len);
         assert_int_equal(a.n_frame, n_frame + 1); /* one DRAFT for one VERDICT, no RESYNC */
         round++;
         t = drafted(&a, round);
@@ -406,8 +422,12 @@ static void test_delta_replaces(void **state)
         while (a.len < 44) {
             alone_add(&a, (a.len * 5 + 1) % N_VOCAB);
         }
-        const struct gr_frame_header h = {.session = 1, .epoch = 2, .round = 4, .base_len = (uint32_t)a.len,
-                                          .flags = GR_DELTA_LAST | GR_DELTA_DRAFT | GR_DELTA_WANT(63), .prefix_hash = a.hash[a.len]};
+        const struct gr_frame_header h = {.session = 1,
+                                          .epoch = 2,
+                                          .round = 4,
+                                          .base_len = (uint32_t)a.len,
+                                          .flags = GR_DELTA_LAST | GR_DELTA_DRAFT | GR_DELTA_WANT(63),
+                                          .prefix_hash = a.hash[a.len]};
         const size_t n = gr_wire_encode_delta(&h, (uint32_t)common[i], a.token + common[i],
                                               (uint32_t)(a.len - common[i]), f, sizeof(f));
         assert_int_equal(gr_drafter_on_frame(a.drafter, 7, f, n, 0), GR_OK);
@@ -448,8 +468,12 @@ static void test_drafter_doubts(void **state)
         struct gr_resync r;
         uint8_t f[1024];
         assert_int_equal(gr_wire_decode_resync(a.frame, a.frame_len, &r), GR_OK);
-        const struct gr_frame_header back = {.session = 1, .epoch = 2, .round = 2, .base_len = (uint32_t)a.len,
-                                             .flags = GR_DELTA_LAST | GR_DELTA_DRAFT | GR_DELTA_WANT(63), .prefix_hash = a.hash[a.len]};
+        const struct gr_frame_header back = {.session = 1,
+                                             .epoch = 2,
+                                             .round = 2,
+                                             .base_len = (uint32_t)a.len,
+                                             .flags = GR_DELTA_LAST | GR_DELTA_DRAFT | GR_DELTA_WANT(63),
+                                             .prefix_hash = a.hash[a.len]};
         const uint32_t common = GR_MIN(r.my_len, 30u);
         const size_t n = gr_wire_encode_delta(&back, common, a.token + common, (uint32_t)a.len - common, f, sizeof(f));
         assert_int_equal(gr_drafter_on_frame(a.drafter, 7, f, n, 0), GR_OK);
@@ -541,7 +565,8 @@ static void test_detached_says_nothing(void **state)
     }
 }
 
-/* Attached anew over the connection that there is: what was on its way to the old attachment is not taken for the new. */
+/* Attached anew over the connection that there is: what was on its way to the old attachment is not taken for the new.
+ */
 static void test_frames_before_the_connection(void **state)
 {
     (void)state;

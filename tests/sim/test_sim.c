@@ -1,6 +1,6 @@
-/* The three state machines on a virtual clock with table models, under seeded faults: kills and restarts of either worker
- * at any moment, broken connections, copied frames, stalled orchestrators, missing credit, slow drafters, pools that are
- * too small. Whatever happens the text is plain decoding's, no block leaks and no session is stuck.
+/* The three state machines on a virtual clock with table models, under seeded faults: kills and restarts of either
+ * worker at any moment, broken connections, copied frames, stalled orchestrators, missing credit, slow drafters, pools
+ * that are too small. Whatever happens the text is plain decoding's, no block leaks and no session is stuck.
  *
  * GRAFT_SIM_SEED=N replays one seed; GRAFT_SIM_SEEDS=N runs so many, from GRAFT_SIM_FIRST on. */
 #include "common/hash.h"
@@ -363,10 +363,12 @@ static int tell(void **state)
 {
     (void)state;
     print_message("# last seed: GRAFT_SIM_SEED=%llu\n", (unsigned long long)last_seed);
-    print_message("# %llu sessions, %llu with trees; kills: target %d, draft %d; breaks %d, stalls %d, mutes %d, copies %d; further turns %d, cut %d, closed %d, expired %d; "
-                  "re-opened %llu, pre-empted %llu, evicted %llu, re-rooted %llu\n", (unsigned long long)n_done,
-                  (unsigned long long)n_spec, total.n_target_kill, total.n_draft_kill, total.n_break, total.n_stall,
-                  total.n_mute, total.n_copy, total.n_turn, total.n_cut, total.n_close, total.n_expired, (unsigned long long)n_reopen, (unsigned long long)n_preempted,
+    print_message("# %llu sessions, %llu with trees; kills: target %d, draft %d; breaks %d, stalls %d, mutes %d, "
+                  "copies %d; further turns %d, cut %d, closed %d, expired %d; "
+                  "re-opened %llu, pre-empted %llu, evicted %llu, re-rooted %llu\n",
+                  (unsigned long long)n_done, (unsigned long long)n_spec, total.n_target_kill, total.n_draft_kill,
+                  total.n_break, total.n_stall, total.n_mute, total.n_copy, total.n_turn, total.n_cut, total.n_close,
+                  total.n_expired, (unsigned long long)n_reopen, (unsigned long long)n_preempted,
                   (unsigned long long)n_evicted, (unsigned long long)n_rerooted);
     return 0;
 }
@@ -392,7 +394,8 @@ static void test_faults_happened(void **state)
     }
     assert_true(total.n_target_kill > 0 && total.n_draft_kill > 0 && total.n_break > 0 && total.n_stall > 0);
     assert_true(total.n_cut > 0 && total.n_close > 0 && total.n_expired > 0);
-    assert_true(total.n_mute > 0 && total.n_turn > 0 && total.n_copy > 0 && n_reopen > 0 && n_preempted > 0 && n_evicted > 0 && n_spec * 4 > n_done); /* many are cut early */
+    assert_true(total.n_mute > 0 && total.n_turn > 0 && total.n_copy > 0 && n_reopen > 0 && n_preempted > 0 &&
+                n_evicted > 0 && n_spec * 4 > n_done); /* many are cut early */
 }
 
 int main(void)

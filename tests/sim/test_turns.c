@@ -1,5 +1,5 @@
-/* The target alone through turns: APPEND, TRUNCATE, eviction, pre-emption, opening again where KV stands, and verdicts that
- * are broken on purpose. Every text is compared with the table model's own. */
+/* The target alone through turns: APPEND, TRUNCATE, eviction, pre-emption, opening again where KV stands, and verdicts
+ * that are broken on purpose. Every text is compared with the table model's own. */
 #include "common/hash.h"
 #include "common/log.h"
 #include "target_worker/target.h"
@@ -674,7 +674,8 @@ static void open_with_drafter(struct world *w)
     assert_int_equal(t->len, 21);
 }
 
-/* A drafter that comes while a tree of another is verified never saw that tree: it is told the tokens, not the nodes. */
+/* A drafter that comes while a tree of another is verified never saw that tree: it is told the tokens, not the nodes.
+ */
 static void test_resync_during_a_pass(void **state)
 {
     (void)state;
@@ -764,8 +765,8 @@ static void test_largest_tree_smallest_pass(void **state)
     destroy(&w);
 }
 
-/* A turn is cut while its tree is verified and goes on without a new token: the tree of the new turn is no replay of the
- * one that was cut, for neither side. */
+/* A turn is cut while its tree is verified and goes on without a new token: the tree of the new turn is no replay of
+ * the one that was cut, for neither side. */
 static void test_same_prefix_next_turn(void **state)
 {
     (void)state;

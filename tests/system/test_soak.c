@@ -1,6 +1,6 @@
 /* Many sessions through the real programs for a long time, at most 16 at once: they come at random moments, with random
- * lengths, sampling and trees; some have several turns, some are stopped early, some closed in the middle of a turn. Idle
- * ones are evicted and decoding ones pre-empted, as the KV pool holds half of what could be asked of it. Then:
+ * lengths, sampling and trees; some have several turns, some are stopped early, some closed in the middle of a turn.
+ * Idle ones are evicted and decoding ones pre-empted, as the KV pool holds half of what could be asked of it. Then:
  *   - every text is that of the same session when it is played again alone and plainly;
  *   - the resident memory of all three processes has not grown after the first fifth;
  *   - every KV block is free and no session left, by the workers' own PONG.
@@ -185,8 +185,12 @@ static void begin_turn(struct player *p)
     p->n = 0;
     k.n_turn++;
     if (p->turn > 0) {
-        struct gr_turn_request q = {.keep_len = UINT32_MAX, .ids = t->ids, .n_ids = t->n_ids, .max_tokens = t->max_tokens,
-                                    .n_stop_id = s->request.n_stop_id, .want_trace = s->request.want_trace};
+        struct gr_turn_request q = {.keep_len = UINT32_MAX,
+                                    .ids = t->ids,
+                                    .n_ids = t->n_ids,
+                                    .max_tokens = t->max_tokens,
+                                    .n_stop_id = s->request.n_stop_id,
+                                    .want_trace = s->request.want_trace};
         memcpy(q.stop_id, s->request.stop_id, sizeof(q.stop_id));
         assert_int_equal(gr_orch_append(orch(), p->id, &q, gr_clock_ns()), GR_OK);
         return;
@@ -236,7 +240,8 @@ static void compare(const struct player *p)
     for (int t = 0; t < p->script.n_turn; t++) {
         for (uint32_t i = 0; i < r->n_token[t] || i < p->n_token[t]; i++) {
             if (i >= r->n_token[t] || i >= p->n_token[t] || want[i] != p->token[t][i]) {
-                fail_msg("seed %" PRIu64 " session %u turn %d: token %u is not that of plain decoding (%u tokens, %u plainly)",
+                fail_msg("seed %" PRIu64
+                         " session %u turn %d: token %u is not that of plain decoding (%u tokens, %u plainly)",
                          seed, p->number, t, i, r->n_token[t], p->n_token[t]);
             }
         }
@@ -440,10 +445,11 @@ static void test_sessions_come_and_go(void **state)
     while (k.n_check < N_CHECK) { /* the last ones may have been reached together */
         check_memory();
     }
-    printf("# GRAFT_TEST_SEED=%" PRIu64 ": %u sessions, %" PRIu64 " turns, %" PRIu64 " tokens (%" PRIu64 " accepted from "
-           "trees) in %.1f s, %" PRIu64 " turns stopped, %" PRIu64 " sessions closed in a turn, %" PRIu64 " re-opened\n", seed,
-           k.n_script, k.n_turn, k.n_token, k.n_accepted, 1e-9 * (double)(gr_clock_ns() - begin_ns), k.n_stopped,
-           k.n_closed, k.n_reopen);
+    printf(
+        "# GRAFT_TEST_SEED=%" PRIu64 ": %u sessions, %" PRIu64 " turns, %" PRIu64 " tokens (%" PRIu64 " accepted from "
+        "trees) in %.1f s, %" PRIu64 " turns stopped, %" PRIu64 " sessions closed in a turn, %" PRIu64 " re-opened\n",
+        seed, k.n_script, k.n_turn, k.n_token, k.n_accepted, 1e-9 * (double)(gr_clock_ns() - begin_ns), k.n_stopped,
+        k.n_closed, k.n_reopen);
     assert_true(k.n_accepted > 0 && k.n_stopped > 0 && k.n_turn > k.n_script);
 }
 

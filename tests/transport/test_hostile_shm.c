@@ -321,8 +321,8 @@ static void test_shm_hostile_offer(void **state)
         assert_int_equal(open_with_offer(0x4d534752, bytes, names[i], &ok), GR_EUNSUPPORTED);
         assert_int_equal(ok, 0);
     }
-    /* Segments that exist: too short for its limits; made for other limits; of another layout; and good ones, whatever the
-     * creator's own count of connections (a restarted one begins anew). */
+    /* Segments that exist: too short for its limits; made for other limits; of another layout; and good ones, whatever
+     * the creator's own count of connections (a restarted one begins anew). */
     for (int i = 0; i < 5; i++) {
         int fd = shm_open(own_name, O_CREAT | O_EXCL | O_RDWR, 0600);
         assert_true(fd >= 0);

@@ -140,7 +140,8 @@ static bool receive(struct world *w, enum gr_msg_type type)
     return false;
 }
 
-/* A machine that waits for room in the queue to the orchestrator is called when there is, though nothing else happens. */
+/* A machine that waits for room in the queue to the orchestrator is called when there is, though nothing else happens.
+ */
 static void test_room_wakes(void **state)
 {
     (void)state;

@@ -36,7 +36,8 @@ static void await_end(struct gr_children *c)
     assert_int_equal(index, 0);
 }
 
-/* A restart that fails is tried again after a while: a supervisor that waits for its only child would else wait for ever. */
+/* A restart that fails is tried again after a while: a supervisor that waits for its only child would else wait for
+ * ever. */
 static void test_restart_is_tried_again(void **state)
 {
     (void)state;

@@ -70,7 +70,8 @@ static void test_calibration(void **state)
     print_message("# after a prompt: worst error %.3f\n", worst_error(&c));
     assert_true(worst_error(&c) < 0.25);
     for (int i = 0; i < 3000; i++) {
-        const struct gr_pass_load l = load(1 + (int32_t)(draw01() * 63.0), 64 + (int32_t)(draw01() * draw01() * 32000.0));
+        const struct gr_pass_load l =
+            load(1 + (int32_t)(draw01() * 63.0), 64 + (int32_t)(draw01() * draw01() * 32000.0));
         gr_cost_table_observe(&c, &l, truth(&l));
     }
     print_message("# after three thousand passes: worst error %.3f\n", worst_error(&c));
@@ -87,8 +88,10 @@ static void test_learning(void **state)
     gr_cost_table_init(&c);
     for (int phase = 0; phase < 2; phase++) {
         for (int i = 0; i < 4000; i++) {
-            const struct gr_pass_load l = load(1 + (int32_t)(draw01() * draw01() * 63.0), 100 + (int32_t)(draw01() * 8000.0));
-            const double noise = 0.95 + 0.1 * draw01() + (draw01() < 0.01 ? 10.0 : 0.0); /* one in a hundred is held up */
+            const struct gr_pass_load l =
+                load(1 + (int32_t)(draw01() * draw01() * 63.0), 100 + (int32_t)(draw01() * 8000.0));
+            const double noise =
+                0.95 + 0.1 * draw01() + (draw01() < 0.01 ? 10.0 : 0.0); /* one in a hundred is held up */
             gr_cost_table_observe(&c, &l, truth(&l) * noise * (phase + 1));
         }
         double error = 0.0;

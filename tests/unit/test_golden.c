@@ -1,5 +1,5 @@
-/* The runtime against Hugging Face transformers (float32 on the stored bf16 weights): logits of target and draft, captured
- * residual streams, greedy ids. */
+/* The runtime against Hugging Face transformers (float32 on the stored bf16 weights): logits of target and draft,
+ * captured residual streams, greedy ids. */
 #include "common/accept.h"
 #include "model/llama.h"
 #include "model/safetensors.h"

@@ -1,5 +1,6 @@
-/* Control messages: every type round-trips; a missing, unknown, repeated, mistyped or excessive field, a lying length or a
- * depth bomb is refused with one line. The table below is the schema of docs/PROTOCOL.md, written down a second time. */
+/* Control messages: every type round-trips; a missing, unknown, repeated, mistyped or excessive field, a lying length
+ * or a depth bomb is refused with one line. The table below is the schema of docs/PROTOCOL.md, written down a second
+ * time. */
 #include "common/hash.h"
 #include "common/msg.h"
 #include "common/msgpack_guard.h"
@@ -17,26 +18,37 @@
 enum kind { U32, U64, F64, STR, IDS };
 
 /* name, kind, limit: largest value, capacity, or count */
-#define FIELDS(X)                                                                                  \
-    X(session, U64, 0) X(incarnation, U64, 0) X(epoch, U32, UINT32_MAX) X(round, U32, UINT32_MAX)  \
-    X(role, U32, 3) X(pid, U32, UINT32_MAX) X(n_vocab, U32, 1 << 22) X(n_ctx_max, U32, 1 << 24)    \
-    X(n_block, U32, 1 << 28) X(n_free_block, U32, 1 << 28) X(n_session, U32, 1 << 16)              \
-    X(model_fingerprint, U64, 0) X(tokenizer_fingerprint, U64, 0) X(address, STR, 256)             \
-    X(numerics_id, STR, 96) X(ids, IDS, 1 << 20) X(segments, IDS, 4096) X(stop_ids, IDS, 16)       \
-    X(max_tokens, U32, 1 << 24) X(want_draft, U32, 1) X(want_trace, U32, 1) X(single_token, U32, 1) X(auto_tree, U32, 1) \
-    X(draft_ahead, U32, 1) X(n_reroot, U32, UINT32_MAX) X(n_ahead, U64, 0) X(n_hit, U64, 0) X(temperature, F64, 0) \
-    X(min_p, F64, 0) X(top_p, F64, 0) X(top_k, U32, 1 << 22) X(seed, U64, 0) X(transport, STR, 16) \
-    X(tree_shape, U32, 1) X(draft_depth, U32, 63) X(draft_top_k, U32, 64) X(n_node, U32, 63)       \
-    X(keep_len, U32, UINT32_MAX) X(final_len, U32, UINT32_MAX) X(finish, U32, 3)                   \
-    X(verdict_kind, U32, 2) X(n_draft, U32, 63) X(n_accepted, U32, 63) X(cache_hit, U32, 1)        \
-    X(usable_len, U32, UINT32_MAX) X(hash, U64, 0) X(wait_ns, U64, 0) X(verify_ns, U64, 0)         \
-    X(host_ns, U64, 0) X(draft_ns, U64, 0) X(n_row, U32, UINT32_MAX) X(n_late, U32, UINT32_MAX)    \
-    X(n_desync, U32, UINT32_MAX) X(n_fallback, U32, UINT32_MAX) X(tree_ids, IDS, 63)               \
-    X(tree_parents, IDS, 63) X(path, IDS, 63) X(n_round, U64, 0) X(code, U32, UINT32_MAX)          \
-    X(auto_ahead, U32, 1) X(keep_open, U32, 1) X(state, U32, 7) X(n_token, U32, UINT32_MAX)        \
-    X(worker, U32, 1 << 16) X(target, U32, 1 << 16) X(drafter, U32, 1 << 16)                       \
-    X(n_worker, U32, 1 << 16) X(n_reopen, U32, UINT32_MAX) X(idle_ns, U64, 0) X(n_tree, U64, 0)    \
-    X(n_drafted, U64, 0) X(n_hit_token, U64, 0) X(rtt_ns, U64, 0) X(text, STR, 256)
+#define FIELDS(X)                                                                                                      \
+    X(session, U64, 0)                                                                                                 \
+    X(incarnation, U64, 0) X(epoch, U32, UINT32_MAX) X(round, U32, UINT32_MAX) X(role, U32, 3) X(pid, U32, UINT32_MAX) \
+        X(n_vocab, U32, 1 << 22) X(n_ctx_max, U32, 1 << 24) X(n_block, U32, 1 << 28) X(n_free_block, U32, 1 << 28)     \
+            X(n_session, U32, 1 << 16) X(model_fingerprint, U64, 0) X(tokenizer_fingerprint, U64, 0)                   \
+                X(address, STR, 256) X(numerics_id, STR, 96) X(ids, IDS, 1 << 20) X(segments, IDS, 4096)               \
+                    X(stop_ids, IDS, 16) X(max_tokens, U32, 1 << 24) X(want_draft, U32, 1) X(want_trace, U32, 1) X(    \
+                        single_token, U32, 1) X(auto_tree, U32, 1) X(draft_ahead, U32, 1) X(n_reroot, U32, UINT32_MAX) \
+                        X(n_ahead, U64, 0) X(n_hit, U64, 0) X(temperature, F64, 0) X(min_p, F64, 0) X(top_p, F64, 0)   \
+                            X(top_k, U32, 1 << 22) X(seed, U64, 0) X(transport, STR, 16) X(tree_shape, U32, 1)         \
+                                X(draft_depth, U32, 63) X(draft_top_k, U32, 64) X(n_node, U32, 63)                     \
+                                    X(keep_len, U32, UINT32_MAX) X(final_len, U32, UINT32_MAX) X(finish, U32, 3)       \
+                                        X(verdict_kind, U32, 2) X(n_draft, U32, 63) X(n_accepted, U32, 63) X(          \
+                                            cache_hit, U32, 1) X(usable_len, U32, UINT32_MAX) X(hash, U64, 0)          \
+                                            X(wait_ns, U64, 0) X(verify_ns, U64, 0)                                    \
+                                                X(host_ns, U64, 0) X(draft_ns, U64, 0) X(n_row, U32, UINT32_MAX) X(    \
+                                                    n_late, U32, UINT32_MAX) X(n_desync, U32, UINT32_MAX)              \
+                                                    X(n_fallback, U32, UINT32_MAX) X(tree_ids, IDS, 63)                \
+                                                        X(tree_parents, IDS, 63) X(path, IDS, 63) X(n_round, U64, 0)   \
+                                                            X(code, U32, UINT32_MAX) X(auto_ahead, U32, 1)             \
+                                                                X(keep_open, U32, 1) X(state, U32, 7)                  \
+                                                                    X(n_token, U32, UINT32_MAX) X(                     \
+                                                                        worker, U32, 1 << 16) X(target, U32, 1 << 16)  \
+                                                                        X(drafter, U32, 1 << 16)                       \
+                                                                            X(n_worker, U32, 1 << 16) X(n_reopen, U32, \
+                                                                                                        UINT32_MAX)    \
+                                                                                X(idle_ns, U64, 0) X(n_tree, U64, 0)   \
+                                                                                    X(n_drafted, U64, 0)               \
+                                                                                        X(n_hit_token, U64, 0)         \
+                                                                                            X(rtt_ns, U64, 0)          \
+                                                                                                X(text, STR, 256)
 
 static const struct field {
     const char *name;
@@ -143,7 +155,8 @@ static void draw_msg(struct gr_msg *m, enum gr_msg_type type, bool extreme)
             memset(p, 'a' + (int)draw(26), n);
         } else {
             const uint32_t n = (uint32_t)draw((f->limit < 64 ? f->limit : 64) + 1);
-            *(struct gr_msg_ids *)p = (struct gr_msg_ids){.p = pool, .n = extreme ? (uint32_t)GR_MIN(f->limit, 64u) : n};
+            *(struct gr_msg_ids *)p =
+                (struct gr_msg_ids){.p = pool, .n = extreme ? (uint32_t)GR_MIN(f->limit, 64u) : n};
         }
     }
 }
@@ -212,7 +225,8 @@ static void test_golden_bytes(void **state)
                                     "\xaausable_len\xce\x00\x01\x00\x00";
     uint8_t out[256];
     size_t n = 0;
-    assert_int_equal(gr_msg_encode(&(struct gr_msg){.type = GR_MSG_CLOSE, .session = 258}, out, sizeof(out), &n), GR_OK);
+    assert_int_equal(gr_msg_encode(&(struct gr_msg){.type = GR_MSG_CLOSE, .session = 258}, out, sizeof(out), &n),
+                     GR_OK);
     assert_int_equal(n, sizeof(close) - 1);
     assert_memory_equal(out, close, n);
     const struct gr_msg m = {.type = GR_MSG_OPENED, .session = 7, .epoch = 1, .usable_len = 65536};

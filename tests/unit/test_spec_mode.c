@@ -19,8 +19,8 @@ static struct gr_spec_econ econ(double root_ns)
 
 static struct gr_spec_input input(const struct gr_spec_econ *e)
 {
-    return (struct gr_spec_input){.want_draft = true, .has_drafter = true, .n_node_max = 20, .automatic = true, .warm = true,
-                                  .econ = e};
+    return (struct gr_spec_input){
+        .want_draft = true, .has_drafter = true, .n_node_max = 20, .automatic = true, .warm = true, .econ = e};
 }
 
 static void test_refusals(void **state)
@@ -159,13 +159,14 @@ static void test_seeding(void **state)
     assert_false(e.is_root);
 }
 
-/* Sessions that decode together: the passes with trees of a group that trees slow down end soon and are tried seldom; those
- * of one that they help stay. */
+/* Sessions that decode together: the passes with trees of a group that trees slow down end soon and are tried seldom;
+ * those of one that they help stay. */
 static void test_group(void **state)
 {
     (void)state;
     for (int n_session = 2; n_session <= 16; n_session *= 2) {
-        for (int tenths = 5; tenths <= 20; tenths += 5) { /* tokens of a pass with trees against its time, in root passes */
+        for (int tenths = 5; tenths <= 20;
+             tenths += 5) { /* tokens of a pass with trees against its time, in root passes */
             struct gr_spec_group g = {0};
             int n_tree = 0;
             const double pass_ns = 1e6 * (1.0 + 0.1 * n_session);

@@ -78,7 +78,9 @@ static void feed(struct run *r, const struct gr_tokenizer *tok, const char *text
     }
 }
 
-#define CODE "def fibonacci(n):\n    if n < 2:\n        return n\n    return fibonacci(n - 1) + fibonacci(n - 2)\n\nprint(fibonacci(10))\n"
+#define CODE                                                                                                           \
+    "def fibonacci(n):\n    if n < 2:\n        return n\n    return fibonacci(n - 1) + fibonacci(n - "                 \
+    "2)\n\nprint(fibonacci(10))\n"
 
 static void test_plain_text(void **state)
 {

@@ -94,7 +94,8 @@ static void test_counts(void **state)
 static void test_parents(void **state)
 {
     (void)state;
-    static const int16_t bad[] = {2, 3, 4, 62, 63, 64, INT16_MAX, -2, INT16_MIN}; /* of node 2: itself, later, nothing */
+    static const int16_t bad[] = {2,  3,         4,  62,       63,
+                                  64, INT16_MAX, -2, INT16_MIN}; /* of node 2: itself, later, nothing */
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         struct gr_token_tree t = golden_tree();
         t.parent[2] = bad[i];

@@ -558,7 +558,8 @@ static void round_trip_rest(uint8_t *f)
     for (uint32_t i = 0; i < n_id; i++) {
         assert_int_equal(gr_delta_id(&d, i), id[i]);
     }
-    struct gr_cost cost = {.overhead_ns = (uint32_t)draw(1ull << 32), .n_point = 1 + (uint32_t)draw(GR_COST_POINT_MAX)}, cost2;
+    struct gr_cost cost = {.overhead_ns = (uint32_t)draw(1ull << 32), .n_point = 1 + (uint32_t)draw(GR_COST_POINT_MAX)},
+                   cost2;
     for (uint32_t i = 0; i < cost.n_point; i++) {
         cost.n_row[i] = i == 0 ? 1 : cost.n_row[i - 1] + 1 + (uint32_t)draw(4);
         cost.pass_ns[i] = (uint32_t)draw(1ull << 32);
