@@ -13,7 +13,7 @@
 #include <stdlib.h>
 
 #define ADMIT_TOKENS 320      /* room beyond the prompt that admission reserves */
-#define CALIBRATE_NS (80 * GR_MS)
+#define CALIBRATE_NS (40 * GR_MS) /* it delays a restarted worker's first token */
 #define COMMIT_BYTES_MAX 4096 /* of an encoded COMMIT, trace included */
 #define OTHER_BYTES_MAX 65536 /* of the other messages that may be queued between two passes */
 #define PREFILL_CHUNK 256 /* rows; part of numerics_id where prefill has kernels of its own */
