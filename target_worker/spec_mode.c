@@ -5,12 +5,18 @@
 #define LEARN_ROUND 0.15
 #define LEARN_PROBE 0.4
 #define LEARN_FASTER 0.5
+#define HELD_UP 3.0 /* times the average: the machine did something else meanwhile, which says nothing about trees */
 #define LEARN_ROOT 0.1
 #define FAULT_MAX 1 /* a session whose tree round broke an invariant goes on with single tokens */
 
 static void learn(double *average, double value, double share)
 {
     *average += share * (value - *average);
+}
+
+static double at_most(double value, double most)
+{
+    return value < most ? value : most;
 }
 
 struct gr_spec_decision gr_spec_mode_decide(const struct gr_spec_input *in)
@@ -107,10 +113,11 @@ void gr_spec_econ_round(struct gr_spec_econ *e, bool waited, bool clean, int n_t
     }
     const double share = e->n_tree == 0 ? 0.3 : LEARN_ROUND;
     learn(&e->tree_tokens, n_token, share);
-    learn(&e->tree_ns, round_ns, share);
-    learn(&e->tree_pass_ns, pass_ns, share);
+    learn(&e->tree_ns, at_most(round_ns, HELD_UP * e->tree_ns), share);
+    learn(&e->tree_pass_ns, at_most(pass_ns, HELD_UP * e->tree_pass_ns), share);
     const double rest = round_ns - pass_ns - wait_ns;
-    learn(&e->overhead_ns, rest > 0.0 ? rest : 0.0, share);
+    const double rest_most = HELD_UP * e->overhead_ns + 0.1 * e->root_ns;
+    learn(&e->overhead_ns, at_most(rest > 0.0 ? rest : 0.0, rest_most), share);
     e->n_tree++;
     e->until_clean = e->n_tree % GR_SPEC_CLEAN_EVERY == 0 ? 1 : 0;
     /* A running sum, as in a CUSUM test: luck is not saved up, and what a stop can have cost is known. */
@@ -150,7 +157,7 @@ void gr_spec_econ_probed(struct gr_spec_econ *e, int n_accepted, double pass_ns)
         return;
     }
     learn(&e->tree_tokens, 1.0 + n_accepted, LEARN_PROBE);
-    learn(&e->tree_ns, e->latency_ns + pass_ns + e->overhead_ns, LEARN_PROBE);
+    e->tree_ns = e->latency_ns + pass_ns + e->overhead_ns; /* what rounds took before trees were given up is past */
     learn(&e->tree_pass_ns, pass_ns, LEARN_PROBE);
     if (tree_rate(e) * e->root_ns > GR_SPEC_ENTER) {
         e->is_root = false;
