@@ -122,8 +122,8 @@ void gr_spec_econ_round(struct gr_spec_econ *e, bool waited, bool clean, int n_t
     e->until_clean = e->n_tree % GR_SPEC_CLEAN_EVERY == 0 ? 1 : 0;
     /* A running sum, as in a CUSUM test: luck is not saved up, and what a stop can have cost is known. */
     const double lost = round_ns - n_token * e->root_ns;
-    const double most = GR_SPEC_REGRET_ROUND * e->root_ns;
-    e->regret_ns += lost < most ? lost : most;
+    const double waited_ns = at_most(wait_ns, GR_SPEC_REGRET_WAIT * e->root_ns);
+    e->regret_ns += waited_ns + at_most(lost - wait_ns, GR_SPEC_REGRET_ROUND * e->root_ns);
     e->regret_ns = e->regret_ns > 0.0 ? e->regret_ns : 0.0;
     e->gain_ns -= lost;
     if (e->regret_ns > GR_SPEC_REGRET_MAX * e->root_ns) {

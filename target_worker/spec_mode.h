@@ -62,8 +62,8 @@ struct gr_spec_decision {
  */
 #define GR_SPEC_ENTER 0.9
 #define GR_SPEC_REGRET_MAX 5.0   /* root-only rounds that trees may lose before they are given up */
-#define GR_SPEC_REGRET_ROUND                                                                                           \
-    2.0 /* and that one round counts at most: a pass that was held up says nothing about trees */
+#define GR_SPEC_REGRET_ROUND 2.0 /* that one round counts at most beside its wait: a pass was perhaps held up */
+#define GR_SPEC_REGRET_WAIT 4.0  /* and its wait: lateness is the drafter's */
 #define GR_SPEC_GAIN_MIN 10.0    /* root-only rounds that trees must have won before old failures are forgotten */
 #define GR_SPEC_CLEAN_FIRST 3    /* root-only rounds in which the drafter rests, once it is warm */
 #define GR_SPEC_CLEAN_EVERY 64   /* tree rounds to one more */

@@ -405,9 +405,13 @@ static void learn_round(struct gr_target *t, struct session *s, const struct gr_
                         uint64_t now_ns)
 {
     const struct gr_pass *p = &t->pass;
-    const double round_ns = (double)(now_ns - s->verdict_ns);
     const double pass_ns = (double)(p->forward_ns + p->sample_ns + p->commit_ns);
+    double round_ns = (double)(now_ns - s->verdict_ns);
+    round_ns = GR_MAX(round_ns, pass_ns); /* a drafter that attaches meanwhile begins the round anew, not its pass */
     const bool clean = s->pass_clean && !s->asked;
+    if (t->econ.n_tree + t->econ.n_root == 0) {
+        t->econ = s->econ; /* the first session's guesses */
+    }
     gr_spec_econ_round(&s->econ, s->pass_waited, clean, n_token, round_ns, pass_ns, (double)s->wait_ns);
     gr_spec_econ_round(&t->econ, s->pass_waited, clean, n_token, round_ns, pass_ns, (double)s->wait_ns);
     t->econ.latency_ns = s->econ.latency_ns;
