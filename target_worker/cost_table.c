@@ -118,10 +118,9 @@ struct part {
     double input;
 };
 
-static int parts_of(struct gr_cost_table *c, const struct gr_pass_load *load, struct part *part)
+/* i, share: where f lies, by locate(). */
+static int parts_of(struct gr_cost_table *c, const struct gr_pass_load *load, int i, double share, struct part *part)
 {
-    double share = 0.0;
-    const int i = locate(GR_MAX(load->n_row, 1), GR_COST_TABLE_POINT, &share);
     int n = 0;
     part[n++] = (struct part){&c->row_ns[i], &c->row_var[i], 1.0 - share};
     part[n++] = (struct part){&c->row_ns[i + 1], &c->row_var[i + 1], share};
@@ -137,7 +136,9 @@ static int parts_of(struct gr_cost_table *c, const struct gr_pass_load *load, st
 static void learn_shape(struct gr_cost_table *c, const struct gr_pass_load *load, double expected, double error)
 {
     struct part part[2 + GR_COST_TREE_POINT];
-    const int n = parts_of(c, load, part);
+    double share = 0.0;
+    const int i_row = locate(GR_MAX(load->n_row, 1), GR_COST_TABLE_POINT, &share);
+    const int n = parts_of(c, load, i_row, share, part);
     double variance = pow(NOISE * expected, 2.0);
     for (int i = 0; i < n; i++) {
         variance += part[i].input * part[i].input * *part[i].variance;
@@ -148,7 +149,7 @@ static void learn_shape(struct gr_cost_table *c, const struct gr_pass_load *load
         *part[i].variance *= fmax(1.0 - gain * part[i].input, 0.0);
         *part[i].variance = fmax(*part[i].variance, pow(DOUBT_LEAST * *part[i].value, 2.0)); /* the machine changes */
     }
-    keep_rising(c->row_ns, GR_COST_TABLE_POINT, locate(GR_MAX(load->n_row, 1), GR_COST_TABLE_POINT, &(double){0}) + 1);
+    keep_rising(c->row_ns, GR_COST_TABLE_POINT, i_row + 1);
     for (int k = 0; k < GR_COST_TREE_POINT; k++) {
         if (load->context[k] > 0.0) {
             keep_rising(c->context_ns, GR_COST_TREE_POINT, k);
@@ -159,11 +160,11 @@ static void learn_shape(struct gr_cost_table *c, const struct gr_pass_load *load
 /* The point at which this pass attends most; -1: hardly any. */
 static int main_context(const struct gr_pass_load *load)
 {
-    int main = 0;
+    int most = 0;
     for (int k = 1; k < GR_COST_TREE_POINT; k++) {
-        main = load->context[k] > load->context[main] ? k : main;
+        most = load->context[k] > load->context[most] ? k : most;
     }
-    return load->context[main] >= MUCH_CONTEXT ? main : -1;
+    return load->context[most] >= MUCH_CONTEXT ? most : -1;
 }
 
 static double bounded(double ratio, double most)

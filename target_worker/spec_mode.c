@@ -7,6 +7,7 @@
 #define LEARN_FASTER 0.5
 #define HELD_UP 3.0 /* times the average: the machine did something else meanwhile, which says nothing about trees */
 #define LEARN_ROOT 0.1
+#define ROOT_HELD_UP 1.5 /* the same for rounds without trees, which vary less */
 #define FAULT_MAX 1 /* a session whose tree round broke an invariant goes on with single tokens */
 
 static void learn(double *average, double value, double share)
@@ -91,13 +92,12 @@ static void learn_root(struct gr_spec_econ *e, bool clean, double round_ns)
     if (!clean) {
         return;
     }
-    const double most_ns =
-        1.5 * e->root_ns; /* the guess is the cost table's: a first touch of memory is no round's price */
-    const double bounded_ns = round_ns < most_ns ? round_ns : most_ns;
+    /* The guess is the cost table's: a first touch of memory is no round's price. */
+    const double bounded_ns = at_most(round_ns, ROOT_HELD_UP * e->root_ns);
     if (e->n_clean == 0) {
         e->root_ns = bounded_ns;
     } else if (e->n_clean < GR_SPEC_CLEAN_FIRST) {
-        e->root_ns = round_ns < e->root_ns ? round_ns : e->root_ns;
+        e->root_ns = at_most(round_ns, e->root_ns);
     } else {
         learn(&e->root_ns, bounded_ns, LEARN_ROOT);
     }
@@ -189,7 +189,7 @@ void gr_spec_group_pass(struct gr_spec_group *g, bool with_trees, int n_session,
                                         .interval = GR_SPEC_TRIAL_NEXT};
             return;
         }
-        learn(&g->root_ns, token_ns < 1.5 * g->root_ns ? token_ns : 1.5 * g->root_ns, LEARN_ROOT);
+        learn(&g->root_ns, at_most(token_ns, ROOT_HELD_UP * g->root_ns), LEARN_ROOT);
         g->until_trial -= g->until_trial > 0;
         if (!g->tries_trees && g->until_trial == 0) {
             g->tries_trees = true;
@@ -202,7 +202,7 @@ void gr_spec_group_pass(struct gr_spec_group *g, bool with_trees, int n_session,
     }
     const double pass_ns = n_session * g->root_ns; /* what these sessions would have taken for a token each */
     const double lost = ns - n_token * g->root_ns;
-    g->regret_ns += lost < GR_SPEC_REGRET_ROUND * pass_ns ? lost : GR_SPEC_REGRET_ROUND * pass_ns;
+    g->regret_ns += at_most(lost, GR_SPEC_REGRET_ROUND * pass_ns);
     g->regret_ns = g->regret_ns > 0.0 ? g->regret_ns : 0.0;
     g->gain_ns -= lost;
     if (g->regret_ns > GR_SPEC_REGRET_MAX * pass_ns) {

@@ -221,8 +221,8 @@ void target_send_verdict(struct gr_target *t, struct session *s, const struct gr
         return; /* nobody listens, or the tokens go with the DELTA that is under way */
     }
     if (s->peer_len != (int32_t)h->base_len || (s->pass_resync && v->n_path > 0)) {
-        s->owed =
-            target_asks(s); /* it was left out of earlier rounds, or does not know the nodes: a DELTA says it all */
+        /* It was left out of earlier rounds, or does not know the nodes: a DELTA says it all. */
+        s->owed = target_asks(s);
         target_send_deltas(t, s, now_ns);
         return;
     }

@@ -1,11 +1,9 @@
-/* What a session's next round is: its mode, how long it waits, and the trees that come at another time than expected.
- */
+/* What a session's next round is: its mode, how long it waits, and the trees that come out of time. */
 #include "common/log.h"
 #include "target_worker/target_internal.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* ---- costs ---- */
 

@@ -167,18 +167,23 @@ def both_killed_at_once():
 
 # ---- stops ----
 
+def stop_for(r, name, seconds):
+    """SIGSTOP and SIGCONT. Returns when it stopped, when it went on, and how much was committed meanwhile."""
+    reach(r, 100)
+    pid = r.child(name)
+    os.kill(pid, signal.SIGSTOP)
+    t0 = time.monotonic()
+    hold(r, seconds)
+    n_while = r.committed
+    os.kill(pid, signal.SIGCONT)
+    return t0, time.monotonic(), n_while
+
+
 @case
 def stopped_drafter():
     want = plain_text(3000)
     with stream(3000) as r:
-        reach(r, 100)
-        pid = r.child("graft-draft")
-        os.kill(pid, signal.SIGSTOP)
-        t0 = time.monotonic()
-        hold(r, 1.0)
-        n_while = r.committed
-        os.kill(pid, signal.SIGCONT)
-        t1 = time.monotonic()
+        t0, t1, n_while = stop_for(r, "graft-draft", 1.0)
         ends_well(r, want)
         assert r.said(b"no tree for as long as three round deadlines", t0), r.said(b"[spec]")
         assert n_while > 103, n_while  # it went on without
@@ -193,12 +198,7 @@ def stopped_drafter():
 def stopped_target():
     want = plain_text(700)
     with stream(700) as r:
-        reach(r, 100)
-        pid = r.child("graft-target")
-        os.kill(pid, signal.SIGSTOP)
-        t0 = time.monotonic()
-        hold(r, 0.3)
-        os.kill(pid, signal.SIGCONT)
+        t0, _, _ = stop_for(r, "graft-target", 0.3)
         ends_well(r, want)
         assert not r.said(b"is gone") and not r.said(b"re-opening") and not r.said(b"[spec][fallback]"), r.lines
         assert r.longest_pause_ms(t0) >= 290  # it did stop
