@@ -20,6 +20,7 @@ struct gr_batch {
     const int32_t *token, *pos, *cell; /* (n_row) */
     const struct gr_attn_seq *seq;     /* (n_seq) */
     const int32_t *out_row;            /* (n_out): rows whose logits are wanted, increasing */
+    const float *const *feature;       /* (n_row) pointers to feature_width floats; only for models that take features */
 };
 
 struct gr_lm;
@@ -30,6 +31,9 @@ struct gr_lm_ops {
     enum gr_status (*forward)(struct gr_lm *lm, const struct gr_batch *batch);
     /* Copies KV of cells src[i] to dst[i]; no dst is a later src. */
     void (*copy_cells)(struct gr_lm *lm, int n, const int32_t *src, const int32_t *dst);
+    /* Fused features of rows row[i] of the last pass: the draft head's fc over their captured states.
+     * out: (n, fused_width). NULL where fused_width is 0. */
+    void (*fuse)(struct gr_lm *lm, int n, const int32_t *row, float *out);
     void (*destroy)(struct gr_lm *lm);
 };
 
@@ -43,6 +47,16 @@ struct gr_lm {
     float *logits;                  /* owned, (n_out_max, n_vocab_stride) */
     int n_capture, capture_width;   /* 0: none */
     float *capture;                 /* owned, (n_row_max, n_capture * capture_width): layers side by side */
+    /* A target that serves an EAGLE-3 head: width of fuse()'s rows; 0: none. */
+    int fused_width;
+    /* An EAGLE-3 head: its rows take features, and leave the states that stand for the next ones (facts of the head:
+     * eagle3.h). 0: none. */
+    int feature_width;
+    float *hidden;                  /* owned, (n_row_max, feature_width): after a pass, of every row */
+    /* A reduced draft vocabulary: logit i is that of the target's id to_target[i], of n_vocab_target. NULL: n_vocab ids
+     * are the target's. */
+    const int32_t *to_target;       /* owned, (n_vocab), increasing */
+    int32_t n_vocab_target;
     const struct gr_kernels *kernels; /* borrowed; for sampling on the same device; may be NULL */
     struct gr_team *team;           /* owned by the model; may be NULL */
     char numerics_id[96];
@@ -55,6 +69,10 @@ static inline enum gr_status gr_lm_forward(struct gr_lm *lm, const struct gr_bat
 static inline void gr_lm_copy_cells(struct gr_lm *lm, int n, const int32_t *src, const int32_t *dst)
 {
     lm->ops->copy_cells(lm, n, src, dst);
+}
+static inline void gr_lm_fuse(struct gr_lm *lm, int n, const int32_t *row, float *out)
+{
+    lm->ops->fuse(lm, n, row, out);
 }
 static inline void gr_lm_destroy(struct gr_lm *lm)
 {
