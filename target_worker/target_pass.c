@@ -456,6 +456,9 @@ static void apply_walk(struct gr_target *t, struct session *s, const struct gr_p
         s->n_want = 0;
     } else {
         s->state = SESSION_DECODE;
+        if (prefill) {
+            target_reprice(t, s);
+        }
         target_begin_round(t, s, now_ns);
     }
     /* Prices before they are needed: after a prompt, which has taught what its context costs, and now and then. */
