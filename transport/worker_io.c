@@ -283,10 +283,10 @@ size_t gr_worker_io_msg_room(const struct gr_worker_io *w)
     return w->control_lost ? 0 : gr_control_room(w->control);
 }
 
-void gr_worker_io_compute(struct gr_worker_io *w, void (*fn)(void *arg), void *arg)
+void gr_worker_io_compute(struct gr_worker_io *w, void (*fn)(void *arg), void *arg, bool more)
 {
     w->compute_busy = true;
-    gr_compute_post(w->compute, fn, arg);
+    gr_compute_post(w->compute, fn, arg, more);
 }
 
 static bool receive_msgs(struct gr_worker_io *w, uint64_t now_ns)
