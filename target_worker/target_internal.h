@@ -81,6 +81,7 @@ struct session {
     int32_t econ_len;         /* context that econ's times are of */
     double wire_ns;           /* latency less drafting */
     struct gr_cost cost_told;
+    int cost_decode;          /* sessions that decoded together then */
     bool was_root;            /* econ.is_root at the last round, for the log */
     bool paused;              /* the COMMIT queue is full */
     /* the pass in flight */

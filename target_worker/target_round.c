@@ -78,7 +78,8 @@ void target_send_cost(struct gr_target *t, struct session *s)
     const struct gr_pass_load others = others_load(t, s);
     struct gr_cost cost;
     gr_cost_table_list(&t->cost, &others, s->committed_len, s->econ.overhead_ns + s->wire_ns, &cost);
-    charge_for_all(&cost, target_n_decode(t));
+    s->cost_decode = target_n_decode(t);
+    charge_for_all(&cost, s->cost_decode);
     if (!moved(&s->cost_told, &cost)) {
         return;
     }
