@@ -1,14 +1,10 @@
-/* The log of the fuzz targets: lines are formatted, so that a bad argument shows, and thrown away. */
-#include "common/log.h"
+#include "tests/quiet_log.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 
-static void format(const char *fmt, va_list args)
-{
-    char line[1024];
-    (void)vsnprintf(line, sizeof(line), fmt, args);
-}
+int log_count_n;
+char log_count_last[1024];
 
 void gr_log_init(const char *role)
 {
@@ -36,8 +32,9 @@ void gr_log_topic_line(enum gr_log_topic topic, const char *fmt, ...)
 {
     (void)topic;
     va_list args;
+    char line[1024];
     va_start(args, fmt);
-    format(fmt, args);
+    (void)vsnprintf(line, sizeof(line), fmt, args);
     va_end(args);
 }
 
@@ -46,6 +43,7 @@ void gr_log_line(enum gr_log_level level, const char *fmt, ...)
     (void)level;
     va_list args;
     va_start(args, fmt);
-    format(fmt, args);
+    (void)vsnprintf(log_count_last, sizeof(log_count_last), fmt, args);
     va_end(args);
+    log_count_n++;
 }
