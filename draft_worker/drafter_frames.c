@@ -1,4 +1,4 @@
-/* The drafter's side of the data path: VERDICT, DELTA and DESYNC in; DRAFT and RESYNC out. */
+/* The drafter's side of the data path: VERDICT, DELTA, FEATURES and DESYNC in; DRAFT and RESYNC out. */
 #include "common/hash.h"
 #include "common/log.h"
 #include "draft_worker/drafter_internal.h"
@@ -9,7 +9,7 @@
 
 void drafter_send_resync(struct gr_drafter *d, struct follow *f)
 {
-    struct gr_resync r = {.my_len = (uint32_t)f->len};
+    struct gr_resync r = {.my_len = (uint32_t)f->len, .feature_len = GR_FEATURES_NONE};
     uint32_t lengths[GR_RESYNC_HASH_MAX];
     r.n_hash = (uint32_t)gr_resync_lengths(r.my_len, lengths);
     for (uint32_t i = 0; i < r.n_hash; i++) {
@@ -17,9 +17,13 @@ void drafter_send_resync(struct gr_drafter *d, struct follow *f)
     }
     const struct gr_frame_header h = {.session = f->id, .epoch = f->epoch, .base_len = r.my_len,
                                       .prefix_hash = f->hash[f->len]};
-    const uint32_t bytes = GR_WIRE_HEADER_BYTES + 8 + 8 * r.n_hash;
+    const uint32_t bytes = GR_WIRE_HEADER_BYTES + GR_WIRE_RESYNC_BYTES(r.n_hash);
     f->state = DRAFT_SYNCING;
     f->due = f->ready = f->last.valid = false;
+    if (f->kv_shift > 0) { /* what is held and not yet used comes again: then both count the window alike */
+        r.feature_len = (uint32_t)f->feature_first;
+        f->feature_told = f->feature_first;
+    }
     uint8_t *out = d->io.frame_begin(d->io.ctx, f->peer, GR_FRAME_SMALL, bytes);
     f->resync_due = out == NULL; /* no credit: the step tries again */
     if (out == NULL) {
@@ -109,7 +113,7 @@ static void ask_for_tree(struct gr_drafter *d, struct follow *f, uint32_t round,
     f->due_ns = now_ns;
     f->job_ns = 0;
     if (GR_MIN(f->tree_config.n_node, n_want) == 0 ||
-        f->len == 0) { /* no node is allowed, or there is no tail to draft from */
+        f->len <= f->kv_shift) { /* no node is allowed, or there is no tail to draft from */
         drafter_answer_empty(d, f, round, (uint32_t)f->len, f->hash[f->len], now_ns);
     }
 }
@@ -471,7 +475,7 @@ enum gr_status gr_drafter_on_frame(struct gr_drafter *d, uint32_t peer, const ui
     case GR_FRAME_COST:
         return on_cost(d, f, &h, frame, len);
     case GR_FRAME_FEATURES:
-        return GR_OK; /* a stand-alone draft model has no use for them */
+        return drafter_on_features(d, f, &h, frame, len);
     default:
         log_error("peer %u sent a frame of type %u to a drafter", peer, h.type);
         return GR_EPROTO;

@@ -28,6 +28,10 @@ struct follow {
     bool starved;    /* the KV pool had no block for it; said once */
     int32_t len;     /* committed tokens known */
     int32_t kv_len;  /* of them with draft KV */
+    /* A head, else 0: tokens before it have no row, and that of token p stands in cell p - kv_shift of the table. */
+    int32_t kv_shift;
+    int32_t feature_first, feature_end; /* positions whose features are held, see drafter_features.c */
+    int32_t feature_told;               /* of the last TAKEN, or RESYNC */
     int32_t prefill_len; /* of them that get it though no tree is wanted yet: the prompt of an attached session */
     /* what the builder's candidates hang below */
     bool root_valid;
@@ -74,6 +78,8 @@ struct gr_drafter {
     struct gr_kv_pool pool;
     struct follow *follow; /* owned, (n_session_max) */
     struct gr_draft_job job;
+    uint16_t *feature;     /* owned, (n_session_max, feature_window, feature_width) bf16; of p at p % window */
+    uint16_t *job_feature; /* owned, (n_session_max, prefill_chunk, feature_width) bf16: of the job in flight */
     int32_t *job_token; /* owned, (n_session_max, prefill_chunk): the rows of the job in flight */
     bool job_in_flight;
     struct gr_acceptance acceptance; /* of all sessions */
@@ -98,6 +104,25 @@ void drafter_answer_empty(struct gr_drafter *d, struct follow *f, uint32_t round
 void drafter_send_late(struct gr_drafter *d, struct follow *f, const struct gr_drafted *drafted);
 /* Sends the grown tree when there is credit. */
 void drafter_send_tree(struct gr_drafter *d, struct follow *f, uint64_t now_ns);
+/* The first token whose row is not built. */
+static inline int32_t drafter_row_from(const struct follow *f)
+{
+    return GR_MAX(f->kv_len, f->kv_shift);
+}
+/* Cells of the table that the first len tokens take. */
+static inline int32_t drafter_n_cell(const struct follow *f, int32_t len)
+{
+    return GR_MAX(len - f->kv_shift, 0);
+}
+enum gr_status drafter_on_features(struct gr_drafter *d, struct follow *f, const struct gr_frame_header *h,
+                                   const uint8_t *frame, size_t len);
+/* Tokens from len on are gone; kv_len is set. */
+void drafter_cut_features(struct follow *f, int32_t len);
+/* What the rows of tokens pos0 .. pos0 + n_row - 1 take. */
+void drafter_copy_features(const struct gr_drafter *d, const struct follow *f, int32_t pos0, int32_t n_row,
+                           uint16_t *out);
+/* After rows have run: tells the target when it is worth it. */
+void drafter_let_features_go(struct gr_drafter *d, struct follow *f);
 /* Starts a job when one is due. */
 void drafter_start_job(struct gr_drafter *d, uint64_t now_ns);
 

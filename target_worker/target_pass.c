@@ -18,6 +18,8 @@ static struct gr_pass_seq *begin_seq(struct gr_target *t, struct session *s)
     q->stop = s->stop;
     q->stop.n_new_max = target_n_new_left(s);
     q->want_gap = q->replay = false;
+    q->want_features = target_wants_features(t, s);
+    q->n_feature = 0;
     q->gap = 0.0f;
     q->tree.n = 0;
     for (int b = 0; b < GR_SCRATCH_BLOCKS; b++) {
@@ -443,6 +445,7 @@ static void apply_walk(struct gr_target *t, struct session *s, const struct gr_p
     }
     append_token(s, q->walk.bonus);
     s->kv_len = s->committed_len - 1;
+    target_keep_features(t, s, q);
     gr_kv_table_truncate(&t->pool, &s->table, s->kv_len);
     s->n_reroot += s->pass_reroot && !prefill;
     t->counters.n_reroot += s->pass_reroot && !prefill;
@@ -477,6 +480,7 @@ static void finish_prefill_chunk(struct gr_target *t, struct session *s, const s
         apply_walk(t, s, q, now_ns);
         return;
     }
+    target_keep_features(t, s, q);
     const struct gr_msg m = {.type = GR_MSG_PROGRESS, .session = s->id, .usable_len = (uint32_t)s->kv_len};
     t->io.send_msg(t->io.ctx, &m);
     if (s->kv_len >= s->prefill_end) {
@@ -503,7 +507,10 @@ static void finish_seq(struct gr_target *t, struct gr_pass_seq *q, enum gr_statu
     if (s->closing) {
         target_free_session(t, s);
     } else if (s->cut_at >= 0) {
-        s->kv_len += q->kind == GR_PASS_PREFILL && status == GR_OK ? q->n_row : 0;
+        if (q->kind == GR_PASS_PREFILL && status == GR_OK) {
+            s->kv_len += q->n_row;
+            target_keep_features(t, s, q);
+        }
         target_end_cut_turn(t, s, now_ns);
     } else if (status != GR_OK) {
         fail_seq(t, s, q, status, now_ns);
