@@ -76,6 +76,14 @@ static void test_stale_features(void **state)
     }
     assert_int_equal(counters(r)->n_feature_row, n_row);
     assert_true(counters(r)->n_stale_features >= 3);
+    /* the same length again, other tokens */
+    while (r->len < 85) {
+        rig_commit(r, 1);
+    }
+    r->round++;
+    rig_send_delta(r, 75, RIG_WANT(63));
+    assert_int_equal(gr_drafter_on_frame(r->drafter, RIG_PEER, last.bytes, last.len, 0), GR_OK);
+    assert_int_equal(counters(r)->n_feature_row, n_row);
     rig_run(r, 20);
     r->hold_features = false;
     rig_send_features(r);
@@ -126,6 +134,34 @@ static void test_attached_in_the_middle(void **state)
         assert_int_equal(counters(r)->n_desync, 0);
         rig_destroy(r);
     }
+}
+
+/* The target has moved on while rows of older tokens run: they do not count. */
+static void test_begins_anew_during_a_job(void **state)
+{
+    (void)state;
+    struct rig *r = rig_create(&plain);
+    rig_start(r, 30, 63);
+    while (r->len < 100) {
+        rig_commit(r, rig_pick(r, r->token, r->len));
+    }
+    r->round++;
+    r->hold_features = true;
+    rig_send_delta(r, 30, RIG_WANT(63));
+    rig_send_features_from(r, 29, 70, 0);
+    (void)gr_drafter_step(r->drafter, 0);
+    assert_non_null(r->job);
+    rig_send_features_from(r, 90, 99, GR_FEATURES_START);
+    assert_int_equal(counters(r)->n_feature_start, 1);
+    rig_await_draft(r); /* finishes that job first */
+    rig_assert_fresh(r, &plain, 63);
+    r->hold_features = false;
+    for (int round = 0; round < 5; round++) {
+        (void)rig_verify(r, &r->tree, r->draft_header.round, -1, 63);
+        rig_await_draft(r);
+        rig_assert_fresh(r, &plain, 63);
+    }
+    rig_destroy(r);
 }
 
 /* In silence nothing runs; one pass takes what was committed. */
@@ -307,6 +343,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_late_features),      cmocka_unit_test(test_stale_features),
         cmocka_unit_test(test_attached_in_the_middle), cmocka_unit_test(test_silence_catches_up),
+        cmocka_unit_test(test_begins_anew_during_a_job),
         cmocka_unit_test(test_gap_and_window),     cmocka_unit_test(test_bad_features),
         cmocka_unit_test(test_vocabulary_map),     cmocka_unit_test(test_hits_owe_rows),
     };
