@@ -52,7 +52,8 @@ static inline void tiny_remove(struct tiny_folder *f, const char *name)
     *t = f->tensor[--f->n];
 }
 
-static inline void *tiny_add_raw(struct tiny_folder *f, const char *name, enum gr_st_dtype dtype, int64_t d0, int64_t d1)
+static inline void *tiny_add_raw(struct tiny_folder *f, const char *name, enum gr_st_dtype dtype, int64_t d0,
+                                 int64_t d1)
 {
     if (tiny_find(f, name) != NULL) {
         tiny_remove(f, name);
