@@ -27,6 +27,10 @@ static enum gr_status start_worker(struct gr_pair *p, const struct gr_pair_confi
         argv[n++] = "--kv-blocks";
         argv[n++] = numbers[2];
     }
+    if (is_target && c->prefill_share != NULL) {
+        argv[n++] = "--prefill-share";
+        argv[n++] = c->prefill_share;
+    }
     return gr_children_start(&p->children, is_target ? "target" : "draft", argv, is_target ? &p->target : &p->draft);
 }
 

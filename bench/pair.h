@@ -12,6 +12,7 @@ struct gr_pair_config {
     const char *transport;                    /* "": what the workers choose */
     int n_session, n_ctx_max;
     int n_block;                              /* of the target's KV; 0: auto */
+    const char *prefill_share;                /* of the target; NULL: its default */
     struct gr_orch_io io;                     /* as gr_hub_config's */
 };
 

@@ -1,16 +1,20 @@
 #include "common/compute.h"
 
+#include "common/clock.h"
 #include "common/log.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <semaphore.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
+
+#define YIELD_NS 60000
 
 enum mailbox { BOX_EMPTY, BOX_POSTED, BOX_DONE, BOX_QUIT };
 
@@ -20,6 +24,7 @@ struct gr_compute {
     atomic_int box;
     void (*fn)(void *arg);
     void *arg;
+    bool more; /* of the job in the box */
     int done_fd;
 };
 
@@ -30,15 +35,30 @@ static void ring(int fd)
     (void)n; /* the counter cannot overflow: one job at a time */
 }
 
+/* To fall asleep and be woken takes as long as the I/O loop needs to post what follows: it is let run instead. */
+static void await_job(struct gr_compute *c, bool soon)
+{
+    const uint64_t begin_ns = soon ? gr_clock_ns() : 0;
+    while (soon && gr_clock_ns() - begin_ns < YIELD_NS) {
+        if (sem_trywait(&c->posted) == 0) {
+            return;
+        }
+        sched_yield();
+    }
+    while (sem_wait(&c->posted) != 0 && errno == EINTR) {
+    }
+}
+
 static void *run(void *arg)
 {
     struct gr_compute *c = arg;
+    bool more = false;
     for (;;) {
-        while (sem_wait(&c->posted) != 0 && errno == EINTR) {
-        }
+        await_job(c, more);
         if (atomic_load_explicit(&c->box, memory_order_acquire) == BOX_QUIT) {
             return NULL;
         }
+        more = c->more;
         c->fn(c->arg);
         atomic_store_explicit(&c->box, BOX_DONE, memory_order_release);
         ring(c->done_fd);
@@ -85,11 +105,12 @@ void gr_compute_destroy(struct gr_compute *c)
     free(c);
 }
 
-void gr_compute_post(struct gr_compute *c, void (*fn)(void *arg), void *arg)
+void gr_compute_post(struct gr_compute *c, void (*fn)(void *arg), void *arg, bool more)
 {
     GR_ASSERT(atomic_load_explicit(&c->box, memory_order_acquire) == BOX_EMPTY);
     c->fn = fn;
     c->arg = arg;
+    c->more = more;
     atomic_store_explicit(&c->box, BOX_POSTED, memory_order_release);
     sem_post(&c->posted);
 }

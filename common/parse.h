@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 static inline bool gr_parse_int(const char *text, int64_t min, int64_t max, int64_t *out)
 {
@@ -25,6 +26,18 @@ static inline bool gr_parse_number(const char *text, double min, double max, dou
     errno = 0;
     const double v = strtod(text, &end);
     if (end == text || *end != '\0' || errno != 0 || !(v >= min && v <= max)) {
+        return false;
+    }
+    *out = v;
+    return true;
+}
+
+/* A share of something that can be limited: 0 < x < 1; `off' and 0 say no limit and give 0. */
+#define GR_SHARE_RANGE "off (no limit) or a number above 0 and below 1"
+static inline bool gr_parse_share(const char *text, double *out)
+{
+    double v = 0.0;
+    if (strcmp(text, "off") != 0 && (!gr_parse_number(text, 0.0, 1.0, &v) || v == 1.0)) {
         return false;
     }
     *out = v;

@@ -60,7 +60,7 @@ static void start_job(void *ctx, struct gr_draft_job *job)
 {
     struct worker *w = ctx;
     w->job = job;
-    gr_worker_io_compute(w->io, compute_job, w);
+    gr_worker_io_compute(w->io, compute_job, w, false); /* a verdict is much later */
 }
 
 static enum gr_status connect_target(void *ctx, const char *address, const char *transport, uint32_t *peer_out)

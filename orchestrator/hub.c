@@ -3,6 +3,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "transport/control.h"
+#include "transport/listener.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -12,8 +13,6 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
-
-#define HELLO_TIMEOUT_MS 10000
 
 struct link {
     struct gr_control *control; /* NULL: slot is free */
@@ -34,7 +33,8 @@ struct gr_hub {
     struct gr_hub_config config;
     struct gr_hello hello;
     struct gr_orch *orch;
-    int listen_fd, wake_fd;
+    struct gr_listener listener;
+    int wake_fd;
     char address[64];
     struct link link[GR_ORCH_WORKER_MAX];
     struct link client[GR_CLIENT_MAX];
@@ -54,7 +54,7 @@ static void *run_hello(void *arg)
     struct hello_job *j = arg;
     struct gr_hub *h = j->hub;
     struct gr_hello peer;
-    const enum gr_status st = gr_hello_exchange(j->fd, &h->hello, h->config.key, HELLO_TIMEOUT_MS, &peer);
+    const enum gr_status st = gr_hello_exchange(j->fd, &h->hello, h->config.key, h->config.hello_timeout_ms, &peer);
     const uint64_t one = 1;
     pthread_mutex_lock(&h->lock);
     if (st == GR_OK && h->n_arrival < GR_ORCH_WORKER_MAX) {
@@ -73,37 +73,48 @@ static void *run_hello(void *arg)
     return NULL;
 }
 
-static void accept_peers(struct gr_hub *h)
+/* May one more hand-shake begin? If not, who comes waits in the kernel's queue until one of them ends, which wakes the
+ * loop: a stranger that says nothing keeps nobody away for longer than hello_timeout_ms. */
+static bool hello_room(struct gr_hub *h)
 {
-    for (;;) {
-        int fd = -1;
-        struct pollfd p = {.fd = h->listen_fd, .events = POLLIN};
-        if (poll(&p, 1, 0) != 1 || gr_tcp_accept(h->listen_fd, &fd) != GR_OK) {
-            return;
-        }
-        struct hello_job *j = malloc(sizeof(*j));
-        pthread_t thread;
+    pthread_mutex_lock(&h->lock);
+    const bool room = h->n_hello + h->n_arrival < GR_ORCH_WORKER_MAX;
+    pthread_mutex_unlock(&h->lock);
+    return room;
+}
+
+static enum gr_status start_hello(struct gr_hub *h, int fd)
+{
+    struct hello_job *j = malloc(sizeof(*j));
+    pthread_t thread;
+    if (j == NULL) {
+        log_error("out of memory for a hand-shake");
+        return GR_ENOMEM;
+    }
+    *j = (struct hello_job){.hub = h, .fd = fd};
+    pthread_mutex_lock(&h->lock);
+    h->n_hello++;
+    pthread_mutex_unlock(&h->lock);
+    if (pthread_create(&thread, NULL, run_hello, j) != 0) {
+        log_error("cannot start a hand-shake thread");
         pthread_mutex_lock(&h->lock);
-        const bool full = h->n_hello >= GR_ORCH_WORKER_MAX || j == NULL;
-        h->n_hello += !full;
+        h->n_hello--;
         pthread_mutex_unlock(&h->lock);
-        if (full) {
-            log_error("somebody was turned away: %d hand-shakes are under way", GR_ORCH_WORKER_MAX);
-            free(j);
+        free(j);
+        return GR_ENOMEM;
+    }
+    pthread_detach(thread);
+    return GR_OK;
+}
+
+static void accept_peers(struct gr_hub *h, uint64_t now_ns)
+{
+    int fd = -1;
+    while (hello_room(h) && gr_listener_accept(&h->listener, now_ns, &fd) == GR_OK) {
+        if (start_hello(h, fd) != GR_OK) {
             close(fd);
             return;
         }
-        *j = (struct hello_job){.hub = h, .fd = fd};
-        if (pthread_create(&thread, NULL, run_hello, j) != 0) {
-            log_error("cannot start a hand-shake thread");
-            pthread_mutex_lock(&h->lock);
-            h->n_hello--;
-            pthread_mutex_unlock(&h->lock);
-            free(j);
-            close(fd);
-            return;
-        }
-        pthread_detach(thread);
     }
 }
 
@@ -354,7 +365,8 @@ enum gr_status gr_hub_create(const struct gr_hub_config *config, struct gr_hub *
         return GR_ENOMEM;
     }
     h->config = *config;
-    h->listen_fd = -1;
+    h->config.hello_timeout_ms = config->hello_timeout_ms > 0 ? config->hello_timeout_ms : GR_ACCEPT_TIMEOUT_MS;
+    h->listener.fd = -1;
     h->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     pthread_mutex_init(&h->lock, NULL);
     pthread_cond_init(&h->hello_done, NULL);
@@ -366,7 +378,7 @@ enum gr_status gr_hub_create(const struct gr_hub_config *config, struct gr_hub *
                                   .on_done = fwd_done, .on_closed = fwd_closed, .drop = drop, .on_pong = fwd_pong};
     enum gr_status st = gr_orch_create(&io, &h->orch);
     if (st == GR_OK) {
-        st = gr_tcp_listen(config->listen, &h->listen_fd, h->address);
+        st = gr_tcp_listen(config->listen, &h->listener.fd, h->address);
     }
     if (st != GR_OK) {
         gr_hub_destroy(h);
@@ -395,8 +407,8 @@ void gr_hub_destroy(struct gr_hub *h)
     for (int i = 0; i < GR_CLIENT_MAX; i++) {
         gr_control_destroy(h->client[i].control);
     }
-    if (h->listen_fd >= 0) {
-        close(h->listen_fd);
+    if (h->listener.fd >= 0) {
+        close(h->listener.fd);
     }
     if (h->wake_fd >= 0) {
         close(h->wake_fd);
@@ -420,8 +432,8 @@ struct gr_orch *gr_hub_orch(struct gr_hub *h)
 static bool receive_all(struct gr_hub *h)
 {
     bool progress = false;
-    accept_peers(h);
     take_arrivals(h);
+    accept_peers(h, gr_clock_ns());
     for (uint32_t i = 0; i < GR_ORCH_WORKER_MAX; i++) {
         if (h->link[i].control != NULL) {
             progress |= receive_worker(h, i);
@@ -454,11 +466,12 @@ static bool flush_all(struct gr_hub *h)
     return progress;
 }
 
-static nfds_t watch(const struct gr_hub *h, struct pollfd *fds, int extra_fd)
+static nfds_t watch(struct gr_hub *h, struct pollfd *fds, int extra_fd, uint64_t now_ns)
 {
     nfds_t n = 0;
     fds[n++] = (struct pollfd){.fd = h->wake_fd, .events = POLLIN};
-    fds[n++] = (struct pollfd){.fd = h->listen_fd, .events = POLLIN};
+    const int listen_fd = hello_room(h) ? gr_listener_poll_fd(&h->listener, now_ns) : -1;
+    fds[n++] = (struct pollfd){.fd = listen_fd, .events = POLLIN};
     if (extra_fd >= 0) {
         fds[n++] = (struct pollfd){.fd = extra_fd, .events = POLLIN};
     }
@@ -485,13 +498,14 @@ void gr_hub_pump(struct gr_hub *h, int timeout_ms, int extra_fd)
 {
     bool progress = receive_all(h);
     const uint64_t now_ns = gr_clock_ns();
-    const int step_ms = ms_until(gr_orch_step(h->orch, now_ns), now_ns);
+    const uint64_t step_ns = gr_orch_step(h->orch, now_ns);
+    const int step_ms = ms_until(GR_MIN(step_ns, gr_listener_wake_ns(&h->listener, now_ns)), now_ns);
     progress |= flush_all(h);
     if (progress) {
         return;
     }
     struct pollfd fds[GR_ORCH_WORKER_MAX + GR_CLIENT_MAX + 3];
-    const nfds_t n = watch(h, fds, extra_fd);
+    const nfds_t n = watch(h, fds, extra_fd, now_ns);
     const int wait_ms = step_ms < 0 ? timeout_ms : timeout_ms < 0 ? step_ms : GR_MIN(step_ms, timeout_ms);
     if (poll(fds, n, wait_ms) > 0 && (fds[0].revents & POLLIN) != 0) {
         uint64_t count = 0;

@@ -2,12 +2,13 @@
 
 #include "common/log.h"
 #include "common/parse.h"
+#include "transport/worker_args.h"
 
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum kind { KIND_FLAG, KIND_TEXT, KIND_INT, KIND_NUMBER, KIND_STOP };
+enum kind { KIND_FLAG, KIND_TEXT, KIND_INT, KIND_NUMBER, KIND_SHARE, KIND_STOP };
 
 #define AT(member) offsetof(struct gr_run_options, member)
 #define TURN (GR_CMD_RUN | GR_CMD_SESSION)
@@ -76,6 +77,8 @@ static const struct option_info {
     {"draft-threads", KIND_INT, AT(draft_threads), 0, 1024, "N", "CPU threads of the drafter (default 0: all)", ENGINE},
     {"round-deadline-ms", KIND_INT, AT(round_deadline_ms), 1, 600000, "MS",
      "how long a pass waits for a tree (default 2000)", ENGINE},
+    {"prefill-share", KIND_SHARE, AT(prefill_share), 0, 0, "X|off",
+     "share of the target's time that prompts may take while other sessions decode (default 0.5)", ENGINE},
     {"draft-ahead", KIND_TEXT, AT(draft_ahead), 0, 0, "A",
      "auto | on | off: grow on while the target verifies (default "
                                                           "auto: off if both share this host's CPUs)", TURN},
@@ -145,6 +148,7 @@ void gr_run_options_default(struct gr_run_options *o, enum gr_command command)
                                  .num_speculative_tokens = "auto", .tree_shape = "dynamic", .draft_depth = 8,
                                  .draft_top_k = 10, .specpv = "off", .transport = "", .target_device = "cpu",
                                  .draft_device = "cpu", .kv_blocks = "auto", .round_deadline_ms = 2000,
+                                 .prefill_share = GR_PREFILL_SHARE_DEFAULT,
                                  .draft_ahead = "auto", .session_ttl = 600, .n_session = 8, .timeout = 60, .count = 10};
 }
 
@@ -164,6 +168,8 @@ static enum gr_status bad_value(const struct option_info *info, const char *valu
         log_error("--%s: `%s' is not a whole number from %.0f to %.0f", info->name, value, info->min, info->max);
     } else if (info->kind == KIND_NUMBER) {
         log_error("--%s: `%s' is not a number from %g to %g", info->name, value, info->min, info->max);
+    } else if (info->kind == KIND_SHARE) {
+        log_error("--%s: `%s' is not " GR_SHARE_RANGE, info->name, value);
     } else {
         log_error("--%s: `%s' is not true or false", info->name, value);
     }
@@ -189,6 +195,8 @@ static enum gr_status store(struct gr_run_options *o, const struct option_info *
                                                                                            : bad_value(info, value);
     case KIND_NUMBER:
         return gr_parse_number(value, info->min, info->max, (double *)slot) ? GR_OK : bad_value(info, value);
+    case KIND_SHARE:
+        return gr_parse_share(value, (double *)slot) ? GR_OK : bad_value(info, value);
     case KIND_STOP:
         if (o->n_stop == GR_STOP_STRING_MAX) {
             log_error("--stop: at most %d stop strings", GR_STOP_STRING_MAX);

@@ -47,6 +47,7 @@ struct gr_run_options {
     const char *target_ib_hca, *draft_ib_hca, *gid_index, *ship_features;
     int64_t max_model_len, threads, draft_threads; /* 0: default */
     int64_t round_deadline_ms;
+    double prefill_share; /* 0: no limit */
     bool help;
     uint8_t set_by[96]; /* enum gr_option_source of each option, in the order of the table */
 };

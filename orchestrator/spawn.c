@@ -24,6 +24,14 @@ static void add_number(struct arguments *a, const char *name, int64_t value)
     add(a, name, text);
 }
 
+/* To the last bit; 0 says no limit, as `off' does. */
+static void add_share(struct arguments *a, const char *name, double value)
+{
+    char *text = a->number[a->n_number++];
+    snprintf(text, sizeof(a->number[0]), "%.17g", value);
+    add(a, name, text);
+}
+
 static enum gr_status start_target(struct gr_children *children, const struct gr_run_options *o,
                                    const struct gr_plan *plan, const char *join, int64_t n_session, int *index_out)
 {
@@ -38,6 +46,7 @@ static enum gr_status start_target(struct gr_children *children, const struct gr
     add_number(&a, "--threads", o->threads);
     add_number(&a, "--sessions", n_session);
     add_number(&a, "--round-deadline-ms", o->round_deadline_ms);
+    add_share(&a, "--prefill-share", o->prefill_share);
     if (plan->colocated && plan->with_draft) {
         add(&a, "--colocate-draft", o->draft);
         add_number(&a, "--draft-threads", o->draft_threads);

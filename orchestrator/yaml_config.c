@@ -33,6 +33,7 @@ static const struct key {
     {"target", "device", "target-device", RULE_SAME},
     {"target", "threads", "threads", RULE_SAME},
     {"target", "kv_blocks", "kv-blocks", RULE_SAME},
+    {"target", "prefill_share", "prefill-share", RULE_SAME},
     {"target", "max_model_len", "max-model-len", RULE_SAME},
     {"target", "n_session_max", "sessions", RULE_SAME},
     {"draft", "model", "draft", RULE_SAME},

@@ -14,6 +14,7 @@
 #define DOUBT_START 0.5     /* of f before it is calibrated, relative */
 #define DOUBT_CALIBRATED 0.1
 #define DOUBT_LEAST 0.03
+#define PROPORTION_MAX 1.5  /* a pass of twice the rows takes at most so many times twice as long */
 #define MUCH_CONTEXT 1024.0 /* tokens: below, attention is lost in the noise of the rest */
 #define FLAT_ROWS 8.0       /* reading the keys costs more than so many rows' arithmetic on them */
 #define ATTENTION_START (1.0 / 4096.0) /* doubt of g: of a pass of one row, for a token of context */
@@ -79,9 +80,24 @@ static void keep_rising(double *value, int n, int at)
     }
 }
 
-void gr_cost_table_calibrate(struct gr_cost_table *c, int n, const int32_t *n_row, const double *ns)
+/* A size during whose measurement the machine did something else: more rows never take less, nor much more than in
+ * proportion. */
+static void drop_outliers(int n, const int32_t *n_row, const double *measured, double *ns)
 {
-    GR_ASSERT(n >= 2);
+    memcpy(ns, measured, (size_t)n * sizeof(*ns));
+    for (int i = n - 2; i >= 0; i--) {
+        ns[i] = fmin(ns[i], ns[i + 1]);
+    }
+    for (int i = 1; i < n; i++) {
+        ns[i] = fmin(ns[i], PROPORTION_MAX * ns[i - 1] * n_row[i] / n_row[i - 1]);
+    }
+}
+
+void gr_cost_table_calibrate(struct gr_cost_table *c, int n, const int32_t *n_row, const double *measured)
+{
+    double ns[GR_COST_TABLE_POINT];
+    GR_ASSERT(n >= 2 && n <= GR_COST_TABLE_POINT);
+    drop_outliers(n, n_row, measured, ns);
     for (int i = 0; i < GR_COST_TABLE_POINT; i++) {
         c->row_ns[i] = interpolate(n, n_row, ns, point_rows[i]);
     }

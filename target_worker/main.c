@@ -41,7 +41,8 @@ static enum gr_status run_pair(struct gr_target_options *target, struct gr_draft
 
 int main(int argc, char **argv)
 {
-    struct gr_target_options o = {.n_session_max = 8, .forced_transport = -1, .listen = "127.0.0.1:0"};
+    struct gr_target_options o = {.n_session_max = 8, .forced_transport = -1, .listen = "127.0.0.1:0",
+                                  .prefill_share = GR_PREFILL_SHARE_DEFAULT};
     struct gr_draft_options draft = {.forced_transport = -1};
     int deadline_ms = 2000;
     gr_log_init("target");
@@ -56,6 +57,8 @@ int main(int argc, char **argv)
         {"sessions", GR_ARG_INT, &o.n_session_max, 1, 256, "N        session slots (default 8)"},
         {"kv-blocks", GR_ARG_BLOCKS, &o.kv_blocks, 0, 0, "N|auto   KV blocks of 16 tokens"},
         {"round-deadline-ms", GR_ARG_INT, &deadline_ms, 1, 600000, "MS       wait for a tree (default 2000)"},
+        {"prefill-share", GR_ARG_SHARE, &o.prefill_share, 0, 0,
+         "X|off    share of the time for prompts while other sessions decode (default 0.5)"},
         {"transport", GR_ARG_TRANSPORT, &o.forced_transport, 0, 0, "T        accept only this one"},
         {"colocate-draft", GR_ARG_TEXT, &draft.model, 0, 0, "DIR      run this draft model (or --head) in the same process"},
         {"draft-threads", GR_ARG_INT, &draft.n_thread, 0, 1024, "N        its CPU threads (default 0: all)"},

@@ -64,6 +64,14 @@ void gr_spec_econ_init(struct gr_spec_econ *e, const struct gr_spec_econ *others
     }
 }
 
+void gr_spec_econ_rescale(struct gr_spec_econ *e, double factor)
+{
+    e->root_ns *= factor;
+    e->tree_ns *= factor;
+    e->tree_pass_ns *= factor;
+    e->overhead_ns *= e->n_tree == 0 ? factor : 1.0; /* a guess is a share of the pass; a measured one is host work */
+}
+
 static double tree_rate(const struct gr_spec_econ *e)
 {
     return e->tree_tokens / e->tree_ns;

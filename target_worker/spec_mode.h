@@ -77,6 +77,8 @@ struct gr_spec_decision gr_spec_mode_decide(const struct gr_spec_input *in);
 
 /* root_guess_ns: a root-only round as far as known (cost table); seeds the averages of a new session. */
 void gr_spec_econ_init(struct gr_spec_econ *e, const struct gr_spec_econ *others, double root_guess_ns);
+/* Decoding begins on another context than the times were guessed or measured on: they change by this factor. */
+void gr_spec_econ_rescale(struct gr_spec_econ *e, double factor);
 /* A round is over: `waited`: it asked for a tree and waited; clean: the drafter had nothing to do meanwhile. Switches
  * between trees and K = 0. */
 void gr_spec_econ_round(struct gr_spec_econ *e, bool waited, bool clean, int n_token, double round_ns, double pass_ns,

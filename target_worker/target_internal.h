@@ -82,8 +82,10 @@ struct session {
     uint64_t give_up_ns;      /* deadline_ns is never later, however often the drafter begins anew in this round */
     uint64_t verdict_ns;      /* when the last round ended */
     struct gr_spec_econ econ;
+    int32_t econ_len;         /* context that econ's times are of */
     double wire_ns;           /* latency less drafting */
     struct gr_cost cost_told;
+    int cost_decode;          /* sessions that decoded together then */
     bool was_root;            /* econ.is_root at the last round, for the log */
     bool paused;              /* the COMMIT queue is full */
     /* the pass in flight */
@@ -152,6 +154,8 @@ bool target_asks(const struct session *s);
 /* target_round.c */
 /* Decides what the next round is, and until when it waits. */
 void target_begin_round(struct gr_target *t, struct session *s, uint64_t now_ns);
+/* A prompt has been computed, and its context taught what it costs: the round prices follow. */
+void target_reprice(struct gr_target *t, struct session *s);
 /* The prefix has its KV: the session decodes, and asks for a tree when one is wanted. */
 void target_resume(struct gr_target *t, struct session *s, uint64_t now_ns);
 bool target_waits(const struct session *s, uint64_t now_ns);

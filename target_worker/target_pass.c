@@ -459,10 +459,14 @@ static void apply_walk(struct gr_target *t, struct session *s, const struct gr_p
         s->n_want = 0;
     } else {
         s->state = SESSION_DECODE;
+        if (prefill) {
+            target_reprice(t, s);
+        }
         target_begin_round(t, s, now_ns);
     }
-    /* Prices before they are needed: after a prompt, which has taught what its context costs, and now and then. */
-    if (prefill || s->econ.n_tree % 16 == 4 || s->econ.n_root % 64 == 8) {
+    /* Prices before they are needed: after a prompt, which has taught what its context costs, when more or fewer
+     * sessions share the pass, and now and then. */
+    if (prefill || s->cost_decode != target_n_decode(t) || s->econ.n_tree % 16 == 4 || s->econ.n_root % 64 == 8) {
         target_send_cost(t, s);
     }
     send_round_verdict(t, s, q, round, base_len, now_ns);

@@ -78,7 +78,8 @@ void target_send_cost(struct gr_target *t, struct session *s)
     const struct gr_pass_load others = others_load(t, s);
     struct gr_cost cost;
     gr_cost_table_list(&t->cost, &others, s->committed_len, s->econ.overhead_ns + s->wire_ns, &cost);
-    charge_for_all(&cost, target_n_decode(t));
+    s->cost_decode = target_n_decode(t);
+    charge_for_all(&cost, s->cost_decode);
     if (!moved(&s->cost_told, &cost)) {
         return;
     }
@@ -156,11 +157,26 @@ void target_begin_round(struct gr_target *t, struct session *s, uint64_t now_ns)
     s->deadline_ns = GR_MIN(now_ns + (uint64_t)wait_ns, s->give_up_ns);
 }
 
+void target_reprice(struct gr_target *t, struct session *s)
+{
+    const struct gr_pass_load none = {0};
+    const struct gr_pass_load before = gr_pass_load_add(&none, 1, s->econ_len);
+    const struct gr_pass_load now = gr_pass_load_add(&none, 1, s->committed_len);
+    const double now_ns = gr_cost_table_estimate(&t->cost, &now);
+    /* What was guessed when the session was opened may rest on a table that had not seen any context. */
+    const double before_ns = s->econ.n_clean == 0 ? s->econ.root_ns : gr_cost_table_estimate(&t->cost, &before);
+    if (before_ns > 0.0 && now_ns > 0.0) {
+        gr_spec_econ_rescale(&s->econ, now_ns / before_ns);
+    }
+    s->econ_len = s->committed_len;
+}
+
 void target_resume(struct gr_target *t, struct session *s, uint64_t now_ns)
 {
     s->state = SESSION_DECODE;
     s->round = GR_MAX(s->round, 1u); /* round 0 was a prompt's */
     s->begun_round = 0;
+    target_reprice(t, s);
     target_begin_round(t, s, now_ns);
     s->owed = s->owed || (s->has_peer && target_asks(s));
     target_send_deltas(t, s, now_ns);

@@ -230,6 +230,7 @@ static void start_session(struct gr_target *t, struct session *s, const struct g
     append_ids(s, &m->ids);
     set_kinds(s, &m->segments);
     gr_spec_econ_init(&s->econ, &t->econ, target_pass_ns(t, s, 1));
+    s->econ_len = s->committed_len;
     begin_turn(t, s, m->max_tokens);
     reply_opened(t, s);
 }

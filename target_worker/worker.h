@@ -20,7 +20,7 @@ struct gr_target_options {
     int kv_blocks;          /* 0: from free memory */
     int forced_transport;   /* enum gr_transport_kind or -1 */
     uint64_t round_deadline_ns;
-    double prefill_share;   /* target.h */
+    double prefill_share;   /* target.h; 0: no limit */
     struct gr_conn *loop_conn; /* taken; NULL: none */
 };
 

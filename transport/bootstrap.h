@@ -81,7 +81,8 @@ GR_NODISCARD enum gr_status gr_tcp_listen(const char *address, int *fd_out, char
 GR_NODISCARD enum gr_status gr_tcp_connect(const char *address, int timeout_ms, int *fd_out);
 /* Tries again with back-off (50 ms, 100 ms ... 1 s) while nobody listens there, for at most patience_ms. */
 GR_NODISCARD enum gr_status gr_tcp_connect_patiently(const char *address, int patience_ms, int *fd_out);
-/* Accepts with CLOEXEC, NODELAY, non-blocking off. GR_AGAIN: nobody is there (any more). */
+/* Accepts with CLOEXEC, NODELAY, non-blocking off. GR_AGAIN: nobody is there (any more). GR_EIO, not logged: errno
+ * tells; the socket may stay readable, so an I/O loop uses listener.h. */
 GR_NODISCARD enum gr_status gr_tcp_accept(int listen_fd, int *fd_out);
 
 /* Shared key, 64 hexadecimal digits, from the file that GRAFT_KEY_FILE names, else from the

@@ -12,11 +12,15 @@
 
 #define PREFIX_BYTES 4
 #define QUEUE_BYTES (GR_MSG_BYTES_MAX + PREFIX_BYTES)
+#define OUT_BYTES (2 * (size_t)QUEUE_BYTES)
 
 struct gr_control {
     int fd;
     bool closed;
-    uint8_t *in, *out; /* owned, QUEUE_BYTES each */
+    uint8_t *in;  /* owned, QUEUE_BYTES */
+    /* Owned, OUT_BYTES. What waits is out[out_at .. out_len), at most out_max bytes in twice the room. It is moved to
+     * the front when more than out_max bytes have been sent since the last time: no byte is moved more than once. */
+    uint8_t *out;
     size_t in_at, in_len, out_at, out_len, out_max;
 };
 
@@ -24,7 +28,7 @@ enum gr_status gr_control_create(int fd, struct gr_control **out)
 {
     struct gr_control *c = calloc(1, sizeof(*c));
     uint8_t *in = malloc(QUEUE_BYTES);
-    uint8_t *queue = malloc(QUEUE_BYTES);
+    uint8_t *queue = malloc(OUT_BYTES);
     if (c == NULL || in == NULL || queue == NULL) {
         log_error("out of memory for a control link");
         free(c);
@@ -64,12 +68,12 @@ enum gr_status gr_control_send(struct gr_control *c, const struct gr_msg *m)
     if (c->out_at > 0 && c->out_at == c->out_len) {
         c->out_at = c->out_len = 0;
     }
-    if (c->out_at > 0 && c->out_max - c->out_len < c->out_max / 2) {
+    if (c->out_at > c->out_max) {
         memmove(c->out, c->out + c->out_at, c->out_len - c->out_at);
         c->out_len -= c->out_at;
         c->out_at = 0;
     }
-    const size_t room = c->out_max - c->out_len;
+    const size_t room = gr_control_room(c);
     if (room < PREFIX_BYTES) {
         log_error("the control queue is full: the peer does not read");
         return GR_ELIMIT;

@@ -297,7 +297,6 @@ enum gr_status gr_tcp_accept(int listen_fd, int *fd_out)
         if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED || errno == EPROTO) {
             return GR_AGAIN;
         }
-        log_error("cannot accept a connection: %s", strerror(errno));
         return GR_EIO;
     }
     gr_sock_tune(fd);

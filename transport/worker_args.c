@@ -31,6 +31,12 @@ static enum gr_status store(const struct gr_arg *a, const char *value)
         }
         *(int *)a->slot = (int)v;
         return GR_OK;
+    case GR_ARG_SHARE:
+        if (!gr_parse_share(value, a->slot)) {
+            log_error("--%s: `%s' is not " GR_SHARE_RANGE, a->name, value);
+            return GR_EINVAL;
+        }
+        return GR_OK;
     case GR_ARG_JOIN_TIMEOUT:
         if (!gr_parse_int(value, a->min, a->max, &v) || setenv("GRAFT_JOIN_TIMEOUT", value, 1) != 0) {
             log_error("--%s: `%s' is not a whole number of seconds from %lld to %lld", a->name, value,

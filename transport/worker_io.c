@@ -6,6 +6,7 @@
 #include "common/parse.h"
 #include "common/wire.h"
 #include "transport/control.h"
+#include "transport/listener.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -17,7 +18,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define HANDSHAKE_TIMEOUT_MS 10000
+#define HANDSHAKE_TIMEOUT_MS 10000 /* as seen by the side that connects */
 #define JOIN_PATIENCE_S 60
 
 enum peer_state { PEER_FREE, PEER_HANDSHAKE, PEER_READY }; /* the I/O loop's alone */
@@ -41,7 +42,8 @@ struct gr_worker_io {
     struct gr_worker_machine machine;
     struct gr_control *control;
     struct gr_compute *compute;
-    int listen_fd, wake_fd;
+    struct gr_listener listener;
+    int wake_fd;
     struct peer peer[GR_PEER_MAX];
     uint32_t next_peer_id;
     bool drained, control_lost, refused, compute_busy, stopping;
@@ -74,7 +76,8 @@ static void *run_handshake(void *arg)
     struct gr_worker_io *w = h->w;
     struct gr_conn *conn = NULL;
     const bool initiator = h->fd < 0;
-    const int timeout_ms = w->config.handshake_timeout_ms;
+    const int patience_ms = w->config.handshake_timeout_ms;
+    const int timeout_ms = initiator ? patience_ms : GR_MIN(patience_ms, GR_ACCEPT_TIMEOUT_MS);
     enum gr_status st = initiator ? gr_tcp_connect(h->address, timeout_ms, &h->fd) : GR_OK;
     if (st == GR_OK) {
         struct gr_hello peer_hello;
@@ -133,14 +136,24 @@ static enum gr_status start_handshake(struct gr_worker_io *w, struct peer *p, in
     return GR_OK;
 }
 
-static void accept_peers(struct gr_worker_io *w)
+/* No slot is free, but some are with peers whose hand-shake has not ended: who comes now waits in the kernel's queue
+ * until one of them has, which wakes the loop. Strangers that say nothing keep no drafter away for long. */
+static bool accept_later(const struct gr_worker_io *w)
 {
-    for (;;) {
-        int fd = -1;
-        struct pollfd p = {.fd = w->listen_fd, .events = POLLIN};
-        if (w->listen_fd < 0 || poll(&p, 1, 0) != 1 || gr_tcp_accept(w->listen_fd, &fd) != GR_OK) {
-            return;
+    bool pending = false;
+    for (int i = 0; i < GR_PEER_MAX; i++) {
+        if (w->peer[i].state == PEER_FREE) {
+            return false;
         }
+        pending |= w->peer[i].state == PEER_HANDSHAKE;
+    }
+    return pending;
+}
+
+static void accept_peers(struct gr_worker_io *w, uint64_t now_ns)
+{
+    int fd = -1;
+    while (!accept_later(w) && gr_listener_accept(&w->listener, now_ns, &fd) == GR_OK) {
         struct peer *peer = take_slot(w);
         if (peer == NULL || start_handshake(w, peer, fd, "", w->config.forced_transport) != GR_OK) {
             log_error("a drafter was turned away: all %d data connections are in use", GR_PEER_MAX);
@@ -283,10 +296,10 @@ size_t gr_worker_io_msg_room(const struct gr_worker_io *w)
     return w->control_lost ? 0 : gr_control_room(w->control);
 }
 
-void gr_worker_io_compute(struct gr_worker_io *w, void (*fn)(void *arg), void *arg)
+void gr_worker_io_compute(struct gr_worker_io *w, void (*fn)(void *arg), void *arg, bool more)
 {
     w->compute_busy = true;
-    gr_compute_post(w->compute, fn, arg);
+    gr_compute_post(w->compute, fn, arg, more);
 }
 
 static bool receive_msgs(struct gr_worker_io *w, uint64_t now_ns)
@@ -321,7 +334,7 @@ static bool pump(struct gr_worker_io *w)
 {
     const uint64_t now_ns = gr_clock_ns();
     bool progress = receive_msgs(w, now_ns);
-    accept_peers(w);
+    accept_peers(w, now_ns);
     progress |= settle_handshakes(w, now_ns);
     if (w->compute_busy && gr_compute_done(w->compute)) {
         w->compute_busy = false;
@@ -362,9 +375,11 @@ static void sleep_until(struct gr_worker_io *w, uint64_t wake_ns)
     fds[n++] = (struct pollfd){.fd = gr_control_fd(w->control), .events = gr_control_events(w->control)};
     fds[n++] = (struct pollfd){.fd = w->wake_fd, .events = POLLIN};
     fds[n++] = (struct pollfd){.fd = gr_compute_fd(w->compute), .events = POLLIN};
-    if (w->listen_fd >= 0) {
-        fds[n++] = (struct pollfd){.fd = w->listen_fd, .events = POLLIN};
+    const uint64_t now_ns = gr_clock_ns();
+    if (!accept_later(w)) {
+        fds[n++] = (struct pollfd){.fd = gr_listener_poll_fd(&w->listener, now_ns), .events = POLLIN};
     }
+    wake_ns = GR_MIN(wake_ns, gr_listener_wake_ns(&w->listener, now_ns));
     /* poll_fd() arms the wake-up: from here to ppoll() nothing is received. */
     for (int i = 0; i < GR_PEER_MAX; i++) {
         if (w->peer[i].state == PEER_READY) {
@@ -377,7 +392,6 @@ static void sleep_until(struct gr_worker_io *w, uint64_t wake_ns)
         }
     }
     struct timespec timeout = {0};
-    const uint64_t now_ns = gr_clock_ns();
     const uint64_t wait_ns = wake_ns > now_ns ? wake_ns - now_ns : 0;
     timeout.tv_sec = (time_t)(wait_ns / GR_S);
     timeout.tv_nsec = (long)(wait_ns % GR_S);
@@ -485,7 +499,7 @@ static enum gr_status init(struct gr_worker_io *w)
     }
     if (c->listen != NULL) {
         char bound[64];
-        GR_TRY(gr_tcp_listen(c->listen, &w->listen_fd, bound));
+        GR_TRY(gr_tcp_listen(c->listen, &w->listener.fd, bound));
         snprintf(c->join_msg.address, sizeof(c->join_msg.address), "%s", bound);
     }
     return join_orchestrator(w);
@@ -502,7 +516,7 @@ enum gr_status gr_worker_io_create(const struct gr_worker_config *config, const 
     }
     w->config = *config;
     w->machine = *machine;
-    w->listen_fd = w->wake_fd = -1;
+    w->listener.fd = w->wake_fd = -1;
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->handshake_done, NULL);
     enum gr_status st = init(w);
@@ -530,8 +544,8 @@ void gr_worker_io_destroy(struct gr_worker_io *w)
         gr_conn_close(p->state == PEER_HANDSHAKE ? p->new_conn : p->conn);
     }
     gr_control_destroy(w->control);
-    if (w->listen_fd >= 0) {
-        close(w->listen_fd);
+    if (w->listener.fd >= 0) {
+        close(w->listener.fd);
     }
     if (w->wake_fd >= 0) {
         close(w->wake_fd);

@@ -68,7 +68,7 @@ void gr_worker_io_frame_end(struct gr_worker_io *w, uint32_t peer, uint32_t byte
 void gr_worker_io_send_msg(struct gr_worker_io *w, const struct gr_msg *m);
 /* Bytes that messages to the orchestrator may still take (control.h). */
 size_t gr_worker_io_msg_room(const struct gr_worker_io *w);
-void gr_worker_io_compute(struct gr_worker_io *w, void (*fn)(void *arg), void *arg);
+void gr_worker_io_compute(struct gr_worker_io *w, void (*fn)(void *arg), void *arg, bool more);
 /* Drafter: a connection to a target's data endpoint, the existing one if there is one. on_peer_ready or on_peer_lost
  * follows for it, never from within this call. */
 GR_NODISCARD enum gr_status gr_worker_io_connect(struct gr_worker_io *w, const char *address, const char *transport,

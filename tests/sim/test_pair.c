@@ -224,6 +224,72 @@ static void test_hopeless_drafter(void **state)
     pair_destroy(&p);
 }
 
+/* ---- prices ---- */
+
+struct prices {
+    uint64_t session; /* the one that stays */
+    bool others_done; /* it decodes alone */
+    int n_verdict;    /* of it since then, before it was told what rows cost now */
+    uint32_t together_ns, alone_ns; /* a row more in a pass: the most told while others decoded, and since */
+};
+
+static void watch_group(struct sim *s, void *arg)
+{
+    struct prices *w = arg;
+    bool others = false;
+    for (int i = 1; i < 4; i++) {
+        others = others || !sim_result(s, i)->done;
+    }
+    w->session = sim_session(s, 0);
+    w->others_done = !others;
+}
+
+static void watch_price(struct sim *s, void *arg, bool to_target, uint8_t *bytes, size_t *len)
+{
+    struct prices *w = arg;
+    struct gr_frame_header h;
+    struct gr_cost cost;
+    (void)s;
+    if (to_target || gr_wire_decode_header(bytes, *len, &h) != GR_OK || h.session != w->session) {
+        return;
+    }
+    if (h.type == GR_FRAME_COST) {
+        assert_int_equal(gr_wire_decode_cost(bytes, *len, &cost), GR_OK);
+        const uint32_t last = cost.n_point - 1;
+        const uint32_t row_ns = (cost.pass_ns[last] - cost.pass_ns[0]) / (cost.n_row[last] - 1);
+        if (w->others_done) {
+            w->alone_ns = row_ns;
+        } else {
+            w->together_ns = GR_MAX(w->together_ns, row_ns);
+        }
+    }
+    w->n_verdict += h.type == GR_FRAME_VERDICT && w->others_done && w->alone_ns == 0;
+}
+
+/* Rows are charged for everyone they hold up; when the others have gone the next trees are larger at once. */
+static void test_prices_follow_the_group(void **state)
+{
+    (void)state;
+    struct gr_session_request r[4];
+    for (int i = 0; i < 4; i++) {
+        r[i] = pair_request(i, 21, i == 0 ? 400 : 60);
+        r[i].auto_tree = true;
+        r[i].n_node = 63;
+    }
+    for (uint64_t seed = 1; seed <= 12; seed++) {
+        struct prices w = {0};
+        struct pair p = pair_create(&(struct pair_config){.seed = seed, .drafter = PAIR_PERFECT, .delays = true});
+        sim_on_pass(p.sim, watch_group, &w);
+        sim_on_frame(p.sim, watch_price, &w);
+        pair_submit(&p, r, 4);
+        assert_true(sim_run(p.sim, PAIR_LIMIT_NS));
+        assert_true(w.together_ns > 0 && w.alone_ns > 0);
+        assert_true(w.alone_ns < w.together_ns / 4 * 3);
+        assert_true(w.n_verdict <= 1);
+        pair_destroy(&p);
+    }
+}
+
 /* ---- cuts in the middle of a path ---- */
 
 /* A perfect chain of three: round 0 gives token 0, round 1 tokens 1, 2, 3 and the bonus 4. */
@@ -464,6 +530,7 @@ int main(void)
         cmocka_unit_test(test_no_drafter_no_counter),
         cmocka_unit_test(test_perfect_chain),
         cmocka_unit_test(test_hopeless_drafter),
+        cmocka_unit_test(test_prices_follow_the_group),
         cmocka_unit_test(test_cut_mid_path),
         cmocka_unit_test(test_context_limit),
         cmocka_unit_test(test_small_pool),

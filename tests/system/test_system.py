@@ -114,6 +114,31 @@ def config_file_and_precedence():
         refused(["--config", path, "--prompt", "x"], 1, f"{path}:6:3", "max_tokns")
 
 
+@case
+def prefill_share_reaches_the_target():
+    """As it was given, from the command line and from the file; the worker takes it, and refuses what is none."""
+    with tempfile.TemporaryDirectory() as d:
+        path = os.path.join(d, "c.yaml")
+        for text, args, want in (("off", (), "0"), ("0.25", (), "0.25"), ("0.25", ("--prefill-share", "0.75"), "0.75")):
+            with open(path, "w", encoding="utf-8") as f:
+                f.write(f"target:\n  prefill_share: {text}\n")
+            r = Running("--config", path, *args, tokens=400)
+            with open(f"/proc/{r.child('graft-target')}/cmdline", encoding="utf-8") as f:
+                argv = f.read().split("\0")
+            assert argv[argv.index("--prefill-share") + 1] == want, argv
+            status, out, err = r.end()
+            assert status == 0 and len(json.loads(out)["token_ids"]) == 400, err
+        with open(path, "w", encoding="utf-8") as f:
+            f.write("target:\n  threads: 1\n  prefill_share: 1.0\n")
+        done = run("run", "--config", path, "--model", TARGET, "--prompt", "x")
+        assert done.returncode == 1 and f"{path}:3:18" in done.stderr, done.stderr
+        assert "--prefill-share: `1.0' is not off" in done.stderr, done.stderr
+    for text in ("1", "-1", "0.5x", ""):
+        done = subprocess.run([os.path.join(BUILD, "graft-target"), "--prefill-share", text], capture_output=True,
+                              text=True, timeout=60 * SLOW)
+        assert done.returncode == 2 and f"--prefill-share: `{text}'" in done.stderr, done.stderr
+
+
 # ---- bad input ----
 
 @case
@@ -123,6 +148,12 @@ def usage_errors():
             (["--model", TARGET, "--prompt", "x", "--max-tokens", "ten"], ["ten"]),
             (["--model", TARGET, "--prompt", "x", "--temperature", "nan"], ["--temperature"]),
             (["--model", TARGET, "--prompt", "x", "--top-p", "1.5"], ["--top-p"]),
+            (["--model", TARGET, "--prompt", "x", "--prefill-share", "1"], ["--prefill-share", "`1'", "below 1"]),
+            (["--model", TARGET, "--prompt", "x", "--prefill-share", "-0.1"], ["--prefill-share", "above 0"]),
+            (["--model", TARGET, "--prompt", "x", "--prefill-share", "nan"], ["--prefill-share", "nan"]),
+            (["--model", TARGET, "--prompt", "x", "--prefill-share", "half"], ["--prefill-share", "half", "off"]),
+            (["--model", TARGET, "--prompt", "x", "--prefill-share", "0.5", "--connect", "127.0.0.1:1"],
+             ["--prefill-share", "--connect"]),
             (["--model", TARGET, "--prompt", "x", "--bogus"], ["--bogus"]),
             (["--model", TARGET, "--prompt"], ["--prompt", "value"]),
             (["--model", TARGET], ["--prompt"]),

@@ -1,6 +1,7 @@
 /* The edge of a worker, with an orchestrator made by hand. */
 #include "common/clock.h"
 #include "common/log.h"
+#include "tests/unit/log_capture.h"
 #include "transport/control.h"
 #include "transport/worker_io.h"
 
@@ -21,6 +22,9 @@ struct world {
     struct gr_worker_io *io;
     pthread_t thread;
     enum gr_status st;
+    const char *listen;   /* data endpoint; NULL: none */
+    char data[64];        /* where that is */
+    int timeout_ms;
     /* the machine */
     int at;
     size_t room;
@@ -90,7 +94,8 @@ static void *run_worker(void *arg)
     struct world *w = arg;
     struct gr_worker_config c = {.hello = {.version = GR_PROTOCOL_VERSION, .role = GR_ROLE_TARGET, .transport_mask = 4,
                                            .limits = {.small_bytes_max = 8192, .n_small_slot = 4}},
-                                 .join = w->address, .forced_transport = -1, .handshake_timeout_ms = 5000,
+                                 .join = w->address, .listen = w->listen, .forced_transport = -1,
+                                 .handshake_timeout_ms = w->timeout_ms,
                                  .join_msg = {.type = GR_MSG_JOIN, .role = GR_ROLE_TARGET}};
     memcpy(c.key, w->key, sizeof(c.key));
     const struct gr_worker_machine machine = {
@@ -104,12 +109,12 @@ static void *run_worker(void *arg)
     return NULL;
 }
 
-static void start(struct world *w)
+static void start(struct world *w, const char *listen, int timeout_ms)
 {
     char hex[2 * GR_KEY_BYTES + 1];
     struct gr_hello peer;
     int fd = -1;
-    memset(w, 0, sizeof(*w));
+    *w = (struct world){.listen = listen, .timeout_ms = timeout_ms};
     assert_int_equal(gr_key_random(w->key, hex), GR_OK);
     assert_int_equal(gr_tcp_listen("127.0.0.1:0", &w->listen_fd, w->address), GR_OK);
     assert_int_equal(pthread_create(&w->thread, NULL, run_worker, w), 0);
@@ -130,6 +135,9 @@ static bool receive(struct world *w, enum gr_msg_type type)
         const enum gr_status st = gr_control_recv(w->control, &m);
         if (st == GR_OK) {
             const bool good = m.type == type;
+            if (m.type == GR_MSG_JOIN) {
+                memcpy(w->data, m.address, sizeof(w->data));
+            }
             gr_msg_finish(&m);
             return good;
         }
@@ -146,7 +154,7 @@ static void test_room_wakes(void **state)
 {
     (void)state;
     struct world w;
-    start(&w);
+    start(&w, NULL, 5000);
     assert_true(receive(&w, GR_MSG_JOIN));
     assert_true(receive(&w, GR_MSG_PONG));
     const bool resumed = receive(&w, GR_MSG_PONG);
@@ -157,10 +165,44 @@ static void test_room_wakes(void **state)
     assert_int_equal(w.st, GR_ECLOSED);
 }
 
+/* Strangers who connect and say nothing hold every data connection for a while: a drafter that comes after them waits,
+ * and is not turned away. */
+static void test_silent_strangers(void **state)
+{
+    (void)state;
+    struct world w;
+    struct gr_hello peer;
+    struct gr_conn *conn = NULL;
+    struct log_capture log;
+    int fd[GR_PEER_MAX + 3], drafter = -1;
+    log_capture_begin(&log); /* each stranger is a line */
+    start(&w, "127.0.0.1:0", 500);
+    const bool joined = receive(&w, GR_MSG_JOIN);
+    for (size_t i = 0; joined && i < GR_ARRAY_LEN(fd); i++) {
+        assert_int_equal(gr_tcp_connect(w.data, 5000, &fd[i]), GR_OK);
+    }
+    const struct gr_hello self = {.version = GR_PROTOCOL_VERSION, .role = GR_ROLE_DRAFT, .transport_mask = 4,
+                                  .incarnation = 2, .limits = {.small_bytes_max = 8192, .n_small_slot = 4}};
+    enum gr_status st = gr_tcp_connect(w.data, 5000, &drafter);
+    if (st == GR_OK) {
+        st = gr_bootstrap(drafter, true, &self, w.key, -1, 1, 10000, &peer, &conn);
+    }
+    gr_control_destroy(w.control); /* the worker ends */
+    pthread_join(w.thread, NULL);
+    (void)log_capture_end(&log);
+    for (size_t i = 0; joined && i < GR_ARRAY_LEN(fd); i++) {
+        close(fd[i]);
+    }
+    assert_int_equal(st, GR_OK);
+    gr_conn_close(conn);
+    close(w.listen_fd);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_room_wakes),
+        cmocka_unit_test(test_silent_strangers),
     };
     gr_log_set_level(GR_LOG_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,13 +5,15 @@
 
 #include "common/clock.h"
 #include "common/hash.h"
+#include "orchestrator/desk.h"
 #include "orchestrator/orch.h"
-#include "tests/unit/log_count.h"
+#include "tests/quiet_log.h"
 
 #include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
@@ -41,6 +43,7 @@ struct world {
     uint64_t session;
     uint32_t round;
     bool append_from_done; /* the next turn is begun from within on_done */
+    struct gr_desk *desk;  /* hears what the machine reports; NULL: none. Owned */
 };
 
 static inline void keep_sent(void *ctx, uint32_t worker, const struct gr_msg *m)
@@ -67,10 +70,11 @@ static inline void on_tokens(void *ctx, uint64_t session, void *user, const int3
 
 static inline void on_report(void *ctx, uint64_t session, void *user, const struct gr_msg *m)
 {
-    (void)session;
-    (void)user;
-    (void)m;
-    ((struct world *)ctx)->n_report++;
+    struct world *w = ctx;
+    w->n_report++;
+    if (w->desk != NULL) {
+        gr_desk_on_report(w->desk, session, user, m);
+    }
 }
 
 static inline struct gr_turn_request turn_of(const int32_t *ids, uint32_t n)
@@ -81,7 +85,9 @@ static inline struct gr_turn_request turn_of(const int32_t *ids, uint32_t n)
 static inline void on_done(void *ctx, uint64_t session, void *user, enum gr_finish finish, const char *text)
 {
     struct world *w = ctx;
-    (void)user;
+    if (w->desk != NULL) {
+        gr_desk_on_done(w->desk, session, user, finish, text);
+    }
     w->n_done++;
     w->finish = finish;
     snprintf(w->text, sizeof(w->text), "%s", text);
@@ -96,8 +102,9 @@ static inline void on_done(void *ctx, uint64_t session, void *user, enum gr_fini
 static inline void on_closed(void *ctx, uint64_t session, void *user, const char *why)
 {
     struct world *w = ctx;
-    (void)session;
-    (void)user;
+    if (w->desk != NULL) {
+        gr_desk_on_closed(w->desk, session, user, why);
+    }
     w->n_closed++;
     snprintf(w->why, sizeof(w->why), "%s", why);
 }
@@ -138,6 +145,7 @@ static inline void destroy(struct world *w)
     for (int i = 0; i < SENT_MAX; i++) {
         gr_msg_finish(&w->sent[i]);
     }
+    gr_desk_destroy(w->desk);
     gr_orch_destroy(w->orch);
     free(w);
 }

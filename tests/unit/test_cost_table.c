@@ -45,6 +45,28 @@ static void calibrate(struct gr_cost_table *c)
     gr_cost_table_calibrate(c, 7, rows, ns);
 }
 
+/* The machine did something else while one size was measured, the last or one in the middle. */
+static void test_calibration_outliers(void **state)
+{
+    (void)state;
+    static const int32_t rows[] = {1, 2, 4, 8, 16, 32, 64};
+    for (int bad = 0; bad < 7; bad++) {
+        struct gr_cost_table c;
+        double ns[7];
+        for (int i = 0; i < 7; i++) {
+            const struct gr_pass_load l = load(rows[i], 0);
+            ns[i] = (i == bad ? 400.0 : 1.0) * truth(&l);
+        }
+        gr_cost_table_init(&c);
+        gr_cost_table_calibrate(&c, 7, rows, ns);
+        for (int i = 0; i < 7; i++) {
+            const struct gr_pass_load l = load(rows[i], 0);
+            const double ratio = gr_cost_table_estimate(&c, &l) / truth(&l);
+            assert_true(ratio > 0.99 && ratio < 3.0);
+        }
+    }
+}
+
 static double worst_error(const struct gr_cost_table *c)
 {
     double worst = 0.0;
@@ -129,6 +151,7 @@ static void test_price_list(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_calibration_outliers),
         cmocka_unit_test(test_calibration), cmocka_unit_test(test_learning), cmocka_unit_test(test_price_list),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -23,6 +23,24 @@ static struct gr_spec_input input(const struct gr_spec_econ *e)
         .want_draft = true, .has_drafter = true, .n_node_max = 20, .automatic = true, .warm = true, .econ = e};
 }
 
+/* A session was opened before anything was known of long contexts, and its prompt then taught it: what rounds without
+ * trees take is not bounded by the first guess. */
+static void test_rescale(void **state)
+{
+    (void)state;
+    struct gr_spec_econ e = econ(0.7e6);
+    gr_spec_econ_rescale(&e, 4.0);
+    gr_spec_econ_warm(&e);
+    for (int i = 0; i < 3; i++) {
+        gr_spec_econ_round(&e, false, true, 1, 2.5e6, 2.4e6, 0.0);
+    }
+    assert_true(e.root_ns > 2.4e6 && e.root_ns < 2.6e6);
+    for (int i = 0; i < 40; i++) { /* two tokens in 3.6 ms: trees stay */
+        gr_spec_econ_round(&e, true, false, 2, 3.6e6, 2.6e6, 0.9e6);
+    }
+    assert_false(e.is_root);
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -195,6 +213,7 @@ static void test_group(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rescale),
         cmocka_unit_test(test_refusals), cmocka_unit_test(test_pays_or_not), cmocka_unit_test(test_turns),
         cmocka_unit_test(test_late_drafter), cmocka_unit_test(test_seeding),
         cmocka_unit_test(test_group),

@@ -2,7 +2,7 @@
  * pushes, characters across tokens, what is held back and when it is released. */
 #include "common/hash.h"
 #include "orchestrator/text_stream.h"
-#include "tests/unit/log_count.h"
+#include "tests/quiet_log.h"
 #include "tests/unit/mini_tokenizer.h"
 
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 /* The frame codec: golden bytes, random round trips, and frames that are cut, changed or lie about their counts. */
 #include "common/hash.h"
 #include "common/wire.h"
-#include "tests/unit/log_count.h"
+#include "tests/quiet_log.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,0 +1,262 @@
+/* The target alone where room runs out (eviction, pre-emption, a full COMMIT queue) and where verdicts or drafters are
+ * bad. Every text is compared with the table model's own. */
+#include "tests/sim/target_rig.h"
+
+/* ---- room ---- */
+
+/* Idle sessions make room: the least recently used goes first, and its KV is computed again when it comes back. */
+static void test_eviction(void **state)
+{
+    (void)state;
+    struct world w;
+    create(&w, 24); /* 384 tokens */
+    for (uint64_t id = 1; id <= N_SLOT; id++) {
+        open_prompt(&w, id, 40, 10);
+        run(&w);
+    }
+    assert_int_equal(w.n_msg[GR_MSG_EVICTED], 0);
+    open_prompt(&w, 5, 40, 10); /* no slot is free */
+    assert_int_equal(w.n_msg[GR_MSG_EVICTED], 1);
+    assert_int_equal(w.last[GR_MSG_EVICTED].session, 1);
+    run(&w);
+    open_prompt(&w, 6, 240, 10); /* no blocks are */
+    run(&w);
+    assert_int_equal(w.text[6].len, 250);
+    assert_plain(&w.text[6], 240);
+    assert_true(w.n_msg[GR_MSG_EVICTED] >= 3);
+    int n = 0;
+    append_to(&w, 2, 1, 50, 2, 5);
+    expect_error(&w, &n, "unknown session");
+    add(&w.text[2], 4); /* opened again with the transcript */
+    open_with(&w, 2, 2, (int32_t[]){0, 40, 1, 10, 2, 1}, 6, 12);
+    assert_int_equal(w.last[GR_MSG_OPENED].cache_hit, 0);
+    run(&w);
+    assert_int_equal(w.text[2].len, 63);
+    assert_plain(&w.text[2], 51);
+    destroy(&w);
+}
+
+/* More sessions than blocks: the youngest yields, comes back, and all texts are right. */
+static void test_preemption(void **state)
+{
+    (void)state;
+    for (int32_t n_block = 8; n_block < 20; n_block++) {
+        struct world w;
+        create(&w, n_block);
+        for (uint64_t id = 1; id <= N_SLOT; id++) {
+            open_prompt(&w, id, 25 + (int32_t)id, 80);
+        }
+        run(&w);
+        for (uint64_t id = 1; id <= N_SLOT; id++) {
+            assert_int_equal(w.text[id].len, 105 + (int32_t)id);
+            assert_plain(&w.text[id], 25 + (int32_t)id);
+        }
+        assert_true(n_block > 16 || gr_target_counters(w.target)->n_preempted > 0 ||
+                    gr_target_counters(w.target)->n_evicted > 0);
+        destroy(&w);
+    }
+}
+
+/* A full COMMIT queue pauses sessions, not passes; nothing is lost. */
+static void test_commit_queue(void **state)
+{
+    (void)state;
+    struct world w;
+    create(&w, 24);
+    open_prompt(&w, 1, 20, 10);
+    open_prompt(&w, 2, 20, 10);
+    w.room = 1;
+    for (int i = 0; i < 6; i++) {
+        assert_true(one_pass(&w, 1000));
+    }
+    w.room = 0;
+    (void)one_pass(&w, 1000);
+    assert_false(one_pass(&w, 1000));
+    assert_true(gr_target_counters(w.target)->n_paused > 0);
+    w.room = -1;
+    run(&w);
+    for (uint64_t id = 1; id <= 2; id++) {
+        assert_int_equal(w.text[id].len, 30);
+        assert_plain(&w.text[id], 20);
+    }
+    destroy(&w);
+}
+
+/* ---- verdicts that are broken on purpose, drafters that begin anew ---- */
+
+static int spoil_kind;
+
+static void spoil_walk(struct gr_pass *pass)
+{
+    for (int i = 0; i < pass->n_seq; i++) {
+        struct gr_pass_seq *q = &pass->seq[i];
+        if (q->kind != GR_PASS_TREE) {
+            continue;
+        }
+        switch (spoil_kind) {
+        case 0:
+            q->walk.n_path = q->tree.n + 1;
+            break;
+        case 1:
+            q->walk.n_path = 1;
+            q->walk.node[0] = 1; /* no child of the tail */
+            break;
+        case 2:
+            q->walk.bonus = (q->walk.bonus + 1) % N_VOCAB;
+            break;
+        case 3:
+            q->walk.n_path = -1;
+            break;
+        case 4:
+            q->tree.token[0] = (q->pick[0] + 1) % N_VOCAB; /* a node that was not picked, accepted */
+            q->walk.n_path = 1;
+            q->walk.node[0] = 0;
+            break;
+        default:
+            pass->status = GR_EIO;
+            break;
+        }
+    }
+}
+
+static void test_broken_verdicts(void **state)
+{
+    (void)state;
+    gr_log_set_level(GR_LOG_ERROR);
+    for (spoil_kind = 0; spoil_kind < 6; spoil_kind++) {
+        struct world w;
+        uint8_t f[64];
+        create(&w, 24);
+        struct text *t = &w.text[1];
+        for (int i = 0; i < 20; i++) {
+            add(t, i);
+        }
+        const struct gr_msg m = {.type = GR_MSG_OPEN, .session = 1, .epoch = 1, .ids = {t->token, 20},
+                                 .segments = {(int32_t[]){0, 20}, 2}, .max_tokens = 30, .want_draft = 1, .n_node = 8,
+                                 .top_p = 1.0};
+        gr_target_on_msg(w.target, &m, 0);
+        const struct gr_frame_header h = {.session = 1, .epoch = 1};
+        const size_t n = gr_wire_encode_resync(&h, &(struct gr_resync){.feature_len = GR_FEATURES_NONE}, f, sizeof(f));
+        assert_int_equal(gr_target_on_frame(w.target, 7, f, n, 0), GR_OK);
+        run(&w); /* the prompt; then it waits */
+        assert_int_equal(t->len, 21);
+        w.spoil = spoil_walk;
+        send_tree(&w, 1, 2000);
+        run(&w); /* the tree, broken; then single tokens to the end, without waiting */
+        const struct gr_target_counters *c = gr_target_counters(w.target);
+        assert_int_equal(c->n_fault, 1);
+        assert_int_equal(c->n_tree_round, 0);
+        assert_int_equal(c->n_root_round, 29);
+        assert_int_equal(t->len, 50);
+        assert_int_equal(w.finish[1], GR_FINISH_LENGTH);
+        assert_plain(t, 20);
+        assert_int_equal(w.n_msg[GR_MSG_ERROR], 0);
+        destroy(&w);
+    }
+    gr_log_set_level(GR_LOG_WARN);
+}
+
+/* A drafter that comes while a tree of another is verified never saw that tree: it is told the tokens, not the nodes.
+ */
+static void test_resync_during_a_pass(void **state)
+{
+    (void)state;
+    struct world w;
+    struct gr_frame_header h;
+    uint8_t f[128];
+    create(&w, 24);
+    open_with_drafter(&w);
+    const struct text *t = &w.text[1];
+    float logits[N_VOCAB];
+    toy_lm_logits(&toy, t->token, t->len, logits);
+    struct gr_token_tree tree = {.n = 1, .parent = {-1}};
+    for (int i = 1; i < N_VOCAB; i++) { /* a node that is accepted */
+        tree.token[0] = logits[i] > logits[tree.token[0]] ? i : tree.token[0];
+    }
+    const struct gr_frame_header d = {.session = 1, .epoch = 1, .round = 1, .base_len = (uint32_t)t->len,
+                                      .prefix_hash = t->hash[t->len]};
+    size_t n = gr_wire_encode_draft(&d, &tree, f, sizeof(f));
+    assert_int_equal(gr_target_on_frame(w.target, 7, f, n, 2000), GR_OK);
+    (void)gr_target_step(w.target, 2000);
+    assert_non_null(w.pass);
+    const struct gr_frame_header r = {.session = 1, .epoch = 1};
+    n = gr_wire_encode_resync(&r, &(struct gr_resync){.feature_len = GR_FEATURES_NONE}, f, sizeof(f));
+    assert_int_equal(gr_target_on_frame(w.target, 8, f, n, 3000), GR_OK);
+    const int32_t told = t->len;
+    one_pass(&w, 4000);
+    assert_int_equal(t->len, told + 2);
+    assert_int_equal(gr_wire_decode_header(frame, frame_len, &h), GR_OK);
+    assert_int_equal(h.type, GR_FRAME_DELTA);
+    assert_int_equal(h.base_len, t->len);
+    assert_true((h.flags & GR_DELTA_DRAFT) != 0);
+    destroy(&w);
+}
+
+/* A drafter that begins anew again and again, before each deadline, holds a round up for a while, not for ever. */
+static void test_endless_resyncs(void **state)
+{
+    (void)state;
+    gr_log_set_level(GR_LOG_ERROR);
+    for (int desyncs = 0; desyncs < 2; desyncs++) {
+        struct world w;
+        uint8_t f[128];
+        uint64_t now_ns = 1000;
+        create(&w, 24);
+        open_with_drafter(&w);
+        const struct text *t = &w.text[1];
+        for (int i = 0; i < 100; i++) {
+            now_ns += DEADLINE / 2;
+            if (desyncs != 0) { /* a tree on another prefix each time */
+                const struct gr_frame_header d = {.session = 1, .epoch = 1, .round = 100, .base_len = (uint32_t)t->len,
+                                                  .prefix_hash = 1};
+                const size_t n = gr_wire_encode_draft(&d, &(struct gr_token_tree){.n = 0}, f, sizeof(f));
+                assert_int_equal(gr_target_on_frame(w.target, 7, f, n, now_ns), GR_OK);
+            }
+            const struct gr_frame_header r = {.session = 1, .epoch = 1};
+            const size_t n = gr_wire_encode_resync(&r, &(struct gr_resync){.feature_len = GR_FEATURES_NONE}, f, sizeof(f));
+            assert_int_equal(gr_target_on_frame(w.target, 7, f, n, now_ns), GR_OK);
+            (void)one_pass(&w, now_ns);
+        }
+        assert_true(t->len >= 21 + 100 / (2 * 3) - 1); /* three deadlines a round at most */
+        destroy(&w);
+    }
+    gr_log_set_level(GR_LOG_WARN);
+}
+
+/* The largest tree enters a pass of a worker that is as small as may be. */
+static void test_largest_tree_smallest_pass(void **state)
+{
+    (void)state;
+    struct world w;
+    uint8_t f[1024];
+    struct gr_token_tree tree = {.n = GR_NODE_MAX};
+    create_with(&w, 24, 16 + GR_TREE_MAX, GR_TREE_MAX + 1);
+    open_with_drafter(&w);
+    for (int i = 0; i < tree.n; i++) {
+        tree.token[i] = i % N_VOCAB;
+        tree.parent[i] = (int16_t)(i - 1);
+    }
+    const struct text *t = &w.text[1];
+    const struct gr_frame_header h = {.session = 1, .epoch = 1, .round = 1, .base_len = (uint32_t)t->len,
+                                      .prefix_hash = t->hash[t->len]};
+    const size_t n = gr_wire_encode_draft(&h, &tree, f, sizeof(f));
+    assert_int_equal(gr_target_on_frame(w.target, 7, f, n, 2000), GR_OK);
+    assert_true(one_pass(&w, 2000));
+    assert_int_equal(gr_target_counters(w.target)->n_tree_round, 1);
+    assert_plain(t, 20);
+    destroy(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_eviction),
+        cmocka_unit_test(test_preemption),
+        cmocka_unit_test(test_commit_queue),
+        cmocka_unit_test(test_broken_verdicts),
+        cmocka_unit_test(test_resync_during_a_pass),
+        cmocka_unit_test(test_endless_resyncs),
+        cmocka_unit_test(test_largest_tree_smallest_pass),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

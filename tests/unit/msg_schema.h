@@ -1,0 +1,294 @@
+/* For tests of control messages: the schema of docs/PROTOCOL.md, written down a second time, and messages made by hand
+ * from it, also wrong ones. Include it in one .c file of a program. */
+#ifndef GR_TESTS_MSG_SCHEMA_H
+#define GR_TESTS_MSG_SCHEMA_H
+
+#include "common/hash.h"
+#include "common/msg.h"
+#include "tests/quiet_log.h"
+
+#include <math.h>
+#include <msgpack.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+enum kind { U32, U64, F64, STR, IDS };
+
+/* name, kind, limit: largest value, capacity, or count */
+#define FIELDS(X)                                                                                                      \
+    X(session, U64, 0)                                                                                                 \
+    X(incarnation, U64, 0) X(epoch, U32, UINT32_MAX) X(round, U32, UINT32_MAX) X(role, U32, 3) X(pid, U32, UINT32_MAX) \
+        X(n_vocab, U32, 1 << 22) X(n_ctx_max, U32, 1 << 24) X(n_block, U32, 1 << 28) X(n_free_block, U32, 1 << 28)     \
+            X(n_session, U32, 1 << 16) X(model_fingerprint, U64, 0) X(tokenizer_fingerprint, U64, 0)                   \
+                X(address, STR, 256) X(numerics_id, STR, 96) X(ids, IDS, 1 << 20) X(segments, IDS, 4096)               \
+                    X(stop_ids, IDS, 16) X(max_tokens, U32, 1 << 24) X(want_draft, U32, 1) X(want_trace, U32, 1) X(    \
+                        single_token, U32, 1) X(auto_tree, U32, 1) X(draft_ahead, U32, 1) X(n_reroot, U32, UINT32_MAX) \
+                        X(n_ahead, U64, 0) X(n_hit, U64, 0) X(temperature, F64, 0) X(min_p, F64, 0) X(top_p, F64, 0)   \
+                            X(top_k, U32, 1 << 22) X(seed, U64, 0) X(transport, STR, 16) X(tree_shape, U32, 1)         \
+                                X(draft_depth, U32, 63) X(draft_top_k, U32, 64) X(n_node, U32, 63)                     \
+                                    X(keep_len, U32, UINT32_MAX) X(final_len, U32, UINT32_MAX) X(finish, U32, 3)       \
+                                        X(verdict_kind, U32, 2) X(n_draft, U32, 63) X(n_accepted, U32, 63) X(          \
+                                            cache_hit, U32, 1) X(usable_len, U32, UINT32_MAX) X(hash, U64, 0)          \
+                                            X(wait_ns, U64, 0) X(verify_ns, U64, 0)                                    \
+                                                X(host_ns, U64, 0) X(draft_ns, U64, 0) X(n_row, U32, UINT32_MAX) X(    \
+                                                    n_late, U32, UINT32_MAX) X(n_desync, U32, UINT32_MAX)              \
+                                                    X(n_fallback, U32, UINT32_MAX) X(tree_ids, IDS, 63)                \
+                                                        X(tree_parents, IDS, 63) X(path, IDS, 63) X(n_round, U64, 0)   \
+                                                            X(code, U32, UINT32_MAX) X(auto_ahead, U32, 1)             \
+                                                                X(keep_open, U32, 1) X(state, U32, 7)                  \
+                                                                    X(n_token, U32, UINT32_MAX) X(                     \
+                                                                        worker, U32, 1 << 16) X(target, U32, 1 << 16)  \
+                                                                        X(drafter, U32, 1 << 16)                       \
+                                                                            X(n_worker, U32, 1 << 16) X(n_reopen, U32, \
+                                                                                                        UINT32_MAX)    \
+                                                                                X(idle_ns, U64, 0) X(n_tree, U64, 0)   \
+                                                                                    X(n_drafted, U64, 0)               \
+                                                                                        X(n_hit_token, U64, 0)         \
+                                                                                            X(rtt_ns, U64, 0)          \
+                                                                                                X(text, STR, 256)
+
+static const struct field {
+    const char *name;
+    enum kind kind;
+    uint64_t limit;
+    size_t offset;
+} field[] = {
+#define X(name, kind, limit) {#name, kind, limit, offsetof(struct gr_msg, name)},
+    FIELDS(X)
+#undef X
+};
+#define N_FIELD ((int)GR_ARRAY_LEN(field))
+
+static const struct schema {
+    enum gr_msg_type type;
+    const char *name, *required, *optional;
+} schema[] = {
+    {GR_MSG_JOIN, "JOIN", " role pid incarnation n_vocab n_ctx_max address numerics_id ",
+     " n_block n_session model_fingerprint tokenizer_fingerprint "},
+    {GR_MSG_OPEN, "OPEN", " session epoch ids segments max_tokens temperature min_p top_p top_k seed ",
+     " stop_ids want_draft want_trace single_token auto_tree n_node keep_open transport tree_shape draft_depth "
+     "draft_top_k draft_ahead auto_ahead tokenizer_fingerprint "},
+    {GR_MSG_OPENED, "OPENED", " session epoch cache_hit usable_len ", " "},
+    {GR_MSG_CLOSE, "CLOSE", " session ", " "},
+    {GR_MSG_CLOSED, "CLOSED", " session ", " "},
+    {GR_MSG_COMMIT, "COMMIT",
+     " session epoch round keep_len final_len ids hash finish verdict_kind n_draft n_accepted ",
+     " wait_ns verify_ns host_ns n_row n_late n_desync n_fallback n_reroot tree_ids tree_parents path "},
+    {GR_MSG_PROGRESS, "PROGRESS", " session usable_len ", " "},
+    {GR_MSG_APPEND, "APPEND", " session epoch keep_len hash ids max_tokens ", " stop_ids want_trace "},
+    {GR_MSG_TRUNCATE, "TRUNCATE", " session epoch keep_len ", " "},
+    {GR_MSG_EVICTED, "EVICTED", " session ", " "},
+    {GR_MSG_ATTACH, "ATTACH",
+     " session epoch address temperature min_p top_p top_k seed tree_shape draft_depth draft_top_k n_node ",
+     " transport auto_tree draft_ahead "},
+    {GR_MSG_ATTACHED, "ATTACHED", " session epoch transport ", " "},
+    {GR_MSG_DETACH, "DETACH", " session ", " "},
+    {GR_MSG_DRAFT_STATS, "DRAFT_STATS", " session n_round draft_ns host_ns ", " n_desync n_ahead n_hit "},
+    {GR_MSG_PING, "PING", " ", " worker "},
+    {GR_MSG_PONG, "PONG", " n_session n_vocab ", " n_block n_free_block pid worker rtt_ns "},
+    {GR_MSG_ERROR, "ERROR", " session code text ", " "},
+    {GR_MSG_DRAIN, "DRAIN", " ", " "},
+    {GR_MSG_FINISHED, "FINISHED", " session epoch finish text n_token ", " n_fallback n_reopen "},
+    {GR_MSG_REFRESH, "REFRESH", " session ", " "},
+    {GR_MSG_PURGE, "PURGE", " ", " "},
+    {GR_MSG_PURGED, "PURGED", " n_session ", " "},
+    {GR_MSG_LIST, "LIST", " ", " "},
+    {GR_MSG_SESSION, "SESSION",
+     " session epoch state keep_open n_token n_round n_tree n_drafted n_hit_token idle_ns target drafter ", " "},
+    {GR_MSG_WORKER, "WORKER", " worker role pid address n_session n_vocab n_ctx_max rtt_ns numerics_id ",
+     " model_fingerprint tokenizer_fingerprint "},
+    {GR_MSG_LISTED, "LISTED", " n_session n_worker ", " "},
+};
+#define N_TYPE ((int)GR_ARRAY_LEN(schema))
+
+static inline bool has(const char *list, const char *name)
+{
+    char padded[64];
+    snprintf(padded, sizeof(padded), " %s ", name);
+    return strstr(list, padded) != NULL;
+}
+
+static inline bool in_schema(const struct schema *s, const struct field *f)
+{
+    return has(s->required, f->name) || has(s->optional, f->name);
+}
+
+static uint64_t rng_state = 77;
+
+static inline uint64_t draw(uint64_t n)
+{
+    rng_state = gr_mix64(rng_state + GR_HASH_GOLDEN);
+    return rng_state % n;
+}
+
+static inline void *at(const struct gr_msg *m, const struct field *f)
+{
+    return (char *)(uintptr_t)m + f->offset;
+}
+
+/* ---- hand-made messages ---- */
+
+static msgpack_sbuffer sb;
+static msgpack_packer pk;
+
+static inline void put_str(const char *s)
+{
+    msgpack_pack_str(&pk, strlen(s));
+    msgpack_pack_str_body(&pk, s, strlen(s));
+}
+
+static inline void put_good(const struct field *f)
+{
+    put_str(f->name);
+    switch (f->kind) {
+    case U32:
+    case U64:
+        msgpack_pack_uint64(&pk, 1);
+        break;
+    case F64:
+        msgpack_pack_double(&pk, 0.5);
+        break;
+    case STR:
+        put_str("x");
+        break;
+    default:
+        msgpack_pack_array(&pk, 1);
+        msgpack_pack_int(&pk, -3);
+        break;
+    }
+}
+
+/* A value of another type; n_way of them for each kind. */
+#define N_WRONG 9
+static inline void put_wrong(const struct field *f, int way)
+{
+    put_str(f->name);
+    switch (way) {
+    case 0:
+        msgpack_pack_nil(&pk);
+        return;
+    case 1:
+        msgpack_pack_true(&pk);
+        return;
+    case 2:
+        msgpack_pack_map(&pk, 0);
+        return;
+    case 3:
+        msgpack_pack_bin(&pk, 1);
+        msgpack_pack_bin_body(&pk, "x", 1);
+        return;
+    case 4: /* a list that holds a list, a string, a number with a point */
+        msgpack_pack_array(&pk, 1);
+        msgpack_pack_array(&pk, 0);
+        return;
+    case 5:
+        msgpack_pack_array(&pk, 1);
+        if (f->kind == IDS) {
+            msgpack_pack_double(&pk, 1.0);
+        } else {
+            msgpack_pack_int(&pk, 1);
+        }
+        return;
+    case 6:
+        if (f->kind == U32 || f->kind == U64) {
+            msgpack_pack_int(&pk, -1);
+        } else {
+            msgpack_pack_int(&pk, 1);
+        }
+        return;
+    case 7:
+        if (f->kind == STR) {
+            msgpack_pack_double(&pk, 1.0);
+        } else {
+            put_str("1");
+        }
+        return;
+    default:
+        if (f->kind == F64) {
+            msgpack_pack_double(&pk, NAN);
+        } else if (f->kind == IDS) {
+            msgpack_pack_array(&pk, 1);
+            msgpack_pack_uint64(&pk, 1ull << 31); /* past a 32-bit integer */
+        } else {
+            msgpack_pack_double(&pk, 1.0);
+        }
+        return;
+    }
+}
+
+enum change { GOOD, WITHOUT, TWICE, WRONG, FOREIGN, NO_TYPE, TYPE_TWICE, ONLY_REQUIRED };
+
+/* The message of schema s with all its fields, changed at field `which`. */
+static inline void build(const struct schema *s, enum change change, int which, int way)
+{
+    msgpack_sbuffer_clear(&sb);
+    int n = change == NO_TYPE ? 0 : 1;
+    for (int i = 0; i < N_FIELD; i++) {
+        const bool mine = change == ONLY_REQUIRED ? has(s->required, field[i].name) : in_schema(s, &field[i]);
+        n += (mine && !(change == WITHOUT && i == which)) || (change == FOREIGN && i == which);
+    }
+    n += change == TWICE || change == TYPE_TWICE;
+    msgpack_pack_map(&pk, (size_t)n);
+    for (int i = 0; i < (change == NO_TYPE ? 0 : change == TYPE_TWICE ? 2 : 1); i++) {
+        put_str("t");
+        put_str(s->name);
+    }
+    for (int i = 0; i < N_FIELD; i++) {
+        const bool mine = change == ONLY_REQUIRED ? has(s->required, field[i].name) : in_schema(s, &field[i]);
+        if (change == WRONG && i == which) {
+            put_wrong(&field[i], way);
+        } else if ((mine && !(change == WITHOUT && i == which)) || (change == FOREIGN && i == which)) {
+            put_good(&field[i]);
+        }
+        if (change == TWICE && i == which) {
+            put_good(&field[i]);
+        }
+    }
+}
+
+/* Decodes a copy that ends where the bytes end; a refusal says one line and leaves the output alone. */
+static inline enum gr_status decode(const void *bytes, size_t len)
+{
+    uint8_t *copy = malloc(len > 0 ? len : 1);
+    assert_non_null(copy);
+    memcpy(copy, bytes, len);
+    struct gr_msg m;
+    memset(&m, 0xee, sizeof(m));
+    const int before = log_count_n;
+    const enum gr_status st = gr_msg_decode(copy, len, &m);
+    assert_int_equal(log_count_n - before, st == GR_OK ? 0 : 1);
+    if (st == GR_OK) {
+        gr_msg_finish(&m);
+    } else {
+        assert_int_equal(st, GR_EFORMAT);
+        assert_int_equal(*(unsigned char *)&m, 0xee);
+    }
+    free(copy);
+    return st;
+}
+
+static inline enum gr_status decode_built(void)
+{
+    return decode(sb.data, sb.size);
+}
+
+static inline int setup(void **state)
+{
+    (void)state;
+    msgpack_sbuffer_init(&sb);
+    msgpack_packer_init(&pk, &sb, msgpack_sbuffer_write);
+    return 0;
+}
+
+static inline int teardown(void **state)
+{
+    (void)state;
+    msgpack_sbuffer_destroy(&sb);
+    return 0;
+}
+
+#endif
