@@ -261,6 +261,12 @@ static void detach(struct gr_drafter *d, uint64_t id)
         m.n_desync = (uint32_t)f->n_desync;
         m.n_ahead = f->n_ahead;
         m.n_hit = f->n_hit;
+        m.n_first = f->n_first;
+        m.n_first_hit = f->n_first_hit;
+        m.first_expected = f->first_expected;
+        m.n_alarm = f->n_alarm;
+        m.wire_bytes = f->wire_bytes;
+        m.wire_tokens = f->wire_len0 > 0 ? (uint64_t)GR_MAX(f->len - f->wire_len0, 0) : 0;
         drafter_free(d, f);
     }
     d->io.send_msg(d->io.ctx, &m);

@@ -147,6 +147,6 @@ void drafter_let_features_go(struct gr_drafter *d, struct follow *f)
         return;
     }
     const size_t n = gr_wire_encode_taken(&h, out, GR_WIRE_HEADER_BYTES);
-    d->io.frame_end(d->io.ctx, f->peer, (uint32_t)n);
+    drafter_end_frame(d, f, n);
     f->feature_told = f->feature_first;
 }

@@ -2,6 +2,7 @@
 #ifndef GR_DRAFT_WORKER_DRAFTER_INTERNAL_H
 #define GR_DRAFT_WORKER_DRAFTER_INTERNAL_H
 
+#include "draft_worker/acceptance_check.h"
 #include "draft_worker/drafter.h"
 
 enum draft_state { DRAFT_FREE, DRAFT_CONNECTING, DRAFT_SYNCING, DRAFT_FOLLOWING, DRAFT_FULL };
@@ -70,6 +71,11 @@ struct follow {
     uint32_t job_round; /* and the round its tree is for */
     bool job_stale;    /* tokens below job_len were replaced meanwhile, or the session was attached anew */
     uint64_t n_round, draft_ns, host_ns, job_ns, n_desync, n_ahead, n_hit;
+    /* the first child of a tree: how often it was tried and accepted, what the model expected; alarms in this session */
+    uint64_t n_first, n_first_hit, n_alarm;
+    double first_expected;
+    uint64_t wire_bytes; /* frames both ways since wire_len0 tokens were there, the first VERDICT's; 0: not come yet */
+    int32_t wire_len0;
 };
 
 struct gr_drafter {
@@ -84,6 +90,7 @@ struct gr_drafter {
     bool job_in_flight;
     struct gr_acceptance acceptance; /* of all sessions */
     struct gr_acceptance_counts counts;
+    struct gr_acceptance_check check;
     struct gr_drafter_counters counters;
 };
 
@@ -94,6 +101,8 @@ void drafter_send_resync(struct gr_drafter *d, struct follow *f);
 /* Forgets everything past len: tokens, KV, trees, candidates. */
 void drafter_truncate(struct gr_drafter *d, struct follow *f, int32_t len);
 void drafter_append(struct gr_drafter *d, struct follow *f, int32_t token); /* there is room */
+/* Sends the frame that frame_begin() gave room for. */
+void drafter_end_frame(struct gr_drafter *d, struct follow *f, size_t bytes);
 /* Replaces a token in the middle, as a fault would: an equal length with other tokens. */
 void drafter_test_flip(struct gr_drafter *d, struct follow *f);
 /* A tree without nodes: the target need not wait. */
