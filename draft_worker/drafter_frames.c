@@ -496,7 +496,9 @@ enum gr_status gr_drafter_on_frame(struct gr_drafter *d, uint32_t peer, const ui
     if (f == NULL || f->peer != peer || f->epoch != h.epoch || f->closing) {
         return GR_OK; /* detached while the frame was on its way */
     }
-    f->wire_bytes += f->wire_len0 > 0 ? len : 0;
+    /* The features of a prompt may come behind the first VERDICT: they are no price of decoding. */
+    const bool of_prompt = h.type == GR_FRAME_FEATURES && h.base_len < (uint32_t)f->wire_len0;
+    f->wire_bytes += f->wire_len0 > 0 && !of_prompt ? len : 0;
     switch (h.type) {
     case GR_FRAME_VERDICT:
         return on_verdict(d, f, &h, frame, len, now_ns);
