@@ -18,6 +18,7 @@ struct walked_tree {
     bool valid;
     uint32_t round, base_len;
     uint64_t arrived_ns;
+    uint32_t draft_us; /* what the drafter took for it; 0: not told */
     int32_t at_len; /* committed_len that the root stands for */
     int16_t root;   /* the node of the last committed token; -1: the tail of the base */
     struct gr_token_tree tree;
@@ -93,7 +94,7 @@ struct session {
     uint32_t pass_draft_round;
     bool pass_waited, pass_clean, pass_reroot;
     bool pass_resync;         /* the drafter began anew meanwhile: it may not know the pass's tree */
-    uint64_t wait_ns;
+    uint64_t wait_ns, draft_ns; /* for the tree; of it the drafter's own time */
     uint64_t host_ns;         /* of the round: what is neither waiting for the drafter nor the forward pass */
     uint32_t n_late, n_desync, n_fallback, n_reroot; /* since the last COMMIT */
 };

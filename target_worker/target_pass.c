@@ -68,7 +68,7 @@ static void add_decode(struct gr_target *t, struct session *s, uint64_t now_ns)
     s->pass_waited = s->mode == GR_SPEC_TREE;
     s->pass_clean = !s->asked;
     s->pass_reroot = false;
-    s->wait_ns = 0;
+    s->wait_ns = s->draft_ns = 0;
     if (s->pass_waited) {
         const uint64_t until_ns = s->draft.valid ? s->draft.arrived_ns : now_ns;
         s->wait_ns = until_ns > s->verdict_ns ? until_ns - s->verdict_ns : 0;
@@ -78,6 +78,7 @@ static void add_decode(struct gr_target *t, struct session *s, uint64_t now_ns)
         s->used_round = GR_MAX(s->used_round, s->draft.round);
         if (q->tree.n > 0) {
             s->pass_draft_round = s->draft.round;
+            s->draft_ns = GR_MIN(1000ull * s->draft.draft_us, s->wait_ns);
             s->pass_reroot = s->draft.root >= 0;
         }
         s->draft.valid = false;
@@ -119,7 +120,7 @@ static void add_prefill(struct gr_target *t, struct session *s, int32_t end)
     q->token = &s->token[s->kv_len];
     q->replay = is_generated(s, s->kv_len);
     q->want_pick = s->pick_due && end == s->prefill_end;
-    s->wait_ns = 0;
+    s->wait_ns = s->draft_ns = 0;
     grow_table(t, s, end);
     t->pass.n_row += q->n_row;
     t->pass_load = gr_pass_load_add(&t->pass_load, q->n_row, end);
@@ -339,7 +340,8 @@ static void send_commit(struct gr_target *t, struct session *s, const struct gr_
         .ids = {.p = &s->token[base_len], .n = (uint32_t)(s->committed_len - base_len)},
         .hash = s->hash[s->committed_len], .finish = (uint32_t)q->walk.finish,
         .n_draft = (uint32_t)q->tree.n, .n_accepted = (uint32_t)q->walk.n_accepted,
-        .gap = (double)q->gap, .wait_ns = s->wait_ns, .verify_ns = p->forward_ns, .host_ns = s->host_ns,
+        .gap = (double)q->gap, .wait_ns = s->wait_ns, .draft_ns = s->draft_ns, .verify_ns = p->forward_ns,
+        .host_ns = s->host_ns,
         .n_row = (uint32_t)p->n_row, .n_late = s->n_late, .n_desync = s->n_desync, .n_fallback = s->n_fallback,
         .n_reroot = s->n_reroot,
     };

@@ -79,7 +79,7 @@ static const struct schema {
     {GR_MSG_CLOSED, "CLOSED", " session ", " "},
     {GR_MSG_COMMIT, "COMMIT",
      " session epoch round keep_len final_len ids hash finish verdict_kind n_draft n_accepted ",
-     " wait_ns verify_ns host_ns n_row n_late n_desync n_fallback n_reroot tree_ids tree_parents path "},
+     " wait_ns draft_ns verify_ns host_ns n_row n_late n_desync n_fallback n_reroot tree_ids tree_parents path "},
     {GR_MSG_PROGRESS, "PROGRESS", " session usable_len ", " "},
     {GR_MSG_APPEND, "APPEND", " session epoch keep_len hash ids max_tokens ", " stop_ids want_trace "},
     {GR_MSG_TRUNCATE, "TRUNCATE", " session epoch keep_len ", " "},
