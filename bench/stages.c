@@ -1,11 +1,14 @@
-/* graft-bench stages: the target's forward pass by itself, in this process: 1 to 64 rows of one session at a context,
- * and prefill; each against the larger of what its bytes and what its operations need on this machine, measured in the
- * same run (read bandwidth over a buffer of the weights' size; fused multiply-adds from registers). */
+/* graft-bench stages: forward passes by themselves, in this process: the target's with 1 to 64 rows of one session at a
+ * context and its prefill, an EAGLE-3 head's and its fc; each against the larger of what its bytes and what its
+ * operations need on this machine, measured in the same run (read bandwidth over a buffer of the pass's size; fused
+ * multiply-adds from registers). Also the way to the head's inner values: --dump, --compare (stage_dump.h). */
 #include "bench/bench.h"
 #include "bench/machine.h"
+#include "bench/stage_dump.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/parse.h"
+#include "model/eagle3.h"
 #include "model/llama.h"
 
 #include <math.h>
@@ -15,13 +18,20 @@
 #define N_ROW_MAX 512
 #define N_REP_MAX 101
 
+/* One model and what a pass of it costs at least. */
 struct stage {
     struct gr_lm *lm;
     struct gr_hf_config hf;
     int n_context, n_rep;
+    size_t weight_bytes, kv_bytes_per_token;
+    double flops_per_row;          /* linears; of them: */
+    double head_flops;             /* lm_head */
     double peak_flops, bytes_per_s; /* of this machine, all threads */
     int32_t *token, *pos, *cell, *limit, *n_anc, *out_row, *block, scratch_block[4];
     int16_t *anc;
+    int32_t *fuse_row;      /* (N_ROW_MAX) 0, 1, 2, ... */
+    float *feature;         /* (feature_width) one for all rows */
+    const float **features; /* (N_ROW_MAX) */
 };
 
 static void *zeroed(size_t n, size_t size)
@@ -51,7 +61,7 @@ static void run_rows(struct stage *s, int pos0, int n_row, bool tree, int n_out)
                                     .scratch_block = s->scratch_block, .n_anc = s->n_anc, .anc = s->anc,
                                     .n_slot = tree ? n_row : 0};
     const struct gr_batch b = {.n_row = n_row, .n_seq = 1, .n_out = n_out, .token = s->token, .pos = s->pos,
-                               .cell = s->cell, .seq = &seq, .out_row = s->out_row};
+                               .cell = s->cell, .seq = &seq, .out_row = s->out_row, .feature = s->features};
     enum gr_status st = gr_lm_forward(s->lm, &b);
     GR_ASSERT(st == GR_OK);
 }
@@ -77,10 +87,9 @@ static void print_row(struct gr_table *t, const struct stage *s, const char *wha
     gr_table_number(t, n_row / median * 1e3, 0);
 }
 
-static void bench_verify(struct stage *s, struct gr_table *t)
+static void bench_rows(struct stage *s, struct gr_table *t, const char *what, const int *rows, size_t n)
 {
-    static const int rows[] = {1, 2, 4, 8, 16, 32, 64};
-    for (size_t i = 0; i < GR_ARRAY_LEN(rows); i++) {
+    for (size_t i = 0; i < n; i++) {
         double ms[N_REP_MAX];
         for (int k = -2; k < s->n_rep; k++) {
             const uint64_t begin = gr_clock_ns();
@@ -89,13 +98,33 @@ static void bench_verify(struct stage *s, struct gr_table *t)
                 ms[k] = (double)(gr_clock_ns() - begin) / 1e6;
             }
         }
-        const double kv_bytes = (double)gr_llama_kv_bytes_per_token(&s->hf) * s->n_context;
-        print_row(t, s, "verify", rows[i], ms, s->n_rep, (double)gr_llama_weight_bytes(&s->hf) + kv_bytes,
-                  gr_llama_flops_per_row(&s->hf) * rows[i] + attention_flops(s, s->n_context + 0.5 * rows[i], rows[i]));
+        const double kv_bytes = (double)s->kv_bytes_per_token * s->n_context;
+        print_row(t, s, what, rows[i], ms, s->n_rep, (double)s->weight_bytes + kv_bytes,
+                  s->flops_per_row * rows[i] + attention_flops(s, s->n_context + 0.5 * rows[i], rows[i]));
     }
 }
 
-static void bench_prefill(struct stage *s, struct gr_table *t)
+/* fc over rows of the last pass. */
+static void bench_fuse(struct stage *s, struct gr_table *t, const int *rows, size_t n)
+{
+    const double n_weight = (double)s->lm->fused_width * s->lm->n_capture * s->lm->capture_width;
+    float *out = zeroed((size_t)N_ROW_MAX * (size_t)s->lm->fused_width, sizeof(float));
+    run_rows(s, s->n_context, 64, true, 64);
+    for (size_t i = 0; i < n; i++) {
+        double ms[N_REP_MAX];
+        for (int k = -2; k < s->n_rep; k++) {
+            const uint64_t begin = gr_clock_ns();
+            gr_lm_fuse(s->lm, rows[i], s->fuse_row, out);
+            if (k >= 0) {
+                ms[k] = (double)(gr_clock_ns() - begin) / 1e6;
+            }
+        }
+        print_row(t, s, "fc", rows[i], ms, s->n_rep, 2.0 * n_weight, 2.0 * n_weight * rows[i]);
+    }
+    free(out);
+}
+
+static void bench_prefill(struct stage *s, struct gr_table *t, const char *what)
 {
     double ms[N_REP_MAX];
     const int chunk = 256;
@@ -107,60 +136,159 @@ static void bench_prefill(struct stage *s, struct gr_table *t)
             ms[k] = (double)(gr_clock_ns() - begin) / 1e6;
         }
     }
-    const double head = 2.0 * s->hf.n_vocab * s->hf.hidden;
-    print_row(t, s, "prefill", chunk, ms, n_rep, (double)gr_llama_weight_bytes(&s->hf),
-              (gr_llama_flops_per_row(&s->hf) - head) * chunk + head + attention_flops(s, 0.5 * chunk, chunk));
+    print_row(t, s, what, chunk, ms, n_rep, (double)s->weight_bytes,
+              (s->flops_per_row - s->head_flops) * chunk + s->head_flops + attention_flops(s, 0.5 * chunk, chunk));
 }
 
-static enum gr_status create(struct stage *s, const char *model, const char *isa, int n_thread)
+/* Rows, block table and, for a head, features; then the context is filled. */
+static void prepare(struct stage *s, int n_block)
 {
-    const int n_block = (s->n_context + N_ROW_MAX) / 16 + 1;
-    const struct gr_llama_config c = {.dir = model, .isa = isa, .n_thread = n_thread,
-                                      .n_ctx_max = s->n_context + N_ROW_MAX, .n_row_max = N_ROW_MAX, .n_out_max = 64,
-                                      .n_pool_block = n_block, .n_scratch_block = 4};
-    GR_TRY(gr_llama_create(&c, &s->hf, NULL, &s->lm));
     s->token = zeroed(N_ROW_MAX, sizeof(int32_t));
     s->pos = zeroed(N_ROW_MAX, sizeof(int32_t));
     s->cell = zeroed(N_ROW_MAX, sizeof(int32_t));
     s->limit = zeroed(N_ROW_MAX, sizeof(int32_t));
     s->n_anc = zeroed(N_ROW_MAX, sizeof(int32_t));
     s->out_row = zeroed(N_ROW_MAX, sizeof(int32_t));
+    s->fuse_row = zeroed(N_ROW_MAX, sizeof(int32_t));
     s->anc = zeroed((size_t)N_ROW_MAX * GR_ATTN_ANC_MAX, sizeof(int16_t));
     s->block = zeroed((size_t)n_block, sizeof(int32_t));
+    s->feature = zeroed((size_t)s->lm->feature_width + 1, sizeof(float));
+    s->features = zeroed(N_ROW_MAX, sizeof(*s->features));
+    for (int i = 0; i < s->lm->feature_width; i++) {
+        s->feature[i] = (float)(i % 7) - 3.0f;
+    }
+    for (int i = 0; i < N_ROW_MAX; i++) {
+        s->fuse_row[i] = i;
+        s->features[i] = s->feature;
+    }
     for (int i = 0; i < n_block; i++) {
         s->block[i] = i;
     }
     for (int i = 0; i < 4; i++) {
         s->scratch_block[i] = n_block + i;
     }
-    for (int p = 0; p < s->n_context; p += 256) { /* fill the context */
+    for (int p = 0; p < s->n_context; p += 256) {
         run_rows(s, p, GR_MIN(256, s->n_context - p), false, 0);
     }
+}
+
+/* A context that leaves the cache takes the weights along: the ceiling is for all that a pass reads. */
+static size_t pass_bytes(const struct stage *s)
+{
+    return s->weight_bytes + s->kv_bytes_per_token * (size_t)s->n_context;
+}
+
+static void measure_ceilings(struct stage *s, double peak_flops)
+{
+    s->peak_flops = peak_flops;
+    s->bytes_per_s = gr_machine_read_bytes_per_s(gr_team_size(s->lm->team), pass_bytes(s));
+}
+
+struct stage_options {
+    const char *model, *head, *isa;
+    int n_thread;
+};
+
+static enum gr_status create_target(struct stage *s, const struct stage_options *o)
+{
+    const int n_block = (s->n_context + N_ROW_MAX) / 16 + 1;
+    const struct gr_llama_config c = {.dir = o->model, .isa = o->isa, .n_thread = o->n_thread, .head_dir = o->head,
+                                      .n_ctx_max = s->n_context + N_ROW_MAX, .n_row_max = N_ROW_MAX, .n_out_max = 64,
+                                      .n_pool_block = n_block, .n_scratch_block = 4};
+    GR_TRY(gr_llama_create(&c, &s->hf, NULL, &s->lm));
+    s->weight_bytes = gr_llama_weight_bytes(&s->hf);
+    s->kv_bytes_per_token = gr_llama_kv_bytes_per_token(&s->hf);
+    s->flops_per_row = gr_llama_flops_per_row(&s->hf);
+    s->head_flops = 2.0 * s->hf.n_vocab * s->hf.hidden;
+    prepare(s, n_block);
+    return GR_OK;
+}
+
+static enum gr_status create_head(struct stage *s, const struct stage_options *o)
+{
+    const int n_block = (s->n_context + N_ROW_MAX) / 16 + 1;
+    const struct gr_eagle3_config c = {.dir = o->head, .target_dir = o->model, .isa = o->isa, .n_thread = o->n_thread,
+                                       .n_ctx_max = s->n_context + N_ROW_MAX, .n_row_max = N_ROW_MAX, .n_out_max = 64,
+                                       .n_pool_block = n_block, .n_scratch_block = 4};
+    GR_TRY(gr_eagle3_create(&c, &s->hf, NULL, &s->lm));
+    s->weight_bytes = gr_eagle3_weight_bytes(&s->hf);
+    s->kv_bytes_per_token = gr_eagle3_kv_bytes_per_token(&s->hf);
+    s->flops_per_row = gr_eagle3_flops_per_row(&s->hf);
+    s->head_flops = 2.0 * s->hf.draft_n_vocab * s->hf.hidden;
+    prepare(s, n_block);
     return GR_OK;
 }
 
 static void destroy(struct stage *s)
 {
     gr_lm_destroy(s->lm);
-    void *all[] = {s->token, s->pos, s->cell, s->limit, s->n_anc, s->out_row, s->anc, s->block};
+    void *all[] = {s->token, s->pos,      s->cell,    s->limit,           s->n_anc, s->out_row,
+                   s->anc,   s->fuse_row, s->feature, (void *)s->features, s->block};
     for (size_t i = 0; i < GR_ARRAY_LEN(all); i++) {
         free(all[i]);
     }
 }
 
+static void begin_table(struct gr_table *t, enum gr_table_format format, const struct stage *target,
+                        const struct stage *head, const struct stage_options *o)
+{
+    static const char *const columns[] = {"stage", "rows", "median ms", "min ms", "bytes ms", "ops ms", "% of floor",
+                                          "tok/s"};
+    char note[400], head_note[128] = "";
+    if (head->lm != NULL) {
+        snprintf(head_note, sizeof(head_note), ", %.1f GB/s reading %.0f MB (head %s)", head->bytes_per_s / 1e9,
+                 (double)pass_bytes(head) / 1e6, o->head);
+    }
+    snprintf(note, sizeof(note),
+             "%s, %s kernels, %d threads, context %d; this machine: %.0f GFLOP/s f32 FMA, %.1f GB/s "
+             "reading %.0f MB%s",
+             o->model, target->lm->kernels->name, gr_team_size(target->lm->team), target->n_context,
+             target->peak_flops / 1e9, target->bytes_per_s / 1e9, (double)pass_bytes(target) / 1e6, head_note);
+    gr_table_begin(t, format, stdout, "stages", note, columns, (int)GR_ARRAY_LEN(columns));
+}
+
+static int measure(struct stage *target, struct stage *head, enum gr_table_format format, const struct stage_options *o)
+{
+    static const int verify_rows[] = {1, 2, 4, 8, 16, 32, 64};
+    static const int head_rows[] = {1, 4, 8, 10, 64};
+    if (create_target(target, o) != GR_OK || (o->head != NULL && create_head(head, o) != GR_OK)) {
+        return 1;
+    }
+    struct gr_table t;
+    measure_ceilings(target, gr_machine_peak_flops(gr_team_size(target->lm->team)));
+    if (o->head != NULL) {
+        measure_ceilings(head, target->peak_flops);
+    }
+    begin_table(&t, format, target, head, o);
+    bench_rows(target, &t, "verify", verify_rows, GR_ARRAY_LEN(verify_rows));
+    bench_prefill(target, &t, "prefill");
+    if (o->head != NULL) {
+        bench_fuse(target, &t, head_rows, GR_ARRAY_LEN(head_rows));
+        bench_rows(head, &t, "head", head_rows, GR_ARRAY_LEN(head_rows));
+        bench_prefill(head, &t, "head prefill");
+    }
+    gr_table_end(&t);
+    return 0;
+}
+
 int gr_bench_stages(int argc, char **argv)
 {
-    const char *model = "models/demo/target";
+    struct stage_options o = {.model = "models/demo/target"};
     const char *context = "256";
     const char *reps = "31";
-    const char *isa = NULL;
     const char *threads = "0";
+    const char *dump = NULL, *ids = NULL, *compare = NULL, *with = NULL;
     const struct gr_bench_option options[] = {
-        {"model", &model, "target folder (default models/demo/target)"},
+        {"model", &o.model, "target folder (default models/demo/target)"},
+        {"head", &o.head, "EAGLE-3 head folder: its pass and its fc as well (default: none)"},
         {"context", &context, "tokens before the rows (default 256)"},
         {"reps", &reps, "repetitions; the median counts (default 31)"},
-        {"cpu-kernels", &isa, "avx512 | avx2 | c"},
+        {"cpu-kernels", &o.isa, "avx512 | avx2 | c"},
         {"threads", &threads, "default 0: all"},
+        {"dump", &dump, "measure nothing: write the head's inner values for --ids to this .safetensors file"},
+        {"ids", &ids, "token ids of the prompt of a dump, separated by commas"},
+        {"compare", &compare, "measure nothing: compare this dump, stage by stage, ..."},
+        {"with", &with, "... with this one, the reference"},
     };
     enum gr_table_format format;
     int64_t n_context = 0, n_rep = 0, n_thread = 0;
@@ -173,29 +301,20 @@ int gr_bench_stages(int argc, char **argv)
         log_error("--context, --reps (1 to %d) and --threads want whole numbers", N_REP_MAX);
         return 2;
     }
-    struct stage s = {.n_context = (int)n_context, .n_rep = (int)n_rep};
-    if (create(&s, model, isa, (int)n_thread) != GR_OK) {
-        destroy(&s);
-        return 1;
+    o.n_thread = (int)n_thread;
+    if (compare != NULL || with != NULL) {
+        return gr_bench_compare(compare, with, format);
     }
-    const int n_used = gr_team_size(s.lm->team);
-    s.peak_flops = gr_machine_peak_flops(n_used);
-    /* A context that leaves the cache takes the weights along: the ceiling is for all that a pass reads. */
-    const size_t n_byte = gr_llama_weight_bytes(&s.hf) + gr_llama_kv_bytes_per_token(&s.hf) * (size_t)s.n_context;
-    s.bytes_per_s = gr_machine_read_bytes_per_s(n_used, n_byte);
-    char note[256];
-    snprintf(note, sizeof(note),
-             "%s, %s kernels, %d threads, context %d; this machine: %.0f GFLOP/s f32 FMA, %.1f GB/s "
-             "reading %.0f MB",
-             model, s.lm->kernels->name, n_used, s.n_context, s.peak_flops / 1e9, s.bytes_per_s / 1e9,
-             (double)n_byte / 1e6);
-    static const char *const columns[] = {"stage", "rows", "median ms", "min ms", "bytes ms", "ops ms", "% of floor",
-                                          "tok/s"};
-    struct gr_table t;
-    gr_table_begin(&t, format, stdout, "stages", note, columns, (int)GR_ARRAY_LEN(columns));
-    bench_verify(&s, &t);
-    bench_prefill(&s, &t);
-    gr_table_end(&t);
-    destroy(&s);
-    return 0;
+    if (dump != NULL) {
+        return gr_bench_dump(&(struct gr_bench_dump){.file = dump, .ids = ids, .model = o.model, .head = o.head,
+                                                     .isa = o.isa, .n_thread = o.n_thread});
+    }
+    struct stage target = {.n_context = (int)n_context, .n_rep = (int)n_rep};
+    struct stage head = target;
+    const int result = measure(&target, &head, format, &o);
+    if (head.lm != NULL) {
+        destroy(&head);
+    }
+    destroy(&target);
+    return result;
 }

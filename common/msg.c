@@ -73,6 +73,12 @@ enum kind { KIND_U32, KIND_U64, KIND_F64, KIND_STR, KIND_IDS };
     X(n_round, KIND_U64, 0)                                                                        \
     X(n_ahead, KIND_U64, 0)                                                                        \
     X(n_hit, KIND_U64, 0)                                                                          \
+    X(n_first, KIND_U64, 0)                                                                        \
+    X(n_first_hit, KIND_U64, 0)                                                                    \
+    X(n_alarm, KIND_U64, 0)                                                                        \
+    X(wire_bytes, KIND_U64, 0)                                                                     \
+    X(wire_tokens, KIND_U64, 0)                                                                    \
+    X(first_expected, KIND_F64, 0)                                                                 \
     X(auto_ahead, KIND_U32, 1)                                                                     \
     X(keep_open, KIND_U32, 1)                                                                      \
     X(state, KIND_U32, 7)                                                                          \
@@ -131,7 +137,7 @@ static const struct type_info {
     [GR_MSG_COMMIT] = {"COMMIT",
                        B(session) | B(epoch) | B(round) | B(keep_len) | B(final_len) | B(ids) | B(hash) | B(finish) |
                            B(verdict_kind) | B(n_draft) | B(n_accepted),
-                       B(gap) | B(wait_ns) | B(verify_ns) | B(host_ns) | B(n_row) | B(n_late) | B(n_desync) |
+                       B(gap) | B(wait_ns) | B(draft_ns) | B(verify_ns) | B(host_ns) | B(n_row) | B(n_late) | B(n_desync) |
                            B(n_fallback) | B(n_reroot) | B(tree_ids) | B(tree_parents) | B(path)},
     [GR_MSG_PROGRESS] = {"PROGRESS", B(session) | B(usable_len), 0},
     [GR_MSG_APPEND] = {"APPEND", B(session) | B(epoch) | B(keep_len) | B(hash) | B(ids) | B(max_tokens),
@@ -145,7 +151,8 @@ static const struct type_info {
     [GR_MSG_ATTACHED] = {"ATTACHED", B(session) | B(epoch) | B(transport), 0},
     [GR_MSG_DETACH] = {"DETACH", B(session), 0},
     [GR_MSG_DRAFT_STATS] = {"DRAFT_STATS", B(session) | B(n_round) | B(draft_ns) | B(host_ns),
-                            B(n_desync) | B(n_ahead) | B(n_hit)},
+                            B(n_desync) | B(n_ahead) | B(n_hit) | B(n_first) | B(n_first_hit) | B(n_alarm) |
+                                B(wire_bytes) | B(wire_tokens) | B(first_expected)},
     [GR_MSG_PING] = {"PING", 0, B(worker)},
     [GR_MSG_PONG] = {"PONG", B(n_session) | B(n_vocab), B(n_block) | B(n_free_block) | B(pid) | B(worker) | B(rtt_ns)},
     [GR_MSG_ERROR] = {"ERROR", B(session) | B(code) | B(text), 0},

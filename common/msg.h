@@ -93,6 +93,9 @@ struct gr_msg {
     struct gr_msg_ids tree_ids, tree_parents, path; /* with want_trace: the round's tree */
     /* DRAFT_STATS */
     uint64_t n_round, n_ahead, n_hit; /* trees sent; verdicts met by draft-ahead work; of them useful hits */
+    uint64_t n_first, n_first_hit, n_alarm; /* first children tried, accepted; acceptance alarms */
+    uint64_t wire_bytes, wire_tokens; /* frames both ways since the first VERDICT, and the tokens that they brought */
+    double first_expected;            /* sum of what the draft model expected of the first children */
     /* SESSION, WORKER, LISTED, FINISHED; PING and PONG between client and orchestrator */
     uint32_t state;                   /* enum gr_session_state of orch.h */
     uint32_t n_token;                 /* of the transcript */

@@ -7,7 +7,8 @@
 
 static const char *type_name(uint8_t type)
 {
-    static const char *const names[] = {"?", "DRAFT", "VERDICT", "DESYNC", "RESYNC", "DELTA", "FEATURES", "COST"};
+    static const char *const names[] = {"?", "DRAFT", "VERDICT", "DESYNC", "RESYNC", "DELTA", "FEATURES", "COST",
+                                        "TAKEN"};
     return type < GR_ARRAY_LEN(names) ? names[type] : names[0];
 }
 
@@ -56,7 +57,7 @@ enum gr_status gr_wire_decode_header(const uint8_t *frame, size_t len, struct gr
     if (magic != GR_WIRE_MAGIC || version != GR_WIRE_VERSION) {
         return bad_frame(frame, len, "wrong magic or version");
     }
-    if (h.type < GR_FRAME_DRAFT || h.type > GR_FRAME_COST) {
+    if (h.type < GR_FRAME_DRAFT || h.type > GR_FRAME_TAKEN) {
         return bad_frame(frame, len, "unknown type");
     }
     if (h.payload_len != len - GR_WIRE_HEADER_BYTES) {
@@ -159,10 +160,14 @@ enum gr_status gr_wire_decode_resync(const uint8_t *frame, size_t len, struct gr
 {
     struct gr_reader r = payload_reader(frame, len);
     struct gr_resync v = {.my_len = gr_read_u32(&r)};
+    v.feature_len = gr_read_u32(&r);
     v.n_hash = gr_read_u32(&r);
     uint32_t lengths[GR_RESYNC_HASH_MAX];
     if (r.failed || v.n_hash != (uint32_t)gr_resync_lengths(v.my_len, lengths)) {
         return bad_frame(frame, len, "number of hashes does not fit my_len");
+    }
+    if (v.feature_len > v.my_len && v.feature_len != GR_FEATURES_NONE) {
+        return bad_frame(frame, len, "feature_len past my_len");
     }
     for (uint32_t i = 0; i < v.n_hash; i++) {
         v.hash[i] = gr_read_u64(&r);
@@ -238,6 +243,11 @@ enum gr_status gr_wire_decode_cost(const uint8_t *frame, size_t len, struct gr_c
     return GR_OK;
 }
 
+enum gr_status gr_wire_decode_taken(const uint8_t *frame, size_t len)
+{
+    return len == GR_WIRE_HEADER_BYTES ? GR_OK : bad_frame(frame, len, "wrong length");
+}
+
 static void write_header(struct gr_writer *w, const struct gr_frame_header *h, enum gr_frame_type type,
                          size_t payload_len)
 {
@@ -303,8 +313,9 @@ size_t gr_wire_encode_desync(const struct gr_frame_header *h, uint32_t reason, u
 size_t gr_wire_encode_resync(const struct gr_frame_header *h, const struct gr_resync *r, uint8_t *out, size_t cap)
 {
     struct gr_writer w = {.p = out, .cap = cap};
-    write_header(&w, h, GR_FRAME_RESYNC, 8 + 8 * (size_t)r->n_hash);
+    write_header(&w, h, GR_FRAME_RESYNC, GR_WIRE_RESYNC_BYTES(r->n_hash));
     gr_write_u32(&w, r->my_len);
+    gr_write_u32(&w, r->feature_len);
     gr_write_u32(&w, r->n_hash);
     for (uint32_t i = 0; i < r->n_hash; i++) {
         gr_write_u64(&w, r->hash[i]);
@@ -329,7 +340,7 @@ size_t gr_wire_encode_features(const struct gr_frame_header *h, const struct gr_
                                uint8_t *out, size_t cap, uint8_t **rows_out)
 {
     struct gr_writer w = {.p = out, .cap = cap};
-    write_header(&w, h, GR_FRAME_FEATURES, 12 + f->n_row * row_bytes);
+    write_header(&w, h, GR_FRAME_FEATURES, GR_WIRE_FEATURES_BYTES(f->n_row, row_bytes));
     gr_write_u32(&w, f->first_pos);
     gr_write_u16(&w, f->n_row);
     gr_write_u8(&w, f->dtype);
@@ -349,5 +360,12 @@ size_t gr_wire_encode_cost(const struct gr_frame_header *h, const struct gr_cost
         gr_write_u32(&w, c->n_row[i]);
         gr_write_u32(&w, c->pass_ns[i]);
     }
+    return written(&w);
+}
+
+size_t gr_wire_encode_taken(const struct gr_frame_header *h, uint8_t *out, size_t cap)
+{
+    struct gr_writer w = {.p = out, .cap = cap};
+    write_header(&w, h, GR_FRAME_TAKEN, 0);
     return written(&w);
 }

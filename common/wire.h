@@ -1,4 +1,4 @@
-/* Codec of the data path's frames: DRAFT, VERDICT, DESYNC, RESYNC, DELTA, FEATURES, COST. Layout in wire_layout.h.
+/* Codec of the data path's frames: DRAFT, VERDICT, DESYNC, RESYNC, DELTA, FEATURES, COST, TAKEN. Layout in wire_layout.h.
  * Decoding checks magic, version, type, every count and the exact length before anything is used; it never allocates
  * and never reads outside [frame, frame + len). A decoded view borrows the frame's bytes where it says so. */
 #ifndef GR_COMMON_WIRE_H
@@ -15,6 +15,7 @@
 #define GR_DELTA_ID_MAX 1024   /* ids in one DELTA frame; longer deltas are cut into several */
 #define GR_RESYNC_HASH_MAX 33  /* hash at my_len and at my_len - 2^k, k = 0 .. 31 */
 #define GR_FEATURES_ROW_MAX 32 /* rows in one FEATURES frame */
+#define GR_FEATURES_WINDOW 1024 /* rows of a session that were sent and of which no TAKEN has come, at most */
 #define GR_COST_POINT_MAX 16   /* points of one COST frame */
 
 /* Largest small frame: a full DELTA. */
@@ -30,6 +31,11 @@ enum gr_desync_reason { GR_DESYNC_HASH = 1, GR_DESYNC_AHEAD = 2, GR_DESYNC_EPOCH
 /* With DRAFT the flags' high byte says how many nodes are wanted at most, 1 .. 63. */
 #define GR_DELTA_WANT(n) ((uint16_t)((unsigned)(n) << 8))
 #define GR_DELTA_N_WANT(flags) ((int32_t)((flags) >> 8))
+
+/* Flag of FEATURES: the sender keeps nothing before first_pos; the receiver begins there if it has less. */
+#define GR_FEATURES_START 1u
+#define GR_FEATURES_BF16 2 /* dtype, as in HELLO; the rows' elements are little-endian */
+#define GR_FEATURES_NONE 0xffffffffu /* RESYNC's feature_len of a drafter that takes no features */
 
 struct gr_frame_header {
     uint8_t type;   /* enum gr_frame_type */
@@ -51,6 +57,7 @@ struct gr_verdict {
 
 struct gr_resync {
     uint32_t my_len, n_hash;
+    uint32_t feature_len;              /* positions before it need no FEATURES, at most my_len; or GR_FEATURES_NONE */
     uint64_t hash[GR_RESYNC_HASH_MAX]; /* hash_at(my_len), hash_at(my_len - 1), -2, -4, ... while > 0 */
 };
 
@@ -90,6 +97,7 @@ GR_NODISCARD enum gr_status gr_wire_decode_resync(const uint8_t *frame, size_t l
 GR_NODISCARD enum gr_status gr_wire_decode_delta(const uint8_t *frame, size_t len, struct gr_delta *out);
 GR_NODISCARD enum gr_status gr_wire_decode_features(const uint8_t *frame, size_t len, struct gr_features *out);
 GR_NODISCARD enum gr_status gr_wire_decode_cost(const uint8_t *frame, size_t len, struct gr_cost *out);
+GR_NODISCARD enum gr_status gr_wire_decode_taken(const uint8_t *frame, size_t len);
 int32_t gr_delta_id(const struct gr_delta *d, uint32_t i); /* may be any 32-bit value: check it */
 
 /* Encoders write header and payload (h->payload_len and h->type are set by them) and return the frame's bytes;
@@ -106,6 +114,10 @@ size_t gr_wire_encode_features(const struct gr_frame_header *h, const struct gr_
                                uint8_t *out, size_t cap, uint8_t **rows_out);
 #define GR_WIRE_COST_BYTES(n_point) (8u + 8u * (unsigned)(n_point))
 size_t gr_wire_encode_cost(const struct gr_frame_header *h, const struct gr_cost *c, uint8_t *out, size_t cap);
+/* TAKEN is its header: features before base_len are not needed any more. */
+size_t gr_wire_encode_taken(const struct gr_frame_header *h, uint8_t *out, size_t cap);
+#define GR_WIRE_RESYNC_BYTES(n_hash) (12u + 8u * (unsigned)(n_hash))
+#define GR_WIRE_FEATURES_BYTES(n_row, row_bytes) (12u + (size_t)(n_row) * (row_bytes))
 size_t gr_dtype_bytes(uint8_t dtype); /* 0: unknown */
 
 #endif

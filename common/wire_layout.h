@@ -27,7 +27,8 @@ enum gr_frame_type {
     GR_FRAME_RESYNC = 4,
     GR_FRAME_DELTA = 5,
     GR_FRAME_FEATURES = 6,
-    GR_FRAME_COST = 7
+    GR_FRAME_COST = 7,
+    GR_FRAME_TAKEN = 8
 };
 
 /* DRAFT payload: n u32, token_id u32[n], parent i16[n]. */

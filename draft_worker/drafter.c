@@ -31,6 +31,17 @@ static enum gr_status init_drafter(struct gr_drafter *d)
     d->job.seq = calloc((size_t)c->n_session_max, sizeof(*d->job.seq));
     d->job.n_seq_max = c->n_session_max;
     d->job_token = calloc((size_t)c->n_session_max * (size_t)c->prefill_chunk, sizeof(*d->job_token));
+    const size_t width = (size_t)c->feature_width;
+    const size_t n_feature = (size_t)c->n_session_max * (size_t)c->feature_window * width;
+    if (width > 0) {
+        d->feature = calloc(n_feature, sizeof(*d->feature));
+        d->job_feature = calloc((size_t)c->n_session_max * (size_t)c->prefill_chunk * width, sizeof(*d->job_feature));
+    }
+    if (width > 0 && (d->feature == NULL || d->job_feature == NULL)) {
+        log_error("out of memory for the features of %d positions of %d sessions, %zu MiB", c->feature_window,
+                  c->n_session_max, n_feature * sizeof(*d->feature) >> 20);
+        return GR_ENOMEM;
+    }
     if (d->follow == NULL || d->job.seq == NULL || d->job_token == NULL) {
         log_error("out of memory for %d sessions", c->n_session_max);
         return GR_ENOMEM;
@@ -75,6 +86,8 @@ void gr_drafter_destroy(struct gr_drafter *d)
     free(d->follow);
     free(d->job.seq);
     free(d->job_token);
+    free(d->feature);
+    free(d->job_feature);
     free(d);
 }
 
@@ -111,8 +124,9 @@ static void forget_from(struct gr_drafter *d, struct follow *f, int32_t len)
     }
     f->kv_len = GR_MIN(f->kv_len, len);
     f->prefill_len = GR_MIN(f->prefill_len, len);
+    drafter_cut_features(f, len);
     if (!f->in_job) {
-        gr_kv_table_truncate(&d->pool, &f->table, f->kv_len);
+        gr_kv_table_truncate(&d->pool, &f->table, drafter_n_cell(f, f->kv_len));
     }
 }
 
@@ -139,7 +153,11 @@ void drafter_test_flip(struct gr_drafter *d, struct follow *f)
     for (int32_t i = pos; i < f->len; i++) {
         f->hash[i + 1] = gr_hash_extend(f->hash[i], f->token[i]);
     }
-    forget_from(d, f, pos);
+    if (f->kv_shift > 0) { /* what the KV rests on came from the target: it stays, or no tree would grow */
+        f->root_valid = f->sent[0].valid = f->sent[1].valid = false;
+    } else {
+        forget_from(d, f, pos);
+    }
 }
 
 void drafter_send_error(struct gr_drafter *d, uint64_t session, enum gr_status code, const char *text)
@@ -176,6 +194,10 @@ static void begin_anew(struct follow *f)
                                 .table = f->table,
                                 .len = f->len,
                                 .kv_len = f->kv_len,
+                                .kv_shift = f->kv_shift,
+                                .feature_first = f->feature_first,
+                                .feature_end = f->feature_end,
+                                .feature_told = f->feature_told,
                                 .in_job = f->in_job,
                                 .job_stale = f->in_job,
                                 .job_len = f->job_len,
@@ -225,6 +247,7 @@ static void attach(struct gr_drafter *d, const struct gr_msg *m)
     f->auto_tree = m->auto_tree != 0;
     f->draft_ahead = m->draft_ahead != 0;
     f->hash[0] = 0;
+    f->kv_shift = d->config.feature_width > 0 ? GR_MAX(f->kv_shift, 1) : 0;
 }
 
 static void detach(struct gr_drafter *d, uint64_t id)
@@ -238,6 +261,12 @@ static void detach(struct gr_drafter *d, uint64_t id)
         m.n_desync = (uint32_t)f->n_desync;
         m.n_ahead = f->n_ahead;
         m.n_hit = f->n_hit;
+        m.n_first = f->n_first;
+        m.n_first_hit = f->n_first_hit;
+        m.first_expected = f->first_expected;
+        m.n_alarm = f->n_alarm;
+        m.wire_bytes = f->wire_bytes;
+        m.wire_tokens = f->wire_len0 > 0 ? (uint64_t)GR_MAX(f->len - f->wire_len0, 0) : 0;
         drafter_free(d, f);
     }
     d->io.send_msg(d->io.ctx, &m);
@@ -302,6 +331,7 @@ uint64_t gr_drafter_step(struct gr_drafter *d, uint64_t now_ns)
         if (f->ready) {
             drafter_send_tree(d, f, now_ns);
         }
+        drafter_let_features_go(d, f);
     }
     if (!d->job_in_flight) {
         drafter_start_job(d, now_ns);
@@ -335,9 +365,20 @@ bool gr_drafter_check(const struct gr_drafter *d)
     for (int i = 0; i < d->config.n_session_max; i++) {
         const struct follow *f = &d->follow[i];
         tables[i] = &f->table;
-        if (!f->in_job && f->root_valid && !(f->root_len <= f->kv_len && gr_tree_builder_check(f->builder))) {
+        const bool based = f->kv_shift > 0 || f->root_len <= f->kv_len;
+        if (f->feature_first > f->feature_end || f->feature_end - f->feature_first > d->config.feature_window ||
+            f->feature_end > f->len) {
+            return false;
+        }
+        if (!f->in_job && f->root_valid && !(based && gr_tree_builder_check(f->builder))) {
             return false;
         }
     }
     return gr_kv_pool_check(&d->pool, tables, d->config.n_session_max);
+}
+
+const int32_t *gr_drafter_peek(const struct gr_drafter *d, int slot, int32_t *len_out)
+{
+    *len_out = d->follow[slot].len;
+    return d->follow[slot].token;
 }

@@ -8,6 +8,11 @@
  *   FULL: the session is longer than this drafter's context; each VERDICT is answered with a tree without nodes. When
  * it is cut back to what fits, the way leads over SYNCING.
  *
+ * Where the draft model is a head, rows of committed tokens take features (drafter_features.c), and a tree grows when
+ * tokens and features are there. Its KV is built on true features alone: that of candidates, which take the states of
+ * their parents' rows, is not copied when they are accepted. Where a tree begins on candidates, the rows of the tokens
+ * since go along with the next pass that runs.
+ *
  * Candidates outlive their round: a tree begins on what is known below the newest tokens (tree_builder.h), whatever
  * brought them: an accepted path, a bonus token, a DELTA. With draft_ahead the drafter goes on while the target
  * verifies, one level a job, so that a VERDICT waits for one level at most. A session that wants no tree costs nothing:
@@ -28,6 +33,10 @@ struct gr_drafter_config {
     int32_t n_row_max;     /* rows of a pass of the draft model; at least n_session_max * draft_top_k */
     int32_t prefill_chunk; /* committed tokens of a session brought up to date in one job */
     int32_t n_pool_block;  /* KV blocks; scratch blocks follow: GR_DRAFT_SCRATCH_BLOCKS a slot */
+    /* A head; memory is taken at start: n_session_max * feature_window * feature_width * 2 bytes. */
+    int32_t feature_width;  /* of a row of FEATURES; 0: a stand-alone draft model */
+    int32_t feature_window; /* rows of a session that are kept until they have been used; GR_FEATURES_WINDOW, but in
+                             * tests */
     uint32_t test_flip_round; /* for tests, 0: off: before this round's tree a session has one of its tokens replaced */
 };
 
@@ -50,6 +59,8 @@ struct gr_drafter_counters {
     uint64_t n_empty_choice; /* trees without nodes because none pays */
     uint64_t n_late_draft;   /* trees sent on a base that verdicts had overtaken */
     uint64_t n_verdict, n_root_only_verdict, n_late_verdict; /* the last: named nodes below a path in the tree */
+    /* rows taken; FEATURES that came twice or too late, that did not fit what was there, that began in the middle */
+    uint64_t n_feature_row, n_stale_features, n_feature_gap, n_feature_start;
     uint64_t n_resync, n_desync, n_stale_tree, n_stale_frame, n_no_credit;
 };
 
@@ -73,5 +84,7 @@ const struct gr_drafter_counters *gr_drafter_counters(const struct gr_drafter *d
 const struct gr_acceptance_counts *gr_drafter_acceptance(const struct gr_drafter *d);
 int gr_drafter_n_session(const struct gr_drafter *d);
 bool gr_drafter_check(const struct gr_drafter *d);
+/* Read access for tests: the tokens a session's slot holds. */
+const int32_t *gr_drafter_peek(const struct gr_drafter *d, int slot, int32_t *len_out);
 
 #endif

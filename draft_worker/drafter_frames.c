@@ -1,4 +1,4 @@
-/* The drafter's side of the data path: VERDICT, DELTA and DESYNC in; DRAFT and RESYNC out. */
+/* The drafter's side of the data path: VERDICT, DELTA, FEATURES and DESYNC in; DRAFT and RESYNC out. */
 #include "common/hash.h"
 #include "common/log.h"
 #include "draft_worker/drafter_internal.h"
@@ -7,9 +7,15 @@
 
 /* ---- out ---- */
 
+void drafter_end_frame(struct gr_drafter *d, struct follow *f, size_t bytes)
+{
+    f->wire_bytes += f->wire_len0 > 0 ? bytes : 0;
+    d->io.frame_end(d->io.ctx, f->peer, (uint32_t)bytes);
+}
+
 void drafter_send_resync(struct gr_drafter *d, struct follow *f)
 {
-    struct gr_resync r = {.my_len = (uint32_t)f->len};
+    struct gr_resync r = {.my_len = (uint32_t)f->len, .feature_len = GR_FEATURES_NONE};
     uint32_t lengths[GR_RESYNC_HASH_MAX];
     r.n_hash = (uint32_t)gr_resync_lengths(r.my_len, lengths);
     for (uint32_t i = 0; i < r.n_hash; i++) {
@@ -17,9 +23,13 @@ void drafter_send_resync(struct gr_drafter *d, struct follow *f)
     }
     const struct gr_frame_header h = {.session = f->id, .epoch = f->epoch, .base_len = r.my_len,
                                       .prefix_hash = f->hash[f->len]};
-    const uint32_t bytes = GR_WIRE_HEADER_BYTES + 8 + 8 * r.n_hash;
+    const uint32_t bytes = GR_WIRE_HEADER_BYTES + GR_WIRE_RESYNC_BYTES(r.n_hash);
     f->state = DRAFT_SYNCING;
     f->due = f->ready = f->last.valid = false;
+    if (f->kv_shift > 0) { /* what is held and not yet used comes again: then both count the window alike */
+        r.feature_len = (uint32_t)f->feature_first;
+        f->feature_told = f->feature_first;
+    }
     uint8_t *out = d->io.frame_begin(d->io.ctx, f->peer, GR_FRAME_SMALL, bytes);
     f->resync_due = out == NULL; /* no credit: the step tries again */
     if (out == NULL) {
@@ -28,7 +38,7 @@ void drafter_send_resync(struct gr_drafter *d, struct follow *f)
     }
     d->counters.n_resync++;
     size_t n = gr_wire_encode_resync(&h, &r, out, bytes);
-    d->io.frame_end(d->io.ctx, f->peer, (uint32_t)n);
+    drafter_end_frame(d, f, n);
 }
 
 /* took_ns: since it was asked for; 0: not told. False: there is no credit. */
@@ -46,7 +56,7 @@ static bool send_draft(struct gr_drafter *d, struct follow *f, const struct sent
         return false;
     }
     size_t n = gr_wire_encode_draft(&h, t, out, bytes);
-    d->io.frame_end(d->io.ctx, f->peer, (uint32_t)n);
+    drafter_end_frame(d, f, n);
     d->counters.n_draft_frame++;
     d->counters.n_draft_node += (uint64_t)t->n;
     f->last = (struct sent_id){true, p->round, p->base_len, p->hash};
@@ -109,7 +119,7 @@ static void ask_for_tree(struct gr_drafter *d, struct follow *f, uint32_t round,
     f->due_ns = now_ns;
     f->job_ns = 0;
     if (GR_MIN(f->tree_config.n_node, n_want) == 0 ||
-        f->len == 0) { /* no node is allowed, or there is no tail to draft from */
+        f->len <= f->kv_shift) { /* no node is allowed, or there is no tail to draft from */
         drafter_answer_empty(d, f, round, (uint32_t)f->len, f->hash[f->len], now_ns);
     }
 }
@@ -184,6 +194,27 @@ static const struct sent_tree *find_sent(const struct follow *f, const struct gr
 #define ACCEPTANCE_SESSION_MAX 128.0f /* observations of a cell; older ones fade */
 #define ACCEPTANCE_DRAFTER_MAX 2048.0f
 
+/* The first child of the tail, which every tree has. */
+static void check_first(struct gr_drafter *d, struct follow *f, float prob, bool accepted)
+{
+    struct gr_acceptance_check *c = &d->check;
+    const enum gr_check_event event = gr_acceptance_check_observe(c, prob, accepted);
+    f->n_first++;
+    f->n_first_hit += accepted;
+    f->first_expected += prob;
+    if (event == GR_CHECK_ALARM) {
+        f->n_alarm++;
+        log_warn("[spec][alarm] acceptance has collapsed: of the last %d first drafted tokens %.0f %% were accepted, the "
+                 "draft model expected %.0f %%; does it belong to this target (an EAGLE-3 head: its capture layers)?",
+                 GR_CHECK_WINDOW, 100.0 * c->last_accepted, 100.0 * c->last_expected);
+    } else if (event == GR_CHECK_REPORT) {
+        log_info("acceptance of the first %d first drafted tokens: expected %.0f %%, measured %.0f %%", GR_CHECK_WINDOW,
+                 100.0 * c->last_expected, 100.0 * c->last_accepted);
+    } else if (event == GR_CHECK_END) {
+        log_info("acceptance is back: %.0f %% of the last first drafted tokens", 100.0 * c->last_accepted);
+    }
+}
+
 /* Every child of an accepted node was tried. */
 static void learn(struct gr_drafter *d, struct follow *f, const struct sent_tree *t, int root,
                   const struct gr_verdict *v)
@@ -201,6 +232,9 @@ static void learn(struct gr_drafter *d, struct follow *f, const struct sent_tree
             const float prob = gr_expf(g->edge[i]);
             gr_acceptance_observe(&f->acceptance, g->rank[i], prob, accepted, ACCEPTANCE_SESSION_MAX);
             gr_acceptance_observe(&d->acceptance, g->rank[i], prob, accepted, ACCEPTANCE_DRAFTER_MAX);
+            if (parent == -1 && g->rank[i] == 1) {
+                check_first(d, f, prob, accepted);
+            }
             d->counts.n_tried[depth][gr_rank_class(g->rank[i])]++;
             d->counts.n_accepted[depth][gr_rank_class(g->rank[i])] += accepted;
         }
@@ -292,6 +326,7 @@ static enum gr_status on_verdict(struct gr_drafter *d, struct follow *f, const s
         return GR_OK;
     }
     learn_rate(f, v.n_path + 1, now_ns);
+    f->wire_len0 = f->wire_len0 == 0 ? f->len : f->wire_len0;
     f->round_next = h->round + 1;
     f->due = f->ready = false;
     if (v.n_want > 0) {
@@ -461,6 +496,9 @@ enum gr_status gr_drafter_on_frame(struct gr_drafter *d, uint32_t peer, const ui
     if (f == NULL || f->peer != peer || f->epoch != h.epoch || f->closing) {
         return GR_OK; /* detached while the frame was on its way */
     }
+    /* The features of a prompt may come behind the first VERDICT: they are no price of decoding. */
+    const bool of_prompt = h.type == GR_FRAME_FEATURES && h.base_len < (uint32_t)f->wire_len0;
+    f->wire_bytes += f->wire_len0 > 0 && !of_prompt ? len : 0;
     switch (h.type) {
     case GR_FRAME_VERDICT:
         return on_verdict(d, f, &h, frame, len, now_ns);
@@ -471,7 +509,7 @@ enum gr_status gr_drafter_on_frame(struct gr_drafter *d, uint32_t peer, const ui
     case GR_FRAME_COST:
         return on_cost(d, f, &h, frame, len);
     case GR_FRAME_FEATURES:
-        return GR_OK; /* a stand-alone draft model has no use for them */
+        return drafter_on_features(d, f, &h, frame, len);
     default:
         log_error("peer %u sent a frame of type %u to a drafter", peer, h.type);
         return GR_EPROTO;

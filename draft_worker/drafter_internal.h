@@ -2,6 +2,7 @@
 #ifndef GR_DRAFT_WORKER_DRAFTER_INTERNAL_H
 #define GR_DRAFT_WORKER_DRAFTER_INTERNAL_H
 
+#include "draft_worker/acceptance_check.h"
 #include "draft_worker/drafter.h"
 
 enum draft_state { DRAFT_FREE, DRAFT_CONNECTING, DRAFT_SYNCING, DRAFT_FOLLOWING, DRAFT_FULL };
@@ -28,6 +29,10 @@ struct follow {
     bool starved;    /* the KV pool had no block for it; said once */
     int32_t len;     /* committed tokens known */
     int32_t kv_len;  /* of them with draft KV */
+    /* A head, else 0: tokens before it have no row, and that of token p stands in cell p - kv_shift of the table. */
+    int32_t kv_shift;
+    int32_t feature_first, feature_end; /* positions whose features are held, see drafter_features.c */
+    int32_t feature_told;               /* of the last TAKEN, or RESYNC */
     int32_t prefill_len; /* of them that get it though no tree is wanted yet: the prompt of an attached session */
     /* what the builder's candidates hang below */
     bool root_valid;
@@ -66,6 +71,11 @@ struct follow {
     uint32_t job_round; /* and the round its tree is for */
     bool job_stale;    /* tokens below job_len were replaced meanwhile, or the session was attached anew */
     uint64_t n_round, draft_ns, host_ns, job_ns, n_desync, n_ahead, n_hit;
+    /* the first child of a tree: how often it was tried and accepted, what the model expected; alarms in this session */
+    uint64_t n_first, n_first_hit, n_alarm;
+    double first_expected;
+    uint64_t wire_bytes; /* frames both ways since wire_len0 tokens were there, the first VERDICT's; 0: not come yet */
+    int32_t wire_len0;
 };
 
 struct gr_drafter {
@@ -74,10 +84,13 @@ struct gr_drafter {
     struct gr_kv_pool pool;
     struct follow *follow; /* owned, (n_session_max) */
     struct gr_draft_job job;
+    uint16_t *feature;     /* owned, (n_session_max, feature_window, feature_width) bf16; of p at p % window */
+    uint16_t *job_feature; /* owned, (n_session_max, prefill_chunk, feature_width) bf16: of the job in flight */
     int32_t *job_token; /* owned, (n_session_max, prefill_chunk): the rows of the job in flight */
     bool job_in_flight;
     struct gr_acceptance acceptance; /* of all sessions */
     struct gr_acceptance_counts counts;
+    struct gr_acceptance_check check;
     struct gr_drafter_counters counters;
 };
 
@@ -88,6 +101,8 @@ void drafter_send_resync(struct gr_drafter *d, struct follow *f);
 /* Forgets everything past len: tokens, KV, trees, candidates. */
 void drafter_truncate(struct gr_drafter *d, struct follow *f, int32_t len);
 void drafter_append(struct gr_drafter *d, struct follow *f, int32_t token); /* there is room */
+/* Sends the frame that frame_begin() gave room for. */
+void drafter_end_frame(struct gr_drafter *d, struct follow *f, size_t bytes);
 /* Replaces a token in the middle, as a fault would: an equal length with other tokens. */
 void drafter_test_flip(struct gr_drafter *d, struct follow *f);
 /* A tree without nodes: the target need not wait. */
@@ -98,6 +113,25 @@ void drafter_answer_empty(struct gr_drafter *d, struct follow *f, uint32_t round
 void drafter_send_late(struct gr_drafter *d, struct follow *f, const struct gr_drafted *drafted);
 /* Sends the grown tree when there is credit. */
 void drafter_send_tree(struct gr_drafter *d, struct follow *f, uint64_t now_ns);
+/* The first token whose row is not built. */
+static inline int32_t drafter_row_from(const struct follow *f)
+{
+    return GR_MAX(f->kv_len, f->kv_shift);
+}
+/* Cells of the table that the first len tokens take. */
+static inline int32_t drafter_n_cell(const struct follow *f, int32_t len)
+{
+    return GR_MAX(len - f->kv_shift, 0);
+}
+enum gr_status drafter_on_features(struct gr_drafter *d, struct follow *f, const struct gr_frame_header *h,
+                                   const uint8_t *frame, size_t len);
+/* Tokens from len on are gone; kv_len is set. */
+void drafter_cut_features(struct follow *f, int32_t len);
+/* What the rows of tokens pos0 .. pos0 + n_row - 1 take. */
+void drafter_copy_features(const struct gr_drafter *d, const struct follow *f, int32_t pos0, int32_t n_row,
+                           uint16_t *out);
+/* After rows have run: tells the target when it is worth it. */
+void drafter_let_features_go(struct gr_drafter *d, struct follow *f);
 /* Starts a job when one is due. */
 void drafter_start_job(struct gr_drafter *d, uint64_t now_ns);
 

@@ -51,10 +51,37 @@ static void count_reuse(struct gr_drafter *d, struct follow *f, const struct reu
 
 /* ---- a job ---- */
 
-static bool wants_job(const struct follow *f)
+/* Committed tokens without a row whose features are there, from drafter_row_from() on. */
+static int32_t head_backlog(const struct follow *f)
+{
+    return GR_MIN(f->len, f->feature_end + 1) - drafter_row_from(f);
+}
+
+static bool tail_has_feature(const struct follow *f)
+{
+    return f->feature_end >= f->len - 1;
+}
+
+/* A tree grows when its tail's feature is there. Before that, and in a prompt, rows run by the chunk; what is left of a
+ * prompt at its end runs when all of it has come. */
+static bool head_wants_job(const struct gr_drafter *d, const struct follow *f)
+{
+    const int32_t n = head_backlog(f);
+    if (f->due && !f->ready && tail_has_feature(f)) {
+        return true;
+    }
+    const bool prompt = drafter_row_from(f) < f->prefill_len && f->feature_end + 1 >= f->prefill_len;
+    return (f->due ? !f->ready : !f->starved) && n > 0 &&
+           (prompt || n >= GR_MIN(d->config.prefill_chunk, d->config.feature_window / 4));
+}
+
+static bool wants_job(const struct gr_drafter *d, const struct follow *f)
 {
     if (f->state != DRAFT_FOLLOWING || f->in_job || f->closing) {
         return false;
+    }
+    if (f->kv_shift > 0) {
+        return head_wants_job(d, f);
     }
     return f->due ? !f->ready : f->kv_len < f->prefill_len && !f->starved;
 }
@@ -83,6 +110,10 @@ static void fill_common(struct gr_drafter *d, struct follow *f, struct gr_draft_
     q->task = task;
     q->n_copy = q->n_row = 0;
     q->pos0 = q->base_len = f->len;
+    q->feature = NULL;
+    q->kv_shift = f->kv_shift;
+    q->known = false;
+    q->root_slot = -1;
     q->table = &f->table;
     for (int b = 0; b < GR_DRAFT_SCRATCH_BLOCKS; b++) {
         q->scratch_block[b] = d->config.n_pool_block + slot * GR_DRAFT_SCRATCH_BLOCKS + b;
@@ -113,67 +144,133 @@ static void starve(struct gr_drafter *d, struct follow *f, uint64_t now_ns)
     }
 }
 
+/* The committed tokens [pos0, end) that a job runs. */
+struct span {
+    int32_t pos0, end;
+    bool grow;  /* a tree, too */
+    bool known; /* the root's children are known: it can begin with a level */
+};
+
+static struct span plan_rows(const struct gr_drafter *d, const struct follow *f, const struct reuse *r, int n_row_left)
+{
+    struct span s = {.pos0 = r->n > 0 ? f->root_len + r->n : f->kv_len, .known = r->whole && f->due};
+    /* A tree starts below the tail, so its row runs again when only its KV is known. */
+    if (f->due && s.pos0 >= f->len && !r->whole) {
+        s.pos0 = f->len - 1;
+    }
+    s.end = GR_MIN(f->due ? f->len : f->prefill_len, s.pos0 + GR_MIN(d->config.prefill_chunk, n_row_left));
+    s.grow = f->due && s.end == f->len;
+    return s;
+}
+
+/* The same for a head: no candidate's KV is reused, and rows go as far as features do. */
+static struct span plan_head_rows(const struct gr_drafter *d, const struct follow *f, const struct reuse *r,
+                                  int n_row_left)
+{
+    const int32_t chunk = d->config.prefill_chunk;
+    struct span s = {.pos0 = drafter_row_from(f), .end = GR_MIN(f->len, f->feature_end + 1)};
+    const bool tree = f->due && tail_has_feature(f);
+    const int32_t n_row = GR_MAX(s.end - s.pos0, 0);
+    s.known = tree && r->whole && n_row <= chunk && n_row + f->tree_config.top_k <= d->config.n_row_max;
+    if (tree && s.pos0 >= f->len && !s.known) {
+        s.pos0 = f->len - 1;
+    }
+    s.end = GR_MAX(GR_MIN(s.end, s.pos0 + GR_MIN(chunk, n_row_left)), s.pos0);
+    s.grow = tree && s.end == f->len;
+    return s;
+}
+
+/* Copies: a DELTA may replace the session's tokens, and with them its features, while the job runs. */
+static void fill_rows(struct gr_drafter *d, struct follow *f, struct gr_draft_seq *q, int32_t pos0, int32_t end)
+{
+    const size_t at = (size_t)(q - d->job.seq) * (size_t)d->config.prefill_chunk;
+    int32_t *token = d->job_token + at;
+    q->pos0 = pos0;
+    q->n_row = end - pos0;
+    memcpy(token, &f->token[pos0], (size_t)q->n_row * sizeof(*token));
+    q->token = token;
+    if (f->kv_shift > 0) {
+        uint16_t *feature = d->job_feature + at * (size_t)d->config.feature_width;
+        drafter_copy_features(d, f, pos0, q->n_row, feature);
+        q->feature = feature;
+    }
+    d->counters.n_row += (uint64_t)q->n_row;
+}
+
+/* The candidates become those below the newest token, or none. */
+static void reroot(struct follow *f, struct gr_draft_seq *q, const struct reuse *r, bool known)
+{
+    if (!r->whole || !known) {
+        gr_tree_builder_reset(f->builder);
+    } else if (r->cand >= 0) {
+        q->root_slot = f->builder->cand[r->cand].slot;
+        gr_tree_builder_reroot(f->builder, r->cand);
+    }
+}
+
 /* KV of committed tokens, and a tree when one is due. Returns the rows of the first pass (at most); 0: no job. */
 static int add_seq(struct gr_drafter *d, struct follow *f, int n_row_left, uint64_t now_ns)
 {
-    if (f->due && f->due_round == d->config.test_flip_round && d->config.test_flip_round > 0 && !f->flipped) {
+    const bool head = f->kv_shift > 0;
+    const bool may_flip = f->due && !f->flipped && (!head || tail_has_feature(f));
+    if (may_flip && f->due_round == d->config.test_flip_round && d->config.test_flip_round > 0) {
         drafter_test_flip(d, f);
     }
     const struct reuse r = find_reuse(f);
-    const bool known = r.whole && f->due; /* no committed token has to run: it begins with a level */
-    int32_t pos0 = r.n > 0 ? f->root_len + r.n : f->kv_len;
-    /* A tree starts below the tail, so its row runs again when only its KV is known. */
-    if (f->due && pos0 >= f->len && !r.whole) {
-        pos0 = f->len - 1;
-    }
-    const int32_t end = GR_MIN(f->due ? f->len : f->prefill_len, pos0 + GR_MIN(d->config.prefill_chunk, n_row_left));
-    if (known ? n_row_left < f->tree_config.top_k : end <= pos0) {
+    const struct span s = head ? plan_head_rows(d, f, &r, n_row_left) : plan_rows(d, f, &r, n_row_left);
+    const int first_rows = (s.known ? f->tree_config.top_k : 0) + (head || !s.known ? s.end - s.pos0 : 0);
+    if (s.known ? n_row_left < first_rows || (head && !s.grow) : s.end <= s.pos0) {
         return 0;
     }
-    if (gr_kv_table_grow(&d->pool, &f->table, end) != GR_OK) {
+    if (gr_kv_table_grow(&d->pool, &f->table, drafter_n_cell(f, s.end)) != GR_OK) {
         starve(d, f, now_ns);
         return 0;
     }
     f->starved = false;
-    const bool grow = f->due && end == f->len;
-    const int i_seq = d->job.n_seq;
-    struct gr_draft_seq *q = &d->job.seq[i_seq];
-    fill_common(d, f, q, grow ? GR_DRAFT_GROW : GR_DRAFT_CATCH_UP);
-    q->n_copy = r.n;
-    q->copy_pos0 = f->root_len;
-    memcpy(q->copy_slot, r.slot, (size_t)r.n * sizeof(r.slot[0]));
-    q->pos0 = pos0;
-    q->n_row = end - pos0;
-    /* A copy: a DELTA may replace the session's tokens while the job runs. */
-    int32_t *token = d->job_token + (size_t)i_seq * (size_t)d->config.prefill_chunk;
-    memcpy(token, &f->token[pos0], (size_t)q->n_row * sizeof(*token));
-    q->token = token;
-    q->base_len = end;
+    struct gr_draft_seq *q = &d->job.seq[d->job.n_seq];
+    fill_common(d, f, q, s.grow ? GR_DRAFT_GROW : GR_DRAFT_CATCH_UP);
+    fill_rows(d, f, q, s.pos0, s.end);
+    q->base_len = s.end;
     q->tree_config = tree_config_now(d, f);
     q->cost = f->cost;
     q->rate = f->n_rate >= RATE_ROUNDS_MIN && f->rate_ns > 0.0f ? f->rate_tokens / f->rate_ns : 0.0f;
+    f->job_len = s.end;
+    f->job_round = f->due_round;
+    if (head && !s.grow) { /* the candidates stay as they are */
+        return first_rows;
+    }
+    q->known = s.known;
+    if (!head) {
+        q->n_copy = r.n;
+        q->copy_pos0 = f->root_len;
+        memcpy(q->copy_slot, r.slot, (size_t)r.n * sizeof(r.slot[0]));
+    }
     if (f->due) {
         count_reuse(d, f, &r);
     }
-    if (r.whole && r.cand >= 0) {
-        gr_tree_builder_reroot(f->builder, r.cand);
-    } else if (!r.whole) {
-        gr_tree_builder_reset(f->builder);
-    }
+    reroot(f, q, &r, s.known || !head);
     f->root_valid = false; /* until the job is done */
-    f->job_len = end;
-    f->job_round = f->due_round;
-    d->counters.n_row += (uint64_t)q->n_row;
-    return known ? f->tree_config.top_k : q->n_row;
+    return first_rows;
 }
 
+/* A level below the candidates there are. Rows that a head still owes to committed tokens go along: their features came
+ * before the tree that was sent. */
 static int add_ahead(struct gr_drafter *d, struct follow *f, int n_row_left)
 {
+    const int32_t pos0 = f->kv_shift > 0 ? drafter_row_from(f) : f->len;
+    const int32_t n_owed = GR_MAX(f->len - pos0, 0);
+    if (n_owed > d->config.prefill_chunk || n_owed >= n_row_left ||
+        gr_kv_table_grow(&d->pool, &f->table, drafter_n_cell(f, f->len)) != GR_OK) {
+        f->ahead_done = n_owed > 0; /* until the next tree */
+        return 0;
+    }
     struct gr_draft_seq *q = &d->job.seq[d->job.n_seq];
     fill_common(d, f, q, GR_DRAFT_AHEAD);
-    q->n_ahead = GR_MIN(GR_MAX(f->tree_config.top_k, AHEAD_ROWS), n_row_left);
+    fill_rows(d, f, q, f->len - n_owed, f->len);
+    q->known = true;
+    q->n_ahead = GR_MIN(GR_MAX(f->tree_config.top_k, AHEAD_ROWS), n_row_left - n_owed);
     f->job_len = f->len;
-    return q->n_ahead;
+    return q->n_ahead + n_owed;
 }
 
 void drafter_start_job(struct gr_drafter *d, uint64_t now_ns)
@@ -181,7 +278,7 @@ void drafter_start_job(struct gr_drafter *d, uint64_t now_ns)
     int n_row_left = d->config.n_row_max;
     d->job.n_seq = 0;
     for (int i = 0; i < d->config.n_session_max && n_row_left > 0; i++) {
-        if (wants_job(&d->follow[i])) {
+        if (wants_job(d, &d->follow[i])) {
             n_row_left -= add_seq(d, &d->follow[i], n_row_left, now_ns);
         }
     }
@@ -239,14 +336,16 @@ static void finish_seq(struct gr_drafter *d, const struct gr_draft_seq *q, uint6
     }
     if (f->job_stale) { /* the job worked on tokens that are gone: keep what still stands */
         f->root_valid = false;
-        gr_kv_table_truncate(&d->pool, &f->table, f->kv_len);
+        gr_kv_table_truncate(&d->pool, &f->table, drafter_n_cell(f, f->kv_len));
         return;
+    }
+    if (f->kv_shift > 0 ? q->ran_rows : f->job_task != GR_DRAFT_AHEAD) {
+        f->kv_len = f->job_len;
     }
     if (f->job_task == GR_DRAFT_AHEAD) {
         finish_ahead(d, f, q);
         return;
     }
-    f->kv_len = f->job_len;
     f->job_ns += compute_ns;
     if (f->job_task == GR_DRAFT_GROW) {
         finish_tree(d, f, q, now_ns);

@@ -1,17 +1,20 @@
 #include "draft_worker/grower.h"
 
+#include "common/bf16.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/no_alloc.h"
 #include "draft_worker/tree_size.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* What is so unlikely is not worth a row ahead of need: a probability, and its logarithm. */
 #define AHEAD_PROB_MIN 0.002f
 #define AHEAD_LOG_PROB_MIN (-6.2f)
 /* Committed rows without KV before a tree in most rounds: a leaf that was accepted, and the bonus token. */
 #define TAIL_ROWS 3
+#define HEAD_TAIL_ROWS 16 /* of a head: the whole accepted path */
 
 /* One row of the batch whose children are wanted. */
 struct expansion {
@@ -26,6 +29,8 @@ struct expansion {
 /* A sequence of the job that is being run. */
 struct growth {
     bool done;
+    bool owes_rows; /* rows of committed tokens are still to run */
+    int root_row;   /* of the batch: the root's own row, -1: none */
     struct gr_round_cost cost;
 };
 
@@ -38,9 +43,15 @@ struct gr_grower {
     int16_t *anc;                    /* (n_row_max, GR_ATTN_ANC_MAX) */
     struct gr_attn_seq *seq;         /* (n_seq_max) */
     struct expansion *expansion;     /* (n_out_max) */
-    float *scratch;                  /* (n_thread, n_vocab) */
-    int32_t *work;                   /* (n_thread, n_vocab) */
+    float *scratch;                  /* (n_thread, n_vocab) of the target's ids */
+    int32_t *work;                   /* the same */
     int32_t *copy_src, *copy_dst;    /* (n_seq_max * GR_NODE_MAX) */
+    /* A head, else NULL. States after the rows of expanded candidates, by session and scratch slot, and one of the
+     * root behind them: what their children's rows take. */
+    float *hidden;                   /* (n_seq_max, GR_DRAFT_SLOT_MAX + 1, feature_width) */
+    float *true_feature;             /* (n_row_max, feature_width): of the batch's committed rows */
+    const float **feature;           /* (n_row_max) */
+    int32_t n_vocab;                 /* of the target's ids, which children carry */
     struct gr_draft_job *job;        /* the one being run */
     int n_row, n_out, n_batch_seq;
     bool like_level;   /* the batch holds levels, or the few rows of a tail, which cost the same */
@@ -65,7 +76,9 @@ enum gr_status gr_grower_create(struct gr_lm *lm, int n_seq_max, struct gr_growe
     }
     const size_t n_row = (size_t)lm->n_row_max;
     const size_t n_thread = (size_t)gr_team_size(lm->team);
+    const size_t width = (size_t)lm->feature_width;
     g->lm = lm;
+    g->n_vocab = lm->to_target != NULL ? lm->n_vocab_target : lm->n_vocab;
     g->n_seq_max = n_seq_max;
     g->growth = zeroed((size_t)n_seq_max, sizeof(*g->growth), &ok);
     g->token = zeroed(n_row, sizeof(int32_t), &ok);
@@ -77,8 +90,13 @@ enum gr_status gr_grower_create(struct gr_lm *lm, int n_seq_max, struct gr_growe
     g->anc = zeroed(n_row * GR_ATTN_ANC_MAX, sizeof(int16_t), &ok);
     g->seq = zeroed((size_t)n_seq_max, sizeof(*g->seq), &ok);
     g->expansion = zeroed((size_t)lm->n_out_max, sizeof(*g->expansion), &ok);
-    g->scratch = zeroed(n_thread * (size_t)lm->n_vocab, sizeof(float), &ok);
-    g->work = zeroed(n_thread * (size_t)lm->n_vocab, sizeof(int32_t), &ok);
+    g->scratch = zeroed(n_thread * (size_t)g->n_vocab, sizeof(float), &ok);
+    g->work = zeroed(n_thread * (size_t)g->n_vocab, sizeof(int32_t), &ok);
+    if (width > 0) {
+        g->hidden = zeroed((size_t)n_seq_max * (GR_DRAFT_SLOT_MAX + 1) * width, sizeof(float), &ok);
+        g->true_feature = zeroed(n_row * width, sizeof(float), &ok);
+        g->feature = zeroed(n_row, sizeof(*g->feature), &ok);
+    }
     g->copy_src = zeroed((size_t)n_seq_max * GR_NODE_MAX, sizeof(int32_t), &ok);
     g->copy_dst = zeroed((size_t)n_seq_max * GR_NODE_MAX, sizeof(int32_t), &ok);
     if (!ok) {
@@ -96,7 +114,8 @@ void gr_grower_destroy(struct gr_grower *g)
         return;
     }
     void *all[] = {g->growth, g->token, g->pos,       g->cell,    g->out_row, g->limit,    g->n_anc,    g->anc,
-                   g->seq,     g->expansion, g->scratch, g->work, g->copy_src, g->copy_dst, g};
+                   g->seq,     g->expansion, g->scratch, g->work, g->copy_src, g->copy_dst, g->hidden,
+                   g->true_feature, g->feature, g};
     for (size_t i = 0; i < GR_ARRAY_LEN(all); i++) {
         free(all[i]);
     }
@@ -116,7 +135,7 @@ static void copy_accepted(struct gr_grower *g)
         const struct gr_draft_seq *s = &g->job->seq[i];
         for (int c = 0; c < s->n_copy; c++) {
             g->copy_src[n] = slot_cell(s, s->copy_slot[c]);
-            g->copy_dst[n++] = gr_kv_table_cell(s->table, s->copy_pos0 + c);
+            g->copy_dst[n++] = gr_kv_table_cell(s->table, s->copy_pos0 + c - s->kv_shift);
         }
     }
     gr_lm_copy_cells(g->lm, n, g->copy_src, g->copy_dst);
@@ -153,22 +172,62 @@ static void expand_row(struct gr_grower *g, int i_seq, int cand)
     g->n_out++;
 }
 
+/* Rotary positions of a head are one behind its tokens'. */
+static int32_t pos_of(const struct gr_grower *g, int32_t token_pos)
+{
+    return token_pos - (g->lm->feature_width > 0 ? 1 : 0);
+}
+
+static float *hidden_of(const struct gr_grower *g, const struct gr_draft_seq *s, int slot)
+{
+    const size_t at = (size_t)s->session * (GR_DRAFT_SLOT_MAX + 1) + (size_t)slot;
+    return g->hidden + at * (size_t)g->lm->feature_width;
+}
+
+/* The batch's next row takes the true feature of row r of the sequence. */
+static void take_true_feature(struct gr_grower *g, const struct gr_draft_seq *s, int r)
+{
+    const size_t width = (size_t)g->lm->feature_width;
+    float *to = g->true_feature + (size_t)g->n_row * width;
+    for (size_t i = 0; i < width; i++) {
+        to[i] = gr_f32_from_bf16(s->feature[(size_t)r * width + i]);
+    }
+    g->feature[g->n_row] = to;
+}
+
+static void add_chain_rows(struct gr_grower *g, int i_seq)
+{
+    struct gr_draft_seq *s = &g->job->seq[i_seq];
+    struct growth *w = &g->growth[i_seq];
+    for (int r = 0; r < s->n_row; r++) {
+        const int32_t p = s->pos0 + r;
+        g->token[g->n_row] = s->token[r];
+        g->pos[g->n_row] = pos_of(g, p);
+        g->cell[g->n_row] = gr_kv_table_cell(s->table, p - s->kv_shift);
+        g->limit[g->n_row] = p - s->kv_shift + 1;
+        g->n_anc[g->n_row] = 0;
+        if (g->lm->feature_width > 0) {
+            take_true_feature(g, s, r);
+        }
+        if (r == s->n_row - 1 && s->task != GR_DRAFT_CATCH_UP) {
+            w->root_row = g->n_row;
+            if (!s->known) {
+                expand_row(g, i_seq, -1);
+            }
+        }
+        g->n_row++;
+    }
+    const int n_like = g->lm->feature_width > 0 ? HEAD_TAIL_ROWS : TAIL_ROWS;
+    g->like_level = g->like_level && s->n_row <= n_like && s->task != GR_DRAFT_CATCH_UP;
+    s->ran_rows = s->n_row > 0;
+    w->owes_rows = false;
+}
+
 static void add_chain(struct gr_grower *g, int i_seq)
 {
     const struct gr_draft_seq *s = &g->job->seq[i_seq];
     begin_batch_seq(g, s, s->n_row, 0);
-    g->like_level = g->like_level && s->n_row <= TAIL_ROWS && s->task == GR_DRAFT_GROW;
-    for (int r = 0; r < s->n_row; r++) {
-        g->token[g->n_row] = s->token[r];
-        g->pos[g->n_row] = s->pos0 + r;
-        g->cell[g->n_row] = gr_kv_table_cell(s->table, s->pos0 + r);
-        g->limit[g->n_row] = s->pos0 + r + 1;
-        g->n_anc[g->n_row] = 0;
-        if (s->task == GR_DRAFT_GROW && r == s->n_row - 1) {
-            expand_row(g, i_seq, -1);
-        }
-        g->n_row++;
-    }
+    add_chain_rows(g, i_seq);
 }
 
 /* A row for an expanded candidate: sees the committed tokens, then its ancestors and itself. */
@@ -184,23 +243,31 @@ static void add_node_row(struct gr_grower *g, int i_seq, int cand)
         k = b->cand[k].parent;
     }
     g->token[g->n_row] = c->token;
-    g->pos[g->n_row] = s->base_len - 1 + c->depth;
+    g->pos[g->n_row] = pos_of(g, s->base_len - 1 + c->depth);
     g->cell[g->n_row] = slot_cell(s, c->slot);
-    g->limit[g->n_row] = s->base_len;
+    g->limit[g->n_row] = s->base_len - s->kv_shift;
     g->n_anc[g->n_row] = c->depth;
+    if (g->lm->feature_width > 0) {
+        g->feature[g->n_row] = hidden_of(g, s, c->parent < 0 ? GR_DRAFT_SLOT_MAX : b->cand[c->parent].slot);
+    }
     expand_row(g, i_seq, cand);
     g->n_row++;
 }
 
+/* A level. Rows of committed tokens that the session still owes go before it. */
 static void add_node_rows(struct gr_grower *g, int i_seq, int n, const int16_t *cand)
 {
     struct gr_draft_seq *s = &g->job->seq[i_seq];
+    const bool owes = g->growth[i_seq].owes_rows;
     if (n == 0) {
         g->growth[i_seq].done = true;
         return;
     }
     s->n_level++;
-    begin_batch_seq(g, s, n, gr_tree_builder_n_slot(s->builder));
+    begin_batch_seq(g, s, n + (owes ? s->n_row : 0), gr_tree_builder_n_slot(s->builder));
+    if (owes) {
+        add_chain_rows(g, i_seq);
+    }
     for (int i = 0; i < n; i++) {
         add_node_row(g, i_seq, cand[i]);
     }
@@ -321,20 +388,42 @@ static void add_noise(const struct gr_kernels *k, float *l, int n, const struct 
     }
 }
 
+/* A row over the target's ids: -inf where the head has none. */
+static void scatter(const float *l, const int32_t *map, int n, float *out, int n_out)
+{
+    for (int i = 0; i < n_out; i++) {
+        out[i] = -INFINITY;
+    }
+    for (int i = 0; i < n; i++) {
+        out[map[i]] = l[i];
+    }
+}
+
 static void rank_children(struct gr_grower *g, int ith, int i_out)
 {
     struct expansion *e = &g->expansion[i_out];
     const struct gr_draft_seq *s = &g->job->seq[e->seq];
-    const int n = g->lm->n_vocab;
+    const int32_t *map = g->lm->to_target;
+    int n = g->lm->n_vocab;
     const float *l = gr_lm_logits(g->lm, i_out);
     if (s->sampling.temperature > 0.0f) {
-        float *scratch = g->scratch + (size_t)ith * (size_t)n;
-        gr_sampler_process(&s->sampling, l, scratch, n, g->work + (size_t)ith * (size_t)n);
-        add_noise(g->lm->kernels, scratch, n, &s->sampling, (uint32_t)g->pos[g->out_row[i_out]] + 1);
+        const uint32_t pos = (uint32_t)(g->pos[g->out_row[i_out]] - pos_of(g, 0)) + 1; /* of the picked token */
+        float *scratch = g->scratch + (size_t)ith * (size_t)g->n_vocab;
+        if (map != NULL) { /* processors and noise are those of the target's ids */
+            scatter(l, map, n, scratch, g->n_vocab);
+            l = scratch;
+            n = g->n_vocab;
+            map = NULL;
+        }
+        gr_sampler_process(&s->sampling, l, scratch, n, g->work + (size_t)ith * (size_t)g->n_vocab);
+        add_noise(g->lm->kernels, scratch, n, &s->sampling, pos);
         l = scratch;
     }
     const int n_max = GR_MIN(s->n_child, GR_NODE_MAX);
     e->n = take_top(l, n, n_max, e->token, e->edge);
+    for (int i = 0; i < e->n && map != NULL; i++) {
+        e->token[i] = map[e->token[i]];
+    }
     const float norm = log_sum_exp(g->lm->kernels, l, n);
     for (int i = 0; i < e->n; i++) {
         e->edge[i] -= norm;
@@ -352,13 +441,38 @@ static void rank_all(const struct gr_exec *x, void *arg)
     }
 }
 
+/* What the next pass would overwrite. */
+static void keep_hidden(struct gr_grower *g)
+{
+    const size_t width = (size_t)g->lm->feature_width;
+    for (int i = 0; i < g->n_out; i++) {
+        const struct expansion *e = &g->expansion[i];
+        const struct gr_draft_seq *s = &g->job->seq[e->seq];
+        if (e->cand >= 0) {
+            memcpy(hidden_of(g, s, s->builder->cand[e->cand].slot), g->lm->hidden + (size_t)g->out_row[i] * width,
+                   width * sizeof(float));
+        }
+    }
+    for (int i = 0; i < g->job->n_seq; i++) {
+        if (g->growth[i].root_row >= 0) {
+            memcpy(hidden_of(g, &g->job->seq[i], GR_DRAFT_SLOT_MAX),
+                   g->lm->hidden + (size_t)g->growth[i].root_row * width, width * sizeof(float));
+            g->growth[i].root_row = -1;
+        }
+    }
+}
+
 /* Runs the batch and hands the children to the builders. */
 static enum gr_status run_batch(struct gr_grower *g)
 {
     const struct gr_batch batch = {.n_row = g->n_row, .n_seq = g->n_batch_seq, .n_out = g->n_out, .token = g->token,
-                                   .pos = g->pos, .cell = g->cell, .seq = g->seq, .out_row = g->out_row};
+                                   .pos = g->pos, .cell = g->cell, .seq = g->seq, .out_row = g->out_row,
+                                   .feature = g->feature};
     const uint64_t t0 = gr_clock_ns();
     GR_TRY(gr_lm_forward(g->lm, &batch));
+    if (g->lm->feature_width > 0) {
+        keep_hidden(g);
+    }
     gr_team_run(g->n_out > 1 ? g->lm->team : NULL, rank_all, g);
     for (int i = 0; i < g->n_out; i++) {
         const struct expansion *e = &g->expansion[i];
@@ -377,13 +491,13 @@ static enum gr_status run_batch(struct gr_grower *g)
     return GR_OK;
 }
 
-/* The first pass: committed tokens without KV; a session that has none begins with a level at once. */
+/* The first pass: committed tokens without KV; a session whose root's children are known begins with a level. */
 static void add_first(struct gr_grower *g, int i_seq)
 {
     const struct gr_draft_seq *s = &g->job->seq[i_seq];
     if (s->task == GR_DRAFT_AHEAD) {
         add_ahead(g, i_seq);
-    } else if (s->n_row > 0) {
+    } else if (s->n_row > 0 && !s->known) {
         add_chain(g, i_seq);
     } else {
         add_level(g, i_seq);
@@ -410,8 +524,14 @@ static void begin_seq(struct gr_grower *g, int i_seq)
 {
     struct gr_draft_seq *s = &g->job->seq[i_seq];
     g->growth[i_seq].done = false;
+    g->growth[i_seq].owes_rows = s->n_row > 0;
+    g->growth[i_seq].root_row = -1;
     s->n_level = 0;
-    s->exhausted = false;
+    s->exhausted = s->ran_rows = false;
+    if (g->lm->feature_width > 0 && s->root_slot >= 0) {
+        memcpy(hidden_of(g, s, GR_DRAFT_SLOT_MAX), hidden_of(g, s, s->root_slot),
+               (size_t)g->lm->feature_width * sizeof(float));
+    }
     if (s->task == GR_DRAFT_GROW) {
         gr_tree_builder_begin(s->builder, &s->tree_config);
         if (s->tree_config.best_first) {

@@ -30,6 +30,12 @@ struct gr_draft_seq {
      * when there is a tree to grow. n_row 0: the root's children are known */
     int32_t pos0, n_row;
     const int32_t *token;            /* (n_row), borrowed */
+    /* A head: their features, bf16 (n_row, feature_width), borrowed; token p stands in cell p - kv_shift, at the
+     * rotary position p - 1. A stand-alone model: NULL, 0 */
+    const uint16_t *feature;
+    int32_t kv_shift;
+    bool known;        /* the root's children are: the rows go along with the first level that runs, if one does */
+    int16_t root_slot; /* the root was the candidate in this slot; -1: it was not one, or was the root before */
     const struct gr_kv_table *table; /* borrowed, grown to base_len */
     int32_t scratch_block[GR_DRAFT_SCRATCH_BLOCKS];
     /* then: candidates below the committed token base_len - 1 */
@@ -47,6 +53,7 @@ struct gr_draft_seq {
     /* out */
     struct gr_drafted drafted;
     int32_t n_level;  /* passes run for it */
+    bool ran_rows;    /* the committed tokens' rows have run */
     bool exhausted;   /* AHEAD: there was nothing to expand */
 };
 

@@ -11,7 +11,8 @@ int main(int argc, char **argv)
     struct gr_draft_options o = {.n_session_max = 8, .forced_transport = -1};
     gr_log_init("draft");
     const struct gr_arg args[] = {
-        {"model", GR_ARG_TEXT, &o.model, 0, 0, "DIR      the draft model (required)"},
+        {"model", GR_ARG_TEXT, &o.model, 0, 0, "DIR      the draft model, or an EAGLE-3 head (required)"},
+        {"target", GR_ARG_TEXT, &o.target, 0, 0, "DIR      the target model (required for a head)"},
         {"join", GR_ARG_TEXT, &o.join, 0, 0, "HOST:PORT of the orchestrator (required)"},
         {"cpu-kernels", GR_ARG_TEXT, &o.isa, 0, 0, "ISA      avx512 | avx2 | c | ref (default: the best)"},
         {"threads", GR_ARG_INT, &o.n_thread, 0, 1024, "N        CPU threads (default 0: all)"},

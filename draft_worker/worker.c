@@ -4,12 +4,14 @@
 #include "common/log.h"
 #include "draft_worker/drafter.h"
 #include "draft_worker/grower.h"
+#include "model/eagle3.h"
 #include "model/kv_size.h"
 #include "model/llama.h"
 #include "model/tokenizer.h"
 #include "transport/worker_io.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #define PREFILL_CHUNK 256 /* rows */
@@ -21,6 +23,7 @@ struct worker {
     struct gr_drafter *drafter;
     struct gr_worker_io *io;
     struct gr_draft_job *job; /* in flight */
+    bool is_head;
     uint64_t test_delay_ns;
 };
 
@@ -101,10 +104,30 @@ static uint64_t step(void *ctx, uint64_t now_ns)
 
 /* ---- start ---- */
 
+static enum gr_status create_head(struct worker *w, const struct gr_draft_options *o, struct gr_hf_config *hf,
+                                  uint64_t *fingerprint, int32_t *n_block)
+{
+    struct gr_hf_config target;
+    if (o->target == NULL) {
+        log_error("%s is an EAGLE-3 head: --target DIR is needed, the folder of the model it drafts for", o->model);
+        return GR_EINVAL;
+    }
+    GR_TRY(gr_hf_config_load(o->target, &target));
+    const int n_ctx = o->n_ctx_max > 0 ? GR_MIN(o->n_ctx_max, target.max_pos) : target.max_pos;
+    GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_eagle3_kv_bytes_per_token(hf), o->n_session_max, n_ctx, n_block));
+    const struct gr_eagle3_config c = {
+        .dir = o->model, .target_dir = o->target, .isa = o->isa, .n_thread = o->n_thread, .n_ctx_max = n_ctx,
+        .n_row_max = N_ROW_MAX, .n_out_max = N_ROW_MAX, .n_pool_block = *n_block,
+        .n_scratch_block = o->n_session_max * GR_DRAFT_SCRATCH_BLOCKS};
+    return gr_eagle3_create(&c, hf, fingerprint, &w->lm);
+}
+
 static enum gr_status create_model(struct worker *w, const struct gr_draft_options *o, struct gr_hf_config *hf,
                                    uint64_t *fingerprint, int32_t *n_block)
 {
-    GR_TRY(gr_hf_config_load(o->model, hf));
+    if (w->is_head) {
+        return create_head(w, o, hf, fingerprint, n_block);
+    }
     const int n_ctx = o->n_ctx_max > 0 ? GR_MIN(o->n_ctx_max, hf->max_pos) : hf->max_pos;
     GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_llama_kv_bytes_per_token(hf), o->n_session_max, n_ctx, n_block));
     const struct gr_llama_config c = {
@@ -118,6 +141,7 @@ static enum gr_status create_machine(struct worker *w, const struct gr_draft_opt
 {
     const struct gr_drafter_config c = {
         .n_session_max = o->n_session_max, .n_ctx_max = w->lm->n_ctx_max, .n_vocab = n_vocab,
+        .feature_width = w->lm->feature_width, .feature_window = GR_FEATURES_WINDOW,
         .n_row_max = w->lm->n_row_max, .prefill_chunk = PREFILL_CHUNK, .n_pool_block = w->lm->n_pool_block,
         .test_flip_round = (uint32_t)o->test_flip_round};
     const struct gr_drafter_io io = {.ctx = w, .frame_begin = frame_begin, .frame_end = frame_end,
@@ -127,18 +151,33 @@ static enum gr_status create_machine(struct worker *w, const struct gr_draft_opt
 }
 
 static enum gr_status create_io(struct worker *w, const struct gr_draft_options *o, uint64_t fingerprint,
-                                uint64_t tokenizer_fingerprint)
+                                uint64_t tokenizer_fingerprint, int32_t n_vocab)
 {
     struct gr_worker_config c = {.join = o->join, .forced_transport = o->forced_transport,
                                  .loop_conn = o->loop_conn};
     GR_TRY(gr_worker_config_describe(&c, &(struct gr_worker_identity){
-        .role = GR_ROLE_DRAFT, .n_vocab = w->lm->n_vocab, .n_ctx_max = w->lm->n_ctx_max,
+        .role = GR_ROLE_DRAFT, .n_vocab = n_vocab, .n_ctx_max = w->lm->n_ctx_max,
         .n_block = w->lm->n_pool_block, .n_session_max = o->n_session_max, .model_fingerprint = fingerprint,
-        .tokenizer_fingerprint = tokenizer_fingerprint, .numerics_id = w->lm->numerics_id}));
+        .tokenizer_fingerprint = tokenizer_fingerprint, .numerics_id = w->lm->numerics_id,
+        .feature_width = (uint32_t)w->lm->feature_width, .fc_fingerprint = w->lm->fc_fingerprint}));
     const struct gr_worker_machine machine = {
         .ctx = w, .on_msg = on_msg, .on_frame = on_frame, .on_peer_ready = on_peer_ready,
         .on_peer_lost = on_peer_lost, .on_compute_done = on_compute_done, .step = step};
     return gr_worker_io_create(&c, &machine, &w->io);
+}
+
+/* Rows of the vocabulary that no token has are padding: they are never sampled. Returns the target's ids. */
+static int32_t without_padding(struct gr_lm *lm, int32_t n_token)
+{
+    if (lm->to_target == NULL) {
+        lm->n_vocab = GR_MIN(lm->n_vocab, n_token);
+        return lm->n_vocab;
+    }
+    lm->n_vocab_target = GR_MIN(lm->n_vocab_target, n_token);
+    while (lm->n_vocab > 1 && lm->to_target[lm->n_vocab - 1] >= n_token) {
+        lm->n_vocab--;
+    }
+    return lm->n_vocab_target;
 }
 
 static enum gr_status create(struct worker *w, const struct gr_draft_options *o)
@@ -147,17 +186,18 @@ static enum gr_status create(struct worker *w, const struct gr_draft_options *o)
     uint64_t fingerprint = 0;
     int32_t n_block = 0;
     struct gr_tokenizer *tokenizer = NULL;
-    GR_TRY(gr_tokenizer_load(o->model, &tokenizer));
+    GR_TRY(gr_hf_config_load(o->model, &hf));
+    w->is_head = strcmp(hf.architecture, "LlamaForCausalLMEagle3") == 0;
+    GR_TRY(gr_tokenizer_load(w->is_head && o->target != NULL ? o->target : o->model, &tokenizer));
     const uint64_t tokenizer_fingerprint = gr_tokenizer_fingerprint(tokenizer);
     const int32_t n_token = gr_tokenizer_n_vocab(tokenizer);
     gr_tokenizer_destroy(tokenizer);
     GR_TRY(create_model(w, o, &hf, &fingerprint, &n_block));
-    /* Rows of the vocabulary that no token has are padding: they are never sampled. */
-    w->lm->n_vocab = GR_MIN(w->lm->n_vocab, n_token);
-    GR_TRY(create_machine(w, o, w->lm->n_vocab));
+    const int32_t n_vocab = without_padding(w->lm, n_token);
+    GR_TRY(create_machine(w, o, n_vocab));
     log_info("%s: %d layers, %d KV blocks, context %d, %s kernels, %d threads", o->model, hf.n_layer, n_block,
              w->lm->n_ctx_max, w->lm->kernels->name, gr_team_size(w->lm->team));
-    return create_io(w, o, fingerprint, tokenizer_fingerprint);
+    return create_io(w, o, fingerprint, tokenizer_fingerprint, n_vocab);
 }
 
 enum gr_status gr_draft_worker_run(const struct gr_draft_options *options)

@@ -42,6 +42,8 @@ static void add_config(XXH3_state_t *h, const struct gr_hf_config *c)
         c->rope.truncate,  c->draft_n_vocab,
         c->target_hidden,  c->has_capture,
         c->n_capture,      c->norm_before_residual,
+        c->norm_before_fc, c->fc_norm,
+        c->norm_output,
         c->n_expert,       c->n_expert_used,
         c->sliding_window, c->rope.original_max_pos,
     };
@@ -79,6 +81,24 @@ static void add_pages(XXH3_state_t *h, const uint8_t *data, size_t bytes)
     }
 }
 
+static void add_tensor(XXH3_state_t *h, const struct gr_tensor *t)
+{
+    add_text(h, t->name);
+    add_text(h, gr_st_dtype_name(t->dtype));
+    add_u64(h, (uint64_t)t->n_dim);
+    for (int d = 0; d < t->n_dim; d++) {
+        add_u64(h, (uint64_t)t->shape[d]);
+    }
+    add_pages(h, t->data, t->bytes);
+}
+
+static uint64_t finish(XXH3_state_t *h)
+{
+    uint64_t value = XXH3_64bits_digest(h);
+    XXH3_freeState(h);
+    return value;
+}
+
 uint64_t gr_model_fingerprint(const struct gr_hf_config *config, const struct gr_safetensors *st)
 {
     XXH3_state_t *h = XXH3_createState();
@@ -88,16 +108,21 @@ uint64_t gr_model_fingerprint(const struct gr_hf_config *config, const struct gr
     size_t n = gr_safetensors_count(st);
     add_u64(h, n);
     for (size_t i = 0; i < n; i++) {
-        const struct gr_tensor *t = gr_safetensors_at(st, i);
-        add_text(h, t->name);
-        add_text(h, gr_st_dtype_name(t->dtype));
-        add_u64(h, (uint64_t)t->n_dim);
-        for (int d = 0; d < t->n_dim; d++) {
-            add_u64(h, (uint64_t)t->shape[d]);
-        }
-        add_pages(h, t->data, t->bytes);
+        add_tensor(h, gr_safetensors_at(st, i));
     }
-    uint64_t value = XXH3_64bits_digest(h);
-    XXH3_freeState(h);
-    return value;
+    return finish(h);
+}
+
+uint64_t gr_tensors_fingerprint(const struct gr_safetensors *st, const char *const *names, size_t n)
+{
+    XXH3_state_t *h = XXH3_createState();
+    GR_ASSERT(h != NULL);
+    XXH3_64bits_reset(h);
+    for (size_t i = 0; i < n; i++) {
+        const struct gr_tensor *t = gr_safetensors_find(st, names[i]);
+        if (t != NULL) {
+            add_tensor(h, t);
+        }
+    }
+    return finish(h);
 }

@@ -13,4 +13,7 @@
  * are edited by hand. */
 uint64_t gr_model_fingerprint(const struct gr_hf_config *config, const struct gr_safetensors *st);
 
+/* xxh3 of the named tensors that are there: name, dtype, shape, sampled pages. Marks them as used. */
+uint64_t gr_tensors_fingerprint(const struct gr_safetensors *st, const char *const *names, size_t n);
+
 #endif

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/log.h"
+#include "model/capture.h"
 #include "model/json_util.h"
 
 #define HIDDEN_MAX   65536
@@ -96,7 +97,8 @@ static enum gr_status parse_geometry(const struct gr_json_where *w, struct gr_hf
     }
     /* An explicit head_dim need not be hidden / heads (Qwen3-0.6B: 128 with 1024 / 16). */
     GR_TRY(gr_json_int(w, "head_dim", false, 2, HEAD_DIM_MAX, &c->head_dim));
-    if (c->head_dim == 0) {
+    c->head_dim_given = c->head_dim != 0;
+    if (!c->head_dim_given) {
         c->head_dim = c->hidden / c->n_head;
         if (c->hidden % c->n_head != 0 || c->head_dim > HEAD_DIM_MAX) {
             log_error("%s: no head_dim, and hidden_size = %d / num_attention_heads = %d gives none "
@@ -321,9 +323,24 @@ static enum gr_status parse_eos(const char *name, const json_t *root, struct gr_
     return GR_OK;
 }
 
-/* list: layer numbers; base: what the spelling adds to "output of layer l". */
-static enum gr_status parse_capture(const struct gr_json_where *w, const char *key, int base,
-                                    struct gr_hf_config *c)
+static enum gr_status parse_capture_ids_are(const struct gr_json_where *w, struct gr_hf_config *c)
+{
+    static const char key[] = "aux_hidden_state_layer_ids_are";
+    const char *text = NULL;
+    GR_TRY(gr_json_string(w, key, false, &text));
+    if (text == NULL) {
+        return GR_OK;
+    }
+    if (strcmp(text, "inputs") != 0 && strcmp(text, "outputs") != 0) {
+        log_error("%s: %s%s %.40s is not known; known: inputs, outputs", w->name, w->prefix, key, text);
+        return GR_EFORMAT;
+    }
+    c->capture_ids_are = strcmp(text, "inputs") == 0 ? GR_CAPTURE_IDS_INPUTS : GR_CAPTURE_IDS_OUTPUTS;
+    return GR_OK;
+}
+
+/* The list of key as inputs of layers. */
+static enum gr_status parse_capture(const struct gr_json_where *w, const char *key, struct gr_hf_config *c)
 {
     const json_t *list = NULL;
     GR_TRY(gr_json_array(w, key, false, &list));
@@ -332,31 +349,51 @@ static enum gr_status parse_capture(const struct gr_json_where *w, const char *k
     }
     size_t n = json_array_size(list);
     if (n < 1 || n > GR_HF_N_CAPTURE_MAX) {
-        log_error("%s: %s%s has %zu entries, must be 1..%d", w->name, w->prefix, key, n,
-                  GR_HF_N_CAPTURE_MAX);
+        log_error("%s: %s%s has %zu entries, must be 1..%d", w->name, w->prefix, key, n, GR_HF_N_CAPTURE_MAX);
         return GR_ELIMIT;
     }
     int layers[GR_HF_N_CAPTURE_MAX] = {0};
+    bool outputs = false;
     for (size_t i = 0; i < n; i++) {
         const json_t *value = json_array_get(list, i);
         long long id = json_is_integer(value) ? json_integer_value(value) : -1;
-        if (id < base || id >= GR_HF_N_LAYER_MAX || (i > 0 && id - base <= layers[i - 1])) {
-            log_error("%s: %s%s[%zu]: must be integers %d..%d in rising order", w->name, w->prefix,
-                      key, i, base, GR_HF_N_LAYER_MAX - 1);
+        outputs = i == 0 ? gr_capture_ids_are_outputs(c->capture_ids_are, (int)GR_MIN(id, 2LL)) : outputs;
+        if (id < 0 || id >= GR_HF_N_LAYER_MAX || (i > 0 && id + outputs <= layers[i - 1])) {
+            log_error("%s: %s%s[%zu]: must be integers 0..%d in rising order", w->name, w->prefix, key, i,
+                      GR_HF_N_LAYER_MAX - 1);
             return GR_EFORMAT;
         }
-        layers[i] = (int)id - base;
+        layers[i] = (int)id + outputs;
     }
-    if (c->has_capture &&
-        ((size_t)c->n_capture != n || memcmp(c->capture_layer, layers, sizeof(layers)) != 0)) {
-        log_error("%s: %s%s and the same list in eagle_config differ; keep one", w->name, w->prefix,
-                  key);
+    if (c->has_capture && ((size_t)c->n_capture != n || memcmp(c->capture_layer, layers, sizeof(layers)) != 0)) {
+        log_error("%s: %s%s and the same list in eagle_config differ; keep one", w->name, w->prefix, key);
         return GR_EFORMAT;
     }
     c->has_capture = true;
+    c->capture_ids_are_outputs = outputs;
     c->n_capture = (int)n;
     memcpy(c->capture_layer, layers, sizeof(layers));
     return GR_OK;
+}
+
+/* Flags of the head's variants: at the top or in eagle_config; either place can switch one on. */
+static enum gr_status parse_eagle3_flags(const struct gr_json_where *w, struct gr_hf_config *c)
+{
+    const struct {
+        const char *key;
+        bool *flag;
+    } flags[] = {
+        {"norm_before_residual", &c->norm_before_residual},
+        {"norm_before_fc", &c->norm_before_fc},
+        {"fc_norm", &c->fc_norm},
+        {"norm_output", &c->norm_output},
+    };
+    for (size_t i = 0; i < GR_ARRAY_LEN(flags); i++) {
+        bool on = false;
+        GR_TRY(gr_json_bool(w, flags[i].key, false, &on));
+        *flags[i].flag |= on;
+    }
+    return parse_capture_ids_are(w, c);
 }
 
 static enum gr_status parse_eagle3(const struct gr_json_where *w, struct gr_hf_config *c)
@@ -365,13 +402,7 @@ static enum gr_status parse_eagle3(const struct gr_json_where *w, struct gr_hf_c
     c->draft_n_vocab = c->n_vocab;
     GR_TRY(gr_json_int(w, "draft_vocab_size", false, 1, c->n_vocab, &c->draft_n_vocab));
     GR_TRY(gr_json_int(w, "target_hidden_size", false, 1, HIDDEN_MAX, &c->target_hidden));
-    GR_TRY(gr_json_bool(w, "norm_before_residual", false, &c->norm_before_residual));
-    bool norm_before_fc = false;
-    GR_TRY(gr_json_bool(w, "norm_before_fc", false, &norm_before_fc));
-    if (norm_before_fc) {
-        log_error("%s: norm_before_fc = true is not supported", w->name);
-        return GR_EUNSUPPORTED;
-    }
+    GR_TRY(parse_eagle3_flags(w, c));
     const json_t *eagle = NULL;
     GR_TRY(gr_json_object(w, "eagle_config", false, &eagle));
     if (eagle != NULL) {
@@ -382,9 +413,15 @@ static enum gr_status parse_eagle3(const struct gr_json_where *w, struct gr_hf_c
             log_error("%s: eagle_config.use_aux_hidden_state = false is not supported", w->name);
             return GR_EUNSUPPORTED;
         }
-        GR_TRY(parse_capture(&ew, key, 0, c));
+        GR_TRY(parse_eagle3_flags(&ew, c));
+        GR_TRY(parse_capture(&ew, key, c));
     }
-    return parse_capture(w, key, 1, c);
+    GR_TRY(parse_capture(w, key, c));
+    if (c->norm_before_fc && c->fc_norm) {
+        log_error("%s: norm_before_fc and fc_norm are both true; a head has one of them", w->name);
+        return GR_EFORMAT;
+    }
+    return GR_OK;
 }
 
 static enum gr_status parse_layer_types(const struct gr_json_where *w, struct gr_hf_config *c)

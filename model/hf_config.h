@@ -16,6 +16,9 @@
 
 enum gr_rope_kind { GR_ROPE_PLAIN, GR_ROPE_LLAMA3, GR_ROPE_YARN };
 
+/* How an EAGLE-3 head counts the layers it captures (capture.h). */
+enum gr_capture_ids { GR_CAPTURE_IDS_BY_FIRST, GR_CAPTURE_IDS_INPUTS, GR_CAPTURE_IDS_OUTPUTS };
+
 struct gr_hf_config {
     /* One of gr_hf_architectures(). The alias Eagle3LlamaForCausalLM is stored under its other
      * name, LlamaForCausalLMEagle3. Whether this build can run it is the model loader's decision.
@@ -24,6 +27,7 @@ struct gr_hf_config {
     char model_type[32]; /* "" when absent */
     char dtype[16];      /* "bfloat16"; "" when absent. Key dtype or torch_dtype */
     int hidden, n_layer, n_head, n_kv_head, head_dim, ffn, n_vocab, max_pos;
+    bool head_dim_given; /* false: head_dim is hidden / n_head */
     float rms_eps;
     double rope_theta; /* 0: not given by an EAGLE-3 head, which then takes the target's */
     bool tie_embeddings, attention_bias, mlp_bias;
@@ -44,14 +48,17 @@ struct gr_hf_config {
     /* EAGLE-3 heads only; else zero. */
     int draft_n_vocab; /* draft_vocab_size; n_vocab when the head has no reduced vocabulary */
     int target_hidden; /* target_hidden_size; 0: not given, same as hidden */
-    bool has_capture;  /* false: the config is silent, default is layers 1, L/2 - 1, L - 4 of the
-                          target */
+    /* Layers of the target whose inputs feed the head, strictly increasing; capture.h has the rule that reads the
+     * config's ids. has_capture false: the config is silent. */
+    bool has_capture;
+    enum gr_capture_ids capture_ids_are; /* what the config says its ids are */
+    bool capture_ids_are_outputs;        /* what they were taken for */
     int n_capture;
-    /* capture_layer[i] = l: the OUTPUT of target layer l, that is the hidden state that enters l
-     * + 1. (eagle_config.eagle_aux_hidden_state_layer_ids as written; the top-level spelling of the
-     * speculators format counts hidden states, so it is stored less one.) Strictly increasing. */
     int capture_layer[GR_HF_N_CAPTURE_MAX];
-    bool norm_before_residual;
+    bool norm_before_residual; /* the residual is the normed feature */
+    bool norm_before_fc;       /* one norm over the concatenated captures: input_norm */
+    bool fc_norm;              /* a norm for each capture */
+    bool norm_output;          /* what is fed back is the state after the final norm */
 
     /* GPT-OSS only; else zero. */
     int n_expert, n_expert_used;

@@ -1,47 +1,31 @@
 #include "model/llama.h"
 
 #include "common/log.h"
+#include "model/fc.h"
 #include "model/fingerprint.h"
-#include "model/rope.h"
-#include "model/safetensors.h"
+#include "model/head_fit.h"
+#include "model/layer.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-
-struct layer {
-    float *attn_norm, *mlp_norm; /* (hidden) */
-    struct gr_weight q, k, v, o; /* (n_head * d, H), (n_kv * d, H) twice, (H, n_head * d) */
-    struct gr_weight gate, up;   /* (ffn, H) */
-    struct gr_weight down;       /* (H, ffn) */
-    struct gr_kv_layer kv;
-};
 
 struct llama {
     struct gr_lm lm;
     struct gr_hf_config hf;
     struct gr_kernels kernels;
+    struct gr_memory memory;     /* everything below that is owned */
     struct gr_safetensors *files;
-    struct layer *layer;         /* (n_layer) */
+    struct gr_layer_work work;
+    struct gr_layer *layer;      /* (n_layer) */
     const uint16_t *embed;       /* (n_vocab, H) bf16, mmapped */
     float *final_norm;           /* (H) */
     struct gr_weight head;       /* (n_vocab, H) */
-    float *rope_cos, *rope_sin;  /* (n_ctx_max, d / 2) */
-    float *x, *xn;               /* (n_row_max, H): residual stream, normed */
-    float *q, *k, *v, *att;      /* (n_row_max, n_head * d | n_kv * d | n_kv * d | n_head * d) */
-    float *gate, *up;            /* (n_row_max, ffn) */
+    float *x;                    /* (n_row_max, H): residual stream */
     float *xo;                   /* (n_out_max, H): rows whose logits are wanted */
-    void *attn_work;
-    float attn_scale;
     int capture_layer[GR_CAPTURE_MAX];
-    /* Everything taken from the system, released by destroy. */
-    struct region {
-        void *p;
-        size_t bytes;
-    } * region;
-    int n_region, n_region_max;
+    struct gr_safetensors *head_files; /* of the EAGLE-3 head that is served; NULL: none */
+    struct gr_fc fc;
 };
 
 static struct llama *of(struct gr_lm *lm)
@@ -49,105 +33,53 @@ static struct llama *of(struct gr_lm *lm)
     return GR_CONTAINER_OF(lm, struct llama, lm);
 }
 
-/* Zeroed pages; kept on the model's list. */
-static void *take(struct llama *m, size_t bytes)
-{
-    if (bytes == 0) {
-        bytes = 1;
-    }
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED || m->n_region == m->n_region_max) {
-        log_error("out of memory: the model needs another %zu MiB; lower --kv-blocks or the context", bytes >> 20);
-        if (p != MAP_FAILED) {
-            munmap(p, bytes);
-        }
-        return NULL;
-    }
-    (void)madvise(p, bytes, MADV_HUGEPAGE);
-    m->region[m->n_region++] = (struct region){.p = p, .bytes = bytes};
-    return p;
-}
-
-static float *take_f32(struct llama *m, size_t n)
-{
-    return take(m, n * sizeof(float));
-}
+static const struct gr_lm_ops llama_head_ops;
 
 /* ---- loading ---- */
-
-static enum gr_status load_matrix(struct llama *m, const char *name, int n_out, int n_in, struct gr_weight *out)
-{
-    const void *data = NULL;
-    GR_TRY(gr_safetensors_take(m->files, name, GR_ST_BF16, 2, (int64_t[]){n_out, n_in}, &data));
-    *out = (struct gr_weight){.plain = data, .n_out = n_out, .n_in = n_in};
-    size_t bytes = m->kernels.linear_packed_bytes(n_out, n_in);
-    if (bytes > 0) {
-        void *packed = take(m, bytes);
-        if (packed == NULL) {
-            return GR_ENOMEM;
-        }
-        m->kernels.linear_pack(data, n_out, n_in, packed);
-        out->packed = packed;
-    }
-    return GR_OK;
-}
-
-static enum gr_status load_norm(struct llama *m, const char *name, int n, float **out)
-{
-    const void *data = NULL;
-    GR_TRY(gr_safetensors_take(m->files, name, GR_ST_BF16, 1, (int64_t[]){n}, &data));
-    float *w = take_f32(m, (size_t)n);
-    if (w == NULL) {
-        return GR_ENOMEM;
-    }
-    for (int i = 0; i < n; i++) {
-        w[i] = gr_bf16_to_f32(((const uint16_t *)data)[i]);
-    }
-    *out = w;
-    return GR_OK;
-}
-
-static enum gr_status load_layer(struct llama *m, int i_layer)
-{
-    const struct gr_hf_config *hf = &m->hf;
-    struct layer *l = &m->layer[i_layer];
-    const int n_q = hf->n_head * hf->head_dim;
-    const int n_kv = hf->n_kv_head * hf->head_dim;
-    const struct {
-        const char *name;
-        int n_out, n_in;
-        struct gr_weight *w;
-    } matrices[] = {
-        {"self_attn.q_proj", n_q, hf->hidden, &l->q},      {"self_attn.k_proj", n_kv, hf->hidden, &l->k},
-        {"self_attn.v_proj", n_kv, hf->hidden, &l->v},     {"self_attn.o_proj", hf->hidden, n_q, &l->o},
-        {"mlp.gate_proj", hf->ffn, hf->hidden, &l->gate},  {"mlp.up_proj", hf->ffn, hf->hidden, &l->up},
-        {"mlp.down_proj", hf->hidden, hf->ffn, &l->down},
-    };
-    char name[160];
-    for (size_t i = 0; i < GR_ARRAY_LEN(matrices); i++) {
-        snprintf(name, sizeof(name), "model.layers.%d.%s.weight", i_layer, matrices[i].name);
-        GR_TRY(load_matrix(m, name, matrices[i].n_out, matrices[i].n_in, matrices[i].w));
-    }
-    snprintf(name, sizeof(name), "model.layers.%d.input_layernorm.weight", i_layer);
-    GR_TRY(load_norm(m, name, hf->hidden, &l->attn_norm));
-    snprintf(name, sizeof(name), "model.layers.%d.post_attention_layernorm.weight", i_layer);
-    return load_norm(m, name, hf->hidden, &l->mlp_norm);
-}
 
 static enum gr_status load_weights(struct llama *m)
 {
     const struct gr_hf_config *hf = &m->hf;
+    const struct gr_loader l = {.kernels = &m->kernels, .memory = &m->memory, .files = m->files};
+    const size_t n_cell = (size_t)(m->lm.n_pool_block + m->lm.n_scratch_block) * GR_KV_BLOCK;
     const void *data = NULL;
     GR_TRY(gr_safetensors_take(m->files, "model.embed_tokens.weight", GR_ST_BF16, 2,
                                (int64_t[]){hf->n_vocab, hf->hidden}, &data));
     m->embed = data;
     for (int i = 0; i < hf->n_layer; i++) {
-        GR_TRY(load_layer(m, i));
+        char prefix[64];
+        snprintf(prefix, sizeof(prefix), "model.layers.%d", i);
+        GR_TRY(gr_layer_load(&l, &m->work, prefix, n_cell, &m->layer[i]));
     }
-    GR_TRY(load_norm(m, "model.norm.weight", hf->hidden, &m->final_norm));
+    GR_TRY(gr_load_vector(&l, "model.norm.weight", hf->hidden, &m->final_norm));
     const char *head = hf->tie_embeddings ? "model.embed_tokens.weight" : "lm_head.weight";
-    GR_TRY(load_matrix(m, head, hf->n_vocab, hf->hidden, &m->head));
+    GR_TRY(gr_load_matrix(&l, head, hf->n_vocab, hf->hidden, &m->head));
     return gr_safetensors_check_all_used(m->files);
+}
+
+/* The head's layers and fc. Sets what is captured; the fc's weights are read later, when the rows' memory is taken. */
+static enum gr_status open_head(struct llama *m, const struct gr_llama_config *c, struct gr_hf_config *head_out)
+{
+    GR_TRY(gr_hf_config_load(c->head_dir, head_out));
+    GR_TRY(gr_safetensors_open(c->head_dir, &m->head_files));
+    GR_TRY(gr_head_fit_check(c->head_dir, head_out, m->head_files, c->dir, &m->hf));
+    struct gr_capture capture;
+    GR_TRY(gr_capture_choose(c->head_dir, head_out, m->hf.n_layer, c->n_capture, c->capture_layer, &capture));
+    GR_TRY(gr_fc_check(c->head_dir, head_out, m->head_files, capture.n, m->hf.hidden));
+    gr_capture_log(c->head_dir, &capture);
+    m->lm.n_capture = capture.n;
+    memcpy(m->capture_layer, capture.layer, sizeof(m->capture_layer));
+    return GR_OK;
+}
+
+static enum gr_status load_fc(struct llama *m, const struct gr_hf_config *head)
+{
+    const struct gr_loader l = {.kernels = &m->kernels, .memory = &m->memory, .files = m->head_files};
+    GR_TRY(gr_fc_load(&l, head, m->lm.n_capture, m->hf.hidden, m->lm.n_row_max, &m->fc));
+    m->lm.fused_width = m->fc.fused_width;
+    m->lm.ops = &llama_head_ops;
+    m->lm.fc_fingerprint = gr_fc_fingerprint(m->head_files);
+    return GR_OK;
 }
 
 static enum gr_status check_config(const struct gr_llama_config *c, const struct gr_hf_config *hf)
@@ -161,13 +93,9 @@ static enum gr_status check_config(const struct gr_llama_config *c, const struct
         log_error("%s/config.json: attention_bias and mlp_bias are not supported for LlamaForCausalLM", c->dir);
         return GR_EUNSUPPORTED;
     }
-    if (hf->head_dim > GR_HEAD_DIM_MAX || hf->head_dim % 16 != 0) {
-        log_error("%s/config.json: head_dim %d: must be a multiple of 16 and at most %d", c->dir, hf->head_dim,
-                  GR_HEAD_DIM_MAX);
-        return GR_ELIMIT;
-    }
+    GR_TRY(gr_head_dim_check(c->dir, hf->head_dim));
     for (int i = 0; i < c->n_capture; i++) {
-        if (c->capture_layer[i] < 0 || c->capture_layer[i] >= hf->n_layer) {
+        if (c->capture_layer[i] < 0 || c->capture_layer[i] > hf->n_layer) {
             log_error("capture layer %d: %s has %d layers", c->capture_layer[i], c->dir, hf->n_layer);
             return GR_EINVAL;
         }
@@ -177,53 +105,24 @@ static enum gr_status check_config(const struct gr_llama_config *c, const struct
 
 static enum gr_status take_state(struct llama *m)
 {
-    const struct gr_hf_config *hf = &m->hf;
     const size_t n_row = (size_t)m->lm.n_row_max;
-    const size_t n_q = (size_t)(hf->n_head * hf->head_dim);
-    const size_t n_kv = (size_t)(hf->n_kv_head * hf->head_dim);
-    const size_t n_hidden = (size_t)hf->hidden;
-    const size_t n_thread = (size_t)gr_team_size(m->lm.team);
+    const size_t n_hidden = (size_t)m->hf.hidden;
     const struct {
         float **p;
         size_t n;
     } buffers[] = {
         {&m->x, n_row * n_hidden},
-        {&m->xn, n_row * n_hidden},
-        {&m->q, n_row * n_q},
-        {&m->k, n_row * n_kv},
-        {&m->v, n_row * n_kv},
-        {&m->att, n_row * n_q},
-        {&m->gate, n_row * (size_t)hf->ffn},
-        {&m->up, n_row * (size_t)hf->ffn},
         {&m->xo, (size_t)m->lm.n_out_max * n_hidden},
         {&m->lm.logits, (size_t)m->lm.n_out_max * (size_t)m->lm.n_vocab_stride},
         {&m->lm.capture, n_row * (size_t)m->lm.n_capture * n_hidden},
-        {&m->rope_cos, (size_t)m->lm.n_ctx_max * (size_t)hf->head_dim / 2},
-        {&m->rope_sin, (size_t)m->lm.n_ctx_max * (size_t)hf->head_dim / 2},
     };
     for (size_t i = 0; i < GR_ARRAY_LEN(buffers); i++) {
-        *buffers[i].p = take_f32(m, buffers[i].n);
+        *buffers[i].p = gr_memory_take_f32(&m->memory, buffers[i].n);
         if (*buffers[i].p == NULL) {
             return GR_ENOMEM;
         }
     }
-    m->attn_work = take(m, n_thread * m->kernels.attention_work_bytes(hf->n_head, hf->n_kv_head, hf->head_dim));
-    if (m->attn_work == NULL) {
-        return GR_ENOMEM;
-    }
-    const size_t n_cell = (size_t)(m->lm.n_pool_block + m->lm.n_scratch_block) * GR_KV_BLOCK;
-    for (int i = 0; i < hf->n_layer; i++) {
-        struct gr_kv_layer *kv = &m->layer[i].kv;
-        *kv = (struct gr_kv_layer){.n_kv_head = hf->n_kv_head, .head_dim = hf->head_dim};
-        kv->k = take_f32(m, n_cell * n_kv);
-        kv->v = take_f32(m, n_cell * n_kv);
-        if (kv->k == NULL || kv->v == NULL) {
-            return GR_ENOMEM;
-        }
-    }
-    gr_rope_tables(hf, m->lm.n_ctx_max, m->rope_cos, m->rope_sin);
-    m->attn_scale = (float)(1.0 / sqrt((double)hf->head_dim));
-    return GR_OK;
+    return gr_layer_work_init(&m->work, &m->kernels, &m->memory, &m->hf, m->hf.hidden, &m->lm);
 }
 
 /* ---- the pass ---- */
@@ -233,7 +132,7 @@ struct pass {
     const struct gr_batch *b;
 };
 
-/* Keeps the residual stream entering layer i_layer, if it is a captured one. */
+/* Keeps the residual stream entering layer i_layer (n_layer: the final norm), if it is a captured one. */
 static void capture(const struct gr_exec *x, const struct llama *m, const struct gr_batch *b, int i_layer)
 {
     const size_t n_hidden = (size_t)m->hf.hidden;
@@ -248,65 +147,6 @@ static void capture(const struct gr_exec *x, const struct llama *m, const struct
     }
 }
 
-static void norm(const struct gr_exec *x, const struct llama *m, const float *in, const float *w, float *out, int n_row)
-{
-    m->kernels.rmsnorm(x, &(struct gr_rmsnorm_args){.x = in, .w = w, .y = out, .n_row = n_row, .n = m->hf.hidden,
-                                                    .x_stride = m->hf.hidden, .y_stride = m->hf.hidden,
-                                                    .eps = m->hf.rms_eps});
-}
-
-static void linear(const struct gr_exec *x, const struct llama *m, const struct gr_weight *w, const float *in,
-                   const float *residual, float *out, int n_row)
-{
-    m->kernels.linear(x, &(struct gr_linear_args){.w = w, .x = in, .residual = residual, .y = out, .n_row = n_row,
-                                                  .x_stride = w->n_in, .y_stride = w->n_out});
-}
-
-static void rope(const struct gr_exec *x, const struct llama *m, const struct gr_batch *b, float *rows, int n_head)
-{
-    m->kernels.rope(x, &(struct gr_rope_args){.x = rows, .pos = b->pos, .cos = m->rope_cos, .sin = m->rope_sin,
-                                              .n_row = b->n_row, .n_head = n_head, .head_dim = m->hf.head_dim,
-                                              .stride = n_head * m->hf.head_dim});
-}
-
-static void attention_block(const struct gr_exec *x, struct llama *m, const struct gr_batch *b, struct layer *l)
-{
-    const int n_kv = m->hf.n_kv_head * m->hf.head_dim;
-    const int n_q = m->hf.n_head * m->hf.head_dim;
-    norm(x, m, m->x, l->attn_norm, m->xn, b->n_row);
-    gr_exec_barrier(x);
-    linear(x, m, &l->q, m->xn, NULL, m->q, b->n_row);
-    linear(x, m, &l->k, m->xn, NULL, m->k, b->n_row);
-    linear(x, m, &l->v, m->xn, NULL, m->v, b->n_row);
-    gr_exec_barrier(x);
-    /* rope and kv_store split the rows alike, so a thread stores what it has just rotated. */
-    rope(x, m, b, m->q, m->hf.n_head);
-    rope(x, m, b, m->k, m->hf.n_kv_head);
-    m->kernels.kv_store(x, &(struct gr_kv_store_args){.kv = l->kv, .k = m->k, .v = m->v, .cell = b->cell,
-                                                      .n_row = b->n_row, .k_stride = n_kv, .v_stride = n_kv});
-    gr_exec_barrier(x);
-    m->kernels.attention(x, &(struct gr_attention_args){.kv = l->kv, .q = m->q, .out = m->att, .seq = b->seq,
-                                                        .n_seq = b->n_seq, .n_head = m->hf.n_head, .q_stride = n_q,
-                                                        .out_stride = n_q, .scale = m->attn_scale,
-                                                        .work = m->attn_work});
-    gr_exec_barrier(x);
-    linear(x, m, &l->o, m->att, m->x, m->x, b->n_row);
-    gr_exec_barrier(x);
-}
-
-static void mlp_block(const struct gr_exec *x, struct llama *m, const struct gr_batch *b, struct layer *l)
-{
-    norm(x, m, m->x, l->mlp_norm, m->xn, b->n_row);
-    gr_exec_barrier(x);
-    linear(x, m, &l->gate, m->xn, NULL, m->gate, b->n_row);
-    linear(x, m, &l->up, m->xn, NULL, m->up, b->n_row);
-    m->kernels.silu_mul(x, &(struct gr_silu_mul_args){.gate = m->gate, .up = m->up, .act = m->gate,
-                                                      .n_row = b->n_row, .n_col = m->hf.ffn, .stride = m->hf.ffn});
-    gr_exec_barrier(x);
-    linear(x, m, &l->down, m->gate, m->x, m->x, b->n_row);
-    gr_exec_barrier(x);
-}
-
 static void output_block(const struct gr_exec *x, struct llama *m, const struct gr_batch *b)
 {
     const size_t n_hidden = (size_t)m->hf.hidden;
@@ -315,7 +155,7 @@ static void output_block(const struct gr_exec *x, struct llama *m, const struct 
     for (int i = begin; i < end; i++) {
         memcpy(m->xo + (size_t)i * n_hidden, m->x + (size_t)b->out_row[i] * n_hidden, n_hidden * sizeof(float));
     }
-    norm(x, m, m->xo, m->final_norm, m->xo, b->n_out);
+    gr_layer_norm(x, &m->work, m->xo, m->final_norm, m->xo, b->n_out);
     gr_exec_barrier(x);
     m->kernels.linear(x, &(struct gr_linear_args){.w = &m->head, .x = m->xo, .y = m->lm.logits, .n_row = b->n_out,
                                                   .x_stride = m->hf.hidden, .y_stride = m->lm.n_vocab_stride});
@@ -329,11 +169,15 @@ static void run_pass(const struct gr_exec *x, void *arg)
     m->kernels.embed(x, &(struct gr_embed_args){.table = m->embed, .id = b->token, .y = m->x, .n_row = b->n_row,
                                                 .n = m->hf.hidden, .y_stride = m->hf.hidden});
     for (int i = 0; i < m->hf.n_layer; i++) {
-        /* The rows of x that capture() and norm() read are those this thread wrote, or a barrier lies between. */
+        const struct gr_layer *l = &m->layer[i];
+        /* The rows of x that capture() and the norm read are those this thread wrote, or a barrier lies between. */
         capture(x, m, b, i);
-        attention_block(x, m, b, &m->layer[i]);
-        mlp_block(x, m, b, &m->layer[i]);
+        gr_layer_norm(x, &m->work, m->x, l->in_norm, m->work.xn, b->n_row);
+        gr_exec_barrier(x);
+        gr_layer_attention(x, &m->work, l, b, m->work.xn, m->x, m->x);
+        gr_layer_mlp(x, &m->work, l, m->x, b->n_row);
     }
+    capture(x, m, b, m->hf.n_layer);
     if (b->n_out > 0) {
         output_block(x, m, b);
     }
@@ -370,15 +214,34 @@ static void llama_copy_cells(struct gr_lm *lm, int n, const int32_t *src, const 
     }
 }
 
+struct fuse {
+    struct llama *m;
+    int n;
+    const int32_t *row;
+    float *out;
+};
+
+static void run_fuse(const struct gr_exec *x, void *arg)
+{
+    const struct fuse *f = arg;
+    gr_fc_fuse(x, &f->m->fc, f->m->lm.capture, f->n, f->row, f->out);
+}
+
+static void llama_fuse(struct gr_lm *lm, int n, const int32_t *row, float *out)
+{
+    GR_ASSERT(lm->fused_width > 0 && n <= lm->n_row_max);
+    if (n > 0) {
+        gr_team_run(lm->team, run_fuse, &(struct fuse){.m = of(lm), .n = n, .row = row, .out = out});
+    }
+}
+
 static void llama_destroy(struct gr_lm *lm)
 {
     struct llama *m = of(lm);
     gr_team_destroy(lm->team);
-    for (int i = 0; i < m->n_region; i++) {
-        munmap(m->region[i].p, m->region[i].bytes);
-    }
+    gr_memory_finish(&m->memory);
+    gr_safetensors_close(m->head_files);
     gr_safetensors_close(m->files);
-    free(m->region);
     free(m->layer);
     free(m);
 }
@@ -389,16 +252,15 @@ static const struct gr_lm_ops llama_ops = {
     .destroy = llama_destroy,
 };
 
-/* ---- creation ---- */
+/* Of a target that serves a head. */
+static const struct gr_lm_ops llama_head_ops = {
+    .forward = llama_forward,
+    .copy_cells = llama_copy_cells,
+    .fuse = llama_fuse,
+    .destroy = llama_destroy,
+};
 
-static enum gr_status init_kernels(struct gr_kernels *k, const char *isa)
-{
-    gr_kernels_init_ref(k);
-    if (isa != NULL && strcmp(isa, "ref") == 0) {
-        return GR_OK;
-    }
-    return gr_kernels_init_cpu(k, isa);
-}
+/* ---- creation ---- */
 
 static void fill_limits(struct gr_lm *lm, const struct gr_llama_config *c, const struct gr_hf_config *hf)
 {
@@ -416,29 +278,32 @@ static void fill_limits(struct gr_lm *lm, const struct gr_llama_config *c, const
 
 static enum gr_status build(struct llama *m, const struct gr_llama_config *c, uint64_t *fingerprint_out)
 {
+    struct gr_hf_config head;
     GR_TRY(gr_hf_config_load(c->dir, &m->hf));
     GR_TRY(check_config(c, &m->hf));
-    GR_TRY(init_kernels(&m->kernels, c->isa));
+    GR_TRY(gr_model_kernels(&m->kernels, c->isa));
     GR_TRY(gr_team_create(c->n_thread > 0 ? c->n_thread : gr_cpu_count(), &m->lm.team));
     fill_limits(&m->lm, c, &m->hf);
     m->lm.kernels = &m->kernels;
     memcpy(m->capture_layer, c->capture_layer, sizeof(m->capture_layer));
-    m->n_region_max = 16 * m->hf.n_layer + 32;
-    m->region = calloc((size_t)m->n_region_max, sizeof(*m->region));
+    if (c->head_dir != NULL) {
+        GR_TRY(open_head(m, c, &head));
+    }
     m->layer = calloc((size_t)m->hf.n_layer, sizeof(*m->layer));
-    if (m->region == NULL || m->layer == NULL) {
+    if (m->layer == NULL) {
         log_error("out of memory for a model of %d layers", m->hf.n_layer);
         return GR_ENOMEM;
     }
     GR_TRY(gr_safetensors_open(c->dir, &m->files));
-    GR_TRY(load_weights(m));
     GR_TRY(take_state(m));
+    GR_TRY(load_weights(m));
+    if (c->head_dir != NULL) {
+        GR_TRY(load_fc(m, &head));
+    }
     if (fingerprint_out != NULL) {
         *fingerprint_out = gr_model_fingerprint(&m->hf, m->files);
     }
-    /* The three CPU versions give equal bits, so they share one id. */
-    snprintf(m->lm.numerics_id, sizeof(m->lm.numerics_id), "%s/lane16/split%d/kv-f32/tp1",
-             strcmp(m->kernels.name, "ref") == 0 ? "ref" : "cpu", GR_ATTN_SPLIT);
+    gr_model_numerics_id(&m->kernels, m->lm.numerics_id, sizeof(m->lm.numerics_id));
     return GR_OK;
 }
 

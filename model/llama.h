@@ -18,8 +18,13 @@ struct gr_llama_config {
     int n_out_max;         /* rows of a pass whose logits may be asked for */
     int n_pool_block;      /* KV blocks of 16 tokens */
     int n_scratch_block;   /* behind them, for tree rows */
-    int n_capture;         /* residual streams entering these layers are kept for every row */
+    /* Residual streams entering these layers are kept for every row. With a head: 0 leaves the choice to its config,
+     * else this overrides it (capture.h). */
+    int n_capture;
     int capture_layer[GR_CAPTURE_MAX];
+    /* Folder of an EAGLE-3 head that this target is to serve, borrowed for the call; NULL: none. Its fc is loaded and
+     * run by gr_lm_fuse(); the rest of the head is only checked as far as it has to fit. */
+    const char *head_dir;
 };
 
 /* Errors name the file, tensor or limit. fingerprint_out, hf_out may be NULL. */

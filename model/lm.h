@@ -49,6 +49,7 @@ struct gr_lm {
     float *capture;                 /* owned, (n_row_max, n_capture * capture_width): layers side by side */
     /* A target that serves an EAGLE-3 head: width of fuse()'s rows; 0: none. */
     int fused_width;
+    uint64_t fc_fingerprint;        /* of the head's fc, on the target and on the head: equal, or the two do not fit */
     /* An EAGLE-3 head: its rows take features, and leave the states that stand for the next ones (facts of the head:
      * eagle3.h). 0: none. */
     int feature_width;

@@ -270,7 +270,7 @@ int gr_generation_report(struct gr_generation *g)
     if (g->failed) {
         return 1;
     }
-    if (g->trace_file != NULL && gr_trace_file_write(g->trace_file, &g->metrics) != GR_OK) {
+    if (g->trace_file != NULL && gr_trace_file_write(g->trace_file) != GR_OK) {
         return 1;
     }
     if (g->o->json && gr_report_json(stdout, g->token, g->n_token, g->text.text != NULL ? g->text.text : "",

@@ -41,14 +41,12 @@ static enum gr_status choose_method(struct gr_run_options *o, struct gr_plan *p)
         }
         o->method = o->method != NULL ? o->method : inferred;
     }
-    if (strcmp(o->method, "eagle3") == 0) {
-        return not_built("method eagle3");
-    }
-    GR_TRY(one_of("method", o->method, (const char *const[]){"none", "draft_model", NULL},
+    GR_TRY(one_of("method", o->method, (const char *const[]){"none", "draft_model", "eagle3", NULL},
                   "none, draft_model, eagle3"));
-    p->with_draft = strcmp(o->method, "draft_model") == 0 && !o->disable_multi_token;
+    p->with_draft = strcmp(o->method, "none") != 0 && !o->disable_multi_token;
+    p->with_head = p->with_draft && strcmp(o->method, "eagle3") == 0;
     if (p->with_draft && o->draft == NULL) {
-        log_error("--method draft_model needs --draft DIR");
+        log_error("--method %s needs --draft DIR", o->method);
         return GR_EINVAL;
     }
     return GR_OK;

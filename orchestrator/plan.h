@@ -8,6 +8,7 @@
 
 struct gr_plan {
     bool with_draft; /* a drafter is wanted */
+    bool with_head; /* the drafter runs an EAGLE-3 head, which the target serves */
     bool colocated;  /* both workers in one process, over loop */
     uint32_t n_node, tree_shape;
     bool auto_tree;

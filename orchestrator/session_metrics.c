@@ -42,6 +42,12 @@ void gr_metrics_take(struct gr_session_metrics *s, const struct gr_msg *m, uint6
         s->draft_host_ns += m->host_ns;
         s->draft_ahead_verdicts += m->n_ahead;
         s->draft_ahead_hits += m->n_hit;
+        s->n_first += m->n_first;
+        s->n_first_hit += m->n_first_hit;
+        s->first_expected += m->first_expected;
+        s->acceptance_alarms += m->n_alarm;
+        s->wire_bytes += m->wire_bytes;
+        s->wire_tokens += m->wire_tokens;
     } else if (m->type == GR_MSG_ATTACHED) {
         memcpy(s->transport, m->transport, sizeof(s->transport));
     }

@@ -16,6 +16,10 @@ struct gr_session_metrics {
     uint64_t wait_ns, verify_ns, host_ns;              /* as the target measured them */
     uint64_t n_drafter_round, draft_ns, draft_host_ns; /* as the drafter measured them */
     uint64_t open_ns, first_token_ns, last_token_ns;   /* on the clock of whoever computes these metrics */
+    uint64_t n_first, n_first_hit; /* first children of trees: tried, accepted */
+    double first_expected;         /* what the draft model expected of them, summed */
+    uint64_t acceptance_alarms;
+    uint64_t wire_bytes, wire_tokens; /* of the data path while decoding, both ways; the tokens they brought */
     char transport[16];
 };
 

@@ -37,6 +37,9 @@ static enum gr_status start_target(struct gr_children *children, const struct gr
 {
     struct arguments a = {.n = 1};
     add(&a, "--model", o->model);
+    if (plan->with_head) {
+        add(&a, "--head", o->draft);
+    }
     add(&a, "--join", join);
     add(&a, "--kv-blocks", o->kv_blocks);
     add_number(&a, "--max-model-len", o->max_model_len);
@@ -54,11 +57,14 @@ static enum gr_status start_target(struct gr_children *children, const struct gr
     return gr_children_start(children, "target", a.argv, index_out);
 }
 
-static enum gr_status start_draft(struct gr_children *children, const struct gr_run_options *o, const char *join,
-                                  int64_t n_session, int *index_out)
+static enum gr_status start_draft(struct gr_children *children, const struct gr_run_options *o,
+                                  const struct gr_plan *plan, const char *join, int64_t n_session, int *index_out)
 {
     struct arguments a = {.n = 1};
     add(&a, "--model", o->draft);
+    if (plan->with_head) {
+        add(&a, "--target", o->model);
+    }
     add(&a, "--join", join);
     add_number(&a, "--threads", o->draft_threads);
     add_number(&a, "--sessions", n_session);
@@ -79,7 +85,7 @@ enum gr_status gr_spawn_workers(struct gr_children *children, const struct gr_ru
     *draft_out = -1;
     GR_TRY(start_target(children, o, plan, join, n_session, target_out));
     if (plan->with_draft && !plan->colocated) {
-        return start_draft(children, o, join, n_session, draft_out);
+        return start_draft(children, o, plan, join, n_session, draft_out);
     }
     return GR_OK;
 }

@@ -9,7 +9,7 @@
 #include <string.h>
 
 struct round {
-    uint64_t session, wait_ns, verify_ns, host_ns, arrived_ns, shown_ns;
+    uint64_t session, wait_ns, draft_ns, verify_ns, host_ns, arrived_ns, shown_ns;
     uint32_t epoch, round, n_draft, n_accepted, n_token, n_row;
 };
 
@@ -68,7 +68,7 @@ void gr_trace_file_round(struct gr_trace_file *t, const struct gr_msg *m, uint64
         t->cap = cap;
     }
     t->round[t->n++] = (struct round){
-        .session = m->session, .wait_ns = m->wait_ns, .verify_ns = m->verify_ns, .host_ns = m->host_ns,
+        .session = m->session, .wait_ns = m->wait_ns, .draft_ns = m->draft_ns, .verify_ns = m->verify_ns, .host_ns = m->host_ns,
         .arrived_ns = arrived_ns, .shown_ns = shown_ns, .epoch = m->epoch, .round = m->round, .n_draft = m->n_draft,
         .n_accepted = m->n_accepted, .n_token = m->ids.n, .n_row = m->n_row};
 }
@@ -93,12 +93,12 @@ static uint64_t before(uint64_t at_ns, uint64_t span_ns)
 }
 
 /* end_ns: of the walk. */
-static void add_round(json_t *events, const struct round *r, uint64_t end_ns, uint64_t mean_draft_ns)
+static void add_round(json_t *events, const struct round *r, uint64_t end_ns)
 {
     const uint64_t walk_ns = before(end_ns, r->host_ns);
     const uint64_t verify_ns = before(walk_ns, r->verify_ns);
     const uint64_t wait_ns = before(verify_ns, r->wait_ns);
-    const uint64_t draft_len_ns = r->n_draft > 0 ? GR_MIN(mean_draft_ns, verify_ns - wait_ns) : 0;
+    const uint64_t draft_len_ns = GR_MIN(r->draft_ns, verify_ns - wait_ns);
     const uint64_t draft_ns = wait_ns + (verify_ns - wait_ns - draft_len_ns) / 2;
     if (draft_len_ns > 0) {
         add_span(events, r, TRACK_WIRE, wait_ns, draft_ns);
@@ -118,20 +118,19 @@ static json_t *track_name(enum track track)
                      "args", "name", track_names[track]);
 }
 
-enum gr_status gr_trace_file_write(struct gr_trace_file *t, const struct gr_session_metrics *m)
+enum gr_status gr_trace_file_write(struct gr_trace_file *t)
 {
     json_t *events = json_array();
     json_t *root = json_object();
     for (int track = TRACK_DRAFT; track < TRACK_END; track++) {
         json_array_append_new(events, track_name((enum track)track));
     }
-    const uint64_t mean_draft_ns = m->n_drafter_round > 0 ? m->draft_ns / m->n_drafter_round : 0;
     uint64_t last_ns = 0;
     for (uint32_t i = 0; i < t->n; i++) { /* COMMITs that came in a bunch: one round begins when the other is over */
         const struct round *r = &t->round[i];
         const uint64_t earliest_ns = last_ns + r->wait_ns + r->verify_ns + r->host_ns;
         last_ns = GR_MAX(r->arrived_ns, earliest_ns);
-        add_round(events, r, last_ns, mean_draft_ns);
+        add_round(events, r, last_ns);
     }
     if (t->n == GR_TRACE_ROUND_MAX) {
         log_warn("--trace-file: only the first %u rounds are in it", GR_TRACE_ROUND_MAX);

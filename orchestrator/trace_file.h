@@ -3,12 +3,12 @@
  * ends when the COMMIT arrived here, or later where COMMITs came in a bunch: the time base is this process's clock,
  * and nothing is subtracted across processes.
  *
- * `wait` is what the target measured from VERDICT to DRAFT. The drafter tells its own time per session only, so a
- * round's draft span is the session's mean, in the middle of `wait`; what is left of it on both sides is wire. */
+ * `wait` is what the target measured from VERDICT to DRAFT. With each tree the drafter tells its own time; that span
+ * stands in the middle of `wait`, and what is left on both sides is wire. */
 #ifndef GR_ORCHESTRATOR_TRACE_FILE_H
 #define GR_ORCHESTRATOR_TRACE_FILE_H
 
-#include "orchestrator/session_metrics.h"
+#include "common/msg.h"
 
 #define GR_TRACE_ROUND_MAX (1u << 20)
 
@@ -19,6 +19,6 @@ GR_NODISCARD enum gr_status gr_trace_file_create(const char *path, struct gr_tra
 void gr_trace_file_destroy(struct gr_trace_file *t);
 /* A COMMIT that arrived at arrived_ns and whose text was out at shown_ns. */
 void gr_trace_file_round(struct gr_trace_file *t, const struct gr_msg *commit, uint64_t arrived_ns, uint64_t shown_ns);
-GR_NODISCARD enum gr_status gr_trace_file_write(struct gr_trace_file *t, const struct gr_session_metrics *m);
+GR_NODISCARD enum gr_status gr_trace_file_write(struct gr_trace_file *t);
 
 #endif

@@ -48,6 +48,7 @@ int main(int argc, char **argv)
     gr_log_init("target");
     const struct gr_arg args[] = {
         {"model", GR_ARG_TEXT, &o.model, 0, 0, "DIR      the target model (required)"},
+        {"head", GR_ARG_TEXT, &o.head, 0, 0, "DIR      the EAGLE-3 head that its drafters run"},
         {"join", GR_ARG_TEXT, &o.join, 0, 0, "HOST:PORT of the orchestrator (required)"},
         {"listen", GR_ARG_TEXT, &o.listen, 0, 0, "HOST:PORT for drafters (default 127.0.0.1:0)"},
         {"cpu-kernels", GR_ARG_TEXT, &o.isa, 0, 0, "ISA      avx512 | avx2 | c | ref (default: the best)"},
@@ -59,7 +60,7 @@ int main(int argc, char **argv)
         {"prefill-share", GR_ARG_SHARE, &o.prefill_share, 0, 0,
          "X|off    share of the time for prompts while other sessions decode (default 0.5)"},
         {"transport", GR_ARG_TRANSPORT, &o.forced_transport, 0, 0, "T        accept only this one"},
-        {"colocate-draft", GR_ARG_TEXT, &draft.model, 0, 0, "DIR      run this draft model in the same process"},
+        {"colocate-draft", GR_ARG_TEXT, &draft.model, 0, 0, "DIR      run this draft model (or --head) in the same process"},
         {"draft-threads", GR_ARG_INT, &draft.n_thread, 0, 1024, "N        its CPU threads (default 0: all)"},
         GR_ARG_ROW_JOIN_TIMEOUT,
     };
@@ -77,6 +78,7 @@ int main(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN);
     o.round_deadline_ns = (uint64_t)deadline_ms * GR_MS;
     draft.join = o.join;
+    draft.target = o.model;
     draft.isa = o.isa;
     draft.n_ctx_max = o.n_ctx_max;
     draft.n_session_max = o.n_session_max;

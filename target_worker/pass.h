@@ -36,9 +36,14 @@ struct gr_pass_seq {
     struct gr_sampling sampling;
     struct gr_stop stop;
     bool want_gap;                  /* root-only: how far ahead the pick was */
+    bool want_features;             /* of the rows that are committed */
     /* out, where picks were wanted */
     int32_t pick[GR_TREE_MAX]; /* tree, root-only: by row; prefill: [0] */
     struct gr_walk walk;
+    /* Fused features of positions pos0 .. pos0 + n_feature - 1, bf16 (n_feature, fused_width): every row of a prompt
+     * chunk, or tail and path. Borrowed from the verifier, valid until the next pass. */
+    int32_t n_feature;
+    const uint16_t *feature;
     float gap; /* with want_gap: value of the pick less the next best (noise included); 0 otherwise */
 };
 

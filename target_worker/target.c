@@ -30,6 +30,13 @@ static enum gr_status init_target(struct gr_target *t)
     t->session = calloc((size_t)c->n_session_max, sizeof(*t->session));
     t->pass.seq = calloc((size_t)c->n_session_max, sizeof(*t->pass.seq));
     t->pass.n_seq_max = c->n_session_max;
+    const size_t n_feature = (size_t)c->n_session_max * (size_t)c->feature_keep * (size_t)c->feature_width;
+    t->feature = n_feature > 0 ? calloc(n_feature, sizeof(*t->feature)) : NULL;
+    if (n_feature > 0 && t->feature == NULL) {
+        log_error("out of memory for the features of %d positions of %d sessions, %zu MiB: lower target.feature_keep",
+                  c->feature_keep, c->n_session_max, n_feature * sizeof(*t->feature) >> 20);
+        return GR_ENOMEM;
+    }
     t->held_ids = calloc((size_t)c->n_session_max * (size_t)c->n_ctx_max, sizeof(*t->held_ids));
     if (t->session == NULL || t->pass.seq == NULL || t->held_ids == NULL) {
         log_error("out of memory for %d sessions", c->n_session_max);
@@ -45,6 +52,8 @@ enum gr_status gr_target_create(const struct gr_target_config *config, const str
                                 struct gr_target **out)
 {
     GR_ASSERT(config->n_row_max >= config->prefill_chunk + GR_TREE_MAX && config->n_out_max > GR_TREE_MAX);
+    GR_ASSERT(config->feature_width == 0 ||
+              (config->feature_keep >= config->prefill_chunk + GR_TREE_MAX && config->feature_window >= GR_TREE_MAX));
     struct gr_target *t = calloc(1, sizeof(*t));
     if (t == NULL) {
         log_error("out of memory");
@@ -79,6 +88,7 @@ void gr_target_destroy(struct gr_target *t)
     gr_kv_pool_finish(&t->pool);
     free(t->session);
     free(t->held_ids);
+    free(t->feature);
     free(t->pass.seq);
     free(t);
 }
@@ -189,7 +199,8 @@ uint64_t gr_target_step(struct gr_target *t, uint64_t now_ns)
         target_note_silence(t, s, now_ns);
     }
     target_admit_queued(t, now_ns);
-    return t->pass_in_flight ? UINT64_MAX : target_start_pass(t, now_ns);
+    const uint64_t wake_ns = t->pass_in_flight ? UINT64_MAX : target_start_pass(t, now_ns);
+    return target_send_features(t) ? wake_ns : now_ns;
 }
 
 /* ---- looking in ---- */
@@ -218,6 +229,10 @@ bool gr_target_check(const struct gr_target *t)
         tables[i] = &s->table;
         const int32_t n_block = (s->kv_len + GR_KV_BLOCK_TOKENS - 1) / GR_KV_BLOCK_TOKENS;
         if (!s->in_pass && s->table.n_block != n_block) {
+            return false;
+        }
+        if (s->feature_first > s->feature_end || s->feature_end > s->committed_len ||
+            s->feature_end - s->feature_first > t->config.feature_keep) {
             return false;
         }
         if (s->state == SESSION_DECODE && s->kv_len != s->committed_len - 1) {

@@ -1,4 +1,4 @@
-/* The target's side of the data path: DRAFT and RESYNC in; VERDICT, DELTA and DESYNC out. */
+/* The target's side of the data path: DRAFT, RESYNC and TAKEN in; VERDICT, DELTA and DESYNC out. */
 #include "common/log.h"
 #include "target_worker/target_internal.h"
 
@@ -51,7 +51,7 @@ static enum gr_desync_reason desync_reason(const struct session *s, const struct
 static void take_tree(struct gr_target *t, struct session *s, const struct gr_frame_header *h,
                       const struct gr_token_tree *tree, uint64_t now_ns)
 {
-    struct walked_tree w = {.valid = true, .round = h->round, .base_len = h->base_len, .arrived_ns = now_ns,
+    struct walked_tree w = {.valid = true, .round = h->round, .base_len = h->base_len, .arrived_ns = now_ns, .draft_us = h->flags,
                             .at_len = (int32_t)h->base_len, .root = -1, .tree = *tree};
     const bool waited = s->warm || !s->auto_tree;
     if (!s->warm) {
@@ -141,6 +141,10 @@ static enum gr_status on_resync(struct gr_target *t, uint32_t peer, const struct
         return GR_OK;
     }
     t->counters.n_resync++;
+    if (r.feature_len != GR_FEATURES_NONE && t->config.feature_width == 0) {
+        target_drop_drafter(t, s, "its drafter runs a head, and this target was started without one");
+        return GR_OK;
+    }
     s->has_peer = s->ever_attached = s->want_draft = true;
     s->peer = peer;
     s->silent_ns = 0;
@@ -150,12 +154,24 @@ static enum gr_status on_resync(struct gr_target *t, uint32_t peer, const struct
     s->fence_round = s->round + (s->in_pass ? 1 : 0);
     s->pass_resync = s->in_pass;
     s->peer_len = (int32_t)common_length(s, &r);
+    target_restart_features(s, r.feature_len);
     s->owed = true;
     target_send_cost(t, s); /* before it is asked for a tree */
     if (s->state == SESSION_DECODE && !s->in_pass) {
         target_begin_round(t, s, now_ns);
     }
     target_send_deltas(t, s, now_ns);
+    return GR_OK;
+}
+
+static enum gr_status on_taken(struct gr_target *t, uint32_t peer, const struct gr_frame_header *h,
+                               const uint8_t *frame, size_t len)
+{
+    GR_TRY(gr_wire_decode_taken(frame, len));
+    struct session *s = target_find(t, h->session);
+    if (s != NULL && s->has_peer && s->peer == peer && s->epoch == h->epoch && s->takes_features) {
+        target_features_taken(s, h);
+    }
     return GR_OK;
 }
 
@@ -252,6 +268,8 @@ enum gr_status gr_target_on_frame(struct gr_target *t, uint32_t peer, const uint
     switch (h.type) {
     case GR_FRAME_DRAFT:
         return on_draft(t, peer, &h, frame, len, now_ns);
+    case GR_FRAME_TAKEN:
+        return on_taken(t, peer, &h, frame, len);
     case GR_FRAME_RESYNC:
         return on_resync(t, peer, &h, frame, len, now_ns);
     default:

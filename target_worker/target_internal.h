@@ -18,6 +18,7 @@ struct walked_tree {
     bool valid;
     uint32_t round, base_len;
     uint64_t arrived_ns;
+    uint32_t draft_us; /* what the drafter took for it; 0: not told */
     int32_t at_len; /* committed_len that the root stands for */
     int16_t root;   /* the node of the last committed token; -1: the tail of the base */
     struct gr_token_tree tree;
@@ -49,6 +50,7 @@ struct session {
     uint8_t *kind;        /* owned, (n_ctx_max): enum token_kind */
     uint64_t *hash;       /* owned, (n_ctx_max + 1): hash[len] of the first len tokens */
     int32_t committed_len, kv_len;
+    int32_t feature_first, feature_end; /* features that are kept, see target_features.c */
     int32_t prefill_end;  /* PREFILL: KV is wanted up to here */
     bool pick_due;        /* PREFILL: its last row ends a prompt, whose pick is the first token */
     int32_t len_max;      /* committed_len may not pass it: the turn's max_tokens, or the context */
@@ -65,6 +67,9 @@ struct session {
     bool asked;               /* a tree was asked for and has not come */
     uint32_t asked_round;
     uint64_t asked_ns;
+    bool takes_features;      /* it runs a head */
+    int32_t feature_sent;     /* features before it are at the drafter, or on their way */
+    int32_t feature_taken;    /* and before this the drafter needs none any more */
     uint64_t silent_ns;       /* the first ask since the drafter's last sign of life; 0: none */
     struct walked_tree draft; /* for the next pass */
     struct walked_tree probe; /* being judged */
@@ -89,7 +94,7 @@ struct session {
     uint32_t pass_draft_round;
     bool pass_waited, pass_clean, pass_reroot;
     bool pass_resync;         /* the drafter began anew meanwhile: it may not know the pass's tree */
-    uint64_t wait_ns;
+    uint64_t wait_ns, draft_ns; /* for the tree; of it the drafter's own time */
     uint64_t host_ns;         /* of the round: what is neither waiting for the drafter nor the forward pass */
     uint32_t n_late, n_desync, n_fallback, n_reroot; /* since the last COMMIT */
 };
@@ -102,6 +107,7 @@ struct gr_target {
     struct gr_kv_pool pool;
     struct session *session; /* owned, (n_session_max) */
     int32_t *held_ids;       /* owned, (n_session_max, n_ctx_max) */
+    uint16_t *feature;       /* owned, (n_session_max, feature_keep, feature_width) bf16: of position p at p % keep */
     struct gr_pass pass;
     struct gr_pass_load pass_load;
     int32_t pass_prefill_rows;
@@ -168,6 +174,20 @@ struct gr_spec_group *target_group(struct gr_target *t, int n);
 int target_n_decode(const struct gr_target *t);
 double target_pass_ns(const struct gr_target *t, const struct session *s, int32_t n_row);
 void target_send_cost(struct gr_target *t, struct session *s);
+
+/* target_features.c */
+bool target_wants_features(const struct gr_target *t, const struct session *s);
+/* What the pass has brought, once its rows count as committed. */
+void target_keep_features(struct gr_target *t, struct session *s, const struct gr_pass_seq *q);
+void target_cut_features(struct session *s, int32_t len);
+/* A RESYNC says where the drafter stands; peer_len is set. */
+void target_restart_features(struct session *s, uint32_t feature_len);
+void target_features_taken(struct session *s, const struct gr_frame_header *h);
+/* The drafter cannot grow a tree on the committed prefix: the feature of its tail's row is not there. */
+bool target_lacks_features(const struct session *s);
+/* Sends what is due, rounds before prompts, as far as credit goes. False: this step has done its share, and more could
+ * go out now. */
+bool target_send_features(struct gr_target *t);
 
 /* target_pass.c */
 uint64_t target_start_pass(struct gr_target *t, uint64_t now_ns);

@@ -18,6 +18,8 @@ static struct gr_pass_seq *begin_seq(struct gr_target *t, struct session *s)
     q->stop = s->stop;
     q->stop.n_new_max = target_n_new_left(s);
     q->want_gap = q->replay = false;
+    q->want_features = target_wants_features(t, s);
+    q->n_feature = 0;
     q->gap = 0.0f;
     q->tree.n = 0;
     for (int b = 0; b < GR_SCRATCH_BLOCKS; b++) {
@@ -66,7 +68,7 @@ static void add_decode(struct gr_target *t, struct session *s, uint64_t now_ns)
     s->pass_waited = s->mode == GR_SPEC_TREE;
     s->pass_clean = !s->asked;
     s->pass_reroot = false;
-    s->wait_ns = 0;
+    s->wait_ns = s->draft_ns = 0;
     if (s->pass_waited) {
         const uint64_t until_ns = s->draft.valid ? s->draft.arrived_ns : now_ns;
         s->wait_ns = until_ns > s->verdict_ns ? until_ns - s->verdict_ns : 0;
@@ -76,6 +78,7 @@ static void add_decode(struct gr_target *t, struct session *s, uint64_t now_ns)
         s->used_round = GR_MAX(s->used_round, s->draft.round);
         if (q->tree.n > 0) {
             s->pass_draft_round = s->draft.round;
+            s->draft_ns = GR_MIN(1000ull * s->draft.draft_us, s->wait_ns);
             s->pass_reroot = s->draft.root >= 0;
         }
         s->draft.valid = false;
@@ -117,7 +120,7 @@ static void add_prefill(struct gr_target *t, struct session *s, int32_t end)
     q->token = &s->token[s->kv_len];
     q->replay = is_generated(s, s->kv_len);
     q->want_pick = s->pick_due && end == s->prefill_end;
-    s->wait_ns = 0;
+    s->wait_ns = s->draft_ns = 0;
     grow_table(t, s, end);
     t->pass.n_row += q->n_row;
     t->pass_load = gr_pass_load_add(&t->pass_load, q->n_row, end);
@@ -337,7 +340,8 @@ static void send_commit(struct gr_target *t, struct session *s, const struct gr_
         .ids = {.p = &s->token[base_len], .n = (uint32_t)(s->committed_len - base_len)},
         .hash = s->hash[s->committed_len], .finish = (uint32_t)q->walk.finish,
         .n_draft = (uint32_t)q->tree.n, .n_accepted = (uint32_t)q->walk.n_accepted,
-        .gap = (double)q->gap, .wait_ns = s->wait_ns, .verify_ns = p->forward_ns, .host_ns = s->host_ns,
+        .gap = (double)q->gap, .wait_ns = s->wait_ns, .draft_ns = s->draft_ns, .verify_ns = p->forward_ns,
+        .host_ns = s->host_ns,
         .n_row = (uint32_t)p->n_row, .n_late = s->n_late, .n_desync = s->n_desync, .n_fallback = s->n_fallback,
         .n_reroot = s->n_reroot,
     };
@@ -443,6 +447,7 @@ static void apply_walk(struct gr_target *t, struct session *s, const struct gr_p
     }
     append_token(s, q->walk.bonus);
     s->kv_len = s->committed_len - 1;
+    target_keep_features(t, s, q);
     gr_kv_table_truncate(&t->pool, &s->table, s->kv_len);
     s->n_reroot += s->pass_reroot && !prefill;
     t->counters.n_reroot += s->pass_reroot && !prefill;
@@ -481,6 +486,7 @@ static void finish_prefill_chunk(struct gr_target *t, struct session *s, const s
         apply_walk(t, s, q, now_ns);
         return;
     }
+    target_keep_features(t, s, q);
     const struct gr_msg m = {.type = GR_MSG_PROGRESS, .session = s->id, .usable_len = (uint32_t)s->kv_len};
     t->io.send_msg(t->io.ctx, &m);
     if (s->kv_len >= s->prefill_end) {
@@ -507,7 +513,10 @@ static void finish_seq(struct gr_target *t, struct gr_pass_seq *q, enum gr_statu
     if (s->closing) {
         target_free_session(t, s);
     } else if (s->cut_at >= 0) {
-        s->kv_len += q->kind == GR_PASS_PREFILL && status == GR_OK ? q->n_row : 0;
+        if (q->kind == GR_PASS_PREFILL && status == GR_OK) {
+            s->kv_len += q->n_row;
+            target_keep_features(t, s, q);
+        }
         target_end_cut_turn(t, s, now_ns);
     } else if (status != GR_OK) {
         fail_seq(t, s, q, status, now_ns);

@@ -115,13 +115,18 @@ static void tell_reason(struct gr_target *t, struct session *s, const char *reas
     s->reason = reason;
 }
 
+static int32_t n_node_max(const struct session *s)
+{
+    return s->has_peer && target_lacks_features(s) ? 0 : GR_MIN(s->n_node, target_n_new_left(s) - 1);
+}
+
 void target_begin_round(struct gr_target *t, struct session *s, uint64_t now_ns)
 {
     const struct gr_spec_input in = {.want_draft = s->want_draft,
                                      .single_token = s->single_token,
                                      .has_drafter = expects_drafter(s),
                                      .n_fault = s->n_fault,
-                                     .n_node_max = GR_MIN(s->n_node, target_n_new_left(s) - 1),
+                                     .n_node_max = n_node_max(s),
                                      .automatic = s->auto_tree,
                                      .group = target_group(t, target_n_decode(t)),
                                      .warm = s->warm,

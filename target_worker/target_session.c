@@ -110,6 +110,7 @@ void target_cut(struct gr_target *t, struct session *s, int32_t len)
     s->kv_len = GR_MIN(s->kv_len, len);
     s->peer_len = GR_MIN(s->peer_len, len);
     s->fence_round = ++s->round; /* trees on what is gone come too late */
+    target_cut_features(s, len);
     s->draft.valid = s->probe.valid = s->asked = false;
     s->silent_ns = 0;
     s->econ.probing = false;
@@ -217,12 +218,13 @@ static void start_session(struct gr_target *t, struct session *s, const struct g
     const int32_t kv_len = common_kv_len(s, m);
     const struct session fresh = {
         .id = m->session, .epoch = m->epoch, .token = s->token, .kind = s->kind, .hash = s->hash, .table = s->table,
-        .kv_len = kv_len, .cut_at = -1, .want_trace = m->want_trace != 0, .single_token = m->single_token != 0,
+        .kv_len = kv_len, .feature_first = s->feature_first, .feature_end = s->feature_end, .cut_at = -1, .want_trace = m->want_trace != 0, .single_token = m->single_token != 0,
         .auto_tree = m->auto_tree != 0, .want_draft = m->want_draft != 0,
         .n_node = m->auto_tree != 0 && m->n_node == 0 ? GR_NODE_MAX : (int32_t)m->n_node,
         .sampling = {.temperature = (float)m->temperature, .min_p = (float)m->min_p, .top_p = (float)m->top_p,
                      .top_k = (int32_t)m->top_k, .seed = m->seed}};
     *s = fresh;
+    target_cut_features(s, kv_len);
     set_stop_ids(s, m);
     s->hash[0] = 0;
     append_ids(s, &m->ids);

@@ -1,5 +1,6 @@
 #include "target_worker/verifier.h"
 
+#include "common/bf16.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/no_alloc.h"
@@ -26,6 +27,10 @@ struct gr_verifier {
     float *scratch;                   /* (n_thread, n_vocab) */
     int32_t *work;                    /* (n_thread, n_vocab) */
     int n_row, n_out;
+    /* for a draft head */
+    int32_t *fuse_row;                /* (n_row_max): rows whose features are wanted */
+    float *fused;                     /* (n_row_max, fused_width) */
+    uint16_t *feature;                /* (n_row_max, fused_width) bf16: what sequences point into */
 };
 
 static void *zeroed(size_t n, size_t size, bool *ok)
@@ -61,6 +66,11 @@ enum gr_status gr_verifier_create(struct gr_lm *lm, int n_seq_max, struct gr_ver
     v->copy_dst = zeroed((size_t)n_seq_max * GR_TREE_MAX, sizeof(int32_t), &ok);
     v->scratch = zeroed((size_t)v->n_thread * (size_t)lm->n_vocab, sizeof(float), &ok);
     v->work = zeroed((size_t)v->n_thread * (size_t)lm->n_vocab, sizeof(int32_t), &ok);
+    if (lm->fused_width > 0) {
+        v->fuse_row = zeroed(n_row, sizeof(int32_t), &ok);
+        v->fused = zeroed(n_row * (size_t)lm->fused_width, sizeof(float), &ok);
+        v->feature = zeroed(n_row * (size_t)lm->fused_width, sizeof(uint16_t), &ok);
+    }
     if (!ok) {
         log_error("out of memory for a pass of %d rows", lm->n_row_max);
         gr_verifier_destroy(v);
@@ -76,7 +86,8 @@ void gr_verifier_destroy(struct gr_verifier *v)
         return;
     }
     void *all[] = {v->token, v->pos, v->cell,     v->out_row,  v->limit,   v->n_anc, v->anc,
-                   v->seq,   v->out, v->copy_src, v->copy_dst, v->scratch, v->work,  v};
+                   v->seq,   v->out, v->copy_src, v->copy_dst, v->scratch, v->work,  v->fuse_row,
+                   v->fused, v->feature, v};
     for (size_t i = 0; i < GR_ARRAY_LEN(all); i++) {
         free(all[i]);
     }
@@ -244,6 +255,40 @@ static int walk_seq(struct gr_verifier *v, struct gr_pass_seq *s, int n_copy)
     return n_copy;
 }
 
+/* ---- features ---- */
+
+/* Rows of sequence i that are committed, if their features are wanted; the list goes on at n. */
+static int add_fuse_rows(struct gr_verifier *v, struct gr_pass_seq *s, int i, int n)
+{
+    const int row0 = v->seq[i].row0;
+    if (!s->want_features) {
+        return n;
+    }
+    s->n_feature = s->kind == GR_PASS_TREE ? 1 + s->walk.n_path : s->n_row;
+    s->feature = v->feature + (size_t)n * (size_t)v->lm->fused_width;
+    for (int r = 0; r < s->n_feature; r++) {
+        const int row = s->kind == GR_PASS_TREE && r > 0 ? s->walk.node[r - 1] + 1 : r;
+        v->fuse_row[n + r] = row0 + row;
+    }
+    return n + s->n_feature;
+}
+
+static void fuse(struct gr_verifier *v, struct gr_pass *pass)
+{
+    const int width = v->lm->fused_width;
+    int n = 0;
+    for (int i = 0; i < pass->n_seq; i++) {
+        n = add_fuse_rows(v, &pass->seq[i], i, n);
+    }
+    if (n == 0) {
+        return;
+    }
+    gr_lm_fuse(v->lm, n, v->fuse_row, v->fused);
+    for (size_t k = 0; k < (size_t)n * (size_t)width; k++) {
+        v->feature[k] = gr_bf16_from_f32(v->fused[k]);
+    }
+}
+
 static void run_pass(struct gr_verifier *v, struct gr_pass *pass)
 {
     GR_ASSERT(pass->n_seq <= v->n_seq_max);
@@ -269,6 +314,9 @@ static void run_pass(struct gr_verifier *v, struct gr_pass *pass)
         n_copy = walk_seq(v, &pass->seq[i], n_copy);
     }
     gr_lm_copy_cells(v->lm, n_copy, v->copy_src, v->copy_dst);
+    if (v->lm->fused_width > 0) {
+        fuse(v, pass);
+    }
     pass->sample_ns = t2 - t1;
     pass->commit_ns = gr_clock_ns() - t2;
 }

@@ -16,6 +16,7 @@
 #define CALIBRATE_NS (40 * GR_MS) /* it delays a restarted worker's first token */
 #define COMMIT_BYTES_MAX 4096 /* of an encoded COMMIT, trace included */
 #define OTHER_BYTES_MAX 65536 /* of the other messages that may be queued between two passes */
+#define FEATURE_KEEP 2048 /* positions of a session: what a head that attaches in the middle gets */
 #define PREFILL_CHUNK 256 /* rows; part of numerics_id where prefill has kernels of its own */
 
 struct worker {
@@ -111,7 +112,7 @@ static enum gr_status create_model(struct worker *w, const struct gr_target_opti
     const int n_ctx = o->n_ctx_max > 0 ? GR_MIN(o->n_ctx_max, hf->max_pos) : hf->max_pos;
     GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_llama_kv_bytes_per_token(hf), o->n_session_max, n_ctx, n_block));
     const struct gr_llama_config c = {
-        .dir = o->model, .isa = o->isa, .n_thread = o->n_thread, .n_ctx_max = n_ctx,
+        .dir = o->model, .head_dir = o->head, .isa = o->isa, .n_thread = o->n_thread, .n_ctx_max = n_ctx,
         .n_row_max = o->n_session_max * GR_TREE_MAX + PREFILL_CHUNK, .n_out_max = o->n_session_max * GR_TREE_MAX + 1,
         .n_pool_block = *n_block, .n_scratch_block = o->n_session_max * GR_SCRATCH_BLOCKS};
     return gr_llama_create(&c, hf, fingerprint, &w->lm);
@@ -123,7 +124,9 @@ static enum gr_status create_machine(struct worker *w, const struct gr_target_op
     const struct gr_target_config c = {
         .n_session_max = o->n_session_max, .n_ctx_max = w->lm->n_ctx_max, .n_vocab = n_vocab,
         .n_row_max = w->lm->n_row_max, .n_out_max = w->lm->n_out_max, .prefill_chunk = PREFILL_CHUNK,
-        .n_pool_block = w->lm->n_pool_block, .round_deadline_ns = o->round_deadline_ns,
+        .n_pool_block = w->lm->n_pool_block, .feature_width = w->lm->fused_width,
+        .feature_keep = GR_MAX(GR_MIN(FEATURE_KEEP, w->lm->n_ctx_max), PREFILL_CHUNK + GR_TREE_MAX),
+        .feature_window = GR_FEATURES_WINDOW, .round_deadline_ns = o->round_deadline_ns,
         .admit_tokens = ADMIT_TOKENS, .prefill_share = o->prefill_share, .cost = &cost};
     const struct gr_target_io io = {.ctx = w, .frame_begin = frame_begin, .frame_end = frame_end,
                                     .send_msg = send_msg, .commit_room = commit_room, .start_pass = start_pass};
@@ -142,7 +145,8 @@ static enum gr_status create_io(struct worker *w, const struct gr_target_options
     GR_TRY(gr_worker_config_describe(&c, &(struct gr_worker_identity){
         .role = GR_ROLE_TARGET, .n_vocab = w->lm->n_vocab, .n_ctx_max = w->lm->n_ctx_max,
         .n_block = w->lm->n_pool_block, .n_session_max = o->n_session_max, .model_fingerprint = fingerprint,
-        .tokenizer_fingerprint = tokenizer_fingerprint, .numerics_id = w->lm->numerics_id}));
+        .tokenizer_fingerprint = tokenizer_fingerprint, .numerics_id = w->lm->numerics_id,
+        .feature_width = (uint32_t)w->lm->fused_width, .fc_fingerprint = w->lm->fc_fingerprint}));
     const struct gr_worker_machine machine = {
         .ctx = w, .on_msg = on_msg, .on_frame = on_frame, .on_peer_ready = on_peer_ready,
         .on_peer_lost = on_peer_lost, .on_compute_done = on_compute_done, .step = step};
@@ -163,6 +167,10 @@ static enum gr_status create(struct worker *w, const struct gr_target_options *o
     /* Rows of the vocabulary that no token has are padding: they are never sampled. */
     w->lm->n_vocab = GR_MIN(w->lm->n_vocab, n_token);
     GR_TRY(create_machine(w, o, w->lm->n_vocab));
+    if (o->head != NULL) {
+        log_info("%s: its fc makes features of width %d; those of the last %d positions of a session are kept", o->head,
+                 w->lm->fused_width, GR_MIN(FEATURE_KEEP, w->lm->n_ctx_max));
+    }
     log_info("%s: %d layers, %d KV blocks, context %d, %s kernels, %d threads", o->model, hf.n_layer, n_block,
              w->lm->n_ctx_max, w->lm->kernels->name, gr_team_size(w->lm->team));
     return create_io(w, o, fingerprint, tokenizer_fingerprint);

@@ -10,6 +10,7 @@
 
 struct gr_target_options {
     const char *model;      /* folder */
+    const char *head;       /* folder of the EAGLE-3 head it serves, or NULL */
     const char *join;       /* orchestrator HOST:PORT */
     const char *listen;     /* data endpoint HOST:PORT; NULL for a co-located pair */
     const char *isa;        /* CPU kernels or NULL */

@@ -385,6 +385,13 @@ enum gr_status gr_hello_compare(const struct gr_hello *self, const struct gr_hel
     if (self->n_vocab != 0 && peer->n_vocab != 0) {
         GR_TRY(compare_u32("vocabulary size", self->n_vocab, peer->n_vocab));
     }
+    const struct gr_hello *draft = self->role == GR_ROLE_DRAFT ? self : peer;
+    const struct gr_hello *target = self->role == GR_ROLE_DRAFT ? peer : self;
+    if (draft->feature_width != 0 && target->feature_width == 0) {
+        log_error("HELLO: feature width: the draft head takes %u, the target serves none; start it with --head and the "
+                  "same folder", draft->feature_width);
+        return GR_EMISMATCH;
+    }
     if (self->feature_width != 0 && peer->feature_width != 0) {
         GR_TRY(compare_u32("feature width", self->feature_width, peer->feature_width));
         GR_TRY(compare_u32("feature dtype", self->feature_dtype, peer->feature_dtype));

@@ -1,7 +1,7 @@
 /* A connection between two workers (one per pair of workers, not per session) that moves frames of
  * two classes. small: DRAFT, VERDICT, DESYNC, RESYNC, DELTA. Sent before any queued bulk frame, in
  * order among themselves. bulk:  FEATURES. Sent in order among themselves, in what the small frames
- * leave. One table, several implementations (loop, shm, tcp; verbs later). Nothing blocks, nothing
+ * leave; a bulk frame never arrives before a small frame that was sent earlier. One table, several implementations (loop, shm, tcp; verbs later). Nothing blocks, nothing
  * allocates after open: back-pressure is GR_AGAIN. A connection is used by one thread (its I/O
  * loop) only.
  *

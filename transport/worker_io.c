@@ -451,7 +451,8 @@ enum gr_status gr_worker_config_describe(struct gr_worker_config *c, const struc
     c->hello = (struct gr_hello){
         .version = GR_PROTOCOL_VERSION, .role = d->role, .tokenizer_fingerprint = d->tokenizer_fingerprint,
         .model_fingerprint = d->model_fingerprint, .n_vocab = (uint32_t)d->n_vocab,
-        .transport_mask = gr_transport_built_mask(),
+        .transport_mask = gr_transport_built_mask(), .fc_fingerprint = d->fc_fingerprint,
+        .feature_width = d->feature_width, .feature_dtype = d->feature_width > 0 ? GR_DTYPE_BF16 : GR_DTYPE_F32,
         .limits = {.small_bytes_max = GR_WIRE_SMALL_BYTES_MAX, .bulk_bytes_max = 1u << 20, .n_small_slot = 64,
                    .n_bulk_slot = 8}};
     c->join_msg = (struct gr_msg){

@@ -27,7 +27,11 @@ static size_t round_trip_small(const struct gr_frame_header *h, const uint8_t *f
     }
     if (h->type == GR_FRAME_RESYNC && gr_wire_decode_resync(f, len, &r) == GR_OK) {
         GR_ASSERT(r.n_hash <= GR_RESYNC_HASH_MAX);
+        GR_ASSERT(r.feature_len <= r.my_len || r.feature_len == GR_FEATURES_NONE);
         return gr_wire_encode_resync(h, &r, again, sizeof(again));
+    }
+    if (h->type == GR_FRAME_TAKEN && gr_wire_decode_taken(f, len) == GR_OK) {
+        return gr_wire_encode_taken(h, again, sizeof(again));
     }
     struct gr_cost c;
     if (h->type == GR_FRAME_COST && gr_wire_decode_cost(f, len, &c) == GR_OK) {

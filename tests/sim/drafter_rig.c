@@ -1,5 +1,6 @@
 #include "tests/sim/drafter_rig.h"
 
+#include "common/bf16.h"
 #include "common/hash.h"
 
 #include <setjmp.h>
@@ -45,6 +46,10 @@ static void rig_end(void *ctx, uint32_t peer, uint32_t n)
     if (h.type == GR_FRAME_DRAFT) {
         r->draft_header = h;
         assert_int_equal(gr_wire_decode_draft(r->out.bytes, n, RIG_N_VOCAB, &r->tree), GR_OK);
+    } else if (h.type == GR_FRAME_TAKEN) {
+        assert_int_equal(gr_wire_decode_taken(r->out.bytes, n), GR_OK);
+        assert_true(r->head && h.base_len <= (uint32_t)r->feature_sent && h.prefix_hash == r->hash[h.base_len]);
+        r->feature_taken = GR_MAX(r->feature_taken, (int32_t)h.base_len);
     } else {
         assert_int_equal(gr_wire_decode_resync(r->out.bytes, n, &r->resync), GR_OK);
     }
@@ -77,6 +82,8 @@ static enum gr_status rig_connect(void *ctx, const char *address, const char *tr
 
 /* ---- life ---- */
 
+bool rig_heads;
+
 void rig_attach(struct rig *r)
 {
     gr_drafter_on_msg(r->drafter, &r->attach, 0);
@@ -98,6 +105,10 @@ struct rig *rig_create(const struct rig_config *c)
     struct toy_config draft = r->table;
     draft.blur_seed = c->blur > 0 ? c->seed + 99 : 0;
     draft.blur = c->blur;
+    r->head = c->head || rig_heads;
+    r->feature_window = c->window > 0 ? c->window : RIG_N_CTX;
+    r->table.features = draft.features = draft.head = r->head;
+    draft.n_vocab_head = c->n_vocab_head;
     r->lm = toy_lm_create(&draft);
     const struct gr_drafter_config dc = {.n_session_max = 2,
                                          .n_ctx_max = RIG_N_CTX,
@@ -105,6 +116,8 @@ struct rig *rig_create(const struct rig_config *c)
                                          .n_row_max = 64,
                                          .prefill_chunk = 32,
                                          .n_pool_block = 2 * RIG_N_CTX / 16,
+                                         .feature_width = r->lm->feature_width,
+                                         .feature_window = c->window > 0 ? c->window : RIG_N_CTX,
                                          .test_flip_round = c->flip_round};
     const struct gr_drafter_io io = {.ctx = r, .frame_begin = rig_begin, .frame_end = rig_end, .send_msg = rig_msg,
                                      .start_job = rig_job, .connect = rig_connect};
@@ -132,6 +145,7 @@ void rig_destroy(struct rig *r)
 /* Steps; then finishes the job in flight, if there is one. */
 bool rig_job_once(struct rig *r)
 {
+    rig_send_features(r); /* those that a TAKEN has made room for */
     (void)gr_drafter_step(r->drafter, 0);
     struct gr_draft_job *job = r->job;
     r->job = NULL;
@@ -208,6 +222,7 @@ void rig_send_verdict(struct rig *r, const struct gr_verdict *v, uint32_t base_l
                                       .prefix_hash = r->hash[r->len]};
     r->round++;
     rig_deliver(r, gr_wire_encode_verdict(&h, v, r->log[r->n_log].bytes, sizeof(r->log[0].bytes)));
+    rig_send_features(r);
 }
 
 /* Verifies a tree below `root` (-1: the tail it was drafted on); tells n_want. */
@@ -244,6 +259,54 @@ void rig_send_delta(struct rig *r, int32_t common, uint16_t flags)
                                       .flags = flags, .prefix_hash = r->hash[r->len]};
     rig_deliver(r, gr_wire_encode_delta(&h, (uint32_t)common, r->token + common, (uint32_t)(r->len - common),
                                     r->log[r->n_log].bytes, sizeof(r->log[0].bytes)));
+    if (r->n_frame[GR_FRAME_RESYNC] > r->n_resync_seen) {
+        r->n_resync_seen = r->n_frame[GR_FRAME_RESYNC];
+        r->feature_sent = r->feature_taken = (int32_t)GR_MIN(r->resync.feature_len, (uint32_t)common);
+    }
+    r->feature_taken = GR_MIN(r->feature_taken, GR_MAX(common - 2, 0));
+    r->feature_sent = GR_MIN(r->feature_sent, r->feature_taken);
+    rig_send_features(r);
+}
+
+void rig_send_features_from(struct rig *r, int32_t first, int32_t end, uint16_t flags)
+{
+    while (first < end) {
+        const int32_t n = GR_MIN(end - first, GR_FEATURES_ROW_MAX);
+        const size_t row_bytes = TOY_FEATURE_WIDTH * sizeof(uint16_t);
+        struct rig_frame *f = &r->log[r->n_log];
+        const struct gr_frame_header h = {.session = 1, .epoch = RIG_EPOCH, .round = r->round,
+                                          .base_len = (uint32_t)(first + n), .prefix_hash = r->hash[first + n],
+                                          .flags = flags};
+        const struct gr_features x = {.first_pos = (uint32_t)first, .n_row = (uint32_t)n, .width = TOY_FEATURE_WIDTH,
+                                      .dtype = GR_FEATURES_BF16};
+        uint8_t *rows = NULL;
+        const size_t bytes = gr_wire_encode_features(&h, &x, row_bytes, f->bytes, sizeof(f->bytes), &rows);
+        for (int32_t i = 0; i < n; i++) {
+            float value[TOY_FEATURE_WIDTH];
+            toy_lm_feature(r->token, first + i + 1, value);
+            for (int k = 0; k < TOY_FEATURE_WIDTH; k++) {
+                const uint16_t half = gr_bf16_from_f32(value[k]);
+                memcpy(rows + (size_t)i * row_bytes + (size_t)k * sizeof(half), &half, sizeof(half));
+            }
+        }
+        first += n;
+        r->feature_sent = GR_MAX(r->feature_sent, first);
+        rig_deliver(r, bytes);
+        flags = 0;
+    }
+}
+
+void rig_send_features(struct rig *r)
+{
+    if (!r->head || r->hold_features) {
+        return;
+    }
+    const int32_t kept = r->feature_keep > 0 ? GR_MAX(r->len - 1 - r->feature_keep, 0) : 0;
+    const bool start = r->feature_sent < kept;
+    const int32_t first = start ? kept : r->feature_sent;
+    r->feature_taken = start ? first : r->feature_taken;
+    rig_send_features_from(r, first, GR_MIN(r->len - 1, r->feature_taken + r->feature_window),
+                           start ? GR_FEATURES_START : 0);
 }
 
 void rig_send_cost(struct rig *r, uint32_t overhead_us, uint32_t base_us, uint32_t row_us)

@@ -33,7 +33,7 @@ struct rig {
     uint32_t round; /* the one verified next */
     /* what the drafter sent last */
     struct rig_frame out;
-    int n_frame[8]; /* by type; late DRAFTs apart */
+    int n_frame[9]; /* by type; late DRAFTs apart */
     int n_late;     /* DRAFTs on a base that was over */
     struct gr_frame_header late_header;
     struct gr_token_tree late_tree;
@@ -47,6 +47,11 @@ struct rig {
     struct gr_token_tree twin_tree;
     struct rig_frame log[RIG_N_LOG]; /* what it was sent */
     int n_log;
+    /* a head's features, which follow the tokens by themselves, unless they are held */
+    bool head, hold_features;
+    int32_t feature_keep; /* the target keeps so many; 0: all */
+    int32_t feature_window, feature_sent, feature_taken;
+    int n_resync_seen;
 };
 
 struct rig_config {
@@ -58,7 +63,12 @@ struct rig_config {
     float sharpness;
     float temperature;
     bool twin;
+    bool head; /* set by rig_heads */
+    int n_vocab_head;
+    int32_t window; /* 0: RIG_N_CTX */
 };
+
+extern bool rig_heads; /* rigs have a head, whatever their config says */
 
 struct rig *rig_create(const struct rig_config *c);
 void rig_destroy(struct rig *r);
@@ -83,6 +93,11 @@ int rig_verify(struct rig *r, const struct gr_token_tree *t, uint32_t draft_roun
 void rig_root_only(struct rig *r, int n_want);
 void rig_send_verdict(struct rig *r, const struct gr_verdict *v, uint32_t base_len);
 void rig_send_delta(struct rig *r, int32_t common, uint16_t flags);
+/* FEATURES of positions first .. end - 1, whatever the window is. */
+void rig_send_features_from(struct rig *r, int32_t first, int32_t end, uint16_t flags);
+/* As a target does: those that the drafter has not had and its tokens need, as far as the window goes. Each job calls
+ * it. */
+void rig_send_features(struct rig *r);
 void rig_send_cost(struct rig *r, uint32_t overhead_us, uint32_t base_us, uint32_t row_us);
 /* Delivers the frame of n bytes that was written into the next entry of the log. */
 void rig_deliver(struct rig *r, size_t n);

@@ -30,6 +30,9 @@ struct sim_config {
     bool check_every_event; /* KV accounting after each event */
     int32_t admit_tokens;
     double prefill_share;
+    int32_t feature_keep, feature_window; /* where the models have features */
+    /* Looks at a job before it runs. NULL: nobody does. */
+    void (*on_job)(const struct gr_drafter *d, const struct gr_draft_job *job);
     int commit_room;        /* messages to the orchestrator that may be on their way; 0: any number */
     struct gr_orch_config orch;
     uint64_t client_ns;     /* largest pause of a client between two turns */

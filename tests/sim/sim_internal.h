@@ -40,7 +40,8 @@ struct sim_worker {
 struct sim_conn {
     bool used, open_at[2];
     uint32_t id;
-    uint64_t to_ns[2];
+    uint64_t to_ns[2];   /* small frames keep their order, and bulk frames theirs */
+    uint64_t bulk_ns[2]; /* and no bulk frame overtakes a small one */
 };
 
 struct sim {
@@ -60,6 +61,7 @@ struct sim {
     struct gr_pass *pass;
     struct gr_draft_job *job;
     uint8_t frame[FRAME_MAX];
+    enum gr_frame_class frame_class;
     int n_to_orch;            /* messages of the target on their way */
     uint64_t stalled_until_ns;
     struct sim_result result[N_SESSION_SIM];

@@ -78,7 +78,7 @@ static bool commit_room(void *ctx, int n)
 
 /* ---- frames ---- */
 
-static uint8_t *frame_begin(struct sim *s, enum role from, uint32_t peer, uint32_t bytes)
+static uint8_t *frame_begin(struct sim *s, enum role from, uint32_t peer, enum gr_frame_class class, uint32_t bytes)
 {
     GR_ASSERT(bytes <= FRAME_MAX);
     if (!s->conn.used || s->conn.id != peer || !s->conn.open_at[from]) {
@@ -88,6 +88,7 @@ static uint8_t *frame_begin(struct sim *s, enum role from, uint32_t peer, uint32
         sim_push(s, (struct event){.at_ns = s->now_ns + 1 + sim_draw(s, s->config.frame_delay_ns), .what = EVENT_WAKE});
         return NULL;
     }
+    s->frame_class = class;
     return s->frame;
 }
 
@@ -95,7 +96,10 @@ static void frame_end(struct sim *s, enum role from, uint32_t bytes)
 {
     const enum role to = from == TARGET ? DRAFT : TARGET;
     struct event e = {.what = EVENT_FRAME, .at = to, .life = s->worker[to].life, .peer = s->conn.id};
-    push_in_order(s, e, s->frame, bytes, &s->conn.to_ns[to], s->config.frame_delay_ns);
+    const bool bulk = s->frame_class == GR_FRAME_BULK;
+    uint64_t *last_ns = bulk ? &s->conn.bulk_ns[to] : &s->conn.to_ns[to];
+    *last_ns = bulk ? GR_MAX(*last_ns, s->conn.to_ns[to]) : *last_ns;
+    push_in_order(s, e, s->frame, bytes, last_ns, s->config.frame_delay_ns);
     if (s->config.faults.copy_frame > 0 && sim_draw(s, (uint64_t)s->config.faults.copy_frame - 1) == 0) {
         uint64_t any_ns = s->now_ns;
         s->counts.n_copy++;
@@ -105,14 +109,12 @@ static void frame_end(struct sim *s, enum role from, uint32_t bytes)
 
 static uint8_t *target_frame_begin(void *ctx, uint32_t peer, enum gr_frame_class class, uint32_t bytes)
 {
-    (void)class;
-    return frame_begin(ctx, TARGET, peer, bytes);
+    return frame_begin(ctx, TARGET, peer, class, bytes);
 }
 
 static uint8_t *draft_frame_begin(void *ctx, uint32_t peer, enum gr_frame_class class, uint32_t bytes)
 {
-    (void)class;
-    return frame_begin(ctx, DRAFT, peer, bytes);
+    return frame_begin(ctx, DRAFT, peer, class, bytes);
 }
 
 static void target_frame_end(void *ctx, uint32_t peer, uint32_t bytes)
@@ -174,6 +176,7 @@ void sim_conn_lost(struct sim *s, const struct event *e)
 static void lose_at(struct sim *s, enum role role)
 {
     if (s->conn.used && s->conn.open_at[role] && s->worker[role].alive) {
+        s->conn.to_ns[role] = GR_MAX(s->conn.to_ns[role], s->conn.bulk_ns[role]);
         push_in_order(s, (struct event){.what = EVENT_PEER_LOST, .at = role, .life = s->worker[role].life,
                                         .peer = s->conn.id}, NULL, 0, &s->conn.to_ns[role],
                       s->config.faults.notice_ns);
@@ -208,6 +211,9 @@ static void start_pass(void *ctx, struct gr_pass *pass)
 static void start_job(void *ctx, struct gr_draft_job *job)
 {
     struct sim *s = ctx;
+    if (s->config.on_job != NULL) {
+        s->config.on_job(s->drafter, job);
+    }
     gr_grower_run(s->grower, job);
     job->compute_ns = sim_draw(s, s->config.job_ns);
     s->job = job;
@@ -221,6 +227,8 @@ static void create_target(struct sim *s, struct gr_lm *lm)
         .n_session_max = s->config.n_session_max, .n_ctx_max = lm->n_ctx_max, .n_vocab = lm->n_vocab,
         .n_row_max = lm->n_row_max, .n_out_max = lm->n_out_max, .prefill_chunk = s->config.prefill_chunk,
         .n_pool_block = lm->n_pool_block, .round_deadline_ns = s->config.round_deadline_ns,
+        .feature_width = lm->fused_width, .feature_keep = s->config.feature_keep,
+        .feature_window = s->config.feature_window,
         .admit_tokens = s->config.admit_tokens, .prefill_share = s->config.prefill_share};
     const struct gr_target_io io = {.ctx = s, .frame_begin = target_frame_begin, .frame_end = target_frame_end,
                                     .send_msg = msg_from_target, .commit_room = commit_room,
@@ -234,7 +242,9 @@ static void create_target(struct sim *s, struct gr_lm *lm)
 static void create_drafter(struct sim *s, struct gr_lm *lm)
 {
     const struct gr_drafter_config c = {.n_session_max = s->config.n_session_max, .n_ctx_max = lm->n_ctx_max,
-                                        .n_vocab = lm->n_vocab, .n_row_max = lm->n_row_max,
+                                        .n_vocab = lm->to_target != NULL ? lm->n_vocab_target : lm->n_vocab,
+                                        .feature_width = lm->feature_width,
+                                        .feature_window = s->config.feature_window, .n_row_max = lm->n_row_max,
                                         .prefill_chunk = s->config.prefill_chunk, .n_pool_block = lm->n_pool_block};
     const struct gr_drafter_io io = {.ctx = s, .frame_begin = draft_frame_begin, .frame_end = draft_frame_end,
                                      .send_msg = msg_from_draft, .start_job = start_job, .connect = connect_peer};

@@ -245,7 +245,7 @@ static inline void open_with_drafter(struct world *w)
                              .top_p = 1.0};
     gr_target_on_msg(w->target, &m, 0);
     const struct gr_frame_header h = {.session = 1, .epoch = 1};
-    const size_t n = gr_wire_encode_resync(&h, &(struct gr_resync){0}, f, sizeof(f));
+    const size_t n = gr_wire_encode_resync(&h, &(struct gr_resync){.feature_len = GR_FEATURES_NONE}, f, sizeof(f));
     assert_int_equal(gr_target_on_frame(w->target, 7, f, n, 0), GR_OK);
     run(w);
     assert_int_equal(t->len, 21);

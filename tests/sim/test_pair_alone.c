@@ -155,7 +155,7 @@ static void target_resync(struct alone *a, uint64_t session, uint32_t epoch, uin
 {
     uint8_t f[64];
     const struct gr_frame_header h = {.session = session, .epoch = epoch};
-    const size_t n = gr_wire_encode_resync(&h, &(struct gr_resync){0}, f, sizeof(f));
+    const size_t n = gr_wire_encode_resync(&h, &(struct gr_resync){.feature_len = GR_FEATURES_NONE}, f, sizeof(f));
     assert_int_equal(gr_target_on_frame(a->target, 7, f, n, now_ns), GR_OK);
 }
 

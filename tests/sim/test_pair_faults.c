@@ -170,7 +170,7 @@ static size_t spoil(uint8_t *f, size_t len, uint64_t *rng)
         put32(f + GR_WIRE_OFF_PAYLOAD_LEN, (uint32_t)(len - GR_WIRE_HEADER_BYTES + 1 + pair_draw(rng, 1000)));
         return len;
     case 3:
-        f[GR_WIRE_OFF_TYPE] = (uint8_t)(8 + pair_draw(rng, 248));
+        f[GR_WIRE_OFF_TYPE] = (uint8_t)(9 + pair_draw(rng, 247));
         return len;
     default:
         break;
@@ -192,7 +192,7 @@ static size_t spoil(uint8_t *f, size_t len, uint64_t *rng)
         put32(payload + GR_WIRE_VERDICT_OFF_BONUS, PAIR_N_VOCAB + (uint32_t)pair_draw(rng, 1 << 30));
         return len;
     case GR_FRAME_RESYNC:
-        put32(payload + 4, (uint32_t)(40 + pair_draw(rng, 1000)));
+        put32(payload + 8, (uint32_t)(40 + pair_draw(rng, 1000)));
         return len;
     case GR_FRAME_DELTA:
         put32(payload + 4, (uint32_t)(5000 + pair_draw(rng, 1 << 30)));
@@ -225,7 +225,7 @@ static void inject_malformed(struct sim *s, void *arg, bool to_target, uint8_t *
     uint8_t wrong[256];
     const struct gr_frame_header head = {.session = sim_session(s, 0), .epoch = 1};
     const size_t n = to_target ? gr_wire_encode_desync(&head, GR_DESYNC_HASH, 1, wrong, sizeof(wrong))
-                               : gr_wire_encode_resync(&head, &(struct gr_resync){0}, wrong, sizeof(wrong));
+                               : gr_wire_encode_resync(&head, &(struct gr_resync){.feature_len = GR_FEATURES_NONE}, wrong, sizeof(wrong));
     if (to_target || gr_drafter_n_session(sim_drafter(s)) == 4) {
         assert_int_equal(give(s, to_target, wrong, n), GR_EPROTO);
     }

@@ -3,6 +3,7 @@
  * that are too small. Whatever happens the text is plain decoding's, no block leaks and no session is stuck.
  *
  * GRAFT_SIM_SEED=N replays one seed; GRAFT_SIM_SEEDS=N runs so many, from GRAFT_SIM_FIRST on. */
+#include "common/bf16.h"
 #include "common/hash.h"
 #include "common/log.h"
 #include "tests/sim/sim.h"
@@ -183,6 +184,42 @@ static void draw_extremes(uint64_t *rng, struct plan *p)
     c->orch.disable_multi_token = chance(rng, 40);
 }
 
+static uint64_t n_checked_row;
+
+/* Every committed row takes the true feature of the position before its token, as its prefix gives it. */
+static void check_features(const struct gr_drafter *d, const struct gr_draft_job *job)
+{
+    for (int i = 0; i < job->n_seq; i++) {
+        const struct gr_draft_seq *q = &job->seq[i];
+        int32_t len = 0;
+        const int32_t *token = gr_drafter_peek(d, q->session, &len);
+        assert_true(q->n_row == 0 || (q->feature != NULL && q->pos0 >= 1 && q->pos0 + q->n_row <= len));
+        assert_int_equal(q->n_copy, 0);
+        for (int r = 0; r < q->n_row; r++) {
+            float want[TOY_FEATURE_WIDTH];
+            toy_lm_feature(token, q->pos0 + r, want);
+            assert_int_equal(q->token[r], token[q->pos0 + r]);
+            for (int k = 0; k < TOY_FEATURE_WIDTH; k++) {
+                assert_true(gr_f32_from_bf16(q->feature[r * TOY_FEATURE_WIDTH + k]) == want[k]);
+            }
+            n_checked_row++;
+        }
+    }
+}
+
+/* A share of the seeds runs a head, fed by the target. */
+static void draw_features(uint64_t *rng, struct plan *p)
+{
+    if (next(rng, 5) > 1) {
+        return;
+    }
+    p->target_toy.features = p->draft_toy.features = p->draft_toy.head = true;
+    p->draft_toy.n_vocab_head = chance(rng, 2) ? 8 + (int)next(rng, N_VOCAB - 8) : 0;
+    p->sim.feature_keep = p->sim.prefill_chunk + GR_TREE_MAX + (int32_t)next(rng, 200);
+    p->sim.feature_window = GR_TREE_MAX + (int32_t)next(rng, 100);
+    p->sim.on_job = check_features;
+}
+
 static void draw_plan(uint64_t seed, struct plan *p)
 {
     uint64_t rng = seed;
@@ -209,6 +246,8 @@ static void draw_plan(uint64_t seed, struct plan *p)
     }
     uint64_t other_rng = gr_mix64(seed + 1234567);
     draw_extremes(&other_rng, p);
+    uint64_t feature_rng = gr_mix64(seed + 7654321);
+    draw_features(&feature_rng, p);
 }
 
 /* ---- what the text must be: the definition ---- */
@@ -291,6 +330,7 @@ static void check_result(const struct plan *p, const struct sim *s, int i)
 }
 
 static struct sim_counts total;
+static uint64_t n_feature_row, n_feature_start, n_feature_gap, n_stale_features, n_head_run, n_head_tree;
 static uint64_t n_done, n_spec, n_reopen, n_preempted, n_evicted, n_rerooted;
 
 static void count_run(const struct sim *s, int n_request)
@@ -315,6 +355,15 @@ static void count_run(const struct sim *s, int n_request)
         n_preempted += sim_target_counters(s)->n_preempted;
         n_evicted += sim_target_counters(s)->n_evicted;
         n_rerooted += sim_target_counters(s)->n_reroot;
+    }
+    if (sim_drafter((struct sim *)(uintptr_t)s) != NULL) {
+        const struct gr_drafter_counters *d = sim_drafter_counters(s);
+        n_feature_row += d->n_feature_row;
+        n_feature_start += d->n_feature_start;
+        n_feature_gap += d->n_feature_gap;
+        n_stale_features += d->n_stale_features;
+        n_head_run += d->n_feature_row > 0;
+        n_head_tree += d->n_feature_row > 0 && d->n_draft_node > 0;
     }
 }
 
@@ -370,6 +419,11 @@ static int tell(void **state)
                   total.n_break, total.n_stall, total.n_mute, total.n_copy, total.n_turn, total.n_cut, total.n_close,
                   total.n_expired, (unsigned long long)n_reopen, (unsigned long long)n_preempted,
                   (unsigned long long)n_evicted, (unsigned long long)n_rerooted);
+    print_message("# features: %llu runs, %llu with trees; %llu rows taken, %llu checked; frames twice or too late %llu, "
+                  "gaps %llu, begun in the middle %llu\n",
+                  (unsigned long long)n_head_run, (unsigned long long)n_head_tree, (unsigned long long)n_feature_row,
+                  (unsigned long long)n_checked_row, (unsigned long long)n_stale_features,
+                  (unsigned long long)n_feature_gap, (unsigned long long)n_feature_start);
     return 0;
 }
 

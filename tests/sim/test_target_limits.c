@@ -136,7 +136,7 @@ static void test_broken_verdicts(void **state)
                                  .top_p = 1.0};
         gr_target_on_msg(w.target, &m, 0);
         const struct gr_frame_header h = {.session = 1, .epoch = 1};
-        const size_t n = gr_wire_encode_resync(&h, &(struct gr_resync){0}, f, sizeof(f));
+        const size_t n = gr_wire_encode_resync(&h, &(struct gr_resync){.feature_len = GR_FEATURES_NONE}, f, sizeof(f));
         assert_int_equal(gr_target_on_frame(w.target, 7, f, n, 0), GR_OK);
         run(&w); /* the prompt; then it waits */
         assert_int_equal(t->len, 21);
@@ -180,7 +180,7 @@ static void test_resync_during_a_pass(void **state)
     (void)gr_target_step(w.target, 2000);
     assert_non_null(w.pass);
     const struct gr_frame_header r = {.session = 1, .epoch = 1};
-    n = gr_wire_encode_resync(&r, &(struct gr_resync){0}, f, sizeof(f));
+    n = gr_wire_encode_resync(&r, &(struct gr_resync){.feature_len = GR_FEATURES_NONE}, f, sizeof(f));
     assert_int_equal(gr_target_on_frame(w.target, 8, f, n, 3000), GR_OK);
     const int32_t told = t->len;
     one_pass(&w, 4000);
@@ -213,7 +213,7 @@ static void test_endless_resyncs(void **state)
                 assert_int_equal(gr_target_on_frame(w.target, 7, f, n, now_ns), GR_OK);
             }
             const struct gr_frame_header r = {.session = 1, .epoch = 1};
-            const size_t n = gr_wire_encode_resync(&r, &(struct gr_resync){0}, f, sizeof(f));
+            const size_t n = gr_wire_encode_resync(&r, &(struct gr_resync){.feature_len = GR_FEATURES_NONE}, f, sizeof(f));
             assert_int_equal(gr_target_on_frame(w.target, 7, f, n, now_ns), GR_OK);
             (void)one_pass(&w, now_ns);
         }

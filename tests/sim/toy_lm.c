@@ -9,7 +9,10 @@ struct toy {
     struct toy_config config;
     struct cell {
         int32_t token, pos;
+        uint32_t state; /* of a head: after the token */
     } *cell;
+    uint32_t *row_state; /* (n_row_max): of the last pass, where there are features */
+    int32_t *to_target;  /* or NULL */
 };
 
 static struct toy *of(struct gr_lm *lm)
@@ -36,6 +39,53 @@ static uint64_t read_prefix(const struct toy *m, const struct gr_attn_seq *s, in
     return hash;
 }
 
+/* ---- states and features ---- */
+
+#define STATE_FIRST 0x5eed1234u
+#define GUESSED 256.0f /* added to each byte of a state that no target has computed */
+
+static uint32_t next_state(uint32_t state, int32_t token)
+{
+    return (uint32_t)gr_mix64((uint64_t)state << 32 ^ (uint64_t)(uint32_t)token ^ 0x70e);
+}
+
+static void write_feature(uint32_t state, float mark, float *out)
+{
+    for (int i = 0; i < TOY_FEATURE_WIDTH; i++) {
+        out[i] = (float)(state >> 8 * i & 0xffu) + mark;
+    }
+}
+
+static uint32_t read_feature(const float *x, float mark)
+{
+    uint32_t state = 0;
+    for (int i = 0; i < TOY_FEATURE_WIDTH; i++) {
+        const float byte = x[i] - mark;
+        GR_ASSERT(byte >= 0.0f && byte < 256.0f && byte == (float)(uint32_t)byte);
+        state |= (uint32_t)byte << 8 * i;
+    }
+    return state;
+}
+
+void toy_lm_feature(const int32_t *token, int n, float out[TOY_FEATURE_WIDTH])
+{
+    uint32_t state = STATE_FIRST;
+    for (int i = 0; i < n; i++) {
+        state = next_state(state, token[i]);
+    }
+    write_feature(state, 0.0f, out);
+}
+
+static struct cell *seen_cell(const struct toy *m, const struct gr_attn_seq *s, int r, int i)
+{
+    if (i < s->limit[r]) {
+        return &m->cell[s->block[i / GR_KV_BLOCK] * GR_KV_BLOCK + i % GR_KV_BLOCK];
+    }
+    const int slot = s->anc[(size_t)r * GR_ATTN_ANC_MAX + (size_t)(i - s->limit[r])];
+    GR_ASSERT(slot < s->n_slot);
+    return &m->cell[s->scratch_block[slot / GR_KV_BLOCK] * GR_KV_BLOCK + slot % GR_KV_BLOCK];
+}
+
 static void write_logits(const struct toy_config *c, uint64_t context, float *out)
 {
     uint64_t seed = c->seed;
@@ -51,15 +101,91 @@ static void write_logits(const struct toy_config *c, uint64_t context, float *ou
 void toy_lm_logits(const struct toy_config *config, const int32_t *token, int n, float *out)
 {
     uint64_t hash = 0;
+    if (config->features) {
+        uint32_t state = STATE_FIRST;
+        for (int i = 0; i < n; i++) {
+            state = next_state(state, token[i]);
+        }
+        write_logits(config, gr_mix64(state), out);
+        return;
+    }
     for (int i = config->memory > 0 ? GR_MAX(n - config->memory, 0) : 0; i < n; i++) {
         hash = gr_hash_extend(hash, token[i]);
     }
     write_logits(config, hash, out);
 }
 
+/* The state after row r of a target, from the tokens it sees. */
+static uint32_t target_state(const struct toy *m, const struct gr_attn_seq *s, int r)
+{
+    uint32_t state = STATE_FIRST;
+    for (int i = 0; i < s->limit[r] + s->n_anc[r]; i++) {
+        const struct cell *c = seen_cell(m, s, r, i);
+        GR_ASSERT(c->pos == i);
+        state = next_state(state, c->token);
+    }
+    return state;
+}
+
+/* The state after row r of a head, from what it takes. Rows come after those they see. */
+static uint32_t head_state(const struct toy *m, const struct gr_batch *b, const struct gr_attn_seq *s, int r)
+{
+    const int row = s->row0 + r;
+    const int n_seen = s->limit[r] + s->n_anc[r];
+    const uint32_t before = read_feature(b->feature[row], s->n_anc[r] > 0 ? GUESSED : 0.0f);
+    const uint32_t state = next_state(before, b->token[row]);
+    struct cell *own = &m->cell[b->cell[row]];
+    GR_ASSERT(own == seen_cell(m, s, r, n_seen - 1));
+    *own = (struct cell){.token = b->token[row], .pos = b->pos[row], .state = state};
+    for (int i = n_seen - 1; i > 0; i--) {
+        const struct cell *c = seen_cell(m, s, r, i);
+        const struct cell *p = seen_cell(m, s, r, i - 1);
+        GR_ASSERT(p->pos == c->pos - 1 && next_state(p->state, c->token) == c->state);
+        GR_ASSERT(i < n_seen - 1 || p->state == before);
+    }
+    return state;
+}
+
+static enum gr_status forward_with_features(struct toy *m, const struct gr_batch *b)
+{
+    const struct toy_config *c = &m->config;
+    for (int r = 0; r < b->n_row && !c->head; r++) {
+        m->cell[b->cell[r]] = (struct cell){.token = b->token[r], .pos = b->pos[r]};
+    }
+    for (int i = 0; i < b->n_seq; i++) {
+        const struct gr_attn_seq *s = &b->seq[i];
+        for (int r = 0; r < s->n_row; r++) {
+            const uint32_t state = c->head ? head_state(m, b, s, r) : target_state(m, s, r);
+            m->row_state[s->row0 + r] = state;
+            if (c->head) {
+                write_feature(state, GUESSED, m->lm.hidden + (size_t)(s->row0 + r) * TOY_FEATURE_WIDTH);
+            }
+        }
+    }
+    for (int i = 0; i < b->n_out; i++) {
+        float all[256];
+        float *out = m->lm.logits + (size_t)i * (size_t)m->lm.n_vocab_stride;
+        write_logits(c, gr_mix64(m->row_state[b->out_row[i]]), all);
+        for (int k = 0; k < m->lm.n_vocab; k++) {
+            out[k] = all[m->to_target != NULL ? m->to_target[k] : k];
+        }
+    }
+    return GR_OK;
+}
+
+static void toy_fuse(struct gr_lm *lm, int n, const int32_t *row, float *out)
+{
+    for (int i = 0; i < n; i++) {
+        write_feature(of(lm)->row_state[row[i]], 0.0f, out + (size_t)i * TOY_FEATURE_WIDTH);
+    }
+}
+
 static enum gr_status toy_forward(struct gr_lm *lm, const struct gr_batch *b)
 {
     struct toy *m = of(lm);
+    if (m->config.features) {
+        return forward_with_features(m, b);
+    }
     for (int r = 0; r < b->n_row; r++) {
         m->cell[b->cell[r]] = (struct cell){.token = b->token[r], .pos = b->pos[r]};
     }
@@ -87,10 +213,36 @@ static void toy_destroy(struct gr_lm *lm)
     struct toy *m = of(lm);
     free(m->cell);
     free(m->lm.logits);
+    free(m->lm.hidden);
+    free(m->row_state);
+    free(m->to_target);
     free(m);
 }
 
-static const struct gr_lm_ops toy_ops = {.forward = toy_forward, .copy_cells = toy_copy, .destroy = toy_destroy};
+static const struct gr_lm_ops toy_ops = {.forward = toy_forward, .copy_cells = toy_copy, .fuse = toy_fuse,
+                                         .destroy = toy_destroy};
+
+static void give_features(struct toy *m)
+{
+    const struct toy_config *c = &m->config;
+    const int n = c->n_vocab_head;
+    m->row_state = calloc((size_t)c->n_row_max, sizeof(*m->row_state));
+    GR_ASSERT(m->row_state != NULL && c->n_vocab <= 256);
+    if (!c->head) {
+        m->lm.fused_width = TOY_FEATURE_WIDTH;
+        return;
+    }
+    m->lm.feature_width = TOY_FEATURE_WIDTH;
+    m->lm.hidden = calloc((size_t)c->n_row_max * TOY_FEATURE_WIDTH, sizeof(float));
+    m->to_target = n > 0 ? calloc((size_t)n, sizeof(*m->to_target)) : NULL;
+    GR_ASSERT(m->lm.hidden != NULL && (n == 0 || m->to_target != NULL));
+    for (int i = 0; i < n; i++) {
+        m->to_target[i] = i * c->n_vocab / n;
+    }
+    m->lm.to_target = m->to_target;
+    m->lm.n_vocab = n > 0 ? n : c->n_vocab;
+    m->lm.n_vocab_target = c->n_vocab;
+}
 
 struct gr_lm *toy_lm_create(const struct toy_config *c)
 {
@@ -106,6 +258,9 @@ struct gr_lm *toy_lm_create(const struct toy_config *c)
     GR_ASSERT(m->cell != NULL && m->lm.logits != NULL);
     for (size_t i = 0; i < n_cell; i++) {
         m->cell[i].pos = -1;
+    }
+    if (c->features) {
+        give_features(m);
     }
     return &m->lm;
 }

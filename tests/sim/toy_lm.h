@@ -13,9 +13,19 @@ struct toy_config {
     int blur;
     float sharpness;     /* spread of the logits; negative: likes best what a positive one likes least */
     int memory;          /* tokens of the prefix that count; 0: all (and all of it is checked) */
+    /* A target and its head. The logits follow a state of 32 bits that each token steps; the target's features are its
+     * bytes. The head knows the prefix from nothing else: a committed row must take the bytes of the state before its
+     * token, the row of a candidate what its parent's row left (the same bytes, marked as guessed). It checks that, and
+     * that states, tokens and positions of all it sees follow from one another; it aborts where they do not. */
+    bool features, head;
+    int n_vocab_head; /* the head's own vocabulary: so many of the ids, spread; 0: all */
 };
 
+#define TOY_FEATURE_WIDTH 4
+
 struct gr_lm *toy_lm_create(const struct toy_config *config);
+/* The true feature of position n - 1: after n tokens. */
+void toy_lm_feature(const int32_t *token, int n, float out[TOY_FEATURE_WIDTH]);
 /* The logits after n tokens, from the table alone. */
 void toy_lm_logits(const struct toy_config *config, const int32_t *token, int n, float *out);
 

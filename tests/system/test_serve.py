@@ -264,6 +264,7 @@ def trace_file():
             spans = [e for e in events if e["ph"] == "X"]
             assert all(e["dur"] > 0 and e["ts"] > 0 for e in spans)
             assert {e["name"] for e in spans} >= {"draft", "verify", "walk", "commit"}
+            assert len({e["dur"] for e in spans if e["name"] == "draft"}) > 1  # each tree's own time
             for tid in tracks.values():  # spans of one track never overlap
                 row = sorted((e["ts"], e["ts"] + e["dur"]) for e in spans if e["tid"] == tid)
                 assert all(a[1] <= b[0] + 0.01 for a, b in zip(row, row[1:])), tid

@@ -104,9 +104,10 @@ static void test_demo_draft_and_eagle3(void **state)
     assert_int_equal(c.draft_n_vocab, 3072);
     assert_true(c.has_capture);
     assert_int_equal(c.n_capture, 3);
-    assert_int_equal(c.capture_layer[0], 1);
-    assert_int_equal(c.capture_layer[1], 3);
-    assert_int_equal(c.capture_layer[2], 6);
+    assert_true(c.capture_ids_are_outputs); /* [1, 3, 6] in the file: what leaves them enters the next */
+    assert_int_equal(c.capture_layer[0], 2);
+    assert_int_equal(c.capture_layer[1], 4);
+    assert_int_equal(c.capture_layer[2], 7);
 }
 
 static void test_architectures(void **state)
@@ -226,7 +227,8 @@ static const struct patch bad[] = {
      {"layer_types[1]", "chunked_attention"}},
     {gptoss, "rope_scaling.beta_fast", "0.5", GR_EFORMAT, {"beta_fast", "beta_slow"}},
     {eagle3, "draft_vocab_size", "5000", GR_ELIMIT, {"draft_vocab_size = 5000", "4096"}},
-    {eagle3, "norm_before_fc", "true", GR_EUNSUPPORTED, {"norm_before_fc", "true"}},
+    {eagle3, "norm_before_fc", "1", GR_EFORMAT, {"norm_before_fc", "true or false"}},
+    {eagle3, "aux_hidden_state_layer_ids_are", "\"layers\"", GR_EFORMAT, {"layers", "outputs"}},
     {eagle3,
      "eagle_config.use_aux_hidden_state",
      "false",
@@ -242,7 +244,7 @@ static const struct patch bad[] = {
      "[1,2,3,4,5,6,7,8,9]",
      GR_ELIMIT,
      {"9 entries", "1..8"}},
-    {eagle3, "eagle_aux_hidden_state_layer_ids", "[1,3,6]", GR_EFORMAT, {"eagle_config", "differ"}},
+    {eagle3, "eagle_aux_hidden_state_layer_ids", "[2,3,6]", GR_EFORMAT, {"eagle_config", "differ"}},
     {eagle3, "hidden_size", "385", GR_EFORMAT, {"hidden_size = 385", "head_dim"}},
 };
 
@@ -290,7 +292,10 @@ static void test_good_spellings(void **state)
         {llama31, "unknown_key", "[1,{\"x\":2}]", GR_OK, {"", ""}},
         {eagle3, "architectures", "[\"Eagle3LlamaForCausalLM\"]", GR_OK, {"", ""}},
         {eagle3, "rope_theta", "null", GR_OK, {"", ""}},
+        /* The same layers, written as inputs. */
         {eagle3, "eagle_aux_hidden_state_layer_ids", "[2,4,7]", GR_OK, {"", ""}},
+        {eagle3, "eagle_config.eagle_aux_hidden_state_layer_ids", "[2,4,7]", GR_OK, {"", ""}},
+        {eagle3, "eagle_config.norm_before_fc", "true", GR_OK, {"", ""}},
     };
     for (size_t i = 0; i < GR_ARRAY_LEN(good); i++) {
         char *json = patched(&good[i]);
@@ -298,9 +303,58 @@ static void test_good_spellings(void **state)
         assert_true(c.hidden > 0);
         if (good[i].base == eagle3) {
             assert_string_equal(c.architecture, "LlamaForCausalLMEagle3");
-            assert_int_equal(c.capture_layer[2], 6);
+            assert_int_equal(c.capture_layer[2], 7);
         }
         free(json);
+    }
+}
+
+/* Both conventions, the key that says which, and both ends of the range. */
+static void test_capture_ids(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *ids, *are;
+        int layer[3];
+    } cases[] = {
+        {"[1,3,6]", NULL, {2, 4, 7}},         {"[1,3,6]", "\"inputs\"", {1, 3, 6}},
+        {"[2,4,7]", NULL, {2, 4, 7}},         {"[2,4,7]", "\"outputs\"", {3, 5, 8}},
+        {"[0,1,2]", NULL, {0, 1, 2}},         {"[24,30,36]", NULL, {24, 30, 36}},
+        {"[1,17,32]", "\"outputs\"", {2, 18, 33}},
+    };
+    for (size_t i = 0; i < GR_ARRAY_LEN(cases); i++) {
+        json_t *root = json_loads(eagle3, 0, NULL);
+        json_patch_at(root, "eagle_config.eagle_aux_hidden_state_layer_ids", cases[i].ids);
+        if (cases[i].are != NULL) {
+            json_patch_at(root,
+                          i % 2 == 1 ? "aux_hidden_state_layer_ids_are" : "eagle_config.aux_hidden_state_layer_ids_are",
+                          cases[i].are);
+        }
+        char *text = json_dumps(root, 0);
+        const struct gr_hf_config c = parse_ok(text);
+        assert_memory_equal(c.capture_layer, cases[i].layer, sizeof(cases[i].layer));
+        free(text);
+        json_decref(root);
+    }
+}
+
+static void test_eagle3_flags(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {"norm_before_residual", "norm_before_fc", "fc_norm", "norm_output"};
+    for (size_t i = 0; i < 2 * GR_ARRAY_LEN(keys); i++) {
+        char path[64];
+        snprintf(path, sizeof(path), "%s%s", i % 2 == 0 ? "" : "eagle_config.", keys[i / 2]);
+        json_t *root = json_loads(eagle3, 0, NULL);
+        json_patch_at(root, path, "true");
+        char *text = json_dumps(root, 0);
+        const struct gr_hf_config c = parse_ok(text);
+        const bool flags[] = {c.norm_before_residual, c.norm_before_fc, c.fc_norm, c.norm_output};
+        for (size_t k = 0; k < GR_ARRAY_LEN(flags); k++) {
+            assert_int_equal(flags[k], k == i / 2);
+        }
+        free(text);
+        json_decref(root);
     }
 }
 
@@ -387,6 +441,7 @@ int main(void)
         cmocka_unit_test(test_demo_target),    cmocka_unit_test(test_demo_draft_and_eagle3),
         cmocka_unit_test(test_architectures),  cmocka_unit_test(test_bad),
         cmocka_unit_test(test_good_spellings), cmocka_unit_test(test_not_json),
+        cmocka_unit_test(test_capture_ids),    cmocka_unit_test(test_eagle3_flags),
         cmocka_unit_test(test_load),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

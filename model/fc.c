@@ -1,0 +1,93 @@
+#include "model/fc.h"
+
+#include "common/log.h"
+#include "model/fingerprint.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char *const stream_norms[GR_CAPTURE_MAX] = {
+    "fc_norm.0.weight", "fc_norm.1.weight", "fc_norm.2.weight", "fc_norm.3.weight"};
+
+enum gr_status gr_fc_check(const char *head_dir, const struct gr_hf_config *head, const struct gr_safetensors *files,
+                           int n_capture, int target_hidden)
+{
+    const struct gr_tensor *t = gr_safetensors_find(files, "fc.weight");
+    if (t != NULL && t->n_dim == 2 && t->shape[1] != (int64_t)n_capture * target_hidden) {
+        log_error("%s: fc.weight takes %" PRId64 " values, %d captured layers of a target of hidden size %d are %d",
+                  head_dir, t->shape[1], n_capture, target_hidden, n_capture * target_hidden);
+        return GR_EMISMATCH;
+    }
+    const void *data = NULL;
+    return gr_safetensors_take(files, "fc.weight", GR_ST_BF16, 2,
+                               (int64_t[]){head->hidden, (int64_t)n_capture * target_hidden}, &data);
+}
+
+static enum gr_status load_norms(const struct gr_loader *l, const struct gr_hf_config *head, struct gr_fc *f)
+{
+    if (head->norm_before_fc) {
+        GR_TRY(gr_load_vector(l, "input_norm.weight", f->n_capture * f->capture_width, &f->input_norm));
+    }
+    for (int i = 0; head->fc_norm && i < f->n_capture; i++) {
+        GR_TRY(gr_load_vector(l, stream_norms[i], f->capture_width, &f->stream_norm[i]));
+    }
+    return GR_OK;
+}
+
+enum gr_status gr_fc_load(const struct gr_loader *l, const struct gr_hf_config *head, int n_capture, int target_hidden,
+                          int n_row_max, struct gr_fc *out)
+{
+    struct gr_fc f = {.kernels = l->kernels, .n_capture = n_capture, .capture_width = target_hidden,
+                      .fused_width = head->hidden, .rms_eps = head->rms_eps};
+    const int n_in = n_capture * target_hidden;
+    GR_TRY(gr_load_matrix(l, "fc.weight", head->hidden, n_in, &f.fc.w));
+    if (gr_safetensors_find(l->files, "fc.bias") != NULL) { /* no flag of the config speaks of it */
+        float *bias = NULL;
+        GR_TRY(gr_load_vector(l, "fc.bias", head->hidden, &bias));
+        f.fc.bias = bias;
+    }
+    GR_TRY(load_norms(l, head, &f));
+    f.in = gr_memory_take_f32(l->memory, (size_t)n_row_max * (size_t)n_in);
+    if (f.in == NULL) {
+        return GR_ENOMEM;
+    }
+    *out = f;
+    return GR_OK;
+}
+
+uint64_t gr_fc_fingerprint(const struct gr_safetensors *files)
+{
+    const char *names[3 + GR_CAPTURE_MAX] = {"fc.weight", "fc.bias", "input_norm.weight"};
+    memcpy(names + 3, stream_norms, sizeof(stream_norms));
+    return gr_tensors_fingerprint(files, names, GR_ARRAY_LEN(names));
+}
+
+static void norm_rows(const struct gr_exec *x, const struct gr_fc *f, float *rows, const float *weight, int n_row,
+                      int width)
+{
+    const int stride = f->n_capture * f->capture_width;
+    f->kernels->rmsnorm(x, &(struct gr_rmsnorm_args){.x = rows, .w = weight, .y = rows, .n_row = n_row, .n = width,
+                                                     .x_stride = stride, .y_stride = stride, .eps = f->rms_eps});
+}
+
+void gr_fc_fuse(const struct gr_exec *x, const struct gr_fc *f, const float *capture, int n, const int32_t *row,
+                float *out)
+{
+    const size_t width = (size_t)(f->n_capture * f->capture_width);
+    int begin, end;
+    gr_unit_range(n, x->ith, x->nth, &begin, &end);
+    for (int i = begin; i < end; i++) {
+        memcpy(f->in + (size_t)i * width, capture + (size_t)row[i] * width, width * sizeof(float));
+    }
+    /* The norms split the rows as the copy does. */
+    if (f->input_norm != NULL) {
+        norm_rows(x, f, f->in, f->input_norm, n, (int)width);
+    }
+    for (int c = 0; c < f->n_capture && f->stream_norm[c] != NULL; c++) {
+        norm_rows(x, f, f->in + (size_t)c * (size_t)f->capture_width, f->stream_norm[c], n, f->capture_width);
+    }
+    gr_exec_barrier(x);
+    f->kernels->linear(x, &(struct gr_linear_args){.w = &f->fc.w, .x = f->in, .bias = f->fc.bias, .y = out, .n_row = n,
+                                                   .x_stride = (int)width, .y_stride = f->fused_width});
+}

@@ -1,0 +1,35 @@
+/* The first step of an EAGLE-3 head, run on the target: fc over the captured residual streams of a row gives the fused
+ * feature that the head works on (and a third of the bytes to ship).
+ *   g = fc(concat(h_1 .. h_n)) (+ bias)
+ *   norm_before_fc: one RMSNorm over the concatenation first (input_norm.weight)
+ *   fc_norm: one RMSNorm per captured stream first (fc_norm.{i}.weight) */
+#ifndef GR_MODEL_FC_H
+#define GR_MODEL_FC_H
+
+#include "model/capture.h"
+#include "model/layer.h"
+
+struct gr_fc {
+    const struct gr_kernels *kernels;
+    int n_capture, capture_width, fused_width;
+    struct gr_linear fc;                /* (fused_width, n_capture * capture_width) */
+    float *input_norm;                  /* (n_capture * capture_width) or NULL */
+    float *stream_norm[GR_CAPTURE_MAX]; /* (capture_width) each, or NULL */
+    float rms_eps;
+    float *in;                          /* (n_row_max, n_capture * capture_width) */
+};
+
+/* Shape of fc.weight against captures and hidden sizes; names both values. Marks the tensors as used. */
+GR_NODISCARD enum gr_status gr_fc_check(const char *head_dir, const struct gr_hf_config *head,
+                                        const struct gr_safetensors *files, int n_capture, int target_hidden);
+/* l->files: the head's. */
+GR_NODISCARD enum gr_status gr_fc_load(const struct gr_loader *l, const struct gr_hf_config *head, int n_capture,
+                                       int target_hidden, int n_row_max, struct gr_fc *out);
+/* Of the tensors that fusing uses: equal on both workers. */
+uint64_t gr_fc_fingerprint(const struct gr_safetensors *files);
+
+/* Part of a team's run. capture: (n_row, n_capture * capture_width); out: (n, fused_width), of rows row[0 .. n-1]. */
+void gr_fc_fuse(const struct gr_exec *x, const struct gr_fc *fc, const float *capture, int n, const int32_t *row,
+                float *out);
+
+#endif

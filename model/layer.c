@@ -1,0 +1,229 @@
+#include "model/layer.h"
+
+#include "common/log.h"
+#include "model/rope.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- start ---- */
+
+enum gr_status gr_model_kernels(struct gr_kernels *k, const char *isa)
+{
+    gr_kernels_init_ref(k);
+    if (isa != NULL && strcmp(isa, "ref") == 0) {
+        return GR_OK;
+    }
+    return gr_kernels_init_cpu(k, isa);
+}
+
+void gr_model_numerics_id(const struct gr_kernels *k, char *text, size_t cap)
+{
+    snprintf(text, cap, "%s/lane16/split%d/kv-f32/tp1", strcmp(k->name, "ref") == 0 ? "ref" : "cpu", GR_ATTN_SPLIT);
+}
+
+enum gr_status gr_head_dim_check(const char *dir, int head_dim)
+{
+    if (head_dim > GR_HEAD_DIM_MAX || head_dim % 16 != 0) {
+        log_error("%s/config.json: head_dim %d: must be a multiple of 16 and at most %d", dir, head_dim,
+                  GR_HEAD_DIM_MAX);
+        return GR_ELIMIT;
+    }
+    return GR_OK;
+}
+
+enum gr_status gr_layer_work_init(struct gr_layer_work *w, const struct gr_kernels *kernels, struct gr_memory *memory,
+                                  const struct gr_hf_config *hf, int n_in, const struct gr_lm *lm)
+{
+    const size_t n_row = (size_t)lm->n_row_max;
+    const size_t n_q = (size_t)(hf->n_head * hf->head_dim);
+    const size_t n_kv = (size_t)(hf->n_kv_head * hf->head_dim);
+    const size_t n_angle = (size_t)lm->n_ctx_max * (size_t)hf->head_dim / 2;
+    const struct {
+        float **p;
+        size_t n;
+    } buffers[] = {
+        {&w->xn, n_row * (size_t)hf->hidden}, {&w->q, n_row * n_q},
+        {&w->k, n_row * n_kv},                {&w->v, n_row * n_kv},
+        {&w->att, n_row * n_q},               {&w->gate, n_row * (size_t)hf->ffn},
+        {&w->up, n_row * (size_t)hf->ffn},    {&w->rope_cos, n_angle},
+        {&w->rope_sin, n_angle},
+    };
+    for (size_t i = 0; i < GR_ARRAY_LEN(buffers); i++) {
+        *buffers[i].p = gr_memory_take_f32(memory, buffers[i].n);
+        if (*buffers[i].p == NULL) {
+            return GR_ENOMEM;
+        }
+    }
+    const size_t n_thread = (size_t)gr_team_size(lm->team);
+    w->attn_work =
+        gr_memory_take(memory, n_thread * kernels->attention_work_bytes(hf->n_head, hf->n_kv_head, hf->head_dim));
+    if (w->attn_work == NULL) {
+        return GR_ENOMEM;
+    }
+    gr_rope_tables(hf, lm->n_ctx_max, w->rope_cos, w->rope_sin);
+    w->kernels = kernels;
+    w->hidden = hf->hidden;
+    w->n_in = n_in;
+    w->n_head = hf->n_head;
+    w->n_kv_head = hf->n_kv_head;
+    w->head_dim = hf->head_dim;
+    w->ffn = hf->ffn;
+    w->attention_bias = hf->attention_bias;
+    w->mlp_bias = hf->mlp_bias;
+    w->rms_eps = hf->rms_eps;
+    w->attn_scale = (float)(1.0 / sqrt((double)hf->head_dim));
+    return GR_OK;
+}
+
+enum gr_status gr_load_matrix(const struct gr_loader *l, const char *name, int n_out, int n_in, struct gr_weight *out)
+{
+    const void *data = NULL;
+    GR_TRY(gr_safetensors_take(l->files, name, GR_ST_BF16, 2, (int64_t[]){n_out, n_in}, &data));
+    struct gr_weight w = {.plain = data, .n_out = n_out, .n_in = n_in};
+    size_t bytes = l->kernels->linear_packed_bytes(n_out, n_in);
+    if (bytes > 0) {
+        void *packed = gr_memory_take(l->memory, bytes);
+        if (packed == NULL) {
+            return GR_ENOMEM;
+        }
+        l->kernels->linear_pack(data, n_out, n_in, packed);
+        w.packed = packed;
+    }
+    *out = w;
+    return GR_OK;
+}
+
+enum gr_status gr_load_vector(const struct gr_loader *l, const char *name, int n, float **out)
+{
+    const void *data = NULL;
+    GR_TRY(gr_safetensors_take(l->files, name, GR_ST_BF16, 1, (int64_t[]){n}, &data));
+    float *w = gr_memory_take_f32(l->memory, (size_t)n);
+    if (w == NULL) {
+        return GR_ENOMEM;
+    }
+    for (int i = 0; i < n; i++) {
+        w[i] = gr_bf16_to_f32(((const uint16_t *)data)[i]);
+    }
+    *out = w;
+    return GR_OK;
+}
+
+static enum gr_status load_linear(const struct gr_loader *l, const char *prefix, const char *what, int n_out, int n_in,
+                                  bool with_bias, struct gr_linear *out)
+{
+    char name[160];
+    snprintf(name, sizeof(name), "%s.%s.weight", prefix, what);
+    GR_TRY(gr_load_matrix(l, name, n_out, n_in, &out->w));
+    if (with_bias) {
+        float *bias = NULL;
+        snprintf(name, sizeof(name), "%s.%s.bias", prefix, what);
+        GR_TRY(gr_load_vector(l, name, n_out, &bias));
+        out->bias = bias;
+    }
+    return GR_OK;
+}
+
+static enum gr_status take_kv(const struct gr_loader *l, const struct gr_layer_work *w, size_t n_cell,
+                              struct gr_kv_layer *out)
+{
+    const size_t n = n_cell * (size_t)(w->n_kv_head * w->head_dim);
+    *out = (struct gr_kv_layer){.n_kv_head = w->n_kv_head, .head_dim = w->head_dim};
+    out->k = gr_memory_take_f32(l->memory, n);
+    out->v = gr_memory_take_f32(l->memory, n);
+    return out->k != NULL && out->v != NULL ? GR_OK : GR_ENOMEM;
+}
+
+enum gr_status gr_layer_load(const struct gr_loader *l, const struct gr_layer_work *w, const char *prefix,
+                             size_t n_cell, struct gr_layer *out)
+{
+    const int n_q = w->n_head * w->head_dim;
+    const int n_kv = w->n_kv_head * w->head_dim;
+    const struct {
+        const char *what;
+        int n_out, n_in;
+        bool with_bias;
+        struct gr_linear *linear;
+    } linears[] = {
+        {"self_attn.q_proj", n_q, w->n_in, w->attention_bias, &out->q},
+        {"self_attn.k_proj", n_kv, w->n_in, w->attention_bias, &out->k},
+        {"self_attn.v_proj", n_kv, w->n_in, w->attention_bias, &out->v},
+        {"self_attn.o_proj", w->hidden, n_q, w->attention_bias, &out->o},
+        {"mlp.gate_proj", w->ffn, w->hidden, w->mlp_bias, &out->gate},
+        {"mlp.up_proj", w->ffn, w->hidden, w->mlp_bias, &out->up},
+        {"mlp.down_proj", w->hidden, w->ffn, w->mlp_bias, &out->down},
+    };
+    for (size_t i = 0; i < GR_ARRAY_LEN(linears); i++) {
+        GR_TRY(load_linear(l, prefix, linears[i].what, linears[i].n_out, linears[i].n_in, linears[i].with_bias,
+                           linears[i].linear));
+    }
+    char name[160];
+    snprintf(name, sizeof(name), "%s.input_layernorm.weight", prefix);
+    GR_TRY(gr_load_vector(l, name, w->hidden, &out->in_norm));
+    snprintf(name, sizeof(name), "%s.post_attention_layernorm.weight", prefix);
+    GR_TRY(gr_load_vector(l, name, w->hidden, &out->mlp_norm));
+    return take_kv(l, w, n_cell, &out->kv);
+}
+
+/* ---- parts of a pass ---- */
+
+void gr_layer_norm(const struct gr_exec *x, const struct gr_layer_work *w, const float *in, const float *weight,
+                   float *out, int n_row)
+{
+    w->kernels->rmsnorm(x, &(struct gr_rmsnorm_args){.x = in, .w = weight, .y = out, .n_row = n_row, .n = w->hidden,
+                                                     .x_stride = w->hidden, .y_stride = w->hidden, .eps = w->rms_eps});
+}
+
+void gr_layer_linear(const struct gr_exec *x, const struct gr_layer_work *w, const struct gr_linear *l, const float *in,
+                     const float *residual, float *out, int n_row)
+{
+    w->kernels->linear(x, &(struct gr_linear_args){.w = &l->w, .x = in, .bias = l->bias, .residual = residual, .y = out,
+                                                   .n_row = n_row, .x_stride = l->w.n_in, .y_stride = l->w.n_out});
+}
+
+static void rope(const struct gr_exec *x, const struct gr_layer_work *w, const struct gr_batch *b, float *rows,
+                 int n_head)
+{
+    w->kernels->rope(x, &(struct gr_rope_args){.x = rows, .pos = b->pos, .cos = w->rope_cos, .sin = w->rope_sin,
+                                               .n_row = b->n_row, .n_head = n_head, .head_dim = w->head_dim,
+                                               .stride = n_head * w->head_dim});
+}
+
+void gr_layer_attention(const struct gr_exec *x, const struct gr_layer_work *w, const struct gr_layer *l,
+                        const struct gr_batch *b, const float *in, const float *residual, float *out)
+{
+    const int n_kv = w->n_kv_head * w->head_dim;
+    const int n_q = w->n_head * w->head_dim;
+    gr_layer_linear(x, w, &l->q, in, NULL, w->q, b->n_row);
+    gr_layer_linear(x, w, &l->k, in, NULL, w->k, b->n_row);
+    gr_layer_linear(x, w, &l->v, in, NULL, w->v, b->n_row);
+    gr_exec_barrier(x);
+    /* rope and kv_store split the rows alike, so a thread stores what it has just rotated. */
+    rope(x, w, b, w->q, w->n_head);
+    rope(x, w, b, w->k, w->n_kv_head);
+    w->kernels->kv_store(x, &(struct gr_kv_store_args){.kv = l->kv, .k = w->k, .v = w->v, .cell = b->cell,
+                                                       .n_row = b->n_row, .k_stride = n_kv, .v_stride = n_kv});
+    gr_exec_barrier(x);
+    w->kernels->attention(x, &(struct gr_attention_args){.kv = l->kv, .q = w->q, .out = w->att, .seq = b->seq,
+                                                         .n_seq = b->n_seq, .n_head = w->n_head, .q_stride = n_q,
+                                                         .out_stride = n_q, .scale = w->attn_scale,
+                                                         .work = w->attn_work});
+    gr_exec_barrier(x);
+    gr_layer_linear(x, w, &l->o, w->att, residual, out, b->n_row);
+    gr_exec_barrier(x);
+}
+
+void gr_layer_mlp(const struct gr_exec *x, const struct gr_layer_work *w, const struct gr_layer *l, float *rows,
+                  int n_row)
+{
+    gr_layer_norm(x, w, rows, l->mlp_norm, w->xn, n_row);
+    gr_exec_barrier(x);
+    gr_layer_linear(x, w, &l->gate, w->xn, NULL, w->gate, n_row);
+    gr_layer_linear(x, w, &l->up, w->xn, NULL, w->up, n_row);
+    w->kernels->silu_mul(x, &(struct gr_silu_mul_args){.gate = w->gate, .up = w->up, .act = w->gate, .n_row = n_row,
+                                                       .n_col = w->ffn, .stride = w->ffn});
+    gr_exec_barrier(x);
+    gr_layer_linear(x, w, &l->down, w->gate, rows, rows, n_row);
+    gr_exec_barrier(x);
+}

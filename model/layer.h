@@ -1,0 +1,83 @@
+/* One transformer layer, as the Llama runtime stacks them and the EAGLE-3 head has one: its weights and KV, how they
+ * are read from a model folder, and its two blocks as parts of a pass. Everything is run by all threads of a team
+ * (kernels.h); nothing is allocated after the load. */
+#ifndef GR_MODEL_LAYER_H
+#define GR_MODEL_LAYER_H
+
+#include "kernels/kernels.h"
+#include "model/hf_config.h"
+#include "model/lm.h"
+#include "model/memory.h"
+#include "model/safetensors.h"
+
+/* Where weights come from and go to. All borrowed. */
+struct gr_loader {
+    const struct gr_kernels *kernels;
+    struct gr_memory *memory;
+    const struct gr_safetensors *files;
+};
+
+struct gr_linear {
+    struct gr_weight w;
+    const float *bias; /* (n_out) or NULL */
+};
+
+struct gr_layer {
+    float *in_norm, *mlp_norm; /* (H): input_layernorm, post_attention_layernorm */
+    struct gr_linear q, k, v, o; /* (n_head * d, n_in), (n_kv * d, n_in) twice, (H, n_head * d) */
+    struct gr_linear gate, up;   /* (ffn, H) */
+    struct gr_linear down;       /* (H, ffn) */
+    struct gr_kv_layer kv;
+};
+
+/* What all layers of a model share: geometry, tables, activations of the pass. */
+struct gr_layer_work {
+    const struct gr_kernels *kernels;
+    int hidden, n_in, n_head, n_kv_head, head_dim, ffn; /* n_in: inputs of q, k and v; H, or 2H in an EAGLE-3 head */
+    bool attention_bias, mlp_bias;
+    float rms_eps, attn_scale;
+    float *rope_cos, *rope_sin; /* (n_ctx_max, d / 2) */
+    float *xn;                  /* (n_row_max, H) */
+    float *q, *k, *v, *att;     /* (n_row_max, n_head * d | n_kv * d | n_kv * d | n_head * d) */
+    float *gate, *up;           /* (n_row_max, ffn) */
+    void *attn_work;
+};
+
+/* ---- start ---- */
+
+/* isa: as in gr_kernels_init_cpu, or "ref". */
+GR_NODISCARD enum gr_status gr_model_kernels(struct gr_kernels *k, const char *isa);
+/* "cpu/...": equal ids promise equal bits. The three CPU versions share one. */
+void gr_model_numerics_id(const struct gr_kernels *k, char *text, size_t cap);
+/* A head_dim that the attention kernels take, else a line that names dir. */
+GR_NODISCARD enum gr_status gr_head_dim_check(const char *dir, int head_dim);
+/* Geometry from the config; activations for n_row_max rows, tables for n_ctx_max positions. */
+GR_NODISCARD enum gr_status gr_layer_work_init(struct gr_layer_work *w, const struct gr_kernels *kernels,
+                                               struct gr_memory *memory, const struct gr_hf_config *hf, int n_in,
+                                               const struct gr_lm *lm);
+/* bf16 (n_out, n_in), packed for the kernels; must be there with that shape. */
+GR_NODISCARD enum gr_status gr_load_matrix(const struct gr_loader *l, const char *name, int n_out, int n_in,
+                                           struct gr_weight *out);
+/* bf16 (n) to f32: norms and biases. */
+GR_NODISCARD enum gr_status gr_load_vector(const struct gr_loader *l, const char *name, int n, float **out);
+/* prefix: "model.layers.3". Biases as the work's flags say. KV with n_cell cells. */
+GR_NODISCARD enum gr_status gr_layer_load(const struct gr_loader *l, const struct gr_layer_work *w, const char *prefix,
+                                          size_t n_cell, struct gr_layer *out);
+
+/* ---- parts of a pass ---- */
+
+/* y = norm(x) * weight, rows of H; split by rows, no barrier inside. */
+void gr_layer_norm(const struct gr_exec *x, const struct gr_layer_work *w, const float *in, const float *weight,
+                   float *out, int n_row);
+/* y = x W^T (+ bias) (+ residual), rows as wide as the weight says; split by columns, no barrier inside. */
+void gr_layer_linear(const struct gr_exec *x, const struct gr_layer_work *w, const struct gr_linear *l, const float *in,
+                     const float *residual, float *out, int n_row);
+/* out = residual + o(attention(q, k, v of in)). in (n_row, n_in) complete before; a barrier after. w->att keeps what o
+ * was given. out may be residual. */
+void gr_layer_attention(const struct gr_exec *x, const struct gr_layer_work *w, const struct gr_layer *l,
+                        const struct gr_batch *b, const float *in, const float *residual, float *out);
+/* rows += down(silu(gate) * up of their norm), in place; a barrier after. w->gate keeps what down was given. */
+void gr_layer_mlp(const struct gr_exec *x, const struct gr_layer_work *w, const struct gr_layer *l, float *rows,
+                  int n_row);
+
+#endif

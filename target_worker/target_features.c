@@ -1,0 +1,145 @@
+/* Features for drafters that run a head: what passes bring is kept in a ring per session, and shipped in FEATURES
+ * frames.
+ *
+ * The feature of a position exists once its token has run, and depends on the tokens up to it, itself included. A
+ * session keeps those of [feature_first, feature_end), at most feature_keep of them. The drafter has those before
+ * feature_sent. It is never sent one that its tokens do not need (position peer_len - 1 and beyond), so a session in
+ * which no tree is wanted ships none: its drafter is not told the tokens either. Nor is it sent more than
+ * feature_window rows of which it has not said TAKEN, so it can keep all it is sent. Where the ring has moved on past
+ * feature_sent, START tells the drafter to begin later. */
+#include "target_worker/target_internal.h"
+
+#include <string.h>
+
+#define ROUND_FRAMES 32  /* of one session's rounds, in one step */
+#define PREFILL_FRAMES 4 /* of all prompts, in one step: verdicts go out between steps */
+
+static uint16_t *row_of(const struct gr_target *t, const struct session *s, int32_t pos)
+{
+    const size_t slot = (size_t)(s - t->session);
+    const size_t keep = (size_t)t->config.feature_keep;
+    return t->feature + (slot * keep + (size_t)pos % keep) * (size_t)t->config.feature_width;
+}
+
+bool target_wants_features(const struct gr_target *t, const struct session *s)
+{
+    return t->config.feature_width > 0 && (s->want_draft || s->has_peer);
+}
+
+void target_keep_features(struct gr_target *t, struct session *s, const struct gr_pass_seq *q)
+{
+    const size_t width = (size_t)t->config.feature_width;
+    const int32_t end = q->pos0 + q->n_feature;
+    if (q->n_feature == 0 || end <= s->feature_end) {
+        return; /* a row that ran again: its feature is what it was */
+    }
+    if (q->pos0 > s->feature_end) { /* rows before it ran when nobody wanted them */
+        s->feature_first = s->feature_end = q->pos0;
+    }
+    for (int32_t p = s->feature_end; p < end; p++) {
+        memcpy(row_of(t, s, p), q->feature + (size_t)(p - q->pos0) * width, width * sizeof(*q->feature));
+    }
+    s->feature_end = end;
+    s->feature_first = GR_MAX(s->feature_first, end - t->config.feature_keep);
+}
+
+void target_cut_features(struct session *s, int32_t len)
+{
+    s->feature_end = GR_MIN(s->feature_end, len);
+    s->feature_first = GR_MIN(s->feature_first, s->feature_end);
+    /* Frames on their way are lost when the drafter hears of the cut before them, and the row of a new token takes the
+     * feature of the one before it, which the drafter may have let go: those it has no use for it drops. */
+    s->feature_taken = GR_MIN(s->feature_taken, GR_MAX(len - 2, 0));
+    s->feature_sent = GR_MIN(s->feature_sent, s->feature_taken);
+}
+
+void target_restart_features(struct session *s, uint32_t feature_len)
+{
+    s->takes_features = feature_len != GR_FEATURES_NONE;
+    const uint32_t from = GR_MIN(feature_len, (uint32_t)GR_MAX(s->peer_len - 2, 0));
+    s->feature_sent = s->feature_taken = (int32_t)from;
+}
+
+void target_features_taken(struct session *s, const struct gr_frame_header *h)
+{
+    if (h->base_len <= (uint32_t)s->feature_sent && h->prefix_hash == s->hash[h->base_len]) {
+        s->feature_taken = GR_MAX(s->feature_taken, (int32_t)h->base_len);
+    }
+}
+
+bool target_lacks_features(const struct session *s)
+{
+    const int32_t last = s->committed_len - 2; /* the tail's row takes it */
+    return s->takes_features && (last < 0 || last < s->feature_first || last >= s->feature_end);
+}
+
+/* One frame. False: there is nothing to send, or no credit. */
+static bool send_frame(struct gr_target *t, struct session *s)
+{
+    const bool start = s->feature_sent < s->feature_first;
+    const int32_t first = start ? s->feature_first : s->feature_sent;
+    const int32_t taken = start ? first : s->feature_taken;
+    const int32_t end = GR_MIN(GR_MIN(s->feature_end, s->peer_len - 1), taken + t->config.feature_window);
+    const int32_t n = GR_MIN(end - first, GR_FEATURES_ROW_MAX);
+    if (n <= 0) {
+        return false;
+    }
+    const size_t row_bytes = (size_t)t->config.feature_width * sizeof(uint16_t);
+    const uint32_t base_len = (uint32_t)(first + n);
+    const struct gr_frame_header h = {.session = s->id, .epoch = s->epoch, .round = s->round, .base_len = base_len,
+                                      .prefix_hash = s->hash[base_len], .flags = start ? GR_FEATURES_START : 0};
+    const struct gr_features f = {.first_pos = (uint32_t)first, .n_row = (uint32_t)n,
+                                  .width = (uint32_t)t->config.feature_width, .dtype = GR_FEATURES_BF16};
+    const size_t bytes = GR_WIRE_HEADER_BYTES + GR_WIRE_FEATURES_BYTES(n, row_bytes);
+    uint8_t *rows = NULL;
+    uint8_t *out = t->io.frame_begin(t->io.ctx, s->peer, GR_FRAME_BULK, (uint32_t)bytes);
+    if (out == NULL) {
+        return false;
+    }
+    const size_t n_bytes = gr_wire_encode_features(&h, &f, row_bytes, out, bytes, &rows);
+    for (int32_t i = 0; i < n; i++) {
+        memcpy(rows + (size_t)i * row_bytes, row_of(t, s, first + i), row_bytes);
+    }
+    t->io.frame_end(t->io.ctx, s->peer, (uint32_t)n_bytes);
+    s->feature_sent = (int32_t)base_len;
+    s->feature_taken = taken;
+    t->counters.n_feature_frame++;
+    t->counters.n_feature_row += (uint64_t)n;
+    t->counters.feature_bytes += n_bytes;
+    t->counters.n_feature_start += start;
+    return true;
+}
+
+/* False: more could be sent, but it is others' turn. */
+static bool send_some(struct gr_target *t, struct session *s, int *n_left)
+{
+    while (*n_left > 0) {
+        if (!send_frame(t, s)) {
+            return true;
+        }
+        --*n_left;
+    }
+    return false;
+}
+
+bool target_send_features(struct gr_target *t)
+{
+    int n_prefill = PREFILL_FRAMES;
+    bool all = true;
+    const int n = t->config.feature_width > 0 ? t->config.n_session_max : 0;
+    for (int i = 0; i < n; i++) {
+        struct session *s = &t->session[i];
+        int n_left = ROUND_FRAMES;
+        if (s->state == SESSION_DECODE && s->has_peer && s->takes_features) {
+            all = send_some(t, s, &n_left) && all;
+        }
+    }
+    for (int i = 0; i < n; i++) {
+        struct session *s = &t->session[(t->next_slot + i) % n];
+        const bool prefill = s->state == SESSION_PREFILL || s->state == SESSION_QUEUED;
+        if (prefill && s->has_peer && s->takes_features) {
+            all = send_some(t, s, &n_prefill) && all;
+        }
+    }
+    return all;
+}

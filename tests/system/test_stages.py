@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""The EAGLE-3 head's inner values, as graft-bench dumps and compares them.
+
+usage: test_stages.py BUILD_DIR SOURCE_ROOT      prints TAP
+"""
+import json
+import math
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+
+from harness import BUILD, ROOT, SLOW, TARGET, case, main
+
+BENCH = os.path.join(BUILD, "graft-bench")
+HEAD = os.path.join(ROOT, "models/demo/eagle3")
+GOLDEN = os.path.join(ROOT, "tests/golden")
+STAGES = ["captured", "fc_out", "attn_input", "attn_out", "ffn_out", "hidden", "pre_head_hidden", "logits"]
+
+
+def stages(*args):
+    return subprocess.run([BENCH, "stages", *args], capture_output=True, text=True, timeout=120 * SLOW, check=False)
+
+
+def read_tensors(path):
+    """name: (shape, values) of the f32 and i32 tensors of a file."""
+    with open(path, "rb") as f:
+        data = f.read()
+    n = struct.unpack_from("<Q", data)[0]
+    out = {}
+    for name, t in json.loads(data[8:8 + n]).items():
+        if name != "__metadata__":
+            begin, end = t["data_offsets"]
+            code = {"F32": "f", "I32": "i"}[t["dtype"]]
+            out[name] = (t["shape"], struct.unpack_from(f"<{(end - begin) // 4}{code}", data, 8 + n + begin))
+    return out
+
+
+def prompt(i):
+    with open(os.path.join(GOLDEN, "demo-greedy.json"), encoding="utf-8") as f:
+        c = json.load(f)["cases"][i]
+    return c["prompt_ids"], c["greedy_ids"][0]
+
+
+def dump(folder, i, *args):
+    path = os.path.join(folder, f"{i}{''.join(args)}.safetensors")
+    done = stages("--head", HEAD, "--model", TARGET, "--threads", "2", "--ids", ",".join(map(str, prompt(i)[0])),
+                  "--dump", path, *args)
+    assert done.returncode == 0, done.stderr
+    return path
+
+
+def compare(a, b):
+    """stage: row of the table."""
+    done = stages("--compare", a, "--with", b, "-o", "json")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads("\n".join(x for x in done.stdout.splitlines() if not x.startswith("#")))
+    return {r["stage"]: r for r in rows}
+
+
+def relative(a, b):
+    return math.sqrt(sum((x - y) ** 2 for x, y in zip(a, b)) / sum(y * y for y in b))
+
+
+@case
+def dump_holds_what_the_stages_are():
+    """Shapes; golden values at both ends; and hidden is the sum of its parts."""
+    with tempfile.TemporaryDirectory() as folder:
+        t = read_tensors(dump(folder, 1))
+    ids, following = prompt(1)
+    n = len(ids)
+    golden = read_tensors(os.path.join(GOLDEN, "demo-logits.safetensors"))
+    assert list(t["ids"][1]) == ids + [following], t["ids"]
+    widths = {"captured": 1152, "attn_input": 768, "logits": 3072}
+    for name in STAGES:
+        assert t[name][0] == [n, widths.get(name, 384)], (name, t[name][0])
+    assert relative(t["captured"][1], golden["target.captured.1"][1]) < 1e-4
+    assert relative(t["fc_out"][1], golden["eagle3.fused.1"][1]) < 1e-4
+    assert relative(t["logits"][1][-3072:], golden["eagle3.first_logits.1"][1]) < 1e-4
+    parts = [sum(x) for x in zip(t["fc_out"][1], t["attn_out"][1], t["ffn_out"][1])]
+    assert relative(t["hidden"][1], parts) < 1e-5
+
+
+@case
+def equal_dumps_compare_equal():
+    with tempfile.TemporaryDirectory() as folder:
+        rows = compare(dump(folder, 0), dump(folder, 0, "--cpu-kernels", "c"))
+    assert sorted(rows) == sorted(STAGES), rows
+    for r in rows.values():
+        assert float(r["relative error"]) == 0 and float(r["largest difference"]) == 0, r
+        assert abs(float(r["cosine"]) - 1) < 1e-9 and abs(float(r["lowest cosine of a row"]) - 1) < 1e-9, r
+
+
+@case
+def compare_finds_the_stage_that_differs():
+    """One row of ffn_out turned around: the whole tensor still looks alike, its row does not."""
+    with tempfile.TemporaryDirectory() as folder:
+        good = dump(folder, 1)
+        with open(good, "rb") as f:
+            data = bytearray(f.read())
+        n = struct.unpack_from("<Q", data)[0]
+        at = 8 + n + json.loads(data[8:8 + n])["ffn_out"]["data_offsets"][0]
+        for i in range(384):
+            struct.pack_into("<f", data, at + 4 * i, -struct.unpack_from("<f", data, at + 4 * i)[0])
+        bad = os.path.join(folder, "bad.safetensors")
+        with open(bad, "wb") as f:
+            f.write(data)
+        rows = compare(bad, good)
+    for name, r in rows.items():
+        assert (float(r["relative error"]) > 1e-3) == (name == "ffn_out"), r
+    assert float(rows["ffn_out"]["lowest cosine of a row"]) < -0.999, rows["ffn_out"]
+
+
+@case
+def what_cannot_be_done_is_said():
+    with tempfile.TemporaryDirectory() as folder:
+        other = ["--compare", dump(folder, 0), "--with", dump(folder, 1)]
+        missing = ["--compare", os.path.join(folder, "none"), "--with", os.path.join(folder, "none")]
+        out = os.path.join(folder, "x")
+        for args, status, word in (
+                (other, 1, "different prompts"), (missing, 1, "none"), (["--compare", out], 2, "--with"),
+                (["--dump", out, "--head", HEAD, "--model", TARGET], 2, "--ids"),
+                (["--dump", out, "--head", HEAD, "--model", TARGET, "--ids", "1,2,x"], 2, "`x'"),
+                (["--dump", out, "--head", HEAD, "--model", TARGET, "--ids", "4096"], 2, "4095"),
+                (["--dump", out, "--model", TARGET, "--ids", "1"], 2, "--head"),
+                (["--dump", os.path.join(out, "y"), "--head", HEAD, "--model", TARGET, "--ids", "1"], 1, "cannot write")):
+            done = stages(*args)
+            lines = done.stderr.splitlines()
+            assert done.returncode == status and len(lines) == 1 and word in lines[0], (args, done)
+
+
+sys.exit(main())

@@ -1,0 +1,110 @@
+/* For tests: golden values of the project (Hugging Face transformers, float32 on the stored bf16 weights), and running
+ * one session through a model. */
+#ifndef GR_TESTS_GOLDEN_H
+#define GR_TESTS_GOLDEN_H
+
+#include "model/lm.h"
+#include "model/safetensors.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define GOLDEN_N_POOL 64 /* KV blocks of the models: 1024 tokens */
+#define GOLDEN_ROW_MAX 256
+
+struct golden {
+    json_t *root, *cases; /* demo-greedy.json */
+    struct gr_safetensors *tensors;
+    void *data;
+};
+
+static inline int golden_open(struct golden *g)
+{
+    static const char tensors[] = GR_SOURCE_ROOT "/tests/golden/demo-logits.safetensors";
+    json_error_t error;
+    g->root = json_load_file(GR_SOURCE_ROOT "/tests/golden/demo-greedy.json", 0, &error);
+    g->cases = json_object_get(g->root, "cases");
+    FILE *f = fopen(tensors, "rb");
+    if (f == NULL || g->cases == NULL) {
+        return -1;
+    }
+    fseek(f, 0, SEEK_END);
+    const size_t len = (size_t)ftell(f);
+    rewind(f);
+    g->data = aligned_alloc(64, (len + 63) / 64 * 64);
+    if (g->data == NULL || fread(g->data, 1, len, f) != len) {
+        return -1;
+    }
+    fclose(f);
+    return gr_safetensors_parse(tensors, g->data, len, &g->tensors) == GR_OK ? 0 : -1;
+}
+
+static inline void golden_close(struct golden *g)
+{
+    gr_safetensors_close(g->tensors);
+    free(g->data);
+    json_decref(g->root);
+}
+
+static inline const struct gr_tensor *golden_tensor(const struct golden *g, const char *what, int i)
+{
+    char name[64];
+    snprintf(name, sizeof(name), "%s.%d", what, i);
+    const struct gr_tensor *t = gr_safetensors_find(g->tensors, name);
+    GR_ASSERT(t != NULL);
+    return t;
+}
+
+/* Ids of a list of case i; returns how many. */
+static inline int golden_ids(const struct golden *g, int i, const char *list, int32_t *id_out)
+{
+    json_t *ids = json_object_get(json_array_get(g->cases, (size_t)i), list);
+    for (size_t k = 0; k < json_array_size(ids); k++) {
+        id_out[k] = (int32_t)json_integer_value(json_array_get(ids, k));
+    }
+    return (int)json_array_size(ids);
+}
+
+static inline double relative_norm(const float *a, const float *b, size_t n)
+{
+    double diff = 0.0;
+    double norm = 0.0;
+    for (size_t i = 0; i < n; i++) {
+        diff += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+        norm += (double)b[i] * (double)b[i];
+    }
+    return sqrt(diff / norm);
+}
+
+/* Runs n_row tokens as one causal chunk from position begin; logits of the last n_out rows. feature: (n_row, width)
+ * or NULL. */
+static inline void golden_run(struct gr_lm *lm, const int32_t *token, int begin, int n_row, int n_out,
+                              const float *feature)
+{
+    static int32_t block[GOLDEN_N_POOL], pos[GOLDEN_ROW_MAX], cell[GOLDEN_ROW_MAX], limit[GOLDEN_ROW_MAX];
+    static int32_t n_anc[GOLDEN_ROW_MAX], out_row[GOLDEN_ROW_MAX];
+    static const float *features[GOLDEN_ROW_MAX];
+    static int16_t anc[GOLDEN_ROW_MAX * GR_ATTN_ANC_MAX];
+    for (int i = 0; i < GOLDEN_N_POOL; i++) {
+        block[i] = (i * 37 + 5) % GOLDEN_N_POOL; /* scattered on purpose */
+    }
+    for (int i = 0; i < n_row; i++) {
+        pos[i] = begin + i;
+        cell[i] = block[pos[i] / 16] * 16 + pos[i] % 16;
+        limit[i] = pos[i] + 1;
+        features[i] = feature != NULL ? feature + (size_t)i * (size_t)lm->feature_width : NULL;
+    }
+    for (int i = 0; i < n_out; i++) {
+        out_row[i] = n_row - n_out + i;
+    }
+    const struct gr_attn_seq seq = {.n_row = n_row, .block = block, .limit = limit, .n_anc = n_anc, .anc = anc};
+    const struct gr_batch b = {.n_row = n_row, .n_seq = 1, .n_out = n_out, .token = token, .pos = pos, .cell = cell,
+                               .seq = &seq, .out_row = out_row, .feature = feature != NULL ? features : NULL};
+    const enum gr_status st = gr_lm_forward(lm, &b);
+    GR_ASSERT(st == GR_OK);
+}
+
+#endif

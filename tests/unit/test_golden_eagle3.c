@@ -1,0 +1,226 @@
+/* EAGLE-3 against the golden values: fused features of the target, the head's first logits from f32 and from bf16
+ * features, its greedy chains; and equal bits in every instruction set. */
+#include "model/eagle3.h"
+#include "model/llama.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include "tests/unit/golden.h"
+
+#define HEAD   GR_SOURCE_ROOT "/models/demo/eagle3"
+#define TARGET GR_SOURCE_ROOT "/models/demo/target"
+#define HIDDEN 384
+#define CHAIN  6
+
+static struct golden golden;
+
+static struct gr_lm *load_target(const char *isa)
+{
+    struct gr_lm *lm = NULL;
+    const struct gr_llama_config c = {.dir = TARGET, .isa = isa, .n_ctx_max = 1024, .n_row_max = GOLDEN_ROW_MAX,
+                                      .n_out_max = 16, .n_pool_block = GOLDEN_N_POOL, .n_scratch_block = 4,
+                                      .head_dir = HEAD};
+    assert_int_equal(gr_llama_create(&c, NULL, NULL, &lm), GR_OK);
+    assert_int_equal(lm->fused_width, HIDDEN);
+    assert_int_equal(lm->n_capture, 3);
+    return lm;
+}
+
+static struct gr_lm *load_head(const char *isa)
+{
+    struct gr_lm *lm = NULL;
+    const struct gr_eagle3_config c = {.dir = HEAD, .target_dir = TARGET, .isa = isa, .n_ctx_max = 1024,
+                                       .n_row_max = GOLDEN_ROW_MAX, .n_out_max = 16, .n_pool_block = GOLDEN_N_POOL,
+                                       .n_scratch_block = 4};
+    assert_int_equal(gr_eagle3_create(&c, NULL, NULL, &lm), GR_OK);
+    assert_int_equal(lm->feature_width, HIDDEN);
+    assert_int_equal(lm->n_vocab, 3072);
+    assert_int_equal(lm->n_vocab_target, 4096);
+    assert_non_null(lm->to_target);
+    return lm;
+}
+
+/* Fused features of all n rows of the last pass, out of order and in two calls: fuse picks rows. */
+static void fuse_all(struct gr_lm *target, int n, float *out)
+{
+    int32_t row[GOLDEN_ROW_MAX];
+    for (int i = 0; i < n; i++) {
+        row[i] = i;
+    }
+    const int half = n / 2;
+    gr_lm_fuse(target, n - half, row + half, out + (size_t)half * HIDDEN);
+    gr_lm_fuse(target, half, row, out);
+}
+
+/* Prompt of case i through the target; ids holds the prompt and the first greedy id behind it. */
+static int features_of(struct gr_lm *target, int i, int32_t *ids, float *fused)
+{
+    int32_t greedy[256];
+    const int n = golden_ids(&golden, i, "prompt_ids", ids);
+    golden_ids(&golden, i, "greedy_ids", greedy);
+    ids[n] = greedy[0];
+    golden_run(target, ids, 0, n, 1, NULL);
+    fuse_all(target, n, fused);
+    return n;
+}
+
+static void round_to_bf16(float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &x[i], sizeof(bits));
+        bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u;
+        memcpy(&x[i], &bits, sizeof(bits));
+    }
+}
+
+static void test_fused_and_first_logits(void **state)
+{
+    (void)state;
+    struct gr_lm *target = load_target(NULL);
+    struct gr_lm *head = load_head(NULL);
+    static float fused[GOLDEN_ROW_MAX * HIDDEN];
+    for (int i = 0; i < 4; i++) {
+        int32_t ids[GOLDEN_ROW_MAX + 1];
+        const int n = features_of(target, i, ids, fused);
+        const struct gr_tensor *want = golden_tensor(&golden, "eagle3.fused", i);
+        assert_int_equal(want->shape[0], n);
+        const double fused_error = relative_norm(fused, want->data, (size_t)n * HIDDEN);
+        /* Row t: the feature of t and the token of t + 1. */
+        golden_run(head, ids + 1, 0, n, 1, fused);
+        const float *logits = golden_tensor(&golden, "eagle3.first_logits", i)->data;
+        const double f32_error = relative_norm(head->logits, logits, (size_t)head->n_vocab);
+        round_to_bf16(fused, (size_t)n * HIDDEN);
+        golden_run(head, ids + 1, 0, n, 1, fused);
+        const double bf16_error = relative_norm(head->logits, logits, (size_t)head->n_vocab);
+        print_message("# case %d: fused %.2e, first logits %.2e, from bf16 features %.2e\n", i, fused_error, f32_error,
+                      bf16_error);
+        assert_true(fused_error < 1e-4 && f32_error < 1e-4);
+        assert_true(bf16_error > 1e-4 && bf16_error < 3e-3); /* the rounding did happen */
+    }
+    gr_lm_destroy(head);
+    gr_lm_destroy(target);
+}
+
+/* The head follows its own states; the feature of a row is lm->hidden of the row before, in place. */
+static void run_golden_chain(struct gr_lm *head, int i, const int32_t *ids, int n, const float *fused)
+{
+    int32_t want[CHAIN];
+    assert_int_equal(golden_ids(&golden, i, "eagle3_chain", want), CHAIN);
+    golden_run(head, ids + 1, 0, n, 1, fused);
+    const float *feature = head->hidden + (size_t)(n - 1) * HIDDEN;
+    for (int k = 0; k < CHAIN; k++) {
+        const int32_t token = head->to_target[head->kernels->argmax(head->logits, head->n_vocab)];
+        assert_int_equal(token, want[k]);
+        golden_run(head, &token, n + k, 1, 1, feature);
+        feature = head->hidden;
+    }
+}
+
+static void check_chains(bool bf16)
+{
+    struct gr_lm *target = load_target(NULL);
+    struct gr_lm *head = load_head(NULL);
+    static float fused[GOLDEN_ROW_MAX * HIDDEN];
+    const int n_case = (int)json_array_size(golden.cases);
+    for (int i = 0; i < n_case; i++) {
+        int32_t ids[GOLDEN_ROW_MAX + 1];
+        const int n = features_of(target, i, ids, fused);
+        if (bf16) {
+            round_to_bf16(fused, (size_t)n * HIDDEN);
+        }
+        run_golden_chain(head, i, ids, n, fused);
+    }
+    print_message("# %d chains of %d from %s features\n", n_case, CHAIN, bf16 ? "bf16" : "f32");
+    gr_lm_destroy(head);
+    gr_lm_destroy(target);
+}
+
+static void test_chains(void **state)
+{
+    (void)state;
+    check_chains(false);
+    check_chains(true);
+}
+
+/* Rows of case 2 in chunks of several sizes: logits and hidden states must be the same bits, whatever the chunking and
+ * the instruction set. */
+static void test_equal_bits(void **state)
+{
+    (void)state;
+    static const char *const isas[] = {"c", "avx2", "avx512"};
+    static const int chunks[] = {64, 7, 1};
+    static float fused[GOLDEN_ROW_MAX * HIDDEN], first_fused[GOLDEN_ROW_MAX * HIDDEN];
+    static float hidden[GOLDEN_ROW_MAX * HIDDEN], first_hidden[GOLDEN_ROW_MAX * HIDDEN], first_logits[3072];
+    int n_compared = 0;
+    for (size_t v = 0; v < GR_ARRAY_LEN(isas); v++) {
+        struct gr_kernels k;
+        gr_kernels_init_ref(&k);
+        if (gr_kernels_init_cpu(&k, isas[v]) != GR_OK) {
+            print_message("# %s: not on this machine\n", isas[v]);
+            continue;
+        }
+        struct gr_lm *target = load_target(isas[v]);
+        struct gr_lm *head = load_head(isas[v]);
+        int32_t ids[GOLDEN_ROW_MAX + 1];
+        const int n = features_of(target, 2, ids, fused);
+        for (size_t c = 0; c < GR_ARRAY_LEN(chunks); c++) {
+            for (int p = 0; p < n; p += chunks[c]) {
+                const int n_row = GR_MIN(chunks[c], n - p);
+                golden_run(head, ids + 1 + p, p, n_row, 1, fused + (size_t)p * HIDDEN);
+                memcpy(hidden + (size_t)p * HIDDEN, head->hidden, (size_t)n_row * HIDDEN * sizeof(float));
+            }
+            if (n_compared++ == 0) {
+                memcpy(first_fused, fused, sizeof(fused));
+                memcpy(first_hidden, hidden, sizeof(hidden));
+                memcpy(first_logits, head->logits, sizeof(first_logits));
+            }
+            assert_memory_equal(fused, first_fused, (size_t)n * HIDDEN * sizeof(float));
+            assert_memory_equal(hidden, first_hidden, (size_t)n * HIDDEN * sizeof(float));
+            assert_memory_equal(head->logits, first_logits, sizeof(first_logits));
+        }
+        gr_lm_destroy(head);
+        gr_lm_destroy(target);
+    }
+    print_message("# %d runs, equal bits\n", n_compared);
+    assert_true(n_compared >= 3);
+}
+
+/* Both sides compute the id of the fc they use by themselves. */
+static void test_fc_fingerprint(void **state)
+{
+    (void)state;
+    struct gr_lm *target = load_target(NULL);
+    struct gr_lm *head = load_head(NULL);
+    assert_true(target->fc_fingerprint != 0);
+    assert_true(target->fc_fingerprint == head->fc_fingerprint);
+    gr_lm_destroy(head);
+    gr_lm_destroy(target);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    return golden_open(&golden);
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    golden_close(&golden);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_fused_and_first_logits),
+        cmocka_unit_test(test_chains),
+        cmocka_unit_test(test_equal_bits),
+        cmocka_unit_test(test_fc_fingerprint),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
