@@ -57,7 +57,7 @@ int main(int argc, char **argv)
         {"kv-blocks", GR_ARG_BLOCKS, &o.kv_blocks, 0, 0, "N|auto   KV blocks of 16 tokens"},
         {"round-deadline-ms", GR_ARG_INT, &deadline_ms, 1, 600000, "MS       wait for a tree (default 2000)"},
         {"transport", GR_ARG_TRANSPORT, &o.forced_transport, 0, 0, "T        accept only this one"},
-        {"colocate-draft", GR_ARG_TEXT, &draft.model, 0, 0, "DIR      run this draft model (or --head) in the same process"},
+        {"colocate-draft", GR_ARG_TEXT, &draft.model, 0, 0, "DIR      run this draft model or head here, too"},
         {"draft-threads", GR_ARG_INT, &draft.n_thread, 0, 1024, "N        its CPU threads (default 0: all)"},
         GR_ARG_ROW_JOIN_TIMEOUT,
     };

@@ -315,8 +315,8 @@ static void test_vocabulary_map(void **state)
     }
 }
 
-/* A head that knows the target's table drafts what the target picks, at every depth: each level has the noise of its own
- * position. */
+/* A head that knows the target's table drafts what the target picks, at every depth: each level has the noise of its
+ * own position. */
 static void test_noise_at_every_depth(void **state)
 {
     (void)state;
