@@ -1,4 +1,5 @@
-/* Codec of the data path's frames: DRAFT, VERDICT, DESYNC, RESYNC, DELTA, FEATURES, COST, TAKEN. Layout in wire_layout.h.
+/* Codec of the data path's frames: DRAFT, VERDICT, DESYNC, RESYNC, DELTA, FEATURES, COST, TAKEN. Layout in
+ * wire_layout.h.
  * Decoding checks magic, version, type, every count and the exact length before anything is used; it never allocates
  * and never reads outside [frame, frame + len). A decoded view borrows the frame's bytes where it says so. */
 #ifndef GR_COMMON_WIRE_H

@@ -1,9 +1,9 @@
 /* A connection between two workers (one per pair of workers, not per session) that moves frames of
- * two classes. small: DRAFT, VERDICT, DESYNC, RESYNC, DELTA. Sent before any queued bulk frame, in
- * order among themselves. bulk:  FEATURES. Sent in order among themselves, in what the small frames
- * leave; a bulk frame never arrives before a small frame that was sent earlier. One table, several implementations (loop, shm, tcp; verbs later). Nothing blocks, nothing
- * allocates after open: back-pressure is GR_AGAIN. A connection is used by one thread (its I/O
- * loop) only.
+ * two classes. small: all but FEATURES. Sent before any queued bulk frame, in order among
+ * themselves. bulk: FEATURES. Sent in order among themselves, in what the small frames leave; a
+ * bulk frame never arrives before a small frame that was sent earlier. One table, several
+ * implementations (loop, shm, tcp; verbs later). Nothing blocks, nothing allocates after open:
+ * back-pressure is GR_AGAIN. A connection is used by one thread (its I/O loop) only.
  *
  * Sending:   acquire() gives a frame's payload memory in place -> fill it -> send(frame, bytes) or
  * abandon(). Receiving: recv() gives a borrowed payload -> use it -> release() (returns the

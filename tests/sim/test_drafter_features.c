@@ -315,6 +315,22 @@ static void test_vocabulary_map(void **state)
     }
 }
 
+/* A head that knows the target's table drafts what the target picks, at every depth: each level has the noise of its
+ * own position. */
+static void test_noise_at_every_depth(void **state)
+{
+    (void)state;
+    const struct rig_config c = {.seed = 3, .head = true, .n_node = 6, .depth = 6, .top_k = 1, .temperature = 0.9f};
+    struct rig *r = rig_create(&c);
+    rig_start(r, 10, 63);
+    while (r->len < 400) {
+        assert_int_equal(r->tree.n, 6);
+        assert_int_equal(rig_verify(r, &r->tree, r->draft_header.round, -1, 63), 6);
+        rig_await_draft(r);
+    }
+    rig_destroy(r);
+}
+
 /* Draft-ahead with certain drafts: a tree that stands in the store goes out without a pass; the committed rows run with
  * true features in the next one. */
 static void test_hits_owe_rows(void **state)
@@ -348,6 +364,7 @@ int main(void)
         cmocka_unit_test(test_begins_anew_during_a_job),
         cmocka_unit_test(test_gap_and_window),     cmocka_unit_test(test_bad_features),
         cmocka_unit_test(test_vocabulary_map),     cmocka_unit_test(test_hits_owe_rows),
+        cmocka_unit_test(test_noise_at_every_depth),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

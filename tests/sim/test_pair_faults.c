@@ -225,7 +225,8 @@ static void inject_malformed(struct sim *s, void *arg, bool to_target, uint8_t *
     uint8_t wrong[256];
     const struct gr_frame_header head = {.session = sim_session(s, 0), .epoch = 1};
     const size_t n = to_target ? gr_wire_encode_desync(&head, GR_DESYNC_HASH, 1, wrong, sizeof(wrong))
-                               : gr_wire_encode_resync(&head, &(struct gr_resync){.feature_len = GR_FEATURES_NONE}, wrong, sizeof(wrong));
+                               : gr_wire_encode_resync(&head, &(struct gr_resync){.feature_len = GR_FEATURES_NONE},
+                                                       wrong, sizeof(wrong));
     if (to_target || gr_drafter_n_session(sim_drafter(s)) == 4) {
         assert_int_equal(give(s, to_target, wrong, n), GR_EPROTO);
     }

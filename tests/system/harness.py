@@ -12,6 +12,7 @@ BUILD, ROOT = sys.argv[1], sys.argv[2]
 GRAFT = os.path.join(BUILD, "graft")
 TARGET = os.path.join(ROOT, "models/demo/target")
 DRAFT = os.path.join(ROOT, "models/demo/draft")
+HEAD = os.path.join(ROOT, "models/demo/eagle3")
 SLOW = float(os.environ.get("GRAFT_TEST_SLOW", "1"))
 CASES = []
 

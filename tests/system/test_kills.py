@@ -2,6 +2,7 @@
 """Workers are killed at random moments of a real run; the text must be the undisturbed one's, and the pauses short.
 
 GRAFT_TEST_KILLS=N: kills per worker and transport (default 2; the long form has 20). GRAFT_TEST_SEED=N draws the moments.
+GRAFT_TEST_METHOD=eagle3: with the head instead of the stand-alone draft model.
 What is measured: how long the orchestrator takes to notice, when the first further text comes, and whether acceptance is
 back at the end. TAP output.
 """
@@ -11,11 +12,12 @@ import signal
 import sys
 import time
 
-from harness import DRAFT, SLOW
+from harness import DRAFT, HEAD, SLOW
 from stream import Stream
 
 N_KILL = int(os.environ.get("GRAFT_TEST_KILLS", "2"))
 SEED = int(os.environ.get("GRAFT_TEST_SEED", str(int(time.time()))))
+MODEL = HEAD if os.environ.get("GRAFT_TEST_METHOD") == "eagle3" else DRAFT
 N_TOKEN = 1400
 CONTEXT_SHORT = 512
 NOTICE_MS = 100 * SLOW
@@ -25,7 +27,7 @@ PROMPT = "def main(argv):\n    \"\"\"Reads the file and counts its words.\"\"\"\
 
 
 def start(transport):
-    return Stream("--draft", DRAFT, "--prompt", PROMPT, "--max-tokens", str(N_TOKEN), "--num-speculative-tokens", "4",
+    return Stream("--draft", MODEL, "--prompt", PROMPT, "--max-tokens", str(N_TOKEN), "--num-speculative-tokens", "4",
                   "--transport", transport, "--temperature", "0.8", "--seed", "7", "--round-deadline-ms", str(DEADLINE_MS))
 
 

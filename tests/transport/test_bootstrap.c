@@ -189,6 +189,9 @@ static void test_unset_fits(void **state)
     h->feature_width = 0;
     h->feature_raw = 1;
     both_expect(&b, GR_OK);
+    both_init(&b, false); /* a head whose target serves none would never draft */
+    b.side[1].self.feature_width = 0;
+    both_expect(&b, GR_EMISMATCH);
     both_init(&b, false);
     b.side[0].self.role = GR_ROLE_ORCHESTRATOR;
     b.side[0].self.n_vocab = 1;
