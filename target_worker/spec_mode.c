@@ -143,8 +143,13 @@ void gr_spec_econ_round(struct gr_spec_econ *e, bool waited, bool clean, int n_t
 
 void gr_spec_econ_latency(struct gr_spec_econ *e, double ns, bool arrived)
 {
+    e->probe_ns = e->is_root && arrived ? ns : e->probe_ns;
+    if (arrived && e->is_root && e->latency_ns > 0.0) {
+        return; /* a probe's: drafted beside a pass */
+    }
     if (arrived && e->latency_ns > 0.0) { /* a moment's delay is soon forgotten */
-        learn(&e->latency_ns, ns, ns < e->latency_ns ? LEARN_FASTER : LEARN_ROUND);
+        const double bounded_ns = at_most(ns, HELD_UP * e->latency_ns);
+        learn(&e->latency_ns, bounded_ns, ns < e->latency_ns ? LEARN_FASTER : LEARN_ROUND);
     } else if (arrived) {
         e->latency_ns = ns;
     } else if (e->latency_ns < 1.5 * ns) {
@@ -165,7 +170,9 @@ void gr_spec_econ_probed(struct gr_spec_econ *e, int n_accepted, double pass_ns)
         return;
     }
     learn(&e->tree_tokens, 1.0 + n_accepted, LEARN_PROBE);
-    e->tree_ns = e->latency_ns + pass_ns + e->overhead_ns; /* what rounds took before trees were given up is past */
+    /* What rounds took before trees were given up is past. Where draft and target share cores a probe takes longer than
+     * a tree that is waited for; where the drafter has become slower meanwhile, a trial finds out and loses little. */
+    e->tree_ns = at_most(e->probe_ns, e->latency_ns) + pass_ns + e->overhead_ns;
     learn(&e->tree_pass_ns, pass_ns, LEARN_PROBE);
     if (tree_rate(e) * e->root_ns > GR_SPEC_ENTER) {
         e->is_root = false;

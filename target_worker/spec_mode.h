@@ -17,7 +17,8 @@ enum gr_spec_mode {
 struct gr_spec_econ {
     double tree_tokens, tree_ns; /* rounds that asked for a tree and waited, whatever came of it */
     double root_ns;              /* rounds that did not; 0: not known yet */
-    double latency_ns;           /* from asking for a tree to its arrival; 0: not known yet */
+    double latency_ns;           /* from asking for a tree that is waited for to its arrival; 0: not known yet */
+    double probe_ns;             /* the same of the last probe */
     double tree_pass_ns;         /* the pass of a tree round */
     double overhead_ns;          /* of a round beside wait and pass */
     uint32_t n_tree, n_root;     /* rounds seen */
@@ -70,7 +71,7 @@ struct gr_spec_decision {
 #define GR_SPEC_TRIAL_FIRST 4    /* passes of a group to the first with trees */
 #define GR_SPEC_TRIAL_NEXT 64    /* and, after one that failed, to the next; doubled each time */
 #define GR_SPEC_MIN_ROUNDS 4     /* tree rounds of other sessions that say something about a new one */
-#define GR_SPEC_PROBE_FIRST 16   /* rounds to the first probe in K = 0; doubled by each that fails */
+#define GR_SPEC_PROBE_FIRST 8    /* rounds to the first probe in K = 0; doubled by each that fails */
 #define GR_SPEC_PROBE_LAST 1024
 
 struct gr_spec_decision gr_spec_mode_decide(const struct gr_spec_input *in);

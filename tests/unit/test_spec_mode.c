@@ -41,6 +41,68 @@ static void test_rescale(void **state)
     assert_false(e.is_root);
 }
 
+/* The machine stood still for a moment and trees were given up: the next probe that comes as fast as ever brings them
+ * back, and does not have to outweigh the delay. */
+static void test_hiccup(void **state)
+{
+    (void)state;
+    struct gr_spec_econ e = econ(0.5e6);
+    for (int i = 0; i < 50; i++) {
+        gr_spec_econ_latency(&e, 0.3e6, true);
+        gr_spec_econ_round(&e, true, false, 3, 1.0e6, 0.6e6, 0.3e6);
+    }
+    assert_false(e.is_root);
+    gr_spec_econ_latency(&e, 60e6, true);
+    assert_true(e.latency_ns < 0.5e6);
+    for (int i = 0; i < 3 && !e.is_root; i++) {
+        gr_spec_econ_round(&e, true, false, 1, 61e6, 0.6e6, 60e6);
+    }
+    assert_true(e.is_root);
+    gr_spec_econ_probe_sent(&e);
+    gr_spec_econ_latency(&e, 0.4e6, true);
+    gr_spec_econ_probed(&e, 2, 0.6e6);
+    assert_false(e.is_root);
+}
+
+/* A drafter that becomes ten times slower for good, in the middle of a session: trees are tried again now and then, as
+ * if it had been a moment's delay, but what that costs on the whole stays small. */
+static void test_slow_for_good(void **state)
+{
+    (void)state;
+    const double root_ns = 0.5e6, pass_ns = 0.6e6, slow_ns = 4e6;
+    struct gr_spec_econ e = econ(root_ns);
+    for (int i = 0; i < 50; i++) {
+        gr_spec_econ_latency(&e, 0.3e6, true);
+        gr_spec_econ_round(&e, true, false, 3, 1.0e6, pass_ns, 0.3e6);
+    }
+    double lost_ns = 0.0;
+    for (int n_token = 0; n_token < 400;) {
+        const struct gr_spec_input in = input(&e);
+        const struct gr_spec_decision d = gr_spec_mode_decide(&in);
+        double ns = root_ns;
+        int n = 1;
+        if (d.mode == GR_SPEC_TREE) {
+            const double patience_ns = gr_spec_econ_patience_ns(&e, 2e9);
+            const bool came = patience_ns >= slow_ns;
+            const double wait_ns = came ? slow_ns : patience_ns;
+            gr_spec_econ_latency(&e, wait_ns, came);
+            n = came ? 3 : 1;
+            ns = wait_ns + (came ? pass_ns : root_ns);
+            gr_spec_econ_round(&e, true, false, n, ns, came ? pass_ns : root_ns, wait_ns);
+        } else {
+            if (d.mode == GR_SPEC_PROBE) {
+                gr_spec_econ_probe_sent(&e);
+                gr_spec_econ_latency(&e, slow_ns, true);
+                gr_spec_econ_probed(&e, 2, pass_ns);
+            }
+            gr_spec_econ_round(&e, false, true, 1, ns, ns, 0.0);
+        }
+        lost_ns += ns - n * root_ns;
+        n_token += n;
+    }
+    assert_true(lost_ns < 0.05 * 400 * root_ns);
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -213,7 +275,7 @@ static void test_group(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rescale),
+        cmocka_unit_test(test_rescale), cmocka_unit_test(test_hiccup), cmocka_unit_test(test_slow_for_good),
         cmocka_unit_test(test_refusals), cmocka_unit_test(test_pays_or_not), cmocka_unit_test(test_turns),
         cmocka_unit_test(test_late_drafter), cmocka_unit_test(test_seeding),
         cmocka_unit_test(test_group),
