@@ -124,7 +124,8 @@ def what_cannot_be_done_is_said():
                 (["--dump", out, "--head", HEAD, "--model", TARGET, "--ids", "1,2,x"], 2, "`x'"),
                 (["--dump", out, "--head", HEAD, "--model", TARGET, "--ids", "4096"], 2, "4095"),
                 (["--dump", out, "--model", TARGET, "--ids", "1"], 2, "--head"),
-                (["--dump", os.path.join(out, "y"), "--head", HEAD, "--model", TARGET, "--ids", "1"], 1, "cannot write")):
+                (["--dump", os.path.join(out, "y"), "--head", HEAD, "--model", TARGET, "--ids", "1"], 1,
+                 "cannot write")):
             done = stages(*args)
             lines = done.stderr.splitlines()
             assert done.returncode == status and len(lines) == 1 and word in lines[0], (args, done)
