@@ -104,6 +104,11 @@ static uint64_t step(void *ctx, uint64_t now_ns)
 static enum gr_status create_model(struct worker *w, const struct gr_draft_options *o, struct gr_hf_config *hf,
                                    uint64_t *fingerprint, int32_t *n_block)
 {
+    if (o->geometry != NULL) {
+        log_error("--geometry %s: %s is a stand-alone draft model, only an EAGLE-3 head has a form there", o->geometry,
+                  o->model);
+        return GR_EINVAL;
+    }
     GR_TRY(gr_hf_config_load(o->model, hf));
     const int n_ctx = o->n_ctx_max > 0 ? GR_MIN(o->n_ctx_max, hf->max_pos) : hf->max_pos;
     GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_llama_kv_bytes_per_token(hf), o->n_session_max, n_ctx, n_block));

@@ -19,18 +19,23 @@ static const struct gr_geometry geometries[] = {
     {"test-128", 640, 11, 16, 2, 128, 1100, 5000, 3080},
 };
 
-const struct gr_geometry *gr_geometry_find(const char *name)
+enum gr_status gr_geometry_find(const char *name, const struct gr_geometry **out)
 {
     char all[256];
     size_t len = 0;
-    for (size_t i = 0; i < GR_ARRAY_LEN(geometries); i++) {
+    *out = NULL;
+    for (size_t i = 0; name != NULL && i < GR_ARRAY_LEN(geometries); i++) {
         if (strcmp(geometries[i].name, name) == 0) {
-            return &geometries[i];
+            *out = &geometries[i];
+            return GR_OK;
         }
         len += (size_t)snprintf(all + len, sizeof(all) - len, i > 0 ? ", %s" : "%s", geometries[i].name);
     }
+    if (name == NULL) {
+        return GR_OK;
+    }
     log_error("--geometry: `%s' is not one of %s", name, all);
-    return NULL;
+    return GR_EINVAL;
 }
 
 /* ---- configs ---- */

@@ -28,8 +28,8 @@ struct gr_geometry {
     int draft_n_vocab; /* of its EAGLE-3 head: one layer as the model's own, q, k and v with 2H inputs */
 };
 
-/* NULL (one line logged, with the names there are): no such geometry. */
-const struct gr_geometry *gr_geometry_find(const char *name);
+/* name: of an option --geometry; NULL gives NULL. GR_EINVAL (one line logged, with the names there are): unknown. */
+GR_NODISCARD enum gr_status gr_geometry_find(const char *name, const struct gr_geometry **out);
 
 struct gr_expand {
     const struct gr_geometry *to;

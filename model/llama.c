@@ -83,8 +83,8 @@ static enum gr_status expand(struct llama *m, const struct gr_llama_config *c, s
     for (int i = 0; i < m->lm.n_capture; i++) {
         m->capture_layer[i] = gr_expand_layer(&m->expand, m->capture_layer[i]);
     }
-    log_info("%s: expanded to the geometry of %s: cost is that of %s, what is predicted that of %s", c->dir,
-             c->geometry->name, c->geometry->name, c->dir);
+    log_warn("%s: expanded to the geometry of %s: what a pass costs is that of %s, what is predicted and accepted that "
+             "of %s", c->dir, c->geometry->name, c->geometry->name, c->dir);
     return c->head_dir != NULL ? gr_expand_config(c->geometry, c->head_dir, head) : GR_OK;
 }
 
