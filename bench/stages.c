@@ -320,7 +320,7 @@ int gr_bench_stages(int argc, char **argv)
     }
     if (dump != NULL) {
         return gr_bench_dump(&(struct gr_bench_dump){.file = dump, .ids = ids, .model = o.model, .head = o.head,
-                                                     .isa = o.isa, .n_thread = o.n_thread});
+                                                     .isa = o.isa, .n_thread = o.n_thread, .geometry = o.geometry});
     }
     struct stage target = {.n_context = (int)n_context, .n_rep = (int)n_rep};
     struct stage head = target;

@@ -165,12 +165,18 @@ static int q_from(const struct gr_expand *e, int i)
 static int index_from(const struct gr_expand *e, enum axis axis, int i, int extra)
 {
     switch (axis) {
-    case AXIS_HIDDEN: return hidden_from(e, i, extra);
-    case AXIS_Q: return q_from(e, i);
-    case AXIS_KV: return kv_from(e, i);
-    case AXIS_FFN: return i < e->from.ffn ? i : extra;
-    case AXIS_VOCAB: return i < e->from.n_vocab ? i : extra;
-    case AXIS_DRAFT_VOCAB: return i < e->from.draft_n_vocab ? i : extra;
+    case AXIS_HIDDEN:
+        return hidden_from(e, i, extra);
+    case AXIS_Q:
+        return q_from(e, i);
+    case AXIS_KV:
+        return kv_from(e, i);
+    case AXIS_FFN:
+        return i < e->from.ffn ? i : extra;
+    case AXIS_VOCAB:
+        return i < e->from.n_vocab ? i : extra;
+    case AXIS_DRAFT_VOCAB:
+        return i < e->from.draft_n_vocab ? i : extra;
     }
     GR_ASSERT(false);
     return extra;
@@ -179,12 +185,18 @@ static int index_from(const struct gr_expand *e, enum axis axis, int i, int extr
 static int len_from(const struct gr_expand *e, enum axis axis, int len)
 {
     switch (axis) {
-    case AXIS_HIDDEN: return len / e->to->hidden * e->from.hidden;
-    case AXIS_Q: return e->from.n_head * e->from.head_dim;
-    case AXIS_KV: return e->from.n_kv_head * e->from.head_dim;
-    case AXIS_FFN: return e->from.ffn;
-    case AXIS_VOCAB: return e->from.n_vocab;
-    case AXIS_DRAFT_VOCAB: return e->from.draft_n_vocab;
+    case AXIS_HIDDEN:
+        return len / e->to->hidden * e->from.hidden;
+    case AXIS_Q:
+        return e->from.n_head * e->from.head_dim;
+    case AXIS_KV:
+        return e->from.n_kv_head * e->from.head_dim;
+    case AXIS_FFN:
+        return e->from.ffn;
+    case AXIS_VOCAB:
+        return e->from.n_vocab;
+    case AXIS_DRAFT_VOCAB:
+        return e->from.draft_n_vocab;
     }
     GR_ASSERT(false);
     return 0;
@@ -198,10 +210,12 @@ struct kind {
 };
 
 static const struct kind kinds[] = {
-    {"q_proj", AXIS_Q, AXIS_HIDDEN},     {"k_proj", AXIS_KV, AXIS_HIDDEN},   {"v_proj", AXIS_KV, AXIS_HIDDEN},
-    {"o_proj", AXIS_HIDDEN, AXIS_Q},     {"gate_proj", AXIS_FFN, AXIS_HIDDEN}, {"up_proj", AXIS_FFN, AXIS_HIDDEN},
+    {"q_proj", AXIS_Q, AXIS_HIDDEN},      {"k_proj", AXIS_KV, AXIS_HIDDEN},
+    {"v_proj", AXIS_KV, AXIS_HIDDEN},     {"o_proj", AXIS_HIDDEN, AXIS_Q},
+    {"gate_proj", AXIS_FFN, AXIS_HIDDEN}, {"up_proj", AXIS_FFN, AXIS_HIDDEN},
     {"down_proj", AXIS_HIDDEN, AXIS_FFN}, {"embed_tokens", AXIS_VOCAB, AXIS_HIDDEN},
-    {"lm_head", AXIS_VOCAB, AXIS_HIDDEN}, {"norm", AXIS_HIDDEN, AXIS_HIDDEN}, {"fc", AXIS_HIDDEN, AXIS_HIDDEN},
+    {"lm_head", AXIS_VOCAB, AXIS_HIDDEN}, {"norm", AXIS_HIDDEN, AXIS_HIDDEN},
+    {"fc", AXIS_HIDDEN, AXIS_HIDDEN},
 };
 
 static struct kind find_kind(const struct gr_expand *e, const char *name)

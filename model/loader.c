@@ -27,8 +27,7 @@ static void expand_panels(const struct gr_exec *x, void *arg)
     for (int p = begin; p < end; p++) {
         const int row0 = p * PANEL;
         const int n_row = GR_MIN(PANEL, t->n_out - row0);
-        uint16_t *rows = e->plain != NULL ? e->plain + (size_t)row0 * n_in
-                                          : e->scratch + (size_t)x->ith * PANEL * n_in;
+        uint16_t *rows = e->plain != NULL ? e->plain + (size_t)row0 * n_in : e->scratch + (size_t)x->ith * PANEL * n_in;
         gr_expand_rows(t, e->from, row0, n_row, rows);
         if (e->plain == NULL) {
             e->l->kernels->linear_pack(rows, n_row, t->n_in,
