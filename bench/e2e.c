@@ -1,6 +1,8 @@
 /* graft-bench e2e: `graft run` as a user starts it, over the same prompts: plain, co-located (loop) and pair. Every
  * repetition runs the three in turn, so that a slow minute of the machine hits all alike; the first is warm-up and does
- * not count. Speeds are decode tokens per second (without the first token) over all prompts; the round is split into
+ * not count. With --geometry target and EAGLE-3 head are expanded in memory (model/expand.h): the cost is that of the
+ * geometry, the acceptance that of the small pair. Speeds are decode tokens per second (without the first token) over
+ * all prompts; the round is split into
  *   draft:  the drafter's own compute,
  *   verify: the target's forward pass,
  *   host:   sampling, walk and commit on the target,
@@ -10,6 +12,7 @@
 #include "common/log.h"
 #include "common/parse.h"
 #include "common/program.h"
+#include "model/expand.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -20,7 +23,7 @@
 #define N_REP_MAX 50
 
 struct options {
-    const char *model, *draft, *max_tokens, *reps, *nodes, *shape, *temperature, *transport, *prompts;
+    const char *model, *draft, *max_tokens, *reps, *nodes, *shape, *temperature, *transport, *prompts, *geometry;
 };
 
 struct totals {
@@ -30,7 +33,7 @@ struct totals {
 
 static bool measure(const struct options *o, int mode, const char *prompt, struct totals *t)
 {
-    const char *argv[32];
+    const char *argv[40];
     int n = 0;
     const char *const fixed[] = {gr_program_sibling("graft"), "run", "--json", "--ignore-eos", "--seed", "1",
                                  "--model", o->model, "--prompt", prompt, "--max-tokens", o->max_tokens,
@@ -42,6 +45,10 @@ static bool measure(const struct options *o, int mode, const char *prompt, struc
     }
     for (size_t i = 0; mode > 0 && i < GR_ARRAY_LEN(speculative); i++) {
         argv[n++] = speculative[i];
+    }
+    if (o->geometry != NULL) {
+        argv[n++] = "--geometry";
+        argv[n++] = o->geometry;
     }
     const char *transport = mode == 1 ? "loop" : mode == 2 ? o->transport : "";
     if (transport[0] != '\0') {
@@ -107,11 +114,12 @@ static void print_rows(struct gr_table *t, const struct options *o, double speed
 
 int gr_bench_e2e(int argc, char **argv)
 {
-    struct options o = {.model = "models/demo/target", .draft = "models/demo/draft", .max_tokens = "256", .reps = "5",
+    struct options o = {.model = "models/demo/target", .max_tokens = "256", .reps = "5",
                         .nodes = "auto", .shape = "dynamic", .temperature = "0", .transport = ""};
     const struct gr_bench_option options[] = {
         {"model", &o.model, "target folder (default models/demo/target)"},
-        {"draft", &o.draft, "draft folder (default models/demo/draft)"},
+        {"draft", &o.draft, "draft folder (default models/demo/draft; with --geometry models/demo/eagle3)"},
+        {"geometry", &o.geometry, "expand target and head in memory: llama-3.2-1b (docs/USAGE.md)"},
         {"max-tokens", &o.max_tokens, "tokens a prompt (default 256)"},
         {"reps", &o.reps, "repetitions after the warm-up (default 5)"},
         {"nodes", &o.nodes, "--num-speculative-tokens (default auto)"},
@@ -129,6 +137,13 @@ int gr_bench_e2e(int argc, char **argv)
     if (!gr_parse_int(o.reps, 1, N_REP_MAX, &n_rep)) {
         log_error("--reps: `%s' is not a whole number from 1 to %d", o.reps, N_REP_MAX);
         return 2;
+    }
+    const struct gr_geometry *geometry = NULL;
+    if (gr_geometry_find(o.geometry, &geometry) != GR_OK) {
+        return 2;
+    }
+    if (o.draft == NULL) {
+        o.draft = geometry != NULL ? "models/demo/eagle3" : "models/demo/draft";
     }
     const char *prompt[GR_BENCH_PROMPT_MAX];
     const int n_prompt = gr_bench_load_prompts(o.prompts, prompt);
@@ -154,10 +169,11 @@ int gr_bench_e2e(int argc, char **argv)
     static const char *const columns[] = {"mode", "transport", "tok/s", "x plain", "mean acceptance length",
                                           "round ms", "draft ms", "wire ms", "verify ms", "host ms"};
     struct gr_table t;
-    gr_table_begin(&t, format, stdout, "e2e",
-                   "decode tokens/s without the first token, mean +- stddev; mean acceptance "
-                   "length = 1 + accepted/drafts",
-                   columns, (int)GR_ARRAY_LEN(columns));
+    char note[300];
+    snprintf(note, sizeof(note), "decode tokens/s without the first token, mean +- stddev; mean acceptance "
+             "length = 1 + accepted/drafts%s%s%s", geometry != NULL ? "; cost that of " : "",
+             geometry != NULL ? geometry->name : "", geometry != NULL ? ", acceptance that of the folders' pair" : "");
+    gr_table_begin(&t, format, stdout, "e2e", note, columns, (int)GR_ARRAY_LEN(columns));
     print_rows(&t, &o, speed, (int)n_rep, sum);
     gr_table_end(&t);
     return 0;

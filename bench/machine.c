@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -161,10 +162,13 @@ double gr_machine_peak_flops(int n_thread)
 
 double gr_machine_read_bytes_per_s(int n_thread, size_t bytes)
 {
-    char *p = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    const size_t huge = 2u << 20;
+    const size_t whole = (bytes + huge - 1) / huge * huge;
+    char *p = aligned_alloc(huge, whole);
     if (p == NULL) {
         return 0.0;
     }
+    (void)madvise(p, whole, MADV_HUGEPAGE); /* as the models' memory */
     memset(p, 1, bytes);
     struct work w = {.p = p, .bytes = bytes};
     const int n_repeat = bytes < (64u << 20) ? 8 : 1;

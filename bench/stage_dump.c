@@ -73,10 +73,11 @@ static enum gr_status load(const struct gr_bench_dump *o, struct dump *d)
 {
     const struct gr_llama_config t = {.dir = o->model, .isa = o->isa, .n_thread = o->n_thread, .head_dir = o->head,
                                       .n_ctx_max = N_ROW_MAX, .n_row_max = N_ROW_MAX, .n_out_max = 1,
-                                      .n_pool_block = N_BLOCK, .n_scratch_block = 1};
+                                      .n_pool_block = N_BLOCK, .n_scratch_block = 1, .geometry = o->geometry};
     const struct gr_eagle3_config h = {.dir = o->head, .target_dir = o->model, .isa = o->isa, .n_thread = o->n_thread,
                                        .n_ctx_max = N_ROW_MAX, .n_row_max = N_ROW_MAX, .n_out_max = N_ROW_MAX,
-                                       .n_pool_block = N_BLOCK, .n_scratch_block = 1, .keep_stages = true};
+                                       .n_pool_block = N_BLOCK, .n_scratch_block = 1, .keep_stages = true,
+                                       .geometry = o->geometry};
     if (o->head == NULL) {
         log_error("--dump needs --head: the folder of an EAGLE-3 head");
         return GR_EINVAL;

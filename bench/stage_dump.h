@@ -13,10 +13,12 @@
 #define GR_BENCH_STAGE_DUMP_H
 
 #include "bench/table.h"
+#include "model/expand.h"
 
 struct gr_bench_dump {
     const char *file, *ids; /* ids: "264,68,198" */
     const char *model, *head, *isa;
+    const struct gr_geometry *geometry; /* NULL: as in the folders; else H is the large one */
     int n_thread;
 };
 

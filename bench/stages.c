@@ -104,11 +104,14 @@ static void bench_rows(struct stage *s, struct gr_table *t, const char *what, co
     }
 }
 
-/* fc over rows of the last pass. */
-static void bench_fuse(struct stage *s, struct gr_table *t, const int *rows, size_t n)
+/* fc over rows of the last pass, against a buffer of its own size: it stays in a nearer cache than the pass does. */
+static void bench_fuse(const struct stage *target, struct gr_table *t, const int *rows, size_t n)
 {
+    struct stage copy = *target;
+    struct stage *s = &copy;
     const double n_weight = (double)s->lm->fused_width * s->lm->n_capture * s->lm->capture_width;
     float *out = zeroed((size_t)N_ROW_MAX * (size_t)s->lm->fused_width, sizeof(float));
+    s->bytes_per_s = gr_machine_read_bytes_per_s(gr_team_size(s->lm->team), (size_t)(2.0 * n_weight));
     run_rows(s, s->n_context, 64, true, 64);
     for (size_t i = 0; i < n; i++) {
         double ms[N_REP_MAX];
@@ -186,6 +189,7 @@ static void measure_ceilings(struct stage *s, double peak_flops)
 
 struct stage_options {
     const char *model, *head, *isa;
+    const struct gr_geometry *geometry; /* NULL: as in the folders */
     int n_thread;
 };
 
@@ -194,12 +198,12 @@ static enum gr_status create_target(struct stage *s, const struct stage_options 
     const int n_block = (s->n_context + N_ROW_MAX) / 16 + 1;
     const struct gr_llama_config c = {.dir = o->model, .isa = o->isa, .n_thread = o->n_thread, .head_dir = o->head,
                                       .n_ctx_max = s->n_context + N_ROW_MAX, .n_row_max = N_ROW_MAX, .n_out_max = 64,
-                                      .n_pool_block = n_block, .n_scratch_block = 4};
+                                      .n_pool_block = n_block, .n_scratch_block = 4, .geometry = o->geometry};
     GR_TRY(gr_llama_create(&c, &s->hf, NULL, &s->lm));
     s->weight_bytes = gr_llama_weight_bytes(&s->hf);
     s->kv_bytes_per_token = gr_llama_kv_bytes_per_token(&s->hf);
     s->flops_per_row = gr_llama_flops_per_row(&s->hf);
-    s->head_flops = 2.0 * s->hf.n_vocab * s->hf.hidden;
+    s->head_flops = 2.0 * gr_hf_vocab_rows(&s->hf) * s->hf.hidden;
     prepare(s, n_block);
     return GR_OK;
 }
@@ -209,12 +213,12 @@ static enum gr_status create_head(struct stage *s, const struct stage_options *o
     const int n_block = (s->n_context + N_ROW_MAX) / 16 + 1;
     const struct gr_eagle3_config c = {.dir = o->head, .target_dir = o->model, .isa = o->isa, .n_thread = o->n_thread,
                                        .n_ctx_max = s->n_context + N_ROW_MAX, .n_row_max = N_ROW_MAX, .n_out_max = 64,
-                                       .n_pool_block = n_block, .n_scratch_block = 4};
+                                       .n_pool_block = n_block, .n_scratch_block = 4, .geometry = o->geometry};
     GR_TRY(gr_eagle3_create(&c, &s->hf, NULL, &s->lm));
     s->weight_bytes = gr_eagle3_weight_bytes(&s->hf);
     s->kv_bytes_per_token = gr_eagle3_kv_bytes_per_token(&s->hf);
     s->flops_per_row = gr_eagle3_flops_per_row(&s->hf);
-    s->head_flops = 2.0 * s->hf.draft_n_vocab * s->hf.hidden;
+    s->head_flops = 2.0 * gr_hf_draft_vocab_rows(&s->hf) * s->hf.hidden;
     prepare(s, n_block);
     return GR_OK;
 }
@@ -234,15 +238,19 @@ static void begin_table(struct gr_table *t, enum gr_table_format format, const s
 {
     static const char *const columns[] = {"stage", "rows", "median ms", "min ms", "bytes ms", "ops ms", "% of floor",
                                           "tok/s"};
-    char note[400], head_note[128] = "";
+    char note[600], head_note[128] = "", geometry_note[128] = "";
+    if (o->geometry != NULL) {
+        snprintf(geometry_note, sizeof(geometry_note), 
+                 " expanded to %s (its cost; what is predicted stays the folder's)", o->geometry->name);
+    }
     if (head->lm != NULL) {
         snprintf(head_note, sizeof(head_note), ", %.1f GB/s reading %.0f MB (head %s)", head->bytes_per_s / 1e9,
                  (double)pass_bytes(head) / 1e6, o->head);
     }
     snprintf(note, sizeof(note),
-             "%s, %s kernels, %d threads, context %d; this machine: %.0f GFLOP/s f32 FMA, %.1f GB/s "
+             "%s%s, %s kernels, %d threads, context %d; this machine: %.0f GFLOP/s f32 FMA, %.1f GB/s "
              "reading %.0f MB%s",
-             o->model, target->lm->kernels->name, gr_team_size(target->lm->team), target->n_context,
+             o->model, geometry_note, target->lm->kernels->name, gr_team_size(target->lm->team), target->n_context,
              target->peak_flops / 1e9, target->bytes_per_s / 1e9, (double)pass_bytes(target) / 1e6, head_note);
     gr_table_begin(t, format, stdout, "stages", note, columns, (int)GR_ARRAY_LEN(columns));
 }
@@ -277,10 +285,12 @@ int gr_bench_stages(int argc, char **argv)
     const char *context = "256";
     const char *reps = "31";
     const char *threads = "0";
+    const char *geometry = NULL;
     const char *dump = NULL, *ids = NULL, *compare = NULL, *with = NULL;
     const struct gr_bench_option options[] = {
         {"model", &o.model, "target folder (default models/demo/target)"},
         {"head", &o.head, "EAGLE-3 head folder: its pass and its fc as well (default: none)"},
+        {"geometry", &geometry, "expand both in memory: llama-3.2-1b (docs/USAGE.md; default: as they are)"},
         {"context", &context, "tokens before the rows (default 256)"},
         {"reps", &reps, "repetitions; the median counts (default 31)"},
         {"cpu-kernels", &o.isa, "avx512 | avx2 | c"},
@@ -302,12 +312,15 @@ int gr_bench_stages(int argc, char **argv)
         return 2;
     }
     o.n_thread = (int)n_thread;
+    if (gr_geometry_find(geometry, &o.geometry) != GR_OK) {
+        return 2;
+    }
     if (compare != NULL || with != NULL) {
         return gr_bench_compare(compare, with, format);
     }
     if (dump != NULL) {
         return gr_bench_dump(&(struct gr_bench_dump){.file = dump, .ids = ids, .model = o.model, .head = o.head,
-                                                     .isa = o.isa, .n_thread = o.n_thread});
+                                                     .isa = o.isa, .n_thread = o.n_thread, .geometry = o.geometry});
     }
     struct stage target = {.n_context = (int)n_context, .n_rep = (int)n_rep};
     struct stage head = target;

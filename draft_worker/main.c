@@ -15,6 +15,7 @@ int main(int argc, char **argv)
         {"target", GR_ARG_TEXT, &o.target, 0, 0, "DIR      the target model (required for a head)"},
         {"join", GR_ARG_TEXT, &o.join, 0, 0, "HOST:PORT of the orchestrator (required)"},
         {"cpu-kernels", GR_ARG_TEXT, &o.isa, 0, 0, "ISA      avx512 | avx2 | c | ref (default: the best)"},
+        {"geometry", GR_ARG_TEXT, &o.geometry, 0, 0, "NAME     for benchmarks: expand in memory (docs/USAGE.md)"},
         {"threads", GR_ARG_INT, &o.n_thread, 0, 1024, "N        CPU threads (default 0: all)"},
         {"max-model-len", GR_ARG_INT, &o.n_ctx_max, 0, 1 << 24, "N        context (default 0: the model's)"},
         {"sessions", GR_ARG_INT, &o.n_session_max, 1, 256, "N        session slots (default 8)"},

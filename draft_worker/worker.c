@@ -113,10 +113,16 @@ static enum gr_status create_head(struct worker *w, const struct gr_draft_option
         return GR_EINVAL;
     }
     GR_TRY(gr_hf_config_load(o->target, &target));
+    const struct gr_geometry *geometry = NULL;
+    if (o->geometry != NULL) {
+        GR_TRY(gr_geometry_find(o->geometry, &geometry));
+        GR_TRY(gr_expand_config(geometry, o->model, hf));
+    }
     const int n_ctx = o->n_ctx_max > 0 ? GR_MIN(o->n_ctx_max, target.max_pos) : target.max_pos;
     GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_eagle3_kv_bytes_per_token(hf), o->n_session_max, n_ctx, n_block));
     const struct gr_eagle3_config c = {
-        .dir = o->model, .target_dir = o->target, .isa = o->isa, .n_thread = o->n_thread, .n_ctx_max = n_ctx,
+        .dir = o->model, .target_dir = o->target, .geometry = geometry, .isa = o->isa, .n_thread = o->n_thread,
+        .n_ctx_max = n_ctx,
         .n_row_max = N_ROW_MAX, .n_out_max = N_ROW_MAX, .n_pool_block = *n_block,
         .n_scratch_block = o->n_session_max * GR_DRAFT_SCRATCH_BLOCKS};
     return gr_eagle3_create(&c, hf, fingerprint, &w->lm);
@@ -127,6 +133,11 @@ static enum gr_status create_model(struct worker *w, const struct gr_draft_optio
 {
     if (w->is_head) {
         return create_head(w, o, hf, fingerprint, n_block);
+    }
+    if (o->geometry != NULL) {
+        log_error("--geometry %s: %s is a stand-alone draft model, only an EAGLE-3 head has a form there", o->geometry,
+                  o->model);
+        return GR_EINVAL;
     }
     const int n_ctx = o->n_ctx_max > 0 ? GR_MIN(o->n_ctx_max, hf->max_pos) : hf->max_pos;
     GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_llama_kv_bytes_per_token(hf), o->n_session_max, n_ctx, n_block));

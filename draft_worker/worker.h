@@ -10,6 +10,7 @@ struct gr_draft_options {
     const char *model;      /* folder of the draft model, or of an EAGLE-3 head */
     const char *target;     /* a head: the target's folder, for what the head borrows; else not looked at */
     const char *join;       /* orchestrator HOST:PORT */
+    const char *geometry;   /* of an EAGLE-3 head; NULL: as in the folder */
     const char *isa;        /* CPU kernels or NULL */
     int n_thread;           /* 0: all CPUs */
     int n_ctx_max;          /* 0: the model's */

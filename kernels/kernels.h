@@ -56,6 +56,8 @@ struct gr_linear_args {
     int n_row, x_stride, y_stride;
 };
 typedef size_t gr_linear_packed_bytes_fn(int n_out, int n_in);
+/* Panels of 16 rows lie one after another: rows [16 i, n) packed by themselves are what the whole matrix has from
+ * linear_packed_bytes(16 i, n_in) on, so a matrix may be made piece by piece. */
 typedef void gr_linear_pack_fn(const uint16_t *plain, int n_out, int n_in, void *packed);
 /* Threads split the output columns: thread i of n takes gr_column_range(n_out). */
 typedef void gr_linear_fn(const struct gr_exec *x, const struct gr_linear_args *a);

@@ -14,7 +14,8 @@
 
 struct eagle3 {
     struct gr_lm lm;
-    struct gr_hf_config hf, target_hf;
+    struct gr_hf_config hf, target_hf;           /* as they run */
+    struct gr_expand expand;                     /* to NULL: not expanded */
     struct gr_kernels kernels;
     struct gr_memory memory;
     struct gr_safetensors *files, *target_files; /* target_files: NULL when nothing is borrowed */
@@ -22,8 +23,8 @@ struct eagle3 {
     struct gr_layer_work work;
     struct gr_layer layer;
     float *hidden_norm, *final_norm; /* (H) */
-    const uint16_t *embed;           /* (n_vocab of the target, H) bf16, mmapped */
-    struct gr_weight head;           /* (draft_n_vocab, H) */
+    const uint16_t *embed;           /* (n_vocab of the target, H) bf16, mmapped or expanded */
+    struct gr_weight head;           /* (draft vocabulary rows, H) */
     int32_t *to_target;              /* (draft_n_vocab) */
     float *g;                        /* (n_row_max, H): features, then the residual of attention */
     float *in;                       /* (n_row_max, 2H): normed embedding, normed feature */
@@ -96,6 +97,12 @@ static enum gr_status open_folders(struct eagle3 *m, const struct gr_eagle3_conf
 
 /* ---- loading ---- */
 
+static struct gr_loader loader_of(struct eagle3 *m, const struct gr_safetensors *files)
+{
+    return (struct gr_loader){.kernels = &m->kernels, .memory = &m->memory, .files = files,
+                              .expand = m->expand.to != NULL ? &m->expand : NULL, .team = m->lm.team};
+}
+
 /* The target's files, opened when the first tensor is borrowed. What is borrowed must be as wide as the head. */
 static enum gr_status borrow(struct eagle3 *m, const struct gr_eagle3_config *c, const char *what)
 {
@@ -113,18 +120,15 @@ static enum gr_status load_embedding(struct eagle3 *m, const struct gr_eagle3_co
     if (!own) {
         GR_TRY(borrow(m, c, "embed_tokens.weight"));
     }
-    const void *data = NULL;
-    GR_TRY(gr_safetensors_take(own ? m->files : m->target_files,
-                               own ? "embed_tokens.weight" : "model.embed_tokens.weight", GR_ST_BF16, 2,
-                               (int64_t[]){m->hf.n_vocab, m->hf.hidden}, &data));
-    m->embed = data;
-    return GR_OK;
+    const struct gr_loader l = loader_of(m, own ? m->files : m->target_files);
+    return gr_load_embedding(&l, own ? "embed_tokens.weight" : "model.embed_tokens.weight", m->hf.n_vocab, m->hf.hidden,
+                             &m->embed);
 }
 
 /* Own lm_head; else, over the whole vocabulary, the head's own tied embedding or the target's lm_head. */
 static enum gr_status load_lm_head(struct eagle3 *m, const struct gr_eagle3_config *c)
 {
-    struct gr_loader l = {.kernels = &m->kernels, .memory = &m->memory, .files = m->files};
+    struct gr_loader l = loader_of(m, m->files);
     const char *name = "lm_head.weight";
     const bool own = gr_safetensors_find(m->files, name) != NULL;
     if (!own && m->hf.draft_n_vocab == m->hf.n_vocab) {
@@ -136,7 +140,7 @@ static enum gr_status load_lm_head(struct eagle3 *m, const struct gr_eagle3_conf
             name = m->target_hf.tie_embeddings ? "model.embed_tokens.weight" : name;
         }
     }
-    return gr_load_matrix(&l, name, m->hf.draft_n_vocab, m->hf.hidden, &m->head);
+    return gr_load_matrix(&l, name, gr_hf_draft_vocab_rows(&m->hf), m->hf.hidden, &m->head);
 }
 
 static enum gr_status load_map(struct eagle3 *m, const struct gr_eagle3_config *c)
@@ -175,7 +179,7 @@ static enum gr_status check_fc(struct eagle3 *m, const struct gr_eagle3_config *
 
 static enum gr_status load_weights(struct eagle3 *m, const struct gr_eagle3_config *c)
 {
-    const struct gr_loader l = {.kernels = &m->kernels, .memory = &m->memory, .files = m->files};
+    const struct gr_loader l = loader_of(m, m->files);
     const size_t n_cell = (size_t)(m->lm.n_pool_block + m->lm.n_scratch_block) * GR_KV_BLOCK;
     const char *prefix = layer_prefix(m->files);
     char name[64];
@@ -186,7 +190,6 @@ static enum gr_status load_weights(struct eagle3 *m, const struct gr_eagle3_conf
     GR_TRY(load_embedding(m, c));
     GR_TRY(load_lm_head(m, c));
     GR_TRY(load_map(m, c));
-    GR_TRY(check_fc(m, c));
     return gr_safetensors_check_all_used(m->files);
 }
 
@@ -333,7 +336,7 @@ static void fill_limits(struct eagle3 *m, const struct gr_eagle3_config *c)
 {
     struct gr_lm *lm = &m->lm;
     lm->n_vocab = m->hf.draft_n_vocab;
-    lm->n_vocab_stride = (lm->n_vocab + 15) / 16 * 16;
+    lm->n_vocab_stride = (gr_hf_draft_vocab_rows(&m->hf) + 15) / 16 * 16;
     lm->n_vocab_target = m->hf.n_vocab;
     lm->n_ctx_max = c->n_ctx_max > 0 ? GR_MIN(c->n_ctx_max, m->target_hf.max_pos) : m->target_hf.max_pos;
     lm->n_row_max = c->n_row_max;
@@ -351,6 +354,11 @@ static void fill_limits(struct eagle3 *m, const struct gr_eagle3_config *c)
 static enum gr_status build(struct eagle3 *m, const struct gr_eagle3_config *c, uint64_t *fingerprint_out)
 {
     GR_TRY(open_folders(m, c));
+    GR_TRY(check_fc(m, c));
+    if (c->geometry != NULL) {
+        GR_TRY(gr_expand_init(&m->expand, c->geometry, c->dir, &m->hf));
+        GR_TRY(gr_expand_config(c->geometry, c->target_dir, &m->target_hf));
+    }
     GR_TRY(gr_model_kernels(&m->kernels, c->isa));
     GR_TRY(gr_team_create(c->n_thread > 0 ? c->n_thread : gr_cpu_count(), &m->lm.team));
     fill_limits(m, c);
@@ -418,7 +426,7 @@ static double weights_per_pass(const struct gr_hf_config *hf)
     const double h = hf->hidden;
     const double q = (double)hf->n_head * hf->head_dim;
     const double kv = (double)hf->n_kv_head * hf->head_dim;
-    return 3 * h * q + 4 * h * kv + 3 * h * hf->ffn + (double)hf->draft_n_vocab * h;
+    return 3 * h * q + 4 * h * kv + 3 * h * hf->ffn + (double)gr_hf_draft_vocab_rows(hf) * h;
 }
 
 size_t gr_eagle3_weight_bytes(const struct gr_hf_config *hf)

@@ -17,6 +17,7 @@
 #ifndef GR_MODEL_EAGLE3_H
 #define GR_MODEL_EAGLE3_H
 
+#include "model/expand.h"
 #include "model/hf_config.h"
 #include "model/lm.h"
 
@@ -32,6 +33,7 @@ struct gr_eagle3_config {
     int n_scratch_block;    /* behind them, for tree rows */
     int n_capture;          /* captures the target was told to make (capture.h); 0: by the head's config */
     int capture_layer[GR_CAPTURE_MAX];
+    const struct gr_geometry *geometry; /* NULL: as in the folders; else expanded (expand.h), as the target */
     /* Copies of inner values are kept for every row (gr_eagle3_stage); costs two more linears a pass. */
     bool keep_stages;
 };

@@ -60,12 +60,26 @@ struct gr_hf_config {
     bool fc_norm;              /* a norm for each capture */
     bool norm_output;          /* what is fed back is the state after the final norm */
 
+    /* Of a model expanded in memory (expand.h); else zero: nothing but the fields above counts. */
+    int n_vocab_row, draft_n_vocab_row; /* rows of lm_head, padding included: target, head */
+    int scale_dim;                      /* attention is scaled by 1 / sqrt(scale_dim) instead of head_dim's */
+
     /* GPT-OSS only; else zero. */
     int n_expert, n_expert_used;
     int sliding_window;
     float swiglu_limit;
     bool layer_sliding[GR_HF_N_LAYER_MAX]; /* layer uses the window; default: even layers */
 };
+
+/* Logits that a pass computes. */
+static inline int gr_hf_vocab_rows(const struct gr_hf_config *hf)
+{
+    return hf->n_vocab_row > 0 ? hf->n_vocab_row : hf->n_vocab;
+}
+static inline int gr_hf_draft_vocab_rows(const struct gr_hf_config *hf)
+{
+    return hf->draft_n_vocab_row > 0 ? hf->draft_n_vocab_row : hf->draft_n_vocab;
+}
 
 /* dir: model folder. Missing generation_config.json is no error. */
 GR_NODISCARD enum gr_status gr_hf_config_load(const char *dir, struct gr_hf_config *out);

@@ -73,40 +73,7 @@ enum gr_status gr_layer_work_init(struct gr_layer_work *w, const struct gr_kerne
     w->attention_bias = hf->attention_bias;
     w->mlp_bias = hf->mlp_bias;
     w->rms_eps = hf->rms_eps;
-    w->attn_scale = (float)(1.0 / sqrt((double)hf->head_dim));
-    return GR_OK;
-}
-
-enum gr_status gr_load_matrix(const struct gr_loader *l, const char *name, int n_out, int n_in, struct gr_weight *out)
-{
-    const void *data = NULL;
-    GR_TRY(gr_safetensors_take(l->files, name, GR_ST_BF16, 2, (int64_t[]){n_out, n_in}, &data));
-    struct gr_weight w = {.plain = data, .n_out = n_out, .n_in = n_in};
-    size_t bytes = l->kernels->linear_packed_bytes(n_out, n_in);
-    if (bytes > 0) {
-        void *packed = gr_memory_take(l->memory, bytes);
-        if (packed == NULL) {
-            return GR_ENOMEM;
-        }
-        l->kernels->linear_pack(data, n_out, n_in, packed);
-        w.packed = packed;
-    }
-    *out = w;
-    return GR_OK;
-}
-
-enum gr_status gr_load_vector(const struct gr_loader *l, const char *name, int n, float **out)
-{
-    const void *data = NULL;
-    GR_TRY(gr_safetensors_take(l->files, name, GR_ST_BF16, 1, (int64_t[]){n}, &data));
-    float *w = gr_memory_take_f32(l->memory, (size_t)n);
-    if (w == NULL) {
-        return GR_ENOMEM;
-    }
-    for (int i = 0; i < n; i++) {
-        w[i] = gr_bf16_to_f32(((const uint16_t *)data)[i]);
-    }
-    *out = w;
+    w->attn_scale = (float)(1.0 / sqrt((double)(hf->scale_dim > 0 ? hf->scale_dim : hf->head_dim)));
     return GR_OK;
 }
 

@@ -4,18 +4,9 @@
 #ifndef GR_MODEL_LAYER_H
 #define GR_MODEL_LAYER_H
 
-#include "kernels/kernels.h"
 #include "model/hf_config.h"
 #include "model/lm.h"
-#include "model/memory.h"
-#include "model/safetensors.h"
-
-/* Where weights come from and go to. All borrowed. */
-struct gr_loader {
-    const struct gr_kernels *kernels;
-    struct gr_memory *memory;
-    const struct gr_safetensors *files;
-};
+#include "model/loader.h"
 
 struct gr_linear {
     struct gr_weight w;
@@ -55,11 +46,6 @@ GR_NODISCARD enum gr_status gr_head_dim_check(const char *dir, int head_dim);
 GR_NODISCARD enum gr_status gr_layer_work_init(struct gr_layer_work *w, const struct gr_kernels *kernels,
                                                struct gr_memory *memory, const struct gr_hf_config *hf, int n_in,
                                                const struct gr_lm *lm);
-/* bf16 (n_out, n_in), packed for the kernels; must be there with that shape. */
-GR_NODISCARD enum gr_status gr_load_matrix(const struct gr_loader *l, const char *name, int n_out, int n_in,
-                                           struct gr_weight *out);
-/* bf16 (n) to f32: norms and biases. */
-GR_NODISCARD enum gr_status gr_load_vector(const struct gr_loader *l, const char *name, int n, float **out);
 /* prefix: "model.layers.3". Biases as the work's flags say. KV with n_cell cells. */
 GR_NODISCARD enum gr_status gr_layer_load(const struct gr_loader *l, const struct gr_layer_work *w, const char *prefix,
                                           size_t n_cell, struct gr_layer *out);

@@ -12,15 +12,16 @@
 
 struct llama {
     struct gr_lm lm;
-    struct gr_hf_config hf;
+    struct gr_hf_config hf;      /* as it runs */
+    struct gr_expand expand;     /* to NULL: not expanded */
     struct gr_kernels kernels;
     struct gr_memory memory;     /* everything below that is owned */
     struct gr_safetensors *files;
     struct gr_layer_work work;
     struct gr_layer *layer;      /* (n_layer) */
-    const uint16_t *embed;       /* (n_vocab, H) bf16, mmapped */
+    const uint16_t *embed;       /* (n_vocab, H) bf16, mmapped or expanded */
     float *final_norm;           /* (H) */
-    struct gr_weight head;       /* (n_vocab, H) */
+    struct gr_weight head;       /* (vocabulary rows, H) */
     float *x;                    /* (n_row_max, H): residual stream */
     float *xo;                   /* (n_out_max, H): rows whose logits are wanted */
     int capture_layer[GR_CAPTURE_MAX];
@@ -37,15 +38,18 @@ static const struct gr_lm_ops llama_head_ops;
 
 /* ---- loading ---- */
 
+static struct gr_loader loader_of(struct llama *m, const struct gr_safetensors *files)
+{
+    return (struct gr_loader){.kernels = &m->kernels, .memory = &m->memory, .files = files,
+                              .expand = m->expand.to != NULL ? &m->expand : NULL, .team = m->lm.team};
+}
+
 static enum gr_status load_weights(struct llama *m)
 {
     const struct gr_hf_config *hf = &m->hf;
-    const struct gr_loader l = {.kernels = &m->kernels, .memory = &m->memory, .files = m->files};
+    const struct gr_loader l = loader_of(m, m->files);
     const size_t n_cell = (size_t)(m->lm.n_pool_block + m->lm.n_scratch_block) * GR_KV_BLOCK;
-    const void *data = NULL;
-    GR_TRY(gr_safetensors_take(m->files, "model.embed_tokens.weight", GR_ST_BF16, 2,
-                               (int64_t[]){hf->n_vocab, hf->hidden}, &data));
-    m->embed = data;
+    GR_TRY(gr_load_embedding(&l, "model.embed_tokens.weight", hf->n_vocab, hf->hidden, &m->embed));
     for (int i = 0; i < hf->n_layer; i++) {
         char prefix[64];
         snprintf(prefix, sizeof(prefix), "model.layers.%d", i);
@@ -53,7 +57,7 @@ static enum gr_status load_weights(struct llama *m)
     }
     GR_TRY(gr_load_vector(&l, "model.norm.weight", hf->hidden, &m->final_norm));
     const char *head = hf->tie_embeddings ? "model.embed_tokens.weight" : "lm_head.weight";
-    GR_TRY(gr_load_matrix(&l, head, hf->n_vocab, hf->hidden, &m->head));
+    GR_TRY(gr_load_matrix(&l, head, gr_hf_vocab_rows(hf), hf->hidden, &m->head));
     return gr_safetensors_check_all_used(m->files);
 }
 
@@ -72,9 +76,21 @@ static enum gr_status open_head(struct llama *m, const struct gr_llama_config *c
     return GR_OK;
 }
 
+/* From here on everything is sized for the geometry; what is captured follows the layers. */
+static enum gr_status expand(struct llama *m, const struct gr_llama_config *c, struct gr_hf_config *head)
+{
+    GR_TRY(gr_expand_init(&m->expand, c->geometry, c->dir, &m->hf));
+    for (int i = 0; i < m->lm.n_capture; i++) {
+        m->capture_layer[i] = gr_expand_layer(&m->expand, m->capture_layer[i]);
+    }
+    log_warn("%s: expanded to the geometry of %s: what a pass costs is that of %s, what is predicted and accepted that "
+             "of %s", c->dir, c->geometry->name, c->geometry->name, c->dir);
+    return c->head_dir != NULL ? gr_expand_config(c->geometry, c->head_dir, head) : GR_OK;
+}
+
 static enum gr_status load_fc(struct llama *m, const struct gr_hf_config *head)
 {
-    const struct gr_loader l = {.kernels = &m->kernels, .memory = &m->memory, .files = m->head_files};
+    const struct gr_loader l = loader_of(m, m->head_files);
     GR_TRY(gr_fc_load(&l, head, m->lm.n_capture, m->hf.hidden, m->lm.n_row_max, &m->fc));
     m->lm.fused_width = m->fc.fused_width;
     m->lm.ops = &llama_head_ops;
@@ -266,13 +282,12 @@ static void fill_limits(struct gr_lm *lm, const struct gr_llama_config *c, const
 {
     lm->ops = &llama_ops;
     lm->n_vocab = hf->n_vocab;
-    lm->n_vocab_stride = (hf->n_vocab + 15) / 16 * 16;
+    lm->n_vocab_stride = (gr_hf_vocab_rows(hf) + 15) / 16 * 16;
     lm->n_ctx_max = c->n_ctx_max > 0 ? GR_MIN(c->n_ctx_max, hf->max_pos) : hf->max_pos;
     lm->n_row_max = c->n_row_max;
     lm->n_out_max = c->n_out_max;
     lm->n_pool_block = c->n_pool_block;
     lm->n_scratch_block = c->n_scratch_block;
-    lm->n_capture = c->n_capture;
     lm->capture_width = hf->hidden;
 }
 
@@ -283,12 +298,16 @@ static enum gr_status build(struct llama *m, const struct gr_llama_config *c, ui
     GR_TRY(check_config(c, &m->hf));
     GR_TRY(gr_model_kernels(&m->kernels, c->isa));
     GR_TRY(gr_team_create(c->n_thread > 0 ? c->n_thread : gr_cpu_count(), &m->lm.team));
-    fill_limits(&m->lm, c, &m->hf);
-    m->lm.kernels = &m->kernels;
+    m->lm.n_capture = c->n_capture;
     memcpy(m->capture_layer, c->capture_layer, sizeof(m->capture_layer));
     if (c->head_dir != NULL) {
         GR_TRY(open_head(m, c, &head));
     }
+    if (c->geometry != NULL) {
+        GR_TRY(expand(m, c, &head));
+    }
+    fill_limits(&m->lm, c, &m->hf);
+    m->lm.kernels = &m->kernels;
     m->layer = calloc((size_t)m->hf.n_layer, sizeof(*m->layer));
     if (m->layer == NULL) {
         log_error("out of memory for a model of %d layers", m->hf.n_layer);
@@ -340,7 +359,7 @@ static double weights_per_pass(const struct gr_hf_config *hf)
     const double h = hf->hidden;
     const double q = (double)hf->n_head * hf->head_dim;
     const double kv = (double)hf->n_kv_head * hf->head_dim;
-    return hf->n_layer * (2 * h * q + 2 * h * kv + 3 * h * hf->ffn) + (double)hf->n_vocab * h;
+    return hf->n_layer * (2 * h * q + 2 * h * kv + 3 * h * hf->ffn) + (double)gr_hf_vocab_rows(hf) * h;
 }
 
 size_t gr_llama_weight_bytes(const struct gr_hf_config *hf)

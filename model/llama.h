@@ -4,6 +4,7 @@
 #ifndef GR_MODEL_LLAMA_H
 #define GR_MODEL_LLAMA_H
 
+#include "model/expand.h"
 #include "model/hf_config.h"
 #include "model/lm.h"
 
@@ -25,6 +26,7 @@ struct gr_llama_config {
     /* Folder of an EAGLE-3 head that this target is to serve, borrowed for the call; NULL: none. Its fc is loaded and
      * run by gr_lm_fuse(); the rest of the head is only checked as far as it has to fit. */
     const char *head_dir;
+    const struct gr_geometry *geometry; /* NULL: as in the folder; else expanded (expand.h), the head too */
 };
 
 /* Errors name the file, tensor or limit. fingerprint_out, hf_out may be NULL. */
@@ -33,7 +35,8 @@ GR_NODISCARD enum gr_status gr_llama_create(const struct gr_llama_config *config
 
 /* Bytes of KV one token takes, both K and V, all layers, f32. */
 size_t gr_llama_kv_bytes_per_token(const struct gr_hf_config *hf);
-/* Bytes of weights a pass reads (matrices as bf16, norms as f32; of the embedding only lm_head's use). */
+/* Bytes of weights a pass reads (matrices as bf16, norms as f32; of the embedding only lm_head's use). hf: as
+ * gr_llama_create gives it. */
 size_t gr_llama_weight_bytes(const struct gr_hf_config *hf);
 /* Floating point operations of one row's linears (2 per weight). */
 double gr_llama_flops_per_row(const struct gr_hf_config *hf);

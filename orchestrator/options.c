@@ -75,6 +75,8 @@ static const struct option_info {
     {"max-model-len", KIND_INT, AT(max_model_len), 0, 16777216, "N", "context length (default 0: the model's)", ENGINE},
     {"threads", KIND_INT, AT(threads), 0, 1024, "N", "CPU threads of the target (default 0: all)", ENGINE},
     {"draft-threads", KIND_INT, AT(draft_threads), 0, 1024, "N", "CPU threads of the drafter (default 0: all)", ENGINE},
+    {"geometry", KIND_TEXT, AT(geometry), 0, 0, "NAME",
+     "for benchmarks: target and EAGLE-3 head expanded in memory (llama-3.2-1b, ...)", ENGINE},
     {"round-deadline-ms", KIND_INT, AT(round_deadline_ms), 1, 600000, "MS",
      "how long a pass waits for a tree (default 2000)", ENGINE},
     {"prefill-share", KIND_SHARE, AT(prefill_share), 0, 0, "X|off",

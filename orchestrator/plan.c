@@ -134,7 +134,7 @@ static enum gr_status refuse_workers(const struct gr_run_options *o, const char 
     static const char *const of_workers[] = {"threads", "draft-threads", "kv-blocks", "max-model-len",
                                              "round-deadline-ms", "prefill-share", "target-device", "draft-device",
                                              "ship-features", "require-rdma", "target-ib-hca", "draft-ib-hca",
-                                             "gid-index", NULL};
+                                             "gid-index", "geometry", NULL};
     const char *const *lists[] = {of_workers, more};
     for (size_t i = 0; i < GR_ARRAY_LEN(lists); i++) {
         for (const char *const *name = lists[i]; *name != NULL; name++) {

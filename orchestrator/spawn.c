@@ -47,6 +47,9 @@ static enum gr_status start_target(struct gr_children *children, const struct gr
     add_number(&a, "--sessions", n_session);
     add_number(&a, "--round-deadline-ms", o->round_deadline_ms);
     add_share(&a, "--prefill-share", o->prefill_share);
+    if (o->geometry != NULL) {
+        add(&a, "--geometry", o->geometry);
+    }
     if (plan->colocated && plan->with_draft) {
         add(&a, "--colocate-draft", o->draft);
         add_number(&a, "--draft-threads", o->draft_threads);
@@ -68,6 +71,9 @@ static enum gr_status start_draft(struct gr_children *children, const struct gr_
     add(&a, "--join", join);
     add_number(&a, "--threads", o->draft_threads);
     add_number(&a, "--sessions", n_session);
+    if (o->geometry != NULL) {
+        add(&a, "--geometry", o->geometry);
+    }
     if (o->max_model_len > 0) {
         add_number(&a, "--max-model-len", o->max_model_len);
     }

@@ -4,6 +4,8 @@
 #include "common/log.h"
 #include "target_worker/pass.h"
 
+#define PASSES 20.0          /* of one row, in the time that a large model is given */
+#define BUDGET_MAX_NS 3e9    /* but no more */
 #define CONTEXT 64 /* tokens */
 #define N_RUN 2
 
@@ -69,7 +71,9 @@ static enum gr_status measure_sizes(struct measure *m, struct gr_cost_table *out
     double cold = 0.0;
     int n = 0;
     GR_TRY(run_once(m, 1, CONTEXT, &cold)); /* it touches the memory, for the first session, too */
-    m->end_ns = gr_clock_ns() + m->config->budget_ns;
+    /* A large model needs more: its prices are worth some twenty passes, which loading it took a multiple of. */
+    const uint64_t some_ns = (uint64_t)GR_MIN(PASSES * cold, BUDGET_MAX_NS);
+    m->end_ns = gr_clock_ns() + GR_MAX(m->config->budget_ns, some_ns);
     GR_TRY(measure(m, CONTEXT, rows, (int)GR_ARRAY_LEN(rows), ns, &n));
     if (n >= 2) {
         gr_cost_table_calibrate(out, n, rows, ns);

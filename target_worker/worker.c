@@ -108,11 +108,15 @@ static uint64_t step(void *ctx, uint64_t now_ns)
 static enum gr_status create_model(struct worker *w, const struct gr_target_options *o, struct gr_hf_config *hf,
                                    uint64_t *fingerprint, int32_t *n_block)
 {
+    const struct gr_geometry *geometry = NULL;
+    GR_TRY(gr_geometry_find(o->geometry, &geometry));
     GR_TRY(gr_hf_config_load(o->model, hf));
+    GR_TRY(gr_expand_config(geometry, o->model, hf));
     const int n_ctx = o->n_ctx_max > 0 ? GR_MIN(o->n_ctx_max, hf->max_pos) : hf->max_pos;
     GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_llama_kv_bytes_per_token(hf), o->n_session_max, n_ctx, n_block));
     const struct gr_llama_config c = {
-        .dir = o->model, .head_dir = o->head, .isa = o->isa, .n_thread = o->n_thread, .n_ctx_max = n_ctx,
+        .dir = o->model, .head_dir = o->head, .geometry = geometry, .isa = o->isa, .n_thread = o->n_thread,
+        .n_ctx_max = n_ctx,
         .n_row_max = o->n_session_max * GR_TREE_MAX + PREFILL_CHUNK, .n_out_max = o->n_session_max * GR_TREE_MAX + 1,
         .n_pool_block = *n_block, .n_scratch_block = o->n_session_max * GR_SCRATCH_BLOCKS};
     return gr_llama_create(&c, hf, fingerprint, &w->lm);

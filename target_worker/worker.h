@@ -13,6 +13,7 @@ struct gr_target_options {
     const char *head;       /* folder of the EAGLE-3 head it serves, or NULL */
     const char *join;       /* orchestrator HOST:PORT */
     const char *listen;     /* data endpoint HOST:PORT; NULL for a co-located pair */
+    const char *geometry;   /* NULL: as in the folder; else expanded in memory (model/expand.h) */
     const char *isa;        /* CPU kernels or NULL */
     int n_thread;           /* 0: all CPUs */
     int n_ctx_max;          /* 0: the model's */

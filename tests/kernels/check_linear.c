@@ -145,6 +145,28 @@ static void linear_case(struct check *c, int n_row, int n_out, int n_in, enum fi
     linear_data_free(&d);
 }
 
+/* Panels packed one by one are the bytes of the whole matrix packed at once. */
+static void linear_pack_pieces(struct check *c, int n_out, int n_in)
+{
+    if (!check_case(c, false, "%d x %d packed in pieces", n_out, n_in)) {
+        return;
+    }
+    size_t bytes = c->k->linear_packed_bytes(n_out, n_in);
+    uint16_t *plain = check_alloc((size_t)n_out * n_in * sizeof(*plain));
+    char *whole = check_alloc(bytes), *pieces = check_alloc(bytes);
+    fill_bf16(plain, (size_t)n_out * n_in, FILL_NORMAL);
+    c->k->linear_pack(plain, n_out, n_in, whole);
+    for (int o = 0; o < n_out; o += 16) {
+        c->k->linear_pack(plain + (size_t)o * n_in, n_out - o < 16 ? n_out - o : 16, n_in,
+                          pieces + c->k->linear_packed_bytes(o, n_in));
+    }
+    check_same(c, "packed", whole, pieces, bytes);
+    check_hash(c, whole, bytes);
+    free(plain);
+    free(whole);
+    free(pieces);
+}
+
 void check_linear(struct check *c)
 {
     static const int rows[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17 };
@@ -166,6 +188,7 @@ void check_linear(struct check *c)
     linear_case(c, 1, 4096, 384, FILL_NORMAL, 0);
     linear_case(c, 2, 13000, 24, FILL_NORMAL, 0); /* more columns than a block of sums holds */
     linear_case(c, 5, 100, 5000, FILL_NORMAL, 3); /* more k than a step */
+    linear_pack_pieces(c, 53, 37);
 }
 
 enum { B_OUT = 1024, B_IN = 384, B_MATRIX = 36, B_ROW = 256 }; /* 28 MB: the demo model's size */

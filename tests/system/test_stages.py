@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 
-from harness import BUILD, ROOT, SLOW, TARGET, case, main
+from harness import BUILD, DRAFT, ROOT, SLOW, TARGET, case, generate, main, run
 
 BENCH = os.path.join(BUILD, "graft-bench")
 HEAD = os.path.join(ROOT, "models/demo/eagle3")
@@ -113,6 +113,34 @@ def compare_finds_the_stage_that_differs():
 
 
 @case
+def geometry_keeps_the_values_and_is_named():
+    """The large model's streams begin with the small one's; the text is the small target's."""
+    with tempfile.TemporaryDirectory() as folder:
+        small = read_tensors(dump(folder, 1))
+        large = read_tensors(dump(folder, 1, "--geometry", "test-64"))
+    n = small["hidden"][0][0]
+    assert large["hidden"][0] == [n, 512] and large["logits"][0] == small["logits"][0], large["hidden"][0]
+    cut = [x for r in range(n) for x in large["hidden"][1][512 * r:512 * r + 384]]
+    assert relative(cut, small["hidden"][1]) < 1e-5
+    assert relative(large["logits"][1], small["logits"][1]) < 1e-5
+    plain = generate("--max-tokens", "24")
+    expanded = generate("--max-tokens", "24", "--max-model-len", "512", "--geometry", "test-128")
+    assert plain["token_ids"] == expanded["token_ids"], (plain, expanded)
+    done = stages("--head", HEAD, "--model", TARGET, "--geometry", "test-128", "--reps", "1")
+    assert done.returncode == 0 and "expanded to test-128" in done.stdout, done
+
+
+@case
+def unknown_geometry_and_a_stand_alone_draft_are_refused():
+    done = stages("--model", TARGET, "--geometry", "llama-9")
+    assert done.returncode == 2 and "llama-3.2-1b" in done.stderr, done
+    for args, word in ((["--geometry", "llama-9"], "llama-3.2-1b"),
+                       (["--geometry", "test-64", "--draft", DRAFT], "stand-alone")):
+        done = run("run", "--model", TARGET, "--prompt", "x", *args)
+        assert done.returncode == 1 and word in done.stderr, done
+
+
+@case
 def what_cannot_be_done_is_said():
     with tempfile.TemporaryDirectory() as folder:
         other = ["--compare", dump(folder, 0), "--with", dump(folder, 1)]
@@ -124,7 +152,8 @@ def what_cannot_be_done_is_said():
                 (["--dump", out, "--head", HEAD, "--model", TARGET, "--ids", "1,2,x"], 2, "`x'"),
                 (["--dump", out, "--head", HEAD, "--model", TARGET, "--ids", "4096"], 2, "4095"),
                 (["--dump", out, "--model", TARGET, "--ids", "1"], 2, "--head"),
-                (["--dump", os.path.join(out, "y"), "--head", HEAD, "--model", TARGET, "--ids", "1"], 1, "cannot write")):
+                (["--dump", os.path.join(out, "y"), "--head", HEAD, "--model", TARGET, "--ids", "1"], 1,
+                 "cannot write")):
             done = stages(*args)
             lines = done.stderr.splitlines()
             assert done.returncode == status and len(lines) == 1 and word in lines[0], (args, done)

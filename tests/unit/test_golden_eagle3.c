@@ -189,6 +189,81 @@ static void test_equal_bits(void **state)
     assert_true(n_compared >= 3);
 }
 
+/* Golden tree of the design: two branches behind a prefix, rows in scratch. */
+#define N_NODE 5
+static const int parents[N_NODE] = {-1, 0, 0, 1, 2};
+static const int32_t node_token[N_NODE] = {264, 68, 198, 1930, 2};
+
+/* The tree as one pass; features of a node: made up, but its own. */
+static void run_tree(struct gr_lm *head, int n, const float *feature)
+{
+    static int32_t block[GOLDEN_N_POOL];
+    static int16_t anc[N_NODE * GR_ATTN_ANC_MAX];
+    const int32_t scratch = GOLDEN_N_POOL;
+    int32_t pos[N_NODE], cell[N_NODE], limit[N_NODE], n_anc[N_NODE], out_row[N_NODE];
+    const float *features[N_NODE];
+    for (int i = 0; i < GOLDEN_N_POOL; i++) {
+        block[i] = (i * 37 + 5) % GOLDEN_N_POOL;
+    }
+    for (int i = 0; i < N_NODE; i++) {
+        int depth = 0;
+        for (int a = i; a >= 0; a = parents[a]) {
+            depth++;
+        }
+        n_anc[i] = depth;
+        for (int a = i; a >= 0; a = parents[a]) {
+            anc[i * GR_ATTN_ANC_MAX + --depth] = (int16_t)a;
+        }
+        pos[i] = n + n_anc[i] - 1;
+        cell[i] = scratch * 16 + i;
+        limit[i] = n;
+        out_row[i] = i;
+        features[i] = feature + (size_t)i * HIDDEN;
+    }
+    const struct gr_attn_seq seq = {.n_row = N_NODE, .block = block, .limit = limit, .scratch_block = &scratch,
+                                    .n_anc = n_anc, .anc = anc, .n_slot = N_NODE};
+    assert_int_equal(gr_lm_forward(head, &(struct gr_batch){.n_row = N_NODE, .n_seq = 1, .n_out = N_NODE,
+                                                            .token = node_token, .pos = pos, .cell = cell, .seq = &seq,
+                                                            .out_row = out_row, .feature = features}), GR_OK);
+}
+
+/* A path of a tree has the bits of the same tokens as a chain; and once its cells are copied behind the prefix, so has
+ * the row that follows. */
+static void test_tree_rows(void **state)
+{
+    (void)state;
+    static const int path[] = {0, 2, 4};
+    static float fused[GOLDEN_ROW_MAX * HIDDEN], hidden[4][HIDDEN], logits[4][3072];
+    struct gr_lm *target = load_target(NULL);
+    struct gr_lm *head = load_head(NULL);
+    int32_t ids[GOLDEN_ROW_MAX + 1];
+    const int n = features_of(target, 1, ids, fused); /* 17: the tree begins inside a block */
+    const float *feature = fused;                     /* of nodes: borrowed from the first positions */
+    golden_run(head, ids + 1, 0, n, 1, fused);
+    for (int k = 0; k < 4; k++) {
+        const int node = k < 3 ? path[k] : 1;
+        golden_run(head, &node_token[node], n + k, 1, 1, feature + (size_t)node * HIDDEN);
+        memcpy(hidden[k], head->hidden, sizeof(hidden[k]));
+        memcpy(logits[k], head->logits, sizeof(logits[k]));
+    }
+    run_tree(head, n, feature);
+    int32_t src[3], dst[3];
+    for (int k = 0; k < 3; k++) {
+        assert_memory_equal(head->hidden + (size_t)path[k] * HIDDEN, hidden[k], sizeof(hidden[k]));
+        assert_memory_equal(gr_lm_logits(head, path[k]), logits[k], sizeof(logits[k]));
+        src[k] = GOLDEN_N_POOL * 16 + path[k];
+        dst[k] = ((n + k) / 16 * 37 + 5) % GOLDEN_N_POOL * 16 + (n + k) % 16;
+    }
+    /* What stands there now are the chain's own cells: spoil them first. */
+    golden_run(head, ids, n, 3, 1, fused);
+    gr_lm_copy_cells(head, 3, src, dst);
+    golden_run(head, &node_token[1], n + 3, 1, 1, feature + HIDDEN);
+    assert_memory_equal(head->hidden, hidden[3], sizeof(hidden[3]));
+    assert_memory_equal(head->logits, logits[3], sizeof(logits[3]));
+    gr_lm_destroy(head);
+    gr_lm_destroy(target);
+}
+
 /* Both sides compute the id of the fc they use by themselves. */
 static void test_fc_fingerprint(void **state)
 {
@@ -220,6 +295,7 @@ int main(void)
         cmocka_unit_test(test_fused_and_first_logits),
         cmocka_unit_test(test_chains),
         cmocka_unit_test(test_equal_bits),
+        cmocka_unit_test(test_tree_rows),
         cmocka_unit_test(test_fc_fingerprint),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -1,0 +1,350 @@
+#include "model/expand.h"
+
+#include "common/hash.h"
+#include "common/log.h"
+#include "kernels/kernels.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- geometries ---- */
+
+static const struct gr_geometry geometries[] = {
+    {"llama-3.2-1b", 2048, 16, 32, 8, 64, 8192, 128256, 32000},
+    {"llama-3.1-8b", 4096, 32, 32, 8, 128, 14336, 128256, 32000},
+    /* For tests: a KV head serves two query heads (the demo pair: three), and heads of twice the width. */
+    {"test-64", 512, 10, 8, 4, 64, 1280, 4608, 3333},
+    {"test-128", 640, 11, 16, 2, 128, 1100, 5000, 3080},
+};
+
+enum gr_status gr_geometry_find(const char *name, const struct gr_geometry **out)
+{
+    char all[256];
+    size_t len = 0;
+    *out = NULL;
+    for (size_t i = 0; name != NULL && i < GR_ARRAY_LEN(geometries); i++) {
+        if (strcmp(geometries[i].name, name) == 0) {
+            *out = &geometries[i];
+            return GR_OK;
+        }
+        len += (size_t)snprintf(all + len, sizeof(all) - len, i > 0 ? ", %s" : "%s", geometries[i].name);
+    }
+    if (name == NULL) {
+        return GR_OK;
+    }
+    log_error("--geometry: `%s' is not one of %s", name, all);
+    return GR_EINVAL;
+}
+
+/* ---- configs ---- */
+
+static bool is_head(const struct gr_hf_config *hf)
+{
+    return hf->draft_n_vocab > 0;
+}
+
+static enum gr_status check_fit(const struct gr_expand *e, const char *dir)
+{
+    const struct gr_geometry *g = e->to;
+    const struct gr_hf_config *hf = &e->from;
+    const struct {
+        const char *what;
+        int from, to;
+    } sizes[] = {
+        {"hidden_size", hf->hidden, g->hidden},
+        {"num_hidden_layers", hf->n_layer, g->n_layer},
+        {"head_dim", hf->head_dim, g->head_dim},
+        {"num_key_value_heads (copies counted)", hf->n_kv_head * e->n_copy, g->n_kv_head},
+        {"intermediate_size", hf->ffn, g->ffn},
+        {"vocab_size", hf->n_vocab, g->n_vocab},
+        {"draft_vocab_size", hf->draft_n_vocab, g->draft_n_vocab},
+    };
+    for (size_t i = 0; i < GR_ARRAY_LEN(sizes); i++) {
+        if (sizes[i].from > sizes[i].to) {
+            log_error("--geometry %s: %s %d of %s does not fit in %d", g->name, sizes[i].what, sizes[i].from, dir,
+                      sizes[i].to);
+            return GR_EUNSUPPORTED;
+        }
+    }
+    /* Only then does pair i have a pair of the same frequency; YaRN's ramp is over pairs, not frequencies. */
+    if (g->head_dim % hf->head_dim != 0 || (g->head_dim != hf->head_dim && hf->rope_kind == GR_ROPE_YARN)) {
+        log_error("--geometry %s: heads of %d%s of %s have no form in heads of %d", g->name, hf->head_dim,
+                  hf->rope_kind == GR_ROPE_YARN ? " with YaRN" : "", dir, g->head_dim);
+        return GR_EUNSUPPORTED;
+    }
+    return GR_OK;
+}
+
+enum gr_status gr_expand_init(struct gr_expand *e, const struct gr_geometry *to, const char *dir,
+                              struct gr_hf_config *hf)
+{
+    const int group = to->n_head / to->n_kv_head;
+    const int group_from = hf->n_head / hf->n_kv_head;
+    *e = (struct gr_expand){.to = to, .from = *hf, .n_copy = (group_from + group - 1) / group};
+    GR_TRY(check_fit(e, dir));
+    const float ratio = (float)hf->hidden / (float)to->hidden;
+    hf->rms_eps *= ratio;
+    hf->scale_dim = hf->head_dim;
+    hf->hidden = to->hidden;
+    hf->n_layer = is_head(hf) ? hf->n_layer : to->n_layer;
+    hf->n_head = to->n_head;
+    hf->n_kv_head = to->n_kv_head;
+    hf->head_dim = to->head_dim;
+    hf->ffn = to->ffn;
+    hf->n_vocab_row = to->n_vocab;
+    hf->draft_n_vocab_row = is_head(hf) ? to->draft_n_vocab : 0;
+    hf->target_hidden = hf->target_hidden > 0 ? to->hidden : 0;
+    return GR_OK;
+}
+
+enum gr_status gr_expand_config(const struct gr_geometry *to, const char *dir, struct gr_hf_config *hf)
+{
+    struct gr_expand e;
+    return to != NULL ? gr_expand_init(&e, to, dir, hf) : GR_OK;
+}
+
+int gr_expand_layer(const struct gr_expand *e, int i)
+{
+    return (int)((int64_t)i * e->to->n_layer / e->from.n_layer);
+}
+
+/* The small layer at layer i; -1: an extra one. */
+static int layer_from(const struct gr_expand *e, int i)
+{
+    for (int k = 0; k < e->from.n_layer; k++) {
+        if (gr_expand_layer(e, k) == i) {
+            return k;
+        }
+    }
+    return -1;
+}
+
+/* ---- axes: index in the large model -> index in the small one, or what an extra one holds ---- */
+
+enum axis { AXIS_HIDDEN, AXIS_Q, AXIS_KV, AXIS_FFN, AXIS_VOCAB, AXIS_DRAFT_VOCAB };
+
+/* Several streams may lie side by side: (embedding, feature) of a head, the captured ones of fc. */
+static int hidden_from(const struct gr_expand *e, int i, int extra)
+{
+    const int at = i % e->to->hidden;
+    return at < e->from.hidden ? i / e->to->hidden * e->from.hidden + at : extra;
+}
+
+static int dim_from(const struct gr_expand *e, int dim)
+{
+    const int half = e->to->head_dim / 2;
+    const int m = e->to->head_dim / e->from.head_dim;
+    const int pair = dim % half;
+    return pair % m == 0 ? pair / m + dim / half * (e->from.head_dim / 2) : -1;
+}
+
+static int kv_from(const struct gr_expand *e, int i)
+{
+    const int head = i / e->to->head_dim / e->n_copy;
+    const int dim = dim_from(e, i % e->to->head_dim);
+    return head < e->from.n_kv_head && dim >= 0 ? head * e->from.head_dim + dim : GR_EXTRA_RANDOM;
+}
+
+static int q_from(const struct gr_expand *e, int i)
+{
+    const int group = e->to->n_head / e->to->n_kv_head;
+    const int group_from = e->from.n_head / e->from.n_kv_head;
+    const int head = i / e->to->head_dim;
+    const int kv = head / group;
+    const int in_group = kv % e->n_copy * group + head % group;
+    const int dim = dim_from(e, i % e->to->head_dim);
+    if (kv / e->n_copy >= e->from.n_kv_head || in_group >= group_from) {
+        return GR_EXTRA_RANDOM; /* an extra head */
+    }
+    return dim >= 0 ? (kv / e->n_copy * group_from + in_group) * e->from.head_dim + dim : GR_EXTRA_ZERO;
+}
+
+/* Where index i of an axis comes from. extra: what to say of an extra one that the axis itself leaves open. */
+static int index_from(const struct gr_expand *e, enum axis axis, int i, int extra)
+{
+    switch (axis) {
+    case AXIS_HIDDEN:
+        return hidden_from(e, i, extra);
+    case AXIS_Q:
+        return q_from(e, i);
+    case AXIS_KV:
+        return kv_from(e, i);
+    case AXIS_FFN:
+        return i < e->from.ffn ? i : extra;
+    case AXIS_VOCAB:
+        return i < e->from.n_vocab ? i : extra;
+    case AXIS_DRAFT_VOCAB:
+        return i < e->from.draft_n_vocab ? i : extra;
+    }
+    GR_ASSERT(false);
+    return extra;
+}
+
+static int len_from(const struct gr_expand *e, enum axis axis, int len)
+{
+    switch (axis) {
+    case AXIS_HIDDEN:
+        return len / e->to->hidden * e->from.hidden;
+    case AXIS_Q:
+        return e->from.n_head * e->from.head_dim;
+    case AXIS_KV:
+        return e->from.n_kv_head * e->from.head_dim;
+    case AXIS_FFN:
+        return e->from.ffn;
+    case AXIS_VOCAB:
+        return e->from.n_vocab;
+    case AXIS_DRAFT_VOCAB:
+        return e->from.draft_n_vocab;
+    }
+    GR_ASSERT(false);
+    return 0;
+}
+
+/* ---- tensors ---- */
+
+struct kind {
+    const char *name; /* part of the tensor's name */
+    enum axis out, in;
+};
+
+static const struct kind kinds[] = {
+    {"q_proj", AXIS_Q, AXIS_HIDDEN},      {"k_proj", AXIS_KV, AXIS_HIDDEN},
+    {"v_proj", AXIS_KV, AXIS_HIDDEN},     {"o_proj", AXIS_HIDDEN, AXIS_Q},
+    {"gate_proj", AXIS_FFN, AXIS_HIDDEN}, {"up_proj", AXIS_FFN, AXIS_HIDDEN},
+    {"down_proj", AXIS_HIDDEN, AXIS_FFN}, {"embed_tokens", AXIS_VOCAB, AXIS_HIDDEN},
+    {"lm_head", AXIS_VOCAB, AXIS_HIDDEN}, {"norm", AXIS_HIDDEN, AXIS_HIDDEN},
+    {"fc", AXIS_HIDDEN, AXIS_HIDDEN},
+};
+
+static struct kind find_kind(const struct gr_expand *e, const char *name)
+{
+    size_t i = 0;
+    while (i < GR_ARRAY_LEN(kinds) && strstr(name, kinds[i].name) == NULL) {
+        i++;
+    }
+    GR_ASSERT(i < GR_ARRAY_LEN(kinds)); /* a tensor that the loaders ask for and this file does not know */
+    struct kind k = kinds[i];
+    if (strcmp(k.name, "lm_head") == 0 && is_head(&e->from)) {
+        k.out = AXIS_DRAFT_VOCAB;
+    }
+    return k;
+}
+
+/* Its name in the folder: the layer's number is another one there, or nothing is. */
+static void name_from(const struct gr_expand *e, const char *name, char *out, size_t cap)
+{
+    int layer = 0, n = 0;
+    if (sscanf(name, "model.layers.%d%n", &layer, &n) == 1 && n > 0) {
+        layer = layer_from(e, layer);
+        snprintf(out, cap, "model.layers.%d%s", layer, name + n);
+        if (layer < 0) {
+            out[0] = '\0';
+        }
+        return;
+    }
+    snprintf(out, cap, "%s", name);
+}
+
+static uint64_t hash_text(const char *text)
+{
+    uint64_t h = 0;
+    for (; *text != '\0'; text++) {
+        h = gr_mix64(h ^ ((uint64_t)(unsigned char)*text + 1) * GR_HASH_GOLDEN);
+    }
+    return h;
+}
+
+/* What adds to the residual stream keeps its padding zero, and an extra layer adds nothing at all. */
+static void map_rows(const struct gr_expand *e, const struct kind *k, struct gr_expand_tensor *t)
+{
+    const int extra = k->out == AXIS_HIDDEN ? GR_EXTRA_ZERO : GR_EXTRA_RANDOM;
+    for (int i = 0; i < t->n_out; i++) {
+        t->row[i] = t->name[0] != '\0' ? index_from(e, k->out, i, extra) : extra;
+    }
+}
+
+static void map_columns(const struct gr_expand *e, const struct kind *k, struct gr_expand_tensor *t)
+{
+    for (int i = 0; i < t->n_in; i++) {
+        const int from = index_from(e, k->in, i, GR_EXTRA_RANDOM);
+        if (from >= 0) {
+            t->col[t->n_col] = i;
+            t->col_from[t->n_col++] = from;
+        }
+    }
+}
+
+enum gr_status gr_expand_tensor_init(const struct gr_expand *e, const char *name, int n_out, int n_in,
+                                     struct gr_expand_tensor *out)
+{
+    const struct kind k = find_kind(e, name);
+    struct gr_expand_tensor t = {.n_out = n_out, .n_in = n_in, .scale = 1.0f, .seed = hash_text(name)};
+    const bool norm = strcmp(k.name, "norm") == 0;
+    name_from(e, name, t.name, sizeof(t.name));
+    t.n_out_from = len_from(e, k.out, n_out);
+    t.n_in_from = n_in > 1 ? len_from(e, k.in, n_in) : 1;
+    if (norm) {
+        t.scale = (float)sqrt((double)e->from.hidden / e->to->hidden);
+    }
+    /* Extra heads and neurons reach nothing. The padding of the stream is zero, so what it meets may be anything. */
+    t.zero = k.in == AXIS_Q || k.in == AXIS_FFN;
+    t.row = calloc((size_t)n_out, sizeof(*t.row));
+    t.col = calloc((size_t)n_in, sizeof(*t.col));
+    t.col_from = calloc((size_t)n_in, sizeof(*t.col_from));
+    if (t.row == NULL || t.col == NULL || t.col_from == NULL) {
+        log_error("out of memory while expanding %s", name);
+        gr_expand_tensor_finish(&t);
+        return GR_ENOMEM;
+    }
+    map_rows(e, &k, &t);
+    if (n_in > 1) {
+        map_columns(e, &k, &t);
+    }
+    *out = t;
+    return GR_OK;
+}
+
+void gr_expand_tensor_finish(struct gr_expand_tensor *t)
+{
+    free(t->row);
+    free(t->col);
+    free(t->col_from);
+}
+
+/* bf16 values of random sign and mantissa, four from one mix. */
+static void random_row(uint64_t seed, int row, int n, uint16_t *out)
+{
+    const uint64_t s = gr_mix64(seed ^ ((uint64_t)row + 1) * GR_HASH_GOLDEN);
+    for (int i = 0; i < n; i += 4) {
+        const uint64_t bits = gr_mix64(s + (uint64_t)i * GR_HASH_GOLDEN);
+        const uint64_t four = (bits & 0x807f807f807f807full) | 0x3c803c803c803c80ull; /* exponent: 2^-6 */
+        memcpy(out + i, &four, (size_t)GR_MIN(4, n - i) * sizeof(*out));
+    }
+}
+
+void gr_expand_rows(const struct gr_expand_tensor *t, const uint16_t *from, int row0, int n_row, uint16_t *out)
+{
+    GR_ASSERT(row0 >= 0 && row0 + n_row <= t->n_out && (from != NULL) == (t->name[0] != '\0'));
+    for (int r = row0; r < row0 + n_row; r++, out += t->n_in) {
+        const int row = t->row[r];
+        if (t->zero || row == GR_EXTRA_ZERO) {
+            memset(out, 0, (size_t)t->n_in * sizeof(*out));
+        } else {
+            random_row(t->seed, r, t->n_in, out);
+        }
+        for (int c = 0; row >= 0 && c < t->n_col; c++) {
+            out[t->col[c]] = from[(size_t)row * (size_t)t->n_in_from + (size_t)t->col_from[c]];
+        }
+    }
+}
+
+void gr_expand_vector(const struct gr_expand_tensor *t, const uint16_t *from, float *out)
+{
+    const bool norm = t->scale != 1.0f;
+    for (int i = 0; i < t->n_out; i++) {
+        const float value = t->row[i] >= 0 ? gr_bf16_to_f32(from[t->row[i]]) : norm ? 1.0f : 0.0f;
+        out[i] = value * t->scale;
+    }
+}

@@ -1,0 +1,30 @@
+/* Weights from a model folder's files into memory, as the kernels want them; with `expand`, in a larger geometry.
+ * Start only; one thread calls (expanding uses the team). */
+#ifndef GR_MODEL_LOADER_H
+#define GR_MODEL_LOADER_H
+
+#include "kernels/kernels.h"
+#include "model/expand.h"
+#include "model/memory.h"
+#include "model/safetensors.h"
+
+/* Where weights come from and go to. All borrowed. */
+struct gr_loader {
+    const struct gr_kernels *kernels;
+    struct gr_memory *memory;
+    const struct gr_safetensors *files;
+    const struct gr_expand *expand; /* NULL: as in the files. Names and sizes below are then those of the large model */
+    struct gr_team *team;           /* used with expand; NULL: one thread */
+};
+
+/* bf16 (n_out, n_in), packed for the kernels; must be there with that shape. */
+GR_NODISCARD enum gr_status gr_load_matrix(const struct gr_loader *l, const char *name, int n_out, int n_in,
+                                           struct gr_weight *out);
+/* bf16 (n) to f32: norms and biases. */
+GR_NODISCARD enum gr_status gr_load_vector(const struct gr_loader *l, const char *name, int n, float **out);
+/* bf16 (n_vocab, n): rows are looked up. Borrowed from the files where they have it in this form. Expanded it has rows
+ * for the ids that occur only: a pass reads no other. */
+GR_NODISCARD enum gr_status gr_load_embedding(const struct gr_loader *l, const char *name, int n_vocab, int n,
+                                              const uint16_t **out);
+
+#endif
