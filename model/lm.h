@@ -31,9 +31,9 @@ struct gr_lm_ops {
     enum gr_status (*forward)(struct gr_lm *lm, const struct gr_batch *batch);
     /* Copies KV of cells src[i] to dst[i]; no dst is a later src. */
     void (*copy_cells)(struct gr_lm *lm, int n, const int32_t *src, const int32_t *dst);
-    /* Fused features of rows row[i] of the last pass: the draft head's fc over their captured states.
-     * out: (n, fused_width). NULL where fused_width is 0. */
-    void (*fuse)(struct gr_lm *lm, int n, const int32_t *row, float *out);
+    /* Fused features: the draft head's fc over captured states. capture[i]: n_capture * capture_width floats, of the
+     * last pass or kept from earlier ones; out: (n, fused_width), n at most n_row_max. NULL where fused_width is 0. */
+    void (*fuse)(struct gr_lm *lm, int n, const float *const *capture, float *out);
     void (*destroy)(struct gr_lm *lm);
 };
 
@@ -71,9 +71,14 @@ static inline void gr_lm_copy_cells(struct gr_lm *lm, int n, const int32_t *src,
 {
     lm->ops->copy_cells(lm, n, src, dst);
 }
-static inline void gr_lm_fuse(struct gr_lm *lm, int n, const int32_t *row, float *out)
+static inline void gr_lm_fuse(struct gr_lm *lm, int n, const float *const *capture, float *out)
 {
-    lm->ops->fuse(lm, n, row, out);
+    lm->ops->fuse(lm, n, capture, out);
+}
+/* The captured states of a row of the last pass. */
+static inline const float *gr_lm_capture(const struct gr_lm *lm, int row)
+{
+    return lm->capture + (size_t)row * (size_t)(lm->n_capture * lm->capture_width);
 }
 static inline void gr_lm_destroy(struct gr_lm *lm)
 {

@@ -231,7 +231,8 @@ bool gr_target_check(const struct gr_target *t)
         if (!s->in_pass && s->table.n_block != n_block) {
             return false;
         }
-        if (s->feature_first > s->feature_end || s->feature_end > s->committed_len ||
+        if (s->feature_first > s->feature_end || s->feature_end + s->n_kept > s->committed_len ||
+            s->n_kept < 0 || s->n_kept > GR_CAPTURE_KEEP ||
             s->feature_end - s->feature_first > t->config.feature_keep) {
             return false;
         }

@@ -52,6 +52,7 @@ struct gr_target_counters {
     uint64_t n_pass, n_row;                 /* all passes */
     uint64_t n_tree_round, n_root_round;    /* verdicts with and without a tree */
     uint64_t n_draft_frame, n_draft_stale, n_draft_late, n_reroot, n_desync, n_resync, n_fallback;
+    uint64_t n_fuse_pass; /* not among n_pass */
     uint64_t n_feature_frame, n_feature_row, feature_bytes, n_feature_start;
     uint64_t n_probe, n_evicted, n_preempted, n_paused, n_fault, n_cache_hit;
 };

@@ -22,6 +22,7 @@ struct toy_config {
 };
 
 #define TOY_FEATURE_WIDTH 4
+#define TOY_N_CAPTURE 3 /* states beside each other in a target's capture of a row */
 
 struct gr_lm *toy_lm_create(const struct toy_config *config);
 /* The true feature of position n - 1: after n tokens. */
