@@ -67,6 +67,8 @@ static enum gr_status open_head(struct llama *m, const struct gr_llama_config *c
     GR_TRY(gr_capture_choose(c->head_dir, head_out, m->hf.n_layer, c->n_capture, c->capture_layer, &capture));
     GR_TRY(gr_fc_check(c->head_dir, head_out, m->head_files, capture.n, m->hf.hidden));
     gr_capture_log(c->head_dir, &capture);
+    gr_capture_text(&capture, m->lm.captures, sizeof(m->lm.captures));
+    m->lm.raw_features = c->raw_features;
     m->lm.n_capture = capture.n;
     memcpy(m->capture_layer, capture.layer, sizeof(m->capture_layer));
     return GR_OK;

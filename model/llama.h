@@ -25,6 +25,7 @@ struct gr_llama_config {
     /* Folder of an EAGLE-3 head that this target is to serve, borrowed for the call; NULL: none. Its fc is loaded and
      * run by gr_lm_fuse(); the rest of the head is only checked as far as it has to fit. */
     const char *head_dir;
+    bool raw_features; /* with a head: captured states are shipped as they are (lm.h) */
 };
 
 /* Errors name the file, tensor or limit. fingerprint_out, hf_out may be NULL. */

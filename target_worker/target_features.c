@@ -41,7 +41,7 @@ void target_plan_features(struct gr_target *t, struct session *s, struct gr_pass
     }
     s->n_kept = GR_MAX(GR_MIN(q->pos0 - s->feature_end, s->n_kept), 0); /* rows that run again bring theirs again */
     q->n_kept = s->n_kept;
-    q->keep_capture = can_wait && q->pos0 >= s->feature_end && s->n_kept < GR_CAPTURE_KEEP;
+    q->keep_capture = can_wait && !t->config.feature_raw && q->pos0 >= s->feature_end && s->n_kept < GR_CAPTURE_KEEP;
 }
 
 void target_keep_features(struct gr_target *t, struct session *s, const struct gr_pass_seq *q)
@@ -145,16 +145,17 @@ static bool send_frame(struct gr_target *t, struct session *s)
     const int32_t first = start ? s->feature_first : s->feature_sent;
     const int32_t taken = start ? first : s->feature_taken;
     const int32_t end = GR_MIN(GR_MIN(s->feature_end, s->peer_len - 1), taken + t->config.feature_window);
-    const int32_t n = GR_MIN(end - first, GR_FEATURES_ROW_MAX);
+    const size_t row_bytes = (size_t)t->config.feature_width * sizeof(uint16_t);
+    const int32_t n_max = GR_MIN(GR_FEATURES_ROW_MAX, (int32_t)(GR_FEATURES_ROW_BYTES_MAX / row_bytes));
+    const int32_t n = GR_MIN(end - first, n_max);
     if (n <= 0) {
         return false;
     }
-    const size_t row_bytes = (size_t)t->config.feature_width * sizeof(uint16_t);
     const uint32_t base_len = (uint32_t)(first + n);
     const struct gr_frame_header h = {.session = s->id, .epoch = s->epoch, .round = s->round, .base_len = base_len,
                                       .prefix_hash = s->hash[base_len], .flags = start ? GR_FEATURES_START : 0};
     const struct gr_features f = {.first_pos = (uint32_t)first, .n_row = (uint32_t)n,
-                                  .width = (uint32_t)t->config.feature_width, .dtype = GR_FEATURES_BF16};
+                                  .width = (uint32_t)t->config.feature_width, .dtype = GR_FEATURES_BF16, .raw = t->config.feature_raw};
     const size_t bytes = GR_WIRE_HEADER_BYTES + GR_WIRE_FEATURES_BYTES(n, row_bytes);
     uint8_t *rows = NULL;
     uint8_t *out = t->io.frame_begin(t->io.ctx, s->peer, GR_FRAME_BULK, (uint32_t)bytes);

@@ -33,7 +33,8 @@ struct gr_verifier {
     int n_feature_max;                /* n_row_max and all that is kept */
     const float **capture;            /* (n_feature_max): captured states whose features are wanted */
     float *fused;                     /* (n_row_max, fused_width) */
-    uint16_t *feature;                /* (n_feature_max, fused_width) bf16: what sequences point into */
+    int feature_width;                /* fused, or captured states where they are shipped as they are */
+    uint16_t *feature;                /* (n_feature_max, feature_width) bf16: what sequences point into */
 };
 
 static void *zeroed(size_t n, size_t size, bool *ok)
@@ -76,7 +77,8 @@ enum gr_status gr_verifier_create(struct gr_lm *lm, int n_seq_max, struct gr_ver
         v->kept = zeroed(n_kept * (size_t)(lm->n_capture * lm->capture_width), sizeof(float), &ok);
         v->capture = zeroed((size_t)v->n_feature_max, sizeof(*v->capture), &ok);
         v->fused = zeroed(n_row * (size_t)lm->fused_width, sizeof(float), &ok);
-        v->feature = zeroed((size_t)v->n_feature_max * (size_t)lm->fused_width, sizeof(uint16_t), &ok);
+        v->feature_width = gr_lm_ship_width(lm);
+        v->feature = zeroed((size_t)v->n_feature_max * (size_t)v->feature_width, sizeof(uint16_t), &ok);
     }
     if (!ok) {
         log_error("out of memory for a pass of %d rows", lm->n_row_max);
@@ -279,7 +281,7 @@ static int add_captures(struct gr_verifier *v, struct gr_pass_seq *s, int i, int
 {
     const int n_row = s->kind == GR_PASS_TREE ? 1 + s->walk.n_path : s->n_row;
     s->n_feature = s->n_kept + n_row;
-    s->feature = v->feature + (size_t)n * (size_t)v->lm->fused_width;
+    s->feature = v->feature + (size_t)n * (size_t)v->feature_width;
     GR_ASSERT(n + s->n_feature <= v->n_feature_max);
     for (int k = 0; k < s->n_kept; k++) {
         v->capture[n++] = kept_capture(v, s, k);
@@ -291,9 +293,16 @@ static int add_captures(struct gr_verifier *v, struct gr_pass_seq *s, int i, int
     return n;
 }
 
+static void to_bf16(struct gr_verifier *v, int at, int n, const float *x)
+{
+    uint16_t *to = v->feature + (size_t)at * (size_t)v->feature_width;
+    for (size_t k = 0; k < (size_t)n * (size_t)v->feature_width; k++) {
+        to[k] = gr_bf16_from_f32(x[k]);
+    }
+}
+
 static void fuse(struct gr_verifier *v, struct gr_pass *pass)
 {
-    const size_t width = (size_t)v->lm->fused_width;
     const size_t capture_bytes = (size_t)(v->lm->n_capture * v->lm->capture_width) * sizeof(float);
     int n = 0;
     for (int i = 0; i < pass->n_seq; i++) {
@@ -304,12 +313,13 @@ static void fuse(struct gr_verifier *v, struct gr_pass *pass)
             n = add_captures(v, s, i, n);
         }
     }
-    for (int at = 0; at < n; at += v->lm->n_row_max) {
+    for (int i = 0; v->lm->raw_features && i < n; i++) {
+        to_bf16(v, i, 1, v->capture[i]);
+    }
+    for (int at = 0; !v->lm->raw_features && at < n; at += v->lm->n_row_max) {
         const int n_now = GR_MIN(n - at, v->lm->n_row_max);
         gr_lm_fuse(v->lm, n_now, v->capture + at, v->fused);
-        for (size_t k = 0; k < (size_t)n_now * width; k++) {
-            v->feature[(size_t)at * width + k] = gr_bf16_from_f32(v->fused[k]);
-        }
+        to_bf16(v, at, n_now, v->fused);
     }
 }
 

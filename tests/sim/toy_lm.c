@@ -88,6 +88,15 @@ void toy_lm_feature(const int32_t *token, int n, float out[TOY_FEATURE_WIDTH])
     write_feature(state, 0.0f, out);
 }
 
+void toy_lm_capture(const int32_t *token, int n, float out[TOY_N_CAPTURE * TOY_FEATURE_WIDTH])
+{
+    uint32_t state = STATE_FIRST;
+    for (int i = 0; i < n; i++) {
+        state = next_state(state, token[i]);
+    }
+    write_capture(state, out);
+}
+
 static struct cell *seen_cell(const struct toy *m, const struct gr_attn_seq *s, int r, int i)
 {
     if (i < s->limit[r]) {
@@ -250,9 +259,12 @@ static void give_features(struct toy *m)
     const int n = c->n_vocab_head;
     m->row_state = calloc((size_t)c->n_row_max, sizeof(*m->row_state));
     GR_ASSERT(m->row_state != NULL && c->n_vocab <= 256);
-    if (!c->head) {
+    m->lm.raw_features = c->raw;
+    if (!c->head || c->raw) {
         m->lm.fused_width = m->lm.capture_width = TOY_FEATURE_WIDTH;
         m->lm.n_capture = TOY_N_CAPTURE;
+    }
+    if (!c->head) {
         m->lm.capture = calloc((size_t)c->n_row_max * TOY_N_CAPTURE * TOY_FEATURE_WIDTH, sizeof(float));
         GR_ASSERT(m->lm.capture != NULL);
         return;
