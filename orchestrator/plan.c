@@ -141,10 +141,10 @@ enum gr_status gr_plan_local(struct gr_run_options *o, struct gr_plan *plan_out)
 /* Options about workers would have no effect. */
 static enum gr_status refuse_workers(const struct gr_run_options *o, const char *const *more, const char *reason)
 {
-    static const char *const of_workers[] = {"threads", "draft-threads", "kv-blocks", "max-model-len",
-                                             "round-deadline-ms", "prefill-share", "target-device", "draft-device",
-                                             "ship-features", "capture-layers", "feature-keep", "require-rdma", "target-ib-hca", "draft-ib-hca",
-                                             "gid-index", NULL};
+    static const char *const of_workers[] = {"threads",           "draft-threads",  "kv-blocks",     "max-model-len",
+                                             "round-deadline-ms", "prefill-share",  "target-device", "draft-device",
+                                             "ship-features",     "capture-layers", "feature-keep",  "require-rdma",
+                                             "target-ib-hca",     "draft-ib-hca",   "gid-index",     NULL};
     const char *const *lists[] = {of_workers, more};
     for (size_t i = 0; i < GR_ARRAY_LEN(lists); i++) {
         for (const char *const *name = lists[i]; *name != NULL; name++) {

@@ -22,8 +22,8 @@ static void *run_draft(void *arg)
 
 static enum gr_status run_pair(struct gr_target_options *target, struct gr_draft_options *draft)
 {
-    const struct gr_conn_limits limits = {.small_bytes_max = 8192, .bulk_bytes_max = GR_WIRE_BULK_BYTES_MAX, .n_small_slot = 64,
-                                          .n_bulk_slot = 8};
+    const struct gr_conn_limits limits = {
+        .small_bytes_max = 8192, .bulk_bytes_max = GR_WIRE_BULK_BYTES_MAX, .n_small_slot = 64, .n_bulk_slot = 8};
     struct gr_conn *ends[2];
     pthread_t thread;
     GR_TRY(gr_transport_open_loop(&limits, 1, ends));

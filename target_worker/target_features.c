@@ -2,11 +2,12 @@
  * frames.
  *
  * The feature of a position exists once its token has run, and depends on the tokens up to it, itself included. A
- * session keeps those of [feature_first, feature_end), at most feature_keep of them; in K = 0 the last n_kept positions
- * are captured states that have not been fused (pass.h). The drafter has those before feature_sent. It is never sent one that its tokens do not need (position peer_len - 1 and beyond), so a session in
- * which no tree is wanted ships none: its drafter is not told the tokens either. Nor is it sent more than
- * feature_window rows of which it has not said TAKEN, so it can keep all it is sent. Where the ring has moved on past
- * feature_sent, START tells the drafter to begin later. */
+ * session keeps those of [feature_first, feature_end), at most feature_keep of them; in K = 0 the n_kept positions
+ * behind them are captured states that have not been fused (pass.h). The drafter has those before feature_sent. It is
+ * never sent one that its tokens do not need (position peer_len - 1 and beyond), so a session in which no tree is
+ * wanted ships none: its drafter is not told the tokens either. Nor is it sent more than feature_window rows of which
+ * it has not said TAKEN, so it can keep all it is sent. Where the ring has moved on past feature_sent, START tells the
+ * drafter to begin later. */
 #include "target_worker/target_internal.h"
 
 #include <string.h>
@@ -154,8 +155,11 @@ static bool send_frame(struct gr_target *t, struct session *s)
     const uint32_t base_len = (uint32_t)(first + n);
     const struct gr_frame_header h = {.session = s->id, .epoch = s->epoch, .round = s->round, .base_len = base_len,
                                       .prefix_hash = s->hash[base_len], .flags = start ? GR_FEATURES_START : 0};
-    const struct gr_features f = {.first_pos = (uint32_t)first, .n_row = (uint32_t)n,
-                                  .width = (uint32_t)t->config.feature_width, .dtype = GR_FEATURES_BF16, .raw = t->config.feature_raw};
+    const struct gr_features f = {.first_pos = (uint32_t)first,
+                                  .n_row = (uint32_t)n,
+                                  .width = (uint32_t)t->config.feature_width,
+                                  .dtype = GR_FEATURES_BF16,
+                                  .raw = t->config.feature_raw};
     const size_t bytes = GR_WIRE_HEADER_BYTES + GR_WIRE_FEATURES_BYTES(n, row_bytes);
     uint8_t *rows = NULL;
     uint8_t *out = t->io.frame_begin(t->io.ctx, s->peer, GR_FRAME_BULK, (uint32_t)bytes);

@@ -432,12 +432,13 @@ static int tell(void **state)
                   total.n_break, total.n_stall, total.n_mute, total.n_copy, total.n_turn, total.n_cut, total.n_close,
                   total.n_expired, (unsigned long long)n_reopen, (unsigned long long)n_preempted,
                   (unsigned long long)n_evicted, (unsigned long long)n_rerooted);
-    print_message(
-        "# features: %llu runs, %llu with trees; %llu rows taken, %llu checked, %llu raw; frames twice or too late %llu, "
-        "gaps %llu, begun in the middle %llu\n",
-        (unsigned long long)n_head_run, (unsigned long long)n_head_tree, (unsigned long long)n_feature_row,
-        (unsigned long long)n_checked_row, (unsigned long long)n_raw_row, (unsigned long long)n_stale_features, (unsigned long long)n_feature_gap,
-        (unsigned long long)n_feature_start);
+    print_message("# features: %llu runs, %llu with trees; %llu rows taken, %llu checked, %llu raw; frames twice or "
+                  "too late %llu, "
+                  "gaps %llu, begun in the middle %llu\n",
+                  (unsigned long long)n_head_run, (unsigned long long)n_head_tree, (unsigned long long)n_feature_row,
+                  (unsigned long long)n_checked_row, (unsigned long long)n_raw_row,
+                  (unsigned long long)n_stale_features, (unsigned long long)n_feature_gap,
+                  (unsigned long long)n_feature_start);
     return 0;
 }
 
