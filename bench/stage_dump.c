@@ -88,11 +88,11 @@ static enum gr_status load(const struct gr_bench_dump *o, struct dump *d)
 
 static enum gr_status compute(struct dump *d)
 {
-    int32_t row[N_ROW_MAX];
+    const float *row[N_ROW_MAX];
     GR_TRY(run(d->target, d->ids, d->n_row, 1, NULL));
     d->ids[d->n_row] = d->target->kernels->argmax(d->target->logits, d->target->n_vocab);
     for (int i = 0; i < d->n_row; i++) {
-        row[i] = i;
+        row[i] = gr_lm_capture(d->target, i);
     }
     d->fused = calloc((size_t)d->n_row * (size_t)d->target->fused_width, sizeof(float));
     if (d->fused == NULL) {

@@ -29,7 +29,7 @@ struct stage {
     double peak_flops, bytes_per_s; /* of this machine, all threads */
     int32_t *token, *pos, *cell, *limit, *n_anc, *out_row, *block, scratch_block[4];
     int16_t *anc;
-    int32_t *fuse_row;      /* (N_ROW_MAX) 0, 1, 2, ... */
+    const float **capture;  /* (N_ROW_MAX): rows 0, 1, 2, ... of the last pass */
     float *feature;         /* (feature_width) one for all rows */
     const float **features; /* (N_ROW_MAX) */
 };
@@ -117,7 +117,7 @@ static void bench_fuse(const struct stage *target, struct gr_table *t, const int
         double ms[N_REP_MAX];
         for (int k = -2; k < s->n_rep; k++) {
             const uint64_t begin = gr_clock_ns();
-            gr_lm_fuse(s->lm, rows[i], s->fuse_row, out);
+            gr_lm_fuse(s->lm, rows[i], s->capture, out);
             if (k >= 0) {
                 ms[k] = (double)(gr_clock_ns() - begin) / 1e6;
             }
@@ -152,7 +152,7 @@ static void prepare(struct stage *s, int n_block)
     s->limit = zeroed(N_ROW_MAX, sizeof(int32_t));
     s->n_anc = zeroed(N_ROW_MAX, sizeof(int32_t));
     s->out_row = zeroed(N_ROW_MAX, sizeof(int32_t));
-    s->fuse_row = zeroed(N_ROW_MAX, sizeof(int32_t));
+    s->capture = zeroed(N_ROW_MAX, sizeof(*s->capture));
     s->anc = zeroed((size_t)N_ROW_MAX * GR_ATTN_ANC_MAX, sizeof(int16_t));
     s->block = zeroed((size_t)n_block, sizeof(int32_t));
     s->feature = zeroed((size_t)s->lm->feature_width + 1, sizeof(float));
@@ -161,7 +161,7 @@ static void prepare(struct stage *s, int n_block)
         s->feature[i] = (float)(i % 7) - 3.0f;
     }
     for (int i = 0; i < N_ROW_MAX; i++) {
-        s->fuse_row[i] = i;
+        s->capture[i] = gr_lm_capture(s->lm, i);
         s->features[i] = s->feature;
     }
     for (int i = 0; i < n_block; i++) {
@@ -227,7 +227,7 @@ static void destroy(struct stage *s)
 {
     gr_lm_destroy(s->lm);
     void *all[] = {s->token, s->pos,      s->cell,    s->limit,           s->n_anc, s->out_row,
-                   s->anc,   s->fuse_row, s->feature, (void *)s->features, s->block};
+                   s->anc,   (void *)s->capture, s->feature, (void *)s->features, s->block};
     for (size_t i = 0; i < GR_ARRAY_LEN(all); i++) {
         free(all[i]);
     }

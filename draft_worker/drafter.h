@@ -35,6 +35,7 @@ struct gr_drafter_config {
     int32_t n_pool_block;  /* KV blocks; scratch blocks follow: GR_DRAFT_SCRATCH_BLOCKS a slot */
     /* A head; memory is taken at start: n_session_max * feature_window * feature_width * 2 bytes. */
     int32_t feature_width;  /* of a row of FEATURES; 0: a stand-alone draft model */
+    bool feature_raw;       /* they are captured states, which the model fuses itself */
     int32_t feature_window; /* rows of a session that are kept until they have been used; GR_FEATURES_WINDOW, but in
                              * tests */
     uint32_t test_flip_round; /* for tests, 0: off: before this round's tree a session has one of its tokens replaced */

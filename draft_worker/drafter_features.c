@@ -74,9 +74,10 @@ static void ask_again(struct gr_drafter *d, struct follow *f, const struct gr_fe
 static enum gr_status check_form(const struct gr_drafter *d, const struct gr_frame_header *h,
                                  const struct gr_features *r)
 {
-    if (r->width != (uint32_t)d->config.feature_width || r->dtype != GR_FEATURES_BF16 || r->raw != 0) {
-        log_error("peer sent FEATURES of width %u, dtype %u, raw %u; this head takes width %d, bf16, fused", r->width,
-                  r->dtype, r->raw, d->config.feature_width);
+    if (r->width != (uint32_t)d->config.feature_width || r->dtype != GR_FEATURES_BF16 ||
+        r->raw != d->config.feature_raw) {
+        log_error("peer sent FEATURES of width %u, dtype %u, raw %u; this head takes width %d, dtype %d, raw %d",
+                  r->width, r->dtype, r->raw, d->config.feature_width, GR_FEATURES_BF16, d->config.feature_raw);
         return GR_EPROTO;
     }
     if ((uint64_t)r->first_pos + r->n_row != h->base_len) {

@@ -51,6 +51,9 @@ struct gr_grower {
     float *hidden;                   /* (n_seq_max, GR_DRAFT_SLOT_MAX + 1, feature_width) */
     float *true_feature;             /* (n_row_max, feature_width): of the batch's committed rows */
     const float **feature;           /* (n_row_max) */
+    float *raw;                      /* raw features: (n_row_max, captured states) before fc, else NULL */
+    const float **raw_row;           /* (n_row_max) */
+    int n_true;                      /* rows of true_feature in the batch */
     int32_t n_vocab;                 /* of the target's ids, which children carry */
     struct gr_draft_job *job;        /* the one being run */
     int n_row, n_out, n_batch_seq;
@@ -97,6 +100,10 @@ enum gr_status gr_grower_create(struct gr_lm *lm, int n_seq_max, struct gr_growe
         g->true_feature = zeroed(n_row * width, sizeof(float), &ok);
         g->feature = zeroed(n_row, sizeof(*g->feature), &ok);
     }
+    if (width > 0 && lm->raw_features) {
+        g->raw = zeroed(n_row * (size_t)gr_lm_ship_width(lm), sizeof(float), &ok);
+        g->raw_row = zeroed(n_row, sizeof(*g->raw_row), &ok);
+    }
     g->copy_src = zeroed((size_t)n_seq_max * GR_NODE_MAX, sizeof(int32_t), &ok);
     g->copy_dst = zeroed((size_t)n_seq_max * GR_NODE_MAX, sizeof(int32_t), &ok);
     if (!ok) {
@@ -115,7 +122,7 @@ void gr_grower_destroy(struct gr_grower *g)
     }
     void *all[] = {g->growth, g->token, g->pos,       g->cell,    g->out_row, g->limit,    g->n_anc,    g->anc,
                    g->seq,     g->expansion, g->scratch, g->work, g->copy_src, g->copy_dst, g->hidden,
-                   g->true_feature, g->feature, g};
+                   g->true_feature, g->feature, g->raw, g->raw_row, g};
     for (size_t i = 0; i < GR_ARRAY_LEN(all); i++) {
         free(all[i]);
     }
@@ -145,7 +152,7 @@ static void copy_accepted(struct gr_grower *g)
 
 static void begin_batch(struct gr_grower *g)
 {
-    g->n_row = g->n_out = g->n_batch_seq = 0;
+    g->n_row = g->n_out = g->n_batch_seq = g->n_true = 0;
     g->like_level = true;
 }
 
@@ -187,12 +194,18 @@ static float *hidden_of(const struct gr_grower *g, const struct gr_draft_seq *s,
 /* The batch's next row takes the true feature of row r of the sequence. */
 static void take_true_feature(struct gr_grower *g, const struct gr_draft_seq *s, int r)
 {
-    const size_t width = (size_t)g->lm->feature_width;
-    float *to = g->true_feature + (size_t)g->n_row * width;
+    const size_t width = (size_t)gr_lm_ship_width(g->lm);
+    const size_t at = (size_t)g->n_true;
+    float *feature = g->true_feature + at * (size_t)g->lm->feature_width;
+    float *to = g->raw != NULL ? g->raw + at * width : feature;
     for (size_t i = 0; i < width; i++) {
         to[i] = gr_f32_from_bf16(s->feature[(size_t)r * width + i]);
     }
-    g->feature[g->n_row] = to;
+    if (g->raw != NULL) {
+        g->raw_row[at] = to; /* fused with the others of the batch */
+    }
+    g->feature[g->n_row] = feature;
+    g->n_true++;
 }
 
 static void add_chain_rows(struct gr_grower *g, int i_seq)
@@ -469,6 +482,9 @@ static enum gr_status run_batch(struct gr_grower *g)
                                    .pos = g->pos, .cell = g->cell, .seq = g->seq, .out_row = g->out_row,
                                    .feature = g->feature};
     const uint64_t t0 = gr_clock_ns();
+    if (g->raw != NULL && g->n_true > 0) {
+        gr_lm_fuse(g->lm, g->n_true, g->raw_row, g->true_feature);
+    }
     GR_TRY(gr_lm_forward(g->lm, &batch));
     if (g->lm->feature_width > 0) {
         keep_hidden(g);

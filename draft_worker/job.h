@@ -30,7 +30,7 @@ struct gr_draft_seq {
      * when there is a tree to grow. n_row 0: the root's children are known */
     int32_t pos0, n_row;
     const int32_t *token;            /* (n_row), borrowed */
-    /* A head: their features, bf16 (n_row, feature_width), borrowed; token p stands in cell p - kv_shift, at the
+    /* A head: their features, bf16 (n_row, gr_lm_ship_width()), borrowed; token p stands in cell p - kv_shift, at the
      * rotary position p - 1. A stand-alone model: NULL, 0 */
     const uint16_t *feature;
     int32_t kv_shift;

@@ -13,6 +13,7 @@ int main(int argc, char **argv)
     const struct gr_arg args[] = {
         {"model", GR_ARG_TEXT, &o.model, 0, 0, "DIR      the draft model, or an EAGLE-3 head (required)"},
         {"target", GR_ARG_TEXT, &o.target, 0, 0, "DIR      the target model (required for a head)"},
+        GR_ARG_ROWS_FEATURES(&o.ship_features, &o.capture_layers),
         {"join", GR_ARG_TEXT, &o.join, 0, 0, "HOST:PORT of the orchestrator (required)"},
         {"cpu-kernels", GR_ARG_TEXT, &o.isa, 0, 0, "ISA      avx512 | avx2 | c | ref (default: the best)"},
         {"geometry", GR_ARG_TEXT, &o.geometry, 0, 0, "NAME     for benchmarks: expand in memory (docs/USAGE.md)"},

@@ -4,6 +4,7 @@
 #include "common/log.h"
 #include "draft_worker/drafter.h"
 #include "draft_worker/grower.h"
+#include "model/capture.h"
 #include "model/eagle3.h"
 #include "model/kv_size.h"
 #include "model/llama.h"
@@ -120,11 +121,15 @@ static enum gr_status create_head(struct worker *w, const struct gr_draft_option
     }
     const int n_ctx = o->n_ctx_max > 0 ? GR_MIN(o->n_ctx_max, target.max_pos) : target.max_pos;
     GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_eagle3_kv_bytes_per_token(hf), o->n_session_max, n_ctx, n_block));
-    const struct gr_eagle3_config c = {
+    struct gr_eagle3_config c = {
         .dir = o->model, .target_dir = o->target, .geometry = geometry, .isa = o->isa, .n_thread = o->n_thread,
         .n_ctx_max = n_ctx,
         .n_row_max = N_ROW_MAX, .n_out_max = N_ROW_MAX, .n_pool_block = *n_block,
         .n_scratch_block = o->n_session_max * GR_DRAFT_SCRATCH_BLOCKS};
+    GR_TRY(gr_ship_features_parse(o->ship_features, &c.raw_features));
+    if (o->capture_layers != NULL) {
+        GR_TRY(gr_capture_parse(o->capture_layers, &c.n_capture, c.capture_layer));
+    }
     return gr_eagle3_create(&c, hf, fingerprint, &w->lm);
 }
 
@@ -152,7 +157,8 @@ static enum gr_status create_machine(struct worker *w, const struct gr_draft_opt
 {
     const struct gr_drafter_config c = {
         .n_session_max = o->n_session_max, .n_ctx_max = w->lm->n_ctx_max, .n_vocab = n_vocab,
-        .feature_width = w->lm->feature_width, .feature_window = GR_FEATURES_WINDOW,
+        .feature_width = gr_lm_ship_width(w->lm), .feature_raw = w->lm->raw_features,
+        .feature_window = GR_FEATURES_WINDOW,
         .n_row_max = w->lm->n_row_max, .prefill_chunk = PREFILL_CHUNK, .n_pool_block = w->lm->n_pool_block,
         .test_flip_round = (uint32_t)o->test_flip_round};
     const struct gr_drafter_io io = {.ctx = w, .frame_begin = frame_begin, .frame_end = frame_end,
@@ -170,7 +176,8 @@ static enum gr_status create_io(struct worker *w, const struct gr_draft_options 
         .role = GR_ROLE_DRAFT, .n_vocab = n_vocab, .n_ctx_max = w->lm->n_ctx_max,
         .n_block = w->lm->n_pool_block, .n_session_max = o->n_session_max, .model_fingerprint = fingerprint,
         .tokenizer_fingerprint = tokenizer_fingerprint, .numerics_id = w->lm->numerics_id,
-        .feature_width = (uint32_t)w->lm->feature_width, .fc_fingerprint = w->lm->fc_fingerprint}));
+        .feature_width = (uint32_t)gr_lm_ship_width(w->lm), .feature_raw = w->lm->raw_features,
+        .fc_fingerprint = w->lm->fc_fingerprint, .captures = w->lm->captures}));
     const struct gr_worker_machine machine = {
         .ctx = w, .on_msg = on_msg, .on_frame = on_frame, .on_peer_ready = on_peer_ready,
         .on_peer_lost = on_peer_lost, .on_compute_done = on_compute_done, .step = step};

@@ -1,6 +1,7 @@
 #include "model/capture.h"
 
 #include "common/log.h"
+#include "common/parse.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -69,12 +70,53 @@ enum gr_status gr_capture_choose(const char *dir, const struct gr_hf_config *hea
     return GR_OK;
 }
 
+void gr_capture_text(const struct gr_capture *c, char *out, size_t cap)
+{
+    size_t len = 0;
+    out[0] = '\0';
+    for (int i = 0; i < c->n && len < cap; i++) {
+        len += (size_t)snprintf(out + len, cap - len, i > 0 ? ",%d" : "%d", c->layer[i]);
+    }
+}
+
+enum gr_status gr_capture_parse(const char *text, int *n_out, int layer_out[GR_CAPTURE_MAX])
+{
+    char copy[64];
+    char *rest = NULL;
+    int64_t v = -1;
+    int n = 0;
+    bool ok = text[0] != '\0' && strlen(text) < sizeof(copy) && strstr(text, ",,") == NULL && text[0] != ',' &&
+              text[strlen(text) - 1] != ',';
+    snprintf(copy, sizeof(copy), "%s", text);
+    for (char *p = strtok_r(copy, ",", &rest); ok && p != NULL; p = strtok_r(NULL, ",", &rest)) {
+        const int64_t last = v;
+        ok = n < GR_CAPTURE_MAX && gr_parse_int(p, 0, 9999, &v) && v > last;
+        if (ok) {
+            layer_out[n++] = (int)v;
+        }
+    }
+    if (!ok || n == 0) {
+        log_error("--capture-layers: `%s' is not 1 to %d whole numbers that rise, as 2,4,7", text, GR_CAPTURE_MAX);
+        return GR_EINVAL;
+    }
+    *n_out = n;
+    return GR_OK;
+}
+
+enum gr_status gr_ship_features_parse(const char *text, bool *raw_out)
+{
+    const bool raw = text != NULL && strcmp(text, "raw") == 0;
+    if (text != NULL && !raw && strcmp(text, "fused") != 0) {
+        log_error("--ship-features: `%s' is not one of fused, raw", text);
+        return GR_EINVAL;
+    }
+    *raw_out = raw;
+    return GR_OK;
+}
+
 void gr_capture_log(const char *dir, const struct gr_capture *c)
 {
     char text[GR_CAPTURE_MAX * 12];
-    size_t len = 0;
-    for (int i = 0; i < c->n; i++) {
-        len += (size_t)snprintf(text + len, sizeof(text) - len, i > 0 ? ", %d" : "%d", c->layer[i]);
-    }
+    gr_capture_text(c, text, sizeof(text));
     log_info("%s: the head is fed with what enters layers %s of the target (%s)", dir, text, c->why);
 }

@@ -30,5 +30,12 @@ bool gr_capture_ids_are_outputs(enum gr_capture_ids ids_are, int first_id);
 GR_NODISCARD enum gr_status gr_capture_choose(const char *dir, const struct gr_hf_config *head, int n_layer,
                                               int n_override, const int *override, struct gr_capture *out);
 void gr_capture_log(const char *dir, const struct gr_capture *c);
+/* As 2,4,7: what both workers tell each other. */
+void gr_capture_text(const struct gr_capture *c, char *out, size_t cap);
+
+/* The value of --capture-layers: 1 to GR_CAPTURE_MAX inputs of layers, rising, separated by commas. */
+GR_NODISCARD enum gr_status gr_capture_parse(const char *text, int *n_out, int layer_out[GR_CAPTURE_MAX]);
+/* The value of --ship-features: fused or raw; NULL: fused. */
+GR_NODISCARD enum gr_status gr_ship_features_parse(const char *text, bool *raw_out);
 
 #endif

@@ -19,7 +19,8 @@ struct eagle3 {
     struct gr_kernels kernels;
     struct gr_memory memory;
     struct gr_safetensors *files, *target_files; /* target_files: NULL when nothing is borrowed */
-    int n_capture;                   /* streams that fc, on the target, is given */
+    struct gr_capture capture;       /* what fc is given */
+    struct gr_fc fc;                 /* with raw_features */
     struct gr_layer_work work;
     struct gr_layer layer;
     float *hidden_norm, *final_norm; /* (H) */
@@ -83,13 +84,12 @@ static void fit_rope(const char *dir, struct gr_hf_config *hf, const struct gr_h
 
 static enum gr_status open_folders(struct eagle3 *m, const struct gr_eagle3_config *c)
 {
-    struct gr_capture capture;
     GR_TRY(gr_hf_config_load(c->dir, &m->hf));
     GR_TRY(gr_hf_config_load(c->target_dir, &m->target_hf));
     GR_TRY(gr_safetensors_open(c->dir, &m->files));
     GR_TRY(gr_head_fit_check(c->dir, &m->hf, m->files, c->target_dir, &m->target_hf));
-    GR_TRY(gr_capture_choose(c->dir, &m->hf, m->target_hf.n_layer, c->n_capture, c->capture_layer, &capture));
-    m->n_capture = capture.n;
+    GR_TRY(gr_capture_choose(c->dir, &m->hf, m->target_hf.n_layer, c->n_capture, c->capture_layer,
+                             &m->capture));
     GR_TRY(fit_geometry(c->dir, m->files, &m->hf));
     fit_rope(c->dir, &m->hf, &m->target_hf);
     return gr_head_dim_check(c->dir, m->hf.head_dim);
@@ -155,12 +155,12 @@ static enum gr_status load_map(struct eagle3 *m, const struct gr_eagle3_config *
     return GR_OK;
 }
 
-/* fc and its norms are the target's to run; here they must be there, and in their shapes. */
+/* fc and its norms must be there, and in their shapes, also where the target runs them. */
 static enum gr_status check_fc(struct eagle3 *m, const struct gr_eagle3_config *c)
 {
     const void *data = NULL;
     const int target_hidden = m->target_hf.hidden;
-    const int n_capture = m->n_capture;
+    const int n_capture = m->capture.n;
     GR_TRY(gr_fc_check(c->dir, &m->hf, m->files, n_capture, target_hidden));
     if (m->hf.norm_before_fc) {
         GR_TRY(gr_safetensors_take(m->files, "input_norm.weight", GR_ST_BF16, 1,
@@ -190,6 +190,9 @@ static enum gr_status load_weights(struct eagle3 *m, const struct gr_eagle3_conf
     GR_TRY(load_embedding(m, c));
     GR_TRY(load_lm_head(m, c));
     GR_TRY(load_map(m, c));
+    if (c->raw_features) {
+        GR_TRY(gr_fc_load(&l, &m->hf, m->capture.n, m->target_hf.hidden, m->lm.n_row_max, &m->fc));
+    }
     return gr_safetensors_check_all_used(m->files);
 }
 
@@ -314,6 +317,27 @@ static void eagle3_copy_cells(struct gr_lm *lm, int n, const int32_t *src, const
     }
 }
 
+struct fuse {
+    const struct gr_fc *fc;
+    int n;
+    const float *const *capture;
+    float *out;
+};
+
+static void run_fuse(const struct gr_exec *x, void *arg)
+{
+    const struct fuse *f = arg;
+    gr_fc_fuse(x, f->fc, f->n, f->capture, f->out);
+}
+
+static void eagle3_fuse(struct gr_lm *lm, int n, const float *const *capture, float *out)
+{
+    GR_ASSERT(lm->raw_features && n <= lm->n_row_max);
+    if (n > 0) {
+        gr_team_run(lm->team, run_fuse, &(struct fuse){.fc = &of(lm)->fc, .n = n, .capture = capture, .out = out});
+    }
+}
+
 static void eagle3_destroy(struct gr_lm *lm)
 {
     struct eagle3 *m = of(lm);
@@ -327,6 +351,7 @@ static void eagle3_destroy(struct gr_lm *lm)
 static const struct gr_lm_ops eagle3_ops = {
     .forward = eagle3_forward,
     .copy_cells = eagle3_copy_cells,
+    .fuse = eagle3_fuse,
     .destroy = eagle3_destroy,
 };
 
@@ -344,6 +369,13 @@ static void fill_limits(struct eagle3 *m, const struct gr_eagle3_config *c)
     lm->n_pool_block = c->n_pool_block;
     lm->n_scratch_block = c->n_scratch_block;
     lm->feature_width = m->hf.hidden;
+    gr_capture_text(&m->capture, lm->captures, sizeof(lm->captures));
+    if (c->raw_features) {
+        lm->raw_features = true;
+        lm->n_capture = m->capture.n;
+        lm->capture_width = m->target_hf.hidden;
+        lm->fused_width = m->hf.hidden;
+    }
     lm->kernels = &m->kernels;
     if (lm->n_ctx_max > m->hf.max_pos) {
         log_info("%s: made for %d positions, may be asked for %d: the text stays right, acceptance may fall there",

@@ -71,14 +71,13 @@ static void norm_rows(const struct gr_exec *x, const struct gr_fc *f, float *row
                                                      .x_stride = stride, .y_stride = stride, .eps = f->rms_eps});
 }
 
-void gr_fc_fuse(const struct gr_exec *x, const struct gr_fc *f, const float *capture, int n, const int32_t *row,
-                float *out)
+void gr_fc_fuse(const struct gr_exec *x, const struct gr_fc *f, int n, const float *const *capture, float *out)
 {
     const size_t width = (size_t)(f->n_capture * f->capture_width);
     int begin, end;
     gr_unit_range(n, x->ith, x->nth, &begin, &end);
     for (int i = begin; i < end; i++) {
-        memcpy(f->in + (size_t)i * width, capture + (size_t)row[i] * width, width * sizeof(float));
+        memcpy(f->in + (size_t)i * width, capture[i], width * sizeof(float));
     }
     /* The norms split the rows as the copy does. */
     if (f->input_norm != NULL) {

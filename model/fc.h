@@ -28,8 +28,7 @@ GR_NODISCARD enum gr_status gr_fc_load(const struct gr_loader *l, const struct g
 /* Of the tensors that fusing uses: equal on both workers. */
 uint64_t gr_fc_fingerprint(const struct gr_safetensors *files);
 
-/* Part of a team's run. capture: (n_row, n_capture * capture_width); out: (n, fused_width), of rows row[0 .. n-1]. */
-void gr_fc_fuse(const struct gr_exec *x, const struct gr_fc *fc, const float *capture, int n, const int32_t *row,
-                float *out);
+/* Part of a team's run. capture[i]: n_capture * capture_width floats; out: (n, fused_width), n at most n_row_max. */
+void gr_fc_fuse(const struct gr_exec *x, const struct gr_fc *fc, int n, const float *const *capture, float *out);
 
 #endif

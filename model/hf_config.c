@@ -410,7 +410,10 @@ static enum gr_status parse_eagle3(const struct gr_json_where *w, struct gr_hf_c
         bool use_aux = true;
         GR_TRY(gr_json_bool(&ew, "use_aux_hidden_state", false, &use_aux));
         if (!use_aux) {
-            log_error("%s: eagle_config.use_aux_hidden_state = false is not supported", w->name);
+            log_error(
+                "%s: eagle_config.use_aux_hidden_state = false: a head that is fed with the final state alone is not "
+                "supported, only heads that are fed with captured layers",
+                w->name);
             return GR_EUNSUPPORTED;
         }
         GR_TRY(parse_eagle3_flags(&ew, c));

@@ -71,6 +71,8 @@ static enum gr_status open_head(struct llama *m, const struct gr_llama_config *c
     GR_TRY(gr_capture_choose(c->head_dir, head_out, m->hf.n_layer, c->n_capture, c->capture_layer, &capture));
     GR_TRY(gr_fc_check(c->head_dir, head_out, m->head_files, capture.n, m->hf.hidden));
     gr_capture_log(c->head_dir, &capture);
+    gr_capture_text(&capture, m->lm.captures, sizeof(m->lm.captures));
+    m->lm.raw_features = c->raw_features;
     m->lm.n_capture = capture.n;
     memcpy(m->capture_layer, capture.layer, sizeof(m->capture_layer));
     return GR_OK;
@@ -233,21 +235,21 @@ static void llama_copy_cells(struct gr_lm *lm, int n, const int32_t *src, const 
 struct fuse {
     struct llama *m;
     int n;
-    const int32_t *row;
+    const float *const *capture;
     float *out;
 };
 
 static void run_fuse(const struct gr_exec *x, void *arg)
 {
     const struct fuse *f = arg;
-    gr_fc_fuse(x, &f->m->fc, f->m->lm.capture, f->n, f->row, f->out);
+    gr_fc_fuse(x, &f->m->fc, f->n, f->capture, f->out);
 }
 
-static void llama_fuse(struct gr_lm *lm, int n, const int32_t *row, float *out)
+static void llama_fuse(struct gr_lm *lm, int n, const float *const *capture, float *out)
 {
     GR_ASSERT(lm->fused_width > 0 && n <= lm->n_row_max);
     if (n > 0) {
-        gr_team_run(lm->team, run_fuse, &(struct fuse){.m = of(lm), .n = n, .row = row, .out = out});
+        gr_team_run(lm->team, run_fuse, &(struct fuse){.m = of(lm), .n = n, .capture = capture, .out = out});
     }
 }
 

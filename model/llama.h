@@ -27,6 +27,7 @@ struct gr_llama_config {
      * run by gr_lm_fuse(); the rest of the head is only checked as far as it has to fit. */
     const char *head_dir;
     const struct gr_geometry *geometry; /* NULL: as in the folder; else expanded (expand.h), the head too */
+    bool raw_features; /* with a head: captured states are shipped as they are (lm.h) */
 };
 
 /* Errors name the file, tensor or limit. fingerprint_out, hf_out may be NULL. */

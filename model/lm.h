@@ -9,6 +9,7 @@
 #include "common/status.h"
 #include "kernels/kernels.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #define GR_CAPTURE_MAX 4
@@ -31,9 +32,9 @@ struct gr_lm_ops {
     enum gr_status (*forward)(struct gr_lm *lm, const struct gr_batch *batch);
     /* Copies KV of cells src[i] to dst[i]; no dst is a later src. */
     void (*copy_cells)(struct gr_lm *lm, int n, const int32_t *src, const int32_t *dst);
-    /* Fused features of rows row[i] of the last pass: the draft head's fc over their captured states.
-     * out: (n, fused_width). NULL where fused_width is 0. */
-    void (*fuse)(struct gr_lm *lm, int n, const int32_t *row, float *out);
+    /* Fused features: the draft head's fc over captured states. capture[i]: n_capture * capture_width floats, of the
+     * last pass or kept from earlier ones; out: (n, fused_width), n at most n_row_max. NULL where fused_width is 0. */
+    void (*fuse)(struct gr_lm *lm, int n, const float *const *capture, float *out);
     void (*destroy)(struct gr_lm *lm);
 };
 
@@ -50,6 +51,10 @@ struct gr_lm {
     /* A target that serves an EAGLE-3 head: width of fuse()'s rows; 0: none. */
     int fused_width;
     uint64_t fc_fingerprint;        /* of the head's fc, on the target and on the head: equal, or the two do not fit */
+    char captures[32];              /* the layers captured, as 2,4,7, on both as well; empty: none */
+    /* FEATURES are captured states, and the head fuses them itself (then it has n_capture, capture_width, fused_width
+     * and fuse, but no captures of its own). False: the target fuses. The same on both. */
+    bool raw_features;
     /* An EAGLE-3 head: its rows take features, and leave the states that stand for the next ones (facts of the head:
      * eagle3.h). 0: none. */
     int feature_width;
@@ -71,9 +76,20 @@ static inline void gr_lm_copy_cells(struct gr_lm *lm, int n, const int32_t *src,
 {
     lm->ops->copy_cells(lm, n, src, dst);
 }
-static inline void gr_lm_fuse(struct gr_lm *lm, int n, const int32_t *row, float *out)
+static inline void gr_lm_fuse(struct gr_lm *lm, int n, const float *const *capture, float *out)
 {
-    lm->ops->fuse(lm, n, row, out);
+    lm->ops->fuse(lm, n, capture, out);
+}
+/* Width of a row of FEATURES, which a target ships and a head is given; 0: none. */
+static inline int gr_lm_ship_width(const struct gr_lm *lm)
+{
+    const int fused = lm->feature_width > 0 ? lm->feature_width : lm->fused_width;
+    return lm->raw_features && fused > 0 ? lm->n_capture * lm->capture_width : fused;
+}
+/* The captured states of a row of the last pass. */
+static inline const float *gr_lm_capture(const struct gr_lm *lm, int row)
+{
+    return lm->capture + (size_t)row * (size_t)(lm->n_capture * lm->capture_width);
 }
 static inline void gr_lm_destroy(struct gr_lm *lm)
 {

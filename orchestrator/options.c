@@ -71,7 +71,12 @@ static const struct option_info {
     {"target-ib-hca", KIND_TEXT, AT(target_ib_hca), 0, 0, "DEV", "RDMA device of the target", ENGINE},
     {"draft-ib-hca", KIND_TEXT, AT(draft_ib_hca), 0, 0, "DEV", "RDMA device of the drafter", ENGINE},
     {"gid-index", KIND_TEXT, AT(gid_index), 0, 0, "N", "RDMA GID index", ENGINE},
-    {"ship-features", KIND_TEXT, AT(ship_features), 0, 0, "F", "fused | raw: features for an EAGLE-3 head", ENGINE},
+    {"ship-features", KIND_TEXT, AT(ship_features), 0, 0, "F",
+     "fused | raw: what an EAGLE-3 head is sent (default fused)", ENGINE},
+    {"capture-layers", KIND_TEXT, AT(capture_layers), 0, 0, "L,L,L",
+     "inputs of the target's layers that feed an EAGLE-3 head (default: as its config says)", ENGINE},
+    {"feature-keep", KIND_INT, AT(feature_keep), GR_FEATURE_KEEP_MIN, GR_FEATURE_KEEP_MAX, "N",
+     "positions of a session whose features are kept for a head that attaches (default 2048)", ENGINE},
     {"max-model-len", KIND_INT, AT(max_model_len), 0, 16777216, "N", "context length (default 0: the model's)", ENGINE},
     {"threads", KIND_INT, AT(threads), 0, 1024, "N", "CPU threads of the target (default 0: all)", ENGINE},
     {"draft-threads", KIND_INT, AT(draft_threads), 0, 1024, "N", "CPU threads of the drafter (default 0: all)", ENGINE},
@@ -150,7 +155,7 @@ void gr_run_options_default(struct gr_run_options *o, enum gr_command command)
                                  .num_speculative_tokens = "auto", .tree_shape = "dynamic", .draft_depth = 8,
                                  .draft_top_k = 10, .specpv = "off", .transport = "", .target_device = "cpu",
                                  .draft_device = "cpu", .kv_blocks = "auto", .round_deadline_ms = 2000,
-                                 .prefill_share = GR_PREFILL_SHARE_DEFAULT,
+                                 .prefill_share = GR_PREFILL_SHARE_DEFAULT, .feature_keep = GR_FEATURE_KEEP_DEFAULT,
                                  .draft_ahead = "auto", .session_ttl = 600, .n_session = 8, .timeout = 60, .count = 10};
 }
 

@@ -2,7 +2,7 @@
 
 #include "common/log.h"
 #include "common/parse.h"
-#include "model/hf_config.h"
+#include "model/capture.h"
 #include "transport/transport.h"
 
 #include <string.h>
@@ -64,7 +64,16 @@ static enum gr_status check_devices(const struct gr_run_options *o)
     if (o->target_ib_hca != NULL || o->draft_ib_hca != NULL || o->gid_index != NULL) {
         return not_built("RDMA (--target-ib-hca, --draft-ib-hca, --gid-index)");
     }
-    return o->ship_features != NULL ? not_built("--ship-features") : GR_OK;
+    return GR_OK;
+}
+
+static enum gr_status check_features(const struct gr_run_options *o)
+{
+    bool raw = false;
+    int n = 0;
+    int layer[GR_CAPTURE_MAX];
+    GR_TRY(gr_ship_features_parse(o->ship_features, &raw));
+    return o->capture_layers != NULL ? gr_capture_parse(o->capture_layers, &n, layer) : GR_OK;
 }
 
 static enum gr_status check_specpv(const struct gr_run_options *o)
@@ -121,6 +130,7 @@ enum gr_status gr_plan_local(struct gr_run_options *o, struct gr_plan *plan_out)
     }
     GR_TRY(check_specpv(o));
     GR_TRY(check_devices(o));
+    GR_TRY(check_features(o));
     GR_TRY(choose_transport(o, &p));
     GR_TRY(choose_method(o, &p));
     GR_TRY(choose_tree(o, &p));
@@ -131,10 +141,11 @@ enum gr_status gr_plan_local(struct gr_run_options *o, struct gr_plan *plan_out)
 /* Options about workers would have no effect. */
 static enum gr_status refuse_workers(const struct gr_run_options *o, const char *const *more, const char *reason)
 {
-    static const char *const of_workers[] = {"threads", "draft-threads", "kv-blocks", "max-model-len",
-                                             "round-deadline-ms", "prefill-share", "target-device", "draft-device",
-                                             "ship-features", "require-rdma", "target-ib-hca", "draft-ib-hca",
-                                             "gid-index", "geometry", NULL};
+    static const char *const of_workers[] = {"threads",           "draft-threads",  "kv-blocks",     "max-model-len",
+                                             "round-deadline-ms", "prefill-share",  "target-device", "draft-device",
+                                             "ship-features",     "capture-layers", "feature-keep",  "require-rdma",
+                                             "target-ib-hca",     "draft-ib-hca",   "gid-index",     "geometry",
+                                             NULL};
     const char *const *lists[] = {of_workers, more};
     for (size_t i = 0; i < GR_ARRAY_LEN(lists); i++) {
         for (const char *const *name = lists[i]; *name != NULL; name++) {

@@ -32,6 +32,17 @@ static void add_share(struct arguments *a, const char *name, double value)
     add(a, name, text);
 }
 
+/* What both workers must be told alike. */
+static void add_feature_options(struct arguments *a, const struct gr_run_options *o)
+{
+    if (o->ship_features != NULL) {
+        add(a, "--ship-features", o->ship_features);
+    }
+    if (o->capture_layers != NULL) {
+        add(a, "--capture-layers", o->capture_layers);
+    }
+}
+
 static enum gr_status start_target(struct gr_children *children, const struct gr_run_options *o,
                                    const struct gr_plan *plan, const char *join, int64_t n_session, int *index_out)
 {
@@ -39,6 +50,8 @@ static enum gr_status start_target(struct gr_children *children, const struct gr
     add(&a, "--model", o->model);
     if (plan->with_head) {
         add(&a, "--head", o->draft);
+        add_number(&a, "--feature-keep", o->feature_keep);
+        add_feature_options(&a, o);
     }
     add(&a, "--join", join);
     add(&a, "--kv-blocks", o->kv_blocks);
@@ -67,6 +80,7 @@ static enum gr_status start_draft(struct gr_children *children, const struct gr_
     add(&a, "--model", o->draft);
     if (plan->with_head) {
         add(&a, "--target", o->model);
+        add_feature_options(&a, o);
     }
     add(&a, "--join", join);
     add_number(&a, "--threads", o->draft_threads);

@@ -2,6 +2,7 @@
  * transport. */
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/wire.h"
 #include "draft_worker/worker.h"
 #include "target_worker/worker.h"
 #include "transport/supervise.h"
@@ -21,8 +22,8 @@ static void *run_draft(void *arg)
 
 static enum gr_status run_pair(struct gr_target_options *target, struct gr_draft_options *draft)
 {
-    const struct gr_conn_limits limits = {.small_bytes_max = 8192, .bulk_bytes_max = 1u << 20, .n_small_slot = 64,
-                                          .n_bulk_slot = 8};
+    const struct gr_conn_limits limits = {
+        .small_bytes_max = 8192, .bulk_bytes_max = GR_WIRE_BULK_BYTES_MAX, .n_small_slot = 64, .n_bulk_slot = 8};
     struct gr_conn *ends[2];
     pthread_t thread;
     GR_TRY(gr_transport_open_loop(&limits, 1, ends));
@@ -42,13 +43,17 @@ static enum gr_status run_pair(struct gr_target_options *target, struct gr_draft
 int main(int argc, char **argv)
 {
     struct gr_target_options o = {.n_session_max = 8, .forced_transport = -1, .listen = "127.0.0.1:0",
-                                  .prefill_share = GR_PREFILL_SHARE_DEFAULT};
+                                  .prefill_share = GR_PREFILL_SHARE_DEFAULT,
+                                  .feature_keep = GR_FEATURE_KEEP_DEFAULT};
     struct gr_draft_options draft = {.forced_transport = -1};
     int deadline_ms = 2000;
     gr_log_init("target");
     const struct gr_arg args[] = {
         {"model", GR_ARG_TEXT, &o.model, 0, 0, "DIR      the target model (required)"},
         {"head", GR_ARG_TEXT, &o.head, 0, 0, "DIR      the EAGLE-3 head that its drafters run"},
+        GR_ARG_ROWS_FEATURES(&o.ship_features, &o.capture_layers),
+        {"feature-keep", GR_ARG_INT, &o.feature_keep, GR_FEATURE_KEEP_MIN, GR_FEATURE_KEEP_MAX,
+         "N        positions of a session whose features are kept for a head that attaches (default 2048)"},
         {"join", GR_ARG_TEXT, &o.join, 0, 0, "HOST:PORT of the orchestrator (required)"},
         {"listen", GR_ARG_TEXT, &o.listen, 0, 0, "HOST:PORT for drafters (default 127.0.0.1:0)"},
         {"cpu-kernels", GR_ARG_TEXT, &o.isa, 0, 0, "ISA      avx512 | avx2 | c | ref (default: the best)"},
@@ -82,6 +87,8 @@ int main(int argc, char **argv)
     draft.target = o.model;
     draft.isa = o.isa;
     draft.geometry = o.geometry;
+    draft.ship_features = o.ship_features;
+    draft.capture_layers = o.capture_layers;
     draft.n_ctx_max = o.n_ctx_max;
     draft.n_session_max = o.n_session_max;
     if (draft.model != NULL) {

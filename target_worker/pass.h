@@ -4,7 +4,11 @@
  * Three kinds of sequence:
  *   prefill: rows are committed tokens, causal, KV straight into the pool; a pick only after the last one;
  *   tree:    row 0 is the tail, row i + 1 node i; KV into scratch, the accepted rows are copied to the pool;
- *   root-only: the tail alone, KV straight into the pool (no scratch, no copy: what plain decoding does). */
+ *   root-only: the tail alone, KV straight into the pool (no scratch, no copy: what plain decoding does).
+ *
+ * Features. A root-only row in K = 0 is not fused at once: its captured states are kept (keep_capture) until they are
+ * wanted, or GR_CAPTURE_KEEP of them are there, and then fused together: fc over many rows costs little more than over
+ * one. Where they are wanted and no rows are to be run, a pass of its own fuses (GR_PASS_FUSE; never with others). */
 #ifndef GR_TARGET_WORKER_PASS_H
 #define GR_TARGET_WORKER_PASS_H
 
@@ -18,7 +22,9 @@
 
 #define GR_SCRATCH_BLOCKS (GR_TREE_MAX / GR_KV_BLOCK_TOKENS) /* of one session, target side */
 
-enum gr_pass_kind { GR_PASS_PREFILL, GR_PASS_TREE, GR_PASS_ROOT };
+#define GR_CAPTURE_KEEP 32 /* rows of a session whose captured states wait to be fused */
+
+enum gr_pass_kind { GR_PASS_PREFILL, GR_PASS_TREE, GR_PASS_ROOT, GR_PASS_FUSE };
 
 struct gr_pass_seq {
     /* in */
@@ -36,11 +42,13 @@ struct gr_pass_seq {
     struct gr_sampling sampling;
     struct gr_stop stop;
     bool want_gap;                  /* root-only: how far ahead the pick was */
-    bool want_features;             /* of the rows that are committed */
+    bool want_features;             /* of the rows that are committed, and of n_kept before them */
+    int32_t n_kept;                 /* positions before pos0 whose captured states have been kept */
+    bool keep_capture;              /* root-only: keep those of its row as well, fuse nothing */
     /* out, where picks were wanted */
     int32_t pick[GR_TREE_MAX]; /* tree, root-only: by row; prefill: [0] */
     struct gr_walk walk;
-    /* Fused features of positions pos0 .. pos0 + n_feature - 1, bf16 (n_feature, fused_width): every row of a prompt
+    /* Features of positions from pos0 - n_kept on, bf16 (n_feature, width): those kept, then every row of a prompt
      * chunk, or tail and path. Borrowed from the verifier, valid until the next pass. */
     int32_t n_feature;
     const uint16_t *feature;

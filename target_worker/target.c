@@ -52,6 +52,7 @@ enum gr_status gr_target_create(const struct gr_target_config *config, const str
                                 struct gr_target **out)
 {
     GR_ASSERT(config->n_row_max >= config->prefill_chunk + GR_TREE_MAX && config->n_out_max > GR_TREE_MAX);
+    GR_ASSERT((size_t)config->feature_width * sizeof(uint16_t) <= GR_FEATURES_ROW_BYTES_MAX);
     GR_ASSERT(config->feature_width == 0 ||
               (config->feature_keep >= config->prefill_chunk + GR_TREE_MAX && config->feature_window >= GR_TREE_MAX));
     struct gr_target *t = calloc(1, sizeof(*t));
@@ -231,7 +232,8 @@ bool gr_target_check(const struct gr_target *t)
         if (!s->in_pass && s->table.n_block != n_block) {
             return false;
         }
-        if (s->feature_first > s->feature_end || s->feature_end > s->committed_len ||
+        if (s->feature_first > s->feature_end || s->feature_end + s->n_kept > s->committed_len ||
+            s->n_kept < 0 || s->n_kept > GR_CAPTURE_KEEP ||
             s->feature_end - s->feature_first > t->config.feature_keep) {
             return false;
         }

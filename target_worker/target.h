@@ -28,7 +28,8 @@ struct gr_target_config {
     int32_t admit_tokens;     /* room reserved at admission beyond the tokens there are; 0: up to the session's limit */
     double prefill_share;     /* of the time that prompt chunks may take while others decode, 0 < x < 1; 0: no limit */
     /* For drafters that run a head; memory taken at start: n_session_max * feature_keep * feature_width * 2 bytes. */
-    int32_t feature_width;    /* of a fused feature, the model's fused_width; 0: the target has none */
+    int32_t feature_width;    /* of a row of FEATURES, gr_lm_ship_width(); 0: the target has none */
+    bool feature_raw;         /* they are captured states */
     int32_t feature_keep;     /* positions of a session whose features are kept, at least a prompt chunk and a tree */
     int32_t feature_window;   /* rows sent and not yet TAKEN; at most GR_FEATURES_WINDOW, but in tests */
     const struct gr_cost_table *cost; /* calibrated start values, copied; NULL: none */
@@ -52,6 +53,7 @@ struct gr_target_counters {
     uint64_t n_pass, n_row;                 /* all passes */
     uint64_t n_tree_round, n_root_round;    /* verdicts with and without a tree */
     uint64_t n_draft_frame, n_draft_stale, n_draft_late, n_reroot, n_desync, n_resync, n_fallback;
+    uint64_t n_fuse_pass; /* not among n_pass */
     uint64_t n_feature_frame, n_feature_row, feature_bytes, n_feature_start;
     uint64_t n_probe, n_evicted, n_preempted, n_paused, n_fault, n_cache_hit;
 };

@@ -2,11 +2,12 @@
  * frames.
  *
  * The feature of a position exists once its token has run, and depends on the tokens up to it, itself included. A
- * session keeps those of [feature_first, feature_end), at most feature_keep of them. The drafter has those before
- * feature_sent. It is never sent one that its tokens do not need (position peer_len - 1 and beyond), so a session in
- * which no tree is wanted ships none: its drafter is not told the tokens either. Nor is it sent more than
- * feature_window rows of which it has not said TAKEN, so it can keep all it is sent. Where the ring has moved on past
- * feature_sent, START tells the drafter to begin later. */
+ * session keeps those of [feature_first, feature_end), at most feature_keep of them; in K = 0 the n_kept positions
+ * behind them are captured states that have not been fused (pass.h). The drafter has those before feature_sent. It is
+ * never sent one that its tokens do not need (position peer_len - 1 and beyond), so a session in which no tree is
+ * wanted ships none: its drafter is not told the tokens either. Nor is it sent more than feature_window rows of which
+ * it has not said TAKEN, so it can keep all it is sent. Where the ring has moved on past feature_sent, START tells the
+ * drafter to begin later. */
 #include "target_worker/target_internal.h"
 
 #include <string.h>
@@ -26,25 +27,90 @@ bool target_wants_features(const struct gr_target *t, const struct session *s)
     return t->config.feature_width > 0 && (s->want_draft || s->has_peer);
 }
 
+void target_plan_features(struct gr_target *t, struct session *s, struct gr_pass_seq *q, bool can_wait)
+{
+    const int32_t kept_end = s->feature_end + s->n_kept;
+    q->want_features = target_wants_features(t, s);
+    q->keep_capture = false;
+    q->n_kept = q->n_feature = 0;
+    if (!q->want_features) {
+        return;
+    }
+    if (q->pos0 > kept_end) { /* rows before it ran when nobody wanted them */
+        s->feature_first = s->feature_end = q->pos0;
+        s->n_kept = 0;
+    }
+    s->n_kept = GR_MAX(GR_MIN(q->pos0 - s->feature_end, s->n_kept), 0); /* rows that run again bring theirs again */
+    q->n_kept = s->n_kept;
+    q->keep_capture = can_wait && !t->config.feature_raw && q->pos0 >= s->feature_end && s->n_kept < GR_CAPTURE_KEEP;
+}
+
 void target_keep_features(struct gr_target *t, struct session *s, const struct gr_pass_seq *q)
 {
     const size_t width = (size_t)t->config.feature_width;
-    const int32_t end = q->pos0 + q->n_feature;
+    const int32_t first = q->pos0 - q->n_kept;
+    const int32_t end = first + q->n_feature;
+    if (q->want_features && q->keep_capture) {
+        s->n_kept = q->n_kept + 1;
+        return;
+    }
     if (q->n_feature == 0 || end <= s->feature_end) {
         return; /* a row that ran again: its feature is what it was */
     }
-    if (q->pos0 > s->feature_end) { /* rows before it ran when nobody wanted them */
-        s->feature_first = s->feature_end = q->pos0;
-    }
     for (int32_t p = s->feature_end; p < end; p++) {
-        memcpy(row_of(t, s, p), q->feature + (size_t)(p - q->pos0) * width, width * sizeof(*q->feature));
+        memcpy(row_of(t, s, p), q->feature + (size_t)(p - first) * width, width * sizeof(*q->feature));
     }
+    s->n_kept = 0;
     s->feature_end = end;
     s->feature_first = GR_MAX(s->feature_first, end - t->config.feature_keep);
 }
 
+/* The drafter has been told tokens whose features are not fused. */
+static bool wants_kept(const struct session *s)
+{
+    return s->state == SESSION_DECODE && s->has_peer && s->takes_features && s->n_kept > 0 &&
+           s->peer_len - 1 > s->feature_end;
+}
+
+bool target_start_fuse_pass(struct gr_target *t)
+{
+    const int n = t->config.feature_width > 0 ? t->config.n_session_max : 0;
+    t->pass.n_seq = t->pass.n_row = 0;
+    for (int i = 0; i < n; i++) {
+        struct session *s = &t->session[i];
+        if (!wants_kept(s)) {
+            continue;
+        }
+        struct gr_pass_seq *q = &t->pass.seq[t->pass.n_seq++];
+        *q = (struct gr_pass_seq){.session = i, .kind = GR_PASS_FUSE, .pos0 = s->feature_end + s->n_kept,
+                                  .want_features = true, .n_kept = s->n_kept};
+        s->fusing = true; /* not in_pass: its round goes on */
+    }
+    if (t->pass.n_seq == 0) {
+        return false;
+    }
+    t->counters.n_fuse_pass++;
+    t->pass_in_flight = true;
+    t->io.start_pass(t->io.ctx, &t->pass);
+    return true;
+}
+
+void target_finish_fuse_pass(struct gr_target *t)
+{
+    for (int i = 0; i < t->pass.n_seq; i++) {
+        const struct gr_pass_seq *q = &t->pass.seq[i];
+        struct session *s = &t->session[q->session];
+        if (s->fusing) { /* else the session was cut, or is another one */
+            s->fusing = false;
+            target_keep_features(t, s, q);
+        }
+    }
+}
+
 void target_cut_features(struct session *s, int32_t len)
 {
+    s->fusing = false;
+    s->n_kept = GR_MAX(GR_MIN(len - s->feature_end, s->n_kept), 0);
     s->feature_end = GR_MIN(s->feature_end, len);
     s->feature_first = GR_MIN(s->feature_first, s->feature_end);
     /* Frames on their way are lost when the drafter hears of the cut before them, and the row of a new token takes the
@@ -70,7 +136,7 @@ void target_features_taken(struct session *s, const struct gr_frame_header *h)
 bool target_lacks_features(const struct session *s)
 {
     const int32_t last = s->committed_len - 2; /* the tail's row takes it */
-    return s->takes_features && (last < 0 || last < s->feature_first || last >= s->feature_end);
+    return s->takes_features && (last < 0 || last < s->feature_first || last >= s->feature_end + s->n_kept);
 }
 
 /* One frame. False: there is nothing to send, or no credit. */
@@ -80,16 +146,20 @@ static bool send_frame(struct gr_target *t, struct session *s)
     const int32_t first = start ? s->feature_first : s->feature_sent;
     const int32_t taken = start ? first : s->feature_taken;
     const int32_t end = GR_MIN(GR_MIN(s->feature_end, s->peer_len - 1), taken + t->config.feature_window);
-    const int32_t n = GR_MIN(end - first, GR_FEATURES_ROW_MAX);
+    const size_t row_bytes = (size_t)t->config.feature_width * sizeof(uint16_t);
+    const int32_t n_max = GR_MIN(GR_FEATURES_ROW_MAX, (int32_t)(GR_FEATURES_ROW_BYTES_MAX / row_bytes));
+    const int32_t n = GR_MIN(end - first, n_max);
     if (n <= 0) {
         return false;
     }
-    const size_t row_bytes = (size_t)t->config.feature_width * sizeof(uint16_t);
     const uint32_t base_len = (uint32_t)(first + n);
     const struct gr_frame_header h = {.session = s->id, .epoch = s->epoch, .round = s->round, .base_len = base_len,
                                       .prefix_hash = s->hash[base_len], .flags = start ? GR_FEATURES_START : 0};
-    const struct gr_features f = {.first_pos = (uint32_t)first, .n_row = (uint32_t)n,
-                                  .width = (uint32_t)t->config.feature_width, .dtype = GR_FEATURES_BF16};
+    const struct gr_features f = {.first_pos = (uint32_t)first,
+                                  .n_row = (uint32_t)n,
+                                  .width = (uint32_t)t->config.feature_width,
+                                  .dtype = GR_FEATURES_BF16,
+                                  .raw = t->config.feature_raw};
     const size_t bytes = GR_WIRE_HEADER_BYTES + GR_WIRE_FEATURES_BYTES(n, row_bytes);
     uint8_t *rows = NULL;
     uint8_t *out = t->io.frame_begin(t->io.ctx, s->peer, GR_FRAME_BULK, (uint32_t)bytes);

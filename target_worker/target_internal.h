@@ -51,6 +51,8 @@ struct session {
     uint64_t *hash;       /* owned, (n_ctx_max + 1): hash[len] of the first len tokens */
     int32_t committed_len, kv_len;
     int32_t feature_first, feature_end; /* features that are kept, see target_features.c */
+    int32_t n_kept;       /* positions behind them whose captured states the verifier keeps */
+    bool fusing;          /* a pass fuses these */
     int32_t prefill_end;  /* PREFILL: KV is wanted up to here */
     bool pick_due;        /* PREFILL: its last row ends a prompt, whose pick is the first token */
     int32_t len_max;      /* committed_len may not pass it: the turn's max_tokens, or the context */
@@ -177,6 +179,11 @@ void target_send_cost(struct gr_target *t, struct session *s);
 
 /* target_features.c */
 bool target_wants_features(const struct gr_target *t, const struct session *s);
+/* What a pass of rows from q->pos0 on is to do about features. can_wait: nobody wants those of its rows soon. */
+void target_plan_features(struct gr_target *t, struct session *s, struct gr_pass_seq *q, bool can_wait);
+/* Captured states that were kept are wanted now: a pass that fuses them begins. False: none are. */
+bool target_start_fuse_pass(struct gr_target *t);
+void target_finish_fuse_pass(struct gr_target *t);
 /* What the pass has brought, once its rows count as committed. */
 void target_keep_features(struct gr_target *t, struct session *s, const struct gr_pass_seq *q);
 void target_cut_features(struct session *s, int32_t len);

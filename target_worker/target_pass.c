@@ -18,8 +18,6 @@ static struct gr_pass_seq *begin_seq(struct gr_target *t, struct session *s)
     q->stop = s->stop;
     q->stop.n_new_max = target_n_new_left(s);
     q->want_gap = q->replay = false;
-    q->want_features = target_wants_features(t, s);
-    q->n_feature = 0;
     q->gap = 0.0f;
     q->tree.n = 0;
     for (int b = 0; b < GR_SCRATCH_BLOCKS; b++) {
@@ -88,6 +86,7 @@ static void add_decode(struct gr_target *t, struct session *s, uint64_t now_ns)
     q->kind = q->tree.n > 0 ? GR_PASS_TREE : GR_PASS_ROOT;
     q->want_gap = s->want_trace && q->kind == GR_PASS_ROOT;
     q->n_row = q->tree.n + 1;
+    target_plan_features(t, s, q, q->kind == GR_PASS_ROOT && !s->pass_waited);
     grow_table(t, s, q->pos0 + 1 + GR_MIN(q->tree.n, target_n_new_left(s) - 1));
     t->pass.n_row += q->n_row;
     t->pass_load = gr_pass_load_add(&t->pass_load, q->n_row, s->committed_len);
@@ -120,6 +119,7 @@ static void add_prefill(struct gr_target *t, struct session *s, int32_t end)
     q->token = &s->token[s->kv_len];
     q->replay = is_generated(s, s->kv_len);
     q->want_pick = s->pick_due && end == s->prefill_end;
+    target_plan_features(t, s, q, false);
     s->wait_ns = s->draft_ns = 0;
     grow_table(t, s, end);
     t->pass.n_row += q->n_row;
@@ -266,6 +266,9 @@ static bool prefill_allowed(const struct gr_target *t, const struct readiness *r
 
 uint64_t target_start_pass(struct gr_target *t, uint64_t now_ns)
 {
+    if (target_start_fuse_pass(t)) {
+        return UINT64_MAX;
+    }
     const struct readiness r = look_around(t, now_ns);
     const bool prefill = prefill_allowed(t, &r);
     if (!prefill && !r.ready) {
@@ -552,6 +555,10 @@ void gr_target_on_pass_done(struct gr_target *t, struct gr_pass *pass, uint64_t 
 {
     GR_ASSERT(pass == &t->pass && t->pass_in_flight);
     t->pass_in_flight = false;
+    if (pass->n_seq > 0 && pass->seq[0].kind == GR_PASS_FUSE) {
+        target_finish_fuse_pass(t);
+        return;
+    }
     t->counters.n_pass++;
     t->counters.n_row += (uint64_t)pass->n_row;
     account_pass(t);

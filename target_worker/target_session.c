@@ -219,6 +219,7 @@ static void start_session(struct gr_target *t, struct session *s, const struct g
     const struct session fresh = {
         .id = m->session, .epoch = m->epoch, .token = s->token, .kind = s->kind, .hash = s->hash, .table = s->table,
         .kv_len = kv_len, .feature_first = s->feature_first, .feature_end = s->feature_end,
+        .n_kept = s->n_kept,
         .cut_at = -1, .want_trace = m->want_trace != 0, .single_token = m->single_token != 0,
         .auto_tree = m->auto_tree != 0, .want_draft = m->want_draft != 0,
         .n_node = m->auto_tree != 0 && m->n_node == 0 ? GR_NODE_MAX : (int32_t)m->n_node,

@@ -28,9 +28,13 @@ struct gr_verifier {
     int32_t *work;                    /* (n_thread, n_vocab) */
     int n_row, n_out;
     /* for a draft head */
-    int32_t *fuse_row;                /* (n_row_max): rows whose features are wanted */
+    int32_t *row0;                    /* (n_seq_max): of the pass's sequences in the batch */
+    float *kept;                      /* (n_seq_max, GR_CAPTURE_KEEP, capture): by the machine's slot */
+    int n_feature_max;                /* n_row_max and all that is kept */
+    const float **capture;            /* (n_feature_max): captured states whose features are wanted */
     float *fused;                     /* (n_row_max, fused_width) */
-    uint16_t *feature;                /* (n_row_max, fused_width) bf16: what sequences point into */
+    int feature_width;                /* fused, or captured states where they are shipped as they are */
+    uint16_t *feature;                /* (n_feature_max, feature_width) bf16: what sequences point into */
 };
 
 static void *zeroed(size_t n, size_t size, bool *ok)
@@ -67,9 +71,14 @@ enum gr_status gr_verifier_create(struct gr_lm *lm, int n_seq_max, struct gr_ver
     v->scratch = zeroed((size_t)v->n_thread * (size_t)lm->n_vocab, sizeof(float), &ok);
     v->work = zeroed((size_t)v->n_thread * (size_t)lm->n_vocab, sizeof(int32_t), &ok);
     if (lm->fused_width > 0) {
-        v->fuse_row = zeroed(n_row, sizeof(int32_t), &ok);
+        const size_t n_kept = (size_t)n_seq_max * GR_CAPTURE_KEEP;
+        v->n_feature_max = lm->n_row_max + (int)n_kept;
+        v->row0 = zeroed((size_t)n_seq_max, sizeof(int32_t), &ok);
+        v->kept = zeroed(n_kept * (size_t)(lm->n_capture * lm->capture_width), sizeof(float), &ok);
+        v->capture = zeroed((size_t)v->n_feature_max, sizeof(*v->capture), &ok);
         v->fused = zeroed(n_row * (size_t)lm->fused_width, sizeof(float), &ok);
-        v->feature = zeroed(n_row * (size_t)lm->fused_width, sizeof(uint16_t), &ok);
+        v->feature_width = gr_lm_ship_width(lm);
+        v->feature = zeroed((size_t)v->n_feature_max * (size_t)v->feature_width, sizeof(uint16_t), &ok);
     }
     if (!ok) {
         log_error("out of memory for a pass of %d rows", lm->n_row_max);
@@ -86,8 +95,8 @@ void gr_verifier_destroy(struct gr_verifier *v)
         return;
     }
     void *all[] = {v->token, v->pos, v->cell,     v->out_row,  v->limit,   v->n_anc, v->anc,
-                   v->seq,   v->out, v->copy_src, v->copy_dst, v->scratch, v->work,  v->fuse_row,
-                   v->fused, v->feature, v};
+                   v->seq,   v->out, v->copy_src, v->copy_dst, v->scratch, v->work,  v->row0,
+                   v->kept,  v->capture, v->fused, v->feature, v};
     for (size_t i = 0; i < GR_ARRAY_LEN(all); i++) {
         free(all[i]);
     }
@@ -176,6 +185,9 @@ static void add_seq(struct gr_verifier *v, struct gr_pass_seq *s, int i)
             want_pick(v, s, r, r);
         }
     }
+    if (v->row0 != NULL) {
+        v->row0[i] = v->n_row;
+    }
     v->n_row += s->n_row;
 }
 
@@ -257,36 +269,69 @@ static int walk_seq(struct gr_verifier *v, struct gr_pass_seq *s, int n_copy)
 
 /* ---- features ---- */
 
-/* Rows of sequence i that are committed, if their features are wanted; the list goes on at n. */
-static int add_fuse_rows(struct gr_verifier *v, struct gr_pass_seq *s, int i, int n)
+static float *kept_capture(const struct gr_verifier *v, const struct gr_pass_seq *s, int i)
 {
-    const int row0 = v->seq[i].row0;
-    if (!s->want_features) {
-        return n;
+    const size_t width = (size_t)(v->lm->n_capture * v->lm->capture_width);
+    GR_ASSERT(i >= 0 && i < GR_CAPTURE_KEEP);
+    return v->kept + ((size_t)s->session * GR_CAPTURE_KEEP + (size_t)i) * width;
+}
+
+/* The captured states of sequence i's committed rows, behind those that were kept; the list goes on at n. */
+static int add_captures(struct gr_verifier *v, struct gr_pass_seq *s, int i, int n)
+{
+    const int n_row = s->kind == GR_PASS_TREE ? 1 + s->walk.n_path : s->n_row;
+    s->n_feature = s->n_kept + n_row;
+    s->feature = v->feature + (size_t)n * (size_t)v->feature_width;
+    GR_ASSERT(n + s->n_feature <= v->n_feature_max);
+    for (int k = 0; k < s->n_kept; k++) {
+        v->capture[n++] = kept_capture(v, s, k);
     }
-    s->n_feature = s->kind == GR_PASS_TREE ? 1 + s->walk.n_path : s->n_row;
-    s->feature = v->feature + (size_t)n * (size_t)v->lm->fused_width;
-    for (int r = 0; r < s->n_feature; r++) {
+    for (int r = 0; r < n_row; r++) {
         const int row = s->kind == GR_PASS_TREE && r > 0 ? s->walk.node[r - 1] + 1 : r;
-        v->fuse_row[n + r] = row0 + row;
+        v->capture[n++] = gr_lm_capture(v->lm, v->row0[i] + row);
     }
-    return n + s->n_feature;
+    return n;
+}
+
+static void to_bf16(struct gr_verifier *v, int at, int n, const float *x)
+{
+    uint16_t *to = v->feature + (size_t)at * (size_t)v->feature_width;
+    for (size_t k = 0; k < (size_t)n * (size_t)v->feature_width; k++) {
+        to[k] = gr_bf16_from_f32(x[k]);
+    }
 }
 
 static void fuse(struct gr_verifier *v, struct gr_pass *pass)
 {
-    const int width = v->lm->fused_width;
+    const size_t capture_bytes = (size_t)(v->lm->n_capture * v->lm->capture_width) * sizeof(float);
     int n = 0;
     for (int i = 0; i < pass->n_seq; i++) {
-        n = add_fuse_rows(v, &pass->seq[i], i, n);
+        struct gr_pass_seq *s = &pass->seq[i];
+        if (s->want_features && s->keep_capture) {
+            memcpy(kept_capture(v, s, s->n_kept), gr_lm_capture(v->lm, v->row0[i]), capture_bytes);
+        } else if (s->want_features) {
+            n = add_captures(v, s, i, n);
+        }
     }
-    if (n == 0) {
-        return;
+    for (int i = 0; v->lm->raw_features && i < n; i++) {
+        to_bf16(v, i, 1, v->capture[i]);
     }
-    gr_lm_fuse(v->lm, n, v->fuse_row, v->fused);
-    for (size_t k = 0; k < (size_t)n * (size_t)width; k++) {
-        v->feature[k] = gr_bf16_from_f32(v->fused[k]);
+    for (int at = 0; !v->lm->raw_features && at < n; at += v->lm->n_row_max) {
+        const int n_now = GR_MIN(n - at, v->lm->n_row_max);
+        gr_lm_fuse(v->lm, n_now, v->capture + at, v->fused);
+        to_bf16(v, at, n_now, v->fused);
     }
+}
+
+/* No rows: what was kept is wanted now. */
+static void run_fuse_pass(struct gr_verifier *v, struct gr_pass *pass)
+{
+    const uint64_t t0 = gr_clock_ns();
+    fuse(v, pass);
+    pass->status = GR_OK;
+    pass->n_row = 0;
+    pass->forward_ns = pass->sample_ns = 0;
+    pass->commit_ns = gr_clock_ns() - t0;
 }
 
 static void run_pass(struct gr_verifier *v, struct gr_pass *pass)
@@ -294,6 +339,10 @@ static void run_pass(struct gr_verifier *v, struct gr_pass *pass)
     GR_ASSERT(pass->n_seq <= v->n_seq_max);
     v->n_row = 0;
     v->n_out = 0;
+    if (pass->n_seq > 0 && pass->seq[0].kind == GR_PASS_FUSE) {
+        run_fuse_pass(v, pass);
+        return;
+    }
     for (int i = 0; i < pass->n_seq; i++) {
         add_seq(v, &pass->seq[i], i);
     }

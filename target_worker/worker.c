@@ -2,6 +2,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "model/capture.h"
 #include "model/kv_size.h"
 #include "model/llama.h"
 #include "model/tokenizer.h"
@@ -10,13 +11,13 @@
 #include "target_worker/verifier.h"
 #include "transport/worker_io.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 
 #define ADMIT_TOKENS 320      /* room beyond the prompt that admission reserves */
 #define CALIBRATE_NS (40 * GR_MS) /* it delays a restarted worker's first token */
 #define COMMIT_BYTES_MAX 4096 /* of an encoded COMMIT, trace included */
 #define OTHER_BYTES_MAX 65536 /* of the other messages that may be queued between two passes */
-#define FEATURE_KEEP 2048 /* positions of a session: what a head that attaches in the middle gets */
 #define PREFILL_CHUNK 256 /* rows; part of numerics_id where prefill has kernels of its own */
 
 struct worker {
@@ -114,12 +115,36 @@ static enum gr_status create_model(struct worker *w, const struct gr_target_opti
     GR_TRY(gr_expand_config(geometry, o->model, hf));
     const int n_ctx = o->n_ctx_max > 0 ? GR_MIN(o->n_ctx_max, hf->max_pos) : hf->max_pos;
     GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_llama_kv_bytes_per_token(hf), o->n_session_max, n_ctx, n_block));
-    const struct gr_llama_config c = {
+    struct gr_llama_config c = {
         .dir = o->model, .head_dir = o->head, .geometry = geometry, .isa = o->isa, .n_thread = o->n_thread,
         .n_ctx_max = n_ctx,
         .n_row_max = o->n_session_max * GR_TREE_MAX + PREFILL_CHUNK, .n_out_max = o->n_session_max * GR_TREE_MAX + 1,
         .n_pool_block = *n_block, .n_scratch_block = o->n_session_max * GR_SCRATCH_BLOCKS};
+    GR_TRY(gr_ship_features_parse(o->ship_features, &c.raw_features));
+    if (o->head != NULL && o->capture_layers != NULL) {
+        GR_TRY(gr_capture_parse(o->capture_layers, &c.n_capture, c.capture_layer));
+    }
     return gr_llama_create(&c, hf, fingerprint, &w->lm);
+}
+
+/* At least a prompt chunk and a tree; more than the context has no use. */
+static int32_t feature_keep(const struct worker *w, const struct gr_target_options *o)
+{
+    return GR_MAX(GR_MIN(o->feature_keep, w->lm->n_ctx_max), PREFILL_CHUNK + GR_TREE_MAX);
+}
+
+static enum gr_status check_feature_memory(const struct worker *w, const struct gr_target_options *o)
+{
+    const uint64_t per_session = (uint64_t)feature_keep(w, o) * (uint64_t)gr_lm_ship_width(w->lm) * sizeof(uint16_t);
+    const uint64_t bytes = per_session * (uint64_t)o->n_session_max;
+    const uint64_t half = gr_memory_available() / 2;
+    if (bytes > half) {
+        log_error("--feature-keep %d: the features of %d sessions take %" PRIu64 " MiB (%" PRIu64
+                  " MiB each), half of the available memory is %" PRIu64 " MiB; lower it, or --sessions",
+                  feature_keep(w, o), o->n_session_max, bytes >> 20, per_session >> 20, half >> 20);
+        return GR_ENOMEM;
+    }
+    return GR_OK;
 }
 
 static enum gr_status create_machine(struct worker *w, const struct gr_target_options *o, int32_t n_vocab)
@@ -128,12 +153,13 @@ static enum gr_status create_machine(struct worker *w, const struct gr_target_op
     const struct gr_target_config c = {
         .n_session_max = o->n_session_max, .n_ctx_max = w->lm->n_ctx_max, .n_vocab = n_vocab,
         .n_row_max = w->lm->n_row_max, .n_out_max = w->lm->n_out_max, .prefill_chunk = PREFILL_CHUNK,
-        .n_pool_block = w->lm->n_pool_block, .feature_width = w->lm->fused_width,
-        .feature_keep = GR_MAX(GR_MIN(FEATURE_KEEP, w->lm->n_ctx_max), PREFILL_CHUNK + GR_TREE_MAX),
+        .n_pool_block = w->lm->n_pool_block, .feature_width = gr_lm_ship_width(w->lm),
+        .feature_raw = w->lm->raw_features, .feature_keep = feature_keep(w, o),
         .feature_window = GR_FEATURES_WINDOW, .round_deadline_ns = o->round_deadline_ns,
         .admit_tokens = ADMIT_TOKENS, .prefill_share = o->prefill_share, .cost = &cost};
     const struct gr_target_io io = {.ctx = w, .frame_begin = frame_begin, .frame_end = frame_end,
                                     .send_msg = send_msg, .commit_room = commit_room, .start_pass = start_pass};
+    GR_TRY(check_feature_memory(w, o));
     GR_TRY(gr_verifier_create(w->lm, o->n_session_max, &w->verifier));
     GR_TRY(gr_calibrate(&(struct gr_calibration){.verifier = w->verifier, .n_ctx_max = w->lm->n_ctx_max,
                                                  .n_pool_block = w->lm->n_pool_block, .budget_ns = CALIBRATE_NS},
@@ -150,7 +176,8 @@ static enum gr_status create_io(struct worker *w, const struct gr_target_options
         .role = GR_ROLE_TARGET, .n_vocab = w->lm->n_vocab, .n_ctx_max = w->lm->n_ctx_max,
         .n_block = w->lm->n_pool_block, .n_session_max = o->n_session_max, .model_fingerprint = fingerprint,
         .tokenizer_fingerprint = tokenizer_fingerprint, .numerics_id = w->lm->numerics_id,
-        .feature_width = (uint32_t)w->lm->fused_width, .fc_fingerprint = w->lm->fc_fingerprint}));
+        .feature_width = (uint32_t)gr_lm_ship_width(w->lm), .feature_raw = w->lm->raw_features,
+        .fc_fingerprint = w->lm->fc_fingerprint, .captures = w->lm->captures}));
     const struct gr_worker_machine machine = {
         .ctx = w, .on_msg = on_msg, .on_frame = on_frame, .on_peer_ready = on_peer_ready,
         .on_peer_lost = on_peer_lost, .on_compute_done = on_compute_done, .step = step};
@@ -172,8 +199,8 @@ static enum gr_status create(struct worker *w, const struct gr_target_options *o
     w->lm->n_vocab = GR_MIN(w->lm->n_vocab, n_token);
     GR_TRY(create_machine(w, o, w->lm->n_vocab));
     if (o->head != NULL) {
-        log_info("%s: its fc makes features of width %d; those of the last %d positions of a session are kept", o->head,
-                 w->lm->fused_width, GR_MIN(FEATURE_KEEP, w->lm->n_ctx_max));
+        log_info("%s: %s features of width %d; those of the last %d positions of a session are kept", o->head,
+                 w->lm->raw_features ? "raw" : "fused", gr_lm_ship_width(w->lm), feature_keep(w, o));
     }
     log_info("%s: %d layers, %d KV blocks, context %d, %s kernels, %d threads", o->model, hf.n_layer, n_block,
              w->lm->n_ctx_max, w->lm->kernels->name, gr_team_size(w->lm->team));

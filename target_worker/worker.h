@@ -11,6 +11,8 @@
 struct gr_target_options {
     const char *model;      /* folder */
     const char *head;       /* folder of the EAGLE-3 head it serves, or NULL */
+    const char *ship_features, *capture_layers; /* capture.h; NULL: fused, the head's own choice */
+    int feature_keep;       /* positions of a session */
     const char *join;       /* orchestrator HOST:PORT */
     const char *listen;     /* data endpoint HOST:PORT; NULL for a co-located pair */
     const char *geometry;   /* NULL: as in the folder; else expanded in memory (model/expand.h) */

@@ -40,6 +40,7 @@ struct gr_hello {
     uint32_t feature_dtype;  /* enum gr_dtype of FEATURES it sends or expects */
     uint32_t feature_width;  /* 0: none */
     uint32_t feature_raw;    /* 1: raw states, 0: fused */
+    char captures[32];       /* layers whose inputs they are made of, as 2,4,7; empty: none */
     char host_id[48];        /* of gr_host_id(); empty: cannot share memory */
     struct gr_conn_limits limits;
     uint8_t nonce[32]; /* filled by gr_hello_exchange */

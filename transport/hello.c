@@ -22,6 +22,7 @@ struct field {
         key, kind, offsetof(struct gr_hello, member), min, max                                     \
     }
 #define NUMERICS_LEN_MAX (sizeof(((struct gr_hello *)0)->numerics_id) - 1)
+#define CAPTURES_LEN_MAX (sizeof(((struct gr_hello *)0)->captures) - 1)
 #define HOST_LEN_MAX     (sizeof(((struct gr_hello *)0)->host_id) - 1)
 
 /* Order of the encoder. `version` must come first, so that another version is told apart from
@@ -39,6 +40,7 @@ static const struct field fields[] = {
     FIELD("feature_dtype", KIND_U32, feature_dtype, GR_DTYPE_F32, GR_DTYPE_BF16),
     FIELD("feature_width", KIND_U32, feature_width, 0, 1u << 20),
     FIELD("feature_raw", KIND_U32, feature_raw, 0, 1),
+    FIELD("captures", KIND_TEXT, captures, 0, CAPTURES_LEN_MAX),
     FIELD("host_id", KIND_TEXT, host_id, 0, HOST_LEN_MAX),
     FIELD("small_bytes_max", KIND_U32, limits.small_bytes_max, GR_SMALL_BYTES_MIN,
           GR_SMALL_BYTES_MAX),
@@ -363,6 +365,22 @@ static bool is_stray_client(const struct gr_hello *a, const struct gr_hello *b)
     return a->role == GR_ROLE_CLIENT && b->role != GR_ROLE_ORCHESTRATOR;
 }
 
+static enum gr_status compare_features(const struct gr_hello *self, const struct gr_hello *peer)
+{
+    if (self->feature_raw != peer->feature_raw) {
+        log_error("HELLO: features: ours are %s, the peer's %s; give both workers the same --ship-features",
+                  self->feature_raw != 0 ? "raw" : "fused", peer->feature_raw != 0 ? "raw" : "fused");
+        return GR_EMISMATCH;
+    }
+    if (strcmp(self->captures, peer->captures) != 0) {
+        log_error("HELLO: captured layers: ours are %s, the peer's %s; give both workers the same --capture-layers",
+                  self->captures, peer->captures);
+        return GR_EMISMATCH;
+    }
+    GR_TRY(compare_u32("feature width", self->feature_width, peer->feature_width));
+    return compare_u32("feature dtype", self->feature_dtype, peer->feature_dtype);
+}
+
 enum gr_status gr_hello_compare(const struct gr_hello *self, const struct gr_hello *peer)
 {
     GR_TRY(compare_u32("protocol version", self->version, peer->version));
@@ -392,10 +410,5 @@ enum gr_status gr_hello_compare(const struct gr_hello *self, const struct gr_hel
                   "same folder", draft->feature_width);
         return GR_EMISMATCH;
     }
-    if (self->feature_width != 0 && peer->feature_width != 0) {
-        GR_TRY(compare_u32("feature width", self->feature_width, peer->feature_width));
-        GR_TRY(compare_u32("feature dtype", self->feature_dtype, peer->feature_dtype));
-        GR_TRY(compare_u32("feature kind (raw 1, fused 0)", self->feature_raw, peer->feature_raw));
-    }
-    return GR_OK;
+    return self->feature_width != 0 && peer->feature_width != 0 ? compare_features(self, peer) : GR_OK;
 }

@@ -24,6 +24,18 @@ int gr_args_parse(const char *program, const struct gr_arg *args, int n_arg, int
 /* Of the time, what prompt chunks may take while other sessions decode (--prefill-share; docs/PERFORMANCE.md). */
 #define GR_PREFILL_SHARE_DEFAULT 0.5
 
+/* Positions of a session whose features a target keeps (--feature-keep). The least: a prompt chunk and a tree. */
+#define GR_FEATURE_KEEP_DEFAULT 2048
+#define GR_FEATURE_KEEP_MIN     320
+#define GR_FEATURE_KEEP_MAX     1048576
+
+/* The rows of what both workers must be told alike about features. */
+#define GR_ARG_ROWS_FEATURES(ship, layers)                                                         \
+    {"ship-features", GR_ARG_TEXT, (ship), 0, 0,                                                   \
+     "F        a head's features: fused | raw (default fused); the same for both workers"},        \
+    {"capture-layers", GR_ARG_TEXT, (layers), 0, 0,                                                \
+     "L,L,L    inputs of the target's layers that feed the head (default: as its config says); the same for both"}
+
 /* The row of --join-timeout, the same in every worker: it sets GRAFT_JOIN_TIMEOUT, which joining reads. */
 #define GR_ARG_ROW_JOIN_TIMEOUT                                                                    \
     {"join-timeout", GR_ARG_JOIN_TIMEOUT, NULL, 0, 86400, "S        how long to try while no orchestrator is there "  \

@@ -448,18 +448,26 @@ enum gr_status gr_worker_config_describe(struct gr_worker_config *c, const struc
                   "makes one");
     }
     GR_TRY(st);
-    c->hello = (struct gr_hello){
-        .version = GR_PROTOCOL_VERSION, .role = d->role, .tokenizer_fingerprint = d->tokenizer_fingerprint,
-        .model_fingerprint = d->model_fingerprint, .n_vocab = (uint32_t)d->n_vocab,
-        .transport_mask = gr_transport_built_mask(), .fc_fingerprint = d->fc_fingerprint,
-        .feature_width = d->feature_width, .feature_dtype = d->feature_width > 0 ? GR_DTYPE_BF16 : GR_DTYPE_F32,
-        .limits = {.small_bytes_max = GR_WIRE_SMALL_BYTES_MAX, .bulk_bytes_max = 1u << 20, .n_small_slot = 64,
-                   .n_bulk_slot = 8}};
+    c->hello = (struct gr_hello){.version = GR_PROTOCOL_VERSION,
+                                 .role = d->role,
+                                 .tokenizer_fingerprint = d->tokenizer_fingerprint,
+                                 .model_fingerprint = d->model_fingerprint,
+                                 .n_vocab = (uint32_t)d->n_vocab,
+                                 .transport_mask = gr_transport_built_mask(),
+                                 .fc_fingerprint = d->fc_fingerprint,
+                                 .feature_raw = d->feature_raw,
+                                 .feature_width = d->feature_width,
+                                 .feature_dtype = d->feature_width > 0 ? GR_DTYPE_BF16 : GR_DTYPE_F32,
+                                 .limits = {.small_bytes_max = GR_WIRE_SMALL_BYTES_MAX,
+                                            .bulk_bytes_max = GR_WIRE_BULK_BYTES_MAX,
+                                            .n_small_slot = 64,
+                                            .n_bulk_slot = 8}};
     c->join_msg = (struct gr_msg){
         .type = GR_MSG_JOIN, .role = d->role, .pid = (uint32_t)getpid(), .n_vocab = (uint32_t)d->n_vocab,
         .n_ctx_max = (uint32_t)d->n_ctx_max, .n_block = (uint32_t)d->n_block,
         .n_session = (uint32_t)d->n_session_max, .model_fingerprint = d->model_fingerprint,
         .tokenizer_fingerprint = d->tokenizer_fingerprint};
+    snprintf(c->hello.captures, sizeof(c->hello.captures), "%s", d->captures);
     snprintf(c->hello.numerics_id, sizeof(c->hello.numerics_id), "%s", d->numerics_id);
     snprintf(c->join_msg.numerics_id, sizeof(c->join_msg.numerics_id), "%s", d->numerics_id);
     c->handshake_timeout_ms = HANDSHAKE_TIMEOUT_MS;

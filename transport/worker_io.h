@@ -41,9 +41,11 @@ struct gr_worker_identity {
     int32_t n_vocab, n_ctx_max, n_block, n_session_max;
     uint64_t model_fingerprint, tokenizer_fingerprint;
     const char *numerics_id; /* borrowed for the call */
-    /* A draft head, and a target that serves one: width of FEATURES rows (bf16, fused), and what they are made by. */
+    /* A draft head, and a target that serves one: width of FEATURES rows (bf16), and what they are made of. */
     uint32_t feature_width;
+    bool feature_raw;
     uint64_t fc_fingerprint;
+    const char *captures; /* borrowed for the call */
 };
 /* Fills hello, join_msg, the key and the patience of joining (seconds, GRAFT_JOIN_TIMEOUT, default 60). Key and
  * patience come from the environment: GR_ENOTFOUND, GR_EFORMAT, GR_EINVAL are logged. */

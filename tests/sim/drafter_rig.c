@@ -108,6 +108,7 @@ struct rig *rig_create(const struct rig_config *c)
     r->head = c->head || rig_heads;
     r->feature_window = c->window > 0 ? c->window : RIG_N_CTX;
     r->table.features = draft.features = draft.head = r->head;
+    r->raw = draft.raw = c->raw;
     draft.n_vocab_head = c->n_vocab_head;
     r->lm = toy_lm_create(&draft);
     const struct gr_drafter_config dc = {.n_session_max = 2,
@@ -116,7 +117,8 @@ struct rig *rig_create(const struct rig_config *c)
                                          .n_row_max = 64,
                                          .prefill_chunk = 32,
                                          .n_pool_block = 2 * RIG_N_CTX / 16,
-                                         .feature_width = r->lm->feature_width,
+                                         .feature_width = gr_lm_ship_width(r->lm),
+                                         .feature_raw = c->raw,
                                          .feature_window = c->window > 0 ? c->window : RIG_N_CTX,
                                          .test_flip_round = c->flip_round};
     const struct gr_drafter_io io = {.ctx = r, .frame_begin = rig_begin, .frame_end = rig_end, .send_msg = rig_msg,
@@ -272,19 +274,20 @@ void rig_send_features_from(struct rig *r, int32_t first, int32_t end, uint16_t 
 {
     while (first < end) {
         const int32_t n = GR_MIN(end - first, GR_FEATURES_ROW_MAX);
-        const size_t row_bytes = TOY_FEATURE_WIDTH * sizeof(uint16_t);
+        const int width = gr_lm_ship_width(r->lm);
+        const size_t row_bytes = (size_t)width * sizeof(uint16_t);
         struct rig_frame *f = &r->log[r->n_log];
         const struct gr_frame_header h = {.session = 1, .epoch = RIG_EPOCH, .round = r->round,
                                           .base_len = (uint32_t)(first + n), .prefix_hash = r->hash[first + n],
                                           .flags = flags};
-        const struct gr_features x = {.first_pos = (uint32_t)first, .n_row = (uint32_t)n, .width = TOY_FEATURE_WIDTH,
-                                      .dtype = GR_FEATURES_BF16};
+        const struct gr_features x = {.first_pos = (uint32_t)first, .n_row = (uint32_t)n, .width = (uint32_t)width,
+                                      .dtype = GR_FEATURES_BF16, .raw = r->raw};
         uint8_t *rows = NULL;
         const size_t bytes = gr_wire_encode_features(&h, &x, row_bytes, f->bytes, sizeof(f->bytes), &rows);
         for (int32_t i = 0; i < n; i++) {
-            float value[TOY_FEATURE_WIDTH];
-            toy_lm_feature(r->token, first + i + 1, value);
-            for (int k = 0; k < TOY_FEATURE_WIDTH; k++) {
+            float value[TOY_N_CAPTURE * TOY_FEATURE_WIDTH];
+            (r->raw ? toy_lm_capture : toy_lm_feature)(r->token, first + i + 1, value);
+            for (int k = 0; k < width; k++) {
                 const uint16_t half = gr_bf16_from_f32(value[k]);
                 memcpy(rows + (size_t)i * row_bytes + (size_t)k * sizeof(half), &half, sizeof(half));
             }

@@ -48,7 +48,7 @@ struct rig {
     struct rig_frame log[RIG_N_LOG]; /* what it was sent */
     int n_log;
     /* a head's features, which follow the tokens by themselves, unless they are held */
-    bool head, hold_features;
+    bool head, raw, hold_features;
     int32_t feature_keep; /* the target keeps so many; 0: all */
     int32_t feature_window, feature_sent, feature_taken;
     int n_resync_seen;
@@ -64,6 +64,7 @@ struct rig_config {
     float temperature;
     bool twin;
     bool head; /* set by rig_heads */
+    bool raw;  /* with a head: it is sent captured states */
     int n_vocab_head;
     int32_t window; /* 0: RIG_N_CTX */
 };

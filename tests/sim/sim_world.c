@@ -227,7 +227,8 @@ static void create_target(struct sim *s, struct gr_lm *lm)
         .n_session_max = s->config.n_session_max, .n_ctx_max = lm->n_ctx_max, .n_vocab = lm->n_vocab,
         .n_row_max = lm->n_row_max, .n_out_max = lm->n_out_max, .prefill_chunk = s->config.prefill_chunk,
         .n_pool_block = lm->n_pool_block, .round_deadline_ns = s->config.round_deadline_ns,
-        .feature_width = lm->fused_width, .feature_keep = s->config.feature_keep,
+        .feature_width = gr_lm_ship_width(lm), .feature_raw = lm->raw_features,
+        .feature_keep = s->config.feature_keep,
         .feature_window = s->config.feature_window,
         .admit_tokens = s->config.admit_tokens, .prefill_share = s->config.prefill_share};
     const struct gr_target_io io = {.ctx = s, .frame_begin = target_frame_begin, .frame_end = target_frame_end,
@@ -243,7 +244,7 @@ static void create_drafter(struct sim *s, struct gr_lm *lm)
 {
     const struct gr_drafter_config c = {.n_session_max = s->config.n_session_max, .n_ctx_max = lm->n_ctx_max,
                                         .n_vocab = lm->to_target != NULL ? lm->n_vocab_target : lm->n_vocab,
-                                        .feature_width = lm->feature_width,
+                                        .feature_width = gr_lm_ship_width(lm), .feature_raw = lm->raw_features,
                                         .feature_window = s->config.feature_window, .n_row_max = lm->n_row_max,
                                         .prefill_chunk = s->config.prefill_chunk, .n_pool_block = lm->n_pool_block};
     const struct gr_drafter_io io = {.ctx = s, .frame_begin = draft_frame_begin, .frame_end = draft_frame_end,

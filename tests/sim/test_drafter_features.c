@@ -243,6 +243,31 @@ static void test_gap_and_window(void **state)
     rig_destroy(r);
 }
 
+/* Captured states: the head fuses them itself, and drafts what it drafts on fused features. */
+static void test_raw_features(void **state)
+{
+    (void)state;
+    for (int ahead = 0; ahead < 2; ahead++) {
+        struct rig_config c = plain;
+        c.raw = true;
+        c.ahead = ahead != 0;
+        struct rig *r = rig_create(&c);
+        rig_start(r, 100, 63);
+        for (int i = 0; i < 20; i++) {
+            (void)rig_verify(r, &r->tree, r->draft_header.round, -1, 63);
+            rig_await_draft(r);
+            rig_assert_fresh(r, &plain, 63); /* fused */
+            rig_run(r, ahead * 4);
+        }
+        assert_int_equal(counters(r)->n_desync + counters(r)->n_feature_gap, 0);
+        struct rig_frame f = r->log[(r->n_log + RIG_N_LOG - 1) % RIG_N_LOG];
+        assert_int_equal(f.bytes[GR_WIRE_OFF_TYPE], GR_FRAME_FEATURES);
+        f.bytes[GR_WIRE_HEADER_BYTES + 7] = 0; /* fused, says the peer */
+        assert_int_equal(gr_drafter_on_frame(r->drafter, RIG_PEER, f.bytes, f.len, 0), GR_EPROTO);
+        rig_destroy(r);
+    }
+}
+
 /* What does not fit this head costs the connection; what cannot be, too. */
 static void test_bad_features(void **state)
 {
@@ -363,6 +388,7 @@ int main(void)
         cmocka_unit_test(test_attached_in_the_middle), cmocka_unit_test(test_silence_catches_up),
         cmocka_unit_test(test_begins_anew_during_a_job),
         cmocka_unit_test(test_gap_and_window),     cmocka_unit_test(test_bad_features),
+        cmocka_unit_test(test_raw_features),
         cmocka_unit_test(test_vocabulary_map),     cmocka_unit_test(test_hits_owe_rows),
         cmocka_unit_test(test_noise_at_every_depth),
     };

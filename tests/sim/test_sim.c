@@ -184,11 +184,12 @@ static void draw_extremes(uint64_t *rng, struct plan *p)
     c->orch.disable_multi_token = chance(rng, 40);
 }
 
-static uint64_t n_checked_row;
+static uint64_t n_checked_row, n_raw_row;
 
 /* Every committed row takes the true feature of the position before its token, as its prefix gives it. */
-static void check_features(const struct gr_drafter *d, const struct gr_draft_job *job)
+static void check_rows(const struct gr_drafter *d, const struct gr_draft_job *job, bool raw)
 {
+    const int width = raw ? TOY_N_CAPTURE * TOY_FEATURE_WIDTH : TOY_FEATURE_WIDTH;
     for (int i = 0; i < job->n_seq; i++) {
         const struct gr_draft_seq *q = &job->seq[i];
         int32_t len = 0;
@@ -196,15 +197,26 @@ static void check_features(const struct gr_drafter *d, const struct gr_draft_job
         assert_true(q->n_row == 0 || (q->feature != NULL && q->pos0 >= 1 && q->pos0 + q->n_row <= len));
         assert_int_equal(q->n_copy, 0);
         for (int r = 0; r < q->n_row; r++) {
-            float want[TOY_FEATURE_WIDTH];
-            toy_lm_feature(token, q->pos0 + r, want);
+            float want[TOY_N_CAPTURE * TOY_FEATURE_WIDTH];
+            (raw ? toy_lm_capture : toy_lm_feature)(token, q->pos0 + r, want);
             assert_int_equal(q->token[r], token[q->pos0 + r]);
-            for (int k = 0; k < TOY_FEATURE_WIDTH; k++) {
-                assert_true(gr_f32_from_bf16(q->feature[r * TOY_FEATURE_WIDTH + k]) == want[k]);
+            for (int k = 0; k < width; k++) {
+                assert_true(gr_f32_from_bf16(q->feature[r * width + k]) == want[k]);
             }
             n_checked_row++;
+            n_raw_row += raw;
         }
     }
+}
+
+static void check_features(const struct gr_drafter *d, const struct gr_draft_job *job)
+{
+    check_rows(d, job, false);
+}
+
+static void check_raw_features(const struct gr_drafter *d, const struct gr_draft_job *job)
+{
+    check_rows(d, job, true);
 }
 
 /* A share of the seeds runs a head, fed by the target. */
@@ -217,7 +229,8 @@ static void draw_features(uint64_t *rng, struct plan *p)
     p->draft_toy.n_vocab_head = chance(rng, 2) ? 8 + (int)next(rng, N_VOCAB - 8) : 0;
     p->sim.feature_keep = p->sim.prefill_chunk + GR_TREE_MAX + (int32_t)next(rng, 200);
     p->sim.feature_window = GR_TREE_MAX + (int32_t)next(rng, 100);
-    p->sim.on_job = check_features;
+    p->target_toy.raw = p->draft_toy.raw = chance(rng, 3);
+    p->sim.on_job = p->target_toy.raw ? check_raw_features : check_features;
 }
 
 static void draw_plan(uint64_t seed, struct plan *p)
@@ -419,12 +432,13 @@ static int tell(void **state)
                   total.n_break, total.n_stall, total.n_mute, total.n_copy, total.n_turn, total.n_cut, total.n_close,
                   total.n_expired, (unsigned long long)n_reopen, (unsigned long long)n_preempted,
                   (unsigned long long)n_evicted, (unsigned long long)n_rerooted);
-    print_message(
-        "# features: %llu runs, %llu with trees; %llu rows taken, %llu checked; frames twice or too late %llu, "
-        "gaps %llu, begun in the middle %llu\n",
-        (unsigned long long)n_head_run, (unsigned long long)n_head_tree, (unsigned long long)n_feature_row,
-        (unsigned long long)n_checked_row, (unsigned long long)n_stale_features, (unsigned long long)n_feature_gap,
-        (unsigned long long)n_feature_start);
+    print_message("# features: %llu runs, %llu with trees; %llu rows taken, %llu checked, %llu raw; frames twice or "
+                  "too late %llu, "
+                  "gaps %llu, begun in the middle %llu\n",
+                  (unsigned long long)n_head_run, (unsigned long long)n_head_tree, (unsigned long long)n_feature_row,
+                  (unsigned long long)n_checked_row, (unsigned long long)n_raw_row,
+                  (unsigned long long)n_stale_features, (unsigned long long)n_feature_gap,
+                  (unsigned long long)n_feature_start);
     return 0;
 }
 

@@ -43,6 +43,8 @@ struct bench {
     enum gr_frame_class class;
     int n_bulk_credit;
     bool no_small;
+    bool raw;
+    int n_fuse; /* passes that fused what was kept */
     char order[512]; /* what was sent: v, d, f and the session's digit */
     size_t n_order;
     uint64_t now_ns;
@@ -67,17 +69,18 @@ static void check_features(struct bench *b, const struct gr_frame_header *h, siz
     struct told *t = &b->told[h->session];
     assert_int_equal(b->class, GR_FRAME_BULK);
     assert_int_equal(gr_wire_decode_features(b->frame, n, &f), GR_OK);
-    assert_true(f.width == TOY_FEATURE_WIDTH && f.dtype == GR_FEATURES_BF16 && f.raw == 0);
+    const uint32_t width = b->raw ? TOY_N_CAPTURE * TOY_FEATURE_WIDTH : TOY_FEATURE_WIDTH;
+    assert_true(f.width == width && f.dtype == GR_FEATURES_BF16 && f.raw == b->raw);
     assert_true(h->epoch == EPOCH && h->base_len == f.first_pos + f.n_row && h->base_len < (uint32_t)t->known);
     assert_true(h->prefix_hash == t->hash[h->base_len]);
     const bool start = (h->flags & GR_FEATURES_START) != 0;
     assert_true(start ? f.first_pos > (uint32_t)t->end : f.first_pos <= (uint32_t)t->end); /* no gap unannounced */
     for (uint32_t r = 0; r < f.n_row; r++) {
-        float want[TOY_FEATURE_WIDTH];
-        toy_lm_feature(t->token, (int)(f.first_pos + r + 1), want);
-        for (uint32_t k = 0; k < TOY_FEATURE_WIDTH; k++) {
+        float want[TOY_N_CAPTURE * TOY_FEATURE_WIDTH];
+        (b->raw ? toy_lm_capture : toy_lm_feature)(t->token, (int)(f.first_pos + r + 1), want);
+        for (uint32_t k = 0; k < width; k++) {
             uint16_t half = 0;
-            memcpy(&half, f.row_bytes + 2 * (r * TOY_FEATURE_WIDTH + k), sizeof(half));
+            memcpy(&half, f.row_bytes + 2 * (r * width + k), sizeof(half));
             assert_true(gr_f32_from_bf16(half) == want[k]);
         }
     }
@@ -143,20 +146,25 @@ static void on_pass(void *ctx, struct gr_pass *pass)
 {
     struct bench *b = ctx;
     gr_verifier_run(b->verifier, pass);
+    b->n_fuse += pass->seq[0].kind == GR_PASS_FUSE;
     b->pass = pass;
 }
+
+static bool all_raw; /* benches ship captured states */
 
 static void bench_create(struct bench *b, bool features)
 {
     memset(b, 0, sizeof(*b));
+    b->raw = all_raw;
     b->n_bulk_credit = 1000000;
     b->lm = toy_lm_create(&(struct toy_config){.n_vocab = N_VOCAB, .n_ctx_max = N_CTX, .n_row_max = 200,
                                                .n_out_max = 160, .n_pool_block = 128, .n_scratch_block = 16,
-                                               .seed = 3, .sharpness = 6.0f, .features = features});
+                                               .seed = 3, .sharpness = 6.0f, .features = features, .raw = all_raw});
     const struct gr_target_config c = {.n_session_max = N_SESSION, .n_ctx_max = N_CTX, .n_vocab = N_VOCAB,
                                        .n_row_max = 200, .n_out_max = 160, .prefill_chunk = CHUNK,
                                        .n_pool_block = 128, .round_deadline_ns = 1000,
-                                       .feature_width = b->lm->fused_width, .feature_keep = KEEP,
+                                       .feature_width = gr_lm_ship_width(b->lm), .feature_raw = all_raw,
+                                       .feature_keep = KEEP,
                                        .feature_window = WINDOW};
     const struct gr_target_io io = {.ctx = b, .frame_begin = begin, .frame_end = end, .send_msg = on_msg,
                                     .start_pass = on_pass};
@@ -246,11 +254,16 @@ static bool round_once(struct bench *b)
     return pass != NULL;
 }
 
-/* Sends what can be sent, without a pass that ends. */
+/* Sends what can be sent, without a pass that ends, but those that fuse what was kept. */
 static void settle(struct bench *b)
 {
     for (int i = 0; i < 20; i++) {
         (void)gr_target_step(b->target, b->now_ns);
+        if (b->pass != NULL && b->pass->seq[0].kind == GR_PASS_FUSE) {
+            struct gr_pass *pass = b->pass;
+            b->pass = NULL;
+            gr_target_on_pass_done(b->target, pass, b->now_ns);
+        }
     }
 }
 
@@ -357,7 +370,8 @@ static void test_silence_then_attach(void **state)
     resync(&b, 1, 0, 0);
     settle(&b);
     assert_int_equal(b.told[1].n_start, 1);
-    assert_int_equal(b.told[1].end, b.told[1].len - 1 - KEEP + WINDOW);
+    assert_int_equal(b.told[1].end, b.told[1].first + WINDOW); /* the ring, and captured states behind it */
+    assert_in_range(b.told[1].len - 1 - KEEP - b.told[1].first, 0, GR_CAPTURE_KEEP);
     say_taken(&b, 1, b.told[1].end - 3, 0);
     settle(&b);
     assert_int_equal(b.told[1].end, b.told[1].len - 1);
@@ -368,6 +382,95 @@ static void test_silence_then_attach(void **state)
     assert_int_equal(b.told[1].first, b.told[1].len - 2);
     assert_int_equal(b.told[1].end, b.told[1].len - 1);
     bench_destroy(&b);
+}
+
+/* K = 0: captured states wait, and are fused when there are too many, or when a drafter is told the tokens. Rows that
+ * are cut meanwhile, and those that run again, leave no gap and no false row. */
+static void test_kept_captures(void **state)
+{
+    (void)state;
+    for (int32_t n_round = 1; n_round < KEEP - 25; n_round++) {
+        struct bench b;
+        bench_create(&b, true);
+        struct told *t = &b.told[1];
+        open_session(&b, 1, 20, true, true);
+        resync(&b, 1, 0, 0);
+        while (t->len < 21 + n_round) {
+            (void)round_once(&b);
+        }
+        assert_int_equal(b.n_fuse, 0);
+        const int32_t sent = t->end;
+        assert_int_equal(sent, 19); /* the prompt's: no round asked for more */
+        const int32_t keep_len = n_round % 3 == 0 ? t->len - n_round / 2 : t->len;
+        if (keep_len < t->len) {
+            const struct gr_msg m = {.type = GR_MSG_TRUNCATE, .session = 1, .epoch = EPOCH,
+                                     .keep_len = (uint32_t)keep_len};
+            gr_target_on_msg(b.target, &m, b.now_ns);
+            const int32_t ids[] = {3, 1};
+            const struct gr_msg more = {.type = GR_MSG_APPEND, .session = 1, .epoch = EPOCH,
+                                        .keep_len = (uint32_t)keep_len, .hash = t->hash[keep_len],
+                                        .ids = {(int32_t *)(uintptr_t)ids, 2}, .max_tokens = 100};
+            t->len = keep_len;
+            for (int k = 0; k < 2; k++) {
+                t->hash[t->len + 1] = gr_hash_extend(t->hash[t->len], ids[k]);
+                t->token[t->len++] = ids[k];
+            }
+            t->known = GR_MIN(t->known, keep_len);
+            t->end = GR_MIN(t->end, keep_len - 2);
+            gr_target_on_msg(b.target, &more, b.now_ns);
+            while (t->len < keep_len + 7) {
+                (void)round_once(&b);
+            }
+        }
+        resync(&b, 1, t->known, (uint32_t)GR_MIN(sent, t->known));
+        settle(&b);
+        say_taken(&b, 1, t->end - 2, 0); /* the window may have held the last ones back */
+        settle(&b);
+        assert_int_equal(t->end, t->len - 1); /* complete, and each row is true (check_features) */
+        assert_int_equal(t->n_start, 0);
+        assert_true(b.n_fuse <= (all_raw ? 0 : 1));
+        bench_destroy(&b);
+    }
+}
+
+/* The session is closed, or cut, while what was kept is fused. */
+static void test_cut_while_fusing(void **state)
+{
+    (void)state;
+    for (int close = 0; close <= 1; close++) {
+        struct bench b;
+        bench_create(&b, true);
+        struct told *t = &b.told[1];
+        open_session(&b, 1, 20, true, true);
+        resync(&b, 1, 0, 0);
+        while (t->len < 40) {
+            (void)round_once(&b);
+        }
+        resync(&b, 1, 20, 20);
+        (void)gr_target_step(b.target, b.now_ns);
+        assert_int_equal(b.n_fuse, 1);
+        struct gr_pass *pass = b.pass;
+        b.pass = NULL;
+        const struct gr_msg m = {.type = close ? GR_MSG_CLOSE : GR_MSG_TRUNCATE, .session = 1, .epoch = EPOCH,
+                                 .keep_len = 30};
+        gr_target_on_msg(b.target, &m, b.now_ns);
+        assert_int_equal(gr_target_n_session(b.target), 1 - close);
+        if (close) {
+            open_session(&b, 2, 20, true, true); /* the same slot */
+        }
+        gr_target_on_pass_done(b.target, pass, b.now_ns);
+        assert_true(gr_target_check(b.target));
+        if (close) {
+            resync(&b, 2, 0, 0);
+            while (b.told[2].len < 30) {
+                (void)round_once(&b);
+            }
+            resync(&b, 2, 0, 0);
+            settle(&b);
+            assert_int_equal(b.told[2].end, b.told[2].len - 1);
+        }
+        bench_destroy(&b);
+    }
 }
 
 /* TRUNCATE and APPEND: from there on new features, and those under way again. */
@@ -492,7 +595,15 @@ int main(void)
         cmocka_unit_test(test_prompt_by_the_chunk), cmocka_unit_test(test_window),
         cmocka_unit_test(test_no_credit),           cmocka_unit_test(test_silence_then_attach),
         cmocka_unit_test(test_cut),                 cmocka_unit_test(test_rounds_before_prompts),
-        cmocka_unit_test(test_no_use),
+        cmocka_unit_test(test_no_use),              cmocka_unit_test(test_kept_captures),
+        cmocka_unit_test(test_cut_while_fusing),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest raw[] = {
+        cmocka_unit_test(test_prompt_by_the_chunk), cmocka_unit_test(test_window),
+        cmocka_unit_test(test_silence_then_attach), cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_kept_captures),
+    };
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    all_raw = true;
+    return failed + cmocka_run_group_tests(raw, NULL, NULL);
 }

@@ -56,6 +56,18 @@ static void write_feature(uint32_t state, float mark, float *out)
     }
 }
 
+/* A row's captures: the bytes of its state, their negatives, and the bytes again. */
+static void write_capture(uint32_t state, float *out)
+{
+    for (int c = 0; c < TOY_N_CAPTURE; c++) {
+        float *to = out + (size_t)c * TOY_FEATURE_WIDTH;
+        write_feature(state, 0.0f, to);
+        for (int i = 0; c == 1 && i < TOY_FEATURE_WIDTH; i++) {
+            to[i] = -to[i];
+        }
+    }
+}
+
 static uint32_t read_feature(const float *x, float mark)
 {
     uint32_t state = 0;
@@ -74,6 +86,15 @@ void toy_lm_feature(const int32_t *token, int n, float out[TOY_FEATURE_WIDTH])
         state = next_state(state, token[i]);
     }
     write_feature(state, 0.0f, out);
+}
+
+void toy_lm_capture(const int32_t *token, int n, float out[TOY_N_CAPTURE * TOY_FEATURE_WIDTH])
+{
+    uint32_t state = STATE_FIRST;
+    for (int i = 0; i < n; i++) {
+        state = next_state(state, token[i]);
+    }
+    write_capture(state, out);
 }
 
 static struct cell *seen_cell(const struct toy *m, const struct gr_attn_seq *s, int r, int i)
@@ -159,6 +180,8 @@ static enum gr_status forward_with_features(struct toy *m, const struct gr_batch
             m->row_state[s->row0 + r] = state;
             if (c->head) {
                 write_feature(state, GUESSED, m->lm.hidden + (size_t)(s->row0 + r) * TOY_FEATURE_WIDTH);
+            } else {
+                write_capture(state, m->lm.capture + (size_t)(s->row0 + r) * TOY_N_CAPTURE * TOY_FEATURE_WIDTH);
             }
         }
     }
@@ -173,10 +196,17 @@ static enum gr_status forward_with_features(struct toy *m, const struct gr_batch
     return GR_OK;
 }
 
-static void toy_fuse(struct gr_lm *lm, int n, const int32_t *row, float *out)
+static void toy_fuse(struct gr_lm *lm, int n, const float *const *capture, float *out)
 {
+    GR_ASSERT(n <= lm->n_row_max);
     for (int i = 0; i < n; i++) {
-        write_feature(of(lm)->row_state[row[i]], 0.0f, out + (size_t)i * TOY_FEATURE_WIDTH);
+        float want[TOY_N_CAPTURE * TOY_FEATURE_WIDTH];
+        const uint32_t state = read_feature(capture[i], 0.0f);
+        write_capture(state, want);
+        for (int k = 0; k < TOY_N_CAPTURE * TOY_FEATURE_WIDTH; k++) {
+            GR_ASSERT(capture[i][k] == want[k]);
+        }
+        write_feature(state, 0.0f, out + (size_t)i * TOY_FEATURE_WIDTH);
     }
 }
 
@@ -214,6 +244,7 @@ static void toy_destroy(struct gr_lm *lm)
     free(m->cell);
     free(m->lm.logits);
     free(m->lm.hidden);
+    free(m->lm.capture);
     free(m->row_state);
     free(m->to_target);
     free(m);
@@ -228,8 +259,14 @@ static void give_features(struct toy *m)
     const int n = c->n_vocab_head;
     m->row_state = calloc((size_t)c->n_row_max, sizeof(*m->row_state));
     GR_ASSERT(m->row_state != NULL && c->n_vocab <= 256);
+    m->lm.raw_features = c->raw;
+    if (!c->head || c->raw) {
+        m->lm.fused_width = m->lm.capture_width = TOY_FEATURE_WIDTH;
+        m->lm.n_capture = TOY_N_CAPTURE;
+    }
     if (!c->head) {
-        m->lm.fused_width = TOY_FEATURE_WIDTH;
+        m->lm.capture = calloc((size_t)c->n_row_max * TOY_N_CAPTURE * TOY_FEATURE_WIDTH, sizeof(float));
+        GR_ASSERT(m->lm.capture != NULL);
         return;
     }
     m->lm.feature_width = TOY_FEATURE_WIDTH;

@@ -18,12 +18,16 @@ struct toy_config {
      * token, the row of a candidate what its parent's row left (the same bytes, marked as guessed). It checks that, and
      * that states, tokens and positions of all it sees follow from one another; it aborts where they do not. */
     bool features, head;
+    bool raw;         /* features are captured states, which the head fuses itself */
     int n_vocab_head; /* the head's own vocabulary: so many of the ids, spread; 0: all */
 };
 
 #define TOY_FEATURE_WIDTH 4
+#define TOY_N_CAPTURE 3 /* states beside each other in a target's capture of a row */
 
 struct gr_lm *toy_lm_create(const struct toy_config *config);
+/* The captured states of position n - 1. */
+void toy_lm_capture(const int32_t *token, int n, float out[TOY_N_CAPTURE * TOY_FEATURE_WIDTH]);
 /* The true feature of position n - 1: after n tokens. */
 void toy_lm_feature(const int32_t *token, int n, float out[TOY_FEATURE_WIDTH]);
 /* The logits after n tokens, from the table alone. */

@@ -176,6 +176,11 @@ def usage_errors():
             (["--model", TARGET, "--prompt", "x", "--prefill-share", "half"], ["--prefill-share", "half", "off"]),
             (["--model", TARGET, "--prompt", "x", "--prefill-share", "0.5", "--connect", "127.0.0.1:1"],
              ["--prefill-share", "--connect"]),
+            (["--model", TARGET, "--prompt", "x", "--feature-keep", "319"], ["--feature-keep", "319", "320"]),
+            (["--model", TARGET, "--prompt", "x", "--ship-features", "both"], ["--ship-features", "both", "raw"]),
+            (["--model", TARGET, "--prompt", "x", "--capture-layers", "2,,7"], ["--capture-layers", "2,,7"]),
+            (["--model", TARGET, "--prompt", "x", "--capture-layers", "4,2"], ["--capture-layers", "4,2", "rise"]),
+            (["--model", TARGET, "--prompt", "x", "--capture-layers", ""], ["--capture-layers"]),
             (["--model", TARGET, "--prompt", "x", "--bogus"], ["--bogus"]),
             (["--model", TARGET, "--prompt"], ["--prompt", "value"]),
             (["--model", TARGET], ["--prompt"]),
@@ -195,7 +200,7 @@ def usage_errors():
 def not_built_yet_is_said():
     base = ["--model", TARGET, "--prompt", "x"]
     for args in (["--transport", "verbs"], ["--require-rdma"], ["--specpv", "exact"], ["--target-device", "cuda:0"],
-                 ["--ship-features", "raw"], ["--gid-index", "3"]):
+                 ["--gid-index", "3"]):
         refused(base + args, 1)
 
 

@@ -194,6 +194,7 @@ struct gr_hello hello_of(uint32_t role)
         .n_vocab = 4096,
         .transport_mask = gr_transport_built_mask(),
         .feature_dtype = GR_DTYPE_BF16,
+        .captures = "2,4,7",
         .feature_width = 384,
         .limits = limits_default,
     };

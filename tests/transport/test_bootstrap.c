@@ -126,7 +126,7 @@ static void test_wrong_key(void **state)
 static void test_mismatches(void **state)
 {
     (void)state;
-    for (int i = 0; i < 9; i++) {
+    for (int i = 0; i < 10; i++) {
         struct both b;
         both_init(&b, false);
         struct gr_hello *h = &b.side[0].self;
@@ -154,6 +154,9 @@ static void test_mismatches(void **state)
             break;
         case 7:
             h->version = GR_PROTOCOL_VERSION + 1;
+            break;
+        case 8:
+            h->captures[0]++;
             break;
         default:
             h->version = 0;

@@ -166,7 +166,9 @@ static void pack_pair(msgpack_packer *pk, const struct draft_hello *d, const cha
             return;
         }
     }
-    if (strcmp(key, "nonce") == 0) {
+    if (strcmp(key, "captures") == 0) {
+        pack_str(pk, "2,4,7");
+    } else if (strcmp(key, "nonce") == 0) {
         msgpack_pack_bin_with_body(pk, key_b, 32);
     } else {
         pack_str(pk, "text");
@@ -181,7 +183,8 @@ static uint32_t pack_hello(const struct draft_hello *d, uint8_t *out, size_t cap
                                        "numerics_id",    "n_vocab",
                                        "transports",     "feature_dtype",
                                        "feature_width",  "feature_raw",
-                                       "host_id",        "small_bytes_max",
+                                       "captures",       "host_id",
+                                       "small_bytes_max",
                                        "bulk_bytes_max", "n_small_slot",
                                        "n_bulk_slot",    "nonce"};
     msgpack_sbuffer buf;
@@ -241,7 +244,7 @@ static void test_schema(void **state)
 {
     (void)state;
     static const char *const keys[] = {"role",        "incarnation", "numerics_id", "transports",
-                                       "feature_raw", "host_id",     "n_bulk_slot", "nonce"};
+                                       "feature_raw", "captures",    "host_id",     "n_bulk_slot", "nonce"};
     assert_int_equal(decode(&(struct draft_hello){0}), GR_OK);
     for (size_t i = 0; i < GR_ARRAY_LEN(keys); i++) {
         assert_int_equal(decode(&(struct draft_hello){.skip = keys[i]}), GR_EPROTO);
@@ -287,6 +290,8 @@ static void test_schema_bounds(void **state)
         {"bulk_bytes_max", number((16u << 20) + 1), GR_EPROTO},
         {"n_bulk_slot", number(65), GR_EPROTO},
         {"n_bulk_slot", number(65536), GR_EPROTO},
+        {"captures", text_of(longest, 31), GR_OK},
+        {"captures", text_of(longest, 32), GR_EPROTO},
         {"numerics_id", text_of(longest, 95), GR_OK},
         {"numerics_id", text_of(longest, 96), GR_EPROTO},
         {"numerics_id", text_of("a\0b", 3), GR_EPROTO},

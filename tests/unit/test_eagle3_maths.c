@@ -373,13 +373,13 @@ static double worst_of(const float *got, const double *want, size_t n)
 /* Fused features of all rows, against fc in double over the captures; returns the worst relative error. */
 static double check_fused(struct pair *p, const struct variant *v, const int32_t *token, float *fused)
 {
-    int32_t row[N_ROW];
+    const float *row[N_ROW];
     const int width = p->target_lm->n_capture * TINY_HIDDEN;
     double worst = 0.0;
     (void)v;
     run(p->target_lm, token, 0, N_ROW, NULL);
     for (int i = 0; i < N_ROW; i++) {
-        row[i] = i;
+        row[i] = gr_lm_capture(p->target_lm, i);
     }
     gr_lm_fuse(p->target_lm, N_ROW, row, fused);
     for (int r = 0; r < N_ROW; r++) {

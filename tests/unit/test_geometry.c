@@ -68,14 +68,15 @@ static void unload(struct models *m)
 /* The prompt of case i through target and head; the head's rows: feature of t, token of t + 1. Returns its length. */
 static int run_case(struct models *m, int i, int n_out, int32_t *ids)
 {
-    int32_t greedy[256], row[GOLDEN_ROW_MAX];
+    int32_t greedy[256];
+    const float *row[GOLDEN_ROW_MAX];
     const int n = golden_ids(&golden, i, "prompt_ids", ids);
     golden_ids(&golden, i, "greedy_ids", greedy);
     ids[n] = greedy[0];
-    for (int r = 0; r < n; r++) {
-        row[r] = r;
-    }
     golden_run(m->target, ids, 0, n, n_out, NULL);
+    for (int r = 0; r < n; r++) {
+        row[r] = gr_lm_capture(m->target, r);
+    }
     gr_lm_fuse(m->target, n, row, m->fused);
     golden_run(m->head, ids + 1, 0, n, n_out, m->fused);
     return n;

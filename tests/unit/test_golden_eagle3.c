@@ -46,9 +46,9 @@ static struct gr_lm *load_head(const char *isa)
 /* Fused features of all n rows of the last pass, out of order and in two calls: fuse picks rows. */
 static void fuse_all(struct gr_lm *target, int n, float *out)
 {
-    int32_t row[GOLDEN_ROW_MAX];
+    const float *row[GOLDEN_ROW_MAX];
     for (int i = 0; i < n; i++) {
-        row[i] = i;
+        row[i] = gr_lm_capture(target, i);
     }
     const int half = n / 2;
     gr_lm_fuse(target, n - half, row + half, out + (size_t)half * HIDDEN);
