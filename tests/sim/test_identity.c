@@ -1,6 +1,6 @@
-/* Identity, bit for bit, with the demo models in one process: the text of a session is plain decoding's, whatever drafts
- * (a model or an EAGLE-3 head), whatever the tree's size and shape, the temperature, the company and the instruction set. GRAFT_TEST_LONG=N runs the matrix
- * with prompts of N tokens instead. */
+/* Identity, bit for bit, with the demo models in one process: the text of a session is plain decoding's, whatever
+ * drafts (a model or an EAGLE-3 head), whatever the tree's size and shape, the temperature, the company and the
+ * instruction set. GRAFT_TEST_LONG=N runs the matrix with prompts of N tokens instead. */
 #include "model/eagle3.h"
 #include "model/llama.h"
 #include "tests/sim/sim.h"
@@ -167,7 +167,8 @@ static void test_trees_temperatures(void **state)
 {
     (void)state;
     for (size_t t = 0; t < GR_ARRAY_LEN(temperatures); t++) {
-        sweep(&(struct pair){target_lm, draft_lm}, temperatures[t], 40, all_shapes, GR_ARRAY_LEN(all_shapes), (const int[]){N_SESSION}, 1);
+        sweep(&(struct pair){target_lm, draft_lm}, temperatures[t], 40, all_shapes, GR_ARRAY_LEN(all_shapes),
+              (const int[]){N_SESSION}, 1);
     }
 }
 
@@ -267,7 +268,8 @@ static void test_long_matrix(void **state)
         n_prompt[i] = n_long;
     }
     for (size_t t = 0; t < GR_ARRAY_LEN(temperatures); t++) {
-        sweep(&(struct pair){target_lm, draft_lm}, temperatures[t], 48, all_shapes, GR_ARRAY_LEN(all_shapes), (const int[]){1, 2, 4}, 3);
+        sweep(&(struct pair){target_lm, draft_lm}, temperatures[t], 48, all_shapes, GR_ARRAY_LEN(all_shapes),
+              (const int[]){1, 2, 4}, 3);
     }
 }
 

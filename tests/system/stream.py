@@ -21,8 +21,8 @@ class Recovery(NamedTuple):
     same: float         # of the undisturbed run's trees over the same tokens
 
     def __str__(self):
-        return (f"trees again after {self.ms:.0f} ms, {self.ms_attached:.0f} ms and {self.n_alone} rounds after the new "
-                f"drafter's connection; tree {self.n_tree} accepts what the median one does; the first 20 accept "
+        return (f"trees again after {self.ms:.0f} ms, {self.ms_attached:.0f} ms and {self.n_alone} rounds after the "
+                f"new drafter's connection; tree {self.n_tree} accepts what the median one does; the first 20 accept "
                 f"{self.mean:.2f}, undisturbed {self.same:.2f}")
 
 
@@ -95,7 +95,7 @@ class Stream:
         return sum(r[3] for r in last) / max(len(last), 1), sum(r[2] > 0 for r in last) / max(len(last), 1)
 
     def recovery(self, since, base):
-        """How trees come back after a drafter was lost, against the undisturbed run of the same text. None: they do not."""
+        """How trees come back after a drafter was lost, against the undisturbed run of the text. None: they do not."""
         after = [r for r in self.rounds if r[0] >= since]
         while after and after[0][2] > 0:
             after.pop(0)  # trees that were on their way

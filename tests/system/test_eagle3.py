@@ -83,7 +83,7 @@ def run_prompts(prompts, shape, *sampling):
 
 # ---- acceptance ----
 
-# Mean acceptance length at least: of all 16 prompts, of the first four. The head's own reference implementation has 3.71,
+# Mean acceptance length at least: of all 16 prompts, of the first four. The head's reference implementation has 3.71,
 # 4.50 and 5.79 where rounds are not cut at the token limit, which costs 2 to 3 %.
 SHAPES = (("chain of 6", CHAIN_6, 3.5, 4.0), ("tree of 15", TREE_15, 4.25, 4.45), ("tree of 59", TREE_59, 5.45, 6.1))
 
@@ -101,8 +101,8 @@ def greedy_acceptance():
 
 
 # Temperature 1, the drafter knows the target's noise. The head's reference implementation has 3.72 with the noise and
-# 2.69 without; here it is 3.2 to 3.3, and docs/PERFORMANCE.md says what was tried to find the difference. The bound only
-# keeps what is there: without the noise it would be 2.6.
+# 2.69 without; here it is 3.3 and 2.63, and docs/PERFORMANCE.md says what was tried to find the difference. The bound
+# is no claim about the reference, it keeps what is there.
 @case
 def sampled_acceptance():
     prompts, n_seed, wanted = (PROMPTS, 4, 3.1) if LONG else (PROMPTS[:4], 1, 3.0)
@@ -122,7 +122,7 @@ def sampled_acceptance():
 # The context: the prompts one after another, 5k tokens, or three times as many; or a file, for measuring.
 @case
 def drafter_killed_at_a_long_context():
-    """The new drafter gets the features the target keeps, the last 2,048 positions, and drafts as well as the old one."""
+    """The new drafter gets the features of the last 2,048 positions only, and drafts as well as the old one."""
     prompt = "\n\n".join(PROMPTS * (3 if LONG else 1))
     with tempfile.TemporaryDirectory() as d:
         path = os.environ.get("GRAFT_TEST_PROMPT_FILE", os.path.join(d, "prompt"))

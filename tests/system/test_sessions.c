@@ -1,6 +1,6 @@
-/* Eight sessions at once through the real programs, over each transport, with a draft model and with an EAGLE-3 head: the
- * text of each is that of plain decoding by the same target alone. Sessions differ in prompt, temperature and processors, so rows of one pass differ in them,
- * too. */
+/* Eight sessions at once through the real programs, over each transport, with a draft model and with an EAGLE-3 head:
+ * the text of each is that of plain decoding by the same target alone. Sessions differ in prompt, temperature and
+ * processors, so rows of one pass differ in them, too. */
 #include "common/children.h"
 #include "common/clock.h"
 #include "orchestrator/hub.h"
