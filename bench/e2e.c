@@ -6,7 +6,8 @@
  *   draft:  the drafter's own compute,
  *   verify: the target's forward pass,
  *   host:   sampling, walk and commit on the target,
- *   wire:   what is left of the wait from VERDICT to DRAFT: frames both ways, wake-ups, both I/O loops. */
+ *   wire:   what is left of the wait from VERDICT to DRAFT: frames both ways, wake-ups, both I/O loops.
+ * bytes/token: frames of the data path, both ways, while decoding; features of an EAGLE-3 head are most of it. */
 #include "bench/bench.h"
 #include "bench/graft_run.h"
 #include "common/log.h"
@@ -28,7 +29,7 @@ struct options {
 
 struct totals {
     double tokens, seconds, accepted, drafts, rounds;
-    double draft_ms, verify_ms, wait_ms, host_ms;
+    double draft_ms, verify_ms, wait_ms, host_ms, wire_bytes;
 };
 
 static bool measure(const struct options *o, int mode, const char *prompt, struct totals *t)
@@ -72,6 +73,7 @@ static bool measure(const struct options *o, int mode, const char *prompt, struc
     t->verify_ms += gr_bench_metric(m, "verify_ms_per_round") * rounds;
     t->wait_ms += gr_bench_metric(m, "wait_ms_per_round") * rounds;
     t->host_ms += gr_bench_metric(m, "host_ms_per_round") * rounds;
+    t->wire_bytes += gr_bench_metric(m, "wire_bytes_per_token") * generated;
     json_decref(root);
     return true;
 }
@@ -87,6 +89,7 @@ static void add_totals(struct totals *sum, const struct totals *t)
     sum->verify_ms += t->verify_ms;
     sum->wait_ms += t->wait_ms;
     sum->host_ms += t->host_ms;
+    sum->wire_bytes += t->wire_bytes;
 }
 
 static void print_rows(struct gr_table *t, const struct options *o, double speed[N_MODE][N_REP_MAX], int n_rep,
@@ -109,6 +112,7 @@ static void print_rows(struct gr_table *t, const struct options *o, double speed
         gr_table_number(t, mode > 0 ? fmax(s->wait_ms / rounds - draft, 0) : 0, 3);
         gr_table_number(t, s->verify_ms / rounds, 3);
         gr_table_number(t, host, 3);
+        gr_table_number(t, s->wire_bytes / s->tokens, 0);
     }
 }
 
@@ -167,7 +171,7 @@ int gr_bench_e2e(int argc, char **argv)
         return 1;
     }
     static const char *const columns[] = {"mode", "transport", "tok/s", "x plain", "mean acceptance length",
-                                          "round ms", "draft ms", "wire ms", "verify ms", "host ms"};
+                                          "round ms", "draft ms", "wire ms", "verify ms", "host ms", "bytes/token"};
     struct gr_table t;
     char note[300];
     snprintf(note, sizeof(note), "decode tokens/s without the first token, mean +- stddev; mean acceptance "

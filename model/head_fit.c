@@ -84,9 +84,8 @@ static enum gr_status check_architecture(const char *dir, const struct gr_hf_con
     return GR_OK;
 }
 
-enum gr_status gr_head_fit_check(const char *head_dir, const struct gr_hf_config *head,
-                                 const struct gr_safetensors *files, const char *target_dir,
-                                 const struct gr_hf_config *target)
+enum gr_status gr_head_fit_check_config(const char *head_dir, const struct gr_hf_config *head, const char *target_dir,
+                                        const struct gr_hf_config *target)
 {
     GR_TRY(check_architecture(head_dir, head));
     if (head->n_vocab != target->n_vocab) {
@@ -99,6 +98,14 @@ enum gr_status gr_head_fit_check(const char *head_dir, const struct gr_hf_config
         log_error("%s: made for a target of hidden size %d, %s has %d", head_dir, wanted, target_dir, target->hidden);
         return GR_EMISMATCH;
     }
+    return GR_OK;
+}
+
+enum gr_status gr_head_fit_check(const char *head_dir, const struct gr_hf_config *head,
+                                 const struct gr_safetensors *files, const char *target_dir,
+                                 const struct gr_hf_config *target)
+{
+    GR_TRY(gr_head_fit_check_config(head_dir, head, target_dir, target));
     bool has_map = false;
     return gr_draft_map_read(head_dir, head, files, NULL, &has_map);
 }

@@ -9,7 +9,12 @@
 
 #define GR_EAGLE3_ARCHITECTURE "LlamaForCausalLMEagle3"
 
-/* head, files: of head_dir. Architecture, layers, vocabularies, hidden sizes, the map d2t (t2d where it is there). */
+/* What the two configs say: architecture, layers, vocabularies, hidden sizes. graft asks too, before it starts workers
+ * that would both refuse. */
+GR_NODISCARD enum gr_status gr_head_fit_check_config(const char *head_dir, const struct gr_hf_config *head,
+                                                     const char *target_dir, const struct gr_hf_config *target);
+
+/* head, files: of head_dir. The configs, and the map d2t (t2d where it is there). */
 GR_NODISCARD enum gr_status gr_head_fit_check(const char *head_dir, const struct gr_hf_config *head,
                                               const struct gr_safetensors *files, const char *target_dir,
                                               const struct gr_hf_config *target);

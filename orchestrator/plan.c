@@ -3,6 +3,8 @@
 #include "common/log.h"
 #include "common/parse.h"
 #include "model/capture.h"
+#include "model/head_fit.h"
+#include "model/hf_config.h"
 #include "transport/transport.h"
 
 #include <string.h>
@@ -22,6 +24,14 @@ static enum gr_status one_of(const char *option, const char *value, const char *
     }
     log_error("--%s: `%s' is not one of %s", option, value, all);
     return GR_EINVAL;
+}
+
+/* Before both workers say the same. */
+static enum gr_status check_head(const struct gr_run_options *o, const struct gr_hf_config *head)
+{
+    struct gr_hf_config target;
+    GR_TRY(gr_hf_config_load(o->model, &target));
+    return gr_head_fit_check_config(o->draft, head, o->model, &target);
 }
 
 static enum gr_status choose_method(struct gr_run_options *o, struct gr_plan *p)
@@ -49,7 +59,7 @@ static enum gr_status choose_method(struct gr_run_options *o, struct gr_plan *p)
         log_error("--method %s needs --draft DIR", o->method);
         return GR_EINVAL;
     }
-    return GR_OK;
+    return p->with_head ? check_head(o, &draft) : GR_OK;
 }
 
 static enum gr_status check_devices(const struct gr_run_options *o)

@@ -6,7 +6,7 @@
 #include "target_worker/verifier.h"
 #include "tests/sim/sim.h"
 
-#define FRAME_MAX 8192
+#define FRAME_MAX 32768 /* features of the demo head: 32 rows of 768 bytes */
 #define N_SESSION_SIM 64
 #define N_TURN_SIM (SIM_TURN_MAX - 1)
 

@@ -1,6 +1,7 @@
-/* Identity, bit for bit, with the demo models in one process: the text of a session is plain decoding's, whatever the
- * tree's size and shape, the temperature, the company and the instruction set. GRAFT_TEST_LONG=N runs the matrix
- * with prompts of N tokens instead. */
+/* Identity, bit for bit, with the demo models in one process: the text of a session is plain decoding's, whatever
+ * drafts (a model or an EAGLE-3 head), whatever the tree's size and shape, the temperature, the company and the
+ * instruction set. GRAFT_TEST_LONG=N runs the matrix with prompts of N tokens instead. */
+#include "model/eagle3.h"
 #include "model/llama.h"
 #include "tests/sim/sim.h"
 
@@ -14,6 +15,7 @@
 #include <cmocka.h>
 
 #define ROOT GR_SOURCE_ROOT
+#define HEAD ROOT "/models/demo/eagle3"
 #define N_SESSION 8
 #define LIMIT_NS (1000000ull * 1000000000ull)
 
@@ -25,8 +27,9 @@ static int32_t prompt[N_SESSION][N_CTX_LONG];
 static uint32_t n_prompt[N_SESSION];
 static uint32_t n_long; /* 0: the short tests */
 static struct gr_lm *target_lm, *draft_lm;
+static struct gr_lm *head_target_lm, *head_lm; /* a target that serves the head */
 
-static struct gr_lm *load(const char *name, const char *isa, int n_scratch)
+static struct gr_lm *load_for(const char *name, const char *head_dir, const char *isa, int n_scratch)
 {
     char dir[512];
     snprintf(dir, sizeof(dir), "%s/models/demo/%s", ROOT, name);
@@ -38,14 +41,34 @@ static struct gr_lm *load(const char *name, const char *isa, int n_scratch)
                                       .n_row_max = 1024,
                                       .n_out_max = 640,
                                       .n_pool_block = (n_long > 0 ? 4 : 2) * n_ctx / 16,
-                                      .n_scratch_block = N_SESSION * n_scratch};
+                                      .n_scratch_block = N_SESSION * n_scratch,
+                                      .head_dir = head_dir};
     return gr_llama_create(&c, NULL, NULL, &lm) == GR_OK ? lm : NULL;
+}
+
+static struct gr_lm *load(const char *name, const char *isa, int n_scratch)
+{
+    return load_for(name, NULL, isa, n_scratch);
+}
+
+static struct gr_lm *load_head(void)
+{
+    struct gr_lm *lm = NULL;
+    const struct gr_eagle3_config c = {.dir = HEAD,
+                                       .target_dir = ROOT "/models/demo/target",
+                                       .n_ctx_max = N_CTX_SHORT,
+                                       .n_row_max = 1024,
+                                       .n_out_max = 640,
+                                       .n_pool_block = 2 * N_CTX_SHORT / 16,
+                                       .n_scratch_block = N_SESSION * 16};
+    return gr_eagle3_create(&c, NULL, NULL, &lm) == GR_OK ? lm : NULL;
 }
 
 static struct sim_config sim_config_of(struct gr_lm *target, struct gr_lm *draft)
 {
     return (struct sim_config){.seed = 1, .target_lm = target, .draft_lm = draft, .n_session_max = N_SESSION,
-                               .prefill_chunk = 256, .round_deadline_ns = 1000000000};
+                               .prefill_chunk = 256, .round_deadline_ns = 1000000000,
+                               .feature_keep = 2048, .feature_window = GR_FEATURES_WINDOW};
 }
 
 struct shape {
@@ -104,14 +127,18 @@ static void plain_text(float temperature, uint32_t n_token, struct sim *out[N_SE
     }
 }
 
-static void sweep(float temperature, uint32_t n_token, const struct shape *shapes, int n_shape, const int *counts,
-                  int n_count)
+struct pair {
+    struct gr_lm *target, *draft;
+};
+
+static void sweep(const struct pair *pair, float temperature, uint32_t n_token, const struct shape *shapes, int n_shape,
+                  const int *counts, int n_count)
 {
     struct sim *plain[N_SESSION];
     plain_text(temperature, n_token, plain);
     for (int k = 0; k < n_shape; k++) {
         for (int c = 0; c < n_count; c++) {
-            struct sim *s = run(target_lm, draft_lm, 0, counts[c], temperature, n_token, &shapes[k]);
+            struct sim *s = run(pair->target, pair->draft, 0, counts[c], temperature, n_token, &shapes[k]);
             uint64_t n_accepted = 0;
             uint64_t n_draft = 0;
             for (int i = 0; i < counts[c]; i++) {
@@ -140,14 +167,61 @@ static void test_trees_temperatures(void **state)
 {
     (void)state;
     for (size_t t = 0; t < GR_ARRAY_LEN(temperatures); t++) {
-        sweep(temperatures[t], 40, all_shapes, GR_ARRAY_LEN(all_shapes), (const int[]){N_SESSION}, 1);
+        sweep(&(struct pair){target_lm, draft_lm}, temperatures[t], 40, all_shapes, GR_ARRAY_LEN(all_shapes),
+              (const int[]){N_SESSION}, 1);
     }
 }
 
 static void test_session_counts(void **state)
 {
     (void)state;
-    sweep(0.7f, 32, &all_shapes[2], 1, (const int[]){1, 2, 3, 4, 5, 6, 7}, 7);
+    sweep(&(struct pair){target_lm, draft_lm}, 0.7f, 32, &all_shapes[2], 1, (const int[]){1, 2, 3, 4, 5, 6, 7}, 7);
+}
+
+static void test_head(void **state)
+{
+    (void)state;
+    for (size_t t = 0; t < GR_ARRAY_LEN(temperatures); t++) {
+        sweep(&(struct pair){head_target_lm, head_lm}, temperatures[t], 40, all_shapes, GR_ARRAY_LEN(all_shapes),
+              (const int[]){N_SESSION}, 1);
+    }
+}
+
+/* ---- sessions share the head's passes ---- */
+
+static const struct gr_lm_ops *head_ops;
+static uint64_t n_head_pass;
+
+static enum gr_status counted_forward(struct gr_lm *lm, const struct gr_batch *batch)
+{
+    n_head_pass++;
+    return head_ops->forward(lm, batch);
+}
+
+/* Passes of the head while sessions begin .. begin + n - 1 run together. */
+static uint64_t count_passes(int begin, int n)
+{
+    struct gr_lm_ops counted = *head_lm->ops;
+    head_ops = head_lm->ops;
+    counted.forward = counted_forward;
+    head_lm->ops = &counted;
+    n_head_pass = 0;
+    sim_destroy(run(head_target_lm, head_lm, begin, n, 0.0f, 40, &all_shapes[2]));
+    head_lm->ops = head_ops;
+    return n_head_pass;
+}
+
+static void test_sessions_share_passes(void **state)
+{
+    (void)state;
+    uint64_t n_alone = 0;
+    for (int i = 0; i < N_SESSION; i++) {
+        n_alone += count_passes(i, 1);
+    }
+    const uint64_t n_together = count_passes(0, N_SESSION);
+    print_message("# passes of the head: %llu for %d sessions one by one, %llu together\n", (unsigned long long)n_alone,
+                  N_SESSION, (unsigned long long)n_together);
+    assert_true(n_alone > 0 && n_together * 2 < n_alone);
 }
 
 /* One drafted run on each instruction set: equal tokens. (That their values are equal bits is check_kernels' job; here
@@ -194,7 +268,8 @@ static void test_long_matrix(void **state)
         n_prompt[i] = n_long;
     }
     for (size_t t = 0; t < GR_ARRAY_LEN(temperatures); t++) {
-        sweep(temperatures[t], 48, all_shapes, GR_ARRAY_LEN(all_shapes), (const int[]){1, 2, 4}, 3);
+        sweep(&(struct pair){target_lm, draft_lm}, temperatures[t], 48, all_shapes, GR_ARRAY_LEN(all_shapes),
+              (const int[]){1, 2, 4}, 3);
     }
 }
 
@@ -217,7 +292,12 @@ static int setup(void **state)
     json_decref(root);
     target_lm = load("target", NULL, 4);
     draft_lm = load("draft", NULL, 16);
-    return target_lm != NULL && draft_lm != NULL ? 0 : -1;
+    if (n_long == 0) {
+        head_target_lm = load_for("target", HEAD, NULL, 4);
+        head_lm = load_head();
+    }
+    const bool head_is_there = n_long > 0 || (head_target_lm != NULL && head_lm != NULL);
+    return target_lm != NULL && draft_lm != NULL && head_is_there ? 0 : -1;
 }
 
 static int teardown(void **state)
@@ -225,6 +305,8 @@ static int teardown(void **state)
     (void)state;
     gr_lm_destroy(target_lm);
     gr_lm_destroy(draft_lm);
+    gr_lm_destroy(head_target_lm);
+    gr_lm_destroy(head_lm);
     return 0;
 }
 
@@ -233,6 +315,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_trees_temperatures),
         cmocka_unit_test(test_session_counts),
+        cmocka_unit_test(test_head),
+        cmocka_unit_test(test_sessions_share_passes),
         cmocka_unit_test(test_instruction_sets),
     };
     const struct CMUnitTest long_tests[] = {

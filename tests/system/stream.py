@@ -2,12 +2,28 @@
 import os
 import re
 import select
+import statistics
 import subprocess
 import time
+from typing import NamedTuple
 
 from harness import GRAFT, SLOW, TARGET, children
 
 ROUND = re.compile(rb"round=(\d+) session=\d+ .*draft_tokens=(\d+) accepted_tokens=(\d+) committed_len=(\d+)")
+
+
+class Recovery(NamedTuple):
+    ms: float           # from the fault to the first tree of the new drafter
+    ms_attached: float  # from its connection to that tree
+    n_alone: int        # rounds without a tree in that time
+    n_tree: int         # number of the first tree that accepts what the median one does
+    mean: float         # accepted tokens of its first 20 trees
+    same: float         # of the undisturbed run's trees over the same tokens
+
+    def __str__(self):
+        return (f"trees again after {self.ms:.0f} ms, {self.ms_attached:.0f} ms and {self.n_alone} rounds after the "
+                f"new drafter's connection; tree {self.n_tree} accepts what the median one does; the first 20 accept "
+                f"{self.mean:.2f}, undisturbed {self.same:.2f}")
 
 
 class Stream:
@@ -20,7 +36,7 @@ class Stream:
         self.text, self.err = b"", b""
         self.chunks = []   # (time, bytes of text)
         self.lines = []    # (time, line)
-        self.rounds = []   # (time, round, draft tokens, accepted tokens)
+        self.rounds = []   # (time, round, draft tokens, accepted tokens, committed_len)
         self.committed = 0
         self.open = {self.p.stdout.fileno(), self.p.stderr.fileno()}
 
@@ -53,7 +69,7 @@ class Stream:
         self.lines.append((now, line))
         m = ROUND.search(line)
         if m:
-            self.rounds.append((now, int(m.group(1)), int(m.group(2)), int(m.group(3))))
+            self.rounds.append((now, *(int(x) for x in m.groups())))
             self.committed = int(m.group(4))
 
     def until(self, condition, limit=60.0):
@@ -77,6 +93,24 @@ class Stream:
         """Accepted tokens a round and the share of rounds with a tree."""
         last = self.rounds[-n_last:]
         return sum(r[3] for r in last) / max(len(last), 1), sum(r[2] > 0 for r in last) / max(len(last), 1)
+
+    def recovery(self, since, base):
+        """How trees come back after a drafter was lost, against the undisturbed run of the text. None: they do not."""
+        after = [r for r in self.rounds if r[0] >= since]
+        while after and after[0][2] > 0:
+            after.pop(0)  # trees that were on their way
+        trees = [r for r in after if r[2] > 0]
+        attached = [t for t, line in self.lines if t >= since and b"draft: info: data connection" in line]
+        if not trees or not attached:
+            return None
+        median = statistics.median(r[3] for r in base.rounds if r[2] > 0)
+        mean = lambda rounds: sum(r[3] for r in rounds) / max(len(rounds), 1)
+        first, last = trees[0][4] - trees[0][3] - 1, trees[:20][-1][4]
+        return Recovery(
+            ms=1e3 * (trees[0][0] - since), ms_attached=1e3 * (trees[0][0] - attached[0]),
+            n_alone=sum(attached[0] <= r[0] < trees[0][0] for r in after),
+            n_tree=next((i for i, r in enumerate(trees, 1) if r[3] >= median), len(trees) + 1), mean=mean(trees[:20]),
+            same=mean([r for r in base.rounds if r[2] > 0 and first < r[4] <= last]))
 
     def longest_pause_ms(self, since):
         """Text that was on its way at a fault is not the first further text: the largest pause is looked for."""

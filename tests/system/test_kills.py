@@ -3,8 +3,8 @@
 
 GRAFT_TEST_KILLS=N: kills per worker and transport (default 2; the long form has 20). GRAFT_TEST_SEED=N draws the moments.
 GRAFT_TEST_METHOD=eagle3: with the head instead of the stand-alone draft model.
-What is measured: how long the orchestrator takes to notice, when the first further text comes, and whether acceptance is
-back at the end. TAP output.
+What is measured: how long the orchestrator takes to notice, when the first further text comes, how many rounds a lost
+drafter is missed for, and whether its successor's trees are as good. TAP output.
 """
 import os
 import random
@@ -78,7 +78,18 @@ def one_kill(worker, transport, at_len, want):
         if with_tree < 0.9 or accepted < 0.7 * base:
             problems.append(f"acceptance did not come back: {accepted:.2f} a round, {base:.2f} undisturbed, "
                             f"{100 * with_tree:.0f} % of rounds with a tree")
+    recovery = r.recovery(t0, BASE[transport]) if worker == "draft" else None
+    if worker == "draft" and not problems:
+        problems += recovery_problems(transport, recovery)
     return problems, (noticed, pause, at_len)
+
+
+def recovery_problems(transport, recovery):
+    if recovery is None:
+        return ["no tree came from the new drafter"]
+    print(f"# {transport}: {recovery}", flush=True)
+    good = recovery.n_tree <= 20 and recovery.mean >= 0.5 * recovery.same
+    return [] if good else [f"the new drafter's trees are worse: {recovery}"]
 
 
 BASE = {}

@@ -1,6 +1,6 @@
-/* Eight sessions at once through the real programs, over each transport: the text of each is that of plain decoding by
- * the same target alone. Sessions differ in prompt, temperature and processors, so rows of one pass differ in them,
- * too. */
+/* Eight sessions at once through the real programs, over each transport, with a draft model and with an EAGLE-3 head:
+ * the text of each is that of plain decoding by the same target alone. Sessions differ in prompt, temperature and
+ * processors, so rows of one pass differ in them, too. */
 #include "common/children.h"
 #include "common/clock.h"
 #include "orchestrator/hub.h"
@@ -15,6 +15,7 @@
 #include <sodium.h>
 #include <cmocka.h>
 
+#define TARGET GR_SOURCE_ROOT "/models/demo/target"
 #define N_SESSION 8
 #define N_TOKEN 40
 #define DEADLINE_NS (120 * GR_S)
@@ -29,7 +30,7 @@ struct run {
     uint64_t id[N_SESSION];
     int32_t token[N_SESSION][N_TOKEN + 64];
     uint32_t n_token[N_SESSION];
-    uint64_t n_accepted;
+    uint64_t n_accepted, n_draft;
 };
 
 static int index_of(const struct run *r, uint64_t session)
@@ -59,7 +60,9 @@ static void on_done(void *ctx, uint64_t session, void *user, enum gr_finish fini
     struct run *r = ctx;
     (void)user;
     (void)text;
-    r->n_accepted += gr_orch_metrics(gr_hub_orch(r->hub), session)->num_accepted_tokens;
+    const struct gr_session_metrics *m = gr_orch_metrics(gr_hub_orch(r->hub), session);
+    r->n_accepted += m->num_accepted_tokens;
+    r->n_draft += m->num_drafts;
     r->n_error += finish == GR_FINISH_ERROR;
     r->n_done++;
 }
@@ -70,7 +73,8 @@ static void on_join(void *ctx, const struct gr_msg *m)
     ((struct run *)ctx)->n_joined++;
 }
 
-static void start(struct run *r, const char *transport, bool with_draft)
+/* draft: a folder of models/demo; NULL: plain decoding */
+static void start(struct run *r, const char *transport, const char *draft)
 {
     char key_hex[2 * GR_KEY_BYTES + 1];
     int index = 0;
@@ -79,16 +83,28 @@ static void start(struct run *r, const char *transport, bool with_draft)
     assert_int_equal(gr_key_random(c.key, key_hex), GR_OK);
     assert_int_equal(gr_hub_create(&c, &r->hub), GR_OK);
     assert_int_equal(gr_children_init(&r->children, key_hex), GR_OK);
-    const bool loop = with_draft && strcmp(transport, "loop") == 0;
-    const char *target[] = {GR_BUILD_ROOT "/graft-target", "--model", GR_SOURCE_ROOT "/models/demo/target", "--join",
-                            gr_hub_address(r->hub), "--max-model-len", "1024", "--sessions", "8",
-                            loop ? "--colocate-draft" : NULL, GR_SOURCE_ROOT "/models/demo/draft", NULL};
-    const char *draft[] = {GR_BUILD_ROOT "/graft-draft", "--model", GR_SOURCE_ROOT "/models/demo/draft", "--join",
-                           gr_hub_address(r->hub), "--max-model-len", "1024", "--sessions", "8", "--transport",
-                           transport, NULL};
-    assert_int_equal(gr_children_start(&r->children, "target", target, &index), GR_OK);
-    if (with_draft && !loop) {
-        assert_int_equal(gr_children_start(&r->children, "draft", draft, &index), GR_OK);
+    const bool loop = draft != NULL && strcmp(transport, "loop") == 0;
+    const bool head = draft != NULL && strcmp(draft, "eagle3") == 0;
+    char draft_dir[512];
+    snprintf(draft_dir, sizeof(draft_dir), "%s/models/demo/%s", GR_SOURCE_ROOT, draft != NULL ? draft : "");
+    const char *target_argv[16] = {GR_BUILD_ROOT "/graft-target", "--model", TARGET, "--join", gr_hub_address(r->hub),
+                                   "--max-model-len", "1024", "--sessions", "8"};
+    const char *draft_argv[16] = {GR_BUILD_ROOT "/graft-draft", "--model", draft_dir, "--join", gr_hub_address(r->hub),
+                                  "--max-model-len", "1024", "--sessions", "8", "--transport", transport};
+    int n = 9;
+    if (loop) {
+        target_argv[n++] = "--colocate-draft";
+        target_argv[n++] = draft_dir;
+    }
+    if (head) {
+        target_argv[n++] = "--head";
+        target_argv[n++] = draft_dir;
+        draft_argv[11] = "--target";
+        draft_argv[12] = TARGET;
+    }
+    assert_int_equal(gr_children_start(&r->children, "target", target_argv, &index), GR_OK);
+    if (draft != NULL && !loop) {
+        assert_int_equal(gr_children_start(&r->children, "draft", draft_argv, &index), GR_OK);
     }
 }
 
@@ -119,13 +135,13 @@ static void submit(struct run *r, bool with_draft)
     }
 }
 
-static struct run *run_all(const char *transport, bool with_draft)
+static struct run *run_all(const char *transport, const char *draft)
 {
     struct run *r = calloc(1, sizeof(*r));
     assert_non_null(r);
-    start(r, transport, with_draft);
-    pump_until(r, &r->n_joined, with_draft ? 2 : 1);
-    submit(r, with_draft);
+    start(r, transport, draft);
+    pump_until(r, &r->n_joined, draft != NULL ? 2 : 1);
+    submit(r, draft != NULL);
     pump_until(r, &r->n_done, N_SESSION);
     assert_int_equal(r->n_error, 0);
     gr_hub_drain(r->hub);
@@ -136,33 +152,32 @@ static struct run *run_all(const char *transport, bool with_draft)
 
 static struct run *plain;
 
-static void check(const char *transport)
+static void check(const char *transport, const char *draft)
 {
-    struct run *r = run_all(transport, true);
+    struct run *r = run_all(transport, draft);
     for (int i = 0; i < N_SESSION; i++) {
         assert_int_equal(r->n_token[i], plain->n_token[i]);
         assert_memory_equal(r->token[i], plain->token[i], plain->n_token[i] * sizeof(int32_t));
     }
     assert_true(r->n_accepted > 0);
+    print_message("# %s, %s: %.2f tokens accepted a draft\n", draft, transport,
+                  (double)r->n_accepted / (double)r->n_draft);
     free(r);
 }
 
 static void test_shm(void **state)
 {
-    (void)state;
-    check("shm");
+    check("shm", *state);
 }
 
 static void test_tcp(void **state)
 {
-    (void)state;
-    check("tcp");
+    check("tcp", *state);
 }
 
 static void test_loop(void **state)
 {
-    (void)state;
-    check("loop");
+    check("loop", *state);
 }
 
 static int setup(void **state)
@@ -182,7 +197,7 @@ static int setup(void **state)
         }
     }
     json_decref(root);
-    plain = run_all("", false);
+    plain = run_all("", NULL);
     return 0;
 }
 
@@ -195,10 +210,11 @@ static int teardown(void **state)
 
 int main(void)
 {
+    static char model[] = "draft", head[] = "eagle3";
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shm),
-        cmocka_unit_test(test_tcp),
-        cmocka_unit_test(test_loop),
+        {"shm, draft model", test_shm, NULL, NULL, model}, {"shm, head", test_shm, NULL, NULL, head},
+        {"tcp, draft model", test_tcp, NULL, NULL, model}, {"tcp, head", test_tcp, NULL, NULL, head},
+        {"loop, draft model", test_loop, NULL, NULL, model}, {"loop, head", test_loop, NULL, NULL, head},
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

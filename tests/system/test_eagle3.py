@@ -1,0 +1,223 @@
+#!/usr/bin/env python3
+"""The EAGLE-3 head on a draft worker of its own: how much of its trees the target accepts, what that costs on the wire,
+how fast trees are back after the drafter was lost, and heads that do not fit.
+
+Prompts: tests/golden/prompts.json, the beginnings of 16 files of trio and jedi that the demo models never saw.
+GRAFT_TEST_LONG=1: all of them at temperature 1 too, with four seeds, and a context of 16k tokens.
+
+usage: test_eagle3.py BUILD_DIR SOURCE_ROOT      prints TAP
+"""
+import json
+import os
+import re
+import shutil
+import signal
+import struct
+import sys
+import tempfile
+import time
+
+from harness import HEAD, ROOT, SLOW, TARGET, case, generate, main, refused
+from served import Serve, worker
+from stream import Stream
+
+N_TOKEN = 128
+WIDTH = 384  # of a fused feature, bf16
+LONG = os.environ.get("GRAFT_TEST_LONG", "") != ""
+with open(os.path.join(ROOT, "tests/golden/prompts.json"), encoding="utf-8") as f:
+    PROMPTS = json.load(f)
+
+CHAIN_6 = ("--num-speculative-tokens", "6", "--tree-shape", "chain")
+TREE_15 = ("--num-speculative-tokens", "15", "--draft-depth", "6", "--draft-top-k", "6")
+TREE_59 = ("--num-speculative-tokens", "59", "--draft-depth", "8", "--draft-top-k", "10")
+PLAIN = {}
+
+
+def text_of(prompt, *args):
+    key = (prompt, *args)
+    if key not in PLAIN:
+        PLAIN[key] = generate("--prompt", prompt, *args, timeout=120)["token_ids"]
+    return PLAIN[key]
+
+
+class Sum:
+    """Over many runs: mean acceptance length over all rounds, rounds that accepted more than i tokens, bytes."""
+
+    def __init__(self):
+        self.accepted = self.drafts = self.tokens = 0
+        self.wire_bytes = 0.0
+        self.depth = []
+
+    def add(self, m):
+        assert m["desyncs"] + m["fallbacks"] == 0, m
+        self.accepted += m["num_accepted_tokens"]
+        self.drafts += m["num_drafts"]
+        self.tokens += m["completion_tokens"] - 1
+        self.wire_bytes += m["wire_bytes_per_token"] * (m["completion_tokens"] - 1)
+        per_depth = m["accepted_per_position"]
+        self.depth += [0] * (len(per_depth) - len(self.depth))
+        for i, n in enumerate(per_depth):
+            self.depth[i] += n
+
+    def length(self):
+        return 1 + self.accepted / self.drafts
+
+    def bytes_per_token(self):
+        return self.wire_bytes / self.tokens
+
+    def say(self, what):
+        print(f"# {what}: mean acceptance length {self.length():.3f} over {self.drafts} drafts, "
+              f"{self.bytes_per_token():.0f} bytes a token, accepted by depth "
+              + " ".join(f"{n / self.drafts:.3f}" for n in self.depth), flush=True)
+
+
+def run_prompts(prompts, shape, *sampling):
+    total = Sum()
+    for prompt in prompts:
+        args = ("--max-tokens", str(N_TOKEN), "--ignore-eos", *sampling)
+        out = generate("--prompt", prompt, "--draft", HEAD, *shape, *args, timeout=120)
+        assert out["token_ids"] == text_of(prompt, *args), prompt[:40]
+        total.add(out["metrics"])
+    return total
+
+
+# ---- acceptance ----
+
+# Mean acceptance length at least: of all 16 prompts, of the first four. The head's reference implementation has 3.71,
+# 4.50 and 5.79 where rounds are not cut at the token limit, which costs 2 to 3 %.
+SHAPES = (("chain of 6", CHAIN_6, 3.5, 4.0), ("tree of 15", TREE_15, 4.25, 4.45), ("tree of 59", TREE_59, 5.45, 6.1))
+
+
+@case
+def greedy_acceptance():
+    prompts = PROMPTS if SLOW == 1 else PROMPTS[:4]
+    for name, shape, all_16, first_4 in SHAPES:
+        total = run_prompts(prompts, shape)
+        total.say(f"{name}, {len(prompts)} prompts, greedy")
+        wanted = all_16 if prompts == PROMPTS else first_4
+        assert total.length() >= wanted, (name, total.length(), wanted)
+        # Every committed token's feature crosses once; trees and verdicts are small beside it.
+        assert WIDTH * 2 <= total.bytes_per_token() < WIDTH * 2 + 100, (name, total.bytes_per_token())
+
+
+# Temperature 1, the drafter knows the target's noise. The head's reference implementation has 3.72 with the noise and
+# 2.69 without; here it is 3.3 and 2.63, and docs/PERFORMANCE.md says what was tried to find the difference. The bound
+# is no claim about the reference, it keeps what is there.
+@case
+def sampled_acceptance():
+    prompts, n_seed, wanted = (PROMPTS, 4, 3.1) if LONG else (PROMPTS[:4], 1, 3.0)
+    total = Sum()
+    for seed in range(1, n_seed + 1):
+        one = run_prompts(prompts, TREE_59, "--temperature", "1", "--seed", str(seed))
+        one.say(f"tree of 59, {len(prompts)} prompts, temperature 1, seed {seed}")
+        total.accepted += one.accepted
+        total.drafts += one.drafts
+    print(f"# tree of 59, {len(prompts)} prompts, temperature 1, {n_seed} seeds: mean acceptance length "
+          f"{total.length():.3f}", flush=True)
+    assert total.length() >= wanted, (total.length(), wanted)
+
+
+# ---- a drafter that comes late ----
+
+# The context: the prompts one after another, 5k tokens, or three times as many; or a file, for measuring.
+@case
+def drafter_killed_at_a_long_context():
+    """The new drafter gets the features of the last 2,048 positions only, and drafts as well as the old one."""
+    prompt = "\n\n".join(PROMPTS * (3 if LONG else 1))
+    with tempfile.TemporaryDirectory() as d:
+        path = os.environ.get("GRAFT_TEST_PROMPT_FILE", os.path.join(d, "prompt"))
+        if not os.path.exists(path):
+            with open(path, "w", encoding="utf-8") as out:
+                out.write(prompt)
+        for transport in ("shm", "tcp"):
+            args = ("--draft", HEAD, "--prompt-file", path, "--transport", transport, "--max-tokens", "300", *TREE_15,
+                    "--temperature", "0.6", "--seed", "3", "--round-deadline-ms", "200")
+            with Stream(*args) as base:
+                assert base.finish() == 0, base.lines[-3:]
+            with Stream(*args) as r:
+                assert r.until(lambda r: len(r.rounds) >= 5), r.lines[-3:]
+                at_len, since = r.committed, time.monotonic()
+                os.kill(r.child("graft-draft"), signal.SIGKILL)
+                assert r.finish() == 0, r.lines[-3:]
+            assert r.text == base.text, transport
+            recovery = r.recovery(since, base)
+            assert recovery is not None, [x[2:] for x in r.rounds]
+            print(f"# {transport}: drafter lost at {at_len} tokens: {recovery}", flush=True)
+            assert at_len > (14000 if LONG else 4000), at_len
+            assert recovery.ms_attached < 1000 * SLOW, recovery
+            assert recovery.n_tree <= 8 and recovery.mean >= 0.75 * recovery.same, recovery
+
+
+# ---- heads that do not fit ----
+
+def edit_tensor(path, name, change):
+    """Changes the bytes of one tensor in a safetensors file."""
+    with open(path, "r+b") as file:
+        n = struct.unpack("<Q", file.read(8))[0]
+        begin, end = json.loads(file.read(n))[name]["data_offsets"]
+        file.seek(8 + n + begin)
+        data = change(bytearray(file.read(end - begin)))
+        file.seek(8 + n + begin)
+        file.write(data)
+
+
+def edit_config(path, **keys):
+    with open(os.path.join(path, "config.json"), encoding="utf-8") as file:
+        config = json.load(file)
+    config.update(keys)
+    with open(os.path.join(path, "config.json"), "w", encoding="utf-8") as file:
+        json.dump(config, file)
+
+
+def copy_head(folder, source=HEAD):
+    path = os.path.join(folder, "head")
+    shutil.rmtree(path, ignore_errors=True)
+    shutil.copytree(source, path)
+    for name in os.listdir(path):
+        os.chmod(os.path.join(path, name), 0o644)
+    return path
+
+
+def flip_fc(path):
+    def change(data):
+        data[0] ^= 1
+        return data
+    edit_tensor(os.path.join(path, "model.safetensors"), "fc.weight", change)
+
+
+@case
+def head_of_another_target_is_refused_once():
+    """Before any worker starts, so one line and not one of each worker."""
+    with tempfile.TemporaryDirectory() as d:
+        head = copy_head(d)
+        edit_config(head, hidden_size=512)
+        refused(["--model", TARGET, "--prompt", "x", "--draft", head], 1, "512", "384")
+        head = copy_head(d)
+        edit_config(head, vocab_size=5000)
+        refused(["--model", TARGET, "--prompt", "x", "--draft", head], 1, "5000", "4096")
+
+
+@case
+def other_head_than_the_drafters_is_refused():
+    """At the workers' HELLO: a line with both fingerprints on either side; the session's text comes all the same."""
+    args = ("--max-tokens", "32", "--num-speculative-tokens", "4")
+    want = generate("--prompt", "def fibonacci(n):", "--max-tokens", "32", "--ignore-eos")["token_ids"]
+    with tempfile.TemporaryDirectory() as d:
+        other = copy_head(d)
+        flip_fc(other)
+        with Serve(spawn=False) as s, worker("graft-target", s.folder, s.address, "--head", HEAD) as t, \
+                worker("graft-draft", s.folder, s.address, "--target", TARGET, model=other) as w:
+            s.wait("--draft", other)
+            out = s.generate(*args)
+            assert out["token_ids"] == want and out["metrics"]["num_accepted_tokens"] == 0, out
+            for p in (t, w):
+                p.terminate()
+            said = [p.communicate(timeout=20 * SLOW)[1] for p in (t, w)]
+        lines = [re.search(r"fc fingerprint: ours is (\w+), the peer's is (\w+)", err) for err in said]
+        assert any(lines), said
+        print(f"# {[m.group(0) for m in lines if m]}")
+        for m in lines:
+            assert m is None or m.group(1) != m.group(2), said
+
+
+sys.exit(main())
