@@ -137,8 +137,8 @@ static const struct type_info {
     [GR_MSG_COMMIT] = {"COMMIT",
                        B(session) | B(epoch) | B(round) | B(keep_len) | B(final_len) | B(ids) | B(hash) | B(finish) |
                            B(verdict_kind) | B(n_draft) | B(n_accepted),
-                       B(gap) | B(wait_ns) | B(draft_ns) | B(verify_ns) | B(host_ns) | B(n_row) | B(n_late) | B(n_desync) |
-                           B(n_fallback) | B(n_reroot) | B(tree_ids) | B(tree_parents) | B(path)},
+                       B(gap) | B(wait_ns) | B(draft_ns) | B(verify_ns) | B(host_ns) | B(n_row) | B(n_late) |
+                           B(n_desync) | B(n_fallback) | B(n_reroot) | B(tree_ids) | B(tree_parents) | B(path)},
     [GR_MSG_PROGRESS] = {"PROGRESS", B(session) | B(usable_len), 0},
     [GR_MSG_APPEND] = {"APPEND", B(session) | B(epoch) | B(keep_len) | B(hash) | B(ids) | B(max_tokens),
                        B(stop_ids) | B(want_trace)},

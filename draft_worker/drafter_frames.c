@@ -204,9 +204,10 @@ static void check_first(struct gr_drafter *d, struct follow *f, float prob, bool
     f->first_expected += prob;
     if (event == GR_CHECK_ALARM) {
         f->n_alarm++;
-        log_warn("[spec][alarm] acceptance has collapsed: of the last %d first drafted tokens %.0f %% were accepted, the "
-                 "draft model expected %.0f %%; does it belong to this target (an EAGLE-3 head: its capture layers)?",
-                 GR_CHECK_WINDOW, 100.0 * c->last_accepted, 100.0 * c->last_expected);
+        log_warn(
+            "[spec][alarm] acceptance has collapsed: of the last %d first drafted tokens %.0f %% were accepted, the "
+            "draft model expected %.0f %%; does it belong to this target (an EAGLE-3 head: its capture layers)?",
+            GR_CHECK_WINDOW, 100.0 * c->last_accepted, 100.0 * c->last_expected);
     } else if (event == GR_CHECK_REPORT) {
         log_info("acceptance of the first %d first drafted tokens: expected %.0f %%, measured %.0f %%", GR_CHECK_WINDOW,
                  100.0 * c->last_expected, 100.0 * c->last_accepted);

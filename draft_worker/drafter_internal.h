@@ -71,7 +71,8 @@ struct follow {
     uint32_t job_round; /* and the round its tree is for */
     bool job_stale;    /* tokens below job_len were replaced meanwhile, or the session was attached anew */
     uint64_t n_round, draft_ns, host_ns, job_ns, n_desync, n_ahead, n_hit;
-    /* the first child of a tree: how often it was tried and accepted, what the model expected; alarms in this session */
+    /* the first child of a tree: how often it was tried and accepted, what the model expected; alarms in this session
+     */
     uint64_t n_first, n_first_hit, n_alarm;
     double first_expected;
     uint64_t wire_bytes; /* frames both ways since wire_len0 tokens were there, the first VERDICT's; 0: not come yet */

@@ -51,7 +51,8 @@ const float *gr_eagle3_stage(const struct gr_lm *lm, const char *name, int *widt
 
 /* Bytes of KV one token takes, f32. */
 size_t gr_eagle3_kv_bytes_per_token(const struct gr_hf_config *hf);
-/* Bytes of weights a pass reads, and floating point operations of one row's linears (2 per weight); lm_head included. */
+/* Bytes of weights a pass reads, and floating point operations of one row's linears (2 per weight); lm_head included.
+ */
 size_t gr_eagle3_weight_bytes(const struct gr_hf_config *hf);
 double gr_eagle3_flops_per_row(const struct gr_hf_config *hf);
 

@@ -21,7 +21,7 @@ struct gr_batch {
     const int32_t *token, *pos, *cell; /* (n_row) */
     const struct gr_attn_seq *seq;     /* (n_seq) */
     const int32_t *out_row;            /* (n_out): rows whose logits are wanted, increasing */
-    const float *const *feature;       /* (n_row) pointers to feature_width floats; only for models that take features */
+    const float *const *feature; /* (n_row) pointers to feature_width floats; only for models that take features */
 };
 
 struct gr_lm;

@@ -60,7 +60,8 @@ static json_t *metrics_json(const struct gr_session_metrics *m)
     json_object_set_new(o, "mean_acceptance_length", json_real(gr_metrics_mean_acceptance_length(m)));
     json_object_set_new(o, "draft_acceptance_rate", json_real(ratio(m->num_accepted_tokens, m->num_draft_tokens)));
     json_object_set_new(o, "accepted_per_position", per_position);
-    json_object_set_new(o, "first_token_expected", json_real(m->n_first > 0 ? m->first_expected / (double)m->n_first : 0.0));
+    json_object_set_new(o, "first_token_expected",
+                        json_real(m->n_first > 0 ? m->first_expected / (double)m->n_first : 0.0));
     json_object_set_new(o, "first_token_accepted", json_real(ratio(m->n_first_hit, m->n_first)));
     json_object_set_new(o, "wire_bytes_per_token", json_real(ratio(m->wire_bytes, m->wire_tokens)));
     json_object_set_new(o, "tokens_per_round", json_real(ratio(generated, m->rounds)));

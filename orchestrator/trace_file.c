@@ -67,10 +67,19 @@ void gr_trace_file_round(struct gr_trace_file *t, const struct gr_msg *m, uint64
         t->round = bigger;
         t->cap = cap;
     }
-    t->round[t->n++] = (struct round){
-        .session = m->session, .wait_ns = m->wait_ns, .draft_ns = m->draft_ns, .verify_ns = m->verify_ns, .host_ns = m->host_ns,
-        .arrived_ns = arrived_ns, .shown_ns = shown_ns, .epoch = m->epoch, .round = m->round, .n_draft = m->n_draft,
-        .n_accepted = m->n_accepted, .n_token = m->ids.n, .n_row = m->n_row};
+    t->round[t->n++] = (struct round){.session = m->session,
+                                      .wait_ns = m->wait_ns,
+                                      .draft_ns = m->draft_ns,
+                                      .verify_ns = m->verify_ns,
+                                      .host_ns = m->host_ns,
+                                      .arrived_ns = arrived_ns,
+                                      .shown_ns = shown_ns,
+                                      .epoch = m->epoch,
+                                      .round = m->round,
+                                      .n_draft = m->n_draft,
+                                      .n_accepted = m->n_accepted,
+                                      .n_token = m->ids.n,
+                                      .n_row = m->n_row};
 }
 
 static void add_span(json_t *events, const struct round *r, enum track track, uint64_t begin_ns, uint64_t end_ns)

@@ -51,8 +51,14 @@ static enum gr_desync_reason desync_reason(const struct session *s, const struct
 static void take_tree(struct gr_target *t, struct session *s, const struct gr_frame_header *h,
                       const struct gr_token_tree *tree, uint64_t now_ns)
 {
-    struct walked_tree w = {.valid = true, .round = h->round, .base_len = h->base_len, .arrived_ns = now_ns, .draft_us = h->flags,
-                            .at_len = (int32_t)h->base_len, .root = -1, .tree = *tree};
+    struct walked_tree w = {.valid = true,
+                            .round = h->round,
+                            .base_len = h->base_len,
+                            .arrived_ns = now_ns,
+                            .draft_us = h->flags,
+                            .at_len = (int32_t)h->base_len,
+                            .root = -1,
+                            .tree = *tree};
     const bool waited = s->warm || !s->auto_tree;
     if (!s->warm) {
         s->warm = true;

@@ -183,7 +183,8 @@ static inline void open_prompt(struct world *w, uint64_t id, int32_t n, uint32_t
     assert_int_equal(w->n_msg[GR_MSG_ERROR], 0);
 }
 
-static inline void append_to(struct world *w, uint64_t id, uint32_t epoch, int32_t keep_len, int32_t n, uint32_t max_tokens)
+static inline void append_to(struct world *w, uint64_t id, uint32_t epoch, int32_t keep_len, int32_t n,
+                             uint32_t max_tokens)
 {
     struct text *t = &w->text[id];
     int32_t ids[N_CTX];

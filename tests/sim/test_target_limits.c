@@ -213,7 +213,8 @@ static void test_endless_resyncs(void **state)
                 assert_int_equal(gr_target_on_frame(w.target, 7, f, n, now_ns), GR_OK);
             }
             const struct gr_frame_header r = {.session = 1, .epoch = 1};
-            const size_t n = gr_wire_encode_resync(&r, &(struct gr_resync){.feature_len = GR_FEATURES_NONE}, f, sizeof(f));
+            const size_t n =
+                gr_wire_encode_resync(&r, &(struct gr_resync){.feature_len = GR_FEATURES_NONE}, f, sizeof(f));
             assert_int_equal(gr_target_on_frame(w.target, 7, f, n, now_ns), GR_OK);
             (void)one_pass(&w, now_ns);
         }

@@ -27,8 +27,8 @@ enum kind { U32, U64, F64, STR, IDS };
                 X(address, STR, 256) X(numerics_id, STR, 96) X(ids, IDS, 1 << 20) X(segments, IDS, 4096)               \
                     X(stop_ids, IDS, 16) X(max_tokens, U32, 1 << 24) X(want_draft, U32, 1) X(want_trace, U32, 1) X(    \
                         single_token, U32, 1) X(auto_tree, U32, 1) X(draft_ahead, U32, 1) X(n_reroot, U32, UINT32_MAX) \
-                        X(n_ahead, U64, 0) X(n_hit, U64, 0) X(n_first, U64, 0) X(n_first_hit, U64, 0) X(n_alarm, U64, 0)   \
-                        X(wire_bytes, U64, 0) X(wire_tokens, U64, 0) X(first_expected, F64, 0)                         \
+                        X(n_ahead, U64, 0) X(n_hit, U64, 0) X(n_first, U64, 0) X(n_first_hit, U64, 0)        \
+                        X(n_alarm, U64, 0) X(wire_bytes, U64, 0) X(wire_tokens, U64, 0) X(first_expected, F64, 0)      \
                         X(temperature, F64, 0) X(min_p, F64, 0) X(top_p, F64, 0)   \
                             X(top_k, U32, 1 << 22) X(seed, U64, 0) X(transport, STR, 16) X(tree_shape, U32, 1)         \
                                 X(draft_depth, U32, 63) X(draft_top_k, U32, 64) X(n_node, U32, 63)                     \
@@ -89,7 +89,8 @@ static const struct schema {
      " transport auto_tree draft_ahead "},
     {GR_MSG_ATTACHED, "ATTACHED", " session epoch transport ", " "},
     {GR_MSG_DETACH, "DETACH", " session ", " "},
-    {GR_MSG_DRAFT_STATS, "DRAFT_STATS", " session n_round draft_ns host_ns ", " n_desync n_ahead n_hit n_first n_first_hit n_alarm wire_bytes wire_tokens first_expected "},
+    {GR_MSG_DRAFT_STATS, "DRAFT_STATS", " session n_round draft_ns host_ns ", 
+     " n_desync n_ahead n_hit n_first n_first_hit n_alarm wire_bytes wire_tokens first_expected "},
     {GR_MSG_PING, "PING", " ", " worker "},
     {GR_MSG_PONG, "PONG", " n_session n_vocab ", " n_block n_free_block pid worker rtt_ns "},
     {GR_MSG_ERROR, "ERROR", " session code text ", " "},
