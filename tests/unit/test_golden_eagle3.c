@@ -260,6 +260,30 @@ static void test_tree_rows(void **state)
     golden_run(head, &node_token[1], n + 3, 1, 1, feature + HIDDEN);
     assert_memory_equal(head->hidden, hidden[3], sizeof(hidden[3]));
     assert_memory_equal(head->logits, logits[3], sizeof(logits[3]));
+
+/* A head that is sent captured states fuses them to the bits that its target would have shipped. */
+static void test_raw_head_fuses_alike(void **state)
+{
+    (void)state;
+    static float ours[GOLDEN_ROW_MAX * HIDDEN], theirs[GOLDEN_ROW_MAX * HIDDEN];
+    static int32_t ids[GOLDEN_ROW_MAX];
+    const float *capture[GOLDEN_ROW_MAX];
+    struct gr_lm *target = load_target(NULL);
+    struct gr_lm *head = NULL;
+    const struct gr_eagle3_config c = {.dir = HEAD, .target_dir = TARGET, .n_ctx_max = 1024, .n_out_max = 16,
+                                       .n_row_max = GOLDEN_ROW_MAX, .n_pool_block = GOLDEN_N_POOL,
+                                       .n_scratch_block = 4, .raw_features = true};
+    assert_int_equal(gr_eagle3_create(&c, NULL, NULL, &head), GR_OK);
+    assert_int_equal(gr_lm_ship_width(head), 3 * HIDDEN);
+    assert_int_equal(gr_lm_ship_width(target), HIDDEN);
+    assert_string_equal(head->captures, "2,4,7");
+    assert_string_equal(target->captures, "2,4,7");
+    const int n = features_of(target, 0, ids, theirs);
+    for (int i = 0; i < n; i++) {
+        capture[i] = gr_lm_capture(target, i);
+    }
+    gr_lm_fuse(head, n, capture, ours);
+    assert_memory_equal(ours, theirs, (size_t)n * HIDDEN * sizeof(float));
     gr_lm_destroy(head);
     gr_lm_destroy(target);
 }
@@ -296,6 +320,8 @@ int main(void)
         cmocka_unit_test(test_chains),
         cmocka_unit_test(test_equal_bits),
         cmocka_unit_test(test_tree_rows),
+
+        cmocka_unit_test(test_raw_head_fuses_alike),
         cmocka_unit_test(test_fc_fingerprint),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
