@@ -260,6 +260,9 @@ static void test_tree_rows(void **state)
     golden_run(head, &node_token[1], n + 3, 1, 1, feature + HIDDEN);
     assert_memory_equal(head->hidden, hidden[3], sizeof(hidden[3]));
     assert_memory_equal(head->logits, logits[3], sizeof(logits[3]));
+    gr_lm_destroy(head);
+    gr_lm_destroy(target);
+}
 
 /* A head that is sent captured states fuses them to the bits that its target would have shipped. */
 static void test_raw_head_fuses_alike(void **state)
@@ -320,7 +323,6 @@ int main(void)
         cmocka_unit_test(test_chains),
         cmocka_unit_test(test_equal_bits),
         cmocka_unit_test(test_tree_rows),
-
         cmocka_unit_test(test_raw_head_fuses_alike),
         cmocka_unit_test(test_fc_fingerprint),
     };
