@@ -161,7 +161,7 @@ static void prepare(struct stage *s, int n_block)
         s->feature[i] = (float)(i % 7) - 3.0f;
     }
     for (int i = 0; i < N_ROW_MAX; i++) {
-        s->capture[i] = gr_lm_capture(s->lm, i);
+        s->capture[i] = s->lm->n_capture > 0 ? gr_lm_capture(s->lm, i) : NULL;
         s->features[i] = s->feature;
     }
     for (int i = 0; i < n_block; i++) {
