@@ -80,6 +80,7 @@ static double tree_rate(const struct gr_spec_econ *e)
 static void stop_trees(struct gr_spec_econ *e)
 {
     e->is_root = true;
+    e->n_given_up++;
     e->probing = false;
     e->regret_ns = 0.0;
     e->until_probe = e->probe_interval;
@@ -134,10 +135,11 @@ void gr_spec_econ_round(struct gr_spec_econ *e, bool waited, bool clean, int n_t
     e->regret_ns += waited_ns + at_most(lost - wait_ns, GR_SPEC_REGRET_ROUND * e->root_ns);
     e->regret_ns = e->regret_ns > 0.0 ? e->regret_ns : 0.0;
     e->gain_ns -= lost;
-    if (e->regret_ns > GR_SPEC_REGRET_MAX * e->root_ns) {
+    if (e->regret_ns > GR_SPEC_REGRET_MAX / (1.0 + e->n_given_up) * e->root_ns) {
         stop_trees(e);
     } else if (e->gain_ns > GR_SPEC_GAIN_MIN * e->root_ns) {
         e->probe_interval = GR_SPEC_PROBE_FIRST;
+        e->n_given_up = 0;
     }
 }
 

@@ -25,6 +25,7 @@ struct gr_spec_econ {
     uint32_t until_clean,
         n_clean;                 /* rounds without trees and without drafting to come, for root_ns alone; to the next */
     double gain_ns;              /* what tree rounds have won since trees were wanted last, in all */
+    uint32_t n_given_up;         /* times that trees were given up since they last won anything */
     double regret_ns;            /* what tree rounds have lost lately against root-only ones; never below 0 */
     bool is_root;                /* trees are not wanted at present */
     uint32_t until_probe, probe_interval; /* rounds */
@@ -58,11 +59,9 @@ struct gr_spec_decision {
     const char *reason;  /* why no tree, for the fall-back line; NULL: nothing to report */
 };
 
-/* Goes back to trees when a probe promises so much of what root-only rounds bring. Below 1: a probe's tree is drafted
- * beside a pass, so on shared cores it comes later than one that is waited for; and what a trial may lose is bounded.
- */
-#define GR_SPEC_ENTER 0.9
-#define GR_SPEC_REGRET_MAX 5.0   /* root-only rounds that trees may lose before they are given up */
+#define GR_SPEC_ENTER 1.0        /* of what root-only rounds bring: so much must a probe promise */
+#define GR_SPEC_REGRET_MAX 5.0   /* root-only rounds that trees may lose before they are given up; a half, a third, ...
+                                  * of it when that has happened before */
 #define GR_SPEC_REGRET_ROUND 2.0 /* that one round counts at most beside its wait: a pass was perhaps held up */
 #define GR_SPEC_REGRET_WAIT 4.0  /* and its wait: lateness is the drafter's */
 #define GR_SPEC_GAIN_MIN 10.0    /* root-only rounds that trees must have won before old failures are forgotten */
