@@ -27,6 +27,12 @@ static int32_t first_needed(const struct follow *f)
     return GR_MAX(drafter_row_from(f) - 2, f->kv_shift - 1);
 }
 
+/* Room for what comes: the peer counts what it may send from what was used, told or not. */
+static void let_go(struct follow *f)
+{
+    f->feature_first = GR_MAX(f->feature_first, GR_MIN(first_needed(f), f->feature_end));
+}
+
 void drafter_cut_features(struct follow *f, int32_t len)
 {
     if (f->kv_shift == 0) {
@@ -98,14 +104,19 @@ enum gr_status drafter_on_features(struct gr_drafter *d, struct follow *f, const
     }
     GR_TRY(check_form(d, h, &r));
     const bool open = f->state == DRAFT_FOLLOWING || f->state == DRAFT_SYNCING;
-    if (!open || h->base_len >= (uint32_t)f->len || h->prefix_hash != f->hash[h->base_len] ||
-        h->base_len <= (uint32_t)f->feature_end) {
+    if (!open || h->base_len >= (uint32_t)f->len || h->prefix_hash != f->hash[h->base_len]) {
         d->counters.n_stale_features++;
         return GR_OK;
     }
+    let_go(f);
     const int32_t end = (int32_t)h->base_len;
     const int32_t first = (int32_t)r.first_pos;
-    const bool start = first > f->feature_end && (h->flags & GR_FEATURES_START) != 0;
+    /* The target counts the window from here on: what is held before has no room beside it. */
+    const bool start = (h->flags & GR_FEATURES_START) != 0 && first > f->feature_first;
+    if (!start && end <= f->feature_end) {
+        d->counters.n_stale_features++;
+        return GR_OK;
+    }
     if ((first > f->feature_end && !start) || end - (start ? first : f->feature_first) > d->config.feature_window) {
         ask_again(d, f, &r);
         return GR_OK;
@@ -136,7 +147,7 @@ void drafter_let_features_go(struct gr_drafter *d, struct follow *f)
     if (f->kv_shift == 0) {
         return;
     }
-    f->feature_first = GR_MAX(f->feature_first, GR_MIN(first_needed(f), f->feature_end));
+    let_go(f);
     if (f->feature_first - f->feature_told < d->config.feature_window / 4 || f->state != DRAFT_FOLLOWING) {
         return;
     }
