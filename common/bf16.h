@@ -1,4 +1,4 @@
-/* bf16 as a pair of bytes: the upper half of an f32. What features are kept and sent in. */
+/* bf16 as a pair of bytes: the upper half of an f32. What weights are stored in, and features kept and sent. */
 #ifndef GR_COMMON_BF16_H
 #define GR_COMMON_BF16_H
 
@@ -16,7 +16,7 @@ static inline uint16_t gr_bf16_from_f32(float x)
     return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
 }
 
-static inline float gr_f32_from_bf16(uint16_t h)
+static inline float gr_bf16_to_f32(uint16_t h)
 {
     const uint32_t u = (uint32_t)h << 16;
     float x = 0.0f;

@@ -3,8 +3,9 @@
  *
  * [feature_first, feature_end) are kept in a ring of feature_window rows. They are let go when the rows that take them
  * have run (but the last: a tail may have to run again), and every quarter of a window TAKEN tells the target, which
- * never has more than a window under way: so the ring cannot run over. A peer that sends more all the same loses what
- * does not fit, and is asked for it again.
+ * never has more than a window under way: so the ring cannot run over. Where the target keeps nothing before a position
+ * it counts the window from there (START), and what is held before gives way. A peer that sends more all the same loses
+ * what does not fit, and is asked for it again.
  *
  * A frame is taken when the hash of its base_len is that of the tokens known here: then all its rows are true. What is
  * known already, or belongs to tokens that are gone, changes nothing. */

@@ -4,6 +4,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/no_alloc.h"
+#include "common/zeroed.h"
 #include "draft_worker/tree_size.h"
 
 #include <stdlib.h>
@@ -62,17 +63,10 @@ struct gr_grower {
     float spent_ns;    /* passes of this job */
 };
 
-static void *zeroed(size_t n, size_t size, bool *ok)
-{
-    void *p = calloc(n > 0 ? n : 1, size);
-    *ok = *ok && p != NULL;
-    return p;
-}
-
 enum gr_status gr_grower_create(struct gr_lm *lm, int n_seq_max, struct gr_grower **out)
 {
     bool ok = true;
-    struct gr_grower *g = zeroed(1, sizeof(*g), &ok);
+    struct gr_grower *g = gr_zeroed(1, sizeof(*g), &ok);
     if (!ok) {
         log_error("out of memory");
         return GR_ENOMEM;
@@ -83,29 +77,29 @@ enum gr_status gr_grower_create(struct gr_lm *lm, int n_seq_max, struct gr_growe
     g->lm = lm;
     g->n_vocab = lm->to_target != NULL ? lm->n_vocab_target : lm->n_vocab;
     g->n_seq_max = n_seq_max;
-    g->growth = zeroed((size_t)n_seq_max, sizeof(*g->growth), &ok);
-    g->token = zeroed(n_row, sizeof(int32_t), &ok);
-    g->pos = zeroed(n_row, sizeof(int32_t), &ok);
-    g->cell = zeroed(n_row, sizeof(int32_t), &ok);
-    g->out_row = zeroed(n_row, sizeof(int32_t), &ok);
-    g->limit = zeroed(n_row, sizeof(int32_t), &ok);
-    g->n_anc = zeroed(n_row, sizeof(int32_t), &ok);
-    g->anc = zeroed(n_row * GR_ATTN_ANC_MAX, sizeof(int16_t), &ok);
-    g->seq = zeroed((size_t)n_seq_max, sizeof(*g->seq), &ok);
-    g->expansion = zeroed((size_t)lm->n_out_max, sizeof(*g->expansion), &ok);
-    g->scratch = zeroed(n_thread * (size_t)g->n_vocab, sizeof(float), &ok);
-    g->work = zeroed(n_thread * (size_t)g->n_vocab, sizeof(int32_t), &ok);
+    g->growth = gr_zeroed((size_t)n_seq_max, sizeof(*g->growth), &ok);
+    g->token = gr_zeroed(n_row, sizeof(int32_t), &ok);
+    g->pos = gr_zeroed(n_row, sizeof(int32_t), &ok);
+    g->cell = gr_zeroed(n_row, sizeof(int32_t), &ok);
+    g->out_row = gr_zeroed(n_row, sizeof(int32_t), &ok);
+    g->limit = gr_zeroed(n_row, sizeof(int32_t), &ok);
+    g->n_anc = gr_zeroed(n_row, sizeof(int32_t), &ok);
+    g->anc = gr_zeroed(n_row * GR_ATTN_ANC_MAX, sizeof(int16_t), &ok);
+    g->seq = gr_zeroed((size_t)n_seq_max, sizeof(*g->seq), &ok);
+    g->expansion = gr_zeroed((size_t)lm->n_out_max, sizeof(*g->expansion), &ok);
+    g->scratch = gr_zeroed(n_thread * (size_t)g->n_vocab, sizeof(float), &ok);
+    g->work = gr_zeroed(n_thread * (size_t)g->n_vocab, sizeof(int32_t), &ok);
     if (width > 0) {
-        g->hidden = zeroed((size_t)n_seq_max * (GR_DRAFT_SLOT_MAX + 1) * width, sizeof(float), &ok);
-        g->true_feature = zeroed(n_row * width, sizeof(float), &ok);
-        g->feature = zeroed(n_row, sizeof(*g->feature), &ok);
+        g->hidden = gr_zeroed((size_t)n_seq_max * (GR_DRAFT_SLOT_MAX + 1) * width, sizeof(float), &ok);
+        g->true_feature = gr_zeroed(n_row * width, sizeof(float), &ok);
+        g->feature = gr_zeroed(n_row, sizeof(*g->feature), &ok);
     }
     if (width > 0 && lm->raw_features) {
-        g->raw = zeroed(n_row * (size_t)gr_lm_ship_width(lm), sizeof(float), &ok);
-        g->raw_row = zeroed(n_row, sizeof(*g->raw_row), &ok);
+        g->raw = gr_zeroed(n_row * (size_t)gr_lm_ship_width(lm), sizeof(float), &ok);
+        g->raw_row = gr_zeroed(n_row, sizeof(*g->raw_row), &ok);
     }
-    g->copy_src = zeroed((size_t)n_seq_max * GR_NODE_MAX, sizeof(int32_t), &ok);
-    g->copy_dst = zeroed((size_t)n_seq_max * GR_NODE_MAX, sizeof(int32_t), &ok);
+    g->copy_src = gr_zeroed((size_t)n_seq_max * GR_NODE_MAX, sizeof(int32_t), &ok);
+    g->copy_dst = gr_zeroed((size_t)n_seq_max * GR_NODE_MAX, sizeof(int32_t), &ok);
     if (!ok) {
         log_error("out of memory for draft passes of %d rows", lm->n_row_max);
         gr_grower_destroy(g);
@@ -199,7 +193,7 @@ static void take_true_feature(struct gr_grower *g, const struct gr_draft_seq *s,
     float *feature = g->true_feature + at * (size_t)g->lm->feature_width;
     float *to = g->raw != NULL ? g->raw + at * width : feature;
     for (size_t i = 0; i < width; i++) {
-        to[i] = gr_f32_from_bf16(s->feature[(size_t)r * width + i]);
+        to[i] = gr_bf16_to_f32(s->feature[(size_t)r * width + i]);
     }
     if (g->raw != NULL) {
         g->raw_row[at] = to; /* fused with the others of the batch */

@@ -115,10 +115,8 @@ static enum gr_status create_head(struct worker *w, const struct gr_draft_option
     }
     GR_TRY(gr_hf_config_load(o->target, &target));
     const struct gr_geometry *geometry = NULL;
-    if (o->geometry != NULL) {
-        GR_TRY(gr_geometry_find(o->geometry, &geometry));
-        GR_TRY(gr_expand_config(geometry, o->model, hf));
-    }
+    GR_TRY(gr_geometry_find(o->geometry, &geometry));
+    GR_TRY(gr_expand_config(geometry, o->model, hf));
     const int n_ctx = o->n_ctx_max > 0 ? GR_MIN(o->n_ctx_max, target.max_pos) : target.max_pos;
     GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_eagle3_kv_bytes_per_token(hf), o->n_session_max, n_ctx, n_block));
     struct gr_eagle3_config c = {

@@ -17,6 +17,7 @@
 #ifndef GR_KERNELS_KERNELS_H
 #define GR_KERNELS_KERNELS_H
 
+#include "common/bf16.h"
 #include "common/status.h"
 
 #include <stdbool.h>
@@ -211,16 +212,6 @@ static inline void gr_column_range(int n_col, int ith, int nth, int *begin, int 
     *begin *= 16;
     *end *= 16;
     *end = *end < n_col ? *end : n_col;
-}
-
-static inline float gr_bf16_to_f32(uint16_t h)
-{
-    union {
-        uint32_t u;
-        float f;
-    } c;
-    c.u = (uint32_t)h << 16;
-    return c.f;
 }
 
 /* ---- teams (kernels/cpu/team.c) ----

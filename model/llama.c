@@ -93,9 +93,11 @@ static enum gr_status expand(struct llama *m, const struct gr_llama_config *c, s
 static enum gr_status load_fc(struct llama *m, const struct gr_hf_config *head)
 {
     const struct gr_loader l = loader_of(m, m->head_files);
-    GR_TRY(gr_fc_load(&l, head, m->lm.n_capture, m->hf.hidden, m->lm.n_row_max, &m->fc));
-    m->lm.fused_width = m->fc.fused_width;
-    m->lm.ops = &llama_head_ops;
+    if (!m->lm.raw_features) { /* else the head runs it */
+        GR_TRY(gr_fc_load(&l, head, m->lm.n_capture, m->hf.hidden, m->lm.n_row_max, &m->fc));
+        m->lm.ops = &llama_head_ops;
+    }
+    m->lm.fused_width = head->hidden;
     m->lm.fc_fingerprint = gr_fc_fingerprint(m->head_files);
     return GR_OK;
 }

@@ -170,10 +170,10 @@ void target_subtree(const struct walked_tree *w, int32_t depth_max, int32_t n_ma
                     uint8_t node_of[GR_NODE_MAX]);
 bool target_has_children(const struct walked_tree *w); /* of the root */
 void target_judge_probe(struct gr_target *t, struct session *s);
-/* What a pass costs with this session's n_row rows and the other decoding sessions' usual ones. */
 /* The group that n sessions which decode together are judged by; NULL: one is alone. */
 struct gr_spec_group *target_group(struct gr_target *t, int n);
 int target_n_decode(const struct gr_target *t);
+/* What a pass costs with this session's n_row rows and the other decoding sessions' usual ones. */
 double target_pass_ns(const struct gr_target *t, const struct session *s, int32_t n_row);
 void target_send_cost(struct gr_target *t, struct session *s);
 

@@ -4,6 +4,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/no_alloc.h"
+#include "common/zeroed.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -37,17 +38,10 @@ struct gr_verifier {
     uint16_t *feature;                /* (n_feature_max, feature_width) bf16: what sequences point into */
 };
 
-static void *zeroed(size_t n, size_t size, bool *ok)
-{
-    void *p = calloc(n > 0 ? n : 1, size);
-    *ok = *ok && p != NULL;
-    return p;
-}
-
 enum gr_status gr_verifier_create(struct gr_lm *lm, int n_seq_max, struct gr_verifier **out)
 {
     bool ok = true;
-    struct gr_verifier *v = zeroed(1, sizeof(*v), &ok);
+    struct gr_verifier *v = gr_zeroed(1, sizeof(*v), &ok);
     if (!ok) {
         log_error("out of memory");
         return GR_ENOMEM;
@@ -57,28 +51,28 @@ enum gr_status gr_verifier_create(struct gr_lm *lm, int n_seq_max, struct gr_ver
     v->lm = lm;
     v->n_seq_max = n_seq_max;
     v->n_thread = gr_team_size(lm->team);
-    v->token = zeroed(n_row, sizeof(int32_t), &ok);
-    v->pos = zeroed(n_row, sizeof(int32_t), &ok);
-    v->cell = zeroed(n_row, sizeof(int32_t), &ok);
-    v->out_row = zeroed(n_out, sizeof(int32_t), &ok);
-    v->limit = zeroed(n_row, sizeof(int32_t), &ok);
-    v->n_anc = zeroed(n_row, sizeof(int32_t), &ok);
-    v->anc = zeroed(n_row * GR_ATTN_ANC_MAX, sizeof(int16_t), &ok);
-    v->seq = zeroed((size_t)n_seq_max, sizeof(*v->seq), &ok);
-    v->out = zeroed(n_out, sizeof(*v->out), &ok);
-    v->copy_src = zeroed((size_t)n_seq_max * GR_TREE_MAX, sizeof(int32_t), &ok);
-    v->copy_dst = zeroed((size_t)n_seq_max * GR_TREE_MAX, sizeof(int32_t), &ok);
-    v->scratch = zeroed((size_t)v->n_thread * (size_t)lm->n_vocab, sizeof(float), &ok);
-    v->work = zeroed((size_t)v->n_thread * (size_t)lm->n_vocab, sizeof(int32_t), &ok);
+    v->token = gr_zeroed(n_row, sizeof(int32_t), &ok);
+    v->pos = gr_zeroed(n_row, sizeof(int32_t), &ok);
+    v->cell = gr_zeroed(n_row, sizeof(int32_t), &ok);
+    v->out_row = gr_zeroed(n_out, sizeof(int32_t), &ok);
+    v->limit = gr_zeroed(n_row, sizeof(int32_t), &ok);
+    v->n_anc = gr_zeroed(n_row, sizeof(int32_t), &ok);
+    v->anc = gr_zeroed(n_row * GR_ATTN_ANC_MAX, sizeof(int16_t), &ok);
+    v->seq = gr_zeroed((size_t)n_seq_max, sizeof(*v->seq), &ok);
+    v->out = gr_zeroed(n_out, sizeof(*v->out), &ok);
+    v->copy_src = gr_zeroed((size_t)n_seq_max * GR_TREE_MAX, sizeof(int32_t), &ok);
+    v->copy_dst = gr_zeroed((size_t)n_seq_max * GR_TREE_MAX, sizeof(int32_t), &ok);
+    v->scratch = gr_zeroed((size_t)v->n_thread * (size_t)lm->n_vocab, sizeof(float), &ok);
+    v->work = gr_zeroed((size_t)v->n_thread * (size_t)lm->n_vocab, sizeof(int32_t), &ok);
     if (lm->fused_width > 0) {
         const size_t n_kept = (size_t)n_seq_max * GR_CAPTURE_KEEP;
         v->n_feature_max = lm->n_row_max + (int)n_kept;
-        v->row0 = zeroed((size_t)n_seq_max, sizeof(int32_t), &ok);
-        v->kept = zeroed(n_kept * (size_t)(lm->n_capture * lm->capture_width), sizeof(float), &ok);
-        v->capture = zeroed((size_t)v->n_feature_max, sizeof(*v->capture), &ok);
-        v->fused = zeroed(n_row * (size_t)lm->fused_width, sizeof(float), &ok);
+        v->row0 = gr_zeroed((size_t)n_seq_max, sizeof(int32_t), &ok);
+        v->kept = gr_zeroed(n_kept * (size_t)(lm->n_capture * lm->capture_width), sizeof(float), &ok);
+        v->capture = gr_zeroed((size_t)v->n_feature_max, sizeof(*v->capture), &ok);
+        v->fused = gr_zeroed(n_row * (size_t)lm->fused_width, sizeof(float), &ok);
         v->feature_width = gr_lm_ship_width(lm);
-        v->feature = zeroed((size_t)v->n_feature_max * (size_t)v->feature_width, sizeof(uint16_t), &ok);
+        v->feature = gr_zeroed((size_t)v->n_feature_max * (size_t)v->feature_width, sizeof(uint16_t), &ok);
     }
     if (!ok) {
         log_error("out of memory for a pass of %d rows", lm->n_row_max);

@@ -243,6 +243,33 @@ static void test_gap_and_window(void **state)
     rig_destroy(r);
 }
 
+/* The target's ring has moved on to a position within what is held and not yet used: it counts the window from there,
+ * and to ask it again would bring the same. */
+static void test_start_within_what_is_held(void **state)
+{
+    (void)state;
+    struct rig_config c = plain;
+    c.window = 64;
+    struct rig *r = rig_create(&c);
+    rig_start(r, 30, 63);
+    const int n_resync = r->n_frame[GR_FRAME_RESYNC];
+    const int32_t from = r->len - 1;
+    while (r->len < from + 92) {
+        rig_commit(r, rig_pick(r, r->token, r->len));
+    }
+    r->round++;
+    r->hold_features = true;
+    rig_send_delta(r, from + 1, RIG_WANT(63));
+    rig_send_features_from(r, from, from + 50, 0);
+    rig_send_features_from(r, from + 30, from + 91, GR_FEATURES_START);
+    assert_int_equal(r->n_frame[GR_FRAME_RESYNC], n_resync);
+    assert_int_equal(counters(r)->n_feature_start, 1);
+    assert_true(gr_drafter_check(r->drafter));
+    rig_await_draft(r);
+    rig_assert_fresh(r, &c, 63);
+    rig_destroy(r);
+}
+
 /* Captured states: the head fuses them itself, and drafts what it drafts on fused features. */
 static void test_raw_features(void **state)
 {
@@ -387,7 +414,8 @@ int main(void)
         cmocka_unit_test(test_late_features),      cmocka_unit_test(test_stale_features),
         cmocka_unit_test(test_attached_in_the_middle), cmocka_unit_test(test_silence_catches_up),
         cmocka_unit_test(test_begins_anew_during_a_job),
-        cmocka_unit_test(test_gap_and_window),     cmocka_unit_test(test_bad_features),
+        cmocka_unit_test(test_gap_and_window), cmocka_unit_test(test_start_within_what_is_held),
+        cmocka_unit_test(test_bad_features),
         cmocka_unit_test(test_raw_features),
         cmocka_unit_test(test_vocabulary_map),     cmocka_unit_test(test_hits_owe_rows),
         cmocka_unit_test(test_noise_at_every_depth),

@@ -201,7 +201,7 @@ static void check_rows(const struct gr_drafter *d, const struct gr_draft_job *jo
             (raw ? toy_lm_capture : toy_lm_feature)(token, q->pos0 + r, want);
             assert_int_equal(q->token[r], token[q->pos0 + r]);
             for (int k = 0; k < width; k++) {
-                assert_true(gr_f32_from_bf16(q->feature[r * width + k]) == want[k]);
+                assert_true(gr_bf16_to_f32(q->feature[r * width + k]) == want[k]);
             }
             n_checked_row++;
             n_raw_row += raw;

@@ -81,7 +81,7 @@ static void check_features(struct bench *b, const struct gr_frame_header *h, siz
         for (uint32_t k = 0; k < width; k++) {
             uint16_t half = 0;
             memcpy(&half, f.row_bytes + 2 * (r * width + k), sizeof(half));
-            assert_true(gr_f32_from_bf16(half) == want[k]);
+            assert_true(gr_bf16_to_f32(half) == want[k]);
         }
     }
     t->n_start += start;

@@ -79,7 +79,9 @@ class Stream:
         return condition(self)
 
     def finish(self):
-        self.until(lambda r: False, 60.0)
+        """Exit status; a run that is not over in time is killed, so that its text is not taken for a whole one."""
+        if not self.until(lambda r: not r.open, 60.0):
+            self.p.kill()
         return self.p.wait()
 
     def child(self, name):

@@ -49,6 +49,21 @@ static inline void golden_close(struct golden *g)
     json_decref(g->root);
 }
 
+static struct golden golden; /* of the test program, from golden_setup to golden_teardown */
+
+static inline int golden_setup(void **state)
+{
+    (void)state;
+    return golden_open(&golden);
+}
+
+static inline int golden_teardown(void **state)
+{
+    (void)state;
+    golden_close(&golden);
+    return 0;
+}
+
 static inline const struct gr_tensor *golden_tensor(const struct golden *g, const char *what, int i)
 {
     char name[64];

@@ -23,7 +23,6 @@
 #define N_OUT_MAX    5 /* the shortest prompt */
 #define N_NAME_MAX   4
 
-static struct golden golden;
 static const char *names[N_NAME_MAX] = {"test-64", "test-128"};
 static int n_name = 2;
 
@@ -418,19 +417,6 @@ static void test_refused(void **state)
     assert_int_equal(gr_expand_init(&e, g, TARGET, &hf), GR_OK);
 }
 
-static int setup(void **state)
-{
-    (void)state;
-    return golden_open(&golden);
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    golden_close(&golden);
-    return 0;
-}
-
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -440,9 +426,9 @@ int main(int argc, char **argv)
     };
     const struct CMUnitTest long_tests[] = {cmocka_unit_test(test_values), cmocka_unit_test(test_ids)};
     if (argc == 1) {
-        return cmocka_run_group_tests(tests, setup, teardown);
+        return cmocka_run_group_tests(tests, golden_setup, golden_teardown);
     }
     n_name = GR_MIN(argc - 1, N_NAME_MAX);
     memcpy(names, argv + 1, (size_t)n_name * sizeof(names[0]));
-    return cmocka_run_group_tests(long_tests, setup, teardown);
+    return cmocka_run_group_tests(long_tests, golden_setup, golden_teardown);
 }

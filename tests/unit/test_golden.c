@@ -9,7 +9,6 @@
 
 #include "tests/unit/golden.h"
 
-static struct golden golden;
 
 static struct gr_lm *load(const char *name, int n_capture)
 {
@@ -97,19 +96,6 @@ static void test_greedy(void **state)
     gr_lm_destroy(lm);
 }
 
-static int setup(void **state)
-{
-    (void)state;
-    return golden_open(&golden);
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    golden_close(&golden);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -118,5 +104,5 @@ int main(void)
         cmocka_unit_test(test_captured),
         cmocka_unit_test(test_greedy),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, golden_setup, golden_teardown);
 }

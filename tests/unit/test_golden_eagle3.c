@@ -15,7 +15,6 @@
 #define HIDDEN 384
 #define CHAIN  6
 
-static struct golden golden;
 
 static struct gr_lm *load_target(const char *isa)
 {
@@ -70,10 +69,7 @@ static int features_of(struct gr_lm *target, int i, int32_t *ids, float *fused)
 static void round_to_bf16(float *x, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, &x[i], sizeof(bits));
-        bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u;
-        memcpy(&x[i], &bits, sizeof(bits));
+        x[i] = gr_bf16_to_f32(gr_bf16_from_f32(x[i]));
     }
 }
 
@@ -303,19 +299,6 @@ static void test_fc_fingerprint(void **state)
     gr_lm_destroy(target);
 }
 
-static int setup(void **state)
-{
-    (void)state;
-    return golden_open(&golden);
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    golden_close(&golden);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -326,5 +309,5 @@ int main(void)
         cmocka_unit_test(test_raw_head_fuses_alike),
         cmocka_unit_test(test_fc_fingerprint),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, golden_setup, golden_teardown);
 }
