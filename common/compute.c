@@ -2,11 +2,11 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/yield.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
-#include <sched.h>
 #include <semaphore.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -25,6 +25,7 @@ struct gr_compute {
     void (*fn)(void *arg);
     void *arg;
     bool more; /* of the job in the box */
+    struct gr_yield yield;
     int done_fd;
 };
 
@@ -39,11 +40,12 @@ static void ring(int fd)
 static void await_job(struct gr_compute *c, bool soon)
 {
     const uint64_t begin_ns = soon ? gr_clock_ns() : 0;
-    while (soon && gr_clock_ns() - begin_ns < YIELD_NS) {
+    uint64_t now_ns = begin_ns;
+    while (soon && now_ns - begin_ns < YIELD_NS && gr_yield_pays(&c->yield, now_ns)) {
         if (sem_trywait(&c->posted) == 0) {
             return;
         }
-        sched_yield();
+        now_ns = gr_yield_once(&c->yield, now_ns);
     }
     while (sem_wait(&c->posted) != 0 && errno == EINTR) {
     }

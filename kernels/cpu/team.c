@@ -2,15 +2,17 @@
  * have finished it) and `barrier` (a phase of the pass). Each is a counter; to wait is to see it change.
  *
  * Another process (the draft worker) may own the same cores, so a wait spins for SPIN_NS only, then gives the
- * core away with sched_yield() for YIELD_NS (which costs an idle machine nothing and a busy one little), then
- * sleeps on a futex. Nobody makes a futex call as long as nobody sleeps.
+ * core away with sched_yield() for YIELD_NS (which costs an idle machine nothing and a busy one little, but see
+ * common/yield.h), then sleeps on a futex. Nobody makes a futex call as long as nobody sleeps.
  *
  * Placement: a woken helper often lands on its waker's CPU and stays there, because threads that yield to each other
  * look idle to the load balancer; the other core then stands empty for seconds. So each thread notes its CPU at the
  * start of a pass, and a helper that finds itself on the CPU of an earlier thread moves away. */
 #include "kernels/kernels.h"
 
+#include "common/clock.h"
 #include "common/log.h"
+#include "common/yield.h"
 
 #include <limits.h>
 #include <linux/futex.h>
@@ -21,7 +23,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #define SPIN_NS 4000
@@ -49,6 +50,7 @@ struct gr_team {
     _Atomic int caller_cpu;
     cpu_set_t allowed; /* of the thread that made the team */
     int n_started; /* helpers that exist: less than n_thread - 1 only when create() fails */
+    struct gr_yield yield;
     bool quit;     /* written before start changes, like fn and arg */
     void (*fn)(const struct gr_exec *x, void *arg);
     void *arg;
@@ -62,13 +64,6 @@ static void pause_cpu(void)
 #elif defined(__aarch64__)
     __asm__ volatile("yield");
 #endif
-}
-
-static int64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
 static uint32_t word_read(struct wait_word *w)
@@ -95,22 +90,22 @@ static void word_sleep(struct wait_word *w, uint32_t old)
     atomic_fetch_sub(&w->n_sleeper, 1);
 }
 
-static void word_wait(struct wait_word *w, uint32_t old)
+static void word_wait(struct wait_word *w, struct gr_yield *yield, uint32_t old)
 {
-    int64_t begin = 0;
+    uint64_t begin = 0;
     for (int n = 0; word_read(w) == old; n++) {
         if (n % 64 != 63) {
             pause_cpu();
             continue;
         }
-        int64_t t = now_ns();
+        uint64_t t = gr_clock_ns();
         begin = begin ? begin : t;
         if (t - begin < SPIN_NS) {
             continue;
         }
-        do {
-            sched_yield();
-        } while (word_read(w) == old && now_ns() - begin < YIELD_NS);
+        while (word_read(w) == old && t - begin < YIELD_NS && gr_yield_pays(yield, t)) {
+            t = gr_yield_once(yield, t);
+        }
         if (word_read(w) == old) {
             word_sleep(w, old);
         }
@@ -152,7 +147,7 @@ static void *helper_main(void *arg)
     struct helper *h = arg;
     struct gr_team *t = h->team;
     for (uint32_t seen = 0;; seen++) {
-        word_wait(&t->start, seen);
+        word_wait(&t->start, &t->yield, seen);
         if (t->quit) {
             return NULL;
         }
@@ -228,7 +223,7 @@ void gr_team_run(struct gr_team *team, void (*fn)(const struct gr_exec *x, void 
     atomic_store(&team->n_running, team->n_thread - 1);
     word_advance(&team->start);
     fn(&(struct gr_exec){ .team = team, .ith = 0, .nth = team->n_thread }, arg);
-    word_wait(&team->done, done);
+    word_wait(&team->done, &team->yield, done);
 }
 
 void gr_exec_barrier(const struct gr_exec *x)
@@ -242,7 +237,7 @@ void gr_exec_barrier(const struct gr_exec *x)
         atomic_store_explicit(&t->n_arrived, 0, memory_order_relaxed);
         word_advance(&t->barrier);
     } else {
-        word_wait(&t->barrier, phase);
+        word_wait(&t->barrier, &t->yield, phase);
     }
 }
 
