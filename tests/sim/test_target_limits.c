@@ -248,6 +248,42 @@ static void test_largest_tree_smallest_pass(void **state)
     destroy(&w);
 }
 
+/* Near the limit a tree may be as wide as ever: what is left bounds the path alone. The last token needs none. */
+static void test_width_to_the_end(void **state)
+{
+    (void)state;
+    struct world w;
+    uint8_t f[128];
+    create(&w, 24);
+    open_with_drafter(&w); /* 100 tokens, up to 63 nodes */
+    const struct text *t = &w.text[1];
+    const struct gr_token_tree none = {.n = 0};
+    int n_round = 0;
+    for (uint64_t now_ns = 2000; w.finish[1] == GR_FINISH_NONE; now_ns += 2000, n_round++) {
+        const struct gr_frame_header h = {.session = 1, .epoch = 1, .round = (uint32_t)n_round + 1,
+                                          .base_len = (uint32_t)t->len, .prefix_hash = t->hash[t->len]};
+        const size_t n = gr_wire_encode_draft(&h, &none, f, sizeof(f));
+        assert_int_equal(gr_target_on_frame(w.target, 7, f, n, now_ns), GR_OK);
+        assert_true(one_pass(&w, now_ns));
+        struct gr_frame_header got;
+        struct gr_verdict v;
+        assert_int_equal(gr_wire_decode_header(frame, frame_len, &got), GR_OK);
+        assert_int_equal(got.type, GR_FRAME_VERDICT);
+        assert_int_equal(gr_wire_decode_verdict(frame, frame_len, N_VOCAB, &v), GR_OK);
+        if (t->len == 119) { /* nothing is told, nothing asked */
+            assert_int_equal(got.round, n_round);
+            run(&w);
+            continue;
+        }
+        assert_int_equal(got.round, n_round + 1);
+        assert_int_equal(v.n_want, 63);
+    }
+    assert_int_equal(t->len, 120);
+    assert_int_equal(n_round, 98);
+    assert_plain(t, 20);
+    destroy(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -258,6 +294,7 @@ int main(void)
         cmocka_unit_test(test_resync_during_a_pass),
         cmocka_unit_test(test_endless_resyncs),
         cmocka_unit_test(test_largest_tree_smallest_pass),
+        cmocka_unit_test(test_width_to_the_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

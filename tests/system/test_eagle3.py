@@ -84,7 +84,7 @@ def run_prompts(prompts, shape, *sampling):
 # ---- acceptance ----
 
 # Mean acceptance length at least: of all 16 prompts, of the first four. The head's reference implementation has 3.71,
-# 4.50 and 5.79 where rounds are not cut at the token limit, which costs 2 to 3 %.
+# 4.50 and 5.79 where rounds are not cut at the token limit, which costs 1 to 2 %.
 SHAPES = (("chain of 6", CHAIN_6, 3.5, 4.0), ("tree of 15", TREE_15, 4.25, 4.45), ("tree of 59", TREE_59, 5.45, 6.1))
 
 
@@ -100,12 +100,11 @@ def greedy_acceptance():
         assert WIDTH * 2 <= total.bytes_per_token() < WIDTH * 2 + 100, (name, total.bytes_per_token())
 
 
-# Temperature 1, the drafter knows the target's noise. The head's reference implementation has 3.72 with the noise and
-# 2.69 without; here it is 3.3 and 2.63, and docs/PERFORMANCE.md says what was tried to find the difference. The bound
-# is no claim about the reference, it keeps what is there.
+# Temperature 1, the drafter knows the target's noise. A numpy model of head and target, with other noise too, has
+# 3.64 +- 0.10 over six seeds where rounds are not cut, and 2.73 without the noise.
 @case
 def sampled_acceptance():
-    prompts, n_seed, wanted = (PROMPTS, 4, 3.1) if LONG else (PROMPTS[:4], 1, 3.0)
+    prompts, n_seed, wanted = (PROMPTS, 4, 3.45) if LONG else (PROMPTS[:4], 1, 3.2)
     total = Sum()
     for seed in range(1, n_seed + 1):
         one = run_prompts(prompts, TREE_59, "--temperature", "1", "--seed", str(seed))
