@@ -1,8 +1,8 @@
-"""What the throw-away machine boots: Debian's kernel, downloaded and unpacked but never installed, and a small initramfs.
+"""What the throw-away machine boots: Debian's kernel, unpacked but never installed, and a small initramfs.
 
-The cache folder holds, per kernel package, `kernel` (bare vmlinux where it can be had: it starts seconds earlier than the
-compressed image under emulation) and `initramfs` (busybox, the modules in the order they are loaded, guest-init). Its
-presence means that it is whole: it is made in a folder beside and renamed.
+The cache holds a folder per kernel package: `kernel` (bare vmlinux where it can be had: under emulation it starts
+seconds earlier than the compressed image) and `initramfs` (busybox, the modules in the order they are loaded,
+guest-init). A folder that is there is whole: it is made elsewhere and renamed.
 """
 import fcntl
 import glob
@@ -22,8 +22,8 @@ MODULES = ["virtio_pci", "virtio_console", "9p", "9pnet_virtio", "crc32_generic"
            "veth", "sch_netem", "sch_prio", "cls_u32"]
 # The folders of the package that hold them and all they depend on.
 FOLDERS = ["arch/x86/crypto", "crypto", "drivers/infiniband/core", "drivers/infiniband/sw", "drivers/net/veth.*",
-           "drivers/char/virtio_console.*", "drivers/virtio", "fs/9p", "fs/configfs", "fs/fscache", "fs/netfs", "lib", "net/9p",
-           "net/ipv4/udp_tunnel.*", "net/ipv6/ip6_udp_tunnel.*", "net/sched"]
+           "drivers/char/virtio_console.*", "drivers/virtio", "fs/9p", "fs/configfs", "fs/fscache", "fs/netfs", "lib",
+           "net/9p", "net/ipv4/udp_tunnel.*", "net/ipv6/ip6_udp_tunnel.*", "net/sched"]
 
 
 class Unavailable(Exception):

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../system"))
-from harness import SLOW, case, main, wait_for  # noqa: E402  pylint: disable=wrong-import-position
+from harness import BUILD, SLOW, case, main, wait_for  # noqa: E402  pylint: disable=wrong-import-position,unused-import
 
 ADDRESS = ("10.77.0.1", "10.77.0.2")
 PERFTEST_PORT = 18515

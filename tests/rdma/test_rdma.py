@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """What needs RDMA devices, in the throw-away machine of rdma-vm; first that the machine does as it says.
 
-A case in the machine is one function of in_machine.py; all of them share one boot. Where the machine cannot be had every
-case is skipped with the reason.
+A case in the machine is one function of in_machine.py; all of them share one boot. Where the machine cannot be had
+every case is skipped with the reason.
 
 usage: test_rdma.py BUILD_DIR SOURCE_ROOT      prints TAP
 """
