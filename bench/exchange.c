@@ -41,7 +41,8 @@ static enum gr_status pause_end(struct gr_end *e, uint32_t n, uint64_t *since_ns
             return GR_OK;
         }
     } else {
-        struct pollfd p = {.fd = gr_conn_poll_fd(e->conn, &p.events)};
+        struct pollfd p = {0};
+        p.fd = gr_conn_poll_fd(e->conn, &p.events);
         if (p.fd < 0 || poll(&p, 1, WAIT_MS) != 0) {
             return GR_OK; /* interrupted or broken: the next try tells */
         }
