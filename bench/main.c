@@ -14,6 +14,7 @@ static const struct {
      gr_bench_sessions},
     {"stages", "a target pass at 1 to 64 rows and prefill, against max(bytes, operations)", gr_bench_stages},
     {"kernels", "each operation of each CPU implementation", gr_bench_kernels},
+    {"transport", "latency, message rate and a round's exchange over loop, shm, tcp and verbs", gr_bench_transport},
 };
 
 int gr_bench_options(const char *what, int argc, char **argv, enum gr_table_format *format,
@@ -52,6 +53,19 @@ int gr_bench_options(const char *what, int argc, char **argv, enum gr_table_form
         *found->value = argv[++i];
     }
     return -1;
+}
+
+bool gr_bench_flag(int *argc, char **argv, const char *name)
+{
+    int n = 0;
+    for (int i = 0; i < *argc; i++) {
+        if (strncmp(argv[i], "--", 2) != 0 || strcmp(argv[i] + 2, name) != 0) {
+            argv[n++] = argv[i];
+        }
+    }
+    const bool found = n < *argc;
+    *argc = n;
+    return found;
 }
 
 static void usage(FILE *out)

@@ -66,6 +66,11 @@ def count_cases(entry):
     return passed, failed, skipped
 
 
+def skip_reasons(entry):
+    """Why cases of one meson test were skipped, each reason once."""
+    return sorted(set(re.findall(r"^ok\b.*#[ \t]*skip[ \t]+(\S.*)", entry.get("stdout") or "", re.I | re.M)))
+
+
 def run_suite(folder, args, env):
     done = run(["meson", "test", "-C", folder, "--no-rebuild", "--print-errorlogs", *args], env=env)
     log = os.path.join(folder, "meson-logs", "testlog.json")
@@ -78,6 +83,8 @@ def run_suite(folder, args, env):
             totals = [a + int(b) for a, b in zip(totals, cases)]
             if cases[1]:
                 failures.append(entry["name"])
+            for reason in skip_reasons(entry):
+                say(f"{entry['name']}: skipped: {reason}")
     return totals, failures, done.stdout
 
 

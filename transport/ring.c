@@ -203,16 +203,15 @@ static enum gr_status recv_class(struct gr_ring_in *in, enum gr_frame_class clas
 
 enum gr_status gr_ring_recv(struct gr_ring_end *end, struct gr_frame *frame_out)
 {
-    enum gr_status st = recv_class(&end->in[GR_FRAME_SMALL], GR_FRAME_SMALL, frame_out);
     const struct gr_ring_in *bulk = &end->in[GR_FRAME_BULK];
-    if (st == GR_AGAIN && atomic_load(&bulk->ctl->n_sent) != bulk->n_taken) {
-        /* Seen after the first look: a small frame that was sent before this bulk frame is visible now. */
-        st = recv_class(&end->in[GR_FRAME_SMALL], GR_FRAME_SMALL, frame_out);
+    enum gr_status st = recv_class(&end->in[GR_FRAME_SMALL], GR_FRAME_SMALL, frame_out);
+    if (st != GR_AGAIN || atomic_load(&bulk->ctl->n_sent) == bulk->n_taken) {
+        return st;
     }
-    if (st == GR_AGAIN) {
-        st = recv_class(&end->in[GR_FRAME_BULK], GR_FRAME_BULK, frame_out);
-    }
-    return st;
+    /* A bulk frame is there: a small frame that was sent before it is visible by now. One that comes only after this
+     * look is not taken in this call, as the small frame before it may have come in between too. */
+    st = recv_class(&end->in[GR_FRAME_SMALL], GR_FRAME_SMALL, frame_out);
+    return st == GR_AGAIN ? recv_class(&end->in[GR_FRAME_BULK], GR_FRAME_BULK, frame_out) : st;
 }
 
 bool gr_ring_release(struct gr_ring_end *end, struct gr_frame *frame)

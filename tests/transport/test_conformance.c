@@ -671,6 +671,66 @@ static void test_soak(void **state)
     pair_close(&p);
 }
 
+/* ---- the classes' order, looked for without a pause ---- */
+
+#define N_QUESTION 5000
+
+/* A receiver that looks all the time meets the moment between two frames of the sender. */
+static enum gr_status recv_busy(struct gr_conn *c, struct gr_frame *frame_out)
+{
+    const uint64_t deadline = gr_clock_ns() + WAIT_MS * GR_MS;
+    enum gr_status st = GR_AGAIN;
+    for (uint32_t n = 1; st == GR_AGAIN && (n % 4096 != 0 || gr_clock_ns() < deadline); n++) {
+        st = gr_conn_recv(c, frame_out);
+    }
+    return st;
+}
+
+static bool send_one(struct gr_conn *c, enum gr_frame_class class)
+{
+    struct gr_frame frame;
+    return acquire_wait(c, class, 64, &frame) == GR_OK && gr_conn_send(c, &frame, 64) == GR_OK;
+}
+
+/* Answers each small frame with a small and a bulk one. Ends with NULL, or with what went wrong. */
+static void *answer_questions(void *data)
+{
+    struct gr_conn *c = data;
+    struct gr_frame frame;
+    for (int i = 0; i < N_QUESTION; i++) {
+        if (recv_busy(c, &frame) != GR_OK) {
+            return "no question came";
+        }
+        gr_conn_release(c, &frame);
+        if (!send_one(c, GR_FRAME_SMALL) || !send_one(c, GR_FRAME_BULK) || gr_conn_flush(c) < 0) {
+            return "no answer could be sent";
+        }
+    }
+    return NULL;
+}
+
+static void test_bulk_never_first(void **state)
+{
+    struct pair p;
+    pthread_t thread;
+    void *failure;
+    pair_open(&p, kind_of(state), &limits_default);
+    assert_int_equal(pthread_create(&thread, NULL, answer_questions, p.conn[1]), 0);
+    for (int i = 0; i < N_QUESTION; i++) {
+        assert_true(send_one(p.conn[0], GR_FRAME_SMALL));
+        assert_int_equal(gr_conn_flush(p.conn[0]), GR_OK);
+        for (int k = 0; k < GR_N_FRAME_CLASS; k++) { /* small, then bulk */
+            struct gr_frame frame;
+            assert_int_equal(recv_busy(p.conn[0], &frame), GR_OK);
+            assert_int_equal(frame.class, k);
+            gr_conn_release(p.conn[0], &frame);
+        }
+    }
+    pthread_join(thread, &failure);
+    assert_null(failure);
+    pair_close(&p);
+}
+
 static const struct CMUnitTest cases[] = {
     cmocka_unit_test(test_exchange),
     cmocka_unit_test(test_order),
@@ -688,6 +748,7 @@ static const struct CMUnitTest cases[] = {
     cmocka_unit_test(test_wake_by_close),
     cmocka_unit_test(test_quiet_when_idle),
     cmocka_unit_test(test_soak),
+    cmocka_unit_test(test_bulk_never_first),
     cmocka_unit_test(test_half_close), /* last: loop has no socket to half-close */
 };
 

@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+"""What needs RDMA devices, in the throw-away machine of rdma-vm; first that the machine does as it says.
+
+A case in the machine is one function of in_machine.py; all of them share one boot. Where the machine cannot be had
+every case is skipped with the reason.
+
+usage: test_rdma.py BUILD_DIR SOURCE_ROOT      prints TAP
+"""
+import os
+import re
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../system"))
+from harness import BUILD, CASES, ROOT, SLOW, case, main  # noqa: E402  pylint: disable=wrong-import-position
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+RDMA_VM = os.path.join(HERE, "rdma-vm")
+INSIDE = os.path.join(HERE, "in_machine.py")
+
+
+def machine(*args, seconds=120):
+    """rdma-vm with its own time limit and, in case that fails, one around it."""
+    return subprocess.run([RDMA_VM, "--time", str(seconds * SLOW), *args], cwd=BUILD, capture_output=True, text=True,
+                          timeout=(seconds + 60) * SLOW, check=False)
+
+
+def one_line(done, status, *words):
+    assert done.returncode == status, (done.returncode, done.stderr)
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1 and all(w in lines[0] for w in words), done.stderr
+
+
+@case
+def output_and_status_pass_through():
+    script = 'echo "out $A"; echo err >&2; test -e /dev/infiniband/rdma_cm && touch here && exit 37'
+    marker = os.path.join(BUILD, "here")
+    done = machine("--env", "A=b  c", "--", "sh", "-c", script)
+    assert os.path.exists(marker), "the current folder was not writable"
+    os.unlink(marker)
+    assert (done.returncode, done.stdout, done.stderr) == (37, "out b  c\n", "err\n"), done
+    # A lot of output, more than any buffer on the way holds, arrives whole.
+    done = machine("--links", "none", "--", "seq", "200000")
+    assert done.returncode == 0, done
+    assert done.stdout == "".join(f"{i}\n" for i in range(1, 200001))
+
+
+@case
+def host_files_cannot_be_written():
+    done = machine("--links", "none", "--", "sh", "-c", "! touch /etc/rdma-vm-test && touch /tmp/rdma-vm-test")
+    assert done.returncode == 0 and "Read-only" in done.stderr, done
+    assert not os.path.exists("/etc/rdma-vm-test") and not os.path.exists("/tmp/rdma-vm-test")
+
+
+@case
+def time_limit_ends_it():
+    done = subprocess.run([RDMA_VM, "--time", str(15 * SLOW), "--links", "none", "--", "sh", "-c", "sleep 1000000"],
+                          cwd=BUILD, capture_output=True, text=True, timeout=120 * SLOW, check=False)
+    one_line(done, 124, "not finished")
+
+
+@case
+def no_machine_is_one_line():
+    one_line(machine("--kernel", "linux-image-of-nobody", "--", "true"), 125, "linux-image-of-nobody")
+
+
+def names_inside():
+    with open(INSIDE, encoding="utf-8") as f:
+        return re.findall(r"^@case\ndef (\w+)", f.read(), re.M)
+
+
+def run_inside():
+    """Boots once; the TAP lines by name of case."""
+    only = ["--env", "GRAFT_TEST_ONLY"] if "GRAFT_TEST_ONLY" in os.environ else []
+    done = machine("--read", ROOT, "--write", BUILD, "--env", f"GRAFT_TEST_SLOW={SLOW}", *only, "--", "python3", INSIDE,
+                   BUILD, ROOT, seconds=500)
+    texts, last = {}, None
+    for line in done.stdout.splitlines():
+        m = re.match(r"(ok|not ok) \d+ - (\w+)(.*)", line)
+        if m:
+            last = m.group(2)
+            texts[last] = [m.group(1), m.group(3)]
+        elif last is not None:
+            texts[last][1] += "\n" + line
+    lost = f" (the machine ended with {done.returncode} before)\n# " + done.stderr.strip().replace("\n", "\n# ")
+    return texts, ["not ok", lost]
+
+
+def print_inside(first):
+    texts, lost = run_inside()
+    n_failed = 0
+    for i, name in enumerate(names_inside(), first):
+        verdict, rest = texts.get(name, lost)
+        n_failed += verdict != "ok"
+        print(f"{verdict} {i} - {name}{rest}", flush=True)
+    return n_failed
+
+
+def without_machine(reason, names):
+    print(f"1..{len(names)}")
+    for i, name in enumerate(names, 1):
+        print(f"ok {i} - {name} # SKIP {reason}")
+    return 0
+
+
+def main_rdma():
+    inside = names_inside()
+    ready = subprocess.run([RDMA_VM, "--prepare"], capture_output=True, text=True, check=False)
+    if ready.returncode != 0:
+        return without_machine(ready.stderr.strip().replace("\n", " "), [fn.__name__ for fn in CASES] + inside)
+    status = main(n_more=len(inside))
+    return 1 if print_inside(len(CASES) + 1) or status else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main_rdma())
