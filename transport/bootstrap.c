@@ -207,6 +207,8 @@ enum gr_status gr_bootstrap(int fd, bool initiator, const struct gr_hello *self,
     own.transport_mask &= gr_transport_built_mask();
     if (forced >= 0) {
         own.transport_mask &= 1u << forced;
+    } else if (!gr_verbs_worth_offering(gr_verbs_configured())) {
+        own.transport_mask &= ~(1u << GR_TRANSPORT_VERBS);
     }
     GR_TRY(gr_hello_exchange(fd, &own, key, timeout_ms, &peer));
     struct gr_conn_limits limits;

@@ -26,6 +26,9 @@ const struct gr_verbs_options *gr_verbs_configured(void);
 /* Is there a device that fits the options? One line in the log if not: GR_ENOTFOUND, GR_EUNSUPPORTED (build). */
 GR_NODISCARD enum gr_status gr_verbs_check(const struct gr_verbs_options *options);
 
+/* A device was named, or this machine has one. Not logged. */
+bool gr_verbs_worth_offering(const struct gr_verbs_options *options);
+
 struct gr_verbs_stats {
     uint64_t n_rnr;        /* work requests that ended for want of a posted receive: a bug if not 0 */
     uint64_t n_inline;     /* records that the device took from the work request itself */

@@ -386,3 +386,14 @@ enum gr_status gr_verbs_check(const struct gr_verbs_options *options)
     struct gr_verbs_device device;
     return gr_verbs_device_choose(options->lib != NULL ? options->lib : &gr_verbs_real, options, &device);
 }
+
+bool gr_verbs_worth_offering(const struct gr_verbs_options *options)
+{
+    const struct gr_verbs_lib *lib = options->lib != NULL ? options->lib : &gr_verbs_real;
+    int n = 0;
+    struct ibv_device **list = options->hca == NULL ? lib->get_device_list(&n) : NULL;
+    if (list != NULL) {
+        lib->free_device_list(list);
+    }
+    return options->hca != NULL || n > 0;
+}
