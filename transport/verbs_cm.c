@@ -15,9 +15,10 @@
 #define PRIVATE_VERSION 1u
 #define PRIVATE_BYTES   (12u + GR_VERBS_NONCE_BYTES) /* librdmacm passes 56 at most */
 #define INLINE_ASK      512u
-/* 4.096 us * 2^14 = 67 ms for an answer, eight tries: a link that swallows packets is noticed in about 0.5 s. */
+/* 4.096 us * 2^14 = 67 ms for an answer, seven tries: a link that swallows packets is noticed in about 0.5 s. Not 7
+ * retries: soft RoCE takes that number for endless. */
 #define ACK_TIMEOUT 14
-#define RETRY_COUNT 7
+#define RETRY_COUNT 6
 /* For ever: credits see to it that no receive is missing. The first wait would be 655 ms as librdmacm sets it; this is
  * 1.28 ms. */
 #define RNR_RETRY     7
