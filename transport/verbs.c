@@ -5,6 +5,7 @@
  * events and the bootstrap socket. Whatever of these says that the peer or the device is gone, the connection is: what
  * has arrived is handed out, then GR_ECLOSED. The first to tell is logged, what follows from it is not. */
 #include "transport/verbs_conn.h"
+#include "transport/verbs_park.h"
 
 #include "common/clock.h"
 #include "common/log.h"
@@ -40,6 +41,7 @@ void gr_verbs_lose(struct gr_verbs_conn *v, bool is_error, const char *why)
         return;
     }
     v->gone = true;
+    v->broke = true;
     gr_log_line(is_error ? GR_LOG_ERROR : GR_LOG_INFO, "verbs: connection %u over %s is gone: %s",
                 v->base.conn_generation, v->memory->device.name, why);
 }
@@ -147,7 +149,7 @@ static void look_at_cm(struct gr_verbs_conn *v, struct rdma_event_channel *chann
         const enum rdma_cm_event_type type = e->event;
         v->lib->ack_cm_event(e);
         if (type == RDMA_CM_EVENT_DEVICE_REMOVAL) {
-            v->device_gone = true;
+            v->memory->device_gone = true;
             gr_verbs_lose(v, true, "the device was removed");
         } else if (type == RDMA_CM_EVENT_DISCONNECTED) {
             gr_verbs_lose(v, false, "the peer disconnected");
@@ -413,6 +415,8 @@ static void verbs_close(struct gr_conn *c)
     struct gr_verbs_conn *v = gr_verbs_downcast(c);
     if (!v->gone) {
         drain(v);
+    } else {
+        v->keep_memory = v->broke && !v->memory->device_gone && !v->failed;
     }
     v->gone = true; /* what is flushed from here on is nobody's business */
     if (v->link.connected) {
@@ -547,7 +551,11 @@ void gr_verbs_conn_destroy(struct gr_verbs_conn *v)
         v->lib->ack_cq_events(v->link.cq, v->n_unacked_event);
     }
     gr_verbs_link_finish(&v->link);
-    gr_verbs_memory_destroy(v->memory);
+    if (v->keep_memory) {
+        gr_verbs_park(v->memory);
+    } else {
+        gr_verbs_memory_destroy(v->memory);
+    }
     free(v->copies);
     free(v->arena);
     free(v);

@@ -29,6 +29,9 @@ GR_NODISCARD enum gr_status gr_verbs_check(const struct gr_verbs_options *option
 /* A device was named, or this machine has one. Not logged. */
 bool gr_verbs_worth_offering(const struct gr_verbs_options *options);
 
+/* Frees what is kept for peers that may come back. A process that ends need not. */
+void gr_verbs_forget_peers(void);
+
 struct gr_verbs_stats {
     uint64_t n_rnr;        /* work requests that ended for want of a posted receive: a bug if not 0 */
     uint64_t n_inline;     /* records that the device took from the work request itself */

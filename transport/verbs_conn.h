@@ -47,8 +47,9 @@ struct gr_verbs_conn {
     /* the end */
     bool gone;        /* nothing more is sent; what has arrived is handed out */
     bool failed;      /* the peer broke the protocol */
-    bool device_gone; /* nothing may be kept */
     _Atomic int fatal_event; /* enum ibv_event_type + 1, set by whichever connection reads the device's events */
+    bool broke;       /* not closed by us: the peer may come back */
+    bool keep_memory; /* park it */
     bool armed;       /* events may have come since they were last looked at */
     uint32_t n_empty_recv, n_unacked_event;
     uint64_t n_record, n_record_seen, last_record_ns; /* for the spin */

@@ -43,6 +43,15 @@ static bool has_peer_memory(void)
     return access("/sys/module/nvidia_peermem", F_OK) == 0 || access("/sys/kernel/mm/memory_peers/nv_mem", F_OK) == 0;
 }
 
+static void forget_removed_devices(void)
+{
+    int n = 0;
+    struct ibv_context **list = rdma_get_devices(&n);
+    if (list != NULL) {
+        rdma_free_devices(list);
+    }
+}
+
 const struct gr_verbs_lib gr_verbs_real = {
     .get_device_list = ibv_get_device_list,
     .free_device_list = ibv_free_device_list,
@@ -89,4 +98,5 @@ const struct gr_verbs_lib gr_verbs_real = {
     .get_cm_event = rdma_get_cm_event,
     .ack_cm_event = rdma_ack_cm_event,
     .get_src_port = rdma_get_src_port,
+    .forget_removed_devices = forget_removed_devices,
 };

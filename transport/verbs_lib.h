@@ -59,6 +59,9 @@ struct gr_verbs_lib {
     int (*get_cm_event)(struct rdma_event_channel *channel, struct rdma_cm_event **event);
     int (*ack_cm_event)(struct rdma_cm_event *event);
     __be16 (*get_src_port)(struct rdma_cm_id *id);
+    /* librdmacm keeps a device open until it looks at the list of devices again: this makes it. Until then the kernel
+     * does not let go of a device that is being removed. */
+    void (*forget_removed_devices)(void);
 };
 
 extern const struct gr_verbs_lib gr_verbs_real;

@@ -144,7 +144,7 @@ static enum gr_status registration_failed(const struct gr_verbs_memory *m, size_
     return err == ENOMEM ? GR_ENOMEM : GR_EIO;
 }
 
-static void release_inbox(struct gr_verbs_memory *m)
+void gr_verbs_memory_forget_inbox(struct gr_verbs_memory *m)
 {
     if (m->inbox_mr != NULL) {
         m->lib->dereg_mr(m->inbox_mr);
@@ -154,7 +154,7 @@ static void release_inbox(struct gr_verbs_memory *m)
 
 static void release_slab(struct gr_verbs_memory *m)
 {
-    release_inbox(m);
+    gr_verbs_memory_forget_inbox(m);
     if (m->local_mr != NULL) {
         m->lib->dereg_mr(m->local_mr);
         m->local_mr = NULL;
@@ -181,7 +181,7 @@ static enum gr_status make_slab(struct gr_verbs_memory *m, const struct gr_verbs
 static enum gr_status make_inbox(struct gr_verbs_memory *m)
 {
     const struct gr_verbs_layout *l = &m->layout;
-    release_inbox(m);
+    gr_verbs_memory_forget_inbox(m);
     if (l->inbox_bytes == 0) {
         return GR_OK;
     }
@@ -221,6 +221,9 @@ void gr_verbs_memory_destroy(struct gr_verbs_memory *m)
     }
     if (m->channel != NULL) {
         m->lib->destroy_event_channel(m->channel);
+    }
+    if (m->device_gone) {
+        m->lib->forget_removed_devices();
     }
     free(m);
 }

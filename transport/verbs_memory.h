@@ -47,7 +47,7 @@ struct gr_verbs_memory {
     struct gr_verbs_layout layout;
     uint8_t *slab, *inbox; /* inbox lies in slab, at a place drawn at random */
     struct ibv_mr *local_mr, *inbox_mr;
-    bool device_gone;
+    bool device_gone; /* it is being removed: keep nothing */
 };
 
 /* Binds the device and makes a protection domain. Errors are logged. */
@@ -56,6 +56,8 @@ GR_NODISCARD enum gr_status gr_verbs_memory_create(const struct gr_verbs_lib *li
 /* Slab and registrations; what fits from before is kept, the inbox is registered anew in any case. GR_ENOMEM: the line
  * names the limit on locked memory. */
 GR_NODISCARD enum gr_status gr_verbs_memory_layout(struct gr_verbs_memory *m, const struct gr_verbs_layout *layout);
+/* The peer can write nothing any more. */
+void gr_verbs_memory_forget_inbox(struct gr_verbs_memory *m);
 void gr_verbs_memory_destroy(struct gr_verbs_memory *m);
 
 static inline uint8_t *gr_verbs_out_slot(const struct gr_verbs_memory *m, enum gr_verbs_out kind, uint32_t slot)

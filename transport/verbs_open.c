@@ -9,6 +9,7 @@
  *   both      DONE
  */
 #include "transport/verbs_conn.h"
+#include "transport/verbs_park.h"
 #include "transport/sock.h"
 
 #include "common/bytes.h"
@@ -143,7 +144,10 @@ static enum gr_status take_device(struct gr_verbs_conn *v, const struct gr_verbs
 {
     struct gr_verbs_device device;
     GR_TRY(gr_verbs_device_choose(v->lib, o, &device));
-    GR_TRY(gr_verbs_memory_create(v->lib, &device, peer_id, &v->memory));
+    v->memory = gr_verbs_unpark(v->lib, &device, peer_id);
+    if (v->memory == NULL) {
+        GR_TRY(gr_verbs_memory_create(v->lib, &device, peer_id, &v->memory));
+    }
     ready->two_sided = o->two_sided || device.iwarp;
     ready->n_bulk_slot = bulk_slots_allowed(&v->base.limits, ready->two_sided != 0);
     return GR_OK;
@@ -396,4 +400,9 @@ bool gr_verbs_worth_offering(const struct gr_verbs_options *options)
         lib->free_device_list(list);
     }
     return options->hca != NULL || n > 0;
+}
+
+void gr_verbs_forget_peers(void)
+{
+    gr_verbs_park_clear();
 }

@@ -6,6 +6,9 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "transport/impl.h"
+#ifdef GR_HAVE_VERBS
+#include "tests/transport/fake_verbs.h"
+#endif
 
 #include <errno.h>
 #include <poll.h>
@@ -733,12 +736,23 @@ static bool verbs_devices(void)
 
 int main(void)
 {
-    static enum gr_transport_kind all[] = {GR_TRANSPORT_SHM, GR_TRANSPORT_TCP, GR_TRANSPORT_LOOP};
+    static enum gr_transport_kind all[] = {GR_TRANSPORT_SHM, GR_TRANSPORT_TCP,
+#ifdef GR_HAVE_VERBS
+                                           GR_TRANSPORT_VERBS, /* on devices in memory */
+#endif
+                                           GR_TRANSPORT_LOOP};
     static enum gr_transport_kind verbs[] = {GR_TRANSPORT_VERBS};
     static struct CMUnitTest tests[GR_ARRAY_LEN(all) * GR_ARRAY_LEN(cases)];
     static char names[GR_ARRAY_LEN(tests)][64];
     gr_log_init("test_conformance");
     const bool with_verbs = verbs_devices();
+#ifdef GR_HAVE_VERBS
+    if (!with_verbs) {
+        fake_reset();
+        pair_verbs[0] = (struct gr_verbs_options){.hca = "fake0", .gid_index = -1, .lib = &fake_verbs};
+        pair_verbs[1] = (struct gr_verbs_options){.hca = "fake1", .gid_index = -1, .lib = &fake_verbs};
+    }
+#endif
     enum gr_transport_kind *kinds = with_verbs ? verbs : all;
     const size_t n_test = with_verbs ? GR_ARRAY_LEN(cases) : GR_ARRAY_LEN(tests) - 1;
     for (size_t i = 0; i < n_test; i++) {
@@ -749,5 +763,7 @@ int main(void)
         tests[i].name = names[i];
         tests[i].initial_state = &kinds[i_kind];
     }
-    return _cmocka_run_group_tests(with_verbs ? "verbs" : "tests", tests, n_test, NULL, NULL);
+    const int n_failed = _cmocka_run_group_tests(with_verbs ? "verbs" : "tests", tests, n_test, NULL, NULL);
+    gr_verbs_forget_peers();
+    return n_failed;
 }

@@ -1,0 +1,162 @@
+#include "transport/verbs_park.h"
+
+#include "common/clock.h"
+#include "common/log.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+static struct {
+    pthread_mutex_t lock;
+    struct gr_verbs_memory *memory[GR_VERBS_N_PARK_MAX]; /* the oldest first */
+    uint64_t until_ns[GR_VERBS_N_PARK_MAX];
+    int n;
+    bool running, joinable, stop;
+    pthread_t thread;
+    int wake_fd; /* -1: not made yet */
+} park = {.lock = PTHREAD_MUTEX_INITIALIZER, .wake_fd = -1};
+
+static struct gr_verbs_memory *take(int i)
+{
+    struct gr_verbs_memory *m = park.memory[i];
+    park.n--;
+    memmove(&park.memory[i], &park.memory[i + 1], (size_t)(park.n - i) * sizeof(park.memory[0]));
+    memmove(&park.until_ns[i], &park.until_ns[i + 1], (size_t)(park.n - i) * sizeof(park.until_ns[0]));
+    return m;
+}
+
+static bool device_removed(struct gr_verbs_memory *m)
+{
+    struct rdma_cm_event *e;
+    while (m->lib->get_cm_event(m->channel, &e) == 0) {
+        m->device_gone = m->device_gone || e->event == RDMA_CM_EVENT_DEVICE_REMOVAL;
+        m->lib->ack_cm_event(e);
+    }
+    return m->device_gone;
+}
+
+/* Frees what is due; the descriptors to wait on and how long, ms. Under the lock. */
+static int sweep(struct pollfd *fds, nfds_t *n_out)
+{
+    const uint64_t now_ns = gr_clock_ns();
+    for (int i = park.n - 1; i >= 0; i--) {
+        if (park.stop || now_ns >= park.until_ns[i] || device_removed(park.memory[i])) {
+            gr_verbs_memory_destroy(take(i));
+        }
+    }
+    fds[0] = (struct pollfd){.fd = park.wake_fd, .events = POLLIN};
+    for (int i = 0; i < park.n; i++) {
+        fds[1 + i] = (struct pollfd){.fd = park.memory[i]->channel->fd, .events = POLLIN};
+    }
+    *n_out = (nfds_t)park.n + 1;
+    return park.n == 0 ? 0 : (int)((park.until_ns[0] - now_ns) / GR_MS) + 1;
+}
+
+static void *watch(void *arg)
+{
+    (void)arg;
+    for (;;) {
+        struct pollfd fds[GR_VERBS_N_PARK_MAX + 1];
+        nfds_t n;
+        pthread_mutex_lock(&park.lock);
+        const int wait_ms = sweep(fds, &n);
+        if (park.n == 0) {
+            park.running = false;
+            pthread_mutex_unlock(&park.lock);
+            return NULL;
+        }
+        pthread_mutex_unlock(&park.lock);
+        uint64_t count;
+        if (poll(fds, n, wait_ms) > 0 && (fds[0].revents & POLLIN) != 0) {
+            const ssize_t got = read(park.wake_fd, &count, sizeof(count));
+            (void)got;
+        }
+    }
+}
+
+static void wake(void)
+{
+    const uint64_t one = 1;
+    const ssize_t n = write(park.wake_fd, &one, sizeof(one));
+    (void)n;
+}
+
+/* Under the lock. A thread that has ended is joined first: it holds no lock any more. */
+static bool keep_watch(void)
+{
+    if (park.wake_fd < 0) {
+        park.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    }
+    if (park.wake_fd < 0 || park.running) {
+        return park.wake_fd >= 0;
+    }
+    if (park.joinable) {
+        pthread_join(park.thread, NULL);
+    }
+    park.joinable = park.running = pthread_create(&park.thread, NULL, watch, NULL) == 0;
+    return park.running;
+}
+
+void gr_verbs_park(struct gr_verbs_memory *m)
+{
+    gr_verbs_memory_forget_inbox(m);
+    pthread_mutex_lock(&park.lock);
+    if (park.n == GR_VERBS_N_PARK_MAX) {
+        gr_verbs_memory_destroy(take(0));
+    }
+    park.memory[park.n] = m;
+    park.until_ns[park.n++] = gr_clock_ns() + GR_VERBS_PARK_MS * GR_MS;
+    if (!keep_watch()) { /* nobody would free it in time */
+        gr_verbs_memory_destroy(take(park.n - 1));
+    } else {
+        wake();
+    }
+    pthread_mutex_unlock(&park.lock);
+}
+
+struct gr_verbs_memory *gr_verbs_unpark(const struct gr_verbs_lib *lib, const struct gr_verbs_device *device,
+                                        uint64_t peer_id)
+{
+    struct gr_verbs_memory *found = NULL;
+    pthread_mutex_lock(&park.lock);
+    for (int i = 0; i < park.n && found == NULL; i++) {
+        const struct gr_verbs_memory *m = park.memory[i];
+        if (m->lib == lib && m->peer_id == peer_id && strcmp(m->device.name, device->name) == 0 &&
+            m->device.port == device->port && memcmp(&m->device.addr, &device->addr, sizeof(device->addr)) == 0) {
+            found = take(i);
+        }
+    }
+    if (found != NULL && device_removed(found)) {
+        gr_verbs_memory_destroy(found);
+        found = NULL;
+    }
+    if (found != NULL) {
+        wake(); /* the thread no longer looks at its channel */
+    }
+    pthread_mutex_unlock(&park.lock);
+    return found;
+}
+
+void gr_verbs_park_clear(void)
+{
+    pthread_mutex_lock(&park.lock);
+    park.stop = true;
+    const bool join = park.joinable;
+    if (park.running) {
+        wake();
+    }
+    pthread_mutex_unlock(&park.lock);
+    if (join) {
+        pthread_join(park.thread, NULL);
+    }
+    pthread_mutex_lock(&park.lock);
+    park.stop = park.joinable = false;
+    if (park.wake_fd >= 0) {
+        close(park.wake_fd);
+        park.wake_fd = -1;
+    }
+    pthread_mutex_unlock(&park.lock);
+}
