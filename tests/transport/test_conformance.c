@@ -174,7 +174,9 @@ static void test_small_overtakes_stuck_bulk(void **state)
         gr_conn_release(p.conn[1], &frame);
     }
     assert_int_equal(n_bulk, 2);
-    assert_in_range(i_small, 0, 1);
+    /* Devices in memory are never stuck: the second frame has left when the small one comes. */
+    const bool instant = kind_of(state) == GR_TRANSPORT_VERBS && pair_verbs[0].lib != NULL;
+    assert_in_range(i_small, 0, instant ? 2 : 1);
     pair_close(&p);
 }
 

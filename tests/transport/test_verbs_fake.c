@@ -61,9 +61,9 @@ static void expect_no_pair(const char *word)
         assert_int_equal(write(p.fd[i], &byte, 1), 1);
         assert_int_equal(read(p.fd[1 - i], &got, 1), 1);
         assert_int_equal(got, byte);
-        close(p.fd[i]);
-        p.fd[i] = -1;
     }
+    close(p.fd[0]);
+    close(p.fd[1]);
 }
 
 static void exchange(struct pair *p)
