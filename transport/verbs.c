@@ -551,10 +551,8 @@ void gr_verbs_conn_destroy(struct gr_verbs_conn *v)
         v->lib->ack_cq_events(v->link.cq, v->n_unacked_event);
     }
     gr_verbs_link_finish(&v->link);
-    if (v->keep_memory) {
-        gr_verbs_park(v->memory);
-    } else {
-        gr_verbs_memory_destroy(v->memory);
+    if (v->memory != NULL) {
+        gr_verbs_park(v->memory, v->keep_memory);
     }
     free(v->copies);
     free(v->arena);

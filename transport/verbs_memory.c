@@ -207,15 +207,21 @@ enum gr_status gr_verbs_memory_layout(struct gr_verbs_memory *m, const struct gr
     return make_inbox(m);
 }
 
+void gr_verbs_memory_shrink(struct gr_verbs_memory *m)
+{
+    release_slab(m);
+    if (m->pd != NULL) {
+        m->lib->dealloc_pd(m->pd);
+        m->pd = NULL;
+    }
+}
+
 void gr_verbs_memory_destroy(struct gr_verbs_memory *m)
 {
     if (m == NULL) {
         return;
     }
-    release_slab(m);
-    if (m->pd != NULL) {
-        m->lib->dealloc_pd(m->pd);
-    }
+    gr_verbs_memory_shrink(m);
     if (m->anchor != NULL) {
         m->lib->destroy_id(m->anchor);
     }

@@ -58,6 +58,8 @@ GR_NODISCARD enum gr_status gr_verbs_memory_create(const struct gr_verbs_lib *li
 GR_NODISCARD enum gr_status gr_verbs_memory_layout(struct gr_verbs_memory *m, const struct gr_verbs_layout *layout);
 /* The peer can write nothing any more. */
 void gr_verbs_memory_forget_inbox(struct gr_verbs_memory *m);
+/* Only what holds the device open and hears of its removal is left. */
+void gr_verbs_memory_shrink(struct gr_verbs_memory *m);
 void gr_verbs_memory_destroy(struct gr_verbs_memory *m);
 
 static inline uint8_t *gr_verbs_out_slot(const struct gr_verbs_memory *m, enum gr_verbs_out kind, uint32_t slot)

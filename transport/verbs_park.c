@@ -11,8 +11,8 @@
 
 static struct {
     pthread_mutex_t lock;
-    struct gr_verbs_memory *memory[GR_VERBS_N_PARK_MAX]; /* the oldest first */
-    uint64_t until_ns[GR_VERBS_N_PARK_MAX];
+    struct gr_verbs_memory *memory[GR_VERBS_N_KEPT_MAX]; /* the oldest first; without pd: of a device, not of a peer */
+    uint64_t until_ns[GR_VERBS_N_KEPT_MAX];              /* of a device: never */
     int n;
     bool running, joinable, stop;
     pthread_t thread;
@@ -38,28 +38,55 @@ static bool device_removed(struct gr_verbs_memory *m)
     return m->device_gone;
 }
 
+static bool same_device(const struct gr_verbs_memory *m, const struct gr_verbs_lib *lib,
+                        const struct gr_verbs_device *device)
+{
+    return m->lib == lib && strcmp(m->device.name, device->name) == 0 && m->device.port == device->port &&
+           memcmp(&m->device.addr, &device->addr, sizeof(device->addr)) == 0;
+}
+
+/* Under the lock. Keeps what listens to the device, unless something does. */
+static void keep_device(struct gr_verbs_memory *m)
+{
+    bool heard = m->device_gone || park.stop || park.n == GR_VERBS_N_KEPT_MAX;
+    for (int i = 0; i < park.n && !heard; i++) {
+        heard = park.memory[i]->pd == NULL && same_device(park.memory[i], m->lib, &m->device);
+    }
+    if (heard) {
+        gr_verbs_memory_destroy(m);
+        return;
+    }
+    gr_verbs_memory_shrink(m);
+    park.memory[park.n] = m;
+    park.until_ns[park.n++] = UINT64_MAX;
+}
+
 /* Frees what is due; the descriptors to wait on and how long, ms. Under the lock. */
 static int sweep(struct pollfd *fds, nfds_t *n_out)
 {
     const uint64_t now_ns = gr_clock_ns();
+    uint64_t until_ns = UINT64_MAX;
     for (int i = park.n - 1; i >= 0; i--) {
-        if (park.stop || now_ns >= park.until_ns[i] || device_removed(park.memory[i])) {
+        if (park.stop || device_removed(park.memory[i])) {
             gr_verbs_memory_destroy(take(i));
+        } else if (now_ns >= park.until_ns[i]) {
+            keep_device(take(i));
         }
     }
     fds[0] = (struct pollfd){.fd = park.wake_fd, .events = POLLIN};
     for (int i = 0; i < park.n; i++) {
         fds[1 + i] = (struct pollfd){.fd = park.memory[i]->channel->fd, .events = POLLIN};
+        until_ns = GR_MIN(until_ns, park.until_ns[i]);
     }
     *n_out = (nfds_t)park.n + 1;
-    return park.n == 0 ? 0 : (int)((park.until_ns[0] - now_ns) / GR_MS) + 1;
+    return until_ns == UINT64_MAX ? -1 : (int)((until_ns - GR_MIN(now_ns, until_ns)) / GR_MS) + 1;
 }
 
 static void *watch(void *arg)
 {
     (void)arg;
     for (;;) {
-        struct pollfd fds[GR_VERBS_N_PARK_MAX + 1];
+        struct pollfd fds[GR_VERBS_N_KEPT_MAX + 1];
         nfds_t n;
         pthread_mutex_lock(&park.lock);
         const int wait_ms = sweep(fds, &n);
@@ -100,20 +127,37 @@ static bool keep_watch(void)
     return park.running;
 }
 
-void gr_verbs_park(struct gr_verbs_memory *m)
+static void make_room(void)
+{
+    int n_peer = 0, oldest = -1;
+    for (int i = park.n - 1; i >= 0; i--) {
+        if (park.memory[i]->pd != NULL) {
+            n_peer++;
+            oldest = i;
+        }
+    }
+    if (n_peer == GR_VERBS_N_PARK_MAX || (park.n == GR_VERBS_N_KEPT_MAX && n_peer > 0)) {
+        keep_device(take(oldest));
+    }
+}
+
+void gr_verbs_park(struct gr_verbs_memory *m, bool for_peer)
 {
     gr_verbs_memory_forget_inbox(m);
     pthread_mutex_lock(&park.lock);
-    if (park.n == GR_VERBS_N_PARK_MAX) {
-        gr_verbs_memory_destroy(take(0));
+    if (!keep_watch()) { /* nobody would hear of the device */
+        gr_verbs_memory_destroy(m);
+        pthread_mutex_unlock(&park.lock);
+        return;
     }
-    park.memory[park.n] = m;
-    park.until_ns[park.n++] = gr_clock_ns() + GR_VERBS_PARK_MS * GR_MS;
-    if (!keep_watch()) { /* nobody would free it in time */
-        gr_verbs_memory_destroy(take(park.n - 1));
+    make_room();
+    if (for_peer && !m->device_gone && park.n < GR_VERBS_N_KEPT_MAX) {
+        park.memory[park.n] = m;
+        park.until_ns[park.n++] = gr_clock_ns() + GR_VERBS_PARK_MS * GR_MS;
     } else {
-        wake();
+        keep_device(m);
     }
+    wake();
     pthread_mutex_unlock(&park.lock);
 }
 
@@ -124,8 +168,7 @@ struct gr_verbs_memory *gr_verbs_unpark(const struct gr_verbs_lib *lib, const st
     pthread_mutex_lock(&park.lock);
     for (int i = 0; i < park.n && found == NULL; i++) {
         const struct gr_verbs_memory *m = park.memory[i];
-        if (m->lib == lib && m->peer_id == peer_id && strcmp(m->device.name, device->name) == 0 &&
-            m->device.port == device->port && memcmp(&m->device.addr, &device->addr, sizeof(device->addr)) == 0) {
+        if (m->pd != NULL && m->peer_id == peer_id && same_device(m, lib, device)) {
             found = take(i);
         }
     }
