@@ -120,7 +120,8 @@ uint8_t *gr_verbs_copy_of(const struct gr_verbs_conn *v, uint32_t slot);
 void gr_verbs_pump(struct gr_verbs_conn *v);
 
 /* ---- the end ---- */
-/* The connection is gone. The first caller's line is logged, unless why is NULL; an end that the peer wants is no error. */
+/* The connection is gone. The first caller's line is logged, unless why is NULL; an end that the peer wants is no
+ * error. */
 void gr_verbs_lose(struct gr_verbs_conn *v, bool is_error, const char *why);
 void gr_verbs_throw_out(struct gr_verbs_conn *v, const char *fault, const struct gr_verbs_header *h);
 

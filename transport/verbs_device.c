@@ -18,7 +18,8 @@ static bool item_allows(const char *item, size_t len, bool whole, const char *na
 {
     const char *colon = memchr(item, ':', len);
     const size_t n_name = colon != NULL ? (size_t)(colon - item) : len;
-    const bool same = whole ? strlen(name) == n_name && memcmp(name, item, n_name) == 0 : strncmp(name, item, n_name) == 0;
+    const bool same =
+        whole ? strlen(name) == n_name && memcmp(name, item, n_name) == 0 : strncmp(name, item, n_name) == 0;
     return same && n_name > 0 && (colon == NULL || port == 0 || strtoul(colon + 1, NULL, 10) == port);
 }
 
@@ -78,7 +79,7 @@ static bool is_mapped_v4(const union ibv_gid *gid)
     return IN6_IS_ADDR_V4MAPPED((const struct in6_addr *)gid->raw);
 }
 
-/* The higher the better; 0: of no use. Link-local addresses only where one was asked for: they do not leave the wire. */
+/* The higher the better; 0: of no use. Link-local addresses only where one was asked for: they stay on the wire. */
 static int rank_of(const struct ibv_gid_entry *e, const struct wish *w)
 {
     char ifname[IF_NAMESIZE] = "";

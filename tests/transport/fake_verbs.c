@@ -697,7 +697,8 @@ static int resolve_route(struct rdma_cm_id *pub, int timeout_ms)
 
 static int set_option(struct rdma_cm_id *id, int level, int name, void *value, size_t bytes)
 {
-    GR_ASSERT(id != NULL && level == RDMA_OPTION_ID && name == RDMA_OPTION_ID_ACK_TIMEOUT && value != NULL && bytes == 1);
+    GR_ASSERT(id != NULL && level == RDMA_OPTION_ID && name == RDMA_OPTION_ID_ACK_TIMEOUT && value != NULL &&
+              bytes == 1);
     return 0;
 }
 
