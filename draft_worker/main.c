@@ -26,6 +26,7 @@ int main(int argc, char **argv)
          "N        for tests: replace a known token in round N"},
         {"test-delay-us", GR_ARG_INT, &o.test_delay_us, 0, 10000000,
          "N        for tests: make each draft job so much longer"},
+        GR_ARG_ROWS_RDMA,
         GR_ARG_ROW_JOIN_TIMEOUT,
     };
     if (gr_supervise_wanted(argc, argv)) {

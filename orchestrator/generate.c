@@ -270,6 +270,10 @@ int gr_generation_report(struct gr_generation *g)
     if (g->failed) {
         return 1;
     }
+    if (g->plan.require_rdma && g->plan.with_draft && strcmp(g->metrics.transport, "verbs") != 0) {
+        log_error("--require-rdma: target and drafter were not connected by RDMA; their lines above say why");
+        return 1;
+    }
     if (g->trace_file != NULL && gr_trace_file_write(g->trace_file) != GR_OK) {
         return 1;
     }

@@ -2,6 +2,7 @@
 
 #include "common/log.h"
 #include "common/parse.h"
+#include "transport/verbs.h"
 #include "transport/worker_args.h"
 
 #include <ctype.h>
@@ -68,9 +69,15 @@ static const struct option_info {
      GR_CMD_RUN},
     {"kv-blocks", KIND_TEXT, AT(kv_blocks), 0, 0, "N|auto",
      "KV blocks of 16 tokens (default auto: from free memory)", ENGINE},
-    {"target-ib-hca", KIND_TEXT, AT(target_ib_hca), 0, 0, "DEV", "RDMA device of the target", ENGINE},
+    {"target-ib-hca", KIND_TEXT, AT(target_ib_hca), 0, 0, "DEV",
+     "RDMA device of the target, NAME or NAME:PORT (default: the first that is up)", ENGINE},
     {"draft-ib-hca", KIND_TEXT, AT(draft_ib_hca), 0, 0, "DEV", "RDMA device of the drafter", ENGINE},
-    {"gid-index", KIND_TEXT, AT(gid_index), 0, 0, "N", "RDMA GID index", ENGINE},
+    {"gid-index", KIND_INT, AT(gid_index), -1, GR_VERBS_GID_INDEX_MAX, "N",
+     "index of both RDMA devices' address (default -1: RoCE v2 on IPv4)", ENGINE},
+    {"verbs-mode", KIND_TEXT, AT(verbs_mode), 0, 0, "M",
+     "one_sided | two_sided: bulk frames into memory that the peer may write, or not (default one_sided)", ENGINE},
+    {"verbs-spin-us", KIND_INT, AT(verbs_spin_us), 0, GR_VERBS_SPIN_US_MAX, "US",
+     "how long a worker polls its RDMA device before it sleeps (default 20)", ENGINE},
     {"ship-features", KIND_TEXT, AT(ship_features), 0, 0, "F",
      "fused | raw: what an EAGLE-3 head is sent (default fused)", ENGINE},
     {"capture-layers", KIND_TEXT, AT(capture_layers), 0, 0, "L,L,L",
@@ -153,7 +160,9 @@ void gr_run_options_default(struct gr_run_options *o, enum gr_command command)
 {
     *o = (struct gr_run_options){.command = command, .max_tokens = 256, .top_p = 1.0, .seed = -1,
                                  .num_speculative_tokens = "auto", .tree_shape = "dynamic", .draft_depth = 8,
-                                 .draft_top_k = 10, .specpv = "off", .transport = "", .target_device = "cpu",
+                                 .draft_top_k = 10, .specpv = "off", .transport = "",
+                                 .gid_index = -1, .verbs_mode = "one_sided",
+                                 .verbs_spin_us = GR_VERBS_SPIN_US_DEFAULT, .target_device = "cpu",
                                  .draft_device = "cpu", .kv_blocks = "auto", .round_deadline_ms = 2000,
                                  .prefill_share = GR_PREFILL_SHARE_DEFAULT, .feature_keep = GR_FEATURE_KEEP_DEFAULT,
                                  .draft_ahead = "auto", .session_ttl = 600, .n_session = 8, .timeout = 60, .count = 10};

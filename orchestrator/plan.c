@@ -5,7 +5,7 @@
 #include "model/capture.h"
 #include "model/head_fit.h"
 #include "model/hf_config.h"
-#include "transport/transport.h"
+#include "transport/verbs.h"
 
 #include <string.h>
 
@@ -71,9 +71,6 @@ static enum gr_status check_devices(const struct gr_run_options *o)
         log_error("--target-device and --draft-device: cpu or cuda:N");
         return GR_EINVAL;
     }
-    if (o->target_ib_hca != NULL || o->draft_ib_hca != NULL || o->gid_index != NULL) {
-        return not_built("RDMA (--target-ib-hca, --draft-ib-hca, --gid-index)");
-    }
     return GR_OK;
 }
 
@@ -101,12 +98,31 @@ static enum gr_status choose_transport(const struct gr_run_options *o, struct gr
             return not_built("--transport verbs");
         }
     }
-    if (o->require_rdma && kind != GR_TRANSPORT_VERBS) {
-        log_error("--require-rdma: this build has no RDMA transport");
-        return GR_EUNSUPPORTED;
-    }
     p->colocated = o->transport[0] != '\0' && kind == GR_TRANSPORT_LOOP;
     return GR_OK;
+}
+
+/* Both workers start on this host: what is wrong with a device is known before they load. Nothing else than RDMA is
+ * offered under --require-rdma, so there is nothing to fall back to. */
+static enum gr_status check_rdma(struct gr_run_options *o, struct gr_plan *p)
+{
+    GR_TRY(one_of("verbs-mode", o->verbs_mode, (const char *const[]){"one_sided", "two_sided", NULL},
+                  "one_sided, two_sided"));
+    p->require_rdma = o->require_rdma;
+    if (o->require_rdma && o->transport[0] != '\0' && strcmp(o->transport, "verbs") != 0) {
+        log_error("--require-rdma: --transport %s is not RDMA", o->transport);
+        return GR_EINVAL;
+    }
+    if (o->require_rdma) {
+        o->transport = "verbs";
+    }
+    if (!p->with_draft || strcmp(o->transport, "verbs") != 0) {
+        return GR_OK;
+    }
+    struct gr_verbs_options v = {.hca = o->target_ib_hca, .gid_index = (int)o->gid_index};
+    GR_TRY(gr_verbs_check(&v));
+    v.hca = o->draft_ib_hca;
+    return gr_verbs_check(&v);
 }
 
 static enum gr_status choose_tree(const struct gr_run_options *o, struct gr_plan *p)
@@ -143,6 +159,7 @@ enum gr_status gr_plan_local(struct gr_run_options *o, struct gr_plan *plan_out)
     GR_TRY(check_features(o));
     GR_TRY(choose_transport(o, &p));
     GR_TRY(choose_method(o, &p));
+    GR_TRY(check_rdma(o, &p));
     GR_TRY(choose_tree(o, &p));
     *plan_out = p;
     return GR_OK;
@@ -155,6 +172,7 @@ static enum gr_status refuse_workers(const struct gr_run_options *o, const char 
                                              "round-deadline-ms", "prefill-share",  "target-device", "draft-device",
                                              "ship-features",     "capture-layers", "feature-keep",  "require-rdma",
                                              "target-ib-hca",     "draft-ib-hca",   "gid-index",     "geometry",
+                                             "verbs-mode",        "verbs-spin-us",
                                              NULL};
     const char *const *lists[] = {of_workers, more};
     for (size_t i = 0; i < GR_ARRAY_LEN(lists); i++) {

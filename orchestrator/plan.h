@@ -9,6 +9,7 @@
 struct gr_plan {
     bool with_draft; /* a drafter is wanted */
     bool with_head; /* the drafter runs an EAGLE-3 head, which the target serves */
+    bool require_rdma; /* a turn with a drafter over anything else is an error */
     bool colocated;  /* both workers in one process, over loop */
     uint32_t n_node, tree_shape;
     bool auto_tree;

@@ -1,13 +1,15 @@
 #include "orchestrator/spawn.h"
 
 #include "common/program.h"
+#include "transport/verbs.h"
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 struct arguments {
     const char *argv[GR_CHILD_ARG_MAX + 1];
-    char number[8][32];
+    char number[10][32];
     int n, n_number;
 };
 
@@ -43,6 +45,23 @@ static void add_feature_options(struct arguments *a, const struct gr_run_options
     }
 }
 
+/* What is as it would be anyway is not passed on. */
+static void add_rdma_options(struct arguments *a, const struct gr_run_options *o, const char *hca)
+{
+    if (hca != NULL) {
+        add(a, "--ib-hca", hca);
+    }
+    if (o->gid_index >= 0) {
+        add_number(a, "--gid-index", o->gid_index);
+    }
+    if (strcmp(o->verbs_mode, "one_sided") != 0) {
+        add(a, "--verbs-mode", o->verbs_mode);
+    }
+    if (o->verbs_spin_us != GR_VERBS_SPIN_US_DEFAULT) {
+        add_number(a, "--verbs-spin-us", o->verbs_spin_us);
+    }
+}
+
 static enum gr_status start_target(struct gr_children *children, const struct gr_run_options *o,
                                    const struct gr_plan *plan, const char *join, int64_t n_session, int *index_out)
 {
@@ -69,6 +88,7 @@ static enum gr_status start_target(struct gr_children *children, const struct gr
     } else if (o->transport[0] != '\0' && !plan->colocated) {
         add(&a, "--transport", o->transport);
     }
+    add_rdma_options(&a, o, o->target_ib_hca);
     a.argv[0] = gr_program_sibling("graft-target");
     return gr_children_start(children, "target", a.argv, index_out);
 }
@@ -94,6 +114,7 @@ static enum gr_status start_draft(struct gr_children *children, const struct gr_
     if (o->transport[0] != '\0') {
         add(&a, "--transport", o->transport);
     }
+    add_rdma_options(&a, o, o->draft_ib_hca);
     a.argv[0] = gr_program_sibling("graft-draft");
     return gr_children_start(children, "draft", a.argv, index_out);
 }

@@ -68,6 +68,7 @@ int main(int argc, char **argv)
         {"transport", GR_ARG_TRANSPORT, &o.forced_transport, 0, 0, "T        accept only this one"},
         {"colocate-draft", GR_ARG_TEXT, &draft.model, 0, 0, "DIR      run this draft model or head here, too"},
         {"draft-threads", GR_ARG_INT, &draft.n_thread, 0, 1024, "N        its CPU threads (default 0: all)"},
+        GR_ARG_ROWS_RDMA,
         GR_ARG_ROW_JOIN_TIMEOUT,
     };
     if (gr_supervise_wanted(argc, argv)) {

@@ -6,6 +6,7 @@
 #include "transport/hello.h"
 #include "transport/impl.h"
 #include "transport/sock.h"
+#include "transport/verbs.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -179,7 +180,7 @@ enum gr_status gr_hello_exchange(int fd, const struct gr_hello *self, const uint
 /* ---- the whole way from socket to connection ---- */
 
 static enum gr_status open_kind(enum gr_transport_kind kind, int fd, bool initiator,
-                                const struct gr_conn_limits *limits, uint32_t generation,
+                                const struct gr_conn_limits *limits, uint64_t peer_id, uint32_t generation,
                                 int timeout_ms, struct gr_conn **conn_out)
 {
     switch (kind) {
@@ -187,8 +188,9 @@ static enum gr_status open_kind(enum gr_transport_kind kind, int fd, bool initia
         return gr_transport_open_shm(fd, initiator, limits, generation, timeout_ms, conn_out);
     case GR_TRANSPORT_TCP:
         return gr_transport_open_tcp(fd, limits, generation, conn_out);
-    case GR_TRANSPORT_LOOP:
     case GR_TRANSPORT_VERBS:
+        return gr_transport_open_verbs(fd, initiator, gr_verbs_configured(), limits, peer_id, generation, conn_out);
+    case GR_TRANSPORT_LOOP:
     case GR_N_TRANSPORT:
         break;
     }
@@ -205,6 +207,8 @@ enum gr_status gr_bootstrap(int fd, bool initiator, const struct gr_hello *self,
     own.transport_mask &= gr_transport_built_mask();
     if (forced >= 0) {
         own.transport_mask &= 1u << forced;
+    } else if (!gr_verbs_worth_offering(gr_verbs_configured())) {
+        own.transport_mask &= ~(1u << GR_TRANSPORT_VERBS);
     }
     GR_TRY(gr_hello_exchange(fd, &own, key, timeout_ms, &peer));
     struct gr_conn_limits limits;
@@ -213,7 +217,7 @@ enum gr_status gr_bootstrap(int fd, bool initiator, const struct gr_hello *self,
         enum gr_transport_kind kind;
         GR_TRY(gr_transport_choose(&own, &peer, forced, &kind));
         enum gr_status st =
-            open_kind(kind, fd, initiator, &limits, generation, timeout_ms, conn_out);
+            open_kind(kind, fd, initiator, &limits, peer.incarnation, generation, timeout_ms, conn_out);
         if (st == GR_OK) {
             log_info("connected to the %s over %s", gr_role_name(peer.role),
                      gr_transport_name(kind));

@@ -36,7 +36,12 @@ enum gr_status gr_transport_by_name(const char *name, enum gr_transport_kind *ki
 
 uint32_t gr_transport_built_mask(void)
 {
-    return 1u << GR_TRANSPORT_LOOP | 1u << GR_TRANSPORT_SHM | 1u << GR_TRANSPORT_TCP;
+#ifdef GR_HAVE_VERBS
+    const uint32_t verbs = 1u << GR_TRANSPORT_VERBS;
+#else
+    const uint32_t verbs = 0;
+#endif
+    return 1u << GR_TRANSPORT_LOOP | 1u << GR_TRANSPORT_SHM | 1u << GR_TRANSPORT_TCP | verbs;
 }
 
 static bool in_range(const char *name, uint32_t value, uint32_t min, uint32_t max)

@@ -8,6 +8,32 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Read before the first connection, by the one thread there is. */
+static enum gr_status store_rdma(const struct gr_arg *a, const char *value)
+{
+    struct gr_verbs_options o = *gr_verbs_configured();
+    int64_t v = 0;
+    if (a->kind == GR_ARG_IB_HCA) {
+        o.hca = value;
+    } else if (a->kind == GR_ARG_VERBS_MODE) {
+        o.two_sided = strcmp(value, "two_sided") == 0;
+        if (!o.two_sided && strcmp(value, "one_sided") != 0) {
+            log_error("--%s: `%s' is not one_sided or two_sided", a->name, value);
+            return GR_EINVAL;
+        }
+    } else if (!gr_parse_int(value, a->min, a->max, &v)) {
+        log_error("--%s: `%s' is not a whole number from %lld to %lld", a->name, value, (long long)a->min,
+                  (long long)a->max);
+        return GR_EINVAL;
+    } else if (a->kind == GR_ARG_GID_INDEX) {
+        o.gid_index = (int)v;
+    } else {
+        o.spin_us = (int)v;
+    }
+    gr_verbs_configure(&o);
+    return GR_OK;
+}
+
 static enum gr_status store(const struct gr_arg *a, const char *value)
 {
     int64_t v = 0;
@@ -48,6 +74,11 @@ static enum gr_status store(const struct gr_arg *a, const char *value)
         GR_TRY(gr_transport_by_name(value, &kind));
         *(int *)a->slot = (int)kind;
         return GR_OK;
+    case GR_ARG_IB_HCA:
+    case GR_ARG_GID_INDEX:
+    case GR_ARG_VERBS_MODE:
+    case GR_ARG_VERBS_SPIN:
+        return store_rdma(a, value);
     }
     return GR_EINVAL;
 }

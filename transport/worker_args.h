@@ -3,11 +3,13 @@
 #define GR_TRANSPORT_WORKER_ARGS_H
 
 #include "common/status.h"
+#include "transport/verbs.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
-enum gr_arg_kind { GR_ARG_TEXT, GR_ARG_INT, GR_ARG_BLOCKS, GR_ARG_SHARE, GR_ARG_TRANSPORT, GR_ARG_JOIN_TIMEOUT };
+enum gr_arg_kind { GR_ARG_TEXT, GR_ARG_INT, GR_ARG_BLOCKS, GR_ARG_SHARE, GR_ARG_TRANSPORT, GR_ARG_JOIN_TIMEOUT,
+                   GR_ARG_IB_HCA, GR_ARG_GID_INDEX, GR_ARG_VERBS_MODE, GR_ARG_VERBS_SPIN };
 
 struct gr_arg {
     const char *name; /* without dashes */
@@ -40,5 +42,14 @@ int gr_args_parse(const char *program, const struct gr_arg *args, int n_arg, int
 #define GR_ARG_ROW_JOIN_TIMEOUT                                                                    \
     {"join-timeout", GR_ARG_JOIN_TIMEOUT, NULL, 0, 86400, "S        how long to try while no orchestrator is there "  \
                                                           "(default 60)"}
+
+/* The rows about RDMA, the same in every worker: they say what gr_bootstrap() opens verbs connections with. */
+#define GR_ARG_ROWS_RDMA                                                                           \
+    {"ib-hca", GR_ARG_IB_HCA, NULL, 0, 0, "DEV      RDMA device, NAME or NAME:PORT (default: the first that is up)"},  \
+    {"gid-index", GR_ARG_GID_INDEX, NULL, -1, GR_VERBS_GID_INDEX_MAX,                              \
+     "N        index of its address (default -1: RoCE v2 on IPv4)"},                               \
+    {"verbs-mode", GR_ARG_VERBS_MODE, NULL, 0, 0, "M        one_sided | two_sided (default one_sided)"},               \
+    {"verbs-spin-us", GR_ARG_VERBS_SPIN, NULL, 0, GR_VERBS_SPIN_US_MAX,                            \
+     "US       how long to poll the device before sleeping (default 20)"}
 
 #endif

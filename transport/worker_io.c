@@ -20,8 +20,13 @@
 
 #define HANDSHAKE_TIMEOUT_MS 10000 /* as seen by the side that connects */
 #define JOIN_PATIENCE_S 60
+/* A connection that stood before is tried again: at once, then after 50 ms, 100 ms ... 2 s, each drawn from its upper
+ * half, so that drafters that lost one target do not come back in step. */
+#define RETRY_MS_MIN   50u
+#define RETRY_MS_MAX   2000u
+#define RETRY_PATIENCE (60 * GR_S)
 
-enum peer_state { PEER_FREE, PEER_HANDSHAKE, PEER_READY }; /* the I/O loop's alone */
+enum peer_state { PEER_FREE, PEER_HANDSHAKE, PEER_WAITING, PEER_READY }; /* the I/O loop's alone */
 enum outcome { OUTCOME_NONE, OUTCOME_OPEN, OUTCOME_FAILED };
 
 /* A data connection. */
@@ -29,9 +34,13 @@ struct peer {
     enum peer_state state;
     uint32_t id;
     struct gr_conn *conn;
-    enum outcome outcome; /* written by the hand-shake thread, with new_conn, under the lock */
+    enum outcome outcome; /* written by the hand-shake thread, with new_conn and failure, under the lock */
     struct gr_conn *new_conn;
-    char address[GR_MSG_TEXT_MAX];
+    enum gr_status failure;
+    char address[GR_MSG_TEXT_MAX]; /* empty: it came to us */
+    int forced;
+    uint32_t n_retry;
+    uint64_t retry_ns, give_up_ns; /* PEER_WAITING */
     bool announce; /* on_peer_ready is owed */
     struct gr_frame out;
     bool out_open;
@@ -46,6 +55,8 @@ struct gr_worker_io {
     int wake_fd;
     struct peer peer[GR_PEER_MAX];
     uint32_t next_peer_id;
+    char known[GR_PEER_MAX][GR_MSG_TEXT_MAX]; /* addresses that a connection has stood to, the latest ones */
+    uint32_t n_known;
     bool drained, control_lost, refused, compute_busy, stopping;
     pthread_mutex_t lock; /* of what the hand-shake threads hand over */
     int n_handshake;      /* threads alive, under the lock */
@@ -90,6 +101,7 @@ static void *run_handshake(void *arg)
     pthread_mutex_lock(&w->lock);
     struct peer *p = &w->peer[h->slot];
     p->new_conn = conn;
+    p->failure = st;
     p->outcome = st == GR_OK ? OUTCOME_OPEN : OUTCOME_FAILED;
     w->n_handshake--;
     wake(w);
@@ -120,6 +132,8 @@ static enum gr_status start_handshake(struct gr_worker_io *w, struct peer *p, in
     *h = (struct handshake){.w = w, .slot = (int)(p - w->peer), .fd = fd, .forced = forced, .generation = p->id};
     snprintf(h->address, sizeof(h->address), "%s", address);
     p->state = PEER_HANDSHAKE;
+    p->outcome = OUTCOME_NONE; /* no thread is at work on it */
+    p->forced = forced;
     pthread_mutex_lock(&w->lock);
     w->n_handshake++;
     pthread_mutex_unlock(&w->lock);
@@ -211,6 +225,59 @@ static void lose_peer(struct gr_worker_io *w, struct peer *p, uint64_t now_ns)
     w->machine.on_peer_lost(w->machine.ctx, id, now_ns);
 }
 
+static bool is_known(const struct gr_worker_io *w, const char *address)
+{
+    for (uint32_t i = 0; i < GR_MIN(w->n_known, GR_PEER_MAX); i++) {
+        if (strcmp(w->known[i], address) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void remember(struct gr_worker_io *w, const struct peer *p)
+{
+    if (p->address[0] != '\0' && !is_known(w, p->address)) {
+        memcpy(w->known[w->n_known++ % GR_PEER_MAX], p->address, sizeof(p->address));
+    }
+}
+
+/* What the two say of each other does not change by itself; a link or a device comes back. */
+static bool may_come_back(enum gr_status st)
+{
+    return st != GR_EAUTH && st != GR_EMISMATCH && st != GR_EINVAL && st != GR_ENOTFOUND && st != GR_EPROTO;
+}
+
+/* False: this one is given up. */
+static bool try_later(struct gr_worker_io *w, struct peer *p, uint64_t now_ns)
+{
+    if (p->address[0] == '\0' || !is_known(w, p->address) || !may_come_back(p->failure)) {
+        return false;
+    }
+    p->give_up_ns = p->give_up_ns == 0 ? now_ns + RETRY_PATIENCE : p->give_up_ns;
+    if (now_ns >= p->give_up_ns) {
+        return false;
+    }
+    const uint32_t wait_ms = GR_MIN(RETRY_MS_MIN << GR_MIN(p->n_retry, 10u), RETRY_MS_MAX);
+    p->n_retry++;
+    p->state = PEER_WAITING;
+    p->retry_ns = now_ns + (wait_ms / 2 + randombytes_uniform(wait_ms / 2 + 1)) * GR_MS;
+    log_info("data connection %u to %s: attempt %u failed (%s), again in at most %u ms", p->id, p->address, p->n_retry,
+             gr_status_text(p->failure), wait_ms);
+    return true;
+}
+
+static bool retry_due(struct gr_worker_io *w, struct peer *p, uint64_t now_ns)
+{
+    if (p->state != PEER_WAITING || now_ns < p->retry_ns) {
+        return false;
+    }
+    if (start_handshake(w, p, -1, p->address, p->forced) != GR_OK) {
+        lose_peer(w, p, now_ns);
+    }
+    return true;
+}
+
 /* Takes over what the hand-shake threads have finished. */
 static bool settle_handshakes(struct gr_worker_io *w, uint64_t now_ns)
 {
@@ -221,14 +288,18 @@ static bool settle_handshakes(struct gr_worker_io *w, uint64_t now_ns)
         const enum outcome outcome = p->outcome;
         pthread_mutex_unlock(&w->lock);
         if (p->state == PEER_HANDSHAKE && outcome == OUTCOME_FAILED) {
-            lose_peer(w, p, now_ns);
+            if (!try_later(w, p, now_ns)) {
+                lose_peer(w, p, now_ns);
+            }
             progress = true;
         } else if (p->state == PEER_HANDSHAKE && outcome == OUTCOME_OPEN) {
             p->state = PEER_READY;
             p->conn = p->new_conn;
+            remember(w, p);
             log_info("data connection %u over %s", p->id, p->conn->ops->name);
             progress = true;
         }
+        progress |= retry_due(w, p, now_ns);
         if (p->state == PEER_READY && p->announce) {
             p->announce = false;
             w->machine.on_peer_ready(w->machine.ctx, p->id, p->conn->ops->name, now_ns);
@@ -382,6 +453,9 @@ static void sleep_until(struct gr_worker_io *w, uint64_t wake_ns)
     wake_ns = GR_MIN(wake_ns, gr_listener_wake_ns(&w->listener, now_ns));
     /* poll_fd() arms the wake-up: from here to ppoll() nothing is received. */
     for (int i = 0; i < GR_PEER_MAX; i++) {
+        if (w->peer[i].state == PEER_WAITING) {
+            wake_ns = GR_MIN(wake_ns, w->peer[i].retry_ns);
+        }
         if (w->peer[i].state == PEER_READY) {
             short events = 0;
             const int fd = gr_conn_poll_fd(w->peer[i].conn, &events);
@@ -448,6 +522,10 @@ enum gr_status gr_worker_config_describe(struct gr_worker_config *c, const struc
                   "makes one");
     }
     GR_TRY(st);
+    /* As large as a frame of features gets: slots are locked memory where the device takes them from. */
+    const size_t frame_bytes =
+        GR_WIRE_HEADER_BYTES + GR_WIRE_FEATURES_BYTES(GR_FEATURES_ROW_MAX, 2 * (size_t)d->feature_width);
+    const bool bulk = d->feature_width > 0;
     c->hello = (struct gr_hello){.version = GR_PROTOCOL_VERSION,
                                  .role = d->role,
                                  .tokenizer_fingerprint = d->tokenizer_fingerprint,
@@ -459,9 +537,10 @@ enum gr_status gr_worker_config_describe(struct gr_worker_config *c, const struc
                                  .feature_width = d->feature_width,
                                  .feature_dtype = d->feature_width > 0 ? GR_DTYPE_BF16 : GR_DTYPE_F32,
                                  .limits = {.small_bytes_max = GR_WIRE_SMALL_BYTES_MAX,
-                                            .bulk_bytes_max = GR_WIRE_BULK_BYTES_MAX,
+                                            .bulk_bytes_max =
+                                                bulk ? (uint32_t)GR_MIN(frame_bytes, GR_WIRE_BULK_BYTES_MAX) : 0,
                                             .n_small_slot = 64,
-                                            .n_bulk_slot = 8}};
+                                            .n_bulk_slot = bulk ? 8 : 0}};
     c->join_msg = (struct gr_msg){
         .type = GR_MSG_JOIN, .role = d->role, .pid = (uint32_t)getpid(), .n_vocab = (uint32_t)d->n_vocab,
         .n_ctx_max = (uint32_t)d->n_ctx_max, .n_block = (uint32_t)d->n_block,

@@ -199,9 +199,20 @@ def usage_errors():
 @case
 def not_built_yet_is_said():
     base = ["--model", TARGET, "--prompt", "x"]
-    for args in (["--transport", "verbs"], ["--require-rdma"], ["--specpv", "exact"], ["--target-device", "cuda:0"],
-                 ["--gid-index", "3"]):
+    for args in (["--specpv", "exact"], ["--target-device", "cuda:0"]):
         refused(base + args, 1)
+
+
+@case
+def rdma_options_are_checked_first():
+    base = ["--model", TARGET, "--draft", DRAFT, "--prompt", "x"]
+    none = ["--transport", "verbs", "--target-ib-hca", "no-such-device"]
+    refused(base + none, 1, "verbs")
+    refused(base + ["--require-rdma", "--target-ib-hca", "no-such-device"], 1, "verbs")
+    refused(base + ["--require-rdma", "--transport", "tcp"], 2, "not RDMA")
+    refused(base + ["--gid-index", "1024"], 2, "--gid-index")
+    refused(base + ["--verbs-mode", "three_sided"], 2, "one_sided, two_sided")
+    refused(base + ["--verbs-spin-us", "-1"], 2, "--verbs-spin-us")
 
 
 @case

@@ -52,6 +52,26 @@ static void open_shm(struct pair *p, const struct gr_conn_limits *limits)
     p->conn[1] = o.conn;
 }
 
+struct gr_verbs_options pair_verbs[2] = {GR_VERBS_OPTIONS_DEFAULT, GR_VERBS_OPTIONS_DEFAULT};
+
+static void *open_verbs_thread(void *data)
+{
+    struct opening *o = data;
+    o->st = gr_transport_open_verbs(o->fd, false, &pair_verbs[1], o->limits, 1, 7, &o->conn);
+    return NULL;
+}
+
+void pair_open_verbs(struct pair *p, const struct gr_conn_limits *limits, enum gr_status st_out[2])
+{
+    struct opening o = {.fd = p->fd[1], .limits = limits};
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, open_verbs_thread, &o), 0);
+    st_out[0] = gr_transport_open_verbs(p->fd[0], true, &pair_verbs[0], limits, 2, 7, &p->conn[0]);
+    pthread_join(thread, NULL);
+    st_out[1] = o.st;
+    p->conn[1] = o.conn;
+}
+
 void pair_open(struct pair *p, enum gr_transport_kind kind, const struct gr_conn_limits *limits)
 {
     memset(p, 0, sizeof(*p));
@@ -61,6 +81,12 @@ void pair_open(struct pair *p, enum gr_transport_kind kind, const struct gr_conn
     } else if (kind == GR_TRANSPORT_SHM) {
         make_unix_sockets(p->fd);
         open_shm(p, limits);
+    } else if (kind == GR_TRANSPORT_VERBS) {
+        enum gr_status st[2];
+        make_tcp_sockets(p->fd);
+        pair_open_verbs(p, limits, st);
+        assert_int_equal(st[0], GR_OK);
+        assert_int_equal(st[1], GR_OK);
     } else {
         make_tcp_sockets(p->fd);
         assert_int_equal(gr_transport_open_tcp(p->fd[0], limits, 7, &p->conn[0]), GR_OK);

@@ -3,6 +3,7 @@
 #define GR_TESTS_TRANSPORT_PAIR_H
 
 #include "transport/bootstrap.h"
+#include "transport/verbs.h"
 
 #include <stdarg.h>
 #include <stddef.h>
@@ -28,6 +29,10 @@ void make_unix_sockets(int fd[2]);
 void make_tcp_sockets(int fd[2]);
 
 void pair_open(struct pair *p, enum gr_transport_kind kind, const struct gr_conn_limits *limits);
+/* What the two ends of a verbs pair are opened with. */
+extern struct gr_verbs_options pair_verbs[2];
+/* Both ends, each in a thread of its own, over the sockets of p. */
+void pair_open_verbs(struct pair *p, const struct gr_conn_limits *limits, enum gr_status st_out[2]);
 void pair_close(struct pair *p);
 void drop(struct pair *p, int side);
 

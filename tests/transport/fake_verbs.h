@@ -1,0 +1,43 @@
+/* Two RDMA devices in memory, fake0 at 10.9.0.1 and fake1 at 10.9.0.2: the calls of transport/verbs_lib.h with the
+ * libraries' statuses at the libraries' times, and faults on command. What a test may not do on real devices either is
+ * asserted: work requests outside of registered memory, receives that overflow, objects destroyed in a wrong order. */
+#ifndef GR_TESTS_TRANSPORT_FAKE_VERBS_H
+#define GR_TESTS_TRANSPORT_FAKE_VERBS_H
+
+#include "transport/verbs_lib.h"
+
+#include <stdint.h>
+
+extern const struct gr_verbs_lib fake_verbs;
+
+/* Knobs; fake_reset() sets them as if everything worked. Set while no other thread uses the table. */
+struct fake_knobs {
+    uint32_t inline_max;     /* a queue pair with more is refused, EINVAL (512) */
+    size_t locked_max;       /* bytes registered; more is ENOMEM (unlimited) */
+    int dmabuf_errno;        /* of the probe (EOPNOTSUPP) */
+    bool peer_memory;
+    bool port_down;          /* of fake0, as query_port says */
+    bool iwarp;
+    int n_device;            /* 0 .. 2 (2) */
+    bool swallow;            /* packets: sends end in retry exceeded, connects in nothing */
+    bool spoil_private_data; /* of connects */
+    int refuse_send_errno;   /* post_send fails with it */
+};
+extern struct fake_knobs fake_knobs;
+void fake_reset(void);
+
+/* The device is taken away: an event for each identifier on it. */
+void fake_remove_device(int i_device);
+/* An asynchronous event of port 1. */
+void fake_port_event(int i_device, enum ibv_event_type type);
+
+struct fake_counts {
+    int n_context, n_pd, n_mr, n_channel, n_comp, n_cq, n_id, n_qp; /* alive */
+    int n_register;                                                 /* ever */
+    int n_rnr;      /* sends that met no receive */
+    int n_doorbell; /* calls of post_send */
+    int n_unsignalled_max; /* the most unsignalled work requests in a row */
+};
+struct fake_counts fake_counts(void);
+
+#endif

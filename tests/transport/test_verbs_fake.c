@@ -1,0 +1,423 @@
+/* The verbs transport on devices in memory that fail on command. */
+#include "tests/transport/fake_verbs.h"
+#include "tests/transport/pair.h"
+
+#include "common/log.h"
+#include "transport/verbs_conn.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int set_up(void **state)
+{
+    (void)state;
+    fake_reset();
+    unsetenv("NCCL_IB_HCA");
+    unsetenv("NCCL_IB_GID_INDEX");
+    unsetenv("NCCL_SOCKET_IFNAME");
+    pair_verbs[0] = (struct gr_verbs_options){.hca = "fake0", .gid_index = -1, .lib = &fake_verbs};
+    pair_verbs[1] = (struct gr_verbs_options){.hca = "fake1", .gid_index = -1, .lib = &fake_verbs};
+    return 0;
+}
+
+/* Nothing is left, no send met a missing receive. */
+static int nothing_left(void **state)
+{
+    (void)state;
+    gr_verbs_forget_peers();
+    const struct fake_counts c = fake_counts();
+    assert_int_equal(c.n_context, 0);
+    assert_int_equal(c.n_pd, 0);
+    assert_int_equal(c.n_mr, 0);
+    assert_int_equal(c.n_channel, 0);
+    assert_int_equal(c.n_comp, 0);
+    assert_int_equal(c.n_cq, 0);
+    assert_int_equal(c.n_id, 0);
+    assert_int_equal(c.n_qp, 0);
+    assert_int_equal(c.n_rnr, 0);
+    return 0;
+}
+
+static void open_pair(struct pair *p)
+{
+    pair_open(p, GR_TRANSPORT_VERBS, &limits_default);
+}
+
+/* Neither end opens, both know why the socket is clean, and it is. */
+static void expect_no_pair(const char *word)
+{
+    struct pair p = {0};
+    enum gr_status st[2];
+    char text[8192];
+    make_unix_sockets(p.fd);
+    CAPTURE_STDERR(text, sizeof(text), pair_open_verbs(&p, &limits_default, st));
+    if (strstr(text, word) == NULL) {
+        fail_msg("`%s' is not in: %s", word, text);
+    }
+    for (int i = 0; i < 2; i++) {
+        uint8_t byte = (uint8_t)(i + 1), got = 0;
+        assert_int_equal(st[i], GR_EUNSUPPORTED);
+        assert_int_equal(write(p.fd[i], &byte, 1), 1);
+        assert_int_equal(read(p.fd[1 - i], &got, 1), 1);
+        assert_int_equal(got, byte);
+    }
+    close(p.fd[0]);
+    close(p.fd[1]);
+}
+
+static void exchange(struct pair *p)
+{
+    for (uint32_t i = 0; i < 40; i++) {
+        for (int side = 0; side < 2; side++) {
+            send_filled(p->conn[side], GR_FRAME_SMALL, 8 * i, i);
+            send_filled(p->conn[side], GR_FRAME_BULK, 65536 - i, i);
+            expect_filled(p->conn[side], p->conn[1 - side], GR_FRAME_SMALL, 8 * i, i);
+            expect_filled(p->conn[side], p->conn[1 - side], GR_FRAME_BULK, 65536 - i, i);
+        }
+    }
+}
+
+static void expect_end(struct gr_conn *c, enum gr_status expected, const char *word)
+{
+    struct gr_frame f;
+    char text[4096];
+    enum gr_status st;
+    CAPTURE_STDERR(text, sizeof(text), st = recv_wait(NULL, c, &f));
+    assert_int_equal(st, expected);
+    if (word != NULL && strstr(text, word) == NULL) {
+        fail_msg("`%s' is not in: %s", word, text);
+    }
+    if (word != NULL) {
+        assert_null(strchr(strchr(text, '\n') + 1, '\n')); /* one line, what follows from it is silent */
+    }
+}
+
+/* ---- devices ---- */
+
+static void test_choice(void **state)
+{
+    (void)state;
+    struct gr_verbs_device d;
+    struct gr_verbs_options o = {.gid_index = -1};
+    assert_int_equal(gr_verbs_device_choose(&fake_verbs, &o, &d), GR_OK);
+    assert_string_equal(d.name, "fake0");
+    assert_int_equal(d.gid_index, 2); /* RoCE v2 on IPv4, not link-local, not v1 */
+    assert_string_equal(d.addr_text, "10.9.0.1");
+    assert_int_equal(d.mtu_bytes, 1024);
+    setenv("NCCL_IB_HCA", "^fake0", 1);
+    assert_int_equal(gr_verbs_device_choose(&fake_verbs, &o, &d), GR_OK);
+    assert_string_equal(d.name, "fake1");
+    setenv("NCCL_IB_GID_INDEX", "1", 1);
+    assert_int_equal(gr_verbs_device_choose(&fake_verbs, &o, &d), GR_OK);
+    assert_int_equal(d.gid_index, 1);
+    o.hca = "fake0:1"; /* our own option goes first */
+    o.gid_index = 2;
+    assert_int_equal(gr_verbs_device_choose(&fake_verbs, &o, &d), GR_OK);
+    assert_string_equal(d.name, "fake0");
+    assert_int_equal(d.gid_index, 2);
+}
+
+static void test_lists(void **state)
+{
+    (void)state;
+    assert_true(gr_verbs_list_allows(NULL, "mlx5_0", 1));
+    assert_true(gr_verbs_list_allows("mlx5", "mlx5_0", 1));
+    assert_false(gr_verbs_list_allows("=mlx5", "mlx5_0", 1));
+    assert_true(gr_verbs_list_allows("=mlx5_1,mlx5_0:1", "mlx5_0", 1));
+    assert_false(gr_verbs_list_allows("=mlx5_1,mlx5_0:2", "mlx5_0", 1));
+    assert_false(gr_verbs_list_allows("^mlx5_0", "mlx5_0", 1));
+    assert_true(gr_verbs_list_allows("^=mlx5", "mlx5_0", 1));
+}
+
+static void expect_no_device(const struct gr_verbs_options *o, const char *word)
+{
+    char text[2048];
+    enum gr_status st;
+    CAPTURE_STDERR(text, sizeof(text), st = gr_verbs_check(o));
+    assert_int_equal(st, GR_ENOTFOUND);
+    if (strstr(text, word) == NULL) {
+        fail_msg("`%s' is not in: %s", word, text);
+    }
+}
+
+static void test_no_device(void **state)
+{
+    (void)state;
+    struct gr_verbs_options o = {.gid_index = -1, .lib = &fake_verbs, .hca = "mlx5_9"};
+    expect_no_device(&o, "no RDMA device `mlx5_9'; there is fake0 fake1");
+    o.hca = "fake0";
+    o.gid_index = 7;
+    expect_no_device(&o, "GID index 7");
+    fake_knobs.port_down = true;
+    expect_no_device(&o, "no port");
+    fake_knobs.n_device = 0;
+    expect_no_device(&o, "no RDMA device");
+    expect_no_pair("no RDMA device");
+}
+
+static void test_gpu_path(void **state)
+{
+    (void)state;
+    struct ibv_device **list = fake_verbs.get_device_list(&(int){0});
+    struct ibv_context *context = fake_verbs.open_device(list[0]);
+    struct ibv_pd *pd = fake_verbs.alloc_pd(context);
+    assert_int_equal(gr_verbs_probe_gpu_path(&fake_verbs, pd), GR_GPU_STAGING);
+    fake_knobs.dmabuf_errno = EPROTONOSUPPORT;
+    assert_int_equal(gr_verbs_probe_gpu_path(&fake_verbs, pd), GR_GPU_STAGING);
+    fake_knobs.peer_memory = true;
+    assert_int_equal(gr_verbs_probe_gpu_path(&fake_verbs, pd), GR_GPU_PEER_MEMORY);
+    fake_knobs.dmabuf_errno = EBADF;
+    assert_int_equal(gr_verbs_probe_gpu_path(&fake_verbs, pd), GR_GPU_DMABUF);
+    fake_verbs.dealloc_pd(pd);
+    fake_verbs.close_device(context);
+}
+
+/* ---- opening ---- */
+
+static void test_inline_is_halved(void **state)
+{
+    (void)state;
+    for (uint32_t max = 512; max > 0; max /= 8) {
+        struct pair p;
+        struct gr_verbs_stats s;
+        fake_knobs.inline_max = max;
+        open_pair(&p);
+        exchange(&p);
+        assert_true(gr_verbs_stats(p.conn[0], &s));
+        assert_int_equal(s.inline_bytes, max);
+        assert_int_equal(s.n_inline > 0, max >= 20);
+        pair_close(&p);
+    }
+}
+
+static void test_two_sided(void **state)
+{
+    (void)state;
+    struct pair p;
+    pair_verbs[1].two_sided = true; /* one of the two is enough */
+    open_pair(&p);
+    for (int i = 0; i < 2; i++) {
+        assert_null(gr_verbs_downcast(p.conn[i])->memory->inbox_mr);
+    }
+    exchange(&p);
+    pair_close(&p);
+    pair_verbs[1].two_sided = false;
+    fake_knobs.iwarp = true;
+    open_pair(&p);
+    assert_true(gr_verbs_downcast(p.conn[0])->two_sided);
+    exchange(&p);
+    pair_close(&p);
+}
+
+static void test_memory_is_refused(void **state)
+{
+    (void)state;
+    fake_knobs.locked_max = 0;
+    expect_no_pair("RLIMIT_MEMLOCK");
+    fake_knobs.locked_max = 1200u << 10; /* one end and a half */
+    expect_no_pair("cannot");
+}
+
+static void test_private_data_is_spoilt(void **state)
+{
+    (void)state;
+    fake_knobs.spoil_private_data = true;
+    expect_no_pair("wrong nonce");
+}
+
+static void test_default_limits_fit(void **state)
+{
+    (void)state;
+    /* 8B geometry, fused rows of bf16: 8 MiB of locked memory are the usual limit. */
+    const struct gr_conn_limits limits = {
+        .small_bytes_max = 4200, .bulk_bytes_max = 32 * 8192 + 64, .n_small_slot = 64, .n_bulk_slot = 8};
+    for (int two_sided = 0; two_sided < 2; two_sided++) {
+        struct gr_verbs_layout l;
+        gr_verbs_layout_init(&l, &limits, two_sided != 0);
+        assert_true(l.local_bytes + l.inbox_bytes < 7u << 20);
+        assert_int_equal(gr_verbs_bulk_slots_within(&limits, two_sided != 0, 7u << 20), 8);
+        const uint16_t n = gr_verbs_bulk_slots_within(&limits, two_sided != 0, 2u << 20);
+        assert_in_range(n, 1, 7);
+    }
+}
+
+/* ---- while it runs ---- */
+
+static void test_signals_and_doorbells(void **state)
+{
+    (void)state;
+    struct pair p;
+    open_pair(&p);
+    const int before = fake_counts().n_doorbell;
+    for (uint32_t i = 0; i < 8; i++) {
+        send_filled(p.conn[0], GR_FRAME_SMALL, 40, i);
+    }
+    assert_int_equal(gr_conn_flush(p.conn[0]), GR_OK);
+    assert_int_equal(fake_counts().n_doorbell, before + 1); /* eight frames, one doorbell */
+    for (uint32_t i = 0; i < 8; i++) {
+        expect_filled(NULL, p.conn[1], GR_FRAME_SMALL, 40, i);
+    }
+    for (uint32_t i = 0; i < 3000; i++) {
+        struct gr_frame f;
+        assert_int_equal(acquire_wait(p.conn[0], GR_FRAME_SMALL, 40, &f), GR_OK);
+        fill(f.data, 40, i);
+        assert_int_equal(gr_conn_send(p.conn[0], &f, 40), GR_OK);
+        expect_filled(p.conn[0], p.conn[1], GR_FRAME_SMALL, 40, i);
+    }
+    assert_in_range(fake_counts().n_unsignalled_max, 1, 4); /* some are not signalled, never half of the slots */
+    pair_close(&p);
+}
+
+static void test_failures(void **state)
+{
+    (void)state;
+    struct pair p;
+    struct gr_frame f;
+
+    open_pair(&p);
+    fake_knobs.swallow = true;
+    send_filled(p.conn[0], GR_FRAME_SMALL, 10, 1);
+    (void)!gr_conn_flush(p.conn[0]);
+    expect_end(p.conn[0], GR_ECLOSED, "does not answer");
+    assert_int_equal(gr_conn_acquire(p.conn[0], GR_FRAME_SMALL, 1, &f), GR_ECLOSED);
+    fake_knobs.swallow = false;
+    pair_close(&p);
+
+    open_pair(&p);
+    gr_verbs_downcast(p.conn[0])->remote_key++;
+    send_filled(p.conn[0], GR_FRAME_BULK, 10, 1);
+    (void)!gr_conn_flush(p.conn[0]);
+    expect_end(p.conn[0], GR_ECLOSED, "bug");
+    expect_end(p.conn[1], GR_ECLOSED, NULL);
+    pair_close(&p);
+
+    open_pair(&p);
+    fake_knobs.refuse_send_errno = EINVAL;
+    send_filled(p.conn[0], GR_FRAME_SMALL, 10, 1);
+    char text[1024];
+    enum gr_status st;
+    CAPTURE_STDERR(text, sizeof(text), st = gr_conn_flush(p.conn[0]));
+    assert_int_equal(st, GR_ECLOSED);
+    assert_non_null(strstr(text, "refused a send"));
+    fake_knobs.refuse_send_errno = 0;
+    pair_close(&p);
+}
+
+static void test_device_events(void **state)
+{
+    (void)state;
+    struct pair p;
+    open_pair(&p);
+    fake_port_event(0, IBV_EVENT_GID_CHANGE); /* is nothing */
+    exchange(&p);
+    fake_port_event(0, IBV_EVENT_PORT_ERR);
+    expect_end(p.conn[0], GR_ECLOSED, "port went down");
+    pair_close(&p);
+
+    open_pair(&p);
+    fake_remove_device(0);
+    expect_end(p.conn[0], GR_ECLOSED, "was removed");
+    drop(&p, 0);
+    expect_end(p.conn[1], GR_ECLOSED, NULL);
+    pair_close(&p);
+}
+
+/* A connection that broke leaves its slab for the same peer; its key is another one. */
+static void test_memory_is_kept(void **state)
+{
+    (void)state;
+    struct pair p;
+    open_pair(&p);
+    struct gr_verbs_memory *memory = gr_verbs_downcast(p.conn[0])->memory;
+    const uint32_t key = memory->inbox_mr->rkey;
+    const int n_register = fake_counts().n_register;
+    drop(&p, 1);
+    expect_end(p.conn[0], GR_ECLOSED, NULL);
+    drop(&p, 0);
+    open_pair(&p);
+    assert_ptr_equal(gr_verbs_downcast(p.conn[0])->memory, memory);
+    assert_int_not_equal(memory->inbox_mr->rkey, key);
+    assert_int_equal(fake_counts().n_register, n_register + 3); /* this inbox; the other end's slots and inbox */
+    exchange(&p);
+    drop(&p, 1);
+    expect_end(p.conn[0], GR_ECLOSED, NULL);
+    drop(&p, 0);
+    fake_remove_device(0);
+    open_pair(&p); /* what was kept is gone with its device */
+    exchange(&p);
+    pair_close(&p);
+}
+
+/* ---- a peer that breaks the rules ---- */
+
+static void expect_thrown_out(struct pair *p, const char *word)
+{
+    (void)!gr_conn_flush(p->conn[0]);
+    expect_end(p->conn[1], GR_EPROTO, word);
+    pair_close(p);
+}
+
+static void test_breaches(void **state)
+{
+    (void)state;
+    struct pair p;
+    open_pair(&p);
+    gr_verbs_downcast(p.conn[0])->send_sequence++;
+    send_filled(p.conn[0], GR_FRAME_SMALL, 10, 1);
+    expect_thrown_out(&p, "wrong sequence number");
+
+    open_pair(&p);
+    gr_verbs_downcast(p.conn[0])->n_owed[GR_FRAME_BULK] = 1;
+    send_filled(p.conn[0], GR_FRAME_SMALL, 10, 1);
+    expect_thrown_out(&p, "more credits returned");
+
+    open_pair(&p);
+    gr_verbs_downcast(p.conn[0])->n_owed_record = 3;
+    send_filled(p.conn[0], GR_FRAME_SMALL, 10, 1);
+    expect_thrown_out(&p, "more credit records");
+
+    open_pair(&p);
+    gr_verbs_downcast(p.conn[0])->n_bulk_sent = 2;
+    send_filled(p.conn[0], GR_FRAME_BULK, 10, 1);
+    expect_thrown_out(&p, "not granted");
+
+    open_pair(&p);
+    gr_verbs_downcast(p.conn[0])->n_credit[GR_FRAME_SMALL]++;
+    for (uint32_t i = 0; i < 9; i++) {
+        send_filled(p.conn[0], GR_FRAME_SMALL, 10, i);
+    }
+    assert_int_equal(gr_conn_flush(p.conn[0]), GR_OK);
+    for (uint32_t i = 0; i < 8; i++) {
+        struct gr_frame f;
+        assert_int_equal(gr_conn_recv(p.conn[1], &f), GR_OK); /* held: no credit for a ninth */
+    }
+    expect_thrown_out(&p, NULL);
+
+    open_pair(&p);
+    assert_int_equal(write(gr_verbs_downcast(p.conn[0])->fd, "x", 1), 1);
+    expect_thrown_out(&p, "unexpected byte");
+}
+
+int main(void)
+{
+    gr_log_init("test_verbs_fake");
+#define CASE(f) cmocka_unit_test_setup_teardown(f, set_up, nothing_left)
+    const struct CMUnitTest tests[] = {
+        CASE(test_choice),
+        CASE(test_lists),
+        CASE(test_no_device),
+        CASE(test_gpu_path),
+        CASE(test_inline_is_halved),
+        CASE(test_two_sided),
+        CASE(test_memory_is_refused),
+        CASE(test_private_data_is_spoilt),
+        CASE(test_default_limits_fit),
+        CASE(test_signals_and_doorbells),
+        CASE(test_failures),
+        CASE(test_device_events),
+        CASE(test_memory_is_kept),
+        CASE(test_breaches),
+    };
+    return cmocka_run_group_tests_name("verbs fake", tests, NULL, NULL);
+}
