@@ -137,9 +137,11 @@ struct fake_counts fake_counts(void)
 static struct ibv_device **get_device_list(int *n)
 {
     static struct ibv_device *list[3] = {&fake.device[0], &fake.device[1], NULL};
+    lock();
     for (int i = 0; i < 2; i++) {
         fake.device[i].transport_type = fake_knobs.iwarp ? IBV_TRANSPORT_IWARP : IBV_TRANSPORT_IB;
     }
+    unlock();
     *n = fake_knobs.n_device;
     return list;
 }
