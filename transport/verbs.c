@@ -129,6 +129,7 @@ static void look_at_fatal(struct gr_verbs_conn *v)
     }
     switch (event) {
     case IBV_EVENT_PORT_ERR:
+        v->port_down = true;
         gr_verbs_lose(v, true, "the device's port went down");
         return;
     case IBV_EVENT_QP_ACCESS_ERR:
@@ -419,7 +420,7 @@ static void verbs_close(struct gr_conn *c)
         v->keep_memory = v->broke && !v->memory->device_gone && !v->failed;
     }
     v->gone = true; /* what is flushed from here on is nobody's business */
-    if (v->link.connected) {
+    if (v->link.connected && !v->port_down) {
         (void)v->lib->disconnect(v->link.id);
     }
     close(v->fd);
@@ -550,9 +551,12 @@ void gr_verbs_conn_destroy(struct gr_verbs_conn *v)
     if (v->n_unacked_event > 0) {
         v->lib->ack_cq_events(v->link.cq, v->n_unacked_event);
     }
-    gr_verbs_link_finish(&v->link);
+    const bool linger = v->keep_memory && v->port_down;
+    if (!linger) {
+        gr_verbs_link_finish(&v->link);
+    }
     if (v->memory != NULL) {
-        gr_verbs_park(v->memory, v->keep_memory);
+        gr_verbs_park(v->memory, v->keep_memory, linger ? &v->link : NULL);
     }
     free(v->copies);
     free(v->arena);

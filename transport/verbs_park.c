@@ -9,23 +9,29 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#define LINGER_LOOK_MS 100
+
+struct kept {
+    struct gr_verbs_memory *memory; /* without pd: of a device, not of a peer */
+    uint64_t until_ns;              /* of a device: never */
+    struct gr_verbs_link link;      /* id not NULL: lingers until its port is up */
+};
+
 static struct {
     pthread_mutex_t lock;
-    struct gr_verbs_memory *memory[GR_VERBS_N_KEPT_MAX]; /* the oldest first; without pd: of a device, not of a peer */
-    uint64_t until_ns[GR_VERBS_N_KEPT_MAX];              /* of a device: never */
+    struct kept kept[GR_VERBS_N_KEPT_MAX]; /* the oldest first */
     int n;
     bool running, joinable, stop;
     pthread_t thread;
     int wake_fd; /* -1: not made yet */
 } park = {.lock = PTHREAD_MUTEX_INITIALIZER, .wake_fd = -1};
 
-static struct gr_verbs_memory *take(int i)
+static struct kept take(int i)
 {
-    struct gr_verbs_memory *m = park.memory[i];
+    const struct kept k = park.kept[i];
     park.n--;
-    memmove(&park.memory[i], &park.memory[i + 1], (size_t)(park.n - i) * sizeof(park.memory[0]));
-    memmove(&park.until_ns[i], &park.until_ns[i + 1], (size_t)(park.n - i) * sizeof(park.until_ns[0]));
-    return m;
+    memmove(&park.kept[i], &park.kept[i + 1], (size_t)(park.n - i) * sizeof(park.kept[0]));
+    return k;
 }
 
 static bool device_removed(struct gr_verbs_memory *m)
@@ -50,15 +56,33 @@ static void keep_device(struct gr_verbs_memory *m)
 {
     bool heard = m->device_gone || park.stop || park.n == GR_VERBS_N_KEPT_MAX;
     for (int i = 0; i < park.n && !heard; i++) {
-        heard = park.memory[i]->pd == NULL && same_device(park.memory[i], m->lib, &m->device);
+        heard = park.kept[i].memory->pd == NULL && same_device(park.kept[i].memory, m->lib, &m->device);
     }
     if (heard) {
         gr_verbs_memory_destroy(m);
         return;
     }
     gr_verbs_memory_shrink(m);
-    park.memory[park.n] = m;
-    park.until_ns[park.n++] = UINT64_MAX;
+    park.kept[park.n++] = (struct kept){.memory = m, .until_ns = UINT64_MAX};
+}
+
+static void let_go(struct kept k)
+{
+    gr_verbs_link_finish(&k.link);
+    keep_device(k.memory);
+}
+
+static bool port_is_up(const struct gr_verbs_memory *m)
+{
+    struct ibv_port_attr attr;
+    return m->lib->query_port(m->anchor->verbs, m->device.port, &attr) == 0 && attr.state == IBV_PORT_ACTIVE;
+}
+
+/* Its queue pair is given up now, in a moment when the peer can hear of it; its memory may be taken up again. */
+static void end_linger(struct kept *k, uint64_t now_ns)
+{
+    gr_verbs_link_finish(&k->link);
+    k->until_ns = now_ns + GR_VERBS_PARK_MS * GR_MS;
 }
 
 /* Frees what is due; the descriptors to wait on and how long, ms. Under the lock. */
@@ -66,20 +90,24 @@ static int sweep(struct pollfd *fds, nfds_t *n_out)
 {
     const uint64_t now_ns = gr_clock_ns();
     uint64_t until_ns = UINT64_MAX;
+    bool lingers = false;
     for (int i = park.n - 1; i >= 0; i--) {
-        if (park.stop || device_removed(park.memory[i])) {
-            gr_verbs_memory_destroy(take(i));
-        } else if (now_ns >= park.until_ns[i]) {
-            keep_device(take(i));
+        struct kept *k = &park.kept[i];
+        if (device_removed(k->memory) || park.stop || now_ns >= k->until_ns) {
+            let_go(take(i));
+        } else if (k->link.id != NULL && port_is_up(k->memory)) {
+            end_linger(k, now_ns);
         }
     }
     fds[0] = (struct pollfd){.fd = park.wake_fd, .events = POLLIN};
     for (int i = 0; i < park.n; i++) {
-        fds[1 + i] = (struct pollfd){.fd = park.memory[i]->channel->fd, .events = POLLIN};
-        until_ns = GR_MIN(until_ns, park.until_ns[i]);
+        fds[1 + i] = (struct pollfd){.fd = park.kept[i].memory->channel->fd, .events = POLLIN};
+        until_ns = GR_MIN(until_ns, park.kept[i].until_ns);
+        lingers = lingers || park.kept[i].link.id != NULL;
     }
     *n_out = (nfds_t)park.n + 1;
-    return until_ns == UINT64_MAX ? -1 : (int)((until_ns - GR_MIN(now_ns, until_ns)) / GR_MS) + 1;
+    const int wait_ms = until_ns == UINT64_MAX ? -1 : (int)((until_ns - GR_MIN(now_ns, until_ns)) / GR_MS) + 1;
+    return lingers ? GR_MIN(wait_ms, LINGER_LOOK_MS) : wait_ms;
 }
 
 static void *watch(void *arg)
@@ -131,31 +159,37 @@ static void make_room(void)
 {
     int n_peer = 0, oldest = -1;
     for (int i = park.n - 1; i >= 0; i--) {
-        if (park.memory[i]->pd != NULL) {
+        if (park.kept[i].memory->pd != NULL) {
             n_peer++;
             oldest = i;
         }
     }
     if (n_peer == GR_VERBS_N_PARK_MAX || (park.n == GR_VERBS_N_KEPT_MAX && n_peer > 0)) {
-        keep_device(take(oldest));
+        let_go(take(oldest));
     }
 }
 
-void gr_verbs_park(struct gr_verbs_memory *m, bool for_peer)
+void gr_verbs_park(struct gr_verbs_memory *m, bool for_peer, struct gr_verbs_link *linger)
 {
+    struct kept k = {.memory = m, .until_ns = gr_clock_ns() + GR_VERBS_PARK_MS * GR_MS};
     gr_verbs_memory_forget_inbox(m);
     pthread_mutex_lock(&park.lock);
-    if (!keep_watch()) { /* nobody would hear of the device */
+    const bool heard = keep_watch(); /* else nobody would hear of the device */
+    if (linger != NULL && heard && !m->device_gone) {
+        k.link = *linger;
+    } else if (linger != NULL) {
+        gr_verbs_link_finish(linger);
+    }
+    if (!heard) {
         gr_verbs_memory_destroy(m);
         pthread_mutex_unlock(&park.lock);
         return;
     }
     make_room();
     if (for_peer && !m->device_gone && park.n < GR_VERBS_N_KEPT_MAX) {
-        park.memory[park.n] = m;
-        park.until_ns[park.n++] = gr_clock_ns() + GR_VERBS_PARK_MS * GR_MS;
+        park.kept[park.n++] = k;
     } else {
-        keep_device(m);
+        let_go(k);
     }
     wake();
     pthread_mutex_unlock(&park.lock);
@@ -167,9 +201,9 @@ struct gr_verbs_memory *gr_verbs_unpark(const struct gr_verbs_lib *lib, const st
     struct gr_verbs_memory *found = NULL;
     pthread_mutex_lock(&park.lock);
     for (int i = 0; i < park.n && found == NULL; i++) {
-        const struct gr_verbs_memory *m = park.memory[i];
-        if (m->pd != NULL && m->peer_id == peer_id && same_device(m, lib, device)) {
-            found = take(i);
+        const struct gr_verbs_memory *m = park.kept[i].memory;
+        if (m->pd != NULL && park.kept[i].link.id == NULL && m->peer_id == peer_id && same_device(m, lib, device)) {
+            found = take(i).memory;
         }
     }
     if (found != NULL && device_removed(found)) {

@@ -121,7 +121,15 @@ void fake_reset(void)
         }
         fake.context[i].device = &fake.device[i];
     }
+    fake_set_iwarp(false);
     unlock();
+}
+
+void fake_set_iwarp(bool iwarp)
+{
+    for (int i = 0; i < 2; i++) {
+        fake.device[i].transport_type = iwarp ? IBV_TRANSPORT_IWARP : IBV_TRANSPORT_IB;
+    }
 }
 
 struct fake_counts fake_counts(void)
@@ -137,9 +145,6 @@ struct fake_counts fake_counts(void)
 static struct ibv_device **get_device_list(int *n)
 {
     static struct ibv_device *list[3] = {&fake.device[0], &fake.device[1], NULL};
-    for (int i = 0; i < 2; i++) {
-        fake.device[i].transport_type = fake_knobs.iwarp ? IBV_TRANSPORT_IWARP : IBV_TRANSPORT_IB;
-    }
     *n = fake_knobs.n_device;
     return list;
 }

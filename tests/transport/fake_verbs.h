@@ -17,7 +17,6 @@ struct fake_knobs {
     int dmabuf_errno;        /* of the probe (EOPNOTSUPP) */
     bool peer_memory;
     bool port_down;          /* of fake0, as query_port says */
-    bool iwarp;
     int n_device;            /* 0 .. 2 (2) */
     bool swallow;            /* packets: sends end in retry exceeded, connects in nothing */
     bool spoil_private_data; /* of connects */
@@ -25,6 +24,7 @@ struct fake_knobs {
 };
 extern struct fake_knobs fake_knobs;
 void fake_reset(void);
+void fake_set_iwarp(bool iwarp); /* both devices */
 
 /* The device is taken away: an event for each identifier on it. */
 void fake_remove_device(int i_device);

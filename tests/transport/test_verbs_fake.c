@@ -203,7 +203,7 @@ static void test_two_sided(void **state)
     exchange(&p);
     pair_close(&p);
     pair_verbs[1].two_sided = false;
-    fake_knobs.iwarp = true;
+    fake_set_iwarp(true);
     open_pair(&p);
     assert_true(gr_verbs_downcast(p.conn[0])->two_sided);
     exchange(&p);

@@ -83,13 +83,11 @@ static void test_link_down_and_up(void **state)
     const double ms = end_ms(p.conn[0], t0, GR_ECLOSED);
     print_message("link down: noticed after %.1f ms\n", ms);
     assert_true(ms < 1000);
-    /* Closed when the link is there again: the management queue pair of soft RoCE (6.1) does not send again after its
-     * packets, here those that disconnect, met a link that was down. */
-    shell("ip link set veth0 up && ip neigh replace 10.77.0.2 lladdr 02:00:00:4d:00:02 dev veth0 nud permanent && "
-          "ip route replace 10.77.0.2 dev veth0 src 10.77.0.1 table 101");
     drop(&p, 0);
     print_message("its peer: after %.1f ms\n", end_ms(p.conn[1], t0, GR_ECLOSED));
     pair_close(&p);
+    shell("ip link set veth0 up && ip neigh replace 10.77.0.2 lladdr 02:00:00:4d:00:02 dev veth0 nud permanent && "
+          "ip route replace 10.77.0.2 dev veth0 src 10.77.0.1 table 101");
     open_again();
 }
 
