@@ -13,7 +13,7 @@
 #define GR_VERBS_N_KEPT_MAX (GR_VERBS_N_PARK_MAX + 8) /* with the devices */
 #define GR_VERBS_PARK_MS    30000
 
-/* Takes m. for_peer: it may come back; when there is no room the oldest one goes. linger, or NULL: its queue pair, taken
+/* Takes m. for_peer: it may come back. When there is no room the oldest goes. linger, or NULL: its queue pair, taken
  * too. The port is down: to give it up now would send to nobody, and the management queue pair of soft RoCE (Linux 6.1)
  * does not send again after that. It is given up when the port is up, or its time over. */
 void gr_verbs_park(struct gr_verbs_memory *m, bool for_peer, struct gr_verbs_link *linger);
