@@ -2,6 +2,7 @@
 
 #include "common/hash.h"
 #include "common/log.h"
+#include "common/zeroed.h"
 #include "draft_worker/drafter_internal.h"
 
 #include <inttypes.h>
@@ -33,11 +34,12 @@ static enum gr_status init_drafter(struct gr_drafter *d)
     d->job_token = calloc((size_t)c->n_session_max * (size_t)c->prefill_chunk, sizeof(*d->job_token));
     const size_t width = (size_t)c->feature_width;
     const size_t n_feature = (size_t)c->n_session_max * (size_t)c->feature_window * width;
+    bool ok = true;
     if (width > 0) {
-        d->feature = calloc(n_feature, sizeof(*d->feature));
-        d->job_feature = calloc((size_t)c->n_session_max * (size_t)c->prefill_chunk * width, sizeof(*d->job_feature));
+        d->feature = gr_zeroed(n_feature, sizeof(*d->feature), &ok);
+        d->job_feature = gr_zeroed((size_t)c->n_session_max * (size_t)c->prefill_chunk * width, sizeof(*d->job_feature), &ok);
     }
-    if (width > 0 && (d->feature == NULL || d->job_feature == NULL)) {
+    if (!ok) {
         log_error("out of memory for the features of %d positions of %d sessions, %zu MiB", c->feature_window,
                   c->n_session_max, n_feature * sizeof(*d->feature) >> 20);
         return GR_ENOMEM;
