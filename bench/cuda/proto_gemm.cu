@@ -142,7 +142,7 @@ template <int N> __device__ __forceinline__ void wgmma_wait()
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
-#include "proto_wgmma.h" /* wgmma<R>(float d[R / 2], a, b, accumulate) */
+#include "proto_wgmma.cuh" /* wgmma<R>(float d[R / 2], a, b, accumulate) */
 
 /* ---- the kernel ---- */
 
