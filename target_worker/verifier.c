@@ -152,6 +152,7 @@ static void want_pick(struct gr_verifier *v, struct gr_pass_seq *s, int r, int s
 
 static void add_seq(struct gr_verifier *v, struct gr_pass_seq *s, int i)
 {
+    GR_ASSERT(!s->partial && !s->refresh_view && !s->exact && !s->judge_only && s->n_chain == 0);
     const bool tree = s->kind == GR_PASS_TREE;
     GR_ASSERT(v->n_row + s->n_row <= v->lm->n_row_max);
     if (tree) {
