@@ -1,0 +1,109 @@
+#include "target_worker/specpv.h"
+
+#include <stddef.h>
+
+#define DRIFT_KEEP 0.9       /* of the sums, by each judgement */
+#define DRIFT_PRIOR 8.0      /* tokens without a mismatch, to begin with */
+#define DRIFT_MISSING_MAX 0.5 /* mismatches that may be expected among the missing tokens */
+
+static uint32_t resolve(uint32_t wanted, uint32_t most)
+{
+    return wanted == 0 || wanted > most ? most : wanted;
+}
+
+struct gr_specpv_params gr_specpv_resolve(const struct gr_specpv_params *wanted, const struct gr_specpv_params *most)
+{
+    struct gr_specpv_params p = {.n_sink = resolve(wanted->n_sink, most->n_sink),
+                                 .n_retrieval = resolve(wanted->n_retrieval, most->n_retrieval),
+                                 .n_window = resolve(wanted->n_window, most->n_window),
+                                 .n_buffer = resolve(wanted->n_buffer, most->n_buffer),
+                                 .threshold = wanted->threshold > 0 ? wanted->threshold : most->threshold,
+                                 .interval = wanted->interval > 0 ? wanted->interval : most->interval,
+                                 .refresh_fraction =
+                                     wanted->refresh_fraction > 0.0 ? wanted->refresh_fraction : most->refresh_fraction};
+    p.max_provisional = wanted->max_provisional > 0 ? wanted->max_provisional : most->max_provisional;
+    p.max_provisional = resolve(p.max_provisional, p.n_buffer);
+    return p;
+}
+
+int32_t gr_specpv_view_tokens(const struct gr_specpv_params *p)
+{
+    return (int32_t)(p->n_sink + p->n_retrieval + p->n_window) * GR_SPECPV_BLOCK_TOKENS;
+}
+
+const char *gr_specpv_preflight(const struct gr_specpv_params *p, int32_t n_row, int32_t n_level, int32_t n_ctx_max)
+{
+    if ((int64_t)p->n_buffer < (int64_t)n_row + n_level + 1) {
+        return "its buffer is too small for the session's trees (rows, levels and one more)";
+    }
+    if ((int64_t)gr_specpv_view_tokens(p) + p->n_buffer > n_ctx_max) {
+        return "its budget is larger than the context";
+    }
+    if ((int64_t)p->max_provisional < (int64_t)n_level + 1) {
+        return "specpv_exact_max_provisional is less than the levels of the session's trees and one more";
+    }
+    return NULL;
+}
+
+const char *gr_specpv_why_text(enum gr_specpv_why why)
+{
+    static const char *const text[GR_SPECPV_N_WHY] = {
+        "",          "the buffer is full", "its interval is over", "enough tokens have come since", "drift",
+        "as many tokens are provisional as may be", "asked for", "there is no view", "the text may end here"};
+    return text[why];
+}
+
+/* What ends a run of partial rounds; NONE: another one fits. */
+static enum gr_specpv_why trigger(const struct gr_specpv_input *in)
+{
+    const struct gr_specpv_params *p = in->params;
+    const double view = (double)(p->n_retrieval + p->n_window) * GR_SPECPV_BLOCK_TOKENS;
+    if (!in->has_view) {
+        return GR_SPECPV_WHY_VIEW;
+    }
+    if (in->n_missing + in->n_row > (int32_t)p->n_buffer) {
+        return GR_SPECPV_WHY_BUFFER;
+    }
+    if (in->n_partial >= p->interval) {
+        return GR_SPECPV_WHY_INTERVAL;
+    }
+    if (p->refresh_fraction > 0.0 && in->n_missing >= p->refresh_fraction * view) {
+        return GR_SPECPV_WHY_FRACTION;
+    }
+    if (in->mode == GR_SPECPV_EXACT && in->n_missing + in->n_level + 1 > (int32_t)p->max_provisional) {
+        return GR_SPECPV_WHY_PROVISIONAL;
+    }
+    if (in->n_missing * gr_specpv_drift_rate(in->drift) >= DRIFT_MISSING_MAX) {
+        return GR_SPECPV_WHY_DRIFT;
+    }
+    return in->asked ? GR_SPECPV_WHY_ASKED : GR_SPECPV_WHY_NONE;
+}
+
+/* With SpecPV off, or before its threshold, what is missing is still made good. */
+struct gr_specpv_decision gr_specpv_decide(const struct gr_specpv_input *in)
+{
+    const bool on = in->mode != GR_SPECPV_OFF && in->context > (int64_t)in->params->threshold;
+    if (in->end_due) {
+        return (struct gr_specpv_decision){GR_SPECPV_ROUND_JUDGE, GR_SPECPV_WHY_END};
+    }
+    if (!on) {
+        return in->n_missing > 0 ? (struct gr_specpv_decision){GR_SPECPV_ROUND_REFRESH, GR_SPECPV_WHY_ASKED}
+                                 : (struct gr_specpv_decision){GR_SPECPV_ROUND_PLAIN, GR_SPECPV_WHY_NONE};
+    }
+    const enum gr_specpv_why why = trigger(in);
+    if (why == GR_SPECPV_WHY_NONE) {
+        return (struct gr_specpv_decision){GR_SPECPV_ROUND_PARTIAL, why};
+    }
+    return (struct gr_specpv_decision){in->n_missing > 0 ? GR_SPECPV_ROUND_REFRESH : GR_SPECPV_ROUND_SEED, why};
+}
+
+void gr_specpv_drift_observe(struct gr_specpv_drift *d, int32_t n_checked, int32_t n_mismatch)
+{
+    d->n_checked = DRIFT_KEEP * d->n_checked + n_checked;
+    d->n_mismatch = DRIFT_KEEP * d->n_mismatch + n_mismatch;
+}
+
+double gr_specpv_drift_rate(const struct gr_specpv_drift *d)
+{
+    return d->n_mismatch / (d->n_checked + DRIFT_PRIOR);
+}

@@ -1,0 +1,68 @@
+/* When a session is verified under its partial view, and when full verification makes that good: one decision a round,
+ * from lengths, budgets and what earlier judgements found. Pure.
+ *
+ * Words: missing tokens are those that a partial round accepted, and that have no full KV since: committed_len - 1 -
+ * kv_len of them. A refresh is a full round that computes them again, judges them, and chooses the view anew. */
+#ifndef GR_TARGET_WORKER_SPECPV_H
+#define GR_TARGET_WORKER_SPECPV_H
+
+#include "common/specpv.h"
+
+/* The drift meter: chain rows of refreshes whose pick is not the committed token. Sums that fade. */
+struct gr_specpv_drift {
+    double n_checked, n_mismatch;
+};
+
+enum gr_specpv_round {
+    GR_SPECPV_ROUND_PLAIN,   /* full, nothing is missing */
+    GR_SPECPV_ROUND_SEED,    /* the same, and it chooses the session's first view */
+    GR_SPECPV_ROUND_PARTIAL,
+    GR_SPECPV_ROUND_REFRESH, /* full, missing tokens first */
+    GR_SPECPV_ROUND_JUDGE,   /* missing tokens only: the last committed token may be the text's end */
+};
+
+enum gr_specpv_why {
+    GR_SPECPV_WHY_NONE,
+    GR_SPECPV_WHY_BUFFER,
+    GR_SPECPV_WHY_INTERVAL,
+    GR_SPECPV_WHY_FRACTION,
+    GR_SPECPV_WHY_DRIFT,
+    GR_SPECPV_WHY_PROVISIONAL,
+    GR_SPECPV_WHY_ASKED,
+    GR_SPECPV_WHY_VIEW,      /* there is none any more */
+    GR_SPECPV_WHY_END,       /* a provisional end of the text */
+    GR_SPECPV_N_WHY
+};
+
+struct gr_specpv_input {
+    enum gr_specpv_mode mode; /* off: also for a session that SpecPV was taken from */
+    const struct gr_specpv_params *params; /* resolved: none of them stands for another */
+    int32_t context;          /* committed tokens */
+    int32_t n_missing;
+    int32_t n_row, n_level;   /* of the tree that would be verified, tail included: n_level nodes on its longest path */
+    uint32_t n_partial;       /* partial rounds since the last refresh */
+    bool has_view, asked, end_due;
+    const struct gr_specpv_drift *drift;
+};
+
+struct gr_specpv_decision {
+    enum gr_specpv_round round;
+    enum gr_specpv_why why; /* of a refresh or judgement */
+};
+
+struct gr_specpv_decision gr_specpv_decide(const struct gr_specpv_input *in);
+const char *gr_specpv_why_text(enum gr_specpv_why why);
+
+/* What is wanted, by what the target has: zeroes become its values, larger ones are cut to it. */
+struct gr_specpv_params gr_specpv_resolve(const struct gr_specpv_params *wanted, const struct gr_specpv_params *most);
+/* NULL: SpecPV may run in a session with trees of n_row rows on n_level levels at most and contexts of n_ctx_max
+ * tokens; else why not. */
+const char *gr_specpv_preflight(const struct gr_specpv_params *p, int32_t n_row, int32_t n_level, int32_t n_ctx_max);
+/* Tokens of a view: what the budget comes to. */
+int32_t gr_specpv_view_tokens(const struct gr_specpv_params *p);
+
+/* A refresh has judged n_checked tokens, and found n_mismatch of them to be others. */
+void gr_specpv_drift_observe(struct gr_specpv_drift *d, int32_t n_checked, int32_t n_mismatch);
+double gr_specpv_drift_rate(const struct gr_specpv_drift *d);
+
+#endif
