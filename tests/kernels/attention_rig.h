@@ -1,5 +1,5 @@
-/* For the checks of attention: sessions of logical keys (a base of n_base positions and a tree on top) and their places in
- * a pool. Memory is check_alloc()'s; whoever inits frees. */
+/* For the checks of attention: sessions of logical keys (a base of n_base positions and a tree on top) and their places
+ * in a pool. Memory is check_alloc()'s; whoever inits frees. */
 #ifndef GR_TESTS_KERNELS_ATTENTION_RIG_H
 #define GR_TESTS_KERNELS_ATTENTION_RIG_H
 

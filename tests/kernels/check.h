@@ -101,7 +101,8 @@ struct check_call {
 /* ---- the checks ---- */
 
 check_fn check_linear, check_silu_mul, check_rmsnorm, check_rope, check_embed, check_kv_store,
-    check_kv_copy, check_attention, check_partial_view, check_kv_summary, check_block_scores, check_add_gumbel, check_argmax, check_logsumexp;
+    check_kv_copy, check_attention, check_partial_view, check_kv_summary, check_block_scores, check_add_gumbel,
+    check_argmax, check_logsumexp;
 /* Not of an implementation: k is ref. */
 check_fn check_math, check_team, check_top_blocks;
 

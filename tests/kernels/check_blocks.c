@@ -151,8 +151,8 @@ static void scores_case(struct check *c, struct blocks shape, int n_row, int beg
 {
     const int n_head = shape.n_head, hd = shape.head_dim, n_max = (end + 31) / 16 * 16;
     struct blocks b;
-    if (!check_case(c, (double)n_row * n_head * hd * (end - begin) > 1e6, "heads %d/%d of %d, %d rows, blocks %d to %d, %s",
-                    n_head, shape.n_kv_head, hd, n_row, begin, end, use_max ? "max" : "mean")) {
+    if (!check_case(c, (double)n_row * n_head * hd * (end - begin) > 1e6,
+                    "heads %d/%d of %d, %d rows, blocks %d to %d, %s", n_head, shape.n_kv_head, hd, n_row, begin, end, use_max ? "max" : "mean")) {
         return;
     }
     blocks_init(&b, n_head, shape.n_kv_head, hd, n_max);
@@ -166,7 +166,8 @@ static void scores_case(struct check *c, struct blocks shape, int n_row, int beg
                                           .n_block_max = n_max };
     CHECK_CALL(1, kv_summary, c->ref, &s);
     const size_t work_bytes = c->k->attention_work_bytes(n_head, b.n_kv_head, hd);
-    struct guarded y = guarded_alloc((size_t)b.n_kv_head * n_max), want = guarded_alloc(y.n), other = guarded_alloc(y.n);
+    struct guarded y = guarded_alloc((size_t)b.n_kv_head * n_max);
+    struct guarded want = guarded_alloc(y.n), other = guarded_alloc(y.n);
     struct gr_block_scores_args a = { .q = q, .k_max = k_max, .k_min = k_min, .score = y.p, .n_row = n_row,
                                       .q_stride = n_head * hd + 3, .n_head = n_head, .n_kv_head = b.n_kv_head,
                                       .head_dim = hd, .begin = begin, .end = end, .n_block_max = n_max,

@@ -1,5 +1,5 @@
-/* attention under a partial view: lists of blocks by KV head below dense_from, everything behind. Against ref (tolerance:
- * check_attention.c), against the promised bits, and with what is invisible poisoned, K and V: it is never used. A view
+/* attention under a partial view: lists of blocks by KV head below dense_from, everything behind. Against ref
+ * (tolerance: check_attention.c), against the promised bits, and with what is invisible poisoned, K and V: it is never used. A view
  * that leaves nothing out gives the bits of no view. */
 #include "tests/kernels/attention_rig.h"
 
@@ -216,7 +216,8 @@ static void refresh_case(struct check *c, struct shape m, int n_base, int n_chai
     float *q = check_alloc((size_t)n_all * width * sizeof(float));
     float *y = check_alloc((size_t)n_all * width * sizeof(float));
     float *part = check_alloc((size_t)n_all * width * sizeof(float));
-    int32_t *limit = check_alloc((size_t)n_all * sizeof(int32_t)), *n_anc = check_alloc((size_t)n_all * sizeof(int32_t));
+    int32_t *limit = check_alloc((size_t)n_all * sizeof(int32_t));
+    int32_t *n_anc = check_alloc((size_t)n_all * sizeof(int32_t));
     int16_t *anc = check_alloc((size_t)n_all * GR_ATTN_ANC_MAX * sizeof(int16_t));
     fill_f32(q, (size_t)n_chain * width, FILL_NORMAL);
     memcpy(q + (size_t)n_chain * width, s.q, (size_t)n_row * width * sizeof(float));
