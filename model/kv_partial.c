@@ -96,8 +96,8 @@ enum gr_status gr_kv_partial_init(struct gr_kv_partial *p, const struct gr_kv_pa
         return st;
     }
     log_info("SpecPV: %.1f MiB a session: %d layers x %d KV heads x (%d listed blocks x 4 bytes + "
-             "%d blocks x 2 x %d x 4 bytes)", (double)gr_kv_partial_bytes(c) / 1048576.0, c->n_layer, c->n_kv_head, b->n_sink + b->n_retrieval,
-             p->n_block_max, c->head_dim);
+             "%d blocks x 2 x %d x 4 bytes)", (double)gr_kv_partial_bytes(c) / 1048576.0, c->n_layer, c->n_kv_head,
+             b->n_sink + b->n_retrieval, p->n_block_max, c->head_dim);
     return GR_OK;
 }
 

@@ -181,7 +181,7 @@ static void check_specpv(const struct gr_verifier *v, const struct gr_pass_seq *
 {
     const bool decodes = s->kind == GR_PASS_TREE || s->kind == GR_PASS_ROOT;
     const bool used = s->partial || s->refresh_view || s->judge_only || s->n_chain > 0;
-    GR_ASSERT(!used || (decodes && v->lm->view != NULL));
+    GR_ASSERT(!used || (decodes && v->lm->view != NULL && v->chain_pick != NULL));
     GR_ASSERT(!s->partial || (s->n_chain == 0 && !s->refresh_view && !s->judge_only));
     GR_ASSERT(s->n_chain >= 0 && s->n_chain <= s->pos0 && (s->n_chain == 0 || !s->keep_capture));
     GR_ASSERT(!s->judge_only || (s->kind == GR_PASS_ROOT && s->n_chain > 0 && s->n_row == 0));

@@ -152,7 +152,8 @@ static void scores_case(struct check *c, struct blocks shape, int n_row, int beg
     const int n_head = shape.n_head, hd = shape.head_dim, n_max = (end + 31) / 16 * 16;
     struct blocks b;
     if (!check_case(c, (double)n_row * n_head * hd * (end - begin) > 1e6,
-                    "heads %d/%d of %d, %d rows, blocks %d to %d, %s", n_head, shape.n_kv_head, hd, n_row, begin, end, use_max ? "max" : "mean")) {
+                    "heads %d/%d of %d, %d rows, blocks %d to %d, %s", n_head, shape.n_kv_head, hd, n_row, begin, end,
+                    use_max ? "max" : "mean")) {
         return;
     }
     blocks_init(&b, n_head, shape.n_kv_head, hd, n_max);

@@ -1,6 +1,6 @@
 /* attention under a partial view: lists of blocks by KV head below dense_from, everything behind. Against ref
- * (tolerance: check_attention.c), against the promised bits, and with what is invisible poisoned, K and V: it is never used. A view
- * that leaves nothing out gives the bits of no view. */
+ * (tolerance: check_attention.c), against the promised bits, and with what is invisible poisoned, K and V: it is never
+ * used. A view that leaves nothing out gives the bits of no view. */
 #include "tests/kernels/attention_rig.h"
 
 #include "common/status.h"

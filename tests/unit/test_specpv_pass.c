@@ -1,5 +1,6 @@
 /* Partial passes and refreshes through the verifier, on the demo pair behind a prompt of 2.3k tokens: a session driven
- * by hand. What everything is compared with is plain decoding, one token a pass, by a verifier that knows of no views. */
+ * by hand. What everything is compared with is plain decoding, one token a pass, by a verifier that knows of no
+ * views. */
 #include "model/llama.h"
 #include "model/tokenizer.h"
 #include "target_worker/verifier.h"
