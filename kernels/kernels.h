@@ -204,7 +204,8 @@ struct gr_block_scores_args {
 };
 typedef void gr_block_scores_fn(const struct gr_exec *x, const struct gr_block_scores_args *a);
 
-/* The n_top largest of score[begin .. end), ties to the lower index, NaN last; out: their indices, increasing.
+/* The n_top largest of score[begin .. end), ties to the lower index, NaN counts as -INFINITY; out: their indices,
+ * increasing.
  * n_top <= end - begin. work (end - begin) is overwritten. One caller, the same code everywhere (top_blocks.c). */
 void gr_top_blocks(const float *score, int begin, int end, int n_top, float *work, int32_t *out);
 

@@ -17,6 +17,7 @@
 
 #include "common/status.h"
 #include "kernels/kernels.h"
+#include "model/memory.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -54,5 +55,46 @@ void gr_kv_view_plan(struct gr_kv_view *v, const struct gr_kv_budget *budget, in
 void gr_kv_view_truncate(struct gr_kv_view *v, int32_t len);
 /* seq's rows are to see the view. dense_from must be set. */
 void gr_kv_view_attend(const struct gr_kv_view *v, struct gr_attn_seq *seq);
+
+/* ---- the model's side ---- */
+
+struct gr_kv_partial_config {
+    int n_view, n_layer, n_kv_head, head_dim, n_ctx_max;
+    struct gr_kv_budget most; /* no refresh asks for more */
+};
+
+/* All views of a model. */
+struct gr_kv_partial {
+    struct gr_kv_partial_config c;
+    int n_block_max;
+    struct gr_kv_view *view; /* owned, (n_view) */
+    float *score, *top_work; /* (n_kv_head, n_block_max): of the layer that chooses */
+    struct gr_memory memory;
+};
+
+/* Of one view: n_layer * n_kv_head * ((n_sink + n_retrieval) * 4 + n_block_max * 2 * head_dim * 4), n_block_max: the
+ * context's blocks, a multiple of 16. A sixteenth of the KV, and the lists. */
+size_t gr_kv_partial_bytes(const struct gr_kv_partial_config *c);
+/* Takes all memory, and logs the formula with its numbers. */
+GR_NODISCARD enum gr_status gr_kv_partial_init(struct gr_kv_partial *p, const struct gr_kv_partial_config *c);
+void gr_kv_partial_finish(struct gr_kv_partial *p);
+
+/* Before and after the forward pass that refreshes n views, by one thread. */
+void gr_kv_refresh_begin(struct gr_kv_partial *p, int n, const struct gr_kv_refresh *refresh);
+void gr_kv_refresh_end(struct gr_kv_partial *p, int n, const struct gr_kv_refresh *refresh);
+
+/* Part of a pass: what one layer gives to the views. q and the pool's keys are complete (a barrier lies before); a
+ * barrier must follow before the next layer's call. Attention's work is free meanwhile. */
+struct gr_kv_refresh_layer {
+    const struct gr_kernels *kernels;
+    int layer, n_refresh;
+    const struct gr_kv_refresh *refresh;
+    const struct gr_attn_seq *seq; /* of the batch */
+    struct gr_kv_layer kv;
+    const float *q; /* (n_row, q_stride) after RoPE */
+    int n_head, q_stride;
+    void *work;
+};
+void gr_kv_refresh_layer(const struct gr_exec *x, const struct gr_kv_partial *p, const struct gr_kv_refresh_layer *a);
 
 #endif

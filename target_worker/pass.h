@@ -10,11 +10,11 @@
  * wanted, or GR_CAPTURE_KEEP of them are there, and then fused together: fc over many rows costs little more than over
  * one. Where they are wanted and no rows are to be run, a pass of its own fuses (GR_PASS_FUSE; never with others).
  *
- * SpecPV (fields below; all zero: off). kv_len: tokens with full KV. A partial pass verifies the tail and the tree under
- * the session's view (model/kv_partial.h); what it accepts is missing full KV. A refresh is a full pass that begins with
- * those tokens as n_chain chain rows, positions pos0 - n_chain = kv_len .. pos0 - 1, which write their KV anew. Their
- * picks tell what full verification would have said: the pick of the row at position p is for position p + 1, the
- * next chain token, of the last one the tail. */
+ * SpecPV (fields below; all zero: off). kv_len: tokens with full KV. A partial pass verifies the tail and the tree
+ * under the session's view (model/kv_partial.h); what it accepts is missing full KV. A refresh is a full pass that
+ * begins with those tokens as n_chain chain rows, positions pos0 - n_chain = kv_len .. pos0 - 1, which write their KV
+ * anew. Their picks tell what full verification would have said: the pick of the row at position p is for position
+ * p + 1, the next chain token, of the last one the tail. */
 #ifndef GR_TARGET_WORKER_PASS_H
 #define GR_TARGET_WORKER_PASS_H
 
@@ -67,9 +67,9 @@ struct gr_pass_seq {
     /* out, where picks were wanted */
     int32_t pick[GR_TREE_MAX]; /* tree, root-only: by row; prefill: [0] */
     struct gr_walk walk;
-    /* Features of positions from pos0 - n_chain - n_kept on, bf16 (n_feature, width): those kept (from before the chain
-     * rows), then chain rows, then every row of a prompt chunk, or tail and path. Borrowed from the verifier, valid until
-     * the next pass. */
+    /* Features of positions from pos0 - n_chain - n_kept on, bf16 (n_feature, width): those kept (from before the
+     * chain rows), then chain rows, then every row of a prompt chunk, or tail and path. Borrowed from the verifier,
+     * valid until the next pass. */
     int32_t n_feature;
     const uint16_t *feature;
     /* out, SpecPV */
