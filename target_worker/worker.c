@@ -146,7 +146,8 @@ static struct gr_specpv_params create_views(struct worker *w, const struct gr_ta
     if (!with_specpv(o)) {
         return none;
     }
-    const char *wrong = gr_specpv_preflight(&p, 1, 0, w->lm->n_ctx_max);
+    const struct gr_specpv_params resolved = gr_specpv_resolve(&none, &p);
+    const char *wrong = gr_specpv_preflight(&resolved, 1, 0, w->lm->n_ctx_max);
     if (wrong != NULL || gr_lm_view_create(w->lm, &most, o->n_session_max) != GR_OK) {
         log_warn("[specpv][fallback] %s; sessions are verified in full",
                  wrong != NULL ? wrong : "the model has no partial views");
