@@ -199,7 +199,7 @@ def usage_errors():
 @case
 def not_built_yet_is_said():
     base = ["--model", TARGET, "--prompt", "x"]
-    for args in (["--transport", "verbs"], ["--require-rdma"], ["--specpv", "exact"], ["--target-device", "cuda:0"],
+    for args in (["--transport", "verbs"], ["--require-rdma"], ["--target-device", "cuda:0"],
                  ["--gid-index", "3"]):
         refused(base + args, 1)
 
