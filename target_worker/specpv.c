@@ -1,9 +1,11 @@
 #include "target_worker/specpv.h"
 
+#include <math.h>
 #include <stddef.h>
 
 #define DRIFT_KEEP 0.9       /* of the sums, by each judgement */
 #define DRIFT_PRIOR 8.0      /* tokens without a mismatch, to begin with */
+#define PAYS 1.05             /* estimates are not that good */
 #define DRIFT_MISSING_MAX 0.5 /* mismatches that may be expected among the missing tokens */
 
 static uint32_t resolve(uint32_t wanted, uint32_t most)
@@ -95,6 +97,28 @@ struct gr_specpv_decision gr_specpv_decide(const struct gr_specpv_input *in)
         return (struct gr_specpv_decision){GR_SPECPV_ROUND_PARTIAL, why};
     }
     return (struct gr_specpv_decision){in->n_missing > 0 ? GR_SPECPV_ROUND_REFRESH : GR_SPECPV_ROUND_SEED, why};
+}
+
+int32_t gr_specpv_usual_missing(const struct gr_specpv_params *p, const struct gr_specpv_drift *drift, int32_t n_row,
+                                double n_token)
+{
+    const double rate = gr_specpv_drift_rate(drift);
+    double n = fmin((double)p->n_buffer - n_row, p->interval * n_token);
+    n = fmin(n, (double)p->max_provisional);
+    n = rate > 0.0 ? fmin(n, DRIFT_MISSING_MAX / rate) : n;
+    return (int32_t)fmax(n, n_token);
+}
+
+/* A cycle is partial rounds until n_missing tokens are there, then a refresh. Each of them stands with 1 - drift, and
+ * none behind the first that does not; then the refresh's own tree is void, and it brings the correction. */
+bool gr_specpv_pays(const struct gr_specpv_price *p)
+{
+    const double stand = pow(1.0 - p->drift, p->n_missing);
+    const double n_kept = p->drift > 0.0 ? (1.0 - p->drift) * (1.0 - stand) / p->drift : p->n_missing;
+    const double n_token = n_kept + stand * p->n_token + (1.0 - stand);
+    const double n_partial = ceil(p->n_missing / p->n_token);
+    const double cycle_ns = n_partial * (p->partial_ns + p->rest_ns) + p->refresh_ns + p->rest_ns;
+    return n_token * (p->full_ns + p->rest_ns) > PAYS * p->n_token * cycle_ns;
 }
 
 void gr_specpv_drift_observe(struct gr_specpv_drift *d, int32_t n_checked, int32_t n_mismatch)

@@ -61,6 +61,21 @@ const char *gr_specpv_preflight(const struct gr_specpv_params *p, int32_t n_row,
 /* Tokens of a view: what the budget comes to. */
 int32_t gr_specpv_view_tokens(const struct gr_specpv_params *p);
 
+/* Times and tokens of rounds, for `auto`. */
+struct gr_specpv_price {
+    double full_ns, partial_ns; /* a round's pass with the tree that is usual */
+    double refresh_ns;          /* the same, full, with n_missing chain rows */
+    double rest_ns;             /* of a round: waiting for the drafter, host work */
+    double n_token;             /* that a round brings */
+    int32_t n_missing;          /* when the refresh comes */
+    double drift;               /* gr_specpv_drift_rate() */
+};
+/* Missing tokens that rounds of n_row rows and n_token tokens come to before a refresh. */
+int32_t gr_specpv_usual_missing(const struct gr_specpv_params *p, const struct gr_specpv_drift *drift, int32_t n_row,
+                                double n_token);
+/* Exact SpecPV brings more tokens in its time than full verification. */
+bool gr_specpv_pays(const struct gr_specpv_price *p);
+
 /* A refresh has judged n_checked tokens, and found n_mismatch of them to be others. */
 void gr_specpv_drift_observe(struct gr_specpv_drift *d, int32_t n_checked, int32_t n_mismatch);
 double gr_specpv_drift_rate(const struct gr_specpv_drift *d);

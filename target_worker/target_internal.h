@@ -54,6 +54,7 @@ struct session {
     int32_t final_len;    /* what the user may see; less than committed_len under exact SpecPV only */
     struct session_specpv {
         enum gr_specpv_mode mode; /* OFF, LOSSY or EXACT */
+        bool automatic;           /* exact, where it gains */
         struct gr_specpv_params params;
         struct gr_specpv_drift drift;
         int32_t dense_from;    /* of the view the verifier holds; GR_VIEW_NONE: none */
@@ -225,8 +226,8 @@ static inline int32_t target_n_chain(const struct session *s)
     const enum gr_specpv_round round = s->pv.next.round;
     return round == GR_SPECPV_ROUND_REFRESH || round == GR_SPECPV_ROUND_JUDGE ? target_n_missing(s) : 0;
 }
-/* Tokens that rows of the round decided on attend to. */
-int32_t target_specpv_context(const struct session *s);
+/* What rows of the round decided on attend to. */
+struct gr_attended target_specpv_context(const struct session *s);
 /* Fills what the pass is told of it. */
 void target_specpv_fill(struct gr_target *t, struct session *s, struct gr_pass_seq *q);
 /* Is what came back about chain rows in order? */

@@ -151,7 +151,7 @@ static void add_prefill(struct gr_target *t, struct session *s, int32_t end)
     s->wait_ns = s->draft_ns = 0;
     grow_table(t, s, end);
     t->pass.n_row += q->n_row;
-    t->pass_load = gr_pass_load_add(&t->pass_load, q->n_row, end);
+    t->pass_load = gr_pass_load_add(&t->pass_load, q->n_row, gr_attends_all(end));
 }
 
 /* ---- who takes part ---- */

@@ -172,8 +172,8 @@ void target_begin_round(struct gr_target *t, struct session *s, uint64_t now_ns)
 void target_reprice(struct gr_target *t, struct session *s)
 {
     const struct gr_pass_load none = {0};
-    const struct gr_pass_load before = gr_pass_load_add(&none, 1, s->econ_len);
-    const struct gr_pass_load now = gr_pass_load_add(&none, 1, s->committed_len);
+    const struct gr_pass_load before = gr_pass_load_add(&none, 1, gr_attends_all(s->econ_len));
+    const struct gr_pass_load now = gr_pass_load_add(&none, 1, gr_attends_all(s->committed_len));
     const double now_ns = gr_cost_table_estimate(&t->cost, &now);
     /* What was guessed when the session was opened may rest on a table that had not seen any context. */
     const double before_ns = s->econ.n_clean == 0 ? s->econ.root_ns : gr_cost_table_estimate(&t->cost, &before);

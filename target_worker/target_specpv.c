@@ -31,6 +31,7 @@ void target_specpv_open(struct gr_target *t, struct session *s, const struct gr_
     const int32_t n_level = m->draft_depth > 0 ? GR_MIN((int32_t)m->draft_depth, n_node) : n_node;
     s->pv = (struct session_specpv){.mode = m->specpv == GR_SPECPV_AUTO ? GR_SPECPV_EXACT
                                                                         : (enum gr_specpv_mode)m->specpv,
+                                    .automatic = m->specpv == GR_SPECPV_AUTO,
                                     .params = gr_specpv_resolve(&wanted, &t->config.specpv),
                                     .dense_from = GR_VIEW_NONE};
     if (s->pv.mode == GR_SPECPV_OFF) {
@@ -56,6 +57,40 @@ void target_refresh(struct gr_target *t, const struct gr_msg *m)
 
 /* ---- what the next round is ---- */
 
+static double pass_ns(const struct gr_target *t, int32_t n_row, struct gr_attended context)
+{
+    const struct gr_pass_load none = {0};
+    const struct gr_pass_load load = gr_pass_load_add(&none, n_row, context);
+    return gr_cost_table_estimate(&t->cost, &load);
+}
+
+/* Whether a cycle of partial rounds and a refresh gains, as far as known: times from the cost table, tokens from this
+ * session's rounds, drift from its judgements. */
+static bool pays(const struct gr_target *t, const struct session *s, int32_t n_row)
+{
+    const struct gr_specpv_params *p = &s->pv.params;
+    const double n_token = s->mode == GR_SPEC_TREE ? GR_MAX(s->econ.tree_tokens, 1.0) : 1.0;
+    const int32_t n_missing = gr_specpv_usual_missing(p, &s->pv.drift, n_row, n_token);
+    const int32_t n_seen = GR_MIN(gr_specpv_view_tokens(p), s->committed_len) + n_missing / 2;
+    const struct gr_attended all = gr_attends_all(s->committed_len);
+    const struct gr_attended view = {.n_token = GR_MIN(n_seen, s->committed_len), .view = true};
+    const struct gr_specpv_price price = {.full_ns = pass_ns(t, n_row, all), .partial_ns = pass_ns(t, n_row, view),
+                                          .refresh_ns = pass_ns(t, n_row + n_missing, all),
+                                          .rest_ns = s->mode == GR_SPEC_TREE ? s->econ.latency_ns + s->econ.overhead_ns
+                                                                             : s->econ.overhead_ns,
+                                          .n_token = n_token, .n_missing = n_missing,
+                                          .drift = gr_specpv_drift_rate(&s->pv.drift)};
+    return gr_specpv_pays(&price);
+}
+
+/* After rounds without it the view is too old: its window would be all that has come since. */
+static bool has_view(const struct session *s)
+{
+    const int32_t window = (int32_t)(s->pv.params.n_window + 1) * GR_KV_BLOCK_TOKENS;
+    return s->pv.dense_from != GR_VIEW_NONE &&
+           s->kv_len - s->pv.dense_from <= window + (int32_t)s->pv.params.n_buffer;
+}
+
 void target_specpv_decide(const struct gr_target *t, struct session *s, int32_t n_row, int32_t n_level)
 {
     struct session_specpv *pv = &s->pv;
@@ -63,22 +98,23 @@ void target_specpv_decide(const struct gr_target *t, struct session *s, int32_t 
     if (t->config.specpv.n_buffer == 0 || s->state != SESSION_DECODE) {
         return;
     }
-    const struct gr_specpv_input in = {.mode = pv->mode, .params = &pv->params, .context = s->committed_len,
+    const bool rests = pv->automatic && target_n_missing(s) == 0 && !pays(t, s, n_row);
+    const struct gr_specpv_input in = {.mode = rests ? GR_SPECPV_OFF : pv->mode, .params = &pv->params, .context = s->committed_len,
                                        .n_missing = target_n_missing(s), .n_row = n_row, .n_level = n_level,
-                                       .n_partial = pv->n_partial, .has_view = pv->dense_from != GR_VIEW_NONE,
+                                       .n_partial = pv->n_partial, .has_view = has_view(s),
                                        .asked = pv->asked, .end_due = pv->end_due != GR_FINISH_NONE,
                                        .drift = &pv->drift};
     pv->next = gr_specpv_decide(&in);
 }
 
-int32_t target_specpv_context(const struct session *s)
+struct gr_attended target_specpv_context(const struct session *s)
 {
     const struct gr_specpv_params *p = &s->pv.params;
     if (s->pv.next.round != GR_SPECPV_ROUND_PARTIAL || s->pv.dense_from == GR_VIEW_NONE) {
-        return s->committed_len;
+        return gr_attends_all(s->committed_len);
     }
     const int32_t n_list = GR_MIN(s->pv.dense_from, (int32_t)(p->n_sink + p->n_retrieval) * GR_KV_BLOCK_TOKENS);
-    return n_list + s->committed_len - s->pv.dense_from;
+    return (struct gr_attended){.n_token = n_list + s->committed_len - s->pv.dense_from, .view = true};
 }
 
 void target_specpv_fill(struct gr_target *t, struct session *s, struct gr_pass_seq *q)

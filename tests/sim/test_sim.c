@@ -255,6 +255,7 @@ static void draw_specpv(uint64_t *rng, struct plan *p)
     for (int i = 0; i < p->n_request; i++) {
         struct gr_session_request *r = &p->request[i];
         r->specpv = chance(rng, 3) ? GR_SPECPV_OFF : chance(rng, 4) ? GR_SPECPV_LOSSY : GR_SPECPV_EXACT;
+        r->specpv = r->specpv == GR_SPECPV_EXACT && chance(rng, 6) ? GR_SPECPV_AUTO : r->specpv;
         r->n_node = GR_MIN(r->n_node, v->n_buffer / 2); /* most pass the pre-flight check then */
         r->specpv_params.interval = chance(rng, 4) ? 1 + (uint32_t)next(rng, 4) : 0;
         p->refresh_ns[i] = chance(rng, 4) ? 1 + next(rng, 10000000) : 0;

@@ -155,11 +155,39 @@ static void test_resolve(void **state)
     assert_int_equal(p.max_provisional, 40); /* as the buffer goes */
 }
 
+/* A long context whose view costs a third: it pays, unless every second token is judged away, or the refresh's rows
+ * cost too much, or waiting for trees is most of a round. */
+static void test_pays(void **state)
+{
+    (void)state;
+    struct gr_specpv_price p = {.full_ns = 3e6, .partial_ns = 1e6, .refresh_ns = 8e6, .rest_ns = 0.2e6, .n_token = 4.0,
+                                .n_missing = 64};
+    assert_true(gr_specpv_pays(&p)); /* 68 tokens in 17 rounds of 3.2 ms, or 16 of 1.2 ms and one of 8.2 */
+    p.drift = 0.5;
+    assert_false(gr_specpv_pays(&p));
+    p.drift = 0.005;
+    assert_true(gr_specpv_pays(&p));
+    p.refresh_ns = 40e6;
+    assert_false(gr_specpv_pays(&p));
+    p.refresh_ns = 8e6;
+    p.partial_ns = 2.9e6;
+    assert_false(gr_specpv_pays(&p));
+    p.partial_ns = 1e6;
+    p.rest_ns = 100e6; /* and one token more in 17 rounds does not make good what is thrown away */
+    assert_false(gr_specpv_pays(&p));
+    struct gr_specpv_drift d = {0};
+    assert_int_equal(gr_specpv_usual_missing(&defaults, &d, 64, 4.0), 64);
+    assert_int_equal(gr_specpv_usual_missing(&defaults, &d, 1, 1.0), 32); /* its interval */
+    gr_specpv_drift_observe(&d, 92, 10);
+    assert_int_equal(gr_specpv_usual_missing(&defaults, &d, 64, 4.0), 5);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gate),  cmocka_unit_test(test_triggers),  cmocka_unit_test(test_fraction_and_provisional),
         cmocka_unit_test(test_drift), cmocka_unit_test(test_preflight), cmocka_unit_test(test_resolve),
+        cmocka_unit_test(test_pays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
