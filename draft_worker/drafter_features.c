@@ -130,7 +130,8 @@ enum gr_status drafter_on_features(struct gr_drafter *d, struct follow *f, const
     let_go(f);
     const int32_t end = (int32_t)h->base_len;
     const int32_t first = (int32_t)r.first_pos;
-    if ((h->flags & GR_FEATURES_AGAIN) != 0 && GR_MAX(first, f->kv_shift - 1) < f->feature_end) {
+    const bool again = (h->flags & GR_FEATURES_AGAIN) != 0 && end > f->kv_shift - 1;
+    if (again && GR_MAX(first, f->kv_shift - 1) < f->feature_end) {
         take_again(d, f, first);
     }
     /* The target counts the window from here on: what is held before has no room beside it. */

@@ -4,7 +4,8 @@
 #include <stddef.h>
 
 #define DRIFT_KEEP 0.9       /* of the sums, by each judgement */
-#define DRIFT_PRIOR 8.0      /* tokens without a mismatch, to begin with */
+#define DRIFT_PRIOR 16.0     /* tokens, to begin with, */
+#define DRIFT_PRIOR_MISMATCH 0.25 /* and mismatches among them: the first refreshes come early */
 #define PAYS 1.05             /* estimates are not that good */
 #define DRIFT_MISSING_MAX 0.5 /* mismatches that may be expected among the missing tokens */
 
@@ -129,5 +130,5 @@ void gr_specpv_drift_observe(struct gr_specpv_drift *d, int32_t n_checked, int32
 
 double gr_specpv_drift_rate(const struct gr_specpv_drift *d)
 {
-    return d->n_mismatch / (d->n_checked + DRIFT_PRIOR);
+    return (d->n_mismatch + DRIFT_PRIOR_MISMATCH) / (d->n_checked + DRIFT_PRIOR);
 }

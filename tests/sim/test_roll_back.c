@@ -171,6 +171,26 @@ static void test_rows_run_again(void **state)
     }
 }
 
+/* They come a frame at a time: nothing is drafted on the rest before that is there. */
+static void test_again_in_pieces(void **state)
+{
+    (void)state;
+    const struct rig_config c = {.seed = 8, .blur = 3, .head = true, .ahead = true, .n_node = 9, .depth = 4, .top_k = 3};
+    struct rig *r = rig_create(&c);
+    rig_start(r, 60, 63);
+    for (int round = 0; round < 5; round++) {
+        for (int32_t first = r->len - 12; first < r->len - 1; first += 3) {
+            rig_send_features_from(r, first, GR_MIN(first + 3, r->len - 1), first == r->len - 12 ? GR_FEATURES_AGAIN : 0);
+            rig_run(r, 4);
+        }
+        (void)rig_verify(r, &r->tree, r->draft_header.round, -1, 63);
+        rig_await_draft(r);
+        rig_assert_fresh(r, &c, 63);
+    }
+    assert_int_equal(counters(r)->n_feature_gap + counters(r)->n_desync, 0);
+    rig_destroy(r);
+}
+
 /* A copy of such a frame that comes much later is true as well: what it takes away is asked for again. */
 static void test_again_twice(void **state)
 {
@@ -207,7 +227,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest head_tests[] = {
         cmocka_unit_test(test_roll_back_across_a_hit),      cmocka_unit_test(test_roll_backs),
         cmocka_unit_test(test_corrected_features_are_used), cmocka_unit_test(test_rows_run_again),
-        cmocka_unit_test(test_again_twice),
+        cmocka_unit_test(test_again_in_pieces),             cmocka_unit_test(test_again_twice),
     };
     rig_heads = argc > 1 && strcmp(argv[1], "head") == 0;
     return rig_heads ? cmocka_run_group_tests(head_tests, NULL, NULL) : cmocka_run_group_tests(tests, NULL, NULL);

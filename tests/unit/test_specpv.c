@@ -10,7 +10,7 @@
 
 static const struct gr_specpv_params defaults = {.n_sink = 2, .n_retrieval = 256, .n_window = 8, .n_buffer = 128,
                                                  .threshold = 4096, .interval = 32, .max_provisional = 128};
-static const struct gr_specpv_drift no_drift;
+static const struct gr_specpv_drift no_drift = {.n_checked = 1000.0};
 
 static struct gr_specpv_input input(void)
 {
@@ -93,8 +93,12 @@ static void test_drift(void **state)
     struct gr_specpv_input in = input();
     in.drift = &d;
     in.n_row = 1;
+    in.n_missing = 31;
+    assert_round(&in, GR_SPECPV_ROUND_PARTIAL, GR_SPECPV_WHY_NONE);
+    in.n_missing = 32; /* nothing is known yet */
+    assert_round(&in, GR_SPECPV_ROUND_REFRESH, GR_SPECPV_WHY_DRIFT);
     in.n_missing = 60;
-    gr_specpv_drift_observe(&d, 60, 0);
+    gr_specpv_drift_observe(&d, 32, 0);
     assert_round(&in, GR_SPECPV_ROUND_PARTIAL, GR_SPECPV_WHY_NONE);
     int least = 60;
     for (int i = 0; i < 10; i++) { /* one in ten */
@@ -112,8 +116,8 @@ static void test_drift(void **state)
         gr_specpv_drift_observe(&d, 10, 0);
     }
     assert_round(&in, GR_SPECPV_ROUND_PARTIAL, GR_SPECPV_WHY_NONE);
-    for (int i = 0; i < 50; i++) { /* everything is wrong: a partial round at a time */
-        gr_specpv_drift_observe(&d, 1, 1);
+    for (int i = 0; i < 80; i++) { /* everything is wrong: a partial round at a time */
+        gr_specpv_drift_observe(&d, 10, 10);
     }
     in.n_missing = 0;
     assert_round(&in, GR_SPECPV_ROUND_PARTIAL, GR_SPECPV_WHY_NONE);
@@ -175,10 +179,10 @@ static void test_pays(void **state)
     p.partial_ns = 1e6;
     p.rest_ns = 100e6; /* and one token more in 17 rounds does not make good what is thrown away */
     assert_false(gr_specpv_pays(&p));
-    struct gr_specpv_drift d = {0};
+    struct gr_specpv_drift d = no_drift;
     assert_int_equal(gr_specpv_usual_missing(&defaults, &d, 64, 4.0), 64);
     assert_int_equal(gr_specpv_usual_missing(&defaults, &d, 1, 1.0), 32); /* its interval */
-    gr_specpv_drift_observe(&d, 92, 10);
+    d = (struct gr_specpv_drift){.n_checked = 84.0, .n_mismatch = 9.75};
     assert_int_equal(gr_specpv_usual_missing(&defaults, &d, 64, 4.0), 5);
 }
 
