@@ -161,8 +161,9 @@ static bool keep_ids(struct gr_generation *g, const struct gr_msg *m)
         g->turn_len = m->keep_len;
     }
     const uint64_t n_keep = (uint64_t)m->keep_len - g->turn_len;
-    if (m->keep_len < g->turn_len || n_keep < g->n_final || n_keep > g->n_token || m->final_len < m->keep_len - n_keep ||
-        m->final_len > (uint64_t)m->keep_len + m->ids.n || m->ids.n > g->cap_token - n_keep) {
+    if (m->keep_len < g->turn_len || n_keep < g->n_final || n_keep > g->n_token ||
+        m->final_len < g->turn_len + g->n_final || m->final_len > (uint64_t)m->keep_len + m->ids.n ||
+        m->ids.n > g->cap_token - n_keep) {
         return false;
     }
     memcpy(g->token + n_keep, m->ids.p, m->ids.n * sizeof(*g->token));

@@ -64,15 +64,15 @@ static const char *specpv_name(uint32_t mode)
 
 static json_t *session_json(const struct gr_msg *m)
 {
-    return json_pack("{s:I, s:s, s:I, s:b, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:s, s:I, s:I, s:I, s:I}", "id", (json_int_t)m->session,
-                     "state", state_name(m->state), "epoch", (json_int_t)m->epoch, "keep_open", m->keep_open != 0,
-                     "tokens", (json_int_t)m->n_token, "rounds", (json_int_t)m->n_round, "num_drafts",
-                     (json_int_t)m->n_tree, "num_draft_tokens", (json_int_t)m->n_drafted, "num_accepted_tokens",
-                     (json_int_t)m->n_hit_token, "mean_acceptance_length", acceptance(m), "idle_s",
-                     (double)m->idle_ns / 1e9, "target", (json_int_t)m->target, "drafter", (json_int_t)m->drafter,
-                     "specpv", specpv_name(m->specpv), "partial_rounds_since_refresh", (json_int_t)m->n_partial,
-                     "full_refreshes", (json_int_t)m->n_refresh, "drift_checked", (json_int_t)m->n_checked,
-                     "drift_mismatches", (json_int_t)m->n_drifted);
+    return json_pack("{s:I, s:s, s:I, s:b, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:s, s:I, s:I, s:I, s:I}", "id",
+                     (json_int_t)m->session, "state", state_name(m->state), "epoch", (json_int_t)m->epoch, "keep_open",
+                     m->keep_open != 0, "tokens", (json_int_t)m->n_token, "rounds", (json_int_t)m->n_round,
+                     "num_drafts", (json_int_t)m->n_tree, "num_draft_tokens", (json_int_t)m->n_drafted,
+                     "num_accepted_tokens", (json_int_t)m->n_hit_token, "mean_acceptance_length", acceptance(m),
+                     "idle_s", (double)m->idle_ns / 1e9, "target", (json_int_t)m->target, "drafter",
+                     (json_int_t)m->drafter, "specpv", specpv_name(m->specpv), "partial_rounds_since_refresh",
+                     (json_int_t)m->n_partial, "full_refreshes", (json_int_t)m->n_refresh, "drift_checked",
+                     (json_int_t)m->n_checked, "drift_mismatches", (json_int_t)m->n_drifted);
 }
 
 static json_t *worker_json(const struct gr_msg *m)

@@ -1,8 +1,8 @@
 /* What a target pass costs, learned from passes: f(rows of all sessions) at points, linear between them, plus
  * attention: for each session its context times g(its rows), at points, too (flat while the keys are read, rising when
  * arithmetic binds). f is calibrated at start when there is time; g is learnt from real passes, prompt chunks first;
- * every pass corrects the parts it rested on. Rows under a partial view (SpecPV) have a g of their own: their keys lie in
- * lists of blocks, another one for each KV head; until such a pass has been seen it is as the other. Pure. */
+ * every pass corrects the parts it rested on. Rows under a partial view (SpecPV) have a g of their own: their keys lie
+ * in lists of blocks, another one for each KV head; until such a pass has been seen it is as the other. Pure. */
 #ifndef GR_TARGET_WORKER_COST_TABLE_H
 #define GR_TARGET_WORKER_COST_TABLE_H
 

@@ -22,8 +22,8 @@ struct gr_specpv_params gr_specpv_resolve(const struct gr_specpv_params *wanted,
                                  .n_buffer = resolve(wanted->n_buffer, most->n_buffer),
                                  .threshold = wanted->threshold > 0 ? wanted->threshold : most->threshold,
                                  .interval = wanted->interval > 0 ? wanted->interval : most->interval,
-                                 .refresh_fraction =
-                                     wanted->refresh_fraction > 0.0 ? wanted->refresh_fraction : most->refresh_fraction};
+                                 .refresh_fraction = wanted->refresh_fraction > 0.0 ? wanted->refresh_fraction
+                                                                                    : most->refresh_fraction};
     p.max_provisional = wanted->max_provisional > 0 ? wanted->max_provisional : most->max_provisional;
     p.max_provisional = resolve(p.max_provisional, p.n_buffer);
     return p;

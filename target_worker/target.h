@@ -64,7 +64,8 @@ struct gr_target_counters {
     uint64_t n_probe, n_evicted, n_preempted, n_paused, n_fault, n_cache_hit;
     /* SpecPV. Tokens judged in refreshes, of them others than committed; roll-backs; provisional tokens dropped without
      * judgement; passes that judged a provisional end */
-    uint64_t n_view_seed, n_partial_round, n_refresh, n_judge, n_drift_checked, n_drift_mismatch, n_roll_back, n_dropped;
+    uint64_t n_view_seed, n_partial_round, n_refresh, n_judge, n_drift_checked, n_drift_mismatch, n_roll_back,
+        n_dropped;
 };
 
 struct gr_target;

@@ -232,7 +232,8 @@ struct gr_attended target_specpv_context(const struct session *s);
 void target_specpv_fill(struct gr_target *t, struct session *s, struct gr_pass_seq *q);
 /* Is what came back about chain rows in order? */
 bool target_specpv_is_sound(const struct session *s, const struct gr_pass_seq *q);
-/* Missing tokens were judged: counts, and takes back those that do not stand. Returns how many tokens of the base do. */
+/* Missing tokens were judged: counts, and takes back those that do not stand. Returns how many tokens of the base
+ * do. */
 int32_t target_specpv_settle(struct gr_target *t, struct session *s, const struct gr_pass_seq *q);
 /* The round's tokens are appended: kv_len, final_len and the view follow. finish: what the walk or judgement says; an
  * end that is not judged becomes end_due. Returns what is final of it. */

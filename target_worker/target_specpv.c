@@ -99,10 +99,16 @@ void target_specpv_decide(const struct gr_target *t, struct session *s, int32_t 
         return;
     }
     const bool rests = pv->automatic && target_n_missing(s) == 0 && !pays(t, s, n_row);
-    const struct gr_specpv_input in = {.mode = rests ? GR_SPECPV_OFF : pv->mode, .params = &pv->params, .context = s->committed_len,
-                                       .n_missing = target_n_missing(s), .n_row = n_row, .n_level = n_level,
-                                       .n_partial = pv->n_partial, .has_view = has_view(s),
-                                       .asked = pv->asked, .end_due = pv->end_due != GR_FINISH_NONE,
+    const struct gr_specpv_input in = {.mode = rests ? GR_SPECPV_OFF : pv->mode,
+                                       .params = &pv->params,
+                                       .context = s->committed_len,
+                                       .n_missing = target_n_missing(s),
+                                       .n_row = n_row,
+                                       .n_level = n_level,
+                                       .n_partial = pv->n_partial,
+                                       .has_view = has_view(s),
+                                       .asked = pv->asked,
+                                       .end_due = pv->end_due != GR_FINISH_NONE,
                                        .drift = &pv->drift};
     pv->next = gr_specpv_decide(&in);
 }

@@ -72,8 +72,8 @@ static inline void on_msg(void *ctx, const struct gr_msg *m)
     w->last[m->type] = *m;
     if (m->type == GR_MSG_COMMIT) {
         struct text *t = &w->text[m->session];
-        assert_true(m->keep_len == (uint32_t)t->len ||
-                    (rig_specpv.n_buffer > 0 && m->keep_len < (uint32_t)t->len && m->keep_len >= (uint32_t)t->final_len));
+        assert_true(m->keep_len == (uint32_t)t->len || (rig_specpv.n_buffer > 0 && m->keep_len < (uint32_t)t->len &&
+                                                        m->keep_len >= (uint32_t)t->final_len));
         t->n_back += m->keep_len < (uint32_t)t->len;
         t->len = (int32_t)m->keep_len;
         t->final_len = (int32_t)m->final_len;

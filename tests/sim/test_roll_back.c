@@ -175,12 +175,14 @@ static void test_rows_run_again(void **state)
 static void test_again_in_pieces(void **state)
 {
     (void)state;
-    const struct rig_config c = {.seed = 8, .blur = 3, .head = true, .ahead = true, .n_node = 9, .depth = 4, .top_k = 3};
+    const struct rig_config c = {
+        .seed = 8, .blur = 3, .head = true, .ahead = true, .n_node = 9, .depth = 4, .top_k = 3};
     struct rig *r = rig_create(&c);
     rig_start(r, 60, 63);
     for (int round = 0; round < 5; round++) {
         for (int32_t first = r->len - 12; first < r->len - 1; first += 3) {
-            rig_send_features_from(r, first, GR_MIN(first + 3, r->len - 1), first == r->len - 12 ? GR_FEATURES_AGAIN : 0);
+            rig_send_features_from(r, first, GR_MIN(first + 3, r->len - 1),
+                                   first == r->len - 12 ? GR_FEATURES_AGAIN : 0);
             rig_run(r, 4);
         }
         (void)rig_verify(r, &r->tree, r->draft_header.round, -1, 63);

@@ -502,11 +502,12 @@ static int tell(void **state)
                   (unsigned long long)n_checked_row, (unsigned long long)n_raw_row,
                   (unsigned long long)n_stale_features, (unsigned long long)n_feature_gap,
                   (unsigned long long)n_feature_start);
-    print_message("# SpecPV: %llu partial rounds, %llu refreshes, %llu judgements of an end; %llu of %llu judged tokens "
-                  "were others, %llu roll-backs, %llu provisional tokens dropped; features sent again %llu times\n",
-                  (unsigned long long)n_partial, (unsigned long long)n_refresh, (unsigned long long)n_judge,
-                  (unsigned long long)n_drift, (unsigned long long)n_checked_drift, (unsigned long long)n_roll_back,
-                  (unsigned long long)n_dropped, (unsigned long long)n_again);
+    print_message(
+        "# SpecPV: %llu partial rounds, %llu refreshes, %llu judgements of an end; %llu of %llu judged tokens "
+        "were others, %llu roll-backs, %llu provisional tokens dropped; features sent again %llu times\n",
+        (unsigned long long)n_partial, (unsigned long long)n_refresh, (unsigned long long)n_judge,
+        (unsigned long long)n_drift, (unsigned long long)n_checked_drift, (unsigned long long)n_roll_back,
+        (unsigned long long)n_dropped, (unsigned long long)n_again);
     return 0;
 }
 
