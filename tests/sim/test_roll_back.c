@@ -171,6 +171,28 @@ static void test_rows_run_again(void **state)
     }
 }
 
+/* The job that grows the next tree runs on the first ones: its tree is not sent. */
+static void test_again_during_a_job(void **state)
+{
+    (void)state;
+    const struct rig_config c = {.seed = 9, .blur = 3, .head = true, .n_node = 9, .depth = 4, .top_k = 3};
+    struct rig *r = rig_create(&c);
+    rig_start(r, 60, 63);
+    for (int round = 0; round < 5; round++) {
+        (void)rig_verify(r, &r->tree, r->draft_header.round, -1, 63);
+        (void)gr_drafter_step(r->drafter, 0);
+        assert_non_null(r->job);
+        const uint64_t n_row = counters(r)->n_row;
+        const int32_t first = r->len - 12;
+        rig_send_features_from(r, first, r->len - 1, GR_FEATURES_AGAIN);
+        rig_await_draft(r);
+        rig_assert_fresh(r, &c, 63);
+        assert_int_equal(counters(r)->n_row - n_row, r->len - 1 - first);
+    }
+    assert_int_equal(counters(r)->n_feature_gap + counters(r)->n_desync, 0);
+    rig_destroy(r);
+}
+
 /* They come a frame at a time: nothing is drafted on the rest before that is there. */
 static void test_again_in_pieces(void **state)
 {
@@ -229,6 +251,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest head_tests[] = {
         cmocka_unit_test(test_roll_back_across_a_hit),      cmocka_unit_test(test_roll_backs),
         cmocka_unit_test(test_corrected_features_are_used), cmocka_unit_test(test_rows_run_again),
+        cmocka_unit_test(test_again_during_a_job),
         cmocka_unit_test(test_again_in_pieces),             cmocka_unit_test(test_again_twice),
     };
     rig_heads = argc > 1 && strcmp(argv[1], "head") == 0;
