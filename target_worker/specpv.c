@@ -7,6 +7,10 @@
 #define DRIFT_PRIOR 16.0     /* tokens, to begin with, */
 #define DRIFT_PRIOR_MISMATCH 0.25 /* and mismatches among them: the first refreshes come early */
 #define PAYS 1.05             /* estimates are not that good */
+#define TRIAL_KEEP 0.9        /* of what rounds in full took, by each */
+#define TRIAL_PLAIN 8         /* of them before a try: something to compare with */
+#define TRIAL_FIRST 32        /* rounds in full after a try that failed; doubled by each */
+#define TRIAL_LAST 1024
 #define DRIFT_MISSING_MAX 0.5 /* mismatches that may be expected among the missing tokens */
 
 static uint32_t resolve(uint32_t wanted, uint32_t most)
@@ -120,6 +124,43 @@ bool gr_specpv_pays(const struct gr_specpv_price *p)
     const double n_partial = ceil(p->n_missing / p->n_token);
     const double cycle_ns = n_partial * (p->partial_ns + p->rest_ns) + p->refresh_ns + p->rest_ns;
     return n_token * (p->full_ns + p->rest_ns) > PAYS * p->n_token * cycle_ns;
+}
+
+/* The cycle is over when nothing is missing any more. */
+static void end_cycle(struct gr_specpv_trial *t)
+{
+    const double lost_ns = t->cycle_ns * t->plain_tokens - t->cycle_tokens * t->plain_ns;
+    if (lost_ns > 0.0) {
+        t->interval = t->interval == 0 ? TRIAL_FIRST : t->interval < TRIAL_LAST ? 2 * t->interval : TRIAL_LAST;
+        t->until = t->interval;
+    } else {
+        t->interval = 0;
+    }
+    t->cycle_ns = t->cycle_tokens = 0.0;
+}
+
+void gr_specpv_trial_round(struct gr_specpv_trial *t, enum gr_specpv_round round, int32_t n_token, double ns)
+{
+    if (round == GR_SPECPV_ROUND_PLAIN) {
+        t->plain_ns = TRIAL_KEEP * t->plain_ns + ns;
+        t->plain_tokens = TRIAL_KEEP * t->plain_tokens + n_token;
+        t->n_plain += t->n_plain < UINT32_MAX;
+        t->until -= t->until > 0;
+        return;
+    }
+    if (round == GR_SPECPV_ROUND_SEED) {
+        return; /* making summaries of all that is there: once */
+    }
+    t->cycle_ns += ns;
+    t->cycle_tokens += n_token;
+    if (round != GR_SPECPV_ROUND_PARTIAL) {
+        end_cycle(t);
+    }
+}
+
+bool gr_specpv_trial_due(const struct gr_specpv_trial *t)
+{
+    return t->n_plain >= TRIAL_PLAIN && t->until == 0;
 }
 
 void gr_specpv_drift_observe(struct gr_specpv_drift *d, int32_t n_checked, int32_t n_mismatch)

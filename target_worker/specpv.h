@@ -76,6 +76,17 @@ int32_t gr_specpv_usual_missing(const struct gr_specpv_params *p, const struct g
 /* Exact SpecPV brings more tokens in its time than full verification. */
 bool gr_specpv_pays(const struct gr_specpv_price *p);
 
+/* What `auto` has seen: promises are kept, or the next try comes later. Zeroes: nothing yet. */
+struct gr_specpv_trial {
+    double plain_ns, plain_tokens; /* of rounds in full; sums that fade */
+    double cycle_ns, cycle_tokens; /* since the last round in full */
+    uint32_t n_plain, until, interval; /* rounds in full: seen; to the next try; after a try that failed */
+};
+/* A round is over: it took ns and brought n_token tokens, less those that it took back. */
+void gr_specpv_trial_round(struct gr_specpv_trial *t, enum gr_specpv_round round, int32_t n_token, double ns);
+/* A cycle may be tried. */
+bool gr_specpv_trial_due(const struct gr_specpv_trial *t);
+
 /* A refresh has judged n_checked tokens, and found n_mismatch of them to be others. */
 void gr_specpv_drift_observe(struct gr_specpv_drift *d, int32_t n_checked, int32_t n_mismatch);
 double gr_specpv_drift_rate(const struct gr_specpv_drift *d);

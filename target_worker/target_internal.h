@@ -55,6 +55,7 @@ struct session {
     struct session_specpv {
         enum gr_specpv_mode mode; /* OFF, LOSSY or EXACT */
         bool automatic;           /* exact, where it gains */
+        struct gr_specpv_trial trial; /* with automatic */
         struct gr_specpv_params params;
         struct gr_specpv_drift drift;
         int32_t dense_from;    /* of the view the verifier holds; GR_VIEW_NONE: none */

@@ -470,6 +470,9 @@ static void learn_round(struct gr_target *t, struct session *s, const struct gr_
     if (t->econ.n_tree + t->econ.n_root == 0) {
         t->econ = s->econ; /* the first session's guesses */
     }
+    if (s->pv.automatic) {
+        gr_specpv_trial_round(&s->pv.trial, s->pv.next.round, n_token, round_ns);
+    }
     if (q->n_chain == 0 && !q->refresh_view) { /* a refresh costs the same with a tree and without */
         gr_spec_econ_round(&s->econ, s->pass_waited, clean, n_token, round_ns, pass_ns, (double)s->wait_ns);
         gr_spec_econ_round(&t->econ, s->pass_waited, clean, n_token, round_ns, pass_ns, (double)s->wait_ns);
@@ -530,7 +533,7 @@ static void apply_walk(struct gr_target *t, struct session *s, const struct gr_p
     s->n_reroot += s->pass_reroot && !prefill;
     t->counters.n_reroot += s->pass_reroot && !prefill;
     if (!prefill) {
-        learn_round(t, s, q, GR_MAX(s->committed_len - o.base_len, 0), now_ns);
+        learn_round(t, s, q, s->committed_len - o.base_len, now_ns);
     }
     settle_trees(t, s, o.base_len);
     const uint32_t round = s->round++;

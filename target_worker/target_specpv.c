@@ -98,7 +98,8 @@ void target_specpv_decide(const struct gr_target *t, struct session *s, int32_t 
     if (t->config.specpv.n_buffer == 0 || s->state != SESSION_DECODE) {
         return;
     }
-    const bool rests = pv->automatic && target_n_missing(s) == 0 && !pays(t, s, n_row);
+    const bool rests = pv->automatic && target_n_missing(s) == 0 &&
+                       (!gr_specpv_trial_due(&pv->trial) || !pays(t, s, n_row));
     const struct gr_specpv_input in = {.mode = rests ? GR_SPECPV_OFF : pv->mode,
                                        .params = &pv->params,
                                        .context = s->committed_len,

@@ -186,12 +186,50 @@ static void test_pays(void **state)
     assert_int_equal(gr_specpv_usual_missing(&defaults, &d, 64, 4.0), 5);
 }
 
+/* A try that loses against what rounds in full bring is not repeated soon; one that gains goes on. */
+static void test_trials(void **state)
+{
+    (void)state;
+    struct gr_specpv_trial t = {0};
+    uint32_t wait = 32;
+    for (int i = 0; i < 8; i++) {
+        assert_false(gr_specpv_trial_due(&t));
+        gr_specpv_trial_round(&t, GR_SPECPV_ROUND_PLAIN, 4, 4e6); /* a token a ms */
+    }
+    assert_true(gr_specpv_trial_due(&t));
+    for (int i = 0; i < 3; i++) { /* ten rounds that gain, and a judgement that takes most of it back */
+        gr_specpv_trial_round(&t, GR_SPECPV_ROUND_SEED, 4, 50e6);
+        for (int k = 0; k < 10; k++) {
+            gr_specpv_trial_round(&t, GR_SPECPV_ROUND_PARTIAL, 4, 2e6);
+            assert_true(gr_specpv_trial_due(&t));
+        }
+        gr_specpv_trial_round(&t, GR_SPECPV_ROUND_REFRESH, -20, 8e6); /* 20 tokens in 28 ms */
+        for (uint32_t k = 0; k < wait; k++) {
+            assert_false(gr_specpv_trial_due(&t));
+            gr_specpv_trial_round(&t, GR_SPECPV_ROUND_PLAIN, 4, 4e6);
+        }
+        assert_true(gr_specpv_trial_due(&t));
+        wait *= 2;
+    }
+    for (int k = 0; k < 10; k++) {
+        gr_specpv_trial_round(&t, GR_SPECPV_ROUND_PARTIAL, 4, 2e6);
+    }
+    gr_specpv_trial_round(&t, GR_SPECPV_ROUND_REFRESH, -10, 8e6); /* 30 in 28 */
+    assert_true(gr_specpv_trial_due(&t));
+    gr_specpv_trial_round(&t, GR_SPECPV_ROUND_REFRESH, 1, 8e6);
+    for (int k = 0; k < 32; k++) { /* old failures are forgotten */
+        assert_false(gr_specpv_trial_due(&t));
+        gr_specpv_trial_round(&t, GR_SPECPV_ROUND_PLAIN, 4, 4e6);
+    }
+    assert_true(gr_specpv_trial_due(&t));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gate),  cmocka_unit_test(test_triggers),  cmocka_unit_test(test_fraction_and_provisional),
         cmocka_unit_test(test_drift), cmocka_unit_test(test_preflight), cmocka_unit_test(test_resolve),
-        cmocka_unit_test(test_pays),
+        cmocka_unit_test(test_pays),    cmocka_unit_test(test_trials),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
