@@ -14,7 +14,7 @@ int gr_bench_kernels(int argc, char **argv)
     const char *only = NULL;
     const struct gr_bench_option options[] = {
         {"isa", &isa, "avx512 | avx2 | c (default: all that this machine can run)"},
-        {"only", &only, "linear | attention | rows | sample"},
+        {"only", &only, "linear | attention | view | rows | sample"},
     };
     enum gr_table_format format;
     const int status = gr_bench_options("kernels", argc, argv, &format, options, (int)GR_ARRAY_LEN(options));

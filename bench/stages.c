@@ -32,6 +32,8 @@ struct stage {
     const float **capture;  /* (N_ROW_MAX): rows 0, 1, 2, ... of the last pass */
     float *feature;         /* (feature_width) one for all rows */
     const float **features; /* (N_ROW_MAX) */
+    bool partial;                        /* rows see the view */
+    const struct gr_kv_refresh *refresh; /* the pass chooses the view; NULL: it does not */
 };
 
 static void *zeroed(size_t n, size_t size)
@@ -57,11 +59,15 @@ static void run_rows(struct stage *s, int pos0, int n_row, bool tree, int n_out)
     for (int i = 0; i < n_out; i++) {
         s->out_row[i] = n_row - n_out + i;
     }
-    const struct gr_attn_seq seq = {.n_row = n_row, .block = s->block, .limit = s->limit,
-                                    .scratch_block = s->scratch_block, .n_anc = s->n_anc, .anc = s->anc,
-                                    .n_slot = tree ? n_row : 0};
+    struct gr_attn_seq seq = {.n_row = n_row, .block = s->block, .limit = s->limit,
+                              .scratch_block = s->scratch_block, .n_anc = s->n_anc, .anc = s->anc,
+                              .n_slot = tree ? n_row : 0};
+    if (s->partial) {
+        gr_kv_view_attend(&s->lm->view[0], &seq);
+    }
     const struct gr_batch b = {.n_row = n_row, .n_seq = 1, .n_out = n_out, .token = s->token, .pos = s->pos,
-                               .cell = s->cell, .seq = &seq, .out_row = s->out_row, .feature = s->features};
+                               .cell = s->cell, .seq = &seq, .out_row = s->out_row, .feature = s->features,
+                               .n_refresh = s->refresh != NULL, .refresh = s->refresh};
     enum gr_status st = gr_lm_forward(s->lm, &b);
     GR_ASSERT(st == GR_OK);
 }
@@ -87,20 +93,54 @@ static void print_row(struct gr_table *t, const struct stage *s, const char *wha
     gr_table_number(t, n_row / median * 1e3, 0);
 }
 
+static void time_rows(struct stage *s, int n_row, double *ms)
+{
+    for (int k = -2; k < s->n_rep; k++) {
+        const uint64_t begin = gr_clock_ns();
+        run_rows(s, s->n_context, n_row, true, n_row);
+        if (k >= 0) {
+            ms[k] = (double)(gr_clock_ns() - begin) / 1e6;
+        }
+    }
+}
+
 static void bench_rows(struct stage *s, struct gr_table *t, const char *what, const int *rows, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         double ms[N_REP_MAX];
-        for (int k = -2; k < s->n_rep; k++) {
-            const uint64_t begin = gr_clock_ns();
-            run_rows(s, s->n_context, rows[i], true, rows[i]);
-            if (k >= 0) {
-                ms[k] = (double)(gr_clock_ns() - begin) / 1e6;
-            }
-        }
+        time_rows(s, rows[i], ms);
         const double kv_bytes = (double)s->kv_bytes_per_token * s->n_context;
         print_row(t, s, what, rows[i], ms, s->n_rep, (double)s->weight_bytes + kv_bytes,
                   s->flops_per_row * rows[i] + attention_flops(s, s->n_context + 0.5 * rows[i], rows[i]));
+    }
+}
+
+/* Partial passes under a view with so many tokens of retrieval (sink 2 blocks, window 8), each against the full pass of
+ * as many rows, timed just before; and passes that choose the view, which stay full. The floors follow what is read. */
+static void bench_views(struct stage *s, struct gr_table *t, int retrieval)
+{
+    static const int rows[] = {1, 16, 64};
+    struct gr_kv_refresh refresh = {.n_row = 1, .kv_len = s->n_context,
+                                    .budget = {.n_sink = 2, .n_retrieval = retrieval / 16, .n_window = 8}};
+    for (size_t i = 0; i < GR_ARRAY_LEN(rows); i++) {
+        double ms[N_REP_MAX];
+        char what[64];
+        refresh.n_row = rows[i];
+        s->refresh = &refresh;
+        time_rows(s, rows[i], ms);
+        s->refresh = NULL;
+        const double refresh_ms = gr_median(ms, s->n_rep);
+        time_rows(s, rows[i], ms);
+        const double full_ms = gr_median(ms, s->n_rep);
+        s->partial = true;
+        time_rows(s, rows[i], ms);
+        s->partial = false;
+        const double n_key = s->lm->view[0].n_list * 16.0 + s->n_context - s->lm->view[0].dense_from;
+        const double partial_ms = gr_median(ms, s->n_rep);
+        snprintf(what, sizeof(what), "partial %d (%.2f of full %.2f ms; refresh %.2f)", retrieval, partial_ms / full_ms,
+                 full_ms, refresh_ms);
+        print_row(t, s, what, rows[i], ms, s->n_rep, (double)s->weight_bytes + (double)s->kv_bytes_per_token * n_key,
+                  s->flops_per_row * rows[i] + attention_flops(s, n_key + 0.5 * rows[i], rows[i]));
     }
 }
 
@@ -191,6 +231,7 @@ struct stage_options {
     const char *model, *head, *isa;
     const struct gr_geometry *geometry; /* NULL: as in the folders */
     int n_thread;
+    int retrieval; /* tokens; 0: no partial views */
 };
 
 static enum gr_status create_target(struct stage *s, const struct stage_options *o)
@@ -205,7 +246,8 @@ static enum gr_status create_target(struct stage *s, const struct stage_options 
     s->flops_per_row = gr_llama_flops_per_row(&s->hf);
     s->head_flops = 2.0 * gr_hf_vocab_rows(&s->hf) * s->hf.hidden;
     prepare(s, n_block);
-    return GR_OK;
+    const struct gr_kv_budget most = {.n_sink = 2, .n_retrieval = o->retrieval / 16, .n_window = 8};
+    return o->retrieval > 0 ? gr_lm_view_create(s->lm, &most, 1) : GR_OK;
 }
 
 static enum gr_status create_head(struct stage *s, const struct stage_options *o)
@@ -270,6 +312,9 @@ static int measure(struct stage *target, struct stage *head, enum gr_table_forma
     begin_table(&t, format, target, head, o);
     bench_rows(target, &t, "verify", verify_rows, GR_ARRAY_LEN(verify_rows));
     bench_prefill(target, &t, "prefill");
+    for (int n = o->retrieval; n >= 512 && target->lm->view != NULL; n /= 2) {
+        bench_views(target, &t, n);
+    }
     if (o->head != NULL) {
         bench_fuse(target, &t, head_rows, GR_ARRAY_LEN(head_rows));
         bench_rows(head, &t, "head", head_rows, GR_ARRAY_LEN(head_rows));
@@ -285,6 +330,7 @@ int gr_bench_stages(int argc, char **argv)
     const char *context = "256";
     const char *reps = "31";
     const char *threads = "0";
+    const char *retrieval = "0";
     const char *geometry = NULL;
     const char *dump = NULL, *ids = NULL, *compare = NULL, *with = NULL;
     const struct gr_bench_option options[] = {
@@ -292,6 +338,7 @@ int gr_bench_stages(int argc, char **argv)
         {"head", &o.head, "EAGLE-3 head folder: its pass and its fc as well (default: none)"},
         {"geometry", &geometry, "expand both in memory: llama-3.2-1b (docs/USAGE.md; default: as they are)"},
         {"context", &context, "tokens before the rows (default 256)"},
+        {"retrieval", &retrieval, "partial passes as well: tokens of retrieval, halved down to 512 (default 0: none)"},
         {"reps", &reps, "repetitions; the median counts (default 31)"},
         {"cpu-kernels", &o.isa, "avx512 | avx2 | c"},
         {"threads", &threads, "default 0: all"},
@@ -301,17 +348,18 @@ int gr_bench_stages(int argc, char **argv)
         {"with", &with, "... with this one, the reference"},
     };
     enum gr_table_format format;
-    int64_t n_context = 0, n_rep = 0, n_thread = 0;
+    int64_t n_context = 0, n_rep = 0, n_thread = 0, n_retrieval = 0;
     const int status = gr_bench_options("stages", argc, argv, &format, options, (int)GR_ARRAY_LEN(options));
     if (status >= 0) {
         return status;
     }
     if (!gr_parse_int(context, 0, 1 << 20, &n_context) || !gr_parse_int(reps, 1, N_REP_MAX, &n_rep) ||
-        !gr_parse_int(threads, 0, 1024, &n_thread)) {
-        log_error("--context, --reps (1 to %d) and --threads want whole numbers", N_REP_MAX);
+        !gr_parse_int(threads, 0, 1024, &n_thread) || !gr_parse_int(retrieval, 0, 1 << 20, &n_retrieval)) {
+        log_error("--context, --reps (1 to %d), --threads and --retrieval want whole numbers", N_REP_MAX);
         return 2;
     }
     o.n_thread = (int)n_thread;
+    o.retrieval = (int)n_retrieval;
     if (gr_geometry_find(geometry, &o.geometry) != GR_OK) {
         return 2;
     }

@@ -10,7 +10,7 @@
 #include <sys/types.h>
 
 #define GR_CHILD_MAX 4
-#define GR_CHILD_ARG_MAX 40
+#define GR_CHILD_ARG_MAX 64
 
 struct gr_child {
     const char *name;                 /* for messages */

@@ -93,6 +93,21 @@ enum kind { KIND_U32, KIND_U64, KIND_F64, KIND_STR, KIND_IDS };
     X(n_drafted, KIND_U64, 0)                                                                      \
     X(n_hit_token, KIND_U64, 0)                                                                    \
     X(rtt_ns, KIND_U64, 0)                                                                         \
+    X(specpv, KIND_U32, GR_SPECPV_AUTO)                                                            \
+    X(pv_sink, KIND_U32, GR_SPECPV_BLOCKS_MAX)                                                     \
+    X(pv_retrieval, KIND_U32, GR_SPECPV_BLOCKS_MAX)                                                \
+    X(pv_window, KIND_U32, GR_SPECPV_BLOCKS_MAX)                                                   \
+    X(pv_buffer, KIND_U32, GR_SPECPV_BUFFER_MAX)                                                   \
+    X(pv_threshold, KIND_U32, 1 << 24)                                                             \
+    X(pv_interval, KIND_U32, 1 << 24)                                                              \
+    X(pv_provisional, KIND_U32, GR_SPECPV_BUFFER_MAX)                                              \
+    X(pv_fraction, KIND_F64, 0)                                                                    \
+    X(n_judged, KIND_U32, GR_SPECPV_BUFFER_MAX)                                                    \
+    X(n_mismatch, KIND_U32, GR_SPECPV_BUFFER_MAX)                                                  \
+    X(n_partial, KIND_U64, 0)                                                                      \
+    X(n_refresh, KIND_U64, 0)                                                                      \
+    X(n_checked, KIND_U64, 0)                                                                      \
+    X(n_drifted, KIND_U64, 0)                                                                      \
     X(code, KIND_U32, UINT32_MAX)                                                                  \
     X(text, KIND_STR, GR_MSG_TEXT_MAX)
 
@@ -119,6 +134,10 @@ __extension__ typedef unsigned __int128 field_set;
 #define B(member) ((field_set)1 << F_##member)
 #define SAMPLING (B(temperature) | B(min_p) | B(top_p) | B(top_k) | B(seed))
 
+#define SPECPV                                                                                     \
+    (B(specpv) | B(pv_sink) | B(pv_retrieval) | B(pv_window) | B(pv_buffer) | B(pv_threshold) |    \
+     B(pv_interval) | B(pv_provisional) | B(pv_fraction))
+
 /* required and optional fields of each type */
 static const struct type_info {
     const char *name;
@@ -130,7 +149,7 @@ static const struct type_info {
     [GR_MSG_OPEN] = {"OPEN", B(session) | B(epoch) | B(ids) | B(segments) | B(max_tokens) | SAMPLING,
                      B(stop_ids) | B(want_draft) | B(want_trace) | B(single_token) | B(auto_tree) | B(n_node) |
                          B(keep_open) | B(transport) | B(tree_shape) | B(draft_depth) | B(draft_top_k) |
-                         B(draft_ahead) | B(auto_ahead) | B(tokenizer_fingerprint)},
+                         B(draft_ahead) | B(auto_ahead) | B(tokenizer_fingerprint) | SPECPV},
     [GR_MSG_OPENED] = {"OPENED", B(session) | B(epoch) | B(cache_hit) | B(usable_len), 0},
     [GR_MSG_CLOSE] = {"CLOSE", B(session), 0},
     [GR_MSG_CLOSED] = {"CLOSED", B(session), 0},
@@ -138,7 +157,8 @@ static const struct type_info {
                        B(session) | B(epoch) | B(round) | B(keep_len) | B(final_len) | B(ids) | B(hash) | B(finish) |
                            B(verdict_kind) | B(n_draft) | B(n_accepted),
                        B(gap) | B(wait_ns) | B(draft_ns) | B(verify_ns) | B(host_ns) | B(n_row) | B(n_late) |
-                           B(n_desync) | B(n_fallback) | B(n_reroot) | B(tree_ids) | B(tree_parents) | B(path)},
+                           B(n_desync) | B(n_fallback) | B(n_reroot) | B(tree_ids) | B(tree_parents) | B(path) |
+                           B(n_judged) | B(n_mismatch)},
     [GR_MSG_PROGRESS] = {"PROGRESS", B(session) | B(usable_len), 0},
     [GR_MSG_APPEND] = {"APPEND", B(session) | B(epoch) | B(keep_len) | B(hash) | B(ids) | B(max_tokens),
                        B(stop_ids) | B(want_trace)},
@@ -160,13 +180,14 @@ static const struct type_info {
     [GR_MSG_FINISHED] = {"FINISHED", B(session) | B(epoch) | B(finish) | B(text) | B(n_token),
                          B(n_fallback) | B(n_reopen)},
     [GR_MSG_REFRESH] = {"REFRESH", B(session), 0},
+    [GR_MSG_REFRESHED] = {"REFRESHED", B(n_session), 0},
     [GR_MSG_PURGE] = {"PURGE", 0, 0},
     [GR_MSG_PURGED] = {"PURGED", B(n_session), 0},
     [GR_MSG_LIST] = {"LIST", 0, 0},
     [GR_MSG_SESSION] = {"SESSION",
                         B(session) | B(epoch) | B(state) | B(keep_open) | B(n_token) | B(n_round) | B(n_tree) |
                             B(n_drafted) | B(n_hit_token) | B(idle_ns) | B(target) | B(drafter),
-                        0},
+                        B(specpv) | B(n_partial) | B(n_refresh) | B(n_checked) | B(n_drifted)},
     [GR_MSG_WORKER] = {"WORKER",
                        B(worker) | B(role) | B(pid) | B(address) | B(n_session) | B(n_vocab) | B(n_ctx_max) |
                            B(rtt_ns) | B(numerics_id),

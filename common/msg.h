@@ -6,6 +6,7 @@
 #ifndef GR_COMMON_MSG_H
 #define GR_COMMON_MSG_H
 
+#include "common/specpv.h"
 #include "common/status.h"
 
 #include <stdbool.h>
@@ -37,7 +38,8 @@
     X(ERROR)    /* a request failed; session 0: not about one. Orchestrator -> worker: refused */   \
     X(DRAIN)    /* orchestrator -> worker: finish and exit */                                       \
     X(FINISHED) /* orchestrator -> client: the turn is over */                                      \
-    X(REFRESH)  /* client -> orchestrator: full SpecPV refresh of a session */                      \
+    X(REFRESH)  /* client -> orchestrator -> target: full SpecPV refresh of a session */            \
+    X(REFRESHED) /* orchestrator -> client: reply to REFRESH */                                     \
     X(PURGE)    /* client -> orchestrator: close every idle session */                              \
     X(PURGED)   /* orchestrator -> client: reply to PURGE */                                        \
     X(LIST)     /* client -> orchestrator: what sessions and workers are there */                   \
@@ -91,6 +93,13 @@ struct gr_msg {
     uint64_t wait_ns, verify_ns, host_ns, draft_ns;
     uint32_t n_row, n_late, n_desync, n_fallback, n_reroot;
     struct gr_msg_ids tree_ids, tree_parents, path; /* with want_trace: the round's tree */
+    uint32_t n_judged, n_mismatch;    /* tokens that were judged with full KV; of them others than committed */
+    /* OPEN: SpecPV (common/specpv.h) */
+    uint32_t specpv;                  /* enum gr_specpv_mode; SESSION, too */
+    uint32_t pv_sink, pv_retrieval, pv_window, pv_buffer, pv_threshold, pv_interval, pv_provisional;
+    double pv_fraction;
+    /* SESSION: partial rounds since the last refresh, refreshes, tokens judged in them, of those others */
+    uint64_t n_partial, n_refresh, n_checked, n_drifted;
     /* DRAFT_STATS */
     uint64_t n_round, n_ahead, n_hit; /* trees sent; verdicts met by draft-ahead work; of them useful hits */
     uint64_t n_first, n_first_hit, n_alarm; /* first children tried, accepted; acceptance alarms */
@@ -107,6 +116,27 @@ struct gr_msg {
     uint32_t code;
     char text[GR_MSG_TEXT_MAX];
 };
+
+static inline void gr_msg_set_specpv(struct gr_msg *m, enum gr_specpv_mode mode, const struct gr_specpv_params *p)
+{
+    m->specpv = (uint32_t)mode;
+    m->pv_sink = p->n_sink;
+    m->pv_retrieval = p->n_retrieval;
+    m->pv_window = p->n_window;
+    m->pv_buffer = p->n_buffer;
+    m->pv_threshold = p->threshold;
+    m->pv_interval = p->interval;
+    m->pv_provisional = p->max_provisional;
+    m->pv_fraction = p->refresh_fraction;
+}
+
+static inline struct gr_specpv_params gr_msg_specpv(const struct gr_msg *m)
+{
+    return (struct gr_specpv_params){.n_sink = m->pv_sink, .n_retrieval = m->pv_retrieval, .n_window = m->pv_window,
+                                     .n_buffer = m->pv_buffer, .threshold = m->pv_threshold,
+                                     .interval = m->pv_interval, .max_provisional = m->pv_provisional,
+                                     .refresh_fraction = m->pv_fraction};
+}
 
 const char *gr_msg_name(enum gr_msg_type type);
 

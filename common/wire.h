@@ -35,6 +35,8 @@ enum gr_desync_reason { GR_DESYNC_HASH = 1, GR_DESYNC_AHEAD = 2, GR_DESYNC_EPOCH
 
 /* Flag of FEATURES: the sender keeps nothing before first_pos; the receiver begins there if it has less. */
 #define GR_FEATURES_START 1u
+/* flags of FEATURES: the rows replace others of the same positions, and what was computed from those */
+#define GR_FEATURES_AGAIN 2u
 #define GR_FEATURES_BF16 2 /* dtype, as in HELLO; the rows' elements are little-endian */
 #define GR_WIRE_BULK_BYTES_MAX (1u << 20) /* of a frame; FEATURES hold fewer rows where they are wide */
 #define GR_FEATURES_ROW_BYTES_MAX (GR_WIRE_BULK_BYTES_MAX - 256u)

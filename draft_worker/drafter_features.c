@@ -8,7 +8,9 @@
  * what does not fit, and is asked for it again.
  *
  * A frame is taken when the hash of its base_len is that of the tokens known here: then all its rows are true. What is
- * known already, or belongs to tokens that are gone, changes nothing. */
+ * known already, or belongs to tokens that are gone, changes nothing, unless the frame says AGAIN: the target has
+ * computed these positions anew, with full KV. Then what is held from there on gives way, and the rows that took it run
+ * again. */
 #include "common/log.h"
 #include "draft_worker/drafter_internal.h"
 
@@ -67,6 +69,22 @@ static void begin_at(struct gr_drafter *d, struct follow *f, int32_t first)
     }
 }
 
+/* The features from `first` on are others by now: so are the rows that took them. Candidates may stay: they are guesses
+ * anyway. */
+static void take_again(struct gr_drafter *d, struct follow *f, int32_t first)
+{
+    first = GR_MAX(first, f->kv_shift - 1);
+    d->counters.n_feature_again++;
+    f->job_stale = f->job_stale || (f->in_job && f->job_len > first + 1);
+    f->kv_len = GR_MIN(f->kv_len, GR_MAX(first + 1, f->kv_shift));
+    f->feature_end = GR_MIN(f->feature_end, first);
+    f->feature_first = GR_MIN(f->feature_first, f->feature_end);
+    f->feature_told = GR_MIN(f->feature_told, f->feature_first);
+    if (!f->in_job) {
+        gr_kv_table_truncate(&d->pool, &f->table, drafter_n_cell(f, f->kv_len));
+    }
+}
+
 /* What came cannot be put behind what is there: the target is asked where to go on. */
 static void ask_again(struct gr_drafter *d, struct follow *f, const struct gr_features *r)
 {
@@ -112,6 +130,10 @@ enum gr_status drafter_on_features(struct gr_drafter *d, struct follow *f, const
     let_go(f);
     const int32_t end = (int32_t)h->base_len;
     const int32_t first = (int32_t)r.first_pos;
+    const bool again = (h->flags & GR_FEATURES_AGAIN) != 0 && end > f->kv_shift - 1;
+    if (again && GR_MAX(first, f->kv_shift - 1) < f->feature_end) {
+        take_again(d, f, first);
+    }
     /* The target counts the window from here on: what is held before has no room beside it. */
     const bool start = (h->flags & GR_FEATURES_START) != 0 && first > f->feature_first;
     if (!start && end <= f->feature_end) {

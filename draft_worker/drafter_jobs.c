@@ -89,7 +89,7 @@ static bool wants_job(const struct gr_drafter *d, const struct follow *f)
 static bool wants_ahead(const struct follow *f)
 {
     return f->state == DRAFT_FOLLOWING && !f->in_job && !f->closing && f->draft_ahead && !f->due && f->root_valid &&
-           f->root_len == f->len && !f->ahead_done;
+           f->root_len == f->len && !f->ahead_done && (f->kv_shift == 0 || tail_has_feature(f));
 }
 
 /* A tree of n nodes has n levels at most, and a row needs a position in the context. */
@@ -254,7 +254,7 @@ static int add_seq(struct gr_drafter *d, struct follow *f, int n_row_left, uint6
 }
 
 /* A level below the candidates there are. Rows that a head still owes to committed tokens go along: their features came
- * before the tree that was sent. */
+ * before the tree that was sent, or have come again since. */
 static int add_ahead(struct gr_drafter *d, struct follow *f, int n_row_left)
 {
     const int32_t pos0 = f->kv_shift > 0 ? drafter_row_from(f) : f->len;

@@ -136,7 +136,10 @@ typedef void gr_kv_copy_fn(const struct gr_exec *x, const struct gr_kv_copy_args
  * [0, limit[r]) through the block table (position p: block[p / 16], lane p % 16), then n_anc[r] scratch cells that
  * stand, in order, for positions limit[r], limit[r] + 1, ...; the last of them is the row itself. A chain row has
  * n_anc 0 and limit = its position + 1. Scratch cells are given as slots of the session: slot s is lane s % 16 of
- * block scratch_block[s / 16]. At least one key is visible. */
+ * block scratch_block[s / 16]. At least one key is visible.
+ *
+ * A partial view leaves out pool positions, by layer and KV head: of those below dense_from a row sees the blocks of
+ * the list only. Every row stands at or past dense_from, and limit[r] >= dense_from. */
 struct gr_attn_seq {
     int row0, n_row;
     const int32_t *block;         /* pool block table */
@@ -145,12 +148,19 @@ struct gr_attn_seq {
     const int32_t *n_anc;         /* (n_row) */
     const int16_t *anc;           /* (n_row, GR_ATTN_ANC_MAX) slots */
     int n_slot;                   /* 0: no scratch */
+    /* Partial view. NULL: all positions are visible, and the rest is not read. Else, for KV head h of layer l:
+     * n_sparse logical block numbers (position / 16), increasing, all below dense_from / 16, at
+     * sparse + (l * n_kv_head + h) * sparse_stride. */
+    const int32_t *sparse;
+    int n_sparse, sparse_stride;
+    int32_t dense_from; /* multiple of 16 */
 };
 
 /* out[row][h] = softmax(q[row][h] . K * scale) V, query head h reads KV head h / (n_head / n_kv_head).
  * For each split of GR_ATTN_SPLIT absolute positions in increasing order, over the row's visible keys of it:
  *   s[p] = scale * (chain of fma over head_dim from 0);  m = max s;  e[p] = gr_expf(s[p] - m);
  *   l = 16-lane sum of e (lane p % 16);  o = chain of fma e[p] * v[p] in increasing p from 0.
+ * (A split without visible keys is left out; so a list of all blocks gives the very bits of no list.)
  * First split: (M, L, O) = (m, l, o). Then: M' = max(M, m), a = gr_expf(M - M'), b = gr_expf(m - M'),
  *   L = fma(L, a, l * b), O = fma(O, a, o * b), M = M'. Result O / L, as O * (1 / L).
  * q (total rows, q_stride) and out (total rows, out_stride) f32. work: n_thread * attention_work_bytes. */
@@ -160,11 +170,44 @@ struct gr_attention_args {
     float *out;
     const struct gr_attn_seq *seq;
     int n_seq, n_head, q_stride, out_stride;
+    int layer; /* which lists of a partial view */
     float scale;
     void *work;
 };
 typedef size_t gr_attention_work_bytes_fn(int n_head, int n_kv_head, int head_dim); /* per thread */
 typedef void gr_attention_fn(const struct gr_exec *x, const struct gr_attention_args *a);
+
+/* Summaries of key blocks: k_max and k_min of dimension d over the 16 keys of a block. Laid out as K blocks are, a
+ * lane a block: of KV head h and logical block b at
+ *   ((h * n_block_max / 16 + b / 16) * head_dim + d) * 16 + b % 16, n_block_max a multiple of 16.
+ * Writes blocks [begin, end); only whole ones may be asked for. Threads split the blocks. */
+struct gr_kv_summary_args {
+    struct gr_kv_layer kv;
+    const int32_t *block; /* pool block table */
+    float *k_max, *k_min; /* (n_kv_head, n_block_max / 16, head_dim, 16) */
+    int begin, end, n_block_max;
+};
+typedef void gr_kv_summary_fn(const struct gr_exec *x, const struct gr_kv_summary_args *a);
+
+/* score[h][b], b < n_block: the mean (or the largest) over query rows r and heads g of KV head h's group of
+ *   max(q . k_max[b], q . k_min[b]), each a chain of fma over head_dim from 0;
+ * added in order of r, then g, and multiplied by 1 / (n_row * group). Scores of [begin, end) are written, and those
+ * of the 16 blocks around them may be. Threads split (KV head, blocks). work: as attention's. */
+struct gr_block_scores_args {
+    const float *q; /* (n_row, q_stride): n_head heads of head_dim, after RoPE */
+    const float *k_max, *k_min;
+    float *score;   /* (n_kv_head, n_block_max) */
+    int n_row, q_stride, n_head, n_kv_head, head_dim;
+    int begin, end, n_block_max;
+    bool use_max;
+    void *work;
+};
+typedef void gr_block_scores_fn(const struct gr_exec *x, const struct gr_block_scores_args *a);
+
+/* The n_top largest of score[begin .. end), ties to the lower index, NaN counts as -INFINITY; out: their indices,
+ * increasing.
+ * n_top <= end - begin. work (end - begin) is overwritten. One caller, the same code everywhere (top_blocks.c). */
+void gr_top_blocks(const float *score, int begin, int end, int n_top, float *work, int32_t *out);
 
 /* y[i] = l[i] + gumbel(seed, pos, i, choice) for every i < n with l[i] != -inf (those stay -inf). One row, one
  * caller (not shared by a team): rows are dealt out by the caller. y may be l. gr_gumbel() is the definition. */
@@ -187,6 +230,8 @@ struct gr_kernels {
     gr_kv_copy_fn *kv_copy;
     gr_attention_work_bytes_fn *attention_work_bytes;
     gr_attention_fn *attention;
+    gr_kv_summary_fn *kv_summary;
+    gr_block_scores_fn *block_scores;
     gr_add_gumbel_fn *add_gumbel;
     gr_argmax_fn *argmax;
     gr_logsumexp_fn *logsumexp;

@@ -172,10 +172,15 @@ void gr_layer_attention(const struct gr_exec *x, const struct gr_layer_work *w, 
     w->kernels->kv_store(x, &(struct gr_kv_store_args){.kv = l->kv, .k = w->k, .v = w->v, .cell = b->cell,
                                                        .n_row = b->n_row, .k_stride = n_kv, .v_stride = n_kv});
     gr_exec_barrier(x);
+    if (b->n_refresh > 0) {
+        gr_kv_refresh_layer(x, w->partial, &(struct gr_kv_refresh_layer){
+            .kernels = w->kernels, .layer = l->index, .n_refresh = b->n_refresh, .refresh = b->refresh, .seq = b->seq,
+            .kv = l->kv, .q = w->q, .n_head = w->n_head, .q_stride = n_q, .work = w->attn_work});
+    }
     w->kernels->attention(x, &(struct gr_attention_args){.kv = l->kv, .q = w->q, .out = w->att, .seq = b->seq,
                                                          .n_seq = b->n_seq, .n_head = w->n_head, .q_stride = n_q,
-                                                         .out_stride = n_q, .scale = w->attn_scale,
-                                                         .work = w->attn_work});
+                                                         .out_stride = n_q, .layer = l->index,
+                                                         .scale = w->attn_scale, .work = w->attn_work});
     gr_exec_barrier(x);
     gr_layer_linear(x, w, &l->o, w->att, residual, out, b->n_row);
     gr_exec_barrier(x);

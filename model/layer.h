@@ -19,6 +19,7 @@ struct gr_layer {
     struct gr_linear gate, up;   /* (ffn, H) */
     struct gr_linear down;       /* (H, ffn) */
     struct gr_kv_layer kv;
+    int index; /* in the model */
 };
 
 /* What all layers of a model share: geometry, tables, activations of the pass. */
@@ -32,6 +33,7 @@ struct gr_layer_work {
     float *q, *k, *v, *att;     /* (n_row_max, n_head * d | n_kv * d | n_kv * d | n_head * d) */
     float *gate, *up;           /* (n_row_max, ffn) */
     void *attn_work;
+    const struct gr_kv_partial *partial; /* borrowed; for batches that refresh views */
 };
 
 /* ---- start ---- */

@@ -27,6 +27,7 @@ struct llama {
     int capture_layer[GR_CAPTURE_MAX];
     struct gr_safetensors *head_files; /* of the EAGLE-3 head that is served; NULL: none */
     struct gr_fc fc;
+    struct gr_kv_partial partial; /* with SpecPV: lm.view */
 };
 
 static struct llama *of(struct gr_lm *lm)
@@ -54,6 +55,7 @@ static enum gr_status load_weights(struct llama *m)
         char prefix[64];
         snprintf(prefix, sizeof(prefix), "model.layers.%d", i);
         GR_TRY(gr_layer_load(&l, &m->work, prefix, n_cell, &m->layer[i]));
+        m->layer[i].index = i;
     }
     GR_TRY(gr_load_vector(&l, "model.norm.weight", hf->hidden, &m->final_norm));
     const char *head = hf->tie_embeddings ? "model.embed_tokens.weight" : "lm_head.weight";
@@ -207,8 +209,36 @@ static enum gr_status llama_forward(struct gr_lm *lm, const struct gr_batch *b)
 {
     struct llama *m = of(lm);
     GR_ASSERT(b->n_row >= 1 && b->n_row <= lm->n_row_max && b->n_out <= lm->n_out_max);
+    if (b->n_refresh > 0) {
+        gr_kv_refresh_begin(&m->partial, b->n_refresh, b->refresh);
+    }
     gr_team_run(lm->team, run_pass, &(struct pass){.m = m, .b = b});
+    if (b->n_refresh > 0) {
+        gr_kv_refresh_end(&m->partial, b->n_refresh, b->refresh);
+    }
     return GR_OK;
+}
+
+static enum gr_status llama_view_create(struct gr_lm *lm, const struct gr_kv_budget *most, int n_view)
+{
+    struct llama *m = of(lm);
+    GR_ASSERT(lm->view == NULL && n_view >= 1);
+    const struct gr_kv_partial_config c = {.n_view = n_view, .n_layer = m->hf.n_layer, .n_kv_head = m->hf.n_kv_head,
+                                           .head_dim = m->hf.head_dim, .n_ctx_max = lm->n_ctx_max, .most = *most};
+    GR_TRY(gr_kv_partial_init(&m->partial, &c));
+    m->work.partial = &m->partial;
+    lm->view = m->partial.view;
+    lm->n_view = n_view;
+    return GR_OK;
+}
+
+static void llama_view_destroy(struct gr_lm *lm)
+{
+    struct llama *m = of(lm);
+    gr_kv_partial_finish(&m->partial);
+    m->work.partial = NULL;
+    lm->view = NULL;
+    lm->n_view = 0;
 }
 
 struct copy {
@@ -259,6 +289,7 @@ static void llama_destroy(struct gr_lm *lm)
 {
     struct llama *m = of(lm);
     gr_team_destroy(lm->team);
+    gr_kv_partial_finish(&m->partial);
     gr_memory_finish(&m->memory);
     gr_safetensors_close(m->head_files);
     gr_safetensors_close(m->files);
@@ -269,6 +300,8 @@ static void llama_destroy(struct gr_lm *lm)
 static const struct gr_lm_ops llama_ops = {
     .forward = llama_forward,
     .copy_cells = llama_copy_cells,
+    .view_create = llama_view_create,
+    .view_destroy = llama_view_destroy,
     .destroy = llama_destroy,
 };
 
@@ -276,6 +309,8 @@ static const struct gr_lm_ops llama_ops = {
 static const struct gr_lm_ops llama_head_ops = {
     .forward = llama_forward,
     .copy_cells = llama_copy_cells,
+    .view_create = llama_view_create,
+    .view_destroy = llama_view_destroy,
     .fuse = llama_fuse,
     .destroy = llama_destroy,
 };

@@ -8,6 +8,7 @@
 
 #include "common/status.h"
 #include "kernels/kernels.h"
+#include "model/kv_partial.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -22,6 +23,9 @@ struct gr_batch {
     const struct gr_attn_seq *seq;     /* (n_seq) */
     const int32_t *out_row;            /* (n_out): rows whose logits are wanted, increasing */
     const float *const *feature; /* (n_row) pointers to feature_width floats; only for models that take features */
+    /* Sequences whose partial view is chosen anew by this pass, from its own queries; 0: none. */
+    int n_refresh;
+    const struct gr_kv_refresh *refresh; /* (n_refresh) */
 };
 
 struct gr_lm;
@@ -36,6 +40,11 @@ struct gr_lm_ops {
      * last pass or kept from earlier ones; out: (n, fused_width), n at most n_row_max. NULL where fused_width is 0, and on a
      * target that ships raw_features. */
     void (*fuse)(struct gr_lm *lm, int n, const float *const *capture, float *out);
+    /* Takes the memory of n_view partial views (SpecPV), one a session slot, and sets view and n_view. GR_ENOMEM and
+     * GR_EUNSUPPORTED (logged) leave the model as it was. NULL: the model has none. */
+    enum gr_status (*view_create)(struct gr_lm *lm, const struct gr_kv_budget *most, int n_view);
+    /* Gives it back; nothing of it may be in a batch any more. */
+    void (*view_destroy)(struct gr_lm *lm);
     void (*destroy)(struct gr_lm *lm);
 };
 
@@ -64,6 +73,8 @@ struct gr_lm {
      * are the target's. */
     const int32_t *to_target;       /* owned, (n_vocab), increasing */
     int32_t n_vocab_target;
+    struct gr_kv_view *view;        /* owned, (n_view); NULL: SpecPV is off */
+    int32_t n_view;
     const struct gr_kernels *kernels; /* borrowed; for sampling on the same device; may be NULL */
     struct gr_team *team;           /* owned by the model; may be NULL */
     char numerics_id[96];
@@ -80,6 +91,17 @@ static inline void gr_lm_copy_cells(struct gr_lm *lm, int n, const int32_t *src,
 static inline void gr_lm_fuse(struct gr_lm *lm, int n, const float *const *capture, float *out)
 {
     lm->ops->fuse(lm, n, capture, out);
+}
+GR_NODISCARD static inline enum gr_status gr_lm_view_create(struct gr_lm *lm, const struct gr_kv_budget *most,
+                                                            int n_view)
+{
+    return lm->ops->view_create != NULL ? lm->ops->view_create(lm, most, n_view) : GR_EUNSUPPORTED;
+}
+static inline void gr_lm_view_destroy(struct gr_lm *lm)
+{
+    if (lm->view != NULL) {
+        lm->ops->view_destroy(lm);
+    }
 }
 /* Width of a row of FEATURES, which a target ships and a head is given; 0: none. */
 static inline int gr_lm_ship_width(const struct gr_lm *lm)

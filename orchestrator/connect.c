@@ -36,6 +36,7 @@ static enum gr_status submit(void *ctx, const struct gr_session_request *q)
         .auto_tree = q->auto_tree, .n_node = q->n_node, .keep_open = q->keep_open, .tree_shape = q->tree_shape,
         .draft_depth = q->draft_depth, .draft_top_k = q->draft_top_k, .draft_ahead = q->draft_ahead == GR_AHEAD_ON,
         .auto_ahead = q->draft_ahead == GR_AHEAD_AUTO, .tokenizer_fingerprint = q->tokenizer_fingerprint};
+    gr_msg_set_specpv(&m, q->specpv, &q->specpv_params);
     memcpy(m.transport, q->transport, sizeof(m.transport));
     c->session = 0;
     c->answered = c->has_turn_len = false;

@@ -105,7 +105,8 @@ static void fill_request(struct gr_session_request *q, const struct gr_msg *m, s
         .draft_depth = m->draft_depth > 0 ? m->draft_depth : 8, .draft_top_k = m->draft_top_k > 0 ? m->draft_top_k : 10,
         .n_node = m->n_node, .user = x, .auto_tree = m->auto_tree != 0, .keep_open = m->keep_open != 0,
         .draft_ahead = m->auto_ahead != 0 ? GR_AHEAD_AUTO : m->draft_ahead != 0 ? GR_AHEAD_ON : GR_AHEAD_OFF,
-        .force_single_token = m->single_token != 0, .tokenizer_fingerprint = m->tokenizer_fingerprint};
+        .force_single_token = m->single_token != 0, .specpv = (enum gr_specpv_mode)m->specpv,
+        .specpv_params = gr_msg_specpv(m), .tokenizer_fingerprint = m->tokenizer_fingerprint};
     if (m->stop_ids.n > 0) {
         memcpy(q->stop_id, m->stop_ids.p, m->stop_ids.n * sizeof(*q->stop_id));
     }
@@ -238,7 +239,9 @@ static void list_session(const struct gr_desk *d, uint32_t client, const struct 
         .type = GR_MSG_SESSION, .session = info->id, .epoch = info->epoch, .state = info->state,
         .keep_open = info->keep_open, .n_token = info->n_token, .n_round = s->rounds, .n_tree = s->num_drafts,
         .n_drafted = s->num_draft_tokens, .n_hit_token = s->num_accepted_tokens, .idle_ns = info->idle_ns,
-        .target = (uint32_t)(info->target + 1), .drafter = (uint32_t)(info->drafter + 1)});
+        .target = (uint32_t)(info->target + 1), .drafter = (uint32_t)(info->drafter + 1),
+        .specpv = info->specpv, .n_partial = s->partial_since_refresh, .n_refresh = s->full_refreshes,
+        .n_checked = s->drift_checked, .n_drifted = s->drift_mismatches});
 }
 
 static void list_worker(const struct gr_desk *d, uint32_t client, uint32_t worker, const struct gr_worker_info *info,
@@ -275,6 +278,18 @@ static void on_list(const struct gr_desk *d, uint32_t client, uint64_t now_ns)
     send_to(d, client, &end);
 }
 
+/* Session 0: all that have a view. */
+static void on_refresh(const struct gr_desk *d, uint32_t client, const struct gr_msg *m)
+{
+    struct gr_msg reply = {.type = GR_MSG_REFRESHED};
+    const enum gr_status st = gr_orch_refresh(d->orch, m->session, &reply.n_session);
+    if (st != GR_OK) {
+        send_error(d, client, m->session, st, gr_orch_why(d->orch));
+    } else {
+        send_to(d, client, &reply);
+    }
+}
+
 /* worker 0: the orchestrator itself answers. Cookie: the client's generation and number. */
 static void on_ping(struct gr_desk *d, uint32_t client, const struct gr_msg *m, uint64_t now_ns)
 {
@@ -309,7 +324,7 @@ enum gr_status gr_desk_on_msg(struct gr_desk *d, uint32_t client, const struct g
         on_close(d, client, m);
         return GR_OK;
     case GR_MSG_REFRESH:
-        send_error(d, client, m->session, GR_EUNSUPPORTED, "SpecPV is off: there is no partial view to refresh");
+        on_refresh(d, client, m);
         return GR_OK;
     case GR_MSG_PURGE:
         send_to(d, client, &(struct gr_msg){.type = GR_MSG_PURGED, .n_session = gr_orch_purge(d->orch)});

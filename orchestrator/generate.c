@@ -95,7 +95,8 @@ static enum gr_status submit(struct gr_generation *g, bool plain)
         .want_draft = g->plan.with_draft && !plain, .want_trace = o->trace || plain, .tree_shape = g->plan.tree_shape,
         .draft_depth = (uint32_t)o->draft_depth, .draft_top_k = (uint32_t)o->draft_top_k, .n_node = g->plan.n_node,
         .auto_tree = g->plan.auto_tree, .draft_ahead = g->plan.draft_ahead, .keep_open = o->keep && !plain,
-        .force_single_token = o->force_single_token, .tokenizer_fingerprint = gr_tokenizer_fingerprint(g->tok)};
+        .force_single_token = o->force_single_token, .specpv = plain ? GR_SPECPV_OFF : g->plan.specpv,
+        .specpv_params = g->plan.specpv_params, .tokenizer_fingerprint = gr_tokenizer_fingerprint(g->tok)};
     q.n_stop_id = fill_stops(g, q.stop_id);
     if (!g->plan.colocated) {
         snprintf(q.transport, sizeof(q.transport), "%s", o->transport);
@@ -153,25 +154,42 @@ static bool show_text(struct gr_generation *g)
     return true;
 }
 
-static void keep_tokens(struct gr_generation *g, const struct gr_msg_ids *ids)
+/* False: the COMMIT does not continue what came before. */
+static bool keep_ids(struct gr_generation *g, const struct gr_msg *m)
+{
+    if (g->n_commit++ == 0) {
+        g->turn_len = m->keep_len;
+    }
+    const uint64_t n_keep = (uint64_t)m->keep_len - g->turn_len;
+    if (m->keep_len < g->turn_len || n_keep < g->n_final || n_keep > g->n_token ||
+        m->final_len < g->turn_len + g->n_final || m->final_len > (uint64_t)m->keep_len + m->ids.n ||
+        m->ids.n > g->cap_token - n_keep) {
+        return false;
+    }
+    memcpy(g->token + n_keep, m->ids.p, m->ids.n * sizeof(*g->token));
+    g->n_token = (uint32_t)n_keep + m->ids.n;
+    return true;
+}
+
+/* Text is made of final tokens alone, and stop strings are looked for there: nothing that is shown is taken back, and a
+ * stop string in provisional tokens is found when they are judged. */
+static void keep_tokens(struct gr_generation *g, const struct gr_msg *m)
 {
     bool stopped = false;
-    for (uint32_t i = 0; i < ids->n && !stopped; i++) {
-        if (g->n_token == g->cap_token) {
-            gr_generation_fail(g, "more tokens came than were asked for");
-            break;
-        }
-        g->token[g->n_token++] = ids->p[i];
-        if (gr_text_stream_push(&g->text, ids->p[i], &stopped) != GR_OK) {
+    if (!keep_ids(g, m)) {
+        gr_generation_fail(g, "the tokens that came do not continue the text");
+    }
+    while (!g->failed && !stopped && g->n_final < g->n_token && g->turn_len + g->n_final < m->final_len) {
+        if (gr_text_stream_push(&g->text, g->token[g->n_final++], &stopped) != GR_OK) {
             g->failed = true;
         }
     }
     const bool written = show_text(g);
     if (stopped || !written || g->failed) {
-        stop(g, g->n_token);
+        stop(g, g->n_final);
     }
     if (!isatty(STDOUT_FILENO)) {
-        gr_generation_progress(g, "generating: %" PRIu64 " of at most %" PRIu64 " tokens", g->n_token,
+        gr_generation_progress(g, "generating: %" PRIu64 " of at most %" PRIu64 " tokens", g->n_final,
                                (uint64_t)g->o->max_tokens);
     }
 }
@@ -194,7 +212,7 @@ static void compare_tokens(struct gr_generation *g, const struct gr_msg *m)
 
 static void take_commit(struct gr_generation *g, const struct gr_msg *m, uint64_t now_ns)
 {
-    if (g->stop_sent || m->ids.n == 0) {
+    if (g->stop_sent) {
         return; /* it was on its way when the turn was stopped */
     }
     if (g->phase == GR_PHASE_PLAIN) {
@@ -205,7 +223,7 @@ static void take_commit(struct gr_generation *g, const struct gr_msg *m, uint64_
     if (g->o->trace && m->round > 0) {
         gr_report_tree(stderr, g->tok, m);
     }
-    keep_tokens(g, &m->ids);
+    keep_tokens(g, m);
     if (g->trace_file != NULL) {
         gr_trace_file_round(g->trace_file, m, now_ns, gr_clock_ns());
     }
@@ -231,6 +249,8 @@ void gr_generation_end(struct gr_generation *g, enum gr_finish finish, const cha
     }
     const bool first = g->phase == GR_PHASE_TEXT;
     if (first) {
+        gr_metrics_roll_back(&g->metrics, g->turn_len + g->n_final);
+        g->n_token = g->n_final; /* what was not judged in time is no text */
         g->finish = finish;
         g->metrics.completion_tokens = g->n_token;
         g->metrics.fallbacks += n_fallback;

@@ -2,6 +2,7 @@
 
 #include "common/log.h"
 #include "common/parse.h"
+#include "common/specpv.h"
 #include "transport/verbs.h"
 #include "transport/worker_args.h"
 
@@ -49,7 +50,30 @@ static const struct option_info {
     {"tree-shape", KIND_TEXT, AT(tree_shape), 0, 0, "S", "dynamic | chain (default dynamic)", TURN},
     {"draft-depth", KIND_INT, AT(draft_depth), 1, 63, "N", "levels of the tree (default 8)", TURN},
     {"draft-top-k", KIND_INT, AT(draft_top_k), 1, 64, "K", "children and expansions a level (default 10)", TURN},
-    {"specpv", KIND_TEXT, AT(specpv), 0, 0, "M", "off | lossy | exact (default off)", TURN | GR_CMD_SERVE},
+    {"specpv", KIND_TEXT, AT(specpv), 0, 0, "M",
+     "off | lossy | exact | auto, on (as --specpv-mode): verify under a partial view of a long context (default off)",
+     TURN | GR_CMD_SERVE},
+    {"specpv-mode", KIND_TEXT, AT(specpv_mode), 0, 0, "M",
+     "what --specpv on means: lossy | exact | auto (default exact)", TURN | GR_CMD_SERVE},
+    {"specpv-n-sink-blocks", KIND_INT, AT(specpv_n_sink), 0, GR_SPECPV_BLOCKS_MAX, "N",
+     "SpecPV: first blocks of 16 tokens that are always seen (default 2)", TURN | GR_CMD_SERVE},
+    {"specpv-n-retrieval-blocks", KIND_INT, AT(specpv_n_retrieval), 0, GR_SPECPV_BLOCKS_MAX, "N",
+     "SpecPV: blocks chosen by score (default 256)", TURN | GR_CMD_SERVE},
+    {"specpv-n-window-blocks", KIND_INT, AT(specpv_n_window), 0, GR_SPECPV_BLOCKS_MAX, "N",
+     "SpecPV: last blocks that are always seen (default 8)", TURN | GR_CMD_SERVE},
+    {"specpv-n-spec-tokens-buf", KIND_INT, AT(specpv_n_buffer), 0, GR_SPECPV_BUFFER_MAX, "N",
+     "SpecPV: tokens that may lack full KV (default 128)", TURN | GR_CMD_SERVE},
+    {"specpv-block-size", KIND_INT, AT(specpv_block_size), 1, 1024, "N", "SpecPV: 16", TURN | GR_CMD_SERVE},
+    {"specpv-partial-threshold", KIND_INT, AT(specpv_threshold), 0, 16777216, "N",
+     "SpecPV: for contexts of more than N tokens (default 4096)", TURN | GR_CMD_SERVE},
+    {"specpv-full-refresh-interval", KIND_INT, AT(specpv_interval), 0, 16777216, "N",
+     "SpecPV: partial rounds to a refresh at most (default 32)", TURN | GR_CMD_SERVE},
+    {"specpv-refresh-fraction", KIND_NUMBER, AT(specpv_fraction), 0, 1, "X",
+     "SpecPV: refresh when X times retrieval and window have come (default 0: off)", TURN | GR_CMD_SERVE},
+    {"specpv-score-reduce", KIND_TEXT, AT(specpv_score_reduce), 0, 0, "R",
+     "SpecPV: blocks are scored by the mean | max over queries (default mean)", ENGINE},
+    {"specpv-exact-max-provisional", KIND_INT, AT(specpv_max_provisional), 0, GR_SPECPV_BUFFER_MAX, "N",
+     "SpecPV exact: tokens that may wait to be judged (default: the buffer)", TURN | GR_CMD_SERVE},
     {"transport", KIND_TEXT, AT(transport), 0, 0, "T",
      "loop | shm | tcp | verbs (default: the first that works of shm, "
                                                        "verbs, tcp)", TURN | GR_CMD_SERVE},
@@ -100,7 +124,7 @@ static const struct option_info {
      TURN | GR_CMD_SERVE},
     {"disable-multi-token", KIND_FLAG, AT(disable_multi_token), 0, 0, NULL, "no drafter at all, as --method none",
      TURN | GR_CMD_SERVE},
-    {"disable-specpv", KIND_FLAG, AT(disable_specpv), 0, 0, NULL, "full verification only (SpecPV is not built in)",
+    {"disable-specpv", KIND_FLAG, AT(disable_specpv), 0, 0, NULL, "full verification only",
      TURN | GR_CMD_SERVE},
     {"keep", KIND_FLAG, AT(keep), 0, 0, NULL, "with --connect: leave the session open and tell its id", GR_CMD_RUN},
     {"spawn", KIND_FLAG, AT(spawn), 0, 0, NULL, "start the workers of the configuration on this host", GR_CMD_SERVE},
@@ -132,7 +156,7 @@ static const struct command_info {
      "graft serve [--config F.yaml] [--spawn] [options]\n\nThe orchestrator as a process of its own, for workers and "
      "clients, until a signal ends it."},
     {GR_CMD_SESSION, "session",
-     "graft session list | show ID | open | send ID | close ID | refresh ID | purge  [options]\n\nAsks a running "
+     "graft session list | show ID | open | send ID | close ID | refresh [ID] | purge  [options]\n\nAsks a running "
      "orchestrator. open and send need a prompt and --model (its tokenizer)."},
     {GR_CMD_PING, "ping",
      "graft ping [options]\n\nRound trips from the orchestrator to each worker: median, least, most."},
@@ -160,7 +184,9 @@ void gr_run_options_default(struct gr_run_options *o, enum gr_command command)
 {
     *o = (struct gr_run_options){.command = command, .max_tokens = 256, .top_p = 1.0, .seed = -1,
                                  .num_speculative_tokens = "auto", .tree_shape = "dynamic", .draft_depth = 8,
-                                 .draft_top_k = 10, .specpv = "off", .transport = "",
+                                 .draft_top_k = 10, .specpv = "off", .specpv_mode = "exact",
+                                 .specpv_score_reduce = "mean",
+                                 .specpv_block_size = GR_SPECPV_BLOCK_TOKENS, .transport = "",
                                  .gid_index = -1, .verbs_mode = "one_sided",
                                  .verbs_spin_us = GR_VERBS_SPIN_US_DEFAULT, .target_device = "cpu",
                                  .draft_device = "cpu", .kv_blocks = "auto", .round_deadline_ms = 2000,

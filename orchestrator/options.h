@@ -34,7 +34,10 @@ struct gr_run_options {
     int64_t top_k, seed; /* seed -1: draw one */
     const char *num_speculative_tokens, *tree_shape;
     int64_t draft_depth, draft_top_k;
-    const char *specpv, *transport;
+    const char *specpv, *specpv_mode, *specpv_score_reduce, *transport;
+    int64_t specpv_block_size, specpv_n_sink, specpv_n_retrieval, specpv_n_window; /* 0: default, as those below */
+    int64_t specpv_n_buffer, specpv_threshold, specpv_interval, specpv_max_provisional;
+    double specpv_fraction; /* 0: off */
     bool require_rdma;
     const char *target_device, *draft_device;
     const char *config, *connect, *session, *control; /* control, connect: NULL if not given */
@@ -51,7 +54,7 @@ struct gr_run_options {
     int64_t round_deadline_ms;
     double prefill_share; /* 0: no limit */
     bool help;
-    uint8_t set_by[96]; /* enum gr_option_source of each option, in the order of the table */
+    uint8_t set_by[112]; /* enum gr_option_source of each option, in the order of the table */
 };
 
 /* Values that name themselves in messages: where an option got its value from. */

@@ -139,6 +139,7 @@ static enum gr_status add_ids(struct gr_orch *o, struct entry *e, uint32_t keep_
     }
     gr_transcript_cut(&e->transcript, keep_len);
     const enum gr_status st = gr_transcript_add(&e->transcript, kind, ids, n);
+    e->final_len = e->transcript.len;
     if (st != GR_OK) {
         e->turn_len = GR_MIN(e->turn_len, keep_len);
         return refuse(o, st, "out of memory for %u tokens", n);
@@ -236,10 +237,12 @@ enum gr_status gr_orch_append(struct gr_orch *o, uint64_t session, const struct 
 /* Ends the turn here and, where the session stays, at its target. n_keep: generated tokens that stay. */
 static void cut_turn(struct gr_orch *o, struct entry *e, uint32_t n_keep, enum gr_finish finish, const char *text)
 {
+    orch_drop_provisional(e);
     const uint32_t n_generated = e->transcript.len - e->turn_len;
     const uint32_t n_cut = n_generated - GR_MIN(n_generated, n_keep);
     e->metrics.completion_tokens -= n_cut;
     gr_transcript_cut(&e->transcript, e->transcript.len - n_cut);
+    e->final_len = e->transcript.len;
     if (e->request.keep_open && e->target >= 0) {
         const struct gr_msg m = {.type = GR_MSG_TRUNCATE, .session = e->id, .epoch = e->epoch,
                                  .keep_len = e->transcript.len};
@@ -266,6 +269,33 @@ enum gr_status gr_orch_close(struct gr_orch *o, uint64_t session)
     return GR_OK;
 }
 
+static void send_refresh(struct gr_orch *o, const struct entry *e, uint32_t *n)
+{
+    if (e->state == GR_SESSION_RUNNING && orch_specpv_mode(o, e) != GR_SPECPV_OFF) {
+        o->io.send(o->io.ctx, (uint32_t)e->target, &(struct gr_msg){.type = GR_MSG_REFRESH, .session = e->id});
+        ++*n;
+    }
+}
+
+enum gr_status gr_orch_refresh(struct gr_orch *o, uint64_t session, uint32_t *n_out)
+{
+    const struct entry *e = session != 0 ? orch_find(o, session) : NULL;
+    *n_out = 0;
+    if (session != 0 && e == NULL) {
+        return refuse(o, GR_ENOTFOUND, "no session %" PRIu64 " is open here", session);
+    }
+    if (e != NULL && orch_specpv_mode(o, e) == GR_SPECPV_OFF) {
+        return refuse(o, GR_EUNSUPPORTED, "session %" PRIu64 ": SpecPV is off: there is no partial view to refresh",
+                      session);
+    }
+    for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
+        if (session == 0 || &o->entry[i] == e) {
+            send_refresh(o, &o->entry[i], n_out);
+        }
+    }
+    return GR_OK;
+}
+
 uint32_t gr_orch_purge(struct gr_orch *o)
 {
     uint32_t n = 0;
@@ -280,17 +310,33 @@ uint32_t gr_orch_purge(struct gr_orch *o)
 
 /* ---- what workers say ---- */
 
+/* What is final stays so, and only exact SpecPV has tokens that are not. */
+static bool lengths_fit(const struct entry *e, const struct gr_msg *m, bool exact)
+{
+    const uint32_t len = e->transcript.len;
+    const uint64_t new_len = (uint64_t)m->keep_len + m->ids.n;
+    if (!exact) {
+        return m->keep_len == len && m->ids.n >= 1 && m->final_len == new_len;
+    }
+    const bool ends = m->finish != GR_FINISH_NONE;
+    return m->keep_len >= e->final_len && m->keep_len <= len && m->final_len >= e->final_len &&
+           m->final_len <= new_len && (m->ids.n >= 1 || ends) && (!ends || m->final_len == new_len);
+}
+
 /* The expected prefix length and hash are checked on every COMMIT: a target that went astray is caught here. */
-static bool commit_fits(const struct entry *e, const struct gr_msg *m)
+static bool commit_fits(const struct gr_orch *o, const struct entry *e, const struct gr_msg *m)
 {
     const struct gr_transcript *t = &e->transcript;
-    uint64_t hash = t->hash;
+    const enum gr_specpv_mode mode = orch_specpv_mode(o, e);
+    if (!lengths_fit(e, m, mode == GR_SPECPV_EXACT || mode == GR_SPECPV_AUTO)) {
+        return false;
+    }
+    uint64_t hash = m->keep_len == t->len ? t->hash : gr_transcript_hash_at(t, m->keep_len);
     for (uint32_t i = 0; i < m->ids.n; i++) {
         hash = gr_hash_extend(hash, m->ids.p[i]);
     }
-    const uint32_t n_left = e->request.max_tokens - (t->len - e->turn_len);
-    return m->keep_len == t->len && m->ids.n >= 1 && m->ids.n <= n_left && m->final_len == t->len + m->ids.n &&
-           hash == m->hash && m->n_accepted <= m->n_draft;
+    const uint32_t n_left = e->request.max_tokens - (m->keep_len - e->turn_len);
+    return m->ids.n <= n_left && hash == m->hash && m->n_accepted <= m->n_draft;
 }
 
 static void report(const struct gr_orch *o, const struct entry *e, const struct gr_msg *m)
@@ -305,12 +351,14 @@ static void on_commit(struct gr_orch *o, struct entry *e, const struct gr_msg *m
     if (e->state != GR_SESSION_RUNNING || m->epoch != e->epoch) {
         return; /* of a turn that is over, or of a target that lost the session, while it was on its way */
     }
-    if (!commit_fits(e, m)) {
+    if (!commit_fits(o, e, m)) {
         log_error("session %" PRIu64 " round %u: COMMIT does not extend the transcript (expected_prefix_len %u, "
                   "keep_len %u, %u tokens)", e->id, m->round, e->transcript.len, m->keep_len, m->ids.n);
         orch_close(o, e, GR_FINISH_ERROR, "the target's tokens do not extend the transcript");
         return;
     }
+    e->metrics.completion_tokens -= e->transcript.len - m->keep_len;
+    gr_transcript_cut(&e->transcript, m->keep_len);
     const enum gr_status st = gr_transcript_add(&e->transcript, GR_SEGMENT_GENERATED, m->ids.p, m->ids.n);
     if (st != GR_OK) { /* GR_ELIMIT: longer than what could be opened again */
         cut_turn(o, e, UINT32_MAX, st == GR_ELIMIT ? GR_FINISH_LENGTH : GR_FINISH_ERROR, "out of memory");
@@ -319,11 +367,14 @@ static void on_commit(struct gr_orch *o, struct entry *e, const struct gr_msg *m
     gr_metrics_take(&e->metrics, m, now_ns);
     const uint64_t id = e->id;
     const uint32_t turn = e->turn;
+    const uint32_t shown_len = e->final_len;
+    e->final_len = m->final_len;
     report(o, e, m);
-    if (o->io.on_tokens != NULL) {
-        o->io.on_tokens(o->io.ctx, id, e->request.user, m->ids.p, m->ids.n);
-    }
     e = orch_find(o, id); /* the client may have stopped it, and begun the next turn */
+    if (o->io.on_tokens != NULL && e != NULL && e->turn == turn && e->final_len > shown_len) {
+        o->io.on_tokens(o->io.ctx, id, e->request.user, e->transcript.token + shown_len, e->final_len - shown_len);
+    }
+    e = orch_find(o, id);
     if (e != NULL && e->state == GR_SESSION_RUNNING && e->turn == turn && m->finish != GR_FINISH_NONE) {
         orch_end_turn(o, e, (enum gr_finish)m->finish, "");
     }
@@ -533,14 +584,15 @@ const int32_t *gr_orch_tokens(const struct gr_orch *o, uint64_t session, uint32_
     if (e == NULL) {
         return NULL;
     }
-    *n_out = e->transcript.len - e->turn_len;
+    *n_out = e->final_len - e->turn_len;
     return e->transcript.token + e->turn_len;
 }
 
 static void describe(const struct entry *e, uint64_t now_ns, struct gr_session_info *out)
 {
     *out = (struct gr_session_info){
-        .id = e->id, .state = e->state, .epoch = e->epoch, .n_token = e->transcript.len, .turn_len = e->turn_len,
+        .id = e->id, .state = e->state, .epoch = e->epoch, .n_token = e->final_len, .turn_len = e->turn_len,
+        .specpv = e->request.specpv,
         .n_fallback = e->n_fallback, .n_reopen = e->n_reopen, .keep_open = e->request.keep_open, .target = e->target,
         .drafter = e->drafter, .idle_ns = e->state == GR_SESSION_IDLE ? now_ns - e->idle_since_ns : 0};
 }

@@ -39,7 +39,7 @@ struct gr_orch_config {
     uint32_t n_session_max;                     /* at most GR_ORCH_SESSION_MAX */
     bool force_single_token;                    /* drafters stay attached, the target verifies no trees */
     bool disable_multi_token;                   /* no drafter at all */
-    bool disable_specpv;                        /* SpecPV is not part of this build: nothing to switch off yet */
+    bool disable_specpv;                        /* full verification for every session */
 };
 
 struct gr_session_request {
@@ -57,6 +57,8 @@ struct gr_session_request {
     enum gr_ahead draft_ahead;
     bool keep_open;                /* the session is idle after its turn, until it is closed */
     bool force_single_token;
+    enum gr_specpv_mode specpv;
+    struct gr_specpv_params specpv_params; /* zeroes: the target's */
     uint64_t tokenizer_fingerprint; /* the prompt's; 0: not known. Another one of the target ends the session */
 };
 
@@ -87,10 +89,11 @@ struct gr_worker_info {
 struct gr_orch_io {
     void *ctx;
     void (*send)(void *ctx, uint32_t worker, const struct gr_msg *m);
-    /* What a worker said of the turn: PROGRESS, ATTACHED, COMMIT (checked: it extends the transcript), DRAFT_STATS.
-     * With it a client counts its own metrics. May be NULL. */
+    /* What a worker said of the turn: PROGRESS, ATTACHED, COMMIT (checked: it extends the transcript, or under exact
+     * SpecPV takes provisional tokens back), DRAFT_STATS. With it a client counts its own metrics. May be NULL. */
     void (*on_report)(void *ctx, uint64_t session, void *user, const struct gr_msg *m);
-    void (*on_tokens)(void *ctx, uint64_t session, void *user, const int32_t *id, uint32_t n); /* may be NULL */
+    /* Final tokens, once each. May be NULL. */
+    void (*on_tokens)(void *ctx, uint64_t session, void *user, const int32_t *id, uint32_t n);
     /* The turn is over. A session that is not kept open is, too, and its workers have let go of it.
      * text: what went wrong, for GR_FINISH_ERROR. */
     void (*on_done)(void *ctx, uint64_t session, void *user, enum gr_finish finish, const char *text);
@@ -121,19 +124,23 @@ GR_NODISCARD enum gr_status gr_orch_append(struct gr_orch *o, uint64_t session, 
 void gr_orch_stop(struct gr_orch *o, uint64_t session, uint32_t n_keep, enum gr_finish finish);
 /* Ends the session, in a turn or not; on_closed follows when its workers have let go. GR_ENOTFOUND. */
 GR_NODISCARD enum gr_status gr_orch_close(struct gr_orch *o, uint64_t session);
+/* Asks the target for a full SpecPV refresh of a session, or of all (0). n_out: sessions that it was asked for.
+ * GR_ENOTFOUND; GR_EUNSUPPORTED: that session is verified in full. */
+GR_NODISCARD enum gr_status gr_orch_refresh(struct gr_orch *o, uint64_t session, uint32_t *n_out);
 /* Closes every idle session; returns how many. */
 uint32_t gr_orch_purge(struct gr_orch *o);
 const char *gr_orch_why(const struct gr_orch *o);
 
 /* Over all turns; valid until the session is gone. */
 const struct gr_session_metrics *gr_orch_metrics(const struct gr_orch *o, uint64_t session);
-/* Generated tokens of the turn so far. */
+/* Generated tokens of the turn so far, those that are final. */
 const int32_t *gr_orch_tokens(const struct gr_orch *o, uint64_t session, uint32_t *n_out);
 
 struct gr_session_info {
     uint64_t id, idle_ns;
     enum gr_session_state state;
-    uint32_t epoch, n_token;
+    uint32_t epoch, n_token;       /* final tokens */
+    enum gr_specpv_mode specpv;
     uint32_t turn_len;            /* transcript length where the turn's generated tokens begin */
     uint32_t n_fallback, n_reopen; /* of the turn, counted by the orchestrator itself */
     bool keep_open;

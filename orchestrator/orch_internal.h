@@ -14,6 +14,7 @@ struct entry {
     uint32_t epoch;
     struct gr_session_request request; /* prompt is not valid; max_tokens, stops and user are the turn's */
     struct gr_transcript transcript;   /* its len is the expected_prefix_len */
+    uint32_t final_len; /* tokens behind it are provisional (exact SpecPV): shown to nobody, opened nowhere */
     uint32_t turn;                     /* counts turns */
     uint32_t turn_base;                /* transcript before the turn's ids */
     uint32_t turn_len;                 /* and with them: generated tokens follow */
@@ -62,6 +63,9 @@ struct gr_orch {
 struct entry *orch_find(const struct gr_orch *o, uint64_t id);
 
 /* ---- orch_session.c ---- */
+/* Forgets provisional tokens. */
+void orch_drop_provisional(struct entry *e);
+enum gr_specpv_mode orch_specpv_mode(const struct gr_orch *o, const struct entry *e);
 /* To a target, if there is one; else WAITING. */
 void orch_open(struct gr_orch *o, struct entry *e);
 /* As epoch + 1: where it was, it is not any more. */

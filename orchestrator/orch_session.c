@@ -29,6 +29,18 @@ static bool wants_draft(const struct gr_orch *o, const struct entry *e)
     return e->request.want_draft && !o->config.disable_multi_token;
 }
 
+enum gr_specpv_mode orch_specpv_mode(const struct gr_orch *o, const struct entry *e)
+{
+    return o->config.disable_specpv ? GR_SPECPV_OFF : e->request.specpv;
+}
+
+void orch_drop_provisional(struct entry *e)
+{
+    e->metrics.completion_tokens -= e->transcript.len - e->final_len;
+    gr_metrics_roll_back(&e->metrics, e->final_len);
+    gr_transcript_cut(&e->transcript, e->final_len);
+}
+
 static bool at_context_limit(const struct gr_orch *o, const struct entry *e, int target)
 {
     const uint32_t n_ctx_max = o->worker[target].info.n_ctx_max;
@@ -55,6 +67,10 @@ static void send_open(struct gr_orch *o, struct entry *e)
                        .single_token = e->request.force_single_token || o->config.force_single_token,
                        .auto_tree = e->request.auto_tree, .n_node = e->request.n_node};
     copy_sampling(&m, &e->request.sampling);
+    if (orch_specpv_mode(o, e) != GR_SPECPV_OFF) {
+        m.draft_depth = e->request.tree_shape == GR_SHAPE_CHAIN ? e->request.n_node : e->request.draft_depth;
+        gr_msg_set_specpv(&m, orch_specpv_mode(o, e), &e->request.specpv_params);
+    }
     e->state = GR_SESSION_OPENING;
     e->append_sent = e->opened_over = e->evicted = false;
     e->has_draft = m.want_draft != 0;
@@ -88,6 +104,7 @@ void orch_open(struct gr_orch *o, struct entry *e)
 
 void orch_reopen(struct gr_orch *o, struct entry *e)
 {
+    orch_drop_provisional(e);
     orch_detach(o, e);
     e->epoch++;
     e->n_attach_retry = 0;
@@ -210,6 +227,7 @@ void orch_close(struct gr_orch *o, struct entry *e, enum gr_finish finish, const
     if (e->state == GR_SESSION_CLOSING) {
         return;
     }
+    orch_drop_provisional(e);
     e->state = GR_SESSION_CLOSING;
     e->finish = finish;
     snprintf(e->text, sizeof(e->text), "%s", text);
@@ -246,6 +264,7 @@ void orch_end_turn(struct gr_orch *o, struct entry *e, enum gr_finish finish, co
         orch_close(o, e, finish, text);
         return;
     }
+    orch_drop_provisional(e);
     char copy[GR_MSG_TEXT_MAX]; /* text may lie in the entry, which the client may change from within on_done */
     snprintf(copy, sizeof(copy), "%s", text);
     go_idle(o, e);
@@ -258,8 +277,10 @@ void orch_fail_turn(struct gr_orch *o, struct entry *e, const char *text)
         orch_close(o, e, GR_FINISH_ERROR, text);
         return;
     }
+    orch_drop_provisional(e);
     if (n_generated(e) == 0) {
         gr_transcript_cut(&e->transcript, e->turn_base); /* the ids that were refused */
+        e->final_len = e->transcript.len;
     }
     orch_detach(o, e);
     e->target = -1;

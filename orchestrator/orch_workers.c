@@ -115,6 +115,7 @@ static void lose_target(struct gr_orch *o, struct entry *e)
 {
     e->target = -1;
     e->open_after_close = false;
+    orch_drop_provisional(e);
     if (e->state == GR_SESSION_CLOSING) {
         e->wait_closed = false;
         orch_finish_if_released(o, e);

@@ -7,6 +7,7 @@
 #include "model/hf_config.h"
 #include "transport/verbs.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 static enum gr_status not_built(const char *what)
@@ -83,10 +84,30 @@ static enum gr_status check_features(const struct gr_run_options *o)
     return o->capture_layers != NULL ? gr_capture_parse(o->capture_layers, &n, layer) : GR_OK;
 }
 
-static enum gr_status check_specpv(const struct gr_run_options *o)
+static enum gr_status choose_specpv(const struct gr_run_options *o, struct gr_plan *p)
 {
-    GR_TRY(one_of("specpv", o->specpv, (const char *const[]){"off", "lossy", "exact", NULL}, "off, lossy, exact"));
-    return strcmp(o->specpv, "off") != 0 && !o->disable_specpv ? not_built("SpecPV (--specpv lossy|exact)") : GR_OK;
+    GR_TRY(one_of("specpv", o->specpv, (const char *const[]){"off", "on", "lossy", "exact", "auto", NULL},
+                  "off, on, lossy, exact, auto"));
+    GR_TRY(one_of("specpv-mode", o->specpv_mode, (const char *const[]){"lossy", "exact", "auto", NULL},
+                  "lossy, exact, auto"));
+    GR_TRY(one_of("specpv-score-reduce", o->specpv_score_reduce, (const char *const[]){"mean", "max", NULL},
+                  "mean, max"));
+    if (o->specpv_block_size != GR_SPECPV_BLOCK_TOKENS) {
+        log_error("--specpv-block-size: `%" PRId64 "': blocks of the view are blocks of the KV pool, %d tokens",
+                  o->specpv_block_size, GR_SPECPV_BLOCK_TOKENS);
+        return GR_EINVAL;
+    }
+    const char *mode = strcmp(o->specpv, "on") == 0 ? o->specpv_mode : o->specpv;
+    p->specpv = o->disable_specpv ? GR_SPECPV_OFF : (enum gr_specpv_mode)gr_specpv_mode_by_name(mode);
+    p->specpv_params = (struct gr_specpv_params){.n_sink = (uint32_t)o->specpv_n_sink,
+                                                 .n_retrieval = (uint32_t)o->specpv_n_retrieval,
+                                                 .n_window = (uint32_t)o->specpv_n_window,
+                                                 .n_buffer = (uint32_t)o->specpv_n_buffer,
+                                                 .threshold = (uint32_t)o->specpv_threshold,
+                                                 .interval = (uint32_t)o->specpv_interval,
+                                                 .max_provisional = (uint32_t)o->specpv_max_provisional,
+                                                 .refresh_fraction = o->specpv_fraction};
+    return GR_OK;
 }
 
 static enum gr_status choose_transport(const struct gr_run_options *o, struct gr_plan *p)
@@ -154,7 +175,7 @@ enum gr_status gr_plan_local(struct gr_run_options *o, struct gr_plan *plan_out)
         log_error("--model DIR is needed; see graft %s --help", o->command == GR_CMD_SERVE ? "serve" : "run");
         return GR_EINVAL;
     }
-    GR_TRY(check_specpv(o));
+    GR_TRY(choose_specpv(o, &p));
     GR_TRY(check_devices(o));
     GR_TRY(check_features(o));
     GR_TRY(choose_transport(o, &p));
@@ -171,6 +192,7 @@ static enum gr_status refuse_workers(const struct gr_run_options *o, const char 
     static const char *const of_workers[] = {"threads",           "draft-threads",  "kv-blocks",     "max-model-len",
                                              "round-deadline-ms", "prefill-share",  "target-device", "draft-device",
                                              "ship-features",     "capture-layers", "feature-keep",  "require-rdma",
+                                             "specpv-score-reduce",
                                              "target-ib-hca",     "draft-ib-hca",   "gid-index",     "geometry",
                                              "verbs-mode",        "verbs-spin-us",
                                              NULL};
@@ -190,7 +212,7 @@ enum gr_status gr_plan_no_workers(const struct gr_run_options *o)
 {
     static const char *const more[] = {"model", "draft", "method", "transport", "sessions", NULL};
     GR_TRY(refuse_workers(o, more, "without --spawn they are started elsewhere"));
-    return check_specpv(o);
+    return choose_specpv(o, &(struct gr_plan){0});
 }
 
 enum gr_status gr_plan_remote(const struct gr_run_options *o, struct gr_plan *plan_out)
@@ -202,7 +224,7 @@ enum gr_status gr_plan_remote(const struct gr_run_options *o, struct gr_plan *pl
         log_error("--model DIR is needed: the prompt is tokenized here, with the target's tokenizer");
         return GR_EINVAL;
     }
-    GR_TRY(check_specpv(o));
+    GR_TRY(choose_specpv(o, &p));
     GR_TRY(choose_transport(o, &p));
     if (o->method != NULL) {
         GR_TRY(one_of("method", o->method, (const char *const[]){"none", "draft_model", "eagle3", NULL},

@@ -13,6 +13,8 @@ struct gr_plan {
     bool colocated;  /* both workers in one process, over loop */
     uint32_t n_node, tree_shape;
     bool auto_tree;
+    enum gr_specpv_mode specpv;             /* off where it is switched off */
+    struct gr_specpv_params specpv_params;
     enum gr_ahead draft_ahead;
 };
 

@@ -45,10 +45,10 @@ static json_t *metrics_json(const struct gr_session_metrics *m)
         {"fallbacks", m->fallbacks},
         {"reopens", m->reopens},
         {"acceptance_alarms", m->acceptance_alarms},
-        {"partial_rounds", 0},
-        {"full_refreshes", 0},
-        {"drift_mismatches", 0},
-        {"drift_checked", 0},
+        {"partial_rounds", m->partial_rounds},
+        {"full_refreshes", m->full_refreshes},
+        {"drift_mismatches", m->drift_mismatches},
+        {"drift_checked", m->drift_checked},
     };
     json_t *o = json_object();
     for (size_t i = 0; i < GR_ARRAY_LEN(counts); i++) {
@@ -107,6 +107,11 @@ void gr_report_summary(FILE *out, const struct gr_session_metrics *m)
                      " rounds, %" PRIu64 " root-only, transport %s",
                 gr_metrics_mean_acceptance_length(m), m->num_accepted_tokens, m->num_drafts, m->rounds,
                 m->root_only_rounds, m->transport[0] != '\0' ? m->transport : "none");
+    }
+    if (m->partial_rounds > 0) {
+        fprintf(out, "; %" PRIu64 " partial rounds, %" PRIu64 " refreshes, %" PRIu64 " of %" PRIu64
+                     " judged tokens were others", m->partial_rounds, m->full_refreshes, m->drift_mismatches,
+                m->drift_checked);
     }
     fputc('\n', out);
 }

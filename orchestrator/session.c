@@ -56,14 +56,23 @@ static double acceptance(const struct gr_msg *m)
 
 /* ---- printing ---- */
 
+static const char *specpv_name(uint32_t mode)
+{
+    static const char *const names[] = {"off", "lossy", "exact", "auto"};
+    return mode < GR_ARRAY_LEN(names) ? names[mode] : "?";
+}
+
 static json_t *session_json(const struct gr_msg *m)
 {
-    return json_pack("{s:I, s:s, s:I, s:b, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I}", "id", (json_int_t)m->session,
-                     "state", state_name(m->state), "epoch", (json_int_t)m->epoch, "keep_open", m->keep_open != 0,
-                     "tokens", (json_int_t)m->n_token, "rounds", (json_int_t)m->n_round, "num_drafts",
-                     (json_int_t)m->n_tree, "num_draft_tokens", (json_int_t)m->n_drafted, "num_accepted_tokens",
-                     (json_int_t)m->n_hit_token, "mean_acceptance_length", acceptance(m), "idle_s",
-                     (double)m->idle_ns / 1e9, "target", (json_int_t)m->target, "drafter", (json_int_t)m->drafter);
+    return json_pack("{s:I, s:s, s:I, s:b, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:s, s:I, s:I, s:I, s:I}", "id",
+                     (json_int_t)m->session, "state", state_name(m->state), "epoch", (json_int_t)m->epoch, "keep_open",
+                     m->keep_open != 0, "tokens", (json_int_t)m->n_token, "rounds", (json_int_t)m->n_round,
+                     "num_drafts", (json_int_t)m->n_tree, "num_draft_tokens", (json_int_t)m->n_drafted,
+                     "num_accepted_tokens", (json_int_t)m->n_hit_token, "mean_acceptance_length", acceptance(m),
+                     "idle_s", (double)m->idle_ns / 1e9, "target", (json_int_t)m->target, "drafter",
+                     (json_int_t)m->drafter, "specpv", specpv_name(m->specpv), "partial_rounds_since_refresh",
+                     (json_int_t)m->n_partial, "full_refreshes", (json_int_t)m->n_refresh, "drift_checked",
+                     (json_int_t)m->n_checked, "drift_mismatches", (json_int_t)m->n_drifted);
 }
 
 static json_t *worker_json(const struct gr_msg *m)
@@ -137,6 +146,9 @@ static int print_session(const struct gr_msg *m, bool json)
            m->keep_open != 0 ? "stays open between turns" : "ends with its turn");
     printf("tokens %u, rounds %" PRIu64 ", %" PRIu64 " of %" PRIu64 " drafted tokens accepted, mean acceptance length "
            "%.2f\n", m->n_token, m->n_round, m->n_hit_token, m->n_drafted, acceptance(m));
+    printf("SpecPV %s: %" PRIu64 " partial rounds since the last of %" PRIu64 " refreshes; %" PRIu64 " of %" PRIu64
+           " judged tokens were others\n", specpv_name(m->specpv), m->n_partial, m->n_refresh, m->n_drifted,
+           m->n_checked);
     printf("idle for %.1f s, target %u, drafter %u (0: none)\n", (double)m->idle_ns / 1e9, m->target, m->drafter);
     return fflush(stdout) == 0 ? 0 : 1;
 }
@@ -182,9 +194,14 @@ static int close_one(struct gr_remote *r, const struct gr_run_options *o, uint64
 static int refresh(struct gr_remote *r, const struct gr_run_options *o, uint64_t id)
 {
     struct gr_msg reply;
-    (void)o;
-    const struct gr_msg m = {.type = GR_MSG_REFRESH, .session = id};
-    return gr_remote_ask(r, &m, GR_MSG_OPENED, &reply) == GR_OK ? 0 : 1;
+    if (gr_remote_ask(r, &(struct gr_msg){.type = GR_MSG_REFRESH, .session = id}, GR_MSG_REFRESHED, &reply) != GR_OK) {
+        return 1;
+    }
+    if (o->json) {
+        return dump(json_pack("{s:I}", "refreshed", (json_int_t)reply.n_session));
+    }
+    printf("a refresh was asked for in %u running session%s\n", reply.n_session, reply.n_session == 1 ? "" : "s");
+    return 0;
 }
 
 static int purge(struct gr_remote *r, const struct gr_run_options *o, uint64_t id)
@@ -207,7 +224,7 @@ static const struct verb {
     int (*ask)(struct gr_remote *r, const struct gr_run_options *o, uint64_t id); /* NULL: a turn */
 } verbs[] = {
     {"list", false, list}, {"show", true, show}, {"open", false, NULL}, {"send", true, NULL},
-    {"close", true, close_one}, {"refresh", true, refresh}, {"purge", false, purge},
+    {"close", true, close_one}, {"refresh", false, refresh}, {"purge", false, purge},
 };
 
 static int run_verb(const struct verb *v, struct gr_run_options *o, uint64_t id)
@@ -243,16 +260,17 @@ int gr_command_session(int argc, char **argv)
     const struct verb *v = argc > 1 ? find_verb(argv[1]) : NULL;
     if (v == NULL && !(argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0))) {
         log_error(
-            "graft session: one of list, show ID, open, send ID, close ID, refresh ID, purge is wanted; see graft "
+            "graft session: one of list, show ID, open, send ID, close ID, refresh [ID], purge is wanted; see graft "
             "session --help");
         return 2;
     }
-    if (v != NULL && v->needs_id && (argc < 3 || !gr_parse_int(argv[2], 1, INT64_MAX, &id))) {
+    const bool has_id = v != NULL && (v->needs_id || (v->ask == refresh && argc > 2 && argv[2][0] != '-'));
+    if (has_id && (argc < 3 || !gr_parse_int(argv[2], 1, INT64_MAX, &id))) {
         log_error("graft session %s: `%s' is not a session id; `graft session list' tells them", v->name,
                   argc < 3 ? "" : argv[2]);
         return 2;
     }
-    const int skip = v == NULL ? 0 : v->needs_id ? 2 : 1;
+    const int skip = v == NULL ? 0 : has_id ? 2 : 1;
     if (id > 0) {
         o.session = argv[2];
     }

@@ -1,9 +1,57 @@
 #include "orchestrator/session_metrics.h"
 
+#include "common/wire.h"
+
 #include <string.h>
+
+void gr_metrics_roll_back(struct gr_session_metrics *s, uint32_t keep_len)
+{
+    while (s->n_open > 0) {
+        struct gr_metrics_round *r = &s->open[s->n_open - 1];
+        const uint32_t end = r->base_len + r->n_accepted;
+        const uint32_t n_back = end > keep_len ? GR_MIN(end - keep_len, r->n_accepted) : 0;
+        if (n_back == 0) {
+            return; /* nor has an earlier one */
+        }
+        s->num_accepted_tokens -= n_back;
+        s->num_rewound_tokens += n_back;
+        s->rewind_steps += !r->rewound;
+        r->rewound = true;
+        for (uint32_t i = r->n_accepted - n_back; i < r->n_accepted; i++) {
+            s->accepted_per_position[i]--;
+        }
+        r->n_accepted -= n_back;
+        if (r->n_accepted > 0) {
+            return;
+        }
+        s->n_open--;
+    }
+}
+
+/* Rounds that nothing can take back any more are forgotten. */
+static void settle(struct gr_session_metrics *s, uint32_t final_len)
+{
+    uint32_t n_done = 0;
+    while (n_done < s->n_open && s->open[n_done].base_len + s->open[n_done].n_accepted <= final_len) {
+        n_done++;
+    }
+    s->n_open -= n_done;
+    memmove(s->open, s->open + n_done, s->n_open * sizeof(s->open[0]));
+}
+
+static void take_verification(struct gr_session_metrics *s, const struct gr_msg *m)
+{
+    s->partial_rounds += m->verdict_kind == GR_VERDICT_PARTIAL;
+    s->full_refreshes += m->verdict_kind == GR_VERDICT_FULL;
+    s->drift_checked += m->n_judged;
+    s->drift_mismatches += m->n_mismatch;
+    s->partial_since_refresh = m->verdict_kind == GR_VERDICT_PARTIAL ? s->partial_since_refresh + 1 : 0;
+    gr_metrics_roll_back(s, m->keep_len);
+}
 
 static void take_commit(struct gr_session_metrics *s, const struct gr_msg *m, uint64_t now_ns)
 {
+    take_verification(s, m);
     s->completion_tokens += m->ids.n;
     s->first_token_ns = s->first_token_ns == 0 ? now_ns : s->first_token_ns;
     s->last_token_ns = now_ns;
@@ -30,12 +78,16 @@ static void take_commit(struct gr_session_metrics *s, const struct gr_msg *m, ui
     for (uint32_t i = 0; i < m->n_accepted; i++) {
         s->accepted_per_position[i]++;
     }
+    if (m->n_accepted > 0 && m->final_len < m->keep_len + m->n_accepted && s->n_open < GR_ARRAY_LEN(s->open)) {
+        s->open[s->n_open++] = (struct gr_metrics_round){m->keep_len, m->n_accepted, m->n_accepted < m->n_draft};
+    }
 }
 
 void gr_metrics_take(struct gr_session_metrics *s, const struct gr_msg *m, uint64_t now_ns)
 {
     if (m->type == GR_MSG_COMMIT) {
         take_commit(s, m, now_ns);
+        settle(s, m->final_len);
     } else if (m->type == GR_MSG_DRAFT_STATS) {
         s->n_drafter_round += m->n_round;
         s->draft_ns += m->draft_ns;

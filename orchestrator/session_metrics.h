@@ -6,6 +6,12 @@
 #include "common/msg.h"
 #include "common/token_tree.h"
 
+/* A round whose tokens are provisional still: nodes of it that were accepted may be taken back. */
+struct gr_metrics_round {
+    uint32_t base_len, n_accepted;
+    bool rewound; /* counted in rewind_steps */
+};
+
 /* Durations are sums over rounds. */
 struct gr_session_metrics {
     uint64_t prompt_tokens, completion_tokens;
@@ -20,12 +26,20 @@ struct gr_session_metrics {
     double first_expected;         /* what the draft model expected of them, summed */
     uint64_t acceptance_alarms;
     uint64_t wire_bytes, wire_tokens; /* of the data path while decoding, both ways; the tokens they brought */
+    /* SpecPV; seeding a view is no refresh */
+    uint64_t partial_rounds, full_refreshes, drift_checked, drift_mismatches;
+    uint64_t partial_since_refresh;
+    uint32_t n_open;
+    struct gr_metrics_round open[GR_SPECPV_BUFFER_MAX];
     char transport[16];
 };
 
 /* Takes COMMIT, DRAFT_STATS and ATTACHED into account; other messages change nothing. open_ns and prompt_tokens are the
  * caller's to set. */
 void gr_metrics_take(struct gr_session_metrics *m, const struct gr_msg *msg, uint64_t now_ns);
+
+/* Tokens from keep_len on are taken back: accepted nodes among them become rewound ones. */
+void gr_metrics_roll_back(struct gr_session_metrics *m, uint32_t keep_len);
 
 double gr_metrics_tokens_per_second(const struct gr_session_metrics *m); /* decode only: without the first token */
 double gr_metrics_mean_acceptance_length(const struct gr_session_metrics *m); /* 1 + accepted / drafts */

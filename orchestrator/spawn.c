@@ -9,7 +9,7 @@
 
 struct arguments {
     const char *argv[GR_CHILD_ARG_MAX + 1];
-    char number[10][32];
+    char number[24][32];
     int n, n_number;
 };
 
@@ -62,6 +62,29 @@ static void add_rdma_options(struct arguments *a, const struct gr_run_options *o
     }
 }
 
+/* What the target makes views for; a session may ask for less. */
+static void add_specpv_options(struct arguments *a, const struct gr_run_options *o, const struct gr_plan *plan)
+{
+    const struct gr_specpv_params *p = &plan->specpv_params;
+    const struct {
+        const char *name;
+        uint32_t value;
+    } numbers[] = {{"--specpv-n-sink-blocks", p->n_sink},
+                   {"--specpv-n-retrieval-blocks", p->n_retrieval},
+                   {"--specpv-n-window-blocks", p->n_window},
+                   {"--specpv-n-spec-tokens-buf", p->n_buffer}};
+    if (plan->specpv == GR_SPECPV_OFF) {
+        return;
+    }
+    add(a, "--specpv", "on");
+    add(a, "--specpv-score-reduce", o->specpv_score_reduce);
+    for (size_t i = 0; i < GR_ARRAY_LEN(numbers); i++) {
+        if (numbers[i].value > 0) {
+            add_number(a, numbers[i].name, numbers[i].value);
+        }
+    }
+}
+
 static enum gr_status start_target(struct gr_children *children, const struct gr_run_options *o,
                                    const struct gr_plan *plan, const char *join, int64_t n_session, int *index_out)
 {
@@ -79,6 +102,7 @@ static enum gr_status start_target(struct gr_children *children, const struct gr
     add_number(&a, "--sessions", n_session);
     add_number(&a, "--round-deadline-ms", o->round_deadline_ms);
     add_share(&a, "--prefill-share", o->prefill_share);
+    add_specpv_options(&a, o, plan);
     if (o->geometry != NULL) {
         add(&a, "--geometry", o->geometry);
     }

@@ -17,7 +17,7 @@ enum rule {
     RULE_SAME,        /* as it is */
     RULE_METHOD_OFF,  /* enable_speculative_decoding: false means --method none */
     RULE_TREE_SHAPE,  /* enable_target_tree: false means a chain */
-    RULE_SPECPV,      /* enable_specpv: true means --specpv, by specpv_mode (exact unless it says lossy) */
+    RULE_SPECPV,      /* enable_specpv: true means --specpv on */
 };
 
 static const struct key {
@@ -68,6 +68,17 @@ static const struct key {
     {"speculative_config", "disable_multi_token", "disable-multi-token", RULE_SAME},
     {"speculative_config", "disable_specpv", "disable-specpv", RULE_SAME},
     {"speculative_config", "enable_specpv", "specpv", RULE_SPECPV},
+    {"speculative_config", "specpv_mode", "specpv-mode", RULE_SAME},
+    {"speculative_config", "specpv_block_size", "specpv-block-size", RULE_SAME},
+    {"speculative_config", "specpv_n_sink_blocks", "specpv-n-sink-blocks", RULE_SAME},
+    {"speculative_config", "specpv_n_retrieval_blocks", "specpv-n-retrieval-blocks", RULE_SAME},
+    {"speculative_config", "specpv_n_window_blocks", "specpv-n-window-blocks", RULE_SAME},
+    {"speculative_config", "specpv_n_spec_tokens_buf", "specpv-n-spec-tokens-buf", RULE_SAME},
+    {"speculative_config", "specpv_partial_threshold", "specpv-partial-threshold", RULE_SAME},
+    {"speculative_config", "specpv_full_refresh_interval", "specpv-full-refresh-interval", RULE_SAME},
+    {"speculative_config", "specpv_refresh_fraction", "specpv-refresh-fraction", RULE_SAME},
+    {"speculative_config", "specpv_score_reduce", "specpv-score-reduce", RULE_SAME},
+    {"speculative_config", "specpv_exact_max_provisional", "specpv-exact-max-provisional", RULE_SAME},
 };
 
 static enum gr_status complain(const char *path, const yaml_node_t *at, const char *what, const char *name)
@@ -108,7 +119,7 @@ static const char *option_text(enum rule rule, const char *text)
     case RULE_TREE_SHAPE:
         return on ? NULL : "chain";
     case RULE_SPECPV:
-        return on ? "exact" : NULL;
+        return on ? "on" : "off";
     }
     return NULL;
 }

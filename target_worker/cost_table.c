@@ -31,8 +31,9 @@ void gr_cost_table_init(struct gr_cost_table *c)
         c->row_ns[i] = 1e6 * (0.9 + 0.1 * point_rows[i]);
         c->row_var[i] = pow(DOUBT_START * c->row_ns[i], 2.0);
     }
-    for (int k = 0; k < GR_COST_TREE_POINT; k++) {
-        c->context_var[k] = pow(ATTENTION_START * c->row_ns[0] * fmax(point_rows[k] / FLAT_ROWS, 1.0), 2.0);
+    for (int k = 0; k < GR_COST_CONTEXT_POINT; k++) {
+        const int32_t n_row = point_rows[k % GR_COST_TREE_POINT];
+        c->context_var[k] = pow(ATTENTION_START * c->row_ns[0] * fmax(n_row / FLAT_ROWS, 1.0), 2.0);
     }
 }
 
@@ -111,20 +112,33 @@ void gr_cost_table_calibrate(struct gr_cost_table *c, int n, const int32_t *n_ro
 double gr_cost_table_estimate(const struct gr_cost_table *c, const struct gr_pass_load *load)
 {
     double ns = rows_ns(c, load->n_row);
-    for (int i = 0; i < GR_COST_TREE_POINT; i++) {
+    for (int i = 0; i < GR_COST_CONTEXT_POINT; i++) {
         ns += c->context_ns[i] * load->context[i];
     }
     return c->scale * ns;
 }
 
+static bool has_seen_views(const struct gr_cost_table *c)
+{
+    uint32_t n = 0;
+    for (int k = GR_COST_TREE_POINT; k < GR_COST_CONTEXT_POINT; k++) {
+        n |= c->n_context[k];
+    }
+    return n > 0;
+}
+
 /* Points of g that no pass has shown yet follow the one that a pass has: flat to FLAT_ROWS, then in proportion. */
 static void guess_unseen(struct gr_cost_table *c, int from)
 {
-    const double unit = c->context_ns[from] / fmax(point_rows[from], FLAT_ROWS);
+    const int base = from / GR_COST_TREE_POINT * GR_COST_TREE_POINT;
+    const double unit = c->context_ns[from] / fmax(point_rows[from - base], FLAT_ROWS);
     for (int k = 0; k < GR_COST_TREE_POINT; k++) {
-        if (c->n_context[k] == 0) {
-            c->context_ns[k] = unit * fmax(point_rows[k], FLAT_ROWS);
+        if (c->n_context[base + k] == 0) {
+            c->context_ns[base + k] = unit * fmax(point_rows[k], FLAT_ROWS);
         }
+    }
+    if (!has_seen_views(c)) {
+        memcpy(c->context_ns + GR_COST_TREE_POINT, c->context_ns, GR_COST_TREE_POINT * sizeof(c->context_ns[0]));
     }
 }
 
@@ -140,7 +154,7 @@ static int parts_of(struct gr_cost_table *c, const struct gr_pass_load *load, in
     int n = 0;
     part[n++] = (struct part){&c->row_ns[i], &c->row_var[i], 1.0 - share};
     part[n++] = (struct part){&c->row_ns[i + 1], &c->row_var[i + 1], share};
-    for (int k = 0; k < GR_COST_TREE_POINT; k++) {
+    for (int k = 0; k < GR_COST_CONTEXT_POINT; k++) {
         if (load->context[k] > 0.0) {
             part[n++] = (struct part){&c->context_ns[k], &c->context_var[k], load->context[k]};
         }
@@ -151,7 +165,7 @@ static int parts_of(struct gr_cost_table *c, const struct gr_pass_load *load, in
 /* A Kalman step with independent parts: the error goes where the doubt is. */
 static void learn_shape(struct gr_cost_table *c, const struct gr_pass_load *load, double expected, double error)
 {
-    struct part part[2 + GR_COST_TREE_POINT];
+    struct part part[2 + GR_COST_CONTEXT_POINT];
     double share = 0.0;
     const int i_row = locate(GR_MAX(load->n_row, 1), GR_COST_TABLE_POINT, &share);
     const int n = parts_of(c, load, i_row, share, part);
@@ -166,9 +180,10 @@ static void learn_shape(struct gr_cost_table *c, const struct gr_pass_load *load
         *part[i].variance = fmax(*part[i].variance, pow(DOUBT_LEAST * *part[i].value, 2.0)); /* the machine changes */
     }
     keep_rising(c->row_ns, GR_COST_TABLE_POINT, i_row + 1);
-    for (int k = 0; k < GR_COST_TREE_POINT; k++) {
+    for (int k = 0; k < GR_COST_CONTEXT_POINT; k++) {
+        const int base = k / GR_COST_TREE_POINT * GR_COST_TREE_POINT;
         if (load->context[k] > 0.0) {
-            keep_rising(c->context_ns, GR_COST_TREE_POINT, k);
+            keep_rising(c->context_ns + base, GR_COST_TREE_POINT, k - base);
         }
     }
 }
@@ -177,7 +192,7 @@ static void learn_shape(struct gr_cost_table *c, const struct gr_pass_load *load
 static int main_context(const struct gr_pass_load *load)
 {
     int most = 0;
-    for (int k = 1; k < GR_COST_TREE_POINT; k++) {
+    for (int k = 1; k < GR_COST_CONTEXT_POINT; k++) {
         most = load->context[k] > load->context[most] ? k : most;
     }
     return load->context[most] >= MUCH_CONTEXT ? most : -1;
@@ -210,18 +225,19 @@ void gr_cost_table_observe(struct gr_cost_table *c, const struct gr_pass_load *l
     }
 }
 
-struct gr_pass_load gr_pass_load_add(const struct gr_pass_load *others, int32_t n_row, int32_t context)
+struct gr_pass_load gr_pass_load_add(const struct gr_pass_load *others, int32_t n_row, struct gr_attended context)
 {
     struct gr_pass_load load = *others;
+    double *to = load.context + (context.view ? GR_COST_TREE_POINT : 0);
     load.n_row += n_row;
     if (n_row > GR_TREE_MAX) { /* prompt chunks: in proportion */
-        load.context[GR_COST_TREE_POINT - 1] += (double)context * n_row / GR_TREE_MAX;
+        to[GR_COST_TREE_POINT - 1] += (double)context.n_token * n_row / GR_TREE_MAX;
         return load;
     }
     double share = 0.0;
     const int i = locate(GR_MAX(n_row, 1), GR_COST_TREE_POINT, &share);
-    load.context[i] += (1.0 - share) * context;
-    load.context[i + 1] += share * context;
+    to[i] += (1.0 - share) * context.n_token;
+    to[i + 1] += share * context.n_token;
     return load;
 }
 
@@ -230,7 +246,7 @@ static uint32_t whole_ns(double ns)
     return !(ns > 0.0) ? 0 : ns > 4e9 ? 4000000000u : (uint32_t)ns;
 }
 
-void gr_cost_table_list(const struct gr_cost_table *c, const struct gr_pass_load *others, int32_t context,
+void gr_cost_table_list(const struct gr_cost_table *c, const struct gr_pass_load *others, struct gr_attended context,
                         double overhead_ns, struct gr_cost *out)
 {
     memset(out, 0, sizeof(*out));

@@ -1,30 +1,33 @@
 /* What a target pass costs, learned from passes: f(rows of all sessions) at points, linear between them, plus
  * attention: for each session its context times g(its rows), at points, too (flat while the keys are read, rising when
  * arithmetic binds). f is calibrated at start when there is time; g is learnt from real passes, prompt chunks first;
- * every pass corrects the parts it rested on. Pure. */
+ * every pass corrects the parts it rested on. Rows under a partial view (SpecPV) have a g of their own: their keys lie
+ * in lists of blocks, another one for each KV head; until such a pass has been seen it is as the other. Pure. */
 #ifndef GR_TARGET_WORKER_COST_TABLE_H
 #define GR_TARGET_WORKER_COST_TABLE_H
 
 #include "common/wire.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #define GR_COST_TABLE_POINT 17 /* of f: 1 2 3 4 6 8 12 16 24 32 48 64 96 128 256 512 1024 rows */
 #define GR_COST_TREE_POINT 12  /* of g: those up to 64 */
+#define GR_COST_CONTEXT_POINT (2 * GR_COST_TREE_POINT) /* under full attention, then under a view */
 
 /* What one pass does. */
 struct gr_pass_load {
     int32_t n_row;                          /* of all sessions */
-    double context[GR_COST_TREE_POINT];     /* tokens attended to, by the point of the session's rows */
+    double context[GR_COST_CONTEXT_POINT];  /* tokens attended to, by the point of the session's rows */
 };
 
 struct gr_cost_table {
     double row_ns[GR_COST_TABLE_POINT];     /* f */
-    double context_ns[GR_COST_TREE_POINT];  /* g: a token of context */
-    double row_var[GR_COST_TABLE_POINT], context_var[GR_COST_TREE_POINT]; /* how unsure they are: variances */
+    double context_ns[GR_COST_CONTEXT_POINT]; /* g: a token of context */
+    double row_var[GR_COST_TABLE_POINT], context_var[GR_COST_CONTEXT_POINT]; /* how unsure they are: variances */
     double scale;                           /* of all of them: the machine's speed at present */
     uint64_t n_seen;                        /* passes */
-    uint32_t n_context[GR_COST_TREE_POINT]; /* of them with much attention at this point */
+    uint32_t n_context[GR_COST_CONTEXT_POINT]; /* of them with much attention at this point */
 };
 
 void gr_cost_table_init(struct gr_cost_table *c);
@@ -33,10 +36,19 @@ void gr_cost_table_init(struct gr_cost_table *c);
 void gr_cost_table_calibrate(struct gr_cost_table *c, int n, const int32_t *n_row, const double *ns);
 double gr_cost_table_estimate(const struct gr_cost_table *c, const struct gr_pass_load *load);
 void gr_cost_table_observe(struct gr_cost_table *c, const struct gr_pass_load *load, double ns);
-/* One more session of `context` tokens and n_row rows on top of what the others bring. */
-struct gr_pass_load gr_pass_load_add(const struct gr_pass_load *others, int32_t n_row, int32_t context);
-/* The price list of a session at `context` tokens: COST's points for 1 .. 64 rows. */
-void gr_cost_table_list(const struct gr_cost_table *c, const struct gr_pass_load *others, int32_t context,
+/* What a session's rows attend to. */
+struct gr_attended {
+    int32_t n_token;
+    bool view; /* a partial one */
+};
+/* One more session of n_row rows on top of what the others bring. */
+struct gr_pass_load gr_pass_load_add(const struct gr_pass_load *others, int32_t n_row, struct gr_attended context);
+static inline struct gr_attended gr_attends_all(int32_t n_token)
+{
+    return (struct gr_attended){.n_token = n_token};
+}
+/* The price list of a session at this context: COST's points for 1 .. 64 rows. */
+void gr_cost_table_list(const struct gr_cost_table *c, const struct gr_pass_load *others, struct gr_attended context,
                         double overhead_ns, struct gr_cost *out);
 
 #endif

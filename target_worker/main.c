@@ -2,6 +2,7 @@
  * transport. */
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/specpv.h"
 #include "common/wire.h"
 #include "draft_worker/worker.h"
 #include "target_worker/worker.h"
@@ -44,7 +45,10 @@ int main(int argc, char **argv)
 {
     struct gr_target_options o = {.n_session_max = 8, .forced_transport = -1, .listen = "127.0.0.1:0",
                                   .prefill_share = GR_PREFILL_SHARE_DEFAULT,
-                                  .feature_keep = GR_FEATURE_KEEP_DEFAULT};
+                                  .feature_keep = GR_FEATURE_KEEP_DEFAULT, .specpv = "off",
+                                  .specpv_score_reduce = "mean", .specpv_n_sink = GR_SPECPV_N_SINK,
+                                  .specpv_n_retrieval = GR_SPECPV_N_RETRIEVAL, .specpv_n_window = GR_SPECPV_N_WINDOW,
+                                  .specpv_n_buffer = GR_SPECPV_N_BUFFER};
     struct gr_draft_options draft = {.forced_transport = -1};
     int deadline_ms = 2000;
     gr_log_init("target");
@@ -65,6 +69,19 @@ int main(int argc, char **argv)
         {"round-deadline-ms", GR_ARG_INT, &deadline_ms, 1, 600000, "MS       wait for a tree (default 2000)"},
         {"prefill-share", GR_ARG_SHARE, &o.prefill_share, 0, 0,
          "X|off    share of the time for prompts while other sessions decode (default 0.5)"},
+        {"specpv", GR_ARG_TEXT, &o.specpv, 0, 0,
+         "on|off   partial views for sessions that ask (default off: no memory)"},
+        {"specpv-n-sink-blocks", GR_ARG_INT, &o.specpv_n_sink, 1, GR_SPECPV_BLOCKS_MAX,
+         "N        of a view at most, blocks of 16 tokens (default 2)"},
+        {"specpv-n-retrieval-blocks", GR_ARG_INT, &o.specpv_n_retrieval, 1, GR_SPECPV_BLOCKS_MAX,
+         "N        (default 256)"},
+        {"specpv-n-window-blocks", GR_ARG_INT, &o.specpv_n_window, 1, GR_SPECPV_BLOCKS_MAX, "N        (default 8)"},
+        {"specpv-n-spec-tokens-buf", GR_ARG_INT, &o.specpv_n_buffer, 1, GR_SPECPV_BUFFER_MAX,
+         "N        tokens that may lack full KV (default 128)"},
+        {"specpv-score-reduce", GR_ARG_TEXT, &o.specpv_score_reduce, 0, 0,
+         "R        blocks are scored by the mean | max over queries (default mean)"},
+        {"test-specpv-corrupt", GR_ARG_INT, &o.test_corrupt, 0, INT32_MAX,
+         "N        for tests: every N-th partial pass of a session has a pick replaced (default 0: none)"},
         {"transport", GR_ARG_TRANSPORT, &o.forced_transport, 0, 0, "T        accept only this one"},
         {"colocate-draft", GR_ARG_TEXT, &draft.model, 0, 0, "DIR      run this draft model or head here, too"},
         {"draft-threads", GR_ARG_INT, &draft.n_thread, 0, 1024, "N        its CPU threads (default 0: all)"},

@@ -8,13 +8,20 @@
  *
  * Features. A root-only row in K = 0 is not fused at once: its captured states are kept (keep_capture) until they are
  * wanted, or GR_CAPTURE_KEEP of them are there, and then fused together: fc over many rows costs little more than over
- * one. Where they are wanted and no rows are to be run, a pass of its own fuses (GR_PASS_FUSE; never with others). */
+ * one. Where they are wanted and no rows are to be run, a pass of its own fuses (GR_PASS_FUSE; never with others).
+ *
+ * SpecPV (fields below; all zero: off). kv_len: tokens with full KV. A partial pass verifies the tail and the tree
+ * under the session's view (model/kv_partial.h); what it accepts is missing full KV. A refresh is a full pass that
+ * begins with those tokens as n_chain chain rows, positions pos0 - n_chain = kv_len .. pos0 - 1, which write their KV
+ * anew. Their picks tell what full verification would have said: the pick of the row at position p is for position
+ * p + 1, the next chain token, of the last one the tail. */
 #ifndef GR_TARGET_WORKER_PASS_H
 #define GR_TARGET_WORKER_PASS_H
 
 #include "common/accept.h"
 #include "common/sampler.h"
 #include "common/status.h"
+#include "model/kv_partial.h"
 #include "model/kv_pool.h"
 
 #include <stdbool.h>
@@ -45,13 +52,35 @@ struct gr_pass_seq {
     bool want_features;             /* of the rows that are committed, and of n_kept before them */
     int32_t n_kept;                 /* positions before pos0 whose captured states have been kept */
     bool keep_capture;              /* root-only: keep those of its row as well, fuse nothing */
+    /* in, SpecPV: tree and root-only */
+    bool partial;                   /* rows see the session's view, which a refresh must have chosen */
+    bool refresh_view;              /* full pass: choose the view anew, within view_budget */
+    bool exact;                     /* a chain row whose pick is not the next committed token ends it all there */
+    /* n_chain >= 1 and no other rows (kind root-only, n_row 0): the last committed token is judged, and nothing is
+     * picked behind it. tail is that token. */
+    bool judge_only;
+    int32_t n_chain;                /* not partial; chain rows before row 0. Not with keep_capture */
+    const int32_t *chain_token;     /* (n_chain) from position pos0 - n_chain on; borrowed */
+    struct gr_kv_budget view_budget;
+    /* Test hook, in a partial pass: the pick of this row becomes another token; -1: none. Not read otherwise. */
+    int32_t corrupt_at;
     /* out, where picks were wanted */
     int32_t pick[GR_TREE_MAX]; /* tree, root-only: by row; prefill: [0] */
     struct gr_walk walk;
-    /* Features of positions from pos0 - n_kept on, bf16 (n_feature, width): those kept, then every row of a prompt
-     * chunk, or tail and path. Borrowed from the verifier, valid until the next pass. */
+    /* Features of positions from pos0 - n_chain - n_kept on, bf16 (n_feature, width): those kept (from before the
+     * chain rows), then chain rows, then every row of a prompt chunk, or tail and path. Borrowed from the verifier,
+     * valid until the next pass. */
     int32_t n_feature;
     const uint16_t *feature;
+    /* out, SpecPV */
+    /* Chain rows whose pick is the next committed token: exact, those before the first mismatch; else all of them. */
+    int32_t n_chain_ok;
+    /* exact, n_chain_ok < n_chain: the pick at the first mismatch, that of position pos0 - n_chain + n_chain_ok + 1.
+     * Tokens before that position stand, with full KV; the walk has no path, its bonus is this token and its finish
+     * says whether it stops (the limit is the machine's to see). Features end with that row. -1: no mismatch. */
+    int32_t correction;
+    int32_t dense_from; /* of the session's view after the pass; GR_VIEW_NONE: it cannot be used. A roll-back below
+                           it ends the view */
     float gap; /* with want_gap: value of the pick less the next best (noise included); 0 otherwise */
 };
 

@@ -55,6 +55,9 @@ enum gr_status gr_target_create(const struct gr_target_config *config, const str
     GR_ASSERT((size_t)config->feature_width * sizeof(uint16_t) <= GR_FEATURES_ROW_BYTES_MAX);
     GR_ASSERT(config->feature_width == 0 ||
               (config->feature_keep >= config->prefill_chunk + GR_TREE_MAX && config->feature_window >= GR_TREE_MAX));
+    const int32_t n_refresh_row = (int32_t)config->specpv.n_buffer + GR_TREE_MAX; /* of a session */
+    GR_ASSERT(config->specpv.n_buffer == 0 || (config->n_row_max >= config->prefill_chunk + n_refresh_row &&
+                                               config->n_out_max > n_refresh_row));
     struct gr_target *t = calloc(1, sizeof(*t));
     if (t == NULL) {
         log_error("out of memory");
@@ -148,6 +151,9 @@ void gr_target_on_msg(struct gr_target *t, const struct gr_msg *m, uint64_t now_
     case GR_MSG_TRUNCATE:
         target_truncate(t, m, now_ns);
         return;
+    case GR_MSG_REFRESH:
+        target_refresh(t, m);
+        return;
     case GR_MSG_CLOSE:
         target_close(t, m->session);
         return;
@@ -180,8 +186,9 @@ void gr_target_on_orchestrator_lost(struct gr_target *t, uint64_t now_ns)
         }
         s->held.valid = false; /* who asked for it is gone */
         if (s->in_pass) {
-            s->cut_at = GR_MIN(s->cut_at < 0 ? INT32_MAX : s->cut_at, s->committed_len);
+            s->cut_at = GR_MIN(s->cut_at < 0 ? INT32_MAX : s->cut_at, s->final_len);
         } else {
+            target_drop_provisional(t, s);
             target_go_idle(t, s, now_ns);
         }
     }
@@ -220,6 +227,15 @@ int gr_target_n_session(const struct gr_target *t)
     return n;
 }
 
+/* Of a session that decodes. */
+static bool lengths_fit(const struct session *s)
+{
+    const int32_t n_missing = target_n_missing(s);
+    const bool provisional = s->pv.mode == GR_SPECPV_EXACT && n_missing > 0;
+    return n_missing >= 0 && n_missing <= (int32_t)s->pv.params.n_buffer &&
+           s->final_len == (provisional ? s->kv_len + 1 : s->committed_len);
+}
+
 bool gr_target_check(const struct gr_target *t)
 {
     const struct gr_kv_table *tables[256];
@@ -228,7 +244,7 @@ bool gr_target_check(const struct gr_target *t)
     for (int i = 0; i < n; i++) {
         const struct session *s = &t->session[i];
         tables[i] = &s->table;
-        const int32_t n_block = (s->kv_len + GR_KV_BLOCK_TOKENS - 1) / GR_KV_BLOCK_TOKENS;
+        const int32_t n_block = (target_held_len(s) + GR_KV_BLOCK_TOKENS - 1) / GR_KV_BLOCK_TOKENS;
         if (!s->in_pass && s->table.n_block != n_block) {
             return false;
         }
@@ -237,8 +253,11 @@ bool gr_target_check(const struct gr_target *t)
             s->feature_end - s->feature_first > t->config.feature_keep) {
             return false;
         }
-        if (s->state == SESSION_DECODE && s->kv_len != s->committed_len - 1) {
+        if (s->state == SESSION_DECODE && !lengths_fit(s)) {
             return false;
+        }
+        if (s->final_len > s->committed_len || (s->state != SESSION_DECODE && s->final_len != s->committed_len)) {
+            return false; /* only sessions that decode have provisional tokens */
         }
     }
     return gr_kv_pool_check(&t->pool, tables, n);

@@ -11,6 +11,7 @@
 #define GR_TARGET_WORKER_TARGET_H
 
 #include "common/msg.h"
+#include "common/specpv.h"
 #include "common/wire.h"
 #include "target_worker/cost_table.h"
 #include "target_worker/pass.h"
@@ -33,6 +34,11 @@ struct gr_target_config {
     int32_t feature_keep;     /* positions of a session whose features are kept, at least a prompt chunk and a tree */
     int32_t feature_window;   /* rows sent and not yet TAKEN; at most GR_FEATURES_WINDOW, but in tests */
     const struct gr_cost_table *cost; /* calibrated start values, copied; NULL: none */
+    /* SpecPV: what the model's views were made for, and the defaults of sessions that do not say. n_buffer 0: there are
+     * no views, sessions that ask for them go without, and nothing of it runs. */
+    struct gr_specpv_params specpv;
+    bool specpv_score_max;
+    uint32_t test_corrupt; /* for tests: one partial pass in so many has a pick replaced; 0: none */
 };
 
 struct gr_target_io {
@@ -56,6 +62,10 @@ struct gr_target_counters {
     uint64_t n_fuse_pass; /* not among n_pass */
     uint64_t n_feature_frame, n_feature_row, feature_bytes, n_feature_start;
     uint64_t n_probe, n_evicted, n_preempted, n_paused, n_fault, n_cache_hit;
+    /* SpecPV. Tokens judged in refreshes, of them others than committed; roll-backs; provisional tokens dropped without
+     * judgement; passes that judged a provisional end */
+    uint64_t n_view_seed, n_partial_round, n_refresh, n_judge, n_drift_checked, n_drift_mismatch, n_roll_back,
+        n_dropped;
 };
 
 struct gr_target;
@@ -64,7 +74,7 @@ GR_NODISCARD enum gr_status gr_target_create(const struct gr_target_config *conf
                                              struct gr_target **out);
 void gr_target_destroy(struct gr_target *t);
 
-/* A message from the orchestrator (OPEN, APPEND, TRUNCATE, CLOSE, PING). The message stays the caller's. */
+/* A message from the orchestrator (OPEN, APPEND, TRUNCATE, REFRESH, CLOSE, PING). The message stays the caller's. */
 void gr_target_on_msg(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns);
 /* A frame from a drafter. GR_EFORMAT or GR_EPROTO: the peer broke the protocol (logged); the caller closes the
  * connection and calls gr_target_on_peer_lost(). */

@@ -30,29 +30,46 @@ bool target_wants_features(const struct gr_target *t, const struct session *s)
 void target_plan_features(struct gr_target *t, struct session *s, struct gr_pass_seq *q, bool can_wait)
 {
     const int32_t kept_end = s->feature_end + s->n_kept;
+    const int32_t pos0 = q->pos0 - q->n_chain; /* of the first row */
     q->want_features = target_wants_features(t, s);
     q->keep_capture = false;
     q->n_kept = q->n_feature = 0;
     if (!q->want_features) {
         return;
     }
-    if (q->pos0 > kept_end) { /* rows before it ran when nobody wanted them */
-        s->feature_first = s->feature_end = q->pos0;
+    if (pos0 > kept_end) { /* rows before it ran when nobody wanted them */
+        s->feature_first = s->feature_end = pos0;
         s->n_kept = 0;
     }
-    s->n_kept = GR_MAX(GR_MIN(q->pos0 - s->feature_end, s->n_kept), 0); /* rows that run again bring theirs again */
+    s->n_kept = GR_MAX(GR_MIN(pos0 - s->feature_end, s->n_kept), 0); /* rows that run again bring theirs again */
     q->n_kept = s->n_kept;
-    q->keep_capture = can_wait && !t->config.feature_raw && q->pos0 >= s->feature_end && s->n_kept < GR_CAPTURE_KEEP;
+    q->keep_capture = can_wait && q->n_chain == 0 && !t->config.feature_raw && pos0 >= s->feature_end &&
+                      s->n_kept < GR_CAPTURE_KEEP;
+}
+
+/* Positions from `pos` on have features that they did not have: the drafter, as far as it has them, gets them again. */
+static void send_again_from(struct session *s, int32_t pos)
+{
+    s->feature_end = GR_MIN(s->feature_end, pos);
+    s->feature_first = GR_MIN(s->feature_first, pos);
+    if (s->feature_sent > pos) {
+        s->feature_again = GR_MAX(s->feature_again, s->feature_sent);
+        s->feature_sent = pos;
+        s->feature_taken = GR_MIN(s->feature_taken, pos);
+    }
 }
 
 void target_keep_features(struct gr_target *t, struct session *s, const struct gr_pass_seq *q)
 {
     const size_t width = (size_t)t->config.feature_width;
-    const int32_t first = q->pos0 - q->n_kept;
+    const int32_t first = q->pos0 - q->n_chain - q->n_kept;
     const int32_t end = first + q->n_feature;
     if (q->want_features && q->keep_capture) {
         s->n_kept = q->n_kept + 1;
         return;
+    }
+    if (q->n_feature > 0 && q->n_chain > 0) {
+        send_again_from(s, q->pos0 - q->n_chain);
     }
     if (q->n_feature == 0 || end <= s->feature_end) {
         return; /* a row that ran again: its feature is what it was */
@@ -121,9 +138,11 @@ void target_cut_features(struct session *s, int32_t len)
 
 void target_restart_features(struct session *s, uint32_t feature_len)
 {
+    const bool again = s->feature_sent < s->feature_again; /* what it has is still to be replaced */
     s->takes_features = feature_len != GR_FEATURES_NONE;
     const uint32_t from = GR_MIN(feature_len, (uint32_t)GR_MAX(s->peer_len - 2, 0));
-    s->feature_sent = s->feature_taken = (int32_t)from;
+    s->feature_again = again ? s->feature_again : 0;
+    s->feature_sent = s->feature_taken = again ? GR_MIN((int32_t)from, s->feature_sent) : (int32_t)from;
 }
 
 void target_features_taken(struct session *s, const struct gr_frame_header *h)
@@ -145,7 +164,9 @@ static bool send_frame(struct gr_target *t, struct session *s)
     const bool start = s->feature_sent < s->feature_first;
     const int32_t first = start ? s->feature_first : s->feature_sent;
     const int32_t taken = start ? first : s->feature_taken;
-    const int32_t end = GR_MIN(GR_MIN(s->feature_end, s->peer_len - 1), taken + t->config.feature_window);
+    const bool again = first < s->feature_again; /* a frame of its own: what follows is new */
+    const int32_t known = again && !start ? GR_MIN(s->feature_end, s->feature_again) : s->feature_end;
+    const int32_t end = GR_MIN(GR_MIN(known, s->peer_len - 1), taken + t->config.feature_window);
     const size_t row_bytes = (size_t)t->config.feature_width * sizeof(uint16_t);
     const int32_t n_max = GR_MIN(GR_FEATURES_ROW_MAX, (int32_t)(GR_FEATURES_ROW_BYTES_MAX / row_bytes));
     const int32_t n = GR_MIN(end - first, n_max);
@@ -154,7 +175,9 @@ static bool send_frame(struct gr_target *t, struct session *s)
     }
     const uint32_t base_len = (uint32_t)(first + n);
     const struct gr_frame_header h = {.session = s->id, .epoch = s->epoch, .round = s->round, .base_len = base_len,
-                                      .prefix_hash = s->hash[base_len], .flags = start ? GR_FEATURES_START : 0};
+                                      .prefix_hash = s->hash[base_len],
+                                      .flags = (uint16_t)((start ? GR_FEATURES_START : 0) |
+                                                          (again ? GR_FEATURES_AGAIN : 0))};
     const struct gr_features f = {.first_pos = (uint32_t)first,
                                   .n_row = (uint32_t)n,
                                   .width = (uint32_t)t->config.feature_width,

@@ -239,10 +239,12 @@ void target_send_deltas(struct gr_target *t, struct session *s, uint64_t now_ns)
 void target_send_verdict(struct gr_target *t, struct session *s, const struct gr_frame_header *h,
                          const struct gr_verdict *v, uint64_t now_ns)
 {
+    const int32_t told_len = s->peer_len;
+    s->peer_len = GR_MIN(s->peer_len, (int32_t)v->keep_len); /* after a roll-back a DELTA would begin there */
     if (!s->has_peer || s->owed) {
         return; /* nobody listens, or the tokens go with the DELTA that is under way */
     }
-    if (s->peer_len != (int32_t)h->base_len || (s->pass_resync && v->n_path > 0)) {
+    if (told_len != (int32_t)h->base_len || (s->pass_resync && v->n_path > 0)) {
         /* It was left out of earlier rounds, or does not know the nodes: a DELTA says it all. */
         s->owed = target_asks(s);
         target_send_deltas(t, s, now_ns);

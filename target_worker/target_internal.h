@@ -4,6 +4,7 @@
 
 #include "target_worker/cost_table.h"
 #include "target_worker/spec_mode.h"
+#include "target_worker/specpv.h"
 #include "target_worker/target.h"
 
 enum session_state { SESSION_FREE, SESSION_QUEUED, SESSION_PREFILL, SESSION_DECODE, SESSION_IDLE };
@@ -49,7 +50,21 @@ struct session {
     int32_t *token;       /* owned, (n_ctx_max) */
     uint8_t *kind;        /* owned, (n_ctx_max): enum token_kind */
     uint64_t *hash;       /* owned, (n_ctx_max + 1): hash[len] of the first len tokens */
-    int32_t committed_len, kv_len;
+    int32_t committed_len, kv_len; /* kv_len: with full KV; the missing tokens' stands behind it (target_specpv.c) */
+    int32_t final_len;    /* what the user may see; less than committed_len under exact SpecPV only */
+    struct session_specpv {
+        enum gr_specpv_mode mode; /* OFF, LOSSY or EXACT */
+        bool automatic;           /* exact, where it gains */
+        struct gr_specpv_trial trial; /* with automatic */
+        struct gr_specpv_params params;
+        struct gr_specpv_drift drift;
+        int32_t dense_from;    /* of the view the verifier holds; GR_VIEW_NONE: none */
+        uint32_t n_partial;    /* rounds since the last refresh */
+        bool asked;            /* for a refresh */
+        enum gr_finish end_due; /* the last committed token ends the text, if it stands */
+        struct gr_specpv_decision next; /* of the round in the pass that is being filled, and in flight */
+        uint32_t n_pass;       /* partial ones, for test_corrupt */
+    } pv;
     int32_t feature_first, feature_end; /* features that are kept, see target_features.c */
     int32_t n_kept;       /* positions behind them whose captured states the verifier keeps */
     bool fusing;          /* a pass fuses these */
@@ -72,6 +87,7 @@ struct session {
     bool takes_features;      /* it runs a head */
     int32_t feature_sent;     /* features before it are at the drafter, or on their way */
     int32_t feature_taken;    /* and before this the drafter needs none any more */
+    int32_t feature_again;    /* it has had others than these are now of positions before this */
     uint64_t silent_ns;       /* the first ask since the drafter's last sign of life; 0: none */
     struct walked_tree draft; /* for the next pass */
     struct walked_tree probe; /* being judged */
@@ -195,6 +211,45 @@ bool target_lacks_features(const struct session *s);
 /* Sends what is due, rounds before prompts, as far as credit goes. False: this step has done its share, and more could
  * go out now. */
 bool target_send_features(struct gr_target *t);
+
+/* target_specpv.c */
+void target_specpv_open(struct gr_target *t, struct session *s, const struct gr_msg *m);
+void target_refresh(struct gr_target *t, const struct gr_msg *m);
+/* Decides how the next round is verified: pv.next. n_level: of its tree. */
+void target_specpv_decide(const struct gr_target *t, struct session *s, int32_t n_row, int32_t n_level);
+static inline int32_t target_n_missing(const struct session *s)
+{
+    return s->committed_len - 1 - s->kv_len;
+}
+/* Missing tokens that the round decided on begins with. */
+static inline int32_t target_n_chain(const struct session *s)
+{
+    const enum gr_specpv_round round = s->pv.next.round;
+    return round == GR_SPECPV_ROUND_REFRESH || round == GR_SPECPV_ROUND_JUDGE ? target_n_missing(s) : 0;
+}
+/* What rows of the round decided on attend to. */
+struct gr_attended target_specpv_context(const struct session *s);
+/* Fills what the pass is told of it. */
+void target_specpv_fill(struct gr_target *t, struct session *s, struct gr_pass_seq *q);
+/* Is what came back about chain rows in order? */
+bool target_specpv_is_sound(const struct session *s, const struct gr_pass_seq *q);
+/* Missing tokens were judged: counts, and takes back those that do not stand. Returns how many tokens of the base
+ * do. */
+int32_t target_specpv_settle(struct gr_target *t, struct session *s, const struct gr_pass_seq *q);
+/* The round's tokens are appended: kv_len, final_len and the view follow. finish: what the walk or judgement says; an
+ * end that is not judged becomes end_due. Returns what is final of it. */
+enum gr_finish target_specpv_commit(struct gr_target *t, struct session *s, const struct gr_pass_seq *q,
+                                    enum gr_finish finish);
+uint8_t target_specpv_kind(const struct gr_pass_seq *q);
+/* Tokens past final_len are forgotten. */
+void target_drop_provisional(struct gr_target *t, struct session *s);
+/* Full verification from here on; why: said and counted. */
+void target_specpv_off(struct gr_target *t, struct session *s, const char *why);
+/* Tokens whose cells the session holds between passes. */
+static inline int32_t target_held_len(const struct session *s)
+{
+    return s->state == SESSION_DECODE ? s->committed_len - 1 : s->kv_len;
+}
 
 /* target_pass.c */
 uint64_t target_start_pass(struct gr_target *t, uint64_t now_ns);

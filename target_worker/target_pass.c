@@ -20,6 +20,11 @@ static struct gr_pass_seq *begin_seq(struct gr_target *t, struct session *s)
     q->want_gap = q->replay = false;
     q->gap = 0.0f;
     q->tree.n = 0;
+    q->walk = (struct gr_walk){0};
+    q->partial = q->refresh_view = q->exact = q->judge_only = false;
+    q->n_chain = q->n_chain_ok = 0;
+    q->correction = q->corrupt_at = -1;
+    q->dense_from = GR_VIEW_NONE;
     for (int b = 0; b < GR_SCRATCH_BLOCKS; b++) {
         q->scratch_block[b] = t->config.n_pool_block + slot * GR_SCRATCH_BLOCKS + b;
     }
@@ -50,6 +55,26 @@ static int32_t tree_rows_max(const struct session *s)
     return s->mode == GR_SPEC_TREE && s->draft.valid ? GR_MIN(s->draft.tree.n, s->n_want) : 0;
 }
 
+/* How many nodes deep the next pass's tree may be. */
+static int32_t tree_levels_max(const struct session *s)
+{
+    const struct gr_token_tree *tree = &s->draft.tree;
+    uint8_t depth[GR_NODE_MAX];
+    int32_t most = 0;
+    for (int i = 0; i < (tree_rows_max(s) > 0 ? tree->n : 0); i++) {
+        depth[i] = (uint8_t)(tree->parent[i] < 0 ? 1 : depth[tree->parent[i]] + 1);
+        most = GR_MAX(most, depth[i]);
+    }
+    return GR_MIN(most, tree_rows_max(s));
+}
+
+/* Rows of a decode pass; of the missing tokens a judgement has only those. */
+static int32_t decode_rows(const struct session *s)
+{
+    const bool judge = s->pv.next.round == GR_SPECPV_ROUND_JUDGE;
+    return target_n_chain(s) + (judge ? 0 : tree_rows_max(s) + 1);
+}
+
 /* Tokens that may have KV after a decode pass of this session. */
 static int32_t decode_tokens(const struct session *s)
 {
@@ -71,7 +96,9 @@ static void add_decode(struct gr_target *t, struct session *s, uint64_t now_ns)
         const uint64_t until_ns = s->draft.valid ? s->draft.arrived_ns : now_ns;
         s->wait_ns = until_ns > s->verdict_ns ? until_ns - s->verdict_ns : 0;
     }
-    if (s->pass_waited && s->draft.valid) {
+    if (s->pv.next.round == GR_SPECPV_ROUND_JUDGE) {
+        s->draft.valid = false;
+    } else if (s->pass_waited && s->draft.valid) {
         target_subtree(&s->draft, target_n_new_left(s) - 1, s->n_want, &q->tree, s->node_of_row);
         s->used_round = GR_MAX(s->used_round, s->draft.round);
         if (q->tree.n > 0) {
@@ -85,11 +112,12 @@ static void add_decode(struct gr_target *t, struct session *s, uint64_t now_ns)
     }
     q->kind = q->tree.n > 0 ? GR_PASS_TREE : GR_PASS_ROOT;
     q->want_gap = s->want_trace && q->kind == GR_PASS_ROOT;
-    q->n_row = q->tree.n + 1;
+    target_specpv_fill(t, s, q);
+    q->n_row = q->judge_only ? 0 : q->tree.n + 1;
     target_plan_features(t, s, q, q->kind == GR_PASS_ROOT && !s->pass_waited);
-    grow_table(t, s, q->pos0 + 1 + GR_MIN(q->tree.n, target_n_new_left(s) - 1));
-    t->pass.n_row += q->n_row;
-    t->pass_load = gr_pass_load_add(&t->pass_load, q->n_row, s->committed_len);
+    grow_table(t, s, q->pos0 + 1 + GR_MAX(GR_MIN(q->tree.n, target_n_new_left(s) - 1), 0));
+    t->pass.n_row += q->n_chain + q->n_row;
+    t->pass_load = gr_pass_load_add(&t->pass_load, q->n_chain + q->n_row, target_specpv_context(s));
 }
 
 static bool is_generated(const struct session *s, int32_t pos)
@@ -123,7 +151,7 @@ static void add_prefill(struct gr_target *t, struct session *s, int32_t end)
     s->wait_ns = s->draft_ns = 0;
     grow_table(t, s, end);
     t->pass.n_row += q->n_row;
-    t->pass_load = gr_pass_load_add(&t->pass_load, q->n_row, end);
+    t->pass_load = gr_pass_load_add(&t->pass_load, q->n_row, gr_attends_all(end));
 }
 
 /* ---- who takes part ---- */
@@ -171,6 +199,7 @@ static void claim_room(struct gr_target *t, uint64_t now_ns)
     for (int i = 0; i < t->config.n_session_max; i++) {
         struct session *s = &t->session[i];
         const int32_t n_token = tokens_wanted(t, s, now_ns);
+        target_specpv_decide(t, s, tree_rows_max(s) + 1, tree_levels_max(s));
         s->has_room = n_token > 0 && gr_kv_table_reserve(&t->pool, &s->table, n_token) == GR_OK;
         s->lacks_room = n_token > 0 && !s->has_room;
         n_short += s->lacks_room;
@@ -190,7 +219,7 @@ static void fill_pass(struct gr_target *t, bool with_prefill, uint64_t now_ns)
     claim_room(t, now_ns);
     for (int i = 0; i < c->n_session_max; i++) {
         struct session *s = &t->session[(t->next_slot + i) % c->n_session_max];
-        const int n_row = tree_rows_max(s) + 1;
+        const int n_row = decode_rows(s);
         if (s->state == SESSION_DECODE && s->has_room && t->pass.n_row + n_row <= c->n_row_max - c->prefill_chunk &&
             n_pick + n_row <= c->n_out_max - 1 && commit_room(t, s, n_commit)) {
             add_decode(t, s, now_ns);
@@ -331,18 +360,30 @@ static void count_round(struct gr_target *t, const struct session *s, const stru
                       t->pool.n_free, t->pool.n_block);
 }
 
+/* What a round came to. */
+struct outcome {
+    int32_t base_len, keep_len; /* tokens before; of them those that stand */
+    int32_t n_path;             /* accepted nodes that have KV */
+    bool appended;              /* and a token behind them */
+    enum gr_finish finish;
+};
+
 static void send_commit(struct gr_target *t, struct session *s, const struct gr_pass_seq *q, uint32_t round,
-                        int32_t base_len)
+                        const struct outcome *o)
 {
+    const int32_t n_wrong = q->n_chain - q->n_chain_ok;
     const struct gr_pass *p = &t->pass;
     int32_t parents[GR_NODE_MAX];
     int32_t path[GR_NODE_MAX];
     struct gr_msg m = {
         .type = GR_MSG_COMMIT, .session = s->id, .epoch = s->epoch, .round = round,
-        .keep_len = (uint32_t)base_len, .final_len = (uint32_t)s->committed_len,
-        .ids = {.p = &s->token[base_len], .n = (uint32_t)(s->committed_len - base_len)},
-        .hash = s->hash[s->committed_len], .finish = (uint32_t)q->walk.finish,
-        .n_draft = (uint32_t)q->tree.n, .n_accepted = (uint32_t)q->walk.n_accepted,
+        .keep_len = (uint32_t)o->keep_len, .final_len = (uint32_t)s->final_len,
+        .ids = {.p = &s->token[o->keep_len], .n = (uint32_t)(s->committed_len - o->keep_len)},
+        .hash = s->hash[s->committed_len], .finish = (uint32_t)o->finish, .verdict_kind = target_specpv_kind(q),
+        .n_draft = (uint32_t)q->tree.n,
+        .n_accepted = (uint32_t)(o->keep_len == o->base_len && !q->judge_only ? q->walk.n_accepted : 0),
+        .n_mismatch = (uint32_t)(q->exact ? n_wrong > 0 : n_wrong),
+        .n_judged = (uint32_t)(q->exact ? q->n_chain_ok + (n_wrong > 0) : q->n_chain),
         .gap = (double)q->gap, .wait_ns = s->wait_ns, .draft_ns = s->draft_ns, .verify_ns = p->forward_ns,
         .host_ns = s->host_ns,
         .n_row = (uint32_t)p->n_row, .n_late = s->n_late, .n_desync = s->n_desync, .n_fallback = s->n_fallback,
@@ -352,28 +393,29 @@ static void send_commit(struct gr_target *t, struct session *s, const struct gr_
         for (int i = 0; i < q->tree.n; i++) {
             parents[i] = q->tree.parent[i];
         }
-        for (int i = 0; i < q->walk.n_path; i++) {
+        for (int i = 0; i < o->n_path; i++) {
             path[i] = q->walk.node[i];
         }
         m.tree_ids = (struct gr_msg_ids){.p = t->pass.seq[q - p->seq].tree.token, .n = (uint32_t)q->tree.n};
         m.tree_parents = (struct gr_msg_ids){.p = parents, .n = (uint32_t)q->tree.n};
-        m.path = (struct gr_msg_ids){.p = path, .n = (uint32_t)q->walk.n_path};
+        m.path = (struct gr_msg_ids){.p = path, .n = (uint32_t)o->n_path};
     }
     s->n_late = s->n_desync = s->n_fallback = s->n_reroot = 0;
     t->io.send_msg(t->io.ctx, &m);
 }
 
 static void send_round_verdict(struct gr_target *t, struct session *s, const struct gr_pass_seq *q, uint32_t round,
-                               int32_t base_len, uint64_t now_ns)
+                               const struct outcome *o, uint64_t now_ns)
 {
+    const bool back = o->keep_len < o->base_len; /* then the tree was verified in vain */
     const struct gr_frame_header h = {.session = s->id, .epoch = s->epoch, .round = round,
-                                      .base_len = (uint32_t)base_len, .prefix_hash = s->hash[s->committed_len]};
-    struct gr_verdict v = {.draft_round = s->pass_draft_round, .keep_len = (uint32_t)base_len,
-                           .final_len = (uint32_t)s->committed_len, .bonus = q->walk.bonus,
-                           .kind = GR_VERDICT_PLAIN, .finish = (uint8_t)q->walk.finish,
-                           .n_path = (uint8_t)q->walk.n_path,
+                                      .base_len = (uint32_t)o->base_len, .prefix_hash = s->hash[s->committed_len]};
+    struct gr_verdict v = {.draft_round = back ? GR_WIRE_ROOT_ONLY : s->pass_draft_round,
+                           .keep_len = (uint32_t)o->keep_len, .final_len = (uint32_t)s->final_len,
+                           .bonus = s->token[s->committed_len - 1], .kind = target_specpv_kind(q),
+                           .finish = (uint8_t)o->finish, .n_path = (uint8_t)o->n_path,
                            .n_want = (uint8_t)(target_asks(s) ? s->n_want : 0)};
-    for (int i = 0; i < q->walk.n_path; i++) {
+    for (int i = 0; i < o->n_path; i++) {
         v.node[i] = s->node_of_row[q->walk.node[i]];
     }
     target_send_verdict(t, s, &h, &v, now_ns);
@@ -385,8 +427,13 @@ static bool walk_is_sound(const struct session *s, const struct gr_pass_seq *q)
 {
     const struct gr_walk *w = &q->walk;
     int parent = -1;
-    if (w->n_path < 0 || w->n_path > q->tree.n || w->n_path + 1 > target_n_new_left(s) ||
-        s->kv_len != s->committed_len - 1) {
+    if (!target_specpv_is_sound(s, q)) {
+        return false;
+    }
+    if (q->judge_only || (q->exact && q->n_chain_ok < q->n_chain)) {
+        return true; /* there is no walk */
+    }
+    if (w->n_path < 0 || w->n_path > q->tree.n || w->n_path + 1 > target_n_new_left(s)) {
         return false;
     }
     for (int i = 0; i < w->n_path; i++) {
@@ -404,7 +451,11 @@ static void note_fault(struct gr_target *t, struct session *s, uint64_t now_ns)
 {
     s->n_fault++;
     t->counters.n_fault++;
-    gr_kv_table_truncate(&t->pool, &s->table, s->kv_len);
+    if (target_n_missing(s) > 0) {
+        target_drop_provisional(t, s);
+        target_specpv_off(t, s, "a round broke an invariant");
+    }
+    gr_kv_table_truncate(&t->pool, &s->table, target_held_len(s));
     target_begin_round(t, s, now_ns);
 }
 
@@ -419,9 +470,14 @@ static void learn_round(struct gr_target *t, struct session *s, const struct gr_
     if (t->econ.n_tree + t->econ.n_root == 0) {
         t->econ = s->econ; /* the first session's guesses */
     }
-    gr_spec_econ_round(&s->econ, s->pass_waited, clean, n_token, round_ns, pass_ns, (double)s->wait_ns);
-    gr_spec_econ_round(&t->econ, s->pass_waited, clean, n_token, round_ns, pass_ns, (double)s->wait_ns);
-    t->econ.latency_ns = s->econ.latency_ns;
+    if (s->pv.automatic) {
+        gr_specpv_trial_round(&s->pv.trial, s->pv.next.round, n_token, round_ns);
+    }
+    if (q->n_chain == 0 && !q->refresh_view) { /* a refresh costs the same with a tree and without */
+        gr_spec_econ_round(&s->econ, s->pass_waited, clean, n_token, round_ns, pass_ns, (double)s->wait_ns);
+        gr_spec_econ_round(&t->econ, s->pass_waited, clean, n_token, round_ns, pass_ns, (double)s->wait_ns);
+        t->econ.latency_ns = s->econ.latency_ns;
+    }
     s->host_ns = now_ns - s->verdict_ns - GR_MIN(s->wait_ns + p->forward_ns, now_ns - s->verdict_ns);
     count_round(t, s, q);
 }
@@ -440,26 +496,48 @@ static void settle_trees(struct gr_target *t, struct session *s, int32_t base_le
     target_judge_probe(t, s);
 }
 
-/* Commits the walk: path, then bonus. KV stands for the tail and the path; the bonus is the new tail. */
+/* The tokens of a verdict: what of the base stands, the path, then one that has no KV: the new tail. A judgement that
+ * lets all stand brings none. */
+static struct outcome append_verdict(struct gr_target *t, struct session *s, const struct gr_pass_seq *q)
+{
+    struct outcome o = {.base_len = s->committed_len};
+    o.keep_len = target_specpv_settle(t, s, q);
+    o.finish = (enum gr_finish)q->walk.finish;
+    if (o.keep_len < o.base_len) {
+        append_token(s, q->correction);
+        o.appended = true;
+        o.finish = gr_stop_hits(&s->stop, q->correction) ? GR_FINISH_STOP
+                   : s->committed_len >= s->len_max      ? GR_FINISH_LENGTH
+                                                         : GR_FINISH_NONE;
+    } else if (q->judge_only) {
+        o.finish = s->pv.end_due;
+    } else {
+        o.n_path = q->walk.n_path;
+        for (int i = 0; i < o.n_path; i++) {
+            append_token(s, q->tree.token[q->walk.node[i]]);
+        }
+        append_token(s, q->walk.bonus);
+        o.appended = true;
+    }
+    o.finish = target_specpv_commit(t, s, q, o.finish);
+    return o;
+}
+
+/* Commits what the pass has brought, and begins the next round or ends the turn. */
 static void apply_walk(struct gr_target *t, struct session *s, const struct gr_pass_seq *q, uint64_t now_ns)
 {
-    const int32_t base_len = s->committed_len;
     const bool prefill = q->kind == GR_PASS_PREFILL;
-    for (int i = 0; i < q->walk.n_path; i++) {
-        append_token(s, q->tree.token[q->walk.node[i]]);
-    }
-    append_token(s, q->walk.bonus);
-    s->kv_len = s->committed_len - 1;
+    const struct outcome o = append_verdict(t, s, q);
     target_keep_features(t, s, q);
-    gr_kv_table_truncate(&t->pool, &s->table, s->kv_len);
+    gr_kv_table_truncate(&t->pool, &s->table, s->committed_len - 1);
     s->n_reroot += s->pass_reroot && !prefill;
     t->counters.n_reroot += s->pass_reroot && !prefill;
     if (!prefill) {
-        learn_round(t, s, q, s->committed_len - base_len, now_ns);
+        learn_round(t, s, q, s->committed_len - o.base_len, now_ns);
     }
-    settle_trees(t, s, base_len);
+    settle_trees(t, s, o.base_len);
     const uint32_t round = s->round++;
-    if (q->walk.finish != GR_FINISH_NONE) {
+    if (o.finish != GR_FINISH_NONE) {
         target_go_idle(t, s, now_ns);
         s->n_want = 0;
     } else {
@@ -474,8 +552,10 @@ static void apply_walk(struct gr_target *t, struct session *s, const struct gr_p
     if (prefill || s->cost_decode != target_n_decode(t) || s->econ.n_tree % 16 == 4 || s->econ.n_root % 64 == 8) {
         target_send_cost(t, s);
     }
-    send_round_verdict(t, s, q, round, base_len, now_ns);
-    send_commit(t, s, q, prefill ? 0 : round, base_len);
+    if (o.appended) {
+        send_round_verdict(t, s, q, round, &o, now_ns);
+    }
+    send_commit(t, s, q, prefill ? 0 : round, &o);
 }
 
 static void finish_prefill_chunk(struct gr_target *t, struct session *s, const struct gr_pass_seq *q,

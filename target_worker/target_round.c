@@ -15,7 +15,7 @@ static struct gr_pass_load others_load(const struct gr_target *t, const struct s
         const struct session *o = &t->session[i];
         if (o != s && o->state == SESSION_DECODE) {
             const int32_t n_row = o->mode == GR_SPEC_TREE ? 1 + (o->draft.valid ? o->draft.tree.n : 0) : 1;
-            load = gr_pass_load_add(&load, n_row, o->committed_len);
+            load = gr_pass_load_add(&load, n_row, target_specpv_context(o));
         }
     }
     return load;
@@ -24,7 +24,7 @@ static struct gr_pass_load others_load(const struct gr_target *t, const struct s
 double target_pass_ns(const struct gr_target *t, const struct session *s, int32_t n_row)
 {
     const struct gr_pass_load others = others_load(t, s);
-    const struct gr_pass_load load = gr_pass_load_add(&others, n_row, s->committed_len);
+    const struct gr_pass_load load = gr_pass_load_add(&others, n_row, target_specpv_context(s));
     return gr_cost_table_estimate(&t->cost, &load);
 }
 
@@ -77,7 +77,7 @@ void target_send_cost(struct gr_target *t, struct session *s)
     }
     const struct gr_pass_load others = others_load(t, s);
     struct gr_cost cost;
-    gr_cost_table_list(&t->cost, &others, s->committed_len, s->econ.overhead_ns + s->wire_ns, &cost);
+    gr_cost_table_list(&t->cost, &others, target_specpv_context(s), s->econ.overhead_ns + s->wire_ns, &cost);
     s->cost_decode = target_n_decode(t);
     charge_for_all(&cost, s->cost_decode);
     if (!moved(&s->cost_told, &cost)) {
@@ -123,8 +123,20 @@ static int32_t n_node_max(const struct session *s)
     return none ? 0 : s->n_node;
 }
 
+/* The next pass only judges whether the text ends here: no tree is wanted before. */
+static void begin_judgement(struct session *s, uint64_t now_ns)
+{
+    s->mode = s->want_draft ? GR_SPEC_ROOT : GR_SPEC_PLAIN;
+    s->n_want = 0;
+    s->verdict_ns = s->deadline_ns = now_ns;
+}
+
 void target_begin_round(struct gr_target *t, struct session *s, uint64_t now_ns)
 {
+    if (s->pv.end_due != GR_FINISH_NONE) {
+        begin_judgement(s, now_ns);
+        return;
+    }
     const struct gr_spec_input in = {.want_draft = s->want_draft,
                                      .single_token = s->single_token,
                                      .has_drafter = expects_drafter(s),
@@ -163,8 +175,8 @@ void target_begin_round(struct gr_target *t, struct session *s, uint64_t now_ns)
 void target_reprice(struct gr_target *t, struct session *s)
 {
     const struct gr_pass_load none = {0};
-    const struct gr_pass_load before = gr_pass_load_add(&none, 1, s->econ_len);
-    const struct gr_pass_load now = gr_pass_load_add(&none, 1, s->committed_len);
+    const struct gr_pass_load before = gr_pass_load_add(&none, 1, gr_attends_all(s->econ_len));
+    const struct gr_pass_load now = gr_pass_load_add(&none, 1, gr_attends_all(s->committed_len));
     const double now_ns = gr_cost_table_estimate(&t->cost, &now);
     /* What was guessed when the session was opened may rest on a table that had not seen any context. */
     const double before_ns = s->econ.n_clean == 0 ? s->econ.root_ns : gr_cost_table_estimate(&t->cost, &before);

@@ -92,12 +92,14 @@ void target_free_session(struct gr_target *t, struct session *s)
 
 void target_go_idle(struct gr_target *t, struct session *s, uint64_t now_ns)
 {
+    GR_ASSERT(s->final_len == s->committed_len);
     s->state = SESSION_IDLE;
     s->last_used_ns = now_ns;
     s->draft.valid = s->probe.valid = s->asked = false;
     s->silent_ns = 0;
     s->econ.probing = false;
     s->owed = s->owed && s->has_peer;
+    gr_kv_table_truncate(&t->pool, &s->table, s->kv_len); /* tokens that lack full KV are computed with the next turn */
     gr_kv_table_unreserve(&t->pool, &s->table);
 }
 
@@ -108,6 +110,9 @@ void target_cut(struct gr_target *t, struct session *s, int32_t len)
     }
     s->committed_len = len;
     s->kv_len = GR_MIN(s->kv_len, len);
+    s->final_len = GR_MIN(s->final_len, len);
+    s->pv.end_due = GR_FINISH_NONE;
+    s->pv.dense_from = s->pv.dense_from > s->kv_len ? GR_VIEW_NONE : s->pv.dense_from;
     s->peer_len = GR_MIN(s->peer_len, len);
     s->fence_round = ++s->round; /* trees on what is gone come too late */
     target_cut_features(s, len);
@@ -179,6 +184,9 @@ static void begin_turn(struct gr_target *t, struct session *s, uint32_t max_toke
     s->pick_due = s->kind[s->committed_len - 1] != TOKEN_GENERATED;
     s->prefill_end = s->committed_len - (s->pick_due ? 0 : 1);
     s->kv_len = GR_MIN(s->kv_len, s->committed_len - 1);
+    s->final_len = s->committed_len;
+    s->pv.dense_from = GR_VIEW_NONE; /* it is another context by now */
+    s->pv.n_partial = 0;
     gr_kv_table_truncate(&t->pool, &s->table, s->kv_len);
     s->len_max = (int32_t)GR_MIN((int64_t)s->committed_len + max_tokens, t->config.n_ctx_max);
     s->state = SESSION_QUEUED;
@@ -233,6 +241,7 @@ static void start_session(struct gr_target *t, struct session *s, const struct g
     set_kinds(s, &m->segments);
     gr_spec_econ_init(&s->econ, &t->econ, target_pass_ns(t, s, 1));
     s->econ_len = s->committed_len;
+    target_specpv_open(t, s, m);
     begin_turn(t, s, m->max_tokens);
     reply_opened(t, s);
 }
@@ -295,7 +304,7 @@ static const char *check_append(const struct gr_target *t, const struct session 
     if (!is_ending(s) && (s->state != SESSION_IDLE || s->in_pass)) {
         return in_turn_text;
     }
-    const int32_t len = is_ending(s) ? GR_MIN(s->cut_at, s->committed_len) : s->committed_len;
+    const int32_t len = is_ending(s) ? GR_MIN(s->cut_at, s->final_len) : s->committed_len;
     if (m->keep_len > (uint32_t)len || m->hash != s->hash[m->keep_len]) {
         snprintf(text, cap, "the session's first %u tokens are others here, where %d are committed", m->keep_len, len);
         return text;
@@ -356,9 +365,10 @@ void target_append(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns)
     }
 }
 
-/* Ends the turn, if there is one. */
+/* Ends the turn, if there is one. What is provisional has not been told as text. */
 static void cut_turn(struct gr_target *t, struct session *s, int32_t len, uint64_t now_ns)
 {
+    target_drop_provisional(t, s);
     target_cut(t, s, GR_MIN(len, s->committed_len));
     target_go_idle(t, s, now_ns);
 }
@@ -373,7 +383,7 @@ void target_end_cut_turn(struct gr_target *t, struct session *s, uint64_t now_ns
     const int32_t len = s->cut_at;
     s->cut_at = -1;
     s->held.valid = false;
-    gr_kv_table_truncate(&t->pool, &s->table, s->kv_len);
+    gr_kv_table_truncate(&t->pool, &s->table, target_held_len(s));
     cut_turn(t, s, len, now_ns);
     if (held.valid) {
         begin_append(t, s, &m, now_ns);
@@ -436,6 +446,9 @@ static bool preempt_younger(struct gr_target *t, const struct session *s, bool o
     }
     log_info("session %" PRIu64 ": pre-empted, %d tokens of KV will be computed again", youngest->id, youngest->kv_len);
     t->counters.n_preempted++;
+    target_drop_provisional(t, youngest);
+    youngest->pv.dense_from = GR_VIEW_NONE;
+    youngest->pv.n_partial = 0;
     gr_kv_table_release(&t->pool, &youngest->table);
     youngest->kv_len = 0;
     if (youngest->state == SESSION_DECODE) { /* a prompt that had its pick is a decode round's prefix now */

@@ -10,6 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SLOT_CHAIN (-1)
+#define VIEW_QUERIES 16 /* without a tree the last so many rows choose a view */
+
 struct gr_verifier {
     struct gr_lm *lm; /* borrowed */
     int n_seq_max;
@@ -21,15 +24,20 @@ struct gr_verifier {
     struct gr_attn_seq *seq;          /* (n_seq_max) */
     struct row_pick {
         struct gr_pass_seq *seq;
-        int32_t slot;                 /* in seq->pick */
+        int32_t slot;                 /* in seq->pick; SLOT_CHAIN: in chain_pick */
     } *out;                           /* (n_out_max) */
     int32_t *copy_src, *copy_dst;     /* (n_seq_max * GR_TREE_MAX) */
     int n_thread;
     float *scratch;                   /* (n_thread, n_vocab) */
     int32_t *work;                    /* (n_thread, n_vocab) */
     int n_row, n_out;
+    /* with SpecPV */
+    struct gr_kv_refresh *refresh;    /* (n_seq_max) */
+    int n_refresh;
+    int32_t *chain_out;               /* (n_seq_max): where the picks of a sequence's chain rows begin */
+    int32_t *chain_pick;              /* (n_out_max) */
     /* for a draft head */
-    int32_t *row0;                    /* (n_seq_max): of the pass's sequences in the batch */
+    int32_t *row0;                    /* (n_seq_max): of the pass's sequences in the batch, chain rows included */
     float *kept;                      /* (n_seq_max, GR_CAPTURE_KEEP, capture): by the machine's slot */
     int n_feature_max;                /* n_row_max and all that is kept */
     const float **capture;            /* (n_feature_max): captured states whose features are wanted */
@@ -64,6 +72,11 @@ enum gr_status gr_verifier_create(struct gr_lm *lm, int n_seq_max, struct gr_ver
     v->copy_dst = gr_zeroed((size_t)n_seq_max * GR_TREE_MAX, sizeof(int32_t), &ok);
     v->scratch = gr_zeroed((size_t)v->n_thread * (size_t)lm->n_vocab, sizeof(float), &ok);
     v->work = gr_zeroed((size_t)v->n_thread * (size_t)lm->n_vocab, sizeof(int32_t), &ok);
+    if (lm->view != NULL) {
+        v->refresh = gr_zeroed((size_t)n_seq_max, sizeof(*v->refresh), &ok);
+        v->chain_out = gr_zeroed((size_t)n_seq_max, sizeof(int32_t), &ok);
+        v->chain_pick = gr_zeroed(n_out, sizeof(int32_t), &ok);
+    }
     if (lm->fused_width > 0) {
         const size_t n_kept = (size_t)n_seq_max * GR_CAPTURE_KEEP;
         v->n_feature_max = lm->n_row_max + (int)n_kept;
@@ -90,7 +103,7 @@ void gr_verifier_destroy(struct gr_verifier *v)
     }
     void *all[] = {v->token, v->pos, v->cell,     v->out_row,  v->limit,   v->n_anc, v->anc,
                    v->seq,   v->out, v->copy_src, v->copy_dst, v->scratch, v->work,  v->row0,
-                   v->kept,  v->capture, v->fused, v->feature, v};
+                   v->kept,  v->capture, v->fused, v->feature, v->refresh, v->chain_out, v->chain_pick, v};
     for (size_t i = 0; i < GR_ARRAY_LEN(all); i++) {
         free(all[i]);
     }
@@ -103,15 +116,15 @@ static int32_t scratch_cell(const struct gr_pass_seq *s, int slot)
     return s->scratch_block[slot / GR_KV_BLOCK_TOKENS] * GR_KV_BLOCK_TOKENS + slot % GR_KV_BLOCK_TOKENS;
 }
 
-/* Rows that see committed tokens only: each sees everything up to itself, in the pool. */
-static void add_chain_rows(struct gr_verifier *v, const struct gr_pass_seq *s)
+/* n rows that see committed tokens only, from position pos on: each sees everything up to itself, in the pool. */
+static void add_chain_rows(struct gr_verifier *v, const struct gr_kv_table *table, const int32_t *token, int pos, int n)
 {
-    for (int r = 0; r < s->n_row; r++) {
+    for (int r = 0; r < n; r++) {
         const int row = v->n_row + r;
-        v->token[row] = s->token[r];
-        v->pos[row] = s->pos0 + r;
-        v->cell[row] = gr_kv_table_cell(s->table, s->pos0 + r);
-        v->limit[row] = s->pos0 + r + 1;
+        v->token[row] = token[r];
+        v->pos[row] = pos + r;
+        v->cell[row] = gr_kv_table_cell(table, pos + r);
+        v->limit[row] = pos + r + 1;
         v->n_anc[row] = 0;
     }
 }
@@ -150,37 +163,88 @@ static void want_pick(struct gr_verifier *v, struct gr_pass_seq *s, int r, int s
     v->out[v->n_out++] = (struct row_pick){.seq = s, .slot = slot};
 }
 
-static void add_seq(struct gr_verifier *v, struct gr_pass_seq *s, int i)
+static void want_picks(struct gr_verifier *v, struct gr_pass_seq *s)
 {
-    const bool tree = s->kind == GR_PASS_TREE;
-    GR_ASSERT(v->n_row + s->n_row <= v->lm->n_row_max);
-    if (tree) {
-        GR_ASSERT(s->n_row == s->tree.n + 1);
-        add_tree_rows(v, s);
-    } else {
-        add_chain_rows(v, s);
-    }
-    v->seq[i] = (struct gr_attn_seq){
-        .row0 = v->n_row,
-        .n_row = s->n_row,
-        .block = s->table->block,
-        .limit = v->limit + v->n_row,
-        .scratch_block = s->scratch_block,
-        .n_anc = v->n_anc + v->n_row,
-        .anc = v->anc + (size_t)v->n_row * GR_ATTN_ANC_MAX,
-        .n_slot = tree ? s->n_row : 0,
-    };
     if (s->kind == GR_PASS_PREFILL) {
         if (s->want_pick) {
             want_pick(v, s, s->n_row - 1, 0);
         }
-    } else {
-        for (int r = 0; r < s->n_row; r++) {
-            want_pick(v, s, r, r);
-        }
+        return;
     }
+    for (int r = 0; r < s->n_row; r++) {
+        want_pick(v, s, r, r);
+    }
+}
+
+/* What the fields of SpecPV must be. */
+static void check_specpv(const struct gr_verifier *v, const struct gr_pass_seq *s)
+{
+    const bool decodes = s->kind == GR_PASS_TREE || s->kind == GR_PASS_ROOT;
+    const bool used = s->partial || s->refresh_view || s->judge_only || s->n_chain > 0;
+    GR_ASSERT(!used || (decodes && v->lm->view != NULL && v->chain_pick != NULL));
+    GR_ASSERT(!s->partial || (s->n_chain == 0 && !s->refresh_view && !s->judge_only));
+    GR_ASSERT(s->n_chain >= 0 && s->n_chain <= s->pos0 && (s->n_chain == 0 || !s->keep_capture));
+    GR_ASSERT(!s->judge_only || (s->kind == GR_PASS_ROOT && s->n_chain > 0 && s->n_row == 0));
+}
+
+/* The missing tokens, before the tail. */
+static void add_missing(struct gr_verifier *v, struct gr_pass_seq *s, int i)
+{
+    v->chain_out[i] = v->n_out;
+    add_chain_rows(v, s->table, s->chain_token, s->pos0 - s->n_chain, s->n_chain);
+    for (int r = 0; r < s->n_chain; r++) {
+        want_pick(v, s, r, SLOT_CHAIN);
+    }
+    v->n_row += s->n_chain;
+}
+
+/* Queries that choose the view: of tail and tree; without a tree, those of the last rows. */
+static void add_refresh(struct gr_verifier *v, const struct gr_pass_seq *s, int i)
+{
+    const int n_row = s->kind == GR_PASS_TREE ? s->n_row : GR_MIN(s->n_chain + s->n_row, VIEW_QUERIES);
+    v->refresh[v->n_refresh++] = (struct gr_kv_refresh){
+        .view = s->session, .i_seq = i, .row0 = v->n_row + s->n_row - n_row, .n_row = n_row, .kv_len = s->pos0,
+        .budget = s->view_budget};
+}
+
+static void add_seq(struct gr_verifier *v, struct gr_pass_seq *s, int i)
+{
+    const bool tree = s->kind == GR_PASS_TREE;
+    const int row0 = v->n_row;
+    GR_ASSERT(v->n_row + s->n_chain + s->n_row <= v->lm->n_row_max);
+    check_specpv(v, s);
+    if (s->n_chain > 0) {
+        add_missing(v, s, i);
+    }
+    if (tree) {
+        GR_ASSERT(s->n_row == s->tree.n + 1);
+        add_tree_rows(v, s);
+    } else {
+        add_chain_rows(v, s->table, s->token, s->pos0, s->n_row);
+    }
+    v->seq[i] = (struct gr_attn_seq){
+        .row0 = row0,
+        .n_row = s->n_chain + s->n_row,
+        .block = s->table->block,
+        .limit = v->limit + row0,
+        .scratch_block = s->scratch_block,
+        .n_anc = v->n_anc + row0,
+        .anc = v->anc + (size_t)row0 * GR_ATTN_ANC_MAX,
+        .n_slot = tree ? s->n_row : 0,
+    };
+    if (v->lm->view != NULL) { /* these rows' KV will be another: what was summed of it is void */
+        GR_ASSERT(s->session >= 0 && s->session < v->lm->n_view);
+        gr_kv_view_truncate(&v->lm->view[s->session], s->pos0 - s->n_chain);
+    }
+    if (s->partial) {
+        gr_kv_view_attend(&v->lm->view[s->session], &v->seq[i]);
+    }
+    if (s->refresh_view) {
+        add_refresh(v, s, i);
+    }
+    want_picks(v, s);
     if (v->row0 != NULL) {
-        v->row0[i] = v->n_row;
+        v->row0[i] = row0;
     }
     v->n_row += s->n_row;
 }
@@ -197,11 +261,11 @@ static float gap_of(const float *l, int32_t n, int32_t pick)
     return second > -INFINITY ? l[pick] - second : 0.0f;
 }
 
-static int32_t finish_pick(const struct gr_kernels *k, struct gr_pass_seq *s, const float *l, int32_t n)
+static int32_t finish_pick(const struct gr_kernels *k, const struct row_pick *o, const float *l, int32_t n)
 {
     const int32_t pick = k->argmax(l, n);
-    if (s->want_gap) {
-        s->gap = gap_of(l, n, pick);
+    if (o->seq->want_gap && o->slot != SLOT_CHAIN) {
+        o->seq->gap = gap_of(l, n, pick);
     }
     return pick;
 }
@@ -221,24 +285,76 @@ static int32_t pick_row(const struct gr_verifier *v, int ith, int i_out)
     }
     /* The same three steps as gr_sampler_pick(), the last two by the kernels. */
     if (!(s->temperature > 0.0f)) {
-        return finish_pick(k, o->seq, logits, n);
+        return finish_pick(k, o, logits, n);
     }
     gr_sampler_process(s, logits, scratch, n, work);
     k->add_gumbel(scratch, scratch, n, s->seed, pos, s->choice);
-    return finish_pick(k, o->seq, scratch, n);
+    return finish_pick(k, o, scratch, n);
 }
 
 static void pick_rows(const struct gr_exec *x, void *arg)
 {
     struct gr_verifier *v = arg;
     for (int i = x->ith; i < v->n_out; i += x->nth) {
-        v->out[i].seq->pick[v->out[i].slot] = pick_row(v, x->ith, i);
+        const struct row_pick *o = &v->out[i];
+        *(o->slot == SLOT_CHAIN ? &v->chain_pick[i] : &o->seq->pick[o->slot]) = pick_row(v, x->ith, i);
+    }
+}
+
+/* ---- judging tokens that were accepted under a partial view ---- */
+
+/* The committed token that chain row r's pick is compared with. */
+static int32_t judged_token(const struct gr_pass_seq *s, int r)
+{
+    if (r + 1 < s->n_chain) {
+        return s->chain_token[r + 1];
+    }
+    return s->kind == GR_PASS_ROOT && !s->judge_only ? s->token[0] : s->tail;
+}
+
+static void judge_chain(const struct gr_verifier *v, struct gr_pass_seq *s, int i)
+{
+    s->n_chain_ok = 0;
+    s->correction = -1;
+    for (int r = 0; r < s->n_chain; r++) {
+        const int32_t pick = v->chain_pick[v->chain_out[i] + r];
+        if (pick == judged_token(s, r)) {
+            s->n_chain_ok++;
+        } else if (s->exact) {
+            s->correction = pick;
+            return;
+        }
+    }
+}
+
+/* Chain rows whose KV stands: up to the first mismatch, whose own row is right. */
+static int chain_rows(const struct gr_pass_seq *s)
+{
+    return s->correction >= 0 ? s->n_chain_ok + 1 : s->n_chain;
+}
+
+static void corrupt(const struct gr_verifier *v, struct gr_pass_seq *s)
+{
+    if (s->partial && s->corrupt_at >= 0 && s->corrupt_at < s->n_row) {
+        s->pick[s->corrupt_at] = (s->pick[s->corrupt_at] + 1) % v->lm->n_vocab;
     }
 }
 
 /* ---- walk and commit ---- */
 
-static int walk_seq(struct gr_verifier *v, struct gr_pass_seq *s, int n_copy)
+/* The rows to be copied, when the walk is done: the accepted ones move to their positions, in order, the tail first. */
+static int copy_path(struct gr_verifier *v, const struct gr_pass_seq *s, int n_copy)
+{
+    v->copy_src[n_copy] = scratch_cell(s, 0);
+    v->copy_dst[n_copy++] = gr_kv_table_cell(s->table, s->pos0);
+    for (int i = 0; i < s->walk.n_path; i++) {
+        v->copy_src[n_copy] = scratch_cell(s, s->walk.node[i] + 1);
+        v->copy_dst[n_copy++] = gr_kv_table_cell(s->table, s->pos0 + 1 + i);
+    }
+    return n_copy;
+}
+
+static int walk_seq(struct gr_verifier *v, struct gr_pass_seq *s, int i, int n_copy)
 {
     static const struct gr_token_tree no_tree;
     if (s->kind == GR_PASS_PREFILL) {
@@ -247,18 +363,28 @@ static int walk_seq(struct gr_verifier *v, struct gr_pass_seq *s, int n_copy)
         }
         return n_copy;
     }
-    gr_accept_walk(s->kind == GR_PASS_TREE ? &s->tree : &no_tree, s->pick, &s->stop, &s->walk);
-    if (s->kind == GR_PASS_ROOT) {
+    judge_chain(v, s, i);
+    corrupt(v, s);
+    if (s->correction >= 0 || s->judge_only) {
+        const bool stops = s->correction >= 0 && gr_stop_hits(&s->stop, s->correction);
+        s->walk = (struct gr_walk){.bonus = s->correction, .finish = stops ? GR_FINISH_STOP : GR_FINISH_NONE};
         return n_copy;
     }
-    /* The accepted rows move to their positions, in order: the tail, then the path. */
-    v->copy_src[n_copy] = scratch_cell(s, 0);
-    v->copy_dst[n_copy++] = gr_kv_table_cell(s->table, s->pos0);
-    for (int i = 0; i < s->walk.n_path; i++) {
-        v->copy_src[n_copy] = scratch_cell(s, s->walk.node[i] + 1);
-        v->copy_dst[n_copy++] = gr_kv_table_cell(s->table, s->pos0 + 1 + i);
+    gr_accept_walk(s->kind == GR_PASS_TREE ? &s->tree : &no_tree, s->pick, &s->stop, &s->walk);
+    return s->kind == GR_PASS_TREE ? copy_path(v, s, n_copy) : n_copy;
+}
+
+/* A view that rests on tokens which do not stand is cut. */
+static void settle_view(const struct gr_verifier *v, struct gr_pass_seq *s)
+{
+    if (v->lm->view == NULL) {
+        return;
     }
-    return n_copy;
+    struct gr_kv_view *view = &v->lm->view[s->session];
+    if (s->n_chain > 0) {
+        gr_kv_view_truncate(view, s->pos0 - s->n_chain + chain_rows(s));
+    }
+    s->dense_from = view->dense_from;
 }
 
 /* ---- features ---- */
@@ -273,16 +399,21 @@ static float *kept_capture(const struct gr_verifier *v, const struct gr_pass_seq
 /* The captured states of sequence i's committed rows, behind those that were kept; the list goes on at n. */
 static int add_captures(struct gr_verifier *v, struct gr_pass_seq *s, int i, int n)
 {
-    const int n_row = s->kind == GR_PASS_TREE ? 1 + s->walk.n_path : s->n_row;
-    s->n_feature = s->n_kept + n_row;
+    const int n_chain = s->n_chain > 0 ? chain_rows(s) : 0;
+    const bool path = s->kind == GR_PASS_TREE;
+    const int n_row = n_chain > 0 && s->correction >= 0 ? 0 : path ? 1 + s->walk.n_path : s->n_row;
+    s->n_feature = s->n_kept + n_chain + n_row;
     s->feature = v->feature + (size_t)n * (size_t)v->feature_width;
     GR_ASSERT(n + s->n_feature <= v->n_feature_max);
     for (int k = 0; k < s->n_kept; k++) {
         v->capture[n++] = kept_capture(v, s, k);
     }
+    for (int r = 0; r < n_chain; r++) {
+        v->capture[n++] = gr_lm_capture(v->lm, v->row0[i] + r);
+    }
     for (int r = 0; r < n_row; r++) {
-        const int row = s->kind == GR_PASS_TREE && r > 0 ? s->walk.node[r - 1] + 1 : r;
-        v->capture[n++] = gr_lm_capture(v->lm, v->row0[i] + row);
+        const int row = path && r > 0 ? s->walk.node[r - 1] + 1 : r;
+        v->capture[n++] = gr_lm_capture(v->lm, v->row0[i] + s->n_chain + row);
     }
     return n;
 }
@@ -333,6 +464,7 @@ static void run_pass(struct gr_verifier *v, struct gr_pass *pass)
     GR_ASSERT(pass->n_seq <= v->n_seq_max);
     v->n_row = 0;
     v->n_out = 0;
+    v->n_refresh = 0;
     if (pass->n_seq > 0 && pass->seq[0].kind == GR_PASS_FUSE) {
         run_fuse_pass(v, pass);
         return;
@@ -342,7 +474,8 @@ static void run_pass(struct gr_verifier *v, struct gr_pass *pass)
     }
     pass->n_row = v->n_row;
     const struct gr_batch batch = {.n_row = v->n_row, .n_seq = pass->n_seq, .n_out = v->n_out, .token = v->token,
-                                   .pos = v->pos, .cell = v->cell, .seq = v->seq, .out_row = v->out_row};
+                                   .pos = v->pos, .cell = v->cell, .seq = v->seq, .out_row = v->out_row,
+                                   .n_refresh = v->n_refresh, .refresh = v->refresh};
     const uint64_t t0 = gr_clock_ns();
     pass->status = gr_lm_forward(v->lm, &batch);
     const uint64_t t1 = gr_clock_ns();
@@ -354,7 +487,8 @@ static void run_pass(struct gr_verifier *v, struct gr_pass *pass)
     const uint64_t t2 = gr_clock_ns();
     int n_copy = 0;
     for (int i = 0; i < pass->n_seq; i++) {
-        n_copy = walk_seq(v, &pass->seq[i], n_copy);
+        n_copy = walk_seq(v, &pass->seq[i], i, n_copy);
+        settle_view(v, &pass->seq[i]);
     }
     gr_lm_copy_cells(v->lm, n_copy, v->copy_src, v->copy_dst);
     if (v->lm->fused_width > 0) {

@@ -9,7 +9,7 @@
 
 struct gr_verifier;
 
-/* n_seq_max: sequences of a pass. lm is borrowed. Takes all memory. */
+/* n_seq_max: sequences of a pass. lm is borrowed; with SpecPV it has its views already. Takes all memory. */
 GR_NODISCARD enum gr_status gr_verifier_create(struct gr_lm *lm, int n_seq_max, struct gr_verifier **out);
 void gr_verifier_destroy(struct gr_verifier *v);
 /* Runs the pass; pass->status says how it went. Allocates nothing. */

@@ -7,12 +7,14 @@
 #include "model/llama.h"
 #include "model/tokenizer.h"
 #include "target_worker/calibrate.h"
+#include "target_worker/specpv.h"
 #include "target_worker/target.h"
 #include "target_worker/verifier.h"
 #include "transport/worker_io.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define ADMIT_TOKENS 320      /* room beyond the prompt that admission reserves */
 #define CALIBRATE_NS (40 * GR_MS) /* it delays a restarted worker's first token */
@@ -107,6 +109,53 @@ static uint64_t step(void *ctx, uint64_t now_ns)
 
 /* ---- start ---- */
 
+static bool with_specpv(const struct gr_target_options *o)
+{
+    return strcmp(o->specpv, "on") == 0;
+}
+
+static int specpv_buffer(const struct gr_target_options *o)
+{
+    return with_specpv(o) ? o->specpv_n_buffer : 0;
+}
+
+static enum gr_status check_specpv(const struct gr_target_options *o)
+{
+    if (!with_specpv(o) && strcmp(o->specpv, "off") != 0) {
+        log_error("--specpv: `%s' is not on or off", o->specpv);
+        return GR_EINVAL;
+    }
+    if (strcmp(o->specpv_score_reduce, "mean") != 0 && strcmp(o->specpv_score_reduce, "max") != 0) {
+        log_error("--specpv-score-reduce: `%s' is not mean or max", o->specpv_score_reduce);
+        return GR_EINVAL;
+    }
+    return GR_OK;
+}
+
+/* Takes the memory of views. Where that fails the worker goes on without: sessions are verified in full. */
+static struct gr_specpv_params create_views(struct worker *w, const struct gr_target_options *o, bool score_max)
+{
+    const struct gr_specpv_params none = {0};
+    const struct gr_specpv_params p = {.n_sink = (uint32_t)o->specpv_n_sink,
+                                       .n_retrieval = (uint32_t)o->specpv_n_retrieval,
+                                       .n_window = (uint32_t)o->specpv_n_window,
+                                       .n_buffer = (uint32_t)o->specpv_n_buffer,
+                                       .threshold = GR_SPECPV_THRESHOLD, .interval = GR_SPECPV_INTERVAL};
+    const struct gr_kv_budget most = {.n_sink = o->specpv_n_sink, .n_retrieval = o->specpv_n_retrieval,
+                                      .n_window = o->specpv_n_window, .score_max = score_max};
+    if (!with_specpv(o)) {
+        return none;
+    }
+    const struct gr_specpv_params resolved = gr_specpv_resolve(&none, &p);
+    const char *wrong = gr_specpv_preflight(&resolved, 1, 0, w->lm->n_ctx_max);
+    if (wrong != NULL || gr_lm_view_create(w->lm, &most, o->n_session_max) != GR_OK) {
+        log_warn("[specpv][fallback] %s; sessions are verified in full",
+                 wrong != NULL ? wrong : "the model has no partial views");
+        return none;
+    }
+    return p;
+}
+
 static enum gr_status create_model(struct worker *w, const struct gr_target_options *o, struct gr_hf_config *hf,
                                    uint64_t *fingerprint, int32_t *n_block)
 {
@@ -119,7 +168,8 @@ static enum gr_status create_model(struct worker *w, const struct gr_target_opti
     struct gr_llama_config c = {
         .dir = o->model, .head_dir = o->head, .geometry = geometry, .isa = o->isa, .n_thread = o->n_thread,
         .n_ctx_max = n_ctx,
-        .n_row_max = o->n_session_max * GR_TREE_MAX + PREFILL_CHUNK, .n_out_max = o->n_session_max * GR_TREE_MAX + 1,
+        .n_row_max = o->n_session_max * GR_TREE_MAX + specpv_buffer(o) + PREFILL_CHUNK,
+        .n_out_max = o->n_session_max * GR_TREE_MAX + specpv_buffer(o) + 1,
         .n_pool_block = *n_block, .n_scratch_block = o->n_session_max * GR_SCRATCH_BLOCKS};
     GR_TRY(gr_ship_features_parse(o->ship_features, &c.raw_features));
     if (o->head != NULL && o->capture_layers != NULL) {
@@ -128,10 +178,10 @@ static enum gr_status create_model(struct worker *w, const struct gr_target_opti
     return gr_llama_create(&c, hf, fingerprint, &w->lm);
 }
 
-/* At least a prompt chunk and a tree; more than the context has no use. */
+/* At least a prompt chunk, a tree, and what a refresh computes again; more than the context has no use. */
 static int32_t feature_keep(const struct worker *w, const struct gr_target_options *o)
 {
-    return GR_MAX(GR_MIN(o->feature_keep, w->lm->n_ctx_max), PREFILL_CHUNK + GR_TREE_MAX);
+    return GR_MAX(GR_MIN(o->feature_keep, w->lm->n_ctx_max), PREFILL_CHUNK + GR_TREE_MAX + specpv_buffer(o));
 }
 
 static enum gr_status check_feature_memory(const struct worker *w, const struct gr_target_options *o)
@@ -151,13 +201,16 @@ static enum gr_status check_feature_memory(const struct worker *w, const struct 
 static enum gr_status create_machine(struct worker *w, const struct gr_target_options *o, int32_t n_vocab)
 {
     struct gr_cost_table cost;
+    const bool score_max = strcmp(o->specpv_score_reduce, "max") == 0;
     const struct gr_target_config c = {
         .n_session_max = o->n_session_max, .n_ctx_max = w->lm->n_ctx_max, .n_vocab = n_vocab,
         .n_row_max = w->lm->n_row_max, .n_out_max = w->lm->n_out_max, .prefill_chunk = PREFILL_CHUNK,
         .n_pool_block = w->lm->n_pool_block, .feature_width = gr_lm_ship_width(w->lm),
         .feature_raw = w->lm->raw_features, .feature_keep = feature_keep(w, o),
         .feature_window = GR_FEATURES_WINDOW, .round_deadline_ns = o->round_deadline_ns,
-        .admit_tokens = ADMIT_TOKENS, .prefill_share = o->prefill_share, .cost = &cost};
+        .admit_tokens = ADMIT_TOKENS, .prefill_share = o->prefill_share, .cost = &cost,
+        .specpv = create_views(w, o, score_max), .specpv_score_max = score_max,
+        .test_corrupt = (uint32_t)o->test_corrupt};
     const struct gr_target_io io = {.ctx = w, .frame_begin = frame_begin, .frame_end = frame_end,
                                     .send_msg = send_msg, .commit_room = commit_room, .start_pass = start_pass};
     GR_TRY(check_feature_memory(w, o));
@@ -191,6 +244,7 @@ static enum gr_status create(struct worker *w, const struct gr_target_options *o
     uint64_t fingerprint = 0;
     int32_t n_block = 0;
     struct gr_tokenizer *tokenizer = NULL;
+    GR_TRY(check_specpv(o));
     GR_TRY(gr_tokenizer_load(o->model, &tokenizer));
     const uint64_t tokenizer_fingerprint = gr_tokenizer_fingerprint(tokenizer);
     const int32_t n_token = gr_tokenizer_n_vocab(tokenizer);

@@ -24,6 +24,9 @@ struct gr_target_options {
     int forced_transport;   /* enum gr_transport_kind or -1 */
     uint64_t round_deadline_ns;
     double prefill_share;   /* target.h; 0: no limit */
+    const char *specpv, *specpv_score_reduce; /* on | off, mean | max */
+    int specpv_n_sink, specpv_n_retrieval, specpv_n_window, specpv_n_buffer; /* what views are made for, at most */
+    int test_corrupt;       /* target.h */
     struct gr_conn *loop_conn; /* taken; NULL: none */
 };
 

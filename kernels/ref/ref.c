@@ -155,6 +155,21 @@ static size_t ref_attention_work_bytes(int n_head, int n_kv_head, int head_dim)
     return 0;
 }
 
+/* Does KV head h's query row see position p at all? */
+static bool is_visible(const struct gr_attention_args *a, const struct gr_attn_seq *s, int h, int p)
+{
+    if (!s->sparse || p >= s->dense_from) {
+        return true;
+    }
+    const int32_t *list = s->sparse + ((size_t)a->layer * a->kv.n_kv_head + h) * s->sparse_stride;
+    for (int i = 0; i < s->n_sparse; i++) {
+        if (list[i] == p / GR_KV_BLOCK) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Cell of the key that row r of the session sees at position p. */
 static int32_t visible_cell(const struct gr_attn_seq *s, int r, int p)
 {
@@ -182,9 +197,12 @@ static void attend(const struct gr_attention_args *a, const struct gr_attn_seq *
     float *out = a->out + (size_t)(s->row0 + r) * a->out_stride + (size_t)head * hd;
     double o[GR_HEAD_DIM_MAX] = { 0 }, m = -INFINITY, l = 0.0;
     for (int p = 0; p < n_key; p++) {
-        m = fmax(m, score(a, q, visible_cell(s, r, p), h));
+        m = is_visible(a, s, h, p) ? fmax(m, score(a, q, visible_cell(s, r, p), h)) : m;
     }
     for (int p = 0; p < n_key; p++) {
+        if (!is_visible(a, s, h, p)) {
+            continue;
+        }
         int32_t cell = visible_cell(s, r, p);
         double e = exp(score(a, q, cell, h) - m);
         l += e;
@@ -206,6 +224,63 @@ static void ref_attention(const struct gr_exec *x, const struct gr_attention_arg
             for (int head = 0; head < a->n_head; head++) {
                 attend(a, &a->seq[i], r, head);
             }
+        }
+    }
+}
+
+/* Where dimension d of block b's summary stands. */
+static size_t summary_at(int n_block_max, int head_dim, int h, int b, int d)
+{
+    size_t panel = (size_t)h * (n_block_max / GR_KV_BLOCK) + b / GR_KV_BLOCK;
+    return (panel * head_dim + d) * GR_KV_BLOCK + b % GR_KV_BLOCK;
+}
+
+static void ref_kv_summary(const struct gr_exec *x, const struct gr_kv_summary_args *a)
+{
+    int begin, end;
+    gr_unit_range(a->end - a->begin, x->ith, x->nth, &begin, &end);
+    for (int b = a->begin + begin; b < a->begin + end; b++) {
+        for (int h = 0; h < a->kv.n_kv_head; h++) {
+            for (int d = 0; d < a->kv.head_dim; d++) {
+                float max = -INFINITY, min = INFINITY;
+                for (int i = 0; i < GR_KV_BLOCK; i++) {
+                    float k = *k_at(&a->kv, a->block[b] * GR_KV_BLOCK + i, h, d);
+                    max = fmaxf(max, k);
+                    min = fminf(min, k);
+                }
+                size_t at = summary_at(a->n_block_max, a->kv.head_dim, h, b, d);
+                a->k_max[at] = max;
+                a->k_min[at] = min;
+            }
+        }
+    }
+}
+
+static double block_score(const struct gr_block_scores_args *a, const float *q, int h, int b)
+{
+    double max = 0.0, min = 0.0;
+    for (int d = 0; d < a->head_dim; d++) {
+        size_t at = summary_at(a->n_block_max, a->head_dim, h, b, d);
+        max += (double)q[d] * (double)a->k_max[at];
+        min += (double)q[d] * (double)a->k_min[at];
+    }
+    return fmax(max, min);
+}
+
+static void ref_block_scores(const struct gr_exec *x, const struct gr_block_scores_args *a)
+{
+    int begin, end, group = a->n_head / a->n_kv_head;
+    gr_unit_range(a->end - a->begin, x->ith, x->nth, &begin, &end);
+    for (int h = 0; h < a->n_kv_head; h++) {
+        for (int b = a->begin + begin; b < a->begin + end; b++) {
+            double sum = 0.0, best = -INFINITY;
+            for (int i = 0; i < a->n_row * group; i++) {
+                int head = h * group + i % group;
+                double s = block_score(a, a->q + (size_t)(i / group) * a->q_stride + (size_t)head * a->head_dim, h, b);
+                sum += s;
+                best = fmax(best, s);
+            }
+            a->score[(size_t)h * a->n_block_max + b] = (float)(a->use_max ? best : sum / (a->n_row * group));
         }
     }
 }
@@ -259,6 +334,8 @@ void gr_kernels_init_ref(struct gr_kernels *k)
         .kv_copy = ref_kv_copy,
         .attention_work_bytes = ref_attention_work_bytes,
         .attention = ref_attention,
+        .kv_summary = ref_kv_summary,
+        .block_scores = ref_block_scores,
         .add_gumbel = ref_add_gumbel,
         .argmax = ref_argmax,
         .logsumexp = ref_logsumexp,

@@ -43,7 +43,7 @@ void check_hash(struct check *c, const void *data, size_t bytes);
 
 struct exact_row { /* one query row and the keys it sees, in order of position */
     const float *q;
-    const float *const *k, *const *v; /* (n_key) pointers to head_dim values */
+    const float *const *k, *const *v; /* (n_key) pointers to head_dim values; NULL: not visible */
     int n_key, head_dim;
     float scale;
 };
@@ -101,9 +101,10 @@ struct check_call {
 /* ---- the checks ---- */
 
 check_fn check_linear, check_silu_mul, check_rmsnorm, check_rope, check_embed, check_kv_store,
-    check_kv_copy, check_attention, check_add_gumbel, check_argmax, check_logsumexp;
+    check_kv_copy, check_attention, check_partial_view, check_kv_summary, check_block_scores, check_add_gumbel,
+    check_argmax, check_logsumexp;
 /* Not of an implementation: k is ref. */
-check_fn check_math, check_team;
+check_fn check_math, check_team, check_top_blocks;
 
 /* ---- benchmark ---- */
 
@@ -113,7 +114,7 @@ struct bench {
     double peak_gflops, cache_gbs, memory_gbs; /* measured in this run */
 };
 typedef void bench_fn(const struct bench *b);
-bench_fn bench_linear, bench_attention, bench_rows, bench_sample;
+bench_fn bench_linear, bench_attention, bench_partial_view, bench_rows, bench_sample;
 void bench_peaks(struct bench *b);
 /* Median nanoseconds of one run of the operation. */
 double bench_ns(int n_thread, check_op_fn *op, const void *args);

@@ -66,6 +66,9 @@ static void split_of(const struct exact_row *x, int p0, int p1, struct exact_spl
     float s[GR_ATTN_SPLIT], lane[16] = { 0 };
     *out = (struct exact_split){ .m = -INFINITY };
     for (int p = p0; p < p1; p++) {
+        if (!x->k[p]) {
+            continue;
+        }
         float dot = 0.0f;
         for (int d = 0; d < x->head_dim; d++) {
             dot = fmaf(x->q[d], x->k[p][d], dot);
@@ -74,6 +77,9 @@ static void split_of(const struct exact_row *x, int p0, int p1, struct exact_spl
         out->m = s[p - p0] > out->m ? s[p - p0] : out->m;
     }
     for (int p = p0; p < p1; p++) {
+        if (!x->k[p]) {
+            continue;
+        }
         float e = gr_expf(s[p - p0] - out->m);
         lane[p % 16] += e;
         for (int d = 0; d < x->head_dim; d++) {
@@ -85,10 +91,17 @@ static void split_of(const struct exact_row *x, int p0, int p1, struct exact_spl
 
 void exact_attention(const struct exact_row *x, float *out)
 {
-    struct exact_split all, one;
-    split_of(x, 0, GR_MIN(x->n_key, GR_ATTN_SPLIT), &all);
-    for (int p = GR_ATTN_SPLIT; p < x->n_key; p += GR_ATTN_SPLIT) {
+    struct exact_split all = { 0 }, one;
+    int n_split = 0;
+    for (int p = 0; p < x->n_key; p += GR_ATTN_SPLIT) {
         split_of(x, p, GR_MIN(x->n_key, p + GR_ATTN_SPLIT), &one);
+        if (!(one.m > -INFINITY)) { /* no visible key */
+            continue;
+        }
+        if (n_split++ == 0) {
+            all = one;
+            continue;
+        }
         float m = all.m > one.m ? all.m : one.m;
         float a = gr_expf(all.m - m), b = gr_expf(one.m - m);
         all.l = fmaf(all.l, a, one.l * b);

@@ -16,6 +16,8 @@ static const struct {
     { "rmsnorm", check_rmsnorm },       { "rope", check_rope },
     { "embed", check_embed },           { "kv_store", check_kv_store },
     { "kv_copy", check_kv_copy },       { "attention", check_attention },
+    { "partial view", check_partial_view }, { "kv_summary", check_kv_summary },
+    { "block_scores", check_block_scores },
     { "add_gumbel", check_add_gumbel }, { "argmax", check_argmax },
     { "logsumexp", check_logsumexp },
 };
@@ -99,10 +101,11 @@ static int run_tests(uint64_t seed)
     struct gr_kernels ref;
     struct totals t = { 0 };
     gr_kernels_init_ref(&ref);
-    printf("TAP version 13\n1..%d\n# seed %llu\n", (int)GR_ARRAY_LEN(op_table) * (N_ISA + 1) + 2,
+    printf("TAP version 13\n1..%d\n# seed %llu\n", (int)GR_ARRAY_LEN(op_table) * (N_ISA + 1) + 3,
            (unsigned long long)seed);
     test_other("math", check_math, seed, &ref, &t);
     test_other("team", check_team, seed, &ref, &t);
+    test_other("top blocks", check_top_blocks, seed, &ref, &t);
     for (size_t i = 0; i < GR_ARRAY_LEN(op_table); i++) {
         test_op(i, seed, &ref, &t);
     }
@@ -117,6 +120,7 @@ static const struct {
 } bench_table[] = {
     { "linear", bench_linear },
     { "attention", bench_attention },
+    { "view", bench_partial_view },
     { "rows", bench_rows },
     { "sample", bench_sample },
 };

@@ -191,6 +191,23 @@ static void close_session(struct sim *s, int i)
     }
 }
 
+void sim_refresh(struct sim *s, int i, uint64_t after_ns)
+{
+    sim_push(s,
+             (struct event){.at_ns = s->now_ns + after_ns, .what = EVENT_REFRESH, .at = ORCH, .worker = (uint32_t)i});
+}
+
+static void refresh(struct sim *s, int i)
+{
+    uint32_t n = 0;
+    struct gr_session_info info;
+    if (gr_orch_session_info(s->orch, s->session[i], s->now_ns, &info) && info.specpv != GR_SPECPV_OFF &&
+        !s->config.orch.disable_specpv) {
+        const enum gr_status st = gr_orch_refresh(s->orch, s->session[i], &n);
+        GR_ASSERT(st == GR_OK);
+    }
+}
+
 /* The session is over before the client comes back. */
 static void expired(struct sim *s, int i)
 {
@@ -382,6 +399,9 @@ static void deliver(struct sim *s, const struct event *e)
         break;
     case EVENT_CLOSE:
         close_session(s, (int)e->worker);
+        break;
+    case EVENT_REFRESH:
+        refresh(s, (int)e->worker);
         break;
     case EVENT_UNMUTE:
         sim_unmute(s, e);

@@ -33,6 +33,8 @@ struct sim_config {
     int32_t feature_keep, feature_window; /* where the models have features */
     /* Looks at a job before it runs. NULL: nobody does. */
     void (*on_job)(const struct gr_drafter *d, const struct gr_draft_job *job);
+    struct gr_specpv_params specpv; /* of the target; n_buffer 0: no views */
+    uint32_t specpv_corrupt;
     int commit_room;        /* messages to the orchestrator that may be on their way; 0: any number */
     struct gr_orch_config orch;
     uint64_t client_ns;     /* largest pause of a client between two turns */
@@ -74,6 +76,8 @@ struct sim_turn {
 void sim_add_turn(struct sim *s, int i, const struct sim_turn *turn);
 /* So long from now the client ends the first turn of session i, or closes the session, in a turn or not. 0: never. */
 void sim_cut_and_close(struct sim *s, int i, uint64_t cut_ns, uint64_t close_ns);
+/* So long from now the client asks for a refresh of session i. */
+void sim_refresh(struct sim *s, int i, uint64_t after_ns);
 /* Runs until every session is done; false: nothing is left to happen, or the virtual clock passed limit_ns. */
 bool sim_run(struct sim *s, uint64_t limit_ns);
 /* Says where everything stands: for a run that does not end. */

@@ -230,12 +230,20 @@ static void create_target(struct sim *s, struct gr_lm *lm)
         .feature_width = gr_lm_ship_width(lm), .feature_raw = lm->raw_features,
         .feature_keep = s->config.feature_keep,
         .feature_window = s->config.feature_window,
-        .admit_tokens = s->config.admit_tokens, .prefill_share = s->config.prefill_share};
+        .admit_tokens = s->config.admit_tokens, .prefill_share = s->config.prefill_share,
+        .specpv = s->config.specpv, .test_corrupt = s->config.specpv_corrupt};
     const struct gr_target_io io = {.ctx = s, .frame_begin = target_frame_begin, .frame_end = target_frame_end,
                                     .send_msg = msg_from_target, .commit_room = commit_room,
                                     .start_pass = start_pass};
     enum gr_status st = gr_target_create(&c, &io, &s->target);
     GR_ASSERT(st == GR_OK);
+    if (c.specpv.n_buffer > 0 && lm->view == NULL) {
+        const struct gr_kv_budget most = {.n_sink = (int32_t)c.specpv.n_sink,
+                                          .n_retrieval = (int32_t)c.specpv.n_retrieval,
+                                          .n_window = (int32_t)c.specpv.n_window};
+        st = gr_lm_view_create(lm, &most, c.n_session_max);
+        GR_ASSERT(st == GR_OK);
+    }
     st = gr_verifier_create(lm, c.n_session_max, &s->verifier);
     GR_ASSERT(st == GR_OK);
 }

@@ -26,8 +26,17 @@ static const struct toy_config toy = {.n_vocab = N_VOCAB, .n_ctx_max = N_CTX, .n
 struct text {
     int32_t token[N_CTX];
     uint64_t hash[N_CTX + 1];
-    int32_t len;
+    int32_t len, final_len;
+    int n_back; /* COMMITs that took tokens back */
 };
+
+/* For tests of SpecPV: set before create(). n_buffer 0: without. */
+static struct gr_specpv_params rig_specpv;
+static enum gr_specpv_mode rig_specpv_mode;
+static uint32_t rig_corrupt;
+static int rig_partial_blur;
+static int32_t rig_stop_id[1];
+static uint32_t rig_n_stop_id;
 
 struct world {
     struct gr_lm *lm;
@@ -63,7 +72,11 @@ static inline void on_msg(void *ctx, const struct gr_msg *m)
     w->last[m->type] = *m;
     if (m->type == GR_MSG_COMMIT) {
         struct text *t = &w->text[m->session];
-        assert_int_equal(m->keep_len, t->len);
+        assert_true(m->keep_len == (uint32_t)t->len || (rig_specpv.n_buffer > 0 && m->keep_len < (uint32_t)t->len &&
+                                                        m->keep_len >= (uint32_t)t->final_len));
+        t->n_back += m->keep_len < (uint32_t)t->len;
+        t->len = (int32_t)m->keep_len;
+        t->final_len = (int32_t)m->final_len;
         for (uint32_t i = 0; i < m->ids.n; i++) {
             add(t, m->ids.p[i]);
         }
@@ -112,14 +125,22 @@ static inline void create_with(struct world *w, int32_t n_block, int32_t n_row_m
     c.n_pool_block = n_block;
     c.n_row_max = n_row_max;
     c.n_out_max = n_out_max;
+    c.partial_blur = rig_partial_blur;
     w->room = -1;
     w->lm = toy_lm_create(&c);
     const struct gr_target_config tc = {.n_session_max = N_SLOT, .n_ctx_max = N_CTX, .n_vocab = N_VOCAB,
                                         .n_row_max = n_row_max, .n_out_max = n_out_max, .prefill_chunk = 16,
-                                        .n_pool_block = n_block, .round_deadline_ns = DEADLINE, .admit_tokens = 8};
+                                        .n_pool_block = n_block, .round_deadline_ns = DEADLINE, .admit_tokens = 8,
+                                        .specpv = rig_specpv, .test_corrupt = rig_corrupt};
     const struct gr_target_io io = {.ctx = w, .frame_begin = frame_begin, .frame_end = frame_end, .send_msg = on_msg,
                                     .commit_room = commit_room, .start_pass = start_pass};
     assert_int_equal(gr_target_create(&tc, &io, &w->target), GR_OK);
+    if (rig_specpv.n_buffer > 0) {
+        const struct gr_kv_budget most = {.n_sink = (int32_t)rig_specpv.n_sink,
+                                          .n_retrieval = (int32_t)rig_specpv.n_retrieval,
+                                          .n_window = (int32_t)rig_specpv.n_window};
+        assert_int_equal(gr_lm_view_create(w->lm, &most, N_SLOT), GR_OK);
+    }
     assert_int_equal(gr_verifier_create(w->lm, N_SLOT, &w->verifier), GR_OK);
 }
 
@@ -168,17 +189,19 @@ static inline void open_with(struct world *w, uint64_t id, uint32_t epoch, const
     const struct gr_msg m = {.type = GR_MSG_OPEN, .session = id, .epoch = epoch,
                              .ids = {t->token, (uint32_t)t->len},
                              .segments = {(int32_t *)(uintptr_t)segments, n_segment}, .max_tokens = max_tokens,
-                             .top_p = 1.0};
+                             .stop_ids = {(int32_t *)(uintptr_t)rig_stop_id, rig_n_stop_id},
+                             .top_p = 1.0, .specpv = rig_specpv_mode};
     gr_target_on_msg(w->target, &m, 0);
 }
 
 static inline void open_prompt(struct world *w, uint64_t id, int32_t n, uint32_t max_tokens)
 {
     struct text *t = &w->text[id];
-    t->len = 0;
+    t->len = t->final_len = t->n_back = 0;
     for (int32_t i = 0; i < n; i++) {
         add(t, (int32_t)((7 * id + (uint64_t)(i * i)) % N_VOCAB));
     }
+    t->final_len = t->len;
     open_with(w, id, 1, (int32_t[]){0, n}, 2, max_tokens);
     assert_int_equal(w->n_msg[GR_MSG_ERROR], 0);
 }
@@ -242,8 +265,8 @@ static inline void open_with_drafter(struct world *w)
         add(t, i);
     }
     const struct gr_msg m = {.type = GR_MSG_OPEN, .session = 1, .epoch = 1, .ids = {t->token, 20},
-                             .segments = {(int32_t[]){0, 20}, 2}, .max_tokens = 100, .want_draft = 1, .n_node = 63,
-                             .top_p = 1.0};
+                             .segments = {(int32_t[]){0, 20}, 2}, .max_tokens = 100, .want_draft = 1,
+                             .n_node = rig_specpv.n_buffer > 0 ? 7 : 63, .top_p = 1.0, .specpv = rig_specpv_mode};
     gr_target_on_msg(w->target, &m, 0);
     const struct gr_frame_header h = {.session = 1, .epoch = 1};
     const size_t n = gr_wire_encode_resync(&h, &(struct gr_resync){.feature_len = GR_FEATURES_NONE}, f, sizeof(f));

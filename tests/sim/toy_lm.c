@@ -10,7 +10,9 @@ struct toy {
     struct cell {
         int32_t token, pos;
         uint32_t state; /* of a head: after the token */
+        bool partial;   /* its row saw a partial view */
     } *cell;
+    int32_t *list;      /* (n_view, n_list_max) */
     uint32_t *row_state; /* (n_row_max): of the last pass, where there are features */
     int32_t *to_target;  /* or NULL */
 };
@@ -20,20 +22,27 @@ static struct toy *of(struct gr_lm *lm)
     return GR_CONTAINER_OF(lm, struct toy, lm);
 }
 
+/* What a row that sees everything sees has full KV. */
+static void check_cell(const struct gr_attn_seq *s, const struct cell *c, int pos)
+{
+    GR_ASSERT(c->pos == pos && (s->sparse != NULL || !c->partial));
+}
+
 static uint64_t read_prefix(const struct toy *m, const struct gr_attn_seq *s, int r)
 {
     uint64_t hash = 0;
     const int begin = m->config.memory > 0 ? s->limit[r] + s->n_anc[r] - m->config.memory : 0;
+    GR_ASSERT(s->sparse == NULL || (s->dense_from % GR_KV_BLOCK == 0 && s->limit[r] >= s->dense_from));
     for (int p = GR_MAX(begin, 0); p < s->limit[r]; p++) {
         const struct cell *c = &m->cell[s->block[p / GR_KV_BLOCK] * GR_KV_BLOCK + p % GR_KV_BLOCK];
-        GR_ASSERT(c->pos == p);
+        check_cell(s, c, p);
         hash = gr_hash_extend(hash, c->token);
     }
     for (int a = GR_MAX(begin - s->limit[r], 0); a < s->n_anc[r]; a++) {
         const int slot = s->anc[(size_t)r * GR_ATTN_ANC_MAX + (size_t)a];
         GR_ASSERT(slot < s->n_slot);
         const struct cell *c = &m->cell[s->scratch_block[slot / GR_KV_BLOCK] * GR_KV_BLOCK + slot % GR_KV_BLOCK];
-        GR_ASSERT(c->pos == s->limit[r] + a);
+        check_cell(s, c, s->limit[r] + a);
         hash = gr_hash_extend(hash, c->token);
     }
     return hash;
@@ -107,9 +116,12 @@ static struct cell *seen_cell(const struct toy *m, const struct gr_attn_seq *s, 
     return &m->cell[s->scratch_block[slot / GR_KV_BLOCK] * GR_KV_BLOCK + slot % GR_KV_BLOCK];
 }
 
-static void write_logits(const struct toy_config *c, uint64_t context, float *out)
+static void write_logits(const struct toy_config *c, uint64_t context, bool partial, float *out)
 {
     uint64_t seed = c->seed;
+    if (partial && c->partial_blur > 0 && gr_mix64(context ^ 0x9a27) % (uint64_t)c->partial_blur == 0) {
+        seed = ~c->seed;
+    }
     if (c->blur_seed != 0 && gr_mix64(context ^ c->blur_seed) % (uint64_t)c->blur == 0) {
         seed = c->blur_seed;
     }
@@ -127,13 +139,13 @@ void toy_lm_logits(const struct toy_config *config, const int32_t *token, int n,
         for (int i = 0; i < n; i++) {
             state = next_state(state, token[i]);
         }
-        write_logits(config, gr_mix64(state), out);
+        write_logits(config, gr_mix64(state), false, out);
         return;
     }
     for (int i = config->memory > 0 ? GR_MAX(n - config->memory, 0) : 0; i < n; i++) {
         hash = gr_hash_extend(hash, token[i]);
     }
-    write_logits(config, hash, out);
+    write_logits(config, hash, false, out);
 }
 
 /* The state after row r of a target, from the tokens it sees. */
@@ -142,7 +154,7 @@ static uint32_t target_state(const struct toy *m, const struct gr_attn_seq *s, i
     uint32_t state = STATE_FIRST;
     for (int i = 0; i < s->limit[r] + s->n_anc[r]; i++) {
         const struct cell *c = seen_cell(m, s, r, i);
-        GR_ASSERT(c->pos == i);
+        check_cell(s, c, i);
         state = next_state(state, c->token);
     }
     return state;
@@ -167,11 +179,47 @@ static uint32_t head_state(const struct toy *m, const struct gr_batch *b, const 
     return state;
 }
 
+static void write_cells(struct toy *m, const struct gr_batch *b)
+{
+    for (int i = 0; i < b->n_seq; i++) {
+        const struct gr_attn_seq *s = &b->seq[i];
+        for (int r = s->row0; r < s->row0 + s->n_row; r++) {
+            m->cell[b->cell[r]] =
+                (struct cell){.token = b->token[r], .pos = b->pos[r], .partial = s->sparse != NULL};
+        }
+    }
+}
+
+static const struct gr_attn_seq *seq_of(const struct gr_batch *b, int row)
+{
+    for (int i = 0; i < b->n_seq; i++) {
+        if (row < b->seq[i].row0 + b->seq[i].n_row) {
+            return &b->seq[i];
+        }
+    }
+    GR_ASSERT(false);
+    return NULL;
+}
+
+/* The first blocks: which ones a model would choose is its own matter. */
+static void choose_views(struct toy *m, const struct gr_batch *b)
+{
+    for (int i = 0; i < b->n_refresh; i++) {
+        const struct gr_kv_refresh *r = &b->refresh[i];
+        struct gr_kv_view *v = &m->lm.view[r->view];
+        GR_ASSERT(b->seq[r->i_seq].sparse == NULL);
+        gr_kv_view_plan(v, &r->budget, r->kv_len);
+        for (int k = 0; k < v->n_list; k++) {
+            v->list[k] = k;
+        }
+    }
+}
+
 static enum gr_status forward_with_features(struct toy *m, const struct gr_batch *b)
 {
     const struct toy_config *c = &m->config;
-    for (int r = 0; r < b->n_row && !c->head; r++) {
-        m->cell[b->cell[r]] = (struct cell){.token = b->token[r], .pos = b->pos[r]};
+    if (!c->head) {
+        write_cells(m, b);
     }
     for (int i = 0; i < b->n_seq; i++) {
         const struct gr_attn_seq *s = &b->seq[i];
@@ -188,7 +236,7 @@ static enum gr_status forward_with_features(struct toy *m, const struct gr_batch
     for (int i = 0; i < b->n_out; i++) {
         float all[256];
         float *out = m->lm.logits + (size_t)i * (size_t)m->lm.n_vocab_stride;
-        write_logits(c, gr_mix64(m->row_state[b->out_row[i]]), all);
+        write_logits(c, gr_mix64(m->row_state[b->out_row[i]]), seq_of(b, b->out_row[i])->sparse != NULL, all);
         for (int k = 0; k < m->lm.n_vocab; k++) {
             out[k] = all[m->to_target != NULL ? m->to_target[k] : k];
         }
@@ -213,19 +261,15 @@ static void toy_fuse(struct gr_lm *lm, int n, const float *const *capture, float
 static enum gr_status toy_forward(struct gr_lm *lm, const struct gr_batch *b)
 {
     struct toy *m = of(lm);
+    choose_views(m, b);
     if (m->config.features) {
         return forward_with_features(m, b);
     }
-    for (int r = 0; r < b->n_row; r++) {
-        m->cell[b->cell[r]] = (struct cell){.token = b->token[r], .pos = b->pos[r]};
-    }
-    int i_seq = 0;
+    write_cells(m, b);
     for (int i = 0; i < b->n_out; i++) {
         const int row = b->out_row[i];
-        while (row >= b->seq[i_seq].row0 + b->seq[i_seq].n_row) {
-            i_seq++;
-        }
-        write_logits(&m->config, read_prefix(m, &b->seq[i_seq], row - b->seq[i_seq].row0),
+        const struct gr_attn_seq *s = seq_of(b, row);
+        write_logits(&m->config, read_prefix(m, s, row - s->row0), s->sparse != NULL,
                      lm->logits + (size_t)i * (size_t)lm->n_vocab_stride);
     }
     return GR_OK;
@@ -238,9 +282,32 @@ static void toy_copy(struct gr_lm *lm, int n, const int32_t *src, const int32_t 
     }
 }
 
+static enum gr_status toy_view_create(struct gr_lm *lm, const struct gr_kv_budget *most, int n_view)
+{
+    struct toy *m = of(lm);
+    const int32_t n_list_max = most->n_sink + most->n_retrieval;
+    m->list = calloc((size_t)n_view * (size_t)n_list_max, sizeof(*m->list));
+    lm->view = calloc((size_t)n_view, sizeof(*lm->view));
+    GR_ASSERT(m->list != NULL && lm->view != NULL);
+    for (int i = 0; i < n_view; i++) {
+        lm->view[i] = (struct gr_kv_view){.dense_from = GR_VIEW_NONE, .n_list_max = n_list_max,
+                                          .list = m->list + (size_t)i * (size_t)n_list_max};
+    }
+    lm->n_view = n_view;
+    return GR_OK;
+}
+
+static void toy_view_destroy(struct gr_lm *lm)
+{
+    free(of(lm)->list);
+    free(lm->view);
+    lm->view = NULL;
+}
+
 static void toy_destroy(struct gr_lm *lm)
 {
     struct toy *m = of(lm);
+    gr_lm_view_destroy(lm);
     free(m->cell);
     free(m->lm.logits);
     free(m->lm.hidden);
@@ -251,6 +318,7 @@ static void toy_destroy(struct gr_lm *lm)
 }
 
 static const struct gr_lm_ops toy_ops = {.forward = toy_forward, .copy_cells = toy_copy, .fuse = toy_fuse,
+                                         .view_create = toy_view_create, .view_destroy = toy_view_destroy,
                                          .destroy = toy_destroy};
 
 static void give_features(struct toy *m)

@@ -199,7 +199,7 @@ def usage_errors():
 @case
 def not_built_yet_is_said():
     base = ["--model", TARGET, "--prompt", "x"]
-    for args in (["--specpv", "exact"], ["--target-device", "cuda:0"]):
+    for args in (["--target-device", "cuda:0"], ["--draft-device", "cuda:0"]):
         refused(base + args, 1)
 
 

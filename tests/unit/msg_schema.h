@@ -53,6 +53,13 @@ enum kind { U32, U64, F64, STR, IDS };
                                                                                             X(rtt_ns, U64, 0)          \
                                                                                                 X(text, STR, 256)
 
+/* The same of SpecPV. */
+#define SPECPV_FIELDS(X)                                                                                               \
+    X(specpv, U32, 3) X(pv_sink, U32, 65536) X(pv_retrieval, U32, 65536) X(pv_window, U32, 65536)                      \
+    X(pv_buffer, U32, 256) X(pv_threshold, U32, 1 << 24) X(pv_interval, U32, 1 << 24) X(pv_provisional, U32, 256)      \
+    X(pv_fraction, F64, 0) X(n_judged, U32, 256) X(n_mismatch, U32, 256) X(n_partial, U64, 0) X(n_refresh, U64, 0)     \
+    X(n_checked, U64, 0) X(n_drifted, U64, 0)
+
 static const struct field {
     const char *name;
     enum kind kind;
@@ -60,7 +67,7 @@ static const struct field {
     size_t offset;
 } field[] = {
 #define X(name, kind, limit) {#name, kind, limit, offsetof(struct gr_msg, name)},
-    FIELDS(X)
+    FIELDS(X) SPECPV_FIELDS(X)
 #undef X
 };
 #define N_FIELD ((int)GR_ARRAY_LEN(field))
@@ -73,13 +80,15 @@ static const struct schema {
      " n_block n_session model_fingerprint tokenizer_fingerprint "},
     {GR_MSG_OPEN, "OPEN", " session epoch ids segments max_tokens temperature min_p top_p top_k seed ",
      " stop_ids want_draft want_trace single_token auto_tree n_node keep_open transport tree_shape draft_depth "
-     "draft_top_k draft_ahead auto_ahead tokenizer_fingerprint "},
+     "draft_top_k draft_ahead auto_ahead tokenizer_fingerprint specpv pv_sink pv_retrieval pv_window pv_buffer "
+     "pv_threshold pv_interval pv_provisional pv_fraction "},
     {GR_MSG_OPENED, "OPENED", " session epoch cache_hit usable_len ", " "},
     {GR_MSG_CLOSE, "CLOSE", " session ", " "},
     {GR_MSG_CLOSED, "CLOSED", " session ", " "},
     {GR_MSG_COMMIT, "COMMIT",
      " session epoch round keep_len final_len ids hash finish verdict_kind n_draft n_accepted ",
-     " wait_ns draft_ns verify_ns host_ns n_row n_late n_desync n_fallback n_reroot tree_ids tree_parents path "},
+     " wait_ns draft_ns verify_ns host_ns n_row n_late n_desync n_fallback n_reroot tree_ids tree_parents path "
+     "n_judged n_mismatch "},
     {GR_MSG_PROGRESS, "PROGRESS", " session usable_len ", " "},
     {GR_MSG_APPEND, "APPEND", " session epoch keep_len hash ids max_tokens ", " stop_ids want_trace "},
     {GR_MSG_TRUNCATE, "TRUNCATE", " session epoch keep_len ", " "},
@@ -97,11 +106,13 @@ static const struct schema {
     {GR_MSG_DRAIN, "DRAIN", " ", " "},
     {GR_MSG_FINISHED, "FINISHED", " session epoch finish text n_token ", " n_fallback n_reopen "},
     {GR_MSG_REFRESH, "REFRESH", " session ", " "},
+    {GR_MSG_REFRESHED, "REFRESHED", " n_session ", " "},
     {GR_MSG_PURGE, "PURGE", " ", " "},
     {GR_MSG_PURGED, "PURGED", " n_session ", " "},
     {GR_MSG_LIST, "LIST", " ", " "},
     {GR_MSG_SESSION, "SESSION",
-     " session epoch state keep_open n_token n_round n_tree n_drafted n_hit_token idle_ns target drafter ", " "},
+     " session epoch state keep_open n_token n_round n_tree n_drafted n_hit_token idle_ns target drafter ",
+     " specpv n_partial n_refresh n_checked n_drifted "},
     {GR_MSG_WORKER, "WORKER", " worker role pid address n_session n_vocab n_ctx_max rtt_ns numerics_id ",
      " model_fingerprint tokenizer_fingerprint "},
     {GR_MSG_LISTED, "LISTED", " n_session n_worker ", " "},

@@ -30,7 +30,7 @@ static double truth(const struct gr_pass_load *l)
 static struct gr_pass_load load(int32_t n_row, int32_t context)
 {
     const struct gr_pass_load none = {0};
-    return gr_pass_load_add(&none, n_row, context);
+    return gr_pass_load_add(&none, n_row, gr_attends_all(context));
 }
 
 static void calibrate(struct gr_cost_table *c)
@@ -137,20 +137,53 @@ static void test_price_list(void **state)
         gr_cost_table_observe(&c, &l, truth(&l));
     }
     const struct gr_pass_load others = load(15, 3000);
-    gr_cost_table_list(&c, &others, 1000, 42e3, &list);
+    gr_cost_table_list(&c, &others, gr_attends_all(1000), 42e3, &list);
     assert_int_equal(list.overhead_ns, 42000);
     assert_int_equal(list.n_row[0], 1);
     assert_int_equal(list.n_row[list.n_point - 1], 64);
     for (uint32_t i = 0; i < list.n_point; i++) {
-        const struct gr_pass_load l = gr_pass_load_add(&others, (int32_t)list.n_row[i], 1000);
+        const struct gr_pass_load l = gr_pass_load_add(&others, (int32_t)list.n_row[i], gr_attends_all(1000));
         assert_true(fabs(list.pass_ns[i] / truth(&l) - 1.0) < 0.05);
         assert_true(i == 0 || list.pass_ns[i] >= list.pass_ns[i - 1]); /* more rows never cost less */
     }
 }
 
+/* Rows under a partial view cost twice as much a token of what they see; neither kind moves the other once both are
+ * known. */
+static void test_views_apart(void **state)
+{
+    (void)state;
+    struct gr_cost_table c;
+    const struct gr_pass_load none = {0};
+    gr_cost_table_init(&c);
+    calibrate(&c);
+    for (int i = 0; i < 60; i++) {
+        const struct gr_pass_load all = load(1 + i % 16, 16000 + 10 * i);
+        gr_cost_table_observe(&c, &all, truth(&all));
+    }
+    const struct gr_pass_load unseen = gr_pass_load_add(&none, 8, (struct gr_attended){.n_token = 4000, .view = true});
+    const struct gr_pass_load alike = load(8, 4000);
+    assert_true(fabs(gr_cost_table_estimate(&c, &unseen) / gr_cost_table_estimate(&c, &alike) - 1.0) < 0.01);
+    for (int i = 0; i < 200; i++) {
+        const int32_t n_row = 1 + i % 16;
+        const int32_t n_seen = 4000 + 10 * (i % 10);
+        const struct gr_pass_load view =
+            gr_pass_load_add(&none, n_row, (struct gr_attended){.n_token = n_seen, .view = true});
+        const struct gr_pass_load twice = load(n_row, 2 * n_seen);
+        const struct gr_pass_load all = load(n_row, 16000 + 10 * i);
+        gr_cost_table_observe(&c, &view, truth(&twice));
+        gr_cost_table_observe(&c, &all, truth(&all));
+    }
+    const struct gr_pass_load twice = load(8, 8000);
+    const struct gr_pass_load all = load(8, 16000);
+    assert_true(fabs(gr_cost_table_estimate(&c, &unseen) / truth(&twice) - 1.0) < 0.1);
+    assert_true(fabs(gr_cost_table_estimate(&c, &all) / truth(&all) - 1.0) < 0.1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_views_apart),
         cmocka_unit_test(test_calibration_outliers),
         cmocka_unit_test(test_calibration), cmocka_unit_test(test_learning), cmocka_unit_test(test_price_list),
     };
