@@ -18,11 +18,20 @@ BUILDS = [
     ("clang asan+ubsan", "build-test/asan", "clang",
      ["-Dbuildtype=debug", "-Doptimization=1", "-Db_sanitize=address,undefined", "-Db_lundef=false",
       "-Dc_args=-fno-sanitize-recover=all"],
-     ["--no-suite", "slow", "--no-suite", "long"]),
+     ["--no-suite", "slow", "--no-suite", "long", "--no-suite", "rdma"]),
     ("clang tsan", "build-test/tsan", "clang",
      ["-Dbuildtype=debugoptimized", "-Db_sanitize=thread", "-Db_lundef=false", "-Dfuzz=disabled"],
      ["--suite", "transport", "--suite", "sim", "--suite", "threads"]),
 ]
+
+
+IN_LONG = {"gcc": "long", "clang asan+ubsan": "rdma"}  # suites that --long adds
+
+
+def with_suite(args, name):
+    """The arguments without what leaves out the suite."""
+    pairs = zip(args[::2], args[1::2])
+    return [a for pair in pairs if pair != ("--no-suite", name) for a in pair]
 
 
 def say(text):
@@ -106,8 +115,8 @@ def main():
             say(f"{name}: the build failed")
             total[1] += 1
             continue
-        if opts.long:  # everything that has no suite of its own
-            args = [a for a in args if a not in ("--no-suite", "long")] if name == "gcc" else args
+        if opts.long:
+            args = with_suite(args, IN_LONG.get(name))
         # Time limits of tests that watch processes: sanitizers cost a factor.
         slow = {"GRAFT_TEST_SLOW": "1" if name == "gcc" else "8"}
         counts, failures, out = run_suite(folder, args, dict(env, **slow))
