@@ -152,6 +152,7 @@ static void begin_turn(struct entry *e, uint32_t base)
     e->turn_base = base;
     e->turn_len = e->transcript.len;
     e->n_fallback = e->n_reopen = 0;
+    e->drafter_failed = false;
     e->in_turn = true;
     e->metrics.prompt_tokens += e->turn_len - base;
 }
@@ -379,7 +380,9 @@ static void on_drafter_error(struct gr_orch *o, struct entry *e, uint32_t worker
     e->metrics.fallbacks++;
     /* It may be about an attachment that another has replaced: let go of that one, too, and start over. */
     orch_detach(o, e);
-    if (m->code == (uint32_t)-GR_ECLOSED && e->n_attach_retry < ATTACH_RETRY_MAX) {
+    const bool again = m->code == (uint32_t)-GR_ECLOSED && e->n_attach_retry < ATTACH_RETRY_MAX;
+    e->drafter_failed = e->drafter_failed || !again || e->metrics.transport[0] == '\0';
+    if (again) {
         e->n_attach_retry++;
         orch_attach(o, e);
     }
@@ -539,10 +542,18 @@ const int32_t *gr_orch_tokens(const struct gr_orch *o, uint64_t session, uint32_
 
 static void describe(const struct entry *e, uint64_t now_ns, struct gr_session_info *out)
 {
-    *out = (struct gr_session_info){
-        .id = e->id, .state = e->state, .epoch = e->epoch, .n_token = e->transcript.len, .turn_len = e->turn_len,
-        .n_fallback = e->n_fallback, .n_reopen = e->n_reopen, .keep_open = e->request.keep_open, .target = e->target,
-        .drafter = e->drafter, .idle_ns = e->state == GR_SESSION_IDLE ? now_ns - e->idle_since_ns : 0};
+    *out = (struct gr_session_info){.id = e->id,
+                                    .state = e->state,
+                                    .epoch = e->epoch,
+                                    .n_token = e->transcript.len,
+                                    .turn_len = e->turn_len,
+                                    .n_fallback = e->n_fallback,
+                                    .n_reopen = e->n_reopen,
+                                    .keep_open = e->request.keep_open,
+                                    .target = e->target,
+                                    .drafter = e->drafter,
+                                    .drafter_failed = e->drafter_failed,
+                                    .idle_ns = e->state == GR_SESSION_IDLE ? now_ns - e->idle_since_ns : 0};
 }
 
 bool gr_orch_session_info(const struct gr_orch *o, uint64_t session, uint64_t now_ns, struct gr_session_info *out)

@@ -98,16 +98,23 @@ struct record {
     bool more;
 };
 
+/* What can be said of a count that is owed: each of it stands for a receive, and n_repost are not posted yet. */
+static uint32_t take_owed(const struct gr_verbs_conn *v, uint32_t *owed)
+{
+    const uint32_t n = *owed - GR_MIN(*owed, v->n_repost);
+    *owed -= n;
+    return n;
+}
+
 /* The credits that are owed go with it. */
 static struct gr_verbs_header header_of(struct gr_verbs_conn *v, const struct record *r)
 {
     const struct gr_verbs_header h = {.class = (uint32_t)r->kind, /* the classes are numbered alike */
                                       .more = r->more,
-                                      .n_credit = {v->n_owed[0], v->n_owed[1]},
-                                      .n_credit_record = v->n_owed_record,
+                                      .n_credit = {take_owed(v, &v->n_owed[0]), take_owed(v, &v->n_owed[1])},
+                                      .n_credit_record = take_owed(v, &v->n_owed_record),
                                       .sequence = v->send_sequence++,
                                       .bytes = r->bytes};
-    v->n_owed[0] = v->n_owed[1] = v->n_owed_record = 0;
     return h;
 }
 
@@ -263,13 +270,15 @@ enum gr_status gr_verbs_push(struct gr_verbs_conn *v)
     while (!v->gone) {
         struct batch b;
         b.n = 0;
-        GR_TRY(gr_verbs_repost(v)); /* before the credits for them go out */
         add_small(v, &b);
         while (v->out[GR_VERBS_OUT_SMALL].n_queued == 0 && add_bulk(v, &b)) {
             continue;
         }
-        if (b.n == 0 && gr_verbs_credits_due(v) && n_wr_room(v, &b) > 0) {
-            add_credit(v, &b, due_class(v));
+        if (b.n == 0) {
+            GR_TRY(gr_verbs_repost(v)); /* after the frames, which somebody waits for; before credits alone */
+            if (gr_verbs_credits_due(v) && n_wr_room(v, &b) > 0) {
+                add_credit(v, &b, due_class(v));
+            }
         }
         if (b.n == 0) {
             v->stuck = v->out[GR_VERBS_OUT_SMALL].n_queued + v->out[GR_VERBS_OUT_BULK].n_queued > 0;
