@@ -7,6 +7,7 @@
 #include "common/log.h"
 #include "common/parse.h"
 #include "common/wire.h"
+#include "transport/verbs.h"
 
 #include <math.h>
 #include <sodium.h>
@@ -221,6 +222,16 @@ static bool take_options(struct bench *b)
            take_count("row-bytes", b->row_bytes, 2, GR_FEATURES_ROW_BYTES_MAX / N_PATH, &b->n_row_byte);
 }
 
+/* Before the other end is asked: one line says what is lacking here. */
+static bool devices_are_there(const struct bench *b)
+{
+    bool there = true;
+    for (int i = 0; i < b->n_kind; i++) {
+        there = there && (b->kind[i] != GR_TRANSPORT_VERBS || gr_verbs_check(gr_verbs_configured()) == GR_OK);
+    }
+    return there;
+}
+
 int gr_bench_transport(int argc, char **argv)
 {
     const char *flag = NULL; /* their rows are for --help */
@@ -243,6 +254,9 @@ int gr_bench_transport(int argc, char **argv)
     }
     if (!take_options(&b)) {
         return 2;
+    }
+    if (!devices_are_there(&b)) {
+        return 1;
     }
     if (b.busy && sysconf(_SC_NPROCESSORS_ONLN) < 2) {
         log_warn("--busy on one CPU: the ends take turns as the scheduler lets them");

@@ -136,10 +136,18 @@ static void stop(struct gr_generation *g, uint32_t n_keep)
     }
 }
 
+bool gr_generation_lacks_rdma(const struct gr_generation *g)
+{
+    return g->plan.require_rdma && g->plan.with_draft && strcmp(g->metrics.transport, "verbs") != 0;
+}
+
 /* False: it cannot be written. */
 static bool show_text(struct gr_generation *g)
 {
     size_t len = 0;
+    if (gr_generation_lacks_rdma(g)) {
+        return true;
+    }
     const char *text = gr_text_stream_take(&g->text, &len);
     if (g->o->json || g->silent || len == 0) {
         return true;
@@ -290,8 +298,8 @@ int gr_generation_report(struct gr_generation *g)
     if (g->failed) {
         return 1;
     }
-    if (g->plan.require_rdma && g->plan.with_draft && strcmp(g->metrics.transport, "verbs") != 0) {
-        log_error("--require-rdma: target and drafter were not connected by RDMA; their lines above say why");
+    if (gr_generation_lacks_rdma(g)) {
+        log_error("--require-rdma: the turn was over before target and drafter were connected by RDMA");
         return 1;
     }
     if (g->trace_file != NULL && gr_trace_file_write(g->trace_file) != GR_OK) {

@@ -59,6 +59,8 @@ void gr_generation_take(struct gr_generation *g, const struct gr_msg *m);
 /* The turn is over; n_fallback and n_reopen: counted by the orchestrator. Phase START (once more) or OVER follows. */
 void gr_generation_end(struct gr_generation *g, enum gr_finish finish, const char *text, uint32_t n_fallback,
                        uint32_t n_reopen);
+/* --require-rdma, and no drafter was connected by RDMA yet: nothing is shown. */
+bool gr_generation_lacks_rdma(const struct gr_generation *g);
 /* It cannot go on. text: the line to log; "" or NULL: it has been logged. */
 void gr_generation_fail(struct gr_generation *g, const char *text);
 void gr_generation_progress(struct gr_generation *g, const char *fmt, uint64_t a, uint64_t b);

@@ -153,6 +153,7 @@ static void begin_turn(struct entry *e, uint32_t base)
     e->turn_base = base;
     e->turn_len = e->transcript.len;
     e->n_fallback = e->n_reopen = 0;
+    e->drafter_failed = false;
     e->in_turn = true;
     e->metrics.prompt_tokens += e->turn_len - base;
 }
@@ -430,7 +431,9 @@ static void on_drafter_error(struct gr_orch *o, struct entry *e, uint32_t worker
     e->metrics.fallbacks++;
     /* It may be about an attachment that another has replaced: let go of that one, too, and start over. */
     orch_detach(o, e);
-    if (m->code == (uint32_t)-GR_ECLOSED && e->n_attach_retry < ATTACH_RETRY_MAX) {
+    const bool again = m->code == (uint32_t)-GR_ECLOSED && e->n_attach_retry < ATTACH_RETRY_MAX;
+    e->drafter_failed = e->drafter_failed || !again || e->metrics.transport[0] == '\0';
+    if (again) {
         e->n_attach_retry++;
         orch_attach(o, e);
     }
@@ -594,7 +597,8 @@ static void describe(const struct entry *e, uint64_t now_ns, struct gr_session_i
         .id = e->id, .state = e->state, .epoch = e->epoch, .n_token = e->final_len, .turn_len = e->turn_len,
         .specpv = e->request.specpv,
         .n_fallback = e->n_fallback, .n_reopen = e->n_reopen, .keep_open = e->request.keep_open, .target = e->target,
-        .drafter = e->drafter, .idle_ns = e->state == GR_SESSION_IDLE ? now_ns - e->idle_since_ns : 0};
+        .drafter = e->drafter, .drafter_failed = e->drafter_failed,
+        .idle_ns = e->state == GR_SESSION_IDLE ? now_ns - e->idle_since_ns : 0};
 }
 
 bool gr_orch_session_info(const struct gr_orch *o, uint64_t session, uint64_t now_ns, struct gr_session_info *out)

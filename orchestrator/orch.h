@@ -144,6 +144,7 @@ struct gr_session_info {
     uint32_t turn_len;            /* transcript length where the turn's generated tokens begin */
     uint32_t n_fallback, n_reopen; /* of the turn, counted by the orchestrator itself */
     bool keep_open;
+    bool drafter_failed;           /* in this turn a drafter could not connect to the target, or no longer */
     int target, drafter;           /* workers; -1: none */
 };
 bool gr_orch_session_info(const struct gr_orch *o, uint64_t session, uint64_t now_ns, struct gr_session_info *out);

@@ -28,6 +28,7 @@ struct entry {
     bool evicted;          /* OPENING by APPEND, and EVICTED has come meanwhile */
     bool opened_over;      /* OPENING by an OPEN over the idle session that the target holds */
     bool open_after_close; /* OPENING: CLOSE was sent first, the OPEN follows its CLOSED */
+    bool drafter_failed;   /* of the turn: an attachment failed that was not made before, or is not tried again */
     int n_attach_retry;    /* of this epoch, after its data connection broke */
     uint32_t n_stats_owed; /* DETACHs that `stats_from` has not answered */
     int stats_from;

@@ -109,6 +109,23 @@ static bool workers_ready(const struct run *r)
     return r->target_joined && (!r->plan.with_draft || r->draft_joined || r->draft_failed || !patience);
 }
 
+/* --require-rdma: what cannot come any more is an error as soon as it is known. */
+static void watch_rdma(struct run *r)
+{
+    struct gr_generation *g = &r->g;
+    struct gr_session_info info = {0};
+    if (g->phase == GR_PHASE_OVER || g->failed || g->interrupted || !gr_generation_lacks_rdma(g)) {
+        return;
+    }
+    if (g->phase == GR_PHASE_START && workers_ready(r) && !r->draft_joined) {
+        gr_generation_fail(g, "--require-rdma: there is no drafter; the line above says why");
+    } else if (g->phase == GR_PHASE_TEXT && gr_orch_session_info(gr_hub_orch(r->hub), r->session, 0, &info) &&
+               info.drafter_failed) {
+        gr_generation_fail(g,
+                           "--require-rdma: target and drafter cannot be connected by RDMA; the lines above say why");
+    }
+}
+
 static void watch_children(struct run *r)
 {
     for (;;) {
@@ -148,6 +165,7 @@ static void pump_until_over(struct run *r)
         const int restart_ms = gr_children_restart(&r->children, gr_clock_ns());
         gr_hub_pump(r->hub, nearer(restart_ms, g->phase == GR_PHASE_START ? 1000 : -1), r->children.signal_fd);
         watch_children(r);
+        watch_rdma(r);
         if (g->phase == GR_PHASE_START && !g->failed && !g->interrupted && workers_ready(r)) {
             gr_generation_begin(g);
         }

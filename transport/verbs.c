@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 /* Looking at the descriptors costs a system call, so a busy-polling receiver does it only every so often. */
-#define N_EMPTY_RECV_PER_LOOK 64
+#define N_EMPTY_RECV_PER_LOOK 1024
 #define N_EVENT_ACK           64
 #define CLOSE_WAIT_MS         100
 

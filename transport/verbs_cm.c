@@ -12,7 +12,7 @@
 #include <string.h>
 
 #define PRIVATE_MAGIC   0x43565247u /* "GRVC" */
-#define PRIVATE_VERSION 1u
+#define PRIVATE_VERSION 2u
 #define PRIVATE_BYTES   (12u + GR_VERBS_NONCE_BYTES) /* librdmacm passes 56 at most */
 #define INLINE_ASK      512u
 /* 4.096 us * 2^14 = 67 ms for an answer, seven tries: a link that swallows packets is noticed in about 0.5 s. Not 7
@@ -164,7 +164,7 @@ static enum gr_status make_qp(struct gr_verbs_link *k)
             .qp_type = IBV_QPT_RC,
             .cap = {.max_send_wr = k->n_send,
                     .max_recv_wr = k->n_recv,
-                    .max_send_sge = 1,
+                    .max_send_sge = GR_VERBS_N_SEND_SGE,
                     .max_recv_sge = 1,
                     .max_inline_data = ask},
         };

@@ -1,5 +1,5 @@
-/* A verbs connection, for the files that make it up: verbs_open.c (hand-shake), verbs_send.c, verbs_recv.c (records),
- * verbs.c (the table, events, the end). One thread at a time. */
+/* A verbs connection, for the files that make it up: verbs_open.c (hand-shake), verbs_header.c, verbs_send.c,
+ * verbs_recv.c (records), verbs.c (the table, events, the end). One thread at a time. */
 #ifndef GR_TRANSPORT_VERBS_CONN_H
 #define GR_TRANSPORT_VERBS_CONN_H
 
@@ -99,10 +99,17 @@ static inline uint32_t gr_verbs_slot_peek(const struct gr_verbs_slots *s)
     return s->queue[s->head];
 }
 
-/* ---- records ---- */
+/* ---- headers: decoders return false for what is none of ours ---- */
+/* In front of the payload: two-sided. */
 void gr_verbs_header_encode(const struct gr_verbs_header *h, uint8_t out[GR_VERBS_HEADER_BYTES]);
-/* false: not a header of ours. */
 bool gr_verbs_header_decode(const uint8_t in[GR_VERBS_HEADER_BYTES], struct gr_verbs_header *out);
+/* As immediate data (host order): one-sided. Of the sequence number only the lowest bits go over; bytes is what the
+ * device counted. */
+#define GR_VERBS_IMM_SEQUENCE_MASK 0x7ffu
+uint32_t gr_verbs_imm_encode(const struct gr_verbs_header *h);
+bool gr_verbs_imm_decode(uint32_t imm, uint32_t bytes, struct gr_verbs_header *out);
+
+/* ---- records ---- */
 
 /* Posts what is queued as far as the send queue has room. As gr_transport_ops.flush. */
 enum gr_status gr_verbs_push(struct gr_verbs_conn *v);

@@ -40,7 +40,7 @@ void gr_verbs_layout_init(struct gr_verbs_layout *l, const struct gr_conn_limits
     *l = (struct gr_verbs_layout){.limits = *limits, .two_sided = two_sided};
     const uint32_t n_small = limits->n_small_slot, n_bulk = limits->n_bulk_slot;
     const size_t small_stride = GR_SLOT_ALIGN + gr_round_up(limits->small_bytes_max, GR_SLOT_ALIGN);
-    l->bulk_stride = GR_SLOT_ALIGN + gr_round_up(limits->bulk_bytes_max, GR_SLOT_ALIGN);
+    l->bulk_stride = gr_round_up(limits->bulk_bytes_max, GR_SLOT_ALIGN); /* headers do not go there */
     /* Slots of unsignalled records come back with the next signalled one: they must not be missed. */
     l->signal_interval = GR_MIN(INTERVAL_MAX, n_small / 2);
     uint32_t record_bytes = limits->small_bytes_max, n_part = 1;

@@ -1,7 +1,7 @@
 /* Records in: completions become frames in their queues, credits, and slots that are free again.
  *
  * A small frame is handed out in the receive that it came in: nobody but the device writes there, and it not before the
- * receive is posted again. A bulk frame is copied out, header first: the inbox stays writable by the peer. */
+ * receive is posted again. A bulk frame is copied out: the inbox stays writable by the peer. */
 #include "transport/verbs_conn.h"
 
 #include "common/log.h"
@@ -24,11 +24,10 @@ enum gr_status gr_verbs_repost(struct gr_verbs_conn *v)
         struct ibv_sge sge[N_REPOST];
         const uint32_t n = GR_MIN(v->n_repost, N_REPOST);
         for (uint32_t i = 0; i < n; i++) {
-            const uint32_t slot = v->repost[v->n_repost - 1 - i];
-            sge[i] = (struct ibv_sge){
-                .addr = (uintptr_t)gr_verbs_recv_slot(v->memory, slot) - GR_VERBS_HEADER_BYTES,
-                .length = (uint32_t)(v->memory->layout.recv_stride - GR_SLOT_ALIGN) + GR_VERBS_HEADER_BYTES,
-                .lkey = v->memory->local_mr->lkey};
+            const uint32_t slot = v->repost[v->n_repost - 1 - i], head = v->two_sided ? GR_VERBS_HEADER_BYTES : 0;
+            sge[i] = (struct ibv_sge){.addr = (uintptr_t)gr_verbs_recv_slot(v->memory, slot) - head,
+                                      .length = (uint32_t)(v->memory->layout.recv_stride - GR_SLOT_ALIGN) + head,
+                                      .lkey = v->memory->local_mr->lkey};
             wr[i] = (struct ibv_recv_wr){
                 .wr_id = slot, .sg_list = &sge[i], .num_sge = 1, .next = i + 1 < n ? &wr[i + 1] : NULL};
         }
@@ -68,7 +67,9 @@ static bool take_credit_records(struct gr_verbs_conn *v, uint32_t n)
 static const char *frame_fault(const struct gr_verbs_conn *v, const struct gr_verbs_header *h)
 {
     if (h->class == GR_VERBS_CREDIT) {
-        return h->bytes != 0 ? "credit record with a payload" : NULL;
+        return h->bytes != 0                           ? "credit record with a payload"
+               : v->n_owed_record == GR_VERBS_N_CREDIT ? "credit record before others were acknowledged"
+                                                       : NULL;
     }
     const uint32_t before = h->class == GR_FRAME_BULK && v->in_bulk ? v->bulk_bytes : 0;
     if (h->bytes > gr_class_bytes_max(&v->base.limits, (int)h->class) - before) {
@@ -87,7 +88,8 @@ static const char *frame_fault(const struct gr_verbs_conn *v, const struct gr_ve
 /* NULL, or what is wrong. Takes the credits. */
 static const char *take_header(struct gr_verbs_conn *v, const struct gr_verbs_header *h)
 {
-    if (h->sequence != v->recv_sequence) {
+    const uint32_t mask = v->two_sided ? UINT32_MAX : GR_VERBS_IMM_SEQUENCE_MASK;
+    if (h->sequence != (v->recv_sequence & mask)) {
         return "wrong sequence number";
     }
     if (h->n_credit[0] > v->n_unacked[0] || h->n_credit[1] > v->n_unacked[1]) {
@@ -132,23 +134,33 @@ static void take_bulk(struct gr_verbs_conn *v, const struct gr_verbs_header *h, 
     }
 }
 
-/* A WRITE_WITH_IMM: the receive only tells that it came. */
+/* The header, from where this mode has it. */
+static bool read_header(const struct gr_verbs_conn *v, const struct ibv_wc *wc, const uint8_t *payload,
+                        struct gr_verbs_header *out)
+{
+    const bool beside = (wc->wc_flags & IBV_WC_WITH_IMM) != 0;
+    if (!v->two_sided) {
+        return beside && gr_verbs_imm_decode(ntohl(wc->imm_data), wc->byte_len, out);
+    }
+    return !beside && wc->byte_len >= GR_VERBS_HEADER_BYTES &&
+           gr_verbs_header_decode(payload - GR_VERBS_HEADER_BYTES, out) &&
+           wc->byte_len == GR_VERBS_HEADER_BYTES + out->bytes;
+}
+
+/* A WRITE_WITH_IMM: the receive only tells that it came. Where it went is taken for granted, not believed: what is not
+ * in the slot whose turn it is was not sent. */
 static const char *take_written(struct gr_verbs_conn *v, const struct ibv_wc *wc, struct gr_verbs_header *h)
 {
-    const uint32_t n_slot = v->base.limits.n_bulk_slot, slot = ntohl(wc->imm_data);
-    if (v->two_sided || n_slot == 0 || slot != v->n_bulk_received % n_slot) {
-        return "write into a slot that was not granted";
+    const uint32_t n_slot = v->base.limits.n_bulk_slot;
+    if (v->two_sided || n_slot == 0) {
+        return "write where nothing was granted";
     }
-    const uint8_t *at = v->memory->inbox + slot * v->memory->layout.bulk_stride;
-    uint8_t header[GR_VERBS_HEADER_BYTES];
-    memcpy(header, at, sizeof(header)); /* once: the peer may change it */
-    if (!gr_verbs_header_decode(header, h) || h->class != GR_FRAME_BULK || h->more ||
-        wc->byte_len != GR_VERBS_HEADER_BYTES + h->bytes) {
+    if (!read_header(v, wc, NULL, h) || h->class != GR_FRAME_BULK) {
         return "malformed header";
     }
     const char *fault = take_header(v, h);
     if (fault == NULL) {
-        take_bulk(v, h, at + GR_VERBS_HEADER_BYTES);
+        take_bulk(v, h, v->memory->inbox + v->n_bulk_received % n_slot * v->memory->layout.bulk_stride);
     }
     return fault;
 }
@@ -158,8 +170,7 @@ static const char *take_sent(struct gr_verbs_conn *v, const struct ibv_wc *wc, u
                              bool *keep_out)
 {
     const uint8_t *p = gr_verbs_recv_slot(v->memory, slot);
-    if (wc->byte_len < GR_VERBS_HEADER_BYTES || !gr_verbs_header_decode(p - GR_VERBS_HEADER_BYTES, h) ||
-        wc->byte_len != GR_VERBS_HEADER_BYTES + h->bytes || (h->class == GR_FRAME_BULK && !v->two_sided)) {
+    if (!read_header(v, wc, p, h) || (h->class == GR_FRAME_BULK && !v->two_sided)) {
         return "malformed header";
     }
     const char *fault = take_header(v, h);

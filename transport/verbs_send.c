@@ -1,17 +1,14 @@
 /* Records out: queued frames become linked work requests behind one doorbell. */
 #include "transport/verbs_conn.h"
 
-#include "common/bytes.h"
 #include "common/log.h"
 
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>
 
-#define RECORD_MAGIC 0x31565247u /* "GRV1" */
-#define FLAG_MORE    1u
-#define N_BATCH      16u
-#define SEND_WR_BIT  (1ull << 63) /* wr_id: a count of sends with this bit, or the slot of a receive */
+#define N_BATCH     16u
+#define SEND_WR_BIT (1ull << 63) /* wr_id: a count of sends with this bit, or the slot of a receive */
 /* Bulk bytes on the send queue beyond this make the next frame wait, so that a small frame is never behind more. */
 #define BULK_WINDOW_BYTES (256u * 1024u)
 /* Places on the send queue that bulk frames leave to small frames and credits. */
@@ -50,37 +47,6 @@ uint32_t gr_verbs_slot_pop(struct gr_verbs_slots *s)
     return slot;
 }
 
-/* ---- headers ---- */
-
-void gr_verbs_header_encode(const struct gr_verbs_header *h, uint8_t out[GR_VERBS_HEADER_BYTES])
-{
-    struct gr_writer w = {.p = out, .cap = GR_VERBS_HEADER_BYTES};
-    gr_write_u32(&w, RECORD_MAGIC);
-    gr_write_u8(&w, h->class);
-    gr_write_u8(&w, h->more ? FLAG_MORE : 0);
-    gr_write_u16(&w, h->n_credit[GR_FRAME_SMALL]);
-    gr_write_u16(&w, h->n_credit[GR_FRAME_BULK]);
-    gr_write_u16(&w, h->n_credit_record);
-    gr_write_u32(&w, h->sequence);
-    gr_write_u32(&w, h->bytes);
-}
-
-bool gr_verbs_header_decode(const uint8_t in[GR_VERBS_HEADER_BYTES], struct gr_verbs_header *out)
-{
-    struct gr_reader r = {.p = in, .len = GR_VERBS_HEADER_BYTES};
-    const uint32_t magic = gr_read_u32(&r);
-    out->class = gr_read_u8(&r);
-    const uint32_t flags = gr_read_u8(&r);
-    out->more = (flags & FLAG_MORE) != 0;
-    out->n_credit[GR_FRAME_SMALL] = gr_read_u16(&r);
-    out->n_credit[GR_FRAME_BULK] = gr_read_u16(&r);
-    out->n_credit_record = gr_read_u16(&r);
-    out->sequence = gr_read_u32(&r);
-    out->bytes = gr_read_u32(&r);
-    return magic == RECORD_MAGIC && out->class <= GR_VERBS_CREDIT && flags <= FLAG_MORE &&
-           (!out->more || out->class == GR_FRAME_BULK);
-}
-
 /* ---- credits ---- */
 
 /* As tcp: in a record of their own once the peer may have used up half of its slots. */
@@ -113,7 +79,7 @@ bool gr_verbs_credits_due(const struct gr_verbs_conn *v)
 
 struct batch {
     struct ibv_send_wr wr[N_BATCH];
-    struct ibv_sge sge[N_BATCH][2];
+    struct ibv_sge sge[N_BATCH][GR_VERBS_N_SEND_SGE];
     struct gr_verbs_sent sent[N_BATCH];
     uint32_t n;
 };
@@ -126,48 +92,79 @@ static uint32_t n_wr_room(const struct gr_verbs_conn *v, const struct batch *b)
 struct record {
     enum gr_verbs_out kind;
     uint32_t slot;
-    uint8_t *header, *payload;
+    uint8_t *header; /* two-sided: where it goes */
+    uint8_t *payload;
     uint32_t bytes;
     bool more;
 };
 
-static uint32_t encode_header(struct gr_verbs_conn *v, const struct record *r)
+/* What can be said of a count that is owed: each of it stands for a receive, and n_repost are not posted yet. */
+static uint32_t take_owed(const struct gr_verbs_conn *v, uint32_t *owed)
+{
+    const uint32_t n = *owed - GR_MIN(*owed, v->n_repost);
+    *owed -= n;
+    return n;
+}
+
+/* The credits that are owed go with it. */
+static struct gr_verbs_header header_of(struct gr_verbs_conn *v, const struct record *r)
 {
     const struct gr_verbs_header h = {.class = (uint32_t)r->kind, /* the classes are numbered alike */
                                       .more = r->more,
-                                      .n_credit = {v->n_owed[0], v->n_owed[1]},
-                                      .n_credit_record = v->n_owed_record,
+                                      .n_credit = {take_owed(v, &v->n_owed[0]), take_owed(v, &v->n_owed[1])},
+                                      .n_credit_record = take_owed(v, &v->n_owed_record),
                                       .sequence = v->send_sequence++,
                                       .bytes = r->bytes};
-    v->n_owed[0] = v->n_owed[1] = v->n_owed_record = 0;
+    return h;
+}
+
+static struct ibv_sge sge_of(const struct gr_verbs_conn *v, const uint8_t *p, uint32_t bytes)
+{
+    return (struct ibv_sge){.addr = (uintptr_t)p, .length = bytes, .lkey = v->memory->local_mr->lkey};
+}
+
+/* The header is the immediate data. A record without a payload has no element: some devices take a length of 0 for the
+ * most there is. */
+static uint32_t fill_beside(struct gr_verbs_conn *v, const struct record *r, struct ibv_send_wr *wr)
+{
+    const struct gr_verbs_header h = header_of(v, r);
+    wr->imm_data = htonl(gr_verbs_imm_encode(&h));
+    wr->opcode = IBV_WR_SEND_WITH_IMM;
+    wr->num_sge = r->bytes > 0 ? 1 : 0;
+    wr->sg_list[0] = sge_of(v, r->payload, r->bytes);
+    if (r->kind == GR_VERBS_OUT_BULK) {
+        wr->opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+        wr->wr.rdma.remote_addr =
+            v->remote_inbox + v->n_bulk_sent % v->base.limits.n_bulk_slot * v->memory->layout.bulk_stride;
+        wr->wr.rdma.rkey = v->remote_key;
+    }
+    return r->bytes;
+}
+
+static uint32_t fill_in_front(struct gr_verbs_conn *v, const struct record *r, struct ibv_send_wr *wr)
+{
+    const struct gr_verbs_header h = header_of(v, r);
+    const uint32_t length = GR_VERBS_HEADER_BYTES + r->bytes;
+    const bool whole = r->header + GR_VERBS_HEADER_BYTES == r->payload;
     gr_verbs_header_encode(&h, r->header);
-    return GR_VERBS_HEADER_BYTES + r->bytes;
+    wr->opcode = IBV_WR_SEND;
+    wr->num_sge = whole ? 1 : GR_VERBS_N_SEND_SGE;
+    wr->sg_list[0] = sge_of(v, r->header, whole ? length : GR_VERBS_HEADER_BYTES);
+    wr->sg_list[1] = sge_of(v, r->payload, r->bytes);
+    return length;
 }
 
 static void add_record(struct gr_verbs_conn *v, struct batch *b, const struct record *r)
 {
-    const uint32_t i = b->n++, length = encode_header(v, r), lkey = v->memory->local_mr->lkey;
-    const bool whole = r->header + GR_VERBS_HEADER_BYTES == r->payload;
-    b->sge[i][0] = (struct ibv_sge){
-        .addr = (uintptr_t)r->header, .length = whole ? length : GR_VERBS_HEADER_BYTES, .lkey = lkey};
-    b->sge[i][1] = (struct ibv_sge){.addr = (uintptr_t)r->payload, .length = r->bytes, .lkey = lkey};
+    const uint32_t i = b->n++;
     struct ibv_send_wr *wr = &b->wr[i];
-    *wr = (struct ibv_send_wr){.wr_id = SEND_WR_BIT | (v->n_posted + i),
-                               .sg_list = b->sge[i],
-                               .num_sge = whole ? 1 : 2,
-                               .opcode = IBV_WR_SEND};
+    *wr = (struct ibv_send_wr){.wr_id = SEND_WR_BIT | (v->n_posted + i), .sg_list = b->sge[i]};
     b->sent[i] = (struct gr_verbs_sent){
         .kind = (uint8_t)r->kind, .slot = (uint16_t)r->slot, .bytes = r->bytes, .last = !r->more};
-    if (length <= v->link.inline_bytes) {
+    const uint32_t length = v->two_sided ? fill_in_front(v, r, wr) : fill_beside(v, r, wr);
+    if (length > 0 && length <= v->link.inline_bytes) {
         wr->send_flags |= IBV_SEND_INLINE;
         v->stats.n_inline++;
-    }
-    if (r->kind == GR_VERBS_OUT_BULK && !v->two_sided) {
-        const uint32_t to = v->n_bulk_sent % v->base.limits.n_bulk_slot;
-        wr->opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
-        wr->imm_data = htonl(to);
-        wr->wr.rdma.remote_addr = v->remote_inbox + to * v->memory->layout.bulk_stride;
-        wr->wr.rdma.rkey = v->remote_key;
     }
     if (r->kind == GR_VERBS_OUT_BULK || ++v->n_since_signal >= v->memory->layout.signal_interval) {
         wr->send_flags |= IBV_SEND_SIGNALED;
@@ -175,7 +172,7 @@ static void add_record(struct gr_verbs_conn *v, struct batch *b, const struct re
     }
 }
 
-/* A frame, or a record of credits: the header lies right before the payload. */
+/* A frame, or a record of credits: a header in front lies right before the payload. */
 static void add_whole(struct gr_verbs_conn *v, struct batch *b, enum gr_verbs_out kind, uint32_t slot, uint32_t bytes)
 {
     uint8_t *p = gr_verbs_out_slot(v->memory, kind, slot);
@@ -236,12 +233,13 @@ static void add_credit(struct gr_verbs_conn *v, struct batch *b, int class)
     v->stats.n_credit_sent++;
 }
 
-/* What the device took itself has left its slot already. */
+/* What the device took itself, or has no bytes, has left its slot already. */
 static void book(struct gr_verbs_conn *v, const struct batch *b)
 {
     for (uint32_t i = 0; i < b->n; i++) {
         struct gr_verbs_sent sent = b->sent[i];
-        if ((b->wr[i].send_flags & IBV_SEND_INLINE) != 0 && sent.kind != GR_VERBS_OUT_BULK) {
+        const bool left = (b->wr[i].send_flags & IBV_SEND_INLINE) != 0 || b->wr[i].num_sge == 0;
+        if (left && sent.kind != GR_VERBS_OUT_BULK) {
             gr_verbs_slot_free(&v->out[sent.kind], sent.slot);
             sent.kind = GR_N_VERBS_OUT;
         }
@@ -272,13 +270,15 @@ enum gr_status gr_verbs_push(struct gr_verbs_conn *v)
     while (!v->gone) {
         struct batch b;
         b.n = 0;
-        GR_TRY(gr_verbs_repost(v)); /* before the credits for them go out */
         add_small(v, &b);
         while (v->out[GR_VERBS_OUT_SMALL].n_queued == 0 && add_bulk(v, &b)) {
             continue;
         }
-        if (b.n == 0 && gr_verbs_credits_due(v) && n_wr_room(v, &b) > 0) {
-            add_credit(v, &b, due_class(v));
+        if (b.n == 0) {
+            GR_TRY(gr_verbs_repost(v)); /* after the frames, which somebody waits for; before credits alone */
+            if (gr_verbs_credits_due(v) && n_wr_room(v, &b) > 0) {
+                add_credit(v, &b, due_class(v));
+            }
         }
         if (b.n == 0) {
             v->stuck = v->out[GR_VERBS_OUT_SMALL].n_queued + v->out[GR_VERBS_OUT_BULK].n_queued > 0;

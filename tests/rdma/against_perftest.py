@@ -14,33 +14,41 @@ import statistics
 import subprocess
 import sys
 
-from in_machine import ADDRESS, BUILD, Server, packets, perftest, tcp_listens
+from devices import ADDRESS, Server, packets, perftest, tcp_listens
+from harness import BUILD
 
 SIZES = (64, 1024, 8192)
 N, N_WARMUP, PORT = 300, 50, 5066
 
 
-def graft(transport):
-    """Median RTT/2 in microseconds by size. Each end is told its device as NCCL's users do."""
+def bench_rows(transport, *args):
+    """What `graft-bench transport` prints. Each end is told its device as NCCL's users do."""
     bench = os.path.join(BUILD, "graft-bench")
     os.environ["GRAFT_KEY"] = secrets.token_hex(32)
     far = ["env", "NCCL_IB_HCA=rxe1", bench, "transport", "--listen", f"{ADDRESS[1]}:{PORT}"]
     near = ["env", "NCCL_IB_HCA=rxe0", bench, "transport", "--peer", f"{ADDRESS[1]}:{PORT}", "--transport", transport,
-            "--sizes", ",".join(map(str, SIZES)), "--iters", str(N), "--warmup", str(N_WARMUP), "--busy", "--json"]
+            "--json", *args]
     with Server(*far, ready=lambda: tcp_listens(PORT)):
         done = subprocess.run(near, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, done.stderr
-    return {r["bytes"]: r["median_us"] for r in json.loads(done.stdout) if r["test"] == "ping"}
+    return json.loads(done.stdout)
 
 
-def measure(transport, n_round):
-    """By size: medians over the rounds of graft, ib_send_lat, ib_write_lat."""
-    times = {size: ([], [], []) for size in SIZES}
+def graft(transport):
+    """Median RTT/2 in microseconds by size."""
+    rows = bench_rows(transport, "--sizes", ",".join(map(str, SIZES)), "--iters", str(N), "--warmup", str(N_WARMUP),
+                      "--busy")
+    return {r["bytes"]: r["median_us"] for r in rows if r["test"] == "ping"}
+
+
+def measure(transport, n_round, others=("ib_send_lat", "ib_write_lat"), times=None):
+    """By size: medians over the rounds of graft and the others. times: those of calls before, kept by the caller."""
+    times = {} if times is None else times
     for _ in range(n_round):
         ours = graft(transport)
         for size in SIZES:
-            for column, value in zip(times[size], (ours[size], perftest("ib_send_lat", size, N),
-                                                   perftest("ib_write_lat", size, N))):
+            columns = times.setdefault(size, tuple([] for _ in range(1 + len(others))))
+            for column, value in zip(columns, (ours[size], *(perftest(name, size, N) for name in others))):
                 column.append(value)
     return {size: tuple(statistics.median(c) for c in columns) for size, columns in times.items()}
 

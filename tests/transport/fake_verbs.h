@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-extern const struct gr_verbs_lib fake_verbs;
+extern struct gr_verbs_lib fake_verbs; /* whole after the first fake_reset() */
 
 /* Knobs; fake_reset() sets them as if everything worked. Set while no other thread uses the table. */
 struct fake_knobs {
@@ -19,7 +19,9 @@ struct fake_knobs {
     bool port_down;          /* of fake0, as query_port says */
     int n_device;            /* 0 .. 2 (2) */
     bool swallow;            /* packets: sends end in retry exceeded, connects in nothing */
-    bool spoil_private_data; /* of connects */
+    int spoil_private_at;    /* this byte of a connect's private data is changed (0: none) */
+    uint32_t spoil_imm;      /* these bits of immediate data are, as a hostile peer might */
+    bool lose_imm;           /* sends come without it */
     int refuse_send_errno;   /* post_send fails with it */
 };
 extern struct fake_knobs fake_knobs;

@@ -186,7 +186,7 @@ static void test_inline_is_halved(void **state)
         exchange(&p);
         assert_true(gr_verbs_stats(p.conn[0], &s));
         assert_int_equal(s.inline_bytes, max);
-        assert_int_equal(s.n_inline > 0, max >= 20);
+        assert_int_equal(s.n_inline > 0, max >= 8);
         pair_close(&p);
     }
 }
@@ -222,8 +222,12 @@ static void test_memory_is_refused(void **state)
 static void test_private_data_is_spoilt(void **state)
 {
     (void)state;
-    fake_knobs.spoil_private_data = true;
+    fake_knobs.spoil_private_at = 20;
     expect_no_pair("wrong nonce");
+    fake_knobs.spoil_private_at = 4;
+    expect_no_pair("another version");
+    fake_knobs.spoil_private_at = 1;
+    expect_no_pair("is not ours");
 }
 
 static void test_default_limits_fit(void **state)
@@ -378,11 +382,6 @@ static void test_breaches(void **state)
     expect_thrown_out(&p, "more credit records");
 
     open_pair(&p);
-    gr_verbs_downcast(p.conn[0])->n_bulk_sent = 2;
-    send_filled(p.conn[0], GR_FRAME_BULK, 10, 1);
-    expect_thrown_out(&p, "not granted");
-
-    open_pair(&p);
     gr_verbs_downcast(p.conn[0])->n_credit[GR_FRAME_SMALL]++;
     for (uint32_t i = 0; i < 9; i++) {
         send_filled(p.conn[0], GR_FRAME_SMALL, 10, i);
@@ -397,6 +396,123 @@ static void test_breaches(void **state)
     open_pair(&p);
     assert_int_equal(write(gr_verbs_downcast(p.conn[0])->fd, "x", 1), 1);
     expect_thrown_out(&p, "unexpected byte");
+}
+
+/* ---- headers ---- */
+
+static void test_immediate_data(void **state)
+{
+    (void)state;
+    static const struct gr_verbs_header headers[] = {
+        {0},
+        {.class = GR_VERBS_CREDIT, .n_credit = {256, 64}, .n_credit_record = 4, .sequence = 2047},
+        {.class = GR_FRAME_BULK, .n_credit = {1, 2}, .n_credit_record = 3, .sequence = 5, .bytes = 77},
+        {.class = GR_FRAME_SMALL, .n_credit = {511, 127}, .n_credit_record = 7, .sequence = 2048 + 1024},
+    };
+    for (size_t i = 0; i < GR_ARRAY_LEN(headers); i++) {
+        struct gr_verbs_header out;
+        assert_true(gr_verbs_imm_decode(gr_verbs_imm_encode(&headers[i]), headers[i].bytes, &out));
+        assert_int_equal(out.class, headers[i].class);
+        assert_int_equal(out.n_credit[0], headers[i].n_credit[0]);
+        assert_int_equal(out.n_credit[1], headers[i].n_credit[1]);
+        assert_int_equal(out.n_credit_record, headers[i].n_credit_record);
+        assert_int_equal(out.sequence, headers[i].sequence % 2048);
+        assert_int_equal(out.bytes, headers[i].bytes);
+    }
+    struct gr_verbs_header out;
+    assert_false(gr_verbs_imm_decode(3, 0, &out));
+}
+
+/* Bits of the layout in docs/PROTOCOL.md. */
+static void test_spoilt_immediate_data(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t bits;
+        enum gr_frame_class class;
+        const char *word;
+    } spoils[] = {
+        {3, GR_FRAME_SMALL, "malformed header"}, /* class 3 */
+        {1, GR_FRAME_SMALL, "malformed header"}, /* a bulk frame by SEND */
+        {2, GR_FRAME_SMALL, "credit record with a payload"},
+        {1, GR_FRAME_BULK, "malformed header"}, /* a small frame by WRITE */
+        {3, GR_FRAME_BULK, "malformed header"}, /* credits by WRITE */
+        {1u << 2, GR_FRAME_SMALL, "wrong sequence"},
+        {1u << 12, GR_FRAME_BULK, "wrong sequence"},
+        {1u << 15, GR_FRAME_SMALL, "more credit records"}, /* 4 */
+        {1u << 22, GR_FRAME_SMALL, "more credits"},        /* 64 of bulk */
+        {1u << 31, GR_FRAME_BULK, "more credits"},         /* 256 of small */
+    };
+    for (size_t i = 0; i < GR_ARRAY_LEN(spoils); i++) {
+        struct pair p;
+        open_pair(&p);
+        fake_knobs.spoil_imm = spoils[i].bits;
+        send_filled(p.conn[0], spoils[i].class, 10, 1);
+        expect_thrown_out(&p, spoils[i].word);
+        fake_knobs.spoil_imm = 0;
+    }
+    for (int class = 0; class < GR_N_FRAME_CLASS; class ++) {
+        struct pair p;
+        open_pair(&p);
+        fake_knobs.lose_imm = true;
+        send_filled(p.conn[0], (enum gr_frame_class) class, 10, 1);
+        expect_thrown_out(&p, "malformed header");
+        fake_knobs.lose_imm = false;
+    }
+}
+
+/* Whatever the bits, the frame comes as it was sent or the peer is thrown out. */
+static void test_random_immediate_data(void **state)
+{
+    (void)state;
+    uint32_t x = 2463534242u, n_survived = 0;
+    for (int i = 0; i < 300; i++) {
+        struct pair p;
+        struct gr_frame f;
+        open_pair(&p);
+        send_filled(p.conn[1], GR_FRAME_SMALL, 10, 1); /* credits that could come back */
+        expect_filled(p.conn[1], p.conn[0], GR_FRAME_SMALL, 10, 1);
+        x ^= x << 13;
+        x ^= x >> 17;
+        x ^= x << 5;
+        fake_knobs.spoil_imm = i % 2 == 0 ? x : 1u << (x % 32);
+        send_filled(p.conn[0], i % 3 == 0 ? GR_FRAME_BULK : GR_FRAME_SMALL, 100, 7);
+        (void)!gr_conn_flush(p.conn[0]);
+        fake_knobs.spoil_imm = 0;
+        char text[4096];
+        enum gr_status st;
+        CAPTURE_STDERR(text, sizeof(text), st = recv_wait(NULL, p.conn[1], &f));
+        if (st == GR_OK) {
+            n_survived++;
+            assert_true(is_filled(f.data, f.bytes, 7) && f.bytes == 100);
+            gr_conn_release(p.conn[1], &f);
+        } else {
+            assert_int_equal(st, GR_EPROTO);
+        }
+        pair_close(&p);
+    }
+    assert_in_range(n_survived, 0, 30); /* a credit less was returned: the sender's loss */
+}
+
+static void expect_more_credit_records_than_there_are(bool two_sided)
+{
+    struct pair p;
+    pair_verbs[0].two_sided = two_sided;
+    open_pair(&p);
+    for (uint32_t i = 0; i < GR_VERBS_N_CREDIT + 1; i++) {
+        gr_verbs_downcast(p.conn[0])->n_credit_record = 0; /* as if they had been acknowledged */
+        assert_int_equal(gr_verbs_push_hello(gr_verbs_downcast(p.conn[0])), GR_OK);
+        gr_verbs_downcast(p.conn[0])->n_credit_record_of[GR_FRAME_SMALL] = 0;
+    }
+    expect_thrown_out(&p, "before others were acknowledged");
+    pair_verbs[0].two_sided = false;
+}
+
+static void test_too_many_credit_records(void **state)
+{
+    (void)state;
+    expect_more_credit_records_than_there_are(false);
+    expect_more_credit_records_than_there_are(true);
 }
 
 int main(void)
@@ -418,6 +534,10 @@ int main(void)
         CASE(test_device_events),
         CASE(test_memory_is_kept),
         CASE(test_breaches),
+        CASE(test_immediate_data),
+        CASE(test_spoilt_immediate_data),
+        CASE(test_random_immediate_data),
+        CASE(test_too_many_credit_records),
     };
     return cmocka_run_group_tests_name("verbs fake", tests, NULL, NULL);
 }

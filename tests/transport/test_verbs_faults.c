@@ -369,6 +369,69 @@ static void test_private_data(void **state)
     close(fd[1]);
 }
 
+/* Ends that are linked and nothing more: no records, no receives. */
+static void link_pair(struct link_end *acceptor, struct link_end *peer, const int fd[2])
+{
+    pthread_t thread;
+    uint16_t port;
+    link_make(acceptor, 1, fd[1]);
+    link_make(peer, 0, fd[0]);
+    assert_int_equal(gr_verbs_link_listen(&acceptor->link, &port), GR_OK);
+    assert_int_equal(pthread_create(&thread, NULL, accept_link, acceptor), 0);
+    struct sockaddr_in sa = *(struct sockaddr_in *)(void *)&acceptor->link.memory->device.addr;
+    sa.sin_port = htons(port);
+    assert_int_equal(gr_verbs_link_connect(&peer->link, (struct sockaddr *)&sa, gr_clock_ns() + WAIT_MS * GR_MS),
+                     GR_OK);
+    pthread_join(thread, NULL);
+    assert_int_equal(acceptor->st, GR_OK);
+}
+
+static int poll_until(struct link_end *e, double ms, struct ibv_wc *wc)
+{
+    const uint64_t deadline_ns = gr_clock_ns() + (uint64_t)(ms * 1e6);
+    int n = 0;
+    while (n == 0 && gr_clock_ns() < deadline_ns) {
+        n = gr_verbs_real.poll_cq(e->link.cq, 1, wc);
+    }
+    return n;
+}
+
+/* A receiver without a posted receive costs its sender time and nothing else: it tries again every 1.28 ms (655 ms as
+ * librdmacm sets it), for ever, and ends with the peer. */
+static void test_no_receive_posted(void **state)
+{
+    (void)state;
+    int fd[2];
+    struct link_end acceptor, peer;
+    struct ibv_wc wc;
+    struct ibv_send_wr send = {.opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED}, *bad_send;
+    struct ibv_recv_wr receive = {.num_sge = 0}, *bad_receive;
+    make_unix_sockets(fd);
+    link_pair(&acceptor, &peer, fd);
+    assert_int_equal(gr_verbs_real.post_send(peer.link.id->qp, &send, &bad_send), 0);
+    assert_int_equal(poll_until(&peer, 100, &wc), 0); /* tens of tries, none of them a failure */
+    const uint64_t t0 = gr_clock_ns();
+    assert_int_equal(gr_verbs_real.post_recv(acceptor.link.id->qp, &receive, &bad_receive), 0);
+    assert_int_equal(poll_until(&peer, WAIT_MS, &wc), 1);
+    const double ms = (double)(gr_clock_ns() - t0) / 1e6;
+    assert_int_equal(wc.status, IBV_WC_SUCCESS);
+    print_message("receive posted late: the send was through after %.1f ms\n", ms);
+    assert_true(ms < 400);
+    assert_int_equal(gr_verbs_real.post_send(peer.link.id->qp, &send, &bad_send), 0);
+    assert_int_equal(poll_until(&peer, 10, &wc), 0);
+    link_free(&acceptor);
+    assert_int_equal(gr_verbs_real.disconnect(peer.link.id), 0);
+    assert_int_equal(poll_until(&peer, WAIT_MS, &wc), 1);
+    assert_int_not_equal(wc.status, IBV_WC_SUCCESS);
+    link_free(&peer);
+    close(fd[0]);
+    close(fd[1]);
+    /* Both devices anew: their counts of such sends must be 0 at the end of all tests. */
+    shell("for i in 0 1; do timeout 20 rdma link del rxe$i && rdma link add rxe$i type rxe netdev veth$i || exit 1; "
+          "done");
+    open_again();
+}
+
 /* Whatever a test that failed left behind. */
 static int mend(void **state)
 {
@@ -398,6 +461,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_teardown(test_wrong_key, mend),
         cmocka_unit_test_teardown(test_key_of_before, mend),
         cmocka_unit_test_teardown(test_private_data, mend),
+        cmocka_unit_test_teardown(test_no_receive_posted, mend),
         cmocka_unit_test_teardown(test_peer_killed, mend),
         cmocka_unit_test_teardown(test_memlock, mend),
         cmocka_unit_test_teardown(test_loss, mend),
