@@ -6,8 +6,8 @@
 #include <stddef.h>
 #include <stdlib.h>
 
-/* Zeroed memory for n things of `size` bytes, the caller's to free; at least one. Clears *ok when there is none. Its pages
- * are there: the kernel gives none in a round, and how much a worker takes shows when it starts. */
+/* Zeroed memory for n things of `size` bytes, the caller's to free; at least one. Clears *ok when there is none. Its
+ * pages are there: the kernel gives none in a round, and how much a worker takes shows when it starts. */
 static inline void *gr_zeroed(size_t n, size_t size, bool *ok)
 {
     char *p = calloc(n > 0 ? n : 1, size);

@@ -37,7 +37,8 @@ static enum gr_status init_drafter(struct gr_drafter *d)
     bool ok = true;
     if (width > 0) {
         d->feature = gr_zeroed(n_feature, sizeof(*d->feature), &ok);
-        d->job_feature = gr_zeroed((size_t)c->n_session_max * (size_t)c->prefill_chunk * width, sizeof(*d->job_feature), &ok);
+        d->job_feature =
+            gr_zeroed((size_t)c->n_session_max * (size_t)c->prefill_chunk * width, sizeof(*d->job_feature), &ok);
     }
     if (!ok) {
         log_error("out of memory for the features of %d positions of %d sessions, %zu MiB", c->feature_window,

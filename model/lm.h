@@ -37,8 +37,8 @@ struct gr_lm_ops {
     /* Copies KV of cells src[i] to dst[i]; no dst is a later src. */
     void (*copy_cells)(struct gr_lm *lm, int n, const int32_t *src, const int32_t *dst);
     /* Fused features: the draft head's fc over captured states. capture[i]: n_capture * capture_width floats, of the
-     * last pass or kept from earlier ones; out: (n, fused_width), n at most n_row_max. NULL where fused_width is 0, and on a
-     * target that ships raw_features. */
+     * last pass or kept from earlier ones; out: (n, fused_width), n at most n_row_max. NULL where fused_width is 0, and
+     * on a target that ships raw_features. */
     void (*fuse)(struct gr_lm *lm, int n, const float *const *capture, float *out);
     /* Takes the memory of n_view partial views (SpecPV), one a session slot, and sets view and n_view. GR_ENOMEM and
      * GR_EUNSUPPORTED (logged) leave the model as it was. NULL: the model has none. */

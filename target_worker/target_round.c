@@ -115,8 +115,8 @@ static void tell_reason(struct gr_target *t, struct session *s, const char *reas
     s->reason = reason;
 }
 
-/* What is left of the limit bounds the path, not the nodes: a tree as wide as ever finds more of it. Levels below are cut
- * when the tree enters its pass (target_subtree). */
+/* What is left of the limit bounds the path, not the nodes: a tree as wide as ever finds more of it. Levels below are
+ * cut when the tree enters its pass (target_subtree). */
 static int32_t n_node_max(const struct session *s)
 {
     const bool none = target_n_new_left(s) <= 1 || (s->has_peer && target_lacks_features(s));

@@ -595,7 +595,7 @@ int main(void)
         cmocka_unit_test(test_nothing_is_left),
         cmocka_unit_test(test_texts_are_plain),
     };
-    /* The workers inherit it. A huge page, touched at one byte, is 2 MiB of growth, more than a leak of this test has. */
+    /* The workers inherit it. A huge page, touched at one byte, is 2 MiB of growth, more than a leak here has. */
     (void)prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
     return cmocka_run_group_tests(tests, setup, teardown);
 }
