@@ -2,6 +2,7 @@
 
 #include "common/bytes.h"
 #include "common/log.h"
+#include "common/wire.h"
 #include "transport/impl.h"
 
 #include <assert.h>
@@ -365,6 +366,22 @@ static bool is_stray_client(const struct gr_hello *a, const struct gr_hello *b)
     return a->role == GR_ROLE_CLIENT && b->role != GR_ROLE_ORCHESTRATOR;
 }
 
+/* A frame of features as the target makes it has to fit a slot of the connection. */
+static enum gr_status check_feature_slot(const struct gr_hello *self, const struct gr_hello *peer)
+{
+    const size_t row_bytes = (self->feature_dtype == GR_DTYPE_F32 ? 4u : 2u) * (size_t)self->feature_width;
+    const size_t n_row = GR_MIN((size_t)GR_FEATURES_ROW_MAX, GR_FEATURES_ROW_BYTES_MAX / GR_MAX(row_bytes, (size_t)1));
+    const size_t frame_bytes = GR_WIRE_HEADER_BYTES + GR_WIRE_FEATURES_BYTES(n_row, row_bytes);
+    const uint32_t slot_bytes = GR_MIN(self->limits.bulk_bytes_max, peer->limits.bulk_bytes_max);
+    if (n_row > 0 && frame_bytes <= slot_bytes) {
+        return GR_OK;
+    }
+    log_error("HELLO: feature slot: rows of %u values make frames of %zu bytes, the connection's slots hold %u (ours %u, "
+              "the peer's %u)%s", self->feature_width, frame_bytes, slot_bytes, self->limits.bulk_bytes_max,
+              peer->limits.bulk_bytes_max, n_row > 0 ? "; give both workers the same head" : "; the model is too wide");
+    return GR_EMISMATCH;
+}
+
 static enum gr_status compare_features(const struct gr_hello *self, const struct gr_hello *peer)
 {
     if (self->feature_raw != peer->feature_raw) {
@@ -378,7 +395,8 @@ static enum gr_status compare_features(const struct gr_hello *self, const struct
         return GR_EMISMATCH;
     }
     GR_TRY(compare_u32("feature width", self->feature_width, peer->feature_width));
-    return compare_u32("feature dtype", self->feature_dtype, peer->feature_dtype);
+    GR_TRY(compare_u32("feature dtype", self->feature_dtype, peer->feature_dtype));
+    return check_feature_slot(self, peer);
 }
 
 enum gr_status gr_hello_compare(const struct gr_hello *self, const struct gr_hello *peer)

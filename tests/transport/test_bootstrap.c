@@ -195,6 +195,9 @@ static void test_unset_fits(void **state)
     both_init(&b, false); /* a head whose target serves none would never draft */
     b.side[1].self.feature_width = 0;
     both_expect(&b, GR_EMISMATCH);
+    both_init(&b, false); /* nor would one whose features find no slot that holds a frame of them */
+    b.side[1].self.limits.bulk_bytes_max = 2 * b.side[1].self.feature_width * 32;
+    both_expect(&b, GR_EMISMATCH);
     both_init(&b, false);
     b.side[0].self.role = GR_ROLE_ORCHESTRATOR;
     b.side[0].self.n_vocab = 1;

@@ -152,9 +152,9 @@ static void pack_pair(msgpack_packer *pk, const struct draft_hello *d, const cha
                    {"feature_width", 384},
                    {"feature_raw", 0},
                    {"small_bytes_max", 64},
-                   {"bulk_bytes_max", 0},
+                   {"bulk_bytes_max", 65536},
                    {"n_small_slot", 256},
-                   {"n_bulk_slot", 0}};
+                   {"n_bulk_slot", 8}};
     pack_str(pk, key);
     if (d->edit != NULL && strcmp(d->edit, key) == 0) {
         msgpack_pack_object(pk, d->value);
