@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import statistics
 import subprocess
 import sys
 
@@ -110,28 +109,20 @@ def every_fault_is_survived():
 
 # ---- what it costs ----
 
-def quiet_ratios(columns):
-    """Ours to ib_send_lat's, round by round, of the rounds in which the host left ib_send_lat alone."""
-    least = min(columns[1])
-    return [ours / send for ours, send in zip(*columns[:2]) if send <= 1.5 * least]
-
-
 @case
 def a_round_trip_costs_what_perftests_does():
-    """At most 1.15 times ib_send_lat's median, by the median of rounds in which the two took turns. The host has slow
-    moments, in which both take milliseconds: such rounds say nothing about the wire, and more are run."""
+    """At most 1.15 times ib_send_lat's median. The two take turns, and of each the quietest round counts: where the
+    host runs the machine's CPUs on one core, or something else, either takes 1.5 times as long or milliseconds."""
     times = {}
     for _ in range(4):
         against_perftest.measure("verbs", 2, ("ib_send_lat",), times)
-        ratios = {size: quiet_ratios(columns) for size, columns in times.items()}
-        enough = min(len(r) for r in ratios.values()) >= 3
-        worst = max(statistics.median(r) for r in ratios.values())
-        if enough and worst <= RATIO_MAX:
+        ratios = {size: min(columns[0]) / min(columns[1]) for size, columns in times.items()}
+        if max(ratios.values()) <= RATIO_MAX:
             break
     for size, columns in times.items():
-        print(f"# {size} B, RTT/2 in us: verbs {columns[0]}, ib_send_lat {columns[1]}: ratio "
-              f"{statistics.median(ratios[size]):.2f} of {len(ratios[size])} rounds", flush=True)
-    assert worst <= RATIO_MAX or not enough, ratios
+        print(f"# {size} B, RTT/2 in us: verbs {columns[0]}, ib_send_lat {columns[1]}: ratio {ratios[size]:.2f}",
+              flush=True)
+    assert max(ratios.values()) <= RATIO_MAX, ratios
 
 
 @case
@@ -252,8 +243,11 @@ def a_drafter_with_another_key_stays_out():
         with worker("graft-draft", s.folder, s.address, *common, "rxe1", model=DRAFT):
             s.wait("--draft", DRAFT)
             before = packets(0)
-            out = s.turn(g["prompt_ids"], "--max-tokens", "16", *FIXED)
-            assert out["token_ids"] == g["greedy_ids"][:16], out
+            for _ in range(3):  # here a first connection may take longer than a short turn waits for its trees
+                out = s.turn(g["prompt_ids"], "--max-tokens", "16", *FIXED)
+                assert out["token_ids"] == g["greedy_ids"][:16], out
+                if out["metrics"]["transport"] == "verbs":
+                    break
             assert out["metrics"]["transport"] == "verbs" and packets(0) > before + 8, out["metrics"]
 
 

@@ -98,6 +98,22 @@ void pair_open(struct pair *p, enum gr_transport_kind kind, const struct gr_conn
     }
 }
 
+bool pair_try_verbs(struct pair *p, const struct gr_conn_limits *limits)
+{
+    enum gr_status st[2];
+    memset(p, 0, sizeof(*p));
+    make_tcp_sockets(p->fd);
+    pair_open_verbs(p, limits, st);
+    for (int i = 0; i < 2 && (st[0] != GR_OK || st[1] != GR_OK); i++) {
+        if (st[i] == GR_OK) {
+            gr_conn_close(p->conn[i]);
+        } else {
+            close(p->fd[i]);
+        }
+    }
+    return st[0] == GR_OK && st[1] == GR_OK;
+}
+
 void drop(struct pair *p, int side)
 {
     gr_conn_close(p->conn[side]);

@@ -33,6 +33,8 @@ void pair_open(struct pair *p, enum gr_transport_kind kind, const struct gr_conn
 extern struct gr_verbs_options pair_verbs[2];
 /* Both ends, each in a thread of its own, over the sockets of p. */
 void pair_open_verbs(struct pair *p, const struct gr_conn_limits *limits, enum gr_status st_out[2]);
+/* False: it did not open, nothing is left of it. */
+bool pair_try_verbs(struct pair *p, const struct gr_conn_limits *limits);
 void pair_close(struct pair *p);
 void drop(struct pair *p, int side);
 
