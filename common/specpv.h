@@ -34,13 +34,19 @@ struct gr_specpv_params {
     double refresh_fraction;  /* refresh when so much of retrieval + window has come since */
 };
 
+/* NULL: no such mode. */
+static inline const char *gr_specpv_mode_name(uint32_t mode)
+{
+    static const char *const names[] = {"off", "lossy", "exact", "auto"};
+    return mode <= GR_SPECPV_AUTO ? names[mode] : NULL;
+}
+
 /* -1: no such mode. */
 static inline int gr_specpv_mode_by_name(const char *name)
 {
-    static const char *const names[] = {"off", "lossy", "exact", "auto"};
-    for (int i = 0; i < 4; i++) {
-        if (strcmp(name, names[i]) == 0) {
-            return i;
+    for (uint32_t i = 0; gr_specpv_mode_name(i) != NULL; i++) {
+        if (strcmp(name, gr_specpv_mode_name(i)) == 0) {
+            return (int)i;
         }
     }
     return -1;

@@ -123,6 +123,17 @@ size_t gr_wire_encode_cost(const struct gr_frame_header *h, const struct gr_cost
 size_t gr_wire_encode_taken(const struct gr_frame_header *h, uint8_t *out, size_t cap);
 #define GR_WIRE_RESYNC_BYTES(n_hash) (12u + 8u * (unsigned)(n_hash))
 #define GR_WIRE_FEATURES_BYTES(n_row, row_bytes) (12u + (size_t)(n_row) * (row_bytes))
+/* Rows of row_bytes (> 0) that a FEATURES frame holds at most; 0: such a row fits none. */
+static inline int32_t gr_features_frame_rows(size_t row_bytes)
+{
+    const size_t n = GR_FEATURES_ROW_BYTES_MAX / row_bytes;
+    return n < GR_FEATURES_ROW_MAX ? (int32_t)n : GR_FEATURES_ROW_MAX;
+}
+/* The largest such frame, header included: what a slot for them has to hold. */
+static inline size_t gr_features_frame_bytes(size_t row_bytes)
+{
+    return GR_WIRE_HEADER_BYTES + GR_WIRE_FEATURES_BYTES(gr_features_frame_rows(row_bytes), row_bytes);
+}
 size_t gr_dtype_bytes(uint8_t dtype); /* 0: unknown */
 
 #endif

@@ -58,8 +58,8 @@ static double acceptance(const struct gr_msg *m)
 
 static const char *specpv_name(uint32_t mode)
 {
-    static const char *const names[] = {"off", "lossy", "exact", "auto"};
-    return mode < GR_ARRAY_LEN(names) ? names[mode] : "?";
+    const char *name = gr_specpv_mode_name(mode);
+    return name != NULL ? name : "?";
 }
 
 static json_t *session_json(const struct gr_msg *m)

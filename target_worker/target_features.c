@@ -168,8 +168,7 @@ static bool send_frame(struct gr_target *t, struct session *s)
     const int32_t known = again && !start ? GR_MIN(s->feature_end, s->feature_again) : s->feature_end;
     const int32_t end = GR_MIN(GR_MIN(known, s->peer_len - 1), taken + t->config.feature_window);
     const size_t row_bytes = (size_t)t->config.feature_width * sizeof(uint16_t);
-    const int32_t n_max = GR_MIN(GR_FEATURES_ROW_MAX, (int32_t)(GR_FEATURES_ROW_BYTES_MAX / row_bytes));
-    const int32_t n = GR_MIN(end - first, n_max);
+    const int32_t n = GR_MIN(end - first, gr_features_frame_rows(row_bytes));
     if (n <= 0) {
         return false;
     }

@@ -241,6 +241,11 @@ int32_t target_specpv_settle(struct gr_target *t, struct session *s, const struc
 enum gr_finish target_specpv_commit(struct gr_target *t, struct session *s, const struct gr_pass_seq *q,
                                     enum gr_finish finish);
 uint8_t target_specpv_kind(const struct gr_pass_seq *q);
+/* Tokens that a pass has judged with full KV, and those of them whose pick was another. */
+struct judged {
+    int32_t n_checked, n_mismatch;
+};
+struct judged target_specpv_judged(const struct gr_pass_seq *q);
 /* Tokens past final_len are forgotten. */
 void target_drop_provisional(struct gr_target *t, struct session *s);
 /* Full verification from here on; why: said and counted. */

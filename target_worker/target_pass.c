@@ -371,7 +371,7 @@ struct outcome {
 static void send_commit(struct gr_target *t, struct session *s, const struct gr_pass_seq *q, uint32_t round,
                         const struct outcome *o)
 {
-    const int32_t n_wrong = q->n_chain - q->n_chain_ok;
+    const struct judged judged = target_specpv_judged(q);
     const struct gr_pass *p = &t->pass;
     int32_t parents[GR_NODE_MAX];
     int32_t path[GR_NODE_MAX];
@@ -382,8 +382,7 @@ static void send_commit(struct gr_target *t, struct session *s, const struct gr_
         .hash = s->hash[s->committed_len], .finish = (uint32_t)o->finish, .verdict_kind = target_specpv_kind(q),
         .n_draft = (uint32_t)q->tree.n,
         .n_accepted = (uint32_t)(o->keep_len == o->base_len && !q->judge_only ? q->walk.n_accepted : 0),
-        .n_mismatch = (uint32_t)(q->exact ? n_wrong > 0 : n_wrong),
-        .n_judged = (uint32_t)(q->exact ? q->n_chain_ok + (n_wrong > 0) : q->n_chain),
+        .n_mismatch = (uint32_t)judged.n_mismatch, .n_judged = (uint32_t)judged.n_checked,
         .gap = (double)q->gap, .wait_ns = s->wait_ns, .draft_ns = s->draft_ns, .verify_ns = p->forward_ns,
         .host_ns = s->host_ns,
         .n_row = (uint32_t)p->n_row, .n_late = s->n_late, .n_desync = s->n_desync, .n_fallback = s->n_fallback,

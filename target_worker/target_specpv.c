@@ -173,16 +173,22 @@ static void forget_trees(struct session *s)
     s->econ.probing = false;
 }
 
-static void count_judged(struct gr_target *t, struct session *s, const struct gr_pass_seq *q)
+/* Exact: nothing is judged behind the first that is another. */
+struct judged target_specpv_judged(const struct gr_pass_seq *q)
 {
     const int32_t n_wrong = q->n_chain - q->n_chain_ok;
-    const int32_t n_mismatch = q->exact ? n_wrong > 0 : n_wrong;
-    const int32_t n_checked = q->exact ? q->n_chain_ok + n_mismatch : q->n_chain;
-    gr_specpv_drift_observe(&s->pv.drift, n_checked, n_mismatch);
+    return q->exact ? (struct judged){q->n_chain_ok + (n_wrong > 0), n_wrong > 0}
+                    : (struct judged){q->n_chain, n_wrong};
+}
+
+static void count_judged(struct gr_target *t, struct session *s, const struct gr_pass_seq *q)
+{
+    const struct judged j = target_specpv_judged(q);
+    gr_specpv_drift_observe(&s->pv.drift, j.n_checked, j.n_mismatch);
     t->counters.n_refresh += !q->judge_only;
     t->counters.n_judge += q->judge_only;
-    t->counters.n_drift_checked += (uint64_t)n_checked;
-    t->counters.n_drift_mismatch += (uint64_t)n_mismatch;
+    t->counters.n_drift_checked += (uint64_t)j.n_checked;
+    t->counters.n_drift_mismatch += (uint64_t)j.n_mismatch;
     log_debug("session %" PRIu64 " round %u: %d missing tokens judged (%s), %d of %d stand", s->id, s->round,
               q->n_chain, gr_specpv_why_text(s->pv.next.why), q->n_chain_ok, q->n_chain);
 }

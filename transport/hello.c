@@ -370,15 +370,15 @@ static bool is_stray_client(const struct gr_hello *a, const struct gr_hello *b)
 static enum gr_status check_feature_slot(const struct gr_hello *self, const struct gr_hello *peer)
 {
     const size_t row_bytes = (self->feature_dtype == GR_DTYPE_F32 ? 4u : 2u) * (size_t)self->feature_width;
-    const size_t n_row = GR_MIN((size_t)GR_FEATURES_ROW_MAX, GR_FEATURES_ROW_BYTES_MAX / GR_MAX(row_bytes, (size_t)1));
-    const size_t frame_bytes = GR_WIRE_HEADER_BYTES + GR_WIRE_FEATURES_BYTES(n_row, row_bytes);
+    const bool fits_any = gr_features_frame_rows(row_bytes) > 0;
+    const size_t frame_bytes = gr_features_frame_bytes(row_bytes);
     const uint32_t slot_bytes = GR_MIN(self->limits.bulk_bytes_max, peer->limits.bulk_bytes_max);
-    if (n_row > 0 && frame_bytes <= slot_bytes) {
+    if (fits_any && frame_bytes <= slot_bytes) {
         return GR_OK;
     }
     log_error("HELLO: feature slot: rows of %u values make frames of %zu bytes, the connection's slots hold %u (ours %u, "
               "the peer's %u)%s", self->feature_width, frame_bytes, slot_bytes, self->limits.bulk_bytes_max,
-              peer->limits.bulk_bytes_max, n_row > 0 ? "; give both workers the same head" : "; the model is too wide");
+              peer->limits.bulk_bytes_max, fits_any ? "; give both workers the same head" : "; the model is too wide");
     return GR_EMISMATCH;
 }
 

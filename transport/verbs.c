@@ -487,7 +487,7 @@ enum gr_status gr_verbs_conn_init(struct gr_verbs_conn *v)
     for (int k = 0; k < GR_N_VERBS_OUT; k++) {
         bytes += slots_bytes(l->n_out[k]);
     }
-    const size_t copy_bytes = gr_round_up(GR_MAX(l->limits.bulk_bytes_max, 1u), GR_SLOT_ALIGN) * GR_MAX(n_bulk, 1u);
+    const size_t copy_bytes = gr_verbs_copy_stride(&l->limits) * GR_MAX(n_bulk, 1u);
     v->arena = calloc(1, bytes);
     v->copies = aligned_alloc(GR_SLOT_ALIGN, copy_bytes);
     if (v->arena == NULL || v->copies == NULL) {

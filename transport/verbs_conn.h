@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 
 #define GR_VERBS_SENT_MAX 512u /* work requests on the send queue; a power of two */
+#define GR_VERBS_SEND_WR_BIT (1ull << 63) /* wr_id: a count of sends with this bit, or the slot of a receive */
 
 struct gr_verbs_header {
     uint32_t class; /* enum gr_frame_class or GR_VERBS_CREDIT */
@@ -123,6 +124,11 @@ bool gr_verbs_credits_due(const struct gr_verbs_conn *v);
 enum gr_status gr_verbs_repost(struct gr_verbs_conn *v);
 /* A receive is free again; it is posted with the next ones. */
 void gr_verbs_recv_done(struct gr_verbs_conn *v, uint32_t slot);
+/* Of the private copies of bulk frames. */
+static inline size_t gr_verbs_copy_stride(const struct gr_conn_limits *l)
+{
+    return gr_round_up(GR_MAX(l->bulk_bytes_max, 1u), GR_SLOT_ALIGN);
+}
 uint8_t *gr_verbs_copy_of(const struct gr_verbs_conn *v, uint32_t slot);
 /* Takes completions: frames into their queues, slots back. */
 void gr_verbs_pump(struct gr_verbs_conn *v);

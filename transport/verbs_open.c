@@ -357,6 +357,11 @@ static enum gr_status open_steps(struct gr_verbs_conn *v, bool initiator, const 
     return connect_pair(v, initiator, st, deadline_ns);
 }
 
+static const struct gr_verbs_lib *lib_of(const struct gr_verbs_options *options)
+{
+    return options->lib != NULL ? options->lib : &gr_verbs_real;
+}
+
 enum gr_status gr_transport_open_verbs(int fd, bool initiator, const struct gr_verbs_options *options,
                                        const struct gr_conn_limits *limits, uint64_t peer_id, uint32_t generation,
                                        struct gr_conn **conn_out)
@@ -369,7 +374,7 @@ enum gr_status gr_transport_open_verbs(int fd, bool initiator, const struct gr_v
         return GR_ENOMEM;
     }
     v->base = (struct gr_conn){.ops = &gr_transport_verbs, .limits = *limits, .conn_generation = generation};
-    v->lib = options->lib != NULL ? options->lib : &gr_verbs_real;
+    v->lib = lib_of(options);
     v->fd = fd;
     v->epoll_fd = -1;
     v->spin_us = options->spin_us;
@@ -388,12 +393,12 @@ enum gr_status gr_transport_open_verbs(int fd, bool initiator, const struct gr_v
 enum gr_status gr_verbs_check(const struct gr_verbs_options *options)
 {
     struct gr_verbs_device device;
-    return gr_verbs_device_choose(options->lib != NULL ? options->lib : &gr_verbs_real, options, &device);
+    return gr_verbs_device_choose(lib_of(options), options, &device);
 }
 
 bool gr_verbs_worth_offering(const struct gr_verbs_options *options)
 {
-    const struct gr_verbs_lib *lib = options->lib != NULL ? options->lib : &gr_verbs_real;
+    const struct gr_verbs_lib *lib = lib_of(options);
     int n = 0;
     struct ibv_device **list = options->hca == NULL ? lib->get_device_list(&n) : NULL;
     if (list != NULL) {

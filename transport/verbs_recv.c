@@ -10,10 +10,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#define N_POLL       16
-#define N_POLL_MAX   16 /* batches a call: the caller gets its turn */
-#define N_REPOST     16u
-#define SEND_WR_BIT  (1ull << 63)
+#define N_POLL     16
+#define N_POLL_MAX 16 /* batches a call: the caller gets its turn */
+#define N_REPOST   16u
 
 /* ---- receives ---- */
 
@@ -114,7 +113,7 @@ static const char *take_header(struct gr_verbs_conn *v, const struct gr_verbs_he
 
 uint8_t *gr_verbs_copy_of(const struct gr_verbs_conn *v, uint32_t slot)
 {
-    return v->copies + slot * gr_round_up(GR_MAX(v->base.limits.bulk_bytes_max, 1u), GR_SLOT_ALIGN);
+    return v->copies + slot * gr_verbs_copy_stride(&v->base.limits);
 }
 
 /* from: in the inbox or in a receive; as many bytes as the device said came. */
@@ -258,7 +257,7 @@ void gr_verbs_pump(struct gr_verbs_conn *v)
         for (int w = 0; w < n; w++) {
             if (wc[w].status != IBV_WC_SUCCESS) {
                 take_failure(v, &wc[w]);
-            } else if ((wc[w].wr_id & SEND_WR_BIT) != 0) {
+            } else if ((wc[w].wr_id & GR_VERBS_SEND_WR_BIT) != 0) {
                 gr_verbs_sent_done(v, wc[w].wr_id);
             } else if (!v->failed) {
                 take_receive(v, &wc[w]);

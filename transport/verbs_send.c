@@ -7,8 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define N_BATCH     16u
-#define SEND_WR_BIT (1ull << 63) /* wr_id: a count of sends with this bit, or the slot of a receive */
+#define N_BATCH 16u
 /* Bulk bytes on the send queue beyond this make the next frame wait, so that a small frame is never behind more. */
 #define BULK_WINDOW_BYTES (256u * 1024u)
 /* Places on the send queue that bulk frames leave to small frames and credits. */
@@ -158,7 +157,7 @@ static void add_record(struct gr_verbs_conn *v, struct batch *b, const struct re
 {
     const uint32_t i = b->n++;
     struct ibv_send_wr *wr = &b->wr[i];
-    *wr = (struct ibv_send_wr){.wr_id = SEND_WR_BIT | (v->n_posted + i), .sg_list = b->sge[i]};
+    *wr = (struct ibv_send_wr){.wr_id = GR_VERBS_SEND_WR_BIT | (v->n_posted + i), .sg_list = b->sge[i]};
     b->sent[i] = (struct gr_verbs_sent){
         .kind = (uint8_t)r->kind, .slot = (uint16_t)r->slot, .bytes = r->bytes, .last = !r->more};
     const uint32_t length = v->two_sided ? fill_in_front(v, r, wr) : fill_beside(v, r, wr);
@@ -300,7 +299,7 @@ enum gr_status gr_verbs_push_hello(struct gr_verbs_conn *v)
 
 void gr_verbs_sent_done(struct gr_verbs_conn *v, uint64_t wr_id)
 {
-    const uint64_t count = wr_id & ~SEND_WR_BIT;
+    const uint64_t count = wr_id & ~GR_VERBS_SEND_WR_BIT;
     while (v->n_done <= count && v->n_done < v->n_posted) {
         const struct gr_verbs_sent *s = &v->sent[v->n_done++ % GR_VERBS_SENT_MAX];
         if (s->kind == GR_VERBS_OUT_BULK) {

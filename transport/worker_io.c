@@ -523,9 +523,8 @@ enum gr_status gr_worker_config_describe(struct gr_worker_config *c, const struc
     }
     GR_TRY(st);
     /* As large as a frame of features gets: slots are locked memory where the device takes them from. */
-    const size_t frame_bytes =
-        GR_WIRE_HEADER_BYTES + GR_WIRE_FEATURES_BYTES(GR_FEATURES_ROW_MAX, 2 * (size_t)d->feature_width);
     const bool bulk = d->feature_width > 0;
+    const size_t frame_bytes = bulk ? gr_features_frame_bytes(2 * (size_t)d->feature_width) : 0;
     c->hello = (struct gr_hello){.version = GR_PROTOCOL_VERSION,
                                  .role = d->role,
                                  .tokenizer_fingerprint = d->tokenizer_fingerprint,
@@ -537,8 +536,7 @@ enum gr_status gr_worker_config_describe(struct gr_worker_config *c, const struc
                                  .feature_width = d->feature_width,
                                  .feature_dtype = d->feature_width > 0 ? GR_DTYPE_BF16 : GR_DTYPE_F32,
                                  .limits = {.small_bytes_max = GR_WIRE_SMALL_BYTES_MAX,
-                                            .bulk_bytes_max =
-                                                bulk ? (uint32_t)GR_MIN(frame_bytes, GR_WIRE_BULK_BYTES_MAX) : 0,
+                                            .bulk_bytes_max = (uint32_t)frame_bytes,
                                             .n_small_slot = 64,
                                             .n_bulk_slot = bulk ? 8 : 0}};
     c->join_msg = (struct gr_msg){
