@@ -25,8 +25,8 @@
 #define ROW_BYTES       8192 /* of a feature: 4096 bf16 */
 
 struct bench {
-    const char *transports, *sizes, *iters, *warmup, *row_bytes, *listen, *peer;
-    bool busy, json;
+    const char *transports, *tests, *sizes, *iters, *warmup, *row_bytes, *listen, *peer;
+    bool busy, json, ping, round;
     enum gr_transport_kind kind[GR_N_TRANSPORT];
     uint32_t size[N_SIZE_MAX];
     int n_kind, n_size;
@@ -95,10 +95,12 @@ static enum gr_status measure_round(struct bench *b, struct gr_end *e)
 static enum gr_status measure(struct bench *b, struct gr_conn *conn, bool more)
 {
     struct gr_end e = {.conn = conn, .busy = b->busy};
-    for (int i = 0; i < b->n_size; i++) {
+    for (int i = 0; b->ping && i < b->n_size; i++) {
         GR_TRY(measure_size(b, &e, b->size[i]));
     }
-    GR_TRY(measure_round(b, &e));
+    if (b->round) {
+        GR_TRY(measure_round(b, &e));
+    }
     return gr_near_bye(&e, more);
 }
 
@@ -174,6 +176,17 @@ static bool take_size(struct bench *b, const char *text)
     return true;
 }
 
+static bool take_test(struct bench *b, const char *name)
+{
+    const bool ping = strcmp(name, "ping") == 0, round = strcmp(name, "round") == 0;
+    if (!ping && !round) {
+        log_error("--tests: `%s' is neither ping nor round", name);
+    }
+    b->ping = b->ping || ping;
+    b->round = b->round || round;
+    return ping || round;
+}
+
 /* Each part of a list between commas. */
 static bool take_list(struct bench *b, const char *list, bool (*take)(struct bench *b, const char *item))
 {
@@ -205,7 +218,8 @@ static bool take_count(const char *name, const char *text, int64_t min, int64_t 
 static bool take_options(struct bench *b)
 {
     if (b->listen != NULL) {
-        if (b->peer != NULL || b->transports != NULL || b->sizes != NULL || b->iters != NULL || b->busy) {
+        if (b->peer != NULL || b->transports != NULL || b->tests != NULL || b->sizes != NULL || b->iters != NULL ||
+            b->busy) {
             log_error("--listen is the far end: the one with --peer says what is measured");
             return false;
         }
@@ -216,6 +230,7 @@ static bool take_options(struct bench *b)
     b->n_warmup = WARMUP_DEFAULT;
     b->n_row_byte = ROW_BYTES;
     return take_list(b, b->transports != NULL ? b->transports : transports, take_kind) &&
+           take_list(b, b->tests != NULL ? b->tests : "ping,round", take_test) &&
            take_list(b, b->sizes != NULL ? b->sizes : "64,1024,8192,131072,1048576", take_size) &&
            take_count("iters", b->iters, 1, GR_STEP_ITERS_MAX / 2, &b->n_iter) &&
            take_count("warmup", b->warmup, 0, GR_STEP_ITERS_MAX / 2, &b->n_warmup) &&
@@ -238,6 +253,7 @@ int gr_bench_transport(int argc, char **argv)
     struct bench b = {.busy = gr_bench_flag(&argc, argv, "busy"), .json = gr_bench_flag(&argc, argv, "json")};
     const struct gr_bench_option options[] = {
         {"transport", &b.transports, "loop | shm | tcp | verbs, a list (default loop,shm,tcp; with --peer tcp)"},
+        {"tests", &b.tests, "ping | round, a list (default ping,round)"},
         {"sizes", &b.sizes, "bytes of ping and rate, a list (default 64,1024,8192,131072,1048576)"},
         {"iters", &b.iters, "of each measurement (default 1000)"},
         {"warmup", &b.warmup, "before them, not counted (default 100)"},

@@ -80,6 +80,16 @@ def skip_reasons(entry):
     return sorted(set(re.findall(r"^ok\b.*#[ \t]*skip[ \t]+(\S.*)", entry.get("stdout") or "", re.I | re.M)))
 
 
+def failed_cases(entry):
+    """What one meson test printed of its failed cases: their lines and the notes below them."""
+    said, keep = [], False
+    for line in (entry.get("stdout") or "").splitlines():
+        keep = line.startswith("not ok") or (keep and not line.startswith("ok "))
+        if keep:
+            said.append(line)
+    return said[-200:]
+
+
 def run_suite(folder, args, env):
     done = run(["meson", "test", "-C", folder, "--no-rebuild", "--print-errorlogs", *args], env=env)
     log = os.path.join(folder, "meson-logs", "testlog.json")
@@ -92,6 +102,8 @@ def run_suite(folder, args, env):
             totals = [a + int(b) for a, b in zip(totals, cases)]
             if cases[1]:
                 failures.append(entry["name"])
+                for said in failed_cases(entry):
+                    say(f"{entry['name']}: {said}")
             for reason in skip_reasons(entry):
                 say(f"{entry['name']}: skipped: {reason}")
     return totals, failures, done.stdout

@@ -20,8 +20,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Looking at the descriptors costs a system call, so a busy-polling receiver does it only every so often. */
-#define N_EMPTY_RECV_PER_LOOK 1024
+/* Looking at the descriptors costs a system call, so a busy-polling receiver does it only every so often: in a
+ * millisecond or less. */
+#define N_EMPTY_RECV_PER_LOOK 8192
 #define N_EVENT_ACK           64
 #define CLOSE_WAIT_MS         100
 

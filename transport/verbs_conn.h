@@ -90,10 +90,37 @@ struct gr_verbs_conn {
 struct gr_verbs_conn *gr_verbs_downcast(struct gr_conn *c);
 
 /* ---- slots ---- */
-uint32_t gr_verbs_slot_take(struct gr_verbs_slots *s);
-void gr_verbs_slot_free(struct gr_verbs_slots *s, uint32_t slot);
-void gr_verbs_slot_push(struct gr_verbs_slots *s, uint32_t slot, uint32_t bytes);
-uint32_t gr_verbs_slot_pop(struct gr_verbs_slots *s);
+
+static inline uint32_t gr_verbs_slot_take(struct gr_verbs_slots *s)
+{
+    const uint32_t slot = s->free[--s->n_free];
+    s->state[slot] = GR_VERBS_HELD;
+    return slot;
+}
+
+static inline void gr_verbs_slot_free(struct gr_verbs_slots *s, uint32_t slot)
+{
+    s->state[slot] = GR_VERBS_FREE;
+    s->free[s->n_free++] = (uint16_t)slot;
+}
+
+static inline void gr_verbs_slot_push(struct gr_verbs_slots *s, uint32_t slot, uint32_t bytes)
+{
+    uint32_t at = s->head + s->n_queued++;
+    s->state[slot] = GR_VERBS_QUEUED;
+    s->bytes[slot] = bytes;
+    at -= at >= s->n_slot ? s->n_slot : 0;
+    s->queue[at] = (uint16_t)slot;
+}
+
+static inline uint32_t gr_verbs_slot_pop(struct gr_verbs_slots *s)
+{
+    const uint32_t slot = s->queue[s->head];
+    s->head = s->head + 1 == s->n_slot ? 0 : s->head + 1;
+    s->n_queued--;
+    s->state[slot] = GR_VERBS_HELD;
+    return slot;
+}
 
 static inline uint32_t gr_verbs_slot_peek(const struct gr_verbs_slots *s)
 {

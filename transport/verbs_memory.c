@@ -39,12 +39,13 @@ void gr_verbs_layout_init(struct gr_verbs_layout *l, const struct gr_conn_limits
 {
     *l = (struct gr_verbs_layout){.limits = *limits, .two_sided = two_sided};
     const uint32_t n_small = limits->n_small_slot, n_bulk = limits->n_bulk_slot;
-    const size_t small_stride = GR_SLOT_ALIGN + gr_round_up(limits->small_bytes_max, GR_SLOT_ALIGN);
+    l->head = two_sided ? GR_SLOT_ALIGN : 0;
+    const size_t small_stride = l->head + gr_round_up(limits->small_bytes_max, GR_SLOT_ALIGN);
     l->bulk_stride = gr_round_up(limits->bulk_bytes_max, GR_SLOT_ALIGN); /* headers do not go there */
     /* Slots of unsignalled records come back with the next signalled one: they must not be missed. */
     l->signal_interval = GR_MIN(INTERVAL_MAX, n_small / 2);
     uint32_t record_bytes = limits->small_bytes_max, n_part = 1;
-    l->bulk_head = GR_SLOT_ALIGN;
+    l->bulk_head = l->head;
     if (two_sided && n_bulk > 0) {
         const uint32_t total = n_bulk * limits->bulk_bytes_max;
         const uint32_t part = GR_MIN(limits->bulk_bytes_max, GR_MAX(PART_BYTES, total / N_PART_MAX));
@@ -53,13 +54,13 @@ void gr_verbs_layout_init(struct gr_verbs_layout *l, const struct gr_conn_limits
         n_part = n_part_of(limits->bulk_bytes_max, l->part_bytes);
         l->bulk_head += gr_round_up(n_part * GR_VERBS_HEADER_BYTES, GR_SLOT_ALIGN);
     }
-    lay_out(l, GR_VERBS_OUT_SMALL, n_small + l->signal_interval, small_stride);
+    lay_out(l, GR_VERBS_OUT_SMALL, n_small + l->signal_interval, small_stride); /* from a page's beginning */
     lay_out(l, GR_VERBS_OUT_BULK, n_bulk, l->bulk_head + gr_round_up(limits->bulk_bytes_max, GR_SLOT_ALIGN));
     lay_out(l, GR_VERBS_OUT_CREDIT, GR_VERBS_N_CREDIT + l->signal_interval, GR_SLOT_ALIGN);
     l->n_recv = n_small + n_bulk * n_part + GR_VERBS_N_CREDIT;
-    l->recv_stride = GR_SLOT_ALIGN + gr_round_up(record_bytes, GR_SLOT_ALIGN);
-    l->recv_at = l->local_bytes;
-    l->local_bytes = gr_round_up(l->local_bytes + l->n_recv * l->recv_stride, PAGE_BYTES);
+    l->recv_stride = l->head + gr_round_up(record_bytes, GR_SLOT_ALIGN);
+    l->recv_at = gr_round_up(l->local_bytes, PAGE_BYTES);
+    l->local_bytes = gr_round_up(l->recv_at + l->n_recv * l->recv_stride, PAGE_BYTES);
     l->inbox_bytes = two_sided ? 0 : n_bulk * l->bulk_stride;
     const size_t gap = l->inbox_bytes == 0 ? 0 : (N_GAP_PAGE + 1) * PAGE_BYTES;
     l->slab_bytes = l->local_bytes + gap + gr_round_up(l->inbox_bytes, PAGE_BYTES);

@@ -3,7 +3,7 @@
  *   slab: | out small | out bulk | out credit | receives |  page(s), gap  | inbox |
  *           registered for the device's own use            not registered   remote-writable, a new key per connection
  *
- * A slot is GR_SLOT_ALIGN bytes, whose last ones are the record's header in two-sided mode, then the payload; of the
+ * A slot is the payload, in two-sided mode behind GR_SLOT_ALIGN bytes, whose last ones are the record's header; of the
  * inbox the payload alone. Slab and protection domain live on when a connection breaks and are taken up again when the
  * same peer comes back over the same device; the inbox is registered anew, so an old key writes nothing. */
 #ifndef GR_TRANSPORT_VERBS_MEMORY_H
@@ -25,6 +25,7 @@ struct gr_verbs_layout {
     uint32_t n_out[GR_N_VERBS_OUT];
     size_t out_at[GR_N_VERBS_OUT], out_stride[GR_N_VERBS_OUT];
     uint32_t part_bytes; /* two-sided: the most payload of one record of a bulk frame */
+    size_t head;         /* before a payload: room for its header in two-sided mode, else nothing */
     size_t bulk_head;    /* before the payload of an outgoing bulk frame: its parts' headers, the first one's last */
     uint32_t n_recv;
     size_t recv_at, recv_stride;
@@ -64,12 +65,12 @@ void gr_verbs_memory_destroy(struct gr_verbs_memory *m);
 
 static inline uint8_t *gr_verbs_out_slot(const struct gr_verbs_memory *m, enum gr_verbs_out kind, uint32_t slot)
 {
-    const size_t head = kind == GR_VERBS_OUT_BULK ? m->layout.bulk_head : GR_SLOT_ALIGN;
+    const size_t head = kind == GR_VERBS_OUT_BULK ? m->layout.bulk_head : m->layout.head;
     return m->slab + m->layout.out_at[kind] + slot * m->layout.out_stride[kind] + head;
 }
 static inline uint8_t *gr_verbs_recv_slot(const struct gr_verbs_memory *m, uint32_t slot)
 {
-    return m->slab + m->layout.recv_at + slot * m->layout.recv_stride + GR_SLOT_ALIGN;
+    return m->slab + m->layout.recv_at + slot * m->layout.recv_stride + m->layout.head;
 }
 
 #endif

@@ -24,9 +24,10 @@ enum gr_status gr_verbs_repost(struct gr_verbs_conn *v)
         const uint32_t n = GR_MIN(v->n_repost, N_REPOST);
         for (uint32_t i = 0; i < n; i++) {
             const uint32_t slot = v->repost[v->n_repost - 1 - i], head = v->two_sided ? GR_VERBS_HEADER_BYTES : 0;
-            sge[i] = (struct ibv_sge){.addr = (uintptr_t)gr_verbs_recv_slot(v->memory, slot) - head,
-                                      .length = (uint32_t)(v->memory->layout.recv_stride - GR_SLOT_ALIGN) + head,
-                                      .lkey = v->memory->local_mr->lkey};
+            sge[i] =
+                (struct ibv_sge){.addr = (uintptr_t)gr_verbs_recv_slot(v->memory, slot) - head,
+                                 .length = (uint32_t)(v->memory->layout.recv_stride - v->memory->layout.head) + head,
+                                 .lkey = v->memory->local_mr->lkey};
             wr[i] = (struct ibv_recv_wr){
                 .wr_id = slot, .sg_list = &sge[i], .num_sge = 1, .next = i + 1 < n ? &wr[i + 1] : NULL};
         }

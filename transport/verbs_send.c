@@ -13,39 +13,6 @@
 /* Places on the send queue that bulk frames leave to small frames and credits. */
 #define N_WR_RESERVED 64u
 
-/* ---- slots ---- */
-
-uint32_t gr_verbs_slot_take(struct gr_verbs_slots *s)
-{
-    const uint32_t slot = s->free[--s->n_free];
-    s->state[slot] = GR_VERBS_HELD;
-    return slot;
-}
-
-void gr_verbs_slot_free(struct gr_verbs_slots *s, uint32_t slot)
-{
-    s->state[slot] = GR_VERBS_FREE;
-    s->free[s->n_free++] = (uint16_t)slot;
-}
-
-void gr_verbs_slot_push(struct gr_verbs_slots *s, uint32_t slot, uint32_t bytes)
-{
-    uint32_t at = s->head + s->n_queued++;
-    s->state[slot] = GR_VERBS_QUEUED;
-    s->bytes[slot] = bytes;
-    at -= at >= s->n_slot ? s->n_slot : 0;
-    s->queue[at] = (uint16_t)slot;
-}
-
-uint32_t gr_verbs_slot_pop(struct gr_verbs_slots *s)
-{
-    const uint32_t slot = s->queue[s->head];
-    s->head = s->head + 1 == s->n_slot ? 0 : s->head + 1;
-    s->n_queued--;
-    s->state[slot] = GR_VERBS_HELD;
-    return slot;
-}
-
 /* ---- credits ---- */
 
 /* As tcp: in a record of their own once the peer may have used up half of its slots. */

@@ -3,65 +3,95 @@
 
 usage: rdma-vm [--write BUILD_DIR] -- python3 against_perftest.py BUILD_DIR SOURCE_ROOT [TRANSPORT [ROUNDS]]
 
-All poll without a pause and show RTT/2. The three take turns, ROUNDS times, and medians of their medians are
-compared, so that a slow moment of the host hits all alike: times mean nothing under emulation, ratios do. A frame that
-graft sends carries its own header and credits; perftest's is the bare payload.
+Both poll without a pause and show RTT/2. They are there at the same time and take turns of 30 ms, the other one stopped:
+under emulation times mean nothing and change from one second to the next, ratios of medians over the same seconds do.
+A frame that graft sends carries its own header and credits; perftest's is the bare payload.
 """
 import json
 import os
 import secrets
-import statistics
+import signal
 import subprocess
 import sys
 
-from devices import ADDRESS, Server, packets, perftest, tcp_listens
-from harness import BUILD
+from devices import ADDRESS, Server, packets, perftest_argv, perftest_median, perftest_ready, tcp_listens
+from harness import BUILD, SLOW
 
-SIZES = (64, 1024, 8192)
-N, N_WARMUP, PORT = 300, 50, 5066
+N_PING = {64: 8000, 1024: 6000, 8192: 1500}  # about half a second each
+N_WARMUP, PORT, TURN_S = 50, 5066, 0.03
 
 
-def bench_rows(transport, *args):
-    """What `graft-bench transport` prints. Each end is told its device as NCCL's users do."""
+def bench_argv(transport, *args):
+    """Both ends of `graft-bench transport`. Each is told its device as NCCL's users do."""
     bench = os.path.join(BUILD, "graft-bench")
     os.environ["GRAFT_KEY"] = secrets.token_hex(32)
     far = ["env", "NCCL_IB_HCA=rxe1", bench, "transport", "--listen", f"{ADDRESS[1]}:{PORT}"]
     near = ["env", "NCCL_IB_HCA=rxe0", bench, "transport", "--peer", f"{ADDRESS[1]}:{PORT}", "--transport", transport,
             "--json", *args]
-    with Server(*far, ready=lambda: tcp_listens(PORT)):
+    return far, near
+
+
+def bench_server(far):
+    return Server(*far, ready=lambda: tcp_listens(PORT))
+
+
+def bench_rows(transport, *args):
+    far, near = bench_argv(transport, *args)
+    with bench_server(far):
         done = subprocess.run(near, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-def graft(transport):
-    """Median RTT/2 in microseconds by size."""
-    rows = bench_rows(transport, "--sizes", ",".join(map(str, SIZES)), "--iters", str(N), "--warmup", str(N_WARMUP),
-                      "--busy")
-    return {r["bytes"]: r["median_us"] for r in rows if r["test"] == "ping"}
+def signal_all(processes, number):
+    for p in processes:
+        if p.poll() is None:
+            p.send_signal(number)
 
 
-def measure(transport, n_round, others=("ib_send_lat", "ib_write_lat"), times=None):
-    """By size: medians over the rounds of graft and the others. times: those of calls before, kept by the caller."""
-    times = {} if times is None else times
-    for _ in range(n_round):
-        ours = graft(transport)
-        for size in SIZES:
-            columns = times.setdefault(size, tuple([] for _ in range(1 + len(others))))
-            for column, value in zip(columns, (ours[size], *(perftest(name, size, N) for name in others))):
-                column.append(value)
-    return {size: tuple(statistics.median(c) for c in columns) for size, columns in times.items()}
+def in_turns(pairs):
+    """Lets pairs of (server, client) run one at a time until the first client has ended, then all that are left."""
+    turn = 0
+    while all(client.poll() is None for _, client in pairs):
+        for pair in pairs:
+            signal_all(pair, signal.SIGCONT if pair is pairs[turn] else signal.SIGSTOP)
+        try:
+            pairs[turn][1].wait(TURN_S * SLOW)
+        except subprocess.TimeoutExpired:
+            pass
+        turn = (turn + 1) % len(pairs)
+    for pair in pairs:
+        signal_all(pair, signal.SIGCONT)
+
+
+def beside(transport, other, size):
+    """Medians of RTT/2 in microseconds: graft's and the other's."""
+    n = N_PING[size]
+    far, near = bench_argv(transport, "--tests", "ping", "--sizes", str(size), "--iters", str(n), "--warmup",
+                           str(N_WARMUP), "--busy")
+    other_far, other_near = perftest_argv(other, size, n)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with bench_server(far) as s, Server(*other_far, ready=perftest_ready) as other_s, \
+         subprocess.Popen(near, **pipes) as p, subprocess.Popen(other_near, **pipes) as other_p:
+        in_turns([(s.p, p), (other_s.p, other_p)])
+        out, other_out = p.communicate(timeout=100 * SLOW), other_p.communicate(timeout=100 * SLOW)
+        assert p.returncode == 0 and other_p.returncode == 0, (out, other_out)
+    ours = next(r["median_us"] for r in json.loads(out[0]) if r["test"] == "ping")
+    return ours, perftest_median(other_out[0], size, n)
 
 
 def main(transport="verbs", n_round="3"):
     before = packets(0), packets(1)
-    result = measure(transport, int(n_round))
-    sent = [packets(i) - before[i] for i in (0, 1)]
-    print(f"# RTT/2 in us, medians of {n_round}; {sent[0]} and {sent[1]} packets on the wire")
-    print(f"| bytes | {transport} | ib_send_lat | ib_write_lat | {transport} / ib_send_lat |")
-    print("|---:|---:|---:|---:|---:|")
-    for size, (ours, send, write) in result.items():
-        print(f"| {size} | {ours:.1f} | {send:.1f} | {write:.1f} | {ours / send:.2f} |")
+    print(f"# RTT/2 in us, the middle one of {n_round} rounds")
+    print(f"| bytes | other | {transport} | other | ratio | ratios |")
+    print("|---:|---|---:|---:|---:|---|")
+    for size in N_PING:
+        for other in ("ib_send_lat", "ib_write_lat"):
+            rounds = sorted((beside(transport, other, size) for _ in range(int(n_round))), key=lambda r: r[0] / r[1])
+            ours, theirs = rounds[len(rounds) // 2]
+            print(f"| {size} | {other} | {ours:.1f} | {theirs:.1f} | {ours / theirs:.2f} | "
+                  f"{' '.join(f'{a / b:.2f}' for a, b in rounds)} |", flush=True)
+    print(f"# {packets(0) - before[0]} and {packets(1) - before[1]} packets on the wire")
     return 0
 
 

@@ -78,14 +78,27 @@ class Server:
         assert kind is not None or self.p.returncode == 0, (self.argv, self.p.returncode, out)
 
 
-def perftest(name, size, n):
-    """Median one-way time (half of a round trip) in microseconds, by ib_send_lat or ib_write_lat."""
+def perftest_argv(name, size, n):
+    """The server's and the client's."""
     args = ["-x", "1", "-s", str(size), "-n", str(n), "-F"]
-    with Server(name, "-d", "rxe0", *args, ready=lambda: tcp_listens(PERFTEST_PORT)):
-        out = output(name, "-d", "rxe1", *args, ADDRESS[0])
+    return [name, "-d", "rxe0", *args], [name, "-d", "rxe1", *args, ADDRESS[0]]
+
+
+def perftest_ready():
+    return tcp_listens(PERFTEST_PORT)
+
+
+def perftest_median(out, size, n):
+    """Median one-way time (half of a round trip) in microseconds, of what ib_send_lat or ib_write_lat printed."""
     rows = [line.split() for line in out.splitlines() if line.split()[:2] == [str(size), str(n)]]
     assert len(rows) == 1, out
     return float(rows[0][4])
+
+
+def perftest(name, size, n):
+    far, near = perftest_argv(name, size, n)
+    with Server(*far, ready=perftest_ready):
+        return perftest_median(output(*near), size, n)
 
 
 def udp_passes(seconds):

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import statistics
 import subprocess
 import sys
 
@@ -20,6 +21,7 @@ from devices import rdma_listens, rnr, udp_passes  # noqa: E402
 # pylint: enable=wrong-import-position
 
 RATIO_MAX = 1.15 if SLOW == 1 else 5  # a sanitizer costs a factor
+N_ROUND_MAX = 9
 
 
 # ---- the machine itself ----
@@ -111,18 +113,16 @@ def every_fault_is_survived():
 
 @case
 def a_round_trip_costs_what_perftests_does():
-    """At most 1.15 times ib_send_lat's median. The two take turns, and of each the quietest round counts: where the
-    host runs the machine's CPUs on one core, or something else, either takes 1.5 times as long or milliseconds."""
-    times = {}
-    for _ in range(4):
-        against_perftest.measure("verbs", 2, ("ib_send_lat",), times)
-        ratios = {size: min(columns[0]) / min(columns[1]) for size, columns in times.items()}
-        if max(ratios.values()) <= RATIO_MAX:
-            break
-    for size, columns in times.items():
-        print(f"# {size} B, RTT/2 in us: verbs {columns[0]}, ib_send_lat {columns[1]}: ratio {ratios[size]:.2f}",
-              flush=True)
-    assert max(ratios.values()) <= RATIO_MAX, ratios
+    """At most 1.15 times ib_send_lat's median, in the middle one of several rounds."""
+    worst = 0
+    for size in against_perftest.N_PING:
+        rounds = []
+        while len(rounds) < 3 or (len(rounds) < N_ROUND_MAX and statistics.median(rounds) > RATIO_MAX):
+            ours, theirs = against_perftest.beside("verbs", "ib_send_lat", size)
+            rounds.append(ours / theirs)
+            print(f"# {size} B, RTT/2: verbs {ours:.1f} us, ib_send_lat {theirs:.1f} us: {rounds[-1]:.2f}", flush=True)
+        worst = max(worst, statistics.median(rounds))
+    assert worst <= RATIO_MAX, worst
 
 
 @case
