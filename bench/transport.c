@@ -277,6 +277,7 @@ int gr_bench_transport(int argc, char **argv)
     if (b.busy && sysconf(_SC_NPROCESSORS_ONLN) < 2) {
         log_warn("--busy on one CPU: the ends take turns as the scheduler lets them");
     }
+    gr_verbs_prepare();
     enum gr_status st = GR_EIO;
     if (sodium_init() >= 0) {
         st = b.listen != NULL ? gr_far_listen(b.listen) : run(&b, b.json ? GR_TABLE_JSON : format);

@@ -19,6 +19,9 @@ struct gr_verbs_options {
 };
 #define GR_VERBS_OPTIONS_DEFAULT {.gid_index = -1, .spin_us = GR_VERBS_SPIN_US_DEFAULT}
 
+/* Of a process that may use the transport, before its first thread. */
+void gr_verbs_prepare(void);
+
 /* What gr_bootstrap() opens connections with. Before the first connection; not thread-safe. */
 void gr_verbs_configure(const struct gr_verbs_options *options);
 const struct gr_verbs_options *gr_verbs_configured(void);

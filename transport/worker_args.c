@@ -97,6 +97,7 @@ static void help(const char *program, const struct gr_arg *args, int n_arg)
 
 int gr_args_parse(const char *program, const struct gr_arg *args, int n_arg, int argc, char **argv)
 {
+    gr_verbs_prepare();
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             help(program, args, n_arg);

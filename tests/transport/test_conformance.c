@@ -790,6 +790,7 @@ static bool verbs_devices(void)
         return false;
     }
     snprintf(names, sizeof(names), "%s", env);
+    gr_verbs_prepare();
     pair_verbs[0].hca = strtok(names, ",");
     pair_verbs[1].hca = strtok(NULL, ",");
     pair_verbs[0].spin_us = pair_verbs[1].spin_us = 0;

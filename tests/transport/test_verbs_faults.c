@@ -456,6 +456,7 @@ int main(int argc, char **argv)
         return 0;
     }
     snprintf(names, sizeof(names), "%s", env);
+    gr_verbs_prepare();
     pair_verbs[0].hca = strtok(names, ",");
     pair_verbs[1].hca = strtok(NULL, ",");
     if (argc == 3) {
