@@ -150,7 +150,7 @@ static const struct type_info {
                      B(stop_ids) | B(want_draft) | B(want_trace) | B(single_token) | B(auto_tree) | B(n_node) |
                          B(keep_open) | B(transport) | B(tree_shape) | B(draft_depth) | B(draft_top_k) |
                          B(draft_ahead) | B(auto_ahead) | B(tokenizer_fingerprint) | SPECPV},
-    [GR_MSG_OPENED] = {"OPENED", B(session) | B(epoch) | B(cache_hit) | B(usable_len), 0},
+    [GR_MSG_OPENED] = {"OPENED", B(session) | B(epoch) | B(cache_hit) | B(usable_len), B(specpv)},
     [GR_MSG_CLOSE] = {"CLOSE", B(session), 0},
     [GR_MSG_CLOSED] = {"CLOSED", B(session), 0},
     [GR_MSG_COMMIT] = {"COMMIT",

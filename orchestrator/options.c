@@ -185,6 +185,7 @@ void gr_run_options_default(struct gr_run_options *o, enum gr_command command)
     *o = (struct gr_run_options){.command = command, .max_tokens = 256, .top_p = 1.0, .seed = -1,
                                  .num_speculative_tokens = "auto", .tree_shape = "dynamic", .draft_depth = 8,
                                  .draft_top_k = 10, .specpv = "off", .specpv_mode = "exact",
+                                 .specpv_n_sink = -1, .specpv_n_retrieval = -1, .specpv_n_window = -1,
                                  .specpv_score_reduce = "mean",
                                  .specpv_block_size = GR_SPECPV_BLOCK_TOKENS, .transport = "",
                                  .gid_index = -1, .verbs_mode = "one_sided",

@@ -35,8 +35,9 @@ struct gr_run_options {
     const char *num_speculative_tokens, *tree_shape;
     int64_t draft_depth, draft_top_k;
     const char *specpv, *specpv_mode, *specpv_score_reduce, *transport;
-    int64_t specpv_block_size, specpv_n_sink, specpv_n_retrieval, specpv_n_window; /* 0: default, as those below */
-    int64_t specpv_n_buffer, specpv_threshold, specpv_interval, specpv_max_provisional;
+    int64_t specpv_block_size;
+    int64_t specpv_n_sink, specpv_n_retrieval, specpv_n_window;                         /* -1: default */
+    int64_t specpv_n_buffer, specpv_threshold, specpv_interval, specpv_max_provisional; /* 0: default */
     double specpv_fraction; /* 0: off */
     bool require_rdma;
     const char *target_device, *draft_device;

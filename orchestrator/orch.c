@@ -178,6 +178,7 @@ enum gr_status gr_orch_submit(struct gr_orch *o, const struct gr_session_request
     }
     o->next_id++;
     e->request.prompt = NULL;
+    e->specpv = orch_specpv_asked(o, e);
     e->metrics.open_ns = now_ns;
     begin_turn(e, 0);
     *session_out = e->id;
@@ -272,7 +273,7 @@ enum gr_status gr_orch_close(struct gr_orch *o, uint64_t session)
 
 static void send_refresh(struct gr_orch *o, const struct entry *e, uint32_t *n)
 {
-    if (e->state == GR_SESSION_RUNNING && orch_specpv_mode(o, e) != GR_SPECPV_OFF) {
+    if (e->state == GR_SESSION_RUNNING && e->specpv != GR_SPECPV_OFF) {
         o->io.send(o->io.ctx, (uint32_t)e->target, &(struct gr_msg){.type = GR_MSG_REFRESH, .session = e->id});
         ++*n;
     }
@@ -285,7 +286,7 @@ enum gr_status gr_orch_refresh(struct gr_orch *o, uint64_t session, uint32_t *n_
     if (session != 0 && e == NULL) {
         return refuse(o, GR_ENOTFOUND, "no session %" PRIu64 " is open here", session);
     }
-    if (e != NULL && orch_specpv_mode(o, e) == GR_SPECPV_OFF) {
+    if (e != NULL && e->specpv == GR_SPECPV_OFF) {
         return refuse(o, GR_EUNSUPPORTED, "session %" PRIu64 ": SpecPV is off: there is no partial view to refresh",
                       session);
     }
@@ -325,11 +326,10 @@ static bool lengths_fit(const struct entry *e, const struct gr_msg *m, bool exac
 }
 
 /* The expected prefix length and hash are checked on every COMMIT: a target that went astray is caught here. */
-static bool commit_fits(const struct gr_orch *o, const struct entry *e, const struct gr_msg *m)
+static bool commit_fits(const struct entry *e, const struct gr_msg *m)
 {
     const struct gr_transcript *t = &e->transcript;
-    const enum gr_specpv_mode mode = orch_specpv_mode(o, e);
-    if (!lengths_fit(e, m, mode == GR_SPECPV_EXACT || mode == GR_SPECPV_AUTO)) {
+    if (!lengths_fit(e, m, e->specpv == GR_SPECPV_EXACT || e->specpv == GR_SPECPV_AUTO)) {
         return false;
     }
     uint64_t hash = m->keep_len == t->len ? t->hash : gr_transcript_hash_at(t, m->keep_len);
@@ -352,7 +352,7 @@ static void on_commit(struct gr_orch *o, struct entry *e, const struct gr_msg *m
     if (e->state != GR_SESSION_RUNNING || m->epoch != e->epoch) {
         return; /* of a turn that is over, or of a target that lost the session, while it was on its way */
     }
-    if (!commit_fits(o, e, m)) {
+    if (!commit_fits(e, m)) {
         log_error("session %" PRIu64 " round %u: COMMIT does not extend the transcript (expected_prefix_len %u, "
                   "keep_len %u, %u tokens)", e->id, m->round, e->transcript.len, m->keep_len, m->ids.n);
         orch_close(o, e, GR_FINISH_ERROR, "the target's tokens do not extend the transcript");
@@ -403,6 +403,7 @@ static void on_opened(struct gr_orch *o, struct entry *e, const struct gr_msg *m
     if (m->cache_hit != 0) {
         log_debug("session %" PRIu64 ": %u tokens need not be computed again", e->id, m->usable_len);
     }
+    e->specpv = m->specpv == (uint32_t)e->specpv ? e->specpv : GR_SPECPV_OFF; /* it fell back: the target told why */
     e->state = GR_SESSION_RUNNING;
     report_attached(o, e);
     orch_attach(o, e);
@@ -595,7 +596,7 @@ static void describe(const struct entry *e, uint64_t now_ns, struct gr_session_i
 {
     *out = (struct gr_session_info){
         .id = e->id, .state = e->state, .epoch = e->epoch, .n_token = e->final_len, .turn_len = e->turn_len,
-        .specpv = e->request.specpv,
+        .specpv = e->specpv,
         .n_fallback = e->n_fallback, .n_reopen = e->n_reopen, .keep_open = e->request.keep_open, .target = e->target,
         .drafter = e->drafter, .drafter_failed = e->drafter_failed,
         .idle_ns = e->state == GR_SESSION_IDLE ? now_ns - e->idle_since_ns : 0};

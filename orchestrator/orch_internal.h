@@ -12,6 +12,7 @@ struct entry {
     enum gr_session_state state;
     uint64_t id;
     uint32_t epoch;
+    enum gr_specpv_mode specpv;        /* as asked for, until its target says that it is off */
     struct gr_session_request request; /* prompt is not valid; max_tokens, stops and user are the turn's */
     struct gr_transcript transcript;   /* its len is the expected_prefix_len */
     uint32_t final_len; /* tokens behind it are provisional (exact SpecPV): shown to nobody, opened nowhere */
@@ -66,7 +67,8 @@ struct entry *orch_find(const struct gr_orch *o, uint64_t id);
 /* ---- orch_session.c ---- */
 /* Forgets provisional tokens. */
 void orch_drop_provisional(struct entry *e);
-enum gr_specpv_mode orch_specpv_mode(const struct gr_orch *o, const struct entry *e);
+/* What an OPEN asks for: the request, but for the kill switch. */
+enum gr_specpv_mode orch_specpv_asked(const struct gr_orch *o, const struct entry *e);
 /* To a target, if there is one; else WAITING. */
 void orch_open(struct gr_orch *o, struct entry *e);
 /* As epoch + 1: where it was, it is not any more. */

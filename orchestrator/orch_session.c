@@ -29,7 +29,7 @@ static bool wants_draft(const struct gr_orch *o, const struct entry *e)
     return e->request.want_draft && !o->config.disable_multi_token;
 }
 
-enum gr_specpv_mode orch_specpv_mode(const struct gr_orch *o, const struct entry *e)
+enum gr_specpv_mode orch_specpv_asked(const struct gr_orch *o, const struct entry *e)
 {
     return o->config.disable_specpv ? GR_SPECPV_OFF : e->request.specpv;
 }
@@ -67,9 +67,10 @@ static void send_open(struct gr_orch *o, struct entry *e)
                        .single_token = e->request.force_single_token || o->config.force_single_token,
                        .auto_tree = e->request.auto_tree, .n_node = e->request.n_node};
     copy_sampling(&m, &e->request.sampling);
-    if (orch_specpv_mode(o, e) != GR_SPECPV_OFF) {
+    e->specpv = orch_specpv_asked(o, e);
+    if (e->specpv != GR_SPECPV_OFF) {
         m.draft_depth = e->request.tree_shape == GR_SHAPE_CHAIN ? e->request.n_node : e->request.draft_depth;
-        gr_msg_set_specpv(&m, orch_specpv_mode(o, e), &e->request.specpv_params);
+        gr_msg_set_specpv(&m, e->specpv, &e->request.specpv_params);
     }
     e->state = GR_SESSION_OPENING;
     e->append_sent = e->opened_over = e->evicted = false;

@@ -84,6 +84,31 @@ static enum gr_status check_features(const struct gr_run_options *o)
     return o->capture_layers != NULL ? gr_capture_parse(o->capture_layers, &n, layer) : GR_OK;
 }
 
+/* 0 stands for the default in requests; it is not what somebody who says 0 means. */
+static enum gr_status check_segments(const struct gr_run_options *o)
+{
+    const struct {
+        const char *name, *why;
+        int64_t n_block;
+    } segments[] = {
+        {"sink", "attention leans on the first tokens of a context", o->specpv_n_sink},
+        {"retrieval", "a view without it is a window only, and forgets the rest", o->specpv_n_retrieval},
+        {"window", "a row attends to the tokens right before it", o->specpv_n_window},
+    };
+    for (size_t i = 0; i < GR_ARRAY_LEN(segments); i++) {
+        if (segments[i].n_block == 0) {
+            log_error("--specpv-n-%s-blocks: `0': %s; 1 is the least", segments[i].name, segments[i].why);
+            return GR_EINVAL;
+        }
+    }
+    return GR_OK;
+}
+
+static uint32_t or_default(int64_t n_block)
+{
+    return n_block > 0 ? (uint32_t)n_block : 0;
+}
+
 static enum gr_status choose_specpv(const struct gr_run_options *o, struct gr_plan *p)
 {
     GR_TRY(one_of("specpv", o->specpv, (const char *const[]){"off", "on", "lossy", "exact", "auto", NULL},
@@ -97,11 +122,12 @@ static enum gr_status choose_specpv(const struct gr_run_options *o, struct gr_pl
                   o->specpv_block_size, GR_SPECPV_BLOCK_TOKENS);
         return GR_EINVAL;
     }
+    GR_TRY(check_segments(o));
     const char *mode = strcmp(o->specpv, "on") == 0 ? o->specpv_mode : o->specpv;
     p->specpv = o->disable_specpv ? GR_SPECPV_OFF : (enum gr_specpv_mode)gr_specpv_mode_by_name(mode);
-    p->specpv_params = (struct gr_specpv_params){.n_sink = (uint32_t)o->specpv_n_sink,
-                                                 .n_retrieval = (uint32_t)o->specpv_n_retrieval,
-                                                 .n_window = (uint32_t)o->specpv_n_window,
+    p->specpv_params = (struct gr_specpv_params){.n_sink = or_default(o->specpv_n_sink),
+                                                 .n_retrieval = or_default(o->specpv_n_retrieval),
+                                                 .n_window = or_default(o->specpv_n_window),
                                                  .n_buffer = (uint32_t)o->specpv_n_buffer,
                                                  .threshold = (uint32_t)o->specpv_threshold,
                                                  .interval = (uint32_t)o->specpv_interval,

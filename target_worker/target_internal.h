@@ -250,6 +250,8 @@ struct judged target_specpv_judged(const struct gr_pass_seq *q);
 void target_drop_provisional(struct gr_target *t, struct session *s);
 /* Full verification from here on; why: said and counted. */
 void target_specpv_off(struct gr_target *t, struct session *s, const char *why);
+/* What the session has, as it is told: not what was asked for. */
+enum gr_specpv_mode target_specpv_shown(const struct session *s);
 /* Tokens whose cells the session holds between passes. */
 static inline int32_t target_held_len(const struct session *s)
 {

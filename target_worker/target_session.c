@@ -196,7 +196,8 @@ static void begin_turn(struct gr_target *t, struct session *s, uint32_t max_toke
 static void reply_opened(struct gr_target *t, const struct session *s)
 {
     const struct gr_msg reply = {.type = GR_MSG_OPENED, .session = s->id, .epoch = s->epoch,
-                                 .cache_hit = s->kv_len > 0, .usable_len = (uint32_t)s->kv_len};
+                                 .cache_hit = s->kv_len > 0, .usable_len = (uint32_t)s->kv_len,
+                                 .specpv = (uint32_t)target_specpv_shown(s)};
     t->counters.n_cache_hit += s->kv_len > 0;
     t->io.send_msg(t->io.ctx, &reply);
 }

@@ -47,6 +47,11 @@ void target_specpv_open(struct gr_target *t, struct session *s, const struct gr_
     }
 }
 
+enum gr_specpv_mode target_specpv_shown(const struct session *s)
+{
+    return s->pv.mode == GR_SPECPV_EXACT && s->pv.automatic ? GR_SPECPV_AUTO : s->pv.mode;
+}
+
 void target_refresh(struct gr_target *t, const struct gr_msg *m)
 {
     struct session *s = target_find(t, m->session);

@@ -275,6 +275,26 @@ static inline void open_with_drafter(struct world *w)
     assert_int_equal(t->len, 21);
 }
 
+/* Four sessions where there are blocks for one to three: the younger yield, and make the same text later. How often one
+ * was pre-empted or evicted. */
+static inline uint64_t run_too_many(int32_t n_block)
+{
+    struct world w;
+    create(&w, n_block);
+    for (uint64_t id = 1; id <= N_SLOT; id++) {
+        open_prompt(&w, id, 25 + (int32_t)id, 80);
+    }
+    run(&w);
+    for (uint64_t id = 1; id <= N_SLOT; id++) {
+        assert_int_equal(w.text[id].len, 105 + (int32_t)id);
+        assert_plain(&w.text[id], 25 + (int32_t)id);
+    }
+    const struct gr_target_counters *c = gr_target_counters(w.target);
+    const uint64_t n_yield = c->n_preempted + c->n_evicted;
+    destroy(&w);
+    return n_yield;
+}
+
 static inline void expect_error(struct world *w, int *n, const char *what)
 {
     assert_int_equal(w->n_msg[GR_MSG_ERROR], ++*n);

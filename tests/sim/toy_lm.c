@@ -229,7 +229,8 @@ static enum gr_status forward_with_features(struct toy *m, const struct gr_batch
             if (c->head) {
                 write_feature(state, GUESSED, m->lm.hidden + (size_t)(s->row0 + r) * TOY_FEATURE_WIDTH);
             } else {
-                write_capture(state, m->lm.capture + (size_t)(s->row0 + r) * TOY_N_CAPTURE * TOY_FEATURE_WIDTH);
+                const uint32_t mark = c->partial_features && s->sparse != NULL ? 0xa5a5a5a5u : 0;
+                write_capture(state ^ mark, m->lm.capture + (size_t)(s->row0 + r) * TOY_N_CAPTURE * TOY_FEATURE_WIDTH);
             }
         }
     }

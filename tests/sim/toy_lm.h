@@ -22,6 +22,7 @@ struct toy_config {
     /* A target with partial views: one row in so many that is verified under a view answers from another table; 0: all
      * answer as under full attention. KV of such rows is marked, and no row that sees everything may ever see it. */
     int partial_blur;
+    bool partial_features; /* captures of such rows are others: bytes changed by 0xa5; for tests without a head */
     int n_vocab_head; /* the head's own vocabulary: so many of the ids, spread; 0: all */
 };
 

@@ -90,7 +90,9 @@ class Serve:
         return self.generate(*args, "--prompt-ids", "-", input=json.dumps(ids))
 
     def start(self, *args, prompt=PROMPT, tokens=3000):
-        return subprocess.Popen([GRAFT, "run", "--json", "--connect", self.address, *PLAIN, "--prompt", prompt,
+        if "--prompt-file" not in args:
+            args = ("--prompt", prompt, *args)
+        return subprocess.Popen([GRAFT, "run", "--json", "--connect", self.address, *PLAIN,
                                  "--max-tokens", str(tokens), *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                 text=True, env=self.env())
 

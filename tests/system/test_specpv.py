@@ -1,32 +1,46 @@
 #!/usr/bin/env python3
-"""SpecPV end to end on the demo models: exact gives the text of full verification however small the view, lossy with a
-view of everything does, and both say what they did. Views are made small, so that refreshes find other tokens.
+"""SpecPV end to end on the demo models: exact gives the text of full verification however small the view, and however
+often what a partial round accepts is falsified; lossy with a view of everything does; and both say what they did. Views
+are made small, so that refreshes find other tokens.
 
-Prompts: the 16 of tests/golden/prompts.json joined, 5k tokens, in two orders.
+Prompts: the 16 of tests/golden/prompts.json, eight joined: 2.5k tokens each, and a threshold that is lower still.
+GRAFT_TEST_LONG=1: contexts of 4k to 30k tokens at the default threshold, every method over every transport, and more
+kills. Long prompts are what GRAFT_TEST_PROMPTS names (lines of JSON with id and text), else the 16 again and again.
 
 usage: test_specpv.py BUILD_DIR SOURCE_ROOT      prints TAP
 """
+import contextlib
 import json
 import os
+import re
 import signal
 import sys
 import tempfile
 
-from harness import DRAFT, HEAD, ROOT, TARGET, case, generate, main, run
-from served import FIXED, Serve, one_line
+from harness import DRAFT, HEAD, ROOT, TARGET, case, generate, main, refused, run, wait_for
+from served import FIXED, Folder, Serve, one_line, worker
 from stream import Stream
 
+LONG = os.environ.get("GRAFT_TEST_LONG", "") != ""
 N_TOKEN = 160
+CORRUPT = 7  # every so many-th partial pass of a session is falsified
+LONG_LENGTHS = (4096, 8192, 16384, 30000)
 with open(os.path.join(ROOT, "tests/golden/prompts.json"), encoding="utf-8") as f:
     SHORT = json.load(f)
 FOLDER = tempfile.TemporaryDirectory()
-PROMPTS = []
-for name, texts in (("a", SHORT), ("b", SHORT[::-1])):
-    PROMPTS.append(os.path.join(FOLDER.name, name))
-    with open(PROMPTS[-1], "w", encoding="utf-8") as out:
-        out.write("\n\n".join(texts))
 
-SMALL = ("--specpv-n-retrieval-blocks", "8", "--specpv-n-window-blocks", "1", "--specpv-n-sink-blocks", "1")
+
+def prompt_file(name, text):
+    path = os.path.join(FOLDER.name, name)
+    with open(path, "w", encoding="utf-8") as out:
+        out.write(text)
+    return path
+
+
+PROMPTS = [prompt_file("a", "\n\n".join(SHORT[:8])), prompt_file("b", "\n\n".join(SHORT[8:]))]
+VIEW = ("--specpv-n-retrieval-blocks", "8", "--specpv-n-window-blocks", "1", "--specpv-n-sink-blocks", "1")
+EARLY = ("--specpv-partial-threshold", "1000")
+SMALL = (*VIEW, *EARLY)
 TREE = ("--num-speculative-tokens", "12", "--draft-depth", "5", "--draft-top-k", "4")
 METHODS = {"none": (), "draft_model": ("--draft", DRAFT, *TREE), "eagle3": ("--draft", HEAD, *TREE)}
 PLAIN = {}
@@ -44,25 +58,65 @@ def plain(prompt, *more):
 
 
 def say(what, m):
-    print(f"# {what}: {m['partial_rounds']} partial rounds, {m['full_refreshes']} refreshes, {m['drift_mismatches']} of "
-          f"{m['drift_checked']} judged tokens were others; mean acceptance length {m['mean_acceptance_length']:.2f}",
-          flush=True)
+    print(f"# {what}: {m['partial_rounds']} partial rounds, {m['full_refreshes']} refreshes, "
+          f"{m['drift_mismatches']} of {m['drift_checked']} judged tokens were others; mean acceptance length "
+          f"{m['mean_acceptance_length']:.2f}", flush=True)
+
+
+def exact(prompt, method, transport, *more):
+    """An exact run, compared with plain decoding; how many roll-backs it had (each mismatch that is found is one)."""
+    out = generate(*args_of(prompt, "--specpv", "exact", "--transport", transport, *SMALL, *METHODS[method], *more))
+    m = out["metrics"]
+    say(f"prompt {os.path.basename(prompt)}, {method}, {transport}", m)
+    assert out["token_ids"] == plain(prompt)["token_ids"], method
+    assert m["partial_rounds"] > 10 and m["full_refreshes"] > 2, m
+    assert m["drift_checked"] > 0 and m["desyncs"] + m["fallbacks"] == 0, m
+    return m["drift_mismatches"]
 
 
 @case
 def exact_is_full_verification():
     n_other = 0
-    for prompt in PROMPTS:
-        for method, draft in METHODS.items():
-            for transport in ("shm", "tcp") if draft else ("shm",):
-                out = generate(*args_of(prompt, "--specpv", "exact", "--transport", transport, *SMALL, *draft))
-                m = out["metrics"]
-                say(f"prompt {os.path.basename(prompt)}, {method}, {transport}", m)
-                assert out["token_ids"] == plain(prompt)["token_ids"], method
-                assert m["partial_rounds"] > 10 and m["full_refreshes"] > 2, m
-                assert m["drift_checked"] > 0 and m["desyncs"] + m["fallbacks"] == 0, m
-                n_other += m["drift_mismatches"]
-    assert n_other > 20, n_other
+    for prompt, transport in zip(PROMPTS, ("shm", "tcp")):
+        for method in METHODS:
+            transports = ("shm", "tcp") if LONG and method != "none" else (transport,)
+            n_other += sum(exact(prompt, method, t) for t in transports)
+    assert n_other > 10, n_other
+
+
+@contextlib.contextmanager
+def by_hand(folder, address, method, transport, *target_args):
+    """Both workers with options that only tests give them."""
+    target = ["--specpv", "on", *target_args]
+    drafter = HEAD if method == "eagle3" else DRAFT
+    target += ["--head", HEAD] if method == "eagle3" else []
+    target += ["--colocate-draft", drafter] if transport == "loop" else ["--transport", transport]
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(worker("graft-target", folder, address, *target))
+        if method != "none" and transport != "loop":
+            head = ("--target", TARGET) if method == "eagle3" else ()
+            stack.enter_context(worker("graft-draft", folder, address, "--transport", transport, *head, model=drafter))
+        yield
+
+
+@case
+def forced_mismatches():
+    """The target falsifies every seventh partial pass of the session: each is taken back, and the text is unchanged."""
+    folder = Folder()
+    ways = [("none", "shm")] + [(m, t) for m in ("draft_model", "eagle3") for t in ("loop", "shm", "tcp")]
+    for i, (method, transport) in enumerate(ways):
+        prompt = PROMPTS[i % 2]
+        with (Serve(spawn=False, folder=folder) as s,
+              by_hand(folder, s.address, method, transport, *VIEW, "--test-specpv-corrupt", str(CORRUPT))):
+            s.wait(*METHODS[method][:2])
+            tree = ("--method", "none") if method == "none" else TREE
+            out = s.generate("--specpv", "exact", "--prompt-file", prompt, "--max-tokens", str(N_TOKEN), *SMALL, *tree)
+            m = out["metrics"]
+            say(f"{method}, {transport}", m)
+            assert out["token_ids"] == plain(prompt)["token_ids"], (method, transport)
+            assert m["partial_rounds"] >= 4 * CORRUPT and m["desyncs"] + m["fallbacks"] == 0, m
+            assert m["drift_mismatches"] >= m["partial_rounds"] // (2 * CORRUPT), m
+            s.end()
 
 
 @case
@@ -75,26 +129,61 @@ def exact_with_temperature():
         assert out["metrics"]["partial_rounds"] > 10
 
 
+def session_with_provisional_tokens(s):
+    """A session that decodes with tokens behind the last judgement, as far as one can see from outside."""
+    found = []
+
+    def look():
+        found[:] = [x for x in s.sessions() if x["state"] == "running" and x["partial_rounds_since_refresh"] > 0]
+        return found
+    wait_for(look)
+    return found[0]
+
+
 @case
-def exact_where_the_text_ends():
-    """The end falls into provisional text: by the limit, whatever it is, and by a stop string."""
+def ends_in_provisional_text():
+    """The limit, a stop string, the end of the text and a client that leaves, wherever they fall."""
     whole = plain(PROMPTS[0])
-    for n in (1, 2, 3, 17, 40, 41, 42, 43):
-        out = generate("--prompt-file", PROMPTS[0], "--max-tokens", str(n), "--ignore-eos", "--specpv", "exact", *SMALL,
-                       *METHODS["draft_model"])
-        assert out["token_ids"] == whole["token_ids"][:n] and out["finish_reason"] == "length", n
-    for at in (60, 150):
-        stop = ("--stop", whole["text"][at:at + 6])
-        want = plain(PROMPTS[0], *stop)
-        out = generate(*args_of(PROMPTS[0], "--specpv", "exact", *SMALL, *METHODS["draft_model"], *stop))
-        assert out["token_ids"] == want["token_ids"] and out["text"] == want["text"], stop
-        assert out["finish_reason"] == "stop"
+    with Serve("--specpv", "exact", *VIEW) as s:
+        ask = ("--specpv", "exact", "--prompt-file", PROMPTS[0], *EARLY, *TREE)
+        for n in (1, 2, 3, 17, 40, 41, 42, 43):
+            out = s.generate(*ask, "--max-tokens", str(n))
+            assert out["token_ids"] == whole["token_ids"][:n] and out["finish_reason"] == "length", n
+        for at in (60, 150):
+            stop = ("--stop", whole["text"][at:at + 6])
+            want = plain(PROMPTS[0], *stop)
+            out = s.generate(*ask, "--max-tokens", str(N_TOKEN), *stop)
+            assert out["token_ids"] == want["token_ids"] and out["text"] == want["text"], stop
+            assert out["finish_reason"] == "stop"
+        for leave in ("close", "kill"):
+            p = s.start(*ask, tokens=2000)
+            name = str(session_with_provisional_tokens(s)["id"])
+            if leave == "close":
+                s.graft("session", "close", name)
+            else:
+                p.kill()
+            p.communicate(timeout=60)
+            wait_for(lambda: not s.sessions())
+        out = s.generate(*ask, "--max-tokens", str(N_TOKEN))  # nothing of them is left
+        assert out["token_ids"] == whole["token_ids"] and out["metrics"]["fallbacks"] == 0
+
+
+@case
+def ends_by_itself():
+    """Two sampled texts that the model ends, after 15 tokens and after 104."""
+    for seed, method in (("2", "draft_model"), ("7", "eagle3")):
+        ask = ("--prompt-file", PROMPTS[0], "--max-tokens", str(N_TOKEN), "--temperature", "1.1", "--seed", seed)
+        want = generate(*ask)
+        out = generate(*ask, "--specpv", "exact", *SMALL, *METHODS[method])
+        assert want["finish_reason"] == out["finish_reason"] == "stop" and len(want["token_ids"]) < N_TOKEN
+        assert out["token_ids"] == want["token_ids"] and out["text"] == want["text"], seed
+        assert out["metrics"]["partial_rounds"] > 0, out["metrics"]
 
 
 @case
 def lossy_that_sees_everything():
     for method, draft in METHODS.items():
-        out = generate(*args_of(PROMPTS[0], "--specpv", "lossy", "--specpv-n-retrieval-blocks", "512", *draft))
+        out = generate(*args_of(PROMPTS[0], "--specpv", "lossy", *EARLY, *draft))
         m = out["metrics"]
         say(method, m)
         assert out["token_ids"] == plain(PROMPTS[0])["token_ids"], method
@@ -111,45 +200,47 @@ def lossy_tells_its_drift():
 
 @case
 def workers_killed_in_the_middle():
-    for method in ("draft_model", "eagle3"):
-        for transport in ("shm", "tcp"):
-            args = ("--specpv", "exact", "--transport", transport, *SMALL, *METHODS[method], "--prompt-file", PROMPTS[1],
-                    "--max-tokens", "400", "--round-deadline-ms", "200")
-            with Stream("--prompt-file", PROMPTS[1], "--max-tokens", "400") as base:
-                assert base.finish() == 0, base.lines[-3:]
-            for worker in ("draft", "target"):
-                with Stream(*args) as r:
-                    assert r.until(lambda r: len(r.rounds) >= 12), r.lines[-3:]
-                    os.kill(r.child("graft-" + worker), signal.SIGKILL)
-                    assert r.finish() == 0, r.lines[-3:]
-                    assert r.text == base.text, (method, transport, worker)
-                    assert r.said(b"was killed by signal 9"), r.lines
+    n = "400" if LONG else "200"
+    with Stream("--prompt-file", PROMPTS[1], "--max-tokens", n) as base:
+        assert base.finish() == 0, base.lines[-3:]
+    ways = [(m, t, w) for m in ("draft_model", "eagle3") for t in ("shm", "tcp") for w in ("draft", "target")]
+    for method, transport, name in ways if LONG else ways[1:7:5] + ways[4:5]:
+        args = ("--specpv", "exact", "--transport", transport, *SMALL, *METHODS[method], "--prompt-file", PROMPTS[1],
+                "--max-tokens", n, "--round-deadline-ms", "200")
+        with Stream(*args) as r:
+            assert r.until(lambda r: len(r.rounds) >= 12), r.lines[-3:]
+            os.kill(r.child("graft-" + name), signal.SIGKILL)
+            assert r.finish() == 0, r.lines[-3:]
+            assert r.text == base.text, (method, transport, name)
+            assert r.said(b"was killed by signal 9"), r.lines
 
 
 @case
 def it_says_why_not():
     small = ("--prompt-file", PROMPTS[0], "--max-tokens", "4", "--model", TARGET)
-    for more, words in ((("--max-model-len", "5400", "--specpv-n-retrieval-blocks", "400"), "larger than the context"),
+    for more, words in ((("--max-model-len", "3000", "--specpv-n-retrieval-blocks", "400"), "larger than the context"),
                         (("--specpv-n-spec-tokens-buf", "8", "--draft", DRAFT, *TREE), "buffer is too small"),
                         (("--specpv-exact-max-provisional", "4", "--draft", DRAFT, *TREE), "max_provisional")):
         done = run("run", *small, "--specpv", "exact", *more)
         assert done.returncode == 0 and "[specpv][fallback]" in done.stderr and words in done.stderr, done.stderr
-    out = generate(*args_of(PROMPTS[0], "--specpv", "exact", "--disable-specpv"))
+    out = generate(*args_of(PROMPTS[0], *EARLY, "--specpv", "exact", "--disable-specpv"))
     assert out["metrics"]["partial_rounds"] == 0 and out["metrics"]["fallbacks"] == 0, out["metrics"]
-    for bad in (("--specpv", "maybe"), ("--specpv", "exact", "--specpv-block-size", "32"),
-                ("--specpv", "exact", "--specpv-score-reduce", "median")):
-        done = run("run", *small, *bad)
-        assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
+    for bad, words in ((("--specpv", "maybe"), "maybe"),
+                       (("--specpv", "exact", "--specpv-block-size", "32"), "blocks of the KV pool"),
+                       (("--specpv", "exact", "--specpv-score-reduce", "median"), "median"),
+                       (("--specpv", "exact", "--specpv-n-sink-blocks", "0"), "1 is the least"),
+                       (("--specpv", "exact", "--specpv-n-retrieval-blocks", "0"), "1 is the least"),
+                       (("--specpv", "exact", "--specpv-n-window-blocks", "0"), "1 is the least")):
+        refused((*small, *bad), 2, words)
 
 
 @case
 def yaml_keys():
-    path = os.path.join(FOLDER.name, "c.yaml")
-    with open(path, "w", encoding="utf-8") as f:
-        f.write("speculative_config:\n  specpv_mode: lossy\n  enable_specpv: true\n  specpv_n_retrieval_blocks: 8\n"
-                "  specpv_n_window_blocks: 1\n  specpv_n_sink_blocks: 1\n  specpv_partial_threshold: 100\n"
-                "  specpv_full_refresh_interval: 3\n  specpv_n_spec_tokens_buf: 64\n  specpv_refresh_fraction: 0.5\n"
-                "  specpv_score_reduce: max\n  specpv_exact_max_provisional: 32\n  specpv_block_size: 16\n")
+    path = prompt_file("c.yaml", "speculative_config:\n  specpv_mode: lossy\n  enable_specpv: true\n"
+                       "  specpv_n_retrieval_blocks: 8\n  specpv_n_window_blocks: 1\n  specpv_n_sink_blocks: 1\n"
+                       "  specpv_partial_threshold: 100\n  specpv_full_refresh_interval: 3\n"
+                       "  specpv_n_spec_tokens_buf: 64\n  specpv_refresh_fraction: 0.5\n  specpv_score_reduce: max\n"
+                       "  specpv_exact_max_provisional: 32\n  specpv_block_size: 16\n")
     m = generate(*args_of(PROMPTS[0], "--config", path))["metrics"]
     say("by a file", m)
     assert m["partial_rounds"] > 10 and m["full_refreshes"] >= m["partial_rounds"] // 3 - 1, m
@@ -158,21 +249,110 @@ def yaml_keys():
 @case
 def a_served_session():
     with Serve("--specpv", "exact", *SMALL) as s:
-        more = (*FIXED, "--specpv-partial-threshold", "1000")
+        more = (*FIXED, *EARLY)
         out = s.generate("--specpv", "exact", "--prompt-file", PROMPTS[0], "--max-tokens", str(N_TOKEN), *more)
         assert out["token_ids"] == plain(PROMPTS[0])["token_ids"]
         assert out["metrics"]["partial_rounds"] > 10, out["metrics"]
         m = s.generate("--prompt-file", PROMPTS[0], "--max-tokens", "20", *more)["metrics"]
         assert m["partial_rounds"] == 0 and m["fallbacks"] == 0, m  # views are there, and it did not ask
-        name = s.graft("session", "open", "--model", TARGET, "--prompt-file", PROMPTS[0], "--max-tokens", "40",
-                       "--ignore-eos", "--specpv", "exact", *more).stdout.strip()
+        opened = ("session", "open", "--model", TARGET, "--prompt-file", PROMPTS[0], "--max-tokens", "40",
+                  "--ignore-eos", "--specpv", "exact", *more)
+        name = s.graft(*opened).stdout.strip()
         shown = s.sessions()[0]
         assert shown["specpv"] == "exact" and shown["full_refreshes"] > 0 and shown["drift_checked"] > 0, shown
         assert "SpecPV exact" in s.graft("session", "show", name).stdout
         assert "0 running sessions" in s.graft("session", "refresh", name).stdout
         assert "0 running sessions" in s.graft("session", "refresh").stdout
         one_line(s.graft("session", "refresh", "99", status=1), "no session 99")
+        s.graft("session", "close", name)
+        name = s.graft(*opened, "--specpv-n-spec-tokens-buf", "4").stdout.strip()
+        assert s.sessions()[0]["specpv"] == "off", s.sessions()  # the target could not do as asked, and said so
+        one_line(s.graft("session", "refresh", name, status=1), "SpecPV is off")
 
 
+# ---- memory ----
+
+FORMULA = re.compile(r"SpecPV: ([0-9.]+) MiB a session: (\d+) layers x (\d+) KV heads x \((\d+) listed blocks x "
+                     r"4 bytes \+ (\d+) blocks x 2 x (\d+) x 4 bytes\)")
+
+
+def memory_of_target(n_session, *args):
+    """Bytes of address space that a target of n_session sessions has, and its log."""
+    with (Serve(spawn=False) as s,
+          worker("graft-target", s.folder, s.address, "--sessions", str(n_session), "--kv-blocks", "4096", *args) as t):
+        s.wait()
+        with open(f"/proc/{t.pid}/status", encoding="utf-8") as status:
+            fields = dict(line.split(":", 1) for line in status)
+        t.terminate()
+        return int(fields["VmSize"].split()[0]) << 10, t.communicate(timeout=60)[1]
+
+
+@case
+def memory_is_as_printed():
+    """What a session more costs with SpecPV, less what it costs without: the formula of the log. Off takes nothing."""
+    n_more = 8
+    size, log = {}, {}
+    for args in ((), ("--specpv", "off"), ("--specpv", "on")):
+        few, log[args] = memory_of_target(1, *args)
+        size[args] = (few, memory_of_target(1 + n_more, *args)[0] - few)
+    off, on = ("--specpv", "off"), ("--specpv", "on")
+    assert "SpecPV" not in log[()] + log[off], log
+    found = FORMULA.search(log[on])
+    assert found, log[on]
+    n_layer, n_head, n_list, n_block, width = [int(x) for x in found.groups()[1:]]
+    formula = n_layer * n_head * (4 * n_list + n_block * 2 * width * 4)
+    assert abs(float(found.group(1)) - formula / 2**20) < 0.06, found.group(0)
+    taken = (size[on][1] - size[off][1]) / n_more
+    print(f"# a session's view: {taken / 2**20:.2f} MiB taken, {formula / 2**20:.2f} MiB by the formula; off: "
+          f"{(size[off][0] - size[()][0]) / 2**20:.2f} MiB more than without the option", flush=True)
+    assert abs(taken - formula) < 0.01 * formula, (taken, formula)
+    assert abs(size[off][0] - size[()][0]) < 2**18 and abs(size[off][1] - size[()][1]) < 2**18, size
+
+
+# ---- long contexts ----
+
+def long_prompts():
+    path = os.environ.get("GRAFT_TEST_PROMPTS", "")
+    if path:
+        with open(path, encoding="utf-8") as lines:
+            records = [json.loads(line) for line in lines]
+        return [prompt_file(r["id"], r["text"]) for r in records if len(r["text"]) > 8000]
+    text = "\n\n".join(SHORT * 8)
+    return [prompt_file(f"of {n} tokens", text[:int(3.2 * n)]) for n in LONG_LENGTHS]
+
+
+def exact_on_long_prompts():
+    """At the default view and threshold, and again with a view that is far too small and falsified picks. One pair of
+    workers for all prompts of a method."""
+    want = {}
+    sums = {}
+    prompts = long_prompts()
+    n_token = ("--max-tokens", "128")
+    for method in METHODS:
+        for view, target in (("default", ()), ("small, falsified", (*VIEW, "--test-specpv-corrupt", "11"))):
+            folder = Folder()
+            with (Serve(spawn=False, folder=folder) as s,
+                  by_hand(folder, s.address, method, "shm", *target, "--max-model-len", "32768")):
+                s.wait(*METHODS[method][:2])
+                how = ("--method", "none") if method == "none" else TREE
+                for prompt in prompts:
+                    if prompt not in want:
+                        want[prompt] = s.generate("--prompt-file", prompt, *n_token, "--method", "none", timeout=300)
+                    early = EARLY if view != "default" else ()
+                    out = s.generate("--specpv", "exact", "--prompt-file", prompt, *n_token, *how, *early, timeout=300)
+                    m = out["metrics"]
+                    say(f"{os.path.basename(prompt)}, {method}, view {view}", m)
+                    assert out["token_ids"] == want[prompt]["token_ids"], (prompt, method, view)
+                    assert m["fallbacks"] + m["desyncs"] == 0, m
+                    total = sums.setdefault((method, view), [0, 0])
+                    total[0] += m["partial_rounds"]
+                    total[1] += m["drift_mismatches"]
+    for (method, view), (n_partial, n_mismatch) in sums.items():
+        print(f"# {method}, view {view}: {n_partial} partial rounds, {n_mismatch} roll-backs", flush=True)
+        assert n_partial > 20 * len(prompts) // 2 and (view == "default" or n_mismatch > len(prompts)), sums
+
+
+if LONG:
+    case(exact_on_long_prompts)
 if __name__ == "__main__":
     sys.exit(main())

@@ -82,7 +82,7 @@ static const struct schema {
      " stop_ids want_draft want_trace single_token auto_tree n_node keep_open transport tree_shape draft_depth "
      "draft_top_k draft_ahead auto_ahead tokenizer_fingerprint specpv pv_sink pv_retrieval pv_window pv_buffer "
      "pv_threshold pv_interval pv_provisional pv_fraction "},
-    {GR_MSG_OPENED, "OPENED", " session epoch cache_hit usable_len ", " "},
+    {GR_MSG_OPENED, "OPENED", " session epoch cache_hit usable_len ", " specpv "},
     {GR_MSG_CLOSE, "CLOSE", " session ", " "},
     {GR_MSG_CLOSED, "CLOSED", " session ", " "},
     {GR_MSG_COMMIT, "COMMIT",

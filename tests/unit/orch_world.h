@@ -41,6 +41,7 @@ struct world {
     uint64_t hash;
     uint32_t epoch;
     uint64_t session;
+    uint32_t specpv; /* what the last OPEN asked for; opened() grants it */
     uint32_t round;
     bool append_from_done; /* the next turn is begun from within on_done */
     struct gr_desk *desk;  /* hears what the machine reports; NULL: none. Owned */
@@ -204,6 +205,7 @@ static inline void take_open(struct world *w)
     int64_t n = 0;
     w->session = m->session;
     w->epoch = m->epoch;
+    w->specpv = m->specpv;
     w->len = m->ids.n;
     w->hash = 0;
     w->round = 0;
@@ -218,7 +220,8 @@ static inline void take_open(struct world *w)
 
 static inline void opened(struct world *w)
 {
-    say(w, TARGET, &(struct gr_msg){.type = GR_MSG_OPENED, .session = w->session, .epoch = w->epoch});
+    say(w, TARGET,
+        &(struct gr_msg){.type = GR_MSG_OPENED, .session = w->session, .epoch = w->epoch, .specpv = w->specpv});
 }
 
 static inline struct gr_msg commit_of(struct world *w, int32_t *id, uint32_t n, enum gr_finish finish)

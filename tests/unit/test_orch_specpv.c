@@ -56,6 +56,13 @@ static void tell(struct world *w, uint32_t keep_len, int32_t first, uint32_t n, 
     say(w, TARGET, &m);
 }
 
+static enum gr_specpv_mode shown_mode(const struct world *w, uint64_t id)
+{
+    struct gr_session_info info;
+    assert_true(gr_orch_session_info(w->orch, id, w->now_ns, &info));
+    return info.specpv;
+}
+
 static void assert_shown(const struct world *w, uint64_t id, const int32_t *want, uint32_t n)
 {
     uint32_t n_kept = 0;
@@ -218,9 +225,37 @@ static void test_disabled(void **state)
     (void)state;
     struct world *w = make(&(struct gr_orch_config){.disable_specpv = true});
     join_target(w);
-    (void)submit_specpv(w, GR_SPECPV_EXACT, false, 8);
+    const uint64_t id = submit_specpv(w, GR_SPECPV_EXACT, false, 8);
     assert_int_equal(only(w, TARGET, GR_MSG_OPEN)->specpv, GR_SPECPV_OFF);
+    assert_int_equal(shown_mode(w, id), GR_SPECPV_OFF);
     destroy(w);
+}
+
+/* What a session is listed with is what it has: a target without views says so, and is not taken for one that has
+ * provisional tokens; one that grants what was not asked for is not believed. */
+static void test_effective_mode(void **state)
+{
+    (void)state;
+    static const struct {
+        enum gr_specpv_mode asked, granted, shown;
+    } cases[] = {{GR_SPECPV_EXACT, GR_SPECPV_EXACT, GR_SPECPV_EXACT},
+                 {GR_SPECPV_AUTO, GR_SPECPV_AUTO, GR_SPECPV_AUTO},
+                 {GR_SPECPV_EXACT, GR_SPECPV_OFF, GR_SPECPV_OFF},
+                 {GR_SPECPV_LOSSY, GR_SPECPV_EXACT, GR_SPECPV_OFF},
+                 {GR_SPECPV_OFF, GR_SPECPV_EXACT, GR_SPECPV_OFF}};
+    for (size_t i = 0; i < GR_ARRAY_LEN(cases); i++) {
+        struct world *w = make(NULL);
+        uint32_t n = 0;
+        join_target(w);
+        const uint64_t id = submit_specpv(w, cases[i].asked, false, 20);
+        assert_int_equal(shown_mode(w, id), cases[i].asked); /* nothing is known yet */
+        take_open(w);
+        w->specpv = cases[i].granted;
+        opened(w);
+        assert_int_equal(shown_mode(w, id), cases[i].shown);
+        assert_int_equal(gr_orch_refresh(w->orch, id, &n), cases[i].shown == GR_SPECPV_OFF ? GR_EUNSUPPORTED : GR_OK);
+        destroy(w);
+    }
 }
 
 int main(void)
@@ -229,7 +264,7 @@ int main(void)
         cmocka_unit_test(test_only_final_tokens_are_shown), cmocka_unit_test(test_judged_end),
         cmocka_unit_test(test_bad_commits),                 cmocka_unit_test(test_reopened_with_final_tokens),
         cmocka_unit_test(test_stop_keeps_what_was_shown),   cmocka_unit_test(test_refresh),
-        cmocka_unit_test(test_disabled),
+        cmocka_unit_test(test_disabled),                    cmocka_unit_test(test_effective_mode),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
