@@ -280,8 +280,8 @@ static enum gr_status run(struct bench *b, enum gr_table_format format)
     }
     GR_TRY(gr_long_text_load(b->o.model, b->o.prompts, b->o.text, &b->text));
     GR_TRY(gr_long_text_window(&b->text, 0, 1, b->config.context_max, b->id)); /* long enough? */
+    GR_TRY(gr_long_start(&b->pair, &b->config)); /* before there are threads: they would take its children's signals */
     GR_TRY(gr_prices_create(&prices, &b->prices));
-    GR_TRY(gr_long_start(&b->pair, &b->config));
     begin_table(&t, b, format);
     for (int c = 0; c < b->n_context; c++) {
         for (int p = 0; p < b->n_prompt; p++) {
