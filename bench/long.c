@@ -20,10 +20,10 @@
 #include <string.h>
 
 #define N_CONTEXT_MAX 8
-#define N_LIST_MAX 8 /* modes, budgets */
-#define N_REP_MAX 50
-#define N_PROMPT_MAX 16
-#define CONTEXT_MAX (1 << 20)
+#define N_LIST_MAX    8 /* modes, budgets */
+#define N_REP_MAX     50
+#define N_PROMPT_MAX  16
+#define CONTEXT_MAX   (1 << 20)
 
 struct options {
     const char *model, *draft, *nodes, *contexts, *modes, *budgets, *max_tokens, *reps, *n_prompt, *temperature,
@@ -167,7 +167,8 @@ struct ratio {
 
 static struct ratio ratio_of(const struct bench *b, const struct cell *off, const struct cell *c)
 {
-    struct ratio r = {.low = INFINITY, .measured = median_quotient(off->total_s, c->total_s, b->n_rep),
+    struct ratio r = {.low = INFINITY,
+                      .measured = median_quotient(off->total_s, c->total_s, b->n_rep),
                       .predicted = median_quotient(off->predicted_s, c->predicted_s, b->n_rep)};
     for (int i = 0; i < b->n_rep; i++) {
         r.low = fmin(r.low, off->total_s[i] / c->total_s[i]);
@@ -249,9 +250,14 @@ static enum gr_status plot(const struct bench *b)
     snprintf(title, sizeof(title), "speed against full verification, %s nodes%s", b->o.nodes,
              by_budget ? " (one context)" : "");
     struct gr_plot p;
-    GR_TRY(gr_plot_begin(&(struct gr_plot_config){.path = b->o.plot, .title = title, .series = series, .n_series = n,
+    GR_TRY(gr_plot_begin(&(struct gr_plot_config){.path = b->o.plot,
+                                                  .title = title,
+                                                  .series = series,
+                                                  .n_series = n,
                                                   .x_label = by_budget ? "tokens of retrieval" : "tokens of context",
-                                                  .y_label = "x full verification", .log_x = true}, &p));
+                                                  .y_label = "x full verification",
+                                                  .log_x = true},
+                         &p));
     for (int i = 1; i < b->n_variant; i += step) {
         for (int k = 0; k < (by_budget ? step : b->n_context); k++) {
             const int i_context = by_budget ? 0 : k;
@@ -268,11 +274,12 @@ static enum gr_status plot(const struct bench *b)
 static enum gr_status run(struct bench *b, enum gr_table_format format)
 {
     struct gr_table t;
-    const struct gr_prices_config prices = {
-        .model = b->o.model, .head = b->config.draft_is_head ? b->config.draft : NULL,
-        .n_ctx_max = b->config.context_max + (int32_t)b->config.max_tokens,
-        .n_retrieval_max = b->config.n_retrieval_max,
-        .n_tree_row = b->config.draft == NULL ? 1 : (int32_t)b->config.n_node + 1, .n_buffer = GR_SPECPV_N_BUFFER};
+    const struct gr_prices_config prices = {.model = b->o.model,
+                                            .head = b->config.draft_is_head ? b->config.draft : NULL,
+                                            .n_ctx_max = b->config.context_max + (int32_t)b->config.max_tokens,
+                                            .n_retrieval_max = b->config.n_retrieval_max,
+                                            .n_tree_row = b->config.draft == NULL ? 1 : (int32_t)b->config.n_node + 1,
+                                            .n_buffer = GR_SPECPV_N_BUFFER};
     b->id = malloc((size_t)b->config.context_max * sizeof(*b->id));
     if (b->id == NULL) {
         log_error("out of memory for %d tokens", b->config.context_max);
@@ -315,8 +322,8 @@ static bool parse_numbers(const char *name, const char *text, int64_t most, int 
     }
     free(list);
     if (!ok || *n_out == 0) {
-        log_error("--%s: `%s' is not a list of at most %d whole numbers from 1 to %lld (4k: 4096), commas between", name,
-                  text, n_max, (long long)most);
+        log_error("--%s: `%s' is not a list of at most %d whole numbers from 1 to %lld (4k: 4096), commas between",
+                  name, text, n_max, (long long)most);
         return false;
     }
     return true;
@@ -356,8 +363,7 @@ static bool parse_variants(struct bench *b)
             log_error("--specpv-budgets: %lld is not a multiple of %d, the size of a block", (long long)b->budget[i],
                       GR_SPECPV_BLOCK_TOKENS);
         }
-        b->config.n_retrieval_max = GR_MAX(b->config.n_retrieval_max,
-                                           (int32_t)(b->budget[i] / GR_SPECPV_BLOCK_TOKENS));
+        b->config.n_retrieval_max = GR_MAX(b->config.n_retrieval_max, (int32_t)(b->budget[i] / GR_SPECPV_BLOCK_TOKENS));
     }
     b->config.n_retrieval_max = b->n_variant > 1 ? b->config.n_retrieval_max : 0;
     return ok;
@@ -406,8 +412,8 @@ static bool parse_counts(struct bench *b)
 
 static bool parse(struct bench *b)
 {
-    if (!parse_counts(b) || !parse_numbers("context", b->o.contexts, CONTEXT_MAX, N_CONTEXT_MAX, b->context,
-                                           &b->n_context) ||
+    if (!parse_counts(b) ||
+        !parse_numbers("context", b->o.contexts, CONTEXT_MAX, N_CONTEXT_MAX, b->context, &b->n_context) ||
         !parse_numbers("specpv-budgets", b->o.budgets, CONTEXT_MAX, N_LIST_MAX, b->budget, &b->n_budget) ||
         !parse_variants(b) || !parse_draft(b)) {
         return false;
@@ -423,9 +429,17 @@ static bool parse(struct bench *b)
 
 int gr_bench_long(int argc, char **argv)
 {
-    static struct bench b = {.o = {.model = "models/demo/target", .draft = "models/demo/draft", .nodes = "15",
-                                   .modes = "off,lossy,exact", .budgets = "4096", .max_tokens = "128", .reps = "5",
-                                   .n_prompt = "1", .temperature = "0", .transport = "", .text = "tests/*/*.py",
+    static struct bench b = {.o = {.model = "models/demo/target",
+                                   .draft = "models/demo/draft",
+                                   .nodes = "15",
+                                   .modes = "off,lossy,exact",
+                                   .budgets = "4096",
+                                   .max_tokens = "128",
+                                   .reps = "5",
+                                   .n_prompt = "1",
+                                   .temperature = "0",
+                                   .transport = "",
+                                   .text = "tests/*/*.py",
                                    .threshold = "0"}};
     struct options *o = &b.o;
     const struct gr_bench_option options[] = {

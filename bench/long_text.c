@@ -119,7 +119,8 @@ enum gr_status gr_long_text_window(const struct gr_long_text *t, int i, int n_wi
     const int32_t n_bos = t->bos >= 0;
     const int32_t n = n_id - n_bos;
     if (n > t->n) {
-        log_error("a context of %d tokens was asked for, the texts have %d: give longer ones with --prompts", n_id, t->n);
+        log_error("a context of %d tokens was asked for, the texts have %d: give longer ones with --prompts", n_id,
+                  t->n);
         return GR_ELIMIT;
     }
     const int32_t begin = n_window > 1 ? (int32_t)((int64_t)(t->n - n) * i / (n_window - 1)) : 0;

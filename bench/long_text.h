@@ -7,9 +7,9 @@
 #include <stdint.h>
 
 struct gr_long_text {
-    int32_t *id;   /* owned, (n) */
+    int32_t *id; /* owned, (n) */
     int32_t n;
-    int32_t bos;   /* -1: the tokenizer has none */
+    int32_t bos; /* -1: the tokenizer has none */
 };
 
 /* model: folder of the tokenizer. prompts: file with a JSON array of texts; NULL: the files that `pattern` (glob)

@@ -90,11 +90,21 @@ enum gr_status gr_long_start(struct gr_long_pair *p, const struct gr_long_config
     snprintf(target, sizeof(target), "%s", gr_program_sibling("graft-target"));
     snprintf(draft, sizeof(draft), "%s", gr_program_sibling("graft-draft"));
     snprintf(retrieval, sizeof(retrieval), "%d", c->n_retrieval_max);
-    return gr_pair_start(&p->pair, &(struct gr_pair_config){
-        .target = c->target, .draft = c->draft, .draft_is_head = c->draft_is_head, .target_program = target,
-        .draft_program = draft, .target_options = c->n_retrieval_max > 0 ? views : NULL, .transport = c->transport,
-        .n_session = c->n_session, .n_ctx_max = n_ctx, .n_block = c->n_session * (n_ctx / GR_SPECPV_BLOCK_TOKENS + 2),
-        .io = {.ctx = p, .on_report = on_report, .on_tokens = on_tokens, .on_done = on_done, .on_closed = on_closed}});
+    return gr_pair_start(
+        &p->pair,
+        &(struct gr_pair_config){
+            .target = c->target,
+            .draft = c->draft,
+            .draft_is_head = c->draft_is_head,
+            .target_program = target,
+            .draft_program = draft,
+            .target_options = c->n_retrieval_max > 0 ? views : NULL,
+            .transport = c->transport,
+            .n_session = c->n_session,
+            .n_ctx_max = n_ctx,
+            .n_block = c->n_session * (n_ctx / GR_SPECPV_BLOCK_TOKENS + 2),
+            .io = {
+                .ctx = p, .on_report = on_report, .on_tokens = on_tokens, .on_done = on_done, .on_closed = on_closed}});
 }
 
 void gr_long_stop(struct gr_long_pair *p)
@@ -121,12 +131,20 @@ enum gr_status gr_long_close(struct gr_long_pair *p)
 static enum gr_status open_session(struct gr_long_pair *p, struct gr_long_session *s, const int32_t *id, int32_t n_id)
 {
     const struct gr_long_config *c = &p->config;
-    const struct gr_session_request q = {
-        .prompt = id, .n_prompt = (uint32_t)n_id, .max_tokens = c->max_tokens, .keep_open = true,
-        .sampling = {.temperature = (float)c->temperature, .top_p = 1.0f, .seed = 1},
-        .want_draft = c->draft != NULL, .tree_shape = GR_SHAPE_DYNAMIC, .draft_depth = DRAFT_DEPTH,
-        .draft_top_k = DRAFT_TOP_K, .n_node = c->n_node, .auto_tree = c->auto_tree, .draft_ahead = GR_AHEAD_AUTO,
-        .specpv = s->mode, .specpv_params = {.n_retrieval = s->n_retrieval, .threshold = c->threshold}};
+    const struct gr_session_request q = {.prompt = id,
+                                         .n_prompt = (uint32_t)n_id,
+                                         .max_tokens = c->max_tokens,
+                                         .keep_open = true,
+                                         .sampling = {.temperature = (float)c->temperature, .top_p = 1.0f, .seed = 1},
+                                         .want_draft = c->draft != NULL,
+                                         .tree_shape = GR_SHAPE_DYNAMIC,
+                                         .draft_depth = DRAFT_DEPTH,
+                                         .draft_top_k = DRAFT_TOP_K,
+                                         .n_node = c->n_node,
+                                         .auto_tree = c->auto_tree,
+                                         .draft_ahead = GR_AHEAD_AUTO,
+                                         .specpv = s->mode,
+                                         .specpv_params = {.n_retrieval = s->n_retrieval, .threshold = c->threshold}};
     GR_TRY(gr_orch_submit(gr_hub_orch(p->pair.hub), &q, gr_clock_ns(), &s->id));
     p->n_open++;
     return GR_OK;
@@ -139,7 +157,10 @@ static enum gr_status append(struct gr_long_pair *p, const struct gr_long_sessio
     for (int32_t i = 0; i < n_id - 1; i++) {
         hash = gr_hash_extend(hash, id[i]);
     }
-    const struct gr_turn_request turn = {.keep_len = (uint32_t)n_id - 1, .hash = hash, .ids = id + n_id - 1, .n_ids = 1,
+    const struct gr_turn_request turn = {.keep_len = (uint32_t)n_id - 1,
+                                         .hash = hash,
+                                         .ids = id + n_id - 1,
+                                         .n_ids = 1,
                                          .max_tokens = p->config.max_tokens};
     return gr_orch_append(gr_hub_orch(p->pair.hub), s->id, &turn, gr_clock_ns());
 }

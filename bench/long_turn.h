@@ -8,14 +8,14 @@
 #include "common/specpv.h"
 
 #define GR_LONG_VARIANT_MAX 32
-#define GR_LONG_TOKEN_MAX 4096
+#define GR_LONG_TOKEN_MAX   4096
 
 /* What a turn came to, or sums of several. Times in seconds. */
 struct gr_long_turn {
-    double n_token;            /* without the first: that one is no round's */
-    double total_s;            /* from the first token to the last, by this process's clock */
+    double n_token;                  /* without the first: that one is no round's */
+    double total_s;                  /* from the first token to the last, by this process's clock */
     double verify_s, wait_s, host_s; /* of rounds, as the target measured them */
-    double priced_s;           /* verify_s as the price list has it */
+    double priced_s;                 /* verify_s as the price list has it */
     double rounds, partial_rounds, refreshes, roll_backs;
     double drafts, accepted, n_judged, n_mismatch;
 };
@@ -27,8 +27,8 @@ struct gr_long_config {
     bool auto_tree;
     uint32_t n_node, max_tokens;
     double temperature;
-    uint32_t threshold;         /* 0: the target's */
-    int32_t n_retrieval_max;    /* blocks; 0: nobody has views */
+    uint32_t threshold;      /* 0: the target's */
+    int32_t n_retrieval_max; /* blocks; 0: nobody has views */
     int32_t context_max, n_session;
 };
 
@@ -36,7 +36,7 @@ struct gr_long_config {
 struct gr_long_session {
     uint64_t id;
     enum gr_specpv_mode mode;
-    uint32_t n_retrieval;       /* blocks */
+    uint32_t n_retrieval; /* blocks */
 };
 
 /* Plain memory of the caller's; what is below `config` is this file's. */
@@ -48,7 +48,7 @@ struct gr_long_pair {
     int32_t token[GR_LONG_TOKEN_MAX];
     uint32_t n_token, committed_len;
     uint64_t first_ns, last_ns;
-    int n_open;                 /* sessions that are not gone */
+    int n_open; /* sessions that are not gone */
     bool running, failed;
 };
 

@@ -9,18 +9,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define N_REP 3
-#define CHUNK 256     /* rows that fill the context */
-#define MIDDLE 32     /* tokens that a view has behind it in the middle of its life */
-#define TREE_BELOW 16 /* rows of the tree behind the missing tokens of a refresh, at most */
+#define N_REP      3
+#define CHUNK      256 /* rows that fill the context */
+#define MIDDLE     32  /* tokens that a view has behind it in the middle of its life */
+#define TREE_BELOW 16  /* rows of the tree behind the missing tokens of a refresh, at most */
 
 struct gr_prices {
     struct gr_prices_config c;
     struct gr_lm *lm;
     struct gr_verifier *verifier;
     struct gr_kv_table table;
-    int32_t *token;           /* owned, (n_ctx_max) */
-    int32_t n_filled;         /* tokens of context that have KV */
+    int32_t *token;   /* owned, (n_ctx_max) */
+    int32_t n_filled; /* tokens of context that have KV */
     int32_t n_pool_block;
     struct gr_pass_seq seq;
 };
@@ -29,12 +29,15 @@ enum gr_status gr_prices_create(const struct gr_prices_config *config, struct gr
 {
     const int32_t n_token = config->n_ctx_max + CHUNK + config->n_buffer + GR_TREE_MAX;
     const int32_t n_block = (n_token + GR_KV_BLOCK_TOKENS - 1) / GR_KV_BLOCK_TOKENS;
-    const struct gr_llama_config model = {
-        .dir = config->model, .head_dir = config->head, .n_ctx_max = n_token, .n_pool_block = n_block,
-        .n_row_max = GR_TREE_MAX + GR_MAX(config->n_buffer, CHUNK), .n_out_max = GR_TREE_MAX + config->n_buffer + 1,
-        .n_scratch_block = GR_SCRATCH_BLOCKS};
-    const struct gr_kv_budget most = {.n_sink = GR_SPECPV_N_SINK, .n_retrieval = config->n_retrieval_max,
-                                      .n_window = GR_SPECPV_N_WINDOW};
+    const struct gr_llama_config model = {.dir = config->model,
+                                          .head_dir = config->head,
+                                          .n_ctx_max = n_token,
+                                          .n_pool_block = n_block,
+                                          .n_row_max = GR_TREE_MAX + GR_MAX(config->n_buffer, CHUNK),
+                                          .n_out_max = GR_TREE_MAX + config->n_buffer + 1,
+                                          .n_scratch_block = GR_SCRATCH_BLOCKS};
+    const struct gr_kv_budget most = {
+        .n_sink = GR_SPECPV_N_SINK, .n_retrieval = config->n_retrieval_max, .n_window = GR_SPECPV_N_WINDOW};
     struct gr_prices *p = calloc(1, sizeof(*p));
     if (p == NULL) {
         log_error("out of memory");
@@ -121,8 +124,7 @@ static enum gr_status fill(struct gr_prices *p, int32_t context)
 static enum gr_status run_rows(struct gr_prices *p, enum gr_price_kind kind, int32_t context, int32_t n_row,
                                const struct gr_kv_budget *budget, double *ns)
 {
-    const int32_t n_tree = kind == GR_PRICE_REFRESH
-                               ? GR_MIN(n_row - 1, GR_MIN(p->c.n_tree_row, TREE_BELOW)) : n_row;
+    const int32_t n_tree = kind == GR_PRICE_REFRESH ? GR_MIN(n_row - 1, GR_MIN(p->c.n_tree_row, TREE_BELOW)) : n_row;
     const int32_t n_chain = n_row - n_tree;
     struct gr_pass_seq *q = begin_seq(p, n_tree > 1 ? GR_PASS_TREE : GR_PASS_ROOT, context + n_chain, n_tree);
     q->tree.n = n_tree - 1;
@@ -170,8 +172,8 @@ static enum gr_status measure_kind(struct gr_prices *p, enum gr_price_kind kind,
 
 enum gr_status gr_prices_measure(struct gr_prices *p, int32_t context, int32_t n_retrieval, struct gr_price_list *out)
 {
-    const struct gr_kv_budget budget = {.n_sink = GR_SPECPV_N_SINK, .n_retrieval = n_retrieval,
-                                        .n_window = GR_SPECPV_N_WINDOW};
+    const struct gr_kv_budget budget = {
+        .n_sink = GR_SPECPV_N_SINK, .n_retrieval = n_retrieval, .n_window = GR_SPECPV_N_WINDOW};
     GR_ASSERT(context <= p->c.n_ctx_max && n_retrieval <= p->c.n_retrieval_max);
     GR_TRY(fill(p, context));
     if (n_retrieval == 0) {

@@ -26,17 +26,17 @@ struct gr_price_list {
 struct gr_prices_config {
     const char *model, *head; /* folders; head NULL: none */
     int32_t n_ctx_max;
-    int32_t n_retrieval_max;  /* blocks; 0: full passes only */
-    int32_t n_tree_row;       /* of the largest tree that is priced, tail included */
-    int32_t n_buffer;         /* of the longest chain of missing tokens */
+    int32_t n_retrieval_max; /* blocks; 0: full passes only */
+    int32_t n_tree_row;      /* of the largest tree that is priced, tail included */
+    int32_t n_buffer;        /* of the longest chain of missing tokens */
 };
 
 struct gr_prices;
 
 GR_NODISCARD enum gr_status gr_prices_create(const struct gr_prices_config *config, struct gr_prices **out);
 void gr_prices_destroy(struct gr_prices *p);
-/* Passes of every kind at this context; n_retrieval: blocks, 0: full passes only. What `out` holds of kinds that are not
- * measured stays. */
+/* Passes of every kind at this context; n_retrieval: blocks, 0: full passes only. What `out` holds of kinds that are
+ * not measured stays. */
 GR_NODISCARD enum gr_status gr_prices_measure(struct gr_prices *p, int32_t context, int32_t n_retrieval,
                                               struct gr_price_list *out);
 /* Beyond the measured rows: the slope of the last two goes on. */

@@ -43,7 +43,8 @@ def check(r):
 
 @case
 def every_context_mode_and_budget_is_a_row():
-    rows = rows_of("--context", "512,1k", "--specpv", "lossy,exact,auto", "--specpv-budgets", "64,128", "--draft", "none")
+    rows = rows_of("--context", "512,1k", "--specpv", "lossy,exact,auto", "--specpv-budgets", "64,128", "--draft",
+                   "none")
     want = [(c, m, b) for c in (512, 1024) for m, b in
             [("off", 0)] + [(m, b) for m in ("lossy", "exact", "auto") for b in (64, 128)]]
     assert [(r["context"], r["specpv"], r["budget"]) for r in rows] == want, rows
