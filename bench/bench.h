@@ -7,6 +7,7 @@
 #include <stdbool.h>
 
 int gr_bench_e2e(int argc, char **argv);
+int gr_bench_long(int argc, char **argv); /* e2e --context */
 int gr_bench_sweep(int argc, char **argv);
 int gr_bench_sessions(int argc, char **argv);
 int gr_bench_stages(int argc, char **argv);

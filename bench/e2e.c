@@ -7,7 +7,8 @@
  *   verify: the target's forward pass,
  *   host:   sampling, walk and commit on the target,
  *   wire:   what is left of the wait from VERDICT to DRAFT: frames both ways, wake-ups, both I/O loops.
- * bytes/token: frames of the data path, both ways, while decoding; features of an EAGLE-3 head are most of it. */
+ * bytes/token: frames of the data path, both ways, while decoding; features of an EAGLE-3 head are most of it.
+ * With --context it is another measurement: long.c. */
 #include "bench/bench.h"
 #include "bench/graft_run.h"
 #include "common/log.h"
@@ -116,8 +117,22 @@ static void print_rows(struct gr_table *t, const struct options *o, double speed
     }
 }
 
+static bool asks_for_contexts(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--context") == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 int gr_bench_e2e(int argc, char **argv)
 {
+    const char *contexts = NULL;
+    if (asks_for_contexts(argc, argv)) {
+        return gr_bench_long(argc, argv);
+    }
     struct options o = {.model = "models/demo/target", .max_tokens = "256", .reps = "5",
                         .nodes = "auto", .shape = "dynamic", .temperature = "0", .transport = ""};
     const struct gr_bench_option options[] = {
@@ -131,6 +146,7 @@ int gr_bench_e2e(int argc, char **argv)
         {"temperature", &o.temperature, "default 0"},
         {"transport", &o.transport, "of the pair (default: what graft run chooses)"},
         {"prompts", &o.prompts, "JSON array of prompt texts (default: four short ones)"},
+        {"context", &contexts, "long contexts and SpecPV instead: see graft-bench e2e --help --context 4k"},
     };
     enum gr_table_format format;
     int64_t n_rep = 0;

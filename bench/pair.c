@@ -12,7 +12,7 @@
 static enum gr_status start_worker(struct gr_pair *p, const struct gr_pair_config *c, bool is_target)
 {
     char numbers[3][16];
-    const char *argv[24] = {is_target ? c->target_program : c->draft_program,
+    const char *argv[GR_CHILD_ARG_MAX] = {is_target ? c->target_program : c->draft_program,
                             "--model", is_target ? c->target : c->draft,
                             "--join", gr_hub_address(p->hub), "--sessions", numbers[0], "--max-model-len", numbers[1]};
     int n = 9;
@@ -30,6 +30,13 @@ static enum gr_status start_worker(struct gr_pair *p, const struct gr_pair_confi
     if (is_target && c->prefill_share != NULL) {
         argv[n++] = "--prefill-share";
         argv[n++] = c->prefill_share;
+    }
+    if (c->draft_is_head) {
+        argv[n++] = is_target ? "--head" : "--target";
+        argv[n++] = is_target ? c->draft : c->target;
+    }
+    for (int i = 0; is_target && c->target_options != NULL && c->target_options[i] != NULL; i++) {
+        argv[n++] = c->target_options[i];
     }
     return gr_children_start(&p->children, is_target ? "target" : "draft", argv, is_target ? &p->target : &p->draft);
 }
@@ -56,8 +63,10 @@ enum gr_status gr_pair_start(struct gr_pair *p, const struct gr_pair_config *c)
     GR_TRY(gr_hub_create(&hub, &p->hub));
     GR_TRY(gr_children_init(&p->children, key_hex));
     GR_TRY(start_worker(p, c, true));
-    GR_TRY(start_worker(p, c, false));
-    while (gr_pair_worker(p, GR_WORKER_TARGET) < 0 || gr_pair_worker(p, GR_WORKER_DRAFT) < 0) {
+    if (c->draft != NULL) {
+        GR_TRY(start_worker(p, c, false));
+    }
+    while (gr_pair_worker(p, GR_WORKER_TARGET) < 0 || (c->draft != NULL && gr_pair_worker(p, GR_WORKER_DRAFT) < 0)) {
         GR_TRY(gr_pair_pump(p));
     }
     return GR_OK;

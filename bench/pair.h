@@ -7,12 +7,14 @@
 #include "orchestrator/hub.h"
 
 struct gr_pair_config {
-    const char *target, *draft;               /* model folders */
+    const char *target, *draft;               /* model folders; draft NULL: no draft worker */
+    bool draft_is_head;                       /* an EAGLE-3 head */
     const char *target_program, *draft_program; /* paths */
     const char *transport;                    /* "": what the workers choose */
     int n_session, n_ctx_max;
     int n_block;                              /* of the target's KV; 0: auto */
     const char *prefill_share;                /* of the target; NULL: its default */
+    const char *const *target_options;        /* more of its options, NULL behind the last; NULL: none */
     struct gr_orch_io io;                     /* as gr_hub_config's */
 };
 

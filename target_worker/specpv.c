@@ -9,6 +9,7 @@
 #define PAYS 1.05             /* estimates are not that good */
 #define TRIAL_KEEP 0.9        /* of what rounds in full took, by each */
 #define TRIAL_PLAIN 8         /* of them before a try: something to compare with */
+#define TRIAL_REGRET 4.0      /* rounds in full that a try may lose; after one that failed, half as many */
 #define TRIAL_FIRST 32        /* rounds in full after a try that failed; doubled by each */
 #define TRIAL_LAST 1024
 #define DRIFT_MISSING_MAX 0.5 /* mismatches that may be expected among the missing tokens */
@@ -129,14 +130,18 @@ bool gr_specpv_pays(const struct gr_specpv_price *p)
 /* The cycle is over when nothing is missing any more. */
 static void end_cycle(struct gr_specpv_trial *t)
 {
-    const double lost_ns = t->cycle_ns * t->plain_tokens - t->cycle_tokens * t->plain_ns;
-    if (lost_ns > 0.0) {
+    const double round_ns = t->plain_rounds > 0.0 ? t->plain_ns / t->plain_rounds : 0.0;
+    const double token_ns = t->plain_tokens > 0.0 ? t->plain_ns / t->plain_tokens : 0.0;
+    const double most_ns = TRIAL_REGRET * round_ns * (t->interval > 0 ? 0.5 : 1.0);
+    t->regret_ns = fmax(t->regret_ns + t->cycle_ns - t->cycle_tokens * token_ns, 0.0);
+    t->cycle_ns = t->cycle_tokens = 0.0;
+    if (t->regret_ns > most_ns) {
         t->interval = t->interval == 0 ? TRIAL_FIRST : t->interval < TRIAL_LAST ? 2 * t->interval : TRIAL_LAST;
         t->until = t->interval;
-    } else {
+        t->regret_ns = 0.0;
+    } else if (t->regret_ns <= 0.0) {
         t->interval = 0;
     }
-    t->cycle_ns = t->cycle_tokens = 0.0;
 }
 
 void gr_specpv_trial_round(struct gr_specpv_trial *t, enum gr_specpv_round round, int32_t n_token, double ns)
@@ -144,6 +149,7 @@ void gr_specpv_trial_round(struct gr_specpv_trial *t, enum gr_specpv_round round
     if (round == GR_SPECPV_ROUND_PLAIN) {
         t->plain_ns = TRIAL_KEEP * t->plain_ns + ns;
         t->plain_tokens = TRIAL_KEEP * t->plain_tokens + n_token;
+        t->plain_rounds = TRIAL_KEEP * t->plain_rounds + 1.0;
         t->n_plain += t->n_plain < UINT32_MAX;
         t->until -= t->until > 0;
         return;

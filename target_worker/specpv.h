@@ -76,10 +76,13 @@ int32_t gr_specpv_usual_missing(const struct gr_specpv_params *p, const struct g
 /* Exact SpecPV brings more tokens in its time than full verification. */
 bool gr_specpv_pays(const struct gr_specpv_price *p);
 
-/* What `auto` has seen: promises are kept, or the next try comes later. Zeroes: nothing yet. */
+/* What `auto` has seen. Cycles differ by how early a mismatch comes, so one that lost says little: what cycles lose
+ * against rounds in full is added up, what they gain is taken off, and they are given up when it is more than some rounds
+ * in full. Zeroes: nothing yet. */
 struct gr_specpv_trial {
-    double plain_ns, plain_tokens; /* of rounds in full; sums that fade */
+    double plain_ns, plain_tokens, plain_rounds; /* in full; sums that fade */
     double cycle_ns, cycle_tokens; /* since the last round in full */
+    double regret_ns;              /* what cycles have lost since they were begun with; never below 0 */
     uint32_t n_plain, until, interval; /* rounds in full: seen; to the next try; after a try that failed */
 };
 /* A round is over: it took ns and brought n_token tokens, less those that it took back. */

@@ -1,4 +1,5 @@
 /* SpecPV's policy: when a session is verified under its view, when it is refreshed, and when not at all. */
+#include "common/status.h"
 #include "target_worker/specpv.h"
 
 #include <setjmp.h>
@@ -186,42 +187,53 @@ static void test_pays(void **state)
     assert_int_equal(gr_specpv_usual_missing(&defaults, &d, 64, 4.0), 5);
 }
 
-/* A try that loses against what rounds in full bring is not repeated soon; one that gains goes on. */
+/* Ten rounds under the view, 4 tokens each, then a judgement that brings n_token; 28 ms in all. */
+static void cycle(struct gr_specpv_trial *t, int32_t n_token)
+{
+    for (int k = 0; k < 10; k++) {
+        gr_specpv_trial_round(t, GR_SPECPV_ROUND_PARTIAL, 4, 2e6);
+        assert_true(gr_specpv_trial_due(t));
+    }
+    gr_specpv_trial_round(t, GR_SPECPV_ROUND_REFRESH, n_token, 8e6);
+}
+
+static void rest(struct gr_specpv_trial *t, uint32_t n)
+{
+    for (uint32_t k = 0; k < n; k++) {
+        assert_false(gr_specpv_trial_due(t));
+        gr_specpv_trial_round(t, GR_SPECPV_ROUND_PLAIN, 4, 4e6); /* a token a ms */
+    }
+    assert_true(gr_specpv_trial_due(t));
+}
+
+/* Tries that lose four rounds in full, later two, are not repeated soon; one cycle that loses among others that gain
+ * changes nothing, and a gain forgets failures. */
 static void test_trials(void **state)
 {
+    static const struct {
+        int n_cycle;
+        uint32_t n_rest;
+    } failures[] = {{2, 32}, {1, 64}, {1, 128}}; /* a cycle of 18 tokens loses 10 ms, two rounds and a half */
     (void)state;
     struct gr_specpv_trial t = {0};
-    uint32_t wait = 32;
-    for (int i = 0; i < 8; i++) {
-        assert_false(gr_specpv_trial_due(&t));
-        gr_specpv_trial_round(&t, GR_SPECPV_ROUND_PLAIN, 4, 4e6); /* a token a ms */
-    }
-    assert_true(gr_specpv_trial_due(&t));
-    for (int i = 0; i < 3; i++) { /* ten rounds that gain, and a judgement that takes most of it back */
+    rest(&t, 8);
+    for (size_t i = 0; i < GR_ARRAY_LEN(failures); i++) {
         gr_specpv_trial_round(&t, GR_SPECPV_ROUND_SEED, 4, 50e6);
-        for (int k = 0; k < 10; k++) {
-            gr_specpv_trial_round(&t, GR_SPECPV_ROUND_PARTIAL, 4, 2e6);
-            assert_true(gr_specpv_trial_due(&t));
+        for (int k = 0; k < failures[i].n_cycle; k++) {
+            cycle(&t, -22);
         }
-        gr_specpv_trial_round(&t, GR_SPECPV_ROUND_REFRESH, -20, 8e6); /* 20 tokens in 28 ms */
-        for (uint32_t k = 0; k < wait; k++) {
-            assert_false(gr_specpv_trial_due(&t));
-            gr_specpv_trial_round(&t, GR_SPECPV_ROUND_PLAIN, 4, 4e6);
-        }
+        rest(&t, failures[i].n_rest);
+    }
+    cycle(&t, -10); /* 30 tokens: a gain of 2 ms */
+    for (int k = 0; k < 20; k++) {
+        cycle(&t, -22);
         assert_true(gr_specpv_trial_due(&t));
-        wait *= 2;
+        cycle(&t, 0); /* 40: 12 ms */
     }
-    for (int k = 0; k < 10; k++) {
-        gr_specpv_trial_round(&t, GR_SPECPV_ROUND_PARTIAL, 4, 2e6);
+    for (int k = 0; k < 2; k++) {
+        cycle(&t, -22);
     }
-    gr_specpv_trial_round(&t, GR_SPECPV_ROUND_REFRESH, -10, 8e6); /* 30 in 28 */
-    assert_true(gr_specpv_trial_due(&t));
-    gr_specpv_trial_round(&t, GR_SPECPV_ROUND_REFRESH, 1, 8e6);
-    for (int k = 0; k < 32; k++) { /* old failures are forgotten */
-        assert_false(gr_specpv_trial_due(&t));
-        gr_specpv_trial_round(&t, GR_SPECPV_ROUND_PLAIN, 4, 4e6);
-    }
-    assert_true(gr_specpv_trial_due(&t));
+    rest(&t, 32);
 }
 
 int main(void)

@@ -1,0 +1,109 @@
+#include "bench/plot.h"
+
+#include "common/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define STATUS_NOT_THERE 127
+
+static bool ends_with(const char *text, const char *end)
+{
+    const size_t n = strlen(text);
+    return n > strlen(end) && strcmp(text + n - strlen(end), end) == 0;
+}
+
+/* gnuplot with these arguments, its standard input from `in` (-1: none), quiet or with its errors. */
+static pid_t start(char *const *argv, int in, bool quiet)
+{
+    const pid_t pid = fork();
+    if (pid != 0) {
+        return pid;
+    }
+    const int null = open("/dev/null", O_RDWR);
+    dup2(in >= 0 ? in : null, STDIN_FILENO);
+    dup2(null, STDOUT_FILENO);
+    if (quiet) {
+        dup2(null, STDERR_FILENO);
+    }
+    sigset_t none; /* whoever watches children has signals blocked */
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    execvp(argv[0], argv);
+    _exit(STATUS_NOT_THERE);
+}
+
+static int wait_for(pid_t pid)
+{
+    int status = -1;
+    while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+    }
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+enum gr_status gr_plot_check(const char *path)
+{
+    char *const version[] = {(char[]){"gnuplot"}, (char[]){"--version"}, NULL};
+    if (!ends_with(path, ".png") && !ends_with(path, ".svg")) {
+        log_error("--plot %s: a name that ends in .png or .svg is wanted", path);
+        return GR_EINVAL;
+    }
+    if (strpbrk(path, "'\n") != NULL) {
+        log_error("--plot: quotes and line ends in the file's name cannot be told to gnuplot");
+        return GR_EINVAL;
+    }
+    if (wait_for(start(version, -1, true)) != 0) {
+        log_error("--plot: the program gnuplot is not installed (Debian, Ubuntu: apt-get install gnuplot-nox)");
+        return GR_ENOTFOUND;
+    }
+    return GR_OK;
+}
+
+static void write_script(FILE *f, const struct gr_plot_config *c)
+{
+    fprintf(f, "set terminal %s\nset output '%s'\n",
+            ends_with(c->path, ".png") ? "png size 900,600" : "svg size 900,600 background 'white'", c->path);
+    fprintf(f, "set title '%s' noenhanced\nset xlabel '%s'\nset ylabel '%s'\nset grid\nset key below noenhanced\n",
+            c->title, c->x_label, c->y_label);
+    fprintf(f, "set yrange [0:*]\n%s", c->log_x ? "set logscale x 2\n" : "");
+    for (int i = 0; i < c->n_series; i++) {
+        fprintf(f, "%s'-' using 1:2 with linespoints linewidth 2 title '%s'", i == 0 ? "plot " : ", ", c->series[i]);
+    }
+    fputc('\n', f);
+}
+
+enum gr_status gr_plot_begin(const struct gr_plot_config *c, struct gr_plot *out)
+{
+    char *const argv[] = {(char[]){"gnuplot"}, NULL};
+    int fds[2];
+    if (pipe2(fds, O_CLOEXEC) != 0) {
+        log_error("pipe: %s", strerror(errno));
+        return GR_EIO;
+    }
+    out->pid = start(argv, fds[0], false);
+    close(fds[0]);
+    out->to = out->pid > 0 ? fdopen(fds[1], "w") : NULL;
+    if (out->to == NULL) {
+        log_error("cannot start gnuplot: %s", strerror(errno));
+        close(fds[1]);
+        return GR_EIO;
+    }
+    signal(SIGPIPE, SIG_IGN); /* it may end early; its exit status tells */
+    write_script(out->to, c);
+    return GR_OK;
+}
+
+enum gr_status gr_plot_end(struct gr_plot *p)
+{
+    fclose(p->to);
+    const int status = wait_for(p->pid);
+    if (status != 0) {
+        log_error("gnuplot ended with status %d: there is no plot", status);
+        return GR_EIO;
+    }
+    return GR_OK;
+}
