@@ -14,6 +14,7 @@
 #include "common/log.h"
 #include "common/parse.h"
 #include "model/hf_config.h"
+#include "target_worker/specpv.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -45,7 +46,7 @@ struct cell {
 struct bench {
     struct options o;
     bool fresh;
-    int64_t context[N_CONTEXT_MAX], budget[N_LIST_MAX]; /* budget: tokens of retrieval */
+    int64_t context[N_CONTEXT_MAX], budget[N_LIST_MAX]; /* budget: tokens of retrieval; 0: what auto wants */
     int n_context, n_budget, n_prompt, n_rep, n_variant;
     struct variant variant[GR_LONG_VARIANT_MAX]; /* the first is off */
     struct gr_long_config config;
@@ -59,6 +60,18 @@ struct bench {
 };
 
 /* ---- measuring ---- */
+
+/* Blocks of retrieval; of off: 0. */
+static int32_t retrieval_of(const struct bench *b, int budget, int64_t context)
+{
+    const struct gr_specpv_params nothing = {0};
+    if (budget < 0) {
+        return 0;
+    }
+    return b->budget[budget] > 0 ? (int32_t)(b->budget[budget] / GR_SPECPV_BLOCK_TOKENS)
+                                 : (int32_t)gr_specpv_automatic(&nothing, (uint64_t)context + b->config.max_tokens)
+                                       .n_retrieval;
+}
 
 static enum gr_status compare(const struct bench *b, const struct variant *v, struct cell *c)
 {
@@ -108,7 +121,7 @@ static enum gr_status measure_prices(struct bench *b, int32_t context)
     GR_TRY(gr_prices_measure(b->prices, n, 0, &b->list[0]));
     for (int i = 0; i < b->n_budget && b->n_variant > 1; i++) {
         b->list[i + 1] = b->list[0];
-        GR_TRY(gr_prices_measure(b->prices, n, (int32_t)(b->budget[i] / GR_SPECPV_BLOCK_TOKENS), &b->list[i + 1]));
+        GR_TRY(gr_prices_measure(b->prices, n, retrieval_of(b, i, context), &b->list[i + 1]));
     }
     return GR_OK;
 }
@@ -137,7 +150,7 @@ static enum gr_status run_prompt(struct bench *b, int i_context, int i_prompt)
     for (int i = 0; i < b->n_variant; i++) {
         const struct variant *v = &b->variant[i];
         session[i].mode = v->mode;
-        session[i].n_retrieval = v->budget < 0 ? 0 : (uint32_t)(b->budget[v->budget] / GR_SPECPV_BLOCK_TOKENS);
+        session[i].n_retrieval = (uint32_t)retrieval_of(b, v->budget, context);
     }
     for (int rep = -1; rep < b->n_rep; rep++) {
         GR_TRY(measure_prices(b, context));
@@ -190,7 +203,7 @@ static void print_row(struct gr_table *t, const struct bench *b, int i_context, 
     const struct ratio r = ratio_of(b, &b->cell[i_context][0], c);
     gr_table_number(t, (double)b->context[i_context], 0);
     gr_table_text(t, gr_specpv_mode_name(v->mode));
-    gr_table_number(t, v->budget < 0 ? 0.0 : (double)b->budget[v->budget], 0);
+    gr_table_number(t, retrieval_of(b, v->budget, b->context[i_context]) * (double)GR_SPECPV_BLOCK_TOKENS, 0);
     gr_table_number(t, median_quotient(c->n_token, c->total_s, b->n_rep), 1);
     gr_table_number(t, r.measured, 2);
     gr_table_number(t, r.low, 2);
@@ -238,7 +251,9 @@ static enum gr_status plot(const struct bench *b)
         if (by_budget) {
             snprintf(name[n], sizeof(name[n]), "%s", mode);
         } else {
-            snprintf(name[n], sizeof(name[n]), "%s %lld", mode, (long long)b->budget[b->variant[i].budget]);
+            const long long budget = b->budget[b->variant[i].budget];
+            (void)(budget > 0 ? snprintf(name[n], sizeof(name[n]), "%s %lld", mode, budget)
+                              : snprintf(name[n], sizeof(name[n]), "%s, budget by context", mode));
         }
         series[n] = name[n];
         n++;
@@ -363,7 +378,9 @@ static bool parse_variants(struct bench *b)
             log_error("--specpv-budgets: %lld is not a multiple of %d, the size of a block", (long long)b->budget[i],
                       GR_SPECPV_BLOCK_TOKENS);
         }
-        b->config.n_retrieval_max = GR_MAX(b->config.n_retrieval_max, (int32_t)(b->budget[i] / GR_SPECPV_BLOCK_TOKENS));
+        for (int c = 0; c < b->n_context; c++) {
+            b->config.n_retrieval_max = GR_MAX(b->config.n_retrieval_max, retrieval_of(b, i, b->context[c]));
+        }
     }
     b->config.n_retrieval_max = b->n_variant > 1 ? b->config.n_retrieval_max : 0;
     return ok;
@@ -410,12 +427,20 @@ static bool parse_counts(struct bench *b)
     return false;
 }
 
+static bool parse_budgets(struct bench *b)
+{
+    if (strcmp(b->o.budgets, "auto") == 0) {
+        b->n_budget = 1;
+        return true;
+    }
+    return parse_numbers("specpv-budgets", b->o.budgets, CONTEXT_MAX, N_LIST_MAX, b->budget, &b->n_budget);
+}
+
 static bool parse(struct bench *b)
 {
     if (!parse_counts(b) ||
         !parse_numbers("context", b->o.contexts, CONTEXT_MAX, N_CONTEXT_MAX, b->context, &b->n_context) ||
-        !parse_numbers("specpv-budgets", b->o.budgets, CONTEXT_MAX, N_LIST_MAX, b->budget, &b->n_budget) ||
-        !parse_variants(b) || !parse_draft(b)) {
+        !parse_budgets(b) || !parse_variants(b) || !parse_draft(b)) {
         return false;
     }
     for (int i = 0; i < b->n_context; i++) {
@@ -445,7 +470,8 @@ int gr_bench_long(int argc, char **argv)
     const struct gr_bench_option options[] = {
         {"context", &o->contexts, "tokens of the prompts, commas between: 4k,8k,16k,30k (k: 1024)"},
         {"specpv", &o->modes, "off, lossy, exact, auto, commas between (default off,lossy,exact; off always is)"},
-        {"specpv-budgets", &o->budgets, "tokens of retrieval, commas between (default 4096): every mode under each"},
+        {"specpv-budgets", &o->budgets, "tokens of retrieval, commas between (default 4096): every mode under each; or auto: the "
+                           "context's"},
         {"specpv-partial-threshold", &o->threshold, "as graft run's (default 0: 4096)"},
         {"model", &o->model, "target folder (default models/demo/target)"},
         {"draft", &o->draft, "draft folder, an EAGLE-3 head too, or none (default models/demo/draft)"},

@@ -14,6 +14,10 @@
 #define TRIAL_LAST 1024
 #define DRIFT_MISSING_MAX 0.5 /* mismatches that may be expected among the missing tokens */
 
+#define AUTO_SHARE 16         /* of prompt and new tokens, one is retrieved in so many; */
+#define AUTO_BLOCKS_MIN 32    /* blocks, */
+#define AUTO_THRESHOLD 2      /* and contexts must be longer than so many times that */
+
 static uint32_t resolve(uint32_t wanted, uint32_t most)
 {
     return wanted == 0 || wanted > most ? most : wanted;
@@ -31,6 +35,21 @@ struct gr_specpv_params gr_specpv_resolve(const struct gr_specpv_params *wanted,
                                                                                     : most->refresh_fraction};
     p.max_provisional = wanted->max_provisional > 0 ? wanted->max_provisional : most->max_provisional;
     p.max_provisional = resolve(p.max_provisional, p.n_buffer);
+    return p;
+}
+
+struct gr_specpv_params gr_specpv_automatic(const struct gr_specpv_params *wanted, uint64_t n_token)
+{
+    struct gr_specpv_params p = *wanted;
+    if (p.n_retrieval == 0) {
+        const uint64_t n_block = n_token / (AUTO_SHARE * GR_SPECPV_BLOCK_TOKENS);
+        p.n_retrieval = (uint32_t)(n_block < AUTO_BLOCKS_MIN       ? AUTO_BLOCKS_MIN
+                                   : n_block > GR_SPECPV_BLOCKS_MAX ? GR_SPECPV_BLOCKS_MAX
+                                                                    : n_block);
+    }
+    if (p.threshold == 0) {
+        p.threshold = AUTO_THRESHOLD * p.n_retrieval * GR_SPECPV_BLOCK_TOKENS;
+    }
     return p;
 }
 

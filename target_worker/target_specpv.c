@@ -26,7 +26,9 @@ void target_specpv_off(struct gr_target *t, struct session *s, const char *why)
 
 void target_specpv_open(struct gr_target *t, struct session *s, const struct gr_msg *m)
 {
-    const struct gr_specpv_params wanted = gr_msg_specpv(m);
+    const struct gr_specpv_params told = gr_msg_specpv(m);
+    const struct gr_specpv_params wanted =
+        m->specpv == GR_SPECPV_AUTO ? gr_specpv_automatic(&told, (uint64_t)m->ids.n + m->max_tokens) : told;
     const int32_t n_node = s->want_draft ? s->n_node : 0;
     const int32_t n_level = m->draft_depth > 0 ? GR_MIN((int32_t)m->draft_depth, n_node) : n_node;
     s->pv = (struct session_specpv){.mode = m->specpv == GR_SPECPV_AUTO ? GR_SPECPV_EXACT

@@ -160,6 +160,25 @@ static void test_resolve(void **state)
     assert_int_equal(p.max_provisional, 40); /* as the buffer goes */
 }
 
+static void test_automatic(void **state)
+{
+    (void)state;
+    const struct gr_specpv_params nothing = {0}, told = {.n_retrieval = 100, .threshold = 9000, .n_window = 5};
+    struct gr_specpv_params p = gr_specpv_automatic(&nothing, 16384);
+    assert_int_equal(p.n_retrieval, 64); /* 1,024 tokens */
+    assert_int_equal(p.threshold, 2048);
+    assert_int_equal(p.n_window, 0); /* the target's */
+    p = gr_specpv_automatic(&nothing, 100);
+    assert_int_equal(p.n_retrieval, 32);
+    assert_int_equal(p.threshold, 1024);
+    p = gr_specpv_automatic(&nothing, UINT64_MAX);
+    assert_int_equal(gr_specpv_resolve(&p, &defaults).n_retrieval, 256);
+    p = gr_specpv_automatic(&told, 16384);
+    assert_int_equal(p.n_retrieval, 100);
+    assert_int_equal(p.threshold, 9000);
+    assert_int_equal(p.n_window, 5);
+}
+
 /* A long context whose view costs a third: it pays, unless every second token is judged away, or the refresh's rows
  * cost too much, or waiting for trees is most of a round. */
 static void test_pays(void **state)
@@ -241,6 +260,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gate),  cmocka_unit_test(test_triggers),  cmocka_unit_test(test_fraction_and_provisional),
         cmocka_unit_test(test_drift), cmocka_unit_test(test_preflight), cmocka_unit_test(test_resolve),
+        cmocka_unit_test(test_automatic),
         cmocka_unit_test(test_pays),    cmocka_unit_test(test_trials),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
