@@ -1,0 +1,487 @@
+/* The far keys of tree attention: a split of up to 256 (row, query head) pairs of one KV head against a split of the pool.
+ *
+ * Two blocks of a cluster share an item (tile of rows, KV head, split), and each key or value that both need is loaded once
+ * and sent to both. With more than 128 pairs each block takes half of them; with fewer, both take all
+ * pairs and half of the values' columns each, so that memory is read by all multiprocessors, however few rows there are. A
+ * pair's bits are the same both ways: scores are whole chains over head_dim, columns are independent.
+ *
+ * A block is a warp that streams tiles of 128 keys or values through a ring of slots, and two warpgroups of 64 pairs. As
+ * in FlashAttention-3 (arXiv 2407.08608) a warpgroup has the scores of the next tile and the weighted sum of the one before in
+ * the matrix units while it computes weights, and the two take turns at issuing. */
+#include "kernels/cuda/attention_plan.cuh"
+#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/wgmma.cuh"
+
+#include <cmath>
+
+namespace gr
+{
+
+#ifndef NO_TURNS
+constexpr bool TURNS = true;
+#else
+constexpr bool TURNS = false;
+#endif
+constexpr int N_SLOT = 6;
+constexpr int BLOCKS_A_TILE = GR_CUDA_KEY_TILE / GR_KV_BLOCK;
+constexpr int N_THREAD = 384;
+
+struct FarArgs {
+    const uint8_t *kv;
+    const __nv_bfloat16 *q;
+    const gr_attn_seq *seq;
+    const Plan *plan;
+    Partial part;
+    int n_head, n_kv_head, group, q_stride, n_row_max, layer;
+    float scale_log2;
+};
+
+struct Bars {
+    uint64_t full[N_SLOT], empty[N_SLOT];
+};
+
+struct Ring {
+    int slot = 0;
+    uint32_t phase = 0;
+    __device__ __forceinline__ void next()
+    {
+        if (++slot == N_SLOT) {
+            slot = 0;
+            phase ^= 1;
+        }
+    }
+};
+
+struct Item {
+    const Tile *tile;
+    int kv_head, split, first, n_key, n_key_tile;
+    bool halves; /* each block takes half of the pairs */
+};
+
+template <int HD> static __device__ __forceinline__ Item item_of(const FarArgs &a, int i)
+{
+    const uint32_t w = a.plan->item[i];
+    Item it;
+    it.tile = a.plan->tile + (w >> 16);
+    it.kv_head = (int)(w >> 8 & 255);
+    it.split = (int)(w & 255);
+    it.first = it.split * it.tile->split_len;
+    it.n_key = min(it.tile->split_len, it.tile->far_len - it.first);
+    it.n_key_tile = (it.n_key + GR_CUDA_KEY_TILE - 1) / GR_CUDA_KEY_TILE;
+    it.halves = HD == 64 || it.tile->n_row * a.group > 128;
+    return it;
+}
+
+/* ---- the warp that loads ---- */
+
+/* Pool block of far block v, in the numbering that puts a list first. */
+static __device__ __forceinline__ int pool_block(const gr_attn_seq &s, const int32_t *list, int v)
+{
+    if (!list) {
+        return s.block[v];
+    }
+    return s.block[v < s.n_sparse ? list[v] : s.dense_from / GR_KV_BLOCK + v - s.n_sparse];
+}
+
+/* Lane l of `now` has the pool block of far block 32 w + l of the item, w = tile / 4; `before` the ones of w - 1. Past the
+ * item's end the last block stands in: its weights are 0, and what it holds is finite. */
+struct Window {
+    int before, now, next;
+};
+
+template <int HD> struct Loader {
+    static constexpr int BLOCK = HD * 32, SLOT = BLOCKS_A_TILE * BLOCK;
+    const FarArgs &a;
+    uint8_t *slots;
+    Bars *bars;
+    int rank, lane;
+    Ring ring;
+
+    __device__ __forceinline__ int look_up(const gr_attn_seq &s, const int32_t *list, const Item &it, int at) const
+    {
+        const int v = min(at + lane, it.n_key / GR_KV_BLOCK - 1);
+        return pool_block(s, list, it.first / GR_KV_BLOCK + v);
+    }
+
+    __device__ __forceinline__ void begin(uint32_t bytes)
+    {
+        bar_wait(&bars->empty[ring.slot], ring.phase ^ 1);
+        if (lane == 0) {
+            bar_expect(&bars->full[ring.slot], bytes);
+        }
+        __syncwarp();
+    }
+
+    /* Half of the blocks of a tile, to both blocks of the cluster. */
+    __device__ __forceinline__ void load_shared(const uint8_t *head, int window, int tile)
+    {
+        begin(SLOT);
+        const int i = rank * (BLOCKS_A_TILE / 2) + lane % (BLOCKS_A_TILE / 2);
+        const int block = __shfl_sync(~0u, window, tile % 4 * BLOCKS_A_TILE + i);
+        if (lane < BLOCKS_A_TILE / 2) {
+            copy_line_all(head + (size_t)block * a.n_kv_head * (2 * BLOCK),
+                          smem_addr(slots + ring.slot * SLOT + i * BLOCK), &bars->full[ring.slot], BLOCK, 3);
+        }
+        ring.next();
+    }
+
+    /* Half of the columns of all values, to this block. */
+    __device__ __forceinline__ void load_columns(const uint8_t *head, int window, int tile)
+    {
+        begin(SLOT / 2);
+        const int i = lane % BLOCKS_A_TILE;
+        const int block = __shfl_sync(~0u, window, tile % 4 * BLOCKS_A_TILE + i);
+        if (lane < BLOCKS_A_TILE) {
+            copy_line(head + (size_t)block * a.n_kv_head * (2 * BLOCK) + rank * (BLOCK / 2),
+                      smem_addr(slots + ring.slot * SLOT + i * (BLOCK / 2)), &bars->full[ring.slot], BLOCK / 2);
+        }
+        ring.next();
+    }
+
+    __device__ __forceinline__ void load_values(const Item &it, const uint8_t *head, int window, int tile)
+    {
+        if (it.halves) {
+            load_shared(head, window, tile);
+        } else {
+            load_columns(head, window, tile);
+        }
+    }
+
+    __device__ __forceinline__ void load_item(const Item &it)
+    {
+        const gr_attn_seq &s = a.seq[it.tile->seq];
+        const int32_t *list =
+            s.sparse ? s.sparse + (size_t)(a.layer * a.n_kv_head + it.kv_head) * s.sparse_stride : nullptr;
+        const uint8_t *keys = a.kv + (size_t)it.kv_head * (2 * BLOCK), *values = keys + BLOCK;
+        Window w{0, 0, look_up(s, list, it, 0)};
+        for (int t = 0; t < it.n_key_tile; t++) {
+            if (t % 4 == 0) {
+                w = {w.now, w.next, look_up(s, list, it, (t + 4) * BLOCKS_A_TILE)};
+            }
+            load_shared(keys, w.now, t);
+            if (t > 0) {
+                load_values(it, values, t % 4 == 0 ? w.before : w.now, t - 1);
+            }
+        }
+        load_values(it, values, w.now, it.n_key_tile - 1);
+    }
+};
+
+/* ---- the warpgroups that multiply ---- */
+
+template <int HD> struct Worker {
+    static constexpr int BLOCK = HD * 32, SLOT = BLOCKS_A_TILE * BLOCK, Q_BYTES = 64 * HD * 2;
+    const FarArgs &a;
+    uint8_t *slots, *q; /* q: (HD / 64, 64 pairs, 64), this warpgroup's */
+    Bars *bars;
+    int rank, wg, t; /* t: thread of the warpgroup */
+    Ring ring;
+
+    __device__ __forceinline__ void wait_slot()
+    {
+        bar_wait(&bars->full[ring.slot], ring.phase);
+    }
+
+    __device__ __forceinline__ void release(int slot)
+    {
+        if (t < 2) {
+            bar_arrive_at(&bars->empty[slot], t);
+        }
+    }
+
+    /* Nothing to compute, but the others wait for this warpgroup's releases. */
+    __device__ __forceinline__ void skip(const Item &it)
+    {
+        for (int i = 0; i < 2 * it.n_key_tile; i++) {
+            wait_slot();
+            release(ring.slot);
+            ring.next();
+        }
+    }
+
+    __device__ __forceinline__ void load_q(const Item &it, int m0)
+    {
+        const gr_attn_seq &s = a.seq[it.tile->seq];
+        const int m_end = it.tile->n_row * a.group;
+#pragma unroll
+        for (int i = 0; i < HD / 16; i++) {
+            const int c = t + 128 * i, m = c / (HD / 8), d = c % (HD / 8) * 8;
+            uint4 v = make_uint4(0, 0, 0, 0);
+            if (m0 + m < m_end) {
+                const int row = s.row0 + it.tile->row[(m0 + m) / a.group];
+                const int head = it.kv_head * a.group + (m0 + m) % a.group;
+                v = *(const uint4 *)(a.q + (size_t)row * a.q_stride + head * HD + d);
+            }
+            *(uint4 *)(q + d / 64 * 8192 + m * 128 + ((d % 64 / 8) ^ (m % 8)) * 16) = v;
+        }
+        fence_async_shared();
+        named_sync(3 + wg, 128);
+    }
+
+    __device__ __forceinline__ void scores(float (&s)[64], int slot)
+    {
+        const uint32_t from = smem_addr(q), k = smem_addr(slots + slot * SLOT);
+#pragma unroll
+        for (int i = 0; i < HD / 16; i++) {
+            wgmma_ss<128>(s, wgmma_desc(from + i / 4 * 8192 + i % 4 * 32, 16, 1024),
+                          wgmma_desc(k + i / 4 * 1024 + i % 4 * 32, 16, HD * 16), i > 0);
+        }
+    }
+
+    /* VN: columns of this block. */
+    template <int VN> __device__ __forceinline__ void weighted_sum(float (&o)[VN / 2], const uint32_t (&p)[32], int slot)
+    {
+        const uint32_t v = smem_addr(slots + slot * SLOT);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            wgmma_rs<VN>(o, p + 4 * i, wgmma_desc(v + i * (VN * 32), 2048, 1024));
+        }
+    }
+
+    /* Keys from `end` on are not the row's. */
+    static __device__ __forceinline__ void mask(float (&s)[64], int first, int end0, int end1)
+    {
+        const int col = first + (int)(threadIdx.x % 4) * 2;
+#pragma unroll
+        for (int j = 0; j < 16; j++) {
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                s[4 * j + i] = col + 8 * j + i < end0 ? s[4 * j + i] : -INFINITY;
+                s[4 * j + 2 + i] = col + 8 * j + i < end1 ? s[4 * j + 2 + i] : -INFINITY;
+            }
+        }
+    }
+
+    /* s: scores to weights. m: largest score so far, l: this thread's part of the sum of weights; `down`: what older weights
+     * are to be multiplied by. */
+    static __device__ __forceinline__ void weigh(float (&s)[64], float (&m)[2], float (&l)[2], float (&down)[2],
+                                                 float scale_log2)
+    {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float top = fmaxf(s[2 * h], s[2 * h + 1]);
+#pragma unroll
+            for (int j = 1; j < 16; j++) {
+                top = fmaxf(top, fmaxf(s[4 * j + 2 * h], s[4 * j + 2 * h + 1]));
+            }
+            top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+            top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+            top = fmaxf(top, m[h]);
+            const float safe = top == -INFINITY ? 0.0f : top;
+            down[h] = exp2_fast((m[h] - safe) * scale_log2);
+            m[h] = top;
+            const float base = safe * scale_log2;
+            float sum0 = 0.0f, sum1 = 0.0f;
+#pragma unroll
+            for (int j = 0; j < 16; j++) {
+                float &x = s[4 * j + 2 * h], &y = s[4 * j + 2 * h + 1];
+                x = exp2_fast(__fmaf_rn(x, scale_log2, -base));
+                y = exp2_fast(__fmaf_rn(y, scale_log2, -base));
+                sum0 = __fadd_rn(sum0, x);
+                sum1 = __fadd_rn(sum1, y);
+            }
+            l[h] = __fmaf_rn(l[h], down[h], __fadd_rn(sum0, sum1));
+        }
+    }
+
+    static __device__ __forceinline__ void pack(const float (&s)[64], uint32_t (&p)[32])
+    {
+#pragma unroll
+        for (int i = 0; i < 32; i++) {
+            p[i] = pack_bf16(s[2 * i], s[2 * i + 1]);
+        }
+    }
+
+    template <int VN> __device__ __forceinline__ void store(const Item &it, int m0, const float (&o)[VN / 2],
+                                                            const float (&m)[2], const float (&l)[2])
+    {
+        const gr_attn_seq &s = a.seq[it.tile->seq];
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float sum = __fadd_rn(l[h], __shfl_xor_sync(~0u, l[h], 1));
+            sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, 2));
+            const int pair = m0 + t / 32 * 16 + t % 32 / 4 + 8 * h;
+            if (pair >= it.tile->n_row * a.group) {
+                continue;
+            }
+            const int row = s.row0 + it.tile->row[pair / a.group];
+            const size_t at = ((size_t)it.split * a.n_row_max + row) * a.n_head + it.kv_head * a.group + pair % a.group;
+            float *to = a.part.o + at * HD + (VN < HD ? rank * VN : 0);
+#pragma unroll
+            for (int j = 0; j < VN / 8; j += 2) {
+                *(float4 *)(to + partial_column(j, t % 4)) = make_float4(
+                    o[4 * j + 2 * h], o[4 * j + 2 * h + 1], o[4 * j + 4 + 2 * h], o[4 * j + 5 + 2 * h]);
+            }
+            if (t % 4 == 0) {
+                a.part.ml[at] = make_float2(m[h], sum);
+            }
+        }
+    }
+
+    template <int VN> __device__ __forceinline__ void attend(const Item &it, int m0, bool in_turn)
+    {
+        float o[VN / 2], s[64], m[2] = {-INFINITY, -INFINITY}, l[2] = {0.0f, 0.0f}, down[2];
+        uint32_t p[32];
+        int end[2];
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int pair = m0 + t / 32 * 16 + t % 32 / 4 + 8 * h;
+            end[h] = pair < it.tile->n_row * a.group ? it.tile->far[pair / a.group] - it.first : 1 << 30;
+        }
+        const int n_whole = max(0, min(it.n_key, it.tile->far_min - it.first)) / GR_CUDA_KEY_TILE; /* no mask */
+#pragma unroll
+        for (int i = 0; i < VN / 2; i++) {
+            o[i] = 0.0f;
+        }
+        load_q(it, m0);
+        wait_slot();
+        wgmma_hold(s);
+        wgmma_fence();
+        scores(s, ring.slot);
+        wgmma_commit();
+        wgmma_wait<0>();
+        wgmma_hold(s);
+        release(ring.slot);
+        ring.next();
+        if (n_whole == 0) {
+            mask(s, 0, end[0], end[1]);
+        }
+        weigh(s, m, l, down, a.scale_log2);
+        pack(s, p);
+        for (int tile = 1; tile < it.n_key_tile; tile++) {
+            wait_slot();
+            const int k_slot = ring.slot;
+            ring.next();
+            if (in_turn) {
+                named_sync(1 + wg, 256);
+            }
+            wgmma_hold(s);
+            wgmma_fence();
+            scores(s, k_slot);
+            wgmma_commit();
+            wait_slot();
+            const int v_slot = ring.slot;
+            ring.next();
+            wgmma_hold(o);
+            wgmma_fence();
+            weighted_sum<VN>(o, p, v_slot);
+            wgmma_commit();
+            if (in_turn) {
+                named_arrive(2 - wg, 256);
+            }
+            wgmma_wait<1>();
+            wgmma_hold(s);
+            release(k_slot);
+            if (tile >= n_whole) {
+                mask(s, tile * GR_CUDA_KEY_TILE, end[0], end[1]);
+            }
+            weigh(s, m, l, down, a.scale_log2);
+            wgmma_wait<0>();
+            wgmma_hold(o);
+            release(v_slot);
+#pragma unroll
+            for (int i = 0; i < VN / 2; i++) {
+                o[i] = __fmul_rn(o[i], down[i / 2 % 2]);
+            }
+            pack(s, p);
+        }
+        wait_slot();
+        wgmma_hold(o);
+        wgmma_fence();
+        weighted_sum<VN>(o, p, ring.slot);
+        wgmma_commit();
+        wgmma_wait<0>();
+        wgmma_hold(o);
+        release(ring.slot);
+        ring.next();
+        store<VN>(it, m0, o, m, l);
+    }
+
+    __device__ __forceinline__ void work(const Item &it)
+    {
+        const int n_pair = it.tile->n_row * a.group, block0 = it.halves ? rank * 128 : 0, m0 = block0 + wg * 64;
+        if (m0 >= n_pair) {
+            skip(it);
+            return;
+        }
+        const bool in_turn = TURNS && block0 + 64 < n_pair;
+        if (it.halves) {
+            attend<HD>(it, m0, in_turn);
+        } else {
+            attend<HD == 128 ? 64 : HD>(it, m0, in_turn);
+        }
+    }
+};
+
+template <int HD> static size_t far_smem()
+{
+    return (size_t)N_SLOT * GR_CUDA_KEY_TILE * HD * 2 + 2 * 64 * HD * 2 + sizeof(Bars) + 1024;
+}
+
+template <int HD> __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(N_THREAD, 1) far_kernel(const FarArgs a)
+{
+    extern __shared__ uint8_t raw[];
+    uint8_t *slots = (uint8_t *)(((uintptr_t)raw + 1023) & ~(uintptr_t)1023);
+    uint8_t *q = slots + N_SLOT * GR_CUDA_KEY_TILE * HD * 2;
+    Bars *bars = (Bars *)(q + 2 * 64 * HD * 2);
+    const int rank = cluster_rank(), cluster = (int)blockIdx.x / 2, n_cluster = (int)gridDim.x / 2;
+    const int wg = (int)threadIdx.x / 128;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < N_SLOT; i++) {
+            bar_init(&bars->full[i], 1);
+            bar_init(&bars->empty[i], 4); /* two warpgroups of two blocks */
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    cluster_sync();
+    wait_for_previous();
+    let_next_start();
+    const int n_item = a.plan->n_item;
+    if (wg == 2) {
+        regs_fewer<40>();
+        if (threadIdx.x < 256 + 32) {
+            Loader<HD> loader{a, slots, bars, rank, (int)threadIdx.x % 32, {}};
+            for (int i = cluster; i < n_item; i += n_cluster) {
+                loader.load_item(item_of<HD>(a, i));
+            }
+        }
+    } else {
+        regs_more<232>();
+        Worker<HD> worker{a, slots, q + wg * 64 * HD * 2, bars, rank, wg, (int)threadIdx.x % 128, {}};
+        if (wg == 1) {
+            named_arrive(1, 256); /* the first turn is the other's */
+        }
+        for (int i = cluster; i < n_item; i += n_cluster) {
+            worker.work(item_of<HD>(a, i));
+        }
+    }
+    cluster_sync(); /* the other block may still write here */
+}
+
+template <int HD> static cudaError_t launch(const FarArgs &f, cudaStream_t stream)
+{
+    static int n_block; /* as many clusters as fit at once; 0: not yet asked */
+    if (n_block == 0) {
+        cudaError_t e = cudaFuncSetAttribute(far_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                             (int)far_smem<HD>());
+        int device = 0, n_sm = 0;
+        e = e == cudaSuccess ? cudaGetDevice(&device) : e;
+        e = e == cudaSuccess ? cudaDeviceGetAttribute(&n_sm, cudaDevAttrMultiProcessorCount, device) : e;
+        if (e != cudaSuccess) {
+            return e;
+        }
+        n_block = n_sm / 2 * 2;
+    }
+    return launch_early(far_kernel<HD>, dim3((unsigned)n_block), N_THREAD, far_smem<HD>(), stream, f);
+}
+
+cudaError_t launch_far(const gr_cuda_attention_args &a, cudaStream_t stream)
+{
+    const gr_cuda_attn_shape &s = a.shape;
+    const FarArgs f{(const uint8_t *)a.kv, (const __nv_bfloat16 *)a.q, a.seq, (const Plan *)a.plan,
+                    partial_of(s, a.work), s.n_head, s.n_kv_head, s.n_head / s.n_kv_head, a.q_stride, s.n_row_max,
+                    a.layer, a.scale * 1.44269504088896341f};
+    return s.head_dim == 128 ? launch<128>(f, stream) : launch<64>(f, stream);
+}
+
+} // namespace gr
