@@ -6,53 +6,97 @@
 namespace gr
 {
 
-constexpr int N_PLAN_THREAD = 512;
+constexpr int N_PLAN_THREAD = 1024;
+constexpr int N_PLAN_WARP = N_PLAN_THREAD / 32;
+constexpr int NOWHERE = 1 << 30;
 
 struct PlanArgs {
     gr_cuda_attn_shape shape;
     const gr_attn_seq *seq;
     const int32_t *n_seq;
-    Plan *plan;
+    PlanParts plan;
 };
 
-static __device__ void refuse(Plan *plan, int error)
+/* Of sequence i: groups and (rows / tile_rows) pieces before it. One more than there are sequences. */
+struct Starts {
+    int group[N_PLAN_THREAD + 1], piece[N_PLAN_THREAD + 1];
+};
+
+static __device__ void refuse(const PlanParts &plan, int error)
 {
-    atomicMax(&plan->error, error);
+    atomicMax(&plan.head->error, error);
 }
 
-/* A warp: the rows of one sequence, NEAR_ROWS at a time. */
-static __device__ void plan_groups(const PlanArgs &a, int i_seq, int lane, int *n_group)
+/* The sequence that piece or group i belongs to. */
+static __device__ int seq_of(const int *start, int n_seq, int i)
 {
-    const gr_attn_seq &s = a.seq[i_seq];
-    if (s.n_slot < 0 || s.n_slot > GR_CUDA_SLOT_MAX) {
+    int lo = 0, hi = n_seq; /* start[lo] <= i < start[hi] */
+    while (hi - lo > 1) {
+        const int mid = (lo + hi) / 2;
+        (start[mid] <= i ? lo : hi) = mid;
+    }
+    return lo;
+}
+
+static __device__ int near_cell(const PlanArgs &a, const gr_attn_seq &s, const Group &g, int first, int row, int pos)
+{
+    const int limit = s.limit[row];
+    if (pos < limit) {
+        return pos - first * GR_KV_BLOCK;
+    }
+    const int slot = s.anc[row * GR_ATTN_ANC_MAX + pos - limit];
+    if (slot < 0 || slot >= s.n_slot) {
         refuse(a.plan, GR_CUDA_ATTN_SLOTS);
+        return 0;
     }
-    for (int row0 = lane * NEAR_ROWS; row0 < s.n_row; row0 += 32 * NEAR_ROWS) {
-        int first = 1 << 30, end = 0;
-        for (int r = row0; r < min(row0 + NEAR_ROWS, s.n_row); r++) {
-            const int limit = s.limit[r], n_anc = s.n_anc[r];
-            if (n_anc < 0 || n_anc > GR_ATTN_ANC_MAX || limit < 0 || limit + n_anc < 1) {
-                refuse(a.plan, GR_CUDA_ATTN_SLOTS);
-                return;
-            }
-            for (int i = 0; i < n_anc; i++) {
-                const int slot = s.anc[r * GR_ATTN_ANC_MAX + i];
-                if (slot < 0 || slot >= s.n_slot) {
-                    refuse(a.plan, GR_CUDA_ATTN_SLOTS);
-                    return;
-                }
-            }
-            if (s.sparse && (limit < s.dense_from || s.dense_from % GR_KV_BLOCK != 0)) {
-                refuse(a.plan, GR_CUDA_ATTN_SPAN);
-            }
-            first = min(first, near_from(s, r));
-            end = max(end, limit);
-        }
-        if ((end + GR_KV_BLOCK - 1) / GR_KV_BLOCK - first / GR_KV_BLOCK > NEAR_POOL_BLOCKS) {
-            refuse(a.plan, GR_CUDA_ATTN_SPAN);
-        }
-        a.plan->group[atomicAdd(n_group, 1)] = i_seq << 16 | row0 / NEAR_ROWS;
+    return g.n_pool * GR_KV_BLOCK + slot;
+}
+
+/* A warp: the rows of a group, lane l < 4 its row l. */
+static __device__ void plan_group(const PlanArgs &a, const gr_attn_seq &s, int row0, Group &g, int lane)
+{
+    const int n_row = min(NEAR_ROWS, s.n_row - row0), row = row0 + min(lane, n_row - 1);
+    const int limit = s.limit[row], n_anc = s.n_anc[row];
+    const bool bad = n_anc < 0 || n_anc > GR_ATTN_ANC_MAX || limit < 0 || limit + n_anc < 1 || s.n_slot < 0 ||
+                     s.n_slot > GR_CUDA_SLOT_MAX;
+    const bool below = s.sparse && (limit < s.dense_from || s.dense_from % GR_KV_BLOCK != 0);
+    if (__any_sync(~0u, bad || below)) {
+        refuse(a.plan, bad ? GR_CUDA_ATTN_SLOTS : GR_CUDA_ATTN_SPAN);
+        return;
     }
+    const int from = near_from(s, row), pos = limit + n_anc - 1;
+    const int first = __reduce_min_sync(~0u, from) / GR_KV_BLOCK;
+    const int n_pool = max(0, (__reduce_max_sync(~0u, limit) + GR_KV_BLOCK - 1) / GR_KV_BLOCK - first);
+    if (n_pool > NEAR_POOL_BLOCKS) {
+        refuse(a.plan, GR_CUDA_ATTN_SPAN);
+        return;
+    }
+    const int n_block = n_pool + (s.n_slot + GR_KV_BLOCK - 1) / GR_KV_BLOCK;
+    if (lane == 0) {
+        g.row0 = s.row0 + row0, g.n_row = n_row, g.n_pool = n_pool, g.n_block = n_block;
+    }
+    if (lane < NEAR_BLOCKS) {
+        g.block[lane] = lane < n_pool ? s.block[first + lane] : lane < n_block ? s.scratch_block[lane - n_pool] : 0;
+    }
+    if (lane < n_row) {
+        const int far = far_len(s, row), len = split_len(far);
+        g.n_key[lane] = (int16_t)(pos - from + 1);
+        g.n_split[lane] = (int16_t)(len == 0 ? 0 : (far + len - 1) / len);
+    }
+    __syncwarp();
+    for (int r = 0; r < n_row; r++) {
+        const int start = __shfl_sync(~0u, from, r), end = __shfl_sync(~0u, pos, r);
+        for (int key = lane; key < NEAR_KEYS; key += 32) {
+            g.cell[r][key % 8][key / 8] = (uint8_t)near_cell(a, s, g, first, row0 + r, min(start + key, end));
+        }
+        __syncwarp();
+    }
+}
+
+/* Far keys below this one were there before the pass: chain rows write theirs in it. Per thread: its rows only. */
+static __device__ int first_new(const gr_attn_seq &s, int row)
+{
+    return s.n_anc[row] == 0 ? s.limit[row] - 1 : NOWHERE;
 }
 
 /* A warp: up to tile_rows rows, one tile for each split_len among them, smallest first. Lane l has rows l and l + 32. */
@@ -60,31 +104,30 @@ static __device__ void plan_tiles(const PlanArgs &a, int i_seq, int row0, int n_
 {
     const gr_attn_seq &s = a.seq[i_seq];
     int far[2], len[2], done = 0; /* rows of this length or a smaller one have a tile */
+    int fresh = lane < s.n_row ? first_new(s, 0) : NOWHERE; /* a session's chain rows come first */
     for (int h = 0; h < 2; h++) {
         far[h] = lane + 32 * h < n_row ? far_len(s, row0 + lane + 32 * h) : 0;
         len[h] = split_len(far[h]);
     }
     for (;;) {
-        const int mine = min(len[0] > done ? len[0] : 1 << 30, len[1] > done ? len[1] : 1 << 30);
+        const int mine = min(len[0] > done ? len[0] : NOWHERE, len[1] > done ? len[1] : NOWHERE);
         done = __reduce_min_sync(~0u, mine);
-        if (done == 1 << 30) {
+        if (done == NOWHERE) {
             return;
         }
-        int at = 0, n = 0;
-        at = lane == 0 ? atomicAdd(n_tile, 1) : 0;
+        int n = 0, lo = NOWHERE, hi = 0, at = lane == 0 ? atomicAdd(n_tile, 1) : 0;
         at = __shfl_sync(~0u, at, 0);
         if (at >= n_tile_max(a.shape)) {
             refuse(a.plan, GR_CUDA_ATTN_SPAN);
             return;
         }
-        Tile &t = a.plan->raw[at];
-        int lo = 1 << 30, hi = 0;
+        Tile &t = a.plan.raw[at];
         for (int h = 0; h < 2; h++) {
             const bool in = len[h] == done;
             const uint32_t mask = __ballot_sync(~0u, in);
             if (in) {
                 const int i = n + __popc(mask & ((1u << lane) - 1));
-                t.row[i] = (int16_t)(row0 + lane + 32 * h);
+                t.row[i] = s.row0 + row0 + lane + 32 * h;
                 t.far[i] = far[h];
                 lo = min(lo, far[h]);
                 hi = max(hi, far[h]);
@@ -96,82 +139,108 @@ static __device__ void plan_tiles(const PlanArgs &a, int i_seq, int row0, int n_
         if (lane == 0) {
             t.seq = i_seq, t.n_row = n, t.far_len = hi, t.far_min = lo;
             t.split_len = done, t.n_split = (hi + done - 1) / done;
+            t.old = fresh >= (s.sparse ? hi - s.n_sparse * GR_KV_BLOCK + s.dense_from : hi);
         }
     }
 }
 
-/* A thread for a tile: its place among them, longest splits first, and its items. */
+/* All threads: a tile to its place, longest splits first, and its items. */
 static __device__ void place_tile(const PlanArgs &a, int i, int n_tile)
 {
-    const Tile &t = a.plan->raw[i];
+    const Tile &t = a.plan.raw[i];
+    const gr_attn_seq &s = a.seq[t.seq];
     int place = 0, first = 0;
     for (int k = 0; k < n_tile; k++) {
-        const Tile &other = a.plan->raw[k];
+        const Tile &other = a.plan.raw[k];
         if (other.split_len > t.split_len || (other.split_len == t.split_len && k < i)) {
             place++;
             first += other.n_split * a.shape.n_kv_head;
         }
     }
-    a.plan->tile[place] = t;
-    for (int h = 0; h < a.shape.n_kv_head; h++) {
-        for (int k = 0; k < t.n_split; k++) {
-            a.plan->item[first + h * t.n_split + k] = (uint32_t)(place << 16 | h << 8 | k);
-        }
+    for (int k = (int)threadIdx.x; k < (int)sizeof(Tile) / 4; k += N_PLAN_THREAD) {
+        ((int *)(a.plan.tile + place))[k] = ((const int *)&t)[k];
     }
-    atomicAdd(&a.plan->n_item, t.n_split * a.shape.n_kv_head);
+    for (int k = (int)threadIdx.x; k < a.shape.n_kv_head * t.n_split; k += N_PLAN_THREAD) {
+        Item it{};
+        it.tile = place, it.kv_head = k / t.n_split, it.split = k % t.n_split, it.n_row = t.n_row;
+        it.first = it.split * t.split_len;
+        it.n_key = min(t.split_len, t.far_len - it.first);
+        it.n_whole = max(0, min(it.n_key, t.far_min - it.first)) / GR_CUDA_KEY_TILE;
+        it.old = t.old;
+        it.block = s.block, it.sparse = s.sparse;
+        it.sparse_stride = s.sparse_stride, it.n_sparse = s.n_sparse, it.dense_block = s.dense_from / GR_KV_BLOCK;
+        a.plan.item[first + k] = it;
+    }
+    if (threadIdx.x == 0) {
+        a.plan.head->n_item += t.n_split * a.shape.n_kv_head;
+    }
+}
+
+/* One thread. */
+static __device__ void begin_plan(const PlanArgs &a, Starts &starts, int n_seq, int step)
+{
+    Plan *p = a.plan.head;
+    int n_row = 0, n_group = 0, n_piece = 0;
+    p->error = p->n_tile = p->n_item = p->n_group = 0;
+    for (int i = 0; i < n_seq && i < a.shape.n_seq_max; i++) {
+        const int n = starts.group[i]; /* rows, for now */
+        starts.group[i] = n_group;
+        starts.piece[i] = n_piece;
+        n_row += n;
+        n_group += (n + NEAR_ROWS - 1) / NEAR_ROWS;
+        n_piece += (n + step - 1) / step;
+    }
+    if (n_seq < 1 || n_seq > a.shape.n_seq_max || n_row > a.shape.n_row_max) {
+        refuse(a.plan, GR_CUDA_ATTN_ROWS);
+        return;
+    }
+    starts.group[n_seq] = n_group;
+    starts.piece[n_seq] = n_piece;
 }
 
 __global__ void __launch_bounds__(N_PLAN_THREAD) plan_kernel(const PlanArgs a)
 {
-    __shared__ int n_tile, n_group, n_row;
+    __shared__ Starts starts;
+    __shared__ int n_tile;
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, n_seq = *a.n_seq;
-    Plan *p = a.plan;
-    if (threadIdx.x == 0) {
-        uint8_t *at = (uint8_t *)(p + 1);
-        const int tiles = n_tile_max(a.shape);
-        n_tile = n_group = n_row = 0;
-        p->error = p->n_tile = p->n_item = p->n_group = 0;
-        p->tile = (Tile *)at;
-        p->raw = p->tile + tiles;
-        p->item = (uint32_t *)(p->raw + tiles);
-        p->group = (int32_t *)(p->item + (size_t)tiles * a.shape.n_kv_head * GR_CUDA_SPLIT_MAX);
-        for (int i = 0; i < n_seq && i < a.shape.n_seq_max; i++) {
-            n_row += a.seq[i].n_row;
-        }
-        if (n_seq > a.shape.n_seq_max || n_row > a.shape.n_row_max) {
-            refuse(p, GR_CUDA_ATTN_ROWS);
-        }
-    }
-    __syncthreads();
-    if (p->error != 0) {
-        return;
-    }
-    for (int i = warp; i < n_seq; i += N_PLAN_THREAD / 32) {
-        plan_groups(a, i, lane, &n_group);
-    }
-    __syncthreads();
-    if (*(volatile int *)&p->error != 0) {
-        return;
-    }
     const int step = tile_rows(a.shape.n_head / a.shape.n_kv_head);
-    for (int i = 0, k = 0; i < n_seq; i++) {
-        for (int row0 = 0; row0 < a.seq[i].n_row; row0 += step, k++) {
-            if (k % (N_PLAN_THREAD / 32) == warp) {
-                plan_tiles(a, i, row0, min(step, a.seq[i].n_row - row0), lane, &n_tile);
-            }
-        }
+    if ((int)threadIdx.x < min(n_seq, a.shape.n_seq_max)) {
+        starts.group[threadIdx.x] = a.seq[threadIdx.x].n_row;
     }
     __syncthreads();
-    if (*(volatile int *)&p->error != 0) {
+    if (threadIdx.x == 0) {
+        n_tile = 0;
+        begin_plan(a, starts, n_seq, step);
+    }
+    __syncthreads();
+    if (*(volatile int *)&a.plan.head->error != 0) {
         return;
     }
-    for (int i = (int)threadIdx.x; i < n_tile; i += N_PLAN_THREAD) {
+    const int n_group = starts.group[n_seq], n_piece = starts.piece[n_seq];
+    for (int i = warp; i < n_piece; i += N_PLAN_WARP) {
+        const int k = seq_of(starts.piece, n_seq, i), row0 = (i - starts.piece[k]) * step;
+        plan_tiles(a, k, row0, min(step, a.seq[k].n_row - row0), lane, &n_tile);
+    }
+    for (int i = N_PLAN_WARP - 1 - warp; i < n_group; i += N_PLAN_WARP) {
+        const int k = seq_of(starts.group, n_seq, i);
+        plan_group(a, a.seq[k], (i - starts.group[k]) * NEAR_ROWS, a.plan.group[i], lane);
+    }
+    __syncthreads();
+    if (*(volatile int *)&a.plan.head->error != 0) {
+        return;
+    }
+    for (int i = 0; i < n_tile; i++) {
         place_tile(a, i, n_tile);
     }
     if (threadIdx.x == 0) {
-        p->n_tile = n_tile;
-        p->n_group = n_group;
+        a.plan.head->n_tile = n_tile;
+        a.plan.head->n_group = n_group;
     }
+}
+
+/* Attention's kernels read the plan before they wait for the kernel before them, so that one must not be the plan's. */
+__global__ void between_kernel()
+{
 }
 
 static enum gr_status status_of(cudaError_t e, const char *what)
@@ -189,7 +258,7 @@ static enum gr_status check_shape(const gr_cuda_attn_shape *s)
     if ((s->head_dim != 64 && s->head_dim != 128) || s->n_kv_head < 1 || s->n_kv_head > 256 ||
         s->n_head % s->n_kv_head != 0 || s->n_head / s->n_kv_head < 1 ||
         s->n_head / s->n_kv_head > GR_CUDA_GROUP_MAX || s->n_row_max < 1 || s->n_row_max > 1 << 15 ||
-        s->n_seq_max < 1 || s->n_seq_max > 1 << 10) {
+        s->n_seq_max < 1 || s->n_seq_max > gr::N_PLAN_THREAD) {
         fprintf(stderr,
                 "cuda: attention of %d query heads, %d KV heads of %d (%d rows, %d sequences) is not built: head_dim"
                 " 64 or 128, at most %d query heads a KV head\n",
@@ -203,9 +272,7 @@ static enum gr_status check_shape(const gr_cuda_attn_shape *s)
 
 size_t gr_cuda_attn_plan_bytes(const struct gr_cuda_attn_shape *s)
 {
-    const size_t tiles = (size_t)gr::n_tile_max(*s);
-    return sizeof(gr::Plan) + tiles * (2 * sizeof(gr::Tile) + (size_t)s->n_kv_head * GR_CUDA_SPLIT_MAX * 4) +
-           (size_t)(s->n_row_max / gr::NEAR_ROWS + s->n_seq_max + 1) * 4;
+    return (size_t)(gr::parts_of(*s, nullptr).end - (uint8_t *)nullptr);
 }
 
 size_t gr_cuda_attn_work_bytes(const struct gr_cuda_attn_shape *s)
@@ -217,7 +284,8 @@ enum gr_status gr_cuda_attn_plan(const struct gr_cuda_attn_shape *shape, const s
                                  const int32_t *n_seq, void *plan, struct CUstream_st *stream)
 {
     GR_TRY(gr::check_shape(shape));
-    gr::plan_kernel<<<1, gr::N_PLAN_THREAD, 0, stream>>>(gr::PlanArgs{*shape, seq, n_seq, (gr::Plan *)plan});
+    gr::plan_kernel<<<1, gr::N_PLAN_THREAD, 0, stream>>>(gr::PlanArgs{*shape, seq, n_seq, gr::parts_of(*shape, plan)});
+    gr::between_kernel<<<1, 1, 0, stream>>>();
     return gr::status_of(cudaGetLastError(), "plan of attention");
 }
 

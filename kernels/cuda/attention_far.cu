@@ -29,8 +29,9 @@ constexpr int N_THREAD = 384;
 struct FarArgs {
     const uint8_t *kv;
     const __nv_bfloat16 *q;
-    const gr_attn_seq *seq;
-    const Plan *plan;
+    const int32_t *n_item;
+    const Item *item;
+    const Tile *tile;
     Partial part;
     int n_head, n_kv_head, group, q_stride, n_row_max, layer;
     float scale_log2;
@@ -52,35 +53,36 @@ struct Ring {
     }
 };
 
-struct Item {
-    const Tile *tile;
-    int kv_head, split, first, n_key, n_key_tile;
-    bool halves; /* each block takes half of the pairs */
+/* Waits for the kernel before this one, once; then lets the next one start. */
+struct Gate {
+    bool open = false;
+    __device__ __forceinline__ void pass()
+    {
+        if (!open) {
+            wait_for_previous();
+            let_next_start();
+            open = true;
+        }
+    }
 };
 
-template <int HD> static __device__ __forceinline__ Item item_of(const FarArgs &a, int i)
+static __device__ __forceinline__ int n_key_tile(const Item &it)
 {
-    const uint32_t w = a.plan->item[i];
-    Item it;
-    it.tile = a.plan->tile + (w >> 16);
-    it.kv_head = (int)(w >> 8 & 255);
-    it.split = (int)(w & 255);
-    it.first = it.split * it.tile->split_len;
-    it.n_key = min(it.tile->split_len, it.tile->far_len - it.first);
-    it.n_key_tile = (it.n_key + GR_CUDA_KEY_TILE - 1) / GR_CUDA_KEY_TILE;
-    it.halves = HD == 64 || it.tile->n_row * a.group > 128;
-    return it;
+    return (it.n_key + GR_CUDA_KEY_TILE - 1) / GR_CUDA_KEY_TILE;
+}
+
+/* Each block takes half of the pairs; else half of the columns. */
+template <int HD> static __device__ __forceinline__ bool in_halves(const Item &it, int group)
+{
+    return HD == 64 || it.n_row * group > 128;
 }
 
 /* ---- the warp that loads ---- */
 
 /* Pool block of far block v, in the numbering that puts a list first. */
-static __device__ __forceinline__ int pool_block(const gr_attn_seq &s, const int32_t *list, int v)
+static __device__ __forceinline__ int pool_block(const Item &it, const int32_t *list, int v)
 {
-    if (!list) {
-        return s.block[v];
-    }
-    return s.block[v < s.n_sparse ? list[v] : s.dense_from / GR_KV_BLOCK + v - s.n_sparse];
+    return it.block[!list ? v : v < it.n_sparse ? list[v] : it.dense_block + v - it.n_sparse];
 }
 
 /* Lane l of `now` has the pool block of far block 32 w + l of the item, w = tile / 4; `before` the ones of w - 1. Past the
@@ -96,11 +98,12 @@ template <int HD> struct Loader {
     Bars *bars;
     int rank, lane;
     Ring ring;
+    Gate gate;
 
-    __device__ __forceinline__ int look_up(const gr_attn_seq &s, const int32_t *list, const Item &it, int at) const
+    __device__ __forceinline__ int look_up(const Item &it, const int32_t *list, int at) const
     {
         const int v = min(at + lane, it.n_key / GR_KV_BLOCK - 1);
-        return pool_block(s, list, it.first / GR_KV_BLOCK + v);
+        return pool_block(it, list, it.first / GR_KV_BLOCK + v);
     }
 
     __device__ __forceinline__ void begin(uint32_t bytes)
@@ -138,32 +141,37 @@ template <int HD> struct Loader {
         ring.next();
     }
 
-    __device__ __forceinline__ void load_values(const Item &it, const uint8_t *head, int window, int tile)
+    __device__ __forceinline__ void load_values(bool halves, const uint8_t *head, int window, int tile)
     {
-        if (it.halves) {
+        if (halves) {
             load_shared(head, window, tile);
         } else {
             load_columns(head, window, tile);
         }
     }
 
+    /* Keys and values that were there before this pass need not wait for the kernel before. */
     __device__ __forceinline__ void load_item(const Item &it)
     {
-        const gr_attn_seq &s = a.seq[it.tile->seq];
         const int32_t *list =
-            s.sparse ? s.sparse + (size_t)(a.layer * a.n_kv_head + it.kv_head) * s.sparse_stride : nullptr;
+            it.sparse ? it.sparse + (size_t)(a.layer * a.n_kv_head + it.kv_head) * it.sparse_stride : nullptr;
         const uint8_t *keys = a.kv + (size_t)it.kv_head * (2 * BLOCK), *values = keys + BLOCK;
-        Window w{0, 0, look_up(s, list, it, 0)};
-        for (int t = 0; t < it.n_key_tile; t++) {
+        const bool halves = in_halves<HD>(it, a.group);
+        const int n = n_key_tile(it);
+        Window w{0, 0, look_up(it, list, 0)};
+        if (!it.old) {
+            gate.pass();
+        }
+        for (int t = 0; t < n; t++) {
             if (t % 4 == 0) {
-                w = {w.now, w.next, look_up(s, list, it, (t + 4) * BLOCKS_A_TILE)};
+                w = {w.now, w.next, look_up(it, list, (t + 4) * BLOCKS_A_TILE)};
             }
             load_shared(keys, w.now, t);
             if (t > 0) {
-                load_values(it, values, t % 4 == 0 ? w.before : w.now, t - 1);
+                load_values(halves, values, t % 4 == 0 ? w.before : w.now, t - 1);
             }
         }
-        load_values(it, values, w.now, it.n_key_tile - 1);
+        load_values(halves, values, w.now, n - 1);
     }
 };
 
@@ -176,6 +184,7 @@ template <int HD> struct Worker {
     Bars *bars;
     int rank, wg, t; /* t: thread of the warpgroup */
     Ring ring;
+    Gate gate;
 
     __device__ __forceinline__ void wait_slot()
     {
@@ -192,25 +201,29 @@ template <int HD> struct Worker {
     /* Nothing to compute, but the others wait for this warpgroup's releases. */
     __device__ __forceinline__ void skip(const Item &it)
     {
-        for (int i = 0; i < 2 * it.n_key_tile; i++) {
+        for (int i = 0; i < 2 * n_key_tile(it); i++) {
             wait_slot();
             release(ring.slot);
             ring.next();
         }
     }
 
-    __device__ __forceinline__ void load_q(const Item &it, int m0)
+    __device__ __forceinline__ void load_q(const Item &it, const Tile &tile, int m0)
     {
-        const gr_attn_seq &s = a.seq[it.tile->seq];
-        const int m_end = it.tile->n_row * a.group;
+        int row[HD / 16];
+#pragma unroll
+        for (int i = 0; i < HD / 16; i++) {
+            const int pair = m0 + (t + 128 * i) / (HD / 8);
+            row[i] = pair < it.n_row * a.group ? tile.row[pair / a.group] : -1;
+        }
+        gate.pass();
 #pragma unroll
         for (int i = 0; i < HD / 16; i++) {
             const int c = t + 128 * i, m = c / (HD / 8), d = c % (HD / 8) * 8;
             uint4 v = make_uint4(0, 0, 0, 0);
-            if (m0 + m < m_end) {
-                const int row = s.row0 + it.tile->row[(m0 + m) / a.group];
+            if (row[i] >= 0) {
                 const int head = it.kv_head * a.group + (m0 + m) % a.group;
-                v = *(const uint4 *)(a.q + (size_t)row * a.q_stride + head * HD + d);
+                v = *(const uint4 *)(a.q + (size_t)row[i] * a.q_stride + head * HD + d);
             }
             *(uint4 *)(q + d / 64 * 8192 + m * 128 + ((d % 64 / 8) ^ (m % 8)) * 16) = v;
         }
@@ -220,21 +233,21 @@ template <int HD> struct Worker {
 
     __device__ __forceinline__ void scores(float (&s)[64], int slot)
     {
-        const uint32_t from = smem_addr(q), k = smem_addr(slots + slot * SLOT);
+        const uint64_t from = wgmma_uniform(wgmma_desc(smem_addr(q), 16, 1024));
+        const uint64_t k = wgmma_uniform(wgmma_desc(smem_addr(slots + slot * SLOT), 16, HD * 16));
 #pragma unroll
         for (int i = 0; i < HD / 16; i++) {
-            wgmma_ss<128>(s, wgmma_desc(from + i / 4 * 8192 + i % 4 * 32, 16, 1024),
-                          wgmma_desc(k + i / 4 * 1024 + i % 4 * 32, 16, HD * 16), i > 0);
+            wgmma_ss<128>(s, wgmma_step(from, i / 4 * 8192 + i % 4 * 32), wgmma_step(k, i / 4 * 1024 + i % 4 * 32), i > 0);
         }
     }
 
     /* VN: columns of this block. */
     template <int VN> __device__ __forceinline__ void weighted_sum(float (&o)[VN / 2], const uint32_t (&p)[32], int slot)
     {
-        const uint32_t v = smem_addr(slots + slot * SLOT);
+        const uint64_t v = wgmma_uniform(wgmma_desc(smem_addr(slots + slot * SLOT), 2048, 1024));
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            wgmma_rs<VN>(o, p + 4 * i, wgmma_desc(v + i * (VN * 32), 2048, 1024));
+            wgmma_rs<VN>(o, p + 4 * i, wgmma_step(v, i * (VN * 32)));
         }
     }
 
@@ -292,19 +305,19 @@ template <int HD> struct Worker {
         }
     }
 
-    template <int VN> __device__ __forceinline__ void store(const Item &it, int m0, const float (&o)[VN / 2],
-                                                            const float (&m)[2], const float (&l)[2])
+    template <int VN>
+    __device__ __forceinline__ void store(const Item &it, const Tile &tile, int m0, const float (&o)[VN / 2],
+                                          const float (&m)[2], const float (&l)[2])
     {
-        const gr_attn_seq &s = a.seq[it.tile->seq];
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             float sum = __fadd_rn(l[h], __shfl_xor_sync(~0u, l[h], 1));
             sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, 2));
             const int pair = m0 + t / 32 * 16 + t % 32 / 4 + 8 * h;
-            if (pair >= it.tile->n_row * a.group) {
+            if (pair >= it.n_row * a.group) {
                 continue;
             }
-            const int row = s.row0 + it.tile->row[pair / a.group];
+            const int row = tile.row[pair / a.group];
             const size_t at = ((size_t)it.split * a.n_row_max + row) * a.n_head + it.kv_head * a.group + pair % a.group;
             float *to = a.part.o + at * HD + (VN < HD ? rank * VN : 0);
 #pragma unroll
@@ -318,22 +331,33 @@ template <int HD> struct Worker {
         }
     }
 
-    template <int VN> __device__ __forceinline__ void attend(const Item &it, int m0, bool in_turn)
+    /* What the next item begins with. */
+    __device__ __forceinline__ void look_ahead(int next_tile) const
     {
+        const uint8_t *at = (const uint8_t *)(a.tile + next_tile) + 128 * t;
+        if (at < (const uint8_t *)(a.tile + next_tile + 1)) {
+            prefetch(at);
+        }
+    }
+
+    template <int VN> __device__ __forceinline__ void attend(const Item &it, const Item &next, int m0, bool in_turn)
+    {
+        const Tile &tile = a.tile[it.tile];
         float o[VN / 2], s[64], m[2] = {-INFINITY, -INFINITY}, l[2] = {0.0f, 0.0f}, down[2];
         uint32_t p[32];
+        const int n = n_key_tile(it), n_whole = it.n_whole;
         int end[2];
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const int pair = m0 + t / 32 * 16 + t % 32 / 4 + 8 * h;
-            end[h] = pair < it.tile->n_row * a.group ? it.tile->far[pair / a.group] - it.first : 1 << 30;
+            end[h] = pair < it.n_row * a.group ? tile.far[pair / a.group] - it.first : 1 << 30;
         }
-        const int n_whole = max(0, min(it.n_key, it.tile->far_min - it.first)) / GR_CUDA_KEY_TILE; /* no mask */
 #pragma unroll
         for (int i = 0; i < VN / 2; i++) {
             o[i] = 0.0f;
         }
-        load_q(it, m0);
+        load_q(it, tile, m0);
+        const int next_tile = next.tile;
         wait_slot();
         wgmma_hold(s);
         wgmma_fence();
@@ -348,8 +372,8 @@ template <int HD> struct Worker {
         }
         weigh(s, m, l, down, a.scale_log2);
         pack(s, p);
-        for (int tile = 1; tile < it.n_key_tile; tile++) {
-            wait_slot();
+        wait_slot();
+        for (int i = 1; i < n; i++) {
             const int k_slot = ring.slot;
             ring.next();
             if (in_turn) {
@@ -372,20 +396,22 @@ template <int HD> struct Worker {
             wgmma_wait<1>();
             wgmma_hold(s);
             release(k_slot);
-            if (tile >= n_whole) {
-                mask(s, tile * GR_CUDA_KEY_TILE, end[0], end[1]);
+            if (i >= n_whole) {
+                mask(s, i * GR_CUDA_KEY_TILE, end[0], end[1]);
             }
             weigh(s, m, l, down, a.scale_log2);
+            /* The next keys, or the last values. Waited for here because its branch keeps the assembler from moving the weights'
+             * arithmetic behind the wait for the sum, with which it is to overlap. */
+            wait_slot();
             wgmma_wait<0>();
             wgmma_hold(o);
             release(v_slot);
 #pragma unroll
-            for (int i = 0; i < VN / 2; i++) {
-                o[i] = __fmul_rn(o[i], down[i / 2 % 2]);
+            for (int j = 0; j < VN / 2; j++) {
+                o[j] = __fmul_rn(o[j], down[j / 2 % 2]);
             }
             pack(s, p);
         }
-        wait_slot();
         wgmma_hold(o);
         wgmma_fence();
         weighted_sum<VN>(o, p, ring.slot);
@@ -394,21 +420,23 @@ template <int HD> struct Worker {
         wgmma_hold(o);
         release(ring.slot);
         ring.next();
-        store<VN>(it, m0, o, m, l);
+        look_ahead(next_tile);
+        store<VN>(it, tile, m0, o, m, l);
     }
 
-    __device__ __forceinline__ void work(const Item &it)
+    __device__ __forceinline__ void work(const Item &it, const Item &next)
     {
-        const int n_pair = it.tile->n_row * a.group, block0 = it.halves ? rank * 128 : 0, m0 = block0 + wg * 64;
+        const bool halves = in_halves<HD>(it, a.group);
+        const int n_pair = it.n_row * a.group, block0 = halves ? rank * 128 : 0, m0 = block0 + wg * 64;
         if (m0 >= n_pair) {
             skip(it);
             return;
         }
         const bool in_turn = TURNS && block0 + 64 < n_pair;
-        if (it.halves) {
-            attend<HD>(it, m0, in_turn);
+        if (halves) {
+            attend<HD>(it, next, m0, in_turn);
         } else {
-            attend<HD == 128 ? 64 : HD>(it, m0, in_turn);
+            attend<HD == 128 ? 64 : HD>(it, next, m0, in_turn);
         }
     }
 };
@@ -434,26 +462,28 @@ template <int HD> __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(N_
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     cluster_sync();
-    wait_for_previous();
-    let_next_start();
-    const int n_item = a.plan->n_item;
+    const int n_item = *a.n_item;
     if (wg == 2) {
         regs_fewer<40>();
+        Loader<HD> loader{a, slots, bars, rank, (int)threadIdx.x % 32, {}, {}};
         if (threadIdx.x < 256 + 32) {
-            Loader<HD> loader{a, slots, bars, rank, (int)threadIdx.x % 32, {}};
             for (int i = cluster; i < n_item; i += n_cluster) {
-                loader.load_item(item_of<HD>(a, i));
+                const Item it = a.item[i]; /* in registers */
+                loader.load_item(it);
             }
         }
+        loader.gate.pass();
     } else {
         regs_more<232>();
-        Worker<HD> worker{a, slots, q + wg * 64 * HD * 2, bars, rank, wg, (int)threadIdx.x % 128, {}};
+        Worker<HD> worker{a, slots, q + wg * 64 * HD * 2, bars, rank, wg, (int)threadIdx.x % 128, {}, {}};
         if (wg == 1) {
             named_arrive(1, 256); /* the first turn is the other's */
         }
         for (int i = cluster; i < n_item; i += n_cluster) {
-            worker.work(item_of<HD>(a, i));
+            const Item it = a.item[i]; /* in registers */
+            worker.work(it, a.item[min(i + n_cluster, n_item - 1)]);
         }
+        worker.gate.pass();
     }
     cluster_sync(); /* the other block may still write here */
 }
@@ -478,7 +508,8 @@ template <int HD> static cudaError_t launch(const FarArgs &f, cudaStream_t strea
 cudaError_t launch_far(const gr_cuda_attention_args &a, cudaStream_t stream)
 {
     const gr_cuda_attn_shape &s = a.shape;
-    const FarArgs f{(const uint8_t *)a.kv, (const __nv_bfloat16 *)a.q, a.seq, (const Plan *)a.plan,
+    const PlanParts p = parts_of(s, a.plan);
+    const FarArgs f{(const uint8_t *)a.kv, (const __nv_bfloat16 *)a.q, &p.head->n_item, p.item, p.tile,
                     partial_of(s, a.work), s.n_head, s.n_kv_head, s.n_head / s.n_kv_head, a.q_stride, s.n_row_max,
                     a.layer, a.scale * 1.44269504088896341f};
     return s.head_dim == 128 ? launch<128>(f, stream) : launch<64>(f, stream);

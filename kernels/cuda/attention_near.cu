@@ -13,14 +13,13 @@ namespace gr
 {
 
 constexpr int N_NEAR_THREAD = 64 * NEAR_ROWS;
-constexpr int SCRATCH_BLOCKS = GR_CUDA_SLOT_MAX / GR_KV_BLOCK;
 
 struct NearArgs {
     const uint8_t *kv;
     const __nv_bfloat16 *q;
     uint16_t *out;
-    const gr_attn_seq *seq;
-    const Plan *plan;
+    const int32_t *n_group;
+    const Group *group_list;
     Partial part;
     int n_head, n_kv_head, group, q_stride, out_stride, n_row_max;
     float scale_log2;
@@ -52,41 +51,22 @@ static __device__ __forceinline__ void multiply(float &c0, float &c1, uint32_t a
                  : "r"(a0), "r"(a2), "r"(0), "r"(b0), "r"(b1));
 }
 
-/* What a block's rows can see: pool blocks from `first` on, then the session's scratch. */
-struct Cells {
-    int first, n_pool, n_scratch;
-};
-
-static __device__ __forceinline__ Cells cells_of(const gr_attn_seq &s, int row0, int n_row)
-{
-    int first = 1 << 30, end = 0;
-    for (int r = row0; r < row0 + n_row; r++) {
-        first = min(first, near_from(s, r));
-        end = max(end, s.limit[r]);
-    }
-    first /= GR_KV_BLOCK;
-    return {first, max(0, (end + GR_KV_BLOCK - 1) / GR_KV_BLOCK - first), (s.n_slot + GR_KV_BLOCK - 1) / GR_KV_BLOCK};
-}
-
 /* A warp's row. */
 template <int HD> struct Row {
     static constexpr int BLOCK = HD * 32, N_GROUP = NEAR_KEYS / 8, N_V = HD / 16; /* N_V: eights of its columns */
     const NearArgs &a;
-    const gr_attn_seq &s;
-    Cells cells;
+    const Group &group;
     uint32_t smem;
-    int row, kv_head, half, lane;
+    int row, kv_head, half, lane; /* row: of the group */
 
-    /* Block and lane, 16 times the one plus the other, of the key that this thread addresses in each group of 8; past the
-     * row's own key that one again, its weight will be 0. */
-    __device__ __forceinline__ void addresses(int (&cell)[N_GROUP], int from, int pos) const
+    /* What this thread addresses in each eight of keys: 16 times the block plus the lane. */
+    __device__ __forceinline__ void addresses(int (&cell)[N_GROUP]) const
     {
-        const int limit = s.limit[row];
+        const uint4 v = *(const uint4 *)group.cell[row][lane % 8];
+        const uint32_t w[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
         for (int g = 0; g < N_GROUP; g++) {
-            const int p = min(from + 8 * g + lane % 8, pos);
-            cell[g] = p < limit ? p - cells.first * GR_KV_BLOCK
-                                : cells.n_pool * GR_KV_BLOCK + s.anc[row * GR_ATTN_ANC_MAX + p - limit];
+            cell[g] = (int)(w[g / 4] >> 8 * (g % 4) & 255);
         }
     }
 
@@ -107,7 +87,7 @@ template <int HD> struct Row {
     {
         const int head = lane / 4;
         const __nv_bfloat16 *from =
-            a.q + (size_t)(s.row0 + row) * a.q_stride + (kv_head * a.group + head) * HD + lane % 4 * 2;
+            a.q + (size_t)(group.row0 + row) * a.q_stride + (kv_head * a.group + head) * HD + lane % 4 * 2;
 #pragma unroll
         for (int i = 0; i < HD / 8; i++) {
             q[i] = head < a.group ? *(const uint32_t *)(from + 8 * i) : 0;
@@ -179,7 +159,7 @@ template <int HD> struct Row {
     /* The far splits in increasing order, the near keys last. Loads of four splits are on their way together. */
     __device__ __forceinline__ void merge(float (&o)[2 * N_V], float2 near, int n_split) const
     {
-        const size_t at = (size_t)(s.row0 + row) * a.n_head + kv_head * a.group + lane / 4;
+        const size_t at = (size_t)(group.row0 + row) * a.n_head + kv_head * a.group + lane / 4;
         const size_t step = (size_t)a.n_row_max * a.n_head;
         float2 ml[GR_CUDA_SPLIT_MAX];
         float top = near.x, sum = 0.0f, far[2 * N_V];
@@ -229,7 +209,7 @@ template <int HD> struct Row {
 
     __device__ __forceinline__ void store(const float (&o)[2 * N_V]) const
     {
-        uint16_t *to = a.out + (size_t)(s.row0 + row) * a.out_stride + (kv_head * a.group + lane / 4) * HD +
+        uint16_t *to = a.out + (size_t)(group.row0 + row) * a.out_stride + (kv_head * a.group + lane / 4) * HD +
                        half * (HD / 2) + lane % 4 * 2;
 #pragma unroll
         for (int i = 0; i < N_V; i++) {
@@ -238,15 +218,21 @@ template <int HD> struct Row {
     }
 };
 
-/* One thread: all blocks that the rows can see, keys and values. */
-template <int HD> static __device__ void load_cells(const NearArgs &a, const gr_attn_seq &s, Cells c, int kv_head,
-                                                    uint32_t smem, uint64_t *bar)
+/* A warp: all blocks that the rows can see, keys and values. */
+template <int HD>
+static __device__ __forceinline__ void load_cells(const NearArgs &a, const Group &g, int kv_head, uint32_t smem, uint64_t *bar,
+                                                  int lane)
 {
     constexpr uint32_t bytes = HD * 64;
-    bar_expect(bar, (uint32_t)(c.n_pool + c.n_scratch) * bytes);
-    for (int i = 0; i < c.n_pool + c.n_scratch; i++) {
-        const int block = i < c.n_pool ? s.block[c.first + i] : s.scratch_block[i - c.n_pool];
-        copy_line(a.kv + ((size_t)block * a.n_kv_head + kv_head) * bytes, smem + i * bytes, bar, bytes);
+    const int n = g.n_block, block = lane < NEAR_BLOCKS ? g.block[lane] : 0;
+    if (lane == 0) {
+        bar_init(bar, 1);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        bar_expect(bar, (uint32_t)n * bytes);
+    }
+    __syncwarp();
+    if (lane < n) {
+        copy_line(a.kv + ((size_t)block * a.n_kv_head + kv_head) * bytes, smem + lane * bytes, bar, bytes);
     }
 }
 
@@ -256,48 +242,47 @@ template <int HD> __global__ void __launch_bounds__(N_NEAR_THREAD, 1) near_kerne
     __shared__ uint64_t bar;
     const uint32_t smem = (smem_addr(raw) + 1023) & ~1023u;
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    /* The plan is of a kernel before the far one, which has waited for it. */
-    if ((int)blockIdx.x >= a.plan->n_group) {
+    /* The plan is older than the far kernel, which has waited for everything before it. */
+    const int n_group = *a.n_group;
+    const Group &g = a.group_list[blockIdx.x];
+    let_next_start();
+    if ((int)blockIdx.x >= n_group) {
+        wait_for_previous();
         return;
     }
-    const uint32_t group = (uint32_t)a.plan->group[blockIdx.x];
-    const gr_attn_seq &s = a.seq[group >> 16];
-    const int row0 = (int)(group & 0xffff) * NEAR_ROWS, n_row = min(NEAR_ROWS, s.n_row - row0);
-    const Cells cells = cells_of(s, row0, n_row);
-    if (threadIdx.x == 0) {
-        bar_init(&bar, 1);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-        load_cells<HD>(a, s, cells, (int)blockIdx.y, smem, &bar);
+    if (warp == 0) {
+        load_cells<HD>(a, g, (int)blockIdx.y, smem, &bar, lane);
     }
-    __syncthreads();
     float o[2 * Row<HD>::N_V];
     float2 near = make_float2(0.0f, 0.0f);
-    Row<HD> r{a, s, cells, smem, row0 + warp / 2, (int)blockIdx.y, warp % 2, lane};
-    const bool active = warp / 2 < n_row;
+    Row<HD> r{a, g, smem, warp / 2, (int)blockIdx.y, warp % 2, lane};
+    const bool active = r.row < g.n_row;
+    uint32_t q[HD / 8];
+    int cell[Row<HD>::N_GROUP], n_key = 0, n_split = 0;
     if (active) {
-        uint32_t q[HD / 8];
-        int cell[Row<HD>::N_GROUP];
-        float x[2 * Row<HD>::N_GROUP];
-        const int from = near_from(s, r.row), pos = s.limit[r.row] + s.n_anc[r.row] - 1;
+        n_key = g.n_key[r.row];
+        n_split = g.n_split[r.row];
         r.load_q(q);
-        r.addresses(cell, from, pos);
+        r.addresses(cell);
+    }
+    __syncthreads();
+    if (active) {
+        float x[2 * Row<HD>::N_GROUP];
         bar_wait(&bar, 0);
         r.scores(x, q, cell);
-        near = r.weigh(x, pos - from + 1);
+        near = r.weigh(x, n_key);
         r.weighted_sum(o, x, cell);
     }
     wait_for_previous();
-    let_next_start();
     if (active && lane / 4 < a.group) {
-        const int far = far_len(s, r.row), len = split_len(far);
-        r.merge(o, near, len == 0 ? 0 : (far + len - 1) / len);
+        r.merge(o, near, n_split);
         r.store(o);
     }
 }
 
 template <int HD> static cudaError_t launch(const NearArgs &n, dim3 grid, cudaStream_t stream)
 {
-    constexpr size_t smem = (size_t)(NEAR_POOL_BLOCKS + SCRATCH_BLOCKS) * HD * 64 + 1024;
+    constexpr size_t smem = (size_t)NEAR_BLOCKS * HD * 64 + 1024;
     static bool ready;
     if (!ready) {
         const cudaError_t e =
@@ -313,7 +298,8 @@ template <int HD> static cudaError_t launch(const NearArgs &n, dim3 grid, cudaSt
 cudaError_t launch_near(const gr_cuda_attention_args &a, cudaStream_t stream)
 {
     const gr_cuda_attn_shape &s = a.shape;
-    const NearArgs n{(const uint8_t *)a.kv, (const __nv_bfloat16 *)a.q, a.out, a.seq, (const Plan *)a.plan,
+    const PlanParts p = parts_of(s, a.plan);
+    const NearArgs n{(const uint8_t *)a.kv, (const __nv_bfloat16 *)a.q, a.out, &p.head->n_group, p.group,
                      partial_of(s, a.work), s.n_head, s.n_kv_head, s.n_head / s.n_kv_head, a.q_stride, a.out_stride,
                      s.n_row_max, a.scale * 1.44269504088896341f};
     const dim3 grid((unsigned)((a.n_row + (NEAR_ROWS - 1) * a.n_seq) / NEAR_ROWS), (unsigned)s.n_kv_head);

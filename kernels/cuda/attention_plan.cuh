@@ -14,6 +14,7 @@ namespace gr
 constexpr int TILE_ROW_MAX = 64; /* rows of a tile; times the query heads of a KV head at most 256 */
 constexpr int NEAR_ROWS = 4;     /* rows that a block of the near kernel takes */
 constexpr int NEAR_POOL_BLOCKS = 10;
+constexpr int NEAR_BLOCKS = NEAR_POOL_BLOCKS + GR_CUDA_SLOT_MAX / GR_KV_BLOCK;
 constexpr int NEAR_KEYS = 80;
 
 /* Rows of one sequence and one split_len. */
@@ -21,16 +22,35 @@ struct Tile {
     int seq, n_row;
     int far_len, far_min; /* largest and smallest of its rows */
     int split_len, n_split;
-    int16_t row[TILE_ROW_MAX]; /* in the sequence */
-    int32_t far[TILE_ROW_MAX];
+    bool old;                /* all its far keys were there before this pass */
+    int row[TILE_ROW_MAX];   /* of the pass */
+    int far[TILE_ROW_MAX];
 };
 
-struct Plan {
+/* What a cluster of the far kernel works through: a tile, a KV head, a split. All that it needs before the first load. */
+struct alignas(16) Item {
+    int tile, kv_head, split, n_row;
+    int first, n_key; /* far keys of the split */
+    int n_whole;      /* tiles of keys that every row sees all of */
+    int old;
+    const int32_t *block;  /* the sequence's table */
+    const int32_t *sparse; /* and its partial view; else NULL */
+    int sparse_stride, n_sparse, dense_block, pad;
+};
+
+/* What a block of the near kernel works on: rows beside each other and the blocks that they can see. */
+struct alignas(16) Group {
+    int row0, n_row; /* of the pass */
+    int n_pool, n_block;
+    int32_t block[NEAR_BLOCKS];
+    int16_t n_key[NEAR_ROWS], n_split[NEAR_ROWS];
+    /* Near key 8 g + i of a row is lane % 16 of block / 16 of these: cell[row][i][g]. Past the row's own key that one again. */
+    alignas(16) uint8_t cell[NEAR_ROWS][8][16];
+};
+
+struct alignas(16) Plan {
     int32_t error;
     int32_t n_tile, n_item, n_group;
-    int32_t *group;   /* sequence << 16 | first row / NEAR_ROWS */
-    uint32_t *item;   /* tile << 16 | KV head << 8 | split; those of long splits first */
-    Tile *tile, *raw; /* raw: in the order in which they were found */
 };
 
 __host__ __device__ __forceinline__ int tile_rows(int group)
@@ -38,9 +58,36 @@ __host__ __device__ __forceinline__ int tile_rows(int group)
     return min(TILE_ROW_MAX, 256 / group);
 }
 
+__host__ __device__ __forceinline__ int n_group_max(const gr_cuda_attn_shape &s)
+{
+    return (s.n_row_max + (NEAR_ROWS - 1) * s.n_seq_max) / NEAR_ROWS;
+}
+
 __host__ __device__ __forceinline__ int n_tile_max(const gr_cuda_attn_shape &s)
 {
     return 2 * (s.n_row_max / tile_rows(s.n_head / s.n_kv_head) + s.n_seq_max);
+}
+
+/* Where the parts of a plan lie, one behind the other. */
+struct PlanParts {
+    Plan *head;
+    Item *item; /* those of long splits first */
+    Group *group;
+    Tile *tile, *raw; /* raw: in the order in which they were found */
+    uint8_t *end;
+};
+
+__host__ __device__ __forceinline__ PlanParts parts_of(const gr_cuda_attn_shape &s, const void *plan)
+{
+    PlanParts p;
+    const size_t tiles = (size_t)n_tile_max(s);
+    p.head = (Plan *)const_cast<void *>(plan);
+    p.item = (Item *)(p.head + 1);
+    p.group = (Group *)(p.item + tiles * s.n_kv_head * GR_CUDA_SPLIT_MAX);
+    p.tile = (Tile *)(p.group + n_group_max(s));
+    p.raw = p.tile + tiles;
+    p.end = (uint8_t *)(p.raw + tiles);
+    return p;
 }
 
 /* Where the near keys of a row begin. */

@@ -109,6 +109,12 @@ __device__ __forceinline__ void let_next_start()
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
+/* A line of memory that only reads will follow on, into the nearest cache. */
+__device__ __forceinline__ void prefetch(const void *p)
+{
+    asm volatile("prefetch.global.L1 [%0];" ::"l"(p));
+}
+
 __device__ __forceinline__ float exp2_fast(float x)
 {
     float y;

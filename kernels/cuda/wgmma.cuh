@@ -17,6 +17,20 @@ __device__ __forceinline__ uint64_t wgmma_desc(uint32_t addr, uint32_t lead, uin
     return (uint64_t)((addr & 0x3FFFF) >> 4) | (uint64_t)(lead >> 4) << 16 | (uint64_t)(stride >> 4) << 32 | 1ull << 62;
 }
 
+/* The same for all lanes, and known to the compiler to be so: a descriptor that lies in uniform registers can be stepped there;
+ * one that has to be moved to them before every instruction keeps the matrix units waiting. */
+__device__ __forceinline__ uint64_t wgmma_uniform(uint64_t desc)
+{
+    const uint32_t lo = __shfl_sync(~0u, (uint32_t)desc, 0), hi = __shfl_sync(~0u, (uint32_t)(desc >> 32), 0);
+    return (uint64_t)hi << 32 | lo;
+}
+
+/* So many bytes further on. */
+__device__ __forceinline__ uint64_t wgmma_step(uint64_t desc, uint32_t bytes)
+{
+    return desc + (bytes >> 4);
+}
+
 __device__ __forceinline__ void wgmma_fence()
 {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
