@@ -4,9 +4,9 @@
  *        kernels/cuda/attention*.cu
  *   bench_attention [repetitions] [rows context: only such cases]
  *
- * Geometry of Llama-3.1-8B: 32 layers, 32 query heads, 8 KV heads of 128. Random values; blocks of a session are scattered over
- * the pool. Bytes: KV of what is visible, once. Operations: 4 x head_dim a query head and visible key. Floor: the larger of the two
- * against the ceilings. */
+ * Geometry of Llama-3.1-8B: 32 layers, 32 query heads, 8 KV heads of 128. Random values; blocks of a session are
+ * scattered over the pool. Bytes: KV of what is visible, once. Operations: 4 x head_dim a query head and visible key.
+ * Floor: the larger of the two against the ceilings. */
 #include "kernels/cuda/attention_plan.cuh"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/wgmma.cuh"
@@ -34,9 +34,9 @@ struct Case {
     double asked_ms;                   /* 0: nothing */
 };
 static const Case CASES[] = {
-    {1, 1, 2048, 0, 0.2},    {1, 1, 32768, 0, 1.2},   {1, 1, 61440, 0, 2.2},   {1, 64, 2048, 0, 0.3},
-    {1, 64, 32768, 0, 1.75}, {1, 64, 61440, 0, 3.3},  {1, 64, 32768, 258, 0.4}, {1, 16, 32768, 0, 0},
-    {1, 32, 32768, 0, 0},    {1, 8, 4096, 0, 0},      {8, 8, 4096, 0, 0},      {16, 1, 2048, 0, 0},
+    {1, 1, 2048, 0, 0.2},    {1, 1, 32768, 0, 1.2},  {1, 1, 61440, 0, 2.2},    {1, 64, 2048, 0, 0.3},
+    {1, 64, 32768, 0, 1.75}, {1, 64, 61440, 0, 3.3}, {1, 64, 32768, 258, 0.4}, {1, 16, 32768, 0, 0},
+    {1, 32, 32768, 0, 0},    {1, 8, 4096, 0, 0},     {8, 8, 4096, 0, 0},       {16, 1, 2048, 0, 0},
     {4, 60, 8192, 0, 0},
 };
 
@@ -62,7 +62,8 @@ static __global__ void read_all(const uint4 *p, size_t n, uint32_t *out)
     }
 }
 
-/* The products of attention on operands that stay: what the matrix units give. Two warpgroups, scores and weighted sums. */
+/* The products of attention on operands that stay: what the matrix units give. Two warpgroups, scores and weighted
+ * sums. */
 static __global__ void __launch_bounds__(256, 1) matrix_rate(const uint4 *from, int n, float *out)
 {
     extern __shared__ uint8_t raw[];
@@ -193,7 +194,8 @@ static cudaGraphExec_t capture(const gr_cuda_attention_args &a0, const uint16_t 
     return exec;
 }
 
-static void run_case(const Case &c, const uint16_t *kv, const std::vector<int32_t> &order, int n_rep, double bw, double rate)
+static void run_case(const Case &c, const uint16_t *kv, const std::vector<int32_t> &order, int n_rep, double bw,
+                     double rate)
 {
     std::vector<gr_attn_seq> seq;
     int n_used = 0;
@@ -228,10 +230,13 @@ static void run_case(const Case &c, const uint16_t *kv, const std::vector<int32_
     const double bytes = (double)c.n_seq * keys * N_KV_HEAD * HEAD_DIM * 4 * N_LAYER;
     const double ops = (double)n_row * keys * N_HEAD * HEAD_DIM * 4 * N_LAYER;
     const double floor = std::max(bytes / bw, ops / rate) * 1e3;
-    printf("| %2d x %2d | %5d%s | %.3f (%.3f, %.3f) | %.3f | %.0f%% | %.0f | %.0f | %.3f + %.3f + %.3f | %s |\n", c.n_seq, c.n_row,
-           c.context, c.n_view ? " view" : "", (double)all.median, (double)all.low, (double)all.high, floor,
-           floor / all.median * 100, bytes / all.median / 1e6, ops / all.median / 1e9, (double)ms[1], (double)ms[2], (double)ms[3],
-           c.asked_ms == 0 ? "" : all.median <= c.asked_ms ? "met" : "MISSED");
+    printf("| %2d x %2d | %5d%s | %.3f (%.3f, %.3f) | %.3f | %.0f%% | %.0f | %.0f | %.3f + %.3f + %.3f | %s |\n",
+           c.n_seq, c.n_row, c.context, c.n_view ? " view" : "", (double)all.median, (double)all.low, (double)all.high,
+           floor, floor / all.median * 100, bytes / all.median / 1e6, ops / all.median / 1e9, (double)ms[1],
+           (double)ms[2], (double)ms[3],
+           c.asked_ms == 0            ? ""
+           : all.median <= c.asked_ms ? "met"
+                                      : "MISSED");
     fflush(stdout);
 }
 
@@ -252,17 +257,22 @@ int main(int argc, char **argv)
         std::swap(order[i], order[z % (i + 1)]);
     }
     const size_t some = (size_t)4 << 30;
-    const Times r = time_of(20, [&] { read_all<<<1056, 512, 0, st>>>((const uint4 *)kv, some / 16, (uint32_t *)(kv + LAYER * 31)); });
+    const Times r = time_of(
+        20, [&] { read_all<<<1056, 512, 0, st>>>((const uint4 *)kv, some / 16, (uint32_t *)(kv + LAYER * 31)); });
     CUDA_OK(cudaFuncSetAttribute(matrix_rate, cudaFuncAttributeMaxDynamicSharedMemorySize, 99 * 1024));
     float *out;
     CUDA_OK(cudaMalloc(&out, 1024));
     const int n = 8000; /* about 10 ms */
-    const Times m = time_of(20, [&] { matrix_rate<<<prop.multiProcessorCount, 256, 99 * 1024, st>>>((const uint4 *)kv, n, out); });
+    const Times m =
+        time_of(20, [&] { matrix_rate<<<prop.multiProcessorCount, 256, 99 * 1024, st>>>((const uint4 *)kv, n, out); });
     CUDA_OK(cudaGetLastError());
-    const double bw = (double)some / r.median * 1e3, rate = 2.0 * n * 4 * 64 * 128 * 128 * prop.multiProcessorCount / m.median * 1e3;
-    printf("%s, %d multiprocessors; reading 4 GiB: %.2f TB/s; attention's products on operands at hand: %.0f TFLOP/s\n", prop.name,
-           prop.multiProcessorCount, bw / 1e12, rate / 1e12);
-    printf("| sessions x rows | context | ms, median (10 %%, 90 %%) of %d | floor | %% of it | GB/s | TFLOP/s | far + near + plan alone | |\n|---|---|---|---|---|---|---|---|---|\n", n_rep);
+    const double bw = (double)some / r.median * 1e3,
+                 rate = 2.0 * n * 4 * 64 * 128 * 128 * prop.multiProcessorCount / m.median * 1e3;
+    printf("%s, %d multiprocessors; reading 4 GiB: %.2f TB/s; attention's products on operands at hand: %.0f TFLOP/s\n",
+           prop.name, prop.multiProcessorCount, bw / 1e12, rate / 1e12);
+    printf("| sessions x rows | context | ms, median (10 %%, 90 %%) of %d | floor | %% of it | GB/s | TFLOP/s | far + "
+           "near + plan alone | |\n|---|---|---|---|---|---|---|---|---|\n",
+           n_rep);
     for (const Case &c : CASES) {
         if (argc <= 3 || (atoi(argv[2]) == c.n_row && atoi(argv[3]) == c.context)) {
             run_case(c, kv, order, n_rep, bw, rate);

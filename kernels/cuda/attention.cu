@@ -99,11 +99,12 @@ static __device__ int first_new(const gr_attn_seq &s, int row)
     return s.n_anc[row] == 0 ? s.limit[row] - 1 : NOWHERE;
 }
 
-/* A warp: up to tile_rows rows, one tile for each split_len among them, smallest first. Lane l has rows l and l + 32. */
+/* A warp: up to tile_rows rows, one tile for each split_len among them, smallest first. Lane l has rows l and l + 32.
+ */
 static __device__ void plan_tiles(const PlanArgs &a, int i_seq, int row0, int n_row, int lane, int *n_tile)
 {
     const gr_attn_seq &s = a.seq[i_seq];
-    int far[2], len[2], done = 0; /* rows of this length or a smaller one have a tile */
+    int far[2], len[2], done = 0;                           /* rows of this length or a smaller one have a tile */
     int fresh = lane < s.n_row ? first_new(s, 0) : NOWHERE; /* a session's chain rows come first */
     for (int h = 0; h < 2; h++) {
         far[h] = lane + 32 * h < n_row ? far_len(s, row0 + lane + 32 * h) : 0;
@@ -256,9 +257,8 @@ static enum gr_status status_of(cudaError_t e, const char *what)
 static enum gr_status check_shape(const gr_cuda_attn_shape *s)
 {
     if ((s->head_dim != 64 && s->head_dim != 128) || s->n_kv_head < 1 || s->n_kv_head > 256 ||
-        s->n_head % s->n_kv_head != 0 || s->n_head / s->n_kv_head < 1 ||
-        s->n_head / s->n_kv_head > GR_CUDA_GROUP_MAX || s->n_row_max < 1 || s->n_row_max > 1 << 15 ||
-        s->n_seq_max < 1 || s->n_seq_max > gr::N_PLAN_THREAD) {
+        s->n_head % s->n_kv_head != 0 || s->n_head / s->n_kv_head < 1 || s->n_head / s->n_kv_head > GR_CUDA_GROUP_MAX ||
+        s->n_row_max < 1 || s->n_row_max > 1 << 15 || s->n_seq_max < 1 || s->n_seq_max > gr::N_PLAN_THREAD) {
         fprintf(stderr,
                 "cuda: attention of %d query heads, %d KV heads of %d (%d rows, %d sequences) is not built: head_dim"
                 " 64 or 128, at most %d query heads a KV head\n",

@@ -1,20 +1,21 @@
 /* Tree attention on a GPU (sm_90a): bf16 queries, keys and values, f32 sums.
  *
- * What a row sees is said by struct gr_attn_seq as on CPUs; all its pointers are the device's. Row independence: the bits
- * of a row depend on its query, its keys and values and its position p only. They are a function of p like this:
+ * What a row sees is said by struct gr_attn_seq as on CPUs; all its pointers are the device's. Row independence: the
+ * bits of a row depend on its query, its keys and values and its position p only. They are a function of p like this:
  *   - near keys: those of positions >= near_from = max(0, p - 63) rounded down to 16 (and not below dense_from), at
  *     most 79. They are gathered row by row into the lanes of their positions, so it does not matter which of them
  *     are still in scratch: at most 64 of a row's keys are, itself included;
  *   - far keys: the rest, all in the pool. They are numbered from 0 (a partial view's list first, so a list of all
- *     blocks is as good as none) and cut into at most 8 splits of split_len(far_len) keys, worked through in tiles of 128;
+ *     blocks is as good as none) and cut into at most 8 splits of split_len(far_len) keys, worked through in tiles of
+ * 128;
  *   - splits are merged in increasing order, the near keys last.
- * Rows of different split_len are computed in different tiles of rows; a class of equal split_len is 1,024 positions long,
- * so trees rarely see two.
+ * Rows of different split_len are computed in different tiles of rows; a class of equal split_len is 1,024 positions
+ * long, so trees rarely see two.
  *
- * Limits: head_dim 64 or 128, at most 8 query heads a KV head, slots of a session below 64. The rows of a session come in
- * the order of their positions but for the branches of one tree: any four in a row need no more than 10 pool blocks
- * between the first one's near_from and the largest limit. Nothing is clamped: gr_cuda_attn_plan() notes what it refuses
- * in the plan, and the pass then computes no attention (see gr_cuda_attn_plan_error). Nothing allocates; all
+ * Limits: head_dim 64 or 128, at most 8 query heads a KV head, slots of a session below 64. The rows of a session come
+ * in the order of their positions but for the branches of one tree: any four in a row need no more than 10 pool blocks
+ * between the first one's near_from and the largest limit. Nothing is clamped: gr_cuda_attn_plan() notes what it
+ * refuses in the plan, and the pass then computes no attention (see gr_cuda_attn_plan_error). Nothing allocates; all
  * pointers are borrowed. Common subset of C and CUDA C++. */
 #ifndef GR_KERNELS_CUDA_ATTENTION_H
 #define GR_KERNELS_CUDA_ATTENTION_H
@@ -54,10 +55,10 @@ struct gr_cuda_attn_shape {
 
 struct gr_cuda_attention_args {
     struct gr_cuda_attn_shape shape;
-    const void *kv;                 /* bf16, the layer's blocks: kv_layout.h */
-    const uint16_t *q;              /* bf16 (rows, q_stride), after RoPE */
-    uint16_t *out;                  /* bf16 (rows, out_stride) */
-    const struct gr_attn_seq *seq;  /* the plan's */
+    const void *kv;                /* bf16, the layer's blocks: kv_layout.h */
+    const uint16_t *q;             /* bf16 (rows, q_stride), after RoPE */
+    uint16_t *out;                 /* bf16 (rows, out_stride) */
+    const struct gr_attn_seq *seq; /* the plan's */
     const void *plan;
     void *work;
     int n_row, n_seq; /* upper bounds of this launch (a graph's bucket); the plan knows the true ones */
@@ -70,8 +71,8 @@ struct gr_cuda_attention_args {
 size_t gr_cuda_attn_plan_bytes(const struct gr_cuda_attn_shape *shape);
 size_t gr_cuda_attn_work_bytes(const struct gr_cuda_attn_shape *shape);
 
-/* Once a pass, before its layers: cuts the rows of seq[0 .. *n_seq) into tiles and items. n_seq is the device's, too, so a
- * captured graph serves any number. */
+/* Once a pass, before its layers: cuts the rows of seq[0 .. *n_seq) into tiles and items. n_seq is the device's, too,
+ * so a captured graph serves any number. */
 GR_NODISCARD enum gr_status gr_cuda_attn_plan(const struct gr_cuda_attn_shape *shape, const struct gr_attn_seq *seq,
                                               const int32_t *n_seq, void *plan, struct CUstream_st *stream);
 /* The first word of the plan, an enum gr_cuda_attn_error; device memory. */

@@ -1,13 +1,14 @@
-/* The far keys of tree attention: a split of up to 256 (row, query head) pairs of one KV head against a split of the pool.
+/* The far keys of tree attention: a split of up to 256 (row, query head) pairs of one KV head against a split of the
+ * pool.
  *
- * Two blocks of a cluster share an item (tile of rows, KV head, split), and each key or value that both need is loaded once
- * and sent to both. With more than 128 pairs each block takes half of them; with fewer, both take all
- * pairs and half of the values' columns each, so that memory is read by all multiprocessors, however few rows there are. A
- * pair's bits are the same both ways: scores are whole chains over head_dim, columns are independent.
+ * Two blocks of a cluster share an item (tile of rows, KV head, split), and each key or value that both need is loaded
+ * once and sent to both. With more than 128 pairs each block takes half of them; with fewer, both take all pairs and
+ * half of the values' columns each, so that memory is read by all multiprocessors, however few rows there are. A pair's
+ * bits are the same both ways: scores are whole chains over head_dim, columns are independent.
  *
- * A block is a warp that streams tiles of 128 keys or values through a ring of slots, and two warpgroups of 64 pairs. As
- * in FlashAttention-3 (arXiv 2407.08608) a warpgroup has the scores of the next tile and the weighted sum of the one before in
- * the matrix units while it computes weights, and the two take turns at issuing. */
+ * A block is a warp that streams tiles of 128 keys or values through a ring of slots, and two warpgroups of 64 pairs.
+ * As in FlashAttention-3 (arXiv 2407.08608) a warpgroup has the scores of the next tile and the weighted sum of the one
+ * before in the matrix units while it computes weights, and the two take turns at issuing. */
 #include "kernels/cuda/attention_plan.cuh"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/wgmma.cuh"
@@ -33,7 +34,7 @@ struct FarArgs {
     const Item *item;
     const Tile *tile;
     Partial part;
-    int n_head, n_kv_head, group, q_stride, n_row_max, layer;
+    int n_item_max, n_head, n_kv_head, group, q_stride, n_row_max, layer;
     float scale_log2;
 };
 
@@ -85,8 +86,8 @@ static __device__ __forceinline__ int pool_block(const Item &it, const int32_t *
     return it.block[!list ? v : v < it.n_sparse ? list[v] : it.dense_block + v - it.n_sparse];
 }
 
-/* Lane l of `now` has the pool block of far block 32 w + l of the item, w = tile / 4; `before` the ones of w - 1. Past the
- * item's end the last block stands in: its weights are 0, and what it holds is finite. */
+/* Lane l of `now` has the pool block of far block 32 w + l of the item, w = tile / 4; `before` the ones of w - 1. Past
+ * the item's end the last block stands in: its weights are 0, and what it holds is finite. */
 struct Window {
     int before, now, next;
 };
@@ -150,15 +151,25 @@ template <int HD> struct Loader {
         }
     }
 
-    /* Keys and values that were there before this pass need not wait for the kernel before. */
-    __device__ __forceinline__ void load_item(const Item &it)
+    __device__ __forceinline__ const int32_t *list_of(const Item &it) const
     {
-        const int32_t *list =
-            it.sparse ? it.sparse + (size_t)(a.layer * a.n_kv_head + it.kv_head) * it.sparse_stride : nullptr;
+        return it.sparse ? it.sparse + (size_t)(a.layer * a.n_kv_head + it.kv_head) * it.sparse_stride : nullptr;
+    }
+
+    /* What load_item() begins with, ahead of it. */
+    __device__ __forceinline__ int first_window(const Item &it) const
+    {
+        return look_up(it, list_of(it), 0);
+    }
+
+    /* Keys and values that were there before this pass need not wait for the kernel before. */
+    __device__ __forceinline__ void load_item(const Item &it, int window)
+    {
+        const int32_t *list = list_of(it);
         const uint8_t *keys = a.kv + (size_t)it.kv_head * (2 * BLOCK), *values = keys + BLOCK;
         const bool halves = in_halves<HD>(it, a.group);
         const int n = n_key_tile(it);
-        Window w{0, 0, look_up(it, list, 0)};
+        Window w{0, 0, window};
         if (!it.old) {
             gate.pass();
         }
@@ -217,15 +228,18 @@ template <int HD> struct Worker {
             row[i] = pair < it.n_row * a.group ? tile.row[pair / a.group] : -1;
         }
         gate.pass();
+        uint4 v[HD / 16]; /* all on their way before one is stored */
 #pragma unroll
         for (int i = 0; i < HD / 16; i++) {
             const int c = t + 128 * i, m = c / (HD / 8), d = c % (HD / 8) * 8;
-            uint4 v = make_uint4(0, 0, 0, 0);
-            if (row[i] >= 0) {
-                const int head = it.kv_head * a.group + (m0 + m) % a.group;
-                v = *(const uint4 *)(a.q + (size_t)row[i] * a.q_stride + head * HD + d);
-            }
-            *(uint4 *)(q + d / 64 * 8192 + m * 128 + ((d % 64 / 8) ^ (m % 8)) * 16) = v;
+            const int head = it.kv_head * a.group + (m0 + m) % a.group;
+            const __nv_bfloat16 *from = a.q + (size_t)max(row[i], 0) * a.q_stride + head * HD + d;
+            v[i] = row[i] >= 0 ? *(const uint4 *)from : make_uint4(0, 0, 0, 0);
+        }
+#pragma unroll
+        for (int i = 0; i < HD / 16; i++) {
+            const int c = t + 128 * i, m = c / (HD / 8), d = c % (HD / 8) * 8;
+            *(uint4 *)(q + d / 64 * 8192 + m * 128 + ((d % 64 / 8) ^ (m % 8)) * 16) = v[i];
         }
         fence_async_shared();
         named_sync(3 + wg, 128);
@@ -237,12 +251,14 @@ template <int HD> struct Worker {
         const uint64_t k = wgmma_uniform(wgmma_desc(smem_addr(slots + slot * SLOT), 16, HD * 16));
 #pragma unroll
         for (int i = 0; i < HD / 16; i++) {
-            wgmma_ss<128>(s, wgmma_step(from, i / 4 * 8192 + i % 4 * 32), wgmma_step(k, i / 4 * 1024 + i % 4 * 32), i > 0);
+            wgmma_ss<128>(s, wgmma_step(from, i / 4 * 8192 + i % 4 * 32), wgmma_step(k, i / 4 * 1024 + i % 4 * 32),
+                          i > 0);
         }
     }
 
     /* VN: columns of this block. */
-    template <int VN> __device__ __forceinline__ void weighted_sum(float (&o)[VN / 2], const uint32_t (&p)[32], int slot)
+    template <int VN>
+    __device__ __forceinline__ void weighted_sum(float (&o)[VN / 2], const uint32_t (&p)[32], int slot)
     {
         const uint64_t v = wgmma_uniform(wgmma_desc(smem_addr(slots + slot * SLOT), 2048, 1024));
 #pragma unroll
@@ -265,35 +281,62 @@ template <int HD> struct Worker {
         }
     }
 
-    /* s: scores to weights. m: largest score so far, l: this thread's part of the sum of weights; `down`: what older weights
-     * are to be multiplied by. */
-    static __device__ __forceinline__ void weigh(float (&s)[64], float (&m)[2], float (&l)[2], float (&down)[2],
-                                                 float scale_log2)
+    /* Largest of a row's scores; four chains, since one would be long and the order is nothing to a maximum. */
+    static __device__ __forceinline__ float top_of(const float (&s)[64], int h)
     {
+        float top[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            top[j] = fmaxf(s[4 * j + 2 * h], s[4 * j + 2 * h + 1]);
+        }
+#pragma unroll
+        for (int j = 4; j < 16; j++) {
+            top[j % 4] = fmaxf(top[j % 4], fmaxf(s[4 * j + 2 * h], s[4 * j + 2 * h + 1]));
+        }
+        return fmaxf(fmaxf(top[0], top[1]), fmaxf(top[2], top[3]));
+    }
+
+    /* Scores of rows h = 0 or 1 to weights, and their sum. */
+    static __device__ __forceinline__ float weigh_half(float (&s)[64], int h, float base, float scale_log2)
+    {
+        float sum0 = 0.0f, sum1 = 0.0f;
+#pragma unroll
+        for (int j = 0; j < 16; j++) {
+            float &x = s[4 * j + 2 * h], &y = s[4 * j + 2 * h + 1];
+            x = exp2_fast(__fmaf_rn(x, scale_log2, -base));
+            y = exp2_fast(__fmaf_rn(y, scale_log2, -base));
+            sum0 = __fadd_rn(sum0, x);
+            sum1 = __fadd_rn(sum1, y);
+        }
+        return __fadd_rn(sum0, sum1);
+    }
+
+    /* m: largest score so far, l: this thread's part of the sum of weights; `down`: what older weights are to be
+     * multiplied by. VN < HD: few rows; then the lower eight rows of the warp are often nobody's, and `lower` says so.
+     */
+    template <int VN>
+    static __device__ __forceinline__ void weigh(float (&s)[64], float (&m)[2], float (&l)[2], float (&down)[2],
+                                                 float scale_log2, bool lower)
+    {
+        float top[2] = {top_of(s, 0), top_of(s, 1)}, base[2];
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            float top = fmaxf(s[2 * h], s[2 * h + 1]);
+            top[h] = fmaxf(top[h], __shfl_xor_sync(~0u, top[h], 1));
+        }
 #pragma unroll
-            for (int j = 1; j < 16; j++) {
-                top = fmaxf(top, fmaxf(s[4 * j + 2 * h], s[4 * j + 2 * h + 1]));
-            }
-            top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
-            top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-            top = fmaxf(top, m[h]);
-            const float safe = top == -INFINITY ? 0.0f : top;
+        for (int h = 0; h < 2; h++) {
+            top[h] = fmaxf(fmaxf(top[h], __shfl_xor_sync(~0u, top[h], 2)), m[h]);
+        }
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const float safe = top[h] == -INFINITY ? 0.0f : top[h];
+            base[h] = safe * scale_log2;
             down[h] = exp2_fast((m[h] - safe) * scale_log2);
-            m[h] = top;
-            const float base = safe * scale_log2;
-            float sum0 = 0.0f, sum1 = 0.0f;
-#pragma unroll
-            for (int j = 0; j < 16; j++) {
-                float &x = s[4 * j + 2 * h], &y = s[4 * j + 2 * h + 1];
-                x = exp2_fast(__fmaf_rn(x, scale_log2, -base));
-                y = exp2_fast(__fmaf_rn(y, scale_log2, -base));
-                sum0 = __fadd_rn(sum0, x);
-                sum1 = __fadd_rn(sum1, y);
-            }
-            l[h] = __fmaf_rn(l[h], down[h], __fadd_rn(sum0, sum1));
+            m[h] = top[h];
+        }
+        l[0] = __fmaf_rn(l[0], down[0], weigh_half(s, 0, base[0], scale_log2));
+        if (VN == HD || lower) {
+            l[1] = __fmaf_rn(l[1], down[1], weigh_half(s, 1, base[1], scale_log2));
         }
     }
 
@@ -322,8 +365,8 @@ template <int HD> struct Worker {
             float *to = a.part.o + at * HD + (VN < HD ? rank * VN : 0);
 #pragma unroll
             for (int j = 0; j < VN / 8; j += 2) {
-                *(float4 *)(to + partial_column(j, t % 4)) = make_float4(
-                    o[4 * j + 2 * h], o[4 * j + 2 * h + 1], o[4 * j + 4 + 2 * h], o[4 * j + 5 + 2 * h]);
+                *(float4 *)(to + partial_column(j, t % 4)) =
+                    make_float4(o[4 * j + 2 * h], o[4 * j + 2 * h + 1], o[4 * j + 4 + 2 * h], o[4 * j + 5 + 2 * h]);
             }
             if (t % 4 == 0) {
                 a.part.ml[at] = make_float2(m[h], sum);
@@ -343,9 +386,10 @@ template <int HD> struct Worker {
     template <int VN> __device__ __forceinline__ void attend(const Item &it, const Item &next, int m0, bool in_turn)
     {
         const Tile &tile = a.tile[it.tile];
-        float o[VN / 2], s[64], m[2] = {-INFINITY, -INFINITY}, l[2] = {0.0f, 0.0f}, down[2];
+        float o[VN / 2], s[64], m[2] = {-INFINITY, -INFINITY}, l[2] = {0.0f, 0.0f}, down[2] = {1.0f, 1.0f};
         uint32_t p[32];
         const int n = n_key_tile(it), n_whole = it.n_whole;
+        const bool lower = m0 + t / 32 * 16 + 8 < it.n_row * a.group;
         int end[2];
 #pragma unroll
         for (int h = 0; h < 2; h++) {
@@ -370,7 +414,7 @@ template <int HD> struct Worker {
         if (n_whole == 0) {
             mask(s, 0, end[0], end[1]);
         }
-        weigh(s, m, l, down, a.scale_log2);
+        weigh<VN>(s, m, l, down, a.scale_log2, lower);
         pack(s, p);
         wait_slot();
         for (int i = 1; i < n; i++) {
@@ -399,18 +443,20 @@ template <int HD> struct Worker {
             if (i >= n_whole) {
                 mask(s, i * GR_CUDA_KEY_TILE, end[0], end[1]);
             }
-            weigh(s, m, l, down, a.scale_log2);
-            /* The next keys, or the last values. Waited for here because its branch keeps the assembler from moving the weights'
-             * arithmetic behind the wait for the sum, with which it is to overlap. */
+            weigh<VN>(s, m, l, down, a.scale_log2, lower);
+            /* The next keys, or the last values. Waited for here because its branch keeps the assembler from moving the
+             * weights' arithmetic behind the wait for the sum, with which it is to overlap. */
             wait_slot();
             wgmma_wait<0>();
             wgmma_hold(o);
             release(v_slot);
-#pragma unroll
-            for (int j = 0; j < VN / 2; j++) {
-                o[j] = __fmul_rn(o[j], down[j / 2 % 2]);
-            }
             pack(s, p);
+            if (__any_sync(~0u, down[0] != 1.0f || down[1] != 1.0f)) { /* else it would change nothing */
+#pragma unroll
+                for (int j = 0; j < VN / 2; j++) {
+                    o[j] = __fmul_rn(o[j], down[j / 2 % 2]);
+                }
+            }
         }
         wgmma_hold(o);
         wgmma_fence();
@@ -453,47 +499,56 @@ template <int HD> __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(N_
     uint8_t *q = slots + N_SLOT * GR_CUDA_KEY_TILE * HD * 2;
     Bars *bars = (Bars *)(q + 2 * 64 * HD * 2);
     const int rank = cluster_rank(), cluster = (int)blockIdx.x / 2, n_cluster = (int)gridDim.x / 2;
-    const int wg = (int)threadIdx.x / 128;
+    const int wg = (int)threadIdx.x / 128, n_item = *a.n_item;
+    Item it = a.item[min(cluster, a.n_item_max - 1)]; /* on its way while barriers are made */
     if (threadIdx.x == 0) {
         for (int i = 0; i < N_SLOT; i++) {
             bar_init(&bars->full[i], 1);
             bar_init(&bars->empty[i], 4); /* two warpgroups of two blocks */
         }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        bar_init_done();
     }
-    cluster_sync();
-    const int n_item = *a.n_item;
     if (wg == 2) {
         regs_fewer<40>();
         Loader<HD> loader{a, slots, bars, rank, (int)threadIdx.x % 32, {}, {}};
-        if (threadIdx.x < 256 + 32) {
+        const bool works = threadIdx.x < 256 + 32;
+        int window = works && cluster < n_item ? loader.first_window(it) : 0;
+        cluster_meet();
+        if (works) {
             for (int i = cluster; i < n_item; i += n_cluster) {
-                const Item it = a.item[i]; /* in registers */
-                loader.load_item(it);
+                if (i != cluster) {
+                    it = a.item[i];
+                    window = loader.first_window(it);
+                }
+                loader.load_item(it, window);
             }
         }
         loader.gate.pass();
     } else {
         regs_more<232>();
         Worker<HD> worker{a, slots, q + wg * 64 * HD * 2, bars, rank, wg, (int)threadIdx.x % 128, {}, {}};
+        if (cluster < n_item) {
+            worker.look_ahead(it.tile);
+        }
+        cluster_meet();
         if (wg == 1) {
             named_arrive(1, 256); /* the first turn is the other's */
         }
         for (int i = cluster; i < n_item; i += n_cluster) {
-            const Item it = a.item[i]; /* in registers */
+            it = a.item[i];
             worker.work(it, a.item[min(i + n_cluster, n_item - 1)]);
         }
         worker.gate.pass();
     }
-    cluster_sync(); /* the other block may still write here */
+    cluster_meet(); /* the other block may still write here */
 }
 
 template <int HD> static cudaError_t launch(const FarArgs &f, cudaStream_t stream)
 {
     static int n_block; /* as many clusters as fit at once; 0: not yet asked */
     if (n_block == 0) {
-        cudaError_t e = cudaFuncSetAttribute(far_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                             (int)far_smem<HD>());
+        cudaError_t e =
+            cudaFuncSetAttribute(far_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)far_smem<HD>());
         int device = 0, n_sm = 0;
         e = e == cudaSuccess ? cudaGetDevice(&device) : e;
         e = e == cudaSuccess ? cudaDeviceGetAttribute(&n_sm, cudaDevAttrMultiProcessorCount, device) : e;
@@ -509,9 +564,20 @@ cudaError_t launch_far(const gr_cuda_attention_args &a, cudaStream_t stream)
 {
     const gr_cuda_attn_shape &s = a.shape;
     const PlanParts p = parts_of(s, a.plan);
-    const FarArgs f{(const uint8_t *)a.kv, (const __nv_bfloat16 *)a.q, &p.head->n_item, p.item, p.tile,
-                    partial_of(s, a.work), s.n_head, s.n_kv_head, s.n_head / s.n_kv_head, a.q_stride, s.n_row_max,
-                    a.layer, a.scale * 1.44269504088896341f};
+    const FarArgs f{(const uint8_t *)a.kv,
+                    (const __nv_bfloat16 *)a.q,
+                    &p.head->n_item,
+                    p.item,
+                    p.tile,
+                    partial_of(s, a.work),
+                    n_tile_max(s) * s.n_kv_head * GR_CUDA_SPLIT_MAX,
+                    s.n_head,
+                    s.n_kv_head,
+                    s.n_head / s.n_kv_head,
+                    a.q_stride,
+                    s.n_row_max,
+                    a.layer,
+                    a.scale * 1.44269504088896341f};
     return s.head_dim == 128 ? launch<128>(f, stream) : launch<64>(f, stream);
 }
 

@@ -1,9 +1,9 @@
 /* The near keys of tree attention, and the merge with the far ones.
  *
- * A block takes up to 4 rows of a session and one KV head. What they can see of the last positions, pool blocks and scratch
- * blocks, is loaded once; two warps then take a row, each half of the value's columns: the row's keys are gathered from
- * shared memory into the order of their positions by ldmatrix, which takes an address a row. So it does not matter
- * where a key lies. All this runs before the far kernel is waited for. */
+ * A block takes up to 4 rows of a session and one KV head. What they can see of the last positions, pool blocks and
+ * scratch blocks, is loaded once; two warps then take a row, each half of the value's columns: the row's keys are
+ * gathered from shared memory into the order of their positions by ldmatrix, which takes an address a row. So it does
+ * not matter where a key lies. All this runs before the far kernel is waited for. */
 #include "kernels/cuda/attention_plan.cuh"
 #include "kernels/cuda/device.cuh"
 
@@ -42,7 +42,8 @@ static __device__ __forceinline__ void load_matrices_turned(uint32_t (&r)[4], ui
 }
 
 /* 16 rows, of which the lower 8 are 0, times 8 columns; the result's lower rows are dropped. */
-static __device__ __forceinline__ void multiply(float &c0, float &c1, uint32_t a0, uint32_t a2, uint32_t b0, uint32_t b1)
+static __device__ __forceinline__ void multiply(float &c0, float &c1, uint32_t a0, uint32_t a2, uint32_t b0,
+                                                uint32_t b1)
 {
     float c2 = 0.0f, c3 = 0.0f;
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %6, %5, %6}, {%7, %8},"
@@ -220,14 +221,14 @@ template <int HD> struct Row {
 
 /* A warp: all blocks that the rows can see, keys and values. */
 template <int HD>
-static __device__ __forceinline__ void load_cells(const NearArgs &a, const Group &g, int kv_head, uint32_t smem, uint64_t *bar,
-                                                  int lane)
+static __device__ __forceinline__ void load_cells(const NearArgs &a, const Group &g, int kv_head, uint32_t smem,
+                                                  uint64_t *bar, int lane)
 {
     constexpr uint32_t bytes = HD * 64;
     const int n = g.n_block, block = lane < NEAR_BLOCKS ? g.block[lane] : 0;
     if (lane == 0) {
         bar_init(bar, 1);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        bar_init_done();
         bar_expect(bar, (uint32_t)n * bytes);
     }
     __syncwarp();
@@ -299,9 +300,19 @@ cudaError_t launch_near(const gr_cuda_attention_args &a, cudaStream_t stream)
 {
     const gr_cuda_attn_shape &s = a.shape;
     const PlanParts p = parts_of(s, a.plan);
-    const NearArgs n{(const uint8_t *)a.kv, (const __nv_bfloat16 *)a.q, a.out, &p.head->n_group, p.group,
-                     partial_of(s, a.work), s.n_head, s.n_kv_head, s.n_head / s.n_kv_head, a.q_stride, a.out_stride,
-                     s.n_row_max, a.scale * 1.44269504088896341f};
+    const NearArgs n{(const uint8_t *)a.kv,
+                     (const __nv_bfloat16 *)a.q,
+                     a.out,
+                     &p.head->n_group,
+                     p.group,
+                     partial_of(s, a.work),
+                     s.n_head,
+                     s.n_kv_head,
+                     s.n_head / s.n_kv_head,
+                     a.q_stride,
+                     a.out_stride,
+                     s.n_row_max,
+                     a.scale * 1.44269504088896341f};
     const dim3 grid((unsigned)((a.n_row + (NEAR_ROWS - 1) * a.n_seq) / NEAR_ROWS), (unsigned)s.n_kv_head);
     return s.head_dim == 128 ? launch<128>(n, grid, stream) : launch<64>(n, grid, stream);
 }

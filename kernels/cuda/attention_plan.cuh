@@ -22,12 +22,13 @@ struct Tile {
     int seq, n_row;
     int far_len, far_min; /* largest and smallest of its rows */
     int split_len, n_split;
-    bool old;                /* all its far keys were there before this pass */
-    int row[TILE_ROW_MAX];   /* of the pass */
+    bool old;              /* all its far keys were there before this pass */
+    int row[TILE_ROW_MAX]; /* of the pass */
     int far[TILE_ROW_MAX];
 };
 
-/* What a cluster of the far kernel works through: a tile, a KV head, a split. All that it needs before the first load. */
+/* What a cluster of the far kernel works through: a tile, a KV head, a split. All that it needs before the first load.
+ */
 struct alignas(16) Item {
     int tile, kv_head, split, n_row;
     int first, n_key; /* far keys of the split */
@@ -44,7 +45,8 @@ struct alignas(16) Group {
     int n_pool, n_block;
     int32_t block[NEAR_BLOCKS];
     int16_t n_key[NEAR_ROWS], n_split[NEAR_ROWS];
-    /* Near key 8 g + i of a row is lane % 16 of block / 16 of these: cell[row][i][g]. Past the row's own key that one again. */
+    /* Near key 8 g + i of a row is lane % 16 of block / 16 of these: cell[row][i][g]. Past the row's own key that one
+     * again. */
     alignas(16) uint8_t cell[NEAR_ROWS][8][16];
 };
 
@@ -111,10 +113,10 @@ __host__ __device__ __forceinline__ int split_len(int far_len)
     return (far_len + unit - 1) / unit * GR_CUDA_KEY_TILE;
 }
 
-/* Partial results of the far kernel, by split, row of the pass and query head: sums that are not yet divided, columns in
- * the order of wgmma's registers (`partial_column`), and (largest score, sum of weights). */
+/* Partial results of the far kernel, by split, row of the pass and query head: sums that are not yet divided, columns
+ * in the order of wgmma's registers (`partial_column`), and (largest score, sum of weights). */
 struct Partial {
-    float *o;  /* (GR_CUDA_SPLIT_MAX, n_row_max, n_head, head_dim) */
+    float *o;   /* (GR_CUDA_SPLIT_MAX, n_row_max, n_head, head_dim) */
     float2 *ml; /* (GR_CUDA_SPLIT_MAX, n_row_max, n_head) */
 };
 
@@ -124,8 +126,8 @@ __host__ __device__ __forceinline__ Partial partial_of(const gr_cuda_attn_shape 
     return {(float *)work, (float2 *)((float *)work + n * s.head_dim)};
 }
 
-/* A thread holds columns 8 j + 2 q and the next, q = its number modulo 4; it stores those of j and j + 1 (j even) as four
- * floats side by side. */
+/* A thread holds columns 8 j + 2 q and the next, q = its number modulo 4; it stores those of j and j + 1 (j even) as
+ * four floats side by side. */
 __host__ __device__ __forceinline__ int partial_column(int j, int q)
 {
     return j / 2 * 16 + q * 4;

@@ -66,9 +66,16 @@ __device__ __forceinline__ int cluster_rank()
     return r;
 }
 
-__device__ __forceinline__ void cluster_sync()
+/* All threads of the cluster meet. Orders nothing but barriers that were made visible by bar_init_done(). */
+__device__ __forceinline__ void cluster_meet()
 {
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+/* By the thread that made barriers, before others use them. */
+__device__ __forceinline__ void bar_init_done()
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
 /* What ordinary stores wrote in shared memory is seen by the matrix units and the copy engine. */

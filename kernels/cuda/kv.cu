@@ -100,8 +100,8 @@ __global__ void __launch_bounds__(256) kv_copy_kernel(const gr_cuda_kv_copy_args
             const int cell = (write ? a.dst : a.src)[i / (2 * pieces)], part = i / pieces % 2, d = i % pieces * 8;
             uint16_t *block = kv + gr_cuda_block_at(cell / 16, kv_head, a.n_kv_head, a.head_dim) +
                               part * gr_cuda_block_size(a.head_dim);
-            uint4 *at = (uint4 *)(block + (part ? gr_cuda_value_at(cell % 16, d)
-                                                : gr_cuda_key_at(cell % 16, d, a.head_dim)));
+            uint4 *at =
+                (uint4 *)(block + (part ? gr_cuda_value_at(cell % 16, d) : gr_cuda_key_at(cell % 16, d, a.head_dim)));
             if (write) {
                 *at = held[i];
             } else {

@@ -1,8 +1,8 @@
 /* Where a key and a value lie in GPU memory; device code, host code and tests share it.
  *
- * One layer is (n_block, n_kv_head, 2, 16 * head_dim) of bf16: a block of 16 cells and a KV head is its keys, then its values,
- * in one piece. Both are kept as shared memory wants them for the matrix units, so that a block is loaded by one plain
- * copy: rows of 64 dimensions (128 bytes) whose 16-byte pieces are XORed with the cell's number modulo 8.
+ * One layer is (n_block, n_kv_head, 2, 16 * head_dim) of bf16: a block of 16 cells and a KV head is its keys, then its
+ * values, in one piece. Both are kept as shared memory wants them for the matrix units, so that a block is loaded by
+ * one plain copy: rows of 64 dimensions (128 bytes) whose 16-byte pieces are XORed with the cell's number modulo 8.
  *   keys:   (2 groups of 8 cells, head_dim / 64, 8 cells, 64)
  *   values: (head_dim / 64, 16 cells, 64)
  * head_dim is 64 or 128. Common subset of C and CUDA C++. */

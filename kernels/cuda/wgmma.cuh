@@ -17,7 +17,7 @@ __device__ __forceinline__ uint64_t wgmma_desc(uint32_t addr, uint32_t lead, uin
     return (uint64_t)((addr & 0x3FFFF) >> 4) | (uint64_t)(lead >> 4) << 16 | (uint64_t)(stride >> 4) << 32 | 1ull << 62;
 }
 
-/* The same for all lanes, and known to the compiler to be so: a descriptor that lies in uniform registers can be stepped there;
+/* The same for all lanes, and known to the compiler to be so: a descriptor in uniform registers can be stepped there;
  * one that has to be moved to them before every instruction keeps the matrix units waiting. */
 __device__ __forceinline__ uint64_t wgmma_uniform(uint64_t desc)
 {

@@ -3,7 +3,8 @@
  *   nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -I. -o check_cuda tests/kernels/check_cuda.cu
  *        tests/kernels/cuda_rig.cu kernels/cuda/attention*.cu kernels/cuda/kv.cu
  *
- * Exit status 0: all passed; 77: no device of compute capability 9.0. An argument runs only the cases whose names contain it. */
+ * Exit status 0: all passed; 77: no device of compute capability 9.0. An argument runs only the cases whose names
+ * contain it. */
 #include "tests/kernels/cuda_rig.h"
 
 #include "kernels/cuda/kv.h"
@@ -56,8 +57,8 @@ static std::vector<uint16_t> attend(shape m, const dev<uint16_t> &kv, const std:
     return c.run(kv, n_repeat);
 }
 
-/* A tree against the definition; every row alone as a chain row, all of them in one pass of as many sessions; the first rows
- * of the tree alone. */
+/* A tree against the definition; every row alone as a chain row, all of them in one pass of as many sessions; the first
+ * rows of the tree alone. */
 static void check_tree(const char *what, shape m, int n_base, int n_row, int n_branch, float q_scale, int step)
 {
     char name[100];
@@ -67,7 +68,8 @@ static void check_tree(const char *what, shape m, int n_base, int n_row, int n_b
     const placed tree = place_tree(p, s, n_row, 1);
     std::vector<placed> alone, few;
     for (int i = 0; i < n_alone; i++) {
-        alone.push_back(place_path(p, s, n_alone == n_row ? i : (int)((int64_t)i * (n_row - 1) / std::max(1, n_alone - 1))));
+        alone.push_back(
+            place_path(p, s, n_alone == n_row ? i : (int)((int64_t)i * (n_row - 1) / std::max(1, n_alone - 1))));
     }
     const dev<uint16_t> kv(p.kv);
     const std::vector<uint16_t> all = attend(m, kv, {tree}, 3);
@@ -95,7 +97,7 @@ static void check_trees()
     for (int n_base : {1, 15, 16, 62, 63, 64, 78, 79, 80, 100, 127, 143, 144, 207, 300}) {
         check_tree("tree", LLAMA8B, n_base, n_base % 2 ? 64 : 19, 6, 1.0f, 3);
     }
-    check_tree("tree", LLAMA8B, 1090, 64, 6, 1.0f, 3);   /* rows of two split lengths */
+    check_tree("tree", LLAMA8B, 1090, 64, 6, 1.0f, 3); /* rows of two split lengths */
     check_tree("chain in scratch", LLAMA8B, 1060, 64, 1, 1.0f, 3);
     check_tree("tree, sharp", LLAMA8B, 2047, 60, 6, 8.0f, 4);
     check_tree("tree", LLAMA8B, 5000, 64, 9, 2.0f, 8);
@@ -114,7 +116,8 @@ static void check_chains()
         char name[100];
         const session s = make_session(LLAMA8B, n_base, 150, 1, 1.0f, (uint64_t)n_base + 8);
         pool p(LLAMA8B, (n_base / 16 + 12) * 6, 4);
-        const placed chain = place_chain(p, s), a = place_path(p, s, 149), b = place_path(p, s, 70), c = place_path(p, s, 1);
+        const placed chain = place_chain(p, s), a = place_path(p, s, 149), b = place_path(p, s, 70),
+                     c = place_path(p, s, 1);
         const dev<uint16_t> kv(p.kv);
         const std::vector<uint16_t> all = attend(LLAMA8B, kv, {chain}, 2);
         snprintf(name, sizeof(name), "chain of 150 on %d", n_base);
@@ -130,7 +133,8 @@ static void check_ragged(shape m, const char *what)
 {
     struct {
         int n_base, n_row, n_branch;
-    } shapes[] = {{700, 64, 5}, {3, 1, 1}, {2100, 33, 5}, {64, 7, 3}, {5000, 16, 5}, {4100, 1, 1}, {1, 64, 8}, {900, 60, 9}};
+    } shapes[] = {{700, 64, 5},  {3, 1, 1},    {2100, 33, 5}, {64, 7, 3},
+                  {5000, 16, 5}, {4100, 1, 1}, {1, 64, 8},    {900, 60, 9}};
     std::vector<session> s;
     std::vector<placed> seq;
     pool p(m, 1200, 6);
@@ -156,8 +160,8 @@ static void check_views()
 {
     struct {
         int n_base, n_row, n_sparse, dense_from;
-    } shapes[] = {{6000, 64, 130, 5760}, {6000, 1, 130, 5760}, {6000, 17, 5, 5920}, {3000, 64, 0, 2800}, {3000, 64, 7, 2992},
-                  {8000, 40, 256, 7856}};
+    } shapes[] = {{6000, 64, 130, 5760}, {6000, 1, 130, 5760}, {6000, 17, 5, 5920},
+                  {3000, 64, 0, 2800},   {3000, 64, 7, 2992},  {8000, 40, 256, 7856}};
     for (auto x : shapes) {
         char name[100];
         const session s = make_session(LLAMA8B, x.n_base, x.n_row, 6, 1.0f, (uint64_t)x.n_base + 2);
@@ -191,7 +195,10 @@ static void check_refusals()
     for (int i = 0; i < 4; i++) {
         call c{LLAMA8B, {good}};
         placed &t = c.seq[0];
-        i == 0 ? (void)(t.anc[0] = 64) : i == 1 ? (void)(t.n_slot = 65) : i == 2 ? (void)(t.n_anc[3] = 65) : (void)(t.limit[5] = 90);
+        i == 0   ? (void)(t.anc[0] = 64)
+        : i == 1 ? (void)(t.n_slot = 65)
+        : i == 2 ? (void)(t.n_anc[3] = 65)
+                 : (void)(t.limit[5] = 90);
         (void)c.run(kv);
         report(names[i], c.refused, c.refused ? "refused, nothing written" : "not refused");
     }
@@ -200,7 +207,8 @@ static void check_refusals()
 /* Rope and store, then the copy of cells. */
 static void check_kv(shape m)
 {
-    const int n_row = 37, n_row_max = 40, n_pos = 300, n_block = 20, hd = m.head_dim, n_head = m.n_head + 2 * m.n_kv_head;
+    const int n_row = 37, n_row_max = 40, n_pos = 300, n_block = 20, hd = m.head_dim,
+              n_head = m.n_head + 2 * m.n_kv_head;
     const int stride = n_head * hd + 8, q_stride = m.n_head * hd + 24;
     rng g{99};
     std::vector<uint16_t> qkv((size_t)n_row_max * stride);
@@ -226,8 +234,8 @@ static void check_kv(shape m)
     dev<float> d_cos(cs), d_sin(sn);
     dev<int32_t> d_pos(pos), d_cell(cell), d_n(std::vector<int32_t>{n_row}), d_error(std::vector<int32_t>{0});
     d_q.poison(), kv.poison();
-    const gr_cuda_rope_store_args a{d_qkv.p, d_q.p, kv.p + layer, d_pos.p, d_cell.p, d_cos.p, d_sin.p, d_n.p, n_row_max,
-                                    stride, q_stride, m.n_head, m.n_kv_head, hd};
+    const gr_cuda_rope_store_args a{d_qkv.p, d_q.p,     kv.p + layer, d_pos.p,  d_cell.p, d_cos.p,     d_sin.p,
+                                    d_n.p,   n_row_max, stride,       q_stride, m.n_head, m.n_kv_head, hd};
     if (gr_cuda_rope_store(&a, nullptr) != GR_OK) {
         report("rope", false, "launch");
         return;
@@ -237,16 +245,18 @@ static void check_kv(shape m)
         for (int h = 0; h < n_head; h++) {
             for (int d = 0; d < hd; d++) {
                 const uint16_t *x = &qkv[(size_t)r * stride + h * hd];
-                const float c = cs[(size_t)pos[r] * hd / 2 + d % (hd / 2)], s = sn[(size_t)pos[r] * hd / 2 + d % (hd / 2)];
+                const float c = cs[(size_t)pos[r] * hd / 2 + d % (hd / 2)],
+                            s = sn[(size_t)pos[r] * hd / 2 + d % (hd / 2)];
                 const float lo = bf16_value(x[d % (hd / 2)]), hi = bf16_value(x[d % (hd / 2) + hd / 2]);
                 const float y = d < hd / 2 ? fmaf(lo, c, -(hi * s)) : fmaf(hi, c, lo * s);
                 if (h < m.n_head) {
                     want_q[(size_t)r * q_stride + h * hd + d] = bf16_of(y);
                 } else {
                     const bool key = h < m.n_head + m.n_kv_head;
-                    uint16_t *b = &want[layer + gr_cuda_block_at(cell[r] / 16, (h - m.n_head) % m.n_kv_head, m.n_kv_head, hd)];
-                    b[key ? gr_cuda_key_at(cell[r] % 16, d, hd) : gr_cuda_block_size(hd) + gr_cuda_value_at(cell[r] % 16, d)] =
-                        key ? bf16_of(y) : x[d];
+                    uint16_t *b =
+                        &want[layer + gr_cuda_block_at(cell[r] / 16, (h - m.n_head) % m.n_kv_head, m.n_kv_head, hd)];
+                    b[key ? gr_cuda_key_at(cell[r] % 16, d, hd)
+                          : gr_cuda_block_size(hd) + gr_cuda_value_at(cell[r] % 16, d)] = key ? bf16_of(y) : x[d];
                 }
             }
         }

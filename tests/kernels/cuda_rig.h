@@ -1,5 +1,5 @@
-/* For the checks of the CUDA kernels: device memory, random values, sessions of logical keys and their places in a pool,
- * the definition of attention in double. C++ host code. A CUDA error ends the program. */
+/* For the checks of the CUDA kernels: device memory, random values, sessions of logical keys and their places in a
+ * pool, the definition of attention in double. C++ host code. A CUDA error ends the program. */
 #ifndef GR_TESTS_KERNELS_CUDA_RIG_H
 #define GR_TESTS_KERNELS_CUDA_RIG_H
 
