@@ -8,7 +8,7 @@
  *
  * A block is a warp that streams tiles of 128 keys or values through a ring of slots, and two warpgroups of 64 pairs.
  * As in FlashAttention-3 (arXiv 2407.08608) a warpgroup has the scores of the next tile and the weighted sum of the one
- * before in the matrix units while it computes weights, and the two take turns at issuing. */
+ * before in the matrix units while it computes weights. Making the two take turns at issuing gained nothing. */
 #include "kernels/cuda/attention_plan.cuh"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/wgmma.cuh"
@@ -18,11 +18,6 @@
 namespace gr
 {
 
-#ifndef NO_TURNS
-constexpr bool TURNS = true;
-#else
-constexpr bool TURNS = false;
-#endif
 constexpr int N_SLOT = 6;
 constexpr int BLOCKS_A_TILE = GR_CUDA_KEY_TILE / GR_KV_BLOCK;
 constexpr int N_THREAD = 384;
@@ -242,7 +237,7 @@ template <int HD> struct Worker {
             *(uint4 *)(q + d / 64 * 8192 + m * 128 + ((d % 64 / 8) ^ (m % 8)) * 16) = v[i];
         }
         fence_async_shared();
-        named_sync(3 + wg, 128);
+        named_sync(1 + wg, 128);
     }
 
     __device__ __forceinline__ void scores(float (&s)[64], int slot)
@@ -383,7 +378,7 @@ template <int HD> struct Worker {
         }
     }
 
-    template <int VN> __device__ __forceinline__ void attend(const Item &it, const Item &next, int m0, bool in_turn)
+    template <int VN> __device__ __forceinline__ void attend(const Item &it, const Item &next, int m0)
     {
         const Tile &tile = a.tile[it.tile];
         float o[VN / 2], s[64], m[2] = {-INFINITY, -INFINITY}, l[2] = {0.0f, 0.0f}, down[2] = {1.0f, 1.0f};
@@ -420,9 +415,6 @@ template <int HD> struct Worker {
         for (int i = 1; i < n; i++) {
             const int k_slot = ring.slot;
             ring.next();
-            if (in_turn) {
-                named_sync(1 + wg, 256);
-            }
             wgmma_hold(s);
             wgmma_fence();
             scores(s, k_slot);
@@ -434,9 +426,6 @@ template <int HD> struct Worker {
             wgmma_fence();
             weighted_sum<VN>(o, p, v_slot);
             wgmma_commit();
-            if (in_turn) {
-                named_arrive(2 - wg, 256);
-            }
             wgmma_wait<1>();
             wgmma_hold(s);
             release(k_slot);
@@ -478,11 +467,10 @@ template <int HD> struct Worker {
             skip(it);
             return;
         }
-        const bool in_turn = TURNS && block0 + 64 < n_pair;
         if (halves) {
-            attend<HD>(it, next, m0, in_turn);
+            attend<HD>(it, next, m0);
         } else {
-            attend<HD == 128 ? 64 : HD>(it, next, m0, in_turn);
+            attend<HD == 128 ? 64 : HD>(it, next, m0);
         }
     }
 };
@@ -531,9 +519,6 @@ template <int HD> __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(N_
             worker.look_ahead(it.tile);
         }
         cluster_meet();
-        if (wg == 1) {
-            named_arrive(1, 256); /* the first turn is the other's */
-        }
         for (int i = cluster; i < n_item; i += n_cluster) {
             it = a.item[i];
             worker.work(it, a.item[min(i + n_cluster, n_item - 1)]);

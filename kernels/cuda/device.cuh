@@ -89,11 +89,6 @@ __device__ __forceinline__ void named_sync(int id, int n_thread)
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(n_thread) : "memory");
 }
 
-__device__ __forceinline__ void named_arrive(int id, int n_thread)
-{
-    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(n_thread) : "memory");
-}
-
 template <int N> __device__ __forceinline__ void regs_more()
 {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
