@@ -82,10 +82,10 @@ static inline const int32_t *gr_cuda_attn_plan_error(const void *plan)
 }
 
 /* One layer: two kernels, launched so that they overlap with their neighbours (programmatic dependent launch).
- * Before it waits for the kernel before it in the stream, the first reads the plan, the sequences' block tables and lists,
- * and keys and values that the plan knows to be older than the pass; so none of them may be written by that kernel, nor by
- * one that it overlaps with. Queries and new keys and values are read after. The kernel behind this call may be started
- * before the results are there: if it is launched so, it has to wait before it reads them. */
+ * Before it waits for the kernel before it in the stream, the first reads the plan, the sequences' block tables and
+ * lists, and keys and values that the plan knows to be older than the pass; so none of them may be written by that
+ * kernel, nor by one that it overlaps with. Queries and new keys and values are read after. The kernel behind this call
+ * may be started before the results are there: if it is launched so, it has to wait before it reads them. */
 GR_NODISCARD enum gr_status gr_cuda_attention(const struct gr_cuda_attention_args *a, struct CUstream_st *stream);
 
 #ifdef __cplusplus
