@@ -1,0 +1,283 @@
+/* Attention of a pass on a GPU: all layers in one graph, against what the same run measures of memory and matrix units.
+ *
+ *   nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -I. -o bench_attention bench/cuda/bench_attention.cu
+ *        kernels/cuda/attention*.cu
+ *   bench_attention [repetitions] [rows context: only such cases]
+ *
+ * Geometry of Llama-3.1-8B: 32 layers, 32 query heads, 8 KV heads of 128. Random values; blocks of a session are
+ * scattered over the pool. Bytes: KV of what is visible, once. Operations: 4 x head_dim a query head and visible key.
+ * Floor: the larger of the two against the ceilings. */
+#include "kernels/cuda/attention_plan.cuh"
+#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/wgmma.cuh"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <numeric>
+#include <vector>
+
+#define CUDA_OK(e)                                                                                                     \
+    do {                                                                                                               \
+        const cudaError_t e_ = (e);                                                                                    \
+        if (e_ != cudaSuccess) {                                                                                       \
+            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #e, cudaGetErrorString(e_));                        \
+            exit(1);                                                                                                   \
+        }                                                                                                              \
+    } while (0)
+
+static constexpr int N_LAYER = 32, N_HEAD = 32, N_KV_HEAD = 8, HEAD_DIM = 128, N_POOL_BLOCK = 4200;
+static constexpr size_t LAYER = (size_t)N_POOL_BLOCK * N_KV_HEAD * 32 * HEAD_DIM; /* values */
+
+struct Case {
+    int n_seq, n_row, context, n_view; /* n_view: blocks of a partial view, 0: all */
+    double asked_ms;                   /* 0: nothing */
+};
+static const Case CASES[] = {
+    {1, 1, 2048, 0, 0.2},    {1, 1, 32768, 0, 1.2},  {1, 1, 61440, 0, 2.2},    {1, 64, 2048, 0, 0.3},
+    {1, 64, 32768, 0, 1.75}, {1, 64, 61440, 0, 3.3}, {1, 64, 32768, 258, 0.4}, {1, 16, 32768, 0, 0},
+    {1, 32, 32768, 0, 0},    {1, 8, 4096, 0, 0},     {8, 8, 4096, 0, 0},       {16, 1, 2048, 0, 0},
+    {4, 60, 8192, 0, 0},
+};
+
+static __global__ void fill(uint16_t *p, size_t n, uint32_t seed)
+{
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+        uint64_t z = (i + 1) * 0x9E3779B97F4A7C15ull + seed;
+        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9ull;
+        const float x = (float)(uint32_t)((z ^ z >> 27) >> 32) * 0x1p-31f - 1.0f;
+        p[i] = (uint16_t)(__float_as_uint(x) >> 16);
+    }
+}
+
+static __global__ void read_all(const uint4 *p, size_t n, uint32_t *out)
+{
+    uint32_t a = 0;
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+        const uint4 v = __ldcs(p + i);
+        a ^= v.x ^ v.y ^ v.z ^ v.w;
+    }
+    if (a == 0x12345) {
+        *out = a;
+    }
+}
+
+/* The products of attention on operands that stay: what the matrix units give. Two warpgroups, scores and weighted
+ * sums. */
+static __global__ void __launch_bounds__(256, 1) matrix_rate(const uint4 *from, int n, float *out)
+{
+    extern __shared__ uint8_t raw[];
+    uint8_t *smem = (uint8_t *)(((uintptr_t)raw + 1023) & ~(uintptr_t)1023);
+    for (int i = (int)threadIdx.x; i < 6144; i += 256) {
+        ((uint4 *)smem)[i] = from[i];
+    }
+    gr::fence_async_shared();
+    __syncthreads();
+    float s[64], o[64];
+    uint32_t p[32];
+    for (int i = 0; i < 64; i++) {
+        s[i] = o[i] = 0.0f;
+        p[i / 2] = ((const uint32_t *)from)[threadIdx.x * 32 + i / 2];
+    }
+    const uint32_t q = gr::smem_addr(smem) + threadIdx.x / 128 * 16384, k = gr::smem_addr(smem) + 32768, v = k + 32768;
+    for (int i = 0; i < n; i++) {
+        gr::wgmma_fence();
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            gr::wgmma_ss<128>(s, gr::wgmma_desc(q + j / 4 * 8192 + j % 4 * 32, 16, 1024),
+                              gr::wgmma_desc(k + j / 4 * 1024 + j % 4 * 32, 16, 2048), 1);
+        }
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            gr::wgmma_rs<128>(o, p + 4 * j, gr::wgmma_desc(v + j * 4096, 2048, 1024));
+        }
+        gr::wgmma_commit();
+        gr::wgmma_wait<0>();
+    }
+    gr::wgmma_hold(s);
+    gr::wgmma_hold(o);
+    out[threadIdx.x] = s[0] + o[0];
+}
+
+static cudaStream_t st;
+
+struct Times {
+    float median, low, high; /* 10 % and 90 % */
+};
+
+template <class F> static Times time_of(int n_rep, F f)
+{
+    cudaEvent_t e0, e1;
+    CUDA_OK(cudaEventCreate(&e0));
+    CUDA_OK(cudaEventCreate(&e1));
+    std::vector<float> ms;
+    for (int i = 0; i < n_rep + 5; i++) {
+        float t;
+        CUDA_OK(cudaEventRecord(e0, st));
+        f();
+        CUDA_OK(cudaEventRecord(e1, st));
+        CUDA_OK(cudaEventSynchronize(e1));
+        CUDA_OK(cudaEventElapsedTime(&t, e0, e1));
+        if (i >= 5) {
+            ms.push_back(t);
+        }
+    }
+    std::sort(ms.begin(), ms.end());
+    CUDA_OK(cudaEventDestroy(e0));
+    CUDA_OK(cudaEventDestroy(e1));
+    return {ms[ms.size() / 2], ms[ms.size() / 10], ms[ms.size() * 9 / 10]};
+}
+
+template <class T> static T *upload(const std::vector<T> &v)
+{
+    T *p;
+    CUDA_OK(cudaMalloc(&p, v.size() * sizeof(T) + 16));
+    CUDA_OK(cudaMemcpy(p, v.data(), v.size() * sizeof(T), cudaMemcpyHostToDevice));
+    return p;
+}
+
+/* Scattered blocks; a tree of n_row rows, each one's parent up to six rows before it. */
+static gr_attn_seq make_seq(const Case &c, int i_seq, int &n_used, const std::vector<int32_t> &order)
+{
+    std::vector<int32_t> block, limit, scratch, n_anc, list;
+    std::vector<int16_t> anc((size_t)c.n_row * GR_ATTN_ANC_MAX, 0);
+    const int base = c.context - 12;
+    for (int i = 0; i < (c.context + 15) / 16 + 4; i++) {
+        (i < (c.context + 15) / 16 ? block : scratch).push_back(order[(size_t)(n_used++ % N_POOL_BLOCK)]);
+    }
+    for (int r = 0; r < c.n_row; r++) {
+        const int parent = r == 0 ? -1 : std::max(0, r - 1 - r * 7 % 6);
+        const int n = parent < 0 ? 0 : n_anc[parent];
+        std::copy_n(&anc[(size_t)std::max(parent, 0) * GR_ATTN_ANC_MAX], n, &anc[(size_t)r * GR_ATTN_ANC_MAX]);
+        anc[(size_t)r * GR_ATTN_ANC_MAX + n] = (int16_t)r;
+        n_anc.push_back(n + 1);
+        limit.push_back(base);
+    }
+    gr_attn_seq s{};
+    if (c.n_view > 0) {
+        s.dense_from = base / 16 * 16 - 256;
+        for (int h = 0; h < N_LAYER * N_KV_HEAD; h++) {
+            for (int i = 0; i < c.n_view; i++) {
+                list.push_back((int32_t)((int64_t)i * (s.dense_from / 16) / c.n_view));
+            }
+        }
+        s.sparse = upload(list), s.n_sparse = s.sparse_stride = c.n_view;
+    }
+    s.row0 = i_seq * c.n_row, s.n_row = c.n_row, s.block = upload(block), s.limit = upload(limit);
+    s.scratch_block = upload(scratch), s.n_anc = upload(n_anc), s.anc = upload(anc), s.n_slot = c.n_row;
+    return s;
+}
+
+static cudaGraphExec_t capture(const gr_cuda_attention_args &a0, const uint16_t *kv, const int32_t *n_seq, int parts)
+{
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    gr_cuda_attention_args a = a0;
+    CUDA_OK(cudaStreamBeginCapture(st, cudaStreamCaptureModeThreadLocal));
+    if (parts & 4) {
+        if (gr_cuda_attn_plan(&a.shape, a.seq, n_seq, const_cast<void *>(a.plan), st) != GR_OK) {
+            exit(1);
+        }
+    }
+    for (int l = 0; l < N_LAYER; l++) {
+        a.kv = kv + l * LAYER, a.layer = l;
+        if (parts & 1) {
+            CUDA_OK(gr::launch_far(a, st));
+        }
+        if (parts & 2) {
+            CUDA_OK(gr::launch_near(a, st));
+        }
+    }
+    CUDA_OK(cudaStreamEndCapture(st, &graph));
+    CUDA_OK(cudaGraphInstantiate(&exec, graph, 0));
+    CUDA_OK(cudaGraphDestroy(graph));
+    return exec;
+}
+
+static void run_case(const Case &c, const uint16_t *kv, const std::vector<int32_t> &order, int n_rep, double bw,
+                     double rate)
+{
+    std::vector<gr_attn_seq> seq;
+    int n_used = 0;
+    for (int i = 0; i < c.n_seq; i++) {
+        seq.push_back(make_seq(c, i, n_used, order));
+    }
+    gr_cuda_attention_args a{};
+    uint16_t *q, *out;
+    void *plan, *work;
+    const int n_row = c.n_seq * c.n_row;
+    a.shape = {N_HEAD, N_KV_HEAD, HEAD_DIM, std::max(64, n_row), std::max(1, c.n_seq)};
+    CUDA_OK(cudaMalloc(&q, (size_t)n_row * N_HEAD * HEAD_DIM * 2));
+    CUDA_OK(cudaMalloc(&out, (size_t)n_row * N_HEAD * HEAD_DIM * 2));
+    CUDA_OK(cudaMalloc(&plan, gr_cuda_attn_plan_bytes(&a.shape)));
+    CUDA_OK(cudaMalloc(&work, gr_cuda_attn_work_bytes(&a.shape)));
+    fill<<<256, 256, 0, st>>>(q, (size_t)n_row * N_HEAD * HEAD_DIM, 9);
+    const int32_t *n_seq = upload(std::vector<int32_t>{c.n_seq});
+    a.q = q, a.out = out, a.seq = upload(seq), a.plan = plan, a.work = work;
+    a.n_row = n_row, a.n_seq = c.n_seq, a.q_stride = a.out_stride = N_HEAD * HEAD_DIM;
+    a.scale = 0.0884f;
+    float ms[4];
+    Times all{};
+    const int parts[] = {7, 1, 2, 4};
+    for (int i = 0; i < 4; i++) {
+        const cudaGraphExec_t exec = capture(a, kv, n_seq, parts[i]);
+        const Times t = time_of(i == 0 ? n_rep : n_rep / 3, [&] { CUDA_OK(cudaGraphLaunch(exec, st)); });
+        ms[i] = t.median;
+        all = i == 0 ? t : all;
+        CUDA_OK(cudaGraphExecDestroy(exec));
+    }
+    const double keys = c.n_view > 0 ? c.n_view * 16.0 + 256 + 12 : c.context;
+    const double bytes = (double)c.n_seq * keys * N_KV_HEAD * HEAD_DIM * 4 * N_LAYER;
+    const double ops = (double)n_row * keys * N_HEAD * HEAD_DIM * 4 * N_LAYER;
+    const double floor = std::max(bytes / bw, ops / rate) * 1e3;
+    printf("| %2d x %2d | %5d%s | %.3f (%.3f, %.3f) | %.3f | %.0f%% | %.0f | %.0f | %.3f + %.3f + %.3f | %s |\n",
+           c.n_seq, c.n_row, c.context, c.n_view ? " view" : "", (double)all.median, (double)all.low, (double)all.high,
+           floor, floor / all.median * 100, bytes / all.median / 1e6, ops / all.median / 1e9, (double)ms[1],
+           (double)ms[2], (double)ms[3],
+           c.asked_ms == 0            ? ""
+           : all.median <= c.asked_ms ? "met"
+                                      : "MISSED");
+    fflush(stdout);
+}
+
+int main(int argc, char **argv)
+{
+    const int n_rep = argc > 1 ? atoi(argv[1]) : 50;
+    cudaDeviceProp prop;
+    CUDA_OK(cudaGetDeviceProperties(&prop, 0));
+    CUDA_OK(cudaStreamCreate(&st));
+    uint16_t *kv;
+    CUDA_OK(cudaMalloc(&kv, LAYER * N_LAYER * 2));
+    fill<<<2048, 256, 0, st>>>(kv, LAYER * N_LAYER, 3);
+    std::vector<int32_t> order(N_POOL_BLOCK);
+    std::iota(order.begin(), order.end(), 0);
+    uint64_t z = 88172645463325252ull;
+    for (size_t i = order.size() - 1; i > 0; i--) {
+        z ^= z << 13, z ^= z >> 7, z ^= z << 17;
+        std::swap(order[i], order[z % (i + 1)]);
+    }
+    const size_t some = (size_t)4 << 30;
+    const Times r = time_of(
+        20, [&] { read_all<<<1056, 512, 0, st>>>((const uint4 *)kv, some / 16, (uint32_t *)(kv + LAYER * 31)); });
+    CUDA_OK(cudaFuncSetAttribute(matrix_rate, cudaFuncAttributeMaxDynamicSharedMemorySize, 99 * 1024));
+    float *out;
+    CUDA_OK(cudaMalloc(&out, 1024));
+    const int n = 8000; /* about 10 ms */
+    const Times m =
+        time_of(20, [&] { matrix_rate<<<prop.multiProcessorCount, 256, 99 * 1024, st>>>((const uint4 *)kv, n, out); });
+    CUDA_OK(cudaGetLastError());
+    const double bw = (double)some / r.median * 1e3,
+                 rate = 2.0 * n * 4 * 64 * 128 * 128 * prop.multiProcessorCount / m.median * 1e3;
+    printf("%s, %d multiprocessors; reading 4 GiB: %.2f TB/s; attention's products on operands at hand: %.0f TFLOP/s\n",
+           prop.name, prop.multiProcessorCount, bw / 1e12, rate / 1e12);
+    printf("| sessions x rows | context | ms, median (10 %%, 90 %%) of %d | floor | %% of it | GB/s | TFLOP/s | far + "
+           "near + plan alone | |\n|---|---|---|---|---|---|---|---|---|\n",
+           n_rep);
+    for (const Case &c : CASES) {
+        if (argc <= 3 || (atoi(argv[2]) == c.n_row && atoi(argv[3]) == c.context)) {
+            run_case(c, kv, order, n_rep, bw, rate);
+        }
+    }
+    CUDA_OK(cudaDeviceSynchronize());
+    return 0;
+}

@@ -1,0 +1,320 @@
+/* The near keys of tree attention, and the merge with the far ones.
+ *
+ * A block takes up to 4 rows of a session and one KV head. What they can see of the last positions, pool blocks and
+ * scratch blocks, is loaded once; two warps then take a row, each half of the value's columns: the row's keys are
+ * gathered from shared memory into the order of their positions by ldmatrix, which takes an address a row. So it does
+ * not matter where a key lies. All this runs before the far kernel is waited for. */
+#include "kernels/cuda/attention_plan.cuh"
+#include "kernels/cuda/device.cuh"
+
+#include <cmath>
+
+namespace gr
+{
+
+constexpr int N_NEAR_THREAD = 64 * NEAR_ROWS;
+
+struct NearArgs {
+    const uint8_t *kv;
+    const __nv_bfloat16 *q;
+    uint16_t *out;
+    const int32_t *n_group;
+    const Group *group_list;
+    Partial part;
+    int n_head, n_kv_head, group, q_stride, out_stride, n_row_max;
+    float scale_log2;
+};
+
+static __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t addr)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(addr)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void load_matrices_turned(uint32_t (&r)[4], uint32_t addr)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(addr)
+                 : "memory");
+}
+
+/* 16 rows, of which the lower 8 are 0, times 8 columns; the result's lower rows are dropped. */
+static __device__ __forceinline__ void multiply(float &c0, float &c1, uint32_t a0, uint32_t a2, uint32_t b0,
+                                                uint32_t b1)
+{
+    float c2 = 0.0f, c3 = 0.0f;
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %6, %5, %6}, {%7, %8},"
+                 " {%0, %1, %2, %3};"
+                 : "+f"(c0), "+f"(c1), "+f"(c2), "+f"(c3)
+                 : "r"(a0), "r"(a2), "r"(0), "r"(b0), "r"(b1));
+}
+
+/* A warp's row. */
+template <int HD> struct Row {
+    static constexpr int BLOCK = HD * 32, N_GROUP = NEAR_KEYS / 8, N_V = HD / 16; /* N_V: eights of its columns */
+    const NearArgs &a;
+    const Group &group;
+    uint32_t smem;
+    int row, kv_head, half, lane; /* row: of the group */
+
+    /* What this thread addresses in each eight of keys: 16 times the block plus the lane. */
+    __device__ __forceinline__ void addresses(int (&cell)[N_GROUP]) const
+    {
+        const uint4 v = *(const uint4 *)group.cell[row][lane % 8];
+        const uint32_t w[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (int g = 0; g < N_GROUP; g++) {
+            cell[g] = (int)(w[g / 4] >> 8 * (g % 4) & 255);
+        }
+    }
+
+    __device__ __forceinline__ uint32_t key_addr(int cell, int piece) const
+    {
+        const int b = cell / 16, c = cell % 16;
+        return smem + b * (2 * BLOCK) + (c / 8 * (HD / 64) + piece / 8) * 1024 + c % 8 * 128 +
+               ((piece % 8) ^ (c % 8)) * 16;
+    }
+
+    __device__ __forceinline__ uint32_t value_addr(int cell, int piece) const
+    {
+        const int b = cell / 16, c = cell % 16;
+        return smem + b * (2 * BLOCK) + BLOCK + piece / 8 * 2048 + c * 128 + ((piece % 8) ^ (c % 8)) * 16;
+    }
+
+    __device__ __forceinline__ void load_q(uint32_t (&q)[HD / 8]) const
+    {
+        const int head = lane / 4;
+        const __nv_bfloat16 *from =
+            a.q + (size_t)(group.row0 + row) * a.q_stride + (kv_head * a.group + head) * HD + lane % 4 * 2;
+#pragma unroll
+        for (int i = 0; i < HD / 8; i++) {
+            q[i] = head < a.group ? *(const uint32_t *)(from + 8 * i) : 0;
+        }
+    }
+
+    __device__ __forceinline__ void scores(float (&x)[2 * N_GROUP], const uint32_t (&q)[HD / 8],
+                                           const int (&cell)[N_GROUP]) const
+    {
+#pragma unroll
+        for (int g = 0; g < N_GROUP; g++) {
+            x[2 * g] = x[2 * g + 1] = 0.0f;
+        }
+#pragma unroll
+        for (int i = 0; i < HD / 32; i++) {
+#pragma unroll
+            for (int g = 0; g < N_GROUP; g++) {
+                uint32_t k[4];
+                load_matrices(k, key_addr(cell[g], 4 * i + lane / 8));
+                multiply(x[2 * g], x[2 * g + 1], q[4 * i], q[4 * i + 1], k[0], k[1]);
+                multiply(x[2 * g], x[2 * g + 1], q[4 * i + 2], q[4 * i + 3], k[2], k[3]);
+            }
+        }
+    }
+
+    /* Scores to weights; largest score and sum of weights. */
+    __device__ __forceinline__ float2 weigh(float (&x)[2 * N_GROUP], int n_key) const
+    {
+        float top = -INFINITY, sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < 2 * N_GROUP; i++) {
+            x[i] = i / 2 * 8 + lane % 4 * 2 + i % 2 < n_key ? x[i] : -INFINITY;
+            top = fmaxf(top, x[i]);
+        }
+        top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+        top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+        const float base = top * a.scale_log2;
+#pragma unroll
+        for (int i = 0; i < 2 * N_GROUP; i++) {
+            x[i] = exp2_fast(__fmaf_rn(x[i], a.scale_log2, -base));
+            sum = __fadd_rn(sum, x[i]);
+        }
+        sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, 1));
+        sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, 2));
+        return make_float2(top, sum);
+    }
+
+    __device__ __forceinline__ void weighted_sum(float (&o)[2 * N_V], const float (&x)[2 * N_GROUP],
+                                                 const int (&cell)[N_GROUP]) const
+    {
+#pragma unroll
+        for (int i = 0; i < 2 * N_V; i++) {
+            o[i] = 0.0f;
+        }
+#pragma unroll
+        for (int g = 0; g < N_GROUP; g += 2) {
+            const uint32_t p0 = pack_bf16(x[2 * g], x[2 * g + 1]), p1 = pack_bf16(x[2 * g + 2], x[2 * g + 3]);
+            const int c = lane / 8 % 2 ? cell[g + 1] : cell[g];
+#pragma unroll
+            for (int i = 0; i < N_V; i += 2) {
+                uint32_t v[4];
+                load_matrices_turned(v, value_addr(c, half * N_V + i + lane / 16));
+                multiply(o[2 * i], o[2 * i + 1], p0, p1, v[0], v[1]);
+                multiply(o[2 * i + 2], o[2 * i + 3], p0, p1, v[2], v[3]);
+            }
+        }
+    }
+
+    /* The far splits in increasing order, the near keys last. Loads of four splits are on their way together. */
+    __device__ __forceinline__ void merge(float (&o)[2 * N_V], float2 near, int n_split) const
+    {
+        const size_t at = (size_t)(group.row0 + row) * a.n_head + kv_head * a.group + lane / 4;
+        const size_t step = (size_t)a.n_row_max * a.n_head;
+        float2 ml[GR_CUDA_SPLIT_MAX];
+        float top = near.x, sum = 0.0f, far[2 * N_V];
+#pragma unroll
+        for (int i = 0; i < GR_CUDA_SPLIT_MAX; i++) {
+            ml[i] = i < n_split ? a.part.ml[at + i * step] : make_float2(-INFINITY, 0.0f);
+        }
+#pragma unroll
+        for (int i = 0; i < GR_CUDA_SPLIT_MAX; i++) {
+            top = fmaxf(top, ml[i].x);
+        }
+#pragma unroll
+        for (int i = 0; i < 2 * N_V; i++) {
+            far[i] = 0.0f;
+        }
+#pragma unroll
+        for (int i = 0; i < GR_CUDA_SPLIT_MAX; i += 4) {
+            float4 v[4][N_V / 2];
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                const float *from = a.part.o + (at + (i + k) * step) * HD + partial_column(half * N_V, lane % 4);
+#pragma unroll
+                for (int j = 0; j < N_V / 2; j++) {
+                    v[k][j] = i + k < n_split ? *(const float4 *)(from + 16 * j) : make_float4(0, 0, 0, 0);
+                }
+            }
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                const float w = exp2_fast((ml[i + k].x - top) * a.scale_log2);
+                sum = __fmaf_rn(ml[i + k].y, w, sum);
+#pragma unroll
+                for (int j = 0; j < N_V / 2; j++) {
+                    far[4 * j] = __fmaf_rn(v[k][j].x, w, far[4 * j]);
+                    far[4 * j + 1] = __fmaf_rn(v[k][j].y, w, far[4 * j + 1]);
+                    far[4 * j + 2] = __fmaf_rn(v[k][j].z, w, far[4 * j + 2]);
+                    far[4 * j + 3] = __fmaf_rn(v[k][j].w, w, far[4 * j + 3]);
+                }
+            }
+        }
+        const float w = exp2_fast((near.x - top) * a.scale_log2);
+        const float inv = __frcp_rn(__fmaf_rn(near.y, w, sum));
+#pragma unroll
+        for (int i = 0; i < 2 * N_V; i++) {
+            o[i] = __fmul_rn(__fmaf_rn(o[i], w, far[i]), inv);
+        }
+    }
+
+    __device__ __forceinline__ void store(const float (&o)[2 * N_V]) const
+    {
+        uint16_t *to = a.out + (size_t)(group.row0 + row) * a.out_stride + (kv_head * a.group + lane / 4) * HD +
+                       half * (HD / 2) + lane % 4 * 2;
+#pragma unroll
+        for (int i = 0; i < N_V; i++) {
+            *(uint32_t *)(to + 8 * i) = pack_bf16(o[2 * i], o[2 * i + 1]);
+        }
+    }
+};
+
+/* A warp: all blocks that the rows can see, keys and values. */
+template <int HD>
+static __device__ __forceinline__ void load_cells(const NearArgs &a, const Group &g, int kv_head, uint32_t smem,
+                                                  uint64_t *bar, int lane)
+{
+    constexpr uint32_t bytes = HD * 64;
+    const int n = g.n_block, block = lane < NEAR_BLOCKS ? g.block[lane] : 0;
+    if (lane == 0) {
+        bar_init(bar, 1);
+        bar_init_done();
+        bar_expect(bar, (uint32_t)n * bytes);
+    }
+    __syncwarp();
+    if (lane < n) {
+        copy_line(a.kv + ((size_t)block * a.n_kv_head + kv_head) * bytes, smem + lane * bytes, bar, bytes);
+    }
+}
+
+template <int HD> __global__ void __launch_bounds__(N_NEAR_THREAD, 1) near_kernel(const NearArgs a)
+{
+    extern __shared__ uint8_t raw[];
+    __shared__ uint64_t bar;
+    const uint32_t smem = (smem_addr(raw) + 1023) & ~1023u;
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    /* The plan is older than the far kernel, which has waited for everything before it. */
+    const int n_group = *a.n_group;
+    const Group &g = a.group_list[blockIdx.x];
+    let_next_start();
+    if ((int)blockIdx.x >= n_group) {
+        wait_for_previous();
+        return;
+    }
+    if (warp == 0) {
+        load_cells<HD>(a, g, (int)blockIdx.y, smem, &bar, lane);
+    }
+    float o[2 * Row<HD>::N_V];
+    float2 near = make_float2(0.0f, 0.0f);
+    Row<HD> r{a, g, smem, warp / 2, (int)blockIdx.y, warp % 2, lane};
+    const bool active = r.row < g.n_row;
+    uint32_t q[HD / 8];
+    int cell[Row<HD>::N_GROUP], n_key = 0, n_split = 0;
+    if (active) {
+        n_key = g.n_key[r.row];
+        n_split = g.n_split[r.row];
+        r.load_q(q);
+        r.addresses(cell);
+    }
+    __syncthreads();
+    if (active) {
+        float x[2 * Row<HD>::N_GROUP];
+        bar_wait(&bar, 0);
+        r.scores(x, q, cell);
+        near = r.weigh(x, n_key);
+        r.weighted_sum(o, x, cell);
+    }
+    wait_for_previous();
+    if (active && lane / 4 < a.group) {
+        r.merge(o, near, n_split);
+        r.store(o);
+    }
+}
+
+template <int HD> static cudaError_t launch(const NearArgs &n, dim3 grid, cudaStream_t stream)
+{
+    constexpr size_t smem = (size_t)NEAR_BLOCKS * HD * 64 + 1024;
+    static bool ready;
+    if (!ready) {
+        const cudaError_t e =
+            cudaFuncSetAttribute(near_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem);
+        if (e != cudaSuccess) {
+            return e;
+        }
+        ready = true;
+    }
+    return launch_early(near_kernel<HD>, grid, N_NEAR_THREAD, smem, stream, n);
+}
+
+cudaError_t launch_near(const gr_cuda_attention_args &a, cudaStream_t stream)
+{
+    const gr_cuda_attn_shape &s = a.shape;
+    const PlanParts p = parts_of(s, a.plan);
+    const NearArgs n{(const uint8_t *)a.kv,
+                     (const __nv_bfloat16 *)a.q,
+                     a.out,
+                     &p.head->n_group,
+                     p.group,
+                     partial_of(s, a.work),
+                     s.n_head,
+                     s.n_kv_head,
+                     s.n_head / s.n_kv_head,
+                     a.q_stride,
+                     a.out_stride,
+                     s.n_row_max,
+                     a.scale * 1.44269504088896341f};
+    const dim3 grid((unsigned)((a.n_row + (NEAR_ROWS - 1) * a.n_seq) / NEAR_ROWS), (unsigned)s.n_kv_head);
+    return s.head_dim == 128 ? launch<128>(n, grid, stream) : launch<64>(n, grid, stream);
+}
+
+} // namespace gr

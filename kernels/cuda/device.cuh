@@ -1,0 +1,137 @@
+/* Hopper's instructions that the kernels share, by the names of what they do: barriers in shared memory (mbarrier), the
+ * copy engine, clusters, the order between ordinary and asynchronous accesses. Device code of sm_90a only. */
+#ifndef GR_KERNELS_CUDA_DEVICE_CUH
+#define GR_KERNELS_CUDA_DEVICE_CUH
+
+#include <cstdint>
+
+namespace gr
+{
+
+__device__ __forceinline__ uint32_t smem_addr(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+__device__ __forceinline__ void bar_init(uint64_t *b, int n)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(smem_addr(b)), "r"(n));
+}
+
+/* One arrival, and so many bytes are to come. */
+__device__ __forceinline__ void bar_expect(uint64_t *b, uint32_t bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(smem_addr(b)), "r"(bytes) : "memory");
+}
+
+/* At the same barrier of another block of the cluster. */
+__device__ __forceinline__ void bar_arrive_at(uint64_t *b, int rank)
+{
+    asm volatile("{\n.reg .b32 a;\nmapa.shared::cluster.u32 a, %0, %1;\n"
+                 "mbarrier.arrive.shared::cluster.b64 _, [a];\n}" ::"r"(smem_addr(b)),
+                 "r"(rank)
+                 : "memory");
+}
+
+__device__ __forceinline__ void bar_wait(uint64_t *b, uint32_t parity)
+{
+    asm volatile("{\n.reg .pred p;\nWAIT:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
+                 "@p bra DONE;\nbra WAIT;\nDONE:\n}" ::"r"(smem_addr(b)),
+                 "r"(parity)
+                 : "memory");
+}
+
+/* A line of memory into shared memory; `bytes` are then counted off the barrier. Multiples of 16. */
+__device__ __forceinline__ void copy_line(const void *from, uint32_t to, uint64_t *bar, uint32_t bytes)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(smem_addr(bar))
+                 : "memory");
+}
+
+/* The same into several blocks of the cluster, at equal addresses, counted off the barrier of each. */
+__device__ __forceinline__ void copy_line_all(const void *from, uint32_t to, uint64_t *bar, uint32_t bytes,
+                                              uint16_t mask)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+                 " [%0], [%1], %2, [%3], %4;" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(smem_addr(bar)), "h"(mask)
+                 : "memory");
+}
+
+__device__ __forceinline__ int cluster_rank()
+{
+    int r;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
+    return r;
+}
+
+/* All threads of the cluster meet. Orders nothing but barriers that were made visible by bar_init_done(). */
+__device__ __forceinline__ void cluster_meet()
+{
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+/* By the thread that made barriers, before others use them. */
+__device__ __forceinline__ void bar_init_done()
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+/* What ordinary stores wrote in shared memory is seen by the matrix units and the copy engine. */
+__device__ __forceinline__ void fence_async_shared()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+__device__ __forceinline__ void named_sync(int id, int n_thread)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(n_thread) : "memory");
+}
+
+template <int N> __device__ __forceinline__ void regs_more()
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+template <int N> __device__ __forceinline__ void regs_fewer()
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+/* Kernels of a stream that overlap: what is before wait_for_previous() may run while the kernel before still does, and
+ * must read nothing of it; after let_next_start() the next kernel's blocks may be placed. */
+__device__ __forceinline__ void wait_for_previous()
+{
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+__device__ __forceinline__ void let_next_start()
+{
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+/* A line of memory that only reads will follow on, into the nearest cache. */
+__device__ __forceinline__ void prefetch(const void *p)
+{
+    asm volatile("prefetch.global.L1 [%0];" ::"l"(p));
+}
+
+__device__ __forceinline__ float exp2_fast(float x)
+{
+    float y;
+    asm volatile("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* Two bf16 in a word, the first in the lower half. */
+__device__ __forceinline__ uint32_t pack_bf16(float first, float second)
+{
+    uint32_t w;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(second), "f"(first));
+    return w;
+}
+
+} // namespace gr
+
+#endif

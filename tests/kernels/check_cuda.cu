@@ -1,0 +1,314 @@
+/* The CUDA kernels against their definitions, and the promise that a row's bits depend on its own keys only.
+ *
+ *   nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -I. -o check_cuda tests/kernels/check_cuda.cu
+ *        tests/kernels/cuda_rig.cu kernels/cuda/attention*.cu kernels/cuda/kv.cu
+ *
+ * Exit status 0: all passed; 77: no device of compute capability 9.0. An argument runs only the cases whose names
+ * contain it. */
+#include "tests/kernels/cuda_rig.h"
+
+#include "kernels/cuda/kv.h"
+
+/* Weights and outputs are rounded to bf16, 2^-9 each: 1.1e-3 in the mean for either, and the error of a sum over random
+ * values is that of a term. 5e-3 is three times what they make together. */
+static constexpr double TOLERANCE = 5e-3;
+
+static const shape LLAMA8B{32, 8, 128}, DEMO{6, 2, 64}, ONE{4, 4, 128}, WIDE{16, 2, 64};
+static int n_failed, n_case;
+
+static void report(const char *name, bool ok, const char *detail)
+{
+    n_case++;
+    n_failed += !ok;
+    printf("%s %-34s %s\n", ok ? "ok  " : "FAIL", name, detail);
+    fflush(stdout);
+}
+
+static void compare(const char *name, const std::vector<placed> &seq, const std::vector<uint16_t> &out, int step)
+{
+    double worst = 0;
+    size_t row = 0;
+    for (const placed &t : seq) {
+        worst = std::max(worst, worst_error(t, &out[row * t.s->m.q_size()], step));
+        row += t.row.size();
+    }
+    char s[80];
+    snprintf(s, sizeof(s), "error %.2e, allowed %.0e", worst, TOLERANCE);
+    report(name, worst <= TOLERANCE, s);
+}
+
+/* Rows of `some`, from row `first` of `all` on, have equal bits. */
+static void same_bits(const char *name, shape m, const std::vector<uint16_t> &all, size_t first,
+                      const std::vector<uint16_t> &some)
+{
+    size_t n = 0;
+    const size_t at = first * m.q_size();
+    for (size_t i = 0; i < some.size(); i++) {
+        n += at + i >= all.size() || some[i] != all[at + i];
+    }
+    char s[80];
+    snprintf(s, sizeof(s), "%zu of %zu values differ", n, some.size());
+    report(name, n == 0 && !some.empty(), s);
+}
+
+static std::vector<uint16_t> attend(shape m, const dev<uint16_t> &kv, const std::vector<placed> &seq, int n_repeat = 1)
+{
+    call c{m, seq};
+    return c.run(kv, n_repeat);
+}
+
+/* A tree against the definition; every row alone as a chain row, all of them in one pass of as many sessions; the first
+ * rows of the tree alone. */
+static void check_tree(const char *what, shape m, int n_base, int n_row, int n_branch, float q_scale, int step)
+{
+    char name[100];
+    const session s = make_session(m, n_base, n_row, n_branch, q_scale, (uint64_t)(n_base * 64 + n_row));
+    const int per = n_base / 16 + 6, n_alone = std::min(n_row, n_base > 8000 ? 2 : n_base > 1000 ? 8 : 24);
+    pool p(m, per * (n_alone + 1) + 8, 3);
+    const placed tree = place_tree(p, s, n_row, 1);
+    std::vector<placed> alone, few;
+    for (int i = 0; i < n_alone; i++) {
+        alone.push_back(
+            place_path(p, s, n_alone == n_row ? i : (int)((int64_t)i * (n_row - 1) / std::max(1, n_alone - 1))));
+    }
+    const dev<uint16_t> kv(p.kv);
+    const std::vector<uint16_t> all = attend(m, kv, {tree}, 3);
+    snprintf(name, sizeof(name), "%s: %d rows on %d", what, n_row, n_base);
+    compare(name, {tree}, all, step);
+    const std::vector<uint16_t> single = attend(m, kv, alone);
+    std::vector<uint16_t> wanted;
+    for (const placed &t : alone) {
+        wanted.insert(wanted.end(), &all[t.row[0] * m.q_size()], &all[t.row[0] * m.q_size()] + m.q_size());
+    }
+    same_bits("  rows alone, in the pool", m, wanted, 0, single);
+    same_bits("  the last of them in a pass of its own", m, wanted, alone.size() - 1, attend(m, kv, {alone.back()}));
+    for (int n : {1, 3, 8, 16, 17, 32, 33}) {
+        if (n < n_row) {
+            placed t = tree;
+            t.row.resize(n), t.limit.resize(n), t.n_anc.resize(n), t.anc.resize(n * GR_ATTN_ANC_MAX);
+            snprintf(name, sizeof(name), "  the first %d rows", n);
+            same_bits(name, m, all, 0, attend(m, kv, {t}));
+        }
+    }
+}
+
+static void check_trees()
+{
+    for (int n_base : {1, 15, 16, 62, 63, 64, 78, 79, 80, 100, 127, 143, 144, 207, 300}) {
+        check_tree("tree", LLAMA8B, n_base, n_base % 2 ? 64 : 19, 6, 1.0f, 3);
+    }
+    check_tree("tree", LLAMA8B, 1090, 64, 6, 1.0f, 3); /* rows of two split lengths */
+    check_tree("chain in scratch", LLAMA8B, 1060, 64, 1, 1.0f, 3);
+    check_tree("tree, sharp", LLAMA8B, 2047, 60, 6, 8.0f, 4);
+    check_tree("tree", LLAMA8B, 5000, 64, 9, 2.0f, 8);
+    check_tree("tree", LLAMA8B, 32768, 64, 6, 1.0f, 32);
+    for (int n_base : {5, 200, 1100, 3000}) {
+        check_tree("demo tree", DEMO, n_base, 64, 6, 1.0f, 3);
+        check_tree("groups of 8", WIDE, n_base, 61, 6, 1.0f, 3);
+        check_tree("groups of 1", ONE, n_base, 64, 6, 1.0f, 3);
+    }
+}
+
+/* A prompt chunk of chain rows, longer than a tile, and its rows alone. */
+static void check_chains()
+{
+    for (int n_base : {0, 40, 950, 3000}) {
+        char name[100];
+        const session s = make_session(LLAMA8B, n_base, 150, 1, 1.0f, (uint64_t)n_base + 8);
+        pool p(LLAMA8B, (n_base / 16 + 12) * 6, 4);
+        const placed chain = place_chain(p, s), a = place_path(p, s, 149), b = place_path(p, s, 70),
+                     c = place_path(p, s, 1);
+        const dev<uint16_t> kv(p.kv);
+        const std::vector<uint16_t> all = attend(LLAMA8B, kv, {chain}, 2);
+        snprintf(name, sizeof(name), "chain of 150 on %d", n_base);
+        compare(name, {chain}, all, 7);
+        same_bits("  row 149 alone", LLAMA8B, all, 149, attend(LLAMA8B, kv, {a}));
+        same_bits("  row 70 alone", LLAMA8B, all, 70, attend(LLAMA8B, kv, {b}));
+        same_bits("  row 1 alone", LLAMA8B, all, 1, attend(LLAMA8B, kv, {c}));
+    }
+}
+
+/* Sessions of all sizes in one pass. */
+static void check_ragged(shape m, const char *what)
+{
+    struct {
+        int n_base, n_row, n_branch;
+    } shapes[] = {{700, 64, 5},  {3, 1, 1},    {2100, 33, 5}, {64, 7, 3},
+                  {5000, 16, 5}, {4100, 1, 1}, {1, 64, 8},    {900, 60, 9}};
+    std::vector<session> s;
+    std::vector<placed> seq;
+    pool p(m, 1200, 6);
+    for (auto x : shapes) {
+        s.push_back(make_session(m, x.n_base, x.n_row, x.n_branch, 1.0f, (uint64_t)x.n_base + 31));
+    }
+    for (const session &x : s) {
+        seq.push_back(place_tree(p, x, x.n_row, 3));
+    }
+    const dev<uint16_t> kv(p.kv);
+    const std::vector<uint16_t> all = attend(m, kv, seq, 5);
+    compare(what, seq, all, 3);
+    size_t row = 0;
+    for (const placed &t : seq) {
+        char name[100];
+        snprintf(name, sizeof(name), "  %zu rows on %d by themselves", t.row.size(), t.s->n_base);
+        same_bits(name, m, all, row, attend(m, kv, {t}));
+        row += t.row.size();
+    }
+}
+
+static void check_views()
+{
+    struct {
+        int n_base, n_row, n_sparse, dense_from;
+    } shapes[] = {{6000, 64, 130, 5760}, {6000, 1, 130, 5760}, {6000, 17, 5, 5920},
+                  {3000, 64, 0, 2800},   {3000, 64, 7, 2992},  {8000, 40, 256, 7856}};
+    for (auto x : shapes) {
+        char name[100];
+        const session s = make_session(LLAMA8B, x.n_base, x.n_row, 6, 1.0f, (uint64_t)x.n_base + 2);
+        pool p(LLAMA8B, x.n_base / 16 + 12, 7);
+        placed t = place_tree(p, s, x.n_row, 3);
+        const dev<uint16_t> kv(p.kv);
+        const std::vector<uint16_t> whole = attend(LLAMA8B, kv, {t});
+        add_view(t, x.n_sparse, x.dense_from, 5);
+        const std::vector<uint16_t> part = attend(LLAMA8B, kv, {t}, 2);
+        snprintf(name, sizeof(name), "view: %d rows, %d + %d of %d", x.n_row, x.n_sparse * 16, x.n_base - x.dense_from,
+                 x.n_base);
+        compare(name, {t}, part, 5);
+        placed one = t;
+        one.row.resize(1), one.limit.resize(1), one.n_anc.resize(1), one.anc.resize(GR_ATTN_ANC_MAX);
+        same_bits("  row 0 by itself", LLAMA8B, part, 0, attend(LLAMA8B, kv, {one}));
+        if (x.dense_from <= x.n_base - 80) {
+            add_view(t, x.dense_from / 16, x.dense_from, 5);
+            same_bits("  a list of all blocks", LLAMA8B, whole, 0, attend(LLAMA8B, kv, {t}));
+        }
+    }
+}
+
+static void check_refusals()
+{
+    const session s = make_session(LLAMA8B, 400, 20, 4, 1.0f, 1);
+    pool p(LLAMA8B, 80, 2);
+    const placed good = place_tree(p, s, 20, 1);
+    const dev<uint16_t> kv(p.kv);
+    const char *names[] = {"a slot out of range", "more slots than there may be", "n_anc above the limit",
+                           "rows too far apart"};
+    for (int i = 0; i < 4; i++) {
+        call c{LLAMA8B, {good}};
+        placed &t = c.seq[0];
+        i == 0   ? (void)(t.anc[0] = 64)
+        : i == 1 ? (void)(t.n_slot = 65)
+        : i == 2 ? (void)(t.n_anc[3] = 65)
+                 : (void)(t.limit[5] = 90);
+        (void)c.run(kv);
+        report(names[i], c.refused, c.refused ? "refused, nothing written" : "not refused");
+    }
+}
+
+/* Rope and store, then the copy of cells. */
+static void check_kv(shape m)
+{
+    const int n_row = 37, n_row_max = 40, n_pos = 300, n_block = 20, hd = m.head_dim,
+              n_head = m.n_head + 2 * m.n_kv_head;
+    const int stride = n_head * hd + 8, q_stride = m.n_head * hd + 24;
+    rng g{99};
+    std::vector<uint16_t> qkv((size_t)n_row_max * stride);
+    std::vector<float> cs((size_t)n_pos * hd / 2), sn(cs.size());
+    std::vector<int32_t> pos, cell, order(n_block * 16);
+    for (auto &x : qkv) {
+        x = bf16_of(g.unit());
+    }
+    for (size_t i = 0; i < cs.size(); i++) {
+        const double angle = (double)(i / (hd / 2)) * pow(10000.0, -2.0 * (double)(i % (hd / 2)) / hd);
+        cs[i] = (float)cos(angle), sn[i] = (float)sin(angle);
+    }
+    for (int i = 0; i < n_block * 16; i++) {
+        order[i] = i;
+        std::swap(order[i], order[g.below(i + 1)]);
+    }
+    for (int r = 0; r < n_row_max; r++) {
+        pos.push_back(g.below(n_pos));
+        cell.push_back(order[r]);
+    }
+    const size_t layer = (size_t)n_block * m.n_kv_head * 32 * hd;
+    dev<uint16_t> d_qkv(qkv), d_q((size_t)n_row_max * q_stride), kv(3 * layer);
+    dev<float> d_cos(cs), d_sin(sn);
+    dev<int32_t> d_pos(pos), d_cell(cell), d_n(std::vector<int32_t>{n_row}), d_error(std::vector<int32_t>{0});
+    d_q.poison(), kv.poison();
+    const gr_cuda_rope_store_args a{d_qkv.p, d_q.p,     kv.p + layer, d_pos.p,  d_cell.p, d_cos.p,     d_sin.p,
+                                    d_n.p,   n_row_max, stride,       q_stride, m.n_head, m.n_kv_head, hd};
+    if (gr_cuda_rope_store(&a, nullptr) != GR_OK) {
+        report("rope", false, "launch");
+        return;
+    }
+    std::vector<uint16_t> want_q(d_q.n, 0xffff), want(kv.n, 0xffff);
+    for (int r = 0; r < n_row; r++) {
+        for (int h = 0; h < n_head; h++) {
+            for (int d = 0; d < hd; d++) {
+                const uint16_t *x = &qkv[(size_t)r * stride + h * hd];
+                const float c = cs[(size_t)pos[r] * hd / 2 + d % (hd / 2)],
+                            s = sn[(size_t)pos[r] * hd / 2 + d % (hd / 2)];
+                const float lo = bf16_value(x[d % (hd / 2)]), hi = bf16_value(x[d % (hd / 2) + hd / 2]);
+                const float y = d < hd / 2 ? fmaf(lo, c, -(hi * s)) : fmaf(hi, c, lo * s);
+                if (h < m.n_head) {
+                    want_q[(size_t)r * q_stride + h * hd + d] = bf16_of(y);
+                } else {
+                    const bool key = h < m.n_head + m.n_kv_head;
+                    uint16_t *b =
+                        &want[layer + gr_cuda_block_at(cell[r] / 16, (h - m.n_head) % m.n_kv_head, m.n_kv_head, hd)];
+                    b[key ? gr_cuda_key_at(cell[r] % 16, d, hd)
+                          : gr_cuda_block_size(hd) + gr_cuda_value_at(cell[r] % 16, d)] = key ? bf16_of(y) : x[d];
+                }
+            }
+        }
+    }
+    report("rope: queries", d_q.get() == want_q, "all bits");
+    report("rope: keys and values", kv.get() == want, "all bits, nothing else written");
+    std::vector<int32_t> src(&order[0], &order[n_row]), dst;
+    for (int i = 0; i < n_row; i++) { /* some dst are earlier sources */
+        dst.push_back(i > 0 && i % 3 == 0 ? src[i - 1] : order[n_row_max + i]);
+    }
+    std::vector<uint16_t> after = want;
+    for (int i = 0; i < n_row; i++) {
+        for (int h = 0; h < m.n_kv_head; h++) {
+            const uint16_t *from = &want[layer + gr_cuda_block_at(src[i] / 16, h, m.n_kv_head, hd)];
+            uint16_t *to = &after[layer + gr_cuda_block_at(dst[i] / 16, h, m.n_kv_head, hd)];
+            for (int d = 0; d < hd; d++) {
+                to[gr_cuda_key_at(dst[i] % 16, d, hd)] = from[gr_cuda_key_at(src[i] % 16, d, hd)];
+                to[gr_cuda_block_size(hd) + gr_cuda_value_at(dst[i] % 16, d)] =
+                    from[gr_cuda_block_size(hd) + gr_cuda_value_at(src[i] % 16, d)];
+            }
+        }
+    }
+    dev<int32_t> d_src(src), d_dst(dst);
+    const gr_cuda_kv_copy_args c{kv.p, layer * 2, d_src.p, d_dst.p, d_n.p, d_error.p, 3, m.n_kv_head, hd};
+    const bool launched = gr_cuda_kv_copy(&c, nullptr) == GR_OK;
+    report("copy of cells", launched && kv.get() == after && d_error.get()[0] == 0, "all bits of three layers");
+}
+
+int main(int argc, char **argv)
+{
+    cudaDeviceProp prop;
+    const char *only = argc > 1 ? argv[1] : "";
+    if (cudaGetDeviceProperties(&prop, 0) != cudaSuccess || prop.major != 9) {
+        printf("skipped: no device of compute capability 9.0\n");
+        return 77;
+    }
+    struct {
+        const char *name;
+        void (*run)();
+    } cases[] = {
+        {"kv", [] { check_kv(LLAMA8B), check_kv(DEMO); }},
+        {"tree", check_trees},
+        {"chain", check_chains},
+        {"ragged", [] { check_ragged(LLAMA8B, "eight sessions"), check_ragged(DEMO, "eight demo sessions"); }},
+        {"view", check_views},
+        {"refuse", check_refusals},
+    };
+    for (auto &c : cases) {
+        if (strstr(c.name, only)) {
+            c.run();
+        }
+    }
+    printf("%d checks, %d failed\n", n_case, n_failed);
+    return n_failed > 0;
+}
