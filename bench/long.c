@@ -470,8 +470,8 @@ int gr_bench_long(int argc, char **argv)
     const struct gr_bench_option options[] = {
         {"context", &o->contexts, "tokens of the prompts, commas between: 4k,8k,16k,30k (k: 1024)"},
         {"specpv", &o->modes, "off, lossy, exact, auto, commas between (default off,lossy,exact; off always is)"},
-        {"specpv-budgets", &o->budgets, "tokens of retrieval, commas between (default 4096): every mode under each; or auto: the "
-                           "context's"},
+        {"specpv-budgets", &o->budgets, "tokens of retrieval, commas between (default 4096): every mode under each; or auto: "
+                           "the context's"},
         {"specpv-partial-threshold", &o->threshold, "as graft run's (default 0: 4096)"},
         {"model", &o->model, "target folder (default models/demo/target)"},
         {"draft", &o->draft, "draft folder, an EAGLE-3 head too, or none (default models/demo/draft)"},

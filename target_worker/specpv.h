@@ -80,8 +80,8 @@ int32_t gr_specpv_usual_missing(const struct gr_specpv_params *p, const struct g
 bool gr_specpv_pays(const struct gr_specpv_price *p);
 
 /* What `auto` has seen. Cycles differ by how early a mismatch comes, so one that lost says little: what cycles lose
- * against rounds in full is added up, what they gain is taken off, and they are given up when it is more than some rounds
- * in full. Zeroes: nothing yet. */
+ * against rounds in full is added up, what they gain is taken off, and they are given up when it is more than some
+ * rounds in full. Zeroes: nothing yet. */
 struct gr_specpv_trial {
     double plain_ns, plain_tokens, plain_rounds; /* in full; sums that fade */
     double cycle_ns, cycle_tokens; /* since the last round in full */

@@ -10,21 +10,13 @@
 #include "kernels/cuda/attention_plan.cuh"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/wgmma.cuh"
+#include "kernels/cuda/cuda_status.h"
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>
 #include <vector>
-
-#define CUDA_OK(e)                                                                                                     \
-    do {                                                                                                               \
-        const cudaError_t e_ = (e);                                                                                    \
-        if (e_ != cudaSuccess) {                                                                                       \
-            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #e, cudaGetErrorString(e_));                        \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
 
 static constexpr int N_LAYER = 32, N_HEAD = 32, N_KV_HEAD = 8, HEAD_DIM = 128, N_POOL_BLOCK = 4200;
 static constexpr size_t LAYER = (size_t)N_POOL_BLOCK * N_KV_HEAD * 32 * HEAD_DIM; /* values */

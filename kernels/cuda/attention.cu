@@ -1,5 +1,6 @@
 /* Tree attention: the plan of a pass, and the doors of attention.h. */
 #include "kernels/cuda/attention_plan.cuh"
+#include "kernels/cuda/cuda_status.h"
 
 #include <cstdio>
 
@@ -244,16 +245,6 @@ __global__ void between_kernel()
 {
 }
 
-static enum gr_status status_of(cudaError_t e, const char *what)
-{
-    if (e == cudaSuccess) {
-        return GR_OK;
-    }
-    fprintf(stderr, "cuda: %s: %s\n", what, cudaGetErrorString(e));
-    (void)cudaGetLastError();
-    return GR_ECUDA;
-}
-
 static enum gr_status check_shape(const gr_cuda_attn_shape *s)
 {
     if ((s->head_dim != 64 && s->head_dim != 128) || s->n_kv_head < 1 || s->n_kv_head > 256 ||
@@ -286,7 +277,7 @@ enum gr_status gr_cuda_attn_plan(const struct gr_cuda_attn_shape *shape, const s
     GR_TRY(gr::check_shape(shape));
     gr::plan_kernel<<<1, gr::N_PLAN_THREAD, 0, stream>>>(gr::PlanArgs{*shape, seq, n_seq, gr::parts_of(*shape, plan)});
     gr::between_kernel<<<1, 1, 0, stream>>>();
-    return gr::status_of(cudaGetLastError(), "plan of attention");
+    return cuda_status_of(cudaGetLastError(), "plan of attention");
 }
 
 enum gr_status gr_cuda_attention(const struct gr_cuda_attention_args *a, struct CUstream_st *stream)
@@ -298,6 +289,6 @@ enum gr_status gr_cuda_attention(const struct gr_cuda_attention_args *a, struct 
                 a->n_seq, a->shape.n_row_max, a->shape.n_seq_max, a->q_stride, a->out_stride);
         return GR_EINVAL;
     }
-    GR_TRY(gr::status_of(gr::launch_far(*a, stream), "attention, far keys"));
-    return gr::status_of(gr::launch_near(*a, stream), "attention, near keys");
+    GR_TRY(cuda_status_of(gr::launch_far(*a, stream), "attention, far keys"));
+    return cuda_status_of(gr::launch_near(*a, stream), "attention, near keys");
 }

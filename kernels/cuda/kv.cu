@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/kv_layout.h"
+#include "kernels/cuda/cuda_status.h"
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -112,16 +113,6 @@ __global__ void __launch_bounds__(256) kv_copy_kernel(const gr_cuda_kv_copy_args
     }
 }
 
-static enum gr_status status_of(cudaError_t e, const char *what)
-{
-    if (e == cudaSuccess) {
-        return GR_OK;
-    }
-    fprintf(stderr, "cuda: %s: %s\n", what, cudaGetErrorString(e));
-    (void)cudaGetLastError();
-    return GR_ECUDA;
-}
-
 } // namespace gr
 
 enum gr_status gr_cuda_rope_store(const struct gr_cuda_rope_store_args *a, struct CUstream_st *stream)
@@ -132,7 +123,7 @@ enum gr_status gr_cuda_rope_store(const struct gr_cuda_rope_store_args *a, struc
         return GR_EUNSUPPORTED;
     }
     gr::rope_store_kernel<<<(unsigned)a->n_row, 256, 0, stream>>>(*a);
-    return gr::status_of(cudaGetLastError(), "rope");
+    return cuda_status_of(cudaGetLastError(), "rope");
 }
 
 enum gr_status gr_cuda_kv_copy(const struct gr_cuda_kv_copy_args *a, struct CUstream_st *stream)
@@ -144,5 +135,5 @@ enum gr_status gr_cuda_kv_copy(const struct gr_cuda_kv_copy_args *a, struct CUst
     }
     const dim3 grid((unsigned)a->n_kv_head, (unsigned)a->n_layer);
     gr::kv_copy_kernel<<<grid, 256, (size_t)GR_CUDA_COPY_MAX * 4 * a->head_dim, stream>>>(*a);
-    return gr::status_of(cudaGetLastError(), "copy of cells");
+    return cuda_status_of(cudaGetLastError(), "copy of cells");
 }

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/kv_layout.h"
+#include "kernels/cuda/cuda_status.h"
 
 #include <cuda_runtime.h>
 
@@ -15,15 +16,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <vector>
-
-#define CUDA_OK(e)                                                                                                     \
-    do {                                                                                                               \
-        const cudaError_t e_ = (e);                                                                                    \
-        if (e_ != cudaSuccess) {                                                                                       \
-            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #e, cudaGetErrorString(e_));                        \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
 
 struct rng {
     uint64_t s;

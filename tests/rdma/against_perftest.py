@@ -3,9 +3,9 @@
 
 usage: rdma-vm [--write BUILD_DIR] -- python3 against_perftest.py BUILD_DIR SOURCE_ROOT [TRANSPORT [ROUNDS]]
 
-Both poll without a pause and show RTT/2. They are there at the same time and take turns of 30 ms, the other one stopped:
-under emulation times mean nothing and change from one second to the next, ratios of medians over the same seconds do.
-A frame that graft sends carries its own header and credits; perftest's is the bare payload.
+Both poll without a pause and show RTT/2. They are there at the same time and take turns of 30 ms, the other one
+stopped: under emulation times mean nothing and change from one second to the next, ratios of medians over the same
+seconds do. A frame that graft sends carries its own header and credits; perftest's is the bare payload.
 """
 import json
 import os

@@ -70,7 +70,8 @@ class Serve:
         return self.folder.env(GRAFT_CONNECT=self.address, **more)
 
     def graft(self, *args, status=0, timeout=60, **kw):
-        done = subprocess.run([GRAFT, *args], capture_output=True, text=True, timeout=timeout * SLOW, env=self.env(), **kw)
+        done = subprocess.run([GRAFT, *args], capture_output=True, text=True, timeout=timeout * SLOW, env=self.env(),
+                              **kw)
         assert done.returncode == status, (args, done.returncode, done.stdout, done.stderr, self.log())
         return done
 
