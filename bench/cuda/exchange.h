@@ -40,7 +40,8 @@ struct gx_record {
 /* The host's machine that follows the same frames. */
 struct gx_replay {
     struct gx_place place;
-    uint32_t n_round, n_refused, n_mismatch, n_misjudged; /* misjudged: a planted fault taken, or a sound frame refused */
+    uint32_t n_round, n_refused, n_mismatch,
+        n_misjudged; /* misjudged: a planted fault taken, or a sound frame refused */
 };
 
 GR_FN int gx_is_corrupted(uint32_t i_round)

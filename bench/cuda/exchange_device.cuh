@@ -1,212 +1,10 @@
-/* The device's part of the exchange prototype: one block a side publishes and awaits frames in rings.
- *
- * Two forms on the wire. FLAG: bytes, then a counter with release at system scope; the receiver polls the counter with
- * acquire. WORDS: every 8 bytes carry 4 of the frame and the counter, so a word that has arrived says so itself and
- * nothing is ordered behind anything; twice the bytes, so only DRAFT and VERDICT go that way, FEATURES stay behind a
- * flag of their own.
- *
- * The sides take turns: DRAFT i + 1 is sent after VERDICT i was read, so with N_SLOT >= 2 nothing unread is written
- * over, and no credits are needed. Counters grow over all cases of a run: rings are never cleared.
- *
- * Every wait is bounded by limit_ns; the first that runs out sets stop, and each later kernel returns at once. */
+/* A round on the devices: the drafter's block sends a tree and follows the verdict, the target's checks the tree before
+ * it uses it, walks and answers. Persistent kernels do all rounds; else a round is a graph of two kernels, the first of
+ * which waits and the last publishes, and Room lies in device memory between them. */
 #ifndef GR_BENCH_EXCHANGE_DEVICE_CUH
 #define GR_BENCH_EXCHANGE_DEVICE_CUH
 
-#include "bench/cuda/exchange.h"
-#include "common/token_tree.h"
-#include "common/wire_layout.h"
-
-static constexpr int N_THREAD = 512, N_SLOT = 4, FEATURE_BYTES_MAX = 40960;
-static constexpr int UP_DATA = 128, UP_SLOT = UP_DATA + 2 * GX_FRAME_BYTES;
-static constexpr int DOWN_FEATURE_FLAG = 128, DOWN_VERDICT = 256, DOWN_FEATURES = DOWN_VERDICT + 2 * GX_VERDICT_BYTES;
-static constexpr int DOWN_SLOT = DOWN_FEATURES + FEATURE_BYTES_MAX;
-static constexpr int N_STAMP = 1 << 15; /* rounds of a case whose times are kept */
-
-struct Case {
-    uint32_t n_round, seq0; /* counter of round i: seq0 + i + 1 */
-    int frame_bytes, verdict_bytes, feature_bytes;
-    int judge; /* frames are built, checked and walked; else bytes only */
-};
-struct Stamp {
-    uint64_t ns_send, ns_done; /* globaltimer */
-    int64_t clk_send, clk_done;
-};
-/* Pinned host memory, written by the device. */
-struct Report {
-    uint32_t n_done;  /* rounds, or graphs, that are over */
-    uint32_t is_lost; /* a wait ran out: 1 + its round */
-    uint32_t n_bad_feature, n_desync;
-    struct gx_place place; /* at the end */
-};
-/* A side's state: in shared memory while a kernel runs, in device memory between the kernels of a graph. */
-struct Room {
-    alignas(16) uint8_t frame[GX_FRAME_BYTES]; /* the DRAFT: as built, or the private copy */
-    alignas(16) uint8_t verdict[GX_VERDICT_BYTES];
-    struct gx_place place;
-    uint64_t accepted, new_hash, ns_send;
-    int64_t clk_send;
-    int32_t bonus, n_path;
-    uint32_t fault, stop, i, is_pending;
-};
-struct Side {
-    uint8_t *mine, *theirs; /* the ring that this side reads; the one that its peer reads */
-    Room *room;
-    const uint8_t *trees;     /* [GX_N_TREE, 512] DRAFTs without header */
-    const uint32_t *features; /* sent: value + counter */
-    uint32_t *features_out;
-    Stamp *stamp;             /* [N_STAMP], device memory, drafter */
-    Report *report;
-    struct gx_record *record; /* pinned host memory [n_round], target */
-    uint64_t limit_ns;
-};
-
-/* ---- instructions ---- */
-
-static __device__ __forceinline__ uint64_t now_ns()
-{
-    uint64_t t;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
-    return t;
-}
-static __device__ __forceinline__ uint32_t load_acquire(const void *p)
-{
-    uint32_t v;
-    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
-    return v;
-}
-static __device__ __forceinline__ void store_release(void *p, uint32_t v)
-{
-    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
-}
-static __device__ __forceinline__ void store_relaxed(void *p, uint32_t v)
-{
-    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
-}
-static __device__ __forceinline__ uint64_t load_word(const void *p)
-{
-    uint64_t v;
-    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
-    return v;
-}
-static __device__ __forceinline__ void store_word(void *p, uint64_t v)
-{
-    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
-}
-static __device__ __forceinline__ uint4 load_16(const void *p)
-{
-    uint4 v;
-    asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(p)
-                 : "memory");
-    return v;
-}
-
-/* A bounded poll: look() until it holds; false when limit_ns have passed. */
-template <class F> static __device__ bool spin(uint64_t limit_ns, F look)
-{
-    uint64_t begin = 0;
-    for (uint32_t n = 1;; n++) {
-        if (look()) {
-            return true;
-        }
-        if (n % 256 == 0) {
-            const uint64_t t = now_ns();
-            begin = begin == 0 ? t : begin;
-            if (t - begin > limit_ns) {
-                return false;
-            }
-        }
-    }
-}
-
-/* ---- publish and await; the whole block ---- */
-
-static __device__ uint8_t *slot_of(uint8_t *ring, int slot_bytes, uint32_t i)
-{
-    return ring + (size_t)(i % N_SLOT) * slot_bytes;
-}
-
-/* Bytes of shared memory into the peer's ring; the caller orders a flag behind them where WORDS is false. */
-template <bool WORDS> static __device__ void put(uint8_t *to, const uint8_t *from, int n_bytes, uint32_t seq)
-{
-    const int t = (int)threadIdx.x;
-    if (WORDS && t < n_bytes / 4) {
-        store_word(to + 8 * t, (uint64_t)seq << 32 | ((const uint32_t *)from)[t]);
-    } else if (!WORDS && t < n_bytes / 16) {
-        ((uint4 *)to)[t] = ((const uint4 *)from)[t];
-    }
-}
-
-/* All of the block's stores before it, then the counter. */
-static __device__ void raise_flag(uint8_t *flag, uint32_t seq)
-{
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        store_release(flag, seq);
-    }
-}
-
-static __device__ bool await_flag(const uint8_t *flag, uint32_t seq, uint64_t limit_ns)
-{
-    bool ok = true;
-    if (threadIdx.x == 0) {
-        ok = spin(limit_ns, [=] { return load_acquire(flag) == seq; });
-    }
-    return __syncthreads_and(ok);
-}
-
-/* WORDS: polls until all of them carry seq. FLAG: the flag was seen. Bytes go to shared memory; false: lost. */
-template <bool WORDS> static __device__ bool get(const uint8_t *from, uint8_t *to, int n_bytes, uint32_t seq, uint64_t limit)
-{
-    const int t = (int)threadIdx.x;
-    bool ok = true;
-    if (WORDS && t < n_bytes / 4) {
-        uint64_t w = 0;
-        ok = spin(limit, [&] { return (w = load_word(from + 8 * t)) >> 32 == seq; });
-        ((uint32_t *)to)[t] = (uint32_t)w;
-    } else if (!WORDS && t < n_bytes / 16) {
-        ((uint4 *)to)[t] = load_16(from + 16 * t);
-    }
-    return __syncthreads_and(ok);
-}
-
-static __device__ void put_features(uint8_t *to, const uint32_t *from, int n_bytes, uint32_t seq)
-{
-    for (int k = (int)threadIdx.x; k < n_bytes / 16; k += N_THREAD) {
-        uint4 v = ((const uint4 *)from)[k];
-        v.x += seq, v.y += seq, v.z += seq, v.w += seq;
-        ((uint4 *)to)[k] = v;
-    }
-}
-
-/* Into local memory, all loads of a thread under way together; every value is compared. */
-static __device__ void get_features(const uint8_t *from, const Side &s, int n_bytes, uint32_t seq)
-{
-    constexpr int N = FEATURE_BYTES_MAX / 16 / N_THREAD;
-    uint4 v[N], want[N];
-    int n_bad = 0;
-#pragma unroll
-    for (int u = 0; u < N; u++) {
-        const int k = (int)threadIdx.x + u * N_THREAD;
-        if (k < n_bytes / 16) {
-            v[u] = load_16(from + 16 * k);
-            want[u] = ((const uint4 *)s.features)[k];
-        }
-    }
-#pragma unroll
-    for (int u = 0; u < N; u++) {
-        const int k = (int)threadIdx.x + u * N_THREAD;
-        if (k < n_bytes / 16) {
-            ((uint4 *)s.features_out)[k] = v[u];
-            n_bad += v[u].x != want[u].x + seq || v[u].y != want[u].y + seq || v[u].z != want[u].z + seq ||
-                     v[u].w != want[u].w + seq;
-        }
-    }
-    if (n_bad > 0) {
-        atomicAdd_system(&s.report->n_bad_feature, (uint32_t)n_bad);
-    }
-}
+#include "bench/cuda/exchange_ring.cuh"
 
 /* ---- frames; in shared memory ---- */
 
@@ -235,17 +33,39 @@ static __device__ void corrupt(uint8_t *f, uint32_t kind)
     const int n = (int)u32_at(f, AT_N);
     int16_t *parent = (int16_t *)(f + AT_TOKEN + 4 * n);
     switch (kind) {
-    case 0: u32_at(f, GR_WIRE_OFF_MAGIC) ^= 1; break;
-    case 1: f[GR_WIRE_OFF_VERSION]++; break;
-    case 2: u32_at(f, GR_WIRE_OFF_PAYLOAD_LEN) = 0xfffffff0u; break;
-    case 3: u32_at(f, AT_N) = GR_TREE_MAX; break;
-    case 4: u32_at(f, AT_N) = (uint32_t)n - 1; break;
-    case 5: parent[n / 2] = (int16_t)(n / 2); break;
-    case 6: u32_at(f, AT_TOKEN + 4 * (n - 1)) = GX_N_VOCAB; break;
-    case 7: u32_at(f, AT_TOKEN + 4 * (n - 1)) = u32_at(f, AT_TOKEN), parent[n - 1] = parent[0]; break;
-    case 8: u32_at(f, GR_WIRE_OFF_BASE_LEN)++; break;
-    case 9: f[GR_WIRE_OFF_HASH] ^= 1; break;
-    default: u32_at(f, GR_WIRE_OFF_EPOCH)++; break;
+    case 0:
+        u32_at(f, GR_WIRE_OFF_MAGIC) ^= 1;
+        break;
+    case 1:
+        f[GR_WIRE_OFF_VERSION]++;
+        break;
+    case 2:
+        u32_at(f, GR_WIRE_OFF_PAYLOAD_LEN) = 0xfffffff0u;
+        break;
+    case 3:
+        u32_at(f, AT_N) = GR_TREE_MAX;
+        break;
+    case 4:
+        u32_at(f, AT_N) = (uint32_t)n - 1;
+        break;
+    case 5:
+        parent[n / 2] = (int16_t)(n / 2);
+        break;
+    case 6:
+        u32_at(f, AT_TOKEN + 4 * (n - 1)) = GX_N_VOCAB;
+        break;
+    case 7:
+        u32_at(f, AT_TOKEN + 4 * (n - 1)) = u32_at(f, AT_TOKEN), parent[n - 1] = parent[0];
+        break;
+    case 8:
+        u32_at(f, GR_WIRE_OFF_BASE_LEN)++;
+        break;
+    case 9:
+        f[GR_WIRE_OFF_HASH] ^= 1;
+        break;
+    default:
+        u32_at(f, GR_WIRE_OFF_EPOCH)++;
+        break;
     }
 }
 
@@ -267,7 +87,7 @@ static __device__ void build_draft(const Side &s, const Case &c, Room &r)
 }
 
 /* Checks the private copy before anything of it is used. r.fault: bits of what is wrong, then the first of them. */
-static __device__ void judge_draft(Room &r)
+static __device__ void judge_draft(Room &r, bool has_hole)
 {
     const int t = (int)threadIdx.x, i = t % 64;
     uint8_t *f = r.frame;
@@ -295,7 +115,7 @@ static __device__ void judge_draft(Room &r)
     }
     if (i < n) {
         bool bad = parent[i] < -1 || parent[i] >= i || (uint32_t)token[i] >= GX_N_VOCAB;
-        for (int j = t / 64; j < i; j += N_THREAD / 64) {
+        for (int j = has_hole ? i : t / 64; j < i; j += N_THREAD / 64) {
             bad |= parent[j] == parent[i] && token[j] == token[i];
         }
         fault |= bad ? GX_BAD_TREE : 0;
@@ -326,8 +146,8 @@ static __device__ void walk(Room &r)
         const int32_t a = __shfl_sync(~0u, t0, first & 31), b = __shfl_sync(~0u, t1, first & 31);
         pick = gx_pick(&r.place, node + 1, first < 0 ? -1 : first < 32 ? a : b);
         hash = gr_hash_extend(hash, pick);
-        const uint64_t next = __ballot_sync(~0u, p0 == node && t0 == pick) |
-                              (uint64_t)__ballot_sync(~0u, p1 == node && t1 == pick) << 32;
+        const uint64_t next =
+            __ballot_sync(~0u, p0 == node && t0 == pick) | (uint64_t)__ballot_sync(~0u, p1 == node && t1 == pick) << 32;
         if (next == 0) {
             break;
         }
@@ -424,7 +244,7 @@ static __device__ void count_done(const Side &s, const Room &r)
     }
 }
 
-template <bool WORDS> static __device__ void publish_draft(const Side &s, const Case &c, Room &r)
+template <int WORDS> static __device__ void publish_draft(const Side &s, const Case &c, Room &r)
 {
     build_draft(s, c, r);
     const uint32_t seq = c.seq0 + r.i + 1;
@@ -432,7 +252,7 @@ template <bool WORDS> static __device__ void publish_draft(const Side &s, const 
     if (threadIdx.x == 0) {
         r.ns_send = now_ns(), r.clk_send = clock64();
     }
-    put<WORDS>(slot + UP_DATA, r.frame, c.frame_bytes, seq);
+    put<WORDS>(slot + (WORDS ? UP_WORDS_AT : UP_BYTES_AT), r.frame, c.frame_bytes, seq);
     if (!WORDS) {
         raise_flag(slot, seq);
     }
@@ -444,16 +264,18 @@ template <bool WORDS> static __device__ void publish_draft(const Side &s, const 
 }
 
 /* The answer to the last DRAFT, r.i being one ahead of it. */
-template <bool WORDS> static __device__ void await_verdict(const Side &s, const Case &c, Room &r)
+template <int WORDS> static __device__ void await_verdict(const Side &s, const Case &c, Room &r)
 {
     const uint32_t seq = c.seq0 + r.i;
     uint8_t *slot = slot_of(s.mine, DOWN_SLOT, r.i - 1);
     bool ok = WORDS || await_flag(slot, seq, s.limit_ns);
-    ok = ok && get<WORDS>(slot + DOWN_VERDICT, r.verdict, c.verdict_bytes, seq, s.limit_ns);
-    if (ok && c.feature_bytes > 0) {
-        ok = !WORDS || await_flag(slot + DOWN_FEATURE_FLAG, seq, s.limit_ns);
+    ok = ok && get<WORDS>(slot + (WORDS ? VERDICT_WORDS_AT : VERDICT_AT), r.verdict, c.verdict_bytes, seq, s.limit_ns);
+    if (ok && c.feature_bytes > 0 && WORDS == ALL_WORDS) {
+        ok = get_feature_words(slot + FEATURE_WORDS_AT, s, c.feature_bytes, seq);
+    } else if (ok && c.feature_bytes > 0) {
+        ok = !WORDS || await_flag(slot + FEATURE_FLAG_AT, seq, s.limit_ns);
         if (ok) {
-            get_features(slot + DOWN_FEATURES, s, c.feature_bytes, seq);
+            get_features(slot + FEATURES_AT, s, c.feature_bytes, seq);
         }
         __syncthreads();
     }
@@ -470,18 +292,18 @@ template <bool WORDS> static __device__ void await_verdict(const Side &s, const 
     __syncthreads();
 }
 
-template <bool WORDS> static __device__ void await_draft(const Side &s, const Case &c, Room &r)
+template <int WORDS> static __device__ void await_draft(const Side &s, const Case &c, Room &r)
 {
     const uint32_t seq = c.seq0 + r.i + 1;
     uint8_t *slot = slot_of(s.mine, UP_SLOT, r.i);
     bool ok = WORDS || await_flag(slot, seq, s.limit_ns);
-    ok = ok && get<WORDS>(slot + UP_DATA, r.frame, c.frame_bytes, seq, s.limit_ns);
+    ok = ok && get<WORDS>(slot + (WORDS ? UP_WORDS_AT : UP_BYTES_AT), r.frame, c.frame_bytes, seq, s.limit_ns);
     if (!ok) {
         lose_peer(s, r);
         return;
     }
     if (c.judge) {
-        judge_draft(r);
+        judge_draft(r, c.has_hole != 0);
     }
 }
 
@@ -499,19 +321,23 @@ static __device__ void keep_record(const Side &s, Room &r)
     }
 }
 
-template <bool WORDS> static __device__ void publish_verdict(const Side &s, const Case &c, Room &r)
+template <int WORDS> static __device__ void publish_verdict(const Side &s, const Case &c, Room &r)
 {
     if (c.judge) {
         build_verdict(c, r);
     }
     const uint32_t seq = c.seq0 + r.i + 1;
     uint8_t *slot = slot_of(s.theirs, DOWN_SLOT, r.i);
-    put<WORDS>(slot + DOWN_VERDICT, r.verdict, c.verdict_bytes, seq);
-    put_features(slot + DOWN_FEATURES, s.features, c.feature_bytes, seq);
+    put<WORDS>(slot + (WORDS ? VERDICT_WORDS_AT : VERDICT_AT), r.verdict, c.verdict_bytes, seq);
+    if (WORDS == ALL_WORDS) {
+        put_feature_words(slot + FEATURE_WORDS_AT, s.features, c.feature_bytes, seq);
+    } else {
+        put_features(slot + FEATURES_AT, s.features, c.feature_bytes, seq);
+    }
     if (!WORDS) {
         raise_flag(slot, seq);
-    } else if (c.feature_bytes > 0) {
-        raise_flag(slot + DOWN_FEATURE_FLAG, seq);
+    } else if (c.feature_bytes > 0 && WORDS != ALL_WORDS) {
+        raise_flag(slot + FEATURE_FLAG_AT, seq);
     }
     if (c.judge) {
         keep_record(s, r);
@@ -538,7 +364,7 @@ static __device__ void copy_room(Room &to, const Room &from)
 }
 
 /* All rounds in one kernel. */
-template <bool WORDS> static __global__ void __launch_bounds__(N_THREAD, 1) draft_all(Side s, Case c)
+template <int WORDS> static __global__ void __launch_bounds__(N_THREAD, 1) draft_all(Side s, Case c)
 {
     __shared__ Room r;
     copy_room(r, *s.room);
@@ -548,7 +374,7 @@ template <bool WORDS> static __global__ void __launch_bounds__(N_THREAD, 1) draf
         count_done(s, r);
     }
 }
-template <bool WORDS> static __global__ void __launch_bounds__(N_THREAD, 1) target_all(Side s, Case c)
+template <int WORDS> static __global__ void __launch_bounds__(N_THREAD, 1) target_all(Side s, Case c)
 {
     __shared__ Room r;
     copy_room(r, *s.room);
@@ -562,7 +388,7 @@ template <bool WORDS> static __global__ void __launch_bounds__(N_THREAD, 1) targ
 }
 
 /* A round is a graph. The drafter's: the verdict of the last round, then the next tree; one graph more than rounds. */
-template <bool WORDS> static __global__ void __launch_bounds__(N_THREAD, 1) draft_first(Side s, Case c)
+template <int WORDS> static __global__ void __launch_bounds__(N_THREAD, 1) draft_first(Side s, Case c)
 {
     __shared__ Room r;
     copy_room(r, *s.room);
@@ -571,7 +397,7 @@ template <bool WORDS> static __global__ void __launch_bounds__(N_THREAD, 1) draf
         copy_room(*s.room, r);
     }
 }
-template <bool WORDS> static __global__ void __launch_bounds__(N_THREAD, 1) draft_last(Side s, Case c)
+template <int WORDS> static __global__ void __launch_bounds__(N_THREAD, 1) draft_last(Side s, Case c)
 {
     __shared__ Room r;
     copy_room(r, *s.room);
@@ -581,7 +407,7 @@ template <bool WORDS> static __global__ void __launch_bounds__(N_THREAD, 1) draf
     }
     count_done(s, r);
 }
-template <bool WORDS> static __global__ void __launch_bounds__(N_THREAD, 1) target_first(Side s, Case c)
+template <int WORDS> static __global__ void __launch_bounds__(N_THREAD, 1) target_first(Side s, Case c)
 {
     __shared__ Room r;
     copy_room(r, *s.room);
@@ -590,7 +416,7 @@ template <bool WORDS> static __global__ void __launch_bounds__(N_THREAD, 1) targ
         copy_room(*s.room, r);
     }
 }
-template <bool WORDS> static __global__ void __launch_bounds__(N_THREAD, 1) target_last(Side s, Case c)
+template <int WORDS> static __global__ void __launch_bounds__(N_THREAD, 1) target_last(Side s, Case c)
 {
     __shared__ Room r;
     copy_room(r, *s.room);

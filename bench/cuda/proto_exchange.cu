@@ -4,11 +4,12 @@
  *   gcc -O2 -std=gnu17 -I. -c bench/cuda/exchange_replay.c common/wire.c
  *   nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -I. -o proto_exchange bench/cuda/proto_exchange.cu
  *        exchange_replay.o wire.o
- *   proto_exchange [--rounds N] [--threads] [--lose]
+ *   proto_exchange [--rounds N] [--threads] [--lose] [--hole]
  *
  * Rings: *host*, POSIX shared memory pinned by both processes; *peer*, device memory of the receiver, CUDA IPC.
  * --threads: two threads of one process instead, on one GPU where there is one. --lose: the target is killed in the
- * middle, and the drafter must end by itself. A round trip: from the drafter's first store of DRAFT to VERDICT and
+ * middle, and the drafter must end by itself. --hole: the device forgets one check, and the replay must say so (exit
+ * 1). A round trip: from the drafter's first store of DRAFT to VERDICT and
  * FEATURES in its own memory; checks and walk of the target are in it. Period: from round to round. */
 #include "bench/cuda/exchange_device.cuh"
 
@@ -38,6 +39,7 @@
 
 enum Role { DRAFT = 0, TARGET = 1 };
 enum Form { PERSISTENT, GRAPH_AHEAD, GRAPH_ONE }; /* up to four graphs queued; one at a time */
+static const char *const WIRE_NAME[] = {"flag", "words", "all words"};
 static const char *const FORM_NAME[] = {"persistent", "graph, 4 ahead", "graph, 1 ahead"};
 
 static constexpr size_t UP_BYTES = (size_t)N_SLOT * UP_SLOT, DOWN_BYTES = (size_t)N_SLOT * DOWN_SLOT;
@@ -53,12 +55,12 @@ struct Shared {
     cudaIpcMemHandle_t handle[2]; /* of the ring that the side reads */
     uint8_t *pointer[2];          /* the same, for threads */
     struct gx_replay replay;
-    uint32_t n_fault;             /* planted */
+    uint32_t n_fault; /* planted */
 };
 
 struct Options {
     uint32_t n_round = 10000;
-    bool threads = false, lose = false;
+    bool threads = false, lose = false, hole = false;
 };
 
 struct Setup {
@@ -193,10 +195,15 @@ static Side open_side(const Setup &u)
 
 static struct gx_place place_of(const Case &c)
 {
-    return {.session = 0x67726166ull + c.seq0, .hash = gr_mix64(c.seq0 + 1), .epoch = 3, .round = 0, .base_len = 1000, .pad = 0};
+    return {.session = 0x67726166ull + c.seq0,
+            .hash = gr_mix64(c.seq0 + 1),
+            .epoch = 3,
+            .round = 0,
+            .base_len = 1000,
+            .pad = 0};
 }
 
-template <bool WORDS> static void launch_all(Role role, const Side &s, const Case &c, cudaStream_t st)
+template <int WORDS> static void launch_all(Role role, const Side &s, const Case &c, cudaStream_t st)
 {
     if (role == DRAFT) {
         draft_all<WORDS><<<1, N_THREAD, 0, st>>>(s, c);
@@ -206,7 +213,7 @@ template <bool WORDS> static void launch_all(Role role, const Side &s, const Cas
     CUDA_OK(cudaGetLastError());
 }
 
-template <bool WORDS> static cudaGraphExec_t capture(Role role, const Side &s, const Case &c, cudaStream_t st)
+template <int WORDS> static cudaGraphExec_t capture(Role role, const Side &s, const Case &c, cudaStream_t st)
 {
     cudaGraph_t g;
     cudaGraphExec_t exec;
@@ -261,7 +268,7 @@ static void check_lost(const Setup &u, const Side &s)
     }
 }
 
-template <bool WORDS> static void run_case(const Setup &u, const Case &c, Form form, const Side &s, cudaStream_t st)
+template <int WORDS> static void run_case(const Setup &u, const Case &c, Form form, const Side &s, cudaStream_t st)
 {
     cudaGraphExec_t exec = nullptr;
     if (form != PERSISTENT) {
@@ -299,7 +306,7 @@ static void replay(const Setup &u, const Case &c, const Side &s)
 
 static uint32_t total_mismatch;
 
-static void report_case(const Setup &u, const Case &c, Form form, bool words, const Side &s)
+static void report_case(const Setup &u, const Case &c, Form form, Wire wire, const Side &s)
 {
     std::vector<Stamp> t(c.n_round);
     CUDA_OK(cudaMemcpy(t.data(), s.stamp, t.size() * sizeof(Stamp), cudaMemcpyDeviceToHost));
@@ -323,41 +330,51 @@ static void report_case(const Setup &u, const Case &c, Form form, bool words, co
                            (c.judge && (r.n_refused != n_planted || u.shared->n_fault != n_planted));
     total_mismatch += n_bad;
     printf("%s|%s|%s|%s|%d+%d|%.2f|%.2f|%.2f|%.2f|%u of %u refused|%u wrong\n", u.peer_ring ? "peer" : "host",
-           FORM_NAME[form], words ? "words" : "flag", c.frame_bytes == 0 ? "empty" : c.judge ? "checked" : "bytes",
+           FORM_NAME[form], WIRE_NAME[wire],
+           c.frame_bytes == 0 ? "empty"
+           : c.judge          ? "checked"
+                              : "bytes",
            c.verdict_bytes, c.feature_bytes, us.front(), us[us.size() / 2], us[us.size() * 99 / 100], period,
            r.n_refused, n_planted, n_bad);
     fflush(stdout);
 }
 
+static void one_case(const Setup &u, const Case &c, Form form, Wire wire, const Side &s, cudaStream_t st)
+{
+    if (wire == FLAG) {
+        run_case<FLAG>(u, c, form, s, st);
+    } else if (wire == WORDS_SMALL) {
+        run_case<WORDS_SMALL>(u, c, form, s, st);
+    } else {
+        run_case<ALL_WORDS>(u, c, form, s, st);
+    }
+    if (u.role == TARGET) {
+        replay(u, c, s);
+    }
+    barrier(u.shared);
+    if (u.role == DRAFT) {
+        report_case(u, c, form, wire, s);
+    }
+    barrier(u.shared);
+}
+
 static void run_cases(const Setup &u, const Side &s, cudaStream_t st)
 {
     static const Case CASES[] = {
-        {0, 0, 0, 0, 0, 0},          {0, 0, 512, 16, 0, 0},      {0, 0, 512, 16, 0, 1},
-        {0, 0, 512, 16, 8192, 1},    {0, 0, 512, 16, 40960, 1},  {0, 0, 512, 256, 0, 1},
-        {0, 0, 512, 256, 8192, 1},   {0, 0, 512, 256, 40960, 1},
+        {0, 0, 0, 0, 0, 0, 0},        {0, 0, 512, 16, 0, 0, 0},      {0, 0, 512, 16, 0, 1, 0},
+        {0, 0, 512, 16, 8192, 1, 0},  {0, 0, 512, 16, 40960, 1, 0},  {0, 0, 512, 256, 0, 1, 0},
+        {0, 0, 512, 256, 8192, 1, 0}, {0, 0, 512, 256, 40960, 1, 0},
     };
     uint32_t seq = 0;
     for (int form = PERSISTENT; form <= GRAPH_ONE; form++) {
-        for (int words = 0; words < 2; words++) {
+        for (int wire = FLAG; wire <= ALL_WORDS; wire++) {
             for (Case c : CASES) {
-                if (words == 1 && c.frame_bytes == 0) {
-                    continue; /* a flag alone is a word */
+                if ((wire != FLAG && c.frame_bytes == 0) || (wire == ALL_WORDS && c.feature_bytes == 0)) {
+                    continue; /* a flag alone is a word; without features the two forms are one */
                 }
-                c.n_round = u.opt.n_round, c.seq0 = seq;
+                c.n_round = u.opt.n_round, c.seq0 = seq, c.has_hole = u.opt.hole;
                 seq += c.n_round;
-                if (words == 1) {
-                    run_case<true>(u, c, (Form)form, s, st);
-                } else {
-                    run_case<false>(u, c, (Form)form, s, st);
-                }
-                if (u.role == TARGET) {
-                    replay(u, c, s);
-                }
-                barrier(u.shared);
-                if (u.role == DRAFT) {
-                    report_case(u, c, (Form)form, words == 1, s);
-                }
-                barrier(u.shared);
+                one_case(u, c, (Form)form, (Wire)wire, s, st);
             }
         }
     }
@@ -422,16 +439,19 @@ static void ceilings(cudaStream_t st)
 /* The target dies by SIGKILL after a thousand rounds; the drafter ends with one line, as check_lost says it. */
 static void run_lost(const Setup &u, const Side &s, cudaStream_t st)
 {
-    const Case c = {10000000, 0, 512, 16, 8192, 0};
+    const Case c = {10000000, 0, 512, 16, 8192, 0, 0};
     const Form form = u.peer_ring ? PERSISTENT : GRAPH_AHEAD;
     if (u.role == DRAFT) {
-        run_case<false>(u, c, form, s, st);
+        run_case<FLAG>(u, c, form, s, st);
         fprintf(stderr, "draft: ended without noticing anything\n");
         exit(2);
     }
     std::thread launcher([&] {
-        CUDA_OK(cudaSetDevice(std::max(0, [] { int n = 0; return cudaGetDeviceCount(&n), n; }() - 1)));
-        run_case<false>(u, c, form, s, st);
+        CUDA_OK(cudaSetDevice(std::max(0, [] {
+            int n = 0;
+            return cudaGetDeviceCount(&n), n;
+        }() - 1)));
+        run_case<FLAG>(u, c, form, s, st);
     });
     const volatile Report *rep = s.report;
     const double begin = now_s();
@@ -515,6 +535,7 @@ static int run_processes(Setup u)
         printf("lost target, rings %s: drafter's status %d, %.0f ms after the target was reaped: %s\n",
                u.peer_ring ? "peer" : "host", WEXITSTATUS(status[DRAFT]), 1e3 * (ended[DRAFT] - ended[TARGET]),
                good ? "as it should" : "NOT as it should");
+        fflush(stdout);
         return !good;
     }
     return status[DRAFT] != 0 || status[TARGET] != 0;
@@ -538,10 +559,12 @@ int main(int argc, char **argv)
             opt.threads = true;
         } else if (strcmp(argv[i], "--lose") == 0) {
             opt.lose = true;
+        } else if (strcmp(argv[i], "--hole") == 0) {
+            opt.hole = true;
         } else if (strcmp(argv[i], "--rounds") == 0 && i + 1 < argc) {
             opt.n_round = (uint32_t)strtoul(argv[++i], nullptr, 10);
         } else {
-            fprintf(stderr, "usage: proto_exchange [--rounds N] [--threads] [--lose]\n");
+            fprintf(stderr, "usage: proto_exchange [--rounds N] [--threads] [--lose] [--hole]\n");
             return 2;
         }
     }
@@ -555,8 +578,8 @@ int main(int argc, char **argv)
     int bad = 0;
     for (int peer_ring = 0; peer_ring < 2; peer_ring++) {
         uint8_t *memory = (uint8_t *)map_shared(4096 + RING_BYTES);
-        bad |= (opt.threads ? run_threads : run_processes)(
-            {DRAFT, peer_ring == 1, opt, new (memory) Shared{}, memory + 4096});
+        bad |= (opt.threads ? run_threads
+                            : run_processes)({DRAFT, peer_ring == 1, opt, new (memory) Shared{}, memory + 4096});
     }
     return bad;
 }
