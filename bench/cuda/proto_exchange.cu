@@ -165,12 +165,19 @@ static void open_host_ring(const Setup &u, Side &s)
     s.theirs = u.role == TARGET ? ring + UP_BYTES : ring;
 }
 
+/* The side's own device, where there are two. Returns how many there are. */
+static int set_device(Role role)
+{
+    int n_device = 0;
+    CUDA_OK(cudaGetDeviceCount(&n_device));
+    CUDA_OK(cudaSetDevice(std::min((int)role, n_device - 1)));
+    return n_device;
+}
+
 static Side open_side(const Setup &u)
 {
     Side s{};
-    int n_device = 0;
-    CUDA_OK(cudaGetDeviceCount(&n_device));
-    CUDA_OK(cudaSetDevice(std::min((int)u.role, n_device - 1)));
+    const int n_device = set_device(u.role);
     std::vector<uint32_t> features(FEATURE_BYTES_MAX / 4);
     for (size_t i = 0; i < features.size(); i++) {
         features[i] = (uint32_t)gr_mix64(i + 1);
@@ -447,10 +454,7 @@ static void run_lost(const Setup &u, const Side &s, cudaStream_t st)
         exit(2);
     }
     std::thread launcher([&] {
-        CUDA_OK(cudaSetDevice(std::max(0, [] {
-            int n = 0;
-            return cudaGetDeviceCount(&n), n;
-        }() - 1)));
+        (void)set_device(u.role);
         run_case<FLAG>(u, c, form, s, st);
     });
     const volatile Report *rep = s.report;
