@@ -10,7 +10,7 @@
 #include "kernels/cuda/attention_plan.cuh"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/wgmma.cuh"
-#include "kernels/cuda/cuda_status.h"
+#include "kernels/cuda/cuda_status.cuh"
 
 #include <algorithm>
 #include <cstdio>

@@ -1,9 +1,7 @@
 /* A round's exchange between two GPUs without the host: two processes, one a GPU, publish and await frames in rings
  * that both map. What a round trip costs, by where the rings lie and how a round is launched.
  *
- *   gcc -O2 -std=gnu17 -I. -c bench/cuda/exchange_replay.c common/wire.c
- *   nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -I. -o proto_exchange bench/cuda/proto_exchange.cu
- *        exchange_replay.o wire.o
+ *   ninja -C build kernels/cuda/proto_exchange
  *   proto_exchange [--rounds N] [--threads] [--lose] [--hole]
  *
  * Rings: *host*, POSIX shared memory pinned by both processes; *peer*, device memory of the receiver, CUDA IPC.
@@ -12,6 +10,7 @@
  * 1). A round trip: from the drafter's first store of DRAFT to VERDICT and
  * FEATURES in its own memory; checks and walk of the target are in it. Period: from round to round. */
 #include "bench/cuda/exchange_device.cuh"
+#include "kernels/cuda/cuda_status.cuh"
 
 #include <algorithm>
 #include <atomic>
@@ -27,15 +26,6 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-#define CUDA_OK(e)                                                                                                     \
-    do {                                                                                                               \
-        const cudaError_t e_ = (e);                                                                                    \
-        if (e_ != cudaSuccess) {                                                                                       \
-            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #e, cudaGetErrorString(e_));                        \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
 
 enum Role { DRAFT = 0, TARGET = 1 };
 enum Form { PERSISTENT, GRAPH_AHEAD, GRAPH_ONE }; /* up to four graphs queued; one at a time */

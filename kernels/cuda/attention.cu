@@ -1,6 +1,6 @@
 /* Tree attention: the plan of a pass, and the doors of attention.h. */
 #include "kernels/cuda/attention_plan.cuh"
-#include "kernels/cuda/cuda_status.h"
+#include "kernels/cuda/cuda_status.cuh"
 
 #include <cstdio>
 

@@ -3,7 +3,7 @@
 
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/kv_layout.h"
-#include "kernels/cuda/cuda_status.h"
+#include "kernels/cuda/cuda_status.cuh"
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>

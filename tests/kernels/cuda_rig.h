@@ -5,7 +5,7 @@
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/kv_layout.h"
-#include "kernels/cuda/cuda_status.h"
+#include "kernels/cuda/cuda_status.cuh"
 
 #include <cuda_runtime.h>
 

@@ -1,6 +1,6 @@
 /* What to do about an error of the CUDA runtime. */
-#ifndef GR_KERNELS_CUDA_CUDA_STATUS_H
-#define GR_KERNELS_CUDA_CUDA_STATUS_H
+#ifndef GR_KERNELS_CUDA_CUDA_STATUS_CUH
+#define GR_KERNELS_CUDA_CUDA_STATUS_CUH
 
 #include "common/status.h"
 
