@@ -61,16 +61,21 @@ struct bench {
 
 /* ---- measuring ---- */
 
-/* Blocks of retrieval; of off: 0. */
-static int32_t retrieval_of(const struct bench *b, int budget, int64_t context)
+/* Tokens of retrieval; of off: 0. */
+static int64_t budget_of(const struct bench *b, int budget, int64_t context)
 {
     const struct gr_specpv_params nothing = {0};
     if (budget < 0) {
         return 0;
     }
-    return b->budget[budget] > 0 ? (int32_t)(b->budget[budget] / GR_SPECPV_BLOCK_TOKENS)
-                                 : (int32_t)gr_specpv_automatic(&nothing, (uint64_t)context + b->config.max_tokens)
-                                       .n_retrieval;
+    const struct gr_specpv_params p = gr_specpv_automatic(&nothing, (uint64_t)context + b->config.max_tokens);
+    return b->budget[budget] > 0 ? b->budget[budget] : (int64_t)p.n_retrieval * GR_SPECPV_BLOCK_TOKENS;
+}
+
+/* The same in blocks. */
+static int32_t retrieval_of(const struct bench *b, int budget, int64_t context)
+{
+    return (int32_t)(budget_of(b, budget, context) / GR_SPECPV_BLOCK_TOKENS);
 }
 
 static enum gr_status compare(const struct bench *b, const struct variant *v, struct cell *c)
@@ -203,7 +208,7 @@ static void print_row(struct gr_table *t, const struct bench *b, int i_context, 
     const struct ratio r = ratio_of(b, &b->cell[i_context][0], c);
     gr_table_number(t, (double)b->context[i_context], 0);
     gr_table_text(t, gr_specpv_mode_name(v->mode));
-    gr_table_number(t, retrieval_of(b, v->budget, b->context[i_context]) * (double)GR_SPECPV_BLOCK_TOKENS, 0);
+    gr_table_number(t, (double)budget_of(b, v->budget, b->context[i_context]), 0);
     gr_table_number(t, median_quotient(c->n_token, c->total_s, b->n_rep), 1);
     gr_table_number(t, r.measured, 2);
     gr_table_number(t, r.low, 2);
@@ -279,7 +284,8 @@ static enum gr_status plot(const struct bench *b)
             const int i_variant = by_budget ? i + k : i;
             const struct ratio r = ratio_of(b, &b->cell[i_context][0], &b->cell[i_context][i_variant]);
             fprintf(p.to, "%lld %.4f\n",
-                    (long long)(by_budget ? b->budget[b->variant[i_variant].budget] : b->context[k]), r.measured);
+                    (long long)(by_budget ? budget_of(b, b->variant[i_variant].budget, b->context[0]) : b->context[k]),
+                    r.measured);
         }
         fputs("e\n", p.to);
     }

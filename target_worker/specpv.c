@@ -1,5 +1,7 @@
 #include "target_worker/specpv.h"
 
+#include "common/status.h"
+
 #include <math.h>
 #include <stddef.h>
 
@@ -43,9 +45,7 @@ struct gr_specpv_params gr_specpv_automatic(const struct gr_specpv_params *wante
     struct gr_specpv_params p = *wanted;
     if (p.n_retrieval == 0) {
         const uint64_t n_block = n_token / (AUTO_SHARE * GR_SPECPV_BLOCK_TOKENS);
-        p.n_retrieval = (uint32_t)(n_block < AUTO_BLOCKS_MIN       ? AUTO_BLOCKS_MIN
-                                   : n_block > GR_SPECPV_BLOCKS_MAX ? GR_SPECPV_BLOCKS_MAX
-                                                                    : n_block);
+        p.n_retrieval = (uint32_t)GR_MIN(GR_MAX(n_block, AUTO_BLOCKS_MIN), GR_SPECPV_BLOCKS_MAX);
     }
     if (p.threshold == 0) {
         p.threshold = AUTO_THRESHOLD * p.n_retrieval * GR_SPECPV_BLOCK_TOKENS;
