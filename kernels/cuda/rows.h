@@ -1,0 +1,77 @@
+/* What is done row by row on a GPU between the linear layers: look-up, norms, captures, and the pass's inputs. All
+ * pointers are the device's and borrowed unless it says otherwise; nothing allocates; a row's bits depend on that row
+ * alone. n_row is an upper bound (a graph's bucket), rows from *n_row_true on are left alone. Common subset of C and
+ * CUDA C++. */
+#ifndef GR_KERNELS_CUDA_ROWS_H
+#define GR_KERNELS_CUDA_ROWS_H
+
+#include "common/status.h"
+#include "kernels/cuda/tiles.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct CUstream_st;
+
+enum {
+    GR_CUDA_INPUT_PARTS = 15,
+};
+
+/* The start of what the host prepares for a pass: parts that are to be copied to the device. */
+struct gr_cuda_input_head {
+    uint32_t n_part, pad[3];
+    struct {
+        uint32_t offset, bytes; /* of the staging memory, and of its copy; multiples of 16 */
+    } part[GR_CUDA_INPUT_PARTS];
+    uint32_t pad2[2];
+};
+
+/* Copies the parts from `from` (pinned host memory, mapped: its address on the device) to `to`. The first kernel of a
+ * pass; its launch is the same whatever is copied, so a graph may hold it. */
+GR_NODISCARD enum gr_status gr_cuda_input(const void *from, void *to, struct CUstream_st *stream);
+
+/* y[r] = f32(table[id[r]]); table bf16 (n_vocab, n); y (n_row, n) f32; n a multiple of 8. */
+struct gr_cuda_embed_args {
+    const uint16_t *table;
+    const int32_t *id;
+    float *y;
+    int n_row, n;
+    const int32_t *n_row_true;
+};
+GR_NODISCARD enum gr_status gr_cuda_embed(const struct gr_cuda_embed_args *a, struct CUstream_st *stream);
+
+/* Row r of y = x[row[r]] * w / sqrt(mean(x^2) + eps), from f32 (.., x_stride) to bf16 tiles (tiles.h) of width y_n, from
+ * column y_col on (a multiple of 8). w: f32 (n); NULL: no norm, only the conversion. row NULL: row r. Sums are made in
+ * f32 in an order that n decides. capture: f32 rows that are kept as they are, bf16 tiles of width capture_n from column
+ * capture_col on; NULL: none. n a multiple of 64. */
+struct gr_cuda_norm_args {
+    const float *x;
+    const float *w;
+    const int32_t *row;
+    uint16_t *y;
+    uint16_t *capture;
+    int n_row, n, x_stride;
+    int y_n, y_col, capture_n, capture_col;
+    float eps;
+    const int32_t *n_row_true;
+};
+GR_NODISCARD enum gr_status gr_cuda_norm(const struct gr_cuda_norm_args *a, struct CUstream_st *stream);
+
+/* Rows of f32 (n_row, n) to the host: to (mapped, pinned; f32 (n_row, n)). */
+struct gr_cuda_output_args {
+    const float *from;
+    float *to;
+    int n_row, n;
+    const int32_t *n_row_true;
+};
+GR_NODISCARD enum gr_status gr_cuda_output(const struct gr_cuda_output_args *a, struct CUstream_st *stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,27 @@
+/* Rows of activations as the matrix units want them: bf16 (tiles of 64 rows, n / 64, 64 rows, 64), each tile 8 KiB in
+ * the 128-byte swizzle (the eight 16-byte pieces of a row XORed with the row's number modulo 8), so that one plain copy
+ * brings a tile, or its first groups of 8 rows, into shared memory. n: width of a row, a multiple of 64. Common subset
+ * of C and CUDA C++. */
+#ifndef GR_KERNELS_CUDA_TILES_H
+#define GR_KERNELS_CUDA_TILES_H
+
+#include "kernels/cuda/kv_layout.h"
+
+enum {
+    GR_CUDA_TILE_ROWS = 64,
+};
+
+/* Offset of a value, in values. */
+GR_HOST_DEVICE static inline size_t gr_cuda_tile_at(int row, int col, int n)
+{
+    return ((size_t)(row / 64) * (size_t)(n / 64) + (size_t)(col / 64)) * 4096 +
+           (size_t)(row % 64 * 64 + ((col % 64 / 8) ^ (row % 8)) * 8 + col % 8);
+}
+
+/* Bytes of n_row rows: whole tiles. */
+GR_HOST_DEVICE static inline size_t gr_cuda_tile_bytes(int n_row, int n)
+{
+    return (size_t)((n_row + 63) / 64) * 64 * (size_t)n * 2;
+}
+
+#endif
