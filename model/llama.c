@@ -2,9 +2,8 @@
 
 #include "common/log.h"
 #include "model/fc.h"
-#include "model/fingerprint.h"
-#include "model/head_fit.h"
 #include "model/layer.h"
+#include "model/llama_source.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,11 +11,9 @@
 
 struct llama {
     struct gr_lm lm;
-    struct gr_hf_config hf;      /* as it runs */
-    struct gr_expand expand;     /* to NULL: not expanded */
+    struct gr_llama_source source;
     struct gr_kernels kernels;
     struct gr_memory memory;     /* everything below that is owned */
-    struct gr_safetensors *files;
     struct gr_layer_work work;
     struct gr_layer *layer;      /* (n_layer) */
     const uint16_t *embed;       /* (n_vocab, H) bf16, mmapped or expanded */
@@ -24,9 +21,7 @@ struct llama {
     struct gr_weight head;       /* (vocabulary rows, H) */
     float *x;                    /* (n_row_max, H): residual stream */
     float *xo;                   /* (n_out_max, H): rows whose logits are wanted */
-    int capture_layer[GR_CAPTURE_MAX];
-    struct gr_safetensors *head_files; /* of the EAGLE-3 head that is served; NULL: none */
-    struct gr_fc fc;
+    struct gr_fc fc;             /* of the EAGLE-3 head that is served */
     struct gr_kv_partial partial; /* with SpecPV: lm.view */
 };
 
@@ -42,13 +37,13 @@ static const struct gr_lm_ops llama_head_ops;
 static struct gr_loader loader_of(struct llama *m, const struct gr_safetensors *files)
 {
     return (struct gr_loader){.kernels = &m->kernels, .memory = &m->memory, .files = files,
-                              .expand = m->expand.to != NULL ? &m->expand : NULL, .team = m->lm.team};
+                              .expand = m->source.expand.to != NULL ? &m->source.expand : NULL, .team = m->lm.team};
 }
 
 static enum gr_status load_weights(struct llama *m)
 {
-    const struct gr_hf_config *hf = &m->hf;
-    const struct gr_loader l = loader_of(m, m->files);
+    const struct gr_hf_config *hf = &m->source.hf;
+    const struct gr_loader l = loader_of(m, m->source.files);
     const size_t n_cell = (size_t)(m->lm.n_pool_block + m->lm.n_scratch_block) * GR_KV_BLOCK;
     GR_TRY(gr_load_embedding(&l, "model.embed_tokens.weight", hf->n_vocab, hf->hidden, &m->embed));
     for (int i = 0; i < hf->n_layer; i++) {
@@ -59,68 +54,15 @@ static enum gr_status load_weights(struct llama *m)
     }
     GR_TRY(gr_load_vector(&l, "model.norm.weight", hf->hidden, &m->final_norm));
     const char *head = hf->tie_embeddings ? "model.embed_tokens.weight" : "lm_head.weight";
-    GR_TRY(gr_load_matrix(&l, head, gr_hf_vocab_rows(hf), hf->hidden, &m->head));
-    return gr_safetensors_check_all_used(m->files);
+    return gr_load_matrix(&l, head, gr_hf_vocab_rows(hf), hf->hidden, &m->head);
 }
 
-/* The head's layers and fc. Sets what is captured; the fc's weights are read later, when the rows' memory is taken. */
-static enum gr_status open_head(struct llama *m, const struct gr_llama_config *c, struct gr_hf_config *head_out)
+static enum gr_status load_fc(struct llama *m)
 {
-    GR_TRY(gr_hf_config_load(c->head_dir, head_out));
-    GR_TRY(gr_safetensors_open(c->head_dir, &m->head_files));
-    GR_TRY(gr_head_fit_check(c->head_dir, head_out, m->head_files, c->dir, &m->hf));
-    struct gr_capture capture;
-    GR_TRY(gr_capture_choose(c->head_dir, head_out, m->hf.n_layer, c->n_capture, c->capture_layer, &capture));
-    GR_TRY(gr_fc_check(c->head_dir, head_out, m->head_files, capture.n, m->hf.hidden));
-    gr_capture_log(c->head_dir, &capture);
-    gr_capture_text(&capture, m->lm.captures, sizeof(m->lm.captures));
-    m->lm.raw_features = c->raw_features;
-    m->lm.n_capture = capture.n;
-    memcpy(m->capture_layer, capture.layer, sizeof(m->capture_layer));
-    return GR_OK;
-}
-
-/* From here on everything is sized for the geometry; what is captured follows the layers. */
-static enum gr_status expand(struct llama *m, const struct gr_llama_config *c, struct gr_hf_config *head)
-{
-    GR_TRY(gr_expand_init(&m->expand, c->geometry, c->dir, &m->hf));
-    for (int i = 0; i < m->lm.n_capture; i++) {
-        m->capture_layer[i] = gr_expand_layer(&m->expand, m->capture_layer[i]);
-    }
-    log_warn("%s: expanded to the geometry of %s: what a pass costs is that of %s, what is predicted and accepted that "
-             "of %s", c->dir, c->geometry->name, c->geometry->name, c->dir);
-    return c->head_dir != NULL ? gr_expand_config(c->geometry, c->head_dir, head) : GR_OK;
-}
-
-static enum gr_status load_fc(struct llama *m, const struct gr_hf_config *head)
-{
-    const struct gr_loader l = loader_of(m, m->head_files);
+    const struct gr_loader l = loader_of(m, m->source.head_files);
     if (!m->lm.raw_features) { /* else the head runs it */
-        GR_TRY(gr_fc_load(&l, head, m->lm.n_capture, m->hf.hidden, m->lm.n_row_max, &m->fc));
+        GR_TRY(gr_fc_load(&l, &m->source.head, m->lm.n_capture, m->source.hf.hidden, m->lm.n_row_max, &m->fc));
         m->lm.ops = &llama_head_ops;
-    }
-    m->lm.fused_width = head->hidden;
-    m->lm.fc_fingerprint = gr_fc_fingerprint(m->head_files);
-    return GR_OK;
-}
-
-static enum gr_status check_config(const struct gr_llama_config *c, const struct gr_hf_config *hf)
-{
-    if (strcmp(hf->architecture, "LlamaForCausalLM") != 0) {
-        log_error("%s/config.json: architecture %s cannot be run by this build; known: LlamaForCausalLM", c->dir,
-                  hf->architecture);
-        return GR_EUNSUPPORTED;
-    }
-    if (hf->attention_bias || hf->mlp_bias) {
-        log_error("%s/config.json: attention_bias and mlp_bias are not supported for LlamaForCausalLM", c->dir);
-        return GR_EUNSUPPORTED;
-    }
-    GR_TRY(gr_head_dim_check(c->dir, hf->head_dim));
-    for (int i = 0; i < c->n_capture; i++) {
-        if (c->capture_layer[i] < 0 || c->capture_layer[i] > hf->n_layer) {
-            log_error("capture layer %d: %s has %d layers", c->capture_layer[i], c->dir, hf->n_layer);
-            return GR_EINVAL;
-        }
     }
     return GR_OK;
 }
@@ -128,7 +70,7 @@ static enum gr_status check_config(const struct gr_llama_config *c, const struct
 static enum gr_status take_state(struct llama *m)
 {
     const size_t n_row = (size_t)m->lm.n_row_max;
-    const size_t n_hidden = (size_t)m->hf.hidden;
+    const size_t n_hidden = (size_t)m->source.hf.hidden;
     const struct {
         float **p;
         size_t n;
@@ -144,7 +86,7 @@ static enum gr_status take_state(struct llama *m)
             return GR_ENOMEM;
         }
     }
-    return gr_layer_work_init(&m->work, &m->kernels, &m->memory, &m->hf, m->hf.hidden, &m->lm);
+    return gr_layer_work_init(&m->work, &m->kernels, &m->memory, &m->source.hf, m->source.hf.hidden, &m->lm);
 }
 
 /* ---- the pass ---- */
@@ -157,12 +99,12 @@ struct pass {
 /* Keeps the residual stream entering layer i_layer (n_layer: the final norm), if it is a captured one. */
 static void capture(const struct gr_exec *x, const struct llama *m, const struct gr_batch *b, int i_layer)
 {
-    const size_t n_hidden = (size_t)m->hf.hidden;
+    const size_t n_hidden = (size_t)m->source.hf.hidden;
     const size_t width = n_hidden * (size_t)m->lm.n_capture;
     int begin, end;
     gr_unit_range(b->n_row, x->ith, x->nth, &begin, &end);
     for (int c = 0; c < m->lm.n_capture; c++) {
-        for (int r = begin; m->capture_layer[c] == i_layer && r < end; r++) {
+        for (int r = begin; m->source.capture_layer[c] == i_layer && r < end; r++) {
             memcpy(m->lm.capture + (size_t)r * width + (size_t)c * n_hidden, m->x + (size_t)r * n_hidden,
                    n_hidden * sizeof(float));
         }
@@ -171,7 +113,7 @@ static void capture(const struct gr_exec *x, const struct llama *m, const struct
 
 static void output_block(const struct gr_exec *x, struct llama *m, const struct gr_batch *b)
 {
-    const size_t n_hidden = (size_t)m->hf.hidden;
+    const size_t n_hidden = (size_t)m->source.hf.hidden;
     int begin, end;
     gr_unit_range(b->n_out, x->ith, x->nth, &begin, &end);
     for (int i = begin; i < end; i++) {
@@ -180,7 +122,7 @@ static void output_block(const struct gr_exec *x, struct llama *m, const struct 
     gr_layer_norm(x, &m->work, m->xo, m->final_norm, m->xo, b->n_out);
     gr_exec_barrier(x);
     m->kernels.linear(x, &(struct gr_linear_args){.w = &m->head, .x = m->xo, .y = m->lm.logits, .n_row = b->n_out,
-                                                  .x_stride = m->hf.hidden, .y_stride = m->lm.n_vocab_stride});
+                                                  .x_stride = m->source.hf.hidden, .y_stride = m->lm.n_vocab_stride});
 }
 
 static void run_pass(const struct gr_exec *x, void *arg)
@@ -189,8 +131,8 @@ static void run_pass(const struct gr_exec *x, void *arg)
     struct llama *m = p->m;
     const struct gr_batch *b = p->b;
     m->kernels.embed(x, &(struct gr_embed_args){.table = m->embed, .id = b->token, .y = m->x, .n_row = b->n_row,
-                                                .n = m->hf.hidden, .y_stride = m->hf.hidden});
-    for (int i = 0; i < m->hf.n_layer; i++) {
+                                                .n = m->source.hf.hidden, .y_stride = m->source.hf.hidden});
+    for (int i = 0; i < m->source.hf.n_layer; i++) {
         const struct gr_layer *l = &m->layer[i];
         /* The rows of x that capture() and the norm read are those this thread wrote, or a barrier lies between. */
         capture(x, m, b, i);
@@ -199,7 +141,7 @@ static void run_pass(const struct gr_exec *x, void *arg)
         gr_layer_attention(x, &m->work, l, b, m->work.xn, m->x, m->x);
         gr_layer_mlp(x, &m->work, l, m->x, b->n_row);
     }
-    capture(x, m, b, m->hf.n_layer);
+    capture(x, m, b, m->source.hf.n_layer);
     if (b->n_out > 0) {
         output_block(x, m, b);
     }
@@ -223,8 +165,8 @@ static enum gr_status llama_view_create(struct gr_lm *lm, const struct gr_kv_bud
 {
     struct llama *m = of(lm);
     GR_ASSERT(lm->view == NULL && n_view >= 1);
-    const struct gr_kv_partial_config c = {.n_view = n_view, .n_layer = m->hf.n_layer, .n_kv_head = m->hf.n_kv_head,
-                                           .head_dim = m->hf.head_dim, .n_ctx_max = lm->n_ctx_max, .most = *most};
+    const struct gr_kv_partial_config c = {.n_view = n_view, .n_layer = m->source.hf.n_layer, .n_kv_head = m->source.hf.n_kv_head,
+                                           .head_dim = m->source.hf.head_dim, .n_ctx_max = lm->n_ctx_max, .most = *most};
     GR_TRY(gr_kv_partial_init(&m->partial, &c));
     m->work.partial = &m->partial;
     lm->view = m->partial.view;
@@ -250,7 +192,7 @@ struct copy {
 static void run_copy(const struct gr_exec *x, void *arg)
 {
     const struct copy *c = arg;
-    for (int i = 0; i < c->m->hf.n_layer; i++) {
+    for (int i = 0; i < c->m->source.hf.n_layer; i++) {
         c->m->kernels.kv_copy(x, &(struct gr_kv_copy_args){.kv = c->m->layer[i].kv, .src = c->src, .dst = c->dst,
                                                            .n = c->n});
     }
@@ -291,8 +233,7 @@ static void llama_destroy(struct gr_lm *lm)
     gr_team_destroy(lm->team);
     gr_kv_partial_finish(&m->partial);
     gr_memory_finish(&m->memory);
-    gr_safetensors_close(m->head_files);
-    gr_safetensors_close(m->files);
+    gr_llama_source_close(&m->source);
     free(m->layer);
     free(m);
 }
@@ -317,52 +258,25 @@ static const struct gr_lm_ops llama_head_ops = {
 
 /* ---- creation ---- */
 
-static void fill_limits(struct gr_lm *lm, const struct gr_llama_config *c, const struct gr_hf_config *hf)
-{
-    lm->ops = &llama_ops;
-    lm->n_vocab = hf->n_vocab;
-    lm->n_vocab_stride = (gr_hf_vocab_rows(hf) + 15) / 16 * 16;
-    lm->n_ctx_max = c->n_ctx_max > 0 ? GR_MIN(c->n_ctx_max, hf->max_pos) : hf->max_pos;
-    lm->n_row_max = c->n_row_max;
-    lm->n_out_max = c->n_out_max;
-    lm->n_pool_block = c->n_pool_block;
-    lm->n_scratch_block = c->n_scratch_block;
-    lm->capture_width = hf->hidden;
-}
-
 static enum gr_status build(struct llama *m, const struct gr_llama_config *c, uint64_t *fingerprint_out)
 {
-    struct gr_hf_config head;
-    GR_TRY(gr_hf_config_load(c->dir, &m->hf));
-    GR_TRY(check_config(c, &m->hf));
+    GR_TRY(gr_llama_source_open(c, &m->source));
     GR_TRY(gr_model_kernels(&m->kernels, c->isa));
     GR_TRY(gr_team_create(c->n_thread > 0 ? c->n_thread : gr_cpu_count(), &m->lm.team));
-    m->lm.n_capture = c->n_capture;
-    memcpy(m->capture_layer, c->capture_layer, sizeof(m->capture_layer));
-    if (c->head_dir != NULL) {
-        GR_TRY(open_head(m, c, &head));
-    }
-    if (c->geometry != NULL) {
-        GR_TRY(expand(m, c, &head));
-    }
-    fill_limits(&m->lm, c, &m->hf);
+    gr_llama_source_describe(&m->source, c, &m->lm);
     m->lm.kernels = &m->kernels;
-    m->layer = calloc((size_t)m->hf.n_layer, sizeof(*m->layer));
+    m->layer = calloc((size_t)m->source.hf.n_layer, sizeof(*m->layer));
     if (m->layer == NULL) {
-        log_error("out of memory for a model of %d layers", m->hf.n_layer);
+        log_error("out of memory for a model of %d layers", m->source.hf.n_layer);
         return GR_ENOMEM;
     }
-    GR_TRY(gr_safetensors_open(c->dir, &m->files));
     GR_TRY(take_state(m));
     GR_TRY(load_weights(m));
-    if (c->head_dir != NULL) {
-        GR_TRY(load_fc(m, &head));
-    }
-    if (fingerprint_out != NULL) {
-        *fingerprint_out = gr_model_fingerprint(&m->hf, m->files);
+    if (m->source.head_files != NULL) {
+        GR_TRY(load_fc(m));
     }
     gr_model_numerics_id(&m->kernels, m->lm.numerics_id, sizeof(m->lm.numerics_id));
-    return GR_OK;
+    return gr_llama_source_finish(&m->source, fingerprint_out);
 }
 
 enum gr_status gr_llama_create(const struct gr_llama_config *config, struct gr_hf_config *hf_out,
@@ -380,7 +294,7 @@ enum gr_status gr_llama_create(const struct gr_llama_config *config, struct gr_h
         return st;
     }
     if (hf_out != NULL) {
-        *hf_out = m->hf;
+        *hf_out = m->source.hf;
     }
     *lm_out = &m->lm;
     return GR_OK;

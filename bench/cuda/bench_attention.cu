@@ -9,6 +9,7 @@
  * Floor: the larger of the two against the ceilings. */
 #include "kernels/cuda/attention_plan.cuh"
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/tiles.h"
 #include "kernels/cuda/wgmma.cuh"
 #include "kernels/cuda/cuda_status.cuh"
 
@@ -200,13 +201,13 @@ static void run_case(const Case &c, const uint16_t *kv, const std::vector<int32_
     const int n_row = c.n_seq * c.n_row;
     a.shape = {N_HEAD, N_KV_HEAD, HEAD_DIM, std::max(64, n_row), std::max(1, c.n_seq)};
     CUDA_OK(cudaMalloc(&q, (size_t)n_row * N_HEAD * HEAD_DIM * 2));
-    CUDA_OK(cudaMalloc(&out, (size_t)n_row * N_HEAD * HEAD_DIM * 2));
+    CUDA_OK(cudaMalloc(&out, gr_cuda_tile_bytes(n_row, N_HEAD * HEAD_DIM)));
     CUDA_OK(cudaMalloc(&plan, gr_cuda_attn_plan_bytes(&a.shape)));
     CUDA_OK(cudaMalloc(&work, gr_cuda_attn_work_bytes(&a.shape)));
     fill<<<256, 256, 0, st>>>(q, (size_t)n_row * N_HEAD * HEAD_DIM, 9);
     const int32_t *n_seq = upload(std::vector<int32_t>{c.n_seq});
     a.q = q, a.out = out, a.seq = upload(seq), a.plan = plan, a.work = work;
-    a.n_row = n_row, a.n_seq = c.n_seq, a.q_stride = a.out_stride = N_HEAD * HEAD_DIM;
+    a.n_row = n_row, a.n_seq = c.n_seq, a.q_stride = N_HEAD * HEAD_DIM;
     a.scale = 0.0884f;
     float ms[4];
     Times all{};

@@ -57,12 +57,12 @@ struct gr_cuda_attention_args {
     struct gr_cuda_attn_shape shape;
     const void *kv;                /* bf16, the layer's blocks: kv_layout.h */
     const uint16_t *q;             /* bf16 (rows, q_stride), after RoPE */
-    uint16_t *out;                 /* bf16 (rows, out_stride) */
+    uint16_t *out;                 /* bf16 tiles (tiles.h) of width n_head * head_dim */
     const struct gr_attn_seq *seq; /* the plan's */
     const void *plan;
     void *work;
     int n_row, n_seq; /* upper bounds of this launch (a graph's bucket); the plan knows the true ones */
-    int q_stride, out_stride;
+    int q_stride;
     int layer; /* which lists of a partial view */
     float scale;
 };

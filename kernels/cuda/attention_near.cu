@@ -6,6 +6,7 @@
  * not matter where a key lies. All this runs before the far kernel is waited for. */
 #include "kernels/cuda/attention_plan.cuh"
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/tiles.h"
 
 #include <cmath>
 
@@ -21,7 +22,7 @@ struct NearArgs {
     const int32_t *n_group;
     const Group *group_list;
     Partial part;
-    int n_head, n_kv_head, group, q_stride, out_stride, n_row_max;
+    int n_head, n_kv_head, group, q_stride, n_row_max;
     float scale_log2;
 };
 
@@ -210,11 +211,11 @@ template <int HD> struct Row {
 
     __device__ __forceinline__ void store(const float (&o)[2 * N_V]) const
     {
-        uint16_t *to = a.out + (size_t)(group.row0 + row) * a.out_stride + (kv_head * a.group + lane / 4) * HD +
-                       half * (HD / 2) + lane % 4 * 2;
+        const int col = (kv_head * a.group + lane / 4) * HD + half * (HD / 2) + lane % 4 * 2;
 #pragma unroll
         for (int i = 0; i < N_V; i++) {
-            *(uint32_t *)(to + 8 * i) = pack_bf16(o[2 * i], o[2 * i + 1]);
+            uint16_t *to = a.out + gr_cuda_tile_at(group.row0 + row, col + 8 * i, a.n_head * HD);
+            *(uint32_t *)to = pack_bf16(o[2 * i], o[2 * i + 1]);
         }
     }
 };
@@ -310,7 +311,6 @@ cudaError_t launch_near(const gr_cuda_attention_args &a, cudaStream_t stream)
                      s.n_kv_head,
                      s.n_head / s.n_kv_head,
                      a.q_stride,
-                     a.out_stride,
                      s.n_row_max,
                      a.scale * 1.44269504088896341f};
     const dim3 grid((unsigned)((a.n_row + (NEAR_ROWS - 1) * a.n_seq) / NEAR_ROWS), (unsigned)s.n_kv_head);

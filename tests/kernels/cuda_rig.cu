@@ -199,8 +199,8 @@ std::vector<uint16_t> call::run(const dev<uint16_t> &kv, int n_repeat)
 {
     uploaded u;
     upload(seq, u);
-    const int n_row = u.seq.back().row0 + u.seq.back().n_row, n_seq = (int)seq.size(), guard = 2;
-    const size_t width = m.q_size(), stride = width + 16;
+    const int n_row = u.seq.back().row0 + u.seq.back().n_row, n_seq = (int)seq.size(), n_tile = (n_row + 63) / 64 * 64;
+    const size_t width = m.q_size(), stride = width + 16, guard = 4096;
     std::vector<uint16_t> q((size_t)n_row * stride, 0xffff), out;
     size_t at = 0;
     for (const placed &t : seq) {
@@ -211,12 +211,12 @@ std::vector<uint16_t> call::run(const dev<uint16_t> &kv, int n_repeat)
     }
     dev<gr_attn_seq> d_seq(u.seq);
     dev<int32_t> d_n(std::vector<int32_t>{n_seq});
-    dev<uint16_t> d_q(q), d_out((size_t)(n_row + 2 * guard) * stride);
+    dev<uint16_t> d_q(q), d_out(2 * guard + gr_cuda_tile_bytes(n_row, (int)width) / 2);
     gr_cuda_attention_args a{};
     a.shape = {m.n_head, m.n_kv_head, m.head_dim, n_row + 3, n_seq + 1};
     dev<uint8_t> plan(gr_cuda_attn_plan_bytes(&a.shape)), work(gr_cuda_attn_work_bytes(&a.shape));
-    a.kv = kv.p, a.q = d_q.p, a.out = d_out.p + guard * stride, a.seq = d_seq.p, a.plan = plan.p, a.work = work.p;
-    a.n_row = n_row, a.n_seq = n_seq, a.q_stride = a.out_stride = (int)stride, a.layer = 1;
+    a.kv = kv.p, a.q = d_q.p, a.out = d_out.p + guard, a.seq = d_seq.p, a.plan = plan.p, a.work = work.p;
+    a.n_row = n_row, a.n_seq = n_seq, a.q_stride = (int)stride, a.layer = 1;
     a.scale = 1.0f / sqrtf((float)m.head_dim);
     std::vector<uint16_t> first;
     for (int i = 0; i < n_repeat; i++) {
@@ -236,13 +236,17 @@ std::vector<uint16_t> call::run(const dev<uint16_t> &kv, int n_repeat)
     CUDA_OK(cudaMemcpy(&error, gr_cuda_attn_plan_error(plan.p), 4, cudaMemcpyDeviceToHost));
     refused = error != 0;
     std::vector<uint16_t> rows;
-    for (size_t i = 0; i < out.size(); i++) {
-        const size_t row = i / stride, col = i % stride;
-        if (row >= (size_t)guard && row < (size_t)(guard + n_row) && col < width && !refused) {
-            rows.push_back(out[i]);
-        } else if (out[i] != 0xffff) {
-            fail("written outside of the output");
+    for (int r = 0; r < n_tile; r++) {
+        for (int c = 0; c < (int)width; c++) {
+            uint16_t &x = out[guard + gr_cuda_tile_at(r, c, (int)width)];
+            if (r < n_row && !refused) {
+                rows.push_back(x);
+                x = 0xffff;
+            }
         }
+    }
+    if (std::any_of(out.begin(), out.end(), [](uint16_t x) { return x != 0xffff; })) {
+        fail("written outside of the output");
     }
     return rows;
 }

@@ -4,7 +4,7 @@
 #define GR_TESTS_KERNELS_CUDA_RIG_H
 
 #include "kernels/cuda/attention.h"
-#include "kernels/cuda/kv_layout.h"
+#include "kernels/cuda/tiles.h"
 #include "kernels/cuda/cuda_status.cuh"
 
 #include <cuda_runtime.h>

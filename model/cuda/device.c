@@ -1,0 +1,145 @@
+#include "model/cuda/device.h"
+
+#include "common/log.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum gr_status gr_cuda_check(cudaError_t e, const char *what)
+{
+    if (e == cudaSuccess) {
+        return GR_OK;
+    }
+    log_error("CUDA: %s: %s", what, cudaGetErrorString(e));
+    (void)cudaGetLastError();
+    return e == cudaErrorMemoryAllocation ? GR_ENOMEM : GR_ECUDA;
+}
+
+static enum gr_status find_device(struct gr_cuda_device *d, int index)
+{
+    int n = 0;
+    struct cudaDeviceProp prop;
+    const cudaError_t e = cudaGetDeviceCount(&n);
+    if (e != cudaSuccess || n == 0) {
+        (void)cudaGetLastError();
+        log_error("cuda:%d: no GPU can be used here (%s); take cpu, or look at nvidia-smi", index,
+                  e != cudaSuccess ? cudaGetErrorString(e) : "the driver lists none");
+        return GR_EUNSUPPORTED;
+    }
+    if (index < 0 || index >= n) {
+        log_error("cuda:%d: there %s %d GPU%s here: cuda:0%s", index, n > 1 ? "are" : "is", n, n > 1 ? "s" : "",
+                  n > 1 ? " and on" : "");
+        return GR_EUNSUPPORTED;
+    }
+    GR_TRY(gr_cuda_check(cudaGetDeviceProperties(&prop, index), "properties of the device"));
+    if (prop.major != 9 || prop.minor != 0) {
+        log_error("cuda:%d: %s has compute capability %d.%d; the kernels are built for 9.0 (H100, H200)", index,
+                  prop.name, prop.major, prop.minor);
+        return GR_EUNSUPPORTED;
+    }
+    snprintf(d->name, sizeof(d->name), "%.63s", prop.name);
+    return GR_OK;
+}
+
+enum gr_status gr_cuda_device_open(struct gr_cuda_device *d, int index)
+{
+    *d = (struct gr_cuda_device){.index = index};
+    GR_TRY(find_device(d, index));
+    GR_TRY(gr_cuda_check(cudaSetDevice(index), "choice of the device"));
+    GR_TRY(gr_cuda_check(cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking), "stream"));
+    d->open = true;
+    return GR_OK;
+}
+
+void gr_cuda_device_close(struct gr_cuda_device *d)
+{
+    if (!d->open) {
+        return;
+    }
+    (void)cudaSetDevice(d->index);
+    (void)cudaStreamSynchronize(d->stream);
+    for (int i = d->n_region - 1; i >= 0; i--) {
+        (void)(d->on_host[i] ? cudaFreeHost(d->region[i]) : cudaFree(d->region[i]));
+    }
+    (void)cudaStreamDestroy(d->stream);
+    *d = (struct gr_cuda_device){0};
+}
+
+enum gr_status gr_cuda_memory_free(const struct gr_cuda_device *d, uint64_t *bytes_out)
+{
+    size_t left = 0;
+    size_t all = 0;
+    GR_TRY(gr_cuda_check(cudaSetDevice(d->index), "choice of the device"));
+    GR_TRY(gr_cuda_check(cudaMemGetInfo(&left, &all), "free memory"));
+    *bytes_out = left;
+    return GR_OK;
+}
+
+static void count_use(struct gr_cuda_device *d, const char *what, size_t bytes)
+{
+    int i = 0;
+    while (i < d->n_use && strcmp(d->use[i].what, what) != 0) {
+        i++;
+    }
+    if (i == d->n_use) {
+        GR_ASSERT(i < GR_CUDA_USE_MAX);
+        d->use[d->n_use++].what = what;
+    }
+    d->use[i].bytes += bytes;
+}
+
+static enum gr_status no_memory(const struct gr_cuda_device *d, const char *what, size_t bytes)
+{
+    uint64_t left = 0;
+    GR_TRY(gr_cuda_memory_free(d, &left));
+    log_error("cuda:%d: %s needs %zu MiB, %" PRIu64 " MiB are free; lower --kv-blocks, --sessions or --max-model-len",
+              d->index, what, bytes >> 20, left >> 20);
+    return GR_ENOMEM;
+}
+
+enum gr_status gr_cuda_take(struct gr_cuda_device *d, const char *what, size_t bytes, void **out)
+{
+    void *p = NULL;
+    GR_ASSERT(d->n_region < GR_CUDA_REGION_MAX);
+    GR_TRY(gr_cuda_check(cudaSetDevice(d->index), "choice of the device"));
+    const cudaError_t e = cudaMalloc(&p, GR_MAX(bytes, 256));
+    if (e == cudaErrorMemoryAllocation) {
+        (void)cudaGetLastError();
+        return no_memory(d, what, bytes);
+    }
+    GR_TRY(gr_cuda_check(e, what));
+    d->region[d->n_region++] = p;
+    count_use(d, what, bytes);
+    *out = p;
+    return gr_cuda_check(cudaMemsetAsync(p, 0, GR_MAX(bytes, 256), d->stream), what);
+}
+
+enum gr_status gr_cuda_take_host(struct gr_cuda_device *d, size_t bytes, void **out, void **on_device)
+{
+    void *p = NULL;
+    GR_ASSERT(d->n_region < GR_CUDA_REGION_MAX);
+    GR_TRY(gr_cuda_check(cudaSetDevice(d->index), "choice of the device"));
+    GR_TRY(gr_cuda_check(cudaHostAlloc(&p, GR_MAX(bytes, 16), cudaHostAllocMapped), "pinned host memory"));
+    d->on_host[d->n_region] = true;
+    d->region[d->n_region++] = p;
+    memset(p, 0, bytes);
+    *out = p;
+    return gr_cuda_check(cudaHostGetDevicePointer(on_device, p, 0), "pinned host memory");
+}
+
+void gr_cuda_log_memory(const struct gr_cuda_device *d)
+{
+    uint64_t left = 0;
+    for (int i = 0; i < d->n_use; i++) {
+        log_info("cuda:%d: %8.1f MiB %s", d->index, (double)d->use[i].bytes / 1048576.0, d->use[i].what);
+    }
+    if (gr_cuda_memory_free(d, &left) == GR_OK) {
+        log_info("cuda:%d: %8.1f MiB free (%s)", d->index, (double)left / 1048576.0, d->name);
+    }
+}
+
+enum gr_status gr_cuda_wait(const struct gr_cuda_device *d, const char *what)
+{
+    return gr_cuda_check(cudaStreamSynchronize(d->stream), what);
+}

@@ -1,0 +1,111 @@
+#include "model/llama_source.h"
+
+#include "common/log.h"
+#include "model/capture.h"
+#include "model/fc.h"
+#include "model/fingerprint.h"
+#include "model/head_fit.h"
+#include "model/layer.h"
+
+#include <string.h>
+
+/* The head's layers and fc. Sets what is captured; the fc's weights are read by the runtimes. */
+static enum gr_status open_head(struct gr_llama_source *s, const struct gr_llama_config *c)
+{
+    GR_TRY(gr_hf_config_load(c->head_dir, &s->head));
+    GR_TRY(gr_safetensors_open(c->head_dir, &s->head_files));
+    GR_TRY(gr_head_fit_check(c->head_dir, &s->head, s->head_files, c->dir, &s->hf));
+    struct gr_capture capture;
+    GR_TRY(gr_capture_choose(c->head_dir, &s->head, s->hf.n_layer, c->n_capture, c->capture_layer, &capture));
+    GR_TRY(gr_fc_check(c->head_dir, &s->head, s->head_files, capture.n, s->hf.hidden));
+    gr_capture_log(c->head_dir, &capture);
+    gr_capture_text(&capture, s->captures, sizeof(s->captures));
+    s->n_capture = capture.n;
+    memcpy(s->capture_layer, capture.layer, sizeof(s->capture_layer));
+    return GR_OK;
+}
+
+/* From here on everything is sized for the geometry; what is captured follows the layers. */
+static enum gr_status expand(struct gr_llama_source *s, const struct gr_llama_config *c)
+{
+    GR_TRY(gr_expand_init(&s->expand, c->geometry, c->dir, &s->hf));
+    for (int i = 0; i < s->n_capture; i++) {
+        s->capture_layer[i] = gr_expand_layer(&s->expand, s->capture_layer[i]);
+    }
+    log_warn("%s: expanded to the geometry of %s: what a pass costs is that of %s, what is predicted and accepted that "
+             "of %s", c->dir, c->geometry->name, c->geometry->name, c->dir);
+    return c->head_dir != NULL ? gr_expand_config(c->geometry, c->head_dir, &s->head) : GR_OK;
+}
+
+static enum gr_status check_config(const struct gr_llama_config *c, const struct gr_hf_config *hf)
+{
+    if (strcmp(hf->architecture, "LlamaForCausalLM") != 0) {
+        log_error("%s/config.json: architecture %s cannot be run by this build; known: LlamaForCausalLM", c->dir,
+                  hf->architecture);
+        return GR_EUNSUPPORTED;
+    }
+    if (hf->attention_bias || hf->mlp_bias) {
+        log_error("%s/config.json: attention_bias and mlp_bias are not supported for LlamaForCausalLM", c->dir);
+        return GR_EUNSUPPORTED;
+    }
+    GR_TRY(gr_head_dim_check(c->dir, hf->head_dim));
+    for (int i = 0; i < c->n_capture; i++) {
+        if (c->capture_layer[i] < 0 || c->capture_layer[i] > hf->n_layer) {
+            log_error("capture layer %d: %s has %d layers", c->capture_layer[i], c->dir, hf->n_layer);
+            return GR_EINVAL;
+        }
+    }
+    return GR_OK;
+}
+
+enum gr_status gr_llama_source_open(const struct gr_llama_config *c, struct gr_llama_source *out)
+{
+    struct gr_llama_source *s = out;
+    *s = (struct gr_llama_source){.n_capture = c->n_capture};
+    memcpy(s->capture_layer, c->capture_layer, sizeof(s->capture_layer));
+    GR_TRY(gr_hf_config_load(c->dir, &s->hf));
+    GR_TRY(check_config(c, &s->hf));
+    if (c->head_dir != NULL) {
+        GR_TRY(open_head(s, c));
+    }
+    if (c->geometry != NULL) {
+        GR_TRY(expand(s, c));
+    }
+    return gr_safetensors_open(c->dir, &s->files);
+}
+
+void gr_llama_source_close(struct gr_llama_source *s)
+{
+    gr_safetensors_close(s->head_files);
+    gr_safetensors_close(s->files);
+    s->head_files = s->files = NULL;
+}
+
+void gr_llama_source_describe(const struct gr_llama_source *s, const struct gr_llama_config *c, struct gr_lm *lm)
+{
+    const struct gr_hf_config *hf = &s->hf;
+    lm->n_vocab = hf->n_vocab;
+    lm->n_vocab_stride = (gr_hf_vocab_rows(hf) + 15) / 16 * 16;
+    lm->n_ctx_max = c->n_ctx_max > 0 ? GR_MIN(c->n_ctx_max, hf->max_pos) : hf->max_pos;
+    lm->n_row_max = c->n_row_max;
+    lm->n_out_max = c->n_out_max;
+    lm->n_pool_block = c->n_pool_block;
+    lm->n_scratch_block = c->n_scratch_block;
+    lm->n_capture = s->n_capture;
+    lm->capture_width = hf->hidden;
+    memcpy(lm->captures, s->captures, sizeof(lm->captures));
+    if (s->head_files != NULL) {
+        lm->raw_features = c->raw_features;
+        lm->fused_width = s->head.hidden;
+        lm->fc_fingerprint = gr_fc_fingerprint(s->head_files);
+    }
+}
+
+enum gr_status gr_llama_source_finish(const struct gr_llama_source *s, uint64_t *fingerprint_out)
+{
+    GR_TRY(gr_safetensors_check_all_used(s->files));
+    if (fingerprint_out != NULL) {
+        *fingerprint_out = gr_model_fingerprint(&s->hf, s->files);
+    }
+    return GR_OK;
+}

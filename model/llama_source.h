@@ -1,0 +1,31 @@
+/* A Llama folder and the head that it is to serve, opened and checked, before any weight is loaded: what the CPU and
+ * the GPU runtime begin with. */
+#ifndef GR_MODEL_LLAMA_SOURCE_H
+#define GR_MODEL_LLAMA_SOURCE_H
+
+#include "model/expand.h"
+#include "model/hf_config.h"
+#include "model/llama.h"
+#include "model/loader.h"
+#include "model/safetensors.h"
+
+struct gr_llama_source {
+    struct gr_hf_config hf;   /* as it runs */
+    struct gr_hf_config head; /* of the head that is served, as it runs */
+    struct gr_expand expand;  /* to NULL: not expanded */
+    struct gr_safetensors *files, *head_files; /* owned; head_files NULL: no head */
+    int n_capture;
+    int capture_layer[GR_CAPTURE_MAX];
+    char captures[32]; /* as gr_lm.captures */
+};
+
+/* Errors name the file, tensor or limit. What was opened is closed by gr_llama_source_close, also after an error. */
+GR_NODISCARD enum gr_status gr_llama_source_open(const struct gr_llama_config *c, struct gr_llama_source *out);
+void gr_llama_source_close(struct gr_llama_source *s);
+
+/* Sizes and limits of the model: vocabulary, context, rows, blocks, captures. */
+void gr_llama_source_describe(const struct gr_llama_source *s, const struct gr_llama_config *c, struct gr_lm *lm);
+/* Every tensor of the folder was used; then its fingerprint (fingerprint_out may be NULL). */
+GR_NODISCARD enum gr_status gr_llama_source_finish(const struct gr_llama_source *s, uint64_t *fingerprint_out);
+
+#endif
