@@ -18,6 +18,12 @@ struct gr_sampling {
     uint64_t seed;
 };
 
+/* What a row was picked to be. gap: best value less the next best, noise included; 0 where there is none. */
+struct gr_picked {
+    int32_t id;
+    float gap;
+};
+
 /* Order of the heap: larger value first, lower id on ties. */
 GR_FN int gr_sampler_before(const float *l, int32_t a, int32_t b)
 {

@@ -19,6 +19,8 @@ struct gr_llama_config {
     int n_out_max;         /* rows of a pass whose logits may be asked for */
     int n_pool_block;      /* KV blocks of 16 tokens */
     int n_scratch_block;   /* behind them, for tree rows */
+    int n_seq_max;         /* sequences of a pass; only a GPU's runtime asks */
+    int n_token;           /* ids that may be picked; 0: all of the vocabulary */
     /* Residual streams entering these layers are kept for every row. With a head: 0 leaves the choice to its config,
      * else this overrides it (capture.h). */
     int n_capture;

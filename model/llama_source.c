@@ -84,7 +84,7 @@ void gr_llama_source_close(struct gr_llama_source *s)
 void gr_llama_source_describe(const struct gr_llama_source *s, const struct gr_llama_config *c, struct gr_lm *lm)
 {
     const struct gr_hf_config *hf = &s->hf;
-    lm->n_vocab = hf->n_vocab;
+    lm->n_vocab = c->n_token > 0 ? GR_MIN(hf->n_vocab, c->n_token) : hf->n_vocab;
     lm->n_vocab_stride = (gr_hf_vocab_rows(hf) + 15) / 16 * 16;
     lm->n_ctx_max = c->n_ctx_max > 0 ? GR_MIN(c->n_ctx_max, hf->max_pos) : hf->max_pos;
     lm->n_row_max = c->n_row_max;

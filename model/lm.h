@@ -6,6 +6,7 @@
 #ifndef GR_MODEL_LM_H
 #define GR_MODEL_LM_H
 
+#include "common/sampler.h"
 #include "common/status.h"
 #include "kernels/kernels.h"
 #include "model/kv_partial.h"
@@ -22,6 +23,9 @@ struct gr_batch {
     const int32_t *token, *pos, *cell; /* (n_row) */
     const struct gr_attn_seq *seq;     /* (n_seq) */
     const int32_t *out_row;            /* (n_out): rows whose logits are wanted, increasing */
+    /* (n_out) how they are picked, for models that pick (lm->picked); NULL: nothing is to be picked. */
+    const struct gr_sampling *const *sampling;
+    bool want_capture; /* captured states of the rows are wanted */
     const float *const *feature; /* (n_row) pointers to feature_width floats; only for models that take features */
     /* Sequences whose partial view is chosen anew by this pass, from its own queries; 0: none. */
     int n_refresh;
@@ -32,9 +36,10 @@ struct gr_lm;
 
 struct gr_lm_ops {
     /* Runs the pass. Writes logits of out_row[i] to lm->logits + i * lm->n_vocab_stride, and the captured
-     * residual streams of every row when the model was created with captures. */
+     * residual streams of every row when the model was created with captures. A model that picks does so first, and
+     * only logits of rows that it could not pick are there. */
     enum gr_status (*forward)(struct gr_lm *lm, const struct gr_batch *batch);
-    /* Copies KV of cells src[i] to dst[i]; no dst is a later src. */
+    /* Copies KV of cells src[i] to dst[i]; no dst is a later src. An error is that of the next forward(). */
     void (*copy_cells)(struct gr_lm *lm, int n, const int32_t *src, const int32_t *dst);
     /* Fused features: the draft head's fc over captured states. capture[i]: n_capture * capture_width floats, of the
      * last pass or kept from earlier ones; out: (n, fused_width), n at most n_row_max. NULL where fused_width is 0, and
@@ -56,6 +61,9 @@ struct gr_lm {
     int32_t n_row_max, n_out_max;   /* of a pass */
     int32_t n_pool_block, n_scratch_block;
     float *logits;                  /* owned, (n_out_max, n_vocab_stride) */
+    /* owned, (n_out_max): what the pass picked where the logits are; id -1: that row's logits are here, to be picked
+     * from. NULL: the model leaves all picking to its caller. */
+    const struct gr_picked *picked;
     int n_capture, capture_width;   /* 0: none */
     float *capture;                 /* owned, (n_row_max, n_capture * capture_width): layers side by side */
     /* A target that serves an EAGLE-3 head: width of fuse()'s rows; 0: none. */

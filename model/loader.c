@@ -3,6 +3,7 @@
 #include "common/log.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- expanded ---- */
 
@@ -165,4 +166,55 @@ enum gr_status gr_load_embedding(const struct gr_loader *l, const char *name, in
     GR_TRY(gr_safetensors_take(l->files, name, GR_ST_BF16, 2, (int64_t[]){n_vocab, n}, &data));
     *out = data;
     return GR_OK;
+}
+
+/* ---- piece by piece ---- */
+
+enum gr_status gr_matrix_open(const struct gr_loader *l, const char *name, int n_out, int n_in,
+                              struct gr_matrix_source *out)
+{
+    *out = (struct gr_matrix_source){.l = l, .n_out = n_out, .n_in = n_in};
+    if (l->expand == NULL) {
+        return gr_safetensors_take(l->files, name, GR_ST_BF16, 2, (int64_t[]){n_out, n_in}, &out->from);
+    }
+    GR_TRY(gr_expand_tensor_init(l->expand, name, n_out, n_in, &out->t));
+    const enum gr_status st = take_from(l, &out->t, &out->from);
+    if (st != GR_OK) {
+        gr_expand_tensor_finish(&out->t);
+    }
+    return st;
+}
+
+struct reading {
+    const struct gr_matrix_source *m;
+    int row0, n_row;
+    uint16_t *out;
+};
+
+static void read_rows(const struct gr_exec *x, void *arg)
+{
+    const struct reading *r = arg;
+    const struct gr_matrix_source *m = r->m;
+    const size_t n_in = (size_t)m->n_in;
+    int begin, end;
+    gr_unit_range(r->n_row, x->ith, x->nth, &begin, &end);
+    uint16_t *out = r->out + (size_t)begin * n_in;
+    if (m->l->expand != NULL) {
+        gr_expand_rows(&m->t, m->from, r->row0 + begin, end - begin, out);
+    } else {
+        memcpy(out, (const uint16_t *)m->from + (size_t)(r->row0 + begin) * n_in, (size_t)(end - begin) * n_in * 2);
+    }
+}
+
+void gr_matrix_read(const struct gr_matrix_source *m, int row0, int n_row, uint16_t *out)
+{
+    GR_ASSERT(row0 >= 0 && row0 + n_row <= m->n_out);
+    gr_team_run(m->l->team, read_rows, &(struct reading){.m = m, .row0 = row0, .n_row = n_row, .out = out});
+}
+
+void gr_matrix_close(struct gr_matrix_source *m)
+{
+    if (m->l->expand != NULL) {
+        gr_expand_tensor_finish(&m->t);
+    }
 }

@@ -27,4 +27,17 @@ GR_NODISCARD enum gr_status gr_load_vector(const struct gr_loader *l, const char
 GR_NODISCARD enum gr_status gr_load_embedding(const struct gr_loader *l, const char *name, int n_vocab, int n,
                                               const uint16_t **out);
 
+/* A matrix's rows, piece by piece, for those who keep weights elsewhere than in l->memory. */
+struct gr_matrix_source {
+    const struct gr_loader *l;
+    const void *from;             /* bf16, of the files; NULL: there is none (expanded) */
+    struct gr_expand_tensor t;    /* with l->expand */
+    int n_out, n_in;
+};
+GR_NODISCARD enum gr_status gr_matrix_open(const struct gr_loader *l, const char *name, int n_out, int n_in,
+                                           struct gr_matrix_source *out);
+/* Rows [row0, row0 + n_row): out bf16 (n_row, n_in). By all threads of l->team. */
+void gr_matrix_read(const struct gr_matrix_source *m, int row0, int n_row, uint16_t *out);
+void gr_matrix_close(struct gr_matrix_source *m);
+
 #endif

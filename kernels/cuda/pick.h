@@ -27,18 +27,13 @@ struct gr_cuda_pick {
     uint32_t host;
 };
 
-struct gr_cuda_picked {
-    int32_t id;
-    float gap; /* best value less the next best, noise included; 0 where there is none */
-};
-
 /* Row r: argmax over i < n of l[i], or of l[i] / temperature + gumbel(seed, pos, i, choice): lowest id on ties, NaN
  * counts as -inf. picked: mapped host memory or the device's, (n_row). done (mapped host memory; NULL: none): when all
  * is written becomes *ticket, visible to the host after everything else that the stream wrote before. */
 struct gr_cuda_pick_args {
     const float *logits; /* (n_row, stride) */
     const struct gr_cuda_pick *how;
-    struct gr_cuda_picked *picked;
+    struct gr_picked *picked;
     void *work; /* gr_cuda_pick_work_bytes(n_row), zeroed once */
     const uint32_t *ticket;
     uint32_t *done;

@@ -1,0 +1,27 @@
+/* Passes as CUDA graphs, made at start for a row of sizes (buckets); a pass takes the smallest that holds it. */
+#ifndef GR_MODEL_CUDA_GRAPHS_H
+#define GR_MODEL_CUDA_GRAPHS_H
+
+#include "model/cuda/device.h"
+
+enum {
+    GR_CUDA_BUCKET_MAX = 64,
+};
+
+/* Enqueues the pass for at most n rows on the device's stream. */
+typedef enum gr_status gr_cuda_enqueue_fn(void *model, int n);
+
+struct gr_cuda_graphs {
+    int n_bucket;
+    int bucket[GR_CUDA_BUCKET_MAX]; /* rows, rising; the last is n_max */
+    cudaGraphExec_t exec[GR_CUDA_BUCKET_MAX]; /* owned */
+};
+
+GR_NODISCARD enum gr_status gr_cuda_graphs_make(struct gr_cuda_graphs *g, const struct gr_cuda_device *d, int n_max,
+                                                gr_cuda_enqueue_fn *enqueue, void *model);
+void gr_cuda_graphs_destroy(struct gr_cuda_graphs *g);
+/* 1 <= n <= n_max. */
+GR_NODISCARD enum gr_status gr_cuda_graphs_launch(const struct gr_cuda_graphs *g, const struct gr_cuda_device *d,
+                                                  int n);
+
+#endif

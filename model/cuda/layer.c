@@ -1,0 +1,210 @@
+#include "model/cuda/layer.h"
+
+#include "common/log.h"
+#include "kernels/cuda/kv.h"
+#include "kernels/cuda/linear.h"
+#include "kernels/cuda/rows.h"
+#include "model/memory.h"
+#include "model/rope.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* ---- start ---- */
+
+enum gr_status gr_cuda_geometry_check(const char *dir, const struct gr_hf_config *hf)
+{
+    const int group = hf->n_head / GR_MAX(hf->n_kv_head, 1);
+    if ((hf->head_dim != 64 && hf->head_dim != 128) || group > GR_CUDA_GROUP_MAX || hf->n_head % hf->n_kv_head != 0) {
+        log_error("%s/config.json: %d query heads, %d KV heads of %d: on a GPU head_dim must be 64 or 128, with at most %d "
+                  "query heads a KV head; take cpu", dir, hf->n_head, hf->n_kv_head, hf->head_dim,
+                  (int)GR_CUDA_GROUP_MAX);
+        return GR_EUNSUPPORTED;
+    }
+    if (hf->hidden % 64 != 0 || hf->ffn % 64 != 0 || hf->attention_bias || hf->mlp_bias) {
+        log_error("%s/config.json: hidden size %d, intermediate size %d%s: on a GPU both must be multiples of 64, without "
+                  "biases; take cpu", dir, hf->hidden, hf->ffn, hf->attention_bias || hf->mlp_bias ? ", biases" : "");
+        return GR_EUNSUPPORTED;
+    }
+    return GR_OK;
+}
+
+uint64_t gr_cuda_kv_block_bytes(const struct gr_hf_config *hf, int n_layer)
+{
+    return (uint64_t)n_layer * (uint64_t)hf->n_kv_head * 2 * 16 * (uint64_t)hf->head_dim * sizeof(uint16_t);
+}
+
+static enum gr_status take_rope(struct gr_cuda_layer_work *w, const struct gr_hf_config *hf, int n_pos)
+{
+    struct gr_memory memory = {0};
+    const size_t n = (size_t)n_pos * (size_t)(hf->head_dim / 2);
+    const size_t bytes = n * sizeof(float);
+    float *cos = gr_memory_take_f32(&memory, n);
+    float *sin = gr_memory_take_f32(&memory, n);
+    void *dev[2] = {NULL, NULL};
+    enum gr_status st = cos != NULL && sin != NULL ? GR_OK : GR_ENOMEM;
+    if (st == GR_OK) {
+        gr_rope_tables(hf, n_pos, cos, sin);
+        st = gr_cuda_take(w->device, "activations and tables", bytes, &dev[0]);
+    }
+    if (st == GR_OK) {
+        st = gr_cuda_take(w->device, "activations and tables", bytes, &dev[1]);
+    }
+    if (st == GR_OK) {
+        st = gr_cuda_wait(w->device, "tables"); /* cleared */
+    }
+    if (st == GR_OK) {
+        st = gr_cuda_check(cudaMemcpy(dev[0], cos, bytes, cudaMemcpyHostToDevice), "tables");
+    }
+    if (st == GR_OK) {
+        st = gr_cuda_check(cudaMemcpy(dev[1], sin, bytes, cudaMemcpyHostToDevice), "tables");
+    }
+    gr_memory_finish(&memory);
+    w->cos = dev[0];
+    w->sin = dev[1];
+    return st;
+}
+
+static enum gr_status take_activations(struct gr_cuda_layer_work *w)
+{
+    const int n_row = w->attention.n_row_max;
+    const int n_q = w->attention.n_head * w->attention.head_dim;
+    const int n_qkv = n_q + 2 * w->attention.n_kv_head * w->attention.head_dim;
+    const size_t bytes[] = {
+        (size_t)n_row * (size_t)w->hidden * sizeof(float),
+        gr_cuda_tile_bytes(n_row, w->n_in),
+        gr_cuda_tile_bytes(n_row, w->hidden),
+        (size_t)n_row * (size_t)n_qkv * sizeof(uint16_t),
+        (size_t)n_row * (size_t)n_q * sizeof(uint16_t),
+        gr_cuda_tile_bytes(n_row, n_q),
+        gr_cuda_tile_bytes(n_row, w->ffn),
+        gr_cuda_attn_plan_bytes(&w->attention),
+        gr_cuda_attn_work_bytes(&w->attention),
+    };
+    void *p[GR_ARRAY_LEN(bytes)];
+    for (size_t i = 0; i < GR_ARRAY_LEN(bytes); i++) {
+        GR_TRY(gr_cuda_take(w->device, "activations and tables", bytes[i], &p[i]));
+    }
+    w->x = p[0];
+    w->in = p[1];
+    w->xn = p[2];
+    w->qkv = p[3];
+    w->q = p[4];
+    w->att = p[5];
+    w->act = p[6];
+    w->plan = p[7];
+    w->attn_work = p[8];
+    return GR_OK;
+}
+
+enum gr_status gr_cuda_layer_work_init(struct gr_cuda_layer_work *w, struct gr_cuda_device *d,
+                                       const struct gr_hf_config *hf, int n_in, int n_layer, int n_seq_max,
+                                       const struct gr_lm *lm, const struct gr_cuda_pass_inputs *inputs)
+{
+    const int scale_dim = hf->scale_dim > 0 ? hf->scale_dim : hf->head_dim;
+    const uint64_t n_block = (uint64_t)(lm->n_pool_block + lm->n_scratch_block);
+    *w = (struct gr_cuda_layer_work){
+        .device = d, .inputs = inputs, .hidden = hf->hidden, .n_in = n_in, .ffn = hf->ffn, .rms_eps = hf->rms_eps,
+        .attn_scale = (float)(1.0 / sqrt((double)scale_dim)),
+        .attention = {.n_head = hf->n_head, .n_kv_head = hf->n_kv_head, .head_dim = hf->head_dim,
+                      .n_row_max = lm->n_row_max, .n_seq_max = n_seq_max},
+        .kv = {.layer_bytes = (size_t)(n_block * gr_cuda_kv_block_bytes(hf, 1)), .n_layer = n_layer,
+               .n_kv_head = hf->n_kv_head, .head_dim = hf->head_dim}};
+    GR_TRY(take_rope(w, hf, lm->n_ctx_max));
+    GR_TRY(take_activations(w));
+    return gr_cuda_take(d, "KV", w->kv.layer_bytes * (size_t)n_layer, &w->kv.blocks);
+}
+
+static enum gr_status load_part(struct gr_cuda_weights *l, const char *prefix, const char *what, int n_row,
+                                const struct gr_cuda_matrix *m, int row0, int step)
+{
+    char name[160];
+    snprintf(name, sizeof(name), "%s.%s.weight", prefix, what);
+    return gr_cuda_matrix_load(l, name, n_row, m, row0, step);
+}
+
+enum gr_status gr_cuda_layer_load(struct gr_cuda_weights *l, const struct gr_cuda_layer_work *w, const char *prefix,
+                                  int index, struct gr_cuda_layer *out)
+{
+    const int n_q = w->attention.n_head * w->attention.head_dim;
+    const int n_kv = w->attention.n_kv_head * w->attention.head_dim;
+    char name[160];
+    GR_TRY(gr_cuda_matrix_take(l, n_q + 2 * n_kv, w->n_in, &out->qkv));
+    GR_TRY(gr_cuda_matrix_take(l, w->hidden, n_q, &out->o));
+    GR_TRY(gr_cuda_matrix_take(l, 2 * w->ffn, w->hidden, &out->gate_up));
+    GR_TRY(gr_cuda_matrix_take(l, w->hidden, w->ffn, &out->down));
+    GR_TRY(load_part(l, prefix, "self_attn.q_proj", n_q, &out->qkv, 0, 1));
+    GR_TRY(load_part(l, prefix, "self_attn.k_proj", n_kv, &out->qkv, n_q, 1));
+    GR_TRY(load_part(l, prefix, "self_attn.v_proj", n_kv, &out->qkv, n_q + n_kv, 1));
+    GR_TRY(load_part(l, prefix, "self_attn.o_proj", w->hidden, &out->o, 0, 1));
+    GR_TRY(load_part(l, prefix, "mlp.gate_proj", w->ffn, &out->gate_up, 0, 2));
+    GR_TRY(load_part(l, prefix, "mlp.up_proj", w->ffn, &out->gate_up, 1, 2));
+    GR_TRY(load_part(l, prefix, "mlp.down_proj", w->hidden, &out->down, 0, 1));
+    snprintf(name, sizeof(name), "%s.input_layernorm.weight", prefix);
+    GR_TRY(gr_cuda_vector_load(l, name, w->hidden, &out->in_norm));
+    snprintf(name, sizeof(name), "%s.post_attention_layernorm.weight", prefix);
+    GR_TRY(gr_cuda_vector_load(l, name, w->hidden, &out->mlp_norm));
+    out->kv = (uint8_t *)w->kv.blocks + (size_t)index * w->kv.layer_bytes;
+    return GR_OK;
+}
+
+/* ---- parts of a pass ---- */
+
+enum gr_status gr_cuda_enqueue_plan(const struct gr_cuda_layer_work *w)
+{
+    return gr_cuda_attn_plan(&w->attention, w->inputs->seq, w->inputs->n_seq, w->plan, w->device->stream);
+}
+
+enum gr_status gr_cuda_enqueue_norm(const struct gr_cuda_layer_work *w, const struct gr_cuda_norm_step *s, int n)
+{
+    const struct gr_cuda_norm_args a = {
+        .x = s->x, .w = s->weight, .row = s->out_rows ? w->inputs->out_row : NULL, .y = s->y, .capture = s->capture,
+        .n_row = n, .n = w->hidden, .x_stride = w->hidden, .y_n = s->y_n, .y_col = s->y_col,
+        .capture_n = s->capture_n, .capture_col = s->capture_col, .eps = w->rms_eps,
+        .n_row_true = s->out_rows ? w->inputs->n_out : w->inputs->n_row};
+    return gr_cuda_norm(&a, w->device->stream);
+}
+
+enum gr_status gr_cuda_enqueue_linear(const struct gr_cuda_layer_work *w, const struct gr_cuda_matrix *m,
+                                      const uint16_t *x, const float *bias, float *y, int y_stride, bool out_rows, int n)
+{
+    const struct gr_cuda_linear_args a = {
+        .w = m->packed, .n_out = m->n_out, .n_in = m->n_in, .x = x, .bias = bias, .y = y, .out = GR_CUDA_OUT_F32,
+        .y_stride = y_stride, .n_row = n, .n_row_true = out_rows ? w->inputs->n_out : w->inputs->n_row};
+    return gr_cuda_linear(&a, w->device->stream);
+}
+
+static enum gr_status linear(const struct gr_cuda_layer_work *w, const struct gr_cuda_matrix *m, const uint16_t *x,
+                             enum gr_cuda_linear_out out, void *y, int n)
+{
+    const struct gr_cuda_linear_args a = {
+        .w = m->packed, .n_out = m->n_out, .n_in = m->n_in, .x = x, .y = y, .out = out, .y_stride = m->n_out,
+        .n_row = n, .n_row_true = w->inputs->n_row};
+    return gr_cuda_linear(&a, w->device->stream);
+}
+
+static enum gr_status attend(const struct gr_cuda_layer_work *w, const struct gr_cuda_layer *l, int n)
+{
+    const struct gr_cuda_attn_shape *s = &w->attention;
+    const int n_q = s->n_head * s->head_dim;
+    const struct gr_cuda_rope_store_args rope = {
+        .qkv = w->qkv, .q = w->q, .kv = l->kv, .pos = w->inputs->pos, .cell = w->inputs->cell, .cos = w->cos,
+        .sin = w->sin, .n_row_true = w->inputs->n_row, .n_row = n, .qkv_stride = l->qkv.n_out, .q_stride = n_q,
+        .n_head = s->n_head, .n_kv_head = s->n_kv_head, .head_dim = s->head_dim};
+    GR_TRY(gr_cuda_rope_store(&rope, w->device->stream));
+    const struct gr_cuda_attention_args attention = {
+        .shape = *s, .kv = l->kv, .q = w->q, .out = w->att, .seq = w->inputs->seq, .plan = w->plan,
+        .work = w->attn_work, .n_row = n, .n_seq = GR_MIN(n, s->n_seq_max), .q_stride = n_q, .scale = w->attn_scale};
+    return gr_cuda_attention(&attention, w->device->stream);
+}
+
+enum gr_status gr_cuda_enqueue_layer(const struct gr_cuda_layer_work *w, const struct gr_cuda_layer *l, int n)
+{
+    const struct gr_cuda_norm_step mlp = {.x = w->x, .weight = l->mlp_norm, .y = w->xn, .y_n = w->hidden};
+    GR_TRY(linear(w, &l->qkv, w->in, GR_CUDA_OUT_BF16, w->qkv, n));
+    GR_TRY(attend(w, l, n));
+    GR_TRY(linear(w, &l->o, w->att, GR_CUDA_OUT_ADD, w->x, n));
+    GR_TRY(gr_cuda_enqueue_norm(w, &mlp, n));
+    GR_TRY(linear(w, &l->gate_up, w->xn, GR_CUDA_OUT_SILU, w->act, n));
+    return linear(w, &l->down, w->act, GR_CUDA_OUT_ADD, w->x, n);
+}

@@ -1,0 +1,73 @@
+/* A transformer layer on a GPU, as the Llama runtime stacks them and the EAGLE-3 head has one (model/layer.h is the
+ * CPU's). The residual stream is f32, everything between two linear layers bf16. */
+#ifndef GR_MODEL_CUDA_LAYER_H
+#define GR_MODEL_CUDA_LAYER_H
+
+#include "kernels/cuda/attention.h"
+#include "model/cuda/cells.h"
+#include "model/cuda/pass.h"
+#include "model/cuda/weights.h"
+
+struct gr_cuda_layer {
+    float *in_norm, *mlp_norm;           /* (H) */
+    struct gr_cuda_matrix qkv, o, gate_up, down; /* gate and up row by row in turn */
+    void *kv;
+};
+
+/* What all layers of a model share. */
+struct gr_cuda_layer_work {
+    struct gr_cuda_device *device;
+    const struct gr_cuda_pass_inputs *inputs;
+    struct gr_cuda_attn_shape attention;
+    int hidden, n_in, ffn; /* n_in: inputs of q, k and v; H, or 2H in an EAGLE-3 head */
+    float rms_eps, attn_scale;
+    float *cos, *sin;   /* (n_ctx_max, head_dim / 2) */
+    float *x;           /* (n_row_max, H) residual stream */
+    uint16_t *in;       /* tiles of width n_in: what q, k and v are given */
+    uint16_t *xn;       /* tiles of width H */
+    uint16_t *qkv;      /* (n_row_max, all heads) */
+    uint16_t *q;        /* (n_row_max, n_head * head_dim) */
+    uint16_t *att, *act; /* tiles of width n_head * head_dim, ffn */
+    void *plan, *attn_work;
+    struct gr_cuda_kv kv;
+};
+
+/* Geometries that the kernels take; one line that names dir. */
+GR_NODISCARD enum gr_status gr_cuda_geometry_check(const char *dir, const struct gr_hf_config *hf);
+/* Tables, activations for lm's rows, KV for its blocks. */
+GR_NODISCARD enum gr_status gr_cuda_layer_work_init(struct gr_cuda_layer_work *w, struct gr_cuda_device *d,
+                                                    const struct gr_hf_config *hf, int n_in, int n_layer, int n_seq_max,
+                                                    const struct gr_lm *lm,
+                                                    const struct gr_cuda_pass_inputs *inputs);
+/* prefix: "model.layers.3"; index: which part of the KV is its own. */
+GR_NODISCARD enum gr_status gr_cuda_layer_load(struct gr_cuda_weights *l, const struct gr_cuda_layer_work *w,
+                                               const char *prefix, int index, struct gr_cuda_layer *out);
+
+/* ---- parts of a pass of at most n rows ---- */
+
+/* The plan of attention, before the first layer. */
+GR_NODISCARD enum gr_status gr_cuda_enqueue_plan(const struct gr_cuda_layer_work *w);
+/* y = norm of x's rows in tiles of width y_n from column y_col on. weight NULL: as they are. n_row_true, row: of the
+ * inputs, for the rows that are wanted; else all rows. */
+struct gr_cuda_norm_step {
+    const float *x, *weight;
+    uint16_t *y;
+    int y_n, y_col;
+    uint16_t *capture; /* NULL: none */
+    int capture_n, capture_col;
+    bool out_rows; /* of the rows whose logits are wanted */
+};
+GR_NODISCARD enum gr_status gr_cuda_enqueue_norm(const struct gr_cuda_layer_work *w, const struct gr_cuda_norm_step *s,
+                                                 int n);
+/* w->in holds what q, k and v are given, w->x the residual stream, which the layer adds to. */
+GR_NODISCARD enum gr_status gr_cuda_enqueue_layer(const struct gr_cuda_layer_work *w, const struct gr_cuda_layer *l,
+                                                  int n);
+/* y (f32, rows of m's outputs) = x W^T; x in tiles. */
+GR_NODISCARD enum gr_status gr_cuda_enqueue_linear(const struct gr_cuda_layer_work *w, const struct gr_cuda_matrix *m,
+                                                   const uint16_t *x, const float *bias, float *y, int y_stride,
+                                                   bool out_rows, int n);
+
+/* Bytes that the KV of a block of 16 tokens takes. */
+uint64_t gr_cuda_kv_block_bytes(const struct gr_hf_config *hf, int n_layer);
+
+#endif

@@ -1,0 +1,345 @@
+#include "model/cuda/llama.h"
+
+#include "common/log.h"
+#include "kernels/cuda/rows.h"
+#include "model/cuda/model.h"
+#include "model/llama_source.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define KEEP_FREE ((uint64_t)1 << 30) /* for the driver, graphs and staging */
+
+struct llama {
+    struct gr_lm lm;
+    struct gr_llama_source source;
+    struct gr_cuda_model m;
+    struct gr_cuda_layer *layer;  /* (n_layer) */
+    uint16_t *embed;              /* (n_vocab, H) */
+    float *final_norm;            /* (H) */
+    struct gr_cuda_matrix head;   /* (vocabulary rows, H) */
+    uint16_t *xo;                 /* tiles of width H: rows whose logits are wanted */
+    struct gr_cuda_graphs body, fuse, logits;
+    /* of a target that serves a head */
+    struct gr_cuda_matrix fc;     /* (fused_width, n_capture * H) */
+    float *fc_bias;
+    uint16_t *capture;            /* tiles of width n_capture * H */
+    float *fused;                 /* (n_row_max, fused_width) */
+    float *fused_alias;           /* lm.capture as the device sees it */
+};
+
+static struct llama *of(struct gr_lm *lm)
+{
+    return GR_CONTAINER_OF(lm, struct llama, lm);
+}
+
+static bool serves_head(const struct llama *m)
+{
+    return m->source.head_files != NULL;
+}
+
+/* ---- the pass, enqueued while its graphs are made ---- */
+
+/* The norm before layer i; keeps what enters it, if it is a captured one. */
+static enum gr_status enqueue_in_norm(struct llama *m, int i, int n)
+{
+    const int hidden = m->source.hf.hidden;
+    struct gr_cuda_norm_step s = {.x = m->m.work.x, .weight = m->layer[i].in_norm, .y = m->m.work.in, .y_n = hidden,
+                                  .capture_n = m->source.n_capture * hidden};
+    for (int c = 0; serves_head(m) && c < m->source.n_capture; c++) {
+        if (m->source.capture_layer[c] == i) {
+            s.capture = m->capture;
+            s.capture_col = c * hidden;
+        }
+    }
+    return gr_cuda_enqueue_norm(&m->m.work, &s, n);
+}
+
+/* What the final norm gets may be a captured stream, too: it is kept without a norm. */
+static enum gr_status enqueue_last_capture(struct llama *m, int n)
+{
+    const int c = m->source.n_capture - 1;
+    if (!serves_head(m) || m->source.capture_layer[c] != m->source.hf.n_layer) {
+        return GR_OK;
+    }
+    const struct gr_cuda_norm_step s = {.x = m->m.work.x, .y = m->capture, .y_n = m->source.n_capture * m->source.hf.hidden,
+                                        .y_col = c * m->source.hf.hidden};
+    return gr_cuda_enqueue_norm(&m->m.work, &s, n);
+}
+
+static enum gr_status enqueue_body(void *model, int n)
+{
+    struct llama *m = model;
+    const struct gr_cuda_embed_args embed = {.table = m->embed, .id = m->m.pass.inputs.token, .y = m->m.work.x,
+                                             .n_row = n, .n = m->source.hf.hidden,
+                                             .n_row_true = m->m.pass.inputs.n_row};
+    GR_TRY(gr_cuda_model_enqueue_begin(&m->m));
+    GR_TRY(gr_cuda_embed(&embed, m->m.device.stream));
+    for (int i = 0; i < m->source.hf.n_layer; i++) {
+        GR_TRY(enqueue_in_norm(m, i, n));
+        GR_TRY(gr_cuda_enqueue_layer(&m->m.work, &m->layer[i], n));
+    }
+    return enqueue_last_capture(m, n);
+}
+
+static enum gr_status enqueue_fuse(void *model, int n)
+{
+    struct llama *m = model;
+    const int width = m->lm.fused_width;
+    const struct gr_cuda_output_args out = {.from = m->fused, .to = m->fused_alias, .n_row = n, .n = width,
+                                            .n_row_true = m->m.pass.inputs.n_row};
+    GR_TRY(gr_cuda_enqueue_linear(&m->m.work, &m->fc, m->capture, m->fc_bias, m->fused, width, false, n));
+    return gr_cuda_output(&out, m->m.device.stream);
+}
+
+static enum gr_status enqueue_logits(void *model, int n)
+{
+    struct llama *m = model;
+    const int hidden = m->source.hf.hidden;
+    const struct gr_cuda_norm_step norm = {.x = m->m.work.x, .weight = m->final_norm, .y = m->xo, .y_n = hidden,
+                                           .out_rows = true};
+    GR_TRY(gr_cuda_enqueue_norm(&m->m.work, &norm, n));
+    GR_TRY(gr_cuda_enqueue_linear(&m->m.work, &m->head, m->xo, NULL, m->m.logits, m->lm.n_vocab_stride, true, n));
+    return gr_cuda_model_enqueue_picks(&m->m, &m->lm, n);
+}
+
+/* ---- the model as the workers see it ---- */
+
+static enum gr_status llama_forward(struct gr_lm *lm, const struct gr_batch *b)
+{
+    struct llama *m = of(lm);
+    const struct gr_cuda_device *d = &m->m.device;
+    GR_TRY(gr_cuda_model_begin(&m->m, b, 1));
+    GR_TRY(gr_cuda_graphs_launch(&m->body, d, b->n_row));
+    if (b->want_capture && serves_head(m)) {
+        GR_TRY(gr_cuda_graphs_launch(&m->fuse, d, b->n_row));
+    }
+    if (b->n_out > 0) {
+        GR_TRY(gr_cuda_graphs_launch(&m->logits, d, b->n_out));
+    }
+    return gr_cuda_model_wait(&m->m, lm, b->n_out);
+}
+
+static void llama_copy_cells(struct gr_lm *lm, int n, const int32_t *src, const int32_t *dst)
+{
+    gr_cuda_model_copy_cells(&of(lm)->m, n, src, dst);
+}
+
+static void llama_fuse(struct gr_lm *lm, int n, const float *const *capture, float *out)
+{
+    const size_t width = (size_t)lm->fused_width;
+    for (int i = 0; i < n; i++) {
+        memcpy(out + (size_t)i * width, capture[i], width * sizeof(float));
+    }
+}
+
+static void llama_destroy(struct gr_lm *lm)
+{
+    struct llama *m = of(lm);
+    gr_cuda_graphs_destroy(&m->body);
+    gr_cuda_graphs_destroy(&m->fuse);
+    gr_cuda_graphs_destroy(&m->logits);
+    gr_cuda_model_close(&m->m, lm);
+    gr_llama_source_close(&m->source);
+    free(m->layer);
+    free(m);
+}
+
+static const struct gr_lm_ops llama_ops = {
+    .forward = llama_forward,
+    .copy_cells = llama_copy_cells,
+    .fuse = llama_fuse,
+    .destroy = llama_destroy,
+};
+
+/* ---- memory ---- */
+
+static uint64_t weight_bytes(const struct llama *m)
+{
+    const struct gr_hf_config *hf = &m->source.hf;
+    const uint64_t fc = serves_head(m) ? 2ull * (uint64_t)m->source.head.hidden * (uint64_t)m->source.n_capture *
+                                             (uint64_t)hf->hidden : 0;
+    return gr_llama_weight_bytes(hf) + 2ull * (uint64_t)hf->n_vocab * (uint64_t)hf->hidden + fc;
+}
+
+/* Everything but weights and KV, roughly: it is small beside them, and what is really taken is checked as it is taken. */
+static uint64_t activation_bytes(const struct llama *m, const struct gr_llama_config *c)
+{
+    const struct gr_hf_config *hf = &m->source.hf;
+    const uint64_t n_q = (uint64_t)hf->n_head * (uint64_t)hf->head_dim;
+    const uint64_t row = 8ull * (uint64_t)hf->hidden + 6 * n_q + 2ull * (uint64_t)hf->ffn +
+                         GR_CUDA_SPLIT_MAX * (n_q + 2ull * (uint64_t)hf->n_head) * sizeof(float);
+    return (uint64_t)c->n_row_max * row + (uint64_t)c->n_out_max * (uint64_t)gr_hf_vocab_rows(hf) * sizeof(float);
+}
+
+/* KV blocks for the sessions' contexts, or what is left. */
+static enum gr_status choose_blocks(const struct llama *m, const struct gr_llama_config *c, int n_ctx, int *n_block_out)
+{
+    const uint64_t block = gr_cuda_kv_block_bytes(&m->source.hf, m->source.hf.n_layer);
+    const uint64_t others = weight_bytes(m) + activation_bytes(m, c) + KEEP_FREE;
+    const uint64_t per_session = (uint64_t)(n_ctx + GR_KV_BLOCK - 1) / GR_KV_BLOCK;
+    const uint64_t wanted = c->n_pool_block > 0 ? (uint64_t)c->n_pool_block : per_session * (uint64_t)c->n_seq_max;
+    const uint64_t least = c->n_pool_block > 0 ? wanted : per_session;
+    uint64_t left = 0;
+    GR_TRY(gr_cuda_memory_free(&m->m.device, &left));
+    const uint64_t scratch = (uint64_t)c->n_scratch_block * block;
+    if (left < others + scratch + least * block) {
+        log_error("cuda:%d: %s needs %" PRIu64 " MiB (weights %" PRIu64 ", KV of %" PRIu64 " blocks %" PRIu64
+                  "), %" PRIu64 " MiB are free; lower --max-model-len, --kv-blocks or --sessions", m->m.device.index,
+                  c->dir, (others + scratch + least * block) >> 20, weight_bytes(m) >> 20, least, (least * block) >> 20,
+                  left >> 20);
+        return GR_ENOMEM;
+    }
+    *n_block_out = (int)GR_MIN(wanted, GR_MIN((left - others - scratch) / block, (uint64_t)INT32_MAX / 64));
+    return GR_OK;
+}
+
+/* ---- loading ---- */
+
+static enum gr_status load_fc(struct llama *m, struct gr_cuda_weights *l)
+{
+    const int n_in = m->source.n_capture * m->source.hf.hidden;
+    GR_TRY(gr_cuda_matrix_take(l, m->source.head.hidden, n_in, &m->fc));
+    GR_TRY(gr_cuda_matrix_load(l, "fc.weight", m->source.head.hidden, &m->fc, 0, 1));
+    if (gr_safetensors_find(m->source.head_files, "fc.bias") != NULL) {
+        GR_TRY(gr_cuda_vector_load(l, "fc.bias", m->source.head.hidden, &m->fc_bias));
+    }
+    return GR_OK;
+}
+
+static enum gr_status load_all(struct llama *m, struct gr_cuda_weights *l, struct gr_loader *host)
+{
+    const struct gr_hf_config *hf = &m->source.hf;
+    const char *head = hf->tie_embeddings ? "model.embed_tokens.weight" : "lm_head.weight";
+    GR_TRY(gr_cuda_table_load(l, "model.embed_tokens.weight", hf->n_vocab, hf->hidden, &m->embed));
+    for (int i = 0; i < hf->n_layer; i++) {
+        char prefix[64];
+        snprintf(prefix, sizeof(prefix), "model.layers.%d", i);
+        GR_TRY(gr_cuda_layer_load(l, &m->m.work, prefix, i, &m->layer[i]));
+    }
+    GR_TRY(gr_cuda_vector_load(l, "model.norm.weight", hf->hidden, &m->final_norm));
+    GR_TRY(gr_cuda_matrix_take(l, m->lm.n_vocab_stride, hf->hidden, &m->head));
+    GR_TRY(gr_cuda_matrix_load(l, head, gr_hf_vocab_rows(hf), &m->head, 0, 1));
+    if (serves_head(m)) {
+        host->files = m->source.head_files;
+        GR_TRY(load_fc(m, l));
+    }
+    return GR_OK;
+}
+
+static enum gr_status load_weights(struct llama *m)
+{
+    struct gr_memory memory = {0};
+    struct gr_loader host = {.kernels = &m->m.kernels, .memory = &memory, .files = m->source.files,
+                             .expand = m->source.expand.to != NULL ? &m->source.expand : NULL, .team = m->lm.team};
+    struct gr_cuda_weights l;
+    enum gr_status st = gr_cuda_weights_begin(&l, &m->m.device, &host, weight_bytes(m));
+    if (st == GR_OK) {
+        st = load_all(m, &l, &host);
+    }
+    const enum gr_status finished = gr_cuda_weights_finish(&l);
+    gr_memory_finish(&memory);
+    return st != GR_OK ? st : finished;
+}
+
+/* ---- creation ---- */
+
+static enum gr_status check(const struct llama *m, const struct gr_llama_config *c)
+{
+    GR_TRY(gr_cuda_geometry_check(c->dir, &m->source.hf));
+    if (!serves_head(m)) {
+        return GR_OK;
+    }
+    if (c->raw_features) {
+        log_error("--ship-features raw: a target on a GPU ships fused features only");
+        return GR_EUNSUPPORTED;
+    }
+    if (m->source.head.norm_before_fc || m->source.head.fc_norm || m->source.head.hidden % 16 != 0) {
+        log_error("%s/config.json: norm_before_fc, fc_norm or a hidden size of %d: a GPU does not run this head's fc; take "
+                  "cpu", c->head_dir, m->source.head.hidden);
+        return GR_EUNSUPPORTED;
+    }
+    return GR_OK;
+}
+
+static enum gr_status take_state(struct llama *m, int n_seq_max)
+{
+    const struct gr_hf_config *hf = &m->source.hf;
+    const size_t n_row = (size_t)m->lm.n_row_max;
+    struct gr_cuda_device *d = &m->m.device;
+    void *p = NULL;
+    void *host = NULL;
+    GR_TRY(gr_cuda_model_take(&m->m, &m->lm, n_seq_max, 0));
+    GR_TRY(gr_cuda_layer_work_init(&m->m.work, d, hf, hf->hidden, hf->n_layer, n_seq_max, &m->lm, &m->m.pass.inputs));
+    GR_TRY(gr_cuda_take(d, "activations and tables", gr_cuda_tile_bytes(m->lm.n_out_max, hf->hidden), &p));
+    m->xo = p;
+    if (!serves_head(m)) {
+        return GR_OK;
+    }
+    const size_t fused_bytes = n_row * (size_t)m->lm.fused_width * sizeof(float);
+    GR_TRY(gr_cuda_take(d, "features", gr_cuda_tile_bytes(m->lm.n_row_max, m->source.n_capture * hf->hidden), &p));
+    m->capture = p;
+    GR_TRY(gr_cuda_take(d, "features", fused_bytes, &p));
+    m->fused = p;
+    GR_TRY(gr_cuda_take_host(d, fused_bytes, &host, &p));
+    m->fused_alias = p;
+    m->lm.capture = host;
+    m->lm.n_capture = 1;
+    m->lm.capture_width = m->lm.fused_width;
+    return GR_OK;
+}
+
+static enum gr_status make_graphs(struct llama *m)
+{
+    const struct gr_cuda_device *d = &m->m.device;
+    GR_TRY(gr_cuda_graphs_make(&m->body, d, m->lm.n_row_max, enqueue_body, m));
+    GR_TRY(gr_cuda_graphs_make(&m->logits, d, m->lm.n_out_max, enqueue_logits, m));
+    if (serves_head(m)) {
+        GR_TRY(gr_cuda_graphs_make(&m->fuse, d, m->lm.n_row_max, enqueue_fuse, m));
+    }
+    return gr_cuda_wait(d, "graphs of a pass");
+}
+
+static enum gr_status build(struct llama *m, const struct gr_llama_config *config, int device, uint64_t *fingerprint_out)
+{
+    struct gr_llama_config c = *config;
+    GR_TRY(gr_llama_source_open(&c, &m->source));
+    GR_TRY(check(m, &c));
+    GR_TRY(gr_cuda_model_open(&m->m, &m->lm, device, c.n_thread));
+    const int n_ctx = c.n_ctx_max > 0 ? GR_MIN(c.n_ctx_max, m->source.hf.max_pos) : m->source.hf.max_pos;
+    GR_TRY(choose_blocks(m, &c, n_ctx, &c.n_pool_block));
+    gr_llama_source_describe(&m->source, &c, &m->lm);
+    m->layer = calloc((size_t)m->source.hf.n_layer, sizeof(*m->layer));
+    if (m->layer == NULL) {
+        log_error("out of memory for a model of %d layers", m->source.hf.n_layer);
+        return GR_ENOMEM;
+    }
+    GR_TRY(take_state(m, c.n_seq_max));
+    GR_TRY(load_weights(m));
+    GR_TRY(make_graphs(m));
+    gr_cuda_log_memory(&m->m.device);
+    return gr_llama_source_finish(&m->source, fingerprint_out);
+}
+
+enum gr_status gr_cuda_llama_create(const struct gr_llama_config *config, int device, struct gr_hf_config *hf_out,
+                                    uint64_t *fingerprint_out, struct gr_lm **lm_out)
+{
+    struct llama *m = calloc(1, sizeof(*m));
+    if (m == NULL) {
+        log_error("out of memory");
+        return GR_ENOMEM;
+    }
+    m->lm.ops = &llama_ops;
+    enum gr_status st = build(m, config, device, fingerprint_out);
+    if (st != GR_OK) {
+        llama_destroy(&m->lm);
+        return st;
+    }
+    if (hf_out != NULL) {
+        *hf_out = m->source.hf;
+    }
+    *lm_out = &m->lm;
+    return GR_OK;
+}

@@ -1,0 +1,137 @@
+#include "model/cuda/model.h"
+
+#include "common/log.h"
+#include "kernels/cuda/rows.h"
+
+#include <stdio.h>
+
+#define LOOKS_PER_QUERY 4096 /* a look at the flag takes about 20 ns, asking the driver a microsecond */
+
+enum gr_status gr_cuda_model_open(struct gr_cuda_model *m, struct gr_lm *lm, int device, int n_thread)
+{
+    GR_TRY(gr_cuda_device_open(&m->device, device));
+    GR_TRY(gr_kernels_init_cpu(&m->kernels, NULL));
+    lm->kernels = &m->kernels;
+    gr_cuda_model_numerics_id(lm->numerics_id, sizeof(lm->numerics_id));
+    return gr_team_create(n_thread > 0 ? n_thread : gr_cpu_count(), &lm->team);
+}
+
+enum gr_status gr_cuda_model_take(struct gr_cuda_model *m, struct gr_lm *lm, int n_seq_max, int feature_width)
+{
+    const size_t n_out = (size_t)lm->n_out_max;
+    const struct gr_cuda_pass_limits limits = {
+        .n_row_max = lm->n_row_max, .n_out_max = lm->n_out_max, .n_seq_max = n_seq_max,
+        .n_pool_block = lm->n_pool_block, .n_scratch_block = lm->n_scratch_block, .feature_width = feature_width};
+    void *host = NULL;
+    void *alias = NULL;
+    void *logits = NULL;
+    GR_TRY(gr_cuda_pass_init(&m->pass, &m->device, &limits));
+    GR_TRY(gr_cuda_cells_init(&m->cells, &m->device));
+    GR_TRY(gr_cuda_take(&m->device, "logits", n_out * (size_t)lm->n_vocab_stride * sizeof(float), &logits));
+    m->logits = logits;
+    GR_TRY(gr_cuda_take(&m->device, "logits", gr_cuda_pick_work_bytes(lm->n_out_max), &m->pick_work));
+    GR_TRY(gr_cuda_take_host(&m->device, n_out * sizeof(struct gr_picked), &host, &alias));
+    m->picked = host;
+    m->picked_alias = alias;
+    GR_TRY(gr_cuda_take_host(&m->device, 2 * sizeof(uint32_t), &host, &alias));
+    m->done = host;
+    m->done_alias = alias;
+    m->plan_error = (volatile int32_t *)host + 1;
+    lm->picked = m->picked;
+    /* Pages that nobody touches cost nothing: only rows that the host picks come here. */
+    lm->logits = gr_memory_take_f32(&m->memory, n_out * (size_t)lm->n_vocab_stride);
+    return lm->logits != NULL ? GR_OK : GR_ENOMEM;
+}
+
+void gr_cuda_model_close(struct gr_cuda_model *m, struct gr_lm *lm)
+{
+    gr_team_destroy(lm->team);
+    gr_cuda_device_close(&m->device);
+    gr_memory_finish(&m->memory);
+}
+
+enum gr_status gr_cuda_model_enqueue_picks(struct gr_cuda_model *m, const struct gr_lm *lm, int n)
+{
+    const struct gr_cuda_pick_args a = {
+        .logits = m->logits, .how = m->pass.inputs.pick, .picked = m->picked_alias, .work = m->pick_work,
+        .ticket = m->pass.inputs.ticket, .done = m->done_alias, .n_row = n, .n = lm->n_vocab,
+        .stride = lm->n_vocab_stride, .n_row_true = m->pass.inputs.n_out};
+    return gr_cuda_pick(&a, m->device.stream);
+}
+
+enum gr_status gr_cuda_model_enqueue_begin(struct gr_cuda_model *m)
+{
+    GR_TRY(gr_cuda_input(m->pass.host_alias, m->pass.dev, m->device.stream));
+    GR_TRY(gr_cuda_enqueue_plan(&m->work));
+    return gr_cuda_check(cudaMemcpyAsync((void *)(uintptr_t)m->plan_error, gr_cuda_attn_plan_error(m->work.plan),
+                                         sizeof(int32_t), cudaMemcpyDeviceToHost, m->device.stream), "plan of attention");
+}
+
+/* Bounded by the device: either the flag comes, or the driver says that the stream has ended, or why it broke. */
+static enum gr_status wait_for_flag(const struct gr_cuda_model *m)
+{
+    for (;;) {
+        for (int i = 0; i < LOOKS_PER_QUERY; i++) {
+            if (*m->done == m->pass.ticket) {
+                __atomic_thread_fence(__ATOMIC_ACQUIRE);
+                return GR_OK;
+            }
+        }
+        const cudaError_t e = cudaStreamQuery(m->device.stream);
+        if (e != cudaErrorNotReady) {
+            return gr_cuda_check(e, "a pass");
+        }
+    }
+}
+
+static enum gr_status fetch_logits(struct gr_cuda_model *m, struct gr_lm *lm, int n_out)
+{
+    const size_t stride = (size_t)lm->n_vocab_stride;
+    bool any = false;
+    for (int i = 0; i < n_out; i++) {
+        if (m->picked[i].id < 0) {
+            any = true;
+            GR_TRY(gr_cuda_check(cudaMemcpyAsync(lm->logits + (size_t)i * stride, m->logits + (size_t)i * stride,
+                                                 stride * sizeof(float), cudaMemcpyDeviceToHost, m->device.stream),
+                                 "copy of logits"));
+        }
+    }
+    return any ? gr_cuda_wait(&m->device, "copy of logits") : GR_OK;
+}
+
+enum gr_status gr_cuda_model_wait(struct gr_cuda_model *m, struct gr_lm *lm, int n_out)
+{
+    if (n_out == 0) {
+        GR_TRY(gr_cuda_wait(&m->device, "a pass"));
+    } else {
+        GR_TRY(wait_for_flag(m));
+    }
+    gr_cuda_cells_done(&m->cells);
+    if (*m->plan_error != GR_CUDA_ATTN_OK) {
+        log_error("CUDA: attention refused a batch (enum gr_cuda_attn_error %d)", (int)*m->plan_error);
+        return GR_ELIMIT;
+    }
+    return fetch_logits(m, lm, n_out);
+}
+
+enum gr_status gr_cuda_model_begin(struct gr_cuda_model *m, const struct gr_batch *b, int pos_ahead)
+{
+    GR_TRY(m->broken);
+    GR_TRY(gr_cuda_check(cudaSetDevice(m->device.index), "choice of the device"));
+    return gr_cuda_pass_write(&m->pass, b, pos_ahead);
+}
+
+void gr_cuda_model_copy_cells(struct gr_cuda_model *m, int n, const int32_t *src, const int32_t *dst)
+{
+    if (n > 0 && m->broken == GR_OK) {
+        m->broken = gr_cuda_check(cudaSetDevice(m->device.index), "choice of the device");
+    }
+    if (n > 0 && m->broken == GR_OK) {
+        m->broken = gr_cuda_cells_copy(&m->cells, &m->device, &m->work.kv, n, src, dst);
+    }
+}
+
+void gr_cuda_model_numerics_id(char *text, size_t cap)
+{
+    snprintf(text, cap, "cuda/sm90/tile64/near64/split8/kv-bf16/tp1");
+}

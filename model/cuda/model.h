@@ -1,0 +1,49 @@
+/* What the models on a GPU have in common: device, inputs, graphs, picks, and the wait for a pass. */
+#ifndef GR_MODEL_CUDA_MODEL_H
+#define GR_MODEL_CUDA_MODEL_H
+
+#include "model/cuda/graphs.h"
+#include "model/cuda/layer.h"
+#include "model/memory.h"
+
+struct gr_cuda_model {
+    struct gr_cuda_device device;
+    struct gr_kernels kernels; /* the CPU's: for rows that the host picks */
+    struct gr_memory memory;   /* of the host */
+    struct gr_cuda_pass pass;
+    struct gr_cuda_cells cells;
+    struct gr_cuda_layer_work work;
+    float *logits;                   /* (n_out_max, n_vocab_stride) */
+    struct gr_picked *picked;        /* (n_out_max) pinned, as the device sees it: */
+    struct gr_picked *picked_alias;
+    void *pick_work;
+    volatile uint32_t *done;         /* pinned: ticket of the last pass whose picks are there */
+    uint32_t *done_alias;
+    volatile int32_t *plan_error;    /* pinned: enum gr_cuda_attn_error of the last pass */
+    enum gr_status broken;           /* an error that only the next pass can report */
+};
+
+/* Opens the device, takes the CPU's kernels and the team. */
+GR_NODISCARD enum gr_status gr_cuda_model_open(struct gr_cuda_model *m, struct gr_lm *lm, int device, int n_thread);
+/* Inputs, logits and picks for lm's limits; sets lm->logits and lm->picked. */
+GR_NODISCARD enum gr_status gr_cuda_model_take(struct gr_cuda_model *m, struct gr_lm *lm, int n_seq_max,
+                                               int feature_width);
+void gr_cuda_model_close(struct gr_cuda_model *m, struct gr_lm *lm);
+
+/* ---- a pass ---- */
+
+/* Writes the inputs; what is enqueued behind reads them. pos_ahead: pass.h. */
+GR_NODISCARD enum gr_status gr_cuda_model_begin(struct gr_cuda_model *m, const struct gr_batch *b, int pos_ahead);
+/* Enqueues what every pass begins with: the inputs and the plan of attention. */
+GR_NODISCARD enum gr_status gr_cuda_model_enqueue_begin(struct gr_cuda_model *m);
+/* Enqueues the picks of n rows at most, and says when they are there: the last step of a pass that has any. */
+GR_NODISCARD enum gr_status gr_cuda_model_enqueue_picks(struct gr_cuda_model *m, const struct gr_lm *lm, int n);
+/* Waits for the picks of the pass (or for all of it, where it picks nothing), then brings the logits of the rows that
+ * the host has to pick. */
+GR_NODISCARD enum gr_status gr_cuda_model_wait(struct gr_cuda_model *m, struct gr_lm *lm, int n_out);
+/* KV cells, behind the pass before. */
+void gr_cuda_model_copy_cells(struct gr_cuda_model *m, int n, const int32_t *src, const int32_t *dst);
+/* "cuda/sm90/...": equal ids promise equal bits. */
+void gr_cuda_model_numerics_id(char *text, size_t cap);
+
+#endif

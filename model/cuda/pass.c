@@ -1,0 +1,180 @@
+#include "model/cuda/pass.h"
+
+#include "common/log.h"
+#include "kernels/cuda/rows.h"
+
+#include <string.h>
+
+#define PAD(bytes) (((bytes) + 255) / 256 * 256)
+
+static void *host_part(const struct gr_cuda_pass *p, enum gr_cuda_pass_part part)
+{
+    return p->host + p->at[part];
+}
+
+static void *dev_part(const struct gr_cuda_pass *p, enum gr_cuda_pass_part part)
+{
+    return p->dev + p->at[part];
+}
+
+static void lay_out(struct gr_cuda_pass *p)
+{
+    const size_t n_row = (size_t)p->limits.n_row_max;
+    const size_t n_out = (size_t)p->limits.n_out_max;
+    const size_t n_seq = (size_t)p->limits.n_seq_max;
+    const size_t n_block = (size_t)(p->limits.n_pool_block + p->limits.n_scratch_block);
+    const size_t bytes[GR_CUDA_N_PART] = {
+        [GR_CUDA_PART_COUNTS] = 4 * sizeof(int32_t),
+        [GR_CUDA_PART_TOKEN] = n_row * sizeof(int32_t),
+        [GR_CUDA_PART_POS] = n_row * sizeof(int32_t),
+        [GR_CUDA_PART_CELL] = n_row * sizeof(int32_t),
+        [GR_CUDA_PART_OUT_ROW] = n_out * sizeof(int32_t),
+        [GR_CUDA_PART_LIMIT] = n_row * sizeof(int32_t),
+        [GR_CUDA_PART_N_ANC] = n_row * sizeof(int32_t),
+        [GR_CUDA_PART_ANC] = n_row * GR_ATTN_ANC_MAX * sizeof(int16_t),
+        [GR_CUDA_PART_SEQ] = n_seq * sizeof(struct gr_attn_seq),
+        [GR_CUDA_PART_BLOCK] = n_block * sizeof(int32_t),
+        [GR_CUDA_PART_PICK] = n_out * sizeof(struct gr_cuda_pick),
+        [GR_CUDA_PART_FEATURE] = n_row * (size_t)p->limits.feature_width * sizeof(float),
+    };
+    p->bytes = PAD(sizeof(struct gr_cuda_input_head));
+    for (int i = 0; i < GR_CUDA_N_PART; i++) {
+        p->at[i] = p->bytes;
+        p->bytes += PAD(bytes[i]);
+    }
+}
+
+enum gr_status gr_cuda_pass_init(struct gr_cuda_pass *p, struct gr_cuda_device *d,
+                                 const struct gr_cuda_pass_limits *limits)
+{
+    void *host = NULL;
+    void *alias = NULL;
+    void *dev = NULL;
+    *p = (struct gr_cuda_pass){.limits = *limits};
+    lay_out(p);
+    GR_TRY(gr_cuda_take_host(d, p->bytes, &host, &alias));
+    GR_TRY(gr_cuda_take(d, "inputs of a pass", p->bytes, &dev));
+    p->host = host;
+    p->host_alias = alias;
+    p->dev = dev;
+    const int32_t *counts = dev_part(p, GR_CUDA_PART_COUNTS);
+    p->inputs = (struct gr_cuda_pass_inputs){
+        .n_row = counts, .n_out = counts + 1, .n_seq = counts + 2, .ticket = (const uint32_t *)(counts + 3),
+        .token = dev_part(p, GR_CUDA_PART_TOKEN), .pos = dev_part(p, GR_CUDA_PART_POS),
+        .cell = dev_part(p, GR_CUDA_PART_CELL), .out_row = dev_part(p, GR_CUDA_PART_OUT_ROW),
+        .seq = dev_part(p, GR_CUDA_PART_SEQ), .pick = dev_part(p, GR_CUDA_PART_PICK),
+        .feature = dev_part(p, GR_CUDA_PART_FEATURE)};
+    return GR_OK;
+}
+
+/* Says that so many bytes of the part are there. */
+static void give(struct gr_cuda_pass *p, enum gr_cuda_pass_part part, size_t bytes)
+{
+    struct gr_cuda_input_head *head = (struct gr_cuda_input_head *)(void *)p->host;
+    if (bytes > 0) {
+        head->part[head->n_part].offset = (uint32_t)p->at[part];
+        head->part[head->n_part++].bytes = (uint32_t)((bytes + 15) / 16 * 16);
+    }
+}
+
+static void put(struct gr_cuda_pass *p, enum gr_cuda_pass_part part, const void *from, size_t bytes)
+{
+    if (bytes > 0) {
+        memcpy(host_part(p, part), from, bytes);
+    }
+    give(p, part, bytes);
+}
+
+/* What the sequences point to, and the sequences with the device's pointers to it. */
+static enum gr_status put_seqs(struct gr_cuda_pass *p, const struct gr_batch *b)
+{
+    struct gr_attn_seq *seq = host_part(p, GR_CUDA_PART_SEQ);
+    int32_t *limit = host_part(p, GR_CUDA_PART_LIMIT);
+    int32_t *n_anc = host_part(p, GR_CUDA_PART_N_ANC);
+    int16_t *anc = host_part(p, GR_CUDA_PART_ANC);
+    int32_t *block = host_part(p, GR_CUDA_PART_BLOCK);
+    const int32_t *dev_block = dev_part(p, GR_CUDA_PART_BLOCK);
+    int n_block = 0;
+    int n_with_anc = 0; /* rows up to the last that has ancestors */
+    for (int i = 0; i < b->n_seq; i++) {
+        const struct gr_attn_seq *s = &b->seq[i];
+        const size_t n_row = (size_t)s->n_row;
+        int limit_max = 0;
+        if (s->sparse != NULL) {
+            log_error("CUDA: a partial view (SpecPV) in a batch; the GPU has none");
+            return GR_EUNSUPPORTED;
+        }
+        for (int r = 0; r < s->n_row; r++) {
+            limit_max = GR_MAX(limit_max, s->limit[r]);
+        }
+        memcpy(limit + s->row0, s->limit, n_row * sizeof(*limit));
+        memcpy(n_anc + s->row0, s->n_anc, n_row * sizeof(*n_anc));
+        const int n_table = (limit_max + GR_KV_BLOCK - 1) / GR_KV_BLOCK;
+        const int n_scratch = (s->n_slot + GR_KV_BLOCK - 1) / GR_KV_BLOCK;
+        GR_ASSERT(n_block + n_table + n_scratch <= p->limits.n_pool_block + p->limits.n_scratch_block);
+        memcpy(block + n_block, s->block, (size_t)n_table * sizeof(*block));
+        memcpy(block + n_block + n_table, s->scratch_block, (size_t)n_scratch * sizeof(*block));
+        if (s->n_slot > 0) {
+            memcpy(anc + (size_t)s->row0 * GR_ATTN_ANC_MAX, s->anc, n_row * GR_ATTN_ANC_MAX * sizeof(*anc));
+            n_with_anc = s->row0 + s->n_row;
+        }
+        seq[i] = (struct gr_attn_seq){
+            .row0 = s->row0, .n_row = s->n_row, .n_slot = s->n_slot, .block = dev_block + n_block,
+            .scratch_block = dev_block + n_block + n_table,
+            .limit = (const int32_t *)dev_part(p, GR_CUDA_PART_LIMIT) + s->row0,
+            .n_anc = (const int32_t *)dev_part(p, GR_CUDA_PART_N_ANC) + s->row0,
+            .anc = (const int16_t *)dev_part(p, GR_CUDA_PART_ANC) + (size_t)s->row0 * GR_ATTN_ANC_MAX};
+        n_block += n_table + n_scratch;
+    }
+    give(p, GR_CUDA_PART_SEQ, (size_t)b->n_seq * sizeof(*seq));
+    give(p, GR_CUDA_PART_LIMIT, (size_t)b->n_row * sizeof(*limit));
+    give(p, GR_CUDA_PART_N_ANC, (size_t)b->n_row * sizeof(*n_anc));
+    give(p, GR_CUDA_PART_ANC, (size_t)n_with_anc * GR_ATTN_ANC_MAX * sizeof(*anc));
+    give(p, GR_CUDA_PART_BLOCK, (size_t)n_block * sizeof(*block));
+    return GR_OK;
+}
+
+static struct gr_cuda_pick pick_of(const struct gr_sampling *s, uint32_t pos)
+{
+    const bool whole_row = s->temperature > 0.0f && (s->top_k > 0 || s->top_p < 1.0f || s->min_p > 0.0f);
+    return (struct gr_cuda_pick){.seed = s->seed, .temperature = s->temperature > 0.0f ? s->temperature : 0.0f,
+                                 .pos = pos, .choice = s->choice, .host = whole_row};
+}
+
+static void put_picks(struct gr_cuda_pass *p, const struct gr_batch *b, int pos_ahead)
+{
+    struct gr_cuda_pick *pick = host_part(p, GR_CUDA_PART_PICK);
+    for (int i = 0; i < b->n_out; i++) {
+        pick[i] = b->sampling != NULL ? pick_of(b->sampling[i], (uint32_t)(b->pos[b->out_row[i]] + pos_ahead))
+                                      : (struct gr_cuda_pick){.host = 1};
+    }
+    give(p, GR_CUDA_PART_PICK, (size_t)b->n_out * sizeof(*pick));
+}
+
+static void put_features(struct gr_cuda_pass *p, const struct gr_batch *b)
+{
+    const size_t width = (size_t)p->limits.feature_width;
+    float *feature = host_part(p, GR_CUDA_PART_FEATURE);
+    for (int r = 0; width > 0 && r < b->n_row; r++) {
+        memcpy(feature + (size_t)r * width, b->feature[r], width * sizeof(float));
+    }
+    give(p, GR_CUDA_PART_FEATURE, (size_t)b->n_row * width * sizeof(float));
+}
+
+enum gr_status gr_cuda_pass_write(struct gr_cuda_pass *p, const struct gr_batch *b, int pos_ahead)
+{
+    GR_ASSERT(b->n_row >= 1 && b->n_row <= p->limits.n_row_max && b->n_out <= p->limits.n_out_max &&
+              b->n_seq <= p->limits.n_seq_max);
+    const int32_t counts[4] = {b->n_row, b->n_out, b->n_seq, (int32_t)++p->ticket};
+    const size_t row_bytes = (size_t)b->n_row * sizeof(int32_t);
+    ((struct gr_cuda_input_head *)(void *)p->host)->n_part = 0;
+    put(p, GR_CUDA_PART_COUNTS, counts, sizeof(counts));
+    put(p, GR_CUDA_PART_TOKEN, b->token, row_bytes);
+    put(p, GR_CUDA_PART_POS, b->pos, row_bytes);
+    put(p, GR_CUDA_PART_CELL, b->cell, row_bytes);
+    put(p, GR_CUDA_PART_OUT_ROW, b->out_row, (size_t)b->n_out * sizeof(int32_t));
+    GR_TRY(put_seqs(p, b));
+    put_picks(p, b, pos_ahead);
+    put_features(p, b);
+    return GR_OK;
+}

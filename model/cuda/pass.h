@@ -1,0 +1,60 @@
+/* A batch (lm.h) on its way to a GPU: written into pinned memory by the host, copied by the first kernel of the pass to
+ * the addresses that the pass's graphs were made with. */
+#ifndef GR_MODEL_CUDA_PASS_H
+#define GR_MODEL_CUDA_PASS_H
+
+#include "kernels/cuda/pick.h"
+#include "model/cuda/device.h"
+#include "model/lm.h"
+
+enum gr_cuda_pass_part {
+    GR_CUDA_PART_COUNTS, /* n_row, n_out, n_seq, ticket */
+    GR_CUDA_PART_TOKEN,
+    GR_CUDA_PART_POS,
+    GR_CUDA_PART_CELL,
+    GR_CUDA_PART_OUT_ROW,
+    GR_CUDA_PART_LIMIT,
+    GR_CUDA_PART_N_ANC,
+    GR_CUDA_PART_ANC,
+    GR_CUDA_PART_SEQ,
+    GR_CUDA_PART_BLOCK, /* block tables and scratch blocks, one behind the other */
+    GR_CUDA_PART_PICK,
+    GR_CUDA_PART_FEATURE,
+    GR_CUDA_N_PART,
+};
+
+struct gr_cuda_pass_limits {
+    int n_row_max, n_out_max, n_seq_max;
+    int n_pool_block, n_scratch_block; /* no block is in two tables */
+    int feature_width;                 /* f32 of a row; 0: none */
+};
+
+/* Where the pass's inputs lie on the device. */
+struct gr_cuda_pass_inputs {
+    const int32_t *n_row, *n_out, *n_seq;
+    const uint32_t *ticket;            /* counts passes, from 1 */
+    const int32_t *token, *pos, *cell; /* (n_row_max) */
+    const int32_t *out_row;            /* (n_out_max) */
+    const struct gr_attn_seq *seq;     /* (n_seq_max), with the device's pointers */
+    const struct gr_cuda_pick *pick;   /* (n_out_max) */
+    float *feature;                    /* (n_row_max, feature_width); the model may write there once it has read */
+};
+
+struct gr_cuda_pass {
+    struct gr_cuda_pass_limits limits;
+    uint8_t *host;          /* pinned; the device sees it at */
+    const void *host_alias;
+    uint8_t *dev;
+    size_t at[GR_CUDA_N_PART], bytes;
+    uint32_t ticket;        /* of the batch that was written last */
+    struct gr_cuda_pass_inputs inputs;
+};
+
+/* Takes its memory of the device's. */
+GR_NODISCARD enum gr_status gr_cuda_pass_init(struct gr_cuda_pass *p, struct gr_cuda_device *d,
+                                              const struct gr_cuda_pass_limits *limits);
+/* Writes the batch, under the next ticket. pos_ahead: by how much the position of the token that a row picks is behind
+ * the row's own. Nothing of an earlier batch may still be on its way. Batches with partial views are refused. */
+GR_NODISCARD enum gr_status gr_cuda_pass_write(struct gr_cuda_pass *p, const struct gr_batch *b, int pos_ahead);
+
+#endif

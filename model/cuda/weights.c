@@ -1,0 +1,140 @@
+#include "model/cuda/weights.h"
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "kernels/cuda/linear.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#define PIECE_BYTES ((size_t)64 << 20)
+#define SHOW_NS (200 * GR_MS)
+
+enum gr_status gr_cuda_weights_begin(struct gr_cuda_weights *w, struct gr_cuda_device *device,
+                                     const struct gr_loader *loader, uint64_t all_bytes)
+{
+    *w = (struct gr_cuda_weights){.device = device, .loader = loader, .all_bytes = all_bytes,
+                                  .bar = isatty(STDERR_FILENO) == 1};
+    for (int i = 0; i < 2; i++) {
+        struct gr_cuda_piece *p = &w->piece[i];
+        GR_TRY(gr_cuda_check(cudaHostAlloc((void **)&p->host, PIECE_BYTES, cudaHostAllocDefault), "staging of weights"));
+        GR_TRY(gr_cuda_check(cudaMalloc((void **)&p->plain, PIECE_BYTES), "staging of weights"));
+        GR_TRY(gr_cuda_check(cudaEventCreateWithFlags(&p->done, cudaEventDisableTiming), "staging of weights"));
+    }
+    return GR_OK;
+}
+
+enum gr_status gr_cuda_weights_finish(struct gr_cuda_weights *w)
+{
+    const enum gr_status st = gr_cuda_wait(w->device, "loading of weights");
+    for (int i = 0; i < 2; i++) {
+        (void)cudaFreeHost(w->piece[i].host);
+        (void)cudaFree(w->piece[i].plain);
+        if (w->piece[i].done != NULL) {
+            (void)cudaEventDestroy(w->piece[i].done);
+        }
+    }
+    if (w->bar && w->shown_ns != 0) {
+        fputs("\r\033[K", stderr);
+    }
+    return st;
+}
+
+/* A bar where somebody looks; elsewhere nothing: the table of memory follows. */
+static void show(struct gr_cuda_weights *w)
+{
+    const uint64_t now = gr_clock_ns();
+    if (!w->bar || w->all_bytes == 0 || now - w->shown_ns < SHOW_NS) {
+        return;
+    }
+    w->shown_ns = now;
+    const int percent = (int)(GR_MIN(w->bytes, w->all_bytes) * 100 / w->all_bytes);
+    fprintf(stderr, "\rloading weights [%-25.*s] %3d %%", percent / 4, "#########################", percent);
+}
+
+/* A piece that nobody uses any more. */
+static enum gr_status next_piece(struct gr_cuda_weights *w, struct gr_cuda_piece **out)
+{
+    struct gr_cuda_piece *p = &w->piece[w->next];
+    w->next = 1 - w->next;
+    *out = p;
+    return gr_cuda_check(cudaEventSynchronize(p->done), "loading of weights");
+}
+
+struct target_rows {
+    const struct gr_cuda_matrix *m; /* packed; or NULL: */
+    uint16_t *table;
+    int row0, step;
+};
+
+/* Rows [row, row + n) of the source are in the piece. */
+static enum gr_status send_piece(struct gr_cuda_weights *w, const struct gr_cuda_piece *p,
+                                 const struct target_rows *to, int row, int n, int n_in)
+{
+    const size_t bytes = (size_t)n * (size_t)n_in * sizeof(uint16_t);
+    const cudaStream_t stream = w->device->stream;
+    void *plain = to->m != NULL ? p->plain : to->table + (size_t)row * (size_t)n_in;
+    GR_TRY(gr_cuda_check(cudaMemcpyAsync(plain, p->host, bytes, cudaMemcpyHostToDevice, stream), "copy of weights"));
+    if (to->m != NULL) {
+        const struct gr_cuda_linear_pack_args a = {.plain = p->plain, .packed = to->m->packed, .n_out = to->m->n_out,
+                                                   .n_in = n_in, .row0 = to->row0 + row * to->step, .n_row = n,
+                                                   .step = to->step};
+        GR_TRY(gr_cuda_linear_pack(&a, stream));
+    }
+    w->bytes += bytes;
+    show(w);
+    return gr_cuda_check(cudaEventRecord(p->done, stream), "loading of weights");
+}
+
+static enum gr_status send_rows(struct gr_cuda_weights *w, const char *name, int n_row, int n_in,
+                                const struct target_rows *to)
+{
+    struct gr_matrix_source source;
+    GR_TRY(gr_matrix_open(w->loader, name, n_row, n_in, &source));
+    const int n_at_once = (int)GR_MAX(PIECE_BYTES / ((size_t)n_in * sizeof(uint16_t)), (size_t)1);
+    enum gr_status st = GR_OK;
+    for (int row = 0; row < n_row && st == GR_OK; row += n_at_once) {
+        struct gr_cuda_piece *p = NULL;
+        const int n = GR_MIN(n_at_once, n_row - row);
+        st = next_piece(w, &p);
+        if (st == GR_OK) {
+            gr_matrix_read(&source, row, n, p->host);
+            st = send_piece(w, p, to, row, n, n_in);
+        }
+    }
+    gr_matrix_close(&source);
+    return st;
+}
+
+enum gr_status gr_cuda_matrix_take(struct gr_cuda_weights *w, int n_out, int n_in, struct gr_cuda_matrix *out)
+{
+    *out = (struct gr_cuda_matrix){.n_out = n_out, .n_in = n_in};
+    return gr_cuda_take(w->device, "weights", gr_cuda_linear_bytes(n_out, n_in), &out->packed);
+}
+
+enum gr_status gr_cuda_matrix_load(struct gr_cuda_weights *w, const char *name, int n_row,
+                                   const struct gr_cuda_matrix *m, int row0, int step)
+{
+    GR_ASSERT(row0 + (n_row - 1) * step < m->n_out);
+    return send_rows(w, name, n_row, m->n_in, &(struct target_rows){.m = m, .row0 = row0, .step = step});
+}
+
+enum gr_status gr_cuda_table_load(struct gr_cuda_weights *w, const char *name, int n_row, int n, uint16_t **out)
+{
+    void *table = NULL;
+    GR_TRY(gr_cuda_take(w->device, "embedding", (size_t)n_row * (size_t)n * sizeof(uint16_t), &table));
+    *out = table;
+    return send_rows(w, name, n_row, n, &(struct target_rows){.table = table});
+}
+
+enum gr_status gr_cuda_vector_load(struct gr_cuda_weights *w, const char *name, int n, float **out)
+{
+    float *values = NULL;
+    void *p = NULL;
+    GR_TRY(gr_load_vector(w->loader, name, n, &values));
+    GR_TRY(gr_cuda_take(w->device, "weights", (size_t)n * sizeof(float), &p));
+    *out = p;
+    return gr_cuda_check(cudaMemcpyAsync(p, values, (size_t)n * sizeof(float), cudaMemcpyHostToDevice,
+                                         w->device->stream), "copy of weights");
+}

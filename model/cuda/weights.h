@@ -1,0 +1,46 @@
+/* Weights from a model folder's files (loader.h) into the memory of a GPU, in the form of its kernels: read or expanded
+ * by the team into pinned memory, copied and packed by the device, two pieces on their way at a time. Start only. */
+#ifndef GR_MODEL_CUDA_WEIGHTS_H
+#define GR_MODEL_CUDA_WEIGHTS_H
+
+#include "model/cuda/device.h"
+#include "model/loader.h"
+
+struct gr_cuda_weights {
+    struct gr_cuda_device *device;  /* borrowed */
+    const struct gr_loader *loader; /* borrowed; files may be changed between calls */
+    struct gr_cuda_piece {
+        uint16_t *host, *plain; /* pinned, and on the device */
+        cudaEvent_t done;       /* it may be filled again */
+    } piece[2];
+    int next;
+    uint64_t bytes, all_bytes; /* loaded, and of all that will be (0: not known) */
+    uint64_t shown_ns;
+    bool bar;
+};
+
+/* A matrix of the device's: (n_out, n_in) packed (kernels/cuda/linear.h). */
+struct gr_cuda_matrix {
+    void *packed;
+    int n_out, n_in;
+};
+
+/* all_bytes: for the progress that is shown. Takes staging memory, which finish gives back. */
+GR_NODISCARD enum gr_status gr_cuda_weights_begin(struct gr_cuda_weights *w, struct gr_cuda_device *device,
+                                                  const struct gr_loader *loader, uint64_t all_bytes);
+/* Waits until everything is there. Also after an error. */
+GR_NODISCARD enum gr_status gr_cuda_weights_finish(struct gr_cuda_weights *w);
+
+/* Takes the memory of a matrix, rows are put in by the calls below. */
+GR_NODISCARD enum gr_status gr_cuda_matrix_take(struct gr_cuda_weights *w, int n_out, int n_in,
+                                                struct gr_cuda_matrix *out);
+/* The tensor's rows become rows row0 + i * step of m. */
+GR_NODISCARD enum gr_status gr_cuda_matrix_load(struct gr_cuda_weights *w, const char *name, int n_row,
+                                                const struct gr_cuda_matrix *m, int row0, int step);
+/* bf16 (n_row, n) as it is. */
+GR_NODISCARD enum gr_status gr_cuda_table_load(struct gr_cuda_weights *w, const char *name, int n_row, int n,
+                                               uint16_t **out);
+/* bf16 (n) to f32. */
+GR_NODISCARD enum gr_status gr_cuda_vector_load(struct gr_cuda_weights *w, const char *name, int n, float **out);
+
+#endif
