@@ -1,6 +1,7 @@
 /* graft-draft: the draft worker. */
 #include "common/log.h"
 #include "draft_worker/worker.h"
+#include "model/device.h"
 #include "transport/supervise.h"
 #include "transport/worker_args.h"
 
@@ -9,12 +10,14 @@
 int main(int argc, char **argv)
 {
     struct gr_draft_options o = {.n_session_max = 8, .forced_transport = -1};
+    const char *device = "cpu";
     gr_log_init("draft");
     const struct gr_arg args[] = {
         {"model", GR_ARG_TEXT, &o.model, 0, 0, "DIR      the draft model, or an EAGLE-3 head (required)"},
         {"target", GR_ARG_TEXT, &o.target, 0, 0, "DIR      the target model (required for a head)"},
         GR_ARG_ROWS_FEATURES(&o.ship_features, &o.capture_layers),
         {"join", GR_ARG_TEXT, &o.join, 0, 0, "HOST:PORT of the orchestrator (required)"},
+        {"device", GR_ARG_TEXT, &device, 0, 0, "D        cpu | cuda:N (default cpu)"},
         {"cpu-kernels", GR_ARG_TEXT, &o.isa, 0, 0, "ISA      avx512 | avx2 | c | ref (default: the best)"},
         {"geometry", GR_ARG_TEXT, &o.geometry, 0, 0, "NAME     for benchmarks: expand in memory (docs/USAGE.md)"},
         {"threads", GR_ARG_INT, &o.n_thread, 0, 1024, "N        CPU threads (default 0: all)"},
@@ -38,6 +41,9 @@ int main(int argc, char **argv)
     }
     if (o.model == NULL || o.join == NULL) {
         log_error("--model and --join are needed; see graft-draft --help");
+        return 2;
+    }
+    if (gr_device_parse("device", device, &o.device) != GR_OK) {
         return 2;
     }
     signal(SIGPIPE, SIG_IGN);

@@ -2,6 +2,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "model/device.h"
 #include "draft_worker/drafter.h"
 #include "draft_worker/grower.h"
 #include "model/capture.h"
@@ -118,6 +119,10 @@ static enum gr_status create_head(struct worker *w, const struct gr_draft_option
     GR_TRY(gr_geometry_find(o->geometry, &geometry));
     GR_TRY(gr_expand_config(geometry, o->model, hf));
     const int n_ctx = o->n_ctx_max > 0 ? GR_MIN(o->n_ctx_max, target.max_pos) : target.max_pos;
+    if (o->device != GR_DEVICE_CPU) {
+        log_error("--device cuda:%d: %s: a head runs on cpu only", o->device, o->model);
+        return GR_EUNSUPPORTED;
+    }
     GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_eagle3_kv_bytes_per_token(hf), o->n_session_max, n_ctx, n_block));
     struct gr_eagle3_config c = {
         .dir = o->model, .target_dir = o->target, .geometry = geometry, .isa = o->isa, .n_thread = o->n_thread,
@@ -144,6 +149,10 @@ static enum gr_status create_model(struct worker *w, const struct gr_draft_optio
     }
     const int n_ctx = o->n_ctx_max > 0 ? GR_MIN(o->n_ctx_max, hf->max_pos) : hf->max_pos;
     GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_llama_kv_bytes_per_token(hf), o->n_session_max, n_ctx, n_block));
+    if (o->device != GR_DEVICE_CPU) {
+        log_error("--device cuda:%d: %s is a stand-alone draft model, and those run on cpu only", o->device, o->model);
+        return GR_EUNSUPPORTED;
+    }
     const struct gr_llama_config c = {
         .dir = o->model, .isa = o->isa, .n_thread = o->n_thread, .n_ctx_max = n_ctx,
         .n_row_max = N_ROW_MAX, .n_out_max = N_ROW_MAX, .n_pool_block = *n_block,

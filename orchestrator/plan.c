@@ -3,6 +3,7 @@
 #include "common/log.h"
 #include "common/parse.h"
 #include "model/capture.h"
+#include "model/device.h"
 #include "model/head_fit.h"
 #include "model/hf_config.h"
 #include "transport/verbs.h"
@@ -63,14 +64,20 @@ static enum gr_status choose_method(struct gr_run_options *o, struct gr_plan *p)
     return p->with_head ? check_head(o, &draft) : GR_OK;
 }
 
-static enum gr_status check_devices(const struct gr_run_options *o)
+/* Two processes take turns on one GPU: a drafter on the target's is to be in its process. */
+static enum gr_status check_devices(const struct gr_run_options *o, struct gr_plan *p)
 {
-    if (strncmp(o->target_device, "cuda:", 5) == 0 || strncmp(o->draft_device, "cuda:", 5) == 0) {
-        return not_built("CUDA (--target-device, --draft-device cuda:N)");
-    }
-    if (strcmp(o->target_device, "cpu") != 0 || strcmp(o->draft_device, "cpu") != 0) {
-        log_error("--target-device and --draft-device: cpu or cuda:N");
-        return GR_EINVAL;
+    int target = GR_DEVICE_CPU;
+    int draft = GR_DEVICE_CPU;
+    GR_TRY(gr_device_parse("target-device", o->target_device, &target));
+    GR_TRY(gr_device_parse("draft-device", o->draft_device, &draft));
+    if (p->with_draft && target != GR_DEVICE_CPU && target == draft && !p->colocated) {
+        if (o->transport[0] != '\0') {
+            log_error("--transport %s: both workers are to be on cuda:%d, where two processes would take turns; leave it "
+                      "out, or take loop", o->transport, target);
+            return GR_EINVAL;
+        }
+        p->colocated = true;
     }
     return GR_OK;
 }
@@ -202,10 +209,10 @@ enum gr_status gr_plan_local(struct gr_run_options *o, struct gr_plan *plan_out)
         return GR_EINVAL;
     }
     GR_TRY(choose_specpv(o, &p));
-    GR_TRY(check_devices(o));
     GR_TRY(check_features(o));
     GR_TRY(choose_transport(o, &p));
     GR_TRY(choose_method(o, &p));
+    GR_TRY(check_devices(o, &p));
     GR_TRY(check_rdma(o, &p));
     GR_TRY(choose_tree(o, &p));
     *plan_out = p;

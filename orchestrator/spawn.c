@@ -98,6 +98,7 @@ static enum gr_status start_target(struct gr_children *children, const struct gr
     add(&a, "--join", join);
     add(&a, "--kv-blocks", o->kv_blocks);
     add_number(&a, "--max-model-len", o->max_model_len);
+    add(&a, "--device", o->target_device);
     add_number(&a, "--threads", o->threads);
     add_number(&a, "--sessions", n_session);
     add_number(&a, "--round-deadline-ms", o->round_deadline_ms);
@@ -108,6 +109,7 @@ static enum gr_status start_target(struct gr_children *children, const struct gr
     }
     if (plan->colocated && plan->with_draft) {
         add(&a, "--colocate-draft", o->draft);
+        add(&a, "--draft-device", o->draft_device);
         add_number(&a, "--draft-threads", o->draft_threads);
     } else if (o->transport[0] != '\0' && !plan->colocated) {
         add(&a, "--transport", o->transport);
@@ -127,6 +129,7 @@ static enum gr_status start_draft(struct gr_children *children, const struct gr_
         add_feature_options(&a, o);
     }
     add(&a, "--join", join);
+    add(&a, "--device", o->draft_device);
     add_number(&a, "--threads", o->draft_threads);
     add_number(&a, "--sessions", n_session);
     if (o->geometry != NULL) {

@@ -5,6 +5,7 @@
 #include "common/specpv.h"
 #include "common/wire.h"
 #include "draft_worker/worker.h"
+#include "model/device.h"
 #include "target_worker/worker.h"
 #include "transport/supervise.h"
 #include "transport/worker_args.h"
@@ -50,6 +51,8 @@ int main(int argc, char **argv)
                                   .specpv_n_retrieval = GR_SPECPV_N_RETRIEVAL, .specpv_n_window = GR_SPECPV_N_WINDOW,
                                   .specpv_n_buffer = GR_SPECPV_N_BUFFER};
     struct gr_draft_options draft = {.forced_transport = -1};
+    const char *device = "cpu";
+    const char *draft_device = "cpu";
     int deadline_ms = 2000;
     gr_log_init("target");
     const struct gr_arg args[] = {
@@ -60,6 +63,8 @@ int main(int argc, char **argv)
          "N        positions of a session whose features are kept for a head that attaches (default 2048)"},
         {"join", GR_ARG_TEXT, &o.join, 0, 0, "HOST:PORT of the orchestrator (required)"},
         {"listen", GR_ARG_TEXT, &o.listen, 0, 0, "HOST:PORT for drafters (default 127.0.0.1:0)"},
+        {"device", GR_ARG_TEXT, &device, 0, 0, "D        cpu | cuda:N (default cpu)"},
+        {"draft-device", GR_ARG_TEXT, &draft_device, 0, 0, "D        of the co-located drafter (default cpu)"},
         {"cpu-kernels", GR_ARG_TEXT, &o.isa, 0, 0, "ISA      avx512 | avx2 | c | ref (default: the best)"},
         {"geometry", GR_ARG_TEXT, &o.geometry, 0, 0, "NAME     for benchmarks: expand in memory (docs/USAGE.md)"},
         {"threads", GR_ARG_INT, &o.n_thread, 0, 1024, "N        CPU threads (default 0: all)"},
@@ -97,6 +102,10 @@ int main(int argc, char **argv)
     }
     if (o.model == NULL || o.join == NULL) {
         log_error("--model and --join are needed; see graft-target --help");
+        return 2;
+    }
+    if (gr_device_parse("device", device, &o.device) != GR_OK ||
+        gr_device_parse("draft-device", draft_device, &draft.device) != GR_OK) {
         return 2;
     }
     signal(SIGPIPE, SIG_IGN);

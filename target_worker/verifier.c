@@ -26,6 +26,7 @@ struct gr_verifier {
         struct gr_pass_seq *seq;
         int32_t slot;                 /* in seq->pick; SLOT_CHAIN: in chain_pick */
     } *out;                           /* (n_out_max) */
+    const struct gr_sampling **sampling; /* (n_out_max): of the rows that are picked */
     int32_t *copy_src, *copy_dst;     /* (n_seq_max * GR_TREE_MAX) */
     int n_thread;
     float *scratch;                   /* (n_thread, n_vocab) */
@@ -68,6 +69,7 @@ enum gr_status gr_verifier_create(struct gr_lm *lm, int n_seq_max, struct gr_ver
     v->anc = gr_zeroed(n_row * GR_ATTN_ANC_MAX, sizeof(int16_t), &ok);
     v->seq = gr_zeroed((size_t)n_seq_max, sizeof(*v->seq), &ok);
     v->out = gr_zeroed(n_out, sizeof(*v->out), &ok);
+    v->sampling = gr_zeroed(n_out, sizeof(*v->sampling), &ok);
     v->copy_src = gr_zeroed((size_t)n_seq_max * GR_TREE_MAX, sizeof(int32_t), &ok);
     v->copy_dst = gr_zeroed((size_t)n_seq_max * GR_TREE_MAX, sizeof(int32_t), &ok);
     v->scratch = gr_zeroed((size_t)v->n_thread * (size_t)lm->n_vocab, sizeof(float), &ok);
@@ -103,7 +105,7 @@ void gr_verifier_destroy(struct gr_verifier *v)
     }
     void *all[] = {v->token, v->pos, v->cell,     v->out_row,  v->limit,   v->n_anc, v->anc,
                    v->seq,   v->out, v->copy_src, v->copy_dst, v->scratch, v->work,  v->row0,
-                   v->kept,  v->capture, v->fused, v->feature, v->refresh, v->chain_out, v->chain_pick, v};
+                   v->kept,  v->capture, v->fused, v->feature, v->refresh, v->chain_out, v->chain_pick, v->sampling, v};
     for (size_t i = 0; i < GR_ARRAY_LEN(all); i++) {
         free(all[i]);
     }
@@ -160,6 +162,7 @@ static void want_pick(struct gr_verifier *v, struct gr_pass_seq *s, int r, int s
 {
     GR_ASSERT(v->n_out < v->lm->n_out_max && slot < GR_TREE_MAX);
     v->out_row[v->n_out] = v->n_row + r;
+    v->sampling[v->n_out] = &s->sampling;
     v->out[v->n_out++] = (struct row_pick){.seq = s, .slot = slot};
 }
 
@@ -261,10 +264,15 @@ static float gap_of(const float *l, int32_t n, int32_t pick)
     return second > -INFINITY ? l[pick] - second : 0.0f;
 }
 
+static bool wants_gap(const struct row_pick *o)
+{
+    return o->seq->want_gap && o->slot != SLOT_CHAIN;
+}
+
 static int32_t finish_pick(const struct gr_kernels *k, const struct row_pick *o, const float *l, int32_t n)
 {
     const int32_t pick = k->argmax(l, n);
-    if (o->seq->want_gap && o->slot != SLOT_CHAIN) {
+    if (wants_gap(o)) {
         o->seq->gap = gap_of(l, n, pick);
     }
     return pick;
@@ -280,6 +288,12 @@ static int32_t pick_row(const struct gr_verifier *v, int ith, int i_out)
     float *scratch = v->scratch + (size_t)ith * (size_t)n;
     int32_t *work = v->work + (size_t)ith * (size_t)n;
     const uint32_t pos = (uint32_t)v->pos[v->out_row[i_out]] + 1;
+    if (v->lm->picked != NULL && v->lm->picked[i_out].id >= 0) {
+        if (wants_gap(o)) {
+            o->seq->gap = v->lm->picked[i_out].gap;
+        }
+        return v->lm->picked[i_out].id;
+    }
     if (k == NULL) {
         return gr_sampler_pick(s, logits, n, pos, scratch, work);
     }
@@ -448,6 +462,15 @@ static void fuse(struct gr_verifier *v, struct gr_pass *pass)
     }
 }
 
+static bool wants_capture(const struct gr_pass *pass)
+{
+    bool wanted = false;
+    for (int i = 0; i < pass->n_seq; i++) {
+        wanted = wanted || pass->seq[i].want_features;
+    }
+    return wanted;
+}
+
 /* No rows: what was kept is wanted now. */
 static void run_fuse_pass(struct gr_verifier *v, struct gr_pass *pass)
 {
@@ -475,7 +498,8 @@ static void run_pass(struct gr_verifier *v, struct gr_pass *pass)
     pass->n_row = v->n_row;
     const struct gr_batch batch = {.n_row = v->n_row, .n_seq = pass->n_seq, .n_out = v->n_out, .token = v->token,
                                    .pos = v->pos, .cell = v->cell, .seq = v->seq, .out_row = v->out_row,
-                                   .n_refresh = v->n_refresh, .refresh = v->refresh};
+                                   .n_refresh = v->n_refresh, .refresh = v->refresh, .sampling = v->sampling,
+                                   .want_capture = wants_capture(pass)};
     const uint64_t t0 = gr_clock_ns();
     pass->status = gr_lm_forward(v->lm, &batch);
     const uint64_t t1 = gr_clock_ns();

@@ -3,6 +3,8 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "model/capture.h"
+#include "model/cuda/llama.h"
+#include "model/device.h"
 #include "model/kv_size.h"
 #include "model/llama.h"
 #include "model/tokenizer.h"
@@ -156,25 +158,31 @@ static struct gr_specpv_params create_views(struct worker *w, const struct gr_ta
 }
 
 static enum gr_status create_model(struct worker *w, const struct gr_target_options *o, struct gr_hf_config *hf,
-                                   uint64_t *fingerprint, int32_t *n_block)
+                                   int32_t n_token, uint64_t *fingerprint)
 {
+    const bool on_cpu = o->device == GR_DEVICE_CPU;
+    int32_t n_block = o->kv_blocks; /* on a GPU 0 leaves the choice to the model, which knows the memory */
     const struct gr_geometry *geometry = NULL;
     GR_TRY(gr_geometry_find(o->geometry, &geometry));
     GR_TRY(gr_hf_config_load(o->model, hf));
     GR_TRY(gr_expand_config(geometry, o->model, hf));
     const int n_ctx = o->n_ctx_max > 0 ? GR_MIN(o->n_ctx_max, hf->max_pos) : hf->max_pos;
-    GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_llama_kv_bytes_per_token(hf), o->n_session_max, n_ctx, n_block));
+    if (on_cpu) {
+        GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_llama_kv_bytes_per_token(hf), o->n_session_max, n_ctx, &n_block));
+    }
     struct gr_llama_config c = {
         .dir = o->model, .head_dir = o->head, .geometry = geometry, .isa = o->isa, .n_thread = o->n_thread,
         .n_ctx_max = n_ctx,
         .n_row_max = o->n_session_max * GR_TREE_MAX + specpv_buffer(o) + PREFILL_CHUNK,
         .n_out_max = o->n_session_max * GR_TREE_MAX + specpv_buffer(o) + 1,
-        .n_pool_block = *n_block, .n_scratch_block = o->n_session_max * GR_SCRATCH_BLOCKS};
+        .n_pool_block = n_block, .n_scratch_block = o->n_session_max * GR_SCRATCH_BLOCKS,
+        .n_seq_max = o->n_session_max, .n_token = n_token};
     GR_TRY(gr_ship_features_parse(o->ship_features, &c.raw_features));
     if (o->head != NULL && o->capture_layers != NULL) {
         GR_TRY(gr_capture_parse(o->capture_layers, &c.n_capture, c.capture_layer));
     }
-    return gr_llama_create(&c, hf, fingerprint, &w->lm);
+    return on_cpu ? gr_llama_create(&c, hf, fingerprint, &w->lm)
+                  : gr_cuda_llama_create(&c, o->device, hf, fingerprint, &w->lm);
 }
 
 /* At least a prompt chunk, a tree, and what a refresh computes again; more than the context has no use. */
@@ -241,23 +249,22 @@ static enum gr_status create(struct worker *w, const struct gr_target_options *o
 {
     struct gr_hf_config hf;
     uint64_t fingerprint = 0;
-    int32_t n_block = 0;
     struct gr_tokenizer *tokenizer = NULL;
     GR_TRY(check_specpv(o));
     GR_TRY(gr_tokenizer_load(o->model, &tokenizer));
     const uint64_t tokenizer_fingerprint = gr_tokenizer_fingerprint(tokenizer);
     const int32_t n_token = gr_tokenizer_n_vocab(tokenizer);
     gr_tokenizer_destroy(tokenizer);
-    GR_TRY(create_model(w, o, &hf, &fingerprint, &n_block));
     /* Rows of the vocabulary that no token has are padding: they are never sampled. */
-    w->lm->n_vocab = GR_MIN(w->lm->n_vocab, n_token);
+    GR_TRY(create_model(w, o, &hf, n_token, &fingerprint));
     GR_TRY(create_machine(w, o, w->lm->n_vocab));
     if (o->head != NULL) {
         log_info("%s: %s features of width %d; those of the last %d positions of a session are kept", o->head,
                  w->lm->raw_features ? "raw" : "fused", gr_lm_ship_width(w->lm), feature_keep(w, o));
     }
-    log_info("%s: %d layers, %d KV blocks, context %d, %s kernels, %d threads", o->model, hf.n_layer, n_block,
-             w->lm->n_ctx_max, w->lm->kernels->name, gr_team_size(w->lm->team));
+    log_info("%s: %d layers, %d KV blocks, context %d, %s%s kernels, %d threads", o->model, hf.n_layer,
+             w->lm->n_pool_block, w->lm->n_ctx_max, o->device == GR_DEVICE_CPU ? "" : "CUDA and ",
+             w->lm->kernels->name, gr_team_size(w->lm->team));
     return create_io(w, o, fingerprint, tokenizer_fingerprint);
 }
 

@@ -59,7 +59,7 @@ static __device__ void plan_group(const PlanArgs &a, const gr_attn_seq &s, int r
     const int n_row = min(NEAR_ROWS, s.n_row - row0), row = row0 + min(lane, n_row - 1);
     const int limit = s.limit[row], n_anc = s.n_anc[row];
     const bool bad = n_anc < 0 || n_anc > GR_ATTN_ANC_MAX || limit < 0 || limit + n_anc < 1 || s.n_slot < 0 ||
-                     s.n_slot > GR_CUDA_SLOT_MAX;
+                     s.n_slot > a.shape.n_slot_max;
     const bool below = s.sparse && (limit < s.dense_from || s.dense_from % GR_KV_BLOCK != 0);
     if (__any_sync(~0u, bad || below)) {
         refuse(a.plan, bad ? GR_CUDA_ATTN_SLOTS : GR_CUDA_ATTN_SPAN);
@@ -76,7 +76,7 @@ static __device__ void plan_group(const PlanArgs &a, const gr_attn_seq &s, int r
     if (lane == 0) {
         g.row0 = s.row0 + row0, g.n_row = n_row, g.n_pool = n_pool, g.n_block = n_block;
     }
-    if (lane < NEAR_BLOCKS) {
+    if (lane < NEAR_BLOCKS_MAX) {
         g.block[lane] = lane < n_pool ? s.block[first + lane] : lane < n_block ? s.scratch_block[lane - n_pool] : 0;
     }
     if (lane < n_row) {
@@ -88,7 +88,7 @@ static __device__ void plan_group(const PlanArgs &a, const gr_attn_seq &s, int r
     for (int r = 0; r < n_row; r++) {
         const int start = __shfl_sync(~0u, from, r), end = __shfl_sync(~0u, pos, r);
         for (int key = lane; key < NEAR_KEYS; key += 32) {
-            g.cell[r][key % 8][key / 8] = (uint8_t)near_cell(a, s, g, first, row0 + r, min(start + key, end));
+            g.cell[r][key % 8][key / 8] = (uint16_t)near_cell(a, s, g, first, row0 + r, min(start + key, end));
         }
         __syncwarp();
     }
@@ -249,11 +249,13 @@ static enum gr_status check_shape(const gr_cuda_attn_shape *s)
 {
     if ((s->head_dim != 64 && s->head_dim != 128) || s->n_kv_head < 1 || s->n_kv_head > 256 ||
         s->n_head % s->n_kv_head != 0 || s->n_head / s->n_kv_head < 1 || s->n_head / s->n_kv_head > GR_CUDA_GROUP_MAX ||
-        s->n_row_max < 1 || s->n_row_max > 1 << 15 || s->n_seq_max < 1 || s->n_seq_max > gr::N_PLAN_THREAD) {
+        s->n_slot_max < 0 || s->n_slot_max > GR_CUDA_SLOT_MAX || s->n_row_max < 1 || s->n_row_max > 1 << 15 ||
+        s->n_seq_max < 1 || s->n_seq_max > gr::N_PLAN_THREAD) {
         fprintf(stderr,
-                "cuda: attention of %d query heads, %d KV heads of %d (%d rows, %d sequences) is not built: head_dim"
-                " 64 or 128, at most %d query heads a KV head\n",
-                s->n_head, s->n_kv_head, s->head_dim, s->n_row_max, s->n_seq_max, (int)GR_CUDA_GROUP_MAX);
+                "cuda: attention of %d query heads, %d KV heads of %d (%d rows, %d sequences, %d slots) is not built:"
+                " head_dim 64 or 128, at most %d query heads a KV head, %d slots\n",
+                s->n_head, s->n_kv_head, s->head_dim, s->n_row_max, s->n_seq_max, s->n_slot_max,
+                (int)GR_CUDA_GROUP_MAX, (int)GR_CUDA_SLOT_MAX);
         return GR_EUNSUPPORTED;
     }
     return GR_OK;

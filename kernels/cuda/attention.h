@@ -12,7 +12,7 @@
  * Rows of different split_len are computed in different tiles of rows; a class of equal split_len is 1,024 positions
  * long, so trees rarely see two.
  *
- * Limits: head_dim 64 or 128, at most 8 query heads a KV head, slots of a session below 64. The rows of a session come
+ * Limits: head_dim 64 or 128, at most 8 query heads a KV head, slots of a session below n_slot_max. The rows of a session come
  * in the order of their positions but for the branches of one tree: any four in a row need no more than 10 pool blocks
  * between the first one's near_from and the largest limit. Nothing is clamped: gr_cuda_attn_plan() notes what it
  * refuses in the plan, and the pass then computes no attention (see gr_cuda_attn_plan_error). Nothing allocates; all
@@ -35,7 +35,7 @@ struct CUstream_st; /* cudaStream_t without CUDA's headers */
 enum {
     GR_CUDA_SPLIT_MAX = 8,  /* of the far keys of a row */
     GR_CUDA_KEY_TILE = 128, /* keys that are multiplied at once; split_len is a multiple of it */
-    GR_CUDA_SLOT_MAX = 64,  /* scratch cells of a session */
+    GR_CUDA_SLOT_MAX = 256, /* scratch cells of a session */
     GR_CUDA_GROUP_MAX = 8,  /* query heads of a KV head */
 };
 
@@ -51,6 +51,7 @@ enum gr_cuda_attn_error {
 struct gr_cuda_attn_shape {
     int n_head, n_kv_head, head_dim;
     int n_row_max, n_seq_max; /* of a pass: they size plan and work */
+    int n_slot_max;           /* scratch cells of a session, at most GR_CUDA_SLOT_MAX; a verify pass has 64 */
 };
 
 struct gr_cuda_attention_args {

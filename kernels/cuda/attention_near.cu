@@ -64,11 +64,12 @@ template <int HD> struct Row {
     /* What this thread addresses in each eight of keys: 16 times the block plus the lane. */
     __device__ __forceinline__ void addresses(int (&cell)[N_GROUP]) const
     {
-        const uint4 v = *(const uint4 *)group.cell[row][lane % 8];
-        const uint32_t w[4] = {v.x, v.y, v.z, v.w};
+        const uint4 *v = (const uint4 *)group.cell[row][lane % 8];
+        const uint4 lo = v[0], hi = v[1];
+        const uint32_t w[8] = {lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w};
 #pragma unroll
         for (int g = 0; g < N_GROUP; g++) {
-            cell[g] = (int)(w[g / 4] >> 8 * (g % 4) & 255);
+            cell[g] = (int)(w[g / 2] >> 16 * (g % 2) & 0xffff);
         }
     }
 
@@ -226,7 +227,7 @@ static __device__ __forceinline__ void load_cells(const NearArgs &a, const Group
                                                   uint64_t *bar, int lane)
 {
     constexpr uint32_t bytes = HD * 64;
-    const int n = g.n_block, block = lane < NEAR_BLOCKS ? g.block[lane] : 0;
+    const int n = g.n_block, block = lane < NEAR_BLOCKS_MAX ? g.block[lane] : 0;
     if (lane == 0) {
         bar_init(bar, 1);
         bar_init_done();
@@ -282,19 +283,24 @@ template <int HD> __global__ void __launch_bounds__(N_NEAR_THREAD, 1) near_kerne
     }
 }
 
-template <int HD> static cudaError_t launch(const NearArgs &n, dim3 grid, cudaStream_t stream)
+constexpr size_t near_smem(int n_block, int head_dim)
 {
-    constexpr size_t smem = (size_t)NEAR_BLOCKS * HD * 64 + 1024;
+    return (size_t)n_block * head_dim * 64 + 1024;
+}
+
+template <int HD> static cudaError_t launch(const NearArgs &n, int n_block, dim3 grid, cudaStream_t stream)
+{
     static bool ready;
     if (!ready) {
         const cudaError_t e =
-            cudaFuncSetAttribute(near_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem);
+            cudaFuncSetAttribute(near_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                   (int)near_smem(NEAR_BLOCKS_MAX, HD));
         if (e != cudaSuccess) {
             return e;
         }
         ready = true;
     }
-    return launch_early(near_kernel<HD>, grid, N_NEAR_THREAD, smem, stream, n);
+    return launch_early(near_kernel<HD>, grid, N_NEAR_THREAD, near_smem(n_block, HD), stream, n);
 }
 
 cudaError_t launch_near(const gr_cuda_attention_args &a, cudaStream_t stream)
@@ -314,7 +320,8 @@ cudaError_t launch_near(const gr_cuda_attention_args &a, cudaStream_t stream)
                      s.n_row_max,
                      a.scale * 1.44269504088896341f};
     const dim3 grid((unsigned)((a.n_row + (NEAR_ROWS - 1) * a.n_seq) / NEAR_ROWS), (unsigned)s.n_kv_head);
-    return s.head_dim == 128 ? launch<128>(n, grid, stream) : launch<64>(n, grid, stream);
+    return s.head_dim == 128 ? launch<128>(n, near_blocks(s), grid, stream)
+                             : launch<64>(n, near_blocks(s), grid, stream);
 }
 
 } // namespace gr

@@ -14,7 +14,7 @@ namespace gr
 constexpr int TILE_ROW_MAX = 64; /* rows of a tile; times the query heads of a KV head at most 256 */
 constexpr int NEAR_ROWS = 4;     /* rows that a block of the near kernel takes */
 constexpr int NEAR_POOL_BLOCKS = 10;
-constexpr int NEAR_BLOCKS = NEAR_POOL_BLOCKS + GR_CUDA_SLOT_MAX / GR_KV_BLOCK;
+constexpr int NEAR_BLOCKS_MAX = NEAR_POOL_BLOCKS + GR_CUDA_SLOT_MAX / GR_KV_BLOCK;
 constexpr int NEAR_KEYS = 80;
 
 /* Rows of one sequence and one split_len. */
@@ -43,11 +43,11 @@ struct alignas(16) Item {
 struct alignas(16) Group {
     int row0, n_row; /* of the pass */
     int n_pool, n_block;
-    int32_t block[NEAR_BLOCKS];
+    int32_t block[NEAR_BLOCKS_MAX];
     int16_t n_key[NEAR_ROWS], n_split[NEAR_ROWS];
     /* Near key 8 g + i of a row is lane % 16 of block / 16 of these: cell[row][i][g]. Past the row's own key that one
      * again. */
-    alignas(16) uint8_t cell[NEAR_ROWS][8][16];
+    alignas(16) uint16_t cell[NEAR_ROWS][8][16];
 };
 
 struct alignas(16) Plan {
@@ -58,6 +58,11 @@ struct alignas(16) Plan {
 __host__ __device__ __forceinline__ int tile_rows(int group)
 {
     return min(TILE_ROW_MAX, 256 / group);
+}
+
+__host__ __device__ __forceinline__ int near_blocks(const gr_cuda_attn_shape &s)
+{
+    return NEAR_POOL_BLOCKS + (s.n_slot_max + GR_KV_BLOCK - 1) / GR_KV_BLOCK;
 }
 
 __host__ __device__ __forceinline__ int n_group_max(const gr_cuda_attn_shape &s)

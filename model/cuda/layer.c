@@ -107,7 +107,8 @@ enum gr_status gr_cuda_layer_work_init(struct gr_cuda_layer_work *w, struct gr_c
         .device = d, .inputs = inputs, .hidden = hf->hidden, .n_in = n_in, .ffn = hf->ffn, .rms_eps = hf->rms_eps,
         .attn_scale = (float)(1.0 / sqrt((double)scale_dim)),
         .attention = {.n_head = hf->n_head, .n_kv_head = hf->n_kv_head, .head_dim = hf->head_dim,
-                      .n_row_max = lm->n_row_max, .n_seq_max = n_seq_max},
+                      .n_row_max = lm->n_row_max, .n_seq_max = n_seq_max,
+                      .n_slot_max = GR_MIN(lm->n_scratch_block / n_seq_max * GR_KV_BLOCK, (int)GR_CUDA_SLOT_MAX)},
         .kv = {.layer_bytes = (size_t)(n_block * gr_cuda_kv_block_bytes(hf, 1)), .n_layer = n_layer,
                .n_kv_head = hf->n_kv_head, .head_dim = hf->head_dim}};
     GR_TRY(take_rope(w, hf, lm->n_ctx_max));

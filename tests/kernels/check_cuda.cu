@@ -109,6 +109,19 @@ static void check_trees()
     }
 }
 
+/* A drafter's candidates are scattered over more slots than a verify pass has. */
+static void check_slots()
+{
+    for (int n_base : {70, 1090}) {
+        const session s = make_session(LLAMA8B, n_base, 64, 6, 1.0f, (uint64_t)n_base);
+        pool p(LLAMA8B, (n_base / 16 + 30) * 2, 4);
+        const placed few = place_tree(p, s, 64, 3), many = place_tree(p, s, 64, 4, GR_CUDA_SLOT_MAX);
+        const dev<uint16_t> kv(p.kv);
+        const std::vector<uint16_t> want = attend(LLAMA8B, kv, {few}), got = attend(LLAMA8B, kv, {many}, 2);
+        report("256 slots", want == got, "all bits of 64 rows");
+    }
+}
+
 /* A prompt chunk of chain rows, longer than a tile, and its rows alone. */
 static void check_chains()
 {
@@ -299,6 +312,7 @@ int main(int argc, char **argv)
     } cases[] = {
         {"kv", [] { check_kv(LLAMA8B), check_kv(DEMO); }},
         {"tree", check_trees},
+        {"slots", check_slots},
         {"chain", check_chains},
         {"ragged", [] { check_ragged(LLAMA8B, "eight sessions"), check_ragged(DEMO, "eight demo sessions"); }},
         {"view", check_views},

@@ -80,13 +80,13 @@ static void append(pool &p, const session &s, placed &t, int position, int key)
     put_key(p, s, t.block.back() * 16 + position % 16, key);
 }
 
-placed place_tree(pool &p, const session &s, int n_row, uint64_t seed)
+placed place_tree(pool &p, const session &s, int n_row, uint64_t seed, int n_slot)
 {
     rng g{seed + 5};
     placed t;
     t.s = &s;
     put_base(p, s, t);
-    t.n_slot = std::min<int>(GR_CUDA_SLOT_MAX, s.n_row + 7);
+    t.n_slot = n_slot > 0 ? n_slot : std::min(64, s.n_row + 7);
     std::vector<int> slot((size_t)t.n_slot);
     std::iota(slot.begin(), slot.end(), 0);
     for (int i = t.n_slot - 1; i > 0; i--) {
@@ -213,7 +213,10 @@ std::vector<uint16_t> call::run(const dev<uint16_t> &kv, int n_repeat)
     dev<int32_t> d_n(std::vector<int32_t>{n_seq});
     dev<uint16_t> d_q(q), d_out(2 * guard + gr_cuda_tile_bytes(n_row, (int)width) / 2);
     gr_cuda_attention_args a{};
-    a.shape = {m.n_head, m.n_kv_head, m.head_dim, n_row + 3, n_seq + 1};
+    a.shape = {m.n_head, m.n_kv_head, m.head_dim, n_row + 3, n_seq + 1, 64};
+    for (const placed &t : seq) {
+        a.shape.n_slot_max = std::max(a.shape.n_slot_max, t.n_slot);
+    }
     dev<uint8_t> plan(gr_cuda_attn_plan_bytes(&a.shape)), work(gr_cuda_attn_work_bytes(&a.shape));
     a.kv = kv.p, a.q = d_q.p, a.out = d_out.p + guard, a.seq = d_seq.p, a.plan = plan.p, a.work = work.p;
     a.n_row = n_row, a.n_seq = n_seq, a.q_stride = (int)stride, a.layer = 1;

@@ -127,8 +127,9 @@ struct placed {
     std::vector<int32_t> sparse; /* (n_list, sparse_stride); empty: all is visible */
     int n_sparse = 0, dense_from = 0, sparse_stride = 0;
 };
-/* The base in the pool, all rows in scratch; the first n_row of them are asked for. */
-placed place_tree(pool &p, const session &s, int n_row, uint64_t seed);
+/* The base in the pool, all rows in scratch, in n_slot slots (0: few more than rows); the first n_row of them are asked
+ * for. */
+placed place_tree(pool &p, const session &s, int n_row, uint64_t seed, int n_slot = 0);
 /* Row r as a chain row: its path lies in the pool behind the base. */
 placed place_path(pool &p, const session &s, int r);
 /* All rows of a chain as chain rows. */

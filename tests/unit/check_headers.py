@@ -7,6 +7,7 @@ import sys
 import tempfile
 
 ROOT, CC = sys.argv[1], sys.argv[2]
+CUDA_INCLUDE = sys.argv[3] if len(sys.argv) > 3 else ""
 COMMON_SUBSET = ["common/gr_math.h", "common/hash.h", "common/token_tree.h", "common/accept.h", "common/sampler.h",
                  "common/wire_layout.h", "common/status.h"]
 FOLDERS = ["common", "kernels", "model", "target_worker", "draft_worker", "orchestrator", "transport", "bench"]
@@ -53,10 +54,14 @@ def main():
     n = failed = 0
     for name in names:
         n += 1
+        if name.startswith("model/cuda/") and not os.path.exists(os.path.join(CUDA_INCLUDE, "cuda_runtime_api.h")):
+            print(f"ok {n} - {name} # SKIP no CUDA toolkit")
+            continue
         # Twice: a missing include guard shows, too.
         text = f'#include "{name}"\n#include "{name}"\n'
         failed += report(n, name, compile_text([CC, "-std=gnu17", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror",
-                                                "-Wno-unused-function", "-fsyntax-only"], text, ".c"))
+                                                "-Wno-unused-function", "-isystem", CUDA_INCLUDE or ROOT,
+                                                "-fsyntax-only"], text, ".c"))
     includes = "".join(f'#include "{h}"\n' for h in COMMON_SUBSET)
     for tool, argv, suffix, text in (("g++", ["g++", "-std=c++17", "-fsyntax-only"], ".cc", includes),
                                      ("nvcc", ["nvcc", "-c", "-o", "/dev/null", "-arch=sm_90"], ".cu", includes + DEVICE)):

@@ -1,0 +1,25 @@
+/* In builds without CUDA. */
+#include "common/log.h"
+#include "model/cuda/llama.h"
+#include "model/device.h"
+
+bool gr_cuda_is_built(void)
+{
+    return false;
+}
+
+static enum gr_status not_built(int device)
+{
+    log_error("cuda:%d: models on GPUs are not part of this build (no CUDA toolkit was found); take cpu", device);
+    return GR_EUNSUPPORTED;
+}
+
+enum gr_status gr_cuda_llama_create(const struct gr_llama_config *config, int device, struct gr_hf_config *hf_out,
+                                    uint64_t *fingerprint_out, struct gr_lm **lm_out)
+{
+    (void)config;
+    (void)hf_out;
+    (void)fingerprint_out;
+    (void)lm_out;
+    return not_built(device);
+}

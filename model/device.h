@@ -1,0 +1,17 @@
+/* Where a model runs: the value of --device, --target-device, --draft-device. */
+#ifndef GR_MODEL_DEVICE_H
+#define GR_MODEL_DEVICE_H
+
+#include "common/status.h"
+
+#include <stdbool.h>
+
+#define GR_DEVICE_CPU (-1)
+
+/* cpu, or cuda:N. option: for the message. */
+GR_NODISCARD enum gr_status gr_device_parse(const char *option, const char *text, int *device_out);
+
+/* Whether this build has models on GPUs (model/cuda). */
+bool gr_cuda_is_built(void);
+
+#endif
