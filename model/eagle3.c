@@ -1,25 +1,19 @@
 #include "model/eagle3.h"
 
 #include "common/log.h"
-#include "model/capture.h"
+#include "model/eagle3_source.h"
 #include "model/fc.h"
-#include "model/fingerprint.h"
-#include "model/head_fit.h"
 #include "model/layer.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 struct eagle3 {
     struct gr_lm lm;
-    struct gr_hf_config hf, target_hf;           /* as they run */
-    struct gr_expand expand;                     /* to NULL: not expanded */
+    struct gr_eagle3_source source;
     struct gr_kernels kernels;
     struct gr_memory memory;
-    struct gr_safetensors *files, *target_files; /* target_files: NULL when nothing is borrowed */
-    struct gr_capture capture;       /* what fc is given */
     struct gr_fc fc;                 /* with raw_features */
     struct gr_layer_work work;
     struct gr_layer layer;
@@ -39,167 +33,58 @@ static struct eagle3 *of(struct gr_lm *lm)
     return GR_CONTAINER_OF(lm, struct eagle3, lm);
 }
 
-/* ---- geometry ---- */
-
-/* The spelling that the files use. */
-static const char *layer_prefix(const struct gr_safetensors *files)
-{
-    return gr_safetensors_find(files, "layers.0.self_attn.q_proj.weight") != NULL ? "layers.0" : "midlayer";
-}
-
-/* q_proj says what an EAGLE-3 head is (inputs of twice the hidden size) and, where the config is silent, the width of
- * its heads. The other shapes are checked as they are loaded. */
-static enum gr_status fit_geometry(const char *dir, const struct gr_safetensors *files, struct gr_hf_config *hf)
-{
-    char name[96];
-    snprintf(name, sizeof(name), "%s.self_attn.q_proj.weight", layer_prefix(files));
-    const struct gr_tensor *q = gr_safetensors_find(files, name);
-    if (q == NULL || q->n_dim != 2) {
-        return GR_OK; /* the load names what is wrong */
-    }
-    if (q->shape[1] != 2 * (int64_t)hf->hidden) {
-        log_error("%s: %s takes %" PRId64 " values, an EAGLE-3 head of hidden size %d takes 2 x %d = %d", dir, name,
-                  q->shape[1], hf->hidden, hf->hidden, 2 * hf->hidden);
-        return GR_EMISMATCH;
-    }
-    if (!hf->head_dim_given && q->shape[0] % hf->n_head == 0 && q->shape[0] / hf->n_head <= GR_HEAD_DIM_MAX) {
-        hf->head_dim = (int)(q->shape[0] / hf->n_head);
-    }
-    return GR_OK;
-}
-
-/* A head that is silent about its rotary embedding was trained on top of its target's. */
-static void fit_rope(const char *dir, struct gr_hf_config *hf, const struct gr_hf_config *target)
-{
-    if (hf->rope_theta != 0.0) {
-        return;
-    }
-    hf->rope_theta = target->rope_theta;
-    if (hf->rope_kind == GR_ROPE_PLAIN) {
-        hf->rope_kind = target->rope_kind;
-        hf->rope = target->rope;
-    }
-    log_info("%s/config.json: no rope_theta: the head rotates as its target (theta %g)", dir, hf->rope_theta);
-}
-
-static enum gr_status open_folders(struct eagle3 *m, const struct gr_eagle3_config *c)
-{
-    GR_TRY(gr_hf_config_load(c->dir, &m->hf));
-    GR_TRY(gr_hf_config_load(c->target_dir, &m->target_hf));
-    GR_TRY(gr_safetensors_open(c->dir, &m->files));
-    GR_TRY(gr_head_fit_check(c->dir, &m->hf, m->files, c->target_dir, &m->target_hf));
-    GR_TRY(gr_capture_choose(c->dir, &m->hf, m->target_hf.n_layer, c->n_capture, c->capture_layer,
-                             &m->capture));
-    GR_TRY(fit_geometry(c->dir, m->files, &m->hf));
-    fit_rope(c->dir, &m->hf, &m->target_hf);
-    return gr_head_dim_check(c->dir, m->hf.head_dim);
-}
-
 /* ---- loading ---- */
 
 static struct gr_loader loader_of(struct eagle3 *m, const struct gr_safetensors *files)
 {
     return (struct gr_loader){.kernels = &m->kernels, .memory = &m->memory, .files = files,
-                              .expand = m->expand.to != NULL ? &m->expand : NULL, .team = m->lm.team};
+                              .expand = m->source.expand.to != NULL ? &m->source.expand : NULL, .team = m->lm.team};
 }
 
-/* The target's files, opened when the first tensor is borrowed. What is borrowed must be as wide as the head. */
-static enum gr_status borrow(struct eagle3 *m, const struct gr_eagle3_config *c, const char *what)
+static enum gr_status load_borrowed(struct eagle3 *m)
 {
-    if (m->hf.hidden != m->target_hf.hidden) {
-        log_error("%s: no %s of its own, and that of the target %s is %d wide, the head %d", c->dir, what,
-                  c->target_dir, m->target_hf.hidden, m->hf.hidden);
-        return GR_EMISMATCH;
-    }
-    return m->target_files != NULL ? GR_OK : gr_safetensors_open(c->target_dir, &m->target_files);
+    struct gr_eagle3_tensor t;
+    GR_TRY(gr_eagle3_embedding(&m->source, &t));
+    struct gr_loader l = loader_of(m, t.files);
+    GR_TRY(gr_load_embedding(&l, t.name, m->source.hf.n_vocab, m->source.hf.hidden, &m->embed));
+    GR_TRY(gr_eagle3_lm_head(&m->source, &t));
+    l.files = t.files;
+    return gr_load_matrix(&l, t.name, gr_hf_draft_vocab_rows(&m->source.hf), m->source.hf.hidden, &m->head);
 }
 
-static enum gr_status load_embedding(struct eagle3 *m, const struct gr_eagle3_config *c)
-{
-    const bool own = gr_safetensors_find(m->files, "embed_tokens.weight") != NULL;
-    if (!own) {
-        GR_TRY(borrow(m, c, "embed_tokens.weight"));
-    }
-    const struct gr_loader l = loader_of(m, own ? m->files : m->target_files);
-    return gr_load_embedding(&l, own ? "embed_tokens.weight" : "model.embed_tokens.weight", m->hf.n_vocab, m->hf.hidden,
-                             &m->embed);
-}
-
-/* Own lm_head; else, over the whole vocabulary, the head's own tied embedding or the target's lm_head. */
-static enum gr_status load_lm_head(struct eagle3 *m, const struct gr_eagle3_config *c)
-{
-    struct gr_loader l = loader_of(m, m->files);
-    const char *name = "lm_head.weight";
-    const bool own = gr_safetensors_find(m->files, name) != NULL;
-    if (!own && m->hf.draft_n_vocab == m->hf.n_vocab) {
-        if (m->hf.tie_embeddings && gr_safetensors_find(m->files, "embed_tokens.weight") != NULL) {
-            name = "embed_tokens.weight";
-        } else {
-            GR_TRY(borrow(m, c, name));
-            l.files = m->target_files;
-            name = m->target_hf.tie_embeddings ? "model.embed_tokens.weight" : name;
-        }
-    }
-    return gr_load_matrix(&l, name, gr_hf_draft_vocab_rows(&m->hf), m->hf.hidden, &m->head);
-}
-
-static enum gr_status load_map(struct eagle3 *m, const struct gr_eagle3_config *c)
+static enum gr_status load_map(struct eagle3 *m)
 {
     bool has_map = false;
-    m->to_target = gr_memory_take(&m->memory, (size_t)m->hf.draft_n_vocab * sizeof(int32_t));
+    m->to_target = gr_memory_take(&m->memory, (size_t)m->source.hf.draft_n_vocab * sizeof(int32_t));
     if (m->to_target == NULL) {
         return GR_ENOMEM;
     }
-    GR_TRY(gr_draft_map_read(c->dir, &m->hf, m->files, m->to_target, &has_map));
+    GR_TRY(gr_eagle3_map(&m->source, m->to_target, &has_map));
     m->lm.to_target = has_map ? m->to_target : NULL;
-    return GR_OK;
-}
-
-/* fc and its norms must be there, and in their shapes, also where the target runs them. */
-static enum gr_status check_fc(struct eagle3 *m, const struct gr_eagle3_config *c)
-{
-    const void *data = NULL;
-    const int target_hidden = m->target_hf.hidden;
-    const int n_capture = m->capture.n;
-    GR_TRY(gr_fc_check(c->dir, &m->hf, m->files, n_capture, target_hidden));
-    if (m->hf.norm_before_fc) {
-        GR_TRY(gr_safetensors_take(m->files, "input_norm.weight", GR_ST_BF16, 1,
-                                   (int64_t[]){(int64_t)n_capture * target_hidden}, &data));
-    }
-    for (int i = 0; m->hf.fc_norm && i < n_capture; i++) {
-        char name[32];
-        snprintf(name, sizeof(name), "fc_norm.%d.weight", i);
-        GR_TRY(gr_safetensors_take(m->files, name, GR_ST_BF16, 1, (int64_t[]){target_hidden}, &data));
-    }
-    if (gr_safetensors_find(m->files, "fc.bias") != NULL) {
-        GR_TRY(gr_safetensors_take(m->files, "fc.bias", GR_ST_BF16, 1, (int64_t[]){m->hf.hidden}, &data));
-    }
     return GR_OK;
 }
 
 static enum gr_status load_weights(struct eagle3 *m, const struct gr_eagle3_config *c)
 {
-    const struct gr_loader l = loader_of(m, m->files);
+    const struct gr_loader l = loader_of(m, m->source.files);
     const size_t n_cell = (size_t)(m->lm.n_pool_block + m->lm.n_scratch_block) * GR_KV_BLOCK;
-    const char *prefix = layer_prefix(m->files);
+    const char *prefix = gr_eagle3_layer_prefix(m->source.files);
     char name[64];
     GR_TRY(gr_layer_load(&l, &m->work, prefix, n_cell, &m->layer));
     snprintf(name, sizeof(name), "%s.hidden_norm.weight", prefix);
-    GR_TRY(gr_load_vector(&l, name, m->hf.hidden, &m->hidden_norm));
-    GR_TRY(gr_load_vector(&l, "norm.weight", m->hf.hidden, &m->final_norm));
-    GR_TRY(load_embedding(m, c));
-    GR_TRY(load_lm_head(m, c));
-    GR_TRY(load_map(m, c));
-    if (c->raw_features) {
-        GR_TRY(gr_fc_load(&l, &m->hf, m->capture.n, m->target_hf.hidden, m->lm.n_row_max, &m->fc));
-    }
-    return gr_safetensors_check_all_used(m->files);
+    GR_TRY(gr_load_vector(&l, name, m->source.hf.hidden, &m->hidden_norm));
+    GR_TRY(gr_load_vector(&l, "norm.weight", m->source.hf.hidden, &m->final_norm));
+    GR_TRY(load_borrowed(m));
+    GR_TRY(load_map(m));
+    return c->raw_features ? gr_fc_load(&l, &m->source.hf, m->source.capture.n, m->source.target_hf.hidden,
+                                        m->lm.n_row_max, &m->fc)
+                           : GR_OK;
 }
 
 static enum gr_status take_state(struct eagle3 *m, bool keep_stages)
 {
     const size_t n_row = (size_t)m->lm.n_row_max;
-    const size_t n_hidden = (size_t)m->hf.hidden;
+    const size_t n_hidden = (size_t)m->source.hf.hidden;
     const size_t n_stage = keep_stages ? n_row * n_hidden : 0;
     const struct {
         float **p;
@@ -208,7 +93,7 @@ static enum gr_status take_state(struct eagle3 *m, bool keep_stages)
         {&m->g, n_row * n_hidden},
         {&m->in, n_row * 2 * n_hidden},
         {&m->lm.hidden, n_row * n_hidden},
-        {&m->x, m->hf.norm_output ? n_row * n_hidden : 0},
+        {&m->x, m->source.hf.norm_output ? n_row * n_hidden : 0},
         {&m->xo, (size_t)m->lm.n_out_max * n_hidden},
         {&m->lm.logits, (size_t)m->lm.n_out_max * (size_t)m->lm.n_vocab_stride},
         {&m->attn_out, n_stage},
@@ -223,8 +108,8 @@ static enum gr_status take_state(struct eagle3 *m, bool keep_stages)
             return GR_ENOMEM;
         }
     }
-    m->x = m->hf.norm_output ? m->x : m->lm.hidden;
-    return gr_layer_work_init(&m->work, &m->kernels, &m->memory, &m->hf, 2 * m->hf.hidden, &m->lm);
+    m->x = m->source.hf.norm_output ? m->x : m->lm.hidden;
+    return gr_layer_work_init(&m->work, &m->kernels, &m->memory, &m->source.hf, 2 * m->source.hf.hidden, &m->lm);
 }
 
 /* ---- the pass ---- */
@@ -237,7 +122,7 @@ struct pass {
 /* in = concat(norm_in(embed(token)), norm_hidden(g)), and g. Every step splits the rows alike: no barrier between. */
 static void input_block(const struct gr_exec *x, struct eagle3 *m, const struct gr_batch *b)
 {
-    const int n_hidden = m->hf.hidden;
+    const int n_hidden = m->source.hf.hidden;
     const size_t row_bytes = (size_t)n_hidden * sizeof(float);
     float *const normed_g = m->in + n_hidden;
     int begin, end;
@@ -249,20 +134,20 @@ static void input_block(const struct gr_exec *x, struct eagle3 *m, const struct 
                                                 .n = n_hidden, .y_stride = 2 * n_hidden});
     m->kernels.rmsnorm(x, &(struct gr_rmsnorm_args){.x = m->in, .w = m->layer.in_norm, .y = m->in, .n_row = b->n_row,
                                                     .n = n_hidden, .x_stride = 2 * n_hidden, .y_stride = 2 * n_hidden,
-                                                    .eps = m->hf.rms_eps});
+                                                    .eps = m->source.hf.rms_eps});
     m->kernels.rmsnorm(x, &(struct gr_rmsnorm_args){.x = m->g, .w = m->hidden_norm, .y = normed_g, .n_row = b->n_row,
                                                     .n = n_hidden, .x_stride = n_hidden, .y_stride = 2 * n_hidden,
-                                                    .eps = m->hf.rms_eps});
-    for (int r = begin; m->hf.norm_before_residual && r < end; r++) {
+                                                    .eps = m->source.hf.rms_eps});
+    for (int r = begin; m->source.hf.norm_before_residual && r < end; r++) {
         memcpy(m->g + (size_t)r * (size_t)n_hidden, normed_g + (size_t)r * 2 * (size_t)n_hidden, row_bytes);
     }
 }
 
 static void output_block(const struct gr_exec *x, struct eagle3 *m, const struct gr_batch *b)
 {
-    const size_t n_hidden = (size_t)m->hf.hidden;
+    const size_t n_hidden = (size_t)m->source.hf.hidden;
     int begin, end;
-    if (m->hf.norm_output) { /* all rows are fed back normed; lm_head takes them as they are */
+    if (m->source.hf.norm_output) { /* all rows are fed back normed; lm_head takes them as they are */
         gr_layer_norm(x, &m->work, m->x, m->final_norm, m->lm.hidden, b->n_row);
         gr_exec_barrier(x);
     }
@@ -273,12 +158,12 @@ static void output_block(const struct gr_exec *x, struct eagle3 *m, const struct
     for (int i = begin; i < end; i++) {
         memcpy(m->xo + (size_t)i * n_hidden, m->lm.hidden + (size_t)b->out_row[i] * n_hidden, n_hidden * sizeof(float));
     }
-    if (!m->hf.norm_output) {
+    if (!m->source.hf.norm_output) {
         gr_layer_norm(x, &m->work, m->xo, m->final_norm, m->xo, b->n_out);
     }
     gr_exec_barrier(x);
     m->kernels.linear(x, &(struct gr_linear_args){.w = &m->head, .x = m->xo, .y = m->lm.logits, .n_row = b->n_out,
-                                                  .x_stride = m->hf.hidden, .y_stride = m->lm.n_vocab_stride});
+                                                  .x_stride = m->source.hf.hidden, .y_stride = m->lm.n_vocab_stride});
 }
 
 static void run_pass(const struct gr_exec *x, void *arg)
@@ -343,8 +228,7 @@ static void eagle3_destroy(struct gr_lm *lm)
     struct eagle3 *m = of(lm);
     gr_team_destroy(lm->team);
     gr_memory_finish(&m->memory);
-    gr_safetensors_close(m->files);
-    gr_safetensors_close(m->target_files);
+    gr_eagle3_source_close(&m->source);
     free(m);
 }
 
@@ -357,51 +241,17 @@ static const struct gr_lm_ops eagle3_ops = {
 
 /* ---- creation ---- */
 
-static void fill_limits(struct eagle3 *m, const struct gr_eagle3_config *c)
-{
-    struct gr_lm *lm = &m->lm;
-    lm->n_vocab = m->hf.draft_n_vocab;
-    lm->n_vocab_stride = (gr_hf_draft_vocab_rows(&m->hf) + 15) / 16 * 16;
-    lm->n_vocab_target = m->hf.n_vocab;
-    lm->n_ctx_max = c->n_ctx_max > 0 ? GR_MIN(c->n_ctx_max, m->target_hf.max_pos) : m->target_hf.max_pos;
-    lm->n_row_max = c->n_row_max;
-    lm->n_out_max = c->n_out_max;
-    lm->n_pool_block = c->n_pool_block;
-    lm->n_scratch_block = c->n_scratch_block;
-    lm->feature_width = m->hf.hidden;
-    gr_capture_text(&m->capture, lm->captures, sizeof(lm->captures));
-    if (c->raw_features) {
-        lm->raw_features = true;
-        lm->n_capture = m->capture.n;
-        lm->capture_width = m->target_hf.hidden;
-        lm->fused_width = m->hf.hidden;
-    }
-    lm->kernels = &m->kernels;
-    if (lm->n_ctx_max > m->hf.max_pos) {
-        log_info("%s: made for %d positions, may be asked for %d: the text stays right, acceptance may fall there",
-                 c->dir, m->hf.max_pos, lm->n_ctx_max);
-    }
-}
-
 static enum gr_status build(struct eagle3 *m, const struct gr_eagle3_config *c, uint64_t *fingerprint_out)
 {
-    GR_TRY(open_folders(m, c));
-    GR_TRY(check_fc(m, c));
-    if (c->geometry != NULL) {
-        GR_TRY(gr_expand_init(&m->expand, c->geometry, c->dir, &m->hf));
-        GR_TRY(gr_expand_config(c->geometry, c->target_dir, &m->target_hf));
-    }
+    GR_TRY(gr_eagle3_source_open(c, &m->source));
     GR_TRY(gr_model_kernels(&m->kernels, c->isa));
     GR_TRY(gr_team_create(c->n_thread > 0 ? c->n_thread : gr_cpu_count(), &m->lm.team));
-    fill_limits(m, c);
+    gr_eagle3_source_describe(&m->source, c, &m->lm);
+    m->lm.kernels = &m->kernels;
     GR_TRY(take_state(m, c->keep_stages));
     GR_TRY(load_weights(m, c));
-    m->lm.fc_fingerprint = gr_fc_fingerprint(m->files);
-    if (fingerprint_out != NULL) {
-        *fingerprint_out = gr_model_fingerprint(&m->hf, m->files);
-    }
     gr_model_numerics_id(&m->kernels, m->lm.numerics_id, sizeof(m->lm.numerics_id));
-    return GR_OK;
+    return gr_eagle3_source_finish(&m->source, &m->lm, fingerprint_out);
 }
 
 enum gr_status gr_eagle3_create(const struct gr_eagle3_config *config, struct gr_hf_config *hf_out,
@@ -419,7 +269,7 @@ enum gr_status gr_eagle3_create(const struct gr_eagle3_config *config, struct gr
         return st;
     }
     if (hf_out != NULL) {
-        *hf_out = m->hf;
+        *hf_out = m->source.hf;
     }
     *lm_out = &m->lm;
     return GR_OK;
@@ -433,9 +283,9 @@ const float *gr_eagle3_stage(const struct gr_lm *lm, const char *name, int *widt
         const float *value;
         int width;
     } stages[] = {
-        {"attn_input", m->in, 2 * m->hf.hidden}, {"attn_out", m->attn_out, m->hf.hidden},
-        {"ffn_out", m->ffn_out, m->hf.hidden},   {"hidden", m->lm.hidden, m->hf.hidden},
-        {"pre_head_hidden", m->xo, m->hf.hidden},
+        {"attn_input", m->in, 2 * m->source.hf.hidden}, {"attn_out", m->attn_out, m->source.hf.hidden},
+        {"ffn_out", m->ffn_out, m->source.hf.hidden},   {"hidden", m->lm.hidden, m->source.hf.hidden},
+        {"pre_head_hidden", m->xo, m->source.hf.hidden},
     };
     for (size_t i = 0; lm->ops == &eagle3_ops && m->attn_out != NULL && i < GR_ARRAY_LEN(stages); i++) {
         if (strcmp(stages[i].name, name) == 0) {
