@@ -24,6 +24,16 @@ struct gr_picked {
     float gap;
 };
 
+#define GR_TOP_MAX 63 /* children of a row: no tree has more nodes */
+
+/* The best ids of a row for a drafter, best first. */
+struct gr_top_row {
+    int32_t n;               /* -1: they are to be found in the logits */
+    float log_sum;           /* log(sum exp(value)) of all values */
+    int32_t id[GR_TOP_MAX];  /* the target's */
+    float edge[GR_TOP_MAX];  /* value - log_sum; a value has its noise */
+};
+
 /* Order of the heap: larger value first, lower id on ties. */
 GR_FN int gr_sampler_before(const float *l, int32_t a, int32_t b)
 {

@@ -41,6 +41,8 @@ struct gr_grower {
     struct growth *growth; /* (n_seq_max) */
     struct gr_level_model level; /* learnt over all jobs */
     int32_t *token, *pos, *cell, *out_row, *limit, *n_anc; /* (n_row_max) */
+    int32_t *n_top;                      /* (n_row_max): children that are wanted of each out row */
+    const struct gr_sampling **sampling; /* (n_row_max) */
     int16_t *anc;                    /* (n_row_max, GR_ATTN_ANC_MAX) */
     struct gr_attn_seq *seq;         /* (n_seq_max) */
     struct expansion *expansion;     /* (n_out_max) */
@@ -82,6 +84,8 @@ enum gr_status gr_grower_create(struct gr_lm *lm, int n_seq_max, struct gr_growe
     g->pos = gr_zeroed(n_row, sizeof(int32_t), &ok);
     g->cell = gr_zeroed(n_row, sizeof(int32_t), &ok);
     g->out_row = gr_zeroed(n_row, sizeof(int32_t), &ok);
+    g->n_top = gr_zeroed(n_row, sizeof(int32_t), &ok);
+    g->sampling = gr_zeroed(n_row, sizeof(*g->sampling), &ok);
     g->limit = gr_zeroed(n_row, sizeof(int32_t), &ok);
     g->n_anc = gr_zeroed(n_row, sizeof(int32_t), &ok);
     g->anc = gr_zeroed(n_row * GR_ATTN_ANC_MAX, sizeof(int16_t), &ok);
@@ -116,7 +120,7 @@ void gr_grower_destroy(struct gr_grower *g)
     }
     void *all[] = {g->growth, g->token, g->pos,       g->cell,    g->out_row, g->limit,    g->n_anc,    g->anc,
                    g->seq,     g->expansion, g->scratch, g->work, g->copy_src, g->copy_dst, g->hidden,
-                   g->true_feature, g->feature, g->raw, g->raw_row, g};
+                   g->true_feature, g->feature, g->raw, g->raw_row, g->n_top, g->sampling, g};
     for (size_t i = 0; i < GR_ARRAY_LEN(all); i++) {
         free(all[i]);
     }
@@ -167,7 +171,10 @@ static void begin_batch_seq(struct gr_grower *g, const struct gr_draft_seq *s, i
 
 static void expand_row(struct gr_grower *g, int i_seq, int cand)
 {
+    const struct gr_draft_seq *s = &g->job->seq[i_seq];
     g->out_row[g->n_out] = g->n_row;
+    g->n_top[g->n_out] = GR_MIN(s->n_child, GR_NODE_MAX);
+    g->sampling[g->n_out] = &s->sampling;
     g->expansion[g->n_out].seq = i_seq;
     g->expansion[g->n_out].cand = (int16_t)cand;
     g->n_out++;
@@ -406,7 +413,8 @@ static void scatter(const float *l, const int32_t *map, int n, float *out, int n
     }
 }
 
-static void rank_children(struct gr_grower *g, int ith, int i_out)
+/* From the logits, where the model did not rank them itself. */
+static void find_children(struct gr_grower *g, int ith, int i_out)
 {
     struct expansion *e = &g->expansion[i_out];
     const struct gr_draft_seq *s = &g->job->seq[e->seq];
@@ -434,6 +442,20 @@ static void rank_children(struct gr_grower *g, int ith, int i_out)
     const float norm = log_sum_exp(g->lm->kernels, l, n);
     for (int i = 0; i < e->n; i++) {
         e->edge[i] -= norm;
+    }
+}
+
+static void rank_children(struct gr_grower *g, int ith, int i_out)
+{
+    struct expansion *e = &g->expansion[i_out];
+    const struct gr_draft_seq *s = &g->job->seq[e->seq];
+    const struct gr_top_row *top = g->lm->top != NULL ? &g->lm->top[i_out] : NULL;
+    if (top != NULL && top->n >= 0) {
+        e->n = top->n;
+        memcpy(e->token, top->id, (size_t)top->n * sizeof(*e->token));
+        memcpy(e->edge, top->edge, (size_t)top->n * sizeof(*e->edge));
+    } else {
+        find_children(g, ith, i_out);
     }
     for (int i = 0; i < e->n && s->calibrate; i++) {
         e->prob[i] = gr_acceptance_prob(&s->curve, i + 1, gr_expf(GR_MIN(e->edge[i], 0.0f)));
@@ -474,7 +496,7 @@ static enum gr_status run_batch(struct gr_grower *g)
 {
     const struct gr_batch batch = {.n_row = g->n_row, .n_seq = g->n_batch_seq, .n_out = g->n_out, .token = g->token,
                                    .pos = g->pos, .cell = g->cell, .seq = g->seq, .out_row = g->out_row,
-                                   .feature = g->feature};
+                                   .feature = g->feature, .sampling = g->sampling, .n_top = g->n_top};
     const uint64_t t0 = gr_clock_ns();
     if (g->raw != NULL && g->n_true > 0) {
         gr_lm_fuse(g->lm, g->n_true, g->raw_row, g->true_feature);

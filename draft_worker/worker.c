@@ -2,10 +2,11 @@
 
 #include "common/clock.h"
 #include "common/log.h"
-#include "model/device.h"
 #include "draft_worker/drafter.h"
 #include "draft_worker/grower.h"
 #include "model/capture.h"
+#include "model/cuda/eagle3.h"
+#include "model/device.h"
 #include "model/eagle3.h"
 #include "model/kv_size.h"
 #include "model/llama.h"
@@ -107,7 +108,7 @@ static uint64_t step(void *ctx, uint64_t now_ns)
 /* ---- start ---- */
 
 static enum gr_status create_head(struct worker *w, const struct gr_draft_options *o, struct gr_hf_config *hf,
-                                  uint64_t *fingerprint, int32_t *n_block)
+                                  int32_t n_token, uint64_t *fingerprint)
 {
     struct gr_hf_config target;
     if (o->target == NULL) {
@@ -119,28 +120,31 @@ static enum gr_status create_head(struct worker *w, const struct gr_draft_option
     GR_TRY(gr_geometry_find(o->geometry, &geometry));
     GR_TRY(gr_expand_config(geometry, o->model, hf));
     const int n_ctx = o->n_ctx_max > 0 ? GR_MIN(o->n_ctx_max, target.max_pos) : target.max_pos;
-    if (o->device != GR_DEVICE_CPU) {
-        log_error("--device cuda:%d: %s: a head runs on cpu only", o->device, o->model);
-        return GR_EUNSUPPORTED;
+    const bool on_cpu = o->device == GR_DEVICE_CPU;
+    int32_t n_block = o->kv_blocks; /* on a GPU 0 leaves the choice to the model, which knows the memory */
+    if (on_cpu) {
+        GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_eagle3_kv_bytes_per_token(hf), o->n_session_max, n_ctx, &n_block));
     }
-    GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_eagle3_kv_bytes_per_token(hf), o->n_session_max, n_ctx, n_block));
     struct gr_eagle3_config c = {
         .dir = o->model, .target_dir = o->target, .geometry = geometry, .isa = o->isa, .n_thread = o->n_thread,
         .n_ctx_max = n_ctx,
-        .n_row_max = N_ROW_MAX, .n_out_max = N_ROW_MAX, .n_pool_block = *n_block,
-        .n_scratch_block = o->n_session_max * GR_DRAFT_SCRATCH_BLOCKS};
+        .n_row_max = N_ROW_MAX, .n_out_max = N_ROW_MAX, .n_pool_block = n_block,
+        .n_scratch_block = o->n_session_max * GR_DRAFT_SCRATCH_BLOCKS, .n_seq_max = o->n_session_max,
+        .n_token = n_token};
     GR_TRY(gr_ship_features_parse(o->ship_features, &c.raw_features));
     if (o->capture_layers != NULL) {
         GR_TRY(gr_capture_parse(o->capture_layers, &c.n_capture, c.capture_layer));
     }
-    return gr_eagle3_create(&c, hf, fingerprint, &w->lm);
+    return on_cpu ? gr_eagle3_create(&c, hf, fingerprint, &w->lm)
+                  : gr_cuda_eagle3_create(&c, o->device, hf, fingerprint, &w->lm);
 }
 
 static enum gr_status create_model(struct worker *w, const struct gr_draft_options *o, struct gr_hf_config *hf,
-                                   uint64_t *fingerprint, int32_t *n_block)
+                                   int32_t n_token, uint64_t *fingerprint)
 {
+    int32_t n_block = 0;
     if (w->is_head) {
-        return create_head(w, o, hf, fingerprint, n_block);
+        return create_head(w, o, hf, n_token, fingerprint);
     }
     if (o->geometry != NULL) {
         log_error("--geometry %s: %s is a stand-alone draft model, only an EAGLE-3 head has a form there", o->geometry,
@@ -148,14 +152,14 @@ static enum gr_status create_model(struct worker *w, const struct gr_draft_optio
         return GR_EINVAL;
     }
     const int n_ctx = o->n_ctx_max > 0 ? GR_MIN(o->n_ctx_max, hf->max_pos) : hf->max_pos;
-    GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_llama_kv_bytes_per_token(hf), o->n_session_max, n_ctx, n_block));
+    GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_llama_kv_bytes_per_token(hf), o->n_session_max, n_ctx, &n_block));
     if (o->device != GR_DEVICE_CPU) {
         log_error("--device cuda:%d: %s is a stand-alone draft model, and those run on cpu only", o->device, o->model);
         return GR_EUNSUPPORTED;
     }
     const struct gr_llama_config c = {
         .dir = o->model, .isa = o->isa, .n_thread = o->n_thread, .n_ctx_max = n_ctx,
-        .n_row_max = N_ROW_MAX, .n_out_max = N_ROW_MAX, .n_pool_block = *n_block,
+        .n_row_max = N_ROW_MAX, .n_out_max = N_ROW_MAX, .n_pool_block = n_block,
         .n_scratch_block = o->n_session_max * GR_DRAFT_SCRATCH_BLOCKS};
     return gr_llama_create(&c, hf, fingerprint, &w->lm);
 }
@@ -191,25 +195,10 @@ static enum gr_status create_io(struct worker *w, const struct gr_draft_options 
     return gr_worker_io_create(&c, &machine, &w->io);
 }
 
-/* Rows of the vocabulary that no token has are padding: they are never sampled. Returns the target's ids. */
-static int32_t without_padding(struct gr_lm *lm, int32_t n_token)
-{
-    if (lm->to_target == NULL) {
-        lm->n_vocab = GR_MIN(lm->n_vocab, n_token);
-        return lm->n_vocab;
-    }
-    lm->n_vocab_target = GR_MIN(lm->n_vocab_target, n_token);
-    while (lm->n_vocab > 1 && lm->to_target[lm->n_vocab - 1] >= n_token) {
-        lm->n_vocab--;
-    }
-    return lm->n_vocab_target;
-}
-
 static enum gr_status create(struct worker *w, const struct gr_draft_options *o)
 {
     struct gr_hf_config hf;
     uint64_t fingerprint = 0;
-    int32_t n_block = 0;
     struct gr_tokenizer *tokenizer = NULL;
     GR_TRY(gr_hf_config_load(o->model, &hf));
     w->is_head = strcmp(hf.architecture, "LlamaForCausalLMEagle3") == 0;
@@ -217,11 +206,11 @@ static enum gr_status create(struct worker *w, const struct gr_draft_options *o)
     const uint64_t tokenizer_fingerprint = gr_tokenizer_fingerprint(tokenizer);
     const int32_t n_token = gr_tokenizer_n_vocab(tokenizer);
     gr_tokenizer_destroy(tokenizer);
-    GR_TRY(create_model(w, o, &hf, &fingerprint, &n_block));
-    const int32_t n_vocab = without_padding(w->lm, n_token);
+    GR_TRY(create_model(w, o, &hf, n_token, &fingerprint));
+    const int32_t n_vocab = gr_lm_without_padding(w->lm, n_token);
     GR_TRY(create_machine(w, o, n_vocab));
-    log_info("%s: %d layers, %d KV blocks, context %d, %s kernels, %d threads", o->model, hf.n_layer, n_block,
-             w->lm->n_ctx_max, w->lm->kernels->name, gr_team_size(w->lm->team));
+    log_info("%s: %d layers, %d KV blocks, context %d, %s%s kernels, %d threads", o->model, hf.n_layer,
+             w->lm->n_pool_block, w->lm->n_ctx_max, o->device == GR_DEVICE_CPU ? "" : "CUDA and ", w->lm->kernels->name, gr_team_size(w->lm->team));
     return create_io(w, o, fingerprint, tokenizer_fingerprint, n_vocab);
 }
 

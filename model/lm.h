@@ -25,6 +25,7 @@ struct gr_batch {
     const int32_t *out_row;            /* (n_out): rows whose logits are wanted, increasing */
     /* (n_out) how they are picked, for models that pick (lm->picked); NULL: nothing is to be picked. */
     const struct gr_sampling *const *sampling;
+    const int32_t *n_top; /* (n_out) how many children are wanted, with sampling, for models that rank (lm->top) */
     bool want_capture; /* captured states of the rows are wanted */
     const float *const *feature; /* (n_row) pointers to feature_width floats; only for models that take features */
     /* Sequences whose partial view is chosen anew by this pass, from its own queries; 0: none. */
@@ -64,6 +65,8 @@ struct gr_lm {
     /* owned, (n_out_max): what the pass picked where the logits are; id -1: that row's logits are here, to be picked
      * from. NULL: the model leaves all picking to its caller. */
     const struct gr_picked *picked;
+    /* owned, (n_out_max): the same of a drafter's children; n -1: from these logits. NULL: all is left to the caller. */
+    const struct gr_top_row *top;
     int n_capture, capture_width;   /* 0: none */
     float *capture;                 /* owned, (n_row_max, n_capture * capture_width): layers side by side */
     /* A target that serves an EAGLE-3 head: width of fuse()'s rows; 0: none. */
@@ -127,6 +130,20 @@ static inline void gr_lm_destroy(struct gr_lm *lm)
     if (lm != NULL) {
         lm->ops->destroy(lm);
     }
+}
+/* Rows of the vocabulary from n_token on are padding: they are never sampled. Returns how many of the target's ids there
+ * are. */
+static inline int32_t gr_lm_without_padding(struct gr_lm *lm, int32_t n_token)
+{
+    if (lm->to_target == NULL) {
+        lm->n_vocab = GR_MIN(lm->n_vocab, n_token);
+        return lm->n_vocab;
+    }
+    lm->n_vocab_target = GR_MIN(lm->n_vocab_target, n_token);
+    while (lm->n_vocab > 1 && lm->to_target[lm->n_vocab - 1] >= n_token) {
+        lm->n_vocab--;
+    }
+    return lm->n_vocab_target;
 }
 static inline const float *gr_lm_logits(const struct gr_lm *lm, int i_out)
 {

@@ -5,12 +5,9 @@
 #include "model/cuda/model.h"
 #include "model/llama_source.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define KEEP_FREE ((uint64_t)1 << 30) /* for the driver, graphs and staging */
 
 struct llama {
     struct gr_lm lm;
@@ -174,26 +171,14 @@ static uint64_t activation_bytes(const struct llama *m, const struct gr_llama_co
     return (uint64_t)c->n_row_max * row + (uint64_t)c->n_out_max * (uint64_t)gr_hf_vocab_rows(hf) * sizeof(float);
 }
 
-/* KV blocks for the sessions' contexts, or what is left. */
-static enum gr_status choose_blocks(const struct llama *m, const struct gr_llama_config *c, int n_ctx, int *n_block_out)
+static enum gr_status choose_blocks(const struct llama *m, const struct gr_llama_config *c, int *n_block_out)
 {
-    const uint64_t block = gr_cuda_kv_block_bytes(&m->source.hf, m->source.hf.n_layer);
-    const uint64_t others = weight_bytes(m) + activation_bytes(m, c) + KEEP_FREE;
-    const uint64_t per_session = (uint64_t)(n_ctx + GR_KV_BLOCK - 1) / GR_KV_BLOCK;
-    const uint64_t wanted = c->n_pool_block > 0 ? (uint64_t)c->n_pool_block : per_session * (uint64_t)c->n_seq_max;
-    const uint64_t least = c->n_pool_block > 0 ? wanted : per_session;
-    uint64_t left = 0;
-    GR_TRY(gr_cuda_memory_free(&m->m.device, &left));
-    const uint64_t scratch = (uint64_t)c->n_scratch_block * block;
-    if (left < others + scratch + least * block) {
-        log_error("cuda:%d: %s needs %" PRIu64 " MiB (weights %" PRIu64 ", KV of %" PRIu64 " blocks %" PRIu64
-                  "), %" PRIu64 " MiB are free; lower --max-model-len, --kv-blocks or --sessions", m->m.device.index,
-                  c->dir, (others + scratch + least * block) >> 20, weight_bytes(m) >> 20, least, (least * block) >> 20,
-                  left >> 20);
-        return GR_ENOMEM;
-    }
-    *n_block_out = (int)GR_MIN(wanted, GR_MIN((left - others - scratch) / block, (uint64_t)INT32_MAX / 64));
-    return GR_OK;
+    const int n_ctx = c->n_ctx_max > 0 ? GR_MIN(c->n_ctx_max, m->source.hf.max_pos) : m->source.hf.max_pos;
+    const struct gr_cuda_blocks b = {
+        .dir = c->dir, .block_bytes = gr_cuda_kv_block_bytes(&m->source.hf, m->source.hf.n_layer),
+        .weights = weight_bytes(m), .others = activation_bytes(m, c), .n_ctx = n_ctx, .n_session = c->n_seq_max,
+        .n_scratch = c->n_scratch_block, .asked = c->n_pool_block};
+    return gr_cuda_choose_blocks(&m->m, &b, n_block_out);
 }
 
 /* ---- loading ---- */
@@ -271,7 +256,7 @@ static enum gr_status take_state(struct llama *m, int n_seq_max)
     struct gr_cuda_device *d = &m->m.device;
     void *p = NULL;
     void *host = NULL;
-    GR_TRY(gr_cuda_model_take(&m->m, &m->lm, n_seq_max, 0));
+    GR_TRY(gr_cuda_model_take(&m->m, &m->lm, n_seq_max, 0, false));
     GR_TRY(gr_cuda_layer_work_init(&m->m.work, d, hf, hf->hidden, hf->n_layer, n_seq_max, &m->lm, &m->m.pass.inputs));
     GR_TRY(gr_cuda_take(d, "activations and tables", gr_cuda_tile_bytes(m->lm.n_out_max, hf->hidden), &p));
     m->xo = p;
@@ -308,8 +293,7 @@ static enum gr_status build(struct llama *m, const struct gr_llama_config *confi
     GR_TRY(gr_llama_source_open(&c, &m->source));
     GR_TRY(check(m, &c));
     GR_TRY(gr_cuda_model_open(&m->m, &m->lm, device, c.n_thread));
-    const int n_ctx = c.n_ctx_max > 0 ? GR_MIN(c.n_ctx_max, m->source.hf.max_pos) : m->source.hf.max_pos;
-    GR_TRY(choose_blocks(m, &c, n_ctx, &c.n_pool_block));
+    GR_TRY(choose_blocks(m, &c, &c.n_pool_block));
     gr_llama_source_describe(&m->source, &c, &m->lm);
     m->layer = calloc((size_t)m->source.hf.n_layer, sizeof(*m->layer));
     if (m->layer == NULL) {

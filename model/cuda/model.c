@@ -4,8 +4,10 @@
 #include "model/device.h"
 #include "kernels/cuda/rows.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 
+#define KEEP_FREE ((uint64_t)1 << 30) /* for the driver, graphs and staging */
 #define LOOKS_PER_QUERY 4096 /* a look at the flag takes about 20 ns, asking the driver a microsecond */
 
 enum gr_status gr_cuda_model_open(struct gr_cuda_model *m, struct gr_lm *lm, int device, int n_thread)
@@ -17,30 +19,64 @@ enum gr_status gr_cuda_model_open(struct gr_cuda_model *m, struct gr_lm *lm, int
     return gr_team_create(n_thread > 0 ? n_thread : gr_cpu_count(), &lm->team);
 }
 
-enum gr_status gr_cuda_model_take(struct gr_cuda_model *m, struct gr_lm *lm, int n_seq_max, int feature_width)
+enum gr_status gr_cuda_choose_blocks(const struct gr_cuda_model *m, const struct gr_cuda_blocks *b, int *n_block_out)
+{
+    const uint64_t others = b->weights + b->others + KEEP_FREE + (uint64_t)b->n_scratch * b->block_bytes;
+    const uint64_t per_session = (uint64_t)(b->n_ctx + GR_KV_BLOCK - 1) / GR_KV_BLOCK;
+    const uint64_t wanted = b->asked > 0 ? (uint64_t)b->asked : per_session * (uint64_t)b->n_session;
+    const uint64_t least = b->asked > 0 ? wanted : per_session;
+    uint64_t left = 0;
+    GR_TRY(gr_cuda_memory_free(&m->device, &left));
+    if (left < others + least * b->block_bytes) {
+        log_error("cuda:%d: %s needs %" PRIu64 " MiB (weights %" PRIu64 ", KV of %" PRIu64 " blocks %" PRIu64
+                  "), %" PRIu64 " MiB are free; lower --max-model-len, --kv-blocks or --sessions", m->device.index,
+                  b->dir, (others + least * b->block_bytes) >> 20, b->weights >> 20, least,
+                  (least * b->block_bytes) >> 20, left >> 20);
+        return GR_ENOMEM;
+    }
+    *n_block_out = (int)GR_MIN(wanted, GR_MIN((left - others) / b->block_bytes, (uint64_t)INT32_MAX / 64));
+    return GR_OK;
+}
+
+static enum gr_status take_picks(struct gr_cuda_model *m, struct gr_lm *lm, bool ranks)
 {
     const size_t n_out = (size_t)lm->n_out_max;
-    const struct gr_cuda_pass_limits limits = {
-        .n_row_max = lm->n_row_max, .n_out_max = lm->n_out_max, .n_seq_max = n_seq_max,
-        .n_pool_block = lm->n_pool_block, .n_scratch_block = lm->n_scratch_block, .feature_width = feature_width};
+    const size_t work = ranks ? gr_cuda_top_work_bytes(lm->n_out_max) : gr_cuda_pick_work_bytes(lm->n_out_max);
     void *host = NULL;
     void *alias = NULL;
-    void *logits = NULL;
-    GR_TRY(gr_cuda_pass_init(&m->pass, &m->device, &limits));
-    GR_TRY(gr_cuda_cells_init(&m->cells, &m->device));
-    GR_TRY(gr_cuda_take(&m->device, "logits", n_out * (size_t)lm->n_vocab_stride * sizeof(float), &logits));
-    m->logits = logits;
-    GR_TRY(gr_cuda_take(&m->device, "logits", gr_cuda_pick_work_bytes(lm->n_out_max), &m->pick_work));
-    GR_TRY(gr_cuda_take_host(&m->device, n_out * sizeof(struct gr_picked), &host, &alias));
-    m->picked = host;
-    m->picked_alias = alias;
+    GR_TRY(gr_cuda_take(&m->device, "logits", work, &m->pick_work));
+    GR_TRY(gr_cuda_take_host(&m->device, n_out * (ranks ? sizeof(*m->top) : sizeof(*m->picked)), &host, &alias));
+    if (ranks) {
+        m->top = host;
+        m->top_alias = alias;
+        lm->top = m->top;
+    } else {
+        m->picked = host;
+        m->picked_alias = alias;
+        lm->picked = m->picked;
+    }
     GR_TRY(gr_cuda_take_host(&m->device, 2 * sizeof(uint32_t), &host, &alias));
     m->done = host;
     m->done_alias = alias;
     m->plan_error = (volatile int32_t *)host + 1;
-    lm->picked = m->picked;
+    return GR_OK;
+}
+
+enum gr_status gr_cuda_model_take(struct gr_cuda_model *m, struct gr_lm *lm, int n_seq_max, int feature_width,
+                                  bool ranks)
+{
+    const size_t n_logit = (size_t)lm->n_out_max * (size_t)lm->n_vocab_stride;
+    const struct gr_cuda_pass_limits limits = {
+        .n_row_max = lm->n_row_max, .n_out_max = lm->n_out_max, .n_seq_max = n_seq_max,
+        .n_pool_block = lm->n_pool_block, .n_scratch_block = lm->n_scratch_block, .feature_width = feature_width};
+    void *logits = NULL;
+    GR_TRY(gr_cuda_pass_init(&m->pass, &m->device, &limits));
+    GR_TRY(gr_cuda_cells_init(&m->cells, &m->device));
+    GR_TRY(gr_cuda_take(&m->device, "logits", n_logit * sizeof(float), &logits));
+    m->logits = logits;
+    GR_TRY(take_picks(m, lm, ranks));
     /* Pages that nobody touches cost nothing: only rows that the host picks come here. */
-    lm->logits = gr_memory_take_f32(&m->memory, n_out * (size_t)lm->n_vocab_stride);
+    lm->logits = gr_memory_take_f32(&m->memory, n_logit);
     return lm->logits != NULL ? GR_OK : GR_ENOMEM;
 }
 
@@ -51,8 +87,20 @@ void gr_cuda_model_close(struct gr_cuda_model *m, struct gr_lm *lm)
     gr_memory_finish(&m->memory);
 }
 
+static enum gr_status enqueue_top(struct gr_cuda_model *m, const struct gr_lm *lm, int n)
+{
+    const struct gr_cuda_top_args a = {
+        .logits = m->logits, .to_target = m->to_target, .how = m->pass.inputs.pick, .n_top = m->pass.inputs.n_top,
+        .top = m->top_alias, .work = m->pick_work, .ticket = m->pass.inputs.ticket, .done = m->done_alias,
+        .n_row = n, .n = lm->n_vocab, .stride = lm->n_vocab_stride, .n_row_true = m->pass.inputs.n_out};
+    return gr_cuda_top(&a, m->device.stream);
+}
+
 enum gr_status gr_cuda_model_enqueue_picks(struct gr_cuda_model *m, const struct gr_lm *lm, int n)
 {
+    if (m->top != NULL) {
+        return enqueue_top(m, lm, n);
+    }
     const struct gr_cuda_pick_args a = {
         .logits = m->logits, .how = m->pass.inputs.pick, .picked = m->picked_alias, .work = m->pick_work,
         .ticket = m->pass.inputs.ticket, .done = m->done_alias, .n_row = n, .n = lm->n_vocab,
@@ -90,7 +138,7 @@ static enum gr_status fetch_logits(struct gr_cuda_model *m, struct gr_lm *lm, in
     const size_t stride = (size_t)lm->n_vocab_stride;
     bool any = false;
     for (int i = 0; i < n_out; i++) {
-        if (m->picked[i].id < 0) {
+        if (m->top != NULL ? m->top[i].n < 0 : m->picked[i].id < 0) {
             any = true;
             GR_TRY(gr_cuda_check(cudaMemcpyAsync(lm->logits + (size_t)i * stride, m->logits + (size_t)i * stride,
                                                  stride * sizeof(float), cudaMemcpyDeviceToHost, m->device.stream),

@@ -14,8 +14,10 @@ struct gr_cuda_model {
     struct gr_cuda_cells cells;
     struct gr_cuda_layer_work work;
     float *logits;                   /* (n_out_max, n_vocab_stride) */
-    struct gr_picked *picked;        /* (n_out_max) pinned, as the device sees it: */
-    struct gr_picked *picked_alias;
+    /* (n_out_max) pinned, and as the device sees them: one of the two, picks of a target or children of a drafter */
+    struct gr_picked *picked, *picked_alias;
+    struct gr_top_row *top, *top_alias;
+    const int32_t *to_target; /* (n_vocab) of the device, with top; NULL: ids are the target's */
     void *pick_work;
     volatile uint32_t *done;         /* pinned: ticket of the last pass whose picks are there */
     uint32_t *done_alias;
@@ -25,9 +27,18 @@ struct gr_cuda_model {
 
 /* Opens the device, takes the CPU's kernels and the team. */
 GR_NODISCARD enum gr_status gr_cuda_model_open(struct gr_cuda_model *m, struct gr_lm *lm, int device, int n_thread);
-/* Inputs, logits and picks for lm's limits; sets lm->logits and lm->picked. */
+/* KV blocks for the sessions' contexts, or what the memory allows beside `others` bytes. asked 0: that is to be
+ * chosen. dir: of the model, for the message. */
+struct gr_cuda_blocks {
+    const char *dir;
+    uint64_t block_bytes, weights, others;
+    int n_ctx, n_session, n_scratch, asked;
+};
+GR_NODISCARD enum gr_status gr_cuda_choose_blocks(const struct gr_cuda_model *m, const struct gr_cuda_blocks *b,
+                                                  int *n_block_out);
+/* Inputs and logits for lm's limits; sets lm->logits, and lm->picked or lm->top. */
 GR_NODISCARD enum gr_status gr_cuda_model_take(struct gr_cuda_model *m, struct gr_lm *lm, int n_seq_max,
-                                               int feature_width);
+                                               int feature_width, bool ranks);
 void gr_cuda_model_close(struct gr_cuda_model *m, struct gr_lm *lm);
 
 /* ---- a pass ---- */
@@ -36,7 +47,8 @@ void gr_cuda_model_close(struct gr_cuda_model *m, struct gr_lm *lm);
 GR_NODISCARD enum gr_status gr_cuda_model_begin(struct gr_cuda_model *m, const struct gr_batch *b, int pos_ahead);
 /* Enqueues what every pass begins with: the inputs and the plan of attention. */
 GR_NODISCARD enum gr_status gr_cuda_model_enqueue_begin(struct gr_cuda_model *m);
-/* Enqueues the picks of n rows at most, and says when they are there: the last step of a pass that has any. */
+/* Enqueues the picks, or the children, of n rows at most, and says when they are there: the last step of a pass that
+ * has any. */
 GR_NODISCARD enum gr_status gr_cuda_model_enqueue_picks(struct gr_cuda_model *m, const struct gr_lm *lm, int n);
 /* Waits for the picks of the pass (or for all of it, where it picks nothing), then brings the logits of the rows that
  * the host has to pick. */

@@ -1,5 +1,6 @@
 /* In builds without CUDA. */
 #include "common/log.h"
+#include "model/cuda/eagle3.h"
 #include "model/cuda/llama.h"
 #include "model/device.h"
 
@@ -16,6 +17,16 @@ static enum gr_status not_built(int device)
 
 enum gr_status gr_cuda_llama_create(const struct gr_llama_config *config, int device, struct gr_hf_config *hf_out,
                                     uint64_t *fingerprint_out, struct gr_lm **lm_out)
+{
+    (void)config;
+    (void)hf_out;
+    (void)fingerprint_out;
+    (void)lm_out;
+    return not_built(device);
+}
+
+enum gr_status gr_cuda_eagle3_create(const struct gr_eagle3_config *config, int device, struct gr_hf_config *hf_out,
+                                     uint64_t *fingerprint_out, struct gr_lm **lm_out)
 {
     (void)config;
     (void)hf_out;

@@ -35,6 +35,7 @@ static void lay_out(struct gr_cuda_pass *p)
         [GR_CUDA_PART_SEQ] = n_seq * sizeof(struct gr_attn_seq),
         [GR_CUDA_PART_BLOCK] = n_block * sizeof(int32_t),
         [GR_CUDA_PART_PICK] = n_out * sizeof(struct gr_cuda_pick),
+        [GR_CUDA_PART_N_TOP] = n_out * sizeof(int32_t),
         [GR_CUDA_PART_FEATURE] = n_row * (size_t)p->limits.feature_width * sizeof(float),
     };
     p->bytes = PAD(sizeof(struct gr_cuda_input_head));
@@ -63,7 +64,7 @@ enum gr_status gr_cuda_pass_init(struct gr_cuda_pass *p, struct gr_cuda_device *
         .token = dev_part(p, GR_CUDA_PART_TOKEN), .pos = dev_part(p, GR_CUDA_PART_POS),
         .cell = dev_part(p, GR_CUDA_PART_CELL), .out_row = dev_part(p, GR_CUDA_PART_OUT_ROW),
         .seq = dev_part(p, GR_CUDA_PART_SEQ), .pick = dev_part(p, GR_CUDA_PART_PICK),
-        .feature = dev_part(p, GR_CUDA_PART_FEATURE)};
+        .n_top = dev_part(p, GR_CUDA_PART_N_TOP), .feature = dev_part(p, GR_CUDA_PART_FEATURE)};
     return GR_OK;
 }
 
@@ -175,6 +176,9 @@ enum gr_status gr_cuda_pass_write(struct gr_cuda_pass *p, const struct gr_batch 
     put(p, GR_CUDA_PART_OUT_ROW, b->out_row, (size_t)b->n_out * sizeof(int32_t));
     GR_TRY(put_seqs(p, b));
     put_picks(p, b, pos_ahead);
+    if (b->n_top != NULL) {
+        put(p, GR_CUDA_PART_N_TOP, b->n_top, (size_t)b->n_out * sizeof(int32_t));
+    }
     put_features(p, b);
     return GR_OK;
 }

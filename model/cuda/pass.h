@@ -19,6 +19,7 @@ enum gr_cuda_pass_part {
     GR_CUDA_PART_SEQ,
     GR_CUDA_PART_BLOCK, /* block tables and scratch blocks, one behind the other */
     GR_CUDA_PART_PICK,
+    GR_CUDA_PART_N_TOP,
     GR_CUDA_PART_FEATURE,
     GR_CUDA_N_PART,
 };
@@ -37,6 +38,7 @@ struct gr_cuda_pass_inputs {
     const int32_t *out_row;            /* (n_out_max) */
     const struct gr_attn_seq *seq;     /* (n_seq_max), with the device's pointers */
     const struct gr_cuda_pick *pick;   /* (n_out_max) */
+    const int32_t *n_top;              /* (n_out_max) */
     float *feature;                    /* (n_row_max, feature_width); the model may write there once it has read */
 };
 

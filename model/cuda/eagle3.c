@@ -1,0 +1,250 @@
+#include "model/cuda/eagle3.h"
+
+#include "common/log.h"
+#include "kernels/cuda/rows.h"
+#include "model/cuda/model.h"
+#include "model/eagle3_source.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+struct eagle3 {
+    struct gr_lm lm;
+    struct gr_eagle3_source source;
+    struct gr_cuda_model m;
+    struct gr_cuda_layer layer;
+    float *hidden_norm, *final_norm; /* (H) */
+    uint16_t *embed;                 /* (n_vocab of the target, H) */
+    struct gr_cuda_matrix head;      /* (draft vocabulary rows, H) */
+    float *embedded;                 /* (n_row_max, H) */
+    float *hidden_alias;             /* lm.hidden as the device sees it */
+    uint16_t *xo;                    /* tiles of width H: rows whose children are wanted */
+    struct gr_cuda_graphs body, logits;
+};
+
+static struct eagle3 *of(struct gr_lm *lm)
+{
+    return GR_CONTAINER_OF(lm, struct eagle3, lm);
+}
+
+/* ---- the pass, enqueued while its graphs are made ---- */
+
+/* w->in = concat(norm_in(embed(token)), norm_hidden(g)). */
+static enum gr_status enqueue_input(struct eagle3 *m, int n)
+{
+    const int hidden = m->source.hf.hidden;
+    const struct gr_cuda_embed_args embed = {.table = m->embed, .id = m->m.pass.inputs.token, .y = m->embedded,
+                                             .n_row = n, .n = hidden, .n_row_true = m->m.pass.inputs.n_row};
+    const struct gr_cuda_norm_step of_embed = {.x = m->embedded, .weight = m->layer.in_norm, .y = m->m.work.in,
+                                               .y_n = 2 * hidden};
+    const struct gr_cuda_norm_step of_feature = {.x = m->m.work.x, .weight = m->hidden_norm, .y = m->m.work.in,
+                                                 .y_n = 2 * hidden, .y_col = hidden};
+    GR_TRY(gr_cuda_embed(&embed, m->m.device.stream));
+    GR_TRY(gr_cuda_enqueue_norm(&m->m.work, &of_embed, n));
+    return gr_cuda_enqueue_norm(&m->m.work, &of_feature, n);
+}
+
+static enum gr_status enqueue_body(void *model, int n)
+{
+    struct eagle3 *m = model;
+    const struct gr_cuda_output_args out = {.from = m->m.work.x, .to = m->hidden_alias, .n_row = n,
+                                            .n = m->source.hf.hidden, .n_row_true = m->m.pass.inputs.n_row};
+    GR_TRY(gr_cuda_model_enqueue_begin(&m->m));
+    GR_TRY(enqueue_input(m, n));
+    GR_TRY(gr_cuda_enqueue_layer(&m->m.work, &m->layer, n));
+    return gr_cuda_output(&out, m->m.device.stream);
+}
+
+static enum gr_status enqueue_logits(void *model, int n)
+{
+    struct eagle3 *m = model;
+    const struct gr_cuda_norm_step norm = {.x = m->m.work.x, .weight = m->final_norm, .y = m->xo,
+                                           .y_n = m->source.hf.hidden, .out_rows = true};
+    GR_TRY(gr_cuda_enqueue_norm(&m->m.work, &norm, n));
+    GR_TRY(gr_cuda_enqueue_linear(&m->m.work, &m->head, m->xo, NULL, m->m.logits, m->lm.n_vocab_stride, true, n));
+    return gr_cuda_model_enqueue_picks(&m->m, &m->lm, n);
+}
+
+/* ---- the model as the workers see it ---- */
+
+static enum gr_status eagle3_forward(struct gr_lm *lm, const struct gr_batch *b)
+{
+    struct eagle3 *m = of(lm);
+    GR_ASSERT(b->feature != NULL);
+    GR_TRY(gr_cuda_model_begin(&m->m, b, 2)); /* a row's token stands one position behind it, the picked one two */
+    GR_TRY(gr_cuda_graphs_launch(&m->body, &m->m.device, b->n_row));
+    if (b->n_out > 0) {
+        GR_TRY(gr_cuda_graphs_launch(&m->logits, &m->m.device, b->n_out));
+    }
+    return gr_cuda_model_wait(&m->m, lm, b->n_out);
+}
+
+static void eagle3_copy_cells(struct gr_lm *lm, int n, const int32_t *src, const int32_t *dst)
+{
+    gr_cuda_model_copy_cells(&of(lm)->m, n, src, dst);
+}
+
+static void eagle3_destroy(struct gr_lm *lm)
+{
+    struct eagle3 *m = of(lm);
+    gr_cuda_graphs_destroy(&m->body);
+    gr_cuda_graphs_destroy(&m->logits);
+    gr_cuda_model_close(&m->m, lm);
+    gr_eagle3_source_close(&m->source);
+    free(m);
+}
+
+static const struct gr_lm_ops eagle3_ops = {
+    .forward = eagle3_forward,
+    .copy_cells = eagle3_copy_cells,
+    .destroy = eagle3_destroy,
+};
+
+/* ---- loading ---- */
+
+static enum gr_status load_map(struct eagle3 *m, int n_token)
+{
+    const size_t bytes = (size_t)m->source.hf.draft_n_vocab * sizeof(int32_t);
+    bool has_map = false;
+    int32_t *map = gr_memory_take(&m->m.memory, bytes);
+    void *dev = NULL;
+    if (map == NULL) {
+        return GR_ENOMEM;
+    }
+    GR_TRY(gr_eagle3_map(&m->source, map, &has_map));
+    m->lm.to_target = has_map ? map : NULL;
+    if (n_token > 0) {
+        (void)gr_lm_without_padding(&m->lm, n_token); /* before graphs are made for a vocabulary */
+    }
+    if (!has_map) {
+        return GR_OK;
+    }
+    GR_TRY(gr_cuda_take(&m->m.device, "weights", bytes, &dev));
+    GR_TRY(gr_cuda_wait(&m->m.device, "map of the vocabulary"));
+    m->m.to_target = dev;
+    return gr_cuda_check(cudaMemcpy(dev, map, bytes, cudaMemcpyHostToDevice), "map of the vocabulary");
+}
+
+static enum gr_status load_all(struct eagle3 *m, struct gr_cuda_weights *l, struct gr_loader *host)
+{
+    const struct gr_hf_config *hf = &m->source.hf;
+    const char *prefix = gr_eagle3_layer_prefix(m->source.files);
+    struct gr_eagle3_tensor t;
+    char name[64];
+    GR_TRY(gr_cuda_layer_load(l, &m->m.work, prefix, 0, &m->layer));
+    snprintf(name, sizeof(name), "%s.hidden_norm.weight", prefix);
+    GR_TRY(gr_cuda_vector_load(l, name, hf->hidden, &m->hidden_norm));
+    GR_TRY(gr_cuda_vector_load(l, "norm.weight", hf->hidden, &m->final_norm));
+    GR_TRY(gr_eagle3_embedding(&m->source, &t));
+    host->files = t.files;
+    GR_TRY(gr_cuda_table_load(l, t.name, hf->n_vocab, hf->hidden, &m->embed));
+    GR_TRY(gr_eagle3_lm_head(&m->source, &t));
+    host->files = t.files;
+    GR_TRY(gr_cuda_matrix_take(l, m->lm.n_vocab_stride, hf->hidden, &m->head));
+    return gr_cuda_matrix_load(l, t.name, gr_hf_draft_vocab_rows(hf), &m->head, 0, 1);
+}
+
+static uint64_t weight_bytes(const struct eagle3 *m)
+{
+    return gr_eagle3_weight_bytes(&m->source.hf) + 2ull * (uint64_t)m->source.hf.n_vocab * (uint64_t)m->source.hf.hidden;
+}
+
+static enum gr_status load_weights(struct eagle3 *m)
+{
+    struct gr_memory memory = {0};
+    struct gr_loader host = {.kernels = &m->m.kernels, .memory = &memory, .files = m->source.files,
+                             .expand = m->source.expand.to != NULL ? &m->source.expand : NULL, .team = m->lm.team};
+    struct gr_cuda_weights l;
+    enum gr_status st = gr_cuda_weights_begin(&l, &m->m.device, &host, weight_bytes(m));
+    if (st == GR_OK) {
+        st = load_all(m, &l, &host);
+    }
+    const enum gr_status finished = gr_cuda_weights_finish(&l);
+    gr_memory_finish(&memory);
+    return st != GR_OK ? st : finished;
+}
+
+/* ---- creation ---- */
+
+static enum gr_status check(const struct eagle3 *m, const struct gr_eagle3_config *c)
+{
+    const struct gr_hf_config *hf = &m->source.hf;
+    GR_TRY(gr_cuda_geometry_check(c->dir, hf));
+    if (hf->norm_before_residual || hf->norm_output || c->raw_features) {
+        log_error("%s: norm_before_residual, norm_output and --ship-features raw are not for a head on a GPU; take cpu",
+                  c->dir);
+        return GR_EUNSUPPORTED;
+    }
+    return GR_OK;
+}
+
+static enum gr_status choose_blocks(const struct eagle3 *m, const struct gr_eagle3_config *c, int *n_block_out)
+{
+    const int max_pos = m->source.target_hf.max_pos;
+    const struct gr_cuda_blocks b = {
+        .dir = c->dir, .block_bytes = gr_cuda_kv_block_bytes(&m->source.hf, 1), .weights = weight_bytes(m),
+        .others = (uint64_t)c->n_out_max * (uint64_t)gr_hf_draft_vocab_rows(&m->source.hf) * sizeof(float),
+        .n_ctx = c->n_ctx_max > 0 ? GR_MIN(c->n_ctx_max, max_pos) : max_pos, .n_session = c->n_seq_max,
+        .n_scratch = c->n_scratch_block, .asked = c->n_pool_block};
+    return gr_cuda_choose_blocks(&m->m, &b, n_block_out);
+}
+
+static enum gr_status take_state(struct eagle3 *m, int n_seq_max)
+{
+    const struct gr_hf_config *hf = &m->source.hf;
+    const size_t row_bytes = (size_t)hf->hidden * sizeof(float);
+    struct gr_cuda_device *d = &m->m.device;
+    void *p = NULL;
+    void *alias = NULL;
+    GR_TRY(gr_cuda_model_take(&m->m, &m->lm, n_seq_max, hf->hidden, true));
+    GR_TRY(gr_cuda_layer_work_init(&m->m.work, d, hf, 2 * hf->hidden, 1, n_seq_max, &m->lm, &m->m.pass.inputs));
+    m->m.work.x = m->m.pass.inputs.feature; /* the residual of attention */
+    GR_TRY(gr_cuda_take(d, "activations and tables", (size_t)m->lm.n_row_max * row_bytes, &p));
+    m->embedded = p;
+    GR_TRY(gr_cuda_take(d, "activations and tables", gr_cuda_tile_bytes(m->lm.n_out_max, hf->hidden), &p));
+    m->xo = p;
+    GR_TRY(gr_cuda_take_host(d, (size_t)m->lm.n_row_max * row_bytes, &p, &alias));
+    m->lm.hidden = p;
+    m->hidden_alias = alias;
+    return GR_OK;
+}
+
+static enum gr_status build(struct eagle3 *m, const struct gr_eagle3_config *config, int device,
+                            uint64_t *fingerprint_out)
+{
+    struct gr_eagle3_config c = *config;
+    GR_TRY(gr_eagle3_source_open(&c, &m->source));
+    GR_TRY(check(m, &c));
+    GR_TRY(gr_cuda_model_open(&m->m, &m->lm, device, c.n_thread));
+    GR_TRY(choose_blocks(m, &c, &c.n_pool_block));
+    gr_eagle3_source_describe(&m->source, &c, &m->lm);
+    GR_TRY(take_state(m, c.n_seq_max));
+    GR_TRY(load_weights(m));
+    GR_TRY(load_map(m, c.n_token));
+    GR_TRY(gr_cuda_graphs_make(&m->body, &m->m.device, m->lm.n_row_max, enqueue_body, m));
+    GR_TRY(gr_cuda_graphs_make(&m->logits, &m->m.device, m->lm.n_out_max, enqueue_logits, m));
+    GR_TRY(gr_cuda_wait(&m->m.device, "graphs of a pass"));
+    gr_cuda_log_memory(&m->m.device);
+    return gr_eagle3_source_finish(&m->source, &m->lm, fingerprint_out);
+}
+
+enum gr_status gr_cuda_eagle3_create(const struct gr_eagle3_config *config, int device, struct gr_hf_config *hf_out,
+                                     uint64_t *fingerprint_out, struct gr_lm **lm_out)
+{
+    struct eagle3 *m = calloc(1, sizeof(*m));
+    if (m == NULL) {
+        log_error("out of memory");
+        return GR_ENOMEM;
+    }
+    m->lm.ops = &eagle3_ops;
+    enum gr_status st = build(m, config, device, fingerprint_out);
+    if (st != GR_OK) {
+        eagle3_destroy(&m->lm);
+        return st;
+    }
+    if (hf_out != NULL) {
+        *hf_out = m->source.hf;
+    }
+    *lm_out = &m->lm;
+    return GR_OK;
+}

@@ -1,0 +1,14 @@
+/* The EAGLE-3 head on a GPU: the same gr_lm as model/eagle3.h's, bf16 weights and KV. A pass is two CUDA graphs: the layer,
+ * whose states go to the host; lm_head and the children (lm->top). Heads with norm_before_residual, norm_output or raw
+ * features are refused. */
+#ifndef GR_MODEL_CUDA_EAGLE3_H
+#define GR_MODEL_CUDA_EAGLE3_H
+
+#include "model/eagle3.h"
+
+/* isa is not read; n_pool_block 0: as many blocks as the sessions' contexts need. */
+GR_NODISCARD enum gr_status gr_cuda_eagle3_create(const struct gr_eagle3_config *config, int device,
+                                                  struct gr_hf_config *hf_out, uint64_t *fingerprint_out,
+                                                  struct gr_lm **lm_out);
+
+#endif
