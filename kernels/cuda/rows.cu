@@ -231,8 +231,8 @@ enum gr_status gr_cuda_embed(const struct gr_cuda_embed_args *a, struct CUstream
                 a->n_row, a->n, (const void *)a->table, (void *)a->y);
         return GR_EUNSUPPORTED;
     }
-    return cuda_status_of(
-        gr::launch_early(gr::embed_kernel, dim3((unsigned)a->n_row), gr::ROW_THREADS, 0, stream, *a), "embed");
+    return cuda_status_of(gr::launch_early(gr::embed_kernel, dim3((unsigned)a->n_row), gr::ROW_THREADS, 0, stream, *a),
+                          "embed");
 }
 
 static bool norm_is_supported(const struct gr_cuda_norm_args *a)
@@ -247,8 +247,8 @@ enum gr_status gr_cuda_norm(const struct gr_cuda_norm_args *a, struct CUstream_s
 {
     if (!norm_is_supported(a)) {
         fprintf(stderr,
-                "cuda: norm: %d rows of %d (a multiple of 64, at most %d), stride %d (of 4), to columns %d of %d and %d "
-                "of %d (multiples of 8 and 64), or an address is not aligned to 16 bytes\n",
+                "cuda: norm: %d rows of %d (a multiple of 64, at most %d), stride %d (of 4), to columns %d of %d and "
+                "%d of %d (multiples of 8 and 64), or an address is not aligned to 16 bytes\n",
                 a->n_row, a->n, gr::NORM_N_MAX, a->x_stride, a->y_col, a->y_n, a->capture_col, a->capture_n);
         return GR_EUNSUPPORTED;
     }

@@ -46,10 +46,11 @@ struct gr_cuda_embed_args {
 };
 GR_NODISCARD enum gr_status gr_cuda_embed(const struct gr_cuda_embed_args *a, struct CUstream_st *stream);
 
-/* Row r of y = x[row[r]] * w / sqrt(mean(x^2) + eps), from f32 (.., x_stride) to bf16 tiles (tiles.h) of width y_n, from
- * column y_col on (a multiple of 8). w: f32 (n); NULL: no norm, only the conversion. row NULL: row r. Sums are made in
- * f32 in an order that n decides. capture: f32 rows that are kept as they are, bf16 tiles of width capture_n from column
- * capture_col on; NULL: none. n a multiple of 64, at most 16384; x_stride of 4; x and w aligned to 16 bytes. */
+/* Row r of y = x[row[r]] * w / sqrt(mean(x^2) + eps), from f32 (.., x_stride) to bf16 tiles (tiles.h) of width y_n,
+ * from column y_col on (a multiple of 8). w: f32 (n); NULL: no norm, only the conversion. row NULL: row r. Sums are
+ * made in f32 in an order that n decides. capture: f32 rows that are kept as they are, bf16 tiles of width capture_n
+ * from column capture_col on; NULL: none. n a multiple of 64, at most 16384; x_stride of 4; x and w aligned to 16
+ * bytes. */
 struct gr_cuda_norm_args {
     const float *x;
     const float *w;
