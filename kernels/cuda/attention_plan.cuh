@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/kv_layout.h"
+#include "kernels/cuda/launch.cuh"
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -136,19 +137,6 @@ __host__ __device__ __forceinline__ Partial partial_of(const gr_cuda_attn_shape 
 __host__ __device__ __forceinline__ int partial_column(int j, int q)
 {
     return j / 2 * 16 + q * 4;
-}
-
-/* A kernel that may start while the one before it still runs. */
-template <class... P, class... A>
-static cudaError_t launch_early(void (*kernel)(P...), dim3 grid, int n_thread, size_t smem, cudaStream_t stream, A... a)
-{
-    cudaLaunchAttribute attr{};
-    attr.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attr.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config{};
-    config.gridDim = grid, config.blockDim = dim3((unsigned)n_thread), config.dynamicSmemBytes = smem;
-    config.stream = stream, config.attrs = &attr, config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, kernel, a...);
 }
 
 /* The kernels of gr_cuda_attention(), each in its file. */

@@ -1,39 +1,17 @@
 /* Rotary embedding with the store of keys and values, and the copy of cells: memory-bound, 16 bytes a thread. */
 #include "kernels/cuda/kv.h"
 
+#include "kernels/cuda/eight.cuh"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/kv_layout.h"
 #include "kernels/cuda/cuda_status.cuh"
 
-#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 #include <cstdio>
 
 namespace gr
 {
-
-struct Eight {
-    float x[8];
-};
-
-static __device__ __forceinline__ Eight unpack(uint4 v)
-{
-    const uint32_t w[4] = {v.x, v.y, v.z, v.w};
-    Eight e;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        e.x[2 * i] = __uint_as_float(w[i] << 16);
-        e.x[2 * i + 1] = __uint_as_float(w[i] & 0xffff0000u);
-    }
-    return e;
-}
-
-static __device__ __forceinline__ uint4 pack(const Eight &e)
-{
-    return make_uint4(pack_bf16(e.x[0], e.x[1]), pack_bf16(e.x[2], e.x[3]), pack_bf16(e.x[4], e.x[5]),
-                      pack_bf16(e.x[6], e.x[7]));
-}
 
 /* Eight dimensions from i on and their partners half a head further. */
 static __device__ __forceinline__ void turn(const float *cos, const float *sin, uint4 &lo, uint4 &hi)

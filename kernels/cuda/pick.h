@@ -17,6 +17,10 @@ extern "C" {
 
 struct CUstream_st;
 
+enum {
+    GR_CUDA_PICK_N_MAX = 262144, /* logits of a row */
+};
+
 /* How a row is picked; by value, so that a pass's rows are one array. */
 struct gr_cuda_pick {
     uint64_t seed;
@@ -28,13 +32,14 @@ struct gr_cuda_pick {
 };
 
 /* Row r: argmax over i < n of l[i], or of l[i] / temperature + gumbel(seed, pos, i, choice): lowest id on ties, NaN
- * counts as -inf. picked: mapped host memory or the device's, (n_row). done (mapped host memory; NULL: none): when all
- * is written becomes *ticket, visible to the host after everything else that the stream wrote before. */
+ * counts as -inf; 0 where all are -inf. picked: mapped host memory or the device's, (n_row); of a row that is left to
+ * the host {-1, 0}. done (mapped host memory; NULL: none): when all is written becomes *ticket, visible to the host
+ * after everything else that the stream wrote before. n at most GR_CUDA_PICK_N_MAX. */
 struct gr_cuda_pick_args {
-    const float *logits; /* (n_row, stride) */
+    const float *logits; /* (n_row, stride), aligned to 16 bytes; stride a multiple of 4 */
     const struct gr_cuda_pick *how;
     struct gr_picked *picked;
-    void *work; /* gr_cuda_pick_work_bytes(n_row), zeroed once */
+    void *work; /* gr_cuda_pick_work_bytes(n_row), of as many rows or more, zeroed once; for one call at a time */
     const uint32_t *ticket;
     uint32_t *done;
     int n_row, n, stride;
@@ -42,6 +47,26 @@ struct gr_cuda_pick_args {
 };
 size_t gr_cuda_pick_work_bytes(int n_row);
 GR_NODISCARD enum gr_status gr_cuda_pick(const struct gr_cuda_pick_args *a, struct CUstream_st *stream);
+
+/* Row r: the n_top[r] largest of l[i], or of l[i] / temperature + gumbel(seed, pos, to_target[i], choice), fewer where
+ * fewer are above -inf (id -1 and edge 0 behind them); lower id on ties, NaN counts as -inf; n -1 of a row that is left
+ * to the host. The ids and their order are those of the CPU's drafter given the same logits; log_sum is summed in f32
+ * in an order that n decides: edges are within 1e-5 of the CPU's, and two units in the last place of the value and of
+ * the edge. done, work, logits, how: as for gr_cuda_pick(). */
+struct gr_cuda_top_args {
+    const float *logits;
+    const int32_t *to_target; /* (n), rising; NULL: the ids are the target's */
+    const struct gr_cuda_pick *how;
+    const int32_t *n_top; /* (n_row), 0 .. GR_TOP_MAX; others are a caller's error: the kernel traps */
+    struct gr_top_row *top; /* (n_row): mapped host memory or the device's, aligned to 16 bytes */
+    void *work;              /* gr_cuda_top_work_bytes(n_row) */
+    const uint32_t *ticket;
+    uint32_t *done;
+    int n_row, n, stride;
+    const int32_t *n_row_true;
+};
+size_t gr_cuda_top_work_bytes(int n_row);
+GR_NODISCARD enum gr_status gr_cuda_top(const struct gr_cuda_top_args *a, struct CUstream_st *stream);
 
 #ifdef __cplusplus
 }

@@ -30,8 +30,10 @@ struct gr_cuda_input_head {
     uint32_t pad2[2];
 };
 
-/* Copies the parts from `from` (pinned host memory, mapped: its address on the device) to `to`. The first kernel of a
- * pass; its launch is the same whatever is copied, so a graph may hold it. */
+/* Copies the parts from `from` (pinned host memory, mapped: its address on the device), which begins with the head, to
+ * `to`; the head itself is a part or stays behind. Both aligned to 16 bytes. The first kernel of a pass; its launch is
+ * the same whatever is copied, so a graph may hold it. More parts than GR_CUDA_INPUT_PARTS: a caller's error, the
+ * kernel traps. */
 GR_NODISCARD enum gr_status gr_cuda_input(const void *from, void *to, struct CUstream_st *stream);
 
 /* y[r] = f32(table[id[r]]); table bf16 (n_vocab, n); y (n_row, n) f32; n a multiple of 8. */
@@ -44,10 +46,11 @@ struct gr_cuda_embed_args {
 };
 GR_NODISCARD enum gr_status gr_cuda_embed(const struct gr_cuda_embed_args *a, struct CUstream_st *stream);
 
-/* Row r of y = x[row[r]] * w / sqrt(mean(x^2) + eps), from f32 (.., x_stride) to bf16 tiles (tiles.h) of width y_n, from
- * column y_col on (a multiple of 8). w: f32 (n); NULL: no norm, only the conversion. row NULL: row r. Sums are made in
- * f32 in an order that n decides. capture: f32 rows that are kept as they are, bf16 tiles of width capture_n from column
- * capture_col on; NULL: none. n a multiple of 64. */
+/* Row r of y = x[row[r]] * w / sqrt(mean(x^2) + eps), from f32 (.., x_stride) to bf16 tiles (tiles.h) of width y_n,
+ * from column y_col on (a multiple of 8). w: f32 (n); NULL: no norm, only the conversion. row NULL: row r. Sums are
+ * made in f32 in an order that n decides. capture: f32 rows that are kept as they are, bf16 tiles of width capture_n
+ * from column capture_col on; NULL: none. n a multiple of 64, at most 16384; x_stride of 4; x and w aligned to 16
+ * bytes. */
 struct gr_cuda_norm_args {
     const float *x;
     const float *w;
@@ -61,7 +64,7 @@ struct gr_cuda_norm_args {
 };
 GR_NODISCARD enum gr_status gr_cuda_norm(const struct gr_cuda_norm_args *a, struct CUstream_st *stream);
 
-/* Rows of f32 (n_row, n) to the host: to (mapped, pinned; f32 (n_row, n)). */
+/* Rows of f32 (n_row, n) to the host: to (mapped, pinned; f32 (n_row, n)). Both aligned to 16 bytes. */
 struct gr_cuda_output_args {
     const float *from;
     float *to;

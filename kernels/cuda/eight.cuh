@@ -1,0 +1,36 @@
+/* Eight values: what a 16-byte access of bf16 brings. */
+#ifndef GR_KERNELS_CUDA_EIGHT_CUH
+#define GR_KERNELS_CUDA_EIGHT_CUH
+
+#include "kernels/cuda/device.cuh"
+
+#include <cstdint>
+
+namespace gr
+{
+
+struct Eight {
+    float x[8];
+};
+
+__device__ __forceinline__ Eight unpack(uint4 v)
+{
+    const uint32_t w[4] = {v.x, v.y, v.z, v.w};
+    Eight e;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        e.x[2 * i] = __uint_as_float(w[i] << 16);
+        e.x[2 * i + 1] = __uint_as_float(w[i] & 0xffff0000u);
+    }
+    return e;
+}
+
+__device__ __forceinline__ uint4 pack(const Eight &e)
+{
+    return make_uint4(pack_bf16(e.x[0], e.x[1]), pack_bf16(e.x[2], e.x[3]), pack_bf16(e.x[4], e.x[5]),
+                      pack_bf16(e.x[6], e.x[7]));
+}
+
+} // namespace gr
+
+#endif

@@ -1,0 +1,13 @@
+/* What the files of check_cuda share. */
+#ifndef GR_TESTS_KERNELS_CHECK_CUDA_H
+#define GR_TESTS_KERNELS_CHECK_CUDA_H
+
+#include <stdbool.h>
+
+/* One line of the program's output; detail: figures. */
+void report(const char *name, bool ok, const char *detail);
+
+void check_rows(void);
+void check_picks(void);
+
+#endif
