@@ -8,6 +8,9 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/parse.h"
+#include "model/cuda/eagle3.h"
+#include "model/cuda/llama.h"
+#include "model/device.h"
 #include "model/eagle3.h"
 #include "model/llama.h"
 
@@ -17,6 +20,9 @@
 
 #define N_ROW_MAX 512
 #define N_REP_MAX 101
+#define N_TOP 10 /* children of a row: EAGLE-3's default */
+
+static const struct gr_sampling greedy = {.top_p = 1.0f};
 
 /* One model and what a pass of it costs at least. */
 struct stage {
@@ -32,6 +38,8 @@ struct stage {
     const float **capture;  /* (N_ROW_MAX): rows 0, 1, 2, ... of the last pass */
     float *feature;         /* (feature_width) one for all rows */
     const float **features; /* (N_ROW_MAX) */
+    const struct gr_sampling **sampling; /* (N_ROW_MAX) greedy: a GPU picks, or ranks, where the logits are */
+    int32_t *n_top;         /* (N_ROW_MAX) */
     bool partial;                        /* rows see the view */
     const struct gr_kv_refresh *refresh; /* the pass chooses the view; NULL: it does not */
 };
@@ -67,6 +75,7 @@ static void run_rows(struct stage *s, int pos0, int n_row, bool tree, int n_out)
     }
     const struct gr_batch b = {.n_row = n_row, .n_seq = 1, .n_out = n_out, .token = s->token, .pos = s->pos,
                                .cell = s->cell, .seq = &seq, .out_row = s->out_row, .feature = s->features,
+                               .sampling = s->sampling, .n_top = s->n_top, .want_capture = s->lm->fused_width > 0,
                                .n_refresh = s->refresh != NULL, .refresh = s->refresh};
     enum gr_status st = gr_lm_forward(s->lm, &b);
     GR_ASSERT(st == GR_OK);
@@ -207,12 +216,16 @@ static void prepare(struct stage *s, int n_block)
     s->block = zeroed((size_t)n_block, sizeof(int32_t));
     s->feature = zeroed((size_t)s->lm->feature_width + 1, sizeof(float));
     s->features = zeroed(N_ROW_MAX, sizeof(*s->features));
+    s->sampling = zeroed(N_ROW_MAX, sizeof(*s->sampling));
+    s->n_top = zeroed(N_ROW_MAX, sizeof(*s->n_top));
     for (int i = 0; i < s->lm->feature_width; i++) {
         s->feature[i] = (float)(i % 7) - 3.0f;
     }
     for (int i = 0; i < N_ROW_MAX; i++) {
         s->capture[i] = s->lm->n_capture > 0 ? gr_lm_capture(s->lm, i) : NULL;
         s->features[i] = s->feature;
+        s->sampling[i] = &greedy;
+        s->n_top[i] = N_TOP;
     }
     for (int i = 0; i < n_block; i++) {
         s->block[i] = i;
@@ -231,16 +244,26 @@ static size_t pass_bytes(const struct stage *s)
     return s->weight_bytes + s->kv_bytes_per_token * (size_t)s->n_context;
 }
 
-static void measure_ceilings(struct stage *s, double peak_flops)
+/* Of a GPU first, while its memory is free. */
+static enum gr_status measure_ceilings(struct stage *s, const struct stage *other, int device)
 {
-    s->peak_flops = peak_flops;
+    if (other != NULL && device != GR_DEVICE_CPU) {
+        s->peak_flops = other->peak_flops;
+        s->bytes_per_s = other->bytes_per_s;
+        return GR_OK;
+    }
+    if (device != GR_DEVICE_CPU) {
+        return gr_cuda_device_ceilings(device, &s->bytes_per_s, &s->peak_flops);
+    }
+    s->peak_flops = other != NULL ? other->peak_flops : gr_machine_peak_flops(gr_team_size(s->lm->team));
     s->bytes_per_s = gr_machine_read_bytes_per_s(gr_team_size(s->lm->team), pass_bytes(s));
+    return GR_OK;
 }
 
 struct stage_options {
     const char *model, *head, *isa;
     const struct gr_geometry *geometry; /* NULL: as in the folders */
-    int n_thread;
+    int n_thread, device;
     int retrieval; /* tokens; 0: no partial views */
 };
 
@@ -249,10 +272,12 @@ static enum gr_status create_target(struct stage *s, const struct stage_options 
     const int n_block = (s->n_context + N_ROW_MAX) / 16 + 1;
     const struct gr_llama_config c = {.dir = o->model, .isa = o->isa, .n_thread = o->n_thread, .head_dir = o->head,
                                       .n_ctx_max = s->n_context + N_ROW_MAX, .n_row_max = N_ROW_MAX, .n_out_max = 64,
-                                      .n_pool_block = n_block, .n_scratch_block = 4, .geometry = o->geometry};
-    GR_TRY(gr_llama_create(&c, &s->hf, NULL, &s->lm));
+                                      .n_pool_block = n_block, .n_scratch_block = 4, .geometry = o->geometry,
+                                      .n_seq_max = 1};
+    GR_TRY(o->device == GR_DEVICE_CPU ? gr_llama_create(&c, &s->hf, NULL, &s->lm)
+                                      : gr_cuda_llama_create(&c, o->device, &s->hf, NULL, &s->lm));
     s->weight_bytes = gr_llama_weight_bytes(&s->hf);
-    s->kv_bytes_per_token = gr_llama_kv_bytes_per_token(&s->hf);
+    s->kv_bytes_per_token = gr_llama_kv_bytes_per_token(&s->hf) / (o->device == GR_DEVICE_CPU ? 1 : 2); /* bf16 */
     s->flops_per_row = gr_llama_flops_per_row(&s->hf);
     s->head_flops = 2.0 * gr_hf_vocab_rows(&s->hf) * s->hf.hidden;
     prepare(s, n_block);
@@ -265,10 +290,12 @@ static enum gr_status create_head(struct stage *s, const struct stage_options *o
     const int n_block = (s->n_context + N_ROW_MAX) / 16 + 1;
     const struct gr_eagle3_config c = {.dir = o->head, .target_dir = o->model, .isa = o->isa, .n_thread = o->n_thread,
                                        .n_ctx_max = s->n_context + N_ROW_MAX, .n_row_max = N_ROW_MAX, .n_out_max = 64,
-                                       .n_pool_block = n_block, .n_scratch_block = 4, .geometry = o->geometry};
-    GR_TRY(gr_eagle3_create(&c, &s->hf, NULL, &s->lm));
+                                       .n_pool_block = n_block, .n_scratch_block = 4, .geometry = o->geometry,
+                                       .n_seq_max = 1};
+    GR_TRY(o->device == GR_DEVICE_CPU ? gr_eagle3_create(&c, &s->hf, NULL, &s->lm)
+                                      : gr_cuda_eagle3_create(&c, o->device, &s->hf, NULL, &s->lm));
     s->weight_bytes = gr_eagle3_weight_bytes(&s->hf);
-    s->kv_bytes_per_token = gr_eagle3_kv_bytes_per_token(&s->hf);
+    s->kv_bytes_per_token = gr_eagle3_kv_bytes_per_token(&s->hf) / (o->device == GR_DEVICE_CPU ? 1 : 2);
     s->flops_per_row = gr_eagle3_flops_per_row(&s->hf);
     s->head_flops = 2.0 * gr_hf_draft_vocab_rows(&s->hf) * s->hf.hidden;
     prepare(s, n_block);
@@ -279,7 +306,8 @@ static void destroy(struct stage *s)
 {
     gr_lm_destroy(s->lm);
     void *all[] = {s->token, s->pos,      s->cell,    s->limit,           s->n_anc, s->out_row,
-                   s->anc,   (void *)s->capture, s->feature, (void *)s->features, s->block};
+                   s->anc,   (void *)s->capture, s->feature, (void *)s->features, s->block,
+                   (void *)s->sampling, s->n_top};
     for (size_t i = 0; i < GR_ARRAY_LEN(all); i++) {
         free(all[i]);
     }
@@ -300,10 +328,11 @@ static void begin_table(struct gr_table *t, enum gr_table_format format, const s
                  (double)pass_bytes(head) / 1e6, o->head);
     }
     snprintf(note, sizeof(note),
-             "%s%s, %s kernels, %d threads, context %d; this machine: %.0f GFLOP/s f32 FMA, %.1f GB/s "
+             "%s%s, %s, %s kernels, %d threads, context %d; this machine: %.0f GFLOP/s %s, %.1f GB/s "
              "reading %.0f MB%s",
-             o->model, geometry_note, target->lm->kernels->name, gr_team_size(target->lm->team), target->n_context,
-             target->peak_flops / 1e9, target->bytes_per_s / 1e9, (double)pass_bytes(target) / 1e6, head_note);
+             o->model, geometry_note, target->lm->numerics_id, target->lm->kernels->name,
+             gr_team_size(target->lm->team), target->n_context, target->peak_flops / 1e9,
+             o->device == GR_DEVICE_CPU ? "f32 FMA" : "bf16 on the GPU",  target->bytes_per_s / 1e9, (double)pass_bytes(target) / 1e6, head_note);
     gr_table_begin(t, format, stdout, "stages", note, columns, (int)GR_ARRAY_LEN(columns));
 }
 
@@ -311,13 +340,18 @@ static int measure(struct stage *target, struct stage *head, enum gr_table_forma
 {
     static const int verify_rows[] = {1, 2, 4, 8, 16, 32, 64};
     static const int head_rows[] = {1, 4, 8, 10, 64};
+    struct gr_table t;
+    if (o->device != GR_DEVICE_CPU && measure_ceilings(target, NULL, o->device) != GR_OK) {
+        return 1;
+    }
     if (create_target(target, o) != GR_OK || (o->head != NULL && create_head(head, o) != GR_OK)) {
         return 1;
     }
-    struct gr_table t;
-    measure_ceilings(target, gr_machine_peak_flops(gr_team_size(target->lm->team)));
-    if (o->head != NULL) {
-        measure_ceilings(head, target->peak_flops);
+    if (o->device == GR_DEVICE_CPU && measure_ceilings(target, NULL, o->device) != GR_OK) {
+        return 1;
+    }
+    if (o->head != NULL && measure_ceilings(head, target, o->device) != GR_OK) {
+        return 1;
     }
     begin_table(&t, format, target, head, o);
     bench_rows(target, &t, "verify", verify_rows, GR_ARRAY_LEN(verify_rows));
@@ -337,6 +371,7 @@ static int measure(struct stage *target, struct stage *head, enum gr_table_forma
 int gr_bench_stages(int argc, char **argv)
 {
     struct stage_options o = {.model = "models/demo/target"};
+    const char *device = "cpu";
     const char *context = "256";
     const char *reps = "31";
     const char *threads = "0";
@@ -352,6 +387,7 @@ int gr_bench_stages(int argc, char **argv)
         {"reps", &reps, "repetitions; the median counts (default 31)"},
         {"cpu-kernels", &o.isa, "avx512 | avx2 | c"},
         {"threads", &threads, "default 0: all"},
+        {"device", &device, "cpu | cuda:N (default cpu)"},
         {"dump", &dump, "measure nothing: write the head's inner values for --ids to this .safetensors file"},
         {"ids", &ids, "token ids of the prompt of a dump, separated by commas"},
         {"compare", &compare, "measure nothing: compare this dump, stage by stage, ..."},
@@ -370,7 +406,7 @@ int gr_bench_stages(int argc, char **argv)
     }
     o.n_thread = (int)n_thread;
     o.retrieval = (int)n_retrieval;
-    if (gr_geometry_find(geometry, &o.geometry) != GR_OK) {
+    if (gr_device_parse("device", device, &o.device) != GR_OK || gr_geometry_find(geometry, &o.geometry) != GR_OK) {
         return 2;
     }
     if (compare != NULL || with != NULL) {

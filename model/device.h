@@ -11,6 +11,9 @@
 /* cpu, or cuda:N. option: for the message. */
 GR_NODISCARD enum gr_status gr_device_parse(const char *option, const char *text, int *device_out);
 
+/* Memory read and matrix products of a GPU, measured now (kernels/cuda/ceiling.h). */
+GR_NODISCARD enum gr_status gr_cuda_device_ceilings(int device, double *read_bytes_per_s, double *flops);
+
 /* Whether this build has models on GPUs (model/cuda). */
 bool gr_cuda_is_built(void);
 

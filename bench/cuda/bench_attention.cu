@@ -8,9 +8,9 @@
  * scattered over the pool. Bytes: KV of what is visible, once. Operations: 4 x head_dim a query head and visible key.
  * Floor: the larger of the two against the ceilings. */
 #include "kernels/cuda/attention_plan.cuh"
+#include "kernels/cuda/ceiling.h"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/tiles.h"
-#include "kernels/cuda/wgmma.cuh"
 #include "kernels/cuda/cuda_status.cuh"
 
 #include <algorithm>
@@ -41,55 +41,6 @@ static __global__ void fill(uint16_t *p, size_t n, uint32_t seed)
         const float x = (float)(uint32_t)((z ^ z >> 27) >> 32) * 0x1p-31f - 1.0f;
         p[i] = (uint16_t)(__float_as_uint(x) >> 16);
     }
-}
-
-static __global__ void read_all(const uint4 *p, size_t n, uint32_t *out)
-{
-    uint32_t a = 0;
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
-        const uint4 v = __ldcs(p + i);
-        a ^= v.x ^ v.y ^ v.z ^ v.w;
-    }
-    if (a == 0x12345) {
-        *out = a;
-    }
-}
-
-/* The products of attention on operands that stay: what the matrix units give. Two warpgroups, scores and weighted
- * sums. */
-static __global__ void __launch_bounds__(256, 1) matrix_rate(const uint4 *from, int n, float *out)
-{
-    extern __shared__ uint8_t raw[];
-    uint8_t *smem = (uint8_t *)(((uintptr_t)raw + 1023) & ~(uintptr_t)1023);
-    for (int i = (int)threadIdx.x; i < 6144; i += 256) {
-        ((uint4 *)smem)[i] = from[i];
-    }
-    gr::fence_async_shared();
-    __syncthreads();
-    float s[64], o[64];
-    uint32_t p[32];
-    for (int i = 0; i < 64; i++) {
-        s[i] = o[i] = 0.0f;
-        p[i / 2] = ((const uint32_t *)from)[threadIdx.x * 32 + i / 2];
-    }
-    const uint32_t q = gr::smem_addr(smem) + threadIdx.x / 128 * 16384, k = gr::smem_addr(smem) + 32768, v = k + 32768;
-    for (int i = 0; i < n; i++) {
-        gr::wgmma_fence();
-#pragma unroll
-        for (int j = 0; j < 8; j++) {
-            gr::wgmma_ss<128>(s, gr::wgmma_desc(q + j / 4 * 8192 + j % 4 * 32, 16, 1024),
-                              gr::wgmma_desc(k + j / 4 * 1024 + j % 4 * 32, 16, 2048), 1);
-        }
-#pragma unroll
-        for (int j = 0; j < 8; j++) {
-            gr::wgmma_rs<128>(o, p + 4 * j, gr::wgmma_desc(v + j * 4096, 2048, 1024));
-        }
-        gr::wgmma_commit();
-        gr::wgmma_wait<0>();
-    }
-    gr::wgmma_hold(s);
-    gr::wgmma_hold(o);
-    out[threadIdx.x] = s[0] + o[0];
 }
 
 static cudaStream_t st;
@@ -250,17 +201,11 @@ int main(int argc, char **argv)
         std::swap(order[i], order[z % (i + 1)]);
     }
     const size_t some = (size_t)4 << 30;
-    const Times r = time_of(
-        20, [&] { read_all<<<1056, 512, 0, st>>>((const uint4 *)kv, some / 16, (uint32_t *)(kv + LAYER * 31)); });
-    CUDA_OK(cudaFuncSetAttribute(matrix_rate, cudaFuncAttributeMaxDynamicSharedMemorySize, 99 * 1024));
-    float *out;
-    CUDA_OK(cudaMalloc(&out, 1024));
-    const int n = 8000; /* about 10 ms */
-    const Times m =
-        time_of(20, [&] { matrix_rate<<<prop.multiProcessorCount, 256, 99 * 1024, st>>>((const uint4 *)kv, n, out); });
-    CUDA_OK(cudaGetLastError());
-    const double bw = (double)some / r.median * 1e3,
-                 rate = 2.0 * n * 4 * 64 * 128 * 128 * prop.multiProcessorCount / m.median * 1e3;
+    struct gr_cuda_ceilings c;
+    if (gr_cuda_measure_ceilings(&c) != GR_OK) {
+        return 1;
+    }
+    const double bw = c.read_bytes_per_s, rate = c.matrix_flops;
     printf("%s, %d multiprocessors; reading 4 GiB: %.2f TB/s; attention's products on operands at hand: %.0f TFLOP/s\n",
            prop.name, prop.multiProcessorCount, bw / 1e12, rate / 1e12);
     printf("| sessions x rows | context | ms, median (10 %%, 90 %%) of %d | floor | %% of it | GB/s | TFLOP/s | far + "

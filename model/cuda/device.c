@@ -1,6 +1,8 @@
 #include "model/cuda/device.h"
 
 #include "common/log.h"
+#include "kernels/cuda/ceiling.h"
+#include "model/device.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -142,4 +144,21 @@ void gr_cuda_log_memory(const struct gr_cuda_device *d)
 enum gr_status gr_cuda_wait(const struct gr_cuda_device *d, const char *what)
 {
     return gr_cuda_check(cudaStreamSynchronize(d->stream), what);
+}
+
+enum gr_status gr_cuda_device_ceilings(int device, double *read_bytes_per_s, double *flops)
+{
+    struct gr_cuda_device d = {0};
+    struct gr_cuda_ceilings c;
+    GR_TRY(find_device(&d, device));
+    GR_TRY(gr_cuda_check(cudaSetDevice(device), "choice of the device"));
+    GR_TRY(gr_cuda_measure_ceilings(&c));
+    *read_bytes_per_s = c.read_bytes_per_s;
+    *flops = c.matrix_flops;
+    return GR_OK;
+}
+
+bool gr_cuda_is_built(void)
+{
+    return true;
 }

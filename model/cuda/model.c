@@ -1,7 +1,6 @@
 #include "model/cuda/model.h"
 
 #include "common/log.h"
-#include "model/device.h"
 #include "kernels/cuda/rows.h"
 
 #include <inttypes.h>
@@ -183,9 +182,4 @@ void gr_cuda_model_copy_cells(struct gr_cuda_model *m, int n, const int32_t *src
 void gr_cuda_model_numerics_id(char *text, size_t cap)
 {
     snprintf(text, cap, "cuda/sm90/tile64/near64/split8/kv-bf16/tp1");
-}
-
-bool gr_cuda_is_built(void)
-{
-    return true;
 }

@@ -34,3 +34,10 @@ enum gr_status gr_cuda_eagle3_create(const struct gr_eagle3_config *config, int 
     (void)lm_out;
     return not_built(device);
 }
+
+enum gr_status gr_cuda_device_ceilings(int device, double *read_bytes_per_s, double *flops)
+{
+    (void)read_bytes_per_s;
+    (void)flops;
+    return not_built(device);
+}
