@@ -26,6 +26,7 @@
 
 struct options {
     const char *model, *draft, *max_tokens, *reps, *nodes, *shape, *temperature, *transport, *prompts, *geometry;
+    const char *target_device, *draft_device;
 };
 
 struct totals {
@@ -35,13 +36,13 @@ struct totals {
 
 static bool measure(const struct options *o, int mode, const char *prompt, struct totals *t)
 {
-    const char *argv[40];
+    const char *argv[48];
     int n = 0;
     const char *const fixed[] = {gr_program_sibling("graft"), "run", "--json", "--ignore-eos", "--seed", "1",
                                  "--model", o->model, "--prompt", prompt, "--max-tokens", o->max_tokens,
-                                 "--temperature", o->temperature};
+                                 "--temperature", o->temperature, "--target-device", o->target_device};
     const char *const speculative[] = {"--draft", o->draft, "--num-speculative-tokens", o->nodes,
-                                       "--tree-shape", o->shape};
+                                       "--tree-shape", o->shape, "--draft-device", o->draft_device};
     for (size_t i = 0; i < GR_ARRAY_LEN(fixed); i++) {
         argv[n++] = fixed[i];
     }
@@ -93,12 +94,19 @@ static void add_totals(struct totals *sum, const struct totals *t)
     sum->wire_bytes += t->wire_bytes;
 }
 
+/* Two processes would take turns on one GPU, so there is no pair. */
+static int n_mode_of(const struct options *o)
+{
+    return strncmp(o->target_device, "cuda:", 5) == 0 && strcmp(o->target_device, o->draft_device) == 0 ? N_MODE - 1
+                                                                                                        : N_MODE;
+}
+
 static void print_rows(struct gr_table *t, const struct options *o, double speed[N_MODE][N_REP_MAX], int n_rep,
                        const struct totals *sum)
 {
     static const char *const names[N_MODE] = {"plain", "co-located", "pair"};
     const double plain = gr_mean(speed[0], n_rep);
-    for (int mode = 0; mode < N_MODE; mode++) {
+    for (int mode = 0; mode < n_mode_of(o); mode++) {
         const struct totals *s = &sum[mode];
         const double rounds = s->rounds > 0 ? s->rounds : 1;
         const double draft = mode > 0 ? s->draft_ms / rounds : 0;
@@ -134,11 +142,14 @@ int gr_bench_e2e(int argc, char **argv)
         return gr_bench_long(argc, argv);
     }
     struct options o = {.model = "models/demo/target", .max_tokens = "256", .reps = "5",
-                        .nodes = "auto", .shape = "dynamic", .temperature = "0", .transport = ""};
+                        .nodes = "auto", .shape = "dynamic", .temperature = "0", .transport = "",
+                        .target_device = "cpu", .draft_device = "cpu"};
     const struct gr_bench_option options[] = {
         {"model", &o.model, "target folder (default models/demo/target)"},
         {"draft", &o.draft, "draft folder (default models/demo/draft; with --geometry models/demo/eagle3)"},
         {"geometry", &o.geometry, "expand target and head in memory: llama-3.2-1b (docs/USAGE.md)"},
+        {"target-device", &o.target_device, "cpu | cuda:N (default cpu)"},
+        {"draft-device", &o.draft_device, "cpu | cuda:N (default cpu); on the target's GPU there is no pair, only co-located"},
         {"max-tokens", &o.max_tokens, "tokens a prompt (default 256)"},
         {"reps", &o.reps, "repetitions after the warm-up (default 5)"},
         {"nodes", &o.nodes, "--num-speculative-tokens (default auto)"},
@@ -170,7 +181,7 @@ int gr_bench_e2e(int argc, char **argv)
     static double speed[N_MODE][N_REP_MAX];
     struct totals sum[N_MODE] = {{0}};
     for (int rep = -1; rep < (int)n_rep && n_prompt > 0; rep++) {
-        for (int mode = 0; mode < N_MODE; mode++) {
+        for (int mode = 0; mode < n_mode_of(&o); mode++) {
             struct totals t = {0};
             for (int p = 0; p < n_prompt; p++) {
                 if (!measure(&o, mode, prompt[p], &t)) {
