@@ -56,8 +56,7 @@ static enum gr_status open_folders(struct gr_eagle3_source *s, const struct gr_e
     GR_TRY(gr_hf_config_load(c->target_dir, &s->target_hf));
     GR_TRY(gr_safetensors_open(c->dir, &s->files));
     GR_TRY(gr_head_fit_check(c->dir, &s->hf, s->files, c->target_dir, &s->target_hf));
-    GR_TRY(gr_capture_choose(c->dir, &s->hf, s->target_hf.n_layer, c->n_capture, c->capture_layer,
-                             &s->capture));
+    GR_TRY(gr_capture_choose(c->dir, &s->hf, s->target_hf.n_layer, c->n_capture, c->capture_layer, &s->capture));
     GR_TRY(fit_geometry(c->dir, s->files, &s->hf));
     fit_rope(c->dir, &s->hf, &s->target_hf);
     return gr_head_dim_check(c->dir, s->hf.head_dim);

@@ -9,11 +9,11 @@
 #include "model/safetensors.h"
 
 struct gr_eagle3_source {
-    const char *dir, *target_dir;      /* borrowed while it is opened */
-    struct gr_hf_config hf, target_hf; /* as they run */
-    struct gr_expand expand;           /* to NULL: not expanded */
+    const char *dir, *target_dir;                /* borrowed while it is opened */
+    struct gr_hf_config hf, target_hf;           /* as they run */
+    struct gr_expand expand;                     /* to NULL: not expanded */
     struct gr_safetensors *files, *target_files; /* owned; target_files: NULL when nothing is borrowed */
-    struct gr_capture capture;         /* what fc is given */
+    struct gr_capture capture;                   /* what fc is given */
 };
 
 /* A tensor of the head, or one that it borrows. */

@@ -33,7 +33,8 @@ static enum gr_status expand(struct gr_llama_source *s, const struct gr_llama_co
         s->capture_layer[i] = gr_expand_layer(&s->expand, s->capture_layer[i]);
     }
     log_warn("%s: expanded to the geometry of %s: what a pass costs is that of %s, what is predicted and accepted that "
-             "of %s", c->dir, c->geometry->name, c->geometry->name, c->dir);
+             "of %s",
+             c->dir, c->geometry->name, c->geometry->name, c->dir);
     return c->head_dir != NULL ? gr_expand_config(c->geometry, c->head_dir, &s->head) : GR_OK;
 }
 

@@ -10,9 +10,9 @@
 #include "model/safetensors.h"
 
 struct gr_llama_source {
-    struct gr_hf_config hf;   /* as it runs */
-    struct gr_hf_config head; /* of the head that is served, as it runs */
-    struct gr_expand expand;  /* to NULL: not expanded */
+    struct gr_hf_config hf;                    /* as it runs */
+    struct gr_hf_config head;                  /* of the head that is served, as it runs */
+    struct gr_expand expand;                   /* to NULL: not expanded */
     struct gr_safetensors *files, *head_files; /* owned; head_files NULL: no head */
     int n_capture;
     int capture_layer[GR_CAPTURE_MAX];

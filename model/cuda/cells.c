@@ -37,9 +37,14 @@ static enum gr_status copy_list(struct gr_cuda_cells *c, const struct gr_cuda_de
     memcpy(list->dst, dst, (size_t)n * sizeof(*dst));
     GR_TRY(gr_cuda_check(cudaMemcpyAsync(&c->dev[i], list, sizeof(*list), cudaMemcpyHostToDevice, d->stream),
                          "copy of cells"));
-    const struct gr_cuda_kv_copy_args a = {.kv = kv->blocks, .layer_bytes = kv->layer_bytes, .src = c->dev[i].src,
-                                           .dst = c->dev[i].dst, .n = &c->dev[i].n, .error = &c->dev[i].error,
-                                           .n_layer = kv->n_layer, .n_kv_head = kv->n_kv_head,
+    const struct gr_cuda_kv_copy_args a = {.kv = kv->blocks,
+                                           .layer_bytes = kv->layer_bytes,
+                                           .src = c->dev[i].src,
+                                           .dst = c->dev[i].dst,
+                                           .n = &c->dev[i].n,
+                                           .error = &c->dev[i].error,
+                                           .n_layer = kv->n_layer,
+                                           .n_kv_head = kv->n_kv_head,
                                            .head_dim = kv->head_dim};
     return gr_cuda_kv_copy(&a, d->stream);
 }

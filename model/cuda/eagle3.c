@@ -33,12 +33,16 @@ static struct eagle3 *of(struct gr_lm *lm)
 static enum gr_status enqueue_input(struct eagle3 *m, int n)
 {
     const int hidden = m->source.hf.hidden;
-    const struct gr_cuda_embed_args embed = {.table = m->embed, .id = m->m.pass.inputs.token, .y = m->embedded,
-                                             .n_row = n, .n = hidden, .n_row_true = m->m.pass.inputs.n_row};
-    const struct gr_cuda_norm_step of_embed = {.x = m->embedded, .weight = m->layer.in_norm, .y = m->m.work.in,
-                                               .y_n = 2 * hidden};
-    const struct gr_cuda_norm_step of_feature = {.x = m->m.work.x, .weight = m->hidden_norm, .y = m->m.work.in,
-                                                 .y_n = 2 * hidden, .y_col = hidden};
+    const struct gr_cuda_embed_args embed = {.table = m->embed,
+                                             .id = m->m.pass.inputs.token,
+                                             .y = m->embedded,
+                                             .n_row = n,
+                                             .n = hidden,
+                                             .n_row_true = m->m.pass.inputs.n_row};
+    const struct gr_cuda_norm_step of_embed = {
+        .x = m->embedded, .weight = m->layer.in_norm, .y = m->m.work.in, .y_n = 2 * hidden};
+    const struct gr_cuda_norm_step of_feature = {
+        .x = m->m.work.x, .weight = m->hidden_norm, .y = m->m.work.in, .y_n = 2 * hidden, .y_col = hidden};
     GR_TRY(gr_cuda_embed(&embed, m->m.device.stream));
     GR_TRY(gr_cuda_enqueue_norm(&m->m.work, &of_embed, n));
     return gr_cuda_enqueue_norm(&m->m.work, &of_feature, n);
@@ -47,8 +51,11 @@ static enum gr_status enqueue_input(struct eagle3 *m, int n)
 static enum gr_status enqueue_body(void *model, int n)
 {
     struct eagle3 *m = model;
-    const struct gr_cuda_output_args out = {.from = m->m.work.x, .to = m->hidden_alias, .n_row = n,
-                                            .n = m->source.hf.hidden, .n_row_true = m->m.pass.inputs.n_row};
+    const struct gr_cuda_output_args out = {.from = m->m.work.x,
+                                            .to = m->hidden_alias,
+                                            .n_row = n,
+                                            .n = m->source.hf.hidden,
+                                            .n_row_true = m->m.pass.inputs.n_row};
     GR_TRY(gr_cuda_model_enqueue_begin(&m->m));
     GR_TRY(enqueue_input(m, n));
     GR_TRY(gr_cuda_enqueue_layer(&m->m.work, &m->layer, n));
@@ -58,8 +65,8 @@ static enum gr_status enqueue_body(void *model, int n)
 static enum gr_status enqueue_logits(void *model, int n)
 {
     struct eagle3 *m = model;
-    const struct gr_cuda_norm_step norm = {.x = m->m.work.x, .weight = m->final_norm, .y = m->xo,
-                                           .y_n = m->source.hf.hidden, .out_rows = true};
+    const struct gr_cuda_norm_step norm = {
+        .x = m->m.work.x, .weight = m->final_norm, .y = m->xo, .y_n = m->source.hf.hidden, .out_rows = true};
     GR_TRY(gr_cuda_enqueue_norm(&m->m.work, &norm, n));
     GR_TRY(gr_cuda_enqueue_linear(&m->m.work, &m->head, m->xo, NULL, m->m.logits, m->lm.n_vocab_stride, true, n));
     return gr_cuda_model_enqueue_picks(&m->m, &m->lm, n);
@@ -146,14 +153,18 @@ static enum gr_status load_all(struct eagle3 *m, struct gr_cuda_weights *l, stru
 
 static uint64_t weight_bytes(const struct eagle3 *m)
 {
-    return gr_eagle3_weight_bytes(&m->source.hf) + 2ull * (uint64_t)m->source.hf.n_vocab * (uint64_t)m->source.hf.hidden;
+    return gr_eagle3_weight_bytes(&m->source.hf) +
+           2ull * (uint64_t)m->source.hf.n_vocab * (uint64_t)m->source.hf.hidden;
 }
 
 static enum gr_status load_weights(struct eagle3 *m)
 {
     struct gr_memory memory = {0};
-    struct gr_loader host = {.kernels = &m->m.kernels, .memory = &memory, .files = m->source.files,
-                             .expand = m->source.expand.to != NULL ? &m->source.expand : NULL, .team = m->lm.team};
+    struct gr_loader host = {.kernels = &m->m.kernels,
+                             .memory = &memory,
+                             .files = m->source.files,
+                             .expand = m->source.expand.to != NULL ? &m->source.expand : NULL,
+                             .team = m->lm.team};
     struct gr_cuda_weights l;
     enum gr_status st = gr_cuda_weights_begin(&l, &m->m.device, &host, weight_bytes(m));
     if (st == GR_OK) {
@@ -181,11 +192,15 @@ static enum gr_status check(const struct eagle3 *m, const struct gr_eagle3_confi
 static enum gr_status choose_blocks(const struct eagle3 *m, const struct gr_eagle3_config *c, int *n_block_out)
 {
     const int max_pos = m->source.target_hf.max_pos;
-    const struct gr_cuda_blocks b = {
-        .dir = c->dir, .block_bytes = gr_cuda_kv_block_bytes(&m->source.hf, 1), .weights = weight_bytes(m),
-        .others = (uint64_t)c->n_out_max * (uint64_t)gr_hf_draft_vocab_rows(&m->source.hf) * sizeof(float),
-        .n_ctx = c->n_ctx_max > 0 ? GR_MIN(c->n_ctx_max, max_pos) : max_pos, .n_session = c->n_seq_max,
-        .n_scratch = c->n_scratch_block, .asked = c->n_pool_block};
+    const struct gr_cuda_blocks b = {.dir = c->dir,
+                                     .block_bytes = gr_cuda_kv_block_bytes(&m->source.hf, 1),
+                                     .weights = weight_bytes(m),
+                                     .others = (uint64_t)c->n_out_max *
+                                               (uint64_t)gr_hf_draft_vocab_rows(&m->source.hf) * sizeof(float),
+                                     .n_ctx = c->n_ctx_max > 0 ? GR_MIN(c->n_ctx_max, max_pos) : max_pos,
+                                     .n_session = c->n_seq_max,
+                                     .n_scratch = c->n_scratch_block,
+                                     .asked = c->n_pool_block};
     return gr_cuda_choose_blocks(&m->m, &b, n_block_out);
 }
 

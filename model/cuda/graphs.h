@@ -13,7 +13,7 @@ typedef enum gr_status gr_cuda_enqueue_fn(void *model, int n);
 
 struct gr_cuda_graphs {
     int n_bucket;
-    int bucket[GR_CUDA_BUCKET_MAX]; /* rows, rising; the last is n_max */
+    int bucket[GR_CUDA_BUCKET_MAX];           /* rows, rising; the last is n_max */
     cudaGraphExec_t exec[GR_CUDA_BUCKET_MAX]; /* owned */
 };
 

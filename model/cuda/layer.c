@@ -16,14 +16,17 @@ enum gr_status gr_cuda_geometry_check(const char *dir, const struct gr_hf_config
 {
     const int group = hf->n_head / GR_MAX(hf->n_kv_head, 1);
     if ((hf->head_dim != 64 && hf->head_dim != 128) || group > GR_CUDA_GROUP_MAX || hf->n_head % hf->n_kv_head != 0) {
-        log_error("%s/config.json: %d query heads, %d KV heads of %d: on a GPU head_dim must be 64 or 128, with at most %d "
-                  "query heads a KV head; take cpu", dir, hf->n_head, hf->n_kv_head, hf->head_dim,
-                  (int)GR_CUDA_GROUP_MAX);
+        log_error(
+            "%s/config.json: %d query heads, %d KV heads of %d: on a GPU head_dim must be 64 or 128, with at most %d "
+            "query heads a KV head; take cpu",
+            dir, hf->n_head, hf->n_kv_head, hf->head_dim, (int)GR_CUDA_GROUP_MAX);
         return GR_EUNSUPPORTED;
     }
     if (hf->hidden % 64 != 0 || hf->ffn % 64 != 0 || hf->attention_bias || hf->mlp_bias) {
-        log_error("%s/config.json: hidden size %d, intermediate size %d%s: on a GPU both must be multiples of 64, without "
-                  "biases; take cpu", dir, hf->hidden, hf->ffn, hf->attention_bias || hf->mlp_bias ? ", biases" : "");
+        log_error(
+            "%s/config.json: hidden size %d, intermediate size %d%s: on a GPU both must be multiples of 64, without "
+            "biases; take cpu",
+            dir, hf->hidden, hf->ffn, hf->attention_bias || hf->mlp_bias ? ", biases" : "");
         return GR_EUNSUPPORTED;
     }
     return GR_OK;
@@ -104,13 +107,23 @@ enum gr_status gr_cuda_layer_work_init(struct gr_cuda_layer_work *w, struct gr_c
     const int scale_dim = hf->scale_dim > 0 ? hf->scale_dim : hf->head_dim;
     const uint64_t n_block = (uint64_t)(lm->n_pool_block + lm->n_scratch_block);
     *w = (struct gr_cuda_layer_work){
-        .device = d, .inputs = inputs, .hidden = hf->hidden, .n_in = n_in, .ffn = hf->ffn, .rms_eps = hf->rms_eps,
+        .device = d,
+        .inputs = inputs,
+        .hidden = hf->hidden,
+        .n_in = n_in,
+        .ffn = hf->ffn,
+        .rms_eps = hf->rms_eps,
         .attn_scale = (float)(1.0 / sqrt((double)scale_dim)),
-        .attention = {.n_head = hf->n_head, .n_kv_head = hf->n_kv_head, .head_dim = hf->head_dim,
-                      .n_row_max = lm->n_row_max, .n_seq_max = n_seq_max,
+        .attention = {.n_head = hf->n_head,
+                      .n_kv_head = hf->n_kv_head,
+                      .head_dim = hf->head_dim,
+                      .n_row_max = lm->n_row_max,
+                      .n_seq_max = n_seq_max,
                       .n_slot_max = GR_MIN(lm->n_scratch_block / n_seq_max * GR_KV_BLOCK, (int)GR_CUDA_SLOT_MAX)},
-        .kv = {.layer_bytes = (size_t)(n_block * gr_cuda_kv_block_bytes(hf, 1)), .n_layer = n_layer,
-               .n_kv_head = hf->n_kv_head, .head_dim = hf->head_dim}};
+        .kv = {.layer_bytes = (size_t)(n_block * gr_cuda_kv_block_bytes(hf, 1)),
+               .n_layer = n_layer,
+               .n_kv_head = hf->n_kv_head,
+               .head_dim = hf->head_dim}};
     GR_TRY(take_rope(w, hf, lm->n_ctx_max));
     GR_TRY(take_activations(w));
     return gr_cuda_take(d, "KV", w->kv.layer_bytes * (size_t)n_layer, &w->kv.blocks);
@@ -158,29 +171,52 @@ enum gr_status gr_cuda_enqueue_plan(const struct gr_cuda_layer_work *w)
 
 enum gr_status gr_cuda_enqueue_norm(const struct gr_cuda_layer_work *w, const struct gr_cuda_norm_step *s, int n)
 {
-    const struct gr_cuda_norm_args a = {
-        .x = s->x, .w = s->weight, .row = s->out_rows ? w->inputs->out_row : NULL, .y = s->y, .capture = s->capture,
-        .n_row = n, .n = w->hidden, .x_stride = w->hidden, .y_n = s->y_n, .y_col = s->y_col,
-        .capture_n = s->capture_n, .capture_col = s->capture_col, .eps = w->rms_eps,
-        .n_row_true = s->out_rows ? w->inputs->n_out : w->inputs->n_row};
+    const struct gr_cuda_norm_args a = {.x = s->x,
+                                        .w = s->weight,
+                                        .row = s->out_rows ? w->inputs->out_row : NULL,
+                                        .y = s->y,
+                                        .capture = s->capture,
+                                        .n_row = n,
+                                        .n = w->hidden,
+                                        .x_stride = w->hidden,
+                                        .y_n = s->y_n,
+                                        .y_col = s->y_col,
+                                        .capture_n = s->capture_n,
+                                        .capture_col = s->capture_col,
+                                        .eps = w->rms_eps,
+                                        .n_row_true = s->out_rows ? w->inputs->n_out : w->inputs->n_row};
     return gr_cuda_norm(&a, w->device->stream);
 }
 
 enum gr_status gr_cuda_enqueue_linear(const struct gr_cuda_layer_work *w, const struct gr_cuda_matrix *m,
-                                      const uint16_t *x, const float *bias, float *y, int y_stride, bool out_rows, int n)
+                                      const uint16_t *x, const float *bias, float *y, int y_stride, bool out_rows,
+                                      int n)
 {
-    const struct gr_cuda_linear_args a = {
-        .w = m->packed, .n_out = m->n_out, .n_in = m->n_in, .x = x, .bias = bias, .y = y, .out = GR_CUDA_OUT_F32,
-        .y_stride = y_stride, .n_row = n, .n_row_true = out_rows ? w->inputs->n_out : w->inputs->n_row};
+    const struct gr_cuda_linear_args a = {.w = m->packed,
+                                          .n_out = m->n_out,
+                                          .n_in = m->n_in,
+                                          .x = x,
+                                          .bias = bias,
+                                          .y = y,
+                                          .out = GR_CUDA_OUT_F32,
+                                          .y_stride = y_stride,
+                                          .n_row = n,
+                                          .n_row_true = out_rows ? w->inputs->n_out : w->inputs->n_row};
     return gr_cuda_linear(&a, w->device->stream);
 }
 
 static enum gr_status linear(const struct gr_cuda_layer_work *w, const struct gr_cuda_matrix *m, const uint16_t *x,
                              enum gr_cuda_linear_out out, void *y, int n)
 {
-    const struct gr_cuda_linear_args a = {
-        .w = m->packed, .n_out = m->n_out, .n_in = m->n_in, .x = x, .y = y, .out = out, .y_stride = m->n_out,
-        .n_row = n, .n_row_true = w->inputs->n_row};
+    const struct gr_cuda_linear_args a = {.w = m->packed,
+                                          .n_out = m->n_out,
+                                          .n_in = m->n_in,
+                                          .x = x,
+                                          .y = y,
+                                          .out = out,
+                                          .y_stride = m->n_out,
+                                          .n_row = n,
+                                          .n_row_true = w->inputs->n_row};
     return gr_cuda_linear(&a, w->device->stream);
 }
 
@@ -188,14 +224,32 @@ static enum gr_status attend(const struct gr_cuda_layer_work *w, const struct gr
 {
     const struct gr_cuda_attn_shape *s = &w->attention;
     const int n_q = s->n_head * s->head_dim;
-    const struct gr_cuda_rope_store_args rope = {
-        .qkv = w->qkv, .q = w->q, .kv = l->kv, .pos = w->inputs->pos, .cell = w->inputs->cell, .cos = w->cos,
-        .sin = w->sin, .n_row_true = w->inputs->n_row, .n_row = n, .qkv_stride = l->qkv.n_out, .q_stride = n_q,
-        .n_head = s->n_head, .n_kv_head = s->n_kv_head, .head_dim = s->head_dim};
+    const struct gr_cuda_rope_store_args rope = {.qkv = w->qkv,
+                                                 .q = w->q,
+                                                 .kv = l->kv,
+                                                 .pos = w->inputs->pos,
+                                                 .cell = w->inputs->cell,
+                                                 .cos = w->cos,
+                                                 .sin = w->sin,
+                                                 .n_row_true = w->inputs->n_row,
+                                                 .n_row = n,
+                                                 .qkv_stride = l->qkv.n_out,
+                                                 .q_stride = n_q,
+                                                 .n_head = s->n_head,
+                                                 .n_kv_head = s->n_kv_head,
+                                                 .head_dim = s->head_dim};
     GR_TRY(gr_cuda_rope_store(&rope, w->device->stream));
-    const struct gr_cuda_attention_args attention = {
-        .shape = *s, .kv = l->kv, .q = w->q, .out = w->att, .seq = w->inputs->seq, .plan = w->plan,
-        .work = w->attn_work, .n_row = n, .n_seq = GR_MIN(n, s->n_seq_max), .q_stride = n_q, .scale = w->attn_scale};
+    const struct gr_cuda_attention_args attention = {.shape = *s,
+                                                     .kv = l->kv,
+                                                     .q = w->q,
+                                                     .out = w->att,
+                                                     .seq = w->inputs->seq,
+                                                     .plan = w->plan,
+                                                     .work = w->attn_work,
+                                                     .n_row = n,
+                                                     .n_seq = GR_MIN(n, s->n_seq_max),
+                                                     .q_stride = n_q,
+                                                     .scale = w->attn_scale};
     return gr_cuda_attention(&attention, w->device->stream);
 }
 

@@ -9,7 +9,7 @@
 #include "model/cuda/weights.h"
 
 struct gr_cuda_layer {
-    float *in_norm, *mlp_norm;           /* (H) */
+    float *in_norm, *mlp_norm;                   /* (H) */
     struct gr_cuda_matrix qkv, o, gate_up, down; /* gate and up row by row in turn */
     void *kv;
 };
@@ -21,12 +21,12 @@ struct gr_cuda_layer_work {
     struct gr_cuda_attn_shape attention;
     int hidden, n_in, ffn; /* n_in: inputs of q, k and v; H, or 2H in an EAGLE-3 head */
     float rms_eps, attn_scale;
-    float *cos, *sin;   /* (n_ctx_max, head_dim / 2) */
-    float *x;           /* (n_row_max, H) residual stream */
-    uint16_t *in;       /* tiles of width n_in: what q, k and v are given */
-    uint16_t *xn;       /* tiles of width H */
-    uint16_t *qkv;      /* (n_row_max, all heads) */
-    uint16_t *q;        /* (n_row_max, n_head * head_dim) */
+    float *cos, *sin;    /* (n_ctx_max, head_dim / 2) */
+    float *x;            /* (n_row_max, H) residual stream */
+    uint16_t *in;        /* tiles of width n_in: what q, k and v are given */
+    uint16_t *xn;        /* tiles of width H */
+    uint16_t *qkv;       /* (n_row_max, all heads) */
+    uint16_t *q;         /* (n_row_max, n_head * head_dim) */
     uint16_t *att, *act; /* tiles of width n_head * head_dim, ffn */
     void *plan, *attn_work;
     struct gr_cuda_kv kv;
@@ -37,8 +37,7 @@ GR_NODISCARD enum gr_status gr_cuda_geometry_check(const char *dir, const struct
 /* Tables, activations for lm's rows, KV for its blocks. */
 GR_NODISCARD enum gr_status gr_cuda_layer_work_init(struct gr_cuda_layer_work *w, struct gr_cuda_device *d,
                                                     const struct gr_hf_config *hf, int n_in, int n_layer, int n_seq_max,
-                                                    const struct gr_lm *lm,
-                                                    const struct gr_cuda_pass_inputs *inputs);
+                                                    const struct gr_lm *lm, const struct gr_cuda_pass_inputs *inputs);
 /* prefix: "model.layers.3"; index: which part of the KV is its own. */
 GR_NODISCARD enum gr_status gr_cuda_layer_load(struct gr_cuda_weights *l, const struct gr_cuda_layer_work *w,
                                                const char *prefix, int index, struct gr_cuda_layer *out);

@@ -13,18 +13,18 @@ struct llama {
     struct gr_lm lm;
     struct gr_llama_source source;
     struct gr_cuda_model m;
-    struct gr_cuda_layer *layer;  /* (n_layer) */
-    uint16_t *embed;              /* (n_vocab, H) */
-    float *final_norm;            /* (H) */
-    struct gr_cuda_matrix head;   /* (vocabulary rows, H) */
-    uint16_t *xo;                 /* tiles of width H: rows whose logits are wanted */
+    struct gr_cuda_layer *layer; /* (n_layer) */
+    uint16_t *embed;             /* (n_vocab, H) */
+    float *final_norm;           /* (H) */
+    struct gr_cuda_matrix head;  /* (vocabulary rows, H) */
+    uint16_t *xo;                /* tiles of width H: rows whose logits are wanted */
     struct gr_cuda_graphs body, fuse, logits;
     /* of a target that serves a head */
-    struct gr_cuda_matrix fc;     /* (fused_width, n_capture * H) */
+    struct gr_cuda_matrix fc; /* (fused_width, n_capture * H) */
     float *fc_bias;
-    uint16_t *capture;            /* tiles of width n_capture * H */
-    float *fused;                 /* (n_row_max, fused_width) */
-    float *fused_alias;           /* lm.capture as the device sees it */
+    uint16_t *capture;  /* tiles of width n_capture * H */
+    float *fused;       /* (n_row_max, fused_width) */
+    float *fused_alias; /* lm.capture as the device sees it */
 };
 
 static struct llama *of(struct gr_lm *lm)
@@ -43,7 +43,10 @@ static bool serves_head(const struct llama *m)
 static enum gr_status enqueue_in_norm(struct llama *m, int i, int n)
 {
     const int hidden = m->source.hf.hidden;
-    struct gr_cuda_norm_step s = {.x = m->m.work.x, .weight = m->layer[i].in_norm, .y = m->m.work.in, .y_n = hidden,
+    struct gr_cuda_norm_step s = {.x = m->m.work.x,
+                                  .weight = m->layer[i].in_norm,
+                                  .y = m->m.work.in,
+                                  .y_n = hidden,
                                   .capture_n = m->source.n_capture * hidden};
     for (int c = 0; serves_head(m) && c < m->source.n_capture; c++) {
         if (m->source.capture_layer[c] == i) {
@@ -61,7 +64,9 @@ static enum gr_status enqueue_last_capture(struct llama *m, int n)
     if (!serves_head(m) || m->source.capture_layer[c] != m->source.hf.n_layer) {
         return GR_OK;
     }
-    const struct gr_cuda_norm_step s = {.x = m->m.work.x, .y = m->capture, .y_n = m->source.n_capture * m->source.hf.hidden,
+    const struct gr_cuda_norm_step s = {.x = m->m.work.x,
+                                        .y = m->capture,
+                                        .y_n = m->source.n_capture * m->source.hf.hidden,
                                         .y_col = c * m->source.hf.hidden};
     return gr_cuda_enqueue_norm(&m->m.work, &s, n);
 }
@@ -69,8 +74,11 @@ static enum gr_status enqueue_last_capture(struct llama *m, int n)
 static enum gr_status enqueue_body(void *model, int n)
 {
     struct llama *m = model;
-    const struct gr_cuda_embed_args embed = {.table = m->embed, .id = m->m.pass.inputs.token, .y = m->m.work.x,
-                                             .n_row = n, .n = m->source.hf.hidden,
+    const struct gr_cuda_embed_args embed = {.table = m->embed,
+                                             .id = m->m.pass.inputs.token,
+                                             .y = m->m.work.x,
+                                             .n_row = n,
+                                             .n = m->source.hf.hidden,
                                              .n_row_true = m->m.pass.inputs.n_row};
     GR_TRY(gr_cuda_model_enqueue_begin(&m->m));
     GR_TRY(gr_cuda_embed(&embed, m->m.device.stream));
@@ -85,8 +93,8 @@ static enum gr_status enqueue_fuse(void *model, int n)
 {
     struct llama *m = model;
     const int width = m->lm.fused_width;
-    const struct gr_cuda_output_args out = {.from = m->fused, .to = m->fused_alias, .n_row = n, .n = width,
-                                            .n_row_true = m->m.pass.inputs.n_row};
+    const struct gr_cuda_output_args out = {
+        .from = m->fused, .to = m->fused_alias, .n_row = n, .n = width, .n_row_true = m->m.pass.inputs.n_row};
     GR_TRY(gr_cuda_enqueue_linear(&m->m.work, &m->fc, m->capture, m->fc_bias, m->fused, width, false, n));
     return gr_cuda_output(&out, m->m.device.stream);
 }
@@ -95,8 +103,8 @@ static enum gr_status enqueue_logits(void *model, int n)
 {
     struct llama *m = model;
     const int hidden = m->source.hf.hidden;
-    const struct gr_cuda_norm_step norm = {.x = m->m.work.x, .weight = m->final_norm, .y = m->xo, .y_n = hidden,
-                                           .out_rows = true};
+    const struct gr_cuda_norm_step norm = {
+        .x = m->m.work.x, .weight = m->final_norm, .y = m->xo, .y_n = hidden, .out_rows = true};
     GR_TRY(gr_cuda_enqueue_norm(&m->m.work, &norm, n));
     GR_TRY(gr_cuda_enqueue_linear(&m->m.work, &m->head, m->xo, NULL, m->m.logits, m->lm.n_vocab_stride, true, n));
     return gr_cuda_model_enqueue_picks(&m->m, &m->lm, n);
@@ -156,12 +164,14 @@ static const struct gr_lm_ops llama_ops = {
 static uint64_t weight_bytes(const struct llama *m)
 {
     const struct gr_hf_config *hf = &m->source.hf;
-    const uint64_t fc = serves_head(m) ? 2ull * (uint64_t)m->source.head.hidden * (uint64_t)m->source.n_capture *
-                                             (uint64_t)hf->hidden : 0;
+    const uint64_t fc =
+        serves_head(m) ? 2ull * (uint64_t)m->source.head.hidden * (uint64_t)m->source.n_capture * (uint64_t)hf->hidden
+                       : 0;
     return gr_llama_weight_bytes(hf) + 2ull * (uint64_t)hf->n_vocab * (uint64_t)hf->hidden + fc;
 }
 
-/* Everything but weights and KV, roughly: it is small beside them, and what is really taken is checked as it is taken. */
+/* Everything but weights and KV, roughly: it is small beside them, and what is really taken is checked as it is taken.
+ */
 static uint64_t activation_bytes(const struct llama *m, const struct gr_llama_config *c)
 {
     const struct gr_hf_config *hf = &m->source.hf;
@@ -174,10 +184,14 @@ static uint64_t activation_bytes(const struct llama *m, const struct gr_llama_co
 static enum gr_status choose_blocks(const struct llama *m, const struct gr_llama_config *c, int *n_block_out)
 {
     const int n_ctx = c->n_ctx_max > 0 ? GR_MIN(c->n_ctx_max, m->source.hf.max_pos) : m->source.hf.max_pos;
-    const struct gr_cuda_blocks b = {
-        .dir = c->dir, .block_bytes = gr_cuda_kv_block_bytes(&m->source.hf, m->source.hf.n_layer),
-        .weights = weight_bytes(m), .others = activation_bytes(m, c), .n_ctx = n_ctx, .n_session = c->n_seq_max,
-        .n_scratch = c->n_scratch_block, .asked = c->n_pool_block};
+    const struct gr_cuda_blocks b = {.dir = c->dir,
+                                     .block_bytes = gr_cuda_kv_block_bytes(&m->source.hf, m->source.hf.n_layer),
+                                     .weights = weight_bytes(m),
+                                     .others = activation_bytes(m, c),
+                                     .n_ctx = n_ctx,
+                                     .n_session = c->n_seq_max,
+                                     .n_scratch = c->n_scratch_block,
+                                     .asked = c->n_pool_block};
     return gr_cuda_choose_blocks(&m->m, &b, n_block_out);
 }
 
@@ -217,8 +231,11 @@ static enum gr_status load_all(struct llama *m, struct gr_cuda_weights *l, struc
 static enum gr_status load_weights(struct llama *m)
 {
     struct gr_memory memory = {0};
-    struct gr_loader host = {.kernels = &m->m.kernels, .memory = &memory, .files = m->source.files,
-                             .expand = m->source.expand.to != NULL ? &m->source.expand : NULL, .team = m->lm.team};
+    struct gr_loader host = {.kernels = &m->m.kernels,
+                             .memory = &memory,
+                             .files = m->source.files,
+                             .expand = m->source.expand.to != NULL ? &m->source.expand : NULL,
+                             .team = m->lm.team};
     struct gr_cuda_weights l;
     enum gr_status st = gr_cuda_weights_begin(&l, &m->m.device, &host, weight_bytes(m));
     if (st == GR_OK) {
@@ -242,8 +259,10 @@ static enum gr_status check(const struct llama *m, const struct gr_llama_config 
         return GR_EUNSUPPORTED;
     }
     if (m->source.head.norm_before_fc || m->source.head.fc_norm || m->source.head.hidden % 16 != 0) {
-        log_error("%s/config.json: norm_before_fc, fc_norm or a hidden size of %d: a GPU does not run this head's fc; take "
-                  "cpu", c->head_dir, m->source.head.hidden);
+        log_error(
+            "%s/config.json: norm_before_fc, fc_norm or a hidden size of %d: a GPU does not run this head's fc; take "
+            "cpu",
+            c->head_dir, m->source.head.hidden);
         return GR_EUNSUPPORTED;
     }
     return GR_OK;
@@ -287,7 +306,8 @@ static enum gr_status make_graphs(struct llama *m)
     return gr_cuda_wait(d, "graphs of a pass");
 }
 
-static enum gr_status build(struct llama *m, const struct gr_llama_config *config, int device, uint64_t *fingerprint_out)
+static enum gr_status build(struct llama *m, const struct gr_llama_config *config, int device,
+                            uint64_t *fingerprint_out)
 {
     struct gr_llama_config c = *config;
     GR_TRY(gr_llama_source_open(&c, &m->source));

@@ -6,8 +6,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#define KEEP_FREE ((uint64_t)1 << 30) /* for the driver, graphs and staging */
-#define LOOKS_PER_QUERY 4096 /* a look at the flag takes about 20 ns, asking the driver a microsecond */
+#define KEEP_FREE       ((uint64_t)1 << 30) /* for the driver, graphs and staging */
+#define LOOKS_PER_QUERY 4096                /* a look at the flag takes about 20 ns, asking the driver a microsecond */
 
 enum gr_status gr_cuda_model_open(struct gr_cuda_model *m, struct gr_lm *lm, int device, int n_thread)
 {
@@ -28,8 +28,8 @@ enum gr_status gr_cuda_choose_blocks(const struct gr_cuda_model *m, const struct
     GR_TRY(gr_cuda_memory_free(&m->device, &left));
     if (left < others + least * b->block_bytes) {
         log_error("cuda:%d: %s needs %" PRIu64 " MiB (weights %" PRIu64 ", KV of %" PRIu64 " blocks %" PRIu64
-                  "), %" PRIu64 " MiB are free; lower --max-model-len, --kv-blocks or --sessions", m->device.index,
-                  b->dir, (others + least * b->block_bytes) >> 20, b->weights >> 20, least,
+                  "), %" PRIu64 " MiB are free; lower --max-model-len, --kv-blocks or --sessions",
+                  m->device.index, b->dir, (others + least * b->block_bytes) >> 20, b->weights >> 20, least,
                   (least * b->block_bytes) >> 20, left >> 20);
         return GR_ENOMEM;
     }
@@ -65,9 +65,12 @@ enum gr_status gr_cuda_model_take(struct gr_cuda_model *m, struct gr_lm *lm, int
                                   bool ranks)
 {
     const size_t n_logit = (size_t)lm->n_out_max * (size_t)lm->n_vocab_stride;
-    const struct gr_cuda_pass_limits limits = {
-        .n_row_max = lm->n_row_max, .n_out_max = lm->n_out_max, .n_seq_max = n_seq_max,
-        .n_pool_block = lm->n_pool_block, .n_scratch_block = lm->n_scratch_block, .feature_width = feature_width};
+    const struct gr_cuda_pass_limits limits = {.n_row_max = lm->n_row_max,
+                                               .n_out_max = lm->n_out_max,
+                                               .n_seq_max = n_seq_max,
+                                               .n_pool_block = lm->n_pool_block,
+                                               .n_scratch_block = lm->n_scratch_block,
+                                               .feature_width = feature_width};
     void *logits = NULL;
     GR_TRY(gr_cuda_pass_init(&m->pass, &m->device, &limits));
     GR_TRY(gr_cuda_cells_init(&m->cells, &m->device));
@@ -88,10 +91,18 @@ void gr_cuda_model_close(struct gr_cuda_model *m, struct gr_lm *lm)
 
 static enum gr_status enqueue_top(struct gr_cuda_model *m, const struct gr_lm *lm, int n)
 {
-    const struct gr_cuda_top_args a = {
-        .logits = m->logits, .to_target = m->to_target, .how = m->pass.inputs.pick, .n_top = m->pass.inputs.n_top,
-        .top = m->top_alias, .work = m->pick_work, .ticket = m->pass.inputs.ticket, .done = m->done_alias,
-        .n_row = n, .n = lm->n_vocab, .stride = lm->n_vocab_stride, .n_row_true = m->pass.inputs.n_out};
+    const struct gr_cuda_top_args a = {.logits = m->logits,
+                                       .to_target = m->to_target,
+                                       .how = m->pass.inputs.pick,
+                                       .n_top = m->pass.inputs.n_top,
+                                       .top = m->top_alias,
+                                       .work = m->pick_work,
+                                       .ticket = m->pass.inputs.ticket,
+                                       .done = m->done_alias,
+                                       .n_row = n,
+                                       .n = lm->n_vocab,
+                                       .stride = lm->n_vocab_stride,
+                                       .n_row_true = m->pass.inputs.n_out};
     return gr_cuda_top(&a, m->device.stream);
 }
 
@@ -100,10 +111,16 @@ enum gr_status gr_cuda_model_enqueue_picks(struct gr_cuda_model *m, const struct
     if (m->top != NULL) {
         return enqueue_top(m, lm, n);
     }
-    const struct gr_cuda_pick_args a = {
-        .logits = m->logits, .how = m->pass.inputs.pick, .picked = m->picked_alias, .work = m->pick_work,
-        .ticket = m->pass.inputs.ticket, .done = m->done_alias, .n_row = n, .n = lm->n_vocab,
-        .stride = lm->n_vocab_stride, .n_row_true = m->pass.inputs.n_out};
+    const struct gr_cuda_pick_args a = {.logits = m->logits,
+                                        .how = m->pass.inputs.pick,
+                                        .picked = m->picked_alias,
+                                        .work = m->pick_work,
+                                        .ticket = m->pass.inputs.ticket,
+                                        .done = m->done_alias,
+                                        .n_row = n,
+                                        .n = lm->n_vocab,
+                                        .stride = lm->n_vocab_stride,
+                                        .n_row_true = m->pass.inputs.n_out};
     return gr_cuda_pick(&a, m->device.stream);
 }
 
@@ -112,7 +129,8 @@ enum gr_status gr_cuda_model_enqueue_begin(struct gr_cuda_model *m)
     GR_TRY(gr_cuda_input(m->pass.host_alias, m->pass.dev, m->device.stream));
     GR_TRY(gr_cuda_enqueue_plan(&m->work));
     return gr_cuda_check(cudaMemcpyAsync((void *)(uintptr_t)m->plan_error, gr_cuda_attn_plan_error(m->work.plan),
-                                         sizeof(int32_t), cudaMemcpyDeviceToHost, m->device.stream), "plan of attention");
+                                         sizeof(int32_t), cudaMemcpyDeviceToHost, m->device.stream),
+                         "plan of attention");
 }
 
 /* Bounded by the device: either the flag comes, or the driver says that the stream has ended, or why it broke. */

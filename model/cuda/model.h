@@ -13,16 +13,16 @@ struct gr_cuda_model {
     struct gr_cuda_pass pass;
     struct gr_cuda_cells cells;
     struct gr_cuda_layer_work work;
-    float *logits;                   /* (n_out_max, n_vocab_stride) */
+    float *logits; /* (n_out_max, n_vocab_stride) */
     /* (n_out_max) pinned, and as the device sees them: one of the two, picks of a target or children of a drafter */
     struct gr_picked *picked, *picked_alias;
     struct gr_top_row *top, *top_alias;
     const int32_t *to_target; /* (n_vocab) of the device, with top; NULL: ids are the target's */
     void *pick_work;
-    volatile uint32_t *done;         /* pinned: ticket of the last pass whose picks are there */
+    volatile uint32_t *done; /* pinned: ticket of the last pass whose picks are there */
     uint32_t *done_alias;
-    volatile int32_t *plan_error;    /* pinned: enum gr_cuda_attn_error of the last pass */
-    enum gr_status broken;           /* an error that only the next pass can report */
+    volatile int32_t *plan_error; /* pinned: enum gr_cuda_attn_error of the last pass */
+    enum gr_status broken;        /* an error that only the next pass can report */
 };
 
 /* Opens the device, takes the CPU's kernels and the team. */

@@ -59,12 +59,18 @@ enum gr_status gr_cuda_pass_init(struct gr_cuda_pass *p, struct gr_cuda_device *
     p->host_alias = alias;
     p->dev = dev;
     const int32_t *counts = dev_part(p, GR_CUDA_PART_COUNTS);
-    p->inputs = (struct gr_cuda_pass_inputs){
-        .n_row = counts, .n_out = counts + 1, .n_seq = counts + 2, .ticket = (const uint32_t *)(counts + 3),
-        .token = dev_part(p, GR_CUDA_PART_TOKEN), .pos = dev_part(p, GR_CUDA_PART_POS),
-        .cell = dev_part(p, GR_CUDA_PART_CELL), .out_row = dev_part(p, GR_CUDA_PART_OUT_ROW),
-        .seq = dev_part(p, GR_CUDA_PART_SEQ), .pick = dev_part(p, GR_CUDA_PART_PICK),
-        .n_top = dev_part(p, GR_CUDA_PART_N_TOP), .feature = dev_part(p, GR_CUDA_PART_FEATURE)};
+    p->inputs = (struct gr_cuda_pass_inputs){.n_row = counts,
+                                             .n_out = counts + 1,
+                                             .n_seq = counts + 2,
+                                             .ticket = (const uint32_t *)(counts + 3),
+                                             .token = dev_part(p, GR_CUDA_PART_TOKEN),
+                                             .pos = dev_part(p, GR_CUDA_PART_POS),
+                                             .cell = dev_part(p, GR_CUDA_PART_CELL),
+                                             .out_row = dev_part(p, GR_CUDA_PART_OUT_ROW),
+                                             .seq = dev_part(p, GR_CUDA_PART_SEQ),
+                                             .pick = dev_part(p, GR_CUDA_PART_PICK),
+                                             .n_top = dev_part(p, GR_CUDA_PART_N_TOP),
+                                             .feature = dev_part(p, GR_CUDA_PART_FEATURE)};
     return GR_OK;
 }
 
@@ -119,12 +125,15 @@ static enum gr_status put_seqs(struct gr_cuda_pass *p, const struct gr_batch *b)
             memcpy(anc + (size_t)s->row0 * GR_ATTN_ANC_MAX, s->anc, n_row * GR_ATTN_ANC_MAX * sizeof(*anc));
             n_with_anc = s->row0 + s->n_row;
         }
-        seq[i] = (struct gr_attn_seq){
-            .row0 = s->row0, .n_row = s->n_row, .n_slot = s->n_slot, .block = dev_block + n_block,
-            .scratch_block = dev_block + n_block + n_table,
-            .limit = (const int32_t *)dev_part(p, GR_CUDA_PART_LIMIT) + s->row0,
-            .n_anc = (const int32_t *)dev_part(p, GR_CUDA_PART_N_ANC) + s->row0,
-            .anc = (const int16_t *)dev_part(p, GR_CUDA_PART_ANC) + (size_t)s->row0 * GR_ATTN_ANC_MAX};
+        seq[i] = (struct gr_attn_seq){.row0 = s->row0,
+                                      .n_row = s->n_row,
+                                      .n_slot = s->n_slot,
+                                      .block = dev_block + n_block,
+                                      .scratch_block = dev_block + n_block + n_table,
+                                      .limit = (const int32_t *)dev_part(p, GR_CUDA_PART_LIMIT) + s->row0,
+                                      .n_anc = (const int32_t *)dev_part(p, GR_CUDA_PART_N_ANC) + s->row0,
+                                      .anc = (const int16_t *)dev_part(p, GR_CUDA_PART_ANC) +
+                                             (size_t)s->row0 * GR_ATTN_ANC_MAX};
         n_block += n_table + n_scratch;
     }
     give(p, GR_CUDA_PART_SEQ, (size_t)b->n_seq * sizeof(*seq));
@@ -138,8 +147,11 @@ static enum gr_status put_seqs(struct gr_cuda_pass *p, const struct gr_batch *b)
 static struct gr_cuda_pick pick_of(const struct gr_sampling *s, uint32_t pos)
 {
     const bool whole_row = s->temperature > 0.0f && (s->top_k > 0 || s->top_p < 1.0f || s->min_p > 0.0f);
-    return (struct gr_cuda_pick){.seed = s->seed, .temperature = s->temperature > 0.0f ? s->temperature : 0.0f,
-                                 .pos = pos, .choice = s->choice, .host = whole_row};
+    return (struct gr_cuda_pick){.seed = s->seed,
+                                 .temperature = s->temperature > 0.0f ? s->temperature : 0.0f,
+                                 .pos = pos,
+                                 .choice = s->choice,
+                                 .host = whole_row};
 }
 
 static void put_picks(struct gr_cuda_pass *p, const struct gr_batch *b, int pos_ahead)

@@ -44,11 +44,11 @@ struct gr_cuda_pass_inputs {
 
 struct gr_cuda_pass {
     struct gr_cuda_pass_limits limits;
-    uint8_t *host;          /* pinned; the device sees it at */
+    uint8_t *host; /* pinned; the device sees it at */
     const void *host_alias;
     uint8_t *dev;
     size_t at[GR_CUDA_N_PART], bytes;
-    uint32_t ticket;        /* of the batch that was written last */
+    uint32_t ticket; /* of the batch that was written last */
     struct gr_cuda_pass_inputs inputs;
 };
 

@@ -9,16 +9,17 @@
 #include <unistd.h>
 
 #define PIECE_BYTES ((size_t)64 << 20)
-#define SHOW_NS (200 * GR_MS)
+#define SHOW_NS     (200 * GR_MS)
 
 enum gr_status gr_cuda_weights_begin(struct gr_cuda_weights *w, struct gr_cuda_device *device,
                                      const struct gr_loader *loader, uint64_t all_bytes)
 {
-    *w = (struct gr_cuda_weights){.device = device, .loader = loader, .all_bytes = all_bytes,
-                                  .bar = isatty(STDERR_FILENO) == 1};
+    *w = (struct gr_cuda_weights){
+        .device = device, .loader = loader, .all_bytes = all_bytes, .bar = isatty(STDERR_FILENO) == 1};
     for (int i = 0; i < 2; i++) {
         struct gr_cuda_piece *p = &w->piece[i];
-        GR_TRY(gr_cuda_check(cudaHostAlloc((void **)&p->host, PIECE_BYTES, cudaHostAllocDefault), "staging of weights"));
+        GR_TRY(
+            gr_cuda_check(cudaHostAlloc((void **)&p->host, PIECE_BYTES, cudaHostAllocDefault), "staging of weights"));
         GR_TRY(gr_cuda_check(cudaMalloc((void **)&p->plain, PIECE_BYTES), "staging of weights"));
         GR_TRY(gr_cuda_check(cudaEventCreateWithFlags(&p->done, cudaEventDisableTiming), "staging of weights"));
     }
@@ -69,16 +70,20 @@ struct target_rows {
 };
 
 /* Rows [row, row + n) of the source are in the piece. */
-static enum gr_status send_piece(struct gr_cuda_weights *w, const struct gr_cuda_piece *p,
-                                 const struct target_rows *to, int row, int n, int n_in)
+static enum gr_status send_piece(struct gr_cuda_weights *w, const struct gr_cuda_piece *p, const struct target_rows *to,
+                                 int row, int n, int n_in)
 {
     const size_t bytes = (size_t)n * (size_t)n_in * sizeof(uint16_t);
     const cudaStream_t stream = w->device->stream;
     void *plain = to->m != NULL ? p->plain : to->table + (size_t)row * (size_t)n_in;
     GR_TRY(gr_cuda_check(cudaMemcpyAsync(plain, p->host, bytes, cudaMemcpyHostToDevice, stream), "copy of weights"));
     if (to->m != NULL) {
-        const struct gr_cuda_linear_pack_args a = {.plain = p->plain, .packed = to->m->packed, .n_out = to->m->n_out,
-                                                   .n_in = n_in, .row0 = to->row0 + row * to->step, .n_row = n,
+        const struct gr_cuda_linear_pack_args a = {.plain = p->plain,
+                                                   .packed = to->m->packed,
+                                                   .n_out = to->m->n_out,
+                                                   .n_in = n_in,
+                                                   .row0 = to->row0 + row * to->step,
+                                                   .n_row = n,
                                                    .step = to->step};
         GR_TRY(gr_cuda_linear_pack(&a, stream));
     }
@@ -135,6 +140,7 @@ enum gr_status gr_cuda_vector_load(struct gr_cuda_weights *w, const char *name, 
     GR_TRY(gr_load_vector(w->loader, name, n, &values));
     GR_TRY(gr_cuda_take(w->device, "weights", (size_t)n * sizeof(float), &p));
     *out = p;
-    return gr_cuda_check(cudaMemcpyAsync(p, values, (size_t)n * sizeof(float), cudaMemcpyHostToDevice,
-                                         w->device->stream), "copy of weights");
+    return gr_cuda_check(
+        cudaMemcpyAsync(p, values, (size_t)n * sizeof(float), cudaMemcpyHostToDevice, w->device->stream),
+        "copy of weights");
 }

@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+"""Models on a GPU, as a user starts them: golden tokens, the same text whatever is drafted, with whom a pass is shared,
+and what happens to a worker; what cannot run is one line. Skipped where there is no GPU that the build can use.
+
+usage: test_cuda.py BUILD_DIR SOURCE_ROOT      prints TAP
+GRAFT_TEST_TOKENS: tokens of each identity case (default 600). GRAFT_TEST_PROMPTS: a file of prompts, a JSON object with
+"text" a line, instead of the golden ones.
+"""
+import concurrent.futures
+import json
+import os
+import signal
+import sys
+
+from harness import DRAFT, HEAD, ROOT, TARGET, case, main, refused, run
+from served import Serve
+
+TOKENS = int(os.environ.get("GRAFT_TEST_TOKENS", "600"))
+CUDA = ("--target-device", "cuda:0")
+BOTH = CUDA + ("--draft", HEAD, "--draft-device", "cuda:0")
+MARGIN = 0.06  # bf16 against f32: a pick may differ where the best two logits are that close
+
+with open(os.path.join(ROOT, "tests/golden/demo-greedy.json"), encoding="utf-8") as golden:
+    GOLDEN = json.load(golden)["cases"]
+
+
+def prompts():
+    """Arguments that give a prompt, and standard input."""
+    path = os.environ.get("GRAFT_TEST_PROMPTS")
+    if path is None:
+        return [(("--prompt-ids", "-"), json.dumps(c["prompt_ids"])) for c in GOLDEN]
+    with open(path, encoding="utf-8") as f:
+        return [(("--prompt-file", "-"), json.loads(line)["text"]) for line in f]
+
+
+def serve(*args):
+    return Serve(*args, "--model", TARGET, "--spawn", "--sessions", "16", "--max-model-len", "32768", spawn=False)
+
+
+def text_of(s, prompt, *args, tokens=None):
+    where, stdin = prompt
+    return s.generate(*where, "--max-tokens", str(tokens or TOKENS), *args, input=stdin, timeout=300)
+
+
+@case
+def golden_tokens():
+    n_same = n_token = 0
+    with serve(*CUDA) as s:
+        s.wait()
+        for i, c in enumerate(GOLDEN):
+            want = c["greedy_ids"]
+            got = text_of(s, (("--prompt-ids", "-"), json.dumps(c["prompt_ids"])), tokens=len(want))["token_ids"]
+            first = next((k for k, (a, b) in enumerate(zip(got, want)) if a != b), len(want))
+            n_same += first == len(want)
+            n_token += first
+            if first < len(want):
+                print(f"# golden {i}: differs at {first} of {len(want)}, margin {c['margins'][first]:.4f}")
+                assert c["margins"][first] < MARGIN, (i, first, c["margins"][first])
+    print(f"# golden: {n_same} of {len(GOLDEN)} texts equal, {n_token} tokens before first differences")
+    assert n_same >= len(GOLDEN) * 2 // 3, n_same
+
+
+def same_text(first, second, *args):
+    """Plain decoding against drafts, prompt by prompt; returns what the drafts brought."""
+    n_token = n_accepted = n_draft = 0
+    with serve(*first) as plain, serve(*second) as drafted:
+        plain.wait()
+        drafted.wait("--draft", HEAD)
+        for i, prompt in enumerate(prompts()):
+            a = text_of(plain, prompt, *args)
+            b = text_of(drafted, prompt, *args)
+            k = next((k for k, (x, y) in enumerate(zip(a["token_ids"], b["token_ids"])) if x != y), -1)
+            assert a["token_ids"] == b["token_ids"], (i, "first difference at", k, b["metrics"])
+            n_token += len(a["token_ids"])
+            n_accepted += b["metrics"]["num_accepted_tokens"]
+            n_draft += b["metrics"]["num_drafts"]
+    print(f"# {n_token} tokens equal; mean acceptance length {1 + n_accepted / max(n_draft, 1):.2f}")
+    assert n_draft > 0
+    return 1 + n_accepted / n_draft
+
+
+@case
+def head_on_the_same_gpu():
+    assert same_text(CUDA, BOTH + ("--num-speculative-tokens", "16")) > 2.0
+
+
+@case
+def head_on_the_same_gpu_with_noise():
+    same_text(CUDA, BOTH + ("--num-speculative-tokens", "16"), "--temperature", "0.8", "--seed", "5")
+
+
+@case
+def picks_that_the_host_makes():
+    same_text(CUDA, BOTH + ("--num-speculative-tokens", "8"), "--temperature", "0.9", "--top-p", "0.9", "--seed", "7")
+
+
+@case
+def head_on_the_cpu():
+    assert same_text(CUDA, CUDA + ("--draft", HEAD, "--num-speculative-tokens", "32")) > 2.0
+
+
+@case
+def automatic_trees():
+    same_text(CUDA, BOTH)
+
+
+@case
+def sessions_share_passes():
+    """Texts of sessions that run together are those of sessions that run alone."""
+    few = [c for i, c in enumerate(prompts()) if i < 12]
+    with serve(*BOTH, "--num-speculative-tokens", "12") as s:
+        s.wait("--draft", HEAD)
+        alone = [text_of(s, p, tokens=200)["token_ids"] for p in few]
+        with concurrent.futures.ThreadPoolExecutor(len(few)) as pool:
+            together = list(pool.map(lambda p: text_of(s, p, tokens=200)["token_ids"], few))
+        assert alone == together, [i for i, (a, b) in enumerate(zip(alone, together)) if a != b]
+
+
+@case
+def killed_target():
+    with serve(*BOTH) as s:
+        s.wait("--draft", HEAD)
+        want = text_of(s, prompts()[1], tokens=4000)["token_ids"]
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            got = pool.submit(text_of, s, prompts()[1], tokens=4000)
+            s.wait_running()
+            os.kill(s.child("graft-target"), signal.SIGKILL)
+            assert got.result()["token_ids"] == want
+
+
+@case
+def what_cannot_run_is_one_line():
+    base = ["--model", TARGET, "--prompt", "x"]
+    refused(base + ["--target-device", "cuda:99"], 1, "cuda:99", "GPU")
+    refused(base + ["--target-device", "gpu"], 2, "cuda:N")
+    refused(base + list(CUDA) + ["--draft", DRAFT, "--draft-device", "cuda:0"], 1, "cpu")
+    refused(base + list(CUDA) + ["--kv-blocks", "100000000"], 1, "MiB", "free")
+
+
+PROBE = run("run", "--model", TARGET, "--prompt", "x", "--max-tokens", "1", *CUDA)
+if PROBE.returncode != 0:
+    print(f"1..0 # SKIP {PROBE.stderr.strip().splitlines()[-1]}")
+    sys.exit(0)
+sys.exit(main())
