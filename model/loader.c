@@ -9,6 +9,8 @@
 
 #define PANEL 16 /* rows of a matrix that linear_pack() keeps together (kernels.h) */
 
+#define ROWS_ARE_STREAM true /* of an embedding: its padding is the stream's, zero */
+
 struct expansion {
     const struct gr_loader *l;
     const struct gr_expand_tensor *t;
@@ -107,7 +109,7 @@ static enum gr_status expand_embedding(const struct gr_loader *l, const char *na
     GR_TRY(gr_expand_tensor_init(l->expand, name, n_vocab, n, &t));
     enum gr_status st = take_from(l, &t, &from);
     if (st == GR_OK) {
-        t.zero = true; /* these rows are the stream itself */
+        t.zero = ROWS_ARE_STREAM;
         gr_expand_rows(&t, from, 0, n_vocab, out);
     }
     gr_expand_tensor_finish(&t);
@@ -183,6 +185,14 @@ enum gr_status gr_matrix_open(const struct gr_loader *l, const char *name, int n
         gr_expand_tensor_finish(&out->t);
     }
     return st;
+}
+
+enum gr_status gr_table_open(const struct gr_loader *l, const char *name, int n_row, int n,
+                             struct gr_matrix_source *out)
+{
+    GR_TRY(gr_matrix_open(l, name, n_row, n, out));
+    out->t.zero = ROWS_ARE_STREAM;
+    return GR_OK;
 }
 
 struct reading {

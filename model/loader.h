@@ -36,6 +36,9 @@ struct gr_matrix_source {
 };
 GR_NODISCARD enum gr_status gr_matrix_open(const struct gr_loader *l, const char *name, int n_out, int n_in,
                                            struct gr_matrix_source *out);
+/* A table whose rows are looked up, as gr_load_embedding: expanded, their padding is zero. */
+GR_NODISCARD enum gr_status gr_table_open(const struct gr_loader *l, const char *name, int n_row, int n,
+                                          struct gr_matrix_source *out);
 /* Rows [row0, row0 + n_row): out bf16 (n_row, n_in). By all threads of l->team. */
 void gr_matrix_read(const struct gr_matrix_source *m, int row0, int n_row, uint16_t *out);
 void gr_matrix_close(struct gr_matrix_source *m);

@@ -24,6 +24,11 @@ __device__ __forceinline__ void bar_expect(uint64_t *b, uint32_t bytes)
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(smem_addr(b)), "r"(bytes) : "memory");
 }
 
+__device__ __forceinline__ void bar_arrive(uint64_t *b)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(smem_addr(b)) : "memory");
+}
+
 /* At the same barrier of another block of the cluster. */
 __device__ __forceinline__ void bar_arrive_at(uint64_t *b, int rank)
 {
@@ -49,6 +54,21 @@ __device__ __forceinline__ void copy_line(const void *from, uint32_t to, uint64_
                  : "memory");
 }
 
+/* The same of what nobody will read again soon: the first to leave the L2 cache. */
+__device__ __forceinline__ void copy_line_once(const void *from, uint32_t to, uint64_t *bar, uint32_t bytes)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+                 " [%0], [%1], %2, [%3], %4;" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(smem_addr(bar)), "l"(0x12F0000000000000ull)
+                 : "memory");
+}
+
+/* A line of memory on its way into the L2 cache. Multiples of 16. */
+__device__ __forceinline__ void prefetch_line(const void *from, uint32_t bytes)
+{
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+
 /* The same into several blocks of the cluster, at equal addresses, counted off the barrier of each. */
 __device__ __forceinline__ void copy_line_all(const void *from, uint32_t to, uint64_t *bar, uint32_t bytes,
                                               uint16_t mask)
@@ -64,6 +84,22 @@ __device__ __forceinline__ int cluster_rank()
     int r;
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
     return r;
+}
+
+/* An address in this block's shared memory as the same place in another block of the cluster. */
+__device__ __forceinline__ uint32_t smem_at(uint32_t addr, int rank)
+{
+    uint32_t a;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(a) : "r"(addr), "r"(rank));
+    return a;
+}
+
+/* Four values to a place from smem_at(); their 16 bytes are then counted off the barrier, of the same block. */
+__device__ __forceinline__ void send_four(uint32_t to, uint32_t bar, float x0, float x1, float x2, float x3)
+{
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
+                 "f"(x0), "f"(x1), "f"(x2), "f"(x3), "r"(bar)
+                 : "memory");
 }
 
 /* All threads of the cluster meet. Orders nothing but barriers that were made visible by bar_init_done(). */

@@ -96,7 +96,8 @@ static enum gr_status send_rows(struct gr_cuda_weights *w, const char *name, int
                                 const struct target_rows *to)
 {
     struct gr_matrix_source source;
-    GR_TRY(gr_matrix_open(w->loader, name, n_row, n_in, &source));
+    GR_TRY(to->table != NULL ? gr_table_open(w->loader, name, n_row, n_in, &source)
+                             : gr_matrix_open(w->loader, name, n_row, n_in, &source));
     const int n_at_once = (int)GR_MAX(PIECE_BYTES / ((size_t)n_in * sizeof(uint16_t)), (size_t)1);
     enum gr_status st = GR_OK;
     for (int row = 0; row < n_row && st == GR_OK; row += n_at_once) {

@@ -317,6 +317,7 @@ int main(int argc, char **argv)
         {"ragged", [] { check_ragged(LLAMA8B, "eight sessions"), check_ragged(DEMO, "eight demo sessions"); }},
         {"view", check_views},
         {"refuse", check_refusals},
+        {"linear", check_linear_layers},
         {"rows", check_rows},
         {"pick", check_picks},
     };

@@ -60,7 +60,7 @@ def golden_tokens():
     assert n_same >= len(GOLDEN) * 2 // 3, n_same
 
 
-def same_text(first, second, *args):
+def same_text(first, second, *args, nodes="auto"):
     """Plain decoding against drafts, prompt by prompt; returns what the drafts brought."""
     n_token = n_accepted = n_draft = 0
     with serve(*first) as plain, serve(*second) as drafted:
@@ -68,7 +68,7 @@ def same_text(first, second, *args):
         drafted.wait("--draft", HEAD)
         for i, prompt in enumerate(prompts()):
             a = text_of(plain, prompt, *args)
-            b = text_of(drafted, prompt, *args)
+            b = text_of(drafted, prompt, *args, "--num-speculative-tokens", nodes)
             k = next((k for k, (x, y) in enumerate(zip(a["token_ids"], b["token_ids"])) if x != y), -1)
             assert a["token_ids"] == b["token_ids"], (i, "first difference at", k, b["metrics"])
             n_token += len(a["token_ids"])
@@ -81,22 +81,22 @@ def same_text(first, second, *args):
 
 @case
 def head_on_the_same_gpu():
-    assert same_text(CUDA, BOTH + ("--num-speculative-tokens", "16")) > 2.0
+    assert same_text(CUDA, BOTH, nodes="16") > 2.0
 
 
 @case
 def head_on_the_same_gpu_with_noise():
-    same_text(CUDA, BOTH + ("--num-speculative-tokens", "16"), "--temperature", "0.8", "--seed", "5")
+    same_text(CUDA, BOTH, "--temperature", "0.8", "--seed", "5", nodes="16")
 
 
 @case
 def picks_that_the_host_makes():
-    same_text(CUDA, BOTH + ("--num-speculative-tokens", "8"), "--temperature", "0.9", "--top-p", "0.9", "--seed", "7")
+    same_text(CUDA, BOTH, "--temperature", "0.9", "--top-p", "0.9", "--seed", "7", nodes="8")
 
 
 @case
 def head_on_the_cpu():
-    assert same_text(CUDA, CUDA + ("--draft", HEAD, "--num-speculative-tokens", "32")) > 2.0
+    assert same_text(CUDA, CUDA + ("--draft", HEAD), nodes="32") > 2.0
 
 
 @case
@@ -108,11 +108,14 @@ def automatic_trees():
 def sessions_share_passes():
     """Texts of sessions that run together are those of sessions that run alone."""
     few = [c for i, c in enumerate(prompts()) if i < 12]
-    with serve(*BOTH, "--num-speculative-tokens", "12") as s:
+    with serve(*BOTH) as s:
         s.wait("--draft", HEAD)
-        alone = [text_of(s, p, tokens=200)["token_ids"] for p in few]
+
+        def text(p):
+            return text_of(s, p, "--num-speculative-tokens", "12", tokens=200)["token_ids"]
+        alone = [text(p) for p in few]
         with concurrent.futures.ThreadPoolExecutor(len(few)) as pool:
-            together = list(pool.map(lambda p: text_of(s, p, tokens=200)["token_ids"], few))
+            together = list(pool.map(text, few))
         assert alone == together, [i for i, (a, b) in enumerate(zip(alone, together)) if a != b]
 
 
