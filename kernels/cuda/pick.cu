@@ -136,6 +136,9 @@ static __device__ float bound_values(Logits &l, Range r, const PickHow &how, Pic
     float low = -INFINITY;
 #pragma unroll
     for (int j = 0; j < PICK_QUADS; j++) {
+        if (r.begin + PICK_THREADS * 4 * j >= r.end) {
+            break;
+        }
         uint32_t word[4];
         noise_words(how, (uint32_t)quad_id(r, j) / 4, word);
 #pragma unroll
@@ -192,10 +195,10 @@ static __device__ bool combine(const gr_cuda_pick_args &a, Two mine, Two &row_tw
     }
     last = __shfl_sync(~0u, last, 0);
     if (last) {
-        const volatile Two *all = work->part; /* not from a cache that another block's write left stale */
         Two t{0, 0};
         for (int i = lane; i < (int)gridDim.x; i += 32) {
-            t = join(t, Two{all[i].best, all[i].second});
+            const uint4 v = __ldcg((const uint4 *)&work->part[i]);
+            t = join(t, Two{(uint64_t)v.y << 32 | v.x, v.z});
         }
         row_two = warp_two(t);
     }
@@ -244,6 +247,6 @@ enum gr_status gr_cuda_pick(const struct gr_cuda_pick_args *a, struct CUstream_s
                 a->n_row, a->n, GR_CUDA_PICK_N_MAX, a->stride, (const void *)a->logits);
         return GR_EUNSUPPORTED;
     }
-    const dim3 grid((unsigned)gr::pick_splits(a->n), (unsigned)a->n_row);
+    const dim3 grid((unsigned)gr::pick_splits(a->n, gr::PICK_CHUNK), (unsigned)a->n_row);
     return cuda_status_of(gr::launch_early(gr::pick_kernel, grid, gr::PICK_THREADS, 0, stream, *a), "pick");
 }
