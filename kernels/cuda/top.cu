@@ -162,7 +162,7 @@ static __device__ float warp_sum(float x)
     return x;
 }
 
-/* sum exp(value - max) of the block, in thread 0 after the next barrier but one (finish_sum). */
+/* Each warp's sum exp(value - max); finish_sum() adds them, behind a barrier. */
 static __device__ void sum_exp(int n_slot, float max, TopShared &s)
 {
     float sum = 0.0f;
