@@ -304,7 +304,9 @@ int main(int argc, char **argv)
         {"view", check_views},
         {"refuse", check_refusals},
         {"rows", check_rows},
+        {"noise", check_noise},
         {"pick", check_picks},
+        {"vocabulary", check_large_picks},
     };
     for (auto &c : cases) {
         if (strstr(c.name, only)) {
