@@ -6,6 +6,7 @@
 #include "draft_worker/grower.h"
 #include "model/capture.h"
 #include "model/cuda/eagle3.h"
+#include "model/cuda/llama.h"
 #include "model/device.h"
 #include "model/eagle3.h"
 #include "model/kv_size.h"
@@ -142,7 +143,8 @@ static enum gr_status create_head(struct worker *w, const struct gr_draft_option
 static enum gr_status create_model(struct worker *w, const struct gr_draft_options *o, struct gr_hf_config *hf,
                                    int32_t n_token, uint64_t *fingerprint)
 {
-    int32_t n_block = 0;
+    const bool on_cpu = o->device == GR_DEVICE_CPU;
+    int32_t n_block = o->kv_blocks;
     if (w->is_head) {
         return create_head(w, o, hf, n_token, fingerprint);
     }
@@ -152,16 +154,16 @@ static enum gr_status create_model(struct worker *w, const struct gr_draft_optio
         return GR_EINVAL;
     }
     const int n_ctx = o->n_ctx_max > 0 ? GR_MIN(o->n_ctx_max, hf->max_pos) : hf->max_pos;
-    GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_llama_kv_bytes_per_token(hf), o->n_session_max, n_ctx, &n_block));
-    if (o->device != GR_DEVICE_CPU) {
-        log_error("--device cuda:%d: %s is a stand-alone draft model, and those run on cpu only", o->device, o->model);
-        return GR_EUNSUPPORTED;
+    if (on_cpu) {
+        GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_llama_kv_bytes_per_token(hf), o->n_session_max, n_ctx, &n_block));
     }
     const struct gr_llama_config c = {
         .dir = o->model, .isa = o->isa, .n_thread = o->n_thread, .n_ctx_max = n_ctx,
         .n_row_max = N_ROW_MAX, .n_out_max = N_ROW_MAX, .n_pool_block = n_block,
-        .n_scratch_block = o->n_session_max * GR_DRAFT_SCRATCH_BLOCKS};
-    return gr_llama_create(&c, hf, fingerprint, &w->lm);
+        .n_scratch_block = o->n_session_max * GR_DRAFT_SCRATCH_BLOCKS, .n_seq_max = o->n_session_max,
+        .n_token = n_token, .ranks = true};
+    return on_cpu ? gr_llama_create(&c, hf, fingerprint, &w->lm)
+                  : gr_cuda_llama_create(&c, o->device, hf, fingerprint, &w->lm);
 }
 
 static enum gr_status create_machine(struct worker *w, const struct gr_draft_options *o, int32_t n_vocab)
@@ -218,6 +220,9 @@ enum gr_status gr_draft_worker_run(const struct gr_draft_options *options)
 {
     struct worker w = {.test_delay_ns = (uint64_t)options->test_delay_us * 1000};
     enum gr_status st = create(&w, options);
+    if (options->started != NULL) {
+        *options->started = st == GR_OK;
+    }
     if (st == GR_OK) {
         st = gr_worker_io_run(w.io);
     }

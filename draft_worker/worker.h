@@ -6,6 +6,8 @@
 #include "common/status.h"
 #include "transport/transport.h"
 
+#include <stdbool.h>
+
 struct gr_draft_options {
     const char *model;      /* folder of the draft model, or of an EAGLE-3 head */
     const char *target;     /* a head: the target's folder, for what the head borrows; else not looked at */
@@ -20,6 +22,7 @@ struct gr_draft_options {
     int kv_blocks;          /* 0: from free memory */
     int forced_transport;   /* enum gr_transport_kind or -1 */
     struct gr_conn *loop_conn; /* taken; NULL: none */
+    bool *started;             /* out: the model was loaded and the worker began to serve; NULL: not asked */
     /* for tests */
     int test_flip_round; /* 0: off; see gr_drafter_config */
     int test_delay_us;   /* each job takes so much longer */

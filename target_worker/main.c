@@ -12,10 +12,18 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <unistd.h>
 
+/* A drafter that cannot start is a mistake of whoever started it, as in a process of its own. */
 static void *run_draft(void *arg)
 {
-    const enum gr_status st = gr_draft_worker_run(arg);
+    struct gr_draft_options *o = arg;
+    bool started = false;
+    o->started = &started;
+    const enum gr_status st = gr_draft_worker_run(o);
+    if (st != GR_OK && !started) {
+        _exit(1);
+    }
     if (st != GR_OK && st != GR_ECLOSED) { /* closed: the orchestrator is gone, which the target sees as well */
         log_warn("[spec][fallback] the co-located drafter ended with an error; going on root-only");
     }

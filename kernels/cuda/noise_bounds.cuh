@@ -19,7 +19,7 @@ __device__ __forceinline__ NoiseBounds noise_bounds(uint32_t word)
 {
     const float u = (float)word + 0.5f;
     float log2_u;
-    asm("lg2.approx.f32 %0, %1;" : "=f"(log2_u) : "f"(u));
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(log2_u) : "f"(u));
     const float near = fmaf(log2_u, -0.693147181f, 22.1807098f); /* 32 log 2 */
     return {u < 2147483648.0f ? fmaf(u, -4.65661287e-10f, near - 1e-4f) : -INFINITY, near + 1e-4f};
 }

@@ -128,14 +128,21 @@ static __device__ float block_second(float x, PickShared &s)
     return value_of(two.y);
 }
 
-/* Upper bounds of this thread's values, in place of the logits. Returns the block's second largest lower bound: no
- * value of its best two is less. */
-static __device__ float bound_values(Logits &l, Range r, const PickHow &how, PickShared &s)
+struct Bounded {
+    float least; /* no value of the block's best two is less: its second largest lower bound */
+    float high;  /* the largest upper bound of this thread */
+};
+
+/* Upper bounds of this thread's values, in place of the logits. */
+static __device__ Bounded bound_values(Logits &l, Range r, const PickHow &how, PickShared &s)
 {
     const float inv = 1.0f / how.temperature;
-    float low = -INFINITY;
+    float low = -INFINITY, high = -INFINITY;
 #pragma unroll
     for (int j = 0; j < PICK_QUADS; j++) {
+        if (r.begin + PICK_THREADS * 4 * j >= r.end) {
+            break;
+        }
         uint32_t word[4];
         noise_words(how, (uint32_t)quad_id(r, j) / 4, word);
 #pragma unroll
@@ -143,33 +150,40 @@ static __device__ float bound_values(Logits &l, Range r, const PickHow &how, Pic
             /* What was rounded differs by a few units in the last place from l / temperature + noise. */
             const float v = fmaxf(l.x[j][i] * inv, -3e38f), slack = fmaf(fabsf(v), 1e-6f, 1e-5f);
             const NoiseBounds b = noise_bounds(word[i]);
-            low = v > -3e38f ? fmaxf(low, v + b.low - slack) : low;
-            l.x[j][i] = v + b.high + slack;
+            low = fmaxf(low, v - slack + b.low);
+            l.x[j][i] = v + slack + b.high;
+            high = fmaxf(high, l.x[j][i]);
         }
     }
+    low = low > -2.9e38f ? low : -INFINITY; /* -3e38: what was less, or no value */
     const float second = block_second(low, s);
-    return inv < 1e30f ? second : -INFINITY; /* else products overflow where quotients do not */
+    return {inv < 1e30f ? second : -INFINITY, high}; /* else products overflow where quotients do not */
 }
 
-static __device__ Two best_noisy(Logits &l, const float *row, Range r, const PickHow &how, PickShared &s)
+/* A bit for each of this thread's ids that can be one of the block's best two. */
+static __device__ uint32_t wanted_ids(const Logits &high, Range r, float least)
 {
-    const float least = bound_values(l, r, how, s);
     uint32_t wanted = 0;
 #pragma unroll
     for (int j = 0; j < PICK_QUADS; j++) {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            wanted |= (uint32_t)(!(l.x[j][i] < least) && quad_id(r, j) + i < r.end) << (4 * j + i);
+            wanted |= (uint32_t)(!(high.x[j][i] < least) && quad_id(r, j) + i < r.end) << (4 * j + i);
         }
     }
+    return wanted;
+}
+
+static __device__ Two best_noisy(Logits &l, const float *row, Range r, const PickHow &how, PickShared &s)
+{
+    const Bounded b = bound_values(l, r, how, s);
     Running run;
-    while (wanted != 0) {
-        const int k = __ffs((int)wanted) - 1, id = quad_id(r, k / 4) + k % 4;
+    for (uint32_t left = b.high < b.least ? 0 : wanted_ids(l, r, b.least); left != 0; left &= left - 1) {
+        const int k = __ffs((int)left) - 1, id = quad_id(r, k / 4) + k % 4;
         uint32_t word[4];
         noise_words(how, (uint32_t)id / 4, word);
         const uint32_t w = id & 2 ? (id & 1 ? word[3] : word[2]) : (id & 1 ? word[1] : word[0]);
         run.add(noisy(how, row[id], w), id);
-        wanted &= wanted - 1;
     }
     return run.two();
 }
@@ -192,10 +206,10 @@ static __device__ bool combine(const gr_cuda_pick_args &a, Two mine, Two &row_tw
     }
     last = __shfl_sync(~0u, last, 0);
     if (last) {
-        const volatile Two *all = work->part; /* not from a cache that another block's write left stale */
         Two t{0, 0};
         for (int i = lane; i < (int)gridDim.x; i += 32) {
-            t = join(t, Two{all[i].best, all[i].second});
+            const uint4 v = __ldcg((const uint4 *)&work->part[i]);
+            t = join(t, Two{(uint64_t)v.y << 32 | v.x, v.z});
         }
         row_two = warp_two(t);
     }
@@ -244,6 +258,6 @@ enum gr_status gr_cuda_pick(const struct gr_cuda_pick_args *a, struct CUstream_s
                 a->n_row, a->n, GR_CUDA_PICK_N_MAX, a->stride, (const void *)a->logits);
         return GR_EUNSUPPORTED;
     }
-    const dim3 grid((unsigned)gr::pick_splits(a->n), (unsigned)a->n_row);
+    const dim3 grid((unsigned)gr::pick_splits(a->n, gr::PICK_CHUNK), (unsigned)a->n_row);
     return cuda_status_of(gr::launch_early(gr::pick_kernel, grid, gr::PICK_THREADS, 0, stream, *a), "pick");
 }

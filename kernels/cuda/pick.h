@@ -50,9 +50,10 @@ GR_NODISCARD enum gr_status gr_cuda_pick(const struct gr_cuda_pick_args *a, stru
 
 /* Row r: the n_top[r] largest of l[i], or of l[i] / temperature + gumbel(seed, pos, to_target[i], choice), fewer where
  * fewer are above -inf (id -1 and edge 0 behind them); lower id on ties, NaN counts as -inf; n -1 of a row that is left
- * to the host. The ids and their order are those of the CPU's drafter given the same logits; log_sum is summed in f32
- * in an order that n decides: edges are within 1e-5 of the CPU's, and two units in the last place of the value and of
- * the edge. done, work, logits, how: as for gr_cuda_pick(). */
+ * to the host. The ids and their order are those of the CPU's drafter given the same logits. log_sum is summed in f32 in
+ * an order that n decides: edges are within 1e-5 of the true ones, and a unit in the last place of the value and of the
+ * edge (the CPU's own sum, in 16 chains, is up to (8 + sqrt(n / 16)) 2^-24 from the true one). done, work, logits, how:
+ * as for gr_cuda_pick(). */
 struct gr_cuda_top_args {
     const float *logits;
     const int32_t *to_target; /* (n), rising; NULL: the ids are the target's */

@@ -20,17 +20,11 @@ constexpr int PICK_CHUNK = 4 * PICK_QUADS * PICK_THREADS;    /* ids of a block, 
 constexpr int PICK_SPLITS = GR_CUDA_PICK_N_MAX / PICK_CHUNK; /* blocks of a row, at most: two for a lane */
 static_assert(PICK_SPLITS == 64, "two of a warp's lane");
 
-/* Blocks of a row, and the ids of one (a multiple of 4): n alone decides. */
-__host__ __device__ inline int pick_splits(int n)
+/* Blocks of a row, each with `at_least` ids while there are no more than 32 of them. n alone decides. */
+__host__ __device__ inline int pick_splits(int n, int at_least)
 {
-    const int at_1024 = (n + 1023) / 1024, at_chunk = (n + PICK_CHUNK - 1) / PICK_CHUNK;
-    return at_1024 < 32 ? at_1024 : at_chunk > 32 ? at_chunk : 32;
-}
-
-__host__ __device__ inline int pick_chunk(int n)
-{
-    const int n_split = pick_splits(n);
-    return ((n + n_split - 1) / n_split + 3) / 4 * 4;
+    const int few = (n + at_least - 1) / at_least, many = (n + PICK_CHUNK - 1) / PICK_CHUNK;
+    return few < 32 ? few : many > 32 ? many : 32;
 }
 
 /* Ids [begin, end) of this block's row. */
@@ -38,10 +32,16 @@ struct Range {
     int begin, end;
 };
 
+/* As many for each block of the row, a multiple of 4. */
+__device__ __forceinline__ int chunk_of(int n)
+{
+    return ((n + (int)gridDim.x - 1) / (int)gridDim.x + 3) / 4 * 4;
+}
+
 __device__ __forceinline__ Range my_range(int n)
 {
-    const int chunk = pick_chunk(n), begin = (int)blockIdx.x * chunk;
-    return {begin, min(begin + chunk, n)};
+    const int begin = (int)blockIdx.x * chunk_of(n);
+    return {begin, min(begin + chunk_of(n), n)};
 }
 
 /* The first of this thread's j-th four ids. */
@@ -113,30 +113,37 @@ template <class Part> __device__ __forceinline__ RowWork<Part> *row_work(void *w
     return (RowWork<Part> *)((uint8_t *)work + WORK_HEAD) + blockIdx.y;
 }
 
-/* One thread, after a barrier behind the block's writes: true in the row's last block, which sees those of all. */
+/* Counts one more and says how many there were. Orders what this thread saw before, and what it will see after. */
+__device__ __forceinline__ uint32_t count_up(uint32_t *n)
+{
+    uint32_t before;
+    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(n) : "memory");
+    return before;
+}
+
+/* One thread, after a barrier behind the block's writes: true in the row's last block, which sees those of all behind
+ * the next barrier. */
 __device__ __forceinline__ bool is_last_block(uint32_t *n_block)
 {
-    __threadfence();
-    const bool last = atomicAdd(n_block, 1) == gridDim.x - 1;
+    const bool last = count_up(n_block) == gridDim.x - 1;
     if (last) {
         *n_block = 0;
-        __threadfence();
     }
     return last;
 }
 
-/* One thread of a row's last block, after a barrier behind its writes. The fences order all that this row's thread saw,
- * and by way of the counter all that the other rows' wrote, before the flag. */
+/* One thread of a row's last block, after a barrier behind its writes. The counter orders what all rows wrote before
+ * the last one's release of the flag, to the host too. */
 __device__ __forceinline__ void row_is_done(void *work, const uint32_t *ticket, uint32_t *done)
 {
     uint32_t *n_row = (uint32_t *)work;
-    __threadfence_system();
-    if (atomicAdd(n_row, 1) == gridDim.y - 1) {
-        *n_row = 0;
-        __threadfence_system();
-        if (done != nullptr) {
-            *(volatile uint32_t *)done = *ticket;
-        }
+    const uint32_t value = done != nullptr ? *ticket : 0;
+    if (count_up(n_row) != gridDim.y - 1) {
+        return;
+    }
+    *n_row = 0;
+    if (done != nullptr) {
+        asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(done), "r"(value) : "memory");
     }
 }
 

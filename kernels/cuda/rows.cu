@@ -19,10 +19,10 @@ constexpr int ROW_THREADS = 512;
 constexpr int ROW_WARPS = ROW_THREADS / 32;
 constexpr int NORM_N_MAX = 4 * ROW_THREADS * 8; /* a thread holds up to four times eight values */
 
-constexpr int COPY_THREADS = 256;
+constexpr int COPY_THREADS = 512;
 constexpr int COPY_DEPTH = 4; /* loads of a thread on their way: one over PCIe takes about a microsecond */
-constexpr int INPUT_BLOCKS = 64;
-constexpr int OUTPUT_BLOCKS_MAX = 264;
+constexpr int INPUT_BLOCKS = 16;
+constexpr int OUTPUT_BLOCKS_MAX = 132;
 
 /* Copies of 16-byte pieces [0, n), place(i) being where piece i lies in both; all blocks take part. */
 template <class Place> static __device__ void copy_pieces(const uint4 *from, uint4 *to, size_t n, Place place)

@@ -1,9 +1,9 @@
 /* The best ids of a row for a drafter: blocks of 256 threads share a row, each gives its best ids in order and its part
  * of the sum, the row's last block merges them. Compile with -fmad=false (pick_row.cuh).
  *
- * The best k of a block's keys (k < 64): the k-th of the 128 best that each pair of threads has is a threshold that at
- * least k keys reach. Only keys of k - 1 pairs can be above it, which bounds what is collected; that is ranked by
- * counting. */
+ * The best k of a block's keys: among the best of groups of threads, at least twice as many groups as k, the k-th is a
+ * threshold that at least k keys reach. Only keys of k groups can reach it, which bounds what is collected; that is
+ * ranked by counting. */
 #include "kernels/cuda/pick.h"
 
 #include "kernels/cuda/cuda_status.cuh"
@@ -19,10 +19,12 @@ namespace gr
 {
 
 constexpr int TOP_SLOTS = 4 * PICK_QUADS; /* keys of a thread, at most */
-constexpr int TOP_PAIRS = PICK_THREADS / 2;
-constexpr int TOP_LIST = (GR_TOP_MAX - 1) * 2 * TOP_SLOTS + 1;
-static_assert(GR_TOP_MAX < TOP_PAIRS, "a pair has the threshold");
-static_assert(PICK_SPLITS * GR_TOP_MAX <= TOP_SLOTS * PICK_THREADS, "the last block holds the keys of all");
+constexpr int TOP_GROUPS = PICK_THREADS / 2;
+/* All keys of k - 1 groups and the threshold; k - 1 <= 15, 31, 62 groups of 8, 4, 2 threads. */
+constexpr int TOP_LIST = 31 * 4 * TOP_SLOTS + 1;
+constexpr int TOP_AT_LEAST = 2048; /* ids of a block */
+static_assert(GR_TOP_MAX < TOP_GROUPS && (GR_TOP_MAX - 1) * 2 <= 31 * 4, "the largest k");
+static_assert(PICK_SPLITS / 32 * ((GR_TOP_MAX + PICK_WARPS - 1) / PICK_WARPS) <= TOP_SLOTS, "keys of all blocks");
 static_assert(sizeof(gr_top_row) == 512, "32 threads write it");
 
 /* What a block found: its best keys in order, 0 past the last, and sum exp(value - max). */
@@ -36,7 +38,7 @@ struct alignas(16) TopShared {
         uint64_t key[TOP_SLOTS][PICK_THREADS]; /* 0: none */
         struct gr_top_row row;
     };
-    uint64_t list[TOP_LIST]; /* first the pairs' best, then the keys that reach the threshold */
+    uint64_t list[TOP_LIST]; /* first the groups' best, then the keys that reach the threshold */
     uint64_t threshold;
     int n_list, last;
     union {
@@ -46,33 +48,48 @@ struct alignas(16) TopShared {
     float sum[PICK_WARPS];
 };
 
-/* The k best keys of the block, out(rank, key) once for each in some thread. mine: the best of this thread's n_slot.
- * Returns how many there are. */
-template <class Out> static __device__ int select_best(TopShared &s, int n_slot, uint64_t mine, int k, Out out)
+static_assert(sizeof(TopShared) <= 48 * 1024, "static shared memory");
+
+/* How many of n distinct keys are larger. */
+static __device__ __forceinline__ int rank_of(uint64_t key, const uint64_t *all, int n)
 {
-    const int t = (int)threadIdx.x;
-    const uint64_t other = __shfl_xor_sync(~0u, mine, 1), pair = mine > other ? mine : other;
-    if (t % 2 == 0) {
-        s.list[t / 2] = pair;
+    int rank = 0;
+#pragma unroll 8
+    for (int i = 0; i < n; i++) {
+        rank += all[i] > key;
+    }
+    return rank;
+}
+
+/* The k-th largest of the groups' best; with fewer keys than that, what every key reaches. */
+static __device__ void find_threshold(TopShared &s, uint64_t mine, int k)
+{
+    const int t = (int)threadIdx.x, group = k <= 16 ? 8 : k <= 32 ? 4 : 2, n_group = PICK_THREADS / group;
+    for (int d = group / 2; d > 0; d /= 2) {
+        const uint64_t other = __shfl_xor_sync(~0u, mine, d);
+        mine = mine > other ? mine : other;
+    }
+    if (t % group == 0) {
+        s.list[t / group] = mine > 0 ? mine : (uint64_t)t + 1; /* below every key, and distinct */
     }
     if (t == 0) {
         s.n_list = 0;
         s.threshold = ~0ull; /* k = 0 */
     }
     __syncthreads();
-    if (t < TOP_PAIRS) {
-        const uint64_t key = s.list[t];
-        int rank = 0;
-#pragma unroll 16
-        for (int u = 0; u < TOP_PAIRS; u++) {
-            rank += s.list[u] > key || (s.list[u] == key && u < t);
-        }
-        if (rank == k - 1) {
-            s.threshold = key;
-        }
+    if (t < n_group && rank_of(s.list[t], s.list, n_group) == k - 1) {
+        s.threshold = s.list[t] >> 32 != 0 ? s.list[t] : 1;
     }
     __syncthreads();
-    const uint64_t least = s.threshold > 0 ? s.threshold : 1;
+}
+
+/* The k best keys of the block, out(rank, key) once for each in some thread. mine: the best of this thread's n_slot.
+ * Returns how many there are. */
+template <class Out> static __device__ int select_best(TopShared &s, int n_slot, uint64_t mine, int k, Out out)
+{
+    const int t = (int)threadIdx.x;
+    find_threshold(s, mine, k);
+    const uint64_t least = s.threshold;
     for (int j = 0; j < n_slot && mine >= least; j++) {
         if (s.key[j][t] >= least) {
             s.list[atomicAdd(&s.n_list, 1)] = s.key[j][t];
@@ -82,10 +99,7 @@ template <class Out> static __device__ int select_best(TopShared &s, int n_slot,
     const int n = s.n_list;
     for (int c = t; c < n; c += PICK_THREADS) {
         const uint64_t key = s.list[c];
-        int rank = 0;
-        for (int d = 0; d < n; d++) {
-            rank += s.list[d] > key;
-        }
+        const int rank = rank_of(key, s.list, n);
         if (rank < k) {
             out(rank, key);
         }
@@ -148,7 +162,7 @@ static __device__ float warp_sum(float x)
     return x;
 }
 
-/* sum exp(value - max) of the block, in thread 0 after the next barrier but one (finish_sum). */
+/* Each warp's sum exp(value - max); finish_sum() adds them, behind a barrier. */
 static __device__ void sum_exp(int n_slot, float max, TopShared &s)
 {
     float sum = 0.0f;
@@ -176,7 +190,7 @@ static __device__ float finish_sum(const TopShared &s)
 /* The whole of a block's part. */
 static __device__ void find_part(const gr_cuda_top_args &a, const PickHow &how, int k, TopPart *part, TopShared &s)
 {
-    const int n_quad = (pick_chunk(a.n) / 4 + PICK_THREADS - 1) / PICK_THREADS, t = (int)threadIdx.x;
+    const int n_quad = (chunk_of(a.n) / 4 + PICK_THREADS - 1) / PICK_THREADS, t = (int)threadIdx.x;
     const uint64_t mine = fill_keys(a, how, my_range(a.n), n_quad, s);
     const float max = block_max(mine, s);
     sum_exp(4 * n_quad, max, s);
@@ -194,13 +208,12 @@ static __device__ void find_part(const gr_cuda_top_args &a, const PickHow &how, 
 static __device__ float log_sum_of(const TopPart *part, int n_split)
 {
     static_assert(PICK_SPLITS == 64, "two for a lane");
-    const volatile TopPart *all = part;
     const int lane = (int)threadIdx.x;
     float max[2], sum[2];
     for (int i = 0; i < 2; i++) {
         const int b = lane + 32 * i;
-        max[i] = b < n_split ? all[b].max : -INFINITY;
-        sum[i] = b < n_split ? all[b].sum : 0.0f;
+        max[i] = b < n_split ? __ldcg(&part[b].max) : -INFINITY;
+        sum[i] = b < n_split ? __ldcg(&part[b].sum) : 0.0f;
     }
     const float top = value_of(__reduce_max_sync(~0u, ::max(order_of(max[0]), order_of(max[1]))));
     float mine = 0.0f;
@@ -214,13 +227,14 @@ static __device__ float log_sum_of(const TopPart *part, int n_split)
 /* The row's last block: the best of all parts, into shared memory, then to the reader. */
 static __device__ void merge_parts(const gr_cuda_top_args &a, const TopPart *part, int k, TopShared &s)
 {
-    const int n_split = (int)gridDim.x, t = (int)threadIdx.x, n_key = n_split * k;
-    const int n_slot = (n_key + PICK_THREADS - 1) / PICK_THREADS;
+    const int n_split = (int)gridDim.x, t = (int)threadIdx.x;
+    const int n_half = (n_split + 31) / 32, n_slot = n_half * ((k + PICK_WARPS - 1) / PICK_WARPS);
     uint64_t mine = 0;
+    /* A lane: a block or two; a warp: ranks. So the best keys are spread over all groups of threads. */
 #pragma unroll 4
     for (int j = 0; j < n_slot; j++) {
-        const int e = t + j * PICK_THREADS;
-        const uint64_t key = e < n_key ? *(const volatile uint64_t *)&part[e / k].key[e % k] : 0;
+        const int b = t % 32 + (j & (n_half - 1)) * 32, rank = t / 32 + j / n_half * PICK_WARPS;
+        const uint64_t key = b < n_split && rank < k ? __ldcg((const unsigned long long *)&part[b].key[rank]) : 0;
         s.key[j][t] = key;
         mine = key > mine ? key : mine;
     }
@@ -301,6 +315,6 @@ enum gr_status gr_cuda_top(const struct gr_cuda_top_args *a, struct CUstream_st 
                 a->n_row, a->n, GR_CUDA_PICK_N_MAX, a->stride, (const void *)a->logits, (void *)a->top);
         return GR_EUNSUPPORTED;
     }
-    const dim3 grid((unsigned)gr::pick_splits(a->n), (unsigned)a->n_row);
+    const dim3 grid((unsigned)gr::pick_splits(a->n, gr::TOP_AT_LEAST), (unsigned)a->n_row);
     return cuda_status_of(gr::launch_early(gr::top_kernel, grid, gr::PICK_THREADS, 0, stream, *a), "best ids");
 }

@@ -268,14 +268,14 @@ static enum gr_status check(const struct llama *m, const struct gr_llama_config 
     return GR_OK;
 }
 
-static enum gr_status take_state(struct llama *m, int n_seq_max)
+static enum gr_status take_state(struct llama *m, int n_seq_max, bool ranks)
 {
     const struct gr_hf_config *hf = &m->source.hf;
     const size_t n_row = (size_t)m->lm.n_row_max;
     struct gr_cuda_device *d = &m->m.device;
     void *p = NULL;
     void *host = NULL;
-    GR_TRY(gr_cuda_model_take(&m->m, &m->lm, n_seq_max, 0, false));
+    GR_TRY(gr_cuda_model_take(&m->m, &m->lm, n_seq_max, 0, ranks));
     GR_TRY(gr_cuda_layer_work_init(&m->m.work, d, hf, hf->hidden, hf->n_layer, n_seq_max, &m->lm, &m->m.pass.inputs));
     GR_TRY(gr_cuda_take(d, "activations and tables", gr_cuda_tile_bytes(m->lm.n_out_max, hf->hidden), &p));
     m->xo = p;
@@ -320,7 +320,7 @@ static enum gr_status build(struct llama *m, const struct gr_llama_config *confi
         log_error("out of memory for a model of %d layers", m->source.hf.n_layer);
         return GR_ENOMEM;
     }
-    GR_TRY(take_state(m, c.n_seq_max));
+    GR_TRY(take_state(m, c.n_seq_max, c.ranks));
     GR_TRY(load_weights(m));
     GR_TRY(make_graphs(m));
     gr_cuda_log_memory(&m->m.device);

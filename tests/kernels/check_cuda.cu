@@ -319,7 +319,9 @@ int main(int argc, char **argv)
         {"refuse", check_refusals},
         {"linear", check_linear_layers},
         {"rows", check_rows},
+        {"noise", check_noise},
         {"pick", check_picks},
+        {"vocabulary", check_large_picks},
     };
     for (auto &c : cases) {
         if (strstr(c.name, only)) {

@@ -136,7 +136,7 @@ def what_cannot_run_is_one_line():
     base = ["--model", TARGET, "--prompt", "x"]
     refused(base + ["--target-device", "cuda:99"], 1, "cuda:99", "GPU")
     refused(base + ["--target-device", "gpu"], 2, "cuda:N")
-    refused(base + list(CUDA) + ["--draft", DRAFT, "--draft-device", "cuda:0"], 1, "cpu")
+    refused(base + list(CUDA) + ["--draft", DRAFT, "--draft-device", "cuda:0"], 1, "head_dim")
     refused(base + list(CUDA) + ["--kv-blocks", "100000000"], 1, "MiB", "free")
 
 
