@@ -112,11 +112,16 @@ static enum gr_child_event reap(struct gr_children *c, int *index_out)
         }
         k->pid = 0;
         *index_out = i;
-        if (WIFSIGNALED(status)) {
+        const bool again = WIFEXITED(status) && WEXITSTATUS(status) == GR_CHILD_EXIT_AGAIN;
+        if (WIFSIGNALED(status) || again) {
             const uint64_t now_ns = gr_clock_ns();
             k->restart_ns = now_ns + back_off_ns(k, now_ns);
-            log_warn("the %s worker was killed by signal %d (%s); starting it again", k->name, WTERMSIG(status),
-                     strsignal(WTERMSIG(status)));
+            if (again) {
+                log_warn("the %s worker ended because its device failed; starting it again", k->name);
+            } else {
+                log_warn("the %s worker was killed by signal %d (%s); starting it again", k->name, WTERMSIG(status),
+                         strsignal(WTERMSIG(status)));
+            }
             return GR_CHILD_KILLED;
         }
         k->exit_status = WEXITSTATUS(status);

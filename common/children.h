@@ -21,6 +21,9 @@ struct gr_child {
     uint64_t start_ns, restart_ns;    /* restart_ns: not before; 0: not to be started */
 };
 
+/* Exit status of a child whose device failed: another process may do better, so it is taken as killed. */
+#define GR_CHILD_EXIT_AGAIN 4
+
 enum gr_child_event { GR_CHILD_NONE, GR_CHILD_KILLED, GR_CHILD_FAILED, GR_CHILD_ENDED };
 
 struct gr_children {
@@ -37,7 +40,8 @@ GR_NODISCARD enum gr_status gr_children_init(struct gr_children *c, const char *
 GR_NODISCARD enum gr_status gr_children_start(struct gr_children *c, const char *name, const char *const *argv,
                                               int *index_out);
 /* Reads one signal. *interrupted_out: SIGINT or SIGTERM came. Returns what happened to a child, if anything; KILLED: by
- * a signal (it will be started again by gr_children_restart), FAILED: exit status not 0. */
+ * a signal, or ended with GR_CHILD_EXIT_AGAIN (it will be started again by gr_children_restart), FAILED: another exit
+ * status than 0. */
 enum gr_child_event gr_children_poll(struct gr_children *c, bool *interrupted_out, int *index_out);
 /* A child that ended by itself is to be started again, with the same back-off. */
 void gr_children_revive(struct gr_children *c, int index, uint64_t now_ns);

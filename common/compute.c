@@ -25,6 +25,7 @@ struct gr_compute {
     void (*fn)(void *arg);
     void *arg;
     bool more; /* of the job in the box */
+    uint64_t spin_ns;
     struct gr_yield yield;
     int done_fd;
 };
@@ -36,9 +37,27 @@ static void ring(int fd)
     (void)n; /* the counter cannot overflow: one job at a time */
 }
 
+#define LOOKS_PER_CLOCK 64
+
+static bool spin_for_job(struct gr_compute *c)
+{
+    const uint64_t end_ns = gr_clock_ns() + c->spin_ns;
+    do {
+        for (int i = 0; i < LOOKS_PER_CLOCK; i++) {
+            if (sem_trywait(&c->posted) == 0) {
+                return true;
+            }
+        }
+    } while (gr_clock_ns() < end_ns);
+    return false;
+}
+
 /* To fall asleep and be woken takes as long as the I/O loop needs to post what follows: it is let run instead. */
 static void await_job(struct gr_compute *c, bool soon)
 {
+    if (c->spin_ns > 0 && spin_for_job(c)) {
+        return;
+    }
     const uint64_t begin_ns = soon ? gr_clock_ns() : 0;
     uint64_t now_ns = begin_ns;
     while (soon && now_ns - begin_ns < YIELD_NS && gr_yield_pays(&c->yield, now_ns)) {
@@ -67,13 +86,14 @@ static void *run(void *arg)
     }
 }
 
-enum gr_status gr_compute_create(const char *name, struct gr_compute **out)
+enum gr_status gr_compute_create(const char *name, uint64_t spin_ns, struct gr_compute **out)
 {
     struct gr_compute *c = calloc(1, sizeof(*c));
     if (c == NULL) {
         log_error("out of memory");
         return GR_ENOMEM;
     }
+    c->spin_ns = spin_ns;
     c->done_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     sem_init(&c->posted, 0, 0);
     if (c->done_fd < 0 || pthread_create(&c->thread, NULL, run, c) != 0) {

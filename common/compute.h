@@ -6,10 +6,13 @@
 #include "common/status.h"
 
 #include <stdbool.h>
+#include <stdint.h>
 
 struct gr_compute;
 
-GR_NODISCARD enum gr_status gr_compute_create(const char *name, struct gr_compute **out);
+/* spin_ns: so long after a job the thread looks for the next one before it sleeps, and gives nothing away; 0 where CPUs
+ * are to be shared. */
+GR_NODISCARD enum gr_status gr_compute_create(const char *name, uint64_t spin_ns, struct gr_compute **out);
 void gr_compute_destroy(struct gr_compute *c); /* waits for a running job */
 /* Runs fn(arg) on the thread. One job at a time: the last one must have been taken by gr_compute_done().
  * more: another one is likely to follow within tens of us; the thread then gives its CPU away for a while before it

@@ -4,12 +4,13 @@
 #include "model/device.h"
 #include "transport/supervise.h"
 #include "transport/worker_args.h"
+#include "transport/worker_io.h"
 
 #include <signal.h>
 
 int main(int argc, char **argv)
 {
-    struct gr_draft_options o = {.n_session_max = 8, .forced_transport = -1};
+    struct gr_draft_options o = {.n_session_max = 8, .forced_transport = -1, .spin_ms = GR_SPIN_AUTO};
     const char *device = "cpu";
     gr_log_init("draft");
     const struct gr_arg args[] = {
@@ -18,6 +19,7 @@ int main(int argc, char **argv)
         GR_ARG_ROWS_FEATURES(&o.ship_features, &o.capture_layers),
         {"join", GR_ARG_TEXT, &o.join, 0, 0, "HOST:PORT of the orchestrator (required)"},
         {"device", GR_ARG_TEXT, &device, 0, 0, "D        cpu | cuda:N (default cpu)"},
+        GR_ARG_ROW_SPIN(&o.spin_ms),
         {"cpu-kernels", GR_ARG_TEXT, &o.isa, 0, 0, "ISA      avx512 | avx2 | c | ref (default: the best)"},
         {"geometry", GR_ARG_TEXT, &o.geometry, 0, 0, "NAME     for benchmarks: expand in memory (docs/USAGE.md)"},
         {"threads", GR_ARG_INT, &o.n_thread, 0, 1024, "N        CPU threads (default 0: all)"},

@@ -28,6 +28,7 @@ struct worker {
     struct gr_worker_io *io;
     struct gr_draft_job *job; /* in flight */
     bool is_head;
+    bool device_lost;
     uint64_t test_delay_ns;
 };
 
@@ -98,6 +99,12 @@ static void on_peer_lost(void *ctx, uint32_t peer, uint64_t now_ns)
 static void on_compute_done(void *ctx, uint64_t now_ns)
 {
     struct worker *w = ctx;
+    if (w->job->status == GR_ECUDA) { /* nothing runs on that device in this process any more */
+        log_error("the device failed in a draft pass; this worker ends, its sessions go on without it");
+        w->device_lost = true;
+        gr_worker_io_stop(w->io);
+        return;
+    }
     gr_drafter_on_job_done(w->drafter, w->job, now_ns);
 }
 
@@ -184,6 +191,7 @@ static enum gr_status create_io(struct worker *w, const struct gr_draft_options 
                                 uint64_t tokenizer_fingerprint, int32_t n_vocab)
 {
     struct gr_worker_config c = {.join = o->join, .forced_transport = o->forced_transport,
+                                 .spin_ns = gr_worker_spin_ns(o->spin_ms, o->device != GR_DEVICE_CPU, gr_cpu_count()),
                                  .loop_conn = o->loop_conn};
     GR_TRY(gr_worker_config_describe(&c, &(struct gr_worker_identity){
         .role = GR_ROLE_DRAFT, .n_vocab = n_vocab, .n_ctx_max = w->lm->n_ctx_max,
@@ -225,6 +233,9 @@ enum gr_status gr_draft_worker_run(const struct gr_draft_options *options)
     }
     if (st == GR_OK) {
         st = gr_worker_io_run(w.io);
+        st = w.device_lost ? GR_ECUDA : st;
+    } else if (st == GR_ECUDA) {
+        st = GR_EUNSUPPORTED; /* before it ran: not worth another try */
     }
     gr_worker_io_destroy(w.io);
     gr_drafter_destroy(w.drafter);

@@ -9,6 +9,7 @@
 #include "target_worker/worker.h"
 #include "transport/supervise.h"
 #include "transport/worker_args.h"
+#include "transport/worker_io.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -52,8 +53,8 @@ static enum gr_status run_pair(struct gr_target_options *target, struct gr_draft
 
 int main(int argc, char **argv)
 {
-    struct gr_target_options o = {.n_session_max = 8, .forced_transport = -1, .listen = "127.0.0.1:0",
-                                  .prefill_share = GR_PREFILL_SHARE_DEFAULT,
+    struct gr_target_options o = {.n_session_max = 8, .forced_transport = -1, .spin_ms = GR_SPIN_AUTO,
+                                  .listen = "127.0.0.1:0", .prefill_share = GR_PREFILL_SHARE_DEFAULT,
                                   .feature_keep = GR_FEATURE_KEEP_DEFAULT, .specpv = "off",
                                   .specpv_score_reduce = "mean", .specpv_n_sink = GR_SPECPV_N_SINK,
                                   .specpv_n_retrieval = GR_SPECPV_N_RETRIEVAL, .specpv_n_window = GR_SPECPV_N_WINDOW,
@@ -73,6 +74,7 @@ int main(int argc, char **argv)
         {"listen", GR_ARG_TEXT, &o.listen, 0, 0, "HOST:PORT for drafters (default 127.0.0.1:0)"},
         {"device", GR_ARG_TEXT, &device, 0, 0, "D        cpu | cuda:N (default cpu)"},
         {"draft-device", GR_ARG_TEXT, &draft_device, 0, 0, "D        of the co-located drafter (default cpu)"},
+        GR_ARG_ROW_SPIN(&o.spin_ms),
         {"cpu-kernels", GR_ARG_TEXT, &o.isa, 0, 0, "ISA      avx512 | avx2 | c | ref (default: the best)"},
         {"geometry", GR_ARG_TEXT, &o.geometry, 0, 0, "NAME     for benchmarks: expand in memory (docs/USAGE.md)"},
         {"threads", GR_ARG_INT, &o.n_thread, 0, 1024, "N        CPU threads (default 0: all)"},
@@ -93,6 +95,8 @@ int main(int argc, char **argv)
          "N        tokens that may lack full KV (default 128)"},
         {"specpv-score-reduce", GR_ARG_TEXT, &o.specpv_score_reduce, 0, 0,
          "R        blocks are scored by the mean | max over queries (default mean)"},
+        {"test-fail-pass", GR_ARG_INT, &o.test_fail_pass, 0, INT32_MAX,
+         "N        for tests: pass N ends as if the device had failed (default 0: none)"},
         {"test-specpv-corrupt", GR_ARG_INT, &o.test_corrupt, 0, INT32_MAX,
          "N        for tests: every N-th partial pass of a session has a pick replaced (default 0: none)"},
         {"transport", GR_ARG_TRANSPORT, &o.forced_transport, 0, 0, "T        accept only this one"},
@@ -121,6 +125,7 @@ int main(int argc, char **argv)
     draft.join = o.join;
     draft.target = o.model;
     draft.isa = o.isa;
+    draft.spin_ms = o.spin_ms;
     draft.geometry = o.geometry;
     draft.ship_features = o.ship_features;
     draft.capture_layers = o.capture_layers;

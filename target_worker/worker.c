@@ -30,6 +30,8 @@ struct worker {
     struct gr_target *target;
     struct gr_worker_io *io;
     struct gr_pass *pass; /* in flight */
+    bool device_lost;
+    int test_fail_pass; /* for tests: passes until one fails as a broken device makes it fail; 0: none */
 };
 
 /* ---- the machine's outputs ---- */
@@ -58,6 +60,9 @@ static void compute_pass(void *arg)
 {
     struct worker *w = arg;
     gr_verifier_run(w->verifier, w->pass);
+    if (w->test_fail_pass > 0 && --w->test_fail_pass == 0) {
+        w->pass->status = GR_ECUDA;
+    }
 }
 
 static void start_pass(void *ctx, struct gr_pass *pass)
@@ -100,6 +105,13 @@ static void on_peer_lost(void *ctx, uint32_t peer, uint64_t now_ns)
 static void on_compute_done(void *ctx, uint64_t now_ns)
 {
     struct worker *w = ctx;
+    if (w->pass->status == GR_ECUDA) { /* nothing runs on that device in this process any more */
+        log_error("the device failed in a pass of %d rows; this worker ends, its sessions go on elsewhere",
+                  w->pass->n_row);
+        w->device_lost = true;
+        gr_worker_io_stop(w->io);
+        return;
+    }
     gr_target_on_pass_done(w->target, w->pass, now_ns);
 }
 
@@ -232,6 +244,7 @@ static enum gr_status create_io(struct worker *w, const struct gr_target_options
                                 uint64_t tokenizer_fingerprint)
 {
     struct gr_worker_config c = {.join = o->join, .listen = o->listen, .forced_transport = o->forced_transport,
+                                 .spin_ns = gr_worker_spin_ns(o->spin_ms, o->device != GR_DEVICE_CPU, gr_cpu_count()),
                                  .loop_conn = o->loop_conn};
     GR_TRY(gr_worker_config_describe(&c, &(struct gr_worker_identity){
         .role = GR_ROLE_TARGET, .n_vocab = w->lm->n_vocab, .n_ctx_max = w->lm->n_ctx_max,
@@ -270,10 +283,13 @@ static enum gr_status create(struct worker *w, const struct gr_target_options *o
 
 enum gr_status gr_target_worker_run(const struct gr_target_options *options)
 {
-    struct worker w = {0};
+    struct worker w = {.test_fail_pass = options->test_fail_pass};
     enum gr_status st = create(&w, options);
     if (st == GR_OK) {
         st = gr_worker_io_run(w.io);
+        st = w.device_lost ? GR_ECUDA : st;
+    } else if (st == GR_ECUDA) {
+        st = GR_EUNSUPPORTED; /* before it ran: not worth another try */
     }
     gr_worker_io_destroy(w.io);
     gr_target_destroy(w.target);

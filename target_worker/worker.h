@@ -15,6 +15,7 @@ struct gr_target_options {
     int feature_keep;       /* positions of a session */
     const char *join;       /* orchestrator HOST:PORT */
     const char *listen;     /* data endpoint HOST:PORT; NULL for a co-located pair */
+    int spin_ms;            /* worker_io.h; GR_SPIN_AUTO */
     int device;             /* of cuda:N; GR_DEVICE_CPU */
     const char *geometry;   /* NULL: as in the folder; else expanded in memory (model/expand.h) */
     const char *isa;        /* CPU kernels or NULL */
@@ -28,6 +29,7 @@ struct gr_target_options {
     const char *specpv, *specpv_score_reduce; /* on | off, mean | max */
     int specpv_n_sink, specpv_n_retrieval, specpv_n_window, specpv_n_buffer; /* what views are made for, at most */
     int test_corrupt;       /* target.h */
+    int test_fail_pass;     /* 0: none; else this pass ends as if the device had failed */
     struct gr_conn *loop_conn; /* taken; NULL: none */
 };
 

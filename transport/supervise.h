@@ -1,5 +1,5 @@
 /* --supervise: the worker program runs as a small parent that starts the real worker, and starts it again, with
- * back-off and a new incarnation, when a signal killed it or its orchestrator went away. A worker that ends by itself
+ * back-off and a new incarnation, when a signal killed it, its device failed or its orchestrator went away. A worker that ends by itself
  * for another reason (drained, or a configuration error) ends its supervisor with the same status. */
 #ifndef GR_TRANSPORT_SUPERVISE_H
 #define GR_TRANSPORT_SUPERVISE_H
@@ -17,7 +17,7 @@ bool gr_supervise_wanted(int argc, char **argv);
  * too). Returns the exit status of the process. */
 int gr_supervise_run(const char *name, int argc, char **argv);
 /* Exit status of a worker process whose run ended with st: 0 when it was drained or, unsupervised, its orchestrator is
- * gone. */
+ * gone; GR_CHILD_EXIT_AGAIN (children.h) for GR_ECUDA. */
 int gr_supervise_exit_status(enum gr_status st);
 
 #endif

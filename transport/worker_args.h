@@ -38,6 +38,11 @@ int gr_args_parse(const char *program, const struct gr_arg *args, int n_arg, int
     {"capture-layers", GR_ARG_TEXT, (layers), 0, 0,                                                \
      "L,L,L    inputs of the target's layers that feed the head (default: as its config says); the same for both"}
 
+/* How long a worker looks for work before it sleeps (worker_io.h). */
+#define GR_ARG_ROW_SPIN(ms)                                                                                            \
+    {"spin-ms", GR_ARG_INT, (ms), -1, 10000,                                                                           \
+     "MS       look for work so long before sleeping (default -1: 50 on a GPU beside 8 CPUs or more, else 0)"}
+
 /* The row of --join-timeout, the same in every worker: it sets GRAFT_JOIN_TIMEOUT, which joining reads. */
 #define GR_ARG_ROW_JOIN_TIMEOUT                                                                    \
     {"join-timeout", GR_ARG_JOIN_TIMEOUT, NULL, 0, 86400, "S        how long to try while no orchestrator is there "  \

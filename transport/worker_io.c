@@ -20,6 +20,7 @@
 
 #define HANDSHAKE_TIMEOUT_MS 10000 /* as seen by the side that connects */
 #define JOIN_PATIENCE_S 60
+#define LOOKS_PER_POLL 64u
 /* A connection that stood before is tried again: at once, then after 50 ms, 100 ms ... 2 s, each drawn from its upper
  * half, so that drafters that lost one target do not come back in step. */
 #define RETRY_MS_MIN   50u
@@ -51,6 +52,8 @@ struct gr_worker_io {
     struct gr_worker_machine machine;
     struct gr_control *control;
     struct gr_compute *compute;
+    uint64_t progress_ns; /* when something happened last; with config.spin_ns */
+    unsigned n_spin;
     struct gr_listener listener;
     int wake_fd;
     struct peer peer[GR_PEER_MAX];
@@ -439,6 +442,12 @@ static bool flush_all(struct gr_worker_io *w)
     return gr_worker_io_msg_room(w) > room;
 }
 
+/* Everything is looked at again at once; what only poll() sees, now and then. */
+static bool spins_on(struct gr_worker_io *w, uint64_t now_ns)
+{
+    return now_ns - w->progress_ns < w->config.spin_ns && ++w->n_spin % LOOKS_PER_POLL != 0;
+}
+
 static void sleep_until(struct gr_worker_io *w, uint64_t wake_ns)
 {
     struct pollfd fds[GR_PEER_MAX + 4];
@@ -447,6 +456,10 @@ static void sleep_until(struct gr_worker_io *w, uint64_t wake_ns)
     fds[n++] = (struct pollfd){.fd = w->wake_fd, .events = POLLIN};
     fds[n++] = (struct pollfd){.fd = gr_compute_fd(w->compute), .events = POLLIN};
     const uint64_t now_ns = gr_clock_ns();
+    if (spins_on(w, now_ns)) {
+        return;
+    }
+    wake_ns = now_ns - w->progress_ns < w->config.spin_ns ? now_ns : wake_ns;
     if (!accept_later(w)) {
         fds[n++] = (struct pollfd){.fd = gr_listener_poll_fd(&w->listener, now_ns), .events = POLLIN};
     }
@@ -485,7 +498,9 @@ enum gr_status gr_worker_io_run(struct gr_worker_io *w)
         /* The machine may have found that queue full a moment ago: it looks again, nobody else would tell it. */
         const bool flushed = flush_all(w);
         gr_no_alloc_end();
-        if (!progress && !flushed) {
+        if (progress || flushed) {
+            w->progress_ns = w->config.spin_ns > 0 ? gr_clock_ns() : 0;
+        } else {
             sleep_until(w, wake_ns);
         }
     }
@@ -578,7 +593,7 @@ static enum gr_status init(struct gr_worker_io *w)
     gr_host_id(c->hello.host_id);
     randombytes_buf(&c->hello.incarnation, sizeof(c->hello.incarnation));
     c->join_msg.incarnation = c->hello.incarnation;
-    GR_TRY(gr_compute_create("graft-compute", &w->compute));
+    GR_TRY(gr_compute_create("graft-compute", c->spin_ns, &w->compute));
     if (c->loop_conn != NULL) {
         w->peer[0] = (struct peer){.state = PEER_READY, .id = ++w->next_peer_id, .conn = c->loop_conn};
     }

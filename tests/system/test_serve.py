@@ -400,6 +400,20 @@ def workers_may_come_first():
 
 
 @case
+def worker_whose_device_fails_is_started_again():
+    folder = Folder()
+    with Serve(spawn=False, folder=folder) as s:
+        with worker("graft-target", folder, s.address, "--supervise", "--test-fail-pass", "40") as t:
+            s.wait()
+            want = generate("--max-tokens", "60", "--ignore-eos")["token_ids"]
+            assert s.generate("--max-tokens", "60", "--method", "none")["token_ids"] == want
+            assert t.poll() is None
+            t.send_signal(signal.SIGTERM)
+            _, err = t.communicate(timeout=20 * SLOW)
+    assert "the device failed in a pass" in err and "its device failed; starting it again" in err, err
+
+
+@case
 def supervised_worker_comes_back():
     folder = Folder()
     address = f"127.0.0.1:{free_port()}"
