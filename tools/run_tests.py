@@ -16,11 +16,12 @@ BUILDS = [
     # name, folder, CC, meson arguments, meson test arguments
     ("gcc", "build-test/gcc", "gcc", ["-Dwerror=true"], ["--no-suite", "long"]),
     ("clang asan+ubsan", "build-test/asan", "clang",
-     ["-Dbuildtype=debug", "-Doptimization=1", "-Db_sanitize=address,undefined", "-Db_lundef=false",
+     ["-Dbuildtype=debug", "-Doptimization=1", "-Db_sanitize=address,undefined", "-Db_lundef=false", "-Dcuda=disabled",
       "-Dc_args=-fno-sanitize-recover=all"],
      ["--no-suite", "slow", "--no-suite", "long", "--no-suite", "rdma"]),
     ("clang tsan", "build-test/tsan", "clang",
-     ["-Dbuildtype=debugoptimized", "-Db_sanitize=thread", "-Db_lundef=false", "-Dfuzz=disabled"],
+     ["-Dbuildtype=debugoptimized", "-Db_sanitize=thread", "-Db_lundef=false", "-Dfuzz=disabled",
+      "-Dcuda=disabled"],
      ["--suite", "transport", "--suite", "sim", "--suite", "threads"]),
 ]
 

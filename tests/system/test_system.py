@@ -197,10 +197,15 @@ def usage_errors():
 
 
 @case
-def not_built_yet_is_said():
+def devices_that_are_not_there():
     base = ["--model", TARGET, "--prompt", "x"]
-    for args in (["--target-device", "cuda:0"], ["--draft-device", "cuda:0"]):
-        refused(base + args, 1)
+    refused(base + ["--target-device", "cuda:99"], 1, "cuda:99")
+    refused(base + ["--draft", HEAD, "--draft-device", "cuda:99"], 1, "cuda:99")
+    refused(base + ["--draft", HEAD, "--target-device", "cuda:99", "--draft-device", "cuda:99"], 1, "cuda:99")
+    refused(base + ["--target-device", "gpu"], 2, "gpu", "cuda:N")
+    refused(base + ["--target-device", "cuda:"], 2, "cuda:N")
+    same = ["--draft", HEAD, "--target-device", "cuda:1", "--draft-device", "cuda:1", "--transport", "shm"]
+    refused(base + same, 2, "cuda:1", "loop")
 
 
 @case
