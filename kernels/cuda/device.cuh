@@ -24,6 +24,11 @@ __device__ __forceinline__ void bar_expect(uint64_t *b, uint32_t bytes)
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(smem_addr(b)), "r"(bytes) : "memory");
 }
 
+__device__ __forceinline__ void bar_arrive(uint64_t *b)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(smem_addr(b)) : "memory");
+}
+
 /* At the same barrier of another block of the cluster. */
 __device__ __forceinline__ void bar_arrive_at(uint64_t *b, int rank)
 {
@@ -49,6 +54,15 @@ __device__ __forceinline__ void copy_line(const void *from, uint32_t to, uint64_
                  : "memory");
 }
 
+/* The same of what nobody will read again soon: the first to leave the L2 cache. */
+__device__ __forceinline__ void copy_line_once(const void *from, uint32_t to, uint64_t *bar, uint32_t bytes)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+                 " [%0], [%1], %2, [%3], %4;" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(smem_addr(bar)), "l"(0x12F0000000000000ull)
+                 : "memory");
+}
+
 /* The same into several blocks of the cluster, at equal addresses, counted off the barrier of each. */
 __device__ __forceinline__ void copy_line_all(const void *from, uint32_t to, uint64_t *bar, uint32_t bytes,
                                               uint16_t mask)
@@ -66,10 +80,37 @@ __device__ __forceinline__ int cluster_rank()
     return r;
 }
 
+/* An address in this block's shared memory as the same place in another block of the cluster. */
+__device__ __forceinline__ uint32_t smem_at(uint32_t addr, int rank)
+{
+    uint32_t a;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(a) : "r"(addr), "r"(rank));
+    return a;
+}
+
+/* Four values to a place from smem_at(); their 16 bytes are then counted off the barrier, of the same block. */
+__device__ __forceinline__ void send_four(uint32_t to, uint32_t bar, float x0, float x1, float x2, float x3)
+{
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
+                 "f"(x0), "f"(x1), "f"(x2), "f"(x3), "r"(bar)
+                 : "memory");
+}
+
 /* All threads of the cluster meet. Orders nothing but barriers that were made visible by bar_init_done(). */
 __device__ __forceinline__ void cluster_meet()
 {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+/* The two halves of a meeting that orders what was written before it. */
+__device__ __forceinline__ void cluster_arrive()
+{
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void cluster_wait()
+{
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
 /* By the thread that made barriers, before others use them. */
@@ -87,6 +128,22 @@ __device__ __forceinline__ void fence_async_shared()
 __device__ __forceinline__ void named_sync(int id, int n_thread)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(n_thread) : "memory");
+}
+
+__device__ __forceinline__ void named_arrive(int id, int n_thread)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(n_thread) : "memory");
+}
+
+/* 16 bytes of memory into shared memory, by way of the L2 cache only; all of a thread's are there after the second. */
+__device__ __forceinline__ void copy_16(const void *from, uint32_t to)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+__device__ __forceinline__ void copy_16_wait()
+{
+    asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
 template <int N> __device__ __forceinline__ void regs_more()

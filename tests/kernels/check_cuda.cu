@@ -1,7 +1,8 @@
 /* The CUDA kernels against their definitions, and the promise that a row's bits depend on its own keys only.
  *
  *   nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -I. -o check_cuda tests/kernels/check_cuda.cu
- *        tests/kernels/cuda_rig.cu kernels/cuda/attention*.cu kernels/cuda/kv.cu
+ *        tests/kernels/check_cuda_linear.cu tests/kernels/cuda_rig.cu kernels/cuda/attention*.cu kernels/cuda/kv.cu
+ *        kernels/cuda/linear*.cu
  *
  * Exit status 0: all passed; 77: no device of compute capability 9.0. An argument runs only the cases whose names
  * contain it. */
@@ -16,7 +17,7 @@ static constexpr double TOLERANCE = 5e-3;
 static const shape LLAMA8B{32, 8, 128}, DEMO{6, 2, 64}, ONE{4, 4, 128}, WIDE{16, 2, 64};
 static int n_failed, n_case;
 
-static void report(const char *name, bool ok, const char *detail)
+void report(const char *name, bool ok, const char *detail)
 {
     n_case++;
     n_failed += !ok;
@@ -303,6 +304,7 @@ int main(int argc, char **argv)
         {"ragged", [] { check_ragged(LLAMA8B, "eight sessions"), check_ragged(DEMO, "eight demo sessions"); }},
         {"view", check_views},
         {"refuse", check_refusals},
+        {"linear", check_linear_layers},
     };
     for (auto &c : cases) {
         if (strstr(c.name, only)) {

@@ -1,0 +1,242 @@
+/* Linear layers of a pass on a GPU: all of them in one graph, beside what the same run measures of memory.
+ *
+ *   nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -I. -o bench_linear bench/cuda/bench_linear.cu
+ *        kernels/cuda/linear*.cu
+ *   bench_linear [repetitions]
+ *
+ * Geometry of Llama-3.1-8B, 15.0 GB of random weights (32 layers of q + k + v, o, gate + up and down, then lm_head);
+ * no attention and no norms, so what a layer reads is random too. Ceiling: reading the same bytes in one go, 16 a
+ * thread. */
+#include "kernels/cuda/cuda_status.cuh"
+#include "kernels/cuda/linear.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+static constexpr int ROW_MAX = 256;
+static cudaStream_t st;
+
+static __global__ void fill(uint16_t *p, size_t n, uint32_t seed, float scale)
+{
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+        uint64_t z = (i + 1) * 0x9E3779B97F4A7C15ull + seed;
+        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9ull;
+        const float x = scale * ((float)(uint32_t)((z ^ z >> 27) >> 32) * 0x1p-31f - 1.0f);
+        p[i] = (uint16_t)(__float_as_uint(x) >> 16);
+    }
+}
+
+static __global__ void read_all(const uint4 *p, size_t n, uint32_t *out)
+{
+    uint32_t a = 0;
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+        const uint4 v = __ldcs(p + i);
+        a ^= v.x ^ v.y ^ v.z ^ v.w;
+    }
+    if (a == 0x12345) {
+        *out = a;
+    }
+}
+
+struct Times {
+    float median, low, high; /* 10 % and 90 % */
+};
+
+template <class F> static Times time_of(int n_rep, F f)
+{
+    cudaEvent_t e0, e1;
+    CUDA_OK(cudaEventCreate(&e0));
+    CUDA_OK(cudaEventCreate(&e1));
+    std::vector<float> ms;
+    for (int i = 0; i < n_rep + 5; i++) {
+        float t;
+        CUDA_OK(cudaEventRecord(e0, st));
+        f();
+        CUDA_OK(cudaEventRecord(e1, st));
+        CUDA_OK(cudaEventSynchronize(e1));
+        CUDA_OK(cudaEventElapsedTime(&t, e0, e1));
+        if (i >= 5) {
+            ms.push_back(t);
+        }
+    }
+    std::sort(ms.begin(), ms.end());
+    CUDA_OK(cudaEventDestroy(e0));
+    CUDA_OK(cudaEventDestroy(e1));
+    return {ms[ms.size() / 2], ms[ms.size() / 10], ms[ms.size() * 9 / 10]};
+}
+
+struct Geometry {
+    const char *name;
+    int n_layer, hidden, qkv, ffn, vocab;
+};
+
+enum kind { QKV, O, GATE_UP, DOWN, LM_HEAD };
+static const char *KIND_NAMES[] = {"q + k + v", "o", "gate + up", "down", "lm_head"};
+
+struct Pass {
+    Geometry g;
+    uint8_t *w;                                       /* all matrices, one behind the other */
+    size_t bytes = 0, read = 0;                       /* of w; of the weights without padding */
+    uint16_t *x_hidden, *x_attention, *x_ffn, *y_qkv; /* x: tiles */
+    float *residual, *logits;
+    int32_t *n_row_true;
+
+    int n_out(kind k) const
+    {
+        const int n[] = {g.qkv, g.hidden, 2 * g.ffn, g.hidden, g.vocab};
+        return n[k];
+    }
+    int n_in(kind k) const
+    {
+        return k == DOWN ? g.ffn : g.hidden;
+    }
+    size_t size(kind k) const
+    {
+        return (gr_cuda_linear_bytes(n_out(k), n_in(k)) + 255) / 256 * 256;
+    }
+    size_t layer_size() const
+    {
+        return size(QKV) + size(O) + size(GATE_UP) + size(DOWN);
+    }
+    size_t plain_size(kind k) const
+    {
+        return (size_t)n_out(k) * (size_t)n_in(k) * 2;
+    }
+
+    explicit Pass(const Geometry &geometry) : g(geometry)
+    {
+        bytes = (size_t)g.n_layer * layer_size() + size(LM_HEAD);
+        for (int k = QKV; k <= LM_HEAD; k++) {
+            read += plain_size((kind)k) * (size_t)(k == LM_HEAD ? 1 : g.n_layer);
+        }
+        CUDA_OK(cudaMalloc(&w, bytes));
+        fill<<<2048, 256, 0, st>>>((uint16_t *)w, bytes / 2, 3, 0.02f);
+        for (uint16_t **p : {&x_hidden, &x_attention, &y_qkv, &x_ffn}) {
+            const size_t n = (size_t)ROW_MAX * (size_t)std::max({g.hidden, g.ffn, g.qkv});
+            CUDA_OK(cudaMalloc(p, n * 2));
+            fill<<<256, 256, 0, st>>>(*p, n, 9, 1.0f);
+        }
+        CUDA_OK(cudaMalloc(&residual, (size_t)ROW_MAX * (size_t)g.hidden * 4));
+        CUDA_OK(cudaMemset(residual, 0, (size_t)ROW_MAX * (size_t)g.hidden * 4));
+        CUDA_OK(cudaMalloc(&logits, (size_t)ROW_MAX * (size_t)g.vocab * 4));
+        CUDA_OK(cudaMalloc(&n_row_true, 4));
+    }
+    ~Pass()
+    {
+        for (void *p : {(void *)w, (void *)x_hidden, (void *)x_attention, (void *)y_qkv, (void *)x_ffn,
+                        (void *)residual, (void *)logits, (void *)n_row_true}) {
+            (void)cudaFree(p);
+        }
+    }
+
+    void run(kind k, const uint8_t *at, int n_row) const
+    {
+        gr_cuda_linear_args a{at,       n_out(k),        n_in(k),  x_hidden, nullptr,
+                              residual, GR_CUDA_OUT_ADD, g.hidden, n_row,    n_row_true};
+        if (k == QKV) {
+            a.y = y_qkv, a.out = GR_CUDA_OUT_BF16, a.y_stride = g.qkv;
+        } else if (k == GATE_UP) {
+            a.y = x_ffn, a.out = GR_CUDA_OUT_SILU;
+        } else if (k == LM_HEAD) {
+            a.y = logits, a.out = GR_CUDA_OUT_F32, a.y_stride = g.vocab;
+        } else {
+            a.x = k == O ? x_attention : x_ffn;
+        }
+        if (gr_cuda_linear(&a, st) != GR_OK) {
+            exit(1);
+        }
+    }
+
+    /* Matrices of the kinds in `kinds` (bits), of all layers. */
+    cudaGraphExec_t capture(unsigned kinds, int n_row) const
+    {
+        cudaGraph_t graph;
+        cudaGraphExec_t exec;
+        CUDA_OK(cudaStreamBeginCapture(st, cudaStreamCaptureModeThreadLocal));
+        const uint8_t *at = w;
+        for (int i = 0; i <= g.n_layer; i++) {
+            for (int k = i < g.n_layer ? QKV : LM_HEAD; k <= (i < g.n_layer ? DOWN : LM_HEAD); k++) {
+                if (kinds >> k & 1) {
+                    run((kind)k, at, n_row);
+                }
+                at += size((kind)k);
+            }
+        }
+        CUDA_OK(cudaStreamEndCapture(st, &graph));
+        CUDA_OK(cudaGraphInstantiate(&exec, graph, 0));
+        CUDA_OK(cudaGraphDestroy(graph));
+        return exec;
+    }
+
+    Times time(unsigned kinds, int n_row, int n_rep) const
+    {
+        const int32_t n = n_row;
+        CUDA_OK(cudaMemcpy(n_row_true, &n, 4, cudaMemcpyHostToDevice));
+        const cudaGraphExec_t exec = capture(kinds, n_row);
+        const Times t = time_of(n_rep, [&] { CUDA_OK(cudaGraphLaunch(exec, st)); });
+        CUDA_OK(cudaGraphExecDestroy(exec));
+        return t;
+    }
+};
+
+static void report_pass(const Pass &p, int n_rep, double ceiling)
+{
+    const struct {
+        int n_row;
+        double asked_ms; /* 0: nothing */
+    } cases[] = {{1, 3.7}, {8, 0}, {16, 0}, {32, 0}, {64, 3.8}, {128, 0}, {256, 0}};
+    printf("%s: %.3f GB of weights, %.3f ms at the ceiling\n", p.g.name, (double)p.read * 1e-9,
+           (double)p.read / ceiling * 1e3);
+    printf("| rows | ms, median (10 %%, 90 %%) of %d | GB/s | %% of the ceiling | asked |\n|---|---|---|---|---|\n",
+           n_rep);
+    for (const auto &c : cases) {
+        const Times t = p.time(31, c.n_row, n_rep);
+        const double rate = (double)p.read / t.median * 1e3;
+        printf("| %3d | %.3f (%.3f, %.3f) | %.0f | %.0f | ", c.n_row, (double)t.median, (double)t.low, (double)t.high,
+               rate * 1e-9, rate / ceiling * 100);
+        if (c.asked_ms > 0 && p.g.hidden == 4096) {
+            printf("%.1f %s", c.asked_ms, (double)t.median <= c.asked_ms ? "met" : "MISSED");
+        }
+        printf(" |\n");
+        fflush(stdout);
+    }
+}
+
+static void report_kinds(const Pass &p, int n_rep, double ceiling)
+{
+    printf("| matrix, all layers' | outputs x inputs | 1 row, us each | 64 rows | 256 rows | at the ceiling |\n"
+           "|---|---|---|---|---|---|\n");
+    for (int k = QKV; k <= LM_HEAD; k++) {
+        const int n = k == LM_HEAD ? 1 : p.g.n_layer;
+        printf("| %s | %d x %d |", KIND_NAMES[k], p.n_out((kind)k), p.n_in((kind)k));
+        for (int n_row : {1, 64, 256}) {
+            printf(" %.2f |", (double)p.time(1u << k, n_row, n_rep).median / n * 1e3);
+        }
+        printf(" %.2f |\n", (double)p.plain_size((kind)k) / ceiling * 1e6);
+        fflush(stdout);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const int n_rep = argc > 1 ? atoi(argv[1]) : 60;
+    cudaDeviceProp prop;
+    CUDA_OK(cudaGetDeviceProperties(&prop, 0));
+    CUDA_OK(cudaStreamCreate(&st));
+    const Pass large({"Llama-3.1-8B", 32, 4096, 6144, 14336, 128256}), small({"demo target", 8, 384, 640, 1024, 4096});
+    CUDA_OK(cudaDeviceSynchronize());
+    const Times r = time_of(20, [&] {
+        read_all<<<1056, 512, 0, st>>>((const uint4 *)large.w, large.bytes / 16, (uint32_t *)large.residual);
+    });
+    const double ceiling = (double)large.bytes / r.median * 1e3;
+    printf("%s, %d multiprocessors; reading %.2f GB in one go: %.3f ms (%.3f, %.3f), %.0f GB/s\n", prop.name,
+           prop.multiProcessorCount, (double)large.bytes * 1e-9, (double)r.median, (double)r.low, (double)r.high,
+           ceiling * 1e-9);
+    report_pass(large, n_rep, ceiling);
+    report_kinds(large, n_rep / 3, ceiling);
+    report_pass(small, n_rep, ceiling);
+    CUDA_OK(cudaDeviceSynchronize());
+    return 0;
+}

@@ -1,0 +1,111 @@
+/* Linear layers: the doors of linear.h, and the packing of matrices. */
+#include "kernels/cuda/linear.h"
+
+#include "kernels/cuda/cuda_status.cuh"
+#include "kernels/cuda/linear_cut.cuh"
+
+#include <cstdio>
+
+namespace gr
+{
+
+constexpr int N_PACK_THREAD = 256;
+
+/* A thread: 16 bytes at a time. */
+__global__ void __launch_bounds__(N_PACK_THREAD) linear_pack_kernel(const gr_cuda_linear_pack_args a, int width)
+{
+    const int n_box = a.n_in / 64;
+    const size_t pieces = (size_t)n_box * 8, total = pieces * (size_t)a.n_row;
+    const size_t step = (size_t)gridDim.x * N_PACK_THREAD;
+    for (size_t i = (size_t)blockIdx.x * N_PACK_THREAD + threadIdx.x; i < total; i += step) {
+        const size_t from = i / pieces, piece = i % pieces, row = (size_t)a.row0 + from * (size_t)a.step;
+        const size_t tile = row / (size_t)width, in_tile = row % (size_t)width;
+        const size_t to = ((tile * n_box + piece / 8) * width + in_tile) * 8 + ((piece % 8) ^ (in_tile % 8));
+        ((uint4 *)a.packed)[to] = ((const uint4 *)a.plain)[i];
+    }
+}
+
+/* A linear layer reads weights before it waits for the kernel before it, so that one must not be the packing. */
+__global__ void packed_kernel()
+{
+}
+
+static bool can_cut(int n_out, int n_in)
+{
+    return n_out >= 16 && n_out % 16 == 0 && n_in >= 64 && n_in % 64 == 0 && n_out <= 1 << 24 && n_in <= 1 << 20;
+}
+
+static enum gr_status check_shape(int n_out, int n_in)
+{
+    if (!can_cut(n_out, n_in)) {
+        fprintf(
+            stderr,
+            "cuda: a linear layer of %d outputs and %d inputs is not built: outputs must be a multiple of 16, inputs"
+            " of 64\n",
+            n_out, n_in);
+        return GR_EUNSUPPORTED;
+    }
+    return GR_OK;
+}
+
+static bool aligned(const void *p, size_t n)
+{
+    return (size_t)p % n == 0;
+}
+
+static enum gr_status check_output(const gr_cuda_linear_args &a)
+{
+    const bool silu = a.out == GR_CUDA_OUT_SILU;
+    if (silu && (a.n_out % 128 != 0 || a.bias != nullptr)) {
+        fprintf(stderr, "cuda: linear layer with SiLU: %d outputs%s; they must be a multiple of 128, without a bias\n",
+                a.n_out, a.bias ? " and a bias" : "");
+        return GR_EUNSUPPORTED;
+    }
+    if (!silu && (a.y_stride < a.n_out || a.y_stride % 2 != 0)) {
+        fprintf(stderr, "cuda: linear layer: y_stride %d must be even and at least n_out, %d\n", a.y_stride, a.n_out);
+        return GR_EINVAL;
+    }
+    return GR_OK;
+}
+
+} // namespace gr
+
+size_t gr_cuda_linear_bytes(int n_out, int n_in)
+{
+    return gr::can_cut(n_out, n_in) ? gr::linear_cut(n_out, n_in).bytes() : 0;
+}
+
+enum gr_status gr_cuda_linear_pack(const struct gr_cuda_linear_pack_args *a, struct CUstream_st *stream)
+{
+    GR_TRY(gr::check_shape(a->n_out, a->n_in));
+    if (!a->plain || !a->packed || a->row0 < 0 || a->n_row < 1 || a->step < 1 || a->row0 >= a->n_out ||
+        a->n_row > (a->n_out - 1 - a->row0) / a->step + 1 || !gr::aligned(a->plain, 16) ||
+        !gr::aligned(a->packed, 256)) {
+        fprintf(stderr,
+                "cuda: packing: rows %d + i * %d, i < %d, of a matrix of %d; plain at %p (aligned to 16), packed at %p"
+                " (to 256)\n",
+                a->row0, a->step, a->n_row, a->n_out, (const void *)a->plain, a->packed);
+        return GR_EINVAL;
+    }
+    const size_t total = (size_t)a->n_row * (size_t)(a->n_in / 8);
+    const size_t n_block = std::min<size_t>((total + gr::N_PACK_THREAD - 1) / gr::N_PACK_THREAD, 4096);
+    gr::linear_pack_kernel<<<(unsigned)n_block, gr::N_PACK_THREAD, 0, stream>>>(
+        *a, gr::linear_cut(a->n_out, a->n_in).width);
+    gr::packed_kernel<<<1, 1, 0, stream>>>();
+    return cuda_status_of(cudaGetLastError(), "packing of a matrix");
+}
+
+enum gr_status gr_cuda_linear(const struct gr_cuda_linear_args *a, struct CUstream_st *stream)
+{
+    GR_TRY(gr::check_shape(a->n_out, a->n_in));
+    GR_TRY(gr::check_output(*a));
+    if (!a->w || !a->x || !a->y || !a->n_row_true || a->n_row < 1 || !gr::aligned(a->w, 256) ||
+        !gr::aligned(a->x, 16) || !gr::aligned(a->y, 8) || !gr::aligned(a->bias, 8)) {
+        fprintf(stderr,
+                "cuda: linear layer of %d rows: w at %p (aligned to 256), x at %p (to 16), y at %p, bias at %p (to 8),"
+                " n_row_true at %p\n",
+                a->n_row, a->w, (const void *)a->x, a->y, (const void *)a->bias, (const void *)a->n_row_true);
+        return GR_EINVAL;
+    }
+    return cuda_status_of(gr::launch_linear(*a, gr::linear_cut(a->n_out, a->n_in), stream), "linear layer");
+}

@@ -1,0 +1,600 @@
+/* Linear layers on the matrix units: y = x W^T for few rows, at the speed at which weights can be read.
+ *
+ * Rows of x are the M of wgmma (64, padded), outputs its N. A block works through the tiles of its cluster
+ * (linear_cut.cuh); of each it has `width` outputs and its part of k. One thread streams weights through a ring of
+ * slots in shared memory, from the moment that the block starts: before the kernel before this one has ended. It also
+ * has them come to the L2 cache `ahead` bytes before the ring takes them, so that memory is busy while this kernel
+ * waits and while the kernel before drains; and lets the next kernel start when its own last weights are on their way.
+ * Another thread streams x, after the kernel before. A warpgroup multiplies: one for up to 64 rows; two, each with its
+ * own 64 rows of the same weights, where there may be more.
+ *
+ * At the end of a tile of several parts each block sends its sums, by columns, to the block that adds these columns:
+ * into the ring, which is empty then. The blocks' sums are added in the order of the blocks.
+ *
+ * Where x has fewer than 64 rows only groups of 8 that exist are copied, one slot close behind the other; the rest of
+ * the 64 is whatever lies behind. No output row sees another row's x, and rows that do not exist are not written. */
+#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/linear_cut.cuh"
+#include "kernels/cuda/wgmma.cuh"
+
+namespace gr
+{
+
+constexpr int W_SLOT_MAX = 10, X_SLOT_MAX = 32;
+constexpr int X_TILE = 8192; /* 64 rows of 64 k */
+
+struct LinearArgs {
+    const uint8_t *w, *x;
+    const float *bias;
+    void *y;
+    const int32_t *n_row_true;
+    gr_cuda_linear_out out;
+    int n_out, n_box, n_tile, parts, y_stride, n_row;
+    int n_slot, x_bytes; /* of the rings */
+};
+
+struct LinearBars {
+    uint64_t w_full[W_SLOT_MAX], w_empty[W_SLOT_MAX], x_full[X_SLOT_MAX], x_empty[X_SLOT_MAX];
+    uint64_t may_send; /* all blocks of the cluster are through with their rings */
+    uint64_t received, added;
+};
+
+/* A stage is what a slot holds: so many boxes that the barriers are waited for every 16 KiB of weights or more. */
+__host__ __device__ constexpr int stage_boxes(int width)
+{
+    return width < 224 ? 2 : 1;
+}
+
+__host__ __device__ constexpr int stage_bytes(int width)
+{
+    return stage_boxes(width) * width * 128;
+}
+
+struct LinearRing {
+    int slot = 0;
+    uint32_t phase = 0;
+    __device__ __forceinline__ void next(int n_slot)
+    {
+        if (++slot == n_slot) {
+            slot = 0;
+            phase ^= 1;
+        }
+    }
+};
+
+/* This block's share. */
+struct LinearShare {
+    int rank, first_tile, tile_step;
+    int box, n_box; /* of every tile */
+    __device__ explicit LinearShare(const LinearArgs &a)
+    {
+        rank = a.parts > 1 ? cluster_rank() : 0;
+        first_tile = (int)blockIdx.x / a.parts;
+        tile_step = (int)gridDim.x / a.parts;
+        box = a.n_box * rank / a.parts;
+        n_box = a.n_box * (rank + 1) / a.parts - box;
+    }
+};
+
+/* The slots of x: the boxes of a stage, each `rows` bytes of rows behind the one before. With one tile of rows these
+ * are those of the bucket, and the matrix units read on into the next box; with more, whole tiles, those of the second
+ * warpgroup behind all boxes of the first. */
+template <int R, int BOXES> struct XSlots {
+    int rows, stride, n;
+    __device__ explicit XSlots(const LinearArgs &a)
+    {
+        rows = R == 1 ? (a.n_row + 7) / 8 * 1024 : X_TILE;
+        stride = R * BOXES * rows;
+        n = min(X_SLOT_MAX, (a.x_bytes - X_TILE + rows) / stride);
+    }
+};
+
+/* Rounds of the rows: each takes 64 R of them through all of a tile's weights. */
+template <int R> static __device__ __forceinline__ int n_pass_of(int n_row)
+{
+    return R == 1 ? 1 : max(1, (n_row + 64 * R - 1) / (64 * R));
+}
+
+static __device__ __forceinline__ int read_n_row(const LinearArgs &a)
+{
+    return min(a.n_row, __ldcg(a.n_row_true));
+}
+
+/* ---- the thread that streams weights ---- */
+
+template <int N, int R> struct WeightStream {
+    static constexpr int BOXES = stage_boxes(N), STAGE = stage_bytes(N), BOX = N * 128;
+    const LinearArgs &a;
+    const LinearShare share;
+    uint8_t *slots;
+    LinearBars *bars;
+    LinearRing ring;
+
+    __device__ WeightStream(const LinearArgs &a_, uint8_t *slots_, LinearBars *bars_)
+        : a(a_), share(a_), slots(slots_), bars(bars_)
+    {
+    }
+
+    __device__ __forceinline__ const uint8_t *place(int tile, int stage) const
+    {
+        return a.w + ((size_t)tile * a.n_box + share.box + stage * BOXES) * BOX;
+    }
+
+    __device__ __forceinline__ uint32_t bytes(int stage) const
+    {
+        return (uint32_t)(min(BOXES, share.n_box - stage * BOXES) * BOX);
+    }
+
+    __device__ __forceinline__ void load(int tile, int stage)
+    {
+        bar_wait(&bars->w_empty[ring.slot], ring.phase ^ 1);
+        bar_expect(&bars->w_full[ring.slot], bytes(stage));
+        copy_line_once(place(tile, stage), smem_addr(slots + ring.slot * STAGE), &bars->w_full[ring.slot],
+                       bytes(stage));
+        ring.next(a.n_slot);
+    }
+
+    /* The next kernel may start when the ring is full: it finds no room before this block ends. */
+    __device__ __forceinline__ void run()
+    {
+        const int n_stage = (share.n_box + BOXES - 1) / BOXES, n_first = min(a.n_slot, n_stage);
+        int n_pass = 1, n_done = 0; /* tiles, each pass by itself */
+        for (int tile = share.first_tile; tile < a.n_tile; tile += share.tile_step) {
+            for (int pass = 0; pass < n_pass; pass++, n_done++) {
+                if (a.parts > 1 && n_done > 0) {
+                    bar_wait(&bars->added, (n_done - 1) & 1);
+                }
+                for (int s = 0; s < n_stage; s++) {
+                    load(tile, s);
+                    if (n_done == 0 && s == n_first - 1) {
+                        let_next_start();
+                    }
+                }
+                if (n_done == 0 && a.n_row > 64 * R) {
+                    wait_for_previous();
+                    n_pass = n_pass_of<R>(read_n_row(a));
+                }
+            }
+        }
+    }
+};
+
+/* ---- the thread that streams x ---- */
+
+template <int BOXES, int R>
+static __device__ __forceinline__ void stream_x(const LinearArgs &a, uint8_t *slots, LinearBars *bars)
+{
+    wait_for_previous();
+    const int n_row = R == 1 ? a.n_row : read_n_row(a), n_pass = n_pass_of<R>(n_row);
+    const LinearShare share(a);
+    const XSlots<R, BOXES> x(a);
+    LinearRing ring;
+    for (int tile = share.first_tile; tile < a.n_tile; tile += share.tile_step) {
+        for (int pass = 0; pass < n_pass; pass++) {
+            uint32_t bytes[R], sum = 0; /* of a box */
+#pragma unroll
+            for (int r = 0; r < R; r++) {
+                bytes[r] = (uint32_t)((max(0, min(64, n_row - (pass * R + r) * 64)) + 7) / 8 * 1024);
+                sum += bytes[r];
+            }
+            const uint8_t *from = a.x + ((size_t)pass * R * a.n_box + share.box) * X_TILE;
+            for (int b = 0; b < share.n_box; b += BOXES, from += BOXES * X_TILE) {
+                const int n = min(BOXES, share.n_box - b);
+                uint64_t *bar = &bars->x_full[ring.slot];
+                bar_wait(&bars->x_empty[ring.slot], ring.phase ^ 1);
+                bar_expect(bar, sum * (uint32_t)n);
+#pragma unroll
+                for (int r = 0; r < R; r++) {
+                    const uint8_t *tile_from = from + (size_t)r * a.n_box * X_TILE;
+                    const uint32_t to = smem_addr(slots + ring.slot * x.stride + r * BOXES * X_TILE);
+                    if (bytes[r] == X_TILE) {
+                        copy_line(tile_from, to, bar, (uint32_t)(n * X_TILE));
+                    } else if (bytes[r] > 0) {
+                        for (int i = 0; i < n; i++) {
+                            copy_line(tile_from + i * X_TILE, to + (uint32_t)(i * x.rows), bar, bytes[r]);
+                        }
+                    }
+                }
+                ring.next(x.n);
+            }
+        }
+    }
+}
+
+/* ---- outputs ---- */
+
+static __device__ __forceinline__ float silu(float g)
+{
+    return __fdividef(g, 1.0f + __expf(-g));
+}
+
+/* A thread's sums of columns col and col + 1: v[0], v[1] of row `row`, v[2], v[3] of row + 8. All lanes of a warp. */
+template <gr_cuda_linear_out OUT>
+static __device__ __forceinline__ void put(const LinearArgs &a, const float (&v)[4], int row, int n_row, int col)
+{
+    if (OUT == GR_CUDA_OUT_SILU) { /* a lane and its neighbour make a word of each row; each stores one of the two */
+        const bool odd = threadIdx.x % 2 != 0;
+        const float low = silu(v[0]) * v[1], high = silu(v[2]) * v[3];
+        const float other = __shfl_xor_sync(~0u, odd ? low : high, 1);
+        const int r = odd ? row + 8 : row, at = (odd ? col - 2 : col) / 2;
+        if (r < n_row && col < a.n_out) {
+            *(uint32_t *)((uint16_t *)a.y + gr_cuda_tile_at(r, at, a.n_out / 2)) =
+                odd ? pack_bf16(other, high) : pack_bf16(low, other);
+        }
+        return;
+    }
+    if (col >= a.n_out) {
+        return;
+    }
+    const float2 bias = a.bias ? *(const float2 *)(a.bias + col) : make_float2(0.0f, 0.0f);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int r = row + 8 * h;
+        const float x = a.bias ? v[2 * h] + bias.x : v[2 * h], y = a.bias ? v[2 * h + 1] + bias.y : v[2 * h + 1];
+        const size_t at = (size_t)r * a.y_stride + col;
+        if (r >= n_row) {
+            continue;
+        }
+        if (OUT == GR_CUDA_OUT_BF16) {
+            *(uint32_t *)((uint16_t *)a.y + at) = pack_bf16(x, y);
+        } else if (OUT == GR_CUDA_OUT_F32) {
+            *(float2 *)((float *)a.y + at) = make_float2(x, y);
+        } else {
+            float2 *to = (float2 *)((float *)a.y + at);
+            const float2 old = __ldcg(to);
+            *to = make_float2(old.x + x, old.y + y);
+        }
+    }
+}
+
+/* ---- the warpgroups that multiply ---- */
+
+template <int N, int R> struct LinearWorker {
+    static constexpr int BOXES = stage_boxes(N), STAGE = stage_bytes(N), N_THREAD = 128 * R;
+    const LinearArgs &a;
+    const LinearShare share;
+    uint8_t *w_slots, *x_slots;
+    LinearBars *bars;
+    const int n_row;
+    const XSlots<R, BOXES> x;
+    const int wg, t; /* t: thread of the warpgroup */
+    LinearRing w_ring, x_ring;
+    uint32_t turn = 0; /* phase of the barriers of a tile's sum */
+
+    __device__ LinearWorker(const LinearArgs &a_, uint8_t *w_, uint8_t *x_, LinearBars *bars_, int n_row_)
+        : a(a_), share(a_), w_slots(w_), x_slots(x_), bars(bars_), n_row(n_row_), x(a_), wg((int)threadIdx.x / 128),
+          t((int)threadIdx.x % 128)
+    {
+    }
+
+    __device__ __forceinline__ void release(uint64_t *bar) const
+    {
+        if (t == 0) {
+            bar_arrive(bar);
+        }
+    }
+
+    __device__ __forceinline__ void multiply_box(float (&d)[N / 2], uint32_t from, uint32_t w, bool first) const
+    {
+        const uint64_t a_desc = wgmma_uniform(wgmma_desc(from, 16, 1024)),
+                       b_desc = wgmma_uniform(wgmma_desc(w, 16, 1024));
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            wgmma_ss<N>(d, wgmma_step(a_desc, j * 32), wgmma_step(b_desc, j * 32), j > 0 || !first);
+        }
+    }
+
+    /* A tile's part: sums over its boxes. A stage is released when the one after it is in the matrix units. */
+    __device__ __forceinline__ void multiply(float (&d)[N / 2])
+    {
+        const uint32_t x0 = smem_addr(x_slots) + (uint32_t)(R > 1 ? wg * BOXES * X_TILE : 0), w0 = smem_addr(w_slots);
+        int x_before = -1, w_before = -1;
+        for (int box = 0; box < share.n_box; box += BOXES) {
+            const uint32_t from = x0 + (uint32_t)(x_ring.slot * x.stride), w = w0 + (uint32_t)(w_ring.slot * STAGE);
+            bar_wait(&bars->w_full[w_ring.slot], w_ring.phase);
+            bar_wait(&bars->x_full[x_ring.slot], x_ring.phase);
+            wgmma_fence();
+            if (share.n_box - box >= BOXES) {
+#pragma unroll
+                for (int b = 0; b < BOXES; b++) {
+                    multiply_box(d, from + (uint32_t)(b * x.rows), w + b * (N * 128), b == 0 && box == 0);
+                }
+            } else {
+                for (int b = 0; b < share.n_box - box; b++) {
+                    multiply_box(d, from + (uint32_t)(b * x.rows), w + (uint32_t)(b * (N * 128)), b == 0 && box == 0);
+                }
+            }
+            wgmma_commit();
+            wgmma_wait<1>();
+            if (x_before >= 0) {
+                release(&bars->x_empty[x_before]);
+                release(&bars->w_empty[w_before]);
+            }
+            x_before = x_ring.slot, w_before = w_ring.slot;
+            x_ring.next(x.n);
+            w_ring.next(a.n_slot);
+        }
+        wgmma_wait<0>();
+        wgmma_hold(d);
+        release(&bars->x_empty[x_before]);
+        release(&bars->w_empty[w_before]);
+    }
+
+    __device__ __forceinline__ int column(int tile, int eight) const
+    {
+        return tile * N + eight * 8 + t % 4 * 2;
+    }
+
+    __device__ __forceinline__ int row(int pass, int warp) const
+    {
+        return (pass * R + wg) * 64 + warp * 16 + t % 32 / 4;
+    }
+
+    /* Warps of the warpgroup that have rows, 16 each. */
+    __device__ __forceinline__ int n_warp(int pass) const
+    {
+        return max(0, min(64, n_row - (pass * R + wg) * 64) + 15) / 16;
+    }
+
+    /* Sums pass through the ring, where it is empty: by warpgroup, sender, eight columns, the four sums of each thread.
+     * So any warp can store any columns, in a loop, which is less code to fetch than all columns one after another. */
+    __device__ __forceinline__ uint32_t ring_at(int parts, int sender) const
+    {
+        return smem_addr(w_slots) + (uint32_t)(((wg * parts + sender) * (N / 8 / parts) * 128 + t) * 16);
+    }
+
+    /* Half of the tile's columns is added by each of the two blocks. */
+    __device__ __forceinline__ void send(const float (&d)[N / 2], int pass)
+    {
+        if (threadIdx.x == 0) {
+            const int n = (max(0, min(64 * R, n_row - pass * R * 64)) + 15) / 16;
+            bar_expect(&bars->received, (uint32_t)(n * N * 64));
+        }
+        named_sync(1, N_THREAD);
+        if (threadIdx.x < 2) {
+            bar_arrive_at(&bars->may_send, (int)threadIdx.x);
+        }
+        bar_wait(&bars->may_send, turn);
+        if (t / 32 < n_warp(pass)) {
+#pragma unroll
+            for (int p = 0; p < 2; p++) {
+                const uint32_t to = smem_at(ring_at(2, share.rank), p), bar = smem_at(smem_addr(&bars->received), p);
+#pragma unroll
+                for (int j = 0; j < N / 16; j++) {
+                    const float *v = d + (p * (N / 16) + j) * 4;
+                    send_four(to + j * 2048, bar, v[0], v[1], v[2], v[3]);
+                }
+            }
+        }
+        bar_wait(&bars->received, turn);
+        turn ^= 1;
+    }
+
+    __device__ __forceinline__ void keep(const float (&d)[N / 2])
+    {
+        float4 *to = (float4 *)w_slots + (wg * (N / 8) * 128 + t);
+        named_sync(1, N_THREAD);
+#pragma unroll
+        for (int j = 0; j < N / 8; j++) {
+            to[j * 128] = make_float4(d[4 * j], d[4 * j + 1], d[4 * j + 2], d[4 * j + 3]);
+        }
+        named_sync(1, N_THREAD);
+    }
+
+    /* From the ring to y; P senders. */
+    template <int P, gr_cuda_linear_out OUT> __device__ __forceinline__ void store(int tile, int pass) const
+    {
+        constexpr int EIGHTS = N / 8 / P;
+        const float4 *from = (const float4 *)w_slots + wg * (N / 8) * 128 + t % 32;
+        const int n = n_warp(pass);
+#pragma unroll 2
+        for (int i = t / 32; i < n * EIGHTS; i += 4) {
+            const int j = i / n, warp = i % n;
+            const float4 x = from[j * 128 + warp * 32];
+            float v[4] = {x.x, x.y, x.z, x.w};
+            if (P == 2) {
+                const float4 y = from[(EIGHTS + j) * 128 + warp * 32];
+                v[0] += y.x, v[1] += y.y, v[2] += y.z, v[3] += y.w;
+            }
+            put<OUT>(a, v, row(pass, warp), n_row, column(tile, (P == 2 ? share.rank * EIGHTS : 0) + j));
+        }
+    }
+
+    template <gr_cuda_linear_out OUT>
+    __device__ __forceinline__ void finish(const float (&d)[N / 2], int tile, int pass, bool last)
+    {
+        if (a.parts == 2) {
+            send(d, pass);
+            store<2, OUT>(tile, pass);
+            fence_async_shared(); /* copies will follow these reads */
+            named_sync(1, N_THREAD);
+            if (threadIdx.x == 0) {
+                bar_arrive(&bars->added);
+            }
+        } else if (last) {
+            keep(d);
+            store<1, OUT>(tile, pass);
+        } else if (t / 32 < n_warp(pass)) { /* the ring has the next tile's weights */
+#pragma unroll
+            for (int j = 0; j < N / 8; j++) {
+                const float v[4] = {d[4 * j], d[4 * j + 1], d[4 * j + 2], d[4 * j + 3]};
+                put<OUT>(a, v, row(pass, t / 32), n_row, column(tile, j));
+            }
+        }
+    }
+
+    template <gr_cuda_linear_out OUT> __device__ __forceinline__ void run()
+    {
+        const int n_pass = n_pass_of<R>(n_row);
+        for (int tile = share.first_tile; tile < a.n_tile; tile += share.tile_step) {
+            for (int pass = 0; pass < n_pass; pass++) {
+                float d[N / 2];
+                multiply(d);
+                finish<OUT>(d, tile, pass, pass == n_pass - 1 && tile + share.tile_step >= a.n_tile);
+            }
+        }
+    }
+};
+
+/* ---- the kernel ---- */
+
+/* A warp. */
+template <int R> static __device__ __forceinline__ void make_bars(const LinearArgs &a, LinearBars *bars, int lane)
+{
+    bar_init(&bars->x_full[lane], 1);
+    bar_init(&bars->x_empty[lane], R);
+    if (lane < W_SLOT_MAX) {
+        bar_init(&bars->w_full[lane], 1);
+        bar_init(&bars->w_empty[lane], R);
+    }
+    if (lane == 0) {
+        bar_init(&bars->may_send, a.parts);
+        bar_init(&bars->received, 1);
+        bar_init(&bars->added, 1);
+    }
+    bar_init_done();
+    __syncwarp();
+}
+
+__host__ __device__ constexpr int n_linear_thread(int r)
+{
+    return r == 1 ? 192 : 384;
+}
+
+/* Barriers are made: for this block, and for those that will send to it. The warp that made them does not wait. */
+template <int R> static __device__ __forceinline__ void meet(const LinearArgs &a, bool maker)
+{
+    if (a.parts > 1) {
+        cluster_arrive();
+        if (!maker) {
+            cluster_wait();
+        }
+    } else if (maker) {
+        named_arrive(2, n_linear_thread(R));
+    } else {
+        named_sync(2, n_linear_thread(R));
+    }
+}
+
+/* R warpgroups that multiply, then a warp for weights and one for x; two more where that makes a whole
+ * warpgroup, which can leave its registers to the others. */
+template <int N, int R>
+__global__ void __launch_bounds__(n_linear_thread(R), 1) linear_kernel(const __grid_constant__ LinearArgs a)
+{
+    extern __shared__ __align__(1024) uint8_t linear_smem[];
+    uint8_t *w_slots = linear_smem, *x_slots = w_slots + a.n_slot * stage_bytes(N);
+    LinearBars *bars = (LinearBars *)(x_slots + a.x_bytes);
+    const int warp = (int)threadIdx.x / 32 - 4 * R; /* of those that load */
+    if (warp == 0) {
+        make_bars<R>(a, bars, (int)threadIdx.x % 32);
+    }
+    meet<R>(a, warp == 0);
+    if (warp >= 0) {
+        if (R == 2) {
+            regs_fewer<56>();
+        }
+        if (warp == 0) {
+            if (threadIdx.x % 32 == 0) {
+                WeightStream<N, R>(a, w_slots, bars).run();
+            }
+            __syncwarp();
+            if (a.parts > 1) {
+                cluster_wait();
+            }
+        } else {
+            if (warp == 1 && threadIdx.x % 32 == 0) {
+                stream_x<stage_boxes(N), R>(a, x_slots, bars);
+            }
+        }
+    } else {
+        if (R == 2) {
+            regs_more<224>();
+        }
+        wait_for_previous();
+        LinearWorker<N, R> worker(a, w_slots, x_slots, bars, read_n_row(a));
+        switch (a.out) {
+        case GR_CUDA_OUT_BF16:
+            return worker.template run<GR_CUDA_OUT_BF16>();
+        case GR_CUDA_OUT_F32:
+            return worker.template run<GR_CUDA_OUT_F32>();
+        case GR_CUDA_OUT_ADD:
+            return worker.template run<GR_CUDA_OUT_ADD>();
+        case GR_CUDA_OUT_SILU:
+            return worker.template run<GR_CUDA_OUT_SILU>();
+        }
+    }
+}
+
+/* Shared memory of a block. All of it: two blocks of half as much on each multiprocessor, so that the next kernel's
+ * ring fills while this kernel drains, end up with two of one kernel in one place and none in another. */
+struct LinearMemory {
+    int n_slot, x_bytes;
+    int bytes(int width) const
+    {
+        return n_slot * stage_bytes(width) + x_bytes + (int)sizeof(LinearBars);
+    }
+};
+
+static LinearMemory linear_memory(int width, int r)
+{
+    const int x_bytes = (r == 2 ? 96 : width < 224 ? 80 : 64) * 1024;
+    return {std::min(W_SLOT_MAX, (216 * 1024 - x_bytes) / stage_bytes(width)), x_bytes};
+}
+
+template <int N, int R> static cudaError_t launch(LinearArgs &f, const LinearCut &cut, cudaStream_t stream)
+{
+    static bool prepared;
+    const LinearMemory m = linear_memory(N, R);
+    if (!prepared) {
+        const cudaError_t e =
+            cudaFuncSetAttribute(linear_kernel<N, R>, cudaFuncAttributeMaxDynamicSharedMemorySize, m.bytes(N));
+        if (e != cudaSuccess) {
+            return e;
+        }
+        prepared = true;
+    }
+    f.n_slot = m.n_slot, f.x_bytes = m.x_bytes;
+    cudaLaunchAttribute attr[2]{};
+    attr[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attr[0].val.programmaticStreamSerializationAllowed = 1;
+    attr[1].id = cudaLaunchAttributeClusterDimension;
+    attr[1].val.clusterDim.x = (unsigned)cut.parts, attr[1].val.clusterDim.y = attr[1].val.clusterDim.z = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3((unsigned)(cut.n_cluster() * cut.parts)), config.blockDim = dim3(n_linear_thread(R));
+    config.dynamicSmemBytes = (size_t)m.bytes(N);
+    config.stream = stream, config.attrs = attr, config.numAttrs = cut.parts > 1 ? 2 : 1;
+    return cudaLaunchKernelEx(&config, linear_kernel<N, R>, f);
+}
+
+template <int N> static cudaError_t launch_width(LinearArgs &f, const LinearCut &cut, cudaStream_t stream)
+{
+    return f.n_row <= 64 ? launch<N, 1>(f, cut, stream) : launch<N, 2>(f, cut, stream);
+}
+
+cudaError_t launch_linear(const gr_cuda_linear_args &a, const LinearCut &cut, cudaStream_t stream)
+{
+    LinearArgs f{};
+    f.w = (const uint8_t *)a.w, f.x = (const uint8_t *)a.x, f.bias = a.bias, f.y = a.y, f.n_row_true = a.n_row_true;
+    f.out = a.out, f.n_out = a.n_out, f.n_box = cut.n_box, f.n_tile = cut.n_tile, f.parts = cut.parts;
+    f.y_stride = a.y_stride, f.n_row = a.n_row;
+    switch (cut.width) {
+    case 16:
+        return launch_width<16>(f, cut, stream);
+    case 32:
+        return launch_width<32>(f, cut, stream);
+    case 64:
+        return launch_width<64>(f, cut, stream);
+    case 96:
+        return launch_width<96>(f, cut, stream);
+    case 128:
+        return launch_width<128>(f, cut, stream);
+    case 192:
+        return launch_width<192>(f, cut, stream);
+    case 224:
+        return launch_width<224>(f, cut, stream);
+    default:
+        return launch_width<248>(f, cut, stream);
+    }
+}
+
+} // namespace gr
