@@ -63,12 +63,6 @@ __device__ __forceinline__ void copy_line_once(const void *from, uint32_t to, ui
                  : "memory");
 }
 
-/* A line of memory on its way into the L2 cache. Multiples of 16. */
-__device__ __forceinline__ void prefetch_line(const void *from, uint32_t bytes)
-{
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-}
-
 /* The same into several blocks of the cluster, at equal addresses, counted off the barrier of each. */
 __device__ __forceinline__ void copy_line_all(const void *from, uint32_t to, uint64_t *bar, uint32_t bytes,
                                               uint16_t mask)
@@ -108,6 +102,17 @@ __device__ __forceinline__ void cluster_meet()
     asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
+/* The two halves of a meeting that orders what was written before it. */
+__device__ __forceinline__ void cluster_arrive()
+{
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void cluster_wait()
+{
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
 /* By the thread that made barriers, before others use them. */
 __device__ __forceinline__ void bar_init_done()
 {
@@ -123,6 +128,22 @@ __device__ __forceinline__ void fence_async_shared()
 __device__ __forceinline__ void named_sync(int id, int n_thread)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(n_thread) : "memory");
+}
+
+__device__ __forceinline__ void named_arrive(int id, int n_thread)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(n_thread) : "memory");
+}
+
+/* 16 bytes of memory into shared memory, by way of the L2 cache only; all of a thread's are there after the second. */
+__device__ __forceinline__ void copy_16(const void *from, uint32_t to)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+__device__ __forceinline__ void copy_16_wait()
+{
+    asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
 template <int N> __device__ __forceinline__ void regs_more()

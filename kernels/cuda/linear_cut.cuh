@@ -17,13 +17,13 @@
 namespace gr
 {
 
-constexpr int LINEAR_WIDTHS[] = {16, 32, 64, 128, 192, 224};
+constexpr int LINEAR_WIDTHS[] = {16, 32, 64, 96, 128, 192, 224, 248};
 
 struct LinearCut {
     int n_box, width, parts, n_tile;
     int n_cluster() const /* as many as an H100 or H200 has room for at once, each block on its own multiprocessor */
     {
-        return std::min(n_tile, parts == 1 ? 132 : parts == 2 ? 66 : 32);
+        return std::min(n_tile, 132 / parts);
     }
     size_t bytes() const
     {
@@ -37,7 +37,7 @@ struct LinearCut {
  * a microsecond and a half, 50 KiB. */
 static inline double linear_cut_cost(const LinearCut &c)
 {
-    const int n_slot = c.parts == 1 ? 132 : c.parts == 2 ? 66 : 32;
+    const int n_slot = 132 / c.parts;
     const int whole = c.n_tile / n_slot, rest = c.n_tile % n_slot;
     const double share = whole == 0 ? 1.0 : std::max(0.4, (double)rest / n_slot);
     const double rounds = whole + (rest > 0 ? share : 0.0), box = (c.n_box + c.parts - 1) / c.parts;
@@ -47,11 +47,10 @@ static inline double linear_cut_cost(const LinearCut &c)
 static inline LinearCut linear_cut(int n_out, int n_in)
 {
     LinearCut best{};
-    for (int parts = 1; parts <= 4; parts *= 2) {
+    for (int parts = 1; parts <= 2; parts++) {
         for (int width : LINEAR_WIDTHS) {
             const LinearCut c{n_in / 64, width, parts, (n_out + width - 1) / width};
-            if (width / 8 % parts == 0 && c.n_box >= parts &&
-                (best.n_tile == 0 || linear_cut_cost(c) < linear_cut_cost(best))) {
+            if (c.n_box >= parts && (best.n_tile == 0 || linear_cut_cost(c) < linear_cut_cost(best))) {
                 best = c;
             }
         }

@@ -20,7 +20,7 @@
 namespace gr
 {
 
-constexpr int W_SLOT_MAX = 12, X_SLOT_MAX = 32;
+constexpr int W_SLOT_MAX = 10, X_SLOT_MAX = 32;
 constexpr int X_TILE = 8192; /* 64 rows of 64 k */
 
 struct LinearArgs {
@@ -30,7 +30,7 @@ struct LinearArgs {
     const int32_t *n_row_true;
     gr_cuda_linear_out out;
     int n_out, n_box, n_tile, parts, y_stride, n_row;
-    int n_slot, x_bytes;  /* of the rings */
+    int n_slot, x_bytes; /* of the rings */
 };
 
 struct LinearBars {
@@ -39,10 +39,10 @@ struct LinearBars {
     uint64_t received, added;
 };
 
-/* What one copy brings: small boxes come together. */
+/* A stage is what a slot holds: so many boxes that the barriers are waited for every 16 KiB of weights or more. */
 __host__ __device__ constexpr int stage_boxes(int width)
 {
-    return width < 128 ? 128 / width : 1;
+    return width < 224 ? 2 : 1;
 }
 
 __host__ __device__ constexpr int stage_bytes(int width)
@@ -76,13 +76,16 @@ struct LinearShare {
     }
 };
 
-/* The slots of x, n rows of a tile each where there is one tile; else whole tiles. */
-template <int R> struct XSlots {
-    int stride, n;
+/* The slots of x: the boxes of a stage, each `rows` bytes of rows behind the one before. With one tile of rows these
+ * are those of the bucket, and the matrix units read on into the next box; with more, whole tiles, those of the second
+ * warpgroup behind all boxes of the first. */
+template <int R, int BOXES> struct XSlots {
+    int rows, stride, n;
     __device__ explicit XSlots(const LinearArgs &a)
     {
-        stride = R == 1 ? (a.n_row + 7) / 8 * 1024 : R * X_TILE;
-        n = min(X_SLOT_MAX, (a.x_bytes - R * X_TILE) / stride + 1);
+        rows = R == 1 ? (a.n_row + 7) / 8 * 1024 : X_TILE;
+        stride = R * BOXES * rows;
+        n = min(X_SLOT_MAX, (a.x_bytes - X_TILE + rows) / stride);
     }
 };
 
@@ -106,13 +109,10 @@ template <int N, int R> struct WeightStream {
     uint8_t *slots;
     LinearBars *bars;
     LinearRing ring;
-    int n_stage, n_begun; /* of a tile; of the first tile, by begin() */
 
     __device__ WeightStream(const LinearArgs &a_, uint8_t *slots_, LinearBars *bars_)
         : a(a_), share(a_), slots(slots_), bars(bars_)
     {
-        n_stage = (share.n_box + BOXES - 1) / BOXES;
-        n_begun = min(a.n_slot, n_stage);
     }
 
     __device__ __forceinline__ const uint8_t *place(int tile, int stage) const
@@ -134,25 +134,21 @@ template <int N, int R> struct WeightStream {
         ring.next(a.n_slot);
     }
 
-    /* Before the block meets. */
-    __device__ __forceinline__ void begin()
-    {
-        for (int s = 0; s < n_begun; s++) {
-            load(share.first_tile, s);
-        }
-        let_next_start();
-    }
-
+    /* The next kernel may start when the ring is full: it finds no room before this block ends. */
     __device__ __forceinline__ void run()
     {
+        const int n_stage = (share.n_box + BOXES - 1) / BOXES, n_first = min(a.n_slot, n_stage);
         int n_pass = 1, n_done = 0; /* tiles, each pass by itself */
         for (int tile = share.first_tile; tile < a.n_tile; tile += share.tile_step) {
             for (int pass = 0; pass < n_pass; pass++, n_done++) {
                 if (a.parts > 1 && n_done > 0) {
                     bar_wait(&bars->added, (n_done - 1) & 1);
                 }
-                for (int s = n_done == 0 ? n_begun : 0; s < n_stage; s++) {
+                for (int s = 0; s < n_stage; s++) {
                     load(tile, s);
+                    if (n_done == 0 && s == n_first - 1) {
+                        let_next_start();
+                    }
                 }
                 if (n_done == 0 && a.n_row > 64 * R) {
                     wait_for_previous();
@@ -165,31 +161,38 @@ template <int N, int R> struct WeightStream {
 
 /* ---- the thread that streams x ---- */
 
-template <int R> static __device__ __forceinline__ void stream_x(const LinearArgs &a, uint8_t *slots, LinearBars *bars)
+template <int BOXES, int R>
+static __device__ __forceinline__ void stream_x(const LinearArgs &a, uint8_t *slots, LinearBars *bars)
 {
     wait_for_previous();
     const int n_row = R == 1 ? a.n_row : read_n_row(a), n_pass = n_pass_of<R>(n_row);
     const LinearShare share(a);
-    const XSlots<R> x(a);
+    const XSlots<R, BOXES> x(a);
     LinearRing ring;
     for (int tile = share.first_tile; tile < a.n_tile; tile += share.tile_step) {
         for (int pass = 0; pass < n_pass; pass++) {
-            uint32_t bytes[R], sum = 0;
+            uint32_t bytes[R], sum = 0; /* of a box */
 #pragma unroll
             for (int r = 0; r < R; r++) {
                 bytes[r] = (uint32_t)((max(0, min(64, n_row - (pass * R + r) * 64)) + 7) / 8 * 1024);
                 sum += bytes[r];
             }
             const uint8_t *from = a.x + ((size_t)pass * R * a.n_box + share.box) * X_TILE;
-            for (int b = 0; b < share.n_box; b++, from += X_TILE) {
+            for (int b = 0; b < share.n_box; b += BOXES, from += BOXES * X_TILE) {
+                const int n = min(BOXES, share.n_box - b);
+                uint64_t *bar = &bars->x_full[ring.slot];
                 bar_wait(&bars->x_empty[ring.slot], ring.phase ^ 1);
-                bar_expect(&bars->x_full[ring.slot], sum);
+                bar_expect(bar, sum * (uint32_t)n);
 #pragma unroll
                 for (int r = 0; r < R; r++) {
-                    if (bytes[r] > 0) {
-                        copy_line(from + (size_t)r * a.n_box * X_TILE,
-                                  smem_addr(slots + ring.slot * x.stride + r * X_TILE), &bars->x_full[ring.slot],
-                                  bytes[r]);
+                    const uint8_t *tile_from = from + (size_t)r * a.n_box * X_TILE;
+                    const uint32_t to = smem_addr(slots + ring.slot * x.stride + r * BOXES * X_TILE);
+                    if (bytes[r] == X_TILE) {
+                        copy_line(tile_from, to, bar, (uint32_t)(n * X_TILE));
+                    } else if (bytes[r] > 0) {
+                        for (int i = 0; i < n; i++) {
+                            copy_line(tile_from + i * X_TILE, to + (uint32_t)(i * x.rows), bar, bytes[r]);
+                        }
                     }
                 }
                 ring.next(x.n);
@@ -202,7 +205,7 @@ template <int R> static __device__ __forceinline__ void stream_x(const LinearArg
 
 static __device__ __forceinline__ float silu(float g)
 {
-    return g / (1.0f + __expf(-g));
+    return __fdividef(g, 1.0f + __expf(-g));
 }
 
 /* A thread's sums of columns col and col + 1: v[0], v[1] of row `row`, v[2], v[3] of row + 8. All lanes of a warp. */
@@ -253,14 +256,14 @@ template <int N, int R> struct LinearWorker {
     uint8_t *w_slots, *x_slots;
     LinearBars *bars;
     const int n_row;
-    const XSlots<R> x;
+    const XSlots<R, BOXES> x;
     const int wg, t; /* t: thread of the warpgroup */
     LinearRing w_ring, x_ring;
     uint32_t turn = 0; /* phase of the barriers of a tile's sum */
 
     __device__ LinearWorker(const LinearArgs &a_, uint8_t *w_, uint8_t *x_, LinearBars *bars_, int n_row_)
-        : a(a_), share(a_), w_slots(w_), x_slots(x_), bars(bars_), n_row(n_row_), x(a_),
-          wg((int)threadIdx.x / 128), t((int)threadIdx.x % 128)
+        : a(a_), share(a_), w_slots(w_), x_slots(x_), bars(bars_), n_row(n_row_), x(a_), wg((int)threadIdx.x / 128),
+          t((int)threadIdx.x % 128)
     {
     }
 
@@ -271,39 +274,45 @@ template <int N, int R> struct LinearWorker {
         }
     }
 
-    /* A tile's part: sums over its boxes. A slot is released when the box after it is in the matrix units. */
+    __device__ __forceinline__ void multiply_box(float (&d)[N / 2], uint32_t from, uint32_t w, bool first) const
+    {
+        const uint64_t a_desc = wgmma_uniform(wgmma_desc(from, 16, 1024)),
+                       b_desc = wgmma_uniform(wgmma_desc(w, 16, 1024));
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            wgmma_ss<N>(d, wgmma_step(a_desc, j * 32), wgmma_step(b_desc, j * 32), j > 0 || !first);
+        }
+    }
+
+    /* A tile's part: sums over its boxes. A stage is released when the one after it is in the matrix units. */
     __device__ __forceinline__ void multiply(float (&d)[N / 2])
     {
+        const uint32_t x0 = smem_addr(x_slots) + (uint32_t)(R > 1 ? wg * BOXES * X_TILE : 0), w0 = smem_addr(w_slots);
         int x_before = -1, w_before = -1;
-        for (int box = 0; box < share.n_box; box++) {
-            const int in_stage = box % BOXES;
-            if (in_stage == 0) {
-                bar_wait(&bars->w_full[w_ring.slot], w_ring.phase);
-            }
+        for (int box = 0; box < share.n_box; box += BOXES) {
+            const uint32_t from = x0 + (uint32_t)(x_ring.slot * x.stride), w = w0 + (uint32_t)(w_ring.slot * STAGE);
+            bar_wait(&bars->w_full[w_ring.slot], w_ring.phase);
             bar_wait(&bars->x_full[x_ring.slot], x_ring.phase);
-            const uint64_t from = wgmma_uniform(
-                wgmma_desc(smem_addr(x_slots + x_ring.slot * x.stride + (R > 1 ? wg * X_TILE : 0)), 16, 1024));
-            const uint64_t w =
-                wgmma_uniform(wgmma_desc(smem_addr(w_slots + w_ring.slot * STAGE + in_stage * (N * 128)), 16, 1024));
             wgmma_fence();
+            if (share.n_box - box >= BOXES) {
 #pragma unroll
-            for (int j = 0; j < 4; j++) {
-                wgmma_ss<N>(d, wgmma_step(from, j * 32), wgmma_step(w, j * 32), j > 0 || box > 0);
+                for (int b = 0; b < BOXES; b++) {
+                    multiply_box(d, from + (uint32_t)(b * x.rows), w + b * (N * 128), b == 0 && box == 0);
+                }
+            } else {
+                for (int b = 0; b < share.n_box - box; b++) {
+                    multiply_box(d, from + (uint32_t)(b * x.rows), w + (uint32_t)(b * (N * 128)), b == 0 && box == 0);
+                }
             }
             wgmma_commit();
             wgmma_wait<1>();
             if (x_before >= 0) {
                 release(&bars->x_empty[x_before]);
-            }
-            if (w_before >= 0) {
                 release(&bars->w_empty[w_before]);
             }
-            x_before = x_ring.slot, w_before = -1;
+            x_before = x_ring.slot, w_before = w_ring.slot;
             x_ring.next(x.n);
-            if (in_stage == BOXES - 1 || box == share.n_box - 1) {
-                w_before = w_ring.slot;
-                w_ring.next(a.n_slot);
-            }
+            w_ring.next(a.n_slot);
         }
         wgmma_wait<0>();
         wgmma_hold(d);
@@ -316,72 +325,100 @@ template <int N, int R> struct LinearWorker {
         return tile * N + eight * 8 + t % 4 * 2;
     }
 
-    __device__ __forceinline__ int row(int pass) const
+    __device__ __forceinline__ int row(int pass, int warp) const
     {
-        return (pass * R + wg) * 64 + t / 32 * 16 + t % 32 / 4;
+        return (pass * R + wg) * 64 + warp * 16 + t % 32 / 4;
     }
 
-    /* Each block's sums to the block that adds these columns: block p has P-th p of the tile's columns. In its ring, by
-     * warpgroup, sender, eight columns: the four sums of each thread. */
-    template <int P> __device__ __forceinline__ void send(const float (&d)[N / 2])
+    /* Warps of the warpgroup that have rows, 16 each. */
+    __device__ __forceinline__ int n_warp(int pass) const
     {
-        constexpr int EIGHTS = N / 8 / P;
+        return max(0, min(64, n_row - (pass * R + wg) * 64) + 15) / 16;
+    }
+
+    /* Sums pass through the ring, where it is empty: by warpgroup, sender, eight columns, the four sums of each thread.
+     * So any warp can store any columns, in a loop, which is less code to fetch than all columns one after another. */
+    __device__ __forceinline__ uint32_t ring_at(int parts, int sender) const
+    {
+        return smem_addr(w_slots) + (uint32_t)(((wg * parts + sender) * (N / 8 / parts) * 128 + t) * 16);
+    }
+
+    /* Half of the tile's columns is added by each of the two blocks. */
+    __device__ __forceinline__ void send(const float (&d)[N / 2], int pass)
+    {
         if (threadIdx.x == 0) {
-            bar_expect(&bars->received, R * N * 256);
+            const int n = (max(0, min(64 * R, n_row - pass * R * 64)) + 15) / 16;
+            bar_expect(&bars->received, (uint32_t)(n * N * 64));
         }
         named_sync(1, N_THREAD);
-        if (threadIdx.x < P) {
+        if (threadIdx.x < 2) {
             bar_arrive_at(&bars->may_send, (int)threadIdx.x);
         }
         bar_wait(&bars->may_send, turn);
-        const uint32_t mine = smem_addr(w_slots) + (uint32_t)((((wg * P + share.rank) * EIGHTS) * 128 + t) * 16);
+        if (t / 32 < n_warp(pass)) {
 #pragma unroll
-        for (int p = 0; p < P; p++) {
-            const uint32_t to = smem_at(mine, p), bar = smem_at(smem_addr(&bars->received), p);
+            for (int p = 0; p < 2; p++) {
+                const uint32_t to = smem_at(ring_at(2, share.rank), p), bar = smem_at(smem_addr(&bars->received), p);
 #pragma unroll
-            for (int j = 0; j < EIGHTS; j++) {
-                const float *v = d + (p * EIGHTS + j) * 4;
-                send_four(to + j * 2048, bar, v[0], v[1], v[2], v[3]);
+                for (int j = 0; j < N / 16; j++) {
+                    const float *v = d + (p * (N / 16) + j) * 4;
+                    send_four(to + j * 2048, bar, v[0], v[1], v[2], v[3]);
+                }
             }
         }
-    }
-
-    template <int P, gr_cuda_linear_out OUT> __device__ __forceinline__ void add(int tile, int pass)
-    {
-        constexpr int EIGHTS = N / 8 / P;
         bar_wait(&bars->received, turn);
         turn ^= 1;
-        for (int j = 0; j < EIGHTS; j++) {
-            float v[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll
-            for (int p = 0; p < P; p++) {
-                const float4 x4 = ((const float4 *)w_slots)[((wg * P + p) * EIGHTS + j) * 128 + t];
-                v[0] = p == 0 ? x4.x : v[0] + x4.x, v[1] = p == 0 ? x4.y : v[1] + x4.y;
-                v[2] = p == 0 ? x4.z : v[2] + x4.z, v[3] = p == 0 ? x4.w : v[3] + x4.w;
-            }
-            put<OUT>(a, v, row(pass), n_row, column(tile, share.rank * EIGHTS + j));
-        }
-        fence_async_shared(); /* copies will follow these reads */
+    }
+
+    __device__ __forceinline__ void keep(const float (&d)[N / 2])
+    {
+        float4 *to = (float4 *)w_slots + (wg * (N / 8) * 128 + t);
         named_sync(1, N_THREAD);
-        if (threadIdx.x == 0) {
-            bar_arrive(&bars->added);
+#pragma unroll
+        for (int j = 0; j < N / 8; j++) {
+            to[j * 128] = make_float4(d[4 * j], d[4 * j + 1], d[4 * j + 2], d[4 * j + 3]);
+        }
+        named_sync(1, N_THREAD);
+    }
+
+    /* From the ring to y; P senders. */
+    template <int P, gr_cuda_linear_out OUT> __device__ __forceinline__ void store(int tile, int pass) const
+    {
+        constexpr int EIGHTS = N / 8 / P;
+        const float4 *from = (const float4 *)w_slots + wg * (N / 8) * 128 + t % 32;
+        const int n = n_warp(pass);
+#pragma unroll 2
+        for (int i = t / 32; i < n * EIGHTS; i += 4) {
+            const int j = i / n, warp = i % n;
+            const float4 x = from[j * 128 + warp * 32];
+            float v[4] = {x.x, x.y, x.z, x.w};
+            if (P == 2) {
+                const float4 y = from[(EIGHTS + j) * 128 + warp * 32];
+                v[0] += y.x, v[1] += y.y, v[2] += y.z, v[3] += y.w;
+            }
+            put<OUT>(a, v, row(pass, warp), n_row, column(tile, (P == 2 ? share.rank * EIGHTS : 0) + j));
         }
     }
 
     template <gr_cuda_linear_out OUT>
-    __device__ __forceinline__ void finish(const float (&d)[N / 2], int tile, int pass)
+    __device__ __forceinline__ void finish(const float (&d)[N / 2], int tile, int pass, bool last)
     {
-        if (a.parts == 4 && N >= 32) {
-            send<N >= 32 ? 4 : 2>(d);
-            add<N >= 32 ? 4 : 2, OUT>(tile, pass);
-        } else if (a.parts == 2) {
-            send<2>(d);
-            add<2, OUT>(tile, pass);
-        } else {
+        if (a.parts == 2) {
+            send(d, pass);
+            store<2, OUT>(tile, pass);
+            fence_async_shared(); /* copies will follow these reads */
+            named_sync(1, N_THREAD);
+            if (threadIdx.x == 0) {
+                bar_arrive(&bars->added);
+            }
+        } else if (last) {
+            keep(d);
+            store<1, OUT>(tile, pass);
+        } else if (t / 32 < n_warp(pass)) { /* the ring has the next tile's weights */
 #pragma unroll
             for (int j = 0; j < N / 8; j++) {
                 const float v[4] = {d[4 * j], d[4 * j + 1], d[4 * j + 2], d[4 * j + 3]};
-                put<OUT>(a, v, row(pass), n_row, column(tile, j));
+                put<OUT>(a, v, row(pass, t / 32), n_row, column(tile, j));
             }
         }
     }
@@ -393,7 +430,7 @@ template <int N, int R> struct LinearWorker {
             for (int pass = 0; pass < n_pass; pass++) {
                 float d[N / 2];
                 multiply(d);
-                finish<OUT>(d, tile, pass);
+                finish<OUT>(d, tile, pass, pass == n_pass - 1 && tile + share.tile_step >= a.n_tile);
             }
         }
     }
@@ -401,58 +438,73 @@ template <int N, int R> struct LinearWorker {
 
 /* ---- the kernel ---- */
 
-template <int R> static __device__ __forceinline__ void make_bars(const LinearArgs &a, LinearBars *bars)
+/* A warp. */
+template <int R> static __device__ __forceinline__ void make_bars(const LinearArgs &a, LinearBars *bars, int lane)
 {
-    for (int i = 0; i < W_SLOT_MAX; i++) {
-        bar_init(&bars->w_full[i], 1);
-        bar_init(&bars->w_empty[i], R);
+    bar_init(&bars->x_full[lane], 1);
+    bar_init(&bars->x_empty[lane], R);
+    if (lane < W_SLOT_MAX) {
+        bar_init(&bars->w_full[lane], 1);
+        bar_init(&bars->w_empty[lane], R);
     }
-    for (int i = 0; i < X_SLOT_MAX; i++) {
-        bar_init(&bars->x_full[i], 1);
-        bar_init(&bars->x_empty[i], R);
+    if (lane == 0) {
+        bar_init(&bars->may_send, a.parts);
+        bar_init(&bars->received, 1);
+        bar_init(&bars->added, 1);
     }
-    bar_init(&bars->may_send, a.parts);
-    bar_init(&bars->received, 1);
-    bar_init(&bars->added, 1);
     bar_init_done();
+    __syncwarp();
 }
 
-/* Of two warpgroups that multiply the third is a whole one too, so that it can leave them its registers. */
 __host__ __device__ constexpr int n_linear_thread(int r)
 {
     return r == 1 ? 192 : 384;
 }
 
-/* Warpgroups that multiply, then a warp for weights and one for x. */
+/* Barriers are made: for this block, and for those that will send to it. The warp that made them does not wait. */
+template <int R> static __device__ __forceinline__ void meet(const LinearArgs &a, bool maker)
+{
+    if (a.parts > 1) {
+        cluster_arrive();
+        if (!maker) {
+            cluster_wait();
+        }
+    } else if (maker) {
+        named_arrive(2, n_linear_thread(R));
+    } else {
+        named_sync(2, n_linear_thread(R));
+    }
+}
+
+/* R warpgroups that multiply, then a warp for weights and one for x; two more where that makes a whole
+ * warpgroup, which can leave its registers to the others. */
 template <int N, int R>
-__global__ void __launch_bounds__(n_linear_thread(R), R == 1 ? 2 : 1)
-    linear_kernel(const __grid_constant__ LinearArgs a)
+__global__ void __launch_bounds__(n_linear_thread(R), 1) linear_kernel(const __grid_constant__ LinearArgs a)
 {
     extern __shared__ __align__(1024) uint8_t linear_smem[];
     uint8_t *w_slots = linear_smem, *x_slots = w_slots + a.n_slot * stage_bytes(N);
     LinearBars *bars = (LinearBars *)(x_slots + a.x_bytes);
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    WeightStream<N, R> weights(a, w_slots, bars);
-    if (warp == 4 * R) {
-        if (lane == 0) {
-            make_bars<R>(a, bars);
-            weights.begin();
-        }
-        __syncwarp();
+    const int warp = (int)threadIdx.x / 32 - 4 * R; /* of those that load */
+    if (warp == 0) {
+        make_bars<R>(a, bars, (int)threadIdx.x % 32);
     }
-    if (a.parts > 1) {
-        cluster_meet();
-    } else {
-        __syncthreads();
-    }
-    if (warp >= 4 * R) {
+    meet<R>(a, warp == 0);
+    if (warp >= 0) {
         if (R == 2) {
             regs_fewer<56>();
         }
-        if (warp == 4 * R && lane == 0) {
-            weights.run();
-        } else if (warp == 4 * R + 1 && lane == 0) {
-            stream_x<R>(a, x_slots, bars);
+        if (warp == 0) {
+            if (threadIdx.x % 32 == 0) {
+                WeightStream<N, R>(a, w_slots, bars).run();
+            }
+            __syncwarp();
+            if (a.parts > 1) {
+                cluster_wait();
+            }
+        } else {
+            if (warp == 1 && threadIdx.x % 32 == 0) {
+                stream_x<stage_boxes(N), R>(a, x_slots, bars);
+            }
         }
     } else {
         if (R == 2) {
@@ -473,8 +525,8 @@ __global__ void __launch_bounds__(n_linear_thread(R), R == 1 ? 2 : 1)
     }
 }
 
-/* Shared memory of a block of R warpgroups: for one so much that two fit a multiprocessor, this kernel's and the next
- * one's; x gets what is left. */
+/* Shared memory of a block. All of it: two blocks of half as much on each multiprocessor, so that the next kernel's
+ * ring fills while this kernel drains, end up with two of one kernel in one place and none in another. */
 struct LinearMemory {
     int n_slot, x_bytes;
     int bytes(int width) const
@@ -485,9 +537,8 @@ struct LinearMemory {
 
 static LinearMemory linear_memory(int width, int r)
 {
-    const int n_slot = (r == 1 ? 86 : 144) * 1024 / stage_bytes(width);
-    const int left = (r == 1 ? 112 : 208) * 1024 - n_slot * stage_bytes(width);
-    return {n_slot, left / (r * X_TILE) * (r * X_TILE)};
+    const int x_bytes = (r == 2 ? 96 : width < 224 ? 80 : 64) * 1024;
+    return {std::min(W_SLOT_MAX, (216 * 1024 - x_bytes) / stage_bytes(width)), x_bytes};
 }
 
 template <int N, int R> static cudaError_t launch(LinearArgs &f, const LinearCut &cut, cudaStream_t stream)
@@ -533,12 +584,16 @@ cudaError_t launch_linear(const gr_cuda_linear_args &a, const LinearCut &cut, cu
         return launch_width<32>(f, cut, stream);
     case 64:
         return launch_width<64>(f, cut, stream);
+    case 96:
+        return launch_width<96>(f, cut, stream);
     case 128:
         return launch_width<128>(f, cut, stream);
     case 192:
         return launch_width<192>(f, cut, stream);
-    default:
+    case 224:
         return launch_width<224>(f, cut, stream);
+    default:
+        return launch_width<248>(f, cut, stream);
     }
 }
 

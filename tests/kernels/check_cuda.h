@@ -7,6 +7,7 @@
 /* One line of the program's output; detail: figures. */
 void report(const char *name, bool ok, const char *detail);
 
+void check_linear_layers(void);
 void check_rows(void);
 void check_noise(void); /* all words: bounds of the noise */
 void check_picks(void);

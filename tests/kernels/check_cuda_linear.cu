@@ -1,5 +1,6 @@
 /* The linear layers of the CUDA kernels: sums against double, and the promise that a row's bits depend on that row and
  * the shape only. */
+#include "tests/kernels/check_cuda.h"
 #include "tests/kernels/cuda_rig.h"
 
 #include "kernels/cuda/linear.h"
@@ -404,10 +405,11 @@ void check_linear_layers()
     check_layer(384, 384, true, true, 1); /* the demo models */
     check_layer(320, 192, false, true, 1);
     check_layer(640, 768, true, false, 1);
-    check_layer(384, 1152, true, true, 1); /* parts of k in four blocks */
+    check_layer(384, 1152, true, false, 1);
+    check_layer(256, 2112, true, true, 1); /* parts of k in two blocks, of unequal length */
     check_layer(384, 1024, false, false, 1);
     check_layer(4096, 384, true, false, 3);
-    check_layer(1040, 2112, false, false, 3); /* parts of unequal length, a last tile that is not full */
+    check_layer(1040, 4160, false, false, 3); /* a last tile that is not full */
     check_layer(7744, 4096, false, false, 37);
     check_layer(13264, 2048, false, false, 37); /* several tiles a block, in parts */
     check_layer(48000, 64, true, false, 5);     /* several tiles a block */

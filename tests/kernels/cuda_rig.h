@@ -151,10 +151,4 @@ double worst_error(const placed &t, const uint16_t *out, int step);
 float bf16_value(uint16_t h);
 uint16_t bf16_of(float x);
 
-/* One line, counted (check_cuda.cu). */
-void report(const char *name, bool ok, const char *detail);
-
-/* Groups of cases in files of their own. */
-void check_linear_layers();
-
 #endif
