@@ -449,8 +449,8 @@ static void rank_children(struct gr_grower *g, int ith, int i_out)
 {
     struct expansion *e = &g->expansion[i_out];
     const struct gr_draft_seq *s = &g->job->seq[e->seq];
-    const struct gr_top_row *top = g->lm->top != NULL ? &g->lm->top[i_out] : NULL;
-    if (top != NULL && top->n >= 0) {
+    if (gr_lm_has_picked(g->lm, i_out)) {
+        const struct gr_top_row *top = &g->lm->top[i_out];
         e->n = top->n;
         memcpy(e->token, top->id, (size_t)top->n * sizeof(*e->token));
         memcpy(e->edge, top->edge, (size_t)top->n * sizeof(*e->edge));
@@ -505,7 +505,7 @@ static enum gr_status run_batch(struct gr_grower *g)
     if (g->lm->feature_width > 0) {
         keep_hidden(g);
     }
-    gr_team_run(g->n_out > 1 ? g->lm->team : NULL, rank_all, g);
+    gr_team_run(gr_lm_pick_team(g->lm, g->n_out), rank_all, g);
     for (int i = 0; i < g->n_out; i++) {
         const struct expansion *e = &g->expansion[i];
         const struct gr_draft_seq *s = &g->job->seq[e->seq];

@@ -131,6 +131,20 @@ static inline void gr_lm_destroy(struct gr_lm *lm)
         lm->ops->destroy(lm);
     }
 }
+/* Whether row i_out was picked, or ranked, by the model; else that is to be done from its logits. */
+static inline bool gr_lm_has_picked(const struct gr_lm *lm, int i_out)
+{
+    return lm->picked != NULL ? lm->picked[i_out].id >= 0 : lm->top != NULL && lm->top[i_out].n >= 0;
+}
+/* The team for what is left of n_out rows: none where a thread alone is faster than to wake the others. */
+static inline struct gr_team *gr_lm_pick_team(const struct gr_lm *lm, int n_out)
+{
+    int n_left = 0;
+    for (int i = 0; i < n_out; i++) {
+        n_left += !gr_lm_has_picked(lm, i);
+    }
+    return n_left > 1 ? lm->team : NULL;
+}
 /* Rows of the vocabulary from n_token on are padding: they are never sampled. Returns how many of the target's ids there
  * are. */
 static inline int32_t gr_lm_without_padding(struct gr_lm *lm, int32_t n_token)

@@ -288,7 +288,7 @@ static int32_t pick_row(const struct gr_verifier *v, int ith, int i_out)
     float *scratch = v->scratch + (size_t)ith * (size_t)n;
     int32_t *work = v->work + (size_t)ith * (size_t)n;
     const uint32_t pos = (uint32_t)v->pos[v->out_row[i_out]] + 1;
-    if (v->lm->picked != NULL && v->lm->picked[i_out].id >= 0) {
+    if (gr_lm_has_picked(v->lm, i_out)) {
         if (wants_gap(o)) {
             o->seq->gap = v->lm->picked[i_out].gap;
         }
@@ -507,7 +507,7 @@ static void run_pass(struct gr_verifier *v, struct gr_pass *pass)
     if (pass->status != GR_OK) {
         return;
     }
-    gr_team_run(v->n_out > 1 ? v->lm->team : NULL, pick_rows, v);
+    gr_team_run(gr_lm_pick_team(v->lm, v->n_out), pick_rows, v);
     const uint64_t t2 = gr_clock_ns();
     int n_copy = 0;
     for (int i = 0; i < pass->n_seq; i++) {
