@@ -22,7 +22,7 @@
 #define GR_ORCH_WORKER_MAX 16
 
 enum gr_worker_role { GR_WORKER_TARGET, GR_WORKER_DRAFT };
-enum gr_ahead { GR_AHEAD_OFF, GR_AHEAD_ON, GR_AHEAD_AUTO /* off where both workers share a host's CPUs */ };
+enum gr_ahead { GR_AHEAD_OFF, GR_AHEAD_ON, GR_AHEAD_AUTO /* off where both share CPUs or a GPU */ };
 enum gr_session_state {
     GR_SESSION_FREE,
     GR_SESSION_WAITING,

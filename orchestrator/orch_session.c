@@ -153,12 +153,19 @@ void orch_append_turn(struct gr_orch *o, struct entry *e)
 
 /* ---- drafters ---- */
 
-/* Growing on while the target verifies costs the target nothing unless both run on the CPUs of one host. */
+static bool is_on_gpu(const struct gr_worker_info *worker)
+{
+    return strncmp(worker->numerics_id, "cuda", 4) == 0;
+}
+
+/* Growing on while the target verifies costs the target nothing unless both run on the CPUs of one host, or on one GPU:
+ * then they are one process (plan.c). */
 static bool ahead_pays(const struct gr_worker_info *target, const struct gr_worker_info *drafter)
 {
     const bool one_host = target->host_id[0] == '\0' || strcmp(target->host_id, drafter->host_id) == 0;
-    const bool on_gpu = strstr(target->numerics_id, "cuda") != NULL || strstr(drafter->numerics_id, "cuda") != NULL;
-    return !one_host || on_gpu;
+    const bool on_gpu = is_on_gpu(target) || is_on_gpu(drafter);
+    const bool one_gpu = is_on_gpu(target) && is_on_gpu(drafter) && target->pid == drafter->pid;
+    return !one_host || (on_gpu && !one_gpu);
 }
 
 void orch_attach(struct gr_orch *o, struct entry *e)

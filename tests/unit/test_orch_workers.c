@@ -133,13 +133,19 @@ static void test_draft_ahead_auto(void **state)
 {
     (void)state;
     static const struct {
-        const char *host, *numerics;
-        uint32_t want;
-    } rows[] = {{"a", "cpu/x", 0}, {"b", "cpu/x", 1}, {"a", "cuda/sm90", 1}};
+        const char *host, *numerics, *of_target;
+        uint32_t pid, want;
+    } rows[] = {{"a", "cpu/x", "cpu", 5, 0}, {"b", "cpu/x", "cpu", 5, 1}, {"a", "cuda/sm90", "cpu", 5, 1},
+                {"a", "cpu/x", "cuda/sm90", 5, 1}, {"a", "cuda/sm90", "cuda/sm90", 5, 1},
+                {"a", "cuda/sm90", "cuda/sm90", 4, 0} /* one process: one GPU */};
     for (size_t i = 0; i < GR_ARRAY_LEN(rows); i++) {
         struct world *w = make(NULL);
         struct gr_worker_info info = draft_info();
-        join_target(w);
+        struct gr_worker_info target = target_info();
+        target.pid = 4;
+        snprintf(target.numerics_id, sizeof(target.numerics_id), "%s", rows[i].of_target);
+        assert_int_equal(gr_orch_join(w->orch, TARGET, &target, w->now_ns), GR_OK);
+        info.pid = rows[i].pid;
         snprintf(info.host_id, sizeof(info.host_id), "%s", rows[i].host);
         snprintf(info.numerics_id, sizeof(info.numerics_id), "%s", rows[i].numerics);
         assert_int_equal(gr_orch_join(w->orch, DRAFTER, &info, w->now_ns), GR_OK);
