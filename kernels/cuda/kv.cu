@@ -4,6 +4,7 @@
 #include "kernels/cuda/eight.cuh"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/kv_layout.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/cuda_status.cuh"
 
 #include <cuda_runtime.h>
@@ -100,8 +101,7 @@ enum gr_status gr_cuda_rope_store(const struct gr_cuda_rope_store_args *a, struc
                 a->q_stride);
         return GR_EUNSUPPORTED;
     }
-    gr::rope_store_kernel<<<(unsigned)a->n_row, 256, 0, stream>>>(*a);
-    return cuda_status_of(cudaGetLastError(), "rope");
+    return cuda_status_of(gr::launch_early(gr::rope_store_kernel, dim3((unsigned)a->n_row), 256, 0, stream, *a), "rope");
 }
 
 enum gr_status gr_cuda_kv_copy(const struct gr_cuda_kv_copy_args *a, struct CUstream_st *stream)
@@ -112,6 +112,6 @@ enum gr_status gr_cuda_kv_copy(const struct gr_cuda_kv_copy_args *a, struct CUst
         return GR_EUNSUPPORTED;
     }
     const dim3 grid((unsigned)a->n_kv_head, (unsigned)a->n_layer);
-    gr::kv_copy_kernel<<<grid, 256, (size_t)GR_CUDA_COPY_MAX * 4 * a->head_dim, stream>>>(*a);
-    return cuda_status_of(cudaGetLastError(), "copy of cells");
+    const size_t held = (size_t)GR_CUDA_COPY_MAX * 4 * a->head_dim;
+    return cuda_status_of(gr::launch_early(gr::kv_copy_kernel, grid, 256, held, stream, *a), "copy of cells");
 }
