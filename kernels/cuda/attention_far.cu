@@ -530,18 +530,15 @@ template <int HD> __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(N_
 
 template <int HD> static cudaError_t launch(const FarArgs &f, cudaStream_t stream)
 {
-    static int n_block; /* as many clusters as fit at once; 0: not yet asked */
-    if (n_block == 0) {
-        cudaError_t e =
-            cudaFuncSetAttribute(far_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)far_smem<HD>());
-        int device = 0, n_sm = 0;
-        e = e == cudaSuccess ? cudaGetDevice(&device) : e;
-        e = e == cudaSuccess ? cudaDeviceGetAttribute(&n_sm, cudaDevAttrMultiProcessorCount, device) : e;
-        if (e != cudaSuccess) {
-            return e;
-        }
-        n_block = n_sm / 2 * 2;
+    cudaError_t e =
+        cudaFuncSetAttribute(far_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)far_smem<HD>());
+    int device = 0, n_sm = 0;
+    e = e == cudaSuccess ? cudaGetDevice(&device) : e;
+    e = e == cudaSuccess ? cudaDeviceGetAttribute(&n_sm, cudaDevAttrMultiProcessorCount, device) : e;
+    if (e != cudaSuccess) {
+        return e;
     }
+    const int n_block = n_sm / 2 * 2; /* as many clusters as fit at once */
     return launch_early(far_kernel<HD>, dim3((unsigned)n_block), N_THREAD, far_smem<HD>(), stream, f);
 }
 

@@ -290,15 +290,10 @@ constexpr size_t near_smem(int n_block, int head_dim)
 
 template <int HD> static cudaError_t launch(const NearArgs &n, int n_block, dim3 grid, cudaStream_t stream)
 {
-    static bool ready;
-    if (!ready) {
-        const cudaError_t e =
-            cudaFuncSetAttribute(near_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                   (int)near_smem(NEAR_BLOCKS_MAX, HD));
-        if (e != cudaSuccess) {
-            return e;
-        }
-        ready = true;
+    const cudaError_t e = cudaFuncSetAttribute(near_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                               (int)near_smem(NEAR_BLOCKS_MAX, HD));
+    if (e != cudaSuccess) {
+        return e;
     }
     return launch_early(near_kernel<HD>, grid, N_NEAR_THREAD, near_smem(n_block, HD), stream, n);
 }
