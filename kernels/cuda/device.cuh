@@ -135,17 +135,6 @@ __device__ __forceinline__ void named_arrive(int id, int n_thread)
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(n_thread) : "memory");
 }
 
-/* 16 bytes of memory into shared memory, by way of the L2 cache only; all of a thread's are there after the second. */
-__device__ __forceinline__ void copy_16(const void *from, uint32_t to)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
-
-__device__ __forceinline__ void copy_16_wait()
-{
-    asm volatile("cp.async.wait_all;" ::: "memory");
-}
-
 template <int N> __device__ __forceinline__ void regs_more()
 {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));

@@ -1,8 +1,8 @@
 /* Linear layers on a GPU (sm_90a): y = x W^T, bf16 weights and inputs, f32 sums.
  *
- * Row independence: an output is one chain of sums over k in an order that the shape (n_out, n_in) alone decides: it is
- * the same for every number of rows, every row of a tile, every tile. Each weight is read once for 64 rows; more rows
- * are more tiles of 64.
+ * Row independence: an output is summed over k in an order that the shape (n_out, n_in) alone decides: it is
+ * the same for every number of rows, every row of a tile, every tile. Each weight is read once where n_row is at most
+ * 64, else once for every 128 rows.
  *
  * Nothing allocates; pointers are the device's and borrowed. Common subset of C and CUDA C++. */
 #ifndef GR_KERNELS_CUDA_LINEAR_H
@@ -22,11 +22,11 @@ struct CUstream_st;
 
 /* What becomes of the sums. */
 enum gr_cuda_linear_out {
-    GR_CUDA_OUT_BF16,  /* y: bf16 (n_row, y_stride) */
-    GR_CUDA_OUT_F32,   /* y: f32 (n_row, y_stride) */
-    GR_CUDA_OUT_ADD,   /* y: f32 (n_row, y_stride), y += sum */
-    GR_CUDA_OUT_SILU,  /* outputs 2 i and 2 i + 1 are gate and up: silu(gate) * up as bf16 tiles (tiles.h) of width
-                          n_out / 2, both sums in f32 until there */
+    GR_CUDA_OUT_BF16, /* y: bf16 (n_row, y_stride) */
+    GR_CUDA_OUT_F32,  /* y: f32 (n_row, y_stride) */
+    GR_CUDA_OUT_ADD,  /* y: f32 (n_row, y_stride), y += sum */
+    GR_CUDA_OUT_SILU, /* outputs 2 i and 2 i + 1 are gate and up: silu(gate) * up as bf16 tiles (tiles.h) of width
+                         n_out / 2, both sums in f32 until there */
 };
 
 /* A matrix in the kernel's own form: (n_out, n_in), n_in a multiple of 64, n_out of 16 (SILU: of 128). Bytes; allocate
@@ -44,17 +44,17 @@ struct gr_cuda_linear_pack_args {
 };
 GR_NODISCARD enum gr_status gr_cuda_linear_pack(const struct gr_cuda_linear_pack_args *a, struct CUstream_st *stream);
 
-/* n_row is an upper bound (a graph's bucket); rows from *n_row_true on are neither read nor written. The weights, which
- * nobody writes during a pass, are read before the kernel before in the stream is waited for (programmatic dependent
- * launch); x and y are touched after. */
+/* n_row is an upper bound (a graph's bucket); rows from *n_row_true on are not written, and what x holds there does not
+ * matter (it may be read). The weights, which nobody writes during a pass, are read before the kernel before in the
+ * stream is waited for (programmatic dependent launch); x and y are touched after. */
 struct gr_cuda_linear_args {
     const void *w; /* packed */
     int n_out, n_in;
-    const uint16_t *x;         /* bf16 tiles of width n_in */
-    const float *bias;         /* (n_out), added to the finished sum; NULL: none. Not with SILU */
+    const uint16_t *x; /* bf16 tiles of width n_in */
+    const float *bias; /* (n_out), added to the finished sum; NULL: none. Not with SILU */
     void *y;
     enum gr_cuda_linear_out out;
-    int y_stride;              /* in values; not read with SILU */
+    int y_stride; /* in values; not read with SILU */
     int n_row;
     const int32_t *n_row_true; /* device memory */
 };

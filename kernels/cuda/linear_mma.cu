@@ -2,17 +2,16 @@
  *
  * Rows of x are the M of wgmma (64, padded), outputs its N. A block works through the tiles of its cluster
  * (linear_cut.cuh); of each it has `width` outputs and its part of k. One thread streams weights through a ring of
- * slots in shared memory, from the moment that the block starts: before the kernel before this one has ended. It also
- * has them come to the L2 cache `ahead` bytes before the ring takes them, so that memory is busy while this kernel
- * waits and while the kernel before drains; and lets the next kernel start when its own last weights are on their way.
- * Another thread streams x, after the kernel before. A warpgroup multiplies: one for up to 64 rows; two, each with its
- * own 64 rows of the same weights, where there may be more.
+ * slots in shared memory, from the moment that the block starts: before the kernel before this one has ended. Another
+ * streams x, after that. A warpgroup multiplies: one for up to 64 rows; two, each with its own 64 rows of the same
+ * weights, where there may be more.
  *
- * At the end of a tile of several parts each block sends its sums, by columns, to the block that adds these columns:
- * into the ring, which is empty then. The blocks' sums are added in the order of the blocks.
+ * At the end of a tile of two parts each block sends its sums, by columns, to the block that adds these columns: into
+ * the ring, which is empty then.
  *
- * Where x has fewer than 64 rows only groups of 8 that exist are copied, one slot close behind the other; the rest of
- * the 64 is whatever lies behind. No output row sees another row's x, and rows that do not exist are not written. */
+ * Where x has fewer than 64 rows only groups of 8 that the bucket has are copied, one slot close behind the other; the
+ * rest of the 64 is whatever lies behind. No output row sees another row's x, and rows that do not exist are not
+ * written. */
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/linear_cut.cuh"
 #include "kernels/cuda/wgmma.cuh"
@@ -20,7 +19,7 @@
 namespace gr
 {
 
-constexpr int W_SLOT_MAX = 10, X_SLOT_MAX = 32;
+constexpr int W_SLOT_MAX = 12, X_SLOT_MAX = 32;
 constexpr int X_TILE = 8192; /* 64 rows of 64 k */
 
 struct LinearArgs {
@@ -39,10 +38,10 @@ struct LinearBars {
     uint64_t received, added;
 };
 
-/* A stage is what a slot holds: so many boxes that the barriers are waited for every 16 KiB of weights or more. */
+/* What a slot of the weights' ring holds and one copy brings: about 16 KiB, or a box that is larger. */
 __host__ __device__ constexpr int stage_boxes(int width)
 {
-    return width < 224 ? 2 : 1;
+    return width < 128 ? 128 / width : 1;
 }
 
 __host__ __device__ constexpr int stage_bytes(int width)
@@ -76,16 +75,14 @@ struct LinearShare {
     }
 };
 
-/* The slots of x: the boxes of a stage, each `rows` bytes of rows behind the one before. With one tile of rows these
- * are those of the bucket, and the matrix units read on into the next box; with more, whole tiles, those of the second
- * warpgroup behind all boxes of the first. */
-template <int R, int BOXES> struct XSlots {
-    int rows, stride, n;
+/* The slots of x, a box each. With one tile of rows they are the rows of the bucket, slot close behind slot, and the
+ * matrix units read on into the next one; with more, whole tiles. */
+template <int R> struct XSlots {
+    int stride, n;
     __device__ explicit XSlots(const LinearArgs &a)
     {
-        rows = R == 1 ? (a.n_row + 7) / 8 * 1024 : X_TILE;
-        stride = R * BOXES * rows;
-        n = min(X_SLOT_MAX, (a.x_bytes - X_TILE + rows) / stride);
+        stride = R == 1 ? (a.n_row + 7) / 8 * 1024 : R * X_TILE;
+        n = min(X_SLOT_MAX, (a.x_bytes - R * X_TILE) / stride + 1);
     }
 };
 
@@ -161,38 +158,31 @@ template <int N, int R> struct WeightStream {
 
 /* ---- the thread that streams x ---- */
 
-template <int BOXES, int R>
-static __device__ __forceinline__ void stream_x(const LinearArgs &a, uint8_t *slots, LinearBars *bars)
+template <int R> static __device__ __forceinline__ void stream_x(const LinearArgs &a, uint8_t *slots, LinearBars *bars)
 {
     wait_for_previous();
     const int n_row = R == 1 ? a.n_row : read_n_row(a), n_pass = n_pass_of<R>(n_row);
     const LinearShare share(a);
-    const XSlots<R, BOXES> x(a);
+    const XSlots<R> x(a);
     LinearRing ring;
     for (int tile = share.first_tile; tile < a.n_tile; tile += share.tile_step) {
         for (int pass = 0; pass < n_pass; pass++) {
-            uint32_t bytes[R], sum = 0; /* of a box */
+            uint32_t bytes[R], sum = 0;
 #pragma unroll
             for (int r = 0; r < R; r++) {
                 bytes[r] = (uint32_t)((max(0, min(64, n_row - (pass * R + r) * 64)) + 7) / 8 * 1024);
                 sum += bytes[r];
             }
             const uint8_t *from = a.x + ((size_t)pass * R * a.n_box + share.box) * X_TILE;
-            for (int b = 0; b < share.n_box; b += BOXES, from += BOXES * X_TILE) {
-                const int n = min(BOXES, share.n_box - b);
-                uint64_t *bar = &bars->x_full[ring.slot];
+            for (int b = 0; b < share.n_box; b++, from += X_TILE) {
                 bar_wait(&bars->x_empty[ring.slot], ring.phase ^ 1);
-                bar_expect(bar, sum * (uint32_t)n);
+                bar_expect(&bars->x_full[ring.slot], sum);
 #pragma unroll
                 for (int r = 0; r < R; r++) {
-                    const uint8_t *tile_from = from + (size_t)r * a.n_box * X_TILE;
-                    const uint32_t to = smem_addr(slots + ring.slot * x.stride + r * BOXES * X_TILE);
-                    if (bytes[r] == X_TILE) {
-                        copy_line(tile_from, to, bar, (uint32_t)(n * X_TILE));
-                    } else if (bytes[r] > 0) {
-                        for (int i = 0; i < n; i++) {
-                            copy_line(tile_from + i * X_TILE, to + (uint32_t)(i * x.rows), bar, bytes[r]);
-                        }
+                    if (bytes[r] > 0) {
+                        copy_line(from + (size_t)r * a.n_box * X_TILE,
+                                  smem_addr(slots + ring.slot * x.stride + r * X_TILE), &bars->x_full[ring.slot],
+                                  bytes[r]);
                     }
                 }
                 ring.next(x.n);
@@ -256,7 +246,7 @@ template <int N, int R> struct LinearWorker {
     uint8_t *w_slots, *x_slots;
     LinearBars *bars;
     const int n_row;
-    const XSlots<R, BOXES> x;
+    const XSlots<R> x;
     const int wg, t; /* t: thread of the warpgroup */
     LinearRing w_ring, x_ring;
     uint32_t turn = 0; /* phase of the barriers of a tile's sum */
@@ -274,45 +264,39 @@ template <int N, int R> struct LinearWorker {
         }
     }
 
-    __device__ __forceinline__ void multiply_box(float (&d)[N / 2], uint32_t from, uint32_t w, bool first) const
-    {
-        const uint64_t a_desc = wgmma_uniform(wgmma_desc(from, 16, 1024)),
-                       b_desc = wgmma_uniform(wgmma_desc(w, 16, 1024));
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            wgmma_ss<N>(d, wgmma_step(a_desc, j * 32), wgmma_step(b_desc, j * 32), j > 0 || !first);
-        }
-    }
-
-    /* A tile's part: sums over its boxes. A stage is released when the one after it is in the matrix units. */
+    /* A tile's part: sums over its boxes. A slot is released when the box after it is in the matrix units. */
     __device__ __forceinline__ void multiply(float (&d)[N / 2])
     {
-        const uint32_t x0 = smem_addr(x_slots) + (uint32_t)(R > 1 ? wg * BOXES * X_TILE : 0), w0 = smem_addr(w_slots);
+        const uint32_t x0 = smem_addr(x_slots) + (uint32_t)(R > 1 ? wg * X_TILE : 0), w0 = smem_addr(w_slots);
         int x_before = -1, w_before = -1;
-        for (int box = 0; box < share.n_box; box += BOXES) {
-            const uint32_t from = x0 + (uint32_t)(x_ring.slot * x.stride), w = w0 + (uint32_t)(w_ring.slot * STAGE);
-            bar_wait(&bars->w_full[w_ring.slot], w_ring.phase);
+        for (int box = 0; box < share.n_box; box++) {
+            const int in_stage = box % BOXES;
+            if (in_stage == 0) {
+                bar_wait(&bars->w_full[w_ring.slot], w_ring.phase);
+            }
             bar_wait(&bars->x_full[x_ring.slot], x_ring.phase);
+            const uint64_t from = wgmma_uniform(wgmma_desc(x0 + (uint32_t)(x_ring.slot * x.stride), 16, 1024));
+            const uint64_t w =
+                wgmma_uniform(wgmma_desc(w0 + (uint32_t)(w_ring.slot * STAGE + in_stage * (N * 128)), 16, 1024));
             wgmma_fence();
-            if (share.n_box - box >= BOXES) {
 #pragma unroll
-                for (int b = 0; b < BOXES; b++) {
-                    multiply_box(d, from + (uint32_t)(b * x.rows), w + b * (N * 128), b == 0 && box == 0);
-                }
-            } else {
-                for (int b = 0; b < share.n_box - box; b++) {
-                    multiply_box(d, from + (uint32_t)(b * x.rows), w + (uint32_t)(b * (N * 128)), b == 0 && box == 0);
-                }
+            for (int j = 0; j < 4; j++) {
+                wgmma_ss<N>(d, wgmma_step(from, j * 32), wgmma_step(w, j * 32), j > 0 || box > 0);
             }
             wgmma_commit();
             wgmma_wait<1>();
             if (x_before >= 0) {
                 release(&bars->x_empty[x_before]);
+            }
+            if (w_before >= 0) {
                 release(&bars->w_empty[w_before]);
             }
-            x_before = x_ring.slot, w_before = w_ring.slot;
+            x_before = x_ring.slot, w_before = -1;
             x_ring.next(x.n);
-            w_ring.next(a.n_slot);
+            if (in_stage == BOXES - 1 || box == share.n_box - 1) {
+                w_before = w_ring.slot;
+                w_ring.next(a.n_slot);
+            }
         }
         wgmma_wait<0>();
         wgmma_hold(d);
@@ -503,7 +487,7 @@ __global__ void __launch_bounds__(n_linear_thread(R), 1) linear_kernel(const __g
             }
         } else {
             if (warp == 1 && threadIdx.x % 32 == 0) {
-                stream_x<stage_boxes(N), R>(a, x_slots, bars);
+                stream_x<R>(a, x_slots, bars);
             }
         }
     } else {
@@ -525,8 +509,9 @@ __global__ void __launch_bounds__(n_linear_thread(R), 1) linear_kernel(const __g
     }
 }
 
-/* Shared memory of a block. All of it: two blocks of half as much on each multiprocessor, so that the next kernel's
- * ring fills while this kernel drains, end up with two of one kernel in one place and none in another. */
+/* Shared memory of a block: so much that there is one a multiprocessor. With two, so that the next kernel's ring fills
+ * while this kernel drains, it happens that two of one kernel are in one place and none in another. The weights' ring
+ * must have room for a tile's sums, 256 R bytes an output: at 248 outputs it just has. */
 struct LinearMemory {
     int n_slot, x_bytes;
     int bytes(int width) const
@@ -537,8 +522,8 @@ struct LinearMemory {
 
 static LinearMemory linear_memory(int width, int r)
 {
-    const int x_bytes = (r == 2 ? 96 : width < 224 ? 80 : 64) * 1024;
-    return {std::min(W_SLOT_MAX, (216 * 1024 - x_bytes) / stage_bytes(width)), x_bytes};
+    const int x_bytes = 64 * 1024, bytes = (r == 1 ? 200 : 216) * 1024;
+    return {std::min(W_SLOT_MAX, (bytes - x_bytes) / stage_bytes(width)), x_bytes};
 }
 
 template <int N, int R> static cudaError_t launch(LinearArgs &f, const LinearCut &cut, cudaStream_t stream)
