@@ -43,6 +43,7 @@ struct gr_grower {
     int32_t *token, *pos, *cell, *out_row, *limit, *n_anc; /* (n_row_max) */
     int16_t *anc;                    /* (n_row_max, GR_ATTN_ANC_MAX) */
     struct gr_attn_seq *seq;         /* (n_seq_max) */
+    int32_t *n_kv_only;              /* (n_seq_max): first rows of which nobody reads more than their KV */
     struct expansion *expansion;     /* (n_out_max) */
     float *scratch;                  /* (n_thread, n_vocab) of the target's ids */
     int32_t *work;                   /* the same */
@@ -58,6 +59,7 @@ struct gr_grower {
     int32_t n_vocab;                 /* of the target's ids, which children carry */
     struct gr_draft_job *job;        /* the one being run */
     int n_row, n_out, n_batch_seq;
+    int n_whole;       /* of the rows: those that a head runs to the end */
     bool like_level;   /* the batch holds levels, or the few rows of a tail, which cost the same */
     bool fixed_level;  /* times are given, not measured */
     float spent_ns;    /* passes of this job */
@@ -86,6 +88,7 @@ enum gr_status gr_grower_create(struct gr_lm *lm, int n_seq_max, struct gr_growe
     g->n_anc = gr_zeroed(n_row, sizeof(int32_t), &ok);
     g->anc = gr_zeroed(n_row * GR_ATTN_ANC_MAX, sizeof(int16_t), &ok);
     g->seq = gr_zeroed((size_t)n_seq_max, sizeof(*g->seq), &ok);
+    g->n_kv_only = gr_zeroed((size_t)n_seq_max, sizeof(*g->n_kv_only), &ok);
     g->expansion = gr_zeroed((size_t)lm->n_out_max, sizeof(*g->expansion), &ok);
     g->scratch = gr_zeroed(n_thread * (size_t)g->n_vocab, sizeof(float), &ok);
     g->work = gr_zeroed(n_thread * (size_t)g->n_vocab, sizeof(int32_t), &ok);
@@ -116,7 +119,7 @@ void gr_grower_destroy(struct gr_grower *g)
     }
     void *all[] = {g->growth, g->token, g->pos,       g->cell,    g->out_row, g->limit,    g->n_anc,    g->anc,
                    g->seq,     g->expansion, g->scratch, g->work, g->copy_src, g->copy_dst, g->hidden,
-                   g->true_feature, g->feature, g->raw, g->raw_row, g};
+                   g->true_feature, g->feature, g->raw, g->raw_row, g->n_kv_only, g};
     for (size_t i = 0; i < GR_ARRAY_LEN(all); i++) {
         free(all[i]);
     }
@@ -146,13 +149,15 @@ static void copy_accepted(struct gr_grower *g)
 
 static void begin_batch(struct gr_grower *g)
 {
-    g->n_row = g->n_out = g->n_batch_seq = g->n_true = 0;
+    g->n_row = g->n_out = g->n_batch_seq = g->n_true = g->n_whole = 0;
     g->like_level = true;
 }
 
 static void begin_batch_seq(struct gr_grower *g, const struct gr_draft_seq *s, int n_row, int n_slot)
 {
     GR_ASSERT(g->n_row + n_row <= g->lm->n_row_max);
+    g->n_kv_only[g->n_batch_seq] = 0;
+    g->n_whole += n_row;
     g->seq[g->n_batch_seq++] = (struct gr_attn_seq){
         .row0 = g->n_row,
         .n_row = n_row,
@@ -206,6 +211,9 @@ static void add_chain_rows(struct gr_grower *g, int i_seq)
 {
     struct gr_draft_seq *s = &g->job->seq[i_seq];
     struct growth *w = &g->growth[i_seq];
+    const int n_kv_only = s->task != GR_DRAFT_CATCH_UP ? GR_MAX(s->n_row - 1, 0) : s->n_row;
+    g->n_kv_only[g->n_batch_seq - 1] = n_kv_only;
+    g->n_whole -= n_kv_only;
     for (int r = 0; r < s->n_row; r++) {
         const int32_t p = s->pos0 + r;
         g->token[g->n_row] = s->token[r];
@@ -474,7 +482,7 @@ static enum gr_status run_batch(struct gr_grower *g)
 {
     const struct gr_batch batch = {.n_row = g->n_row, .n_seq = g->n_batch_seq, .n_out = g->n_out, .token = g->token,
                                    .pos = g->pos, .cell = g->cell, .seq = g->seq, .out_row = g->out_row,
-                                   .feature = g->feature};
+                                   .feature = g->feature, .n_kv_only = g->n_kv_only};
     const uint64_t t0 = gr_clock_ns();
     if (g->raw != NULL && g->n_true > 0) {
         gr_lm_fuse(g->lm, g->n_true, g->raw_row, g->true_feature);
@@ -493,9 +501,10 @@ static enum gr_status run_batch(struct gr_grower *g)
             gr_level_observe_yield(&g->level, parent, e->n, e->prob);
         }
     }
-    const float ns = g->fixed_level ? gr_level_ns(&g->level, g->n_row) : (float)(gr_clock_ns() - t0);
+    const int n_row = g->lm->feature_width > 0 ? g->n_whole : g->n_row;
+    const float ns = g->fixed_level ? gr_level_ns(&g->level, n_row) : (float)(gr_clock_ns() - t0);
     if (g->like_level && !g->fixed_level) {
-        gr_level_observe_ns(&g->level, g->n_row, ns);
+        gr_level_observe_ns(&g->level, n_row, ns);
     }
     g->spent_ns += ns;
     return GR_OK;
