@@ -125,6 +125,52 @@ void gr_grower_destroy(struct gr_grower *g)
     }
 }
 
+/* ---- before the first session ---- */
+
+/* A prompt's pass and one of a single row, as the rows of a sequence that begins at the pool's first cell. */
+static enum gr_status run_made_up(struct gr_grower *g, int32_t n_row, const int32_t *block)
+{
+    const size_t width = (size_t)g->lm->feature_width;
+    const struct gr_attn_seq seq = {.n_row = n_row, .block = block, .limit = g->limit, .n_anc = g->n_anc,
+                                    .anc = g->anc};
+    const int32_t n_kv_only = n_row - 1;
+    for (int32_t i = 0; i < n_row; i++) {
+        g->token[i] = 0;
+        g->pos[i] = g->cell[i] = i;
+        g->limit[i] = i + 1;
+        g->n_anc[i] = 0;
+        if (width > 0) {
+            g->feature[i] = memset(g->true_feature + (size_t)i * width, 0, width * sizeof(float));
+        }
+    }
+    g->out_row[0] = n_row - 1;
+    return gr_lm_forward(g->lm, &(struct gr_batch){
+        .n_row = n_row, .n_seq = 1, .n_out = 1, .token = g->token, .pos = g->pos, .cell = g->cell, .seq = &seq,
+        .out_row = g->out_row, .feature = width > 0 ? g->feature : NULL, .n_kv_only = &n_kv_only});
+}
+
+enum gr_status gr_grower_touch_memory(struct gr_grower *g, int32_t n_row)
+{
+    const int32_t n_cell = g->lm->n_pool_block * GR_KV_BLOCK_TOKENS;
+    n_row = GR_MIN(n_row, GR_MIN(g->lm->n_row_max, GR_MIN(g->lm->n_ctx_max, n_cell)));
+    const size_t n_block = (size_t)(n_row + GR_KV_BLOCK_TOKENS - 1) / GR_KV_BLOCK_TOKENS;
+    bool ok = true;
+    int32_t *block = gr_zeroed(n_block, sizeof(*block), &ok);
+    if (!ok) {
+        log_error("out of memory");
+        return GR_ENOMEM;
+    }
+    for (size_t i = 0; i < n_block; i++) {
+        block[i] = (int32_t)i;
+    }
+    enum gr_status st = run_made_up(g, n_row, block);
+    if (st == GR_OK) {
+        st = run_made_up(g, 1, block);
+    }
+    free(block);
+    return st;
+}
+
 /* ---- KV of accepted nodes ---- */
 
 static int32_t slot_cell(const struct gr_draft_seq *s, int slot)
