@@ -45,6 +45,7 @@ struct gr_grower {
     const struct gr_sampling **sampling; /* (n_row_max) */
     int16_t *anc;                    /* (n_row_max, GR_ATTN_ANC_MAX) */
     struct gr_attn_seq *seq;         /* (n_seq_max) */
+    int32_t *n_kv_only;              /* (n_seq_max): first rows of which nobody reads more than their KV */
     struct expansion *expansion;     /* (n_out_max) */
     float *scratch;                  /* (n_thread, n_vocab) of the target's ids */
     int32_t *work;                   /* the same */
@@ -60,6 +61,7 @@ struct gr_grower {
     int32_t n_vocab;                 /* of the target's ids, which children carry */
     struct gr_draft_job *job;        /* the one being run */
     int n_row, n_out, n_batch_seq;
+    int n_whole;       /* of the rows: those that a head runs to the end */
     bool like_level;   /* the batch holds levels, or the few rows of a tail, which cost the same */
     bool fixed_level;  /* times are given, not measured */
     float spent_ns;    /* passes of this job */
@@ -90,6 +92,7 @@ enum gr_status gr_grower_create(struct gr_lm *lm, int n_seq_max, struct gr_growe
     g->n_anc = gr_zeroed(n_row, sizeof(int32_t), &ok);
     g->anc = gr_zeroed(n_row * GR_ATTN_ANC_MAX, sizeof(int16_t), &ok);
     g->seq = gr_zeroed((size_t)n_seq_max, sizeof(*g->seq), &ok);
+    g->n_kv_only = gr_zeroed((size_t)n_seq_max, sizeof(*g->n_kv_only), &ok);
     g->expansion = gr_zeroed((size_t)lm->n_out_max, sizeof(*g->expansion), &ok);
     g->scratch = gr_zeroed(n_thread * (size_t)g->n_vocab, sizeof(float), &ok);
     g->work = gr_zeroed(n_thread * (size_t)g->n_vocab, sizeof(int32_t), &ok);
@@ -120,10 +123,56 @@ void gr_grower_destroy(struct gr_grower *g)
     }
     void *all[] = {g->growth, g->token, g->pos,       g->cell,    g->out_row, g->limit,    g->n_anc,    g->anc,
                    g->seq,     g->expansion, g->scratch, g->work, g->copy_src, g->copy_dst, g->hidden,
-                   g->true_feature, g->feature, g->raw, g->raw_row, g->n_top, g->sampling, g};
+                   g->true_feature, g->feature, g->raw, g->raw_row, g->n_top, g->sampling, g->n_kv_only, g};
     for (size_t i = 0; i < GR_ARRAY_LEN(all); i++) {
         free(all[i]);
     }
+}
+
+/* ---- before the first session ---- */
+
+/* A prompt's pass and one of a single row, as the rows of a sequence that begins at the pool's first cell. */
+static enum gr_status run_made_up(struct gr_grower *g, int32_t n_row, const int32_t *block)
+{
+    const size_t width = (size_t)g->lm->feature_width;
+    const struct gr_attn_seq seq = {.n_row = n_row, .block = block, .limit = g->limit, .n_anc = g->n_anc,
+                                    .anc = g->anc};
+    const int32_t n_kv_only = n_row - 1;
+    for (int32_t i = 0; i < n_row; i++) {
+        g->token[i] = 0;
+        g->pos[i] = g->cell[i] = i;
+        g->limit[i] = i + 1;
+        g->n_anc[i] = 0;
+        if (width > 0) {
+            g->feature[i] = memset(g->true_feature + (size_t)i * width, 0, width * sizeof(float));
+        }
+    }
+    g->out_row[0] = n_row - 1;
+    return gr_lm_forward(g->lm, &(struct gr_batch){
+        .n_row = n_row, .n_seq = 1, .n_out = 1, .token = g->token, .pos = g->pos, .cell = g->cell, .seq = &seq,
+        .out_row = g->out_row, .feature = width > 0 ? g->feature : NULL, .n_kv_only = &n_kv_only});
+}
+
+enum gr_status gr_grower_touch_memory(struct gr_grower *g, int32_t n_row)
+{
+    const int32_t n_cell = g->lm->n_pool_block * GR_KV_BLOCK_TOKENS;
+    n_row = GR_MIN(n_row, GR_MIN(g->lm->n_row_max, GR_MIN(g->lm->n_ctx_max, n_cell)));
+    const size_t n_block = (size_t)(n_row + GR_KV_BLOCK_TOKENS - 1) / GR_KV_BLOCK_TOKENS;
+    bool ok = true;
+    int32_t *block = gr_zeroed(n_block, sizeof(*block), &ok);
+    if (!ok) {
+        log_error("out of memory");
+        return GR_ENOMEM;
+    }
+    for (size_t i = 0; i < n_block; i++) {
+        block[i] = (int32_t)i;
+    }
+    enum gr_status st = run_made_up(g, n_row, block);
+    if (st == GR_OK) {
+        st = run_made_up(g, 1, block);
+    }
+    free(block);
+    return st;
 }
 
 /* ---- KV of accepted nodes ---- */
@@ -150,13 +199,15 @@ static void copy_accepted(struct gr_grower *g)
 
 static void begin_batch(struct gr_grower *g)
 {
-    g->n_row = g->n_out = g->n_batch_seq = g->n_true = 0;
+    g->n_row = g->n_out = g->n_batch_seq = g->n_true = g->n_whole = 0;
     g->like_level = true;
 }
 
 static void begin_batch_seq(struct gr_grower *g, const struct gr_draft_seq *s, int n_row, int n_slot)
 {
     GR_ASSERT(g->n_row + n_row <= g->lm->n_row_max);
+    g->n_kv_only[g->n_batch_seq] = 0;
+    g->n_whole += n_row;
     g->seq[g->n_batch_seq++] = (struct gr_attn_seq){
         .row0 = g->n_row,
         .n_row = n_row,
@@ -213,6 +264,9 @@ static void add_chain_rows(struct gr_grower *g, int i_seq)
 {
     struct gr_draft_seq *s = &g->job->seq[i_seq];
     struct growth *w = &g->growth[i_seq];
+    const int n_kv_only = s->task != GR_DRAFT_CATCH_UP ? GR_MAX(s->n_row - 1, 0) : s->n_row;
+    g->n_kv_only[g->n_batch_seq - 1] = n_kv_only;
+    g->n_whole -= n_kv_only;
     for (int r = 0; r < s->n_row; r++) {
         const int32_t p = s->pos0 + r;
         g->token[g->n_row] = s->token[r];
@@ -496,7 +550,8 @@ static enum gr_status run_batch(struct gr_grower *g)
 {
     const struct gr_batch batch = {.n_row = g->n_row, .n_seq = g->n_batch_seq, .n_out = g->n_out, .token = g->token,
                                    .pos = g->pos, .cell = g->cell, .seq = g->seq, .out_row = g->out_row,
-                                   .feature = g->feature, .sampling = g->sampling, .n_top = g->n_top};
+                                   .feature = g->feature, .sampling = g->sampling, .n_top = g->n_top,
+                                   .n_kv_only = g->n_kv_only};
     const uint64_t t0 = gr_clock_ns();
     if (g->raw != NULL && g->n_true > 0) {
         gr_lm_fuse(g->lm, g->n_true, g->raw_row, g->true_feature);
@@ -515,9 +570,10 @@ static enum gr_status run_batch(struct gr_grower *g)
             gr_level_observe_yield(&g->level, parent, e->n, e->prob);
         }
     }
-    const float ns = g->fixed_level ? gr_level_ns(&g->level, g->n_row) : (float)(gr_clock_ns() - t0);
+    const int n_row = g->lm->feature_width > 0 ? g->n_whole : g->n_row;
+    const float ns = g->fixed_level ? gr_level_ns(&g->level, n_row) : (float)(gr_clock_ns() - t0);
     if (g->like_level && !g->fixed_level) {
-        gr_level_observe_ns(&g->level, g->n_row, ns);
+        gr_level_observe_ns(&g->level, n_row, ns);
     }
     g->spent_ns += ns;
     return GR_OK;

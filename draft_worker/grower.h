@@ -11,6 +11,9 @@ struct gr_grower;
 /* lm is borrowed; its n_row_max and n_out_max must hold n_seq_max * GR_DRAFT_TOP_K_MAX rows. */
 GR_NODISCARD enum gr_status gr_grower_create(struct gr_lm *lm, int n_seq_max, struct gr_grower **out);
 void gr_grower_destroy(struct gr_grower *g);
+/* Runs made-up passes, n_row rows at most (at least 1) in the first pool blocks, before any session has them: memory
+ * that is touched for the first time costs its first session several rounds. GR_ENOMEM, or what a pass returned. */
+GR_NODISCARD enum gr_status gr_grower_touch_memory(struct gr_grower *g, int32_t n_row);
 /* Runs the job; job->status says how it went. Allocates nothing. */
 void gr_grower_run(struct gr_grower *g, struct gr_draft_job *job);
 /* Levels take level_ns + n_row * row_ns from now on, whatever the clock says: for simulations, whose decisions must

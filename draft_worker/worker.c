@@ -19,6 +19,7 @@
 #include <time.h>
 
 #define PREFILL_CHUNK 256 /* rows */
+#define TOUCH_ROWS 32     /* of a model that runs all rows whole: more would delay a restarted worker */
 #define N_ROW_MAX 512     /* of a draft pass: all sessions' rows of a level */
 
 struct worker {
@@ -184,6 +185,7 @@ static enum gr_status create_machine(struct worker *w, const struct gr_draft_opt
     const struct gr_drafter_io io = {.ctx = w, .frame_begin = frame_begin, .frame_end = frame_end,
                                      .send_msg = send_msg, .start_job = start_job, .connect = connect_target};
     GR_TRY(gr_grower_create(w->lm, o->n_session_max, &w->grower));
+    GR_TRY(gr_grower_touch_memory(w->grower, w->lm->feature_width > 0 ? PREFILL_CHUNK : TOUCH_ROWS));
     return gr_drafter_create(&c, &io, &w->drafter);
 }
 

@@ -9,6 +9,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Rows that are run to the layer's end, one behind the other, where the batch has others that only leave their KV. */
+struct packed_rows {
+    int n_row, n_seq;
+    int32_t *row, *pos;       /* (n_row_max): in the batch; RoPE position */
+    struct gr_attn_seq *seq;  /* (n_row_max) */
+    float *in, *g, *x;        /* (n_row_max, 2H | H | H): as the head's own */
+};
+
 struct eagle3 {
     struct gr_lm lm;
     struct gr_eagle3_source source;
@@ -26,6 +34,7 @@ struct eagle3 {
     float *x;                        /* (n_row_max, H): residual stream; lm.hidden unless norm_output */
     float *xo;                       /* (n_out_max, H): what lm_head is given */
     float *attn_out, *ffn_out;       /* (n_row_max, H) with keep_stages, else NULL */
+    struct packed_rows packed;       /* not with keep_stages */
 };
 
 static struct eagle3 *of(struct gr_lm *lm)
@@ -86,6 +95,8 @@ static enum gr_status take_state(struct eagle3 *m, bool keep_stages)
     const size_t n_row = (size_t)m->lm.n_row_max;
     const size_t n_hidden = (size_t)m->source.hf.hidden;
     const size_t n_stage = keep_stages ? n_row * n_hidden : 0;
+    const size_t n_packed = keep_stages ? 0 : n_row * n_hidden;
+    struct packed_rows *k = &m->packed;
     const struct {
         float **p;
         size_t n;
@@ -98,6 +109,9 @@ static enum gr_status take_state(struct eagle3 *m, bool keep_stages)
         {&m->lm.logits, (size_t)m->lm.n_out_max * (size_t)m->lm.n_vocab_stride},
         {&m->attn_out, n_stage},
         {&m->ffn_out, n_stage},
+        {&k->in, 2 * n_packed},
+        {&k->g, n_packed},
+        {&k->x, n_packed},
     };
     for (size_t i = 0; i < GR_ARRAY_LEN(buffers); i++) {
         if (buffers[i].n == 0) {
@@ -109,6 +123,12 @@ static enum gr_status take_state(struct eagle3 *m, bool keep_stages)
         }
     }
     m->x = m->source.hf.norm_output ? m->x : m->lm.hidden;
+    k->row = gr_memory_take(&m->memory, n_row * sizeof(*k->row));
+    k->pos = gr_memory_take(&m->memory, n_row * sizeof(*k->pos));
+    k->seq = gr_memory_take(&m->memory, n_row * sizeof(*k->seq));
+    if (k->row == NULL || k->pos == NULL || k->seq == NULL) {
+        return GR_ENOMEM;
+    }
     return gr_layer_work_init(&m->work, &m->kernels, &m->memory, &m->source.hf, 2 * m->source.hf.hidden, &m->lm);
 }
 
@@ -117,11 +137,65 @@ static enum gr_status take_state(struct eagle3 *m, bool keep_stages)
 struct pass {
     struct eagle3 *m;
     const struct gr_batch *b;
+    const struct packed_rows *packed; /* NULL: all rows are run to the end */
+    struct gr_layer_queries asking; /* the rows that are */
+    const float *residual;          /* theirs, and */
+    float *x;                       /* (n_row, H): their residual stream */
 };
 
-/* in = concat(norm_in(embed(token)), norm_hidden(g)), and g. Every step splits the rows alike: no barrier between. */
-static void input_block(const struct gr_exec *x, struct eagle3 *m, const struct gr_batch *b)
+/* Which rows of a batch are run to the end. */
+static void pack_rows(const struct gr_batch *b, struct packed_rows *k)
 {
+    k->n_row = k->n_seq = 0;
+    for (int i = 0; i < b->n_seq; i++) {
+        struct gr_attn_seq s = b->seq[i];
+        const int n_skip = b->n_kv_only[i];
+        GR_ASSERT(n_skip >= 0 && n_skip <= s.n_row);
+        for (int r = s.row0 + n_skip; r < s.row0 + s.n_row; r++) {
+            k->row[k->n_row + r - s.row0 - n_skip] = r;
+            k->pos[k->n_row + r - s.row0 - n_skip] = b->pos[r];
+        }
+        s.row0 = k->n_row;
+        s.n_row -= n_skip;
+        s.limit += n_skip;
+        s.n_anc += n_skip;
+        s.anc += (size_t)n_skip * GR_ATTN_ANC_MAX;
+        k->n_row += s.n_row;
+        if (s.n_row > 0) {
+            k->seq[k->n_seq++] = s;
+        }
+    }
+}
+
+static struct pass pass_of(struct eagle3 *m, const struct gr_batch *b)
+{
+    struct packed_rows *k = &m->packed;
+    if (b->n_kv_only == NULL || k->x == NULL) {
+        return (struct pass){.m = m, .b = b, .asking = gr_layer_all_ask(b, m->in), .residual = m->g, .x = m->x};
+    }
+    pack_rows(b, k);
+    return (struct pass){.m = m, .b = b, .packed = k, .residual = k->g, .x = k->x,
+                         .asking = {.in = k->in, .pos = k->pos, .seq = k->seq, .n_row = k->n_row, .n_seq = k->n_seq}};
+}
+
+/* Rows begin .. end - 1 of the batch, as far as they are run to the end. */
+static void copy_packed(const struct eagle3 *m, const struct packed_rows *k, int begin, int end)
+{
+    const size_t n_hidden = (size_t)m->source.hf.hidden;
+    for (int i = 0; i < k->n_row; i++) {
+        const size_t r = (size_t)k->row[i];
+        if (k->row[i] >= begin && k->row[i] < end) {
+            memcpy(k->in + (size_t)i * 2 * n_hidden, m->in + r * 2 * n_hidden, 2 * n_hidden * sizeof(float));
+            memcpy(k->g + (size_t)i * n_hidden, m->g + r * n_hidden, n_hidden * sizeof(float));
+        }
+    }
+}
+
+/* in = concat(norm_in(embed(token)), norm_hidden(g)), and g. Every step splits the rows alike: no barrier between. */
+static void input_block(const struct gr_exec *x, const struct pass *p)
+{
+    struct eagle3 *m = p->m;
+    const struct gr_batch *b = p->b;
     const int n_hidden = m->source.hf.hidden;
     const size_t row_bytes = (size_t)n_hidden * sizeof(float);
     float *const normed_g = m->in + n_hidden;
@@ -141,19 +215,34 @@ static void input_block(const struct gr_exec *x, struct eagle3 *m, const struct 
     for (int r = begin; m->source.hf.norm_before_residual && r < end; r++) {
         memcpy(m->g + (size_t)r * (size_t)n_hidden, normed_g + (size_t)r * 2 * (size_t)n_hidden, row_bytes);
     }
+    if (p->packed != NULL) {
+        copy_packed(m, p->packed, begin, end);
+    }
+}
+
+/* lm.hidden of the rows that were run to the end. */
+static void store_hidden(const struct gr_exec *x, const struct pass *p)
+{
+    struct eagle3 *m = p->m;
+    const size_t n_hidden = (size_t)m->source.hf.hidden;
+    int begin, end;
+    gr_unit_range(p->asking.n_row, x->ith, x->nth, &begin, &end);
+    if (m->source.hf.norm_output) { /* all rows are fed back normed; lm_head takes them as they are */
+        gr_layer_norm(x, &m->work, p->x, m->final_norm, p->packed != NULL ? p->x : m->lm.hidden, p->asking.n_row);
+    }
+    for (int i = begin; p->packed != NULL && i < end; i++) {
+        memcpy(m->lm.hidden + (size_t)p->packed->row[i] * n_hidden, p->x + (size_t)i * n_hidden,
+               n_hidden * sizeof(float));
+    }
+    if (m->source.hf.norm_output || p->packed != NULL) {
+        gr_exec_barrier(x);
+    }
 }
 
 static void output_block(const struct gr_exec *x, struct eagle3 *m, const struct gr_batch *b)
 {
     const size_t n_hidden = (size_t)m->source.hf.hidden;
     int begin, end;
-    if (m->source.hf.norm_output) { /* all rows are fed back normed; lm_head takes them as they are */
-        gr_layer_norm(x, &m->work, m->x, m->final_norm, m->lm.hidden, b->n_row);
-        gr_exec_barrier(x);
-    }
-    if (b->n_out == 0) {
-        return;
-    }
     gr_unit_range(b->n_out, x->ith, x->nth, &begin, &end);
     for (int i = begin; i < end; i++) {
         memcpy(m->xo + (size_t)i * n_hidden, m->lm.hidden + (size_t)b->out_row[i] * n_hidden, n_hidden * sizeof(float));
@@ -172,24 +261,32 @@ static void run_pass(const struct gr_exec *x, void *arg)
     struct eagle3 *m = p->m;
     const struct gr_batch *b = p->b;
     const struct gr_layer *l = &m->layer;
-    input_block(x, m, b);
+    const int n_row = p->asking.n_row;
+    input_block(x, p);
     gr_exec_barrier(x);
-    gr_layer_attention(x, &m->work, l, b, m->in, m->g, m->x);
+    gr_layer_attention(x, &m->work, l, b, m->in, &p->asking, p->residual, p->x);
+    if (n_row == 0) {
+        return;
+    }
     if (m->attn_out != NULL) {
-        gr_layer_linear(x, &m->work, &l->o, m->work.att, NULL, m->attn_out, b->n_row);
+        gr_layer_linear(x, &m->work, &l->o, m->work.att, NULL, m->attn_out, n_row);
     }
-    gr_layer_mlp(x, &m->work, l, m->x, b->n_row);
+    gr_layer_mlp(x, &m->work, l, p->x, n_row);
     if (m->ffn_out != NULL) {
-        gr_layer_linear(x, &m->work, &l->down, m->work.gate, NULL, m->ffn_out, b->n_row);
+        gr_layer_linear(x, &m->work, &l->down, m->work.gate, NULL, m->ffn_out, n_row);
     }
-    output_block(x, m, b);
+    store_hidden(x, p);
+    if (b->n_out > 0) {
+        output_block(x, m, b);
+    }
 }
 
 static enum gr_status eagle3_forward(struct gr_lm *lm, const struct gr_batch *b)
 {
     struct eagle3 *m = of(lm);
     GR_ASSERT(b->n_row >= 1 && b->n_row <= lm->n_row_max && b->n_out <= lm->n_out_max && b->feature != NULL);
-    gr_team_run(lm->team, run_pass, &(struct pass){.m = m, .b = b});
+    struct pass pass = pass_of(m, b);
+    gr_team_run(lm->team, run_pass, &pass);
     return GR_OK;
 }
 

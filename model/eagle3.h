@@ -37,7 +37,8 @@ struct gr_eagle3_config {
     int capture_layer[GR_CAPTURE_MAX];
     const struct gr_geometry *geometry; /* NULL: as in the folders; else expanded (expand.h), as the target */
     bool raw_features;      /* the target ships captured states: the head is to run fc itself (lm.h) */
-    /* Copies of inner values are kept for every row (gr_eagle3_stage); costs two more linears a pass. */
+    /* Copies of inner values are kept for every row (gr_eagle3_stage); costs two more linears a pass, and all rows are
+     * run whole. */
     bool keep_stages;
 };
 

@@ -149,26 +149,27 @@ void gr_layer_linear(const struct gr_exec *x, const struct gr_layer_work *w, con
                                                    .n_row = n_row, .x_stride = l->w.n_in, .y_stride = l->w.n_out});
 }
 
-static void rope(const struct gr_exec *x, const struct gr_layer_work *w, const struct gr_batch *b, float *rows,
+static void rope(const struct gr_exec *x, const struct gr_layer_work *w, int n_row, const int32_t *pos, float *rows,
                  int n_head)
 {
-    w->kernels->rope(x, &(struct gr_rope_args){.x = rows, .pos = b->pos, .cos = w->rope_cos, .sin = w->rope_sin,
-                                               .n_row = b->n_row, .n_head = n_head, .head_dim = w->head_dim,
+    w->kernels->rope(x, &(struct gr_rope_args){.x = rows, .pos = pos, .cos = w->rope_cos, .sin = w->rope_sin,
+                                               .n_row = n_row, .n_head = n_head, .head_dim = w->head_dim,
                                                .stride = n_head * w->head_dim});
 }
 
 void gr_layer_attention(const struct gr_exec *x, const struct gr_layer_work *w, const struct gr_layer *l,
-                        const struct gr_batch *b, const float *in, const float *residual, float *out)
+                        const struct gr_batch *b, const float *in, const struct gr_layer_queries *asking,
+                        const float *residual, float *out)
 {
     const int n_kv = w->n_kv_head * w->head_dim;
     const int n_q = w->n_head * w->head_dim;
-    gr_layer_linear(x, w, &l->q, in, NULL, w->q, b->n_row);
+    gr_layer_linear(x, w, &l->q, asking->in, NULL, w->q, asking->n_row);
     gr_layer_linear(x, w, &l->k, in, NULL, w->k, b->n_row);
     gr_layer_linear(x, w, &l->v, in, NULL, w->v, b->n_row);
     gr_exec_barrier(x);
     /* rope and kv_store split the rows alike, so a thread stores what it has just rotated. */
-    rope(x, w, b, w->q, w->n_head);
-    rope(x, w, b, w->k, w->n_kv_head);
+    rope(x, w, asking->n_row, asking->pos, w->q, w->n_head);
+    rope(x, w, b->n_row, b->pos, w->k, w->n_kv_head);
     w->kernels->kv_store(x, &(struct gr_kv_store_args){.kv = l->kv, .k = w->k, .v = w->v, .cell = b->cell,
                                                        .n_row = b->n_row, .k_stride = n_kv, .v_stride = n_kv});
     gr_exec_barrier(x);
@@ -177,12 +178,12 @@ void gr_layer_attention(const struct gr_exec *x, const struct gr_layer_work *w, 
             .kernels = w->kernels, .layer = l->index, .n_refresh = b->n_refresh, .refresh = b->refresh, .seq = b->seq,
             .kv = l->kv, .q = w->q, .n_head = w->n_head, .q_stride = n_q, .work = w->attn_work});
     }
-    w->kernels->attention(x, &(struct gr_attention_args){.kv = l->kv, .q = w->q, .out = w->att, .seq = b->seq,
-                                                         .n_seq = b->n_seq, .n_head = w->n_head, .q_stride = n_q,
+    w->kernels->attention(x, &(struct gr_attention_args){.kv = l->kv, .q = w->q, .out = w->att, .seq = asking->seq,
+                                                         .n_seq = asking->n_seq, .n_head = w->n_head, .q_stride = n_q,
                                                          .out_stride = n_q, .layer = l->index,
                                                          .scale = w->attn_scale, .work = w->attn_work});
     gr_exec_barrier(x);
-    gr_layer_linear(x, w, &l->o, w->att, residual, out, b->n_row);
+    gr_layer_linear(x, w, &l->o, w->att, residual, out, asking->n_row);
     gr_exec_barrier(x);
 }
 

@@ -60,10 +60,22 @@ void gr_layer_norm(const struct gr_exec *x, const struct gr_layer_work *w, const
 /* y = x W^T (+ bias) (+ residual), rows as wide as the weight says; split by columns, no barrier inside. */
 void gr_layer_linear(const struct gr_exec *x, const struct gr_layer_work *w, const struct gr_linear *l, const float *in,
                      const float *residual, float *out, int n_row);
-/* out = residual + o(attention(q, k, v of in)). in (n_row, n_in) complete before; a barrier after. w->att keeps what o
- * was given. out may be residual. */
+/* The rows of a pass that ask: all of its batch, or those of them that are run further than to their KV. */
+struct gr_layer_queries {
+    const float *in;               /* (n_row, n_in) */
+    const int32_t *pos;            /* (n_row) */
+    const struct gr_attn_seq *seq; /* (n_seq); their row0 counts these rows */
+    int n_row, n_seq;
+};
+static inline struct gr_layer_queries gr_layer_all_ask(const struct gr_batch *b, const float *in)
+{
+    return (struct gr_layer_queries){.in = in, .pos = b->pos, .seq = b->seq, .n_row = b->n_row, .n_seq = b->n_seq};
+}
+/* KV of all rows of the batch, from in (its n_row, n_in), and out = residual + o(attention(q of asking)), of the rows
+ * that ask. in and asking->in complete before; a barrier after. w->att keeps what o was given. out may be residual. */
 void gr_layer_attention(const struct gr_exec *x, const struct gr_layer_work *w, const struct gr_layer *l,
-                        const struct gr_batch *b, const float *in, const float *residual, float *out);
+                        const struct gr_batch *b, const float *in, const struct gr_layer_queries *asking,
+                        const float *residual, float *out);
 /* rows += down(silu(gate) * up of their norm), in place; a barrier after. w->gate keeps what down was given. */
 void gr_layer_mlp(const struct gr_exec *x, const struct gr_layer_work *w, const struct gr_layer *l, float *rows,
                   int n_row);

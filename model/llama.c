@@ -130,6 +130,7 @@ static void run_pass(const struct gr_exec *x, void *arg)
     const struct pass *p = arg;
     struct llama *m = p->m;
     const struct gr_batch *b = p->b;
+    const struct gr_layer_queries asking = gr_layer_all_ask(b, m->work.xn);
     m->kernels.embed(x, &(struct gr_embed_args){.table = m->embed, .id = b->token, .y = m->x, .n_row = b->n_row,
                                                 .n = m->source.hf.hidden, .y_stride = m->source.hf.hidden});
     for (int i = 0; i < m->source.hf.n_layer; i++) {
@@ -138,7 +139,7 @@ static void run_pass(const struct gr_exec *x, void *arg)
         capture(x, m, b, i);
         gr_layer_norm(x, &m->work, m->x, l->in_norm, m->work.xn, b->n_row);
         gr_exec_barrier(x);
-        gr_layer_attention(x, &m->work, l, b, m->work.xn, m->x, m->x);
+        gr_layer_attention(x, &m->work, l, b, m->work.xn, &asking, m->x, m->x);
         gr_layer_mlp(x, &m->work, l, m->x, b->n_row);
     }
     capture(x, m, b, m->source.hf.n_layer);

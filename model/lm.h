@@ -28,6 +28,9 @@ struct gr_batch {
     const int32_t *n_top; /* (n_out) how many children are wanted, with sampling, for models that rank (lm->top) */
     bool want_capture; /* captured states of the rows are wanted */
     const float *const *feature; /* (n_row) pointers to feature_width floats; only for models that take features */
+    /* (n_seq) or NULL: so many first rows of each sequence are run for their KV alone. Their `hidden` is undefined
+     * after the pass, and none of them is in out_row. A model of one layer (a head) saves most of their work. */
+    const int32_t *n_kv_only;
     /* Sequences whose partial view is chosen anew by this pass, from its own queries; 0: none. */
     int n_refresh;
     const struct gr_kv_refresh *refresh; /* (n_refresh) */
@@ -79,7 +82,7 @@ struct gr_lm {
     /* An EAGLE-3 head: its rows take features, and leave the states that stand for the next ones (facts of the head:
      * eagle3.h). 0: none. */
     int feature_width;
-    float *hidden;                  /* owned, (n_row_max, feature_width): after a pass, of every row */
+    float *hidden;                  /* owned, (n_row_max, feature_width): after a pass, of every row but n_kv_only's */
     /* A reduced draft vocabulary: logit i is that of the target's id to_target[i], of n_vocab_target. NULL: n_vocab ids
      * are the target's. */
     const int32_t *to_target;       /* owned, (n_vocab), increasing */

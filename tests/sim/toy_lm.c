@@ -226,8 +226,10 @@ static enum gr_status forward_with_features(struct toy *m, const struct gr_batch
         for (int r = 0; r < s->n_row; r++) {
             const uint32_t state = c->head ? head_state(m, b, s, r) : target_state(m, s, r);
             m->row_state[s->row0 + r] = state;
-            if (c->head) {
-                write_feature(state, GUESSED, m->lm.hidden + (size_t)(s->row0 + r) * TOY_FEATURE_WIDTH);
+            if (c->head) { /* where only KV is wanted, a state that no row goes on from */
+                const bool kv_only = b->n_kv_only != NULL && r < b->n_kv_only[i];
+                write_feature(kv_only ? ~state : state, GUESSED,
+                              m->lm.hidden + (size_t)(s->row0 + r) * TOY_FEATURE_WIDTH);
             } else {
                 const uint32_t mark = c->partial_features && s->sparse != NULL ? 0xa5a5a5a5u : 0;
                 write_capture(state ^ mark, m->lm.capture + (size_t)(s->row0 + r) * TOY_N_CAPTURE * TOY_FEATURE_WIDTH);

@@ -340,8 +340,8 @@ static void close_pair(struct pair *p)
     tiny_finish(&p->target);
 }
 
-/* Rows begin .. begin + n - 1 of a causal session; logits of every row. */
-static void run(struct gr_lm *lm, const int32_t *token, int begin, int n, const float *feature)
+/* Rows begin .. begin + n - 1 of a causal session, the first n_kv_only for their KV alone; logits of the others. */
+static void run_from(struct gr_lm *lm, const int32_t *token, int begin, int n, int32_t n_kv_only, const float *feature)
 {
     static const int32_t block[2] = {5, 2}, n_anc[N_ROW];
     static const int16_t anc[N_ROW * GR_ATTN_ANC_MAX];
@@ -351,13 +351,34 @@ static void run(struct gr_lm *lm, const int32_t *token, int begin, int n, const 
         pos[i] = begin + i;
         cell[i] = block[pos[i] / 16] * 16 + pos[i] % 16;
         limit[i] = pos[i] + 1;
-        out_row[i] = i;
+        out_row[i] = n_kv_only + i;
         features[i] = feature != NULL ? feature + (size_t)i * (size_t)lm->feature_width : NULL;
     }
     const struct gr_attn_seq seq = {.n_row = n, .block = block, .limit = limit, .n_anc = n_anc, .anc = anc};
-    assert_int_equal(gr_lm_forward(lm, &(struct gr_batch){.n_row = n, .n_seq = 1, .n_out = n, .token = token,
-                                                          .pos = pos, .cell = cell, .seq = &seq, .out_row = out_row,
-                                                          .feature = features}), GR_OK);
+    assert_int_equal(gr_lm_forward(lm, &(struct gr_batch){.n_row = n, .n_seq = 1, .n_out = n - n_kv_only,
+                                                          .token = token, .pos = pos, .cell = cell, .seq = &seq,
+                                                          .out_row = out_row, .feature = features,
+                                                          .n_kv_only = n_kv_only > 0 ? &n_kv_only : NULL}), GR_OK);
+}
+
+static void run(struct gr_lm *lm, const int32_t *token, int begin, int n, const float *feature)
+{
+    run_from(lm, token, begin, n, 0, feature);
+}
+
+/* The last of n rows has the same bits where those before it only leave their KV. */
+static void check_kv_only(struct gr_lm *lm, const int32_t *token, int n, const float *feature)
+{
+    float hidden[WIDTH], logits[WIDTH];
+    const size_t n_hidden = (size_t)lm->feature_width;
+    const float *last = lm->hidden + (size_t)(n - 1) * n_hidden;
+    run(lm, token, 0, n, feature);
+    memcpy(hidden, last, n_hidden * sizeof(float));
+    memcpy(logits, gr_lm_logits(lm, n - 1), (size_t)lm->n_vocab * sizeof(float));
+    memset(lm->hidden, 0, (size_t)n * n_hidden * sizeof(float));
+    run_from(lm, token, 0, n, n - 1, feature);
+    assert_memory_equal(last, hidden, n_hidden * sizeof(float));
+    assert_memory_equal(lm->logits, logits, (size_t)lm->n_vocab * sizeof(float));
 }
 
 static double worst_of(const float *got, const double *want, size_t n)
@@ -452,6 +473,7 @@ static void check_variant(const struct variant *v)
     }
     print_message("# %s: fused %.1e, head %.1e\n", v->name, fused_error, error);
     assert_true(fused_error < 2e-6 && error < 1e-5);
+    check_kv_only(p.lm, token, N_ROW, feature);
     close_pair(&p);
 }
 

@@ -299,6 +299,73 @@ static void test_fc_fingerprint(void **state)
     gr_lm_destroy(target);
 }
 
+/* Two sessions in one pass, each behind a prefix whose rows all ran for their KV alone: the first n_kv_only rows again
+ * leave no more than that. Logits of each session's last row. */
+#define SPLIT_ROWS 5
+static void run_kv_only(struct gr_lm *head, const int32_t *token, int n, const float *fused, const int32_t n_kv_only[2])
+{
+    static int32_t block[2][GOLDEN_N_POOL], n_anc[2 * GOLDEN_ROW_MAX];
+    static int16_t anc[2 * GOLDEN_ROW_MAX * GR_ATTN_ANC_MAX];
+    static const float *feature[2 * GOLDEN_ROW_MAX];
+    int32_t id[2 * GOLDEN_ROW_MAX], pos[2 * GOLDEN_ROW_MAX], cell[2 * GOLDEN_ROW_MAX], limit[2 * GOLDEN_ROW_MAX];
+    int32_t out_row[2], n_out = 0;
+    struct gr_attn_seq seq[2];
+    for (int part = 0; part < 2; part++) { /* the prefix, then the rows behind it */
+        const int begin = part == 0 ? 0 : n - SPLIT_ROWS;
+        const int n_row = part == 0 ? n - SPLIT_ROWS : SPLIT_ROWS;
+        for (int i = 0; i < 2 * n_row; i++) {
+            const int s = i / n_row;
+            pos[i] = begin + i % n_row;
+            block[s][pos[i] / 16] = 2 * (pos[i] / 16) + s;
+            cell[i] = block[s][pos[i] / 16] * 16 + pos[i] % 16;
+            limit[i] = pos[i] + 1;
+            id[i] = token[pos[i]];
+            feature[i] = fused + (size_t)pos[i] * HIDDEN;
+        }
+        for (int s = 0; s < 2; s++) {
+            seq[s] = (struct gr_attn_seq){.row0 = s * n_row, .n_row = n_row, .block = block[s],
+                                          .limit = limit + s * n_row, .n_anc = n_anc, .anc = anc};
+            if (part == 1 && n_kv_only[s] < n_row) {
+                out_row[n_out++] = (s + 1) * n_row - 1;
+            }
+        }
+        assert_int_equal(gr_lm_forward(head, &(struct gr_batch){
+            .n_row = 2 * n_row, .n_seq = 2, .n_out = n_out, .token = id, .pos = pos, .cell = cell, .seq = seq,
+            .out_row = out_row, .feature = feature,
+            .n_kv_only = part == 0 ? (const int32_t[]){n_row, n_row} : n_kv_only}), GR_OK);
+    }
+}
+
+/* Rows that only leave their KV leave the KV of rows that run whole: what comes behind has the same bits. */
+static void test_kv_only(void **state)
+{
+    (void)state;
+    static const int32_t splits[][2] = {{0, 0}, {4, 4}, {2, 4}, {5, 3}, {1, 5}};
+    static float fused[GOLDEN_ROW_MAX * HIDDEN];
+    float hidden[HIDDEN], logits[3072];
+    struct gr_lm *target = load_target(NULL);
+    struct gr_lm *head = load_head(NULL);
+    int32_t ids[GOLDEN_ROW_MAX + 1];
+    const int n = features_of(target, 1, ids, fused);
+    golden_run(head, ids + 1, 0, n, 1, fused);
+    memcpy(hidden, head->hidden + (size_t)(n - 1) * HIDDEN, sizeof(hidden));
+    memcpy(logits, head->logits, sizeof(logits));
+    for (size_t k = 0; k < GR_ARRAY_LEN(splits); k++) {
+        int n_out = 0;
+        memset(head->hidden, 0, (size_t)2 * SPLIT_ROWS * HIDDEN * sizeof(float));
+        run_kv_only(head, ids + 1, n, fused, splits[k]);
+        for (int s = 0; s < 2; s++) {
+            if (splits[k][s] < SPLIT_ROWS) {
+                assert_memory_equal(head->hidden + (size_t)((s + 1) * SPLIT_ROWS - 1) * HIDDEN, hidden, sizeof(hidden));
+                assert_memory_equal(gr_lm_logits(head, n_out++), logits, sizeof(logits));
+            }
+        }
+        assert_true(n_out > 0);
+    }
+    gr_lm_destroy(head);
+    gr_lm_destroy(target);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -306,6 +373,7 @@ int main(void)
         cmocka_unit_test(test_chains),
         cmocka_unit_test(test_equal_bits),
         cmocka_unit_test(test_tree_rows),
+        cmocka_unit_test(test_kv_only),
         cmocka_unit_test(test_raw_head_fuses_alike),
         cmocka_unit_test(test_fc_fingerprint),
     };
