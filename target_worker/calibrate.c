@@ -8,6 +8,7 @@
 #define BUDGET_MAX_NS 3e9    /* but no more */
 #define CONTEXT 64 /* tokens */
 #define N_RUN 2
+#define FLAT 2.0   /* where 32 rows take less than so many times what one takes, 64 are worth knowing, too */
 
 struct measure {
     const struct gr_calibration *config;
@@ -66,7 +67,8 @@ static enum gr_status measure(struct measure *m, int32_t context, const int32_t 
 
 static enum gr_status measure_sizes(struct measure *m, struct gr_cost_table *out)
 {
-    static const int32_t rows[] = {1, 2, 4, 8, 16, 32};
+    static const int32_t rows[] = {1, 2, 4, 8, 16, 32, 64};
+    const int n_always = (int)GR_ARRAY_LEN(rows) - 1;
     double ns[GR_ARRAY_LEN(rows)];
     double cold = 0.0;
     int n = 0;
@@ -74,7 +76,12 @@ static enum gr_status measure_sizes(struct measure *m, struct gr_cost_table *out
     /* A large model needs more: its prices are worth some twenty passes, which loading it took a multiple of. */
     const uint64_t some_ns = (uint64_t)GR_MIN(PASSES * cold, BUDGET_MAX_NS);
     m->end_ns = gr_clock_ns() + GR_MAX(m->config->budget_ns, some_ns);
-    GR_TRY(measure(m, CONTEXT, rows, (int)GR_ARRAY_LEN(rows), ns, &n));
+    GR_TRY(measure(m, CONTEXT, rows, n_always, ns, &n));
+    if (n == n_always && ns[n - 1] < FLAT * ns[0]) { /* a GPU; elsewhere it would be the dearest pass of all */
+        int n_more = 0;
+        GR_TRY(measure(m, CONTEXT, rows + n, 1, ns + n, &n_more));
+        n += n_more;
+    }
     if (n >= 2) {
         gr_cost_table_calibrate(out, n, rows, ns);
     }
