@@ -23,8 +23,8 @@ struct gr_batch {
     const struct gr_attn_seq *seq;     /* (n_seq) */
     const int32_t *out_row;            /* (n_out): rows whose logits are wanted, increasing */
     const float *const *feature; /* (n_row) pointers to feature_width floats; only for models that take features */
-    /* (n_seq) or NULL: so many first rows of each sequence are run for their KV alone. Their `hidden` is undefined after
-     * the pass, and none of them is in out_row. A model of one layer (a head) saves most of their work. */
+    /* (n_seq) or NULL: so many first rows of each sequence are run for their KV alone. Their `hidden` is undefined
+     * after the pass, and none of them is in out_row. A model of one layer (a head) saves most of their work. */
     const int32_t *n_kv_only;
     /* Sequences whose partial view is chosen anew by this pass, from its own queries; 0: none. */
     int n_refresh;

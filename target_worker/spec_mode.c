@@ -6,8 +6,13 @@
 #define LEARN_PROBE 0.4
 #define LEARN_FASTER 0.5
 #define HELD_UP 3.0 /* times the average: the machine did something else meanwhile, which says nothing about trees */
-#define LEARN_ROOT 0.1
+#define LEARN_ROOT 0.2
+#define SLOWER 1.1 /* passes of a run of root-only rounds vary by this, */
+#define WARMER 1.6 /* and get shorter by this at most */
+#define LEARN_SPEED 0.3 /* what passes have taken lately: the machine may be half as fast ten rounds later */
 #define ROOT_HELD_UP 1.5 /* the same for rounds without trees, which vary less */
+#define LEARN_GROUP 0.1
+#define PATIENCE_ROOT 1.5 /* root-only rounds that a tree may be waited for whatever the averages say */
 #define FAULT_MAX 1 /* a session whose tree round broke an invariant goes on with single tokens */
 
 static void learn(double *average, double value, double share)
@@ -18,6 +23,11 @@ static void learn(double *average, double value, double share)
 static double at_most(double value, double most)
 {
     return value < most ? value : most;
+}
+
+static double within(double value, double least, double most)
+{
+    return value < least ? least : at_most(value, most);
 }
 
 struct gr_spec_decision gr_spec_mode_decide(const struct gr_spec_input *in)
@@ -51,9 +61,9 @@ struct gr_spec_decision gr_spec_mode_decide(const struct gr_spec_input *in)
 
 void gr_spec_econ_init(struct gr_spec_econ *e, const struct gr_spec_econ *others, double root_guess_ns)
 {
-    *e = (struct gr_spec_econ){.root_ns = root_guess_ns, .tree_tokens = 3.0, .tree_ns = 2.0 * root_guess_ns,
-                               .tree_pass_ns = root_guess_ns, .overhead_ns = 0.1 * root_guess_ns,
-                               .probe_interval = GR_SPEC_PROBE_FIRST};
+    *e = (struct gr_spec_econ){.root_ns = root_guess_ns, .root_pass_ns = root_guess_ns, .tree_tokens = 3.0,
+                               .tree_ns = 2.0 * root_guess_ns, .tree_pass_ns = root_guess_ns,
+                               .overhead_ns = 0.1 * root_guess_ns, .probe_interval = GR_SPEC_PROBE_FIRST};
     if (others->n_tree >= GR_SPEC_MIN_ROUNDS) { /* this worker has seen tree rounds of other sessions */
         const double scale = others->root_ns > 0.0 ? root_guess_ns / others->root_ns : 1.0;
         e->tree_tokens = others->tree_tokens;
@@ -67,6 +77,7 @@ void gr_spec_econ_init(struct gr_spec_econ *e, const struct gr_spec_econ *others
 void gr_spec_econ_rescale(struct gr_spec_econ *e, double factor)
 {
     e->root_ns *= factor;
+    e->root_pass_ns *= factor;
     e->tree_ns *= factor;
     e->tree_pass_ns *= factor;
     e->overhead_ns *= e->n_tree == 0 ? factor : 1.0; /* a guess is a share of the pass; a measured one is host work */
@@ -82,7 +93,7 @@ static void stop_trees(struct gr_spec_econ *e)
     e->is_root = true;
     e->n_given_up++;
     e->probing = false;
-    e->regret_ns = 0.0;
+    e->regret = 0.0;
     e->until_probe = e->probe_interval;
 }
 
@@ -91,56 +102,99 @@ void gr_spec_econ_warm(struct gr_spec_econ *e)
     e->until_clean = GR_SPEC_CLEAN_FIRST;
 }
 
-/* Root-only rounds beside a busy drafter say nothing about those without one. The first clean ones replace the guess;
- * later a slow one tells little. */
-static void learn_root(struct gr_spec_econ *e, bool clean, double round_ns)
+/* Passes get shorter as the caches warm; one that is longer, or much shorter: the machine has changed its speed. */
+static bool is_warming(double first_pass_ns, double last_pass_ns)
 {
+    return last_pass_ns < SLOWER * first_pass_ns && last_pass_ns * WARMER > first_pass_ns;
+}
+
+/* What a root-only round is to the passes of the tree rounds before it. The first comparisons count alike. */
+static void compare_to_trees(struct gr_spec_econ *e, double round_ns)
+{
+    const double alike = 1.0 / (e->n_clean + 1.0);
+    learn(&e->root_ns, round_ns, alike > LEARN_ROOT ? alike : LEARN_ROOT);
+}
+
+/* Root-only rounds beside a busy drafter say nothing about those without one, nor do those right behind a prompt or a
+ * tree, which find the caches cold: of the few that are run to learn from, the last one counts. */
+static void learn_root(struct gr_spec_econ *e, const struct gr_spec_round *r)
+{
+    const bool begins = e->until_clean == GR_SPEC_CLEAN_RUN;
     e->n_root++;
     e->until_probe -= e->until_probe > 0;
     e->until_clean -= e->until_clean > 0;
-    if (!clean) {
+    e->run_pass_ns = begins ? r->pass_ns : e->run_pass_ns;
+    if (!r->clean || (!e->is_root && e->until_clean > 0)) {
         return;
     }
-    /* The guess is the cost table's: a first touch of memory is no round's price. */
-    const double bounded_ns = at_most(round_ns, ROOT_HELD_UP * e->root_ns);
-    if (e->n_clean == 0) {
+    const double before_ns = e->root_ns;
+    /* One that is far off tells little: the machine did something else. */
+    const double bounded_ns = within(r->round_ns, before_ns / ROOT_HELD_UP, before_ns * ROOT_HELD_UP);
+    if (e->n_clean == 0) { /* it replaces the guess, which is the cost table's */
         e->root_ns = bounded_ns;
-    } else if (e->n_clean < GR_SPEC_CLEAN_FIRST) {
-        e->root_ns = at_most(round_ns, e->root_ns);
-    } else {
+        e->root_pass_ns = r->root_pass_ns;
+    } else if (e->is_root) { /* the machine's speed, which passes with trees will be compared with */
         learn(&e->root_ns, bounded_ns, LEARN_ROOT);
+        e->root_pass_ns *= e->root_ns / before_ns;
+        return;
+    } else if (is_warming(e->run_pass_ns, r->pass_ns)) {
+        compare_to_trees(e, bounded_ns);
     }
     e->n_clean++;
 }
 
-void gr_spec_econ_round(struct gr_spec_econ *e, bool waited, bool clean, int n_token, double round_ns, double pass_ns,
-                        double wait_ns)
+/* Tree rounds' passes show how fast the machine is at present; what a root-only round takes follows. */
+static void follow_speed(struct gr_spec_econ *e, double root_pass_ns)
 {
-    if (!waited) {
-        learn_root(e, clean, round_ns);
-        return;
-    }
-    const double share = e->n_tree == 0 ? 0.3 : LEARN_ROUND;
-    learn(&e->tree_tokens, n_token, share);
-    learn(&e->tree_ns, at_most(round_ns, HELD_UP * e->tree_ns), share);
-    learn(&e->tree_pass_ns, at_most(pass_ns, HELD_UP * e->tree_pass_ns), share);
-    const double rest = round_ns - pass_ns - wait_ns;
-    const double rest_most = HELD_UP * e->overhead_ns + 0.1 * e->root_ns;
-    learn(&e->overhead_ns, at_most(rest > 0.0 ? rest : 0.0, rest_most), share);
-    e->n_tree++;
-    e->until_clean = e->n_tree % GR_SPEC_CLEAN_EVERY == 0 ? 1 : 0;
-    /* A running sum, as in a CUSUM test: luck is not saved up, and what a stop can have cost is known. */
-    const double lost = round_ns - n_token * e->root_ns;
-    const double waited_ns = at_most(wait_ns, GR_SPEC_REGRET_WAIT * e->root_ns);
-    e->regret_ns += waited_ns + at_most(lost - wait_ns, GR_SPEC_REGRET_ROUND * e->root_ns);
-    e->regret_ns = e->regret_ns > 0.0 ? e->regret_ns : 0.0;
-    e->gain_ns -= lost;
-    if (e->regret_ns > GR_SPEC_REGRET_MAX / (1.0 + e->n_given_up) * e->root_ns) {
+    const double before_ns = e->root_pass_ns;
+    learn(&e->root_pass_ns, at_most(root_pass_ns, HELD_UP * before_ns), LEARN_SPEED);
+    e->root_ns *= e->root_pass_ns / before_ns;
+}
+
+/* After 8 tree rounds, 24, 56, then every 64; but not where the answer is clear. */
+static bool clean_is_due(const struct gr_spec_econ *e)
+{
+    const uint32_t n = e->n_tree + GR_SPEC_CLEAN_SOON;
+    const bool early = n > GR_SPEC_CLEAN_SOON && n < GR_SPEC_CLEAN_EVERY && (n & (n - 1)) == 0;
+    return (early || n % GR_SPEC_CLEAN_EVERY == 0) && tree_rate(e) * e->root_ns < GR_SPEC_SURE;
+}
+
+/* In root-only rounds of the machine's speed during this very round: a pause or a slow minute counts no more than the
+ * tokens that it kept from coming. A running sum, as in a CUSUM test: luck is not saved up, and what a stop can have
+ * cost is known. */
+static void weigh(struct gr_spec_econ *e, const struct gr_spec_round *r)
+{
+    const double root_ns = e->root_ns / e->root_pass_ns * r->root_pass_ns;
+    const double lost = r->round_ns / root_ns - r->n_token;
+    const double waited = r->wait_ns / root_ns;
+    e->regret += at_most(waited, GR_SPEC_REGRET_WAIT) + at_most(lost - waited, GR_SPEC_REGRET_ROUND);
+    e->regret = e->regret > 0.0 ? e->regret : 0.0;
+    e->gain -= lost;
+    if (e->regret > GR_SPEC_REGRET_MAX / (1.0 + e->n_given_up)) {
         stop_trees(e);
-    } else if (e->gain_ns > GR_SPEC_GAIN_MIN * e->root_ns) {
+    } else if (e->gain > GR_SPEC_GAIN_MIN) {
         e->probe_interval = GR_SPEC_PROBE_FIRST;
         e->n_given_up = 0;
     }
+}
+
+void gr_spec_econ_round(struct gr_spec_econ *e, const struct gr_spec_round *r)
+{
+    if (!r->waited) {
+        learn_root(e, r);
+        return;
+    }
+    const double share = e->n_tree == 0 ? 0.3 : LEARN_ROUND;
+    learn(&e->tree_tokens, r->n_token, share);
+    learn(&e->tree_ns, at_most(r->round_ns, HELD_UP * e->tree_ns), share);
+    learn(&e->tree_pass_ns, at_most(r->pass_ns, HELD_UP * e->tree_pass_ns), share);
+    const double rest = r->round_ns - r->pass_ns - r->wait_ns;
+    const double rest_most = HELD_UP * e->overhead_ns + 0.1 * e->root_ns;
+    learn(&e->overhead_ns, at_most(rest > 0.0 ? rest : 0.0, rest_most), share);
+    e->n_tree++;
+    follow_speed(e, r->root_pass_ns);
+    e->until_clean = clean_is_due(e) ? GR_SPEC_CLEAN_RUN : 0;
+    weigh(e, r);
 }
 
 void gr_spec_econ_latency(struct gr_spec_econ *e, double ns, bool arrived)
@@ -165,8 +219,9 @@ void gr_spec_econ_probe_sent(struct gr_spec_econ *e)
     e->until_probe = e->probe_interval;
 }
 
-void gr_spec_econ_probed(struct gr_spec_econ *e, int n_accepted, double pass_ns)
+void gr_spec_econ_probed(struct gr_spec_econ *e, int n_accepted, double pass_ratio)
 {
+    const double pass_ns = pass_ratio * e->root_pass_ns;
     e->probing = false;
     if (!e->is_root) {
         return;
@@ -178,7 +233,7 @@ void gr_spec_econ_probed(struct gr_spec_econ *e, int n_accepted, double pass_ns)
     learn(&e->tree_pass_ns, pass_ns, LEARN_PROBE);
     if (tree_rate(e) * e->root_ns > GR_SPEC_ENTER) {
         e->is_root = false;
-        e->gain_ns = 0.0;
+        e->gain = 0.0;
     } else {
         e->probe_interval = e->probe_interval * 2 < GR_SPEC_PROBE_LAST ? e->probe_interval * 2 : GR_SPEC_PROBE_LAST;
         e->until_probe = e->probe_interval;
@@ -189,12 +244,14 @@ double gr_spec_econ_patience_ns(const struct gr_spec_econ *e, double limit_ns)
 {
     /* Waiting w pays while tokens / (w + pass + overhead) beats the root rate. */
     const double pays = e->tree_tokens * e->root_ns - e->tree_pass_ns - e->overhead_ns;
-    double wait = 2.0 * e->latency_ns; /* hysteresis: twice what it usually takes */
-    wait = e->latency_ns <= 0.0 || wait > pays ? pays : wait;
+    if (e->latency_ns <= 0.0) {
+        return at_most(pays > 0.25 * e->root_ns ? pays : 0.25 * e->root_ns, limit_ns);
+    }
+    /* Trees differ: one that takes three times as long as most was worth it to the drafter, and has more tokens. */
+    double most = pays > PATIENCE_ROOT * e->root_ns ? pays : PATIENCE_ROOT * e->root_ns;
     /* An unlucky average must not cut off a tree that is about to come: switching trees off is another decision. */
-    wait = wait < 1.25 * e->latency_ns ? 1.25 * e->latency_ns : wait;
-    wait = wait < 0.25 * e->root_ns ? 0.25 * e->root_ns : wait;
-    return wait < limit_ns ? wait : limit_ns;
+    most = most > 1.25 * e->latency_ns ? most : 1.25 * e->latency_ns;
+    return at_most(within(3.0 * e->latency_ns, 0.25 * e->root_ns, most), limit_ns);
 }
 
 void gr_spec_group_pass(struct gr_spec_group *g, bool with_trees, int n_session, int n_token, double ns)
@@ -206,7 +263,7 @@ void gr_spec_group_pass(struct gr_spec_group *g, bool with_trees, int n_session,
                                         .interval = GR_SPEC_TRIAL_NEXT};
             return;
         }
-        learn(&g->root_ns, at_most(token_ns, ROOT_HELD_UP * g->root_ns), LEARN_ROOT);
+        learn(&g->root_ns, at_most(token_ns, ROOT_HELD_UP * g->root_ns), LEARN_GROUP);
         g->until_trial -= g->until_trial > 0;
         if (!g->tries_trees && g->until_trial == 0) {
             g->tries_trees = true;

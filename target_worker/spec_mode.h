@@ -16,20 +16,33 @@ enum gr_spec_mode {
 /* What a session's rounds cost and bring. Tokens and ns are moving averages. */
 struct gr_spec_econ {
     double tree_tokens, tree_ns; /* rounds that asked for a tree and waited, whatever came of it */
-    double root_ns;              /* rounds that did not; 0: not known yet */
+    double root_ns;              /* rounds that did not, at the machine's present speed; 0: not known yet */
+    double root_pass_ns;         /* the passes of such rounds: as tree rounds' passes show, while there are any */
     double latency_ns;           /* from asking for a tree that is waited for to its arrival; 0: not known yet */
     double probe_ns;             /* the same of the last probe */
     double tree_pass_ns;         /* the pass of a tree round */
     double overhead_ns;          /* of a round beside wait and pass */
     uint32_t n_tree, n_root;     /* rounds seen */
-    uint32_t until_clean,
-        n_clean;                 /* rounds without trees and without drafting to come, for root_ns alone; to the next */
-    double gain_ns;              /* what tree rounds have won since trees were wanted last, in all */
+    uint32_t until_clean;        /* rounds without trees and without drafting to come, for root_ns alone */
+    uint32_t n_clean;            /* times that it was learnt so */
+    double run_pass_ns;          /* the first pass of such rounds */
+    double gain;                 /* what tree rounds have won since trees were wanted last, in root-only rounds */
     uint32_t n_given_up;         /* times that trees were given up since they last won anything */
-    double regret_ns;            /* what tree rounds have lost lately against root-only ones; never below 0 */
+    double regret;               /* what they have lost lately, in root-only rounds; never below 0 */
     bool is_root;                /* trees are not wanted at present */
     uint32_t until_probe, probe_interval; /* rounds */
     bool probing;                /* a probe is on its way, or being judged */
+};
+
+/* A round that is over. */
+struct gr_spec_round {
+    bool waited; /* it asked for a tree and waited, whatever came of it */
+    bool clean;  /* the drafter had nothing to do meanwhile */
+    int n_token;
+    double round_ns, pass_ns, wait_ns;
+    /* What a pass without the tree would have taken in its place: pass_ns times the ratio of the cost table's prices.
+     * So it knows the machine's speed of just then. Above 0. */
+    double root_pass_ns;
 };
 
 /* Several sessions decode together: rows that one adds to a pass hold all of them up, so what pays for one is not what
@@ -65,8 +78,11 @@ struct gr_spec_decision {
 #define GR_SPEC_REGRET_ROUND 2.0 /* that one round counts at most beside its wait: a pass was perhaps held up */
 #define GR_SPEC_REGRET_WAIT 4.0  /* and its wait: lateness is the drafter's */
 #define GR_SPEC_GAIN_MIN 10.0    /* root-only rounds that trees must have won before old failures are forgotten */
-#define GR_SPEC_CLEAN_FIRST 3    /* root-only rounds in which the drafter rests, once it is warm */
-#define GR_SPEC_CLEAN_EVERY 64   /* tree rounds to one more */
+#define GR_SPEC_CLEAN_FIRST 5    /* root-only rounds in which the drafter rests, once it is warm */
+#define GR_SPEC_CLEAN_RUN 4      /* and again, between trees, */
+#define GR_SPEC_CLEAN_SOON 8     /* after so many tree rounds; then twice as many more, up to */
+#define GR_SPEC_CLEAN_EVERY 64
+#define GR_SPEC_SURE 1.5         /* trees that bring so many times what root-only rounds do need no such comparison */
 #define GR_SPEC_TRIAL_FIRST 4    /* passes of a group to the first with trees */
 #define GR_SPEC_TRIAL_NEXT 64    /* and, after one that failed, to the next; doubled each time */
 #define GR_SPEC_MIN_ROUNDS 4     /* tree rounds of other sessions that say something about a new one */
@@ -79,10 +95,8 @@ struct gr_spec_decision gr_spec_mode_decide(const struct gr_spec_input *in);
 void gr_spec_econ_init(struct gr_spec_econ *e, const struct gr_spec_econ *others, double root_guess_ns);
 /* Decoding begins on another context than the times were guessed or measured on: they change by this factor. */
 void gr_spec_econ_rescale(struct gr_spec_econ *e, double factor);
-/* A round is over: `waited`: it asked for a tree and waited; clean: the drafter had nothing to do meanwhile. Switches
- * between trees and K = 0. */
-void gr_spec_econ_round(struct gr_spec_econ *e, bool waited, bool clean, int n_token, double round_ns, double pass_ns,
-                        double wait_ns);
+/* Learns from a round, and gives trees up when they lose. */
+void gr_spec_econ_round(struct gr_spec_econ *e, const struct gr_spec_round *r);
 /* The drafter has come to speed: what a root-only round takes is measured first. */
 void gr_spec_econ_warm(struct gr_spec_econ *e);
 /* A pass of n_session decoding sessions is over, which brought n_token tokens in ns since the last; with_trees: some
@@ -92,8 +106,9 @@ void gr_spec_group_pass(struct gr_spec_group *g, bool with_trees, int n_session,
 void gr_spec_econ_latency(struct gr_spec_econ *e, double ns, bool arrived);
 /* A probe was sent. */
 void gr_spec_econ_probe_sent(struct gr_spec_econ *e);
-/* A probe is judged: so many of its tokens agreed with what was committed; pass_ns: what its pass would have cost. */
-void gr_spec_econ_probed(struct gr_spec_econ *e, int n_accepted, double pass_ns);
+/* A probe is judged: so many of its tokens agreed with what was committed; pass_ratio: what its pass would have taken,
+ * in passes of one row. */
+void gr_spec_econ_probed(struct gr_spec_econ *e, int n_accepted, double pass_ratio);
 /* How long a round may wait for its tree; beyond it expected extra tokens do not pay. limit_ns: liveness bound. */
 double gr_spec_econ_patience_ns(const struct gr_spec_econ *e, double limit_ns);
 

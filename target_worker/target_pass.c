@@ -465,7 +465,10 @@ static void learn_round(struct gr_target *t, struct session *s, const struct gr_
     const double pass_ns = (double)(p->forward_ns + p->sample_ns + p->commit_ns);
     double round_ns = (double)(now_ns - s->verdict_ns);
     round_ns = GR_MAX(round_ns, pass_ns); /* a drafter that attaches meanwhile begins the round anew, not its pass */
-    const bool clean = s->pass_clean && !s->asked;
+    const struct gr_spec_round r = {
+        .waited = s->pass_waited, .clean = s->pass_clean && !s->asked, .n_token = n_token, .round_ns = round_ns,
+        .pass_ns = pass_ns, .wait_ns = (double)s->wait_ns,
+        .root_pass_ns = pass_ns * target_pass_ns(t, s, 1) / target_pass_ns(t, s, 1 + q->tree.n)};
     if (t->econ.n_tree + t->econ.n_root == 0) {
         t->econ = s->econ; /* the first session's guesses */
     }
@@ -473,8 +476,8 @@ static void learn_round(struct gr_target *t, struct session *s, const struct gr_
         gr_specpv_trial_round(&s->pv.trial, s->pv.next.round, n_token, round_ns);
     }
     if (q->n_chain == 0 && !q->refresh_view) { /* a refresh costs the same with a tree and without */
-        gr_spec_econ_round(&s->econ, s->pass_waited, clean, n_token, round_ns, pass_ns, (double)s->wait_ns);
-        gr_spec_econ_round(&t->econ, s->pass_waited, clean, n_token, round_ns, pass_ns, (double)s->wait_ns);
+        gr_spec_econ_round(&s->econ, &r);
+        gr_spec_econ_round(&t->econ, &r);
         t->econ.latency_ns = s->econ.latency_ns;
     }
     s->host_ns = now_ns - s->verdict_ns - GR_MIN(s->wait_ns + p->forward_ns, now_ns - s->verdict_ns);

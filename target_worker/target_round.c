@@ -278,5 +278,6 @@ void target_judge_probe(struct gr_target *t, struct session *s)
         return;
     }
     w->valid = false;
-    gr_spec_econ_probed(&s->econ, w->at_len - (int32_t)w->base_len, target_pass_ns(t, s, 1 + w->tree.n));
+    gr_spec_econ_probed(&s->econ, w->at_len - (int32_t)w->base_len,
+                        target_pass_ns(t, s, 1 + w->tree.n) / target_pass_ns(t, s, 1));
 }
