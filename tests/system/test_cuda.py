@@ -231,7 +231,7 @@ def what_cannot_run_is_one_line():
     refused(base + ["--target-device", "cuda:99"], 1, "cuda:99", "GPU")
     refused(base + ["--target-device", "gpu"], 2, "cuda:N")
     refused(base + list(CUDA) + ["--draft", DRAFT, "--draft-device", "cuda:0"], 1, "head_dim")
-    refused(base + list(CUDA) + ["--kv-blocks", "100000000"], 1, "MiB", "free")
+    refused(base + list(CUDA) + ["--kv-blocks", "67108864"], 1, "MiB", "free")
 
 
 PROBE = run("run", "--model", TARGET, "--prompt", "x", "--max-tokens", "1", *CUDA)
