@@ -56,7 +56,7 @@ static void run_rows(struct stage *s, int pos0, int n_row, bool tree, int n_out)
 {
     for (int r = 0; r < n_row; r++) {
         s->token[r] = (int32_t)((pos0 + r) * 7919 % s->lm->n_vocab);
-        s->pos[r] = pos0 + r;
+        s->pos[r] = GR_MIN(pos0 + r, s->lm->n_ctx_max - 1); /* rows behind a full context: they cost the same */
         s->cell[r] = tree ? s->scratch_block[r / 16] * 16 + r % 16 : s->block[(pos0 + r) / 16] * 16 + (pos0 + r) % 16;
         s->limit[r] = tree ? pos0 : pos0 + r + 1;
         s->n_anc[r] = tree ? r + 1 : 0;
@@ -203,8 +203,12 @@ static void bench_prefill(struct stage *s, struct gr_table *t, const char *what)
 }
 
 /* Rows, block table and, for a head, features; then the context is filled. */
-static void prepare(struct stage *s, int n_block)
+static enum gr_status prepare(struct stage *s, const char *dir, int n_block)
 {
+    if (s->n_context > s->lm->n_ctx_max) {
+        log_error("--context %d: %s has %d positions", s->n_context, dir, s->lm->n_ctx_max);
+        return GR_ELIMIT;
+    }
     s->token = zeroed(N_ROW_MAX, sizeof(int32_t));
     s->pos = zeroed(N_ROW_MAX, sizeof(int32_t));
     s->cell = zeroed(N_ROW_MAX, sizeof(int32_t));
@@ -236,6 +240,7 @@ static void prepare(struct stage *s, int n_block)
     for (int p = 0; p < s->n_context; p += 256) {
         run_rows(s, p, GR_MIN(256, s->n_context - p), false, 0);
     }
+    return GR_OK;
 }
 
 /* A context that leaves the cache takes the weights along: the ceiling is for all that a pass reads. */
@@ -280,7 +285,7 @@ static enum gr_status create_target(struct stage *s, const struct stage_options 
     s->kv_bytes_per_token = gr_llama_kv_bytes_per_token(&s->hf) / (o->device == GR_DEVICE_CPU ? 1 : 2); /* bf16 */
     s->flops_per_row = gr_llama_flops_per_row(&s->hf);
     s->head_flops = 2.0 * gr_hf_vocab_rows(&s->hf) * s->hf.hidden;
-    prepare(s, n_block);
+    GR_TRY(prepare(s, o->model, n_block));
     const struct gr_kv_budget most = {.n_sink = 2, .n_retrieval = o->retrieval / 16, .n_window = 8};
     return o->retrieval > 0 ? gr_lm_view_create(s->lm, &most, 1) : GR_OK;
 }
@@ -298,8 +303,7 @@ static enum gr_status create_head(struct stage *s, const struct stage_options *o
     s->kv_bytes_per_token = gr_eagle3_kv_bytes_per_token(&s->hf) / (o->device == GR_DEVICE_CPU ? 1 : 2);
     s->flops_per_row = gr_eagle3_flops_per_row(&s->hf);
     s->head_flops = 2.0 * gr_hf_draft_vocab_rows(&s->hf) * s->hf.hidden;
-    prepare(s, n_block);
-    return GR_OK;
+    return prepare(s, o->head, n_block);
 }
 
 static void destroy(struct stage *s)

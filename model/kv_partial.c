@@ -34,7 +34,7 @@ void gr_kv_view_attend(const struct gr_kv_view *v, struct gr_attn_seq *seq)
 
 /* ---- the views of a model ---- */
 
-static int32_t block_max(const struct gr_kv_partial_config *c)
+int32_t gr_kv_partial_block_max(const struct gr_kv_partial_config *c)
 {
     const int32_t n_block = (c->n_ctx_max + GR_KV_BLOCK - 1) / GR_KV_BLOCK;
     return (n_block + GR_KV_BLOCK - 1) / GR_KV_BLOCK * GR_KV_BLOCK;
@@ -47,7 +47,7 @@ static size_t list_values(const struct gr_kv_partial_config *c)
 
 static size_t summary_values(const struct gr_kv_partial_config *c)
 {
-    return (size_t)c->n_layer * (size_t)c->n_kv_head * (size_t)block_max(c) * (size_t)c->head_dim;
+    return (size_t)c->n_layer * (size_t)c->n_kv_head * (size_t)gr_kv_partial_block_max(c) * (size_t)c->head_dim;
 }
 
 size_t gr_kv_partial_bytes(const struct gr_kv_partial_config *c)
@@ -57,7 +57,6 @@ size_t gr_kv_partial_bytes(const struct gr_kv_partial_config *c)
 
 static enum gr_status take_view(struct gr_kv_partial *p, struct gr_kv_view *v)
 {
-    *v = (struct gr_kv_view){.dense_from = GR_VIEW_NONE, .n_list_max = p->c.most.n_sink + p->c.most.n_retrieval};
     v->list = gr_memory_take(&p->memory, list_values(&p->c) * sizeof(int32_t));
     v->k_max = gr_memory_take_f32(&p->memory, summary_values(&p->c));
     v->k_min = gr_memory_take_f32(&p->memory, summary_values(&p->c));
@@ -66,30 +65,38 @@ static enum gr_status take_view(struct gr_kv_partial *p, struct gr_kv_view *v)
 
 static enum gr_status take_all(struct gr_kv_partial *p)
 {
-    bool ok = true;
-    p->view = gr_zeroed((size_t)p->c.n_view, sizeof(*p->view), &ok);
-    if (!ok) {
-        log_error("out of memory for %d partial views", p->c.n_view);
-        return GR_ENOMEM;
-    }
     for (int i = 0; i < p->c.n_view; i++) {
         GR_TRY(take_view(p, &p->view[i]));
     }
-    p->n_block_max = block_max(&p->c);
     p->score = gr_memory_take_f32(&p->memory, (size_t)(p->c.n_kv_head * p->n_block_max));
     p->top_work = gr_memory_take_f32(&p->memory, (size_t)(p->c.n_kv_head * p->n_block_max));
     return p->score != NULL && p->top_work != NULL ? GR_OK : GR_ENOMEM;
 }
 
-enum gr_status gr_kv_partial_init(struct gr_kv_partial *p, const struct gr_kv_partial_config *c)
+enum gr_status gr_kv_partial_init_views(struct gr_kv_partial *p, const struct gr_kv_partial_config *c)
 {
+    bool ok = true;
     const struct gr_kv_budget *b = &c->most;
     if (b->n_sink < 0 || b->n_retrieval < 0 || b->n_window < 1 || b->n_sink + b->n_retrieval < 1) {
         log_error("SpecPV: sink %d, retrieval %d, window %d blocks: the window needs one, sink and retrieval together "
                   "as well", b->n_sink, b->n_retrieval, b->n_window);
         return GR_EINVAL;
     }
-    *p = (struct gr_kv_partial){.c = *c};
+    *p = (struct gr_kv_partial){.c = *c, .n_block_max = gr_kv_partial_block_max(c)};
+    p->view = gr_zeroed((size_t)c->n_view, sizeof(*p->view), &ok);
+    for (int i = 0; ok && i < c->n_view; i++) {
+        p->view[i] = (struct gr_kv_view){.dense_from = GR_VIEW_NONE, .n_list_max = b->n_sink + b->n_retrieval};
+    }
+    if (!ok) {
+        log_error("out of memory for %d partial views", c->n_view);
+        return GR_ENOMEM;
+    }
+    return GR_OK;
+}
+
+enum gr_status gr_kv_partial_init(struct gr_kv_partial *p, const struct gr_kv_partial_config *c)
+{
+    GR_TRY(gr_kv_partial_init_views(p, c));
     const enum gr_status st = take_all(p);
     if (st != GR_OK) {
         gr_kv_partial_finish(p);
@@ -97,7 +104,7 @@ enum gr_status gr_kv_partial_init(struct gr_kv_partial *p, const struct gr_kv_pa
     }
     log_info("SpecPV: %.1f MiB a session: %d layers x %d KV heads x (%d listed blocks x 4 bytes + "
              "%d blocks x 2 x %d x 4 bytes)", (double)gr_kv_partial_bytes(c) / 1048576.0, c->n_layer, c->n_kv_head,
-             b->n_sink + b->n_retrieval, p->n_block_max, c->head_dim);
+             c->most.n_sink + c->most.n_retrieval, p->n_block_max, c->head_dim);
     return GR_OK;
 }
 

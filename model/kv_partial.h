@@ -36,8 +36,8 @@ struct gr_kv_view {
     int32_t n_list;     /* blocks of every list */
     int32_t n_summed;   /* blocks [0, n_summed) have summaries */
     int32_t n_list_max;
-    int32_t *list;      /* (n_layer, n_kv_head, n_list_max), of the model's memory */
-    float *k_max, *k_min; /* (n_layer, n_kv_head, n_block_max / 16, head_dim, 16) */
+    int32_t *list;      /* (n_layer, n_kv_head, n_list_max), of the model's memory: on a GPU, the device's */
+    float *k_max, *k_min; /* (n_layer, n_kv_head, n_block_max / 16, head_dim, 16); not on a GPU, which has its own */
 };
 
 /* A sequence of a full pass chooses a view: the keys below kv_len stand in the pool, or are written by this pass. */
@@ -72,9 +72,13 @@ struct gr_kv_partial {
     struct gr_memory memory;
 };
 
+/* The context's blocks, a multiple of 16: room for their summaries. */
+int32_t gr_kv_partial_block_max(const struct gr_kv_partial_config *c);
 /* Of one view: n_layer * n_kv_head * ((n_sink + n_retrieval) * 4 + n_block_max * 2 * head_dim * 4), n_block_max: the
  * context's blocks, a multiple of 16. A sixteenth of the KV, and the lists. */
 size_t gr_kv_partial_bytes(const struct gr_kv_partial_config *c);
+/* The views alone, without lists, summaries and scores: for a GPU's model, which keeps those. */
+GR_NODISCARD enum gr_status gr_kv_partial_init_views(struct gr_kv_partial *p, const struct gr_kv_partial_config *c);
 /* Takes all memory, and logs the formula with its numbers. */
 GR_NODISCARD enum gr_status gr_kv_partial_init(struct gr_kv_partial *p, const struct gr_kv_partial_config *c);
 void gr_kv_partial_finish(struct gr_kv_partial *p);

@@ -145,8 +145,16 @@ static enum gr_status check_specpv(const struct gr_target_options *o)
     return GR_OK;
 }
 
+/* What views are made for. */
+static struct gr_kv_budget view_budget(const struct gr_target_options *o)
+{
+    return (struct gr_kv_budget){.n_sink = o->specpv_n_sink, .n_retrieval = o->specpv_n_retrieval,
+                                 .n_window = o->specpv_n_window,
+                                 .score_max = strcmp(o->specpv_score_reduce, "max") == 0};
+}
+
 /* Takes the memory of views. Where that fails the worker goes on without: sessions are verified in full. */
-static struct gr_specpv_params create_views(struct worker *w, const struct gr_target_options *o, bool score_max)
+static struct gr_specpv_params create_views(struct worker *w, const struct gr_target_options *o)
 {
     const struct gr_specpv_params none = {0};
     const struct gr_specpv_params p = {.n_sink = (uint32_t)o->specpv_n_sink,
@@ -154,8 +162,7 @@ static struct gr_specpv_params create_views(struct worker *w, const struct gr_ta
                                        .n_window = (uint32_t)o->specpv_n_window,
                                        .n_buffer = (uint32_t)o->specpv_n_buffer,
                                        .threshold = GR_SPECPV_THRESHOLD, .interval = GR_SPECPV_INTERVAL};
-    const struct gr_kv_budget most = {.n_sink = o->specpv_n_sink, .n_retrieval = o->specpv_n_retrieval,
-                                      .n_window = o->specpv_n_window, .score_max = score_max};
+    const struct gr_kv_budget most = view_budget(o);
     if (!with_specpv(o)) {
         return none;
     }
@@ -188,7 +195,8 @@ static enum gr_status create_model(struct worker *w, const struct gr_target_opti
         .n_row_max = o->n_session_max * GR_TREE_MAX + specpv_buffer(o) + PREFILL_CHUNK,
         .n_out_max = o->n_session_max * GR_TREE_MAX + specpv_buffer(o) + 1,
         .n_pool_block = n_block, .n_scratch_block = o->n_session_max * GR_SCRATCH_BLOCKS,
-        .n_seq_max = o->n_session_max, .n_token = n_token};
+        .n_seq_max = o->n_session_max, .n_token = n_token,
+        .view_most = view_budget(o), .n_view = with_specpv(o) ? o->n_session_max : 0};
     GR_TRY(gr_ship_features_parse(o->ship_features, &c.raw_features));
     if (o->head != NULL && o->capture_layers != NULL) {
         GR_TRY(gr_capture_parse(o->capture_layers, &c.n_capture, c.capture_layer));
@@ -220,7 +228,6 @@ static enum gr_status check_feature_memory(const struct worker *w, const struct 
 static enum gr_status create_machine(struct worker *w, const struct gr_target_options *o, int32_t n_vocab)
 {
     struct gr_cost_table cost;
-    const bool score_max = strcmp(o->specpv_score_reduce, "max") == 0;
     const struct gr_target_config c = {
         .n_session_max = o->n_session_max, .n_ctx_max = w->lm->n_ctx_max, .n_vocab = n_vocab,
         .n_row_max = w->lm->n_row_max, .n_out_max = w->lm->n_out_max, .prefill_chunk = PREFILL_CHUNK,
@@ -228,7 +235,7 @@ static enum gr_status create_machine(struct worker *w, const struct gr_target_op
         .feature_raw = w->lm->raw_features, .feature_keep = feature_keep(w, o),
         .feature_window = GR_FEATURES_WINDOW, .round_deadline_ns = o->round_deadline_ns,
         .admit_tokens = ADMIT_TOKENS, .prefill_share = o->prefill_share, .cost = &cost,
-        .specpv = create_views(w, o, score_max), .specpv_score_max = score_max,
+        .specpv = create_views(w, o), .specpv_score_max = view_budget(o).score_max,
         .test_corrupt = (uint32_t)o->test_corrupt};
     const struct gr_target_io io = {.ctx = w, .frame_begin = frame_begin, .frame_end = frame_end,
                                     .send_msg = send_msg, .commit_room = commit_room, .start_pass = start_pass};

@@ -62,7 +62,7 @@ void gr_cuda_device_close(struct gr_cuda_device *d)
     (void)cudaSetDevice(d->index);
     (void)cudaStreamSynchronize(d->stream);
     for (int i = d->n_region - 1; i >= 0; i--) {
-        (void)(d->on_host[i] ? cudaFreeHost(d->region[i]) : cudaFree(d->region[i]));
+        (void)(d->region[i].i_use < 0 ? cudaFreeHost(d->region[i].p) : cudaFree(d->region[i].p));
     }
     (void)cudaStreamDestroy(d->stream);
     *d = (struct gr_cuda_device){0};
@@ -78,7 +78,8 @@ enum gr_status gr_cuda_memory_free(const struct gr_cuda_device *d, uint64_t *byt
     return GR_OK;
 }
 
-static void count_use(struct gr_cuda_device *d, const char *what, size_t bytes)
+/* Its line of the table. */
+static int count_use(struct gr_cuda_device *d, const char *what, size_t bytes)
 {
     int i = 0;
     while (i < d->n_use && strcmp(d->use[i].what, what) != 0) {
@@ -89,6 +90,7 @@ static void count_use(struct gr_cuda_device *d, const char *what, size_t bytes)
         d->use[d->n_use++].what = what;
     }
     d->use[i].bytes += bytes;
+    return i;
 }
 
 static enum gr_status no_memory(const struct gr_cuda_device *d, const char *what, size_t bytes)
@@ -111,10 +113,28 @@ enum gr_status gr_cuda_take(struct gr_cuda_device *d, const char *what, size_t b
         return no_memory(d, what, bytes);
     }
     GR_TRY(gr_cuda_check(e, what));
-    d->region[d->n_region++] = p;
-    count_use(d, what, bytes);
+    d->region[d->n_region].p = p;
+    d->region[d->n_region].bytes = bytes;
+    d->region[d->n_region++].i_use = count_use(d, what, bytes);
     *out = p;
     return gr_cuda_check(cudaMemsetAsync(p, 0, GR_MAX(bytes, 256), d->stream), what);
+}
+
+void gr_cuda_give_back(struct gr_cuda_device *d, void *p)
+{
+    int i = 0;
+    if (p == NULL) {
+        return;
+    }
+    while (i < d->n_region && d->region[i].p != p) {
+        i++;
+    }
+    GR_ASSERT(i < d->n_region && d->region[i].i_use >= 0);
+    (void)cudaSetDevice(d->index);
+    (void)cudaStreamSynchronize(d->stream);
+    (void)cudaFree(p);
+    d->use[d->region[i].i_use].bytes -= d->region[i].bytes;
+    d->region[i] = d->region[--d->n_region];
 }
 
 enum gr_status gr_cuda_take_host(struct gr_cuda_device *d, size_t bytes, void **out, void **on_device)
@@ -123,18 +143,20 @@ enum gr_status gr_cuda_take_host(struct gr_cuda_device *d, size_t bytes, void **
     GR_ASSERT(d->n_region < GR_CUDA_REGION_MAX);
     GR_TRY(gr_cuda_check(cudaSetDevice(d->index), "choice of the device"));
     GR_TRY(gr_cuda_check(cudaHostAlloc(&p, GR_MAX(bytes, 16), cudaHostAllocMapped), "pinned host memory"));
-    d->on_host[d->n_region] = true;
-    d->region[d->n_region++] = p;
+    d->region[d->n_region].p = p;
+    d->region[d->n_region++].i_use = -1;
     memset(p, 0, bytes);
     *out = p;
     return gr_cuda_check(cudaHostGetDevicePointer(on_device, p, 0), "pinned host memory");
 }
 
-void gr_cuda_log_memory(const struct gr_cuda_device *d)
+void gr_cuda_log_memory(const struct gr_cuda_device *d, const char *what)
 {
     uint64_t left = 0;
     for (int i = 0; i < d->n_use; i++) {
-        log_info("cuda:%d: %8.1f MiB %s", d->index, (double)d->use[i].bytes / 1048576.0, d->use[i].what);
+        if (what == NULL || strcmp(what, d->use[i].what) == 0) {
+            log_info("cuda:%d: %8.1f MiB %s", d->index, (double)d->use[i].bytes / 1048576.0, d->use[i].what);
+        }
     }
     if (gr_cuda_memory_free(d, &left) == GR_OK) {
         log_info("cuda:%d: %8.1f MiB free (%s)", d->index, (double)left / 1048576.0, d->name);

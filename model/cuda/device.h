@@ -20,9 +20,11 @@ struct gr_cuda_device {
     char name[64];
     cudaStream_t stream; /* owned */
     bool open;
-    /* owned: memory of the device, and of the host (pinned) */
-    void *region[GR_CUDA_REGION_MAX];
-    bool on_host[GR_CUDA_REGION_MAX];
+    struct {
+        void *p; /* owned: memory of the device, or of the host (pinned) */
+        size_t bytes;
+        int i_use; /* -1: of the host */
+    } region[GR_CUDA_REGION_MAX];
     int n_region;
     struct {
         const char *what; /* static text */
@@ -45,10 +47,12 @@ GR_NODISCARD enum gr_status gr_cuda_memory_free(const struct gr_cuda_device *d, 
 /* Zeroed memory of the device, aligned to 256, until close. what: static text, a line of the table. GR_ENOMEM: the line
  * says what was needed and what is free. */
 GR_NODISCARD enum gr_status gr_cuda_take(struct gr_cuda_device *d, const char *what, size_t bytes, void **out);
+/* Gives one of them back before, once all that was enqueued has run. NULL: nothing happens. */
+void gr_cuda_give_back(struct gr_cuda_device *d, void *p);
 /* Pinned memory of the host, zeroed; on_device: where the device sees it. */
 GR_NODISCARD enum gr_status gr_cuda_take_host(struct gr_cuda_device *d, size_t bytes, void **out, void **on_device);
-/* One line for each use, and what is left. */
-void gr_cuda_log_memory(const struct gr_cuda_device *d);
+/* One line for each use, and what is left. what: of this use alone; NULL: of all. */
+void gr_cuda_log_memory(const struct gr_cuda_device *d, const char *what);
 
 /* Waits for all that was enqueued. */
 GR_NODISCARD enum gr_status gr_cuda_wait(const struct gr_cuda_device *d, const char *what);

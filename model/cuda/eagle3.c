@@ -239,7 +239,7 @@ static enum gr_status build(struct eagle3 *m, const struct gr_eagle3_config *con
     GR_TRY(gr_cuda_graphs_make(&m->body, &m->m.device, m->lm.n_row_max, enqueue_body, m));
     GR_TRY(gr_cuda_graphs_make(&m->logits, &m->m.device, m->lm.n_out_max, enqueue_logits, m));
     GR_TRY(gr_cuda_wait(&m->m.device, "graphs of a pass"));
-    gr_cuda_log_memory(&m->m.device);
+    gr_cuda_log_memory(&m->m.device, NULL);
     return gr_eagle3_source_finish(&m->source, &m->lm, fingerprint_out);
 }
 

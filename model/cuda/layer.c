@@ -158,6 +158,7 @@ enum gr_status gr_cuda_layer_load(struct gr_cuda_weights *l, const struct gr_cud
     GR_TRY(gr_cuda_vector_load(l, name, w->hidden, &out->in_norm));
     snprintf(name, sizeof(name), "%s.post_attention_layernorm.weight", prefix);
     GR_TRY(gr_cuda_vector_load(l, name, w->hidden, &out->mlp_norm));
+    out->index = index;
     out->kv = (uint8_t *)w->kv.blocks + (size_t)index * w->kv.layer_bytes;
     return GR_OK;
 }
@@ -238,7 +239,11 @@ static enum gr_status attend(const struct gr_cuda_layer_work *w, const struct gr
                                                  .n_head = s->n_head,
                                                  .n_kv_head = s->n_kv_head,
                                                  .head_dim = s->head_dim};
+    const struct gr_cuda_view_layer view = {.kv = l->kv, .q = w->q, .q_stride = n_q, .layer = l->index};
     GR_TRY(gr_cuda_rope_store(&rope, w->device->stream));
+    if (w->views != NULL) {
+        GR_TRY(gr_cuda_view_scores(w->views, &view, w->device->stream));
+    }
     const struct gr_cuda_attention_args attention = {.shape = *s,
                                                      .kv = l->kv,
                                                      .q = w->q,
@@ -249,6 +254,7 @@ static enum gr_status attend(const struct gr_cuda_layer_work *w, const struct gr
                                                      .n_row = n,
                                                      .n_seq = GR_MIN(n, s->n_seq_max),
                                                      .q_stride = n_q,
+                                                     .layer = l->index,
                                                      .scale = w->attn_scale};
     return gr_cuda_attention(&attention, w->device->stream);
 }

@@ -4,6 +4,7 @@
 #define GR_MODEL_CUDA_LAYER_H
 
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/specpv.h"
 #include "model/cuda/cells.h"
 #include "model/cuda/pass.h"
 #include "model/cuda/weights.h"
@@ -12,6 +13,7 @@ struct gr_cuda_layer {
     float *in_norm, *mlp_norm;                   /* (H) */
     struct gr_cuda_matrix qkv, o, gate_up, down; /* gate and up row by row in turn */
     void *kv;
+    int index; /* in the model */
 };
 
 /* What all layers of a model share. */
@@ -30,6 +32,7 @@ struct gr_cuda_layer_work {
     uint16_t *att, *act; /* tiles of width n_head * head_dim, ffn */
     void *plan, *attn_work;
     struct gr_cuda_kv kv;
+    const struct gr_cuda_views *views; /* borrowed: a pass that is enqueued chooses partial views; NULL: it does not */
 };
 
 /* Geometries that the kernels take; one line that names dir. */

@@ -3,6 +3,7 @@
 #include "common/log.h"
 #include "kernels/cuda/rows.h"
 #include "model/cuda/model.h"
+#include "model/cuda/partial.h"
 #include "model/llama_source.h"
 
 #include <stdio.h>
@@ -19,6 +20,9 @@ struct llama {
     struct gr_cuda_matrix head;  /* (vocabulary rows, H) */
     uint16_t *xo;                /* tiles of width H: rows whose logits are wanted */
     struct gr_cuda_graphs body, fuse, logits;
+    /* with SpecPV */
+    struct gr_cuda_partial partial;
+    struct gr_cuda_graphs refresh; /* body of a pass that chooses views */
     /* of a target that serves a head */
     struct gr_cuda_matrix fc; /* (fused_width, n_capture * H) */
     float *fc_bias;
@@ -89,6 +93,16 @@ static enum gr_status enqueue_body(void *model, int n)
     return enqueue_last_capture(m, n);
 }
 
+static enum gr_status enqueue_refresh(void *model, int n)
+{
+    struct llama *m = model;
+    m->m.work.views = &m->partial.views;
+    const enum gr_status st = enqueue_body(model, n);
+    m->m.work.views = NULL;
+    GR_TRY(st);
+    return gr_cuda_view_lists(&m->partial.views, m->m.device.stream);
+}
+
 static enum gr_status enqueue_fuse(void *model, int n)
 {
     struct llama *m = model;
@@ -116,15 +130,18 @@ static enum gr_status llama_forward(struct gr_lm *lm, const struct gr_batch *b)
 {
     struct llama *m = of(lm);
     const struct gr_cuda_device *d = &m->m.device;
+    gr_kv_refresh_begin(&m->partial.host, b->n_refresh, b->refresh);
     GR_TRY(gr_cuda_model_begin(&m->m, b, 1));
-    GR_TRY(gr_cuda_graphs_launch(&m->body, d, b->n_row));
+    GR_TRY(gr_cuda_graphs_launch(b->n_refresh > 0 ? &m->refresh : &m->body, d, b->n_row));
     if (b->want_capture && serves_head(m)) {
         GR_TRY(gr_cuda_graphs_launch(&m->fuse, d, b->n_row));
     }
     if (b->n_out > 0) {
         GR_TRY(gr_cuda_graphs_launch(&m->logits, d, b->n_out));
     }
-    return gr_cuda_model_wait(&m->m, lm, b->n_out);
+    GR_TRY(gr_cuda_model_wait(&m->m, lm, b->n_out));
+    gr_kv_refresh_end(&m->partial.host, b->n_refresh, b->refresh);
+    return GR_OK;
 }
 
 static void llama_copy_cells(struct gr_lm *lm, int n, const int32_t *src, const int32_t *dst)
@@ -140,9 +157,53 @@ static void llama_fuse(struct gr_lm *lm, int n, const float *const *capture, flo
     }
 }
 
+static struct gr_kv_partial_config view_config(const struct llama *m, const struct gr_kv_budget *most, int n_view,
+                                               int n_ctx)
+{
+    return (struct gr_kv_partial_config){.n_view = n_view,
+                                         .n_layer = m->source.hf.n_layer,
+                                         .n_kv_head = m->source.hf.n_kv_head,
+                                         .head_dim = m->source.hf.head_dim,
+                                         .n_ctx_max = n_ctx,
+                                         .most = *most};
+}
+
+static void llama_view_destroy(struct gr_lm *lm)
+{
+    struct llama *m = of(lm);
+    gr_cuda_graphs_destroy(&m->refresh);
+    gr_cuda_partial_finish(&m->partial, &m->m.device);
+    m->m.pass.view = NULL;
+    lm->view = NULL;
+    lm->n_view = 0;
+}
+
+static enum gr_status llama_view_create(struct gr_lm *lm, const struct gr_kv_budget *most, int n_view)
+{
+    struct llama *m = of(lm);
+    const struct gr_kv_partial_config c = view_config(m, most, n_view, lm->n_ctx_max);
+    GR_ASSERT(lm->view == NULL && n_view >= 1);
+    GR_TRY(m->m.broken);
+    GR_TRY(gr_cuda_partial_init(&m->partial, &m->m.device, &c, m->source.hf.n_head, m->m.pass.limits.n_seq_max,
+                                &m->m.pass.inputs));
+    enum gr_status st = gr_cuda_graphs_make(&m->refresh, &m->m.device, lm->n_row_max, enqueue_refresh, m);
+    if (st == GR_OK) {
+        st = gr_cuda_wait(&m->m.device, "graphs of a pass");
+    }
+    if (st != GR_OK) {
+        llama_view_destroy(lm);
+        return st;
+    }
+    m->m.pass.view = m->partial.host.view;
+    lm->view = m->partial.host.view;
+    lm->n_view = n_view;
+    return GR_OK;
+}
+
 static void llama_destroy(struct gr_lm *lm)
 {
     struct llama *m = of(lm);
+    gr_lm_view_destroy(lm);
     gr_cuda_graphs_destroy(&m->body);
     gr_cuda_graphs_destroy(&m->fuse);
     gr_cuda_graphs_destroy(&m->logits);
@@ -156,6 +217,8 @@ static const struct gr_lm_ops llama_ops = {
     .forward = llama_forward,
     .copy_cells = llama_copy_cells,
     .fuse = llama_fuse,
+    .view_create = llama_view_create,
+    .view_destroy = llama_view_destroy,
     .destroy = llama_destroy,
 };
 
@@ -184,10 +247,12 @@ static uint64_t activation_bytes(const struct llama *m, const struct gr_llama_co
 static enum gr_status choose_blocks(const struct llama *m, const struct gr_llama_config *c, int *n_block_out)
 {
     const int n_ctx = c->n_ctx_max > 0 ? GR_MIN(c->n_ctx_max, m->source.hf.max_pos) : m->source.hf.max_pos;
+    const struct gr_kv_partial_config view = view_config(m, &c->view_most, c->n_view, n_ctx);
     const struct gr_cuda_blocks b = {.dir = c->dir,
                                      .block_bytes = gr_cuda_kv_block_bytes(&m->source.hf, m->source.hf.n_layer),
                                      .weights = weight_bytes(m),
                                      .others = activation_bytes(m, c),
+                                     .views = (uint64_t)c->n_view * gr_cuda_partial_bytes(&view),
                                      .n_ctx = n_ctx,
                                      .n_session = c->n_seq_max,
                                      .n_scratch = c->n_scratch_block,
@@ -323,7 +388,7 @@ static enum gr_status build(struct llama *m, const struct gr_llama_config *confi
     GR_TRY(take_state(m, c.n_seq_max, c.ranks));
     GR_TRY(load_weights(m));
     GR_TRY(make_graphs(m));
-    gr_cuda_log_memory(&m->m.device);
+    gr_cuda_log_memory(&m->m.device, NULL);
     return gr_llama_source_finish(&m->source, fingerprint_out);
 }
 

@@ -33,7 +33,9 @@ enum gr_status gr_cuda_choose_blocks(const struct gr_cuda_model *m, const struct
                   (least * b->block_bytes) >> 20, left >> 20);
         return GR_ENOMEM;
     }
-    *n_block_out = (int)GR_MIN(wanted, GR_MIN((left - others) / b->block_bytes, (uint64_t)INT32_MAX / 64));
+    const uint64_t spare = left - others - least * b->block_bytes;
+    const uint64_t for_kv = left - others - (b->views <= spare ? b->views : 0);
+    *n_block_out = (int)GR_MIN(wanted, GR_MIN(for_kv / b->block_bytes, (uint64_t)INT32_MAX / 64));
     return GR_OK;
 }
 
@@ -184,7 +186,8 @@ enum gr_status gr_cuda_model_begin(struct gr_cuda_model *m, const struct gr_batc
 {
     GR_TRY(m->broken);
     GR_TRY(gr_cuda_check(cudaSetDevice(m->device.index), "choice of the device"));
-    return gr_cuda_pass_write(&m->pass, b, pos_ahead);
+    gr_cuda_pass_write(&m->pass, b, pos_ahead);
+    return GR_OK;
 }
 
 void gr_cuda_model_copy_cells(struct gr_cuda_model *m, int n, const int32_t *src, const int32_t *dst)

@@ -28,10 +28,10 @@ struct gr_cuda_model {
 /* Opens the device, takes the CPU's kernels and the team. */
 GR_NODISCARD enum gr_status gr_cuda_model_open(struct gr_cuda_model *m, struct gr_lm *lm, int device, int n_thread);
 /* KV blocks for the sessions' contexts, or what the memory allows beside `others` bytes. asked 0: that is to be
- * chosen. dir: of the model, for the message. */
+ * chosen. views: bytes that are left for partial views where they fit. dir: of the model, for the message. */
 struct gr_cuda_blocks {
     const char *dir;
-    uint64_t block_bytes, weights, others;
+    uint64_t block_bytes, weights, others, views;
     int n_ctx, n_session, n_scratch, asked;
 };
 GR_NODISCARD enum gr_status gr_cuda_choose_blocks(const struct gr_cuda_model *m, const struct gr_cuda_blocks *b,

@@ -1,6 +1,5 @@
 #include "model/cuda/pass.h"
 
-#include "common/log.h"
 #include "kernels/cuda/rows.h"
 
 #include <string.h>
@@ -24,7 +23,7 @@ static void lay_out(struct gr_cuda_pass *p)
     const size_t n_seq = (size_t)p->limits.n_seq_max;
     const size_t n_block = (size_t)(p->limits.n_pool_block + p->limits.n_scratch_block);
     const size_t bytes[GR_CUDA_N_PART] = {
-        [GR_CUDA_PART_COUNTS] = 4 * sizeof(int32_t),
+        [GR_CUDA_PART_COUNTS] = 5 * sizeof(int32_t),
         [GR_CUDA_PART_TOKEN] = n_row * sizeof(int32_t),
         [GR_CUDA_PART_POS] = n_row * sizeof(int32_t),
         [GR_CUDA_PART_CELL] = n_row * sizeof(int32_t),
@@ -37,6 +36,7 @@ static void lay_out(struct gr_cuda_pass *p)
         [GR_CUDA_PART_PICK] = n_out * sizeof(struct gr_cuda_pick),
         [GR_CUDA_PART_N_TOP] = n_out * sizeof(int32_t),
         [GR_CUDA_PART_FEATURE] = n_row * (size_t)p->limits.feature_width * sizeof(float),
+        [GR_CUDA_PART_REFRESH] = n_seq * sizeof(struct gr_cuda_refresh),
     };
     p->bytes = PAD(sizeof(struct gr_cuda_input_head));
     for (int i = 0; i < GR_CUDA_N_PART; i++) {
@@ -63,6 +63,7 @@ enum gr_status gr_cuda_pass_init(struct gr_cuda_pass *p, struct gr_cuda_device *
                                              .n_out = counts + 1,
                                              .n_seq = counts + 2,
                                              .ticket = (const uint32_t *)(counts + 3),
+                                             .n_refresh = counts + 4,
                                              .token = dev_part(p, GR_CUDA_PART_TOKEN),
                                              .pos = dev_part(p, GR_CUDA_PART_POS),
                                              .cell = dev_part(p, GR_CUDA_PART_CELL),
@@ -70,7 +71,8 @@ enum gr_status gr_cuda_pass_init(struct gr_cuda_pass *p, struct gr_cuda_device *
                                              .seq = dev_part(p, GR_CUDA_PART_SEQ),
                                              .pick = dev_part(p, GR_CUDA_PART_PICK),
                                              .n_top = dev_part(p, GR_CUDA_PART_N_TOP),
-                                             .feature = dev_part(p, GR_CUDA_PART_FEATURE)};
+                                             .feature = dev_part(p, GR_CUDA_PART_FEATURE),
+                                             .refresh = dev_part(p, GR_CUDA_PART_REFRESH)};
     return GR_OK;
 }
 
@@ -92,8 +94,9 @@ static void put(struct gr_cuda_pass *p, enum gr_cuda_pass_part part, const void 
     give(p, part, bytes);
 }
 
-/* What the sequences point to, and the sequences with the device's pointers to it. */
-static enum gr_status put_seqs(struct gr_cuda_pass *p, const struct gr_batch *b)
+/* What the sequences point to, and the sequences with the device's pointers to it; lists of partial views are the
+ * device's already. */
+static void put_seqs(struct gr_cuda_pass *p, const struct gr_batch *b)
 {
     struct gr_attn_seq *seq = host_part(p, GR_CUDA_PART_SEQ);
     int32_t *limit = host_part(p, GR_CUDA_PART_LIMIT);
@@ -107,10 +110,7 @@ static enum gr_status put_seqs(struct gr_cuda_pass *p, const struct gr_batch *b)
         const struct gr_attn_seq *s = &b->seq[i];
         const size_t n_row = (size_t)s->n_row;
         int limit_max = 0;
-        if (s->sparse != NULL) {
-            log_error("CUDA: a partial view (SpecPV) in a batch; the GPU has none");
-            return GR_EUNSUPPORTED;
-        }
+        GR_ASSERT(s->sparse == NULL || p->view != NULL);
         for (int r = 0; r < s->n_row; r++) {
             limit_max = GR_MAX(limit_max, s->limit[r]);
         }
@@ -133,7 +133,11 @@ static enum gr_status put_seqs(struct gr_cuda_pass *p, const struct gr_batch *b)
                                       .limit = (const int32_t *)dev_part(p, GR_CUDA_PART_LIMIT) + s->row0,
                                       .n_anc = (const int32_t *)dev_part(p, GR_CUDA_PART_N_ANC) + s->row0,
                                       .anc = (const int16_t *)dev_part(p, GR_CUDA_PART_ANC) +
-                                             (size_t)s->row0 * GR_ATTN_ANC_MAX};
+                                             (size_t)s->row0 * GR_ATTN_ANC_MAX,
+                                      .sparse = s->sparse,
+                                      .n_sparse = s->n_sparse,
+                                      .sparse_stride = s->sparse_stride,
+                                      .dense_from = s->dense_from};
         n_block += n_table + n_scratch;
     }
     give(p, GR_CUDA_PART_SEQ, (size_t)b->n_seq * sizeof(*seq));
@@ -141,7 +145,32 @@ static enum gr_status put_seqs(struct gr_cuda_pass *p, const struct gr_batch *b)
     give(p, GR_CUDA_PART_N_ANC, (size_t)b->n_row * sizeof(*n_anc));
     give(p, GR_CUDA_PART_ANC, (size_t)n_with_anc * GR_ATTN_ANC_MAX * sizeof(*anc));
     give(p, GR_CUDA_PART_BLOCK, (size_t)n_block * sizeof(*block));
-    return GR_OK;
+}
+
+/* Views that the pass chooses; behind put_seqs(), whose block tables they use. Where all candidates fit in a list, all
+ * are fixed. */
+static void put_refreshes(struct gr_cuda_pass *p, const struct gr_batch *b)
+{
+    const struct gr_attn_seq *seq = host_part(p, GR_CUDA_PART_SEQ);
+    struct gr_cuda_refresh *to = host_part(p, GR_CUDA_PART_REFRESH);
+    GR_ASSERT(b->n_refresh == 0 || (p->view != NULL && b->n_refresh <= p->limits.n_seq_max));
+    for (int i = 0; i < b->n_refresh; i++) {
+        const struct gr_kv_refresh *r = &b->refresh[i];
+        const struct gr_kv_view *v = &p->view[r->view];
+        const int n_whole = r->kv_len / GR_KV_BLOCK;
+        const int n_below = v->dense_from / GR_KV_BLOCK;
+        to[i] = (struct gr_cuda_refresh){.block = seq[r->i_seq].block,
+                                         .view = r->view,
+                                         .row0 = r->row0,
+                                         .n_row = r->n_row,
+                                         .n_summed = GR_MIN(v->n_summed, n_whole),
+                                         .n_whole = n_whole,
+                                         .n_fixed = v->n_list < n_below ? GR_MIN(n_below, r->budget.n_sink) : n_below,
+                                         .n_below = n_below,
+                                         .n_list = v->n_list,
+                                         .use_max = r->budget.score_max};
+    }
+    give(p, GR_CUDA_PART_REFRESH, (size_t)b->n_refresh * sizeof(*to));
 }
 
 static struct gr_cuda_pick pick_of(const struct gr_sampling *s, uint32_t pos)
@@ -174,11 +203,11 @@ static void put_features(struct gr_cuda_pass *p, const struct gr_batch *b)
     give(p, GR_CUDA_PART_FEATURE, (size_t)b->n_row * width * sizeof(float));
 }
 
-enum gr_status gr_cuda_pass_write(struct gr_cuda_pass *p, const struct gr_batch *b, int pos_ahead)
+void gr_cuda_pass_write(struct gr_cuda_pass *p, const struct gr_batch *b, int pos_ahead)
 {
     GR_ASSERT(b->n_row >= 1 && b->n_row <= p->limits.n_row_max && b->n_out <= p->limits.n_out_max &&
               b->n_seq <= p->limits.n_seq_max);
-    const int32_t counts[4] = {b->n_row, b->n_out, b->n_seq, (int32_t)++p->ticket};
+    const int32_t counts[] = {b->n_row, b->n_out, b->n_seq, (int32_t)++p->ticket, b->n_refresh};
     const size_t row_bytes = (size_t)b->n_row * sizeof(int32_t);
     ((struct gr_cuda_input_head *)(void *)p->host)->n_part = 0;
     put(p, GR_CUDA_PART_COUNTS, counts, sizeof(counts));
@@ -186,11 +215,11 @@ enum gr_status gr_cuda_pass_write(struct gr_cuda_pass *p, const struct gr_batch 
     put(p, GR_CUDA_PART_POS, b->pos, row_bytes);
     put(p, GR_CUDA_PART_CELL, b->cell, row_bytes);
     put(p, GR_CUDA_PART_OUT_ROW, b->out_row, (size_t)b->n_out * sizeof(int32_t));
-    GR_TRY(put_seqs(p, b));
+    put_seqs(p, b);
+    put_refreshes(p, b);
     put_picks(p, b, pos_ahead);
     if (b->n_top != NULL) {
         put(p, GR_CUDA_PART_N_TOP, b->n_top, (size_t)b->n_out * sizeof(int32_t));
     }
     put_features(p, b);
-    return GR_OK;
 }

@@ -4,11 +4,12 @@
 #define GR_MODEL_CUDA_PASS_H
 
 #include "kernels/cuda/pick.h"
+#include "kernels/cuda/specpv.h"
 #include "model/cuda/device.h"
 #include "model/lm.h"
 
 enum gr_cuda_pass_part {
-    GR_CUDA_PART_COUNTS, /* n_row, n_out, n_seq, ticket */
+    GR_CUDA_PART_COUNTS, /* n_row, n_out, n_seq, ticket, n_refresh */
     GR_CUDA_PART_TOKEN,
     GR_CUDA_PART_POS,
     GR_CUDA_PART_CELL,
@@ -21,6 +22,7 @@ enum gr_cuda_pass_part {
     GR_CUDA_PART_PICK,
     GR_CUDA_PART_N_TOP,
     GR_CUDA_PART_FEATURE,
+    GR_CUDA_PART_REFRESH,
     GR_CUDA_N_PART,
 };
 
@@ -32,14 +34,15 @@ struct gr_cuda_pass_limits {
 
 /* Where the pass's inputs lie on the device. */
 struct gr_cuda_pass_inputs {
-    const int32_t *n_row, *n_out, *n_seq;
-    const uint32_t *ticket;            /* counts passes, from 1 */
-    const int32_t *token, *pos, *cell; /* (n_row_max) */
-    const int32_t *out_row;            /* (n_out_max) */
-    const struct gr_attn_seq *seq;     /* (n_seq_max), with the device's pointers */
-    const struct gr_cuda_pick *pick;   /* (n_out_max) */
-    const int32_t *n_top;              /* (n_out_max) */
-    float *feature;                    /* (n_row_max, feature_width); the model may write there once it has read */
+    const int32_t *n_row, *n_out, *n_seq, *n_refresh;
+    const uint32_t *ticket;                /* counts passes, from 1 */
+    const int32_t *token, *pos, *cell;     /* (n_row_max) */
+    const int32_t *out_row;                /* (n_out_max) */
+    const struct gr_attn_seq *seq;         /* (n_seq_max), with the device's pointers */
+    const struct gr_cuda_pick *pick;       /* (n_out_max) */
+    const int32_t *n_top;                  /* (n_out_max) */
+    float *feature;                        /* (n_row_max, feature_width); the model may write there once it has read */
+    const struct gr_cuda_refresh *refresh; /* (n_seq_max) */
 };
 
 struct gr_cuda_pass {
@@ -48,7 +51,8 @@ struct gr_cuda_pass {
     const void *host_alias;
     uint8_t *dev;
     size_t at[GR_CUDA_N_PART], bytes;
-    uint32_t ticket; /* of the batch that was written last */
+    uint32_t ticket;               /* of the batch that was written last */
+    const struct gr_kv_view *view; /* borrowed: lm->view; NULL: no batch may refer to one */
     struct gr_cuda_pass_inputs inputs;
 };
 
@@ -56,7 +60,8 @@ struct gr_cuda_pass {
 GR_NODISCARD enum gr_status gr_cuda_pass_init(struct gr_cuda_pass *p, struct gr_cuda_device *d,
                                               const struct gr_cuda_pass_limits *limits);
 /* Writes the batch, under the next ticket. pos_ahead: by how much the position of the token that a row picks is behind
- * the row's own. Nothing of an earlier batch may still be on its way. Batches with partial views are refused. */
-GR_NODISCARD enum gr_status gr_cuda_pass_write(struct gr_cuda_pass *p, const struct gr_batch *b, int pos_ahead);
+ * the row's own. Nothing of an earlier batch may still be on its way. Views that the batch refreshes are planned
+ * already (gr_kv_refresh_begin). */
+void gr_cuda_pass_write(struct gr_cuda_pass *p, const struct gr_batch *b, int pos_ahead);
 
 #endif

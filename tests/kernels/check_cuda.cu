@@ -321,6 +321,7 @@ int main(int argc, char **argv)
         {"rows", check_rows},
         {"noise", check_noise},
         {"pick", check_picks},
+        {"specpv", check_specpv},
         {"vocabulary", check_large_picks},
     };
     for (auto &c : cases) {

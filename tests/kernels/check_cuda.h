@@ -11,6 +11,7 @@ void check_linear_layers(void);
 void check_rows(void);
 void check_noise(void); /* all words: bounds of the noise */
 void check_picks(void);
+void check_specpv(void);
 void check_large_picks(void); /* vocabularies of models, many calls */
 
 #endif

@@ -118,6 +118,100 @@ def sessions_share_passes():
         assert alone == together, [i for i, (a, b) in enumerate(zip(alone, together)) if a != b]
 
 
+# ---- SpecPV ----
+
+with open(os.path.join(ROOT, "tests/golden/prompts.json"), encoding="utf-8") as f:
+    SHORT = json.load(f)
+# 2.5k tokens each, and 15k
+LONG = [(("--prompt-file", "-"), "\n\n".join(texts)) for texts in (SHORT[:8], SHORT[8:], SHORT * 3)]
+EARLY = ("--specpv-partial-threshold", "1000")
+VIEW = ("--specpv-n-retrieval-blocks", "8", "--specpv-n-window-blocks", "1", "--specpv-n-sink-blocks", "1")
+TREE = ("--num-speculative-tokens", "12")
+NOISE = ("--temperature", "0.9", "--seed", "5")
+
+
+def specpv_text(s, prompt, mode, *args):
+    """A text with SpecPV, and its metrics; partial rounds were run, and nobody lost anything."""
+    out = text_of(s, prompt, "--specpv", mode, *EARLY, *TREE, *args, tokens=250)
+    m = out["metrics"]
+    print(f"# {mode}: {m['partial_rounds']} partial rounds, {m['full_refreshes']} refreshes, {m['drift_mismatches']} of "
+          f"{m['drift_checked']} judged tokens were others; {m['mean_acceptance_length']:.2f} a round", flush=True)
+    assert m["partial_rounds"] > 10 and m["full_refreshes"] > 1 and m["drift_checked"] > 0, m
+    assert m["fallbacks"] + m["desyncs"] == 0, m
+    return out["token_ids"], m
+
+
+@case
+def specpv_exact_is_full_verification():
+    """Views far too small: what they accept is often void."""
+    n_other = 0
+    for reduce in ("mean", "max"):
+        view = (*VIEW, "--specpv-score-reduce", reduce)
+        with serve(*CUDA) as plain, serve(*BOTH, "--specpv", "exact", *view) as s:
+            plain.wait()
+            s.wait("--draft", HEAD)
+            for prompt in LONG:
+                for sampling in ((), NOISE):
+                    got, m = specpv_text(s, prompt, "exact", *VIEW, *sampling)
+                    assert got == text_of(plain, prompt, *sampling, tokens=250)["token_ids"], (sampling, reduce, m)
+                    n_other += m["drift_mismatches"]
+    assert n_other > 10, n_other
+
+
+@case
+def specpv_without_drafts():
+    with serve(*CUDA, "--specpv", "exact", *VIEW) as s:
+        s.wait()
+        for prompt in LONG:
+            assert specpv_text(s, prompt, "exact", *VIEW)[0] == text_of(s, prompt, tokens=250)["token_ids"]
+
+
+@case
+def specpv_that_sees_everything():
+    with serve(*BOTH, "--specpv", "lossy") as s:
+        s.wait("--draft", HEAD)
+        for prompt in LONG[:2]:
+            got, m = specpv_text(s, prompt, "lossy")
+            assert got == text_of(s, prompt, *TREE, tokens=250)["token_ids"] and m["drift_mismatches"] == 0, m
+
+
+@case
+def specpv_lossy():
+    with serve(*BOTH, "--specpv", "lossy", *VIEW) as s:
+        s.wait("--draft", HEAD)
+        for prompt in LONG:
+            assert len(specpv_text(s, prompt, "lossy", *VIEW)[0]) == 250
+
+
+@case
+def specpv_auto():
+    with serve(*CUDA) as plain, serve(*BOTH, "--specpv", "auto") as s:
+        plain.wait()
+        s.wait("--draft", HEAD)
+        for prompt in LONG:
+            out = text_of(s, prompt, "--specpv", "auto", tokens=400)
+            print(f"# auto: {out['metrics']['partial_rounds']} partial rounds, "
+                  f"{out['metrics']['full_refreshes']} refreshes")
+            assert out["token_ids"] == text_of(plain, prompt, tokens=400)["token_ids"], out["metrics"]
+
+
+@case
+def specpv_sessions_share_passes():
+    """Sessions under views, sessions that choose theirs, and sessions without, in the same passes."""
+    with serve(*BOTH, "--specpv", "exact", *VIEW) as s:
+        s.wait("--draft", HEAD)
+        alone = [text_of(s, p, tokens=250)["token_ids"] for p in LONG]
+
+        def text(i):
+            if i % 3 == 0:
+                return text_of(s, LONG[i % len(LONG)], *TREE, tokens=250)["token_ids"]
+            return specpv_text(s, LONG[i % len(LONG)], "exact", *VIEW)[0]
+        with concurrent.futures.ThreadPoolExecutor(12) as pool:
+            together = list(pool.map(text, [0, 1, 2, 4, 5, 7, 8, 3, 10, 11, 6, 13]))
+        want = [alone[i % len(LONG)] for i in [0, 1, 2, 4, 5, 7, 8, 3, 10, 11, 6, 13]]
+        assert together == want, [i for i, (a, b) in enumerate(zip(together, want)) if a != b]
+
+
 @case
 def killed_target():
     with serve(*BOTH) as s:
@@ -136,7 +230,7 @@ def what_cannot_run_is_one_line():
     refused(base + ["--target-device", "cuda:99"], 1, "cuda:99", "GPU")
     refused(base + ["--target-device", "gpu"], 2, "cuda:N")
     refused(base + list(CUDA) + ["--draft", DRAFT, "--draft-device", "cuda:0"], 1, "head_dim")
-    refused(base + list(CUDA) + ["--kv-blocks", "60000000"], 1, "MiB", "free")
+    refused(base + list(CUDA) + ["--kv-blocks", "67108864"], 1, "MiB", "free")
 
 
 PROBE = run("run", "--model", TARGET, "--prompt", "x", "--max-tokens", "1", *CUDA)
