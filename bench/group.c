@@ -30,8 +30,10 @@ static void on_tokens(void *ctx, uint64_t session, void *user, const int32_t *id
     (void)user;
     GR_ASSERT(s != NULL && s->n_token + n <= g->max_tokens); /* the orchestrator checks the limit */
     memcpy(s->token + s->n_token, id, n * sizeof(*id));
-    s->n_token += n;
     g->last_ns = gr_clock_ns();
+    for (uint32_t i = 0; i < n; i++) {
+        s->when_ns[s->n_token++] = g->last_ns;
+    }
     g->first_ns = g->first_ns == 0 ? g->last_ns : g->first_ns;
 }
 
@@ -88,6 +90,25 @@ enum gr_status gr_group_run(struct gr_group *g, const struct gr_prompt_set *prom
     return g->failed ? GR_ECLOSED : GR_OK;
 }
 
+void gr_group_decoding(const struct gr_group *g, double *tokens_out, double *seconds_out)
+{
+    uint64_t begin_ns = 0, end_ns = UINT64_MAX;
+    double n = 0.0;
+    for (int i = 0; i < g->n; i++) {
+        const struct gr_group_session *s = &g->session[i];
+        begin_ns = GR_MAX(begin_ns, s->when_ns[0]);
+        end_ns = GR_MIN(end_ns, s->when_ns[s->n_token - 1]);
+    }
+    for (int i = 0; i < g->n; i++) {
+        const struct gr_group_session *s = &g->session[i];
+        for (uint32_t k = 0; k < s->n_token; k++) {
+            n += s->when_ns[k] > begin_ns && s->when_ns[k] <= end_ns;
+        }
+    }
+    *tokens_out = n;
+    *seconds_out = end_ns > begin_ns ? 1e-9 * (double)(end_ns - begin_ns) : 0.0;
+}
+
 /* ---- the workers ---- */
 
 enum gr_status gr_group_start(struct gr_group *g, const struct gr_group_config *config)
@@ -98,7 +119,8 @@ enum gr_status gr_group_start(struct gr_group *g, const struct gr_group_config *
     *g = (struct gr_group){.max_tokens = s->max_tokens, .temperature = config->temperature, .n_max = config->n_max};
     for (int i = 0; i < g->n_max; i++) {
         g->session[i].token = malloc(g->max_tokens * sizeof(int32_t));
-        if (g->session[i].token == NULL) {
+        g->session[i].when_ns = malloc(g->max_tokens * sizeof(uint64_t));
+        if (g->session[i].token == NULL || g->session[i].when_ns == NULL) {
             log_error("out of memory for %u tokens", g->max_tokens);
             return GR_ENOMEM;
         }
@@ -114,7 +136,9 @@ void gr_group_stop(struct gr_group *g)
     gr_pair_stop(&g->pair);
     for (int i = 0; i < g->n_max; i++) {
         free(g->session[i].token);
+        free(g->session[i].when_ns);
         g->session[i].token = NULL;
+        g->session[i].when_ns = NULL;
     }
 }
 

@@ -3,7 +3,8 @@
  * alike; the first is warm-up and does not count. N sessions at once give each prompt its turn; with fewer sessions
  * than prompts there are several groups of N, one after the other. Speed: all tokens of a group but the first, over the
  * time from the first token of the first session to the last token of the last, so prompts that are computed meanwhile
- * count. Every text is compared with the same prompt's when it is run alone and plainly, which is the first row. */
+ * count; decode: the tokens while all of the group decode, over that time. Every text is compared with the same
+ * prompt's when it is run alone and plainly, which is the first row. */
 #include "bench/bench.h"
 #include "bench/group.h"
 #include "common/log.h"
@@ -26,10 +27,11 @@ struct row {
     bool trees;
     double speed[N_REP_MAX];
     double accepted, drafts, rounds, tokens;
+    double decode_tokens, decode_seconds; /* while all sessions of a group decoded */
 };
 
 struct totals {
-    double tokens, seconds, accepted, drafts, rounds;
+    double tokens, seconds, accepted, drafts, rounds, decode_tokens, decode_seconds;
 };
 
 struct bench {
@@ -62,6 +64,10 @@ static enum gr_status run_group(struct bench *b, const struct row *row, int i_gr
         t->drafts += (double)s->metrics.num_drafts;
         t->rounds += (double)s->metrics.rounds;
     }
+    double tokens = 0.0, seconds = 0.0;
+    gr_group_decoding(g, &tokens, &seconds); /* every session has its tokens: they were checked */
+    t->decode_tokens += tokens;
+    t->decode_seconds += seconds;
     t->tokens -= 1.0;
     t->seconds += 1e-9 * (double)(g->last_ns - g->first_ns);
     return GR_OK;
@@ -79,6 +85,8 @@ static enum gr_status run_row(struct bench *b, struct row *row, int rep)
         row->accepted += t.accepted;
         row->drafts += t.drafts;
         row->rounds += t.rounds;
+        row->decode_tokens += t.decode_tokens;
+        row->decode_seconds += t.decode_seconds;
         row->tokens += (double)n_group * row->n * (b->group.max_tokens - 1.0); /* a session's first token is no round's */
     }
     return GR_OK;
@@ -110,6 +118,21 @@ static const struct row *plain_of(const struct bench *b, const struct row *r)
     return NULL;
 }
 
+static void print_quotient(struct gr_table *t, double a, double b)
+{
+    if (a > 0.0 && b > 0.0) {
+        gr_table_number(t, a / b, 2);
+    } else {
+        gr_table_text(t, "-");
+    }
+}
+
+/* 0: no time in which all of a group decoded. */
+static double decode_speed(const struct row *r)
+{
+    return r->decode_seconds > 0.0 ? r->decode_tokens / r->decode_seconds : 0.0;
+}
+
 static void print_row(struct gr_table *t, const struct bench *b, const struct row *r)
 {
     const struct row *plain = plain_of(b, r);
@@ -119,26 +142,25 @@ static void print_row(struct gr_table *t, const struct bench *b, const struct ro
     gr_table_number(t, r->n, 0);
     gr_table_text(t, !r->trees ? "plain" : b->tree.automatic ? "auto" : name);
     gr_table_mean(t, r->speed, b->n_rep, 0);
-    if (plain != NULL) {
-        gr_table_number(t, speed / gr_mean(plain->speed, b->n_rep), 2);
-    } else {
-        gr_table_text(t, "-");
-    }
+    print_quotient(t, speed, plain != NULL ? gr_mean(plain->speed, b->n_rep) : 0.0);
     gr_table_number(t, speed / gr_mean(b->row[0].speed, b->n_rep), 2);
+    print_quotient(t, decode_speed(r), 1.0);
+    print_quotient(t, decode_speed(r), plain != NULL ? decode_speed(plain) : 0.0);
     gr_table_number(t, r->drafts > 0 ? 1 + r->accepted / r->drafts : 1, 2);
     gr_table_number(t, r->rounds > 0 ? r->tokens / r->rounds : 1, 2);
 }
 
 static void print_table(const struct bench *b, enum gr_table_format format)
 {
-    static const char *const columns[] = {"sessions", "mode", "tok/s", "x plain", "x one plain",
-                                          "mean acceptance length", "tokens per round"};
+    static const char *const columns[] = {"sessions", "mode", "tok/s", "x plain", "x one plain", "decode tok/s",
+                                          "decode x plain", "mean acceptance length", "tokens per round"};
     struct gr_table t;
     char note[512];
     snprintf(note, sizeof(note),
-             "%s, draft %s, on %s and %s, %d prompts of at most %u tokens, %u new ones, T %s%s%s; decode tokens/s of all "
-             "sessions together, mean +- stddev; x plain: with as many sessions; every text equals the same prompt's run "
-             "alone and plainly", b->pair.target, b->pair.draft, b->pair.target_device, b->pair.draft_device,
+             "%s, draft %s, on %s and %s, %d prompts of at most %u tokens, %u new ones, T %s%s%s; tokens/s of all "
+             "sessions together, mean +- stddev; decode: while all of them decode; x plain: with as many sessions; every "
+             "text equals the same prompt's run alone and plainly",
+             b->pair.target, b->pair.draft, b->pair.target_device, b->pair.draft_device,
              b->prompts.n, b->prompts.n_id_max, b->prompts.max_tokens, b->o.temperature,
              b->geometry != NULL ? "; cost that of " : "", b->geometry != NULL ? b->geometry->name : "");
     gr_table_begin(&t, format, stdout, "sessions", note, columns, (int)GR_ARRAY_LEN(columns));
