@@ -74,7 +74,8 @@ static void add_session(struct totals *t, const struct gr_group_session *s, uint
     t->accepted += (double)m->num_accepted_tokens;
     t->drafts += (double)m->num_drafts;
     t->rounds += (double)m->rounds;
-    t->draft_ms += m->n_drafter_round > 0 ? 1e-6 * (double)m->draft_ns / (double)m->n_drafter_round * (double)m->rounds : 0;
+    t->draft_ms +=
+        m->n_drafter_round > 0 ? 1e-6 * (double)m->draft_ns / (double)m->n_drafter_round * (double)m->rounds : 0;
     t->verify_ms += 1e-6 * (double)m->verify_ns;
     t->wait_ms += 1e-6 * (double)m->wait_ns;
     t->host_ms += 1e-6 * (double)m->host_ns;
@@ -114,8 +115,9 @@ static enum gr_status start_engines(struct bench *b)
     for (int i = 0; i < b->n_engine; i++) {
         struct engine *e = &b->engine[i];
         e->started = true; /* also where it fails: what there is of it is to be stopped */
-        GR_TRY(gr_group_start(&e->group, &(struct gr_group_config){.pair = e->pair, .prompts = &b->prompts, .n_max = 1,
-                                                                   .temperature = b->temperature}));
+        GR_TRY(gr_group_start(&e->group,
+                              &(struct gr_group_config){
+                                  .pair = e->pair, .prompts = &b->prompts, .n_max = 1, .temperature = b->temperature}));
     }
     return GR_OK;
 }
@@ -176,18 +178,20 @@ static void print_row(struct gr_table *t, const struct bench *b, const struct ro
 
 static void print_table(const struct bench *b, enum gr_table_format format)
 {
-    static const char *const columns[] = {"mode", "nodes", "transport", "tok/s", "x plain", "x plain min",
-                                          "x plain max", "mean acceptance length", "round ms", "draft ms", "wire ms",
-                                          "verify ms", "host ms", "bytes/token"};
+    static const char *const columns[] = {"mode",     "nodes",       "transport",   "tok/s",
+                                          "x plain",  "x plain min", "x plain max", "mean acceptance length",
+                                          "round ms", "draft ms",    "wire ms",     "verify ms",
+                                          "host ms",  "bytes/token"};
     const bool expanded = b->geometry != NULL;
     struct gr_table t;
     char note[512];
-    snprintf(note, sizeof(note),
-             "%s, draft %s, on %s and %s, %d prompts of at most %u tokens, %u new ones, T %s; decode tokens/s without the "
-             "first token, mean +- stddev; min, max: over prompts; mean acceptance length = 1 + accepted/drafts%s%s%s",
-             b->pair.target, b->pair.draft, b->pair.target_device, b->pair.draft_device, b->prompts.n,
-             b->prompts.n_id_max, b->prompts.max_tokens, b->o.temperature, expanded ? "; cost that of " : "",
-             expanded ? b->geometry->name : "", expanded ? ", acceptance that of the folders' pair" : "");
+    snprintf(
+        note, sizeof(note),
+        "%s, draft %s, on %s and %s, %d prompts of at most %u tokens, %u new ones, T %s; decode tokens/s without the "
+        "first token, mean +- stddev; min, max: over prompts; mean acceptance length = 1 + accepted/drafts%s%s%s",
+        b->pair.target, b->pair.draft, b->pair.target_device, b->pair.draft_device, b->prompts.n, b->prompts.n_id_max,
+        b->prompts.max_tokens, b->o.temperature, expanded ? "; cost that of " : "", expanded ? b->geometry->name : "",
+        expanded ? ", acceptance that of the folders' pair" : "");
     gr_table_begin(&t, format, stdout, "e2e", note, columns, (int)GR_ARRAY_LEN(columns));
     for (int i = 0; i < b->n_row; i++) {
         print_row(&t, b, &b->row[i]);

@@ -73,7 +73,8 @@ static enum gr_status load_results(struct gates *g, const char *path)
     }
     json_t *rows = json_load_file(path, 0, &error);
     if (!json_is_array(rows) || json_array_size(rows) == 0) {
-        log_error("--results %s: %s", path, rows == NULL ? error.text : "no rows; what a benchmark prints with -o json is wanted");
+        log_error("--results %s: %s", path,
+                  rows == NULL ? error.text : "no rows; what a benchmark prints with -o json is wanted");
         json_decref(rows);
         return GR_EFORMAT;
     }
@@ -192,8 +193,8 @@ static void judge_all(const struct gates *g, struct judged *j)
 
 static enum gr_status print_all(const struct gates *g, const struct judged *j, enum gr_table_format format)
 {
-    static const char *const columns[] = {"gate", "command", "column", "median", "low", "high", "must be", "limit",
-                                          "outcome"};
+    static const char *const columns[] = {"gate", "command", "column", "median", "low",
+                                          "high", "must be", "limit",  "outcome"};
     struct gr_table t;
     char note[512];
     int n_not_measured = 0;

@@ -41,13 +41,15 @@ static enum gr_status take_command(const char *path, const char *name, json_t *o
     json_t *word;
     GR_TRY(check_keys(path, name, o, keys));
     if (name[0] == '\0' || strpbrk(name, "./") != NULL) {
-        log_error("%s: command \"%s\": its results are in files of its name, so it has no dot and no slash", path, name);
+        log_error("%s: command \"%s\": its results are in files of its name, so it has no dot and no slash", path,
+                  name);
         return GR_EFORMAT;
     }
     *c = (struct gr_gate_command){.name = name, .micro = json_is_true(micro)};
-    if (json_array_size(run) == 0 || json_array_size(run) > GR_GATE_ARG_MAX || (micro != NULL && !json_is_boolean(micro))) {
-        log_error("%s: command %s needs \"run\", a list of at most %d words, and may have \"micro\", true or false", path,
-                  name, GR_GATE_ARG_MAX);
+    if (json_array_size(run) == 0 || json_array_size(run) > GR_GATE_ARG_MAX ||
+        (micro != NULL && !json_is_boolean(micro))) {
+        log_error("%s: command %s needs \"run\", a list of at most %d words, and may have \"micro\", true or false",
+                  path, name, GR_GATE_ARG_MAX);
         return GR_EFORMAT;
     }
     json_array_foreach(run, i, word)
@@ -86,7 +88,8 @@ static enum gr_status find_command(const char *path, const struct gr_gates_file 
             return GR_OK;
         }
     }
-    log_error("%s: gate \"%s\": \"command\": %s is not one of \"commands\"", path, gate, name != NULL ? name : "nothing");
+    log_error("%s: gate \"%s\": \"command\": %s is not one of \"commands\"", path, gate,
+              name != NULL ? name : "nothing");
     return GR_EFORMAT;
 }
 

@@ -10,9 +10,9 @@
  * caller. */
 json_t *gr_bench_run_json(char **argv);
 double gr_bench_metric(const json_t *metrics, const char *key);
-/* prompt: (GR_BENCH_PROMPT_MAX), of a file with a JSON array of texts, or with JSON lines {"text": ..., "kind": ...}, of
- * which kind, unless NULL, chooses. path NULL: four short ones. Texts past the most are left out. Returns how many; 0:
- * logged. */
+/* prompt: (GR_BENCH_PROMPT_MAX), of a file with a JSON array of texts, or with JSON lines {"text": ..., "kind": ...},
+ * of which kind, unless NULL, chooses. path NULL: four short ones. Texts past the most are left out. Returns how many;
+ * 0: logged. */
 int gr_bench_load_prompts(const char *path, const char *kind, const char **prompt);
 
 #endif

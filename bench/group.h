@@ -18,7 +18,7 @@ struct gr_group_tree { /* how a session speculates */
 struct gr_group_session {
     uint64_t id;
     int prompt;
-    int32_t *token;   /* owned, (max_tokens) */
+    int32_t *token;    /* owned, (max_tokens) */
     uint64_t *when_ns; /* owned, (max_tokens): when each came */
     uint32_t n_token;
     struct gr_session_metrics metrics; /* when it is over */
@@ -48,8 +48,8 @@ GR_NODISCARD enum gr_status gr_group_start(struct gr_group *g, const struct gr_g
 /* n sessions of prompts i_prompt, i_prompt + 1, ... (round the set), until all are over. Tokens are not checked. */
 GR_NODISCARD enum gr_status gr_group_run(struct gr_group *g, const struct gr_prompt_set *prompts, int i_prompt, int n,
                                          const struct gr_group_tree *tree);
-/* Of the last run: tokens and seconds while all sessions decoded, from the last one's first token to the first one's last
- * token: no prompt is computed meanwhile. Seconds 0: there was no such time. */
+/* Of the last run: tokens and seconds while all sessions decoded, from the last one's first token to the first one's
+ * last token: no prompt is computed meanwhile. Seconds 0: there was no such time. */
 void gr_group_decoding(const struct gr_group *g, double *tokens_out, double *seconds_out);
 void gr_group_stop(struct gr_group *g);
 

@@ -23,13 +23,14 @@ struct gr_prompt_set {
 };
 
 struct gr_prompt_set_options {
-    const char *model;         /* folder of the tokenizer */
-    const char *prompts;       /* file as graft_run.h's; NULL: four short ones */
-    const char *kind;          /* NULL: all */
-    const char *n_prompt;      /* how many of them; NULL: all; with prompt_tokens 4 */
-    const char *prompt_tokens; /* each prompt is so many tokens, cut out of all texts joined; NULL: they are as they are */
-    const char *text;          /* files (glob) that they are cut from where there is no `prompts` */
-    uint32_t max_tokens;       /* new tokens of a run */
+    const char *model;    /* folder of the tokenizer */
+    const char *prompts;  /* file as graft_run.h's; NULL: four short ones */
+    const char *kind;     /* NULL: all */
+    const char *n_prompt; /* how many of them; NULL: all; with prompt_tokens 4 */
+    const char
+        *prompt_tokens;  /* each prompt is so many tokens, cut out of all texts joined; NULL: they are as they are */
+    const char *text;    /* files (glob) that they are cut from where there is no `prompts` */
+    uint32_t max_tokens; /* new tokens of a run */
 };
 
 /* Rows of a benchmark's option table, for its struct gr_prompt_set_options. */

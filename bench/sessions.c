@@ -87,7 +87,8 @@ static enum gr_status run_row(struct bench *b, struct row *row, int rep)
         row->rounds += t.rounds;
         row->decode_tokens += t.decode_tokens;
         row->decode_seconds += t.decode_seconds;
-        row->tokens += (double)n_group * row->n * (b->group.max_tokens - 1.0); /* a session's first token is no round's */
+        row->tokens +=
+            (double)n_group * row->n * (b->group.max_tokens - 1.0); /* a session's first token is no round's */
     }
     return GR_OK;
 }
@@ -95,8 +96,9 @@ static enum gr_status run_row(struct bench *b, struct row *row, int rep)
 static enum gr_status run(struct bench *b)
 {
     GR_TRY(gr_prompt_set_load(&b->of_prompts, &b->prompts));
-    GR_TRY(gr_group_start(&b->group, &(struct gr_group_config){.pair = b->pair, .prompts = &b->prompts,
-                                                               .n_max = b->n_at_once, .temperature = b->temperature}));
+    GR_TRY(gr_group_start(
+        &b->group, &(struct gr_group_config){
+                       .pair = b->pair, .prompts = &b->prompts, .n_max = b->n_at_once, .temperature = b->temperature}));
     for (int rep = -1; rep < b->n_rep; rep++) {
         for (int i = 0; i < b->n_row; i++) {
             GR_TRY(run_row(b, &b->row[i], rep));
@@ -152,17 +154,19 @@ static void print_row(struct gr_table *t, const struct bench *b, const struct ro
 
 static void print_table(const struct bench *b, enum gr_table_format format)
 {
-    static const char *const columns[] = {"sessions", "mode", "tok/s", "x plain", "x one plain", "decode tok/s",
-                                          "decode x plain", "mean acceptance length", "tokens per round"};
+    static const char *const columns[] = {"sessions",        "mode",         "tok/s",          "x plain",
+                                          "x one plain",     "decode tok/s", "decode x plain", "mean acceptance length",
+                                          "tokens per round"};
     struct gr_table t;
     char note[512];
-    snprintf(note, sizeof(note),
-             "%s, draft %s, on %s and %s, %d prompts of at most %u tokens, %u new ones, T %s%s%s; tokens/s of all "
-             "sessions together, mean +- stddev; decode: while all of them decode; x plain: with as many sessions; every "
-             "text equals the same prompt's run alone and plainly",
-             b->pair.target, b->pair.draft, b->pair.target_device, b->pair.draft_device,
-             b->prompts.n, b->prompts.n_id_max, b->prompts.max_tokens, b->o.temperature,
-             b->geometry != NULL ? "; cost that of " : "", b->geometry != NULL ? b->geometry->name : "");
+    snprintf(
+        note, sizeof(note),
+        "%s, draft %s, on %s and %s, %d prompts of at most %u tokens, %u new ones, T %s%s%s; tokens/s of all "
+        "sessions together, mean +- stddev; decode: while all of them decode; x plain: with as many sessions; every "
+        "text equals the same prompt's run alone and plainly",
+        b->pair.target, b->pair.draft, b->pair.target_device, b->pair.draft_device, b->prompts.n, b->prompts.n_id_max,
+        b->prompts.max_tokens, b->o.temperature, b->geometry != NULL ? "; cost that of " : "",
+        b->geometry != NULL ? b->geometry->name : "");
     gr_table_begin(&t, format, stdout, "sessions", note, columns, (int)GR_ARRAY_LEN(columns));
     for (int i = 0; i < b->n_row; i++) {
         print_row(&t, b, &b->row[i]);
@@ -245,7 +249,11 @@ static bool parse(struct bench *b)
 int gr_bench_sessions(int argc, char **argv)
 {
     static struct bench b = {
-        .o = {.sessions = "1,16", .modes = "plain,trees", .tree = "auto", .max_tokens = "128", .reps = "3",
+        .o = {.sessions = "1,16",
+              .modes = "plain,trees",
+              .tree = "auto",
+              .max_tokens = "128",
+              .reps = "3",
               .temperature = "0"},
         .of_prompts = {.text = "tests/*/*.py"},
         .pair = {.target = "models/demo/target", .transport = "", .target_device = "cpu", .draft_device = "cpu"}};

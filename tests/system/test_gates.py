@@ -214,7 +214,8 @@ def what_cannot_be_done_is_said():
                 (("e2e", "--prompts", f.write("k.jsonl", '{"kind":"a"}')), 1, ("k.jsonl", "value 1")),
                 (("e2e", "--prompt-tokens", "4x"), 2, ("--prompt-tokens", "`4x'")),
                 (("sessions", "--sessions", "65"), 2, ("--sessions", "`65'", "64")),
-                (("sessions", "--draft", "no/such"), 2, ("no/such",))):
+                (("sessions", "--draft", "no/such"), 2, ("no/such",)),
+                (("stages", "--context", "32700"), 1, ("--context 32700", "32768", "32256"))):
             error(bench(*args), status, *words)
 
 
