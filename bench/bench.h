@@ -10,6 +10,7 @@ int gr_bench_e2e(int argc, char **argv);
 int gr_bench_long(int argc, char **argv); /* e2e --context */
 int gr_bench_sweep(int argc, char **argv);
 int gr_bench_sessions(int argc, char **argv);
+int gr_bench_gates(int argc, char **argv);
 int gr_bench_stages(int argc, char **argv);
 int gr_bench_kernels(int argc, char **argv);
 int gr_bench_transport(int argc, char **argv);

@@ -1,8 +1,9 @@
-/* graft-bench e2e: `graft run` as a user starts it, over the same prompts: plain, co-located (loop) and pair. Every
- * repetition runs the three in turn, so that a slow minute of the machine hits all alike; the first is warm-up and does
- * not count. With --geometry target and EAGLE-3 head are expanded in memory (model/expand.h): the cost is that of the
- * geometry, the acceptance that of the small pair. Speeds are decode tokens per second (without the first token) over
- * all prompts; the round is split into
+/* graft-bench e2e: the same prompts plainly, with trees on a co-located pair (loop) and on a pair of processes. The
+ * workers of each are started once and serve all requests; plain decoding is a request without trees to the first of
+ * them. Every repetition runs all rows in turn, so that a slow minute of the machine hits all alike; the first is
+ * warm-up and does not count. Every text is compared with plain decoding's. With --geometry target and EAGLE-3 head are
+ * expanded in memory (model/expand.h): the cost is that of the geometry, the acceptance that of the small pair. Speeds
+ * are decode tokens per second (without the first token) over all prompts; the round is split into
  *   draft:  the drafter's own compute,
  *   verify: the target's forward pass,
  *   host:   sampling, walk and commit on the target,
@@ -10,120 +11,195 @@
  * bytes/token: frames of the data path, both ways, while decoding; features of an EAGLE-3 head are most of it.
  * With --context it is another measurement: long.c. */
 #include "bench/bench.h"
-#include "bench/graft_run.h"
+#include "bench/group.h"
 #include "common/log.h"
 #include "common/parse.h"
-#include "common/program.h"
 #include "model/expand.h"
 
-#include <jansson.h>
 #include <math.h>
+#include <signal.h>
+#include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define N_MODE 3
-#define N_REP_MAX 50
+#define N_ENGINE   2
+#define N_TREE_MAX 12 /* of --num-speculative-tokens */
+#define N_ROW_MAX  (1 + N_ENGINE * N_TREE_MAX)
+#define N_REP_MAX  50
 
 struct options {
-    const char *model, *draft, *max_tokens, *reps, *nodes, *shape, *temperature, *transport, *prompts, *geometry;
-    const char *target_device, *draft_device;
+    const char *max_tokens, *reps, *trees, *temperature, *modes;
+};
+
+struct engine {
+    const char *name;
+    struct gr_pair_config pair;
+    struct gr_group group;
+    bool started;
 };
 
 struct totals {
     double tokens, seconds, accepted, drafts, rounds;
-    double draft_ms, verify_ms, wait_ms, host_ms, wire_bytes;
+    double draft_ms, verify_ms, wait_ms, host_ms, wire_bytes, wire_tokens;
 };
 
-static bool measure(const struct options *o, int mode, const char *prompt, struct totals *t)
+struct row {
+    struct engine *engine;
+    char nodes[8]; /* as it was given; plain: "-" */
+    struct gr_group_tree tree;
+    struct totals sum;
+    double speed[N_REP_MAX];
+    double seconds[GR_BENCH_PROMPT_MAX]; /* all repetitions */
+};
+
+struct bench {
+    struct options o;
+    struct gr_prompt_set_options of_prompts;
+    struct gr_pair_config pair; /* what both engines have alike */
+    const struct gr_geometry *geometry;
+    double temperature;
+    int n_rep, n_engine, n_row;
+    struct engine engine[N_ENGINE];
+    struct row row[N_ROW_MAX]; /* the first is plain decoding */
+    struct gr_prompt_set prompts;
+};
+
+/* ---- measuring ---- */
+
+static void add_session(struct totals *t, const struct gr_group_session *s, uint32_t n_token)
 {
-    const char *argv[48];
-    int n = 0;
-    const char *const fixed[] = {gr_program_sibling("graft"), "run", "--json", "--ignore-eos", "--seed", "1",
-                                 "--model", o->model, "--prompt", prompt, "--max-tokens", o->max_tokens,
-                                 "--temperature", o->temperature, "--target-device", o->target_device};
-    const char *const speculative[] = {"--draft", o->draft, "--num-speculative-tokens", o->nodes,
-                                       "--tree-shape", o->shape, "--draft-device", o->draft_device};
-    for (size_t i = 0; i < GR_ARRAY_LEN(fixed); i++) {
-        argv[n++] = fixed[i];
-    }
-    for (size_t i = 0; mode > 0 && i < GR_ARRAY_LEN(speculative); i++) {
-        argv[n++] = speculative[i];
-    }
-    if (o->geometry != NULL) {
-        argv[n++] = "--geometry";
-        argv[n++] = o->geometry;
-    }
-    const char *transport = mode == 1 ? "loop" : mode == 2 ? o->transport : "";
-    if (transport[0] != '\0') {
-        argv[n++] = "--transport";
-        argv[n++] = transport;
-    }
-    argv[n] = NULL;
-    json_t *root = gr_bench_run_graft((char **)(uintptr_t)argv);
-    if (root == NULL) {
-        return false;
-    }
-    const json_t *m = json_object_get(root, "metrics");
-    const double generated = gr_bench_metric(m, "completion_tokens") - 1;
-    const double rounds = gr_bench_metric(m, "rounds");
-    t->tokens += generated;
-    t->seconds += generated / gr_bench_metric(m, "decode_tokens_per_second");
-    t->accepted += gr_bench_metric(m, "num_accepted_tokens");
-    t->drafts += gr_bench_metric(m, "num_drafts");
-    t->rounds += rounds;
-    t->draft_ms += gr_bench_metric(m, "draft_ms_per_round") * rounds;
-    t->verify_ms += gr_bench_metric(m, "verify_ms_per_round") * rounds;
-    t->wait_ms += gr_bench_metric(m, "wait_ms_per_round") * rounds;
-    t->host_ms += gr_bench_metric(m, "host_ms_per_round") * rounds;
-    t->wire_bytes += gr_bench_metric(m, "wire_bytes_per_token") * generated;
-    json_decref(root);
-    return true;
+    const struct gr_session_metrics *m = &s->metrics;
+    t->tokens += n_token - 1.0; /* the first is no round's */
+    t->seconds += 1e-9 * (double)(m->last_token_ns - m->first_token_ns);
+    t->accepted += (double)m->num_accepted_tokens;
+    t->drafts += (double)m->num_drafts;
+    t->rounds += (double)m->rounds;
+    t->draft_ms +=
+        m->n_drafter_round > 0 ? 1e-6 * (double)m->draft_ns / (double)m->n_drafter_round * (double)m->rounds : 0;
+    t->verify_ms += 1e-6 * (double)m->verify_ns;
+    t->wait_ms += 1e-6 * (double)m->wait_ns;
+    t->host_ms += 1e-6 * (double)m->host_ns;
+    t->wire_bytes += (double)m->wire_bytes;
+    t->wire_tokens += (double)m->wire_tokens;
 }
 
-static void add_totals(struct totals *sum, const struct totals *t)
+static enum gr_status run_prompt(struct bench *b, struct row *row, int i_prompt, struct totals *t)
 {
-    sum->tokens += t->tokens;
-    sum->seconds += t->seconds;
-    sum->accepted += t->accepted;
-    sum->drafts += t->drafts;
-    sum->rounds += t->rounds;
-    sum->draft_ms += t->draft_ms;
-    sum->verify_ms += t->verify_ms;
-    sum->wait_ms += t->wait_ms;
-    sum->host_ms += t->host_ms;
-    sum->wire_bytes += t->wire_bytes;
+    struct gr_group *g = &row->engine->group;
+    char what[64];
+    GR_TRY(gr_group_run(g, &b->prompts, i_prompt, 1, &row->tree));
+    snprintf(what, sizeof(what), "%s, %s nodes", row->tree.wanted ? row->engine->name : "plain", row->nodes);
+    GR_TRY(gr_prompt_set_check(&b->prompts, i_prompt, g->session[0].token, g->session[0].n_token, what));
+    add_session(t, &g->session[0], g->max_tokens);
+    return GR_OK;
 }
 
-/* Two processes would take turns on one GPU, so there is no pair. */
-static int n_mode_of(const struct options *o)
+static enum gr_status run_row(struct bench *b, struct row *row, int rep)
 {
-    return strncmp(o->target_device, "cuda:", 5) == 0 && strcmp(o->target_device, o->draft_device) == 0 ? N_MODE - 1
-                                                                                                        : N_MODE;
+    struct totals now = {0};
+    struct totals *t = rep < 0 ? &now : &row->sum;
+    const struct totals before = *t;
+    for (int i = 0; i < b->prompts.n; i++) {
+        const double seconds = t->seconds;
+        GR_TRY(run_prompt(b, row, i, t));
+        row->seconds[i] += rep < 0 ? 0.0 : t->seconds - seconds;
+    }
+    if (rep >= 0) {
+        row->speed[rep] = (t->tokens - before.tokens) / (t->seconds - before.seconds);
+    }
+    return GR_OK;
 }
 
-static void print_rows(struct gr_table *t, const struct options *o, double speed[N_MODE][N_REP_MAX], int n_rep,
-                       const struct totals *sum)
+static enum gr_status start_engines(struct bench *b)
 {
-    static const char *const names[N_MODE] = {"plain", "co-located", "pair"};
-    const double plain = gr_mean(speed[0], n_rep);
-    for (int mode = 0; mode < n_mode_of(o); mode++) {
-        const struct totals *s = &sum[mode];
-        const double rounds = s->rounds > 0 ? s->rounds : 1;
-        const double draft = mode > 0 ? s->draft_ms / rounds : 0;
-        const double host = s->host_ms / rounds;
-        gr_table_text(t, names[mode]);
-        gr_table_text(t, mode == 0 ? "-" : mode == 1 ? "loop" : o->transport[0] != '\0' ? o->transport : "auto");
-        gr_table_mean(t, speed[mode], n_rep, 1);
-        gr_table_number(t, gr_mean(speed[mode], n_rep) / plain, 2);
-        gr_table_number(t, s->drafts > 0 ? 1 + s->accepted / s->drafts : 1, 2);
-        gr_table_number(t, s->seconds * 1e3 / rounds, 3);
-        gr_table_number(t, draft, 3);
-        gr_table_number(t, mode > 0 ? fmax(s->wait_ms / rounds - draft, 0) : 0, 3);
-        gr_table_number(t, s->verify_ms / rounds, 3);
-        gr_table_number(t, host, 3);
-        gr_table_number(t, s->wire_bytes / s->tokens, 0);
+    for (int i = 0; i < b->n_engine; i++) {
+        struct engine *e = &b->engine[i];
+        e->started = true; /* also where it fails: what there is of it is to be stopped */
+        GR_TRY(gr_group_start(&e->group,
+                              &(struct gr_group_config){
+                                  .pair = e->pair, .prompts = &b->prompts, .n_max = 1, .temperature = b->temperature}));
+    }
+    return GR_OK;
+}
+
+static enum gr_status run(struct bench *b)
+{
+    GR_TRY(gr_prompt_set_load(&b->of_prompts, &b->prompts));
+    GR_TRY(start_engines(b));
+    for (int rep = -1; rep < b->n_rep; rep++) {
+        for (int i = 0; i < b->n_row; i++) {
+            GR_TRY(run_row(b, &b->row[i], rep));
+        }
+    }
+    return GR_OK;
+}
+
+/* ---- the table ---- */
+
+static double share(double a, double b)
+{
+    return b > 0.0 ? a / b : 0.0;
+}
+
+/* Speed of a prompt against plain decoding of it: all texts are equally long. */
+static void quotients(const struct bench *b, const struct row *r, double *low, double *high)
+{
+    *low = INFINITY;
+    *high = 0.0;
+    for (int i = 0; i < b->prompts.n; i++) {
+        const double q = b->row[0].seconds[i] / r->seconds[i];
+        *low = fmin(*low, q);
+        *high = fmax(*high, q);
     }
 }
+
+static void print_row(struct gr_table *t, const struct bench *b, const struct row *r)
+{
+    const struct totals *s = &r->sum;
+    const double draft = share(s->draft_ms, s->rounds);
+    const char *transport = r->engine->pair.colocated ? "loop" : r->engine->pair.transport;
+    double low = 0.0, high = 0.0;
+    quotients(b, r, &low, &high);
+    gr_table_text(t, r->tree.wanted ? r->engine->name : "plain");
+    gr_table_text(t, r->nodes);
+    gr_table_text(t, !r->tree.wanted ? "-" : transport[0] != '\0' ? transport : "auto");
+    gr_table_mean(t, r->speed, b->n_rep, 1);
+    gr_table_number(t, gr_mean(r->speed, b->n_rep) / gr_mean(b->row[0].speed, b->n_rep), 2);
+    gr_table_number(t, low, 2);
+    gr_table_number(t, high, 2);
+    gr_table_number(t, 1.0 + share(s->accepted, s->drafts), 2);
+    gr_table_number(t, share(s->seconds * 1e3, s->rounds), 3);
+    gr_table_number(t, draft, 3);
+    gr_table_number(t, r->tree.wanted ? fmax(share(s->wait_ms, s->rounds) - draft, 0) : 0, 3);
+    gr_table_number(t, share(s->verify_ms, s->rounds), 3);
+    gr_table_number(t, share(s->host_ms, s->rounds), 3);
+    gr_table_number(t, share(s->wire_bytes, s->wire_tokens), 0);
+}
+
+static void print_table(const struct bench *b, enum gr_table_format format)
+{
+    static const char *const columns[] = {"mode",     "nodes",       "transport",   "tok/s",
+                                          "x plain",  "x plain min", "x plain max", "mean acceptance length",
+                                          "round ms", "draft ms",    "wire ms",     "verify ms",
+                                          "host ms",  "bytes/token"};
+    const bool expanded = b->geometry != NULL;
+    struct gr_table t;
+    char note[512];
+    snprintf(
+        note, sizeof(note),
+        "%s, draft %s, on %s and %s, %d prompts of at most %u tokens, %u new ones, T %s; decode tokens/s without the "
+        "first token, mean +- stddev; min, max: over prompts; mean acceptance length = 1 + accepted/drafts%s%s%s",
+        b->pair.target, b->pair.draft, b->pair.target_device, b->pair.draft_device, b->prompts.n, b->prompts.n_id_max,
+        b->prompts.max_tokens, b->o.temperature, expanded ? "; cost that of " : "", expanded ? b->geometry->name : "",
+        expanded ? ", acceptance that of the folders' pair" : "");
+    gr_table_begin(&t, format, stdout, "e2e", note, columns, (int)GR_ARRAY_LEN(columns));
+    for (int i = 0; i < b->n_row; i++) {
+        print_row(&t, b, &b->row[i]);
+    }
+    gr_table_end(&t);
+}
+
+/* ---- options ---- */
 
 static bool asks_for_contexts(int argc, char **argv)
 {
@@ -135,77 +211,129 @@ static bool asks_for_contexts(int argc, char **argv)
     return false;
 }
 
+static void add_engine(struct bench *b, const char *name, bool colocated)
+{
+    struct engine *e = &b->engine[b->n_engine++];
+    e->name = name;
+    e->pair = b->pair;
+    e->pair.colocated = colocated;
+}
+
+static bool parse_modes(struct bench *b)
+{
+    const bool one_gpu = gr_pair_on_one_gpu(&b->pair);
+    const bool both = strcmp(b->o.modes, "co-located,pair") == 0;
+    const bool pair = both || strcmp(b->o.modes, "pair") == 0;
+    if (!pair && strcmp(b->o.modes, "co-located") != 0) {
+        log_error("--modes: `%s' is not one of co-located, pair and co-located,pair", b->o.modes);
+        return false;
+    }
+    if (pair && !both && one_gpu) {
+        log_error("--modes pair: both workers are to be on %s, where two processes would take turns; take co-located",
+                  b->pair.target_device);
+        return false;
+    }
+    if (both || !pair) {
+        add_engine(b, "co-located", true);
+    }
+    if (pair && !one_gpu) {
+        add_engine(b, "pair", false);
+    }
+    return true;
+}
+
+static bool add_trees(struct bench *b, const char *nodes)
+{
+    struct gr_group_tree tree;
+    if (!gr_group_tree_parse(nodes, &tree)) {
+        return false;
+    }
+    for (int i = 0; i < b->n_engine; i++) {
+        if (b->n_row == N_ROW_MAX) {
+            log_error("--num-speculative-tokens: more than %d sizes", N_TREE_MAX);
+            return false;
+        }
+        struct row *r = &b->row[b->n_row++];
+        *r = (struct row){.engine = &b->engine[i], .tree = tree};
+        snprintf(r->nodes, sizeof(r->nodes), "%s", nodes);
+    }
+    return true;
+}
+
+static bool parse_rows(struct bench *b)
+{
+    b->row[b->n_row++] = (struct row){.engine = &b->engine[0], .nodes = "-"};
+    char *list = strdup(b->o.trees);
+    char *save = NULL;
+    bool ok = list != NULL;
+    for (char *p = ok ? strtok_r(list, ",", &save) : NULL; p != NULL && ok; p = strtok_r(NULL, ",", &save)) {
+        ok = add_trees(b, p);
+    }
+    free(list);
+    return ok;
+}
+
+static bool parse(struct bench *b)
+{
+    int64_t n_rep = 0, n_token = 0;
+    if (!gr_parse_int(b->o.reps, 1, N_REP_MAX, &n_rep)) {
+        log_error("--reps: `%s' is not a whole number from 1 to %d", b->o.reps, N_REP_MAX);
+        return false;
+    }
+    if (!gr_parse_int(b->o.max_tokens, 2, GR_GROUP_NEW_TOKENS_MAX, &n_token)) {
+        log_error("--max-tokens: `%s' is not a whole number from 2 to %d", b->o.max_tokens, GR_GROUP_NEW_TOKENS_MAX);
+        return false;
+    }
+    if (!gr_parse_number(b->o.temperature, 0.0, 100.0, &b->temperature)) {
+        log_error("--temperature: `%s' is not a number from 0 to 100", b->o.temperature);
+        return false;
+    }
+    b->n_rep = (int)n_rep;
+    b->of_prompts.max_tokens = (uint32_t)n_token;
+    b->of_prompts.model = b->pair.target;
+    return gr_pair_complete(&b->pair, &b->geometry) == GR_OK && parse_modes(b) && parse_rows(b);
+}
+
 int gr_bench_e2e(int argc, char **argv)
 {
     const char *contexts = NULL;
-    if (asks_for_contexts(argc, argv)) {
-        return gr_bench_long(argc, argv);
-    }
-    struct options o = {.model = "models/demo/target", .max_tokens = "256", .reps = "5",
-                        .nodes = "auto", .shape = "dynamic", .temperature = "0", .transport = "",
-                        .target_device = "cpu", .draft_device = "cpu"};
+    static struct bench b = {
+        .o = {.max_tokens = "256", .reps = "5", .trees = "auto", .temperature = "0", .modes = "co-located,pair"},
+        .of_prompts = {.text = "tests/*/*.py"},
+        .pair = {.target = "models/demo/target", .transport = "", .target_device = "cpu", .draft_device = "cpu"}};
+    struct options *o = &b.o;
     const struct gr_bench_option options[] = {
-        {"model", &o.model, "target folder (default models/demo/target)"},
-        {"draft", &o.draft, "draft folder (default models/demo/draft; with --geometry models/demo/eagle3)"},
-        {"geometry", &o.geometry, "expand target and head in memory: llama-3.2-1b (docs/USAGE.md)"},
-        {"target-device", &o.target_device, "cpu | cuda:N (default cpu)"},
-        {"draft-device", &o.draft_device, "cpu | cuda:N (default cpu); on the target's GPU there is no pair, only co-located"},
-        {"max-tokens", &o.max_tokens, "tokens a prompt (default 256)"},
-        {"reps", &o.reps, "repetitions after the warm-up (default 5)"},
-        {"nodes", &o.nodes, "--num-speculative-tokens (default auto)"},
-        {"tree-shape", &o.shape, "dynamic | chain"},
-        {"temperature", &o.temperature, "default 0"},
-        {"transport", &o.transport, "of the pair (default: what graft run chooses)"},
-        {"prompts", &o.prompts, "JSON array of prompt texts (default: four short ones)"},
+        {"model", &b.pair.target, "target folder (default models/demo/target)"},
+        {"draft", &b.pair.draft, "draft folder (default models/demo/draft; with --geometry models/demo/eagle3)"},
+        {"geometry", &b.pair.geometry, "expand target and head in memory: llama-3.2-1b, llama-3.1-8b (docs/USAGE.md)"},
+        {"target-device", &b.pair.target_device, "cpu | cuda:N (default cpu)"},
+        {"draft-device", &b.pair.draft_device,
+         "cpu | cuda:N (default cpu); on the target's GPU there is no pair, only co-located"},
+        {"modes", &o->modes, "co-located | pair | co-located,pair (default both); each has its own workers"},
+        {"num-speculative-tokens", &o->trees, "auto | N, a list: auto,8,16 (default auto)"},
+        {"max-tokens", &o->max_tokens, "tokens a prompt (default 256)"},
+        {"reps", &o->reps, "repetitions after the warm-up (default 5)"},
+        {"temperature", &o->temperature, "default 0"},
+        {"transport", &b.pair.transport, "of the pair (default: what the workers choose)"},
+        GR_BENCH_PROMPT_OPTIONS(b.of_prompts),
         {"context", &contexts, "long contexts and SpecPV instead: see graft-bench e2e --help --context 4k"},
     };
     enum gr_table_format format;
-    int64_t n_rep = 0;
+    if (asks_for_contexts(argc, argv)) {
+        return gr_bench_long(argc, argv);
+    }
     const int status = gr_bench_options("e2e", argc, argv, &format, options, (int)GR_ARRAY_LEN(options));
-    if (status >= 0) {
-        return status;
+    if (status >= 0 || !parse(&b)) {
+        return status >= 0 ? status : 2;
     }
-    if (!gr_parse_int(o.reps, 1, N_REP_MAX, &n_rep)) {
-        log_error("--reps: `%s' is not a whole number from 1 to %d", o.reps, N_REP_MAX);
-        return 2;
+    signal(SIGPIPE, SIG_IGN);
+    const enum gr_status st = sodium_init() < 0 ? GR_EIO : run(&b);
+    for (int i = 0; i < b.n_engine && b.engine[i].started; i++) {
+        gr_group_stop(&b.engine[i].group);
     }
-    const struct gr_geometry *geometry = NULL;
-    if (gr_geometry_find(o.geometry, &geometry) != GR_OK) {
-        return 2;
+    if (st == GR_OK) {
+        print_table(&b, format);
     }
-    if (o.draft == NULL) {
-        o.draft = geometry != NULL ? "models/demo/eagle3" : "models/demo/draft";
-    }
-    const char *prompt[GR_BENCH_PROMPT_MAX];
-    const int n_prompt = gr_bench_load_prompts(o.prompts, prompt);
-    static double speed[N_MODE][N_REP_MAX];
-    struct totals sum[N_MODE] = {{0}};
-    for (int rep = -1; rep < (int)n_rep && n_prompt > 0; rep++) {
-        for (int mode = 0; mode < n_mode_of(&o); mode++) {
-            struct totals t = {0};
-            for (int p = 0; p < n_prompt; p++) {
-                if (!measure(&o, mode, prompt[p], &t)) {
-                    return 1;
-                }
-            }
-            if (rep >= 0) {
-                speed[mode][rep] = t.tokens / t.seconds;
-                add_totals(&sum[mode], &t);
-            }
-        }
-    }
-    if (n_prompt == 0) {
-        return 1;
-    }
-    static const char *const columns[] = {"mode", "transport", "tok/s", "x plain", "mean acceptance length",
-                                          "round ms", "draft ms", "wire ms", "verify ms", "host ms", "bytes/token"};
-    struct gr_table t;
-    char note[300];
-    snprintf(note, sizeof(note), "decode tokens/s without the first token, mean +- stddev; mean acceptance "
-             "length = 1 + accepted/drafts%s%s%s", geometry != NULL ? "; cost that of " : "",
-             geometry != NULL ? geometry->name : "", geometry != NULL ? ", acceptance that of the folders' pair" : "");
-    gr_table_begin(&t, format, stdout, "e2e", note, columns, (int)GR_ARRAY_LEN(columns));
-    print_rows(&t, &o, speed, (int)n_rep, sum);
-    gr_table_end(&t);
-    return 0;
+    gr_prompt_set_free(&b.prompts);
+    return st == GR_OK ? 0 : st == GR_EINVAL ? 2 : 1;
 }

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,7 +22,7 @@ double gr_bench_metric(const json_t *o, const char *key)
     return json_number_value(json_object_get(o, key));
 }
 
-json_t *gr_bench_run_graft(char **argv)
+json_t *gr_bench_run_json(char **argv)
 {
     int fds[2];
     if (pipe2(fds, O_CLOEXEC) != 0) {
@@ -53,26 +54,80 @@ json_t *gr_bench_run_graft(char **argv)
     return root;
 }
 
-int gr_bench_load_prompts(const char *path, const char **prompt)
+/* ---- prompts; what is loaded lives until the process ends ---- */
+
+static int take_array(json_t *root, const char **prompt)
 {
-    if (path == NULL) {
-        memcpy(prompt, default_prompts, sizeof(default_prompts));
-        return (int)GR_ARRAY_LEN(default_prompts);
-    }
-    json_error_t error;
-    json_t *root = json_load_file(path, 0, &error);
     int n = 0;
     size_t i;
     json_t *e;
     json_array_foreach(root, i, e)
     {
         if (json_is_string(e) && n < GR_BENCH_PROMPT_MAX) {
-            prompt[n++] = json_string_value(e); /* root lives until the process ends */
+            prompt[n++] = json_string_value(e);
         }
     }
-    if (n == 0) {
-        log_error("%s: a JSON array of prompt texts is wanted%s%s", path, root == NULL ? ": " : "",
-                  root == NULL ? error.text : "");
+    return n;
+}
+
+/* False: the line has no text. */
+static bool take_line(json_t *line, const char *kind, const char **prompt, int *n)
+{
+    const char *text = json_string_value(json_object_get(line, "text"));
+    const char *of = json_string_value(json_object_get(line, "kind"));
+    if (text != NULL && *n < GR_BENCH_PROMPT_MAX && (kind == NULL || (of != NULL && strcmp(of, kind) == 0))) {
+        prompt[(*n)++] = text;
+    }
+    return text != NULL;
+}
+
+static bool at_end(FILE *f)
+{
+    int c = getc(f);
+    while (c == ' ' || c == '\n' || c == '\r' || c == '\t') {
+        c = getc(f);
+    }
+    return ungetc(c, f) == EOF;
+}
+
+/* Values behind one another: one array, or an object a line. -1: the file is not that (logged). */
+static int read_prompts(FILE *f, const char *path, const char *kind, const char **prompt)
+{
+    int n = 0;
+    for (int i = 0; !at_end(f); i++) {
+        json_error_t error;
+        json_t *root = json_loadf(f, JSON_DISABLE_EOF_CHECK, &error);
+        if (root == NULL) {
+            log_error("%s: value %d is no JSON: %s", path, i + 1, error.text);
+            return -1;
+        }
+        if (json_is_array(root) && i == 0 && kind == NULL) {
+            n = take_array(root, prompt);
+        } else if (!json_is_object(root) || !take_line(root, kind, prompt, &n)) {
+            log_error("%s: value %d is neither an array of texts nor an object with \"text\"%s", path, i + 1,
+                      kind != NULL ? " (only these have kinds)" : "");
+            return -1;
+        }
     }
     return n;
+}
+
+int gr_bench_load_prompts(const char *path, const char *kind, const char **prompt)
+{
+    if (path == NULL) {
+        memcpy(prompt, default_prompts, sizeof(default_prompts));
+        return (int)GR_ARRAY_LEN(default_prompts);
+    }
+    FILE *f = fopen(path, "re");
+    if (f == NULL) {
+        log_error("%s: %s", path, strerror(errno));
+        return 0;
+    }
+    const int n = read_prompts(f, path, kind, prompt);
+    fclose(f);
+    if (n == 0) {
+        log_error("%s: no text%s%s in it; a JSON array of texts or JSON lines with \"text\" are wanted", path,
+                  kind != NULL ? " of kind " : "", kind != NULL ? kind : "");
+    }
+    return GR_MAX(n, 0);
 }

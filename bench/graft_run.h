@@ -1,4 +1,4 @@
-/* `graft run` as a child of a benchmark, and the prompts it is given. */
+/* Programs of graft as children of a benchmark, and the prompts that it is given. */
 #ifndef GR_BENCH_GRAFT_RUN_H
 #define GR_BENCH_GRAFT_RUN_H
 
@@ -6,11 +6,13 @@
 
 #define GR_BENCH_PROMPT_MAX 64
 
-/* Runs graft and reads its JSON. NULL: it failed (its error is on standard error). */
-json_t *gr_bench_run_graft(char **argv);
+/* Runs argv[0] and reads the JSON that it prints. NULL: it failed (its error is on standard error). Owned by the
+ * caller. */
+json_t *gr_bench_run_json(char **argv);
 double gr_bench_metric(const json_t *metrics, const char *key);
-/* prompt: (GR_BENCH_PROMPT_MAX). From a JSON array of texts; path NULL: four short ones. Returns how many; 0: logged.
- */
-int gr_bench_load_prompts(const char *path, const char **prompt);
+/* prompt: (GR_BENCH_PROMPT_MAX), of a file with a JSON array of texts, or with JSON lines {"text": ..., "kind": ...},
+ * of which kind, unless NULL, chooses. path NULL: four short ones. Texts past the most are left out. Returns how many;
+ * 0: logged. */
+int gr_bench_load_prompts(const char *path, const char *kind, const char **prompt);
 
 #endif

@@ -13,7 +13,6 @@
 #include "bench/plot.h"
 #include "common/log.h"
 #include "common/parse.h"
-#include "model/hf_config.h"
 #include "target_worker/specpv.h"
 
 #include <math.h>
@@ -306,7 +305,7 @@ static enum gr_status run(struct bench *b, enum gr_table_format format)
         log_error("out of memory for %d tokens", b->config.context_max);
         return GR_ENOMEM;
     }
-    GR_TRY(gr_long_text_load(b->o.model, b->o.prompts, b->o.text, &b->text));
+    GR_TRY(gr_long_text_load(b->o.model, b->o.prompts, NULL, b->o.text, &b->text));
     GR_TRY(gr_long_text_window(&b->text, 0, 1, b->config.context_max, b->id)); /* long enough? */
     GR_TRY(gr_long_start(&b->pair, &b->config)); /* before there are threads: they would take its children's signals */
     GR_TRY(gr_prices_create(&prices, &b->prices));
@@ -394,16 +393,11 @@ static bool parse_variants(struct bench *b)
 
 static bool parse_draft(struct bench *b)
 {
-    struct gr_hf_config hf;
     if (strcmp(b->o.draft, "none") == 0) {
         return true;
     }
-    if (gr_hf_config_load(b->o.draft, &hf) != GR_OK) {
-        return false;
-    }
     b->config.draft = b->o.draft;
-    b->config.draft_is_head = strcmp(hf.architecture, "LlamaForCausalLMEagle3") == 0;
-    return true;
+    return gr_pair_draft_is_head(b->o.draft, &b->config.draft_is_head) == GR_OK;
 }
 
 static bool parse_counts(struct bench *b)

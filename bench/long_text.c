@@ -68,10 +68,10 @@ static enum gr_status append_pattern(struct joined *j, const char *pattern)
     return st;
 }
 
-static enum gr_status append_prompts(struct joined *j, const char *path)
+static enum gr_status append_prompts(struct joined *j, const char *path, const char *kind)
 {
     const char *prompt[GR_BENCH_PROMPT_MAX];
-    const int n = gr_bench_load_prompts(path, prompt);
+    const int n = gr_bench_load_prompts(path, kind, prompt);
     for (int i = 0; i < n; i++) {
         GR_TRY(append(j, prompt[i], strlen(prompt[i])));
     }
@@ -97,10 +97,11 @@ static enum gr_status encode(const char *model, const struct joined *j, struct g
     return GR_OK;
 }
 
-enum gr_status gr_long_text_load(const char *model, const char *prompts, const char *pattern, struct gr_long_text *out)
+enum gr_status gr_long_text_load(const char *model, const char *prompts, const char *kind, const char *pattern,
+                                 struct gr_long_text *out)
 {
     struct joined j = {0};
-    enum gr_status st = prompts != NULL ? append_prompts(&j, prompts) : append_pattern(&j, pattern);
+    enum gr_status st = prompts != NULL ? append_prompts(&j, prompts, kind) : append_pattern(&j, pattern);
     if (st == GR_OK) {
         st = encode(model, &j, out);
     }

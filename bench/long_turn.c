@@ -3,11 +3,9 @@
 #include "common/clock.h"
 #include "common/hash.h"
 #include "common/log.h"
-#include "common/program.h"
 #include "common/wire.h"
 
 #include <inttypes.h>
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -83,12 +81,10 @@ static void on_closed(void *ctx, uint64_t session, void *user, const char *why)
 
 enum gr_status gr_long_start(struct gr_long_pair *p, const struct gr_long_config *c)
 {
-    char target[PATH_MAX], draft[PATH_MAX], retrieval[16];
+    char retrieval[16];
     const char *const views[] = {"--specpv", "on", "--specpv-n-retrieval-blocks", retrieval, NULL};
     const int32_t n_ctx = c->context_max + (int32_t)c->max_tokens + GR_TREE_MAX;
     *p = (struct gr_long_pair){.config = *c};
-    snprintf(target, sizeof(target), "%s", gr_program_sibling("graft-target"));
-    snprintf(draft, sizeof(draft), "%s", gr_program_sibling("graft-draft"));
     snprintf(retrieval, sizeof(retrieval), "%d", c->n_retrieval_max);
     return gr_pair_start(
         &p->pair,
@@ -96,8 +92,6 @@ enum gr_status gr_long_start(struct gr_long_pair *p, const struct gr_long_config
             .target = c->target,
             .draft = c->draft,
             .draft_is_head = c->draft_is_head,
-            .target_program = target,
-            .draft_program = draft,
             .target_options = c->n_retrieval_max > 0 ? views : NULL,
             .transport = c->transport,
             .n_session = c->n_session,

@@ -8,11 +8,12 @@ static const struct {
     const char *name, *help;
     int (*run)(int argc, char **argv);
 } benches[] = {
-    {"e2e", "plain decoding, co-located pair and pair of processes, side by side", gr_bench_e2e},
+    {"e2e", "plain decoding, co-located pair and pair of processes, side by side, on workers that stay", gr_bench_e2e},
     {"sweep", "the automatic tree against fixed sizes and plain decoding, prompt by prompt", gr_bench_sweep},
     {"sessions", "many sessions at once on one pair, plain and with trees, and whether every text is right",
      gr_bench_sessions},
     {"stages", "a target pass at 1 to 64 rows and prefill, against max(bytes, operations)", gr_bench_stages},
+    {"gates", "results against what must be reached, stored or measured now", gr_bench_gates},
     {"kernels", "each operation of each CPU implementation", gr_bench_kernels},
     {"transport", "latency, message rate and a round's exchange over loop, shm, tcp and verbs", gr_bench_transport},
 };

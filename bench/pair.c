@@ -2,6 +2,9 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/program.h"
+#include "model/device.h"
+#include "model/hf_config.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -9,37 +12,94 @@
 #define PUMP_MS 1000
 #define STOP_MS 10000
 
-static enum gr_status start_worker(struct gr_pair *p, const struct gr_pair_config *c, bool is_target)
+/* ---- what to start ---- */
+
+struct arguments {
+    const char *argv[GR_CHILD_ARG_MAX];
+    char number[3][16];
+    int n;
+};
+
+/* value NULL: the worker's default. */
+static void add(struct arguments *a, const char *name, const char *value)
 {
-    char numbers[3][16];
-    const char *argv[GR_CHILD_ARG_MAX] = {is_target ? c->target_program : c->draft_program,
-                            "--model", is_target ? c->target : c->draft,
-                            "--join", gr_hub_address(p->hub), "--sessions", numbers[0], "--max-model-len", numbers[1]};
-    int n = 9;
-    snprintf(numbers[0], sizeof(numbers[0]), "%d", c->n_session);
-    snprintf(numbers[1], sizeof(numbers[1]), "%d", c->n_ctx_max);
-    snprintf(numbers[2], sizeof(numbers[2]), "%d", c->n_block);
-    if (c->transport[0] != '\0') {
-        argv[n++] = "--transport";
-        argv[n++] = c->transport;
+    if (value != NULL) {
+        GR_ASSERT(a->n + 2 < GR_CHILD_ARG_MAX);
+        a->argv[a->n++] = name;
+        a->argv[a->n++] = value;
     }
-    if (is_target && c->n_block > 0) {
-        argv[n++] = "--kv-blocks";
-        argv[n++] = numbers[2];
-    }
-    if (is_target && c->prefill_share != NULL) {
-        argv[n++] = "--prefill-share";
-        argv[n++] = c->prefill_share;
-    }
-    if (c->draft_is_head) {
-        argv[n++] = is_target ? "--head" : "--target";
-        argv[n++] = is_target ? c->draft : c->target;
-    }
-    for (int i = 0; is_target && c->target_options != NULL && c->target_options[i] != NULL; i++) {
-        argv[n++] = c->target_options[i];
-    }
-    return gr_children_start(&p->children, is_target ? "target" : "draft", argv, is_target ? &p->target : &p->draft);
 }
+
+static void add_common(struct arguments *a, const struct gr_pair *p, const struct gr_pair_config *c)
+{
+    snprintf(a->number[0], sizeof(a->number[0]), "%d", c->n_session);
+    snprintf(a->number[1], sizeof(a->number[1]), "%d", c->n_ctx_max);
+    add(a, "--join", gr_hub_address(p->hub));
+    add(a, "--sessions", a->number[0]);
+    add(a, "--max-model-len", a->number[1]);
+    add(a, "--geometry", c->geometry);
+    add(a, "--transport", c->transport[0] != '\0' && !c->colocated ? c->transport : NULL);
+}
+
+static enum gr_status start_target(struct gr_pair *p, const struct gr_pair_config *c)
+{
+    struct arguments a = {.argv = {c->target_program != NULL ? c->target_program : gr_program_sibling("graft-target")},
+                          .n = 1};
+    add(&a, "--model", c->target);
+    add(&a, "--device", c->target_device);
+    add_common(&a, p, c);
+    snprintf(a.number[2], sizeof(a.number[2]), "%d", c->n_block);
+    add(&a, "--kv-blocks", c->n_block > 0 ? a.number[2] : NULL);
+    add(&a, "--prefill-share", c->prefill_share);
+    add(&a, "--head", c->draft_is_head ? c->draft : NULL);
+    if (c->colocated) {
+        add(&a, "--colocate-draft", c->draft);
+        add(&a, "--draft-device", c->draft_device);
+    }
+    for (int i = 0; c->target_options != NULL && c->target_options[i] != NULL; i++) {
+        GR_ASSERT(a.n + 1 < GR_CHILD_ARG_MAX);
+        a.argv[a.n++] = c->target_options[i];
+    }
+    return gr_children_start(&p->children, "target", a.argv, &p->target);
+}
+
+static enum gr_status start_draft(struct gr_pair *p, const struct gr_pair_config *c)
+{
+    struct arguments a = {.argv = {c->draft_program != NULL ? c->draft_program : gr_program_sibling("graft-draft")},
+                          .n = 1};
+    add(&a, "--model", c->draft);
+    add(&a, "--device", c->draft_device);
+    add_common(&a, p, c);
+    add(&a, "--target", c->draft_is_head ? c->target : NULL);
+    return gr_children_start(&p->children, "draft", a.argv, &p->draft);
+}
+
+enum gr_status gr_pair_draft_is_head(const char *draft, bool *is_head_out)
+{
+    struct gr_hf_config hf;
+    GR_TRY(gr_hf_config_load(draft, &hf));
+    *is_head_out = strcmp(hf.architecture, "LlamaForCausalLMEagle3") == 0;
+    return GR_OK;
+}
+
+enum gr_status gr_pair_complete(struct gr_pair_config *c, const struct gr_geometry **geometry_out)
+{
+    int ignored = 0;
+    GR_TRY(gr_geometry_find(c->geometry, geometry_out));
+    if (c->draft == NULL) {
+        c->draft = *geometry_out != NULL ? "models/demo/eagle3" : "models/demo/draft";
+    }
+    GR_TRY(gr_device_parse("target-device", c->target_device, &ignored));
+    GR_TRY(gr_device_parse("draft-device", c->draft_device, &ignored));
+    return gr_pair_draft_is_head(c->draft, &c->draft_is_head);
+}
+
+bool gr_pair_on_one_gpu(const struct gr_pair_config *c)
+{
+    return strncmp(c->target_device, "cuda:", 5) == 0 && strcmp(c->target_device, c->draft_device) == 0;
+}
+
+/* ---- running ---- */
 
 int gr_pair_worker(const struct gr_pair *p, enum gr_worker_role role)
 {
@@ -62,9 +122,9 @@ enum gr_status gr_pair_start(struct gr_pair *p, const struct gr_pair_config *c)
     GR_TRY(gr_key_random(hub.key, key_hex));
     GR_TRY(gr_hub_create(&hub, &p->hub));
     GR_TRY(gr_children_init(&p->children, key_hex));
-    GR_TRY(start_worker(p, c, true));
-    if (c->draft != NULL) {
-        GR_TRY(start_worker(p, c, false));
+    GR_TRY(start_target(p, c));
+    if (c->draft != NULL && !c->colocated) {
+        GR_TRY(start_draft(p, c));
     }
     while (gr_pair_worker(p, GR_WORKER_TARGET) < 0 || (c->draft != NULL && gr_pair_worker(p, GR_WORKER_DRAFT) < 0)) {
         GR_TRY(gr_pair_pump(p));

@@ -4,12 +4,16 @@
 #define GR_BENCH_PAIR_H
 
 #include "common/children.h"
+#include "model/expand.h"
 #include "orchestrator/hub.h"
 
 struct gr_pair_config {
     const char *target, *draft;               /* model folders; draft NULL: no draft worker */
     bool draft_is_head;                       /* an EAGLE-3 head */
-    const char *target_program, *draft_program; /* paths */
+    const char *target_program, *draft_program; /* paths; NULL: those beside this program */
+    bool colocated;                           /* the drafter runs in the target's process, over loop */
+    const char *target_device, *draft_device; /* NULL: cpu */
+    const char *geometry;                     /* both are expanded to it (model/expand.h); NULL: as in the folders */
     const char *transport;                    /* "": what the workers choose */
     int n_session, n_ctx_max;
     int n_block;                              /* of the target's KV; 0: auto */
@@ -24,6 +28,13 @@ struct gr_pair {
     int target, draft; /* children */
 };
 
+/* Whether a draft folder holds an EAGLE-3 head. Anything but GR_OK: logged. */
+GR_NODISCARD enum gr_status gr_pair_draft_is_head(const char *draft, bool *is_head_out);
+/* Fills in what follows from the models' options: the demo draft where none was given, whether it is a head; looks at
+ * the devices' names. geometry_out: NULL without one. Anything but GR_OK: logged. */
+GR_NODISCARD enum gr_status gr_pair_complete(struct gr_pair_config *c, const struct gr_geometry **geometry_out);
+/* Two processes would take turns on one GPU: such a pair is to be co-located. */
+bool gr_pair_on_one_gpu(const struct gr_pair_config *c);
 /* Returns when both workers have joined. Logged; gr_pair_stop() is legal afterwards. */
 GR_NODISCARD enum gr_status gr_pair_start(struct gr_pair *p, const struct gr_pair_config *c);
 /* Handles what is there, or waits for something. GR_ECLOSED: a worker ended (logged), or a signal asks to stop. */

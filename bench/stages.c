@@ -265,6 +265,17 @@ static enum gr_status measure_ceilings(struct stage *s, const struct stage *othe
     return GR_OK;
 }
 
+/* The model was created for fewer positions than asked for where it has no more. */
+static enum gr_status check_context(const struct stage *s, const char *dir)
+{
+    if (s->lm->n_ctx_max < s->n_context + N_ROW_MAX) {
+        log_error("--context %d: %s has %d positions, %d of them for the rows that are timed; give at most %d",
+                  s->n_context, dir, s->lm->n_ctx_max, N_ROW_MAX, s->lm->n_ctx_max - N_ROW_MAX);
+        return GR_EINVAL;
+    }
+    return GR_OK;
+}
+
 struct stage_options {
     const char *model, *head, *isa;
     const struct gr_geometry *geometry; /* NULL: as in the folders */
@@ -281,6 +292,7 @@ static enum gr_status create_target(struct stage *s, const struct stage_options 
                                       .n_seq_max = 1};
     GR_TRY(o->device == GR_DEVICE_CPU ? gr_llama_create(&c, &s->hf, NULL, &s->lm)
                                       : gr_cuda_llama_create(&c, o->device, &s->hf, NULL, &s->lm));
+    GR_TRY(check_context(s, o->model));
     s->weight_bytes = gr_llama_weight_bytes(&s->hf);
     s->kv_bytes_per_token = gr_llama_kv_bytes_per_token(&s->hf) / (o->device == GR_DEVICE_CPU ? 1 : 2); /* bf16 */
     s->flops_per_row = gr_llama_flops_per_row(&s->hf);
@@ -299,6 +311,7 @@ static enum gr_status create_head(struct stage *s, const struct stage_options *o
                                        .n_seq_max = 1};
     GR_TRY(o->device == GR_DEVICE_CPU ? gr_eagle3_create(&c, &s->hf, NULL, &s->lm)
                                       : gr_cuda_eagle3_create(&c, o->device, &s->hf, NULL, &s->lm));
+    GR_TRY(check_context(s, o->head));
     s->weight_bytes = gr_eagle3_weight_bytes(&s->hf);
     s->kv_bytes_per_token = gr_eagle3_kv_bytes_per_token(&s->hf) / (o->device == GR_DEVICE_CPU ? 1 : 2);
     s->flops_per_row = gr_eagle3_flops_per_row(&s->hf);

@@ -67,7 +67,7 @@ static double speed(const struct sweep *s, const char *prompt, const char *size,
         argv[n++] = s->extra[i];
     }
     argv[n] = NULL;
-    json_t *root = gr_bench_run_graft((char **)(uintptr_t)argv);
+    json_t *root = gr_bench_run_json((char **)(uintptr_t)argv);
     if (root == NULL) {
         return -1.0;
     }
@@ -191,7 +191,7 @@ int gr_bench_sweep(int argc, char **argv)
         {"sizes", &o->sizes, "fixed sizes, comma between (default 1,2,3,4,6,8,12)"},
         {"temperature", &o->temperature, "default 0"},
         {"transport", &o->transport, "loop | shm | tcp (default: what graft run chooses)"},
-        {"prompts", &o->prompts, "JSON array of prompt texts (default: four short ones)"},
+        {"prompts", &o->prompts, "JSON array of prompt texts, or JSON lines with \"text\" (default: four short ones)"},
         {"extra", &o->extra, "more options of graft run, blank between"},
     };
     enum gr_table_format format;
@@ -214,7 +214,7 @@ int gr_bench_sweep(int argc, char **argv)
         log_error("--sizes or --extra: at most %d sizes and %d words", N_SIZE_MAX - 1, N_EXTRA_MAX);
     } else {
         s.size[s.n_size++] = automatic;
-        const int n_prompt = gr_bench_load_prompts(o->prompts, prompt);
+        const int n_prompt = gr_bench_load_prompts(o->prompts, NULL, prompt);
         result = n_prompt > 0 ? run(&s, format, prompt, n_prompt) : 1;
     }
     free(sizes);

@@ -107,11 +107,25 @@ static void close_cell(struct gr_table *t)
     fflush(t->out);
 }
 
+/* Texts come from files, too. */
+static void json_text(FILE *out, const char *text)
+{
+    fputc('"', out);
+    for (const char *p = text; *p != '\0'; p++) {
+        const unsigned char c = (unsigned char)*p;
+        fprintf(out, c < 0x20 ? "\\u%04x" : c == '"' || c == '\\' ? "\\%c" : "%c", c);
+    }
+    fputc('"', out);
+}
+
 void gr_table_text(struct gr_table *t, const char *text)
 {
-    const bool json = t->format == GR_TABLE_JSON || t->format == GR_TABLE_JSONL;
     open_cell(t);
-    fprintf(t->out, json ? "\"%s\"" : "%s", text);
+    if (t->format == GR_TABLE_JSON || t->format == GR_TABLE_JSONL) {
+        json_text(t->out, text);
+    } else {
+        fputs(text, t->out);
+    }
     close_cell(t);
 }
 

@@ -60,7 +60,7 @@ static void test_windows(void **state)
     struct gr_long_text t = {0};
     int32_t first[64], middle[64], last[64];
     (void)state;
-    assert_int_equal(gr_long_text_load(MODEL, NULL, GR_SOURCE_ROOT "/tests/golden/long-prompt.txt", &t), GR_OK);
+    assert_int_equal(gr_long_text_load(MODEL, NULL, NULL, GR_SOURCE_ROOT "/tests/golden/long-prompt.txt", &t), GR_OK);
     assert_true(t.n > 1000 && t.bos >= 0);
     assert_int_equal(gr_long_text_window(&t, 0, 3, 64, first), GR_OK);
     assert_int_equal(gr_long_text_window(&t, 1, 3, 64, middle), GR_OK);

@@ -1,0 +1,313 @@
+/* graft-bench gates: holds results against a file of gates (gates_file.h), stored ones (--results) or measured now:
+ * --micro runs the short commands, each several times in turn; the median of a cell counts. Only where all of their
+ * gates are met does --then-full run the long ones, once. Exit status 1: a gate is missed, or its cell is not there.
+ * Results belong to a command by their file's name: NAME.json, NAME.2.json ... are runs of command NAME; --save writes
+ * them so. */
+#include "bench/bench.h"
+#include "bench/gates_file.h"
+#include "bench/graft_run.h"
+#include "common/log.h"
+#include "common/parse.h"
+#include "common/program.h"
+
+#include <limits.h>
+#include <string.h>
+
+#define N_RUN_MAX 9
+
+struct results {
+    json_t *run[N_RUN_MAX]; /* owned: what the command printed */
+    int n;
+    bool failed; /* a run of it ended with an error */
+};
+
+enum outcome { MET, MISSED, NO_RESULT, NOT_MEASURED };
+
+struct judged {
+    enum outcome outcome;
+    double median, low, high;
+};
+
+struct gates {
+    const char *path, *repeat, *save;
+    struct gr_gates_file file;
+    struct results results[GR_GATE_COMMAND_MAX];
+    int n_repeat;
+};
+
+/* ---- stored results ---- */
+
+/* Place of the command whose results a file holds, by its name up to the first dot. -1: none (logged). */
+static int command_of(const struct gates *g, const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    const char *name = slash != NULL ? slash + 1 : path;
+    const size_t len = strcspn(name, ".");
+    for (int i = 0; i < g->file.n_command; i++) {
+        if (strlen(g->file.command[i].name) == len && strncmp(g->file.command[i].name, name, len) == 0) {
+            return i;
+        }
+    }
+    log_error("--results %s: %s has no command \"%.*s\"; the file is to be called as the command is", path, g->path,
+              (int)len, name);
+    return -1;
+}
+
+static enum gr_status add_run(struct results *r, const char *name, json_t *rows)
+{
+    if (r->n == N_RUN_MAX) {
+        log_error("more than %d results of command %s", N_RUN_MAX, name);
+        json_decref(rows);
+        return GR_ELIMIT;
+    }
+    r->run[r->n++] = rows;
+    return GR_OK;
+}
+
+static enum gr_status load_results(struct gates *g, const char *path)
+{
+    json_error_t error;
+    const int command = command_of(g, path);
+    if (command < 0) {
+        return GR_ENOTFOUND;
+    }
+    json_t *rows = json_load_file(path, 0, &error);
+    if (!json_is_array(rows) || json_array_size(rows) == 0) {
+        log_error("--results %s: %s", path,
+                  rows == NULL ? error.text : "no rows; what a benchmark prints with -o json is wanted");
+        json_decref(rows);
+        return GR_EFORMAT;
+    }
+    return add_run(&g->results[command], g->file.command[command].name, rows);
+}
+
+/* ---- measuring ---- */
+
+static enum gr_status save(const struct gates *g, const struct gr_gate_command *c, int i_run, const json_t *rows)
+{
+    char path[PATH_MAX];
+    const int n = i_run == 0 ? snprintf(path, sizeof(path), "%s/%s.json", g->save, c->name)
+                             : snprintf(path, sizeof(path), "%s/%s.%d.json", g->save, c->name, i_run + 1);
+    if (n >= (int)sizeof(path) || json_dump_file(rows, path, JSON_INDENT(1)) != 0) {
+        log_error("--save: %s cannot be written", path);
+        return GR_EIO;
+    }
+    return GR_OK;
+}
+
+/* A command that fails is a result, too: its gates are not met. */
+static enum gr_status run_command(struct gates *g, int i)
+{
+    const struct gr_gate_command *c = &g->file.command[i];
+    struct results *r = &g->results[i];
+    const char *argv[GR_GATE_ARG_MAX + 4] = {gr_program_sibling("graft-bench")};
+    int n = 1;
+    for (int k = 0; k < c->n_arg; k++) {
+        argv[n++] = c->arg[k];
+    }
+    argv[n++] = "-o";
+    argv[n++] = "json";
+    fprintf(stderr, "# command %s, run %d\n", c->name, r->n + 1);
+    json_t *rows = gr_bench_run_json((char **)(uintptr_t)argv);
+    if (!json_is_array(rows)) {
+        log_error("command %s failed (its error is above)", c->name);
+        json_decref(rows);
+        r->failed = true;
+        return GR_OK;
+    }
+    const enum gr_status st = g->save != NULL ? save(g, c, r->n, rows) : GR_OK;
+    GR_TRY(add_run(r, c->name, rows));
+    return st;
+}
+
+static enum gr_status run_commands(struct gates *g, bool micro, int n_repeat)
+{
+    for (int rep = 0; rep < n_repeat; rep++) {
+        for (int i = 0; i < g->file.n_command; i++) {
+            if (g->file.command[i].micro == micro && !g->results[i].failed) {
+                GR_TRY(run_command(g, i));
+            }
+        }
+    }
+    return GR_OK;
+}
+
+/* ---- judging ---- */
+
+static struct judged judge(const struct gates *g, const struct gr_gate *gate)
+{
+    const struct results *r = &g->results[gate->command];
+    double value[N_RUN_MAX];
+    if (r->failed || r->n == 0) {
+        return (struct judged){.outcome = r->failed ? NO_RESULT : NOT_MEASURED};
+    }
+    for (int i = 0; i < r->n; i++) {
+        if (gr_gate_cell(gate, r->run[i], g->file.command[gate->command].name, &value[i]) != GR_OK) {
+            return (struct judged){.outcome = NO_RESULT};
+        }
+    }
+    struct judged j = {.median = gr_median(value, r->n)}; /* sorts */
+    j.low = value[0];
+    j.high = value[r->n - 1];
+    j.outcome = gr_gate_is_met(gate, j.median) ? MET : MISSED;
+    return j;
+}
+
+static void print_gate(struct gr_table *t, const struct gates *g, const struct gr_gate *gate, const struct judged *j)
+{
+    static const char *const names[] = {"met", "MISSED", "NO RESULT", "not measured"};
+    const bool measured = j->outcome == MET || j->outcome == MISSED;
+    const double value[] = {j->median, j->low, j->high};
+    gr_table_text(t, gate->name);
+    gr_table_text(t, g->file.command[gate->command].name);
+    gr_table_text(t, gate->column);
+    for (size_t i = 0; i < GR_ARRAY_LEN(value); i++) {
+        if (measured) {
+            gr_table_number(t, value[i], 3);
+        } else {
+            gr_table_text(t, "-");
+        }
+    }
+    gr_table_text(t, gate->at_most ? "at most" : "at least");
+    gr_table_number(t, gate->limit, 3);
+    gr_table_text(t, names[j->outcome]);
+}
+
+/* Gates that are missed, or have no result; of short commands only, or of all. */
+static int count_missed(const struct gates *g, const struct judged *j, bool micro_only)
+{
+    int n = 0;
+    for (int i = 0; i < g->file.n_gate; i++) {
+        const bool counts = !micro_only || g->file.command[g->file.gate[i].command].micro;
+        n += counts && (j[i].outcome == MISSED || j[i].outcome == NO_RESULT);
+    }
+    return n;
+}
+
+static void judge_all(const struct gates *g, struct judged *j)
+{
+    for (int i = 0; i < g->file.n_gate; i++) {
+        j[i] = judge(g, &g->file.gate[i]);
+    }
+}
+
+static enum gr_status print_all(const struct gates *g, const struct judged *j, enum gr_table_format format)
+{
+    static const char *const columns[] = {"gate", "command", "column", "median", "low",
+                                          "high", "must be", "limit",  "outcome"};
+    struct gr_table t;
+    char note[512];
+    int n_not_measured = 0;
+    snprintf(note, sizeof(note), "gates of %s, meant for: %s; median, lowest and highest of the runs", g->path,
+             g->file.machine[0] != '\0' ? g->file.machine : "any machine");
+    gr_table_begin(&t, format, stdout, "gates", note, columns, (int)GR_ARRAY_LEN(columns));
+    for (int i = 0; i < g->file.n_gate; i++) {
+        print_gate(&t, g, &g->file.gate[i], &j[i]);
+        n_not_measured += j[i].outcome == NOT_MEASURED;
+    }
+    gr_table_end(&t);
+    const int n_missed = count_missed(g, j, false);
+    fprintf(stderr, "# %d gates: %d met, %d missed, %d not measured\n", g->file.n_gate,
+            g->file.n_gate - n_missed - n_not_measured, n_missed, n_not_measured);
+    return n_missed == 0 ? GR_OK : GR_EMISMATCH;
+}
+
+static enum gr_status check(struct gates *g, bool micro, bool then_full, enum gr_table_format format)
+{
+    static struct judged j[GR_GATE_MAX];
+    if (micro) {
+        GR_TRY(run_commands(g, true, g->n_repeat));
+    }
+    judge_all(g, j);
+    const int n_missed = count_missed(g, j, true);
+    if (then_full && n_missed > 0) {
+        log_error("%d gates of short commands are missed: the long commands are not run", n_missed);
+    } else if (then_full) {
+        GR_TRY(run_commands(g, false, 1));
+        judge_all(g, j);
+    }
+    return print_all(g, j, format);
+}
+
+/* ---- options ---- */
+
+static enum gr_status take_results(struct gates *g, const char *const *path, int n)
+{
+    for (int i = 0; i < n; i++) {
+        GR_TRY(load_results(g, path[i]));
+    }
+    return GR_OK;
+}
+
+/* --results may be given several times. */
+static int collect_results(int *argc, char **argv, const char **path)
+{
+    int n = 0, kept = 0;
+    for (int i = 0; i < *argc; i++) {
+        if (strcmp(argv[i], "--results") == 0 && i + 1 < *argc && n < GR_GATE_COMMAND_MAX * N_RUN_MAX) {
+            path[n++] = argv[++i];
+        } else {
+            argv[kept++] = argv[i];
+        }
+    }
+    *argc = kept;
+    return n;
+}
+
+static bool parse(struct gates *g, bool micro, bool then_full, int n_results)
+{
+    int64_t n = 0;
+    if (!gr_parse_int(g->repeat, 1, N_RUN_MAX, &n)) {
+        log_error("--repeat: `%s' is not a whole number from 1 to %d", g->repeat, N_RUN_MAX);
+    } else if (micro == (n_results > 0)) {
+        log_error("gates: either --results FILE, of results that are there, or --micro, to measure, is wanted");
+    } else if (then_full && !micro) {
+        log_error("--then-full: the long commands run behind --micro");
+    } else if (g->save != NULL && !micro) {
+        log_error("--save: nothing is measured without --micro");
+    } else {
+        g->n_repeat = (int)n;
+        return true;
+    }
+    return false;
+}
+
+static void finish(struct gates *g)
+{
+    for (int i = 0; i < g->file.n_command; i++) {
+        for (int k = 0; k < g->results[i].n; k++) {
+            json_decref(g->results[i].run[k]);
+        }
+    }
+    gr_gates_free(&g->file);
+}
+
+int gr_bench_gates(int argc, char **argv)
+{
+    static struct gates g = {.path = "bench/gates/h200.json", .repeat = "3"};
+    static const char *path[GR_GATE_COMMAND_MAX * N_RUN_MAX];
+    const char *one = NULL;
+    const struct gr_bench_option options[] = {
+        {"gates", &g.path, "file of gates (default bench/gates/h200.json)"},
+        {"results", &one, "what a command printed with -o json, in a file NAME.json; may be given again"},
+        {"micro", NULL, "no value: run the short commands"},
+        {"repeat", &g.repeat, "runs of each short command; the median counts (default 3)"},
+        {"then-full", NULL, "no value: with --micro: where no gate is missed run the long commands, too"},
+        {"save", &g.save, "with --micro: folder that the results are written to"},
+    };
+    enum gr_table_format format;
+    const bool micro = gr_bench_flag(&argc, argv, "micro");
+    const bool then_full = gr_bench_flag(&argc, argv, "then-full");
+    const int n_results = collect_results(&argc, argv, path);
+    const int status = gr_bench_options("gates", argc, argv, &format, options, (int)GR_ARRAY_LEN(options));
+    if (status >= 0 || !parse(&g, micro, then_full, n_results)) {
+        return status >= 0 ? status : 2;
+    }
+    if (gr_gates_load(g.path, &g.file) != GR_OK) {
+        return 2;
+    }
+    enum gr_status st = take_results(&g, path, n_results);
+    st = st == GR_OK ? check(&g, micro, then_full, format) : st;
+    finish(&g);
+    return st == GR_OK ? 0 : 1;
+}

@@ -1,0 +1,154 @@
+#include "bench/group.h"
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/parse.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* `graft run`'s defaults. */
+#define DRAFT_DEPTH 8
+#define DRAFT_TOP_K 10
+
+/* ---- what the orchestrator tells ---- */
+
+static struct gr_group_session *session_of(struct gr_group *g, uint64_t id)
+{
+    for (int i = 0; i < g->n; i++) {
+        if (g->session[i].id == id) {
+            return &g->session[i];
+        }
+    }
+    return NULL;
+}
+
+static void on_tokens(void *ctx, uint64_t session, void *user, const int32_t *id, uint32_t n)
+{
+    struct gr_group *g = ctx;
+    struct gr_group_session *s = session_of(g, session);
+    (void)user;
+    GR_ASSERT(s != NULL && s->n_token + n <= g->max_tokens); /* the orchestrator checks the limit */
+    memcpy(s->token + s->n_token, id, n * sizeof(*id));
+    g->last_ns = gr_clock_ns();
+    for (uint32_t i = 0; i < n; i++) {
+        s->when_ns[s->n_token++] = g->last_ns;
+    }
+    g->first_ns = g->first_ns == 0 ? g->last_ns : g->first_ns;
+}
+
+static void on_done(void *ctx, uint64_t session, void *user, enum gr_finish finish, const char *text)
+{
+    struct gr_group *g = ctx;
+    struct gr_group_session *s = session_of(g, session);
+    (void)user;
+    g->n_running--;
+    s->metrics = *gr_orch_metrics(gr_hub_orch(g->pair.hub), session);
+    if (finish == GR_FINISH_ERROR) {
+        log_error("session %d of %d failed: %s", (int)(s - g->session), g->n, text);
+        g->failed = true;
+    }
+}
+
+/* ---- a run ---- */
+
+static enum gr_status submit(struct gr_group *g, const struct gr_prompt *p, const struct gr_group_tree *tree,
+                             struct gr_group_session *s)
+{
+    const struct gr_session_request q = {
+        .prompt = p->id,
+        .n_prompt = p->n,
+        .max_tokens = g->max_tokens,
+        .sampling = {.temperature = (float)g->temperature, .top_p = 1.0f, .seed = 1 + (uint64_t)s->prompt},
+        .want_draft = tree->wanted,
+        .tree_shape = GR_SHAPE_DYNAMIC,
+        .draft_depth = DRAFT_DEPTH,
+        .draft_top_k = DRAFT_TOP_K,
+        .n_node = tree->n_node,
+        .auto_tree = tree->automatic,
+        .draft_ahead = GR_AHEAD_AUTO};
+    s->n_token = 0;
+    GR_TRY(gr_orch_submit(gr_hub_orch(g->pair.hub), &q, gr_clock_ns(), &s->id));
+    g->n_running++;
+    return GR_OK;
+}
+
+enum gr_status gr_group_run(struct gr_group *g, const struct gr_prompt_set *prompts, int i_prompt, int n,
+                            const struct gr_group_tree *tree)
+{
+    GR_ASSERT(n <= g->n_max);
+    g->n = n;
+    g->first_ns = g->last_ns = 0;
+    for (int i = 0; i < n; i++) {
+        g->session[i].prompt = (i_prompt + i) % prompts->n;
+        GR_TRY(submit(g, &prompts->prompt[g->session[i].prompt], tree, &g->session[i]));
+    }
+    while (g->n_running > 0) {
+        GR_TRY(gr_pair_pump(&g->pair));
+    }
+    return g->failed ? GR_ECLOSED : GR_OK;
+}
+
+void gr_group_decoding(const struct gr_group *g, double *tokens_out, double *seconds_out)
+{
+    uint64_t begin_ns = 0, end_ns = UINT64_MAX;
+    double n = 0.0;
+    for (int i = 0; i < g->n; i++) {
+        const struct gr_group_session *s = &g->session[i];
+        begin_ns = GR_MAX(begin_ns, s->when_ns[0]);
+        end_ns = GR_MIN(end_ns, s->when_ns[s->n_token - 1]);
+    }
+    for (int i = 0; i < g->n; i++) {
+        const struct gr_group_session *s = &g->session[i];
+        for (uint32_t k = 0; k < s->n_token; k++) {
+            n += s->when_ns[k] > begin_ns && s->when_ns[k] <= end_ns;
+        }
+    }
+    *tokens_out = n;
+    *seconds_out = end_ns > begin_ns ? 1e-9 * (double)(end_ns - begin_ns) : 0.0;
+}
+
+/* ---- the workers ---- */
+
+enum gr_status gr_group_start(struct gr_group *g, const struct gr_group_config *config)
+{
+    const struct gr_prompt_set *s = config->prompts;
+    struct gr_pair_config c = config->pair;
+    GR_ASSERT(config->n_max <= GR_GROUP_MAX);
+    *g = (struct gr_group){.max_tokens = s->max_tokens, .temperature = config->temperature, .n_max = config->n_max};
+    for (int i = 0; i < g->n_max; i++) {
+        g->session[i].token = malloc(g->max_tokens * sizeof(int32_t));
+        g->session[i].when_ns = malloc(g->max_tokens * sizeof(uint64_t));
+        if (g->session[i].token == NULL || g->session[i].when_ns == NULL) {
+            log_error("out of memory for %u tokens", g->max_tokens);
+            return GR_ENOMEM;
+        }
+    }
+    c.n_session = g->n_max;
+    c.n_ctx_max = (int)(s->n_id_max + s->max_tokens + GR_TREE_MAX);
+    c.io = (struct gr_orch_io){.ctx = g, .on_tokens = on_tokens, .on_done = on_done};
+    return gr_pair_start(&g->pair, &c);
+}
+
+void gr_group_stop(struct gr_group *g)
+{
+    gr_pair_stop(&g->pair);
+    for (int i = 0; i < g->n_max; i++) {
+        free(g->session[i].token);
+        free(g->session[i].when_ns);
+        g->session[i].token = NULL;
+        g->session[i].when_ns = NULL;
+    }
+}
+
+bool gr_group_tree_parse(const char *text, struct gr_group_tree *out)
+{
+    int64_t n = GR_NODE_MAX;
+    const bool automatic = strcmp(text, "auto") == 0;
+    if (!automatic && !gr_parse_int(text, 1, GR_NODE_MAX, &n)) {
+        log_error("--num-speculative-tokens: `%s' is not auto or a whole number from 1 to %d", text, GR_NODE_MAX);
+        return false;
+    }
+    *out = (struct gr_group_tree){.wanted = true, .automatic = automatic, .n_node = (uint32_t)n};
+    return true;
+}
