@@ -215,7 +215,7 @@ std::vector<uint16_t> call::run(const dev<uint16_t> &kv, int n_repeat)
     gr_cuda_attention_args a{};
     a.shape = {m.n_head, m.n_kv_head, m.head_dim, n_row + 3, n_seq + 1, 64};
     for (const placed &t : seq) {
-        a.shape.n_slot_max = std::max(a.shape.n_slot_max, t.n_slot);
+        a.shape.n_slot_max = std::max(a.shape.n_slot_max, 16 * (int)t.scratch_block.size());
     }
     dev<uint8_t> plan(gr_cuda_attn_plan_bytes(&a.shape)), work(gr_cuda_attn_work_bytes(&a.shape));
     a.kv = kv.p, a.q = d_q.p, a.out = d_out.p + guard, a.seq = d_seq.p, a.plan = plan.p, a.work = work.p;
