@@ -47,6 +47,9 @@ static enum gr_status run_pair(struct gr_target_options *target, struct gr_draft
         return GR_ENOMEM;
     }
     const enum gr_status st = gr_target_worker_run(target);
+    if (st != GR_OK && st != GR_ECLOSED) {
+        _exit(gr_supervise_exit_status(st)); /* the drafter would serve on without a target */
+    }
     pthread_join(thread, NULL);
     return st;
 }
