@@ -132,8 +132,9 @@ static enum gr_status load_map(struct eagle3 *m, int n_token)
     return gr_cuda_check(cudaMemcpy(dev, map, bytes, cudaMemcpyHostToDevice), "map of the vocabulary");
 }
 
-static enum gr_status load_all(struct eagle3 *m, struct gr_cuda_weights *l, struct gr_loader *host)
+static enum gr_status load_all(void *model, struct gr_cuda_weights *l, struct gr_loader *host)
 {
+    struct eagle3 *m = model;
     const struct gr_hf_config *hf = &m->source.hf;
     const char *prefix = gr_eagle3_layer_prefix(m->source.files);
     struct gr_eagle3_tensor t;
@@ -155,24 +156,6 @@ static uint64_t weight_bytes(const struct eagle3 *m)
 {
     return gr_eagle3_weight_bytes(&m->source.hf) +
            2ull * (uint64_t)m->source.hf.n_vocab * (uint64_t)m->source.hf.hidden;
-}
-
-static enum gr_status load_weights(struct eagle3 *m)
-{
-    struct gr_memory memory = {0};
-    struct gr_loader host = {.kernels = &m->m.kernels,
-                             .memory = &memory,
-                             .files = m->source.files,
-                             .expand = m->source.expand.to != NULL ? &m->source.expand : NULL,
-                             .team = m->lm.team};
-    struct gr_cuda_weights l;
-    enum gr_status st = gr_cuda_weights_begin(&l, &m->m.device, &host, weight_bytes(m));
-    if (st == GR_OK) {
-        st = load_all(m, &l, &host);
-    }
-    const enum gr_status finished = gr_cuda_weights_finish(&l);
-    gr_memory_finish(&memory);
-    return st != GR_OK ? st : finished;
 }
 
 /* ---- creation ---- */
@@ -234,7 +217,7 @@ static enum gr_status build(struct eagle3 *m, const struct gr_eagle3_config *con
     GR_TRY(choose_blocks(m, &c, &c.n_pool_block));
     gr_eagle3_source_describe(&m->source, &c, &m->lm);
     GR_TRY(take_state(m, c.n_seq_max));
-    GR_TRY(load_weights(m));
+    GR_TRY(gr_cuda_model_load(&m->m, m->lm.team, m->source.files, &m->source.expand, weight_bytes(m), load_all, m));
     GR_TRY(load_map(m, c.n_token));
     GR_TRY(gr_cuda_graphs_make(&m->body, &m->m.device, m->lm.n_row_max, enqueue_body, m));
     GR_TRY(gr_cuda_graphs_make(&m->logits, &m->m.device, m->lm.n_out_max, enqueue_logits, m));

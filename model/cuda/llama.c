@@ -273,8 +273,9 @@ static enum gr_status load_fc(struct llama *m, struct gr_cuda_weights *l)
     return GR_OK;
 }
 
-static enum gr_status load_all(struct llama *m, struct gr_cuda_weights *l, struct gr_loader *host)
+static enum gr_status load_all(void *model, struct gr_cuda_weights *l, struct gr_loader *host)
 {
+    struct llama *m = model;
     const struct gr_hf_config *hf = &m->source.hf;
     const char *head = hf->tie_embeddings ? "model.embed_tokens.weight" : "lm_head.weight";
     GR_TRY(gr_cuda_table_load(l, "model.embed_tokens.weight", hf->n_vocab, hf->hidden, &m->embed));
@@ -291,24 +292,6 @@ static enum gr_status load_all(struct llama *m, struct gr_cuda_weights *l, struc
         GR_TRY(load_fc(m, l));
     }
     return GR_OK;
-}
-
-static enum gr_status load_weights(struct llama *m)
-{
-    struct gr_memory memory = {0};
-    struct gr_loader host = {.kernels = &m->m.kernels,
-                             .memory = &memory,
-                             .files = m->source.files,
-                             .expand = m->source.expand.to != NULL ? &m->source.expand : NULL,
-                             .team = m->lm.team};
-    struct gr_cuda_weights l;
-    enum gr_status st = gr_cuda_weights_begin(&l, &m->m.device, &host, weight_bytes(m));
-    if (st == GR_OK) {
-        st = load_all(m, &l, &host);
-    }
-    const enum gr_status finished = gr_cuda_weights_finish(&l);
-    gr_memory_finish(&memory);
-    return st != GR_OK ? st : finished;
 }
 
 /* ---- creation ---- */
@@ -386,7 +369,7 @@ static enum gr_status build(struct llama *m, const struct gr_llama_config *confi
         return GR_ENOMEM;
     }
     GR_TRY(take_state(m, c.n_seq_max, c.ranks));
-    GR_TRY(load_weights(m));
+    GR_TRY(gr_cuda_model_load(&m->m, m->lm.team, m->source.files, &m->source.expand, weight_bytes(m), load_all, m));
     GR_TRY(make_graphs(m));
     gr_cuda_log_memory(&m->m.device, NULL);
     return gr_llama_source_finish(&m->source, fingerprint_out);

@@ -91,6 +91,25 @@ void gr_cuda_model_close(struct gr_cuda_model *m, struct gr_lm *lm)
     gr_memory_finish(&m->memory);
 }
 
+enum gr_status gr_cuda_model_load(struct gr_cuda_model *m, struct gr_team *team, const struct gr_safetensors *files,
+                                  const struct gr_expand *expand, uint64_t bytes, gr_cuda_load_fn *load, void *model)
+{
+    struct gr_memory memory = {0};
+    struct gr_loader host = {.kernels = &m->kernels,
+                             .memory = &memory,
+                             .files = files,
+                             .expand = expand->to != NULL ? expand : NULL,
+                             .team = team};
+    struct gr_cuda_weights w;
+    enum gr_status st = gr_cuda_weights_begin(&w, &m->device, &host, bytes);
+    if (st == GR_OK) {
+        st = load(model, &w, &host);
+    }
+    const enum gr_status finished = gr_cuda_weights_finish(&w);
+    gr_memory_finish(&memory);
+    return st != GR_OK ? st : finished;
+}
+
 static enum gr_status enqueue_top(struct gr_cuda_model *m, const struct gr_lm *lm, int n)
 {
     const struct gr_cuda_top_args a = {.logits = m->logits,
