@@ -349,7 +349,8 @@ static void begin_table(struct gr_table *t, enum gr_table_format format, const s
              "reading %.0f MB%s",
              o->model, geometry_note, target->lm->numerics_id, target->lm->kernels->name,
              gr_team_size(target->lm->team), target->n_context, target->peak_flops / 1e9,
-             o->device == GR_DEVICE_CPU ? "f32 FMA" : "bf16 on the GPU",  target->bytes_per_s / 1e9, (double)pass_bytes(target) / 1e6, head_note);
+             o->device == GR_DEVICE_CPU ? "f32 FMA" : "bf16 on the GPU", target->bytes_per_s / 1e9,
+             (double)pass_bytes(target) / 1e6, head_note);
     gr_table_begin(t, format, stdout, "stages", note, columns, (int)GR_ARRAY_LEN(columns));
 }
 
