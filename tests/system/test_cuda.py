@@ -134,8 +134,9 @@ def specpv_text(s, prompt, mode, *args):
     """A text with SpecPV, and its metrics; partial rounds were run, and nobody lost anything."""
     out = text_of(s, prompt, "--specpv", mode, *EARLY, *TREE, *args, tokens=250)
     m = out["metrics"]
-    print(f"# {mode}: {m['partial_rounds']} partial rounds, {m['full_refreshes']} refreshes, {m['drift_mismatches']} of "
-          f"{m['drift_checked']} judged tokens were others; {m['mean_acceptance_length']:.2f} a round", flush=True)
+    print(f"# {mode}: {m['partial_rounds']} partial rounds, {m['full_refreshes']} refreshes, "
+          f"{m['drift_mismatches']} of {m['drift_checked']} judged tokens were others; "
+          f"{m['mean_acceptance_length']:.2f} a round", flush=True)
     assert m["partial_rounds"] > 10 and m["full_refreshes"] > 1 and m["drift_checked"] > 0, m
     assert m["fallbacks"] + m["desyncs"] == 0, m
     return out["token_ids"], m
