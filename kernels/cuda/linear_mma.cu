@@ -528,15 +528,11 @@ static LinearMemory linear_memory(int width, int r)
 
 template <int N, int R> static cudaError_t launch(LinearArgs &f, const LinearCut &cut, cudaStream_t stream)
 {
-    static bool prepared;
     const LinearMemory m = linear_memory(N, R);
-    if (!prepared) {
-        const cudaError_t e =
-            cudaFuncSetAttribute(linear_kernel<N, R>, cudaFuncAttributeMaxDynamicSharedMemorySize, m.bytes(N));
-        if (e != cudaSuccess) {
-            return e;
-        }
-        prepared = true;
+    const cudaError_t e =
+        cudaFuncSetAttribute(linear_kernel<N, R>, cudaFuncAttributeMaxDynamicSharedMemorySize, m.bytes(N));
+    if (e != cudaSuccess) {
+        return e;
     }
     f.n_slot = m.n_slot, f.x_bytes = m.x_bytes;
     cudaLaunchAttribute attr[2]{};
