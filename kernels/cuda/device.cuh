@@ -170,6 +170,13 @@ __device__ __forceinline__ float exp2_fast(float x)
     return y;
 }
 
+/* p[0] += x, p[1] += y, each rounded once, without a wait for the old values: the L2 cache adds. For places to which
+ * nobody else adds meanwhile. Subnormal values may count as zero. p aligned to 8. */
+__device__ __forceinline__ void add_two(float *p, float x, float y)
+{
+    asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(p), "f"(x), "f"(y) : "memory");
+}
+
 /* Two bf16 in a word, the first in the lower half. */
 __device__ __forceinline__ uint32_t pack_bf16(float first, float second)
 {

@@ -24,7 +24,7 @@ struct CUstream_st;
 enum gr_cuda_linear_out {
     GR_CUDA_OUT_BF16, /* y: bf16 (n_row, y_stride) */
     GR_CUDA_OUT_F32,  /* y: f32 (n_row, y_stride) */
-    GR_CUDA_OUT_ADD,  /* y: f32 (n_row, y_stride), y += sum */
+    GR_CUDA_OUT_ADD,  /* y: f32 (n_row, y_stride), y += sum; what is subnormal may count as zero */
     GR_CUDA_OUT_SILU, /* outputs 2 i and 2 i + 1 are gate and up: silu(gate) * up as bf16 tiles (tiles.h) of width
                          n_out / 2, both sums in f32 until there */
 };

@@ -51,7 +51,8 @@ static inline LinearCut linear_cut(int n_out, int n_in)
     for (int parts = 1; parts <= 2; parts++) {
         for (int width : LINEAR_WIDTHS) {
             const LinearCut c{n_in / 64, width, parts, (n_out + width - 1) / width};
-            if (c.n_box >= parts && (best.n_tile == 0 || linear_cut_cost(c) < linear_cut_cost(best))) {
+            const bool halves = parts == 1 || width % 16 == 0; /* eights of columns for each block to add */
+            if (halves && c.n_box >= parts && (best.n_tile == 0 || linear_cut_cost(c) < linear_cut_cost(best))) {
                 best = c;
             }
         }

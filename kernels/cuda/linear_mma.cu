@@ -29,6 +29,7 @@ struct LinearArgs {
     const int32_t *n_row_true;
     gr_cuda_linear_out out;
     int n_out, n_box, n_tile, parts, y_stride, n_row;
+    bool wide_y;         /* every eight columns of y are aligned to 16 bytes */
     int n_slot, x_bytes; /* of the rings */
 };
 
@@ -230,9 +231,59 @@ static __device__ __forceinline__ void put(const LinearArgs &a, const float (&v)
         } else if (OUT == GR_CUDA_OUT_F32) {
             *(float2 *)((float *)a.y + at) = make_float2(x, y);
         } else {
-            float2 *to = (float2 *)((float *)a.y + at);
-            const float2 old = __ldcg(to);
-            *to = make_float2(old.x + x, old.y + y);
+            add_two((float *)a.y + at, x, y);
+        }
+    }
+}
+
+/* Eight finished sums of a row, columns col to col + 7. */
+template <gr_cuda_linear_out OUT>
+static __device__ __forceinline__ void put_eight(const LinearArgs &a, float (&v)[8], int row, int col)
+{
+    if (col >= a.n_out) {
+        return;
+    }
+    if (OUT == GR_CUDA_OUT_SILU) {
+        float y[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            y[i] = silu(v[2 * i]) * v[2 * i + 1];
+        }
+        *(uint2 *)((uint16_t *)a.y + gr_cuda_tile_at(row, col / 2, a.n_out / 2)) =
+            make_uint2(pack_bf16(y[0], y[1]), pack_bf16(y[2], y[3]));
+        return;
+    }
+    if (a.bias) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float2 b = *(const float2 *)(a.bias + col + 2 * i);
+            v[2 * i] += b.x, v[2 * i + 1] += b.y;
+        }
+    }
+    const size_t at = (size_t)row * a.y_stride + col;
+    if (OUT == GR_CUDA_OUT_BF16) {
+        const uint4 w =
+            make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
+        uint16_t *to = (uint16_t *)a.y + at;
+        if (a.wide_y) {
+            *(uint4 *)to = w;
+        } else {
+            uint32_t *words = (uint32_t *)to;
+            words[0] = w.x, words[1] = w.y, words[2] = w.z, words[3] = w.w;
+        }
+        return;
+    }
+    float *to = (float *)a.y + at;
+#pragma unroll
+    for (int i = 0; i < 8; i += 4) {
+        if (OUT == GR_CUDA_OUT_ADD) {
+            add_two(to + i, v[i], v[i + 1]);
+            add_two(to + i + 2, v[i + 2], v[i + 3]);
+        } else if (a.wide_y) {
+            *(float4 *)(to + i) = make_float4(v[i], v[i + 1], v[i + 2], v[i + 3]);
+        } else {
+            *(float2 *)(to + i) = make_float2(v[i], v[i + 1]);
+            *(float2 *)(to + i + 2) = make_float2(v[i + 2], v[i + 3]);
         }
     }
 }
@@ -321,10 +372,17 @@ template <int N, int R> struct LinearWorker {
     }
 
     /* Sums pass through the ring, where it is empty: by warpgroup, sender, eight columns, the four sums of each thread.
-     * So any warp can store any columns, in a loop, which is less code to fetch than all columns one after another. */
+     * So any thread can store eight columns of any row that exists, in a loop, which is less code to fetch than all
+     * columns one after another. The threads' places are exchanged (in eights, by the columns), that neighbours which
+     * read neighbouring columns find them in different banks. */
     __device__ __forceinline__ uint32_t ring_at(int parts, int sender) const
     {
-        return smem_addr(w_slots) + (uint32_t)(((wg * parts + sender) * (N / 8 / parts) * 128 + t) * 16);
+        return smem_addr(w_slots) + (uint32_t)(((wg * parts + sender) * (N / 8 / parts)) * 2048);
+    }
+
+    __device__ __forceinline__ uint32_t place(int eight, int thread) const
+    {
+        return (uint32_t)(eight * 2048 + (thread ^ (eight % 8)) * 16);
     }
 
     /* Half of the tile's columns is added by each of the two blocks. */
@@ -346,7 +404,7 @@ template <int N, int R> struct LinearWorker {
 #pragma unroll
                 for (int j = 0; j < N / 16; j++) {
                     const float *v = d + (p * (N / 16) + j) * 4;
-                    send_four(to + j * 2048, bar, v[0], v[1], v[2], v[3]);
+                    send_four(to + place(j, t), bar, v[0], v[1], v[2], v[3]);
                 }
             }
         }
@@ -354,33 +412,50 @@ template <int N, int R> struct LinearWorker {
         turn ^= 1;
     }
 
-    __device__ __forceinline__ void keep(const float (&d)[N / 2])
+    __device__ __forceinline__ void keep(const float (&d)[N / 2], int pass)
     {
-        float4 *to = (float4 *)w_slots + (wg * (N / 8) * 128 + t);
+        uint8_t *to = w_slots + wg * (N / 8) * 2048;
         named_sync(1, N_THREAD);
+        if (t / 32 < n_warp(pass)) {
 #pragma unroll
-        for (int j = 0; j < N / 8; j++) {
-            to[j * 128] = make_float4(d[4 * j], d[4 * j + 1], d[4 * j + 2], d[4 * j + 3]);
+            for (int j = 0; j < N / 8; j++) {
+                *(float4 *)(to + place(j, t)) = make_float4(d[4 * j], d[4 * j + 1], d[4 * j + 2], d[4 * j + 3]);
+            }
         }
         named_sync(1, N_THREAD);
+    }
+
+    /* Sums of a row of the warpgroup. */
+    __device__ __forceinline__ void fetch(float (&v)[8], const uint8_t *from, int eight, int r) const
+    {
+#pragma unroll
+        for (int q = 0; q < 4; q++) {
+            const int thread = r / 16 * 32 + r % 8 * 4 + q;
+            const float2 x = *(const float2 *)(from + place(eight, thread) + r / 8 % 2 * 8);
+            v[2 * q] = x.x, v[2 * q + 1] = x.y;
+        }
     }
 
     /* From the ring to y; P senders. */
     template <int P, gr_cuda_linear_out OUT> __device__ __forceinline__ void store(int tile, int pass) const
     {
         constexpr int EIGHTS = N / 8 / P;
-        const float4 *from = (const float4 *)w_slots + wg * (N / 8) * 128 + t % 32;
-        const int n = n_warp(pass);
+        const uint8_t *from = w_slots + wg * (N / 8) * 2048;
+        const int first_row = (pass * R + wg) * 64, n = min(64, n_row - first_row) * EIGHTS;
 #pragma unroll 2
-        for (int i = t / 32; i < n * EIGHTS; i += 4) {
-            const int j = i / n, warp = i % n;
-            const float4 x = from[j * 128 + warp * 32];
-            float v[4] = {x.x, x.y, x.z, x.w};
+        for (int i = t; i < n; i += 128) {
+            const int r = i / EIGHTS, j = i % EIGHTS;
+            float v[8];
+            fetch(v, from, j, r);
             if (P == 2) {
-                const float4 y = from[(EIGHTS + j) * 128 + warp * 32];
-                v[0] += y.x, v[1] += y.y, v[2] += y.z, v[3] += y.w;
+                float other[8];
+                fetch(other, from + EIGHTS * 2048, j, r);
+#pragma unroll
+                for (int k = 0; k < 8; k++) {
+                    v[k] += other[k];
+                }
             }
-            put<OUT>(a, v, row(pass, warp), n_row, column(tile, (P == 2 ? share.rank * EIGHTS : 0) + j));
+            put_eight<OUT>(a, v, first_row + r, tile * N + (P == 2 ? share.rank * EIGHTS * 8 : 0) + j * 8);
         }
     }
 
@@ -396,7 +471,7 @@ template <int N, int R> struct LinearWorker {
                 bar_arrive(&bars->added);
             }
         } else if (last) {
-            keep(d);
+            keep(d, pass);
             store<1, OUT>(tile, pass);
         } else if (t / 32 < n_warp(pass)) { /* the ring has the next tile's weights */
 #pragma unroll
@@ -528,15 +603,11 @@ static LinearMemory linear_memory(int width, int r)
 
 template <int N, int R> static cudaError_t launch(LinearArgs &f, const LinearCut &cut, cudaStream_t stream)
 {
-    static bool prepared;
     const LinearMemory m = linear_memory(N, R);
-    if (!prepared) {
-        const cudaError_t e =
-            cudaFuncSetAttribute(linear_kernel<N, R>, cudaFuncAttributeMaxDynamicSharedMemorySize, m.bytes(N));
-        if (e != cudaSuccess) {
-            return e;
-        }
-        prepared = true;
+    const cudaError_t e =
+        cudaFuncSetAttribute(linear_kernel<N, R>, cudaFuncAttributeMaxDynamicSharedMemorySize, m.bytes(N));
+    if (e != cudaSuccess) {
+        return e;
     }
     f.n_slot = m.n_slot, f.x_bytes = m.x_bytes;
     cudaLaunchAttribute attr[2]{};
@@ -562,6 +633,7 @@ cudaError_t launch_linear(const gr_cuda_linear_args &a, const LinearCut &cut, cu
     f.w = (const uint8_t *)a.w, f.x = (const uint8_t *)a.x, f.bias = a.bias, f.y = a.y, f.n_row_true = a.n_row_true;
     f.out = a.out, f.n_out = a.n_out, f.n_box = cut.n_box, f.n_tile = cut.n_tile, f.parts = cut.parts;
     f.y_stride = a.y_stride, f.n_row = a.n_row;
+    f.wide_y = a.y_stride % 8 == 0 && (size_t)a.y % 16 == 0;
     switch (cut.width) {
     case 16:
         return launch_width<16>(f, cut, stream);
