@@ -90,6 +90,16 @@ static bool at_end(FILE *f)
     return ungetc(c, f) == EOF;
 }
 
+/* Prompts point into it until the process ends. */
+static bool keep(json_t *value)
+{
+    static json_t *kept;
+    if (kept == NULL) {
+        kept = json_array();
+    }
+    return kept != NULL && json_array_append_new(kept, value) == 0;
+}
+
 /* Values behind one another: one array, or an object a line. -1: the file is not that (logged). */
 static int read_prompts(FILE *f, const char *path, const char *kind, const char **prompt)
 {
@@ -99,6 +109,10 @@ static int read_prompts(FILE *f, const char *path, const char *kind, const char 
         json_t *root = json_loadf(f, JSON_DISABLE_EOF_CHECK, &error);
         if (root == NULL) {
             log_error("%s: value %d is no JSON: %s", path, i + 1, error.text);
+            return -1;
+        }
+        if (!keep(root)) {
+            log_error("%s: out of memory", path);
             return -1;
         }
         if (json_is_array(root) && i == 0 && kind == NULL) {
