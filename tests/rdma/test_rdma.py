@@ -6,17 +6,22 @@ every case is skipped with the reason.
 
 usage: test_rdma.py BUILD_DIR SOURCE_ROOT      prints TAP
 """
+import json
 import os
 import re
 import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../system"))
-from harness import BUILD, CASES, ROOT, SLOW, case, main  # noqa: E402  pylint: disable=wrong-import-position
+# pylint: disable=wrong-import-position
+from harness import BUILD, CASES, ROOT, SLOW, case, main, run  # noqa: E402
+import tiny_model  # noqa: E402
+# pylint: enable=wrong-import-position
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 RDMA_VM = os.path.join(HERE, "rdma-vm")
 INSIDE = os.path.join(HERE, "in_machine.py")
+MODELS = os.path.join(BUILD, "tests/rdma/models")
 
 
 def machine(*args, seconds=120):
@@ -64,16 +69,40 @@ def no_machine_is_one_line():
     one_line(machine("--kernel", "linux-image-of-nobody", "--", "true"), 125, "linux-image-of-nobody")
 
 
+def make_models():
+    """The tiny ones, and what plain runs of them write here."""
+    tiny_model.make(MODELS, os.path.join(ROOT, "models/demo"))
+    with open(os.path.join(ROOT, "tests/golden/demo-greedy.json"), encoding="utf-8") as f:
+        prompts = [c["prompt_ids"] for c in json.load(f)["cases"][:4]]
+    cases = []
+    for ids in prompts:
+        done = run("run", "--json", "--model", os.path.join(MODELS, "target"), "--method", "none", "--prompt-ids", "-",
+                   "--max-tokens", "40", "--ignore-eos", stdin=json.dumps(ids))
+        assert done.returncode == 0, done.stderr
+        cases.append({"prompt_ids": ids, "greedy_ids": json.loads(done.stdout)["token_ids"]})
+    with open(os.path.join(MODELS, "plain.json"), "w", encoding="utf-8") as f:
+        json.dump({"cases": cases}, f)
+
+
 def names_inside():
     with open(INSIDE, encoding="utf-8") as f:
         return re.findall(r"^@case\ndef (\w+)", f.read(), re.M)
 
 
+def environment():
+    yield f"GRAFT_TEST_SLOW={SLOW}"
+    yield f"GRAFT_TEST_MODELS={MODELS}"
+    if SLOW == 1:
+        yield "GRAFT_CPU=c"  # some hosts emulate 256-bit instructions twenty times slower than all others
+    if "GRAFT_TEST_ONLY" in os.environ:
+        yield "GRAFT_TEST_ONLY"
+
+
 def run_inside():
     """Boots once; the TAP lines by name of case."""
-    only = ["--env", "GRAFT_TEST_ONLY"] if "GRAFT_TEST_ONLY" in os.environ else []
-    done = machine("--read", ROOT, "--write", BUILD, "--env", f"GRAFT_TEST_SLOW={SLOW}", *only, "--", "python3", INSIDE,
-                   BUILD, ROOT, seconds=1000)  # emulated: 200 s here and there, three times that on slow hosts
+    make_models()
+    env = [x for item in environment() for x in ("--env", item)]
+    done = machine("--read", ROOT, "--write", BUILD, *env, "--", "python3", INSIDE, BUILD, ROOT, seconds=1000)
     texts, last = {}, None
     for line in done.stdout.splitlines():
         m = re.match(r"(ok|not ok) \d+ - (\w+)(.*)", line)

@@ -10,9 +10,8 @@ import time
 
 BUILD, ROOT = sys.argv[1], sys.argv[2]
 GRAFT = os.path.join(BUILD, "graft")
-TARGET = os.path.join(ROOT, "models/demo/target")
-DRAFT = os.path.join(ROOT, "models/demo/draft")
-HEAD = os.path.join(ROOT, "models/demo/eagle3")
+MODELS = os.environ.get("GRAFT_TEST_MODELS", os.path.join(ROOT, "models/demo"))
+TARGET, DRAFT, HEAD = (os.path.join(MODELS, name) for name in ("target", "draft", "eagle3"))
 SLOW = float(os.environ.get("GRAFT_TEST_SLOW", "1"))
 CASES = []
 
