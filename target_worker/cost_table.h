@@ -34,6 +34,7 @@ void gr_cost_table_init(struct gr_cost_table *c);
 /* Measured passes without context, n_row increasing, n >= 2: linear between them; beyond the last at
  * least in proportion. */
 void gr_cost_table_calibrate(struct gr_cost_table *c, int n, const int32_t *n_row, const double *ns);
+/* At least 1. */
 double gr_cost_table_estimate(const struct gr_cost_table *c, const struct gr_pass_load *load);
 void gr_cost_table_observe(struct gr_cost_table *c, const struct gr_pass_load *load, double ns);
 /* What a session's rows attend to. */

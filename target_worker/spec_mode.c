@@ -2,7 +2,6 @@
 
 #include <stddef.h>
 
-#define NS_MAX 1e15
 #define LEARN_ROUND 0.15
 #define LEARN_PROBE 0.4
 #define LEARN_FASTER 0.5
@@ -181,9 +180,6 @@ static void weigh(struct gr_spec_econ *e, const struct gr_spec_round *r)
 
 void gr_spec_econ_round(struct gr_spec_econ *e, const struct gr_spec_round *r)
 {
-    if (!(r->root_pass_ns >= 1.0 && r->root_pass_ns < NS_MAX && r->round_ns >= 1.0)) {
-        return; /* no time at all, or none that could be compared with another */
-    }
     if (!r->waited) {
         learn_root(e, r);
         return;

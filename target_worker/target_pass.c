@@ -462,7 +462,7 @@ static void learn_round(struct gr_target *t, struct session *s, const struct gr_
                         uint64_t now_ns)
 {
     const struct gr_pass *p = &t->pass;
-    const double pass_ns = (double)(p->forward_ns + p->sample_ns + p->commit_ns);
+    const double pass_ns = (double)GR_MAX(p->forward_ns + p->sample_ns + p->commit_ns, 1u); /* it is divided by */
     double round_ns = (double)(now_ns - s->verdict_ns);
     round_ns = GR_MAX(round_ns, pass_ns); /* a drafter that attaches meanwhile begins the round anew, not its pass */
     const struct gr_spec_round r = {

@@ -2,7 +2,6 @@
 #include "common/log.h"
 #include "target_worker/target_internal.h"
 
-#include <math.h>
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -26,7 +25,7 @@ double target_pass_ns(const struct gr_target *t, const struct session *s, int32_
 {
     const struct gr_pass_load others = others_load(t, s);
     const struct gr_pass_load load = gr_pass_load_add(&others, n_row, target_specpv_context(s));
-    return fmax(gr_cost_table_estimate(&t->cost, &load), 1.0); /* prices are divided by each other */
+    return gr_cost_table_estimate(&t->cost, &load);
 }
 
 int target_n_decode(const struct gr_target *t)

@@ -126,6 +126,23 @@ static void test_learning(void **state)
     }
 }
 
+/* Passes that took no time, on a clock that says so: what is divided by an estimate stays a number. */
+static void test_no_time_at_all(void **state)
+{
+    (void)state;
+    struct gr_cost_table c;
+    calibrate(&c);
+    for (int i = 0; i < 4000; i++) {
+        const struct gr_pass_load l = load(1 + i % 8, i % 3 * 3000);
+        gr_cost_table_observe(&c, &l, 0.0);
+    }
+    for (int32_t n_row = 1; n_row <= 64; n_row *= 2) {
+        const struct gr_pass_load l = load(n_row, 0);
+        const double ns = gr_cost_table_estimate(&c, &l);
+        assert_true(ns >= 1.0 && isfinite(ns));
+    }
+}
+
 static void test_price_list(void **state)
 {
     (void)state;
@@ -183,9 +200,9 @@ static void test_views_apart(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_views_apart),
-        cmocka_unit_test(test_calibration_outliers),
-        cmocka_unit_test(test_calibration), cmocka_unit_test(test_learning), cmocka_unit_test(test_price_list),
+        cmocka_unit_test(test_views_apart),    cmocka_unit_test(test_calibration_outliers),
+        cmocka_unit_test(test_calibration),    cmocka_unit_test(test_learning),
+        cmocka_unit_test(test_no_time_at_all), cmocka_unit_test(test_price_list),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
