@@ -12,6 +12,7 @@
 #include "model/kv_size.h"
 #include "model/llama.h"
 #include "model/tokenizer.h"
+#include "transport/worker_args.h"
 #include "transport/worker_io.h"
 
 #include <stdlib.h>
@@ -29,7 +30,6 @@ struct worker {
     struct gr_worker_io *io;
     struct gr_draft_job *job; /* in flight */
     bool is_head;
-    bool device_lost;
     uint64_t test_delay_ns;
 };
 
@@ -102,8 +102,7 @@ static void on_compute_done(void *ctx, uint64_t now_ns)
     struct worker *w = ctx;
     if (w->job->status == GR_ECUDA) { /* nothing runs on that device in this process any more */
         log_error("the device failed in a draft pass; this worker ends, its sessions go on without it");
-        w->device_lost = true;
-        gr_worker_io_stop(w->io);
+        gr_worker_io_fail(w->io, GR_ECUDA);
         return;
     }
     gr_drafter_on_job_done(w->drafter, w->job, now_ns);
@@ -222,7 +221,8 @@ static enum gr_status create(struct worker *w, const struct gr_draft_options *o)
     const int32_t n_vocab = gr_lm_without_padding(w->lm, n_token);
     GR_TRY(create_machine(w, o, n_vocab));
     log_info("%s: %d layers, %d KV blocks, context %d, %s%s kernels, %d threads", o->model, hf.n_layer,
-             w->lm->n_pool_block, w->lm->n_ctx_max, o->device == GR_DEVICE_CPU ? "" : "CUDA and ", w->lm->kernels->name, gr_team_size(w->lm->team));
+             w->lm->n_pool_block, w->lm->n_ctx_max, o->device == GR_DEVICE_CPU ? "" : "CUDA and ",
+             w->lm->kernels->name, gr_team_size(w->lm->team));
     return create_io(w, o, fingerprint, tokenizer_fingerprint, n_vocab);
 }
 
@@ -235,7 +235,6 @@ enum gr_status gr_draft_worker_run(const struct gr_draft_options *options)
     }
     if (st == GR_OK) {
         st = gr_worker_io_run(w.io);
-        st = w.device_lost ? GR_ECUDA : st;
     } else if (st == GR_ECUDA) {
         st = GR_EUNSUPPORTED; /* before it ran: not worth another try */
     }

@@ -13,7 +13,7 @@ struct gr_draft_options {
     const char *target;     /* a head: the target's folder, for what the head borrows; else not looked at */
     const char *ship_features, *capture_layers; /* of a head, as its target's; NULL: fused, the head's own choice */
     const char *join;       /* orchestrator HOST:PORT */
-    int spin_ms;            /* worker_io.h; GR_SPIN_AUTO */
+    int spin_ms;            /* worker_args.h */
     int device;             /* of cuda:N; GR_DEVICE_CPU */
     const char *geometry;   /* of an EAGLE-3 head; NULL: as in the folder */
     const char *isa;        /* CPU kernels or NULL */

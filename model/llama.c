@@ -166,8 +166,9 @@ static enum gr_status llama_view_create(struct gr_lm *lm, const struct gr_kv_bud
 {
     struct llama *m = of(lm);
     GR_ASSERT(lm->view == NULL && n_view >= 1);
-    const struct gr_kv_partial_config c = {.n_view = n_view, .n_layer = m->source.hf.n_layer, .n_kv_head = m->source.hf.n_kv_head,
-                                           .head_dim = m->source.hf.head_dim, .n_ctx_max = lm->n_ctx_max, .most = *most};
+    const struct gr_hf_config *hf = &m->source.hf;
+    const struct gr_kv_partial_config c = {.n_view = n_view, .n_layer = hf->n_layer, .n_kv_head = hf->n_kv_head,
+                                           .head_dim = hf->head_dim, .n_ctx_max = lm->n_ctx_max, .most = *most};
     GR_TRY(gr_kv_partial_init(&m->partial, &c));
     m->work.partial = &m->partial;
     lm->view = m->partial.view;

@@ -148,8 +148,8 @@ static inline struct gr_team *gr_lm_pick_team(const struct gr_lm *lm, int n_out)
     }
     return n_left > 1 ? lm->team : NULL;
 }
-/* Rows of the vocabulary from n_token on are padding: they are never sampled. Returns how many of the target's ids there
- * are. */
+/* Rows of the vocabulary from n_token on are padding: they are never sampled. Returns how many of the target's ids
+ * there are. */
 static inline int32_t gr_lm_without_padding(struct gr_lm *lm, int32_t n_token)
 {
     if (lm->to_target == NULL) {

@@ -17,7 +17,7 @@
 #define PROPORTION_MAX 1.5  /* a pass of twice the rows takes at most so many times twice as long */
 #define MUCH_CONTEXT 1024.0 /* tokens: below, attention is lost in the noise of the rest */
 #define FLAT_ROWS 8.0       /* reading the keys costs more than so many rows' arithmetic on them */
-#define LEAST_NS 1.0        /* of a pass: its parts may be learnt down to nothing, and prices are divided by each other */
+#define LEAST_NS 1.0        /* of a pass: its parts may be learnt down to nothing, and prices divide each other */
 #define ATTENTION_START (1.0 / 4096.0) /* doubt of g: of a pass of one row, for a token of context */
 
 static const int32_t point_rows[GR_COST_TABLE_POINT] = {1,  2,  3,  4,  6,   8,   12,  16,  24,

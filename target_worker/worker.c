@@ -12,6 +12,7 @@
 #include "target_worker/specpv.h"
 #include "target_worker/target.h"
 #include "target_worker/verifier.h"
+#include "transport/worker_args.h"
 #include "transport/worker_io.h"
 
 #include <inttypes.h>
@@ -30,7 +31,6 @@ struct worker {
     struct gr_target *target;
     struct gr_worker_io *io;
     struct gr_pass *pass; /* in flight */
-    bool device_lost;
     int test_fail_pass; /* for tests: passes until one fails as a broken device makes it fail; 0: none */
 };
 
@@ -108,8 +108,7 @@ static void on_compute_done(void *ctx, uint64_t now_ns)
     if (w->pass->status == GR_ECUDA) { /* nothing runs on that device in this process any more */
         log_error("the device failed in a pass of %d rows; this worker ends, its sessions go on elsewhere",
                   w->pass->n_row);
-        w->device_lost = true;
-        gr_worker_io_stop(w->io);
+        gr_worker_io_fail(w->io, GR_ECUDA);
         return;
     }
     gr_target_on_pass_done(w->target, w->pass, now_ns);
@@ -294,7 +293,6 @@ enum gr_status gr_target_worker_run(const struct gr_target_options *options)
     enum gr_status st = create(&w, options);
     if (st == GR_OK) {
         st = gr_worker_io_run(w.io);
-        st = w.device_lost ? GR_ECUDA : st;
     } else if (st == GR_ECUDA) {
         st = GR_EUNSUPPORTED; /* before it ran: not worth another try */
     }

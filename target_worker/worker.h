@@ -15,7 +15,7 @@ struct gr_target_options {
     int feature_keep;       /* positions of a session */
     const char *join;       /* orchestrator HOST:PORT */
     const char *listen;     /* data endpoint HOST:PORT; NULL for a co-located pair */
-    int spin_ms;            /* worker_io.h; GR_SPIN_AUTO */
+    int spin_ms;            /* worker_args.h */
     int device;             /* of cuda:N; GR_DEVICE_CPU */
     const char *geometry;   /* NULL: as in the folder; else expanded in memory (model/expand.h) */
     const char *isa;        /* CPU kernels or NULL */

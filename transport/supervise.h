@@ -1,6 +1,7 @@
 /* --supervise: the worker program runs as a small parent that starts the real worker, and starts it again, with
- * back-off and a new incarnation, when a signal killed it, its device failed or its orchestrator went away. A worker that ends by itself
- * for another reason (drained, or a configuration error) ends its supervisor with the same status. */
+ * back-off and a new incarnation, when a signal killed it, its device failed or its orchestrator went away. A worker
+ * that ends by itself for another reason (drained, or a configuration error) ends its supervisor with the same
+ * status. */
 #ifndef GR_TRANSPORT_SUPERVISE_H
 #define GR_TRANSPORT_SUPERVISE_H
 

@@ -2,6 +2,7 @@
 #ifndef GR_TRANSPORT_WORKER_ARGS_H
 #define GR_TRANSPORT_WORKER_ARGS_H
 
+#include "common/clock.h"
 #include "common/status.h"
 #include "transport/verbs.h"
 
@@ -38,10 +39,20 @@ int gr_args_parse(const char *program, const struct gr_arg *args, int n_arg, int
     {"capture-layers", GR_ARG_TEXT, (layers), 0, 0,                                                \
      "L,L,L    inputs of the target's layers that feed the head (default: as its config says); the same for both"}
 
-/* How long a worker looks for work before it sleeps (worker_io.h). */
+/* How long a worker looks for work before it sleeps. */
+#define GR_SPIN_AUTO (-1)
+#define GR_SPIN_MS_MAX 10000
 #define GR_ARG_ROW_SPIN(ms)                                                                                            \
-    {"spin-ms", GR_ARG_INT, (ms), -1, 10000,                                                                           \
+    {"spin-ms", GR_ARG_INT, (ms), GR_SPIN_AUTO, GR_SPIN_MS_MAX,                                              \
      "MS       look for work so long before sleeping (default -1: 50 on a GPU beside 8 CPUs or more, else 0)"}
+
+/* asked_ms: of --spin-ms. To be woken costs 50 to 100 us on an idle machine, up to six times a round. By itself a
+ * worker spins only where its model leaves the CPUs alone and four threads of a pair are few among them. */
+static inline uint64_t gr_worker_spin_ns(int asked_ms, bool on_gpu, int n_cpu)
+{
+    const int ms = asked_ms != GR_SPIN_AUTO ? asked_ms : on_gpu && n_cpu >= 8 ? 50 : 0;
+    return (uint64_t)ms * GR_MS;
+}
 
 /* The row of --join-timeout, the same in every worker: it sets GRAFT_JOIN_TIMEOUT, which joining reads. */
 #define GR_ARG_ROW_JOIN_TIMEOUT                                                                    \

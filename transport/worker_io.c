@@ -61,6 +61,7 @@ struct gr_worker_io {
     char known[GR_PEER_MAX][GR_MSG_TEXT_MAX]; /* addresses that a connection has stood to, the latest ones */
     uint32_t n_known;
     bool drained, control_lost, refused, compute_busy, stopping;
+    enum gr_status failure;
     pthread_mutex_t lock; /* of what the hand-shake threads hand over */
     int n_handshake;      /* threads alive, under the lock */
     pthread_cond_t handshake_done;
@@ -504,6 +505,9 @@ enum gr_status gr_worker_io_run(struct gr_worker_io *w)
             sleep_until(w, wake_ns);
         }
     }
+    if (w->failure != GR_OK) {
+        return w->failure;
+    }
     if (w->refused) {
         return GR_EMISMATCH;
     }
@@ -518,6 +522,12 @@ void gr_worker_io_stop(struct gr_worker_io *w)
 {
     __atomic_store_n(&w->stopping, true, __ATOMIC_RELEASE);
     wake(w);
+}
+
+void gr_worker_io_fail(struct gr_worker_io *w, enum gr_status status)
+{
+    w->failure = status;
+    gr_worker_io_stop(w);
 }
 
 /* ---- life ---- */

@@ -25,17 +25,6 @@ struct gr_worker_config {
     uint64_t spin_ns;           /* the loop and the compute thread sleep only when so long nothing has happened */
 };
 
-#define GR_SPIN_AUTO (-1)
-#define GR_SPIN_MS_MAX 10000
-
-/* asked_ms: of --spin-ms. To be woken costs 50 to 100 us on an idle machine, up to six times a round. By itself a worker
- * spins only where its model leaves the CPUs alone and four threads of a pair are few among them. */
-static inline uint64_t gr_worker_spin_ns(int asked_ms, bool on_gpu, int n_cpu)
-{
-    const int ms = asked_ms != GR_SPIN_AUTO ? asked_ms : on_gpu && n_cpu >= 8 ? 50 : 0;
-    return (uint64_t)ms * 1000000;
-}
-
 /* The state machine behind the edge. ctx is the worker's. */
 struct gr_worker_machine {
     void *ctx;
@@ -70,13 +59,15 @@ struct gr_worker_io;
 GR_NODISCARD enum gr_status gr_worker_io_create(const struct gr_worker_config *config,
                                                 const struct gr_worker_machine *machine, struct gr_worker_io **out);
 void gr_worker_io_destroy(struct gr_worker_io *w);
-/* Runs until the orchestrator drains it (GR_OK) or is gone (GR_ECLOSED), or until gr_worker_io_stop() (GR_OK).
- * GR_EMISMATCH: the orchestrator refused this worker; its reason is logged. */
+/* Runs until the orchestrator drains it (GR_OK) or is gone (GR_ECLOSED), until gr_worker_io_stop() (GR_OK) or
+ * gr_worker_io_fail() (its status). GR_EMISMATCH: the orchestrator refused this worker; its reason is logged. */
 GR_NODISCARD enum gr_status gr_worker_io_run(struct gr_worker_io *w);
 /* Another thread asks the loop to end. */
 void gr_worker_io_stop(struct gr_worker_io *w);
 
 /* ---- what the machine's callbacks use; I/O loop only ---- */
+/* The worker cannot go on: the loop ends, and says why with this status. */
+void gr_worker_io_fail(struct gr_worker_io *w, enum gr_status status);
 uint8_t *gr_worker_io_frame_begin(struct gr_worker_io *w, uint32_t peer, enum gr_frame_class class, uint32_t bytes);
 void gr_worker_io_frame_end(struct gr_worker_io *w, uint32_t peer, uint32_t bytes);
 void gr_worker_io_send_msg(struct gr_worker_io *w, const struct gr_msg *m);
