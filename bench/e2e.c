@@ -25,10 +25,9 @@
 #define N_ENGINE   2
 #define N_TREE_MAX 12 /* of --num-speculative-tokens */
 #define N_ROW_MAX  (1 + N_ENGINE * N_TREE_MAX)
-#define N_REP_MAX  50
 
 struct options {
-    const char *max_tokens, *reps, *trees, *temperature, *modes;
+    const char *trees, *modes;
 };
 
 struct engine {
@@ -48,12 +47,13 @@ struct row {
     char nodes[8]; /* as it was given; plain: "-" */
     struct gr_group_tree tree;
     struct totals sum;
-    double speed[N_REP_MAX];
+    double speed[GR_GROUP_REP_MAX];
     double seconds[GR_BENCH_PROMPT_MAX]; /* all repetitions */
 };
 
 struct bench {
     struct options o;
+    struct gr_group_args args;
     struct gr_prompt_set_options of_prompts;
     struct gr_pair_config pair; /* what both engines have alike */
     const struct gr_geometry *geometry;
@@ -190,7 +190,7 @@ static void print_table(const struct bench *b, enum gr_table_format format)
         "%s, draft %s, on %s and %s, %d prompts of at most %u tokens, %u new ones, T %s; decode tokens/s without the "
         "first token, mean +- stddev; min, max: over prompts; mean acceptance length = 1 + accepted/drafts%s%s%s",
         b->pair.target, b->pair.draft, b->pair.target_device, b->pair.draft_device, b->prompts.n, b->prompts.n_id_max,
-        b->prompts.max_tokens, b->o.temperature, expanded ? "; cost that of " : "", expanded ? b->geometry->name : "",
+        b->prompts.max_tokens, b->args.temperature, expanded ? "; cost that of " : "", expanded ? b->geometry->name : "",
         expanded ? ", acceptance that of the folders' pair" : "");
     gr_table_begin(&t, format, stdout, "e2e", note, columns, (int)GR_ARRAY_LEN(columns));
     for (int i = 0; i < b->n_row; i++) {
@@ -275,21 +275,9 @@ static bool parse_rows(struct bench *b)
 
 static bool parse(struct bench *b)
 {
-    int64_t n_rep = 0, n_token = 0;
-    if (!gr_parse_int(b->o.reps, 1, N_REP_MAX, &n_rep)) {
-        log_error("--reps: `%s' is not a whole number from 1 to %d", b->o.reps, N_REP_MAX);
+    if (!gr_group_args_parse(&b->args, &b->n_rep, &b->of_prompts.max_tokens, &b->temperature)) {
         return false;
     }
-    if (!gr_parse_int(b->o.max_tokens, 2, GR_GROUP_NEW_TOKENS_MAX, &n_token)) {
-        log_error("--max-tokens: `%s' is not a whole number from 2 to %d", b->o.max_tokens, GR_GROUP_NEW_TOKENS_MAX);
-        return false;
-    }
-    if (!gr_parse_number(b->o.temperature, 0.0, 100.0, &b->temperature)) {
-        log_error("--temperature: `%s' is not a number from 0 to 100", b->o.temperature);
-        return false;
-    }
-    b->n_rep = (int)n_rep;
-    b->of_prompts.max_tokens = (uint32_t)n_token;
     b->of_prompts.model = b->pair.target;
     return gr_pair_complete(&b->pair, &b->geometry) == GR_OK && parse_modes(b) && parse_rows(b);
 }
@@ -298,22 +286,18 @@ int gr_bench_e2e(int argc, char **argv)
 {
     const char *contexts = NULL;
     static struct bench b = {
-        .o = {.max_tokens = "256", .reps = "5", .trees = "auto", .temperature = "0", .modes = "co-located,pair"},
+        .o = {.trees = "auto", .modes = "co-located,pair"},
+        .args = {.max_tokens = "256", .reps = "5", .temperature = "0"},
         .of_prompts = {.text = "tests/*/*.py"},
         .pair = {.target = "models/demo/target", .transport = "", .target_device = "cpu", .draft_device = "cpu"}};
     struct options *o = &b.o;
     const struct gr_bench_option options[] = {
-        {"model", &b.pair.target, "target folder (default models/demo/target)"},
-        {"draft", &b.pair.draft, "draft folder (default models/demo/draft; with --geometry models/demo/eagle3)"},
-        {"geometry", &b.pair.geometry, "expand target and head in memory: llama-3.2-1b, llama-3.1-8b (docs/USAGE.md)"},
-        {"target-device", &b.pair.target_device, "cpu | cuda:N (default cpu)"},
+        GR_BENCH_PAIR_OPTIONS(b.pair),
         {"draft-device", &b.pair.draft_device,
          "cpu | cuda:N (default cpu); on the target's GPU there is no pair, only co-located"},
         {"modes", &o->modes, "co-located | pair | co-located,pair (default both); each has its own workers"},
         {"num-speculative-tokens", &o->trees, "auto | N, a list: auto,8,16 (default auto)"},
-        {"max-tokens", &o->max_tokens, "tokens a prompt (default 256)"},
-        {"reps", &o->reps, "repetitions after the warm-up (default 5)"},
-        {"temperature", &o->temperature, "default 0"},
+        GR_BENCH_GROUP_OPTIONS(b.args, "256", "5"),
         {"transport", &b.pair.transport, "of the pair (default: what the workers choose)"},
         GR_BENCH_PROMPT_OPTIONS(b.of_prompts),
         {"context", &contexts, "long contexts and SpecPV instead: see graft-bench e2e --help --context 4k"},

@@ -8,6 +8,7 @@
 
 #define GR_GROUP_MAX            64
 #define GR_GROUP_NEW_TOKENS_MAX 16384
+#define GR_GROUP_REP_MAX        50
 
 struct gr_group_tree { /* how a session speculates */
     bool wanted;       /* false: plain decoding */
@@ -42,6 +43,28 @@ struct gr_group_config {
     int n_max;
     double temperature;
 };
+
+/* What both benchmarks are asked of their runs, as it was given. */
+struct gr_group_args {
+    const char *max_tokens, *reps, *temperature;
+};
+
+/* Rows of a benchmark's option table, for its struct gr_pair_config and struct gr_group_args. */
+/* clang-format off */
+#define GR_BENCH_PAIR_OPTIONS(pair) \
+    {"model", &(pair).target, "target folder (default models/demo/target)"}, \
+    {"draft", &(pair).draft, "draft folder (default models/demo/draft; with --geometry models/demo/eagle3)"}, \
+    {"geometry", &(pair).geometry, "expand target and head in memory: llama-3.2-1b, llama-3.1-8b (docs/USAGE.md)"}, \
+    {"target-device", &(pair).target_device, "cpu | cuda:N (default cpu)"}
+#define GR_BENCH_GROUP_OPTIONS(args, max_tokens_default, reps_default) \
+    {"max-tokens", &(args).max_tokens, "tokens a prompt (default " max_tokens_default ")"}, \
+    {"reps", &(args).reps, "repetitions after the warm-up (default " reps_default ")"}, \
+    {"temperature", &(args).temperature, "default 0"}
+/* clang-format on */
+
+/* false: one is not what it must be (logged). */
+bool gr_group_args_parse(const struct gr_group_args *a, int *n_rep_out, uint32_t *max_tokens_out,
+                         double *temperature_out);
 
 /* Starts the workers. Logged; gr_group_stop() is legal afterwards. */
 GR_NODISCARD enum gr_status gr_group_start(struct gr_group *g, const struct gr_group_config *config);

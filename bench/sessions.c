@@ -16,16 +16,15 @@
 #include <string.h>
 
 #define N_ROW_MAX 32 /* of the table */
-#define N_REP_MAX 50
 
 struct options {
-    const char *sessions, *modes, *tree, *max_tokens, *reps, *temperature;
+    const char *sessions, *modes, *tree;
 };
 
 struct row {
     int n; /* sessions at once */
     bool trees;
-    double speed[N_REP_MAX];
+    double speed[GR_GROUP_REP_MAX];
     double accepted, drafts, rounds, tokens;
     double decode_tokens, decode_seconds; /* while all sessions of a group decoded */
 };
@@ -36,6 +35,7 @@ struct totals {
 
 struct bench {
     struct options o;
+    struct gr_group_args args;
     struct gr_prompt_set_options of_prompts;
     struct gr_pair_config pair;
     const struct gr_geometry *geometry;
@@ -165,7 +165,7 @@ static void print_table(const struct bench *b, enum gr_table_format format)
         "sessions together, mean +- stddev; decode: while all of them decode; x plain: with as many sessions; every "
         "text equals the same prompt's run alone and plainly",
         b->pair.target, b->pair.draft, b->pair.target_device, b->pair.draft_device, b->prompts.n, b->prompts.n_id_max,
-        b->prompts.max_tokens, b->o.temperature, b->geometry != NULL ? "; cost that of " : "",
+        b->prompts.max_tokens, b->args.temperature, b->geometry != NULL ? "; cost that of " : "",
         b->geometry != NULL ? b->geometry->name : "");
     gr_table_begin(&t, format, stdout, "sessions", note, columns, (int)GR_ARRAY_LEN(columns));
     for (int i = 0; i < b->n_row; i++) {
@@ -223,21 +223,9 @@ static bool parse_rows(struct bench *b)
 
 static bool parse(struct bench *b)
 {
-    int64_t n_rep = 0, n_token = 0;
-    if (!gr_parse_int(b->o.reps, 1, N_REP_MAX, &n_rep)) {
-        log_error("--reps: `%s' is not a whole number from 1 to %d", b->o.reps, N_REP_MAX);
+    if (!gr_group_args_parse(&b->args, &b->n_rep, &b->of_prompts.max_tokens, &b->temperature)) {
         return false;
     }
-    if (!gr_parse_int(b->o.max_tokens, 2, GR_GROUP_NEW_TOKENS_MAX, &n_token)) {
-        log_error("--max-tokens: `%s' is not a whole number from 2 to %d", b->o.max_tokens, GR_GROUP_NEW_TOKENS_MAX);
-        return false;
-    }
-    if (!gr_parse_number(b->o.temperature, 0.0, 100.0, &b->temperature)) {
-        log_error("--temperature: `%s' is not a number from 0 to 100", b->o.temperature);
-        return false;
-    }
-    b->n_rep = (int)n_rep;
-    b->of_prompts.max_tokens = (uint32_t)n_token;
     b->of_prompts.model = b->pair.target;
     if (!gr_group_tree_parse(b->o.tree, &b->tree) || gr_pair_complete(&b->pair, &b->geometry) != GR_OK) {
         return false;
@@ -249,27 +237,18 @@ static bool parse(struct bench *b)
 int gr_bench_sessions(int argc, char **argv)
 {
     static struct bench b = {
-        .o = {.sessions = "1,16",
-              .modes = "plain,trees",
-              .tree = "auto",
-              .max_tokens = "128",
-              .reps = "3",
-              .temperature = "0"},
+        .o = {.sessions = "1,16", .modes = "plain,trees", .tree = "auto"},
+        .args = {.max_tokens = "128", .reps = "3", .temperature = "0"},
         .of_prompts = {.text = "tests/*/*.py"},
         .pair = {.target = "models/demo/target", .transport = "", .target_device = "cpu", .draft_device = "cpu"}};
     struct options *o = &b.o;
     const struct gr_bench_option options[] = {
-        {"model", &b.pair.target, "target folder (default models/demo/target)"},
-        {"draft", &b.pair.draft, "draft folder (default models/demo/draft; with --geometry models/demo/eagle3)"},
-        {"geometry", &b.pair.geometry, "expand target and head in memory: llama-3.2-1b, llama-3.1-8b (docs/USAGE.md)"},
-        {"target-device", &b.pair.target_device, "cpu | cuda:N (default cpu)"},
+        GR_BENCH_PAIR_OPTIONS(b.pair),
         {"draft-device", &b.pair.draft_device, "cpu | cuda:N (default cpu); on the target's GPU both are one process"},
         {"sessions", &o->sessions, "how many at once, comma between (default 1,16)"},
         {"modes", &o->modes, "plain | trees | plain,trees (default both)"},
         {"num-speculative-tokens", &o->tree, "of the trees: auto | N (default auto)"},
-        {"max-tokens", &o->max_tokens, "tokens a session (default 128)"},
-        {"reps", &o->reps, "repetitions after the warm-up (default 3)"},
-        {"temperature", &o->temperature, "default 0"},
+        GR_BENCH_GROUP_OPTIONS(b.args, "128", "3"),
         {"transport", &b.pair.transport, "shm | tcp (default: the first that works)"},
         GR_BENCH_PROMPT_OPTIONS(b.of_prompts),
     };
