@@ -290,8 +290,7 @@ static enum gr_status create_target(struct stage *s, const struct stage_options 
                                       .n_ctx_max = s->n_context + N_ROW_MAX, .n_row_max = N_ROW_MAX, .n_out_max = 64,
                                       .n_pool_block = n_block, .n_scratch_block = 4, .geometry = o->geometry,
                                       .n_seq_max = 1};
-    GR_TRY(o->device == GR_DEVICE_CPU ? gr_llama_create(&c, &s->hf, NULL, &s->lm)
-                                      : gr_cuda_llama_create(&c, o->device, &s->hf, NULL, &s->lm));
+    GR_TRY(gr_llama_create_on(o->device, &c, &s->hf, NULL, &s->lm));
     GR_TRY(check_context(s, o->model));
     s->weight_bytes = gr_llama_weight_bytes(&s->hf);
     s->kv_bytes_per_token = gr_llama_kv_bytes_per_token(&s->hf) / (o->device == GR_DEVICE_CPU ? 1 : 2); /* bf16 */
@@ -309,8 +308,7 @@ static enum gr_status create_head(struct stage *s, const struct stage_options *o
                                        .n_ctx_max = s->n_context + N_ROW_MAX, .n_row_max = N_ROW_MAX, .n_out_max = 64,
                                        .n_pool_block = n_block, .n_scratch_block = 4, .geometry = o->geometry,
                                        .n_seq_max = 1};
-    GR_TRY(o->device == GR_DEVICE_CPU ? gr_eagle3_create(&c, &s->hf, NULL, &s->lm)
-                                      : gr_cuda_eagle3_create(&c, o->device, &s->hf, NULL, &s->lm));
+    GR_TRY(gr_eagle3_create_on(o->device, &c, &s->hf, NULL, &s->lm));
     GR_TRY(check_context(s, o->head));
     s->weight_bytes = gr_eagle3_weight_bytes(&s->hf);
     s->kv_bytes_per_token = gr_eagle3_kv_bytes_per_token(&s->hf) / (o->device == GR_DEVICE_CPU ? 1 : 2);

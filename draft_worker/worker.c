@@ -128,9 +128,8 @@ static enum gr_status create_head(struct worker *w, const struct gr_draft_option
     GR_TRY(gr_geometry_find(o->geometry, &geometry));
     GR_TRY(gr_expand_config(geometry, o->model, hf));
     const int n_ctx = o->n_ctx_max > 0 ? GR_MIN(o->n_ctx_max, target.max_pos) : target.max_pos;
-    const bool on_cpu = o->device == GR_DEVICE_CPU;
     int32_t n_block = o->kv_blocks; /* on a GPU 0 leaves the choice to the model, which knows the memory */
-    if (on_cpu) {
+    if (o->device == GR_DEVICE_CPU) {
         GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_eagle3_kv_bytes_per_token(hf), o->n_session_max, n_ctx, &n_block));
     }
     struct gr_eagle3_config c = {
@@ -143,14 +142,12 @@ static enum gr_status create_head(struct worker *w, const struct gr_draft_option
     if (o->capture_layers != NULL) {
         GR_TRY(gr_capture_parse(o->capture_layers, &c.n_capture, c.capture_layer));
     }
-    return on_cpu ? gr_eagle3_create(&c, hf, fingerprint, &w->lm)
-                  : gr_cuda_eagle3_create(&c, o->device, hf, fingerprint, &w->lm);
+    return gr_eagle3_create_on(o->device, &c, hf, fingerprint, &w->lm);
 }
 
 static enum gr_status create_model(struct worker *w, const struct gr_draft_options *o, struct gr_hf_config *hf,
                                    int32_t n_token, uint64_t *fingerprint)
 {
-    const bool on_cpu = o->device == GR_DEVICE_CPU;
     int32_t n_block = o->kv_blocks;
     if (w->is_head) {
         return create_head(w, o, hf, n_token, fingerprint);
@@ -161,7 +158,7 @@ static enum gr_status create_model(struct worker *w, const struct gr_draft_optio
         return GR_EINVAL;
     }
     const int n_ctx = o->n_ctx_max > 0 ? GR_MIN(o->n_ctx_max, hf->max_pos) : hf->max_pos;
-    if (on_cpu) {
+    if (o->device == GR_DEVICE_CPU) {
         GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_llama_kv_bytes_per_token(hf), o->n_session_max, n_ctx, &n_block));
     }
     const struct gr_llama_config c = {
@@ -169,8 +166,7 @@ static enum gr_status create_model(struct worker *w, const struct gr_draft_optio
         .n_row_max = N_ROW_MAX, .n_out_max = N_ROW_MAX, .n_pool_block = n_block,
         .n_scratch_block = o->n_session_max * GR_DRAFT_SCRATCH_BLOCKS, .n_seq_max = o->n_session_max,
         .n_token = n_token, .ranks = true};
-    return on_cpu ? gr_llama_create(&c, hf, fingerprint, &w->lm)
-                  : gr_cuda_llama_create(&c, o->device, hf, fingerprint, &w->lm);
+    return gr_llama_create_on(o->device, &c, hf, fingerprint, &w->lm);
 }
 
 static enum gr_status create_machine(struct worker *w, const struct gr_draft_options *o, int32_t n_vocab)

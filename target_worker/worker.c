@@ -178,14 +178,13 @@ static struct gr_specpv_params create_views(struct worker *w, const struct gr_ta
 static enum gr_status create_model(struct worker *w, const struct gr_target_options *o, struct gr_hf_config *hf,
                                    int32_t n_token, uint64_t *fingerprint)
 {
-    const bool on_cpu = o->device == GR_DEVICE_CPU;
     int32_t n_block = o->kv_blocks; /* on a GPU 0 leaves the choice to the model, which knows the memory */
     const struct gr_geometry *geometry = NULL;
     GR_TRY(gr_geometry_find(o->geometry, &geometry));
     GR_TRY(gr_hf_config_load(o->model, hf));
     GR_TRY(gr_expand_config(geometry, o->model, hf));
     const int n_ctx = o->n_ctx_max > 0 ? GR_MIN(o->n_ctx_max, hf->max_pos) : hf->max_pos;
-    if (on_cpu) {
+    if (o->device == GR_DEVICE_CPU) {
         GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_llama_kv_bytes_per_token(hf), o->n_session_max, n_ctx, &n_block));
     }
     struct gr_llama_config c = {
@@ -200,8 +199,7 @@ static enum gr_status create_model(struct worker *w, const struct gr_target_opti
     if (o->head != NULL && o->capture_layers != NULL) {
         GR_TRY(gr_capture_parse(o->capture_layers, &c.n_capture, c.capture_layer));
     }
-    return on_cpu ? gr_llama_create(&c, hf, fingerprint, &w->lm)
-                  : gr_cuda_llama_create(&c, o->device, hf, fingerprint, &w->lm);
+    return gr_llama_create_on(o->device, &c, hf, fingerprint, &w->lm);
 }
 
 /* At least a prompt chunk, a tree, and what a refresh computes again; more than the context has no use. */

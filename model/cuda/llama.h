@@ -6,6 +6,7 @@
 #ifndef GR_MODEL_CUDA_LLAMA_H
 #define GR_MODEL_CUDA_LLAMA_H
 
+#include "model/device.h"
 #include "model/llama.h"
 
 /* isa is not read; n_thread: of the team that expands weights and picks where the device cannot. n_pool_block 0: as
@@ -13,5 +14,14 @@
 GR_NODISCARD enum gr_status gr_cuda_llama_create(const struct gr_llama_config *config, int device,
                                                  struct gr_hf_config *hf_out, uint64_t *fingerprint_out,
                                                  struct gr_lm **lm_out);
+
+/* device: GR_DEVICE_CPU or a GPU's index. */
+GR_NODISCARD static inline enum gr_status gr_llama_create_on(int device, const struct gr_llama_config *config,
+                                                             struct gr_hf_config *hf_out, uint64_t *fingerprint_out,
+                                                             struct gr_lm **lm_out)
+{
+    return device == GR_DEVICE_CPU ? gr_llama_create(config, hf_out, fingerprint_out, lm_out)
+                                   : gr_cuda_llama_create(config, device, hf_out, fingerprint_out, lm_out);
+}
 
 #endif

@@ -176,7 +176,7 @@ static enum gr_status fetch_logits(struct gr_cuda_model *m, struct gr_lm *lm, in
     const size_t stride = (size_t)lm->n_vocab_stride;
     bool any = false;
     for (int i = 0; i < n_out; i++) {
-        if (m->top != NULL ? m->top[i].n < 0 : m->picked[i].id < 0) {
+        if (!gr_lm_has_picked(lm, i)) {
             any = true;
             GR_TRY(gr_cuda_check(cudaMemcpyAsync(lm->logits + (size_t)i * stride, m->logits + (size_t)i * stride,
                                                  stride * sizeof(float), cudaMemcpyDeviceToHost, m->device.stream),
