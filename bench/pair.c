@@ -6,6 +6,7 @@
 #include "model/device.h"
 #include "model/hf_config.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -151,6 +152,9 @@ void gr_pair_stop(struct gr_pair *p)
         return;
     }
     gr_hub_drain(p->hub);
+    if (gr_pair_worker(p, GR_WORKER_TARGET) < 0 || (p->draft >= 0 && gr_pair_worker(p, GR_WORKER_DRAFT) < 0)) {
+        gr_children_signal(&p->children, SIGTERM); /* who still loads does not hear of DRAIN */
+    }
     if (p->children.n > 0) {
         gr_children_finish(&p->children, STOP_MS);
     }

@@ -223,7 +223,7 @@ def what_cannot_be_done_is_said():
 def workers_that_cannot_start_end_it():
     """A GPU that no machine has; the co-located drafter, which could run, goes with its target."""
     for mode in ("co-located", "pair"):
-        done = bench("e2e", *SHORT, "--modes", mode, "--target-device", "cuda:60", timeout=30)
+        done = bench("e2e", *SHORT, "--modes", mode, "--target-device", "cuda:60", timeout=8)
         assert done.returncode == 1 and "target: error: cuda:60" in done.stderr, (mode, done.stderr)
         assert "a worker ended" in done.stderr and done.stdout == "", (mode, done.stdout, done.stderr)
 
