@@ -412,6 +412,7 @@ void check_linear_layers()
     check_layer(1040, 4160, false, false, 3); /* a last tile that is not full */
     check_layer(7744, 4096, false, false, 37);
     check_layer(13264, 2048, false, false, 37); /* several tiles a block, in parts */
+    check_layer(16000, 4096, false, false, 37); /* where the cheapest cut would halve the k of 248 outputs */
     check_layer(48000, 64, true, false, 5);     /* several tiles a block */
     check_layer(6144, 4096, false, false, 19);  /* Llama-3.1-8B */
     check_layer(4096, 4096, false, false, 19);
