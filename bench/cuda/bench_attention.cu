@@ -7,11 +7,11 @@
  * Geometry of Llama-3.1-8B: 32 layers, 32 query heads, 8 KV heads of 128. Random values; blocks of a session are
  * scattered over the pool. Bytes: KV of what is visible, once. Operations: 4 x head_dim a query head and visible key.
  * Floor: the larger of the two against the ceilings. */
+#include "bench/cuda/timing.cuh"
 #include "kernels/cuda/attention_plan.cuh"
 #include "kernels/cuda/ceiling.h"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/tiles.h"
-#include "kernels/cuda/cuda_status.cuh"
 
 #include <algorithm>
 #include <cstdio>
@@ -44,33 +44,6 @@ static __global__ void fill(uint16_t *p, size_t n, uint32_t seed)
 }
 
 static cudaStream_t st;
-
-struct Times {
-    float median, low, high; /* 10 % and 90 % */
-};
-
-template <class F> static Times time_of(int n_rep, F f)
-{
-    cudaEvent_t e0, e1;
-    CUDA_OK(cudaEventCreate(&e0));
-    CUDA_OK(cudaEventCreate(&e1));
-    std::vector<float> ms;
-    for (int i = 0; i < n_rep + 5; i++) {
-        float t;
-        CUDA_OK(cudaEventRecord(e0, st));
-        f();
-        CUDA_OK(cudaEventRecord(e1, st));
-        CUDA_OK(cudaEventSynchronize(e1));
-        CUDA_OK(cudaEventElapsedTime(&t, e0, e1));
-        if (i >= 5) {
-            ms.push_back(t);
-        }
-    }
-    std::sort(ms.begin(), ms.end());
-    CUDA_OK(cudaEventDestroy(e0));
-    CUDA_OK(cudaEventDestroy(e1));
-    return {ms[ms.size() / 2], ms[ms.size() / 10], ms[ms.size() * 9 / 10]};
-}
 
 template <class T> static T *upload(const std::vector<T> &v)
 {
@@ -165,7 +138,7 @@ static void run_case(const Case &c, const uint16_t *kv, const std::vector<int32_
     const int parts[] = {7, 1, 2, 4};
     for (int i = 0; i < 4; i++) {
         const cudaGraphExec_t exec = capture(a, kv, n_seq, parts[i]);
-        const Times t = time_of(i == 0 ? n_rep : n_rep / 3, [&] { CUDA_OK(cudaGraphLaunch(exec, st)); });
+        const Times t = time_of(st, i == 0 ? n_rep : n_rep / 3, [&] { CUDA_OK(cudaGraphLaunch(exec, st)); });
         ms[i] = t.median;
         all = i == 0 ? t : all;
         CUDA_OK(cudaGraphExecDestroy(exec));
@@ -200,7 +173,6 @@ int main(int argc, char **argv)
         z ^= z << 13, z ^= z >> 7, z ^= z << 17;
         std::swap(order[i], order[z % (i + 1)]);
     }
-    const size_t some = (size_t)4 << 30;
     struct gr_cuda_ceilings c;
     if (gr_cuda_measure_ceilings(&c) != GR_OK) {
         return 1;

@@ -7,13 +7,12 @@
  * Geometry of Llama-3.1-8B, 15.0 GB of random weights (32 layers of q + k + v, o, gate + up and down, then lm_head);
  * no attention and no norms, so what a layer reads is random too. Ceiling: reading the same bytes in one go, 16 a
  * thread. */
-#include "kernels/cuda/cuda_status.cuh"
+#include "bench/cuda/timing.cuh"
 #include "kernels/cuda/linear.h"
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <vector>
 
 static constexpr int ROW_MAX = 256;
 static cudaStream_t st;
@@ -26,45 +25,6 @@ static __global__ void fill(uint16_t *p, size_t n, uint32_t seed, float scale)
         const float x = scale * ((float)(uint32_t)((z ^ z >> 27) >> 32) * 0x1p-31f - 1.0f);
         p[i] = (uint16_t)(__float_as_uint(x) >> 16);
     }
-}
-
-static __global__ void read_all(const uint4 *p, size_t n, uint32_t *out)
-{
-    uint32_t a = 0;
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
-        const uint4 v = __ldcs(p + i);
-        a ^= v.x ^ v.y ^ v.z ^ v.w;
-    }
-    if (a == 0x12345) {
-        *out = a;
-    }
-}
-
-struct Times {
-    float median, low, high; /* 10 % and 90 % */
-};
-
-template <class F> static Times time_of(int n_rep, F f)
-{
-    cudaEvent_t e0, e1;
-    CUDA_OK(cudaEventCreate(&e0));
-    CUDA_OK(cudaEventCreate(&e1));
-    std::vector<float> ms;
-    for (int i = 0; i < n_rep + 5; i++) {
-        float t;
-        CUDA_OK(cudaEventRecord(e0, st));
-        f();
-        CUDA_OK(cudaEventRecord(e1, st));
-        CUDA_OK(cudaEventSynchronize(e1));
-        CUDA_OK(cudaEventElapsedTime(&t, e0, e1));
-        if (i >= 5) {
-            ms.push_back(t);
-        }
-    }
-    std::sort(ms.begin(), ms.end());
-    CUDA_OK(cudaEventDestroy(e0));
-    CUDA_OK(cudaEventDestroy(e1));
-    return {ms[ms.size() / 2], ms[ms.size() / 10], ms[ms.size() * 9 / 10]};
 }
 
 struct Geometry {
@@ -175,7 +135,7 @@ struct Pass {
         const int32_t n = n_row;
         CUDA_OK(cudaMemcpy(n_row_true, &n, 4, cudaMemcpyHostToDevice));
         const cudaGraphExec_t exec = capture(kinds, n_row);
-        const Times t = time_of(n_rep, [&] { CUDA_OK(cudaGraphLaunch(exec, st)); });
+        const Times t = time_of(st, n_rep, [&] { CUDA_OK(cudaGraphLaunch(exec, st)); });
         CUDA_OK(cudaGraphExecDestroy(exec));
         return t;
     }
@@ -227,7 +187,7 @@ int main(int argc, char **argv)
     CUDA_OK(cudaStreamCreate(&st));
     const Pass large({"Llama-3.1-8B", 32, 4096, 6144, 14336, 128256}), small({"demo target", 8, 384, 640, 1024, 4096});
     CUDA_OK(cudaDeviceSynchronize());
-    const Times r = time_of(20, [&] {
+    const Times r = time_of(st, 20, [&] {
         read_all<<<1056, 512, 0, st>>>((const uint4 *)large.w, large.bytes / 16, (uint32_t *)large.residual);
     });
     const double ceiling = (double)large.bytes / r.median * 1e3;

@@ -4,11 +4,10 @@
  * Bytes: what must be read and written once. Floor: these over the bandwidth that reading 4 GiB gives in the same run,
  * or over that of copying 64 MiB from the host. Operands of one call are those of the next, so all but the last row
  * of picks come from the cache, as a pass's do. */
-#include "kernels/cuda/cuda_status.cuh"
+#include "bench/cuda/timing.cuh"
 #include "kernels/cuda/pick.h"
 #include "kernels/cuda/rows.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -33,18 +32,6 @@ static __global__ void fill(float *p, size_t n)
     }
 }
 
-static __global__ void read_all(const uint4 *p, size_t n, uint32_t *out)
-{
-    uint32_t a = 0;
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
-        const uint4 v = __ldcs(p + i);
-        a ^= v.x ^ v.y ^ v.z ^ v.w;
-    }
-    if (a == 0x12345) {
-        *out = a;
-    }
-}
-
 static void need(enum gr_status s)
 {
     if (s != GR_OK) {
@@ -52,27 +39,9 @@ static void need(enum gr_status s)
     }
 }
 
-static float median_ms(const std::function<void()> &f)
+template <class F> static float median_ms(F f)
 {
-    cudaEvent_t e0, e1;
-    std::vector<float> ms;
-    CUDA_OK(cudaEventCreate(&e0));
-    CUDA_OK(cudaEventCreate(&e1));
-    for (int i = 0; i < n_rep + 5; i++) {
-        float t;
-        CUDA_OK(cudaEventRecord(e0, st));
-        f();
-        CUDA_OK(cudaEventRecord(e1, st));
-        CUDA_OK(cudaEventSynchronize(e1));
-        CUDA_OK(cudaEventElapsedTime(&t, e0, e1));
-        if (i >= 5) {
-            ms.push_back(t);
-        }
-    }
-    std::sort(ms.begin(), ms.end());
-    CUDA_OK(cudaEventDestroy(e0));
-    CUDA_OK(cudaEventDestroy(e1));
-    return ms[ms.size() / 2];
+    return time_of(st, n_rep, f).median;
 }
 
 /* op(i): the i-th of the graph. */
