@@ -91,15 +91,12 @@ enum gr_status gr_children_start(struct gr_children *c, const char *name, const 
     return start(c, k);
 }
 
-/* At once after a long life, then 100 ms, 200 ms, ... up to 5 s while lives stay short. */
+/* At once the first time and after a long life, then 100 ms, 200 ms, ... up to 5 s while lives stay short. */
 static uint64_t back_off_ns(struct gr_child *k, uint64_t now_ns)
 {
-    if (now_ns - k->start_ns > 10 * GR_S) {
-        k->n_short = 0;
-        return 0;
-    }
-    const int shift = GR_MIN(k->n_short++, 6);
-    return GR_MIN((100ull << shift) * GR_MS, 5 * GR_S);
+    k->n_short = now_ns - k->start_ns > 10 * GR_S ? 0 : k->n_short;
+    const int n = k->n_short++;
+    return n == 0 ? 0 : GR_MIN((100ull << GR_MIN(n - 1, 6)) * GR_MS, 5 * GR_S);
 }
 
 static enum gr_child_event reap(struct gr_children *c, int *index_out)

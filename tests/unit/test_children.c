@@ -61,9 +61,26 @@ static void test_restart_is_tried_again(void **state)
     gr_children_finish(&c, 1000);
 }
 
+/* Lives that end at once: the first restart does not wait, the others longer and longer; a long life is a new start. */
+static void test_back_off(void **state)
+{
+    (void)state;
+    static const int want_ms[] = {0, 100, 200, 400, 800, 1600, 3200, 5000, 5000};
+    struct gr_children c = {.n = 1, .child = {{.name = "test", .start_ns = GR_S}}};
+    for (size_t i = 0; i < GR_ARRAY_LEN(want_ms); i++) {
+        gr_children_revive(&c, 0, 2 * GR_S);
+        assert_int_equal(c.child[0].restart_ns, 2 * GR_S + (uint64_t)want_ms[i] * GR_MS);
+    }
+    gr_children_revive(&c, 0, 12 * GR_S);
+    assert_int_equal(c.child[0].restart_ns, 12 * GR_S);
+    gr_children_revive(&c, 0, 2 * GR_S);
+    assert_int_equal(c.child[0].restart_ns, 2 * GR_S + 100 * GR_MS);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_back_off),
         cmocka_unit_test(test_restart_is_tried_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
