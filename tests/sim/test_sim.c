@@ -463,10 +463,10 @@ static void one_seed(uint64_t seed)
     for (int i = 0; i < p.n_request; i++) {
         check_result(&p, s, i);
     }
-    if (sim_target(s) != NULL && gr_target_n_session(sim_target(s)) != 0) {
-        sim_dump(s);
-    }
     if (sim_target(s) != NULL && sim_is_linked(s, true)) {
+        if (gr_target_n_session(sim_target(s)) != 0) {
+            sim_dump(s);
+        }
         assert_int_equal(gr_target_n_session(sim_target(s)), 0);
     }
     if (sim_drafter(s) != NULL && sim_is_linked(s, false)) {
