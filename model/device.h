@@ -11,6 +11,9 @@
 /* cpu, or cuda:N. option: for the message. */
 GR_NODISCARD enum gr_status gr_device_parse(const char *option, const char *text, int *device_out);
 
+/* Whether a model may run there: GR_EUNSUPPORTED is logged. The CPU always may. */
+GR_NODISCARD enum gr_status gr_device_check(int device);
+
 /* Memory read and matrix products of a GPU, measured now (kernels/cuda/ceiling.h). */
 GR_NODISCARD enum gr_status gr_cuda_device_ceilings(int device, double *read_bytes_per_s, double *flops);
 

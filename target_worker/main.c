@@ -37,6 +37,7 @@ static enum gr_status run_pair(struct gr_target_options *target, struct gr_draft
         .small_bytes_max = 8192, .bulk_bytes_max = GR_WIRE_BULK_BYTES_MAX, .n_small_slot = 64, .n_bulk_slot = 8};
     struct gr_conn *ends[2];
     pthread_t thread;
+    GR_TRY(gr_device_check(target->device)); /* before both halves find that out, each with a line of its own */
     GR_TRY(gr_transport_open_loop(&limits, 1, ends));
     target->loop_conn = ends[0];
     draft->loop_conn = ends[1];

@@ -44,6 +44,12 @@ static enum gr_status find_device(struct gr_cuda_device *d, int index)
     return GR_OK;
 }
 
+enum gr_status gr_device_check(int device)
+{
+    struct gr_cuda_device d;
+    return device == GR_DEVICE_CPU ? GR_OK : find_device(&d, device);
+}
+
 enum gr_status gr_cuda_device_open(struct gr_cuda_device *d, int index)
 {
     *d = (struct gr_cuda_device){.index = index};

@@ -15,6 +15,11 @@ static enum gr_status not_built(int device)
     return GR_EUNSUPPORTED;
 }
 
+enum gr_status gr_device_check(int device)
+{
+    return device == GR_DEVICE_CPU ? GR_OK : not_built(device);
+}
+
 enum gr_status gr_cuda_llama_create(const struct gr_llama_config *config, int device, struct gr_hf_config *hf_out,
                                     uint64_t *fingerprint_out, struct gr_lm **lm_out)
 {
