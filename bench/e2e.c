@@ -190,8 +190,8 @@ static void print_table(const struct bench *b, enum gr_table_format format)
         "%s, draft %s, on %s and %s, %d prompts of at most %u tokens, %u new ones, T %s; decode tokens/s without the "
         "first token, mean +- stddev; min, max: over prompts; mean acceptance length = 1 + accepted/drafts%s%s%s",
         b->pair.target, b->pair.draft, b->pair.target_device, b->pair.draft_device, b->prompts.n, b->prompts.n_id_max,
-        b->prompts.max_tokens, b->args.temperature, expanded ? "; cost that of " : "", expanded ? b->geometry->name : "",
-        expanded ? ", acceptance that of the folders' pair" : "");
+        b->prompts.max_tokens, b->args.temperature, expanded ? "; cost that of " : "",
+        expanded ? b->geometry->name : "", expanded ? ", acceptance that of the folders' pair" : "");
     gr_table_begin(&t, format, stdout, "e2e", note, columns, (int)GR_ARRAY_LEN(columns));
     for (int i = 0; i < b->n_row; i++) {
         print_row(&t, b, &b->row[i]);

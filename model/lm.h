@@ -68,7 +68,8 @@ struct gr_lm {
     /* owned, (n_out_max): what the pass picked where the logits are; id -1: that row's logits are here, to be picked
      * from. NULL: the model leaves all picking to its caller. */
     const struct gr_picked *picked;
-    /* owned, (n_out_max): the same of a drafter's children; n -1: from these logits. NULL: all is left to the caller. */
+    /* owned, (n_out_max): the same of a drafter's children; n -1: from these logits. NULL: all is left to the
+     * caller. */
     const struct gr_top_row *top;
     int n_capture, capture_width;   /* 0: none */
     float *capture;                 /* owned, (n_row_max, n_capture * capture_width): layers side by side */

@@ -9,6 +9,7 @@
  * thread. */
 #include "bench/cuda/timing.cuh"
 #include "kernels/cuda/linear.h"
+#include "kernels/cuda/read_all.cuh"
 
 #include <algorithm>
 #include <cstdio>

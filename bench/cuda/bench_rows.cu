@@ -6,6 +6,7 @@
  * of picks come from the cache, as a pass's do. */
 #include "bench/cuda/timing.cuh"
 #include "kernels/cuda/pick.h"
+#include "kernels/cuda/read_all.cuh"
 #include "kernels/cuda/rows.h"
 
 #include <cstdio>

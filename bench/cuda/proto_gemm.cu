@@ -11,8 +11,10 @@
  * through it, ahead of the grid barrier between two layers (weights depend on nobody); another streams x behind that
  * barrier; one warpgroup multiplies. So the memory never waits for a layer to end.
  *
- *   nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -o proto_gemm bench/cuda/proto_gemm.cu -lcuda
+ *   nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -I. -o proto_gemm bench/cuda/proto_gemm.cu -lcuda
  */
+#include "kernels/cuda/read_all.cuh"
+
 #include <cuda.h>
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -392,18 +394,6 @@ __global__ void fill(__nv_bfloat16 *p, size_t n, uint32_t seed, float scale)
         z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9ull;
         z = (z ^ z >> 27) * 0x94D049BB133111EBull;
         p[i] = __float2bfloat16(scale * ((float)(uint32_t)((z ^ z >> 31) >> 32) * 0x1p-31f - 1.0f));
-    }
-}
-
-__global__ void read_all(const uint4 *p, size_t n, uint32_t *out)
-{
-    uint32_t a = 0;
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
-        const uint4 v = __ldcs(p + i);
-        a ^= v.x ^ v.y ^ v.z ^ v.w;
-    }
-    if (a == 0x12345) {
-        *out = a;
     }
 }
 

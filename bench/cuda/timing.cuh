@@ -5,7 +5,6 @@
 #include "kernels/cuda/cuda_status.cuh"
 
 #include <algorithm>
-#include <cstdint>
 #include <vector>
 
 struct Times { /* ms */
@@ -34,19 +33,6 @@ template <class F> static Times time_of(cudaStream_t stream, int n_rep, F f)
     CUDA_OK(cudaEventDestroy(e0));
     CUDA_OK(cudaEventDestroy(e1));
     return {ms[ms.size() / 2], ms[ms.size() / 10], ms[ms.size() * 9 / 10]};
-}
-
-/* Reads n times 16 bytes and does nothing with them: what memory gives. */
-static __global__ void read_all(const uint4 *p, size_t n, uint32_t *out)
-{
-    uint32_t a = 0;
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
-        const uint4 v = __ldcs(p + i);
-        a ^= v.x ^ v.y ^ v.z ^ v.w;
-    }
-    if (a == 0x12345) {
-        *out = a;
-    }
 }
 
 #endif
