@@ -73,6 +73,8 @@ struct gr_lm {
     const struct gr_top_row *top;
     int n_capture, capture_width;   /* 0: none */
     float *capture;                 /* owned, (n_row_max, n_capture * capture_width): layers side by side */
+    uint16_t *shipped;              /* owned, (n_row_max, fused_width) bf16, in place of capture where features are
+                                     * made within the pass; n_capture is 1 then, capture_width fused_width */
     /* A target that serves an EAGLE-3 head: width of fuse()'s rows; 0: none. */
     int fused_width;
     uint64_t fc_fingerprint;        /* of the head's fc, on the target and on the head: equal, or the two do not fit */
@@ -124,10 +126,15 @@ static inline int gr_lm_ship_width(const struct gr_lm *lm)
     const int fused = lm->feature_width > 0 ? lm->feature_width : lm->fused_width;
     return lm->raw_features && fused > 0 ? lm->n_capture * lm->capture_width : fused;
 }
-/* The captured states of a row of the last pass. */
+/* The captured states of a row of the last pass, or what is shipped of it: for fuse(), and to be kept. */
 static inline const float *gr_lm_capture(const struct gr_lm *lm, int row)
 {
-    return lm->capture + (size_t)row * (size_t)(lm->n_capture * lm->capture_width);
+    const size_t at = (size_t)row * (size_t)(lm->n_capture * lm->capture_width);
+    return lm->shipped != NULL ? (const float *)(const void *)(lm->shipped + at) : lm->capture + at;
+}
+static inline size_t gr_lm_capture_bytes(const struct gr_lm *lm)
+{
+    return (size_t)(lm->n_capture * lm->capture_width) * (lm->shipped != NULL ? sizeof(uint16_t) : sizeof(float));
 }
 static inline void gr_lm_destroy(struct gr_lm *lm)
 {

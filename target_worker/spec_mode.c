@@ -193,8 +193,10 @@ void gr_spec_econ_round(struct gr_spec_econ *e, const struct gr_spec_round *r)
     learn(&e->overhead_ns, at_most(rest > 0.0 ? rest : 0.0, rest_most), share);
     e->n_tree++;
     follow_speed(e, r->root_pass_ns);
-    e->until_clean = clean_is_due(e) ? GR_SPEC_CLEAN_RUN : 0;
-    weigh(e, r);
+    if (!r->shared) {
+        e->until_clean = clean_is_due(e) ? GR_SPEC_CLEAN_RUN : 0;
+        weigh(e, r);
+    }
 }
 
 void gr_spec_econ_latency(struct gr_spec_econ *e, double ns, bool arrived)

@@ -37,6 +37,7 @@ struct gr_spec_econ {
 /* A round that is over. */
 struct gr_spec_round {
     bool waited; /* it asked for a tree and waited, whatever came of it */
+    bool shared; /* its pass was other sessions', too: who decides about trees is the group */
     bool clean;  /* the drafter had nothing to do meanwhile */
     int n_token;
     double round_ns, pass_ns, wait_ns;

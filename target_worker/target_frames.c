@@ -62,14 +62,14 @@ static void take_tree(struct gr_target *t, struct session *s, const struct gr_fr
     const bool waited = s->warm || !s->auto_tree;
     if (!s->warm) {
         s->warm = true;
-        gr_spec_econ_warm(&s->econ);
+        gr_spec_econ_warm(target_econ(s));
         s->asked = s->auto_tree ? false : s->asked;
-        s->econ.probing = false;
+        s->econ[0].probing = s->econ[1].probing = false;
     }
     if (s->asked && h->round == s->asked_round) {
         const double latency_ns = (double)(now_ns - GR_MIN(s->asked_ns, now_ns));
         const double drafting_ns = GR_MIN(1e3 * h->flags, latency_ns);
-        gr_spec_econ_latency(&s->econ, latency_ns, true);
+        gr_spec_econ_latency(target_econ(s), latency_ns, true);
         if (h->flags > 0) { /* what is left of the latency is the wire's and the loops' */
             s->wire_ns += (s->wire_ns > 0.0 ? 0.1 : 1.0) * (latency_ns - drafting_ns - s->wire_ns);
         }
@@ -78,7 +78,7 @@ static void take_tree(struct gr_target *t, struct session *s, const struct gr_fr
     if (s->auto_tree && !waited) {
         return; /* it came with the drafter's prefix: how late it is says nothing */
     }
-    if (s->auto_tree && s->econ.is_root) {
+    if (s->auto_tree && target_econ(s)->is_root) {
         s->probe = w;
         target_judge_probe(t, s);
         return;
@@ -155,7 +155,7 @@ static enum gr_status on_resync(struct gr_target *t, uint32_t peer, const struct
     s->peer = peer;
     s->silent_ns = 0;
     s->asked = s->draft.valid = s->probe.valid = s->warm = false;
-    s->econ.probing = false;
+    s->econ[0].probing = s->econ[1].probing = false;
     s->cost_told.n_point = 0;
     s->fence_round = s->round + (s->in_pass ? 1 : 0);
     s->pass_resync = s->in_pass;
@@ -190,7 +190,7 @@ static void note_asked(struct gr_target *t, struct session *s, uint64_t now_ns)
     s->asked_ns = now_ns;
     s->silent_ns = s->silent_ns == 0 ? now_ns : s->silent_ns;
     if (s->mode == GR_SPEC_PROBE) {
-        gr_spec_econ_probe_sent(&s->econ);
+        gr_spec_econ_probe_sent(target_econ(s));
         t->counters.n_probe++;
         s->mode = GR_SPEC_ROOT; /* nobody waits for it */
         s->n_want = 0;

@@ -100,12 +100,13 @@ struct session {
     uint32_t begun_round;     /* the round that give_up_ns is of */
     uint64_t give_up_ns;      /* deadline_ns is never later, however often the drafter begins anew in this round */
     uint64_t verdict_ns;      /* when the last round ended */
-    struct gr_spec_econ econ;
+    struct gr_spec_econ econ[2]; /* of rounds alone; [1]: of rounds that share passes with other sessions' */
+    bool crowded;             /* the round that comes next is one of those: target_econ() */
     int32_t econ_len;         /* context that econ's times are of */
     double wire_ns;           /* latency less drafting */
     struct gr_cost cost_told;
     int cost_decode;          /* sessions that decoded together then */
-    bool was_root;            /* econ.is_root at the last round, for the log */
+    bool was_root;            /* econ[0].is_root at the last round, for the log */
     bool paused;              /* the COMMIT queue is full */
     /* the pass in flight */
     uint8_t node_of_row[GR_NODE_MAX]; /* pass tree node -> node of the DRAFT */
@@ -134,7 +135,7 @@ struct gr_target {
     uint64_t n_arrival;
     double prefill_credit_ns; /* time that prompt chunks may still take of the decoding sessions' */
     struct gr_cost_table cost;
-    struct gr_spec_econ econ; /* of all sessions: seeds a new one */
+    struct gr_spec_econ econ[2]; /* of all sessions: seed a new one */
     struct gr_spec_group group[GR_GROUP_CLASSES]; /* by how many sessions decode together: 2, 3-4, 5-8, ... */
     uint64_t pass_end_ns;    /* of the last pass that decoded only; 0: there was a break */
     struct gr_target_counters counters;
@@ -189,6 +190,11 @@ void target_judge_probe(struct gr_target *t, struct session *s);
 /* The group that n sessions which decode together are judged by; NULL: one is alone. */
 struct gr_spec_group *target_group(struct gr_target *t, int n);
 int target_n_decode(const struct gr_target *t);
+/* What rounds of the kind that comes next cost and bring. */
+static inline struct gr_spec_econ *target_econ(struct session *s)
+{
+    return &s->econ[s->crowded];
+}
 /* What a pass costs with this session's n_row rows and the other decoding sessions' usual ones. */
 double target_pass_ns(const struct gr_target *t, const struct session *s, int32_t n_row);
 void target_send_cost(struct gr_target *t, struct session *s);

@@ -44,7 +44,7 @@ static void grow_table(struct gr_target *t, struct session *s, int32_t n_token)
 static void go_without(struct session *s, uint64_t now_ns)
 {
     if (s->has_peer && s->asked) {
-        gr_spec_econ_latency(&s->econ, (double)(now_ns - s->asked_ns), false);
+        gr_spec_econ_latency(target_econ(s), (double)(now_ns - s->asked_ns), false);
     } else if (!s->has_peer) {
         s->ever_attached = true; /* one that has not come yet is not waited for again until it attaches */
     }
@@ -260,7 +260,7 @@ static uint64_t gather_until(const struct session *s)
     if (s->mode == GR_SPEC_TREE && !s->auto_tree) {
         return s->deadline_ns;
     }
-    return since_ns + (uint64_t)(0.25 * s->econ.root_ns);
+    return since_ns + (uint64_t)(0.25 * s->econ[s->crowded].root_ns);
 }
 
 static struct readiness look_around(const struct gr_target *t, uint64_t now_ns)
@@ -468,17 +468,19 @@ static void learn_round(struct gr_target *t, struct session *s, const struct gr_
     const struct gr_spec_round r = {
         .waited = s->pass_waited, .clean = s->pass_clean && !s->asked, .n_token = n_token, .round_ns = round_ns,
         .pass_ns = pass_ns, .wait_ns = (double)s->wait_ns,
+        .shared = s->crowded,
         .root_pass_ns = pass_ns * target_pass_ns(t, s, 1) / target_pass_ns(t, s, 1 + q->tree.n)};
-    if (t->econ.n_tree + t->econ.n_root == 0) {
-        t->econ = s->econ; /* the first session's guesses */
+    struct gr_spec_econ *all = &t->econ[s->crowded];
+    if (all->n_tree + all->n_root == 0) {
+        *all = *target_econ(s); /* the first session's guesses */
     }
     if (s->pv.automatic) {
         gr_specpv_trial_round(&s->pv.trial, s->pv.next.round, n_token, round_ns);
     }
     if (q->n_chain == 0 && !q->refresh_view) { /* a refresh costs the same with a tree and without */
-        gr_spec_econ_round(&s->econ, &r);
-        gr_spec_econ_round(&t->econ, &r);
-        t->econ.latency_ns = s->econ.latency_ns;
+        gr_spec_econ_round(target_econ(s), &r);
+        gr_spec_econ_round(all, &r);
+        all->latency_ns = target_econ(s)->latency_ns;
     }
     s->host_ns = now_ns - s->verdict_ns - GR_MIN(s->wait_ns + p->forward_ns, now_ns - s->verdict_ns);
     count_round(t, s, q);
@@ -551,7 +553,8 @@ static void apply_walk(struct gr_target *t, struct session *s, const struct gr_p
     }
     /* Prices before they are needed: after a prompt, which has taught what its context costs, when more or fewer
      * sessions share the pass, and now and then. */
-    if (prefill || s->cost_decode != target_n_decode(t) || s->econ.n_tree % 16 == 4 || s->econ.n_root % 64 == 8) {
+    if (prefill || s->cost_decode != target_n_decode(t) || target_econ(s)->n_tree % 16 == 4 ||
+        target_econ(s)->n_root % 64 == 8) {
         target_send_cost(t, s);
     }
     if (o.appended) {
@@ -619,7 +622,8 @@ static void finish_seq(struct gr_target *t, struct gr_pass_seq *q, enum gr_statu
 static void learn_group(struct gr_target *t, uint64_t now_ns)
 {
     const struct gr_pass *p = &t->pass;
-    struct gr_spec_group *g = target_group(t, p->n_seq);
+    /* By all that decode: those whose trees are being drafted meanwhile would be in a pass without trees. */
+    struct gr_spec_group *g = target_group(t, GR_MAX(p->n_seq, target_n_decode(t)));
     bool with_trees = false;
     int n_token = 0;
     for (int i = 0; i < p->n_seq; i++) {

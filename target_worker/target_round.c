@@ -77,7 +77,7 @@ void target_send_cost(struct gr_target *t, struct session *s)
     }
     const struct gr_pass_load others = others_load(t, s);
     struct gr_cost cost;
-    gr_cost_table_list(&t->cost, &others, target_specpv_context(s), s->econ.overhead_ns + s->wire_ns, &cost);
+    gr_cost_table_list(&t->cost, &others, target_specpv_context(s), target_econ(s)->overhead_ns + s->wire_ns, &cost);
     s->cost_decode = target_n_decode(t);
     charge_for_all(&cost, s->cost_decode);
     if (!moved(&s->cost_told, &cost)) {
@@ -131,38 +131,47 @@ static void begin_judgement(struct session *s, uint64_t now_ns)
     s->verdict_ns = s->deadline_ns = now_ns;
 }
 
+/* Alone: of sessions that decode together the group decides. */
+static void log_wanted(struct session *s)
+{
+    const struct gr_spec_econ *e = &s->econ[0];
+    if (s->auto_tree && s->was_root != e->is_root) {
+        s->was_root = e->is_root;
+        log_debug("session %" PRIu64
+                  " round %u: trees %s: %.2f tokens in %.0f us, without %.0f us; latency %.0f us, next probe "
+                  "in %u rounds",
+                  s->id, s->round, e->is_root ? "given up" : "wanted again", e->tree_tokens, e->tree_ns / 1e3,
+                  e->root_ns / 1e3, e->latency_ns / 1e3, e->until_probe);
+    }
+}
+
 void target_begin_round(struct gr_target *t, struct session *s, uint64_t now_ns)
 {
     if (s->pv.end_due != GR_FINISH_NONE) {
         begin_judgement(s, now_ns);
         return;
     }
+    const int n_decode = target_n_decode(t);
+    s->crowded = n_decode > 1;
     const struct gr_spec_input in = {.want_draft = s->want_draft,
                                      .single_token = s->single_token,
                                      .has_drafter = expects_drafter(s),
                                      .n_fault = s->n_fault,
                                      .n_node_max = n_node_max(s),
                                      .automatic = s->auto_tree,
-                                     .group = target_group(t, target_n_decode(t)),
+                                     .group = target_group(t, n_decode),
                                      .warm = s->warm,
                                      .asked = s->asked,
-                                     .econ = &s->econ};
+                                     .econ = target_econ(s)};
     const struct gr_spec_decision d = gr_spec_mode_decide(&in);
     const double limit_ns = (double)t->config.round_deadline_ns;
     double wait_ns = 0.0;
-    if (s->auto_tree && s->was_root != s->econ.is_root) {
-        s->was_root = s->econ.is_root;
-        log_debug("session %" PRIu64
-                  " round %u: trees %s: %.2f tokens in %.0f us, without %.0f us; latency %.0f us, next probe "
-                  "in %u rounds",
-                  s->id, s->round, s->was_root ? "given up" : "wanted again", s->econ.tree_tokens,
-                  s->econ.tree_ns / 1e3, s->econ.root_ns / 1e3, s->econ.latency_ns / 1e3, s->econ.until_probe);
-    }
+    log_wanted(s);
     tell_reason(t, s, d.reason);
     s->mode = d.mode;
     s->n_want = d.n_want;
     if (d.mode == GR_SPEC_TREE) {
-        wait_ns = s->auto_tree ? gr_spec_econ_patience_ns(&s->econ, limit_ns) : limit_ns;
+        wait_ns = s->auto_tree ? gr_spec_econ_patience_ns(target_econ(s), limit_ns) : limit_ns;
     }
     if (s->begun_round != s->round) {
         s->begun_round = s->round;
@@ -178,10 +187,12 @@ void target_reprice(struct gr_target *t, struct session *s)
     const struct gr_pass_load before = gr_pass_load_add(&none, 1, gr_attends_all(s->econ_len));
     const struct gr_pass_load now = gr_pass_load_add(&none, 1, gr_attends_all(s->committed_len));
     const double now_ns = gr_cost_table_estimate(&t->cost, &now);
+    const double then_ns = gr_cost_table_estimate(&t->cost, &before);
     /* What was guessed when the session was opened may rest on a table that had not seen any context. */
-    const double before_ns = s->econ.n_clean == 0 ? s->econ.root_ns : gr_cost_table_estimate(&t->cost, &before);
-    if (before_ns > 0.0 && now_ns > 0.0) {
-        gr_spec_econ_rescale(&s->econ, now_ns / before_ns);
+    const double guess_ns = s->econ[0].n_clean == 0 ? s->econ[0].root_ns : then_ns;
+    if (guess_ns > 0.0 && then_ns > 0.0 && now_ns > 0.0) {
+        gr_spec_econ_rescale(&s->econ[0], now_ns / guess_ns);
+        gr_spec_econ_rescale(&s->econ[1], now_ns / then_ns);
     }
     s->econ_len = s->committed_len;
 }
@@ -278,6 +289,6 @@ void target_judge_probe(struct gr_target *t, struct session *s)
         return;
     }
     w->valid = false;
-    gr_spec_econ_probed(&s->econ, w->at_len - (int32_t)w->base_len,
+    gr_spec_econ_probed(target_econ(s), w->at_len - (int32_t)w->base_len,
                         target_pass_ns(t, s, 1 + w->tree.n) / target_pass_ns(t, s, 1));
 }

@@ -76,15 +76,15 @@ static double pass_ns(const struct gr_target *t, int32_t n_row, struct gr_attend
 static bool pays(const struct gr_target *t, const struct session *s, int32_t n_row)
 {
     const struct gr_specpv_params *p = &s->pv.params;
-    const double n_token = s->mode == GR_SPEC_TREE ? GR_MAX(s->econ.tree_tokens, 1.0) : 1.0;
+    const struct gr_spec_econ *e = &s->econ[s->crowded];
+    const double n_token = s->mode == GR_SPEC_TREE ? GR_MAX(e->tree_tokens, 1.0) : 1.0;
     const int32_t n_missing = gr_specpv_usual_missing(p, &s->pv.drift, n_row, n_token);
     const int32_t n_seen = GR_MIN(gr_specpv_view_tokens(p), s->committed_len) + n_missing / 2;
     const struct gr_attended all = gr_attends_all(s->committed_len);
     const struct gr_attended view = {.n_token = GR_MIN(n_seen, s->committed_len), .view = true};
     const struct gr_specpv_price price = {.full_ns = pass_ns(t, n_row, all), .partial_ns = pass_ns(t, n_row, view),
                                           .refresh_ns = pass_ns(t, n_row + n_missing, all),
-                                          .rest_ns = s->mode == GR_SPEC_TREE ? s->econ.latency_ns + s->econ.overhead_ns
-                                                                             : s->econ.overhead_ns,
+                                          .rest_ns = e->overhead_ns + (s->mode == GR_SPEC_TREE ? e->latency_ns : 0.0),
                                           .n_token = n_token, .n_missing = n_missing,
                                           .drift = gr_specpv_drift_rate(&s->pv.drift)};
     return gr_specpv_pays(&price);
@@ -177,7 +177,7 @@ static void forget_trees(struct session *s)
 {
     s->draft.valid = s->probe.valid = s->asked = false;
     s->silent_ns = 0;
-    s->econ.probing = false;
+    s->econ[0].probing = s->econ[1].probing = false;
 }
 
 /* Exact: nothing is judged behind the first that is another. */

@@ -41,11 +41,17 @@ struct gr_verifier {
     int32_t *row0;                    /* (n_seq_max): of the pass's sequences in the batch, chain rows included */
     float *kept;                      /* (n_seq_max, GR_CAPTURE_KEEP, capture): by the machine's slot */
     int n_feature_max;                /* n_row_max and all that is kept */
+    int n_feature;                    /* of this pass */
     const float **capture;            /* (n_feature_max): captured states whose features are wanted */
-    float *fused;                     /* (n_row_max, fused_width) */
+    float *fused;                     /* (n_feature_max, fused_width), where the model does not fuse in its pass */
     int feature_width;                /* fused, or captured states where they are shipped as they are */
     uint16_t *feature;                /* (n_feature_max, feature_width) bf16: what sequences point into */
 };
+
+static bool fuses(const struct gr_lm *lm)
+{
+    return !lm->raw_features && lm->shipped == NULL;
+}
 
 enum gr_status gr_verifier_create(struct gr_lm *lm, int n_seq_max, struct gr_verifier **out)
 {
@@ -85,7 +91,9 @@ enum gr_status gr_verifier_create(struct gr_lm *lm, int n_seq_max, struct gr_ver
         v->row0 = gr_zeroed((size_t)n_seq_max, sizeof(int32_t), &ok);
         v->kept = gr_zeroed(n_kept * (size_t)(lm->n_capture * lm->capture_width), sizeof(float), &ok);
         v->capture = gr_zeroed((size_t)v->n_feature_max, sizeof(*v->capture), &ok);
-        v->fused = gr_zeroed(n_row * (size_t)lm->fused_width, sizeof(float), &ok);
+        if (fuses(lm)) {
+            v->fused = gr_zeroed((size_t)v->n_feature_max * (size_t)lm->fused_width, sizeof(float), &ok);
+        }
         v->feature_width = gr_lm_ship_width(lm);
         v->feature = gr_zeroed((size_t)v->n_feature_max * (size_t)v->feature_width, sizeof(uint16_t), &ok);
     }
@@ -432,34 +440,51 @@ static int add_captures(struct gr_verifier *v, struct gr_pass_seq *s, int i, int
     return n;
 }
 
-static void to_bf16(struct gr_verifier *v, int at, int n, const float *x)
+/* What is shipped of row i is v->capture[i] now. */
+static void ship_rows(struct gr_verifier *v)
 {
-    uint16_t *to = v->feature + (size_t)at * (size_t)v->feature_width;
-    for (size_t k = 0; k < (size_t)n * (size_t)v->feature_width; k++) {
-        to[k] = gr_bf16_from_f32(x[k]);
+    for (int i = 0; i < v->n_feature; i++) {
+        const float *from = v->capture[i];
+        uint16_t *to = v->feature + (size_t)i * (size_t)v->feature_width;
+        if (v->lm->shipped != NULL) {
+            memcpy(to, from, gr_lm_capture_bytes(v->lm));
+            continue;
+        }
+        for (int k = 0; k < v->feature_width; k++) {
+            to[k] = gr_bf16_from_f32(from[k]);
+        }
+    }
+}
+
+static void fuse_captures(struct gr_verifier *v)
+{
+    const size_t width = (size_t)v->lm->fused_width;
+    for (int at = 0; at < v->n_feature; at += v->lm->n_row_max) {
+        const int n = GR_MIN(v->n_feature - at, v->lm->n_row_max);
+        gr_lm_fuse(v->lm, n, v->capture + at, v->fused + (size_t)at * width);
+        for (int i = at; i < at + n; i++) {
+            v->capture[i] = v->fused + (size_t)i * width;
+        }
     }
 }
 
 static void fuse(struct gr_verifier *v, struct gr_pass *pass)
 {
-    const size_t capture_bytes = (size_t)(v->lm->n_capture * v->lm->capture_width) * sizeof(float);
     int n = 0;
     for (int i = 0; i < pass->n_seq; i++) {
         struct gr_pass_seq *s = &pass->seq[i];
         if (s->want_features && s->keep_capture) {
-            memcpy(kept_capture(v, s, s->n_kept), gr_lm_capture(v->lm, v->row0[i]), capture_bytes);
+            memcpy(kept_capture(v, s, s->n_kept), gr_lm_capture(v->lm, v->row0[i]),
+                   gr_lm_capture_bytes(v->lm));
         } else if (s->want_features) {
             n = add_captures(v, s, i, n);
         }
     }
-    for (int i = 0; v->lm->raw_features && i < n; i++) {
-        to_bf16(v, i, 1, v->capture[i]);
+    v->n_feature = n;
+    if (fuses(v->lm)) {
+        fuse_captures(v);
     }
-    for (int at = 0; !v->lm->raw_features && at < n; at += v->lm->n_row_max) {
-        const int n_now = GR_MIN(n - at, v->lm->n_row_max);
-        gr_lm_fuse(v->lm, n_now, v->capture + at, v->fused);
-        to_bf16(v, at, n_now, v->fused);
-    }
+    ship_rows(v);
 }
 
 static bool wants_capture(const struct gr_pass *pass)

@@ -325,6 +325,25 @@ static void test_seeding(void **state)
     assert_false(e.is_root);
 }
 
+/* Rounds in others' passes take long whatever trees bring: they do not make a session give its trees up, which it would
+ * still be without when the others have ended. */
+static void test_shared(void **state)
+{
+    (void)state;
+    for (int shared = 0; shared < 2; shared++) {
+        struct gr_spec_econ e = econ(1e6);
+        for (int i = 0; i < 100; i++) {
+            gr_spec_econ_round(&e, &(struct gr_spec_round){.waited = true, .shared = shared == 1, .n_token = 2,
+                                                           .round_ns = 4e6, .pass_ns = 1.6e6, .wait_ns = 2e6,
+                                                           .root_pass_ns = 1e6});
+        }
+        assert_int_equal(e.is_root, shared == 0);
+        assert_int_equal(e.until_clean, 0);
+        assert_true(e.tree_tokens > 1.9 && e.tree_tokens < 2.1); /* what a round may wait for is still learnt */
+        assert_true(e.tree_ns > 3.9e6 && e.tree_pass_ns > 1.5e6);
+    }
+}
+
 /* Sessions that decode together: the passes with trees of a group that trees slow down end soon and are tried seldom;
  * those of one that they help stay. */
 static void test_group(void **state)
@@ -365,7 +384,7 @@ int main(void)
         cmocka_unit_test(test_refusals), cmocka_unit_test(test_pays_or_not), cmocka_unit_test(test_turns),
         cmocka_unit_test(test_changing_speed), cmocka_unit_test(test_pause_in_pass),
         cmocka_unit_test(test_late_drafter), cmocka_unit_test(test_seeding),
-        cmocka_unit_test(test_group),
+        cmocka_unit_test(test_group), cmocka_unit_test(test_shared),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
