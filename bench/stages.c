@@ -279,6 +279,7 @@ static enum gr_status check_context(const struct stage *s, const char *dir)
 struct stage_options {
     const char *model, *head, *isa;
     const struct gr_geometry *geometry; /* NULL: as in the folders */
+    const struct gr_tuned *tuned;       /* NULL: nothing was measured */
     int n_thread, device;
     int retrieval; /* tokens; 0: no partial views */
 };
@@ -289,7 +290,7 @@ static enum gr_status create_target(struct stage *s, const struct stage_options 
     const struct gr_llama_config c = {.dir = o->model, .isa = o->isa, .n_thread = o->n_thread, .head_dir = o->head,
                                       .n_ctx_max = s->n_context + N_ROW_MAX, .n_row_max = N_ROW_MAX, .n_out_max = 64,
                                       .n_pool_block = n_block, .n_scratch_block = 4, .geometry = o->geometry,
-                                      .n_seq_max = 1};
+                                      .tuned = o->tuned, .n_seq_max = 1};
     GR_TRY(gr_llama_create_on(o->device, &c, &s->hf, NULL, &s->lm));
     GR_TRY(check_context(s, o->model));
     s->weight_bytes = gr_llama_weight_bytes(&s->hf);
@@ -307,7 +308,7 @@ static enum gr_status create_head(struct stage *s, const struct stage_options *o
     const struct gr_eagle3_config c = {.dir = o->head, .target_dir = o->model, .isa = o->isa, .n_thread = o->n_thread,
                                        .n_ctx_max = s->n_context + N_ROW_MAX, .n_row_max = N_ROW_MAX, .n_out_max = 64,
                                        .n_pool_block = n_block, .n_scratch_block = 4, .geometry = o->geometry,
-                                       .n_seq_max = 1};
+                                       .tuned = o->tuned, .n_seq_max = 1};
     GR_TRY(gr_eagle3_create_on(o->device, &c, &s->hf, NULL, &s->lm));
     GR_TRY(check_context(s, o->head));
     s->weight_bytes = gr_eagle3_weight_bytes(&s->hf);
@@ -393,6 +394,8 @@ int gr_bench_stages(int argc, char **argv)
     const char *threads = "0";
     const char *retrieval = "0";
     const char *geometry = NULL;
+    const char *tuned_file = NULL;
+    struct gr_tuned tuned;
     const char *dump = NULL, *ids = NULL, *compare = NULL, *with = NULL;
     const struct gr_bench_option options[] = {
         {"model", &o.model, "target folder (default models/demo/target)"},
@@ -404,6 +407,8 @@ int gr_bench_stages(int argc, char **argv)
         {"cpu-kernels", &o.isa, "avx512 | avx2 | c"},
         {"threads", &threads, "default 0: all"},
         {"device", &device, "cpu | cuda:N (default cpu)"},
+        {"tuned", &tuned_file, "shapes that graft-bench tune measured on the GPU"},
+        {"require-tuned", NULL, "no value: an error if a shape is not in it, or the GPU is another"},
         {"dump", &dump, "measure nothing: write the head's inner values for --ids to this .safetensors file"},
         {"ids", &ids, "token ids of the prompt of a dump, separated by commas"},
         {"compare", &compare, "measure nothing: compare this dump, stage by stage, ..."},
@@ -411,6 +416,7 @@ int gr_bench_stages(int argc, char **argv)
     };
     enum gr_table_format format;
     int64_t n_context = 0, n_rep = 0, n_thread = 0, n_retrieval = 0;
+    const bool require_tuned = gr_bench_flag(&argc, argv, "require-tuned");
     const int status = gr_bench_options("stages", argc, argv, &format, options, (int)GR_ARRAY_LEN(options));
     if (status >= 0) {
         return status;
@@ -422,9 +428,11 @@ int gr_bench_stages(int argc, char **argv)
     }
     o.n_thread = (int)n_thread;
     o.retrieval = (int)n_retrieval;
-    if (gr_device_parse("device", device, &o.device) != GR_OK || gr_geometry_find(geometry, &o.geometry) != GR_OK) {
+    if (gr_device_parse("device", device, &o.device) != GR_OK || gr_geometry_find(geometry, &o.geometry) != GR_OK ||
+        gr_tuned_open(tuned_file, require_tuned, o.device != GR_DEVICE_CPU, &tuned) != GR_OK) {
         return 2;
     }
+    o.tuned = tuned.file != NULL ? &tuned : NULL;
     if (compare != NULL || with != NULL) {
         return gr_bench_compare(compare, with, format);
     }

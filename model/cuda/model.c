@@ -14,8 +14,15 @@ enum gr_status gr_cuda_model_open(struct gr_cuda_model *m, struct gr_lm *lm, int
     GR_TRY(gr_cuda_device_open(&m->device, device));
     GR_TRY(gr_kernels_init_cpu(&m->kernels, NULL));
     lm->kernels = &m->kernels;
-    gr_cuda_model_numerics_id(lm->numerics_id, sizeof(lm->numerics_id));
     return gr_team_create(n_thread > 0 ? n_thread : gr_cpu_count(), &lm->team);
+}
+
+enum gr_status gr_cuda_model_tune(struct gr_cuda_model *m, struct gr_lm *lm, const struct gr_tuned *tuned,
+                                  const struct gr_cuda_tune_model *model)
+{
+    GR_TRY(gr_cuda_tune(&m->shapes, tuned, &m->device, model));
+    gr_cuda_numerics_id(&m->shapes, lm->numerics_id, sizeof(lm->numerics_id));
+    return GR_OK;
 }
 
 enum gr_status gr_cuda_choose_blocks(const struct gr_cuda_model *m, const struct gr_cuda_blocks *b, int *n_block_out)
@@ -101,7 +108,7 @@ enum gr_status gr_cuda_model_load(struct gr_cuda_model *m, struct gr_team *team,
                              .expand = expand->to != NULL ? expand : NULL,
                              .team = team};
     struct gr_cuda_weights w;
-    enum gr_status st = gr_cuda_weights_begin(&w, &m->device, &host, bytes);
+    enum gr_status st = gr_cuda_weights_begin(&w, &m->device, &host, &m->shapes, bytes);
     if (st == GR_OK) {
         st = load(model, &w, &host);
     }
@@ -217,9 +224,4 @@ void gr_cuda_model_copy_cells(struct gr_cuda_model *m, int n, const int32_t *src
     if (n > 0 && m->broken == GR_OK) {
         m->broken = gr_cuda_cells_copy(&m->cells, &m->device, &m->work.kv, n, src, dst);
     }
-}
-
-void gr_cuda_model_numerics_id(char *text, size_t cap)
-{
-    snprintf(text, cap, "cuda/sm90/tile64/near64/split8/kv-bf16/tp1");
 }

@@ -12,10 +12,14 @@
 #define SHOW_NS     (200 * GR_MS)
 
 enum gr_status gr_cuda_weights_begin(struct gr_cuda_weights *w, struct gr_cuda_device *device,
-                                     const struct gr_loader *loader, uint64_t all_bytes)
+                                     const struct gr_loader *loader, const struct gr_model_shapes *shapes,
+                                     uint64_t all_bytes)
 {
-    *w = (struct gr_cuda_weights){
-        .device = device, .loader = loader, .all_bytes = all_bytes, .bar = isatty(STDERR_FILENO) == 1};
+    *w = (struct gr_cuda_weights){.device = device,
+                                  .loader = loader,
+                                  .shapes = shapes,
+                                  .all_bytes = all_bytes,
+                                  .bar = isatty(STDERR_FILENO) == 1};
     for (int i = 0; i < 2; i++) {
         struct gr_cuda_piece *p = &w->piece[i];
         GR_TRY(
@@ -84,7 +88,8 @@ static enum gr_status send_piece(struct gr_cuda_weights *w, const struct gr_cuda
                                                    .n_in = n_in,
                                                    .row0 = to->row0 + row * to->step,
                                                    .n_row = n,
-                                                   .step = to->step};
+                                                   .step = to->step,
+                                                   .cut = to->m->cut};
         GR_TRY(gr_cuda_linear_pack(&a, stream));
     }
     w->bytes += bytes;
@@ -115,8 +120,10 @@ static enum gr_status send_rows(struct gr_cuda_weights *w, const char *name, int
 
 enum gr_status gr_cuda_matrix_take(struct gr_cuda_weights *w, int n_out, int n_in, struct gr_cuda_matrix *out)
 {
-    *out = (struct gr_cuda_matrix){.n_out = n_out, .n_in = n_in};
-    return gr_cuda_take(w->device, "weights", gr_cuda_linear_bytes(n_out, n_in), &out->packed);
+    const struct gr_linear_shape *shape = gr_shapes_find(w->shapes, n_out, n_in);
+    GR_ASSERT(shape != NULL && shape->cut.width > 0);
+    *out = (struct gr_cuda_matrix){.n_out = n_out, .n_in = n_in, .cut = shape->cut};
+    return gr_cuda_take(w->device, "weights", gr_cuda_linear_bytes(n_out, n_in, shape->cut), &out->packed);
 }
 
 enum gr_status gr_cuda_matrix_load(struct gr_cuda_weights *w, const char *name, int n_row,

@@ -5,10 +5,12 @@
 
 #include "model/cuda/device.h"
 #include "model/loader.h"
+#include "model/shapes.h"
 
 struct gr_cuda_weights {
     struct gr_cuda_device *device;  /* borrowed */
     const struct gr_loader *loader; /* borrowed; files may be changed between calls */
+    const struct gr_model_shapes *shapes; /* borrowed: how matrices are cut */
     struct gr_cuda_piece {
         uint16_t *host, *plain; /* pinned, and on the device */
         cudaEvent_t done;       /* it may be filled again */
@@ -23,15 +25,17 @@ struct gr_cuda_weights {
 struct gr_cuda_matrix {
     void *packed;
     int n_out, n_in;
+    struct gr_cuda_cut cut;
 };
 
 /* all_bytes: for the progress that is shown. Takes staging memory, which finish gives back. */
 GR_NODISCARD enum gr_status gr_cuda_weights_begin(struct gr_cuda_weights *w, struct gr_cuda_device *device,
-                                                  const struct gr_loader *loader, uint64_t all_bytes);
+                                                  const struct gr_loader *loader,
+                                                  const struct gr_model_shapes *shapes, uint64_t all_bytes);
 /* Waits until everything is there. Also after an error. */
 GR_NODISCARD enum gr_status gr_cuda_weights_finish(struct gr_cuda_weights *w);
 
-/* Takes the memory of a matrix, rows are put in by the calls below. */
+/* Takes the memory of a matrix, which is one of the model's shapes; rows are put in by the calls below. */
 GR_NODISCARD enum gr_status gr_cuda_matrix_take(struct gr_cuda_weights *w, int n_out, int n_in,
                                                 struct gr_cuda_matrix *out);
 /* The tensor's rows become rows row0 + i * step of m. */
