@@ -76,8 +76,8 @@ static enum gr_status find_shapes(struct tune *t)
         GR_TRY(gr_hf_config_load(t->draft, &draft));
         is_head = strcmp(draft.architecture, "LlamaForCausalLMEagle3") == 0;
     }
-    GR_TRY(add_llama(t, &(struct gr_llama_config){
-                            .dir = t->model, .head_dir = is_head ? t->draft : NULL, .geometry = t->geometry}));
+    GR_TRY(add_llama(
+        t, &(struct gr_llama_config){.dir = t->model, .head_dir = is_head ? t->draft : NULL, .geometry = t->geometry}));
     if (t->draft == NULL) {
         return GR_OK;
     }
@@ -173,20 +173,19 @@ static enum gr_status tune_linear(struct tune *t, const struct gr_linear_shape *
     const int n = list_cuts(s->n_in, r);
     int i_formula = 0;
     if (formula.width == 0) {
-        log_error("%s: linear %d x %d is not built: outputs must be a multiple of 16, inputs of 64", t->model,
-                  s->n_out, s->n_in);
+        log_error("%s: linear %d x %d is not built: outputs must be a multiple of 16, inputs of 64", t->model, s->n_out,
+                  s->n_in);
         return GR_EUNSUPPORTED;
     }
-    while (i_formula < n - 1 &&
-           (r[i_formula].cut.width != formula.width || r[i_formula].cut.parts != formula.parts)) {
+    while (i_formula < n - 1 && (r[i_formula].cut.width != formula.width || r[i_formula].cut.parts != formula.parts)) {
         i_formula++;
     }
     GR_TRY(time_cuts(t, s, r, n));
     const int chosen = choose_cut(r, n, i_formula);
     print_cuts(t, s, r, n, i_formula, chosen);
-    json_t *entry = json_pack("{s:i, s:i, s:i, s:i, s:f, s:f}", "n_out", s->n_out, "n_in", s->n_in, "width",
-                              r[chosen].cut.width, "parts", r[chosen].cut.parts, "us_1_row", r[chosen].us[ROWS_1],
-                              "us_64_rows", r[chosen].us[ROWS_64]);
+    json_t *entry =
+        json_pack("{s:i, s:i, s:i, s:i, s:f, s:f}", "n_out", s->n_out, "n_in", s->n_in, "width", r[chosen].cut.width,
+                  "parts", r[chosen].cut.parts, "us_1_row", r[chosen].us[ROWS_1], "us_64_rows", r[chosen].us[ROWS_64]);
     GR_ASSERT(entry != NULL);
     gr_tune_file_put(t->file, "linear", entry, 2);
     return GR_OK;
@@ -194,8 +193,7 @@ static enum gr_status tune_linear(struct tune *t, const struct gr_linear_shape *
 
 static enum gr_status tune_gemm(struct tune *t)
 {
-    static const char *const columns[] = {"matrix",     "width", "parts",     "us 1 row",
-                                          "us 64 rows", "sum",   "x formula", ""};
+    static const char *const columns[] = {"matrix", "width", "parts", "us 1 row", "us 64 rows", "sum", "x formula", ""};
     gr_table_begin(&t->table, t->format, stdout, "tune gemm", gr_tune_gpu_name(t->gpu), columns,
                    (int)GR_ARRAY_LEN(columns));
     for (int m = 0; m < t->n_model; m++) {
@@ -308,10 +306,10 @@ static enum gr_status tune_splits(struct tune *t, const struct gr_model_shapes *
     for (int c = 0; c < n_context; c++) {
         GR_ASSERT(json_array_append_new(contexts, json_integer(context[c])) == 0);
     }
-    json_t *entry = json_pack("{s:i, s:i, s:i, s:i, s:o, s:o, s:o}", "n_head", s->n_head, "n_kv_head", s->n_kv_head,
-                              "head_dim", s->head_dim, "n_split_max", chosen + 1, "contexts", contexts, "us_1_row",
-                              numbers(&r[chosen], n_context, ROWS_1), "us_64_rows",
-                              numbers(&r[chosen], n_context, ROWS_64));
+    json_t *entry =
+        json_pack("{s:i, s:i, s:i, s:i, s:o, s:o, s:o}", "n_head", s->n_head, "n_kv_head", s->n_kv_head, "head_dim",
+                  s->head_dim, "n_split_max", chosen + 1, "contexts", contexts, "us_1_row",
+                  numbers(&r[chosen], n_context, ROWS_1), "us_64_rows", numbers(&r[chosen], n_context, ROWS_64));
     GR_ASSERT(entry != NULL);
     gr_tune_file_put(t->file, "attention", entry, 3);
     return GR_OK;
@@ -358,8 +356,7 @@ static bool parse(struct tune *t, const char *device, const char *geometry, cons
         return false;
     }
     t->n_rep = (int)n_rep;
-    if (gr_device_parse("device", device, &t->device) != GR_OK ||
-        gr_geometry_find(geometry, &t->geometry) != GR_OK) {
+    if (gr_device_parse("device", device, &t->device) != GR_OK || gr_geometry_find(geometry, &t->geometry) != GR_OK) {
         return false;
     }
     if (t->device == GR_DEVICE_CPU) {

@@ -1,8 +1,8 @@
 /* Linear layers on a GPU (sm_90a): y = x W^T, bf16 weights and inputs, f32 sums.
  *
  * Row independence: an output is summed over k in an order that the shape (n_out, n_in) and the matrix's cut alone
- * decide: it is the same for every number of rows, every row of a tile, every tile. Each weight is read once where n_row
- * is at most 64, else once for every 128 rows.
+ * decide: it is the same for every number of rows, every row of a tile, every tile. Each weight is read once where
+ * n_row is at most 64, else once for every 128 rows.
  *
  * Nothing allocates; pointers are the device's and borrowed. Common subset of C and CUDA C++. */
 #ifndef GR_KERNELS_CUDA_LINEAR_H

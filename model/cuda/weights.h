@@ -8,8 +8,8 @@
 #include "model/shapes.h"
 
 struct gr_cuda_weights {
-    struct gr_cuda_device *device;  /* borrowed */
-    const struct gr_loader *loader; /* borrowed; files may be changed between calls */
+    struct gr_cuda_device *device;        /* borrowed */
+    const struct gr_loader *loader;       /* borrowed; files may be changed between calls */
     const struct gr_model_shapes *shapes; /* borrowed: how matrices are cut */
     struct gr_cuda_piece {
         uint16_t *host, *plain; /* pinned, and on the device */
@@ -30,8 +30,8 @@ struct gr_cuda_matrix {
 
 /* all_bytes: for the progress that is shown. Takes staging memory, which finish gives back. */
 GR_NODISCARD enum gr_status gr_cuda_weights_begin(struct gr_cuda_weights *w, struct gr_cuda_device *device,
-                                                  const struct gr_loader *loader,
-                                                  const struct gr_model_shapes *shapes, uint64_t all_bytes);
+                                                  const struct gr_loader *loader, const struct gr_model_shapes *shapes,
+                                                  uint64_t all_bytes);
 /* Waits until everything is there. Also after an error. */
 GR_NODISCARD enum gr_status gr_cuda_weights_finish(struct gr_cuda_weights *w);
 

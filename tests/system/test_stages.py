@@ -147,6 +147,8 @@ def what_cannot_be_done_is_said():
         missing = ["--compare", os.path.join(folder, "none"), "--with", os.path.join(folder, "none")]
         out = os.path.join(folder, "x")
         for args, status, word in (
+                (["--require-tuned"], 2, "--tuned FILE"), (["--tuned", out], 2, "no model on a GPU"),
+                (["--tuned", out, "--device", "cuda:0"], 2, out),
                 (other, 1, "different prompts"), (missing, 1, "none"), (["--compare", out], 2, "--with"),
                 (["--dump", out, "--head", HEAD, "--model", TARGET], 2, "--ids"),
                 (["--dump", out, "--head", HEAD, "--model", TARGET, "--ids", "1,2,x"], 2, "`x'"),
