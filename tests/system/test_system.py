@@ -210,7 +210,7 @@ def devices_that_are_not_there():
 
 @case
 def measured_shapes_are_checked_first():
-    """Files of `graft-bench tune`: what is wrong with one is one line, before a model is loaded or a GPU is looked for."""
+    """Files of `graft-bench tune`: what is wrong is one line, before a model is loaded or a GPU is looked for."""
     base = ["--model", TARGET, "--prompt", "x"]
     gpu = base + ["--target-device", "cuda:99"]
     refused(base + ["--require-tuned"], 2, "--tuned FILE")
