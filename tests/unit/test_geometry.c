@@ -308,8 +308,8 @@ static struct counted count_rows(const struct gr_expand *e, const char *name, in
     struct gr_expand_tensor t;
     struct counted n = {0};
     assert_int_equal(gr_expand_tensor_init(e, name, n_out, n_in, &t), GR_OK);
-    const size_t n_from = (size_t)t.n_out_from * (size_t)t.n_in_from;
-    uint16_t *from = malloc(n_from * sizeof(*from)), *row = malloc((size_t)n_in * sizeof(*row));
+    const size_t n_from = (size_t)t.rule.n_out_from * (size_t)t.rule.n_in_from;
+    uint16_t *from = malloc((n_from + 1) * sizeof(*from)), *row = malloc((size_t)n_in * sizeof(*row));
     assert_true(from != NULL && row != NULL);
     for (size_t i = 0; i < n_from; i++) {
         from[i] = (uint16_t)(0x4000 + i % 61); /* 2 and more */
