@@ -210,16 +210,12 @@ static void read_rows(const struct gr_exec *x, void *arg)
     int begin, end;
     gr_unit_range(r->n_row, x->ith, x->nth, &begin, &end);
     uint16_t *out = r->out + (size_t)begin * n_in;
-    if (m->l->expand != NULL) {
-        gr_expand_rows(&m->t, m->from, r->row0 + begin, end - begin, out);
-    } else {
-        memcpy(out, (const uint16_t *)m->from + (size_t)(r->row0 + begin) * n_in, (size_t)(end - begin) * n_in * 2);
-    }
+    memcpy(out, (const uint16_t *)m->from + (size_t)(r->row0 + begin) * n_in, (size_t)(end - begin) * n_in * 2);
 }
 
 void gr_matrix_read(const struct gr_matrix_source *m, int row0, int n_row, uint16_t *out)
 {
-    GR_ASSERT(row0 >= 0 && row0 + n_row <= m->n_out);
+    GR_ASSERT(m->l->expand == NULL && row0 >= 0 && row0 + n_row <= m->n_out);
     gr_team_run(m->l->team, read_rows, &(struct reading){.m = m, .row0 = row0, .n_row = n_row, .out = out});
 }
 
