@@ -11,11 +11,11 @@
 /* ---- geometries ---- */
 
 static const struct gr_geometry geometries[] = {
-    {"llama-3.2-1b", 2048, 16, 32, 8, 64, 8192, 128256, 32000},
-    {"llama-3.1-8b", 4096, 32, 32, 8, 128, 14336, 128256, 32000},
+    {"llama-3.2-1b", 2048, 16, 32, 8, 64, 8192, 128256, 32000, 131072},
+    {"llama-3.1-8b", 4096, 32, 32, 8, 128, 14336, 128256, 32000, 131072},
     /* For tests: a KV head serves two query heads (the demo pair: three), and heads of twice the width. */
-    {"test-64", 512, 10, 8, 4, 64, 1280, 4608, 3333},
-    {"test-128", 640, 11, 16, 2, 128, 1100, 5000, 3080},
+    {"test-64", 512, 10, 8, 4, 64, 1280, 4608, 3333, 40000},
+    {"test-128", 640, 11, 16, 2, 128, 1100, 5000, 3080, 16384},
 };
 
 enum gr_status gr_geometry_find(const char *name, const struct gr_geometry **out)
@@ -102,6 +102,11 @@ enum gr_status gr_expand_config(const struct gr_geometry *to, const char *dir, s
 {
     struct gr_expand e;
     return to != NULL ? gr_expand_init(&e, to, dir, hf) : GR_OK;
+}
+
+void gr_expand_positions(const struct gr_geometry *to, struct gr_hf_config *hf)
+{
+    hf->max_pos = GR_MAX(hf->max_pos, to->max_pos);
 }
 
 int gr_expand_layer(const struct gr_expand *e, int i)

@@ -31,6 +31,7 @@ struct gr_geometry {
     const char *name;
     int hidden, n_layer, n_head, n_kv_head, head_dim, ffn, n_vocab;
     int draft_n_vocab; /* of its EAGLE-3 head: one layer as the model's own, q, k and v with 2H inputs */
+    int max_pos;       /* the published model's; gr_expand_positions alone asks */
 };
 
 /* name: of an option --geometry; NULL gives NULL. GR_EINVAL (one line logged, with the names there are): unknown. */
@@ -47,6 +48,9 @@ GR_NODISCARD enum gr_status gr_expand_init(struct gr_expand *e, const struct gr_
                                            struct gr_hf_config *hf);
 /* The config alone; to NULL: as it is. */
 GR_NODISCARD enum gr_status gr_expand_config(const struct gr_geometry *to, const char *dir, struct gr_hf_config *hf);
+/* For benchmarks of cost: hf (of the target, expanded to `to`) gets the published model's positions where it has fewer.
+ * The small model's weights were not made for those: what is predicted there means nothing. */
+void gr_expand_positions(const struct gr_geometry *to, struct gr_hf_config *hf);
 /* The layer that the stream entering layer i of the small target enters; i up to n_layer. */
 int gr_expand_layer(const struct gr_expand *e, int i);
 
