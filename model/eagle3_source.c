@@ -94,6 +94,9 @@ enum gr_status gr_eagle3_source_open(const struct gr_eagle3_config *c, struct gr
         return GR_OK;
     }
     GR_TRY(gr_expand_init(&out->expand, c->geometry, c->dir, &out->hf));
+    if (c->geometry_positions) {
+        gr_expand_positions(c->geometry, &out->target_hf);
+    }
     return gr_expand_config(c->geometry, c->target_dir, &out->target_hf);
 }
 

@@ -30,6 +30,9 @@ static enum gr_status open_head(struct gr_llama_source *s, const struct gr_llama
 static enum gr_status expand(struct gr_llama_source *s, const struct gr_llama_config *c)
 {
     GR_TRY(gr_expand_init(&s->expand, c->geometry, c->dir, &s->hf));
+    if (c->geometry_positions) {
+        gr_expand_positions(c->geometry, &s->hf);
+    }
     for (int i = 0; i < s->n_capture; i++) {
         s->capture_layer[i] = gr_expand_layer(&s->expand, s->capture_layer[i]);
     }

@@ -1,5 +1,6 @@
 #include "model/cuda/model.h"
 
+#include "common/clock.h"
 #include "common/log.h"
 #include "kernels/cuda/rows.h"
 
@@ -98,6 +99,13 @@ void gr_cuda_model_close(struct gr_cuda_model *m, struct gr_lm *lm)
     gr_memory_finish(&m->memory);
 }
 
+static void log_load(const struct gr_cuda_weights *w, uint64_t took_ns)
+{
+    log_info("cuda:%d: %.1f MB of weights in %.2f s; %.1f MB came from the host%s", w->device->index,
+             (double)w->bytes / 1e6, (double)took_ns / 1e9, (double)w->copied / 1e6,
+             w->loader->expand != NULL ? ", the rest was expanded on the device" : "");
+}
+
 enum gr_status gr_cuda_model_load(struct gr_cuda_model *m, struct gr_team *team, const struct gr_safetensors *files,
                                   const struct gr_expand *expand, uint64_t bytes, gr_cuda_load_fn *load, void *model)
 {
@@ -108,13 +116,18 @@ enum gr_status gr_cuda_model_load(struct gr_cuda_model *m, struct gr_team *team,
                              .expand = expand->to != NULL ? expand : NULL,
                              .team = team};
     struct gr_cuda_weights w;
+    const uint64_t begin = gr_clock_ns();
     enum gr_status st = gr_cuda_weights_begin(&w, &m->device, &host, &m->shapes, bytes);
     if (st == GR_OK) {
         st = load(model, &w, &host);
     }
     const enum gr_status finished = gr_cuda_weights_finish(&w);
     gr_memory_finish(&memory);
-    return st != GR_OK ? st : finished;
+    st = st != GR_OK ? st : finished;
+    if (st == GR_OK) {
+        log_load(&w, gr_clock_ns() - begin);
+    }
+    return st;
 }
 
 static enum gr_status enqueue_top(struct gr_cuda_model *m, const struct gr_lm *lm, int n)

@@ -1,5 +1,6 @@
-/* Weights from a model folder's files (loader.h) into the memory of a GPU, in the form of its kernels: read or expanded
- * by the team into pinned memory, copied and packed by the device, two pieces on their way at a time. Start only. */
+/* Weights from a model folder's files (loader.h) into the memory of a GPU, in the form of its kernels. As in the files:
+ * read by the team into pinned memory, copied and packed by the device, two pieces on their way at a time. Expanded
+ * (expand.h): only the small tensors are copied, the device makes the large ones' rows and packs them. Start only. */
 #ifndef GR_MODEL_CUDA_WEIGHTS_H
 #define GR_MODEL_CUDA_WEIGHTS_H
 
@@ -14,9 +15,12 @@ struct gr_cuda_weights {
     struct gr_cuda_piece {
         uint16_t *host, *plain; /* pinned, and on the device */
         cudaEvent_t done;       /* it may be filled again */
-    } piece[2];
+    } piece[2];                 /* expanded: the first one's plain alone */
     int next;
+    uint16_t *from; /* expanded: the small tensor, on the device; owned, grows */
+    size_t from_bytes;
     uint64_t bytes, all_bytes; /* loaded, and of all that will be (0: not known) */
+    uint64_t copied;           /* bytes that came from the host */
     uint64_t shown_ns;
     bool bar;
 };
@@ -28,7 +32,8 @@ struct gr_cuda_matrix {
     struct gr_cuda_cut cut;
 };
 
-/* all_bytes: for the progress that is shown. Takes staging memory, which finish gives back. */
+/* all_bytes: for the progress that is shown. Takes staging memory, which finish gives back. loader->expand stays as it
+ * is until then. */
 GR_NODISCARD enum gr_status gr_cuda_weights_begin(struct gr_cuda_weights *w, struct gr_cuda_device *device,
                                                   const struct gr_loader *loader, const struct gr_model_shapes *shapes,
                                                   uint64_t all_bytes);

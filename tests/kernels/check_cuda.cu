@@ -354,6 +354,7 @@ int main(int argc, char **argv)
         {"noise", check_noise},
         {"pick", check_picks},
         {"specpv", check_specpv},
+        {"expand", check_expand},
         {"vocabulary", check_large_picks},
     };
     for (auto &c : cases) {
