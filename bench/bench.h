@@ -13,6 +13,7 @@ int gr_bench_sessions(int argc, char **argv);
 int gr_bench_gates(int argc, char **argv);
 int gr_bench_stages(int argc, char **argv);
 int gr_bench_kernels(int argc, char **argv);
+int gr_bench_tune(int argc, char **argv);
 int gr_bench_transport(int argc, char **argv);
 
 /* Exit status to leave with, or -1. Options every benchmark has: -o FORMAT and those of the caller's table. */

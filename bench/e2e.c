@@ -306,6 +306,7 @@ int gr_bench_e2e(int argc, char **argv)
     if (asks_for_contexts(argc, argv)) {
         return gr_bench_long(argc, argv);
     }
+    b.pair.require_tuned = gr_bench_flag(&argc, argv, "require-tuned");
     const int status = gr_bench_options("e2e", argc, argv, &format, options, (int)GR_ARRAY_LEN(options));
     if (status >= 0 || !parse(&b)) {
         return status >= 0 ? status : 2;

@@ -14,6 +14,8 @@ static const struct {
      gr_bench_sessions},
     {"stages", "a target pass at 1 to 64 rows and prefill, against max(bytes, operations)", gr_bench_stages},
     {"gates", "results against what must be reached, stored or measured now", gr_bench_gates},
+    {"tune", "gemm | attention: which shapes of the kernels are fastest on this GPU, into a file for --tuned",
+     gr_bench_tune},
     {"kernels", "each operation of each CPU implementation", gr_bench_kernels},
     {"transport", "latency, message rate and a round's exchange over loop, shm, tcp and verbs", gr_bench_transport},
 };

@@ -42,6 +42,20 @@ static void add_common(struct arguments *a, const struct gr_pair *p, const struc
     add(a, "--transport", c->transport[0] != '\0' && !c->colocated ? c->transport : NULL);
 }
 
+static bool on_gpu(const char *device)
+{
+    return device != NULL && strncmp(device, "cuda:", 5) == 0;
+}
+
+static void add_tuned(struct arguments *a, const struct gr_pair_config *c)
+{
+    add(a, "--tuned", c->tuned);
+    if (c->require_tuned) {
+        GR_ASSERT(a->n + 1 < GR_CHILD_ARG_MAX);
+        a->argv[a->n++] = "--require-tuned";
+    }
+}
+
 static enum gr_status start_target(struct gr_pair *p, const struct gr_pair_config *c)
 {
     struct arguments a = {.argv = {c->target_program != NULL ? c->target_program : gr_program_sibling("graft-target")},
@@ -53,6 +67,9 @@ static enum gr_status start_target(struct gr_pair *p, const struct gr_pair_confi
     add(&a, "--kv-blocks", c->n_block > 0 ? a.number[2] : NULL);
     add(&a, "--prefill-share", c->prefill_share);
     add(&a, "--head", c->draft_is_head ? c->draft : NULL);
+    if (on_gpu(c->target_device) || (c->colocated && c->draft != NULL && on_gpu(c->draft_device))) {
+        add_tuned(&a, c);
+    }
     if (c->colocated) {
         add(&a, "--colocate-draft", c->draft);
         add(&a, "--draft-device", c->draft_device);
@@ -72,6 +89,9 @@ static enum gr_status start_draft(struct gr_pair *p, const struct gr_pair_config
     add(&a, "--device", c->draft_device);
     add_common(&a, p, c);
     add(&a, "--target", c->draft_is_head ? c->target : NULL);
+    if (on_gpu(c->draft_device)) {
+        add_tuned(&a, c);
+    }
     return gr_children_start(&p->children, "draft", a.argv, &p->draft);
 }
 
@@ -92,12 +112,14 @@ enum gr_status gr_pair_complete(struct gr_pair_config *c, const struct gr_geomet
     }
     GR_TRY(gr_device_parse("target-device", c->target_device, &ignored));
     GR_TRY(gr_device_parse("draft-device", c->draft_device, &ignored));
+    struct gr_tuned tuned; /* before the workers say what is wrong with it, both */
+    GR_TRY(gr_tuned_open(c->tuned, c->require_tuned, on_gpu(c->target_device) || on_gpu(c->draft_device), &tuned));
     return gr_pair_draft_is_head(c->draft, &c->draft_is_head);
 }
 
 bool gr_pair_on_one_gpu(const struct gr_pair_config *c)
 {
-    return strncmp(c->target_device, "cuda:", 5) == 0 && strcmp(c->target_device, c->draft_device) == 0;
+    return on_gpu(c->target_device) && strcmp(c->target_device, c->draft_device) == 0;
 }
 
 /* ---- running ---- */

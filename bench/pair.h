@@ -5,6 +5,7 @@
 
 #include "common/children.h"
 #include "model/expand.h"
+#include "model/tuned.h"
 #include "orchestrator/hub.h"
 
 struct gr_pair_config {
@@ -14,6 +15,8 @@ struct gr_pair_config {
     bool colocated;                           /* the drafter runs in the target's process, over loop */
     const char *target_device, *draft_device; /* NULL: cpu */
     const char *geometry;                     /* both are expanded to it (model/expand.h); NULL: as in the folders */
+    const char *tuned;                        /* measured shapes, for those on a GPU (model/tuned.h); NULL: none */
+    bool require_tuned;
     const char *transport;                    /* "": what the workers choose */
     int n_session, n_ctx_max;
     int n_block;                              /* of the target's KV; 0: auto */

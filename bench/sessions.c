@@ -253,6 +253,7 @@ int gr_bench_sessions(int argc, char **argv)
         GR_BENCH_PROMPT_OPTIONS(b.of_prompts),
     };
     enum gr_table_format format;
+    b.pair.require_tuned = gr_bench_flag(&argc, argv, "require-tuned");
     const int status = gr_bench_options("sessions", argc, argv, &format, options, (int)GR_ARRAY_LEN(options));
     if (status >= 0 || !parse(&b)) {
         return status >= 0 ? status : 2;

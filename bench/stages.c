@@ -266,11 +266,11 @@ static enum gr_status measure_ceilings(struct stage *s, const struct stage *othe
 }
 
 /* The model was created for fewer positions than asked for where it has no more. */
-static enum gr_status check_context(const struct stage *s, const char *dir)
+static enum gr_status check_context(const struct stage *s, const char *name)
 {
     if (s->lm->n_ctx_max < s->n_context + N_ROW_MAX) {
         log_error("--context %d: %s has %d positions, %d of them for the rows that are timed; give at most %d",
-                  s->n_context, dir, s->lm->n_ctx_max, N_ROW_MAX, s->lm->n_ctx_max - N_ROW_MAX);
+                  s->n_context, name, s->lm->n_ctx_max, N_ROW_MAX, s->lm->n_ctx_max - N_ROW_MAX);
         return GR_EINVAL;
     }
     return GR_OK;
@@ -279,9 +279,28 @@ static enum gr_status check_context(const struct stage *s, const char *dir)
 struct stage_options {
     const char *model, *head, *isa;
     const struct gr_geometry *geometry; /* NULL: as in the folders */
+    const struct gr_tuned *tuned;       /* NULL: nothing was measured */
+    int n_folder_pos;                   /* the folder's positions, where the geometry's own are needed; else 0 */
     int n_thread, device;
     int retrieval; /* tokens; 0: no partial views */
 };
+
+/* A context behind the folder's last position: the geometry's model may have that one, and the cost is its cost. */
+static enum gr_status choose_positions(struct stage_options *o, int n_context)
+{
+    struct gr_hf_config hf;
+    if (o->geometry == NULL) {
+        return GR_OK;
+    }
+    GR_TRY(gr_hf_config_load(o->model, &hf));
+    o->n_folder_pos = n_context + N_ROW_MAX > hf.max_pos ? hf.max_pos : 0;
+    return GR_OK;
+}
+
+static const char *name_of(const struct stage_options *o, const char *dir)
+{
+    return o->geometry != NULL ? o->geometry->name : dir;
+}
 
 static enum gr_status create_target(struct stage *s, const struct stage_options *o)
 {
@@ -289,9 +308,9 @@ static enum gr_status create_target(struct stage *s, const struct stage_options 
     const struct gr_llama_config c = {.dir = o->model, .isa = o->isa, .n_thread = o->n_thread, .head_dir = o->head,
                                       .n_ctx_max = s->n_context + N_ROW_MAX, .n_row_max = N_ROW_MAX, .n_out_max = 64,
                                       .n_pool_block = n_block, .n_scratch_block = 4, .geometry = o->geometry,
-                                      .n_seq_max = 1};
+                                      .geometry_positions = o->n_folder_pos > 0, .tuned = o->tuned, .n_seq_max = 1};
     GR_TRY(gr_llama_create_on(o->device, &c, &s->hf, NULL, &s->lm));
-    GR_TRY(check_context(s, o->model));
+    GR_TRY(check_context(s, name_of(o, o->model)));
     s->weight_bytes = gr_llama_weight_bytes(&s->hf);
     s->kv_bytes_per_token = gr_llama_kv_bytes_per_token(&s->hf) / (o->device == GR_DEVICE_CPU ? 1 : 2); /* bf16 */
     s->flops_per_row = gr_llama_flops_per_row(&s->hf);
@@ -307,9 +326,9 @@ static enum gr_status create_head(struct stage *s, const struct stage_options *o
     const struct gr_eagle3_config c = {.dir = o->head, .target_dir = o->model, .isa = o->isa, .n_thread = o->n_thread,
                                        .n_ctx_max = s->n_context + N_ROW_MAX, .n_row_max = N_ROW_MAX, .n_out_max = 64,
                                        .n_pool_block = n_block, .n_scratch_block = 4, .geometry = o->geometry,
-                                       .n_seq_max = 1};
+                                       .geometry_positions = o->n_folder_pos > 0, .tuned = o->tuned, .n_seq_max = 1};
     GR_TRY(gr_eagle3_create_on(o->device, &c, &s->hf, NULL, &s->lm));
-    GR_TRY(check_context(s, o->head));
+    GR_TRY(check_context(s, name_of(o, o->head)));
     s->weight_bytes = gr_eagle3_weight_bytes(&s->hf);
     s->kv_bytes_per_token = gr_eagle3_kv_bytes_per_token(&s->hf) / (o->device == GR_DEVICE_CPU ? 1 : 2);
     s->flops_per_row = gr_eagle3_flops_per_row(&s->hf);
@@ -333,20 +352,25 @@ static void begin_table(struct gr_table *t, enum gr_table_format format, const s
 {
     static const char *const columns[] = {"stage", "rows", "median ms", "min ms", "bytes ms", "ops ms", "% of floor",
                                           "tok/s"};
-    char note[600], head_note[128] = "", geometry_note[128] = "";
+    char note[1000], head_note[128] = "", geometry_note[160] = "", position_note[160] = "";
     if (o->geometry != NULL) {
-        snprintf(geometry_note, sizeof(geometry_note), 
+        snprintf(geometry_note, sizeof(geometry_note),
                  " expanded to %s (its cost; what is predicted stays the folder's)", o->geometry->name);
+    }
+    if (o->n_folder_pos > 0) {
+        snprintf(position_note, sizeof(position_note),
+                 " (the folder has %d positions: those behind them are for cost only, nothing is predicted there)",
+                 o->n_folder_pos);
     }
     if (head->lm != NULL) {
         snprintf(head_note, sizeof(head_note), ", %.1f GB/s reading %.0f MB (head %s)", head->bytes_per_s / 1e9,
                  (double)pass_bytes(head) / 1e6, o->head);
     }
     snprintf(note, sizeof(note),
-             "%s%s, %s, %s kernels, %d threads, context %d; this machine: %.0f GFLOP/s %s, %.1f GB/s "
+             "%s%s, %s, %s kernels, %d threads, context %d%s; this machine: %.0f GFLOP/s %s, %.1f GB/s "
              "reading %.0f MB%s",
              o->model, geometry_note, target->lm->numerics_id, target->lm->kernels->name,
-             gr_team_size(target->lm->team), target->n_context, target->peak_flops / 1e9,
+             gr_team_size(target->lm->team), target->n_context, position_note, target->peak_flops / 1e9,
              o->device == GR_DEVICE_CPU ? "f32 FMA" : "bf16 on the GPU", target->bytes_per_s / 1e9,
              (double)pass_bytes(target) / 1e6, head_note);
     gr_table_begin(t, format, stdout, "stages", note, columns, (int)GR_ARRAY_LEN(columns));
@@ -393,17 +417,21 @@ int gr_bench_stages(int argc, char **argv)
     const char *threads = "0";
     const char *retrieval = "0";
     const char *geometry = NULL;
+    const char *tuned_file = NULL;
+    struct gr_tuned tuned;
     const char *dump = NULL, *ids = NULL, *compare = NULL, *with = NULL;
     const struct gr_bench_option options[] = {
         {"model", &o.model, "target folder (default models/demo/target)"},
         {"head", &o.head, "EAGLE-3 head folder: its pass and its fc as well (default: none)"},
         {"geometry", &geometry, "expand both in memory: llama-3.2-1b (docs/USAGE.md; default: as they are)"},
-        {"context", &context, "tokens before the rows (default 256)"},
+        {"context", &context, "tokens before the rows (default 256; with --geometry up to its model's positions)"},
         {"retrieval", &retrieval, "partial passes as well: tokens of retrieval, halved down to 512 (default 0: none)"},
         {"reps", &reps, "repetitions; the median counts (default 31)"},
         {"cpu-kernels", &o.isa, "avx512 | avx2 | c"},
         {"threads", &threads, "default 0: all"},
         {"device", &device, "cpu | cuda:N (default cpu)"},
+        {"tuned", &tuned_file, "shapes that graft-bench tune measured on the GPU"},
+        {"require-tuned", NULL, "no value: an error if a shape is not in it, or the GPU is another"},
         {"dump", &dump, "measure nothing: write the head's inner values for --ids to this .safetensors file"},
         {"ids", &ids, "token ids of the prompt of a dump, separated by commas"},
         {"compare", &compare, "measure nothing: compare this dump, stage by stage, ..."},
@@ -411,6 +439,7 @@ int gr_bench_stages(int argc, char **argv)
     };
     enum gr_table_format format;
     int64_t n_context = 0, n_rep = 0, n_thread = 0, n_retrieval = 0;
+    const bool require_tuned = gr_bench_flag(&argc, argv, "require-tuned");
     const int status = gr_bench_options("stages", argc, argv, &format, options, (int)GR_ARRAY_LEN(options));
     if (status >= 0) {
         return status;
@@ -422,15 +451,20 @@ int gr_bench_stages(int argc, char **argv)
     }
     o.n_thread = (int)n_thread;
     o.retrieval = (int)n_retrieval;
-    if (gr_device_parse("device", device, &o.device) != GR_OK || gr_geometry_find(geometry, &o.geometry) != GR_OK) {
+    if (gr_device_parse("device", device, &o.device) != GR_OK || gr_geometry_find(geometry, &o.geometry) != GR_OK ||
+        gr_tuned_open(tuned_file, require_tuned, o.device != GR_DEVICE_CPU, &tuned) != GR_OK) {
         return 2;
     }
+    o.tuned = tuned.file != NULL ? &tuned : NULL;
     if (compare != NULL || with != NULL) {
         return gr_bench_compare(compare, with, format);
     }
     if (dump != NULL) {
         return gr_bench_dump(&(struct gr_bench_dump){.file = dump, .ids = ids, .model = o.model, .head = o.head,
                                                      .isa = o.isa, .n_thread = o.n_thread, .geometry = o.geometry});
+    }
+    if (choose_positions(&o, (int)n_context) != GR_OK) {
+        return 1;
     }
     struct stage target = {.n_context = (int)n_context, .n_rep = (int)n_rep};
     struct stage head = target;

@@ -12,6 +12,9 @@ int main(int argc, char **argv)
 {
     struct gr_draft_options o = {.n_session_max = 8, .forced_transport = -1, .spin_ms = GR_SPIN_AUTO};
     const char *device = "cpu";
+    const char *tuned_file = NULL;
+    bool require_tuned = false;
+    struct gr_tuned tuned;
     gr_log_init("draft");
     const struct gr_arg args[] = {
         {"model", GR_ARG_TEXT, &o.model, 0, 0, "DIR      the draft model, or an EAGLE-3 head (required)"},
@@ -22,6 +25,7 @@ int main(int argc, char **argv)
         GR_ARG_ROW_SPIN(&o.spin_ms),
         {"cpu-kernels", GR_ARG_TEXT, &o.isa, 0, 0, "ISA      avx512 | avx2 | c | ref (default: the best)"},
         {"geometry", GR_ARG_TEXT, &o.geometry, 0, 0, "NAME     for benchmarks: expand in memory (docs/USAGE.md)"},
+        GR_ARG_ROWS_TUNED(&tuned_file, &require_tuned),
         {"threads", GR_ARG_INT, &o.n_thread, 0, 1024, "N        CPU threads (default 0: all)"},
         {"max-model-len", GR_ARG_INT, &o.n_ctx_max, 0, 1 << 24, "N        context (default 0: the model's)"},
         {"sessions", GR_ARG_INT, &o.n_session_max, 1, 256, "N        session slots (default 8)"},
@@ -45,9 +49,11 @@ int main(int argc, char **argv)
         log_error("--model and --join are needed; see graft-draft --help");
         return 2;
     }
-    if (gr_device_parse("device", device, &o.device) != GR_OK) {
+    if (gr_device_parse("device", device, &o.device) != GR_OK ||
+        gr_tuned_open(tuned_file, require_tuned, o.device != GR_DEVICE_CPU, &tuned) != GR_OK) {
         return 2;
     }
+    o.tuned = tuned.file != NULL ? &tuned : NULL;
     signal(SIGPIPE, SIG_IGN);
     return gr_supervise_exit_status(gr_draft_worker_run(&o));
 }

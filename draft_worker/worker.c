@@ -133,8 +133,8 @@ static enum gr_status create_head(struct worker *w, const struct gr_draft_option
         GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_eagle3_kv_bytes_per_token(hf), o->n_session_max, n_ctx, &n_block));
     }
     struct gr_eagle3_config c = {
-        .dir = o->model, .target_dir = o->target, .geometry = geometry, .isa = o->isa, .n_thread = o->n_thread,
-        .n_ctx_max = n_ctx,
+        .dir = o->model, .target_dir = o->target, .geometry = geometry, .tuned = o->tuned, .isa = o->isa,
+        .n_thread = o->n_thread, .n_ctx_max = n_ctx,
         .n_row_max = N_ROW_MAX, .n_out_max = N_ROW_MAX, .n_pool_block = n_block,
         .n_scratch_block = o->n_session_max * GR_DRAFT_SCRATCH_BLOCKS, .n_seq_max = o->n_session_max,
         .n_token = n_token};
@@ -162,7 +162,7 @@ static enum gr_status create_model(struct worker *w, const struct gr_draft_optio
         GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_llama_kv_bytes_per_token(hf), o->n_session_max, n_ctx, &n_block));
     }
     const struct gr_llama_config c = {
-        .dir = o->model, .isa = o->isa, .n_thread = o->n_thread, .n_ctx_max = n_ctx,
+        .dir = o->model, .tuned = o->tuned, .isa = o->isa, .n_thread = o->n_thread, .n_ctx_max = n_ctx,
         .n_row_max = N_ROW_MAX, .n_out_max = N_ROW_MAX, .n_pool_block = n_block,
         .n_scratch_block = o->n_session_max * GR_DRAFT_SCRATCH_BLOCKS, .n_seq_max = o->n_session_max,
         .n_token = n_token, .ranks = true};

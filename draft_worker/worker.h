@@ -4,6 +4,7 @@
 #define GR_DRAFT_WORKER_WORKER_H
 
 #include "common/status.h"
+#include "model/tuned.h"
 #include "transport/transport.h"
 
 #include <stdbool.h>
@@ -16,6 +17,7 @@ struct gr_draft_options {
     int spin_ms;            /* worker_args.h */
     int device;             /* of cuda:N; GR_DEVICE_CPU */
     const char *geometry;   /* of an EAGLE-3 head; NULL: as in the folder */
+    const struct gr_tuned *tuned; /* borrowed until the model is there; NULL: nothing was measured */
     const char *isa;        /* CPU kernels or NULL */
     int n_thread;           /* 0: all CPUs */
     int n_ctx_max;          /* 0: the model's */

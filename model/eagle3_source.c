@@ -5,6 +5,7 @@
 #include "model/fingerprint.h"
 #include "model/head_fit.h"
 #include "model/layer.h"
+#include "model/shapes.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -93,6 +94,9 @@ enum gr_status gr_eagle3_source_open(const struct gr_eagle3_config *c, struct gr
         return GR_OK;
     }
     GR_TRY(gr_expand_init(&out->expand, c->geometry, c->dir, &out->hf));
+    if (c->geometry_positions) {
+        gr_expand_positions(c->geometry, &out->target_hf);
+    }
     return gr_expand_config(c->geometry, c->target_dir, &out->target_hf);
 }
 
@@ -106,7 +110,7 @@ void gr_eagle3_source_close(struct gr_eagle3_source *s)
 void gr_eagle3_source_describe(const struct gr_eagle3_source *s, const struct gr_eagle3_config *c, struct gr_lm *lm)
 {
     lm->n_vocab = s->hf.draft_n_vocab;
-    lm->n_vocab_stride = (gr_hf_draft_vocab_rows(&s->hf) + 15) / 16 * 16;
+    lm->n_vocab_stride = gr_vocab_stride(gr_hf_draft_vocab_rows(&s->hf));
     lm->n_vocab_target = s->hf.n_vocab;
     lm->n_ctx_max = c->n_ctx_max > 0 ? GR_MIN(c->n_ctx_max, s->target_hf.max_pos) : s->target_hf.max_pos;
     lm->n_row_max = c->n_row_max;

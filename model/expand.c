@@ -1,8 +1,7 @@
 #include "model/expand.h"
 
-#include "common/hash.h"
+#include "common/bf16.h"
 #include "common/log.h"
-#include "kernels/kernels.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -12,11 +11,11 @@
 /* ---- geometries ---- */
 
 static const struct gr_geometry geometries[] = {
-    {"llama-3.2-1b", 2048, 16, 32, 8, 64, 8192, 128256, 32000},
-    {"llama-3.1-8b", 4096, 32, 32, 8, 128, 14336, 128256, 32000},
+    {"llama-3.2-1b", 2048, 16, 32, 8, 64, 8192, 128256, 32000, 131072},
+    {"llama-3.1-8b", 4096, 32, 32, 8, 128, 14336, 128256, 32000, 131072},
     /* For tests: a KV head serves two query heads (the demo pair: three), and heads of twice the width. */
-    {"test-64", 512, 10, 8, 4, 64, 1280, 4608, 3333},
-    {"test-128", 640, 11, 16, 2, 128, 1100, 5000, 3080},
+    {"test-64", 512, 10, 8, 4, 64, 1280, 4608, 3333, 40000},
+    {"test-128", 640, 11, 16, 2, 128, 1100, 5000, 3080, 16384},
 };
 
 enum gr_status gr_geometry_find(const char *name, const struct gr_geometry **out)
@@ -105,6 +104,11 @@ enum gr_status gr_expand_config(const struct gr_geometry *to, const char *dir, s
     return to != NULL ? gr_expand_init(&e, to, dir, hf) : GR_OK;
 }
 
+void gr_expand_positions(const struct gr_geometry *to, struct gr_hf_config *hf)
+{
+    hf->max_pos = GR_MAX(hf->max_pos, to->max_pos);
+}
+
 int gr_expand_layer(const struct gr_expand *e, int i)
 {
     return (int)((int64_t)i * e->to->n_layer / e->from.n_layer);
@@ -125,61 +129,42 @@ static int layer_from(const struct gr_expand *e, int i)
 
 enum axis { AXIS_HIDDEN, AXIS_Q, AXIS_KV, AXIS_FFN, AXIS_VOCAB, AXIS_DRAFT_VOCAB };
 
-/* Several streams may lie side by side: (embedding, feature) of a head, the captured ones of fc. */
-static int hidden_from(const struct gr_expand *e, int i, int extra)
+static struct gr_expand_axis first_of(int width, int width_from, int extra)
 {
-    const int at = i % e->to->hidden;
-    return at < e->from.hidden ? i / e->to->hidden * e->from.hidden + at : extra;
+    return (struct gr_expand_axis){.order = GR_EXPAND_FIRST, .width = width, .width_from = width_from, .extra = extra};
 }
 
-static int dim_from(const struct gr_expand *e, int dim)
+static struct gr_expand_axis heads_of(const struct gr_expand *e, enum gr_expand_order order)
 {
-    const int half = e->to->head_dim / 2;
-    const int m = e->to->head_dim / e->from.head_dim;
-    const int pair = dim % half;
-    return pair % m == 0 ? pair / m + dim / half * (e->from.head_dim / 2) : -1;
+    return (struct gr_expand_axis){.order = order,
+                                   .head_dim = e->to->head_dim,
+                                   .head_dim_from = e->from.head_dim,
+                                   .n_kv_from = e->from.n_kv_head,
+                                   .n_copy = e->n_copy,
+                                   .group = e->to->n_head / e->to->n_kv_head,
+                                   .group_from = e->from.n_head / e->from.n_kv_head};
 }
 
-static int kv_from(const struct gr_expand *e, int i)
-{
-    const int head = i / e->to->head_dim / e->n_copy;
-    const int dim = dim_from(e, i % e->to->head_dim);
-    return head < e->from.n_kv_head && dim >= 0 ? head * e->from.head_dim + dim : GR_EXTRA_RANDOM;
-}
-
-static int q_from(const struct gr_expand *e, int i)
-{
-    const int group = e->to->n_head / e->to->n_kv_head;
-    const int group_from = e->from.n_head / e->from.n_kv_head;
-    const int head = i / e->to->head_dim;
-    const int kv = head / group;
-    const int in_group = kv % e->n_copy * group + head % group;
-    const int dim = dim_from(e, i % e->to->head_dim);
-    if (kv / e->n_copy >= e->from.n_kv_head || in_group >= group_from) {
-        return GR_EXTRA_RANDOM; /* an extra head */
-    }
-    return dim >= 0 ? (kv / e->n_copy * group_from + in_group) * e->from.head_dim + dim : GR_EXTRA_ZERO;
-}
-
-/* Where index i of an axis comes from. extra: what to say of an extra one that the axis itself leaves open. */
-static int index_from(const struct gr_expand *e, enum axis axis, int i, int extra)
+/* extra: what to say of an extra index that the axis itself leaves open. Several streams may lie side by side: a head's
+ * embedding and feature, the captured ones of fc. */
+static struct gr_expand_axis axis_of(const struct gr_expand *e, enum axis axis, int extra)
 {
     switch (axis) {
     case AXIS_HIDDEN:
-        return hidden_from(e, i, extra);
+        return first_of(e->to->hidden, e->from.hidden, extra);
     case AXIS_Q:
-        return q_from(e, i);
+        return heads_of(e, GR_EXPAND_QUERY);
     case AXIS_KV:
-        return kv_from(e, i);
+        return heads_of(e, GR_EXPAND_KV);
     case AXIS_FFN:
-        return i < e->from.ffn ? i : extra;
+        return first_of(e->to->ffn, e->from.ffn, extra);
     case AXIS_VOCAB:
-        return i < e->from.n_vocab ? i : extra;
+        return first_of(e->to->n_vocab, e->from.n_vocab, extra);
     case AXIS_DRAFT_VOCAB:
-        return i < e->from.draft_n_vocab ? i : extra;
+        return first_of(e->to->draft_n_vocab, e->from.draft_n_vocab, extra);
     }
     GR_ASSERT(false);
-    return extra;
+    return first_of(1, 0, extra);
 }
 
 static int len_from(const struct gr_expand *e, enum axis axis, int len)
@@ -256,51 +241,38 @@ static uint64_t hash_text(const char *text)
     return h;
 }
 
-/* What adds to the residual stream keeps its padding zero, and an extra layer adds nothing at all. */
-static void map_rows(const struct gr_expand *e, const struct kind *k, struct gr_expand_tensor *t)
+static struct gr_expand_rule rule_of(const struct gr_expand *e, const struct kind *k, const char *name, int n_out,
+                                     int n_in, bool has_source)
 {
+    /* What adds to the residual stream keeps its padding zero, and an extra layer adds nothing at all. */
     const int extra = k->out == AXIS_HIDDEN ? GR_EXTRA_ZERO : GR_EXTRA_RANDOM;
-    for (int i = 0; i < t->n_out; i++) {
-        t->row[i] = t->name[0] != '\0' ? index_from(e, k->out, i, extra) : extra;
-    }
-}
-
-static void map_columns(const struct gr_expand *e, const struct kind *k, struct gr_expand_tensor *t)
-{
-    for (int i = 0; i < t->n_in; i++) {
-        const int from = index_from(e, k->in, i, GR_EXTRA_RANDOM);
-        if (from >= 0) {
-            t->col[t->n_col] = i;
-            t->col_from[t->n_col++] = from;
-        }
-    }
+    struct gr_expand_rule r = {.n_out = n_out, .n_in = n_in, .seed = hash_text(name)};
+    r.out = has_source ? axis_of(e, k->out, extra) : first_of(n_out, 0, extra);
+    r.in = axis_of(e, k->in, GR_EXTRA_RANDOM);
+    r.n_out_from = has_source ? len_from(e, k->out, n_out) : 0;
+    r.n_in_from = !has_source ? 0 : n_in > 1 ? len_from(e, k->in, n_in) : 1;
+    /* Extra heads and neurons reach nothing. The padding of the stream is zero, so what it meets may be anything. */
+    r.zero = k->in == AXIS_Q || k->in == AXIS_FFN;
+    return r;
 }
 
 enum gr_status gr_expand_tensor_init(const struct gr_expand *e, const char *name, int n_out, int n_in,
                                      struct gr_expand_tensor *out)
 {
     const struct kind k = find_kind(e, name);
-    struct gr_expand_tensor t = {.n_out = n_out, .n_in = n_in, .scale = 1.0f, .seed = hash_text(name)};
-    const bool norm = strcmp(k.name, "norm") == 0;
+    struct gr_expand_tensor t = {.scale = 1.0f};
     name_from(e, name, t.name, sizeof(t.name));
-    t.n_out_from = len_from(e, k.out, n_out);
-    t.n_in_from = n_in > 1 ? len_from(e, k.in, n_in) : 1;
-    if (norm) {
+    t.rule = rule_of(e, &k, name, n_out, n_in, t.name[0] != '\0');
+    if (strcmp(k.name, "norm") == 0) {
         t.scale = (float)sqrt((double)e->from.hidden / e->to->hidden);
     }
-    /* Extra heads and neurons reach nothing. The padding of the stream is zero, so what it meets may be anything. */
-    t.zero = k.in == AXIS_Q || k.in == AXIS_FFN;
-    t.row = calloc((size_t)n_out, sizeof(*t.row));
-    t.col = calloc((size_t)n_in, sizeof(*t.col));
-    t.col_from = calloc((size_t)n_in, sizeof(*t.col_from));
-    if (t.row == NULL || t.col == NULL || t.col_from == NULL) {
+    t.col_from = calloc(((size_t)n_in + 3) / 4 * 4, sizeof(*t.col_from));
+    if (t.col_from == NULL) {
         log_error("out of memory while expanding %s", name);
-        gr_expand_tensor_finish(&t);
         return GR_ENOMEM;
     }
-    map_rows(e, &k, &t);
-    if (n_in > 1) {
-        map_columns(e, &k, &t);
+    for (int c = 0; c < n_in; c += 4) {
+        gr_expand_columns(&t.rule, c, t.col_from + c);
     }
     *out = t;
     return GR_OK;
@@ -308,43 +280,37 @@ enum gr_status gr_expand_tensor_init(const struct gr_expand *e, const char *name
 
 void gr_expand_tensor_finish(struct gr_expand_tensor *t)
 {
-    free(t->row);
-    free(t->col);
     free(t->col_from);
 }
 
-/* bf16 values of random sign and mantissa, four from one mix. */
-static void random_row(uint64_t seed, int row, int n, uint16_t *out)
+static void expand_row(const struct gr_expand_tensor *t, const uint16_t *from, int row, uint16_t *out)
 {
-    const uint64_t s = gr_mix64(seed ^ ((uint64_t)row + 1) * GR_HASH_GOLDEN);
-    for (int i = 0; i < n; i += 4) {
-        const uint64_t bits = gr_mix64(s + (uint64_t)i * GR_HASH_GOLDEN);
-        const uint64_t four = (bits & 0x807f807f807f807full) | 0x3c803c803c803c80ull; /* exponent: 2^-6 */
-        memcpy(out + i, &four, (size_t)GR_MIN(4, n - i) * sizeof(*out));
+    const struct gr_expand_row r = gr_expand_row_of(&t->rule, row);
+    const int n = t->rule.n_in;
+    if (r.zero && r.from < 0) {
+        memset(out, 0, (size_t)n * sizeof(*out));
+        return;
+    }
+    for (int c = 0; c < n; c += 4) {
+        const uint64_t four = gr_expand_four(&r, c, t->col_from + c, from);
+        memcpy(out + c, &four, (size_t)GR_MIN(4, n - c) * sizeof(*out));
     }
 }
 
 void gr_expand_rows(const struct gr_expand_tensor *t, const uint16_t *from, int row0, int n_row, uint16_t *out)
 {
-    GR_ASSERT(row0 >= 0 && row0 + n_row <= t->n_out && (from != NULL) == (t->name[0] != '\0'));
-    for (int r = row0; r < row0 + n_row; r++, out += t->n_in) {
-        const int row = t->row[r];
-        if (t->zero || row == GR_EXTRA_ZERO) {
-            memset(out, 0, (size_t)t->n_in * sizeof(*out));
-        } else {
-            random_row(t->seed, r, t->n_in, out);
-        }
-        for (int c = 0; row >= 0 && c < t->n_col; c++) {
-            out[t->col[c]] = from[(size_t)row * (size_t)t->n_in_from + (size_t)t->col_from[c]];
-        }
+    GR_ASSERT(row0 >= 0 && row0 + n_row <= t->rule.n_out && (from != NULL) == (t->name[0] != '\0'));
+    for (int r = 0; r < n_row; r++) {
+        expand_row(t, from, row0 + r, out + (size_t)r * (size_t)t->rule.n_in);
     }
 }
 
 void gr_expand_vector(const struct gr_expand_tensor *t, const uint16_t *from, float *out)
 {
     const bool norm = t->scale != 1.0f;
-    for (int i = 0; i < t->n_out; i++) {
-        const float value = t->row[i] >= 0 ? gr_bf16_to_f32(from[t->row[i]]) : norm ? 1.0f : 0.0f;
+    for (int i = 0; i < t->rule.n_out; i++) {
+        const int row = gr_expand_index(&t->rule.out, i);
+        const float value = row >= 0 ? gr_bf16_to_f32(from[row]) : norm ? 1.0f : 0.0f;
         out[i] = value * t->scale;
     }
 }

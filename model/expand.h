@@ -2,21 +2,27 @@
  * pass costs is what the large model costs, what is predicted (and so what a drafter has accepted) is the small
  * model's. For benchmarks and tests; say so wherever a number comes from it.
  *
- *   hidden       h -> H: the residual stream is padded with zeros. RMSNorm divides by H instead of h, so its weight is
- *                scaled by sqrt(h / H) (in f32) and eps by h / H
- *   heads        d -> D = m d: RoPE pair i goes to pair m i, which turns at the same speed (the theta is kept); q is
- * zero in the other pairs. Attention is scaled as before (gr_hf_config.scale_dim). Query heads stay with their KV head;
- * where a KV head of the large geometry serves fewer of them, it is there twice extra heads, extra FFN neurons: random,
- * but o_proj and down_proj give them no output extra layers: random, with o_proj and down_proj zero; the small model's
- * are spread evenly among them, so the stream entering small layer i enters layer gr_expand_layer(i) extra vocabulary:
- * random rows of lm_head behind the real ones; their logits are computed, never sampled Every weight is stored and
- * every product computed: zeros are no shortcut here. Random weights are bf16 with magnitudes from 2^-6 to 2^-5, a
- * function of tensor and row alone.
+ * - hidden: h -> H: the residual stream is padded with zeros. RMSNorm divides by H instead of h, so its weight is
+ * scaled by sqrt(h / H) (in f32) and eps by h / H.
+ * - heads: d -> D = m d: RoPE pair i goes to pair m i, which turns at the same speed (the theta is kept); q is zero in
+ *   the other pairs. Attention is scaled as before (gr_hf_config.scale_dim). Query heads stay with their KV head; where
+ *   a KV head of the large geometry serves fewer of them, it is there twice.
+ * - extra heads, extra FFN neurons: random, but o_proj and down_proj give them no output.
+ * - extra layers: random, with o_proj and down_proj zero; the small model's are spread evenly among them, so the stream
+ *   entering small layer i enters layer gr_expand_layer(i).
+ * - extra vocabulary: random rows of lm_head behind the real ones; their logits are computed, never sampled.
+ *
+ * Every weight is stored and every product computed: zeros are no shortcut here. Random weights are bf16 with
+ * magnitudes from 2^-6 to 2^-5, a function of tensor, row and column alone.
+ *
+ * This file says what the rule of each tensor is; common/expand_rule.h says what a value is by its rule, for CPUs and
+ * for GPUs, which make their weights themselves (kernels/cuda/expand.h).
  *
  * Pure, no state of its own; used while a model is loaded (loader.h). */
 #ifndef GR_MODEL_EXPAND_H
 #define GR_MODEL_EXPAND_H
 
+#include "common/expand_rule.h"
 #include "model/hf_config.h"
 
 #include <stdint.h>
@@ -25,6 +31,7 @@ struct gr_geometry {
     const char *name;
     int hidden, n_layer, n_head, n_kv_head, head_dim, ffn, n_vocab;
     int draft_n_vocab; /* of its EAGLE-3 head: one layer as the model's own, q, k and v with 2H inputs */
+    int max_pos;       /* the published model's; gr_expand_positions alone asks */
 };
 
 /* name: of an option --geometry; NULL gives NULL. GR_EINVAL (one line logged, with the names there are): unknown. */
@@ -41,23 +48,19 @@ GR_NODISCARD enum gr_status gr_expand_init(struct gr_expand *e, const struct gr_
                                            struct gr_hf_config *hf);
 /* The config alone; to NULL: as it is. */
 GR_NODISCARD enum gr_status gr_expand_config(const struct gr_geometry *to, const char *dir, struct gr_hf_config *hf);
+/* For benchmarks of cost: hf (of the target, expanded to `to`) gets the published model's positions where it has fewer.
+ * The small model's weights were not made for those: what is predicted there means nothing. */
+void gr_expand_positions(const struct gr_geometry *to, struct gr_hf_config *hf);
 /* The layer that the stream entering layer i of the small target enters; i up to n_layer. */
 int gr_expand_layer(const struct gr_expand *e, int i);
 
 /* A tensor of the large model and where its values come from. */
 struct gr_expand_tensor {
     char name[160]; /* in the folder; "": nothing there (an extra layer) */
-    int n_out_from, n_in_from;
-    int n_out, n_in; /* n_in 1: a vector */
-    float scale;     /* of a vector */
-    bool zero;       /* where nothing else is said: zeros, else random */
-    uint64_t seed;
-    int32_t *row; /* owned, (n_out): row of the small tensor, or one of enum gr_expand_extra */
-    int n_col;
-    int32_t *col, *col_from; /* owned, (n_col): columns that have one of the small tensor */
+    struct gr_expand_rule rule;
+    float scale;       /* of a vector */
+    int32_t *col_from; /* owned, (n_in, and up to a multiple of 4): gr_expand_columns of all */
 };
-
-enum gr_expand_extra { GR_EXTRA_RANDOM = -1, GR_EXTRA_ZERO = -2 };
 
 /* name: of the large model, as the loaders build it ("model.layers.11.self_attn.o_proj.weight"). */
 GR_NODISCARD enum gr_status gr_expand_tensor_init(const struct gr_expand *e, const char *name, int n_out, int n_in,

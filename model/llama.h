@@ -7,6 +7,7 @@
 #include "model/expand.h"
 #include "model/hf_config.h"
 #include "model/lm.h"
+#include "model/tuned.h"
 
 #include <stdbool.h>
 
@@ -33,6 +34,8 @@ struct gr_llama_config {
      * run by gr_lm_fuse(); the rest of the head is only checked as far as it has to fit. */
     const char *head_dir;
     const struct gr_geometry *geometry; /* NULL: as in the folder; else expanded (expand.h), the head too */
+    bool geometry_positions;      /* with geometry: n_ctx_max may exceed the folder's positions (gr_expand_positions) */
+    const struct gr_tuned *tuned; /* only a GPU's runtime asks; NULL: nothing was measured. Borrowed for the call */
     bool raw_features; /* with a head: captured states are shipped as they are (lm.h) */
 };
 

@@ -6,6 +6,7 @@
 #include "model/fingerprint.h"
 #include "model/head_fit.h"
 #include "model/layer.h"
+#include "model/shapes.h"
 
 #include <string.h>
 
@@ -29,6 +30,9 @@ static enum gr_status open_head(struct gr_llama_source *s, const struct gr_llama
 static enum gr_status expand(struct gr_llama_source *s, const struct gr_llama_config *c)
 {
     GR_TRY(gr_expand_init(&s->expand, c->geometry, c->dir, &s->hf));
+    if (c->geometry_positions) {
+        gr_expand_positions(c->geometry, &s->hf);
+    }
     for (int i = 0; i < s->n_capture; i++) {
         s->capture_layer[i] = gr_expand_layer(&s->expand, s->capture_layer[i]);
     }
@@ -86,7 +90,7 @@ void gr_llama_source_describe(const struct gr_llama_source *s, const struct gr_l
 {
     const struct gr_hf_config *hf = &s->hf;
     lm->n_vocab = c->n_token > 0 ? GR_MIN(hf->n_vocab, c->n_token) : hf->n_vocab;
-    lm->n_vocab_stride = (gr_hf_vocab_rows(hf) + 15) / 16 * 16;
+    lm->n_vocab_stride = gr_vocab_stride(gr_hf_vocab_rows(hf));
     lm->n_ctx_max = c->n_ctx_max > 0 ? GR_MIN(c->n_ctx_max, hf->max_pos) : hf->max_pos;
     lm->n_row_max = c->n_row_max;
     lm->n_out_max = c->n_out_max;

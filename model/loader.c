@@ -24,17 +24,17 @@ static void expand_panels(const struct gr_exec *x, void *arg)
 {
     const struct expansion *e = arg;
     const struct gr_expand_tensor *t = e->t;
-    const size_t n_in = (size_t)t->n_in;
+    const size_t n_in = (size_t)t->rule.n_in;
     int begin, end;
-    gr_unit_range((t->n_out + PANEL - 1) / PANEL, x->ith, x->nth, &begin, &end);
+    gr_unit_range((t->rule.n_out + PANEL - 1) / PANEL, x->ith, x->nth, &begin, &end);
     for (int p = begin; p < end; p++) {
         const int row0 = p * PANEL;
-        const int n_row = GR_MIN(PANEL, t->n_out - row0);
+        const int n_row = GR_MIN(PANEL, t->rule.n_out - row0);
         uint16_t *rows = e->plain != NULL ? e->plain + (size_t)row0 * n_in : e->scratch + (size_t)x->ith * PANEL * n_in;
         gr_expand_rows(t, e->from, row0, n_row, rows);
         if (e->plain == NULL) {
-            e->l->kernels->linear_pack(rows, n_row, t->n_in,
-                                       e->packed + e->l->kernels->linear_packed_bytes(row0, t->n_in));
+            e->l->kernels->linear_pack(rows, n_row, t->rule.n_in,
+                                       e->packed + e->l->kernels->linear_packed_bytes(row0, t->rule.n_in));
         }
     }
 }
@@ -45,23 +45,24 @@ static enum gr_status take_from(const struct gr_loader *l, const struct gr_expan
     if (t->name[0] == '\0') {
         return GR_OK;
     }
-    return gr_safetensors_take(l->files, t->name, GR_ST_BF16, t->n_in > 1 ? 2 : 1,
-                               (int64_t[]){t->n_out_from, t->n_in_from}, from_out);
+    return gr_safetensors_take(l->files, t->name, GR_ST_BF16, t->rule.n_in > 1 ? 2 : 1,
+                               (int64_t[]){t->rule.n_out_from, t->rule.n_in_from}, from_out);
 }
 
 /* Memory for the panels and their way there. Never a plain and a packed copy of all. */
 static enum gr_status expand_into(const struct gr_loader *l, struct expansion *e, struct gr_weight *out)
 {
     const struct gr_expand_tensor *t = e->t;
-    const size_t bytes = l->kernels->linear_packed_bytes(t->n_out, t->n_in);
-    const size_t plain_bytes = (size_t)t->n_out * (size_t)t->n_in * sizeof(uint16_t);
+    const int n_out = t->rule.n_out, n_in = t->rule.n_in;
+    const size_t bytes = l->kernels->linear_packed_bytes(n_out, n_in);
+    const size_t plain_bytes = (size_t)n_out * (size_t)n_in * sizeof(uint16_t);
     void *p = gr_memory_take(l->memory, bytes > 0 ? bytes : plain_bytes);
     if (p == NULL) {
         return GR_ENOMEM;
     }
     if (bytes > 0) {
         e->packed = p;
-        e->scratch = calloc((size_t)gr_team_size(l->team) * PANEL * (size_t)t->n_in, sizeof(uint16_t));
+        e->scratch = calloc((size_t)gr_team_size(l->team) * PANEL * (size_t)n_in, sizeof(uint16_t));
         if (e->scratch == NULL) {
             log_error("out of memory while expanding %s", t->name);
             return GR_ENOMEM;
@@ -71,7 +72,7 @@ static enum gr_status expand_into(const struct gr_loader *l, struct expansion *e
     }
     gr_team_run(l->team, expand_panels, e);
     free(e->scratch);
-    *out = (struct gr_weight){.plain = e->plain, .packed = e->packed, .n_out = t->n_out, .n_in = t->n_in};
+    *out = (struct gr_weight){.plain = e->plain, .packed = e->packed, .n_out = n_out, .n_in = n_in};
     return GR_OK;
 }
 
@@ -109,7 +110,7 @@ static enum gr_status expand_embedding(const struct gr_loader *l, const char *na
     GR_TRY(gr_expand_tensor_init(l->expand, name, n_vocab, n, &t));
     enum gr_status st = take_from(l, &t, &from);
     if (st == GR_OK) {
-        t.zero = ROWS_ARE_STREAM;
+        t.rule.zero = ROWS_ARE_STREAM;
         gr_expand_rows(&t, from, 0, n_vocab, out);
     }
     gr_expand_tensor_finish(&t);
@@ -191,7 +192,7 @@ enum gr_status gr_table_open(const struct gr_loader *l, const char *name, int n_
                              struct gr_matrix_source *out)
 {
     GR_TRY(gr_matrix_open(l, name, n_row, n, out));
-    out->t.zero = ROWS_ARE_STREAM;
+    out->t.rule.zero = ROWS_ARE_STREAM;
     return GR_OK;
 }
 
@@ -209,16 +210,12 @@ static void read_rows(const struct gr_exec *x, void *arg)
     int begin, end;
     gr_unit_range(r->n_row, x->ith, x->nth, &begin, &end);
     uint16_t *out = r->out + (size_t)begin * n_in;
-    if (m->l->expand != NULL) {
-        gr_expand_rows(&m->t, m->from, r->row0 + begin, end - begin, out);
-    } else {
-        memcpy(out, (const uint16_t *)m->from + (size_t)(r->row0 + begin) * n_in, (size_t)(end - begin) * n_in * 2);
-    }
+    memcpy(out, (const uint16_t *)m->from + (size_t)(r->row0 + begin) * n_in, (size_t)(end - begin) * n_in * 2);
 }
 
 void gr_matrix_read(const struct gr_matrix_source *m, int row0, int n_row, uint16_t *out)
 {
-    GR_ASSERT(row0 >= 0 && row0 + n_row <= m->n_out);
+    GR_ASSERT(m->l->expand == NULL && row0 >= 0 && row0 + n_row <= m->n_out);
     gr_team_run(m->l->team, read_rows, &(struct reading){.m = m, .row0 = row0, .n_row = n_row, .out = out});
 }
 

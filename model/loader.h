@@ -14,7 +14,7 @@ struct gr_loader {
     struct gr_memory *memory;
     const struct gr_safetensors *files;
     const struct gr_expand *expand; /* NULL: as in the files. Names and sizes below are then those of the large model */
-    struct gr_team *team;           /* used with expand; NULL: one thread */
+    struct gr_team *team;           /* expands, and reads piece by piece; NULL: one thread */
 };
 
 /* bf16 (n_out, n_in), packed for the kernels; must be there with that shape. */
@@ -30,8 +30,8 @@ GR_NODISCARD enum gr_status gr_load_embedding(const struct gr_loader *l, const c
 /* A matrix's rows, piece by piece, for those who keep weights elsewhere than in l->memory. */
 struct gr_matrix_source {
     const struct gr_loader *l;
-    const void *from;             /* bf16, of the files; NULL: there is none (expanded) */
-    struct gr_expand_tensor t;    /* with l->expand */
+    const void *from;          /* bf16, of the files; NULL: there is none (expanded) */
+    struct gr_expand_tensor t; /* with l->expand: its rows are made from `from` by t.rule */
     int n_out, n_in;
 };
 GR_NODISCARD enum gr_status gr_matrix_open(const struct gr_loader *l, const char *name, int n_out, int n_in,
@@ -39,7 +39,7 @@ GR_NODISCARD enum gr_status gr_matrix_open(const struct gr_loader *l, const char
 /* A table whose rows are looked up, as gr_load_embedding: expanded, their padding is zero. */
 GR_NODISCARD enum gr_status gr_table_open(const struct gr_loader *l, const char *name, int n_row, int n,
                                           struct gr_matrix_source *out);
-/* Rows [row0, row0 + n_row): out bf16 (n_row, n_in). By all threads of l->team. */
+/* Rows [row0, row0 + n_row) as they are in the files (no expand): out bf16 (n_row, n_in). By all threads of l->team. */
 void gr_matrix_read(const struct gr_matrix_source *m, int row0, int n_row, uint16_t *out);
 void gr_matrix_close(struct gr_matrix_source *m);
 

@@ -48,7 +48,8 @@ struct gr_run_options {
     int64_t session_ttl, n_session, timeout, count;
     bool json, trace, verify_lossless;
     const char *trace_file, *kv_blocks;
-    const char *target_ib_hca, *draft_ib_hca, *verbs_mode, *ship_features, *capture_layers, *geometry;
+    const char *target_ib_hca, *draft_ib_hca, *verbs_mode, *ship_features, *capture_layers, *geometry, *tuned;
+    bool require_tuned;
     int64_t gid_index, verbs_spin_us;
     int64_t feature_keep;
     int64_t max_model_len, threads, draft_threads; /* 0: default */

@@ -6,6 +6,7 @@
 #include "model/device.h"
 #include "model/head_fit.h"
 #include "model/hf_config.h"
+#include "model/tuned.h"
 #include "transport/verbs.h"
 
 #include <inttypes.h>
@@ -79,7 +80,11 @@ static enum gr_status check_devices(const struct gr_run_options *o, struct gr_pl
         }
         p->colocated = true;
     }
-    return GR_OK;
+    p->target_tuned = o->tuned != NULL && target != GR_DEVICE_CPU;
+    p->draft_tuned = o->tuned != NULL && p->with_draft && draft != GR_DEVICE_CPU;
+    /* Before the workers say what is wrong with it, both. */
+    struct gr_tuned tuned;
+    return gr_tuned_open(o->tuned, o->require_tuned, p->target_tuned || p->draft_tuned, &tuned);
 }
 
 static enum gr_status check_features(const struct gr_run_options *o)
@@ -225,7 +230,7 @@ static enum gr_status refuse_workers(const struct gr_run_options *o, const char 
     static const char *const of_workers[] = {"threads",           "draft-threads",  "kv-blocks",     "max-model-len",
                                              "round-deadline-ms", "prefill-share",  "target-device", "draft-device",
                                              "ship-features",     "capture-layers", "feature-keep",  "require-rdma",
-                                             "specpv-score-reduce",
+                                             "specpv-score-reduce", "tuned",         "require-tuned",
                                              "target-ib-hca",     "draft-ib-hca",   "gid-index",     "geometry",
                                              "verbs-mode",        "verbs-spin-us",
                                              NULL};

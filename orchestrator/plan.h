@@ -11,6 +11,7 @@ struct gr_plan {
     bool with_head; /* the drafter runs an EAGLE-3 head, which the target serves */
     bool require_rdma; /* a turn with a drafter over anything else is an error */
     bool colocated;  /* both workers in one process, over loop */
+    bool target_tuned, draft_tuned; /* --tuned is for this one, which is on a GPU */
     uint32_t n_node, tree_shape;
     bool auto_tree;
     enum gr_specpv_mode specpv;             /* off where it is switched off */

@@ -45,6 +45,14 @@ static void add_feature_options(struct arguments *a, const struct gr_run_options
     }
 }
 
+static void add_tuned_options(struct arguments *a, const struct gr_run_options *o)
+{
+    add(a, "--tuned", o->tuned);
+    if (o->require_tuned) {
+        a->argv[a->n++] = "--require-tuned";
+    }
+}
+
 /* What is as it would be anyway is not passed on. */
 static void add_rdma_options(struct arguments *a, const struct gr_run_options *o, const char *hca)
 {
@@ -107,6 +115,9 @@ static enum gr_status start_target(struct gr_children *children, const struct gr
     if (o->geometry != NULL) {
         add(&a, "--geometry", o->geometry);
     }
+    if (plan->target_tuned || (plan->draft_tuned && plan->colocated)) {
+        add_tuned_options(&a, o);
+    }
     if (plan->colocated && plan->with_draft) {
         add(&a, "--colocate-draft", o->draft);
         add(&a, "--draft-device", o->draft_device);
@@ -134,6 +145,9 @@ static enum gr_status start_draft(struct gr_children *children, const struct gr_
     add_number(&a, "--sessions", n_session);
     if (o->geometry != NULL) {
         add(&a, "--geometry", o->geometry);
+    }
+    if (plan->draft_tuned) {
+        add_tuned_options(&a, o);
     }
     if (o->max_model_len > 0) {
         add_number(&a, "--max-model-len", o->max_model_len);

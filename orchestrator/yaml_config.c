@@ -37,6 +37,8 @@ static const struct key {
     {"target", "prefill_share", "prefill-share", RULE_SAME},
     {"target", "max_model_len", "max-model-len", RULE_SAME},
     {"target", "n_session_max", "sessions", RULE_SAME},
+    {"target", "tuned", "tuned", RULE_SAME},
+    {"target", "require_tuned", "require-tuned", RULE_SAME},
     {"draft", "model", "draft", RULE_SAME},
     {"draft", "device", "draft-device", RULE_SAME},
     {"draft", "threads", "draft-threads", RULE_SAME},

@@ -66,6 +66,9 @@ int main(int argc, char **argv)
     struct gr_draft_options draft = {.forced_transport = -1};
     const char *device = "cpu";
     const char *draft_device = "cpu";
+    const char *tuned_file = NULL;
+    bool require_tuned = false;
+    struct gr_tuned tuned;
     int deadline_ms = 2000;
     gr_log_init("target");
     const struct gr_arg args[] = {
@@ -81,6 +84,7 @@ int main(int argc, char **argv)
         GR_ARG_ROW_SPIN(&o.spin_ms),
         {"cpu-kernels", GR_ARG_TEXT, &o.isa, 0, 0, "ISA      avx512 | avx2 | c | ref (default: the best)"},
         {"geometry", GR_ARG_TEXT, &o.geometry, 0, 0, "NAME     for benchmarks: expand in memory (docs/USAGE.md)"},
+        GR_ARG_ROWS_TUNED(&tuned_file, &require_tuned),
         {"threads", GR_ARG_INT, &o.n_thread, 0, 1024, "N        CPU threads (default 0: all)"},
         {"max-model-len", GR_ARG_INT, &o.n_ctx_max, 0, 1 << 24, "N        context (default 0: the model's)"},
         {"sessions", GR_ARG_INT, &o.n_session_max, 1, 256, "N        session slots (default 8)"},
@@ -124,7 +128,12 @@ int main(int argc, char **argv)
         gr_device_parse("draft-device", draft_device, &draft.device) != GR_OK) {
         return 2;
     }
+    const bool on_gpu = o.device != GR_DEVICE_CPU || (draft.model != NULL && draft.device != GR_DEVICE_CPU);
+    if (gr_tuned_open(tuned_file, require_tuned, on_gpu, &tuned) != GR_OK) {
+        return 2;
+    }
     signal(SIGPIPE, SIG_IGN);
+    o.tuned = draft.tuned = tuned.file != NULL ? &tuned : NULL;
     o.round_deadline_ns = (uint64_t)deadline_ms * GR_MS;
     draft.join = o.join;
     draft.target = o.model;

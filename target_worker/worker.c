@@ -188,7 +188,8 @@ static enum gr_status create_model(struct worker *w, const struct gr_target_opti
         GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_llama_kv_bytes_per_token(hf), o->n_session_max, n_ctx, &n_block));
     }
     struct gr_llama_config c = {
-        .dir = o->model, .head_dir = o->head, .geometry = geometry, .isa = o->isa, .n_thread = o->n_thread,
+        .dir = o->model, .head_dir = o->head, .geometry = geometry, .tuned = o->tuned, .isa = o->isa,
+        .n_thread = o->n_thread,
         .n_ctx_max = n_ctx,
         .n_row_max = o->n_session_max * GR_TREE_MAX + specpv_buffer(o) + PREFILL_CHUNK,
         .n_out_max = o->n_session_max * GR_TREE_MAX + specpv_buffer(o) + 1,

@@ -4,6 +4,7 @@
 #define GR_TARGET_WORKER_WORKER_H
 
 #include "common/status.h"
+#include "model/tuned.h"
 #include "transport/transport.h"
 
 #include <stdint.h>
@@ -18,6 +19,7 @@ struct gr_target_options {
     int spin_ms;            /* worker_args.h */
     int device;             /* of cuda:N; GR_DEVICE_CPU */
     const char *geometry;   /* NULL: as in the folder; else expanded in memory (model/expand.h) */
+    const struct gr_tuned *tuned; /* borrowed until the model is there; NULL: nothing was measured */
     const char *isa;        /* CPU kernels or NULL */
     int n_thread;           /* 0: all CPUs */
     int n_ctx_max;          /* 0: the model's */

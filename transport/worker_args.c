@@ -42,6 +42,9 @@ static enum gr_status store(const struct gr_arg *a, const char *value)
     case GR_ARG_TEXT:
         *(const char **)a->slot = value;
         return GR_OK;
+    case GR_ARG_FLAG:
+        *(bool *)a->slot = true;
+        return GR_OK;
     case GR_ARG_BLOCKS:
         if (strcmp(value, "auto") != 0 && !gr_parse_int(value, 1, 1 << 26, &v)) {
             log_error("--%s: `%s' is not auto or a whole number from 1 to %d", a->name, value, 1 << 26);
@@ -115,13 +118,16 @@ int gr_args_parse(const char *program, const struct gr_arg *args, int n_arg, int
                 found = &args[a];
             }
         }
-        const char *value = name[len] == '=' ? name + len + 1 : i + 1 < argc ? argv[i + 1] : NULL;
-        if (found == NULL || value == NULL) {
-            log_error(found == NULL ? "unknown option %s; see %s --help" : "%s needs a value; see %s --help", argv[i],
-                      program);
+        const bool flag = found != NULL && found->kind == GR_ARG_FLAG;
+        const char *value = name[len] == '=' ? name + len + 1 : flag ? "" : i + 1 < argc ? argv[i + 1] : NULL;
+        if (found == NULL || value == NULL || (flag && name[len] == '=')) {
+            log_error(found == NULL ? "unknown option %s; see %s --help"
+                      : flag        ? "%s: this option takes no value; see %s --help"
+                                    : "%s needs a value; see %s --help",
+                      argv[i], program);
             return 2;
         }
-        i += name[len] != '=';
+        i += name[len] != '=' && !flag;
         if (store(found, value) != GR_OK) {
             return 2;
         }

@@ -9,14 +9,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum gr_arg_kind { GR_ARG_TEXT, GR_ARG_INT, GR_ARG_BLOCKS, GR_ARG_SHARE, GR_ARG_TRANSPORT, GR_ARG_JOIN_TIMEOUT,
-                   GR_ARG_IB_HCA, GR_ARG_GID_INDEX, GR_ARG_VERBS_MODE, GR_ARG_VERBS_SPIN };
+enum gr_arg_kind { GR_ARG_TEXT, GR_ARG_FLAG, GR_ARG_INT, GR_ARG_BLOCKS, GR_ARG_SHARE, GR_ARG_TRANSPORT,
+                   GR_ARG_JOIN_TIMEOUT, GR_ARG_IB_HCA, GR_ARG_GID_INDEX, GR_ARG_VERBS_MODE, GR_ARG_VERBS_SPIN };
 
 struct gr_arg {
     const char *name; /* without dashes */
     enum gr_arg_kind kind;
-    void *slot;       /* const char ** | int * | int * (0: auto) | double * (0: off) | int * (enum gr_transport_kind) |
-                       * NULL */
+    void *slot;       /* const char ** | bool * (no value) | int * | int * (0: auto) | double * (0: off) |
+                       * int * (enum gr_transport_kind) | NULL */
     int64_t min, max; /* GR_ARG_INT */
     const char *help;
 };
@@ -38,6 +38,11 @@ int gr_args_parse(const char *program, const struct gr_arg *args, int n_arg, int
      "F        a head's features: fused | raw (default fused); the same for both workers"},        \
     {"capture-layers", GR_ARG_TEXT, (layers), 0, 0,                                                \
      "L,L,L    inputs of the target's layers that feed the head (default: as its config says); the same for both"}
+
+/* The rows of what was measured for a GPU's kernels (model/tuned.h). */
+#define GR_ARG_ROWS_TUNED(file, required)                                                          \
+    {"tuned", GR_ARG_TEXT, (file), 0, 0, "FILE     shapes that graft-bench tune measured, for models on a GPU"},       \
+    {"require-tuned", GR_ARG_FLAG, (required), 0, 0, "         an error if a shape is not in it, or the GPU is another"}
 
 /* How long a worker looks for work before it sleeps. */
 #define GR_SPIN_AUTO (-1)

@@ -123,7 +123,7 @@ static void run_case(const Case &c, const uint16_t *kv, const std::vector<int32_
     uint16_t *q, *out;
     void *plan, *work;
     const int n_row = c.n_seq * c.n_row;
-    a.shape = {N_HEAD, N_KV_HEAD, HEAD_DIM, std::max(64, n_row), std::max(1, c.n_seq), 64};
+    a.shape = {N_HEAD, N_KV_HEAD, HEAD_DIM, std::max(64, n_row), std::max(1, c.n_seq), 64, GR_CUDA_SPLIT_MAX};
     CUDA_OK(cudaMalloc(&q, (size_t)n_row * N_HEAD * HEAD_DIM * 2));
     CUDA_OK(cudaMalloc(&out, gr_cuda_tile_bytes(n_row, N_HEAD * HEAD_DIM)));
     CUDA_OK(cudaMalloc(&plan, gr_cuda_attn_plan_bytes(&a.shape)));

@@ -55,7 +55,7 @@ struct Pass {
     }
     size_t size(kind k) const
     {
-        return (gr_cuda_linear_bytes(n_out(k), n_in(k)) + 255) / 256 * 256;
+        return (gr_cuda_linear_bytes(n_out(k), n_in(k), {}) + 255) / 256 * 256;
     }
     size_t layer_size() const
     {

@@ -80,7 +80,7 @@ static __device__ void plan_group(const PlanArgs &a, const gr_attn_seq &s, int r
         g.block[lane] = lane < n_pool ? s.block[first + lane] : lane < n_block ? s.scratch_block[lane - n_pool] : 0;
     }
     if (lane < n_row) {
-        const int far = far_len(s, row), len = split_len(far);
+        const int far = far_len(s, row), len = split_len(a.shape, far);
         g.n_key[lane] = (int16_t)(pos - from + 1);
         g.n_split[lane] = (int16_t)(len == 0 ? 0 : (far + len - 1) / len);
     }
@@ -109,7 +109,7 @@ static __device__ void plan_tiles(const PlanArgs &a, int i_seq, int row0, int n_
     int fresh = lane < s.n_row ? first_new(s, 0) : NOWHERE; /* a session's chain rows come first */
     for (int h = 0; h < 2; h++) {
         far[h] = lane + 32 * h < n_row ? far_len(s, row0 + lane + 32 * h) : 0;
-        len[h] = split_len(far[h]);
+        len[h] = split_len(a.shape, far[h]);
     }
     for (;;) {
         const int mine = min(len[0] > done ? len[0] : NOWHERE, len[1] > done ? len[1] : NOWHERE);
@@ -250,12 +250,13 @@ static enum gr_status check_shape(const gr_cuda_attn_shape *s)
     if ((s->head_dim != 64 && s->head_dim != 128) || s->n_kv_head < 1 || s->n_kv_head > 256 ||
         s->n_head % s->n_kv_head != 0 || s->n_head / s->n_kv_head < 1 || s->n_head / s->n_kv_head > GR_CUDA_GROUP_MAX ||
         s->n_slot_max < 0 || s->n_slot_max > GR_CUDA_SLOT_MAX || s->n_row_max < 1 || s->n_row_max > 1 << 15 ||
-        s->n_seq_max < 1 || s->n_seq_max > gr::N_PLAN_THREAD) {
+        s->n_seq_max < 1 || s->n_seq_max > gr::N_PLAN_THREAD || s->n_split_max < 1 ||
+        s->n_split_max > GR_CUDA_SPLIT_MAX) {
         fprintf(stderr,
-                "cuda: attention of %d query heads, %d KV heads of %d (%d rows, %d sequences, %d slots) is not built:"
-                " head_dim 64 or 128, at most %d query heads a KV head, %d slots\n",
-                s->n_head, s->n_kv_head, s->head_dim, s->n_row_max, s->n_seq_max, s->n_slot_max,
-                (int)GR_CUDA_GROUP_MAX, (int)GR_CUDA_SLOT_MAX);
+                "cuda: attention of %d query heads, %d KV heads of %d (%d rows, %d sequences, %d slots, %d splits) is"
+                " not built: head_dim 64 or 128, at most %d query heads a KV head, %d slots, 1 to %d splits\n",
+                s->n_head, s->n_kv_head, s->head_dim, s->n_row_max, s->n_seq_max, s->n_slot_max, s->n_split_max,
+                (int)GR_CUDA_GROUP_MAX, (int)GR_CUDA_SLOT_MAX, (int)GR_CUDA_SPLIT_MAX);
         return GR_EUNSUPPORTED;
     }
     return GR_OK;

@@ -6,11 +6,11 @@
  *     most 79. They are gathered row by row into the lanes of their positions, so it does not matter which of them
  *     are still in scratch: at most 64 of a row's keys are, itself included;
  *   - far keys: the rest, all in the pool. They are numbered from 0 (a partial view's list first, so a list of all
- *     blocks is as good as none) and cut into at most 8 splits of split_len(far_len) keys, worked through in tiles of
- * 128;
+ *     blocks is as good as none) and cut into at most n_split_max splits of split_len(far_len) keys, worked through in
+ *     tiles of 128; n_split_max is one number for a model, since bits depend on it;
  *   - splits are merged in increasing order, the near keys last.
- * Rows of different split_len are computed in different tiles of rows; a class of equal split_len is 1,024 positions
- * long, so trees rarely see two.
+ * Rows of different split_len are computed in different tiles of rows; a class of equal split_len is n_split_max * 128
+ * positions long, so trees rarely see two, and 64 rows beside each other never three.
  *
  * Limits: head_dim 64 or 128, at most 8 query heads a KV head, slots of a session below n_slot_max. The rows of a session come
  * in the order of their positions but for the branches of one tree: any four in a row need no more than 10 pool blocks
@@ -33,7 +33,7 @@ extern "C" {
 struct CUstream_st; /* cudaStream_t without CUDA's headers */
 
 enum {
-    GR_CUDA_SPLIT_MAX = 8,  /* of the far keys of a row */
+    GR_CUDA_SPLIT_MAX = 8,  /* of the far keys of a row: n_split_max at most; sizes memory */
     GR_CUDA_KEY_TILE = 128, /* keys that are multiplied at once; split_len is a multiple of it */
     GR_CUDA_SLOT_MAX = 256, /* scratch cells of a session */
     GR_CUDA_GROUP_MAX = 8,  /* query heads of a KV head */
@@ -52,6 +52,7 @@ struct gr_cuda_attn_shape {
     int n_head, n_kv_head, head_dim;
     int n_row_max, n_seq_max; /* of a pass: they size plan and work */
     int n_slot_max;           /* scratch cells of a session, at most GR_CUDA_SLOT_MAX; a verify pass has 64 */
+    int n_split_max;          /* splits of a row's far keys, 1 .. GR_CUDA_SPLIT_MAX; memory does not depend on it */
 };
 
 struct gr_cuda_attention_args {

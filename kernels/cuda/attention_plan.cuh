@@ -113,9 +113,9 @@ __host__ __device__ __forceinline__ int far_len(const gr_attn_seq &s, int row)
 }
 
 /* 0 where there are no far keys. */
-__host__ __device__ __forceinline__ int split_len(int far_len)
+__host__ __device__ __forceinline__ int split_len(const gr_cuda_attn_shape &s, int far_len)
 {
-    constexpr int unit = GR_CUDA_SPLIT_MAX * GR_CUDA_KEY_TILE;
+    const int unit = s.n_split_max * GR_CUDA_KEY_TILE;
     return (far_len + unit - 1) / unit * GR_CUDA_KEY_TILE;
 }
 

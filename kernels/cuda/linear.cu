@@ -35,7 +35,16 @@ static bool can_cut(int n_out, int n_in)
     return n_out >= 16 && n_out % 16 == 0 && n_in >= 64 && n_in % 64 == 0 && n_out <= 1 << 24 && n_in <= 1 << 20;
 }
 
-static enum gr_status check_shape(int n_out, int n_in)
+/* The cut that was asked for, or the formula's. n_tile 0: it is not built. */
+static LinearCut cut_of(int n_out, int n_in, gr_cuda_cut cut)
+{
+    if (!can_cut(n_out, n_in) || (cut.width != 0 && !gr_cuda_cut_allowed(n_in, cut))) {
+        return LinearCut{};
+    }
+    return cut.width == 0 ? linear_cut(n_out, n_in) : linear_cut_of(n_out, n_in, cut);
+}
+
+static enum gr_status check_shape(int n_out, int n_in, gr_cuda_cut cut)
 {
     if (!can_cut(n_out, n_in)) {
         fprintf(
@@ -44,6 +53,13 @@ static enum gr_status check_shape(int n_out, int n_in)
             " of 64\n",
             n_out, n_in);
         return GR_EUNSUPPORTED;
+    }
+    if (cut_of(n_out, n_in, cut).n_tile == 0) {
+        fprintf(stderr,
+                "cuda: a linear layer of %d outputs and %d inputs cannot be cut into tiles of %d outputs and %d parts:"
+                " widths are " GR_CUDA_CUT_WIDTHS_TEXT "\n",
+                n_out, n_in, cut.width, cut.parts);
+        return GR_EINVAL;
     }
     return GR_OK;
 }
@@ -70,14 +86,20 @@ static enum gr_status check_output(const gr_cuda_linear_args &a)
 
 } // namespace gr
 
-size_t gr_cuda_linear_bytes(int n_out, int n_in)
+struct gr_cuda_cut gr_cuda_linear_cut(int n_out, int n_in)
 {
-    return gr::can_cut(n_out, n_in) ? gr::linear_cut(n_out, n_in).bytes() : 0;
+    const gr::LinearCut c = gr::cut_of(n_out, n_in, {0, 0});
+    return {c.width, c.parts};
+}
+
+size_t gr_cuda_linear_bytes(int n_out, int n_in, struct gr_cuda_cut cut)
+{
+    return gr::cut_of(n_out, n_in, cut).bytes();
 }
 
 enum gr_status gr_cuda_linear_pack(const struct gr_cuda_linear_pack_args *a, struct CUstream_st *stream)
 {
-    GR_TRY(gr::check_shape(a->n_out, a->n_in));
+    GR_TRY(gr::check_shape(a->n_out, a->n_in, a->cut));
     if (!a->plain || !a->packed || a->row0 < 0 || a->n_row < 1 || a->step < 1 || a->row0 >= a->n_out ||
         a->n_row > (a->n_out - 1 - a->row0) / a->step + 1 || !gr::aligned(a->plain, 16) ||
         !gr::aligned(a->packed, 256)) {
@@ -90,14 +112,14 @@ enum gr_status gr_cuda_linear_pack(const struct gr_cuda_linear_pack_args *a, str
     const size_t total = (size_t)a->n_row * (size_t)(a->n_in / 8);
     const size_t n_block = std::min<size_t>((total + gr::N_PACK_THREAD - 1) / gr::N_PACK_THREAD, 4096);
     gr::linear_pack_kernel<<<(unsigned)n_block, gr::N_PACK_THREAD, 0, stream>>>(
-        *a, gr::linear_cut(a->n_out, a->n_in).width);
+        *a, gr::cut_of(a->n_out, a->n_in, a->cut).width);
     gr::packed_kernel<<<1, 1, 0, stream>>>();
     return cuda_status_of(cudaGetLastError(), "packing of a matrix");
 }
 
 enum gr_status gr_cuda_linear(const struct gr_cuda_linear_args *a, struct CUstream_st *stream)
 {
-    GR_TRY(gr::check_shape(a->n_out, a->n_in));
+    GR_TRY(gr::check_shape(a->n_out, a->n_in, a->cut));
     GR_TRY(gr::check_output(*a));
     if (!a->w || !a->x || !a->y || !a->n_row_true || a->n_row < 1 || !gr::aligned(a->w, 256) ||
         !gr::aligned(a->x, 16) || !gr::aligned(a->y, 8) || !gr::aligned(a->bias, 8)) {
@@ -107,5 +129,5 @@ enum gr_status gr_cuda_linear(const struct gr_cuda_linear_args *a, struct CUstre
                 a->n_row, a->w, (const void *)a->x, a->y, (const void *)a->bias, (const void *)a->n_row_true);
         return GR_EINVAL;
     }
-    return cuda_status_of(gr::launch_linear(*a, gr::linear_cut(a->n_out, a->n_in), stream), "linear layer");
+    return cuda_status_of(gr::launch_linear(*a, gr::cut_of(a->n_out, a->n_in, a->cut), stream), "linear layer");
 }

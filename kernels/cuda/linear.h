@@ -1,14 +1,15 @@
 /* Linear layers on a GPU (sm_90a): y = x W^T, bf16 weights and inputs, f32 sums.
  *
- * Row independence: an output is summed over k in an order that the shape (n_out, n_in) alone decides: it is
- * the same for every number of rows, every row of a tile, every tile. Each weight is read once where n_row is at most
- * 64, else once for every 128 rows.
+ * Row independence: an output is summed over k in an order that the shape (n_out, n_in) and the matrix's cut alone
+ * decide: it is the same for every number of rows, every row of a tile, every tile. Each weight is read once where
+ * n_row is at most 64, else once for every 128 rows.
  *
  * Nothing allocates; pointers are the device's and borrowed. Common subset of C and CUDA C++. */
 #ifndef GR_KERNELS_CUDA_LINEAR_H
 #define GR_KERNELS_CUDA_LINEAR_H
 
 #include "common/status.h"
+#include "kernels/cuda/cut.h"
 #include "kernels/cuda/tiles.h"
 
 #include <stddef.h>
@@ -29,9 +30,12 @@ enum gr_cuda_linear_out {
                          n_out / 2, both sums in f32 until there */
 };
 
+/* The cut that is taken where none is given, by a formula in linear_cut.cuh. width 0: the shape is not built. */
+struct gr_cuda_cut gr_cuda_linear_cut(int n_out, int n_in);
+
 /* A matrix in the kernel's own form: (n_out, n_in), n_in a multiple of 64, n_out of 16 (SILU: of 128). Bytes; allocate
- * it aligned to 256. */
-size_t gr_cuda_linear_bytes(int n_out, int n_in);
+ * it aligned to 256. 0: the shape, or the cut, is not built. */
+size_t gr_cuda_linear_bytes(int n_out, int n_in, struct gr_cuda_cut cut);
 
 /* Rows [0, n_row) of plain, bf16 (n_row, n_in) row-major, become rows row0 + i * step of the matrix; so q, k and v are
  * one matrix (step 1), gate and up are interleaved (step 2), and a large matrix is made piece by piece. What is never
@@ -41,6 +45,7 @@ struct gr_cuda_linear_pack_args {
     void *packed;
     int n_out, n_in; /* of the whole matrix */
     int row0, n_row, step;
+    struct gr_cuda_cut cut; /* the same in all calls for a matrix */
 };
 GR_NODISCARD enum gr_status gr_cuda_linear_pack(const struct gr_cuda_linear_pack_args *a, struct CUstream_st *stream);
 
@@ -57,6 +62,7 @@ struct gr_cuda_linear_args {
     int y_stride; /* in values; not read with SILU */
     int n_row;
     const int32_t *n_row_true; /* device memory */
+    struct gr_cuda_cut cut;    /* that the matrix was packed in */
 };
 GR_NODISCARD enum gr_status gr_cuda_linear(const struct gr_cuda_linear_args *a, struct CUstream_st *stream);
 

@@ -1,5 +1,5 @@
-/* How a matrix is cut for the matrix units; the shape alone decides, so packing, order of sums and bits do not depend
- * on the number of rows or on the device.
+/* How a matrix is cut for the matrix units. Where nobody has measured, the shape alone decides; a cut that was (cut.h)
+ * belongs to the matrix. So packing, order of sums and bits do not depend on the number of rows or on the device.
  *
  * Packed: bf16 (n_tile, n_in / 64, width, 64): boxes of 64 k of the `width` outputs of a tile, 128 bytes a row in the
  * 128-byte swizzle; outputs past n_out are zeroes. A tile is worked on by a cluster of `parts` blocks, one or two:
@@ -17,8 +17,6 @@
 
 namespace gr
 {
-
-constexpr int LINEAR_WIDTHS[] = {16, 32, 64, 96, 128, 192, 224, 248};
 
 struct LinearCut {
     int n_box, width, parts, n_tile;
@@ -45,14 +43,19 @@ static inline double linear_cut_cost(const LinearCut &c)
     return rounds * (box * (c.width + 64 * 0.35) + (c.parts > 1 ? 400.0 : 0.0));
 }
 
+static inline LinearCut linear_cut_of(int n_out, int n_in, gr_cuda_cut cut)
+{
+    return LinearCut{n_in / 64, cut.width, cut.parts, (n_out + cut.width - 1) / cut.width};
+}
+
 static inline LinearCut linear_cut(int n_out, int n_in)
 {
     LinearCut best{};
-    for (int parts = 1; parts <= 2; parts++) {
-        for (int width : LINEAR_WIDTHS) {
-            const LinearCut c{n_in / 64, width, parts, (n_out + width - 1) / width};
-            const bool halves = parts == 1 || width % 16 == 0; /* eights of columns for each block to add */
-            if (halves && c.n_box >= parts && (best.n_tile == 0 || linear_cut_cost(c) < linear_cut_cost(best))) {
+    for (int parts = 1; parts <= GR_CUDA_CUT_PARTS_MAX; parts++) {
+        for (int width : gr_cuda_cut_width) {
+            const LinearCut c = linear_cut_of(n_out, n_in, {width, parts});
+            if (gr_cuda_cut_allowed(n_in, {width, parts}) &&
+                (best.n_tile == 0 || linear_cut_cost(c) < linear_cut_cost(best))) {
                 best = c;
             }
         }

@@ -195,7 +195,8 @@ static enum gr_status take_state(struct eagle3 *m, int n_seq_max)
     void *p = NULL;
     void *alias = NULL;
     GR_TRY(gr_cuda_model_take(&m->m, &m->lm, n_seq_max, hf->hidden, true));
-    GR_TRY(gr_cuda_layer_work_init(&m->m.work, d, hf, 2 * hf->hidden, 1, n_seq_max, &m->lm, &m->m.pass.inputs));
+    GR_TRY(gr_cuda_layer_work_init(&m->m.work, d, hf, &m->m.shapes, 2 * hf->hidden, 1, n_seq_max, &m->lm,
+                                   &m->m.pass.inputs));
     m->m.work.x = m->m.pass.inputs.feature; /* the residual of attention */
     GR_TRY(gr_cuda_take(d, "activations and tables", (size_t)m->lm.n_row_max * row_bytes, &p));
     m->embedded = p;
@@ -207,6 +208,13 @@ static enum gr_status take_state(struct eagle3 *m, int n_seq_max)
     return GR_OK;
 }
 
+static enum gr_status tune(struct eagle3 *m, const struct gr_eagle3_config *c)
+{
+    const struct gr_cuda_tune_model model = {.model = c->target_dir, .draft = c->dir, .geometry = c->geometry};
+    gr_eagle3_shapes(&m->source.hf, &m->m.shapes);
+    return gr_cuda_model_tune(&m->m, &m->lm, c->tuned, &model);
+}
+
 static enum gr_status build(struct eagle3 *m, const struct gr_eagle3_config *config, int device,
                             uint64_t *fingerprint_out)
 {
@@ -214,6 +222,7 @@ static enum gr_status build(struct eagle3 *m, const struct gr_eagle3_config *con
     GR_TRY(gr_eagle3_source_open(&c, &m->source));
     GR_TRY(check(m, &c));
     GR_TRY(gr_cuda_model_open(&m->m, &m->lm, device, c.n_thread));
+    GR_TRY(tune(m, &c));
     GR_TRY(choose_blocks(m, &c, &c.n_pool_block));
     gr_eagle3_source_describe(&m->source, &c, &m->lm);
     GR_TRY(take_state(m, c.n_seq_max));

@@ -101,8 +101,9 @@ static enum gr_status take_activations(struct gr_cuda_layer_work *w)
 }
 
 enum gr_status gr_cuda_layer_work_init(struct gr_cuda_layer_work *w, struct gr_cuda_device *d,
-                                       const struct gr_hf_config *hf, int n_in, int n_layer, int n_seq_max,
-                                       const struct gr_lm *lm, const struct gr_cuda_pass_inputs *inputs)
+                                       const struct gr_hf_config *hf, const struct gr_model_shapes *shapes, int n_in,
+                                       int n_layer, int n_seq_max, const struct gr_lm *lm,
+                                       const struct gr_cuda_pass_inputs *inputs)
 {
     const int scale_dim = hf->scale_dim > 0 ? hf->scale_dim : hf->head_dim;
     const uint64_t n_block = (uint64_t)(lm->n_pool_block + lm->n_scratch_block);
@@ -119,7 +120,8 @@ enum gr_status gr_cuda_layer_work_init(struct gr_cuda_layer_work *w, struct gr_c
                       .head_dim = hf->head_dim,
                       .n_row_max = lm->n_row_max,
                       .n_seq_max = n_seq_max,
-                      .n_slot_max = GR_MIN(lm->n_scratch_block / n_seq_max * GR_KV_BLOCK, (int)GR_CUDA_SLOT_MAX)},
+                      .n_slot_max = GR_MIN(lm->n_scratch_block / n_seq_max * GR_KV_BLOCK, (int)GR_CUDA_SLOT_MAX),
+                      .n_split_max = shapes->n_split_max},
         .kv = {.layer_bytes = (size_t)(n_block * gr_cuda_kv_block_bytes(hf, 1)),
                .n_layer = n_layer,
                .n_kv_head = hf->n_kv_head,
@@ -202,7 +204,8 @@ enum gr_status gr_cuda_enqueue_linear(const struct gr_cuda_layer_work *w, const 
                                           .out = GR_CUDA_OUT_F32,
                                           .y_stride = y_stride,
                                           .n_row = n,
-                                          .n_row_true = out_rows ? w->inputs->n_out : w->inputs->n_row};
+                                          .n_row_true = out_rows ? w->inputs->n_out : w->inputs->n_row,
+                                          .cut = m->cut};
     return gr_cuda_linear(&a, w->device->stream);
 }
 
@@ -217,7 +220,8 @@ static enum gr_status linear(const struct gr_cuda_layer_work *w, const struct gr
                                           .out = out,
                                           .y_stride = m->n_out,
                                           .n_row = n,
-                                          .n_row_true = w->inputs->n_row};
+                                          .n_row_true = w->inputs->n_row,
+                                          .cut = m->cut};
     return gr_cuda_linear(&a, w->device->stream);
 }
 

@@ -344,7 +344,8 @@ static enum gr_status take_state(struct llama *m, int n_seq_max, bool ranks)
     void *p = NULL;
     void *host = NULL;
     GR_TRY(gr_cuda_model_take(&m->m, &m->lm, n_seq_max, 0, ranks));
-    GR_TRY(gr_cuda_layer_work_init(&m->m.work, d, hf, hf->hidden, hf->n_layer, n_seq_max, &m->lm, &m->m.pass.inputs));
+    GR_TRY(gr_cuda_layer_work_init(&m->m.work, d, hf, &m->m.shapes, hf->hidden, hf->n_layer, n_seq_max, &m->lm,
+                                   &m->m.pass.inputs));
     GR_TRY(gr_cuda_take(d, "activations and tables", gr_cuda_tile_bytes(m->lm.n_out_max, hf->hidden), &p));
     m->xo = p;
     if (!serves_head(m)) {
@@ -374,6 +375,13 @@ static enum gr_status make_graphs(struct llama *m)
     return gr_cuda_wait(d, "graphs of a pass");
 }
 
+static enum gr_status tune(struct llama *m, const struct gr_llama_config *c)
+{
+    const struct gr_cuda_tune_model model = {.model = c->dir, .draft = c->head_dir, .geometry = c->geometry};
+    gr_llama_shapes(&m->source.hf, serves_head(m) ? m->source.head.hidden : 0, m->source.n_capture, &m->m.shapes);
+    return gr_cuda_model_tune(&m->m, &m->lm, c->tuned, &model);
+}
+
 static enum gr_status build(struct llama *m, const struct gr_llama_config *config, int device,
                             uint64_t *fingerprint_out)
 {
@@ -381,6 +389,7 @@ static enum gr_status build(struct llama *m, const struct gr_llama_config *confi
     GR_TRY(gr_llama_source_open(&c, &m->source));
     GR_TRY(check(m, &c));
     GR_TRY(gr_cuda_model_open(&m->m, &m->lm, device, c.n_thread));
+    GR_TRY(tune(m, &c));
     GR_TRY(choose_blocks(m, &c, &c.n_pool_block));
     gr_llama_source_describe(&m->source, &c, &m->lm);
     m->layer = calloc((size_t)m->source.hf.n_layer, sizeof(*m->layer));

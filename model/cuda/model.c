@@ -1,5 +1,6 @@
 #include "model/cuda/model.h"
 
+#include "common/clock.h"
 #include "common/log.h"
 #include "kernels/cuda/rows.h"
 
@@ -14,8 +15,15 @@ enum gr_status gr_cuda_model_open(struct gr_cuda_model *m, struct gr_lm *lm, int
     GR_TRY(gr_cuda_device_open(&m->device, device));
     GR_TRY(gr_kernels_init_cpu(&m->kernels, NULL));
     lm->kernels = &m->kernels;
-    gr_cuda_model_numerics_id(lm->numerics_id, sizeof(lm->numerics_id));
     return gr_team_create(n_thread > 0 ? n_thread : gr_cpu_count(), &lm->team);
+}
+
+enum gr_status gr_cuda_model_tune(struct gr_cuda_model *m, struct gr_lm *lm, const struct gr_tuned *tuned,
+                                  const struct gr_cuda_tune_model *model)
+{
+    GR_TRY(gr_cuda_tune(&m->shapes, tuned, &m->device, model));
+    gr_cuda_numerics_id(&m->shapes, lm->numerics_id, sizeof(lm->numerics_id));
+    return GR_OK;
 }
 
 enum gr_status gr_cuda_choose_blocks(const struct gr_cuda_model *m, const struct gr_cuda_blocks *b, int *n_block_out)
@@ -91,6 +99,13 @@ void gr_cuda_model_close(struct gr_cuda_model *m, struct gr_lm *lm)
     gr_memory_finish(&m->memory);
 }
 
+static void log_load(const struct gr_cuda_weights *w, uint64_t took_ns)
+{
+    log_info("cuda:%d: %.1f MB of weights in %.2f s; %.1f MB came from the host%s", w->device->index,
+             (double)w->bytes / 1e6, (double)took_ns / 1e9, (double)w->copied / 1e6,
+             w->loader->expand != NULL ? ", the rest was expanded on the device" : "");
+}
+
 enum gr_status gr_cuda_model_load(struct gr_cuda_model *m, struct gr_team *team, const struct gr_safetensors *files,
                                   const struct gr_expand *expand, uint64_t bytes, gr_cuda_load_fn *load, void *model)
 {
@@ -101,13 +116,18 @@ enum gr_status gr_cuda_model_load(struct gr_cuda_model *m, struct gr_team *team,
                              .expand = expand->to != NULL ? expand : NULL,
                              .team = team};
     struct gr_cuda_weights w;
-    enum gr_status st = gr_cuda_weights_begin(&w, &m->device, &host, bytes);
+    const uint64_t begin = gr_clock_ns();
+    enum gr_status st = gr_cuda_weights_begin(&w, &m->device, &host, &m->shapes, bytes);
     if (st == GR_OK) {
         st = load(model, &w, &host);
     }
     const enum gr_status finished = gr_cuda_weights_finish(&w);
     gr_memory_finish(&memory);
-    return st != GR_OK ? st : finished;
+    st = st != GR_OK ? st : finished;
+    if (st == GR_OK) {
+        log_load(&w, gr_clock_ns() - begin);
+    }
+    return st;
 }
 
 static enum gr_status enqueue_top(struct gr_cuda_model *m, const struct gr_lm *lm, int n)
@@ -217,9 +237,4 @@ void gr_cuda_model_copy_cells(struct gr_cuda_model *m, int n, const int32_t *src
     if (n > 0 && m->broken == GR_OK) {
         m->broken = gr_cuda_cells_copy(&m->cells, &m->device, &m->work.kv, n, src, dst);
     }
-}
-
-void gr_cuda_model_numerics_id(char *text, size_t cap)
-{
-    snprintf(text, cap, "cuda/sm90/tile64/near64/split8/kv-bf16/tp1");
 }

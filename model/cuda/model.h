@@ -4,12 +4,14 @@
 
 #include "model/cuda/graphs.h"
 #include "model/cuda/layer.h"
+#include "model/cuda/tune.h"
 #include "model/memory.h"
 
 struct gr_cuda_model {
     struct gr_cuda_device device;
     struct gr_kernels kernels; /* the CPU's: for rows that the host picks */
     struct gr_memory memory;   /* of the host */
+    struct gr_model_shapes shapes;
     struct gr_cuda_pass pass;
     struct gr_cuda_cells cells;
     struct gr_cuda_layer_work work;
@@ -27,6 +29,9 @@ struct gr_cuda_model {
 
 /* Opens the device, takes the CPU's kernels and the team. */
 GR_NODISCARD enum gr_status gr_cuda_model_open(struct gr_cuda_model *m, struct gr_lm *lm, int device, int n_thread);
+/* Chooses cuts and splits for m->shapes, which the caller has listed, and names lm's numerics. */
+GR_NODISCARD enum gr_status gr_cuda_model_tune(struct gr_cuda_model *m, struct gr_lm *lm, const struct gr_tuned *tuned,
+                                               const struct gr_cuda_tune_model *model);
 /* KV blocks for the sessions' contexts, or what the memory allows beside `others` bytes. asked 0: that is to be
  * chosen. views: bytes that are left for partial views where they fit. dir: of the model, for the message. */
 struct gr_cuda_blocks {
@@ -62,7 +67,5 @@ GR_NODISCARD enum gr_status gr_cuda_model_enqueue_picks(struct gr_cuda_model *m,
 GR_NODISCARD enum gr_status gr_cuda_model_wait(struct gr_cuda_model *m, struct gr_lm *lm, int n_out);
 /* KV cells, behind the pass before. */
 void gr_cuda_model_copy_cells(struct gr_cuda_model *m, int n, const int32_t *src, const int32_t *dst);
-/* "cuda/sm90/...": equal ids promise equal bits. */
-void gr_cuda_model_numerics_id(char *text, size_t cap);
 
 #endif

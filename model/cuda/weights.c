@@ -2,6 +2,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "kernels/cuda/expand.h"
 #include "kernels/cuda/linear.h"
 
 #include <inttypes.h>
@@ -11,16 +12,28 @@
 #define PIECE_BYTES ((size_t)64 << 20)
 #define SHOW_NS     (200 * GR_MS)
 
-enum gr_status gr_cuda_weights_begin(struct gr_cuda_weights *w, struct gr_cuda_device *device,
-                                     const struct gr_loader *loader, uint64_t all_bytes)
+static enum gr_status take_plain(struct gr_cuda_piece *p)
 {
-    *w = (struct gr_cuda_weights){
-        .device = device, .loader = loader, .all_bytes = all_bytes, .bar = isatty(STDERR_FILENO) == 1};
+    return gr_cuda_check(cudaMalloc((void **)&p->plain, PIECE_BYTES), "staging of weights");
+}
+
+enum gr_status gr_cuda_weights_begin(struct gr_cuda_weights *w, struct gr_cuda_device *device,
+                                     const struct gr_loader *loader, const struct gr_model_shapes *shapes,
+                                     uint64_t all_bytes)
+{
+    *w = (struct gr_cuda_weights){.device = device,
+                                  .loader = loader,
+                                  .shapes = shapes,
+                                  .all_bytes = all_bytes,
+                                  .bar = isatty(STDERR_FILENO) == 1};
+    if (loader->expand != NULL) {
+        return take_plain(&w->piece[0]);
+    }
     for (int i = 0; i < 2; i++) {
         struct gr_cuda_piece *p = &w->piece[i];
         GR_TRY(
             gr_cuda_check(cudaHostAlloc((void **)&p->host, PIECE_BYTES, cudaHostAllocDefault), "staging of weights"));
-        GR_TRY(gr_cuda_check(cudaMalloc((void **)&p->plain, PIECE_BYTES), "staging of weights"));
+        GR_TRY(take_plain(p));
         GR_TRY(gr_cuda_check(cudaEventCreateWithFlags(&p->done, cudaEventDisableTiming), "staging of weights"));
     }
     return GR_OK;
@@ -36,6 +49,7 @@ enum gr_status gr_cuda_weights_finish(struct gr_cuda_weights *w)
             (void)cudaEventDestroy(w->piece[i].done);
         }
     }
+    (void)cudaFree(w->from);
     if (w->bar && w->shown_ns != 0) {
         fputs("\r\033[K", stderr);
     }
@@ -69,14 +83,16 @@ struct target_rows {
     int row0, step;
 };
 
-/* Rows [row, row + n) of the source are in the piece. */
-static enum gr_status send_piece(struct gr_cuda_weights *w, const struct gr_cuda_piece *p, const struct target_rows *to,
-                                 int row, int n, int n_in)
+/* Where rows from `row` on are put before they are packed; those of a table: for good. */
+static uint16_t *plain_rows(const struct target_rows *to, const struct gr_cuda_piece *p, int row, int n_in)
 {
-    const size_t bytes = (size_t)n * (size_t)n_in * sizeof(uint16_t);
-    const cudaStream_t stream = w->device->stream;
-    void *plain = to->m != NULL ? p->plain : to->table + (size_t)row * (size_t)n_in;
-    GR_TRY(gr_cuda_check(cudaMemcpyAsync(plain, p->host, bytes, cudaMemcpyHostToDevice, stream), "copy of weights"));
+    return to->m != NULL ? p->plain : to->table + (size_t)row * (size_t)n_in;
+}
+
+/* Rows [row, row + n) of the source are where plain_rows() says. */
+static enum gr_status pack_rows(struct gr_cuda_weights *w, const struct gr_cuda_piece *p, const struct target_rows *to,
+                                int row, int n, int n_in)
+{
     if (to->m != NULL) {
         const struct gr_cuda_linear_pack_args a = {.plain = p->plain,
                                                    .packed = to->m->packed,
@@ -84,46 +100,110 @@ static enum gr_status send_piece(struct gr_cuda_weights *w, const struct gr_cuda
                                                    .n_in = n_in,
                                                    .row0 = to->row0 + row * to->step,
                                                    .n_row = n,
-                                                   .step = to->step};
-        GR_TRY(gr_cuda_linear_pack(&a, stream));
+                                                   .step = to->step,
+                                                   .cut = to->m->cut};
+        GR_TRY(gr_cuda_linear_pack(&a, w->device->stream));
     }
-    w->bytes += bytes;
+    w->bytes += (size_t)n * (size_t)n_in * sizeof(uint16_t);
     show(w);
+    return GR_OK;
+}
+
+/* ---- as in the files ---- */
+
+/* Rows [row, row + n) of the source are in the piece. */
+static enum gr_status send_piece(struct gr_cuda_weights *w, const struct gr_cuda_piece *p, const struct target_rows *to,
+                                 int row, int n, int n_in)
+{
+    const size_t bytes = (size_t)n * (size_t)n_in * sizeof(uint16_t);
+    const cudaStream_t stream = w->device->stream;
+    GR_TRY(gr_cuda_check(cudaMemcpyAsync(plain_rows(to, p, row, n_in), p->host, bytes, cudaMemcpyHostToDevice, stream),
+                         "copy of weights"));
+    w->copied += bytes;
+    GR_TRY(pack_rows(w, p, to, row, n, n_in));
     return gr_cuda_check(cudaEventRecord(p->done, stream), "loading of weights");
 }
 
-static enum gr_status send_rows(struct gr_cuda_weights *w, const char *name, int n_row, int n_in,
+static enum gr_status send_rows(struct gr_cuda_weights *w, const struct gr_matrix_source *source, int n_at_once,
+                                const struct target_rows *to)
+{
+    for (int row = 0; row < source->n_out; row += n_at_once) {
+        struct gr_cuda_piece *p = NULL;
+        const int n = GR_MIN(n_at_once, source->n_out - row);
+        GR_TRY(next_piece(w, &p));
+        gr_matrix_read(source, row, n, p->host);
+        GR_TRY(send_piece(w, p, to, row, n, source->n_in));
+    }
+    return GR_OK;
+}
+
+/* ---- expanded ---- */
+
+/* The small tensor to w->from, behind what still reads the one before. */
+static enum gr_status send_small(struct gr_cuda_weights *w, const struct gr_matrix_source *source)
+{
+    const struct gr_expand_rule *r = &source->t.rule;
+    const size_t bytes = (size_t)r->n_out_from * (size_t)r->n_in_from * sizeof(uint16_t);
+    if (bytes > w->from_bytes) {
+        (void)cudaFree(w->from); /* waits for them */
+        w->from = NULL;
+        w->from_bytes = 0;
+        GR_TRY(gr_cuda_check(cudaMalloc((void **)&w->from, bytes), "staging of weights"));
+        w->from_bytes = bytes;
+    }
+    w->copied += bytes;
+    return bytes == 0
+               ? GR_OK
+               : gr_cuda_check(cudaMemcpyAsync(w->from, source->from, bytes, cudaMemcpyHostToDevice, w->device->stream),
+                               "copy of weights");
+}
+
+/* One piece for all: the stream's order keeps a piece's rows until they are packed. */
+static enum gr_status make_rows(struct gr_cuda_weights *w, const struct gr_matrix_source *source, int n_at_once,
+                                const struct target_rows *to)
+{
+    const struct gr_cuda_piece *p = &w->piece[0];
+    GR_TRY(send_small(w, source));
+    for (int row = 0; row < source->n_out; row += n_at_once) {
+        const struct gr_cuda_expand_args a = {.rule = source->t.rule,
+                                              .from = source->from != NULL ? w->from : NULL,
+                                              .out = plain_rows(to, p, row, source->n_in),
+                                              .row0 = row,
+                                              .n_row = GR_MIN(n_at_once, source->n_out - row)};
+        GR_TRY(gr_cuda_expand(&a, w->device->stream));
+        GR_TRY(pack_rows(w, p, to, row, a.n_row, source->n_in));
+    }
+    return GR_OK;
+}
+
+/* ---- all ---- */
+
+static enum gr_status load_rows(struct gr_cuda_weights *w, const char *name, int n_row, int n_in,
                                 const struct target_rows *to)
 {
     struct gr_matrix_source source;
     GR_TRY(to->table != NULL ? gr_table_open(w->loader, name, n_row, n_in, &source)
                              : gr_matrix_open(w->loader, name, n_row, n_in, &source));
     const int n_at_once = (int)GR_MAX(PIECE_BYTES / ((size_t)n_in * sizeof(uint16_t)), (size_t)1);
-    enum gr_status st = GR_OK;
-    for (int row = 0; row < n_row && st == GR_OK; row += n_at_once) {
-        struct gr_cuda_piece *p = NULL;
-        const int n = GR_MIN(n_at_once, n_row - row);
-        st = next_piece(w, &p);
-        if (st == GR_OK) {
-            gr_matrix_read(&source, row, n, p->host);
-            st = send_piece(w, p, to, row, n, n_in);
-        }
-    }
+    const enum gr_status st =
+        w->loader->expand != NULL ? make_rows(w, &source, n_at_once, to) : send_rows(w, &source, n_at_once, to);
     gr_matrix_close(&source);
     return st;
 }
 
 enum gr_status gr_cuda_matrix_take(struct gr_cuda_weights *w, int n_out, int n_in, struct gr_cuda_matrix *out)
 {
-    *out = (struct gr_cuda_matrix){.n_out = n_out, .n_in = n_in};
-    return gr_cuda_take(w->device, "weights", gr_cuda_linear_bytes(n_out, n_in), &out->packed);
+    const struct gr_linear_shape *shape = gr_shapes_find(w->shapes, n_out, n_in);
+    GR_ASSERT(shape != NULL && shape->cut.width > 0);
+    *out = (struct gr_cuda_matrix){.n_out = n_out, .n_in = n_in, .cut = shape->cut};
+    return gr_cuda_take(w->device, "weights", gr_cuda_linear_bytes(n_out, n_in, shape->cut), &out->packed);
 }
 
 enum gr_status gr_cuda_matrix_load(struct gr_cuda_weights *w, const char *name, int n_row,
                                    const struct gr_cuda_matrix *m, int row0, int step)
 {
     GR_ASSERT(row0 + (n_row - 1) * step < m->n_out);
-    return send_rows(w, name, n_row, m->n_in, &(struct target_rows){.m = m, .row0 = row0, .step = step});
+    return load_rows(w, name, n_row, m->n_in, &(struct target_rows){.m = m, .row0 = row0, .step = step});
 }
 
 enum gr_status gr_cuda_table_load(struct gr_cuda_weights *w, const char *name, int n_row, int n, uint16_t **out)
@@ -131,7 +211,7 @@ enum gr_status gr_cuda_table_load(struct gr_cuda_weights *w, const char *name, i
     void *table = NULL;
     GR_TRY(gr_cuda_take(w->device, "embedding", (size_t)n_row * (size_t)n * sizeof(uint16_t), &table));
     *out = table;
-    return send_rows(w, name, n_row, n, &(struct target_rows){.table = table});
+    return load_rows(w, name, n_row, n, &(struct target_rows){.table = table});
 }
 
 enum gr_status gr_cuda_vector_load(struct gr_cuda_weights *w, const char *name, int n, float **out)
@@ -141,6 +221,7 @@ enum gr_status gr_cuda_vector_load(struct gr_cuda_weights *w, const char *name, 
     GR_TRY(gr_load_vector(w->loader, name, n, &values));
     GR_TRY(gr_cuda_take(w->device, "weights", (size_t)n * sizeof(float), &p));
     *out = p;
+    w->copied += (size_t)n * sizeof(float);
     return gr_cuda_check(
         cudaMemcpyAsync(p, values, (size_t)n * sizeof(float), cudaMemcpyHostToDevice, w->device->stream),
         "copy of weights");

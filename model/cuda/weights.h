@@ -1,20 +1,26 @@
-/* Weights from a model folder's files (loader.h) into the memory of a GPU, in the form of its kernels: read or expanded
- * by the team into pinned memory, copied and packed by the device, two pieces on their way at a time. Start only. */
+/* Weights from a model folder's files (loader.h) into the memory of a GPU, in the form of its kernels. As in the files:
+ * read by the team into pinned memory, copied and packed by the device, two pieces on their way at a time. Expanded
+ * (expand.h): only the small tensors are copied, the device makes the large ones' rows and packs them. Start only. */
 #ifndef GR_MODEL_CUDA_WEIGHTS_H
 #define GR_MODEL_CUDA_WEIGHTS_H
 
 #include "model/cuda/device.h"
 #include "model/loader.h"
+#include "model/shapes.h"
 
 struct gr_cuda_weights {
-    struct gr_cuda_device *device;  /* borrowed */
-    const struct gr_loader *loader; /* borrowed; files may be changed between calls */
+    struct gr_cuda_device *device;        /* borrowed */
+    const struct gr_loader *loader;       /* borrowed; files may be changed between calls */
+    const struct gr_model_shapes *shapes; /* borrowed: how matrices are cut */
     struct gr_cuda_piece {
         uint16_t *host, *plain; /* pinned, and on the device */
         cudaEvent_t done;       /* it may be filled again */
-    } piece[2];
+    } piece[2];                 /* expanded: the first one's plain alone */
     int next;
+    uint16_t *from; /* expanded: the small tensor, on the device; owned, grows */
+    size_t from_bytes;
     uint64_t bytes, all_bytes; /* loaded, and of all that will be (0: not known) */
+    uint64_t copied;           /* bytes that came from the host */
     uint64_t shown_ns;
     bool bar;
 };
@@ -23,15 +29,18 @@ struct gr_cuda_weights {
 struct gr_cuda_matrix {
     void *packed;
     int n_out, n_in;
+    struct gr_cuda_cut cut;
 };
 
-/* all_bytes: for the progress that is shown. Takes staging memory, which finish gives back. */
+/* all_bytes: for the progress that is shown. Takes staging memory, which finish gives back. loader->expand stays as it
+ * is until then. */
 GR_NODISCARD enum gr_status gr_cuda_weights_begin(struct gr_cuda_weights *w, struct gr_cuda_device *device,
-                                                  const struct gr_loader *loader, uint64_t all_bytes);
+                                                  const struct gr_loader *loader, const struct gr_model_shapes *shapes,
+                                                  uint64_t all_bytes);
 /* Waits until everything is there. Also after an error. */
 GR_NODISCARD enum gr_status gr_cuda_weights_finish(struct gr_cuda_weights *w);
 
-/* Takes the memory of a matrix, rows are put in by the calls below. */
+/* Takes the memory of a matrix, which is one of the model's shapes; rows are put in by the calls below. */
 GR_NODISCARD enum gr_status gr_cuda_matrix_take(struct gr_cuda_weights *w, int n_out, int n_in,
                                                 struct gr_cuda_matrix *out);
 /* The tensor's rows become rows row0 + i * step of m. */

@@ -14,7 +14,7 @@
 static constexpr double TOLERANCE = 5e-3;
 
 static const shape LLAMA8B{32, 8, 128}, DEMO{6, 2, 64}, ONE{4, 4, 128}, WIDE{16, 2, 64};
-static int n_failed, n_case;
+static int n_failed, n_case, n_split_max = GR_CUDA_SPLIT_MAX;
 
 void report(const char *name, bool ok, const char *detail)
 {
@@ -54,6 +54,7 @@ static void same_bits(const char *name, shape m, const std::vector<uint16_t> &al
 static std::vector<uint16_t> attend(shape m, const dev<uint16_t> &kv, const std::vector<placed> &seq, int n_repeat = 1)
 {
     call c{m, seq};
+    c.n_split_max = n_split_max;
     return c.run(kv, n_repeat);
 }
 
@@ -123,21 +124,26 @@ static void check_slots()
 }
 
 /* A prompt chunk of chain rows, longer than a tile, and its rows alone. */
+static void check_chain(int n_base)
+{
+    char name[100];
+    const session s = make_session(LLAMA8B, n_base, 150, 1, 1.0f, (uint64_t)n_base + 8);
+    pool p(LLAMA8B, (n_base / 16 + 12) * 6, 4);
+    const placed chain = place_chain(p, s), a = place_path(p, s, 149), b = place_path(p, s, 70),
+                 c = place_path(p, s, 1);
+    const dev<uint16_t> kv(p.kv);
+    const std::vector<uint16_t> all = attend(LLAMA8B, kv, {chain}, 2);
+    snprintf(name, sizeof(name), "chain of 150 on %d", n_base);
+    compare(name, {chain}, all, 7);
+    same_bits("  row 149 alone", LLAMA8B, all, 149, attend(LLAMA8B, kv, {a}));
+    same_bits("  row 70 alone", LLAMA8B, all, 70, attend(LLAMA8B, kv, {b}));
+    same_bits("  row 1 alone", LLAMA8B, all, 1, attend(LLAMA8B, kv, {c}));
+}
+
 static void check_chains()
 {
     for (int n_base : {0, 40, 950, 3000}) {
-        char name[100];
-        const session s = make_session(LLAMA8B, n_base, 150, 1, 1.0f, (uint64_t)n_base + 8);
-        pool p(LLAMA8B, (n_base / 16 + 12) * 6, 4);
-        const placed chain = place_chain(p, s), a = place_path(p, s, 149), b = place_path(p, s, 70),
-                     c = place_path(p, s, 1);
-        const dev<uint16_t> kv(p.kv);
-        const std::vector<uint16_t> all = attend(LLAMA8B, kv, {chain}, 2);
-        snprintf(name, sizeof(name), "chain of 150 on %d", n_base);
-        compare(name, {chain}, all, 7);
-        same_bits("  row 149 alone", LLAMA8B, all, 149, attend(LLAMA8B, kv, {a}));
-        same_bits("  row 70 alone", LLAMA8B, all, 70, attend(LLAMA8B, kv, {b}));
-        same_bits("  row 1 alone", LLAMA8B, all, 1, attend(LLAMA8B, kv, {c}));
+        check_chain(n_base);
     }
 }
 
@@ -195,6 +201,31 @@ static void check_views()
             same_bits("  a list of all blocks", LLAMA8B, whole, 0, attend(LLAMA8B, kv, {t}));
         }
     }
+}
+
+/* Fewer splits than there may be. Of one split a class of equal length is 128 positions, so that most tiles of rows see
+ * two. */
+static void check_splits()
+{
+    for (int n : {4, 1, 3}) {
+        n_split_max = n;
+        printf("%d splits at most:\n", n);
+        for (int n_base : {127, 207, 300, 600, 1090, 5000}) {
+            check_tree("tree", LLAMA8B, n_base, 64, 6, 1.0f, 5);
+        }
+        check_tree("demo tree", DEMO, 1100, 64, 6, 1.0f, 5);
+        check_tree("groups of 8", WIDE, 1100, 61, 6, 1.0f, 5);
+        check_chain(950);
+        check_chain(3000);
+    }
+    check_ragged(LLAMA8B, "eight sessions, 3 splits");
+    n_split_max = GR_CUDA_SPLIT_MAX;
+    int n_wrong = 0;
+    for (int n : {-1, 0, GR_CUDA_SPLIT_MAX + 1}) {
+        const gr_cuda_attn_shape bad{32, 8, 128, 64, 1, 64, n};
+        n_wrong += gr_cuda_attn_plan(&bad, nullptr, nullptr, nullptr, nullptr) != GR_EUNSUPPORTED;
+    }
+    report("-1, 0 and 9 splits", n_wrong == 0, n_wrong == 0 ? "refused" : "one passed, or with another status");
 }
 
 static void check_refusals()
@@ -315,6 +346,7 @@ int main(int argc, char **argv)
         {"slots", check_slots},
         {"chain", check_chains},
         {"ragged", [] { check_ragged(LLAMA8B, "eight sessions"), check_ragged(DEMO, "eight demo sessions"); }},
+        {"splits", check_splits},
         {"view", check_views},
         {"refuse", check_refusals},
         {"linear", check_linear_layers},
@@ -322,6 +354,7 @@ int main(int argc, char **argv)
         {"noise", check_noise},
         {"pick", check_picks},
         {"specpv", check_specpv},
+        {"expand", check_expand},
         {"vocabulary", check_large_picks},
     };
     for (auto &c : cases) {

@@ -12,6 +12,7 @@ void check_rows(void);
 void check_noise(void); /* all words: bounds of the noise */
 void check_picks(void);
 void check_specpv(void);
+void check_expand(void);
 void check_large_picks(void); /* vocabularies of models, many calls */
 
 #endif

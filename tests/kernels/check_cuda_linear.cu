@@ -5,6 +5,8 @@
 
 #include "kernels/cuda/linear.h"
 
+#include <string>
+
 /* Sums of a row against double, ||y - ref|| / ||ref||. The matrix units add f32 and cut off what does not fit: up to
  * 2^-23 of the sum so far at each of n_in / 16 steps, one-sided, so n_in / 16 * 2^-24 in the mean: 5e-5 at 14336. */
 static constexpr double TOLERANCE = 1e-4;
@@ -16,13 +18,14 @@ static constexpr int ROW_MAX = 256, GUARD = 64; /* guard: values before and behi
 /* A matrix, its 256 rows of x, and the sums of the first 256 rows as the kernel made them together. */
 struct layer {
     int n_out, n_in;
+    gr_cuda_cut cut;            /* width 0: the formula's */
     std::vector<uint16_t> w, x; /* row-major */
     dev<uint16_t> d_w;
     dev<uint8_t> packed;
     std::vector<float> sum; /* (256, n_out) */
-    layer(int n_out_, int n_in_)
-        : n_out(n_out_), n_in(n_in_), w((size_t)n_out_ * n_in_), x((size_t)ROW_MAX * n_in_), d_w(w.size()),
-          packed(gr_cuda_linear_bytes(n_out_, n_in_))
+    layer(int n_out_, int n_in_, gr_cuda_cut cut_ = {})
+        : n_out(n_out_), n_in(n_in_), cut(cut_), w((size_t)n_out_ * n_in_), x((size_t)ROW_MAX * n_in_), d_w(w.size()),
+          packed(gr_cuda_linear_bytes(n_out_, n_in_, cut_))
     {
         rng g{(uint64_t)n_out * 7919 + (uint64_t)n_in};
         const float scale = sqrtf(3.0f / (float)n_in);
@@ -38,7 +41,7 @@ struct layer {
 
 static bool pack(const layer &l, uint8_t *to, int row0, int n_row, int step, int from)
 {
-    const gr_cuda_linear_pack_args a{l.d_w.p + (size_t)from * l.n_in, to, l.n_out, l.n_in, row0, n_row, step};
+    const gr_cuda_linear_pack_args a{l.d_w.p + (size_t)from * l.n_in, to, l.n_out, l.n_in, row0, n_row, step, l.cut};
     return gr_cuda_linear_pack(&a, nullptr) == GR_OK;
 }
 
@@ -85,7 +88,8 @@ template <class T> struct linear_call {
             CUDA_OK(cudaMemcpy(y.p + GUARD, before.data(), n * sizeof(T), cudaMemcpyHostToDevice));
         }
         const std::vector<T> old = y.get();
-        const gr_cuda_linear_args a{l.packed.p, l.n_out, l.n_in, x.p, bias, y.p + GUARD, out, stride, bucket, n_true.p};
+        const gr_cuda_linear_args a{l.packed.p, l.n_out, l.n_in, x.p,      bias, y.p + GUARD,
+                                    out,        stride,  bucket, n_true.p, l.cut};
         ok = ok && gr_cuda_linear(&a, nullptr) == GR_OK;
         const std::vector<T> all = y.get();
         const std::vector<bool> mine = written((int)row.size(), n);
@@ -108,10 +112,16 @@ template <class T> struct linear_call {
     }
 };
 
+static std::string shape_of(const layer &l)
+{
+    const std::string shape = std::to_string(l.n_out) + " x " + std::to_string(l.n_in);
+    return l.cut.width == 0 ? shape : shape + " in " + std::to_string(l.cut.width) + "/" + std::to_string(l.cut.parts);
+}
+
 static void report_count(const char *name, const layer &l, size_t n_differ, bool sound)
 {
     char s[100], t[60];
-    snprintf(t, sizeof(t), "%s %d x %d", name, l.n_out, l.n_in);
+    snprintf(t, sizeof(t), "%s %s", name, shape_of(l).c_str());
     snprintf(s, sizeof(s), "%zu values differ%s", n_differ, sound ? "" : "; a row or guard band was overwritten");
     report(t, n_differ == 0 && sound, s);
 }
@@ -155,7 +165,7 @@ static void check_sums(layer &l, int step)
         worst = std::max(worst, err == err ? sqrt(err / ref) : 1e9);
     }
     char t[60], s[80];
-    snprintf(t, sizeof(t), "sums %d x %d", l.n_out, l.n_in);
+    snprintf(t, sizeof(t), "sums %s", shape_of(l).c_str());
     snprintf(s, sizeof(s), "error %.2e, allowed %.0e%s", worst, TOLERANCE, c.intact ? "" : "; guard bands overwritten");
     report(t, worst <= TOLERANCE && c.ok && c.intact, s);
 }
@@ -179,7 +189,7 @@ static void check_packing(layer &l)
     dev<uint8_t> whole(l.packed.n);
     CUDA_OK(cudaMemset(whole.p, 0, whole.n));
     CUDA_OK(cudaMemset(pieces.p, 0, pieces.n));
-    const gr_cuda_linear_pack_args a{d_both.p, whole.p, l.n_out, l.n_in, 0, l.n_out, 1};
+    const gr_cuda_linear_pack_args a{d_both.p, whole.p, l.n_out, l.n_in, 0, l.n_out, 1, l.cut};
     ok = gr_cuda_linear_pack(&a, nullptr) == GR_OK && pack(l, pieces.p, 0, l.n_out / 2, 2, 0) &&
          pack(l, pieces.p, 1, l.n_out / 2, 2, l.n_out / 2);
     report_count("packed in turns", l, 0, ok && pieces.get() == whole.get());
@@ -241,7 +251,7 @@ static void check_silu(const layer &l)
         sound = sound && c.ok && c.intact;
     }
     char t[60], s[80];
-    snprintf(t, sizeof(t), "silu %d x %d", l.n_out, l.n_in);
+    snprintf(t, sizeof(t), "silu %s", shape_of(l).c_str());
     snprintf(s, sizeof(s), "error %.2e, allowed %.0e", worst, TOLERANCE_SILU);
     report(t, worst <= TOLERANCE_SILU && sound, s);
     report_count("silu, 1 to 200 rows", l, n_differ, sound);
@@ -279,9 +289,9 @@ static void check_rows(const layer &l, bool thorough)
     report_count("no rows at all", l, n, sound);
 }
 
-static void check_layer(int n_out, int n_in, bool silu, bool thorough, int step)
+static void check_layer(int n_out, int n_in, bool silu, bool thorough, int step, gr_cuda_cut cut = {})
 {
-    layer l(n_out, n_in);
+    layer l(n_out, n_in, cut);
     check_packing(l);
     check_sums(l, step);
     check_kinds(l);
@@ -289,6 +299,41 @@ static void check_layer(int n_out, int n_in, bool silu, bool thorough, int step)
     if (silu) {
         check_silu(l);
     }
+}
+
+/* Every cut that a file of measured shapes may ask for: sums against double, a row's bits in passes of all sizes. The
+ * last tile is not full in most of them, k is not halved evenly. */
+static void check_cuts()
+{
+    for (int width : gr_cuda_cut_width) {
+        for (int parts : {1, 2}) {
+            if (gr_cuda_cut_allowed(2112, {width, parts})) {
+                check_layer(640, 2112, true, false, 1, {width, parts});
+            }
+        }
+    }
+    check_layer(6144, 4096, false, false, 19, {128, 1});
+    check_layer(28672, 4096, true, false, 97, {96, 2});
+}
+
+/* The formula's cut, asked for by name, is what is taken without one. */
+static void check_formula()
+{
+    const int n_out = 1040, n_in = 4160;
+    layer without(n_out, n_in), named(n_out, n_in, gr_cuda_linear_cut(n_out, n_in));
+    size_t n = 0;
+    bool ok = true;
+    for (layer *l : {&without, &named}) {
+        CUDA_OK(cudaMemset(l->packed.p, 0, l->packed.n));
+        ok = ok && pack(*l, l->packed.p, 0, n_out, 1, 0);
+        linear_call<float> c{*l, GR_CUDA_OUT_F32, n_out, ROW_MAX};
+        l->sum = c.run(rows(ROW_MAX));
+        ok = ok && c.ok && c.intact;
+    }
+    for (size_t i = 0; i < without.sum.size(); i++) {
+        n += memcmp(&without.sum[i], &named.sum[i], sizeof(float)) != 0;
+    }
+    report_count("the formula's cut, named,", named, n, ok && without.packed.get() == named.packed.get());
 }
 
 /* Pairs of layers that feed each other and add to y in one graph, where each may start before the one before has ended;
@@ -381,12 +426,14 @@ static void check_bad_arguments()
     dev<float> y(64 * 64);
     dev<int32_t> n(std::vector<int32_t>{1});
     const gr_cuda_linear_args good{w.p, 64, 64, x.p, nullptr, y.p, GR_CUDA_OUT_F32, 64, 1, n.p};
-    gr_cuda_linear_args bad[6] = {good, good, good, good, good, good};
+    gr_cuda_linear_args bad[9] = {good, good, good, good, good, good, good, good, good};
     bad[0].n_in = 72, bad[1].n_out = 24, bad[2].y_stride = 63, bad[3].n_row = 0;
     bad[4].out = GR_CUDA_OUT_SILU, bad[5].x = x.p + 1;
-    const gr_status want[6] = {GR_EUNSUPPORTED, GR_EUNSUPPORTED, GR_EINVAL, GR_EINVAL, GR_EUNSUPPORTED, GR_EINVAL};
+    bad[6].cut = {17, 1}, bad[7].cut = {248, 2}, bad[8].cut = {16, 2}; /* one box cannot be halved */
+    const gr_status want[9] = {GR_EUNSUPPORTED, GR_EUNSUPPORTED, GR_EINVAL, GR_EINVAL, GR_EUNSUPPORTED,
+                               GR_EINVAL,       GR_EINVAL,       GR_EINVAL, GR_EINVAL};
     int n_wrong = gr_cuda_linear(&good, nullptr) != GR_OK;
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 9; i++) {
         n_wrong += gr_cuda_linear(&bad[i], nullptr) != want[i];
     }
     const gr_cuda_linear_pack_args pack_bad[] = {
@@ -418,6 +465,8 @@ void check_linear_layers()
     check_layer(4096, 4096, false, false, 19);
     check_layer(28672, 4096, true, false, 97);
     check_layer(4096, 14336, false, false, 37);
+    check_formula();
+    check_cuts();
     for (int n_row : {1, 20, 64, 200}) {
         check_order(n_row);
     }

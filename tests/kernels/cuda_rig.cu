@@ -213,7 +213,7 @@ std::vector<uint16_t> call::run(const dev<uint16_t> &kv, int n_repeat)
     dev<int32_t> d_n(std::vector<int32_t>{n_seq});
     dev<uint16_t> d_q(q), d_out(2 * guard + gr_cuda_tile_bytes(n_row, (int)width) / 2);
     gr_cuda_attention_args a{};
-    a.shape = {m.n_head, m.n_kv_head, m.head_dim, n_row + 3, n_seq + 1, 64};
+    a.shape = {m.n_head, m.n_kv_head, m.head_dim, n_row + 3, n_seq + 1, 64, n_split_max};
     for (const placed &t : seq) {
         a.shape.n_slot_max = std::max(a.shape.n_slot_max, 16 * (int)t.scratch_block.size());
     }

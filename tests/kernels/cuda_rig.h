@@ -142,6 +142,7 @@ struct call {
     shape m;
     std::vector<placed> seq;
     bool refused = false; /* the plan noted an error */
+    int n_split_max = GR_CUDA_SPLIT_MAX;
     std::vector<uint16_t> run(const dev<uint16_t> &kv, int n_repeat = 1);
 };
 

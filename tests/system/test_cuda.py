@@ -10,9 +10,11 @@ import concurrent.futures
 import json
 import os
 import signal
+import subprocess
 import sys
+import tempfile
 
-from harness import DRAFT, HEAD, ROOT, TARGET, case, main, refused, run
+from harness import BUILD, DRAFT, HEAD, ROOT, TARGET, case, main, refused, run
 from served import Serve
 
 TOKENS = int(os.environ.get("GRAFT_TEST_TOKENS", "600"))
@@ -223,6 +225,53 @@ def killed_target():
             s.wait_running()
             os.kill(s.child("graft-target"), signal.SIGKILL)
             assert got.result()["token_ids"] == want
+
+
+def tune(what, path, *args):
+    return subprocess.run([os.path.join(BUILD, "graft-bench"), "tune", what, "--model", TARGET, "--device", "cuda:0",
+                           "--output", path, *args], capture_output=True, text=True, timeout=600, check=False)
+
+
+@case
+def measured_shapes():
+    """A file with both sections of all shapes is one that can be required; without the head's shapes it cannot."""
+    with tempfile.TemporaryDirectory() as d:
+        path = os.path.join(d, "tuned.json")
+        done = tune("gemm", path)
+        assert done.returncode == 0 and "640 x 384" in done.stdout, done
+        args = ("--model", TARGET, "--prompt", "x", *BOTH, "--tuned", path, "--require-tuned")
+        for what, shape, more in (("gemm", "640 x 768", ("--draft", HEAD)), ("attention", "6/2 x 64", ())):
+            done = run("run", *args)
+            assert done.returncode == 1 and f"graft-bench tune {what} --model" in done.stderr, done
+            done = tune(what, path, *more)
+            assert done.returncode == 0 and shape in done.stdout, done
+        with open(path, encoding="utf-8") as f:
+            made = json.load(f)
+        print("#", made["gpu"], len(made["linear"]), "matrices;", made["attention"][0])
+        done = run("run", *args, "--max-tokens", "32", env={"GRAFT_LOG": "info"})
+        assert done.returncode == 0 and "width" in done.stderr and "(tuned)" in done.stderr, done
+        assert "(formula)" not in done.stderr, done.stderr
+        made["gpu"] = "another"
+        with open(path, "w", encoding="utf-8") as f:
+            json.dump(made, f)
+        done = run("run", *args)
+        assert done.returncode == 1 and "another" in done.stderr, done
+        done = tune("attention", path)
+        assert done.returncode == 1 and "name another file" in done.stderr, done
+
+
+@case
+def drafts_under_other_shapes():
+    """Cuts and splits that nobody would choose: texts may be others than without, with drafts they are the same."""
+    with tempfile.TemporaryDirectory() as d:
+        path = os.path.join(d, "tuned.json")
+        linear = [{"n_out": o, "n_in": i, "width": w, "parts": p} for o, i, w, p in (
+            (640, 384, 32, 2), (384, 384, 248, 1), (2048, 384, 96, 2), (384, 1024, 224, 2), (4096, 384, 192, 1),
+            (384, 1152, 64, 1), (640, 768, 128, 2), (3072, 384, 16, 2))]
+        attention = [{"n_head": 6, "n_kv_head": 2, "head_dim": 64, "n_split_max": 3}]
+        with open(path, "w", encoding="utf-8") as f:
+            json.dump({"format": 1, "gpu": "none", "linear": linear, "attention": attention}, f)
+        assert same_text(CUDA + ("--tuned", path), BOTH + ("--tuned", path), nodes="16") > 2.0
 
 
 @case

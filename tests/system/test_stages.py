@@ -131,6 +131,17 @@ def geometry_keeps_the_values_and_is_named():
 
 
 @case
+def positions_of_a_geometry_are_for_stages_alone():
+    """The folder has 32768, test-64 has 40000, test-128 fewer than the folder; 512 are for the rows that are timed."""
+    for args, word in ((["--context", "32768"], "target has 32768 positions"),
+                       (["--context", "39489", "--geometry", "test-64"], "test-64 has 40000 positions"),
+                       (["--context", "32768", "--geometry", "test-128"], "test-128 has 32768 positions")):
+        done = stages("--head", HEAD, "--model", TARGET, *args)
+        lines = [x for x in done.stderr.splitlines() if "expanded to" not in x]
+        assert done.returncode == 1 and len(lines) == 1 and word in lines[0], (args, done)
+
+
+@case
 def unknown_geometry_and_a_stand_alone_draft_are_refused():
     done = stages("--model", TARGET, "--geometry", "llama-9")
     assert done.returncode == 2 and "llama-3.2-1b" in done.stderr, done
@@ -147,6 +158,8 @@ def what_cannot_be_done_is_said():
         missing = ["--compare", os.path.join(folder, "none"), "--with", os.path.join(folder, "none")]
         out = os.path.join(folder, "x")
         for args, status, word in (
+                (["--require-tuned"], 2, "--tuned FILE"), (["--tuned", out], 2, "no model on a GPU"),
+                (["--tuned", out, "--device", "cuda:0"], 2, out),
                 (other, 1, "different prompts"), (missing, 1, "none"), (["--compare", out], 2, "--with"),
                 (["--dump", out, "--head", HEAD, "--model", TARGET], 2, "--ids"),
                 (["--dump", out, "--head", HEAD, "--model", TARGET, "--ids", "1,2,x"], 2, "`x'"),

@@ -209,6 +209,54 @@ def devices_that_are_not_there():
 
 
 @case
+def measured_shapes_are_checked_first():
+    """Files of `graft-bench tune`: what is wrong is one line, before a model is loaded or a GPU is looked for."""
+    base = ["--model", TARGET, "--prompt", "x"]
+    gpu = base + ["--target-device", "cuda:99"]
+    refused(base + ["--require-tuned"], 2, "--tuned FILE")
+    refused(base + ["--tuned", "/does/not/exist"], 2, "no model on a GPU")
+    refused(gpu + ["--tuned", "/does/not/exist"], 1, "/does/not/exist")
+    refused(base + ["--connect", "127.0.0.1:9", "--tuned", "x"], 2, "about workers")
+    with tempfile.TemporaryDirectory() as d:
+        path = os.path.join(d, "tuned.json")
+        for linear, word in (([{"n_out": 640, "n_in": 384, "width": 248, "parts": 2}], "linear[0].parts 2"),
+                             ([{"n_out": 640, "n_in": 384}], "linear[0].width is missing"), (1, "linear must be")):
+            with open(path, "w", encoding="utf-8") as f:
+                json.dump({"format": 1, "gpu": "a", "linear": linear}, f)
+            refused(gpu + ["--tuned", path], 1, path, word)
+        with open(path, "w", encoding="utf-8") as f:
+            json.dump({"format": 1, "gpu": "a"}, f)
+        refused(gpu + ["--tuned", path, "--require-tuned"], 1, "cuda:99")
+        refused(base + ["--draft", HEAD, "--draft-device", "cuda:99", "--tuned", path], 1, "cuda:99")
+
+
+@case
+def workers_refuse_shapes_that_have_no_use():
+    for program, model in (("graft-target", TARGET), ("graft-draft", DRAFT)):
+        for args, word in ((["--require-tuned"], "--tuned FILE"), (["--tuned", "x"], "no model on a GPU"),
+                           (["--device", "cuda:0", "--tuned", "/does/not/exist"], "/does/not/exist"),
+                           (["--require-tuned=1"], "takes no value")):
+            done = subprocess.run([os.path.join(BUILD, program), "--model", model, "--join", "127.0.0.1:9", *args],
+                                  capture_output=True, text=True, timeout=60, check=False)
+            lines = done.stderr.splitlines()
+            assert done.returncode == 2 and len(lines) == 1 and word in lines[0], (program, args, done)
+
+
+@case
+def nothing_is_tuned_without_a_gpu():
+    for args, status, word in (([], 2, "gemm or attention"), (["matrix"], 2, "`matrix'"), (["gemm"], 2, "--output"),
+                               (["gemm", "--output", "x", "--device", "cpu"], 2, "cuda:N"),
+                               (["attention", "--output", "x", "--reps", "1"], 2, "--reps"),
+                               (["gemm", "--output", "x", "--device", "cuda:99"], 1, "cuda:99"),
+                               (["attention", "--output", "x", "--device", "cuda:99"], 1, "cuda:99")):
+        done = subprocess.run([os.path.join(BUILD, "graft-bench"), "tune", *args], capture_output=True, text=True,
+                              timeout=60, check=False)
+        lines = done.stderr.splitlines()
+        assert done.returncode == status and len(lines) == 1 and word in lines[0], (args, done)
+        assert not os.path.exists("x"), args
+
+
+@case
 def rdma_options_are_checked_first():
     base = ["--model", TARGET, "--draft", DRAFT, "--prompt", "x"]
     none = ["--transport", "verbs", "--target-ib-hca", "no-such-device"]

@@ -308,8 +308,8 @@ static struct counted count_rows(const struct gr_expand *e, const char *name, in
     struct gr_expand_tensor t;
     struct counted n = {0};
     assert_int_equal(gr_expand_tensor_init(e, name, n_out, n_in, &t), GR_OK);
-    const size_t n_from = (size_t)t.n_out_from * (size_t)t.n_in_from;
-    uint16_t *from = malloc(n_from * sizeof(*from)), *row = malloc((size_t)n_in * sizeof(*row));
+    const size_t n_from = (size_t)t.rule.n_out_from * (size_t)t.rule.n_in_from;
+    uint16_t *from = malloc((n_from + 1) * sizeof(*from)), *row = malloc((size_t)n_in * sizeof(*row));
     assert_true(from != NULL && row != NULL);
     for (size_t i = 0; i < n_from; i++) {
         from[i] = (uint16_t)(0x4000 + i % 61); /* 2 and more */
@@ -389,6 +389,29 @@ static void test_layers(void **state)
     assert_true(gr_llama_weight_bytes(&hf) / 1000000 == 15010);
 }
 
+/* The positions of the published model are there where they are asked for, for target and head alike. */
+static void test_positions(void **state)
+{
+    (void)state;
+    const struct gr_geometry *g = NULL;
+    assert_int_equal(gr_geometry_find("test-64", &g), GR_OK);
+    for (int own = 0; own < 2; own++) {
+        struct gr_lm *target = NULL, *head = NULL;
+        const struct gr_llama_config t = {.dir = TARGET, .n_ctx_max = 39000, .n_row_max = 16, .n_out_max = 1,
+                                          .n_pool_block = 4, .n_scratch_block = 4, .geometry = g,
+                                          .geometry_positions = own == 1};
+        const struct gr_eagle3_config h = {.dir = HEAD, .target_dir = TARGET, .n_ctx_max = 39000, .n_row_max = 16,
+                                           .n_out_max = 1, .n_pool_block = 4, .n_scratch_block = 4, .geometry = g,
+                                           .geometry_positions = own == 1};
+        assert_int_equal(gr_llama_create(&t, NULL, NULL, &target), GR_OK);
+        assert_int_equal(gr_eagle3_create(&h, NULL, NULL, &head), GR_OK);
+        assert_int_equal(target->n_ctx_max, own == 1 ? 39000 : 32768);
+        assert_int_equal(head->n_ctx_max, own == 1 ? 39000 : 32768);
+        gr_lm_destroy(target);
+        gr_lm_destroy(head);
+    }
+}
+
 static void test_refused(void **state)
 {
     (void)state;
@@ -422,7 +445,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values),  cmocka_unit_test(test_ids),    cmocka_unit_test(test_equal_bits),
         cmocka_unit_test(test_rope),    cmocka_unit_test(test_pieces), cmocka_unit_test(test_layers),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_positions), cmocka_unit_test(test_refused),
     };
     const struct CMUnitTest long_tests[] = {cmocka_unit_test(test_values), cmocka_unit_test(test_ids)};
     if (argc == 1) {

@@ -1,0 +1,80 @@
+#include "bench/tune_file.h"
+
+#include "common/log.h"
+#include "model/tuned.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum gr_status gr_tune_file_open(const char *path, const char *gpu, json_t **root_out)
+{
+    struct gr_tuned tuned;
+    json_error_t e;
+    if (access(path, F_OK) != 0) {
+        *root_out = json_pack("{s:i, s:s, s:[], s:[]}", "format", GR_TUNED_FORMAT, "gpu", gpu, "linear", "attention");
+        GR_ASSERT(*root_out != NULL);
+        return GR_OK;
+    }
+    GR_TRY(gr_tuned_load(path, &tuned));
+    if (strcmp(tuned.gpu, gpu) != 0) {
+        log_error("--output %s: what is in it was measured on %s, this is %s; name another file", path, tuned.gpu, gpu);
+        return GR_EMISMATCH;
+    }
+    *root_out = json_load_file(path, 0, &e);
+    if (*root_out == NULL) {
+        log_error("%s:%d: %s", path, e.line, e.text);
+        return GR_EFORMAT;
+    }
+    return GR_OK;
+}
+
+static bool same_shape(json_t *a, json_t *b, int n_key)
+{
+    const char *key;
+    json_t *value;
+    int i = 0;
+    json_object_foreach(a, key, value)
+    {
+        if (i++ < n_key && !json_equal(value, json_object_get(b, key))) {
+            return false;
+        }
+    }
+    return true;
+}
+
+void gr_tune_file_put(json_t *root, const char *section, json_t *entry, int n_key)
+{
+    json_t *list = json_object_get(root, section);
+    json_t *old;
+    size_t i;
+    if (!json_is_array(list)) {
+        list = json_array();
+        GR_ASSERT(json_object_set_new(root, section, list) == 0);
+    }
+    json_array_foreach(list, i, old)
+    {
+        if (same_shape(entry, old, n_key)) {
+            GR_ASSERT(json_array_set_new(list, i, entry) == 0);
+            return;
+        }
+    }
+    GR_ASSERT(json_array_append_new(list, entry) == 0);
+}
+
+enum gr_status gr_tune_file_write(const char *path, const json_t *root)
+{
+    char beside[4096];
+    if (snprintf(beside, sizeof(beside), "%s.new", path) >= (int)sizeof(beside)) {
+        log_error("--output %s: the name is too long", path);
+        return GR_ELIMIT;
+    }
+    errno = 0;
+    if (json_dump_file(root, beside, JSON_INDENT(2) | JSON_REAL_PRECISION(6)) != 0 || rename(beside, path) != 0) {
+        log_error("--output %s: cannot be written: %s", path, errno != 0 ? strerror(errno) : "out of memory");
+        (void)unlink(beside);
+        return GR_EIO;
+    }
+    return GR_OK;
+}
