@@ -47,14 +47,15 @@ void gr_verbs_lose(struct gr_verbs_conn *v, bool is_error, const char *why)
                 v->base.conn_generation, v->memory->device.name, why);
 }
 
-void gr_verbs_throw_out(struct gr_verbs_conn *v, const char *fault, const struct gr_verbs_header *h)
+void gr_verbs_throw_out(struct gr_verbs_conn *v, const char *fault, const struct gr_verbs_header *h,
+                        uint32_t record_bytes)
 {
     v->failed = true;
     v->gone = true;
-    log_error("verbs: %s from the peer (generation %u, class %u, sequence %u, %u bytes, limits %u small, %u bulk); "
-              "closing",
-              fault, v->base.conn_generation, h->class, h->sequence, h->bytes, v->base.limits.small_bytes_max,
-              v->base.limits.bulk_bytes_max);
+    log_error("verbs: %s from the peer (generation %u, class %u, sequence %u, %u bytes in a record of %u, limits %u "
+              "small, %u bulk); closing",
+              fault, v->base.conn_generation, h->class, h->sequence, h->bytes, record_bytes,
+              v->base.limits.small_bytes_max, v->base.limits.bulk_bytes_max);
     (void)v->lib->disconnect(v->link.id);
     shutdown(v->fd, SHUT_RDWR);
 }
@@ -167,7 +168,7 @@ static void look_at_socket(struct gr_verbs_conn *v)
     const ssize_t n = recv(v->fd, &byte, 1, MSG_DONTWAIT);
     if (n > 0) {
         const struct gr_verbs_header none = {0};
-        gr_verbs_throw_out(v, "unexpected byte on the bootstrap socket", &none);
+        gr_verbs_throw_out(v, "unexpected byte on the bootstrap socket", &none, 0);
     } else if (n == 0 || (errno != EAGAIN && errno != EINTR)) {
         gr_verbs_lose(v, false, "the peer is gone (end of its bootstrap socket)");
     }

@@ -15,6 +15,7 @@ struct gr_verbs_options {
     int gid_index;                  /* -1: choose */
     bool two_sided;                 /* no memory that the peer can write: bulk frames by SEND, too */
     int spin_us;                    /* how long to poll before sleeping; 0: not at all */
+    uint8_t ack_timeout;            /* the device sends again after 4.096 us * 2^this without an answer; 0: 67 ms */
     const struct gr_verbs_lib *lib; /* NULL: the libraries */
 };
 #define GR_VERBS_OPTIONS_DEFAULT {.gid_index = -1, .spin_us = GR_VERBS_SPIN_US_DEFAULT}

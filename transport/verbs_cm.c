@@ -176,7 +176,7 @@ static enum gr_status make_qp(struct gr_verbs_link *k)
             return cm_failed(k, "making a queue pair");
         }
     }
-    uint8_t timeout = ACK_TIMEOUT;
+    uint8_t timeout = k->ack_timeout > 0 ? k->ack_timeout : ACK_TIMEOUT;
     if (k->lib->set_option(k->id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout, sizeof(timeout)) != 0) {
         log_warn("verbs: %s: the time for an answer cannot be set (%s): a dead link may be noticed after 10 s only",
                  k->memory->device.name, strerror(errno));

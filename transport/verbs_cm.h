@@ -22,6 +22,7 @@ struct gr_verbs_link {
     struct gr_verbs_memory *memory; /* borrowed */
     uint32_t n_send, n_recv;        /* work requests */
     uint32_t generation;
+    uint8_t ack_timeout; /* 0: the usual one */
     uint8_t nonce[GR_VERBS_NONCE_BYTES];
     enum gr_status (*post_receives)(void *ctx); /* called when the queue pair is there, before it is connected */
     void *ctx;

@@ -164,7 +164,9 @@ void gr_verbs_pump(struct gr_verbs_conn *v);
 /* The connection is gone. The first caller's line is logged, unless why is NULL; an end that the peer wants is no
  * error. */
 void gr_verbs_lose(struct gr_verbs_conn *v, bool is_error, const char *why);
-void gr_verbs_throw_out(struct gr_verbs_conn *v, const char *fault, const struct gr_verbs_header *h);
+/* record_bytes: what the device counted, a header in front with it. */
+void gr_verbs_throw_out(struct gr_verbs_conn *v, const char *fault, const struct gr_verbs_header *h,
+                        uint32_t record_bytes);
 
 /* ---- for verbs_open.c ---- */
 extern const struct gr_transport_ops gr_transport_verbs;

@@ -378,6 +378,7 @@ enum gr_status gr_transport_open_verbs(int fd, bool initiator, const struct gr_v
     v->fd = fd;
     v->epoll_fd = -1;
     v->spin_us = options->spin_us;
+    v->link.ack_timeout = options->ack_timeout;
     const enum gr_status st = open_steps(v, initiator, options, peer_id);
     if (st != GR_OK) {
         gr_verbs_conn_destroy(v); /* the socket stays the caller's */

@@ -134,17 +134,20 @@ static void take_bulk(struct gr_verbs_conn *v, const struct gr_verbs_header *h, 
     }
 }
 
-/* The header, from where this mode has it. */
-static bool read_header(const struct gr_verbs_conn *v, const struct ibv_wc *wc, const uint8_t *payload,
-                        struct gr_verbs_header *out)
+/* The header, from where this mode has it. NULL, or what is wrong. */
+static const char *read_header(const struct gr_verbs_conn *v, const struct ibv_wc *wc, const uint8_t *payload,
+                               struct gr_verbs_header *out)
 {
     const bool beside = (wc->wc_flags & IBV_WC_WITH_IMM) != 0;
-    if (!v->two_sided) {
-        return beside && gr_verbs_imm_decode(ntohl(wc->imm_data), wc->byte_len, out);
+    bool good = beside && !v->two_sided && gr_verbs_imm_decode(ntohl(wc->imm_data), wc->byte_len, out);
+    if (v->two_sided && !beside && wc->byte_len >= GR_VERBS_HEADER_BYTES) {
+        good = gr_verbs_header_decode(payload - GR_VERBS_HEADER_BYTES, out);
     }
-    return !beside && wc->byte_len >= GR_VERBS_HEADER_BYTES &&
-           gr_verbs_header_decode(payload - GR_VERBS_HEADER_BYTES, out) &&
-           wc->byte_len == GR_VERBS_HEADER_BYTES + out->bytes;
+    if (!good) {
+        return "malformed header";
+    }
+    /* Its own words: a device can be at fault, too (soft RoCE: docs/ARCHITECTURE.md). */
+    return v->two_sided && wc->byte_len != GR_VERBS_HEADER_BYTES + out->bytes ? "record of a wrong length" : NULL;
 }
 
 /* A WRITE_WITH_IMM: the receive only tells that it came. Where it went is taken for granted, not believed: what is not
@@ -155,10 +158,13 @@ static const char *take_written(struct gr_verbs_conn *v, const struct ibv_wc *wc
     if (v->two_sided || n_slot == 0) {
         return "write where nothing was granted";
     }
-    if (!read_header(v, wc, NULL, h) || h->class != GR_FRAME_BULK) {
-        return "malformed header";
+    const char *fault = read_header(v, wc, NULL, h);
+    if (fault == NULL && h->class != GR_FRAME_BULK) {
+        fault = "malformed header";
     }
-    const char *fault = take_header(v, h);
+    if (fault == NULL) {
+        fault = take_header(v, h);
+    }
     if (fault == NULL) {
         take_bulk(v, h, v->memory->inbox + v->n_bulk_received % n_slot * v->memory->layout.bulk_stride);
     }
@@ -170,10 +176,13 @@ static const char *take_sent(struct gr_verbs_conn *v, const struct ibv_wc *wc, u
                              bool *keep_out)
 {
     const uint8_t *p = gr_verbs_recv_slot(v->memory, slot);
-    if (!read_header(v, wc, p, h) || (h->class == GR_FRAME_BULK && !v->two_sided)) {
-        return "malformed header";
+    const char *fault = read_header(v, wc, p, h);
+    if (fault == NULL && h->class == GR_FRAME_BULK && !v->two_sided) {
+        fault = "malformed header";
     }
-    const char *fault = take_header(v, h);
+    if (fault == NULL) {
+        fault = take_header(v, h);
+    }
     if (fault != NULL) {
         return fault;
     }
@@ -200,7 +209,7 @@ static void take_receive(struct gr_verbs_conn *v, const struct ibv_wc *wc)
     const char *fault = wc->opcode == IBV_WC_RECV_RDMA_WITH_IMM ? take_written(v, wc, &h)
                                                                 : take_sent(v, wc, slot, &h, &keep);
     if (fault != NULL) {
-        gr_verbs_throw_out(v, fault, &h);
+        gr_verbs_throw_out(v, fault, &h, wc->byte_len);
     }
     if (!keep) {
         gr_verbs_recv_done(v, slot);

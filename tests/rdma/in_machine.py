@@ -5,6 +5,7 @@ The pair runs on the models of tiny_model.py, whose texts a plain run on the hos
 
 usage: in_machine.py BUILD_DIR SOURCE_ROOT      prints TAP
 """
+import contextlib
 import json
 import os
 import re
@@ -104,6 +105,31 @@ def every_rule_of_a_transport_holds():
 @case
 def every_rule_holds_without_remote_writes():
     assert tap_program("test_conformance", GRAFT_TEST_VERBS_TWO_SIDED="1") > 10
+
+
+@contextlib.contextmanager
+def wire(*netem):
+    """Both directions, through `tc netem'."""
+    try:
+        for i in (0, 1):
+            output("tc", "qdisc", "add", "dev", f"veth{i}", "root", "netem", *netem, "limit", "10000")
+        yield
+    finally:
+        for i in (0, 1):
+            subprocess.run(["tc", "qdisc", "del", "dev", f"veth{i}", "root"], check=False, stderr=subprocess.DEVNULL)
+
+
+SOAK = {"GRAFT_TEST_CASES": "verbs: test_soak"}
+MODES = ({}, {"GRAFT_TEST_VERBS_TWO_SIDED": "1"})
+
+
+@case
+def late_answers_break_no_rule():
+    """What is under way takes longer than the 67 ms after which a device usually sends again: the suite's own time for
+    an answer must hold, or it depends on how fast this machine happens to be."""
+    with wire("rate", "4mbit"):
+        for mode in MODES:
+            assert tap_program("test_conformance", GRAFT_TEST_SOAK="300", **SOAK, **mode) == 1
 
 
 @case
@@ -280,6 +306,24 @@ def no_receiver_was_ever_unready():
     """Of all that ran before: credits, not RNR, hold senders back. Devices that went away took their counts along."""
     print(f"# receiver not ready: {rnr()} times", flush=True)
     assert rnr() == 0
+
+
+@case
+def a_device_that_corrupts_is_found_out():
+    """Soft RoCE breaks its word when answers come later than it sends again (docs/ARCHITECTURE.md, section 6): packets
+    twice in a message, messages twice, messages that nobody sent. A connection may end then, but every frame that was
+    handed out is right. The last case: a message that nobody sent takes a receive, so another one finds none."""
+    done = []
+    with wire("delay", "6ms"):
+        for mode in MODES * 2:
+            env = dict(os.environ, GRAFT_TEST_VERBS="rxe0,rxe1", GRAFT_TEST_VERBS_ACK_TIMEOUT="8", **SOAK, **mode,
+                       GRAFT_TEST_SOAK="1000")
+            done.append(subprocess.run([os.path.join(BUILD, "tests/transport/test_conformance")], capture_output=True,
+                                       text=True, check=False, timeout=100 * SLOW, env=env))
+    for d in done:
+        closed = re.search(r"end [01]: (acquire|send|flush|recv)$", d.stderr, re.M)
+        print("# " + (closed.group(0) if closed else f"status {d.returncode}"), flush=True)
+        assert d.returncode == 0 or closed, (d.returncode, d.stdout[-2000:], d.stderr[-3000:])
 
 
 if __name__ == "__main__":

@@ -4,15 +4,16 @@
 #include "common/clock.h"
 
 #include <pthread.h>
+#include <stdlib.h>
 
 /* ---- soak ---- */
 
-#define N_SOAK 4000 /* frames a direction */
+#define N_SOAK 4000 /* frames a direction; GRAFT_TEST_SOAK is another number */
 #define N_HOLD 3
 
 struct soak_end {
     struct gr_conn *conn;
-    uint32_t random;
+    uint32_t random, n_frame; /* n_frame: to send, and to receive */
     uint32_t n_sent[GR_N_FRAME_CLASS], n_received[GR_N_FRAME_CLASS];
     struct gr_frame hold[N_HOLD];
     uint32_t hold_seed[N_HOLD];
@@ -26,9 +27,9 @@ static uint32_t soak_random(struct soak_end *e, uint32_t below)
     return (e->random >> 8) % below;
 }
 
-static bool soak_done(const uint32_t n[GR_N_FRAME_CLASS])
+static bool soak_done(const struct soak_end *e, const uint32_t n[GR_N_FRAME_CLASS])
 {
-    return n[0] + n[1] >= N_SOAK;
+    return n[0] + n[1] >= e->n_frame;
 }
 
 /* One frame, if there is credit. true: progress. */
@@ -92,8 +93,8 @@ static bool soak_recv(struct soak_end *e)
 static void *soak_run(void *data)
 {
     struct soak_end *e = data;
-    while (e->failure == NULL && !(soak_done(e->n_sent) && soak_done(e->n_received))) {
-        bool progress = !soak_done(e->n_sent) && soak_send(e);
+    while (e->failure == NULL && !(soak_done(e, e->n_sent) && soak_done(e, e->n_received))) {
+        bool progress = !soak_done(e, e->n_sent) && soak_send(e);
         progress = soak_recv(e) || progress;
         if (progress || e->failure != NULL) {
             continue;
@@ -120,7 +121,10 @@ void test_soak(void **state)
 {
     struct pair p;
     pair_open(&p, kind_of(state), &limits_default);
-    struct soak_end e[2] = {{.conn = p.conn[0], .random = 1}, {.conn = p.conn[1], .random = 2}};
+    const char *n = getenv("GRAFT_TEST_SOAK");
+    const uint32_t n_frame = n != NULL ? (uint32_t)atoi(n) : N_SOAK;
+    struct soak_end e[2] = {{.conn = p.conn[0], .random = 1, .n_frame = n_frame},
+                            {.conn = p.conn[1], .random = 2, .n_frame = n_frame}};
     pthread_t thread[2];
     for (int i = 0; i < 2; i++) {
         assert_int_equal(pthread_create(&thread[i], NULL, soak_run, &e[i]), 0);

@@ -22,6 +22,7 @@ struct fake_knobs {
     int spoil_private_at;    /* this byte of a connect's private data is changed (0: none) */
     uint32_t spoil_imm;      /* these bits of immediate data are, as a hostile peer might */
     bool lose_imm;           /* sends come without it */
+    uint32_t stretch;        /* sends come with so many bytes more at the end */
     int refuse_send_errno;   /* post_send fails with it */
 };
 extern struct fake_knobs fake_knobs;
@@ -39,6 +40,7 @@ struct fake_counts {
     int n_rnr;      /* sends that met no receive */
     int n_doorbell; /* calls of post_send */
     int n_unsignalled_max; /* the most unsignalled work requests in a row */
+    int ack_timeout;       /* the last one that was asked for */
 };
 struct fake_counts fake_counts(void);
 

@@ -148,6 +148,9 @@ static int set_option(struct rdma_cm_id *id, int level, int name, void *value, s
 {
     GR_ASSERT(id != NULL && level == RDMA_OPTION_ID && name == RDMA_OPTION_ID_ACK_TIMEOUT && value != NULL &&
               bytes == 1);
+    fake_lock();
+    fake.counts.ack_timeout = *(const uint8_t *)value;
+    fake_unlock();
     return 0;
 }
 

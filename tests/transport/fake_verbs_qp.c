@@ -226,6 +226,7 @@ static enum ibv_wc_status deliver(struct fake_qp *qp, const struct ibv_send_wr *
     if (wr->opcode != IBV_WR_RDMA_WRITE_WITH_IMM) {
         wc.opcode = IBV_WC_RECV;
         wc.byte_len = gather(qp, wr, (uint8_t *)(uintptr_t)to->sge[at].addr, to->sge[at].length);
+        wc.byte_len += fake_knobs.stretch;
         if (wc.byte_len > to->sge[at].length) {
             return IBV_WC_REM_INV_REQ_ERR;
         }

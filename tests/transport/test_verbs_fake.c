@@ -210,6 +210,19 @@ static void test_two_sided(void **state)
     pair_close(&p);
 }
 
+static void test_ack_timeout(void **state)
+{
+    (void)state;
+    for (uint8_t timeout = 0; timeout <= 20; timeout += 20) {
+        struct pair p;
+        pair_verbs[0].ack_timeout = pair_verbs[1].ack_timeout = timeout;
+        open_pair(&p);
+        assert_int_equal(fake_counts().ack_timeout, timeout > 0 ? timeout : 14);
+        pair_close(&p);
+    }
+    pair_verbs[0].ack_timeout = pair_verbs[1].ack_timeout = 0;
+}
+
 static void test_memory_is_refused(void **state)
 {
     (void)state;
@@ -461,6 +474,22 @@ static void test_spoilt_immediate_data(void **state)
     }
 }
 
+/* As soft RoCE does it now and then: docs/ARCHITECTURE.md, section 6. */
+static void test_record_of_a_wrong_length(void **state)
+{
+    (void)state;
+    for (int class = 0; class < GR_N_FRAME_CLASS; class ++) {
+        struct pair p;
+        pair_verbs[0].two_sided = true;
+        open_pair(&p);
+        fake_knobs.stretch = 1024;
+        send_filled(p.conn[0], (enum gr_frame_class) class, 10, 1);
+        expect_thrown_out(&p, "wrong length");
+        fake_knobs.stretch = 0;
+        pair_verbs[0].two_sided = false;
+    }
+}
+
 /* Whatever the bits, the frame comes as it was sent or the peer is thrown out. */
 static void test_random_immediate_data(void **state)
 {
@@ -526,6 +555,7 @@ int main(void)
         CASE(test_gpu_path),
         CASE(test_inline_is_halved),
         CASE(test_two_sided),
+        CASE(test_ack_timeout),
         CASE(test_memory_is_refused),
         CASE(test_private_data_is_spoilt),
         CASE(test_default_limits_fit),
@@ -536,6 +566,7 @@ int main(void)
         CASE(test_breaches),
         CASE(test_immediate_data),
         CASE(test_spoilt_immediate_data),
+        CASE(test_record_of_a_wrong_length),
         CASE(test_random_immediate_data),
         CASE(test_too_many_credit_records),
     };
