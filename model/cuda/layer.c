@@ -192,19 +192,18 @@ enum gr_status gr_cuda_enqueue_norm(const struct gr_cuda_layer_work *w, const st
 }
 
 enum gr_status gr_cuda_enqueue_linear(const struct gr_cuda_layer_work *w, const struct gr_cuda_matrix *m,
-                                      const uint16_t *x, const float *bias, float *y, int y_stride, bool out_rows,
-                                      int n)
+                                      const struct gr_cuda_linear_step *s, int n)
 {
     const struct gr_cuda_linear_args a = {.w = m->packed,
                                           .n_out = m->n_out,
                                           .n_in = m->n_in,
-                                          .x = x,
-                                          .bias = bias,
-                                          .y = y,
-                                          .out = GR_CUDA_OUT_F32,
-                                          .y_stride = y_stride,
+                                          .x = s->x,
+                                          .bias = s->bias,
+                                          .y = s->y,
+                                          .out = s->out,
+                                          .y_stride = s->y_stride,
                                           .n_row = n,
-                                          .n_row_true = out_rows ? w->inputs->n_out : w->inputs->n_row,
+                                          .n_row_true = s->out_rows ? w->inputs->n_out : w->inputs->n_row,
                                           .cut = m->cut};
     return gr_cuda_linear(&a, w->device->stream);
 }
@@ -212,17 +211,8 @@ enum gr_status gr_cuda_enqueue_linear(const struct gr_cuda_layer_work *w, const 
 static enum gr_status linear(const struct gr_cuda_layer_work *w, const struct gr_cuda_matrix *m, const uint16_t *x,
                              enum gr_cuda_linear_out out, void *y, int n)
 {
-    const struct gr_cuda_linear_args a = {.w = m->packed,
-                                          .n_out = m->n_out,
-                                          .n_in = m->n_in,
-                                          .x = x,
-                                          .y = y,
-                                          .out = out,
-                                          .y_stride = m->n_out,
-                                          .n_row = n,
-                                          .n_row_true = w->inputs->n_row,
-                                          .cut = m->cut};
-    return gr_cuda_linear(&a, w->device->stream);
+    const struct gr_cuda_linear_step s = {.x = x, .out = out, .y = y, .y_stride = m->n_out};
+    return gr_cuda_enqueue_linear(w, m, &s, n);
 }
 
 static enum gr_status attend(const struct gr_cuda_layer_work *w, const struct gr_cuda_layer *l, int n)

@@ -4,6 +4,7 @@
 #define GR_MODEL_CUDA_LAYER_H
 
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/linear.h"
 #include "kernels/cuda/specpv.h"
 #include "model/cuda/cells.h"
 #include "model/cuda/pass.h"
@@ -65,10 +66,17 @@ GR_NODISCARD enum gr_status gr_cuda_enqueue_norm(const struct gr_cuda_layer_work
 /* w->in holds what q, k and v are given, w->x the residual stream, which the layer adds to. */
 GR_NODISCARD enum gr_status gr_cuda_enqueue_layer(const struct gr_cuda_layer_work *w, const struct gr_cuda_layer *l,
                                                   int n);
-/* y (f32, rows of m's outputs) = x W^T; x in tiles. */
+/* y = x W^T; x in tiles. out_rows: as above. */
+struct gr_cuda_linear_step {
+    const uint16_t *x;
+    const float *bias; /* NULL: none */
+    enum gr_cuda_linear_out out;
+    void *y;
+    int y_stride; /* in values */
+    bool out_rows;
+};
 GR_NODISCARD enum gr_status gr_cuda_enqueue_linear(const struct gr_cuda_layer_work *w, const struct gr_cuda_matrix *m,
-                                                   const uint16_t *x, const float *bias, float *y, int y_stride,
-                                                   bool out_rows, int n);
+                                                   const struct gr_cuda_linear_step *s, int n);
 
 /* Bytes that the KV of a block of 16 tokens takes. */
 uint64_t gr_cuda_kv_block_bytes(const struct gr_hf_config *hf, int n_layer);

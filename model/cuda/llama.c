@@ -2,7 +2,6 @@
 
 #include "common/bf16.h"
 #include "common/log.h"
-#include "kernels/cuda/linear.h"
 #include "kernels/cuda/rows.h"
 #include "model/cuda/model.h"
 #include "model/cuda/partial.h"
@@ -109,23 +108,15 @@ static enum gr_status enqueue_fuse(void *model, int n)
 {
     struct llama *m = model;
     const int width = m->lm.fused_width;
-    const struct gr_cuda_linear_args fc = {.w = m->fc.packed,
-                                           .n_out = m->fc.n_out,
-                                           .n_in = m->fc.n_in,
-                                           .x = m->capture,
-                                           .bias = m->fc_bias,
-                                           .y = m->fused,
-                                           .out = GR_CUDA_OUT_BF16,
-                                           .y_stride = width,
-                                           .n_row = n,
-                                           .n_row_true = m->m.pass.inputs.n_row};
+    const struct gr_cuda_linear_step fc = {
+        .x = m->capture, .bias = m->fc_bias, .out = GR_CUDA_OUT_BF16, .y = m->fused, .y_stride = width};
     /* Two bf16 to a word of the copy. */
     const struct gr_cuda_output_args out = {.from = (const float *)(const void *)m->fused,
                                             .to = (float *)(void *)m->fused_alias,
                                             .n_row = n,
                                             .n = width / 2,
                                             .n_row_true = m->m.pass.inputs.n_row};
-    GR_TRY(gr_cuda_linear(&fc, m->m.device.stream));
+    GR_TRY(gr_cuda_enqueue_linear(&m->m.work, &m->fc, &fc, n));
     return gr_cuda_output(&out, m->m.device.stream);
 }
 
@@ -135,8 +126,13 @@ static enum gr_status enqueue_logits(void *model, int n)
     const int hidden = m->source.hf.hidden;
     const struct gr_cuda_norm_step norm = {
         .x = m->m.work.x, .weight = m->final_norm, .y = m->xo, .y_n = hidden, .out_rows = true};
+    const struct gr_cuda_linear_step head = {.x = m->xo,
+                                             .out = GR_CUDA_OUT_F32,
+                                             .y = m->m.logits,
+                                             .y_stride = m->lm.n_vocab_stride,
+                                             .out_rows = true};
     GR_TRY(gr_cuda_enqueue_norm(&m->m.work, &norm, n));
-    GR_TRY(gr_cuda_enqueue_linear(&m->m.work, &m->head, m->xo, NULL, m->m.logits, m->lm.n_vocab_stride, true, n));
+    GR_TRY(gr_cuda_enqueue_linear(&m->m.work, &m->head, &head, n));
     return gr_cuda_model_enqueue_picks(&m->m, &m->lm, n);
 }
 
