@@ -230,8 +230,12 @@ static void attach(struct gr_drafter *d, const struct gr_msg *m)
         drafter_send_error(d, m->session, GR_ELIMIT, "all session slots of the drafter are taken");
         return;
     }
-    if (m->draft_top_k * (uint32_t)d->config.n_session_max > (uint32_t)d->config.n_row_max) {
-        drafter_send_error(d, m->session, GR_ELIMIT, "draft_top_k is larger than this drafter's passes hold");
+    const uint32_t top_k_max = (uint32_t)(d->config.n_row_max / d->config.n_session_max);
+    if (m->draft_top_k > top_k_max) {
+        char text[160];
+        snprintf(text, sizeof(text), "draft_top_k %u: a pass of this drafter has %d rows for %d sessions, %u for each",
+                 m->draft_top_k, (int)d->config.n_row_max, (int)d->config.n_session_max, top_k_max);
+        drafter_send_error(d, m->session, GR_ELIMIT, text);
         drafter_free(d, f);
         return;
     }

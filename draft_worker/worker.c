@@ -21,7 +21,8 @@
 
 #define PREFILL_CHUNK 256 /* rows */
 #define TOUCH_ROWS 32     /* of a model that runs all rows whole: more would delay a restarted worker */
-#define N_ROW_MAX 512     /* of a draft pass: all sessions' rows of a level */
+#define ROWS_LEAST 512    /* of a draft pass: all sessions' rows of a level, */
+#define ROWS_A_SESSION 16 /* so many each, where the default of --draft-top-k is 10 */
 
 struct worker {
     struct gr_lm *lm;
@@ -115,6 +116,11 @@ static uint64_t step(void *ctx, uint64_t now_ns)
 
 /* ---- start ---- */
 
+static int n_row_max(const struct gr_draft_options *o)
+{
+    return GR_MAX(ROWS_LEAST, ROWS_A_SESSION * o->n_session_max);
+}
+
 static enum gr_status create_head(struct worker *w, const struct gr_draft_options *o, struct gr_hf_config *hf,
                                   int32_t n_token, uint64_t *fingerprint)
 {
@@ -135,7 +141,7 @@ static enum gr_status create_head(struct worker *w, const struct gr_draft_option
     struct gr_eagle3_config c = {
         .dir = o->model, .target_dir = o->target, .geometry = geometry, .tuned = o->tuned, .isa = o->isa,
         .n_thread = o->n_thread, .n_ctx_max = n_ctx,
-        .n_row_max = N_ROW_MAX, .n_out_max = N_ROW_MAX, .n_pool_block = n_block,
+        .n_row_max = n_row_max(o), .n_out_max = n_row_max(o), .n_pool_block = n_block,
         .n_scratch_block = o->n_session_max * GR_DRAFT_SCRATCH_BLOCKS, .n_seq_max = o->n_session_max,
         .n_token = n_token};
     GR_TRY(gr_ship_features_parse(o->ship_features, &c.raw_features));
@@ -163,7 +169,7 @@ static enum gr_status create_model(struct worker *w, const struct gr_draft_optio
     }
     const struct gr_llama_config c = {
         .dir = o->model, .tuned = o->tuned, .isa = o->isa, .n_thread = o->n_thread, .n_ctx_max = n_ctx,
-        .n_row_max = N_ROW_MAX, .n_out_max = N_ROW_MAX, .n_pool_block = n_block,
+        .n_row_max = n_row_max(o), .n_out_max = n_row_max(o), .n_pool_block = n_block,
         .n_scratch_block = o->n_session_max * GR_DRAFT_SCRATCH_BLOCKS, .n_seq_max = o->n_session_max,
         .n_token = n_token, .ranks = true};
     return gr_llama_create_on(o->device, &c, hf, fingerprint, &w->lm);

@@ -123,6 +123,17 @@ def connect_gives_runs_text():
 
 
 @case
+def many_slots_draft_as_well():
+    """A drafter's passes have room for the usual trees of all its sessions; wider ones are refused with the numbers."""
+    with Serve("--sessions", "64", "--max-model-len", "256") as s:
+        out = s.generate("--max-tokens", "24", *FIXED)
+        assert out["metrics"]["num_drafts"] > 0 and out["metrics"]["fallbacks"] == 0, out["metrics"]
+        wide = s.generate("--max-tokens", "24", "--draft-top-k", "17", *FIXED)
+        assert wide["token_ids"] == out["token_ids"] and wide["metrics"]["num_drafts"] == 0, wide["metrics"]
+        assert "draft_top_k 17: a pass of this drafter has 1024 rows for 64 sessions, 16 for each" in s.log(), s.log()
+
+
+@case
 def stop_strings_at_a_distance():
     with Serve() as s:
         whole = s.generate("--max-tokens", "64")
