@@ -400,7 +400,9 @@ static int measure(struct stage *target, struct stage *head, enum gr_table_forma
         bench_views(target, &t, n);
     }
     if (o->head != NULL) {
-        bench_fuse(target, &t, head_rows, GR_ARRAY_LEN(head_rows));
+        if (target->lm->shipped == NULL) { /* else it is part of the pass */
+            bench_fuse(target, &t, head_rows, GR_ARRAY_LEN(head_rows));
+        }
         bench_rows(head, &t, "head", head_rows, GR_ARRAY_LEN(head_rows));
         bench_prefill(head, &t, "head prefill");
     }
