@@ -130,6 +130,8 @@ static const struct option_info {
      TURN | GR_CMD_SERVE},
     {"disable-specpv", KIND_FLAG, AT(disable_specpv), 0, 0, NULL, "full verification only",
      TURN | GR_CMD_SERVE},
+    {"require-same-numerics", KIND_FLAG, AT(require_same_numerics), 0, 0, NULL,
+     "a text begun at a target never goes on at one with another order of sums", ENGINE},
     {"keep", KIND_FLAG, AT(keep), 0, 0, NULL, "with --connect: leave the session open and tell its id", GR_CMD_RUN},
     {"spawn", KIND_FLAG, AT(spawn), 0, 0, NULL, "start the workers of the configuration on this host", GR_CMD_SERVE},
     {"sessions", KIND_INT, AT(n_session), 1, 256, "N", "session slots of the workers that --spawn starts (default 8)",

@@ -43,7 +43,7 @@ struct gr_run_options {
     const char *target_device, *draft_device;
     const char *config, *connect, *session, *control; /* control, connect: NULL if not given */
     const char *draft_ahead, *key_file, *make_key, *ready_file;
-    bool force_single_token, disable_multi_token, disable_specpv;
+    bool force_single_token, disable_multi_token, disable_specpv, require_same_numerics;
     bool keep, spawn;
     int64_t session_ttl, n_session, timeout, count;
     bool json, trace, verify_lossless;

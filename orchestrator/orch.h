@@ -40,6 +40,7 @@ struct gr_orch_config {
     bool force_single_token;                    /* drafters stay attached, the target verifies no trees */
     bool disable_multi_token;                   /* no drafter at all */
     bool disable_specpv;                        /* full verification for every session */
+    bool require_same_numerics; /* a session with generated text is never opened at a target of another numerics_id */
 };
 
 struct gr_session_request {

@@ -25,6 +25,7 @@ struct entry {
     int home;              /* the target that was asked last: its answers count, even when it holds nothing; -1: none */
     uint32_t n_reply_owed; /* OPENs and APPENDs that `home` has not answered; only the last answer counts */
     bool append_sent;      /* OPENING by APPEND, not OPEN */
+    char numerics_id[96];  /* of the target that it was opened at last */
     bool has_draft;        /* what the OPEN said: without, the target asks for no trees even if a drafter comes */
     bool evicted;          /* OPENING by APPEND, and EVICTED has come meanwhile */
     bool opened_over;      /* OPENING by an OPEN over the idle session that the target holds */

@@ -54,6 +54,39 @@ static bool other_tokenizer(const struct gr_orch *o, const struct entry *e, int 
     return ours != 0 && its != 0 && ours != its;
 }
 
+static bool has_generated(const struct gr_transcript *t)
+{
+    bool generated = false;
+    for (uint32_t i = 0; i < t->n_segment; i++) {
+        generated = generated || t->segment[2 * i] == GR_SEGMENT_GENERATED;
+    }
+    return generated;
+}
+
+/* A text is one target's own, bit for bit, only where all of it comes from one order of sums. False: the turn has
+ * failed. */
+static bool accept_numerics(struct gr_orch *o, struct entry *e, int target)
+{
+    const char *its = o->worker[target].info.numerics_id;
+    char text[GR_MSG_TEXT_MAX];
+    if (strcmp(e->numerics_id, its) == 0 || !has_generated(&e->transcript)) {
+        return true;
+    }
+    snprintf(text, sizeof(text), "the text so far is of a target that computes as %s, the one there is now as %s",
+             e->numerics_id, its);
+    if (o->config.require_same_numerics) {
+        const size_t n = strlen(text);
+        snprintf(text + n, sizeof(text) - n, "; --require-same-numerics forbids to go on there");
+        orch_fail_turn(o, e, text);
+        return false;
+    }
+    log_warn("[numerics][fallback] session %" PRIu64 ": %s; what follows may be another text than either's alone",
+             e->id, text);
+    e->n_fallback++;
+    e->metrics.fallbacks++;
+    return true;
+}
+
 static void send_open(struct gr_orch *o, struct entry *e)
 {
     struct gr_transcript *t = &e->transcript;
@@ -99,6 +132,10 @@ void orch_open(struct gr_orch *o, struct entry *e)
         orch_fail_turn(o, e, text);
         return;
     }
+    if (!accept_numerics(o, e, target)) {
+        return;
+    }
+    snprintf(e->numerics_id, sizeof(e->numerics_id), "%s", o->worker[target].info.numerics_id);
     e->target = target;
     send_open(o, e);
 }

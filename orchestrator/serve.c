@@ -78,7 +78,8 @@ static enum gr_status open_door(struct serve *s, const uint8_t *key)
     gr_orch_configure(gr_hub_orch(s->hub), &(struct gr_orch_config){
         .session_ttl_ns = (uint64_t)s->o.session_ttl * GR_S, .ping_interval_ns = GR_PING_INTERVAL_NS,
         .ping_timeout_ns = GR_PING_TIMEOUT_NS, .force_single_token = s->o.force_single_token,
-        .disable_multi_token = s->o.disable_multi_token, .disable_specpv = s->o.disable_specpv});
+        .disable_multi_token = s->o.disable_multi_token, .disable_specpv = s->o.disable_specpv,
+        .require_same_numerics = s->o.require_same_numerics});
     return gr_desk_create(gr_hub_orch(s->hub), GR_CLIENT_MAX, &(struct gr_desk_io){.ctx = s, .send = send_client},
                           &s->desk);
 }

@@ -202,6 +202,44 @@ static void test_other_tokenizer_of_a_client(void **state)
 
 /* ---- room and time ---- */
 
+/* A target that computes in another order: a session without generated text does not mind; with some it is said and
+ * counted, or forbidden. */
+static void test_other_numerics(void **state)
+{
+    (void)state;
+    for (int strict = 0; strict < 2; strict++) {
+        for (uint32_t n_token = 0; n_token < 4; n_token += 2) {
+            struct world *w = make(&(struct gr_orch_config){.require_same_numerics = strict == 1});
+            struct gr_worker_info other = target_info();
+            snprintf(other.numerics_id, sizeof(other.numerics_id), "cuda/sm90");
+            join_target(w);
+            const uint64_t id = submit(w, false, true);
+            take_open(w);
+            opened(w);
+            if (n_token > 0) {
+                commit(w, 40, n_token, GR_FINISH_NONE);
+            }
+            gr_orch_on_lost(w->orch, TARGET, w->now_ns);
+            assert_int_equal(gr_orch_join(w->orch, TARGET, &other, w->now_ns), GR_OK);
+            if (strict == 1 && n_token > 0) {
+                assert_int_equal(w->n_done, 1);
+                assert_int_equal(w->finish, GR_FINISH_ERROR);
+                assert_non_null(strstr(w->text, "computes as cpu, the one there is now as cuda/sm90"));
+                assert_non_null(strstr(w->text, "--require-same-numerics"));
+            } else {
+                take_open(w);
+                opened(w);
+                assert_int_equal(gr_orch_metrics(w->orch, id)->fallbacks, n_token > 0);
+                gr_orch_on_lost(w->orch, TARGET, w->now_ns); /* again one of this kind: nothing new */
+                assert_int_equal(gr_orch_join(w->orch, TARGET, &other, w->now_ns), GR_OK);
+                take_open(w);
+                assert_int_equal(gr_orch_metrics(w->orch, id)->fallbacks, n_token > 0);
+            }
+            destroy(w);
+        }
+    }
+}
+
 static void test_least_recently_used_goes(void **state)
 {
     (void)state;
@@ -355,6 +393,7 @@ int main(void)
         cmocka_unit_test(test_switches),
         cmocka_unit_test(test_draft_ahead_auto),
         cmocka_unit_test(test_misfits_are_refused),
+        cmocka_unit_test(test_other_numerics),
         cmocka_unit_test(test_other_tokenizer_of_a_client),
         cmocka_unit_test(test_least_recently_used_goes),
         cmocka_unit_test(test_session_ttl),
