@@ -1,6 +1,7 @@
 /* graft-bench gates: holds results against a file of gates (gates_file.h), stored ones (--results) or measured now:
  * --micro runs the short commands, each several times in turn; the median of a cell counts. Only where all of their
  * gates are met does --then-full run the long ones, once. Exit status 1: a gate is missed, or its cell is not there.
+ * --all runs the long ones whatever the short ones say, for a whole picture; --only runs those that are named.
  * Results belong to a command by their file's name: NAME.json, NAME.2.json ... are runs of command NAME; --save writes
  * them so. */
 #include "bench/bench.h"
@@ -29,7 +30,8 @@ struct judged {
 };
 
 struct gates {
-    const char *path, *repeat, *save;
+    const char *path, *repeat, *save, *only;
+    bool micro, then_full, all;
     struct gr_gates_file file;
     struct results results[GR_GATE_COMMAND_MAX];
     int n_repeat;
@@ -120,11 +122,42 @@ static enum gr_status run_command(struct gates *g, int i)
     return st;
 }
 
+/* Whether --only names the command, or is not there. */
+static bool is_chosen(const struct gates *g, const char *name)
+{
+    const size_t len = strlen(name);
+    for (const char *at = g->only; at != NULL; at = strchr(at, ',') != NULL ? strchr(at, ',') + 1 : NULL) {
+        if (strcspn(at, ",") == len && strncmp(at, name, len) == 0) {
+            return true;
+        }
+    }
+    return g->only == NULL;
+}
+
+/* Every name of --only is a command's. */
+static enum gr_status check_only(const struct gates *g)
+{
+    const char *next = NULL;
+    for (const char *at = g->only; at != NULL; at = next) {
+        const size_t len = strcspn(at, ",");
+        bool known = false;
+        for (int i = 0; i < g->file.n_command; i++) {
+            known = known || (strlen(g->file.command[i].name) == len && strncmp(g->file.command[i].name, at, len) == 0);
+        }
+        if (!known) {
+            log_error("--only: %s has no command \"%.*s\"", g->path, (int)len, at);
+            return GR_ENOTFOUND;
+        }
+        next = at[len] == ',' ? at + len + 1 : NULL;
+    }
+    return GR_OK;
+}
+
 static enum gr_status run_commands(struct gates *g, bool micro, int n_repeat)
 {
     for (int rep = 0; rep < n_repeat; rep++) {
         for (int i = 0; i < g->file.n_command; i++) {
-            if (g->file.command[i].micro == micro && !g->results[i].failed) {
+            if (g->file.command[i].micro == micro && !g->results[i].failed && is_chosen(g, g->file.command[i].name)) {
                 GR_TRY(run_command(g, i));
             }
         }
@@ -212,17 +245,18 @@ static enum gr_status print_all(const struct gates *g, const struct judged *j, e
     return n_missed == 0 ? GR_OK : GR_EMISMATCH;
 }
 
-static enum gr_status check(struct gates *g, bool micro, bool then_full, enum gr_table_format format)
+static enum gr_status check(struct gates *g, enum gr_table_format format)
 {
     static struct judged j[GR_GATE_MAX];
-    if (micro) {
+    GR_TRY(check_only(g));
+    if (g->micro) {
         GR_TRY(run_commands(g, true, g->n_repeat));
     }
     judge_all(g, j);
     const int n_missed = count_missed(g, j, true);
-    if (then_full && n_missed > 0) {
+    if (g->then_full && n_missed > 0) {
         log_error("%d gates of short commands are missed: the long commands are not run", n_missed);
-    } else if (then_full) {
+    } else if (g->then_full || g->all) {
         GR_TRY(run_commands(g, false, 1));
         judge_all(g, j);
     }
@@ -254,15 +288,20 @@ static int collect_results(int *argc, char **argv, const char **path)
     return n;
 }
 
-static bool parse(struct gates *g, bool micro, bool then_full, int n_results)
+static bool parse(struct gates *g, int n_results)
 {
+    const bool micro = g->micro;
     int64_t n = 0;
     if (!gr_parse_int(g->repeat, 1, N_RUN_MAX, &n)) {
         log_error("--repeat: `%s' is not a whole number from 1 to %d", g->repeat, N_RUN_MAX);
     } else if (micro == (n_results > 0)) {
         log_error("gates: either --results FILE, of results that are there, or --micro, to measure, is wanted");
-    } else if (then_full && !micro) {
-        log_error("--then-full: the long commands run behind --micro");
+    } else if ((g->then_full || g->all) && !micro) {
+        log_error("--then-full, --all: the long commands run behind --micro");
+    } else if (g->then_full && g->all) {
+        log_error("--then-full and --all: the first runs the long commands where no gate is missed, the second always");
+    } else if (g->only != NULL && !micro) {
+        log_error("--only: nothing is measured without --micro");
     } else if (g->save != NULL && !micro) {
         log_error("--save: nothing is measured without --micro");
     } else {
@@ -293,21 +332,24 @@ int gr_bench_gates(int argc, char **argv)
         {"micro", NULL, "no value: run the short commands"},
         {"repeat", &g.repeat, "runs of each short command; the median counts (default 3)"},
         {"then-full", NULL, "no value: with --micro: where no gate is missed run the long commands, too"},
+        {"all", NULL, "no value: with --micro: run the long commands, too, whatever is missed"},
+        {"only", &g.only, "with --micro: run only these commands, comma between"},
         {"save", &g.save, "with --micro: folder that the results are written to"},
     };
     enum gr_table_format format;
-    const bool micro = gr_bench_flag(&argc, argv, "micro");
-    const bool then_full = gr_bench_flag(&argc, argv, "then-full");
+    g.micro = gr_bench_flag(&argc, argv, "micro");
+    g.then_full = gr_bench_flag(&argc, argv, "then-full");
+    g.all = gr_bench_flag(&argc, argv, "all");
     const int n_results = collect_results(&argc, argv, path);
     const int status = gr_bench_options("gates", argc, argv, &format, options, (int)GR_ARRAY_LEN(options));
-    if (status >= 0 || !parse(&g, micro, then_full, n_results)) {
+    if (status >= 0 || !parse(&g, n_results)) {
         return status >= 0 ? status : 2;
     }
     if (gr_gates_load(g.path, &g.file) != GR_OK) {
         return 2;
     }
     enum gr_status st = take_results(&g, path, n_results);
-    st = st == GR_OK ? check(&g, micro, then_full, format) : st;
+    st = st == GR_OK ? check(&g, format) : st;
     finish(&g);
     return st == GR_OK ? 0 : 1;
 }

@@ -136,10 +136,9 @@ def short_commands_go_before_long_ones():
     speed = gate(name="speed", command="e2e", row={"mode": "co-located"}, column="tok/s", at_least=0.001)
     del speed["at_most"]
 
-    def measure(f, first, command=micro):
+    def measure(f, first, command=micro, how=("--then-full", "--repeat", "3")):
         gates = f.write("gates.json", gates_file(first, speed, stages=command, e2e=full))
-        return bench("gates", "--gates", gates, "--micro", "--repeat", "3", "--then-full", "--save", f.folder, "-o",
-                     "json")
+        return bench("gates", "--gates", gates, "--micro", *how, "--save", f.folder, "-o", "json")
     with files() as f:
         done = measure(f, gate(at_most=0.000001))
         assert [x for x, _ in outcomes(done, 1)] == ["MISSED", "not measured"], done.stdout
@@ -157,6 +156,15 @@ def short_commands_go_before_long_ones():
         done = measure(f, gate(), dict(micro, run=["stages", "--model", "no/such"]))
         assert [x for x, _ in outcomes(done, 1)] == ["NO RESULT", "not measured"], done.stdout
         assert "command stages failed" in done.stderr, done.stderr
+    with files() as f:
+        done = measure(f, gate(at_most=0.000001), how=("--all", "--repeat", "1"))
+        assert [x for x, _ in outcomes(done, 1)] == ["MISSED", "met"], done.stdout
+        done = measure(f, gate(at_most=0.000001), how=("--all", "--only", "e2e"))
+        assert [x for x, _ in outcomes(done, 0)] == ["not measured", "met"], done.stdout
+        assert "command stages" not in done.stderr, done.stderr
+        for how, words in ((("--all", "--then-full"), "always"), (("--only", "e2e,nothing"), 'no command "nothing"')):
+            done = measure(f, gate(), how=how)
+            assert done.returncode in (1, 2) and words in done.stderr and done.stderr.count("error") == 1, done.stderr
 
 
 @case
