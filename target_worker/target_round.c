@@ -131,6 +131,16 @@ static void begin_judgement(struct session *s, uint64_t now_ns)
     s->verdict_ns = s->deadline_ns = now_ns;
 }
 
+/* A probe that was sent alone is judged by nobody in company, nor the other way round: the next one is. */
+static void note_company(struct session *s, bool crowded)
+{
+    if (s->crowded != crowded) {
+        s->econ[0].probing = s->econ[1].probing = false;
+        s->probe.valid = false;
+        s->crowded = crowded;
+    }
+}
+
 /* Alone: of sessions that decode together the group decides. */
 static void log_wanted(struct session *s)
 {
@@ -152,7 +162,7 @@ void target_begin_round(struct gr_target *t, struct session *s, uint64_t now_ns)
         return;
     }
     const int n_decode = target_n_decode(t);
-    s->crowded = n_decode > 1;
+    note_company(s, n_decode > 1);
     const struct gr_spec_input in = {.want_draft = s->want_draft,
                                      .single_token = s->single_token,
                                      .has_drafter = expects_drafter(s),
