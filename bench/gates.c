@@ -32,6 +32,7 @@ struct judged {
 struct gates {
     const char *path, *repeat, *save, *only;
     bool micro, then_full, all;
+    bool chosen[GR_GATE_COMMAND_MAX];
     struct gr_gates_file file;
     struct results results[GR_GATE_COMMAND_MAX];
     int n_repeat;
@@ -39,16 +40,26 @@ struct gates {
 
 /* ---- stored results ---- */
 
+/* The command of that name; -1: none. */
+static int find_command(const struct gates *g, const char *name, size_t len)
+{
+    for (int i = 0; i < g->file.n_command; i++) {
+        if (strlen(g->file.command[i].name) == len && strncmp(g->file.command[i].name, name, len) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
 /* Place of the command whose results a file holds, by its name up to the first dot. -1: none (logged). */
 static int command_of(const struct gates *g, const char *path)
 {
     const char *slash = strrchr(path, '/');
     const char *name = slash != NULL ? slash + 1 : path;
     const size_t len = strcspn(name, ".");
-    for (int i = 0; i < g->file.n_command; i++) {
-        if (strlen(g->file.command[i].name) == len && strncmp(g->file.command[i].name, name, len) == 0) {
-            return i;
-        }
+    const int i = find_command(g, name, len);
+    if (i >= 0) {
+        return i;
     }
     log_error("--results %s: %s has no command \"%.*s\"; the file is to be called as the command is", path, g->path,
               (int)len, name);
@@ -122,33 +133,21 @@ static enum gr_status run_command(struct gates *g, int i)
     return st;
 }
 
-/* Whether --only names the command, or is not there. */
-static bool is_chosen(const struct gates *g, const char *name)
+/* Commands that are measured: those of --only; without it all. */
+static enum gr_status choose_commands(struct gates *g)
 {
-    const size_t len = strlen(name);
-    for (const char *at = g->only; at != NULL; at = strchr(at, ',') != NULL ? strchr(at, ',') + 1 : NULL) {
-        if (strcspn(at, ",") == len && strncmp(at, name, len) == 0) {
-            return true;
-        }
+    for (int i = 0; i < g->file.n_command; i++) {
+        g->chosen[i] = g->only == NULL;
     }
-    return g->only == NULL;
-}
-
-/* Every name of --only is a command's. */
-static enum gr_status check_only(const struct gates *g)
-{
-    const char *next = NULL;
-    for (const char *at = g->only; at != NULL; at = next) {
+    for (const char *at = g->only; at != NULL;) {
         const size_t len = strcspn(at, ",");
-        bool known = false;
-        for (int i = 0; i < g->file.n_command; i++) {
-            known = known || (strlen(g->file.command[i].name) == len && strncmp(g->file.command[i].name, at, len) == 0);
-        }
-        if (!known) {
+        const int i = find_command(g, at, len);
+        if (i < 0) {
             log_error("--only: %s has no command \"%.*s\"", g->path, (int)len, at);
             return GR_ENOTFOUND;
         }
-        next = at[len] == ',' ? at + len + 1 : NULL;
+        g->chosen[i] = true;
+        at = at[len] == ',' ? at + len + 1 : NULL;
     }
     return GR_OK;
 }
@@ -157,7 +156,7 @@ static enum gr_status run_commands(struct gates *g, bool micro, int n_repeat)
 {
     for (int rep = 0; rep < n_repeat; rep++) {
         for (int i = 0; i < g->file.n_command; i++) {
-            if (g->file.command[i].micro == micro && !g->results[i].failed && is_chosen(g, g->file.command[i].name)) {
+            if (g->file.command[i].micro == micro && g->chosen[i] && !g->results[i].failed) {
                 GR_TRY(run_command(g, i));
             }
         }
@@ -248,7 +247,7 @@ static enum gr_status print_all(const struct gates *g, const struct judged *j, e
 static enum gr_status check(struct gates *g, enum gr_table_format format)
 {
     static struct judged j[GR_GATE_MAX];
-    GR_TRY(check_only(g));
+    GR_TRY(choose_commands(g));
     if (g->micro) {
         GR_TRY(run_commands(g, true, g->n_repeat));
     }

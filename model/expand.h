@@ -3,7 +3,7 @@
  * model's. For benchmarks and tests; say so wherever a number comes from it.
  *
  * - hidden: h -> H: the residual stream is padded with zeros. RMSNorm divides by H instead of h, so its weight is
- * scaled by sqrt(h / H) (in f32) and eps by h / H.
+ *   scaled by sqrt(h / H) (in f32) and eps by h / H.
  * - heads: d -> D = m d: RoPE pair i goes to pair m i, which turns at the same speed (the theta is kept); q is zero in
  *   the other pairs. Attention is scaled as before (gr_hf_config.scale_dim). Query heads stay with their KV head; where
  *   a KV head of the large geometry serves fewer of them, it is there twice.

@@ -46,8 +46,8 @@ struct gr_lm_ops {
     /* Copies KV of cells src[i] to dst[i]; no dst is a later src. An error is that of the next forward(). */
     void (*copy_cells)(struct gr_lm *lm, int n, const int32_t *src, const int32_t *dst);
     /* Fused features: the draft head's fc over captured states. capture[i]: n_capture * capture_width floats, of the
-     * last pass or kept from earlier ones; out: (n, fused_width), n at most n_row_max. NULL where fused_width is 0, and
-     * on a target that ships raw_features. */
+     * last pass or kept from earlier ones; out: (n, fused_width), n at most n_row_max. NULL where fused_width is 0, on
+     * a target that ships raw_features, and where features are made within the pass (shipped). */
     void (*fuse)(struct gr_lm *lm, int n, const float *const *capture, float *out);
     /* Takes the memory of n_view partial views (SpecPV), one a session slot, and sets view and n_view. GR_ENOMEM and
      * GR_EUNSUPPORTED (logged) leave the model as it was. NULL: the model has none. */
@@ -126,7 +126,7 @@ static inline int gr_lm_ship_width(const struct gr_lm *lm)
     const int fused = lm->feature_width > 0 ? lm->feature_width : lm->fused_width;
     return lm->raw_features && fused > 0 ? lm->n_capture * lm->capture_width : fused;
 }
-/* The captured states of a row of the last pass, or what is shipped of it: for fuse(), and to be kept. */
+/* The captured states of a row of the last pass, for fuse() and to be kept; or, bf16, what is shipped of it. */
 static inline const float *gr_lm_capture(const struct gr_lm *lm, int row)
 {
     const size_t at = (size_t)row * (size_t)(lm->n_capture * lm->capture_width);

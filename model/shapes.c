@@ -26,7 +26,7 @@ void gr_llama_shapes(const struct gr_hf_config *hf, int head_hidden, int n_captu
     add_layer(out, hf, hf->hidden);
     add(out, gr_vocab_stride(gr_hf_vocab_rows(hf)), hf->hidden, GR_CUDA_OUT_F32);
     if (head_hidden > 0) {
-        add(out, head_hidden, n_capture * hf->hidden, GR_CUDA_OUT_F32);
+        add(out, head_hidden, n_capture * hf->hidden, GR_CUDA_OUT_BF16);
     }
 }
 

@@ -428,8 +428,7 @@ static void on_drafter_error(struct gr_orch *o, struct entry *e, uint32_t worker
         return; /* it was detached already: DRAFT_STATS follows */
     }
     log_warn("[spec][fallback] session %" PRIu64 ": drafter: %s; going on root-only", e->id, m->text);
-    e->n_fallback++;
-    e->metrics.fallbacks++;
+    orch_count_fallback(e);
     /* It may be about an attachment that another has replaced: let go of that one, too, and start over. */
     orch_detach(o, e);
     const bool again = m->code == (uint32_t)-GR_ECLOSED && e->n_attach_retry < ATTACH_RETRY_MAX;

@@ -73,6 +73,8 @@ enum gr_specpv_mode orch_specpv_asked(const struct gr_orch *o, const struct entr
 /* To a target, if there is one; else WAITING. */
 void orch_open(struct gr_orch *o, struct entry *e);
 /* As epoch + 1: where it was, it is not any more. */
+/* The turn goes on with less than was asked for. */
+void orch_count_fallback(struct entry *e);
 void orch_reopen(struct gr_orch *o, struct entry *e);
 /* APPEND to the target that holds it. */
 void orch_append_turn(struct gr_orch *o, struct entry *e);

@@ -82,8 +82,7 @@ static bool accept_numerics(struct gr_orch *o, struct entry *e, int target)
     }
     log_warn("[numerics][fallback] session %" PRIu64 ": %s; what follows may be another text than either's alone",
              e->id, text);
-    e->n_fallback++;
-    e->metrics.fallbacks++;
+    orch_count_fallback(e);
     return true;
 }
 
@@ -138,6 +137,12 @@ void orch_open(struct gr_orch *o, struct entry *e)
     snprintf(e->numerics_id, sizeof(e->numerics_id), "%s", o->worker[target].info.numerics_id);
     e->target = target;
     send_open(o, e);
+}
+
+void orch_count_fallback(struct entry *e)
+{
+    e->n_fallback++;
+    e->metrics.fallbacks++;
 }
 
 void orch_reopen(struct gr_orch *o, struct entry *e)

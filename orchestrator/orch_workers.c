@@ -136,8 +136,7 @@ static void lose_drafter(struct gr_orch *o, struct entry *e)
     if (e->state != GR_SESSION_RUNNING && e->state != GR_SESSION_OPENING) {
         return;
     }
-    e->n_fallback++;
-    e->metrics.fallbacks++;
+    orch_count_fallback(e);
     orch_attach(o, e); /* to another one, if there is one */
 }
 

@@ -123,9 +123,8 @@ void target_drop_drafter(struct gr_target *t, struct session *s, const char *rea
     }
     s->has_peer = false;
     s->ever_attached = true;
-    s->draft.valid = s->probe.valid = s->asked = s->owed = false;
-    s->silent_ns = 0;
-    s->econ[0].probing = s->econ[1].probing = false;
+    target_forget_trees(s);
+    s->owed = false;
     s->n_fallback++;
     t->counters.n_fallback++;
     log_warn("[spec][fallback] session %" PRIu64 " round %u: %s; going on root-only", s->id, s->round, reason);

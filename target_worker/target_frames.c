@@ -153,9 +153,8 @@ static enum gr_status on_resync(struct gr_target *t, uint32_t peer, const struct
     }
     s->has_peer = s->ever_attached = s->want_draft = true;
     s->peer = peer;
-    s->silent_ns = 0;
-    s->asked = s->draft.valid = s->probe.valid = s->warm = false;
-    s->econ[0].probing = s->econ[1].probing = false;
+    target_forget_trees(s);
+    s->warm = false;
     s->cost_told.n_point = 0;
     s->fence_round = s->round + (s->in_pass ? 1 : 0);
     s->pass_resync = s->in_pass;

@@ -186,6 +186,8 @@ bool target_walk_tree(const struct session *s, struct walked_tree *w);
 void target_subtree(const struct walked_tree *w, int32_t depth_max, int32_t n_max, struct gr_token_tree *to,
                     uint8_t node_of[GR_NODE_MAX]);
 bool target_has_children(const struct walked_tree *w); /* of the root */
+/* Trees that were drafted on tokens that are gone, or by a drafter that is, or asked for, count no more. */
+void target_forget_trees(struct session *s);
 void target_judge_probe(struct gr_target *t, struct session *s);
 /* The group that n sessions which decode together are judged by; NULL: one is alone. */
 struct gr_spec_group *target_group(struct gr_target *t, int n);
@@ -197,6 +199,8 @@ static inline struct gr_spec_econ *target_econ(struct session *s)
 }
 /* What a pass costs with this session's n_row rows and the other decoding sessions' usual ones. */
 double target_pass_ns(const struct gr_target *t, const struct session *s, int32_t n_row);
+/* And with nobody else's. */
+double target_alone_ns(const struct gr_target *t, int32_t n_row, struct gr_attended context);
 void target_send_cost(struct gr_target *t, struct session *s);
 
 /* target_features.c */

@@ -28,6 +28,13 @@ double target_pass_ns(const struct gr_target *t, const struct session *s, int32_
     return gr_cost_table_estimate(&t->cost, &load);
 }
 
+double target_alone_ns(const struct gr_target *t, int32_t n_row, struct gr_attended context)
+{
+    const struct gr_pass_load none = {0};
+    const struct gr_pass_load load = gr_pass_load_add(&none, n_row, context);
+    return gr_cost_table_estimate(&t->cost, &load);
+}
+
 int target_n_decode(const struct gr_target *t)
 {
     int n = 0;
@@ -131,6 +138,13 @@ static void begin_judgement(struct session *s, uint64_t now_ns)
     s->verdict_ns = s->deadline_ns = now_ns;
 }
 
+void target_forget_trees(struct session *s)
+{
+    s->draft.valid = s->probe.valid = s->asked = false;
+    s->silent_ns = 0;
+    s->econ[0].probing = s->econ[1].probing = false;
+}
+
 /* A probe that was sent alone is judged by nobody in company, nor the other way round: the next one is. */
 static void note_company(struct session *s, bool crowded)
 {
@@ -193,11 +207,8 @@ void target_begin_round(struct gr_target *t, struct session *s, uint64_t now_ns)
 
 void target_reprice(struct gr_target *t, struct session *s)
 {
-    const struct gr_pass_load none = {0};
-    const struct gr_pass_load before = gr_pass_load_add(&none, 1, gr_attends_all(s->econ_len));
-    const struct gr_pass_load now = gr_pass_load_add(&none, 1, gr_attends_all(s->committed_len));
-    const double now_ns = gr_cost_table_estimate(&t->cost, &now);
-    const double then_ns = gr_cost_table_estimate(&t->cost, &before);
+    const double now_ns = target_alone_ns(t, 1, gr_attends_all(s->committed_len));
+    const double then_ns = target_alone_ns(t, 1, gr_attends_all(s->econ_len));
     /* What was guessed when the session was opened may rest on a table that had not seen any context. */
     const double guess_ns = s->econ[0].n_clean == 0 ? s->econ[0].root_ns : then_ns;
     if (guess_ns > 0.0 && then_ns > 0.0 && now_ns > 0.0) {

@@ -95,9 +95,7 @@ void target_go_idle(struct gr_target *t, struct session *s, uint64_t now_ns)
     GR_ASSERT(s->final_len == s->committed_len);
     s->state = SESSION_IDLE;
     s->last_used_ns = now_ns;
-    s->draft.valid = s->probe.valid = s->asked = false;
-    s->silent_ns = 0;
-    s->econ[0].probing = s->econ[1].probing = false;
+    target_forget_trees(s);
     s->owed = s->owed && s->has_peer;
     gr_kv_table_truncate(&t->pool, &s->table, s->kv_len); /* tokens that lack full KV are computed with the next turn */
     gr_kv_table_unreserve(&t->pool, &s->table);
@@ -116,9 +114,7 @@ void target_cut(struct gr_target *t, struct session *s, int32_t len)
     s->peer_len = GR_MIN(s->peer_len, len);
     s->fence_round = ++s->round; /* trees on what is gone come too late */
     target_cut_features(s, len);
-    s->draft.valid = s->probe.valid = s->asked = false;
-    s->silent_ns = 0;
-    s->econ[0].probing = s->econ[1].probing = false;
+    target_forget_trees(s);
     gr_kv_table_truncate(&t->pool, &s->table, s->kv_len);
 }
 
@@ -222,14 +218,6 @@ static int32_t common_kv_len(const struct session *s, const struct gr_msg *m)
     return len;
 }
 
-static void init_econ(struct gr_target *t, struct session *s)
-{
-    const struct gr_pass_load none = {0};
-    const struct gr_pass_load alone = gr_pass_load_add(&none, 1, target_specpv_context(s));
-    gr_spec_econ_init(&s->econ[0], &t->econ[0], gr_cost_table_estimate(&t->cost, &alone));
-    gr_spec_econ_init(&s->econ[1], &t->econ[1], target_pass_ns(t, s, 1));
-}
-
 static void start_session(struct gr_target *t, struct session *s, const struct gr_msg *m)
 {
     const int32_t kv_len = common_kv_len(s, m);
@@ -248,7 +236,8 @@ static void start_session(struct gr_target *t, struct session *s, const struct g
     s->hash[0] = 0;
     append_ids(s, &m->ids);
     set_kinds(s, &m->segments);
-    init_econ(t, s);
+    gr_spec_econ_init(&s->econ[0], &t->econ[0], target_alone_ns(t, 1, target_specpv_context(s)));
+    gr_spec_econ_init(&s->econ[1], &t->econ[1], target_pass_ns(t, s, 1));
     s->econ_len = s->committed_len;
     target_specpv_open(t, s, m);
     begin_turn(t, s, m->max_tokens);

@@ -64,13 +64,6 @@ void target_refresh(struct gr_target *t, const struct gr_msg *m)
 
 /* ---- what the next round is ---- */
 
-static double pass_ns(const struct gr_target *t, int32_t n_row, struct gr_attended context)
-{
-    const struct gr_pass_load none = {0};
-    const struct gr_pass_load load = gr_pass_load_add(&none, n_row, context);
-    return gr_cost_table_estimate(&t->cost, &load);
-}
-
 /* Whether a cycle of partial rounds and a refresh gains, as far as known: times from the cost table, tokens from this
  * session's rounds, drift from its judgements. */
 static bool pays(const struct gr_target *t, const struct session *s, int32_t n_row)
@@ -82,8 +75,8 @@ static bool pays(const struct gr_target *t, const struct session *s, int32_t n_r
     const int32_t n_seen = GR_MIN(gr_specpv_view_tokens(p), s->committed_len) + n_missing / 2;
     const struct gr_attended all = gr_attends_all(s->committed_len);
     const struct gr_attended view = {.n_token = GR_MIN(n_seen, s->committed_len), .view = true};
-    const struct gr_specpv_price price = {.full_ns = pass_ns(t, n_row, all), .partial_ns = pass_ns(t, n_row, view),
-                                          .refresh_ns = pass_ns(t, n_row + n_missing, all),
+    const struct gr_specpv_price price = {.full_ns = target_alone_ns(t, n_row, all), .partial_ns = target_alone_ns(t, n_row, view),
+                                          .refresh_ns = target_alone_ns(t, n_row + n_missing, all),
                                           .rest_ns = e->overhead_ns + (s->mode == GR_SPEC_TREE ? e->latency_ns : 0.0),
                                           .n_token = n_token, .n_missing = n_missing,
                                           .drift = gr_specpv_drift_rate(&s->pv.drift)};
@@ -172,14 +165,6 @@ uint8_t target_specpv_kind(const struct gr_pass_seq *q)
     return q->partial ? GR_VERDICT_PARTIAL : q->n_chain > 0 ? GR_VERDICT_FULL : GR_VERDICT_PLAIN;
 }
 
-/* Trees that were drafted on tokens that are gone, or asked for with them, count no more. */
-static void forget_trees(struct session *s)
-{
-    s->draft.valid = s->probe.valid = s->asked = false;
-    s->silent_ns = 0;
-    s->econ[0].probing = s->econ[1].probing = false;
-}
-
 /* Exact: nothing is judged behind the first that is another. */
 struct judged target_specpv_judged(const struct gr_pass_seq *q)
 {
@@ -214,7 +199,7 @@ int32_t target_specpv_settle(struct gr_target *t, struct session *s, const struc
     s->committed_len = keep_len;
     target_cut_features(s, keep_len);
     s->fence_round = s->round + 1; /* this round's own trees, too, are on what is gone */
-    forget_trees(s);
+    target_forget_trees(s);
     return keep_len;
 }
 

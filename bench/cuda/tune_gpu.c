@@ -6,6 +6,7 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/kv_layout.h"
 #include "model/cuda/device.h"
+#include "model/cuda/graphs.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -130,25 +131,6 @@ struct gr_cuda_cut gr_tune_gpu_formula(int n_out, int n_in)
 
 /* ---- time of a graph ---- */
 
-/* Enqueues what is timed. */
-typedef enum gr_status enqueue_fn(struct gr_tune_gpu *g, const void *what);
-
-static enum gr_status capture(struct gr_tune_gpu *g, enqueue_fn *enqueue, const void *what, cudaGraphExec_t *out)
-{
-    cudaGraph_t graph = NULL;
-    GR_TRY(gr_cuda_check(cudaStreamBeginCapture(g->device.stream, cudaStreamCaptureModeThreadLocal), "capture"));
-    const enum gr_status enqueued = enqueue(g, what);
-    const enum gr_status ended = gr_cuda_check(cudaStreamEndCapture(g->device.stream, &graph), "capture");
-    enum gr_status st = enqueued != GR_OK ? enqueued : ended;
-    if (st == GR_OK) {
-        st = gr_cuda_check(cudaGraphInstantiate(out, graph, 0), "graph");
-    }
-    if (graph != NULL) {
-        (void)cudaGraphDestroy(graph);
-    }
-    return st;
-}
-
 static enum gr_status time_once(struct gr_tune_gpu *g, cudaGraphExec_t graph, double *us_out)
 {
     float ms = 0.0f;
@@ -161,13 +143,14 @@ static enum gr_status time_once(struct gr_tune_gpu *g, cudaGraphExec_t graph, do
     return GR_OK;
 }
 
-static enum gr_status time_graph(struct gr_tune_gpu *g, enqueue_fn *enqueue, const void *what, int n_rep,
+/* us_out: of a launch, of which enqueue(what, n) enqueues n. */
+static enum gr_status time_graph(struct gr_tune_gpu *g, gr_cuda_enqueue_fn *enqueue, void *what, int n, int n_rep,
                                  double *us_out)
 {
     static double us[GR_TUNE_REP_MAX];
     cudaGraphExec_t graph = NULL;
     GR_ASSERT(n_rep >= 1 && n_rep <= GR_TUNE_REP_MAX);
-    enum gr_status st = capture(g, enqueue, what, &graph);
+    enum gr_status st = gr_cuda_graph_capture(&g->device, enqueue, what, n, &graph);
     for (int i = -N_WARM; i < n_rep && st == GR_OK; i++) {
         st = time_once(g, graph, &us[GR_MAX(i, 0)]);
     }
@@ -175,36 +158,30 @@ static enum gr_status time_graph(struct gr_tune_gpu *g, enqueue_fn *enqueue, con
         (void)cudaGraphExecDestroy(graph);
     }
     GR_TRY(st);
-    *us_out = gr_median(us, n_rep);
+    *us_out = gr_median(us, n_rep) / n;
     return GR_OK;
-}
-
-/* Behind the clearing of that memory; from is the caller's again. */
-static enum gr_status upload(const struct gr_tune_gpu *g, void *to, const void *from, size_t bytes)
-{
-    GR_TRY(gr_cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, g->device.stream), "inputs"));
-    return gr_cuda_wait(&g->device, "inputs");
 }
 
 static enum gr_status set_count(const struct gr_tune_gpu *g, int32_t n)
 {
-    return upload(g, g->count, &n, sizeof(n));
+    return gr_cuda_upload(&g->device, g->count, &n, sizeof(n), "inputs");
 }
 
 /* ---- a linear layer ---- */
 
 struct linear_case {
+    struct gr_tune_gpu *g;
     const struct gr_tune_linear *l;
     size_t bytes; /* of a copy of the weights */
-    int n_copy;
     void *x, *y;
 };
 
-static enum gr_status enqueue_linear(struct gr_tune_gpu *g, const void *what)
+static enum gr_status enqueue_linear(void *what, int n_copy)
 {
     const struct linear_case *c = what;
+    const struct gr_tune_gpu *g = c->g;
     const struct gr_linear_shape *s = c->l->shape;
-    for (int i = 0; i < c->n_copy; i++) {
+    for (int i = 0; i < n_copy; i++) {
         const struct gr_cuda_linear_args a = {.w = (const uint8_t *)g->arena + (size_t)i * c->bytes,
                                               .n_out = s->n_out,
                                               .n_in = s->n_in,
@@ -223,12 +200,11 @@ static enum gr_status enqueue_linear(struct gr_tune_gpu *g, const void *what)
 enum gr_status gr_tune_gpu_linear(struct gr_tune_gpu *g, const struct gr_tune_linear *l, int n_rep, double *us_out)
 {
     const struct gr_linear_shape *s = l->shape;
-    struct linear_case c = {.l = l, .bytes = (gr_cuda_linear_bytes(s->n_out, s->n_in, l->cut) + 255) / 256 * 256};
+    struct linear_case c = {.g = g, .l = l, .bytes = (gr_cuda_linear_bytes(s->n_out, s->n_in, l->cut) + 255) / 256 * 256};
     const size_t x_bytes = gr_cuda_tile_bytes(GR_TUNE_ROW_MAX, s->n_in);
-    double us = 0.0;
     GR_ASSERT(c.bytes > 0 && l->n_row >= 1 && l->n_row <= GR_TUNE_ROW_MAX);
-    c.n_copy = choose_copies(c.bytes);
-    GR_TRY(need_arena(g, c.bytes * (size_t)c.n_copy));
+    const int n_copy = choose_copies(c.bytes);
+    GR_TRY(need_arena(g, c.bytes * (size_t)n_copy));
     enum gr_status st = gr_cuda_take(&g->device, "inputs and results", x_bytes, &c.x);
     if (st == GR_OK) { /* f32 is the largest form of a result */
         st = gr_cuda_take(&g->device, "inputs and results", (size_t)GR_TUNE_ROW_MAX * (size_t)s->n_out * sizeof(float),
@@ -241,13 +217,11 @@ enum gr_status gr_tune_gpu_linear(struct gr_tune_gpu *g, const struct gr_tune_li
         st = set_count(g, l->n_row);
     }
     if (st == GR_OK) {
-        st = time_graph(g, enqueue_linear, &c, n_rep, &us);
+        st = time_graph(g, enqueue_linear, &c, n_copy, n_rep, us_out);
     }
     gr_cuda_give_back(&g->device, c.x);
     gr_cuda_give_back(&g->device, c.y);
-    GR_TRY(st);
-    *us_out = us / c.n_copy;
-    return GR_OK;
+    return st;
 }
 
 /* ---- attention ---- */
@@ -260,18 +234,20 @@ struct tree {
 };
 
 struct attention_case {
+    struct gr_tune_gpu *g;
     struct gr_cuda_attention_args a;
     size_t layer_bytes;
     int n_layer;
     void *tree, *block, *q, *out, *plan, *work;
 };
 
-static enum gr_status enqueue_attention(struct gr_tune_gpu *g, const void *what)
+static enum gr_status enqueue_attention(void *what, int n_layer)
 {
     const struct attention_case *c = what;
+    const struct gr_tune_gpu *g = c->g;
     struct gr_cuda_attention_args a = c->a;
     GR_TRY(gr_cuda_attn_plan(&a.shape, a.seq, g->count, c->plan, g->device.stream));
-    for (int i = 0; i < c->n_layer; i++) {
+    for (int i = 0; i < n_layer; i++) {
         a.kv = (const uint8_t *)g->arena + (size_t)i * c->layer_bytes;
         a.layer = i;
         GR_TRY(gr_cuda_attention(&a, g->device.stream));
@@ -327,10 +303,10 @@ static enum gr_status upload_tree(struct gr_tune_gpu *g, const struct gr_tune_at
         t->seq.scratch_block = (const int32_t *)(dev + offsetof(struct tree, scratch_block));
         t->seq.anc = (const int16_t *)(dev + offsetof(struct tree, anc));
         to->a.seq = (const struct gr_attn_seq *)dev;
-        st = upload(g, to->tree, t, sizeof(*t));
+        st = gr_cuda_upload(&g->device, to->tree, t, sizeof(*t), "inputs");
     }
     if (st == GR_OK) {
-        st = upload(g, to->block, block, (size_t)n_block * sizeof(*block));
+        st = gr_cuda_upload(&g->device, to->block, block, (size_t)n_block * sizeof(*block), "inputs");
     }
     free(block);
     free(t);
@@ -377,9 +353,9 @@ static enum gr_status check_plan(const struct gr_tune_gpu *g, const struct atten
 enum gr_status gr_tune_gpu_attention(struct gr_tune_gpu *g, const struct gr_tune_attention *a, int n_rep,
                                      double *us_out)
 {
-    double us = 0.0;
     GR_ASSERT(a->n_row >= 1 && a->n_row <= GR_TUNE_ROW_MAX);
-    struct attention_case c = {.a = {.shape = {.n_head = a->n_head,
+    struct attention_case c = {.g = g,
+                               .a = {.shape = {.n_head = a->n_head,
                                                .n_kv_head = a->n_kv_head,
                                                .head_dim = a->head_dim,
                                                .n_row_max = GR_TUNE_ROW_MAX,
@@ -392,7 +368,7 @@ enum gr_status gr_tune_gpu_attention(struct gr_tune_gpu *g, const struct gr_tune
                                      .scale = 0.1f}};
     enum gr_status st = prepare(g, a, &c);
     if (st == GR_OK) {
-        st = time_graph(g, enqueue_attention, &c, n_rep, &us);
+        st = time_graph(g, enqueue_attention, &c, c.n_layer, n_rep, us_out);
     }
     if (st == GR_OK) {
         st = check_plan(g, &c);
@@ -401,7 +377,5 @@ enum gr_status gr_tune_gpu_attention(struct gr_tune_gpu *g, const struct gr_tune
     for (size_t i = 0; i < GR_ARRAY_LEN(taken); i++) {
         gr_cuda_give_back(&g->device, taken[i]);
     }
-    GR_TRY(st);
-    *us_out = us / c.n_layer;
-    return GR_OK;
+    return st;
 }

@@ -169,6 +169,13 @@ void gr_cuda_log_memory(const struct gr_cuda_device *d, const char *what)
     }
 }
 
+enum gr_status gr_cuda_upload(const struct gr_cuda_device *d, void *to, const void *from, size_t bytes,
+                              const char *what)
+{
+    GR_TRY(gr_cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, d->stream), what));
+    return gr_cuda_wait(d, what);
+}
+
 enum gr_status gr_cuda_wait(const struct gr_cuda_device *d, const char *what)
 {
     return gr_cuda_check(cudaStreamSynchronize(d->stream), what);

@@ -132,9 +132,8 @@ static enum gr_status load_map(struct eagle3 *m, int n_token)
         return GR_OK;
     }
     GR_TRY(gr_cuda_take(&m->m.device, "weights", bytes, &dev));
-    GR_TRY(gr_cuda_wait(&m->m.device, "map of the vocabulary"));
     m->m.to_target = dev;
-    return gr_cuda_check(cudaMemcpy(dev, map, bytes, cudaMemcpyHostToDevice), "map of the vocabulary");
+    return gr_cuda_upload(&m->m.device, dev, map, bytes, "map of the vocabulary");
 }
 
 static enum gr_status load_all(void *model, struct gr_cuda_weights *l, struct gr_loader *host)

@@ -15,8 +15,8 @@ static int choose_buckets(int n_max, int bucket[GR_CUDA_BUCKET_MAX])
     return n_bucket;
 }
 
-static enum gr_status capture(const struct gr_cuda_device *d, gr_cuda_enqueue_fn *enqueue, void *model, int n,
-                              cudaGraphExec_t *out)
+enum gr_status gr_cuda_graph_capture(const struct gr_cuda_device *d, gr_cuda_enqueue_fn *enqueue, void *model, int n,
+                                     cudaGraphExec_t *out)
 {
     cudaGraph_t graph = NULL;
     GR_TRY(gr_cuda_check(cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal), "capture of a pass"));
@@ -37,7 +37,7 @@ enum gr_status gr_cuda_graphs_make(struct gr_cuda_graphs *g, const struct gr_cud
 {
     g->n_bucket = choose_buckets(n_max, g->bucket);
     for (int i = 0; i < g->n_bucket; i++) {
-        GR_TRY(capture(d, enqueue, model, g->bucket[i], &g->exec[i]));
+        GR_TRY(gr_cuda_graph_capture(d, enqueue, model, g->bucket[i], &g->exec[i]));
         GR_TRY(gr_cuda_check(cudaGraphUpload(g->exec[i], d->stream), "graph of a pass"));
     }
     return GR_OK;

@@ -17,6 +17,9 @@ struct gr_cuda_graphs {
     cudaGraphExec_t exec[GR_CUDA_BUCKET_MAX]; /* owned */
 };
 
+/* One graph of what enqueue(model, n) enqueues. */
+GR_NODISCARD enum gr_status gr_cuda_graph_capture(const struct gr_cuda_device *d, gr_cuda_enqueue_fn *enqueue,
+                                                  void *model, int n, cudaGraphExec_t *out);
 GR_NODISCARD enum gr_status gr_cuda_graphs_make(struct gr_cuda_graphs *g, const struct gr_cuda_device *d, int n_max,
                                                 gr_cuda_enqueue_fn *enqueue, void *model);
 void gr_cuda_graphs_destroy(struct gr_cuda_graphs *g);

@@ -54,13 +54,10 @@ static enum gr_status take_rope(struct gr_cuda_layer_work *w, const struct gr_hf
         st = gr_cuda_take(w->device, "activations and tables", bytes, &dev[1]);
     }
     if (st == GR_OK) {
-        st = gr_cuda_wait(w->device, "tables"); /* cleared */
+        st = gr_cuda_upload(w->device, dev[0], cos, bytes, "tables");
     }
     if (st == GR_OK) {
-        st = gr_cuda_check(cudaMemcpy(dev[0], cos, bytes, cudaMemcpyHostToDevice), "tables");
-    }
-    if (st == GR_OK) {
-        st = gr_cuda_check(cudaMemcpy(dev[1], sin, bytes, cudaMemcpyHostToDevice), "tables");
+        st = gr_cuda_upload(w->device, dev[1], sin, bytes, "tables");
     }
     gr_memory_finish(&memory);
     w->cos = dev[0];

@@ -1,6 +1,5 @@
 #include "model/cuda/llama.h"
 
-#include "common/bf16.h"
 #include "common/log.h"
 #include "kernels/cuda/rows.h"
 #include "model/cuda/model.h"
@@ -161,18 +160,6 @@ static void llama_copy_cells(struct gr_lm *lm, int n, const int32_t *src, const 
     gr_cuda_model_copy_cells(&of(lm)->m, n, src, dst);
 }
 
-/* For benches: the pass has done it. */
-static void llama_fuse(struct gr_lm *lm, int n, const float *const *capture, float *out)
-{
-    const size_t width = (size_t)lm->fused_width;
-    for (int i = 0; i < n; i++) {
-        const uint16_t *from = (const uint16_t *)(const void *)capture[i];
-        for (size_t k = 0; k < width; k++) {
-            out[(size_t)i * width + k] = gr_bf16_to_f32(from[k]);
-        }
-    }
-}
-
 static struct gr_kv_partial_config view_config(const struct llama *m, const struct gr_kv_budget *most, int n_view,
                                                int n_ctx)
 {
@@ -232,7 +219,6 @@ static void llama_destroy(struct gr_lm *lm)
 static const struct gr_lm_ops llama_ops = {
     .forward = llama_forward,
     .copy_cells = llama_copy_cells,
-    .fuse = llama_fuse,
     .view_create = llama_view_create,
     .view_destroy = llama_view_destroy,
     .destroy = llama_destroy,
