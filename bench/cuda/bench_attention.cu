@@ -92,7 +92,7 @@ static cudaGraphExec_t capture(const gr_cuda_attention_args &a0, const uint16_t 
     gr_cuda_attention_args a = a0;
     CUDA_OK(cudaStreamBeginCapture(st, cudaStreamCaptureModeThreadLocal));
     if (parts & 4) {
-        if (gr_cuda_attn_plan(&a.shape, a.seq, n_seq, const_cast<void *>(a.plan), st) != GR_OK) {
+        if (gr_cuda_attn_plan(&a.shape, a.seq, n_seq, const_cast<void *>(a.plan), nullptr, st) != GR_OK) {
             exit(1);
         }
     }

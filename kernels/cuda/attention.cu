@@ -16,6 +16,7 @@ struct PlanArgs {
     const gr_attn_seq *seq;
     const int32_t *n_seq;
     PlanParts plan;
+    int32_t *error; /* NULL: only in the plan */
 };
 
 /* Of sequence i: groups and (rows / tile_rows) pieces before it. One more than there are sequences. */
@@ -200,7 +201,7 @@ static __device__ void begin_plan(const PlanArgs &a, Starts &starts, int n_seq, 
     starts.piece[n_seq] = n_piece;
 }
 
-__global__ void __launch_bounds__(N_PLAN_THREAD) plan_kernel(const PlanArgs a)
+static __device__ __forceinline__ void make_plan(const PlanArgs &a)
 {
     __shared__ Starts starts;
     __shared__ int n_tile;
@@ -240,6 +241,15 @@ __global__ void __launch_bounds__(N_PLAN_THREAD) plan_kernel(const PlanArgs a)
     }
 }
 
+__global__ void __launch_bounds__(N_PLAN_THREAD) plan_kernel(const PlanArgs a)
+{
+    make_plan(a);
+    __syncthreads();
+    if (threadIdx.x == 0 && a.error != nullptr) {
+        *a.error = *(volatile int *)&a.plan.head->error;
+    }
+}
+
 /* Attention's kernels read the plan before they wait for the kernel before them, so that one must not be the plan's. */
 __global__ void between_kernel()
 {
@@ -275,10 +285,11 @@ size_t gr_cuda_attn_work_bytes(const struct gr_cuda_attn_shape *s)
 }
 
 enum gr_status gr_cuda_attn_plan(const struct gr_cuda_attn_shape *shape, const struct gr_attn_seq *seq,
-                                 const int32_t *n_seq, void *plan, struct CUstream_st *stream)
+                                 const int32_t *n_seq, void *plan, int32_t *error, struct CUstream_st *stream)
 {
     GR_TRY(gr::check_shape(shape));
-    gr::plan_kernel<<<1, gr::N_PLAN_THREAD, 0, stream>>>(gr::PlanArgs{*shape, seq, n_seq, gr::parts_of(*shape, plan)});
+    gr::plan_kernel<<<1, gr::N_PLAN_THREAD, 0, stream>>>(
+        gr::PlanArgs{*shape, seq, n_seq, gr::parts_of(*shape, plan), error});
     gr::between_kernel<<<1, 1, 0, stream>>>();
     return cuda_status_of(cudaGetLastError(), "plan of attention");
 }

@@ -74,9 +74,11 @@ size_t gr_cuda_attn_plan_bytes(const struct gr_cuda_attn_shape *shape);
 size_t gr_cuda_attn_work_bytes(const struct gr_cuda_attn_shape *shape);
 
 /* Once a pass, before its layers: cuts the rows of seq[0 .. *n_seq) into tiles and items. n_seq is the device's, too,
- * so a captured graph serves any number. */
+ * so a captured graph serves any number. error: where an enum gr_cuda_attn_error is written, device memory or the
+ * host's, mapped; NULL: nowhere else than in the plan. */
 GR_NODISCARD enum gr_status gr_cuda_attn_plan(const struct gr_cuda_attn_shape *shape, const struct gr_attn_seq *seq,
-                                              const int32_t *n_seq, void *plan, struct CUstream_st *stream);
+                                              const int32_t *n_seq, void *plan, int32_t *error,
+                                              struct CUstream_st *stream);
 /* The first word of the plan, an enum gr_cuda_attn_error; device memory. */
 static inline const int32_t *gr_cuda_attn_plan_error(const void *plan)
 {

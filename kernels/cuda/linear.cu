@@ -84,7 +84,34 @@ static enum gr_status check_output(const gr_cuda_linear_args &a)
     return GR_OK;
 }
 
+static enum gr_status check_norms(const gr_cuda_linear_args &a)
+{
+    const gr_cuda_linear_next &n = a.next;
+    const bool norm = a.norm.square == nullptr || (a.norm.n_part >= 1 && aligned(a.norm.square, 16));
+    const bool capture = n.capture == nullptr || (n.capture_n % 64 == 0 && n.capture_col % 8 == 0 &&
+                                                  n.capture_col >= 0 && n.capture_col + a.n_out <= n.capture_n);
+    const bool next = n.tiles == nullptr ||
+                      (a.out == GR_CUDA_OUT_ADD && a.n_out % 64 == 0 && n.w && n.square && capture &&
+                       aligned(n.w, 8) && aligned(n.tiles, 16) && aligned(n.square, 16) && aligned(n.capture, 16));
+    if (!norm || !next) {
+        fprintf(stderr,
+                "cuda: linear layer of %d outputs: norm before it of %d parts at %p; behind it w %p, tiles %p, squares "
+                "%p, capture %p in columns from %d of %d: outputs must be a multiple of 64 and added, addresses "
+                "aligned to 16 bytes\n",
+                a.n_out, a.norm.n_part, (const void *)a.norm.square, (const void *)n.w, (void *)n.tiles,
+                (void *)n.square, (void *)n.capture, n.capture_col, n.capture_n);
+        return GR_EINVAL;
+    }
+    return GR_OK;
+}
+
 } // namespace gr
+
+int gr_cuda_linear_parts(int n_out, int n_in, struct gr_cuda_cut cut)
+{
+    const gr::LinearCut c = gr::cut_of(n_out, n_in, cut);
+    return c.n_tile * c.parts;
+}
 
 struct gr_cuda_cut gr_cuda_linear_cut(int n_out, int n_in)
 {
@@ -121,6 +148,7 @@ enum gr_status gr_cuda_linear(const struct gr_cuda_linear_args *a, struct CUstre
 {
     GR_TRY(gr::check_shape(a->n_out, a->n_in, a->cut));
     GR_TRY(gr::check_output(*a));
+    GR_TRY(gr::check_norms(*a));
     if (!a->w || !a->x || !a->y || !a->n_row_true || a->n_row < 1 || !gr::aligned(a->w, 256) ||
         !gr::aligned(a->x, 16) || !gr::aligned(a->y, 8) || !gr::aligned(a->bias, 8)) {
         fprintf(stderr,

@@ -13,7 +13,7 @@
  * rest of the 64 is whatever lies behind. No output row sees another row's x, and rows that do not exist are not
  * written. */
 #include "kernels/cuda/device.cuh"
-#include "kernels/cuda/linear_cut.cuh"
+#include "kernels/cuda/linear_out.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
 namespace gr
@@ -22,21 +22,12 @@ namespace gr
 constexpr int W_SLOT_MAX = 12, X_SLOT_MAX = 32;
 constexpr int X_TILE = 8192; /* 64 rows of 64 k */
 
-struct LinearArgs {
-    const uint8_t *w, *x;
-    const float *bias;
-    void *y;
-    const int32_t *n_row_true;
-    gr_cuda_linear_out out;
-    int n_out, n_box, n_tile, parts, y_stride, n_row;
-    bool wide_y;         /* every eight columns of y are aligned to 16 bytes */
-    int n_slot, x_bytes; /* of the rings */
-};
-
 struct LinearBars {
     uint64_t w_full[W_SLOT_MAX], w_empty[W_SLOT_MAX], x_full[X_SLOT_MAX], x_empty[X_SLOT_MAX];
     uint64_t may_send; /* all blocks of the cluster are through with their rings */
     uint64_t received, added;
+    uint64_t scale_full, scale_empty;
+    float scale[2 * 64]; /* of a pass's rows */
 };
 
 /* What a slot of the weights' ring holds and one copy brings: about 16 KiB, or a box that is larger. */
@@ -192,98 +183,54 @@ template <int R> static __device__ __forceinline__ void stream_x(const LinearArg
     }
 }
 
-/* ---- outputs ---- */
+/* ---- the warp that makes the scales of rows ---- */
 
-static __device__ __forceinline__ float silu(float g)
+/* Eight rows at a time: rows [row, row + 8) of the pass's n. All lanes. */
+static __device__ __forceinline__ void scale_eight(const LinearArgs &a, const float *square, float *scale, int n)
 {
-    return __fdividef(g, 1.0f + __expf(-g));
-}
-
-/* A thread's sums of columns col and col + 1: v[0], v[1] of row `row`, v[2], v[3] of row + 8. All lanes of a warp. */
-template <gr_cuda_linear_out OUT>
-static __device__ __forceinline__ void put(const LinearArgs &a, const float (&v)[4], int row, int n_row, int col)
-{
-    if (OUT == GR_CUDA_OUT_SILU) { /* a lane and its neighbour make a word of each row; each stores one of the two */
-        const bool odd = threadIdx.x % 2 != 0;
-        const float low = silu(v[0]) * v[1], high = silu(v[2]) * v[3];
-        const float other = __shfl_xor_sync(~0u, odd ? low : high, 1);
-        const int r = odd ? row + 8 : row, at = (odd ? col - 2 : col) / 2;
-        if (r < n_row && col < a.n_out) {
-            *(uint32_t *)((uint16_t *)a.y + gr_cuda_tile_at(r, at, a.n_out / 2)) =
-                odd ? pack_bf16(other, high) : pack_bf16(low, other);
-        }
-        return;
-    }
-    if (col >= a.n_out) {
-        return;
-    }
-    const float2 bias = a.bias ? *(const float2 *)(a.bias + col) : make_float2(0.0f, 0.0f);
+    const int lane = (int)threadIdx.x % 32, stride = square_stride(a.norm.n_part);
+    float s[8] = {};
+    for (int k = lane * 4; k < stride; k += 128) {
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const int r = row + 8 * h;
-        const float x = a.bias ? v[2 * h] + bias.x : v[2 * h], y = a.bias ? v[2 * h + 1] + bias.y : v[2 * h + 1];
-        const size_t at = (size_t)r * a.y_stride + col;
-        if (r >= n_row) {
-            continue;
+        for (int i = 0; i < 8; i++) {
+            if (i < n) {
+                const float4 v = __ldcg((const float4 *)(square + (size_t)i * stride + k));
+                s[i] += (v.x + v.y) + (v.z + v.w);
+            }
         }
-        if (OUT == GR_CUDA_OUT_BF16) {
-            *(uint32_t *)((uint16_t *)a.y + at) = pack_bf16(x, y);
-        } else if (OUT == GR_CUDA_OUT_F32) {
-            *(float2 *)((float *)a.y + at) = make_float2(x, y);
-        } else {
-            add_two((float *)a.y + at, x, y);
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+#pragma unroll
+        for (int d = 16; d > 0; d /= 2) {
+            s[i] += __shfl_xor_sync(~0u, s[i], d);
+        }
+        if (lane == i) {
+            scale[i] = 1.0f / sqrtf(s[i] / (float)(a.n_box * 64) + a.norm.eps);
         }
     }
 }
 
-/* Eight finished sums of a row, columns col to col + 7. */
-template <gr_cuda_linear_out OUT>
-static __device__ __forceinline__ void put_eight(const LinearArgs &a, float (&v)[8], int row, int col)
+template <int R> static __device__ __forceinline__ void make_scales(const LinearArgs &a, LinearBars *bars)
 {
-    if (col >= a.n_out) {
+    if (a.norm.square == nullptr) {
         return;
     }
-    if (OUT == GR_CUDA_OUT_SILU) {
-        float y[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            y[i] = silu(v[2 * i]) * v[2 * i + 1];
-        }
-        *(uint2 *)((uint16_t *)a.y + gr_cuda_tile_at(row, col / 2, a.n_out / 2)) =
-            make_uint2(pack_bf16(y[0], y[1]), pack_bf16(y[2], y[3]));
-        return;
-    }
-    if (a.bias) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const float2 b = *(const float2 *)(a.bias + col + 2 * i);
-            v[2 * i] += b.x, v[2 * i + 1] += b.y;
-        }
-    }
-    const size_t at = (size_t)row * a.y_stride + col;
-    if (OUT == GR_CUDA_OUT_BF16) {
-        const uint4 w =
-            make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
-        uint16_t *to = (uint16_t *)a.y + at;
-        if (a.wide_y) {
-            *(uint4 *)to = w;
-        } else {
-            uint32_t *words = (uint32_t *)to;
-            words[0] = w.x, words[1] = w.y, words[2] = w.z, words[3] = w.w;
-        }
-        return;
-    }
-    float *to = (float *)a.y + at;
-#pragma unroll
-    for (int i = 0; i < 8; i += 4) {
-        if (OUT == GR_CUDA_OUT_ADD) {
-            add_two(to + i, v[i], v[i + 1]);
-            add_two(to + i + 2, v[i + 2], v[i + 3]);
-        } else if (a.wide_y) {
-            *(float4 *)(to + i) = make_float4(v[i], v[i + 1], v[i + 2], v[i + 3]);
-        } else {
-            *(float2 *)(to + i) = make_float2(v[i], v[i + 1]);
-            *(float2 *)(to + i + 2) = make_float2(v[i + 2], v[i + 3]);
+    wait_for_previous();
+    const int n_row = read_n_row(a), n_pass = n_pass_of<R>(n_row), stride = square_stride(a.norm.n_part);
+    const LinearShare share(a);
+    uint32_t turn = 0;
+    for (int tile = share.first_tile; tile < a.n_tile; tile += share.tile_step) {
+        for (int pass = 0; pass < n_pass; pass++, turn ^= 1) {
+            const int first = pass * 64 * R, n = min(64 * R, n_row - first);
+            bar_wait(&bars->scale_empty, turn ^ 1);
+            for (int r = 0; r < n; r += 8) {
+                scale_eight(a, a.norm.square + (size_t)(first + r) * stride, bars->scale + r, min(8, n - r));
+            }
+            __syncwarp();
+            if (threadIdx.x % 32 == 0) {
+                bar_arrive(&bars->scale_full);
+            }
         }
     }
 }
@@ -300,7 +247,8 @@ template <int N, int R> struct LinearWorker {
     const XSlots<R> x;
     const int wg, t; /* t: thread of the warpgroup */
     LinearRing w_ring, x_ring;
-    uint32_t turn = 0; /* phase of the barriers of a tile's sum */
+    uint32_t turn = 0;       /* phase of the barriers of a tile's sum */
+    uint32_t scale_turn = 0; /* and of those of its scales */
 
     __device__ LinearWorker(const LinearArgs &a_, uint8_t *w_, uint8_t *x_, LinearBars *bars_, int n_row_)
         : a(a_), share(a_), w_slots(w_), x_slots(x_), bars(bars_), n_row(n_row_), x(a_), wg((int)threadIdx.x / 128),
@@ -385,6 +333,37 @@ template <int N, int R> struct LinearWorker {
         return (uint32_t)(eight * 2048 + (thread ^ (eight % 8)) * 16);
     }
 
+    __device__ __forceinline__ void wait_for_scales()
+    {
+        if (a.norm.square != nullptr) {
+            bar_wait(&bars->scale_full, scale_turn);
+            scale_turn ^= 1;
+        }
+    }
+
+    /* The warp that makes them waits for one arrival of each warpgroup. */
+    __device__ __forceinline__ void release_scales()
+    {
+        if (a.norm.square != nullptr) {
+            named_sync(3 + wg, 128);
+            release(&bars->scale_empty);
+        }
+    }
+
+    /* 1.0f changes no bit. */
+    __device__ __forceinline__ float row_scale(int row_of_pass) const
+    {
+        return a.norm.square != nullptr ? bars->scale[row_of_pass] : 1.0f;
+    }
+
+    static __device__ __forceinline__ void scale_by(float (&v)[8], float scale)
+    {
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            v[i] *= scale;
+        }
+    }
+
     /* Half of the tile's columns is added by each of the two blocks. */
     __device__ __forceinline__ void send(const float (&d)[N / 2], int pass)
     {
@@ -436,12 +415,38 @@ template <int N, int R> struct LinearWorker {
         }
     }
 
+    /* The part of the rows' squares that a tile's columns in this block are. */
+    __device__ __forceinline__ float *square_at(int row, int tile) const
+    {
+        return a.next.square + (size_t)row * square_stride(a.n_tile * a.parts) + tile * a.parts + share.rank;
+    }
+
+    /* A row's squares, each eight columns' in the place of the first of their sums. */
+    template <int EIGHTS>
+    __device__ __forceinline__ void store_squares(const uint8_t *from, int first_row, int n, int tile) const
+    {
+        named_sync(1, N_THREAD);
+        if (t < n) {
+            float s = 0.0f;
+            for (int j = 0; j < EIGHTS; j++) {
+                s += *(const float *)(from + square_place(j, t));
+            }
+            *square_at(first_row + t, tile) = s;
+        }
+    }
+
+    __device__ __forceinline__ uint32_t square_place(int eight, int r) const
+    {
+        return place(eight, r / 16 * 32 + r % 8 * 4) + (uint32_t)(r / 8 % 2 * 8);
+    }
+
     /* From the ring to y; P senders. */
-    template <int P, gr_cuda_linear_out OUT> __device__ __forceinline__ void store(int tile, int pass) const
+    template <int P, gr_cuda_linear_out OUT> __device__ __forceinline__ void store(int tile, int pass)
     {
         constexpr int EIGHTS = N / 8 / P;
-        const uint8_t *from = w_slots + wg * (N / 8) * 2048;
+        uint8_t *from = w_slots + wg * (N / 8) * 2048;
         const int first_row = (pass * R + wg) * 64, n = min(64, n_row - first_row) * EIGHTS;
+        wait_for_scales();
 #pragma unroll 2
         for (int i = t; i < n; i += 128) {
             const int r = i / EIGHTS, j = i % EIGHTS;
@@ -455,8 +460,38 @@ template <int N, int R> struct LinearWorker {
                     v[k] += other[k];
                 }
             }
-            put_eight<OUT>(a, v, first_row + r, tile * N + (P == 2 ? share.rank * EIGHTS * 8 : 0) + j * 8);
+            scale_by(v, row_scale(wg * 64 + r));
+            const float square =
+                put_eight<OUT>(a, v, first_row + r, tile * N + (P == 2 ? share.rank * EIGHTS * 8 : 0) + j * 8);
+            if (OUT == GR_CUDA_OUT_ADD && a.next.tiles != nullptr) {
+                *(float *)(from + square_place(j, r)) = square;
+            }
         }
+        if (OUT == GR_CUDA_OUT_ADD && a.next.tiles != nullptr) {
+            store_squares<EIGHTS>(from, first_row, n / EIGHTS, tile);
+        }
+        release_scales();
+    }
+
+    /* From the registers: the ring has the next tile's weights. */
+    template <gr_cuda_linear_out OUT>
+    __device__ __forceinline__ void store_directly(const float (&d)[N / 2], int tile, int pass)
+    {
+        wait_for_scales();
+        if (t / 32 < n_warp(pass)) {
+            const int r = row(pass, t / 32), in_pass = r - pass * R * 64;
+            const float low = row_scale(in_pass), high = row_scale(in_pass + 8);
+            float square[2] = {};
+#pragma unroll
+            for (int j = 0; j < N / 8; j++) {
+                const float v[4] = {d[4 * j] * low, d[4 * j + 1] * low, d[4 * j + 2] * high, d[4 * j + 3] * high};
+                put<OUT>(a, v, r, n_row, column(tile, j), square);
+            }
+            if (OUT == GR_CUDA_OUT_ADD && a.next.tiles != nullptr && t % 4 < 2 && r + t % 4 * 8 < n_row) {
+                *square_at(r + t % 4 * 8, tile) = square[t % 4];
+            }
+        }
+        release_scales();
     }
 
     template <gr_cuda_linear_out OUT>
@@ -473,12 +508,17 @@ template <int N, int R> struct LinearWorker {
         } else if (last) {
             keep(d, pass);
             store<1, OUT>(tile, pass);
-        } else if (t / 32 < n_warp(pass)) { /* the ring has the next tile's weights */
-#pragma unroll
-            for (int j = 0; j < N / 8; j++) {
-                const float v[4] = {d[4 * j], d[4 * j + 1], d[4 * j + 2], d[4 * j + 3]};
-                put<OUT>(a, v, row(pass, t / 32), n_row, column(tile, j));
-            }
+        } else {
+            store_directly<OUT>(d, tile, pass);
+        }
+    }
+
+    /* Those that store() adds to. */
+    __device__ __forceinline__ void fetch_old(int tile, int pass) const
+    {
+        const int eights = N / 8 / a.parts, first_row = (pass * R + wg) * 64, n = min(64, n_row - first_row) * eights;
+        for (int i = t; i < n; i += 128) {
+            prefetch_sums(a, first_row + i / eights, tile * N + share.rank * eights * 8 + i % eights * 8);
         }
     }
 
@@ -488,6 +528,9 @@ template <int N, int R> struct LinearWorker {
         for (int tile = share.first_tile; tile < a.n_tile; tile += share.tile_step) {
             for (int pass = 0; pass < n_pass; pass++) {
                 float d[N / 2];
+                if (OUT == GR_CUDA_OUT_ADD && a.next.tiles != nullptr) {
+                    fetch_old(tile, pass);
+                }
                 multiply(d);
                 finish<OUT>(d, tile, pass, pass == n_pass - 1 && tile + share.tile_step >= a.n_tile);
             }
@@ -510,6 +553,8 @@ template <int R> static __device__ __forceinline__ void make_bars(const LinearAr
         bar_init(&bars->may_send, a.parts);
         bar_init(&bars->received, 1);
         bar_init(&bars->added, 1);
+        bar_init(&bars->scale_full, 1);
+        bar_init(&bars->scale_empty, R);
     }
     bar_init_done();
     __syncwarp();
@@ -517,7 +562,7 @@ template <int R> static __device__ __forceinline__ void make_bars(const LinearAr
 
 __host__ __device__ constexpr int n_linear_thread(int r)
 {
-    return r == 1 ? 192 : 384;
+    return r == 1 ? 224 : 384;
 }
 
 /* Barriers are made: for this block, and for those that will send to it. The warp that made them does not wait. */
@@ -535,8 +580,8 @@ template <int R> static __device__ __forceinline__ void meet(const LinearArgs &a
     }
 }
 
-/* R warpgroups that multiply, then a warp for weights and one for x; two more where that makes a whole
- * warpgroup, which can leave its registers to the others. */
+/* R warpgroups that multiply, then a warp for weights, one for x, one for the rows' scales; one more where that makes a
+ * whole warpgroup, which can leave its registers to the others. */
 template <int N, int R>
 __global__ void __launch_bounds__(n_linear_thread(R), 1) linear_kernel(const __grid_constant__ LinearArgs a)
 {
@@ -563,6 +608,9 @@ __global__ void __launch_bounds__(n_linear_thread(R), 1) linear_kernel(const __g
         } else {
             if (warp == 1 && threadIdx.x % 32 == 0) {
                 stream_x<R>(a, x_slots, bars);
+            }
+            if (warp == 2) {
+                make_scales<R>(a, bars);
             }
         }
     } else {
@@ -633,6 +681,7 @@ cudaError_t launch_linear(const gr_cuda_linear_args &a, const LinearCut &cut, cu
     f.w = (const uint8_t *)a.w, f.x = (const uint8_t *)a.x, f.bias = a.bias, f.y = a.y, f.n_row_true = a.n_row_true;
     f.out = a.out, f.n_out = a.n_out, f.n_box = cut.n_box, f.n_tile = cut.n_tile, f.parts = cut.parts;
     f.y_stride = a.y_stride, f.n_row = a.n_row;
+    f.norm = a.norm, f.next = a.next;
     f.wide_y = a.y_stride % 8 == 0 && (size_t)a.y % 16 == 0;
     switch (cut.width) {
     case 16:

@@ -58,7 +58,7 @@ static enum gr_status enqueue_body(void *model, int n)
                                             .n_row_true = m->m.pass.inputs.n_row};
     GR_TRY(gr_cuda_model_enqueue_begin(&m->m));
     GR_TRY(enqueue_input(m, n));
-    GR_TRY(gr_cuda_enqueue_layer(&m->m.work, &m->layer, n));
+    GR_TRY(gr_cuda_enqueue_layer(&m->m.work, &m->layer, &(struct gr_cuda_layer_place){0}, n));
     return gr_cuda_output(&out, m->m.device.stream);
 }
 

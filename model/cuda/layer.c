@@ -65,6 +65,17 @@ static enum gr_status take_rope(struct gr_cuda_layer_work *w, const struct gr_hf
     return st;
 }
 
+static int n_part_of(const struct gr_model_shapes *shapes, int n_out, int n_in)
+{
+    return gr_cuda_linear_parts(n_out, n_in, gr_shapes_find(shapes, n_out, n_in)->cut);
+}
+
+/* Sums of squares of all rows. */
+static size_t square_bytes(int n_row, int n_part)
+{
+    return (size_t)n_row * (size_t)((n_part + 3) / 4 * 4) * sizeof(float);
+}
+
 static enum gr_status take_activations(struct gr_cuda_layer_work *w)
 {
     const int n_row = w->attention.n_row_max;
@@ -80,6 +91,8 @@ static enum gr_status take_activations(struct gr_cuda_layer_work *w)
         gr_cuda_tile_bytes(n_row, w->ffn),
         gr_cuda_attn_plan_bytes(&w->attention),
         gr_cuda_attn_work_bytes(&w->attention),
+        square_bytes(n_row, w->n_o_part),
+        square_bytes(n_row, w->n_down_part),
     };
     void *p[GR_ARRAY_LEN(bytes)];
     for (size_t i = 0; i < GR_ARRAY_LEN(bytes); i++) {
@@ -94,6 +107,8 @@ static enum gr_status take_activations(struct gr_cuda_layer_work *w)
     w->act = p[6];
     w->plan = p[7];
     w->attn_work = p[8];
+    w->o_square = p[9];
+    w->down_square = p[10];
     return GR_OK;
 }
 
@@ -112,6 +127,8 @@ enum gr_status gr_cuda_layer_work_init(struct gr_cuda_layer_work *w, struct gr_c
         .ffn = hf->ffn,
         .rms_eps = hf->rms_eps,
         .attn_scale = (float)(1.0 / sqrt((double)scale_dim)),
+        .n_o_part = n_part_of(shapes, hf->hidden, hf->n_head * hf->head_dim),
+        .n_down_part = n_part_of(shapes, hf->hidden, hf->ffn),
         .attention = {.n_head = hf->n_head,
                       .n_kv_head = hf->n_kv_head,
                       .head_dim = hf->head_dim,
@@ -164,9 +181,9 @@ enum gr_status gr_cuda_layer_load(struct gr_cuda_weights *l, const struct gr_cud
 
 /* ---- parts of a pass ---- */
 
-enum gr_status gr_cuda_enqueue_plan(const struct gr_cuda_layer_work *w)
+enum gr_status gr_cuda_enqueue_plan(const struct gr_cuda_layer_work *w, int32_t *error)
 {
-    return gr_cuda_attn_plan(&w->attention, w->inputs->seq, w->inputs->n_seq, w->plan, w->device->stream);
+    return gr_cuda_attn_plan(&w->attention, w->inputs->seq, w->inputs->n_seq, w->plan, error, w->device->stream);
 }
 
 enum gr_status gr_cuda_enqueue_norm(const struct gr_cuda_layer_work *w, const struct gr_cuda_norm_step *s, int n)
@@ -201,15 +218,10 @@ enum gr_status gr_cuda_enqueue_linear(const struct gr_cuda_layer_work *w, const 
                                           .y_stride = s->y_stride,
                                           .n_row = n,
                                           .n_row_true = s->out_rows ? w->inputs->n_out : w->inputs->n_row,
-                                          .cut = m->cut};
+                                          .cut = m->cut,
+                                          .norm = s->norm,
+                                          .next = s->next};
     return gr_cuda_linear(&a, w->device->stream);
-}
-
-static enum gr_status linear(const struct gr_cuda_layer_work *w, const struct gr_cuda_matrix *m, const uint16_t *x,
-                             enum gr_cuda_linear_out out, void *y, int n)
-{
-    const struct gr_cuda_linear_step s = {.x = x, .out = out, .y = y, .y_stride = m->n_out};
-    return gr_cuda_enqueue_linear(w, m, &s, n);
 }
 
 static enum gr_status attend(const struct gr_cuda_layer_work *w, const struct gr_cuda_layer *l, int n)
@@ -250,13 +262,48 @@ static enum gr_status attend(const struct gr_cuda_layer_work *w, const struct gr
     return gr_cuda_attention(&attention, w->device->stream);
 }
 
-enum gr_status gr_cuda_enqueue_layer(const struct gr_cuda_layer_work *w, const struct gr_cuda_layer *l, int n)
+/* Attention adds to the residual stream and leaves w->xn for the norm behind it. */
+static enum gr_status enqueue_attention(const struct gr_cuda_layer_work *w, const struct gr_cuda_layer *l,
+                                        const struct gr_cuda_layer_place *place, int n)
 {
-    const struct gr_cuda_norm_step mlp = {.x = w->x, .weight = l->mlp_norm, .y = w->xn, .y_n = w->hidden};
-    GR_TRY(linear(w, &l->qkv, w->in, GR_CUDA_OUT_BF16, w->qkv, n));
+    const struct gr_cuda_linear_norm norm = {
+        .square = place->scaled ? w->down_square : NULL, .n_part = w->n_down_part, .eps = w->rms_eps};
+    const struct gr_cuda_linear_step qkv = {
+        .x = w->in, .out = GR_CUDA_OUT_BF16, .y = w->qkv, .y_stride = l->qkv.n_out, .norm = norm};
+    const struct gr_cuda_linear_step o = {.x = w->att,
+                                          .out = GR_CUDA_OUT_ADD,
+                                          .y = w->x,
+                                          .y_stride = w->hidden,
+                                          .next = {.w = l->mlp_norm, .tiles = w->xn, .square = w->o_square}};
+    GR_TRY(gr_cuda_enqueue_linear(w, &l->qkv, &qkv, n));
     GR_TRY(attend(w, l, n));
-    GR_TRY(linear(w, &l->o, w->att, GR_CUDA_OUT_ADD, w->x, n));
-    GR_TRY(gr_cuda_enqueue_norm(w, &mlp, n));
-    GR_TRY(linear(w, &l->gate_up, w->xn, GR_CUDA_OUT_SILU, w->act, n));
-    return linear(w, &l->down, w->act, GR_CUDA_OUT_ADD, w->x, n);
+    return gr_cuda_enqueue_linear(w, &l->o, &o, n);
+}
+
+static enum gr_status enqueue_mlp(const struct gr_cuda_layer_work *w, const struct gr_cuda_layer *l,
+                                  const struct gr_cuda_layer_place *place, int n)
+{
+    const struct gr_cuda_linear_step gate_up = {
+        .x = w->xn,
+        .out = GR_CUDA_OUT_SILU,
+        .y = w->act,
+        .norm = {.square = w->o_square, .n_part = w->n_o_part, .eps = w->rms_eps}};
+    struct gr_cuda_linear_step down = {.x = w->act, .out = GR_CUDA_OUT_ADD, .y = w->x, .y_stride = w->hidden};
+    if (place->next_norm != NULL) {
+        down.next = (struct gr_cuda_linear_next){.w = place->next_norm,
+                                                 .tiles = w->in,
+                                                 .square = w->down_square,
+                                                 .capture = place->capture,
+                                                 .capture_n = place->capture_n,
+                                                 .capture_col = place->capture_col};
+    }
+    GR_TRY(gr_cuda_enqueue_linear(w, &l->gate_up, &gate_up, n));
+    return gr_cuda_enqueue_linear(w, &l->down, &down, n);
+}
+
+enum gr_status gr_cuda_enqueue_layer(const struct gr_cuda_layer_work *w, const struct gr_cuda_layer *l,
+                                     const struct gr_cuda_layer_place *place, int n)
+{
+    GR_TRY(enqueue_attention(w, l, place, n));
+    return enqueue_mlp(w, l, place, n);
 }

@@ -31,6 +31,8 @@ struct gr_cuda_layer_work {
     uint16_t *qkv;       /* (n_row_max, all heads) */
     uint16_t *q;         /* (n_row_max, n_head * head_dim) */
     uint16_t *att, *act; /* tiles of width n_head * head_dim, ffn */
+    float *o_square, *down_square; /* sums of squares of x behind o and behind down (kernels/cuda/linear.h) */
+    int n_o_part, n_down_part;
     void *plan, *attn_work;
     struct gr_cuda_kv kv;
     const struct gr_cuda_views *views; /* borrowed: a pass that is enqueued chooses partial views; NULL: it does not */
@@ -49,8 +51,8 @@ GR_NODISCARD enum gr_status gr_cuda_layer_load(struct gr_cuda_weights *l, const 
 
 /* ---- parts of a pass of at most n rows ---- */
 
-/* The plan of attention, before the first layer. */
-GR_NODISCARD enum gr_status gr_cuda_enqueue_plan(const struct gr_cuda_layer_work *w);
+/* The plan of attention, before the first layer; error: kernels/cuda/attention.h. */
+GR_NODISCARD enum gr_status gr_cuda_enqueue_plan(const struct gr_cuda_layer_work *w, int32_t *error);
 /* y = norm of x's rows in tiles of width y_n from column y_col on. weight NULL: as they are. n_row_true, row: of the
  * inputs, for the rows that are wanted; else all rows. */
 struct gr_cuda_norm_step {
@@ -63,9 +65,18 @@ struct gr_cuda_norm_step {
 };
 GR_NODISCARD enum gr_status gr_cuda_enqueue_norm(const struct gr_cuda_layer_work *w, const struct gr_cuda_norm_step *s,
                                                  int n);
+/* What is around a layer. scaled: the layer before this one left w->in, with sums of squares in w->down_square; else a
+ * norm's result is there. next_norm: weights of the norm before the next layer, for which this one leaves w->in; NULL:
+ * it leaves the residual stream alone. capture: with next_norm, where that stream is kept besides; NULL: nowhere. */
+struct gr_cuda_layer_place {
+    bool scaled;
+    const float *next_norm;
+    uint16_t *capture;
+    int capture_n, capture_col;
+};
 /* w->in holds what q, k and v are given, w->x the residual stream, which the layer adds to. */
 GR_NODISCARD enum gr_status gr_cuda_enqueue_layer(const struct gr_cuda_layer_work *w, const struct gr_cuda_layer *l,
-                                                  int n);
+                                                  const struct gr_cuda_layer_place *place, int n);
 /* y = x W^T; x in tiles. out_rows: as above. */
 struct gr_cuda_linear_step {
     const uint16_t *x;
@@ -74,6 +85,8 @@ struct gr_cuda_linear_step {
     void *y;
     int y_stride; /* in values */
     bool out_rows;
+    struct gr_cuda_linear_norm norm; /* before it, and behind it (kernels/cuda/linear.h) */
+    struct gr_cuda_linear_next next;
 };
 GR_NODISCARD enum gr_status gr_cuda_enqueue_linear(const struct gr_cuda_layer_work *w, const struct gr_cuda_matrix *m,
                                                    const struct gr_cuda_linear_step *s, int n);

@@ -43,22 +43,39 @@ static bool serves_head(const struct llama *m)
 
 /* ---- the pass, enqueued while its graphs are made ---- */
 
-/* The norm before layer i; keeps what enters it, if it is a captured one. */
-static enum gr_status enqueue_in_norm(struct llama *m, int i, int n)
+/* Where what enters layer i is kept, if it is a captured one: else NULL. */
+static uint16_t *capture_of(const struct llama *m, int i, int *col_out)
+{
+    for (int c = 0; serves_head(m) && c < m->source.n_capture; c++) {
+        if (m->source.capture_layer[c] == i) {
+            *col_out = c * m->source.hf.hidden;
+            return m->capture;
+        }
+    }
+    return NULL;
+}
+
+/* The norm before the first layer; the others have theirs from the layer before. */
+static enum gr_status enqueue_first_norm(struct llama *m, int n)
 {
     const int hidden = m->source.hf.hidden;
     struct gr_cuda_norm_step s = {.x = m->m.work.x,
-                                  .weight = m->layer[i].in_norm,
+                                  .weight = m->layer[0].in_norm,
                                   .y = m->m.work.in,
                                   .y_n = hidden,
                                   .capture_n = m->source.n_capture * hidden};
-    for (int c = 0; serves_head(m) && c < m->source.n_capture; c++) {
-        if (m->source.capture_layer[c] == i) {
-            s.capture = m->capture;
-            s.capture_col = c * hidden;
-        }
-    }
+    s.capture = capture_of(m, 0, &s.capture_col);
     return gr_cuda_enqueue_norm(&m->m.work, &s, n);
+}
+
+static enum gr_status enqueue_layer(struct llama *m, int i, int n)
+{
+    struct gr_cuda_layer_place place = {.scaled = i > 0, .capture_n = m->source.n_capture * m->source.hf.hidden};
+    if (i + 1 < m->source.hf.n_layer) {
+        place.next_norm = m->layer[i + 1].in_norm;
+        place.capture = capture_of(m, i + 1, &place.capture_col);
+    }
+    return gr_cuda_enqueue_layer(&m->m.work, &m->layer[i], &place, n);
 }
 
 /* What the final norm gets may be a captured stream, too: it is kept without a norm. */
@@ -86,9 +103,9 @@ static enum gr_status enqueue_body(void *model, int n)
                                              .n_row_true = m->m.pass.inputs.n_row};
     GR_TRY(gr_cuda_model_enqueue_begin(&m->m));
     GR_TRY(gr_cuda_embed(&embed, m->m.device.stream));
+    GR_TRY(enqueue_first_norm(m, n));
     for (int i = 0; i < m->source.hf.n_layer; i++) {
-        GR_TRY(enqueue_in_norm(m, i, n));
-        GR_TRY(gr_cuda_enqueue_layer(&m->m.work, &m->layer[i], n));
+        GR_TRY(enqueue_layer(m, i, n));
     }
     return enqueue_last_capture(m, n);
 }

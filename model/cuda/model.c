@@ -67,7 +67,7 @@ static enum gr_status take_picks(struct gr_cuda_model *m, struct gr_lm *lm, bool
     GR_TRY(gr_cuda_take_host(&m->device, 2 * sizeof(uint32_t), &host, &alias));
     m->done = host;
     m->done_alias = alias;
-    m->plan_error = (volatile int32_t *)host + 1;
+    m->plan_error = (volatile int32_t *)host + 1; /* behind done, here and as the device sees them */
     return GR_OK;
 }
 
@@ -168,10 +168,7 @@ enum gr_status gr_cuda_model_enqueue_picks(struct gr_cuda_model *m, const struct
 enum gr_status gr_cuda_model_enqueue_begin(struct gr_cuda_model *m)
 {
     GR_TRY(gr_cuda_input(m->pass.host_alias, m->pass.dev, m->device.stream));
-    GR_TRY(gr_cuda_enqueue_plan(&m->work));
-    return gr_cuda_check(cudaMemcpyAsync((void *)(uintptr_t)m->plan_error, gr_cuda_attn_plan_error(m->work.plan),
-                                         sizeof(int32_t), cudaMemcpyDeviceToHost, m->device.stream),
-                         "plan of attention");
+    return gr_cuda_enqueue_plan(&m->work, (int32_t *)m->done_alias + 1);
 }
 
 /* Bounded by the device: either the flag comes, or the driver says that the stream has ended, or why it broke. */

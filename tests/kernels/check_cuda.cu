@@ -223,7 +223,7 @@ static void check_splits()
     int n_wrong = 0;
     for (int n : {-1, 0, GR_CUDA_SPLIT_MAX + 1}) {
         const gr_cuda_attn_shape bad{32, 8, 128, 64, 1, 64, n};
-        n_wrong += gr_cuda_attn_plan(&bad, nullptr, nullptr, nullptr, nullptr) != GR_EUNSUPPORTED;
+        n_wrong += gr_cuda_attn_plan(&bad, nullptr, nullptr, nullptr, nullptr, nullptr) != GR_EUNSUPPORTED;
     }
     report("-1, 0 and 9 splits", n_wrong == 0, n_wrong == 0 ? "refused" : "one passed, or with another status");
 }

@@ -420,20 +420,207 @@ static void check_order(int n_row)
     report(t, c.ok && n_wrong == 0 && norm > 0 && std::isfinite(norm), s);
 }
 
+/* ---- a norm between two layers ---- */
+
+static constexpr float NORM_EPS = 1e-5f;
+
+/* A call of `before`, which adds to y and leaves tiles, squares and a capture, and one of `behind`, which reads them.
+ * old, w: of 256 rows, and the norm's. */
+struct normed {
+    const layer &before, &behind;
+    const std::vector<float> &old, &w;
+    std::vector<float> y, square, out; /* (bucket, ..) */
+    std::vector<uint16_t> tiles, capture;
+    int n_part = 0, stride = 0;
+    bool ok = true, intact = true;
+
+    int width() const
+    {
+        return before.n_out;
+    }
+
+    template <class T> void check_rest(const std::vector<T> &v, const std::vector<bool> &mine, T rest)
+    {
+        for (size_t i = 0; i < v.size(); i++) {
+            intact = intact && (mine[i] || memcmp(&v[i], &rest, sizeof(T)) == 0);
+        }
+    }
+
+    void run(const std::vector<int> &row, int bucket)
+    {
+        const int h = width();
+        n_part = gr_cuda_linear_parts(h, before.n_in, before.cut), stride = (n_part + 3) / 4 * 4;
+        dev<uint16_t> x(tiles_of(before, row)), d_tiles(gr_cuda_tile_bytes(bucket, h) / 2),
+            d_capture(gr_cuda_tile_bytes(bucket, 3 * h) / 2);
+        dev<int32_t> n_true(std::vector<int32_t>{(int32_t)row.size()});
+        dev<float> d_y((size_t)bucket * h), d_w(w), d_square(std::vector<float>((size_t)bucket * stride)),
+            d_out((size_t)bucket * behind.n_out);
+        for (dev<uint16_t> *d : {&d_tiles, &d_capture}) {
+            d->poison();
+        }
+        d_y.poison(), d_out.poison();
+        for (size_t i = 0; i < row.size(); i++) {
+            CUDA_OK(cudaMemcpy(d_y.p + i * h, &old[(size_t)row[i] * h], (size_t)h * 4, cudaMemcpyHostToDevice));
+        }
+        gr_cuda_linear_args a{before.packed.p, h, before.n_in, x.p,      nullptr, d_y.p,
+                              GR_CUDA_OUT_ADD, h, bucket,      n_true.p, before.cut};
+        a.next = {d_w.p, d_tiles.p, d_square.p, d_capture.p, 3 * h, h};
+        gr_cuda_linear_args b{behind.packed.p, behind.n_out, h,      d_tiles.p, nullptr, d_out.p,
+                              GR_CUDA_OUT_F32, behind.n_out, bucket, n_true.p,  behind.cut};
+        b.norm = {d_square.p, n_part, NORM_EPS};
+        ok = gr_cuda_linear(&a, nullptr) == GR_OK && gr_cuda_linear(&b, nullptr) == GR_OK;
+        y = d_y.get(), square = d_square.get(), out = d_out.get(), tiles = d_tiles.get(), capture = d_capture.get();
+        check_all_rest((int)row.size());
+    }
+
+    void check_all_rest(int n_row)
+    {
+        const int h = width();
+        std::vector<bool> in_y(y.size()), in_square(square.size()), in_out(out.size()), in_tiles(tiles.size()),
+            in_capture(capture.size());
+        float nan;
+        memset(&nan, 0xff, sizeof(nan));
+        for (int r = 0; r < n_row; r++) {
+            std::fill_n(in_y.begin() + (size_t)r * h, h, true);
+            std::fill_n(in_out.begin() + (size_t)r * behind.n_out, behind.n_out, true);
+            std::fill_n(in_square.begin() + (size_t)r * stride, n_part, true);
+            for (int c = 0; c < h; c++) {
+                in_tiles[gr_cuda_tile_at(r, c, h)] = in_capture[gr_cuda_tile_at(r, h + c, 3 * h)] = true;
+            }
+        }
+        check_rest(y, in_y, nan);
+        check_rest(out, in_out, nan);
+        check_rest(square, in_square, 0.0f);
+        check_rest(tiles, in_tiles, (uint16_t)0xffff);
+        check_rest(capture, in_capture, (uint16_t)0xffff);
+    }
+};
+
+/* Row i of c is row `id` of all: the same bits? */
+static size_t count_other(const normed &c, int i, const normed &all, int id)
+{
+    const int h = c.width(), n_out = c.behind.n_out;
+    size_t n = memcmp(&c.y[(size_t)i * h], &all.y[(size_t)id * h], (size_t)h * 4) != 0;
+    n += memcmp(&c.out[(size_t)i * n_out], &all.out[(size_t)id * n_out], (size_t)n_out * 4) != 0;
+    n += memcmp(&c.square[(size_t)i * c.stride], &all.square[(size_t)id * c.stride], (size_t)c.stride * 4) != 0;
+    for (int k = 0; k < h; k++) {
+        n += c.tiles[gr_cuda_tile_at(i, k, h)] != all.tiles[gr_cuda_tile_at(id, k, h)];
+        n += c.capture[gr_cuda_tile_at(i, h + k, 3 * h)] != all.capture[gr_cuda_tile_at(id, h + k, 3 * h)];
+    }
+    return n;
+}
+
+/* Against what layer `before`'s sums and a double make of them; the sums behind the norm against those of its tiles
+ * without one. */
+static void check_normed_values(const normed &all)
+{
+    const int h = all.width();
+    const layer &b = all.behind;
+    size_t n = 0;
+    double worst = 0;
+    std::vector<double> inv((size_t)ROW_MAX);
+    for (int r = 0; r < ROW_MAX; r++) {
+        double square = 0, parts = 0;
+        for (int c = 0; c < h; c++) {
+            const float x = all.old[(size_t)r * h + c] + all.before.sum[(size_t)r * h + c];
+            n += memcmp(&x, &all.y[(size_t)r * h + c], 4) != 0;
+            n += all.tiles[gr_cuda_tile_at(r, c, h)] != bf16_of(x * all.w[c]);
+            n += all.capture[gr_cuda_tile_at(r, h + c, 3 * h)] != bf16_of(x);
+            square += (double)x * (double)x;
+        }
+        for (int i = 0; i < all.n_part; i++) {
+            parts += (double)all.square[(size_t)r * all.stride + i];
+        }
+        inv[r] = 1.0 / sqrt(square / h + (double)NORM_EPS);
+        worst = std::max(worst, fabs(parts / square - 1.0));
+    }
+    dev<uint16_t> tiles(all.tiles);
+    dev<int32_t> n_true(std::vector<int32_t>{ROW_MAX});
+    dev<float> plain((size_t)ROW_MAX * b.n_out);
+    const gr_cuda_linear_args a{b.packed.p, b.n_out, h,       tiles.p,  nullptr, plain.p, GR_CUDA_OUT_F32,
+                                b.n_out,    ROW_MAX, n_true.p, b.cut};
+    const bool ok = gr_cuda_linear(&a, nullptr) == GR_OK;
+    const std::vector<float> sum = plain.get();
+    for (size_t i = 0; i < sum.size(); i++) {
+        const double want = (double)sum[i] * inv[i / b.n_out];
+        worst = std::max(worst, fabs((double)all.out[i] - want) / (fabs(want) + 1e-30));
+    }
+    char s[100];
+    snprintf(s, sizeof(s), "%zu values differ; squares and scaled sums are off by %.1e, allowed 2e-6", n, worst);
+    report(("norm behind " + shape_of(all.before)).c_str(), ok && all.ok && all.intact && n == 0 && worst <= 2e-6, s);
+}
+
+static void check_normed(int h, int n_in, int n_behind, gr_cuda_cut before_cut = {}, gr_cuda_cut behind_cut = {})
+{
+    layer before(h, n_in, before_cut), behind(n_behind, h, behind_cut);
+    std::vector<float> old((size_t)ROW_MAX * h), w((size_t)h);
+    rng g{77};
+    for (layer *l : {&before, &behind}) {
+        CUDA_OK(cudaMemset(l->packed.p, 0, l->packed.n));
+        if (!pack(*l, l->packed.p, 0, l->n_out, 1, 0)) {
+            report("norm between layers", false, "packing");
+        }
+    }
+    linear_call<float> c{before, GR_CUDA_OUT_F32, h, ROW_MAX};
+    before.sum = c.run(rows(ROW_MAX));
+    for (size_t i = 0; i < old.size(); i++) {
+        old[i] = g.unit() * (i / (size_t)h % 5 == 0 ? 100.0f : 1.0f);
+    }
+    for (auto &v : w) {
+        v = 1.0f + 0.5f * g.unit();
+    }
+    normed all{before, behind, old, w};
+    all.run(rows(ROW_MAX), ROW_MAX);
+    check_normed_values(all);
+    size_t n = 0;
+    bool sound = true;
+    for (int n_row : {0, 1, 2, 7, 8, 9, 33, 64, 65, 129, 200}) {
+        normed some{before, behind, old, w};
+        const std::vector<int> row = rows(n_row, 3 * n_row + 1);
+        some.run(row, n_row % 2 ? std::max(n_row, 64) : std::max(n_row, 1));
+        for (int i = 0; i < n_row; i++) {
+            n += count_other(some, i, all, row[(size_t)i]);
+        }
+        sound = sound && some.ok && some.intact;
+    }
+    report_count("norm behind, rows among 1 to 200", before, n, sound);
+}
+
+static void check_norms()
+{
+    check_normed(384, 1024, 2048); /* the demo models */
+    check_normed(4096, 4096, 1280); /* Llama-3.1-8B */
+    check_normed(4096, 14336, 640);
+    check_normed(8192, 512, 256); /* more parts than a warp takes in one go */
+    for (int width : gr_cuda_cut_width) {
+        for (int parts : {1, 2}) {
+            if (gr_cuda_cut_allowed(1088, {width, parts})) { /* one tile a block, and several */
+                check_normed(1088, 1088, 640, {width, parts}, {width, parts});
+                if (width <= 128) {
+                    check_normed(width * 136 / 64 * 64, 1088, 64, {width, parts});
+                }
+            }
+        }
+    }
+}
+
 static void check_bad_arguments()
 {
     dev<uint16_t> x(64 * 64), w(256 * 64);
     dev<float> y(64 * 64);
     dev<int32_t> n(std::vector<int32_t>{1});
     const gr_cuda_linear_args good{w.p, 64, 64, x.p, nullptr, y.p, GR_CUDA_OUT_F32, 64, 1, n.p};
-    gr_cuda_linear_args bad[9] = {good, good, good, good, good, good, good, good, good};
+    gr_cuda_linear_args bad[12] = {good, good, good, good, good, good, good, good, good, good, good, good};
     bad[0].n_in = 72, bad[1].n_out = 24, bad[2].y_stride = 63, bad[3].n_row = 0;
     bad[4].out = GR_CUDA_OUT_SILU, bad[5].x = x.p + 1;
     bad[6].cut = {17, 1}, bad[7].cut = {248, 2}, bad[8].cut = {16, 2}; /* one box cannot be halved */
-    const gr_status want[9] = {GR_EUNSUPPORTED, GR_EUNSUPPORTED, GR_EINVAL, GR_EINVAL, GR_EUNSUPPORTED,
-                               GR_EINVAL,       GR_EINVAL,       GR_EINVAL, GR_EINVAL};
+    bad[9].norm = {y.p, 0, 0.0f};
+    bad[10].next = {y.p, w.p, y.p, nullptr, 0, 0}; /* not added */
+    bad[11].out = GR_CUDA_OUT_ADD, bad[11].next = {y.p, w.p, y.p, w.p, 64, 8};
+    const gr_status want[12] = {GR_EUNSUPPORTED, GR_EUNSUPPORTED, GR_EINVAL, GR_EINVAL, GR_EUNSUPPORTED, GR_EINVAL,
+                                GR_EINVAL,       GR_EINVAL,       GR_EINVAL, GR_EINVAL, GR_EINVAL,       GR_EINVAL};
     int n_wrong = gr_cuda_linear(&good, nullptr) != GR_OK;
-    for (int i = 0; i < 9; i++) {
+    for (int i = 0; i < 12; i++) {
         n_wrong += gr_cuda_linear(&bad[i], nullptr) != want[i];
     }
     const gr_cuda_linear_pack_args pack_bad[] = {
@@ -467,6 +654,7 @@ void check_linear_layers()
     check_layer(4096, 14336, false, false, 37);
     check_formula();
     check_cuts();
+    check_norms();
     for (int n_row : {1, 20, 64, 200}) {
         check_order(n_row);
     }

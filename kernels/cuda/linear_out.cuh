@@ -1,0 +1,209 @@
+/* What becomes of a linear layer's sums: scaled by the norm of the row that they were made from, then stored, or added
+ * to the residual stream and made ready for the norm behind (linear.h: gr_cuda_linear_norm, gr_cuda_linear_next).
+ *
+ * Outputs come by two ways: eight columns of a row from shared memory, or the fragment of a thread, two columns of two
+ * rows, from registers where the ring is in use. Both give the same bits: squares are summed in the same order. */
+#ifndef GR_KERNELS_CUDA_LINEAR_OUT_CUH
+#define GR_KERNELS_CUDA_LINEAR_OUT_CUH
+
+#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/linear_cut.cuh"
+
+namespace gr
+{
+
+struct LinearArgs {
+    const uint8_t *w, *x;
+    const float *bias;
+    void *y;
+    const int32_t *n_row_true;
+    gr_cuda_linear_norm norm;
+    gr_cuda_linear_next next;
+    gr_cuda_linear_out out;
+    int n_out, n_box, n_tile, parts, y_stride, n_row;
+    bool wide_y;         /* every eight columns of y are aligned to 16 bytes */
+    int n_slot, x_bytes; /* of the rings */
+};
+
+/* Sums of squares of a row: of how many parts, and how many values apart rows are. */
+__host__ __device__ __forceinline__ int square_stride(int n_part)
+{
+    return (n_part + 3) / 4 * 4;
+}
+
+static __device__ __forceinline__ float silu(float g)
+{
+    return __fdividef(g, 1.0f + __expf(-g));
+}
+
+static __device__ __forceinline__ float square_of_two(float x, float y)
+{
+    return __fmaf_rn(y, y, __fmul_rn(x, x));
+}
+
+/* ---- the residual stream, with a norm behind ---- */
+
+/* Old values, on their way while sums are made: nobody else touches these columns. */
+static __device__ __forceinline__ void prefetch_sums(const LinearArgs &a, int row, int col)
+{
+    if (col < a.n_out) {
+        prefetch((const float *)a.y + (size_t)row * a.y_stride + col);
+        prefetch(a.next.w + col);
+    }
+}
+
+static __device__ __forceinline__ void store_two(uint16_t *tiles, int row, int col, int n, float x, float y)
+{
+    *(uint32_t *)(tiles + gr_cuda_tile_at(row, col, n)) = pack_bf16(x, y);
+}
+
+/* Two columns: y += sum, its tile and capture. The sum of the new values' squares. */
+static __device__ __forceinline__ float add_for_norm(const LinearArgs &a, float x, float y, int row, int col)
+{
+    float2 *to = (float2 *)((float *)a.y + (size_t)row * a.y_stride + col);
+    const float2 w = *(const float2 *)(a.next.w + col), old = *to;
+    x += old.x, y += old.y;
+    *to = make_float2(x, y);
+    store_two(a.next.tiles, row, col, a.n_out, x * w.x, y * w.y);
+    if (a.next.capture != nullptr) {
+        store_two(a.next.capture, row, a.next.capture_col + col, a.next.capture_n, x, y);
+    }
+    return square_of_two(x, y);
+}
+
+static __device__ __forceinline__ uint4 pack_eight(const float (&v)[8])
+{
+    return make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
+}
+
+static __device__ __forceinline__ float add_eight_for_norm(const LinearArgs &a, float (&v)[8], int row, int col)
+{
+    float *to = (float *)a.y + (size_t)row * a.y_stride + col;
+    float w[8], old[8];
+#pragma unroll
+    for (int i = 0; i < 8; i += 2) {
+        const float2 x = *(const float2 *)(to + i), y = *(const float2 *)(a.next.w + col + i);
+        old[i] = x.x, old[i + 1] = x.y, w[i] = y.x, w[i + 1] = y.y;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        v[i] += old[i];
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i += 2) {
+        *(float2 *)(to + i) = make_float2(v[i], v[i + 1]);
+    }
+    if (a.next.capture != nullptr) {
+        *(uint4 *)(a.next.capture + gr_cuda_tile_at(row, a.next.capture_col + col, a.next.capture_n)) = pack_eight(v);
+    }
+    const float square = (square_of_two(v[0], v[1]) + square_of_two(v[2], v[3])) +
+                         (square_of_two(v[4], v[5]) + square_of_two(v[6], v[7]));
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        v[i] *= w[i];
+    }
+    *(uint4 *)(a.next.tiles + gr_cuda_tile_at(row, col, a.n_out)) = pack_eight(v);
+    return square;
+}
+
+/* ---- a thread's fragment ---- */
+
+/* Sums of columns col and col + 1: v[0], v[1] of row `row`, v[2], v[3] of row + 8. All lanes of a warp. square: what
+ * the eight columns of the lane and its three neighbours add to the rows' squares. */
+template <gr_cuda_linear_out OUT>
+static __device__ __forceinline__ void put(const LinearArgs &a, const float (&v)[4], int row, int n_row, int col,
+                                           float (&square)[2])
+{
+    if (OUT == GR_CUDA_OUT_SILU) { /* a lane and its neighbour make a word of each row; each stores one of the two */
+        const bool odd = threadIdx.x % 2 != 0;
+        const float low = silu(v[0]) * v[1], high = silu(v[2]) * v[3];
+        const float other = __shfl_xor_sync(~0u, odd ? low : high, 1);
+        const int r = odd ? row + 8 : row, at = (odd ? col - 2 : col) / 2;
+        if (r < n_row && col < a.n_out) {
+            *(uint32_t *)((uint16_t *)a.y + gr_cuda_tile_at(r, at, a.n_out / 2)) =
+                odd ? pack_bf16(other, high) : pack_bf16(low, other);
+        }
+        return;
+    }
+    const bool inside = col < a.n_out;
+    const float2 bias = a.bias && inside ? *(const float2 *)(a.bias + col) : make_float2(0.0f, 0.0f);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int r = row + 8 * h;
+        const float x = a.bias ? v[2 * h] + bias.x : v[2 * h], y = a.bias ? v[2 * h + 1] + bias.y : v[2 * h + 1];
+        const size_t at = (size_t)r * a.y_stride + col;
+        const bool mine = r < n_row && inside;
+        if (OUT == GR_CUDA_OUT_ADD && a.next.tiles != nullptr) {
+            float s = mine ? add_for_norm(a, x, y, r, col) : 0.0f;
+            s += __shfl_xor_sync(~0u, s, 1);
+            square[h] += s + __shfl_xor_sync(~0u, s, 2);
+        } else if (mine && OUT == GR_CUDA_OUT_BF16) {
+            *(uint32_t *)((uint16_t *)a.y + at) = pack_bf16(x, y);
+        } else if (mine && OUT == GR_CUDA_OUT_F32) {
+            *(float2 *)((float *)a.y + at) = make_float2(x, y);
+        } else if (mine) {
+            add_two((float *)a.y + at, x, y);
+        }
+    }
+}
+
+/* ---- eight columns of a row ---- */
+
+/* Finished sums of columns col to col + 7. What they add to the row's squares. */
+template <gr_cuda_linear_out OUT>
+static __device__ __forceinline__ float put_eight(const LinearArgs &a, float (&v)[8], int row, int col)
+{
+    if (col >= a.n_out) {
+        return 0.0f;
+    }
+    if (OUT == GR_CUDA_OUT_SILU) {
+        float y[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            y[i] = silu(v[2 * i]) * v[2 * i + 1];
+        }
+        *(uint2 *)((uint16_t *)a.y + gr_cuda_tile_at(row, col / 2, a.n_out / 2)) =
+            make_uint2(pack_bf16(y[0], y[1]), pack_bf16(y[2], y[3]));
+        return 0.0f;
+    }
+    if (a.bias) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float2 b = *(const float2 *)(a.bias + col + 2 * i);
+            v[2 * i] += b.x, v[2 * i + 1] += b.y;
+        }
+    }
+    if (OUT == GR_CUDA_OUT_ADD && a.next.tiles != nullptr) {
+        return add_eight_for_norm(a, v, row, col);
+    }
+    const size_t at = (size_t)row * a.y_stride + col;
+    if (OUT == GR_CUDA_OUT_BF16) {
+        const uint4 w = pack_eight(v);
+        uint16_t *to = (uint16_t *)a.y + at;
+        if (a.wide_y) {
+            *(uint4 *)to = w;
+        } else {
+            uint32_t *words = (uint32_t *)to;
+            words[0] = w.x, words[1] = w.y, words[2] = w.z, words[3] = w.w;
+        }
+        return 0.0f;
+    }
+    float *to = (float *)a.y + at;
+#pragma unroll
+    for (int i = 0; i < 8; i += 4) {
+        if (OUT == GR_CUDA_OUT_ADD) {
+            add_two(to + i, v[i], v[i + 1]);
+            add_two(to + i + 2, v[i + 2], v[i + 3]);
+        } else if (a.wide_y) {
+            *(float4 *)(to + i) = make_float4(v[i], v[i + 1], v[i + 2], v[i + 3]);
+        } else {
+            *(float2 *)(to + i) = make_float2(v[i], v[i + 1]);
+            *(float2 *)(to + i + 2) = make_float2(v[i + 2], v[i + 3]);
+        }
+    }
+    return 0.0f;
+}
+
+} // namespace gr
+
+#endif
