@@ -87,31 +87,25 @@ static enum gr_status check_output(const gr_cuda_linear_args &a)
 static enum gr_status check_norms(const gr_cuda_linear_args &a)
 {
     const gr_cuda_linear_next &n = a.next;
-    const bool norm = a.norm.square == nullptr || (a.norm.n_part >= 1 && aligned(a.norm.square, 16));
+    const bool norm = aligned(a.norm.square, 128) && aligned(n.square, 128) && aligned(a.clear, 128);
     const bool capture = n.capture == nullptr || (n.capture_n % 64 == 0 && n.capture_col % 8 == 0 &&
                                                   n.capture_col >= 0 && n.capture_col + a.n_out <= n.capture_n);
     const bool next = n.tiles == nullptr ||
-                      (a.out == GR_CUDA_OUT_ADD && a.n_out % 64 == 0 && n.w && n.square && capture &&
-                       aligned(n.w, 8) && aligned(n.tiles, 16) && aligned(n.square, 16) && aligned(n.capture, 16));
+                      (a.out == GR_CUDA_OUT_ADD && !a.bias && a.n_out % 64 == 0 && n.w && n.square && capture &&
+                       aligned(n.w, 8) && aligned(n.tiles, 16) && aligned(n.capture, 16));
     if (!norm || !next) {
         fprintf(stderr,
-                "cuda: linear layer of %d outputs: norm before it of %d parts at %p; behind it w %p, tiles %p, squares "
-                "%p, capture %p in columns from %d of %d: outputs must be a multiple of 64 and added, addresses "
-                "aligned to 16 bytes\n",
-                a.n_out, a.norm.n_part, (const void *)a.norm.square, (const void *)n.w, (void *)n.tiles,
-                (void *)n.square, (void *)n.capture, n.capture_col, n.capture_n);
+                "cuda: linear layer of %d outputs: squares before it at %p, behind it at %p, cleared at %p (aligned to "
+                "128), w %p (to 8), tiles %p, capture %p (to 16) in columns from %d of %d: a norm behind needs outputs "
+                "that are a multiple of 64 and added without a bias\n",
+                a.n_out, (const void *)a.norm.square, (void *)n.square, (void *)a.clear, (const void *)n.w,
+                (void *)n.tiles, (void *)n.capture, n.capture_col, n.capture_n);
         return GR_EINVAL;
     }
     return GR_OK;
 }
 
 } // namespace gr
-
-int gr_cuda_linear_parts(int n_out, int n_in, struct gr_cuda_cut cut)
-{
-    const gr::LinearCut c = gr::cut_of(n_out, n_in, cut);
-    return c.n_tile * c.parts;
-}
 
 struct gr_cuda_cut gr_cuda_linear_cut(int n_out, int n_in)
 {

@@ -52,26 +52,27 @@ GR_NODISCARD enum gr_status gr_cuda_linear_pack(const struct gr_cuda_linear_pack
 /* An RMSNorm between two linear layers, y = x w / sqrt(mean(x^2) + eps), needs no kernel of its own. The layer before
  * it, which adds to the residual stream x, stores x w besides, as bf16 tiles, and sums of squares of x, one for each
  * part of its columns; the layer behind it takes the tiles and multiplies its own sums by 1 / sqrt(mean(x^2) + eps),
- * which is one number a row. So x w is rounded instead of the norm's result, by as much relative to it.
- *
- * square: f32 (n_row, n_part rounded up to a multiple of 4), aligned to 16 bytes; what is past n_part must be zero:
- * clear the memory first. */
+ * which is one number a row. So x w is rounded instead of the norm's result, by as much relative to it. */
+
+/* A row's sum of squares in fixed point, whole + part / 2^40: integers, since many blocks add to it in any order. What a
+ * block adds counts as 2^52 at most. On a line of its own, aligned to it: rows are added to at the same time. */
+struct gr_cuda_square {
+    uint64_t whole, part;
+    uint64_t pad[14];
+};
+
 struct gr_cuda_linear_next {
-    const float *w; /* (n_out), the norm's */
-    uint16_t *tiles; /* of width n_out; NULL: no norm follows */
-    float *square;
+    const float *w;                /* (n_out), the norm's */
+    uint16_t *tiles;               /* of width n_out; NULL: no norm follows */
+    struct gr_cuda_square *square; /* (n_row), added to: they must be zero before */
     uint16_t *capture; /* NULL: none; else x as it is, bf16 tiles of width capture_n from column capture_col on */
     int capture_n, capture_col;
 };
 
 struct gr_cuda_linear_norm {
-    const float *square; /* NULL: x is what it should be */
-    int n_part;
+    const struct gr_cuda_square *square; /* (n_row); NULL: x is what it should be */
     float eps;
 };
-
-/* n_part of what a layer with `next` stores. */
-int gr_cuda_linear_parts(int n_out, int n_in, struct gr_cuda_cut cut);
 
 /* n_row is an upper bound (a graph's bucket); rows from *n_row_true on are not written, and what x holds there does not
  * matter (it may be read). The weights, which nobody writes during a pass, are read before the kernel before in the
@@ -88,7 +89,8 @@ struct gr_cuda_linear_args {
     const int32_t *n_row_true; /* device memory */
     struct gr_cuda_cut cut;    /* that the matrix was packed in */
     struct gr_cuda_linear_norm norm;
-    struct gr_cuda_linear_next next; /* ADD only; n_out a multiple of 64 */
+    struct gr_cuda_linear_next next; /* ADD without a bias; n_out a multiple of 64 */
+    struct gr_cuda_square *clear;    /* (n_row) that become zero: not this layer's own; NULL: none */
 };
 GR_NODISCARD enum gr_status gr_cuda_linear(const struct gr_cuda_linear_args *a, struct CUstream_st *stream);
 

@@ -26,8 +26,7 @@ struct LinearBars {
     uint64_t w_full[W_SLOT_MAX], w_empty[W_SLOT_MAX], x_full[X_SLOT_MAX], x_empty[X_SLOT_MAX];
     uint64_t may_send; /* all blocks of the cluster are through with their rings */
     uint64_t received, added;
-    uint64_t scale_full, scale_empty;
-    float scale[2 * 64]; /* of a pass's rows */
+    float scale[2 * 64]; /* of a pass's rows, where there was a norm before */
 };
 
 /* What a slot of the weights' ring holds and one copy brings: about 16 KiB, or a box that is larger. */
@@ -183,58 +182,6 @@ template <int R> static __device__ __forceinline__ void stream_x(const LinearArg
     }
 }
 
-/* ---- the warp that makes the scales of rows ---- */
-
-/* Eight rows at a time: rows [row, row + 8) of the pass's n. All lanes. */
-static __device__ __forceinline__ void scale_eight(const LinearArgs &a, const float *square, float *scale, int n)
-{
-    const int lane = (int)threadIdx.x % 32, stride = square_stride(a.norm.n_part);
-    float s[8] = {};
-    for (int k = lane * 4; k < stride; k += 128) {
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            if (i < n) {
-                const float4 v = __ldcg((const float4 *)(square + (size_t)i * stride + k));
-                s[i] += (v.x + v.y) + (v.z + v.w);
-            }
-        }
-    }
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-#pragma unroll
-        for (int d = 16; d > 0; d /= 2) {
-            s[i] += __shfl_xor_sync(~0u, s[i], d);
-        }
-        if (lane == i) {
-            scale[i] = 1.0f / sqrtf(s[i] / (float)(a.n_box * 64) + a.norm.eps);
-        }
-    }
-}
-
-template <int R> static __device__ __forceinline__ void make_scales(const LinearArgs &a, LinearBars *bars)
-{
-    if (a.norm.square == nullptr) {
-        return;
-    }
-    wait_for_previous();
-    const int n_row = read_n_row(a), n_pass = n_pass_of<R>(n_row), stride = square_stride(a.norm.n_part);
-    const LinearShare share(a);
-    uint32_t turn = 0;
-    for (int tile = share.first_tile; tile < a.n_tile; tile += share.tile_step) {
-        for (int pass = 0; pass < n_pass; pass++, turn ^= 1) {
-            const int first = pass * 64 * R, n = min(64 * R, n_row - first);
-            bar_wait(&bars->scale_empty, turn ^ 1);
-            for (int r = 0; r < n; r += 8) {
-                scale_eight(a, a.norm.square + (size_t)(first + r) * stride, bars->scale + r, min(8, n - r));
-            }
-            __syncwarp();
-            if (threadIdx.x % 32 == 0) {
-                bar_arrive(&bars->scale_full);
-            }
-        }
-    }
-}
-
 /* ---- the warpgroups that multiply ---- */
 
 template <int N, int R> struct LinearWorker {
@@ -247,8 +194,7 @@ template <int N, int R> struct LinearWorker {
     const XSlots<R> x;
     const int wg, t; /* t: thread of the warpgroup */
     LinearRing w_ring, x_ring;
-    uint32_t turn = 0;       /* phase of the barriers of a tile's sum */
-    uint32_t scale_turn = 0; /* and of those of its scales */
+    uint32_t turn = 0; /* phase of the barriers of a tile's sum */
 
     __device__ LinearWorker(const LinearArgs &a_, uint8_t *w_, uint8_t *x_, LinearBars *bars_, int n_row_)
         : a(a_), share(a_), w_slots(w_), x_slots(x_), bars(bars_), n_row(n_row_), x(a_), wg((int)threadIdx.x / 128),
@@ -333,20 +279,16 @@ template <int N, int R> struct LinearWorker {
         return (uint32_t)(eight * 2048 + (thread ^ (eight % 8)) * 16);
     }
 
-    __device__ __forceinline__ void wait_for_scales()
+    /* The norm before: one number a row of the pass. The meetings before outputs order it for the other threads. */
+    __device__ __forceinline__ void make_scales(int pass)
     {
-        if (a.norm.square != nullptr) {
-            bar_wait(&bars->scale_full, scale_turn);
-            scale_turn ^= 1;
+        if (a.norm.square == nullptr) {
+            return;
         }
-    }
-
-    /* The warp that makes them waits for one arrival of each warpgroup. */
-    __device__ __forceinline__ void release_scales()
-    {
-        if (a.norm.square != nullptr) {
-            named_sync(3 + wg, 128);
-            release(&bars->scale_empty);
+        const int row = (pass * R + wg) * 64 + t;
+        named_sync(1, N_THREAD); /* nobody reads those of the pass before any more */
+        if (t < 64 && row < n_row) {
+            bars->scale[wg * 64 + t] = scale_of(a.norm.square[row], a.n_box * 64, a.norm.eps);
         }
     }
 
@@ -387,6 +329,10 @@ template <int N, int R> struct LinearWorker {
                 }
             }
         }
+    }
+
+    __device__ __forceinline__ void receive()
+    {
         bar_wait(&bars->received, turn);
         turn ^= 1;
     }
@@ -401,7 +347,6 @@ template <int N, int R> struct LinearWorker {
                 *(float4 *)(to + place(j, t)) = make_float4(d[4 * j], d[4 * j + 1], d[4 * j + 2], d[4 * j + 3]);
             }
         }
-        named_sync(1, N_THREAD);
     }
 
     /* Sums of a row of the warpgroup. */
@@ -415,15 +360,9 @@ template <int N, int R> struct LinearWorker {
         }
     }
 
-    /* The part of the rows' squares that a tile's columns in this block are. */
-    __device__ __forceinline__ float *square_at(int row, int tile) const
-    {
-        return a.next.square + (size_t)row * square_stride(a.n_tile * a.parts) + tile * a.parts + share.rank;
-    }
-
     /* A row's squares, each eight columns' in the place of the first of their sums. */
     template <int EIGHTS>
-    __device__ __forceinline__ void store_squares(const uint8_t *from, int first_row, int n, int tile) const
+    __device__ __forceinline__ void store_squares(const uint8_t *from, int first_row, int n) const
     {
         named_sync(1, N_THREAD);
         if (t < n) {
@@ -431,7 +370,7 @@ template <int N, int R> struct LinearWorker {
             for (int j = 0; j < EIGHTS; j++) {
                 s += *(const float *)(from + square_place(j, t));
             }
-            *square_at(first_row + t, tile) = s;
+            add_square(a.next.square + first_row + t, s);
         }
     }
 
@@ -440,13 +379,28 @@ template <int N, int R> struct LinearWorker {
         return place(eight, r / 16 * 32 + r % 8 * 4) + (uint32_t)(r / 8 % 2 * 8);
     }
 
+    /* What a thread's first eight sums are added to; the others follow when it is there. */
+    template <int P, gr_cuda_linear_out OUT> __device__ __forceinline__ ForNorm look_ahead(int tile, int pass) const
+    {
+        constexpr int EIGHTS = N / 8 / P;
+        const int r = (pass * R + wg) * 64 + t / EIGHTS, col = first_column<P>(tile) + t % EIGHTS * 8;
+        return OUT == GR_CUDA_OUT_ADD && a.next.tiles != nullptr && t / EIGHTS < 64 && r < n_row && col < a.n_out
+                   ? load_for_norm(a, r, col)
+                   : ForNorm{};
+    }
+
+    template <int P> __device__ __forceinline__ int first_column(int tile) const
+    {
+        return tile * N + (P == 2 ? share.rank * (N / 2) : 0);
+    }
+
     /* From the ring to y; P senders. */
-    template <int P, gr_cuda_linear_out OUT> __device__ __forceinline__ void store(int tile, int pass)
+    template <int P, gr_cuda_linear_out OUT>
+    __device__ __forceinline__ void store(const ForNorm &ahead, int tile, int pass)
     {
         constexpr int EIGHTS = N / 8 / P;
         uint8_t *from = w_slots + wg * (N / 8) * 2048;
         const int first_row = (pass * R + wg) * 64, n = min(64, n_row - first_row) * EIGHTS;
-        wait_for_scales();
 #pragma unroll 2
         for (int i = t; i < n; i += 128) {
             const int r = i / EIGHTS, j = i % EIGHTS;
@@ -461,23 +415,27 @@ template <int N, int R> struct LinearWorker {
                 }
             }
             scale_by(v, row_scale(wg * 64 + r));
-            const float square =
-                put_eight<OUT>(a, v, first_row + r, tile * N + (P == 2 ? share.rank * EIGHTS * 8 : 0) + j * 8);
+            const int row = first_row + r, col = first_column<P>(tile) + j * 8;
             if (OUT == GR_CUDA_OUT_ADD && a.next.tiles != nullptr) {
+                float square = 0.0f;
+                if (col < a.n_out) {
+                    square = add_eight_for_norm(a, v, i == t ? ahead : load_for_norm(a, row, col), row, col);
+                }
                 *(float *)(from + square_place(j, r)) = square;
+            } else {
+                put_eight<OUT>(a, v, row, col);
             }
         }
         if (OUT == GR_CUDA_OUT_ADD && a.next.tiles != nullptr) {
-            store_squares<EIGHTS>(from, first_row, n / EIGHTS, tile);
+            store_squares<EIGHTS>(from, first_row, n / EIGHTS);
         }
-        release_scales();
     }
 
     /* From the registers: the ring has the next tile's weights. */
     template <gr_cuda_linear_out OUT>
     __device__ __forceinline__ void store_directly(const float (&d)[N / 2], int tile, int pass)
     {
-        wait_for_scales();
+        named_sync(1, N_THREAD); /* scales are there */
         if (t / 32 < n_warp(pass)) {
             const int r = row(pass, t / 32), in_pass = r - pass * R * 64;
             const float low = row_scale(in_pass), high = row_scale(in_pass + 8);
@@ -488,10 +446,9 @@ template <int N, int R> struct LinearWorker {
                 put<OUT>(a, v, r, n_row, column(tile, j), square);
             }
             if (OUT == GR_CUDA_OUT_ADD && a.next.tiles != nullptr && t % 4 < 2 && r + t % 4 * 8 < n_row) {
-                *square_at(r + t % 4 * 8, tile) = square[t % 4];
+                add_square(a.next.square + r + t % 4 * 8, t % 4 == 0 ? square[0] : square[1]);
             }
         }
-        release_scales();
     }
 
     template <gr_cuda_linear_out OUT>
@@ -499,7 +456,9 @@ template <int N, int R> struct LinearWorker {
     {
         if (a.parts == 2) {
             send(d, pass);
-            store<2, OUT>(tile, pass);
+            const ForNorm ahead = look_ahead<2, OUT>(tile, pass);
+            receive();
+            store<2, OUT>(ahead, tile, pass);
             fence_async_shared(); /* copies will follow these reads */
             named_sync(1, N_THREAD);
             if (threadIdx.x == 0) {
@@ -507,30 +466,31 @@ template <int N, int R> struct LinearWorker {
             }
         } else if (last) {
             keep(d, pass);
-            store<1, OUT>(tile, pass);
+            const ForNorm ahead = look_ahead<1, OUT>(tile, pass);
+            named_sync(1, N_THREAD);
+            store<1, OUT>(ahead, tile, pass);
         } else {
             store_directly<OUT>(d, tile, pass);
         }
     }
 
-    /* Those that store() adds to. */
-    __device__ __forceinline__ void fetch_old(int tile, int pass) const
+    /* Sums of squares that nobody will read any more. */
+    __device__ __forceinline__ void clear() const
     {
-        const int eights = N / 8 / a.parts, first_row = (pass * R + wg) * 64, n = min(64, n_row - first_row) * eights;
-        for (int i = t; i < n; i += 128) {
-            prefetch_sums(a, first_row + i / eights, tile * N + share.rank * eights * 8 + i % eights * 8);
+        for (int row = (int)blockIdx.x * N_THREAD + (int)threadIdx.x; a.clear != nullptr && row < n_row;
+             row += (int)gridDim.x * N_THREAD) {
+            a.clear[row].whole = a.clear[row].part = 0;
         }
     }
 
     template <gr_cuda_linear_out OUT> __device__ __forceinline__ void run()
     {
         const int n_pass = n_pass_of<R>(n_row);
+        clear();
         for (int tile = share.first_tile; tile < a.n_tile; tile += share.tile_step) {
             for (int pass = 0; pass < n_pass; pass++) {
                 float d[N / 2];
-                if (OUT == GR_CUDA_OUT_ADD && a.next.tiles != nullptr) {
-                    fetch_old(tile, pass);
-                }
+                make_scales(pass);
                 multiply(d);
                 finish<OUT>(d, tile, pass, pass == n_pass - 1 && tile + share.tile_step >= a.n_tile);
             }
@@ -553,8 +513,6 @@ template <int R> static __device__ __forceinline__ void make_bars(const LinearAr
         bar_init(&bars->may_send, a.parts);
         bar_init(&bars->received, 1);
         bar_init(&bars->added, 1);
-        bar_init(&bars->scale_full, 1);
-        bar_init(&bars->scale_empty, R);
     }
     bar_init_done();
     __syncwarp();
@@ -562,7 +520,7 @@ template <int R> static __device__ __forceinline__ void make_bars(const LinearAr
 
 __host__ __device__ constexpr int n_linear_thread(int r)
 {
-    return r == 1 ? 224 : 384;
+    return r == 1 ? 192 : 384;
 }
 
 /* Barriers are made: for this block, and for those that will send to it. The warp that made them does not wait. */
@@ -580,8 +538,8 @@ template <int R> static __device__ __forceinline__ void meet(const LinearArgs &a
     }
 }
 
-/* R warpgroups that multiply, then a warp for weights, one for x, one for the rows' scales; one more where that makes a
- * whole warpgroup, which can leave its registers to the others. */
+/* R warpgroups that multiply, then a warp for weights and one for x; two more where that makes a whole
+ * warpgroup, which can leave its registers to the others. */
 template <int N, int R>
 __global__ void __launch_bounds__(n_linear_thread(R), 1) linear_kernel(const __grid_constant__ LinearArgs a)
 {
@@ -608,9 +566,6 @@ __global__ void __launch_bounds__(n_linear_thread(R), 1) linear_kernel(const __g
         } else {
             if (warp == 1 && threadIdx.x % 32 == 0) {
                 stream_x<R>(a, x_slots, bars);
-            }
-            if (warp == 2) {
-                make_scales<R>(a, bars);
             }
         }
     } else {
@@ -681,7 +636,7 @@ cudaError_t launch_linear(const gr_cuda_linear_args &a, const LinearCut &cut, cu
     f.w = (const uint8_t *)a.w, f.x = (const uint8_t *)a.x, f.bias = a.bias, f.y = a.y, f.n_row_true = a.n_row_true;
     f.out = a.out, f.n_out = a.n_out, f.n_box = cut.n_box, f.n_tile = cut.n_tile, f.parts = cut.parts;
     f.y_stride = a.y_stride, f.n_row = a.n_row;
-    f.norm = a.norm, f.next = a.next;
+    f.norm = a.norm, f.next = a.next, f.clear = a.clear;
     f.wide_y = a.y_stride % 8 == 0 && (size_t)a.y % 16 == 0;
     switch (cut.width) {
     case 16:

@@ -19,17 +19,12 @@ struct LinearArgs {
     const int32_t *n_row_true;
     gr_cuda_linear_norm norm;
     gr_cuda_linear_next next;
+    gr_cuda_square *clear;
     gr_cuda_linear_out out;
     int n_out, n_box, n_tile, parts, y_stride, n_row;
     bool wide_y;         /* every eight columns of y are aligned to 16 bytes */
     int n_slot, x_bytes; /* of the rings */
 };
-
-/* Sums of squares of a row: of how many parts, and how many values apart rows are. */
-__host__ __device__ __forceinline__ int square_stride(int n_part)
-{
-    return (n_part + 3) / 4 * 4;
-}
 
 static __device__ __forceinline__ float silu(float g)
 {
@@ -41,16 +36,24 @@ static __device__ __forceinline__ float square_of_two(float x, float y)
     return __fmaf_rn(y, y, __fmul_rn(x, x));
 }
 
-/* ---- the residual stream, with a norm behind ---- */
+/* ---- sums of squares: integers, so that the order in which blocks add theirs does not matter ---- */
 
-/* Old values, on their way while sums are made: nobody else touches these columns. */
-static __device__ __forceinline__ void prefetch_sums(const LinearArgs &a, int row, int col)
+constexpr double SQUARE_PARTS = 0x1p40, SQUARE_MAX = 0x1p52;
+
+static __device__ __forceinline__ void add_square(gr_cuda_square *to, float square)
 {
-    if (col < a.n_out) {
-        prefetch((const float *)a.y + (size_t)row * a.y_stride + col);
-        prefetch(a.next.w + col);
-    }
+    const double x = fmin((double)square, SQUARE_MAX), whole = floor(x);
+    atomicAdd((unsigned long long *)&to->whole, (unsigned long long)whole);
+    atomicAdd((unsigned long long *)&to->part, (unsigned long long)((x - whole) * SQUARE_PARTS));
 }
+
+static __device__ __forceinline__ float scale_of(const gr_cuda_square &square, int n, float eps)
+{
+    const double sum = (double)square.whole + (double)square.part * (1.0 / SQUARE_PARTS);
+    return 1.0f / sqrtf((float)sum / (float)n + eps);
+}
+
+/* ---- the residual stream, with a norm behind ---- */
 
 static __device__ __forceinline__ void store_two(uint16_t *tiles, int row, int col, int n, float x, float y)
 {
@@ -76,18 +79,31 @@ static __device__ __forceinline__ uint4 pack_eight(const float (&v)[8])
     return make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
 }
 
-static __device__ __forceinline__ float add_eight_for_norm(const LinearArgs &a, float (&v)[8], int row, int col)
+/* Of eight columns. */
+struct ForNorm {
+    float old[8], w[8];
+};
+
+static __device__ __forceinline__ ForNorm load_for_norm(const LinearArgs &a, int row, int col)
 {
-    float *to = (float *)a.y + (size_t)row * a.y_stride + col;
-    float w[8], old[8];
+    const float *at = (const float *)a.y + (size_t)row * a.y_stride + col;
+    ForNorm f;
 #pragma unroll
     for (int i = 0; i < 8; i += 2) {
-        const float2 x = *(const float2 *)(to + i), y = *(const float2 *)(a.next.w + col + i);
-        old[i] = x.x, old[i + 1] = x.y, w[i] = y.x, w[i + 1] = y.y;
+        const float2 x = *(const float2 *)(at + i), y = *(const float2 *)(a.next.w + col + i);
+        f.old[i] = x.x, f.old[i + 1] = x.y, f.w[i] = y.x, f.w[i + 1] = y.y;
     }
+    return f;
+}
+
+/* The same of eight columns. */
+static __device__ __forceinline__ float add_eight_for_norm(const LinearArgs &a, float (&v)[8], const ForNorm &f,
+                                                           int row, int col)
+{
+    float *to = (float *)a.y + (size_t)row * a.y_stride + col;
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        v[i] += old[i];
+        v[i] += f.old[i];
     }
 #pragma unroll
     for (int i = 0; i < 8; i += 2) {
@@ -100,7 +116,7 @@ static __device__ __forceinline__ float add_eight_for_norm(const LinearArgs &a, 
                          (square_of_two(v[4], v[5]) + square_of_two(v[6], v[7]));
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        v[i] *= w[i];
+        v[i] *= f.w[i];
     }
     *(uint4 *)(a.next.tiles + gr_cuda_tile_at(row, col, a.n_out)) = pack_eight(v);
     return square;
@@ -149,12 +165,12 @@ static __device__ __forceinline__ void put(const LinearArgs &a, const float (&v)
 
 /* ---- eight columns of a row ---- */
 
-/* Finished sums of columns col to col + 7. What they add to the row's squares. */
+/* Finished sums of columns col to col + 7. */
 template <gr_cuda_linear_out OUT>
-static __device__ __forceinline__ float put_eight(const LinearArgs &a, float (&v)[8], int row, int col)
+static __device__ __forceinline__ void put_eight(const LinearArgs &a, float (&v)[8], int row, int col)
 {
     if (col >= a.n_out) {
-        return 0.0f;
+        return;
     }
     if (OUT == GR_CUDA_OUT_SILU) {
         float y[4];
@@ -164,7 +180,7 @@ static __device__ __forceinline__ float put_eight(const LinearArgs &a, float (&v
         }
         *(uint2 *)((uint16_t *)a.y + gr_cuda_tile_at(row, col / 2, a.n_out / 2)) =
             make_uint2(pack_bf16(y[0], y[1]), pack_bf16(y[2], y[3]));
-        return 0.0f;
+        return;
     }
     if (a.bias) {
 #pragma unroll
@@ -172,9 +188,6 @@ static __device__ __forceinline__ float put_eight(const LinearArgs &a, float (&v
             const float2 b = *(const float2 *)(a.bias + col + 2 * i);
             v[2 * i] += b.x, v[2 * i + 1] += b.y;
         }
-    }
-    if (OUT == GR_CUDA_OUT_ADD && a.next.tiles != nullptr) {
-        return add_eight_for_norm(a, v, row, col);
     }
     const size_t at = (size_t)row * a.y_stride + col;
     if (OUT == GR_CUDA_OUT_BF16) {
@@ -186,7 +199,7 @@ static __device__ __forceinline__ float put_eight(const LinearArgs &a, float (&v
             uint32_t *words = (uint32_t *)to;
             words[0] = w.x, words[1] = w.y, words[2] = w.z, words[3] = w.w;
         }
-        return 0.0f;
+        return;
     }
     float *to = (float *)a.y + at;
 #pragma unroll
@@ -201,7 +214,6 @@ static __device__ __forceinline__ float put_eight(const LinearArgs &a, float (&v
             *(float2 *)(to + i + 2) = make_float2(v[i + 2], v[i + 3]);
         }
     }
-    return 0.0f;
 }
 
 } // namespace gr

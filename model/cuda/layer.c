@@ -65,17 +65,6 @@ static enum gr_status take_rope(struct gr_cuda_layer_work *w, const struct gr_hf
     return st;
 }
 
-static int n_part_of(const struct gr_model_shapes *shapes, int n_out, int n_in)
-{
-    return gr_cuda_linear_parts(n_out, n_in, gr_shapes_find(shapes, n_out, n_in)->cut);
-}
-
-/* Sums of squares of all rows. */
-static size_t square_bytes(int n_row, int n_part)
-{
-    return (size_t)n_row * (size_t)((n_part + 3) / 4 * 4) * sizeof(float);
-}
-
 static enum gr_status take_activations(struct gr_cuda_layer_work *w)
 {
     const int n_row = w->attention.n_row_max;
@@ -91,8 +80,8 @@ static enum gr_status take_activations(struct gr_cuda_layer_work *w)
         gr_cuda_tile_bytes(n_row, w->ffn),
         gr_cuda_attn_plan_bytes(&w->attention),
         gr_cuda_attn_work_bytes(&w->attention),
-        square_bytes(n_row, w->n_o_part),
-        square_bytes(n_row, w->n_down_part),
+        (size_t)n_row * sizeof(struct gr_cuda_square),
+        (size_t)n_row * sizeof(struct gr_cuda_square),
     };
     void *p[GR_ARRAY_LEN(bytes)];
     for (size_t i = 0; i < GR_ARRAY_LEN(bytes); i++) {
@@ -127,8 +116,6 @@ enum gr_status gr_cuda_layer_work_init(struct gr_cuda_layer_work *w, struct gr_c
         .ffn = hf->ffn,
         .rms_eps = hf->rms_eps,
         .attn_scale = (float)(1.0 / sqrt((double)scale_dim)),
-        .n_o_part = n_part_of(shapes, hf->hidden, hf->n_head * hf->head_dim),
-        .n_down_part = n_part_of(shapes, hf->hidden, hf->ffn),
         .attention = {.n_head = hf->n_head,
                       .n_kv_head = hf->n_kv_head,
                       .head_dim = hf->head_dim,
@@ -220,7 +207,8 @@ enum gr_status gr_cuda_enqueue_linear(const struct gr_cuda_layer_work *w, const 
                                           .n_row_true = s->out_rows ? w->inputs->n_out : w->inputs->n_row,
                                           .cut = m->cut,
                                           .norm = s->norm,
-                                          .next = s->next};
+                                          .next = s->next,
+                                          .clear = s->clear};
     return gr_cuda_linear(&a, w->device->stream);
 }
 
@@ -266,15 +254,15 @@ static enum gr_status attend(const struct gr_cuda_layer_work *w, const struct gr
 static enum gr_status enqueue_attention(const struct gr_cuda_layer_work *w, const struct gr_cuda_layer *l,
                                         const struct gr_cuda_layer_place *place, int n)
 {
-    const struct gr_cuda_linear_norm norm = {
-        .square = place->scaled ? w->down_square : NULL, .n_part = w->n_down_part, .eps = w->rms_eps};
+    const struct gr_cuda_linear_norm norm = {.square = place->scaled ? w->down_square : NULL, .eps = w->rms_eps};
     const struct gr_cuda_linear_step qkv = {
         .x = w->in, .out = GR_CUDA_OUT_BF16, .y = w->qkv, .y_stride = l->qkv.n_out, .norm = norm};
     const struct gr_cuda_linear_step o = {.x = w->att,
                                           .out = GR_CUDA_OUT_ADD,
                                           .y = w->x,
                                           .y_stride = w->hidden,
-                                          .next = {.w = l->mlp_norm, .tiles = w->xn, .square = w->o_square}};
+                                          .next = {.w = l->mlp_norm, .tiles = w->xn, .square = w->o_square},
+                                          .clear = w->down_square};
     GR_TRY(gr_cuda_enqueue_linear(w, &l->qkv, &qkv, n));
     GR_TRY(attend(w, l, n));
     return gr_cuda_enqueue_linear(w, &l->o, &o, n);
@@ -287,8 +275,9 @@ static enum gr_status enqueue_mlp(const struct gr_cuda_layer_work *w, const stru
         .x = w->xn,
         .out = GR_CUDA_OUT_SILU,
         .y = w->act,
-        .norm = {.square = w->o_square, .n_part = w->n_o_part, .eps = w->rms_eps}};
-    struct gr_cuda_linear_step down = {.x = w->act, .out = GR_CUDA_OUT_ADD, .y = w->x, .y_stride = w->hidden};
+        .norm = {.square = w->o_square, .eps = w->rms_eps}};
+    struct gr_cuda_linear_step down = {
+        .x = w->act, .out = GR_CUDA_OUT_ADD, .y = w->x, .y_stride = w->hidden, .clear = w->o_square};
     if (place->next_norm != NULL) {
         down.next = (struct gr_cuda_linear_next){.w = place->next_norm,
                                                  .tiles = w->in,

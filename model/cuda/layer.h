@@ -31,8 +31,7 @@ struct gr_cuda_layer_work {
     uint16_t *qkv;       /* (n_row_max, all heads) */
     uint16_t *q;         /* (n_row_max, n_head * head_dim) */
     uint16_t *att, *act; /* tiles of width n_head * head_dim, ffn */
-    float *o_square, *down_square; /* sums of squares of x behind o and behind down (kernels/cuda/linear.h) */
-    int n_o_part, n_down_part;
+    struct gr_cuda_square *o_square, *down_square; /* (n_row_max) of x behind o and behind down, zero until then */
     void *plan, *attn_work;
     struct gr_cuda_kv kv;
     const struct gr_cuda_views *views; /* borrowed: a pass that is enqueued chooses partial views; NULL: it does not */
@@ -87,6 +86,7 @@ struct gr_cuda_linear_step {
     bool out_rows;
     struct gr_cuda_linear_norm norm; /* before it, and behind it (kernels/cuda/linear.h) */
     struct gr_cuda_linear_next next;
+    struct gr_cuda_square *clear;
 };
 GR_NODISCARD enum gr_status gr_cuda_enqueue_linear(const struct gr_cuda_layer_work *w, const struct gr_cuda_matrix *m,
                                                    const struct gr_cuda_linear_step *s, int n);

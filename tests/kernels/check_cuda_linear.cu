@@ -429,9 +429,9 @@ static constexpr float NORM_EPS = 1e-5f;
 struct normed {
     const layer &before, &behind;
     const std::vector<float> &old, &w;
-    std::vector<float> y, square, out; /* (bucket, ..) */
+    std::vector<float> y, out; /* (bucket, ..) */
+    std::vector<gr_cuda_square> square, cleared;
     std::vector<uint16_t> tiles, capture;
-    int n_part = 0, stride = 0;
     bool ok = true, intact = true;
 
     int width() const
@@ -449,16 +449,15 @@ struct normed {
     void run(const std::vector<int> &row, int bucket)
     {
         const int h = width();
-        n_part = gr_cuda_linear_parts(h, before.n_in, before.cut), stride = (n_part + 3) / 4 * 4;
         dev<uint16_t> x(tiles_of(before, row)), d_tiles(gr_cuda_tile_bytes(bucket, h) / 2),
             d_capture(gr_cuda_tile_bytes(bucket, 3 * h) / 2);
         dev<int32_t> n_true(std::vector<int32_t>{(int32_t)row.size()});
-        dev<float> d_y((size_t)bucket * h), d_w(w), d_square(std::vector<float>((size_t)bucket * stride)),
-            d_out((size_t)bucket * behind.n_out);
+        dev<float> d_y((size_t)bucket * h), d_w(w), d_out((size_t)bucket * behind.n_out);
+        dev<gr_cuda_square> d_square(std::vector<gr_cuda_square>((size_t)bucket)), d_cleared((size_t)bucket);
         for (dev<uint16_t> *d : {&d_tiles, &d_capture}) {
             d->poison();
         }
-        d_y.poison(), d_out.poison();
+        d_y.poison(), d_out.poison(), d_cleared.poison();
         for (size_t i = 0; i < row.size(); i++) {
             CUDA_OK(cudaMemcpy(d_y.p + i * h, &old[(size_t)row[i] * h], (size_t)h * 4, cudaMemcpyHostToDevice));
         }
@@ -467,32 +466,35 @@ struct normed {
         a.next = {d_w.p, d_tiles.p, d_square.p, d_capture.p, 3 * h, h};
         gr_cuda_linear_args b{behind.packed.p, behind.n_out, h,      d_tiles.p, nullptr, d_out.p,
                               GR_CUDA_OUT_F32, behind.n_out, bucket, n_true.p,  behind.cut};
-        b.norm = {d_square.p, n_part, NORM_EPS};
+        b.norm = {d_square.p, NORM_EPS}, b.clear = d_cleared.p;
         ok = gr_cuda_linear(&a, nullptr) == GR_OK && gr_cuda_linear(&b, nullptr) == GR_OK;
-        y = d_y.get(), square = d_square.get(), out = d_out.get(), tiles = d_tiles.get(), capture = d_capture.get();
+        y = d_y.get(), square = d_square.get(), cleared = d_cleared.get(), out = d_out.get(), tiles = d_tiles.get(), capture = d_capture.get();
         check_all_rest((int)row.size());
     }
 
     void check_all_rest(int n_row)
     {
         const int h = width();
-        std::vector<bool> in_y(y.size()), in_square(square.size()), in_out(out.size()), in_tiles(tiles.size()),
+        std::vector<bool> in_y(y.size()), in_out(out.size()), in_tiles(tiles.size()),
             in_capture(capture.size());
         float nan;
         memset(&nan, 0xff, sizeof(nan));
         for (int r = 0; r < n_row; r++) {
             std::fill_n(in_y.begin() + (size_t)r * h, h, true);
             std::fill_n(in_out.begin() + (size_t)r * behind.n_out, behind.n_out, true);
-            std::fill_n(in_square.begin() + (size_t)r * stride, n_part, true);
             for (int c = 0; c < h; c++) {
                 in_tiles[gr_cuda_tile_at(r, c, h)] = in_capture[gr_cuda_tile_at(r, h + c, 3 * h)] = true;
             }
         }
         check_rest(y, in_y, nan);
         check_rest(out, in_out, nan);
-        check_rest(square, in_square, 0.0f);
         check_rest(tiles, in_tiles, (uint16_t)0xffff);
         check_rest(capture, in_capture, (uint16_t)0xffff);
+        for (size_t r = 0; r < square.size(); r++) {
+            const bool mine = r < (size_t)n_row;
+            intact = intact && (mine || square[r].whole + square[r].part == 0) && square[r].pad[0] == 0;
+            intact = intact && cleared[r].whole == (mine ? 0 : UINT64_MAX) && cleared[r].pad[0] == UINT64_MAX;
+        }
     }
 };
 
@@ -502,7 +504,7 @@ static size_t count_other(const normed &c, int i, const normed &all, int id)
     const int h = c.width(), n_out = c.behind.n_out;
     size_t n = memcmp(&c.y[(size_t)i * h], &all.y[(size_t)id * h], (size_t)h * 4) != 0;
     n += memcmp(&c.out[(size_t)i * n_out], &all.out[(size_t)id * n_out], (size_t)n_out * 4) != 0;
-    n += memcmp(&c.square[(size_t)i * c.stride], &all.square[(size_t)id * c.stride], (size_t)c.stride * 4) != 0;
+    n += memcmp(&c.square[(size_t)i], &all.square[(size_t)id], sizeof(gr_cuda_square)) != 0;
     for (int k = 0; k < h; k++) {
         n += c.tiles[gr_cuda_tile_at(i, k, h)] != all.tiles[gr_cuda_tile_at(id, k, h)];
         n += c.capture[gr_cuda_tile_at(i, h + k, 3 * h)] != all.capture[gr_cuda_tile_at(id, h + k, 3 * h)];
@@ -520,7 +522,7 @@ static void check_normed_values(const normed &all)
     double worst = 0;
     std::vector<double> inv((size_t)ROW_MAX);
     for (int r = 0; r < ROW_MAX; r++) {
-        double square = 0, parts = 0;
+        double square = 0;
         for (int c = 0; c < h; c++) {
             const float x = all.old[(size_t)r * h + c] + all.before.sum[(size_t)r * h + c];
             n += memcmp(&x, &all.y[(size_t)r * h + c], 4) != 0;
@@ -528,11 +530,9 @@ static void check_normed_values(const normed &all)
             n += all.capture[gr_cuda_tile_at(r, h + c, 3 * h)] != bf16_of(x);
             square += (double)x * (double)x;
         }
-        for (int i = 0; i < all.n_part; i++) {
-            parts += (double)all.square[(size_t)r * all.stride + i];
-        }
+        const double summed = (double)all.square[r].whole + (double)all.square[r].part * 0x1p-40;
         inv[r] = 1.0 / sqrt(square / h + (double)NORM_EPS);
-        worst = std::max(worst, fabs(parts / square - 1.0));
+        worst = std::max(worst, fabs(summed / square - 1.0));
     }
     dev<uint16_t> tiles(all.tiles);
     dev<int32_t> n_true(std::vector<int32_t>{ROW_MAX});
@@ -591,7 +591,7 @@ static void check_norms()
     check_normed(384, 1024, 2048); /* the demo models */
     check_normed(4096, 4096, 1280); /* Llama-3.1-8B */
     check_normed(4096, 14336, 640);
-    check_normed(8192, 512, 256); /* more parts than a warp takes in one go */
+    check_normed(8192, 512, 256);
     for (int width : gr_cuda_cut_width) {
         for (int parts : {1, 2}) {
             if (gr_cuda_cut_allowed(1088, {width, parts})) { /* one tile a block, and several */
@@ -614,9 +614,9 @@ static void check_bad_arguments()
     bad[0].n_in = 72, bad[1].n_out = 24, bad[2].y_stride = 63, bad[3].n_row = 0;
     bad[4].out = GR_CUDA_OUT_SILU, bad[5].x = x.p + 1;
     bad[6].cut = {17, 1}, bad[7].cut = {248, 2}, bad[8].cut = {16, 2}; /* one box cannot be halved */
-    bad[9].norm = {y.p, 0, 0.0f};
-    bad[10].next = {y.p, w.p, y.p, nullptr, 0, 0}; /* not added */
-    bad[11].out = GR_CUDA_OUT_ADD, bad[11].next = {y.p, w.p, y.p, w.p, 64, 8};
+    bad[9].norm = {(gr_cuda_square *)(y.p + 1), 0.0f};
+    bad[10].next = {y.p, w.p, (gr_cuda_square *)y.p, nullptr, 0, 0}; /* not added */
+    bad[11].out = GR_CUDA_OUT_ADD, bad[11].next = {y.p, w.p, (gr_cuda_square *)y.p, w.p, 64, 8};
     const gr_status want[12] = {GR_EUNSUPPORTED, GR_EUNSUPPORTED, GR_EINVAL, GR_EINVAL, GR_EUNSUPPORTED, GR_EINVAL,
                                 GR_EINVAL,       GR_EINVAL,       GR_EINVAL, GR_EINVAL, GR_EINVAL,       GR_EINVAL};
     int n_wrong = gr_cuda_linear(&good, nullptr) != GR_OK;
