@@ -11,6 +11,13 @@ namespace gr
 
 constexpr int N_PACK_THREAD = 256;
 
+/* Which of its rows in the matrix row i of a tensor is. */
+static __host__ __device__ int pack_place(const gr_cuda_linear_pack_args &a, int i)
+{
+    const int d = a.head_dim > 0 ? i % a.head_dim : 0, half = a.head_dim / 2;
+    return a.head_dim > 0 ? i - d + (d < half ? 2 * d : 2 * (d - half) + 1) : i;
+}
+
 /* A thread: 16 bytes at a time. */
 __global__ void __launch_bounds__(N_PACK_THREAD) linear_pack_kernel(const gr_cuda_linear_pack_args a, int width)
 {
@@ -18,7 +25,8 @@ __global__ void __launch_bounds__(N_PACK_THREAD) linear_pack_kernel(const gr_cud
     const size_t pieces = (size_t)n_box * 8, total = pieces * (size_t)a.n_row;
     const size_t step = (size_t)gridDim.x * N_PACK_THREAD;
     for (size_t i = (size_t)blockIdx.x * N_PACK_THREAD + threadIdx.x; i < total; i += step) {
-        const size_t from = i / pieces, piece = i % pieces, row = (size_t)a.row0 + from * (size_t)a.step;
+        const size_t from = i / pieces, piece = i % pieces;
+        const size_t row = (size_t)a.row0 + (size_t)pack_place(a, a.first + (int)from) * (size_t)a.step;
         const size_t tile = row / (size_t)width, in_tile = row % (size_t)width;
         const size_t to = ((tile * n_box + piece / 8) * width + in_tile) * 8 + ((piece % 8) ^ (in_tile % 8));
         ((uint4 *)a.packed)[to] = ((const uint4 *)a.plain)[i];
@@ -69,9 +77,29 @@ static bool aligned(const void *p, size_t n)
     return (size_t)p % n == 0;
 }
 
+static enum gr_status check_heads(const gr_cuda_linear_args &a)
+{
+    const gr_cuda_heads &h = a.heads;
+    if ((h.head_dim != 64 && h.head_dim != 128) || h.n_head < 1 || h.n_kv_head < 1 || a.bias != nullptr ||
+        (int64_t)a.n_out != ((int64_t)h.n_head + 2 * (int64_t)h.n_kv_head) * h.head_dim || h.q_stride % 8 != 0 ||
+        h.q_stride < h.n_head * h.head_dim || !h.q || !h.kv || !h.pos || !h.cell || !aligned(h.q, 16) ||
+        !aligned(h.kv, 16) || !aligned(h.cos, 16) || !aligned(h.sin, 16) || !h.cos || !h.sin) {
+        fprintf(stderr,
+                "cuda: linear layer of %d outputs: %d query heads and %d of keys and of values of %d (64 or 128), "
+                "stride %d (of 8), without a bias; q %p, kv %p, cos %p, sin %p (aligned to 16), pos %p, cell %p\n",
+                a.n_out, h.n_head, h.n_kv_head, h.head_dim, h.q_stride, (void *)h.q, h.kv, (const void *)h.cos,
+                (const void *)h.sin, (const void *)h.pos, (const void *)h.cell);
+        return GR_EINVAL;
+    }
+    return GR_OK;
+}
+
 static enum gr_status check_output(const gr_cuda_linear_args &a)
 {
     const bool silu = a.out == GR_CUDA_OUT_SILU;
+    if (a.out == GR_CUDA_OUT_HEADS) {
+        return check_heads(a);
+    }
     if (silu && (a.n_out % 128 != 0 || a.bias != nullptr)) {
         fprintf(stderr, "cuda: linear layer with SiLU: %d outputs%s; they must be a multiple of 128, without a bias\n",
                 a.n_out, a.bias ? " and a bias" : "");
@@ -82,6 +110,16 @@ static enum gr_status check_output(const gr_cuda_linear_args &a)
         return GR_EINVAL;
     }
     return GR_OK;
+}
+
+static bool pack_fits(const gr_cuda_linear_pack_args &a)
+{
+    if (a.row0 < 0 || a.first < 0 || a.n_row < 1 || a.step < 1 || a.row0 >= a.n_out ||
+        (a.head_dim != 0 && a.head_dim != 64 && a.head_dim != 128)) {
+        return false;
+    }
+    const int64_t end = (int64_t)a.first + a.n_row, per = a.head_dim > 0 ? a.head_dim : 1;
+    return ((end + per - 1) / per * per - 1) * a.step + a.row0 < a.n_out;
 }
 
 static enum gr_status check_norms(const gr_cuda_linear_args &a)
@@ -121,13 +159,12 @@ size_t gr_cuda_linear_bytes(int n_out, int n_in, struct gr_cuda_cut cut)
 enum gr_status gr_cuda_linear_pack(const struct gr_cuda_linear_pack_args *a, struct CUstream_st *stream)
 {
     GR_TRY(gr::check_shape(a->n_out, a->n_in, a->cut));
-    if (!a->plain || !a->packed || a->row0 < 0 || a->n_row < 1 || a->step < 1 || a->row0 >= a->n_out ||
-        a->n_row > (a->n_out - 1 - a->row0) / a->step + 1 || !gr::aligned(a->plain, 16) ||
+    if (!a->plain || !a->packed || !gr::pack_fits(*a) || !gr::aligned(a->plain, 16) ||
         !gr::aligned(a->packed, 256)) {
         fprintf(stderr,
-                "cuda: packing: rows %d + i * %d, i < %d, of a matrix of %d; plain at %p (aligned to 16), packed at %p"
-                " (to 256)\n",
-                a->row0, a->step, a->n_row, a->n_out, (const void *)a->plain, a->packed);
+                "cuda: packing: rows %d + i * %d, %d from %d on, in heads of %d, of a matrix of %d; plain at %p (aligned"
+                " to 16), packed at %p (to 256)\n",
+                a->row0, a->step, a->n_row, a->first, a->head_dim, a->n_out, (const void *)a->plain, a->packed);
         return GR_EINVAL;
     }
     const size_t total = (size_t)a->n_row * (size_t)(a->n_in / 8);
@@ -143,7 +180,7 @@ enum gr_status gr_cuda_linear(const struct gr_cuda_linear_args *a, struct CUstre
     GR_TRY(gr::check_shape(a->n_out, a->n_in, a->cut));
     GR_TRY(gr::check_output(*a));
     GR_TRY(gr::check_norms(*a));
-    if (!a->w || !a->x || !a->y || !a->n_row_true || a->n_row < 1 || !gr::aligned(a->w, 256) ||
+    if (!a->w || !a->x || (!a->y && a->out != GR_CUDA_OUT_HEADS) || !a->n_row_true || a->n_row < 1 || !gr::aligned(a->w, 256) ||
         !gr::aligned(a->x, 16) || !gr::aligned(a->y, 8) || !gr::aligned(a->bias, 8)) {
         fprintf(stderr,
                 "cuda: linear layer of %d rows: w at %p (aligned to 256), x at %p (to 16), y at %p, bias at %p (to 8),"

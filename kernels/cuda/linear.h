@@ -28,6 +28,7 @@ enum gr_cuda_linear_out {
     GR_CUDA_OUT_ADD,  /* y: f32 (n_row, y_stride), y += sum; what is subnormal may count as zero */
     GR_CUDA_OUT_SILU, /* outputs 2 i and 2 i + 1 are gate and up: silu(gate) * up as bf16 tiles (tiles.h) of width
                          n_out / 2, both sums in f32 until there */
+    GR_CUDA_OUT_HEADS, /* query, key and value heads to where gr_cuda_heads says; y is not used */
 };
 
 /* The cut that is taken where none is given, by a formula in linear_cut.cuh. width 0: the shape is not built. */
@@ -46,6 +47,9 @@ struct gr_cuda_linear_pack_args {
     int n_out, n_in; /* of the whole matrix */
     int row0, n_row, step;
     struct gr_cuda_cut cut; /* the same in all calls for a matrix */
+    int first;    /* these are rows from `first` on of a tensor, all of which go to row0 + i * step, i from 0 on */
+    int head_dim; /* 64 or 128: the tensor is heads of q or k, whose row d and row d + head_dim / 2 become neighbours, as
+                     HEADS wants them; 0: they stay in order */
 };
 GR_NODISCARD enum gr_status gr_cuda_linear_pack(const struct gr_cuda_linear_pack_args *a, struct CUstream_st *stream);
 
@@ -74,6 +78,19 @@ struct gr_cuda_linear_norm {
     float eps;
 };
 
+/* HEADS: outputs are n_head heads of q, then n_kv_head of k and as many of v, of head_dim (64 or 128) each, q's and k's
+ * packed with head_dim. Queries are turned by their row's position (rotary embedding, half-split form, as gr_rope_fn in
+ * kernels.h, in f32 from the sums and rounded once) into q, keys so into cell[r], values as they are. */
+struct gr_cuda_heads {
+    uint16_t *q;            /* bf16 (n_row, q_stride) */
+    void *kv;               /* the layer's blocks: kv_layout.h */
+    const int32_t *pos;     /* (n_row) */
+    const int32_t *cell;    /* (n_row), block * 16 + lane */
+    const float *cos, *sin; /* (n_pos, head_dim / 2), aligned to 16 bytes */
+    int q_stride;           /* a multiple of 8 */
+    int n_head, n_kv_head, head_dim;
+};
+
 /* n_row is an upper bound (a graph's bucket); rows from *n_row_true on are not written, and what x holds there does not
  * matter (it may be read). The weights, which nobody writes during a pass, are read before the kernel before in the
  * stream is waited for (programmatic dependent launch); x and y are touched after. */
@@ -84,13 +101,14 @@ struct gr_cuda_linear_args {
     const float *bias; /* (n_out), added to the finished sum; NULL: none. Not with SILU */
     void *y;
     enum gr_cuda_linear_out out;
-    int y_stride; /* in values; not read with SILU */
+    int y_stride; /* in values; not read with SILU and HEADS */
     int n_row;
     const int32_t *n_row_true; /* device memory */
     struct gr_cuda_cut cut;    /* that the matrix was packed in */
     struct gr_cuda_linear_norm norm;
     struct gr_cuda_linear_next next; /* ADD without a bias; n_out a multiple of 64 */
     struct gr_cuda_square *clear;    /* (n_row) that become zero: not this layer's own; NULL: none */
+    struct gr_cuda_heads heads;      /* HEADS only */
 };
 GR_NODISCARD enum gr_status gr_cuda_linear(const struct gr_cuda_linear_args *a, struct CUstream_st *stream);
 

@@ -27,6 +27,7 @@ struct LinearBars {
     uint64_t may_send; /* all blocks of the cluster are through with their rings */
     uint64_t received, added;
     float scale[2 * 64]; /* of a pass's rows, where there was a norm before */
+    RowPlace place[2 * 64]; /* of the same, where heads are stored */
 };
 
 /* What a slot of the weights' ring holds and one copy brings: about 16 KiB, or a box that is larger. */
@@ -279,15 +280,21 @@ template <int N, int R> struct LinearWorker {
         return (uint32_t)(eight * 2048 + (thread ^ (eight % 8)) * 16);
     }
 
-    /* The norm before: one number a row of the pass. The meetings before outputs order it for the other threads. */
-    __device__ __forceinline__ void make_scales(int pass)
+    /* What outputs need of each row of the pass. The meetings before them order it for the other threads. */
+    template <gr_cuda_linear_out OUT> __device__ __forceinline__ void prepare(int pass)
     {
-        if (a.norm.square == nullptr) {
+        if (a.norm.square == nullptr && OUT != GR_CUDA_OUT_HEADS) {
             return;
         }
         const int row = (pass * R + wg) * 64 + t;
         named_sync(1, N_THREAD); /* nobody reads those of the pass before any more */
-        if (t < 64 && row < n_row) {
+        if (t >= 64 || row >= n_row) {
+            return;
+        }
+        if (OUT == GR_CUDA_OUT_HEADS) {
+            bars->place[wg * 64 + t] = {a.heads.pos[row], a.heads.cell[row]};
+        }
+        if (a.norm.square != nullptr) {
             bars->scale[wg * 64 + t] = scale_of(a.norm.square[row], a.n_box * 64, a.norm.eps);
         }
     }
@@ -379,14 +386,31 @@ template <int N, int R> struct LinearWorker {
         return place(eight, r / 16 * 32 + r % 8 * 4) + (uint32_t)(r / 8 % 2 * 8);
     }
 
-    /* What a thread's first eight sums are added to; the others follow when it is there. */
-    template <int P, gr_cuda_linear_out OUT> __device__ __forceinline__ ForNorm look_ahead(int tile, int pass) const
+    /* What eight sums meet; a thread's first are on their way while sums are exchanged. */
+    struct Ahead {
+        ForNorm norm;
+        Turn turn;
+    };
+
+    template <gr_cuda_linear_out OUT>
+    __device__ __forceinline__ Ahead load_ahead(int row, int row_of_pass, int col) const
+    {
+        Ahead ahead{};
+        if (OUT == GR_CUDA_OUT_ADD && a.next.tiles != nullptr && col < a.n_out) {
+            ahead.norm = load_for_norm(a, row, col);
+        }
+        if (OUT == GR_CUDA_OUT_HEADS && col < a.n_out) {
+            ahead.turn = load_turn(a.heads, bars->place[row_of_pass], col);
+        }
+        return ahead;
+    }
+
+    template <int P, gr_cuda_linear_out OUT> __device__ __forceinline__ Ahead look_ahead(int tile, int pass) const
     {
         constexpr int EIGHTS = N / 8 / P;
-        const int r = (pass * R + wg) * 64 + t / EIGHTS, col = first_column<P>(tile) + t % EIGHTS * 8;
-        return OUT == GR_CUDA_OUT_ADD && a.next.tiles != nullptr && t / EIGHTS < 64 && r < n_row && col < a.n_out
-                   ? load_for_norm(a, r, col)
-                   : ForNorm{};
+        const int r = t / EIGHTS, row = (pass * R + wg) * 64 + r;
+        return r < 64 && row < n_row ? load_ahead<OUT>(row, wg * 64 + r, first_column<P>(tile) + t % EIGHTS * 8)
+                                     : Ahead{};
     }
 
     template <int P> __device__ __forceinline__ int first_column(int tile) const
@@ -396,7 +420,7 @@ template <int N, int R> struct LinearWorker {
 
     /* From the ring to y; P senders. */
     template <int P, gr_cuda_linear_out OUT>
-    __device__ __forceinline__ void store(const ForNorm &ahead, int tile, int pass)
+    __device__ __forceinline__ void store(const Ahead &ahead, int tile, int pass)
     {
         constexpr int EIGHTS = N / 8 / P;
         uint8_t *from = w_slots + wg * (N / 8) * 2048;
@@ -416,12 +440,12 @@ template <int N, int R> struct LinearWorker {
             }
             scale_by(v, row_scale(wg * 64 + r));
             const int row = first_row + r, col = first_column<P>(tile) + j * 8;
+            const Ahead here = i == t ? ahead : load_ahead<OUT>(row, wg * 64 + r, col);
             if (OUT == GR_CUDA_OUT_ADD && a.next.tiles != nullptr) {
-                float square = 0.0f;
-                if (col < a.n_out) {
-                    square = add_eight_for_norm(a, v, i == t ? ahead : load_for_norm(a, row, col), row, col);
-                }
-                *(float *)(from + square_place(j, r)) = square;
+                *(float *)(from + square_place(j, r)) =
+                    col < a.n_out ? add_eight_for_norm(a, v, here.norm, row, col) : 0.0f;
+            } else if (OUT == GR_CUDA_OUT_HEADS && col < a.n_out) {
+                put_eight_of_heads(a.heads, v, here.turn, bars->place[wg * 64 + r], row, col);
             } else {
                 put_eight<OUT>(a, v, row, col);
             }
@@ -435,15 +459,16 @@ template <int N, int R> struct LinearWorker {
     template <gr_cuda_linear_out OUT>
     __device__ __forceinline__ void store_directly(const float (&d)[N / 2], int tile, int pass)
     {
-        named_sync(1, N_THREAD); /* scales are there */
+        named_sync(1, N_THREAD); /* what prepare() made is there */
         if (t / 32 < n_warp(pass)) {
             const int r = row(pass, t / 32), in_pass = r - pass * R * 64;
             const float low = row_scale(in_pass), high = row_scale(in_pass + 8);
+            const RowPlace place[2] = {bars->place[in_pass], bars->place[in_pass + 8]};
             float square[2] = {};
 #pragma unroll
             for (int j = 0; j < N / 8; j++) {
                 const float v[4] = {d[4 * j] * low, d[4 * j + 1] * low, d[4 * j + 2] * high, d[4 * j + 3] * high};
-                put<OUT>(a, v, r, n_row, column(tile, j), square);
+                put<OUT>(a, v, r, n_row, column(tile, j), place, square);
             }
             if (OUT == GR_CUDA_OUT_ADD && a.next.tiles != nullptr && t % 4 < 2 && r + t % 4 * 8 < n_row) {
                 add_square(a.next.square + r + t % 4 * 8, t % 4 == 0 ? square[0] : square[1]);
@@ -456,7 +481,7 @@ template <int N, int R> struct LinearWorker {
     {
         if (a.parts == 2) {
             send(d, pass);
-            const ForNorm ahead = look_ahead<2, OUT>(tile, pass);
+            const Ahead ahead = look_ahead<2, OUT>(tile, pass);
             receive();
             store<2, OUT>(ahead, tile, pass);
             fence_async_shared(); /* copies will follow these reads */
@@ -466,7 +491,7 @@ template <int N, int R> struct LinearWorker {
             }
         } else if (last) {
             keep(d, pass);
-            const ForNorm ahead = look_ahead<1, OUT>(tile, pass);
+            const Ahead ahead = look_ahead<1, OUT>(tile, pass);
             named_sync(1, N_THREAD);
             store<1, OUT>(ahead, tile, pass);
         } else {
@@ -490,7 +515,7 @@ template <int N, int R> struct LinearWorker {
         for (int tile = share.first_tile; tile < a.n_tile; tile += share.tile_step) {
             for (int pass = 0; pass < n_pass; pass++) {
                 float d[N / 2];
-                make_scales(pass);
+                prepare<OUT>(pass);
                 multiply(d);
                 finish<OUT>(d, tile, pass, pass == n_pass - 1 && tile + share.tile_step >= a.n_tile);
             }
@@ -583,6 +608,8 @@ __global__ void __launch_bounds__(n_linear_thread(R), 1) linear_kernel(const __g
             return worker.template run<GR_CUDA_OUT_ADD>();
         case GR_CUDA_OUT_SILU:
             return worker.template run<GR_CUDA_OUT_SILU>();
+        case GR_CUDA_OUT_HEADS:
+            return worker.template run<GR_CUDA_OUT_HEADS>();
         }
     }
 }
@@ -636,7 +663,7 @@ cudaError_t launch_linear(const gr_cuda_linear_args &a, const LinearCut &cut, cu
     f.w = (const uint8_t *)a.w, f.x = (const uint8_t *)a.x, f.bias = a.bias, f.y = a.y, f.n_row_true = a.n_row_true;
     f.out = a.out, f.n_out = a.n_out, f.n_box = cut.n_box, f.n_tile = cut.n_tile, f.parts = cut.parts;
     f.y_stride = a.y_stride, f.n_row = a.n_row;
-    f.norm = a.norm, f.next = a.next, f.clear = a.clear;
+    f.norm = a.norm, f.next = a.next, f.clear = a.clear, f.heads = a.heads;
     f.wide_y = a.y_stride % 8 == 0 && (size_t)a.y % 16 == 0;
     switch (cut.width) {
     case 16:

@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/linear_cut.cuh"
+#include "kernels/cuda/linear_heads.cuh"
 
 namespace gr
 {
@@ -20,6 +21,7 @@ struct LinearArgs {
     gr_cuda_linear_norm norm;
     gr_cuda_linear_next next;
     gr_cuda_square *clear;
+    gr_cuda_heads heads;
     gr_cuda_linear_out out;
     int n_out, n_box, n_tile, parts, y_stride, n_row;
     bool wide_y;         /* every eight columns of y are aligned to 16 bytes */
@@ -79,7 +81,7 @@ static __device__ __forceinline__ uint4 pack_eight(const float (&v)[8])
     return make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
 }
 
-/* Of eight columns. */
+/* What eight columns' sums meet: old values and the norm's weights. */
 struct ForNorm {
     float old[8], w[8];
 };
@@ -124,11 +126,11 @@ static __device__ __forceinline__ float add_eight_for_norm(const LinearArgs &a, 
 
 /* ---- a thread's fragment ---- */
 
-/* Sums of columns col and col + 1: v[0], v[1] of row `row`, v[2], v[3] of row + 8. All lanes of a warp. square: what
- * the eight columns of the lane and its three neighbours add to the rows' squares. */
+/* Sums of columns col and col + 1: v[0], v[1] of row `row`, v[2], v[3] of row + 8. All lanes of a warp. place: of the
+ * two rows. square: what the eight columns of the lane and its three neighbours add to the rows' squares. */
 template <gr_cuda_linear_out OUT>
 static __device__ __forceinline__ void put(const LinearArgs &a, const float (&v)[4], int row, int n_row, int col,
-                                           float (&square)[2])
+                                           const RowPlace (&place)[2], float (&square)[2])
 {
     if (OUT == GR_CUDA_OUT_SILU) { /* a lane and its neighbour make a word of each row; each stores one of the two */
         const bool odd = threadIdx.x % 2 != 0;
@@ -153,6 +155,8 @@ static __device__ __forceinline__ void put(const LinearArgs &a, const float (&v)
             float s = mine ? add_for_norm(a, x, y, r, col) : 0.0f;
             s += __shfl_xor_sync(~0u, s, 1);
             square[h] += s + __shfl_xor_sync(~0u, s, 2);
+        } else if (mine && OUT == GR_CUDA_OUT_HEADS) {
+            put_two_of_heads(a.heads, x, y, place[h], r, col);
         } else if (mine && OUT == GR_CUDA_OUT_BF16) {
             *(uint32_t *)((uint16_t *)a.y + at) = pack_bf16(x, y);
         } else if (mine && OUT == GR_CUDA_OUT_F32) {
@@ -169,7 +173,7 @@ static __device__ __forceinline__ void put(const LinearArgs &a, const float (&v)
 template <gr_cuda_linear_out OUT>
 static __device__ __forceinline__ void put_eight(const LinearArgs &a, float (&v)[8], int row, int col)
 {
-    if (col >= a.n_out) {
+    if (col >= a.n_out || OUT == GR_CUDA_OUT_HEADS) {
         return;
     }
     if (OUT == GR_CUDA_OUT_SILU) {

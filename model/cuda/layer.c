@@ -1,7 +1,6 @@
 #include "model/cuda/layer.h"
 
 #include "common/log.h"
-#include "kernels/cuda/kv.h"
 #include "kernels/cuda/linear.h"
 #include "kernels/cuda/rows.h"
 #include "model/memory.h"
@@ -69,12 +68,10 @@ static enum gr_status take_activations(struct gr_cuda_layer_work *w)
 {
     const int n_row = w->attention.n_row_max;
     const int n_q = w->attention.n_head * w->attention.head_dim;
-    const int n_qkv = n_q + 2 * w->attention.n_kv_head * w->attention.head_dim;
     const size_t bytes[] = {
         (size_t)n_row * (size_t)w->hidden * sizeof(float),
         gr_cuda_tile_bytes(n_row, w->n_in),
         gr_cuda_tile_bytes(n_row, w->hidden),
-        (size_t)n_row * (size_t)n_qkv * sizeof(uint16_t),
         (size_t)n_row * (size_t)n_q * sizeof(uint16_t),
         gr_cuda_tile_bytes(n_row, n_q),
         gr_cuda_tile_bytes(n_row, w->ffn),
@@ -90,14 +87,13 @@ static enum gr_status take_activations(struct gr_cuda_layer_work *w)
     w->x = p[0];
     w->in = p[1];
     w->xn = p[2];
-    w->qkv = p[3];
-    w->q = p[4];
-    w->att = p[5];
-    w->act = p[6];
-    w->plan = p[7];
-    w->attn_work = p[8];
-    w->o_square = p[9];
-    w->down_square = p[10];
+    w->q = p[3];
+    w->att = p[4];
+    w->act = p[5];
+    w->plan = p[6];
+    w->attn_work = p[7];
+    w->o_square = p[8];
+    w->down_square = p[9];
     return GR_OK;
 }
 
@@ -132,6 +128,14 @@ enum gr_status gr_cuda_layer_work_init(struct gr_cuda_layer_work *w, struct gr_c
     return gr_cuda_take(d, "KV", w->kv.layer_bytes * (size_t)n_layer, &w->kv.blocks);
 }
 
+static enum gr_status load_heads(struct gr_cuda_weights *l, const char *prefix, const char *what, int n_row,
+                                 const struct gr_cuda_matrix *m, int row0, int head_dim)
+{
+    char name[160];
+    snprintf(name, sizeof(name), "%s.%s.weight", prefix, what);
+    return gr_cuda_heads_load(l, name, n_row, m, row0, head_dim);
+}
+
 static enum gr_status load_part(struct gr_cuda_weights *l, const char *prefix, const char *what, int n_row,
                                 const struct gr_cuda_matrix *m, int row0, int step)
 {
@@ -150,8 +154,8 @@ enum gr_status gr_cuda_layer_load(struct gr_cuda_weights *l, const struct gr_cud
     GR_TRY(gr_cuda_matrix_take(l, w->hidden, n_q, &out->o));
     GR_TRY(gr_cuda_matrix_take(l, 2 * w->ffn, w->hidden, &out->gate_up));
     GR_TRY(gr_cuda_matrix_take(l, w->hidden, w->ffn, &out->down));
-    GR_TRY(load_part(l, prefix, "self_attn.q_proj", n_q, &out->qkv, 0, 1));
-    GR_TRY(load_part(l, prefix, "self_attn.k_proj", n_kv, &out->qkv, n_q, 1));
+    GR_TRY(load_heads(l, prefix, "self_attn.q_proj", n_q, &out->qkv, 0, w->attention.head_dim));
+    GR_TRY(load_heads(l, prefix, "self_attn.k_proj", n_kv, &out->qkv, n_q, w->attention.head_dim));
     GR_TRY(load_part(l, prefix, "self_attn.v_proj", n_kv, &out->qkv, n_q + n_kv, 1));
     GR_TRY(load_part(l, prefix, "self_attn.o_proj", w->hidden, &out->o, 0, 1));
     GR_TRY(load_part(l, prefix, "mlp.gate_proj", w->ffn, &out->gate_up, 0, 2));
@@ -208,7 +212,8 @@ enum gr_status gr_cuda_enqueue_linear(const struct gr_cuda_layer_work *w, const 
                                           .cut = m->cut,
                                           .norm = s->norm,
                                           .next = s->next,
-                                          .clear = s->clear};
+                                          .clear = s->clear,
+                                          .heads = s->heads};
     return gr_cuda_linear(&a, w->device->stream);
 }
 
@@ -216,22 +221,7 @@ static enum gr_status attend(const struct gr_cuda_layer_work *w, const struct gr
 {
     const struct gr_cuda_attn_shape *s = &w->attention;
     const int n_q = s->n_head * s->head_dim;
-    const struct gr_cuda_rope_store_args rope = {.qkv = w->qkv,
-                                                 .q = w->q,
-                                                 .kv = l->kv,
-                                                 .pos = w->inputs->pos,
-                                                 .cell = w->inputs->cell,
-                                                 .cos = w->cos,
-                                                 .sin = w->sin,
-                                                 .n_row_true = w->inputs->n_row,
-                                                 .n_row = n,
-                                                 .qkv_stride = l->qkv.n_out,
-                                                 .q_stride = n_q,
-                                                 .n_head = s->n_head,
-                                                 .n_kv_head = s->n_kv_head,
-                                                 .head_dim = s->head_dim};
     const struct gr_cuda_view_layer view = {.kv = l->kv, .q = w->q, .q_stride = n_q, .layer = l->index};
-    GR_TRY(gr_cuda_rope_store(&rope, w->device->stream));
     if (w->views != NULL) {
         GR_TRY(gr_cuda_view_scores(w->views, &view, w->device->stream));
     }
@@ -255,8 +245,17 @@ static enum gr_status enqueue_attention(const struct gr_cuda_layer_work *w, cons
                                         const struct gr_cuda_layer_place *place, int n)
 {
     const struct gr_cuda_linear_norm norm = {.square = place->scaled ? w->down_square : NULL, .eps = w->rms_eps};
-    const struct gr_cuda_linear_step qkv = {
-        .x = w->in, .out = GR_CUDA_OUT_BF16, .y = w->qkv, .y_stride = l->qkv.n_out, .norm = norm};
+    const struct gr_cuda_heads heads = {.q = w->q,
+                                        .kv = l->kv,
+                                        .pos = w->inputs->pos,
+                                        .cell = w->inputs->cell,
+                                        .cos = w->cos,
+                                        .sin = w->sin,
+                                        .q_stride = w->attention.n_head * w->attention.head_dim,
+                                        .n_head = w->attention.n_head,
+                                        .n_kv_head = w->attention.n_kv_head,
+                                        .head_dim = w->attention.head_dim};
+    const struct gr_cuda_linear_step qkv = {.x = w->in, .out = GR_CUDA_OUT_HEADS, .norm = norm, .heads = heads};
     const struct gr_cuda_linear_step o = {.x = w->att,
                                           .out = GR_CUDA_OUT_ADD,
                                           .y = w->x,

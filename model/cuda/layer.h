@@ -28,7 +28,6 @@ struct gr_cuda_layer_work {
     float *x;            /* (n_row_max, H) residual stream */
     uint16_t *in;        /* tiles of width n_in: what q, k and v are given */
     uint16_t *xn;        /* tiles of width H */
-    uint16_t *qkv;       /* (n_row_max, all heads) */
     uint16_t *q;         /* (n_row_max, n_head * head_dim) */
     uint16_t *att, *act; /* tiles of width n_head * head_dim, ffn */
     struct gr_cuda_square *o_square, *down_square; /* (n_row_max) of x behind o and behind down, zero until then */
@@ -87,6 +86,7 @@ struct gr_cuda_linear_step {
     struct gr_cuda_linear_norm norm; /* before it, and behind it (kernels/cuda/linear.h) */
     struct gr_cuda_linear_next next;
     struct gr_cuda_square *clear;
+    struct gr_cuda_heads heads;
 };
 GR_NODISCARD enum gr_status gr_cuda_enqueue_linear(const struct gr_cuda_layer_work *w, const struct gr_cuda_matrix *m,
                                                    const struct gr_cuda_linear_step *s, int n);

@@ -80,7 +80,7 @@ static enum gr_status next_piece(struct gr_cuda_weights *w, struct gr_cuda_piece
 struct target_rows {
     const struct gr_cuda_matrix *m; /* packed; or NULL: */
     uint16_t *table;
-    int row0, step;
+    int row0, step, head_dim;
 };
 
 /* Where rows from `row` on are put before they are packed; those of a table: for good. */
@@ -98,10 +98,12 @@ static enum gr_status pack_rows(struct gr_cuda_weights *w, const struct gr_cuda_
                                                    .packed = to->m->packed,
                                                    .n_out = to->m->n_out,
                                                    .n_in = n_in,
-                                                   .row0 = to->row0 + row * to->step,
+                                                   .row0 = to->row0,
                                                    .n_row = n,
                                                    .step = to->step,
-                                                   .cut = to->m->cut};
+                                                   .cut = to->m->cut,
+                                                   .first = row,
+                                                   .head_dim = to->head_dim};
         GR_TRY(gr_cuda_linear_pack(&a, w->device->stream));
     }
     w->bytes += (size_t)n * (size_t)n_in * sizeof(uint16_t);
@@ -204,6 +206,14 @@ enum gr_status gr_cuda_matrix_load(struct gr_cuda_weights *w, const char *name, 
 {
     GR_ASSERT(row0 + (n_row - 1) * step < m->n_out);
     return load_rows(w, name, n_row, m->n_in, &(struct target_rows){.m = m, .row0 = row0, .step = step});
+}
+
+enum gr_status gr_cuda_heads_load(struct gr_cuda_weights *w, const char *name, int n_row,
+                                  const struct gr_cuda_matrix *m, int row0, int head_dim)
+{
+    GR_ASSERT(row0 + n_row <= m->n_out);
+    return load_rows(w, name, n_row, m->n_in,
+                     &(struct target_rows){.m = m, .row0 = row0, .step = 1, .head_dim = head_dim});
 }
 
 enum gr_status gr_cuda_table_load(struct gr_cuda_weights *w, const char *name, int n_row, int n, uint16_t **out)

@@ -46,6 +46,9 @@ GR_NODISCARD enum gr_status gr_cuda_matrix_take(struct gr_cuda_weights *w, int n
 /* The tensor's rows become rows row0 + i * step of m. */
 GR_NODISCARD enum gr_status gr_cuda_matrix_load(struct gr_cuda_weights *w, const char *name, int n_row,
                                                 const struct gr_cuda_matrix *m, int row0, int step);
+/* The same of a tensor of heads of head_dim, as GR_CUDA_OUT_HEADS wants queries and keys (kernels/cuda/linear.h). */
+GR_NODISCARD enum gr_status gr_cuda_heads_load(struct gr_cuda_weights *w, const char *name, int n_row,
+                                               const struct gr_cuda_matrix *m, int row0, int head_dim);
 /* bf16 (n_row, n) as it is. */
 GR_NODISCARD enum gr_status gr_cuda_table_load(struct gr_cuda_weights *w, const char *name, int n_row, int n,
                                                uint16_t **out);

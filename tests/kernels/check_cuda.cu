@@ -248,78 +248,38 @@ static void check_refusals()
     }
 }
 
-/* Rope and store, then the copy of cells. */
+/* The copy of cells, in a pool of random values. */
 static void check_kv(shape m)
 {
-    const int n_row = 37, n_row_max = 40, n_pos = 300, n_block = 20, hd = m.head_dim,
-              n_head = m.n_head + 2 * m.n_kv_head;
-    const int stride = n_head * hd + 8, q_stride = m.n_head * hd + 24;
+    const int n_row = 37, n_row_max = 40, n_block = 20, hd = m.head_dim;
     rng g{99};
-    std::vector<uint16_t> qkv((size_t)n_row_max * stride);
-    std::vector<float> cs((size_t)n_pos * hd / 2), sn(cs.size());
-    std::vector<int32_t> pos, cell, order(n_block * 16);
-    for (auto &x : qkv) {
-        x = bf16_of(g.unit());
-    }
-    for (size_t i = 0; i < cs.size(); i++) {
-        const double angle = (double)(i / (hd / 2)) * pow(10000.0, -2.0 * (double)(i % (hd / 2)) / hd);
-        cs[i] = (float)cos(angle), sn[i] = (float)sin(angle);
-    }
+    std::vector<int32_t> order(n_block * 16);
     for (int i = 0; i < n_block * 16; i++) {
         order[i] = i;
         std::swap(order[i], order[g.below(i + 1)]);
     }
-    for (int r = 0; r < n_row_max; r++) {
-        pos.push_back(g.below(n_pos));
-        cell.push_back(order[r]);
-    }
     const size_t layer = (size_t)n_block * m.n_kv_head * 32 * hd;
-    dev<uint16_t> d_qkv(qkv), d_q((size_t)n_row_max * q_stride), kv(3 * layer);
-    dev<float> d_cos(cs), d_sin(sn);
-    dev<int32_t> d_pos(pos), d_cell(cell), d_n(std::vector<int32_t>{n_row}), d_error(std::vector<int32_t>{0});
-    d_q.poison(), kv.poison();
-    const gr_cuda_rope_store_args a{d_qkv.p, d_q.p,     kv.p + layer, d_pos.p,  d_cell.p, d_cos.p,     d_sin.p,
-                                    d_n.p,   n_row_max, stride,       q_stride, m.n_head, m.n_kv_head, hd};
-    if (gr_cuda_rope_store(&a, nullptr) != GR_OK) {
-        report("rope", false, "launch");
-        return;
+    std::vector<uint16_t> want(3 * layer);
+    for (auto &x : want) {
+        x = (uint16_t)g.next();
     }
-    std::vector<uint16_t> want_q(d_q.n, 0xffff), want(kv.n, 0xffff);
-    for (int r = 0; r < n_row; r++) {
-        for (int h = 0; h < n_head; h++) {
-            for (int d = 0; d < hd; d++) {
-                const uint16_t *x = &qkv[(size_t)r * stride + h * hd];
-                const float c = cs[(size_t)pos[r] * hd / 2 + d % (hd / 2)],
-                            s = sn[(size_t)pos[r] * hd / 2 + d % (hd / 2)];
-                const float lo = bf16_value(x[d % (hd / 2)]), hi = bf16_value(x[d % (hd / 2) + hd / 2]);
-                const float y = d < hd / 2 ? fmaf(lo, c, -(hi * s)) : fmaf(hi, c, lo * s);
-                if (h < m.n_head) {
-                    want_q[(size_t)r * q_stride + h * hd + d] = bf16_of(y);
-                } else {
-                    const bool key = h < m.n_head + m.n_kv_head;
-                    uint16_t *b =
-                        &want[layer + gr_cuda_block_at(cell[r] / 16, (h - m.n_head) % m.n_kv_head, m.n_kv_head, hd)];
-                    b[key ? gr_cuda_key_at(cell[r] % 16, d, hd)
-                          : gr_cuda_block_size(hd) + gr_cuda_value_at(cell[r] % 16, d)] = key ? bf16_of(y) : x[d];
-                }
-            }
-        }
-    }
-    report("rope: queries", d_q.get() == want_q, "all bits");
-    report("rope: keys and values", kv.get() == want, "all bits, nothing else written");
+    dev<uint16_t> kv(want);
+    dev<int32_t> d_n(std::vector<int32_t>{n_row}), d_error(std::vector<int32_t>{0});
     std::vector<int32_t> src(&order[0], &order[n_row]), dst;
     for (int i = 0; i < n_row; i++) { /* some dst are earlier sources */
         dst.push_back(i > 0 && i % 3 == 0 ? src[i - 1] : order[n_row_max + i]);
     }
     std::vector<uint16_t> after = want;
-    for (int i = 0; i < n_row; i++) {
+    for (int i = 0; i < 3 * n_row; i++) {
         for (int h = 0; h < m.n_kv_head; h++) {
-            const uint16_t *from = &want[layer + gr_cuda_block_at(src[i] / 16, h, m.n_kv_head, hd)];
-            uint16_t *to = &after[layer + gr_cuda_block_at(dst[i] / 16, h, m.n_kv_head, hd)];
+            const size_t at = (size_t)(i / n_row) * layer;
+            const int from_cell = src[i % n_row], to_cell = dst[i % n_row];
+            const uint16_t *from = &want[at + gr_cuda_block_at(from_cell / 16, h, m.n_kv_head, hd)];
+            uint16_t *to = &after[at + gr_cuda_block_at(to_cell / 16, h, m.n_kv_head, hd)];
             for (int d = 0; d < hd; d++) {
-                to[gr_cuda_key_at(dst[i] % 16, d, hd)] = from[gr_cuda_key_at(src[i] % 16, d, hd)];
-                to[gr_cuda_block_size(hd) + gr_cuda_value_at(dst[i] % 16, d)] =
-                    from[gr_cuda_block_size(hd) + gr_cuda_value_at(src[i] % 16, d)];
+                to[gr_cuda_key_at(to_cell % 16, d, hd)] = from[gr_cuda_key_at(from_cell % 16, d, hd)];
+                to[gr_cuda_block_size(hd) + gr_cuda_value_at(to_cell % 16, d)] =
+                    from[gr_cuda_block_size(hd) + gr_cuda_value_at(from_cell % 16, d)];
             }
         }
     }
@@ -350,6 +310,7 @@ int main(int argc, char **argv)
         {"view", check_views},
         {"refuse", check_refusals},
         {"linear", check_linear_layers},
+        {"linear outputs", check_linear_outputs},
         {"rows", check_rows},
         {"noise", check_noise},
         {"pick", check_picks},
