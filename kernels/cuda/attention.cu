@@ -299,8 +299,8 @@ enum gr_status gr_cuda_attention(const struct gr_cuda_attention_args *a, struct 
     GR_TRY(gr::check_shape(&a->shape));
     if (a->n_row < 1 || a->n_row > a->shape.n_row_max || a->n_seq < 1 || a->n_seq > a->shape.n_seq_max ||
         a->q_stride % 8 != 0) {
-        fprintf(stderr, "cuda: attention: %d rows of %d sequences, room for %d and %d; stride %d\n", a->n_row,
-                a->n_seq, a->shape.n_row_max, a->shape.n_seq_max, a->q_stride);
+        fprintf(stderr, "cuda: attention: %d rows of %d sequences, room for %d and %d; stride %d\n", a->n_row, a->n_seq,
+                a->shape.n_row_max, a->shape.n_seq_max, a->q_stride);
         return GR_EINVAL;
     }
     GR_TRY(cuda_status_of(gr::launch_far(*a, stream), "attention, far keys"));

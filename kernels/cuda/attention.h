@@ -12,11 +12,11 @@
  * Rows of different split_len are computed in different tiles of rows; a class of equal split_len is n_split_max * 128
  * positions long, so trees rarely see two, and 64 rows beside each other never three.
  *
- * Limits: head_dim 64 or 128, at most 8 query heads a KV head, slots of a session below n_slot_max. The rows of a session come
- * in the order of their positions but for the branches of one tree: any four in a row need no more than 10 pool blocks
- * between the first one's near_from and the largest limit. Nothing is clamped: gr_cuda_attn_plan() notes what it
- * refuses in the plan, and the pass then computes no attention (see gr_cuda_attn_plan_error). Nothing allocates; all
- * pointers are borrowed. Common subset of C and CUDA C++. */
+ * Limits: head_dim 64 or 128, at most 8 query heads a KV head, slots of a session below n_slot_max. The rows of a
+ * session come in the order of their positions but for the branches of one tree: any four in a row need no more than 10
+ * pool blocks between the first one's near_from and the largest limit. Nothing is clamped: gr_cuda_attn_plan() notes
+ * what it refuses in the plan, and the pass then computes no attention (see gr_cuda_attn_plan_error). Nothing
+ * allocates; all pointers are borrowed. Common subset of C and CUDA C++. */
 #ifndef GR_KERNELS_CUDA_ATTENTION_H
 #define GR_KERNELS_CUDA_ATTENTION_H
 

@@ -128,9 +128,9 @@ static enum gr_status check_norms(const gr_cuda_linear_args &a)
     const bool norm = aligned(a.norm.square, 128) && aligned(n.square, 128) && aligned(a.clear, 128);
     const bool capture = n.capture == nullptr || (n.capture_n % 64 == 0 && n.capture_col % 8 == 0 &&
                                                   n.capture_col >= 0 && n.capture_col + a.n_out <= n.capture_n);
-    const bool next = n.tiles == nullptr ||
-                      (a.out == GR_CUDA_OUT_ADD && !a.bias && a.n_out % 64 == 0 && n.w && n.square && capture &&
-                       aligned(n.w, 8) && aligned(n.tiles, 16) && aligned(n.capture, 16));
+    const bool next =
+        n.tiles == nullptr || (a.out == GR_CUDA_OUT_ADD && !a.bias && a.n_out % 64 == 0 && n.w && n.square && capture &&
+                               aligned(n.w, 8) && aligned(n.tiles, 16) && aligned(n.capture, 16));
     if (!norm || !next) {
         fprintf(stderr,
                 "cuda: linear layer of %d outputs: squares before it at %p, behind it at %p, cleared at %p (aligned to "
@@ -159,12 +159,12 @@ size_t gr_cuda_linear_bytes(int n_out, int n_in, struct gr_cuda_cut cut)
 enum gr_status gr_cuda_linear_pack(const struct gr_cuda_linear_pack_args *a, struct CUstream_st *stream)
 {
     GR_TRY(gr::check_shape(a->n_out, a->n_in, a->cut));
-    if (!a->plain || !a->packed || !gr::pack_fits(*a) || !gr::aligned(a->plain, 16) ||
-        !gr::aligned(a->packed, 256)) {
-        fprintf(stderr,
-                "cuda: packing: rows %d + i * %d, %d from %d on, in heads of %d, of a matrix of %d; plain at %p (aligned"
-                " to 16), packed at %p (to 256)\n",
-                a->row0, a->step, a->n_row, a->first, a->head_dim, a->n_out, (const void *)a->plain, a->packed);
+    if (!a->plain || !a->packed || !gr::pack_fits(*a) || !gr::aligned(a->plain, 16) || !gr::aligned(a->packed, 256)) {
+        fprintf(
+            stderr,
+            "cuda: packing: rows %d + i * %d, %d from %d on, in heads of %d, of a matrix of %d; plain at %p (aligned"
+            " to 16), packed at %p (to 256)\n",
+            a->row0, a->step, a->n_row, a->first, a->head_dim, a->n_out, (const void *)a->plain, a->packed);
         return GR_EINVAL;
     }
     const size_t total = (size_t)a->n_row * (size_t)(a->n_in / 8);
@@ -180,8 +180,8 @@ enum gr_status gr_cuda_linear(const struct gr_cuda_linear_args *a, struct CUstre
     GR_TRY(gr::check_shape(a->n_out, a->n_in, a->cut));
     GR_TRY(gr::check_output(*a));
     GR_TRY(gr::check_norms(*a));
-    if (!a->w || !a->x || (!a->y && a->out != GR_CUDA_OUT_HEADS) || !a->n_row_true || a->n_row < 1 || !gr::aligned(a->w, 256) ||
-        !gr::aligned(a->x, 16) || !gr::aligned(a->y, 8) || !gr::aligned(a->bias, 8)) {
+    if (!a->w || !a->x || (!a->y && a->out != GR_CUDA_OUT_HEADS) || !a->n_row_true || a->n_row < 1 ||
+        !gr::aligned(a->w, 256) || !gr::aligned(a->x, 16) || !gr::aligned(a->y, 8) || !gr::aligned(a->bias, 8)) {
         fprintf(stderr,
                 "cuda: linear layer of %d rows: w at %p (aligned to 256), x at %p (to 16), y at %p, bias at %p (to 8),"
                 " n_row_true at %p\n",

@@ -23,11 +23,11 @@ struct CUstream_st;
 
 /* What becomes of the sums. */
 enum gr_cuda_linear_out {
-    GR_CUDA_OUT_BF16, /* y: bf16 (n_row, y_stride) */
-    GR_CUDA_OUT_F32,  /* y: f32 (n_row, y_stride) */
-    GR_CUDA_OUT_ADD,  /* y: f32 (n_row, y_stride), y += sum; what is subnormal may count as zero */
-    GR_CUDA_OUT_SILU, /* outputs 2 i and 2 i + 1 are gate and up: silu(gate) * up as bf16 tiles (tiles.h) of width
-                         n_out / 2, both sums in f32 until there */
+    GR_CUDA_OUT_BF16,  /* y: bf16 (n_row, y_stride) */
+    GR_CUDA_OUT_F32,   /* y: f32 (n_row, y_stride) */
+    GR_CUDA_OUT_ADD,   /* y: f32 (n_row, y_stride), y += sum; what is subnormal may count as zero */
+    GR_CUDA_OUT_SILU,  /* outputs 2 i and 2 i + 1 are gate and up: silu(gate) * up as bf16 tiles (tiles.h) of width
+                          n_out / 2, both sums in f32 until there */
     GR_CUDA_OUT_HEADS, /* query, key and value heads to where gr_cuda_heads says; y is not used */
 };
 
@@ -48,8 +48,8 @@ struct gr_cuda_linear_pack_args {
     int row0, n_row, step;
     struct gr_cuda_cut cut; /* the same in all calls for a matrix */
     int first;    /* these are rows from `first` on of a tensor, all of which go to row0 + i * step, i from 0 on */
-    int head_dim; /* 64 or 128: the tensor is heads of q or k, whose row d and row d + head_dim / 2 become neighbours, as
-                     HEADS wants them; 0: they stay in order */
+    int head_dim; /* 64 or 128: the tensor is heads of q or k, whose row d and row d + head_dim / 2 become neighbours,
+                     as HEADS wants them; 0: they stay in order */
 };
 GR_NODISCARD enum gr_status gr_cuda_linear_pack(const struct gr_cuda_linear_pack_args *a, struct CUstream_st *stream);
 
@@ -58,8 +58,8 @@ GR_NODISCARD enum gr_status gr_cuda_linear_pack(const struct gr_cuda_linear_pack
  * part of its columns; the layer behind it takes the tiles and multiplies its own sums by 1 / sqrt(mean(x^2) + eps),
  * which is one number a row. So x w is rounded instead of the norm's result, by as much relative to it. */
 
-/* A row's sum of squares in fixed point, whole + part / 2^40: integers, since many blocks add to it in any order. What a
- * block adds counts as 2^52 at most. On a line of its own, aligned to it: rows are added to at the same time. */
+/* A row's sum of squares in fixed point, whole + part / 2^40: integers, since many blocks add to it in any order. What
+ * a block adds counts as 2^52 at most. On a line of its own, aligned to it: rows are added to at the same time. */
 struct gr_cuda_square {
     uint64_t whole, part;
     uint64_t pad[14];

@@ -62,8 +62,7 @@ static __device__ __forceinline__ uint16_t *turned_at(const gr_cuda_heads &h, co
 
 static __device__ __forceinline__ uint16_t *value_at(const gr_cuda_heads &h, const RowPlace &p, int head, int d)
 {
-    return (uint16_t *)h.kv +
-           gr_cuda_block_at(p.cell / 16, head - h.n_head - h.n_kv_head, h.n_kv_head, h.head_dim) +
+    return (uint16_t *)h.kv + gr_cuda_block_at(p.cell / 16, head - h.n_head - h.n_kv_head, h.n_kv_head, h.head_dim) +
            gr_cuda_block_size(h.head_dim) + gr_cuda_value_at(p.cell % 16, d);
 }
 

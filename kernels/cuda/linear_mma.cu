@@ -26,7 +26,7 @@ struct LinearBars {
     uint64_t w_full[W_SLOT_MAX], w_empty[W_SLOT_MAX], x_full[X_SLOT_MAX], x_empty[X_SLOT_MAX];
     uint64_t may_send; /* all blocks of the cluster are through with their rings */
     uint64_t received, added;
-    float scale[2 * 64]; /* of a pass's rows, where there was a norm before */
+    float scale[2 * 64];    /* of a pass's rows, where there was a norm before */
     RowPlace place[2 * 64]; /* of the same, where heads are stored */
 };
 
@@ -368,8 +368,7 @@ template <int N, int R> struct LinearWorker {
     }
 
     /* A row's squares, each eight columns' in the place of the first of their sums. */
-    template <int EIGHTS>
-    __device__ __forceinline__ void store_squares(const uint8_t *from, int first_row, int n) const
+    template <int EIGHTS> __device__ __forceinline__ void store_squares(const uint8_t *from, int first_row, int n) const
     {
         named_sync(1, N_THREAD);
         if (t < n) {

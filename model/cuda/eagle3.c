@@ -67,11 +67,8 @@ static enum gr_status enqueue_logits(void *model, int n)
     struct eagle3 *m = model;
     const struct gr_cuda_norm_step norm = {
         .x = m->m.work.x, .weight = m->final_norm, .y = m->xo, .y_n = m->source.hf.hidden, .out_rows = true};
-    const struct gr_cuda_linear_step head = {.x = m->xo,
-                                             .out = GR_CUDA_OUT_F32,
-                                             .y = m->m.logits,
-                                             .y_stride = m->lm.n_vocab_stride,
-                                             .out_rows = true};
+    const struct gr_cuda_linear_step head = {
+        .x = m->xo, .out = GR_CUDA_OUT_F32, .y = m->m.logits, .y_stride = m->lm.n_vocab_stride, .out_rows = true};
     GR_TRY(gr_cuda_enqueue_norm(&m->m.work, &norm, n));
     GR_TRY(gr_cuda_enqueue_linear(&m->m.work, &m->head, &head, n));
     return gr_cuda_model_enqueue_picks(&m->m, &m->lm, n);

@@ -271,10 +271,7 @@ static enum gr_status enqueue_mlp(const struct gr_cuda_layer_work *w, const stru
                                   const struct gr_cuda_layer_place *place, int n)
 {
     const struct gr_cuda_linear_step gate_up = {
-        .x = w->xn,
-        .out = GR_CUDA_OUT_SILU,
-        .y = w->act,
-        .norm = {.square = w->o_square, .eps = w->rms_eps}};
+        .x = w->xn, .out = GR_CUDA_OUT_SILU, .y = w->act, .norm = {.square = w->o_square, .eps = w->rms_eps}};
     struct gr_cuda_linear_step down = {
         .x = w->act, .out = GR_CUDA_OUT_ADD, .y = w->x, .y_stride = w->hidden, .clear = w->o_square};
     if (place->next_norm != NULL) {

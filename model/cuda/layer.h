@@ -24,12 +24,12 @@ struct gr_cuda_layer_work {
     struct gr_cuda_attn_shape attention;
     int hidden, n_in, ffn; /* n_in: inputs of q, k and v; H, or 2H in an EAGLE-3 head */
     float rms_eps, attn_scale;
-    float *cos, *sin;    /* (n_ctx_max, head_dim / 2) */
-    float *x;            /* (n_row_max, H) residual stream */
-    uint16_t *in;        /* tiles of width n_in: what q, k and v are given */
-    uint16_t *xn;        /* tiles of width H */
-    uint16_t *q;         /* (n_row_max, n_head * head_dim) */
-    uint16_t *att, *act; /* tiles of width n_head * head_dim, ffn */
+    float *cos, *sin;                              /* (n_ctx_max, head_dim / 2) */
+    float *x;                                      /* (n_row_max, H) residual stream */
+    uint16_t *in;                                  /* tiles of width n_in: what q, k and v are given */
+    uint16_t *xn;                                  /* tiles of width H */
+    uint16_t *q;                                   /* (n_row_max, n_head * head_dim) */
+    uint16_t *att, *act;                           /* tiles of width n_head * head_dim, ffn */
     struct gr_cuda_square *o_square, *down_square; /* (n_row_max) of x behind o and behind down, zero until then */
     void *plan, *attn_work;
     struct gr_cuda_kv kv;

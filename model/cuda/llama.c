@@ -26,7 +26,7 @@ struct llama {
     /* of a target that serves a head */
     struct gr_cuda_matrix fc; /* (fused_width, n_capture * H) */
     float *fc_bias;
-    uint16_t *capture;  /* tiles of width n_capture * H */
+    uint16_t *capture;     /* tiles of width n_capture * H */
     uint16_t *fused;       /* (n_row_max, fused_width) */
     uint16_t *fused_alias; /* lm.shipped as the device sees it */
 };
@@ -142,11 +142,8 @@ static enum gr_status enqueue_logits(void *model, int n)
     const int hidden = m->source.hf.hidden;
     const struct gr_cuda_norm_step norm = {
         .x = m->m.work.x, .weight = m->final_norm, .y = m->xo, .y_n = hidden, .out_rows = true};
-    const struct gr_cuda_linear_step head = {.x = m->xo,
-                                             .out = GR_CUDA_OUT_F32,
-                                             .y = m->m.logits,
-                                             .y_stride = m->lm.n_vocab_stride,
-                                             .out_rows = true};
+    const struct gr_cuda_linear_step head = {
+        .x = m->xo, .out = GR_CUDA_OUT_F32, .y = m->m.logits, .y_stride = m->lm.n_vocab_stride, .out_rows = true};
     GR_TRY(gr_cuda_enqueue_norm(&m->m.work, &norm, n));
     GR_TRY(gr_cuda_enqueue_linear(&m->m.work, &m->head, &head, n));
     return gr_cuda_model_enqueue_picks(&m->m, &m->lm, n);

@@ -45,22 +45,22 @@ struct normed {
         for (size_t i = 0; i < row.size(); i++) {
             CUDA_OK(cudaMemcpy(d_y.p + i * h, &old[(size_t)row[i] * h], (size_t)h * 4, cudaMemcpyHostToDevice));
         }
-        gr_cuda_linear_args a{before.packed.p, h, before.n_in, x.p,      nullptr, d_y.p,
+        gr_cuda_linear_args a{before.packed.p, h, before.n_in, x.p,      nullptr,   d_y.p,
                               GR_CUDA_OUT_ADD, h, bucket,      n_true.p, before.cut};
         a.next = {d_w.p, d_tiles.p, d_square.p, d_capture.p, 3 * h, h};
-        gr_cuda_linear_args b{behind.packed.p, behind.n_out, h,      d_tiles.p, nullptr, d_out.p,
+        gr_cuda_linear_args b{behind.packed.p, behind.n_out, h,      d_tiles.p, nullptr,   d_out.p,
                               GR_CUDA_OUT_F32, behind.n_out, bucket, n_true.p,  behind.cut};
         b.norm = {d_square.p, NORM_EPS}, b.clear = d_cleared.p;
         ok = gr_cuda_linear(&a, nullptr) == GR_OK && gr_cuda_linear(&b, nullptr) == GR_OK;
-        y = d_y.get(), square = d_square.get(), cleared = d_cleared.get(), out = d_out.get(), tiles = d_tiles.get(), capture = d_capture.get();
+        y = d_y.get(), square = d_square.get(), cleared = d_cleared.get(), out = d_out.get(), tiles = d_tiles.get(),
+        capture = d_capture.get();
         check_all_rest((int)row.size());
     }
 
     void check_all_rest(int n_row)
     {
         const int h = width();
-        std::vector<bool> in_y(y.size()), in_out(out.size()), in_tiles(tiles.size()),
-            in_capture(capture.size());
+        std::vector<bool> in_y(y.size()), in_out(out.size()), in_tiles(tiles.size()), in_capture(capture.size());
         float nan;
         memset(&nan, 0xff, sizeof(nan));
         for (int r = 0; r < n_row; r++) {
@@ -121,8 +121,8 @@ static void check_normed_values(const normed &all)
     dev<uint16_t> tiles(all.tiles);
     dev<int32_t> n_true(std::vector<int32_t>{ROW_MAX});
     dev<float> plain((size_t)ROW_MAX * b.n_out);
-    const gr_cuda_linear_args a{b.packed.p, b.n_out, h,       tiles.p,  nullptr, plain.p, GR_CUDA_OUT_F32,
-                                b.n_out,    ROW_MAX, n_true.p, b.cut};
+    const gr_cuda_linear_args a{b.packed.p,      b.n_out, h,       tiles.p,  nullptr, plain.p,
+                                GR_CUDA_OUT_F32, b.n_out, ROW_MAX, n_true.p, b.cut};
     const bool ok = gr_cuda_linear(&a, nullptr) == GR_OK;
     const std::vector<float> sum = plain.get();
     for (size_t i = 0; i < sum.size(); i++) {
@@ -172,7 +172,7 @@ static void check_normed(int h, int n_in, int n_behind, gr_cuda_cut before_cut =
 
 static void check_norms()
 {
-    check_normed(384, 1024, 2048); /* the demo models */
+    check_normed(384, 1024, 2048);  /* the demo models */
     check_normed(4096, 4096, 1280); /* Llama-3.1-8B */
     check_normed(4096, 14336, 640);
     check_normed(8192, 512, 256);
@@ -194,7 +194,7 @@ static void check_norms()
 struct heads_case {
     shape m;
     layer plain, packed;
-    std::vector<float> cs, sn; /* (N_POS, head_dim / 2) */
+    std::vector<float> cs, sn;      /* (N_POS, head_dim / 2) */
     std::vector<int32_t> pos, cell; /* of 256 rows */
     static constexpr int N_POS = 300, N_BLOCK = 20;
 
@@ -227,8 +227,15 @@ struct heads_case {
     bool pack_rows(int row0, int n_row, int first, int head_dim)
     {
         const gr_cuda_linear_pack_args a{packed.d_w.p + (size_t)(row0 + first) * packed.n_in,
-                                         packed.packed.p, packed.n_out, packed.n_in, row0, n_row, 1,
-                                         packed.cut, first, head_dim};
+                                         packed.packed.p,
+                                         packed.n_out,
+                                         packed.n_in,
+                                         row0,
+                                         n_row,
+                                         1,
+                                         packed.cut,
+                                         first,
+                                         head_dim};
         return gr_cuda_linear_pack(&a, nullptr) == GR_OK;
     }
 
@@ -266,16 +273,16 @@ struct heads_case {
         dev<int32_t> d_pos(p), d_cell(c), n_true(std::vector<int32_t>{(int32_t)row.size()});
         dev<float> d_cos(cs), d_sin(sn);
         q.poison(), kv.poison();
-        gr_cuda_linear_args a{packed.packed.p, packed.n_out, packed.n_in, x.p,    nullptr,  nullptr,
-                              GR_CUDA_OUT_HEADS, 0,          bucket,      n_true.p, packed.cut};
+        gr_cuda_linear_args a{packed.packed.p, packed.n_out, packed.n_in, x.p, nullptr, nullptr, GR_CUDA_OUT_HEADS, 0,
+                              bucket,          n_true.p,     packed.cut};
         a.heads = {q.p, kv.p, d_pos.p, d_cell.p, d_cos.p, d_sin.p, q_stride, m.n_head, m.n_kv_head, hd};
         ok = ok && gr_cuda_linear(&a, nullptr) == GR_OK;
         std::vector<uint16_t> want_q(q.n, 0xffff), want_kv(kv.n, 0xffff);
         for (size_t i = 0; i < row.size(); i++) {
             for (int h = 0; h < m.n_head + 2 * m.n_kv_head; h++) {
-                uint16_t *block = h < m.n_head ? nullptr
-                                               : &want_kv[gr_cuda_block_at(c[i] / 16, (h - m.n_head) % m.n_kv_head,
-                                                                           m.n_kv_head, hd)];
+                uint16_t *block =
+                    h < m.n_head ? nullptr
+                                 : &want_kv[gr_cuda_block_at(c[i] / 16, (h - m.n_head) % m.n_kv_head, m.n_kv_head, hd)];
                 for (int d = 0; d < hd; d++) {
                     (h < m.n_head                 ? want_q[i * q_stride + h * hd + d]
                      : h < m.n_head + m.n_kv_head ? block[gr_cuda_key_at(c[i] % 16, d, hd)]
@@ -312,7 +319,7 @@ static void check_heads(shape m, int n_in, gr_cuda_cut cut = {})
 void check_linear_outputs()
 {
     check_norms();
-    check_heads({6, 2, 64}, 384); /* the demo models */
+    check_heads({6, 2, 64}, 384);    /* the demo models */
     check_heads({32, 8, 128}, 4096); /* Llama-3.1-8B */
     check_heads({12, 4, 64}, 192);
     for (int width : gr_cuda_cut_width) {
