@@ -14,7 +14,7 @@
 struct gr_model_shapes {
     struct gr_linear_shape {
         int n_out, n_in;
-        enum gr_cuda_linear_out out; /* of the first matrix of this size */
+        enum gr_cuda_linear_out out; /* of the first matrix of this size, as it is measured: BF16 for HEADS */
         struct gr_cuda_cut cut;      /* width 0: not chosen yet */
     } linear[GR_SHAPE_LINEAR_MAX];
     int n_linear;

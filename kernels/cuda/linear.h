@@ -38,7 +38,7 @@ struct gr_cuda_cut gr_cuda_linear_cut(int n_out, int n_in);
  * it aligned to 256. 0: the shape, or the cut, is not built. */
 size_t gr_cuda_linear_bytes(int n_out, int n_in, struct gr_cuda_cut cut);
 
-/* Rows [0, n_row) of plain, bf16 (n_row, n_in) row-major, become rows row0 + i * step of the matrix; so q, k and v are
+/* Rows i of plain, bf16 (n_row, n_in) row-major, become rows row0 + (first + i) * step of the matrix; so q, k and v are
  * one matrix (step 1), gate and up are interleaved (step 2), and a large matrix is made piece by piece. What is never
  * packed must be zero: clear the memory first. */
 struct gr_cuda_linear_pack_args {
@@ -47,16 +47,16 @@ struct gr_cuda_linear_pack_args {
     int n_out, n_in; /* of the whole matrix */
     int row0, n_row, step;
     struct gr_cuda_cut cut; /* the same in all calls for a matrix */
-    int first;    /* these are rows from `first` on of a tensor, all of which go to row0 + i * step, i from 0 on */
+    int first;    /* `plain` begins with row `first` of a tensor whose row i is meant above */
     int head_dim; /* 64 or 128: the tensor is heads of q or k, whose row d and row d + head_dim / 2 become neighbours,
                      as HEADS wants them; 0: they stay in order */
 };
 GR_NODISCARD enum gr_status gr_cuda_linear_pack(const struct gr_cuda_linear_pack_args *a, struct CUstream_st *stream);
 
 /* An RMSNorm between two linear layers, y = x w / sqrt(mean(x^2) + eps), needs no kernel of its own. The layer before
- * it, which adds to the residual stream x, stores x w besides, as bf16 tiles, and sums of squares of x, one for each
- * part of its columns; the layer behind it takes the tiles and multiplies its own sums by 1 / sqrt(mean(x^2) + eps),
- * which is one number a row. So x w is rounded instead of the norm's result, by as much relative to it. */
+ * it, which adds to the residual stream x, stores x w besides, as bf16 tiles, and adds up each row's squares; the layer
+ * behind it takes the tiles and multiplies its own sums by 1 / sqrt(mean(x^2) + eps), which is one number a row. So x w
+ * is rounded instead of the norm's result, by as much relative to it. */
 
 /* A row's sum of squares in fixed point, whole + part / 2^40: integers, since many blocks add to it in any order. What
  * a block adds counts as 2^52 at most. On a line of its own, aligned to it: rows are added to at the same time. */

@@ -85,11 +85,12 @@ enum gr_status gr_cuda_tune(struct gr_model_shapes *s, const struct gr_tuned *tu
     return tune_attention(s, tuned, d, model);
 }
 
+/* sums2: norms and rotary embedding are made from a linear layer's f32 sums. */
 void gr_cuda_numerics_id(const struct gr_model_shapes *s, char *text, size_t cap)
 {
     char applied[24] = "";
     if (s->tuned) {
         snprintf(applied, sizeof(applied), "/tuned-%08" PRIx32, gr_shapes_hash(s));
     }
-    snprintf(text, cap, "cuda/sm90/tile64/near64/split%d/kv-bf16/tp1%s", s->n_split_max, applied);
+    snprintf(text, cap, "cuda/sm90/sums2/tile64/near64/split%d/kv-bf16/tp1%s", s->n_split_max, applied);
 }

@@ -44,7 +44,7 @@ static inline bool pack(const layer &l, uint8_t *to, int row0, int n_row, int st
 /* Rows `row` of x as tiles; rows behind them, up to whole tiles, are NaN. */
 static inline std::vector<uint16_t> tiles_of(const layer &l, const std::vector<int> &row)
 {
-    std::vector<uint16_t> t(gr_cuda_tile_bytes((int)row.size(), l.n_in) / 2, 0x7fc1);
+    std::vector<uint16_t> t(gr_cuda_tile_bytes(std::max((int)row.size(), 1), l.n_in) / 2, 0x7fc1);
     for (size_t i = 0; i < row.size(); i++) {
         for (int c = 0; c < l.n_in; c++) {
             t[gr_cuda_tile_at((int)i, c, l.n_in)] = l.x[(size_t)row[i] * l.n_in + c];
