@@ -47,7 +47,7 @@ struct gr_cuda_linear_pack_args {
     int n_out, n_in; /* of the whole matrix */
     int row0, n_row, step;
     struct gr_cuda_cut cut; /* the same in all calls for a matrix */
-    int first;    /* `plain` begins with row `first` of a tensor whose row i is meant above */
+    int first;              /* `plain` begins with row `first` of a tensor whose row i is meant above */
     int head_dim; /* 64 or 128: the tensor is heads of q or k, whose row d and row d + head_dim / 2 become neighbours,
                      as HEADS wants them; 0: they stay in order */
 };
