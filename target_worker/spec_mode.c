@@ -281,11 +281,13 @@ void gr_spec_group_pass(struct gr_spec_group *g, bool with_trees, int n_session,
     g->regret_ns += at_most(lost, GR_SPEC_REGRET_ROUND * pass_ns);
     g->regret_ns = g->regret_ns > 0.0 ? g->regret_ns : 0.0;
     g->gain_ns -= lost;
-    if (g->regret_ns > GR_SPEC_REGRET_MAX * pass_ns) {
+    if (g->regret_ns > GR_SPEC_REGRET_MAX * (g->failed ? 0.5 : 1.0) * pass_ns) {
         g->tries_trees = false;
+        g->failed = true;
         g->until_trial = g->interval;
         g->interval = g->interval * 2 < GR_SPEC_PROBE_LAST ? g->interval * 2 : GR_SPEC_PROBE_LAST;
     } else if (g->gain_ns > GR_SPEC_GAIN_MIN * pass_ns) {
         g->interval = GR_SPEC_TRIAL_NEXT;
+        g->failed = false;
     }
 }

@@ -52,6 +52,7 @@ struct gr_spec_group {
     double root_ns;   /* a token, in passes without trees; 0: not known yet */
     double regret_ns, gain_ns; /* as above, over passes with trees */
     bool tries_trees;
+    bool failed;                    /* trees were given up since they last won anything */
     uint32_t until_trial, interval; /* passes */
 };
 
@@ -85,7 +86,8 @@ struct gr_spec_decision {
 #define GR_SPEC_CLEAN_EVERY 64
 #define GR_SPEC_SURE 1.5         /* trees that bring so many times what root-only rounds do need no such comparison */
 #define GR_SPEC_TRIAL_FIRST 4    /* passes of a group to the first with trees */
-#define GR_SPEC_TRIAL_NEXT 64    /* and, after one that failed, to the next; doubled each time */
+#define GR_SPEC_TRIAL_NEXT 128   /* and, after one that failed, to the next; doubled each time. A trial may lose
+                                  * GR_SPEC_REGRET_MAX passes, one after a failed one half of it: 3 % of 256 passes */
 #define GR_SPEC_MIN_ROUNDS 4     /* tree rounds of other sessions that say something about a new one */
 #define GR_SPEC_PROBE_FIRST 8    /* rounds to the first probe in K = 0; doubled by each that fails */
 #define GR_SPEC_PROBE_LAST 1024

@@ -344,6 +344,30 @@ static void test_shared(void **state)
     }
 }
 
+/* What a group loses in its first 256 passes, in passes without trees, where trees bring nothing: little enough that it
+ * keeps 0.96 of what it has without trials. Once trees have won, a failure may cost as much as the first. */
+static void test_group_trials(void **state)
+{
+    (void)state;
+    struct gr_spec_group g = {0};
+    double lost = 0.0;
+    for (int i = 0; i < 256; i++) {
+        const bool trees = g.tries_trees;
+        const double ns = trees ? 32e6 * 2.5 : 32e6;
+        gr_spec_group_pass(&g, trees, 32, trees ? 40 : 32, ns);
+        lost += trees ? 2.5 - 40.0 / 32.0 : 0.0;
+    }
+    assert_true(lost > 5.0 && lost < 0.04 * 256);
+    assert_true(g.failed);
+    g.tries_trees = true;
+    g.regret_ns = g.gain_ns = 0.0;
+    for (int i = 0; i < 20; i++) {
+        gr_spec_group_pass(&g, true, 32, 64, 32e6);
+    }
+    assert_false(g.failed);
+    assert_int_equal(g.interval, GR_SPEC_TRIAL_NEXT);
+}
+
 /* Sessions that decode together: the passes with trees of a group that trees slow down end soon and are tried seldom;
  * those of one that they help stay. */
 static void test_group(void **state)
@@ -384,7 +408,7 @@ int main(void)
         cmocka_unit_test(test_refusals), cmocka_unit_test(test_pays_or_not), cmocka_unit_test(test_turns),
         cmocka_unit_test(test_changing_speed), cmocka_unit_test(test_pause_in_pass),
         cmocka_unit_test(test_late_drafter), cmocka_unit_test(test_seeding),
-        cmocka_unit_test(test_group), cmocka_unit_test(test_shared),
+        cmocka_unit_test(test_group), cmocka_unit_test(test_group_trials), cmocka_unit_test(test_shared),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
