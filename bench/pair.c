@@ -1,5 +1,6 @@
 #include "bench/pair.h"
 
+#include "common/child_args.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/program.h"
@@ -15,31 +16,13 @@
 
 /* ---- what to start ---- */
 
-struct arguments {
-    const char *argv[GR_CHILD_ARG_MAX];
-    char number[3][16];
-    int n;
-};
-
-/* value NULL: the worker's default. */
-static void add(struct arguments *a, const char *name, const char *value)
+static void add_common(struct gr_child_args *a, const struct gr_pair *p, const struct gr_pair_config *c)
 {
-    if (value != NULL) {
-        GR_ASSERT(a->n + 2 < GR_CHILD_ARG_MAX);
-        a->argv[a->n++] = name;
-        a->argv[a->n++] = value;
-    }
-}
-
-static void add_common(struct arguments *a, const struct gr_pair *p, const struct gr_pair_config *c)
-{
-    snprintf(a->number[0], sizeof(a->number[0]), "%d", c->n_session);
-    snprintf(a->number[1], sizeof(a->number[1]), "%d", c->n_ctx_max);
-    add(a, "--join", gr_hub_address(p->hub));
-    add(a, "--sessions", a->number[0]);
-    add(a, "--max-model-len", a->number[1]);
-    add(a, "--geometry", c->geometry);
-    add(a, "--transport", c->transport[0] != '\0' && !c->colocated ? c->transport : NULL);
+    gr_child_args_add(a, "--join", gr_hub_address(p->hub));
+    gr_child_args_add_number(a, "--sessions", c->n_session);
+    gr_child_args_add_number(a, "--max-model-len", c->n_ctx_max);
+    gr_child_args_add(a, "--geometry", c->geometry);
+    gr_child_args_add(a, "--transport", c->transport[0] != '\0' && !c->colocated ? c->transport : NULL);
 }
 
 static bool on_gpu(const char *device)
@@ -47,48 +30,45 @@ static bool on_gpu(const char *device)
     return device != NULL && strncmp(device, "cuda:", 5) == 0;
 }
 
-static void add_tuned(struct arguments *a, const struct gr_pair_config *c)
+static void add_tuned(struct gr_child_args *a, const struct gr_pair_config *c)
 {
-    add(a, "--tuned", c->tuned);
-    if (c->require_tuned) {
-        GR_ASSERT(a->n + 1 < GR_CHILD_ARG_MAX);
-        a->argv[a->n++] = "--require-tuned";
-    }
+    gr_child_args_add(a, "--tuned", c->tuned);
+    gr_child_args_add_flag(a, "--require-tuned", c->require_tuned);
 }
 
 static enum gr_status start_target(struct gr_pair *p, const struct gr_pair_config *c)
 {
-    struct arguments a = {.argv = {c->target_program != NULL ? c->target_program : gr_program_sibling("graft-target")},
-                          .n = 1};
-    add(&a, "--model", c->target);
-    add(&a, "--device", c->target_device);
+    struct gr_child_args a;
+    gr_child_args_begin(&a, c->target_program != NULL ? c->target_program : gr_program_sibling("graft-target"));
+    gr_child_args_add(&a, "--model", c->target);
+    gr_child_args_add(&a, "--device", c->target_device);
     add_common(&a, p, c);
-    snprintf(a.number[2], sizeof(a.number[2]), "%d", c->n_block);
-    add(&a, "--kv-blocks", c->n_block > 0 ? a.number[2] : NULL);
-    add(&a, "--prefill-share", c->prefill_share);
-    add(&a, "--head", c->draft_is_head ? c->draft : NULL);
+    if (c->n_block > 0) {
+        gr_child_args_add_number(&a, "--kv-blocks", c->n_block);
+    }
+    gr_child_args_add(&a, "--prefill-share", c->prefill_share);
+    gr_child_args_add(&a, "--head", c->draft_is_head ? c->draft : NULL);
     if (on_gpu(c->target_device) || (c->colocated && c->draft != NULL && on_gpu(c->draft_device))) {
         add_tuned(&a, c);
     }
     if (c->colocated) {
-        add(&a, "--colocate-draft", c->draft);
-        add(&a, "--draft-device", c->draft_device);
+        gr_child_args_add(&a, "--colocate-draft", c->draft);
+        gr_child_args_add(&a, "--draft-device", c->draft_device);
     }
     for (int i = 0; c->target_options != NULL && c->target_options[i] != NULL; i++) {
-        GR_ASSERT(a.n + 1 < GR_CHILD_ARG_MAX);
-        a.argv[a.n++] = c->target_options[i];
+        gr_child_args_add_flag(&a, c->target_options[i], true);
     }
     return gr_children_start(&p->children, "target", a.argv, &p->target);
 }
 
 static enum gr_status start_draft(struct gr_pair *p, const struct gr_pair_config *c)
 {
-    struct arguments a = {.argv = {c->draft_program != NULL ? c->draft_program : gr_program_sibling("graft-draft")},
-                          .n = 1};
-    add(&a, "--model", c->draft);
-    add(&a, "--device", c->draft_device);
+    struct gr_child_args a;
+    gr_child_args_begin(&a, c->draft_program != NULL ? c->draft_program : gr_program_sibling("graft-draft"));
+    gr_child_args_add(&a, "--model", c->draft);
+    gr_child_args_add(&a, "--device", c->draft_device);
     add_common(&a, p, c);
-    add(&a, "--target", c->draft_is_head ? c->target : NULL);
+    gr_child_args_add(&a, "--target", c->draft_is_head ? c->target : NULL);
     if (on_gpu(c->draft_device)) {
         add_tuned(&a, c);
     }
