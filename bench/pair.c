@@ -7,7 +7,6 @@
 #include "model/device.h"
 #include "model/hf_config.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -153,13 +152,8 @@ void gr_pair_stop(struct gr_pair *p)
     if (p->hub == NULL) {
         return;
     }
-    gr_hub_drain(p->hub);
-    if (gr_pair_worker(p, GR_WORKER_TARGET) < 0 || (p->draft >= 0 && gr_pair_worker(p, GR_WORKER_DRAFT) < 0)) {
-        gr_children_signal(&p->children, SIGTERM); /* who still loads does not hear of DRAIN */
-    }
-    if (p->children.n > 0) {
-        gr_children_finish(&p->children, STOP_MS);
-    }
-    gr_hub_destroy(p->hub);
+    const bool all = gr_pair_worker(p, GR_WORKER_TARGET) >= 0 &&
+                     (p->draft < 0 || gr_pair_worker(p, GR_WORKER_DRAFT) >= 0);
+    gr_hub_end(p->hub, &p->children, all, STOP_MS);
     p->hub = NULL;
 }

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -524,4 +525,18 @@ void gr_hub_drain(struct gr_hub *h)
             (void)st;
         }
     }
+}
+
+void gr_hub_end(struct gr_hub *h, struct gr_children *children, bool all_joined, int grace_ms)
+{
+    if (h != NULL) {
+        gr_hub_drain(h);
+    }
+    if (children->signal_fd > 0) {
+        if (!all_joined) {
+            gr_children_signal(children, SIGTERM);
+        }
+        gr_children_finish(children, grace_ms);
+    }
+    gr_hub_destroy(h);
 }

@@ -3,6 +3,7 @@
 #ifndef GR_ORCHESTRATOR_HUB_H
 #define GR_ORCHESTRATOR_HUB_H
 
+#include "common/children.h"
 #include "orchestrator/orch.h"
 #include "transport/bootstrap.h"
 
@@ -40,5 +41,9 @@ void gr_hub_pump(struct gr_hub *h, int timeout_ms, int extra_fd);
 void gr_hub_send_client(struct gr_hub *h, uint32_t client, const struct gr_msg *m);
 /* Asks every worker to finish and exit. */
 void gr_hub_drain(struct gr_hub *h);
+/* Ends the hub and the workers that are children: DRAIN, and SIGTERM where some have not joined, since who still loads
+ * does not hear of it; SIGKILL for who is there after grace_ms. h NULL, or children that were never initialised: there
+ * is nothing of it. */
+void gr_hub_end(struct gr_hub *h, struct gr_children *children, bool all_joined, int grace_ms);
 
 #endif

@@ -12,9 +12,9 @@
 #include "orchestrator/yaml_config.h"
 
 #include <inttypes.h>
-#include <signal.h>
 
 #define DRAFTER_START_NS (60 * GR_S)
+#define STOP_MS 2000
 
 struct run {
     struct gr_run_options o;
@@ -175,17 +175,7 @@ static void pump_until_over(struct run *r)
 
 static void stop_workers(struct run *r)
 {
-    if (r->hub == NULL) {
-        return;
-    }
-    gr_hub_drain(r->hub);
-    if (!r->target_joined || (r->draft_child >= 0 && !r->draft_joined)) {
-        gr_children_signal(&r->children, SIGTERM); /* who still loads does not hear of DRAIN */
-    }
-    if (r->children.n > 0) {
-        gr_children_finish(&r->children, 2000);
-    }
-    gr_hub_destroy(r->hub);
+    gr_hub_end(r->hub, &r->children, r->target_joined && (r->draft_child < 0 || r->draft_joined), STOP_MS);
 }
 
 static int run_local(struct run *r)

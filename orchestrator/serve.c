@@ -10,7 +10,6 @@
 #include "orchestrator/yaml_config.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <string.h>
@@ -164,16 +163,7 @@ static void pump_until_ended(struct serve *s)
 
 static void finish(struct serve *s)
 {
-    if (s->hub != NULL) {
-        gr_hub_drain(s->hub);
-    }
-    if (s->at_once) {
-        gr_children_signal(&s->children, SIGTERM);
-    }
-    if (s->children.signal_fd > 0) {
-        gr_children_finish(&s->children, GRACE_MS);
-    }
-    gr_hub_destroy(s->hub);
+    gr_hub_end(s->hub, &s->children, !s->at_once, GRACE_MS);
     gr_desk_destroy(s->desk);
 }
 
