@@ -75,7 +75,8 @@ static bool pays(const struct gr_target *t, const struct session *s, int32_t n_r
     const int32_t n_seen = GR_MIN(gr_specpv_view_tokens(p), s->committed_len) + n_missing / 2;
     const struct gr_attended all = gr_attends_all(s->committed_len);
     const struct gr_attended view = {.n_token = GR_MIN(n_seen, s->committed_len), .view = true};
-    const struct gr_specpv_price price = {.full_ns = target_alone_ns(t, n_row, all), .partial_ns = target_alone_ns(t, n_row, view),
+    const struct gr_specpv_price price = {.full_ns = target_alone_ns(t, n_row, all),
+                                          .partial_ns = target_alone_ns(t, n_row, view),
                                           .refresh_ns = target_alone_ns(t, n_row + n_missing, all),
                                           .rest_ns = e->overhead_ns + (s->mode == GR_SPEC_TREE ? e->latency_ns : 0.0),
                                           .n_token = n_token, .n_missing = n_missing,

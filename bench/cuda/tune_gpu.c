@@ -200,7 +200,8 @@ static enum gr_status enqueue_linear(void *what, int n_copy)
 enum gr_status gr_tune_gpu_linear(struct gr_tune_gpu *g, const struct gr_tune_linear *l, int n_rep, double *us_out)
 {
     const struct gr_linear_shape *s = l->shape;
-    struct linear_case c = {.g = g, .l = l, .bytes = (gr_cuda_linear_bytes(s->n_out, s->n_in, l->cut) + 255) / 256 * 256};
+    struct linear_case c = {
+        .g = g, .l = l, .bytes = (gr_cuda_linear_bytes(s->n_out, s->n_in, l->cut) + 255) / 256 * 256};
     const size_t x_bytes = gr_cuda_tile_bytes(GR_TUNE_ROW_MAX, s->n_in);
     GR_ASSERT(c.bytes > 0 && l->n_row >= 1 && l->n_row <= GR_TUNE_ROW_MAX);
     const int n_copy = choose_copies(c.bytes);
