@@ -25,10 +25,9 @@ __device__ __forceinline__ Eight unpack(uint4 v)
     return e;
 }
 
-__device__ __forceinline__ uint4 pack(const Eight &e)
+__device__ __forceinline__ uint4 pack_eight(const float (&v)[8])
 {
-    return make_uint4(pack_bf16(e.x[0], e.x[1]), pack_bf16(e.x[2], e.x[3]), pack_bf16(e.x[4], e.x[5]),
-                      pack_bf16(e.x[6], e.x[7]));
+    return make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
 }
 
 } // namespace gr

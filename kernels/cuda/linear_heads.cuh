@@ -5,6 +5,7 @@
 #define GR_KERNELS_CUDA_LINEAR_HEADS_CUH
 
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/eight.cuh"
 #include "kernels/cuda/kv_layout.h"
 #include "kernels/cuda/linear.h"
 
@@ -77,8 +78,7 @@ static __device__ __forceinline__ void put_eight_of_heads(const gr_cuda_heads &h
 {
     const HeadColumn c(h, col);
     if (!c.turned(h)) {
-        *(uint4 *)value_at(h, p, c.head, c.d) =
-            make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
+        *(uint4 *)value_at(h, p, c.head, c.d) = pack_eight(v);
         return;
     }
     const float2 a = turn_pair(v[0], v[1], t.cos.x, t.sin.x), b = turn_pair(v[2], v[3], t.cos.y, t.sin.y);

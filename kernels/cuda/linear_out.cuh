@@ -7,6 +7,7 @@
 #define GR_KERNELS_CUDA_LINEAR_OUT_CUH
 
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/eight.cuh"
 #include "kernels/cuda/linear_cut.cuh"
 #include "kernels/cuda/linear_heads.cuh"
 
@@ -74,11 +75,6 @@ static __device__ __forceinline__ float add_for_norm(const LinearArgs &a, float 
         store_two(a.next.capture, row, a.next.capture_col + col, a.next.capture_n, x, y);
     }
     return square_of_two(x, y);
-}
-
-static __device__ __forceinline__ uint4 pack_eight(const float (&v)[8])
-{
-    return make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
 }
 
 /* What eight columns' sums meet: old values and the norm's weights. */

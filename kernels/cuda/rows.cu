@@ -177,13 +177,13 @@ template <int N> static __global__ void __launch_bounds__(ROW_THREADS) norm_kern
             continue;
         }
         if (a.capture != nullptr) {
-            *(uint4 *)(a.capture + gr_cuda_tile_at(row, a.capture_col + col, a.capture_n)) = pack(x[j]);
+            *(uint4 *)(a.capture + gr_cuda_tile_at(row, a.capture_col + col, a.capture_n)) = pack_eight(x[j].x);
         }
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             x[j].x[i] = a.w != nullptr ? x[j].x[i] * inv * w[j].x[i] : x[j].x[i];
         }
-        *(uint4 *)(a.y + gr_cuda_tile_at(row, a.y_col + col, a.y_n)) = pack(x[j]);
+        *(uint4 *)(a.y + gr_cuda_tile_at(row, a.y_col + col, a.y_n)) = pack_eight(x[j].x);
     }
 }
 

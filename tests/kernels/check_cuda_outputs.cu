@@ -219,11 +219,6 @@ struct heads_case {
         }
     }
 
-    int heads_end() const
-    {
-        return (m.n_head + m.n_kv_head) * m.head_dim;
-    }
-
     bool pack_rows(int row0, int n_row, int first, int head_dim)
     {
         const gr_cuda_linear_pack_args a{packed.d_w.p + (size_t)(row0 + first) * packed.n_in,
