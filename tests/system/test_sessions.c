@@ -188,9 +188,7 @@ static struct run *run_all(const char *transport, const char *draft, bool views)
     submit(r, draft != NULL);
     pump_until(r, &r->n_done, N_SESSION);
     assert_int_equal(r->n_error, 0);
-    gr_hub_drain(r->hub);
-    gr_children_finish(&r->children, 10000);
-    gr_hub_destroy(r->hub);
+    gr_hub_end(r->hub, &r->children, true, 10000);
     return r;
 }
 
