@@ -102,10 +102,10 @@ __device__ __forceinline__ void cluster_meet()
     asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-/* The two halves of a meeting that orders what was written before it. */
-__device__ __forceinline__ void cluster_arrive()
+/* The two halves of such a meeting. */
+__device__ __forceinline__ void cluster_arrive_early()
 {
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 
 __device__ __forceinline__ void cluster_wait()

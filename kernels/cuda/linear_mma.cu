@@ -57,13 +57,15 @@ struct LinearRing {
 struct LinearShare {
     int rank, first_tile, tile_step;
     int box, n_box; /* of every tile */
-    __device__ explicit LinearShare(const LinearArgs &a)
+    __device__ __forceinline__ explicit LinearShare(const LinearArgs &a)
     {
-        rank = a.parts > 1 ? cluster_rank() : 0;
-        first_tile = (int)blockIdx.x / a.parts;
-        tile_step = (int)gridDim.x / a.parts;
-        box = a.n_box * rank / a.parts;
-        n_box = a.n_box * (rank + 1) / a.parts - box;
+        static_assert(GR_CUDA_CUT_PARTS_MAX == 2, "shifts stand for divisions: weights wait for this");
+        const int half = a.parts - 1;
+        rank = half ? cluster_rank() : 0;
+        first_tile = (int)blockIdx.x >> half;
+        tile_step = (int)gridDim.x >> half;
+        box = a.n_box * rank >> half;
+        n_box = (a.n_box * (rank + 1) >> half) - box;
     }
 };
 
@@ -524,21 +526,34 @@ template <int N, int R> struct LinearWorker {
 
 /* ---- the kernel ---- */
 
-/* A warp. */
-template <int R> static __device__ __forceinline__ void make_bars(const LinearArgs &a, LinearBars *bars, int lane)
+template <int N> static __device__ __forceinline__ void make_bars(uint64_t (&bars)[N], int n)
 {
-    bar_init(&bars->x_full[lane], 1);
-    bar_init(&bars->x_empty[lane], R);
-    if (lane < W_SLOT_MAX) {
-        bar_init(&bars->w_full[lane], 1);
-        bar_init(&bars->w_empty[lane], R);
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        bar_init(&bars[i], n);
     }
-    if (lane == 0) {
-        bar_init(&bars->may_send, a.parts);
-        bar_init(&bars->received, 1);
-        bar_init(&bars->added, 1);
+}
+
+/* One thread each of three warps, none of them by lanes: a barrier's address is uniform to a warp, so lanes would take
+ * turns, 30 ns each (2.7 us until the first weights were asked for). Those of the weights first and by themselves. */
+template <int R> static __device__ __forceinline__ void make_bars(const LinearArgs &a, LinearBars *bars, int warp)
+{
+    if (threadIdx.x % 32 == 0) {
+        if (warp == 0) {
+            make_bars(bars->w_full, 1);
+            make_bars(bars->w_empty, R);
+            bar_init_done();
+        } else if (warp == 1) {
+            make_bars(bars->x_full, 1);
+            bar_init(&bars->may_send, a.parts);
+            bar_init(&bars->received, 1);
+            bar_init(&bars->added, 1);
+            bar_init_done();
+        } else if (threadIdx.x == 0) {
+            make_bars(bars->x_empty, R);
+            bar_init_done();
+        }
     }
-    bar_init_done();
     __syncwarp();
 }
 
@@ -547,15 +562,16 @@ __host__ __device__ constexpr int n_linear_thread(int r)
     return r == 1 ? 192 : 384;
 }
 
-/* Barriers are made: for this block, and for those that will send to it. The warp that made them does not wait. */
-template <int R> static __device__ __forceinline__ void meet(const LinearArgs &a, bool maker)
+/* Barriers are made: for this block, and for those that will send to it. The weights' warp, which needs no other's,
+ * does not wait. */
+template <int R> static __device__ __forceinline__ void meet(const LinearArgs &a, bool weights)
 {
     if (a.parts > 1) {
-        cluster_arrive();
-        if (!maker) {
+        cluster_arrive_early();
+        if (!weights) {
             cluster_wait();
         }
-    } else if (maker) {
+    } else if (weights) {
         named_arrive(2, n_linear_thread(R));
     } else {
         named_sync(2, n_linear_thread(R));
@@ -571,9 +587,7 @@ __global__ void __launch_bounds__(n_linear_thread(R), 1) linear_kernel(const __g
     uint8_t *w_slots = linear_smem, *x_slots = w_slots + a.n_slot * stage_bytes(N);
     LinearBars *bars = (LinearBars *)(x_slots + a.x_bytes);
     const int warp = (int)threadIdx.x / 32 - 4 * R; /* of those that load */
-    if (warp == 0) {
-        make_bars<R>(a, bars, (int)threadIdx.x % 32);
-    }
+    make_bars<R>(a, bars, warp);
     meet<R>(a, warp == 0);
     if (warp >= 0) {
         if (R == 2) {
