@@ -49,14 +49,13 @@ struct Ring {
     }
 };
 
-/* Waits for the kernel before this one, once; then lets the next one start. */
+/* Waits for the kernel before this one, once. */
 struct Gate {
     bool open = false;
     __device__ __forceinline__ void pass()
     {
         if (!open) {
             wait_for_previous();
-            let_next_start();
             open = true;
         }
     }
@@ -488,7 +487,6 @@ template <int HD> __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(N_
     Bars *bars = (Bars *)(q + 2 * 64 * HD * 2);
     const int rank = cluster_rank(), cluster = (int)blockIdx.x / 2, n_cluster = (int)gridDim.x / 2;
     const int wg = (int)threadIdx.x / 128, n_item = *a.n_item;
-    Item it = a.item[min(cluster, a.n_item_max - 1)]; /* on its way while barriers are made */
     if (threadIdx.x == 0) {
         for (int i = 0; i < N_SLOT; i++) {
             bar_init(&bars->full[i], 1);
@@ -496,12 +494,20 @@ template <int HD> __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(N_
         }
         bar_init_done();
     }
+    __syncwarp();
+    cluster_arrive_early();
+    Item it = a.item[min(cluster, a.n_item_max - 1)];
     if (wg == 2) {
         regs_fewer<40>();
         Loader<HD> loader{a, slots, bars, rank, (int)threadIdx.x % 32, {}, {}};
         const bool works = threadIdx.x < 256 + 32;
+        if (threadIdx.x == N_THREAD - 1) { /* the next kernel may start when this one's blocks have, and may read KV */
+            wait_for_previous();
+            let_next_start();
+        }
+        __syncwarp();
         int window = works && cluster < n_item ? loader.first_window(it) : 0;
-        cluster_meet();
+        cluster_wait();
         if (works) {
             for (int i = cluster; i < n_item; i += n_cluster) {
                 if (i != cluster) {
@@ -515,10 +521,10 @@ template <int HD> __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(N_
     } else {
         regs_more<232>();
         Worker<HD> worker{a, slots, q + wg * 64 * HD * 2, bars, rank, wg, (int)threadIdx.x % 128, {}, {}};
+        cluster_wait(); /* which empties the nearest cache */
         if (cluster < n_item) {
             worker.look_ahead(it.tile);
         }
-        cluster_meet();
         for (int i = cluster; i < n_item; i += n_cluster) {
             it = a.item[i];
             worker.work(it, a.item[min(i + n_cluster, n_item - 1)]);

@@ -1,19 +1,26 @@
 /* The near keys of tree attention, and the merge with the far ones.
  *
  * A block takes up to 4 rows of a session and one KV head. What they can see of the last positions, pool blocks and
- * scratch blocks, is loaded once; two warps then take a row, each half of the value's columns: the row's keys are
- * gathered from shared memory into the order of their positions by ldmatrix, which takes an address a row. So it does
- * not matter where a key lies. All this runs before the far kernel is waited for. */
+ * scratch blocks, is loaded once; two or four warps then take a row, each its part of the value's columns: the row's
+ * keys are gathered from shared memory into the order of their positions by ldmatrix, which takes an address a row. So
+ * it does not matter where a key lies. All this runs before the far kernel is waited for. */
 #include "kernels/cuda/attention_plan.cuh"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/tiles.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace gr
 {
 
 constexpr int N_NEAR_THREAD = 64 * NEAR_ROWS;
+
+/* Warps of a row. More of them make the same scores once more each, but have less to merge, which is all latency. */
+static inline int near_parts(int n_row)
+{
+    return n_row <= NEAR_ROWS / 2 ? 4 : 2;
+}
 
 struct NearArgs {
     const uint8_t *kv;
@@ -23,6 +30,7 @@ struct NearArgs {
     const Group *group_list;
     Partial part;
     int n_head, n_kv_head, group, q_stride, n_row_max;
+    int n_block_max; /* that shared memory has room for */
     float scale_log2;
 };
 
@@ -54,12 +62,15 @@ static __device__ __forceinline__ void multiply(float &c0, float &c1, uint32_t a
 }
 
 /* A warp's row. */
-template <int HD> struct Row {
-    static constexpr int BLOCK = HD * 32, N_GROUP = NEAR_KEYS / 8, N_V = HD / 16; /* N_V: eights of its columns */
+template <int HD, int PARTS> struct Row {
+    static constexpr int BLOCK = HD * 32, N_GROUP = NEAR_KEYS / 8;
+    static constexpr int N_V = HD / 8 / PARTS;                      /* eights of its columns */
+    static constexpr int AT_ONCE = N_V < 8 ? GR_CUDA_SPLIT_MAX : 4; /* splits whose loads are on their way together */
+    static_assert(N_V % 2 == 0 && GR_CUDA_SPLIT_MAX % AT_ONCE == 0, "pairs of eights; whole rounds");
     const NearArgs &a;
     const Group &group;
     uint32_t smem;
-    int row, kv_head, half, lane; /* row: of the group */
+    int row, kv_head, part, lane; /* row: of the group */
 
     /* What this thread addresses in each eight of keys: 16 times the block plus the lane. */
     __device__ __forceinline__ void addresses(int (&cell)[N_GROUP]) const
@@ -152,14 +163,14 @@ template <int HD> struct Row {
 #pragma unroll
             for (int i = 0; i < N_V; i += 2) {
                 uint32_t v[4];
-                load_matrices_turned(v, value_addr(c, half * N_V + i + lane / 16));
+                load_matrices_turned(v, value_addr(c, part * N_V + i + lane / 16));
                 multiply(o[2 * i], o[2 * i + 1], p0, p1, v[0], v[1]);
                 multiply(o[2 * i + 2], o[2 * i + 3], p0, p1, v[2], v[3]);
             }
         }
     }
 
-    /* The far splits in increasing order, the near keys last. Loads of four splits are on their way together. */
+    /* The far splits in increasing order, the near keys last. */
     __device__ __forceinline__ void merge(float (&o)[2 * N_V], float2 near, int n_split) const
     {
         const size_t at = (size_t)(group.row0 + row) * a.n_head + kv_head * a.group + lane / 4;
@@ -179,18 +190,18 @@ template <int HD> struct Row {
             far[i] = 0.0f;
         }
 #pragma unroll
-        for (int i = 0; i < GR_CUDA_SPLIT_MAX; i += 4) {
-            float4 v[4][N_V / 2];
+        for (int i = 0; i < GR_CUDA_SPLIT_MAX; i += AT_ONCE) {
+            float4 v[AT_ONCE][N_V / 2];
 #pragma unroll
-            for (int k = 0; k < 4; k++) {
-                const float *from = a.part.o + (at + (i + k) * step) * HD + partial_column(half * N_V, lane % 4);
+            for (int k = 0; k < AT_ONCE; k++) {
+                const float *from = a.part.o + (at + (i + k) * step) * HD + partial_column(part * N_V, lane % 4);
 #pragma unroll
                 for (int j = 0; j < N_V / 2; j++) {
                     v[k][j] = i + k < n_split ? *(const float4 *)(from + 16 * j) : make_float4(0, 0, 0, 0);
                 }
             }
 #pragma unroll
-            for (int k = 0; k < 4; k++) {
+            for (int k = 0; k < AT_ONCE; k++) {
                 const float w = exp2_fast((ml[i + k].x - top) * a.scale_log2);
                 sum = __fmaf_rn(ml[i + k].y, w, sum);
 #pragma unroll
@@ -212,7 +223,7 @@ template <int HD> struct Row {
 
     __device__ __forceinline__ void store(const float (&o)[2 * N_V]) const
     {
-        const int col = (kv_head * a.group + lane / 4) * HD + half * (HD / 2) + lane % 4 * 2;
+        const int col = (kv_head * a.group + lane / 4) * HD + part * (HD / PARTS) + lane % 4 * 2;
 #pragma unroll
         for (int i = 0; i < N_V; i++) {
             uint16_t *to = a.out + gr_cuda_tile_at(group.row0 + row, col + 8 * i, a.n_head * HD);
@@ -239,11 +250,11 @@ static __device__ __forceinline__ void load_cells(const NearArgs &a, const Group
     }
 }
 
-template <int HD> __global__ void __launch_bounds__(N_NEAR_THREAD, 1) near_kernel(const NearArgs a)
+template <int HD, int PARTS> __global__ void __launch_bounds__(N_NEAR_THREAD, 1) near_kernel(const NearArgs a)
 {
-    extern __shared__ uint8_t raw[];
-    __shared__ uint64_t bar;
-    const uint32_t smem = (smem_addr(raw) + 1023) & ~1023u;
+    extern __shared__ __align__(1024) uint8_t cells[];
+    uint64_t *bar = (uint64_t *)(cells + (size_t)a.n_block_max * HD * 64);
+    const uint32_t smem = smem_addr(cells);
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     /* The plan is older than the far kernel, which has waited for everything before it. */
     const int n_group = *a.n_group;
@@ -254,14 +265,15 @@ template <int HD> __global__ void __launch_bounds__(N_NEAR_THREAD, 1) near_kerne
         return;
     }
     if (warp == 0) {
-        load_cells<HD>(a, g, (int)blockIdx.y, smem, &bar, lane);
+        load_cells<HD>(a, g, (int)blockIdx.y, smem, bar, lane);
     }
-    float o[2 * Row<HD>::N_V];
+    using Row = gr::Row<HD, PARTS>;
+    float o[2 * Row::N_V];
     float2 near = make_float2(0.0f, 0.0f);
-    Row<HD> r{a, g, smem, warp / 2, (int)blockIdx.y, warp % 2, lane};
+    Row r{a, g, smem, warp / PARTS, (int)blockIdx.y, warp % PARTS, lane};
     const bool active = r.row < g.n_row;
     uint32_t q[HD / 8];
-    int cell[Row<HD>::N_GROUP], n_key = 0, n_split = 0;
+    int cell[Row::N_GROUP], n_key = 0, n_split = 0;
     if (active) {
         n_key = g.n_key[r.row];
         n_split = g.n_split[r.row];
@@ -270,8 +282,8 @@ template <int HD> __global__ void __launch_bounds__(N_NEAR_THREAD, 1) near_kerne
     }
     __syncthreads();
     if (active) {
-        float x[2 * Row<HD>::N_GROUP];
-        bar_wait(&bar, 0);
+        float x[2 * Row::N_GROUP];
+        bar_wait(bar, 0);
         r.scores(x, q, cell);
         near = r.weigh(x, n_key);
         r.weighted_sum(o, x, cell);
@@ -283,19 +295,21 @@ template <int HD> __global__ void __launch_bounds__(N_NEAR_THREAD, 1) near_kerne
     }
 }
 
+/* With 14 blocks of 8 KiB, a pass's with 64 slots, there is room for two on a multiprocessor. */
 constexpr size_t near_smem(int n_block, int head_dim)
 {
-    return (size_t)n_block * head_dim * 64 + 1024;
+    return (size_t)n_block * head_dim * 64 + sizeof(uint64_t);
 }
 
-template <int HD> static cudaError_t launch(const NearArgs &n, int n_block, dim3 grid, cudaStream_t stream)
+template <int HD, int PARTS> static cudaError_t launch(const NearArgs &n, int n_row, dim3 grid, cudaStream_t stream)
 {
-    const cudaError_t e = cudaFuncSetAttribute(near_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+    const cudaError_t e = cudaFuncSetAttribute(near_kernel<HD, PARTS>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                (int)near_smem(NEAR_BLOCKS_MAX, HD));
     if (e != cudaSuccess) {
         return e;
     }
-    return launch_early(near_kernel<HD>, grid, N_NEAR_THREAD, near_smem(n_block, HD), stream, n);
+    const int n_thread = 32 * PARTS * std::min(n_row, NEAR_ROWS); /* no group has more rows than the pass */
+    return launch_early(near_kernel<HD, PARTS>, grid, n_thread, near_smem(n.n_block_max, HD), stream, n);
 }
 
 cudaError_t launch_near(const gr_cuda_attention_args &a, cudaStream_t stream)
@@ -313,10 +327,12 @@ cudaError_t launch_near(const gr_cuda_attention_args &a, cudaStream_t stream)
                      s.n_head / s.n_kv_head,
                      a.q_stride,
                      s.n_row_max,
+                     near_blocks(s),
                      a.scale * 1.44269504088896341f};
     const dim3 grid((unsigned)((a.n_row + (NEAR_ROWS - 1) * a.n_seq) / NEAR_ROWS), (unsigned)s.n_kv_head);
-    return s.head_dim == 128 ? launch<128>(n, near_blocks(s), grid, stream)
-                             : launch<64>(n, near_blocks(s), grid, stream);
+    const bool four = near_parts(a.n_row) == 4;
+    const auto go = s.head_dim == 128 ? (four ? launch<128, 4> : launch<128, 2>) : four ? launch<64, 4> : launch<64, 2>;
+    return go(n, a.n_row, grid, stream);
 }
 
 } // namespace gr
