@@ -16,12 +16,6 @@ namespace gr
 
 constexpr int N_NEAR_THREAD = 64 * NEAR_ROWS;
 
-/* Warps of a row. More of them make the same scores once more each, but have less to merge, which is all latency. */
-static inline int near_parts(int n_row)
-{
-    return n_row <= NEAR_ROWS / 2 ? 4 : 2;
-}
-
 struct NearArgs {
     const uint8_t *kv;
     const __nv_bfloat16 *q;
@@ -31,6 +25,7 @@ struct NearArgs {
     Partial part;
     int n_head, n_kv_head, group, q_stride, n_row_max;
     int n_block_max; /* that shared memory has room for */
+    bool first;      /* the next kernel asks for nothing before this one has its loads */
     float scale_log2;
 };
 
@@ -259,8 +254,11 @@ template <int HD, int PARTS> __global__ void __launch_bounds__(N_NEAR_THREAD, 1)
     /* The plan is older than the far kernel, which has waited for everything before it. */
     const int n_group = *a.n_group;
     const Group &g = a.group_list[blockIdx.x];
-    let_next_start();
+    if (!a.first) {
+        let_next_start();
+    }
     if ((int)blockIdx.x >= n_group) {
+        let_next_start();
         wait_for_previous();
         return;
     }
@@ -288,6 +286,7 @@ template <int HD, int PARTS> __global__ void __launch_bounds__(N_NEAR_THREAD, 1)
         near = r.weigh(x, n_key);
         r.weighted_sum(o, x, cell);
     }
+    let_next_start();
     wait_for_previous();
     if (active && lane / 4 < a.group) {
         r.merge(o, near, n_split);
@@ -312,6 +311,12 @@ template <int HD, int PARTS> static cudaError_t launch(const NearArgs &n, int n_
     return launch_early(near_kernel<HD, PARTS>, grid, n_thread, near_smem(n.n_block_max, HD), stream, n);
 }
 
+/* More warps of a row make the same scores once more each, but have less to merge, which is all latency. */
+template <int HD> static cudaError_t launch_head(const NearArgs &n, int n_row, dim3 grid, cudaStream_t stream)
+{
+    return n_row <= NEAR_ROWS / 2 ? launch<HD, 4>(n, n_row, grid, stream) : launch<HD, 2>(n, n_row, grid, stream);
+}
+
 cudaError_t launch_near(const gr_cuda_attention_args &a, cudaStream_t stream)
 {
     const gr_cuda_attn_shape &s = a.shape;
@@ -328,11 +333,10 @@ cudaError_t launch_near(const gr_cuda_attention_args &a, cudaStream_t stream)
                      a.q_stride,
                      s.n_row_max,
                      near_blocks(s),
+                     a.n_row <= 16, /* few blocks: o's are on other multiprocessors then */
                      a.scale * 1.44269504088896341f};
     const dim3 grid((unsigned)((a.n_row + (NEAR_ROWS - 1) * a.n_seq) / NEAR_ROWS), (unsigned)s.n_kv_head);
-    const bool four = near_parts(a.n_row) == 4;
-    const auto go = s.head_dim == 128 ? (four ? launch<128, 4> : launch<128, 2>) : four ? launch<64, 4> : launch<64, 2>;
-    return go(n, a.n_row, grid, stream);
+    return s.head_dim == 128 ? launch_head<128>(n, a.n_row, grid, stream) : launch_head<64>(n, a.n_row, grid, stream);
 }
 
 } // namespace gr

@@ -96,13 +96,8 @@ __device__ __forceinline__ void send_four(uint32_t to, uint32_t bar, float x0, f
                  : "memory");
 }
 
-/* All threads of the cluster meet. Orders nothing but barriers that were made visible by bar_init_done(). */
-__device__ __forceinline__ void cluster_meet()
-{
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
-/* The two halves of such a meeting. */
+/* All threads of the cluster meet, in two halves or at once. Orders nothing but barriers that were made visible by
+ * bar_init_done(). */
 __device__ __forceinline__ void cluster_arrive_early()
 {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
@@ -111,6 +106,12 @@ __device__ __forceinline__ void cluster_arrive_early()
 __device__ __forceinline__ void cluster_wait()
 {
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void cluster_meet()
+{
+    cluster_arrive_early();
+    cluster_wait();
 }
 
 /* By the thread that made barriers, before others use them. */

@@ -128,15 +128,15 @@ static enum gr_status check_norms(const gr_cuda_linear_args &a)
     const bool norm = aligned(a.norm.square, 128) && aligned(n.square, 128) && aligned(a.clear, 128);
     const bool capture = n.capture == nullptr || (n.capture_n % 64 == 0 && n.capture_col % 8 == 0 &&
                                                   n.capture_col >= 0 && n.capture_col + a.n_out <= n.capture_n);
-    const bool next =
-        n.tiles == nullptr || (a.out == GR_CUDA_OUT_ADD && !a.bias && a.n_out % 64 == 0 && n.w && n.square && capture &&
-                               aligned(n.w, 8) && aligned(n.tiles, 16) && aligned(n.capture, 16));
+    const bool next = n.tiles == nullptr || (a.out == GR_CUDA_OUT_ADD && !a.bias && a.n_out % 64 == 0 && n.w &&
+                                             n.square && capture && a.y_stride % 4 == 0 && aligned(a.y, 16) &&
+                                             aligned(n.w, 16) && aligned(n.tiles, 16) && aligned(n.capture, 16));
     if (!norm || !next) {
         fprintf(stderr,
                 "cuda: linear layer of %d outputs: squares before it at %p, behind it at %p, cleared at %p (aligned to "
-                "128), w %p (to 8), tiles %p, capture %p (to 16) in columns from %d of %d: a norm behind needs outputs "
-                "that are a multiple of 64 and added without a bias\n",
-                a.n_out, (const void *)a.norm.square, (void *)n.square, (void *)a.clear, (const void *)n.w,
+                "128), y %p, w %p, tiles %p, capture %p (to 16) in columns from %d of %d: a norm behind needs outputs "
+                "that are a multiple of 64 and added without a bias, and a stride of y that is one of 4\n",
+                a.n_out, (const void *)a.norm.square, (void *)n.square, (void *)a.clear, a.y, (const void *)n.w,
                 (void *)n.tiles, (void *)n.capture, n.capture_col, n.capture_n);
         return GR_EINVAL;
     }

@@ -66,7 +66,7 @@ struct gr_cuda_square {
 };
 
 struct gr_cuda_linear_next {
-    const float *w;                /* (n_out), the norm's */
+    const float *w;                /* (n_out), the norm's; aligned to 16, as y and its rows are then */
     uint16_t *tiles;               /* of width n_out; NULL: no norm follows */
     struct gr_cuda_square *square; /* (n_row), added to: they must be zero before */
     uint16_t *capture; /* NULL: none; else x as it is, bf16 tiles of width capture_n from column capture_col on */

@@ -8,6 +8,7 @@
 #include "kernels/cuda/eight.cuh"
 #include "kernels/cuda/kv_layout.h"
 #include "kernels/cuda/linear.h"
+#include "kernels/cuda/rehearsal.cuh"
 
 namespace gr
 {
@@ -73,19 +74,21 @@ static __device__ __forceinline__ float2 turn_pair(float x, float y, float cos, 
 }
 
 /* Columns col to col + 7 of a row. */
+template <class When>
 static __device__ __forceinline__ void put_eight_of_heads(const gr_cuda_heads &h, const float (&v)[8], const Turn &t,
-                                                          const RowPlace &p, int row, int col)
+                                                          const RowPlace &p, int row, int col, When when)
 {
     const HeadColumn c(h, col);
     if (!c.turned(h)) {
-        *(uint4 *)value_at(h, p, c.head, c.d) = pack_eight(v);
+        store_if(when, value_at(h, p, c.head, c.d), pack_eight(v));
         return;
     }
     const float2 a = turn_pair(v[0], v[1], t.cos.x, t.sin.x), b = turn_pair(v[2], v[3], t.cos.y, t.sin.y);
     const float2 e = turn_pair(v[4], v[5], t.cos.z, t.sin.z), f = turn_pair(v[6], v[7], t.cos.w, t.sin.w);
     const int d = c.d / 2;
-    *(uint2 *)turned_at(h, p, row, c.head, d) = make_uint2(pack_bf16(a.x, b.x), pack_bf16(e.x, f.x));
-    *(uint2 *)turned_at(h, p, row, c.head, h.head_dim / 2 + d) = make_uint2(pack_bf16(a.y, b.y), pack_bf16(e.y, f.y));
+    store_if(when, turned_at(h, p, row, c.head, d), make_uint2(pack_bf16(a.x, b.x), pack_bf16(e.x, f.x)));
+    store_if(when, turned_at(h, p, row, c.head, h.head_dim / 2 + d),
+             make_uint2(pack_bf16(a.y, b.y), pack_bf16(e.y, f.y)));
 }
 
 /* Columns col and col + 1. */

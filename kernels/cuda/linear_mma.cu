@@ -4,7 +4,7 @@
  * (linear_cut.cuh); of each it has `width` outputs and its part of k. One thread streams weights through a ring of
  * slots in shared memory, from the moment that the block starts: before the kernel before this one has ended. Another
  * streams x, after that. A warpgroup multiplies: one for up to 64 rows; two, each with its own 64 rows of the same
- * weights, where there may be more.
+ * weights, where there may be more. Beside one there are two warps that help it to store.
  *
  * At the end of a tile of two parts each block sends its sums, by columns, to the block that adds these columns: into
  * the ring, which is empty then.
@@ -15,6 +15,8 @@
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/linear_out.cuh"
 #include "kernels/cuda/wgmma.cuh"
+
+#include <type_traits>
 
 namespace gr
 {
@@ -39,6 +41,13 @@ __host__ __device__ constexpr int stage_boxes(int width)
 __host__ __device__ constexpr int stage_bytes(int width)
 {
     return stage_boxes(width) * width * 128;
+}
+
+/* Stages that may be on their way at once: as many bytes as the memory needs to be busy, and no more. Whatever lies
+ * behind those in its queues would wait for them: x, the keys near a tree, instructions. */
+__host__ __device__ constexpr int stages_on_way(int width)
+{
+    return stage_bytes(width) > 24 * 1024 ? 2 : 48 * 1024 / stage_bytes(width);
 }
 
 struct LinearRing {
@@ -99,7 +108,8 @@ template <int N, int R> struct WeightStream {
     const LinearShare share;
     uint8_t *slots;
     LinearBars *bars;
-    LinearRing ring;
+    LinearRing ring, late; /* late: stages_on_way() behind */
+    int n_sent = 0;
 
     __device__ WeightStream(const LinearArgs &a_, uint8_t *slots_, LinearBars *bars_)
         : a(a_), share(a_), slots(slots_), bars(bars_)
@@ -119,6 +129,10 @@ template <int N, int R> struct WeightStream {
     __device__ __forceinline__ void load(int tile, int stage)
     {
         bar_wait(&bars->w_empty[ring.slot], ring.phase ^ 1);
+        if (++n_sent > stages_on_way(N)) {
+            bar_wait(&bars->w_full[late.slot], late.phase);
+            late.next(a.n_slot);
+        }
         bar_expect(&bars->w_full[ring.slot], bytes(stage));
         copy_line_once(place(tile, stage), smem_addr(slots + ring.slot * STAGE), &bars->w_full[ring.slot],
                        bytes(stage));
@@ -185,24 +199,46 @@ template <int R> static __device__ __forceinline__ void stream_x(const LinearArg
     }
 }
 
-/* ---- the warpgroups that multiply ---- */
+/* ---- the warpgroups that multiply, and store ---- */
+
+/* Threads that help to store. */
+__host__ __device__ constexpr int n_helper(int r)
+{
+    return r == 1 ? 64 : 0;
+}
 
 template <int N, int R> struct LinearWorker {
-    static constexpr int BOXES = stage_boxes(N), STAGE = stage_bytes(N), N_THREAD = 128 * R;
+    static constexpr int BOXES = stage_boxes(N), STAGE = stage_bytes(N);
+    static constexpr bool HELPED = n_helper(R) > 0;
+    using When = std::conditional_t<HELPED, Perhaps, Always>; /* helpers rehearse */
+    static constexpr int N_STORER = 128 + n_helper(R);        /* threads that store a warpgroup's rows */
     const LinearArgs &a;
     const LinearShare share;
     uint8_t *w_slots, *x_slots;
     LinearBars *bars;
     const int n_row;
     const XSlots<R> x;
-    const int wg, t; /* t: thread of the warpgroup */
+    const bool multiplies;
+    const int wg, t; /* warpgroup of rows; t: thread of its warpgroup */
+    const int s;     /* among the storers of these rows, helpers first */
     LinearRing w_ring, x_ring;
     uint32_t turn = 0; /* phase of the barriers of a tile's sum */
 
     __device__ LinearWorker(const LinearArgs &a_, uint8_t *w_, uint8_t *x_, LinearBars *bars_, int n_row_)
-        : a(a_), share(a_), w_slots(w_), x_slots(x_), bars(bars_), n_row(n_row_), x(a_), wg((int)threadIdx.x / 128),
-          t((int)threadIdx.x % 128)
+        : a(a_), share(a_), w_slots(w_), x_slots(x_), bars(bars_), n_row(n_row_), x(a_),
+          multiplies((int)threadIdx.x < 128 * R), wg(HELPED ? 0 : (int)threadIdx.x / 128),
+          t(((int)threadIdx.x - (multiplies ? 0 : 192)) % 128), s(multiplies ? n_helper(R) + t : t)
     {
+    }
+
+    __device__ __forceinline__ bool helps() const
+    {
+        return HELPED && !multiplies;
+    }
+
+    __device__ __forceinline__ void meet_storers() const
+    {
+        named_sync(3, R * N_STORER);
     }
 
     __device__ __forceinline__ void release(uint64_t *bar) const
@@ -282,14 +318,24 @@ template <int N, int R> struct LinearWorker {
         return (uint32_t)(eight * 2048 + (thread ^ (eight % 8)) * 16);
     }
 
-    /* What outputs need of each row of the pass. The meetings before them order it for the other threads. */
+    /* What outputs need of each row of the pass; helpers do it once, while the first tile is multiplied. The storers'
+     * meetings order it for the others. */
     template <gr_cuda_linear_out OUT> __device__ __forceinline__ void prepare(int pass)
     {
         if (a.norm.square == nullptr && OUT != GR_CUDA_OUT_HEADS) {
             return;
         }
-        const int row = (pass * R + wg) * 64 + t;
-        named_sync(1, N_THREAD); /* nobody reads those of the pass before any more */
+        if (!HELPED) {
+            meet_storers(); /* nobody reads those of the pass before any more */
+        }
+        load_rows<OUT>((pass * R + wg) * 64 + t);
+        if (HELPED) {
+            named_sync(4, n_helper(R));
+        }
+    }
+
+    template <gr_cuda_linear_out OUT> __device__ __forceinline__ void load_rows(int row)
+    {
         if (t >= 64 || row >= n_row) {
             return;
         }
@@ -322,9 +368,12 @@ template <int N, int R> struct LinearWorker {
             const int n = (max(0, min(64 * R, n_row - pass * R * 64)) + 15) / 16;
             bar_expect(&bars->received, (uint32_t)(n * N * 64));
         }
-        named_sync(1, N_THREAD);
+        meet_storers();
         if (threadIdx.x < 2) {
             bar_arrive_at(&bars->may_send, (int)threadIdx.x);
+        }
+        if (!multiplies) {
+            return;
         }
         bar_wait(&bars->may_send, turn);
         if (t / 32 < n_warp(pass)) {
@@ -349,7 +398,10 @@ template <int N, int R> struct LinearWorker {
     __device__ __forceinline__ void keep(const float (&d)[N / 2], int pass)
     {
         uint8_t *to = w_slots + wg * (N / 8) * 2048;
-        named_sync(1, N_THREAD);
+        if (!multiplies) {
+            return;
+        }
+        named_sync(1, 128 * R);
         if (t / 32 < n_warp(pass)) {
 #pragma unroll
             for (int j = 0; j < N / 8; j++) {
@@ -359,12 +411,12 @@ template <int N, int R> struct LinearWorker {
     }
 
     /* Sums of a row of the warpgroup. */
-    __device__ __forceinline__ void fetch(float (&v)[8], const uint8_t *from, int eight, int r) const
+    __device__ __forceinline__ void fetch(float (&v)[8], const uint8_t *from, int eight, int r, When when) const
     {
 #pragma unroll
         for (int q = 0; q < 4; q++) {
             const int thread = r / 16 * 32 + r % 8 * 4 + q;
-            const float2 x = *(const float2 *)(from + place(eight, thread) + r / 8 % 2 * 8);
+            const float2 x = load_shared_if(when, from + place(eight, thread) + r / 8 % 2 * 8);
             v[2 * q] = x.x, v[2 * q + 1] = x.y;
         }
     }
@@ -372,13 +424,13 @@ template <int N, int R> struct LinearWorker {
     /* A row's squares, each eight columns' in the place of the first of their sums. */
     template <int EIGHTS> __device__ __forceinline__ void store_squares(const uint8_t *from, int first_row, int n) const
     {
-        named_sync(1, N_THREAD);
-        if (t < n) {
-            float s = 0.0f;
+        meet_storers();
+        if (s < n) {
+            float sum = 0.0f;
             for (int j = 0; j < EIGHTS; j++) {
-                s += *(const float *)(from + square_place(j, t));
+                sum += *(const float *)(from + square_place(j, s));
             }
-            add_square(a.next.square + first_row + t, s);
+            add_square(a.next.square + first_row + s, sum);
         }
     }
 
@@ -387,7 +439,8 @@ template <int N, int R> struct LinearWorker {
         return place(eight, r / 16 * 32 + r % 8 * 4) + (uint32_t)(r / 8 % 2 * 8);
     }
 
-    /* What eight sums meet; a thread's first are on their way while sums are exchanged. */
+    /* What eight sums meet; a thread's first are on their way while sums are exchanged, a helper's while they are made.
+     */
     struct Ahead {
         ForNorm norm;
         Turn turn;
@@ -409,8 +462,8 @@ template <int N, int R> struct LinearWorker {
     template <int P, gr_cuda_linear_out OUT> __device__ __forceinline__ Ahead look_ahead(int tile, int pass) const
     {
         constexpr int EIGHTS = N / 8 / P;
-        const int r = t / EIGHTS, row = (pass * R + wg) * 64 + r;
-        return r < 64 && row < n_row ? load_ahead<OUT>(row, wg * 64 + r, first_column<P>(tile) + t % EIGHTS * 8)
+        const int r = s / EIGHTS, row = (pass * R + wg) * 64 + r;
+        return r < 64 && row < n_row ? load_ahead<OUT>(row, wg * 64 + r, first_column<P>(tile) + s % EIGHTS * 8)
                                      : Ahead{};
     }
 
@@ -419,21 +472,24 @@ template <int N, int R> struct LinearWorker {
         return tile * N + (P == 2 ? share.rank * (N / 2) : 0);
     }
 
-    /* From the ring to y; P senders. */
+    /* From the ring to y; P senders. Not real: a rehearsal. */
     template <int P, gr_cuda_linear_out OUT>
-    __device__ __forceinline__ void store(const Ahead &ahead, int tile, int pass)
+    __device__ __forceinline__ void store(const Ahead &ahead, int tile, int pass, bool real)
     {
         constexpr int EIGHTS = N / 8 / P;
         uint8_t *from = w_slots + wg * (N / 8) * 2048;
         const int first_row = (pass * R + wg) * 64, n = min(64, n_row - first_row) * EIGHTS;
-#pragma unroll 2
-        for (int i = t; i < n; i += 128) {
+        const int end = real ? n : s + 1;
+        const When when(real);
+        constexpr int AT_ONCE = HELPED ? 1 : 2; /* more is more code, which nobody has fetched yet */
+#pragma unroll AT_ONCE
+        for (int i = s; i < end; i += N_STORER) {
             const int r = i / EIGHTS, j = i % EIGHTS;
             float v[8];
-            fetch(v, from, j, r);
+            fetch(v, from, j, r, when);
             if (P == 2) {
                 float other[8];
-                fetch(other, from + EIGHTS * 2048, j, r);
+                fetch(other, from + EIGHTS * 2048, j, r, when);
 #pragma unroll
                 for (int k = 0; k < 8; k++) {
                     v[k] += other[k];
@@ -441,17 +497,19 @@ template <int N, int R> struct LinearWorker {
             }
             scale_by(v, row_scale(wg * 64 + r));
             const int row = first_row + r, col = first_column<P>(tile) + j * 8;
-            const Ahead here = i == t ? ahead : load_ahead<OUT>(row, wg * 64 + r, col);
+            const Ahead here = i == s ? ahead : load_ahead<OUT>(row, wg * 64 + r, col);
             if (OUT == GR_CUDA_OUT_ADD && a.next.tiles != nullptr) {
-                *(float *)(from + square_place(j, r)) =
-                    col < a.n_out ? add_eight_for_norm(a, v, here.norm, row, col) : 0.0f;
+                const float square = col < a.n_out ? add_eight_for_norm(a, v, here.norm, row, col, when) : 0.0f;
+                if (when) {
+                    *(float *)(from + square_place(j, r)) = square;
+                }
             } else if (OUT == GR_CUDA_OUT_HEADS && col < a.n_out) {
-                put_eight_of_heads(a.heads, v, here.turn, bars->place[wg * 64 + r], row, col);
+                put_eight_of_heads(a.heads, v, here.turn, bars->place[wg * 64 + r], row, col, when);
             } else {
-                put_eight<OUT>(a, v, row, col);
+                put_eight<OUT>(a, v, row, col, when);
             }
         }
-        if (OUT == GR_CUDA_OUT_ADD && a.next.tiles != nullptr) {
+        if (real && OUT == GR_CUDA_OUT_ADD && a.next.tiles != nullptr) {
             store_squares<EIGHTS>(from, first_row, n / EIGHTS);
         }
     }
@@ -460,8 +518,8 @@ template <int N, int R> struct LinearWorker {
     template <gr_cuda_linear_out OUT>
     __device__ __forceinline__ void store_directly(const float (&d)[N / 2], int tile, int pass)
     {
-        named_sync(1, N_THREAD); /* what prepare() made is there */
-        if (t / 32 < n_warp(pass)) {
+        meet_storers(); /* what prepare() made is there */
+        if (multiplies && t / 32 < n_warp(pass)) {
             const int r = row(pass, t / 32), in_pass = r - pass * R * 64;
             const float low = row_scale(in_pass), high = row_scale(in_pass + 8);
             const RowPlace place[2] = {bars->place[in_pass], bars->place[in_pass + 8]};
@@ -477,24 +535,48 @@ template <int N, int R> struct LinearWorker {
         }
     }
 
+    /* Helpers go through it twice: store()'s instructions have been fetched when the sums are there. */
+    template <int P, gr_cuda_linear_out OUT>
+    __device__ __forceinline__ void exchange(const float (&d)[N / 2], int tile, int pass)
+    {
+        Ahead ahead = helps() ? look_ahead<P, OUT>(tile, pass) : Ahead{};
+        int real = helps() && tile == share.first_tile ? 0 : 1;
+        if (HELPED) {
+            asm volatile("" : "+r"(real)); /* known to nobody: there must be one store() for both */
+        }
+#pragma unroll 1
+        for (; real < 2; real++) {
+            if (real > 0) {
+                if (P == 2) {
+                    send(d, pass);
+                } else {
+                    keep(d, pass);
+                }
+                if (!helps()) {
+                    ahead = look_ahead<P, OUT>(tile, pass);
+                }
+                if (P == 2) {
+                    receive();
+                } else {
+                    meet_storers();
+                }
+            }
+            store<P, OUT>(ahead, tile, pass, real > 0);
+        }
+    }
+
     template <gr_cuda_linear_out OUT>
     __device__ __forceinline__ void finish(const float (&d)[N / 2], int tile, int pass, bool last)
     {
         if (a.parts == 2) {
-            send(d, pass);
-            const Ahead ahead = look_ahead<2, OUT>(tile, pass);
-            receive();
-            store<2, OUT>(ahead, tile, pass);
+            exchange<2, OUT>(d, tile, pass);
             fence_async_shared(); /* copies will follow these reads */
-            named_sync(1, N_THREAD);
+            meet_storers();
             if (threadIdx.x == 0) {
                 bar_arrive(&bars->added);
             }
         } else if (last) {
-            keep(d, pass);
-            const Ahead ahead = look_ahead<1, OUT>(tile, pass);
-            named_sync(1, N_THREAD);
-            store<1, OUT>(ahead, tile, pass);
+            exchange<1, OUT>(d, tile, pass);
         } else {
             store_directly<OUT>(d, tile, pass);
         }
@@ -503,8 +585,9 @@ template <int N, int R> struct LinearWorker {
     /* Sums of squares that nobody will read any more. */
     __device__ __forceinline__ void clear() const
     {
-        for (int row = (int)blockIdx.x * N_THREAD + (int)threadIdx.x; a.clear != nullptr && row < n_row;
-             row += (int)gridDim.x * N_THREAD) {
+        const int n_thread = HELPED ? n_helper(R) : 128 * R;
+        for (int row = (int)blockIdx.x * n_thread + wg * 128 + t; a.clear != nullptr && row < n_row;
+             row += (int)gridDim.x * n_thread) {
             a.clear[row].whole = a.clear[row].part = 0;
         }
     }
@@ -512,12 +595,21 @@ template <int N, int R> struct LinearWorker {
     template <gr_cuda_linear_out OUT> __device__ __forceinline__ void run()
     {
         const int n_pass = n_pass_of<R>(n_row);
-        clear();
+        if (helps() || !HELPED) {
+            clear();
+        }
+        if (helps()) {
+            prepare<OUT>(0);
+        }
         for (int tile = share.first_tile; tile < a.n_tile; tile += share.tile_step) {
             for (int pass = 0; pass < n_pass; pass++) {
                 float d[N / 2];
-                prepare<OUT>(pass);
-                multiply(d);
+                if (!HELPED) {
+                    prepare<OUT>(pass);
+                }
+                if (multiplies) {
+                    multiply(d);
+                }
                 finish<OUT>(d, tile, pass, pass == n_pass - 1 && tile + share.tile_step >= a.n_tile);
             }
         }
@@ -542,24 +634,22 @@ template <int R> static __device__ __forceinline__ void make_bars(const LinearAr
         if (warp == 0) {
             make_bars(bars->w_full, 1);
             make_bars(bars->w_empty, R);
-            bar_init_done();
         } else if (warp == 1) {
             make_bars(bars->x_full, 1);
             bar_init(&bars->may_send, a.parts);
             bar_init(&bars->received, 1);
             bar_init(&bars->added, 1);
-            bar_init_done();
         } else if (threadIdx.x == 0) {
             make_bars(bars->x_empty, R);
-            bar_init_done();
         }
+        bar_init_done();
     }
     __syncwarp();
 }
 
 __host__ __device__ constexpr int n_linear_thread(int r)
 {
-    return r == 1 ? 192 : 384;
+    return r == 1 ? 192 + n_helper(r) : 384;
 }
 
 /* Barriers are made: for this block, and for those that will send to it. The weights' warp, which needs no other's,
@@ -578,8 +668,8 @@ template <int R> static __device__ __forceinline__ void meet(const LinearArgs &a
     }
 }
 
-/* R warpgroups that multiply, then a warp for weights and one for x; two more where that makes a whole
- * warpgroup, which can leave its registers to the others. */
+/* R warpgroups that multiply, then a warp for weights and one for x. Two more warps help a single warpgroup to store;
+ * with two, they make a whole warpgroup of those that load, which can leave its registers to the others. */
 template <int N, int R>
 __global__ void __launch_bounds__(n_linear_thread(R), 1) linear_kernel(const __grid_constant__ LinearArgs a)
 {
@@ -589,7 +679,7 @@ __global__ void __launch_bounds__(n_linear_thread(R), 1) linear_kernel(const __g
     const int warp = (int)threadIdx.x / 32 - 4 * R; /* of those that load */
     make_bars<R>(a, bars, warp);
     meet<R>(a, warp == 0);
-    if (warp >= 0) {
+    if (warp >= 0 && warp < 2 * R) {
         if (R == 2) {
             regs_fewer<56>();
         }
@@ -638,15 +728,15 @@ struct LinearMemory {
     }
 };
 
-static LinearMemory linear_memory(int width, int r)
+static LinearMemory linear_memory(int width, int n_row)
 {
-    const int x_bytes = 64 * 1024, bytes = (r == 1 ? 200 : 216) * 1024;
+    const int x_bytes = (n_row <= 16 ? 40 : 64) * 1024, bytes = 216 * 1024;
     return {std::min(W_SLOT_MAX, (bytes - x_bytes) / stage_bytes(width)), x_bytes};
 }
 
 template <int N, int R> static cudaError_t launch(LinearArgs &f, const LinearCut &cut, cudaStream_t stream)
 {
-    const LinearMemory m = linear_memory(N, R);
+    const LinearMemory m = linear_memory(N, f.n_row);
     const cudaError_t e =
         cudaFuncSetAttribute(linear_kernel<N, R>, cudaFuncAttributeMaxDynamicSharedMemorySize, m.bytes(N));
     if (e != cudaSuccess) {

@@ -10,6 +10,7 @@
 #include "kernels/cuda/eight.cuh"
 #include "kernels/cuda/linear_cut.cuh"
 #include "kernels/cuda/linear_heads.cuh"
+#include "kernels/cuda/rehearsal.cuh"
 
 namespace gr
 {
@@ -87,16 +88,18 @@ static __device__ __forceinline__ ForNorm load_for_norm(const LinearArgs &a, int
     const float *at = (const float *)a.y + (size_t)row * a.y_stride + col;
     ForNorm f;
 #pragma unroll
-    for (int i = 0; i < 8; i += 2) {
-        const float2 x = *(const float2 *)(at + i), y = *(const float2 *)(a.next.w + col + i);
-        f.old[i] = x.x, f.old[i + 1] = x.y, f.w[i] = y.x, f.w[i + 1] = y.y;
+    for (int i = 0; i < 8; i += 4) {
+        const float4 x = *(const float4 *)(at + i), y = *(const float4 *)(a.next.w + col + i);
+        f.old[i] = x.x, f.old[i + 1] = x.y, f.old[i + 2] = x.z, f.old[i + 3] = x.w;
+        f.w[i] = y.x, f.w[i + 1] = y.y, f.w[i + 2] = y.z, f.w[i + 3] = y.w;
     }
     return f;
 }
 
 /* The same of eight columns. */
+template <class When>
 static __device__ __forceinline__ float add_eight_for_norm(const LinearArgs &a, float (&v)[8], const ForNorm &f,
-                                                           int row, int col)
+                                                           int row, int col, When when)
 {
     float *to = (float *)a.y + (size_t)row * a.y_stride + col;
 #pragma unroll
@@ -104,11 +107,12 @@ static __device__ __forceinline__ float add_eight_for_norm(const LinearArgs &a, 
         v[i] += f.old[i];
     }
 #pragma unroll
-    for (int i = 0; i < 8; i += 2) {
-        *(float2 *)(to + i) = make_float2(v[i], v[i + 1]);
+    for (int i = 0; i < 8; i += 4) {
+        store_if(when, to + i, make_float4(v[i], v[i + 1], v[i + 2], v[i + 3]));
     }
     if (a.next.capture != nullptr) {
-        *(uint4 *)(a.next.capture + gr_cuda_tile_at(row, a.next.capture_col + col, a.next.capture_n)) = pack_eight(v);
+        store_if(when, a.next.capture + gr_cuda_tile_at(row, a.next.capture_col + col, a.next.capture_n),
+                 pack_eight(v));
     }
     const float square = (square_of_two(v[0], v[1]) + square_of_two(v[2], v[3])) +
                          (square_of_two(v[4], v[5]) + square_of_two(v[6], v[7]));
@@ -116,7 +120,7 @@ static __device__ __forceinline__ float add_eight_for_norm(const LinearArgs &a, 
     for (int i = 0; i < 8; i++) {
         v[i] *= f.w[i];
     }
-    *(uint4 *)(a.next.tiles + gr_cuda_tile_at(row, col, a.n_out)) = pack_eight(v);
+    store_if(when, a.next.tiles + gr_cuda_tile_at(row, col, a.n_out), pack_eight(v));
     return square;
 }
 
@@ -165,9 +169,9 @@ static __device__ __forceinline__ void put(const LinearArgs &a, const float (&v)
 
 /* ---- eight columns of a row ---- */
 
-/* Finished sums of columns col to col + 7. */
-template <gr_cuda_linear_out OUT>
-static __device__ __forceinline__ void put_eight(const LinearArgs &a, float (&v)[8], int row, int col)
+/* Finished sums of columns col to col + 7. Only those of every layer are rehearsed. */
+template <gr_cuda_linear_out OUT, class When>
+static __device__ __forceinline__ void put_eight(const LinearArgs &a, float (&v)[8], int row, int col, When when)
 {
     if (col >= a.n_out || OUT == GR_CUDA_OUT_HEADS) {
         return;
@@ -178,8 +182,11 @@ static __device__ __forceinline__ void put_eight(const LinearArgs &a, float (&v)
         for (int i = 0; i < 4; i++) {
             y[i] = silu(v[2 * i]) * v[2 * i + 1];
         }
-        *(uint2 *)((uint16_t *)a.y + gr_cuda_tile_at(row, col / 2, a.n_out / 2)) =
-            make_uint2(pack_bf16(y[0], y[1]), pack_bf16(y[2], y[3]));
+        store_if(when, (uint16_t *)a.y + gr_cuda_tile_at(row, col / 2, a.n_out / 2),
+                 make_uint2(pack_bf16(y[0], y[1]), pack_bf16(y[2], y[3])));
+        return;
+    }
+    if (!when) {
         return;
     }
     if (a.bias) {
