@@ -156,6 +156,14 @@ template <int HD> struct Loader {
         return look_up(it, list_of(it), 0);
     }
 
+    /* An item, for the nearest cache: nobody of this block shall wait for it. */
+    __device__ __forceinline__ void look_ahead(const Item *it) const
+    {
+        if (lane < 2) {
+            prefetch((const uint8_t *)it + lane * (sizeof(Item) - 1));
+        }
+    }
+
     /* Keys and values that were there before this pass need not wait for the kernel before. */
     __device__ __forceinline__ void load_item(const Item &it, int window)
     {
@@ -203,12 +211,16 @@ template <int HD> struct Worker {
         }
     }
 
-    /* Nothing to compute, but the others wait for this warpgroup's releases. */
+    /* Nothing to compute, but the others wait for this warpgroup's releases. One warp sees to all of them: it stands
+     * for the others, who might see a slot only when it has been filled once more, which looks like a slot that is not.
+     * They meet it before their next item. */
     __device__ __forceinline__ void skip(const Item &it)
     {
         for (int i = 0; i < 2 * n_key_tile(it); i++) {
-            wait_slot();
-            release(ring.slot);
+            if (t < 32) {
+                wait_slot();
+                release(ring.slot);
+            }
             ring.next();
         }
     }
@@ -230,6 +242,7 @@ template <int HD> struct Worker {
             const __nv_bfloat16 *from = a.q + (size_t)max(row[i], 0) * a.q_stride + head * HD + d;
             v[i] = row[i] >= 0 ? *(const uint4 *)from : make_uint4(0, 0, 0, 0);
         }
+        named_sync(1 + wg, 128); /* all are through with the item before */
 #pragma unroll
         for (int i = 0; i < HD / 16; i++) {
             const int c = t + 128 * i, m = c / (HD / 8), d = c % (HD / 8) * 8;
@@ -458,10 +471,13 @@ template <int HD> struct Worker {
         store<VN>(it, tile, m0, o, m, l);
     }
 
-    __device__ __forceinline__ void work(const Item &it, const Item &next)
+    /* What one warpgroup has room for is the work of each in turn, so that one waits for queries and weights while the
+     * other has the matrix units. turn: the item's number among this cluster's. */
+    __device__ __forceinline__ void work(const Item &it, const Item &next, int turn)
     {
         const bool halves = in_halves<HD>(it, a.group);
-        const int n_pair = it.n_row * a.group, block0 = halves ? rank * 128 : 0, m0 = block0 + wg * 64;
+        const int n_pair = it.n_row * a.group, block0 = halves ? rank * 128 : 0, first = n_pair <= 64 ? turn % 2 : 0;
+        const int m0 = block0 + (wg ^ first) * 64;
         if (m0 >= n_pair) {
             skip(it);
             return;
@@ -510,11 +526,12 @@ template <int HD> __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(N_
         cluster_wait();
         if (works) {
             for (int i = cluster; i < n_item; i += n_cluster) {
-                if (i != cluster) {
-                    it = a.item[i];
-                    window = loader.first_window(it);
-                }
+                const Item *next = a.item + min(i + n_cluster, n_item - 1);
+                const int next_window = i + n_cluster < n_item ? loader.first_window(*next) : 0;
+                loader.look_ahead(a.item + min(i + 2 * n_cluster, n_item - 1));
                 loader.load_item(it, window);
+                it = *next;
+                window = next_window;
             }
         }
         loader.gate.pass();
@@ -525,9 +542,9 @@ template <int HD> __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(N_
         if (cluster < n_item) {
             worker.look_ahead(it.tile);
         }
-        for (int i = cluster; i < n_item; i += n_cluster) {
+        for (int i = cluster, turn = 0; i < n_item; i += n_cluster, turn++) {
             it = a.item[i];
-            worker.work(it, a.item[min(i + n_cluster, n_item - 1)]);
+            worker.work(it, a.item[min(i + n_cluster, n_item - 1)], turn);
         }
         worker.gate.pass();
     }

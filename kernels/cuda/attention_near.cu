@@ -254,11 +254,11 @@ template <int HD, int PARTS> __global__ void __launch_bounds__(N_NEAR_THREAD, 1)
     /* The plan is older than the far kernel, which has waited for everything before it. */
     const int n_group = *a.n_group;
     const Group &g = a.group_list[blockIdx.x];
-    if (!a.first) {
+    const bool idle = (int)blockIdx.x >= n_group;
+    if (!a.first || idle) {
         let_next_start();
     }
-    if ((int)blockIdx.x >= n_group) {
-        let_next_start();
+    if (idle) {
         wait_for_previous();
         return;
     }

@@ -14,6 +14,7 @@
  * written. */
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/linear_out.cuh"
+#include "kernels/cuda/linear_ring.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
 #include <type_traits>
@@ -21,191 +22,29 @@
 namespace gr
 {
 
-constexpr int W_SLOT_MAX = 12, X_SLOT_MAX = 32;
-constexpr int X_TILE = 8192; /* 64 rows of 64 k */
-
-struct LinearBars {
-    uint64_t w_full[W_SLOT_MAX], w_empty[W_SLOT_MAX], x_full[X_SLOT_MAX], x_empty[X_SLOT_MAX];
-    uint64_t may_send; /* all blocks of the cluster are through with their rings */
-    uint64_t received, added;
-    float scale[2 * 64];    /* of a pass's rows, where there was a norm before */
-    RowPlace place[2 * 64]; /* of the same, where heads are stored */
-};
-
-/* What a slot of the weights' ring holds and one copy brings: about 16 KiB, or a box that is larger. */
-__host__ __device__ constexpr int stage_boxes(int width)
+/* Threads of a kernel with r warpgroups, in their order: those that multiply, those that load, those that help to
+ * store. */
+__host__ __device__ constexpr int n_multiplier(int r)
 {
-    return width < 128 ? 128 / width : 1;
+    return 128 * r;
 }
 
-__host__ __device__ constexpr int stage_bytes(int width)
+__host__ __device__ constexpr int n_loader(int r)
 {
-    return stage_boxes(width) * width * 128;
+    return 64 * r;
 }
 
-/* Stages that may be on their way at once: as many bytes as the memory needs to be busy, and no more. Whatever lies
- * behind those in its queues would wait for them: x, the keys near a tree, instructions. */
-__host__ __device__ constexpr int stages_on_way(int width)
-{
-    return stage_bytes(width) > 24 * 1024 ? 2 : 48 * 1024 / stage_bytes(width);
-}
-
-struct LinearRing {
-    int slot = 0;
-    uint32_t phase = 0;
-    __device__ __forceinline__ void next(int n_slot)
-    {
-        if (++slot == n_slot) {
-            slot = 0;
-            phase ^= 1;
-        }
-    }
-};
-
-/* This block's share. */
-struct LinearShare {
-    int rank, first_tile, tile_step;
-    int box, n_box; /* of every tile */
-    __device__ __forceinline__ explicit LinearShare(const LinearArgs &a)
-    {
-        static_assert(GR_CUDA_CUT_PARTS_MAX == 2, "shifts stand for divisions: weights wait for this");
-        const int half = a.parts - 1;
-        rank = half ? cluster_rank() : 0;
-        first_tile = (int)blockIdx.x >> half;
-        tile_step = (int)gridDim.x >> half;
-        box = a.n_box * rank >> half;
-        n_box = (a.n_box * (rank + 1) >> half) - box;
-    }
-};
-
-/* The slots of x, a box each. With one tile of rows they are the rows of the bucket, slot close behind slot, and the
- * matrix units read on into the next one; with more, whole tiles. */
-template <int R> struct XSlots {
-    int stride, n;
-    __device__ explicit XSlots(const LinearArgs &a)
-    {
-        stride = R == 1 ? (a.n_row + 7) / 8 * 1024 : R * X_TILE;
-        n = min(X_SLOT_MAX, (a.x_bytes - R * X_TILE) / stride + 1);
-    }
-};
-
-/* Rounds of the rows: each takes 64 R of them through all of a tile's weights. */
-template <int R> static __device__ __forceinline__ int n_pass_of(int n_row)
-{
-    return R == 1 ? 1 : max(1, (n_row + 64 * R - 1) / (64 * R));
-}
-
-static __device__ __forceinline__ int read_n_row(const LinearArgs &a)
-{
-    return min(a.n_row, __ldcg(a.n_row_true));
-}
-
-/* ---- the thread that streams weights ---- */
-
-template <int N, int R> struct WeightStream {
-    static constexpr int BOXES = stage_boxes(N), STAGE = stage_bytes(N), BOX = N * 128;
-    const LinearArgs &a;
-    const LinearShare share;
-    uint8_t *slots;
-    LinearBars *bars;
-    LinearRing ring, late; /* late: stages_on_way() behind */
-    int n_sent = 0;
-
-    __device__ WeightStream(const LinearArgs &a_, uint8_t *slots_, LinearBars *bars_)
-        : a(a_), share(a_), slots(slots_), bars(bars_)
-    {
-    }
-
-    __device__ __forceinline__ const uint8_t *place(int tile, int stage) const
-    {
-        return a.w + ((size_t)tile * a.n_box + share.box + stage * BOXES) * BOX;
-    }
-
-    __device__ __forceinline__ uint32_t bytes(int stage) const
-    {
-        return (uint32_t)(min(BOXES, share.n_box - stage * BOXES) * BOX);
-    }
-
-    __device__ __forceinline__ void load(int tile, int stage)
-    {
-        bar_wait(&bars->w_empty[ring.slot], ring.phase ^ 1);
-        if (++n_sent > stages_on_way(N)) {
-            bar_wait(&bars->w_full[late.slot], late.phase);
-            late.next(a.n_slot);
-        }
-        bar_expect(&bars->w_full[ring.slot], bytes(stage));
-        copy_line_once(place(tile, stage), smem_addr(slots + ring.slot * STAGE), &bars->w_full[ring.slot],
-                       bytes(stage));
-        ring.next(a.n_slot);
-    }
-
-    /* The next kernel may start when the ring is full: it finds no room before this block ends. */
-    __device__ __forceinline__ void run()
-    {
-        const int n_stage = (share.n_box + BOXES - 1) / BOXES, n_first = min(a.n_slot, n_stage);
-        int n_pass = 1, n_done = 0; /* tiles, each pass by itself */
-        for (int tile = share.first_tile; tile < a.n_tile; tile += share.tile_step) {
-            for (int pass = 0; pass < n_pass; pass++, n_done++) {
-                if (a.parts > 1 && n_done > 0) {
-                    bar_wait(&bars->added, (n_done - 1) & 1);
-                }
-                for (int s = 0; s < n_stage; s++) {
-                    load(tile, s);
-                    if (n_done == 0 && s == n_first - 1) {
-                        let_next_start();
-                    }
-                }
-                if (n_done == 0 && a.n_row > 64 * R) {
-                    wait_for_previous();
-                    n_pass = n_pass_of<R>(read_n_row(a));
-                }
-            }
-        }
-    }
-};
-
-/* ---- the thread that streams x ---- */
-
-template <int R> static __device__ __forceinline__ void stream_x(const LinearArgs &a, uint8_t *slots, LinearBars *bars)
-{
-    wait_for_previous();
-    const int n_row = R == 1 ? a.n_row : read_n_row(a), n_pass = n_pass_of<R>(n_row);
-    const LinearShare share(a);
-    const XSlots<R> x(a);
-    LinearRing ring;
-    for (int tile = share.first_tile; tile < a.n_tile; tile += share.tile_step) {
-        for (int pass = 0; pass < n_pass; pass++) {
-            uint32_t bytes[R], sum = 0;
-#pragma unroll
-            for (int r = 0; r < R; r++) {
-                bytes[r] = (uint32_t)((max(0, min(64, n_row - (pass * R + r) * 64)) + 7) / 8 * 1024);
-                sum += bytes[r];
-            }
-            const uint8_t *from = a.x + ((size_t)pass * R * a.n_box + share.box) * X_TILE;
-            for (int b = 0; b < share.n_box; b++, from += X_TILE) {
-                bar_wait(&bars->x_empty[ring.slot], ring.phase ^ 1);
-                bar_expect(&bars->x_full[ring.slot], sum);
-#pragma unroll
-                for (int r = 0; r < R; r++) {
-                    if (bytes[r] > 0) {
-                        copy_line(from + (size_t)r * a.n_box * X_TILE,
-                                  smem_addr(slots + ring.slot * x.stride + r * X_TILE), &bars->x_full[ring.slot],
-                                  bytes[r]);
-                    }
-                }
-                ring.next(x.n);
-            }
-        }
-    }
-}
-
-/* ---- the warpgroups that multiply, and store ---- */
-
-/* Threads that help to store. */
 __host__ __device__ constexpr int n_helper(int r)
 {
     return r == 1 ? 64 : 0;
 }
+
+__host__ __device__ constexpr int n_linear_thread(int r)
+{
+    return n_multiplier(r) + n_loader(r) + n_helper(r);
+}
+
+/* ---- the warpgroups that multiply, and store ---- */
 
 template <int N, int R> struct LinearWorker {
     static constexpr int BOXES = stage_boxes(N), STAGE = stage_bytes(N);
@@ -226,8 +65,9 @@ template <int N, int R> struct LinearWorker {
 
     __device__ LinearWorker(const LinearArgs &a_, uint8_t *w_, uint8_t *x_, LinearBars *bars_, int n_row_)
         : a(a_), share(a_), w_slots(w_), x_slots(x_), bars(bars_), n_row(n_row_), x(a_),
-          multiplies((int)threadIdx.x < 128 * R), wg(HELPED ? 0 : (int)threadIdx.x / 128),
-          t(((int)threadIdx.x - (multiplies ? 0 : 192)) % 128), s(multiplies ? n_helper(R) + t : t)
+          multiplies((int)threadIdx.x < n_multiplier(R)), wg(HELPED ? 0 : (int)threadIdx.x / 128),
+          t(((int)threadIdx.x - (multiplies ? 0 : n_multiplier(R) + n_loader(R))) % 128),
+          s(multiplies ? n_helper(R) + t : t)
     {
     }
 
@@ -401,7 +241,7 @@ template <int N, int R> struct LinearWorker {
         if (!multiplies) {
             return;
         }
-        named_sync(1, 128 * R);
+        named_sync(1, n_multiplier(R));
         if (t / 32 < n_warp(pass)) {
 #pragma unroll
             for (int j = 0; j < N / 8; j++) {
@@ -450,7 +290,7 @@ template <int N, int R> struct LinearWorker {
     __device__ __forceinline__ Ahead load_ahead(int row, int row_of_pass, int col) const
     {
         Ahead ahead{};
-        if (OUT == GR_CUDA_OUT_ADD && a.next.tiles != nullptr && col < a.n_out) {
+        if (has_norm_behind<OUT>(a) && col < a.n_out) {
             ahead.norm = load_for_norm(a, row, col);
         }
         if (OUT == GR_CUDA_OUT_HEADS && col < a.n_out) {
@@ -498,7 +338,7 @@ template <int N, int R> struct LinearWorker {
             scale_by(v, row_scale(wg * 64 + r));
             const int row = first_row + r, col = first_column<P>(tile) + j * 8;
             const Ahead here = i == s ? ahead : load_ahead<OUT>(row, wg * 64 + r, col);
-            if (OUT == GR_CUDA_OUT_ADD && a.next.tiles != nullptr) {
+            if (has_norm_behind<OUT>(a)) {
                 const float square = col < a.n_out ? add_eight_for_norm(a, v, here.norm, row, col, when) : 0.0f;
                 if (when) {
                     *(float *)(from + square_place(j, r)) = square;
@@ -509,7 +349,7 @@ template <int N, int R> struct LinearWorker {
                 put_eight<OUT>(a, v, row, col, when);
             }
         }
-        if (real && OUT == GR_CUDA_OUT_ADD && a.next.tiles != nullptr) {
+        if (real && has_norm_behind<OUT>(a)) {
             store_squares<EIGHTS>(from, first_row, n / EIGHTS);
         }
     }
@@ -529,7 +369,7 @@ template <int N, int R> struct LinearWorker {
                 const float v[4] = {d[4 * j] * low, d[4 * j + 1] * low, d[4 * j + 2] * high, d[4 * j + 3] * high};
                 put<OUT>(a, v, r, n_row, column(tile, j), place, square);
             }
-            if (OUT == GR_CUDA_OUT_ADD && a.next.tiles != nullptr && t % 4 < 2 && r + t % 4 * 8 < n_row) {
+            if (has_norm_behind<OUT>(a) && t % 4 < 2 && r + t % 4 * 8 < n_row) {
                 add_square(a.next.square + r + t % 4 * 8, t % 4 == 0 ? square[0] : square[1]);
             }
         }
@@ -585,7 +425,7 @@ template <int N, int R> struct LinearWorker {
     /* Sums of squares that nobody will read any more. */
     __device__ __forceinline__ void clear() const
     {
-        const int n_thread = HELPED ? n_helper(R) : 128 * R;
+        const int n_thread = HELPED ? n_helper(R) : n_multiplier(R);
         for (int row = (int)blockIdx.x * n_thread + wg * 128 + t; a.clear != nullptr && row < n_row;
              row += (int)gridDim.x * n_thread) {
             a.clear[row].whole = a.clear[row].part = 0;
@@ -645,11 +485,6 @@ template <int R> static __device__ __forceinline__ void make_bars(const LinearAr
         bar_init_done();
     }
     __syncwarp();
-}
-
-__host__ __device__ constexpr int n_linear_thread(int r)
-{
-    return r == 1 ? 192 + n_helper(r) : 384;
 }
 
 /* Barriers are made: for this block, and for those that will send to it. The weights' warp, which needs no other's,
