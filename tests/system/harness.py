@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 
 BUILD, ROOT = sys.argv[1], sys.argv[2]
@@ -85,10 +86,15 @@ def wait_for(what, seconds=20):
 class Running:
     """A `graft run` that streams a long text, so that something can be done to it meanwhile."""
 
-    def __init__(self, *args, tokens=3000):
+    def __init__(self, *args, tokens=3000, log=None):
+        self.err = tempfile.TemporaryFile("w+")  # not a pipe: said() looks at it while the run goes on
         self.p = subprocess.Popen([GRAFT, "run", "--json", "--model", TARGET, "--prompt", "import os", "--ignore-eos",
                                    "--max-tokens", str(tokens), *args],
-                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                                  stdout=subprocess.PIPE, stderr=self.err, text=True,
+                                  env=dict(os.environ, GRAFT_LOG=log) if log else None)
+
+    def said(self):
+        return os.pread(self.err.fileno(), 1 << 20, 0).decode(errors="replace")
 
     def child(self, name):
         found = []
@@ -110,8 +116,8 @@ class Running:
         wait_for(lambda: self.busy(pid) >= begin + ticks)
 
     def end(self, timeout=120):
-        out, err = self.p.communicate(timeout=timeout * SLOW)
-        return self.p.returncode, out, err
+        out, _ = self.p.communicate(timeout=timeout * SLOW)
+        return self.p.returncode, out, self.said()
 
 
 def main(n_more=0):

@@ -411,8 +411,9 @@ def killed_parent_takes_children_along():
 def killed_drafter_changes_nothing():
     plain = json.loads(Running(tokens=3000).end()[1])["token_ids"]
     for transport in ("shm", "tcp"):
-        r = Running("--draft", DRAFT, "--transport", transport, *FIXED, tokens=3000)
+        r = Running("--draft", DRAFT, "--transport", transport, *FIXED, tokens=3000, log="info")
         pid = r.child("graft-draft")
+        wait_for(lambda r=r: "draft: info: data connection" in r.said())  # before it, it would be started again
         r.wait_busy(pid, 10)
         os.kill(pid, signal.SIGKILL)
         status, out, err = r.end()
