@@ -33,6 +33,10 @@ enum gr_desync_reason { GR_DESYNC_HASH = 1, GR_DESYNC_AHEAD = 2, GR_DESYNC_EPOCH
 #define GR_DELTA_WANT(n) ((uint16_t)((unsigned)(n) << 8))
 #define GR_DELTA_N_WANT(flags) ((int32_t)((flags) >> 8))
 
+/* Flag of VERDICT and DELTA: those of other sessions that were in the same pass follow at once. A hint: trees that are
+ * grown together cost less, so a drafter may wait for them a moment. */
+#define GR_FRAME_MORE 4u
+
 /* Flag of FEATURES: the sender keeps nothing before first_pos; the receiver begins there if it has less. */
 #define GR_FEATURES_START 1u
 /* flags of FEATURES: the rows replace others of the same positions, and what was computed from those */

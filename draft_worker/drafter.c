@@ -340,10 +340,7 @@ uint64_t gr_drafter_step(struct gr_drafter *d, uint64_t now_ns)
         }
         drafter_let_features_go(d, f);
     }
-    if (!d->job_in_flight) {
-        drafter_start_job(d, now_ns);
-    }
-    return UINT64_MAX;
+    return d->job_in_flight ? UINT64_MAX : drafter_start_job(d, now_ns);
 }
 
 const struct gr_drafter_counters *gr_drafter_counters(const struct gr_drafter *d)

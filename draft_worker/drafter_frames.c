@@ -493,6 +493,9 @@ enum gr_status gr_drafter_on_frame(struct gr_drafter *d, uint32_t peer, const ui
 {
     struct gr_frame_header h;
     GR_TRY(gr_wire_decode_header(frame, len, &h));
+    if (h.type == GR_FRAME_VERDICT || h.type == GR_FRAME_DELTA) {
+        d->more_until_ns = (h.flags & GR_FRAME_MORE) != 0 ? now_ns + GR_DRAFT_GATHER_NS : 0;
+    }
     struct follow *f = drafter_find(d, h.session);
     if (f == NULL || f->peer != peer || f->epoch != h.epoch || f->closing) {
         return GR_OK; /* detached while the frame was on its way */

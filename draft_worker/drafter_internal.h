@@ -7,6 +7,7 @@
 
 enum draft_state { DRAFT_FREE, DRAFT_CONNECTING, DRAFT_SYNCING, DRAFT_FOLLOWING, DRAFT_FULL };
 
+#define GR_DRAFT_GATHER_NS 100000 /* that a job waits at most for what was sent right behind what it could begin with */
 #define N_SENT 2 /* trees a verdict may name: a newer DRAFT can cross the pass of an older one */
 
 /* A tree that was sent: a verdict names its nodes. It stands as long as the tokens of its base do. */
@@ -89,6 +90,7 @@ struct gr_drafter {
     uint16_t *job_feature; /* owned, (n_session_max, prefill_chunk, feature_width) bf16: of the job in flight */
     int32_t *job_token; /* owned, (n_session_max, prefill_chunk): the rows of the job in flight */
     bool job_in_flight;
+    uint64_t more_until_ns; /* other sessions' VERDICTs of the same pass are expected until then; 0: none is */
     struct gr_acceptance acceptance; /* of all sessions */
     struct gr_acceptance_counts counts;
     struct gr_acceptance_check check;
@@ -133,7 +135,7 @@ void drafter_copy_features(const struct gr_drafter *d, const struct follow *f, i
                            uint16_t *out);
 /* After rows have run: tells the target when it is worth it. */
 void drafter_let_features_go(struct gr_drafter *d, struct follow *f);
-/* Starts a job when one is due. */
-void drafter_start_job(struct gr_drafter *d, uint64_t now_ns);
+/* Starts a job when one is due. Returns when to look again (UINT64_MAX: when something has come). */
+uint64_t drafter_start_job(struct gr_drafter *d, uint64_t now_ns);
 
 #endif

@@ -273,9 +273,43 @@ static int add_ahead(struct gr_drafter *d, struct follow *f, int n_row_left)
     return q->n_ahead + n_owed;
 }
 
-void drafter_start_job(struct gr_drafter *d, uint64_t now_ns)
+/* A tree is due, and only its features have not come yet: they are right behind. */
+static bool waits_for_features(const struct gr_drafter *d, const struct follow *f)
+{
+    return f->state == DRAFT_FOLLOWING && f->kv_shift > 0 && f->due && !f->ready && !tail_has_feature(f) &&
+           !wants_job(d, f);
+}
+
+/* Sessions of one pass are told one after the other, then their features follow. Trees that are grown together take one
+ * pass of the draft model a level, not one each. */
+static uint64_t gather_until(const struct gr_drafter *d)
+{
+    uint64_t until_ns = d->more_until_ns;
+    for (int i = 0; i < d->config.n_session_max; i++) {
+        if (waits_for_features(d, &d->follow[i])) {
+            until_ns = GR_MAX(until_ns, d->follow[i].due_ns + GR_DRAFT_GATHER_NS);
+        }
+    }
+    return until_ns;
+}
+
+static bool has_work(const struct gr_drafter *d)
+{
+    for (int i = 0; i < d->config.n_session_max; i++) {
+        if (wants_job(d, &d->follow[i]) || wants_ahead(&d->follow[i])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+uint64_t drafter_start_job(struct gr_drafter *d, uint64_t now_ns)
 {
     int n_row_left = d->config.n_row_max;
+    const uint64_t until_ns = has_work(d) ? gather_until(d) : 0;
+    if (now_ns < until_ns) {
+        return until_ns;
+    }
     d->job.n_seq = 0;
     for (int i = 0; i < d->config.n_session_max && n_row_left > 0; i++) {
         if (wants_job(d, &d->follow[i])) {
@@ -292,6 +326,7 @@ void drafter_start_job(struct gr_drafter *d, uint64_t now_ns)
         d->job_in_flight = true;
         d->io.start_job(d->io.ctx, &d->job);
     }
+    return UINT64_MAX;
 }
 
 /* ---- a finished job ---- */

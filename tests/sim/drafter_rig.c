@@ -148,13 +148,18 @@ void rig_destroy(struct rig *r)
 bool rig_job_once(struct rig *r)
 {
     rig_send_features(r); /* those that a TAKEN has made room for */
-    (void)gr_drafter_step(r->drafter, 0);
+    const uint64_t wake_ns = gr_drafter_step(r->drafter, r->now_ns);
+    if (wake_ns != UINT64_MAX) { /* it waited for others */
+        assert_null(r->job);
+        r->now_ns = GR_MAX(r->now_ns, wake_ns);
+        (void)gr_drafter_step(r->drafter, r->now_ns);
+    }
     struct gr_draft_job *job = r->job;
     r->job = NULL;
     if (job != NULL) {
         gr_grower_run(r->grower, job);
         r->draft_ns += job->seq[0].task == GR_DRAFT_AHEAD ? 0.0 : (double)job->compute_ns;
-        gr_drafter_on_job_done(r->drafter, job, 0);
+        gr_drafter_on_job_done(r->drafter, job, r->now_ns);
     }
     assert_true(gr_drafter_check(r->drafter));
     return job != NULL;
@@ -209,19 +214,19 @@ void rig_deliver(struct rig *r, size_t n)
     struct rig_frame *f = &r->log[r->n_log];
     f->len = n;
     r->n_log = (r->n_log + 1) % RIG_N_LOG;
-    assert_int_equal(gr_drafter_on_frame(r->drafter, RIG_PEER, f->bytes, f->len, 0), GR_OK);
+    assert_int_equal(gr_drafter_on_frame(r->drafter, RIG_PEER, f->bytes, f->len, r->now_ns), GR_OK);
     if (r->twin) {
         struct rig_frame copy = *f;
         copy.bytes[8] = 2; /* the session's lowest byte */
-        assert_int_equal(gr_drafter_on_frame(r->drafter, RIG_PEER, copy.bytes, copy.len, 0), GR_OK);
+        assert_int_equal(gr_drafter_on_frame(r->drafter, RIG_PEER, copy.bytes, copy.len, r->now_ns), GR_OK);
     }
     assert_true(gr_drafter_check(r->drafter));
 }
 
 void rig_send_verdict(struct rig *r, const struct gr_verdict *v, uint32_t base_len)
 {
-    const struct gr_frame_header h = {.session = 1, .epoch = RIG_EPOCH, .round = r->round, .base_len = base_len,
-                                      .prefix_hash = r->hash[r->len]};
+    const struct gr_frame_header h = {.flags = r->more ? GR_FRAME_MORE : 0, .session = 1, .epoch = RIG_EPOCH,
+                                      .round = r->round, .base_len = base_len, .prefix_hash = r->hash[r->len]};
     r->round++;
     rig_deliver(r, gr_wire_encode_verdict(&h, v, r->log[r->n_log].bytes, sizeof(r->log[0].bytes)));
     rig_send_features(r);

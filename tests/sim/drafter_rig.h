@@ -25,6 +25,7 @@ struct rig {
     struct gr_grower *grower;
     struct gr_draft_job *job; /* in flight; it runs when it is finished */
     struct gr_msg attach;
+    uint64_t now_ns;
     double draft_ns; /* jobs that somebody waited for, as gr_grower_fix_level_ns() tells */
     /* the target */
     int32_t token[RIG_N_CTX];
@@ -43,6 +44,7 @@ struct rig {
     struct gr_msg stats;
     /* a second session that is told the same */
     bool twin;
+    bool more; /* VERDICTs say that another session's follows */
     int n_twin_draft;
     struct gr_token_tree twin_tree;
     struct rig_frame log[RIG_N_LOG]; /* what it was sent */

@@ -660,16 +660,63 @@ static void test_attached_anew(void **state)
 }
 
 /* With the argument `head` the draft model is a head, which checks every feature that it is given. */
+/* ---- sessions of one pass ---- */
+
+/* What session 1 was sent, for session 2. */
+static void tell_twin(struct rig *r, int i_log)
+{
+    struct rig_frame copy = r->log[i_log];
+    copy.bytes[6] &= (uint8_t)~GR_FRAME_MORE;
+    copy.bytes[8] = 2;
+    assert_int_equal(gr_drafter_on_frame(r->drafter, RIG_PEER, copy.bytes, copy.len, r->now_ns), GR_OK);
+}
+
+/* They are told one after the other: no job begins with the first alone, and none waits long for one that does not
+ * come. */
+static void test_sessions_of_a_pass(void **state)
+{
+    (void)state;
+    const struct rig_config c = {.seed = 5, .blur = 3, .twin = true, .n_node = 6, .depth = 3, .top_k = 3};
+    struct rig *r = rig_create(&c);
+    rig_start(r, 40, 6);
+    for (int i = 0; i < 10; i++) {
+        const int first = r->n_log;
+        r->more = true;
+        r->twin = false;
+        (void)rig_verify(r, &r->tree, r->draft_header.round, -1, 6);
+        r->more = false;
+        r->twin = true;
+        const uint64_t wake_ns = gr_drafter_step(r->drafter, r->now_ns);
+        assert_null(r->job);
+        assert_true(wake_ns > r->now_ns && wake_ns <= r->now_ns + 200000);
+        const bool comes = i < 9;
+        r->now_ns = comes ? r->now_ns + 20000 : wake_ns;
+        for (int k = first; comes && k != r->n_log; k = (k + 1) % RIG_N_LOG) {
+            assert_null(r->job); /* a head: its features come last */
+            tell_twin(r, k);
+            (void)gr_drafter_step(r->drafter, r->now_ns);
+        }
+        (void)gr_drafter_step(r->drafter, r->now_ns);
+        assert_non_null(r->job);
+        assert_int_equal(r->job->n_seq, comes ? 2 : 1);
+        const int n = r->n_frame[GR_FRAME_DRAFT];
+        const int n_twin = r->n_twin_draft;
+        (void)rig_job_once(r);
+        assert_int_equal(r->n_frame[GR_FRAME_DRAFT], n + 1);
+        assert_int_equal(r->n_twin_draft, n_twin + comes);
+    }
+    rig_destroy(r);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ahead_as_fresh),   cmocka_unit_test(test_ahead_ends),
         cmocka_unit_test(test_silence_costs_nothing), cmocka_unit_test(test_never_more_than_wanted),
         cmocka_unit_test(test_late_verdicts),    cmocka_unit_test(test_slow_drafter),
-           cmocka_unit_test(test_replays),
+        cmocka_unit_test(test_replays),          cmocka_unit_test(test_sessions_of_a_pass),
         cmocka_unit_test(test_any_order),        cmocka_unit_test(test_auto_follows_cost),
         cmocka_unit_test(test_auto_beats_fixed), cmocka_unit_test(test_auto_without_cost),
-       
         cmocka_unit_test(test_flip_is_repaired), cmocka_unit_test(test_attached_anew),
     };
     rig_heads = argc > 1 && strcmp(argv[1], "head") == 0;
