@@ -31,14 +31,18 @@ struct expansion {
 struct growth {
     bool done;
     bool owes_rows; /* rows of committed tokens are still to run */
+    bool begun;     /* the root's children are known */
     int root_row;   /* of the batch: the root's own row, -1: none */
     struct gr_round_cost cost;
+    float p[GR_NODE_MAX]; /* of the best nodes, while a level is chosen */
+    int16_t cand[GR_DRAFT_TOP_K_MAX]; /* that could be expanded */
 };
 
 struct gr_grower {
     struct gr_lm *lm; /* borrowed */
     int n_seq_max;
     struct growth *growth; /* (n_seq_max) */
+    struct gr_front *front; /* (n_seq_max) */
     struct gr_level_model level; /* learnt over all jobs */
     int32_t *token, *pos, *cell, *out_row, *limit, *n_anc; /* (n_row_max) */
     int32_t *n_top;                      /* (n_row_max): children that are wanted of each out row */
@@ -82,6 +86,7 @@ enum gr_status gr_grower_create(struct gr_lm *lm, int n_seq_max, struct gr_growe
     g->n_vocab = lm->to_target != NULL ? lm->n_vocab_target : lm->n_vocab;
     g->n_seq_max = n_seq_max;
     g->growth = gr_zeroed((size_t)n_seq_max, sizeof(*g->growth), &ok);
+    g->front = gr_zeroed((size_t)n_seq_max, sizeof(*g->front), &ok);
     g->token = gr_zeroed(n_row, sizeof(int32_t), &ok);
     g->pos = gr_zeroed(n_row, sizeof(int32_t), &ok);
     g->cell = gr_zeroed(n_row, sizeof(int32_t), &ok);
@@ -121,7 +126,7 @@ void gr_grower_destroy(struct gr_grower *g)
     if (g == NULL) {
         return;
     }
-    void *all[] = {g->growth, g->token, g->pos,       g->cell,    g->out_row, g->limit,    g->n_anc,    g->anc,
+    void *all[] = {g->growth, g->front, g->token, g->pos,       g->cell,    g->out_row, g->limit,    g->n_anc,    g->anc,
                    g->seq,     g->expansion, g->scratch, g->work, g->copy_src, g->copy_dst, g->hidden,
                    g->true_feature, g->feature, g->raw, g->raw_row, g->n_top, g->sampling, g->n_kv_only, g};
     for (size_t i = 0; i < GR_ARRAY_LEN(all); i++) {
@@ -351,34 +356,52 @@ static int best_probs(const struct gr_tree_builder *b, float *p)
     return b->n_best;
 }
 
-/* The candidates whose expansion pays, each with a slot. */
-static int choose_level(struct gr_grower *g, int i_seq, int16_t *front)
+static bool is_sized_by_cost(const struct gr_draft_seq *s)
 {
-    const struct gr_draft_seq *s = &g->job->seq[i_seq];
-    struct gr_tree_builder *b = s->builder;
-    struct gr_open_candidate open[GR_DRAFT_TOP_K_MAX];
-    float p[GR_NODE_MAX];
-    const int n_open = gr_tree_builder_open(b, front);
-    for (int i = 0; i < n_open; i++) {
-        const struct gr_candidate *c = &b->cand[front[i]];
-        open[i] = (struct gr_open_candidate){.score = c->score, .prob = c->prob};
-    }
-    const int n_best = best_probs(b, p);
-    const int n = gr_tree_size_next_level(&g->growth[i_seq].cost, &g->level, g->spent_ns, p, n_best,
-                                          s->tree_config.n_node, open, n_open);
-    return gr_tree_builder_expand(b, n, front, true);
+    return s->task == GR_DRAFT_GROW && s->tree_config.best_first;
 }
 
-static void add_level(struct gr_grower *g, int i_seq)
+static bool can_grow(const struct gr_grower *g, int i_seq)
 {
-    int16_t front[GR_DRAFT_TOP_K_MAX];
-    struct gr_draft_seq *s = &g->job->seq[i_seq];
-    if (s->task != GR_DRAFT_GROW || g->growth[i_seq].done) {
-        return;
+    return g->job->seq[i_seq].task == GR_DRAFT_GROW && g->growth[i_seq].begun && !g->growth[i_seq].done;
+}
+
+static void fill_front(struct gr_grower *g, int i_seq, struct gr_front *f)
+{
+    const struct gr_draft_seq *s = &g->job->seq[i_seq];
+    struct growth *w = &g->growth[i_seq];
+    *f = (struct gr_front){.cost = &w->cost, .p = w->p, .n_max = s->tree_config.n_node};
+    f->n_open = can_grow(g, i_seq) ? gr_tree_builder_open(s->builder, w->cand) : 0; /* it ranks the nodes, too */
+    f->n = w->begun ? best_probs(s->builder, w->p) : 0;
+    for (int i = 0; i < f->n_open; i++) {
+        const struct gr_candidate *c = &s->builder->cand[w->cand[i]];
+        f->open[i] = (struct gr_open_candidate){.score = c->score, .prob = c->prob};
     }
-    const int n =
-        s->tree_config.best_first ? choose_level(g, i_seq, front) : gr_tree_builder_next_level(s->builder, front);
-    add_node_rows(g, i_seq, n, front);
+}
+
+/* A level of every tree that grows further, in one pass. Where the size follows the cost they choose together: each
+ * waits for all, so what a level takes is paid by all. */
+static void add_levels(struct gr_grower *g)
+{
+    int n_front = 0;
+    for (int i = 0; i < g->job->n_seq; i++) {
+        if (is_sized_by_cost(&g->job->seq[i])) {
+            fill_front(g, i, &g->front[n_front++]);
+        }
+    }
+    if (n_front > 0) {
+        gr_tree_size_next_level(&g->level, g->spent_ns, g->n_row, g->front, n_front);
+    }
+    const struct gr_front *f = g->front;
+    for (int i = 0; i < g->job->n_seq; i++) {
+        const struct gr_draft_seq *s = &g->job->seq[i];
+        struct growth *w = &g->growth[i];
+        const int n_row = is_sized_by_cost(s) ? f++->n_row : 0;
+        if (can_grow(g, i)) {
+            add_node_rows(g, i, is_sized_by_cost(s) ? gr_tree_builder_expand(s->builder, n_row, w->cand, true)
+                                                    : gr_tree_builder_next_level(s->builder, w->cand), w->cand);
+        }
+    }
 }
 
 static void add_ahead(struct gr_grower *g, int i_seq)
@@ -585,10 +608,8 @@ static void add_first(struct gr_grower *g, int i_seq)
     const struct gr_draft_seq *s = &g->job->seq[i_seq];
     if (s->task == GR_DRAFT_AHEAD) {
         add_ahead(g, i_seq);
-    } else if (s->n_row > 0 && !s->known) {
+    } else if (!g->growth[i_seq].begun) {
         add_chain(g, i_seq);
-    } else {
-        add_level(g, i_seq);
     }
 }
 
@@ -598,12 +619,14 @@ static enum gr_status grow_all(struct gr_grower *g)
     for (int i = 0; i < g->job->n_seq; i++) {
         add_first(g, i);
     }
+    add_levels(g);
     while (g->n_row > 0) {
         GR_TRY(run_batch(g));
         begin_batch(g);
         for (int i = 0; i < g->job->n_seq; i++) {
-            add_level(g, i);
+            g->growth[i].begun = true;
         }
+        add_levels(g);
     }
     return GR_OK;
 }
@@ -613,6 +636,7 @@ static void begin_seq(struct gr_grower *g, int i_seq)
     struct gr_draft_seq *s = &g->job->seq[i_seq];
     g->growth[i_seq].done = false;
     g->growth[i_seq].owes_rows = s->n_row > 0;
+    g->growth[i_seq].begun = s->n_row == 0 || s->known;
     g->growth[i_seq].root_row = -1;
     s->n_level = 0;
     s->exhausted = s->ran_rows = false;

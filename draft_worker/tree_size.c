@@ -41,7 +41,11 @@ void gr_round_cost_init(struct gr_round_cost *r, const struct gr_cost *c, float 
 
 float gr_level_ns(const struct gr_level_model *m, int n_row)
 {
-    n_row = GR_MIN(n_row, GR_LEVEL_ROW_MAX);
+    if (n_row > GR_LEVEL_ROW_MAX) {
+        const float most = gr_level_ns(m, GR_LEVEL_ROW_MAX);
+        const float each = (most - gr_level_ns(m, 1)) / (float)(GR_LEVEL_ROW_MAX - 1);
+        return most + each * (float)(n_row - GR_LEVEL_ROW_MAX);
+    }
     int below = n_row;
     int above = n_row;
     while (below > 0 && m->ns[below] == 0.0f) {
@@ -173,27 +177,6 @@ static float expected_gain(const struct gr_level_model *m, const struct gr_open_
     return gain;
 }
 
-/* The number of rows with the largest gain less the price of their time. */
-static int choose_rows(const struct gr_level_model *m, float rate, float node_price,
-                       const struct gr_open_candidate *open, int n_open)
-{
-    float gain = 0.0f;
-    float best = 0.0f;
-    int n = 0;
-    for (int i = 0; i < n_open; i++) {
-        const float more = expected_gain(m, &open[i], node_price);
-        if (!(more > 0.0f)) {
-            break; /* the others are less likely still */
-        }
-        gain += more;
-        if (gain - rate * gr_level_ns(m, i + 1) > best) {
-            best = gain - rate * gr_level_ns(m, i + 1);
-            n = i + 1;
-        }
-    }
-    return n;
-}
-
 static int insert_falling(float *p, int n, int n_max, float value)
 {
     if (n == n_max) {
@@ -211,30 +194,96 @@ static int insert_falling(float *p, int n, int n_max, float value)
     return n + 1;
 }
 
-int gr_tree_size_next_level(const struct gr_round_cost *r, const struct gr_level_model *m, float draft_ns,
-                            const float *p, int n, int n_max, const struct gr_open_candidate *open, int n_open)
+/* ---- the next level of a job's trees ---- */
+
+static float gain_of_next(const struct gr_level_model *m, const struct gr_front *f)
+{
+    return f->n_tried < f->n_open ? expected_gain(m, &f->open[f->n_tried], f->node_price) : 0.0f;
+}
+
+static void begin_front(const struct gr_level_model *m, float draft_ns, struct gr_front *f)
+{
+    const struct gr_round_cost *r = f->cost;
+    const int size = gr_tree_size(r, draft_ns, f->p, f->n, &f->rate);
+    const int row = GR_MIN(size + 1, GR_TREE_MAX - 1);
+    /* It would push out the last one. */
+    const float slot_price = size < f->n_max ? 0.0f : size > 0 ? f->p[size - 1] : 1.0f;
+    f->node_price = GR_MAX(slot_price, f->rate * (r->pass_ns[row + 1] - r->pass_ns[row]));
+    f->n_row = f->n_tried = 0;
+    f->gain = gain_of_next(m, f);
+}
+
+/* The tree whose next row brings most; NULL: no row of any brings something. */
+static struct gr_front *best_front(struct gr_front *front, int n_front)
+{
+    struct gr_front *best = &front[0];
+    for (int i = 1; i < n_front; i++) {
+        best = front[i].gain > best->gain ? &front[i] : best;
+    }
+    return best->gain > 0.0f ? best : NULL;
+}
+
+static void try_next_row(const struct gr_level_model *m, struct gr_front *f)
+{
+    f->n_tried++;
+    f->gain = gain_of_next(m, f);
+}
+
+/* How many rows of all trees, best first: the most gain less the price of their time. */
+static int choose_rows(const struct gr_level_model *m, float rate, int n_row_more, struct gr_front *front, int n_front)
+{
+    const float paid_ns = n_row_more > 0 ? gr_level_ns(m, n_row_more) : 0.0f;
+    float gain = 0.0f;
+    float best = 0.0f;
+    int n_best = 0;
+    struct gr_front *f;
+    for (int n = 1; (f = best_front(front, n_front)) != NULL; n++) {
+        gain += f->gain;
+        const float value = gain - rate * (gr_level_ns(m, n_row_more + n) - paid_ns);
+        n_best = value > best ? n : n_best;
+        best = GR_MAX(value, best);
+        try_next_row(m, f);
+    }
+    return n_best;
+}
+
+/* Where the rate is not known it is the tree's own: is that with the level better than without? */
+static bool pays_alone(const struct gr_level_model *m, float draft_ns, const struct gr_front *f)
 {
     float with[GR_NODE_MAX];
-    float rate = 0.0f;
     float rate_with = 0.0f;
-    const int size = gr_tree_size(r, draft_ns, p, n, &rate);
-    const int row = GR_MIN(size + 1, GR_TREE_MAX - 1);
-    const float slot_price = size < n_max ? 0.0f : size > 0 ? p[size - 1] : 1.0f; /* it would push out the last one */
-    const float row_price = rate * (r->pass_ns[row + 1] - r->pass_ns[row]);
-    const float node_price = GR_MAX(slot_price, row_price);
-    const int n_row = choose_rows(m, rate, node_price, open, n_open);
-    if (n_row == 0 || r->rate > 0.0f) {
-        return n_row;
-    }
-    memcpy(with, p, (size_t)n * sizeof(with[0]));
-    int n_with = n;
-    for (int i = 0; i < n_row; i++) {
+    int n_with = f->n;
+    memcpy(with, f->p, (size_t)f->n * sizeof(with[0]));
+    for (int i = 0; i < f->n_row; i++) {
         float yield[GR_RANK_CLASSES];
-        expected_yield(m, open[i].prob, yield);
-        for (int k = 0; k < GR_RANK_CLASSES && open[i].score * yield[k] > node_price; k++) {
-            n_with = insert_falling(with, n_with, n_max, open[i].score * yield[k]);
+        expected_yield(m, f->open[i].prob, yield);
+        for (int k = 0; k < GR_RANK_CLASSES && f->open[i].score * yield[k] > f->node_price; k++) {
+            n_with = insert_falling(with, n_with, f->n_max, f->open[i].score * yield[k]);
         }
     }
-    (void)gr_tree_size(r, draft_ns + gr_level_ns(m, n_row), with, n_with, &rate_with);
-    return rate_with > rate ? n_row : 0;
+    (void)gr_tree_size(f->cost, draft_ns + gr_level_ns(m, f->n_row), with, n_with, &rate_with);
+    return rate_with > f->rate;
+}
+
+void gr_tree_size_next_level(const struct gr_level_model *m, float draft_ns, int n_row_more, struct gr_front *front,
+                             int n_front)
+{
+    float rate = 0.0f; /* tokens that a ns costs */
+    for (int i = 0; i < n_front; i++) {
+        begin_front(m, draft_ns, &front[i]);
+        rate += front[i].rate;
+    }
+    const int n_row = choose_rows(m, rate, n_row_more, front, n_front);
+    for (int i = 0; i < n_front; i++) {
+        front[i].n_tried = 0;
+        front[i].gain = gain_of_next(m, &front[i]);
+    }
+    for (int n = 0; n < n_row; n++) {
+        struct gr_front *f = best_front(front, n_front);
+        f->n_row++;
+        try_next_row(m, f);
+    }
+    if (n_front == 1 && !(front->cost->rate > 0.0f) && front->n_row > 0 && !pays_alone(m, draft_ns, front)) {
+        front->n_row = 0;
+    }
 }

@@ -16,8 +16,9 @@
 #include "common/token_tree.h"
 #include "common/wire.h"
 #include "draft_worker/acceptance.h"
+#include "draft_worker/tree_builder.h"
 
-#define GR_LEVEL_ROW_MAX 64      /* rows of a level whose time is kept apart; more count as these */
+#define GR_LEVEL_ROW_MAX 64      /* rows of a level whose time is kept apart; each row more costs as those before */
 #define GR_SURENESS_CLASSES 5    /* of a parent: how sure the model was of it; the last: a root, which is certain */
 #define GR_SURENESS_ROOT (GR_SURENESS_CLASSES - 1)
 
@@ -52,9 +53,21 @@ void gr_level_observe_yield(struct gr_level_model *m, float parent_prob, int n, 
 
 /* The best number of nodes, 0 .. n. p: (n) falling, n <= GR_NODE_MAX. rate_out: at which time was weighed. */
 int gr_tree_size(const struct gr_round_cost *r, float draft_ns, const float *p, int n, float *rate_out);
-/* How many of the open candidates (falling by score) the next level should expand; 0: growing does not pay. p: (n) as
- * above; a tree has at most n_max nodes. */
-int gr_tree_size_next_level(const struct gr_round_cost *r, const struct gr_level_model *m, float draft_ns,
-                            const float *p, int n, int n_max, const struct gr_open_candidate *open, int n_open);
+/* A tree of a job, and what the next level could expand of it. */
+struct gr_front {
+    const struct gr_round_cost *cost;                  /* borrowed */
+    const float *p;                                    /* (n) as above; borrowed */
+    int n, n_max;                                      /* nodes; at most so many */
+    struct gr_open_candidate open[GR_DRAFT_TOP_K_MAX]; /* (n_open), falling by score */
+    int n_open; /* 0: the tree does not take part; it waits for the others' */
+    int n_row;  /* out: how many of the open candidates are to be expanded; 0: growing does not pay */
+    /* of the choice */
+    float rate, node_price, gain;
+    int n_tried;
+};
+/* The next level of all trees of a job: the rows with the largest gain less the price of the level's time, which every
+ * tree of the job waits for. n_row_more: rows that run in the same pass whatever is chosen. */
+void gr_tree_size_next_level(const struct gr_level_model *m, float draft_ns, int n_row_more, struct gr_front *front,
+                             int n_front);
 
 #endif

@@ -133,7 +133,8 @@ static void test_level_times(void **state)
     assert_float_equal(gr_level_ns(&m, 4), 50e3f, 1.0f);
     assert_true(gr_level_ns(&m, 6) > 55e3f && gr_level_ns(&m, 6) < 80e3f);
     assert_true(gr_level_ns(&m, 16) > gr_level_ns(&m, 8));
-    assert_true(gr_level_ns(&m, 1000) == gr_level_ns(&m, 64));
+    const float each = (gr_level_ns(&m, 64) - gr_level_ns(&m, 1)) / 63.0f; /* of a row, where none was ever seen */
+    assert_float_equal(gr_level_ns(&m, 164), gr_level_ns(&m, 64) + 100.0f * each, 100.0f);
     /* the first measurement of a larger level is a spike: it is never dearer than its rows one by one */
     gr_level_observe_ns(&m, 12, 5e7f);
     gr_level_observe_ns(&m, 4, 50e3f);
@@ -204,16 +205,16 @@ static struct outcome draft(const struct world *w, uint64_t context, const struc
     world_expand(w, context, -1, m);
     for (;;) {
         int16_t front[GR_DRAFT_TOP_K_MAX];
-        struct gr_open_candidate open[GR_DRAFT_TOP_K_MAX];
-        const int n_open = gr_tree_builder_open(&builder, front);
-        for (int i = 0; i < n_open; i++) {
-            open[i] = (struct gr_open_candidate){builder.cand[front[i]].score, builder.cand[front[i]].prob};
+        struct gr_front f = {.cost = r, .p = p, .n = builder.n_best, .n_max = 63};
+        f.n_open = gr_tree_builder_open(&builder, front);
+        for (int i = 0; i < f.n_open; i++) {
+            f.open[i] = (struct gr_open_candidate){builder.cand[front[i]].score, builder.cand[front[i]].prob};
         }
         for (int i = 0; i < builder.n_best; i++) {
             p[i] = builder.cand[builder.best[i]].score;
         }
-        int n = n_level_max < 0 ? gr_tree_size_next_level(r, m, (float)draft_ns, p, builder.n_best, 63, open, n_open)
-                                : o.n_level < n_level_max ? GR_MIN(n_row, n_open) : 0;
+        gr_tree_size_next_level(m, (float)draft_ns, 0, &f, 1);
+        int n = n_level_max < 0 ? f.n_row : o.n_level < n_level_max ? GR_MIN(n_row, f.n_open) : 0;
         n = gr_tree_builder_expand(&builder, n, front, true);
         if (n == 0) {
             break;
@@ -323,12 +324,67 @@ static void test_growth_follows(void **state)
     }
 }
 
+/* ---- trees of one job ---- */
+
+/* A tree of one sure node, which could be expanded. known: tokens a ns that rounds bring. */
+static struct gr_front front_of(const struct gr_round_cost *r, const float *p, float prob)
+{
+    struct gr_front f = {.cost = r, .p = p, .n = 1, .n_max = 63, .n_open = 1};
+    f.open[0] = (struct gr_open_candidate){.score = p[0], .prob = prob};
+    return f;
+}
+
+/* A level of 200 us, 1 us more a row; 3 tokens in 5 ms where a pass takes 4 ms and 10 us a row. */
+static void test_levels_together(void **state)
+{
+    (void)state;
+    static const float sure[1] = {0.9f};
+    static const float doubtful[1] = {0.15f};
+    struct gr_round_cost r;
+    struct gr_level_model m = {0};
+    struct gr_front f[16];
+    const struct gr_cost c = cost_of(0, 4000, 10);
+    gr_round_cost_init(&r, &c, 3.0f / 5e6f);
+    for (int n = 1; n <= 64; n++) {
+        gr_level_observe_ns(&m, n, 200e3f + 1e3f * (float)n);
+    }
+    /* alone: what it brings against the whole level */
+    f[0] = front_of(&r, sure, 0.9f);
+    gr_tree_size_next_level(&m, 500e3f, 0, f, 1);
+    assert_int_equal(f[0].n_row, 1);
+    f[0] = front_of(&r, doubtful, 0.15f);
+    gr_tree_size_next_level(&m, 500e3f, 0, f, 1);
+    assert_int_equal(f[0].n_row, 0);
+    /* where rows run anyway, or for others, it pays only for its row */
+    f[0] = front_of(&r, doubtful, 0.15f);
+    gr_tree_size_next_level(&m, 500e3f, 8, f, 1);
+    assert_int_equal(f[0].n_row, 1);
+    for (int i = 0; i < 8; i++) {
+        f[i] = i < 7 ? front_of(&r, sure, 0.9f) : front_of(&r, doubtful, 0.15f);
+    }
+    gr_tree_size_next_level(&m, 500e3f, 0, f, 8);
+    for (int i = 0; i < 8; i++) {
+        assert_int_equal(f[i].n_row, 1);
+    }
+    /* one tree does not hold up fifteen others that are done */
+    for (int i = 0; i < 16; i++) {
+        f[i] = front_of(&r, sure, 0.9f);
+        f[i].n_open = i == 0;
+    }
+    gr_tree_size_next_level(&m, 500e3f, 0, f, 16);
+    assert_int_equal(f[0].n_row, 0);
+    gr_tree_size_next_level(&m, 500e3f, 0, f, 2); /* but one it does */
+    assert_int_equal(f[0].n_row, 1);
+    assert_int_equal(f[1].n_row, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_cost),        cmocka_unit_test(test_size_is_the_best),
         cmocka_unit_test(test_size_is_monotone),  cmocka_unit_test(test_level_times),
         cmocka_unit_test(test_growth_near_the_best), cmocka_unit_test(test_growth_follows),
+        cmocka_unit_test(test_levels_together),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
