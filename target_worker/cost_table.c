@@ -242,19 +242,33 @@ struct gr_pass_load gr_pass_load_add(const struct gr_pass_load *others, int32_t 
     return load;
 }
 
+struct gr_pass_load gr_pass_load_sum(const struct gr_pass_load *a, const struct gr_pass_load *b)
+{
+    struct gr_pass_load load = *a;
+    load.n_row += b->n_row;
+    for (int k = 0; k < GR_COST_CONTEXT_POINT; k++) {
+        load.context[k] += b->context[k];
+    }
+    return load;
+}
+
 static uint32_t whole_ns(double ns)
 {
     return !(ns > 0.0) ? 0 : ns > 4e9 ? 4000000000u : (uint32_t)ns;
 }
 
-void gr_cost_table_list(const struct gr_cost_table *c, const struct gr_pass_load *others, struct gr_attended context,
+int32_t gr_cost_table_rows(int i_point)
+{
+    return point_rows[i_point];
+}
+
+void gr_cost_table_list(const struct gr_cost_table *c, const struct gr_pass_load load[GR_COST_TREE_POINT],
                         double overhead_ns, struct gr_cost *out)
 {
     memset(out, 0, sizeof(*out));
     out->overhead_ns = whole_ns(overhead_ns);
     for (int i = 0; i < GR_COST_TREE_POINT; i++) {
-        const struct gr_pass_load load = gr_pass_load_add(others, point_rows[i], context);
         out->n_row[out->n_point] = (uint32_t)point_rows[i];
-        out->pass_ns[out->n_point++] = whole_ns(gr_cost_table_estimate(c, &load));
+        out->pass_ns[out->n_point++] = whole_ns(gr_cost_table_estimate(c, &load[i]));
     }
 }

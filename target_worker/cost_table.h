@@ -44,12 +44,16 @@ struct gr_attended {
 };
 /* One more session of n_row rows on top of what the others bring. */
 struct gr_pass_load gr_pass_load_add(const struct gr_pass_load *others, int32_t n_row, struct gr_attended context);
+/* The sessions of both in one pass. */
+struct gr_pass_load gr_pass_load_sum(const struct gr_pass_load *a, const struct gr_pass_load *b);
 static inline struct gr_attended gr_attends_all(int32_t n_token)
 {
     return (struct gr_attended){.n_token = n_token};
 }
-/* The price list of a session at this context: COST's points for 1 .. 64 rows. */
-void gr_cost_table_list(const struct gr_cost_table *c, const struct gr_pass_load *others, struct gr_attended context,
+/* The points of a price list: 1 .. 64 rows of a session. */
+int32_t gr_cost_table_rows(int i_point);
+/* A session's price list, COST's: load[i] is that of a pass in which it has gr_cost_table_rows(i) rows. */
+void gr_cost_table_list(const struct gr_cost_table *c, const struct gr_pass_load load[GR_COST_TREE_POINT],
                         double overhead_ns, struct gr_cost *out);
 
 #endif

@@ -41,6 +41,7 @@ static enum gr_status run_pair(struct gr_target_options *target, struct gr_draft
     GR_TRY(gr_transport_open_loop(&limits, 1, ends));
     target->loop_conn = ends[0];
     draft->loop_conn = ends[1];
+    target->shares_device = target->device == draft->device;
     if (pthread_create(&thread, NULL, run_draft, draft) != 0) {
         log_error("cannot start the drafter's thread");
         gr_conn_close(ends[0]);

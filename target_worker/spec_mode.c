@@ -270,18 +270,21 @@ void gr_spec_group_pass(struct gr_spec_group *g, bool with_trees, int n_session,
         if (!g->tries_trees && g->until_trial == 0) {
             g->tries_trees = true;
             g->regret_ns = g->gain_ns = 0.0;
+            g->n_tried = 0;
         }
         return;
     }
     if (g->root_ns <= 0.0) {
         return; /* nothing to compare with: they tried before the group came together */
     }
-    const double pass_ns = n_session * g->root_ns; /* what these sessions would have taken for a token each */
+    const double pass_ns = n_session * g->root_ns; /* what they would have taken for a token each: the unit of losses */
     const double lost = ns - n_token * g->root_ns;
     g->regret_ns += at_most(lost, GR_SPEC_REGRET_ROUND * pass_ns);
     g->regret_ns = g->regret_ns > 0.0 ? g->regret_ns : 0.0;
     g->gain_ns -= lost;
-    if (g->regret_ns > GR_SPEC_REGRET_MAX * (g->failed ? 0.5 : 1.0) * pass_ns) {
+    g->n_tried += g->n_tried < UINT32_MAX;
+    const bool in_vain = g->n_tried >= GR_SPEC_TRIAL_LONG && g->gain_ns <= 0.0;
+    if (in_vain || g->regret_ns > GR_SPEC_REGRET_GROUP * (g->failed ? 0.5 : 1.0) * pass_ns) {
         g->tries_trees = false;
         g->failed = true;
         g->until_trial = g->interval;

@@ -54,6 +54,7 @@ struct gr_spec_group {
     bool tries_trees;
     bool failed;                    /* trees were given up since they last won anything */
     uint32_t until_trial, interval; /* passes */
+    uint32_t n_tried;               /* passes with trees since they are tried */
 };
 
 struct gr_spec_input {
@@ -86,8 +87,9 @@ struct gr_spec_decision {
 #define GR_SPEC_CLEAN_EVERY 64
 #define GR_SPEC_SURE 1.5         /* trees that bring so many times what root-only rounds do need no such comparison */
 #define GR_SPEC_TRIAL_FIRST 4    /* passes of a group to the first with trees */
-#define GR_SPEC_TRIAL_NEXT 128   /* and, after one that failed, to the next; doubled each time. A trial may lose
-                                  * GR_SPEC_REGRET_MAX passes, one after a failed one half of it: 3 % of 256 passes */
+#define GR_SPEC_TRIAL_NEXT 128   /* and, after one that failed, to the next; doubled each time */
+#define GR_SPEC_REGRET_GROUP 3.0 /* passes that a trial may lose; one after a failed one half of it: 2 % of 256 passes */
+#define GR_SPEC_TRIAL_LONG 32    /* passes after which trees must have won something: they may lose little in each */
 #define GR_SPEC_MIN_ROUNDS 4     /* tree rounds of other sessions that say something about a new one */
 #define GR_SPEC_PROBE_FIRST 8    /* rounds to the first probe in K = 0; doubled by each that fails */
 #define GR_SPEC_PROBE_LAST 1024
@@ -102,8 +104,8 @@ void gr_spec_econ_rescale(struct gr_spec_econ *e, double factor);
 void gr_spec_econ_round(struct gr_spec_econ *e, const struct gr_spec_round *r);
 /* The drafter has come to speed: what a root-only round takes is measured first. */
 void gr_spec_econ_warm(struct gr_spec_econ *e);
-/* A pass of n_session decoding sessions is over, which brought n_token tokens in ns since the last; with_trees: some
- * waited for a tree. */
+/* A pass is over, which brought n_token tokens in ns since the last; n_session: that decode together, in this pass or,
+ * while their trees are being drafted, in the next; with_trees: some in it waited for a tree. */
 void gr_spec_group_pass(struct gr_spec_group *g, bool with_trees, int n_session, int n_token, double ns);
 /* A tree arrived, or (arrived false) has not arrived after so long. */
 void gr_spec_econ_latency(struct gr_spec_econ *e, double ns, bool arrived);

@@ -33,6 +33,7 @@ struct gr_target_config {
     bool feature_raw;         /* they are captured states */
     int32_t feature_keep;     /* positions of a session whose features are kept, at least a prompt chunk and a tree */
     int32_t feature_window;   /* rows sent and not yet TAKEN; at most GR_FEATURES_WINDOW, but in tests */
+    bool shares_device;       /* with its drafter: passes beside a draft teach nothing about prices */
     const struct gr_cost_table *cost; /* calibrated start values, copied; NULL: none */
     /* SpecPV: what the model's views were made for, and the defaults of sessions that do not say. n_buffer 0: there are
      * no views, sessions that ask for them go without, and nothing of it runs. */

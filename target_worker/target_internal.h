@@ -130,13 +130,16 @@ struct gr_target {
     struct gr_pass pass;
     struct gr_pass_load pass_load;
     int32_t pass_prefill_rows;
+    int n_verdict_left;      /* sessions with a drafter in the pass that is over whose verdict is still to come */
     bool pass_in_flight;
+    bool pass_beside_draft;  /* the drafter worked when it began */
     int next_slot;           /* where the next pass starts looking, for fairness */
     uint64_t n_arrival;
     double prefill_credit_ns; /* time that prompt chunks may still take of the decoding sessions' */
     struct gr_cost_table cost;
     struct gr_spec_econ econ[2]; /* of all sessions: seed a new one */
     struct gr_spec_group group[GR_GROUP_CLASSES]; /* by how many sessions decode together: 2, 3-4, 5-8, ... */
+    uint64_t idle_ns;        /* since when no pass is in flight */
     uint64_t pass_end_ns;    /* of the last pass that decoded only; 0: there was a break */
     struct gr_target_counters counters;
 };
@@ -202,6 +205,18 @@ double target_pass_ns(const struct gr_target *t, const struct session *s, int32_
 /* And with nobody else's. */
 double target_alone_ns(const struct gr_target *t, int32_t n_row, struct gr_attended context);
 void target_send_cost(struct gr_target *t, struct session *s);
+
+/* target_gather.c: who is ready for a pass, and until when it waits for the others. */
+struct gathering {
+    bool decoding, ready, waiting, prefill;
+    uint64_t wake_ns; /* deadline of the first that waits for its tree */
+    uint64_t go_ns;   /* those that are ready wait for the others no longer */
+};
+struct gathering target_gather(const struct gr_target *t, uint64_t now_ns);
+
+/* target_pass.c */
+/* Rows of a decode pass; of the missing tokens a judgement has only those. */
+int32_t target_decode_rows(const struct session *s);
 
 /* target_features.c */
 bool target_wants_features(const struct gr_target *t, const struct session *s);

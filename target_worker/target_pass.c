@@ -68,8 +68,7 @@ static int32_t tree_levels_max(const struct session *s)
     return GR_MIN(most, tree_rows_max(s));
 }
 
-/* Rows of a decode pass; of the missing tokens a judgement has only those. */
-static int32_t decode_rows(const struct session *s)
+int32_t target_decode_rows(const struct session *s)
 {
     const bool judge = s->pv.next.round == GR_SPECPV_ROUND_JUDGE;
     return target_n_chain(s) + (judge ? 0 : tree_rows_max(s) + 1);
@@ -219,7 +218,7 @@ static void fill_pass(struct gr_target *t, bool with_prefill, uint64_t now_ns)
     claim_room(t, now_ns);
     for (int i = 0; i < c->n_session_max; i++) {
         struct session *s = &t->session[(t->next_slot + i) % c->n_session_max];
-        const int n_row = decode_rows(s);
+        const int n_row = target_decode_rows(s);
         if (s->state == SESSION_DECODE && s->has_room && t->pass.n_row + n_row <= c->n_row_max - c->prefill_chunk &&
             n_pick + n_row <= c->n_out_max - 1 && commit_room(t, s, n_commit)) {
             add_decode(t, s, now_ns);
@@ -246,51 +245,21 @@ static void fill_pass(struct gr_target *t, bool with_prefill, uint64_t now_ns)
 
 /* ---- when it starts ---- */
 
-struct readiness {
-    bool decoding, ready, waiting, prefill;
-    uint64_t wake_ns; /* deadline of the first that waits for its tree */
-    uint64_t go_ns;   /* those that are ready wait for the others no longer */
-};
-
-/* A session that is ready is held up for others' trees by at most a quarter of a root-only round; where the size of the
- * trees is fixed, whatever it costs, by the deadline that it would have waited itself. */
-static uint64_t gather_until(const struct session *s)
-{
-    const uint64_t since_ns = s->draft.valid ? GR_MAX(s->draft.arrived_ns, s->verdict_ns) : s->verdict_ns;
-    if (s->mode == GR_SPEC_TREE && !s->auto_tree) {
-        return s->deadline_ns;
-    }
-    return since_ns + (uint64_t)(0.25 * s->econ[s->crowded].root_ns);
-}
-
-static struct readiness look_around(const struct gr_target *t, uint64_t now_ns)
-{
-    struct readiness r = {.wake_ns = UINT64_MAX, .go_ns = UINT64_MAX};
-    for (int i = 0; i < t->config.n_session_max; i++) {
-        const struct session *s = &t->session[i];
-        r.prefill = r.prefill || s->state == SESSION_PREFILL;
-        if (s->state == SESSION_DECODE) {
-            r.decoding = true;
-            if (target_waits(s, now_ns)) {
-                r.waiting = true;
-                r.wake_ns = GR_MIN(r.wake_ns, s->deadline_ns);
-            }
-        }
-    }
-    for (int i = 0; i < t->config.n_session_max; i++) {
-        const struct session *s = &t->session[i];
-        if (s->state == SESSION_DECODE && !target_waits(s, now_ns)) {
-            r.ready = true;
-            r.go_ns = GR_MIN(r.go_ns, gather_until(s));
-        }
-    }
-    return r;
-}
-
 /* Prompt chunks may take prefill_share of the time that decoding sessions lose to them. */
-static bool prefill_allowed(const struct gr_target *t, const struct readiness *r)
+static bool prefill_allowed(const struct gr_target *t, const struct gathering *g)
 {
-    return r->prefill && (!r->decoding || t->config.prefill_share <= 0.0 || t->prefill_credit_ns >= 0.0);
+    return g->prefill && (!g->decoding || t->config.prefill_share <= 0.0 || t->prefill_credit_ns >= 0.0);
+}
+
+/* A tree that was asked for has not come: the drafter works. */
+static bool is_drafting(const struct gr_target *t)
+{
+    for (int i = 0; i < t->config.n_session_max; i++) {
+        if (t->session[i].state == SESSION_DECODE && t->session[i].asked) {
+            return true;
+        }
+    }
+    return false;
 }
 
 uint64_t target_start_pass(struct gr_target *t, uint64_t now_ns)
@@ -298,24 +267,25 @@ uint64_t target_start_pass(struct gr_target *t, uint64_t now_ns)
     if (target_start_fuse_pass(t)) {
         return UINT64_MAX;
     }
-    const struct readiness r = look_around(t, now_ns);
-    const bool prefill = prefill_allowed(t, &r);
-    if (!prefill && !r.ready) {
-        return r.wake_ns;
+    const struct gathering g = target_gather(t, now_ns);
+    const bool prefill = prefill_allowed(t, &g);
+    if (!prefill && !g.ready) {
+        return g.wake_ns;
     }
-    /* A pass starts when every decoding session has its tree, or has waited long enough; prompt chunks do not wait, and
-     * take along whoever is ready. */
-    if (!prefill && r.waiting && now_ns < r.go_ns) {
-        return GR_MIN(r.go_ns, r.wake_ns);
+    /* A pass starts when every decoding session has its tree, or when waiting for the others costs more than it saves;
+     * prompt chunks do not wait, and take along whoever is ready. */
+    if (!prefill && g.waiting && now_ns < g.go_ns) {
+        return GR_MIN(g.go_ns, g.wake_ns);
     }
     fill_pass(t, prefill, now_ns);
-    if (t->pass.n_seq == 0 && r.prefill && !prefill) {
+    if (t->pass.n_seq == 0 && g.prefill && !prefill) {
         fill_pass(t, true, now_ns); /* those that decode lack blocks: prompts take nothing from them */
     }
     if (t->pass.n_seq == 0) {
-        return r.wake_ns;
+        return g.wake_ns;
     }
     t->pass_in_flight = true;
+    t->pass_beside_draft = is_drafting(t);
     t->io.start_pass(t->io.ctx, &t->pass);
     return UINT64_MAX;
 }
@@ -325,7 +295,8 @@ static void account_pass(struct gr_target *t)
     const struct gr_pass *p = &t->pass;
     const double ns = (double)(p->forward_ns + p->sample_ns + p->commit_ns);
     const double share = t->config.prefill_share;
-    if (ns > 0.0) {
+    /* Beside a drafter on the same device a pass takes longer, which says nothing about rows. */
+    if (ns > 0.0 && !(t->config.shares_device && (t->pass_beside_draft || is_drafting(t)))) {
         gr_cost_table_observe(&t->cost, &t->pass_load, ns);
     }
     if (share <= 0.0) {
@@ -407,8 +378,9 @@ static void send_round_verdict(struct gr_target *t, struct session *s, const str
                                const struct outcome *o, uint64_t now_ns)
 {
     const bool back = o->keep_len < o->base_len; /* then the tree was verified in vain */
-    const struct gr_frame_header h = {.session = s->id, .epoch = s->epoch, .round = round,
-                                      .base_len = (uint32_t)o->base_len, .prefix_hash = s->hash[s->committed_len]};
+    const struct gr_frame_header h = {.flags = t->n_verdict_left > 0 ? GR_FRAME_MORE : 0, .session = s->id,
+                                      .epoch = s->epoch, .round = round, .base_len = (uint32_t)o->base_len,
+                                      .prefix_hash = s->hash[s->committed_len]};
     struct gr_verdict v = {.draft_round = back ? GR_WIRE_ROOT_ONLY : s->pass_draft_round,
                            .keep_len = (uint32_t)o->keep_len, .final_len = (uint32_t)s->final_len,
                            .bonus = s->token[s->committed_len - 1], .kind = target_specpv_kind(q),
@@ -623,7 +595,8 @@ static void learn_group(struct gr_target *t, uint64_t now_ns)
 {
     const struct gr_pass *p = &t->pass;
     /* By all that decode: those whose trees are being drafted meanwhile would be in a pass without trees. */
-    struct gr_spec_group *g = target_group(t, GR_MAX(p->n_seq, target_n_decode(t)));
+    const int n_session = GR_MAX(p->n_seq, target_n_decode(t));
+    struct gr_spec_group *g = target_group(t, n_session);
     bool with_trees = false;
     int n_token = 0;
     for (int i = 0; i < p->n_seq; i++) {
@@ -632,15 +605,25 @@ static void learn_group(struct gr_target *t, uint64_t now_ns)
     }
     const bool whole = p->status == GR_OK && t->pass_prefill_rows == 0;
     if (g != NULL && whole && t->pass_end_ns != 0 && now_ns > t->pass_end_ns) {
-        gr_spec_group_pass(g, with_trees, p->n_seq, n_token, (double)(now_ns - t->pass_end_ns));
+        gr_spec_group_pass(g, with_trees, n_session, n_token, (double)(now_ns - t->pass_end_ns));
     }
     t->pass_end_ns = whole ? now_ns : 0;
+}
+
+static int n_with_drafter(const struct gr_target *t, const struct gr_pass *p)
+{
+    int n = 0;
+    for (int i = 0; i < p->n_seq; i++) {
+        n += t->session[p->seq[i].session].has_peer;
+    }
+    return n;
 }
 
 void gr_target_on_pass_done(struct gr_target *t, struct gr_pass *pass, uint64_t now_ns)
 {
     GR_ASSERT(pass == &t->pass && t->pass_in_flight);
     t->pass_in_flight = false;
+    t->idle_ns = now_ns;
     if (pass->n_seq > 0 && pass->seq[0].kind == GR_PASS_FUSE) {
         target_finish_fuse_pass(t);
         return;
@@ -649,7 +632,9 @@ void gr_target_on_pass_done(struct gr_target *t, struct gr_pass *pass, uint64_t 
     t->counters.n_row += (uint64_t)pass->n_row;
     account_pass(t);
     learn_group(t, now_ns);
+    t->n_verdict_left = n_with_drafter(t, pass);
     for (int i = 0; i < pass->n_seq; i++) {
+        t->n_verdict_left -= t->session[pass->seq[i].session].has_peer;
         finish_seq(t, &pass->seq[i], pass->status, now_ns);
     }
 #ifdef GR_DEBUG

@@ -56,13 +56,20 @@ struct gr_spec_group *target_group(struct gr_target *t, int n)
     return &t->group[class];
 }
 
-/* Rows that this session adds hold up every session in the pass: it pays for all of them. */
-static void charge_for_all(struct gr_cost *cost, int n_decode)
+/* A pass in which this session has n_row rows. Those whose trees are sized by cost are told the same prices, and choose
+ * alike: a node that pays for one is one that all will have, and each row holds up all. */
+static struct gr_pass_load load_of_all(const struct gr_target *t, const struct session *s, int32_t n_row)
 {
-    for (uint32_t i = 1; i < cost->n_point && n_decode > 1; i++) {
-        const uint64_t more_ns = cost->pass_ns[i] > cost->pass_ns[0] ? cost->pass_ns[i] - cost->pass_ns[0] : 0;
-        cost->pass_ns[i] = (uint32_t)GR_MIN(cost->pass_ns[0] + more_ns * (uint64_t)n_decode, 4000000000ull);
+    const struct gr_pass_load none = {0};
+    struct gr_pass_load load = gr_pass_load_add(&none, n_row, target_specpv_context(s));
+    for (int i = 0; i < t->config.n_session_max; i++) {
+        const struct session *o = &t->session[i];
+        if (o != s && o->state == SESSION_DECODE) {
+            const int32_t n_fixed = o->has_peer && !o->auto_tree ? 1 + o->n_node : 1;
+            load = gr_pass_load_add(&load, o->has_peer && o->auto_tree ? n_row : n_fixed, target_specpv_context(o));
+        }
     }
+    return load;
 }
 
 /* More than an eighth away somewhere: worth telling again. */
@@ -82,11 +89,13 @@ void target_send_cost(struct gr_target *t, struct session *s)
     if (!s->has_peer || !s->auto_tree) {
         return;
     }
-    const struct gr_pass_load others = others_load(t, s);
+    struct gr_pass_load load[GR_COST_TREE_POINT];
     struct gr_cost cost;
-    gr_cost_table_list(&t->cost, &others, target_specpv_context(s), target_econ(s)->overhead_ns + s->wire_ns, &cost);
+    for (int i = 0; i < GR_COST_TREE_POINT; i++) {
+        load[i] = load_of_all(t, s, gr_cost_table_rows(i));
+    }
+    gr_cost_table_list(&t->cost, load, target_econ(s)->overhead_ns + s->wire_ns, &cost);
     s->cost_decode = target_n_decode(t);
-    charge_for_all(&cost, s->cost_decode);
     if (!moved(&s->cost_told, &cost)) {
         return;
     }

@@ -232,7 +232,8 @@ static enum gr_status create_machine(struct worker *w, const struct gr_target_op
         .n_pool_block = w->lm->n_pool_block, .feature_width = gr_lm_ship_width(w->lm),
         .feature_raw = w->lm->raw_features, .feature_keep = feature_keep(w, o),
         .feature_window = GR_FEATURES_WINDOW, .round_deadline_ns = o->round_deadline_ns,
-        .admit_tokens = ADMIT_TOKENS, .prefill_share = o->prefill_share, .cost = &cost,
+        .admit_tokens = ADMIT_TOKENS, .prefill_share = o->prefill_share, .shares_device = o->shares_device,
+        .cost = &cost,
         .specpv = create_views(w, o), .specpv_score_max = view_budget(o).score_max,
         .test_corrupt = (uint32_t)o->test_corrupt};
     const struct gr_target_io io = {.ctx = w, .frame_begin = frame_begin, .frame_end = frame_end,

@@ -33,6 +33,7 @@ struct gr_target_options {
     int test_corrupt;       /* target.h */
     int test_fail_pass;     /* 0: none; else this pass ends as if the device had failed */
     struct gr_conn *loop_conn; /* taken; NULL: none */
+    bool shares_device;        /* with that connection's drafter */
 };
 
 GR_NODISCARD enum gr_status gr_target_worker_run(const struct gr_target_options *options);

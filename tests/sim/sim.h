@@ -20,7 +20,16 @@ struct sim_faults {
     uint64_t draft_joins_ns;     /* the drafter joins so late */
 };
 
+/* What passes and levels of the draft take, in place of drawn delays: a simulation of speed. */
+struct sim_device {
+    double (*pass_ns)(int n_seq, int n_row); /* n_row: of all n_seq sessions */
+    uint32_t level_ns, level_row_ns;         /* a level of the draft: the first, and so much more for each row */
+    bool shared;                             /* target and drafter run there by turns */
+    const struct gr_cost_table *cost;        /* what the target has calibrated; borrowed */
+};
+
 struct sim_config {
+    const struct sim_device *device; /* borrowed; NULL: delays are drawn */
     uint64_t seed;
     struct gr_lm *target_lm, *draft_lm; /* draft_lm NULL: no drafter */
     int n_session_max, prefill_chunk; /* n_session_max: of either worker */

@@ -7,7 +7,7 @@
 #include "tests/sim/sim.h"
 
 #define FRAME_MAX 32768 /* features of the demo head: 32 rows of 768 bytes */
-#define N_SESSION_SIM 64
+#define N_SESSION_SIM 512
 #define N_TURN_SIM (SIM_TURN_MAX - 1)
 
 enum role { TARGET, DRAFT, ORCH, N_ROLE };
@@ -62,6 +62,7 @@ struct sim {
     struct gr_draft_job *job;
     uint8_t frame[FRAME_MAX];
     enum gr_frame_class frame_class;
+    uint64_t busy_until_ns;   /* a shared device */
     int n_to_orch;            /* messages of the target on their way */
     uint64_t stalled_until_ns;
     struct sim_result result[N_SESSION_SIM];

@@ -197,11 +197,24 @@ static uint32_t take_number(struct sim *s)
     return 0;
 }
 
+/* Work that takes ns on the device: how long until it is done, behind what runs there. */
+static uint64_t run_on_device(struct sim *s, double ns)
+{
+    const bool shared = s->config.device->shared;
+    const uint64_t begin_ns = shared ? GR_MAX(s->now_ns, s->busy_until_ns) : s->now_ns;
+    const uint64_t end_ns = begin_ns + 1 + (uint64_t)ns;
+    s->busy_until_ns = shared ? end_ns : s->busy_until_ns;
+    return end_ns - s->now_ns;
+}
+
 static void start_pass(void *ctx, struct gr_pass *pass)
 {
     struct sim *s = ctx;
     gr_verifier_run(s->verifier, pass);
-    pass->forward_ns = 1 + sim_draw(s, s->config.pass_ns); /* on the virtual clock, so that a seed replays */
+    /* On the virtual clock, so that a seed replays. */
+    pass->forward_ns = s->config.device != NULL
+                           ? run_on_device(s, s->config.device->pass_ns(pass->n_seq, pass->n_row))
+                           : 1 + sim_draw(s, s->config.pass_ns);
     pass->sample_ns = pass->commit_ns = 0;
     s->pass = pass;
     sim_push(s, (struct event){.at_ns = s->now_ns + pass->forward_ns - 1, .what = EVENT_PASS_DONE, .at = TARGET,
@@ -215,7 +228,8 @@ static void start_job(void *ctx, struct gr_draft_job *job)
         s->config.on_job(s->drafter, job);
     }
     gr_grower_run(s->grower, job);
-    job->compute_ns = sim_draw(s, s->config.job_ns);
+    job->compute_ns = s->config.device != NULL ? run_on_device(s, (double)job->compute_ns)
+                                               : sim_draw(s, s->config.job_ns);
     s->job = job;
     sim_push(s, (struct event){.at_ns = s->now_ns + job->compute_ns, .what = EVENT_JOB_DONE, .at = DRAFT,
                                .life = s->worker[DRAFT].life});
@@ -231,7 +245,9 @@ static void create_target(struct sim *s, struct gr_lm *lm)
         .feature_keep = s->config.feature_keep,
         .feature_window = s->config.feature_window,
         .admit_tokens = s->config.admit_tokens, .prefill_share = s->config.prefill_share,
-        .specpv = s->config.specpv, .test_corrupt = s->config.specpv_corrupt};
+        .specpv = s->config.specpv, .test_corrupt = s->config.specpv_corrupt,
+        .shares_device = s->config.device != NULL && s->config.device->shared,
+        .cost = s->config.device != NULL ? s->config.device->cost : NULL};
     const struct gr_target_io io = {.ctx = s, .frame_begin = target_frame_begin, .frame_end = target_frame_end,
                                     .send_msg = msg_from_target, .commit_room = commit_room,
                                     .start_pass = start_pass};
@@ -261,7 +277,9 @@ static void create_drafter(struct sim *s, struct gr_lm *lm)
     GR_ASSERT(st == GR_OK);
     st = gr_grower_create(lm, c.n_session_max, &s->grower);
     GR_ASSERT(st == GR_OK);
-    gr_grower_fix_level_ns(s->grower, (uint32_t)(s->config.job_ns / 4 + 1), 1000); /* so that a seed replays */
+    const struct sim_device *device = s->config.device;
+    gr_grower_fix_level_ns(s->grower, device != NULL ? device->level_ns : (uint32_t)(s->config.job_ns / 4 + 1),
+                           device != NULL ? device->level_row_ns : 1000); /* so that a seed replays */
 }
 
 void sim_start_worker(struct sim *s, enum role role)

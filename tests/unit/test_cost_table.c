@@ -154,13 +154,23 @@ static void test_price_list(void **state)
         gr_cost_table_observe(&c, &l, truth(&l));
     }
     const struct gr_pass_load others = load(15, 3000);
-    gr_cost_table_list(&c, &others, gr_attends_all(1000), 42e3, &list);
+    struct gr_pass_load with[GR_COST_TREE_POINT];
+    for (int i = 0; i < GR_COST_TREE_POINT; i++) {
+        const struct gr_pass_load own = load(gr_cost_table_rows(i), 1000);
+        with[i] = gr_pass_load_add(&others, gr_cost_table_rows(i), gr_attends_all(1000));
+        const struct gr_pass_load sum = gr_pass_load_sum(&own, &others);
+        assert_int_equal(sum.n_row, with[i].n_row);
+        for (int k = 0; k < GR_COST_CONTEXT_POINT; k++) {
+            assert_true(fabs(sum.context[k] - with[i].context[k]) < 1e-6);
+        }
+    }
+    gr_cost_table_list(&c, with, 42e3, &list);
     assert_int_equal(list.overhead_ns, 42000);
     assert_int_equal(list.n_row[0], 1);
     assert_int_equal(list.n_row[list.n_point - 1], 64);
     for (uint32_t i = 0; i < list.n_point; i++) {
-        const struct gr_pass_load l = gr_pass_load_add(&others, (int32_t)list.n_row[i], gr_attends_all(1000));
-        assert_true(fabs(list.pass_ns[i] / truth(&l) - 1.0) < 0.05);
+        assert_int_equal(list.n_row[i], gr_cost_table_rows((int)i));
+        assert_true(fabs(list.pass_ns[i] / truth(&with[i]) - 1.0) < 0.05);
         assert_true(i == 0 || list.pass_ns[i] >= list.pass_ns[i - 1]); /* more rows never cost less */
     }
 }

@@ -1,0 +1,226 @@
+/* Many sessions on simulated GPUs, in their time: what automatic trees bring against plain decoding. Prices are those of
+ * an H200 with an 8B model (docs/PERFORMANCE.md), the models are tables. So this shows what the state machines make of
+ * such a device: who is drafted and verified with whom, how large trees are, when they are given up. */
+#include "common/hash.h"
+#include "tests/sim/pair_util.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+#include <cmocka.h>
+
+#define N_PROMPT 16
+#define N_NEW 192
+#define N_AT_ONCE 64
+#define PROMPT_LEN 200
+#define LEVEL_NS 226000
+#define LEVEL_ROW_NS 2000
+
+/* Reading the weights, rows that ride along until arithmetic binds, and the sessions' own attention. */
+static double pass_ns(int n_seq, int n_row)
+{
+    const int n_dear = GR_MAX(n_row - 64, 0);
+    return 3.83e6 + 12e3 * (n_row - n_dear) + 31e3 * n_dear + 25e3 * n_seq;
+}
+
+/* As a target calibrates at start. */
+static void calibrate(struct gr_cost_table *cost)
+{
+    static const int32_t rows[] = {1, 2, 4, 8, 16, 32, 64};
+    double ns[GR_ARRAY_LEN(rows)];
+    for (size_t i = 0; i < GR_ARRAY_LEN(rows); i++) {
+        ns[i] = pass_ns(1, rows[i]);
+    }
+    gr_cost_table_init(cost);
+    gr_cost_table_calibrate(cost, (int)GR_ARRAY_LEN(rows), rows, ns);
+}
+
+struct stage {
+    struct gr_cost_table cost;
+    struct sim_device device;
+    struct gr_lm *target_lm, *draft_lm;
+    struct sim *sim;
+    int n_request;
+    /* what was seen */
+    bool watched;
+    int64_t n_seq, n_decoding;  /* sessions in passes that decode, and that decode then */
+    int64_t n_told, n_more;     /* VERDICTs, and of them those behind which more follow */
+    int64_t n_tree_job, n_tree; /* jobs that grow trees, and those */
+};
+
+static struct stage *seen; /* by on_job(), which has no argument */
+
+static void on_job(const struct gr_drafter *d, const struct gr_draft_job *job)
+{
+    int n = 0;
+    (void)d;
+    for (int i = 0; i < job->n_seq; i++) {
+        n += job->seq[i].task == GR_DRAFT_GROW;
+    }
+    seen->n_tree += seen->watched ? n : 0;
+    seen->n_tree_job += seen->watched && n > 0;
+}
+
+static void on_pass(struct sim *s, void *arg)
+{
+    struct stage *g = arg;
+    const struct gr_pass *p = sim_pass(s);
+    for (int i = 0; i < p->n_seq; i++) {
+        if (p->seq[i].kind == GR_PASS_PREFILL) {
+            return;
+        }
+    }
+    int n_decoding = 0;
+    for (int i = GR_MAX(g->n_request - N_AT_ONCE, 0); i < g->n_request; i++) {
+        n_decoding += !sim_result(s, i)->done;
+    }
+    g->n_seq += g->watched ? p->n_seq : 0;
+    g->n_decoding += g->watched ? GR_MAX(n_decoding, p->n_seq) : 0;
+}
+
+static void on_frame(struct sim *s, void *arg, bool to_target, uint8_t *bytes, size_t *len)
+{
+    struct stage *g = arg;
+    struct gr_frame_header h;
+    (void)s;
+    assert_int_equal(gr_wire_decode_header(bytes, *len, &h), GR_OK);
+    if (!to_target && g->watched && h.type == GR_FRAME_VERDICT) {
+        g->n_told++;
+        g->n_more += (h.flags & GR_FRAME_MORE) != 0;
+    }
+}
+
+/* blur: the drafter is wrong in one context of so many. */
+static void stage_create(struct stage *g, uint64_t seed, int blur, bool one_gpu)
+{
+    memset(g, 0, sizeof(*g));
+    calibrate(&g->cost);
+    g->device = (struct sim_device){.pass_ns = pass_ns, .level_ns = LEVEL_NS, .level_row_ns = LEVEL_ROW_NS,
+                                    .shared = one_gpu, .cost = &g->cost};
+    struct toy_config table = {.n_vocab = PAIR_N_VOCAB, .n_ctx_max = 512, .n_row_max = 4700, .n_out_max = 4400,
+                               .n_pool_block = N_AT_ONCE * 33, .n_scratch_block = N_AT_ONCE * 16, .seed = seed,
+                               .sharpness = 6.0f, .memory = 12};
+    g->target_lm = toy_lm_create(&table);
+    table.blur_seed = seed + 99;
+    table.blur = blur;
+    g->draft_lm = toy_lm_create(&table);
+    seen = g;
+    g->sim = sim_create(&(struct sim_config){
+        .device = &g->device, .seed = seed, .target_lm = g->target_lm, .draft_lm = g->draft_lm,
+        .n_session_max = N_AT_ONCE, .prefill_chunk = 256, .round_deadline_ns = 1000000000, .msg_delay_ns = 30000,
+        .frame_delay_ns = 5000, .on_job = on_job});
+    sim_on_pass(g->sim, on_pass, g);
+    sim_on_frame(g->sim, on_frame, g);
+}
+
+static void stage_destroy(struct stage *g)
+{
+    assert_true(gr_target_check(sim_target(g->sim)) && gr_drafter_check(sim_drafter(g->sim)));
+    sim_destroy(g->sim);
+    gr_lm_destroy(g->target_lm);
+    gr_lm_destroy(g->draft_lm);
+}
+
+/* n sessions at once, all prompts in turn: tokens a second. Every text is checked against its prompt's first. */
+static double run(struct stage *g, int n, bool trees)
+{
+    const int n_session = GR_MAX(n, N_PROMPT);
+    const uint64_t begin_ns = sim_now_ns(g->sim);
+    for (int i = 0; i < n_session; i++) {
+        struct gr_session_request r = pair_request(g->n_request % N_PROMPT, PROMPT_LEN, N_NEW);
+        r.want_draft = r.auto_tree = trees;
+        r.n_node = GR_NODE_MAX;
+        r.draft_depth = 8;
+        r.draft_top_k = 10;
+        r.draft_ahead = GR_AHEAD_AUTO;
+        assert_int_equal(sim_submit(g->sim, &r), g->n_request);
+        g->n_request++;
+        if ((i + 1) % n == 0) {
+            assert_true(sim_run(g->sim, UINT64_MAX / 2));
+        }
+    }
+    const double seconds = 1e-9 * (double)(sim_now_ns(g->sim) - begin_ns);
+    for (int i = g->n_request - n_session; i < g->n_request; i++) {
+        assert_true(sim_result(g->sim, i)->done);
+        assert_int_equal(sim_result(g->sim, i)->n_token, N_NEW);
+        assert_memory_equal(sim_result(g->sim, i)->token, sim_result(g->sim, i % N_PROMPT)->token,
+                            N_NEW * sizeof(int32_t));
+    }
+    return n_session * N_NEW / seconds;
+}
+
+static const int sizes[] = {1, 2, 8, 16, 32, 64};
+#define N_SIZE ((int)GR_ARRAY_LEN(sizes))
+
+/* Trees against plain decoding with as many sessions, behind a run that teaches the machines the device. */
+static void measure(uint64_t seed, int blur, bool one_gpu, double gain[N_SIZE])
+{
+    static struct stage g;
+    stage_create(&g, seed, blur, one_gpu);
+    (void)run(&g, 1, false);
+    for (int i = 0; i < N_SIZE; i++) {
+        const double plain = run(&g, sizes[i], false);
+        (void)run(&g, sizes[i], true);
+        g.watched = sizes[i] == 8;
+        gain[i] = run(&g, sizes[i], true) / plain;
+        g.watched = false;
+    }
+    print_message("# %s, wrong in one context of %2d: x plain with 1, 2, 8, 16, 32, 64 sessions: %.2f %.2f %.2f %.2f %.2f "
+                  "%.2f; of 8, %.2f in a pass, %.2f trees a job\n", one_gpu ? "one GPU" : "two GPUs", blur, gain[0],
+                  gain[1], gain[2], gain[3], gain[4], gain[5], 8.0 * (double)g.n_seq / (double)GR_MAX(g.n_decoding, 1),
+                  (double)g.n_tree / (double)GR_MAX(g.n_tree_job, 1));
+    if (blur >= 4) { /* trees pay: sessions stay together */
+        assert_true(g.n_seq > 0.9 * (double)g.n_decoding);
+        assert_true(g.n_tree > 6 * g.n_tree_job);
+        assert_true(g.n_more > 0.7 * (double)g.n_told && g.n_more < g.n_told);
+    }
+    stage_destroy(&g);
+}
+
+/* Whatever the drafter is worth: never below 0.95 of plain decoding. */
+static void never_loses(const double gain[N_SIZE])
+{
+    for (int i = 0; i < N_SIZE; i++) {
+        assert_true(gain[i] >= 0.95);
+    }
+}
+
+static void test_one_gpu(void **state)
+{
+    (void)state;
+    static const struct {
+        int blur;
+        double least[N_SIZE]; /* about a twentieth below the least of twelve seeds */
+    } cases[] = {{1, {0}},
+                 {2, {1.5, 1.4, 1.25, 1.2, 1.1, 0.97}},
+                 {4, {2.2, 2.1, 1.75, 1.55, 1.25, 1.1}},
+                 {8, {3.0, 2.85, 2.25, 1.75, 1.45, 1.2}}};
+    for (size_t i = 0; i < GR_ARRAY_LEN(cases); i++) {
+        double gain[N_SIZE];
+        measure(3, cases[i].blur, true, gain);
+        never_loses(gain);
+        for (int k = 0; k < N_SIZE; k++) {
+            assert_true(gain[k] >= cases[i].least[k]);
+        }
+    }
+}
+
+static void test_two_gpus(void **state)
+{
+    (void)state;
+    static const double least[N_SIZE] = {3.1, 2.9, 2.35, 1.85, 1.4, 1.25};
+    double gain[N_SIZE];
+    measure(3, 1, false, gain);
+    never_loses(gain);
+    measure(3, 8, false, gain);
+    for (int k = 0; k < N_SIZE; k++) {
+        assert_true(gain[k] >= least[k]);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_gpu), cmocka_unit_test(test_two_gpus)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
