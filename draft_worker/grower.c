@@ -396,10 +396,12 @@ static void add_levels(struct gr_grower *g)
     for (int i = 0; i < g->job->n_seq; i++) {
         const struct gr_draft_seq *s = &g->job->seq[i];
         struct growth *w = &g->growth[i];
-        const int n_row = is_sized_by_cost(s) ? f++->n_row : 0;
+        const bool by_cost = is_sized_by_cost(s);
+        const int n_row = by_cost ? f++->n_row : 0;
         if (can_grow(g, i)) {
-            add_node_rows(g, i, is_sized_by_cost(s) ? gr_tree_builder_expand(s->builder, n_row, w->cand, true)
-                                                    : gr_tree_builder_next_level(s->builder, w->cand), w->cand);
+            const int n = by_cost ? gr_tree_builder_expand(s->builder, n_row, w->cand, true)
+                                  : gr_tree_builder_next_level(s->builder, w->cand);
+            add_node_rows(g, i, n, w->cand);
         }
     }
 }
