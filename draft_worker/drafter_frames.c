@@ -488,14 +488,24 @@ static enum gr_status on_cost(struct gr_drafter *d, struct follow *f, const stru
     return GR_OK;
 }
 
+static void note_gathering(struct gr_drafter *d, const struct gr_frame_header *h, uint64_t now_ns)
+{
+    const bool tells = h->type == GR_FRAME_VERDICT || h->type == GR_FRAME_DELTA;
+    if (tells) {
+        const bool more = (h->flags & GR_FRAME_MORE) != 0;
+        const bool first = !d->more || now_ns - d->told_ns > GR_DRAFT_GATHER_MOST_NS; /* not every pass has a last one */
+        d->told_ns = more && first ? now_ns : d->told_ns;
+        d->more = more;
+    }
+    d->heard_ns = tells || h->type == GR_FRAME_FEATURES ? now_ns : d->heard_ns;
+}
+
 enum gr_status gr_drafter_on_frame(struct gr_drafter *d, uint32_t peer, const uint8_t *frame, size_t len,
                                    uint64_t now_ns)
 {
     struct gr_frame_header h;
     GR_TRY(gr_wire_decode_header(frame, len, &h));
-    if (h.type == GR_FRAME_VERDICT || h.type == GR_FRAME_DELTA) {
-        d->more_until_ns = (h.flags & GR_FRAME_MORE) != 0 ? now_ns + GR_DRAFT_GATHER_NS : 0;
-    }
+    note_gathering(d, &h, now_ns);
     struct follow *f = drafter_find(d, h.session);
     if (f == NULL || f->peer != peer || f->epoch != h.epoch || f->closing) {
         return GR_OK; /* detached while the frame was on its way */

@@ -7,7 +7,10 @@
 
 enum draft_state { DRAFT_FREE, DRAFT_CONNECTING, DRAFT_SYNCING, DRAFT_FOLLOWING, DRAFT_FULL };
 
-#define GR_DRAFT_GATHER_NS 100000 /* that a job waits at most for what was sent right behind what it could begin with */
+/* A job waits for what is sent right behind what it could begin with: until nothing has come for so long, and no longer
+ * than that. (64 sessions' features are some megabytes.) */
+#define GR_DRAFT_GATHER_NS 100000
+#define GR_DRAFT_GATHER_MOST_NS 2000000
 #define N_SENT 2 /* trees a verdict may name: a newer DRAFT can cross the pass of an older one */
 
 /* A tree that was sent: a verdict names its nodes. It stands as long as the tokens of its base do. */
@@ -90,7 +93,9 @@ struct gr_drafter {
     uint16_t *job_feature; /* owned, (n_session_max, prefill_chunk, feature_width) bf16: of the job in flight */
     int32_t *job_token; /* owned, (n_session_max, prefill_chunk): the rows of the job in flight */
     bool job_in_flight;
-    uint64_t more_until_ns; /* other sessions' VERDICTs of the same pass are expected until then; 0: none is */
+    bool more;         /* other sessions' VERDICTs of the same pass follow */
+    uint64_t heard_ns; /* when the last VERDICT, DELTA or FEATURES came, */
+    uint64_t told_ns;  /* and the first VERDICT behind which more follow */
     struct gr_acceptance acceptance; /* of all sessions */
     struct gr_acceptance_counts counts;
     struct gr_acceptance_check check;

@@ -284,13 +284,13 @@ static bool waits_for_features(const struct gr_drafter *d, const struct follow *
  * pass of the draft model a level, not one each. */
 static uint64_t gather_until(const struct gr_drafter *d)
 {
-    uint64_t until_ns = d->more_until_ns;
+    uint64_t most_ns = d->more ? d->told_ns + GR_DRAFT_GATHER_MOST_NS : 0;
     for (int i = 0; i < d->config.n_session_max; i++) {
         if (waits_for_features(d, &d->follow[i])) {
-            until_ns = GR_MAX(until_ns, d->follow[i].due_ns + GR_DRAFT_GATHER_NS);
+            most_ns = GR_MAX(most_ns, d->follow[i].due_ns + GR_DRAFT_GATHER_MOST_NS);
         }
     }
-    return until_ns;
+    return GR_MIN(most_ns, d->heard_ns + GR_DRAFT_GATHER_NS);
 }
 
 static bool has_work(const struct gr_drafter *d)

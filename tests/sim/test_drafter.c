@@ -679,8 +679,9 @@ static void test_sessions_of_a_pass(void **state)
     const struct rig_config c = {.seed = 5, .blur = 3, .twin = true, .n_node = 6, .depth = 3, .top_k = 3};
     struct rig *r = rig_create(&c);
     rig_start(r, 40, 6);
-    for (int i = 0; i < 10; i++) {
+    for (int i = 0; i < 11; i++) {
         const int first = r->n_log;
+        r->now_ns += 5000000; /* a pass */
         r->more = true;
         r->twin = false;
         (void)rig_verify(r, &r->tree, r->draft_header.round, -1, 6);
@@ -690,9 +691,16 @@ static void test_sessions_of_a_pass(void **state)
         assert_null(r->job);
         assert_true(wake_ns > r->now_ns && wake_ns <= r->now_ns + 200000);
         const bool comes = i < 9;
+        const int end = r->n_log;
         r->now_ns = comes ? r->now_ns + 20000 : wake_ns;
-        for (int k = first; comes && k != r->n_log; k = (k + 1) % RIG_N_LOG) {
-            assert_null(r->job); /* a head: its features come last */
+        for (int k = first; comes && k != end; k = (k + 1) % RIG_N_LOG) {
+            for (int pause = 0; pause < (k != first ? 3 : 0); pause++) { /* a head: its features, and others' before */
+                const struct rig_frame *again = &r->log[k];
+                r->now_ns += 70000;
+                assert_int_equal(gr_drafter_on_frame(r->drafter, RIG_PEER, again->bytes, again->len, r->now_ns), GR_OK);
+                (void)gr_drafter_step(r->drafter, r->now_ns);
+                assert_null(r->job);
+            }
             tell_twin(r, k);
             (void)gr_drafter_step(r->drafter, r->now_ns);
         }
