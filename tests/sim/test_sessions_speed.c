@@ -42,6 +42,10 @@ struct stage {
     struct gr_lm *target_lm, *draft_lm;
     struct sim *sim;
     int n_request;
+    struct {
+        int n, n_last; /* so many at once, until there were so many requests; 0: not now */
+        bool trees;
+    } stream;
     /* what was seen */
     bool watched;
     int64_t n_seq, n_decoding;  /* sessions in passes that decode, and that decode then */
@@ -62,10 +66,35 @@ static void on_job(const struct gr_drafter *d, const struct gr_draft_job *job)
     seen->n_tree_job += seen->watched && n > 0;
 }
 
+static void submit(struct stage *g, bool trees, uint32_t n_new)
+{
+    struct gr_session_request r = pair_request(g->n_request % N_PROMPT, PROMPT_LEN, n_new);
+    r.want_draft = r.auto_tree = trees;
+    r.n_node = GR_NODE_MAX;
+    r.draft_depth = 8;
+    r.draft_top_k = 10;
+    r.draft_ahead = GR_AHEAD_AUTO;
+    assert_int_equal(sim_submit(g->sim, &r), g->n_request);
+    g->n_request++;
+}
+
+/* For each session that has ended another one begins; their lengths differ. */
+static void keep_streaming(struct stage *g)
+{
+    int n = 0;
+    for (int i = 0; i < g->n_request; i++) {
+        n += !sim_result(g->sim, i)->done;
+    }
+    for (; n < g->stream.n && g->n_request < g->stream.n_last; n++) {
+        submit(g, g->stream.trees, 64 + 37 * (uint32_t)(g->n_request % 8));
+    }
+}
+
 static void on_pass(struct sim *s, void *arg)
 {
     struct stage *g = arg;
     const struct gr_pass *p = sim_pass(s);
+    keep_streaming(g);
     for (int i = 0; i < p->n_seq; i++) {
         if (p->seq[i].kind == GR_PASS_PREFILL) {
             return;
@@ -128,14 +157,7 @@ static double run(struct stage *g, int n, bool trees)
     const int n_session = GR_MAX(n, N_PROMPT);
     const uint64_t begin_ns = sim_now_ns(g->sim);
     for (int i = 0; i < n_session; i++) {
-        struct gr_session_request r = pair_request(g->n_request % N_PROMPT, PROMPT_LEN, N_NEW);
-        r.want_draft = r.auto_tree = trees;
-        r.n_node = GR_NODE_MAX;
-        r.draft_depth = 8;
-        r.draft_top_k = 10;
-        r.draft_ahead = GR_AHEAD_AUTO;
-        assert_int_equal(sim_submit(g->sim, &r), g->n_request);
-        g->n_request++;
+        submit(g, trees, N_NEW);
         if ((i + 1) % n == 0) {
             assert_true(sim_run(g->sim, UINT64_MAX / 2));
         }
@@ -219,8 +241,52 @@ static void test_two_gpus(void **state)
     }
 }
 
+/* n sessions at a time, each followed by another: tokens a second. */
+static double stream(struct stage *g, int n, bool trees)
+{
+    const uint64_t begin_ns = sim_now_ns(g->sim);
+    const int first = g->n_request;
+    double n_token = 0.0;
+    g->stream.n = n;
+    g->stream.n_last = first + 2 * n + 8;
+    g->stream.trees = trees;
+    keep_streaming(g);
+    assert_true(sim_run(g->sim, UINT64_MAX / 2));
+    assert_int_equal(g->n_request, g->stream.n_last);
+    g->stream.n = 0;
+    for (int i = first; i < g->n_request; i++) {
+        n_token += sim_result(g->sim, i)->n_token;
+    }
+    return n_token / (1e-9 * (double)(sim_now_ns(g->sim) - begin_ns));
+}
+
+/* Sessions come and go, so prompts are computed all the time and throw those that decode out of step. */
+static void test_stream(void **state)
+{
+    (void)state;
+    static const int n[] = {2, 8, 32};
+    static const double least[2][3] = {{3.0, 2.6, 1.7}, {2.85, 2.4, 1.6}}; /* by one_gpu */
+    for (int one_gpu = 0; one_gpu < 2; one_gpu++) {
+        static struct stage g;
+        double gain[3];
+        stage_create(&g, 3, 8, one_gpu);
+        for (int i = 0; i < 3; i++) {
+            const double plain = stream(&g, n[i], false);
+            (void)stream(&g, n[i], true);
+            gain[i] = stream(&g, n[i], true) / plain;
+        }
+        stage_destroy(&g);
+        print_message("# %s, sessions come and go: x plain with 2, 8, 32 at a time: %.2f %.2f %.2f\n",
+                      one_gpu ? "one GPU" : "two GPUs", gain[0], gain[1], gain[2]);
+        for (int i = 0; i < 3; i++) {
+            assert_true(gain[i] >= least[one_gpu][i]);
+        }
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_gpu), cmocka_unit_test(test_two_gpus)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_gpu), cmocka_unit_test(test_two_gpus),
+                                       cmocka_unit_test(test_stream)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
