@@ -491,12 +491,7 @@ static enum gr_status on_cost(struct gr_drafter *d, struct follow *f, const stru
 static void note_gathering(struct gr_drafter *d, const struct gr_frame_header *h, uint64_t now_ns)
 {
     const bool tells = h->type == GR_FRAME_VERDICT || h->type == GR_FRAME_DELTA;
-    if (tells) {
-        const bool more = (h->flags & GR_FRAME_MORE) != 0;
-        const bool first = !d->more || now_ns - d->told_ns > GR_DRAFT_GATHER_MOST_NS; /* not every pass has a last one */
-        d->told_ns = more && first ? now_ns : d->told_ns;
-        d->more = more;
-    }
+    d->more = tells ? (h->flags & GR_FRAME_MORE) != 0 : d->more;
     d->heard_ns = tells || h->type == GR_FRAME_FEATURES ? now_ns : d->heard_ns;
 }
 

@@ -94,8 +94,8 @@ struct gr_drafter {
     int32_t *job_token; /* owned, (n_session_max, prefill_chunk): the rows of the job in flight */
     bool job_in_flight;
     bool more;         /* other sessions' VERDICTs of the same pass follow */
-    uint64_t heard_ns; /* when the last VERDICT, DELTA or FEATURES came, */
-    uint64_t told_ns;  /* and the first VERDICT behind which more follow */
+    uint64_t heard_ns; /* when the last VERDICT, DELTA or FEATURES came */
+    uint64_t held_ns;  /* since when a job is held up for what follows; 0: none is */
     struct gr_acceptance acceptance; /* of all sessions */
     struct gr_acceptance_counts counts;
     struct gr_acceptance_check check;

@@ -282,15 +282,14 @@ static bool waits_for_features(const struct gr_drafter *d, const struct follow *
 
 /* Sessions of one pass are told one after the other, then their features follow. Trees that are grown together take one
  * pass of the draft model a level, not one each. */
-static uint64_t gather_until(const struct gr_drafter *d)
+static bool expects_more(const struct gr_drafter *d)
 {
-    uint64_t most_ns = d->more ? d->told_ns + GR_DRAFT_GATHER_MOST_NS : 0;
     for (int i = 0; i < d->config.n_session_max; i++) {
         if (waits_for_features(d, &d->follow[i])) {
-            most_ns = GR_MAX(most_ns, d->follow[i].due_ns + GR_DRAFT_GATHER_MOST_NS);
+            return true;
         }
     }
-    return GR_MIN(most_ns, d->heard_ns + GR_DRAFT_GATHER_NS);
+    return d->more;
 }
 
 static bool has_work(const struct gr_drafter *d)
@@ -306,10 +305,14 @@ static bool has_work(const struct gr_drafter *d)
 uint64_t drafter_start_job(struct gr_drafter *d, uint64_t now_ns)
 {
     int n_row_left = d->config.n_row_max;
-    const uint64_t until_ns = has_work(d) ? gather_until(d) : 0;
-    if (now_ns < until_ns) {
-        return until_ns;
+    if (has_work(d) && expects_more(d)) {
+        d->held_ns = d->held_ns == 0 ? GR_MAX(now_ns, 1u) : d->held_ns;
+        const uint64_t until_ns = GR_MIN(d->heard_ns + GR_DRAFT_GATHER_NS, d->held_ns + GR_DRAFT_GATHER_MOST_NS);
+        if (now_ns < until_ns) {
+            return until_ns;
+        }
     }
+    d->held_ns = 0;
     d->job.n_seq = 0;
     for (int i = 0; i < d->config.n_session_max && n_row_left > 0; i++) {
         if (wants_job(d, &d->follow[i])) {

@@ -356,6 +356,12 @@ static int best_probs(const struct gr_tree_builder *b, float *p)
     return b->n_best;
 }
 
+/* Rows of the batch as the level model counts them. */
+static int n_level_row(const struct gr_grower *g)
+{
+    return g->lm->feature_width > 0 ? g->n_whole : g->n_row;
+}
+
 static bool is_sized_by_cost(const struct gr_draft_seq *s)
 {
     return s->task == GR_DRAFT_GROW && s->tree_config.best_first;
@@ -387,21 +393,21 @@ static void add_levels(struct gr_grower *g)
     for (int i = 0; i < g->job->n_seq; i++) {
         if (is_sized_by_cost(&g->job->seq[i])) {
             fill_front(g, i, &g->front[n_front++]);
+        } else if (can_grow(g, i)) {
+            struct growth *w = &g->growth[i];
+            add_node_rows(g, i, gr_tree_builder_next_level(g->job->seq[i].builder, w->cand), w->cand);
         }
     }
-    if (n_front > 0) {
-        gr_tree_size_next_level(&g->level, g->spent_ns, g->n_row, g->front, n_front);
+    if (n_front == 0) {
+        return;
     }
+    gr_tree_size_next_level(&g->level, g->spent_ns, n_level_row(g), g->front, n_front);
     const struct gr_front *f = g->front;
     for (int i = 0; i < g->job->n_seq; i++) {
-        const struct gr_draft_seq *s = &g->job->seq[i];
         struct growth *w = &g->growth[i];
-        const bool by_cost = is_sized_by_cost(s);
-        const int n_row = by_cost ? f++->n_row : 0;
-        if (can_grow(g, i)) {
-            const int n = by_cost ? gr_tree_builder_expand(s->builder, n_row, w->cand, true)
-                                  : gr_tree_builder_next_level(s->builder, w->cand);
-            add_node_rows(g, i, n, w->cand);
+        const int n_row = is_sized_by_cost(&g->job->seq[i]) ? f++->n_row : 0;
+        if (is_sized_by_cost(&g->job->seq[i]) && can_grow(g, i)) {
+            add_node_rows(g, i, gr_tree_builder_expand(g->job->seq[i].builder, n_row, w->cand, true), w->cand);
         }
     }
 }
@@ -595,7 +601,7 @@ static enum gr_status run_batch(struct gr_grower *g)
             gr_level_observe_yield(&g->level, parent, e->n, e->prob);
         }
     }
-    const int n_row = g->lm->feature_width > 0 ? g->n_whole : g->n_row;
+    const int n_row = n_level_row(g);
     const float ns = g->fixed_level ? gr_level_ns(&g->level, n_row) : (float)(gr_clock_ns() - t0);
     if (g->like_level && !g->fixed_level) {
         gr_level_observe_ns(&g->level, n_row, ns);

@@ -274,8 +274,8 @@ void gr_spec_group_pass(struct gr_spec_group *g, bool with_trees, int n_session,
         }
         return;
     }
-    if (g->root_ns <= 0.0) {
-        return; /* nothing to compare with: they tried before the group came together */
+    if (g->root_ns <= 0.0 || !g->tries_trees) {
+        return; /* they tried before the group came together, or do not know yet that it has given trees up */
     }
     const double pass_ns = n_session * g->root_ns; /* what they would have taken for a token each: the unit of losses */
     const double lost = ns - n_token * g->root_ns;

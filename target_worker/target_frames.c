@@ -212,7 +212,7 @@ void target_send_deltas(struct gr_target *t, struct session *s, uint64_t now_ns)
         const bool last = end == (uint32_t)s->committed_len;
         const bool asks = last && target_asks(s);
         const unsigned flags = (last ? GR_DELTA_LAST : 0u) | (asks ? GR_DELTA_DRAFT | GR_DELTA_WANT(s->n_want) : 0u) |
-                               (t->n_verdict_left > 0 ? GR_FRAME_MORE : 0u);
+                               (t->more_follow ? GR_FRAME_MORE : 0u);
         const struct gr_frame_header h = {.session = s->id, .epoch = s->epoch, .round = s->round, .base_len = end,
                                           .prefix_hash = s->hash[end], .flags = (uint16_t)flags};
         const uint32_t bytes = GR_WIRE_HEADER_BYTES + 8 + 4 * n;

@@ -4,7 +4,7 @@
 /* The decoding sessions: those that are ready, and those whose trees are being drafted. */
 struct halves {
     struct gr_pass_load ready, waiting;
-    int n_ready;
+    int n_ready, n_fixed;
     uint64_t since_ns; /* a pass could have started */
     uint64_t fixed_ns; /* those whose trees have a fixed size wait until then, whatever it costs */
 };
@@ -20,6 +20,7 @@ static void add_ready(const struct gr_target *t, const struct session *s, struct
     const bool fixed = s->mode == GR_SPEC_TREE && !s->auto_tree;
     h->ready = gr_pass_load_add(&h->ready, target_decode_rows(s), target_specpv_context(s));
     h->n_ready++;
+    h->n_fixed += fixed;
     h->since_ns = GR_MIN(h->since_ns, ready_since(t, s));
     h->fixed_ns = fixed ? GR_MIN(h->fixed_ns, s->deadline_ns) : h->fixed_ns;
 }
@@ -40,14 +41,14 @@ static void add_waiting(const struct gr_target *t, uint64_t now_ns, struct halve
  * pass before their next one: they wait for their trees as long as one pass for all is shorter than two. */
 static uint64_t go_without_others(const struct gr_target *t, uint64_t now_ns, struct halves *h)
 {
-    if (h->fixed_ns < UINT64_MAX) {
+    if (h->n_fixed == h->n_ready) {
         return h->fixed_ns;
     }
     add_waiting(t, now_ns, h);
     const struct gr_pass_load all = gr_pass_load_sum(&h->ready, &h->waiting);
     const double saved_ns = gr_cost_table_estimate(&t->cost, &h->ready) +
                             gr_cost_table_estimate(&t->cost, &h->waiting) - gr_cost_table_estimate(&t->cost, &all);
-    return h->since_ns + (uint64_t)GR_MAX(saved_ns, 0.0);
+    return GR_MIN(h->fixed_ns, h->since_ns + (uint64_t)GR_MAX(saved_ns, 0.0));
 }
 
 struct gathering target_gather(const struct gr_target *t, uint64_t now_ns)

@@ -130,7 +130,7 @@ struct gr_target {
     struct gr_pass pass;
     struct gr_pass_load pass_load;
     int32_t pass_prefill_rows;
-    int n_verdict_left;      /* sessions with a drafter in the pass that is over whose verdict is still to come */
+    bool more_follow;        /* its drafter will be told of other sessions behind the one whose round ends just now */
     bool pass_in_flight;
     bool pass_beside_draft;  /* the drafter worked when it began */
     int next_slot;           /* where the next pass starts looking, for fairness */

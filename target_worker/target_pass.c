@@ -251,7 +251,7 @@ static bool prefill_allowed(const struct gr_target *t, const struct gathering *g
     return g->prefill && (!g->decoding || t->config.prefill_share <= 0.0 || t->prefill_credit_ns >= 0.0);
 }
 
-/* A tree that was asked for has not come: the drafter works. */
+/* A tree that was asked for has not come: the drafter works. (What it does ahead of need is not seen here.) */
 static bool is_drafting(const struct gr_target *t)
 {
     for (int i = 0; i < t->config.n_session_max; i++) {
@@ -378,7 +378,7 @@ static void send_round_verdict(struct gr_target *t, struct session *s, const str
                                const struct outcome *o, uint64_t now_ns)
 {
     const bool back = o->keep_len < o->base_len; /* then the tree was verified in vain */
-    const struct gr_frame_header h = {.flags = t->n_verdict_left > 0 ? GR_FRAME_MORE : 0, .session = s->id,
+    const struct gr_frame_header h = {.flags = t->more_follow ? GR_FRAME_MORE : 0, .session = s->id,
                                       .epoch = s->epoch, .round = round, .base_len = (uint32_t)o->base_len,
                                       .prefix_hash = s->hash[s->committed_len]};
     struct gr_verdict v = {.draft_round = back ? GR_WIRE_ROOT_ONLY : s->pass_draft_round,
@@ -610,13 +610,24 @@ static void learn_group(struct gr_target *t, uint64_t now_ns)
     t->pass_end_ns = whole ? now_ns : 0;
 }
 
-static int n_with_drafter(const struct gr_target *t, const struct gr_pass *p)
+/* Will a drafter be told what the pass has brought this session? */
+static bool is_told(const struct session *s, const struct gr_pass_seq *q)
 {
-    int n = 0;
-    for (int i = 0; i < p->n_seq; i++) {
-        n += t->session[p->seq[i].session].has_peer;
+    return s->has_peer && !s->single_token && !s->closing && s->cut_at < 0 &&
+           (q->kind != GR_PASS_PREFILL || q->want_pick);
+}
+
+/* Is one that comes behind seq i of the pass told by the same drafter's connection? */
+static bool more_follow(const struct gr_target *t, const struct gr_pass *p, int i)
+{
+    const struct session *s = &t->session[p->seq[i].session];
+    for (int k = i + 1; k < p->n_seq; k++) {
+        const struct session *o = &t->session[p->seq[k].session];
+        if (o->peer == s->peer && is_told(o, &p->seq[k])) {
+            return true;
+        }
     }
-    return n;
+    return false;
 }
 
 void gr_target_on_pass_done(struct gr_target *t, struct gr_pass *pass, uint64_t now_ns)
@@ -632,9 +643,8 @@ void gr_target_on_pass_done(struct gr_target *t, struct gr_pass *pass, uint64_t 
     t->counters.n_row += (uint64_t)pass->n_row;
     account_pass(t);
     learn_group(t, now_ns);
-    t->n_verdict_left = n_with_drafter(t, pass);
     for (int i = 0; i < pass->n_seq; i++) {
-        t->n_verdict_left -= t->session[pass->seq[i].session].has_peer;
+        t->more_follow = more_follow(t, pass, i);
         finish_seq(t, &pass->seq[i], pass->status, now_ns);
     }
 #ifdef GR_DEBUG

@@ -56,17 +56,36 @@ struct gr_spec_group *target_group(struct gr_target *t, int n)
     return &t->group[class];
 }
 
-/* A pass in which this session has n_row rows. Those whose trees are sized by cost are told the same prices, and choose
- * alike: a node that pays for one is one that all will have, and each row holds up all. */
-static struct gr_pass_load load_of_all(const struct gr_target *t, const struct session *s, int32_t n_row)
+/* Sessions whose trees are sized by cost are told the same prices, and choose alike: a node that pays for one is one
+ * that all will have, and each row holds up all. */
+struct company {
+    struct gr_pass_load others; /* that do not choose */
+    struct {
+        int n;
+        int32_t n_token; /* of all their contexts */
+    } alike[2];          /* under full attention, under a view */
+};
+
+static void add_company(struct company *c, const struct session *s, bool chooses)
 {
-    const struct gr_pass_load none = {0};
-    struct gr_pass_load load = gr_pass_load_add(&none, n_row, target_specpv_context(s));
-    for (int i = 0; i < t->config.n_session_max; i++) {
-        const struct session *o = &t->session[i];
-        if (o != s && o->state == SESSION_DECODE) {
-            const int32_t n_fixed = o->has_peer && !o->auto_tree ? 1 + o->n_node : 1;
-            load = gr_pass_load_add(&load, o->has_peer && o->auto_tree ? n_row : n_fixed, target_specpv_context(o));
+    const struct gr_attended context = target_specpv_context(s);
+    const bool has_trees = s->has_peer && !s->single_token && s->n_fault == 0;
+    if (chooses || (has_trees && s->auto_tree)) {
+        c->alike[context.view].n++;
+        c->alike[context.view].n_token += context.n_token;
+    } else {
+        c->others = gr_pass_load_add(&c->others, has_trees ? 1 + s->n_node : 1, context);
+    }
+}
+
+/* A pass in which those that choose have n_row rows each. */
+static struct gr_pass_load load_of_all(const struct company *c, int32_t n_row)
+{
+    struct gr_pass_load load = c->others;
+    for (int v = 0; v < 2; v++) {
+        if (c->alike[v].n > 0) {
+            load = gr_pass_load_add(&load, n_row, (struct gr_attended){.n_token = c->alike[v].n_token, .view = v});
+            load.n_row += (c->alike[v].n - 1) * n_row;
         }
     }
     return load;
@@ -90,9 +109,16 @@ void target_send_cost(struct gr_target *t, struct session *s)
         return;
     }
     struct gr_pass_load load[GR_COST_TREE_POINT];
+    struct company company = {0};
     struct gr_cost cost;
+    add_company(&company, s, true);
+    for (int i = 0; i < t->config.n_session_max; i++) {
+        if (&t->session[i] != s && t->session[i].state == SESSION_DECODE) {
+            add_company(&company, &t->session[i], false);
+        }
+    }
     for (int i = 0; i < GR_COST_TREE_POINT; i++) {
-        load[i] = load_of_all(t, s, gr_cost_table_rows(i));
+        load[i] = load_of_all(&company, gr_cost_table_rows(i));
     }
     gr_cost_table_list(&t->cost, load, target_econ(s)->overhead_ns + s->wire_ns, &cost);
     s->cost_decode = target_n_decode(t);

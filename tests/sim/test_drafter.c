@@ -659,7 +659,6 @@ static void test_attached_anew(void **state)
     }
 }
 
-/* With the argument `head` the draft model is a head, which checks every feature that it is given. */
 /* ---- sessions of one pass ---- */
 
 /* What session 1 was sent, for session 2. */
@@ -716,6 +715,7 @@ static void test_sessions_of_a_pass(void **state)
     rig_destroy(r);
 }
 
+/* With the argument `head` the draft model is a head, which checks every feature that it is given. */
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {

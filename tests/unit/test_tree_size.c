@@ -326,7 +326,7 @@ static void test_growth_follows(void **state)
 
 /* ---- trees of one job ---- */
 
-/* A tree of one sure node, which could be expanded. known: tokens a ns that rounds bring. */
+/* A tree of one node, which could be expanded. */
 static struct gr_front front_of(const struct gr_round_cost *r, const float *p, float prob)
 {
     struct gr_front f = {.cost = r, .p = p, .n = 1, .n_max = 63, .n_open = 1};
