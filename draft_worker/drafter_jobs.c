@@ -305,7 +305,11 @@ static bool has_work(const struct gr_drafter *d)
 uint64_t drafter_start_job(struct gr_drafter *d, uint64_t now_ns)
 {
     int n_row_left = d->config.n_row_max;
-    if (has_work(d) && expects_more(d)) {
+    if (!has_work(d)) {
+        d->held_ns = 0;
+        return UINT64_MAX;
+    }
+    if (expects_more(d)) {
         d->held_ns = d->held_ns == 0 ? GR_MAX(now_ns, 1u) : d->held_ns;
         const uint64_t until_ns = GR_MIN(d->heard_ns + GR_DRAFT_GATHER_NS, d->held_ns + GR_DRAFT_GATHER_MOST_NS);
         if (now_ns < until_ns) {

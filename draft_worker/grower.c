@@ -126,7 +126,7 @@ void gr_grower_destroy(struct gr_grower *g)
     if (g == NULL) {
         return;
     }
-    void *all[] = {g->growth, g->front, g->token, g->pos,       g->cell,    g->out_row, g->limit,    g->n_anc,    g->anc,
+    void *all[] = {g->growth, g->front, g->token, g->pos, g->cell, g->out_row, g->limit, g->n_anc, g->anc,
                    g->seq,     g->expansion, g->scratch, g->work, g->copy_src, g->copy_dst, g->hidden,
                    g->true_feature, g->feature, g->raw, g->raw_row, g->n_top, g->sampling, g->n_kv_only, g};
     for (size_t i = 0; i < GR_ARRAY_LEN(all); i++) {
@@ -405,10 +405,13 @@ static void add_levels(struct gr_grower *g)
     const struct gr_front *f = g->front;
     for (int i = 0; i < g->job->n_seq; i++) {
         struct growth *w = &g->growth[i];
-        const int n_row = is_sized_by_cost(&g->job->seq[i]) ? f++->n_row : 0;
-        if (is_sized_by_cost(&g->job->seq[i]) && can_grow(g, i)) {
-            add_node_rows(g, i, gr_tree_builder_expand(g->job->seq[i].builder, n_row, w->cand, true), w->cand);
+        if (!is_sized_by_cost(&g->job->seq[i])) {
+            continue;
         }
+        if (can_grow(g, i)) {
+            add_node_rows(g, i, gr_tree_builder_expand(g->job->seq[i].builder, f->n_row, w->cand, true), w->cand);
+        }
+        f++;
     }
 }
 

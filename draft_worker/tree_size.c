@@ -201,6 +201,12 @@ static float gain_of_next(const struct gr_level_model *m, const struct gr_front 
     return f->n_tried < f->n_open ? expected_gain(m, &f->open[f->n_tried], f->node_price) : 0.0f;
 }
 
+static void rewind_front(const struct gr_level_model *m, struct gr_front *f)
+{
+    f->n_tried = 0;
+    f->gain = gain_of_next(m, f);
+}
+
 static void begin_front(const struct gr_level_model *m, float draft_ns, struct gr_front *f)
 {
     const struct gr_round_cost *r = f->cost;
@@ -209,8 +215,8 @@ static void begin_front(const struct gr_level_model *m, float draft_ns, struct g
     /* It would push out the last one. */
     const float slot_price = size < f->n_max ? 0.0f : size > 0 ? f->p[size - 1] : 1.0f;
     f->node_price = GR_MAX(slot_price, f->rate * (r->pass_ns[row + 1] - r->pass_ns[row]));
-    f->n_row = f->n_tried = 0;
-    f->gain = gain_of_next(m, f);
+    f->n_row = 0;
+    rewind_front(m, f);
 }
 
 /* The tree whose next row brings most; NULL: no row of any brings something. */
@@ -275,8 +281,7 @@ void gr_tree_size_next_level(const struct gr_level_model *m, float draft_ns, int
     }
     const int n_row = choose_rows(m, rate, n_row_more, front, n_front);
     for (int i = 0; i < n_front; i++) {
-        front[i].n_tried = 0;
-        front[i].gain = gain_of_next(m, &front[i]);
+        rewind_front(m, &front[i]);
     }
     for (int n = 0; n < n_row; n++) {
         struct gr_front *f = best_front(front, n_front);

@@ -111,10 +111,10 @@ void target_send_cost(struct gr_target *t, struct session *s)
     struct gr_pass_load load[GR_COST_TREE_POINT];
     struct company company = {0};
     struct gr_cost cost;
-    add_company(&company, s, true);
     for (int i = 0; i < t->config.n_session_max; i++) {
-        if (&t->session[i] != s && t->session[i].state == SESSION_DECODE) {
-            add_company(&company, &t->session[i], false);
+        const struct session *o = &t->session[i];
+        if (o == s || o->state == SESSION_DECODE) {
+            add_company(&company, o, o == s);
         }
     }
     for (int i = 0; i < GR_COST_TREE_POINT; i++) {

@@ -1,7 +1,7 @@
 /* Many sessions on simulated GPUs, in their time: what automatic trees bring against plain decoding. Prices are those of
  * an H200 with an 8B model (docs/PERFORMANCE.md), the models are tables. So this shows what the state machines make of
  * such a device: who is drafted and verified with whom, how large trees are, when they are given up. */
-#include "common/hash.h"
+#include "common/wire.h"
 #include "tests/sim/pair_util.h"
 
 #include <setjmp.h>
@@ -78,14 +78,19 @@ static void submit(struct stage *g, bool trees, uint32_t n_new)
     g->n_request++;
 }
 
-/* For each session that has ended another one begins; their lengths differ. */
-static void keep_streaming(struct stage *g)
+static int n_running(const struct stage *g)
 {
     int n = 0;
     for (int i = 0; i < g->n_request; i++) {
         n += !sim_result(g->sim, i)->done;
     }
-    for (; n < g->stream.n && g->n_request < g->stream.n_last; n++) {
+    return n;
+}
+
+/* For each session that has ended another one begins; their lengths differ. */
+static void keep_streaming(struct stage *g)
+{
+    for (int n = n_running(g); n < g->stream.n && g->n_request < g->stream.n_last; n++) {
         submit(g, g->stream.trees, 64 + 37 * (uint32_t)(g->n_request % 8));
     }
 }
@@ -100,12 +105,8 @@ static void on_pass(struct sim *s, void *arg)
             return;
         }
     }
-    int n_decoding = 0;
-    for (int i = GR_MAX(g->n_request - N_AT_ONCE, 0); i < g->n_request; i++) {
-        n_decoding += !sim_result(s, i)->done;
-    }
     g->n_seq += g->watched ? p->n_seq : 0;
-    g->n_decoding += g->watched ? GR_MAX(n_decoding, p->n_seq) : 0;
+    g->n_decoding += g->watched ? GR_MAX(n_running(g), p->n_seq) : 0;
 }
 
 static void on_frame(struct sim *s, void *arg, bool to_target, uint8_t *bytes, size_t *len)
