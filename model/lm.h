@@ -126,6 +126,11 @@ static inline int gr_lm_ship_width(const struct gr_lm *lm)
     const int fused = lm->feature_width > 0 ? lm->feature_width : lm->fused_width;
     return lm->raw_features && fused > 0 ? lm->n_capture * lm->capture_width : fused;
 }
+/* A target whose captured states become FEATURES by fuse(): that may be put off. */
+static inline bool gr_lm_fuses(const struct gr_lm *lm)
+{
+    return lm->fused_width > 0 && !lm->raw_features && lm->shipped == NULL;
+}
 /* The captured states of a row of the last pass, for fuse() and to be kept; or, bf16, what is shipped of it. */
 static inline const float *gr_lm_capture(const struct gr_lm *lm, int row)
 {

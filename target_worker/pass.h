@@ -67,11 +67,11 @@ struct gr_pass_seq {
     /* out, where picks were wanted */
     int32_t pick[GR_TREE_MAX]; /* tree, root-only: by row; prefill: [0] */
     struct gr_walk walk;
-    /* Features of positions from pos0 - n_chain - n_kept on, bf16 (n_feature, width): those kept (from before the
-     * chain rows), then chain rows, then every row of a prompt chunk, or tail and path. Borrowed from the verifier,
+    /* Features of positions from pos0 - n_chain - n_kept on, (n_feature) rows of bf16 (width): those kept (from before
+     * the chain rows), then chain rows, then every row of a prompt chunk, or tail and path. Borrowed from the verifier,
      * valid until the next pass. */
     int32_t n_feature;
-    const uint16_t *feature;
+    const uint16_t *const *feature;
     /* out, SpecPV */
     /* Chain rows whose pick is the next committed token: exact, those before the first mismatch; else all of them. */
     int32_t n_chain_ok;

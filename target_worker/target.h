@@ -31,6 +31,7 @@ struct gr_target_config {
     /* For drafters that run a head; memory taken at start: n_session_max * feature_keep * feature_width * 2 bytes. */
     int32_t feature_width;    /* of a row of FEATURES, gr_lm_ship_width(); 0: the target has none */
     bool feature_raw;         /* they are captured states */
+    bool feature_later;       /* gr_lm_fuses(): what a pass captures may be fused later */
     int32_t feature_keep;     /* positions of a session whose features are kept, at least a prompt chunk and a tree */
     int32_t feature_window;   /* rows sent and not yet TAKEN; at most GR_FEATURES_WINDOW, but in tests */
     bool shares_device;       /* with its drafter: passes beside a draft teach nothing about prices */

@@ -43,7 +43,7 @@ void target_plan_features(struct gr_target *t, struct session *s, struct gr_pass
     }
     s->n_kept = GR_MAX(GR_MIN(pos0 - s->feature_end, s->n_kept), 0); /* rows that run again bring theirs again */
     q->n_kept = s->n_kept;
-    q->keep_capture = can_wait && q->n_chain == 0 && !t->config.feature_raw && pos0 >= s->feature_end &&
+    q->keep_capture = can_wait && q->n_chain == 0 && t->config.feature_later && pos0 >= s->feature_end &&
                       s->n_kept < GR_CAPTURE_KEEP;
 }
 
@@ -75,7 +75,7 @@ void target_keep_features(struct gr_target *t, struct session *s, const struct g
         return; /* a row that ran again: its feature is what it was */
     }
     for (int32_t p = s->feature_end; p < end; p++) {
-        memcpy(row_of(t, s, p), q->feature + (size_t)(p - first) * width, width * sizeof(*q->feature));
+        memcpy(row_of(t, s, p), q->feature[p - first], width * sizeof(**q->feature));
     }
     s->n_kept = 0;
     s->feature_end = end;

@@ -45,13 +45,9 @@ struct gr_verifier {
     const float **capture;            /* (n_feature_max): captured states whose features are wanted */
     float *fused;                     /* (n_feature_max, fused_width), where the model does not fuse in its pass */
     int feature_width;                /* fused, or captured states where they are shipped as they are */
-    uint16_t *feature;                /* (n_feature_max, feature_width) bf16: what sequences point into */
+    uint16_t *feature;                /* (n_feature_max, feature_width) bf16; not where the model makes such rows */
+    const uint16_t **feature_row;     /* (n_feature_max): what sequences point into */
 };
-
-static bool fuses(const struct gr_lm *lm)
-{
-    return !lm->raw_features && lm->shipped == NULL;
-}
 
 enum gr_status gr_verifier_create(struct gr_lm *lm, int n_seq_max, struct gr_verifier **out)
 {
@@ -86,16 +82,19 @@ enum gr_status gr_verifier_create(struct gr_lm *lm, int n_seq_max, struct gr_ver
         v->chain_pick = gr_zeroed(n_out, sizeof(int32_t), &ok);
     }
     if (lm->fused_width > 0) {
-        const size_t n_kept = (size_t)n_seq_max * GR_CAPTURE_KEEP;
+        const size_t n_kept = gr_lm_fuses(lm) ? (size_t)n_seq_max * GR_CAPTURE_KEEP : 0;
         v->n_feature_max = lm->n_row_max + (int)n_kept;
         v->row0 = gr_zeroed((size_t)n_seq_max, sizeof(int32_t), &ok);
-        v->kept = gr_zeroed(n_kept * (size_t)(lm->n_capture * lm->capture_width), sizeof(float), &ok);
         v->capture = gr_zeroed((size_t)v->n_feature_max, sizeof(*v->capture), &ok);
-        if (fuses(lm)) {
+        if (gr_lm_fuses(lm)) {
+            v->kept = gr_zeroed(n_kept * (size_t)(lm->n_capture * lm->capture_width), sizeof(float), &ok);
             v->fused = gr_zeroed((size_t)v->n_feature_max * (size_t)lm->fused_width, sizeof(float), &ok);
         }
         v->feature_width = gr_lm_ship_width(lm);
-        v->feature = gr_zeroed((size_t)v->n_feature_max * (size_t)v->feature_width, sizeof(uint16_t), &ok);
+        v->feature_row = gr_zeroed((size_t)v->n_feature_max, sizeof(*v->feature_row), &ok);
+        if (lm->shipped == NULL) {
+            v->feature = gr_zeroed((size_t)v->n_feature_max * (size_t)v->feature_width, sizeof(uint16_t), &ok);
+        }
     }
     if (!ok) {
         log_error("out of memory for a pass of %d rows", lm->n_row_max);
@@ -113,7 +112,8 @@ void gr_verifier_destroy(struct gr_verifier *v)
     }
     void *all[] = {v->token, v->pos, v->cell,     v->out_row,  v->limit,   v->n_anc, v->anc,
                    v->seq,   v->out, v->copy_src, v->copy_dst, v->scratch, v->work,  v->row0,
-                   v->kept,  v->capture, v->fused, v->feature, v->refresh, v->chain_out, v->chain_pick, v->sampling, v};
+                   v->kept,  v->capture, v->fused, v->feature, (void *)v->feature_row, v->refresh, v->chain_out,
+                   v->chain_pick, v->sampling, v};
     for (size_t i = 0; i < GR_ARRAY_LEN(all); i++) {
         free(all[i]);
     }
@@ -414,7 +414,7 @@ static void settle_view(const struct gr_verifier *v, struct gr_pass_seq *s)
 static float *kept_capture(const struct gr_verifier *v, const struct gr_pass_seq *s, int i)
 {
     const size_t width = (size_t)(v->lm->n_capture * v->lm->capture_width);
-    GR_ASSERT(i >= 0 && i < GR_CAPTURE_KEEP);
+    GR_ASSERT(v->kept != NULL && i >= 0 && i < GR_CAPTURE_KEEP);
     return v->kept + ((size_t)s->session * GR_CAPTURE_KEEP + (size_t)i) * width;
 }
 
@@ -425,7 +425,7 @@ static int add_captures(struct gr_verifier *v, struct gr_pass_seq *s, int i, int
     const bool path = s->kind == GR_PASS_TREE;
     const int n_row = n_chain > 0 && s->correction >= 0 ? 0 : path ? 1 + s->walk.n_path : s->n_row;
     s->n_feature = s->n_kept + n_chain + n_row;
-    s->feature = v->feature + (size_t)n * (size_t)v->feature_width;
+    s->feature = v->feature_row + n;
     GR_ASSERT(n + s->n_feature <= v->n_feature_max);
     for (int k = 0; k < s->n_kept; k++) {
         v->capture[n++] = kept_capture(v, s, k);
@@ -440,19 +440,20 @@ static int add_captures(struct gr_verifier *v, struct gr_pass_seq *s, int i, int
     return n;
 }
 
-/* What is shipped of row i is v->capture[i] now. */
+/* What is shipped of row i is v->capture[i] now; rows that are bf16 stay where they are until the next pass. */
 static void ship_rows(struct gr_verifier *v)
 {
     for (int i = 0; i < v->n_feature; i++) {
         const float *from = v->capture[i];
-        uint16_t *to = v->feature + (size_t)i * (size_t)v->feature_width;
         if (v->lm->shipped != NULL) {
-            memcpy(to, from, gr_lm_capture_bytes(v->lm));
+            v->feature_row[i] = (const uint16_t *)(const void *)from;
             continue;
         }
+        uint16_t *to = v->feature + (size_t)i * (size_t)v->feature_width;
         for (int k = 0; k < v->feature_width; k++) {
             to[k] = gr_bf16_from_f32(from[k]);
         }
+        v->feature_row[i] = to;
     }
 }
 
@@ -481,7 +482,7 @@ static void fuse(struct gr_verifier *v, struct gr_pass *pass)
         }
     }
     v->n_feature = n;
-    if (fuses(v->lm)) {
+    if (gr_lm_fuses(v->lm)) {
         fuse_captures(v);
     }
     ship_rows(v);

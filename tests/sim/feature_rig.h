@@ -27,7 +27,8 @@
 
 #define PARTIAL_MARK 0xa5 /* toy_lm.h: what the bytes of a partial row are changed by */
 
-static bool all_raw; /* benches ship captured states */
+static bool all_raw;     /* benches ship captured states */
+static bool all_shipped; /* their features are made within the pass */
 /* For tests of SpecPV: set before bench_create(). n_buffer 0: without. */
 static struct gr_specpv_params bench_specpv;
 static enum gr_specpv_mode bench_mode;
@@ -197,11 +198,12 @@ static inline void bench_create(struct bench *b, bool features)
     b->lm = toy_lm_create(&(struct toy_config){.n_vocab = N_VOCAB, .n_ctx_max = N_CTX, .n_row_max = 200,
                                                .n_out_max = 160, .n_pool_block = 128, .n_scratch_block = 16,
                                                .seed = 3, .sharpness = 6.0f, .features = features, .raw = all_raw,
-                                               .partial_features = true});
+                                               .shipped = all_shipped, .partial_features = true});
     const struct gr_target_config c = {.n_session_max = N_SESSION, .n_ctx_max = N_CTX, .n_vocab = N_VOCAB,
                                        .n_row_max = 200, .n_out_max = 160, .prefill_chunk = CHUNK,
                                        .n_pool_block = 128, .round_deadline_ns = 1000,
                                        .feature_width = gr_lm_ship_width(b->lm), .feature_raw = all_raw,
+                                       .feature_later = gr_lm_fuses(b->lm),
                                        .feature_keep = KEEP,
                                        .feature_window = WINDOW, .specpv = bench_specpv,
                                        .test_corrupt = bench_corrupt};

@@ -242,6 +242,7 @@ static void create_target(struct sim *s, struct gr_lm *lm)
         .n_row_max = lm->n_row_max, .n_out_max = lm->n_out_max, .prefill_chunk = s->config.prefill_chunk,
         .n_pool_block = lm->n_pool_block, .round_deadline_ns = s->config.round_deadline_ns,
         .feature_width = gr_lm_ship_width(lm), .feature_raw = lm->raw_features,
+        .feature_later = gr_lm_fuses(lm),
         .feature_keep = s->config.feature_keep,
         .feature_window = s->config.feature_window,
         .admit_tokens = s->config.admit_tokens, .prefill_share = s->config.prefill_share,

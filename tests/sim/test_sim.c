@@ -230,6 +230,7 @@ static void draw_features(uint64_t *rng, struct plan *p)
     p->sim.feature_keep = p->sim.prefill_chunk + GR_TREE_MAX + (int32_t)next(rng, 200);
     p->sim.feature_window = GR_TREE_MAX + (int32_t)next(rng, 100);
     p->target_toy.raw = p->draft_toy.raw = chance(rng, 3);
+    p->target_toy.shipped = !p->target_toy.raw && chance(rng, 2);
     p->sim.on_job = p->target_toy.raw ? check_raw_features : check_features;
 }
 

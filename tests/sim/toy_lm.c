@@ -1,5 +1,6 @@
 #include "tests/sim/toy_lm.h"
 
+#include "common/bf16.h"
 #include "common/hash.h"
 
 #include <stdlib.h>
@@ -74,6 +75,16 @@ static void write_capture(uint32_t state, float *out)
         for (int i = 0; c == 1 && i < TOY_FEATURE_WIDTH; i++) {
             to[i] = -to[i];
         }
+    }
+}
+
+/* The feature of a row, as a target ships it. */
+static void write_shipped(uint32_t state, uint16_t *out)
+{
+    float x[TOY_FEATURE_WIDTH];
+    write_feature(state, 0.0f, x);
+    for (int i = 0; i < TOY_FEATURE_WIDTH; i++) {
+        out[i] = gr_bf16_from_f32(x[i]);
     }
 }
 
@@ -215,6 +226,15 @@ static void choose_views(struct toy *m, const struct gr_batch *b)
     }
 }
 
+static void leave_capture(struct toy *m, int row, uint32_t state)
+{
+    if (m->lm.shipped != NULL) {
+        write_shipped(state, m->lm.shipped + (size_t)row * TOY_FEATURE_WIDTH);
+    } else {
+        write_capture(state, m->lm.capture + (size_t)row * TOY_N_CAPTURE * TOY_FEATURE_WIDTH);
+    }
+}
+
 static enum gr_status forward_with_features(struct toy *m, const struct gr_batch *b)
 {
     const struct toy_config *c = &m->config;
@@ -232,7 +252,7 @@ static enum gr_status forward_with_features(struct toy *m, const struct gr_batch
                               m->lm.hidden + (size_t)(s->row0 + r) * TOY_FEATURE_WIDTH);
             } else {
                 const uint32_t mark = c->partial_features && s->sparse != NULL ? 0xa5a5a5a5u : 0;
-                write_capture(state ^ mark, m->lm.capture + (size_t)(s->row0 + r) * TOY_N_CAPTURE * TOY_FEATURE_WIDTH);
+                leave_capture(m, s->row0 + r, state ^ mark);
             }
         }
     }
@@ -315,6 +335,7 @@ static void toy_destroy(struct gr_lm *lm)
     free(m->lm.logits);
     free(m->lm.hidden);
     free(m->lm.capture);
+    free(m->lm.shipped);
     free(m->row_state);
     free(m->to_target);
     free(m);
@@ -334,6 +355,12 @@ static void give_features(struct toy *m)
     if (!c->head || c->raw) {
         m->lm.fused_width = m->lm.capture_width = TOY_FEATURE_WIDTH;
         m->lm.n_capture = TOY_N_CAPTURE;
+    }
+    if (!c->head && c->shipped) {
+        m->lm.n_capture = 1;
+        m->lm.shipped = calloc((size_t)c->n_row_max * TOY_FEATURE_WIDTH, sizeof(*m->lm.shipped));
+        GR_ASSERT(m->lm.shipped != NULL);
+        return;
     }
     if (!c->head) {
         m->lm.capture = calloc((size_t)c->n_row_max * TOY_N_CAPTURE * TOY_FEATURE_WIDTH, sizeof(float));

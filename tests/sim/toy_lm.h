@@ -19,6 +19,7 @@ struct toy_config {
      * that states, tokens and positions of all it sees follow from one another; it aborts where they do not. */
     bool features, head;
     bool raw;         /* features are captured states, which the head fuses itself */
+    bool shipped;     /* a target that makes features within its pass, bf16, as one on a GPU */
     /* A target with partial views: one row in so many that is verified under a view answers from another table; 0: all
      * answer as under full attention. KV of such rows is marked, and no row that sees everything may ever see it. */
     int partial_blur;

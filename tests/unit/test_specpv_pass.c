@@ -95,8 +95,9 @@ static void run(struct gr_pass_seq *q, int n)
 static void keep_features(struct session *s, const struct gr_pass_seq *q)
 {
     const int32_t first = q->pos0 - q->n_chain;
-    memcpy(s->feature + (size_t)first * (size_t)w.width, q->feature,
-           (size_t)q->n_feature * (size_t)w.width * sizeof(uint16_t));
+    for (int i = 0; i < q->n_feature; i++) {
+        memcpy(s->feature + (size_t)(first + i) * (size_t)w.width, q->feature[i], (size_t)w.width * sizeof(uint16_t));
+    }
 }
 
 static void commit(struct session *s, int32_t token)
