@@ -1,6 +1,6 @@
-/* Many sessions on simulated GPUs, in their time: what automatic trees bring against plain decoding. Prices are those of
- * an H200 with an 8B model (docs/PERFORMANCE.md), the models are tables. So this shows what the state machines make of
- * such a device: who is drafted and verified with whom, how large trees are, when they are given up. */
+/* Many sessions on simulated GPUs, in their time: what automatic trees bring against plain decoding. Prices are those
+ * of an H200 with an 8B model (docs/PERFORMANCE.md), the models are tables. So this shows what the state machines make
+ * of such a device: who is drafted and verified with whom, how large trees are, when they are given up. */
 #include "common/wire.h"
 #include "tests/sim/pair_util.h"
 
@@ -122,8 +122,8 @@ static void on_frame(struct sim *s, void *arg, bool to_target, uint8_t *bytes, s
     }
 }
 
-/* The drafter is wrong in one context of `blur`; or it is a head, which waits for its features. Where it has a GPU of its
- * own it drafts ahead. */
+/* The drafter is wrong in one context of `blur`; a head waits for its features, too. Where it has a GPU of its own it
+ * drafts ahead. */
 static void stage_create(struct stage *g, uint64_t seed, int blur, bool head, bool one_gpu)
 {
     memset(g, 0, sizeof(*g));
@@ -194,8 +194,8 @@ static void measure(uint64_t seed, int blur, bool head, bool one_gpu, double gai
         gain[i] = run(&g, sizes[i], true) / plain;
         g.watched = false;
     }
-    print_message("# %s%s, wrong in one context of %2d: x plain with 1, 2, 8, 16, 32, 64 sessions: %.2f %.2f %.2f %.2f %.2f "
-                  "%.2f; of 8, %.2f in a pass, %.2f trees a job\n", one_gpu ? "one GPU" : "two GPUs",
+    print_message("# %s%s, wrong in one context of %2d: x plain with 1, 2, 8, 16, 32, 64 sessions: %.2f %.2f %.2f %.2f "
+                  "%.2f %.2f; of 8, %.2f in a pass, %.2f trees a job\n", one_gpu ? "one GPU" : "two GPUs",
                   head ? ", a head" : "", blur, gain[0],
                   gain[1], gain[2], gain[3], gain[4], gain[5], 8.0 * (double)g.n_seq / (double)GR_MAX(g.n_decoding, 1),
                   (double)g.n_tree / (double)GR_MAX(g.n_tree_job, 1));
