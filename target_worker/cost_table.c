@@ -226,20 +226,18 @@ void gr_cost_table_observe(struct gr_cost_table *c, const struct gr_pass_load *l
     }
 }
 
-struct gr_pass_load gr_pass_load_add(const struct gr_pass_load *others, int32_t n_row, struct gr_attended context)
+void gr_pass_load_add(struct gr_pass_load *load, int32_t n_row, struct gr_attended context)
 {
-    struct gr_pass_load load = *others;
-    double *to = load.context + (context.view ? GR_COST_TREE_POINT : 0);
-    load.n_row += n_row;
+    double *to = load->context + (context.view ? GR_COST_TREE_POINT : 0);
+    load->n_row += n_row;
     if (n_row > GR_TREE_MAX) { /* prompt chunks: in proportion */
         to[GR_COST_TREE_POINT - 1] += (double)context.n_token * n_row / GR_TREE_MAX;
-        return load;
+        return;
     }
     double share = 0.0;
     const int i = locate(GR_MAX(n_row, 1), GR_COST_TREE_POINT, &share);
     to[i] += (1.0 - share) * context.n_token;
     to[i + 1] += share * context.n_token;
-    return load;
 }
 
 struct gr_pass_load gr_pass_load_sum(const struct gr_pass_load *a, const struct gr_pass_load *b)

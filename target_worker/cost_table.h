@@ -42,8 +42,8 @@ struct gr_attended {
     int32_t n_token;
     bool view; /* a partial one */
 };
-/* One more session of n_row rows on top of what the others bring. */
-struct gr_pass_load gr_pass_load_add(const struct gr_pass_load *others, int32_t n_row, struct gr_attended context);
+/* One more session, of n_row rows. */
+void gr_pass_load_add(struct gr_pass_load *load, int32_t n_row, struct gr_attended context);
 /* The sessions of both in one pass. */
 struct gr_pass_load gr_pass_load_sum(const struct gr_pass_load *a, const struct gr_pass_load *b);
 static inline struct gr_attended gr_attends_all(int32_t n_token)

@@ -18,7 +18,7 @@ static uint64_t ready_since(const struct gr_target *t, const struct session *s)
 static void add_ready(const struct gr_target *t, const struct session *s, struct halves *h)
 {
     const bool fixed = s->mode == GR_SPEC_TREE && !s->auto_tree;
-    h->ready = gr_pass_load_add(&h->ready, target_decode_rows(s), target_specpv_context(s));
+    gr_pass_load_add(&h->ready, target_decode_rows(s), target_specpv_context(s));
     h->n_ready++;
     h->n_fixed += fixed;
     h->since_ns = GR_MIN(h->since_ns, ready_since(t, s));
@@ -32,7 +32,7 @@ static void add_waiting(const struct gr_target *t, uint64_t now_ns, struct halve
     for (int i = 0; i < t->config.n_session_max; i++) {
         const struct session *s = &t->session[i];
         if (s->state == SESSION_DECODE && target_waits(s, now_ns)) {
-            h->waiting = gr_pass_load_add(&h->waiting, n_row, target_specpv_context(s));
+            gr_pass_load_add(&h->waiting, n_row, target_specpv_context(s));
         }
     }
 }

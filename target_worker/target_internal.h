@@ -202,6 +202,8 @@ static inline struct gr_spec_econ *target_econ(struct session *s)
 }
 /* What a pass costs with this session's n_row rows and the other decoding sessions' usual ones. */
 double target_pass_ns(const struct gr_target *t, const struct session *s, int32_t n_row);
+/* The same, against one with a single row of it. */
+double target_pass_ratio(const struct gr_target *t, const struct session *s, int32_t n_row);
 /* And with nobody else's. */
 double target_alone_ns(const struct gr_target *t, int32_t n_row, struct gr_attended context);
 void target_send_cost(struct gr_target *t, struct session *s);

@@ -116,7 +116,7 @@ static void add_decode(struct gr_target *t, struct session *s, uint64_t now_ns)
     target_plan_features(t, s, q, q->kind == GR_PASS_ROOT && !s->pass_waited);
     grow_table(t, s, q->pos0 + 1 + GR_MAX(GR_MIN(q->tree.n, target_n_new_left(s) - 1), 0));
     t->pass.n_row += q->n_chain + q->n_row;
-    t->pass_load = gr_pass_load_add(&t->pass_load, q->n_chain + q->n_row, target_specpv_context(s));
+    gr_pass_load_add(&t->pass_load, q->n_chain + q->n_row, target_specpv_context(s));
 }
 
 static bool is_generated(const struct session *s, int32_t pos)
@@ -150,7 +150,7 @@ static void add_prefill(struct gr_target *t, struct session *s, int32_t end)
     s->wait_ns = s->draft_ns = 0;
     grow_table(t, s, end);
     t->pass.n_row += q->n_row;
-    t->pass_load = gr_pass_load_add(&t->pass_load, q->n_row, gr_attends_all(end));
+    gr_pass_load_add(&t->pass_load, q->n_row, gr_attends_all(end));
 }
 
 /* ---- who takes part ---- */
@@ -441,7 +441,7 @@ static void learn_round(struct gr_target *t, struct session *s, const struct gr_
         .waited = s->pass_waited, .clean = s->pass_clean && !s->asked, .n_token = n_token, .round_ns = round_ns,
         .pass_ns = pass_ns, .wait_ns = (double)s->wait_ns,
         .shared = s->crowded,
-        .root_pass_ns = pass_ns * target_pass_ns(t, s, 1) / target_pass_ns(t, s, 1 + q->tree.n)};
+        .root_pass_ns = pass_ns / target_pass_ratio(t, s, 1 + q->tree.n)};
     struct gr_spec_econ *all = &t->econ[s->crowded];
     if (all->n_tree + all->n_root == 0) {
         *all = *target_econ(s); /* the first session's guesses */

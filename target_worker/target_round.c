@@ -15,23 +15,36 @@ static struct gr_pass_load others_load(const struct gr_target *t, const struct s
         const struct session *o = &t->session[i];
         if (o != s && o->state == SESSION_DECODE) {
             const int32_t n_row = o->mode == GR_SPEC_TREE ? 1 + (o->draft.valid ? o->draft.tree.n : 0) : 1;
-            load = gr_pass_load_add(&load, n_row, target_specpv_context(o));
+            gr_pass_load_add(&load, n_row, target_specpv_context(o));
         }
     }
     return load;
 }
 
+static double estimate_with(const struct gr_target *t, struct gr_pass_load load, const struct session *s, int32_t n_row)
+{
+    gr_pass_load_add(&load, n_row, target_specpv_context(s));
+    return gr_cost_table_estimate(&t->cost, &load);
+}
+
 double target_pass_ns(const struct gr_target *t, const struct session *s, int32_t n_row)
 {
+    return estimate_with(t, others_load(t, s), s, n_row);
+}
+
+double target_pass_ratio(const struct gr_target *t, const struct session *s, int32_t n_row)
+{
+    if (n_row == 1) { /* most of many sessions, each of which would look at all others */
+        return 1.0;
+    }
     const struct gr_pass_load others = others_load(t, s);
-    const struct gr_pass_load load = gr_pass_load_add(&others, n_row, target_specpv_context(s));
-    return gr_cost_table_estimate(&t->cost, &load);
+    return estimate_with(t, others, s, n_row) / estimate_with(t, others, s, 1);
 }
 
 double target_alone_ns(const struct gr_target *t, int32_t n_row, struct gr_attended context)
 {
-    const struct gr_pass_load none = {0};
-    const struct gr_pass_load load = gr_pass_load_add(&none, n_row, context);
+    struct gr_pass_load load = {0};
+    gr_pass_load_add(&load, n_row, context);
     return gr_cost_table_estimate(&t->cost, &load);
 }
 
@@ -74,7 +87,7 @@ static void add_company(struct company *c, const struct session *s, bool chooses
         c->alike[context.view].n++;
         c->alike[context.view].n_token += context.n_token;
     } else {
-        c->others = gr_pass_load_add(&c->others, has_trees ? 1 + s->n_node : 1, context);
+        gr_pass_load_add(&c->others, has_trees ? 1 + s->n_node : 1, context);
     }
 }
 
@@ -84,7 +97,7 @@ static struct gr_pass_load load_of_all(const struct company *c, int32_t n_row)
     struct gr_pass_load load = c->others;
     for (int v = 0; v < 2; v++) {
         if (c->alike[v].n > 0) {
-            load = gr_pass_load_add(&load, n_row, (struct gr_attended){.n_token = c->alike[v].n_token, .view = v});
+            gr_pass_load_add(&load, n_row, (struct gr_attended){.n_token = c->alike[v].n_token, .view = v});
             load.n_row += (c->alike[v].n - 1) * n_row;
         }
     }
@@ -345,6 +358,5 @@ void target_judge_probe(struct gr_target *t, struct session *s)
         return;
     }
     w->valid = false;
-    gr_spec_econ_probed(target_econ(s), w->at_len - (int32_t)w->base_len,
-                        target_pass_ns(t, s, 1 + w->tree.n) / target_pass_ns(t, s, 1));
+    gr_spec_econ_probed(target_econ(s), w->at_len - (int32_t)w->base_len, target_pass_ratio(t, s, 1 + w->tree.n));
 }

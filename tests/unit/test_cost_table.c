@@ -29,8 +29,16 @@ static double truth(const struct gr_pass_load *l)
 
 static struct gr_pass_load load(int32_t n_row, int32_t context)
 {
-    const struct gr_pass_load none = {0};
-    return gr_pass_load_add(&none, n_row, gr_attends_all(context));
+    struct gr_pass_load l = {0};
+    gr_pass_load_add(&l, n_row, gr_attends_all(context));
+    return l;
+}
+
+static struct gr_pass_load load_of_view(int32_t n_row, int32_t n_seen)
+{
+    struct gr_pass_load l = {0};
+    gr_pass_load_add(&l, n_row, (struct gr_attended){.n_token = n_seen, .view = true});
+    return l;
 }
 
 static void calibrate(struct gr_cost_table *c)
@@ -157,7 +165,8 @@ static void test_price_list(void **state)
     struct gr_pass_load with[GR_COST_TREE_POINT];
     for (int i = 0; i < GR_COST_TREE_POINT; i++) {
         const struct gr_pass_load own = load(gr_cost_table_rows(i), 1000);
-        with[i] = gr_pass_load_add(&others, gr_cost_table_rows(i), gr_attends_all(1000));
+        with[i] = others;
+        gr_pass_load_add(&with[i], gr_cost_table_rows(i), gr_attends_all(1000));
         const struct gr_pass_load sum = gr_pass_load_sum(&own, &others);
         assert_int_equal(sum.n_row, with[i].n_row);
         for (int k = 0; k < GR_COST_CONTEXT_POINT; k++) {
@@ -181,21 +190,19 @@ static void test_views_apart(void **state)
 {
     (void)state;
     struct gr_cost_table c;
-    const struct gr_pass_load none = {0};
     gr_cost_table_init(&c);
     calibrate(&c);
     for (int i = 0; i < 60; i++) {
         const struct gr_pass_load all = load(1 + i % 16, 16000 + 10 * i);
         gr_cost_table_observe(&c, &all, truth(&all));
     }
-    const struct gr_pass_load unseen = gr_pass_load_add(&none, 8, (struct gr_attended){.n_token = 4000, .view = true});
+    const struct gr_pass_load unseen = load_of_view(8, 4000);
     const struct gr_pass_load alike = load(8, 4000);
     assert_true(fabs(gr_cost_table_estimate(&c, &unseen) / gr_cost_table_estimate(&c, &alike) - 1.0) < 0.01);
     for (int i = 0; i < 200; i++) {
         const int32_t n_row = 1 + i % 16;
         const int32_t n_seen = 4000 + 10 * (i % 10);
-        const struct gr_pass_load view =
-            gr_pass_load_add(&none, n_row, (struct gr_attended){.n_token = n_seen, .view = true});
+        const struct gr_pass_load view = load_of_view(n_row, n_seen);
         const struct gr_pass_load twice = load(n_row, 2 * n_seen);
         const struct gr_pass_load all = load(n_row, 16000 + 10 * i);
         gr_cost_table_observe(&c, &view, truth(&twice));
