@@ -161,6 +161,7 @@ enum gr_status gr_wire_decode_resync(const uint8_t *frame, size_t len, struct gr
     struct gr_reader r = payload_reader(frame, len);
     struct gr_resync v = {.my_len = gr_read_u32(&r)};
     v.feature_len = gr_read_u32(&r);
+    v.feature_context = gr_read_u32(&r);
     v.n_hash = gr_read_u32(&r);
     uint32_t lengths[GR_RESYNC_HASH_MAX];
     if (r.failed || v.n_hash != (uint32_t)gr_resync_lengths(v.my_len, lengths)) {
@@ -316,6 +317,7 @@ size_t gr_wire_encode_resync(const struct gr_frame_header *h, const struct gr_re
     write_header(&w, h, GR_FRAME_RESYNC, GR_WIRE_RESYNC_BYTES(r->n_hash));
     gr_write_u32(&w, r->my_len);
     gr_write_u32(&w, r->feature_len);
+    gr_write_u32(&w, r->feature_context);
     gr_write_u32(&w, r->n_hash);
     for (uint32_t i = 0; i < r->n_hash; i++) {
         gr_write_u64(&w, r->hash[i]);

@@ -67,6 +67,7 @@ struct gr_verdict {
 struct gr_resync {
     uint32_t my_len, n_hash;
     uint32_t feature_len;              /* positions before it need no FEATURES, at most my_len; or GR_FEATURES_NONE */
+    uint32_t feature_context;          /* nor do those further back than so many tokens; 0: all are needed */
     uint64_t hash[GR_RESYNC_HASH_MAX]; /* hash_at(my_len), hash_at(my_len - 1), -2, -4, ... while > 0 */
 };
 
@@ -125,7 +126,7 @@ size_t gr_wire_encode_features(const struct gr_frame_header *h, const struct gr_
 size_t gr_wire_encode_cost(const struct gr_frame_header *h, const struct gr_cost *c, uint8_t *out, size_t cap);
 /* TAKEN is its header: features before base_len are not needed any more. */
 size_t gr_wire_encode_taken(const struct gr_frame_header *h, uint8_t *out, size_t cap);
-#define GR_WIRE_RESYNC_BYTES(n_hash) (12u + 8u * (unsigned)(n_hash))
+#define GR_WIRE_RESYNC_BYTES(n_hash) (16u + 8u * (unsigned)(n_hash))
 #define GR_WIRE_FEATURES_BYTES(n_row, row_bytes) (12u + (size_t)(n_row) * (row_bytes))
 /* Rows of row_bytes (> 0) that a FEATURES frame holds at most; 0: such a row fits none. */
 static inline int32_t gr_features_frame_rows(size_t row_bytes)

@@ -338,6 +338,7 @@ uint64_t gr_drafter_step(struct gr_drafter *d, uint64_t now_ns)
         if (f->ready) {
             drafter_send_tree(d, f, now_ns);
         }
+        drafter_slide(d, f);
         drafter_let_features_go(d, f);
     }
     return d->job_in_flight ? UINT64_MAX : drafter_start_job(d, now_ns);

@@ -38,6 +38,7 @@ struct gr_drafter_config {
     bool feature_raw;       /* they are captured states, which the model fuses itself */
     int32_t feature_window; /* rows of a session that are kept until they have been used; GR_FEATURES_WINDOW, but in
                              * tests */
+    int32_t feature_context; /* positions that the head looks back, a few more until KV blocks are let go; 0: all */
     uint32_t test_flip_round; /* for tests, 0: off: before this round's tree a session has one of its tokens replaced */
 };
 
@@ -57,6 +58,7 @@ struct gr_drafter_counters {
     uint64_t n_ahead_level, n_ahead, n_hit; /* levels ahead of need; verdicts that met them; of them useful hits */
     uint64_t n_reused;       /* trees that began on candidates of an older one */
     uint64_t n_draft_frame, n_draft_node;
+    uint64_t n_slide;        /* times that KV beyond a head's context was let go */
     uint64_t n_empty_choice; /* trees without nodes because none pays */
     uint64_t n_late_draft;   /* trees sent on a base that verdicts had overtaken */
     uint64_t n_verdict, n_root_only_verdict, n_late_verdict; /* the last: named nodes below a path in the tree */

@@ -1,5 +1,6 @@
 /* Features of a session whose drafts a head makes. The row of token p takes the feature of position p - 1; token 0 has
- * no row, and where features begin in the middle, neither have the tokens up to there (kv_shift).
+ * no row, and where features begin in the middle, neither have the tokens up to there (kv_shift); nor those that a head
+ * with a context of its own does not look back at any more.
  *
  * [feature_first, feature_end) are kept in a ring of feature_window rows. They are let go when the rows that take them
  * have run (but the last: a tail may have to run again), and every quarter of a window TAKEN tells the target, which
@@ -16,6 +17,8 @@
 
 #include <inttypes.h>
 #include <string.h>
+
+#define SLIDE_LEAST 32 /* positions beyond the context, and a quarter of it, before any are given back */
 
 static uint16_t *row_of(const struct gr_drafter *d, const struct follow *f, int32_t pos)
 {
@@ -67,6 +70,21 @@ static void begin_at(struct gr_drafter *d, struct follow *f, int32_t first)
     if (!f->in_job) {
         gr_kv_table_truncate(&d->pool, &f->table, 0);
     }
+}
+
+/* A head has one layer: what a position left in its KV depends on nothing before it. So the window moves by blocks that
+ * are given back. */
+void drafter_slide(struct gr_drafter *d, struct follow *f)
+{
+    const int32_t context = d->config.feature_context;
+    const int32_t n_cell = drafter_n_cell(f, f->kv_len);
+    if (f->kv_shift == 0 || context == 0 || f->in_job || n_cell < context + context / 4 + SLIDE_LEAST) {
+        return;
+    }
+    const int32_t n_drop = (n_cell - context) / GR_KV_BLOCK_TOKENS;
+    gr_kv_table_drop_front(&d->pool, &f->table, n_drop);
+    f->kv_shift += n_drop * GR_KV_BLOCK_TOKENS;
+    d->counters.n_slide++;
 }
 
 /* The features from `first` on are others by now: so are the rows that took them. Candidates may stay: they are guesses

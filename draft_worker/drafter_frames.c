@@ -28,6 +28,7 @@ void drafter_send_resync(struct gr_drafter *d, struct follow *f)
     f->due = f->ready = f->last.valid = false;
     if (f->kv_shift > 0) { /* what is held and not yet used comes again: then both count the window alike */
         r.feature_len = (uint32_t)f->feature_first;
+        r.feature_context = (uint32_t)d->config.feature_context;
         f->feature_told = f->feature_first;
     }
     uint8_t *out = d->io.frame_begin(d->io.ctx, f->peer, GR_FRAME_SMALL, bytes);

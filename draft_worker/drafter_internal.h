@@ -138,6 +138,8 @@ void drafter_cut_features(struct follow *f, int32_t len);
 /* What the rows of tokens pos0 .. pos0 + n_row - 1 take. */
 void drafter_copy_features(const struct gr_drafter *d, const struct follow *f, int32_t pos0, int32_t n_row,
                            uint16_t *out);
+/* Lets go of what a head does not look back at any more. */
+void drafter_slide(struct gr_drafter *d, struct follow *f);
 /* After rows have run: tells the target when it is worth it. */
 void drafter_let_features_go(struct gr_drafter *d, struct follow *f);
 /* Starts a job when one is due. Returns when to look again (UINT64_MAX: when something has come). */

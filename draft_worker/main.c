@@ -10,7 +10,8 @@
 
 int main(int argc, char **argv)
 {
-    struct gr_draft_options o = {.n_session_max = 8, .forced_transport = -1, .spin_ms = GR_SPIN_AUTO};
+    struct gr_draft_options o = {.n_session_max = 8, .forced_transport = -1, .spin_ms = GR_SPIN_AUTO,
+                                .draft_context = GR_DRAFT_CONTEXT_DEFAULT};
     const char *device = "cpu";
     const char *tuned_file = NULL;
     bool require_tuned = false;
@@ -28,6 +29,8 @@ int main(int argc, char **argv)
         GR_ARG_ROWS_TUNED(&tuned_file, &require_tuned),
         {"threads", GR_ARG_INT, &o.n_thread, 0, 1024, "N        CPU threads (default 0: all)"},
         {"max-model-len", GR_ARG_INT, &o.n_ctx_max, 0, 1 << 24, "N        context (default 0: the model's)"},
+        {"draft-context", GR_ARG_INT, &o.draft_context, 0, GR_DRAFT_CONTEXT_MAX,
+         "N        positions that a head looks back (default 2048; 0: all)"},
         {"sessions", GR_ARG_INT, &o.n_session_max, 1, 256, "N        session slots (default 8)"},
         {"kv-blocks", GR_ARG_BLOCKS, &o.kv_blocks, 0, 0, "N|auto   KV blocks of 16 tokens"},
         {"transport", GR_ARG_TRANSPORT, &o.forced_transport, 0, 0, "T        use only this one"},

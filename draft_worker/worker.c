@@ -180,7 +180,7 @@ static enum gr_status create_machine(struct worker *w, const struct gr_draft_opt
     const struct gr_drafter_config c = {
         .n_session_max = o->n_session_max, .n_ctx_max = w->lm->n_ctx_max, .n_vocab = n_vocab,
         .feature_width = gr_lm_ship_width(w->lm), .feature_raw = w->lm->raw_features,
-        .feature_window = GR_FEATURES_WINDOW,
+        .feature_window = GR_FEATURES_WINDOW, .feature_context = o->draft_context,
         .n_row_max = w->lm->n_row_max, .prefill_chunk = PREFILL_CHUNK, .n_pool_block = w->lm->n_pool_block,
         .test_flip_round = (uint32_t)o->test_flip_round};
     const struct gr_drafter_io io = {.ctx = w, .frame_begin = frame_begin, .frame_end = frame_end,

@@ -21,6 +21,7 @@ struct gr_draft_options {
     const char *isa;        /* CPU kernels or NULL */
     int n_thread;           /* 0: all CPUs */
     int n_ctx_max;          /* 0: the model's */
+    int draft_context;      /* positions that a head looks back; 0: all */
     int n_session_max;
     int kv_blocks;          /* 0: from free memory */
     int forced_transport;   /* enum gr_transport_kind or -1 */

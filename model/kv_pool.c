@@ -105,6 +105,16 @@ void gr_kv_table_truncate(struct gr_kv_pool *pool, struct gr_kv_table *t, int32_
     }
 }
 
+void gr_kv_table_drop_front(struct gr_kv_pool *pool, struct gr_kv_table *t, int32_t n_drop)
+{
+    GR_ASSERT(n_drop >= 0 && n_drop <= t->n_block);
+    for (int32_t i = 0; i < n_drop; i++) {
+        push_free(pool, t->block[i]);
+    }
+    t->n_block -= n_drop;
+    memmove(t->block, t->block + n_drop, (size_t)t->n_block * sizeof(*t->block));
+}
+
 void gr_kv_table_unreserve(struct gr_kv_pool *pool, struct gr_kv_table *t)
 {
     pool->n_reserved -= t->n_reserved;

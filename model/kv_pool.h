@@ -37,6 +37,8 @@ GR_NODISCARD enum gr_status gr_kv_table_reserve(struct gr_kv_pool *pool, struct 
 GR_NODISCARD enum gr_status gr_kv_table_grow(struct gr_kv_pool *pool, struct gr_kv_table *t, int32_t n_token);
 /* Returns the blocks past n_token tokens to the pool (to the session's reservation). */
 void gr_kv_table_truncate(struct gr_kv_pool *pool, struct gr_kv_table *t, int32_t n_token);
+/* Gives the first n_drop blocks back to the pool: those behind them become the first. */
+void gr_kv_table_drop_front(struct gr_kv_pool *pool, struct gr_kv_table *t, int32_t n_drop);
 /* Gives up what is reserved and not yet claimed; the blocks stay. */
 void gr_kv_table_unreserve(struct gr_kv_pool *pool, struct gr_kv_table *t);
 /* Returns every block and the reservation. */

@@ -108,6 +108,8 @@ static const struct option_info {
      "inputs of the target's layers that feed an EAGLE-3 head (default: as its config says)", ENGINE},
     {"feature-keep", KIND_INT, AT(feature_keep), GR_FEATURE_KEEP_MIN, GR_FEATURE_KEEP_MAX, "N",
      "positions of a session whose features are kept for a head that attaches (default 2048)", ENGINE},
+    {"draft-context", KIND_INT, AT(draft_context), 0, GR_DRAFT_CONTEXT_MAX, "N",
+     "positions that an EAGLE-3 head looks back (default 2048; 0: all)", ENGINE},
     {"max-model-len", KIND_INT, AT(max_model_len), 0, 16777216, "N", "context length (default 0: the model's)", ENGINE},
     {"threads", KIND_INT, AT(threads), 0, 1024, "N", "CPU threads of the target (default 0: all)", ENGINE},
     {"draft-threads", KIND_INT, AT(draft_threads), 0, 1024, "N", "CPU threads of the drafter (default 0: all)", ENGINE},
@@ -198,6 +200,7 @@ void gr_run_options_default(struct gr_run_options *o, enum gr_command command)
                                  .verbs_spin_us = GR_VERBS_SPIN_US_DEFAULT, .target_device = "cpu",
                                  .draft_device = "cpu", .kv_blocks = "auto", .round_deadline_ms = 2000,
                                  .prefill_share = GR_PREFILL_SHARE_DEFAULT, .feature_keep = GR_FEATURE_KEEP_DEFAULT,
+                                 .draft_context = GR_DRAFT_CONTEXT_DEFAULT,
                                  .draft_ahead = "auto", .session_ttl = 600, .n_session = 8, .timeout = 60, .count = 10};
 }
 

@@ -51,7 +51,7 @@ struct gr_run_options {
     const char *target_ib_hca, *draft_ib_hca, *verbs_mode, *ship_features, *capture_layers, *geometry, *tuned;
     bool require_tuned;
     int64_t gid_index, verbs_spin_us;
-    int64_t feature_keep;
+    int64_t feature_keep, draft_context;
     int64_t max_model_len, threads, draft_threads; /* 0: default */
     int64_t round_deadline_ms;
     double prefill_share; /* 0: no limit */

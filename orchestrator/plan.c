@@ -230,8 +230,8 @@ static enum gr_status refuse_workers(const struct gr_run_options *o, const char 
     static const char *const of_workers[] = {"threads",           "draft-threads",  "kv-blocks",     "max-model-len",
                                              "round-deadline-ms", "prefill-share",  "target-device", "draft-device",
                                              "ship-features",     "capture-layers", "feature-keep",  "require-rdma",
-                                             "specpv-score-reduce", "tuned",         "require-tuned",
-                                             "target-ib-hca",     "draft-ib-hca",   "gid-index",     "geometry",
+                                             "draft-context",     "specpv-score-reduce",             "tuned",
+                                             "require-tuned",     "target-ib-hca",     "draft-ib-hca",   "gid-index",     "geometry",
                                              "verbs-mode",        "verbs-spin-us",
                                              NULL};
     const char *const *lists[] = {of_workers, more};

@@ -85,6 +85,7 @@ static enum gr_status start_target(struct gr_children *children, const struct gr
         gr_child_args_add(&a, "--colocate-draft", o->draft);
         gr_child_args_add(&a, "--draft-device", o->draft_device);
         gr_child_args_add_number(&a, "--draft-threads", o->draft_threads);
+        gr_child_args_add_number(&a, "--draft-context", o->draft_context);
     } else if (o->transport[0] != '\0' && !plan->colocated) {
         gr_child_args_add(&a, "--transport", o->transport);
     }
@@ -100,6 +101,7 @@ static enum gr_status start_draft(struct gr_children *children, const struct gr_
     gr_child_args_add(&a, "--model", o->draft);
     if (plan->with_head) {
         gr_child_args_add(&a, "--target", o->model);
+        gr_child_args_add_number(&a, "--draft-context", o->draft_context);
         add_feature_options(&a, o);
     }
     gr_child_args_add(&a, "--join", join);

@@ -42,6 +42,7 @@ static const struct key {
     {"draft", "model", "draft", RULE_SAME},
     {"draft", "device", "draft-device", RULE_SAME},
     {"draft", "threads", "draft-threads", RULE_SAME},
+    {"draft", "context", "draft-context", RULE_SAME},
     {"transport", "kind", "transport", RULE_SAME},
     {"transport", "require_rdma", "require-rdma", RULE_SAME},
     {"transport", "target_ib_hca", "target-ib-hca", RULE_SAME},

@@ -6,8 +6,8 @@
  * behind them are captured states that have not been fused (pass.h). The drafter has those before feature_sent. It is
  * never sent one that its tokens do not need (position peer_len - 1 and beyond), so a session in which no tree is
  * wanted ships none: its drafter is not told the tokens either. Nor is it sent more than feature_window rows of which
- * it has not said TAKEN, so it can keep all it is sent. Where the ring has moved on past feature_sent, START tells the
- * drafter to begin later. */
+ * it has not said TAKEN, so it can keep all it is sent. Where the ring has moved on past feature_sent, or the drafter's
+ * head does not look back so far (feature_context), START tells the drafter to begin later. */
 #include "target_worker/target_internal.h"
 
 #include <string.h>
@@ -27,11 +27,18 @@ bool target_wants_features(const struct gr_target *t, const struct session *s)
     return t->config.feature_width > 0 && (s->want_draft || s->has_peer);
 }
 
+/* The first position that the drafter's head looks at. */
+static int32_t first_wanted(const struct session *s)
+{
+    const int32_t end = GR_MAX(s->prefill_end, s->committed_len);
+    return s->has_peer && s->feature_context > 0 ? GR_MAX(end - s->feature_context, 0) : 0;
+}
+
 void target_plan_features(struct gr_target *t, struct session *s, struct gr_pass_seq *q, bool can_wait)
 {
     const int32_t kept_end = s->feature_end + s->n_kept;
     const int32_t pos0 = q->pos0 - q->n_chain; /* of the first row */
-    q->want_features = target_wants_features(t, s);
+    q->want_features = target_wants_features(t, s) && q->pos0 + q->n_row > first_wanted(s);
     q->keep_capture = false;
     q->n_kept = q->n_feature = 0;
     if (!q->want_features) {
@@ -136,10 +143,11 @@ void target_cut_features(struct session *s, int32_t len)
     s->feature_sent = GR_MIN(s->feature_sent, s->feature_taken);
 }
 
-void target_restart_features(struct session *s, uint32_t feature_len)
+void target_restart_features(struct session *s, uint32_t feature_len, uint32_t feature_context)
 {
     const bool again = s->feature_sent < s->feature_again; /* what it has is still to be replaced */
     s->takes_features = feature_len != GR_FEATURES_NONE;
+    s->feature_context = (int32_t)GR_MIN(feature_context, (uint32_t)INT32_MAX);
     const uint32_t from = GR_MIN(feature_len, (uint32_t)GR_MAX(s->peer_len - 2, 0));
     s->feature_again = again ? s->feature_again : 0;
     s->feature_sent = s->feature_taken = again ? GR_MIN((int32_t)from, s->feature_sent) : (int32_t)from;
@@ -161,8 +169,9 @@ bool target_lacks_features(const struct session *s)
 /* One frame. False: there is nothing to send, or no credit. */
 static bool send_frame(struct gr_target *t, struct session *s)
 {
-    const bool start = s->feature_sent < s->feature_first;
-    const int32_t first = start ? s->feature_first : s->feature_sent;
+    const int32_t least = GR_MAX(s->feature_first, first_wanted(s));
+    const bool start = s->feature_sent < least;
+    const int32_t first = start ? least : s->feature_sent;
     const int32_t taken = start ? first : s->feature_taken;
     const bool again = first < s->feature_again; /* a frame of its own: what follows is new */
     const int32_t known = again && !start ? GR_MIN(s->feature_end, s->feature_again) : s->feature_end;

@@ -159,7 +159,7 @@ static enum gr_status on_resync(struct gr_target *t, uint32_t peer, const struct
     s->fence_round = s->round + (s->in_pass ? 1 : 0);
     s->pass_resync = s->in_pass;
     s->peer_len = (int32_t)common_length(s, &r);
-    target_restart_features(s, r.feature_len);
+    target_restart_features(s, r.feature_len, r.feature_context);
     s->owed = true;
     target_send_cost(t, s); /* before it is asked for a tree */
     if (s->state == SESSION_DECODE && !s->in_pass) {

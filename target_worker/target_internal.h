@@ -84,7 +84,8 @@ struct session {
     bool asked;               /* a tree was asked for and has not come */
     uint32_t asked_round;
     uint64_t asked_ns;
-    bool takes_features;      /* it runs a head */
+    bool takes_features;      /* it runs a head, */
+    int32_t feature_context;  /* which looks so many positions back; 0: at all */
     int32_t feature_sent;     /* features before it are at the drafter, or on their way */
     int32_t feature_taken;    /* and before this the drafter needs none any more */
     int32_t feature_again;    /* it has had others than these are now of positions before this */
@@ -231,7 +232,7 @@ void target_finish_fuse_pass(struct gr_target *t);
 void target_keep_features(struct gr_target *t, struct session *s, const struct gr_pass_seq *q);
 void target_cut_features(struct session *s, int32_t len);
 /* A RESYNC says where the drafter stands; peer_len is set. */
-void target_restart_features(struct session *s, uint32_t feature_len);
+void target_restart_features(struct session *s, uint32_t feature_len, uint32_t feature_context);
 void target_features_taken(struct session *s, const struct gr_frame_header *h);
 /* The drafter cannot grow a tree on the committed prefix: the feature of its tail's row is not there. */
 bool target_lacks_features(const struct session *s);

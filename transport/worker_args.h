@@ -29,6 +29,8 @@ int gr_args_parse(const char *program, const struct gr_arg *args, int n_arg, int
 
 /* Positions of a session whose features a target keeps (--feature-keep). The least: a prompt chunk and a tree. */
 #define GR_FEATURE_KEEP_DEFAULT 2048
+#define GR_DRAFT_CONTEXT_DEFAULT 2048
+#define GR_DRAFT_CONTEXT_MAX (1 << 24)
 #define GR_FEATURE_KEEP_MIN     320
 #define GR_FEATURE_KEEP_MAX     1048576
 

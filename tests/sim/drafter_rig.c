@@ -120,6 +120,7 @@ struct rig *rig_create(const struct rig_config *c)
                                          .feature_width = gr_lm_ship_width(r->lm),
                                          .feature_raw = c->raw,
                                          .feature_window = c->window > 0 ? c->window : RIG_N_CTX,
+                                         .feature_context = c->context,
                                          .test_flip_round = c->flip_round};
     const struct gr_drafter_io io = {.ctx = r, .frame_begin = rig_begin, .frame_end = rig_end, .send_msg = rig_msg,
                                      .start_job = rig_job, .connect = rig_connect};

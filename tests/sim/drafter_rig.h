@@ -69,6 +69,7 @@ struct rig_config {
     bool raw;  /* with a head: it is sent captured states */
     int n_vocab_head;
     int32_t window; /* 0: RIG_N_CTX */
+    int32_t context; /* of a head; 0: all */
 };
 
 extern bool rig_heads; /* rigs have a head, whatever their config says */

@@ -29,6 +29,7 @@
 
 static bool all_raw;     /* benches ship captured states */
 static bool all_shipped; /* their features are made within the pass */
+static int32_t bench_context; /* of the drafters' heads; 0: they look back at everything */
 /* For tests of SpecPV: set before bench_create(). n_buffer 0: without. */
 static struct gr_specpv_params bench_specpv;
 static enum gr_specpv_mode bench_mode;
@@ -60,6 +61,7 @@ struct bench {
     bool no_small;
     bool raw;
     int n_fuse; /* passes that fused what was kept */
+    int n_made; /* features that passes brought */
     char order[512]; /* what was sent: v, d, f and the session's digit */
     size_t n_order;
     uint64_t now_ns;
@@ -187,6 +189,9 @@ static inline void on_pass(void *ctx, struct gr_pass *pass)
     struct bench *b = ctx;
     gr_verifier_run(b->verifier, pass);
     b->n_fuse += pass->seq[0].kind == GR_PASS_FUSE;
+    for (int i = 0; i < pass->n_seq; i++) {
+        b->n_made += pass->seq[i].n_feature;
+    }
     b->pass = pass;
 }
 
@@ -247,7 +252,8 @@ static inline void resync(struct bench *b, uint64_t id, int32_t my_len, uint32_t
 {
     uint8_t f[GR_WIRE_SMALL_BYTES_MAX];
     struct told *t = &b->told[id];
-    struct gr_resync r = {.my_len = (uint32_t)my_len, .feature_len = feature_len};
+    struct gr_resync r = {.my_len = (uint32_t)my_len, .feature_len = feature_len,
+                          .feature_context = (uint32_t)bench_context};
     uint32_t lengths[GR_RESYNC_HASH_MAX];
     r.n_hash = (uint32_t)gr_resync_lengths(r.my_len, lengths);
     for (uint32_t i = 0; i < r.n_hash; i++) {

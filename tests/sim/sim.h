@@ -39,7 +39,7 @@ struct sim_config {
     bool check_every_event; /* KV accounting after each event */
     int32_t admit_tokens;
     double prefill_share;
-    int32_t feature_keep, feature_window; /* where the models have features */
+    int32_t feature_keep, feature_window, feature_context; /* where the models have features */
     /* Looks at a job before it runs. NULL: nobody does. */
     void (*on_job)(const struct gr_drafter *d, const struct gr_draft_job *job);
     struct gr_specpv_params specpv; /* of the target; n_buffer 0: no views */

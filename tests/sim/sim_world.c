@@ -270,7 +270,8 @@ static void create_drafter(struct sim *s, struct gr_lm *lm)
     const struct gr_drafter_config c = {.n_session_max = s->config.n_session_max, .n_ctx_max = lm->n_ctx_max,
                                         .n_vocab = lm->to_target != NULL ? lm->n_vocab_target : lm->n_vocab,
                                         .feature_width = gr_lm_ship_width(lm), .feature_raw = lm->raw_features,
-                                        .feature_window = s->config.feature_window, .n_row_max = lm->n_row_max,
+                                        .feature_window = s->config.feature_window,
+                                        .feature_context = s->config.feature_context, .n_row_max = lm->n_row_max,
                                         .prefill_chunk = s->config.prefill_chunk, .n_pool_block = lm->n_pool_block};
     const struct gr_drafter_io io = {.ctx = s, .frame_begin = draft_frame_begin, .frame_end = draft_frame_end,
                                      .send_msg = msg_from_draft, .start_job = start_job, .connect = connect_peer};

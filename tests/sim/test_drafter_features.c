@@ -138,6 +138,41 @@ static void test_attached_in_the_middle(void **state)
     }
 }
 
+/* A head that looks back 64 positions lets go of its KV further back, a few blocks at a time; trees stay what they
+ * were, and a cut to before that begins anew. */
+static void test_context(void **state)
+{
+    (void)state;
+    struct rig_config c = plain;
+    c.context = 64;
+    struct rig *r = rig_create(&c);
+    rig_start(r, 200, 63);
+    assert_int_equal(r->resync.feature_context, 64);
+    rig_assert_fresh(r, &plain, 63);
+    (void)gr_drafter_step(r->drafter, 0);
+    const uint64_t n_slide = counters(r)->n_slide;
+    assert_true(n_slide > 0);
+    while (r->len < 350) {
+        (void)rig_verify(r, &r->tree, r->draft_header.round, -1, 63);
+        rig_await_draft(r);
+        rig_assert_fresh(r, &plain, 63);
+        assert_true(gr_drafter_check(r->drafter));
+    }
+    /* three blocks at once */
+    assert_in_range(counters(r)->n_slide, n_slide + 1, n_slide + 1 + (uint64_t)(r->len - 200) / 48);
+    assert_int_equal(counters(r)->n_feature_start, 0);
+    r->len = 100;
+    rig_commit(r, 2);
+    r->round++;
+    r->feature_sent = 98;
+    rig_send_delta(r, 100, RIG_WANT(63));
+    assert_int_equal(r->resync.feature_len, 0);
+    rig_send_delta(r, r->len, RIG_WANT(63));
+    rig_await_draft(r);
+    rig_assert_fresh(r, &plain, 63);
+    rig_destroy(r);
+}
+
 /* The target has moved on while rows of older tokens run: they do not count. */
 static void test_begins_anew_during_a_job(void **state)
 {
@@ -413,7 +448,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_late_features),      cmocka_unit_test(test_stale_features),
         cmocka_unit_test(test_attached_in_the_middle), cmocka_unit_test(test_silence_catches_up),
-        cmocka_unit_test(test_begins_anew_during_a_job),
+        cmocka_unit_test(test_begins_anew_during_a_job), cmocka_unit_test(test_context),
         cmocka_unit_test(test_gap_and_window), cmocka_unit_test(test_start_within_what_is_held),
         cmocka_unit_test(test_bad_features),
         cmocka_unit_test(test_raw_features),

@@ -192,7 +192,7 @@ static size_t spoil(uint8_t *f, size_t len, uint64_t *rng)
         put32(payload + GR_WIRE_VERDICT_OFF_BONUS, PAIR_N_VOCAB + (uint32_t)pair_draw(rng, 1 << 30));
         return len;
     case GR_FRAME_RESYNC:
-        put32(payload + 8, (uint32_t)(40 + pair_draw(rng, 1000)));
+        put32(payload + 12, (uint32_t)(40 + pair_draw(rng, 1000))); /* n */
         return len;
     case GR_FRAME_DELTA:
         put32(payload + 4, (uint32_t)(5000 + pair_draw(rng, 1 << 30)));

@@ -229,6 +229,7 @@ static void draw_features(uint64_t *rng, struct plan *p)
     p->draft_toy.n_vocab_head = chance(rng, 2) ? 8 + (int)next(rng, N_VOCAB - 8) : 0;
     p->sim.feature_keep = p->sim.prefill_chunk + GR_TREE_MAX + (int32_t)next(rng, 200);
     p->sim.feature_window = GR_TREE_MAX + (int32_t)next(rng, 100);
+    p->sim.feature_context = chance(rng, 2) ? 1 + (int32_t)next(rng, 1u << (1 + next(rng, 8))) : 0;
     p->target_toy.raw = p->draft_toy.raw = chance(rng, 3);
     p->target_toy.shipped = !p->target_toy.raw && chance(rng, 2);
     p->sim.on_job = p->target_toy.raw ? check_raw_features : check_features;
@@ -389,7 +390,7 @@ static void check_result(const struct plan *p, const struct sim *s, int i)
 }
 
 static struct sim_counts total;
-static uint64_t n_feature_row, n_feature_start, n_feature_gap, n_stale_features, n_head_run, n_head_tree;
+static uint64_t n_feature_row, n_feature_start, n_feature_gap, n_stale_features, n_slide, n_head_run, n_head_tree;
 static uint64_t n_done, n_spec, n_reopen, n_preempted, n_evicted, n_rerooted;
 
 static uint64_t n_partial, n_refresh, n_judge, n_roll_back, n_dropped, n_checked_drift, n_drift, n_again;
@@ -435,6 +436,7 @@ static void count_run(const struct sim *s, int n_request)
         n_feature_start += d->n_feature_start;
         n_feature_gap += d->n_feature_gap;
         n_stale_features += d->n_stale_features;
+        n_slide += d->n_slide;
         n_again += d->n_feature_again;
         n_head_run += d->n_feature_row > 0;
         n_head_tree += d->n_feature_row > 0 && d->n_draft_node > 0;
@@ -498,11 +500,11 @@ static int tell(void **state)
                   (unsigned long long)n_evicted, (unsigned long long)n_rerooted);
     print_message("# features: %llu runs, %llu with trees; %llu rows taken, %llu checked, %llu raw; frames twice or "
                   "too late %llu, "
-                  "gaps %llu, begun in the middle %llu\n",
+                  "gaps %llu, begun in the middle %llu, KV let go %llu times\n",
                   (unsigned long long)n_head_run, (unsigned long long)n_head_tree, (unsigned long long)n_feature_row,
                   (unsigned long long)n_checked_row, (unsigned long long)n_raw_row,
                   (unsigned long long)n_stale_features, (unsigned long long)n_feature_gap,
-                  (unsigned long long)n_feature_start);
+                  (unsigned long long)n_feature_start, (unsigned long long)n_slide);
     print_message(
         "# SpecPV: %llu partial rounds, %llu refreshes, %llu judgements of an end; %llu of %llu judged tokens "
         "were others, %llu roll-backs, %llu provisional tokens dropped; features sent again %llu times\n",
@@ -534,6 +536,7 @@ static void test_faults_happened(void **state)
     assert_true(total.n_target_kill > 0 && total.n_draft_kill > 0 && total.n_break > 0 && total.n_stall > 0);
     assert_true(total.n_cut > 0 && total.n_close > 0 && total.n_expired > 0);
     assert_true(n_partial > 0 && n_refresh > 0 && n_judge > 0 && n_roll_back > 0 && n_dropped > 0 && n_again > 0);
+    assert_true(n_feature_start > 0 && n_slide > 0);
     assert_true(total.n_mute > 0 && total.n_turn > 0 && total.n_copy > 0 && n_reopen > 0 && n_preempted > 0 &&
                 n_evicted > 0 && n_spec * 5 > n_done); /* many are cut early */
 }

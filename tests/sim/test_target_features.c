@@ -74,6 +74,42 @@ static void test_no_credit(void **state)
     bench_destroy(&b);
 }
 
+/* A head that looks back 50 positions: what lies before them at the prompt's end is not even made, and later they begin
+ * anew only where the drafter has not been told for longer. */
+static void test_context(void **state)
+{
+    (void)state;
+    struct bench b;
+    bench_context = 50;
+    bench_create(&b, true);
+    open_session(&b, 1, 200, false, true);
+    resync(&b, 1, 0, 0);
+    while (b.told[1].len < 201) {
+        assert_true(round_once(&b));
+    }
+    settle(&b);
+    const struct told *t = &b.told[1];
+    assert_int_equal(t->n_start, 1);
+    assert_int_equal(t->first, 150);
+    assert_int_equal(t->end, t->known - 1);
+    assert_in_range(b.n_made, 50, 50 + CHUNK);
+    assert_int_equal(gr_target_counters(b.target)->n_feature_row, t->end - 150);
+    while (t->len < 300) { /* it follows: no gap, however long the text gets */
+        say_taken(&b, 1, t->end - 2, 0);
+        (void)round_once(&b);
+    }
+    assert_int_equal(t->n_start, 1);
+    resync(&b, 1, t->known, (uint32_t)(t->end - 20));
+    settle(&b);
+    assert_true(t->n_start == 1 && t->end == t->known - 1); /* not so long ago */
+    resync(&b, 1, t->known, (uint32_t)(t->end - 80));
+    settle(&b);
+    assert_int_equal(t->n_start, 2);
+    assert_int_equal(t->first, t->len - 50);
+    bench_context = 0;
+    bench_destroy(&b);
+}
+
 /* A session that wants no tree ships nothing while it decodes; an attached drafter gets the last positions. */
 static void test_silence_then_attach(void **state)
 {
@@ -355,6 +391,7 @@ int main(void)
         cmocka_unit_test(test_no_credit),           cmocka_unit_test(test_silence_then_attach),
         cmocka_unit_test(test_cut),                 cmocka_unit_test(test_rounds_before_prompts),
         cmocka_unit_test(test_no_use),              cmocka_unit_test(test_kept_captures),
+        cmocka_unit_test(test_context),             AT_ONCE(test_context),
         cmocka_unit_test(test_cut_while_fusing),    RAW(test_prompt_by_the_chunk),
         RAW(test_window),                           RAW(test_silence_then_attach),
         RAW(test_cut),                              RAW(test_kept_captures),

@@ -38,8 +38,8 @@ static const struct golden {
     {GR_FRAME_VERDICT, GOLDEN_HEADER("02", "0000", "14000000")
         "ffffffff" "03000000" "04000000" "07000000" "02" "00" "00" "3f"},
     {GR_FRAME_DESYNC, GOLDEN_HEADER("03", "0000", "08000000") "02000000" "03000000"},
-    {GR_FRAME_RESYNC, GOLDEN_HEADER("04", "0000", "24000000")
-        "03000000" "02000000" "03000000" "b1f62da494a1fec6" "c97ba0c74b061eaf" "eaa27e740c9fcb53"},
+    {GR_FRAME_RESYNC, GOLDEN_HEADER("04", "0000", "28000000")
+        "03000000" "02000000" "00080000" "03000000" "b1f62da494a1fec6" "c97ba0c74b061eaf" "eaa27e740c9fcb53"},
     {GR_FRAME_DELTA, GOLDEN_HEADER("05", "0307", "14000000")
         "00000000" "03000000" "05000000" "07000000" "f80f0000"},
     {GR_FRAME_FEATURES, GOLDEN_HEADER("06", "0000", "18000000")
@@ -73,7 +73,7 @@ static size_t encode_golden(int i, uint8_t *out, size_t cap)
     const struct gr_verdict root = {.draft_round = GR_WIRE_ROOT_ONLY, .keep_len = 3, .final_len = 4, .bonus = 7,
                                     .kind = GR_VERDICT_FULL, .n_want = 63};
     const struct gr_cost cost = {.overhead_ns = 10000, .n_point = 2, .n_row = {1, 64}, .pass_ns = {300000, 1000000}};
-    const struct gr_resync resync = {.my_len = 3, .feature_len = 2, .n_hash = 3,
+    const struct gr_resync resync = {.my_len = 3, .feature_len = 2, .feature_context = 2048, .n_hash = 3,
                                      .hash = {0xc6fea194a42df6b1ull, 0xaf1e064bc7a07bc9ull, 0x53cb9f0c747ea2eaull}};
     const int32_t id[] = {5, 7, 4088};
     const struct gr_features f = {.first_pos = 1, .n_row = 2, .width = 3, .dtype = 2, .raw = 1};
@@ -153,7 +153,8 @@ static void test_golden_decode(void **state)
     struct gr_resync r;
     n = from_hex(golden[4].hex, f);
     assert_int_equal(gr_wire_decode_resync(f, n, &r), GR_OK);
-    assert_true(r.my_len == 3 && r.feature_len == 2 && r.n_hash == 3 && r.hash[2] == 0x53cb9f0c747ea2eaull);
+    assert_true(r.my_len == 3 && r.feature_len == 2 && r.feature_context == 2048 && r.n_hash == 3);
+    assert_true(r.hash[2] == 0x53cb9f0c747ea2eaull);
     struct gr_delta d;
     n = from_hex(golden[5].hex, f);
     assert_int_equal(gr_wire_decode_delta(f, n, &d), GR_OK);
@@ -205,7 +206,7 @@ static void check_resync(const uint8_t *f, size_t len)
     uint32_t lengths[GR_RESYNC_HASH_MAX];
     if (gr_wire_decode_resync(f, len, &r) == GR_OK) {
         assert_int_equal(r.n_hash, gr_resync_lengths(r.my_len, lengths));
-        assert_int_equal(len, 52 + 8 * r.n_hash);
+        assert_int_equal(len, 56 + 8 * r.n_hash);
         assert_true(r.feature_len <= r.my_len || r.feature_len == GR_FEATURES_NONE);
     }
 }
@@ -546,13 +547,15 @@ static void round_trip_rest(uint8_t *f)
     uint32_t lengths[GR_RESYNC_HASH_MAX];
     r.n_hash = (uint32_t)gr_resync_lengths(r.my_len, lengths);
     r.feature_len = draw(4) == 0 ? GR_FEATURES_NONE : (uint32_t)draw((uint64_t)r.my_len + 1);
+    r.feature_context = (uint32_t)draw(1ull << 32);
     for (uint32_t i = 0; i < r.n_hash; i++) {
         r.hash[i] = draw(UINT64_MAX);
     }
     size_t n = gr_wire_encode_resync(&h, &r, f, FRAME_MAX);
     assert_header(f, n, &h, GR_FRAME_RESYNC);
     assert_int_equal(gr_wire_decode_resync(f, n, &r2), GR_OK);
-    assert_true(r2.my_len == r.my_len && r2.n_hash == r.n_hash && r2.feature_len == r.feature_len);
+    assert_true(r2.my_len == r.my_len && r2.n_hash == r.n_hash && r2.feature_len == r.feature_len &&
+                r2.feature_context == r.feature_context);
     assert_memory_equal(r2.hash, r.hash, r.n_hash * sizeof(r.hash[0]));
 
     int32_t id[GR_DELTA_ID_MAX];
