@@ -20,6 +20,8 @@
 #define LIMIT_NS (1000000ull * 1000000000ull)
 
 static const float temperatures[] = {0.0f, 0.7f, 1.3f};
+#define N_TEMPERATURE ((int)GR_ARRAY_LEN(temperatures))
+#define N_TOKEN 24
 #define N_CTX_SHORT 8192
 #define N_CTX_LONG 17408
 
@@ -117,44 +119,44 @@ static void assert_same(const struct sim_result *a, const struct sim_result *b)
     assert_memory_equal(a->token, b->token, a->n_token * sizeof(int32_t));
 }
 
-/* Plain decoding, one session at a time: what everything else must equal. */
-static void plain_text(float temperature, uint32_t n_token, struct sim *out[N_SESSION])
+/* Plain decoding, one session at a time: what everything else must equal. Made once for each temperature. */
+static struct sim *plain[N_TEMPERATURE][N_SESSION];
+
+static struct sim **plain_text(int t, uint32_t n_token)
 {
-    for (int i = 0; i < N_SESSION; i++) {
-        out[i] = run(target_lm, NULL, i, 1, temperature, n_token, NULL);
-        assert_int_equal(sim_target_counters(out[i])->n_tree_round, 0);
-        assert_int_equal(sim_result(out[i], 0)->metrics.num_drafts, 0);
+    for (int i = 0; i < N_SESSION && plain[t][i] == NULL; i++) {
+        plain[t][i] = run(target_lm, NULL, i, 1, temperatures[t], n_token, NULL);
+        assert_int_equal(sim_target_counters(plain[t][i])->n_tree_round, 0);
+        assert_int_equal(sim_result(plain[t][i], 0)->metrics.num_drafts, 0);
     }
+    return plain[t];
 }
 
 struct pair {
     struct gr_lm *target, *draft;
 };
 
-static void sweep(const struct pair *pair, float temperature, uint32_t n_token, const struct shape *shapes, int n_shape,
+/* t: which temperature. */
+static void sweep(const struct pair *pair, int t, uint32_t n_token, const struct shape *shapes, int n_shape,
                   const int *counts, int n_count)
 {
-    struct sim *plain[N_SESSION];
-    plain_text(temperature, n_token, plain);
+    struct sim *const *want = plain_text(t, n_token);
     for (int k = 0; k < n_shape; k++) {
         for (int c = 0; c < n_count; c++) {
-            struct sim *s = run(pair->target, pair->draft, 0, counts[c], temperature, n_token, &shapes[k]);
+            struct sim *s = run(pair->target, pair->draft, 0, counts[c], temperatures[t], n_token, &shapes[k]);
             uint64_t n_accepted = 0;
             uint64_t n_draft = 0;
             for (int i = 0; i < counts[c]; i++) {
-                assert_same(sim_result(plain[i], 0), sim_result(s, i));
+                assert_same(sim_result(want[i], 0), sim_result(s, i));
                 n_accepted += sim_result(s, i)->metrics.num_accepted_tokens;
                 n_draft += sim_result(s, i)->metrics.num_drafts;
             }
             assert_true(n_accepted > 0); /* speculation took place */
-            print_message("# T %.1f, %s of %u, %d sessions: mean acceptance length %.2f\n", (double)temperature,
+            print_message("# T %.1f, %s of %u, %d sessions: mean acceptance length %.2f\n", (double)temperatures[t],
                           shapes[k].shape == GR_SHAPE_CHAIN ? "chain" : "tree", shapes[k].n_node, counts[c],
                           1.0 + (double)n_accepted / (double)n_draft);
             sim_destroy(s);
         }
-    }
-    for (int i = 0; i < N_SESSION; i++) {
-        sim_destroy(plain[i]);
     }
 }
 
@@ -166,8 +168,8 @@ static const struct shape all_shapes[] = {
 static void test_trees_temperatures(void **state)
 {
     (void)state;
-    for (size_t t = 0; t < GR_ARRAY_LEN(temperatures); t++) {
-        sweep(&(struct pair){target_lm, draft_lm}, temperatures[t], 40, all_shapes, GR_ARRAY_LEN(all_shapes),
+    for (int t = 0; t < N_TEMPERATURE; t++) {
+        sweep(&(struct pair){target_lm, draft_lm}, t, N_TOKEN, all_shapes, GR_ARRAY_LEN(all_shapes),
               (const int[]){N_SESSION}, 1);
     }
 }
@@ -175,14 +177,14 @@ static void test_trees_temperatures(void **state)
 static void test_session_counts(void **state)
 {
     (void)state;
-    sweep(&(struct pair){target_lm, draft_lm}, 0.7f, 32, &all_shapes[2], 1, (const int[]){1, 2, 3, 4, 5, 6, 7}, 7);
+    sweep(&(struct pair){target_lm, draft_lm}, 1, N_TOKEN, &all_shapes[2], 1, (const int[]){1, 2, 3, 4, 5, 6, 7}, 7);
 }
 
 static void test_head(void **state)
 {
     (void)state;
-    for (size_t t = 0; t < GR_ARRAY_LEN(temperatures); t++) {
-        sweep(&(struct pair){head_target_lm, head_lm}, temperatures[t], 40, all_shapes, GR_ARRAY_LEN(all_shapes),
+    for (int t = 0; t < N_TEMPERATURE; t++) {
+        sweep(&(struct pair){head_target_lm, head_lm}, t, N_TOKEN, all_shapes, GR_ARRAY_LEN(all_shapes),
               (const int[]){N_SESSION}, 1);
     }
 }
@@ -267,8 +269,8 @@ static void test_long_matrix(void **state)
         }
         n_prompt[i] = n_long;
     }
-    for (size_t t = 0; t < GR_ARRAY_LEN(temperatures); t++) {
-        sweep(&(struct pair){target_lm, draft_lm}, temperatures[t], 48, all_shapes, GR_ARRAY_LEN(all_shapes),
+    for (int t = 0; t < N_TEMPERATURE; t++) {
+        sweep(&(struct pair){target_lm, draft_lm}, t, 48, all_shapes, GR_ARRAY_LEN(all_shapes),
               (const int[]){1, 2, 4}, 3);
     }
 }
@@ -303,6 +305,12 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     (void)state;
+    for (int i = 0; i < N_TEMPERATURE * N_SESSION; i++) {
+        struct sim *s = plain[i / N_SESSION][i % N_SESSION];
+        if (s != NULL) {
+            sim_destroy(s);
+        }
+    }
     gr_lm_destroy(target_lm);
     gr_lm_destroy(draft_lm);
     gr_lm_destroy(head_target_lm);
