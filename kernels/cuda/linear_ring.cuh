@@ -1,5 +1,5 @@
 /* The rings of a linear layer's block and the two threads that fill them: one streams its share of the weights, from
- * the moment that the block starts; the other x, once the kernel before has ended. linear_mma.cu multiplies what they
+ * the moment that the block starts; the other x, once the kernel before has ended. linear_mma.cuh multiplies what they
  * bring. */
 #ifndef GR_KERNELS_CUDA_LINEAR_RING_CUH
 #define GR_KERNELS_CUDA_LINEAR_RING_CUH
