@@ -3,7 +3,7 @@
 
 The pair runs on the models of tiny_model.py, whose texts a plain run on the host has written; one case on the demo's.
 
-usage: in_machine.py BUILD_DIR SOURCE_ROOT      prints TAP
+usage: in_machine.py BUILD_DIR SOURCE_ROOT [timed]      prints TAP; timed: those that judge times, else the others
 """
 import contextlib
 import json
@@ -16,7 +16,8 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../system"))
 # pylint: disable=wrong-import-position
-from harness import BUILD, DRAFT, HEAD, MODELS, ROOT, SLOW, TARGET, case, children, main, wait_for  # noqa: E402
+import harness  # noqa: E402
+from harness import BUILD, DRAFT, HEAD, MODELS, ROOT, SLOW, TARGET, children, main, wait_for  # noqa: E402
 from served import FIXED, Serve, worker  # noqa: E402
 import against_perftest  # noqa: E402
 from devices import ADDRESS, Server, link_down, link_up, output, packets, perftest, port_state  # noqa: E402
@@ -25,6 +26,15 @@ from devices import rdma_listens, rnr, udp_passes  # noqa: E402
 
 RATIO_MAX = 1.15 if SLOW == 1 else 5  # a sanitizer costs a factor
 N_ROUND_MAX = 9
+TIMED = sys.argv[3:] == ["timed"]
+
+
+def case(fn):
+    return fn if TIMED else harness.case(fn)
+
+
+def timed(fn):
+    return harness.case(fn) if TIMED else fn
 
 
 # ---- the machine itself ----
@@ -139,13 +149,15 @@ def every_fault_is_survived():
 
 # ---- what it costs ----
 
-@case
+@timed
 def a_round_trip_costs_what_perftests_does():
     """At most 1.15 times ib_send_lat's median, in the middle one of several rounds."""
     worst = 0
     for size in against_perftest.N_PING:
         rounds = []
-        while len(rounds) < 3 or (len(rounds) < N_ROUND_MAX and statistics.median(rounds) > RATIO_MAX):
+        # Two good ones of three decide, whatever the third is.
+        while sum(r <= RATIO_MAX for r in rounds) < 2 and len(rounds) < 3 or (
+                len(rounds) >= 3 and len(rounds) < N_ROUND_MAX and statistics.median(rounds) > RATIO_MAX):
             ours, theirs = against_perftest.beside("verbs", "ib_send_lat", size)
             rounds.append(ours / theirs)
             print(f"# {size} B, RTT/2: verbs {ours:.1f} us, ib_send_lat {theirs:.1f} us: {rounds[-1]:.2f}", flush=True)
