@@ -2,6 +2,7 @@
 import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -130,9 +131,15 @@ def worker(program, folder, address, *args, model=TARGET, **env):
 
 
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """Below the ports that the kernel hands out, or another program could have it before it is used."""
+    for port in random.sample(range(20000, 32000), 100):
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
+    raise AssertionError("no port is free")
 
 
 def one_line(done, *words):

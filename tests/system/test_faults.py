@@ -129,7 +129,7 @@ def slow_drafter_costs_little():
 @case
 def drafter_killed_again_and_again():
     """Five times, every other one as soon as it has started; each is followed at once by another."""
-    n_token = 4000
+    n_token = 2500 if QUICK else 4000  # it takes longer than five starts of a drafter
     drafted = lambda s: [x["num_draft_tokens"] for x in s.sessions()][0]
     with Serve(spawn=False) as s, worker("graft-target", s.folder, s.address):
         s.wait()
@@ -181,8 +181,9 @@ def stop_for(r, name, seconds):
 
 @case
 def stopped_drafter():
-    want = plain_text(3000)
-    with stream(3000) as r:
+    n_token = 1500 if QUICK else 3000  # it takes longer than the stop
+    want = plain_text(n_token)
+    with stream(n_token) as r:
         t0, t1, n_while = stop_for(r, "graft-draft", 1.0)
         ends_well(r, want)
         assert r.said(b"no tree for as long as three round deadlines", t0), r.said(b"[spec]")

@@ -43,9 +43,9 @@ def check(r):
 
 @case
 def every_context_mode_and_budget_is_a_row():
-    rows = rows_of("--context", "512,1k", "--specpv", "lossy,exact,auto", "--specpv-budgets", "64,128", "--draft",
+    rows = rows_of("--context", "256,512", "--specpv", "lossy,exact,auto", "--specpv-budgets", "64,128", "--draft",
                    "none")
-    want = [(c, m, b) for c in (512, 1024) for m, b in
+    want = [(c, m, b) for c in (256, 512) for m, b in
             [("off", 0)] + [(m, b) for m in ("lossy", "exact", "auto") for b in (64, 128)]]
     assert [(r["context"], r["specpv"], r["budget"]) for r in rows] == want, rows
     for r in rows:
@@ -63,7 +63,7 @@ def trees_and_a_plot():
             f.write(f"#!/bin/sh\n[ $# -eq 0 ] || exit 0\nexec cat > {said}\n")
         os.chmod(fake, 0o755)
         env = {"PATH": folder + ":" + os.environ["PATH"]}
-        rows = rows_of("--context", "512,1k", "--specpv", "exact", "--specpv-budgets", "64", "--draft", HEAD, "--nodes",
+        rows = rows_of("--context", "256,1k", "--specpv", "exact", "--specpv-budgets", "64", "--draft", HEAD, "--nodes",
                        "6", "--plot", "speed.svg", env=env)
         with open(said, encoding="utf-8") as f:
             lines = f.read().splitlines()

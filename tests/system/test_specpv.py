@@ -3,9 +3,9 @@
 often what a partial round accepts is falsified; lossy with a view of everything does; and both say what they did. Views
 are made small, so that refreshes find other tokens.
 
-Prompts: the 16 of tests/golden/prompts.json, eight joined: 2.5k tokens each, and a threshold that is lower still.
-GRAFT_TEST_LONG=1: contexts of 4k to 30k tokens at the default threshold, every method over every transport, and more
-kills. Long prompts are what GRAFT_TEST_PROMPTS names (lines of JSON with id and text), else the 16 again and again.
+Prompts: those of tests/golden/prompts.json, four joined: 1.2k tokens each, and a threshold that is lower still.
+GRAFT_TEST_LONG=1: eight joined, contexts of 4k to 30k tokens at the default threshold, every method over every
+transport, and more kills. Long prompts are what GRAFT_TEST_PROMPTS names (lines of JSON with id and text), else the 16 again and again.
 
 usage: test_specpv.py BUILD_DIR SOURCE_ROOT      prints TAP
 """
@@ -37,7 +37,9 @@ def prompt_file(name, text):
     return path
 
 
-PROMPTS = [prompt_file("a", "\n\n".join(SHORT[:8])), prompt_file("b", "\n\n".join(SHORT[8:]))]
+N_JOINED = 8 if LONG else 4
+EIGHT = prompt_file("eight", "\n\n".join(SHORT[:8]))
+PROMPTS = [prompt_file("a", "\n\n".join(SHORT[:N_JOINED])), prompt_file("b", "\n\n".join(SHORT[8:8 + N_JOINED]))]
 VIEW = ("--specpv-n-retrieval-blocks", "8", "--specpv-n-window-blocks", "1", "--specpv-n-sink-blocks", "1")
 EARLY = ("--specpv-partial-threshold", "1000")
 SMALL = (*VIEW, *EARLY)
@@ -172,7 +174,7 @@ def ends_in_provisional_text():
 def ends_by_itself():
     """Two sampled texts that the model ends, after 15 tokens and after 104."""
     for seed, method in (("2", "draft_model"), ("7", "eagle3")):
-        ask = ("--prompt-file", PROMPTS[0], "--max-tokens", str(N_TOKEN), "--temperature", "1.1", "--seed", seed)
+        ask = ("--prompt-file", EIGHT, "--max-tokens", str(N_TOKEN), "--temperature", "1.1", "--seed", seed)
         want = generate(*ask)
         out = generate(*ask, "--specpv", "exact", *SMALL, *METHODS[method])
         assert want["finish_reason"] == out["finish_reason"] == "stop" and len(want["token_ids"]) < N_TOKEN

@@ -409,9 +409,9 @@ def killed_parent_takes_children_along():
 
 @case
 def killed_drafter_changes_nothing():
-    plain = json.loads(Running(tokens=3000).end()[1])["token_ids"]
+    plain = json.loads(Running(tokens=2000).end()[1])["token_ids"]
     for transport in ("shm", "tcp"):
-        r = Running("--draft", DRAFT, "--transport", transport, *FIXED, tokens=3000, log="info")
+        r = Running("--draft", DRAFT, "--transport", transport, *FIXED, tokens=2000, log="info")
         pid = r.child("graft-draft")
         wait_for(lambda r=r: "draft: info: data connection" in r.said())  # before it, it would be started again
         r.wait_busy(pid, 10)
@@ -426,8 +426,8 @@ def killed_drafter_changes_nothing():
 
 @case
 def killed_target_changes_nothing():
-    plain = json.loads(Running(tokens=2000).end()[1])["token_ids"]
-    r = Running("--draft", DRAFT, tokens=2000)
+    plain = json.loads(Running(tokens=1200).end()[1])["token_ids"]
+    r = Running("--draft", DRAFT, tokens=1200)
     pid = r.child("graft-target")
     r.wait_busy(pid, 15)
     os.kill(pid, signal.SIGKILL)
