@@ -3,6 +3,9 @@
 
 Each suite is one build: gcc with warnings as errors, clang with AddressSanitizer and UBSan (with the fuzzers), clang with
 ThreadSanitizer for what has threads. Meson runs the test programs; the cases are counted from their TAP output.
+
+Two things go on beside others, so that no core waits: packages that only tests need are installed while gcc builds, and
+clang builds while gcc's tests of the suite `beside' run, which leave a core idle and judge no times.
 """
 import argparse
 import json
@@ -10,6 +13,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 
 BUILDS = [
@@ -22,10 +26,11 @@ BUILDS = [
     ("clang tsan", "build-test/tsan", "clang",
      ["-Dbuildtype=debugoptimized", "-Db_sanitize=thread", "-Db_lundef=false", "-Dfuzz=disabled",
       "-Dcuda=disabled"],
-     ["--suite", "transport", "--suite", "sim", "--suite", "threads"]),
+     ["--suite", "transport", "--suite", "threads"]),
 ]
 
 
+BESIDE = "beside"  # suite of tests beside which something else may go on
 IN_LONG = {"gcc": "long", "clang asan+ubsan": "rdma"}  # suites that --long adds
 
 
@@ -43,15 +48,47 @@ def run(argv, **kw):
     return subprocess.run(argv, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **kw)
 
 
-def prepare(folder, cc, args):
-    env = dict(os.environ, CC=cc)
-    if not os.path.exists(os.path.join(folder, "build.ninja")):
-        os.makedirs(os.path.dirname(folder), exist_ok=True)
-        done = run(["meson", "setup", folder, *args], env=env)
-        if done.returncode != 0:
-            return done.stdout
-    done = run(["ninja", "-C", folder])
-    return None if done.returncode == 0 else done.stdout
+def needed(folder, args):
+    """What ninja must build for the tests of these suites; nothing for all."""
+    suites = {"graft:" + name for option, name in zip(args[::2], args[1::2]) if option == "--suite"}
+    if not suites:
+        return []
+    info = {}
+    for name in ("tests", "targets"):
+        with open(os.path.join(folder, "meson-info", f"intro-{name}.json"), encoding="utf-8") as f:
+            info[name] = json.load(f)
+    ids = {i for test in info["tests"] if suites & set(test["suite"]) for i in test["depends"]}
+    return [os.path.relpath(path, os.path.abspath(folder))
+            for target in info["targets"] if target["id"] in ids for path in target["filename"]]
+
+
+class Build(threading.Thread):
+    """Configures and builds a folder; afterwards `error` is what went wrong, or None."""
+
+    def __init__(self, folder, cc, setup, args, nice=False, after=None):
+        super().__init__(daemon=True)
+        self.folder, self.cc, self.setup, self.args = folder, cc, setup, args
+        self.nice = ["nice", "-n", "19"] if nice else []
+        self.after = after
+        self.error = "the build was not tried"
+        self.start()
+
+    def run(self):
+        if self.after is not None:
+            self.after.join()
+        self.error = self.build()
+
+    def build(self):
+        env = dict(os.environ, CC=self.cc)
+        if not os.path.exists(os.path.join(self.folder, "build.ninja")):
+            os.makedirs(os.path.dirname(self.folder), exist_ok=True)
+            done = run([*self.nice, "meson", "setup", self.folder, *self.setup], env=env)
+            if done.returncode != 0:
+                return done.stdout
+        else:  # what meson knows of the tests may be older than they are
+            run([*self.nice, "ninja", "-C", self.folder, "build.ninja"], env=env)
+        done = run([*self.nice, "ninja", "-C", self.folder, *needed(self.folder, self.args)])
+        return None if done.returncode == 0 else done.stdout
 
 
 def count_cases(entry):
@@ -91,9 +128,9 @@ def failed_cases(entry):
     return said[-200:]
 
 
-def run_suite(folder, args, env):
-    done = run(["meson", "test", "-C", folder, "--no-rebuild", "--print-errorlogs", *args], env=env)
-    log = os.path.join(folder, "meson-logs", "testlog.json")
+def run_suite(folder, args, env, log="testlog"):
+    done = run(["meson", "test", "-C", folder, "--no-rebuild", "--print-errorlogs", "--logbase", log, *args], env=env)
+    log = os.path.join(folder, "meson-logs", log + ".json")
     totals = [0, 0, 0]
     failures = []
     with open(log, encoding="utf-8", errors="replace") as f:
@@ -110,34 +147,64 @@ def run_suite(folder, args, env):
     return totals, failures, done.stdout
 
 
+def start_packages():
+    """The packages that only tests need. Where they are installed already, it takes no time."""
+    return subprocess.Popen([os.path.join(os.path.dirname(os.path.abspath(__file__)), "prepare"), "--tests"])
+
+
+def run_build(name, folder, args, others):
+    """The tests of one build. others: builds that may go on beside some of them; returns what was started."""
+    # Time limits of tests that watch processes: sanitizers cost a factor.
+    env = dict(os.environ, GRAFT_TEST_SLOW="1" if name == "gcc" else "8")
+    started, total = {}, [0, 0, 0]
+    parts = [(args, "testlog")]
+    if name == "gcc":
+        parts = [([*args, "--no-suite", BESIDE], "testlog"), (["--suite", BESIDE], "besidelog")]
+    for part, log in parts:
+        if log == "besidelog":
+            before = None
+            for other in others:
+                before = started[other[0]] = Build(*other[1:], nice=True, after=before)
+        counts, failures, out = run_suite(folder, part, env, log)
+        if failures:
+            print(out[-12000:])
+            say(f"{name}: failed: {', '.join(failures)}")
+        total = [a + b for a, b in zip(total, counts)]
+    return total, started
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--long", action="store_true", help="the full matrices as well")
     parser.add_argument("--only", help="only builds whose name contains this")
+    parser.add_argument("--install", action="store_true", help="first the packages that tests need")
     opts = parser.parse_args()
-    env = dict(os.environ)
+    chosen = [b for b in BUILDS if not opts.only or opts.only in b[0]]
+    packages = start_packages() if opts.install else None
     total = [0, 0, 0]
-    for name, folder, cc, setup, args in BUILDS:
-        if opts.only and opts.only not in name:
-            continue
+    builds = {}
+    for i, (name, folder, cc, setup, args) in enumerate(chosen):
         begin = time.monotonic()
+        if opts.long:
+            args = with_suite(args, IN_LONG.get(name))
+        if packages is not None and name != "gcc":
+            packages.wait()  # clang is one of them
         say(f"{name}: building in {folder}")
-        error = prepare(folder, cc, setup)
-        if error is not None:
-            print(error[-6000:])
+        build = builds.get(name) or Build(folder, cc, setup, args)
+        build.join()
+        if build.error is not None:
+            print(build.error[-6000:])
             say(f"{name}: the build failed")
             total[1] += 1
             continue
-        if opts.long:
-            args = with_suite(args, IN_LONG.get(name))
-        # Time limits of tests that watch processes: sanitizers cost a factor.
-        slow = {"GRAFT_TEST_SLOW": "1" if name == "gcc" else "8"}
-        counts, failures, out = run_suite(folder, args, dict(env, **slow))
-        if failures:
-            print(out[-12000:])
-            say(f"{name}: failed: {', '.join(failures)}")
+        built = time.monotonic()
+        if packages is not None and packages.wait() != 0:
+            total[1] += 1
+            break
+        counts, started = run_build(name, folder, args, chosen[i + 1:])
+        builds.update(started)
         say(f"{name}: {counts[0]} passed, {counts[1]} failed, {counts[2]} skipped"
-            f" in {time.monotonic() - begin:.0f} s")
+            f" in {time.monotonic() - begin:.0f} s, {built - begin:.0f} s of them building")
         total = [a + b for a, b in zip(total, counts)]
     if sum(total) == 0:
         total[1] = 1
