@@ -21,7 +21,7 @@
 
 #define TARGET GR_SOURCE_ROOT "/models/demo/target"
 #define N_SESSION 8
-#define N_TOKEN 40
+#define N_TOKEN (GR_SANITIZED ? 28 : 40)
 #define DEADLINE_NS (120 * GR_S)
 
 static int32_t prompt[N_SESSION][256];

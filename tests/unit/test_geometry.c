@@ -280,7 +280,7 @@ static void check_bits(const char *name)
 static void test_equal_bits(void **state)
 {
     (void)state;
-    for (int i = 0; i < n_name; i++) {
+    for (int i = 0; i < (GR_SANITIZED ? 1 : n_name); i++) { /* dear under a sanitizer */
         check_bits(names[i]);
     }
 }
