@@ -3,8 +3,7 @@
 how fast trees are back after the drafter was lost, and heads that do not fit.
 
 Prompts: tests/golden/prompts.json, the beginnings of 16 files of trio and jedi that the demo models never saw.
-Four of them in the short form. GRAFT_TEST_LONG=1: all, at temperature 1 too, with four seeds, and a context of 16k
-tokens.
+GRAFT_TEST_LONG=1: all of them at temperature 1 too, with four seeds, and a context of 16k tokens.
 
 usage: test_eagle3.py BUILD_DIR SOURCE_ROOT      prints TAP
 """
@@ -91,7 +90,7 @@ SHAPES = (("chain of 6", CHAIN_6, 3.5, 4.0), ("tree of 15", TREE_15, 4.25, 4.45)
 
 @case
 def greedy_acceptance():
-    prompts = PROMPTS if LONG else PROMPTS[:4]
+    prompts = PROMPTS if SLOW == 1 else PROMPTS[:4]
     for name, shape, all_16, first_4 in SHAPES:
         total = run_prompts(prompts, shape)
         total.say(f"{name}, {len(prompts)} prompts, greedy")

@@ -5,7 +5,8 @@ are made small, so that refreshes find other tokens.
 
 Prompts: those of tests/golden/prompts.json, four joined: 1.2k tokens each, and a threshold that is lower still.
 GRAFT_TEST_LONG=1: eight joined, contexts of 4k to 30k tokens at the default threshold, every method over every
-transport, and more kills. Long prompts are what GRAFT_TEST_PROMPTS names (lines of JSON with id and text), else the 16 again and again.
+transport, and more kills. Long prompts are what GRAFT_TEST_PROMPTS names (lines of JSON with id and text), else the 16
+again and again.
 
 usage: test_specpv.py BUILD_DIR SOURCE_ROOT      prints TAP
 """
