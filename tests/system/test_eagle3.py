@@ -120,6 +120,24 @@ def sampled_acceptance():
 
 # The context: the prompts one after another, 5k tokens, or three times as many; or a file, for measuring.
 @case
+def how_far_a_head_looks_back():
+    """The same text, and drafts that are as good, with the end of the prompt alone."""
+    prompt = "\n\n".join(PROMPTS[:4])
+    want = generate("--prompt", prompt, "--max-tokens", str(N_TOKEN))["token_ids"]
+    length = {}
+    for context in ("0", "96"):
+        out = generate("--prompt", prompt, "--max-tokens", str(N_TOKEN), "--draft", HEAD, *TREE_15,
+                       "--draft-context", context)
+        assert out["token_ids"] == want
+        m = out["metrics"]
+        assert m["desyncs"] + m["fallbacks"] == 0, m
+        length[context] = m["mean_acceptance_length"]
+    print(f"# of all: {length['0']:.2f} tokens a round; of 96 positions: {length['96']:.2f}", flush=True)
+    assert length["96"] > 0.9 * length["0"] > 2.0
+    refused(["--model", TARGET, "--prompt", "a", "--draft-context", "-1"], 2, "--draft-context", "16777216")
+
+
+@case
 def drafter_killed_at_a_long_context():
     """The new drafter gets the features of the last 2,048 positions only, and drafts as well as the old one."""
     prompt = "\n\n".join(PROMPTS * (3 if LONG else 1))
