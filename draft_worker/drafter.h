@@ -70,6 +70,9 @@ struct gr_drafter_counters {
 
 struct gr_drafter;
 
+/* Positions of a session whose KV a head that looks back `context` keeps at most, of n_ctx. */
+int32_t gr_drafter_kv_len_max(int32_t context, int32_t prefill_chunk, int32_t n_ctx);
+
 GR_NODISCARD enum gr_status gr_drafter_create(const struct gr_drafter_config *config, const struct gr_drafter_io *io,
                                               struct gr_drafter **out);
 void gr_drafter_destroy(struct gr_drafter *d);

@@ -72,13 +72,23 @@ static void begin_at(struct gr_drafter *d, struct follow *f, int32_t first)
     }
 }
 
+static int32_t slides_at(int32_t context)
+{
+    return context + context / 4 + SLIDE_LEAST;
+}
+
+int32_t gr_drafter_kv_len_max(int32_t context, int32_t prefill_chunk, int32_t n_ctx)
+{
+    return context > 0 && context < n_ctx ? GR_MIN(slides_at(context) + prefill_chunk, n_ctx) : n_ctx;
+}
+
 /* A head has one layer: what a position left in its KV depends on nothing before it. So the window moves by blocks that
  * are given back. */
 void drafter_slide(struct gr_drafter *d, struct follow *f)
 {
     const int32_t context = d->config.feature_context;
     const int32_t n_cell = drafter_n_cell(f, f->kv_len);
-    if (f->kv_shift == 0 || context == 0 || f->in_job || n_cell < context + context / 4 + SLIDE_LEAST) {
+    if (f->kv_shift == 0 || context == 0 || f->in_job || n_cell < slides_at(context)) {
         return;
     }
     const int32_t n_drop = (n_cell - context) / GR_KV_BLOCK_TOKENS;

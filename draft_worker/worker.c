@@ -134,16 +134,17 @@ static enum gr_status create_head(struct worker *w, const struct gr_draft_option
     GR_TRY(gr_geometry_find(o->geometry, &geometry));
     GR_TRY(gr_expand_config(geometry, o->model, hf));
     const int n_ctx = o->n_ctx_max > 0 ? GR_MIN(o->n_ctx_max, target.max_pos) : target.max_pos;
+    const int32_t n_kept = gr_drafter_kv_len_max(o->draft_context, PREFILL_CHUNK, n_ctx);
     int32_t n_block = o->kv_blocks; /* on a GPU 0 leaves the choice to the model, which knows the memory */
     if (o->device == GR_DEVICE_CPU) {
-        GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_eagle3_kv_bytes_per_token(hf), o->n_session_max, n_ctx, &n_block));
+        GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_eagle3_kv_bytes_per_token(hf), o->n_session_max, n_kept, &n_block));
     }
     struct gr_eagle3_config c = {
         .dir = o->model, .target_dir = o->target, .geometry = geometry, .tuned = o->tuned, .isa = o->isa,
         .n_thread = o->n_thread, .n_ctx_max = n_ctx,
         .n_row_max = n_row_max(o), .n_out_max = n_row_max(o), .n_pool_block = n_block,
         .n_scratch_block = o->n_session_max * GR_DRAFT_SCRATCH_BLOCKS, .n_seq_max = o->n_session_max,
-        .n_token = n_token};
+        .n_ctx_kept = n_kept, .n_token = n_token};
     GR_TRY(gr_ship_features_parse(o->ship_features, &c.raw_features));
     if (o->capture_layers != NULL) {
         GR_TRY(gr_capture_parse(o->capture_layers, &c.n_capture, c.capture_layer));

@@ -33,6 +33,7 @@ struct gr_eagle3_config {
     int n_pool_block;       /* KV blocks of 16 tokens */
     int n_scratch_block;    /* behind them, for tree rows */
     int n_seq_max;          /* sequences of a pass; only a GPU's runtime asks, as for: */
+    int n_ctx_kept;         /* positions of a sequence whose KV is kept at most, to choose n_pool_block; 0: all */
     int n_token;            /* ids of the target that may be picked; 0: all of the vocabulary */
     int n_capture;          /* captures the target was told to make (capture.h); 0: by the head's config */
     int capture_layer[GR_CAPTURE_MAX];

@@ -176,12 +176,13 @@ static enum gr_status check(const struct eagle3 *m, const struct gr_eagle3_confi
 static enum gr_status choose_blocks(const struct eagle3 *m, const struct gr_eagle3_config *c, int *n_block_out)
 {
     const int max_pos = m->source.target_hf.max_pos;
+    const int n_ctx = c->n_ctx_max > 0 ? GR_MIN(c->n_ctx_max, max_pos) : max_pos;
     const struct gr_cuda_blocks b = {.dir = c->dir,
                                      .block_bytes = gr_cuda_kv_block_bytes(&m->source.hf, 1),
                                      .weights = weight_bytes(m),
                                      .others = (uint64_t)c->n_out_max *
                                                (uint64_t)gr_hf_draft_vocab_rows(&m->source.hf) * sizeof(float),
-                                     .n_ctx = c->n_ctx_max > 0 ? GR_MIN(c->n_ctx_max, max_pos) : max_pos,
+                                     .n_ctx = c->n_ctx_kept > 0 ? GR_MIN(c->n_ctx_kept, n_ctx) : n_ctx,
                                      .n_session = c->n_seq_max,
                                      .n_scratch = c->n_scratch_block,
                                      .asked = c->n_pool_block};

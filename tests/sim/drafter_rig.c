@@ -95,12 +95,21 @@ void rig_attach(struct rig *r)
     gr_drafter_on_peer_ready(r->drafter, RIG_PEER, "rig", 0);
 }
 
+#define CHUNK 32
+
+/* KV that just fits: of both sessions, or of the only one. */
+static int n_pool_block(const struct rig_config *c)
+{
+    const int per_session = (gr_drafter_kv_len_max(c->context, CHUNK, RIG_N_CTX) + 15) / 16;
+    return c->one_fits ? per_session : 2 * per_session;
+}
+
 struct rig *rig_create(const struct rig_config *c)
 {
     struct rig *r = calloc(1, sizeof(*r));
     assert_non_null(r);
     r->table = (struct toy_config){.n_vocab = RIG_N_VOCAB, .n_ctx_max = RIG_N_CTX, .n_row_max = 64, .n_out_max = 64,
-                                   .n_pool_block = 2 * RIG_N_CTX / 16, .n_scratch_block = 2 * GR_DRAFT_SCRATCH_BLOCKS,
+                                   .n_pool_block = n_pool_block(c), .n_scratch_block = 2 * GR_DRAFT_SCRATCH_BLOCKS,
                                    .seed = 11, .sharpness = c->sharpness > 0.0f ? c->sharpness : 8.0f};
     struct toy_config draft = r->table;
     draft.blur_seed = c->blur > 0 ? c->seed + 99 : 0;
@@ -115,8 +124,8 @@ struct rig *rig_create(const struct rig_config *c)
                                          .n_ctx_max = RIG_N_CTX,
                                          .n_vocab = RIG_N_VOCAB,
                                          .n_row_max = 64,
-                                         .prefill_chunk = 32,
-                                         .n_pool_block = 2 * RIG_N_CTX / 16,
+                                         .prefill_chunk = CHUNK,
+                                         .n_pool_block = r->table.n_pool_block,
                                          .feature_width = gr_lm_ship_width(r->lm),
                                          .feature_raw = c->raw,
                                          .feature_window = c->window > 0 ? c->window : RIG_N_CTX,

@@ -70,6 +70,7 @@ struct rig_config {
     int n_vocab_head;
     int32_t window; /* 0: RIG_N_CTX */
     int32_t context; /* of a head; 0: all */
+    bool one_fits;   /* the KV pool holds one session's */
 };
 
 extern bool rig_heads; /* rigs have a head, whatever their config says */

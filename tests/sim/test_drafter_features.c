@@ -145,6 +145,7 @@ static void test_context(void **state)
     (void)state;
     struct rig_config c = plain;
     c.context = 64;
+    c.one_fits = true;
     struct rig *r = rig_create(&c);
     rig_start(r, 200, 63);
     assert_int_equal(r->resync.feature_context, 64);
