@@ -50,6 +50,14 @@ static void on_done(void *ctx, uint64_t session, void *user, enum gr_finish fini
     }
 }
 
+static void on_closed(void *ctx, uint64_t session, void *user, const char *why)
+{
+    (void)session;
+    (void)user;
+    (void)why;
+    ((struct gr_group *)ctx)->n_open--;
+}
+
 /* ---- a run ---- */
 
 static enum gr_status submit(struct gr_group *g, const struct gr_prompt *p, const struct gr_group_tree *tree,
@@ -58,7 +66,8 @@ static enum gr_status submit(struct gr_group *g, const struct gr_prompt *p, cons
     const struct gr_session_request q = {
         .prompt = p->id,
         .n_prompt = p->n,
-        .max_tokens = g->max_tokens,
+        .max_tokens = g->prompts_first ? 1 : g->max_tokens,
+        .keep_open = g->prompts_first,
         .sampling = {.temperature = (float)g->temperature, .top_p = 1.0f, .seed = 1 + (uint64_t)s->prompt},
         .want_draft = tree->wanted,
         .tree_shape = GR_SHAPE_DYNAMIC,
@@ -70,6 +79,34 @@ static enum gr_status submit(struct gr_group *g, const struct gr_prompt *p, cons
     s->n_token = 0;
     GR_TRY(gr_orch_submit(gr_hub_orch(g->pair.hub), &q, gr_clock_ns(), &s->id));
     g->n_running++;
+    g->n_open += g->prompts_first;
+    return GR_OK;
+}
+
+static enum gr_status run_until_done(struct gr_group *g)
+{
+    while (g->n_running > 0) {
+        GR_TRY(gr_pair_pump(&g->pair));
+    }
+    return g->failed ? GR_ECLOSED : GR_OK;
+}
+
+/* The second turn of all, whose prompts are there. */
+static enum gr_status decode_all(struct gr_group *g, const struct gr_prompt_set *prompts)
+{
+    g->first_ns = 0;
+    for (int i = 0; i < g->n; i++) {
+        struct gr_group_session *s = &g->session[i];
+        const struct gr_prompt *p = &prompts->prompt[s->prompt];
+        s->n_token = 0;
+        GR_TRY(gr_pair_ask_again(&g->pair, s->id, p->id, p->n, g->max_tokens));
+        g->n_running++;
+    }
+    GR_TRY(run_until_done(g));
+    gr_orch_purge(gr_hub_orch(g->pair.hub));
+    while (g->n_open > 0) {
+        GR_TRY(gr_pair_pump(&g->pair));
+    }
     return GR_OK;
 }
 
@@ -83,10 +120,8 @@ enum gr_status gr_group_run(struct gr_group *g, const struct gr_prompt_set *prom
         g->session[i].prompt = (i_prompt + i) % prompts->n;
         GR_TRY(submit(g, &prompts->prompt[g->session[i].prompt], tree, &g->session[i]));
     }
-    while (g->n_running > 0) {
-        GR_TRY(gr_pair_pump(&g->pair));
-    }
-    return g->failed ? GR_ECLOSED : GR_OK;
+    GR_TRY(run_until_done(g));
+    return g->prompts_first ? decode_all(g, prompts) : GR_OK;
 }
 
 void gr_group_decoding(const struct gr_group *g, double *tokens_out, double *seconds_out)
@@ -115,7 +150,8 @@ enum gr_status gr_group_start(struct gr_group *g, const struct gr_group_config *
     const struct gr_prompt_set *s = config->prompts;
     struct gr_pair_config c = config->pair;
     GR_ASSERT(config->n_max <= GR_GROUP_MAX);
-    *g = (struct gr_group){.max_tokens = s->max_tokens, .temperature = config->temperature, .n_max = config->n_max};
+    *g = (struct gr_group){.max_tokens = s->max_tokens, .temperature = config->temperature, .n_max = config->n_max,
+                           .prompts_first = config->prompts_first};
     for (int i = 0; i < g->n_max; i++) {
         g->session[i].token = malloc(g->max_tokens * sizeof(int32_t));
         g->session[i].when_ns = malloc(g->max_tokens * sizeof(uint64_t));
@@ -126,7 +162,7 @@ enum gr_status gr_group_start(struct gr_group *g, const struct gr_group_config *
     }
     c.n_session = g->n_max;
     c.n_ctx_max = (int)(s->n_id_max + s->max_tokens + GR_TREE_MAX);
-    c.io = (struct gr_orch_io){.ctx = g, .on_tokens = on_tokens, .on_done = on_done};
+    c.io = (struct gr_orch_io){.ctx = g, .on_tokens = on_tokens, .on_done = on_done, .on_closed = on_closed};
     return gr_pair_start(&g->pair, &c);
 }
 

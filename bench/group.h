@@ -30,9 +30,10 @@ struct gr_group {
     struct gr_pair pair;
     uint32_t max_tokens;
     double temperature;
+    bool prompts_first;
     int n_max;                                     /* sessions at once, at most */
     struct gr_group_session session[GR_GROUP_MAX]; /* of the last run: the first n */
-    int n, n_running;
+    int n, n_running, n_open; /* n_open: kept between their turns */
     bool failed;
     uint64_t first_ns, last_ns; /* of the last run: the first token of any session, the last one */
 };
@@ -42,6 +43,8 @@ struct gr_group_config {
     const struct gr_prompt_set *prompts;
     int n_max;
     double temperature;
+    /* All prompts are computed in a turn of one token before any session decodes; its time does not count. */
+    bool prompts_first;
 };
 
 /* What both benchmarks are asked of their runs, as it was given. */

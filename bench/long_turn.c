@@ -1,7 +1,6 @@
 #include "bench/long_turn.h"
 
 #include "common/clock.h"
-#include "common/hash.h"
 #include "common/log.h"
 #include "common/wire.h"
 
@@ -144,21 +143,6 @@ static enum gr_status open_session(struct gr_long_pair *p, struct gr_long_sessio
     return GR_OK;
 }
 
-/* The last id of the prompt anew: its row brings the first token, as it does in a new session. */
-static enum gr_status append(struct gr_long_pair *p, const struct gr_long_session *s, const int32_t *id, int32_t n_id)
-{
-    uint64_t hash = 0;
-    for (int32_t i = 0; i < n_id - 1; i++) {
-        hash = gr_hash_extend(hash, id[i]);
-    }
-    const struct gr_turn_request turn = {.keep_len = (uint32_t)n_id - 1,
-                                         .hash = hash,
-                                         .ids = id + n_id - 1,
-                                         .n_ids = 1,
-                                         .max_tokens = p->config.max_tokens};
-    return gr_orch_append(gr_hub_orch(p->pair.hub), s->id, &turn, gr_clock_ns());
-}
-
 static enum gr_status begin(struct gr_long_pair *p, struct gr_long_session *s, const int32_t *id, int32_t n_id,
                             bool fresh)
 {
@@ -167,7 +151,8 @@ static enum gr_status begin(struct gr_long_pair *p, struct gr_long_session *s, c
         GR_TRY(pump_until_closed(p, p->n_open - 1));
         s->id = 0;
     }
-    return s->id == 0 ? open_session(p, s, id, n_id) : append(p, s, id, n_id);
+    return s->id == 0 ? open_session(p, s, id, n_id)
+                      : gr_pair_ask_again(&p->pair, s->id, id, (uint32_t)n_id, p->config.max_tokens);
 }
 
 enum gr_status gr_long_turn_run(struct gr_long_pair *p, struct gr_long_session *s, const int32_t *id, int32_t n_id,

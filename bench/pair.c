@@ -2,6 +2,7 @@
 
 #include "common/child_args.h"
 #include "common/clock.h"
+#include "common/hash.h"
 #include "common/log.h"
 #include "common/program.h"
 #include "model/device.h"
@@ -132,6 +133,18 @@ enum gr_status gr_pair_start(struct gr_pair *p, const struct gr_pair_config *c)
         GR_TRY(gr_pair_pump(p));
     }
     return GR_OK;
+}
+
+enum gr_status gr_pair_ask_again(struct gr_pair *p, uint64_t session, const int32_t *id, uint32_t n_id,
+                                 uint32_t max_tokens)
+{
+    uint64_t hash = 0;
+    for (uint32_t i = 0; i + 1 < n_id; i++) {
+        hash = gr_hash_extend(hash, id[i]);
+    }
+    const struct gr_turn_request turn = {
+        .keep_len = n_id - 1, .hash = hash, .ids = id + n_id - 1, .n_ids = 1, .max_tokens = max_tokens};
+    return gr_orch_append(gr_hub_orch(p->hub), session, &turn, gr_clock_ns());
 }
 
 enum gr_status gr_pair_pump(struct gr_pair *p)

@@ -42,6 +42,10 @@ bool gr_pair_on_one_gpu(const struct gr_pair_config *c);
 GR_NODISCARD enum gr_status gr_pair_start(struct gr_pair *p, const struct gr_pair_config *c);
 /* Handles what is there, or waits for something. GR_ECLOSED: a worker ended (logged), or a signal asks to stop. */
 GR_NODISCARD enum gr_status gr_pair_pump(struct gr_pair *p);
+/* The next turn of an idle session: its prompt's last id anew, whose row brings the first token as it does in a new
+ * session. id: (n_id) the prompt; what was generated behind it is dropped. */
+GR_NODISCARD enum gr_status gr_pair_ask_again(struct gr_pair *p, uint64_t session, const int32_t *id, uint32_t n_id,
+                                              uint32_t max_tokens);
 /* Number of the worker at the orchestrator; -1: not there. */
 int gr_pair_worker(const struct gr_pair *p, enum gr_worker_role role);
 void gr_pair_stop(struct gr_pair *p);

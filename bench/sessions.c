@@ -44,6 +44,7 @@ struct bench {
     struct gr_group_tree tree;
     struct row row[N_ROW_MAX];
     int n_row, n_rep, n_at_once; /* n_at_once: the most of any row */
+    bool prompts_first;
     double temperature;
 };
 
@@ -98,7 +99,8 @@ static enum gr_status run(struct bench *b)
     GR_TRY(gr_prompt_set_load(&b->of_prompts, &b->prompts));
     GR_TRY(gr_group_start(
         &b->group, &(struct gr_group_config){
-                       .pair = b->pair, .prompts = &b->prompts, .n_max = b->n_at_once, .temperature = b->temperature}));
+                       .pair = b->pair, .prompts = &b->prompts, .n_max = b->n_at_once, .temperature = b->temperature,
+                       .prompts_first = b->prompts_first}));
     for (int rep = -1; rep < b->n_rep; rep++) {
         for (int i = 0; i < b->n_row; i++) {
             GR_TRY(run_row(b, &b->row[i], rep));
@@ -161,11 +163,11 @@ static void print_table(const struct bench *b, enum gr_table_format format)
     char note[512];
     snprintf(
         note, sizeof(note),
-        "%s, draft %s, on %s and %s, %d prompts of at most %u tokens, %u new ones, T %s%s%s; tokens/s of all "
+        "%s, draft %s, on %s and %s, %d prompts of at most %u tokens, %s%u new ones, T %s%s%s; tokens/s of all "
         "sessions together, mean +- stddev; decode: while all of them decode; x plain: with as many sessions; every "
         "text equals the same prompt's run alone and plainly",
         b->pair.target, b->pair.draft, b->pair.target_device, b->pair.draft_device, b->prompts.n, b->prompts.n_id_max,
-        b->prompts.max_tokens, b->args.temperature, b->geometry != NULL ? "; cost that of " : "",
+        b->prompts_first ? "computed before, " : "", b->prompts.max_tokens, b->args.temperature, b->geometry != NULL ? "; cost that of " : "",
         b->geometry != NULL ? b->geometry->name : "");
     gr_table_begin(&t, format, stdout, "sessions", note, columns, (int)GR_ARRAY_LEN(columns));
     for (int i = 0; i < b->n_row; i++) {
@@ -249,11 +251,13 @@ int gr_bench_sessions(int argc, char **argv)
         {"modes", &o->modes, "plain | trees | plain,trees (default both)"},
         {"num-speculative-tokens", &o->tree, "of the trees: auto | N (default auto)"},
         GR_BENCH_GROUP_OPTIONS(b.args, "128", "3"),
+        {"prompts-first", NULL, "no value: all prompts are computed before any session decodes, off the clock"},
         {"transport", &b.pair.transport, "shm | tcp (default: the first that works)"},
         GR_BENCH_PROMPT_OPTIONS(b.of_prompts),
     };
     enum gr_table_format format;
     b.pair.require_tuned = gr_bench_flag(&argc, argv, "require-tuned");
+    b.prompts_first = gr_bench_flag(&argc, argv, "prompts-first");
     const int status = gr_bench_options("sessions", argc, argv, &format, options, (int)GR_ARRAY_LEN(options));
     if (status >= 0 || !parse(&b)) {
         return status >= 0 ? status : 2;

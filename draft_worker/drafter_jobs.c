@@ -394,10 +394,25 @@ static void finish_seq(struct gr_drafter *d, const struct gr_draft_seq *q, uint6
     }
 }
 
+static void log_job(const struct gr_draft_job *job)
+{
+    int n_tree = 0, n_row = 0, n_level = 0;
+    for (int i = 0; i < job->n_seq; i++) {
+        n_tree += job->seq[i].task == GR_DRAFT_GROW;
+        n_row += job->seq[i].n_row;
+        n_level = GR_MAX(n_level, job->seq[i].n_level);
+    }
+    gr_log_topic_line(GR_TOPIC_ROUND, "job sessions=%d trees=%d rows=%d levels=%d us=%.0f", job->n_seq, n_tree, n_row,
+                      n_level, (double)job->compute_ns / 1e3);
+}
+
 void gr_drafter_on_job_done(struct gr_drafter *d, struct gr_draft_job *job, uint64_t now_ns)
 {
     GR_ASSERT(job == &d->job && d->job_in_flight);
     d->job_in_flight = false;
+    if (gr_log_topic(GR_TOPIC_ROUND)) {
+        log_job(job);
+    }
     d->counters.n_job++;
     for (int i = 0; i < job->n_seq; i++) {
         if (job->status != GR_OK) {

@@ -8,21 +8,22 @@
 #define BUDGET_MAX_NS 3e9    /* but no more */
 #define CONTEXT 64 /* tokens */
 #define N_RUN 2
-#define FLAT 2.0   /* where 32 rows take less than so many times what one takes, 64 are worth knowing, too */
+#define FLAT 2.0   /* where 32 rows take less than so many times what one takes, more are worth knowing, too */
+#define N_SEQ_MAX 4 /* of up to GR_TREE_MAX rows each */
 
 struct measure {
     const struct gr_calibration *config;
-    struct gr_pass_seq seq;
+    struct gr_pass_seq seq[N_SEQ_MAX];
     struct gr_kv_table table;
     uint64_t end_ns;
 };
 
-/* One tree pass: a chain of n_row - 1 nodes below the last of `context` tokens. The KV it sees is whatever is there. */
-static enum gr_status run_once(struct measure *m, int32_t n_row, int32_t context, double *ns)
+/* A chain of n_row - 1 nodes below the last of `context` tokens. The KV it sees is whatever is there. */
+static void fill_seq(struct measure *m, int slot, int32_t n_row, int32_t context)
 {
-    struct gr_pass_seq *q = &m->seq;
-    *q = (struct gr_pass_seq){.kind = n_row > 1 ? GR_PASS_TREE : GR_PASS_ROOT, .pos0 = context - 1, .n_row = n_row,
-                              .table = &m->table, .stop = {.n_new_max = GR_TREE_MAX}};
+    struct gr_pass_seq *q = &m->seq[slot];
+    *q = (struct gr_pass_seq){.session = slot, .kind = n_row > 1 ? GR_PASS_TREE : GR_PASS_ROOT, .pos0 = context - 1,
+                              .n_row = n_row, .table = &m->table, .stop = {.n_new_max = GR_TREE_MAX}};
     q->token = &q->tail;
     q->tree.n = n_row - 1;
     for (int i = 0; i < q->tree.n; i++) {
@@ -30,9 +31,17 @@ static enum gr_status run_once(struct measure *m, int32_t n_row, int32_t context
         q->tree.parent[i] = (int16_t)(i - 1);
     }
     for (int b = 0; b < GR_SCRATCH_BLOCKS; b++) {
-        q->scratch_block[b] = m->config->n_pool_block + b;
+        q->scratch_block[b] = m->config->n_pool_block + slot * GR_SCRATCH_BLOCKS + b;
     }
-    struct gr_pass pass = {.n_seq = 1, .n_seq_max = 1, .seq = q};
+}
+
+/* One pass of as few sessions as can have so many rows. */
+static enum gr_status run_once(struct measure *m, int32_t n_row, int32_t context, double *ns)
+{
+    struct gr_pass pass = {.n_seq_max = N_SEQ_MAX, .seq = m->seq};
+    for (int32_t left = n_row; left > 0; left -= GR_TREE_MAX) {
+        fill_seq(m, pass.n_seq++, GR_MIN(left, GR_TREE_MAX), context);
+    }
     gr_verifier_run(m->config->verifier, &pass);
     *ns = (double)(pass.forward_ns + pass.sample_ns + pass.commit_ns);
     return pass.status;
@@ -65,10 +74,21 @@ static enum gr_status measure(struct measure *m, int32_t context, const int32_t 
     return st == GR_AGAIN ? GR_OK : st;
 }
 
+/* Of n sizes, those that there are sessions for. */
+static int n_possible(const struct measure *m, const int32_t *n_row, int n)
+{
+    const int32_t most = GR_MIN(m->config->n_session_max, N_SEQ_MAX) * GR_TREE_MAX;
+    int n_more = 0;
+    while (n_more < n && n_row[n_more] <= most) {
+        n_more++;
+    }
+    return n_more;
+}
+
 static enum gr_status measure_sizes(struct measure *m, struct gr_cost_table *out)
 {
-    static const int32_t rows[] = {1, 2, 4, 8, 16, 32, 64};
-    const int n_always = (int)GR_ARRAY_LEN(rows) - 1;
+    static const int32_t rows[] = {1, 2, 4, 8, 16, 32, 64, 96, 128, 160, 192, 256};
+    const int n_always = 6; /* up to 32 */
     double ns[GR_ARRAY_LEN(rows)];
     double cold = 0.0;
     int n = 0;
@@ -77,9 +97,12 @@ static enum gr_status measure_sizes(struct measure *m, struct gr_cost_table *out
     const uint64_t some_ns = (uint64_t)GR_MIN(PASSES * cold, BUDGET_MAX_NS);
     m->end_ns = gr_clock_ns() + GR_MAX(m->config->budget_ns, some_ns);
     GR_TRY(measure(m, CONTEXT, rows, n_always, ns, &n));
-    if (n == n_always && ns[n - 1] < FLAT * ns[0]) { /* a GPU; elsewhere it would be the dearest pass of all */
+    /* A GPU: passes get dearer by steps, where the weights are read once more. Elsewhere these would be the dearest
+     * passes of all, in proportion to their rows. */
+    if (n == n_always && ns[n - 1] < FLAT * ns[0]) {
         int n_more = 0;
-        GR_TRY(measure(m, CONTEXT, rows + n, 1, ns + n, &n_more));
+        const int n_wanted = n_possible(m, rows + n, (int)GR_ARRAY_LEN(rows) - n);
+        GR_TRY(measure(m, CONTEXT, rows + n, n_wanted, ns + n, &n_more));
         n += n_more;
     }
     if (n >= 2) {
@@ -102,7 +125,8 @@ enum gr_status gr_calibrate(const struct gr_calibration *c, struct gr_cost_table
     }
     const enum gr_status st = measure_sizes(&m, out);
     gr_kv_table_finish(&m.table);
-    log_info("calibrated: a pass of 1 row %.0f us, 8 rows %.0f us, 64 rows %.0f us", out->row_ns[0] / 1e3,
-             out->row_ns[5] / 1e3, out->row_ns[11] / 1e3);
+    log_info("calibrated: a pass of 1 row %.0f us, 8 rows %.0f us, 64 rows %.0f us, 128 rows %.0f us, 256 rows %.0f us",
+             out->row_ns[0] / 1e3, out->row_ns[5] / 1e3, out->row_ns[11] / 1e3, out->row_ns[13] / 1e3,
+             out->row_ns[16] / 1e3);
     return st;
 }

@@ -9,7 +9,8 @@
 
 struct gr_calibration {
     struct gr_verifier *verifier; /* borrowed */
-    int32_t n_ctx_max, n_pool_block; /* scratch blocks of slot 0 follow the pool's */
+    int32_t n_ctx_max, n_pool_block; /* scratch blocks of the slots follow the pool's */
+    int n_session_max;
     uint64_t budget_ns;
 };
 

@@ -20,8 +20,8 @@
 #define LEAST_NS 1.0        /* of a pass: its parts may be learnt down to nothing, and prices divide each other */
 #define ATTENTION_START (1.0 / 4096.0) /* doubt of g: of a pass of one row, for a token of context */
 
-static const int32_t point_rows[GR_COST_TABLE_POINT] = {1,  2,  3,  4,  6,   8,   12,  16,  24,
-                                                        32, 48, 64, 96, 128, 256, 512, 1024};
+static const int32_t point_rows[GR_COST_TABLE_POINT] = {1,  2,  3,  4,   6,   8,   12,  16,  24,  32,
+                                                        48, 64, 96, 128, 160, 192, 256, 512, 1024};
 
 /* Before anything is measured: 1 ms, ten rows for the price of two. Only the shape matters; the first passes fix it. */
 void gr_cost_table_init(struct gr_cost_table *c)

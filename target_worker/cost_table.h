@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define GR_COST_TABLE_POINT 17 /* of f: 1 2 3 4 6 8 12 16 24 32 48 64 96 128 256 512 1024 rows */
+#define GR_COST_TABLE_POINT 19 /* of f: 1 2 3 4 6 8 12 16 24 32 48 64 96 128 160 192 256 512 1024 rows */
 #define GR_COST_TREE_POINT 12  /* of g: those up to 64 */
 #define GR_COST_CONTEXT_POINT (2 * GR_COST_TREE_POINT) /* under full attention, then under a view */
 

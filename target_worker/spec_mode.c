@@ -30,6 +30,12 @@ static double within(double value, double least, double most)
     return value < least ? least : at_most(value, most);
 }
 
+/* While a drafter reads many prompts the trees of a few come late, and a pass without them takes along all. */
+static bool group_wants_trees(const struct gr_spec_input *in)
+{
+    return in->group->tries_trees && in->n_cold * GR_SPEC_COLD_PART <= in->n_group;
+}
+
 struct gr_spec_decision gr_spec_mode_decide(const struct gr_spec_input *in)
 {
     if (!in->want_draft) {
@@ -48,7 +54,7 @@ struct gr_spec_decision gr_spec_mode_decide(const struct gr_spec_input *in)
         return (struct gr_spec_decision){.mode = in->asked ? GR_SPEC_ROOT : GR_SPEC_PROBE,
                                          .n_want = in->asked ? 0 : in->n_node_max};
     }
-    if (in->automatic && (in->group != NULL ? !in->group->tries_trees : in->econ->until_clean > 0)) {
+    if (in->automatic && (in->group != NULL ? !group_wants_trees(in) : in->econ->until_clean > 0)) {
         return (struct gr_spec_decision){.mode = GR_SPEC_ROOT};
     }
     if (in->automatic && in->group == NULL && in->econ->is_root) {
@@ -256,40 +262,69 @@ double gr_spec_econ_patience_ns(const struct gr_spec_econ *e, double limit_ns)
     return at_most(within(3.0 * e->latency_ns, 0.25 * e->root_ns, most), limit_ns);
 }
 
-void gr_spec_group_pass(struct gr_spec_group *g, bool with_trees, int n_session, int n_token, double ns)
+static void begin_trial(struct gr_spec_group *g)
 {
-    if (!with_trees) {
-        const double token_ns = ns / n_token;
-        if (g->root_ns <= 0.0) {
-            *g = (struct gr_spec_group){.root_ns = token_ns, .until_trial = GR_SPEC_TRIAL_FIRST,
-                                        .interval = GR_SPEC_TRIAL_NEXT};
-            return;
-        }
-        learn(&g->root_ns, at_most(token_ns, ROOT_HELD_UP * g->root_ns), LEARN_GROUP);
-        g->until_trial -= g->until_trial > 0;
-        if (!g->tries_trees && g->until_trial == 0) {
-            g->tries_trees = true;
-            g->regret_ns = g->gain_ns = 0.0;
-            g->n_tried = 0;
-        }
+    g->tries_trees = true;
+    g->regret = g->gain = g->balance = 0.0;
+    g->n_tried = 0;
+}
+
+static void end_trial(struct gr_spec_group *g)
+{
+    g->tries_trees = false;
+    g->failed = true;
+    g->until_trial = g->interval;
+    g->interval = g->interval * 2 < GR_SPEC_PROBE_LAST ? g->interval * 2 : GR_SPEC_PROBE_LAST;
+}
+
+static void learn_without_trees(struct gr_spec_group *g, const struct gr_spec_group_pass *p)
+{
+    if (!p->disturbed) {
+        learn(&g->price, within(p->ns / p->price_ns, g->price / ROOT_HELD_UP, g->price * ROOT_HELD_UP), LEARN_GROUP);
+    }
+    g->until_trial -= g->until_trial > 0;
+    if (!g->tries_trees && g->until_trial == 0) {
+        begin_trial(g);
+    }
+}
+
+/* Reading a new session's prompt is the drafter's once, and trees win it back while the session lasts: only where such
+ * passes lose all the time do they speak against trees.
+ * Some sessions have luck with their trees and end early, and the others go on in smaller company: trees that win less
+ * than the margin lose that way. */
+static void weigh_group(struct gr_spec_group *g, const struct gr_spec_group_pass *p)
+{
+    const double worth = p->n_token / (GR_SPEC_GROUP_MARGIN * p->n_session);
+    const double lost = at_most(p->ns / (g->price * p->price_ns) - worth, GR_SPEC_REGRET_ROUND);
+    const bool settled = g->until_settled == 0;
+    g->balance = at_most(g->balance * (1.0 - 1.0 / GR_SPEC_BALANCE_PASSES) - lost, GR_SPEC_BALANCE_GROUP);
+    g->until_settled -= g->until_settled > 0;
+    if (settled) {
+        g->regret = g->regret + lost > 0.0 ? g->regret + lost : 0.0;
+        g->gain -= lost;
+        g->n_tried += g->n_tried < UINT32_MAX;
+    }
+}
+
+void gr_spec_group_pass(struct gr_spec_group *g, const struct gr_spec_group_pass *p)
+{
+    if (g->price <= 0.0) {
+        *g = (struct gr_spec_group){.price = 1.0, .until_trial = GR_SPEC_TRIAL_FIRST, .interval = GR_SPEC_TRIAL_NEXT};
+    }
+    g->until_settled = p->cold ? GR_SPEC_SETTLE : g->until_settled;
+    if (!p->with_trees) {
+        learn_without_trees(g, p);
         return;
     }
-    if (g->root_ns <= 0.0 || !g->tries_trees) {
+    if (!g->tries_trees) {
         return; /* they tried before the group came together, or do not know yet that it has given trees up */
     }
-    const double pass_ns = n_session * g->root_ns; /* what they would have taken for a token each: the unit of losses */
-    const double lost = ns - n_token * g->root_ns;
-    g->regret_ns += at_most(lost, GR_SPEC_REGRET_ROUND * pass_ns);
-    g->regret_ns = g->regret_ns > 0.0 ? g->regret_ns : 0.0;
-    g->gain_ns -= lost;
-    g->n_tried += g->n_tried < UINT32_MAX;
-    const bool in_vain = g->n_tried >= GR_SPEC_TRIAL_LONG && g->gain_ns <= 0.0;
-    if (in_vain || g->regret_ns > GR_SPEC_REGRET_GROUP * (g->failed ? 0.5 : 1.0) * pass_ns) {
-        g->tries_trees = false;
-        g->failed = true;
-        g->until_trial = g->interval;
-        g->interval = g->interval * 2 < GR_SPEC_PROBE_LAST ? g->interval * 2 : GR_SPEC_PROBE_LAST;
-    } else if (g->gain_ns > GR_SPEC_GAIN_MIN * pass_ns) {
+    weigh_group(g, p);
+    const double patience = g->failed ? 0.5 : 1.0;
+    const bool in_vain = g->n_tried >= GR_SPEC_TRIAL_LONG && g->gain <= 0.0;
+    if (in_vain || g->regret > GR_SPEC_REGRET_GROUP * patience || -g->balance > GR_SPEC_BALANCE_GROUP * patience) {
+        end_trial(g);
+    } else if (g->gain > GR_SPEC_GAIN_MIN) {
         g->interval = GR_SPEC_TRIAL_NEXT;
         g->failed = false;
     }

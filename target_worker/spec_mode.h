@@ -47,14 +47,28 @@ struct gr_spec_round {
 };
 
 /* Several sessions decode together: rows that one adds to a pass hold all of them up, so what pays for one is not what
- * pays for all. One decision for all, from the time a token takes. */
+ * pays for all. One decision for all, from the time a token takes. Won and lost is counted in passes without trees of
+ * the whole group. All 0: nothing is known yet. */
 struct gr_spec_group {
-    double root_ns;   /* a token, in passes without trees; 0: not known yet */
-    double regret_ns, gain_ns; /* as above, over passes with trees */
+    double price;   /* passes without trees, from one's end to the next one's, in what the cost table says of them */
+    double regret, gain; /* as above, over passes with trees in which the group was settled */
+    double balance; /* what all passes with trees have won lately, those in which it was not settled included */
     bool tries_trees;
     bool failed;                    /* trees were given up since they last won anything */
     uint32_t until_trial, interval; /* passes */
-    uint32_t n_tried;               /* passes with trees since they are tried */
+    uint32_t until_settled;         /* passes: the drafter had prompts to read until now, trees came one by one */
+    uint32_t n_tried;               /* settled passes with trees since they are tried */
+};
+
+/* A pass of a group that is over. */
+struct gr_spec_group_pass {
+    bool with_trees; /* some in it waited for a tree */
+    bool disturbed;  /* it shared its device with the drafter: what it took says nothing about others */
+    bool cold;       /* a drafter still prepares the prefix of some that decode */
+    int n_session;   /* that decode together, in this pass or, while their trees are being drafted, in the next */
+    int n_token;     /* that it brought */
+    double ns;       /* since the last */
+    double price_ns; /* by the cost table: without trees, of this pass; with trees, of one row for each session */
 };
 
 struct gr_spec_input {
@@ -65,6 +79,7 @@ struct gr_spec_input {
     int n_node_max;    /* nodes configured, and left by the session's limits */
     bool automatic;    /* the size is chosen by cost */
     const struct gr_spec_group *group; /* of the sessions that decode together; NULL: it is alone */
+    int n_group, n_cold;               /* sessions in it; of them those whose drafter prepares their prefix */
     bool warm, asked;  /* the drafter has sent a tree since it attached; it has been asked for one */
     const struct gr_spec_econ *econ;
 };
@@ -88,7 +103,12 @@ struct gr_spec_decision {
 #define GR_SPEC_SURE 1.5         /* trees that bring so many times what root-only rounds do need no such comparison */
 #define GR_SPEC_TRIAL_FIRST 4    /* passes of a group to the first with trees */
 #define GR_SPEC_TRIAL_NEXT 128   /* and, after one that failed, to the next; doubled each time */
-#define GR_SPEC_REGRET_GROUP 3.0 /* passes that a trial may lose; one after a failed one half of it: 2 % of 256 passes */
+#define GR_SPEC_REGRET_GROUP 3.0 /* passes that a trial may lose; one after a failed one half of it: 2 % of 256 */
+#define GR_SPEC_GROUP_MARGIN 1.04 /* trees must be worth so much more than what they cost */
+#define GR_SPEC_BALANCE_GROUP 6.0 /* the same where sessions keep coming, whose prompts the drafter reads meanwhile */
+#define GR_SPEC_BALANCE_PASSES 128.0 /* that the balance looks back on */
+#define GR_SPEC_SETTLE 4         /* passes until trees come together again, when a drafter has read its prompts */
+#define GR_SPEC_COLD_PART 4      /* a group waits for no trees while more than one in so many is cold */
 #define GR_SPEC_TRIAL_LONG 32    /* passes after which trees must have won something: they may lose little in each */
 #define GR_SPEC_MIN_ROUNDS 4     /* tree rounds of other sessions that say something about a new one */
 #define GR_SPEC_PROBE_FIRST 8    /* rounds to the first probe in K = 0; doubled by each that fails */
@@ -104,9 +124,8 @@ void gr_spec_econ_rescale(struct gr_spec_econ *e, double factor);
 void gr_spec_econ_round(struct gr_spec_econ *e, const struct gr_spec_round *r);
 /* The drafter has come to speed: what a root-only round takes is measured first. */
 void gr_spec_econ_warm(struct gr_spec_econ *e);
-/* A pass is over, which brought n_token tokens in ns since the last; n_session: that decode together, in this pass or,
- * while their trees are being drafted, in the next; with_trees: some in it waited for a tree. */
-void gr_spec_group_pass(struct gr_spec_group *g, bool with_trees, int n_session, int n_token, double ns);
+/* A pass of a group is over. */
+void gr_spec_group_pass(struct gr_spec_group *g, const struct gr_spec_group_pass *p);
 /* A tree arrived, or (arrived false) has not arrived after so long. */
 void gr_spec_econ_latency(struct gr_spec_econ *e, double ns, bool arrived);
 /* A probe was sent. */

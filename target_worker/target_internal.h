@@ -195,7 +195,11 @@ void target_forget_trees(struct session *s);
 void target_judge_probe(struct gr_target *t, struct session *s);
 /* The group that n sessions which decode together are judged by; NULL: one is alone. */
 struct gr_spec_group *target_group(struct gr_target *t, int n);
-int target_n_decode(const struct gr_target *t);
+/* The sessions that decode; n_cold: of them those with automatic trees whose drafter still prepares their prefix. */
+struct decoding {
+    int n, n_cold;
+};
+struct decoding target_decoding(const struct gr_target *t);
 /* What rounds of the kind that comes next cost and bring. */
 static inline struct gr_spec_econ *target_econ(struct session *s)
 {

@@ -525,7 +525,7 @@ static void apply_walk(struct gr_target *t, struct session *s, const struct gr_p
     }
     /* Prices before they are needed: after a prompt, which has taught what its context costs, when more or fewer
      * sessions share the pass, and now and then. */
-    if (prefill || s->cost_decode != target_n_decode(t) || target_econ(s)->n_tree % 16 == 4 ||
+    if (prefill || s->cost_decode != target_decoding(t).n || target_econ(s)->n_tree % 16 == 4 ||
         target_econ(s)->n_root % 64 == 8) {
         target_send_cost(t, s);
     }
@@ -589,23 +589,50 @@ static void finish_seq(struct gr_target *t, struct gr_pass_seq *q, enum gr_statu
     }
 }
 
+static void log_pass(const struct gr_target *t, const struct gr_spec_group *g, const struct gr_spec_group_pass *p)
+{
+    gr_log_topic_line(GR_TOPIC_ROUND, "pass sessions=%d decoding=%d with_trees=%d rows=%d prompt_rows=%d tokens=%d "
+                      "us=%.0f since_last_us=%.0f without_us=%.0f cold=%d tries=%d price=%.3f regret=%.2f balance=%.2f",
+                      t->pass.n_seq, p->n_session, p->with_trees, t->pass.n_row, t->pass_prefill_rows, p->n_token,
+                      (double)t->pass.forward_ns / 1e3, p->ns / 1e3, p->price_ns / 1e3, p->cold,
+                      g != NULL && g->tries_trees, g != NULL ? g->price : 0.0, g != NULL ? g->regret : 0.0,
+                      g != NULL ? g->balance : 0.0);
+}
+
+/* What a pass of all that decode would take by the cost table, were there no trees. */
+static double root_pass_ns(const struct gr_target *t)
+{
+    struct gr_pass_load load = {0};
+    for (int i = 0; i < t->config.n_session_max; i++) {
+        if (t->session[i].state == SESSION_DECODE) {
+            gr_pass_load_add(&load, 1, target_specpv_context(&t->session[i]));
+        }
+    }
+    return gr_cost_table_estimate(&t->cost, &load);
+}
+
 /* What the decoding sessions of this pass have brought together. Prompts in the pass, or a pause before it, say
  * nothing. */
 static void learn_group(struct gr_target *t, uint64_t now_ns)
 {
     const struct gr_pass *p = &t->pass;
-    /* By all that decode: those whose trees are being drafted meanwhile would be in a pass without trees. */
-    const int n_session = GR_MAX(p->n_seq, target_n_decode(t));
-    struct gr_spec_group *g = target_group(t, n_session);
-    bool with_trees = false;
-    int n_token = 0;
-    for (int i = 0; i < p->n_seq; i++) {
-        with_trees = with_trees || t->session[p->seq[i].session].pass_waited;
-        n_token += p->seq[i].walk.n_path + 1;
-    }
     const bool whole = p->status == GR_OK && t->pass_prefill_rows == 0;
-    if (g != NULL && whole && t->pass_end_ns != 0 && now_ns > t->pass_end_ns) {
-        gr_spec_group_pass(g, with_trees, n_session, n_token, (double)(now_ns - t->pass_end_ns));
+    /* By all that decode: those whose trees are being drafted meanwhile would be in a pass without trees. */
+    const struct decoding all = target_decoding(t);
+    struct gr_spec_group_pass seen = {.n_session = GR_MAX(p->n_seq, all.n), .cold = all.n_cold > 0,
+                                      .disturbed = t->config.shares_device && (t->pass_beside_draft || is_drafting(t))};
+    struct gr_spec_group *g = target_group(t, seen.n_session);
+    for (int i = 0; i < p->n_seq; i++) {
+        seen.with_trees = seen.with_trees || t->session[p->seq[i].session].pass_waited;
+        seen.n_token += p->seq[i].walk.n_path + 1;
+    }
+    seen.price_ns = seen.with_trees ? root_pass_ns(t) : gr_cost_table_estimate(&t->cost, &t->pass_load);
+    seen.ns = t->pass_end_ns != 0 && now_ns > t->pass_end_ns ? (double)(now_ns - t->pass_end_ns) : 0.0;
+    if (g != NULL && whole && seen.ns > 0.0) {
+        gr_spec_group_pass(g, &seen);
+    }
+    if (gr_log_topic(GR_TOPIC_ROUND)) {
+        log_pass(t, g, &seen);
     }
     t->pass_end_ns = whole ? now_ns : 0;
 }

@@ -48,13 +48,21 @@ double target_alone_ns(const struct gr_target *t, int32_t n_row, struct gr_atten
     return gr_cost_table_estimate(&t->cost, &load);
 }
 
-int target_n_decode(const struct gr_target *t)
+/* Its drafter still prepares the prefix. */
+static bool is_cold(const struct session *s)
 {
-    int n = 0;
+    return s->auto_tree && s->has_peer && !s->warm && !s->single_token && s->n_fault == 0;
+}
+
+struct decoding target_decoding(const struct gr_target *t)
+{
+    struct decoding d = {0};
     for (int i = 0; i < t->config.n_session_max; i++) {
-        n += t->session[i].state == SESSION_DECODE;
+        const struct session *s = &t->session[i];
+        d.n += s->state == SESSION_DECODE;
+        d.n_cold += s->state == SESSION_DECODE && is_cold(s);
     }
-    return n;
+    return d;
 }
 
 struct gr_spec_group *target_group(struct gr_target *t, int n)
@@ -134,7 +142,7 @@ void target_send_cost(struct gr_target *t, struct session *s)
         load[i] = load_of_all(&company, gr_cost_table_rows(i));
     }
     gr_cost_table_list(&t->cost, load, target_econ(s)->overhead_ns + s->wire_ns, &cost);
-    s->cost_decode = target_n_decode(t);
+    s->cost_decode = target_decoding(t).n;
     if (!moved(&s->cost_told, &cost)) {
         return;
     }
@@ -223,15 +231,17 @@ void target_begin_round(struct gr_target *t, struct session *s, uint64_t now_ns)
         begin_judgement(s, now_ns);
         return;
     }
-    const int n_decode = target_n_decode(t);
-    note_company(s, n_decode > 1);
+    const struct decoding all = target_decoding(t);
+    note_company(s, all.n > 1);
     const struct gr_spec_input in = {.want_draft = s->want_draft,
                                      .single_token = s->single_token,
                                      .has_drafter = expects_drafter(s),
                                      .n_fault = s->n_fault,
                                      .n_node_max = n_node_max(s),
                                      .automatic = s->auto_tree,
-                                     .group = target_group(t, n_decode),
+                                     .group = target_group(t, all.n),
+                                     .n_group = all.n,
+                                     .n_cold = all.n_cold,
                                      .warm = s->warm,
                                      .asked = s->asked,
                                      .econ = target_econ(s)};

@@ -242,7 +242,8 @@ static enum gr_status create_machine(struct worker *w, const struct gr_target_op
     GR_TRY(check_feature_memory(w, o));
     GR_TRY(gr_verifier_create(w->lm, o->n_session_max, &w->verifier));
     GR_TRY(gr_calibrate(&(struct gr_calibration){.verifier = w->verifier, .n_ctx_max = w->lm->n_ctx_max,
-                                                 .n_pool_block = w->lm->n_pool_block, .budget_ns = CALIBRATE_NS},
+                                                 .n_pool_block = w->lm->n_pool_block,
+                                                 .n_session_max = o->n_session_max, .budget_ns = CALIBRATE_NS},
                         &cost));
     return gr_target_create(&c, &io, &w->target);
 }

@@ -13,21 +13,23 @@
 #define N_PROMPT 16
 #define N_NEW 192
 #define N_AT_ONCE 64
-#define PROMPT_LEN 200
+#define PROMPT_LEN 250
 #define LEVEL_NS 226000
 #define LEVEL_ROW_NS 2000
 
-/* Reading the weights, rows that ride along until arithmetic binds, and the sessions' own attention. */
+/* The weights are read once for up to 128 rows, and more than 64 are two tiles; and the sessions' own attention. */
 static double pass_ns(int n_seq, int n_row)
 {
-    const int n_dear = GR_MAX(n_row - 64, 0);
-    return 3.83e6 + 12e3 * (n_row - n_dear) + 31e3 * n_dear + 25e3 * n_seq;
+    const int n_turn = (n_row + 127) / 128;
+    const int n_last = n_row - 128 * (n_turn - 1);
+    const double last_ns = n_last <= 64 ? 3.83e6 + 12e3 * n_last : 5.5e6 + 6e3 * n_last;
+    return 5.3e6 * (n_turn - 1) + GR_MIN(last_ns, n_turn > 1 ? 5.3e6 : last_ns) + 20e3 * n_seq;
 }
 
 /* As a target calibrates at start. */
 static void calibrate(struct gr_cost_table *cost)
 {
-    static const int32_t rows[] = {1, 2, 4, 8, 16, 32, 64};
+    static const int32_t rows[] = {1, 2, 4, 8, 16, 32, 64, 96, 128, 160, 192, 256};
     double ns[GR_ARRAY_LEN(rows)];
     for (size_t i = 0; i < GR_ARRAY_LEN(rows); i++) {
         ns[i] = pass_ns(1, rows[i]);
@@ -131,8 +133,8 @@ static void stage_create(struct stage *g, uint64_t seed, int blur, bool head, bo
     g->ahead = one_gpu ? GR_AHEAD_OFF : GR_AHEAD_ON;
     g->device = (struct sim_device){.pass_ns = pass_ns, .level_ns = LEVEL_NS, .level_row_ns = LEVEL_ROW_NS,
                                     .shared = one_gpu, .cost = &g->cost};
-    struct toy_config table = {.n_vocab = PAIR_N_VOCAB, .n_ctx_max = 512, .n_row_max = 4700, .n_out_max = 4400,
-                               .n_pool_block = N_AT_ONCE * 33, .n_scratch_block = N_AT_ONCE * 16, .seed = seed,
+    struct toy_config table = {.n_vocab = PAIR_N_VOCAB, .n_ctx_max = 640, .n_row_max = 4700, .n_out_max = 4400,
+                               .n_pool_block = N_AT_ONCE * 41, .n_scratch_block = N_AT_ONCE * 16, .seed = seed,
                                .sharpness = 6.0f, .memory = 12, .features = head};
     g->target_lm = toy_lm_create(&table);
     table.head = head;
@@ -144,7 +146,7 @@ static void stage_create(struct stage *g, uint64_t seed, int blur, bool head, bo
         .device = &g->device, .seed = seed, .target_lm = g->target_lm, .draft_lm = g->draft_lm,
         .n_session_max = N_AT_ONCE, .prefill_chunk = 256, .round_deadline_ns = 1000000000, .msg_delay_ns = 30000,
         .frame_delay_ns = 5000, .on_job = on_job,
-        .feature_keep = 512, .feature_window = 448});
+        .prefill_share = 0.5, .feature_keep = 512, .feature_window = 448});
     sim_on_pass(g->sim, on_pass, g);
     sim_on_frame(g->sim, on_frame, g);
 }
@@ -196,8 +198,8 @@ static void measure(uint64_t seed, int blur, bool head, bool one_gpu, double gai
     }
     print_message("# %s%s, wrong in one context of %2d: x plain with 1, 2, 8, 16, 32, 64 sessions: %.2f %.2f %.2f %.2f "
                   "%.2f %.2f; of 8, %.2f in a pass, %.2f trees a job\n", one_gpu ? "one GPU" : "two GPUs",
-                  head ? ", a head" : "", blur, gain[0],
-                  gain[1], gain[2], gain[3], gain[4], gain[5], 8.0 * (double)g.n_seq / (double)GR_MAX(g.n_decoding, 1),
+                  head ? ", a head" : "", blur, gain[0], gain[1], gain[2], gain[3], gain[4], gain[5],
+                  8.0 * (double)g.n_seq / (double)GR_MAX(g.n_decoding, 1),
                   (double)g.n_tree / (double)GR_MAX(g.n_tree_job, 1));
     if (blur >= 4) { /* trees pay: sessions stay together */
         assert_true(g.n_seq > 0.9 * (double)g.n_decoding);
@@ -222,9 +224,9 @@ static void test_one_gpu(void **state)
         int blur;
         double least[N_SIZE]; /* about a twentieth below the least of twelve seeds */
     } cases[] = {{1, {0}},
-                 {2, {1.5, 1.4, 1.25, 1.2, 1.1, 0.97}},
-                 {4, {2.2, 2.1, 1.75, 1.55, 1.25, 1.1}},
-                 {8, {3.0, 2.85, 2.25, 1.75, 1.45, 1.2}}};
+                 {2, {1.5, 1.45, 1.25, 1.2, 1.08, 0.97}},
+                 {4, {2.2, 2.1, 1.75, 1.5, 1.2, 1.08}},
+                 {8, {3.0, 2.85, 2.25, 1.75, 1.35, 1.15}}};
     for (size_t i = 0; i < GR_ARRAY_LEN(cases); i++) {
         double gain[N_SIZE];
         measure(3, cases[i].blur, false, true, gain);
@@ -238,7 +240,7 @@ static void test_one_gpu(void **state)
 static void test_two_gpus(void **state)
 {
     (void)state;
-    static const double least[N_SIZE] = {3.1, 2.9, 2.35, 1.85, 1.4, 1.25};
+    static const double least[N_SIZE] = {3.2, 2.9, 2.25, 1.75, 1.38, 1.18};
     double gain[N_SIZE];
     measure(3, 1, false, false, gain);
     never_loses(gain);
@@ -257,14 +259,17 @@ static void test_head(void **state)
         bool one_gpu;
         double least[N_SIZE];
     } cases[] = {{1, true, {0}},
-                 {8, true, {2.9, 2.85, 2.3, 1.85, 1.5, 1.23}},
-                 {8, false, {3.15, 2.9, 2.35, 1.9, 1.5, 1.23}}};
+                 {8, true, {3.0, 2.75, 2.08, 1.65, 1.32, 1.16}},
+                 {8, false, {3.2, 2.85, 2.2, 1.65, 1.33, 1.15}}};
     for (size_t i = 0; i < GR_ARRAY_LEN(cases); i++) {
-        double gain[N_SIZE];
-        measure(3, cases[i].blur, true, cases[i].one_gpu, gain);
-        never_loses(gain);
-        for (int k = 0; k < N_SIZE; k++) {
-            assert_true(gain[k] >= cases[i].least[k]);
+        /* Trees are late while prompts are read, with some seeds more than with others. */
+        for (uint64_t seed = 1; seed <= 3; seed++) {
+            double gain[N_SIZE];
+            measure(seed, cases[i].blur, true, cases[i].one_gpu, gain);
+            never_loses(gain);
+            for (int k = 0; k < N_SIZE; k++) {
+                assert_true(gain[k] >= cases[i].least[k]);
+            }
         }
     }
 }
@@ -293,7 +298,7 @@ static void test_stream(void **state)
 {
     (void)state;
     static const int n[] = {2, 8, 32};
-    static const double least[2][3] = {{3.0, 2.6, 1.7}, {2.85, 2.4, 1.6}}; /* by one_gpu */
+    static const double least[2][3] = {{2.95, 2.55, 1.6}, {2.8, 2.3, 1.5}}; /* by one_gpu */
     for (int one_gpu = 0; one_gpu < 2; one_gpu++) {
         static struct stage g;
         double gain[3];

@@ -344,6 +344,19 @@ static void test_shared(void **state)
     }
 }
 
+/* A pass of n_session with one row each takes 1 ms by the cost table, and so it does. */
+static struct gr_spec_group_pass group_pass(bool with_trees, int n_session, int n_token, double ns)
+{
+    return (struct gr_spec_group_pass){
+        .with_trees = with_trees, .n_session = n_session, .n_token = n_token, .ns = ns, .price_ns = 1e6};
+}
+
+static void run_group(struct gr_spec_group *g, bool with_trees, int n_session, int n_token, double ns)
+{
+    const struct gr_spec_group_pass p = group_pass(with_trees, n_session, n_token, ns);
+    gr_spec_group_pass(g, &p);
+}
+
 /* What a group loses in its first 256 passes, in passes without trees, where trees bring nothing: little enough that it
  * keeps 0.96 of what it has without trials. Once trees have won, a failure may cost as much as the first. */
 static void test_group_trials(void **state)
@@ -353,41 +366,101 @@ static void test_group_trials(void **state)
     double lost = 0.0;
     for (int i = 0; i < 256; i++) {
         const bool trees = g.tries_trees;
-        const double ns = trees ? 32e6 * 2.5 : 32e6;
-        gr_spec_group_pass(&g, trees, 32, trees ? 40 : 32, ns);
+        run_group(&g, trees, 32, trees ? 40 : 32, trees ? 2.5e6 : 1e6);
         lost += trees ? 2.5 - 40.0 / 32.0 : 0.0;
     }
     assert_true(lost > GR_SPEC_REGRET_GROUP && lost < 0.03 * 256);
     assert_true(g.failed);
     g.tries_trees = true;
-    g.regret_ns = g.gain_ns = 0.0;
+    g.regret = g.gain = 0.0;
     for (int i = 0; i < 20; i++) {
-        gr_spec_group_pass(&g, true, 32, 64, 32e6);
+        run_group(&g, true, 32, 64, 1e6);
     }
     assert_false(g.failed);
     assert_int_equal(g.interval, GR_SPEC_TRIAL_NEXT);
 }
 
-/* Trees that lose little in each pass are given up, too. And the unit of losses is a pass of the whole group: half of it
+/* Trees that win less than the margin are given up, too. And the unit of losses is a pass of the whole group: half of it
  * may be in this one and the rest in the next. */
 static void test_group_long_trial(void **state)
 {
     (void)state;
-    struct gr_spec_group g = {.root_ns = 1e6, .tries_trees = true};
+    struct gr_spec_group g = {.price = 1.0, .tries_trees = true};
     int n = 0;
     while (g.tries_trees) {
-        gr_spec_group_pass(&g, true, 8, 8, 8.2e6);
+        run_group(&g, true, 100, 102, 1e6); /* 2 % */
         n++;
     }
     assert_int_equal(n, GR_SPEC_TRIAL_LONG);
     const struct gr_spec_group given_up = g;
-    gr_spec_group_pass(&g, true, 8, 8, 80e6); /* of those that did not know yet */
+    run_group(&g, true, 100, 100, 10e6); /* of those that did not know yet */
     assert_memory_equal(&g, &given_up, sizeof(g));
-    g = (struct gr_spec_group){.root_ns = 1e6, .tries_trees = true};
+    g = (struct gr_spec_group){.price = 1.0, .tries_trees = true};
     for (int i = 0; i < 100; i++) { /* 1 of 8 alone in a pass, then 7: together they win */
-        gr_spec_group_pass(&g, true, 8, i % 2 == 0 ? 1 : 40, 9e6);
+        run_group(&g, true, 8, i % 2 == 0 ? 1 : 40, 1.1e6);
         assert_true(g.tries_trees);
     }
+}
+
+/* What the cost table says is corrected by passes without trees, but not by those beside a draft; and what trees are
+ * compared with follows from that, however many sessions there are. */
+static void test_group_price(void **state)
+{
+    (void)state;
+    struct gr_spec_group g = {0};
+    struct gr_spec_group_pass p = group_pass(false, 8, 8, 2e6);
+    p.disturbed = true;
+    for (int i = 0; i < 100; i++) {
+        gr_spec_group_pass(&g, &p);
+    }
+    assert_true(g.price == 1.0);
+    p.disturbed = false;
+    p.ns = 1.2e6;
+    for (int i = 0; i < 100; i++) {
+        gr_spec_group_pass(&g, &p);
+    }
+    assert_true(g.price > 1.19 && g.price < 1.21);
+    g.regret = g.gain = 0.0;
+    p = group_pass(true, 5, 10, 2.1e6); /* two tokens each: worth 2 x 1.2 ms, less the margin */
+    for (int i = 0; i < 40; i++) {
+        gr_spec_group_pass(&g, &p);
+    }
+    assert_true(g.tries_trees && g.gain > 0.0);
+    p.ns = 2.5e6;
+    for (int i = 0; i < 200 && g.tries_trees; i++) {
+        gr_spec_group_pass(&g, &p);
+    }
+    assert_false(g.tries_trees);
+}
+
+/* Passes in which the drafter reads a new session's prompt count for nothing but the balance: a few are forgiven, and
+ * where they come all the time trees are given up. */
+static void test_group_unsettled(void **state)
+{
+    (void)state;
+    struct gr_spec_group g = {.price = 1.0, .tries_trees = true};
+    struct gr_spec_group_pass cold = group_pass(true, 16, 16, 3e6);
+    cold.cold = true;
+    for (int i = 0; i < 2; i++) {
+        gr_spec_group_pass(&g, &cold);
+        assert_int_equal(g.until_settled, GR_SPEC_SETTLE - 1);
+    }
+    for (int i = 0; i < GR_SPEC_SETTLE - 1; i++) {
+        run_group(&g, true, 16, 16, 1.5e6);
+        assert_true(g.tries_trees && g.regret == 0.0 && g.n_tried == 0);
+    }
+    for (int i = 0; i < 100; i++) {
+        run_group(&g, true, 16, 32, 1e6);
+    }
+    assert_true(g.tries_trees && g.balance > 0.0 && !g.failed);
+    int n = 0;
+    for (; g.tries_trees; n++) {
+        gr_spec_group_pass(&g, &cold);
+    }
+    assert_in_range(n, 2, 2 * GR_SPEC_BALANCE_GROUP);
+    cold.with_trees = false; /* nor is a group settled whose passes had no trees meanwhile */
+    gr_spec_group_pass(&g, &cold);
+    assert_int_equal(g.until_settled, GR_SPEC_SETTLE);
 }
 
 /* Sessions that decode together: the passes with trees of a group that trees slow down end soon and are tried seldom;
@@ -400,27 +473,30 @@ static void test_group(void **state)
              tenths += 5) { /* tokens of a pass with trees against its time, in root passes */
             struct gr_spec_group g = {0};
             int n_tree = 0;
-            const double pass_ns = 1e6 * (1.0 + 0.1 * n_session);
             for (int i = 0; i < 2000; i++) {
                 const bool trees = g.tries_trees;
                 n_tree += trees;
-                gr_spec_group_pass(&g, trees, n_session, trees ? 2 * n_session : n_session,
-                                   trees ? pass_ns * 20.0 / tenths : pass_ns);
+                run_group(&g, trees, n_session, trees ? 2 * n_session : n_session, trees ? 1e6 * 20.0 / tenths : 1e6);
             }
             if (tenths > 10) {
-                assert_int_equal(n_tree, 2000 - GR_SPEC_TRIAL_FIRST - 1);
+                assert_int_equal(n_tree, 2000 - GR_SPEC_TRIAL_FIRST);
             } else if (tenths < 10) {
                 assert_in_range(n_tree, 3, 40);
             }
         }
     }
     const struct gr_spec_econ e = econ(1e6);
-    struct gr_spec_group g = {.root_ns = 1.0};
+    struct gr_spec_group g = {.price = 1.0};
     struct gr_spec_input in = input(&e);
     in.group = &g;
+    in.n_group = 4;
     assert_int_equal(gr_spec_mode_decide(&in).mode, GR_SPEC_ROOT);
     g.tries_trees = true;
     assert_int_equal(gr_spec_mode_decide(&in).mode, GR_SPEC_TREE);
+    in.n_cold = 1; /* of four */
+    assert_int_equal(gr_spec_mode_decide(&in).mode, GR_SPEC_TREE);
+    in.n_cold = 2;
+    assert_int_equal(gr_spec_mode_decide(&in).mode, GR_SPEC_ROOT);
 }
 
 int main(void)
@@ -430,8 +506,8 @@ int main(void)
         cmocka_unit_test(test_refusals), cmocka_unit_test(test_pays_or_not), cmocka_unit_test(test_turns),
         cmocka_unit_test(test_changing_speed), cmocka_unit_test(test_pause_in_pass),
         cmocka_unit_test(test_late_drafter), cmocka_unit_test(test_seeding),
-        cmocka_unit_test(test_group), cmocka_unit_test(test_group_trials),
-        cmocka_unit_test(test_group_long_trial), cmocka_unit_test(test_shared),
+        cmocka_unit_test(test_group), cmocka_unit_test(test_group_price), cmocka_unit_test(test_group_unsettled),
+        cmocka_unit_test(test_group_trials), cmocka_unit_test(test_group_long_trial), cmocka_unit_test(test_shared),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
