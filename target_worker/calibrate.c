@@ -87,7 +87,7 @@ static int n_possible(const struct measure *m, const int32_t *n_row, int n)
 
 static enum gr_status measure_sizes(struct measure *m, struct gr_cost_table *out)
 {
-    static const int32_t rows[] = {1, 2, 4, 8, 16, 32, 64, 96, 128, 160, 192, 256};
+    static const int32_t rows[] = {1, 2, 4, 8, 16, 32, 64, 72, 96, 128, 136, 192, 256};
     const int n_always = 6; /* up to 32 */
     double ns[GR_ARRAY_LEN(rows)];
     double cold = 0.0;
@@ -126,7 +126,7 @@ enum gr_status gr_calibrate(const struct gr_calibration *c, struct gr_cost_table
     const enum gr_status st = measure_sizes(&m, out);
     gr_kv_table_finish(&m.table);
     log_info("calibrated: a pass of 1 row %.0f us, 8 rows %.0f us, 64 rows %.0f us, 128 rows %.0f us, 256 rows %.0f us",
-             out->row_ns[0] / 1e3, out->row_ns[5] / 1e3, out->row_ns[11] / 1e3, out->row_ns[13] / 1e3,
-             out->row_ns[16] / 1e3);
+             out->row_ns[0] / 1e3, out->row_ns[5] / 1e3, out->row_ns[11] / 1e3, out->row_ns[14] / 1e3,
+             out->row_ns[17] / 1e3);
     return st;
 }

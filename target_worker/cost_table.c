@@ -20,8 +20,8 @@
 #define LEAST_NS 1.0        /* of a pass: its parts may be learnt down to nothing, and prices divide each other */
 #define ATTENTION_START (1.0 / 4096.0) /* doubt of g: of a pass of one row, for a token of context */
 
-static const int32_t point_rows[GR_COST_TABLE_POINT] = {1,  2,  3,  4,   6,   8,   12,  16,  24,  32,
-                                                        48, 64, 96, 128, 160, 192, 256, 512, 1024};
+static const int32_t point_rows[GR_COST_TABLE_POINT] = {1,  2,  3,  4,  6,   8,   12,  16,  24,  32,
+                                                        48, 64, 72, 96, 128, 136, 192, 256, 512, 1024};
 
 /* Before anything is measured: 1 ms, ten rows for the price of two. Only the shape matters; the first passes fix it. */
 void gr_cost_table_init(struct gr_cost_table *c)
@@ -255,18 +255,42 @@ static uint32_t whole_ns(double ns)
     return !(ns > 0.0) ? 0 : ns > 4e9 ? 4000000000u : (uint32_t)ns;
 }
 
-int32_t gr_cost_table_rows(int i_point)
+/* Keeps out rising and without doubles. */
+static int insert_rows(int32_t *out, int n, int32_t n_row)
 {
-    return point_rows[i_point];
+    int at = n;
+    while (at > 0 && out[at - 1] > n_row) {
+        at--;
+    }
+    if (n == GR_COST_POINT_MAX || n_row < 1 || n_row > GR_TREE_MAX || (at > 0 && out[at - 1] == n_row)) {
+        return n;
+    }
+    memmove(&out[at + 1], &out[at], (size_t)(n - at) * sizeof(*out));
+    out[at] = n_row;
+    return n + 1;
 }
 
-void gr_cost_table_list(const struct gr_cost_table *c, const struct gr_pass_load load[GR_COST_TREE_POINT],
+int gr_cost_list_rows(int32_t n_other_row, int n_alike, int32_t out[GR_COST_POINT_MAX])
+{
+    static const int32_t step[] = {64, 128, 256};
+    memcpy(out, point_rows, GR_COST_TREE_POINT * sizeof(*out));
+    int n = GR_COST_TREE_POINT;
+    for (size_t i = 0; i < GR_ARRAY_LEN(step); i++) {
+        const int32_t most = (step[i] - n_other_row) / GR_MAX(n_alike, 1); /* of one, before the step */
+        n = insert_rows(out, n, most + 1);
+        n = insert_rows(out, n, most);
+    }
+    return n;
+}
+
+void gr_cost_table_list(const struct gr_cost_table *c, int n, const int32_t *n_row, const struct gr_pass_load *load,
                         double overhead_ns, struct gr_cost *out)
 {
     memset(out, 0, sizeof(*out));
     out->overhead_ns = whole_ns(overhead_ns);
-    for (int i = 0; i < GR_COST_TREE_POINT; i++) {
-        out->n_row[out->n_point] = (uint32_t)point_rows[i];
-        out->pass_ns[out->n_point++] = whole_ns(gr_cost_table_estimate(c, &load[i]));
+    out->n_point = (uint32_t)n;
+    for (int i = 0; i < n; i++) {
+        out->n_row[i] = (uint32_t)n_row[i];
+        out->pass_ns[i] = whole_ns(gr_cost_table_estimate(c, &load[i]));
     }
 }

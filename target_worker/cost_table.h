@@ -11,7 +11,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define GR_COST_TABLE_POINT 19 /* of f: 1 2 3 4 6 8 12 16 24 32 48 64 96 128 160 192 256 512 1024 rows */
+/* Of f: 1 2 3 4 6 8 12 16 24 32 48 64 72 96 128 136 192 256 512 1024 rows. A GPU's passes get dearer by steps behind 64
+ * and 128 rows. */
+#define GR_COST_TABLE_POINT 20
 #define GR_COST_TREE_POINT 12  /* of g: those up to 64 */
 #define GR_COST_CONTEXT_POINT (2 * GR_COST_TREE_POINT) /* under full attention, then under a view */
 
@@ -50,10 +52,11 @@ static inline struct gr_attended gr_attends_all(int32_t n_token)
 {
     return (struct gr_attended){.n_token = n_token};
 }
-/* The points of a price list: 1 .. 64 rows of a session. */
-int32_t gr_cost_table_rows(int i_point);
-/* A session's price list, COST's: load[i] is that of a pass in which it has gr_cost_table_rows(i) rows. */
-void gr_cost_table_list(const struct gr_cost_table *c, const struct gr_pass_load load[GR_COST_TREE_POINT],
+/* The points of a price list, rising: 1 .. 64 rows of a session, those on both sides of a step among them, where
+ * n_alike sessions have as many rows and others n_other_row together. Returns how many. */
+int gr_cost_list_rows(int32_t n_other_row, int n_alike, int32_t out[GR_COST_POINT_MAX]);
+/* A session's price list, COST's: load[i] is that of a pass in which it has n_row[i] rows. n <= GR_COST_POINT_MAX. */
+void gr_cost_table_list(const struct gr_cost_table *c, int n, const int32_t *n_row, const struct gr_pass_load *load,
                         double overhead_ns, struct gr_cost *out);
 
 #endif

@@ -4,6 +4,7 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- costs ---- */
 
@@ -115,13 +116,13 @@ static struct gr_pass_load load_of_all(const struct company *c, int32_t n_row)
 /* More than an eighth away somewhere: worth telling again. */
 static bool moved(const struct gr_cost *a, const struct gr_cost *b)
 {
-    for (uint32_t i = 0; i < b->n_point; i++) {
+    for (uint32_t i = 0; i < GR_MIN(a->n_point, b->n_point); i++) {
         const int64_t d = (int64_t)a->pass_ns[i] - (int64_t)b->pass_ns[i];
         if (llabs(d) * 8 > (int64_t)b->pass_ns[i]) {
             return true;
         }
     }
-    return a->n_point != b->n_point;
+    return a->n_point != b->n_point || memcmp(a->n_row, b->n_row, sizeof(a->n_row)) != 0;
 }
 
 void target_send_cost(struct gr_target *t, struct session *s)
@@ -129,7 +130,8 @@ void target_send_cost(struct gr_target *t, struct session *s)
     if (!s->has_peer || !s->auto_tree) {
         return;
     }
-    struct gr_pass_load load[GR_COST_TREE_POINT];
+    struct gr_pass_load load[GR_COST_POINT_MAX];
+    int32_t n_row[GR_COST_POINT_MAX];
     struct company company = {0};
     struct gr_cost cost;
     for (int i = 0; i < t->config.n_session_max; i++) {
@@ -138,10 +140,11 @@ void target_send_cost(struct gr_target *t, struct session *s)
             add_company(&company, o, o == s);
         }
     }
-    for (int i = 0; i < GR_COST_TREE_POINT; i++) {
-        load[i] = load_of_all(&company, gr_cost_table_rows(i));
+    const int n_point = gr_cost_list_rows(company.others.n_row, company.alike[0].n + company.alike[1].n, n_row);
+    for (int i = 0; i < n_point; i++) {
+        load[i] = load_of_all(&company, n_row[i]);
     }
-    gr_cost_table_list(&t->cost, load, target_econ(s)->overhead_ns + s->wire_ns, &cost);
+    gr_cost_table_list(&t->cost, n_point, n_row, load, target_econ(s)->overhead_ns + s->wire_ns, &cost);
     s->cost_decode = target_decoding(t).n;
     if (!moved(&s->cost_told, &cost)) {
         return;
@@ -154,9 +157,9 @@ void target_send_cost(struct gr_target *t, struct session *s)
         t->io.frame_end(t->io.ctx, s->peer, (uint32_t)n);
         s->cost_told = cost;
         log_debug("session %" PRIu64
-                  " round %u: COST told: overhead %u us, 1 row %u, 2 rows %u, 4 rows %u, 8 rows %u, 16 rows %u",
+                  " round %u: COST told: overhead %u us, 1 row %u, 2 rows %u, 3 rows %u, 4 rows %u, 64 rows %u",
                   s->id, s->round, cost.overhead_ns / 1000, cost.pass_ns[0] / 1000, cost.pass_ns[1] / 1000,
-                  cost.pass_ns[3] / 1000, cost.pass_ns[5] / 1000, cost.pass_ns[7] / 1000);
+                  cost.pass_ns[2] / 1000, cost.pass_ns[3] / 1000, cost.pass_ns[cost.n_point - 1] / 1000);
     }
 }
 

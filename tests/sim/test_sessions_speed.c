@@ -29,7 +29,7 @@ static double pass_ns(int n_seq, int n_row)
 /* As a target calibrates at start. */
 static void calibrate(struct gr_cost_table *cost)
 {
-    static const int32_t rows[] = {1, 2, 4, 8, 16, 32, 64, 96, 128, 160, 192, 256};
+    static const int32_t rows[] = {1, 2, 4, 8, 16, 32, 64, 72, 96, 128, 136, 192, 256};
     double ns[GR_ARRAY_LEN(rows)];
     for (size_t i = 0; i < GR_ARRAY_LEN(rows); i++) {
         ns[i] = pass_ns(1, rows[i]);

@@ -162,25 +162,54 @@ static void test_price_list(void **state)
         gr_cost_table_observe(&c, &l, truth(&l));
     }
     const struct gr_pass_load others = load(15, 3000);
-    struct gr_pass_load with[GR_COST_TREE_POINT];
-    for (int i = 0; i < GR_COST_TREE_POINT; i++) {
-        const struct gr_pass_load own = load(gr_cost_table_rows(i), 1000);
+    struct gr_pass_load with[GR_COST_POINT_MAX];
+    int32_t n_row[GR_COST_POINT_MAX];
+    const int n = gr_cost_list_rows(others.n_row, 1, n_row);
+    for (int i = 0; i < n; i++) {
+        const struct gr_pass_load own = load(n_row[i], 1000);
         with[i] = others;
-        gr_pass_load_add(&with[i], gr_cost_table_rows(i), gr_attends_all(1000));
+        gr_pass_load_add(&with[i], n_row[i], gr_attends_all(1000));
         const struct gr_pass_load sum = gr_pass_load_sum(&own, &others);
         assert_int_equal(sum.n_row, with[i].n_row);
         for (int k = 0; k < GR_COST_CONTEXT_POINT; k++) {
             assert_true(fabs(sum.context[k] - with[i].context[k]) < 1e-6);
         }
     }
-    gr_cost_table_list(&c, with, 42e3, &list);
+    gr_cost_table_list(&c, n, n_row, with, 42e3, &list);
     assert_int_equal(list.overhead_ns, 42000);
     assert_int_equal(list.n_row[0], 1);
     assert_int_equal(list.n_row[list.n_point - 1], 64);
     for (uint32_t i = 0; i < list.n_point; i++) {
-        assert_int_equal(list.n_row[i], gr_cost_table_rows((int)i));
+        assert_int_equal(list.n_row[i], n_row[i]);
         assert_true(fabs(list.pass_ns[i] / truth(&with[i]) - 1.0) < 0.05);
         assert_true(i == 0 || list.pass_ns[i] >= list.pass_ns[i - 1]); /* more rows never cost less */
+    }
+}
+
+/* A list's points rise from 1 to 64, and on both sides of each step there is one. */
+static void test_list_rows(void **state)
+{
+    (void)state;
+    static const int32_t step[] = {64, 128, 256};
+    for (int32_t others = 0; others < 300; others += 7) {
+        for (int n_alike = 1; n_alike <= 64; n_alike++) {
+            int32_t row[GR_COST_POINT_MAX];
+            const int n = gr_cost_list_rows(others, n_alike, row);
+            assert_in_range(n, GR_COST_TREE_POINT, GR_COST_POINT_MAX);
+            assert_true(row[0] == 1 && row[n - 1] == GR_TREE_MAX);
+            for (int i = 1; i < n; i++) {
+                assert_true(row[i] > row[i - 1]);
+            }
+            for (size_t k = 0; k < 2; k++) {
+                const int32_t most = (step[k] - others) / n_alike;
+                bool below = most < 1 || most > GR_TREE_MAX, above = most < 0 || most >= GR_TREE_MAX;
+                for (int i = 0; i < n; i++) {
+                    below = below || row[i] == most;
+                    above = above || row[i] == most + 1;
+                }
+                assert_true(below && above);
+            }
+        }
     }
 }
 
@@ -219,7 +248,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_views_apart),    cmocka_unit_test(test_calibration_outliers),
         cmocka_unit_test(test_calibration),    cmocka_unit_test(test_learning),
-        cmocka_unit_test(test_no_time_at_all), cmocka_unit_test(test_price_list),
+        cmocka_unit_test(test_no_time_at_all), cmocka_unit_test(test_price_list), cmocka_unit_test(test_list_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
