@@ -426,17 +426,28 @@ static void add_ahead(struct gr_grower *g, int i_seq)
     add_node_rows(g, i_seq, n, front);
 }
 
-static void finish_tree(struct gr_grower *g, int i_seq)
+static void finish_trees(struct gr_grower *g)
 {
-    struct gr_draft_seq *s = &g->job->seq[i_seq];
-    int n = s->tree_config.n_node;
-    if (s->tree_config.best_first) {
-        float p[GR_NODE_MAX];
-        float rate = 0.0f;
-        const int n_best = best_probs(s->builder, p);
-        n = gr_tree_size(&g->growth[i_seq].cost, g->spent_ns, p, n_best, &rate);
+    int n_front = 0;
+    for (int i = 0; i < g->job->n_seq; i++) {
+        const struct gr_draft_seq *s = &g->job->seq[i];
+        struct growth *w = &g->growth[i];
+        if (is_sized_by_cost(s)) {
+            g->front[n_front++] =
+                (struct gr_front){.cost = &w->cost, .p = w->p, .n = best_probs(s->builder, w->p)};
+        }
     }
-    gr_tree_builder_finish(s->builder, n, &s->drafted);
+    if (n_front > 0) {
+        gr_tree_sizes(g->spent_ns, g->front, n_front);
+    }
+    const struct gr_front *f = g->front;
+    for (int i = 0; i < g->job->n_seq; i++) {
+        struct gr_draft_seq *s = &g->job->seq[i];
+        if (s->task == GR_DRAFT_GROW) {
+            const int n_node = is_sized_by_cost(s) ? (f++)->n_node : s->tree_config.n_node;
+            gr_tree_builder_finish(s->builder, n_node, &s->drafted);
+        }
+    }
 }
 
 /* ---- children ---- */
@@ -675,10 +686,8 @@ void gr_grower_run(struct gr_grower *g, struct gr_draft_job *job)
     }
     copy_accepted(g);
     job->status = grow_all(g);
-    for (int i = 0; i < job->n_seq && job->status == GR_OK; i++) {
-        if (job->seq[i].task == GR_DRAFT_GROW) {
-            finish_tree(g, i);
-        }
+    if (job->status == GR_OK) {
+        finish_trees(g);
     }
     gr_no_alloc_end();
     job->compute_ns = g->fixed_level ? (uint64_t)g->spent_ns : gr_clock_ns() - t0;

@@ -292,3 +292,76 @@ void gr_tree_size_next_level(const struct gr_level_model *m, float draft_ns, int
         front->n_row = 0;
     }
 }
+
+/* ---- the sizes of a job's trees ---- */
+
+/* A pass in which n_tree trees have n_row rows together. */
+static float pass_of_all(const struct gr_round_cost *r, int n_row, int n_tree)
+{
+    const int each = n_row / n_tree;
+    const float part = (float)(n_row % n_tree) / (float)n_tree;
+    return part > 0.0f ? r->pass_ns[each] + part * (r->pass_ns[each + 1] - r->pass_ns[each]) : r->pass_ns[each];
+}
+
+/* Tokens a ns of all trees together; 0: that of one is not known. */
+static float rate_of_all(const struct gr_front *front, int n_front)
+{
+    float rate = 0.0f;
+    for (int i = 0; i < n_front; i++) {
+        if (!(front[i].cost->rate > 0.0f)) {
+            return 0.0f;
+        }
+        rate += front[i].cost->rate;
+    }
+    return rate;
+}
+
+static void take_node(struct gr_front *f)
+{
+    f->n_tried++;
+    f->gain = f->n_tried < f->n ? f->p[f->n_tried] : 0.0f;
+}
+
+static void begin_nodes(struct gr_front *front, int n_front)
+{
+    for (int i = 0; i < n_front; i++) {
+        front[i].n_tried = -1;
+        take_node(&front[i]);
+    }
+}
+
+/* Nodes of all trees, best first. */
+static int choose_nodes(float draft_ns, struct gr_front *front, int n_front)
+{
+    const struct gr_round_cost *r = front->cost;
+    const float rate = rate_of_all(front, n_front);
+    const float root_ns = r->pass_ns[1];
+    const float fixed_ns = draft_ns + r->overhead_ns;
+    float gain = 0.0f;
+    float best = rate > 0.0f ? 0.0f : (float)n_front / GR_MAX(fixed_ns + root_ns, 1.0f);
+    int n_best = 0;
+    const struct gr_front *f;
+    for (int n = 1; (f = best_front(front, n_front)) != NULL; n++) {
+        gain += f->gain;
+        const float ns = pass_of_all(r, n_front + n, n_front);
+        const float value = rate > 0.0f ? gain - rate * (ns - root_ns)
+                                        : ((float)n_front + gain) / GR_MAX(fixed_ns + ns, 1.0f);
+        n_best = value > best ? n : n_best;
+        best = GR_MAX(value, best);
+        take_node(&front[f - front]);
+    }
+    return n_best;
+}
+
+void gr_tree_sizes(float draft_ns, struct gr_front *front, int n_front)
+{
+    begin_nodes(front, n_front);
+    const int n_node = choose_nodes(draft_ns, front, n_front);
+    begin_nodes(front, n_front);
+    for (int n = 0; n < n_node; n++) {
+        take_node(best_front(front, n_front));
+    }
+    for (int i = 0; i < n_front; i++) {
+        front[i].n_node = front[i].n_tried;
+    }
+}

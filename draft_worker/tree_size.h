@@ -61,6 +61,7 @@ struct gr_front {
     struct gr_open_candidate open[GR_DRAFT_TOP_K_MAX]; /* (n_open), falling by score */
     int n_open; /* 0: the tree does not take part; it waits for the others' */
     int n_row;  /* out: how many of the open candidates are to be expanded; 0: growing does not pay */
+    int n_node; /* out, of gr_tree_sizes(): the best so many are sent */
     /* of the choice */
     float rate, node_price, gain;
     int n_tried;
@@ -69,5 +70,10 @@ struct gr_front {
  * tree of the job waits for. n_row_more: rows that run in the same pass whatever is chosen. */
 void gr_tree_size_next_level(const struct gr_level_model *m, float draft_ns, int n_row_more, struct gr_front *front,
                              int n_front);
+
+/* How many nodes of each tree of a job are sent, up to f->n: the most tokens of all together. Their rows lie in one
+ * pass, where a step of its price is met by the sum of them, not by one tree. Sessions of other jobs are taken to have
+ * as many rows as these on the mean. With one tree it is gr_tree_size(). */
+void gr_tree_sizes(float draft_ns, struct gr_front *front, int n_front);
 
 #endif

@@ -378,9 +378,113 @@ static void test_levels_together(void **state)
     assert_int_equal(f[1].n_row, 0);
 }
 
+/* What a size is worth: tokens less the price of the pass, or, where the rate is not known, tokens a ns. */
+static double worth(const struct gr_round_cost *r, double draft_ns, const float *p, int n)
+{
+    double sum = 0.0;
+    if (!(r->rate > 0.0f)) {
+        return rate_of(r, draft_ns, p, n) * 1e6;
+    }
+    for (int i = 0; i < n; i++) {
+        sum += (double)p[i];
+    }
+    return sum - (double)r->rate * ((double)r->pass_ns[n + 1] - (double)r->pass_ns[1]);
+}
+
+/* One tree of a job is sized as one tree is. */
+static void test_sizes_of_one(void **state)
+{
+    (void)state;
+    uint64_t rng = 11;
+    for (int i = 0; i < 5000; i++) {
+        float p[GR_NODE_MAX];
+        const int n = falling_probs(&rng, p);
+        const uint32_t base_us = 300 + (uint32_t)(uniform(&rng) * 3000.0);
+        const struct gr_cost c = cost_of(30, base_us, (uint32_t)(uniform(&rng) * 60.0));
+        struct gr_round_cost r;
+        float rate = 0.0f;
+        gr_round_cost_init(&r, &c, i % 2 == 0 ? 0.0f : (float)(uniform(&rng) * 5e-6));
+        struct gr_front f = {.cost = &r, .p = p, .n = n};
+        gr_tree_sizes(200e3f, &f, 1);
+        const int alone = gr_tree_size(&r, 200e3f, p, n, &rate);
+        assert_true(fabs(worth(&r, 200e3, p, f.n_node) - worth(&r, 200e3, p, alone)) < 1e-4);
+    }
+}
+
+/* Tokens of all less the price of the pass, for two trees of a and b nodes. */
+static double value_of_two(const struct gr_round_cost *r, const struct gr_front *f, int a, int b)
+{
+    const int n_row = 2 + a + b;
+    const double ns = 0.5 * ((double)r->pass_ns[n_row / 2] + (double)r->pass_ns[(n_row + 1) / 2]);
+    double value = -2.0 * (double)r->rate * (ns - (double)r->pass_ns[1]);
+    for (int i = 0; i < a; i++) {
+        value += (double)f[0].p[i];
+    }
+    for (int i = 0; i < b; i++) {
+        value += (double)f[1].p[i];
+    }
+    return value;
+}
+
+/* Two trees: as good as the best of all pairs of sizes. */
+static void test_sizes_of_two(void **state)
+{
+    (void)state;
+    uint64_t rng = 12;
+    for (int i = 0; i < 500; i++) {
+        float p[2][GR_NODE_MAX];
+        struct gr_front f[2];
+        struct gr_round_cost r;
+        struct gr_cost c = {.n_point = 5, .n_row = {1, 8, 9, 32, 64}};
+        for (int k = 0; k < 5; k++) { /* with steps anywhere */
+            c.pass_ns[k] = (k > 0 ? c.pass_ns[k - 1] : 1000000) + (uint32_t)(uniform(&rng) * 1e6);
+        }
+        gr_round_cost_init(&r, &c, (float)(1e-6 + uniform(&rng) * 2e-6));
+        for (int k = 0; k < 2; k++) {
+            f[k] = (struct gr_front){.cost = &r, .p = p[k], .n = falling_probs(&rng, p[k])};
+        }
+        gr_tree_sizes(100e3f, f, 2);
+        const double got = value_of_two(&r, f, f[0].n_node, f[1].n_node);
+        for (int a = 0; a <= f[0].n; a++) {
+            for (int b = 0; b <= f[1].n; b++) {
+                assert_true(got > value_of_two(&r, f, a, b) - 1e-4);
+            }
+        }
+    }
+}
+
+/* Eight trees below a step behind 64 rows of all: one that is sure of itself takes rows that others do not use, and
+ * none goes over the step for a little. */
+static void test_sizes_and_a_step(void **state)
+{
+    (void)state;
+    static const float sure[] = {0.99f, 0.98f, 0.97f, 0.96f, 0.95f, 0.94f, 0.93f, 0.92f, 0.91f, 0.9f, 0.89f, 0.88f};
+    static const float doubtful[] = {0.5f, 0.4f, 0.35f, 0.3f, 0.27f, 0.25f, 0.22f, 0.2f};
+    const struct gr_cost c = {.overhead_ns = 100000, .n_point = 5, .n_row = {1, 8, 9, 16, 64},
+                              .pass_ns = {3900000, 4500000, 5700000, 6200000, 20000000}};
+    struct gr_round_cost r;
+    struct gr_front f[8];
+    gr_round_cost_init(&r, &c, 0.6e-6f);
+    for (int n_sure = 0; n_sure <= 4; n_sure++) {
+        int n_row = 0;
+        for (int i = 0; i < 8; i++) {
+            f[i] = i < n_sure ? (struct gr_front){.cost = &r, .p = sure, .n = GR_ARRAY_LEN(sure)}
+                              : (struct gr_front){.cost = &r, .p = doubtful, .n = GR_ARRAY_LEN(doubtful)};
+        }
+        gr_tree_sizes(1e6f, f, 8);
+        for (int i = 0; i < 8; i++) {
+            n_row += 1 + f[i].n_node;
+            assert_true(i >= n_sure || f[i].n_node == (int)GR_ARRAY_LEN(sure));
+        }
+        assert_in_range(n_row, 56, 64);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sizes_of_one),      cmocka_unit_test(test_sizes_of_two),
+        cmocka_unit_test(test_sizes_and_a_step),
         cmocka_unit_test(test_round_cost),        cmocka_unit_test(test_size_is_the_best),
         cmocka_unit_test(test_size_is_monotone),  cmocka_unit_test(test_level_times),
         cmocka_unit_test(test_growth_near_the_best), cmocka_unit_test(test_growth_follows),
