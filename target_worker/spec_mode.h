@@ -63,7 +63,8 @@ struct gr_spec_group {
 /* A pass of a group that is over. */
 struct gr_spec_group_pass {
     bool with_trees; /* some in it waited for a tree */
-    bool disturbed;  /* it shared its device with the drafter: what it took says nothing about others */
+    bool disturbed;  /* it shared its device with the drafter, or went without some of the group after waiting for
+                      * their trees: what it took says nothing about others */
     bool cold;       /* a drafter still prepares the prefix of some that decode */
     int n_session;   /* that decode together, in this pass or, while their trees are being drafted, in the next */
     int n_token;     /* that it brought */

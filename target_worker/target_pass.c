@@ -620,7 +620,8 @@ static void learn_group(struct gr_target *t, uint64_t now_ns)
     /* By all that decode: those whose trees are being drafted meanwhile would be in a pass without trees. */
     const struct decoding all = target_decoding(t);
     struct gr_spec_group_pass seen = {.n_session = GR_MAX(p->n_seq, all.n), .cold = all.n_cold > 0,
-                                      .disturbed = t->config.shares_device && (t->pass_beside_draft || is_drafting(t))};
+                                      .disturbed = p->n_seq < all.n || (t->config.shares_device &&
+                                                                        (t->pass_beside_draft || is_drafting(t)))};
     struct gr_spec_group *g = target_group(t, seen.n_session);
     for (int i = 0; i < p->n_seq; i++) {
         seen.with_trees = seen.with_trees || t->session[p->seq[i].session].pass_waited;

@@ -283,9 +283,10 @@ static double stream(struct stage *g, int n, bool trees)
     g->stream.n = n;
     g->stream.n_last = first + 2 * n + 8;
     g->stream.trees = trees;
-    keep_streaming(g);
-    assert_true(sim_run(g->sim, UINT64_MAX / 2));
-    assert_int_equal(g->n_request, g->stream.n_last);
+    do { /* again, where all ended behind the last pass */
+        keep_streaming(g);
+        assert_true(sim_run(g->sim, UINT64_MAX / 2));
+    } while (g->n_request < g->stream.n_last);
     g->stream.n = 0;
     for (int i = first; i < g->n_request; i++) {
         n_token += sim_result(g->sim, i)->n_token;
@@ -298,21 +299,27 @@ static void test_stream(void **state)
 {
     (void)state;
     static const int n[] = {2, 8, 32};
-    static const double least[2][3] = {{2.95, 2.55, 1.6}, {2.8, 2.3, 1.5}}; /* by one_gpu */
-    for (int one_gpu = 0; one_gpu < 2; one_gpu++) {
+    static const struct {
+        int blur;
+        bool one_gpu;
+        double least[3];
+    } cases[] = {{1, false, {0.95, 0.95, 0.95}}, {1, true, {0.95, 0.95, 0.95}},
+                 {8, false, {2.95, 2.55, 1.6}}, {8, true, {2.8, 2.3, 1.5}}};
+    for (size_t k = 0; k < GR_ARRAY_LEN(cases); k++) {
         static struct stage g;
         double gain[3];
-        stage_create(&g, 3, 8, false, one_gpu);
+        stage_create(&g, 3, cases[k].blur, false, cases[k].one_gpu);
         for (int i = 0; i < 3; i++) {
             const double plain = stream(&g, n[i], false);
             (void)stream(&g, n[i], true);
             gain[i] = stream(&g, n[i], true) / plain;
         }
         stage_destroy(&g);
-        print_message("# %s, sessions come and go: x plain with 2, 8, 32 at a time: %.2f %.2f %.2f\n",
-                      one_gpu ? "one GPU" : "two GPUs", gain[0], gain[1], gain[2]);
+        print_message("# %s, sessions come and go, wrong in one context of %d: x plain with 2, 8, 32 at a time: %.2f "
+                      "%.2f %.2f\n", cases[k].one_gpu ? "one GPU" : "two GPUs", cases[k].blur, gain[0], gain[1],
+                      gain[2]);
         for (int i = 0; i < 3; i++) {
-            assert_true(gain[i] >= least[one_gpu][i]);
+            assert_true(gain[i] >= cases[k].least[i]);
         }
     }
 }
