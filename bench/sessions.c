@@ -167,8 +167,8 @@ static void print_table(const struct bench *b, enum gr_table_format format)
         "sessions together, mean +- stddev; decode: while all of them decode; x plain: with as many sessions; every "
         "text equals the same prompt's run alone and plainly",
         b->pair.target, b->pair.draft, b->pair.target_device, b->pair.draft_device, b->prompts.n, b->prompts.n_id_max,
-        b->prompts_first ? "computed before, " : "", b->prompts.max_tokens, b->args.temperature, b->geometry != NULL ? "; cost that of " : "",
-        b->geometry != NULL ? b->geometry->name : "");
+        b->prompts_first ? "computed before, " : "", b->prompts.max_tokens, b->args.temperature,
+        b->geometry != NULL ? "; cost that of " : "", b->geometry != NULL ? b->geometry->name : "");
     gr_table_begin(&t, format, stdout, "sessions", note, columns, (int)GR_ARRAY_LEN(columns));
     for (int i = 0; i < b->n_row; i++) {
         print_row(&t, b, &b->row[i]);

@@ -632,9 +632,7 @@ static void learn_group(struct gr_target *t, uint64_t now_ns)
     if (g != NULL && whole && seen.ns > 0.0) {
         gr_spec_group_pass(g, &seen);
     }
-    if (gr_log_topic(GR_TOPIC_ROUND)) {
-        log_pass(t, g, &seen);
-    }
+    log_pass(t, g, &seen);
     t->pass_end_ns = whole ? now_ns : 0;
 }
 

@@ -380,8 +380,8 @@ static void test_group_trials(void **state)
     assert_int_equal(g.interval, GR_SPEC_TRIAL_NEXT);
 }
 
-/* Trees that win less than the margin are given up, too. And the unit of losses is a pass of the whole group: half of it
- * may be in this one and the rest in the next. */
+/* Trees that win less than the margin are given up, too. And the unit of losses is a pass of the whole group: half of
+ * it may be in this one and the rest in the next. */
 static void test_group_long_trial(void **state)
 {
     (void)state;
