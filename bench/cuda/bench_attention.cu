@@ -92,7 +92,8 @@ static cudaGraphExec_t capture(const gr_cuda_attention_args &a0, const uint16_t 
     gr_cuda_attention_args a = a0;
     CUDA_OK(cudaStreamBeginCapture(st, cudaStreamCaptureModeThreadLocal));
     if (parts & 4) {
-        if (gr_cuda_attn_plan(&a.shape, a.seq, n_seq, const_cast<void *>(a.plan), nullptr, st) != GR_OK) {
+        const gr_cuda_attn_plan_args plan{a.shape, a.seq, n_seq, const_cast<void *>(a.plan), nullptr};
+        if (gr_cuda_attn_plan(&plan, st) != GR_OK) {
             exit(1);
         }
     }

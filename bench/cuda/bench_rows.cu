@@ -5,9 +5,9 @@
  * or over that of copying 64 MiB from the host. Operands of one call are those of the next, so all but the last row
  * of picks come from the cache, as a pass's do. */
 #include "bench/cuda/timing.cuh"
+#include "kernels/cuda/begin.h"
 #include "kernels/cuda/pick.h"
 #include "kernels/cuda/read_all.cuh"
-#include "kernels/cuda/rows.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -91,6 +91,28 @@ static void measure_rates()
     CUDA_OK(cudaFreeHost(host));
 }
 
+/* With the plan of one session that decodes behind 1000 tokens. */
+static void bench_begin(const gr_cuda_norm_args &norm, const uint16_t *table, const int32_t *ids, float *x, int n_row)
+{
+    std::vector<int32_t> limit, block((1000 + (size_t)n_row) / 16 + 1, 0);
+    for (int r = 0; r < n_row; r++) {
+        limit.push_back(1001 + r);
+    }
+    gr_attn_seq seq{};
+    seq.n_row = n_row, seq.block = upload(block), seq.limit = upload(limit);
+    seq.n_anc = upload(std::vector<int32_t>((size_t)n_row, 0)), seq.scratch_block = seq.block;
+    gr_cuda_begin_args a{};
+    a.plan.shape = {32, 8, 128, N_ROW_MAX, 1, 64, GR_CUDA_SPLIT_MAX};
+    a.plan.seq = upload(std::vector<gr_attn_seq>{seq}), a.plan.n_seq = upload(std::vector<int32_t>{1});
+    a.plan.plan = device<uint8_t>(gr_cuda_attn_plan_bytes(&a.plan.shape));
+    a.table = table, a.id = ids, a.x = x, a.token = norm;
+    char name[80];
+    snprintf(name, sizeof(name), "plan, %d rows", n_row);
+    time_op(name, 0, device_rate, [&](int) { return gr_cuda_attn_plan(&a.plan, st); });
+    snprintf(name, sizeof(name), "begin, %d x %d", n_row, N);
+    time_op(name, 8.0 * N * n_row, device_rate, [&](int) { return gr_cuda_begin(&a, st); });
+}
+
 static void bench_rows(int n_row, uint8_t *host, uint8_t *host_device)
 {
     const std::vector<int32_t> count{n_row};
@@ -116,13 +138,11 @@ static void bench_rows(int n_row, uint8_t *host, uint8_t *host_device)
     bytes = at - (uint32_t)sizeof(*head);
     snprintf(name, sizeof(name), "input, %d rows' six parts", n_row);
     time_op(name, bytes, host_rate, [&](int) { return gr_cuda_input(host_device, to, st); });
-    const gr_cuda_embed_args e{table, ids, x, n_row, N, n_true};
-    snprintf(name, sizeof(name), "embed, %d x %d", n_row, N);
-    time_op(name, 6.0 * N * n_row, device_rate, [&](int) { return gr_cuda_embed(&e, st); });
     gr_cuda_norm_args a{};
     a.x = x, a.w = w, a.y = tiles, a.n_row = n_row, a.n = a.x_stride = a.y_n = N, a.eps = 1e-5f, a.n_row_true = n_true;
     snprintf(name, sizeof(name), "norm, %d x %d", n_row, N);
     time_op(name, 6.0 * N * n_row + 4.0 * N, device_rate, [&](int) { return gr_cuda_norm(&a, st); });
+    bench_begin(a, table, ids, x, n_row);
     a.row = rows, a.capture = tiles + gr_cuda_tile_bytes(64, N) / 2, a.capture_n = 2 * N;
     snprintf(name, sizeof(name), "norm, gathered, and capture, %d x %d", n_row, N);
     time_op(name, 8.0 * N * n_row + 4.0 * N, device_rate, [&](int) { return gr_cuda_norm(&a, st); });

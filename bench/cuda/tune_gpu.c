@@ -247,7 +247,8 @@ static enum gr_status enqueue_attention(void *what, int n_layer)
     const struct attention_case *c = what;
     const struct gr_tune_gpu *g = c->g;
     struct gr_cuda_attention_args a = c->a;
-    GR_TRY(gr_cuda_attn_plan(&a.shape, a.seq, g->count, c->plan, NULL, g->device.stream));
+    const struct gr_cuda_attn_plan_args plan = {.shape = a.shape, .seq = a.seq, .n_seq = g->count, .plan = c->plan};
+    GR_TRY(gr_cuda_attn_plan(&plan, g->device.stream));
     for (int i = 0; i < n_layer; i++) {
         a.kv = (const uint8_t *)g->arena + (size_t)i * c->layer_bytes;
         a.layer = i;

@@ -73,12 +73,18 @@ struct gr_cuda_attention_args {
 size_t gr_cuda_attn_plan_bytes(const struct gr_cuda_attn_shape *shape);
 size_t gr_cuda_attn_work_bytes(const struct gr_cuda_attn_shape *shape);
 
-/* Once a pass, before its layers: cuts the rows of seq[0 .. *n_seq) into tiles and items. n_seq is the device's, too,
- * so a captured graph serves any number. error: where an enum gr_cuda_attn_error is written, device memory or the
- * host's, mapped; NULL: nowhere else than in the plan. */
-GR_NODISCARD enum gr_status gr_cuda_attn_plan(const struct gr_cuda_attn_shape *shape, const struct gr_attn_seq *seq,
-                                              const int32_t *n_seq, void *plan, int32_t *error,
-                                              struct CUstream_st *stream);
+/* Cuts the rows of seq[0 .. *n_seq) into tiles and items. n_seq is the device's, too, so a captured graph serves any
+ * number. error: where an enum gr_cuda_attn_error is written, device memory or the host's, mapped; NULL: nowhere else
+ * than in the plan. */
+struct gr_cuda_attn_plan_args {
+    struct gr_cuda_attn_shape shape;
+    const struct gr_attn_seq *seq;
+    const int32_t *n_seq;
+    void *plan;
+    int32_t *error;
+};
+/* Once a pass, before its layers; a pass of a model makes its plan beside other things (begin.h). */
+GR_NODISCARD enum gr_status gr_cuda_attn_plan(const struct gr_cuda_attn_plan_args *a, struct CUstream_st *stream);
 /* The first word of the plan, an enum gr_cuda_attn_error; device memory. */
 static inline const int32_t *gr_cuda_attn_plan_error(const void *plan)
 {
@@ -87,8 +93,8 @@ static inline const int32_t *gr_cuda_attn_plan_error(const void *plan)
 
 /* One layer: two kernels, launched so that they overlap with their neighbours (programmatic dependent launch).
  * Before it waits for the kernel before it in the stream, the first reads the plan, the sequences' block tables and
- * lists, and keys and values that the plan knows to be older than the pass; so none of them may be written by that
- * kernel, nor by one that it overlaps with. Queries and new keys and values are read after. The kernel behind this call
+ * lists, and keys and values that the plan knows to be older than the pass; so, but for the plan, whose kernel sees to it,
+ * none of them may be written by that kernel, nor by one that it overlaps with. Queries and new keys and values are read after. The kernel behind this call
  * may be started before the results are there: if it is launched so, it has to wait before it reads them. */
 GR_NODISCARD enum gr_status gr_cuda_attention(const struct gr_cuda_attention_args *a, struct CUstream_st *stream);
 

@@ -21,6 +21,9 @@ namespace gr
 constexpr int N_SLOT = 6;
 constexpr int BLOCKS_A_TILE = GR_CUDA_KEY_TILE / GR_KV_BLOCK;
 constexpr int N_THREAD = 384;
+/* Weights are relative to a score that may fall behind the largest by so much: sums need not be rescaled as often, and
+ * a weight of 256 is as exact as one of 1. */
+constexpr float STALE_LOG2 = 8.0f;
 
 struct FarArgs {
     const uint8_t *kv;
@@ -318,9 +321,9 @@ template <int HD> struct Worker {
         return __fadd_rn(sum0, sum1);
     }
 
-    /* m: largest score so far, l: this thread's part of the sum of weights; `down`: what older weights are to be
-     * multiplied by. VN < HD: few rows; then the lower eight rows of the warp are often nobody's, and `lower` says so.
-     */
+    /* m: a score that none so far lies far above, l: this thread's part of the sum of weights; `down`: what older
+     * weights are to be multiplied by. VN < HD: few rows; then the lower eight rows of the warp are often nobody's, and
+     * `lower` says so. */
     template <int VN>
     static __device__ __forceinline__ void weigh(float (&s)[64], float (&m)[2], float (&l)[2], float (&down)[2],
                                                  float scale_log2, bool lower)
@@ -332,7 +335,8 @@ template <int HD> struct Worker {
         }
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            top[h] = fmaxf(fmaxf(top[h], __shfl_xor_sync(~0u, top[h], 2)), m[h]);
+            top[h] = fmaxf(top[h], __shfl_xor_sync(~0u, top[h], 2));
+            top[h] = (top[h] - m[h]) * scale_log2 > STALE_LOG2 ? top[h] : m[h];
         }
 #pragma unroll
         for (int h = 0; h < 2; h++) {

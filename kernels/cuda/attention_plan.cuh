@@ -120,7 +120,7 @@ __host__ __device__ __forceinline__ int split_len(const gr_cuda_attn_shape &s, i
 }
 
 /* Partial results of the far kernel, by split, row of the pass and query head: sums that are not yet divided, columns
- * in the order of wgmma's registers (`partial_column`), and (largest score, sum of weights). */
+ * in the order of wgmma's registers (`partial_column`), and (the score that weights are relative to, their sum). */
 struct Partial {
     float *o;   /* (GR_CUDA_SPLIT_MAX, n_row_max, n_head, head_dim) */
     float2 *ml; /* (GR_CUDA_SPLIT_MAX, n_row_max, n_head) */
@@ -139,6 +139,7 @@ __host__ __device__ __forceinline__ int partial_column(int j, int q)
     return j / 2 * 16 + q * 4;
 }
 
+enum gr_status check_shape(const gr_cuda_attn_shape *s);
 /* The kernels of gr_cuda_attention(), each in its file. */
 cudaError_t launch_far(const gr_cuda_attention_args &a, cudaStream_t stream);
 cudaError_t launch_near(const gr_cuda_attention_args &a, cudaStream_t stream);

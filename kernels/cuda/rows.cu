@@ -1,12 +1,12 @@
-/* Look-up, norms, captures, inputs and outputs of a pass: bound by latency, so a block of 512 threads has a row, all
+/* Norms, captures, inputs and outputs of a pass: bound by latency, so a block of 512 threads has a row, all
  * loads of a thread are on their way before the first is used, and what no kernel writes is loaded before the kernel
  * before is waited for. The shape of a block and the order of sums depend on n alone. */
 #include "kernels/cuda/rows.h"
 
 #include "kernels/cuda/cuda_status.cuh"
 #include "kernels/cuda/device.cuh"
-#include "kernels/cuda/eight.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/norm_row.cuh"
 
 #include <cuda_runtime.h>
 
@@ -14,10 +14,6 @@
 
 namespace gr
 {
-
-constexpr int ROW_THREADS = 512;
-constexpr int ROW_WARPS = ROW_THREADS / 32;
-constexpr int NORM_N_MAX = 4 * ROW_THREADS * 8; /* a thread holds up to four times eight values */
 
 constexpr int COPY_THREADS = 512;
 constexpr int COPY_DEPTH = 4; /* loads of a thread on their way: one over PCIe takes about a microsecond */
@@ -88,114 +84,20 @@ static __global__ void __launch_bounds__(COPY_THREADS) output_kernel(const gr_cu
     }
 }
 
-static __device__ __forceinline__ void store_eight(float *to, const Eight &e)
-{
-    ((float4 *)to)[0] = make_float4(e.x[0], e.x[1], e.x[2], e.x[3]);
-    ((float4 *)to)[1] = make_float4(e.x[4], e.x[5], e.x[6], e.x[7]);
-}
-
-static __device__ __forceinline__ Eight load_eight(const float *from)
-{
-    const float4 a = ((const float4 *)from)[0], b = ((const float4 *)from)[1];
-    return {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}};
-}
-
-static __global__ void __launch_bounds__(ROW_THREADS) embed_kernel(const gr_cuda_embed_args a)
-{
-    wait_for_previous();
-    let_next_start();
-    const int row = (int)blockIdx.x, n_row = *a.n_row_true, id = a.id[row];
-    if (row >= n_row) {
-        return;
-    }
-    const uint4 *from = (const uint4 *)(a.table + (size_t)id * a.n);
-    for (int i = (int)threadIdx.x; i < a.n / 8; i += ROW_THREADS) {
-        store_eight(a.y + (size_t)row * a.n + 8 * i, unpack(from[i]));
-    }
-}
-
-/* The same in every thread. */
-static __device__ float block_sum(float x, float *shared /* (ROW_WARPS) */)
-{
-#pragma unroll
-    for (int d = 16; d > 0; d /= 2) {
-        x += __shfl_xor_sync(~0u, x, d);
-    }
-    if (threadIdx.x % 32 == 0) {
-        shared[threadIdx.x / 32] = x;
-    }
-    __syncthreads();
-    x = shared[threadIdx.x % ROW_WARPS];
-#pragma unroll
-    for (int d = ROW_WARPS / 2; d > 0; d /= 2) {
-        x += __shfl_xor_sync(~0u, x, d);
-    }
-    return x;
-}
-
 /* N: times eight values that a thread holds. */
 template <int N> static __global__ void __launch_bounds__(ROW_THREADS) norm_kernel(const gr_cuda_norm_args a)
 {
-    __shared__ float shared[ROW_WARPS];
-    Eight w[N], x[N];
-#pragma unroll
-    for (int j = 0; j < N; j++) {
-        const int col = 8 * ((int)threadIdx.x + j * ROW_THREADS);
-        if (a.w != nullptr && col < a.n) {
-            w[j] = load_eight(a.w + col);
-        }
-    }
+    __shared__ float sums[ROW_WARPS];
+    NormRow<N> r;
+    r.load_weights(a);
     wait_for_previous();
     let_next_start();
     const int row = (int)blockIdx.x, n_row = *a.n_row_true, from = a.row != nullptr ? a.row[row] : row;
     if (row >= n_row) {
         return;
     }
-    float sum = 0.0f;
-#pragma unroll
-    for (int j = 0; j < N; j++) {
-        const int col = 8 * ((int)threadIdx.x + j * ROW_THREADS);
-        if (col < a.n) {
-            x[j] = load_eight(a.x + (size_t)from * a.x_stride + col);
-        }
-    }
-#pragma unroll
-    for (int j = 0; j < N; j++) {
-        const int col = 8 * ((int)threadIdx.x + j * ROW_THREADS);
-        if (col < a.n) {
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                sum = fmaf(x[j].x[i], x[j].x[i], sum);
-            }
-        }
-    }
-    const float inv = a.w != nullptr ? 1.0f / sqrtf(block_sum(sum, shared) / (float)a.n + a.eps) : 1.0f;
-#pragma unroll
-    for (int j = 0; j < N; j++) {
-        const int col = 8 * ((int)threadIdx.x + j * ROW_THREADS);
-        if (col >= a.n) {
-            continue;
-        }
-        if (a.capture != nullptr) {
-            *(uint4 *)(a.capture + gr_cuda_tile_at(row, a.capture_col + col, a.capture_n)) = pack_eight(x[j].x);
-        }
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            x[j].x[i] = a.w != nullptr ? x[j].x[i] * inv * w[j].x[i] : x[j].x[i];
-        }
-        *(uint4 *)(a.y + gr_cuda_tile_at(row, a.y_col + col, a.y_n)) = pack_eight(x[j].x);
-    }
-}
-
-static bool aligned(const void *p)
-{
-    return (uintptr_t)p % 16 == 0;
-}
-
-/* Columns [col, col + n) of tiles of width `width`. */
-static bool fits(int width, int col, int n)
-{
-    return width % 64 == 0 && col % 8 == 0 && col >= 0 && col + n <= width;
+    r.load(a, a.x + (size_t)from * a.x_stride);
+    r.store(a, row, sums);
 }
 
 } // namespace gr
@@ -224,28 +126,9 @@ enum gr_status gr_cuda_output(const struct gr_cuda_output_args *a, struct CUstre
     return cuda_status_of(gr::launch_early(gr::output_kernel, grid, gr::COPY_THREADS, 0, stream, *a), "output");
 }
 
-enum gr_status gr_cuda_embed(const struct gr_cuda_embed_args *a, struct CUstream_st *stream)
-{
-    if (a->n_row < 1 || a->n < 8 || a->n % 8 != 0 || !gr::aligned(a->table) || !gr::aligned(a->y)) {
-        fprintf(stderr, "cuda: embed: %d rows of %d (a multiple of 8), or %p, %p are not aligned to 16 bytes\n",
-                a->n_row, a->n, (const void *)a->table, (void *)a->y);
-        return GR_EUNSUPPORTED;
-    }
-    return cuda_status_of(gr::launch_early(gr::embed_kernel, dim3((unsigned)a->n_row), gr::ROW_THREADS, 0, stream, *a),
-                          "embed");
-}
-
-static bool norm_is_supported(const struct gr_cuda_norm_args *a)
-{
-    return a->n_row >= 1 && a->n >= 64 && a->n % 64 == 0 && a->n <= gr::NORM_N_MAX && a->x_stride % 4 == 0 &&
-           a->x_stride >= a->n && gr::fits(a->y_n, a->y_col, a->n) &&
-           (a->capture == nullptr || gr::fits(a->capture_n, a->capture_col, a->n)) && gr::aligned(a->x) &&
-           gr::aligned(a->w) && gr::aligned(a->y) && gr::aligned(a->capture);
-}
-
 enum gr_status gr_cuda_norm(const struct gr_cuda_norm_args *a, struct CUstream_st *stream)
 {
-    if (!norm_is_supported(a)) {
+    if (!gr::norm_is_supported(*a)) {
         fprintf(stderr,
                 "cuda: norm: %d rows of %d (a multiple of 64, at most %d), stride %d (of 4), to columns %d of %d and "
                 "%d of %d (multiples of 8 and 64), or an address is not aligned to 16 bytes\n",

@@ -1,4 +1,4 @@
-/* What is done row by row on a GPU between the linear layers: look-up, norms, captures, and the pass's inputs. All
+/* What is done row by row on a GPU between the linear layers: norms, captures, the pass's inputs and outputs. All
  * pointers are the device's and borrowed unless it says otherwise; nothing allocates; a row's bits depend on that row
  * alone. n_row is an upper bound (a graph's bucket), rows from *n_row_true on are left alone. Common subset of C and
  * CUDA C++. */
@@ -35,16 +35,6 @@ struct gr_cuda_input_head {
  * the same whatever is copied, so a graph may hold it. More parts than GR_CUDA_INPUT_PARTS: a caller's error, the
  * kernel traps. */
 GR_NODISCARD enum gr_status gr_cuda_input(const void *from, void *to, struct CUstream_st *stream);
-
-/* y[r] = f32(table[id[r]]); table bf16 (n_vocab, n); y (n_row, n) f32; n a multiple of 8. */
-struct gr_cuda_embed_args {
-    const uint16_t *table;
-    const int32_t *id;
-    float *y;
-    int n_row, n;
-    const int32_t *n_row_true;
-};
-GR_NODISCARD enum gr_status gr_cuda_embed(const struct gr_cuda_embed_args *a, struct CUstream_st *stream);
 
 /* Row r of y = x[row[r]] * w / sqrt(mean(x^2) + eps), from f32 (.., x_stride) to bf16 tiles (tiles.h) of width y_n,
  * from column y_col on (a multiple of 8). w: f32 (n); NULL: no norm, only the conversion. row NULL: row r. Sums are

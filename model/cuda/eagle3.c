@@ -16,10 +16,10 @@ struct eagle3 {
     float *hidden_norm, *final_norm; /* (H) */
     uint16_t *embed;                 /* (n_vocab of the target, H) */
     struct gr_cuda_matrix head;      /* (draft vocabulary rows, H) */
-    float *embedded;                 /* (n_row_max, H) */
     float *hidden_alias;             /* lm.hidden as the device sees it */
     uint16_t *xo;                    /* tiles of width H: rows whose children are wanted */
     struct gr_cuda_graphs body, logits;
+    struct gr_cuda_graphs whole; /* both, for as many rows as a level has */
 };
 
 static struct eagle3 *of(struct gr_lm *lm)
@@ -30,61 +30,87 @@ static struct eagle3 *of(struct gr_lm *lm)
 /* ---- the pass, enqueued while its graphs are made ---- */
 
 /* w->in = concat(norm_in(embed(token)), norm_hidden(g)). */
-static enum gr_status enqueue_input(struct eagle3 *m, int n)
+static enum gr_status enqueue_begin(struct eagle3 *m, int n)
 {
     const int hidden = m->source.hf.hidden;
-    const struct gr_cuda_embed_args embed = {.table = m->embed,
-                                             .id = m->m.pass.inputs.token,
-                                             .y = m->embedded,
-                                             .n_row = n,
-                                             .n = hidden,
-                                             .n_row_true = m->m.pass.inputs.n_row};
-    const struct gr_cuda_norm_step of_embed = {
-        .x = m->embedded, .weight = m->layer.in_norm, .y = m->m.work.in, .y_n = 2 * hidden};
-    const struct gr_cuda_norm_step of_feature = {
+    const struct gr_cuda_norm_step feature = {
         .x = m->m.work.x, .weight = m->hidden_norm, .y = m->m.work.in, .y_n = 2 * hidden, .y_col = hidden};
-    GR_TRY(gr_cuda_embed(&embed, m->m.device.stream));
-    GR_TRY(gr_cuda_enqueue_norm(&m->m.work, &of_embed, n));
-    return gr_cuda_enqueue_norm(&m->m.work, &of_feature, n);
+    const struct gr_cuda_begin_step s = {.table = m->embed,
+                                         .token = {.weight = m->layer.in_norm, .y = m->m.work.in, .y_n = 2 * hidden},
+                                         .feature = &feature};
+    return gr_cuda_model_enqueue_begin(&m->m, &s, n);
 }
 
-static enum gr_status enqueue_body(void *model, int n)
+static enum gr_status enqueue_layer(struct eagle3 *m, int n)
 {
-    struct eagle3 *m = model;
+    GR_TRY(enqueue_begin(m, n));
+    return gr_cuda_enqueue_layer(&m->m.work, &m->layer, &(struct gr_cuda_layer_place){0}, n);
+}
+
+static enum gr_status enqueue_hidden(struct eagle3 *m, int n)
+{
     const struct gr_cuda_output_args out = {.from = m->m.work.x,
                                             .to = m->hidden_alias,
                                             .n_row = n,
                                             .n = m->source.hf.hidden,
                                             .n_row_true = m->m.pass.inputs.n_row};
-    GR_TRY(gr_cuda_model_enqueue_begin(&m->m));
-    GR_TRY(enqueue_input(m, n));
-    GR_TRY(gr_cuda_enqueue_layer(&m->m.work, &m->layer, &(struct gr_cuda_layer_place){0}, n));
     return gr_cuda_output(&out, m->m.device.stream);
 }
 
-static enum gr_status enqueue_logits(void *model, int n)
+static enum gr_status enqueue_body(void *model, int n)
 {
-    struct eagle3 *m = model;
+    GR_TRY(enqueue_layer(model, n));
+    return enqueue_hidden(model, n);
+}
+
+static enum gr_status enqueue_final_norm(struct eagle3 *m, int n)
+{
     const struct gr_cuda_norm_step norm = {
         .x = m->m.work.x, .weight = m->final_norm, .y = m->xo, .y_n = m->source.hf.hidden, .out_rows = true};
+    return gr_cuda_enqueue_norm(&m->m.work, &norm, n);
+}
+
+static enum gr_status enqueue_head(struct eagle3 *m, int n)
+{
     const struct gr_cuda_linear_step head = {
         .x = m->xo, .out = GR_CUDA_OUT_F32, .y = m->m.logits, .y_stride = m->lm.n_vocab_stride, .out_rows = true};
-    GR_TRY(gr_cuda_enqueue_norm(&m->m.work, &norm, n));
     GR_TRY(gr_cuda_enqueue_linear(&m->m.work, &m->head, &head, n));
     return gr_cuda_model_enqueue_picks(&m->m, &m->lm, n);
 }
 
+static enum gr_status enqueue_logits(void *model, int n)
+{
+    GR_TRY(enqueue_final_norm(model, n));
+    return enqueue_head(model, n);
+}
+
+/* States go to the host while the first weights behind them come. */
+static enum gr_status enqueue_whole(void *model, int n)
+{
+    struct eagle3 *m = model;
+    GR_TRY(enqueue_layer(m, n));
+    GR_TRY(enqueue_final_norm(m, n));
+    GR_TRY(enqueue_hidden(m, n));
+    return enqueue_head(m, n);
+}
+
 /* ---- the model as the workers see it ---- */
+
+static enum gr_status launch(const struct eagle3 *m, const struct gr_batch *b)
+{
+    if (gr_cuda_graphs_whole(&m->whole, b->n_row, b->n_out)) {
+        return gr_cuda_graphs_launch(&m->whole, &m->m.device, b->n_row);
+    }
+    GR_TRY(gr_cuda_graphs_launch(&m->body, &m->m.device, b->n_row));
+    return b->n_out > 0 ? gr_cuda_graphs_launch(&m->logits, &m->m.device, b->n_out) : GR_OK;
+}
 
 static enum gr_status eagle3_forward(struct gr_lm *lm, const struct gr_batch *b)
 {
     struct eagle3 *m = of(lm);
     GR_ASSERT(b->feature != NULL);
     GR_TRY(gr_cuda_model_begin(&m->m, b, 2)); /* a row's token stands one position behind it, the picked one two */
-    GR_TRY(gr_cuda_graphs_launch(&m->body, &m->m.device, b->n_row));
-    if (b->n_out > 0) {
-        GR_TRY(gr_cuda_graphs_launch(&m->logits, &m->m.device, b->n_out));
-    }
+    GR_TRY(launch(m, b));
     return gr_cuda_model_wait(&m->m, lm, b->n_out);
 }
 
@@ -98,6 +124,7 @@ static void eagle3_destroy(struct gr_lm *lm)
     struct eagle3 *m = of(lm);
     gr_cuda_graphs_destroy(&m->body);
     gr_cuda_graphs_destroy(&m->logits);
+    gr_cuda_graphs_destroy(&m->whole);
     gr_cuda_model_close(&m->m, lm);
     gr_eagle3_source_close(&m->source);
     free(m);
@@ -200,8 +227,6 @@ static enum gr_status take_state(struct eagle3 *m, int n_seq_max)
     GR_TRY(gr_cuda_layer_work_init(&m->m.work, d, hf, &m->m.shapes, 2 * hf->hidden, 1, n_seq_max, &m->lm,
                                    &m->m.pass.inputs));
     m->m.work.x = m->m.pass.inputs.feature; /* the residual of attention */
-    GR_TRY(gr_cuda_take(d, "activations and tables", (size_t)m->lm.n_row_max * row_bytes, &p));
-    m->embedded = p;
     GR_TRY(gr_cuda_take(d, "activations and tables", gr_cuda_tile_bytes(m->lm.n_out_max, hf->hidden), &p));
     m->xo = p;
     GR_TRY(gr_cuda_take_host(d, (size_t)m->lm.n_row_max * row_bytes, &p, &alias));
@@ -232,6 +257,7 @@ static enum gr_status build(struct eagle3 *m, const struct gr_eagle3_config *con
     GR_TRY(load_map(m, c.n_token));
     GR_TRY(gr_cuda_graphs_make(&m->body, &m->m.device, m->lm.n_row_max, enqueue_body, m));
     GR_TRY(gr_cuda_graphs_make(&m->logits, &m->m.device, m->lm.n_out_max, enqueue_logits, m));
+    GR_TRY(gr_cuda_graphs_make(&m->whole, &m->m.device, gr_cuda_graphs_whole_max(&m->lm), enqueue_whole, m));
     GR_TRY(gr_cuda_wait(&m->m.device, "graphs of a pass"));
     gr_cuda_log_memory(&m->m.device, NULL);
     return gr_eagle3_source_finish(&m->source, &m->lm, fingerprint_out);

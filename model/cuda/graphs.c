@@ -1,6 +1,7 @@
 #include "model/cuda/graphs.h"
 
-#define TILE_ROWS 64 /* between them a pass costs about the same */
+#define TILE_ROWS  64 /* between them a pass costs about the same */
+#define SMALL_ROWS 16 /* up to so many rows cost about what one does */
 
 /* 1, 2, 4, .. 64, then whole tiles, fewer and fewer of them. */
 static int choose_buckets(int n_max, int bucket[GR_CUDA_BUCKET_MAX])
@@ -53,12 +54,30 @@ void gr_cuda_graphs_destroy(struct gr_cuda_graphs *g)
     *g = (struct gr_cuda_graphs){0};
 }
 
-enum gr_status gr_cuda_graphs_launch(const struct gr_cuda_graphs *g, const struct gr_cuda_device *d, int n)
+/* The smallest that holds n, or n_bucket. */
+static int bucket_of(const struct gr_cuda_graphs *g, int n)
 {
     int i = 0;
     while (i < g->n_bucket && g->bucket[i] < n) {
         i++;
     }
+    return i;
+}
+
+enum gr_status gr_cuda_graphs_launch(const struct gr_cuda_graphs *g, const struct gr_cuda_device *d, int n)
+{
+    const int i = bucket_of(g, n);
     GR_ASSERT(n >= 1 && i < g->n_bucket);
     return gr_cuda_check(cudaGraphLaunch(g->exec[i], d->stream), "launch of a pass");
+}
+
+int gr_cuda_graphs_whole_max(const struct gr_lm *lm)
+{
+    return GR_MIN(TILE_ROWS, GR_MIN(lm->n_row_max, lm->n_out_max));
+}
+
+bool gr_cuda_graphs_whole(const struct gr_cuda_graphs *whole, int n_row, int n_out)
+{
+    const int i = bucket_of(whole, n_row);
+    return n_out > 0 && i < whole->n_bucket && (whole->bucket[i] <= SMALL_ROWS || bucket_of(whole, n_out) == i);
 }

@@ -3,6 +3,7 @@
 #define GR_MODEL_CUDA_GRAPHS_H
 
 #include "model/cuda/device.h"
+#include "model/lm.h"
 
 enum {
     GR_CUDA_BUCKET_MAX = 64,
@@ -26,5 +27,12 @@ void gr_cuda_graphs_destroy(struct gr_cuda_graphs *g);
 /* 1 <= n <= n_max. */
 GR_NODISCARD enum gr_status gr_cuda_graphs_launch(const struct gr_cuda_graphs *g, const struct gr_cuda_device *d,
                                                   int n);
+
+/* A pass is made of several graphs, since its rows and those whose logits are wanted differ in number; between graphs
+ * the device is idle for some microseconds, which matters where rows are few. So passes of up to 64 rows have a graph
+ * that does it all, too, whatever their logits: up to so many rows ... */
+int gr_cuda_graphs_whole_max(const struct gr_lm *lm);
+/* ... and where it takes no longer than the others: the same bucket holds both numbers, or it is a small one. */
+bool gr_cuda_graphs_whole(const struct gr_cuda_graphs *whole, int n_row, int n_out);
 
 #endif

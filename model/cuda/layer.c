@@ -1,8 +1,8 @@
 #include "model/cuda/layer.h"
 
 #include "common/log.h"
+#include "kernels/cuda/begin.h"
 #include "kernels/cuda/linear.h"
-#include "kernels/cuda/rows.h"
 #include "model/memory.h"
 #include "model/rope.h"
 
@@ -172,28 +172,45 @@ enum gr_status gr_cuda_layer_load(struct gr_cuda_weights *l, const struct gr_cud
 
 /* ---- parts of a pass ---- */
 
-enum gr_status gr_cuda_enqueue_plan(const struct gr_cuda_layer_work *w, int32_t *error)
+static struct gr_cuda_norm_args norm_args(const struct gr_cuda_layer_work *w, const struct gr_cuda_norm_step *s, int n)
 {
-    return gr_cuda_attn_plan(&w->attention, w->inputs->seq, w->inputs->n_seq, w->plan, error, w->device->stream);
+    return (struct gr_cuda_norm_args){.x = s->x,
+                                      .w = s->weight,
+                                      .row = s->out_rows ? w->inputs->out_row : NULL,
+                                      .y = s->y,
+                                      .capture = s->capture,
+                                      .n_row = n,
+                                      .n = w->hidden,
+                                      .x_stride = w->hidden,
+                                      .y_n = s->y_n,
+                                      .y_col = s->y_col,
+                                      .capture_n = s->capture_n,
+                                      .capture_col = s->capture_col,
+                                      .eps = w->rms_eps,
+                                      .n_row_true = s->out_rows ? w->inputs->n_out : w->inputs->n_row};
 }
 
 enum gr_status gr_cuda_enqueue_norm(const struct gr_cuda_layer_work *w, const struct gr_cuda_norm_step *s, int n)
 {
-    const struct gr_cuda_norm_args a = {.x = s->x,
-                                        .w = s->weight,
-                                        .row = s->out_rows ? w->inputs->out_row : NULL,
-                                        .y = s->y,
-                                        .capture = s->capture,
-                                        .n_row = n,
-                                        .n = w->hidden,
-                                        .x_stride = w->hidden,
-                                        .y_n = s->y_n,
-                                        .y_col = s->y_col,
-                                        .capture_n = s->capture_n,
-                                        .capture_col = s->capture_col,
-                                        .eps = w->rms_eps,
-                                        .n_row_true = s->out_rows ? w->inputs->n_out : w->inputs->n_row};
+    const struct gr_cuda_norm_args a = norm_args(w, s, n);
     return gr_cuda_norm(&a, w->device->stream);
+}
+
+enum gr_status gr_cuda_enqueue_begin(const struct gr_cuda_layer_work *w, const struct gr_cuda_begin_step *s, int n)
+{
+    struct gr_cuda_begin_args a = {.plan = {.shape = w->attention,
+                                            .seq = w->inputs->seq,
+                                            .n_seq = w->inputs->n_seq,
+                                            .plan = w->plan,
+                                            .error = s->plan_error},
+                                   .table = s->table,
+                                   .id = w->inputs->token,
+                                   .x = s->x,
+                                   .token = norm_args(w, &s->token, n)};
+    if (s->feature != NULL) {
+        a.feature = norm_args(w, s->feature, n);
+    }
+    return gr_cuda_begin(&a, w->device->stream);
 }
 
 enum gr_status gr_cuda_enqueue_linear(const struct gr_cuda_layer_work *w, const struct gr_cuda_matrix *m,

@@ -49,8 +49,6 @@ GR_NODISCARD enum gr_status gr_cuda_layer_load(struct gr_cuda_weights *l, const 
 
 /* ---- parts of a pass of at most n rows ---- */
 
-/* The plan of attention, before the first layer; error: kernels/cuda/attention.h. */
-GR_NODISCARD enum gr_status gr_cuda_enqueue_plan(const struct gr_cuda_layer_work *w, int32_t *error);
 /* y = norm of x's rows in tiles of width y_n from column y_col on. weight NULL: as they are. n_row_true, row: of the
  * inputs, for the rows that are wanted; else all rows. */
 struct gr_cuda_norm_step {
@@ -63,6 +61,17 @@ struct gr_cuda_norm_step {
 };
 GR_NODISCARD enum gr_status gr_cuda_enqueue_norm(const struct gr_cuda_layer_work *w, const struct gr_cuda_norm_step *s,
                                                  int n);
+/* Before the first layer: the plan of attention, the inputs' tokens looked up in table and kept in x, if that is not
+ * NULL, and their norm (token.x is not looked at). feature: another norm beside it; NULL: none. plan_error: begin.h. */
+struct gr_cuda_begin_step {
+    const uint16_t *table;
+    float *x;
+    struct gr_cuda_norm_step token;
+    const struct gr_cuda_norm_step *feature;
+    int32_t *plan_error;
+};
+GR_NODISCARD enum gr_status gr_cuda_enqueue_begin(const struct gr_cuda_layer_work *w, const struct gr_cuda_begin_step *s,
+                                                  int n);
 /* What is around a layer. scaled: the layer before this one left w->in, with sums of squares in w->down_square; else a
  * norm's result is there. next_norm: weights of the norm before the next layer, for which this one leaves w->in; NULL:
  * it leaves the residual stream alone. capture: with next_norm, where that stream is kept besides; NULL: nowhere. */

@@ -20,6 +20,7 @@ struct llama {
     struct gr_cuda_matrix head;  /* (vocabulary rows, H) */
     uint16_t *xo;                /* tiles of width H: rows whose logits are wanted */
     struct gr_cuda_graphs body, fuse, logits;
+    struct gr_cuda_graphs whole; /* all three, for as many rows as a tree has */
     /* with SpecPV */
     struct gr_cuda_partial partial;
     struct gr_cuda_graphs refresh; /* body of a pass that chooses views */
@@ -55,17 +56,18 @@ static uint16_t *capture_of(const struct llama *m, int i, int *col_out)
     return NULL;
 }
 
-/* The norm before the first layer; the others have theirs from the layer before. */
-static enum gr_status enqueue_first_norm(struct llama *m, int n)
+/* Up to the norm before the first layer; the others have theirs from the layer before. */
+static enum gr_status enqueue_begin(struct llama *m, int n)
 {
     const int hidden = m->source.hf.hidden;
-    struct gr_cuda_norm_step s = {.x = m->m.work.x,
-                                  .weight = m->layer[0].in_norm,
-                                  .y = m->m.work.in,
-                                  .y_n = hidden,
-                                  .capture_n = m->source.n_capture * hidden};
-    s.capture = capture_of(m, 0, &s.capture_col);
-    return gr_cuda_enqueue_norm(&m->m.work, &s, n);
+    struct gr_cuda_begin_step s = {.table = m->embed,
+                                   .x = m->m.work.x,
+                                   .token = {.weight = m->layer[0].in_norm,
+                                             .y = m->m.work.in,
+                                             .y_n = hidden,
+                                             .capture_n = m->source.n_capture * hidden}};
+    s.token.capture = capture_of(m, 0, &s.token.capture_col);
+    return gr_cuda_model_enqueue_begin(&m->m, &s, n);
 }
 
 static enum gr_status enqueue_layer(struct llama *m, int i, int n)
@@ -95,15 +97,7 @@ static enum gr_status enqueue_last_capture(struct llama *m, int n)
 static enum gr_status enqueue_body(void *model, int n)
 {
     struct llama *m = model;
-    const struct gr_cuda_embed_args embed = {.table = m->embed,
-                                             .id = m->m.pass.inputs.token,
-                                             .y = m->m.work.x,
-                                             .n_row = n,
-                                             .n = m->source.hf.hidden,
-                                             .n_row_true = m->m.pass.inputs.n_row};
-    GR_TRY(gr_cuda_model_enqueue_begin(&m->m));
-    GR_TRY(gr_cuda_embed(&embed, m->m.device.stream));
-    GR_TRY(enqueue_first_norm(m, n));
+    GR_TRY(enqueue_begin(m, n));
     for (int i = 0; i < m->source.hf.n_layer; i++) {
         GR_TRY(enqueue_layer(m, i, n));
     }
@@ -120,50 +114,88 @@ static enum gr_status enqueue_refresh(void *model, int n)
     return gr_cuda_view_lists(&m->partial.views, m->m.device.stream);
 }
 
-static enum gr_status enqueue_fuse(void *model, int n)
+static enum gr_status enqueue_fc(struct llama *m, int n)
 {
-    struct llama *m = model;
-    const int width = m->lm.fused_width;
     const struct gr_cuda_linear_step fc = {
-        .x = m->capture, .bias = m->fc_bias, .out = GR_CUDA_OUT_BF16, .y = m->fused, .y_stride = width};
+        .x = m->capture, .bias = m->fc_bias, .out = GR_CUDA_OUT_BF16, .y = m->fused, .y_stride = m->lm.fused_width};
+    return gr_cuda_enqueue_linear(&m->m.work, &m->fc, &fc, n);
+}
+
+static enum gr_status enqueue_shipped(struct llama *m, int n)
+{
     /* Two bf16 to a word of the copy. */
     const struct gr_cuda_output_args out = {.from = (const float *)(const void *)m->fused,
                                             .to = (float *)(void *)m->fused_alias,
                                             .n_row = n,
-                                            .n = width / 2,
+                                            .n = m->lm.fused_width / 2,
                                             .n_row_true = m->m.pass.inputs.n_row};
-    GR_TRY(gr_cuda_enqueue_linear(&m->m.work, &m->fc, &fc, n));
     return gr_cuda_output(&out, m->m.device.stream);
 }
 
-static enum gr_status enqueue_logits(void *model, int n)
+static enum gr_status enqueue_fuse(void *model, int n)
 {
-    struct llama *m = model;
-    const int hidden = m->source.hf.hidden;
+    GR_TRY(enqueue_fc(model, n));
+    return enqueue_shipped(model, n);
+}
+
+static enum gr_status enqueue_final_norm(struct llama *m, int n)
+{
     const struct gr_cuda_norm_step norm = {
-        .x = m->m.work.x, .weight = m->final_norm, .y = m->xo, .y_n = hidden, .out_rows = true};
+        .x = m->m.work.x, .weight = m->final_norm, .y = m->xo, .y_n = m->source.hf.hidden, .out_rows = true};
+    return gr_cuda_enqueue_norm(&m->m.work, &norm, n);
+}
+
+static enum gr_status enqueue_head(struct llama *m, int n)
+{
     const struct gr_cuda_linear_step head = {
         .x = m->xo, .out = GR_CUDA_OUT_F32, .y = m->m.logits, .y_stride = m->lm.n_vocab_stride, .out_rows = true};
-    GR_TRY(gr_cuda_enqueue_norm(&m->m.work, &norm, n));
     GR_TRY(gr_cuda_enqueue_linear(&m->m.work, &m->head, &head, n));
     return gr_cuda_model_enqueue_picks(&m->m, &m->lm, n);
 }
 
+static enum gr_status enqueue_logits(void *model, int n)
+{
+    GR_TRY(enqueue_final_norm(model, n));
+    return enqueue_head(model, n);
+}
+
+/* A kernel waits only for the one before it: what is shipped goes to the host while the head's first weights come. */
+static enum gr_status enqueue_whole(void *model, int n)
+{
+    struct llama *m = model;
+    GR_TRY(enqueue_body(m, n));
+    if (serves_head(m)) {
+        GR_TRY(enqueue_fc(m, n));
+    }
+    GR_TRY(enqueue_final_norm(m, n));
+    if (serves_head(m)) {
+        GR_TRY(enqueue_shipped(m, n));
+    }
+    return enqueue_head(m, n);
+}
+
 /* ---- the model as the workers see it ---- */
+
+static enum gr_status launch(struct llama *m, const struct gr_batch *b)
+{
+    const struct gr_cuda_device *d = &m->m.device;
+    const bool fuse = b->want_capture && serves_head(m);
+    if (b->n_refresh == 0 && fuse == serves_head(m) && gr_cuda_graphs_whole(&m->whole, b->n_row, b->n_out)) {
+        return gr_cuda_graphs_launch(&m->whole, d, b->n_row);
+    }
+    GR_TRY(gr_cuda_graphs_launch(b->n_refresh > 0 ? &m->refresh : &m->body, d, b->n_row));
+    if (fuse) {
+        GR_TRY(gr_cuda_graphs_launch(&m->fuse, d, b->n_row));
+    }
+    return b->n_out > 0 ? gr_cuda_graphs_launch(&m->logits, d, b->n_out) : GR_OK;
+}
 
 static enum gr_status llama_forward(struct gr_lm *lm, const struct gr_batch *b)
 {
     struct llama *m = of(lm);
-    const struct gr_cuda_device *d = &m->m.device;
     gr_kv_refresh_begin(&m->partial.host, b->n_refresh, b->refresh);
     GR_TRY(gr_cuda_model_begin(&m->m, b, 1));
-    GR_TRY(gr_cuda_graphs_launch(b->n_refresh > 0 ? &m->refresh : &m->body, d, b->n_row));
-    if (b->want_capture && serves_head(m)) {
-        GR_TRY(gr_cuda_graphs_launch(&m->fuse, d, b->n_row));
-    }
-    if (b->n_out > 0) {
-        GR_TRY(gr_cuda_graphs_launch(&m->logits, d, b->n_out));
-    }
+    GR_TRY(launch(m, b));
     GR_TRY(gr_cuda_model_wait(&m->m, lm, b->n_out));
     gr_kv_refresh_end(&m->partial.host, b->n_refresh, b->refresh);
     return GR_OK;
@@ -224,6 +256,7 @@ static void llama_destroy(struct gr_lm *lm)
     gr_cuda_graphs_destroy(&m->body);
     gr_cuda_graphs_destroy(&m->fuse);
     gr_cuda_graphs_destroy(&m->logits);
+    gr_cuda_graphs_destroy(&m->whole);
     gr_cuda_model_close(&m->m, lm);
     gr_llama_source_close(&m->source);
     free(m->layer);
@@ -365,6 +398,7 @@ static enum gr_status make_graphs(struct llama *m)
     const struct gr_cuda_device *d = &m->m.device;
     GR_TRY(gr_cuda_graphs_make(&m->body, d, m->lm.n_row_max, enqueue_body, m));
     GR_TRY(gr_cuda_graphs_make(&m->logits, d, m->lm.n_out_max, enqueue_logits, m));
+    GR_TRY(gr_cuda_graphs_make(&m->whole, d, gr_cuda_graphs_whole_max(&m->lm), enqueue_whole, m));
     if (serves_head(m)) {
         GR_TRY(gr_cuda_graphs_make(&m->fuse, d, m->lm.n_row_max, enqueue_fuse, m));
     }

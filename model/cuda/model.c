@@ -165,10 +165,12 @@ enum gr_status gr_cuda_model_enqueue_picks(struct gr_cuda_model *m, const struct
     return gr_cuda_pick(&a, m->device.stream);
 }
 
-enum gr_status gr_cuda_model_enqueue_begin(struct gr_cuda_model *m)
+enum gr_status gr_cuda_model_enqueue_begin(struct gr_cuda_model *m, const struct gr_cuda_begin_step *s, int n)
 {
+    struct gr_cuda_begin_step step = *s;
+    step.plan_error = (int32_t *)m->done_alias + 1;
     GR_TRY(gr_cuda_input(m->pass.host_alias, m->pass.dev, m->device.stream));
-    return gr_cuda_enqueue_plan(&m->work, (int32_t *)m->done_alias + 1);
+    return gr_cuda_enqueue_begin(&m->work, &step, n);
 }
 
 /* Bounded by the device: either the flag comes, or the driver says that the stream has ended, or why it broke. */

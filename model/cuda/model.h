@@ -57,8 +57,9 @@ GR_NODISCARD enum gr_status gr_cuda_model_load(struct gr_cuda_model *m, struct g
 
 /* Writes the inputs; what is enqueued behind reads them. pos_ahead: pass.h. */
 GR_NODISCARD enum gr_status gr_cuda_model_begin(struct gr_cuda_model *m, const struct gr_batch *b, int pos_ahead);
-/* Enqueues what every pass begins with: the inputs and the plan of attention. */
-GR_NODISCARD enum gr_status gr_cuda_model_enqueue_begin(struct gr_cuda_model *m);
+/* Enqueues what every pass of at most n rows begins with: the inputs, and s, whose plan_error is the model's. */
+GR_NODISCARD enum gr_status gr_cuda_model_enqueue_begin(struct gr_cuda_model *m, const struct gr_cuda_begin_step *s,
+                                                        int n);
 /* Enqueues the picks, or the children, of n rows at most, and says when they are there: the last step of a pass that
  * has any. */
 GR_NODISCARD enum gr_status gr_cuda_model_enqueue_picks(struct gr_cuda_model *m, const struct gr_lm *lm, int n);

@@ -222,8 +222,8 @@ static void check_splits()
     n_split_max = GR_CUDA_SPLIT_MAX;
     int n_wrong = 0;
     for (int n : {-1, 0, GR_CUDA_SPLIT_MAX + 1}) {
-        const gr_cuda_attn_shape bad{32, 8, 128, 64, 1, 64, n};
-        n_wrong += gr_cuda_attn_plan(&bad, nullptr, nullptr, nullptr, nullptr, nullptr) != GR_EUNSUPPORTED;
+        const gr_cuda_attn_plan_args bad{{32, 8, 128, 64, 1, 64, n}, nullptr, nullptr, nullptr, nullptr};
+        n_wrong += gr_cuda_attn_plan(&bad, nullptr) != GR_EUNSUPPORTED;
     }
     report("-1, 0 and 9 splits", n_wrong == 0, n_wrong == 0 ? "refused" : "one passed, or with another status");
 }
@@ -312,6 +312,7 @@ int main(int argc, char **argv)
         {"linear", check_linear_layers},
         {"linear outputs", check_linear_outputs},
         {"rows", check_rows},
+        {"begin", check_begin},
         {"noise", check_noise},
         {"pick", check_picks},
         {"specpv", check_specpv},

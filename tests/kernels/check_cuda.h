@@ -10,6 +10,7 @@ void report(const char *name, bool ok, const char *detail);
 void check_linear_layers(void);
 void check_linear_outputs(void); /* norms behind, heads */
 void check_rows(void);
+void check_begin(void);
 void check_noise(void); /* all words: bounds of the noise */
 void check_picks(void);
 void check_specpv(void);

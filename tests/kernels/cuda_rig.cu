@@ -224,8 +224,8 @@ std::vector<uint16_t> call::run(const dev<uint16_t> &kv, int n_repeat)
     std::vector<uint16_t> first;
     for (int i = 0; i < n_repeat; i++) {
         plan.poison(), work.poison(), d_out.poison();
-        if (gr_cuda_attn_plan(&a.shape, a.seq, d_n.p, plan.p, nullptr, nullptr) != GR_OK ||
-            gr_cuda_attention(&a, nullptr) != GR_OK) {
+        const gr_cuda_attn_plan_args p{a.shape, a.seq, d_n.p, plan.p, nullptr};
+        if (gr_cuda_attn_plan(&p, nullptr) != GR_OK || gr_cuda_attention(&a, nullptr) != GR_OK) {
             fail("launch");
         }
         CUDA_OK(cudaDeviceSynchronize());

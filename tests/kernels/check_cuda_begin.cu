@@ -1,0 +1,179 @@
+/* The begin of a pass against its parts: look-up by plain loops, norms and plan by their own kernels, all bits. */
+#include "tests/kernels/check_cuda.h"
+#include "tests/kernels/cuda_rig.h"
+
+#include "kernels/cuda/begin.h"
+
+struct begin_case {
+    int n, n_row, n_true;
+    bool kept, captured, feature;
+};
+
+/* A session of n_row rows behind 700 tokens, half of them a chain, the others a tree on it. */
+struct planned_rows {
+    dev<int32_t> block, limit, n_anc, scratch;
+    dev<int16_t> anc;
+    dev<gr_attn_seq> seq;
+    dev<int32_t> n_seq;
+
+    static std::vector<int32_t> rising(int n)
+    {
+        std::vector<int32_t> v;
+        for (int i = 0; i < n; i++) {
+            v.push_back(3 * i + 1);
+        }
+        return v;
+    }
+    static std::vector<int32_t> limits(int n_row)
+    {
+        std::vector<int32_t> v;
+        for (int r = 0; r < n_row; r++) {
+            v.push_back(701 + std::min(r, n_row / 2));
+        }
+        return v;
+    }
+    static std::vector<int32_t> depths(int n_row)
+    {
+        std::vector<int32_t> v;
+        for (int r = 0; r < n_row; r++) {
+            v.push_back(r <= n_row / 2 ? 0 : 1 + r % 2);
+        }
+        return v;
+    }
+    static std::vector<int16_t> ancestors(int n_row)
+    {
+        std::vector<int16_t> v((size_t)n_row * GR_ATTN_ANC_MAX, 0);
+        for (int r = 0; r < n_row; r++) {
+            v[(size_t)r * GR_ATTN_ANC_MAX + 1] = (int16_t)(r % 64);
+        }
+        return v;
+    }
+    static gr_attn_seq of(const planned_rows &s, int n_row)
+    {
+        gr_attn_seq q{};
+        q.n_row = n_row, q.block = s.block.p, q.limit = s.limit.p, q.scratch_block = s.scratch.p;
+        q.n_anc = s.n_anc.p, q.anc = s.anc.p, q.n_slot = 64;
+        return q;
+    }
+    explicit planned_rows(int n_row)
+        : block(rising((701 + n_row) / 16 + 1)), limit(limits(n_row)), n_anc(depths(n_row)), scratch(rising(4)),
+          anc(ancestors(n_row)), seq(std::vector<gr_attn_seq>{of(*this, n_row)}), n_seq(std::vector<int32_t>{1})
+    {
+    }
+};
+
+static const char *launched(enum gr_status st)
+{
+    CUDA_OK(cudaDeviceSynchronize());
+    return st == GR_OK ? nullptr : "not launched";
+}
+
+static void check_begin_of(const begin_case &c)
+{
+    const int n_vocab = 301, guard = 2;
+    rng g{(uint64_t)c.n * 3 + (uint64_t)c.n_row};
+    std::vector<uint16_t> table((size_t)n_vocab * c.n);
+    std::vector<float> w, w2, f((size_t)c.n_row * c.n), embedded((size_t)(c.n_row + guard) * c.n);
+    std::vector<int32_t> id;
+    for (auto &x : table) {
+        x = bf16_of(g.unit());
+    }
+    for (auto &x : f) {
+        x = 20.0f * g.unit();
+    }
+    for (int i = 0; i < c.n; i++) {
+        w.push_back(1.0f + 0.5f * g.unit()), w2.push_back(g.unit());
+    }
+    memset(embedded.data(), 0xff, embedded.size() * 4);
+    for (int r = 0; r < c.n_row; r++) {
+        id.push_back(r == 0 ? n_vocab - 1 : g.below(n_vocab));
+        for (int i = 0; i < c.n && r < c.n_true; i++) {
+            const uint32_t bits = (uint32_t)table[(size_t)id[r] * c.n + i] << 16;
+            memcpy(&embedded[(size_t)r * c.n + i], &bits, 4);
+        }
+    }
+    const planned_rows s(c.n_row);
+    dev<uint16_t> d_table(table);
+    dev<int32_t> d_id(id), d_true(std::vector<int32_t>{c.n_true}), error(1);
+    dev<float> d_w(w), d_w2(w2), d_f(f), d_embedded(embedded), x(embedded.size());
+    dev<uint16_t> y(gr_cuda_tile_bytes(c.n_row + 64, 2 * c.n) / 2), kept(gr_cuda_tile_bytes(c.n_row + 64, c.n) / 2);
+    gr_cuda_begin_args a{};
+    a.plan.shape = {32, 8, 128, c.n_row + 3, 2, 64, GR_CUDA_SPLIT_MAX};
+    dev<uint8_t> plan(gr_cuda_attn_plan_bytes(&a.plan.shape));
+    a.plan.seq = s.seq.p, a.plan.n_seq = s.n_seq.p, a.plan.plan = plan.p, a.plan.error = error.p;
+    a.table = d_table.p, a.id = d_id.p, a.x = c.kept ? x.p : nullptr;
+    a.token.w = d_w.p, a.token.y = y.p, a.token.n_row = c.n_row, a.token.n = a.token.x_stride = c.n;
+    a.token.y_n = 2 * c.n, a.token.eps = 1e-5f, a.token.n_row_true = d_true.p;
+    a.token.capture = c.captured ? kept.p : nullptr, a.token.capture_n = c.n;
+    if (c.feature) {
+        a.feature = a.token;
+        a.feature.x = d_f.p, a.feature.w = d_w2.p, a.feature.y_col = c.n, a.feature.capture = nullptr;
+    }
+    plan.poison(), error.poison(), x.poison(), y.poison(), kept.poison();
+    const char *wrong = launched(gr_cuda_begin(&a, nullptr));
+    const std::vector<uint8_t> got_plan = plan.get();
+    const std::vector<uint16_t> got_y = y.get(), got_kept = kept.get();
+    const std::vector<float> got_x = x.get();
+    const int32_t got_error = error.get()[0];
+    plan.poison(), y.poison(), kept.poison(), x.poison();
+    gr_cuda_norm_args token = a.token;
+    token.x = d_embedded.p;
+    wrong = !wrong ? launched(gr_cuda_attn_plan(&a.plan, nullptr)) : wrong;
+    wrong = !wrong ? launched(gr_cuda_norm(&token, nullptr)) : wrong;
+    if (!wrong && c.feature) {
+        wrong = launched(gr_cuda_norm(&a.feature, nullptr));
+    }
+    const std::vector<float> want_x = c.kept ? embedded : x.get();
+    if (!wrong) {
+        wrong = got_plan != plan.get()                                          ? "OTHER PLAN"
+                : got_error != 0                                                ? "THE PLAN IS REFUSED"
+                : memcmp(got_x.data(), want_x.data(), want_x.size() * 4) != 0   ? "OTHER TOKENS"
+                : got_y != y.get()                                              ? "OTHER NORMS"
+                : got_kept != kept.get()                                        ? "OTHER CAPTURE"
+                                                                                : nullptr;
+    }
+    char name[100];
+    snprintf(name, sizeof(name), "begin: %d of %d rows of %d%s%s%s", c.n_true, c.n_row, c.n, c.kept ? ", kept" : "",
+             c.captured ? ", captured" : "", c.feature ? ", features" : "");
+    report(name, wrong == nullptr, wrong ? wrong : "plan, tokens and norms: all bits");
+}
+
+static void check_refused_begins()
+{
+    dev<float> x(8192);
+    dev<uint16_t> y(8192);
+    const planned_rows s(1);
+    gr_cuda_begin_args a{};
+    a.plan.shape = {32, 8, 128, 1, 1, 64, 1};
+    dev<uint8_t> plan(gr_cuda_attn_plan_bytes(&a.plan.shape));
+    a.plan.seq = s.seq.p, a.plan.n_seq = s.n_seq.p, a.plan.plan = plan.p;
+    a.table = y.p, a.id = s.n_seq.p, a.token.w = x.p, a.token.y = y.p + 4096, a.token.n_row = 1;
+    a.token.n = a.token.x_stride = a.token.y_n = 128, a.token.n_row_true = s.n_seq.p;
+    bool ok = launched(gr_cuda_begin(&a, nullptr)) == nullptr;
+    gr_cuda_begin_args b = a;
+    b.token.n = 100;
+    ok = ok && gr_cuda_begin(&b, nullptr) == GR_EUNSUPPORTED;
+    b = a, b.table = y.p + 1;
+    ok = ok && gr_cuda_begin(&b, nullptr) == GR_EUNSUPPORTED;
+    b = a, b.feature = a.token, b.feature.x = x.p, b.feature.n = b.feature.x_stride = 64;
+    ok = ok && gr_cuda_begin(&b, nullptr) == GR_EUNSUPPORTED;
+    b = a, b.plan.shape.head_dim = 96;
+    ok = ok && gr_cuda_begin(&b, nullptr) == GR_EUNSUPPORTED;
+    report("begin: shapes that are refused", ok, "four of four, and the shape that fits is not");
+}
+
+void check_begin(void)
+{
+    for (int n : {64, 192, 4096, 4160, 8192, 12288, 16384}) {
+        check_begin_of({n, 1, 1, true, false, false});
+        check_begin_of({n, 64, 37, true, true, true});
+    }
+    const begin_case cases[] = {
+        {4096, 1, 1, false, false, true},   {4096, 10, 10, false, false, true}, {4096, 64, 64, false, false, true},
+        {4096, 256, 256, true, true, true}, {4096, 256, 200, true, false, false}, {4096, 5, 0, true, false, true},
+    };
+    for (const begin_case &c : cases) {
+        check_begin_of(c);
+    }
+    check_refused_begins();
+}
