@@ -10,6 +10,8 @@ namespace gr
 constexpr int N_PLAN_THREAD = 1024;
 constexpr int N_PLAN_WARP = N_PLAN_THREAD / 32;
 constexpr int NOWHERE = 1 << 30;
+/* n_tile_max() of the largest shape: 32768 rows, 32 of them in a tile, and as many sessions as there are threads. */
+constexpr int PLAN_TILE_MAX = 2 * ((1 << 15) / 32 + N_PLAN_THREAD);
 
 struct PlanArgs {
     gr_cuda_attn_shape shape;
@@ -24,11 +26,17 @@ __host__ __device__ __forceinline__ PlanArgs plan_args(const gr_cuda_attn_plan_a
     return {a.shape, a.seq, a.n_seq, parts_of(a.shape, a.plan), a.error};
 }
 
+/* Of a tile's far keys: tiles of keys in a split, and splits. */
+struct PlanSplits {
+    uint16_t tiles, n;
+};
+
 /* What the block shares. group, piece: of sequence i, groups and (rows / tile_rows) pieces before it; one more than there
  * are sequences. */
 struct PlanShared {
     int group[N_PLAN_THREAD + 1], piece[N_PLAN_THREAD + 1];
     int n_tile, n_item, error;
+    PlanSplits splits[PLAN_TILE_MAX];
 };
 
 /* The sequence that piece or group i belongs to. */
@@ -142,6 +150,7 @@ static __device__ void plan_tiles(const PlanArgs &a, PlanShared &sh, int i_seq, 
         lo = __reduce_min_sync(~0u, lo);
         hi = __reduce_max_sync(~0u, hi);
         if (lane == 0) {
+            sh.splits[at] = {(uint16_t)(done / GR_CUDA_KEY_TILE), (uint16_t)((hi + done - 1) / done)};
             t.seq = i_seq, t.n_row = n, t.far_len = hi, t.far_min = lo;
             t.split_len = done, t.n_split = (hi + done - 1) / done;
             t.old = fresh >= (s.sparse ? hi - s.n_sparse * GR_KV_BLOCK + s.dense_from : hi);
@@ -149,23 +158,25 @@ static __device__ void plan_tiles(const PlanArgs &a, PlanShared &sh, int i_seq, 
     }
 }
 
-/* All threads: a tile to its place, longest splits first, and its items. */
-static __device__ void place_tile(const PlanArgs &a, PlanShared &sh, int i)
+/* A warp: a tile to its place, longest splits first, and its items. */
+static __device__ void place_tile(const PlanArgs &a, PlanShared &sh, int i, int lane)
 {
     const Tile &t = a.plan.raw[i];
     const gr_attn_seq &s = a.seq[t.seq];
     int place = 0, first = 0;
-    for (int k = 0; k < sh.n_tile; k++) {
-        const Tile &other = a.plan.raw[k];
-        if (other.split_len > t.split_len || (other.split_len == t.split_len && k < i)) {
+    for (int k = lane; k < sh.n_tile; k += 32) {
+        const PlanSplits other = sh.splits[k];
+        if (other.tiles > sh.splits[i].tiles || (other.tiles == sh.splits[i].tiles && k < i)) {
             place++;
-            first += other.n_split * a.shape.n_kv_head;
+            first += other.n * a.shape.n_kv_head;
         }
     }
-    for (int k = (int)threadIdx.x; k < (int)sizeof(Tile) / 4; k += N_PLAN_THREAD) {
+    place = __reduce_add_sync(~0u, place);
+    first = __reduce_add_sync(~0u, first);
+    for (int k = lane; k < (int)sizeof(Tile) / 4; k += 32) {
         ((int *)(a.plan.tile + place))[k] = ((const int *)&t)[k];
     }
-    for (int k = (int)threadIdx.x; k < a.shape.n_kv_head * t.n_split; k += N_PLAN_THREAD) {
+    for (int k = lane; k < a.shape.n_kv_head * t.n_split; k += 32) {
         Item it{};
         it.tile = place, it.kv_head = k / t.n_split, it.split = k % t.n_split, it.n_row = t.n_row;
         it.first = it.split * t.split_len;
@@ -176,8 +187,8 @@ static __device__ void place_tile(const PlanArgs &a, PlanShared &sh, int i)
         it.sparse_stride = s.sparse_stride, it.n_sparse = s.n_sparse, it.dense_block = s.dense_from / GR_KV_BLOCK;
         a.plan.item[first + k] = it;
     }
-    if (threadIdx.x == 0) {
-        sh.n_item += t.n_split * a.shape.n_kv_head;
+    if (lane == 0) {
+        atomicAdd(&sh.n_item, t.n_split * a.shape.n_kv_head);
     }
 }
 
@@ -238,9 +249,10 @@ static __device__ __forceinline__ void make_plan(const PlanArgs &a)
     __shared__ PlanShared sh;
     const int n_seq = *a.n_seq;
     const bool ok = find_parts(a, sh, n_seq);
-    for (int i = 0; ok && i < sh.n_tile; i++) {
-        place_tile(a, sh, i);
+    for (int i = (int)threadIdx.x / 32; ok && i < sh.n_tile; i += N_PLAN_WARP) {
+        place_tile(a, sh, i, (int)threadIdx.x % 32);
     }
+    __syncthreads();
     if (threadIdx.x == 0) {
         *a.plan.head = {sh.error, ok ? sh.n_tile : 0, ok ? sh.n_item : 0, ok ? sh.group[n_seq] : 0};
         if (a.error != nullptr) {
