@@ -501,7 +501,7 @@ template <int HD> static size_t far_smem()
 
 template <int HD> __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(N_THREAD, 1) far_kernel(const FarArgs a)
 {
-    extern __shared__ uint8_t raw[];
+    GR_DYNAMIC_SHARED(uint8_t, raw, 16);
     uint8_t *slots = (uint8_t *)(((uintptr_t)raw + 1023) & ~(uintptr_t)1023);
     uint8_t *q = slots + N_SLOT * GR_CUDA_KEY_TILE * HD * 2;
     Bars *bars = (Bars *)(q + 2 * 64 * HD * 2);

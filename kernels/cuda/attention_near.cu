@@ -29,31 +29,12 @@ struct NearArgs {
     float scale_log2;
 };
 
-static __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t addr)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(addr)
-                 : "memory");
-}
-
-static __device__ __forceinline__ void load_matrices_turned(uint32_t (&r)[4], uint32_t addr)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(addr)
-                 : "memory");
-}
-
 /* 16 rows, of which the lower 8 are 0, times 8 columns; the result's lower rows are dropped. */
 static __device__ __forceinline__ void multiply(float &c0, float &c1, uint32_t a0, uint32_t a2, uint32_t b0,
                                                 uint32_t b1)
 {
     float c2 = 0.0f, c3 = 0.0f;
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %6, %5, %6}, {%7, %8},"
-                 " {%0, %1, %2, %3};"
-                 : "+f"(c0), "+f"(c1), "+f"(c2), "+f"(c3)
-                 : "r"(a0), "r"(a2), "r"(0), "r"(b0), "r"(b1));
+    multiply_16x8(c0, c1, c2, c3, a0, 0, a2, 0, b0, b1);
 }
 
 /* A warp's row. */
@@ -247,7 +228,7 @@ static __device__ __forceinline__ void load_cells(const NearArgs &a, const Group
 
 template <int HD, int PARTS> __global__ void __launch_bounds__(N_NEAR_THREAD, 1) near_kernel(const NearArgs a)
 {
-    extern __shared__ __align__(1024) uint8_t cells[];
+    GR_DYNAMIC_SHARED(uint8_t, cells, 1024);
     uint64_t *bar = (uint64_t *)(cells + (size_t)a.n_block_max * HD * 64);
     const uint32_t smem = smem_addr(cells);
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;

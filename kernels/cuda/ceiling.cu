@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/cuda_status.cuh"
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/read_all.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
@@ -29,7 +30,7 @@ static __global__ void fill(uint4 *p, size_t n)
  * sums. */
 static __global__ void __launch_bounds__(256, 1) matrix_rate(const uint4 *from, int n, float *out)
 {
-    extern __shared__ uint8_t raw[];
+    GR_DYNAMIC_SHARED(uint8_t, raw, 16);
     uint8_t *smem = (uint8_t *)(((uintptr_t)raw + 1023) & ~(uintptr_t)1023);
     for (int i = (int)threadIdx.x; i < 6144; i += 256) {
         ((uint4 *)smem)[i] = from[i];
@@ -71,7 +72,7 @@ template <class F> static enum gr_status median_ms(F launch, float *out)
     for (int i = -5; i < N_REP; i++) {
         float t = 0.0f;
         GR_TRY(cuda_status_of(cudaEventRecord(begin, nullptr), "ceilings"));
-        launch();
+        GR_TRY(cuda_status_of(launch(), "ceilings"));
         GR_TRY(cuda_status_of(cudaEventRecord(end, nullptr), "ceilings"));
         GR_TRY(cuda_status_of(cudaEventSynchronize(end), "ceilings"));
         GR_TRY(cuda_status_of(cudaEventElapsedTime(&t, begin, end), "ceilings"));
@@ -81,22 +82,25 @@ template <class F> static enum gr_status median_ms(F launch, float *out)
     *out = ms[N_REP / 2];
     (void)cudaEventDestroy(begin);
     (void)cudaEventDestroy(end);
-    return cuda_status_of(cudaGetLastError(), "ceilings");
+    return GR_OK;
 }
 
 static enum gr_status measure(uint4 *buffer, int n_sm, gr_cuda_ceilings *out)
 {
     float read_ms = 0.0f, matrix_ms = 0.0f;
-    fill<<<1056, 512>>>(buffer, N_READ / 16 + 64);
-    GR_TRY(median_ms([&] { read_all<<<1056, 512>>>(buffer, N_READ / 16, (uint32_t *)(buffer + N_READ / 16)); },
-                     &read_ms));
+    GR_TRY(cuda_status_of(launch_after(fill, dim3(1056), 512, 0, nullptr, buffer, N_READ / 16 + 64), "ceilings"));
+    const auto read = [&] {
+        return launch_after(read_all, dim3(1056), 512, 0, nullptr, (const uint4 *)buffer, N_READ / 16,
+                            (uint32_t *)(buffer + N_READ / 16));
+    };
+    const auto multiply = [&] {
+        return launch_after(matrix_rate, dim3((unsigned)n_sm), 256, MATRIX_SMEM, nullptr, (const uint4 *)buffer, N_STEP,
+                            (float *)(buffer + N_READ / 16));
+    };
+    GR_TRY(median_ms(read, &read_ms));
     GR_TRY(cuda_status_of(
         cudaFuncSetAttribute(matrix_rate, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)MATRIX_SMEM), "ceilings"));
-    GR_TRY(median_ms(
-        [&] {
-            matrix_rate<<<(unsigned)n_sm, 256, MATRIX_SMEM>>>(buffer, N_STEP, (float *)(buffer + N_READ / 16));
-        },
-        &matrix_ms));
+    GR_TRY(median_ms(multiply, &matrix_ms));
     out->read_bytes_per_s = (double)N_READ / read_ms * 1e3;
     out->matrix_flops = 2.0 * N_STEP * 4 * 64 * 128 * 128 * n_sm / matrix_ms * 1e3;
     return GR_OK;

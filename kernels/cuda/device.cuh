@@ -5,6 +5,11 @@
 
 #include <cstdint>
 
+/* Shared memory whose size the launch says; the kernel's only piece of it. */
+#define GR_DYNAMIC_SHARED(T, name, alignment)                                                                          \
+    extern __shared__ __align__(alignment)                                                                             \
+    T name[]
+
 namespace gr
 {
 
@@ -171,6 +176,13 @@ __device__ __forceinline__ float exp2_fast(float x)
     return y;
 }
 
+__device__ __forceinline__ float log2_fast(float x)
+{
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 /* p[0] += x, p[1] += y, each rounded once, without a wait for the old values: the L2 cache adds. For places to which
  * nobody else adds meanwhile. Subnormal values may count as zero. p aligned to 8. */
 __device__ __forceinline__ void add_two(float *p, float x, float y)
@@ -184,6 +196,51 @@ __device__ __forceinline__ uint32_t pack_bf16(float first, float second)
     uint32_t w;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(second), "f"(first));
     return w;
+}
+
+/* One warp: 16 rows of A times 8 columns of B, 16 of k, bf16, added to c. Of rows lane / 4 and lane / 4 + 8
+ * a lane has in a0, a1 the k lane % 4 * 2 and the next, in a2, a3 those 8 further on; b0, b1 so of column lane / 4;
+ * c0, c1: columns lane % 4 * 2 and the next of the one row, c2, c3 of the other. */
+__device__ __forceinline__ void multiply_16x8(float &c0, float &c1, float &c2, float &c3, uint32_t a0, uint32_t a1,
+                                              uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9},"
+                 " {%0, %1, %2, %3};"
+                 : "+f"(c0), "+f"(c1), "+f"(c2), "+f"(c3)
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+/* Four matrices of 8 rows of 16 bytes from shared memory: lane l has the address of row l % 8 of matrix l / 8; of each
+ * matrix it gets the two values l % 4 * 2 and the next of row l / 4. */
+__device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t addr)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(addr)
+                 : "memory");
+}
+
+/* The same, rows and columns exchanged. */
+__device__ __forceinline__ void load_matrices_turned(uint32_t (&r)[4], uint32_t addr)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(addr)
+                 : "memory");
+}
+
+/* Counts one more and says how many there were. Orders what this thread saw before, and what it will see after. */
+__device__ __forceinline__ uint32_t count_up(uint32_t *n)
+{
+    uint32_t before;
+    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(n) : "memory");
+    return before;
+}
+
+/* Behind all that this thread wrote or saw, to the host too. */
+__device__ __forceinline__ void publish(uint32_t *to, uint32_t value)
+{
+    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
 
 } // namespace gr

@@ -3,6 +3,7 @@
 #include "kernels/cuda/expand.h"
 
 #include "kernels/cuda/cuda_status.cuh"
+#include "kernels/cuda/launch.cuh"
 
 #include <algorithm>
 #include <cstdio>
@@ -50,6 +51,6 @@ enum gr_status gr_cuda_expand(const struct gr_cuda_expand_args *a, struct CUstre
     }
     const dim3 grid((unsigned)((a->rule.n_in / 8 + gr::N_EXPAND_THREAD - 1) / gr::N_EXPAND_THREAD),
                     (unsigned)std::min(a->n_row, gr::N_STRIP_MAX));
-    gr::expand_kernel<<<grid, gr::N_EXPAND_THREAD, 0, stream>>>(*a);
-    return cuda_status_of(cudaGetLastError(), "expanding of rows");
+    return cuda_status_of(gr::launch_after(gr::expand_kernel, grid, gr::N_EXPAND_THREAD, 0, stream, *a),
+                          "expanding of rows");
 }

@@ -16,7 +16,7 @@ namespace gr
 /* A block: a layer and a KV head. All cells are read before one is written. */
 __global__ void __launch_bounds__(256) kv_copy_kernel(const gr_cuda_kv_copy_args a)
 {
-    extern __shared__ uint4 held[]; /* (n, 2, head_dim / 8) */
+    GR_DYNAMIC_SHARED(uint4, held, 16); /* (n, 2, head_dim / 8) */
     wait_for_previous();
     let_next_start();
     const int n = *a.n, pieces = a.head_dim / 8, kv_head = (int)blockIdx.x;

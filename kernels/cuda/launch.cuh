@@ -1,4 +1,5 @@
-/* How kernels are launched that overlap with the one before (device.cuh: wait_for_previous, let_next_start). */
+/* How kernels are launched: by itself, or so that it overlaps with the one before (device.cuh: wait_for_previous,
+ * let_next_start), alone or in clusters of blocks. */
 #ifndef GR_KERNELS_CUDA_LAUNCH_CUH
 #define GR_KERNELS_CUDA_LAUNCH_CUH
 
@@ -7,17 +8,43 @@
 namespace gr
 {
 
-/* A kernel that may start while the one before it still runs. */
+/* cluster: blocks of one, along x. early: it may start while the kernel before it still runs. */
+struct LaunchHow {
+    int cluster;
+    bool early;
+};
+
+template <class... P, class... A>
+static cudaError_t launch_as(LaunchHow how, void (*kernel)(P...), dim3 grid, int n_thread, size_t smem,
+                             cudaStream_t stream, A... a)
+{
+    cudaLaunchAttribute attr[2]{};
+    cudaLaunchConfig_t config{};
+    config.gridDim = grid, config.blockDim = dim3((unsigned)n_thread), config.dynamicSmemBytes = smem;
+    config.stream = stream, config.attrs = attr;
+    if (how.early) {
+        attr[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attr[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+    }
+    if (how.cluster > 1) {
+        attr[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+        attr[config.numAttrs].val.clusterDim.x = (unsigned)how.cluster;
+        attr[config.numAttrs].val.clusterDim.y = attr[config.numAttrs].val.clusterDim.z = 1;
+        config.numAttrs++;
+    }
+    return cudaLaunchKernelEx(&config, kernel, a...);
+}
+
 template <class... P, class... A>
 static cudaError_t launch_early(void (*kernel)(P...), dim3 grid, int n_thread, size_t smem, cudaStream_t stream, A... a)
 {
-    cudaLaunchAttribute attr{};
-    attr.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attr.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config{};
-    config.gridDim = grid, config.blockDim = dim3((unsigned)n_thread), config.dynamicSmemBytes = smem;
-    config.stream = stream, config.attrs = &attr, config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, kernel, a...);
+    return launch_as({1, true}, kernel, grid, n_thread, smem, stream, a...);
+}
+
+template <class... P, class... A>
+static cudaError_t launch_after(void (*kernel)(P...), dim3 grid, int n_thread, size_t smem, cudaStream_t stream, A... a)
+{
+    return launch_as({1, false}, kernel, grid, n_thread, smem, stream, a...);
 }
 
 } // namespace gr

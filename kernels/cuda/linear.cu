@@ -2,6 +2,7 @@
 #include "kernels/cuda/linear.h"
 
 #include "kernels/cuda/cuda_status.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/linear_cut.cuh"
 
 #include <cstdio>
@@ -169,10 +170,10 @@ enum gr_status gr_cuda_linear_pack(const struct gr_cuda_linear_pack_args *a, str
     }
     const size_t total = (size_t)a->n_row * (size_t)(a->n_in / 8);
     const size_t n_block = std::min<size_t>((total + gr::N_PACK_THREAD - 1) / gr::N_PACK_THREAD, 4096);
-    gr::linear_pack_kernel<<<(unsigned)n_block, gr::N_PACK_THREAD, 0, stream>>>(
-        *a, gr::cut_of(a->n_out, a->n_in, a->cut).width);
-    gr::packed_kernel<<<1, 1, 0, stream>>>();
-    return cuda_status_of(cudaGetLastError(), "packing of a matrix");
+    GR_TRY(cuda_status_of(gr::launch_after(gr::linear_pack_kernel, dim3((unsigned)n_block), gr::N_PACK_THREAD, 0,
+                                           stream, *a, gr::cut_of(a->n_out, a->n_in, a->cut).width),
+                          "packing of a matrix"));
+    return cuda_status_of(gr::launch_after(gr::packed_kernel, dim3(1), 1, 0, stream), "packing of a matrix");
 }
 
 enum gr_status gr_cuda_linear(const struct gr_cuda_linear_args *a, struct CUstream_st *stream)

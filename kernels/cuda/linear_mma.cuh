@@ -16,6 +16,7 @@
 #define GR_KERNELS_CUDA_LINEAR_MMA_CUH
 
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/linear_out.cuh"
 #include "kernels/cuda/linear_ring.cuh"
 #include "kernels/cuda/wgmma.cuh"
@@ -511,7 +512,7 @@ template <int R> static __device__ __forceinline__ void meet(const LinearArgs &a
 template <int N, int R>
 __global__ void __launch_bounds__(n_linear_thread(R), 1) linear_kernel(const __grid_constant__ LinearArgs a)
 {
-    extern __shared__ __align__(1024) uint8_t linear_smem[];
+    GR_DYNAMIC_SHARED(uint8_t, linear_smem, 1024);
     uint8_t *w_slots = linear_smem, *x_slots = w_slots + a.n_slot * stage_bytes(N);
     LinearBars *bars = (LinearBars *)(x_slots + a.x_bytes);
     const int warp = (int)threadIdx.x / 32 - 4 * R; /* of those that load */
@@ -581,16 +582,8 @@ template <int N, int R> static cudaError_t launch(LinearArgs &f, const LinearCut
         return e;
     }
     f.n_slot = m.n_slot, f.x_bytes = m.x_bytes;
-    cudaLaunchAttribute attr[2]{};
-    attr[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attr[0].val.programmaticStreamSerializationAllowed = 1;
-    attr[1].id = cudaLaunchAttributeClusterDimension;
-    attr[1].val.clusterDim.x = (unsigned)cut.parts, attr[1].val.clusterDim.y = attr[1].val.clusterDim.z = 1;
-    cudaLaunchConfig_t config{};
-    config.gridDim = dim3((unsigned)(cut.n_cluster() * cut.parts)), config.blockDim = dim3(n_linear_thread(R));
-    config.dynamicSmemBytes = (size_t)m.bytes(N);
-    config.stream = stream, config.attrs = attr, config.numAttrs = cut.parts > 1 ? 2 : 1;
-    return cudaLaunchKernelEx(&config, linear_kernel<N, R>, f);
+    return launch_as({cut.parts, true}, linear_kernel<N, R>, dim3((unsigned)(cut.n_cluster() * cut.parts)),
+                     n_linear_thread(R), (size_t)m.bytes(N), stream, f);
 }
 
 template <int R> cudaError_t launch_widths(LinearArgs &f, const LinearCut &cut, cudaStream_t stream)

@@ -2,6 +2,8 @@
 #ifndef GR_KERNELS_CUDA_NOISE_BOUNDS_CUH
 #define GR_KERNELS_CUDA_NOISE_BOUNDS_CUH
 
+#include "kernels/cuda/device.cuh"
+
 #include <cmath>
 #include <cstdint>
 
@@ -18,9 +20,7 @@ struct NoiseBounds {
 __device__ __forceinline__ NoiseBounds noise_bounds(uint32_t word)
 {
     const float u = (float)word + 0.5f;
-    float log2_u;
-    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(log2_u) : "f"(u));
-    const float near = fmaf(log2_u, -0.693147181f, 22.1807098f); /* 32 log 2 */
+    const float near = fmaf(log2_fast(u), -0.693147181f, 22.1807098f); /* 32 log 2 */
     return {u < 2147483648.0f ? fmaf(u, -4.65661287e-10f, near - 1e-4f) : -INFINITY, near + 1e-4f};
 }
 

@@ -4,6 +4,7 @@
 #ifndef GR_KERNELS_CUDA_PICK_ROW_CUH
 #define GR_KERNELS_CUDA_PICK_ROW_CUH
 
+#include "kernels/cuda/device.cuh"
 #include "kernels/cuda/pick.h"
 
 #include <cstdint>
@@ -113,14 +114,6 @@ template <class Part> __device__ __forceinline__ RowWork<Part> *row_work(void *w
     return (RowWork<Part> *)((uint8_t *)work + WORK_HEAD) + blockIdx.y;
 }
 
-/* Counts one more and says how many there were. Orders what this thread saw before, and what it will see after. */
-__device__ __forceinline__ uint32_t count_up(uint32_t *n)
-{
-    uint32_t before;
-    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(n) : "memory");
-    return before;
-}
-
 /* One thread, after a barrier behind the block's writes: true in the row's last block, which sees those of all behind
  * the next barrier. */
 __device__ __forceinline__ bool is_last_block(uint32_t *n_block)
@@ -143,7 +136,7 @@ __device__ __forceinline__ void row_is_done(void *work, const uint32_t *ticket, 
     }
     *n_row = 0;
     if (done != nullptr) {
-        asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(done), "r"(value) : "memory");
+        publish(done, value);
     }
 }
 

@@ -95,10 +95,7 @@ template <int HD> static __device__ void summarize(const uint16_t *keys, uint16_
 /* Sixteen dimensions of 16 rows by 8 columns, added. The halves of a and b are those of a 16-byte piece. */
 static __device__ __forceinline__ void multiply(float (&c)[4], const uint2 &a0, const uint2 &a1, const uint2 &b)
 {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a0.x), "r"(a1.x), "r"(a0.y), "r"(a1.y), "r"(b.x), "r"(b.y));
+    multiply_16x8(c[0], c[1], c[2], c[3], a0.x, a1.x, a0.y, a1.y, b.x, b.y);
 }
 
 static __device__ __forceinline__ uint2 half_of(const uint4 &v, int half)
@@ -356,7 +353,7 @@ static __device__ void write_top(const uint32_t *key, int n, int n_top, int firs
 /* A block: a layer and a KV head. */
 static __global__ void __launch_bounds__(LIST_THREADS) list_kernel(const gr_cuda_views v)
 {
-    extern __shared__ uint32_t key[]; /* (candidates) */
+    GR_DYNAMIC_SHARED(uint32_t, key, 16); /* (candidates) */
     __shared__ ListShared shared;
     wait_for_previous();
     let_next_start();

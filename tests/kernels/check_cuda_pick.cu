@@ -2,6 +2,7 @@
 #include "tests/kernels/check_cuda.h"
 #include "tests/kernels/cuda_rig.h"
 
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/noise_bounds.cuh"
 #include "kernels/cuda/pick.h"
 #include "kernels/cuda/rows.h"
@@ -299,7 +300,7 @@ void check_noise(void)
 {
     dev<unsigned long long> n(std::vector<unsigned long long>{0});
     dev<float> wide(std::vector<float>{0.0f});
-    compare_bounds<<<1056, 256>>>(n.p, wide.p);
+    CUDA_OK(gr::launch_after(compare_bounds, dim3(1056), 256, 0, nullptr, n.p, wide.p));
     CUDA_OK(cudaDeviceSynchronize());
     char s[100];
     const float w = wide.get()[0];
