@@ -189,6 +189,16 @@ template <int HD> struct Loader {
         }
         load_values(halves, values, w.now, n - 1);
     }
+
+    /* Both blocks release what both have loaded, so a block must not end before the other's last releases have come:
+     * they would reach for memory that is nobody's. No meeting of the cluster orders them. */
+    __device__ __forceinline__ void drain()
+    {
+        for (int i = 0; i < N_SLOT; i++) {
+            bar_wait(&bars->empty[ring.slot], ring.phase ^ 1);
+            ring.next();
+        }
+    }
 };
 
 /* ---- the warpgroups that multiply ---- */
@@ -537,6 +547,7 @@ template <int HD> __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(N_
                 it = *next;
                 window = next_window;
             }
+            loader.drain();
         }
         loader.gate.pass();
     } else {
@@ -552,7 +563,6 @@ template <int HD> __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(N_
         }
         worker.gate.pass();
     }
-    cluster_meet(); /* the other block may still write here */
 }
 
 template <int HD> static cudaError_t launch(const FarArgs &f, cudaStream_t stream)
@@ -566,7 +576,7 @@ template <int HD> static cudaError_t launch(const FarArgs &f, cudaStream_t strea
         return e;
     }
     const int n_block = n_sm / 2 * 2; /* as many clusters as fit at once */
-    return launch_early(far_kernel<HD>, dim3((unsigned)n_block), N_THREAD, far_smem<HD>(), stream, f);
+    return launch_as({2, true, true}, far_kernel<HD>, dim3((unsigned)n_block), N_THREAD, far_smem<HD>(), stream, f);
 }
 
 cudaError_t launch_far(const gr_cuda_attention_args &a, cudaStream_t stream)

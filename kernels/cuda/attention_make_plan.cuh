@@ -3,6 +3,7 @@
 #define GR_KERNELS_CUDA_ATTENTION_MAKE_PLAN_CUH
 
 #include "kernels/cuda/attention_plan.cuh"
+#include "kernels/cuda/device.cuh"
 
 namespace gr
 {
@@ -36,6 +37,7 @@ struct PlanSplits {
 struct PlanShared {
     int group[N_PLAN_THREAD + 1], piece[N_PLAN_THREAD + 1];
     int n_tile, n_item, error;
+    bool fits; /* said once, before others may note errors */
     PlanSplits splits[PLAN_TILE_MAX];
 };
 
@@ -205,7 +207,8 @@ static __device__ void count_rows(const PlanArgs &a, PlanShared &sh, int n_seq, 
         n_group += (n + NEAR_ROWS - 1) / NEAR_ROWS;
         n_piece += (n + step - 1) / step;
     }
-    if (n_seq < 1 || n_seq > a.shape.n_seq_max || n_row > a.shape.n_row_max) {
+    sh.fits = n_seq >= 1 && n_seq <= a.shape.n_seq_max && n_row <= a.shape.n_row_max;
+    if (!sh.fits) {
         sh.error = GR_CUDA_ATTN_ROWS;
         return;
     }
@@ -226,7 +229,7 @@ static __device__ __forceinline__ bool find_parts(const PlanArgs &a, PlanShared 
         count_rows(a, sh, n_seq, step);
     }
     __syncthreads();
-    if (sh.error != 0) {
+    if (!sh.fits) {
         return false;
     }
     const int n_group = sh.group[n_seq], n_piece = sh.piece[n_seq];
@@ -246,7 +249,7 @@ static __device__ __forceinline__ bool find_parts(const PlanArgs &a, PlanShared 
  * none may start before the plan is everybody's to see: the block never lets the next start by itself. */
 static __device__ __forceinline__ void make_plan(const PlanArgs &a)
 {
-    __shared__ PlanShared sh;
+    GR_SHARED(PlanShared, sh);
     const int n_seq = *a.n_seq;
     const bool ok = find_parts(a, sh, n_seq);
     for (int i = (int)threadIdx.x / 32; ok && i < sh.n_tile; i += N_PLAN_WARP) {

@@ -51,7 +51,7 @@ template <int N> static __device__ __forceinline__ void make_token(const gr_cuda
 /* The kernel behind this one may start when the plan is made: the rows' blocks let it, the plan's ends. */
 template <int N> static __global__ void __launch_bounds__(N_PLAN_THREAD) begin_kernel(const BeginArgs a)
 {
-    __shared__ float sums[ROW_WARPS];
+    GR_SHARED(RowSums, sums);
     const int row = (int)blockIdx.x - 1, n_token = a.rows.token.n_row;
     if (row < 0) {
         wait_for_previous();

@@ -8,10 +8,11 @@
 namespace gr
 {
 
-/* cluster: blocks of one, along x. early: it may start while the kernel before it still runs. */
+/* cluster: blocks of one, along x; compiled: for no other number (__cluster_dims__), so the driver knows it. early: the
+ * kernel may start while the one before it still runs. */
 struct LaunchHow {
     int cluster;
-    bool early;
+    bool compiled, early;
 };
 
 template <class... P, class... A>
@@ -27,7 +28,7 @@ static cudaError_t launch_as(LaunchHow how, void (*kernel)(P...), dim3 grid, int
         attr[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
     }
     if (how.cluster > 1) {
-        attr[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+        attr[config.numAttrs].id = how.compiled ? cudaLaunchAttributeIgnore : cudaLaunchAttributeClusterDimension;
         attr[config.numAttrs].val.clusterDim.x = (unsigned)how.cluster;
         attr[config.numAttrs].val.clusterDim.y = attr[config.numAttrs].val.clusterDim.z = 1;
         config.numAttrs++;
@@ -38,13 +39,13 @@ static cudaError_t launch_as(LaunchHow how, void (*kernel)(P...), dim3 grid, int
 template <class... P, class... A>
 static cudaError_t launch_early(void (*kernel)(P...), dim3 grid, int n_thread, size_t smem, cudaStream_t stream, A... a)
 {
-    return launch_as({1, true}, kernel, grid, n_thread, smem, stream, a...);
+    return launch_as({1, false, true}, kernel, grid, n_thread, smem, stream, a...);
 }
 
 template <class... P, class... A>
 static cudaError_t launch_after(void (*kernel)(P...), dim3 grid, int n_thread, size_t smem, cudaStream_t stream, A... a)
 {
-    return launch_as({1, false}, kernel, grid, n_thread, smem, stream, a...);
+    return launch_as({1, false, false}, kernel, grid, n_thread, smem, stream, a...);
 }
 
 } // namespace gr

@@ -478,11 +478,11 @@ template <int R> static __device__ __forceinline__ void make_bars(const LinearAr
         if (warp == 0) {
             make_bars(bars->w_full, 1);
             make_bars(bars->w_empty, R);
+            bar_init(&bars->added, 1); /* the weights' thread waits for it, and for nobody who makes others */
         } else if (warp == 1) {
             make_bars(bars->x_full, 1);
             bar_init(&bars->may_send, a.parts);
             bar_init(&bars->received, 1);
-            bar_init(&bars->added, 1);
         } else if (threadIdx.x == 0) {
             make_bars(bars->x_empty, R);
         }
@@ -582,7 +582,7 @@ template <int N, int R> static cudaError_t launch(LinearArgs &f, const LinearCut
         return e;
     }
     f.n_slot = m.n_slot, f.x_bytes = m.x_bytes;
-    return launch_as({cut.parts, true}, linear_kernel<N, R>, dim3((unsigned)(cut.n_cluster() * cut.parts)),
+    return launch_as({cut.parts, false, true}, linear_kernel<N, R>, dim3((unsigned)(cut.n_cluster() * cut.parts)),
                      n_linear_thread(R), (size_t)m.bytes(N), stream, f);
 }
 

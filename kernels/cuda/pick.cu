@@ -219,7 +219,7 @@ static __device__ bool combine(const gr_cuda_pick_args &a, Two mine, Two &row_tw
 /* Blocks: (split, row). */
 static __global__ void __launch_bounds__(PICK_THREADS) pick_kernel(const gr_cuda_pick_args a)
 {
-    __shared__ PickShared s;
+    GR_SHARED(PickShared, s);
     wait_for_previous();
     let_next_start();
     const int row = (int)blockIdx.y;

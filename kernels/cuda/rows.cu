@@ -43,12 +43,14 @@ template <class Place> static __device__ void copy_pieces(const uint4 *from, uin
     }
 }
 
+union InputHead {
+    uint4 piece[sizeof(gr_cuda_input_head) / 16];
+    gr_cuda_input_head head;
+};
+
 static __global__ void __launch_bounds__(COPY_THREADS) input_kernel(const uint4 *from, uint4 *to)
 {
-    __shared__ union {
-        uint4 piece[sizeof(gr_cuda_input_head) / 16];
-        gr_cuda_input_head head;
-    } s;
+    GR_SHARED(InputHead, s);
     if (threadIdx.x < sizeof(s) / 16) {
         s.piece[threadIdx.x] = from[threadIdx.x];
     }
@@ -87,7 +89,7 @@ static __global__ void __launch_bounds__(COPY_THREADS) output_kernel(const gr_cu
 /* N: times eight values that a thread holds. */
 template <int N> static __global__ void __launch_bounds__(ROW_THREADS) norm_kernel(const gr_cuda_norm_args a)
 {
-    __shared__ float sums[ROW_WARPS];
+    GR_SHARED(RowSums, sums);
     NormRow<N> r;
     r.load_weights(a);
     wait_for_previous();

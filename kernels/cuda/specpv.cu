@@ -354,7 +354,7 @@ static __device__ void write_top(const uint32_t *key, int n, int n_top, int firs
 static __global__ void __launch_bounds__(LIST_THREADS) list_kernel(const gr_cuda_views v)
 {
     GR_DYNAMIC_SHARED(uint32_t, key, 16); /* (candidates) */
-    __shared__ ListShared shared;
+    GR_SHARED(ListShared, shared);
     wait_for_previous();
     let_next_start();
     const size_t n_head = gridDim.x, head = blockIdx.x;

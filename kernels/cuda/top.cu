@@ -266,7 +266,7 @@ static __device__ void merge_parts(const gr_cuda_top_args &a, const TopPart *par
 /* Blocks: (split, row). */
 static __global__ void __launch_bounds__(PICK_THREADS) top_kernel(const gr_cuda_top_args a)
 {
-    __shared__ TopShared s;
+    GR_SHARED(TopShared, s);
     wait_for_previous();
     let_next_start();
     const int row = (int)blockIdx.y, k = a.n_top[row];

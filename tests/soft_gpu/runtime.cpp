@@ -1,0 +1,499 @@
+/* The run time: memory, streams, graphs. What is enqueued runs at once.
+ *
+ *   SOFT_GPU_DEVICES     how many there are (1)
+ *   SOFT_GPU_CAPABILITY  of them, as 9.0
+ *   SOFT_GPU_MEMORY      bytes of each (8 GiB)
+ *   SOFT_GPU_FAIL_AFTER  launches of the process after which one fails (none) */
+#include "tests/soft_gpu/engine.h"
+
+#include <cuda_runtime.h>
+
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include <cstdio>
+
+/* A kernel, or something else that is done at once. */
+struct Operation {
+    soft_gpu::Launch launch;
+    std::function<void()> host; /* empty: a kernel */
+};
+
+struct CUgraph_st {
+    std::vector<Operation> op;
+};
+
+struct CUgraphExec_st {
+    CUgraph_st graph;
+};
+
+struct CUstream_st {
+    CUgraph_st *recording = nullptr; /* owned */
+};
+
+struct CUevent_st {
+    std::chrono::steady_clock::time_point at;
+};
+
+namespace
+{
+
+constexpr size_t SHARED_DEFAULT = 48 * 1024, SHARED_MAX = 227 * 1024;
+constexpr int N_MULTIPROCESSOR = 8; /* few: blocks that find no work take their time here */
+
+struct Device {
+    std::mutex mutex;
+    std::map<const uint8_t *, std::pair<size_t, int>> taken; /* size, device; -1: of the host */
+    std::map<const void *, int> shared_max;
+    std::atomic<bool> broken{false};
+    std::atomic<long> n_launch{0};
+};
+
+Device gpu;
+thread_local cudaError_t last_error;
+thread_local int current_device;
+
+long long setting(const char *name, long long otherwise)
+{
+    const char *text = getenv(name);
+    return text != nullptr ? atoll(text) : otherwise;
+}
+
+cudaError_t said(cudaError_t e)
+{
+    if (e != cudaSuccess) {
+        last_error = e;
+    }
+    return e;
+}
+
+cudaError_t sound()
+{
+    return said(gpu.broken ? cudaErrorLaunchFailure : cudaSuccess);
+}
+
+size_t memory_of_device()
+{
+    return (size_t)setting("SOFT_GPU_MEMORY", 8ll << 30);
+}
+
+size_t n_taken(int device)
+{
+    size_t n = 0;
+    for (const auto &piece : gpu.taken) {
+        n += piece.second.second == device ? piece.second.first : 0;
+    }
+    return n;
+}
+
+cudaError_t take(void **p, size_t bytes, int device)
+{
+    const std::lock_guard<std::mutex> lock(gpu.mutex);
+    if (gpu.broken) {
+        return said(cudaErrorLaunchFailure);
+    }
+    if (device >= 0 && bytes > memory_of_device() - n_taken(device)) {
+        return said(cudaErrorMemoryAllocation);
+    }
+    if (posix_memalign(p, 256, bytes > 0 ? bytes : 1) != 0) {
+        return said(cudaErrorMemoryAllocation);
+    }
+    gpu.taken[(const uint8_t *)*p] = {bytes, device};
+    return cudaSuccess;
+}
+
+cudaError_t give_back(void *p)
+{
+    if (p == nullptr) {
+        return cudaSuccess;
+    }
+    const std::lock_guard<std::mutex> lock(gpu.mutex);
+    if (gpu.taken.erase((const uint8_t *)p) == 0) {
+        return said(cudaErrorInvalidValue);
+    }
+    free(p);
+    return cudaSuccess;
+}
+
+cudaError_t run_kernels(const std::vector<soft_gpu::Launch> &launches)
+{
+    const long fail_after = setting("SOFT_GPU_FAIL_AFTER", -1), before = gpu.n_launch.fetch_add((long)launches.size());
+    const bool fails = fail_after >= before && fail_after < before + (long)launches.size();
+    if (!launches.empty() && (gpu.broken || fails || !soft_gpu::run(launches))) {
+        gpu.broken = true;
+        return cudaErrorLaunchFailure;
+    }
+    return cudaSuccess;
+}
+
+/* Kernels behind each other go together. */
+cudaError_t run_operations(const std::vector<Operation> &op)
+{
+    std::vector<soft_gpu::Launch> launches;
+    for (const Operation &o : op) {
+        if (!o.host) {
+            launches.push_back(o.launch);
+            continue;
+        }
+        const cudaError_t e = run_kernels(launches);
+        if (e != cudaSuccess) {
+            return e;
+        }
+        launches.clear();
+        o.host();
+    }
+    return run_kernels(launches);
+}
+
+/* Now, or as a part of the stream's graph. */
+cudaError_t enqueue(cudaStream_t stream, Operation op)
+{
+    if (gpu.broken) {
+        return said(cudaErrorLaunchFailure);
+    }
+    if (stream != nullptr && stream->recording != nullptr) {
+        stream->recording->op.push_back(std::move(op));
+        return cudaSuccess;
+    }
+    return said(run_operations({std::move(op)}));
+}
+
+int cluster_of(const cudaLaunchConfig_t &c)
+{
+    int n = 1;
+    for (unsigned i = 0; i < c.numAttrs; i++) {
+        const cudaLaunchAttribute &a = c.attrs[i];
+        const bool says = a.id == cudaLaunchAttributeClusterDimension || a.id == cudaLaunchAttributeIgnore;
+        n = says ? (int)a.val.clusterDim.x : n;
+    }
+    return n;
+}
+
+bool is_early(const cudaLaunchConfig_t &c)
+{
+    bool early = false;
+    for (unsigned i = 0; i < c.numAttrs; i++) {
+        early = early || (c.attrs[i].id == cudaLaunchAttributeProgrammaticStreamSerialization &&
+                          c.attrs[i].val.programmaticStreamSerializationAllowed != 0);
+    }
+    return early;
+}
+
+} // namespace
+
+bool soft_gpu::is_taken(const void *p, size_t bytes)
+{
+    const std::lock_guard<std::mutex> lock(gpu.mutex);
+    auto at = gpu.taken.upper_bound((const uint8_t *)p);
+    return at != gpu.taken.begin() && (--at, (const uint8_t *)p + bytes <= at->first + at->second.first);
+}
+
+cudaError_t soft_gpu_shared_max(const void *kernel, int bytes)
+{
+    const std::lock_guard<std::mutex> lock(gpu.mutex);
+    if (bytes < 0 || (size_t)bytes > SHARED_MAX) {
+        return said(cudaErrorInvalidValue);
+    }
+    gpu.shared_max[kernel] = bytes;
+    return cudaSuccess;
+}
+
+cudaError_t soft_gpu_launch(const cudaLaunchConfig_t *config, const void *kernel, std::function<void()> body)
+{
+    const cudaLaunchConfig_t &c = *config;
+    const soft_gpu::Launch launch{
+        {c.gridDim.x, c.gridDim.y, c.gridDim.z}, c.blockDim.x, cluster_of(c), is_early(c), c.dynamicSmemBytes, kernel,
+        std::move(body)};
+    size_t shared_max = SHARED_DEFAULT;
+    {
+        const std::lock_guard<std::mutex> lock(gpu.mutex);
+        const auto at = gpu.shared_max.find(kernel);
+        shared_max = at != gpu.shared_max.end() ? std::max(shared_max, (size_t)at->second) : shared_max;
+    }
+    if (c.gridDim.x < 1 || c.gridDim.y < 1 || c.gridDim.z < 1 || c.blockDim.x < 1 || c.blockDim.x > 1024 ||
+        c.blockDim.y != 1 || c.blockDim.z != 1 || c.gridDim.x % (unsigned)launch.cluster != 0 ||
+        c.dynamicSmemBytes > shared_max) {
+        fprintf(stderr,
+                "soft GPU: kernel %p: %u x %u x %u blocks in clusters of %d, %u x %u x %u threads, %zu bytes of shared "
+                "memory of at most %zu\n",
+                kernel, c.gridDim.x, c.gridDim.y, c.gridDim.z, launch.cluster, c.blockDim.x, c.blockDim.y, c.blockDim.z,
+                c.dynamicSmemBytes, shared_max);
+        return said(cudaErrorInvalidValue);
+    }
+    return enqueue(c.stream, {launch, {}});
+}
+
+extern "C" {
+
+const char *cudaGetErrorString(cudaError_t e)
+{
+    switch (e) {
+    case cudaSuccess:
+        return "no error";
+    case cudaErrorInvalidValue:
+        return "invalid argument";
+    case cudaErrorMemoryAllocation:
+        return "out of memory";
+    case cudaErrorNoDevice:
+        return "no CUDA-capable device is detected";
+    case cudaErrorInvalidDevice:
+        return "invalid device ordinal";
+    case cudaErrorNotReady:
+        return "device not ready";
+    case cudaErrorLaunchFailure:
+        return "unspecified launch failure";
+    }
+    return "unrecognized error code";
+}
+
+cudaError_t cudaGetLastError(void)
+{
+    const cudaError_t e = last_error;
+    last_error = cudaSuccess;
+    return e;
+}
+
+cudaError_t cudaGetDeviceCount(int *n)
+{
+    *n = (int)setting("SOFT_GPU_DEVICES", 1);
+    return said(*n > 0 ? cudaSuccess : cudaErrorNoDevice);
+}
+
+static bool is_device(int device)
+{
+    return device >= 0 && device < setting("SOFT_GPU_DEVICES", 1);
+}
+
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
+{
+    const char *capability = getenv("SOFT_GPU_CAPABILITY");
+    if (!is_device(device)) {
+        return said(cudaErrorInvalidDevice);
+    }
+    *prop = cudaDeviceProp{"a GPU in software", memory_of_device(), 9, 0, N_MULTIPROCESSOR};
+    if (capability != nullptr) {
+        (void)sscanf(capability, "%d.%d", &prop->major, &prop->minor);
+    }
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int device)
+{
+    if (!is_device(device) || attr != cudaDevAttrMultiProcessorCount) {
+        return said(cudaErrorInvalidDevice);
+    }
+    *value = N_MULTIPROCESSOR;
+    return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device)
+{
+    if (!is_device(device)) {
+        return said(cudaErrorInvalidDevice);
+    }
+    current_device = device;
+    return sound();
+}
+
+cudaError_t cudaGetDevice(int *device)
+{
+    *device = current_device;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceSynchronize(void)
+{
+    return sound();
+}
+
+cudaError_t cudaMalloc(void **p, size_t bytes)
+{
+    return take(p, bytes, current_device);
+}
+
+cudaError_t cudaFree(void *p)
+{
+    return give_back(p);
+}
+
+cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned flags)
+{
+    (void)flags;
+    return take(p, bytes, -1);
+}
+
+cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned flags)
+{
+    (void)flags;
+    *device = host;
+    return cudaSuccess;
+}
+
+cudaError_t cudaFreeHost(void *p)
+{
+    return give_back(p);
+}
+
+cudaError_t cudaMemGetInfo(size_t *left, size_t *all)
+{
+    const std::lock_guard<std::mutex> lock(gpu.mutex);
+    *all = memory_of_device();
+    *left = *all - n_taken(current_device);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream)
+{
+    const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+    const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+    if (bytes > 0 && ((from_device && !soft_gpu::is_taken(from, bytes)) ||
+                      (to_device && !soft_gpu::is_taken(to, bytes)))) {
+        return said(cudaErrorInvalidValue);
+    }
+    const auto copy = [=] {
+        if (bytes > 0) {
+            memmove(to, from, bytes);
+        }
+    };
+    return enqueue(stream, {{}, copy});
+}
+
+cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind)
+{
+    return cudaMemcpyAsync(to, from, bytes, kind, nullptr);
+}
+
+cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream)
+{
+    if (bytes > 0 && !soft_gpu::is_taken(to, bytes)) {
+        return said(cudaErrorInvalidValue);
+    }
+    return enqueue(stream, {{}, [=] { memset(to, value, bytes); }});
+}
+
+cudaError_t cudaMemset(void *to, int value, size_t bytes)
+{
+    return cudaMemsetAsync(to, value, bytes, nullptr);
+}
+
+cudaError_t cudaStreamCreate(cudaStream_t *stream)
+{
+    *stream = new CUstream_st;
+    return sound();
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
+{
+    (void)flags;
+    return cudaStreamCreate(stream);
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream)
+{
+    if (stream != nullptr) {
+        delete stream->recording;
+    }
+    delete stream;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream)
+{
+    (void)stream;
+    return sound();
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream)
+{
+    return cudaStreamSynchronize(stream);
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode)
+{
+    (void)mode;
+    if (stream == nullptr || stream->recording != nullptr) {
+        return said(cudaErrorInvalidValue);
+    }
+    stream->recording = new CUgraph_st;
+    return sound();
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
+{
+    if (stream == nullptr || stream->recording == nullptr) {
+        return said(cudaErrorInvalidValue);
+    }
+    *graph = stream->recording;
+    stream->recording = nullptr;
+    return sound();
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t *event)
+{
+    *event = new CUevent_st;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
+{
+    (void)flags;
+    return cudaEventCreate(event);
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+    delete event;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+    return enqueue(stream, {{}, [event] { event->at = std::chrono::steady_clock::now(); }});
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event)
+{
+    (void)event;
+    return sound();
+}
+
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end)
+{
+    *ms = std::chrono::duration<float, std::milli>(end->at - begin->at).count();
+    return sound();
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags)
+{
+    (void)flags;
+    *exec = new CUgraphExec_st{*graph};
+    return sound();
+}
+
+cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream)
+{
+    (void)exec, (void)stream;
+    return sound();
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
+{
+    (void)stream;
+    return said(gpu.broken ? cudaErrorLaunchFailure : run_operations(exec->graph.op));
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
+{
+    delete exec;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+{
+    delete graph;
+    return cudaSuccess;
+}
+}
