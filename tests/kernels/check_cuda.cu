@@ -2,8 +2,8 @@
  *
  * Target check_cuda of kernels/cuda/meson.build.
  *
- * Exit status 0: all passed; 77: no device of compute capability 9.0. An argument runs only the cases whose names
- * contain it. */
+ * usage: check_cuda [--quick] [WORD]      prints TAP; WORD: only the cases whose names contain it
+ * Exit status 0: all passed; 77: no device of compute capability 9.0. */
 #include "tests/kernels/check_cuda.h"
 #include "tests/kernels/cuda_rig.h"
 
@@ -15,12 +15,13 @@ static constexpr double TOLERANCE = 5e-3;
 
 static const shape LLAMA8B{32, 8, 128}, DEMO{6, 2, 64}, ONE{4, 4, 128}, WIDE{16, 2, 64};
 static int n_failed, n_case, n_split_max = GR_CUDA_SPLIT_MAX;
+bool quick;
 
 void report(const char *name, bool ok, const char *detail)
 {
     n_case++;
     n_failed += !ok;
-    printf("%s %-34s %s\n", ok ? "ok  " : "FAIL", name, detail);
+    printf("%s - %-34s %s\n", ok ? "ok    " : "not ok", name, detail);
     fflush(stdout);
 }
 
@@ -64,7 +65,8 @@ static void check_tree(const char *what, shape m, int n_base, int n_row, int n_b
 {
     char name[100];
     const session s = make_session(m, n_base, n_row, n_branch, q_scale, (uint64_t)(n_base * 64 + n_row));
-    const int per = n_base / 16 + 6, n_alone = std::min(n_row, n_base > 8000 ? 2 : n_base > 1000 ? 8 : 24);
+    const int most = quick ? 4 : n_base > 8000 ? 2 : n_base > 1000 ? 8 : 24;
+    const int per = n_base / 16 + 6, n_alone = std::min(n_row, most);
     pool p(m, per * (n_alone + 1) + 8, 3);
     const placed tree = place_tree(p, s, n_row, 1);
     std::vector<placed> alone, few;
@@ -73,7 +75,7 @@ static void check_tree(const char *what, shape m, int n_base, int n_row, int n_b
             place_path(p, s, n_alone == n_row ? i : (int)((int64_t)i * (n_row - 1) / std::max(1, n_alone - 1))));
     }
     const dev<uint16_t> kv(p.kv);
-    const std::vector<uint16_t> all = attend(m, kv, {tree}, 3);
+    const std::vector<uint16_t> all = attend(m, kv, {tree}, quick ? 1 : 3);
     snprintf(name, sizeof(name), "%s: %d rows on %d", what, n_row, n_base);
     compare(name, {tree}, all, step);
     const std::vector<uint16_t> single = attend(m, kv, alone);
@@ -84,7 +86,7 @@ static void check_tree(const char *what, shape m, int n_base, int n_row, int n_b
     same_bits("  rows alone, in the pool", m, wanted, 0, single);
     same_bits("  the last of them in a pass of its own", m, wanted, alone.size() - 1, attend(m, kv, {alone.back()}));
     for (int n : {1, 3, 8, 16, 17, 32, 33}) {
-        if (n < n_row) {
+        if (n < n_row && (!quick || n == 1 || n == 17 || n == 33)) {
             placed t = tree;
             t.row.resize(n), t.limit.resize(n), t.n_anc.resize(n), t.anc.resize(n * GR_ATTN_ANC_MAX);
             snprintf(name, sizeof(name), "  the first %d rows", n);
@@ -95,6 +97,16 @@ static void check_tree(const char *what, shape m, int n_base, int n_row, int n_b
 
 static void check_trees()
 {
+    if (quick) {
+        for (int n_base : {1, 79, 300}) {
+            check_tree("tree", LLAMA8B, n_base, n_base == 79 ? 19 : 64, 6, 1.0f, 3);
+        }
+        check_tree("tree", LLAMA8B, 1090, 64, 6, 1.0f, 9); /* rows of two split lengths */
+        check_tree("demo tree, sharp", DEMO, 2047, 60, 6, 8.0f, 4);
+        check_tree("groups of 8", WIDE, 1100, 61, 6, 1.0f, 3);
+        check_tree("groups of 1", ONE, 600, 64, 6, 1.0f, 3);
+        return;
+    }
     for (int n_base : {1, 15, 16, 62, 63, 64, 78, 79, 80, 100, 127, 143, 144, 207, 300}) {
         check_tree("tree", LLAMA8B, n_base, n_base % 2 ? 64 : 19, 6, 1.0f, 3);
     }
@@ -113,12 +125,13 @@ static void check_trees()
 /* A drafter's candidates are scattered over more slots than a verify pass has. */
 static void check_slots()
 {
+    const shape m = quick ? DEMO : LLAMA8B;
     for (int n_base : {70, 1090}) {
-        const session s = make_session(LLAMA8B, n_base, 64, 6, 1.0f, (uint64_t)n_base);
-        pool p(LLAMA8B, (n_base / 16 + 30) * 2, 4);
+        const session s = make_session(m, n_base, 64, 6, 1.0f, (uint64_t)n_base);
+        pool p(m, (n_base / 16 + 30) * 2, 4);
         const placed few = place_tree(p, s, 64, 3), many = place_tree(p, s, 64, 4, GR_CUDA_SLOT_MAX);
         const dev<uint16_t> kv(p.kv);
-        const std::vector<uint16_t> want = attend(LLAMA8B, kv, {few}), got = attend(LLAMA8B, kv, {many}, 2);
+        const std::vector<uint16_t> want = attend(m, kv, {few}), got = attend(m, kv, {many}, 2);
         report("256 slots", want == got, "all bits of 64 rows");
     }
 }
@@ -127,23 +140,26 @@ static void check_slots()
 static void check_chain(int n_base)
 {
     char name[100];
-    const session s = make_session(LLAMA8B, n_base, 150, 1, 1.0f, (uint64_t)n_base + 8);
-    pool p(LLAMA8B, (n_base / 16 + 12) * 6, 4);
+    const shape m = quick ? DEMO : LLAMA8B;
+    const session s = make_session(m, n_base, 150, 1, 1.0f, (uint64_t)n_base + 8);
+    pool p(m, (n_base / 16 + 12) * 6, 4);
     const placed chain = place_chain(p, s), a = place_path(p, s, 149), b = place_path(p, s, 70),
                  c = place_path(p, s, 1);
     const dev<uint16_t> kv(p.kv);
-    const std::vector<uint16_t> all = attend(LLAMA8B, kv, {chain}, 2);
+    const std::vector<uint16_t> all = attend(m, kv, {chain}, 2);
     snprintf(name, sizeof(name), "chain of 150 on %d", n_base);
     compare(name, {chain}, all, 7);
-    same_bits("  row 149 alone", LLAMA8B, all, 149, attend(LLAMA8B, kv, {a}));
-    same_bits("  row 70 alone", LLAMA8B, all, 70, attend(LLAMA8B, kv, {b}));
-    same_bits("  row 1 alone", LLAMA8B, all, 1, attend(LLAMA8B, kv, {c}));
+    same_bits("  row 149 alone", m, all, 149, attend(m, kv, {a}));
+    same_bits("  row 70 alone", m, all, 70, attend(m, kv, {b}));
+    same_bits("  row 1 alone", m, all, 1, attend(m, kv, {c}));
 }
 
 static void check_chains()
 {
     for (int n_base : {0, 40, 950, 3000}) {
-        check_chain(n_base);
+        if (!quick || n_base == 0 || n_base == 950) {
+            check_chain(n_base);
+        }
     }
 }
 
@@ -164,7 +180,7 @@ static void check_ragged(shape m, const char *what)
         seq.push_back(place_tree(p, x, x.n_row, 3));
     }
     const dev<uint16_t> kv(p.kv);
-    const std::vector<uint16_t> all = attend(m, kv, seq, 5);
+    const std::vector<uint16_t> all = attend(m, kv, seq, quick ? 1 : 5);
     compare(what, seq, all, 3);
     size_t row = 0;
     for (const placed &t : seq) {
@@ -181,24 +197,25 @@ static void check_views()
         int n_base, n_row, n_sparse, dense_from;
     } shapes[] = {{6000, 64, 130, 5760}, {6000, 1, 130, 5760}, {6000, 17, 5, 5920},
                   {3000, 64, 0, 2800},   {3000, 64, 7, 2992},  {8000, 40, 256, 7856}};
+    const shape m = quick ? DEMO : LLAMA8B;
     for (auto x : shapes) {
         char name[100];
-        const session s = make_session(LLAMA8B, x.n_base, x.n_row, 6, 1.0f, (uint64_t)x.n_base + 2);
-        pool p(LLAMA8B, x.n_base / 16 + 12, 7);
+        const session s = make_session(m, x.n_base, x.n_row, 6, 1.0f, (uint64_t)x.n_base + 2);
+        pool p(m, x.n_base / 16 + 12, 7);
         placed t = place_tree(p, s, x.n_row, 3);
         const dev<uint16_t> kv(p.kv);
-        const std::vector<uint16_t> whole = attend(LLAMA8B, kv, {t});
+        const std::vector<uint16_t> whole = attend(m, kv, {t});
         add_view(t, x.n_sparse, x.dense_from, 5);
-        const std::vector<uint16_t> part = attend(LLAMA8B, kv, {t}, 2);
+        const std::vector<uint16_t> part = attend(m, kv, {t}, quick ? 1 : 2);
         snprintf(name, sizeof(name), "view: %d rows, %d + %d of %d", x.n_row, x.n_sparse * 16, x.n_base - x.dense_from,
                  x.n_base);
         compare(name, {t}, part, 5);
         placed one = t;
         one.row.resize(1), one.limit.resize(1), one.n_anc.resize(1), one.anc.resize(GR_ATTN_ANC_MAX);
-        same_bits("  row 0 by itself", LLAMA8B, part, 0, attend(LLAMA8B, kv, {one}));
+        same_bits("  row 0 by itself", m, part, 0, attend(m, kv, {one}));
         if (x.dense_from <= x.n_base - 80) {
             add_view(t, x.dense_from / 16, x.dense_from, 5);
-            same_bits("  a list of all blocks", LLAMA8B, whole, 0, attend(LLAMA8B, kv, {t}));
+            same_bits("  a list of all blocks", m, whole, 0, attend(m, kv, {t}));
         }
     }
 }
@@ -209,7 +226,12 @@ static void check_splits()
 {
     for (int n : {4, 1, 3}) {
         n_split_max = n;
-        printf("%d splits at most:\n", n);
+        printf("# %d splits at most:\n", n);
+        if (quick) {
+            check_tree("demo tree", DEMO, 600, 64, 6, 1.0f, 5);
+            check_chain(950);
+            continue;
+        }
         for (int n_base : {127, 207, 300, 600, 1090, 5000}) {
             check_tree("tree", LLAMA8B, n_base, 64, 6, 1.0f, 5);
         }
@@ -218,7 +240,7 @@ static void check_splits()
         check_chain(950);
         check_chain(3000);
     }
-    check_ragged(LLAMA8B, "eight sessions, 3 splits");
+    check_ragged(quick ? DEMO : LLAMA8B, "eight sessions, 3 splits");
     n_split_max = GR_CUDA_SPLIT_MAX;
     int n_wrong = 0;
     for (int n : {-1, 0, GR_CUDA_SPLIT_MAX + 1}) {
@@ -292,9 +314,10 @@ static void check_kv(shape m)
 int main(int argc, char **argv)
 {
     cudaDeviceProp prop;
-    const char *only = argc > 1 ? argv[1] : "";
+    quick = argc > 1 && strcmp(argv[1], "--quick") == 0;
+    const char *only = argc > 1 + quick ? argv[1 + quick] : "";
     if (cudaGetDeviceProperties(&prop, 0) != cudaSuccess || prop.major != 9) {
-        printf("skipped: no device of compute capability 9.0\n");
+        printf("1..0 # SKIP no device of compute capability 9.0\n");
         return 77;
     }
     struct {
@@ -305,7 +328,13 @@ int main(int argc, char **argv)
         {"tree", check_trees},
         {"slots", check_slots},
         {"chain", check_chains},
-        {"ragged", [] { check_ragged(LLAMA8B, "eight sessions"), check_ragged(DEMO, "eight demo sessions"); }},
+        {"ragged",
+         [] {
+             if (!quick) {
+                 check_ragged(LLAMA8B, "eight sessions");
+             }
+             check_ragged(DEMO, "eight demo sessions");
+         }},
         {"splits", check_splits},
         {"view", check_views},
         {"refuse", check_refusals},
@@ -324,6 +353,6 @@ int main(int argc, char **argv)
             c.run();
         }
     }
-    printf("%d checks, %d failed\n", n_case, n_failed);
+    printf("1..%d\n# %d checks, %d failed\n", n_case, n_case, n_failed);
     return n_failed > 0;
 }

@@ -4,6 +4,10 @@
 
 #include <stdbool.h>
 
+/* --quick: fewer shapes, all of them small, but every kernel, every form of it and every kind of case: what a GPU in
+ * software gets through in two minutes. */
+extern bool quick;
+
 /* One line of the program's output; detail: figures. */
 void report(const char *name, bool ok, const char *detail);
 

@@ -128,11 +128,11 @@ static void check_begin_of(const begin_case &c)
         const std::vector<uint8_t> want = plan.get();
         const size_t n_plan = c.n_row <= 64 ? want.size() : 16; /* tiles of one length come in any order */
         wrong = !std::equal(want.begin(), want.begin() + (long)n_plan, got_plan.begin()) ? "OTHER PLAN"
-                : got_error != 0                                                ? "THE PLAN IS REFUSED"
-                : memcmp(got_x.data(), want_x.data(), want_x.size() * 4) != 0   ? "OTHER TOKENS"
-                : got_y != y.get()                                              ? "OTHER NORMS"
-                : got_kept != kept.get()                                        ? "OTHER CAPTURE"
-                                                                                : nullptr;
+                : got_error != 0                                                         ? "THE PLAN IS REFUSED"
+                : memcmp(got_x.data(), want_x.data(), want_x.size() * 4) != 0            ? "OTHER TOKENS"
+                : got_y != y.get()                                                       ? "OTHER NORMS"
+                : got_kept != kept.get()                                                 ? "OTHER CAPTURE"
+                                                                                         : nullptr;
     }
     char name[100];
     snprintf(name, sizeof(name), "begin: %d of %d rows of %d%s%s%s", c.n_true, c.n_row, c.n, c.kept ? ", kept" : "",
@@ -143,7 +143,7 @@ static void check_begin_of(const begin_case &c)
 static void check_refused_begins()
 {
     dev<float> x(8192);
-    dev<uint16_t> y(8192);
+    dev<uint16_t> y(4096 + gr_cuda_tile_bytes(64, 128) / 2);
     const planned_rows s(1);
     gr_cuda_begin_args a{};
     a.plan.shape = {32, 8, 128, 1, 1, 64, 1};
@@ -167,15 +167,20 @@ static void check_refused_begins()
 void check_begin(void)
 {
     for (int n : {64, 192, 4096, 4160, 8192, 12288, 16384}) {
+        if (quick && n > 192) {
+            continue;
+        }
         check_begin_of({n, 1, 1, true, false, false});
         check_begin_of({n, 64, 37, true, true, true});
     }
     const begin_case cases[] = {
-        {4096, 1, 1, false, false, true},   {4096, 10, 10, false, false, true}, {4096, 64, 64, false, false, true},
+        {4096, 1, 1, false, false, true},   {4096, 10, 10, false, false, true},   {4096, 64, 64, false, false, true},
         {4096, 256, 256, true, true, true}, {4096, 256, 200, true, false, false}, {4096, 5, 0, true, false, true},
     };
     for (const begin_case &c : cases) {
-        check_begin_of(c);
+        if (!quick || c.n_row <= 10 || c.n_true == 200) {
+            check_begin_of(c);
+        }
     }
     check_refused_begins();
 }

@@ -355,6 +355,26 @@ static void check_refused_views()
 void check_specpv(void)
 {
     const shape llama{32, 8, 128}, demo{6, 2, 64}, one{4, 4, 128}, wide{16, 2, 64};
+    const auto check_demo = [&] {
+        check_refreshes("six demo sequences", demo,
+                        {{0, 2000, 64, 2, 16, 8, false},
+                         {0, 31, 1, 2, 16, 8, true},
+                         {1600, 1601, 16, 1, 9, 1, true},
+                         {0, 160, 5, 2, 1, 4, false},
+                         {32, 5000, 17, 2, 128, 8, false},
+                         {0, 16, 2, 2, 4, 8, false}},
+                        3);
+    };
+    if (quick) {
+        check_demo();
+        check_refreshes("groups of 8", wide, {{0, 500, 61, 2, 9, 8, false}}, 1);
+        check_refreshes("best query", one, {{100, 600, 33, 2, 9, 8, true}}, 1);
+        for (int kind = 0; kind < 5; kind++) {
+            check_choice(1025, 513, 2, kind);
+        }
+        check_refused_views();
+        return;
+    }
     check_refreshes("one sequence", llama, {{0, 4000, 64, 2, 40, 8, false}}, 5);
     check_refreshes("a sequence that goes on", llama, {{3990, 4100, 64, 2, 40, 8, false}}, 5);
     check_refreshes("best query", llama, {{100, 3000, 33, 2, 40, 8, true}}, 5);
@@ -372,14 +392,7 @@ void check_specpv(void)
                      {32, 5000, 17, 2, 128, 8, false},
                      {0, 16, 2, 2, 4, 8, false}},
                     7);
-    check_refreshes("six demo sequences", demo,
-                    {{0, 2000, 64, 2, 16, 8, false},
-                     {0, 31, 1, 2, 16, 8, true},
-                     {1600, 1601, 16, 1, 9, 1, true},
-                     {0, 160, 5, 2, 1, 4, false},
-                     {32, 5000, 17, 2, 128, 8, false},
-                     {0, 16, 2, 2, 4, 8, false}},
-                    3);
+    check_demo();
     check_refreshes("128K tokens", demo, {{130000, 131071, 12, 2, 1024, 8, false}}, 97);
     for (int kind = 0; kind < 5; kind++) {
         for (int n : {1, 31, 257, 1023, 1024, 1025, 8190}) {

@@ -1,4 +1,5 @@
-/* The run time: memory, streams, graphs. What is enqueued runs at once.
+/* The run time: memory, streams, graphs. A graph runs when it is launched, other kernels when somebody waits for their
+ * stream or enqueues something that is none: so that kernels behind each other can overlap.
  *
  *   SOFT_GPU_DEVICES     how many there are (1)
  *   SOFT_GPU_CAPABILITY  of them, as 9.0
@@ -12,6 +13,7 @@
 #include <chrono>
 #include <map>
 #include <mutex>
+#include <set>
 #include <vector>
 
 #include <cstdio>
@@ -32,6 +34,7 @@ struct CUgraphExec_st {
 
 struct CUstream_st {
     CUgraph_st *recording = nullptr; /* owned */
+    std::vector<soft_gpu::Launch> pending;
 };
 
 struct CUevent_st {
@@ -48,11 +51,13 @@ struct Device {
     std::mutex mutex;
     std::map<const uint8_t *, std::pair<size_t, int>> taken; /* size, device; -1: of the host */
     std::map<const void *, int> shared_max;
+    std::set<CUstream_st *> stream; /* all there are */
     std::atomic<bool> broken{false};
     std::atomic<long> n_launch{0};
 };
 
 Device gpu;
+CUstream_st default_stream; /* of calls without one */
 thread_local cudaError_t last_error;
 thread_local int current_device;
 
@@ -68,11 +73,6 @@ cudaError_t said(cudaError_t e)
         last_error = e;
     }
     return e;
-}
-
-cudaError_t sound()
-{
-    return said(gpu.broken ? cudaErrorLaunchFailure : cudaSuccess);
 }
 
 size_t memory_of_device()
@@ -129,36 +129,58 @@ cudaError_t run_kernels(const std::vector<soft_gpu::Launch> &launches)
     return cudaSuccess;
 }
 
-/* Kernels behind each other go together. */
-cudaError_t run_operations(const std::vector<Operation> &op)
+CUstream_st &stream_of(cudaStream_t stream)
 {
-    std::vector<soft_gpu::Launch> launches;
-    for (const Operation &o : op) {
-        if (!o.host) {
-            launches.push_back(o.launch);
-            continue;
-        }
-        const cudaError_t e = run_kernels(launches);
-        if (e != cudaSuccess) {
-            return e;
-        }
-        launches.clear();
-        o.host();
-    }
-    return run_kernels(launches);
+    return stream != nullptr ? *stream : default_stream;
 }
 
-/* Now, or as a part of the stream's graph. */
+/* All that the stream has. */
+cudaError_t finish(CUstream_st &s)
+{
+    std::vector<soft_gpu::Launch> launches;
+    launches.swap(s.pending);
+    return said(gpu.broken ? cudaErrorLaunchFailure : run_kernels(launches));
+}
+
+cudaError_t run_operation(CUstream_st &s, const Operation &op)
+{
+    if (!op.host) {
+        s.pending.push_back(op.launch);
+        return cudaSuccess;
+    }
+    const cudaError_t e = finish(s);
+    if (e == cudaSuccess) {
+        op.host();
+    }
+    return e;
+}
+
+/* Behind what the stream has, or as a part of its graph. */
 cudaError_t enqueue(cudaStream_t stream, Operation op)
 {
+    CUstream_st &s = stream_of(stream);
     if (gpu.broken) {
         return said(cudaErrorLaunchFailure);
     }
-    if (stream != nullptr && stream->recording != nullptr) {
-        stream->recording->op.push_back(std::move(op));
+    if (s.recording != nullptr) {
+        s.recording->op.push_back(std::move(op));
         return cudaSuccess;
     }
-    return said(run_operations({std::move(op)}));
+    return run_operation(s, op);
+}
+
+cudaError_t finish_all()
+{
+    std::set<CUstream_st *> all;
+    {
+        const std::lock_guard<std::mutex> lock(gpu.mutex);
+        all = gpu.stream;
+    }
+    cudaError_t e = finish(default_stream);
+    for (CUstream_st *s : all) {
+        e = e == cudaSuccess ? finish(*s) : e;
+    }
+    return e;
 }
 
 int cluster_of(const cudaLaunchConfig_t &c)
@@ -295,7 +317,7 @@ cudaError_t cudaSetDevice(int device)
         return said(cudaErrorInvalidDevice);
     }
     current_device = device;
-    return sound();
+    return cudaSuccess;
 }
 
 cudaError_t cudaGetDevice(int *device)
@@ -306,7 +328,7 @@ cudaError_t cudaGetDevice(int *device)
 
 cudaError_t cudaDeviceSynchronize(void)
 {
-    return sound();
+    return finish_all();
 }
 
 cudaError_t cudaMalloc(void **p, size_t bytes)
@@ -316,6 +338,7 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
 
 cudaError_t cudaFree(void *p)
 {
+    (void)finish_all();
     return give_back(p);
 }
 
@@ -334,6 +357,7 @@ cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned flags)
 
 cudaError_t cudaFreeHost(void *p)
 {
+    (void)finish_all();
     return give_back(p);
 }
 
@@ -381,8 +405,10 @@ cudaError_t cudaMemset(void *to, int value, size_t bytes)
 
 cudaError_t cudaStreamCreate(cudaStream_t *stream)
 {
+    const std::lock_guard<std::mutex> lock(gpu.mutex);
     *stream = new CUstream_st;
-    return sound();
+    gpu.stream.insert(*stream);
+    return cudaSuccess;
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
@@ -393,17 +419,20 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
-    if (stream != nullptr) {
-        delete stream->recording;
+    if (stream == nullptr) {
+        return said(cudaErrorInvalidValue);
     }
+    (void)finish(*stream);
+    const std::lock_guard<std::mutex> lock(gpu.mutex);
+    gpu.stream.erase(stream);
+    delete stream->recording;
     delete stream;
     return cudaSuccess;
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
-    (void)stream;
-    return sound();
+    return finish(stream_of(stream));
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t stream)
@@ -418,7 +447,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMo
         return said(cudaErrorInvalidValue);
     }
     stream->recording = new CUgraph_st;
-    return sound();
+    return cudaSuccess;
 }
 
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
@@ -428,7 +457,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
     }
     *graph = stream->recording;
     stream->recording = nullptr;
-    return sound();
+    return cudaSuccess;
 }
 
 cudaError_t cudaEventCreate(cudaEvent_t *event)
@@ -457,32 +486,36 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
     (void)event;
-    return sound();
+    return said(gpu.broken ? cudaErrorLaunchFailure : cudaSuccess);
 }
 
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end)
 {
     *ms = std::chrono::duration<float, std::milli>(end->at - begin->at).count();
-    return sound();
+    return cudaSuccess;
 }
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags)
 {
     (void)flags;
     *exec = new CUgraphExec_st{*graph};
-    return sound();
+    return cudaSuccess;
 }
 
 cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream)
 {
     (void)exec, (void)stream;
-    return sound();
+    return cudaSuccess;
 }
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
 {
-    (void)stream;
-    return said(gpu.broken ? cudaErrorLaunchFailure : run_operations(exec->graph.op));
+    CUstream_st &s = stream_of(stream);
+    cudaError_t e = finish(s);
+    for (const Operation &op : exec->graph.op) {
+        e = e == cudaSuccess ? run_operation(s, op) : e;
+    }
+    return e == cudaSuccess ? finish(s) : e;
 }
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
