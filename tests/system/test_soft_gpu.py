@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""The engine on a GPU in software (tests/soft_gpu): golden tokens, the same text with drafts, on two devices, under
+partial views; devices that cannot be used; a CUDA error in mid-session. Times mean nothing there, and texts are short: a
+pass takes half a second. What a real GPU runs is test_cuda.py.
+
+usage: test_soft_gpu.py BUILD_DIR SOURCE_ROOT      prints TAP
+SOFT_GPU_SEED: another schedule.
+"""
+import json
+import os
+import sys
+
+from harness import HEAD, ROOT, TARGET, case, generate, main, refused, run
+
+CUDA = ("--target-device", "cuda:0")
+HEAD_ON = ("--draft", HEAD, "--draft-device")
+TREES = ("--num-speculative-tokens", "8")
+
+with open(os.path.join(ROOT, "tests/golden/demo-greedy.json"), encoding="utf-8") as golden:
+    GOLDEN = json.load(golden)["cases"]
+
+
+def text(i, n, *args, env=None):
+    """n tokens behind golden prompt i, and the run's metrics."""
+    out = generate("--prompt-ids", "-", "--max-tokens", str(n), "--ignore-eos", *args, stdin=json.dumps(GOLDEN[i]["prompt_ids"]),
+                   timeout=240, env=env)
+    return out["token_ids"], out["metrics"]
+
+
+def golden_ids(i, n, *args, env=None):
+    """With margins that bf16 does not turn."""
+    want = GOLDEN[i]["greedy_ids"][:n]
+    assert min(GOLDEN[i]["margins"][:n]) > 0.04, "another prompt is needed"
+    got, metrics = text(i, n, *args, env=env)
+    assert got == want, (got, want)
+    return metrics
+
+
+@case
+def golden_tokens():
+    golden_ids(2, 12, *CUDA)
+
+
+@case
+def head_on_the_same_device():
+    m = golden_ids(2, 16, *CUDA, *HEAD_ON, "cuda:0", *TREES)
+    assert m["transport"] == "loop" and m["num_accepted_tokens"] > 6, m
+
+
+@case
+def head_on_another_device_and_noise():
+    """Two processes."""
+    noise = ("--temperature", "0.8", "--seed", "3")
+    plain, _ = text(0, 10, *CUDA, *noise)
+    drafted, m = text(0, 10, *CUDA, *HEAD_ON, "cuda:1", *TREES, *noise, env={"SOFT_GPU_DEVICES": "2"})
+    assert plain == drafted and m["num_drafts"] > 0 and m["transport"] != "loop", (plain, drafted, m)
+
+
+@case
+def partial_views():
+    view = ("--specpv", "exact", "--specpv-partial-threshold", "32", "--specpv-n-retrieval-blocks", "1",
+            "--specpv-n-window-blocks", "1", "--specpv-n-sink-blocks", "1")
+    m = golden_ids(2, 14, *CUDA, *view)
+    assert m["partial_rounds"] > 4 and m["full_refreshes"] > 0, m
+
+
+@case
+def devices_that_cannot_be_used():
+    base = ["--model", TARGET, "--prompt", "x", *CUDA]
+    refused(base, 1, "cuda:0", "no GPU", env={"SOFT_GPU_DEVICES": "0"})
+    refused(base, 1, "cuda:0", "capability 8.0", "9.0", env={"SOFT_GPU_CAPABILITY": "8.0"})
+    refused(base[:-1] + ["cuda:7"], 1, "cuda:7", "1 GPU")
+    refused(base, 1, "cuda:0", "needs", "MiB", "free", env={"SOFT_GPU_MEMORY": str(40 << 20)})
+    refused([*base, "--kv-blocks", "100000"], 1, "cuda:0", "MiB", "free", env={"SOFT_GPU_MEMORY": str(1 << 30)})
+
+
+@case
+def a_cuda_error_in_mid_session():
+    """The target's launches fail one day, and so do those of the one that is started instead; the text is complete."""
+    args = ("run", "--json", "--model", TARGET, *CUDA, "--prompt-ids", "-", "--max-tokens", "14", "--ignore-eos")
+    done = run(*args, stdin=json.dumps(GOLDEN[2]["prompt_ids"]), timeout=240, env={"SOFT_GPU_FAIL_AFTER": "700"})
+    assert done.returncode == 0, done.stderr
+    out = json.loads(done.stdout)
+    assert out["token_ids"] == GOLDEN[2]["greedy_ids"][:14], out
+    assert out["metrics"]["reopens"] >= 1 and "launch failure" in done.stderr, (out["metrics"], done.stderr)
+
+
+sys.exit(main())
