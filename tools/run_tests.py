@@ -2,7 +2,8 @@
 """Runs the test suites of ./test and counts their cases.
 
 Each suite is one build: gcc with warnings as errors, clang with AddressSanitizer and UBSan (with the fuzzers), clang with
-ThreadSanitizer for what has threads. Meson runs the test programs; the cases are counted from their TAP output.
+ThreadSanitizer for what has threads, gcc with the kernels for a GPU in software. Meson runs the test programs; the cases
+are counted from their TAP output.
 
 Two things go on beside others, so that no core waits: packages that only tests need are installed while gcc builds, and
 clang builds while gcc's tests of the suite `beside' run, which leave a core idle and judge no times.
@@ -31,6 +32,8 @@ BUILDS = [
      ["-Dbuildtype=debugoptimized", "-Db_sanitize=thread", "-Db_lundef=false", "-Dfuzz=disabled",
       "-Dcuda=disabled"],
      ["--suite", "transport", "--suite", "threads"]),
+    ("soft gpu", "build-test/soft", "gcc", ["-Dwerror=true", "-Dsoft_gpu=true", "-Dfuzz=disabled"],
+     ["--suite", "soft_gpu"]),
 ]
 
 
