@@ -160,6 +160,7 @@ void make_ready(Thread &t);
 void wait(const char *what);
 void wake(std::vector<Thread *> &waiting);
 void make_block(Block &b, Cluster &c, int rank, unsigned i_block);
+void end_block(Block &b);
 void resume(Thread &t);
 void report(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* For reports. */

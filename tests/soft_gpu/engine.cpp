@@ -62,6 +62,51 @@ struct PooledStack {
     }
 };
 
+/* ---- blocks' shared memory, kept between launches too ---- */
+
+struct FreeMemory {
+    void operator()(uint8_t *p) const
+    {
+        free(p);
+    }
+};
+
+using SharedMemory = std::unique_ptr<uint8_t, FreeMemory>;
+
+static std::vector<SharedMemory> &unused_shared(size_t bytes)
+{
+    static thread_local std::map<size_t, std::vector<SharedMemory>> unused;
+    return unused[bytes];
+}
+
+/* Of exactly that size, so that what reads further is seen by AddressSanitizer. */
+static SharedMemory make_shared_memory(size_t bytes)
+{
+    void *p = nullptr;
+    if (posix_memalign(&p, 1024, bytes + 1) != 0) {
+        abort();
+    }
+    return SharedMemory((uint8_t *)p);
+}
+
+static uint8_t *take_shared(size_t bytes)
+{
+    std::vector<SharedMemory> &unused = unused_shared(bytes);
+    if (unused.empty()) {
+        unused.push_back(make_shared_memory(bytes));
+    }
+    uint8_t *p = unused.back().release();
+    unused.pop_back();
+    memset(p, 0xff, bytes + 1);
+    return p;
+}
+
+void end_block(Block &b)
+{
+    unused_shared(b.shared_bytes).push_back(SharedMemory(b.shared));
+    b.shared = nullptr;
+}
+
 /* ---- reports ---- */
 
 const char *name_of(const Launch &launch)
@@ -193,15 +238,10 @@ void make_block(Block &b, Cluster &c, int rank, unsigned i_block)
 {
     const Launch &l = *c.grid->launch;
     const int n = (int)l.n_thread;
-    void *shared = nullptr;
     b.cluster = &c, b.rank = rank, b.n_live = n;
     b.index = {i_block % l.grid[0], i_block / l.grid[0] % l.grid[1], i_block / l.grid[0] / l.grid[1]};
     b.shared_bytes = l.shared_bytes;
-    if (posix_memalign(&shared, 1024, l.shared_bytes + 1) != 0) {
-        abort();
-    }
-    b.shared = (uint8_t *)shared;
-    memset(b.shared, 0xff, l.shared_bytes + 1);
+    b.shared = take_shared(l.shared_bytes);
     b.warp.resize((size_t)(n + WARP - 1) / WARP);
     b.group.resize((size_t)(n + WARPGROUP - 1) / WARPGROUP);
     b.thread.resize((size_t)n);

@@ -62,7 +62,7 @@ static void start_cluster(Grid &g)
 static void end_cluster(Grid &g, size_t i, Grid *next)
 {
     for (Block &b : g.alive[i]->block) {
-        free(b.shared);
+        end_block(b);
     }
     g.alive.erase(g.alive.begin() + (long)i);
     if (++g.n_ended == g.n_cluster && next != nullptr) {
@@ -254,7 +254,7 @@ static void abandon()
                         resume(t);
                     }
                 }
-                free(b.shared);
+                end_block(b);
             }
         }
         g.alive.clear();
