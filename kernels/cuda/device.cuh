@@ -36,6 +36,12 @@ __device__ __forceinline__ void bar_arrive(uint64_t *b)
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(smem_addr(b)) : "memory");
 }
 
+/* For so many. */
+__device__ __forceinline__ void bar_arrive_as(uint64_t *b, int n)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(smem_addr(b)), "r"(n) : "memory");
+}
+
 /* At the same barrier of another block of the cluster. */
 __device__ __forceinline__ void bar_arrive_at(uint64_t *b, int rank)
 {
@@ -231,12 +237,47 @@ __device__ __forceinline__ void load_matrices_turned(uint32_t (&r)[4], uint32_t 
                  : "memory");
 }
 
+/* The same number, about which the compiler knows nothing. */
+__device__ __forceinline__ int opaque(int x)
+{
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
 /* Counts one more and says how many there were. Orders what this thread saw before, and what it will see after. */
 __device__ __forceinline__ uint32_t count_up(uint32_t *n)
 {
     uint32_t before;
     asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(n) : "memory");
     return before;
+}
+
+/* Counts one more, behind all that this thread wrote or saw: that of threads it has met at a barrier, too. */
+__device__ __forceinline__ void arrive_count(uint32_t *n)
+{
+    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(n) : "memory");
+}
+
+/* Until so many have arrived: other blocks of the grid, which must all be running. What they wrote is seen by this
+ * thread behind it, by its copies too, and by those that it meets. Who waits for 10 s ends the launch with an error. */
+__device__ __forceinline__ void wait_count(const uint32_t *n, uint32_t target)
+{
+    uint64_t begin = 0, now;
+    for (uint32_t turn = 0;; turn++) {
+        uint32_t seen;
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(n) : "memory");
+        if (seen >= target) {
+            break;
+        }
+        if (turn % 1024 == 1023) {
+            asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+            begin = begin == 0 ? now : begin;
+            if (now - begin > 10000000000ull) {
+                asm volatile("trap;");
+            }
+        }
+    }
+    asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
 /* Behind all that this thread wrote or saw, to the host too. */

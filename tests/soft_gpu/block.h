@@ -138,9 +138,17 @@ struct Grid {
     }
 };
 
+/* Who waits for a counter in global memory. */
+struct Counting {
+    const uint32_t *n;
+    uint32_t target;
+    Thread *thread;
+};
+
 /* Kernels of a stream. */
 struct Run {
     std::deque<Grid> grid;
+    std::vector<Counting> counting;
     Draw *draw;
     bool over = false; /* a rule was broken */
 };

@@ -385,6 +385,28 @@ int cluster_rank()
     return me().block->rank;
 }
 
+/* ---- blocks that wait for each other ---- */
+
+void arrive_count(uint32_t *n)
+{
+    ++*n;
+    std::vector<Counting> &all = run_now->counting;
+    for (size_t i = all.size(); i-- > 0;) {
+        if (all[i].n == n && *n >= all[i].target) {
+            make_ready(*all[i].thread);
+            all.erase(all.begin() + (long)i);
+        }
+    }
+}
+
+void wait_count(const uint32_t *n, uint32_t target)
+{
+    if (*n < target) {
+        run_now->counting.push_back({n, target, &me()});
+        wait("a counter of the grid");
+    }
+}
+
 /* ---- kernels behind each other ---- */
 
 void wait_for_previous()

@@ -62,6 +62,12 @@ int cluster_rank();
 void wait_for_previous();
 void let_next_start();
 
+/* A counter in global memory by which blocks of a grid wait for each other: all that have not started get their chance
+ * then, as far as there is room for them. */
+constexpr int N_BLOCK_AT_ONCE = 132;
+void arrive_count(uint32_t *n);
+void wait_count(const uint32_t *n, uint32_t target);
+
 /* The block's variable of this name, and its memory whose size the launch says. */
 void *shared_variable(const void *name, size_t bytes);
 void *dynamic_shared();

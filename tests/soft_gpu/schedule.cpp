@@ -156,10 +156,12 @@ static Cluster *choose_cluster(const Grid &g, bool holds)
     return nullptr;
 }
 
-/* One by one where kernels do not overlap: it takes least memory. */
+/* One by one where kernels do not overlap, since it takes least memory, and none of its blocks waits for others. */
 static bool wants_to_start(const Grid &g, Overlap overlap)
 {
-    return g.n_started < g.n_cluster && may_start(g) && (overlap != Overlap::NONE || g.alive.empty());
+    const bool one_by_one = overlap == Overlap::NONE && run_now->counting.empty();
+    const bool room = run_now->counting.empty() || (int)g.alive.size() * g.launch->cluster < N_BLOCK_AT_ONCE;
+    return g.n_started < g.n_cluster && may_start(g) && room && (!one_by_one || g.alive.empty());
 }
 
 /* Something of the kernel goes on. False: nothing can. */

@@ -322,6 +322,14 @@ static inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, v
     return soft_gpu_launch(config, (const void *)kernel, [kernel, a...] { kernel(a...); });
 }
 
+/* Of blocks that are alone on their multiprocessors. */
+template <class T>
+static inline cudaError_t cudaOccupancyMaxActiveClusters(int *n, T *, const cudaLaunchConfig_t *config)
+{
+    *n = soft_gpu::N_BLOCK_AT_ONCE / (int)config->attrs[0].val.clusterDim.x;
+    return cudaSuccess;
+}
+
 template <class T>
 static inline cudaError_t cudaFuncSetAttribute(T *kernel, cudaFuncAttribute attribute, int value)
 {

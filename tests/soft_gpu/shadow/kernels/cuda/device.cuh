@@ -33,6 +33,13 @@ static inline void bar_arrive(uint64_t *b)
     soft_gpu::bar_arrive(smem_addr(b), 0);
 }
 
+static inline void bar_arrive_as(uint64_t *b, int n)
+{
+    for (int i = 0; i < n; i++) {
+        bar_arrive(b);
+    }
+}
+
 static inline uint32_t smem_at(uint32_t addr, int rank)
 {
     return soft_gpu::shared_address_at(addr, rank);
@@ -168,9 +175,24 @@ void multiply_16x8(float &c0, float &c1, float &c2, float &c3, uint32_t a0, uint
 void load_matrices(uint32_t (&r)[4], uint32_t addr);
 void load_matrices_turned(uint32_t (&r)[4], uint32_t addr);
 
+static inline int opaque(int x)
+{
+    return x;
+}
+
 static inline uint32_t count_up(uint32_t *n)
 {
     return __atomic_fetch_add(n, 1u, __ATOMIC_ACQ_REL);
+}
+
+static inline void arrive_count(uint32_t *n)
+{
+    soft_gpu::arrive_count(n);
+}
+
+static inline void wait_count(const uint32_t *n, uint32_t target)
+{
+    soft_gpu::wait_count(n, target);
 }
 
 static inline void publish(uint32_t *to, uint32_t value)
