@@ -176,18 +176,60 @@ enum gr_status gr_cuda_linear_pack(const struct gr_cuda_linear_pack_args *a, str
     return cuda_status_of(gr::launch_after(gr::packed_kernel, dim3(1), 1, 0, stream), "packing of a matrix");
 }
 
-enum gr_status gr_cuda_linear(const struct gr_cuda_linear_args *a, struct CUstream_st *stream)
+namespace gr
 {
-    GR_TRY(gr::check_shape(a->n_out, a->n_in, a->cut));
-    GR_TRY(gr::check_output(*a));
-    GR_TRY(gr::check_norms(*a));
+
+static enum gr_status check_args(const gr_cuda_linear_args *a)
+{
+    GR_TRY(check_shape(a->n_out, a->n_in, a->cut));
+    GR_TRY(check_output(*a));
+    GR_TRY(check_norms(*a));
     if (!a->w || !a->x || (!a->y && a->out != GR_CUDA_OUT_HEADS) || !a->n_row_true || a->n_row < 1 ||
-        !gr::aligned(a->w, 256) || !gr::aligned(a->x, 16) || !gr::aligned(a->y, 8) || !gr::aligned(a->bias, 8)) {
+        !aligned(a->w, 256) || !aligned(a->x, 16) || !aligned(a->y, 8) || !aligned(a->bias, 8)) {
         fprintf(stderr,
                 "cuda: linear layer of %d rows: w at %p (aligned to 256), x at %p (to 16), y at %p, bias at %p (to 8),"
                 " n_row_true at %p\n",
                 a->n_row, a->w, (const void *)a->x, a->y, (const void *)a->bias, (const void *)a->n_row_true);
         return GR_EINVAL;
     }
+    return GR_OK;
+}
+
+static void cuts_of(const gr_cuda_linear_args *a, int n, LinearCut (&cut)[GR_CUDA_CHAIN_MAX])
+{
+    for (int i = 0; i < n && i < GR_CUDA_CHAIN_MAX; i++) {
+        cut[i] = cut_of(a[i].n_out, a[i].n_in, a[i].cut);
+    }
+}
+
+} // namespace gr
+
+enum gr_status gr_cuda_linear(const struct gr_cuda_linear_args *a, struct CUstream_st *stream)
+{
+    GR_TRY(gr::check_args(a));
     return cuda_status_of(gr::launch_linear(*a, gr::cut_of(a->n_out, a->n_in, a->cut), stream), "linear layer");
+}
+
+bool gr_cuda_can_chain(const struct gr_cuda_linear_args *a, int n)
+{
+    gr::LinearCut cut[GR_CUDA_CHAIN_MAX]{};
+    gr::cuts_of(a, n, cut);
+    return n <= GR_CUDA_CHAIN_MAX && gr::can_chain(a, cut, n);
+}
+
+enum gr_status gr_cuda_linear_chain(const struct gr_cuda_linear_args *a, int n, struct gr_cuda_chain *chain,
+                                    struct CUstream_st *stream)
+{
+    for (int i = 0; i < n; i++) {
+        GR_TRY(gr::check_args(&a[i]));
+    }
+    if (!gr_cuda_can_chain(a, n) || !gr::aligned(chain, 16) || chain == nullptr) {
+        fprintf(stderr,
+                "cuda: a chain of %d linear layers of %d rows (at most %d of 64), counters at %p (aligned to 16)\n", n,
+                a->n_row, (int)GR_CUDA_CHAIN_MAX, (void *)chain);
+        return GR_EUNSUPPORTED;
+    }
+    gr::LinearCut cut[GR_CUDA_CHAIN_MAX]{};
+    gr::cuts_of(a, n, cut);
+    return cuda_status_of(gr::launch_chain(a, cut, n, chain, stream), "chain of linear layers");
 }

@@ -12,6 +12,7 @@
 #include "kernels/cuda/cut.h"
 #include "kernels/cuda/tiles.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -111,6 +112,28 @@ struct gr_cuda_linear_args {
     struct gr_cuda_heads heads;      /* HEADS only */
 };
 GR_NODISCARD enum gr_status gr_cuda_linear(const struct gr_cuda_linear_args *a, struct CUstream_st *stream);
+
+/* Layers behind each other, each of which may take what those before it have made: the bits of n calls of
+ * gr_cuda_linear(), but one kernel, whose blocks stay and ask for the next layer's weights while they are still busy
+ * with the one before, so that the memory is never idle.
+ *
+ * Its blocks wait for each other, so all of them must run at the same time: one on each of up to 132 multiprocessors.
+ * Beside kernels of other streams that is so as long as those end by themselves; two chains at a time on a device would
+ * wait for each other for ever (after 10 s: an error). Memory that all chains of a stream share: zero before the first.
+ */
+enum {
+    GR_CUDA_CHAIN_MAX = 4,
+};
+struct gr_cuda_chain {
+    uint32_t made[GR_CUDA_CHAIN_MAX - 1];    /* blocks that are through with a layer, but for its squares */
+    uint32_t squared[GR_CUDA_CHAIN_MAX - 1]; /* and with those, if a norm follows */
+    uint32_t left;                           /* blocks that will not look at these any more */
+};
+/* Whether the device has room for it and the layers are such: ADD without a bias, SILU or HEADS; the same rows, up to
+ * 64; cuts of at most 224 outputs. */
+bool gr_cuda_can_chain(const struct gr_cuda_linear_args *a, int n);
+GR_NODISCARD enum gr_status gr_cuda_linear_chain(const struct gr_cuda_linear_args *a, int n,
+                                                 struct gr_cuda_chain *chain, struct CUstream_st *stream);
 
 #ifdef __cplusplus
 }

@@ -65,6 +65,10 @@ static inline LinearCut linear_cut(int n_out, int n_in)
 
 /* linear_mma.cu */
 cudaError_t launch_linear(const gr_cuda_linear_args &a, const LinearCut &cut, cudaStream_t stream);
+/* linear_chain.cu */
+bool can_chain(const gr_cuda_linear_args *a, const LinearCut *cut, int n);
+cudaError_t launch_chain(const gr_cuda_linear_args *a, const LinearCut *cut, int n, gr_cuda_chain *chain,
+                         cudaStream_t stream);
 
 } // namespace gr
 

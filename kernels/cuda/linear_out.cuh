@@ -26,9 +26,23 @@ struct LinearArgs {
     gr_cuda_heads heads;
     gr_cuda_linear_out out;
     int n_out, n_box, n_tile, parts, y_stride, n_row;
-    bool wide_y;         /* every eight columns of y are aligned to 16 bytes */
-    int n_slot, x_bytes; /* of the rings */
+    bool wide_y;                  /* every eight columns of y are aligned to 16 bytes */
+    int n_slot, x_bytes, w_bytes; /* of the rings; w_bytes: in a chain */
+    /* In a chain: how many blocks are through with this layer, but for squares, and with those. NULL: nobody waits. */
+    uint32_t *made, *squared;
 };
+
+/* But for the rings. */
+static inline LinearArgs linear_args(const gr_cuda_linear_args &a, const LinearCut &cut)
+{
+    LinearArgs f{};
+    f.w = (const uint8_t *)a.w, f.x = (const uint8_t *)a.x, f.bias = a.bias, f.y = a.y, f.n_row_true = a.n_row_true;
+    f.out = a.out, f.n_out = a.n_out, f.n_box = cut.n_box, f.n_tile = cut.n_tile, f.parts = cut.parts;
+    f.y_stride = a.y_stride, f.n_row = a.n_row;
+    f.norm = a.norm, f.next = a.next, f.clear = a.clear, f.heads = a.heads;
+    f.wide_y = a.y_stride % 8 == 0 && (size_t)a.y % 16 == 0;
+    return f;
+}
 
 static __device__ __forceinline__ float silu(float g)
 {

@@ -44,6 +44,7 @@ static enum gr_status enqueue_begin(struct eagle3 *m, int n)
 static enum gr_status enqueue_layer(struct eagle3 *m, int n)
 {
     GR_TRY(enqueue_begin(m, n));
+    GR_TRY(gr_cuda_enqueue_first_heads(&m->m.work, &m->layer, n));
     return gr_cuda_enqueue_layer(&m->m.work, &m->layer, &(struct gr_cuda_layer_place){0}, n);
 }
 

@@ -213,24 +213,30 @@ enum gr_status gr_cuda_enqueue_begin(const struct gr_cuda_layer_work *w, const s
     return gr_cuda_begin(&a, w->device->stream);
 }
 
+static struct gr_cuda_linear_args linear_args(const struct gr_cuda_layer_work *w, const struct gr_cuda_matrix *m,
+                                              const struct gr_cuda_linear_step *s, int n)
+{
+    return (struct gr_cuda_linear_args){.w = m->packed,
+                                        .n_out = m->n_out,
+                                        .n_in = m->n_in,
+                                        .x = s->x,
+                                        .bias = s->bias,
+                                        .y = s->y,
+                                        .out = s->out,
+                                        .y_stride = s->y_stride,
+                                        .n_row = n,
+                                        .n_row_true = s->out_rows ? w->inputs->n_out : w->inputs->n_row,
+                                        .cut = m->cut,
+                                        .norm = s->norm,
+                                        .next = s->next,
+                                        .clear = s->clear,
+                                        .heads = s->heads};
+}
+
 enum gr_status gr_cuda_enqueue_linear(const struct gr_cuda_layer_work *w, const struct gr_cuda_matrix *m,
                                       const struct gr_cuda_linear_step *s, int n)
 {
-    const struct gr_cuda_linear_args a = {.w = m->packed,
-                                          .n_out = m->n_out,
-                                          .n_in = m->n_in,
-                                          .x = s->x,
-                                          .bias = s->bias,
-                                          .y = s->y,
-                                          .out = s->out,
-                                          .y_stride = s->y_stride,
-                                          .n_row = n,
-                                          .n_row_true = s->out_rows ? w->inputs->n_out : w->inputs->n_row,
-                                          .cut = m->cut,
-                                          .norm = s->norm,
-                                          .next = s->next,
-                                          .clear = s->clear,
-                                          .heads = s->heads};
+    const struct gr_cuda_linear_args a = linear_args(w, m, s, n);
     return gr_cuda_linear(&a, w->device->stream);
 }
 
@@ -257,55 +263,99 @@ static enum gr_status attend(const struct gr_cuda_layer_work *w, const struct gr
     return gr_cuda_attention(&attention, w->device->stream);
 }
 
-/* Attention adds to the residual stream and leaves w->xn for the norm behind it. */
-static enum gr_status enqueue_attention(const struct gr_cuda_layer_work *w, const struct gr_cuda_layer *l,
-                                        const struct gr_cuda_layer_place *place, int n)
+/* q, k and v; scaled: the layer before left w->in, with sums of squares in w->down_square. */
+static struct gr_cuda_linear_args heads_args(const struct gr_cuda_layer_work *w, const struct gr_cuda_layer *l,
+                                             bool scaled, int n)
 {
-    const struct gr_cuda_linear_norm norm = {.square = place->scaled ? w->down_square : NULL, .eps = w->rms_eps};
-    const struct gr_cuda_heads heads = {.q = w->q,
-                                        .kv = l->kv,
-                                        .pos = w->inputs->pos,
-                                        .cell = w->inputs->cell,
-                                        .cos = w->cos,
-                                        .sin = w->sin,
-                                        .q_stride = w->attention.n_head * w->attention.head_dim,
-                                        .n_head = w->attention.n_head,
-                                        .n_kv_head = w->attention.n_kv_head,
-                                        .head_dim = w->attention.head_dim};
-    const struct gr_cuda_linear_step qkv = {.x = w->in, .out = GR_CUDA_OUT_HEADS, .norm = norm, .heads = heads};
-    const struct gr_cuda_linear_step o = {.x = w->att,
+    const struct gr_cuda_linear_step s = {.x = w->in,
+                                          .out = GR_CUDA_OUT_HEADS,
+                                          .norm = {.square = scaled ? w->down_square : NULL, .eps = w->rms_eps},
+                                          .heads = {.q = w->q,
+                                                    .kv = l->kv,
+                                                    .pos = w->inputs->pos,
+                                                    .cell = w->inputs->cell,
+                                                    .cos = w->cos,
+                                                    .sin = w->sin,
+                                                    .q_stride = w->attention.n_head * w->attention.head_dim,
+                                                    .n_head = w->attention.n_head,
+                                                    .n_kv_head = w->attention.n_kv_head,
+                                                    .head_dim = w->attention.head_dim}};
+    return linear_args(w, &l->qkv, &s, n);
+}
+
+enum gr_status gr_cuda_enqueue_first_heads(const struct gr_cuda_layer_work *w, const struct gr_cuda_layer *l, int n)
+{
+    const struct gr_cuda_linear_args a = heads_args(w, l, false, n);
+    return gr_cuda_linear(&a, w->device->stream);
+}
+
+/* Adds to the residual stream and leaves w->xn for the norm behind it. */
+static struct gr_cuda_linear_args o_args(const struct gr_cuda_layer_work *w, const struct gr_cuda_layer *l, int n)
+{
+    const struct gr_cuda_linear_step s = {.x = w->att,
                                           .out = GR_CUDA_OUT_ADD,
                                           .y = w->x,
                                           .y_stride = w->hidden,
                                           .next = {.w = l->mlp_norm, .tiles = w->xn, .square = w->o_square},
                                           .clear = w->down_square};
-    GR_TRY(gr_cuda_enqueue_linear(w, &l->qkv, &qkv, n));
-    GR_TRY(attend(w, l, n));
-    return gr_cuda_enqueue_linear(w, &l->o, &o, n);
+    return linear_args(w, &l->o, &s, n);
 }
 
-static enum gr_status enqueue_mlp(const struct gr_cuda_layer_work *w, const struct gr_cuda_layer *l,
-                                  const struct gr_cuda_layer_place *place, int n)
+static struct gr_cuda_linear_args gate_up_args(const struct gr_cuda_layer_work *w, const struct gr_cuda_layer *l, int n)
 {
-    const struct gr_cuda_linear_step gate_up = {
+    const struct gr_cuda_linear_step s = {
         .x = w->xn, .out = GR_CUDA_OUT_SILU, .y = w->act, .norm = {.square = w->o_square, .eps = w->rms_eps}};
-    struct gr_cuda_linear_step down = {
+    return linear_args(w, &l->gate_up, &s, n);
+}
+
+static struct gr_cuda_linear_args down_args(const struct gr_cuda_layer_work *w, const struct gr_cuda_layer *l,
+                                            const struct gr_cuda_layer_place *place, int n)
+{
+    struct gr_cuda_linear_step s = {
         .x = w->act, .out = GR_CUDA_OUT_ADD, .y = w->x, .y_stride = w->hidden, .clear = w->o_square};
-    if (place->next_norm != NULL) {
-        down.next = (struct gr_cuda_linear_next){.w = place->next_norm,
-                                                 .tiles = w->in,
-                                                 .square = w->down_square,
-                                                 .capture = place->capture,
-                                                 .capture_n = place->capture_n,
-                                                 .capture_col = place->capture_col};
+    if (place->next != NULL) {
+        s.next = (struct gr_cuda_linear_next){.w = place->next->in_norm,
+                                              .tiles = w->in,
+                                              .square = w->down_square,
+                                              .capture = place->capture,
+                                              .capture_n = place->capture_n,
+                                              .capture_col = place->capture_col};
     }
-    GR_TRY(gr_cuda_enqueue_linear(w, &l->gate_up, &gate_up, n));
-    return gr_cuda_enqueue_linear(w, &l->down, &down, n);
+    return linear_args(w, &l->down, &s, n);
+}
+
+/* From attention to attention. */
+static int between_args(const struct gr_cuda_layer_work *w, const struct gr_cuda_layer *l,
+                        const struct gr_cuda_layer_place *place, int n, struct gr_cuda_linear_args a[GR_CUDA_CHAIN_MAX])
+{
+    a[0] = o_args(w, l, n);
+    a[1] = gate_up_args(w, l, n);
+    a[2] = down_args(w, l, place, n);
+    if (place->next == NULL) {
+        return 3;
+    }
+    a[3] = heads_args(w, place->next, true, n);
+    return 4;
+}
+
+bool gr_cuda_layer_can_chain(const struct gr_cuda_layer_work *w, const struct gr_cuda_layer *l, int n)
+{
+    struct gr_cuda_linear_args a[GR_CUDA_CHAIN_MAX];
+    const struct gr_cuda_layer_place last = {0};
+    return gr_cuda_can_chain(a, between_args(w, l, &last, n, a));
 }
 
 enum gr_status gr_cuda_enqueue_layer(const struct gr_cuda_layer_work *w, const struct gr_cuda_layer *l,
                                      const struct gr_cuda_layer_place *place, int n)
 {
-    GR_TRY(enqueue_attention(w, l, place, n));
-    return enqueue_mlp(w, l, place, n);
+    struct gr_cuda_linear_args a[GR_CUDA_CHAIN_MAX];
+    const int n_linear = between_args(w, l, place, n, a);
+    GR_TRY(attend(w, l, n));
+    if (w->chain != NULL && gr_cuda_can_chain(a, n_linear)) {
+        return gr_cuda_linear_chain(a, n_linear, w->chain, w->device->stream);
+    }
+    for (int i = 0; i < n_linear; i++) {
+        GR_TRY(gr_cuda_linear(&a[i], w->device->stream));
+    }
+    return GR_OK;
 }

@@ -32,6 +32,7 @@ struct gr_cuda_layer_work {
     uint16_t *att, *act;                           /* tiles of width n_head * head_dim, ffn */
     struct gr_cuda_square *o_square, *down_square; /* (n_row_max) of x behind o and behind down, zero until then */
     void *plan, *attn_work;
+    struct gr_cuda_chain *chain; /* linear layers are one kernel where they can be; NULL: each is its own */
     struct gr_cuda_kv kv;
     const struct gr_cuda_views *views; /* borrowed: a pass that is enqueued chooses partial views; NULL: it does not */
 };
@@ -72,18 +73,21 @@ struct gr_cuda_begin_step {
 };
 GR_NODISCARD enum gr_status gr_cuda_enqueue_begin(const struct gr_cuda_layer_work *w, const struct gr_cuda_begin_step *s,
                                                   int n);
-/* What is around a layer. scaled: the layer before this one left w->in, with sums of squares in w->down_square; else a
- * norm's result is there. next_norm: weights of the norm before the next layer, for which this one leaves w->in; NULL:
- * it leaves the residual stream alone. capture: with next_norm, where that stream is kept besides; NULL: nowhere. */
+/* q, k and v of the first layer; w->in holds what they are given. */
+GR_NODISCARD enum gr_status gr_cuda_enqueue_first_heads(const struct gr_cuda_layer_work *w,
+                                                        const struct gr_cuda_layer *l, int n);
+/* What is behind a layer. next: the layer whose q, k and v it makes; NULL: it leaves the residual stream alone. capture:
+ * with next, where that stream is kept besides; NULL: nowhere. */
 struct gr_cuda_layer_place {
-    bool scaled;
-    const float *next_norm;
+    const struct gr_cuda_layer *next;
     uint16_t *capture;
     int capture_n, capture_col;
 };
-/* w->in holds what q, k and v are given, w->x the residual stream, which the layer adds to. */
+/* From its attention on: q, k and v are there. Adds to the residual stream w->x. */
 GR_NODISCARD enum gr_status gr_cuda_enqueue_layer(const struct gr_cuda_layer_work *w, const struct gr_cuda_layer *l,
                                                   const struct gr_cuda_layer_place *place, int n);
+/* Whether its linear layers can be one kernel in a pass of n rows. */
+bool gr_cuda_layer_can_chain(const struct gr_cuda_layer_work *w, const struct gr_cuda_layer *l, int n);
 /* y = x W^T; x in tiles. out_rows: as above. */
 struct gr_cuda_linear_step {
     const uint16_t *x;

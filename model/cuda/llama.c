@@ -72,9 +72,9 @@ static enum gr_status enqueue_begin(struct llama *m, int n)
 
 static enum gr_status enqueue_layer(struct llama *m, int i, int n)
 {
-    struct gr_cuda_layer_place place = {.scaled = i > 0, .capture_n = m->source.n_capture * m->source.hf.hidden};
+    struct gr_cuda_layer_place place = {.capture_n = m->source.n_capture * m->source.hf.hidden};
     if (i + 1 < m->source.hf.n_layer) {
-        place.next_norm = m->layer[i + 1].in_norm;
+        place.next = &m->layer[i + 1];
         place.capture = capture_of(m, i + 1, &place.capture_col);
     }
     return gr_cuda_enqueue_layer(&m->m.work, &m->layer[i], &place, n);
@@ -98,6 +98,7 @@ static enum gr_status enqueue_body(void *model, int n)
 {
     struct llama *m = model;
     GR_TRY(enqueue_begin(m, n));
+    GR_TRY(gr_cuda_enqueue_first_heads(&m->m.work, &m->layer[0], n));
     for (int i = 0; i < m->source.hf.n_layer; i++) {
         GR_TRY(enqueue_layer(m, i, n));
     }
@@ -377,6 +378,10 @@ static enum gr_status take_state(struct llama *m, int n_seq_max, bool ranks)
                                    &m->m.pass.inputs));
     GR_TRY(gr_cuda_take(d, "activations and tables", gr_cuda_tile_bytes(m->lm.n_out_max, hf->hidden), &p));
     m->xo = p;
+    if (!ranks) { /* a drafter may share the GPU with a target, and only one of them may have kernels that wait */
+        GR_TRY(gr_cuda_take(d, "activations and tables", sizeof(*m->m.work.chain), &p));
+        m->m.work.chain = p;
+    }
     if (!serves_head(m)) {
         return GR_OK;
     }
@@ -393,9 +398,19 @@ static enum gr_status take_state(struct llama *m, int n_seq_max, bool ranks)
     return GR_OK;
 }
 
+static void log_chain(const struct llama *m)
+{
+    if (m->m.work.chain != NULL && !gr_cuda_layer_can_chain(&m->m.work, &m->layer[0], 1)) {
+        log_info("cuda:%d: no room for linear layers in one kernel, or their shapes are not such: each is a kernel of "
+                 "its own",
+                 m->m.device.index);
+    }
+}
+
 static enum gr_status make_graphs(struct llama *m)
 {
     const struct gr_cuda_device *d = &m->m.device;
+    log_chain(m);
     GR_TRY(gr_cuda_graphs_make(&m->body, d, m->lm.n_row_max, enqueue_body, m));
     GR_TRY(gr_cuda_graphs_make(&m->logits, d, m->lm.n_out_max, enqueue_logits, m));
     GR_TRY(gr_cuda_graphs_make(&m->whole, d, gr_cuda_graphs_whole_max(&m->lm), enqueue_whole, m));

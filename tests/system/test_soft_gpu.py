@@ -78,7 +78,7 @@ def devices_that_cannot_be_used():
 def a_cuda_error_in_mid_session():
     """The target's launches fail one day, and so do those of the one that is started instead; the text is complete."""
     args = ("run", "--json", "--model", TARGET, *CUDA, "--prompt-ids", "-", "--max-tokens", "14", "--ignore-eos")
-    done = run(*args, stdin=json.dumps(GOLDEN[2]["prompt_ids"]), timeout=240, env={"SOFT_GPU_FAIL_AFTER": "700"})
+    done = run(*args, stdin=json.dumps(GOLDEN[2]["prompt_ids"]), timeout=240, env={"SOFT_GPU_FAIL_AFTER": "400"})
     assert done.returncode == 0, done.stderr
     out = json.loads(done.stdout)
     assert out["token_ids"] == GOLDEN[2]["greedy_ids"][:14], out
