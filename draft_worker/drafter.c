@@ -29,6 +29,7 @@ static enum gr_status init_drafter(struct gr_drafter *d)
     const struct gr_drafter_config *c = &d->config;
     GR_TRY(gr_kv_pool_init(&d->pool, c->n_pool_block));
     d->follow = calloc((size_t)c->n_session_max, sizeof(*d->follow));
+    d->waiting = calloc((size_t)c->n_session_max, sizeof(*d->waiting));
     d->job.seq = calloc((size_t)c->n_session_max, sizeof(*d->job.seq));
     d->job.n_seq_max = c->n_session_max;
     d->job_token = calloc((size_t)c->n_session_max * (size_t)c->prefill_chunk, sizeof(*d->job_token));
@@ -45,7 +46,7 @@ static enum gr_status init_drafter(struct gr_drafter *d)
                   c->n_session_max, n_feature * sizeof(*d->feature) >> 20);
         return GR_ENOMEM;
     }
-    if (d->follow == NULL || d->job.seq == NULL || d->job_token == NULL) {
+    if (d->follow == NULL || d->waiting == NULL || d->job.seq == NULL || d->job_token == NULL) {
         log_error("out of memory for %d sessions", c->n_session_max);
         return GR_ENOMEM;
     }
@@ -87,6 +88,7 @@ void gr_drafter_destroy(struct gr_drafter *d)
     }
     gr_kv_pool_finish(&d->pool);
     free(d->follow);
+    free(d->waiting);
     free(d->job.seq);
     free(d->job_token);
     free(d->feature);
@@ -210,22 +212,58 @@ static void begin_anew(struct follow *f)
     *f = kept;
 }
 
+static struct follow *free_slot(struct gr_drafter *d)
+{
+    for (int i = 0; i < d->config.n_session_max; i++) {
+        if (d->follow[i].state == DRAFT_FREE) {
+            return &d->follow[i];
+        }
+    }
+    return NULL;
+}
+
 static struct follow *find_slot(struct gr_drafter *d, uint64_t id)
 {
     struct follow *f = drafter_find(d, id);
     if (f != NULL) {
         begin_anew(f);
     }
-    for (int i = 0; f == NULL && i < d->config.n_session_max; i++) {
-        f = d->follow[i].state == DRAFT_FREE ? &d->follow[i] : NULL;
+    return f != NULL ? f : free_slot(d);
+}
+
+static void forget_waiting(struct gr_drafter *d, uint64_t id)
+{
+    int n = 0;
+    for (int i = 0; i < d->n_waiting; i++) {
+        if (d->waiting[i].session != id) {
+            d->waiting[n++] = d->waiting[i];
+        }
     }
-    return f;
+    d->n_waiting = n;
+}
+
+/* False: no slot will be free without another DETACH. */
+static bool wait_for_slot(struct gr_drafter *d, const struct gr_msg *m)
+{
+    int n_leaving = 0;
+    for (int i = 0; i < d->config.n_session_max; i++) {
+        n_leaving += d->follow[i].closing;
+    }
+    if (d->n_waiting >= n_leaving) {
+        return false;
+    }
+    d->waiting[d->n_waiting++] = *m;
+    return true;
 }
 
 static void attach(struct gr_drafter *d, const struct gr_msg *m)
 {
     uint32_t peer = 0;
     struct follow *f = find_slot(d, m->session);
+    forget_waiting(d, m->session); /* an earlier one of the same session */
+    if (f == NULL && wait_for_slot(d, m)) {
+        return;
+    }
     if (f == NULL) {
         drafter_send_error(d, m->session, GR_ELIMIT, "all session slots of the drafter are taken");
         return;
@@ -257,9 +295,18 @@ static void attach(struct gr_drafter *d, const struct gr_msg *m)
     f->kv_shift = d->config.feature_width > 0 ? GR_MAX(f->kv_shift, 1) : 0;
 }
 
+static void attach_waiting(struct gr_drafter *d)
+{
+    while (d->n_waiting > 0 && free_slot(d) != NULL) {
+        const struct gr_msg m = d->waiting[0];
+        attach(d, &m);
+    }
+}
+
 static void detach(struct gr_drafter *d, uint64_t id)
 {
     struct follow *f = drafter_find(d, id);
+    forget_waiting(d, id);
     struct gr_msg m = {.type = GR_MSG_DRAFT_STATS, .session = id};
     if (f != NULL) {
         m.n_round = f->n_round;
@@ -330,6 +377,7 @@ void gr_drafter_on_peer_lost(struct gr_drafter *d, uint32_t peer)
 
 uint64_t gr_drafter_step(struct gr_drafter *d, uint64_t now_ns)
 {
+    attach_waiting(d);
     for (int i = 0; i < d->config.n_session_max; i++) {
         struct follow *f = &d->follow[i];
         if (f->state != DRAFT_FREE && f->resync_due) {

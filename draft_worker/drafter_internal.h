@@ -88,6 +88,10 @@ struct gr_drafter {
     struct gr_drafter_io io;
     struct gr_kv_pool pool;
     struct follow *follow; /* owned, (n_session_max) */
+    /* ATTACHes for which there will be a slot: as many as there are slots of sessions that are gone, but for their job.
+     * Owned, (n_session_max); arrays of a message are not looked at. */
+    struct gr_msg *waiting;
+    int n_waiting;
     struct gr_draft_job job;
     uint16_t *feature;     /* owned, (n_session_max, feature_window, feature_width) bf16; of p at p % window */
     uint16_t *job_feature; /* owned, (n_session_max, prefill_chunk, feature_width) bf16: of the job in flight */

@@ -58,9 +58,12 @@ static void rig_end(void *ctx, uint32_t peer, uint32_t n)
 static void rig_msg(void *ctx, const struct gr_msg *m)
 {
     struct rig *r = ctx;
-    assert_true(m->type != GR_MSG_ERROR);
+    r->n_error += m->type == GR_MSG_ERROR;
+    assert_true(r->n_error <= r->n_error_expected);
     if (m->type == GR_MSG_DRAFT_STATS) {
         r->stats = *m;
+    } else if (m->type == GR_MSG_ATTACHED) {
+        r->attached = m->session;
     }
 }
 

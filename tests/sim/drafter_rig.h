@@ -42,6 +42,8 @@ struct rig {
     struct gr_token_tree tree;
     struct gr_resync resync;
     struct gr_msg stats;
+    uint64_t attached; /* the session of the last ATTACHED */
+    int n_error, n_error_expected;
     /* a second session that is told the same */
     bool twin;
     bool more; /* VERDICTs say that another session's follows */

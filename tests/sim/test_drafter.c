@@ -659,6 +659,48 @@ static void test_attached_anew(void **state)
     }
 }
 
+static void tell(struct rig *r, enum gr_msg_type type, uint64_t session)
+{
+    struct gr_msg m = r->attach;
+    m.type = type, m.session = session;
+    gr_drafter_on_msg(r->drafter, &m, 0);
+}
+
+/* A session that is gone keeps its slot as long as a job works on it: who comes instead waits for that job, and only
+ * for that. */
+static void test_slot_in_a_job(void **state)
+{
+    (void)state;
+    const struct rig_config c = {.seed = 5, .blur = 3, .ahead = true, .n_node = 9, .depth = 4, .top_k = 3};
+    struct rig *r = rig_create(&c);
+    rig_start(r, 100, 63);
+    tell(r, GR_MSG_ATTACH, 2); /* both slots are taken */
+    gr_drafter_on_peer_ready(r->drafter, RIG_PEER, "rig", 0);
+    (void)rig_verify(r, &r->tree, r->draft_header.round, -1, 63);
+    (void)gr_drafter_step(r->drafter, 0);
+    assert_non_null(r->job);
+    tell(r, GR_MSG_DETACH, 1);
+    assert_int_equal(r->stats.session, 1);
+    tell(r, GR_MSG_ATTACH, 3);
+    r->n_error_expected = 1;
+    tell(r, GR_MSG_ATTACH, 4); /* for which there will be none */
+    assert_int_equal(r->n_error, 1);
+    tell(r, GR_MSG_DETACH, 3); /* gone before it came */
+    assert_int_equal(r->stats.session, 3);
+    tell(r, GR_MSG_ATTACH, 5);
+    tell(r, GR_MSG_ATTACH, 5); /* again: it waits once */
+    (void)rig_job_once(r);
+    (void)gr_drafter_step(r->drafter, 0);
+    assert_int_equal(gr_drafter_n_session(r->drafter), 2);
+    gr_drafter_on_peer_ready(r->drafter, RIG_PEER, "rig", 0);
+    assert_int_equal(r->attached, 5);
+    tell(r, GR_MSG_DETACH, 2);
+    tell(r, GR_MSG_DETACH, 5);
+    assert_int_equal(r->stats.session, 5);
+    assert_int_equal(gr_drafter_n_session(r->drafter), 0);
+    rig_destroy(r);
+}
+
 /* ---- sessions of one pass ---- */
 
 /* What session 1 was sent, for session 2. */
@@ -726,6 +768,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_any_order),        cmocka_unit_test(test_auto_follows_cost),
         cmocka_unit_test(test_auto_beats_fixed), cmocka_unit_test(test_auto_without_cost),
         cmocka_unit_test(test_flip_is_repaired), cmocka_unit_test(test_attached_anew),
+        cmocka_unit_test(test_slot_in_a_job),
     };
     rig_heads = argc > 1 && strcmp(argv[1], "head") == 0;
     return cmocka_run_group_tests(tests, NULL, NULL);
