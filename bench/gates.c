@@ -11,8 +11,11 @@
 #include "common/parse.h"
 #include "common/program.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #define N_RUN_MAX 9
 
@@ -95,6 +98,23 @@ static enum gr_status load_results(struct gates *g, const char *path)
 }
 
 /* ---- measuring ---- */
+
+/* Before anything is measured, which takes minutes. */
+static enum gr_status make_save_folder(const struct gates *g)
+{
+    char inside[PATH_MAX];
+    if (g->save == NULL) {
+        return GR_OK;
+    }
+    const bool made = mkdir(g->save, 0777) == 0 || errno == EEXIST;
+    if (snprintf(inside, sizeof(inside), "%s/.", g->save) >= (int)sizeof(inside)) {
+        errno = ENAMETOOLONG;
+    } else if (made && access(inside, W_OK) == 0) { /* a file is no folder */
+        return GR_OK;
+    }
+    log_error("--save: folder %s: %s", g->save, strerror(errno));
+    return GR_EIO;
+}
 
 static enum gr_status save(const struct gates *g, const struct gr_gate_command *c, int i_run, const json_t *rows)
 {
@@ -333,7 +353,7 @@ int gr_bench_gates(int argc, char **argv)
         {"then-full", NULL, "no value: with --micro: where no gate is missed run the long commands, too"},
         {"all", NULL, "no value: with --micro: run the long commands, too, whatever is missed"},
         {"only", &g.only, "with --micro: run only these commands, comma between"},
-        {"save", &g.save, "with --micro: folder that the results are written to"},
+        {"save", &g.save, "with --micro: folder that the results are written to (made if it is not there)"},
     };
     enum gr_table_format format;
     g.micro = gr_bench_flag(&argc, argv, "micro");
@@ -347,7 +367,8 @@ int gr_bench_gates(int argc, char **argv)
     if (gr_gates_load(g.path, &g.file) != GR_OK) {
         return 2;
     }
-    enum gr_status st = take_results(&g, path, n_results);
+    enum gr_status st = make_save_folder(&g);
+    st = st == GR_OK ? take_results(&g, path, n_results) : st;
     st = st == GR_OK ? check(&g, format) : st;
     finish(&g);
     return st == GR_OK ? 0 : 1;

@@ -136,9 +136,9 @@ def short_commands_go_before_long_ones():
     speed = gate(name="speed", command="e2e", row={"mode": "co-located"}, column="tok/s", at_least=0.001)
     del speed["at_most"]
 
-    def measure(f, first, command=micro, how=("--then-full", "--repeat", "3")):
+    def measure(f, first, command=micro, how=("--then-full", "--repeat", "3"), save=""):
         gates = f.write("gates.json", gates_file(first, speed, stages=command, e2e=full))
-        return bench("gates", "--gates", gates, "--micro", *how, "--save", f.folder, "-o", "json")
+        return bench("gates", "--gates", gates, "--micro", *how, "--save", os.path.join(f.folder, save), "-o", "json")
     with files() as f:
         done = measure(f, gate(at_most=0.000001))
         assert [x for x, _ in outcomes(done, 1)] == ["MISSED", "not measured"], done.stdout
@@ -152,6 +152,11 @@ def short_commands_go_before_long_ones():
                   for x in ("--results", os.path.join(f.folder, n + ".json"))]
         again = bench("gates", "--gates", os.path.join(f.folder, "gates.json"), *stored, "-o", "json")
         assert outcomes(again, 0) == outcomes(done, 0)
+    with files() as f:
+        done = measure(f, gate(at_most=0.000001), how=("--repeat", "1"), save="made")
+        assert outcomes(done, 1)[0][0] == "MISSED" and os.listdir(os.path.join(f.folder, "made")) == ["stages.json"]
+        error(measure(f, gate(), save="gates.json"), 1, "--save", "gates.json", "Not a directory")
+        error(measure(f, gate(), save="no/such"), 1, "--save", "no/such", "No such file")
     with files() as f:
         done = measure(f, gate(), dict(micro, run=["stages", "--model", "no/such"]))
         assert [x for x, _ in outcomes(done, 1)] == ["NO RESULT", "not measured"], done.stdout
