@@ -3,14 +3,14 @@
 partial views; devices that cannot be used; a CUDA error in mid-session. Times mean nothing there, and texts are short: a
 pass takes half a second. What a real GPU runs is test_cuda.py.
 
-usage: test_soft_gpu.py BUILD_DIR SOURCE_ROOT      prints TAP
+usage: test_soft_gpu.py BUILD_DIR SOURCE_ROOT [I N]      prints TAP; every N-th case, from the I-th on
 SOFT_GPU_SEED: another schedule.
 """
 import json
 import os
 import sys
 
-from harness import HEAD, ROOT, TARGET, case, generate, main, refused, run
+from harness import CASES, HEAD, ROOT, TARGET, case, generate, main, refused, run
 
 CUDA = ("--target-device", "cuda:0")
 HEAD_ON = ("--draft", HEAD, "--draft-device")
@@ -85,4 +85,6 @@ def a_cuda_error_in_mid_session():
     assert out["metrics"]["reopens"] >= 1 and "launch failure" in done.stderr, (out["metrics"], done.stderr)
 
 
+if len(sys.argv) > 4:
+    CASES[:] = CASES[int(sys.argv[3])::int(sys.argv[4])]
 sys.exit(main())
