@@ -36,15 +36,10 @@ static bool has_room(int n_block)
         return false;
     }
     if (device != known_device) {
-        cudaLaunchAttribute attr{};
-        attr.id = cudaLaunchAttributeClusterDimension;
-        attr.val.clusterDim.x = CHAIN_CLUSTER, attr.val.clusterDim.y = attr.val.clusterDim.z = 1;
-        cudaLaunchConfig_t config{};
-        config.gridDim = dim3(132), config.blockDim = dim3((unsigned)ChainThreads::ALL);
-        config.dynamicSmemBytes = CHAIN_SMEM, config.attrs = &attr, config.numAttrs = 1;
         if (cudaFuncSetAttribute(chain_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, CHAIN_SMEM) !=
                 cudaSuccess ||
-            cudaOccupancyMaxActiveClusters(&known, chain_kernel, &config) != cudaSuccess) {
+            clusters_at_once(CHAIN_CLUSTER, chain_kernel, dim3(132), ChainThreads::ALL, CHAIN_SMEM, &known) !=
+                cudaSuccess) {
             return false;
         }
         known_device = device;

@@ -233,9 +233,9 @@ template <int R> struct XStream {
     LinearBars *bars;
     LinearRing ring;
 
-    /* Boxes from `first` to `end` of a block's share of 64 R rows' x. */
+    /* A block's share of 64 R rows' x. */
     __device__ __forceinline__ void rows(const LinearArgs &a, const LinearShare &share, const XSlots<R> &x, int n_row,
-                                         int pass, int first, int end)
+                                         int pass)
     {
         uint32_t bytes[R], sum = 0;
 #pragma unroll
@@ -243,8 +243,8 @@ template <int R> struct XStream {
             bytes[r] = (uint32_t)((max(0, min(64, n_row - (pass * R + r) * 64)) + 7) / 8 * 1024);
             sum += bytes[r];
         }
-        const uint8_t *from = a.x + ((size_t)pass * R * a.n_box + share.box + first) * X_TILE;
-        for (int b = first; b < end; b++, from += X_TILE) {
+        const uint8_t *from = a.x + ((size_t)pass * R * a.n_box + share.box) * X_TILE;
+        for (int b = 0; b < share.n_box; b++, from += X_TILE) {
             bar_wait(&bars->x_empty[ring.slot], ring.phase ^ 1);
             bar_expect(&bars->x_full[ring.slot], sum);
 #pragma unroll
@@ -268,7 +268,7 @@ template <int R> static __device__ __forceinline__ void stream_x(const LinearArg
     XStream<R> stream{slots, bars, {}};
     for (int tile = share.first_tile; tile < a.n_tile; tile += share.tile_step) {
         for (int pass = 0; pass < n_pass; pass++) {
-            stream.rows(a, share, x, n_row, pass, 0, share.n_box);
+            stream.rows(a, share, x, n_row, pass);
         }
     }
 }
