@@ -261,11 +261,10 @@ static void attach(struct gr_drafter *d, const struct gr_msg *m)
     uint32_t peer = 0;
     struct follow *f = find_slot(d, m->session);
     forget_waiting(d, m->session); /* an earlier one of the same session */
-    if (f == NULL && wait_for_slot(d, m)) {
-        return;
-    }
     if (f == NULL) {
-        drafter_send_error(d, m->session, GR_ELIMIT, "all session slots of the drafter are taken");
+        if (!wait_for_slot(d, m)) {
+            drafter_send_error(d, m->session, GR_ELIMIT, "all session slots of the drafter are taken");
+        }
         return;
     }
     const uint32_t top_k_max = (uint32_t)(d->config.n_row_max / d->config.n_session_max);
@@ -334,6 +333,7 @@ void gr_drafter_on_msg(struct gr_drafter *d, const struct gr_msg *m, uint64_t no
                                 .n_free_block = (uint32_t)d->pool.n_free};
     switch (m->type) {
     case GR_MSG_ATTACH:
+        attach_waiting(d); /* who came first gets a slot that is free by now */
         attach(d, m);
         return;
     case GR_MSG_DETACH:

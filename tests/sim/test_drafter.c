@@ -690,6 +690,9 @@ static void test_slot_in_a_job(void **state)
     tell(r, GR_MSG_ATTACH, 5);
     tell(r, GR_MSG_ATTACH, 5); /* again: it waits once */
     (void)rig_job_once(r);
+    r->n_error_expected = 2;
+    tell(r, GR_MSG_ATTACH, 6); /* before the drafter's next step: it does not go before the one that waits */
+    assert_int_equal(r->n_error, 2);
     (void)gr_drafter_step(r->drafter, 0);
     assert_int_equal(gr_drafter_n_session(r->drafter), 2);
     gr_drafter_on_peer_ready(r->drafter, RIG_PEER, "rig", 0);
