@@ -31,6 +31,7 @@ namespace gr
  * first one's: it would not be quicker with fewer columns. */
 template <int R, int C> struct LinearThreads {
     static constexpr int MULTIPLY = 128 * R * C, LOAD = 64 * R, HELP = R == 1 ? 64 : 0, ALL = MULTIPLY + LOAD + HELP;
+    static constexpr int STORE = MULTIPLY + HELP;
 };
 
 /* ---- the warpgroups that multiply, and store ---- */
@@ -77,7 +78,7 @@ template <int N, int R, int C, bool CHAIN> struct LinearWorker {
 
     __device__ __forceinline__ void meet_storers() const
     {
-        named_sync(3, R * N_STORER);
+        named_sync(3, Threads::STORE);
     }
 
     /* By one warpgroup, for all that the barrier waits for. */
@@ -296,11 +297,8 @@ template <int N, int R, int C, bool CHAIN> struct LinearWorker {
     __device__ __forceinline__ void keep(const float (&d)[N_OWN / 2], int pass)
     {
         uint8_t *to = sums + wg * (N / 8) * eight_bytes();
-        if (!multiplies) {
-            return;
-        }
-        named_sync(1, 128 * R * PARTS);
-        if (t / 32 < n_warp(pass)) {
+        meet_storers(); /* nobody multiplies from the ring any more */
+        if (multiplies && t / 32 < n_warp(pass)) {
 #pragma unroll
             for (int j = 0; j < N_OWN / 8; j++) {
                 *(float4 *)(to + place(part * (N_OWN / 8) + j, t)) =
@@ -486,12 +484,10 @@ template <int N, int R, int C, bool CHAIN> struct LinearWorker {
         if (CHAIN || a.parts == 2) {
             fence_async_shared(); /* copies will follow these reads */
             meet_storers();
-            if (thread == 0) {
-                if (CHAIN && last && a.made != nullptr) {
-                    arrive_count(has_norm_behind<OUT>(a) ? a.squared : a.made);
-                }
-                bar_arrive(&bars->added);
+            if (CHAIN && last && thread == 0 && a.made != nullptr) {
+                arrive_count(has_norm_behind<OUT>(a) ? a.squared : a.made);
             }
+            bar_arrive(&bars->added); /* each for itself: racecheck knows no arrival for others, whom one has met */
         }
     }
 
@@ -557,7 +553,7 @@ template <int R, int C> static __device__ __forceinline__ void make_bars(LinearB
         if (warp == 0) {
             make_bars(bars->w_full, 1);
             make_bars(bars->w_empty, R * C);
-            bar_init(&bars->added, 1); /* the weights' thread waits for it, and for nobody who makes others */
+            bar_init(&bars->added, LinearThreads<R, C>::STORE); /* awaited by the weights' thread, which makes it */
         } else if (warp == 1) {
             make_bars(bars->x_full, 1);
             bar_init(&bars->may_send, cluster);
