@@ -267,8 +267,7 @@ __global__ void __launch_bounds__(ChainThreads::ALL, 1) chain_kernel(const __gri
         if (lane == 0) {
             chain_weights(a, w_slots, all_bars);
         }
-        __syncwarp();
-        cluster_wait();
+        meet_last(CHAIN_CLUSTER);
     } else if (lane == 0) {
         ChainX{a, x_slots, bars, {}}.run();
     }

@@ -30,10 +30,7 @@ __global__ void __launch_bounds__(LinearThreads<R, 1>::ALL, 1) linear_kernel(con
             if (threadIdx.x % 32 == 0) {
                 stream_weights<N, R>(a, w_slots, bars);
             }
-            __syncwarp();
-            if (a.parts > 1) {
-                cluster_wait();
-            }
+            meet_last(a.parts);
         } else {
             if (warp == 1 && threadIdx.x % 32 == 0) {
                 stream_x<R>(a, x_slots, bars);

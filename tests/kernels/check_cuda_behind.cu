@@ -191,6 +191,7 @@ void check_layers_behind()
     const shape demo{6, 2, 64}, llama8b{32, 8, 128};
     check_refused();
     check_block("demo", demo, 384, 1024);
+    check_block("one part each", demo, 384, 512, {96, 1}, {192, 1}, {16, 1}); /* all that racecheck can follow */
     check_block("all cuts mixed", demo, 384, 512, {96, 2}, {192, 1}, {16, 2});
     check_block("several tiles a block", {2, 1, 64}, 16 * 136 / 64 * 64, 64 * 18, {16, 1}, {16, 1}, {32, 2});
     if (quick) {
