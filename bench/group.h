@@ -60,6 +60,7 @@ struct gr_group_args {
     {"geometry", &(pair).geometry, "expand target and head in memory: llama-3.2-1b, llama-3.1-8b (docs/USAGE.md)"}, \
     {"tuned", &(pair).tuned, "shapes that graft-bench tune measured, for models on a GPU"}, \
     {"require-tuned", NULL, "no value: an error if a shape of theirs is not in it, or the GPU is another"}, \
+    {"draft-context", &(pair).draft_context, "positions that an EAGLE-3 head looks back (default 2048; 0: all)"}, \
     {"target-device", &(pair).target_device, "cpu | cuda:N (default cpu)"}
 #define GR_BENCH_GROUP_OPTIONS(args, max_tokens_default, reps_default) \
     {"max-tokens", &(args).max_tokens, "tokens a prompt (default " max_tokens_default ")"}, \

@@ -4,9 +4,11 @@
 #include "common/clock.h"
 #include "common/hash.h"
 #include "common/log.h"
+#include "common/parse.h"
 #include "common/program.h"
 #include "model/device.h"
 #include "model/hf_config.h"
+#include "transport/worker_args.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -54,6 +56,7 @@ static enum gr_status start_target(struct gr_pair *p, const struct gr_pair_confi
     if (c->colocated) {
         gr_child_args_add(&a, "--colocate-draft", c->draft);
         gr_child_args_add(&a, "--draft-device", c->draft_device);
+        gr_child_args_add(&a, "--draft-context", c->draft_context);
     }
     for (int i = 0; c->target_options != NULL && c->target_options[i] != NULL; i++) {
         gr_child_args_add_flag(&a, c->target_options[i], true);
@@ -69,6 +72,7 @@ static enum gr_status start_draft(struct gr_pair *p, const struct gr_pair_config
     gr_child_args_add(&a, "--device", c->draft_device);
     add_common(&a, p, c);
     gr_child_args_add(&a, "--target", c->draft_is_head ? c->target : NULL);
+    gr_child_args_add(&a, "--draft-context", c->draft_context);
     if (on_gpu(c->draft_device)) {
         add_tuned(&a, c);
     }
@@ -89,6 +93,11 @@ enum gr_status gr_pair_complete(struct gr_pair_config *c, const struct gr_geomet
     GR_TRY(gr_geometry_find(c->geometry, geometry_out));
     if (c->draft == NULL) {
         c->draft = *geometry_out != NULL ? "models/demo/eagle3" : "models/demo/draft";
+    }
+    int64_t context = 0;
+    if (c->draft_context != NULL && !gr_parse_int(c->draft_context, 0, GR_DRAFT_CONTEXT_MAX, &context)) {
+        log_error("--draft-context: `%s' is not a whole number from 0 to %d", c->draft_context, GR_DRAFT_CONTEXT_MAX);
+        return GR_EINVAL;
     }
     GR_TRY(gr_device_parse("target-device", c->target_device, &ignored));
     GR_TRY(gr_device_parse("draft-device", c->draft_device, &ignored));

@@ -20,6 +20,7 @@ struct gr_pair_config {
     const char *transport;                    /* "": what the workers choose */
     int n_session, n_ctx_max;
     int n_block;                              /* of the target's KV; 0: auto */
+    const char *draft_context;                /* positions that a head looks back; NULL: the default */
     const char *prefill_share;                /* of the target; NULL: its default */
     const char *const *target_options;        /* more of its options, NULL behind the last; NULL: none */
     struct gr_orch_io io;                     /* as gr_hub_config's */

@@ -10,8 +10,7 @@
 
 int main(int argc, char **argv)
 {
-    struct gr_draft_options o = {.n_session_max = 8, .forced_transport = -1, .spin_ms = GR_SPIN_AUTO,
-                                .draft_context = GR_DRAFT_CONTEXT_DEFAULT};
+    struct gr_draft_options o = gr_draft_options_default();
     const char *device = "cpu";
     const char *tuned_file = NULL;
     bool require_tuned = false;

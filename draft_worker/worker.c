@@ -229,6 +229,12 @@ static enum gr_status create(struct worker *w, const struct gr_draft_options *o)
     return create_io(w, o, fingerprint, tokenizer_fingerprint, n_vocab);
 }
 
+struct gr_draft_options gr_draft_options_default(void)
+{
+    return (struct gr_draft_options){.n_session_max = 8, .forced_transport = -1, .spin_ms = GR_SPIN_AUTO,
+                                     .draft_context = GR_DRAFT_CONTEXT_DEFAULT};
+}
+
 enum gr_status gr_draft_worker_run(const struct gr_draft_options *options)
 {
     struct worker w = {.test_delay_ns = (uint64_t)options->test_delay_us * 1000};

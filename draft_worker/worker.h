@@ -32,6 +32,9 @@ struct gr_draft_options {
     int test_delay_us;   /* each job takes so much longer */
 };
 
+/* What holds where nobody asks for anything else, in a process of its own as in the target's. */
+struct gr_draft_options gr_draft_options_default(void);
+
 GR_NODISCARD enum gr_status gr_draft_worker_run(const struct gr_draft_options *options);
 
 #endif

@@ -64,7 +64,7 @@ int main(int argc, char **argv)
                                   .specpv_score_reduce = "mean", .specpv_n_sink = GR_SPECPV_N_SINK,
                                   .specpv_n_retrieval = GR_SPECPV_N_RETRIEVAL, .specpv_n_window = GR_SPECPV_N_WINDOW,
                                   .specpv_n_buffer = GR_SPECPV_N_BUFFER};
-    struct gr_draft_options draft = {.forced_transport = -1};
+    struct gr_draft_options draft = gr_draft_options_default();
     const char *device = "cpu";
     const char *draft_device = "cpu";
     const char *tuned_file = NULL;

@@ -7,6 +7,7 @@ usage: test_gates.py BUILD_DIR SOURCE_ROOT      prints TAP
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -19,8 +20,9 @@ STAGES = [{"stage": "verify", "rows": 1, "median ms": 2.0}, {"stage": "verify", 
 SHORT = ["--max-tokens", "16", "--reps", "1"]
 
 
-def bench(*args, timeout=120):
-    return subprocess.run([BENCH, *args], capture_output=True, text=True, timeout=timeout * SLOW, check=False, cwd=ROOT)
+def bench(*args, timeout=120, env=None):
+    return subprocess.run([BENCH, *args], capture_output=True, text=True, timeout=timeout * SLOW, check=False, cwd=ROOT,
+                          env=env)
 
 
 def gate(**more):
@@ -202,6 +204,23 @@ def e2e_on_workers_that_stay():
     assert rows[3]["mean acceptance length"] > 1 and rows[4]["bytes/token"] > 0 and rows[4]["draft ms"] > 0, rows
 
 
+def blocks_of_head(*args):
+    """KV blocks of the head in each engine: they hang on how far it looks back."""
+    done = bench("e2e", "--max-tokens", "2", "--reps", "1", "--draft", HEAD, "--num-prompts", "1", *args,
+                 env={**os.environ, "GRAFT_LOG": "info"})
+    assert done.returncode == 0, done.stderr
+    return [int(n) for n in re.findall(r"eagle3: 1 layers, (\d+) KV blocks", done.stderr)]
+
+
+@case
+def a_head_looks_back_as_far_in_both_modes():
+    """Both workers' programs have one default; a co-located head once looked back all positions."""
+    window = blocks_of_head("--prompt-tokens", "3k")
+    assert len(window) == 2 and window[0] == window[1] < 3072 / 16, window
+    less = blocks_of_head("--prompt-tokens", "256", "--draft-context", "0", "--modes", "co-located")
+    assert less == [(256 + 2 + 64 + 15) // 16], less
+
+
 @case
 def sessions_with_prompts_of_a_length():
     done = bench("sessions", *SHORT, "--sessions", "1,3", "--prompt-tokens", "200", "--num-prompts", "3", "-o", "json")
@@ -226,6 +245,7 @@ def what_cannot_be_done_is_said():
                 (("e2e", "--prompts", f.write("n.json", "[1]")), 1, ("n.json", "no text")),
                 (("e2e", "--prompts", f.write("k.jsonl", '{"kind":"a"}')), 1, ("k.jsonl", "value 1")),
                 (("e2e", "--prompt-tokens", "4x"), 2, ("--prompt-tokens", "`4x'")),
+                (("e2e", "--draft-context", "-1"), 2, ("--draft-context", "`-1'", "16777216")),
                 (("sessions", "--sessions", "65"), 2, ("--sessions", "`65'", "64")),
                 (("sessions", "--draft", "no/such"), 2, ("no/such",)),
                 (("stages", "--context", "32700"), 1, ("--context 32700", "32768", "32256"))):
