@@ -128,14 +128,45 @@ static bool has_seen_views(const struct gr_cost_table *c)
     return n > 0;
 }
 
-/* Points of g that no pass has shown yet follow the one that a pass has: flat to FLAT_ROWS, then in proportion. */
+/* The points of g nearest to k that passes have shown, of its kind; -1 and GR_COST_CONTEXT_POINT: none. */
+struct neighbours {
+    int below, above;
+};
+
+static struct neighbours seen_around(const struct gr_cost_table *c, int k)
+{
+    const int base = k / GR_COST_TREE_POINT * GR_COST_TREE_POINT;
+    struct neighbours n = {k - 1, k + 1};
+    while (n.below >= base && c->n_context[n.below] == 0) {
+        n.below--;
+    }
+    while (n.above < base + GR_COST_TREE_POINT && c->n_context[n.above] == 0) {
+        n.above++;
+    }
+    n.below = n.below < base ? -1 : n.below;
+    n.above = n.above == base + GR_COST_TREE_POINT ? GR_COST_CONTEXT_POINT : n.above;
+    return n;
+}
+
+static bool is_between(struct neighbours n)
+{
+    return n.below >= 0 && n.above < GR_COST_CONTEXT_POINT;
+}
+
+/* Points of g that no pass has shown yet follow the one that a pass has: flat to FLAT_ROWS, then in proportion, but not
+ * past what is known on both sides: a guess moves no knowledge. */
 static void guess_unseen(struct gr_cost_table *c, int from)
 {
     const int base = from / GR_COST_TREE_POINT * GR_COST_TREE_POINT;
     const double unit = c->context_ns[from] / fmax(point_rows[from - base], FLAT_ROWS);
-    for (int k = 0; k < GR_COST_TREE_POINT; k++) {
-        if (c->n_context[base + k] == 0) {
-            c->context_ns[base + k] = unit * fmax(point_rows[k], FLAT_ROWS);
+    for (int k = base; k < base + GR_COST_TREE_POINT; k++) {
+        const struct neighbours n = seen_around(c, k);
+        const double least = n.below >= 0 ? c->context_ns[n.below] : 0.0;
+        const double most = n.above < GR_COST_CONTEXT_POINT ? c->context_ns[n.above] : HUGE_VAL;
+        if (c->n_context[k] == 0) {
+            c->context_ns[k] = fmin(fmax(unit * fmax(point_rows[k - base], FLAT_ROWS), least), most);
+            c->context_var[k] = is_between(n) ? pow(0.5 * (most - least) + DOUBT_CALIBRATED * most, 2.0)
+                                              : c->context_var[k];
         }
     }
     if (!has_seen_views(c)) {
@@ -213,7 +244,8 @@ void gr_cost_table_observe(struct gr_cost_table *c, const struct gr_pass_load *l
         c->scale *= bounded(ratio, RATIO_FIRST_MAX);
         return;
     }
-    const bool first = k >= 0 && c->n_context[k] < N_FIRST; /* nothing is known of attention yet */
+    /* Nothing is known of attention yet, not even on both sides. */
+    const bool first = k >= 0 && c->n_context[k] < N_FIRST && !is_between(seen_around(c, k));
     if (!first) {
         c->scale *= 1.0 + LEARN_SCALE * (bounded(ratio, RATIO_MAX) - 1.0);
     }
