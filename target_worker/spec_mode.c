@@ -71,6 +71,7 @@ void gr_spec_econ_init(struct gr_spec_econ *e, const struct gr_spec_econ *others
                                .tree_ns = 2.0 * root_guess_ns, .tree_pass_ns = root_guess_ns,
                                .overhead_ns = 0.1 * root_guess_ns, .probe_interval = GR_SPEC_PROBE_FIRST};
     if (others->n_tree >= GR_SPEC_MIN_ROUNDS) { /* this worker has seen tree rounds of other sessions */
+        e->foreseen = true;
         const double scale = others->root_ns > 0.0 ? root_guess_ns / others->root_ns : 1.0;
         e->tree_tokens = others->tree_tokens;
         e->tree_ns = others->tree_ns * scale;
@@ -103,9 +104,15 @@ static void stop_trees(struct gr_spec_econ *e)
     e->until_probe = e->probe_interval;
 }
 
-void gr_spec_econ_warm(struct gr_spec_econ *e)
+/* Trees bring so much, here or in the sessions before, that no comparison would change anything. */
+static bool is_sure(const struct gr_spec_econ *e)
 {
-    e->until_clean = GR_SPEC_CLEAN_FIRST;
+    return (e->foreseen || e->n_tree >= GR_SPEC_MIN_ROUNDS) && tree_rate(e) * e->root_ns >= GR_SPEC_SURE;
+}
+
+void gr_spec_econ_warm(struct gr_spec_econ *e, bool alone)
+{
+    e->until_clean = alone && is_sure(e) ? 0 : GR_SPEC_CLEAN_FIRST;
 }
 
 /* Passes get shorter as the caches warm; one that is longer, or much shorter: the machine has changed its speed. */
@@ -162,7 +169,7 @@ static bool clean_is_due(const struct gr_spec_econ *e)
 {
     const uint32_t n = e->n_tree + GR_SPEC_CLEAN_SOON;
     const bool early = n > GR_SPEC_CLEAN_SOON && n < GR_SPEC_CLEAN_EVERY && (n & (n - 1)) == 0;
-    return (early || n % GR_SPEC_CLEAN_EVERY == 0) && tree_rate(e) * e->root_ns < GR_SPEC_SURE;
+    return (early || n % GR_SPEC_CLEAN_EVERY == 0) && !is_sure(e);
 }
 
 /* In root-only rounds of the machine's speed during this very round: a pause or a slow minute counts no more than the

@@ -29,6 +29,7 @@ struct gr_spec_econ {
     double gain;                 /* what tree rounds have won since trees were wanted last, in root-only rounds */
     uint32_t n_given_up;         /* times that trees were given up since they last won anything */
     double regret;               /* what they have lost lately, in root-only rounds; never below 0 */
+    bool foreseen;               /* what trees bring was seen in other sessions, to begin with */
     bool is_root;                /* trees are not wanted at present */
     uint32_t until_probe, probe_interval; /* rounds */
     bool probing;                /* a probe is on its way, or being judged */
@@ -123,8 +124,9 @@ void gr_spec_econ_init(struct gr_spec_econ *e, const struct gr_spec_econ *others
 void gr_spec_econ_rescale(struct gr_spec_econ *e, double factor);
 /* Learns from a round, and gives trees up when they lose. */
 void gr_spec_econ_round(struct gr_spec_econ *e, const struct gr_spec_round *r);
-/* The drafter has come to speed: what a root-only round takes is measured first. */
-void gr_spec_econ_warm(struct gr_spec_econ *e);
+/* The drafter has come to speed: what a root-only round takes is measured first, where it could change anything. alone:
+ * no other session is in a turn; who begins with trees while others' prompts are read falls out of step with them. */
+void gr_spec_econ_warm(struct gr_spec_econ *e, bool alone);
 /* A pass of a group is over. */
 void gr_spec_group_pass(struct gr_spec_group *g, const struct gr_spec_group_pass *p);
 /* A tree arrived, or (arrived false) has not arrived after so long. */

@@ -62,7 +62,7 @@ static void take_tree(struct gr_target *t, struct session *s, const struct gr_fr
     const bool waited = s->warm || !s->auto_tree;
     if (!s->warm) {
         s->warm = true;
-        gr_spec_econ_warm(target_econ(s));
+        gr_spec_econ_warm(target_econ(s), target_in_turn(t) == 1);
         s->asked = s->auto_tree ? false : s->asked;
         s->econ[0].probing = s->econ[1].probing = false;
     }

@@ -200,6 +200,8 @@ struct decoding {
     int n, n_cold;
 };
 struct decoding target_decoding(const struct gr_target *t);
+/* Sessions in a turn: queued, reading a prompt or decoding. */
+int target_in_turn(const struct gr_target *t);
 /* What rounds of the kind that comes next cost and bring. */
 static inline struct gr_spec_econ *target_econ(struct session *s)
 {

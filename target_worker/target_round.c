@@ -66,6 +66,15 @@ struct decoding target_decoding(const struct gr_target *t)
     return d;
 }
 
+int target_in_turn(const struct gr_target *t)
+{
+    int n = 0;
+    for (int i = 0; i < t->config.n_session_max; i++) {
+        n += t->session[i].state != SESSION_FREE && t->session[i].state != SESSION_IDLE;
+    }
+    return n;
+}
+
 struct gr_spec_group *target_group(struct gr_target *t, int n)
 {
     int class = 0;
