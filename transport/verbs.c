@@ -131,7 +131,6 @@ static void look_at_fatal(struct gr_verbs_conn *v)
     }
     switch (event) {
     case IBV_EVENT_PORT_ERR:
-        v->port_down = true;
         gr_verbs_lose(v, true, "the device's port went down");
         return;
     case IBV_EVENT_QP_ACCESS_ERR:
@@ -413,6 +412,13 @@ static void drain(struct gr_verbs_conn *v)
     }
 }
 
+/* The port is down: nobody would hear that the queue pair is given up. Asked, not remembered: what ended the connection
+ * may be the peer, whose port went down with ours. */
+static bool must_linger(const struct gr_verbs_conn *v)
+{
+    return v->link.id != NULL && !v->memory->device_gone && !gr_verbs_memory_port_is_up(v->memory);
+}
+
 static void verbs_close(struct gr_conn *c)
 {
     struct gr_verbs_conn *v = gr_verbs_downcast(c);
@@ -422,7 +428,7 @@ static void verbs_close(struct gr_conn *c)
         v->keep_memory = v->broke && !v->memory->device_gone && !v->failed;
     }
     v->gone = true; /* what is flushed from here on is nobody's business */
-    if (v->link.connected && !v->port_down) {
+    if (v->link.connected && !must_linger(v)) {
         (void)v->lib->disconnect(v->link.id);
     }
     close(v->fd);
@@ -553,7 +559,7 @@ void gr_verbs_conn_destroy(struct gr_verbs_conn *v)
     if (v->n_unacked_event > 0) {
         v->lib->ack_cq_events(v->link.cq, v->n_unacked_event);
     }
-    const bool linger = v->keep_memory && v->port_down;
+    const bool linger = must_linger(v);
     if (!linger) {
         gr_verbs_link_finish(&v->link);
     }

@@ -51,7 +51,6 @@ struct gr_verbs_conn {
     _Atomic int fatal_event; /* enum ibv_event_type + 1, set by whichever connection reads the device's events */
     bool broke;       /* not closed by us: the peer may come back */
     bool keep_memory; /* park it */
-    bool port_down;   /* nobody would hear us disconnect */
     bool armed;       /* events may have come since they were last looked at */
     uint32_t n_empty_recv, n_unacked_event;
     uint64_t n_record, n_record_seen, last_record_ns; /* for the spin */

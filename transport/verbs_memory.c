@@ -145,6 +145,12 @@ static enum gr_status registration_failed(const struct gr_verbs_memory *m, size_
     return err == ENOMEM ? GR_ENOMEM : GR_EIO;
 }
 
+bool gr_verbs_memory_port_is_up(const struct gr_verbs_memory *m)
+{
+    struct ibv_port_attr attr;
+    return m->lib->query_port(m->anchor->verbs, m->device.port, &attr) == 0 && attr.state == IBV_PORT_ACTIVE;
+}
+
 void gr_verbs_memory_forget_inbox(struct gr_verbs_memory *m)
 {
     if (m->inbox_mr != NULL) {

@@ -57,6 +57,8 @@ GR_NODISCARD enum gr_status gr_verbs_memory_create(const struct gr_verbs_lib *li
 /* Slab and registrations; what fits from before is kept, the inbox is registered anew in any case. GR_ENOMEM: the line
  * names the limit on locked memory. */
 GR_NODISCARD enum gr_status gr_verbs_memory_layout(struct gr_verbs_memory *m, const struct gr_verbs_layout *layout);
+/* As the device says now. False, too, where it cannot be asked any more. */
+bool gr_verbs_memory_port_is_up(const struct gr_verbs_memory *m);
 /* The peer can write nothing any more. */
 void gr_verbs_memory_forget_inbox(struct gr_verbs_memory *m);
 /* Only what holds the device open and hears of its removal is left. */

@@ -72,12 +72,6 @@ static void let_go(struct kept k)
     keep_device(k.memory);
 }
 
-static bool port_is_up(const struct gr_verbs_memory *m)
-{
-    struct ibv_port_attr attr;
-    return m->lib->query_port(m->anchor->verbs, m->device.port, &attr) == 0 && attr.state == IBV_PORT_ACTIVE;
-}
-
 /* Its queue pair is given up now, in a moment when the peer can hear of it; its memory may be taken up again. */
 static void end_linger(struct kept *k, uint64_t now_ns)
 {
@@ -95,7 +89,7 @@ static int sweep(struct pollfd *fds, nfds_t *n_out)
         struct kept *k = &park.kept[i];
         if (device_removed(k->memory) || park.stop || now_ns >= k->until_ns) {
             let_go(take(i));
-        } else if (k->link.id != NULL && port_is_up(k->memory)) {
+        } else if (k->link.id != NULL && gr_verbs_memory_port_is_up(k->memory)) {
             end_linger(k, now_ns);
         }
     }
@@ -186,7 +180,7 @@ void gr_verbs_park(struct gr_verbs_memory *m, bool for_peer, struct gr_verbs_lin
         return;
     }
     make_room();
-    if (for_peer && !m->device_gone && park.n < GR_VERBS_N_KEPT_MAX) {
+    if ((for_peer || k.link.id != NULL) && !m->device_gone && park.n < GR_VERBS_N_KEPT_MAX) {
         park.kept[park.n++] = k;
     } else {
         let_go(k);

@@ -14,8 +14,8 @@
 #define GR_VERBS_PARK_MS    30000
 
 /* Takes m. for_peer: it may come back. When there is no room the oldest goes. linger, or NULL: its queue pair, taken
- * too. The port is down: to give it up now would send to nobody, and the management queue pair of soft RoCE (Linux 6.1)
- * does not send again after that. It is given up when the port is up, or its time over. */
+ * too, and m is kept as for a peer. The port is down: to give it up now would send to nobody, and the management queue
+ * pair of soft RoCE (Linux 6.1) does not send again after that. It is given up when the port is up, or its time over. */
 void gr_verbs_park(struct gr_verbs_memory *m, bool for_peer, struct gr_verbs_link *linger);
 /* NULL: none of this peer over this device. Else the caller's. */
 struct gr_verbs_memory *gr_verbs_unpark(const struct gr_verbs_lib *lib, const struct gr_verbs_device *device,

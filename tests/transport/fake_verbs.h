@@ -16,7 +16,7 @@ struct fake_knobs {
     size_t locked_max;       /* bytes registered; more is ENOMEM (unlimited) */
     int dmabuf_errno;        /* of the probe (EOPNOTSUPP) */
     bool peer_memory;
-    bool port_down;          /* of fake0, as query_port says */
+    _Atomic bool port_down;  /* of fake0, as query_port says; at any time */
     int n_device;            /* 0 .. 2 (2) */
     bool swallow;            /* packets: sends end in retry exceeded, connects in nothing */
     int spoil_private_at;    /* this byte of a connect's private data is changed (0: none) */

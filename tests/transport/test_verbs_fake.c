@@ -2,10 +2,12 @@
 #include "tests/transport/fake_verbs.h"
 #include "tests/transport/pair.h"
 
+#include "common/clock.h"
 #include "common/log.h"
 #include "transport/verbs_conn.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -340,6 +342,29 @@ static void test_device_events(void **state)
     pair_close(&p);
 }
 
+/* While its port is down a queue pair is not given up, whoever ends the connection and whatever is heard first. */
+static void test_port_down_at_the_end(void **state)
+{
+    (void)state;
+    for (int first = 0; first < 2; first++) {
+        struct pair p;
+        open_pair(&p);
+        fake_knobs.port_down = true; /* and its event is still on its way */
+        drop(&p, first);
+        if (first == 1) {
+            expect_end(p.conn[0], GR_ECLOSED, NULL);
+        }
+        pair_close(&p);
+        assert_int_equal(fake_counts().n_qp, 1);
+        fake_knobs.port_down = false;
+        const uint64_t deadline_ns = gr_clock_ns() + (uint64_t)WAIT_MS * GR_MS;
+        while (fake_counts().n_qp > 0 && gr_clock_ns() < deadline_ns) {
+            (void)poll(NULL, 0, 10);
+        }
+        assert_int_equal(fake_counts().n_qp, 0);
+    }
+}
+
 /* A connection that broke leaves its slab for the same peer; its key is another one. */
 static void test_memory_is_kept(void **state)
 {
@@ -562,6 +587,7 @@ int main(void)
         CASE(test_signals_and_doorbells),
         CASE(test_failures),
         CASE(test_device_events),
+        CASE(test_port_down_at_the_end),
         CASE(test_memory_is_kept),
         CASE(test_breaches),
         CASE(test_immediate_data),

@@ -78,6 +78,12 @@ static void test_exchange(void **state)
     open_again();
 }
 
+static void link_up(void)
+{
+    shell("ip link set veth0 up && ip neigh replace 10.77.0.2 lladdr 02:00:00:4d:00:02 dev veth0 nud permanent && "
+          "ip route replace 10.77.0.2 dev veth0 src 10.77.0.1 table 101");
+}
+
 static void test_link_down_and_up(void **state)
 {
     (void)state;
@@ -92,8 +98,23 @@ static void test_link_down_and_up(void **state)
     drop(&p, 0);
     print_message("its peer: after %.1f ms\n", end_ms(p.conn[1], t0, GR_ECLOSED));
     pair_close(&p);
-    shell("ip link set veth0 up && ip neigh replace 10.77.0.2 lladdr 02:00:00:4d:00:02 dev veth0 nud permanent && "
-          "ip route replace 10.77.0.2 dev veth0 src 10.77.0.1 table 101");
+    link_up();
+    open_again();
+}
+
+/* The peer, which lost its carrier, has closed before the device's own event is looked at: what ends the connection
+ * says nothing of the port, and to give the queue pair up now would send on the dead link. */
+static void test_peer_leaves_while_the_link_is_down(void **state)
+{
+    (void)state;
+    struct pair p;
+    pair_open(&p, GR_TRANSPORT_VERBS, &limits_default);
+    exchange_some(&p);
+    shell("ip link set veth0 down");
+    drop(&p, 1);
+    (void)end_ms(p.conn[0], gr_clock_ns(), GR_ECLOSED);
+    pair_close(&p);
+    link_up();
     open_again();
 }
 
@@ -474,6 +495,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_teardown(test_loss, mend),
         cmocka_unit_test_teardown(test_black_hole, mend),
         cmocka_unit_test_teardown(test_link_down_and_up, mend),
+        cmocka_unit_test_teardown(test_peer_leaves_while_the_link_is_down, mend),
         cmocka_unit_test_teardown(test_device_removed, mend),
         cmocka_unit_test_teardown(test_device_removed_while_idle, mend),
     };
