@@ -104,7 +104,7 @@ struct gr_cuda_linear_args {
     enum gr_cuda_linear_out out;
     int y_stride; /* in values; not read with SILU and HEADS */
     int n_row;
-    const int32_t *n_row_true; /* device memory */
+    const int32_t *n_row_true; /* device memory; a chain reads it before the kernel before it has ended */
     struct gr_cuda_cut cut;    /* that the matrix was packed in */
     struct gr_cuda_linear_norm norm;
     struct gr_cuda_linear_next next; /* ADD without a bias; n_out a multiple of 64 */

@@ -159,7 +159,12 @@ struct ChainX {
         const LinearShare share(l);
         const ChainXSlots x(l);
         const int group = chain_group(a.width[i]);
-        int n_early = i > 0 && has_tile(l) ? wait_for_layer(i, share, x, group) : 0;
+        int n_early = 0;
+        if (i == 0) {
+            wait_for_previous(); /* here, where all is ready for the first box */
+        } else if (has_tile(l)) {
+            n_early = wait_for_layer(i, share, x, group);
+        }
         for (int tile = share.first_tile; tile < l.n_tile; tile += share.tile_step, n_done++, n_early = 0) {
             if (n_early == 0) {
                 wait_for_room();
@@ -181,7 +186,6 @@ struct ChainX {
 
     __device__ __forceinline__ void run()
     {
-        wait_for_previous();
 #pragma unroll 1
         for (int i = 0; i < a.n; i++) {
             layer(i);
@@ -215,8 +219,11 @@ template <int N> static __device__ __forceinline__ void chain_layer(const Linear
 static __device__ __forceinline__ void chain_work(const ChainArgs &a, ChainPlace &p)
 {
     int n_ready = 0;
-    wait_for_previous();
-    p.n_row = read_n_row(a.layer[0]);
+    p.n_row = read_n_row(a.layer[0]); /* an input of the pass: no kernel just before makes it */
+    if ((int)threadIdx.x >= ChainThreads::MULTIPLY) {
+        wait_for_previous(); /* those that multiply do when they have: x comes behind one that has waited */
+        p.at.begun = true;
+    }
 #pragma unroll 1
     for (int i = 0; i < a.n; i++) {
         const LinearArgs &l = a.layer[i];

@@ -41,6 +41,7 @@ template <bool CHAIN> struct LinearProgress {
     std::conditional_t<CHAIN, BytePlaces, SlotPlaces> w;
     LinearRing x;
     uint32_t turn = 0;
+    bool begun = false; /* the kernel before has been waited for; only in a chain */
 };
 
 /* N: columns of a tile. */
@@ -528,6 +529,10 @@ template <int N, int R, int C, bool CHAIN> struct LinearWorker {
                     multiply(d);
                 } else if (CHAIN && !helps) {
                     pass_over();
+                }
+                if (CHAIN && !at.begun) {
+                    wait_for_previous();
+                    at.begun = true;
                 }
                 finish<OUT>(d, tile, pass, pass == n_pass - 1 && tile + share.tile_step >= a.n_tile);
             }
