@@ -55,7 +55,7 @@ enum gr_status gr_cuda_attention(const struct gr_cuda_attention_args *a, struct 
 {
     GR_TRY(gr::check_shape(&a->shape));
     if (a->n_row < 1 || a->n_row > a->shape.n_row_max || a->n_seq < 1 || a->n_seq > a->shape.n_seq_max ||
-        a->q_stride % 8 != 0) {
+        a->q_stride % 8 != 0 || (int64_t)a->shape.n_row_max * a->q_stride > INT32_MAX) {
         fprintf(stderr, "cuda: attention: %d rows of %d sequences, room for %d and %d; stride %d\n", a->n_row, a->n_seq,
                 a->shape.n_row_max, a->shape.n_seq_max, a->q_stride);
         return GR_EINVAL;

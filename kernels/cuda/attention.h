@@ -64,7 +64,7 @@ struct gr_cuda_attention_args {
     const void *plan;
     void *work;
     int n_row, n_seq; /* upper bounds of this launch (a graph's bucket); the plan knows the true ones */
-    int q_stride;
+    int q_stride; /* a multiple of 8; with n_row_max rows below 2^31 */
     int layer; /* which lists of a partial view */
     float scale;
 };

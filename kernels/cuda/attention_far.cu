@@ -33,7 +33,14 @@ struct FarArgs {
     const Tile *tile;
     Partial part;
     int n_item_max, n_head, n_kv_head, group, q_stride, n_row_max, layer;
+    uint32_t per_group; /* 65536 / group, rounded up */
     float scale_log2;
+
+    /* pair / group, for the few pairs that there are: what a division takes is instructions that a start waits for. */
+    __device__ __forceinline__ int row_of(int pair) const
+    {
+        return (int)((uint32_t)pair * per_group >> 16);
+    }
 };
 
 struct Bars {
@@ -203,6 +210,8 @@ template <int HD> struct Loader {
 
 /* ---- the warpgroups that multiply ---- */
 
+constexpr int NOBODY = -(1 << 30); /* end of the keys of a pair that is not there */
+
 template <int HD> struct Worker {
     static constexpr int BLOCK = HD * 32, SLOT = BLOCKS_A_TILE * BLOCK, Q_BYTES = 64 * HD * 2;
     const FarArgs &a;
@@ -217,6 +226,13 @@ template <int HD> struct Worker {
         bar_wait(&bars->full[ring.slot], ring.phase);
     }
 
+    /* The same, when sums of weights have been made: they are never negative, which the assembler does not know. It
+     * would move their additions behind the wait for the products that they are to overlap with. */
+    __device__ __forceinline__ void wait_slot_behind(const float (&l)[2])
+    {
+        bar_wait(&bars->full[ring.slot], ring.phase ^ (uint32_t)(l[0] + l[1] < 0.0f));
+    }
+
     __device__ __forceinline__ void release(int slot)
     {
         if (t < 2) {
@@ -229,6 +245,7 @@ template <int HD> struct Worker {
      * They meet it before their next item. */
     __device__ __forceinline__ void skip(const Item &it)
     {
+#pragma unroll 1
         for (int i = 0; i < 2 * n_key_tile(it); i++) {
             if (t < 32) {
                 wait_slot();
@@ -238,28 +255,26 @@ template <int HD> struct Worker {
         }
     }
 
-    __device__ __forceinline__ void load_q(const Item &it, const Tile &tile, int m0)
+    __device__ __forceinline__ void load_q(const Item &it, int m0)
     {
-        int row[HD / 16];
-#pragma unroll
-        for (int i = 0; i < HD / 16; i++) {
-            const int pair = m0 + (t + 128 * i) / (HD / 8);
-            row[i] = pair < it.n_row * a.group ? tile.row[pair / a.group] : -1;
-        }
+        constexpr int PIECES = HD / 8, STEP = 128 / PIECES; /* of a pair; pairs from one of a thread's to its next */
+        const int m = (int)((uint32_t)t / PIECES), piece = (int)((uint32_t)t % PIECES);
+        const int first = m0 + m, n_pair = it.n_row * a.group;
+        const uint32_t at = (uint32_t)(it.row0 * a.q_stride + (it.kv_head * a.group + first) * HD + piece * 8);
+        const uint32_t next_row = (uint32_t)(a.q_stride - a.group * HD);
         gate.pass();
         uint4 v[HD / 16]; /* all on their way before one is stored */
 #pragma unroll
         for (int i = 0; i < HD / 16; i++) {
-            const int c = t + 128 * i, m = c / (HD / 8), d = c % (HD / 8) * 8;
-            const int head = it.kv_head * a.group + (m0 + m) % a.group;
-            const __nv_bfloat16 *from = a.q + (size_t)max(row[i], 0) * a.q_stride + head * HD + d;
-            v[i] = row[i] >= 0 ? *(const uint4 *)from : make_uint4(0, 0, 0, 0);
+            const int pair = first + STEP * i;
+            const __nv_bfloat16 *from = a.q + (at + (uint32_t)(STEP * i * HD) + (uint32_t)a.row_of(pair) * next_row);
+            v[i] = pair < n_pair ? *(const uint4 *)from : make_uint4(0, 0, 0, 0);
         }
         named_sync(1 + wg, 128); /* all are through with the item before */
+        uint8_t *to = q + piece / 8 * 8192 + m * 128 + ((piece % 8) ^ (m % 8)) * 16;
 #pragma unroll
         for (int i = 0; i < HD / 16; i++) {
-            const int c = t + 128 * i, m = c / (HD / 8), d = c % (HD / 8) * 8;
-            *(uint4 *)(q + d / 64 * 8192 + m * 128 + ((d % 64 / 8) ^ (m % 8)) * 16) = v[i];
+            *(uint4 *)(to + STEP * i * 128) = v[i];
         }
         fence_async_shared();
         named_sync(1 + wg, 128);
@@ -370,7 +385,7 @@ template <int HD> struct Worker {
     }
 
     template <int VN>
-    __device__ __forceinline__ void store(const Item &it, const Tile &tile, int m0, const float (&o)[VN / 2],
+    __device__ __forceinline__ void store(const Item &it, const int (&end)[2], int m0, const float (&o)[VN / 2],
                                           const float (&m)[2], const float (&l)[2])
     {
 #pragma unroll
@@ -378,16 +393,17 @@ template <int HD> struct Worker {
             float sum = __fadd_rn(l[h], __shfl_xor_sync(~0u, l[h], 1));
             sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, 2));
             const int pair = m0 + t / 32 * 16 + t % 32 / 4 + 8 * h;
-            if (pair >= it.n_row * a.group) {
+            if (end[h] == NOBODY) {
                 continue;
             }
-            const int row = tile.row[pair / a.group];
-            const size_t at = ((size_t)it.split * a.n_row_max + row) * a.n_head + it.kv_head * a.group + pair % a.group;
+            const int r = a.row_of(pair);
+            const size_t at =
+                ((size_t)it.split * a.n_row_max + it.row0 + r) * a.n_head + it.kv_head * a.group + pair - r * a.group;
             float *to = a.part.o + at * HD + (VN < HD ? rank * VN : 0);
 #pragma unroll
             for (int j = 0; j < VN / 8; j += 2) {
-                *(float4 *)(to + partial_column(j, t % 4)) =
-                    make_float4(o[4 * j + 2 * h], o[4 * j + 2 * h + 1], o[4 * j + 4 + 2 * h], o[4 * j + 5 + 2 * h]);
+                store_four(to + partial_column(j, t % 4), o[4 * j + 2 * h], o[4 * j + 2 * h + 1], o[4 * j + 4 + 2 * h],
+                           o[4 * j + 5 + 2 * h]);
             }
             if (t % 4 == 0) {
                 a.part.ml[at] = make_float2(m[h], sum);
@@ -412,16 +428,17 @@ template <int HD> struct Worker {
         const int n = n_key_tile(it), n_whole = it.n_whole;
         const bool lower = m0 + t / 32 * 16 + 8 < it.n_row * a.group;
         int end[2];
+        load_q(it, m0);
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const int pair = m0 + t / 32 * 16 + t % 32 / 4 + 8 * h;
-            end[h] = pair < it.n_row * a.group ? tile.far[pair / a.group] - it.first : 1 << 30;
+            const int far = pair < it.n_row * a.group ? tile.far[a.row_of(pair)] : NOT_HERE;
+            end[h] = far == NOT_HERE ? NOBODY : far - it.first;
         }
 #pragma unroll
         for (int i = 0; i < VN / 2; i++) {
             o[i] = 0.0f;
         }
-        load_q(it, tile, m0);
         const int next_tile = next.tile;
         wait_slot();
         wgmma_hold(s);
@@ -459,9 +476,7 @@ template <int HD> struct Worker {
                 mask(s, i * GR_CUDA_KEY_TILE, end[0], end[1]);
             }
             weigh<VN>(s, m, l, down, a.scale_log2, lower);
-            /* The next keys, or the last values. Waited for here because its branch keeps the assembler from moving the
-             * weights' arithmetic behind the wait for the sum, with which it is to overlap. */
-            wait_slot();
+            wait_slot_behind(l); /* the next keys, or the last values */
             wgmma_wait<0>();
             wgmma_hold(o);
             release(v_slot);
@@ -482,7 +497,7 @@ template <int HD> struct Worker {
         release(ring.slot);
         ring.next();
         look_ahead(next_tile);
-        store<VN>(it, tile, m0, o, m, l);
+        store<VN>(it, end, m0, o, m, l);
     }
 
     /* What one warpgroup has room for is the work of each in turn, so that one waits for queries and weights while the
@@ -526,9 +541,10 @@ template <int HD> __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(N_
     }
     __syncwarp();
     cluster_arrive_early();
-    Item it = a.item[min(cluster, a.n_item_max - 1)];
+    const Item *const first = a.item + min(cluster, a.n_item_max - 1); /* each reads it while it waits for others */
     if (wg == 2) {
-        regs_fewer<40>();
+        Item it = *first;
+        regs_fewer<56>();
         Loader<HD> loader{a, slots, bars, rank, (int)threadIdx.x % 32, {}, {}};
         const bool works = threadIdx.x < 256 + 32;
         if (threadIdx.x == N_THREAD - 1) { /* the next kernel may start when this one's blocks have, and may read KV */
@@ -551,14 +567,17 @@ template <int HD> __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(N_
         }
         loader.gate.pass();
     } else {
-        regs_more<232>();
+        Item it = *first;
+        regs_more<224>();
         Worker<HD> worker{a, slots, q + wg * 64 * HD * 2, bars, rank, wg, (int)threadIdx.x % 128, {}, {}};
         cluster_wait(); /* which empties the nearest cache */
         if (cluster < n_item) {
             worker.look_ahead(it.tile);
         }
         for (int i = cluster, turn = 0; i < n_item; i += n_cluster, turn++) {
-            it = a.item[i];
+            if (turn > 0) {
+                it = a.item[i];
+            }
             worker.work(it, a.item[min(i + n_cluster, n_item - 1)], turn);
         }
         worker.gate.pass();
@@ -596,6 +615,7 @@ cudaError_t launch_far(const gr_cuda_attention_args &a, cudaStream_t stream)
                     a.q_stride,
                     s.n_row_max,
                     a.layer,
+                    (uint32_t)((65536 + s.n_head / s.n_kv_head - 1) / (s.n_head / s.n_kv_head)),
                     a.scale * 1.44269504088896341f};
     return s.head_dim == 128 ? launch<128>(f, stream) : launch<64>(f, stream);
 }

@@ -32,8 +32,8 @@ struct PlanSplits {
     uint16_t tiles, n;
 };
 
-/* What the block shares. group, piece: of sequence i, groups and (rows / tile_rows) pieces before it; one more than there
- * are sequences. */
+/* What the block shares. group, piece: of sequence i, groups and (rows / tile_rows) pieces before it; one more than
+ * there are sequences. */
 struct PlanShared {
     int group[N_PLAN_THREAD + 1], piece[N_PLAN_THREAD + 1];
     int n_tile, n_item, error;
@@ -113,8 +113,8 @@ static __device__ int first_new(const gr_attn_seq &s, int row)
     return s.n_anc[row] == 0 ? s.limit[row] - 1 : NOWHERE;
 }
 
-/* A warp: up to tile_rows rows, one tile for each split_len among them, smallest first. Lane l has rows l and l + 32.
- */
+/* A warp: up to tile_rows rows, a tile of them for each split_len among them, smallest first. Lane l has rows l and
+ * l + 32. */
 static __device__ void plan_tiles(const PlanArgs &a, PlanShared &sh, int i_seq, int row0, int n_row, int lane)
 {
     const gr_attn_seq &s = a.seq[i_seq];
@@ -130,7 +130,7 @@ static __device__ void plan_tiles(const PlanArgs &a, PlanShared &sh, int i_seq, 
         if (done == NOWHERE) {
             return;
         }
-        int n = 0, lo = NOWHERE, hi = 0, at = lane == 0 ? atomicAdd(&sh.n_tile, 1) : 0;
+        int lo = NOWHERE, hi = 0, at = lane == 0 ? atomicAdd(&sh.n_tile, 1) : 0;
         at = __shfl_sync(~0u, at, 0);
         if (at >= n_tile_max(a.shape)) {
             atomicMax(&sh.error, GR_CUDA_ATTN_SPAN);
@@ -139,21 +139,15 @@ static __device__ void plan_tiles(const PlanArgs &a, PlanShared &sh, int i_seq, 
         Tile &t = a.plan.raw[at];
         for (int h = 0; h < 2; h++) {
             const bool in = len[h] == done;
-            const uint32_t mask = __ballot_sync(~0u, in);
-            if (in) {
-                const int i = n + __popc(mask & ((1u << lane) - 1));
-                t.row[i] = s.row0 + row0 + lane + 32 * h;
-                t.far[i] = far[h];
-                lo = min(lo, far[h]);
-                hi = max(hi, far[h]);
-            }
-            n += __popc(mask);
+            t.far[lane + 32 * h] = in ? far[h] : NOT_HERE;
+            lo = in ? min(lo, far[h]) : lo;
+            hi = in ? max(hi, far[h]) : hi;
         }
         lo = __reduce_min_sync(~0u, lo);
         hi = __reduce_max_sync(~0u, hi);
         if (lane == 0) {
             sh.splits[at] = {(uint16_t)(done / GR_CUDA_KEY_TILE), (uint16_t)((hi + done - 1) / done)};
-            t.seq = i_seq, t.n_row = n, t.far_len = hi, t.far_min = lo;
+            t.seq = i_seq, t.row0 = s.row0 + row0, t.n_row = n_row, t.far_len = hi, t.far_min = lo;
             t.split_len = done, t.n_split = (hi + done - 1) / done;
             t.old = fresh >= (s.sparse ? hi - s.n_sparse * GR_KV_BLOCK + s.dense_from : hi);
         }
@@ -186,6 +180,7 @@ static __device__ void place_tile(const PlanArgs &a, PlanShared &sh, int i, int 
         it.n_whole = max(0, min(it.n_key, t.far_min - it.first)) / GR_CUDA_KEY_TILE;
         it.old = t.old;
         it.block = s.block, it.sparse = s.sparse;
+        it.row0 = t.row0;
         it.sparse_stride = s.sparse_stride, it.n_sparse = s.n_sparse, it.dense_block = s.dense_from / GR_KV_BLOCK;
         a.plan.item[first + k] = it;
     }

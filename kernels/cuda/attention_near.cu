@@ -29,48 +29,63 @@ struct NearArgs {
     float scale_log2;
 };
 
-/* 16 rows, of which the lower 8 are 0, times 8 columns; the result's lower rows are dropped. */
-static __device__ __forceinline__ void multiply(float &c0, float &c1, uint32_t a0, uint32_t a2, uint32_t b0,
-                                                uint32_t b1)
-{
-    float c2 = 0.0f, c3 = 0.0f;
-    multiply_16x8(c0, c1, c2, c3, a0, 0, a2, 0, b0, b1);
-}
+/* Of 16 rows, of which the lower 8 are 0, and 8 columns. The lower rows' sums are nobody's; they are kept since to
+ * clear them before every product is more instructions than all the rest. */
+struct Sums {
+    float v[2] = {0.0f, 0.0f}, lower[2] = {0.0f, 0.0f};
+    __device__ __forceinline__ void add(uint32_t a0, uint32_t a2, uint32_t b0, uint32_t b1)
+    {
+        multiply_16x8(v[0], v[1], lower[0], lower[1], a0, 0, a2, 0, b0, b1);
+    }
+};
 
 /* A warp's row. */
 template <int HD, int PARTS> struct Row {
     static constexpr int BLOCK = HD * 32, N_GROUP = NEAR_KEYS / 8;
-    static constexpr int N_V = HD / 8 / PARTS;                      /* eights of its columns */
-    static constexpr int AT_ONCE = N_V < 8 ? GR_CUDA_SPLIT_MAX : 4; /* splits whose loads are on their way together */
-    static_assert(N_V % 2 == 0 && GR_CUDA_SPLIT_MAX % AT_ONCE == 0, "pairs of eights; whole rounds");
+    static constexpr int N_V = HD / 8 / PARTS; /* eights of its columns */
+    static_assert(N_V % 2 == 0 && N_V <= 8, "pairs of eights, which one XOR tells apart");
     const NearArgs &a;
     const Group &group;
     uint32_t smem;
     int row, kv_head, part, lane; /* row: of the group */
 
-    /* What this thread addresses in each eight of keys: 16 times the block plus the lane. */
-    __device__ __forceinline__ void addresses(int (&cell)[N_GROUP]) const
+    /* Where the keys lie that this thread addresses. In a row of 128 bytes the pieces of 16 are exchanged by their
+     * key's number modulo 8, so what is 2^n pieces further on, in bits that the first piece has not, is at an address
+     * that differs in one bit. value: of each 16 keys; with their first piece of this warp's columns. */
+    struct Places {
+        uint32_t key[N_GROUP], value[N_GROUP / 2];
+    };
+
+    __device__ __forceinline__ Places places() const
     {
+        Places p;
         const uint4 *v = (const uint4 *)group.cell[row][lane % 8];
         const uint4 lo = v[0], hi = v[1];
         const uint32_t w[8] = {lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w};
+        const uint32_t piece = (uint32_t)(part * N_V + lane / 16);
 #pragma unroll
         for (int g = 0; g < N_GROUP; g++) {
-            cell[g] = (int)(w[g / 2] >> 16 * (g % 2) & 0xffff);
+            const uint32_t cell = w[g / 2] >> 16 * (g % 2) & 0xffff, b = cell / 16, c = cell % 16;
+            p.key[g] = smem + b * (2 * BLOCK) + c / 8 * (HD / 64 * 1024) + c % 8 * 128 + ((lane / 8) ^ (c % 8)) * 16;
         }
+#pragma unroll
+        for (int g = 0; g < N_GROUP / 2; g++) {
+            const uint32_t cell = lane / 8 % 2 ? w[g] >> 16 : w[g] & 0xffff, b = cell / 16, c = cell % 16;
+            p.value[g] = smem + b * (2 * BLOCK) + BLOCK + piece / 8 * 2048 + c * 128 + ((piece % 8) ^ (c % 8)) * 16;
+        }
+        return p;
     }
 
-    __device__ __forceinline__ uint32_t key_addr(int cell, int piece) const
+    /* 4 i pieces behind. */
+    static __device__ __forceinline__ uint32_t key_at(uint32_t place, int i)
     {
-        const int b = cell / 16, c = cell % 16;
-        return smem + b * (2 * BLOCK) + (c / 8 * (HD / 64) + piece / 8) * 1024 + c % 8 * 128 +
-               ((piece % 8) ^ (c % 8)) * 16;
+        return (place ^ (uint32_t)(i % 2 * 64)) + (uint32_t)(i / 2 * 1024);
     }
 
-    __device__ __forceinline__ uint32_t value_addr(int cell, int piece) const
+    /* i pieces behind, i even. */
+    static __device__ __forceinline__ uint32_t value_at(uint32_t place, int i)
     {
-        const int b = cell / 16, c = cell % 16;
-        return smem + b * (2 * BLOCK) + BLOCK + piece / 8 * 2048 + c * 128 + ((piece % 8) ^ (c % 8)) * 16;
+        return place ^ (uint32_t)(i * 16);
     }
 
     __device__ __forceinline__ void load_q(uint32_t (&q)[HD / 8]) const
@@ -84,22 +99,22 @@ template <int HD, int PARTS> struct Row {
         }
     }
 
-    __device__ __forceinline__ void scores(float (&x)[2 * N_GROUP], const uint32_t (&q)[HD / 8],
-                                           const int (&cell)[N_GROUP]) const
+    __device__ __forceinline__ void scores(float (&x)[2 * N_GROUP], const uint32_t (&q)[HD / 8], const Places &p) const
     {
-#pragma unroll
-        for (int g = 0; g < N_GROUP; g++) {
-            x[2 * g] = x[2 * g + 1] = 0.0f;
-        }
+        Sums s[N_GROUP];
 #pragma unroll
         for (int i = 0; i < HD / 32; i++) {
 #pragma unroll
             for (int g = 0; g < N_GROUP; g++) {
                 uint32_t k[4];
-                load_matrices(k, key_addr(cell[g], 4 * i + lane / 8));
-                multiply(x[2 * g], x[2 * g + 1], q[4 * i], q[4 * i + 1], k[0], k[1]);
-                multiply(x[2 * g], x[2 * g + 1], q[4 * i + 2], q[4 * i + 3], k[2], k[3]);
+                load_matrices(k, key_at(p.key[g], i));
+                s[g].add(q[4 * i], q[4 * i + 1], k[0], k[1]);
+                s[g].add(q[4 * i + 2], q[4 * i + 3], k[2], k[3]);
             }
+        }
+#pragma unroll
+        for (int g = 0; g < N_GROUP; g++) {
+            x[2 * g] = s[g].v[0], x[2 * g + 1] = s[g].v[1];
         }
     }
 
@@ -126,23 +141,23 @@ template <int HD, int PARTS> struct Row {
     }
 
     __device__ __forceinline__ void weighted_sum(float (&o)[2 * N_V], const float (&x)[2 * N_GROUP],
-                                                 const int (&cell)[N_GROUP]) const
+                                                 const Places &p) const
     {
-#pragma unroll
-        for (int i = 0; i < 2 * N_V; i++) {
-            o[i] = 0.0f;
-        }
+        Sums s[N_V];
 #pragma unroll
         for (int g = 0; g < N_GROUP; g += 2) {
             const uint32_t p0 = pack_bf16(x[2 * g], x[2 * g + 1]), p1 = pack_bf16(x[2 * g + 2], x[2 * g + 3]);
-            const int c = lane / 8 % 2 ? cell[g + 1] : cell[g];
 #pragma unroll
             for (int i = 0; i < N_V; i += 2) {
                 uint32_t v[4];
-                load_matrices_turned(v, value_addr(c, part * N_V + i + lane / 16));
-                multiply(o[2 * i], o[2 * i + 1], p0, p1, v[0], v[1]);
-                multiply(o[2 * i + 2], o[2 * i + 3], p0, p1, v[2], v[3]);
+                load_matrices_turned(v, value_at(p.value[g / 2], i));
+                s[i].add(p0, p1, v[0], v[1]);
+                s[i + 1].add(p0, p1, v[2], v[3]);
             }
+        }
+#pragma unroll
+        for (int i = 0; i < N_V; i++) {
+            o[2 * i] = s[i].v[0], o[2 * i + 1] = s[i].v[1];
         }
     }
 
@@ -165,28 +180,25 @@ template <int HD, int PARTS> struct Row {
         for (int i = 0; i < 2 * N_V; i++) {
             far[i] = 0.0f;
         }
+        float4 v[GR_CUDA_SPLIT_MAX][N_V / 2]; /* all loads are on their way together */
 #pragma unroll
-        for (int i = 0; i < GR_CUDA_SPLIT_MAX; i += AT_ONCE) {
-            float4 v[AT_ONCE][N_V / 2];
+        for (int i = 0; i < GR_CUDA_SPLIT_MAX; i++) {
+            const float *from = a.part.o + (at + i * step) * HD + partial_column(part * N_V, lane % 4);
 #pragma unroll
-            for (int k = 0; k < AT_ONCE; k++) {
-                const float *from = a.part.o + (at + (i + k) * step) * HD + partial_column(part * N_V, lane % 4);
-#pragma unroll
-                for (int j = 0; j < N_V / 2; j++) {
-                    v[k][j] = i + k < n_split ? *(const float4 *)(from + 16 * j) : make_float4(0, 0, 0, 0);
-                }
+            for (int j = 0; j < N_V / 2; j++) {
+                v[i][j] = i < n_split ? *(const float4 *)(from + 16 * j) : make_float4(0, 0, 0, 0);
             }
+        }
 #pragma unroll
-            for (int k = 0; k < AT_ONCE; k++) {
-                const float w = exp2_fast((ml[i + k].x - top) * a.scale_log2);
-                sum = __fmaf_rn(ml[i + k].y, w, sum);
+        for (int i = 0; i < GR_CUDA_SPLIT_MAX; i++) {
+            const float w = exp2_fast((ml[i].x - top) * a.scale_log2);
+            sum = __fmaf_rn(ml[i].y, w, sum);
 #pragma unroll
-                for (int j = 0; j < N_V / 2; j++) {
-                    far[4 * j] = __fmaf_rn(v[k][j].x, w, far[4 * j]);
-                    far[4 * j + 1] = __fmaf_rn(v[k][j].y, w, far[4 * j + 1]);
-                    far[4 * j + 2] = __fmaf_rn(v[k][j].z, w, far[4 * j + 2]);
-                    far[4 * j + 3] = __fmaf_rn(v[k][j].w, w, far[4 * j + 3]);
-                }
+            for (int j = 0; j < N_V / 2; j++) {
+                far[4 * j] = __fmaf_rn(v[i][j].x, w, far[4 * j]);
+                far[4 * j + 1] = __fmaf_rn(v[i][j].y, w, far[4 * j + 1]);
+                far[4 * j + 2] = __fmaf_rn(v[i][j].z, w, far[4 * j + 2]);
+                far[4 * j + 3] = __fmaf_rn(v[i][j].w, w, far[4 * j + 3]);
             }
         }
         const float w = exp2_fast((near.x - top) * a.scale_log2);
@@ -200,10 +212,10 @@ template <int HD, int PARTS> struct Row {
     __device__ __forceinline__ void store(const float (&o)[2 * N_V]) const
     {
         const int col = (kv_head * a.group + lane / 4) * HD + part * (HD / PARTS) + lane % 4 * 2;
+        const size_t at = gr_cuda_tile_at(group.row0 + row, col, a.n_head * HD);
 #pragma unroll
-        for (int i = 0; i < N_V; i++) {
-            uint16_t *to = a.out + gr_cuda_tile_at(group.row0 + row, col + 8 * i, a.n_head * HD);
-            *(uint32_t *)to = pack_bf16(o[2 * i], o[2 * i + 1]);
+        for (int i = 0; i < N_V; i++) { /* pieces of a tile's row are exchanged as those of keys */
+            *(uint32_t *)(a.out + (at ^ (size_t)(8 * i))) = pack_bf16(o[2 * i], o[2 * i + 1]);
         }
     }
 };
@@ -252,20 +264,21 @@ template <int HD, int PARTS> __global__ void __launch_bounds__(N_NEAR_THREAD, 1)
     Row r{a, g, smem, warp / PARTS, (int)blockIdx.y, warp % PARTS, lane};
     const bool active = r.row < g.n_row;
     uint32_t q[HD / 8];
-    int cell[Row::N_GROUP], n_key = 0, n_split = 0;
+    typename Row::Places places;
+    int n_key = 0, n_split = 0;
     if (active) {
         n_key = g.n_key[r.row];
         n_split = g.n_split[r.row];
         r.load_q(q);
-        r.addresses(cell);
+        places = r.places();
     }
     __syncthreads();
     if (active) {
         float x[2 * Row::N_GROUP];
         bar_wait(bar, 0);
-        r.scores(x, q, cell);
+        r.scores(x, q, places);
         near = r.weigh(x, n_key);
-        r.weighted_sum(o, x, cell);
+        r.weighted_sum(o, x, places);
     }
     let_next_start();
     wait_for_previous();

@@ -18,15 +18,15 @@ constexpr int NEAR_POOL_BLOCKS = 10;
 constexpr int NEAR_BLOCKS_MAX = NEAR_POOL_BLOCKS + GR_CUDA_SLOT_MAX / GR_KV_BLOCK;
 constexpr int NEAR_KEYS = 80;
 
-/* Rows of one sequence and one split_len. */
+/* Rows of one sequence that are beside each other in the pass, and of them those of one split_len. */
 struct Tile {
-    int seq, n_row;
+    int seq, row0, n_row;
     int far_len, far_min; /* largest and smallest of its rows */
     int split_len, n_split;
     bool old;              /* all its far keys were there before this pass */
-    int row[TILE_ROW_MAX]; /* of the pass */
-    int far[TILE_ROW_MAX];
+    int far[TILE_ROW_MAX]; /* NOT_HERE: a row of another split_len, or of none */
 };
+constexpr int NOT_HERE = -1;
 
 /* What a cluster of the far kernel works through: a tile, a KV head, a split. All that it needs before the first load.
  */
@@ -37,7 +37,8 @@ struct alignas(16) Item {
     int old;
     const int32_t *block;  /* the sequence's table */
     const int32_t *sparse; /* and its partial view; else NULL */
-    int sparse_stride, n_sparse, dense_block, pad;
+    int sparse_stride, n_sparse, dense_block;
+    int row0; /* the tile's first row of the pass */
 };
 
 /* What a block of the near kernel works on: rows beside each other and the blocks that they can see. */

@@ -109,6 +109,12 @@ __device__ __forceinline__ void send_four(uint32_t to, uint32_t bar, float x0, f
                  : "memory");
 }
 
+/* Four values that lie in registers as the matrix units left them, by one store: the compiler would make four. */
+__device__ __forceinline__ void store_four(float *to, float x0, float x1, float x2, float x3)
+{
+    asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x0), "f"(x1), "f"(x2), "f"(x3) : "memory");
+}
+
 /* All threads of the cluster meet, in two halves or at once. Orders nothing but barriers that were made visible by
  * bar_init_done(). */
 __device__ __forceinline__ void cluster_arrive_early()

@@ -14,8 +14,9 @@ enum {
 /* Offset of a value, in values. */
 GR_HOST_DEVICE static inline size_t gr_cuda_tile_at(int row, int col, int n)
 {
-    return ((size_t)(row / 64) * (size_t)(n / 64) + (size_t)(col / 64)) * 4096 +
-           (size_t)(row % 64 * 64 + ((col % 64 / 8) ^ (row % 8)) * 8 + col % 8);
+    const uint32_t r = (uint32_t)row, c = (uint32_t)col; /* whose quotients take fewer instructions */
+    return ((size_t)(r / 64) * ((uint32_t)n / 64) + c / 64) * 4096 +
+           (r % 64 * 64 + ((c % 64 / 8) ^ (r % 8)) * 8 + c % 8);
 }
 
 /* Bytes of n_row rows: whole tiles. */

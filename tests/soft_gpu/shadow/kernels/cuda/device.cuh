@@ -80,6 +80,11 @@ static inline void send_four(uint32_t to, uint32_t bar, float x0, float x1, floa
     soft_gpu::send(to, bar, {x0, x1, x2, x3});
 }
 
+static inline void store_four(float *to, float x0, float x1, float x2, float x3)
+{
+    to[0] = x0, to[1] = x1, to[2] = x2, to[3] = x3;
+}
+
 static inline void cluster_arrive_early()
 {
     soft_gpu::cluster_arrive();
