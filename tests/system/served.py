@@ -124,10 +124,14 @@ def worker(program, folder, address, *args, model=TARGET, **env):
                          env=folder.env(GRAFT_LOG="info", **env))
     try:
         yield p
+    except AssertionError as e:
+        p.kill()
+        e.args = (f"{e}\n{program} said: {p.communicate(timeout=20 * SLOW)[1][-2000:]}",)
+        raise
     finally:
         if p.poll() is None:
             p.kill()
-        p.communicate()
+        p.communicate(timeout=20 * SLOW)
 
 
 def free_port():
