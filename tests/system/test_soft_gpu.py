@@ -38,7 +38,7 @@ def golden_ids(i, n, *args, env=None):
 
 @case
 def golden_tokens():
-    golden_ids(2, 5, *CUDA)
+    golden_ids(2, 12, *CUDA)
 
 
 @case
@@ -51,8 +51,8 @@ def head_on_the_same_device():
 def head_on_another_device_and_noise():
     """Two processes."""
     noise = ("--temperature", "0.8", "--seed", "3")
-    plain, _ = text(0, 8, *CUDA, *noise)
-    drafted, m = text(0, 8, *CUDA, *HEAD_ON, "cuda:1", *TREES, *noise, env={"SOFT_GPU_DEVICES": "2"})
+    plain, _ = text(0, 10, *CUDA, *noise)
+    drafted, m = text(0, 10, *CUDA, *HEAD_ON, "cuda:1", *TREES, *noise, env={"SOFT_GPU_DEVICES": "2"})
     assert plain == drafted and m["num_drafts"] > 0 and m["transport"] != "loop", (plain, drafted, m)
 
 
