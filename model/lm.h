@@ -54,6 +54,9 @@ struct gr_lm_ops {
     enum gr_status (*view_create)(struct gr_lm *lm, const struct gr_kv_budget *most, int n_view);
     /* Gives it back; nothing of it may be in a batch any more. */
     void (*view_destroy)(struct gr_lm *lm);
+    /* The last pass n times more, one launched behind the other, and a wait for the last: what a pass takes without the
+     * host, for benchmarks. It writes what it has written. NULL: the host computes. */
+    enum gr_status (*again)(struct gr_lm *lm, int n);
     void (*destroy)(struct gr_lm *lm);
 };
 

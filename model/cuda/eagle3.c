@@ -20,6 +20,7 @@ struct eagle3 {
     uint16_t *xo;                    /* tiles of width H: rows whose children are wanted */
     struct gr_cuda_graphs body, logits;
     struct gr_cuda_graphs whole; /* both, for as many rows as a level has */
+    struct gr_batch last;        /* of the last pass, what launch() goes by */
 };
 
 static struct eagle3 *of(struct gr_lm *lm)
@@ -111,8 +112,18 @@ static enum gr_status eagle3_forward(struct gr_lm *lm, const struct gr_batch *b)
     struct eagle3 *m = of(lm);
     GR_ASSERT(b->feature != NULL);
     GR_TRY(gr_cuda_model_begin(&m->m, b, 2)); /* a row's token stands one position behind it, the picked one two */
-    GR_TRY(launch(m, b));
+    m->last = (struct gr_batch){.n_row = b->n_row, .n_out = b->n_out};
+    GR_TRY(launch(m, &m->last));
     return gr_cuda_model_wait(&m->m, lm, b->n_out);
+}
+
+static enum gr_status eagle3_again(struct gr_lm *lm, int n)
+{
+    const struct eagle3 *m = of(lm);
+    for (int i = 0; i < n; i++) {
+        GR_TRY(launch(m, &m->last));
+    }
+    return gr_cuda_wait(&m->m.device, "passes behind each other");
 }
 
 static void eagle3_copy_cells(struct gr_lm *lm, int n, const int32_t *src, const int32_t *dst)
@@ -133,6 +144,7 @@ static void eagle3_destroy(struct gr_lm *lm)
 
 static const struct gr_lm_ops eagle3_ops = {
     .forward = eagle3_forward,
+    .again = eagle3_again,
     .copy_cells = eagle3_copy_cells,
     .destroy = eagle3_destroy,
 };

@@ -21,6 +21,7 @@ struct llama {
     uint16_t *xo;                /* tiles of width H: rows whose logits are wanted */
     struct gr_cuda_graphs body, fuse, logits;
     struct gr_cuda_graphs whole; /* all three, for as many rows as a tree has */
+    struct gr_batch last;        /* of the last pass, what launch() goes by */
     /* with SpecPV */
     struct gr_cuda_partial partial;
     struct gr_cuda_graphs refresh; /* body of a pass that chooses views */
@@ -196,10 +197,21 @@ static enum gr_status llama_forward(struct gr_lm *lm, const struct gr_batch *b)
     struct llama *m = of(lm);
     gr_kv_refresh_begin(&m->partial.host, b->n_refresh, b->refresh);
     GR_TRY(gr_cuda_model_begin(&m->m, b, 1));
-    GR_TRY(launch(m, b));
+    m->last = (struct gr_batch){
+        .n_row = b->n_row, .n_out = b->n_out, .want_capture = b->want_capture, .n_refresh = b->n_refresh};
+    GR_TRY(launch(m, &m->last));
     GR_TRY(gr_cuda_model_wait(&m->m, lm, b->n_out));
     gr_kv_refresh_end(&m->partial.host, b->n_refresh, b->refresh);
     return GR_OK;
+}
+
+static enum gr_status llama_again(struct gr_lm *lm, int n)
+{
+    struct llama *m = of(lm);
+    for (int i = 0; i < n; i++) {
+        GR_TRY(launch(m, &m->last));
+    }
+    return gr_cuda_wait(&m->m.device, "passes behind each other");
 }
 
 static void llama_copy_cells(struct gr_lm *lm, int n, const int32_t *src, const int32_t *dst)
@@ -266,6 +278,7 @@ static void llama_destroy(struct gr_lm *lm)
 
 static const struct gr_lm_ops llama_ops = {
     .forward = llama_forward,
+    .again = llama_again,
     .copy_cells = llama_copy_cells,
     .view_create = llama_view_create,
     .view_destroy = llama_view_destroy,
