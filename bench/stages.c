@@ -20,6 +20,7 @@
 
 #define N_ROW_MAX 512
 #define N_REP_MAX 101
+#define N_TREE_MAX 64
 #define N_TOP 10 /* children of a row: EAGLE-3's default */
 #define N_AGAIN 8 /* passes behind each other, of which a mean counts as one */
 
@@ -41,6 +42,7 @@ struct stage {
     const float **features; /* (N_ROW_MAX) */
     const struct gr_sampling **sampling; /* (N_ROW_MAX) greedy: a GPU picks, or ranks, where the logits are */
     int32_t *n_top;         /* (N_ROW_MAX) */
+    int32_t *from_state, *to_state; /* (N_TREE_MAX) a head's tree rows: as a level's, they take and leave kept states */
     bool partial;                        /* rows see the view */
     const struct gr_kv_refresh *refresh; /* the pass chooses the view; NULL: it does not */
 };
@@ -71,11 +73,13 @@ static void run_rows(struct stage *s, int pos0, int n_row, bool tree, int n_out)
     struct gr_attn_seq seq = {.n_row = n_row, .block = s->block, .limit = s->limit,
                               .scratch_block = s->scratch_block, .n_anc = s->n_anc, .anc = s->anc,
                               .n_slot = tree ? n_row : 0};
+    const bool states = tree && s->lm->n_state > 0;
     if (s->partial) {
         gr_kv_view_attend(&s->lm->view[0], &seq);
     }
     const struct gr_batch b = {.n_row = n_row, .n_seq = 1, .n_out = n_out, .token = s->token, .pos = s->pos,
                                .cell = s->cell, .seq = &seq, .out_row = s->out_row, .feature = s->features,
+                               .from_state = states ? s->from_state : NULL, .to_state = states ? s->to_state : NULL,
                                .sampling = s->sampling, .n_top = s->n_top, .want_capture = s->lm->fused_width > 0,
                                .n_refresh = s->refresh != NULL, .refresh = s->refresh};
     enum gr_status st = gr_lm_forward(s->lm, &b);
@@ -225,6 +229,20 @@ static void bench_prefill(struct stage *s, struct gr_table *t, const char *what)
               (s->flops_per_row - s->head_flops) * chunk + s->head_flops + attention_flops(s, 0.5 * chunk, chunk));
 }
 
+/* States for the rows to take: those of a tree's rows that have features. */
+static void make_states(struct stage *s)
+{
+    for (int i = 0; i < N_TREE_MAX; i++) {
+        s->from_state[i] = -1;
+        s->to_state[i] = i;
+    }
+    run_rows(s, s->n_context, N_TREE_MAX, true, N_TREE_MAX);
+    for (int i = 0; i < N_TREE_MAX; i++) {
+        s->from_state[i] = i;
+        s->to_state[i] = N_TREE_MAX + i;
+    }
+}
+
 /* Rows, block table and, for a head, features; then the context is filled. */
 static enum gr_status prepare(struct stage *s, const char *dir, int n_block)
 {
@@ -245,6 +263,8 @@ static enum gr_status prepare(struct stage *s, const char *dir, int n_block)
     s->features = zeroed(N_ROW_MAX, sizeof(*s->features));
     s->sampling = zeroed(N_ROW_MAX, sizeof(*s->sampling));
     s->n_top = zeroed(N_ROW_MAX, sizeof(*s->n_top));
+    s->from_state = zeroed(N_TREE_MAX, sizeof(int32_t));
+    s->to_state = zeroed(N_TREE_MAX, sizeof(int32_t));
     for (int i = 0; i < s->lm->feature_width; i++) {
         s->feature[i] = (float)(i % 7) - 3.0f;
     }
@@ -262,6 +282,9 @@ static enum gr_status prepare(struct stage *s, const char *dir, int n_block)
     }
     for (int p = 0; p < s->n_context; p += 256) {
         run_rows(s, p, GR_MIN(256, s->n_context - p), false, 0);
+    }
+    if (s->lm->n_state > 0) {
+        make_states(s);
     }
     return GR_OK;
 }
@@ -349,7 +372,8 @@ static enum gr_status create_head(struct stage *s, const struct stage_options *o
     const struct gr_eagle3_config c = {.dir = o->head, .target_dir = o->model, .isa = o->isa, .n_thread = o->n_thread,
                                        .n_ctx_max = s->n_context + N_ROW_MAX, .n_row_max = N_ROW_MAX, .n_out_max = 64,
                                        .n_pool_block = n_block, .n_scratch_block = 4, .geometry = o->geometry,
-                                       .geometry_positions = o->n_folder_pos > 0, .tuned = o->tuned, .n_seq_max = 1};
+                                       .geometry_positions = o->n_folder_pos > 0, .tuned = o->tuned, .n_seq_max = 1,
+                                       .n_state = 2 * N_TREE_MAX};
     GR_TRY(gr_eagle3_create_on(o->device, &c, &s->hf, NULL, &s->lm));
     GR_TRY(check_context(s, name_of(o, o->head)));
     s->weight_bytes = gr_eagle3_weight_bytes(&s->hf);
@@ -364,7 +388,7 @@ static void destroy(struct stage *s)
     gr_lm_destroy(s->lm);
     void *all[] = {s->token, s->pos,      s->cell,    s->limit,           s->n_anc, s->out_row,
                    s->anc,   (void *)s->capture, s->feature, (void *)s->features, s->block,
-                   (void *)s->sampling, s->n_top};
+                   (void *)s->sampling, s->n_top, s->from_state, s->to_state};
     for (size_t i = 0; i < GR_ARRAY_LEN(all); i++) {
         free(all[i]);
     }

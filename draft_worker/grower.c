@@ -32,7 +32,6 @@ struct growth {
     bool done;
     bool owes_rows; /* rows of committed tokens are still to run */
     bool begun;     /* the root's children are known */
-    int root_row;   /* of the batch: the root's own row, -1: none */
     struct gr_round_cost cost;
     float p[GR_NODE_MAX]; /* of the best nodes, while a level is chosen */
     int16_t cand[GR_DRAFT_TOP_K_MAX]; /* that could be expanded */
@@ -54,9 +53,10 @@ struct gr_grower {
     float *scratch;                  /* (n_thread, n_vocab) of the target's ids */
     int32_t *work;                   /* the same */
     int32_t *copy_src, *copy_dst;    /* (n_seq_max * GR_NODE_MAX) */
-    /* A head, else NULL. States after the rows of expanded candidates, by session and scratch slot, and one of the
-     * root behind them: what their children's rows take. */
-    float *hidden;                   /* (n_seq_max, GR_DRAFT_SLOT_MAX + 1, feature_width) */
+    /* A head, else NULL. Which of the model's kept states is the one after the row of an expanded candidate, by session
+     * and scratch slot, and behind them the root's: what their children's rows take. */
+    int32_t *state;                  /* (n_seq_max, GR_GROWER_STATES) */
+    int32_t *from_state, *to_state;  /* (n_row_max) */
     float *true_feature;             /* (n_row_max, feature_width): of the batch's committed rows */
     const float **feature;           /* (n_row_max) */
     float *raw;                      /* raw features: (n_row_max, captured states) before fc, else NULL */
@@ -102,7 +102,10 @@ enum gr_status gr_grower_create(struct gr_lm *lm, int n_seq_max, struct gr_growe
     g->scratch = gr_zeroed(n_thread * (size_t)g->n_vocab, sizeof(float), &ok);
     g->work = gr_zeroed(n_thread * (size_t)g->n_vocab, sizeof(int32_t), &ok);
     if (width > 0) {
-        g->hidden = gr_zeroed((size_t)n_seq_max * (GR_DRAFT_SLOT_MAX + 1) * width, sizeof(float), &ok);
+        GR_ASSERT(lm->n_state >= n_seq_max * GR_GROWER_STATES);
+        g->state = gr_zeroed((size_t)n_seq_max * GR_GROWER_STATES, sizeof(*g->state), &ok);
+        g->from_state = gr_zeroed(n_row, sizeof(int32_t), &ok);
+        g->to_state = gr_zeroed(n_row, sizeof(int32_t), &ok);
         g->true_feature = gr_zeroed(n_row * width, sizeof(float), &ok);
         g->feature = gr_zeroed(n_row, sizeof(*g->feature), &ok);
     }
@@ -117,6 +120,9 @@ enum gr_status gr_grower_create(struct gr_lm *lm, int n_seq_max, struct gr_growe
         gr_grower_destroy(g);
         return GR_ENOMEM;
     }
+    for (int32_t i = 0; g->state != NULL && i < n_seq_max * GR_GROWER_STATES; i++) {
+        g->state[i] = i;
+    }
     *out = g;
     return GR_OK;
 }
@@ -127,8 +133,8 @@ void gr_grower_destroy(struct gr_grower *g)
         return;
     }
     void *all[] = {g->growth, g->front, g->token, g->pos, g->cell, g->out_row, g->limit, g->n_anc, g->anc,
-                   g->seq,     g->expansion, g->scratch, g->work, g->copy_src, g->copy_dst, g->hidden,
-                   g->true_feature, g->feature, g->raw, g->raw_row, g->n_top, g->sampling, g->n_kv_only, g};
+                   g->seq,     g->expansion, g->scratch, g->work, g->copy_src, g->copy_dst, g->state,
+                   g->from_state, g->to_state, g->true_feature, g->feature, g->raw, g->raw_row, g->n_top, g->sampling, g->n_kv_only, g};
     for (size_t i = 0; i < GR_ARRAY_LEN(all); i++) {
         free(all[i]);
     }
@@ -242,10 +248,18 @@ static int32_t pos_of(const struct gr_grower *g, int32_t token_pos)
     return token_pos - (g->lm->feature_width > 0 ? 1 : 0);
 }
 
-static float *hidden_of(const struct gr_grower *g, const struct gr_draft_seq *s, int slot)
+/* The state of a candidate in this slot; GR_DRAFT_SLOT_MAX: of the root. */
+static int32_t *state_of(const struct gr_grower *g, const struct gr_draft_seq *s, int slot)
 {
-    const size_t at = (size_t)s->session * (GR_DRAFT_SLOT_MAX + 1) + (size_t)slot;
-    return g->hidden + at * (size_t)g->lm->feature_width;
+    return g->state + (size_t)s->session * GR_GROWER_STATES + slot;
+}
+
+/* The batch's next row takes no kept state and leaves none. */
+static void keep_no_state(struct gr_grower *g)
+{
+    if (g->lm->feature_width > 0) {
+        g->from_state[g->n_row] = g->to_state[g->n_row] = -1;
+    }
 }
 
 /* The batch's next row takes the true feature of row r of the sequence. */
@@ -279,11 +293,14 @@ static void add_chain_rows(struct gr_grower *g, int i_seq)
         g->cell[g->n_row] = gr_kv_table_cell(s->table, p - s->kv_shift);
         g->limit[g->n_row] = p - s->kv_shift + 1;
         g->n_anc[g->n_row] = 0;
+        keep_no_state(g);
         if (g->lm->feature_width > 0) {
             take_true_feature(g, s, r);
         }
         if (r == s->n_row - 1 && s->task != GR_DRAFT_CATCH_UP) {
-            w->root_row = g->n_row;
+            if (g->lm->feature_width > 0) {
+                g->to_state[g->n_row] = *state_of(g, s, GR_DRAFT_SLOT_MAX);
+            }
             if (!s->known) {
                 expand_row(g, i_seq, -1);
             }
@@ -321,7 +338,8 @@ static void add_node_row(struct gr_grower *g, int i_seq, int cand)
     g->limit[g->n_row] = s->base_len - s->kv_shift;
     g->n_anc[g->n_row] = c->depth;
     if (g->lm->feature_width > 0) {
-        g->feature[g->n_row] = hidden_of(g, s, c->parent < 0 ? GR_DRAFT_SLOT_MAX : b->cand[c->parent].slot);
+        g->from_state[g->n_row] = *state_of(g, s, c->parent < 0 ? GR_DRAFT_SLOT_MAX : b->cand[c->parent].slot);
+        g->to_state[g->n_row] = *state_of(g, s, c->slot);
     }
     expand_row(g, i_seq, cand);
     g->n_row++;
@@ -569,42 +587,19 @@ static void rank_all(const struct gr_exec *x, void *arg)
     }
 }
 
-/* What the next pass would overwrite. */
-static void keep_hidden(struct gr_grower *g)
-{
-    const size_t width = (size_t)g->lm->feature_width;
-    for (int i = 0; i < g->n_out; i++) {
-        const struct expansion *e = &g->expansion[i];
-        const struct gr_draft_seq *s = &g->job->seq[e->seq];
-        if (e->cand >= 0) {
-            memcpy(hidden_of(g, s, s->builder->cand[e->cand].slot), g->lm->hidden + (size_t)g->out_row[i] * width,
-                   width * sizeof(float));
-        }
-    }
-    for (int i = 0; i < g->job->n_seq; i++) {
-        if (g->growth[i].root_row >= 0) {
-            memcpy(hidden_of(g, &g->job->seq[i], GR_DRAFT_SLOT_MAX),
-                   g->lm->hidden + (size_t)g->growth[i].root_row * width, width * sizeof(float));
-            g->growth[i].root_row = -1;
-        }
-    }
-}
-
 /* Runs the batch and hands the children to the builders. */
 static enum gr_status run_batch(struct gr_grower *g)
 {
     const struct gr_batch batch = {.n_row = g->n_row, .n_seq = g->n_batch_seq, .n_out = g->n_out, .token = g->token,
                                    .pos = g->pos, .cell = g->cell, .seq = g->seq, .out_row = g->out_row,
-                                   .feature = g->feature, .sampling = g->sampling, .n_top = g->n_top,
+                                   .feature = g->feature, .from_state = g->from_state, .to_state = g->to_state,
+                                   .sampling = g->sampling, .n_top = g->n_top,
                                    .n_kv_only = g->n_kv_only};
     const uint64_t t0 = gr_clock_ns();
     if (g->raw != NULL && g->n_true > 0) {
         gr_lm_fuse(g->lm, g->n_true, g->raw_row, g->true_feature);
     }
     GR_TRY(gr_lm_forward(g->lm, &batch));
-    if (g->lm->feature_width > 0) {
-        keep_hidden(g);
-    }
     gr_team_run(gr_lm_pick_team(g->lm, g->n_out), rank_all, g);
     for (int i = 0; i < g->n_out; i++) {
         const struct expansion *e = &g->expansion[i];
@@ -659,12 +654,14 @@ static void begin_seq(struct gr_grower *g, int i_seq)
     g->growth[i_seq].done = false;
     g->growth[i_seq].owes_rows = s->n_row > 0;
     g->growth[i_seq].begun = s->n_row == 0 || s->known;
-    g->growth[i_seq].root_row = -1;
     s->n_level = 0;
     s->exhausted = s->ran_rows = false;
-    if (g->lm->feature_width > 0 && s->root_slot >= 0) {
-        memcpy(hidden_of(g, s, GR_DRAFT_SLOT_MAX), hidden_of(g, s, s->root_slot),
-               (size_t)g->lm->feature_width * sizeof(float));
+    if (g->lm->feature_width > 0 && s->root_slot >= 0) { /* the slot is nobody's any more */
+        int32_t *const root = state_of(g, s, GR_DRAFT_SLOT_MAX);
+        int32_t *const slot = state_of(g, s, s->root_slot);
+        const int32_t before = *root;
+        *root = *slot;
+        *slot = before;
     }
     if (s->task == GR_DRAFT_GROW) {
         gr_tree_builder_begin(s->builder, &s->tree_config);

@@ -8,7 +8,11 @@
 
 struct gr_grower;
 
-/* lm is borrowed; its n_row_max and n_out_max must hold n_seq_max * GR_DRAFT_TOP_K_MAX rows. */
+/* States of a head that a session keeps: of each scratch slot's candidate, and of the root. */
+#define GR_GROWER_STATES (GR_DRAFT_SLOT_MAX + 1)
+
+/* lm is borrowed; its n_row_max and n_out_max must hold n_seq_max * GR_DRAFT_TOP_K_MAX rows, its n_state, if it is a
+ * head, n_seq_max * GR_GROWER_STATES. */
 GR_NODISCARD enum gr_status gr_grower_create(struct gr_lm *lm, int n_seq_max, struct gr_grower **out);
 void gr_grower_destroy(struct gr_grower *g);
 /* Runs made-up passes, n_row rows at most (at least 1) in the first pool blocks, before any session has them: memory

@@ -144,7 +144,7 @@ static enum gr_status create_head(struct worker *w, const struct gr_draft_option
         .n_thread = o->n_thread, .n_ctx_max = n_ctx,
         .n_row_max = n_row_max(o), .n_out_max = n_row_max(o), .n_pool_block = n_block,
         .n_scratch_block = o->n_session_max * GR_DRAFT_SCRATCH_BLOCKS, .n_seq_max = o->n_session_max,
-        .n_ctx_kept = n_kept, .n_token = n_token};
+        .n_ctx_kept = n_kept, .n_state = GR_GROWER_STATES * o->n_session_max, .n_token = n_token};
     GR_TRY(gr_ship_features_parse(o->ship_features, &c.raw_features));
     if (o->capture_layers != NULL) {
         GR_TRY(gr_capture_parse(o->capture_layers, &c.n_capture, c.capture_layer));

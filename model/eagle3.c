@@ -104,6 +104,7 @@ static enum gr_status take_state(struct eagle3 *m, bool keep_stages)
         {&m->g, n_row * n_hidden},
         {&m->in, n_row * 2 * n_hidden},
         {&m->lm.hidden, n_row * n_hidden},
+        {&m->lm.state, (size_t)m->lm.n_state * n_hidden},
         {&m->x, m->source.hf.norm_output ? n_row * n_hidden : 0},
         {&m->xo, (size_t)m->lm.n_out_max * n_hidden},
         {&m->lm.logits, (size_t)m->lm.n_out_max * (size_t)m->lm.n_vocab_stride},
@@ -202,7 +203,7 @@ static void input_block(const struct gr_exec *x, const struct pass *p)
     int begin, end;
     gr_unit_range(b->n_row, x->ith, x->nth, &begin, &end);
     for (int r = begin; r < end; r++) {
-        memcpy(m->g + (size_t)r * (size_t)n_hidden, b->feature[r], row_bytes);
+        memcpy(m->g + (size_t)r * (size_t)n_hidden, gr_lm_feature(&m->lm, b, r), row_bytes);
     }
     m->kernels.embed(x, &(struct gr_embed_args){.table = m->embed, .id = b->token, .y = m->in, .n_row = b->n_row,
                                                 .n = n_hidden, .y_stride = 2 * n_hidden});
@@ -287,6 +288,7 @@ static enum gr_status eagle3_forward(struct gr_lm *lm, const struct gr_batch *b)
     GR_ASSERT(b->n_row >= 1 && b->n_row <= lm->n_row_max && b->n_out <= lm->n_out_max && b->feature != NULL);
     struct pass pass = pass_of(m, b);
     gr_team_run(lm->team, run_pass, &pass);
+    gr_lm_keep_states(lm, b);
     return GR_OK;
 }
 

@@ -7,8 +7,8 @@
  *   r = g + a                                       the un-normed g (norm_before_residual: the normed one)
  *   hidden = r + mlp(norm_post(r))                  before the final norm (norm_output: after it)
  *   logits = lm_head(norm_final(r + mlp(...)))      over the draft vocabulary; lm->to_target has the target's ids
- * Row independence as everywhere (kernels.h). batch.feature may point into lm->hidden of the pass before: features are
- * copied before anything is written.
+ * Row independence as everywhere (kernels.h). batch.feature may point into lm->hidden of the pass before, where the
+ * model has it: features are copied before anything is written.
  *
  * Tensors: fc.weight [, fc.bias, input_norm.weight, fc_norm.{i}.weight: checked, used by the target], d2t [, t2d],
  * norm.weight, and under midlayer. or layers.0.: input_layernorm, hidden_norm, post_attention_layernorm,
@@ -34,6 +34,7 @@ struct gr_eagle3_config {
     int n_scratch_block;    /* behind them, for tree rows */
     int n_seq_max;          /* sequences of a pass; only a GPU's runtime asks, as for: */
     int n_ctx_kept;         /* positions of a sequence whose KV is kept at most, to choose n_pool_block; 0: all */
+    int n_state;            /* states that are kept between passes (lm.h) */
     int n_token;            /* ids of the target that may be picked; 0: all of the vocabulary */
     int n_capture;          /* captures the target was told to make (capture.h); 0: by the head's config */
     int capture_layer[GR_CAPTURE_MAX];

@@ -118,6 +118,7 @@ void gr_eagle3_source_describe(const struct gr_eagle3_source *s, const struct gr
     lm->n_pool_block = c->n_pool_block;
     lm->n_scratch_block = c->n_scratch_block;
     lm->feature_width = s->hf.hidden;
+    lm->n_state = c->n_state;
     gr_capture_text(&s->capture, lm->captures, sizeof(lm->captures));
     if (c->raw_features) {
         lm->raw_features = true;

@@ -13,6 +13,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 #define GR_CAPTURE_MAX 4
 
@@ -28,6 +29,10 @@ struct gr_batch {
     const int32_t *n_top; /* (n_out) how many children are wanted, with sampling, for models that rank (lm->top) */
     bool want_capture; /* captured states of the rows are wanted */
     const float *const *feature; /* (n_row) pointers to feature_width floats; only for models that take features */
+    /* (n_row) or NULL: a row's feature is kept state from_state[i], and feature[i] is not looked at; its `hidden` is
+     * kept as state to_state[i] for later passes (not that of n_kv_only's rows). -1: neither. All are read before one is
+     * written, and none is written twice. */
+    const int32_t *from_state, *to_state;
     /* (n_seq) or NULL: so many first rows of each sequence are run for their KV alone. Their `hidden` is undefined
      * after the pass, and none of them is in out_row. A model of one layer (a head) saves most of their work. */
     const int32_t *n_kv_only;
@@ -55,7 +60,8 @@ struct gr_lm_ops {
     /* Gives it back; nothing of it may be in a batch any more. */
     void (*view_destroy)(struct gr_lm *lm);
     /* The last pass n times more, one launched behind the other, and a wait for the last: what a pass takes without the
-     * host, for benchmarks. It writes what it has written. NULL: the host computes. */
+     * host, for benchmarks. It writes what it has written, unless it reads a kept state that it writes. NULL: the
+     * host computes. */
     enum gr_status (*again)(struct gr_lm *lm, int n);
     void (*destroy)(struct gr_lm *lm);
 };
@@ -88,7 +94,13 @@ struct gr_lm {
     /* An EAGLE-3 head: its rows take features, and leave the states that stand for the next ones (facts of the head:
      * eagle3.h). 0: none. */
     int feature_width;
-    float *hidden;                  /* owned, (n_row_max, feature_width): after a pass, of every row but n_kv_only's */
+    /* owned, (n_row_max, feature_width): after a pass, of every row but n_kv_only's; NULL: the model (a GPU's) has no
+     * states but those that are kept */
+    float *hidden;
+    /* States that are kept from pass to pass, by number, where the model computes, so that a level's rows take those of
+     * the level before without the host. */
+    int32_t n_state;
+    float *state;                   /* owned, (n_state, feature_width); NULL: in the device's memory */
     /* A reduced draft vocabulary: logit i is that of the target's id to_target[i], of n_vocab_target. NULL: n_vocab ids
      * are the target's. */
     const int32_t *to_target;       /* owned, (n_vocab), increasing */
@@ -148,6 +160,23 @@ static inline void gr_lm_destroy(struct gr_lm *lm)
 {
     if (lm != NULL) {
         lm->ops->destroy(lm);
+    }
+}
+/* For models on the host: a row's feature, and what is kept behind a pass. */
+static inline const float *gr_lm_feature(const struct gr_lm *lm, const struct gr_batch *b, int row)
+{
+    const int32_t from = b->from_state != NULL ? b->from_state[row] : -1;
+    GR_ASSERT(from < lm->n_state);
+    return from >= 0 ? lm->state + (size_t)from * (size_t)lm->feature_width : b->feature[row];
+}
+static inline void gr_lm_keep_states(const struct gr_lm *lm, const struct gr_batch *b)
+{
+    const size_t width = (size_t)lm->feature_width;
+    for (int i = 0; b->to_state != NULL && i < b->n_row; i++) {
+        GR_ASSERT(b->to_state[i] < lm->n_state);
+        if (b->to_state[i] >= 0) {
+            memcpy(lm->state + (size_t)b->to_state[i] * width, lm->hidden + (size_t)i * width, width * sizeof(float));
+        }
     }
 }
 /* Whether row i_out was picked, or ranked, by the model; else that is to be done from its logits. */

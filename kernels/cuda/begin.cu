@@ -15,17 +15,33 @@ struct BeginArgs {
     gr_cuda_begin_args rows;
 };
 
-template <int N> static __device__ __forceinline__ void make_feature(const gr_cuda_norm_args &a, int row, float *sums)
+template <int N> static __device__ __forceinline__ void keep_row(float *x, const NormRow<N> &r, int n)
 {
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+        if (r.col(j) < n) {
+            store_eight(x + r.col(j), r.x[j]);
+        }
+    }
+}
+
+template <int N> static __device__ __forceinline__ void make_feature(const gr_cuda_begin_args &b, int row, float *sums)
+{
+    const gr_cuda_norm_args &a = b.feature;
     NormRow<N> r;
     r.load_weights(a);
     wait_for_previous();
     let_next_start();
     const int n_row = *a.n_row_true, from = a.row != nullptr ? a.row[row] : row;
-    if (row < n_row) {
-        r.load(a, a.x + (size_t)from * a.x_stride);
-        r.store(a, row, sums);
+    const int state = b.states != nullptr ? b.from_state[row] : -1;
+    if (row >= n_row) {
+        return;
     }
+    r.load(a, state >= 0 ? b.states + (size_t)state * a.n : a.x + (size_t)from * a.x_stride);
+    if (state >= 0) {
+        keep_row<N>(b.feature_x + (size_t)row * a.n, r, a.n);
+    }
+    r.store(a, row, sums);
 }
 
 template <int N> static __device__ __forceinline__ void make_token(const gr_cuda_begin_args &a, int row, float *sums)
@@ -39,11 +55,8 @@ template <int N> static __device__ __forceinline__ void make_token(const gr_cuda
         return;
     }
     r.load(a.token, a.table + (size_t)id * a.token.n);
-#pragma unroll
-    for (int j = 0; j < N; j++) {
-        if (a.x != nullptr && r.col(j) < a.token.n) {
-            store_eight(a.x + (size_t)row * a.token.n + r.col(j), r.x[j]);
-        }
+    if (a.x != nullptr) {
+        keep_row<N>(a.x + (size_t)row * a.token.n, r, a.token.n);
     }
     r.store(a.token, row, sums);
 }
@@ -59,7 +72,7 @@ template <int N> static __global__ void __launch_bounds__(N_PLAN_THREAD) begin_k
     } else if (threadIdx.x < ROW_THREADS && row < n_token) {
         make_token<N>(a.rows, row, sums);
     } else if (threadIdx.x < ROW_THREADS) {
-        make_feature<N>(a.rows.feature, row - n_token, sums);
+        make_feature<N>(a.rows, row - n_token, sums);
     }
 }
 
@@ -68,7 +81,9 @@ static bool rows_are_supported(const gr_cuda_begin_args &a)
     gr_cuda_norm_args token = a.token;
     token.x = a.x, token.x_stride = token.n;
     return norm_is_supported(token) && aligned(a.table) &&
-           (a.feature.n_row == 0 || (a.feature.n == a.token.n && norm_is_supported(a.feature)));
+           (a.feature.n_row == 0 || (a.feature.n == a.token.n && norm_is_supported(a.feature))) &&
+           (a.states == nullptr || (aligned(a.states) && a.feature_x == a.feature.x && a.feature.row == nullptr &&
+                                    a.feature.x_stride == a.feature.n));
 }
 
 } // namespace gr

@@ -86,6 +86,17 @@ static __global__ void __launch_bounds__(COPY_THREADS) output_kernel(const gr_cu
     }
 }
 
+static __global__ void __launch_bounds__(COPY_THREADS) keep_kernel(const gr_cuda_keep_args a)
+{
+    wait_for_previous();
+    let_next_start();
+    const int row = (int)blockIdx.x, n_row = *a.n_row_true, number = a.number[row];
+    const uint4 *from = (const uint4 *)(a.from + (size_t)row * a.n);
+    for (int i = (int)threadIdx.x; row < n_row && number >= 0 && i < a.n / 4; i += COPY_THREADS) {
+        ((uint4 *)(a.to + (size_t)number * a.n))[i] = from[i];
+    }
+}
+
 /* N: times eight values that a thread holds. */
 template <int N> static __global__ void __launch_bounds__(ROW_THREADS) norm_kernel(const gr_cuda_norm_args a)
 {
@@ -126,6 +137,17 @@ enum gr_status gr_cuda_output(const struct gr_cuda_output_args *a, struct CUstre
     const long n_block = ((long)a->n_row * a->n + per - 1) / per;
     const dim3 grid((unsigned)(n_block < gr::OUTPUT_BLOCKS_MAX ? n_block : gr::OUTPUT_BLOCKS_MAX));
     return cuda_status_of(gr::launch_early(gr::output_kernel, grid, gr::COPY_THREADS, 0, stream, *a), "output");
+}
+
+enum gr_status gr_cuda_keep(const struct gr_cuda_keep_args *a, struct CUstream_st *stream)
+{
+    if (a->n_row < 1 || a->n < 1 || a->n % 4 != 0 || !gr::aligned(a->from) || !gr::aligned(a->to)) {
+        fprintf(stderr, "cuda: keep: %d rows of %d (a multiple of 4), or %p to %p is not aligned to 16 bytes\n",
+                a->n_row, a->n, (const void *)a->from, (void *)a->to);
+        return GR_EUNSUPPORTED;
+    }
+    return cuda_status_of(
+        gr::launch_early(gr::keep_kernel, dim3((unsigned)a->n_row), gr::COPY_THREADS, 0, stream, *a), "keep");
 }
 
 enum gr_status gr_cuda_norm(const struct gr_cuda_norm_args *a, struct CUstream_st *stream)

@@ -18,7 +18,7 @@ extern "C" {
 struct CUstream_st;
 
 enum {
-    GR_CUDA_INPUT_PARTS = 15,
+    GR_CUDA_INPUT_PARTS = 16,
 };
 
 /* The start of what the host prepares for a pass: parts that are to be copied to the device. */
@@ -27,7 +27,6 @@ struct gr_cuda_input_head {
     struct {
         uint32_t offset, bytes; /* of the staging memory, and of its copy; multiples of 16 */
     } part[GR_CUDA_INPUT_PARTS];
-    uint32_t pad2[2];
 };
 
 /* Copies the parts from `from` (pinned host memory, mapped: its address on the device), which begins with the head, to
@@ -62,6 +61,17 @@ struct gr_cuda_output_args {
     const int32_t *n_row_true;
 };
 GR_NODISCARD enum gr_status gr_cuda_output(const struct gr_cuda_output_args *a, struct CUstream_st *stream);
+
+/* Rows of f32 (n_row, n) that are kept: to[number[r]] = from[r] where number[r] >= 0, and nothing elsewhere. from and
+ * to aligned to 16 bytes, n a multiple of 4. */
+struct gr_cuda_keep_args {
+    const float *from;
+    float *to;
+    const int32_t *number; /* (n_row) */
+    int n_row, n;
+    const int32_t *n_row_true;
+};
+GR_NODISCARD enum gr_status gr_cuda_keep(const struct gr_cuda_keep_args *a, struct CUstream_st *stream);
 
 #ifdef __cplusplus
 }

@@ -16,7 +16,7 @@ struct eagle3 {
     float *hidden_norm, *final_norm; /* (H) */
     uint16_t *embed;                 /* (n_vocab of the target, H) */
     struct gr_cuda_matrix head;      /* (draft vocabulary rows, H) */
-    float *hidden_alias;             /* lm.hidden as the device sees it */
+    float *states;                   /* (n_state, H): kept ones; NULL: none */
     uint16_t *xo;                    /* tiles of width H: rows whose children are wanted */
     struct gr_cuda_graphs body, logits;
     struct gr_cuda_graphs whole; /* both, for as many rows as a level has */
@@ -38,7 +38,9 @@ static enum gr_status enqueue_begin(struct eagle3 *m, int n)
         .x = m->m.work.x, .weight = m->hidden_norm, .y = m->m.work.in, .y_n = 2 * hidden, .y_col = hidden};
     const struct gr_cuda_begin_step s = {.table = m->embed,
                                          .token = {.weight = m->layer.in_norm, .y = m->m.work.in, .y_n = 2 * hidden},
-                                         .feature = &feature};
+                                         .feature = &feature,
+                                         .states = m->states,
+                                         .feature_x = m->m.work.x};
     return gr_cuda_model_enqueue_begin(&m->m, &s, n);
 }
 
@@ -49,20 +51,22 @@ static enum gr_status enqueue_layer(struct eagle3 *m, int n)
     return gr_cuda_enqueue_layer(&m->m.work, &m->layer, &(struct gr_cuda_layer_place){0}, n);
 }
 
-static enum gr_status enqueue_hidden(struct eagle3 *m, int n)
+/* For the rows of later passes. */
+static enum gr_status enqueue_states(struct eagle3 *m, int n)
 {
-    const struct gr_cuda_output_args out = {.from = m->m.work.x,
-                                            .to = m->hidden_alias,
-                                            .n_row = n,
-                                            .n = m->source.hf.hidden,
-                                            .n_row_true = m->m.pass.inputs.n_row};
-    return gr_cuda_output(&out, m->m.device.stream);
+    const struct gr_cuda_keep_args keep = {.from = m->m.work.x,
+                                           .to = m->states,
+                                           .number = m->m.pass.inputs.to_state,
+                                           .n_row = n,
+                                           .n = m->source.hf.hidden,
+                                           .n_row_true = m->m.pass.inputs.n_row};
+    return m->states != NULL ? gr_cuda_keep(&keep, m->m.device.stream) : GR_OK;
 }
 
 static enum gr_status enqueue_body(void *model, int n)
 {
     GR_TRY(enqueue_layer(model, n));
-    return enqueue_hidden(model, n);
+    return enqueue_states(model, n);
 }
 
 static enum gr_status enqueue_final_norm(struct eagle3 *m, int n)
@@ -86,13 +90,13 @@ static enum gr_status enqueue_logits(void *model, int n)
     return enqueue_head(model, n);
 }
 
-/* States go to the host while the first weights behind them come. */
+/* States are kept while the first weights behind them come. */
 static enum gr_status enqueue_whole(void *model, int n)
 {
     struct eagle3 *m = model;
     GR_TRY(enqueue_layer(m, n));
     GR_TRY(enqueue_final_norm(m, n));
-    GR_TRY(enqueue_hidden(m, n));
+    GR_TRY(enqueue_states(m, n));
     return enqueue_head(m, n);
 }
 
@@ -213,6 +217,11 @@ static enum gr_status check(const struct eagle3 *m, const struct gr_eagle3_confi
     return GR_OK;
 }
 
+static uint64_t state_bytes(const struct eagle3 *m, int n_state)
+{
+    return (uint64_t)n_state * (uint64_t)m->source.hf.hidden * sizeof(float);
+}
+
 static enum gr_status choose_blocks(const struct eagle3 *m, const struct gr_eagle3_config *c, int *n_block_out)
 {
     const int max_pos = m->source.target_hf.max_pos;
@@ -221,7 +230,8 @@ static enum gr_status choose_blocks(const struct eagle3 *m, const struct gr_eagl
                                      .block_bytes = gr_cuda_kv_block_bytes(&m->source.hf, 1),
                                      .weights = weight_bytes(m),
                                      .others = (uint64_t)c->n_out_max *
-                                               (uint64_t)gr_hf_draft_vocab_rows(&m->source.hf) * sizeof(float),
+                                                   (uint64_t)gr_hf_draft_vocab_rows(&m->source.hf) * sizeof(float) +
+                                               state_bytes(m, c->n_state),
                                      .n_ctx = c->n_ctx_kept > 0 ? GR_MIN(c->n_ctx_kept, n_ctx) : n_ctx,
                                      .n_session = c->n_seq_max,
                                      .n_scratch = c->n_scratch_block,
@@ -232,19 +242,18 @@ static enum gr_status choose_blocks(const struct eagle3 *m, const struct gr_eagl
 static enum gr_status take_state(struct eagle3 *m, int n_seq_max)
 {
     const struct gr_hf_config *hf = &m->source.hf;
-    const size_t row_bytes = (size_t)hf->hidden * sizeof(float);
     struct gr_cuda_device *d = &m->m.device;
     void *p = NULL;
-    void *alias = NULL;
     GR_TRY(gr_cuda_model_take(&m->m, &m->lm, n_seq_max, hf->hidden, true));
     GR_TRY(gr_cuda_layer_work_init(&m->m.work, d, hf, &m->m.shapes, 2 * hf->hidden, 1, n_seq_max, &m->lm,
                                    &m->m.pass.inputs));
     m->m.work.x = m->m.pass.inputs.feature; /* the residual of attention */
     GR_TRY(gr_cuda_take(d, "activations and tables", gr_cuda_tile_bytes(m->lm.n_out_max, hf->hidden), &p));
     m->xo = p;
-    GR_TRY(gr_cuda_take_host(d, (size_t)m->lm.n_row_max * row_bytes, &p, &alias));
-    m->lm.hidden = p;
-    m->hidden_alias = alias;
+    if (m->lm.n_state > 0) {
+        GR_TRY(gr_cuda_take(d, "kept states", state_bytes(m, m->lm.n_state), &p));
+        m->states = p;
+    }
     return GR_OK;
 }
 

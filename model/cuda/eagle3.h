@@ -1,6 +1,6 @@
 /* The EAGLE-3 head on a GPU: the same gr_lm as model/eagle3.h's, bf16 weights and KV. A pass is two CUDA graphs: the
- * layer, whose states go to the host; lm_head and the children (lm->top). Heads with norm_before_residual, norm_output
- * or raw features are refused. */
+ * layer, whose states stay on the device where they are to be kept; lm_head and the children (lm->top). Heads with
+ * norm_before_residual, norm_output or raw features are refused. */
 #ifndef GR_MODEL_CUDA_EAGLE3_H
 #define GR_MODEL_CUDA_EAGLE3_H
 

@@ -80,7 +80,8 @@ enum gr_status gr_cuda_model_take(struct gr_cuda_model *m, struct gr_lm *lm, int
                                                .n_seq_max = n_seq_max,
                                                .n_pool_block = lm->n_pool_block,
                                                .n_scratch_block = lm->n_scratch_block,
-                                               .feature_width = feature_width};
+                                               .feature_width = feature_width,
+                                               .n_state = lm->n_state};
     void *logits = NULL;
     GR_TRY(gr_cuda_pass_init(&m->pass, &m->device, &limits));
     GR_TRY(gr_cuda_cells_init(&m->cells, &m->device));

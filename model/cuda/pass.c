@@ -35,6 +35,8 @@ static void lay_out(struct gr_cuda_pass *p)
         [GR_CUDA_PART_BLOCK] = n_block * sizeof(int32_t),
         [GR_CUDA_PART_PICK] = n_out * sizeof(struct gr_cuda_pick),
         [GR_CUDA_PART_N_TOP] = n_out * sizeof(int32_t),
+        [GR_CUDA_PART_FROM_STATE] = p->limits.n_state > 0 ? n_row * sizeof(int32_t) : 0,
+        [GR_CUDA_PART_TO_STATE] = p->limits.n_state > 0 ? n_row * sizeof(int32_t) : 0,
         [GR_CUDA_PART_FEATURE] = n_row * (size_t)p->limits.feature_width * sizeof(float),
         [GR_CUDA_PART_REFRESH] = n_seq * sizeof(struct gr_cuda_refresh),
     };
@@ -71,19 +73,28 @@ enum gr_status gr_cuda_pass_init(struct gr_cuda_pass *p, struct gr_cuda_device *
                                              .seq = dev_part(p, GR_CUDA_PART_SEQ),
                                              .pick = dev_part(p, GR_CUDA_PART_PICK),
                                              .n_top = dev_part(p, GR_CUDA_PART_N_TOP),
+                                             .from_state = dev_part(p, GR_CUDA_PART_FROM_STATE),
+                                             .to_state = dev_part(p, GR_CUDA_PART_TO_STATE),
                                              .feature = dev_part(p, GR_CUDA_PART_FEATURE),
                                              .refresh = dev_part(p, GR_CUDA_PART_REFRESH)};
     return GR_OK;
 }
 
-/* Says that so many bytes of the part are there. */
-static void give(struct gr_cuda_pass *p, enum gr_cuda_pass_part part, size_t bytes)
+_Static_assert((int)GR_CUDA_N_PART <= (int)GR_CUDA_INPUT_PARTS, "the head has a place for each part");
+
+/* Says that so many bytes of the part are there, from `first` on, a multiple of 16. */
+static void give_from(struct gr_cuda_pass *p, enum gr_cuda_pass_part part, size_t first, size_t bytes)
 {
     struct gr_cuda_input_head *head = (struct gr_cuda_input_head *)(void *)p->host;
     if (bytes > 0) {
-        head->part[head->n_part].offset = (uint32_t)p->at[part];
+        head->part[head->n_part].offset = (uint32_t)(p->at[part] + first);
         head->part[head->n_part++].bytes = (uint32_t)((bytes + 15) / 16 * 16);
     }
+}
+
+static void give(struct gr_cuda_pass *p, enum gr_cuda_pass_part part, size_t bytes)
+{
+    give_from(p, part, 0, bytes);
 }
 
 static void put(struct gr_cuda_pass *p, enum gr_cuda_pass_part part, const void *from, size_t bytes)
@@ -193,14 +204,34 @@ static void put_picks(struct gr_cuda_pass *p, const struct gr_batch *b, int pos_
     give(p, GR_CUDA_PART_PICK, (size_t)b->n_out * sizeof(*pick));
 }
 
+static void put_states(struct gr_cuda_pass *p, const struct gr_batch *b)
+{
+    int32_t *from = host_part(p, GR_CUDA_PART_FROM_STATE);
+    int32_t *to = host_part(p, GR_CUDA_PART_TO_STATE);
+    for (int r = 0; r < b->n_row; r++) {
+        from[r] = b->from_state != NULL ? b->from_state[r] : -1;
+        to[r] = b->to_state != NULL ? b->to_state[r] : -1;
+        GR_ASSERT(from[r] < p->limits.n_state && to[r] < p->limits.n_state);
+    }
+    give(p, GR_CUDA_PART_FROM_STATE, (size_t)b->n_row * sizeof(*from));
+    give(p, GR_CUDA_PART_TO_STATE, (size_t)b->n_row * sizeof(*to));
+}
+
+/* From the first row to the last whose feature is the host's: rows of a level, between them or not, take states. */
 static void put_features(struct gr_cuda_pass *p, const struct gr_batch *b)
 {
     const size_t width = (size_t)p->limits.feature_width;
     float *feature = host_part(p, GR_CUDA_PART_FEATURE);
+    size_t begin = 0;
+    size_t end = 0;
     for (int r = 0; width > 0 && r < b->n_row; r++) {
-        memcpy(feature + (size_t)r * width, b->feature[r], width * sizeof(float));
+        if (b->from_state == NULL || b->from_state[r] < 0) {
+            memcpy(feature + (size_t)r * width, b->feature[r], width * sizeof(float));
+            begin = end == 0 ? (size_t)r : begin;
+            end = (size_t)r + 1;
+        }
     }
-    give(p, GR_CUDA_PART_FEATURE, (size_t)b->n_row * width * sizeof(float));
+    give_from(p, GR_CUDA_PART_FEATURE, begin * width * sizeof(float), (end - begin) * width * sizeof(float));
 }
 
 void gr_cuda_pass_write(struct gr_cuda_pass *p, const struct gr_batch *b, int pos_ahead)
@@ -220,6 +251,10 @@ void gr_cuda_pass_write(struct gr_cuda_pass *p, const struct gr_batch *b, int po
     put_picks(p, b, pos_ahead);
     if (b->n_top != NULL) {
         put(p, GR_CUDA_PART_N_TOP, b->n_top, (size_t)b->n_out * sizeof(int32_t));
+    }
+    GR_ASSERT(p->limits.n_state > 0 || (b->from_state == NULL && b->to_state == NULL));
+    if (p->limits.n_state > 0) {
+        put_states(p, b);
     }
     put_features(p, b);
 }

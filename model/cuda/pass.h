@@ -21,6 +21,8 @@ enum gr_cuda_pass_part {
     GR_CUDA_PART_BLOCK, /* block tables and scratch blocks, one behind the other */
     GR_CUDA_PART_PICK,
     GR_CUDA_PART_N_TOP,
+    GR_CUDA_PART_FROM_STATE,
+    GR_CUDA_PART_TO_STATE,
     GR_CUDA_PART_FEATURE,
     GR_CUDA_PART_REFRESH,
     GR_CUDA_N_PART,
@@ -30,6 +32,7 @@ struct gr_cuda_pass_limits {
     int n_row_max, n_out_max, n_seq_max;
     int n_pool_block, n_scratch_block; /* no block is in two tables */
     int feature_width;                 /* f32 of a row; 0: none */
+    int n_state;                       /* kept states, of the same width */
 };
 
 /* Where the pass's inputs lie on the device. */
@@ -41,7 +44,9 @@ struct gr_cuda_pass_inputs {
     const struct gr_attn_seq *seq;         /* (n_seq_max), with the device's pointers */
     const struct gr_cuda_pick *pick;       /* (n_out_max) */
     const int32_t *n_top;                  /* (n_out_max) */
-    float *feature;                        /* (n_row_max, feature_width); the model may write there once it has read */
+    const int32_t *from_state, *to_state;  /* (n_row_max), with kept states (lm.h); -1: none */
+    float *feature;                        /* (n_row_max, feature_width), rows that take a state are anything; the
+                                            * model may write there once it has read */
     const struct gr_cuda_refresh *refresh; /* (n_seq_max) */
 };
 

@@ -6,7 +6,7 @@
 
 struct begin_case {
     int n, n_row, n_true;
-    bool kept, captured, feature;
+    bool kept, captured, feature, states; /* states: of every other feature */
 };
 
 /* A session of n_row rows behind 700 tokens, half of them a chain, the others a tree on it. */
@@ -73,13 +73,25 @@ static void check_begin_of(const begin_case &c)
     const int n_vocab = 301, guard = 2;
     rng g{(uint64_t)c.n * 3 + (uint64_t)c.n_row};
     std::vector<uint16_t> table((size_t)n_vocab * c.n);
-    std::vector<float> w, w2, f((size_t)c.n_row * c.n), embedded((size_t)(c.n_row + guard) * c.n);
-    std::vector<int32_t> id;
+    const int n_state = 2 * c.n_row + 1;
+    std::vector<float> w, w2, f((size_t)c.n_row * c.n), state((size_t)n_state * c.n);
+    std::vector<float> embedded((size_t)(c.n_row + guard) * c.n);
+    std::vector<int32_t> id, from_state;
     for (auto &x : table) {
         x = bf16_of(g.unit());
     }
     for (auto &x : f) {
         x = 20.0f * g.unit();
+    }
+    for (auto &x : state) {
+        x = 20.0f * g.unit();
+    }
+    std::vector<float> want_f = f; /* rows that take a state, but those that are not there, become it */
+    for (int r = 0; r < c.n_row; r++) {
+        from_state.push_back(r % 2 == 0 ? n_state - 1 - r : -1);
+        if (c.states && r % 2 == 0 && r < c.n_true) {
+            std::copy_n(state.begin() + (long)from_state[(size_t)r] * c.n, c.n, want_f.begin() + (long)r * c.n);
+        }
     }
     for (int i = 0; i < c.n; i++) {
         w.push_back(1.0f + 0.5f * g.unit()), w2.push_back(g.unit());
@@ -94,8 +106,8 @@ static void check_begin_of(const begin_case &c)
     }
     const planned_rows s(c.n_row);
     dev<uint16_t> d_table(table);
-    dev<int32_t> d_id(id), d_true(std::vector<int32_t>{c.n_true}), error(1);
-    dev<float> d_w(w), d_w2(w2), d_f(f), d_embedded(embedded), x(embedded.size());
+    dev<int32_t> d_id(id), d_from(from_state), d_true(std::vector<int32_t>{c.n_true}), error(1);
+    dev<float> d_w(w), d_w2(w2), d_f(f), d_state(state), d_embedded(embedded), x(embedded.size());
     dev<uint16_t> y(gr_cuda_tile_bytes(c.n_row + 64, 2 * c.n) / 2), kept(gr_cuda_tile_bytes(c.n_row + 64, c.n) / 2);
     gr_cuda_begin_args a{};
     a.plan.shape = {32, 8, 128, c.n_row + 3, 2, 64, GR_CUDA_SPLIT_MAX};
@@ -109,12 +121,17 @@ static void check_begin_of(const begin_case &c)
         a.feature = a.token;
         a.feature.x = d_f.p, a.feature.w = d_w2.p, a.feature.y_col = c.n, a.feature.capture = nullptr;
     }
+    if (c.states) {
+        a.states = d_state.p, a.from_state = d_from.p, a.feature_x = d_f.p;
+    }
     plan.poison(), error.poison(), x.poison(), y.poison(), kept.poison();
     const char *wrong = launched(gr_cuda_begin(&a, nullptr));
     const std::vector<uint8_t> got_plan = plan.get();
     const std::vector<uint16_t> got_y = y.get(), got_kept = kept.get();
     const std::vector<float> got_x = x.get();
+    const std::vector<float> got_f = d_f.get();
     const int32_t got_error = error.get()[0];
+    d_f.put(want_f);
     plan.poison(), y.poison(), kept.poison(), x.poison();
     gr_cuda_norm_args token = a.token;
     token.x = d_embedded.p;
@@ -130,13 +147,14 @@ static void check_begin_of(const begin_case &c)
         wrong = !std::equal(want.begin(), want.begin() + (long)n_plan, got_plan.begin()) ? "OTHER PLAN"
                 : got_error != 0                                                         ? "THE PLAN IS REFUSED"
                 : memcmp(got_x.data(), want_x.data(), want_x.size() * 4) != 0            ? "OTHER TOKENS"
+                : memcmp(got_f.data(), want_f.data(), want_f.size() * 4) != 0            ? "OTHER FEATURES"
                 : got_y != y.get()                                                       ? "OTHER NORMS"
                 : got_kept != kept.get()                                                 ? "OTHER CAPTURE"
                                                                                          : nullptr;
     }
     char name[100];
-    snprintf(name, sizeof(name), "begin: %d of %d rows of %d%s%s%s", c.n_true, c.n_row, c.n, c.kept ? ", kept" : "",
-             c.captured ? ", captured" : "", c.feature ? ", features" : "");
+    snprintf(name, sizeof(name), "begin: %d of %d rows of %d%s%s%s%s", c.n_true, c.n_row, c.n, c.kept ? ", kept" : "",
+             c.captured ? ", captured" : "", c.feature ? ", features" : "", c.states ? ", states" : "");
     report(name, wrong == nullptr, wrong ? wrong : "plan, tokens and norms: all bits");
 }
 
@@ -159,9 +177,11 @@ static void check_refused_begins()
     ok = ok && gr_cuda_begin(&b, nullptr) == GR_EUNSUPPORTED;
     b = a, b.feature = a.token, b.feature.x = x.p, b.feature.n = b.feature.x_stride = 64;
     ok = ok && gr_cuda_begin(&b, nullptr) == GR_EUNSUPPORTED;
+    b = a, b.feature = a.token, b.feature.x = x.p, b.states = x.p, b.from_state = s.n_seq.p, b.feature_x = x.p + 4;
+    ok = ok && gr_cuda_begin(&b, nullptr) == GR_EUNSUPPORTED;
     b = a, b.plan.shape.head_dim = 96;
     ok = ok && gr_cuda_begin(&b, nullptr) == GR_EUNSUPPORTED;
-    report("begin: shapes that are refused", ok, "four of four, and the shape that fits is not");
+    report("begin: shapes that are refused", ok, "five of five, and the shape that fits is not");
 }
 
 void check_begin(void)
@@ -170,12 +190,14 @@ void check_begin(void)
         if (quick && n > 192) {
             continue;
         }
-        check_begin_of({n, 1, 1, true, false, false});
-        check_begin_of({n, 64, 37, true, true, true});
+        check_begin_of({n, 1, 1, true, false, false, false});
+        check_begin_of({n, 64, 37, true, true, true, false});
+        check_begin_of({n, 10, 7, false, false, true, true});
     }
     const begin_case cases[] = {
-        {4096, 1, 1, false, false, true},   {4096, 10, 10, false, false, true},   {4096, 64, 64, false, false, true},
-        {4096, 256, 256, true, true, true}, {4096, 256, 200, true, false, false}, {4096, 5, 0, true, false, true},
+        {4096, 1, 1, false, false, true, true},      {4096, 10, 10, false, false, true, false},
+        {4096, 64, 64, false, false, true, true},    {4096, 256, 256, true, true, true, false},
+        {4096, 256, 200, true, false, false, false}, {4096, 5, 0, true, false, true, true},
     };
     for (const begin_case &c : cases) {
         if (!quick || c.n_row <= 10 || c.n_true == 200) {

@@ -74,7 +74,7 @@ static void check_inputs()
 {
     check_input({}, "input: nothing");
     check_input({1}, "input: one piece");
-    check_input({3, 0, 1000, 16384, 1, 255, 256, 257, 7, 64, 64, 64, 5, 2, 40000}, "input: 15 parts, 929 KiB");
+    check_input({3, 0, 1000, 16384, 1, 255, 256, 257, 7, 64, 64, 64, 5, 2, 40000, 9}, "input: 16 parts, 929 KiB");
     check_input({4, 4, 4, 4, 64, 512, 1}, "input: 9 KiB");
 }
 
@@ -95,6 +95,48 @@ static void check_output(int n, int n_row, int n_true)
     snprintf(name, sizeof(name), "output: %d of %d rows of %d", n_true, n_row, n);
     const bool launched = finish(gr_cuda_output(&a, nullptr));
     same(launched ? name : "output: not launched", std::vector<float>(to.p, to.p + want.size()), want);
+}
+
+/* Every third row is kept, nowhere near where it was; then its copy has its bits, and nothing else is written. */
+static void check_keep(int n, int n_row, int n_true)
+{
+    rng g{(uint64_t)n * 11 + (uint64_t)n_row};
+    const int n_state = 2 * n_row + 3;
+    std::vector<float> x((size_t)n_row * n), want((size_t)n_state * n);
+    std::vector<int32_t> number;
+    for (auto &v : x) {
+        v = g.unit();
+    }
+    memset(want.data(), 0xff, want.size() * 4);
+    for (int r = 0; r < n_row; r++) {
+        number.push_back(r % 3 == 0 ? n_state - 1 - 2 * r : -1);
+        if (r < n_true && number[(size_t)r] >= 0) {
+            std::copy_n(x.begin() + (long)r * n, n, want.begin() + (long)number[(size_t)r] * n);
+        }
+    }
+    dev<float> from(x), to(want.size());
+    dev<int32_t> d_number(number), d_true(std::vector<int32_t>{n_true});
+    to.poison();
+    const gr_cuda_keep_args a{from.p, to.p, d_number.p, n_row, n, d_true.p};
+    char name[80];
+    snprintf(name, sizeof(name), "keep: %d of %d rows of %d", n_true, n_row, n);
+    const bool launched = finish(gr_cuda_keep(&a, nullptr));
+    same(launched ? name : "keep: not launched", to.get(), want);
+}
+
+static void check_keeps()
+{
+    check_keep(4096, 10, 10);
+    check_keep(4096, 64, 37);
+    check_keep(64, 7, 0);
+    check_keep(2052, 5, 4);
+    dev<float> x(64);
+    dev<int32_t> n(std::vector<int32_t>{0});
+    gr_cuda_keep_args a{x.p, x.p, n.p, 1, 6, n.p};
+    bool ok = gr_cuda_keep(&a, nullptr) == GR_EUNSUPPORTED;
+    a.n = 8, a.from = x.p + 1;
+    ok = ok && gr_cuda_keep(&a, nullptr) == GR_EUNSUPPORTED;
+    report("keep: what is refused", ok, "a width of 6, an address");
 }
 
 struct norm_case {
@@ -215,6 +257,7 @@ static void check_refused_rows()
 void check_rows(void)
 {
     check_inputs();
+    check_keeps();
     for (int n : {1, 3, 4, 130, 4096, 32001}) {
         check_output(n, 1, 1), check_output(n, 64, 33), check_output(n, 7, 0);
     }

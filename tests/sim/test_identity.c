@@ -1,6 +1,7 @@
 /* Identity, bit for bit, with the demo models in one process: the text of a session is plain decoding's, whatever
  * drafts (a model or an EAGLE-3 head), whatever the tree's size and shape, the temperature, the company and the
  * instruction set. GRAFT_TEST_LONG=N runs the matrix with prompts of N tokens instead. */
+#include "draft_worker/grower.h"
 #include "model/eagle3.h"
 #include "model/llama.h"
 #include "tests/sim/sim.h"
@@ -62,7 +63,8 @@ static struct gr_lm *load_head(void)
                                        .n_row_max = 1024,
                                        .n_out_max = 640,
                                        .n_pool_block = 2 * N_CTX_SHORT / 16,
-                                       .n_scratch_block = N_SESSION * 16};
+                                       .n_scratch_block = N_SESSION * 16,
+                                       .n_state = N_SESSION * GR_GROWER_STATES};
     return gr_eagle3_create(&c, NULL, NULL, &lm) == GR_OK ? lm : NULL;
 }
 

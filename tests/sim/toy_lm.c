@@ -176,7 +176,7 @@ static uint32_t head_state(const struct toy *m, const struct gr_batch *b, const 
 {
     const int row = s->row0 + r;
     const int n_seen = s->limit[r] + s->n_anc[r];
-    const uint32_t before = read_feature(b->feature[row], s->n_anc[r] > 0 ? GUESSED : 0.0f);
+    const uint32_t before = read_feature(gr_lm_feature(&m->lm, b, row), s->n_anc[r] > 0 ? GUESSED : 0.0f);
     const uint32_t state = next_state(before, b->token[row]);
     struct cell *own = &m->cell[b->cell[row]];
     GR_ASSERT(own == seen_cell(m, s, r, n_seen - 1));
@@ -286,7 +286,9 @@ static enum gr_status toy_forward(struct gr_lm *lm, const struct gr_batch *b)
     struct toy *m = of(lm);
     choose_views(m, b);
     if (m->config.features) {
-        return forward_with_features(m, b);
+        const enum gr_status st = forward_with_features(m, b);
+        gr_lm_keep_states(lm, b);
+        return st;
     }
     write_cells(m, b);
     for (int i = 0; i < b->n_out; i++) {
@@ -334,6 +336,7 @@ static void toy_destroy(struct gr_lm *lm)
     free(m->cell);
     free(m->lm.logits);
     free(m->lm.hidden);
+    free(m->lm.state);
     free(m->lm.capture);
     free(m->lm.shipped);
     free(m->row_state);
@@ -369,8 +372,10 @@ static void give_features(struct toy *m)
     }
     m->lm.feature_width = TOY_FEATURE_WIDTH;
     m->lm.hidden = calloc((size_t)c->n_row_max * TOY_FEATURE_WIDTH, sizeof(float));
+    m->lm.n_state = c->n_scratch_block * (GR_KV_BLOCK + 1); /* a state a cell, and some for roots */
+    m->lm.state = calloc((size_t)m->lm.n_state * TOY_FEATURE_WIDTH, sizeof(float));
     m->to_target = n > 0 ? calloc((size_t)n, sizeof(*m->to_target)) : NULL;
-    GR_ASSERT(m->lm.hidden != NULL && (n == 0 || m->to_target != NULL));
+    GR_ASSERT(m->lm.hidden != NULL && m->lm.state != NULL && (n == 0 || m->to_target != NULL));
     for (int i = 0; i < n; i++) {
         m->to_target[i] = i * c->n_vocab / n;
     }

@@ -95,9 +95,9 @@ static inline double relative_norm(const float *a, const float *b, size_t n)
 }
 
 /* Runs n_row tokens as one causal chunk from position begin; logits of the last n_out rows. feature: (n_row, width)
- * or NULL. */
-static inline void golden_run(struct gr_lm *lm, const int32_t *token, int begin, int n_row, int n_out,
-                              const float *feature)
+ * or NULL. from, to: (n_row) kept states, or NULL. */
+static inline void golden_run_states(struct gr_lm *lm, const int32_t *token, int begin, int n_row, int n_out,
+                                     const float *feature, const int32_t *from, const int32_t *to)
 {
     static int32_t block[GOLDEN_N_POOL], pos[GOLDEN_ROW_MAX], cell[GOLDEN_ROW_MAX], limit[GOLDEN_ROW_MAX];
     static int32_t n_anc[GOLDEN_ROW_MAX], out_row[GOLDEN_ROW_MAX];
@@ -117,9 +117,16 @@ static inline void golden_run(struct gr_lm *lm, const int32_t *token, int begin,
     }
     const struct gr_attn_seq seq = {.n_row = n_row, .block = block, .limit = limit, .n_anc = n_anc, .anc = anc};
     const struct gr_batch b = {.n_row = n_row, .n_seq = 1, .n_out = n_out, .token = token, .pos = pos, .cell = cell,
-                               .seq = &seq, .out_row = out_row, .feature = feature != NULL ? features : NULL};
+                               .seq = &seq, .out_row = out_row, .from_state = from, .to_state = to,
+                               .feature = lm->feature_width > 0 ? features : NULL};
     const enum gr_status st = gr_lm_forward(lm, &b);
     GR_ASSERT(st == GR_OK);
+}
+
+static inline void golden_run(struct gr_lm *lm, const int32_t *token, int begin, int n_row, int n_out,
+                              const float *feature)
+{
+    golden_run_states(lm, token, begin, n_row, n_out, feature, NULL, NULL);
 }
 
 #endif

@@ -33,7 +33,7 @@ static struct gr_lm *load_head(const char *isa)
     struct gr_lm *lm = NULL;
     const struct gr_eagle3_config c = {.dir = HEAD, .target_dir = TARGET, .isa = isa, .n_ctx_max = 1024,
                                        .n_row_max = GOLDEN_ROW_MAX, .n_out_max = 16, .n_pool_block = GOLDEN_N_POOL,
-                                       .n_scratch_block = 4};
+                                       .n_scratch_block = 4, .n_state = 4};
     assert_int_equal(gr_eagle3_create(&c, NULL, NULL, &lm), GR_OK);
     assert_int_equal(lm->feature_width, HIDDEN);
     assert_int_equal(lm->n_vocab, 3072);
@@ -116,6 +116,25 @@ static void run_golden_chain(struct gr_lm *head, int i, const int32_t *ids, int 
     }
 }
 
+/* The same with a state that the head keeps from pass to pass: each reads it, then writes it. */
+static void run_kept_chain(struct gr_lm *head, int i, const int32_t *ids, int n, const float *fused)
+{
+    int32_t want[CHAIN], none[GOLDEN_ROW_MAX], to[GOLDEN_ROW_MAX];
+    assert_int_equal(golden_ids(&golden, i, "eagle3_chain", want), CHAIN);
+    for (int r = 0; r < n; r++) {
+        none[r] = to[r] = -1;
+    }
+    to[n - 1] = 3;
+    golden_run_states(head, ids + 1, 0, n, 1, fused, none, to);
+    for (int k = 0; k < CHAIN; k++) {
+        const int32_t token = head->to_target[head->kernels->argmax(head->logits, head->n_vocab)];
+        assert_int_equal(token, want[k]);
+        memset(head->hidden, 0, HIDDEN * sizeof(float)); /* it is not taken from there */
+        golden_run_states(head, &token, n + k, 1, 1, NULL, &to[n - 1], &to[n - 1]);
+        assert_memory_equal(head->state + 3 * HIDDEN, head->hidden, HIDDEN * sizeof(float));
+    }
+}
+
 static void check_chains(bool bf16)
 {
     struct gr_lm *target = load_target(NULL);
@@ -129,6 +148,7 @@ static void check_chains(bool bf16)
             round_to_bf16(fused, (size_t)n * HIDDEN);
         }
         run_golden_chain(head, i, ids, n, fused);
+        run_kept_chain(head, i, ids, n, fused);
     }
     print_message("# %d chains of %d from %s features\n", n_case, CHAIN, bf16 ? "bf16" : "f32");
     gr_lm_destroy(head);
