@@ -6,8 +6,10 @@
  *
  * Geometry of Llama-3.1-8B, 15.0 GB of random weights (32 layers of q + k + v, o, gate + up and down, then lm_head);
  * no attention and no norms, so what a layer reads is random too. Once each layer a kernel, and once o, gate + up, down
- * and the next q + k + v in one, as a pass has them. Ceiling: reading the same bytes in one go, 16 a thread. */
+ * and the next q + k + v in one, as a pass has them. Ceiling: reading the same bytes in one go, 16 a thread. Before
+ * them, what the copies that stream weights bring out of the L2 cache and out of memory, nothing else done. */
 #include "bench/cuda/timing.cuh"
+#include "kernels/cuda/device.cuh"
 #include "kernels/cuda/linear.h"
 #include "kernels/cuda/read_all.cuh"
 
@@ -28,6 +30,55 @@ static __global__ void fill(uint16_t *p, size_t n, uint32_t seed, float scale)
         p[i] = (uint16_t)(__float_as_uint(x) >> 16);
     }
 }
+
+/* ---- copies alone ---- */
+
+static constexpr int BOX = 8192, BOX_MAX = 20; /* a copy; on its way at most */
+
+/* Each block copies its part of n_box boxes n_turn times over, `depth` of them on their way. */
+static __global__ void __launch_bounds__(32, 1) stream(const uint8_t *from, int n_box, int n_turn, int depth)
+{
+    GR_DYNAMIC_SHARED(uint8_t, ring, 1024);
+    __shared__ uint64_t full[BOX_MAX];
+    if (threadIdx.x > 0) {
+        return;
+    }
+    for (int i = 0; i < depth; i++) {
+        gr::bar_init(&full[i], 1);
+    }
+    gr::bar_init_done();
+    const int part = n_box / (int)gridDim.x, n = part * n_turn;
+    const uint8_t *const mine = from + (size_t)part * blockIdx.x * BOX;
+    for (int i = 0; i < n + depth; i++) {
+        const int slot = i % depth;
+        if (i >= depth && i - depth < n) {
+            gr::bar_wait(&full[slot], (uint32_t)(i / depth - 1) & 1);
+        }
+        if (i < n) {
+            gr::bar_expect(&full[slot], BOX);
+            gr::copy_line(mine + (size_t)(i % part) * BOX, gr::smem_addr(ring + slot * BOX), &full[slot], BOX);
+        }
+    }
+}
+
+static void report_copies(const void *from, int n_block)
+{
+    CUDA_OK(cudaFuncSetAttribute(stream, cudaFuncAttributeMaxDynamicSharedMemorySize, BOX_MAX * BOX));
+    printf("\n| copies alone: MiB, again and again | 48 KiB on their way, TB/s | 96 | 160 |\n|---|---|---|---|\n");
+    for (int mb : {8, 24, 48, 64, 2048}) {
+        const int n_box = mb * 128, n_turn = std::max(1, 2048 / mb);
+        printf("| %d |", mb);
+        for (int depth : {6, 12, BOX_MAX}) {
+            const Times t = time_of(st, 9, [&] {
+                stream<<<n_block, 32, BOX_MAX * BOX, st>>>((const uint8_t *)from, n_box, n_turn, depth);
+            });
+            printf(" %.3f |", (double)(n_box / n_block) * n_block * n_turn * BOX / (double)t.median * 1e-9);
+        }
+        printf("\n");
+    }
+}
+
+/* ---- layers ---- */
 
 struct Geometry {
     const char *name;
@@ -264,6 +315,7 @@ int main(int argc, char **argv)
     printf("%s, %d multiprocessors; reading %.2f GB in one go: %.3f ms (%.3f, %.3f), %.0f GB/s\n", prop.name,
            prop.multiProcessorCount, (double)large.bytes * 1e-9, (double)r.median, (double)r.low, (double)r.high,
            ceiling * 1e-9);
+    report_copies(large.w, prop.multiProcessorCount);
     report_pass(large, n_rep, ceiling);
     report_kinds(large, n_rep / 3, ceiling);
     report_pass(small, n_rep, ceiling);

@@ -275,6 +275,18 @@ def drafts_under_other_shapes():
 
 
 @case
+def a_pass_without_the_host():
+    """The column of graft-bench stages: passes behind each other take no longer than one after the other."""
+    done = subprocess.run([os.path.join(BUILD, "graft-bench"), "stages", "--device", "cuda:0", "--model", TARGET, "--head",
+                           HEAD, "--context", "64", "--reps", "51", "-o", "json"], capture_output=True, text=True,
+                          timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads("\n".join(x for x in done.stdout.splitlines() if not x.startswith("#")))
+    times = [(r["stage"], r["rows"], r["device ms"], r["median ms"]) for r in rows if r["stage"] in ("verify", "head")]
+    assert len(times) == 12 and all(0 < device < 1.2 * median for _, _, device, median in times), times
+
+
+@case
 def what_cannot_run_is_one_line():
     base = ["--model", TARGET, "--prompt", "x"]
     refused(base + ["--target-device", "cuda:99"], 1, "cuda:99", "GPU")
