@@ -134,7 +134,8 @@ void gr_grower_destroy(struct gr_grower *g)
     }
     void *all[] = {g->growth, g->front, g->token, g->pos, g->cell, g->out_row, g->limit, g->n_anc, g->anc,
                    g->seq,     g->expansion, g->scratch, g->work, g->copy_src, g->copy_dst, g->state,
-                   g->from_state, g->to_state, g->true_feature, g->feature, g->raw, g->raw_row, g->n_top, g->sampling, g->n_kv_only, g};
+                   g->from_state, g->to_state, g->true_feature, g->feature, g->raw, g->raw_row, g->n_top, g->sampling,
+                   g->n_kv_only, g};
     for (size_t i = 0; i < GR_ARRAY_LEN(all); i++) {
         free(all[i]);
     }

@@ -30,8 +30,8 @@ struct gr_batch {
     bool want_capture; /* captured states of the rows are wanted */
     const float *const *feature; /* (n_row) pointers to feature_width floats; only for models that take features */
     /* (n_row) or NULL: a row's feature is kept state from_state[i], and feature[i] is not looked at; its `hidden` is
-     * kept as state to_state[i] for later passes (not that of n_kv_only's rows). -1: neither. All are read before one is
-     * written, and none is written twice. */
+     * kept as state to_state[i] for later passes (not that of n_kv_only's rows). -1: neither. All are read before one
+     * is written, and none is written twice. */
     const int32_t *from_state, *to_state;
     /* (n_seq) or NULL: so many first rows of each sequence are run for their KV alone. Their `hidden` is undefined
      * after the pass, and none of them is in out_row. A model of one layer (a head) saves most of their work. */

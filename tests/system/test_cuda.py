@@ -277,9 +277,9 @@ def drafts_under_other_shapes():
 @case
 def a_pass_without_the_host():
     """The column of graft-bench stages: passes behind each other take no longer than one after the other."""
-    done = subprocess.run([os.path.join(BUILD, "graft-bench"), "stages", "--device", "cuda:0", "--model", TARGET, "--head",
-                           HEAD, "--context", "64", "--reps", "51", "-o", "json"], capture_output=True, text=True,
-                          timeout=120, check=False)
+    done = subprocess.run([os.path.join(BUILD, "graft-bench"), "stages", "--device", "cuda:0", "--model", TARGET,
+                           "--head", HEAD, "--context", "64", "--reps", "51", "-o", "json"], capture_output=True,
+                          text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     rows = json.loads("\n".join(x for x in done.stdout.splitlines() if not x.startswith("#")))
     times = [(r["stage"], r["rows"], r["device ms"], r["median ms"]) for r in rows if r["stage"] in ("verify", "head")]
