@@ -129,7 +129,10 @@ static double time_device(const struct stage *s)
 {
     double ms[N_REP_MAX];
     const int n = GR_MAX(s->n_rep / N_AGAIN, 1);
-    for (int k = -1; k < n && s->lm->ops->again != NULL; k++) {
+    if (s->lm->ops->again == NULL) {
+        return 0.0;
+    }
+    for (int k = -1; k < n; k++) {
         const uint64_t begin = gr_clock_ns();
         const enum gr_status st = s->lm->ops->again(s->lm, N_AGAIN);
         GR_ASSERT(st == GR_OK);
@@ -137,7 +140,7 @@ static double time_device(const struct stage *s)
             ms[k] = (double)(gr_clock_ns() - begin) / 1e6 / N_AGAIN;
         }
     }
-    return s->lm->ops->again != NULL ? gr_median(ms, n) : 0.0;
+    return gr_median(ms, n);
 }
 
 static void bench_rows(struct stage *s, struct gr_table *t, const char *what, const int *rows, size_t n)

@@ -255,15 +255,7 @@ static int32_t *state_of(const struct gr_grower *g, const struct gr_draft_seq *s
     return g->state + (size_t)s->session * GR_GROWER_STATES + slot;
 }
 
-/* The batch's next row takes no kept state and leaves none. */
-static void keep_no_state(struct gr_grower *g)
-{
-    if (g->lm->feature_width > 0) {
-        g->from_state[g->n_row] = g->to_state[g->n_row] = -1;
-    }
-}
-
-/* The batch's next row takes the true feature of row r of the sequence. */
+/* The batch's next row takes the true feature of row r of the sequence, and no kept state; it leaves none. */
 static void take_true_feature(struct gr_grower *g, const struct gr_draft_seq *s, int r)
 {
     const size_t width = (size_t)gr_lm_ship_width(g->lm);
@@ -277,6 +269,7 @@ static void take_true_feature(struct gr_grower *g, const struct gr_draft_seq *s,
         g->raw_row[at] = to; /* fused with the others of the batch */
     }
     g->feature[g->n_row] = feature;
+    g->from_state[g->n_row] = g->to_state[g->n_row] = -1;
     g->n_true++;
 }
 
@@ -294,7 +287,6 @@ static void add_chain_rows(struct gr_grower *g, int i_seq)
         g->cell[g->n_row] = gr_kv_table_cell(s->table, p - s->kv_shift);
         g->limit[g->n_row] = p - s->kv_shift + 1;
         g->n_anc[g->n_row] = 0;
-        keep_no_state(g);
         if (g->lm->feature_width > 0) {
             take_true_feature(g, s, r);
         }

@@ -39,8 +39,7 @@ static enum gr_status enqueue_begin(struct eagle3 *m, int n)
     const struct gr_cuda_begin_step s = {.table = m->embed,
                                          .token = {.weight = m->layer.in_norm, .y = m->m.work.in, .y_n = 2 * hidden},
                                          .feature = &feature,
-                                         .states = m->states,
-                                         .feature_x = m->m.work.x};
+                                         .states = m->states};
     return gr_cuda_model_enqueue_begin(&m->m, &s, n);
 }
 

@@ -63,16 +63,14 @@ struct gr_cuda_norm_step {
 GR_NODISCARD enum gr_status gr_cuda_enqueue_norm(const struct gr_cuda_layer_work *w, const struct gr_cuda_norm_step *s,
                                                  int n);
 /* Before the first layer: the plan of attention, the inputs' tokens looked up in table and kept in x, if that is not
- * NULL, and their norm (token.x is not looked at). feature: another norm beside it; NULL: none. states, with feature:
- * what the inputs' from_state counts, to be copied to feature_x, which is feature->x; NULL: none. plan_error: begin.h.
- */
+ * NULL, and their norm (token.x is not looked at). feature: another norm beside it; NULL: none. states, with feature,
+ * whose x is w->x then: what the inputs' from_state counts, to be copied there; NULL: none. plan_error: begin.h. */
 struct gr_cuda_begin_step {
     const uint16_t *table;
     float *x;
     struct gr_cuda_norm_step token;
     const struct gr_cuda_norm_step *feature;
     const float *states;
-    float *feature_x;
     int32_t *plan_error;
 };
 GR_NODISCARD enum gr_status gr_cuda_enqueue_begin(const struct gr_cuda_layer_work *w, const struct gr_cuda_begin_step *s,
