@@ -93,6 +93,8 @@ enum kind { KIND_U32, KIND_U64, KIND_F64, KIND_STR, KIND_IDS };
     X(n_drafted, KIND_U64, 0)                                                                      \
     X(n_hit_token, KIND_U64, 0)                                                                    \
     X(rtt_ns, KIND_U64, 0)                                                                         \
+    X(turn, KIND_U32, UINT32_MAX)                                                                  \
+    X(cut, KIND_U32, 1)                                                                            \
     X(specpv, KIND_U32, GR_SPECPV_AUTO)                                                            \
     X(pv_sink, KIND_U32, GR_SPECPV_BLOCKS_MAX)                                                     \
     X(pv_retrieval, KIND_U32, GR_SPECPV_BLOCKS_MAX)                                                \
@@ -150,7 +152,7 @@ static const struct type_info {
                      B(stop_ids) | B(want_draft) | B(want_trace) | B(single_token) | B(auto_tree) | B(n_node) |
                          B(keep_open) | B(transport) | B(tree_shape) | B(draft_depth) | B(draft_top_k) |
                          B(draft_ahead) | B(auto_ahead) | B(tokenizer_fingerprint) | SPECPV},
-    [GR_MSG_OPENED] = {"OPENED", B(session) | B(epoch) | B(cache_hit) | B(usable_len), B(specpv)},
+    [GR_MSG_OPENED] = {"OPENED", B(session) | B(epoch) | B(cache_hit) | B(usable_len), B(specpv) | B(turn)},
     [GR_MSG_CLOSE] = {"CLOSE", B(session), 0},
     [GR_MSG_CLOSED] = {"CLOSED", B(session), 0},
     [GR_MSG_COMMIT] = {"COMMIT",
@@ -162,7 +164,7 @@ static const struct type_info {
     [GR_MSG_PROGRESS] = {"PROGRESS", B(session) | B(usable_len), 0},
     [GR_MSG_APPEND] = {"APPEND", B(session) | B(epoch) | B(keep_len) | B(hash) | B(ids) | B(max_tokens),
                        B(stop_ids) | B(want_trace)},
-    [GR_MSG_TRUNCATE] = {"TRUNCATE", B(session) | B(epoch) | B(keep_len), 0},
+    [GR_MSG_TRUNCATE] = {"TRUNCATE", B(session) | B(epoch) | B(keep_len), B(turn)},
     [GR_MSG_EVICTED] = {"EVICTED", B(session), 0},
     [GR_MSG_ATTACH] = {"ATTACH",
                        B(session) | B(epoch) | B(address) | SAMPLING | B(tree_shape) | B(draft_depth) | B(draft_top_k) |
@@ -178,7 +180,7 @@ static const struct type_info {
     [GR_MSG_ERROR] = {"ERROR", B(session) | B(code) | B(text), 0},
     [GR_MSG_DRAIN] = {"DRAIN", 0, 0},
     [GR_MSG_FINISHED] = {"FINISHED", B(session) | B(epoch) | B(finish) | B(text) | B(n_token),
-                         B(n_fallback) | B(n_reopen)},
+                         B(n_fallback) | B(n_reopen) | B(cut)},
     [GR_MSG_REFRESH] = {"REFRESH", B(session), 0},
     [GR_MSG_REFRESHED] = {"REFRESHED", B(n_session), 0},
     [GR_MSG_PURGE] = {"PURGE", 0, 0},

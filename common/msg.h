@@ -27,7 +27,8 @@
     X(COMMIT)   /* target -> orchestrator: tokens of a round */                                     \
     X(PROGRESS) /* target -> orchestrator: prompt tokens prefilled so far */                        \
     X(APPEND)   /* orchestrator -> target: go on with an idle session: cut to keep_len, add ids */  \
-    X(TRUNCATE) /* orchestrator -> target: end the turn and cut to keep_len; no reply */            \
+    X(TRUNCATE) /* orchestrator -> target: end the turn and cut to keep_len; no reply. Client ->    \
+                 * orchestrator: the same for its turn, ended or not; answered by FINISHED */      \
     X(EVICTED)  /* target -> orchestrator: an idle session's KV was needed; it is forgotten */      \
     X(ATTACH)   /* orchestrator -> draft: draft for this session of that target */                  \
     X(ATTACHED) /* draft -> orchestrator: reply to ATTACH, sent when the prefix is in place */      \
@@ -112,6 +113,8 @@ struct gr_msg {
     uint32_t n_worker, n_reopen;
     uint64_t idle_ns, n_tree, n_drafted, n_hit_token; /* n_hit_token: drafted tokens that were accepted */
     uint64_t rtt_ns;                  /* orchestrator to worker and back */
+    uint32_t turn;                    /* OPENED and TRUNCATE of a client: the session's turns are counted from 1 */
+    uint32_t cut;                     /* FINISHED, boolean: it answers a TRUNCATE */
     /* ERROR */
     uint32_t code;
     char text[GR_MSG_TEXT_MAX];

@@ -14,7 +14,9 @@ struct connect {
     struct gr_remote remote;
     struct gr_generation g;
     uint64_t session;   /* 0: not known yet */
+    uint32_t turn;      /* its number; with OPENED */
     uint32_t turn_len;  /* transcript length where this turn's generated tokens begin; from its first COMMIT */
+    uint32_t n_fallback, n_reopen; /* that the orchestrator has counted in a turn whose end our TRUNCATE has crossed */
     bool answered;      /* OPENED has come */
     bool has_turn_len;
     bool told_waiting;  /* that nothing has come for SILENCE_MS; no need any more */
@@ -57,13 +59,29 @@ static enum gr_status append(void *ctx, const struct gr_turn_request *t)
 static void stop(void *ctx, uint32_t n_keep)
 {
     struct connect *c = ctx;
-    const struct gr_msg m = {.type = GR_MSG_TRUNCATE, .session = c->session, .keep_len = c->turn_len + n_keep};
+    const struct gr_msg m = {.type = GR_MSG_TRUNCATE, .session = c->session, .turn = c->turn,
+                             .keep_len = c->turn_len + n_keep};
     if (gr_remote_send(&c->remote, &m) != GR_OK) {
         gr_generation_fail(&c->g, "");
     }
 }
 
 /* ---- what the orchestrator says ---- */
+
+/* Where TRUNCATE has crossed the turn's end, its answer is still to come: until then the next turn could begin on what
+ * nobody was shown. */
+static void on_finished(struct connect *c, const struct gr_msg *m)
+{
+    const uint32_t n_fallback = GR_MAX(c->n_fallback, m->n_fallback);
+    const uint32_t n_reopen = GR_MAX(c->n_reopen, m->n_reopen);
+    if (c->g.stop_sent && m->cut == 0) {
+        c->n_fallback = n_fallback;
+        c->n_reopen = n_reopen;
+        return;
+    }
+    c->n_fallback = c->n_reopen = 0;
+    gr_generation_end(&c->g, (enum gr_finish)m->finish, m->text, n_fallback, n_reopen);
+}
 
 static void on_msg(struct connect *c, const struct gr_msg *m)
 {
@@ -73,10 +91,11 @@ static void on_msg(struct connect *c, const struct gr_msg *m)
     } else if (m->type == GR_MSG_OPENED) {
         c->answered = true;
         c->session = m->session;
+        c->turn = m->turn;
     } else if (!c->answered || m->session != c->session) {
         return; /* of the turn before */
     } else if (m->type == GR_MSG_FINISHED) {
-        gr_generation_end(g, (enum gr_finish)m->finish, m->text, m->n_fallback, m->n_reopen);
+        on_finished(c, m);
     } else {
         if (m->type == GR_MSG_COMMIT && !c->has_turn_len) {
             c->has_turn_len = true;

@@ -13,6 +13,7 @@
 /* A session that a client opened. The machine's user pointer. */
 struct matter {
     bool used, opened, in_turn, keep_open;
+    bool cut; /* its client has ended the turn: FINISHED says so */
     uint64_t session;
     uint32_t client; /* whose turn it is; NOBODY */
     uint32_t closer; /* who waits for CLOSED; NOBODY */
@@ -78,7 +79,7 @@ static void send_opened(struct gr_desk *d, struct matter *x, uint64_t now_ns)
     (void)gr_orch_session_info(d->orch, x->session, now_ns, &info);
     x->opened = true;
     send_to(d, x->client, &(struct gr_msg){.type = GR_MSG_OPENED, .session = x->session, .epoch = info.epoch,
-                                           .usable_len = info.n_token});
+                                           .usable_len = info.n_token, .turn = info.turn});
 }
 
 static struct matter *find(struct gr_desk *d, uint64_t session)
@@ -193,7 +194,7 @@ static void on_append(struct gr_desk *d, uint32_t client, const struct gr_msg *m
     const struct matter before = *x;
     x->client = client;
     x->in_turn = true;
-    x->opened = false;
+    x->opened = x->cut = false;
     const enum gr_status st = gr_orch_append(d->orch, m->session, &t, now_ns);
     if (st != GR_OK) {
         *x = before;
@@ -203,15 +204,41 @@ static void on_append(struct gr_desk *d, uint32_t client, const struct gr_msg *m
     }
 }
 
-/* A turn that ended meanwhile is no error: the two messages crossed. The next one may be another client's. */
+static void send_finished(const struct gr_desk *d, uint32_t client, uint64_t session, enum gr_finish finish, bool cut,
+                          const char *text)
+{
+    struct gr_session_info info = {0}; /* of a session that is gone, nothing is left */
+    (void)gr_orch_session_info(d->orch, session, 0, &info);
+    struct gr_msg m = {.type = GR_MSG_FINISHED, .session = session, .epoch = info.epoch, .finish = (uint32_t)finish,
+                       .n_token = info.n_token, .n_fallback = info.n_fallback, .n_reopen = info.n_reopen, .cut = cut};
+    snprintf(m.text, sizeof(m.text), "%s", text);
+    send_to(d, client, &m);
+}
+
+/* Every TRUNCATE is answered: by the FINISHED of its turn, by another one where the turn's end and it have crossed, or
+ * by ERROR where it would cut what is not that turn's. */
 static void on_truncate(struct gr_desk *d, uint32_t client, const struct gr_msg *m, uint64_t now_ns)
 {
-    const struct matter *x = find(d, m->session);
-    struct gr_session_info info;
-    if (x != NULL && x->client == client && gr_orch_session_info(d->orch, m->session, now_ns, &info) &&
-        (m->epoch == 0 || m->epoch == info.epoch)) {
-        const uint32_t n_keep = m->keep_len > info.turn_len ? m->keep_len - info.turn_len : 0;
-        gr_orch_stop(d->orch, m->session, n_keep, GR_FINISH_STOP);
+    struct matter *x = find(d, m->session);
+    struct gr_session_info info = {0};
+    const bool is_here = x != NULL && gr_orch_session_info(d->orch, m->session, now_ns, &info);
+    const bool is_own = m->turn != 0 && m->turn == info.turn && (m->epoch == 0 || m->epoch == info.epoch);
+    if (is_here && (!is_own || (x->in_turn && x->client != client))) {
+        char text[GR_MSG_TEXT_MAX];
+        snprintf(text, sizeof(text), "session %" PRIu64 " is not cut where turn %u stopped: it is in turn %u by now, which "
+                 "another client has begun", m->session, m->turn, info.turn);
+        send_error(d, client, m->session, GR_EINVAL, text);
+        return;
+    }
+    const bool ends_turn = is_here && x->in_turn;
+    const uint32_t n_keep = m->keep_len > info.turn_len ? m->keep_len - info.turn_len : 0;
+    if (ends_turn) {
+        x->cut = true;
+    }
+    enum gr_status st = gr_orch_stop(d->orch, m->session, m->turn, n_keep, GR_FINISH_STOP);
+    (void)st; /* what could be refused was looked at above */
+    if (!ends_turn) {
+        send_finished(d, client, m->session, GR_FINISH_STOP, true, "");
     }
 }
 
@@ -353,7 +380,8 @@ void gr_desk_on_client_lost(struct gr_desk *d, uint32_t client)
             x->client = NOBODY;
             if (x->in_turn) {
                 log_info("session %" PRIu64 ": its client is gone; its turn is cut", x->session);
-                gr_orch_stop(d->orch, x->session, UINT32_MAX, GR_FINISH_STOP);
+                enum gr_status st = gr_orch_stop(d->orch, x->session, 0, UINT32_MAX, GR_FINISH_STOP);
+                (void)st; /* it is in its turn */
             }
         }
     }
@@ -372,16 +400,11 @@ void gr_desk_on_done(void *desk, uint64_t session, void *user, enum gr_finish fi
 {
     struct gr_desk *d = desk;
     struct matter *x = user;
-    struct gr_session_info info = {0};
-    (void)gr_orch_session_info(d->orch, session, 0, &info);
     x->session = session;
     if (!x->opened) { /* it ended within the call that began it */
         send_opened(d, x, 0);
     }
-    struct gr_msg m = {.type = GR_MSG_FINISHED, .session = session, .epoch = info.epoch, .finish = (uint32_t)finish,
-                       .n_token = info.n_token, .n_fallback = info.n_fallback, .n_reopen = info.n_reopen};
-    snprintf(m.text, sizeof(m.text), "%s", text);
-    send_to(d, x->client, &m);
+    send_finished(d, x->client, session, finish, x->cut, text);
     x->in_turn = false;
     x->client = NOBODY;
     if (!x->keep_open) {

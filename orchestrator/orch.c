@@ -236,29 +236,46 @@ enum gr_status gr_orch_append(struct gr_orch *o, uint64_t session, const struct 
     return GR_OK;
 }
 
-/* Ends the turn here and, where the session stays, at its target. n_keep: generated tokens that stay. */
-static void cut_turn(struct gr_orch *o, struct entry *e, uint32_t n_keep, enum gr_finish finish, const char *text)
+/* n_keep of the turn's generated tokens stay; its target, which goes idle with the turn or is idle already, follows. */
+static void cut_text(struct gr_orch *o, struct entry *e, uint32_t n_keep)
 {
     orch_drop_provisional(e);
-    const uint32_t n_generated = e->transcript.len - e->turn_len;
+    const uint32_t n_generated = e->transcript.len - GR_MIN(e->transcript.len, e->turn_len);
     const uint32_t n_cut = n_generated - GR_MIN(n_generated, n_keep);
     e->metrics.completion_tokens -= n_cut;
     gr_transcript_cut(&e->transcript, e->transcript.len - n_cut);
     e->final_len = e->transcript.len;
-    if (e->request.keep_open && e->target >= 0) {
+    const bool is_news = n_cut > 0 || e->state != GR_SESSION_IDLE;
+    if (is_news && e->request.keep_open && e->target >= 0 && e->state != GR_SESSION_CLOSING) {
         const struct gr_msg m = {.type = GR_MSG_TRUNCATE, .session = e->id, .epoch = e->epoch,
                                  .keep_len = e->transcript.len};
         o->io.send(o->io.ctx, (uint32_t)e->target, &m);
     }
+}
+
+static void cut_turn(struct gr_orch *o, struct entry *e, uint32_t n_keep, enum gr_finish finish, const char *text)
+{
+    cut_text(o, e, n_keep);
     orch_end_turn(o, e, finish, text);
 }
 
-void gr_orch_stop(struct gr_orch *o, uint64_t session, uint32_t n_keep, enum gr_finish finish)
+enum gr_status gr_orch_stop(struct gr_orch *o, uint64_t session, uint32_t turn, uint32_t n_keep,
+                            enum gr_finish finish)
 {
     struct entry *e = orch_find(o, session);
-    if (e != NULL && e->in_turn && e->state != GR_SESSION_CLOSING) {
+    if (e == NULL) {
+        return GR_ENOTFOUND;
+    }
+    if (turn != 0 && turn != e->turn) {
+        return GR_EINVAL;
+    }
+    if (e->state == GR_SESSION_IDLE || e->state == GR_SESSION_CLOSING) { /* the end of the turn and this crossed */
+        cut_text(o, e, n_keep);
+        e->finish = e->finish == GR_FINISH_LENGTH ? finish : e->finish;
+    } else {
         cut_turn(o, e, n_keep, finish, "stopped by the client");
     }
+    return GR_OK;
 }
 
 enum gr_status gr_orch_close(struct gr_orch *o, uint64_t session)
@@ -594,7 +611,8 @@ const int32_t *gr_orch_tokens(const struct gr_orch *o, uint64_t session, uint32_
 static void describe(const struct entry *e, uint64_t now_ns, struct gr_session_info *out)
 {
     *out = (struct gr_session_info){
-        .id = e->id, .state = e->state, .epoch = e->epoch, .n_token = e->final_len, .turn_len = e->turn_len,
+        .id = e->id, .state = e->state, .epoch = e->epoch, .n_token = e->final_len, .turn = e->turn,
+        .turn_len = e->turn_len,
         .specpv = e->specpv,
         .n_fallback = e->n_fallback, .n_reopen = e->n_reopen, .keep_open = e->request.keep_open, .target = e->target,
         .drafter = e->drafter, .drafter_failed = e->drafter_failed,

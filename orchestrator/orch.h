@@ -121,8 +121,12 @@ GR_NODISCARD enum gr_status gr_orch_submit(struct gr_orch *o, const struct gr_se
 /* GR_ENOTFOUND: no such session; GR_EINVAL: it is in a turn, or the hash differs; GR_ELIMIT. */
 GR_NODISCARD enum gr_status gr_orch_append(struct gr_orch *o, uint64_t session, const struct gr_turn_request *turn,
                                            uint64_t now_ns);
-/* The client has enough (a stop string, ctrl-C): ends the turn with `finish`, n_keep of its generated tokens stay. */
-void gr_orch_stop(struct gr_orch *o, uint64_t session, uint32_t n_keep, enum gr_finish finish);
+/* The client has enough (a stop string, ctrl-C) of turn number `turn`, 0: of the last one. Ends it with `finish`; n_keep
+ * of its generated tokens stay, also where it has ended by itself meanwhile: then the transcript is cut, here and at
+ * the target, and on_done is not called again. GR_ENOTFOUND: the session is gone; GR_EINVAL: its next turn has begun.
+ * Neither is logged. */
+GR_NODISCARD enum gr_status gr_orch_stop(struct gr_orch *o, uint64_t session, uint32_t turn, uint32_t n_keep,
+                                         enum gr_finish finish);
 /* Ends the session, in a turn or not; on_closed follows when its workers have let go. GR_ENOTFOUND. */
 GR_NODISCARD enum gr_status gr_orch_close(struct gr_orch *o, uint64_t session);
 /* Asks the target for a full SpecPV refresh of a session, or of all (0). n_out: sessions that it was asked for.
@@ -142,6 +146,7 @@ struct gr_session_info {
     enum gr_session_state state;
     uint32_t epoch, n_token;       /* final tokens */
     enum gr_specpv_mode specpv;
+    uint32_t turn;                /* its number, from 1 */
     uint32_t turn_len;            /* transcript length where the turn's generated tokens begin */
     uint32_t n_fallback, n_reopen; /* of the turn, counted by the orchestrator itself */
     bool keep_open;

@@ -38,7 +38,8 @@ static enum gr_status engine_submit(void *ctx, const struct gr_session_request *
 static void engine_stop(void *ctx, uint32_t n_keep)
 {
     struct run *r = ctx;
-    gr_orch_stop(gr_hub_orch(r->hub), r->session, n_keep, GR_FINISH_STOP);
+    enum gr_status st = gr_orch_stop(gr_hub_orch(r->hub), r->session, 0, n_keep, GR_FINISH_STOP);
+    (void)st; /* the session has one turn, and is gone with it */
 }
 
 static void on_report(void *ctx, uint64_t session, void *user, const struct gr_msg *m)
@@ -135,7 +136,8 @@ static void watch_children(struct run *r)
         const enum gr_child_event e = gr_children_poll(&r->children, &interrupted, &index);
         if (interrupted && !r->g.interrupted) {
             r->g.interrupted = true;
-            gr_orch_stop(gr_hub_orch(r->hub), r->session, UINT32_MAX, GR_FINISH_ERROR);
+            enum gr_status st = gr_orch_stop(gr_hub_orch(r->hub), r->session, 0, UINT32_MAX, GR_FINISH_ERROR);
+            (void)st; /* there may be no session yet */
         }
         if (e == GR_CHILD_NONE) {
             return;

@@ -38,7 +38,7 @@ struct pair pair_create(const struct pair_config *c)
         .seed = c->seed, .target_lm = p.target_lm, .draft_lm = p.draft_lm, .n_session_max = n_session,
         .prefill_chunk = 16, .round_deadline_ns = 1000000000, .msg_delay_ns = 1000,
         .frame_delay_ns = c->delays ? 300000 : 0, .pass_ns = c->delays ? 200000 : 1000,
-        .job_ns = c->delays ? 400000 : 1000});
+        .job_ns = c->delays ? 400000 : 1000, .stop_ns = c->stop_ns});
     return p;
 }
 

@@ -19,6 +19,7 @@ struct pair_config {
     int n_vocab;
     float sharpness;
     bool delays;
+    uint64_t stop_ns; /* as sim_config's */
 };
 
 struct pair {

@@ -85,6 +85,15 @@ static uint32_t turn_limit(const struct sim *s, int i)
     return t->at == 0 ? s->stop_after[i] : t->turn[t->at - 1].stop_after;
 }
 
+/* Says that it has what it wants of its turn. False: the session is gone. */
+static bool stop(struct sim *s, int i)
+{
+    const uint32_t turn = (uint32_t)s->script[i].at + 1;
+    const enum gr_status st = gr_orch_stop(s->orch, s->session[i], turn, turn_limit(s, i), GR_FINISH_STOP);
+    GR_ASSERT(st == GR_OK || st == GR_ENOTFOUND);
+    return st == GR_OK;
+}
+
 static void on_tokens(void *ctx, uint64_t session, void *user, const int32_t *id, uint32_t n)
 {
     struct sim *s = ctx;
@@ -93,6 +102,9 @@ static void on_tokens(void *ctx, uint64_t session, void *user, const int32_t *id
     struct sim_result *r = &s->result[i];
     struct sim_script *t = &s->script[i];
     const uint32_t limit = turn_limit(s, i);
+    if (t->stopping) {
+        return;
+    }
     const uint32_t n_before = r->n_token - t->turn_begin;
     const bool stops = limit > 0 && n_before + n >= limit;
     n = stops ? limit - n_before : n;
@@ -101,8 +113,12 @@ static void on_tokens(void *ctx, uint64_t session, void *user, const int32_t *id
     memcpy(r->token + r->n_token, id, n * sizeof(*id));
     r->n_token += n;
     keep(t, id, n);
-    if (stops) {
-        gr_orch_stop(s->orch, session, limit, GR_FINISH_STOP);
+    if (stops && s->config.stop_ns > 0) {
+        t->stopping = true;
+        sim_push(s, (struct event){.at_ns = s->now_ns + 1 + sim_draw(s, s->config.stop_ns), .what = EVENT_STOP,
+                                   .at = ORCH, .worker = (uint32_t)i});
+    } else if (stops) {
+        stop(s, i);
     }
 }
 
@@ -115,6 +131,21 @@ static void finish(struct sim *s, int i, enum gr_finish how, const char *text)
     s->n_done++;
 }
 
+/* The turn is over, and the client's word of it is heard. */
+static void after_turn(struct sim *s, int i, enum gr_finish how, const char *text)
+{
+    const struct sim_script *t = &s->script[i];
+    if (how != GR_FINISH_ERROR && t->at < t->n_turn && !t->closed) { /* the client thinks, and goes on */
+        sim_push(s, (struct event){.at_ns = s->now_ns + 1 + sim_draw(s, s->config.client_ns), .what = EVENT_CLIENT,
+                                   .at = ORCH, .worker = (uint32_t)i});
+        return;
+    }
+    finish(s, i, how, text);
+    if (how != GR_FINISH_ERROR && t->n_turn > 0 && !t->closed) {
+        sim_push(s, (struct event){.at_ns = s->now_ns + 1, .what = EVENT_CLIENT, .at = ORCH, .worker = (uint32_t)i});
+    }
+}
+
 static void on_done(void *ctx, uint64_t session, void *user, enum gr_finish how, const char *text)
 {
     struct sim *s = ctx;
@@ -125,14 +156,22 @@ static void on_done(void *ctx, uint64_t session, void *user, enum gr_finish how,
     const struct gr_session_metrics *m = gr_orch_metrics(s->orch, session);
     r->metrics = *m;
     r->turn_n[r->n_turn++] = r->n_token - t->turn_begin;
-    if (how != GR_FINISH_ERROR && t->at < t->n_turn && !t->closed) { /* the client thinks, and goes on */
-        sim_push(s, (struct event){.at_ns = s->now_ns + 1 + sim_draw(s, s->config.client_ns), .what = EVENT_CLIENT,
-                                   .at = ORCH, .worker = (uint32_t)i});
-        return;
+    if (t->stopping && how != GR_FINISH_ERROR) {
+        t->ended = true;
+    } else {
+        after_turn(s, i, how, text);
     }
-    finish(s, i, how, text);
-    if (how != GR_FINISH_ERROR && t->n_turn > 0 && !t->closed) {
-        sim_push(s, (struct event){.at_ns = s->now_ns + 1, .what = EVENT_CLIENT, .at = ORCH, .worker = (uint32_t)i});
+}
+
+static void stop_is_heard(struct sim *s, int i)
+{
+    struct sim_script *t = &s->script[i];
+    const bool ended = t->ended;
+    t->stopping = t->ended = false; /* on_done is called from within, where the turn has not ended yet */
+    const bool is_here = stop(s, i);
+    s->counts.n_crossed += ended && is_here;
+    if (ended && !s->result[i].done) {
+        after_turn(s, i, GR_FINISH_STOP, "");
     }
 }
 
@@ -167,7 +206,8 @@ static void cut_turn(struct sim *s, int i, uint32_t turn)
     if (s->script[i].at == (int)turn && in_turn(s, i)) {
         s->counts.n_cut++;
         r->cut[r->n_turn] = true;
-        gr_orch_stop(s->orch, s->session[i], UINT32_MAX, GR_FINISH_STOP);
+        const enum gr_status st = gr_orch_stop(s->orch, s->session[i], turn + 1, UINT32_MAX, GR_FINISH_STOP);
+        GR_ASSERT(st == GR_OK);
     }
 }
 
@@ -241,7 +281,7 @@ static void next_turn(struct sim *s, int i)
     for (uint32_t k = 0; k < t->len; k++) {
         hash = gr_hash_extend(hash, t->transcript[k]);
     }
-    const struct gr_turn_request request = {.keep_len = t->len, .hash = hash, .ids = turn->ids, .n_ids = turn->n_ids,
+    const struct gr_turn_request request = {.keep_len = turn->keep_all ? UINT32_MAX : t->len, .hash = hash, .ids = turn->ids, .n_ids = turn->n_ids,
                                             .max_tokens = turn->max_tokens};
     t->turn_begin = s->result[i].n_token;
     keep(t, turn->ids, turn->n_ids);
@@ -393,6 +433,9 @@ static void deliver(struct sim *s, const struct event *e)
         break;
     case EVENT_CLIENT:
         next_turn(s, (int)e->worker);
+        break;
+    case EVENT_STOP:
+        stop_is_heard(s, (int)e->worker);
         break;
     case EVENT_CUT:
         cut_turn(s, (int)e->worker, e->life);

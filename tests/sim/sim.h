@@ -47,6 +47,7 @@ struct sim_config {
     int commit_room;        /* messages to the orchestrator that may be on their way; 0: any number */
     struct gr_orch_config orch;
     uint64_t client_ns;     /* largest pause of a client between two turns */
+    uint64_t stop_ns;       /* so long it takes at most until a client's stop is heard, drawn; 0: at once */
     struct sim_faults faults;
     /* With faults: a worker that starts again has an empty KV; the sim owns what this makes. NULL: the models above. */
     struct gr_lm *(*make_lm)(void *ctx, bool target);
@@ -80,6 +81,7 @@ struct sim_turn {
     int32_t ids[16];
     uint32_t n_ids, max_tokens, stop_after; /* stop_after 0: never */
     uint32_t drop;                          /* tokens taken back from the end of the transcript first */
+    bool keep_all;                          /* goes on with whatever the orchestrator's transcript is; without drop */
     uint64_t cut_ns;                        /* the client ends it so long after asking, whatever has come; 0: never */
 };
 void sim_add_turn(struct sim *s, int i, const struct sim_turn *turn);
@@ -106,6 +108,7 @@ void sim_on_frame(struct sim *s, void (*fn)(struct sim *s, void *arg, bool to_ta
                   void *arg);
 struct sim_counts {
     int n_target_kill, n_draft_kill, n_break, n_copy, n_stall, n_mute, n_turn, n_cut, n_close, n_expired;
+    int n_crossed; /* stops that were heard when their turn had ended by itself */
 };
 const struct sim_counts *sim_counts(const struct sim *s);
 const struct gr_pass *sim_pass(const struct sim *s); /* the last one that finished */

@@ -12,7 +12,7 @@
 
 enum role { TARGET, DRAFT, ORCH, N_ROLE };
 enum what { EVENT_FRAME, EVENT_MSG, EVENT_PASS_DONE, EVENT_JOB_DONE, EVENT_PEER_READY, EVENT_PEER_LOST, EVENT_LINK_LOST,
-    EVENT_START, EVENT_CLIENT, EVENT_CUT, EVENT_CLOSE, EVENT_REFRESH, EVENT_UNMUTE, EVENT_WAKE };
+    EVENT_START, EVENT_CLIENT, EVENT_STOP, EVENT_CUT, EVENT_CLOSE, EVENT_REFRESH, EVENT_UNMUTE, EVENT_WAKE };
 
 struct event {
     uint64_t at_ns, seq;
@@ -72,6 +72,8 @@ struct sim {
         struct sim_turn turn[N_TURN_SIM];
         int n_turn, at;
         bool closed;           /* the client has closed it, or it has expired */
+        bool stopping;         /* it has what it wants of the turn, and its word for that is on its way */
+        bool ended;            /* meanwhile the turn has ended by itself */
         uint32_t turn_begin;   /* where the turn's tokens begin in the result */
         uint32_t len;          /* of the transcript */
         int32_t *transcript;   /* owned */

@@ -180,6 +180,15 @@ static void draw_extremes(uint64_t *rng, struct plan *p)
         p->target_toy.n_row_max = c->prefill_chunk + GR_TREE_MAX + (int32_t)next(rng, 40);
         p->target_toy.n_out_max = GR_TREE_MAX + 1 + (int32_t)next(rng, 40);
     }
+    if (chance(rng, 2)) {
+        c->stop_ns = 1 + next(rng, 3000000);
+    }
+    for (int i = 0; i < p->n_request; i++) {
+        for (int k = 0; k < p->n_turn[i]; k++) {
+            struct sim_turn *t = &p->turn[i][k];
+            t->keep_all = t->drop == 0 && chance(rng, 2);
+        }
+    }
     c->orch.force_single_token = chance(rng, 40);
     c->orch.disable_multi_token = chance(rng, 40);
 }
@@ -419,6 +428,7 @@ static void count_run(const struct sim *s, int n_request)
     total.n_cut += c->n_cut;
     total.n_close += c->n_close;
     total.n_expired += c->n_expired;
+    total.n_crossed += c->n_crossed;
     for (int i = 0; i < n_request; i++) {
         n_done++;
         n_spec += sim_result(s, i)->metrics.num_drafts > 0;
@@ -492,11 +502,11 @@ static int tell(void **state)
     (void)state;
     print_message("# last seed: GRAFT_SIM_SEED=%llu\n", (unsigned long long)last_seed);
     print_message("# %llu sessions, %llu with trees; kills: target %d, draft %d; breaks %d, stalls %d, mutes %d, "
-                  "copies %d; further turns %d, cut %d, closed %d, expired %d; "
+                  "copies %d; further turns %d, cut %d, closed %d, expired %d, stops that crossed an end %d; "
                   "re-opened %llu, pre-empted %llu, evicted %llu, re-rooted %llu\n",
                   (unsigned long long)n_done, (unsigned long long)n_spec, total.n_target_kill, total.n_draft_kill,
                   total.n_break, total.n_stall, total.n_mute, total.n_copy, total.n_turn, total.n_cut, total.n_close,
-                  total.n_expired, (unsigned long long)n_reopen, (unsigned long long)n_preempted,
+                  total.n_expired, total.n_crossed, (unsigned long long)n_reopen, (unsigned long long)n_preempted,
                   (unsigned long long)n_evicted, (unsigned long long)n_rerooted);
     print_message("# features: %llu runs, %llu with trees; %llu rows taken, %llu checked, %llu raw; frames twice or "
                   "too late %llu, "
@@ -534,7 +544,7 @@ static void test_faults_happened(void **state)
         return; /* a short run or a replay */
     }
     assert_true(total.n_target_kill > 0 && total.n_draft_kill > 0 && total.n_break > 0 && total.n_stall > 0);
-    assert_true(total.n_cut > 0 && total.n_close > 0 && total.n_expired > 0);
+    assert_true(total.n_cut > 0 && total.n_close > 0 && total.n_expired > 0 && total.n_crossed > 0);
     assert_true(n_partial > 0 && n_refresh > 0 && n_judge > 0 && n_roll_back > 0 && n_dropped > 0 && n_again > 0);
     assert_true(n_feature_start > 0 && n_slide > 0);
     assert_true(total.n_mute > 0 && total.n_turn > 0 && total.n_copy > 0 && n_reopen > 0 && n_preempted > 0 &&

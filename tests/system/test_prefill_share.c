@@ -94,7 +94,7 @@ static void start(const char *share, bool with_draft, uint32_t n)
 
 static void stop(int n_session)
 {
-    gr_orch_stop(gr_hub_orch(r.pair.hub), r.decoding, UINT32_MAX, GR_FINISH_STOP);
+    assert_int_equal(gr_orch_stop(gr_hub_orch(r.pair.hub), r.decoding, 0, UINT32_MAX, GR_FINISH_STOP), GR_OK);
     while (r.n_done < n_session) {
         pump();
     }

@@ -173,6 +173,29 @@ def stopped_turn_goes_on():
             assert second["token_ids"] == want["token_ids"]
 
 
+@case
+def stop_and_end_in_one_commit():
+    """Wherever the turn's own limit lies behind a stop string, and however many tokens a round brings: what was not shown
+    is not kept, and the next turn does not depend on the size of the tree."""
+    prompt = "class Reader:\n    def __init__(self, path):\n"
+    for engine in ((), ("--transport", "loop")):
+        with Serve(*engine) as s:
+            whole = s.generate("--max-tokens", "64", "--method", "none", prompt=prompt)
+            stop = whole["text"][46:51]
+            want = None
+            for tree in (("--method", "none"), ("--num-speculative-tokens", "16"), ("--num-speculative-tokens", "48")):
+                for limit in range(17, 27) if not engine else (18, 21):
+                    out = s.generate("--max-tokens", str(limit), "--stop", stop, "--keep", *tree, prompt=prompt)
+                    assert out["finish_reason"] == "stop" and out["text"] == whole["text"][:46], (tree, limit, out)
+                    shown = json.loads(s.graft("session", "show", str(out["session"]), "--json").stdout)
+                    assert shown["tokens"] == 31, (tree, limit, shown)
+                    if limit % 3 == 0:
+                        more = s.generate("--max-tokens", "8", "--session", str(out["session"]), prompt="x = 1")
+                        want = want or more["token_ids"]
+                        assert more["token_ids"] == want, (tree, limit, more)
+                    s.graft("session", "close", str(out["session"]))
+
+
 # ---- sessions ----
 
 @case

@@ -226,7 +226,7 @@ static void on_tokens(void *ctx, uint64_t session, void *user, const int32_t *id
     const bool last = p->turn == p->script.n_turn - 1;
     if (p->script.turn[p->turn].stop_at > 0 && p->n >= limit) {
         k.n_stopped++;
-        gr_orch_stop(orch(), session, limit, GR_FINISH_STOP);
+        assert_int_equal(gr_orch_stop(orch(), session, 0, limit, GR_FINISH_STOP), GR_OK);
     } else if (last && p->script.close_at > 0 && p->n >= limit && !p->closing) {
         p->closing = true;
         k.n_closed++;

@@ -50,7 +50,7 @@ enum kind { U32, U64, F64, STR, IDS };
                                                                                 X(idle_ns, U64, 0) X(n_tree, U64, 0)   \
                                                                                     X(n_drafted, U64, 0)               \
                                                                                         X(n_hit_token, U64, 0)         \
-                                                                                            X(rtt_ns, U64, 0)          \
+                                                                                            X(rtt_ns, U64, 0) X(turn, U32, UINT32_MAX) X(cut, U32, 1) \
                                                                                                 X(text, STR, 256)
 
 /* The same of SpecPV. */
@@ -82,7 +82,7 @@ static const struct schema {
      " stop_ids want_draft want_trace single_token auto_tree n_node keep_open transport tree_shape draft_depth "
      "draft_top_k draft_ahead auto_ahead tokenizer_fingerprint specpv pv_sink pv_retrieval pv_window pv_buffer "
      "pv_threshold pv_interval pv_provisional pv_fraction "},
-    {GR_MSG_OPENED, "OPENED", " session epoch cache_hit usable_len ", " specpv "},
+    {GR_MSG_OPENED, "OPENED", " session epoch cache_hit usable_len ", " specpv turn "},
     {GR_MSG_CLOSE, "CLOSE", " session ", " "},
     {GR_MSG_CLOSED, "CLOSED", " session ", " "},
     {GR_MSG_COMMIT, "COMMIT",
@@ -91,7 +91,7 @@ static const struct schema {
      "n_judged n_mismatch "},
     {GR_MSG_PROGRESS, "PROGRESS", " session usable_len ", " "},
     {GR_MSG_APPEND, "APPEND", " session epoch keep_len hash ids max_tokens ", " stop_ids want_trace "},
-    {GR_MSG_TRUNCATE, "TRUNCATE", " session epoch keep_len ", " "},
+    {GR_MSG_TRUNCATE, "TRUNCATE", " session epoch keep_len ", " turn "},
     {GR_MSG_EVICTED, "EVICTED", " session ", " "},
     {GR_MSG_ATTACH, "ATTACH",
      " session epoch address temperature min_p top_p top_k seed tree_shape draft_depth draft_top_k n_node ",
@@ -104,7 +104,7 @@ static const struct schema {
     {GR_MSG_PONG, "PONG", " n_session n_vocab ", " n_block n_free_block pid worker rtt_ns "},
     {GR_MSG_ERROR, "ERROR", " session code text ", " "},
     {GR_MSG_DRAIN, "DRAIN", " ", " "},
-    {GR_MSG_FINISHED, "FINISHED", " session epoch finish text n_token ", " n_fallback n_reopen "},
+    {GR_MSG_FINISHED, "FINISHED", " session epoch finish text n_token ", " n_fallback n_reopen cut "},
     {GR_MSG_REFRESH, "REFRESH", " session ", " "},
     {GR_MSG_REFRESHED, "REFRESHED", " n_session ", " "},
     {GR_MSG_PURGE, "PURGE", " ", " "},

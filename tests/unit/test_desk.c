@@ -7,6 +7,8 @@
 static struct {
     int n_msg[N_CLIENT][GR_N_MSG];
     char text[GR_MSG_TEXT_MAX]; /* of the last ERROR */
+    uint32_t turn;              /* of the last OPENED */
+    uint32_t cut, finish, n_token; /* of the last FINISHED */
 } told;
 
 static void to_client(void *ctx, uint32_t client, const struct gr_msg *m)
@@ -16,6 +18,12 @@ static void to_client(void *ctx, uint32_t client, const struct gr_msg *m)
     told.n_msg[client][m->type]++;
     if (m->type == GR_MSG_ERROR) {
         memcpy(told.text, m->text, sizeof(told.text));
+    } else if (m->type == GR_MSG_OPENED) {
+        told.turn = m->turn;
+    } else if (m->type == GR_MSG_FINISHED) {
+        told.cut = m->cut;
+        told.finish = m->finish;
+        told.n_token = m->n_token;
     }
 }
 
@@ -95,24 +103,59 @@ static void test_closer_goes(void **state)
     destroy(w);
 }
 
-/* A TRUNCATE that crosses FINISHED changes nothing, also when another client's turn has begun meanwhile. */
+static struct gr_msg truncate_of(const struct world *w, uint32_t turn, uint32_t keep_len)
+{
+    return (struct gr_msg){.type = GR_MSG_TRUNCATE, .session = w->session, .turn = turn, .keep_len = keep_len};
+}
+
+/* A TRUNCATE that crosses FINISHED cuts the session all the same, and is answered by a second one. */
+static void test_truncate_crosses_the_end(void **state)
+{
+    (void)state;
+    struct world *w = make_desk();
+    open_session(w, 0);
+    commit(w, 7, 4, GR_FINISH_LENGTH);
+    assert_int_equal(told.n_msg[0][GR_MSG_FINISHED], 1);
+    assert_true(told.turn == 1 && told.cut == 0 && told.finish == GR_FINISH_LENGTH && told.n_token == 7);
+    const struct gr_msg truncate = truncate_of(w, 1, 5);
+    ask(w, 0, &truncate);
+    assert_int_equal(only(w, TARGET, GR_MSG_TRUNCATE)->keep_len, 5);
+    assert_int_equal(told.n_msg[0][GR_MSG_FINISHED], 2);
+    assert_true(told.cut == 1 && told.finish == GR_FINISH_STOP && told.n_token == 5);
+    /* and where nothing is left to be cut */
+    const struct gr_msg close = {.type = GR_MSG_CLOSE, .session = w->session};
+    ask(w, 1, &close);
+    closed(w);
+    ask(w, 0, &truncate);
+    assert_int_equal(told.n_msg[0][GR_MSG_FINISHED], 3);
+    assert_true(told.cut == 1 && told.finish == GR_FINISH_STOP && told.n_token == 0);
+    destroy(w);
+}
+
+/* What another client's turn has begun on by then is not cut: the turn's number tells. */
 static void test_truncate_of_another(void **state)
 {
     (void)state;
     struct world *w = make_desk();
     open_session(w, 0);
     commit(w, 7, 1, GR_FINISH_STOP);
-    assert_int_equal(told.n_msg[0][GR_MSG_FINISHED], 1);
     append_to(w, 1);
+    assert_int_equal(told.turn, 2);
     commit(w, 8, 1, GR_FINISH_NONE);
-    const struct gr_msg truncate = {.type = GR_MSG_TRUNCATE, .session = w->session, .keep_len = 3};
-    ask(w, 0, &truncate);
+    for (uint32_t turn = 0; turn < 3; turn++) { /* none, the one that is over, and the one that is not its own */
+        const struct gr_msg truncate = truncate_of(w, turn, 3);
+        ask(w, 0, &truncate);
+        assert_int_equal(told.n_msg[0][GR_MSG_ERROR], turn + 1);
+        assert_non_null(strstr(told.text, "it is in turn 2 by now"));
+    }
     assert_int_equal(w->n_sent, 0);
     assert_int_equal(told.n_msg[1][GR_MSG_FINISHED], 0);
     commit(w, 9, 1, GR_FINISH_NONE);
-    ask(w, 1, &truncate);
+    const struct gr_msg own = truncate_of(w, 2, 3);
+    ask(w, 1, &own);
     expect(w, TARGET, GR_MSG_TRUNCATE);
     assert_int_equal(told.n_msg[1][GR_MSG_FINISHED], 1);
+    assert_int_equal(told.cut, 1);
     destroy(w);
 }
 
@@ -139,6 +182,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_two_closers),
         cmocka_unit_test(test_closer_goes),
+        cmocka_unit_test(test_truncate_crosses_the_end),
         cmocka_unit_test(test_truncate_of_another),
         cmocka_unit_test(test_client_goes),
     };

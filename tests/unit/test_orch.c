@@ -46,7 +46,7 @@ static void test_truncate_and_late_commits(void **state)
     take_open(w);
     opened(w);
     commit(w, 40, 4, GR_FINISH_NONE);
-    gr_orch_stop(w->orch, id, 2, GR_FINISH_STOP);
+    assert_int_equal(gr_orch_stop(w->orch, id, 0, 2, GR_FINISH_STOP), GR_OK);
     const struct gr_msg *m = only(w, TARGET, GR_MSG_TRUNCATE);
     assert_int_equal(m->keep_len, 5);
     assert_int_equal(w->n_done, 1);
@@ -64,6 +64,92 @@ static void test_truncate_and_late_commits(void **state)
     destroy(w);
 }
 
+enum crossing { NOTHING_ELSE, TARGET_LOST, EVICTED, DRAFTER_LOST, N_CROSSING };
+
+static void cross(struct world *w, uint64_t id, enum crossing what)
+{
+    if (what == TARGET_LOST) {
+        gr_orch_on_lost(w->orch, TARGET, w->now_ns);
+    } else if (what == EVICTED) {
+        say(w, TARGET, &(struct gr_msg){.type = GR_MSG_EVICTED, .session = id});
+    } else if (what == DRAFTER_LOST) {
+        gr_orch_on_lost(w->orch, DRAFTER, w->now_ns);
+    }
+    w->n_sent = 0; /* DETACH, where there is a target no more */
+}
+
+/* The client's stop is heard when the turn has ended by itself, and whatever else has happened since: only what was
+ * shown stays, here and at the target, and the next turn goes on from there. */
+static void test_stop_crosses_the_end(void **state)
+{
+    (void)state;
+    static const int32_t more[] = {50};
+    for (enum crossing what = NOTHING_ELSE; what < N_CROSSING; what++) {
+        struct world *w = make(NULL);
+        struct gr_session_info info;
+        join_target(w);
+        join_drafter(w);
+        const uint64_t id = submit(w, true, true);
+        take_open(w);
+        opened(w);
+        expect(w, DRAFTER, GR_MSG_ATTACH);
+        commit(w, 40, 1, GR_FINISH_NONE);
+        commit(w, 41, 5, what % 2 == 0 ? GR_FINISH_STOP : GR_FINISH_LENGTH);
+        cross(w, id, what);
+        assert_int_equal(gr_orch_stop(w->orch, id, 1, 3, GR_FINISH_STOP), GR_OK);
+        const bool held = what == NOTHING_ELSE || what == DRAFTER_LOST;
+        if (held) {
+            assert_int_equal(only(w, TARGET, GR_MSG_TRUNCATE)->keep_len, 6);
+        }
+        assert_int_equal(w->n_sent, 0);
+        assert_int_equal(w->n_done, 1);
+        assert_true(gr_orch_session_info(w->orch, id, w->now_ns, &info));
+        assert_int_equal(info.n_token, 6);
+        assert_int_equal(gr_orch_metrics(w->orch, id)->completion_tokens, 3);
+        assert_int_equal(gr_orch_stop(w->orch, id, 1, 3, GR_FINISH_STOP), GR_OK); /* says nothing new */
+        assert_int_equal(w->n_sent, 0);
+        if (what == TARGET_LOST) {
+            join_target(w);
+        }
+        const struct gr_turn_request t = turn_of(more, 1);
+        assert_int_equal(gr_orch_append(w->orch, id, &t, w->now_ns), GR_OK);
+        if (held) {
+            take_append(w, 6, 1);
+        } else {
+            check_reopened(w, id, 2, 7, 3, 8);
+        }
+        assert_int_equal(gr_orch_stop(w->orch, id, 1, 1, GR_FINISH_STOP), GR_EINVAL); /* it is another turn's by now */
+        assert_int_equal(w->n_sent, 0);
+        destroy(w);
+    }
+}
+
+/* The end of a session that does not stay, or that is closed, takes a while: a stop that comes meanwhile is why. */
+static void test_stop_meets_a_close(void **state)
+{
+    (void)state;
+    for (int keep = 0; keep < 2; keep++) {
+        struct world *w = make(NULL);
+        join_target(w);
+        const uint64_t id = submit(w, keep != 0, false);
+        take_open(w);
+        opened(w);
+        commit(w, 40, 4, keep != 0 ? GR_FINISH_NONE : GR_FINISH_LENGTH);
+        if (keep != 0) {
+            assert_int_equal(gr_orch_close(w->orch, id), GR_OK);
+        }
+        expect(w, TARGET, GR_MSG_CLOSE);
+        assert_int_equal(gr_orch_stop(w->orch, id, 1, 2, GR_FINISH_STOP), GR_OK);
+        assert_int_equal(w->n_sent, 0);
+        assert_int_equal(gr_orch_metrics(w->orch, id)->completion_tokens, 2);
+        say(w, TARGET, &(struct gr_msg){.type = GR_MSG_CLOSED, .session = id});
+        assert_int_equal(w->n_done, 1);
+        assert_int_equal(w->finish, GR_FINISH_STOP);
+        assert_int_equal(gr_orch_stop(w->orch, id, 1, 2, GR_FINISH_STOP), GR_ENOTFOUND);
+        destroy(w);
+    }
+}
+
 /* Stopped before the target answered: its late OPENED is not taken for the next turn's. */
 static void test_answers_are_counted(void **state)
 {
@@ -75,7 +161,7 @@ static void test_answers_are_counted(void **state)
     const struct gr_turn_request t = turn_of(more, 1);
     assert_int_equal(gr_orch_append(w->orch, id, &t, w->now_ns), GR_OK);
     take_append(w, 6, 1);
-    gr_orch_stop(w->orch, id, 0, GR_FINISH_STOP);
+    assert_int_equal(gr_orch_stop(w->orch, id, 0, 0, GR_FINISH_STOP), GR_OK);
     expect(w, TARGET, GR_MSG_TRUNCATE);
     assert_int_equal(gr_orch_append(w->orch, id, &t, w->now_ns), GR_OK);
     take_append(w, 7, 1);
@@ -327,7 +413,7 @@ static void test_append_meets_a_pass(void **state)
     take_append(w, 6, 1);
     say(w, TARGET, &no);
     expect(w, TARGET, GR_MSG_CLOSE);
-    gr_orch_stop(w->orch, id, 0, GR_FINISH_STOP);
+    assert_int_equal(gr_orch_stop(w->orch, id, 0, 0, GR_FINISH_STOP), GR_OK);
     expect(w, TARGET, GR_MSG_TRUNCATE);
     assert_int_equal(gr_orch_append(w->orch, id, &t, w->now_ns), GR_OK);
     assert_int_equal(w->n_sent, 0);
@@ -475,6 +561,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_two_turns),
         cmocka_unit_test(test_truncate_and_late_commits),
+        cmocka_unit_test(test_stop_crosses_the_end),
+        cmocka_unit_test(test_stop_meets_a_close),
         cmocka_unit_test(test_answers_are_counted),
         cmocka_unit_test(test_troubles_of_the_prefill_count),
         cmocka_unit_test(test_next_turn_from_on_done),

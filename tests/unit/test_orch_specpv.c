@@ -189,7 +189,7 @@ static void test_stop_keeps_what_was_shown(void **state)
     join_target(w);
     const uint64_t id = running(w, GR_SPECPV_EXACT, true);
     tell(w, 4, 41, 3, 6, 0);
-    gr_orch_stop(w->orch, id, UINT32_MAX, GR_FINISH_STOP);
+    assert_int_equal(gr_orch_stop(w->orch, id, 0, UINT32_MAX, GR_FINISH_STOP), GR_OK);
     assert_int_equal(only(w, TARGET, GR_MSG_TRUNCATE)->keep_len, 6);
     assert_shown(w, id, (int32_t[]){40, 41, 42}, 3);
     const struct gr_turn_request t = turn_of(more, 1);

@@ -94,7 +94,7 @@ static void test_late_answer_of_another_epoch(void **state)
     join_target(w);
     const uint64_t id = submit(w, true, true);
     take_open(w);
-    gr_orch_stop(w->orch, id, 0, GR_FINISH_STOP);
+    assert_int_equal(gr_orch_stop(w->orch, id, 0, 0, GR_FINISH_STOP), GR_OK);
     expect(w, TARGET, GR_MSG_TRUNCATE);
     join_drafter(w);
     assert_int_equal(gr_orch_append(w->orch, id, &t, w->now_ns), GR_OK);
