@@ -4,6 +4,7 @@
  * rows back. The two ends are processes, of loop threads. bench/exchange.h says what flows. */
 #include "bench/bench.h"
 #include "bench/link.h"
+#include "common/address.h"
 #include "common/log.h"
 #include "common/parse.h"
 #include "common/wire.h"
@@ -215,8 +216,17 @@ static bool take_count(const char *name, const char *text, int64_t min, int64_t 
     return true;
 }
 
+static bool is_address(const char *what, const char *text, unsigned port_min)
+{
+    struct gr_address address;
+    return text == NULL || gr_address_parse(what, text, port_min, &address) == GR_OK;
+}
+
 static bool take_options(struct bench *b)
 {
+    if (!is_address("--listen", b->listen, 0) || !is_address("--peer", b->peer, 1)) {
+        return false;
+    }
     if (b->listen != NULL) {
         if (b->peer != NULL || b->transports != NULL || b->tests != NULL || b->sizes != NULL || b->iters != NULL ||
             b->busy) {

@@ -20,7 +20,7 @@ int main(int argc, char **argv)
         {"model", GR_ARG_TEXT, &o.model, 0, 0, "DIR      the draft model, or an EAGLE-3 head (required)"},
         {"target", GR_ARG_TEXT, &o.target, 0, 0, "DIR      the target model (required for a head)"},
         GR_ARG_ROWS_FEATURES(&o.ship_features, &o.capture_layers),
-        {"join", GR_ARG_TEXT, &o.join, 0, 0, "HOST:PORT of the orchestrator (required)"},
+        {"join", GR_ARG_ADDRESS, &o.join, 1, 0, "HOST:PORT of the orchestrator (required)"},
         {"device", GR_ARG_TEXT, &device, 0, 0, "D        cpu | cuda:N (default cpu)"},
         GR_ARG_ROW_SPIN(&o.spin_ms),
         {"cpu-kernels", GR_ARG_TEXT, &o.isa, 0, 0, "ISA      avx512 | avx2 | c | ref (default: the best)"},

@@ -1,5 +1,6 @@
 #include "orchestrator/hub.h"
 
+#include "common/address.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "transport/control.h"
@@ -210,6 +211,10 @@ static enum gr_status on_join(struct gr_hub *h, uint32_t worker, const struct gr
     const bool is_target = l->role == GR_WORKER_TARGET;
     if (l->joined || m->role != (is_target ? GR_ROLE_TARGET : GR_ROLE_DRAFT)) {
         log_error("worker %u sent %s", worker + 1, l->joined ? "JOIN twice" : "JOIN for another role than HELLO's");
+        return GR_EPROTO;
+    }
+    struct gr_address data;
+    if (m->address[0] != '\0' && gr_address_parse("JOIN: the data path", m->address, 1, &data) != GR_OK) {
         return GR_EPROTO;
     }
     struct gr_worker_info info = {.role = l->role, .model_fingerprint = m->model_fingerprint,

@@ -1,5 +1,6 @@
 #include "orchestrator/options.h"
 
+#include "common/address.h"
 #include "common/log.h"
 #include "common/parse.h"
 #include "common/specpv.h"
@@ -10,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum kind { KIND_FLAG, KIND_TEXT, KIND_INT, KIND_NUMBER, KIND_SHARE, KIND_STOP };
+enum kind { KIND_FLAG, KIND_TEXT, KIND_INT, KIND_NUMBER, KIND_SHARE, KIND_ADDRESS, KIND_STOP };
 
 #define AT(member) offsetof(struct gr_run_options, member)
 #define TURN (GR_CMD_RUN | GR_CMD_SESSION)
@@ -22,7 +23,7 @@ static const struct option_info {
     const char *name;
     enum kind kind;
     size_t offset;
-    double min, max;
+    double min, max; /* KIND_ADDRESS: min is the least port */
     const char *argument, *help;
     unsigned commands; /* set of enum gr_command */
 } infos[] = {
@@ -81,9 +82,9 @@ static const struct option_info {
     {"target-device", KIND_TEXT, AT(target_device), 0, 0, "D", "cpu | cuda:N (default cpu)", ENGINE},
     {"draft-device", KIND_TEXT, AT(draft_device), 0, 0, "D", "cpu | cuda:N (default cpu)", ENGINE},
     {"config", KIND_TEXT, AT(config), 0, 0, "F.yaml", "configuration file", ALL},
-    {"connect", KIND_TEXT, AT(connect), 0, 0, "HOST:PORT", "the running orchestrator to ask", CLIENT},
+    {"connect", KIND_ADDRESS, AT(connect), 1, 0, "HOST:PORT", "the running orchestrator to ask", CLIENT},
     {"session", KIND_TEXT, AT(session), 0, 0, "ID", "with --connect: continue this session", GR_CMD_RUN},
-    {"control", KIND_TEXT, AT(control), 0, 0, "HOST:PORT",
+    {"control", KIND_ADDRESS, AT(control), 0, 0, "HOST:PORT",
      "where workers (and clients) come (default: run 127.0.0.1:0, serve "
      GR_SERVE_ADDRESS ")", ENGINE},
     {"json", KIND_FLAG, AT(json), 0, 0, NULL, "print one JSON object instead of text", TURN | GR_CMD_PING},
@@ -228,6 +229,16 @@ static enum gr_status bad_value(const struct option_info *info, const char *valu
     return GR_EINVAL;
 }
 
+static enum gr_status store_address(const struct option_info *info, const char *value, const char **out)
+{
+    char what[32];
+    struct gr_address address;
+    snprintf(what, sizeof(what), "--%s", info->name);
+    GR_TRY(gr_address_parse(what, value, (unsigned)info->min, &address));
+    *out = value;
+    return GR_OK;
+}
+
 static enum gr_status store(struct gr_run_options *o, const struct option_info *info, const char *value)
 {
     char *slot = (char *)o + info->offset;
@@ -249,6 +260,8 @@ static enum gr_status store(struct gr_run_options *o, const struct option_info *
         return gr_parse_number(value, info->min, info->max, (double *)slot) ? GR_OK : bad_value(info, value);
     case KIND_SHARE:
         return gr_parse_share(value, (double *)slot) ? GR_OK : bad_value(info, value);
+    case KIND_ADDRESS:
+        return store_address(info, value, (const char **)slot);
     case KIND_STOP:
         if (o->n_stop == GR_STOP_STRING_MAX) {
             log_error("--stop: at most %d stop strings", GR_STOP_STRING_MAX);

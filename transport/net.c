@@ -2,6 +2,7 @@
 #include "transport/bootstrap.h"
 #include "transport/sock.h"
 
+#include "common/address.h"
 #include "common/clock.h"
 #include "common/log.h"
 
@@ -123,31 +124,18 @@ void gr_sock_tune(int fd)
 
 /* ---- addresses ---- */
 
-/* "HOST:PORT", "[V6]:PORT", ":PORT" or "*:PORT" (any address). The list is the caller's
- * (freeaddrinfo). */
+/* The list is the caller's (freeaddrinfo). Only who listens may leave the port to the system. */
 static enum gr_status resolve(const char *address, bool passive, struct addrinfo **list_out)
 {
-    char host[256];
-    const char *colon = strrchr(address, ':');
-    size_t n = colon == NULL ? 0 : (size_t)(colon - address);
-    const char *from = address;
-    if (n >= 2 && address[0] == '[' && address[n - 1] == ']') {
-        from++;
-        n -= 2;
-    }
-    size_t n_port = colon == NULL ? 0 : strlen(colon + 1);
-    if (n_port == 0 || n_port > 5 || strspn(colon + 1, "0123456789") != n_port ||
-        n >= sizeof(host)) {
-        log_error("`%s' is not an address of the form HOST:PORT", address);
-        return GR_EINVAL;
-    }
-    memcpy(host, from, n);
-    host[n] = '\0';
-    bool any = n == 0 || strcmp(host, "*") == 0;
+    struct gr_address a;
+    char port[8];
+    GR_TRY(gr_address_parse(passive ? "cannot listen" : "cannot connect", address, passive ? 0 : 1, &a));
+    snprintf(port, sizeof(port), "%u", a.port);
+    bool any = a.host[0] == '\0' || strcmp(a.host, "*") == 0;
     struct addrinfo hints = {.ai_family = any && passive ? AF_INET : AF_UNSPEC,
                              .ai_socktype = SOCK_STREAM,
                              .ai_flags = AI_NUMERICSERV | (passive ? AI_PASSIVE : 0)};
-    int err = getaddrinfo(any ? NULL : host, colon + 1, &hints, list_out);
+    int err = getaddrinfo(any ? NULL : a.host, port, &hints, list_out);
     if (err != 0) {
         log_error("cannot resolve `%s': %s", address, gai_strerror(err));
         return GR_ENOTFOUND;

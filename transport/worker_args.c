@@ -1,5 +1,6 @@
 #include "transport/worker_args.h"
 
+#include "common/address.h"
 #include "common/log.h"
 #include "common/parse.h"
 #include "transport/transport.h"
@@ -34,6 +35,16 @@ static enum gr_status store_rdma(const struct gr_arg *a, const char *value)
     return GR_OK;
 }
 
+static enum gr_status store_address(const struct gr_arg *a, const char *value)
+{
+    char what[32];
+    struct gr_address address;
+    snprintf(what, sizeof(what), "--%s", a->name);
+    GR_TRY(gr_address_parse(what, value, (unsigned)a->min, &address));
+    *(const char **)a->slot = value;
+    return GR_OK;
+}
+
 static enum gr_status store(const struct gr_arg *a, const char *value)
 {
     int64_t v = 0;
@@ -42,6 +53,8 @@ static enum gr_status store(const struct gr_arg *a, const char *value)
     case GR_ARG_TEXT:
         *(const char **)a->slot = value;
         return GR_OK;
+    case GR_ARG_ADDRESS:
+        return store_address(a, value);
     case GR_ARG_FLAG:
         *(bool *)a->slot = true;
         return GR_OK;

@@ -9,15 +9,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum gr_arg_kind { GR_ARG_TEXT, GR_ARG_FLAG, GR_ARG_INT, GR_ARG_BLOCKS, GR_ARG_SHARE, GR_ARG_TRANSPORT,
+enum gr_arg_kind { GR_ARG_TEXT, GR_ARG_FLAG, GR_ARG_INT, GR_ARG_BLOCKS, GR_ARG_SHARE, GR_ARG_ADDRESS, GR_ARG_TRANSPORT,
                    GR_ARG_JOIN_TIMEOUT, GR_ARG_IB_HCA, GR_ARG_GID_INDEX, GR_ARG_VERBS_MODE, GR_ARG_VERBS_SPIN };
 
 struct gr_arg {
     const char *name; /* without dashes */
     enum gr_arg_kind kind;
-    void *slot;       /* const char ** | bool * (no value) | int * | int * (0: auto) | double * (0: off) |
+    void *slot;       /* const char ** (text, address) | bool * (no value) | int * | int * (0: auto) | double * (0: off) |
                        * int * (enum gr_transport_kind) | NULL */
-    int64_t min, max; /* GR_ARG_INT */
+    int64_t min, max; /* GR_ARG_INT; GR_ARG_ADDRESS: min is the least port */
     const char *help;
 };
 

@@ -197,6 +197,38 @@ def usage_errors():
 
 
 @case
+def ports_are_never_cut_to_16_bits():
+    """A port above 65535, or text that is no port, is refused wherever an address is taken."""
+    text = ("--model", TARGET, "--prompt", "x")
+    own = dict(os.environ, GRAFT_KEY="0" * 64)
+    for address in ("127.0.0.1:70591", "127.0.0.1:12x", "[::1]:65536"):
+        words = (f"`{address}'", "65535")
+        refused([*text, "--control", address], 2, *words)
+        refused([*text, "--connect", address], 2, *words)
+        for args in (["serve", "--control", address], ["ping", "--connect", address]):
+            done = run(*args)
+            assert done.returncode == 2 and all(w in done.stderr for w in words), (args, done)
+        for variable, args in (("GRAFT_CONNECT", ["session", "list"]), ("GRAFT_CONTROL", ["serve"])):
+            done = run(*args, env=dict(own, **{variable: address}))
+            assert done.returncode == 2 and all(w in done.stderr for w in words), (variable, done)
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as f:
+            f.write(f"orchestrator:\n  control: '{address}'\n")
+            f.flush()
+            for command in ("serve", "wait"):
+                done = run(command, "--config", f.name)
+                assert done.returncode != 0 and all(w in done.stderr for w in words + (f.name,)), done
+        for program, *args in (("graft-target", "--join", address), ("graft-draft", "--join", address),
+                               ("graft-target", "--join", "127.0.0.1:9", "--listen", address),
+                               ("graft-bench", "transport", "--listen", address),
+                               ("graft-bench", "transport", "--peer", address)):
+            done = subprocess.run([os.path.join(BUILD, program), *args], capture_output=True, text=True, timeout=60 * SLOW,
+                                  env=own, check=False)
+            lines = done.stderr.splitlines()
+            assert done.returncode == 2 and len(lines) == 1 and all(w in lines[0] for w in words), (program, args, done)
+    refused([*text, "--connect", "127.0.0.1:0"], 2, "from 1 to 65535")
+
+
+@case
 def devices_that_are_not_there():
     base = ["--model", TARGET, "--prompt", "x"]
     refused(base + ["--target-device", "cuda:99"], 1, "cuda:99")

@@ -2,6 +2,7 @@
  * where the peer is hostile it is written here byte by byte. */
 #include "tests/transport/pair.h"
 
+#include "common/address.h"
 #include "common/log.h"
 #include "transport/hello.h"
 #include "transport/impl.h"
@@ -414,17 +415,50 @@ static void test_port_in_use(void **state)
     assert_non_null(strstr(text, bound));
 }
 
+static void test_address_parts(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *host;
+        uint16_t port;
+    } good[] = {{"127.0.0.1:65535", "127.0.0.1", 65535}, {"localhost:1", "localhost", 1}, {"[::1]:5055", "::1", 5055},
+                {":0", "", 0}, {"*:00080", "*", 80}};
+    for (size_t i = 0; i < GR_ARRAY_LEN(good); i++) {
+        struct gr_address a;
+        assert_int_equal(gr_address_parse("test", good[i].text, 0, &a), GR_OK);
+        assert_string_equal(a.host, good[i].host);
+        assert_int_equal(a.port, good[i].port);
+    }
+    char longest[300];
+    struct gr_address a = {.port = 7};
+    memset(longest, 'a', sizeof(longest));
+    memcpy(longest + 256, ":80", 4); /* one more than a name may have */
+    assert_int_equal(gr_address_parse("test", longest, 0, &a), GR_EINVAL);
+    assert_int_equal(a.port, 7);
+    assert_int_equal(gr_address_parse("test", longest + 1, 0, &a), GR_OK);
+}
+
 static void test_addresses(void **state)
 {
     (void)state;
     static const char *const bad[] = {
-        "", "localhost", "127.0.0.1:", ":http", "127.0.0.1:123456", "127.0.0.1:-1"};
+        "", "localhost", "127.0.0.1:", ":http", "127.0.0.1:123456", "127.0.0.1:-1", "127.0.0.1:65536",
+        "127.0.0.1:70591", ":70591", "*:99999", "[::1]:70000", "127.0.0.1:12x", "127.0.0.1:+5", "127.0.0.1: 5",
+        "127.0.0.1:000080", "127.0.0.1:18446744073709551617", "::1:5055", "[::1:5055", "::1]:5055", "[]:5055",
+        "[::1]", "[::1]x:5055"};
     int fd;
-    char bound[64];
+    char bound[64], text[512];
     for (size_t i = 0; i < GR_ARRAY_LEN(bad); i++) {
-        assert_int_equal(gr_tcp_connect(bad[i], 100, &fd), GR_EINVAL);
-        assert_int_equal(gr_tcp_listen(bad[i], &fd, bound), GR_EINVAL);
+        enum gr_status st;
+        CAPTURE_STDERR(text, sizeof(text), st = gr_tcp_connect(bad[i], 100, &fd));
+        assert_int_equal(st, GR_EINVAL);
+        assert_non_null(strstr(text, "a port from 1 to 65535"));
+        CAPTURE_STDERR(text, sizeof(text), st = gr_tcp_listen(bad[i], &fd, bound));
+        assert_int_equal(st, GR_EINVAL);
+        assert_non_null(strstr(text, "a port from 0 to 65535"));
+        assert_ptr_equal(strchr(text, '\n'), text + strlen(text) - 1); /* one line */
     }
+    assert_int_equal(gr_tcp_connect("127.0.0.1:0", 100, &fd), GR_EINVAL); /* only who listens may leave it open */
     assert_int_equal(gr_tcp_listen("*:0", &fd, bound), GR_OK);
     assert_int_equal(strncmp(bound, "0.0.0.0:", 8), 0);
     assert_true((fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0);
@@ -513,6 +547,7 @@ int main(void)
         cmocka_unit_test(test_bootstrap_refused),
         cmocka_unit_test(test_messages_name_the_values),
         cmocka_unit_test(test_port_in_use),
+        cmocka_unit_test(test_address_parts),
         cmocka_unit_test(test_addresses),
         cmocka_unit_test(test_keys),
     };
