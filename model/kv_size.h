@@ -11,7 +11,11 @@
  * is available now. GR_ENOMEM (logged, with both numbers): not even one context fits. */
 GR_NODISCARD enum gr_status gr_kv_blocks_choose(int asked, size_t bytes_per_token, int n_session, int n_ctx,
                                                 int32_t *n_block_out);
-/* Bytes the kernel says are available (MemAvailable, or the cgroup's limit when that is less). */
-uint64_t gr_memory_available(void);
+
+struct gr_free_memory {
+    uint64_t bytes;
+    char from[512]; /* what said so: MemAvailable, or the control group's file that leaves less (common/cgroup.h) */
+};
+void gr_memory_available(struct gr_free_memory *out);
 
 #endif

@@ -213,11 +213,14 @@ static enum gr_status check_feature_memory(const struct worker *w, const struct 
 {
     const uint64_t per_session = (uint64_t)feature_keep(w, o) * (uint64_t)gr_lm_ship_width(w->lm) * sizeof(uint16_t);
     const uint64_t bytes = per_session * (uint64_t)o->n_session_max;
-    const uint64_t half = gr_memory_available() / 2;
+    struct gr_free_memory available;
+    gr_memory_available(&available);
+    const uint64_t half = available.bytes / 2;
     if (bytes > half) {
         log_error("--feature-keep %d: the features of %d sessions take %" PRIu64 " MiB (%" PRIu64
-                  " MiB each), half of the available memory is %" PRIu64 " MiB; lower it, or --sessions",
-                  feature_keep(w, o), o->n_session_max, bytes >> 20, per_session >> 20, half >> 20);
+                  " MiB each), half of the available memory is %" PRIu64 " MiB (by %s); lower it, or "
+                  "--sessions",
+                  feature_keep(w, o), o->n_session_max, bytes >> 20, per_session >> 20, half >> 20, available.from);
         return GR_ENOMEM;
     }
     return GR_OK;

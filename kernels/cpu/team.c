@@ -10,6 +10,7 @@
  * start of a pass, and a helper that finds itself on the CPU of an earlier thread moves away. */
 #include "kernels/kernels.h"
 
+#include "common/cgroup.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/yield.h"
@@ -19,7 +20,6 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -243,65 +243,14 @@ void gr_exec_barrier(const struct gr_exec *x)
 
 /* ---- how many CPUs ---- */
 
-/* quota and period of one control group file; INT_MAX when there is no limit. */
-static int quota_cpus(const char *quota_path, const char *period_path)
-{
-    long long quota = -1, period = 100000;
-    FILE *f = fopen(quota_path, "re");
-    if (!f) {
-        return INT_MAX;
-    }
-    int n = fscanf(f, "%lld %lld", &quota, &period); /* "max 100000" gives 0 */
-    fclose(f);
-    f = n == 1 && period_path ? fopen(period_path, "re") : NULL;
-    if (f) {
-        if (fscanf(f, "%lld", &period) != 1) {
-            period = 100000;
-        }
-        fclose(f);
-    }
-    if (n < 1 || quota <= 0 || period <= 0) {
-        return INT_MAX;
-    }
-    return (int)GR_MIN((quota + period - 1) / period, INT_MAX);
-}
-
-/* The tightest limit from this process's group up to the root (cgroup v2). */
-static int cgroup2_cpus(void)
-{
-    char line[512], dir[480] = "", path[1024];
-    int n = INT_MAX;
-    FILE *f = fopen("/proc/self/cgroup", "re");
-    while (f && fgets(line, sizeof(line), f)) {
-        if (sscanf(line, "0::%479s", dir) == 1) {
-            break;
-        }
-    }
-    if (f) {
-        fclose(f);
-    }
-    for (;;) {
-        snprintf(path, sizeof(path), "/sys/fs/cgroup%s/cpu.max", dir);
-        int m = quota_cpus(path, NULL);
-        n = GR_MIN(n, m);
-        char *slash = strrchr(dir, '/');
-        if (!slash) {
-            return n;
-        }
-        *slash = '\0';
-    }
-}
-
 int gr_cpu_count(void)
 {
     cpu_set_t set;
-    int n = 1, q;
-    if (sched_getaffinity(0, sizeof(set), &set) == 0) {
-        n = CPU_COUNT(&set);
+    struct gr_cgroup_limits limits;
+    const int n = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+    gr_cgroup_read("", &limits);
+    if (limits.n_cpu < n) {
+        log_debug("%d of %d CPUs are used: %s allows no more", limits.n_cpu, n, limits.cpu_from);
     }
-    q = cgroup2_cpus();
-    n = GR_MIN(n, q);
-    q = quota_cpus("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us");
-    n = GR_MIN(n, q);
-    return GR_MAX(n, 1);
+    return GR_MAX(GR_MIN(n, limits.n_cpu), 1);
 }
