@@ -10,7 +10,7 @@
 
 #include "common/token_tree.h"
 
-#define GR_STOP_ID_MAX 16
+#define GR_STOP_ID_MAX 64 /* end-of-sequence ids and stop ids of a turn together */
 
 enum gr_finish { GR_FINISH_NONE = 0, GR_FINISH_STOP = 1, GR_FINISH_LENGTH = 2, GR_FINISH_ERROR = 3 };
 

@@ -1,5 +1,8 @@
 #include "common/log.h"
 
+#include "common/status.h"
+#include "common/utf8.h"
+
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -74,16 +77,15 @@ bool gr_log_topic(enum gr_log_topic topic)
     return (atomic_load_explicit(&log_topics, memory_order_relaxed) & (unsigned)topic) != 0;
 }
 
-/* One write per line, so that lines of several processes do not mix. */
+/* One write per line, so that lines of several processes do not mix. What a user has given may be in it: it stays one
+ * line, and UTF-8. */
 static void write_line(const char *kind, const char *fmt, va_list ap)
 {
-    char line[1024];
-    const int n = snprintf(line, sizeof(line), "%s: %s", log_role, kind);
-    const int m = vsnprintf(line + n, sizeof(line) - (size_t)n - 1, fmt, ap);
-    size_t len = (size_t)n + (m < 0 ? 0 : (size_t)m);
-    if (len > sizeof(line) - 2) {
-        len = sizeof(line) - 2;
-    }
+    char raw[1024], line[1024];
+    const int n = vsnprintf(raw, sizeof(raw), fmt, ap);
+    const int head = snprintf(line, sizeof(line), "%s: %s", log_role, kind);
+    size_t len = (size_t)head;
+    len += gr_utf8_show(raw, n < 0 ? 0 : GR_MIN((size_t)n, sizeof(raw) - 1), line + len, sizeof(line) - len);
     line[len++] = '\n';
     ssize_t written = write(STDERR_FILENO, line, len);
     (void)written;

@@ -1,7 +1,9 @@
 #include "common/msg.h"
 
+#include "common/accept.h"
 #include "common/log.h"
 #include "common/msgpack_guard.h"
+#include "common/utf8.h"
 
 #include <inttypes.h>
 #include <msgpack.h>
@@ -31,7 +33,7 @@ enum kind { KIND_U32, KIND_U64, KIND_F64, KIND_STR, KIND_IDS };
     X(numerics_id, KIND_STR, 96)                                                                   \
     X(ids, KIND_IDS, GR_MSG_ID_MAX)                                                                \
     X(segments, KIND_IDS, 4096)                                                                    \
-    X(stop_ids, KIND_IDS, 16)                                                                      \
+    X(stop_ids, KIND_IDS, GR_STOP_ID_MAX)                                                          \
     X(max_tokens, KIND_U32, 1 << 24)                                                               \
     X(want_draft, KIND_U32, 1)                                                                     \
     X(want_trace, KIND_U32, 1)                                                                     \
@@ -238,6 +240,17 @@ static int pack_text(msgpack_packer *pk, const char *text)
     return msgpack_pack_str(pk, n) | msgpack_pack_str_body(pk, text, n);
 }
 
+/* What a user has given may be in it, cut to the field's length. */
+static int pack_str(msgpack_packer *pk, const char *text)
+{
+    char mended[GR_MSG_TEXT_MAX];
+    const size_t n = strnlen(text, sizeof(mended) - 1);
+    memcpy(mended, text, n);
+    mended[n] = '\0';
+    gr_utf8_mend(mended, n);
+    return pack_text(pk, mended);
+}
+
 static int pack_ids(msgpack_packer *pk, const struct gr_msg_ids *ids)
 {
     int bad = msgpack_pack_array(pk, ids->n);
@@ -259,7 +272,7 @@ static int pack_field(msgpack_packer *pk, const struct gr_msg *m, enum field f)
     case KIND_F64:
         return bad | msgpack_pack_double(pk, *(const double *)p);
     case KIND_STR:
-        return bad | pack_text(pk, p);
+        return bad | pack_str(pk, p);
     case KIND_IDS:
         return bad | pack_ids(pk, p);
     }
@@ -335,7 +348,9 @@ static enum gr_status take_ids(const char *type, const struct field_info *f, con
                                struct gr_msg_ids *out)
 {
     if (o->type != MSGPACK_OBJECT_ARRAY || o->via.array.size > f->limit) {
-        return refuse(type, f->name, "not an array, or too long");
+        char what[64];
+        snprintf(what, sizeof(what), "not an array of at most %" PRIu64, f->limit);
+        return refuse(type, f->name, what);
     }
     const uint32_t n = o->via.array.size;
     int32_t *p = malloc((n > 0 ? n : 1) * sizeof(*p));
@@ -362,6 +377,9 @@ static enum gr_status take_str(const char *type, const struct field_info *f, con
     if (o->type != MSGPACK_OBJECT_STR || o->via.str.size >= f->limit ||
         memchr(o->via.str.ptr, '\0', o->via.str.size) != NULL) {
         return refuse(type, f->name, "not a string, or too long");
+    }
+    if (!gr_utf8_valid(o->via.str.ptr, o->via.str.size)) {
+        return refuse(type, f->name, "not UTF-8");
     }
     memcpy(out, o->via.str.ptr, o->via.str.size);
     out[o->via.str.size] = '\0';

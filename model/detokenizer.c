@@ -9,45 +9,6 @@
 
 static const char replacement[3] = {(char)0xEF, (char)0xBF, (char)0xBD}; /* U+FFFD */
 
-enum gr_utf8_kind gr_utf8_next(const uint8_t *p, size_t n, size_t *len_out)
-{
-    GR_ASSERT(n > 0);
-    uint8_t lead = p[0], low = 0x80, high = 0xBF;
-    size_t want;
-    *len_out = 1;
-    if (lead < 0x80) {
-        return GR_UTF8_CHAR;
-    }
-    if (lead < 0xC2 || lead > 0xF4) {
-        return GR_UTF8_INVALID;
-    }
-    if (lead < 0xE0) {
-        want = 2;
-    } else if (lead < 0xF0) {
-        want = 3;
-        low = lead == 0xE0 ? 0xA0 : low;   /* shortest form */
-        high = lead == 0xED ? 0x9F : high; /* no surrogates */
-    } else {
-        want = 4;
-        low = lead == 0xF0 ? 0x90 : low;
-        high = lead == 0xF4 ? 0x8F : high; /* up to U+10FFFF */
-    }
-    for (size_t i = 1; i < want; i++) {
-        if (i == n) {
-            *len_out = n;
-            return GR_UTF8_PARTIAL;
-        }
-        if (p[i] < low || p[i] > high) {
-            *len_out = i;
-            return GR_UTF8_INVALID;
-        }
-        low = 0x80;
-        high = 0xBF;
-    }
-    *len_out = want;
-    return GR_UTF8_CHAR;
-}
-
 /* Writes the text of p[0, n) to out (room for 3 n bytes), returns its length. A partial character
  * at the end is left: *n_left_out says how many bytes. */
 static size_t to_text(const uint8_t *p, size_t n, char *out, size_t *n_left_out)

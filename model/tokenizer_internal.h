@@ -10,6 +10,7 @@
 #include <jansson.h>
 #include <pcre2.h>
 
+#include "common/utf8.h"
 #include "model/str_table.h"
 #include "model/tokenizer.h"
 
@@ -82,15 +83,6 @@ struct gr_tokenizer {
     int n_template;
     uint64_t fingerprint;
 };
-
-/* ---- UTF-8 ---- */
-
-enum gr_utf8_kind {
-    GR_UTF8_CHAR,    /* a complete character of len bytes */
-    GR_UTF8_INVALID, /* len bytes that can start no character (maximal subpart, at least 1) */
-    GR_UTF8_PARTIAL, /* all n bytes are the start of a character */
-};
-enum gr_utf8_kind gr_utf8_next(const uint8_t *p, size_t n, size_t *len_out);
 
 /* Oniguruma's \s, that is Unicode White_Space. */
 bool gr_is_white_space(int32_t code_point);

@@ -1,6 +1,7 @@
 #include "orchestrator/report.h"
 
 #include "common/log.h"
+#include "common/utf8.h"
 
 #include <ctype.h>
 #include <inttypes.h>
@@ -81,14 +82,14 @@ enum gr_status gr_report_json(FILE *out, const int32_t *token, uint32_t n_token,
     for (uint32_t i = 0; i < n_token; i++) {
         json_array_append_new(ids, json_integer(token[i]));
     }
-    json_object_set_new(root, "token_ids", ids);
-    json_object_set_new(root, "text", json_stringn(text, text_len));
-    json_object_set_new(root, "finish_reason", json_string(finish_names[finish]));
+    int bad = json_object_set_new(root, "token_ids", ids);
+    bad |= json_object_set_new(root, "text", json_stringn(text, text_len)); /* fails where it is not UTF-8 */
+    bad |= json_object_set_new(root, "finish_reason", json_string(finish_names[finish]));
     if (session != 0) {
-        json_object_set_new(root, "session", json_integer((json_int_t)session));
+        bad |= json_object_set_new(root, "session", json_integer((json_int_t)session));
     }
-    json_object_set_new(root, "metrics", metrics_json(m));
-    const int bad = json_dumpf(root, out, JSON_COMPACT | JSON_PRESERVE_ORDER);
+    bad |= json_object_set_new(root, "metrics", metrics_json(m));
+    bad |= json_dumpf(root, out, JSON_COMPACT | JSON_PRESERVE_ORDER);
     json_decref(root);
     if (bad != 0 || fputc('\n', out) == EOF || fflush(out) != 0) {
         log_error("cannot write the JSON result to standard output");
@@ -118,24 +119,14 @@ void gr_report_summary(FILE *out, const struct gr_session_metrics *m)
 
 /* ---- the tree ---- */
 
+/* A token may be a part of a character: its bytes are spelled then. */
 static void print_token(FILE *out, const struct gr_tokenizer *tok, int32_t id)
 {
+    char shown[4 * GR_TOKEN_BYTES_MAX + 1];
     size_t len = 0;
     const char *bytes = gr_tokenizer_token_bytes(tok, id, &len);
-    fputc('\'', out);
-    for (size_t i = 0; i < len; i++) {
-        const unsigned char c = (unsigned char)bytes[i];
-        if (c == '\n') {
-            fputs("\\n", out);
-        } else if (c == '\t') {
-            fputs("\\t", out);
-        } else if (c < 0x20 || c == 0x7f) {
-            fprintf(out, "\\x%02x", c);
-        } else {
-            fputc(c, out);
-        }
-    }
-    fputc('\'', out);
+    (void)gr_utf8_show(bytes != NULL ? bytes : "", len, shown, sizeof(shown));
+    fprintf(out, "'%s'", shown);
 }
 
 /* The drawing recurses over parents: what came must be a tree, whatever the target sent. */

@@ -1,6 +1,7 @@
 #include "orchestrator/text_stream.h"
 
 #include "common/log.h"
+#include "common/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -18,8 +19,12 @@ enum gr_status gr_text_stream_init(struct gr_text_stream *s, const struct gr_tok
         s->stop[i] = stop[i];
         s->stop_len[i] = strlen(stop[i]);
         if (s->stop_len[i] < 1 || s->stop_len[i] > GR_STOP_STRING_BYTES_MAX) {
-            log_error("stop string %d has %zu bytes; it must have 1 to %d", i, s->stop_len[i],
+            log_error("stop string %d has %zu bytes; it must have 1 to %d", i + 1, s->stop_len[i],
                       GR_STOP_STRING_BYTES_MAX);
+            return GR_EINVAL;
+        }
+        if (!gr_utf8_valid(stop[i], s->stop_len[i])) { /* it would end the text in the middle of a character */
+            log_error("stop string %d, `%s', is not UTF-8", i + 1, stop[i]);
             return GR_EINVAL;
         }
     }

@@ -25,7 +25,7 @@ enum kind { U32, U64, F64, STR, IDS };
         X(n_vocab, U32, 1 << 22) X(n_ctx_max, U32, 1 << 24) X(n_block, U32, 1 << 28) X(n_free_block, U32, 1 << 28)     \
             X(n_session, U32, 1 << 16) X(model_fingerprint, U64, 0) X(tokenizer_fingerprint, U64, 0)                   \
                 X(address, STR, 256) X(numerics_id, STR, 96) X(ids, IDS, 1 << 20) X(segments, IDS, 4096)               \
-                    X(stop_ids, IDS, 16) X(max_tokens, U32, 1 << 24) X(want_draft, U32, 1) X(want_trace, U32, 1) X(    \
+                    X(stop_ids, IDS, 64) X(max_tokens, U32, 1 << 24) X(want_draft, U32, 1) X(want_trace, U32, 1) X(    \
                         single_token, U32, 1) X(auto_tree, U32, 1) X(draft_ahead, U32, 1) X(n_reroot, U32, UINT32_MAX) \
                         X(n_ahead, U64, 0) X(n_hit, U64, 0) X(n_first, U64, 0) X(n_first_hit, U64, 0)        \
                         X(n_alarm, U64, 0) X(wire_bytes, U64, 0) X(wire_tokens, U64, 0) X(first_expected, F64, 0)      \

@@ -108,6 +108,28 @@ static void test_golden_bytes(void **state)
     assert_memory_equal(out, opened, n);
 }
 
+/* A text may come from a user, and be cut to its field: what is sent is UTF-8, and what is not is refused. */
+static void test_texts_are_utf8(void **state)
+{
+    (void)state;
+    uint8_t out[512];
+    size_t n = 0;
+    struct gr_msg m = {.type = GR_MSG_ERROR, .text = "no \xff, \xe2\x82\xac, \xe2\x82"}, back;
+    assert_int_equal(gr_msg_encode(&m, out, sizeof(out), &n), GR_OK);
+    assert_int_equal(gr_msg_decode(out, n, &back), GR_OK);
+    assert_string_equal(back.text, "no ?, \xe2\x82\xac, ??");
+    gr_msg_finish(&back);
+    out[n - 1] = 0xe2; /* of the text, which is the last field */
+    assert_int_equal(gr_msg_decode(out, n, &back), GR_EFORMAT);
+    memset(m.text, 'x', sizeof(m.text)); /* without an end */
+    memcpy(m.text + sizeof(m.text) - 3, "\xe2\x82\xac", 3);
+    assert_int_equal(gr_msg_encode(&m, out, sizeof(out), &n), GR_OK);
+    assert_int_equal(gr_msg_decode(out, n, &back), GR_OK);
+    assert_int_equal(strlen(back.text), sizeof(m.text) - 1);
+    assert_string_equal(back.text + sizeof(m.text) - 4, "x??");
+    gr_msg_finish(&back);
+}
+
 static void test_small_buffers(void **state)
 {
     (void)state;
@@ -339,6 +361,7 @@ int main(void)
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_golden_bytes),
         cmocka_unit_test(test_small_buffers),
+        cmocka_unit_test(test_texts_are_utf8),
         cmocka_unit_test(test_missing_and_optional),
         cmocka_unit_test(test_foreign_and_unknown),
         cmocka_unit_test(test_twice),
