@@ -52,6 +52,7 @@ enum gr_status gr_generation_prepare(struct gr_generation *g, const struct gr_ru
     const int32_t n_vocab = GR_MIN(g->hf.n_vocab, gr_tokenizer_n_vocab(g->tok));
     GR_TRY(gr_prompt_read(o, g->tok, n_vocab, &g->prompt, &g->n_prompt));
     GR_TRY(gr_text_stream_init(&g->text, g->tok, o->stop, o->n_stop));
+    GR_TRY(gr_stops_resolve(o, &g->hf, g->tok, g->hf.n_vocab, &g->stops));
     g->cap_token = (uint32_t)o->max_tokens + GR_TREE_MAX;
     g->token = malloc(g->cap_token * sizeof(*g->token));
     if (g->token == NULL) {
@@ -76,15 +77,6 @@ void gr_generation_finish(struct gr_generation *g)
 
 /* ---- beginning a turn ---- */
 
-static uint32_t fill_stops(const struct gr_generation *g, int32_t *stop_id)
-{
-    uint32_t n = 0;
-    for (int i = 0; i < g->hf.n_eos && !g->o->ignore_eos && n < GR_STOP_ID_MAX; i++) {
-        stop_id[n++] = g->hf.eos_id[i];
-    }
-    return n;
-}
-
 static enum gr_status submit(struct gr_generation *g, bool plain)
 {
     const struct gr_run_options *o = g->o;
@@ -97,7 +89,8 @@ static enum gr_status submit(struct gr_generation *g, bool plain)
         .auto_tree = g->plan.auto_tree, .draft_ahead = g->plan.draft_ahead, .keep_open = o->keep && !plain,
         .force_single_token = o->force_single_token, .specpv = plain ? GR_SPECPV_OFF : g->plan.specpv,
         .specpv_params = g->plan.specpv_params, .tokenizer_fingerprint = gr_tokenizer_fingerprint(g->tok)};
-    q.n_stop_id = fill_stops(g, q.stop_id);
+    q.n_stop_id = g->stops.n_id;
+    memcpy(q.stop_id, g->stops.id, sizeof(q.stop_id));
     if (!g->plan.colocated) {
         snprintf(q.transport, sizeof(q.transport), "%s", o->transport);
     }
@@ -108,7 +101,8 @@ static enum gr_status append(struct gr_generation *g)
 {
     struct gr_turn_request t = {.keep_len = UINT32_MAX, .ids = g->prompt, .n_ids = g->n_prompt,
                                 .max_tokens = (uint32_t)g->o->max_tokens, .want_trace = g->o->trace};
-    t.n_stop_id = fill_stops(g, t.stop_id);
+    t.n_stop_id = g->stops.n_id;
+    memcpy(t.stop_id, g->stops.id, sizeof(t.stop_id));
     return g->engine.append(g->engine.ctx, &t);
 }
 
@@ -188,7 +182,11 @@ static void keep_tokens(struct gr_generation *g, const struct gr_msg *m)
         gr_generation_fail(g, "the tokens that came do not continue the text");
     }
     while (!g->failed && !stopped && g->n_final < g->n_token && g->turn_len + g->n_final < m->final_len) {
-        if (gr_text_stream_push(&g->text, g->token[g->n_final++], &stopped) != GR_OK) {
+        const int32_t id = g->token[g->n_final++];
+        if (gr_stops_has(&g->stops, id)) {
+            break; /* the text ends before it, and the target has ended the turn */
+        }
+        if (gr_text_stream_push(&g->text, id, &stopped) != GR_OK) {
             g->failed = true;
         }
     }

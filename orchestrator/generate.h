@@ -6,6 +6,7 @@
 
 #include "model/hf_config.h"
 #include "orchestrator/plan.h"
+#include "orchestrator/stops.h"
 #include "orchestrator/trace_file.h"
 
 struct gr_engine {
@@ -31,6 +32,7 @@ struct gr_generation {
     enum gr_phase phase;
     uint64_t session;       /* for the JSON of a session that stays open; 0: none */
     uint64_t seed;
+    struct gr_stops stops;
     struct gr_text_stream text;
     int32_t *token; /* owned: what the first phase generated */
     uint32_t n_token, cap_token, n_plain;

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum kind { KIND_FLAG, KIND_TEXT, KIND_INT, KIND_NUMBER, KIND_SHARE, KIND_ADDRESS, KIND_STOP };
+enum kind { KIND_FLAG, KIND_TEXT, KIND_INT, KIND_NUMBER, KIND_SHARE, KIND_ADDRESS, KIND_STOP, KIND_IDS };
 
 #define AT(member) offsetof(struct gr_run_options, member)
 #define TURN (GR_CMD_RUN | GR_CMD_SESSION)
@@ -40,7 +40,8 @@ static const struct option_info {
      "prompt as a JSON array of token ids (-: standard input)", TURN},
     {"max-tokens", KIND_INT, AT(max_tokens), 1, 16777216, "N", "tokens to generate (default 256)", TURN},
     {"ignore-eos", KIND_FLAG, AT(ignore_eos), 0, 0, NULL, "go on after an end-of-sequence token", TURN},
-    {"stop", KIND_STOP, 0, 0, 0, "S", "stop string; may be given up to 8 times", TURN},
+    {"stop", KIND_STOP, 0, 0, 0, "S", "stop string, or a special token; may be given up to 8 times", TURN},
+    {"stop-token-ids", KIND_IDS, 0, 0, 4194303, "N,N,...", "token ids that end the text", TURN},
     {"temperature", KIND_NUMBER, AT(temperature), 0, 100, "T", "0 is greedy (default 0)", TURN},
     {"top-p", KIND_NUMBER, AT(top_p), 1e-6, 1, "P", "nucleus sampling (default 1: off)", TURN},
     {"top-k", KIND_INT, AT(top_k), 0, 4194304, "K", "sample among the K likeliest (default 0: off)", TURN},
@@ -239,6 +240,46 @@ static enum gr_status store_address(const struct option_info *info, const char *
     return GR_OK;
 }
 
+/* Is it a list that grows with each value of one source? */
+static bool is_list(const struct option_info *info)
+{
+    return info->kind == KIND_STOP || info->kind == KIND_IDS;
+}
+
+static enum gr_status add_stop(struct gr_run_options *o, const char *value)
+{
+    if (o->n_stop == GR_STOP_STRING_MAX) {
+        log_error("--stop: at most %d stop strings", GR_STOP_STRING_MAX);
+        return GR_EINVAL;
+    }
+    o->stop[o->n_stop++] = value;
+    return GR_OK;
+}
+
+/* One id or several with commas between them. */
+static enum gr_status add_ids(struct gr_run_options *o, const struct option_info *info, const char *value)
+{
+    for (const char *at = value; at != NULL;) {
+        const size_t len = strcspn(at, ",");
+        char number[24] = "";
+        int64_t id = 0;
+        if (len < sizeof(number)) {
+            memcpy(number, at, len);
+        }
+        if (!isdigit((unsigned char)number[0]) || !gr_parse_int(number, 0, (int64_t)info->max, &id)) {
+            log_error("--%s: `%s' is not a list of token ids as 7,11", info->name, value);
+            return GR_EINVAL;
+        }
+        if (o->n_stop_token_id == GR_STOP_ID_MAX) {
+            log_error("--%s: at most %d token ids", info->name, GR_STOP_ID_MAX);
+            return GR_EINVAL;
+        }
+        o->stop_token_id[o->n_stop_token_id++] = (int32_t)id;
+        at = at[len] == ',' ? at + len + 1 : NULL;
+    }
+    return GR_OK;
+}
+
 static enum gr_status store(struct gr_run_options *o, const struct option_info *info, const char *value)
 {
     char *slot = (char *)o + info->offset;
@@ -263,12 +304,9 @@ static enum gr_status store(struct gr_run_options *o, const struct option_info *
     case KIND_ADDRESS:
         return store_address(info, value, (const char **)slot);
     case KIND_STOP:
-        if (o->n_stop == GR_STOP_STRING_MAX) {
-            log_error("--stop: at most %d stop strings", GR_STOP_STRING_MAX);
-            return GR_EINVAL;
-        }
-        o->stop[o->n_stop++] = value;
-        return GR_OK;
+        return add_stop(o, value);
+    case KIND_IDS:
+        return add_ids(o, info, value);
     }
     return GR_EINVAL;
 }
@@ -284,8 +322,9 @@ enum gr_status gr_run_options_set(struct gr_run_options *o, const char *name, co
     if (source < *by) {
         return GR_OK; /* something that ranks higher has set it */
     }
-    if (info->kind == KIND_STOP && source > *by) {
-        o->n_stop = 0;
+    if (is_list(info) && source > *by) { /* what a lower source has listed does not count */
+        o->n_stop = info->kind == KIND_STOP ? 0 : o->n_stop;
+        o->n_stop_token_id = info->kind == KIND_IDS ? 0 : o->n_stop_token_id;
     }
     *by = (uint8_t)source;
     return store(o, info, value);

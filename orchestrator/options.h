@@ -4,6 +4,7 @@
 #ifndef GR_ORCHESTRATOR_OPTIONS_H
 #define GR_ORCHESTRATOR_OPTIONS_H
 
+#include "common/accept.h"
 #include "common/status.h"
 #include "orchestrator/text_stream.h"
 
@@ -30,6 +31,8 @@ struct gr_run_options {
     bool ignore_eos;
     const char *stop[GR_STOP_STRING_MAX];
     int n_stop;
+    int32_t stop_token_id[GR_STOP_ID_MAX];
+    int n_stop_token_id;
     double temperature, top_p, min_p;
     int64_t top_k, seed; /* seed -1: draw one */
     const char *num_speculative_tokens, *tree_shape;

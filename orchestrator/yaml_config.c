@@ -18,6 +18,7 @@ enum rule {
     RULE_METHOD_OFF,  /* enable_speculative_decoding: false means --method none */
     RULE_TREE_SHAPE,  /* enable_target_tree: false means a chain */
     RULE_SPECPV,      /* enable_specpv: true means --specpv on */
+    RULE_LIST,        /* one value or a sequence of them */
 };
 
 static const struct key {
@@ -52,6 +53,8 @@ static const struct key {
     {"transport", "verbs_spin_us", "verbs-spin-us", RULE_SAME},
     {"session", "max_tokens", "max-tokens", RULE_SAME},
     {"session", "ignore_eos", "ignore-eos", RULE_SAME},
+    {"session", "stop", "stop", RULE_LIST},
+    {"session", "stop_token_ids", "stop-token-ids", RULE_LIST},
     {"session", "temperature", "temperature", RULE_SAME},
     {"session", "top_p", "top-p", RULE_SAME},
     {"session", "top_k", "top-k", RULE_SAME},
@@ -116,6 +119,7 @@ static const char *option_text(enum rule rule, const char *text)
     const bool on = strcmp(text, "true") == 0;
     switch (rule) {
     case RULE_SAME:
+    case RULE_LIST:
         return text;
     case RULE_METHOD_OFF:
         return on ? NULL : "none";
@@ -130,7 +134,8 @@ static const char *option_text(enum rule rule, const char *text)
 static enum gr_status apply(const char *path, const yaml_node_t *value, const struct key *k, struct gr_run_options *o)
 {
     const char *text = (const char *)value->data.scalar.value;
-    if (k->rule != RULE_SAME && strcmp(text, "true") != 0 && strcmp(text, "false") != 0) {
+    const bool is_free = k->rule == RULE_SAME || k->rule == RULE_LIST;
+    if (!is_free && strcmp(text, "true") != 0 && strcmp(text, "false") != 0) {
         return complain(path, value, "true or false is wanted, not", text);
     }
     text = option_text(k->rule, text);
@@ -143,6 +148,19 @@ static enum gr_status apply(const char *path, const yaml_node_t *value, const st
 static const char *scalar(const yaml_node_t *node)
 {
     return node != NULL && node->type == YAML_SCALAR_NODE ? (const char *)node->data.scalar.value : NULL;
+}
+
+static enum gr_status apply_list(const char *path, yaml_document_t *doc, const yaml_node_t *list, const struct key *k,
+                                 struct gr_run_options *o)
+{
+    for (const yaml_node_item_t *i = list->data.sequence.items.start; i < list->data.sequence.items.top; i++) {
+        const yaml_node_t *value = yaml_document_get_node(doc, *i);
+        if (scalar(value) == NULL) {
+            return complain(path, value, "single values are wanted in the list of", k->name);
+        }
+        GR_TRY(apply(path, value, k, o));
+    }
+    return GR_OK;
 }
 
 static bool seen_before(yaml_document_t *doc, const yaml_node_t *map, const yaml_node_pair_t *pair, const char *name)
@@ -169,6 +187,10 @@ static enum gr_status read_section(const char *path, yaml_document_t *doc, const
         }
         if (seen_before(doc, map, p, name)) {
             return complain(path, key, "given twice:", name);
+        }
+        if (k->rule == RULE_LIST && value->type == YAML_SEQUENCE_NODE) {
+            GR_TRY(apply_list(path, doc, value, k, o));
+            continue;
         }
         if (scalar(value) == NULL) {
             return complain(path, value, "a single value is wanted for", name);

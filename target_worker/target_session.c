@@ -33,6 +33,10 @@ static const char *check_ids(const struct gr_target *t, const struct gr_msg *m, 
     if (m->max_tokens < 1) {
         return "max_tokens must be at least 1";
     }
+    if (m->stop_ids.n > GR_STOP_ID_MAX) {
+        snprintf(text, cap, "%u stop ids, at most %d are allowed", m->stop_ids.n, GR_STOP_ID_MAX);
+        return text;
+    }
     const int64_t n_want = GR_MIN(len + m->max_tokens, c->n_ctx_max);
     if (n_want > (int64_t)c->n_pool_block * GR_KV_BLOCK_TOKENS) {
         snprintf(text, cap, "the session may grow to %" PRId64 " tokens, the KV pool holds %d: raise --kv-blocks "

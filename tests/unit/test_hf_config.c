@@ -148,6 +148,11 @@ struct patch {
     const char *names[2]; /* all in the log line */
 };
 
+/* One more than there may be. */
+#define EIGHT(tens) #tens "0," #tens "1," #tens "2," #tens "3," #tens "4," #tens "5," #tens "6," #tens "7,"
+#define SIXTY_FIVE \
+    "[" EIGHT(1) EIGHT(2) EIGHT(3) EIGHT(4) EIGHT(5) EIGHT(6) EIGHT(7) EIGHT(8) "99]"
+
 static const struct patch bad[] = {
     {llama31,
      "architectures",
@@ -188,7 +193,7 @@ static const struct patch bad[] = {
     {llama31, "bos_token_id", "512", GR_ELIMIT, {"bos_token_id = 512", "511"}},
     {llama31, "eos_token_id", "512", GR_ELIMIT, {"eos_token_id = 512", "512"}},
     {llama31, "eos_token_id", "[1,\"x\"]", GR_EFORMAT, {"eos_token_id", "integer"}},
-    {llama31, "eos_token_id", "[1,2,3,4,5,6,7,8,9]", GR_ELIMIT, {"eos_token_id", "8"}},
+    {llama31, "eos_token_id", SIXTY_FIVE, GR_ELIMIT, {"eos_token_id", "64"}},
     {llama31, "rope_scaling.rope_type", "\"linear\"", GR_EUNSUPPORTED, {"linear", "yarn"}},
     {llama31, "rope_scaling.type", "\"yarn\"", GR_EFORMAT, {"rope_type", "differ"}},
     {llama31, "rope_scaling.factor", NULL, GR_EFORMAT, {"rope_scaling.factor", "missing"}},
@@ -288,6 +293,7 @@ static void test_good_spellings(void **state)
         {llama31, "rope_scaling", "null", GR_OK, {"", ""}},
         {llama31, "rope_theta", "500000", GR_OK, {"", ""}}, /* an integer will do */
         {llama31, "eos_token_id", "null", GR_OK, {"", ""}},
+        {llama31, "eos_token_id", "[1,2,3,4,5,6,7,8,9]", GR_OK, {"", ""}},
         {llama31, "layer_types", "[\"full_attention\",\"full_attention\"]", GR_OK, {"", ""}},
         {llama31, "unknown_key", "[1,{\"x\":2}]", GR_OK, {"", ""}},
         {eagle3, "architectures", "[\"Eagle3LlamaForCausalLM\"]", GR_OK, {"", ""}},
