@@ -172,7 +172,7 @@ static const struct type_info {
                        B(session) | B(epoch) | B(address) | SAMPLING | B(tree_shape) | B(draft_depth) | B(draft_top_k) |
                            B(n_node),
                        B(transport) | B(auto_tree) | B(draft_ahead)},
-    [GR_MSG_ATTACHED] = {"ATTACHED", B(session) | B(epoch) | B(transport), 0},
+    [GR_MSG_ATTACHED] = {"ATTACHED", B(session) | B(epoch) | B(transport), B(n_fallback)},
     [GR_MSG_DETACH] = {"DETACH", B(session), 0},
     [GR_MSG_DRAFT_STATS] = {"DRAFT_STATS", B(session) | B(n_round) | B(draft_ns) | B(host_ns),
                             B(n_desync) | B(n_ahead) | B(n_hit) | B(n_first) | B(n_first_hit) | B(n_alarm) |

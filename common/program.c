@@ -2,6 +2,7 @@
 
 #include <libgen.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -13,4 +14,10 @@ const char *gr_program_sibling(const char *name)
     self[n > 0 ? n : 0] = '\0';
     snprintf(path, sizeof(path), "%s/%s", dirname(self), name);
     return path;
+}
+
+void gr_program_take_errors(void)
+{
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
 }

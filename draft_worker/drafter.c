@@ -358,6 +358,7 @@ void gr_drafter_on_peer_ready(struct gr_drafter *d, uint32_t peer, const char *t
             continue;
         }
         struct gr_msg m = {.type = GR_MSG_ATTACHED, .session = f->id, .epoch = f->epoch};
+        m.n_fallback = d->io.take_fallbacks != NULL ? d->io.take_fallbacks(d->io.ctx, peer) : 0;
         snprintf(m.transport, sizeof(m.transport), "%s", transport);
         d->io.send_msg(d->io.ctx, &m);
         drafter_send_resync(d, f);

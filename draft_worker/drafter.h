@@ -51,6 +51,8 @@ struct gr_drafter_io {
     /* Connects to a target's data endpoint, or finds the connection. The answer comes as
      * gr_drafter_on_peer_ready() or _lost() with this peer number. */
     enum gr_status (*connect)(void *ctx, const char *address, const char *transport, uint32_t *peer_out);
+    /* Transports that did not open before the peer's, since the last call. NULL: none. */
+    uint32_t (*take_fallbacks)(void *ctx, uint32_t peer);
 };
 
 struct gr_drafter_counters {

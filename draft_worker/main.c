@@ -1,12 +1,12 @@
 /* graft-draft: the draft worker. */
 #include "common/log.h"
+#include "common/program.h"
 #include "draft_worker/worker.h"
 #include "model/device.h"
 #include "transport/supervise.h"
 #include "transport/worker_args.h"
 #include "transport/worker_io.h"
 
-#include <signal.h>
 
 int main(int argc, char **argv)
 {
@@ -56,6 +56,6 @@ int main(int argc, char **argv)
         return 2;
     }
     o.tuned = tuned.file != NULL ? &tuned : NULL;
-    signal(SIGPIPE, SIG_IGN);
+    gr_program_take_errors();
     return gr_supervise_exit_status(gr_draft_worker_run(&o));
 }

@@ -75,6 +75,11 @@ static enum gr_status connect_target(void *ctx, const char *address, const char 
     return gr_worker_io_connect(((struct worker *)ctx)->io, address, transport, peer_out);
 }
 
+static uint32_t take_fallbacks(void *ctx, uint32_t peer)
+{
+    return gr_worker_io_take_fallbacks(((struct worker *)ctx)->io, peer);
+}
+
 /* ---- its inputs ---- */
 
 static void on_msg(void *ctx, const struct gr_msg *m, uint64_t now_ns)
@@ -185,7 +190,8 @@ static enum gr_status create_machine(struct worker *w, const struct gr_draft_opt
         .n_row_max = w->lm->n_row_max, .prefill_chunk = PREFILL_CHUNK, .n_pool_block = w->lm->n_pool_block,
         .test_flip_round = (uint32_t)o->test_flip_round};
     const struct gr_drafter_io io = {.ctx = w, .frame_begin = frame_begin, .frame_end = frame_end,
-                                     .send_msg = send_msg, .start_job = start_job, .connect = connect_target};
+                                     .send_msg = send_msg, .start_job = start_job, .connect = connect_target,
+                                     .take_fallbacks = take_fallbacks};
     GR_TRY(gr_grower_create(w->lm, o->n_session_max, &w->grower));
     GR_TRY(gr_grower_touch_memory(w->grower, w->lm->feature_width > 0 ? PREFILL_CHUNK : TOUCH_ROWS));
     return gr_drafter_create(&c, &io, &w->drafter);

@@ -1,8 +1,8 @@
 /* graft: the command. */
 #include "common/log.h"
+#include "common/program.h"
 #include "orchestrator/commands.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -29,7 +29,7 @@ static void usage(FILE *out)
 int main(int argc, char **argv)
 {
     gr_log_init("graft");
-    signal(SIGPIPE, SIG_IGN); /* a closed pipe is an error of write(), told like any other */
+    gr_program_take_errors();
     if (argc < 2) {
         usage(stderr);
         return 2;

@@ -102,6 +102,7 @@ void gr_metrics_take(struct gr_session_metrics *s, const struct gr_msg *m, uint6
         s->wire_tokens += m->wire_tokens;
     } else if (m->type == GR_MSG_ATTACHED) {
         memcpy(s->transport, m->transport, sizeof(s->transport));
+        s->fallbacks += m->n_fallback;
     }
 }
 

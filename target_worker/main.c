@@ -2,6 +2,7 @@
  * transport. */
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/program.h"
 #include "common/specpv.h"
 #include "common/wire.h"
 #include "draft_worker/worker.h"
@@ -12,7 +13,6 @@
 #include "transport/worker_io.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 /* A drafter that cannot start is a mistake of whoever started it, as in a process of its own. */
@@ -135,7 +135,7 @@ int main(int argc, char **argv)
     if (gr_tuned_open(tuned_file, require_tuned, on_gpu, &tuned) != GR_OK) {
         return 2;
     }
-    signal(SIGPIPE, SIG_IGN);
+    gr_program_take_errors();
     o.tuned = draft.tuned = tuned.file != NULL ? &tuned : NULL;
     o.round_deadline_ns = (uint64_t)deadline_ms * GR_MS;
     draft.join = o.join;

@@ -181,11 +181,11 @@ enum gr_status gr_hello_exchange(int fd, const struct gr_hello *self, const uint
 
 static enum gr_status open_kind(enum gr_transport_kind kind, int fd, bool initiator,
                                 const struct gr_conn_limits *limits, uint64_t peer_id, uint32_t generation,
-                                int timeout_ms, struct gr_conn **conn_out)
+                                int timeout_ms, struct gr_conn **conn_out, struct gr_why *why)
 {
     switch (kind) {
     case GR_TRANSPORT_SHM:
-        return gr_transport_open_shm(fd, initiator, limits, generation, timeout_ms, conn_out);
+        return gr_transport_open_shm(fd, initiator, limits, generation, timeout_ms, conn_out, why);
     case GR_TRANSPORT_TCP:
         return gr_transport_open_tcp(fd, limits, generation, conn_out);
     case GR_TRANSPORT_VERBS:
@@ -196,6 +196,19 @@ static enum gr_status open_kind(enum gr_transport_kind kind, int fd, bool initia
     }
     log_error("transport %s cannot be opened over a socket", gr_transport_name(kind));
     return GR_EUNSUPPORTED;
+}
+
+/* One line for what follows from it. Both sides know: the one that connected warns and counts. */
+static void tell_fallback(enum gr_transport_kind kind, bool forced, bool initiator, const struct gr_why *why)
+{
+    const char *name = gr_transport_name(kind);
+    if (forced) {
+        log_error("transport %s is the only one that is allowed, and did not open: %s", name, why->text);
+    } else if (initiator) {
+        log_warn("[transport][fallback] %s did not open: %s; trying the next", name, why->text);
+    } else {
+        log_info("transport %s did not open: %s; trying the next", name, why->text);
+    }
 }
 
 enum gr_status gr_bootstrap(int fd, bool initiator, const struct gr_hello *self, const uint8_t *key,
@@ -213,22 +226,26 @@ enum gr_status gr_bootstrap(int fd, bool initiator, const struct gr_hello *self,
     GR_TRY(gr_hello_exchange(fd, &own, key, timeout_ms, &peer));
     struct gr_conn_limits limits;
     gr_limits_agree(&own.limits, &peer.limits, &limits);
-    for (;;) {
+    for (uint32_t n_fallback = 0;; n_fallback++) {
+        struct gr_why why = {.text = "the lines above tell why"};
         enum gr_transport_kind kind;
         GR_TRY(gr_transport_choose(&own, &peer, forced, &kind));
         enum gr_status st =
-            open_kind(kind, fd, initiator, &limits, peer.incarnation, generation, timeout_ms, conn_out);
+            open_kind(kind, fd, initiator, &limits, peer.incarnation, generation, timeout_ms, conn_out, &why);
         if (st == GR_OK) {
+            (*conn_out)->n_fallback = n_fallback;
             log_info("connected to the %s over %s", gr_role_name(peer.role),
                      gr_transport_name(kind));
             *peer_out = peer;
             return GR_OK;
         }
         /* Unsupported means: both sides know that it did not work, and the socket is clean. */
+        if (st == GR_EUNSUPPORTED) {
+            tell_fallback(kind, forced >= 0, initiator, &why);
+        }
         if (st != GR_EUNSUPPORTED || forced >= 0) {
             return st;
         }
-        log_warn("transport %s did not open, trying the next", gr_transport_name(kind));
         own.transport_mask &= ~(1u << kind);
     }
 }

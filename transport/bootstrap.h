@@ -65,7 +65,8 @@ GR_NODISCARD enum gr_status gr_transport_choose(const struct gr_hello *self,
 
 /* Hello + choose + open. initiator: the side that connected (it is the shm creator). Takes fd on
  * success. Only built transports (with forced: only that one) are announced, so both sides choose
- * alike. When shm cannot be opened and was not forced, both go on to the next common one. */
+ * alike. When shm cannot be opened and was not forced, both go on to the next common one: one
+ * warning of the initiator, counted in the connection's n_fallback. */
 GR_NODISCARD enum gr_status gr_bootstrap(int fd, bool initiator, const struct gr_hello *self,
                                          const uint8_t *key, int forced, uint32_t generation,
                                          int timeout_ms, struct gr_hello *peer_out,

@@ -6,29 +6,25 @@
  * the segment (SIGBUS here); it could as well kill us, so that is not defended against. What it
  * writes into the segment is: see ring.h. Received payloads are copied out. */
 #include "transport/ring.h"
+#include "transport/segment.h"
 #include "transport/sock.h"
 
 #include "common/bytes.h"
 #include "common/log.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
-#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#define OFFER_MAGIC 0x4d534752u /* "GRSM" */
-#define OFFER_BYTES 64
-#define REPLY_BYTES 8
-#define NAME_PREFIX "/graft-"
-#define NAME_HEX    32
-#define NAME_BYTES  (sizeof(NAME_PREFIX) + NAME_HEX)
+#define OFFER_MAGIC  0x4d534752u /* "GRSM" */
+#define OFFER_BYTES  64
+#define REPLY_BYTES  8
+#define NAME_BYTES   GR_SEGMENT_NAME_BYTES
 
 /* Reading the socket costs a system call, so a busy-polling receiver looks at it only every so
  * often. */
@@ -210,67 +206,12 @@ void *gr_shm_segment(struct gr_conn *c, size_t *bytes_out)
 
 /* ---- opening ---- */
 
-/* Takes the segment's pages now: on a full /dev/shm a later store would be a SIGBUS. */
-static void *map_new(const char *name, size_t bytes)
-{
-    int fd = shm_open(name, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
-    if (fd < 0) {
-        log_warn("shm: cannot make a segment: %s", strerror(errno));
-        return MAP_FAILED;
-    }
-    void *map = MAP_FAILED;
-    int err = posix_fallocate(fd, 0, (off_t)bytes);
-    if (err == 0) {
-        map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-        err = errno;
-    }
-    close(fd);
-    if (map == MAP_FAILED) {
-        log_warn("shm: cannot take %zu KiB of shared memory: %s; enlarge /dev/shm or lower the "
-                 "connection's limits",
-                 bytes / 1024, strerror(err));
-        shm_unlink(name);
-    }
-    return map;
-}
-
-/* The name comes from the peer: only one of our form is opened, and only a segment of our user. */
-static void *map_offered(const char *name, size_t bytes)
-{
-    size_t n_prefix = strlen(NAME_PREFIX);
-    if (strncmp(name, NAME_PREFIX, n_prefix) != 0 || strlen(name) != NAME_BYTES - 1 ||
-        strspn(name + n_prefix, "0123456789abcdef") != NAME_HEX) {
-        log_error("shm: the peer offered a segment of a malformed name");
-        return MAP_FAILED;
-    }
-    int fd = shm_open(name, O_RDWR | O_CLOEXEC, 0);
-    if (fd < 0) {
-        log_warn("shm: cannot open the peer's segment %s: %s", name, strerror(errno));
-        return MAP_FAILED;
-    }
-    struct stat sb;
-    void *map = MAP_FAILED;
-    if (fstat(fd, &sb) == 0 && sb.st_uid == geteuid() && (size_t)sb.st_size == bytes) {
-        map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    }
-    close(fd);
-    if (map == MAP_FAILED) {
-        log_warn("shm: the peer's segment %s is not one of ours of %zu bytes", name, bytes);
-    }
-    shm_unlink(name); /* the creator does it too; the earlier, the fewer are left by a kill */
-    return map;
-}
-
 /* The generation is the creator's own count: after a restart the two sides' differ. */
 static bool header_fits(const struct gr_ring_shared *h, const struct gr_conn_limits *l)
 {
-    bool ok = h->magic == GR_RING_MAGIC && h->layout == GR_RING_LAYOUT && h->small_bytes_max == l->small_bytes_max &&
-              h->bulk_bytes_max == l->bulk_bytes_max && h->n_small_slot == l->n_small_slot &&
-              h->n_bulk_slot == l->n_bulk_slot;
-    if (!ok) {
-        log_error("shm: the peer's segment was made for other limits or another layout");
-    }
-    return ok;
+    return h->magic == GR_RING_MAGIC && h->layout == GR_RING_LAYOUT && h->small_bytes_max == l->small_bytes_max &&
+           h->bulk_bytes_max == l->bulk_bytes_max && h->n_small_slot == l->n_small_slot &&
+           h->n_bulk_slot == l->n_bulk_slot;
 }
 
 static enum gr_status write_reply(int fd, bool ok, uint64_t deadline)
@@ -282,7 +223,7 @@ static enum gr_status write_reply(int fd, bool ok, uint64_t deadline)
     return gr_sock_write(fd, reply, sizeof(reply), deadline, "shm reply");
 }
 
-static enum gr_status read_reply(int fd, uint64_t deadline)
+static enum gr_status read_reply(int fd, uint64_t deadline, struct gr_why *why)
 {
     uint8_t reply[REPLY_BYTES];
     GR_TRY(gr_sock_read(fd, reply, sizeof(reply), deadline, "shm reply"));
@@ -293,7 +234,7 @@ static enum gr_status read_reply(int fd, uint64_t deadline)
         return GR_EPROTO;
     }
     if (ok == 0) {
-        log_warn("shm: the peer could not map the segment");
+        snprintf(why->text, sizeof(why->text), "the peer could not map the segment (GRAFT_LOG=info there tells why)");
     }
     return ok == 1 ? GR_OK : GR_EUNSUPPORTED;
 }
@@ -313,35 +254,50 @@ static enum gr_status write_offer(int fd, const char *name, size_t bytes, uint64
     return gr_sock_write(fd, offer, sizeof(offer), deadline, "shm offer");
 }
 
-static enum gr_status create_segment(int fd, const struct gr_conn_limits *limits,
-                                     uint32_t generation, uint64_t deadline, void **map_out)
+static enum gr_status create_segment(int fd, const struct gr_conn_limits *limits, uint32_t generation,
+                                     uint64_t deadline, void **map_out, struct gr_why *why)
 {
-    size_t bytes = gr_ring_shared_bytes(limits);
-    uint8_t random[NAME_HEX / 2];
-    char hex[NAME_HEX + 1], name[NAME_BYTES];
-    randombytes_buf(random, sizeof(random));
-    sodium_bin2hex(hex, sizeof(hex), random, sizeof(random));
-    snprintf(name, sizeof(name), "%s%s", NAME_PREFIX, hex);
-    void *map = map_new(name, bytes);
-    if (map == MAP_FAILED) {
+    struct gr_segment segment;
+    if (gr_segment_create(gr_ring_shared_bytes(limits), &segment, why) != GR_OK) {
         GR_TRY(write_offer(fd, NULL, 0, deadline));
         return GR_EUNSUPPORTED;
     }
-    gr_ring_shared_init(map, limits, generation);
-    enum gr_status st = write_offer(fd, name, bytes, deadline);
+    gr_ring_shared_init(segment.map, limits, generation);
+    enum gr_status st = write_offer(fd, segment.name, segment.bytes, deadline);
     if (st == GR_OK) {
-        st = read_reply(fd, deadline);
+        st = read_reply(fd, deadline, why);
     }
-    shm_unlink(name);
+    gr_segment_unlink(&segment);
     if (st != GR_OK) {
-        munmap(map, bytes);
+        munmap(segment.map, segment.bytes);
         return st;
+    }
+    *map_out = segment.map;
+    return GR_OK;
+}
+
+/* GR_EUNSUPPORTED: why tells; the peer hears of it by the reply. */
+static enum gr_status map_offered(const char *name, uint64_t bytes, const struct gr_conn_limits *limits, void **map_out,
+                                  struct gr_why *why)
+{
+    void *map = NULL;
+    if (bytes != gr_ring_shared_bytes(limits)) {
+        snprintf(why->text, sizeof(why->text), "the peer's segment has %llu bytes, the agreed limits need %zu",
+                 (unsigned long long)bytes, gr_ring_shared_bytes(limits));
+        return GR_EUNSUPPORTED;
+    }
+    GR_TRY(gr_segment_take(name, (size_t)bytes, &map, why));
+    if (!header_fits(map, limits)) {
+        snprintf(why->text, sizeof(why->text), "the peer's segment was made for other limits or another layout");
+        munmap(map, (size_t)bytes);
+        return GR_EUNSUPPORTED;
     }
     *map_out = map;
     return GR_OK;
 }
 
-static enum gr_status open_segment(int fd, const struct gr_conn_limits *limits, uint64_t deadline, void **map_out)
+static enum gr_status open_segment(int fd, const struct gr_conn_limits *limits, uint64_t deadline, void **map_out,
+                                   struct gr_why *why)
 {
     uint8_t offer[OFFER_BYTES];
     GR_TRY(gr_sock_read(fd, offer, sizeof(offer), deadline, "shm offer"));
@@ -355,33 +311,27 @@ static enum gr_status open_segment(int fd, const struct gr_conn_limits *limits, 
         return GR_EPROTO;
     }
     if (present == 0) {
-        log_warn("shm: the peer could not make a segment");
+        snprintf(why->text, sizeof(why->text), "the peer could not make a segment (it tells why)");
         return GR_EUNSUPPORTED;
     }
-    void *map = MAP_FAILED;
-    if (bytes == gr_ring_shared_bytes(limits)) {
-        map = map_offered(name, (size_t)bytes);
-    } else {
-        log_error("shm: the peer's segment has %llu bytes, the agreed limits need %zu",
-                  (unsigned long long)bytes, gr_ring_shared_bytes(limits));
-    }
-    bool ok = map != MAP_FAILED && header_fits(map, limits);
-    enum gr_status st = write_reply(fd, ok, deadline);
-    if (st == GR_OK && ok) {
+    void *map = NULL;
+    const enum gr_status mapped = map_offered(name, bytes, limits, &map, why);
+    const enum gr_status st = write_reply(fd, mapped == GR_OK, deadline);
+    if (st == GR_OK && mapped == GR_OK) {
         *map_out = map;
         return GR_OK;
     }
-    if (map != MAP_FAILED) {
+    if (mapped == GR_OK) {
         munmap(map, (size_t)bytes);
     }
-    return st != GR_OK ? st : GR_EUNSUPPORTED;
+    return st != GR_OK ? st : mapped;
 }
 
 enum gr_status gr_transport_open_shm(int fd, bool creator, const struct gr_conn_limits *limits,
-                                     uint32_t generation, int timeout_ms, struct gr_conn **conn_out)
+                                     uint32_t generation, int timeout_ms, struct gr_conn **conn_out,
+                                     struct gr_why *why)
 {
     GR_TRY(gr_limits_check(limits));
-    GR_ASSERT(sodium_init() >= 0);
     struct shm_conn *s = calloc(1, sizeof(*s));
     uint8_t *copies = aligned_alloc(GR_SLOT_ALIGN, gr_ring_slots_bytes(limits));
     enum gr_status st = GR_ENOMEM;
@@ -391,8 +341,8 @@ enum gr_status gr_transport_open_shm(int fd, bool creator, const struct gr_conn_
     }
     uint64_t deadline = gr_deadline_ns(timeout_ms);
     void *map = NULL;
-    st = creator ? create_segment(fd, limits, generation, deadline, &map)
-                 : open_segment(fd, limits, deadline, &map);
+    st = creator ? create_segment(fd, limits, generation, deadline, &map, why)
+                 : open_segment(fd, limits, deadline, &map, why);
     if (st != GR_OK) {
         goto free_memory;
     }

@@ -77,12 +77,18 @@ struct gr_conn_stats {
     uint64_t n_no_credit; /* acquire() answered GR_AGAIN */
 };
 
+/* Why a connection did not open, for the one line that says what follows from it. */
+struct gr_why {
+    char text[256];
+};
+
 /* First member of every implementation's connection. */
 struct gr_conn {
     const struct gr_transport_ops *ops;
     struct gr_conn_limits limits; /* the agreed ones */
     struct gr_conn_stats stats;
     uint32_t conn_generation;
+    uint32_t n_fallback; /* transports of the order that were tried first and did not open */
 };
 
 static inline enum gr_status gr_conn_acquire(struct gr_conn *c, enum gr_frame_class class,
@@ -144,13 +150,14 @@ uint32_t gr_transport_built_mask(void);
  * the segment and names it over the socket. Opening may take a few milliseconds of hand-shake on
  * the socket, bounded by timeout_ms. Limits must be in range and equal on both sides
  * (gr_limits_agree), else GR_EINVAL or GR_EUNSUPPORTED. shm: GR_EUNSUPPORTED means that both sides
- * know it failed (no room in /dev/shm) and that the socket is clean for another transport. */
+ * know it failed (no room in /dev/shm), that the socket is clean for another transport, and that why
+ * says what was lacking, which is not logged. */
 GR_NODISCARD enum gr_status gr_transport_open_tcp(int fd, const struct gr_conn_limits *limits,
                                                   uint32_t generation, struct gr_conn **conn_out);
 GR_NODISCARD enum gr_status gr_transport_open_shm(int fd, bool creator,
                                                   const struct gr_conn_limits *limits,
                                                   uint32_t generation, int timeout_ms,
-                                                  struct gr_conn **conn_out);
+                                                  struct gr_conn **conn_out, struct gr_why *why);
 /* Two ends in one process; each end may live in its own thread. */
 GR_NODISCARD enum gr_status gr_transport_open_loop(const struct gr_conn_limits *limits,
                                                    uint32_t generation,

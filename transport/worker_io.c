@@ -7,6 +7,7 @@
 #include "common/wire.h"
 #include "transport/control.h"
 #include "transport/listener.h"
+#include "transport/segment.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -219,6 +220,16 @@ static struct peer *peer_of(struct gr_worker_io *w, uint32_t id)
         }
     }
     return NULL;
+}
+
+uint32_t gr_worker_io_take_fallbacks(struct gr_worker_io *w, uint32_t peer)
+{
+    struct peer *p = peer_of(w, peer);
+    const uint32_t n = p != NULL ? p->conn->n_fallback : 0;
+    if (p != NULL) {
+        p->conn->n_fallback = 0;
+    }
+    return n;
 }
 
 static void lose_peer(struct gr_worker_io *w, struct peer *p, uint64_t now_ns)
@@ -601,6 +612,7 @@ static enum gr_status init(struct gr_worker_io *w)
         return GR_EIO;
     }
     gr_host_id(c->hello.host_id);
+    (void)gr_segment_sweep();
     randombytes_buf(&c->hello.incarnation, sizeof(c->hello.incarnation));
     c->join_msg.incarnation = c->hello.incarnation;
     GR_TRY(gr_compute_create("graft-compute", c->spin_ns, &w->compute));

@@ -78,5 +78,7 @@ void gr_worker_io_compute(struct gr_worker_io *w, void (*fn)(void *arg), void *a
  * follows for it, never from within this call. */
 GR_NODISCARD enum gr_status gr_worker_io_connect(struct gr_worker_io *w, const char *address, const char *transport,
                                                  uint32_t *peer_out);
+/* Transports that did not open before this connection's did, since the last call: each was one warning. */
+uint32_t gr_worker_io_take_fallbacks(struct gr_worker_io *w, uint32_t peer);
 
 #endif

@@ -36,7 +36,7 @@ struct opening {
 static void *open_shm_thread(void *data)
 {
     struct opening *o = data;
-    o->st = gr_transport_open_shm(o->fd, false, o->limits, 7, WAIT_MS, &o->conn);
+    o->st = gr_transport_open_shm(o->fd, false, o->limits, 7, WAIT_MS, &o->conn, NO_WHY);
     return NULL;
 }
 
@@ -45,7 +45,7 @@ static void open_shm(struct pair *p, const struct gr_conn_limits *limits)
     struct opening o = {.fd = p->fd[1], .limits = limits};
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, open_shm_thread, &o), 0);
-    enum gr_status st = gr_transport_open_shm(p->fd[0], true, limits, 7, WAIT_MS, &p->conn[0]);
+    enum gr_status st = gr_transport_open_shm(p->fd[0], true, limits, 7, WAIT_MS, &p->conn[0], NO_WHY);
     pthread_join(thread, NULL);
     assert_int_equal(st, GR_OK);
     assert_int_equal(o.st, GR_OK);

@@ -17,6 +17,8 @@
  * pass. */
 #define WAIT_MS 20000
 
+#define NO_WHY (&(struct gr_why){.text = ""})
+
 struct pair {
     struct gr_conn *conn[2]; /* NULL after drop() */
     int fd[2];               /* their sockets (theirs), -1 for loop */

@@ -238,7 +238,7 @@ static void test_bad_limits(void **state)
             st = gr_transport_open_loop(&bad[i], 1, conn);
             break;
         case GR_TRANSPORT_SHM:
-            st = gr_transport_open_shm(-1, true, &bad[i], 1, 1, conn);
+            st = gr_transport_open_shm(-1, true, &bad[i], 1, 1, conn, NO_WHY);
             break;
         case GR_TRANSPORT_VERBS:
             st = gr_transport_open_verbs(-1, true, &pair_verbs[0], &bad[i], 1, 1, conn);

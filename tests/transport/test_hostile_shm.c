@@ -260,7 +260,7 @@ static void test_shm_refused_offer(void **state)
         }
         struct gr_conn *conn = NULL;
         assert_int_equal(
-            gr_transport_open_shm(fd[0], true, &limits_default, 1, replies[i].timeout_ms, &conn),
+            gr_transport_open_shm(fd[0], true, &limits_default, 1, replies[i].timeout_ms, &conn, NO_WHY),
             replies[i].st);
         read_exact(fd[1], offer, sizeof(offer));
         const char *name = (const char *)offer + 16;
@@ -287,7 +287,7 @@ static enum gr_status open_with_offer(uint32_t magic, uint64_t bytes, const char
     }
     assert_int_equal(send(fd[1], offer, sizeof(offer), 0), (ssize_t)sizeof(offer));
     struct gr_conn *conn = NULL;
-    enum gr_status st = gr_transport_open_shm(fd[0], false, &limits_default, 1, WAIT_MS, &conn);
+    enum gr_status st = gr_transport_open_shm(fd[0], false, &limits_default, 1, WAIT_MS, &conn, NO_WHY);
     *ok_out = 99;
     if (recv(fd[1], reply, sizeof(reply), MSG_DONTWAIT) == (ssize_t)sizeof(reply)) {
         struct gr_reader r = {.p = reply, .len = sizeof(reply)};
@@ -361,7 +361,7 @@ static _Noreturn void live_until_killed(enum gr_transport_kind kind, int fd, int
 {
     struct gr_conn *c = NULL;
     enum gr_status st = kind == GR_TRANSPORT_SHM
-                            ? gr_transport_open_shm(fd, false, &limits_default, 1, WAIT_MS, &c)
+                            ? gr_transport_open_shm(fd, false, &limits_default, 1, WAIT_MS, &c, NO_WHY)
                             : gr_transport_open_tcp(fd, &limits_default, 1, &c);
     struct gr_frame frame;
     for (uint32_t i = 0; st == GR_OK && i < 3; i++) {
@@ -410,7 +410,7 @@ static void run_killed(enum gr_transport_kind kind, bool receive_first)
     close(ready[1]);
     struct gr_conn *c;
     assert_int_equal(kind == GR_TRANSPORT_SHM
-                         ? gr_transport_open_shm(fd[0], true, &limits_default, 1, WAIT_MS, &c)
+                         ? gr_transport_open_shm(fd[0], true, &limits_default, 1, WAIT_MS, &c, NO_WHY)
                          : gr_transport_open_tcp(fd[0], &limits_default, 1, &c),
                      GR_OK);
     char byte;

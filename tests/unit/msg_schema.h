@@ -96,7 +96,7 @@ static const struct schema {
     {GR_MSG_ATTACH, "ATTACH",
      " session epoch address temperature min_p top_p top_k seed tree_shape draft_depth draft_top_k n_node ",
      " transport auto_tree draft_ahead "},
-    {GR_MSG_ATTACHED, "ATTACHED", " session epoch transport ", " "},
+    {GR_MSG_ATTACHED, "ATTACHED", " session epoch transport ", " n_fallback "},
     {GR_MSG_DETACH, "DETACH", " session ", " "},
     {GR_MSG_DRAFT_STATS, "DRAFT_STATS", " session n_round draft_ns host_ns ", 
      " n_desync n_ahead n_hit n_first n_first_hit n_alarm wire_bytes wire_tokens first_expected "},

@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""Limits of the machine that a run meets: the size of files, room for shared memory, what killed processes have left.
+
+usage: test_limits.py BUILD_DIR SOURCE_ROOT      prints TAP
+"""
+import fcntl
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+
+from harness import DRAFT, GRAFT, SLOW, TARGET, case, generate, main
+
+RUN = (GRAFT, "run", "--json", "--model", TARGET, "--prompt", "def fibonacci(n):", "--max-tokens", "64", "--ignore-eos",
+       "--num-speculative-tokens", "7")
+TEXT = ("--max-tokens", "64", "--ignore-eos")
+
+
+def segments():
+    return {name for name in os.listdir("/dev/shm") if name.startswith("graft-")}
+
+
+def run_limited(*args, before=(), **kw):
+    """`graft run` with a draft model; its JSON and standard error."""
+    done = subprocess.run([*before, *RUN, "--draft", DRAFT, *args], capture_output=True, text=True, timeout=60 * SLOW,
+                          check=False, **kw)
+    assert done.returncode == 0, (done.returncode, done.stderr)
+    return json.loads(done.stdout), done.stderr
+
+
+def falls_back(out, err, word):
+    lines = err.splitlines()
+    assert len(lines) == 1 and "[transport][fallback] shm" in lines[0] and word in lines[0], lines
+    assert out["metrics"]["transport"] == "tcp" and out["metrics"]["fallbacks"] == 1, out["metrics"]
+    assert out["metrics"]["num_accepted_tokens"] > 0, out["metrics"]
+
+
+def no_large_files():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
+
+
+@case
+def limit_on_file_sizes():
+    """`ulimit -f` below a segment (the signal SIGXFSZ): the transport falls back, nobody dies, nothing is left."""
+    plain = generate(*TEXT)
+    before = segments()
+    out, err = run_limited(preexec_fn=no_large_files)
+    falls_back(out, err, "ulimit -f")
+    assert out["token_ids"] == plain["token_ids"]
+    assert segments() <= before, segments() - before
+
+
+@case
+def limit_on_file_sizes_with_shm_forced():
+    """With shm as the only transport that is allowed an error line says what is wrong; the text is complete."""
+    plain = generate(*TEXT)
+    out, err = run_limited("--transport", "shm", preexec_fn=no_large_files)
+    assert out["token_ids"] == plain["token_ids"]
+    assert out["metrics"]["num_accepted_tokens"] == 0
+    assert any("error" in x and "shm" in x and "ulimit -f" in x for x in err.splitlines()), err
+    assert "killed by signal" not in err, err
+
+
+@case
+def full_shared_memory():
+    """/dev/shm without room: the same, and no SIGBUS later."""
+    private = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=64k none /dev/shm && exec "$@"', "sh")
+    try:
+        able = subprocess.run([*private, "true"], capture_output=True, check=False).returncode == 0
+    except OSError:
+        able = False
+    if not able:
+        print("# skipped: no mount namespace can be had here")
+        return
+    out, err = run_limited(before=private)
+    falls_back(out, err, "enlarge /dev/shm")
+
+
+@case
+def segments_of_the_dead():
+    """What a killed process has left goes with the next start; what a living one holds stays."""
+    held, left = (f"/dev/shm/graft-{digit * 32}" for digit in "ab")
+    with open(held, "w", encoding="ascii") as f:
+        fcntl.flock(f, fcntl.LOCK_EX)
+        maker = subprocess.Popen([sys.executable, "-c", "import fcntl, signal, sys\n"
+                                  "f = open(sys.argv[1], 'w')\nfcntl.flock(f, fcntl.LOCK_EX)\n"
+                                  "print('made', flush=True)\nsignal.pause()", left], stdout=subprocess.PIPE)
+        assert maker.stdout.readline() == b"made\n"
+        try:
+            generate("--draft", DRAFT, *TEXT)
+            assert os.path.exists(left)
+        finally:
+            maker.send_signal(signal.SIGKILL)
+            maker.wait()
+            maker.stdout.close()
+        generate("--draft", DRAFT, *TEXT)
+        assert not os.path.exists(left)
+        assert os.path.exists(held)
+        os.remove(held)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
