@@ -499,6 +499,13 @@ enum gr_status gr_msg_decode(const uint8_t *bytes, size_t len, struct gr_msg *ou
     return GR_OK;
 }
 
+const char *gr_msg_wrong_sampling(const struct gr_msg *m)
+{
+    const bool fits = m->temperature >= 0.0 && m->temperature <= 100.0 && m->top_p > 0.0 && m->top_p <= 1.0 &&
+                      m->min_p >= 0.0 && m->min_p <= 1.0; /* false of NaN */
+    return fits ? NULL : "sampling out of range: temperature 0 to 100, top_p above 0 to 1, min_p 0 to 1";
+}
+
 void gr_msg_finish(struct gr_msg *m)
 {
     for (int f = 0; f < N_FIELD; f++) {

@@ -147,6 +147,8 @@ const char *gr_msg_name(enum gr_msg_type type);
 GR_NODISCARD enum gr_status gr_msg_encode(const struct gr_msg *m, uint8_t *out, size_t cap, size_t *len_out);
 /* GR_EFORMAT (one line logged: type, field, what) on anything that breaks the schema. */
 GR_NODISCARD enum gr_status gr_msg_decode(const uint8_t *bytes, size_t len, struct gr_msg *out);
+/* What is wrong with the sampling parameters of an OPEN or an ATTACH; NULL: nothing. */
+const char *gr_msg_wrong_sampling(const struct gr_msg *m);
 /* Frees a decoded message's arrays. */
 void gr_msg_finish(struct gr_msg *m);
 

@@ -1,6 +1,6 @@
 /* Sampling on the target: processors, then shared noise, then argmax. The order of the processors is
- * penalties, logit bias, temperature, min-p, top-k, top-p; ties go to the lowest id. At temperature 0 the pick is
- * argmax(logits). Else it is argmax(processed + g) with Gumbel noise g that is a function of (seed, position, id)
+ * penalties, logit bias, temperature, min-p, top-k, top-p; ties go to the lowest id. Below GR_TEMPERATURE_GREEDY the pick
+ * is argmax(logits). Else it is argmax(processed + g) with Gumbel noise g that is a function of (seed, position, id)
  * alone (gr_gumbel), so the picked token does not depend on who drafted what, and a drafter that knows the seed can
  * rank its children by the same noise. Filtered ids hold -INFINITY and are skipped, noise and all. Header only; common
  * subset of C and CUDA C++. */
@@ -9,8 +9,12 @@
 
 #include "common/gr_math.h"
 
+/* Below this temperature picks are greedy: everywhere, on the target and the drafter, on CPUs and GPUs. A quotient
+ * logit / temperature then overflows for logits above 3.4e33 only, which no model has; at 1e-38 those of 4 did. */
+#define GR_TEMPERATURE_GREEDY 1e-5f
+
 struct gr_sampling {
-    float temperature; /* 0: greedy */
+    float temperature; /* 0 to 100; below GR_TEMPERATURE_GREEDY: greedy */
     float min_p;       /* 0: off; keep p >= min_p * max p */
     float top_p;       /* 1: off; smallest set of highest p whose sum reaches top_p, renormalised after top_k */
     int32_t top_k;     /* 0: off */
@@ -33,6 +37,11 @@ struct gr_top_row {
     int32_t id[GR_TOP_MAX];  /* the target's */
     float edge[GR_TOP_MAX];  /* value - log_sum; a value has its noise */
 };
+
+GR_FN int gr_temperature_is_greedy(float temperature)
+{
+    return !(temperature >= GR_TEMPERATURE_GREEDY);
+}
 
 /* Order of the heap: larger value first, lower id on ties. */
 GR_FN int gr_sampler_before(const float *l, int32_t a, int32_t b)
@@ -62,7 +71,7 @@ GR_FN void gr_sampler_sift(const float *l, int32_t *heap, int n, int i)
 }
 
 /* Applies temperature, min-p, top-k and top-p to one row. logits (n), out (n; may be logits), work: n ids.
- * temperature > 0. Filtered ids become -INFINITY. */
+ * The temperature is not greedy. Filtered ids become -INFINITY. */
 GR_FN void gr_sampler_process(const struct gr_sampling *s, const float *logits, float *out, int32_t n,
                               int32_t *work)
 {
@@ -141,7 +150,8 @@ GR_FN int32_t gr_sampler_pick(const struct gr_sampling *s, const float *logits, 
                               float *scratch, int32_t *work)
 {
     const float *l = logits;
-    if (s->temperature > 0.0f) {
+    const int greedy = gr_temperature_is_greedy(s->temperature);
+    if (!greedy) {
         gr_sampler_process(s, logits, scratch, n, work);
         l = scratch;
     }
@@ -149,7 +159,7 @@ GR_FN int32_t gr_sampler_pick(const struct gr_sampling *s, const float *logits, 
     float best_value = -INFINITY;
     for (int32_t i = 0; i < n; i++) {
         float v = l[i];
-        if (s->temperature > 0.0f && v > -INFINITY) {
+        if (!greedy && v > -INFINITY) {
             v = v + gr_gumbel(s->seed, pos, (uint32_t)i, s->choice);
         }
         if (v > best_value) {

@@ -267,6 +267,12 @@ static void attach(struct gr_drafter *d, const struct gr_msg *m)
         }
         return;
     }
+    const char *wrong = gr_msg_wrong_sampling(m);
+    if (wrong != NULL) {
+        drafter_send_error(d, m->session, GR_EINVAL, wrong);
+        drafter_free(d, f);
+        return;
+    }
     const uint32_t top_k_max = (uint32_t)(d->config.n_row_max / d->config.n_session_max);
     if (m->draft_top_k > top_k_max) {
         char text[160];

@@ -531,7 +531,7 @@ static void find_children(struct gr_grower *g, int ith, int i_out)
     const int32_t *map = g->lm->to_target;
     int n = g->lm->n_vocab;
     const float *l = gr_lm_logits(g->lm, i_out);
-    if (s->sampling.temperature > 0.0f) {
+    if (!gr_temperature_is_greedy(s->sampling.temperature)) {
         const uint32_t pos = (uint32_t)(g->pos[g->out_row[i_out]] - pos_of(g, 0)) + 1; /* of the picked token */
         float *scratch = g->scratch + (size_t)ith * (size_t)g->n_vocab;
         if (map != NULL) { /* processors and noise are those of the target's ids */

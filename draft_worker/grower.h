@@ -1,5 +1,6 @@
 /* Executes a draft job on a language model. Owned by the compute thread. Edge scores are
- * log_softmax(processed log-probability + shared noise) over the vocabulary; at temperature 0 log_softmax(logits). */
+ * log_softmax(processed log-probability + shared noise) over the vocabulary; at a greedy temperature
+ * log_softmax(logits). */
 #ifndef GR_DRAFT_WORKER_GROWER_H
 #define GR_DRAFT_WORKER_GROWER_H
 

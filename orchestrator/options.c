@@ -42,7 +42,7 @@ static const struct option_info {
     {"ignore-eos", KIND_FLAG, AT(ignore_eos), 0, 0, NULL, "go on after an end-of-sequence token", TURN},
     {"stop", KIND_STOP, 0, 0, 0, "S", "stop string, or a special token; may be given up to 8 times", TURN},
     {"stop-token-ids", KIND_IDS, 0, 0, 4194303, "N,N,...", "token ids that end the text", TURN},
-    {"temperature", KIND_NUMBER, AT(temperature), 0, 100, "T", "0 is greedy (default 0)", TURN},
+    {"temperature", KIND_NUMBER, AT(temperature), 0, 100, "T", "below 0.00001 is greedy (default 0)", TURN},
     {"top-p", KIND_NUMBER, AT(top_p), 1e-6, 1, "P", "nucleus sampling (default 1: off)", TURN},
     {"top-k", KIND_INT, AT(top_k), 0, 4194304, "K", "sample among the K likeliest (default 0: off)", TURN},
     {"min-p", KIND_NUMBER, AT(min_p), 0, 1, "P", "drop tokens below P times the likeliest (default 0: off)", TURN},

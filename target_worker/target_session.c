@@ -67,11 +67,7 @@ static const char *check_open(const struct gr_target *t, const struct gr_msg *m,
     if (wrong == NULL) {
         wrong = check_segments(m);
     }
-    if (wrong == NULL && (!(m->temperature >= 0.0 && m->temperature <= 100.0) ||
-                          !(m->top_p > 0.0 && m->top_p <= 1.0) || !(m->min_p >= 0.0 && m->min_p <= 1.0))) {
-        wrong = "sampling out of range: temperature 0 to 100, top_p above 0 to 1, min_p 0 to 1";
-    }
-    return wrong;
+    return wrong != NULL ? wrong : gr_msg_wrong_sampling(m);
 }
 
 /* ---- life of a session ---- */

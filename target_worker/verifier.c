@@ -306,7 +306,7 @@ static int32_t pick_row(const struct gr_verifier *v, int ith, int i_out)
         return gr_sampler_pick(s, logits, n, pos, scratch, work);
     }
     /* The same three steps as gr_sampler_pick(), the last two by the kernels. */
-    if (!(s->temperature > 0.0f)) {
+    if (gr_temperature_is_greedy(s->temperature)) {
         return finish_pick(k, o, logits, n);
     }
     gr_sampler_process(s, logits, scratch, n, work);

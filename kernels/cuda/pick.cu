@@ -156,8 +156,7 @@ static __device__ Bounded bound_values(Logits &l, Range r, const PickHow &how, P
         }
     }
     low = low > -2.9e38f ? low : -INFINITY; /* -3e38: what was less, or no value */
-    const float second = block_second(low, s);
-    return {inv < 1e30f ? second : -INFINITY, high}; /* else products overflow where quotients do not */
+    return {block_second(low, s), high};
 }
 
 /* A bit for each of this thread's ids that can be one of the block's best two. */
@@ -230,7 +229,7 @@ static __global__ void __launch_bounds__(PICK_THREADS) pick_kernel(const gr_cuda
         const float *logits = a.logits + (size_t)row * a.stride;
         const Range r = my_range(a.n);
         Logits l = load_logits(logits, r);
-        two = block_two(how.temperature > 0.0f ? best_noisy(l, logits, r, how, s) : best_plain(l, r), s);
+        two = block_two(gr_temperature_is_greedy(how.temperature) ? best_plain(l, r) : best_noisy(l, logits, r, how, s), s);
     }
     if (threadIdx.x >= 32 || !combine(a, two, two) || threadIdx.x != 0) {
         return;

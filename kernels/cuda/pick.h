@@ -24,7 +24,7 @@ enum {
 /* How a row is picked; by value, so that a pass's rows are one array. */
 struct gr_cuda_pick {
     uint64_t seed;
-    float temperature; /* 0: argmax of the logits */
+    float temperature; /* below GR_TEMPERATURE_GREEDY: argmax of the logits */
     uint32_t pos;      /* of the picked token */
     uint32_t choice;
     /* 1: processors that need the whole row (top-k, top-p, min-p) come first; the device leaves the row to the host */

@@ -111,7 +111,7 @@ template <class Out> static __device__ int select_best(TopShared &s, int n_slot,
 static __device__ uint64_t fill_keys(const gr_cuda_top_args &a, const PickHow &how, Range r, int n_quad, TopShared &s)
 {
     const float *logits = a.logits + (size_t)blockIdx.y * a.stride;
-    const bool warm = how.temperature > 0.0f;
+    const bool warm = !gr_temperature_is_greedy(how.temperature);
     uint64_t mine = 0;
     float4 next = quad_id(r, 0) < r.end ? *(const float4 *)(logits + quad_id(r, 0)) : float4{};
 #pragma unroll 1

@@ -186,9 +186,10 @@ static void put_refreshes(struct gr_cuda_pass *p, const struct gr_batch *b)
 
 static struct gr_cuda_pick pick_of(const struct gr_sampling *s, uint32_t pos)
 {
-    const bool whole_row = s->temperature > 0.0f && (s->top_k > 0 || s->top_p < 1.0f || s->min_p > 0.0f);
+    const bool greedy = gr_temperature_is_greedy(s->temperature);
+    const bool whole_row = !greedy && (s->top_k > 0 || s->top_p < 1.0f || s->min_p > 0.0f);
     return (struct gr_cuda_pick){.seed = s->seed,
-                                 .temperature = s->temperature > 0.0f ? s->temperature : 0.0f,
+                                 .temperature = greedy ? 0.0f : s->temperature,
                                  .pos = pos,
                                  .choice = s->choice,
                                  .host = whole_row};

@@ -72,7 +72,7 @@ static std::vector<float> values(const problem &p, int r)
 {
     std::vector<float> v(p.row(r), p.row(r) + p.n);
     const how_t &h = p.how[r];
-    for (int i = 0; i < p.n && h.temperature > 0.0f; i++) {
+    for (int i = 0; i < p.n && !gr_temperature_is_greedy(h.temperature); i++) {
         v[i] = v[i] / h.temperature;
         if (v[i] > -INFINITY) {
             v[i] += gr_gumbel(h.seed, h.pos, (uint32_t)(p.map.empty() ? i : p.map[i]), h.choice);
@@ -432,8 +432,8 @@ void check_picks(void)
         }
     }
     for (int kind = 0; kind < N_FILL; kind++) {
-        for (float temperature : {0.0f, 1.0f, 0.05f, 1e-36f, 1e30f}) {
-            if (quick && temperature != 1.0f && temperature != 1e-36f) {
+        for (float temperature : {0.0f, 1.0f, 0.05f, 1e-36f, 9.9e-6f, GR_TEMPERATURE_GREEDY, 1e30f}) {
+            if (quick && temperature != 1.0f && temperature != 1e-36f && temperature != GR_TEMPERATURE_GREEDY) {
                 continue;
             }
             char what[60];

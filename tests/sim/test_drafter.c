@@ -760,6 +760,36 @@ static void test_sessions_of_a_pass(void **state)
     rig_destroy(r);
 }
 
+/* Trees at temperatures that are greedy are those at 0; others are refused before they do anything. */
+static void test_temperatures(void **state)
+{
+    (void)state;
+    static const float greedy[] = {1e-45f, 1e-38f, 7e-38f, 1e-6f, 9.9e-6f};
+    const struct rig_config cold = {.seed = 5, .n_node = 12, .depth = 4, .top_k = 4};
+    struct rig *want = rig_create(&cold);
+    rig_start(want, 40, 63);
+    for (size_t i = 0; i < GR_ARRAY_LEN(greedy); i++) {
+        struct rig_config c = cold;
+        c.temperature = greedy[i];
+        struct rig *r = rig_create(&c);
+        rig_start(r, 40, 63);
+        assert_int_equal(r->tree.n, want->tree.n);
+        assert_memory_equal(r->tree.token, want->tree.token, (size_t)want->tree.n * sizeof(want->tree.token[0]));
+        rig_destroy(r);
+    }
+    rig_destroy(want);
+    static const double bad[] = {NAN, INFINITY, -INFINITY, -1e-6, -1.0, 100.5};
+    struct rig *r = rig_create(&cold);
+    for (size_t i = 0; i < GR_ARRAY_LEN(bad); i++) {
+        r->n_error_expected = (int)i + 1;
+        r->attach.temperature = bad[i];
+        gr_drafter_on_msg(r->drafter, &r->attach, 0);
+        assert_int_equal(r->n_error, i + 1);
+        assert_int_equal(gr_drafter_n_session(r->drafter), 0);
+    }
+    rig_destroy(r);
+}
+
 /* With the argument `head` the draft model is a head, which checks every feature that it is given. */
 int main(int argc, char **argv)
 {
@@ -771,7 +801,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_any_order),        cmocka_unit_test(test_auto_follows_cost),
         cmocka_unit_test(test_auto_beats_fixed), cmocka_unit_test(test_auto_without_cost),
         cmocka_unit_test(test_flip_is_repaired), cmocka_unit_test(test_attached_anew),
-        cmocka_unit_test(test_slot_in_a_job),
+        cmocka_unit_test(test_slot_in_a_job),    cmocka_unit_test(test_temperatures),
     };
     rig_heads = argc > 1 && strcmp(argv[1], "head") == 0;
     return cmocka_run_group_tests(tests, NULL, NULL);

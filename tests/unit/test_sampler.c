@@ -268,6 +268,44 @@ static void test_greedy(void **state)
     }
 }
 
+/* Temperatures below GR_TEMPERATURE_GREEDY are temperature 0, whatever the logits; from it on quotients stay finite. */
+static void test_least_temperatures(void **state)
+{
+    (void)state;
+    static const double greedy[] = {0.0, 1e-45, 1e-38, 7e-38, 1e-20, 1e-6, 9.9e-6};
+    static const double warm[] = {1e-5, 1.1e-5, 1e-4, 1e-3};
+    for (int round = 0; round < 200; round++) {
+        float logits[N_MAX], out[N_MAX];
+        int32_t work[N_MAX];
+        const int n = 2 + (int)draw(60);
+        for (int i = 0; i < n; i++) {
+            logits[i] = round % 2 == 0 ? draw_logit(40.0f) : draw_logit(6e33f); /* those of models, and far beyond */
+        }
+        struct gr_sampling s = {.top_p = 1.0f, .seed = gr_mix64((uint64_t)round)};
+        const int32_t best = pick(&s, logits, n, 7);
+        for (size_t i = 0; i < sizeof(greedy) / sizeof(greedy[0]); i++) {
+            s.temperature = (float)greedy[i];
+            assert_true(gr_temperature_is_greedy(s.temperature));
+            assert_int_equal(pick(&s, logits, n, 7), best);
+        }
+        for (size_t i = 0; i < sizeof(warm) / sizeof(warm[0]); i++) {
+            s.temperature = (float)warm[i];
+            assert_false(gr_temperature_is_greedy(s.temperature));
+            gr_sampler_process(&s, logits, out, n, work);
+            for (int k = 0; k < n; k++) {
+                assert_true(isfinite(out[k]));
+            }
+        }
+    }
+    const float near[] = {0.0f, 1e-5f, 0.5e-5f, 0.0f};
+    int n_other = 0;
+    struct gr_sampling s = {.temperature = 1e-5f, .top_p = 1.0f, .seed = 3};
+    for (uint32_t pos = 0; pos < 200; pos++) {
+        n_other += pick(&s, near, 4, pos) != 1;
+    }
+    assert_true(n_other > 20); /* the first temperature that is not greedy does sample */
+}
+
 /* argmax(processed + g) from the definition; filtered ids are never picked. */
 static void test_pick_definition(void **state)
 {
@@ -416,7 +454,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_settings),  cmocka_unit_test(test_ties),
         cmocka_unit_test(test_top_p_boundary),   cmocka_unit_test(test_order),
-        cmocka_unit_test(test_greedy),           cmocka_unit_test(test_pick_definition),
+        cmocka_unit_test(test_greedy),           cmocka_unit_test(test_least_temperatures),
+        cmocka_unit_test(test_pick_definition),
         cmocka_unit_test(test_distribution),     cmocka_unit_test(test_distribution_over_seeds),
         cmocka_unit_test(test_pairs),            cmocka_unit_test(test_chi_square_power),
     };
