@@ -673,6 +673,44 @@ const struct gr_tensor *gr_safetensors_find(const struct gr_safetensors *st, con
     return &st->tensors[i];
 }
 
+/* Index of the first value that is NaN or infinite; the number of values when there is none. */
+static size_t first_not_finite(const struct gr_tensor *t, size_t n)
+{
+    size_t i = 0;
+    if (t->dtype == GR_ST_BF16) {
+        const uint16_t *x = t->data;
+        while (i < n && (x[i] & 0x7f80u) != 0x7f80u) {
+            i++;
+        }
+    } else if (t->dtype == GR_ST_F16) {
+        const uint16_t *x = t->data;
+        while (i < n && (x[i] & 0x7c00u) != 0x7c00u) {
+            i++;
+        }
+    } else if (t->dtype == GR_ST_F32) {
+        const uint32_t *x = t->data;
+        while (i < n && (x[i] & 0x7f800000u) != 0x7f800000u) {
+            i++;
+        }
+    } else {
+        return n;
+    }
+    return i;
+}
+
+/* A norm or a bias spoils every row that there will be, and is small enough to be looked at. */
+static enum gr_status check_vector(const struct gr_safetensors *st, const struct gr_tensor *t)
+{
+    const size_t n = t->bytes / gr_st_dtype_bytes(t->dtype);
+    const size_t i = first_not_finite(t, n);
+    if (i < n) {
+        log_error("%s: tensor %s: value %zu of %zu is NaN or infinite: the file is damaged, or was written by a training "
+                  "that had diverged", gr_safetensors_file(st, (size_t)(t - st->tensors)), t->name, i, n);
+        return GR_EFORMAT;
+    }
+    return GR_OK;
+}
+
 enum gr_status gr_safetensors_take(const struct gr_safetensors *st, const char *name,
                                    enum gr_st_dtype dtype, int n_dim, const int64_t *shape,
                                    const void **data_out)
@@ -694,6 +732,9 @@ enum gr_status gr_safetensors_take(const struct gr_safetensors *st, const char *
                   gr_safetensors_file(st, (size_t)(t - st->tensors)), name, gr_st_dtype_name(dtype),
                   want, gr_st_dtype_name(t->dtype), have);
         return GR_EMISMATCH;
+    }
+    if (n_dim == 1) {
+        GR_TRY(check_vector(st, t));
     }
     *data_out = t->data;
     return GR_OK;

@@ -69,8 +69,8 @@ void gr_safetensors_close(struct gr_safetensors *st); /* NULL is legal */
 /* NULL when there is none (no error, nothing logged). Marks the tensor as used. */
 const struct gr_tensor *gr_safetensors_find(const struct gr_safetensors *st, const char *name);
 
-/* The tensor must be there with just this dtype and shape; else an error that names it and its
- * file. */
+/* The tensor must be there with just this dtype and shape, and if it has one dimension (norms,
+ * biases) all its floats must be finite; else an error that names it and its file. */
 GR_NODISCARD enum gr_status gr_safetensors_take(const struct gr_safetensors *st, const char *name,
                                                 enum gr_st_dtype dtype, int n_dim,
                                                 const int64_t *shape, const void **data_out);

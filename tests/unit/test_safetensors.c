@@ -271,6 +271,51 @@ static void test_take(void **state)
     gr_safetensors_close(st);
 }
 
+/* Floats of one dimension are looked at when they are taken: the first that is no number is named. */
+static void test_vectors_are_finite(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *dtype, *shape;
+        enum gr_st_dtype id;
+        int n_dim, bytes;
+        uint32_t good, bad[3];
+    } rows[] = {
+        {"BF16", "[8]", GR_ST_BF16, 1, 2, 0x7f7f, {0x7f80, 0xff80, 0x7fc1}}, /* inf, -inf, NaN */
+        {"F16", "[8]", GR_ST_F16, 1, 2, 0xfbff, {0x7c00, 0xfc00, 0x7e01}},
+        {"F32", "[8]", GR_ST_F32, 1, 4, 0xff7fffff, {0x7f800000, 0xff800000, 0xffc00001}},
+        {"BF16", "[8,1]", GR_ST_BF16, 2, 2, 0x7f7f, {0x7f80, 0xff80, 0x7fc1}}, /* a matrix is not */
+        {"I32", "[8]", GR_ST_I32, 1, 4, 1, {0x7f800000, 0xff800000, 0xffc00001}},
+    };
+    for (size_t k = 0; k < GR_ARRAY_LEN(rows); k++) {
+        for (int at = -1; at < 8; at++) {
+            struct image im;
+            struct gr_safetensors *st;
+            struct log_capture cap;
+            char header[160], want[64];
+            const void *data = NULL;
+            snprintf(header, sizeof(header), "{\"n.weight\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[0,%d]}}",
+                     rows[k].dtype, rows[k].shape, 8 * rows[k].bytes);
+            make_image(&im, header, (size_t)(8 * rows[k].bytes));
+            for (int i = 0; i < 8; i++) {
+                const uint32_t x = i == at || (at == 2 && i == 5) ? rows[k].bad[i % 3] : rows[k].good;
+                memcpy(im.bytes + im.len - (size_t)((8 - i) * rows[k].bytes), &x, (size_t)rows[k].bytes);
+            }
+            assert_int_equal(gr_safetensors_parse("file", im.bytes, im.len, &st), GR_OK);
+            const bool refused = at >= 0 && k < 3;
+            log_capture_begin(&cap);
+            assert_int_equal(gr_safetensors_take(st, "n.weight", rows[k].id, rows[k].n_dim, (int64_t[]){8, 1}, &data),
+                             refused ? GR_EFORMAT : GR_OK);
+            const char *log = log_capture_end(&cap);
+            snprintf(want, sizeof(want), "file: tensor n.weight: value %d of 8 ", at);
+            assert_int_equal(log_capture_n_line(log), refused);
+            assert_true(!refused || strstr(log, want) != NULL);
+            assert_int_equal(data == NULL, refused);
+            gr_safetensors_close(st);
+        }
+    }
+}
+
 static void test_all_used(void **state)
 {
     (void)state;
@@ -439,6 +484,7 @@ int main(void)
         cmocka_unit_test(test_good_file),
         cmocka_unit_test(test_take),
         cmocka_unit_test(test_all_used),
+        cmocka_unit_test(test_vectors_are_finite),
         cmocka_unit_test_setup_teardown(test_bad_index, make_dir, remove_dir),
         cmocka_unit_test(test_demo_models),
         cmocka_unit_test_setup_teardown(test_fingerprint, make_dir, remove_dir),
