@@ -90,7 +90,7 @@ static enum gr_status compute(struct dump *d)
 {
     const float *row[N_ROW_MAX];
     GR_TRY(run(d->target, d->ids, d->n_row, 1, NULL));
-    d->ids[d->n_row] = d->target->kernels->argmax(d->target->logits, d->target->n_vocab);
+    d->ids[d->n_row] = d->target->kernels->argmax(d->target->logits, d->target->n_vocab, false);
     for (int i = 0; i < d->n_row; i++) {
         row[i] = gr_lm_capture(d->target, i);
     }

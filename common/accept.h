@@ -4,10 +4,16 @@
  *
  * EOS, stop ids and the token limit cut what is committed: nothing past the cut counts. After a cut the last
  * kept token stands in `bonus` and its predecessors in the path, so every verdict has one form: n_path nodes, then one
- * token that has no KV yet. Header only; common subset of C and CUDA C++. */
+ * token that has no KV yet.
+ *
+ * A row whose logits are not finite (GR_PICK_NOT_FINITE) has no pick. What was accepted before it is committed, as plain
+ * decoding would have done, and the row is the next pass's tail; where it is the tail already, nothing is committed and
+ * the walk ends in GR_FINISH_ERROR. Such rows off the walk are never looked at. Header only; common subset of C and CUDA
+ * C++. */
 #ifndef GR_COMMON_ACCEPT_H
 #define GR_COMMON_ACCEPT_H
 
+#include "common/sampler.h"
 #include "common/token_tree.h"
 
 #define GR_STOP_ID_MAX 64 /* end-of-sequence ids and stop ids of a turn together */
@@ -38,7 +44,7 @@ GR_FN int gr_stop_hits(const struct gr_stop *stop, int32_t token)
     return 0;
 }
 
-/* pick[r]: the target's token after row r (row 0 the tail, row i + 1 node i); t->n + 1 of them. */
+/* pick[r]: the target's token after row r (row 0 the tail, row i + 1 node i), or GR_PICK_NOT_FINITE; t->n + 1 of them. */
 GR_FN void gr_accept_walk(const struct gr_token_tree *t, const int32_t *pick, const struct gr_stop *stop,
                           struct gr_walk *out)
 {
@@ -49,6 +55,15 @@ GR_FN void gr_accept_walk(const struct gr_token_tree *t, const int32_t *pick, co
     out->finish = GR_FINISH_NONE;
     for (;;) {
         int32_t token = pick[node + 1];
+        if (token < 0) {
+            if (n_new == 0) {
+                out->bonus = token;
+                out->finish = GR_FINISH_ERROR;
+            } else {
+                out->n_path--; /* the last node stands in `bonus` already */
+            }
+            return;
+        }
         int child = gr_tree_child(t, node, token);
         n_new++;
         out->bonus = token;

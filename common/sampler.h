@@ -22,6 +22,14 @@ struct gr_sampling {
     uint64_t seed;
 };
 
+/* What stands in place of a picked id. A row is not finite when one of its raw logits (before bans, biases and all
+ * processors) is NaN or infinite, or when its best processed value is: nothing of it can be trusted, whatever id the
+ * value belongs to. */
+enum {
+    GR_PICK_TO_HOST = -1,    /* of a model that picks: this row is left to the host */
+    GR_PICK_NOT_FINITE = -2,
+};
+
 /* What a row was picked to be. gap: best value less the next best, noise included; 0 where there is none. */
 struct gr_picked {
     int32_t id;
@@ -32,7 +40,7 @@ struct gr_picked {
 
 /* The best ids of a row for a drafter, best first. */
 struct gr_top_row {
-    int32_t n;               /* -1: they are to be found in the logits */
+    int32_t n;               /* GR_PICK_TO_HOST: they are to be found in the logits; GR_PICK_NOT_FINITE: none are */
     float log_sum;           /* log(sum exp(value)) of all values */
     int32_t id[GR_TOP_MAX];  /* the target's */
     float edge[GR_TOP_MAX];  /* value - log_sum; a value has its noise */
@@ -68,6 +76,16 @@ GR_FN void gr_sampler_sift(const float *l, int32_t *heap, int n, int i)
         heap[best] = swap;
         i = best;
     }
+}
+
+/* Are all n logits numbers, neither NaN nor infinite? */
+GR_FN int gr_sampler_is_finite(const float *logits, int32_t n)
+{
+    uint32_t odd = 0;
+    for (int32_t i = 0; i < n; i++) {
+        odd |= (gr_float_bits(logits[i]) & 0x7fffffffu) + 0x00800000u; /* bit 31: the exponent is that of inf and NaN */
+    }
+    return odd >> 31 == 0;
 }
 
 /* Applies temperature, min-p, top-k and top-p to one row. logits (n), out (n; may be logits), work: n ids.
@@ -145,12 +163,16 @@ GR_FN void gr_sampler_process(const struct gr_sampling *s, const float *logits, 
     }
 }
 
-/* The definition of a pick, one row, plain loops. scratch (n) f32 and work (n) are overwritten. */
+/* The definition of a pick, one row, plain loops: an id or GR_PICK_NOT_FINITE. scratch (n) f32 and work (n) are
+ * overwritten. */
 GR_FN int32_t gr_sampler_pick(const struct gr_sampling *s, const float *logits, int32_t n, uint32_t pos,
                               float *scratch, int32_t *work)
 {
     const float *l = logits;
     const int greedy = gr_temperature_is_greedy(s->temperature);
+    if (!gr_sampler_is_finite(logits, n)) {
+        return GR_PICK_NOT_FINITE;
+    }
     if (!greedy) {
         gr_sampler_process(s, logits, scratch, n, work);
         l = scratch;
@@ -167,7 +189,7 @@ GR_FN int32_t gr_sampler_pick(const struct gr_sampling *s, const float *logits, 
             best = i;
         }
     }
-    return best;
+    return best_value > -INFINITY && best_value < INFINITY ? best : GR_PICK_NOT_FINITE;
 }
 
 #endif

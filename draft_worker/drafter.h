@@ -62,6 +62,7 @@ struct gr_drafter_counters {
     uint64_t n_draft_frame, n_draft_node;
     uint64_t n_slide;        /* times that KV beyond a head's context was let go */
     uint64_t n_empty_choice; /* trees without nodes because none pays */
+    uint64_t n_not_finite;   /* jobs of a session that met a row whose logits are not finite */
     uint64_t n_late_draft;   /* trees sent on a base that verdicts had overtaken */
     uint64_t n_verdict, n_root_only_verdict, n_late_verdict; /* the last: named nodes below a path in the tree */
     /* rows taken; FEATURES that came twice or too late, that did not fit what was there, that began in the middle */

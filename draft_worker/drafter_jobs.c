@@ -338,6 +338,18 @@ uint64_t drafter_start_job(struct gr_drafter *d, uint64_t now_ns)
 
 /* ---- a finished job ---- */
 
+/* The draft model's logits of a row are not finite: broken weights, broken features, or values that overflow. The target
+ * needs no tree. */
+static void note_not_finite(struct gr_drafter *d, struct follow *f)
+{
+    d->counters.n_not_finite++;
+    if (!f->not_finite) {
+        log_warn("[spec][fallback] session %" PRIu64 ": the drafter's logits after position %d hold NaN or infinity; "
+                 "such trees are sent without nodes", f->id, f->job_len - 1);
+    }
+    f->not_finite = true;
+}
+
 static void finish_ahead(struct gr_drafter *d, struct follow *f, const struct gr_draft_seq *q)
 {
     f->root_valid = true;
@@ -364,7 +376,7 @@ static void finish_tree(struct gr_drafter *d, struct follow *f, const struct gr_
     f->pending.hash = f->hash[f->len];
     f->pending.drafted = q->drafted;
     f->ready = true;
-    d->counters.n_empty_choice += q->tree_config.best_first && q->drafted.tree.n == 0;
+    d->counters.n_empty_choice += q->tree_config.best_first && q->drafted.tree.n == 0 && !q->not_finite;
     drafter_send_tree(d, f, now_ns);
 }
 
@@ -383,6 +395,9 @@ static void finish_seq(struct gr_drafter *d, const struct gr_draft_seq *q, uint6
     }
     if (f->kv_shift > 0 ? q->ran_rows : f->job_task != GR_DRAFT_AHEAD) {
         f->kv_len = f->job_len;
+    }
+    if (q->not_finite) {
+        note_not_finite(d, f);
     }
     if (f->job_task == GR_DRAFT_AHEAD) {
         finish_ahead(d, f, q);

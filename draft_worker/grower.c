@@ -21,7 +21,7 @@
 struct expansion {
     int32_t seq;  /* index in the job */
     int16_t cand; /* candidate, -1: the tail */
-    int32_t n;    /* children found */
+    int32_t n;    /* children found, or GR_PICK_NOT_FINITE */
     int32_t token[GR_DRAFT_TOP_K_MAX];
     float edge[GR_DRAFT_TOP_K_MAX]; /* log-probabilities */
     float prob[GR_DRAFT_TOP_K_MAX]; /* calibrated, where the sequence wants it */
@@ -456,7 +456,7 @@ static void finish_trees(struct gr_grower *g)
         struct gr_draft_seq *s = &g->job->seq[i];
         if (s->task == GR_DRAFT_GROW) {
             const int n_node = is_sized_by_cost(s) ? (f++)->n_node : s->tree_config.n_node;
-            gr_tree_builder_finish(s->builder, n_node, &s->drafted);
+            gr_tree_builder_finish(s->builder, s->not_finite ? 0 : n_node, &s->drafted);
         }
     }
 }
@@ -531,6 +531,10 @@ static void find_children(struct gr_grower *g, int ith, int i_out)
     const int32_t *map = g->lm->to_target;
     int n = g->lm->n_vocab;
     const float *l = gr_lm_logits(g->lm, i_out);
+    if (!gr_lm_row_is_finite(g->lm, i_out)) {
+        e->n = GR_PICK_NOT_FINITE;
+        return;
+    }
     if (!gr_temperature_is_greedy(s->sampling.temperature)) {
         const uint32_t pos = (uint32_t)(g->pos[g->out_row[i_out]] - pos_of(g, 0)) + 1; /* of the picked token */
         float *scratch = g->scratch + (size_t)ith * (size_t)g->n_vocab;
@@ -562,8 +566,8 @@ static void rank_children(struct gr_grower *g, int ith, int i_out)
     if (gr_lm_has_picked(g->lm, i_out)) {
         const struct gr_top_row *top = &g->lm->top[i_out];
         e->n = top->n;
-        memcpy(e->token, top->id, (size_t)top->n * sizeof(*e->token));
-        memcpy(e->edge, top->edge, (size_t)top->n * sizeof(*e->edge));
+        memcpy(e->token, top->id, (size_t)GR_MAX(top->n, 0) * sizeof(*e->token));
+        memcpy(e->edge, top->edge, (size_t)GR_MAX(top->n, 0) * sizeof(*e->edge));
     } else {
         find_children(g, ith, i_out);
     }
@@ -595,8 +599,10 @@ static enum gr_status run_batch(struct gr_grower *g)
     GR_TRY(gr_lm_forward(g->lm, &batch));
     gr_team_run(gr_lm_pick_team(g->lm, g->n_out), rank_all, g);
     for (int i = 0; i < g->n_out; i++) {
-        const struct expansion *e = &g->expansion[i];
-        const struct gr_draft_seq *s = &g->job->seq[e->seq];
+        struct expansion *e = &g->expansion[i];
+        struct gr_draft_seq *s = &g->job->seq[e->seq];
+        s->not_finite = s->not_finite || e->n < 0;
+        e->n = GR_MAX(e->n, 0);
         gr_tree_builder_add(s->builder, e->cand, e->n, e->token, e->edge, s->calibrate ? e->prob : NULL);
         if (s->calibrate) {
             const float parent = e->cand < 0 ? -1.0f : s->builder->cand[e->cand].prob;
@@ -648,7 +654,7 @@ static void begin_seq(struct gr_grower *g, int i_seq)
     g->growth[i_seq].owes_rows = s->n_row > 0;
     g->growth[i_seq].begun = s->n_row == 0 || s->known;
     s->n_level = 0;
-    s->exhausted = s->ran_rows = false;
+    s->exhausted = s->ran_rows = s->not_finite = false;
     if (g->lm->feature_width > 0 && s->root_slot >= 0) { /* the slot is nobody's any more */
         int32_t *const root = state_of(g, s, GR_DRAFT_SLOT_MAX);
         int32_t *const slot = state_of(g, s, s->root_slot);

@@ -55,6 +55,7 @@ struct gr_draft_seq {
     int32_t n_level;  /* passes run for it */
     bool ran_rows;    /* the committed tokens' rows have run */
     bool exhausted;   /* AHEAD: there was nothing to expand */
+    bool not_finite;  /* logits of a row were not: it has no children, and a tree that was to be sent has no nodes */
 };
 
 struct gr_draft_job {

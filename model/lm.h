@@ -74,11 +74,10 @@ struct gr_lm {
     int32_t n_row_max, n_out_max;   /* of a pass */
     int32_t n_pool_block, n_scratch_block;
     float *logits;                  /* owned, (n_out_max, n_vocab_stride) */
-    /* owned, (n_out_max): what the pass picked where the logits are; id -1: that row's logits are here, to be picked
-     * from. NULL: the model leaves all picking to its caller. */
+    /* owned, (n_out_max): what the pass picked where the logits are; GR_PICK_NOT_FINITE is such a pick. GR_PICK_TO_HOST:
+     * that row's logits are here, to be picked from. NULL: the model leaves all picking to its caller. */
     const struct gr_picked *picked;
-    /* owned, (n_out_max): the same of a drafter's children; n -1: from these logits. NULL: all is left to the
-     * caller. */
+    /* owned, (n_out_max): the same of a drafter's children, n in place of the id. NULL: all is left to the caller. */
     const struct gr_top_row *top;
     int n_capture, capture_width;   /* 0: none */
     float *capture;                 /* owned, (n_row_max, n_capture * capture_width): layers side by side */
@@ -182,7 +181,8 @@ static inline void gr_lm_keep_states(const struct gr_lm *lm, const struct gr_bat
 /* Whether row i_out was picked, or ranked, by the model; else that is to be done from its logits. */
 static inline bool gr_lm_has_picked(const struct gr_lm *lm, int i_out)
 {
-    return lm->picked != NULL ? lm->picked[i_out].id >= 0 : lm->top != NULL && lm->top[i_out].n >= 0;
+    return lm->picked != NULL ? lm->picked[i_out].id != GR_PICK_TO_HOST
+                              : lm->top != NULL && lm->top[i_out].n != GR_PICK_TO_HOST;
 }
 /* The team for what is left of n_out rows: none where a thread alone is faster than to wake the others. */
 static inline struct gr_team *gr_lm_pick_team(const struct gr_lm *lm, int n_out)
@@ -210,6 +210,13 @@ static inline int32_t gr_lm_without_padding(struct gr_lm *lm, int32_t n_token)
 static inline const float *gr_lm_logits(const struct gr_lm *lm, int i_out)
 {
     return lm->logits + (size_t)i_out * (size_t)lm->n_vocab_stride;
+}
+/* Are the raw logits of an out row all finite? Of a row that is left to the host. */
+static inline bool gr_lm_row_is_finite(const struct gr_lm *lm, int i_out)
+{
+    const float *l = gr_lm_logits(lm, i_out);
+    return lm->kernels != NULL ? lm->kernels->argmax(l, lm->n_vocab, false) != GR_PICK_NOT_FINITE
+                               : gr_sampler_is_finite(l, lm->n_vocab);
 }
 
 #endif

@@ -250,7 +250,9 @@ void gr_generation_take(struct gr_generation *g, const struct gr_msg *m)
 void gr_generation_end(struct gr_generation *g, enum gr_finish finish, const char *text, uint32_t n_fallback,
                        uint32_t n_reopen)
 {
-    if (finish == GR_FINISH_ERROR && !g->interrupted) {
+    if (finish == GR_FINISH_ERROR && g->stop_sent && !g->interrupted) {
+        finish = GR_FINISH_STOP; /* what went wrong came after the stop string, while word of it was on its way */
+    } else if (finish == GR_FINISH_ERROR && !g->interrupted) {
         gr_generation_fail(g, text);
     }
     const bool first = g->phase == GR_PHASE_TEXT;

@@ -393,7 +393,8 @@ static void on_commit(struct gr_orch *o, struct entry *e, const struct gr_msg *m
         o->io.on_tokens(o->io.ctx, id, e->request.user, e->transcript.token + shown_len, e->final_len - shown_len);
     }
     e = orch_find(o, id);
-    if (e != NULL && e->state == GR_SESSION_RUNNING && e->turn == turn && m->finish != GR_FINISH_NONE) {
+    const bool ends = m->finish != GR_FINISH_NONE && m->finish != GR_FINISH_ERROR; /* an ERROR follows, which tells why */
+    if (e != NULL && e->state == GR_SESSION_RUNNING && e->turn == turn && ends) {
         orch_end_turn(o, e, (enum gr_finish)m->finish, "");
     }
 }

@@ -29,6 +29,8 @@
 
 #define GR_SCRATCH_BLOCKS (GR_TREE_MAX / GR_KV_BLOCK_TOKENS) /* of one session, target side */
 
+#define GR_NO_CORRECTION (-1)
+
 #define GR_CAPTURE_KEEP 32 /* rows of a session whose captured states wait to be fused */
 
 enum gr_pass_kind { GR_PASS_PREFILL, GR_PASS_TREE, GR_PASS_ROOT, GR_PASS_FUSE };
@@ -72,12 +74,16 @@ struct gr_pass_seq {
      * valid until the next pass. */
     int32_t n_feature;
     const uint16_t *const *feature;
+    /* The walk's finish is GR_FINISH_ERROR: position of the row on it whose logits are not finite. Nothing is committed
+     * but the chain rows up to this one. */
+    int32_t odd_pos;
     /* out, SpecPV */
     /* Chain rows whose pick is the next committed token: exact, those before the first mismatch; else all of them. */
     int32_t n_chain_ok;
     /* exact, n_chain_ok < n_chain: the pick at the first mismatch, that of position pos0 - n_chain + n_chain_ok + 1.
      * Tokens before that position stand, with full KV; the walk has no path, its bonus is this token and its finish
-     * says whether it stops (the limit is the machine's to see). Features end with that row. -1: no mismatch. */
+     * says whether it stops (the limit is the machine's to see). Features end with that row. GR_PICK_NOT_FINITE, lossy
+     * passes too: that row's logits are not finite, nothing stands in its place, and the walk's finish is an error. */
     int32_t correction;
     int32_t dense_from; /* of the session's view after the pass; GR_VIEW_NONE: it cannot be used. A roll-back below
                            it ends the view */

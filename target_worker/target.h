@@ -21,6 +21,7 @@ struct gr_target_config {
     int32_t n_session_max;    /* slots */
     int32_t n_ctx_max;        /* tokens of a session */
     int32_t n_vocab;
+    const char *model;        /* borrowed: how errors name it; NULL: no name */
     int32_t n_row_max;        /* rows of a pass; at least prefill_chunk + 64 */
     int32_t n_out_max;        /* picks of a pass; at least 65: the largest tree, and a prompt's end */
     int32_t prefill_chunk;    /* rows; prompt chunks are aligned to absolute positions */
@@ -62,6 +63,7 @@ struct gr_target_counters {
     uint64_t n_tree_round, n_root_round;    /* verdicts with and without a tree */
     uint64_t n_draft_frame, n_draft_stale, n_draft_late, n_reroot, n_desync, n_resync, n_fallback;
     uint64_t n_fuse_pass; /* not among n_pass */
+    uint64_t n_not_finite, n_view_not_finite; /* rows that ended a session; rows under a view that had it refreshed */
     uint64_t n_feature_frame, n_feature_row, feature_bytes, n_feature_start;
     uint64_t n_probe, n_evicted, n_preempted, n_paused, n_fault, n_cache_hit;
     /* SpecPV. Tokens judged in refreshes, of them others than committed; roll-backs; provisional tokens dropped without

@@ -178,6 +178,8 @@ bool target_asks(const struct session *s);
 /* target_round.c */
 /* Decides what the next round is, and until when it waits. */
 void target_begin_round(struct gr_target *t, struct session *s, uint64_t now_ns);
+/* The next round waits for nothing and wants no tree. */
+void target_begin_root(struct session *s, uint64_t now_ns);
 /* A prompt has been computed, and its context taught what it costs: the round prices follow. */
 void target_reprice(struct gr_target *t, struct session *s);
 /* The prefix has its KV: the session decodes, and asks for a tree when one is wanted. */
@@ -226,6 +228,9 @@ struct gathering target_gather(const struct gr_target *t, uint64_t now_ns);
 /* target_pass.c */
 /* Rows of a decode pass; of the missing tokens a judgement has only those. */
 int32_t target_decode_rows(const struct session *s);
+
+/* target_not_finite.c: the pass met a row on the walk whose logits are not finite (q->odd_pos). */
+void target_not_finite(struct gr_target *t, struct session *s, const struct gr_pass_seq *q, uint64_t now_ns);
 
 /* target_features.c */
 bool target_wants_features(const struct gr_target *t, const struct session *s);

@@ -23,7 +23,9 @@ static struct gr_pass_seq *begin_seq(struct gr_target *t, struct session *s)
     q->walk = (struct gr_walk){0};
     q->partial = q->refresh_view = q->exact = q->judge_only = false;
     q->n_chain = q->n_chain_ok = 0;
-    q->correction = q->corrupt_at = -1;
+    q->correction = GR_NO_CORRECTION;
+    q->corrupt_at = -1;
+    q->odd_pos = -1;
     q->dense_from = GR_VIEW_NONE;
     for (int b = 0; b < GR_SCRATCH_BLOCKS; b++) {
         q->scratch_block[b] = t->config.n_pool_block + slot * GR_SCRATCH_BLOCKS + b;
@@ -580,6 +582,8 @@ static void finish_seq(struct gr_target *t, struct gr_pass_seq *q, enum gr_statu
         target_end_cut_turn(t, s, now_ns);
     } else if (status != GR_OK) {
         fail_seq(t, s, q, status, now_ns);
+    } else if (q->walk.finish == GR_FINISH_ERROR) {
+        target_not_finite(t, s, q, now_ns);
     } else if (q->kind == GR_PASS_PREFILL) {
         finish_prefill_chunk(t, s, q, now_ns);
     } else if (!walk_is_sound(s, q)) {
@@ -639,7 +643,7 @@ static void learn_group(struct gr_target *t, uint64_t now_ns)
 /* Will a drafter be told what the pass has brought this session? */
 static bool is_told(const struct session *s, const struct gr_pass_seq *q)
 {
-    return s->has_peer && !s->single_token && !s->closing && s->cut_at < 0 &&
+    return s->has_peer && !s->single_token && !s->closing && s->cut_at < 0 && q->walk.finish != GR_FINISH_ERROR &&
            (q->kind != GR_PASS_PREFILL || q->want_pick);
 }
 

@@ -198,8 +198,7 @@ static int32_t n_node_max(const struct session *s)
     return none ? 0 : s->n_node;
 }
 
-/* The next pass only judges whether the text ends here: no tree is wanted before. */
-static void begin_judgement(struct session *s, uint64_t now_ns)
+void target_begin_root(struct session *s, uint64_t now_ns)
 {
     s->mode = s->want_draft ? GR_SPEC_ROOT : GR_SPEC_PLAIN;
     s->n_want = 0;
@@ -240,7 +239,7 @@ static void log_wanted(struct session *s)
 void target_begin_round(struct gr_target *t, struct session *s, uint64_t now_ns)
 {
     if (s->pv.end_due != GR_FINISH_NONE) {
-        begin_judgement(s, now_ns);
+        target_begin_root(s, now_ns); /* the next pass only judges whether the text ends here */
         return;
     }
     const struct decoding all = target_decoding(t);

@@ -277,10 +277,11 @@ static bool wants_gap(const struct row_pick *o)
     return o->seq->want_gap && o->slot != SLOT_CHAIN;
 }
 
-static int32_t finish_pick(const struct gr_kernels *k, const struct row_pick *o, const float *l, int32_t n)
+static int32_t finish_pick(const struct gr_kernels *k, const struct row_pick *o, const float *l, int32_t n,
+                           bool filtered)
 {
-    const int32_t pick = k->argmax(l, n);
-    if (wants_gap(o)) {
+    const int32_t pick = k->argmax(l, n, filtered);
+    if (wants_gap(o) && pick >= 0) {
         o->seq->gap = gap_of(l, n, pick);
     }
     return pick;
@@ -307,11 +308,14 @@ static int32_t pick_row(const struct gr_verifier *v, int ith, int i_out)
     }
     /* The same three steps as gr_sampler_pick(), the last two by the kernels. */
     if (gr_temperature_is_greedy(s->temperature)) {
-        return finish_pick(k, o, logits, n);
+        return finish_pick(k, o, logits, n, false);
+    }
+    if (!gr_lm_row_is_finite(v->lm, i_out)) {
+        return GR_PICK_NOT_FINITE;
     }
     gr_sampler_process(s, logits, scratch, n, work);
     k->add_gumbel(scratch, scratch, n, s->seed, pos, s->choice);
-    return finish_pick(k, o, scratch, n);
+    return finish_pick(k, o, scratch, n, true);
 }
 
 static void pick_rows(const struct gr_exec *x, void *arg)
@@ -337,13 +341,14 @@ static int32_t judged_token(const struct gr_pass_seq *s, int r)
 static void judge_chain(const struct gr_verifier *v, struct gr_pass_seq *s, int i)
 {
     s->n_chain_ok = 0;
-    s->correction = -1;
+    s->correction = GR_NO_CORRECTION;
     for (int r = 0; r < s->n_chain; r++) {
         const int32_t pick = v->chain_pick[v->chain_out[i] + r];
         if (pick == judged_token(s, r)) {
             s->n_chain_ok++;
-        } else if (s->exact) {
+        } else if (s->exact || pick == GR_PICK_NOT_FINITE) {
             s->correction = pick;
+            s->odd_pos = s->pos0 - s->n_chain + r;
             return;
         }
     }
@@ -352,12 +357,12 @@ static void judge_chain(const struct gr_verifier *v, struct gr_pass_seq *s, int 
 /* Chain rows whose KV stands: up to the first mismatch, whose own row is right. */
 static int chain_rows(const struct gr_pass_seq *s)
 {
-    return s->correction >= 0 ? s->n_chain_ok + 1 : s->n_chain;
+    return s->correction != GR_NO_CORRECTION ? s->n_chain_ok + 1 : s->n_chain;
 }
 
 static void corrupt(const struct gr_verifier *v, struct gr_pass_seq *s)
 {
-    if (s->partial && s->corrupt_at >= 0 && s->corrupt_at < s->n_row) {
+    if (s->partial && s->corrupt_at >= 0 && s->corrupt_at < s->n_row && s->pick[s->corrupt_at] >= 0) {
         s->pick[s->corrupt_at] = (s->pick[s->corrupt_at] + 1) % v->lm->n_vocab;
     }
 }
@@ -376,20 +381,30 @@ static int copy_path(struct gr_verifier *v, const struct gr_pass_seq *s, int n_c
     return n_copy;
 }
 
+/* Of a pass that ends with what chain rows said. */
+static enum gr_finish finish_of(const struct gr_pass_seq *s)
+{
+    if (s->correction == GR_PICK_NOT_FINITE) {
+        return GR_FINISH_ERROR;
+    }
+    return s->correction >= 0 && gr_stop_hits(&s->stop, s->correction) ? GR_FINISH_STOP : GR_FINISH_NONE;
+}
+
 static int walk_seq(struct gr_verifier *v, struct gr_pass_seq *s, int i, int n_copy)
 {
     static const struct gr_token_tree no_tree;
     if (s->kind == GR_PASS_PREFILL) {
         if (s->want_pick) {
+            s->odd_pos = s->pos0 + s->n_row - 1;
             gr_accept_walk(&no_tree, s->pick, &s->stop, &s->walk);
         }
         return n_copy;
     }
+    s->odd_pos = s->pos0;
     judge_chain(v, s, i);
     corrupt(v, s);
-    if (s->correction >= 0 || s->judge_only) {
-        const bool stops = s->correction >= 0 && gr_stop_hits(&s->stop, s->correction);
-        s->walk = (struct gr_walk){.bonus = s->correction, .finish = stops ? GR_FINISH_STOP : GR_FINISH_NONE};
+    if (s->correction != GR_NO_CORRECTION || s->judge_only) {
+        s->walk = (struct gr_walk){.bonus = s->correction, .finish = finish_of(s)};
         return n_copy;
     }
     gr_accept_walk(s->kind == GR_PASS_TREE ? &s->tree : &no_tree, s->pick, &s->stop, &s->walk);
@@ -423,7 +438,7 @@ static int add_captures(struct gr_verifier *v, struct gr_pass_seq *s, int i, int
 {
     const int n_chain = s->n_chain > 0 ? chain_rows(s) : 0;
     const bool path = s->kind == GR_PASS_TREE;
-    const int n_row = n_chain > 0 && s->correction >= 0 ? 0 : path ? 1 + s->walk.n_path : s->n_row;
+    const int n_row = n_chain > 0 && s->correction != GR_NO_CORRECTION ? 0 : path ? 1 + s->walk.n_path : s->n_row;
     s->n_feature = s->n_kept + n_chain + n_row;
     s->feature = v->feature_row + n;
     GR_ASSERT(n + s->n_feature <= v->n_feature_max);

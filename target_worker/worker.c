@@ -231,7 +231,7 @@ static enum gr_status create_machine(struct worker *w, const struct gr_target_op
     struct gr_cost_table cost;
     const struct gr_target_config c = {
         .n_session_max = o->n_session_max, .n_ctx_max = w->lm->n_ctx_max, .n_vocab = n_vocab,
-        .n_row_max = w->lm->n_row_max, .n_out_max = w->lm->n_out_max, .prefill_chunk = PREFILL_CHUNK,
+        .model = o->model, .n_row_max = w->lm->n_row_max, .n_out_max = w->lm->n_out_max, .prefill_chunk = PREFILL_CHUNK,
         .n_pool_block = w->lm->n_pool_block, .feature_width = gr_lm_ship_width(w->lm),
         .feature_raw = w->lm->raw_features, .feature_later = gr_lm_fuses(w->lm),
         .feature_keep = feature_keep(w, o), .feature_window = GR_FEATURES_WINDOW,

@@ -1,6 +1,9 @@
 /* The pick of a row: blocks of 256 threads share a row, each keeps the best value and the next best, the row's last
  * block combines them. Compile with -fmad=false (pick_row.cuh).
  *
+ * A raw logit that is not finite makes its thread's best key the largest there is, which then wins wherever keys meet:
+ * the row is known for it at the end, for one instruction or two a logit and none in between.
+ *
  * With noise, only ids that can be one of the block's best two get their exact value, by the instructions that the CPU
  * uses: the others' upper bound (noise_bounds.cuh) is below the lower bounds of two ids. */
 #include "kernels/cuda/pick.h"
@@ -76,11 +79,13 @@ struct Running {
 /* This thread's logits; -inf past the end. */
 struct Logits {
     float x[PICK_QUADS][4];
+    bool odd; /* one is not finite */
 };
 
 static __device__ __forceinline__ Logits load_logits(const float *row, Range r)
 {
     Logits l;
+    Magnitude raw;
 #pragma unroll
     for (int j = 0; j < PICK_QUADS; j++) {
         const int id = quad_id(r, j);
@@ -90,8 +95,10 @@ static __device__ __forceinline__ Logits load_logits(const float *row, Range r)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             l.x[j][i] = id + i < r.end ? x[i] : -INFINITY;
+            raw.add(x[i], id + i < r.end);
         }
     }
+    l.odd = raw.odd();
     return l;
 }
 
@@ -189,8 +196,11 @@ static __device__ Two best_noisy(Logits &l, const float *row, Range r, const Pic
 
 static __device__ gr_picked picked_of(Two t)
 {
-    const bool any = t.best != 0, gap = t.second != 0 && t.second != key_order(t.best);
-    return {any ? key_id(t.best) : 0, gap ? value_of(key_order(t.best)) - value_of(t.second) : 0.0f};
+    const bool gap = t.second != 0 && t.second != key_order(t.best);
+    if (t.best == 0 || key_order(t.best) >= INF_ORDER) {
+        return {GR_PICK_NOT_FINITE, 0.0f};
+    }
+    return {key_id(t.best), gap ? value_of(key_order(t.best)) - value_of(t.second) : 0.0f};
 }
 
 /* Warp 0: the parts of a row meet. True in its last block, with the row's best two. */
@@ -229,13 +239,15 @@ static __global__ void __launch_bounds__(PICK_THREADS) pick_kernel(const gr_cuda
         const float *logits = a.logits + (size_t)row * a.stride;
         const Range r = my_range(a.n);
         Logits l = load_logits(logits, r);
-        two = block_two(gr_temperature_is_greedy(how.temperature) ? best_plain(l, r) : best_noisy(l, logits, r, how, s), s);
+        const bool odd = l.odd;
+        two = gr_temperature_is_greedy(how.temperature) ? best_plain(l, r) : best_noisy(l, logits, r, how, s);
+        two = block_two(odd ? Two{ODD_KEY, 0} : two, s);
     }
     if (threadIdx.x >= 32 || !combine(a, two, two) || threadIdx.x != 0) {
         return;
     }
     if (real) {
-        a.picked[row] = mine ? picked_of(two) : gr_picked{-1, 0.0f};
+        a.picked[row] = mine ? picked_of(two) : gr_picked{GR_PICK_TO_HOST, 0.0f};
     }
     row_is_done(a.work, a.ticket, a.done);
 }

@@ -70,6 +70,24 @@ __device__ __forceinline__ uint64_t key_of(float v, int id)
     return order == 0 ? 0 : (uint64_t)order << 32 | ~(uint32_t)id;
 }
 
+/* Above every key: of a thread that met a raw logit which is not finite, and so of its row. */
+constexpr uint64_t ODD_KEY = ~0ull;
+/* The order of +inf; that of ODD_KEY is above it. */
+constexpr uint32_t INF_ORDER = 0xff800000u;
+
+/* Raw logits as they are met; odd() when one was not finite. */
+struct Magnitude {
+    uint32_t most = 0;
+    __device__ __forceinline__ void add(float logit, bool is_one)
+    {
+        most = max(most, is_one ? __float_as_uint(logit) & 0x7fffffffu : 0);
+    }
+    __device__ __forceinline__ bool odd() const
+    {
+        return most >= 0x7f800000u;
+    }
+};
+
 __device__ __forceinline__ uint32_t key_order(uint64_t key)
 {
     return (uint32_t)(key >> 32);

@@ -29,7 +29,7 @@ static_assert(sizeof(gr_top_row) == 512, "32 threads write it");
 
 /* What a block found: its best keys in order, 0 past the last, and sum exp(value - max). */
 struct alignas(16) TopPart {
-    float max, sum;
+    float max, sum; /* max: NaN where a raw logit is not finite */
     uint64_t key[GR_TOP_MAX];
 };
 
@@ -107,12 +107,13 @@ template <class Out> static __device__ int select_best(TopShared &s, int n_slot,
     return min(n, k);
 }
 
-/* Puts the keys of this thread's ids where select_best() finds them; returns the best. */
+/* Puts the keys of this thread's ids where select_best() finds them; returns the best, or ODD_KEY. */
 static __device__ uint64_t fill_keys(const gr_cuda_top_args &a, const PickHow &how, Range r, int n_quad, TopShared &s)
 {
     const float *logits = a.logits + (size_t)blockIdx.y * a.stride;
     const bool warm = !gr_temperature_is_greedy(how.temperature);
     uint64_t mine = 0;
+    Magnitude raw;
     float4 next = quad_id(r, 0) < r.end ? *(const float4 *)(logits + quad_id(r, 0)) : float4{};
 #pragma unroll 1
     for (int j = 0; j < n_quad; j++) {
@@ -134,15 +135,16 @@ static __device__ uint64_t fill_keys(const gr_cuda_top_args &a, const PickHow &h
                 word[i] = to & 2 ? (to & 1 ? w[3] : w[2]) : (to & 1 ? w[1] : w[0]);
             }
             const float v = warm ? noisy(how, x[i], word[i]) : x[i];
+            raw.add(x[i], id + i < r.end);
             const uint64_t key = id + i < r.end ? key_of(v, id + i) : 0;
             s.key[4 * j + i][threadIdx.x] = key;
             mine = key > mine ? key : mine;
         }
     }
-    return mine;
+    return raw.odd() ? ODD_KEY : mine;
 }
 
-/* The largest value of the block's keys; -inf where there is none. */
+/* The largest value of the block's keys; -inf where there is none, NaN where one is ODD_KEY. */
 static __device__ float block_max(uint64_t mine, TopShared &s)
 {
     const uint32_t order = __reduce_max_sync(~0u, key_order(mine));
@@ -193,6 +195,12 @@ static __device__ void find_part(const gr_cuda_top_args &a, const PickHow &how, 
     const int n_quad = (chunk_of(a.n) / 4 + PICK_THREADS - 1) / PICK_THREADS, t = (int)threadIdx.x;
     const uint64_t mine = fill_keys(a, how, my_range(a.n), n_quad, s);
     const float max = block_max(mine, s);
+    if (!(max < INFINITY)) { /* the same in all threads; nobody reads more of this row */
+        if (t == 0) {
+            part->max = __uint_as_float(0x7fffffffu);
+        }
+        return;
+    }
     sum_exp(4 * n_quad, max, s);
     const int n = select_best(s, 4 * n_quad, mine, k, [&](int rank, uint64_t key) { part->key[rank] = key; });
     if (t >= n && t < k) {
@@ -204,7 +212,7 @@ static __device__ void find_part(const gr_cuda_top_args &a, const PickHow &how, 
     }
 }
 
-/* log(sum exp(value)) of the row, in warp 0. The blocks' parts in a fixed order. */
+/* log(sum exp(value)) of the row, in warp 0; NaN where it is not finite. The blocks' parts in a fixed order. */
 static __device__ float log_sum_of(const TopPart *part, int n_split)
 {
     static_assert(PICK_SPLITS == 64, "two for a lane");
@@ -214,6 +222,9 @@ static __device__ float log_sum_of(const TopPart *part, int n_split)
         const int b = lane + 32 * i;
         max[i] = b < n_split ? __ldcg(&part[b].max) : -INFINITY;
         sum[i] = b < n_split ? __ldcg(&part[b].sum) : 0.0f;
+    }
+    if (__any_sync(~0u, max[0] != max[0] || max[1] != max[1])) {
+        return __uint_as_float(0x7fffffffu);
     }
     const float top = value_of(__reduce_max_sync(~0u, ::max(order_of(max[0]), order_of(max[1]))));
     float mine = 0.0f;
@@ -228,6 +239,19 @@ static __device__ float log_sum_of(const TopPart *part, int n_split)
 static __device__ void merge_parts(const gr_cuda_top_args &a, const TopPart *part, int k, TopShared &s)
 {
     const int n_split = (int)gridDim.x, t = (int)threadIdx.x;
+    if (t < 32) {
+        const float log_sum = log_sum_of(part, n_split);
+        if (t == 0) {
+            s.log_sum = log_sum;
+        }
+    }
+    __syncthreads();
+    if (s.log_sum != s.log_sum) {
+        if (t == 0) {
+            a.top[blockIdx.y].n = GR_PICK_NOT_FINITE;
+        }
+        return;
+    }
     const int n_half = (n_split + 31) / 32, n_slot = n_half * ((k + PICK_WARPS - 1) / PICK_WARPS);
     uint64_t mine = 0;
     /* A lane: a block or two; a warp: ranks. So the best keys are spread over all groups of threads. */
@@ -237,12 +261,6 @@ static __device__ void merge_parts(const gr_cuda_top_args &a, const TopPart *par
         const uint64_t key = b < n_split && rank < k ? __ldcg((const unsigned long long *)&part[b].key[rank]) : 0;
         s.key[j][t] = key;
         mine = key > mine ? key : mine;
-    }
-    if (t < 32) {
-        const float log_sum = log_sum_of(part, n_split);
-        if (t == 0) {
-            s.log_sum = log_sum;
-        }
     }
     /* `row` lies where the keys do, which nobody reads any more when ranks are known. */
     const int n = select_best(s, n_slot, mine, k, [&](int rank, uint64_t key) {
@@ -290,7 +308,7 @@ static __global__ void __launch_bounds__(PICK_THREADS) top_kernel(const gr_cuda_
     if (mine) {
         merge_parts(a, work->part, k, s);
     } else if (real && threadIdx.x == 0) {
-        a.top[row].n = -1;
+        a.top[row].n = GR_PICK_TO_HOST;
     }
     __syncthreads();
     if (threadIdx.x == 0) {

@@ -293,23 +293,28 @@ static void ref_add_gumbel(const float *l, float *y, int n, uint64_t seed, uint3
     }
 }
 
-static int ref_argmax(const float *l, int n)
+static int ref_argmax(const float *l, int n, bool filtered)
 {
     int best = 0;
+    bool finite = true;
     float max = -INFINITY;
     for (int i = 0; i < n; i++) {
+        finite = finite && isfinite(l[i]);
         if (l[i] > max) {
             max = l[i];
             best = i;
         }
     }
-    return best;
+    return isfinite(max) && (finite || filtered) ? best : GR_PICK_NOT_FINITE;
 }
 
 static float ref_logsumexp(const float *l, int n)
 {
-    float max = l[ref_argmax(l, n)];
+    float max = -INFINITY;
     double sum = 0.0;
+    for (int i = 0; i < n; i++) {
+        max = l[i] > max ? l[i] : max;
+    }
     if (!(max > -INFINITY)) {
         return -INFINITY;
     }

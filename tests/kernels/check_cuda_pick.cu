@@ -12,8 +12,10 @@
 
 using how_t = struct gr_cuda_pick;
 
-enum fill { NORMAL, TIES, HOLES, NONE, ONE, INF, TINY, HUGE_ONES, N_FILL };
-static const char *const FILL_NAME[] = {"normal", "ties", "NaN and -inf", "all -inf", "one id", "+inf", "tiny", "huge"};
+/* ODD_*: one value of a normal row is no number, at its begin, its end or anywhere; the row is not finite. */
+enum fill { NORMAL, TIES, HOLES, NONE, ONE, INF, TINY, HUGE_ONES, ODD_FIRST, ODD_LAST, ODD_ONE, N_FILL };
+static const char *const FILL_NAME[] = {"normal", "ties",      "NaN and -inf",   "all -inf",      "one id", "+inf", "tiny", "huge",
+                                        "odd first", "odd last", "odd somewhere"};
 
 static void fill_row(float *l, int n, int kind, rng &g)
 {
@@ -25,11 +27,15 @@ static void fill_row(float *l, int n, int kind, rng &g)
                                       : g.below(2)    ? NAN
                                                       : -INFINITY)
                : kind == NONE      ? (g.below(2) ? NAN : -INFINITY)
-               : kind == ONE       ? (i == one ? -7.0f : -INFINITY)
+               : kind == ONE       ? (i == one ? -7.0f : -3.4e38f)
                : kind == INF       ? (g.below(9) == 0 ? INFINITY : x)
                : kind == TINY      ? x * 1e-30f
                : kind == HUGE_ONES ? x * 2.5e37f
                                    : x;
+    }
+    if (kind >= ODD_FIRST) {
+        static const float odd[] = {NAN, -NAN, INFINITY, -INFINITY};
+        l[kind == ODD_FIRST ? 0 : kind == ODD_LAST ? n - 1 : one] = odd[g.below(4)];
     }
 }
 
@@ -84,17 +90,27 @@ static std::vector<float> values(const problem &p, int r)
     return v;
 }
 
+/* A raw logit is no number, or the best value overflows. */
+static bool not_finite(const problem &p, int r, const std::vector<float> &v)
+{
+    return !std::all_of(p.row(r), p.row(r) + p.n, [](float x) { return std::isfinite(x); }) ||
+           *std::max_element(v.begin(), v.end()) == INFINITY;
+}
+
 static gr_picked want_pick(const problem &p, int r)
 {
     const how_t &h = p.how[r];
     if (h.host) {
-        return {-1, 0.0f};
+        return {GR_PICK_TO_HOST, 0.0f};
     }
     std::vector<float> v = values(p, r), scratch((size_t)p.n);
     std::vector<int32_t> work((size_t)p.n);
     gr_sampling s{};
     s.temperature = h.temperature, s.top_p = 1.0f, s.seed = h.seed, s.choice = h.choice;
     const int32_t id = gr_sampler_pick(&s, p.row(r), p.n, h.pos, scratch.data(), work.data());
+    if (id < 0) {
+        return {id, 0.0f};
+    }
     const float best = v[id];
     v[id] = -INFINITY;
     const float next = *std::max_element(v.begin(), v.end());
@@ -209,10 +225,14 @@ static double log_sum_exp(const std::vector<float> &v)
 static double top_error(const problem &p, int r, const gr_top_row &got, size_t &n_bad)
 {
     if (p.how[r].host) {
-        n_bad += got.n != -1;
+        n_bad += got.n != GR_PICK_TO_HOST;
         return 0;
     }
     const std::vector<float> v = values(p, r);
+    if (not_finite(p, r, v)) {
+        n_bad += got.n != GR_PICK_NOT_FINITE;
+        return 0;
+    }
     std::vector<int32_t> order((size_t)p.n);
     std::iota(order.begin(), order.end(), 0);
     const size_t n_keep = std::min<size_t>((size_t)p.n_top[r], order.size());
@@ -418,6 +438,35 @@ static void check_refused_picks()
     report("pick: shapes that are refused", ok, "four of four");
 }
 
+/* One odd value in each block that shares a row, at its begin and its end, one after the other. */
+static void check_odd_splits()
+{
+    const int n = 20011;
+    size_t n_bad = 0;
+    std::vector<int> at{0, n - 1};
+    for (int i = 1; i < n / 1000; i++) {
+        at.push_back(1000 * i - 1), at.push_back(1000 * i + 23);
+    }
+    problem p(n, (int)at.size(), (int)at.size(), 23, -1.0f, NORMAL);
+    for (int r = 0; r < p.n_row; r++) {
+        p.l[(size_t)r * p.stride + (size_t)at[(size_t)r]] = r % 4 == 0 ? NAN : r % 4 == 1 ? -NAN : r % 4 == 2 ? INFINITY : -INFINITY;
+        p.how[r].host = 0;
+    }
+    setup s(p);
+    const gr_cuda_pick_args a = s.pick_args();
+    const gr_cuda_top_args t = s.top_args();
+    need(gr_cuda_pick(&a, nullptr));
+    need(gr_cuda_top(&t, nullptr));
+    const std::vector<gr_picked> picked = s.picked.get();
+    const std::vector<gr_top_row> top = s.top.get();
+    for (int r = 0; r < p.n_row; r++) {
+        n_bad += picked[r].id != GR_PICK_NOT_FINITE || picked[r].gap != 0.0f || top[r].n != GR_PICK_NOT_FINITE;
+    }
+    char text[100];
+    snprintf(text, sizeof(text), "%zu of %d rows with one value that is no number were not told", n_bad, p.n_row);
+    report("pick, top: one odd value anywhere", n_bad == 0, text);
+}
+
 static void check_both(const char *what, const problem &p, int n_repeat)
 {
     check_pick(what, p, n_repeat);
@@ -449,6 +498,7 @@ void check_picks(void)
         p.add_map(rng{(uint64_t)n + 99});
         check_top("mixed", p, 2);
     }
+    check_odd_splits();
     check_flag(true);
     check_flag(false);
     check_refused_picks();

@@ -1,4 +1,4 @@
-/* add_gumbel: the bits of gr_gumbel(). argmax: exact. logsumexp: terms are right to 3 eps and add up in 16 chains:
+/* add_gumbel: the bits of gr_gumbel(). argmax: exact, and what is not finite is told. logsumexp: terms are right to 3 eps and add up in 16 chains:
  * (8 + sqrt(n / 16)) eps of the sum, which is that much in absolute terms of its log, plus the rounding of the result.
  */
 #include "tests/kernels/check.h"
@@ -46,13 +46,41 @@ void check_add_gumbel(struct check *c)
     gumbel_case(c, 150000, 77, 12, 0);
 }
 
-static void argmax_one(struct check *c, const float *l, int n)
+static void argmax_is(struct check *c, const float *l, int n, bool filtered, int want)
 {
-    int got = c->k->argmax(l, n), want = c->ref->argmax(l, n);
-    if (got != want) {
-        check_fail(c, "n %d: got %d, wanted %d", n, got, want);
+    int got = c->k->argmax(l, n, filtered), ref = c->ref->argmax(l, n, filtered);
+    if (got != want || ref != want) {
+        check_fail(c, "n %d%s: got %d, reference %d, wanted %d", n, filtered ? ", filtered" : "", got, ref, want);
     }
     check_hash(c, &got, sizeof(got));
+}
+
+/* As the reference, and as both say where all values are finite. */
+static void argmax_one(struct check *c, const float *l, int n)
+{
+    const int want = c->ref->argmax(l, n, false);
+    if (want < 0) {
+        check_fail(c, "n %d: a row of numbers is taken for one that is not", n);
+    }
+    argmax_is(c, l, n, false, want);
+    argmax_is(c, l, n, true, want);
+}
+
+/* One value that is no number, wherever it stands: raw logits are not finite. Filtered, -inf and NaN are ids that are
+ * out. */
+static void argmax_odd(struct check *c, float *l, int n)
+{
+    static const float odd[] = { NAN, -NAN, INFINITY, -INFINITY };
+    for (size_t k = 0; k < GR_ARRAY_LEN(odd); k++) {
+        for (int i = 0; i < 20; i++) {
+            const int at = i == 0 ? 0 : i == 1 ? n - 1 : i == 2 ? n / 2 : rng_below(n);
+            const float was = l[at];
+            l[at] = odd[k];
+            argmax_is(c, l, n, false, GR_PICK_NOT_FINITE);
+            argmax_is(c, l, n, true, odd[k] > 0.0f ? GR_PICK_NOT_FINITE : c->ref->argmax(l, n, true));
+            l[at] = was;
+        }
+    }
 }
 
 static void argmax_case(struct check *c, int n)
@@ -68,13 +96,18 @@ static void argmax_case(struct check *c, int n)
         l[at] = 10.0f; /* ties with the marks before */
         argmax_one(c, l, n);
     }
+    argmax_odd(c, l, n);
     for (int i = 0; i < n; i++) {
         l[i] = i % 3 ? NAN : -INFINITY;
     }
-    argmax_one(c, l, n);
+    argmax_is(c, l, n, false, GR_PICK_NOT_FINITE);
+    argmax_is(c, l, n, true, GR_PICK_NOT_FINITE);
     l[n / 2] = -3.0e38f;
-    argmax_one(c, l, n);
-    l[n - 1] = INFINITY;
+    argmax_is(c, l, n, false, n == 1 ? 0 : GR_PICK_NOT_FINITE);
+    argmax_is(c, l, n, true, n / 2);
+    for (int i = 0; i < n; i++) {
+        l[i] = i % 2 ? 3.4e38f : -3.4e38f; /* the largest there are, and not one too many */
+    }
     argmax_one(c, l, n);
     for (int i = 0; i < n; i++) {
         l[i] = i % 2 ? 0.0f : -0.0f;
@@ -136,7 +169,7 @@ static void run_argmax(const struct gr_exec *x, const void *args)
 {
     const struct sample_args *a = args;
     (void)x;
-    a->y[0] = (float)a->k->argmax(a->l, a->n);
+    a->y[0] = (float)a->k->argmax(a->l, a->n, false);
 }
 
 static void run_logsumexp(const struct gr_exec *x, const void *args)
@@ -146,16 +179,21 @@ static void run_logsumexp(const struct gr_exec *x, const void *args)
     a->y[0] = a->k->logsumexp(a->l, a->n);
 }
 
-void bench_sample(const struct bench *b)
+static void bench_row(const struct bench *b, int n)
 {
-    enum { N = 4096 };
-    struct sample_args a = { .k = b->k, .n = N };
-    a.l = check_alloc(N * sizeof(float));
-    a.y = check_alloc(N * sizeof(float));
-    fill_f32(a.l, N, FILL_NORMAL);
+    struct sample_args a = { .k = b->k, .n = n };
+    a.l = check_alloc((size_t)n * sizeof(float));
+    a.y = check_alloc((size_t)n * sizeof(float));
+    fill_f32(a.l, (size_t)n, FILL_NORMAL);
     printf("%-7s sample n %d, 1 thread: add_gumbel %.2f us, argmax %.2f us, logsumexp %.2f us\n",
-           b->k->name, N, bench_ns(1, run_gumbel, &a) * 1e-3, bench_ns(1, run_argmax, &a) * 1e-3,
+           b->k->name, n, bench_ns(1, run_gumbel, &a) * 1e-3, bench_ns(1, run_argmax, &a) * 1e-3,
            bench_ns(1, run_logsumexp, &a) * 1e-3);
     free(a.l);
     free(a.y);
+}
+
+void bench_sample(const struct bench *b)
+{
+    bench_row(b, 4096);
+    bench_row(b, 128256);
 }

@@ -134,14 +134,18 @@ static void finish(struct sim *s, int i, enum gr_finish how, const char *text)
 /* The turn is over, and the client's word of it is heard. */
 static void after_turn(struct sim *s, int i, enum gr_finish how, const char *text)
 {
-    const struct sim_script *t = &s->script[i];
+    struct sim_script *t = &s->script[i];
     if (how != GR_FINISH_ERROR && t->at < t->n_turn && !t->closed) { /* the client thinks, and goes on */
         sim_push(s, (struct event){.at_ns = s->now_ns + 1 + sim_draw(s, s->config.client_ns), .what = EVENT_CLIENT,
                                    .at = ORCH, .worker = (uint32_t)i});
         return;
     }
     finish(s, i, how, text);
-    if (how != GR_FINISH_ERROR && t->n_turn > 0 && !t->closed) {
+    struct gr_session_info info;
+    const bool stays = how != GR_FINISH_ERROR || (gr_orch_session_info(s->orch, s->session[i], s->now_ns, &info) &&
+                                                  info.state == GR_SESSION_IDLE); /* a later turn that failed */
+    if (stays && t->n_turn > 0 && !t->closed) {
+        t->at = how == GR_FINISH_ERROR ? t->n_turn : t->at;
         sim_push(s, (struct event){.at_ns = s->now_ns + 1, .what = EVENT_CLIENT, .at = ORCH, .worker = (uint32_t)i});
     }
 }

@@ -12,6 +12,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 #include <cmocka.h>
 
@@ -35,6 +36,8 @@ static struct gr_specpv_params rig_specpv;
 static enum gr_specpv_mode rig_specpv_mode;
 static uint32_t rig_corrupt;
 static int rig_partial_blur;
+static int rig_odd, rig_odd_partial; /* toy_lm.h */
+static bool rig_odd_hidden;
 static int32_t rig_stop_id[1];
 static uint32_t rig_n_stop_id;
 
@@ -126,10 +129,13 @@ static inline void create_with(struct world *w, int32_t n_block, int32_t n_row_m
     c.n_row_max = n_row_max;
     c.n_out_max = n_out_max;
     c.partial_blur = rig_partial_blur;
+    c.odd = rig_odd;
+    c.odd_partial = rig_odd_partial;
+    c.odd_hidden = rig_odd_hidden;
     w->room = -1;
     w->lm = toy_lm_create(&c);
     const struct gr_target_config tc = {.n_session_max = N_SLOT, .n_ctx_max = N_CTX, .n_vocab = N_VOCAB,
-                                        .n_row_max = n_row_max, .n_out_max = n_out_max, .prefill_chunk = 16,
+                                        .model = "toy", .n_row_max = n_row_max, .n_out_max = n_out_max, .prefill_chunk = 16,
                                         .n_pool_block = n_block, .round_deadline_ns = DEADLINE, .admit_tokens = 8,
                                         .specpv = rig_specpv, .test_corrupt = rig_corrupt};
     const struct gr_target_io io = {.ctx = w, .frame_begin = frame_begin, .frame_end = frame_end, .send_msg = on_msg,
@@ -225,6 +231,21 @@ static inline void append_to(struct world *w, uint64_t id, uint32_t epoch, int32
             add(t, ids[i]);
         }
     }
+}
+
+/* The first position from `from` on after which the model's logits are not finite; len when there is none before it. */
+static inline int32_t first_odd(const struct text *t, int32_t from)
+{
+    struct toy_config c = toy;
+    float logits[N_VOCAB];
+    c.odd = rig_odd;
+    for (int32_t i = from; i < t->len; i++) {
+        toy_lm_logits(&c, t->token, i + 1, logits);
+        if (!gr_sampler_is_finite(logits, N_VOCAB)) {
+            return i;
+        }
+    }
+    return t->len;
 }
 
 /* Tokens from `from` on are what the model says after those before them. */

@@ -273,6 +273,104 @@ static void test_width_to_the_end(void **state)
     destroy(&w);
 }
 
+/* ---- logits that are not finite ---- */
+
+/* The session ends with an error that names model and position, after the tokens before it; the others go on. */
+static void test_not_finite(void **state)
+{
+    (void)state;
+    int n_first = 0, n_later = 0;
+    gr_log_set_level(GR_LOG_ERROR);
+    for (rig_odd = 1; rig_odd < 60; rig_odd++) {
+        struct world w;
+        char want[64];
+        create(&w, 24);
+        open_prompt(&w, 1, 20, 60);
+        run(&w);
+        const struct text *t = &w.text[1];
+        assert_plain(t, 20);
+        const int32_t odd = first_odd(t, 19);
+        const struct gr_target_counters *c = gr_target_counters(w.target);
+        assert_int_equal(c->n_not_finite, w.n_msg[GR_MSG_ERROR]);
+        if (w.n_msg[GR_MSG_ERROR] > 0) {
+            assert_int_equal(odd, t->len - 1);
+            snprintf(want, sizeof(want), "model toy: the logits after position %d hold", (int)odd);
+            assert_non_null(strstr(w.last[GR_MSG_ERROR].text, want));
+            assert_int_equal(w.n_msg[GR_MSG_CLOSED], 1);
+            assert_int_equal(gr_target_n_session(w.target), 0);
+            n_first += odd == 19;
+            n_later += odd > 19;
+        } else {
+            assert_int_equal(t->len, 80);
+            assert_true(odd >= 79); /* nobody needs the row after the last token */
+        }
+        destroy(&w);
+    }
+    rig_odd = 0;
+    assert_true(n_first > 0 && n_later > 5);
+}
+
+/* A tree whose nodes' rows are not finite: off the walk they are nothing; on it the tokens before come first. */
+static void test_not_finite_in_trees(void **state)
+{
+    (void)state;
+    int n_tree = 0, n_cut = 0;
+    for (rig_odd = 2; rig_odd < 40; rig_odd++) {
+        struct world w;
+        int32_t len = 0;
+        create(&w, 24);
+        struct text *t = &w.text[1];
+        for (int i = 0; i < 20; i++) {
+            add(t, (7 * rig_odd + i * i) % N_VOCAB);
+        }
+        const struct gr_msg m = {.type = GR_MSG_OPEN, .session = 1, .epoch = 1, .ids = {t->token, 20},
+                                 .segments = {(int32_t[]){0, 20}, 2}, .max_tokens = 60, .want_draft = 1, .n_node = 30,
+                                 .top_p = 1.0};
+        gr_target_on_msg(w.target, &m, 0);
+        uint8_t f[512];
+        const struct gr_frame_header h = {.session = 1, .epoch = 1};
+        const size_t n = gr_wire_encode_resync(&h, &(struct gr_resync){.feature_len = GR_FEATURES_NONE}, f, sizeof(f));
+        assert_int_equal(gr_target_on_frame(w.target, 7, f, n, 0), GR_OK);
+        (void)one_pass(&w, 0);
+        for (uint32_t round = 1; w.n_msg[GR_MSG_ERROR] == 0 && t->len < 80; round++) {
+            /* What plain decoding says next, three deep, and every other token beside it. */
+            struct gr_token_tree tree = {0};
+            struct text ahead = *t;
+            len = t->len;
+            for (int d = 0; d < 3; d++) {
+                float logits[N_VOCAB], scratch[N_VOCAB];
+                int32_t work[N_VOCAB];
+                const struct gr_sampling greedy = {.top_p = 1.0f};
+                toy_lm_logits(&toy, ahead.token, ahead.len, logits);
+                const int32_t id = gr_sampler_pick(&greedy, logits, N_VOCAB, (uint32_t)ahead.len, scratch, work);
+                tree.token[tree.n] = id;
+                tree.parent[tree.n] = (int16_t)(tree.n - 1);
+                tree.n++;
+                add(&ahead, id);
+            }
+            for (int32_t id = 0; id < N_VOCAB; id++) {
+                if (id != tree.token[0]) {
+                    tree.token[tree.n] = id;
+                    tree.parent[tree.n++] = -1;
+                }
+            }
+            const struct gr_frame_header d = {.session = 1, .epoch = 1, .round = round, .base_len = (uint32_t)t->len,
+                                              .prefix_hash = t->hash[t->len]};
+            const size_t n_draft = gr_wire_encode_draft(&d, &tree, f, sizeof(f));
+            assert_int_equal(gr_target_on_frame(w.target, 7, f, n_draft, 1000 * round), GR_OK);
+            assert_true(one_pass(&w, 1000 * round));
+            n_tree++;
+            n_cut += w.n_msg[GR_MSG_ERROR] == 0 && t->len < len + 4 && t->len < 80;
+        }
+        assert_plain(t, 20);
+        assert_int_equal(w.n_msg[GR_MSG_ERROR] > 0 ? first_odd(t, 19) : 79, t->len - 1);
+        assert_int_equal(gr_target_counters(w.target)->n_fault, 0);
+        destroy(&w);
+    }
+    rig_odd = 0;
+    assert_true(n_tree > 60 && n_cut > 5);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -280,6 +378,8 @@ int main(void)
         cmocka_unit_test(test_preemption),
         cmocka_unit_test(test_commit_queue),
         cmocka_unit_test(test_broken_verdicts),
+        cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_not_finite_in_trees),
         cmocka_unit_test(test_resync_during_a_pass),
         cmocka_unit_test(test_endless_resyncs),
         cmocka_unit_test(test_largest_tree_smallest_pass),

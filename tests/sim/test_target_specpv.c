@@ -19,7 +19,8 @@ static int tear_down(void **state)
     rig_specpv = (struct gr_specpv_params){0};
     rig_specpv_mode = GR_SPECPV_OFF;
     rig_corrupt = rig_n_stop_id = 0;
-    rig_partial_blur = 0;
+    rig_partial_blur = rig_odd = rig_odd_partial = 0;
+    rig_odd_hidden = false;
     return 0;
 }
 
@@ -200,6 +201,62 @@ static void test_provisional_end(void **state)
     assert_true(n_judge > 24 && n_back > 24); /* some ends did not stand */
 }
 
+/* Logits that are not finite under a view only: it is refreshed, and the text is whole. */
+static void test_not_finite_under_a_view(void **state)
+{
+    (void)state;
+    for (int odd = 2; odd < 12; odd++) {
+        for (int mode = 0; mode < 2; mode++) {
+            struct world w;
+            rig_odd_partial = odd;
+            rig_partial_blur = mode == 0 ? 5 : 0;
+            set_up(&w, mode == 0 ? GR_SPECPV_EXACT : GR_SPECPV_LOSSY, 0, 24);
+            open_prompt(&w, 1, 40, 60);
+            run(&w);
+            assert_int_equal(w.n_msg[GR_MSG_ERROR], 0);
+            assert_int_equal(w.text[1].len, 100);
+            assert_plain(&w.text[1], 40);
+            assert_true(counters(&w)->n_view_not_finite > 0 && counters(&w)->n_partial_round > 5);
+            assert_int_equal(counters(&w)->n_not_finite + counters(&w)->n_fault + counters(&w)->n_fallback, 0);
+            destroy(&w);
+        }
+    }
+}
+
+/* Under full attention only, or both: tokens up to the row are final and told, those behind it are not; then the end. */
+static void test_not_finite_judged(void **state)
+{
+    (void)state;
+    uint64_t n_end = 0, n_more = 0;
+    for (rig_odd = 5; rig_odd < 60; rig_odd++) {
+        for (int hidden = 0; hidden < 2; hidden++) {
+            struct world w;
+            char want[64];
+            rig_odd_hidden = hidden != 0;
+            rig_partial_blur = rig_odd % 3 == 0 ? 6 : 0;
+            set_up(&w, GR_SPECPV_EXACT, 0, 24);
+            open_prompt(&w, 1, 40, 60);
+            run(&w);
+            struct text *t = &w.text[1];
+            n_more += t->len > t->final_len; /* provisional tokens that were never judged to stand */
+            t->len = t->final_len;
+            assert_plain(t, 40);
+            if (w.n_msg[GR_MSG_ERROR] > 0) {
+                const int32_t odd = first_odd(t, 39);
+                assert_int_equal(odd, t->final_len - 1);
+                snprintf(want, sizeof(want), "model toy: the logits after position %d hold", (int)odd);
+                assert_non_null(strstr(w.last[GR_MSG_ERROR].text, want));
+                n_end += odd > 40;
+            } else {
+                assert_int_equal(t->len, 100);
+            }
+            assert_int_equal(counters(&w)->n_fault, 0);
+            destroy(&w);
+        }
+    }
+    assert_true(n_end > 20 && n_more > 0);
+}
+
 /* Everything that is not asked for costs nothing: no view, no branch. */
 static void test_off(void **state)
 {
@@ -225,6 +282,8 @@ int main(void)
         cmocka_unit_test_teardown(test_truncate, tear_down),
         cmocka_unit_test_teardown(test_lossy_turns, tear_down),
         cmocka_unit_test_teardown(test_provisional_end, tear_down),
+        cmocka_unit_test_teardown(test_not_finite_under_a_view, tear_down),
+        cmocka_unit_test_teardown(test_not_finite_judged, tear_down),
         cmocka_unit_test_teardown(test_off, tear_down),
     };
     gr_log_set_level(GR_LOG_ERROR);

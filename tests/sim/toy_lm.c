@@ -127,6 +127,23 @@ static struct cell *seen_cell(const struct toy *m, const struct gr_attn_seq *s, 
     return &m->cell[s->scratch_block[slot / GR_KV_BLOCK] * GR_KV_BLOCK + slot % GR_KV_BLOCK];
 }
 
+static bool is_odd(const struct toy_config *c, uint64_t context, bool partial)
+{
+    const uint64_t x = gr_mix64(context ^ c->seed ^ 0x0dd0);
+    return (c->odd > 0 && !(partial && c->odd_hidden) && x % (uint64_t)c->odd == 0) ||
+           (partial && c->odd_partial > 0 && gr_mix64(x) % (uint64_t)c->odd_partial == 0);
+}
+
+/* One value, or every value. */
+static void spoil_logits(const struct toy_config *c, uint64_t context, float *out)
+{
+    static const float odd[] = {NAN, INFINITY, -INFINITY};
+    const uint64_t x = gr_mix64(context ^ 0x0dd1);
+    for (int i = 0; i < c->n_vocab; i++) {
+        out[i] = x % 4 == 3 || i == (int)(x / 4 % (uint64_t)c->n_vocab) ? odd[x % 4 % 3] : out[i];
+    }
+}
+
 static void write_logits(const struct toy_config *c, uint64_t context, bool partial, float *out)
 {
     uint64_t seed = c->seed;
@@ -139,6 +156,9 @@ static void write_logits(const struct toy_config *c, uint64_t context, bool part
     for (int i = 0; i < c->n_vocab; i++) {
         const uint64_t x = gr_mix64(context ^ gr_mix64(seed + (uint64_t)i));
         out[i] = c->sharpness * (float)(x >> 40) * (1.0f / 16777216.0f);
+    }
+    if (is_odd(c, context, partial)) {
+        spoil_logits(c, context, out);
     }
 }
 

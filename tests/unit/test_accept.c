@@ -242,6 +242,35 @@ static void test_random_trees(void **state)
     assert_true(n_deep > 300); /* the walk does get somewhere */
 }
 
+/* Rows that have no pick, at each place of a chain of three and beside it: what comes before is committed, the row itself
+ * is an error only as the tail. */
+static void test_not_finite(void **state)
+{
+    (void)state;
+    const struct gr_token_tree t = {.n = 4, .token = {20, 21, 22, 30}, .parent = {-1, 0, 1, -1}};
+    const struct gr_stop far = {.n_new_max = NO_LIMIT};
+    for (int odd = 0; odd <= 4; odd++) {
+        int32_t pick[GR_TREE_MAX] = {20, 21, 22, 40, 50};
+        struct gr_walk w;
+        pick[odd] = GR_PICK_NOT_FINITE;
+        gr_accept_walk(&t, pick, &far, &w);
+        assert_int_equal(w.finish, odd == 0 ? GR_FINISH_ERROR : GR_FINISH_NONE);
+        assert_int_equal(w.n_path, odd == 4 ? 3 : odd > 0 ? odd - 1 : 0); /* row 4 is off the walk */
+        assert_int_equal(w.n_accepted, odd == 4 ? 3 : odd);
+        assert_int_equal(w.bonus, odd == 4 ? 40 : odd == 0 ? GR_PICK_NOT_FINITE : t.token[odd - 1]);
+    }
+    /* An end before it is the end. */
+    const int32_t pick[GR_TREE_MAX] = {20, EOS, GR_PICK_NOT_FINITE, GR_PICK_NOT_FINITE, 50};
+    const struct gr_token_tree stops = chain(20, EOS, 22);
+    struct gr_walk w;
+    gr_accept_walk(&stops, pick, &(struct gr_stop){.n_id = 1, .id = {EOS}, .n_new_max = NO_LIMIT}, &w);
+    assert_int_equal(w.finish, GR_FINISH_STOP);
+    assert_int_equal(w.bonus, EOS);
+    gr_accept_walk(&stops, pick, &(struct gr_stop){.n_new_max = 2}, &w);
+    assert_int_equal(w.finish, GR_FINISH_LENGTH);
+    assert_int_equal(w.n_path, 1);
+}
+
 /* 63 nodes deep, all accepted: the last row's pick is the bonus. */
 static void test_longest_path(void **state)
 {
@@ -269,6 +298,7 @@ int main(void)
         cmocka_unit_test(test_second_is_limit), cmocka_unit_test(test_limits),
         cmocka_unit_test(test_bonus_is_eos), cmocka_unit_test(test_stop_ids),
         cmocka_unit_test(test_random_trees), cmocka_unit_test(test_longest_path),
+        cmocka_unit_test(test_not_finite),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

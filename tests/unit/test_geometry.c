@@ -168,7 +168,7 @@ static int run_greedy(struct gr_lm *lm, int i, int32_t *token, int n)
     const json_t *margin = json_object_get(json_array_get(golden.cases, (size_t)i), "margins");
     int n_excused = 0;
     for (int k = 0; k < n_want; k++) {
-        if (lm->kernels->argmax(lm->logits, lm->n_vocab) != want[k]) {
+        if (lm->kernels->argmax(lm->logits, lm->n_vocab, false) != want[k]) {
             assert_true(json_real_value(json_array_get(margin, (size_t)k)) < 1e-3);
             n_excused++;
         }
@@ -185,7 +185,7 @@ static void run_chain(struct models *m, int i, int n)
     assert_int_equal(golden_ids(&golden, i, "eagle3_chain", want), CHAIN);
     const float *feature = m->head->hidden + (size_t)(n - 1) * (size_t)m->head->feature_width;
     for (int k = 0; k < CHAIN; k++) {
-        const int32_t token = m->head->to_target[m->head->kernels->argmax(m->head->logits, m->head->n_vocab)];
+        const int32_t token = m->head->to_target[m->head->kernels->argmax(m->head->logits, m->head->n_vocab, false)];
         assert_int_equal(token, want[k]);
         golden_run(m->head, &token, n + k, 1, 1, feature);
         feature = m->head->hidden;

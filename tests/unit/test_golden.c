@@ -82,7 +82,7 @@ static void test_greedy(void **state)
         json_t *margin = json_object_get(json_array_get(golden.cases, (size_t)i), "margins");
         golden_run(lm, token, 0, n, 1, NULL);
         for (size_t k = 0; k < json_array_size(want); k++) {
-            const int got = lm->kernels->argmax(lm->logits, lm->n_vocab);
+            const int got = lm->kernels->argmax(lm->logits, lm->n_vocab, false);
             const int expected = (int)json_integer_value(json_array_get(want, k));
             if (got != expected) {
                 assert_true(json_real_value(json_array_get(margin, k)) < 1e-3);

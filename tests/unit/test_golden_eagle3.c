@@ -109,7 +109,7 @@ static void run_golden_chain(struct gr_lm *head, int i, const int32_t *ids, int 
     golden_run(head, ids + 1, 0, n, 1, fused);
     const float *feature = head->hidden + (size_t)(n - 1) * HIDDEN;
     for (int k = 0; k < CHAIN; k++) {
-        const int32_t token = head->to_target[head->kernels->argmax(head->logits, head->n_vocab)];
+        const int32_t token = head->to_target[head->kernels->argmax(head->logits, head->n_vocab, false)];
         assert_int_equal(token, want[k]);
         golden_run(head, &token, n + k, 1, 1, feature);
         feature = head->hidden;
@@ -127,7 +127,7 @@ static void run_kept_chain(struct gr_lm *head, int i, const int32_t *ids, int n,
     to[n - 1] = 3;
     golden_run_states(head, ids + 1, 0, n, 1, fused, none, to);
     for (int k = 0; k < CHAIN; k++) {
-        const int32_t token = head->to_target[head->kernels->argmax(head->logits, head->n_vocab)];
+        const int32_t token = head->to_target[head->kernels->argmax(head->logits, head->n_vocab, false)];
         assert_int_equal(token, want[k]);
         memset(head->hidden, 0, HIDDEN * sizeof(float)); /* it is not taken from there */
         golden_run_states(head, &token, n + k, 1, 1, NULL, &to[n - 1], &to[n - 1]);

@@ -117,6 +117,27 @@ static void test_judged_end(void **state)
     destroy(w);
 }
 
+/* A judgement that ends at a row which is not finite: its COMMIT makes final what stands, and the ERROR tells why. */
+static void test_judged_before_an_error(void **state)
+{
+    (void)state;
+    struct world *w = make(NULL);
+    join_target(w);
+    const uint64_t id = running(w, GR_SPECPV_EXACT, true);
+    int32_t none[1];
+    tell(w, 4, 41, 3, 4, 0); /* 41, 42, 43 are provisional */
+    struct gr_msg m = verdict(w, none, 6, 0, 0, 6, 0);
+    m.finish = GR_FINISH_ERROR;
+    say(w, TARGET, &m);
+    assert_shown(w, id, (int32_t[]){40, 41, 42}, 3);
+    assert_int_equal(w->n_done, 0);
+    say(w, TARGET, &(struct gr_msg){.type = GR_MSG_ERROR, .session = id, .code = 4, .text = "not finite"});
+    assert_int_equal(w->n_done, 1);
+    assert_int_equal(w->finish, GR_FINISH_ERROR);
+    assert_int_equal(w->n_token, 3);
+    destroy(w);
+}
+
 /* What would break the user's text, or the transcript, closes the session. */
 static void test_bad_commits(void **state)
 {
@@ -264,6 +285,7 @@ int main(void)
         cmocka_unit_test(test_only_final_tokens_are_shown), cmocka_unit_test(test_judged_end),
         cmocka_unit_test(test_bad_commits),                 cmocka_unit_test(test_reopened_with_final_tokens),
         cmocka_unit_test(test_stop_keeps_what_was_shown),   cmocka_unit_test(test_refresh),
+        cmocka_unit_test(test_judged_before_an_error),
         cmocka_unit_test(test_disabled),                    cmocka_unit_test(test_effective_mode),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -257,7 +257,7 @@ static void test_greedy(void **state)
 {
     (void)state;
     const float tie[] = {1, 3, 2, 3};
-    const float low[] = {-INFINITY, -1e30f, -INFINITY};
+    const float low[] = {-3e38f, -1e30f, -3e38f};
     struct gr_sampling s = {.temperature = 0, .top_p = 0.1f, .top_k = 1, .min_p = 0.9f, .seed = 5};
     assert_int_equal(pick(&s, tie, 4, 9), 1); /* the lowest id, whatever the seed and the filters */
     assert_int_equal(pick(&s, low, 3, 9), 1);
@@ -306,6 +306,15 @@ static void test_least_temperatures(void **state)
     assert_true(n_other > 20); /* the first temperature that is not greedy does sample */
 }
 
+/* Raw logits, of which none is what a mask would leave. */
+static void draw_raw(float *logits, int n)
+{
+    draw_logits(logits, n);
+    for (int i = 0; i < n; i++) {
+        logits[i] = isfinite(logits[i]) ? logits[i] : -40.0f;
+    }
+}
+
 /* argmax(processed + g) from the definition; filtered ids are never picked. */
 static void test_pick_definition(void **state)
 {
@@ -313,7 +322,7 @@ static void test_pick_definition(void **state)
     for (int round = 0; round < 5000; round++) {
         float logits[N_MAX];
         const int n = 1 + (int)draw(60);
-        draw_logits(logits, n);
+        draw_raw(logits, n);
         struct gr_sampling s = draw_sampling(n);
         s.seed = gr_mix64((uint64_t)round);
         s.choice = (uint32_t)draw(3);
@@ -449,13 +458,34 @@ static void test_chi_square_power(void **state)
     assert_true(chi_square_z(count, r.p, N_VOCAB, N_SAMPLE) > 6.0);
 }
 
+/* One raw logit that is no number, anywhere and of an id that no filter would keep: the row has no pick. */
+static void test_not_finite(void **state)
+{
+    (void)state;
+    static const float odd[] = {NAN, -NAN, INFINITY, -INFINITY};
+    for (int round = 0; round < 2000; round++) {
+        float logits[N_MAX];
+        const int n = 1 + (int)draw(60);
+        draw_raw(logits, n);
+        struct gr_sampling s = round % 3 == 0 ? (struct gr_sampling){.top_p = 1.0f} : draw_sampling(n);
+        assert_true(gr_sampler_is_finite(logits, n));
+        assert_in_range(pick(&s, logits, n, 5), 0, n - 1);
+        const int at = round % 4 == 0 ? 0 : round % 4 == 1 ? n - 1 : (int)draw((uint64_t)n);
+        logits[at] = odd[draw(4)];
+        assert_false(gr_sampler_is_finite(logits, n));
+        assert_int_equal(pick(&s, logits, n, 5), GR_PICK_NOT_FINITE);
+    }
+    const float large[] = {3.4028234e38f, -3.4028234e38f, 0.0f, 1e-45f};
+    assert_true(gr_sampler_is_finite(large, 4));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_settings),  cmocka_unit_test(test_ties),
         cmocka_unit_test(test_top_p_boundary),   cmocka_unit_test(test_order),
         cmocka_unit_test(test_greedy),           cmocka_unit_test(test_least_temperatures),
-        cmocka_unit_test(test_pick_definition),
+        cmocka_unit_test(test_pick_definition),  cmocka_unit_test(test_not_finite),
         cmocka_unit_test(test_distribution),     cmocka_unit_test(test_distribution_over_seeds),
         cmocka_unit_test(test_pairs),            cmocka_unit_test(test_chi_square_power),
     };
