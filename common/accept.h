@@ -18,7 +18,14 @@
 
 #define GR_STOP_ID_MAX 64 /* end-of-sequence ids and stop ids of a turn together */
 
-enum gr_finish { GR_FINISH_NONE = 0, GR_FINISH_STOP = 1, GR_FINISH_LENGTH = 2, GR_FINISH_ERROR = 3 };
+/* CLOSED: the session was closed during the turn; a target never says it. */
+enum gr_finish {
+    GR_FINISH_NONE = 0,
+    GR_FINISH_STOP = 1,
+    GR_FINISH_LENGTH = 2,
+    GR_FINISH_ERROR = 3,
+    GR_FINISH_CLOSED = 4
+};
 
 struct gr_stop {
     int32_t n_id;

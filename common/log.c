@@ -10,9 +10,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#define LINE_BYTES_MAX 1000 /* of a line's text; the rest is cut off */
+
 static const char *log_role = "graft";
 static atomic_int log_level = GR_LOG_WARN;
 static atomic_uint log_topics;
+static _Thread_local char last_error[LINE_BYTES_MAX];
 
 static const char *const level_keys[] = {"error", "warn", "info", "debug"};
 
@@ -77,30 +80,43 @@ bool gr_log_topic(enum gr_log_topic topic)
     return (atomic_load_explicit(&log_topics, memory_order_relaxed) & (unsigned)topic) != 0;
 }
 
-/* One write per line, so that lines of several processes do not mix. What a user has given may be in it: it stays one
- * line, and UTF-8. */
-static void write_line(const char *kind, const char *fmt, va_list ap)
+/* What a user has given may be in a line: it stays one line, and UTF-8. */
+static void format(const char *fmt, va_list ap, char *out, size_t cap)
 {
-    char raw[1024], line[1024];
+    char raw[LINE_BYTES_MAX];
     const int n = vsnprintf(raw, sizeof(raw), fmt, ap);
-    const int head = snprintf(line, sizeof(line), "%s: %s", log_role, kind);
-    size_t len = (size_t)head;
-    len += gr_utf8_show(raw, n < 0 ? 0 : GR_MIN((size_t)n, sizeof(raw) - 1), line + len, sizeof(line) - len);
-    line[len++] = '\n';
-    ssize_t written = write(STDERR_FILENO, line, len);
+    (void)gr_utf8_show(raw, n < 0 ? 0 : GR_MIN((size_t)n, sizeof(raw) - 1), out, cap);
+}
+
+/* One write per line, so that lines of several processes do not mix. */
+static void write_line(const char *kind, const char *text)
+{
+    char line[2 * LINE_BYTES_MAX];
+    const int n = snprintf(line, sizeof(line), "%s: %s%s\n", log_role, kind, text);
+    ssize_t written = write(STDERR_FILENO, line, GR_MIN((size_t)n, sizeof(line) - 1));
     (void)written;
+}
+
+const char *gr_log_last_error(void)
+{
+    return last_error;
 }
 
 void gr_log_line(enum gr_log_level level, const char *fmt, ...)
 {
     static const char *const kinds[] = {"error: ", "warning: ", "info: ", "debug: "};
+    char text[LINE_BYTES_MAX];
     if (!gr_log_enabled(level)) {
         return;
     }
     va_list ap;
     va_start(ap, fmt);
-    write_line(kinds[level], fmt, ap);
+    format(fmt, ap, text, sizeof(text));
     va_end(ap);
+    if (level == GR_LOG_ERROR) {
+        memcpy(last_error, text, sizeof(text));
+    }
+    write_line(kinds[level], text);
 }
 
 void gr_log_topic_line(enum gr_log_topic topic, const char *fmt, ...)
@@ -108,8 +124,10 @@ void gr_log_topic_line(enum gr_log_topic topic, const char *fmt, ...)
     if (!gr_log_topic(topic)) {
         return;
     }
+    char text[LINE_BYTES_MAX];
     va_list ap;
     va_start(ap, fmt);
-    write_line("", fmt, ap);
+    format(fmt, ap, text, sizeof(text));
     va_end(ap);
+    write_line("", text);
 }

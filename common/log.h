@@ -18,6 +18,9 @@ bool gr_log_topic(enum gr_log_topic topic);
 void gr_log_topic_line(enum gr_log_topic topic, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void gr_log_line(enum gr_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
+/* What this thread's last line of level error says, without role and level; "" before there is one. */
+const char *gr_log_last_error(void);
+
 #define log_error(...) gr_log_line(GR_LOG_ERROR, __VA_ARGS__)
 #define log_warn(...) gr_log_line(GR_LOG_WARN, __VA_ARGS__)
 #define log_info(...) gr_log_line(GR_LOG_INFO, __VA_ARGS__)

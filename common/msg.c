@@ -52,7 +52,7 @@ enum kind { KIND_U32, KIND_U64, KIND_F64, KIND_STR, KIND_IDS };
     X(draft_ahead, KIND_U32, 1)                                                                    \
     X(keep_len, KIND_U32, UINT32_MAX)                                                              \
     X(final_len, KIND_U32, UINT32_MAX)                                                             \
-    X(finish, KIND_U32, 3)                                                                         \
+    X(finish, KIND_U32, GR_FINISH_CLOSED)                                                          \
     X(verdict_kind, KIND_U32, 2)                                                                   \
     X(n_draft, KIND_U32, 63)                                                                       \
     X(n_accepted, KIND_U32, 63)                                                                    \

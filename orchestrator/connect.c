@@ -159,6 +159,7 @@ static enum gr_status check_session(struct gr_run_options *o, uint64_t *session_
 static enum gr_status prepare(struct connect *c, struct gr_run_options *o)
 {
     struct gr_plan plan;
+    gr_generation_init(&c->g, o);
     GR_TRY(check_session(o, &c->session));
     GR_TRY(gr_plan_remote(o, &plan));
     GR_TRY(gr_generation_prepare(&c->g, o, &plan));
@@ -171,18 +172,18 @@ static int run(struct gr_run_options *o, bool print_id)
 {
     struct connect c = {.remote = {.signal_fd = -1}};
     enum gr_status st = prepare(&c, o);
+    if (st == GR_OK) {
+        st = gr_remote_open(o, 0, &c.remote);
+        st = st == GR_EINVAL ? GR_EIO : st; /* what the far end does not like is no usage error */
+    }
     if (st != GR_OK) {
-        gr_generation_finish(&c.g);
-        return st == GR_EINVAL ? 2 : 1;
+        return gr_generation_refuse(&c.g, st);
     }
     c.g.silent = print_id;
-    int status = 1;
-    if (gr_remote_open(o, 0, &c.remote) == GR_OK) {
-        pump_until_over(&c);
-        c.g.session = o->keep || o->session != NULL ? c.session : 0;
-        gr_remote_close(&c.remote);
-        status = gr_generation_report(&c.g);
-    }
+    pump_until_over(&c);
+    c.g.session = o->keep || o->session != NULL ? c.session : 0;
+    gr_remote_close(&c.remote);
+    const int status = gr_generation_report(&c.g);
     if (status == 0 && print_id && !o->json) {
         printf("%" PRIu64 "\n", c.session);
     } else if (status == 0 && o->keep && !print_id) {

@@ -11,6 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#define DRAWN_SEED_MAX ((1ull << 53) - 1)
+
 /* ---- the progress line ---- */
 
 void gr_generation_progress(struct gr_generation *g, const char *fmt, uint64_t a, uint64_t b)
@@ -43,10 +45,26 @@ void gr_generation_fail(struct gr_generation *g, const char *text)
 
 /* ---- preparation ---- */
 
+/* A drawn one is told, so that the text can be had again: it is one that --seed takes, and that a JSON number holds. */
+static void draw_seed(struct gr_generation *g)
+{
+    randombytes_buf(&g->seed, sizeof(g->seed));
+    g->seed &= DRAWN_SEED_MAX;
+    if (g->o->seed >= 0) {
+        g->seed = (uint64_t)g->o->seed;
+    }
+}
+
+void gr_generation_init(struct gr_generation *g, const struct gr_run_options *o)
+{
+    *g = (struct gr_generation){.o = o, .first_difference = -1};
+}
+
 enum gr_status gr_generation_prepare(struct gr_generation *g, const struct gr_run_options *o,
                                      const struct gr_plan *plan)
 {
-    *g = (struct gr_generation){.o = o, .plan = *plan, .first_difference = -1};
+    g->o = o;
+    g->plan = *plan;
     GR_TRY(gr_hf_config_load(o->model, &g->hf));
     GR_TRY(gr_tokenizer_load(o->model, &g->tok));
     const int32_t n_vocab = GR_MIN(g->hf.n_vocab, gr_tokenizer_n_vocab(g->tok));
@@ -59,10 +77,7 @@ enum gr_status gr_generation_prepare(struct gr_generation *g, const struct gr_ru
         log_error("out of memory for %" PRId64 " tokens", o->max_tokens);
         return GR_ENOMEM;
     }
-    randombytes_buf(&g->seed, sizeof(g->seed));
-    if (o->seed >= 0) {
-        g->seed = (uint64_t)o->seed;
-    }
+    draw_seed(g);
     return o->trace_file != NULL ? gr_trace_file_create(o->trace_file, &g->trace_file) : GR_OK;
 }
 
@@ -247,6 +262,22 @@ void gr_generation_take(struct gr_generation *g, const struct gr_msg *m)
     }
 }
 
+static bool at_context(const struct gr_generation *g)
+{
+    return g->finish == GR_FINISH_LENGTH && g->n_token < (uint32_t)g->o->max_tokens;
+}
+
+static void tell_of_end(struct gr_generation *g)
+{
+    if (at_context(g)) {
+        clear_progress(g);
+        log_warn("the context is full after %u of the %" PRId64 " tokens that --max-tokens asks for", g->n_token,
+                 g->o->max_tokens);
+    } else if (g->finish == GR_FINISH_CLOSED) {
+        gr_generation_fail(g, "another client has closed the session during this turn");
+    }
+}
+
 void gr_generation_end(struct gr_generation *g, enum gr_finish finish, const char *text, uint32_t n_fallback,
                        uint32_t n_reopen)
 {
@@ -260,6 +291,7 @@ void gr_generation_end(struct gr_generation *g, enum gr_finish finish, const cha
         gr_metrics_roll_back(&g->metrics, g->turn_len + g->n_final);
         g->n_token = g->n_final; /* what was not judged in time is no text */
         g->finish = finish;
+        tell_of_end(g);
         g->metrics.completion_tokens = g->n_token;
         g->metrics.fallbacks += n_fallback;
         g->metrics.reopens += n_reopen;
@@ -288,9 +320,21 @@ static int report_lossless(struct gr_generation *g)
     return 0;
 }
 
-int gr_generation_report(struct gr_generation *g)
+static void print_summary(struct gr_generation *g)
 {
-    clear_progress(g);
+    const bool open_line = g->text.len > 0 && g->text.text[g->text.len - 1] != '\n';
+    if (open_line && !g->silent) {
+        fputc('\n', isatty(STDOUT_FILENO) ? stdout : stderr);
+    }
+    gr_report_summary(stderr, &g->metrics);
+    if (!g->append && g->o->seed < 0 && g->o->temperature > 0.0) {
+        fprintf(stderr, "seed %" PRIu64 " was drawn; --seed takes it\n", g->seed);
+    }
+}
+
+/* The exit status; what is wrong has been logged. */
+static int conclude(struct gr_generation *g)
+{
     if (g->interrupted) {
         log_error("interrupted");
         return 1;
@@ -305,16 +349,33 @@ int gr_generation_report(struct gr_generation *g)
     if (g->trace_file != NULL && gr_trace_file_write(g->trace_file) != GR_OK) {
         return 1;
     }
-    if (g->o->json && gr_report_json(stdout, g->token, g->n_token, g->text.text != NULL ? g->text.text : "",
-                                     g->text.len, g->finish, g->session, &g->metrics) != GR_OK) {
-        return 1;
-    }
     if (!g->o->json) {
-        const bool open_line = g->text.len > 0 && g->text.text[g->text.len - 1] != '\n';
-        if (open_line && !g->silent) {
-            fputc('\n', isatty(STDOUT_FILENO) ? stdout : stderr);
-        }
-        gr_report_summary(stderr, &g->metrics);
+        print_summary(g);
     }
     return g->o->verify_lossless ? report_lossless(g) : 0;
+}
+
+int gr_generation_report(struct gr_generation *g)
+{
+    clear_progress(g);
+    const int status = conclude(g);
+    if (!g->o->json) {
+        return status;
+    }
+    const bool ended = g->finish != GR_FINISH_NONE && (!g->failed || g->finish == GR_FINISH_CLOSED);
+    const bool shown = g->text.text != NULL && !gr_generation_lacks_rdma(g);
+    const struct gr_turn_report r = {
+        .token = g->token, .n_token = shown ? g->n_final : 0, .text = shown ? g->text.text : "",
+        .text_len = shown ? g->text.len : 0, .finish = ended ? g->finish : GR_FINISH_ERROR,
+        .at_context = at_context(g), .session = g->session, .has_seed = !g->append, .seed = g->seed,
+        .metrics = &g->metrics, .error = status == 0 ? NULL : g->why[0] != '\0' ? g->why : gr_report_error()};
+    return gr_report_json(stdout, &r) == GR_OK ? status : 1;
+}
+
+int gr_generation_refuse(struct gr_generation *g, enum gr_status st)
+{
+    g->failed = true;
+    (void)gr_generation_report(g);
+    gr_generation_finish(g);
+    return st == GR_EINVAL ? 2 : 1;
 }

@@ -43,13 +43,15 @@ struct gr_generation {
     double last_gap, gap;     /* logit gap of plain decoding's last pick, and at the first difference */
     bool again;               /* the plain phase is still to come */
     bool stop_sent, interrupted, failed, progress_shown;
+    char why[GR_MSG_TEXT_MAX]; /* it failed, where no line of this process says so; else "" */
     enum gr_finish finish;
     struct gr_session_metrics metrics;
     struct gr_trace_file *trace_file; /* NULL: none is wanted */
 };
 
-/* Loads tokenizer, prompt and what else the options name. On failure (logged) gr_generation_finish() still follows.
- * o: outlives the generation. */
+void gr_generation_init(struct gr_generation *g, const struct gr_run_options *o);
+/* Loads tokenizer, prompt and what else the options name. On failure (logged) gr_generation_report() and _finish() still
+ * follow. o: outlives the generation. */
 GR_NODISCARD enum gr_status gr_generation_prepare(struct gr_generation *g, const struct gr_run_options *o,
                                                   const struct gr_plan *plan);
 void gr_generation_finish(struct gr_generation *g);
@@ -66,7 +68,9 @@ bool gr_generation_lacks_rdma(const struct gr_generation *g);
 /* It cannot go on. text: the line to log; "" or NULL: it has been logged. */
 void gr_generation_fail(struct gr_generation *g, const char *text);
 void gr_generation_progress(struct gr_generation *g, const char *fmt, uint64_t a, uint64_t b);
-/* Prints JSON or the summary, writes the trace file. Returns the exit status. */
+/* Prints JSON, with what went wrong if something has, or the summary; writes the trace file. Returns the exit status. */
 int gr_generation_report(struct gr_generation *g);
+/* It cannot begin: reports that, and finishes g. Returns the exit status. */
+int gr_generation_refuse(struct gr_generation *g, enum gr_status st);
 
 #endif

@@ -271,7 +271,7 @@ enum gr_status gr_orch_stop(struct gr_orch *o, uint64_t session, uint32_t turn, 
     }
     if (e->state == GR_SESSION_IDLE || e->state == GR_SESSION_CLOSING) { /* the end of the turn and this crossed */
         cut_text(o, e, n_keep);
-        e->finish = e->finish == GR_FINISH_LENGTH ? finish : e->finish;
+        e->finish = e->finish == GR_FINISH_LENGTH || e->finish == GR_FINISH_CLOSED ? finish : e->finish;
     } else {
         cut_turn(o, e, n_keep, finish, "stopped by the client");
     }
@@ -284,7 +284,7 @@ enum gr_status gr_orch_close(struct gr_orch *o, uint64_t session)
     if (e == NULL) {
         return refuse(o, GR_ENOTFOUND, "no session %" PRIu64 " is open here", session);
     }
-    orch_close(o, e, GR_FINISH_STOP, "closed by the client");
+    orch_close(o, e, GR_FINISH_CLOSED, "closed by a client");
     return GR_OK;
 }
 
@@ -354,7 +354,7 @@ static bool commit_fits(const struct entry *e, const struct gr_msg *m)
         hash = gr_hash_extend(hash, m->ids.p[i]);
     }
     const uint32_t n_left = e->request.max_tokens - (m->keep_len - e->turn_len);
-    return m->ids.n <= n_left && hash == m->hash && m->n_accepted <= m->n_draft;
+    return m->ids.n <= n_left && hash == m->hash && m->n_accepted <= m->n_draft && m->finish <= GR_FINISH_ERROR;
 }
 
 static void report(const struct gr_orch *o, const struct entry *e, const struct gr_msg *m)

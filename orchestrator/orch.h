@@ -127,7 +127,8 @@ GR_NODISCARD enum gr_status gr_orch_append(struct gr_orch *o, uint64_t session, 
  * Neither is logged. */
 GR_NODISCARD enum gr_status gr_orch_stop(struct gr_orch *o, uint64_t session, uint32_t turn, uint32_t n_keep,
                                          enum gr_finish finish);
-/* Ends the session, in a turn or not; on_closed follows when its workers have let go. GR_ENOTFOUND. */
+/* Ends the session, in a turn (whose finish is then GR_FINISH_CLOSED) or not; on_closed follows when its workers have
+ * let go. GR_ENOTFOUND. */
 GR_NODISCARD enum gr_status gr_orch_close(struct gr_orch *o, uint64_t session);
 /* Asks the target for a full SpecPV refresh of a session, or of all (0). n_out: sessions that it was asked for.
  * GR_ENOTFOUND; GR_EUNSUPPORTED: that session is verified in full. */

@@ -3,6 +3,7 @@
 #include "common/log.h"
 #include "orchestrator/commands.h"
 #include "orchestrator/remote.h"
+#include "orchestrator/report.h"
 #include "orchestrator/yaml_config.h"
 
 #include <inttypes.h>
@@ -120,6 +121,7 @@ int gr_command_ping(int argc, char **argv)
             status = ping_all(&r, &o) == GR_OK && fflush(stdout) == 0 ? 0 : 1;
             gr_remote_close(&r);
         }
+        (void)gr_report_failure(&o, status);
     }
     gr_yaml_config_destroy(yaml);
     return status;

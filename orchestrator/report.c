@@ -8,7 +8,7 @@
 #include <jansson.h>
 #include <string.h>
 
-static const char *const finish_names[] = {"", "stop", "length", "error"};
+static const char *const finish_names[] = {"error", "stop", "length", "error", "closed"};
 
 static double ratio(uint64_t a, uint64_t b)
 {
@@ -74,21 +74,8 @@ static json_t *metrics_json(const struct gr_session_metrics *m)
     return o;
 }
 
-enum gr_status gr_report_json(FILE *out, const int32_t *token, uint32_t n_token, const char *text, size_t text_len,
-                              enum gr_finish finish, uint64_t session, const struct gr_session_metrics *m)
+static enum gr_status print_object(FILE *out, json_t *root, int bad)
 {
-    json_t *root = json_object();
-    json_t *ids = json_array();
-    for (uint32_t i = 0; i < n_token; i++) {
-        json_array_append_new(ids, json_integer(token[i]));
-    }
-    int bad = json_object_set_new(root, "token_ids", ids);
-    bad |= json_object_set_new(root, "text", json_stringn(text, text_len)); /* fails where it is not UTF-8 */
-    bad |= json_object_set_new(root, "finish_reason", json_string(finish_names[finish]));
-    if (session != 0) {
-        bad |= json_object_set_new(root, "session", json_integer((json_int_t)session));
-    }
-    bad |= json_object_set_new(root, "metrics", metrics_json(m));
     bad |= json_dumpf(root, out, JSON_COMPACT | JSON_PRESERVE_ORDER);
     json_decref(root);
     if (bad != 0 || fputc('\n', out) == EOF || fflush(out) != 0) {
@@ -96,6 +83,48 @@ enum gr_status gr_report_json(FILE *out, const int32_t *token, uint32_t n_token,
         return GR_EIO;
     }
     return GR_OK;
+}
+
+enum gr_status gr_report_json(FILE *out, const struct gr_turn_report *r)
+{
+    json_t *root = json_object();
+    json_t *ids = json_array();
+    for (uint32_t i = 0; i < r->n_token; i++) {
+        json_array_append_new(ids, json_integer(r->token[i]));
+    }
+    int bad = json_object_set_new(root, "token_ids", ids);
+    bad |= json_object_set_new(root, "text", json_stringn(r->text, r->text_len)); /* fails where it is not UTF-8 */
+    bad |= json_object_set_new(root, "finish_reason", json_string(finish_names[r->finish]));
+    if (r->finish == GR_FINISH_LENGTH) {
+        bad |= json_object_set_new(root, "finish_detail", json_string(r->at_context ? "context" : "max_tokens"));
+    }
+    if (r->error != NULL) {
+        bad |= json_object_set_new(root, "error", json_string(r->error));
+    }
+    if (r->session != 0) {
+        bad |= json_object_set_new(root, "session", json_integer((json_int_t)r->session));
+    }
+    if (r->has_seed) {
+        bad |= json_object_set_new(root, "seed", json_integer((json_int_t)r->seed));
+    }
+    bad |= json_object_set_new(root, "metrics", metrics_json(r->metrics));
+    return print_object(out, root, bad);
+}
+
+const char *gr_report_error(void)
+{
+    const char *line = gr_log_last_error();
+    return line[0] != '\0' ? line : "the lines on standard error say what is wrong";
+}
+
+int gr_report_failure(const struct gr_run_options *o, int status)
+{
+    if (status != 0 && o->json) {
+        json_t *root = json_object();
+        const int bad = json_object_set_new(root, "error", json_string(gr_report_error()));
+        (void)print_object(stdout, root, bad); /* the status says that it failed, whatever is written */
+    }
+    return status;
 }
 
 void gr_report_summary(FILE *out, const struct gr_session_metrics *m)

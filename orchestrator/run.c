@@ -8,6 +8,7 @@
 #include "orchestrator/connect.h"
 #include "orchestrator/generate.h"
 #include "orchestrator/hub.h"
+#include "orchestrator/report.h"
 #include "orchestrator/spawn.h"
 #include "orchestrator/yaml_config.h"
 
@@ -150,6 +151,8 @@ static void watch_children(struct run *r)
             r->draft_failed = true; /* goes on root-only; a restarted one is attached when it joins */
         }
         if (e == GR_CHILD_FAILED) {
+            snprintf(r->g.why, sizeof(r->g.why), "the %s worker ended with status %d; its lines on standard error say why",
+                     r->children.child[index].name, r->children.child[index].exit_status);
             gr_generation_fail(&r->g, "");
         }
     }
@@ -182,13 +185,13 @@ static void stop_workers(struct run *r)
 
 static int run_local(struct run *r)
 {
+    gr_generation_init(&r->g, &r->o);
     enum gr_status st = gr_plan_local(&r->o, &r->plan);
     if (st == GR_OK) {
         st = gr_generation_prepare(&r->g, &r->o, &r->plan);
     }
     if (st != GR_OK) {
-        gr_generation_finish(&r->g);
-        return st == GR_EINVAL ? 2 : 1;
+        return gr_generation_refuse(&r->g, st);
     }
     r->g.engine = (struct gr_engine){.ctx = r, .submit = engine_submit, .stop = engine_stop};
     r->start_ns = gr_clock_ns();
@@ -197,7 +200,8 @@ static int run_local(struct run *r)
         pump_until_over(r);
     }
     stop_workers(r);
-    const int status = st == GR_OK ? gr_generation_report(&r->g) : 1;
+    r->g.failed = r->g.failed || st != GR_OK;
+    const int status = gr_generation_report(&r->g);
     gr_generation_finish(&r->g);
     return status;
 }
@@ -210,7 +214,7 @@ int gr_command_run(int argc, char **argv)
     int status = gr_options_load(&r.o, argc, argv, &yaml);
     if (status < 0 && r.o.connect == NULL && (r.o.session != NULL || r.o.keep)) {
         log_error("--session and --keep need --connect HOST:PORT: sessions live in a running orchestrator");
-        status = 2;
+        status = gr_report_failure(&r.o, 2);
     }
     if (status < 0) {
         status = r.o.connect != NULL ? gr_connect_run(&r.o) : run_local(&r);

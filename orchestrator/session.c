@@ -4,6 +4,7 @@
 #include "orchestrator/commands.h"
 #include "orchestrator/connect.h"
 #include "orchestrator/remote.h"
+#include "orchestrator/report.h"
 #include "orchestrator/yaml_config.h"
 
 #include <inttypes.h>
@@ -234,11 +235,11 @@ static int run_verb(const struct verb *v, struct gr_run_options *o, uint64_t id)
         return v->needs_id ? gr_connect_run(o) : gr_connect_open(o);
     }
     if (gr_remote_open(o, 0, &r) != GR_OK) {
-        return 1;
+        return gr_report_failure(o, 1);
     }
     const int status = v->ask(&r, o, id);
     gr_remote_close(&r);
-    return status;
+    return gr_report_failure(o, status);
 }
 
 static const struct verb *find_verb(const char *name)

@@ -1,6 +1,7 @@
 #include "orchestrator/yaml_config.h"
 
 #include "common/log.h"
+#include "orchestrator/report.h"
 
 #include <errno.h>
 #include <sodium.h>
@@ -292,11 +293,11 @@ int gr_options_load(struct gr_run_options *o, int argc, char **argv, struct gr_y
         return 0;
     }
     if (o->config != NULL && gr_yaml_config_load(o->config, o, config_out) != GR_OK) {
-        return 1;
+        return gr_report_failure(o, 1);
     }
     if (sodium_init() < 0) {
         log_error("libsodium cannot start");
-        return 1;
+        return gr_report_failure(o, 1);
     }
     return -1;
 }

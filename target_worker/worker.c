@@ -184,6 +184,10 @@ static enum gr_status create_model(struct worker *w, const struct gr_target_opti
     GR_TRY(gr_hf_config_load(o->model, hf));
     GR_TRY(gr_expand_config(geometry, o->model, hf));
     const int n_ctx = o->n_ctx_max > 0 ? GR_MIN(o->n_ctx_max, hf->max_pos) : hf->max_pos;
+    if (o->n_ctx_max > hf->max_pos) {
+        log_warn("--max-model-len %d: the model has %d positions (max_position_embeddings), and so many are used",
+                 o->n_ctx_max, hf->max_pos);
+    }
     if (o->device == GR_DEVICE_CPU) {
         GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_llama_kv_bytes_per_token(hf), o->n_session_max, n_ctx, &n_block));
     }

@@ -47,3 +47,8 @@ void gr_log_line(enum gr_log_level level, const char *fmt, ...)
     va_end(args);
     log_count_n++;
 }
+
+const char *gr_log_last_error(void)
+{
+    return log_count_last;
+}

@@ -158,6 +158,8 @@ static void on_done(void *ctx, uint64_t session, void *user, enum gr_finish how,
     struct sim_script *t = &s->script[i];
     struct sim_result *r = &s->result[i];
     const struct gr_session_metrics *m = gr_orch_metrics(s->orch, session);
+    GR_ASSERT(how != GR_FINISH_CLOSED || t->closed);
+    how = how == GR_FINISH_CLOSED ? GR_FINISH_STOP : how; /* it has ended it by itself, as by a cut */
     r->metrics = *m;
     r->turn_n[r->n_turn++] = r->n_token - t->turn_begin;
     if (t->stopping && how != GR_FINISH_ERROR) {

@@ -5,6 +5,7 @@ usage: test_ends.py BUILD_DIR SOURCE_ROOT      prints TAP
 """
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -127,6 +128,127 @@ def messages_are_text():
         done = subprocess.run([GRAFT, "run", "--model", name, "--prompt", "x"], capture_output=True, check=False)
         lines = done.stderr.decode().splitlines()
         assert done.returncode != 0 and len(lines) == 1 and "such" in lines[0] and "\x1b" not in lines[0], lines
+
+
+# ---- how it is told ----
+
+@case
+def limits_are_told_apart():
+    """`length` says which: max_tokens, or the context, for which there is a line, too."""
+    out = generate("--max-tokens", "8", "--ignore-eos")
+    assert out["finish_reason"] == "length" and out["finish_detail"] == "max_tokens", out
+    args = ("--model", TARGET, "--prompt", "x", "--ignore-eos", "--max-model-len", "40", "--max-tokens", "1000")
+    done = run("run", "--json", *args)
+    out = json.loads(done.stdout)
+    assert done.returncode == 0 and out["finish_reason"] == "length" and out["finish_detail"] == "context", out
+    assert len(out["token_ids"]) == 38
+    one_line(done, "warning", "after 38 of the 1000 tokens", "--max-tokens")
+    done = run("run", *args)
+    assert done.stderr.count("warning") == 1 and "the context is full" in done.stderr, done.stderr
+    with Serve("--max-model-len", "40", draft=False) as s:
+        first = s.generate("--max-tokens", "20", "--keep")
+        second = s.generate("--max-tokens", "20", "--session", str(first["session"]), prompt="x")
+        assert (first["finish_detail"], second["finish_detail"]) == ("max_tokens", "context"), (first, second)
+    assert "finish_detail" not in generate("--max-tokens", "8", "--stop", out["text"][:1], "--prompt", "x")
+
+
+@case
+def a_longer_context_than_the_model_has():
+    for transport in ((), ("--draft", DRAFT), ("--draft", DRAFT, "--transport", "loop")):
+        done = run("run", "--json", "--model", TARGET, "--prompt", "x", "--max-tokens", "2", "--max-model-len", "100000",
+                   *transport)
+        assert done.returncode == 0 and done.stderr.count("warning") == 1, done.stderr
+        one_line(done, "--max-model-len 100000", "32768")
+
+
+@case
+def drawn_seeds_are_told():
+    args = ("--max-tokens", "24", "--ignore-eos", "--temperature", "1")
+    out = generate(*args)
+    again = generate(*args, "--seed", str(out["seed"]))
+    assert again["token_ids"] == out["token_ids"] and again["seed"] == out["seed"]
+    assert out["seed"] < 1 << 53 and generate(*args)["seed"] != out["seed"]
+    said = run("run", "--model", TARGET, "--prompt", PROMPT, *args)
+    seed = said.stderr.split("seed ")[1].split()[0]
+    assert run("run", "--model", TARGET, "--prompt", PROMPT, *args, "--seed", seed).stdout == said.stdout
+    assert "seed" not in run("run", "--model", TARGET, "--prompt", PROMPT, "--max-tokens", "2").stderr
+    with Serve() as s:
+        out = s.generate(*args, "--keep")
+        assert s.generate(*args, "--seed", str(out["seed"]))["token_ids"] == out["token_ids"]
+        assert "seed" not in s.generate("--max-tokens", "2", "--session", str(out["session"]))
+
+
+@case
+def closed_by_another():
+    """The turn ends, and is not taken for a whole one."""
+    with Serve() as s:
+        for keep in ((), ("--keep",)):
+            p = s.start(*keep, tokens=30000)
+            s.wait_running()
+            s.graft("session", "close", str(s.sessions()[0]["id"]))
+            out, err = p.communicate(timeout=60 * SLOW)
+            out = json.loads(out)
+            assert p.returncode == 1 and out["finish_reason"] == "closed", out["finish_reason"]
+            assert "another client has closed the session" in out["error"] and out["error"] in err, (out["error"], err)
+            assert 0 < len(out["token_ids"]) < 30000
+            assert s.sessions() == []
+
+
+def failed(done, status, *words):
+    """One object on standard output that says what the last line on standard error does."""
+    out = json.loads(done.stdout)
+    assert done.returncode == status, done
+    for w in words:
+        assert w in out["error"], (w, out["error"])
+    assert out["error"] in done.stderr or "standard error" in out["error"], done
+    return out
+
+
+@case
+def failures_are_json():
+    prompt = ("--model", TARGET, "--prompt", "x")
+    for args, status, word in (((*prompt, "--stop", "x<|eot_id|>"), 2, "special token"),
+                               ((*prompt, "--method", "magic"), 2, "magic"),
+                               (("--model", TARGET), 2, "--prompt"),
+                               (("--model", "/nonexistent", "--prompt", "x"), 1, "/nonexistent"),
+                               ((*prompt, "--draft", "/nonexistent"), 1, "/nonexistent"),
+                               ((*prompt, "--kv-blocks", "1"), 1, "KV pool"),
+                               ((*prompt, "--control", "203.0.113.1:1"), 1, "203.0.113.1"),
+                               ((*prompt, "--trace-file", "/nonexistent/t"), 1, "/nonexistent/t"),
+                               ((*prompt, "--connect", "127.0.0.1:1"), 1, "127.0.0.1:1")):
+        out = failed(run("run", "--json", *args, env={"GRAFT_KEY": "00" * 32}), status, word)
+        assert out["finish_reason"] == "error" and out["token_ids"] == [] and out["text"] == "", out
+    failed(run("run", "--json", *prompt, "--keep"), 2, "--keep")
+    failed(run("run", "--json", *prompt, "--config", "/nonexistent"), 1, "/nonexistent")
+    assert run("run", "--json", "--no-such-option").stdout == ""  # a command line that cannot be read: text alone
+    with Serve("--max-model-len", "64", draft=False) as s:
+        first = s.generate("--max-tokens", "8", "--keep")
+        out = failed(s.graft("session", "send", "99", "--json", *prompt, status=1), 1, "no session 99")
+        assert out["finish_reason"] == "error"
+        failed(s.graft("session", "send", str(first["session"]), "--json", "--model", TARGET, "--prompt", "word " * 60,
+                       status=1), 1, "appended")
+        for verb in (("show", "99"), ("close", "99"), ("refresh", "99")):
+            failed(s.graft("session", *verb, "--json", status=1), 1, "no session 99")
+    with Serve(draft=False) as s:
+        p = s.start(tokens=30000)
+        s.wait_running()
+        s.p.kill()
+        out, err = p.communicate(timeout=60 * SLOW)
+        out = failed(subprocess.CompletedProcess((), p.returncode, out, err), 1, "is gone")
+        assert out["finish_reason"] == "error" and len(out["token_ids"]) > 0  # what had come by then
+        s.p.wait()
+        for command in (("ping",), ("session", "list")):
+            failed(s.graft(*command, "--json", status=1), 1, s.address)
+
+
+@case
+def a_worker_that_ends_is_told():
+    with tempfile.TemporaryDirectory() as d:
+        model = os.path.join(d, "m")
+        shutil.copytree(TARGET, model)
+        os.remove(os.path.join(model, "model-00002-of-00002.safetensors"))
+        out = failed(run("run", "--json", "--model", model, "--prompt", "x"), 1, "the target worker ended with status 1")
+        assert out["finish_reason"] == "error"
 
 
 if __name__ == "__main__":

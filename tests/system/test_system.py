@@ -426,7 +426,7 @@ def interrupt_cleans_up():
     r.wait_busy(pids[0], 10)
     r.p.send_signal(signal.SIGINT)
     status, out, err = r.end(20)
-    assert status == 1 and out == "" and "interrupted" in err, (status, err)
+    assert status == 1 and json.loads(out)["error"] == "interrupted" and "interrupted" in err, (status, out, err)
     assert not any(alive(p) for p in pids)
 
 

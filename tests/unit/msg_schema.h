@@ -32,7 +32,7 @@ enum kind { U32, U64, F64, STR, IDS };
                         X(temperature, F64, 0) X(min_p, F64, 0) X(top_p, F64, 0)   \
                             X(top_k, U32, 1 << 22) X(seed, U64, 0) X(transport, STR, 16) X(tree_shape, U32, 1)         \
                                 X(draft_depth, U32, 63) X(draft_top_k, U32, 64) X(n_node, U32, 63)                     \
-                                    X(keep_len, U32, UINT32_MAX) X(final_len, U32, UINT32_MAX) X(finish, U32, 3)       \
+                                    X(keep_len, U32, UINT32_MAX) X(final_len, U32, UINT32_MAX) X(finish, U32, 4)       \
                                         X(verdict_kind, U32, 2) X(n_draft, U32, 63) X(n_accepted, U32, 63) X(          \
                                             cache_hit, U32, 1) X(usable_len, U32, UINT32_MAX) X(hash, U64, 0)          \
                                             X(wait_ns, U64, 0) X(verify_ns, U64, 0)                                    \

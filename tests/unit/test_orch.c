@@ -124,6 +124,29 @@ static void test_stop_crosses_the_end(void **state)
     }
 }
 
+/* A turn whose session another client closes has neither stopped nor come to its limit; a target cannot say so. */
+static void test_closed_in_a_turn(void **state)
+{
+    (void)state;
+    for (int said = 0; said < 2; said++) {
+        struct world *w = make(NULL);
+        join_target(w);
+        const uint64_t id = submit(w, true, false);
+        take_open(w);
+        opened(w);
+        commit(w, 40, 2, said != 0 ? GR_FINISH_CLOSED : GR_FINISH_NONE);
+        if (said == 0) {
+            assert_int_equal(gr_orch_close(w->orch, id), GR_OK);
+        }
+        expect(w, TARGET, GR_MSG_CLOSE);
+        assert_int_equal(w->n_done, 0);
+        say(w, TARGET, &(struct gr_msg){.type = GR_MSG_CLOSED, .session = id});
+        assert_true(w->n_done == 1 && w->n_closed == 1);
+        assert_int_equal(w->finish, said != 0 ? GR_FINISH_ERROR : GR_FINISH_CLOSED);
+        destroy(w);
+    }
+}
+
 /* The end of a session that does not stay, or that is closed, takes a while: a stop that comes meanwhile is why. */
 static void test_stop_meets_a_close(void **state)
 {
@@ -562,6 +585,7 @@ int main(void)
         cmocka_unit_test(test_two_turns),
         cmocka_unit_test(test_truncate_and_late_commits),
         cmocka_unit_test(test_stop_crosses_the_end),
+        cmocka_unit_test(test_closed_in_a_turn),
         cmocka_unit_test(test_stop_meets_a_close),
         cmocka_unit_test(test_answers_are_counted),
         cmocka_unit_test(test_troubles_of_the_prefill_count),
