@@ -18,6 +18,8 @@
 
 /* ---- what to start ---- */
 
+static const struct gr_child_rule rule; /* a benchmark ends with the first worker that does */
+
 static void add_common(struct gr_child_args *a, const struct gr_pair *p, const struct gr_pair_config *c)
 {
     gr_child_args_add(a, "--join", gr_hub_address(p->hub));
@@ -61,7 +63,7 @@ static enum gr_status start_target(struct gr_pair *p, const struct gr_pair_confi
     for (int i = 0; c->target_options != NULL && c->target_options[i] != NULL; i++) {
         gr_child_args_add_flag(&a, c->target_options[i], true);
     }
-    return gr_children_start(&p->children, "target", a.argv, &p->target);
+    return gr_children_start(&p->children, "target", a.argv, &rule, &p->target);
 }
 
 static enum gr_status start_draft(struct gr_pair *p, const struct gr_pair_config *c)
@@ -76,7 +78,7 @@ static enum gr_status start_draft(struct gr_pair *p, const struct gr_pair_config
     if (on_gpu(c->draft_device)) {
         add_tuned(&a, c);
     }
-    return gr_children_start(&p->children, "draft", a.argv, &p->draft);
+    return gr_children_start(&p->children, "draft", a.argv, &rule, &p->draft);
 }
 
 enum gr_status gr_pair_draft_is_head(const char *draft, bool *is_head_out)

@@ -1,13 +1,17 @@
 #include "common/children.h"
 
 #include "common/clock.h"
+#include "common/joined.h"
 #include "common/log.h"
+#include "common/signal_hint.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
@@ -52,6 +56,7 @@ static void become_child(const struct gr_children *c, const struct gr_child *k, 
         unsetenv("GRAFT_KEY_FILE"); /* it would go before */
         setenv("GRAFT_KEY", c->key_hex, 1);
     }
+    gr_joined_hand_over(k->joined_fd, k->silent);
     execv(k->argv[0], k->argv);
     log_error("cannot start %s: %s", k->argv[0], strerror(errno));
     _exit(1);
@@ -74,11 +79,16 @@ static enum gr_status start(struct gr_children *c, struct gr_child *k)
     return GR_OK;
 }
 
-enum gr_status gr_children_start(struct gr_children *c, const char *name, const char *const *argv, int *index_out)
+enum gr_status gr_children_start(struct gr_children *c, const char *name, const char *const *argv,
+                                 const struct gr_child_rule *rule, int *index_out)
 {
     GR_ASSERT(c->n < GR_CHILD_MAX);
     struct gr_child *k = &c->child[c->n];
-    *k = (struct gr_child){.name = name};
+    *k = (struct gr_child){.name = name, .rule = *rule, .joined_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+    if (k->joined_fd < 0) {
+        log_error("eventfd: %s", strerror(errno));
+        return GR_EIO;
+    }
     for (int i = 0; argv[i] != NULL; i++) {
         GR_ASSERT(i < GR_CHILD_ARG_MAX);
         k->argv[i] = strdup(argv[i]);
@@ -91,12 +101,94 @@ enum gr_status gr_children_start(struct gr_children *c, const char *name, const 
     return start(c, k);
 }
 
-/* At once the first time and after a long life, then 100 ms, 200 ms, ... up to 5 s while lives stay short. */
-static uint64_t back_off_ns(struct gr_child *k, uint64_t now_ns)
+/* ---- ends ---- */
+
+static enum gr_end_kind end_kind(int status)
 {
-    k->n_short = now_ns - k->start_ns > 10 * GR_S ? 0 : k->n_short;
-    const int n = k->n_short++;
-    return n == 0 ? 0 : GR_MIN((100ull << GR_MIN(n - 1, 6)) * GR_MS, 5 * GR_S);
+    if (WIFSIGNALED(status)) {
+        return GR_END_SIGNAL;
+    }
+    switch (WEXITSTATUS(status)) {
+    case 0:
+    case GR_EXIT_ORCHESTRATOR_LOST:
+        return GR_END_LINK;
+    case GR_CHILD_EXIT_AGAIN:
+        return GR_END_DEVICE;
+    default:
+        return GR_END_FAILED;
+    }
+}
+
+static void describe_end(enum gr_end_kind kind, int status, char *text, size_t text_bytes)
+{
+    switch (kind) {
+    case GR_END_SIGNAL:
+        snprintf(text, text_bytes, "was killed by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
+        break;
+    case GR_END_DEVICE:
+        snprintf(text, text_bytes, "ended because its device failed");
+        break;
+    case GR_END_LINK:
+        snprintf(text, text_bytes, "has lost its link");
+        break;
+    case GR_END_FAILED:
+        snprintf(text, text_bytes, "ended with status %d", WEXITSTATUS(status));
+        break;
+    }
+}
+
+static void log_restart(const struct gr_child *k, enum gr_end_kind kind, const char *end)
+{
+    if (kind == GR_END_FAILED && k->silent) {
+        log_warn("the %s worker %s (its own line above says why); trying again without further lines, with pauses of up "
+                 "to %d s, until it is back", k->name, end, (int)(k->rule.restart.pause_max_ns / GR_S));
+    } else {
+        log_warn("the %s worker %s; starting it again", k->name, end);
+    }
+}
+
+static void say_why(struct gr_child *k, enum gr_restart_verdict verdict, int status, const char *end)
+{
+    k->why[0] = '\0';
+    if (verdict == GR_RESTART_FRUITLESS) {
+        snprintf(k->why, sizeof(k->why), "the %s worker ended %d times in a row without a token; the last time it %s%s%s",
+                 k->name, k->restart.n_fruitless, end, WIFSIGNALED(status) ? ": " : "",
+                 WIFSIGNALED(status) ? gr_signal_hint(WTERMSIG(status)) : "");
+    }
+}
+
+bool gr_children_joined(struct gr_children *c, int index)
+{
+    struct gr_child *k = &c->child[index];
+    uint64_t count = 0;
+    if (!k->restart.joined && read(k->joined_fd, &count, sizeof(count)) == (ssize_t)sizeof(count) &&
+        gr_restart_joined(&k->restart)) {
+        log_warn("the %s worker is back", k->name);
+    }
+    return k->restart.joined;
+}
+
+static enum gr_child_event take_end(struct gr_child *k, int status)
+{
+    const uint64_t now_ns = gr_clock_ns();
+    const enum gr_end_kind kind = end_kind(status);
+    char end[96];
+    k->exit_status = WIFSIGNALED(status) ? 0 : WEXITSTATUS(status);
+    if (!WIFSIGNALED(status) && k->exit_status == 0 && k->rule.status_0_ends) {
+        return GR_CHILD_ENDED;
+    }
+    describe_end(kind, status, end, sizeof(end));
+    const struct gr_restart_answer a = gr_restart_end(&k->restart, &k->rule.restart, kind, now_ns - k->start_ns);
+    if (a.verdict != GR_RESTART_AGAIN) {
+        say_why(k, a.verdict, status, end);
+        return GR_CHILD_GIVEN_UP;
+    }
+    k->silent = a.silent;
+    k->restart_ns = now_ns + a.pause_ns;
+    if (a.tell) {
+        log_restart(k, kind, end);
+    }
+    return GR_CHILD_RESTARTED;
 }
 
 static enum gr_child_event reap(struct gr_children *c, int *index_out)
@@ -104,25 +196,14 @@ static enum gr_child_event reap(struct gr_children *c, int *index_out)
     for (int i = 0; i < c->n; i++) {
         struct gr_child *k = &c->child[i];
         int status = 0;
+        (void)gr_children_joined(c, i);
         if (k->pid == 0 || waitpid(k->pid, &status, WNOHANG) != k->pid) {
             continue;
         }
+        (void)gr_children_joined(c, i); /* it may have joined and ended since the line above */
         k->pid = 0;
         *index_out = i;
-        const bool again = WIFEXITED(status) && WEXITSTATUS(status) == GR_CHILD_EXIT_AGAIN;
-        if (WIFSIGNALED(status) || again) {
-            const uint64_t now_ns = gr_clock_ns();
-            k->restart_ns = now_ns + back_off_ns(k, now_ns);
-            if (again) {
-                log_warn("the %s worker ended because its device failed; starting it again", k->name);
-            } else {
-                log_warn("the %s worker was killed by signal %d (%s); starting it again", k->name, WTERMSIG(status),
-                         strsignal(WTERMSIG(status)));
-            }
-            return GR_CHILD_KILLED;
-        }
-        k->exit_status = WEXITSTATUS(status);
-        return k->exit_status != 0 ? GR_CHILD_FAILED : GR_CHILD_ENDED;
+        return take_end(k, status);
     }
     return GR_CHILD_NONE;
 }
@@ -138,10 +219,9 @@ enum gr_child_event gr_children_poll(struct gr_children *c, bool *interrupted_ou
     return reap(c, index_out);
 }
 
-void gr_children_revive(struct gr_children *c, int index, uint64_t now_ns)
+void gr_children_progress(struct gr_children *c, int index)
 {
-    struct gr_child *k = &c->child[index];
-    k->restart_ns = now_ns + back_off_ns(k, now_ns);
+    gr_restart_progress(&c->child[index].restart);
 }
 
 void gr_children_signal(const struct gr_children *c, int signal_number)
@@ -212,6 +292,7 @@ void gr_children_finish(struct gr_children *c, int grace_ms)
         for (int a = 0; k->argv[a] != NULL; a++) {
             free(k->argv[a]);
         }
+        close(k->joined_fd);
     }
     close(c->signal_fd);
     memset(c, 0, sizeof(*c));

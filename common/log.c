@@ -16,6 +16,7 @@ static const char *log_role = "graft";
 static atomic_int log_level = GR_LOG_WARN;
 static atomic_uint log_topics;
 static _Thread_local char last_error[LINE_BYTES_MAX];
+static atomic_bool log_hushed;
 
 static const char *const level_keys[] = {"error", "warn", "info", "debug"};
 
@@ -70,9 +71,14 @@ void gr_log_set_level(enum gr_log_level level)
     atomic_store(&log_level, (int)level);
 }
 
+void gr_log_hush(bool hushed)
+{
+    atomic_store(&log_hushed, hushed);
+}
+
 bool gr_log_enabled(enum gr_log_level level)
 {
-    return (int)level <= atomic_load_explicit(&log_level, memory_order_relaxed);
+    return !atomic_load_explicit(&log_hushed, memory_order_relaxed) && (int)level <= atomic_load_explicit(&log_level, memory_order_relaxed);
 }
 
 bool gr_log_topic(enum gr_log_topic topic)

@@ -1,4 +1,5 @@
 /* graft-draft: the draft worker. */
+#include "common/joined.h"
 #include "common/log.h"
 #include "common/program.h"
 #include "draft_worker/worker.h"
@@ -16,6 +17,7 @@ int main(int argc, char **argv)
     bool require_tuned = false;
     struct gr_tuned tuned;
     gr_log_init("draft");
+    gr_joined_inherit();
     const struct gr_arg args[] = {
         {"model", GR_ARG_TEXT, &o.model, 0, 0, "DIR      the draft model, or an EAGLE-3 head (required)"},
         {"target", GR_ARG_TEXT, &o.target, 0, 0, "DIR      the target model (required for a head)"},

@@ -387,6 +387,18 @@ void gr_desk_on_client_lost(struct gr_desk *d, uint32_t client)
     }
 }
 
+void gr_desk_fail_turns(struct gr_desk *d, const char *why)
+{
+    for (int i = 0; i < N_MATTER; i++) {
+        struct matter *x = &d->matter[i];
+        if (x->used && x->in_turn) {
+            send_finished(d, x->client, x->session, GR_FINISH_ERROR, x->cut, why);
+            x->in_turn = false;
+            x->client = NOBODY;
+        }
+    }
+}
+
 /* ---- what the machine reports ---- */
 
 void gr_desk_on_report(void *desk, uint64_t session, void *user, const struct gr_msg *m)

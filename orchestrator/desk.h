@@ -32,4 +32,7 @@ void gr_desk_on_done(void *desk, uint64_t session, void *user, enum gr_finish fi
 void gr_desk_on_closed(void *desk, uint64_t session, void *user, const char *why);
 void gr_desk_on_pong(void *desk, uint32_t worker, uint64_t cookie, uint64_t rtt_ns, const struct gr_msg *pong);
 
+/* The orchestrator ends because of an error: every client whose turn runs is told why. */
+void gr_desk_fail_turns(struct gr_desk *d, const char *why);
+
 #endif

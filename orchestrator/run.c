@@ -48,6 +48,9 @@ static void on_report(void *ctx, uint64_t session, void *user, const struct gr_m
     struct run *r = ctx;
     (void)session;
     (void)user;
+    if (m->type == GR_MSG_COMMIT && m->ids.n > 0) {
+        gr_children_progress(&r->children, r->target_child);
+    }
     gr_generation_take(&r->g, m);
 }
 
@@ -129,6 +132,15 @@ static void watch_rdma(struct run *r)
     }
 }
 
+static void give_up(struct run *r, const struct gr_child *k)
+{
+    if (k->why[0] == '\0') { /* the worker's own line is on standard error already */
+        snprintf(r->g.why, sizeof(r->g.why), "the %s worker ended with status %d; its lines on standard error say why",
+                 k->name, k->exit_status);
+    }
+    gr_generation_fail(&r->g, k->why);
+}
+
 static void watch_children(struct run *r)
 {
     for (;;) {
@@ -143,17 +155,11 @@ static void watch_children(struct run *r)
         if (e == GR_CHILD_NONE) {
             return;
         }
-        if (e == GR_CHILD_ENDED) { /* nobody has drained it: it was silent for too long, and its link was dropped */
-            log_warn("the %s worker has lost its link; starting it again", r->children.child[index].name);
-            gr_children_revive(&r->children, index, gr_clock_ns());
-        }
-        if ((e == GR_CHILD_KILLED || e == GR_CHILD_ENDED) && index == r->draft_child) {
+        if (e == GR_CHILD_RESTARTED && index == r->draft_child) {
             r->draft_failed = true; /* goes on root-only; a restarted one is attached when it joins */
         }
-        if (e == GR_CHILD_FAILED) {
-            snprintf(r->g.why, sizeof(r->g.why), "the %s worker ended with status %d; its lines on standard error say why",
-                     r->children.child[index].name, r->children.child[index].exit_status);
-            gr_generation_fail(&r->g, "");
+        if (e == GR_CHILD_GIVEN_UP) {
+            give_up(r, &r->children.child[index]);
         }
     }
 }

@@ -23,6 +23,7 @@ struct serve {
     struct gr_hub *hub;
     struct gr_desk *desk;
     struct gr_children children;
+    int target_child; /* -1: none */
     bool draining, at_once, failed;
 };
 
@@ -46,7 +47,11 @@ static void on_client_lost(void *ctx, uint32_t client, uint64_t now_ns)
 
 static void on_report(void *ctx, uint64_t session, void *user, const struct gr_msg *m)
 {
-    gr_desk_on_report(((struct serve *)ctx)->desk, session, user, m);
+    struct serve *s = ctx;
+    if (m->type == GR_MSG_COMMIT && m->ids.n > 0 && s->target_child >= 0) {
+        gr_children_progress(&s->children, s->target_child);
+    }
+    gr_desk_on_report(s->desk, session, user, m);
 }
 
 static void on_done(void *ctx, uint64_t session, void *user, enum gr_finish finish, const char *text)
@@ -102,15 +107,15 @@ static enum gr_status start(struct serve *s)
 {
     uint8_t key[GR_KEY_BYTES];
     char key_hex[2 * GR_KEY_BYTES + 1];
-    int target = 0, draft = 0;
+    int draft = -1;
     GR_TRY(s->o.spawn ? gr_plan_local(&s->o, &s->plan) : gr_plan_no_workers(&s->o));
     GR_TRY(gr_remote_key(&s->o, key));
     sodium_bin2hex(key_hex, sizeof(key_hex), key, sizeof(key));
     GR_TRY(open_door(s, key));
     GR_TRY(gr_children_init(&s->children, key_hex));
     if (s->o.spawn) {
-        GR_TRY(gr_spawn_workers(&s->children, &s->o, &s->plan, gr_hub_address(s->hub), s->o.n_session, &target,
-                                &draft));
+        GR_TRY(gr_spawn_workers(&s->children, &s->o, &s->plan, gr_hub_address(s->hub), s->o.n_session,
+                                &s->target_child, &draft));
     }
     fprintf(stderr, "serving on %s\n", gr_hub_address(s->hub));
     return s->o.ready_file != NULL ? write_ready_file(s->o.ready_file, gr_hub_address(s->hub)) : GR_OK;
@@ -129,8 +134,28 @@ static void interrupt(struct serve *s)
     }
 }
 
+static void give_up(struct serve *s, const struct gr_child *k)
+{
+    char text[320];
+    if (k->why[0] != '\0') {
+        snprintf(text, sizeof(text), "%s", k->why);
+    } else {
+        snprintf(text, sizeof(text), "the %s worker ended with status %d; see its lines above", k->name,
+                 k->exit_status);
+    }
+    log_error("%s", text);
+    gr_desk_fail_turns(s->desk, text);
+    gr_hub_pump(s->hub, 0, -1); /* what the clients are told leaves */
+    s->failed = true;
+}
+
 static void watch_children(struct serve *s)
 {
+    /* A target that nobody asks for anything does not end without fruit. */
+    if (s->target_child >= 0 && gr_orch_n_turn(gr_hub_orch(s->hub)) == 0 &&
+        gr_children_joined(&s->children, s->target_child)) {
+        gr_children_progress(&s->children, s->target_child);
+    }
     for (;;) {
         int index = -1;
         bool interrupted = false;
@@ -141,13 +166,8 @@ static void watch_children(struct serve *s)
         if (e == GR_CHILD_NONE) {
             return;
         }
-        if (e == GR_CHILD_ENDED) { /* nobody has drained it: it was silent for too long, and its link was dropped */
-            log_warn("the %s worker has lost its link; starting it again", s->children.child[index].name);
-            gr_children_revive(&s->children, index, gr_clock_ns());
-        } else if (e == GR_CHILD_FAILED) {
-            log_error("the %s worker ended with status %d; see its lines above", s->children.child[index].name,
-                      s->children.child[index].exit_status);
-            s->failed = true;
+        if (e == GR_CHILD_GIVEN_UP) {
+            give_up(s, &s->children.child[index]);
         }
     }
 }
@@ -169,7 +189,7 @@ static void finish(struct serve *s)
 
 int gr_command_serve(int argc, char **argv)
 {
-    struct serve s = {0};
+    struct serve s = {.target_child = -1};
     struct gr_yaml_config *yaml = NULL;
     gr_run_options_default(&s.o, GR_CMD_SERVE);
     int status = gr_options_load(&s.o, argc, argv, &yaml);

@@ -1,10 +1,16 @@
 #include "orchestrator/spawn.h"
 
 #include "common/child_args.h"
+#include "common/clock.h"
 #include "common/program.h"
 #include "transport/verbs.h"
 
 #include <string.h>
+
+/* Nothing works without a target: one that ends again and again without a token is given up. A drafter is optional at
+ * every moment: once it has worked, it is tried again for ever. */
+static const struct gr_child_rule target_rule = {.restart = {.pause_max_ns = 5 * GR_S, .fruitless_max = 5}};
+static const struct gr_child_rule draft_rule = {.restart = {.pause_max_ns = 30 * GR_S}};
 
 /* What both workers must be told alike. */
 static void add_feature_options(struct gr_child_args *a, const struct gr_run_options *o)
@@ -90,7 +96,7 @@ static enum gr_status start_target(struct gr_children *children, const struct gr
         gr_child_args_add(&a, "--transport", o->transport);
     }
     add_rdma_options(&a, o, o->target_ib_hca);
-    return gr_children_start(children, "target", a.argv, index_out);
+    return gr_children_start(children, "target", a.argv, &target_rule, index_out);
 }
 
 static enum gr_status start_draft(struct gr_children *children, const struct gr_run_options *o,
@@ -119,7 +125,7 @@ static enum gr_status start_draft(struct gr_children *children, const struct gr_
         gr_child_args_add(&a, "--transport", o->transport);
     }
     add_rdma_options(&a, o, o->draft_ib_hca);
-    return gr_children_start(children, "draft", a.argv, index_out);
+    return gr_children_start(children, "draft", a.argv, &draft_rule, index_out);
 }
 
 enum gr_status gr_spawn_workers(struct gr_children *children, const struct gr_run_options *o,

@@ -1,6 +1,7 @@
 /* graft-target: the target worker; with --colocate-draft the draft worker in the same process, over the loop
  * transport. */
 #include "common/clock.h"
+#include "common/joined.h"
 #include "common/log.h"
 #include "common/program.h"
 #include "common/specpv.h"
@@ -72,6 +73,7 @@ int main(int argc, char **argv)
     struct gr_tuned tuned;
     int deadline_ms = 2000;
     gr_log_init("target");
+    gr_joined_inherit();
     const struct gr_arg args[] = {
         {"model", GR_ARG_TEXT, &o.model, 0, 0, "DIR      the target model (required)"},
         {"head", GR_ARG_TEXT, &o.head, 0, 0, "DIR      the EAGLE-3 head that its drafters run"},

@@ -14,6 +14,8 @@
 #define SUPERVISED_VARIABLE "GRAFT_SUPERVISED"
 #define GRACE_MS 3000
 
+static const struct gr_child_rule rule = {.restart = {.pause_max_ns = 30 * GR_S}, .status_0_ends = true};
+
 static bool is_flag(const char *arg)
 {
     return strcmp(arg, "--supervise") == 0;
@@ -46,11 +48,11 @@ static enum gr_status start(struct gr_children *c, const char *name, int argc, c
         child[n++] = argv[i];
     }
     GR_TRY(gr_children_init(c, NULL));
-    return gr_children_start(c, name, child, &index);
+    return gr_children_start(c, name, child, &rule, &index);
 }
 
 /* -1: go on; else the status to end with. */
-static int handle(struct gr_children *c, const char *name)
+static int handle(struct gr_children *c)
 {
     bool interrupted = false;
     int index = 0;
@@ -58,15 +60,7 @@ static int handle(struct gr_children *c, const char *name)
     if (interrupted) {
         return 0;
     }
-    if (e == GR_CHILD_ENDED) {
-        return 0;
-    }
-    if (e == GR_CHILD_FAILED && c->child[index].exit_status == GR_EXIT_ORCHESTRATOR_LOST) {
-        log_warn("the %s worker lost its orchestrator; starting it again", name);
-        gr_children_revive(c, index, gr_clock_ns());
-        return -1;
-    }
-    return e == GR_CHILD_FAILED ? c->child[index].exit_status : -1;
+    return e == GR_CHILD_ENDED || e == GR_CHILD_GIVEN_UP ? c->child[index].exit_status : -1;
 }
 
 int gr_supervise_run(const char *name, int argc, char **argv)
@@ -81,7 +75,7 @@ int gr_supervise_run(const char *name, int argc, char **argv)
         const int wait_ms = gr_children_restart(&c, gr_clock_ns());
         struct pollfd p = {.fd = c.signal_fd, .events = POLLIN};
         (void)poll(&p, 1, wait_ms);
-        status = handle(&c, name);
+        status = handle(&c);
     }
     gr_children_signal(&c, SIGTERM);
     gr_children_finish(&c, GRACE_MS);

@@ -1,16 +1,13 @@
 /* --supervise: the worker program runs as a small parent that starts the real worker, and starts it again, with
- * back-off and a new incarnation, when a signal killed it, its device failed or its orchestrator went away. A worker
- * that ends by itself for another reason (drained, or a configuration error) ends its supervisor with the same
- * status. */
+ * back-off and a new incarnation, when a signal killed it, its device failed or its orchestrator went away, and,
+ * once it has joined an orchestrator, also when it fails by itself. A worker that was drained, or that fails before it
+ * has ever joined (a configuration error), ends its supervisor with the same status. */
 #ifndef GR_TRANSPORT_SUPERVISE_H
 #define GR_TRANSPORT_SUPERVISE_H
 
 #include "common/status.h"
 
 #include <stdbool.h>
-
-/* Status with which a supervised worker says that its orchestrator is gone. */
-#define GR_EXIT_ORCHESTRATOR_LOST 3
 
 /* Looks for --supervise among the arguments. */
 bool gr_supervise_wanted(int argc, char **argv);

@@ -1,6 +1,7 @@
 #include "transport/worker_io.h"
 
 #include "common/clock.h"
+#include "common/joined.h"
 #include "common/log.h"
 #include "common/no_alloc.h"
 #include "common/parse.h"
@@ -401,6 +402,9 @@ static bool receive_msgs(struct gr_worker_io *w, uint64_t now_ns)
         if (st != GR_OK) {
             w->control_lost = true;
             return true;
+        }
+        if (m.type != GR_MSG_ERROR) {
+            gr_joined_tell();
         }
         if (m.type == GR_MSG_DRAIN) {
             w->drained = true;

@@ -122,6 +122,7 @@ static void start(struct run *r, const char *transport, const char *draft)
     assert_int_equal(gr_key_random(c.key, key_hex), GR_OK);
     assert_int_equal(gr_hub_create(&c, &r->hub), GR_OK);
     assert_int_equal(gr_children_init(&r->children, key_hex), GR_OK);
+    static const struct gr_child_rule rule; /* an end is a failure: see pump_until() */
     const bool loop = draft != NULL && strcmp(transport, "loop") == 0;
     const bool head = draft != NULL && strcmp(draft, "eagle3") == 0;
     char draft_dir[512];
@@ -144,9 +145,9 @@ static void start(struct run *r, const char *transport, const char *draft)
     for (size_t i = 0; r->views && i < GR_ARRAY_LEN(view_args); i++) {
         target_argv[n++] = view_args[i];
     }
-    assert_int_equal(gr_children_start(&r->children, "target", target_argv, &index), GR_OK);
+    assert_int_equal(gr_children_start(&r->children, "target", target_argv, &rule, &index), GR_OK);
     if (draft != NULL && !loop) {
-        assert_int_equal(gr_children_start(&r->children, "draft", draft_argv, &index), GR_OK);
+        assert_int_equal(gr_children_start(&r->children, "draft", draft_argv, &rule, &index), GR_OK);
     }
 }
 

@@ -1,4 +1,4 @@
-/* Child processes where the system has none to give for a while. */
+/* Child processes: how they end, what follows, and what happens where the system has none to give for a while. */
 #include "common/children.h"
 #include "common/clock.h"
 #include "common/log.h"
@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <signal.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -25,15 +26,36 @@ pid_t fork(void)
     return (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
 }
 
-static void await_end(struct gr_children *c)
+static const struct gr_child_rule rule = {.restart = {.pause_max_ns = 5 * GR_S, .fruitless_max = 3}};
+
+static enum gr_child_event await_end(struct gr_children *c)
 {
     bool interrupted = false;
     int index = -1;
-    for (int i = 0; i < 1000 && gr_children_poll(c, &interrupted, &index) != GR_CHILD_ENDED; i++) {
+    enum gr_child_event e = GR_CHILD_NONE;
+    for (int i = 0; i < 1000 && (e = gr_children_poll(c, &interrupted, &index)) == GR_CHILD_NONE; i++) {
         struct pollfd p = {.fd = c->signal_fd, .events = POLLIN};
         (void)poll(&p, 1, 10);
     }
     assert_int_equal(index, 0);
+    return e;
+}
+
+static void begin(struct gr_children *c, const struct gr_child_rule *r, const char *command)
+{
+    const char *const argv[] = {"/bin/sh", "-c", command, NULL};
+    int index = -1;
+    gr_log_set_level(GR_LOG_ERROR);
+    assert_int_equal(gr_children_init(c, NULL), GR_OK);
+    assert_int_equal(gr_children_start(c, "test", argv, r, &index), GR_OK);
+    assert_int_equal(index, 0);
+}
+
+/* The next life, without its pause. */
+static void again(struct gr_children *c)
+{
+    assert_int_equal(gr_children_restart(c, gr_clock_ns() + 10 * GR_S), -1);
+    assert_true(c->child[0].pid > 0);
 }
 
 /* A restart that fails is tried again after a while: a supervisor that waits for its only child would else wait for
@@ -41,46 +63,109 @@ static void await_end(struct gr_children *c)
 static void test_restart_is_tried_again(void **state)
 {
     (void)state;
-    static const char *const argv[] = {"/bin/true", NULL};
     struct gr_children c;
-    int index = -1;
-    assert_int_equal(gr_children_init(&c, NULL), GR_OK);
-    assert_int_equal(gr_children_start(&c, "test", argv, &index), GR_OK);
-    await_end(&c);
+    begin(&c, &rule, "exit 0");
+    assert_int_equal(await_end(&c), GR_CHILD_RESTARTED);
     const uint64_t now_ns = gr_clock_ns();
-    gr_children_revive(&c, 0, now_ns);
     fork_fails = true;
-    gr_log_set_level(GR_LOG_ERROR);
     const int wait_ms = gr_children_restart(&c, now_ns + 10 * GR_S);
     fork_fails = false;
     assert_in_range(wait_ms, 1, 5000);
     assert_int_equal(c.child[0].pid, 0);
     assert_int_equal(gr_children_restart(&c, now_ns + 20 * GR_S), -1);
     assert_true(c.child[0].pid > 0);
-    await_end(&c);
+    assert_int_equal(await_end(&c), GR_CHILD_RESTARTED);
     gr_children_finish(&c, 1000);
 }
 
-/* Lives that end at once: the first restart does not wait, the others longer and longer; a long life is a new start. */
-static void test_back_off(void **state)
+/* Each way to end, in a first life. */
+static void test_ends(void **state)
 {
     (void)state;
-    static const int want_ms[] = {0, 100, 200, 400, 800, 1600, 3200, 5000, 5000};
-    struct gr_children c = {.n = 1, .child = {{.name = "test", .start_ns = GR_S}}};
-    for (size_t i = 0; i < GR_ARRAY_LEN(want_ms); i++) {
-        gr_children_revive(&c, 0, 2 * GR_S);
-        assert_int_equal(c.child[0].restart_ns, 2 * GR_S + (uint64_t)want_ms[i] * GR_MS);
+    static const struct {
+        const char *command;
+        bool status_0_ends;
+        enum gr_child_event want;
+    } cases[] = {
+        {"exit 0", true, GR_CHILD_ENDED},       {"exit 0", false, GR_CHILD_RESTARTED},
+        {"exit 1", true, GR_CHILD_GIVEN_UP},    {"exit 3", true, GR_CHILD_RESTARTED},
+        {"exit 4", true, GR_CHILD_RESTARTED},   {"kill -9 $$", true, GR_CHILD_RESTARTED},
+        {"kill -15 $$", false, GR_CHILD_RESTARTED},
+    };
+    for (size_t i = 0; i < GR_ARRAY_LEN(cases); i++) {
+        const struct gr_child_rule r = {.restart = rule.restart, .status_0_ends = cases[i].status_0_ends};
+        struct gr_children c;
+        begin(&c, &r, cases[i].command);
+        assert_int_equal(await_end(&c), cases[i].want);
+        assert_string_equal(c.child[0].why, "");
+        gr_children_finish(&c, 1000);
     }
-    gr_children_revive(&c, 0, 12 * GR_S);
-    assert_int_equal(c.child[0].restart_ns, 12 * GR_S);
-    gr_children_revive(&c, 0, 2 * GR_S);
-    assert_int_equal(c.child[0].restart_ns, 2 * GR_S + 100 * GR_MS);
+}
+
+/* A child that has joined and cannot start again is no reason to give up; whether it has joined it says itself. */
+static void test_joined(void **state)
+{
+    (void)state;
+    static const char joins[] = "printf '\\1\\0\\0\\0\\0\\0\\0\\0' >&$GRAFT_JOINED_FD; exit 1";
+    const struct gr_child_rule for_ever = {.restart = {.pause_max_ns = 5 * GR_S}};
+    struct gr_children c;
+    begin(&c, &for_ever, joins);
+    assert_int_equal(await_end(&c), GR_CHILD_RESTARTED);
+    assert_true(c.child[0].restart.worked && !c.child[0].restart.joined);
+    for (int i = 0; i < 5; i++) {
+        again(&c);
+        assert_int_equal(await_end(&c), GR_CHILD_RESTARTED);
+    }
+    gr_children_finish(&c, 1000);
+    begin(&c, &for_ever, "exit 1");
+    assert_int_equal(await_end(&c), GR_CHILD_GIVEN_UP);
+    gr_children_finish(&c, 1000);
+}
+
+/* Silent from the second start on, once the reason has been told. */
+static void test_silence(void **state)
+{
+    (void)state;
+    const struct gr_child_rule for_ever = {.restart = {.pause_max_ns = 5 * GR_S}};
+    struct gr_children c;
+    begin(&c, &for_ever, "test -n \"$GRAFT_SILENT_UNTIL_JOINED\" && exit 7; kill -9 $$");
+    assert_int_equal(await_end(&c), GR_CHILD_RESTARTED);
+    assert_int_equal(c.child[0].exit_status, 0);
+    c.child[0].silent = true;
+    again(&c);
+    assert_int_equal(await_end(&c), GR_CHILD_RESTARTED);
+    assert_int_equal(c.child[0].exit_status, 7);
+    gr_children_finish(&c, 1000);
+}
+
+static void test_given_up(void **state)
+{
+    (void)state;
+    struct gr_children c;
+    begin(&c, &rule, "kill -9 $$");
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(await_end(&c), GR_CHILD_RESTARTED);
+        again(&c);
+    }
+    gr_children_progress(&c, 0); /* counts anew */
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(await_end(&c), GR_CHILD_RESTARTED);
+        again(&c);
+    }
+    assert_int_equal(await_end(&c), GR_CHILD_GIVEN_UP);
+    assert_non_null(strstr(c.child[0].why, "3 times in a row"));
+    assert_non_null(strstr(c.child[0].why, "signal 9"));
+    assert_non_null(strstr(c.child[0].why, "out of memory"));
+    gr_children_finish(&c, 1000);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_back_off),
+        cmocka_unit_test(test_ends),
+        cmocka_unit_test(test_given_up),
+        cmocka_unit_test(test_joined),
+        cmocka_unit_test(test_silence),
         cmocka_unit_test(test_restart_is_tried_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
