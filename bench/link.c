@@ -4,7 +4,7 @@
 #include "common/log.h"
 #include "common/wire.h"
 #include "transport/bootstrap.h"
-#include "transport/listener.h"
+#include "transport/gate.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -108,6 +108,17 @@ const char *gr_log_last_error(void)
     return last_error;
 }
 
+static _Thread_local struct {
+    char *line;
+    size_t size;
+} held;
+
+void gr_log_hold(char *line, size_t size)
+{
+    held.line = line;
+    held.size = size;
+}
+
 void gr_log_line(enum gr_log_level level, const char *fmt, ...)
 {
     static const char *const kinds[] = {"error: ", "warning: ", "info: ", "debug: "};
@@ -119,6 +130,12 @@ void gr_log_line(enum gr_log_level level, const char *fmt, ...)
     va_start(ap, fmt);
     format(fmt, ap, text, sizeof(text));
     va_end(ap);
+    if (held.line != NULL && level <= GR_LOG_WARN) {
+        if (held.line[0] == '\0') {
+            snprintf(held.line, held.size, "%s", text);
+        }
+        return;
+    }
     if (level == GR_LOG_ERROR) {
         memcpy(last_error, text, sizeof(text));
     }

@@ -5,6 +5,7 @@
 #define GR_COMMON_LOG_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 enum gr_log_level { GR_LOG_ERROR, GR_LOG_WARN, GR_LOG_INFO, GR_LOG_DEBUG };
 enum gr_log_topic { GR_TOPIC_ROUND = 1, GR_TOPIC_KV = 2, GR_TOPIC_METRICS = 4 };
@@ -22,6 +23,9 @@ void gr_log_line(enum gr_log_level level, const char *fmt, ...) __attribute__((f
 
 /* What this thread's last line of level error says, without role and level; "" before there is one. */
 const char *gr_log_last_error(void);
+/* Until it is called with NULL, this thread's errors and warnings are not written: the first one is kept as text, and the
+ * caller says what becomes of it. line: empty, of size bytes. */
+void gr_log_hold(char *line, size_t size);
 
 #define log_error(...) gr_log_line(GR_LOG_ERROR, __VA_ARGS__)
 #define log_warn(...) gr_log_line(GR_LOG_WARN, __VA_ARGS__)

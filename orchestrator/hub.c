@@ -4,11 +4,10 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "transport/control.h"
-#include "transport/listener.h"
+#include "transport/gate.h"
 
 #include <errno.h>
 #include <poll.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,101 +23,16 @@ struct link {
     char host_id[48];
 };
 
-/* A socket whose HELLO a thread has finished. */
-struct arrival {
-    int fd;
-    uint32_t role;
-    char host_id[48];
-};
-
 struct gr_hub {
     struct gr_hub_config config;
     struct gr_hello hello;
     struct gr_orch *orch;
-    struct gr_listener listener;
+    struct gr_gate *gate;
     int wake_fd;
     char address[64];
     struct link link[GR_ORCH_WORKER_MAX];
     struct link client[GR_CLIENT_MAX];
-    pthread_mutex_t lock; /* of the three below */
-    pthread_cond_t hello_done;
-    struct arrival arrival[GR_ORCH_WORKER_MAX];
-    int n_arrival, n_hello;
 };
-
-struct hello_job {
-    struct gr_hub *hub;
-    int fd;
-};
-
-static void *run_hello(void *arg)
-{
-    struct hello_job *j = arg;
-    struct gr_hub *h = j->hub;
-    struct gr_hello peer;
-    const enum gr_status st = gr_hello_exchange(j->fd, &h->hello, h->config.key, h->config.hello_timeout_ms, &peer);
-    const uint64_t one = 1;
-    pthread_mutex_lock(&h->lock);
-    if (st == GR_OK && h->n_arrival < GR_ORCH_WORKER_MAX) {
-        struct arrival *a = &h->arrival[h->n_arrival++];
-        *a = (struct arrival){.fd = j->fd, .role = peer.role};
-        memcpy(a->host_id, peer.host_id, sizeof(a->host_id));
-    } else {
-        close(j->fd);
-    }
-    h->n_hello--;
-    ssize_t n = write(h->wake_fd, &one, sizeof(one));
-    (void)n;
-    pthread_cond_broadcast(&h->hello_done);
-    pthread_mutex_unlock(&h->lock);
-    free(j);
-    return NULL;
-}
-
-/* May one more hand-shake begin? If not, who comes waits in the kernel's queue until one of them ends, which wakes the
- * loop: a stranger that says nothing keeps nobody away for longer than hello_timeout_ms. */
-static bool hello_room(struct gr_hub *h)
-{
-    pthread_mutex_lock(&h->lock);
-    const bool room = h->n_hello + h->n_arrival < GR_ORCH_WORKER_MAX;
-    pthread_mutex_unlock(&h->lock);
-    return room;
-}
-
-static enum gr_status start_hello(struct gr_hub *h, int fd)
-{
-    struct hello_job *j = malloc(sizeof(*j));
-    pthread_t thread;
-    if (j == NULL) {
-        log_error("out of memory for a hand-shake");
-        return GR_ENOMEM;
-    }
-    *j = (struct hello_job){.hub = h, .fd = fd};
-    pthread_mutex_lock(&h->lock);
-    h->n_hello++;
-    pthread_mutex_unlock(&h->lock);
-    if (pthread_create(&thread, NULL, run_hello, j) != 0) {
-        log_error("cannot start a hand-shake thread");
-        pthread_mutex_lock(&h->lock);
-        h->n_hello--;
-        pthread_mutex_unlock(&h->lock);
-        free(j);
-        return GR_ENOMEM;
-    }
-    pthread_detach(thread);
-    return GR_OK;
-}
-
-static void accept_peers(struct gr_hub *h, uint64_t now_ns)
-{
-    int fd = -1;
-    while (hello_room(h) && gr_listener_accept(&h->listener, now_ns, &fd) == GR_OK) {
-        if (start_hello(h, fd) != GR_OK) {
-            close(fd);
-            return;
-        }
-    }
-}
 
 static struct link *free_link(struct link *links, int n)
 {
@@ -142,14 +56,14 @@ static void turn_away(struct gr_control *control, const char *text)
     gr_control_destroy(control);
 }
 
-static void admit(struct gr_hub *h, const struct arrival *a)
+static void admit(struct gr_hub *h, const struct gr_arrival *a)
 {
     struct gr_control *control = NULL;
     if (gr_control_create(a->fd, &control) != GR_OK) {
         close(a->fd);
         return;
     }
-    const bool is_client = a->role == GR_ROLE_CLIENT;
+    const bool is_client = a->peer.role == GR_ROLE_CLIENT;
     struct link *l = is_client ? free_link(h->client, GR_CLIENT_MAX) : free_link(h->link, GR_ORCH_WORKER_MAX);
     if (is_client && h->config.on_client_msg == NULL) {
         turn_away(control, "this orchestrator belongs to a `graft run'; clients need `graft serve'");
@@ -165,19 +79,17 @@ static void admit(struct gr_hub *h, const struct arrival *a)
         gr_control_limit_out(control, GR_CLIENT_QUEUE_BYTES);
     }
     *l = (struct link){.control = control,
-                       .role = a->role == GR_ROLE_TARGET ? GR_WORKER_TARGET : GR_WORKER_DRAFT};
-    memcpy(l->host_id, a->host_id, sizeof(l->host_id));
+                       .role = a->peer.role == GR_ROLE_TARGET ? GR_WORKER_TARGET : GR_WORKER_DRAFT};
+    memcpy(l->host_id, a->peer.host_id, sizeof(l->host_id));
 }
 
 /* Sockets with a finished HELLO become links; a worker's JOIN or a client's request follows on them. */
 static void take_arrivals(struct gr_hub *h)
 {
-    pthread_mutex_lock(&h->lock);
-    for (int i = 0; i < h->n_arrival; i++) {
-        admit(h, &h->arrival[i]);
+    struct gr_arrival a;
+    while (gr_gate_take(h->gate, &a)) {
+        admit(h, &a);
     }
-    h->n_arrival = 0;
-    pthread_mutex_unlock(&h->lock);
 }
 
 static void lose_worker(struct gr_hub *h, uint32_t worker)
@@ -363,6 +275,18 @@ static void fwd_pong(void *ctx, uint32_t worker, uint64_t cookie, uint64_t rtt_n
     }
 }
 
+static enum gr_status open_gate(struct gr_hub *h)
+{
+    struct gr_gate_config c = {.wake_fd = h->wake_fd, .self = &h->hello, .key = h->config.key,
+                               .timeout_ms = h->config.hello_timeout_ms};
+    GR_TRY(gr_tcp_listen(h->config.listen, &c.listen_fd, h->address));
+    const enum gr_status st = gr_gate_create(&c, &h->gate);
+    if (st != GR_OK) {
+        close(c.listen_fd);
+    }
+    return st;
+}
+
 enum gr_status gr_hub_create(const struct gr_hub_config *config, struct gr_hub **out)
 {
     struct gr_hub *h = calloc(1, sizeof(*h));
@@ -372,10 +296,7 @@ enum gr_status gr_hub_create(const struct gr_hub_config *config, struct gr_hub *
     }
     h->config = *config;
     h->config.hello_timeout_ms = config->hello_timeout_ms > 0 ? config->hello_timeout_ms : GR_ACCEPT_TIMEOUT_MS;
-    h->listener.fd = -1;
     h->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    pthread_mutex_init(&h->lock, NULL);
-    pthread_cond_init(&h->hello_done, NULL);
     h->hello = (struct gr_hello){.version = GR_PROTOCOL_VERSION, .role = GR_ROLE_ORCHESTRATOR,
                                  .incarnation = gr_clock_ns(),
                                  .limits = {.small_bytes_max = 65536, .n_small_slot = 2}};
@@ -384,7 +305,7 @@ enum gr_status gr_hub_create(const struct gr_hub_config *config, struct gr_hub *
                                   .on_done = fwd_done, .on_closed = fwd_closed, .drop = drop, .on_pong = fwd_pong};
     enum gr_status st = gr_orch_create(&io, &h->orch);
     if (st == GR_OK) {
-        st = gr_tcp_listen(config->listen, &h->listener.fd, h->address);
+        st = open_gate(h);
     }
     if (st != GR_OK) {
         gr_hub_destroy(h);
@@ -399,29 +320,17 @@ void gr_hub_destroy(struct gr_hub *h)
     if (h == NULL) {
         return;
     }
-    pthread_mutex_lock(&h->lock);
-    while (h->n_hello > 0) { /* bounded by the hand-shake's deadline */
-        pthread_cond_wait(&h->hello_done, &h->lock);
-    }
-    for (int i = 0; i < h->n_arrival; i++) {
-        close(h->arrival[i].fd);
-    }
-    pthread_mutex_unlock(&h->lock);
+    gr_gate_destroy(h->gate);
     for (int i = 0; i < GR_ORCH_WORKER_MAX; i++) {
         gr_control_destroy(h->link[i].control);
     }
     for (int i = 0; i < GR_CLIENT_MAX; i++) {
         gr_control_destroy(h->client[i].control);
     }
-    if (h->listener.fd >= 0) {
-        close(h->listener.fd);
-    }
     if (h->wake_fd >= 0) {
         close(h->wake_fd);
     }
     gr_orch_destroy(h->orch);
-    pthread_cond_destroy(&h->hello_done);
-    pthread_mutex_destroy(&h->lock);
     free(h);
 }
 
@@ -439,7 +348,7 @@ static bool receive_all(struct gr_hub *h)
 {
     bool progress = false;
     take_arrivals(h);
-    accept_peers(h, gr_clock_ns());
+    gr_gate_accept(h->gate, gr_clock_ns());
     for (uint32_t i = 0; i < GR_ORCH_WORKER_MAX; i++) {
         if (h->link[i].control != NULL) {
             progress |= receive_worker(h, i);
@@ -476,8 +385,7 @@ static nfds_t watch(struct gr_hub *h, struct pollfd *fds, int extra_fd, uint64_t
 {
     nfds_t n = 0;
     fds[n++] = (struct pollfd){.fd = h->wake_fd, .events = POLLIN};
-    const int listen_fd = hello_room(h) ? gr_listener_poll_fd(&h->listener, now_ns) : -1;
-    fds[n++] = (struct pollfd){.fd = listen_fd, .events = POLLIN};
+    fds[n++] = (struct pollfd){.fd = gr_gate_poll_fd(h->gate, now_ns), .events = POLLIN};
     if (extra_fd >= 0) {
         fds[n++] = (struct pollfd){.fd = extra_fd, .events = POLLIN};
     }
@@ -505,7 +413,7 @@ void gr_hub_pump(struct gr_hub *h, int timeout_ms, int extra_fd)
     bool progress = receive_all(h);
     const uint64_t now_ns = gr_clock_ns();
     const uint64_t step_ns = gr_orch_step(h->orch, now_ns);
-    const int step_ms = ms_until(GR_MIN(step_ns, gr_listener_wake_ns(&h->listener, now_ns)), now_ns);
+    const int step_ms = ms_until(GR_MIN(step_ns, gr_gate_wake_ns(h->gate, now_ns)), now_ns);
     progress |= flush_all(h);
     if (progress) {
         return;

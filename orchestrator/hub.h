@@ -17,7 +17,7 @@ struct gr_hub;
 struct gr_hub_config {
     const char *listen; /* HOST:PORT, port 0 = any */
     uint8_t key[GR_KEY_BYTES];
-    int hello_timeout_ms; /* how long a hand-shake may take; 0: GR_ACCEPT_TIMEOUT_MS (listener.h) */
+    int hello_timeout_ms; /* how long a hand-shake may take; 0: GR_ACCEPT_TIMEOUT_MS (gate.h) */
     struct gr_orch_io io; /* send and drop are filled by the hub; the others get io.ctx */
     /* A worker has joined (its JOIN is valid until the call returns), is gone, or does not fit and was turned away.
      * May be NULL. */

@@ -211,32 +211,37 @@ static void tell_fallback(enum gr_transport_kind kind, bool forced, bool initiat
     }
 }
 
-enum gr_status gr_bootstrap(int fd, bool initiator, const struct gr_hello *self, const uint8_t *key,
-                            int forced, uint32_t generation, int timeout_ms,
-                            struct gr_hello *peer_out, struct gr_conn **conn_out)
+enum gr_status gr_bootstrap_greet(int fd, const struct gr_hello *self, const uint8_t *key, int forced, int timeout_ms,
+                                  struct gr_hello *own_out, struct gr_hello *peer_out)
 {
     /* Only what can be taken is offered, so both sides choose the same. */
-    struct gr_hello own = *self, peer;
+    struct gr_hello own = *self;
     own.transport_mask &= gr_transport_built_mask();
     if (forced >= 0) {
         own.transport_mask &= 1u << forced;
     } else if (!gr_verbs_worth_offering(gr_verbs_configured())) {
         own.transport_mask &= ~(1u << GR_TRANSPORT_VERBS);
     }
-    GR_TRY(gr_hello_exchange(fd, &own, key, timeout_ms, &peer));
+    GR_TRY(gr_hello_exchange(fd, &own, key, timeout_ms, peer_out));
+    *own_out = own;
+    return GR_OK;
+}
+
+enum gr_status gr_bootstrap_open(int fd, bool initiator, const struct gr_hello *own, const struct gr_hello *peer,
+                                 int forced, uint32_t generation, int timeout_ms, struct gr_conn **conn_out)
+{
+    struct gr_hello left = *own;
     struct gr_conn_limits limits;
-    gr_limits_agree(&own.limits, &peer.limits, &limits);
+    gr_limits_agree(&own->limits, &peer->limits, &limits);
     for (uint32_t n_fallback = 0;; n_fallback++) {
         struct gr_why why = {.text = "the lines above tell why"};
         enum gr_transport_kind kind;
-        GR_TRY(gr_transport_choose(&own, &peer, forced, &kind));
+        GR_TRY(gr_transport_choose(&left, peer, forced, &kind));
         enum gr_status st =
-            open_kind(kind, fd, initiator, &limits, peer.incarnation, generation, timeout_ms, conn_out, &why);
+            open_kind(kind, fd, initiator, &limits, peer->incarnation, generation, timeout_ms, conn_out, &why);
         if (st == GR_OK) {
             (*conn_out)->n_fallback = n_fallback;
-            log_info("connected to the %s over %s", gr_role_name(peer.role),
-                     gr_transport_name(kind));
-            *peer_out = peer;
+            log_info("connected to the %s over %s", gr_role_name(peer->role), gr_transport_name(kind));
             return GR_OK;
         }
         /* Unsupported means: both sides know that it did not work, and the socket is clean. */
@@ -246,8 +251,19 @@ enum gr_status gr_bootstrap(int fd, bool initiator, const struct gr_hello *self,
         if (st != GR_EUNSUPPORTED || forced >= 0) {
             return st;
         }
-        own.transport_mask &= ~(1u << kind);
+        left.transport_mask &= ~(1u << kind);
     }
+}
+
+enum gr_status gr_bootstrap(int fd, bool initiator, const struct gr_hello *self, const uint8_t *key,
+                            int forced, uint32_t generation, int timeout_ms,
+                            struct gr_hello *peer_out, struct gr_conn **conn_out)
+{
+    struct gr_hello own, peer;
+    GR_TRY(gr_bootstrap_greet(fd, self, key, forced, timeout_ms, &own, &peer));
+    GR_TRY(gr_bootstrap_open(fd, initiator, &own, &peer, forced, generation, timeout_ms, conn_out));
+    *peer_out = peer;
+    return GR_OK;
 }
 
 /* ---- host id ---- */

@@ -72,6 +72,15 @@ GR_NODISCARD enum gr_status gr_bootstrap(int fd, bool initiator, const struct gr
                                          int timeout_ms, struct gr_hello *peer_out,
                                          struct gr_conn **conn_out);
 
+/* Its two halves. own_out: what was offered. */
+GR_NODISCARD enum gr_status gr_bootstrap_greet(int fd, const struct gr_hello *self,
+                                               const uint8_t *key, int forced, int timeout_ms,
+                                               struct gr_hello *own_out, struct gr_hello *peer_out);
+GR_NODISCARD enum gr_status gr_bootstrap_open(int fd, bool initiator, const struct gr_hello *own,
+                                              const struct gr_hello *peer, int forced,
+                                              uint32_t generation, int timeout_ms,
+                                              struct gr_conn **conn_out);
+
 /* Fills host_id of this process: hash of kernel boot id, /dev/shm and user; equal where memory can
  * be shared. */
 void gr_host_id(char out[48]);

@@ -9,10 +9,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* How long one who was accepted may take for HELLO and its proof: two small records. Strangers hold a hand-shake no
- * longer; those who connect wait three times as long, as they may have to queue behind strangers. */
-#define GR_ACCEPT_TIMEOUT_MS 3000
-
 struct gr_listener {
     int fd;            /* the caller's; -1: there is none */
     uint64_t until_ns; /* nobody is accepted before */

@@ -17,7 +17,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define LISTEN_BACKLOG 64
+/* Who waits to be accepted, while the loop is at other work: strangers are there with key-holders. */
+#define LISTEN_BACKLOG 1024
 
 uint64_t gr_deadline_ns(int timeout_ms)
 {

@@ -7,7 +7,7 @@
 #include "common/parse.h"
 #include "common/wire.h"
 #include "transport/control.h"
-#include "transport/listener.h"
+#include "transport/gate.h"
 #include "transport/segment.h"
 
 #include <errno.h>
@@ -56,7 +56,7 @@ struct gr_worker_io {
     struct gr_compute *compute;
     uint64_t progress_ns; /* when something happened last; with config.spin_ns */
     unsigned n_spin;
-    struct gr_listener listener;
+    struct gr_gate *gate; /* NULL: nobody comes to us */
     int wake_fd;
     struct peer peer[GR_PEER_MAX];
     uint32_t next_peer_id;
@@ -76,12 +76,11 @@ static void wake(struct gr_worker_io *w)
     (void)n;
 }
 
-/* ---- hand-shakes ---- */
+/* ---- hand-shakes that begin here ---- */
 
 struct handshake {
     struct gr_worker_io *w;
     int slot;
-    int fd;               /* accepted, or -1: connect first */
     char address[GR_MSG_TEXT_MAX];
     int forced;
     uint32_t generation;
@@ -92,16 +91,15 @@ static void *run_handshake(void *arg)
     struct handshake *h = arg;
     struct gr_worker_io *w = h->w;
     struct gr_conn *conn = NULL;
-    const bool initiator = h->fd < 0;
     const int patience_ms = w->config.handshake_timeout_ms;
-    const int timeout_ms = initiator ? patience_ms : GR_MIN(patience_ms, GR_ACCEPT_TIMEOUT_MS);
-    enum gr_status st = initiator ? gr_tcp_connect(h->address, timeout_ms, &h->fd) : GR_OK;
+    int fd = -1;
+    enum gr_status st = gr_tcp_connect(h->address, patience_ms, &fd);
     if (st == GR_OK) {
         struct gr_hello peer_hello;
-        st = gr_bootstrap(h->fd, initiator, &w->config.hello, w->config.key, h->forced, h->generation, timeout_ms,
+        st = gr_bootstrap(fd, true, &w->config.hello, w->config.key, h->forced, h->generation, patience_ms,
                           &peer_hello, &conn);
         if (st != GR_OK) {
-            close(h->fd);
+            close(fd);
         }
     }
     pthread_mutex_lock(&w->lock);
@@ -128,14 +126,14 @@ static struct peer *take_slot(struct gr_worker_io *w)
     return NULL;
 }
 
-static enum gr_status start_handshake(struct gr_worker_io *w, struct peer *p, int fd, const char *address, int forced)
+static enum gr_status start_handshake(struct gr_worker_io *w, struct peer *p, const char *address, int forced)
 {
     struct handshake *h = calloc(1, sizeof(*h));
     pthread_t thread;
     if (h == NULL) {
         return GR_ENOMEM;
     }
-    *h = (struct handshake){.w = w, .slot = (int)(p - w->peer), .fd = fd, .forced = forced, .generation = p->id};
+    *h = (struct handshake){.w = w, .slot = (int)(p - w->peer), .forced = forced, .generation = p->id};
     snprintf(h->address, sizeof(h->address), "%s", address);
     p->state = PEER_HANDSHAKE;
     p->outcome = OUTCOME_NONE; /* no thread is at work on it */
@@ -156,30 +154,24 @@ static enum gr_status start_handshake(struct gr_worker_io *w, struct peer *p, in
     return GR_OK;
 }
 
-/* No slot is free, but some are with peers whose hand-shake has not ended: who comes now waits in the kernel's queue
- * until one of them has, which wakes the loop. Strangers that say nothing keep no drafter away for long. */
-static bool accept_later(const struct gr_worker_io *w)
+/* Those who have passed the gate; strangers take no data connection. */
+static bool take_arrivals(struct gr_worker_io *w)
 {
-    bool pending = false;
-    for (int i = 0; i < GR_PEER_MAX; i++) {
-        if (w->peer[i].state == PEER_FREE) {
-            return false;
-        }
-        pending |= w->peer[i].state == PEER_HANDSHAKE;
-    }
-    return pending;
-}
-
-static void accept_peers(struct gr_worker_io *w, uint64_t now_ns)
-{
-    int fd = -1;
-    while (!accept_later(w) && gr_listener_accept(&w->listener, now_ns, &fd) == GR_OK) {
-        struct peer *peer = take_slot(w);
-        if (peer == NULL || start_handshake(w, peer, fd, "", w->config.forced_transport) != GR_OK) {
+    struct gr_arrival a;
+    bool progress = false;
+    while (w->gate != NULL && gr_gate_take(w->gate, &a)) {
+        struct peer *p = take_slot(w);
+        if (p == NULL) {
             log_error("a drafter was turned away: all %d data connections are in use", GR_PEER_MAX);
-            close(fd);
+            gr_conn_close(a.conn);
+        } else {
+            p->state = PEER_READY;
+            p->conn = a.conn;
+            log_info("data connection %u over %s", p->id, p->conn->ops->name);
         }
+        progress = true;
     }
+    return progress;
 }
 
 enum gr_status gr_worker_io_connect(struct gr_worker_io *w, const char *address, const char *transport,
@@ -208,7 +200,7 @@ enum gr_status gr_worker_io_connect(struct gr_worker_io *w, const char *address,
     snprintf(p->address, sizeof(p->address), "%s", address);
     p->announce = true;
     *peer_out = p->id;
-    return start_handshake(w, p, -1, address, forced);
+    return start_handshake(w, p, address, forced);
 }
 
 /* ---- peers ---- */
@@ -288,7 +280,7 @@ static bool retry_due(struct gr_worker_io *w, struct peer *p, uint64_t now_ns)
     if (p->state != PEER_WAITING || now_ns < p->retry_ns) {
         return false;
     }
-    if (start_handshake(w, p, -1, p->address, p->forced) != GR_OK) {
+    if (start_handshake(w, p, p->address, p->forced) != GR_OK) {
         lose_peer(w, p, now_ns);
     }
     return true;
@@ -424,7 +416,10 @@ static bool pump(struct gr_worker_io *w)
 {
     const uint64_t now_ns = gr_clock_ns();
     bool progress = receive_msgs(w, now_ns);
-    accept_peers(w, now_ns);
+    if (w->gate != NULL) {
+        gr_gate_accept(w->gate, now_ns);
+    }
+    progress |= take_arrivals(w);
     progress |= settle_handshakes(w, now_ns);
     if (w->compute_busy && gr_compute_done(w->compute)) {
         w->compute_busy = false;
@@ -476,10 +471,10 @@ static void sleep_until(struct gr_worker_io *w, uint64_t wake_ns)
         return;
     }
     wake_ns = now_ns - w->progress_ns < w->config.spin_ns ? now_ns : wake_ns;
-    if (!accept_later(w)) {
-        fds[n++] = (struct pollfd){.fd = gr_listener_poll_fd(&w->listener, now_ns), .events = POLLIN};
+    if (w->gate != NULL) {
+        fds[n++] = (struct pollfd){.fd = gr_gate_poll_fd(w->gate, now_ns), .events = POLLIN};
+        wake_ns = GR_MIN(wake_ns, gr_gate_wake_ns(w->gate, now_ns));
     }
-    wake_ns = GR_MIN(wake_ns, gr_listener_wake_ns(&w->listener, now_ns));
     /* poll_fd() arms the wake-up: from here to ppoll() nothing is received. */
     for (int i = 0; i < GR_PEER_MAX; i++) {
         if (w->peer[i].state == PEER_WAITING) {
@@ -607,6 +602,23 @@ static enum gr_status join_orchestrator(struct gr_worker_io *w)
     return gr_control_send(w->control, &w->config.join_msg);
 }
 
+static enum gr_status open_gate(struct gr_worker_io *w)
+{
+    struct gr_worker_config *c = &w->config;
+    char bound[64];
+    struct gr_gate_config gate = {.wake_fd = w->wake_fd, .self = &c->hello, .key = c->key, .opens = true,
+                                  .timeout_ms = GR_MIN(c->handshake_timeout_ms, GR_ACCEPT_TIMEOUT_MS),
+                                  .forced = c->forced_transport};
+    GR_TRY(gr_tcp_listen(c->listen, &gate.listen_fd, bound));
+    const enum gr_status st = gr_gate_create(&gate, &w->gate);
+    if (st != GR_OK) {
+        close(gate.listen_fd);
+        return st;
+    }
+    snprintf(c->join_msg.address, sizeof(c->join_msg.address), "%s", bound);
+    return GR_OK;
+}
+
 static enum gr_status init(struct gr_worker_io *w)
 {
     struct gr_worker_config *c = &w->config;
@@ -624,9 +636,7 @@ static enum gr_status init(struct gr_worker_io *w)
         w->peer[0] = (struct peer){.state = PEER_READY, .id = ++w->next_peer_id, .conn = c->loop_conn};
     }
     if (c->listen != NULL) {
-        char bound[64];
-        GR_TRY(gr_tcp_listen(c->listen, &w->listener.fd, bound));
-        snprintf(c->join_msg.address, sizeof(c->join_msg.address), "%s", bound);
+        GR_TRY(open_gate(w));
     }
     return join_orchestrator(w);
 }
@@ -642,7 +652,7 @@ enum gr_status gr_worker_io_create(const struct gr_worker_config *config, const 
     }
     w->config = *config;
     w->machine = *machine;
-    w->listener.fd = w->wake_fd = -1;
+    w->wake_fd = -1;
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->handshake_done, NULL);
     enum gr_status st = init(w);
@@ -660,6 +670,7 @@ void gr_worker_io_destroy(struct gr_worker_io *w)
         return;
     }
     gr_compute_destroy(w->compute);
+    gr_gate_destroy(w->gate);
     pthread_mutex_lock(&w->lock);
     while (w->n_handshake > 0) { /* bounded by the hand-shake's deadline */
         pthread_cond_wait(&w->handshake_done, &w->lock);
@@ -670,9 +681,6 @@ void gr_worker_io_destroy(struct gr_worker_io *w)
         gr_conn_close(p->state == PEER_HANDSHAKE ? p->new_conn : p->conn);
     }
     gr_control_destroy(w->control);
-    if (w->listener.fd >= 0) {
-        close(w->listener.fd);
-    }
     if (w->wake_fd >= 0) {
         close(w->wake_fd);
     }

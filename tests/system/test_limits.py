@@ -8,10 +8,13 @@ import json
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
+import time
 
-from harness import DRAFT, GRAFT, SLOW, TARGET, case, generate, main
+from harness import DRAFT, GRAFT, SLOW, TARGET, case, generate, main, wait_for
+from served import FIXED, Serve
 
 RUN = (GRAFT, "run", "--json", "--model", TARGET, "--prompt", "def fibonacci(n):", "--max-tokens", "64", "--ignore-eos",
        "--num-speculative-tokens", "7")
@@ -99,6 +102,29 @@ def segments_of_the_dead():
         assert not os.path.exists(left)
         assert os.path.exists(held)
         os.remove(held)
+
+
+def strangers(address, n):
+    """Connections that say nothing."""
+    host, port = address.rsplit(":", 1)
+    return [socket.create_connection((host, int(port)), timeout=20) for _ in range(n)]
+
+
+@case
+def strangers_keep_no_client_away():
+    """Idle connections at the clients' door and at the target's data path: clients and a drafter that starts anew get in."""
+    with Serve() as s:
+        data = next(w["address"] for w in s.list()["workers"] if w["role"] == "target")
+        idle = strangers(s.address, 16)
+        s.generate("--max-tokens", "8")
+        begin = time.monotonic()
+        idle += strangers(s.address, 200) + strangers(data, 200)
+        s.generate("--max-tokens", "8")
+        assert time.monotonic() - begin < 20 * SLOW  # a second; sixteen of them in three seconds are 75
+        os.kill(s.child("graft-draft"), signal.SIGKILL)
+        wait_for(lambda: s.generate("--max-tokens", "32", *FIXED)["metrics"]["num_accepted_tokens"] > 0, 30)
+        for x in idle:
+            x.close()
 
 
 if __name__ == "__main__":

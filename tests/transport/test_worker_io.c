@@ -165,8 +165,8 @@ static void test_room_wakes(void **state)
     assert_int_equal(w.st, GR_ECLOSED);
 }
 
-/* Strangers who connect and say nothing hold every data connection for a while: a drafter that comes after them waits,
- * and is not turned away. */
+/* Strangers who connect and say nothing, in more numbers than there are hand-shakes: they take no data connection, and a
+ * drafter that comes after them is let in without waiting for the time of theirs to be over. */
 static void test_silent_strangers(void **state)
 {
     (void)state;
@@ -174,9 +174,9 @@ static void test_silent_strangers(void **state)
     struct gr_hello peer;
     struct gr_conn *conn = NULL;
     struct log_capture log;
-    int fd[GR_PEER_MAX + 3], drafter = -1;
+    int fd[200], drafter = -1;
     log_capture_begin(&log); /* each stranger is a line */
-    start(&w, "127.0.0.1:0", 500);
+    start(&w, "127.0.0.1:0", 60000);
     const bool joined = receive(&w, GR_MSG_JOIN);
     for (size_t i = 0; joined && i < GR_ARRAY_LEN(fd); i++) {
         assert_int_equal(gr_tcp_connect(w.data, 5000, &fd[i]), GR_OK);
