@@ -69,6 +69,7 @@ enum kind { KIND_U32, KIND_U64, KIND_F64, KIND_STR, KIND_IDS };
     X(n_desync, KIND_U32, UINT32_MAX)                                                              \
     X(n_fallback, KIND_U32, UINT32_MAX)                                                            \
     X(n_reroot, KIND_U32, UINT32_MAX)                                                              \
+    X(n_feature_gap, KIND_U32, UINT32_MAX)                                                         \
     X(tree_ids, KIND_IDS, 63)                                                                      \
     X(tree_parents, KIND_IDS, 63)                                                                  \
     X(path, KIND_IDS, 63)                                                                          \
@@ -175,8 +176,9 @@ static const struct type_info {
     [GR_MSG_ATTACHED] = {"ATTACHED", B(session) | B(epoch) | B(transport), B(n_fallback)},
     [GR_MSG_DETACH] = {"DETACH", B(session), 0},
     [GR_MSG_DRAFT_STATS] = {"DRAFT_STATS", B(session) | B(n_round) | B(draft_ns) | B(host_ns),
-                            B(n_desync) | B(n_ahead) | B(n_hit) | B(n_first) | B(n_first_hit) | B(n_alarm) |
+                            B(n_ahead) | B(n_hit) | B(n_first) | B(n_first_hit) | B(n_alarm) |
                                 B(wire_bytes) | B(wire_tokens) | B(first_expected)},
+    [GR_MSG_DRAFT_TROUBLE] = {"DRAFT_TROUBLE", B(session), B(n_desync) | B(n_fallback) | B(n_feature_gap)},
     [GR_MSG_PING] = {"PING", 0, B(worker)},
     [GR_MSG_PONG] = {"PONG", B(n_session) | B(n_vocab), B(n_block) | B(n_free_block) | B(pid) | B(worker) | B(rtt_ns)},
     [GR_MSG_ERROR] = {"ERROR", B(session) | B(code) | B(text), 0},

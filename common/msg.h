@@ -34,6 +34,7 @@
     X(ATTACHED) /* draft -> orchestrator: reply to ATTACH, sent when the prefix is in place */      \
     X(DETACH)   /* orchestrator -> draft: stop; answered by DRAFT_STATS */                          \
     X(DRAFT_STATS) /* draft -> orchestrator: what the session cost the drafter */                   \
+    X(DRAFT_TROUBLE) /* draft -> orchestrator: what went wrong in a session since the last one */   \
     X(PING)     /* orchestrator -> worker */                                                        \
     X(PONG)     /* worker -> orchestrator */                                                        \
     X(ERROR)    /* a request failed; session 0: not about one. Orchestrator -> worker: refused */   \
@@ -92,7 +93,8 @@ struct gr_msg {
     uint64_t hash;
     double gap;                       /* with want_trace: logit gap of a root-only pick */
     uint64_t wait_ns, verify_ns, host_ns, draft_ns;
-    uint32_t n_row, n_late, n_desync, n_fallback, n_reroot;
+    uint32_t n_row, n_late, n_desync, n_fallback, n_reroot; /* n_desync, n_fallback: DRAFT_TROUBLE, too */
+    uint32_t n_feature_gap;           /* DRAFT_TROUBLE: FEATURES that began past what was held */
     struct gr_msg_ids tree_ids, tree_parents, path; /* with want_trace: the round's tree */
     uint32_t n_judged, n_mismatch;    /* tokens that were judged with full KV; of them others than committed */
     /* OPEN: SpecPV (common/specpv.h) */

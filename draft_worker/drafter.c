@@ -207,6 +207,10 @@ static void begin_anew(struct follow *f)
                                 .job_stale = f->in_job,
                                 .job_len = f->job_len,
                                 .job_task = f->job_task,
+                                .fallbacks = f->fallbacks,
+                                .n_desync_all = f->n_desync_all,
+                                .n_desync = f->n_desync,
+                                .n_feature_gap = f->n_feature_gap,
                                 .cost = f->cost,
                                 .acceptance = f->acceptance};
     *f = kept;
@@ -308,16 +312,33 @@ static void attach_waiting(struct gr_drafter *d)
     }
 }
 
+void drafter_fall_back(struct gr_drafter *d, struct follow *f, enum gr_fallback reason, const char *detail)
+{
+    d->counters.n_fallback++;
+    gr_fall_back(&f->fallbacks, reason, f->id, 0, detail);
+}
+
+/* At once, and not with DRAFT_STATS alone: a session that is kept has turns that end before its drafter is detached. */
+static void tell_troubles(struct gr_drafter *d, struct follow *f)
+{
+    const struct gr_msg m = {.type = GR_MSG_DRAFT_TROUBLE, .session = f->id, .n_desync = f->n_desync,
+                             .n_fallback = f->fallbacks.n_untold, .n_feature_gap = f->n_feature_gap};
+    if (m.n_desync > 0 || m.n_fallback > 0 || m.n_feature_gap > 0) {
+        f->n_desync = f->n_feature_gap = f->fallbacks.n_untold = 0;
+        d->io.send_msg(d->io.ctx, &m);
+    }
+}
+
 static void detach(struct gr_drafter *d, uint64_t id)
 {
     struct follow *f = drafter_find(d, id);
     forget_waiting(d, id);
     struct gr_msg m = {.type = GR_MSG_DRAFT_STATS, .session = id};
     if (f != NULL) {
+        tell_troubles(d, f);
         m.n_round = f->n_round;
         m.draft_ns = f->draft_ns;
         m.host_ns = f->host_ns;
-        m.n_desync = (uint32_t)f->n_desync;
         m.n_ahead = f->n_ahead;
         m.n_hit = f->n_hit;
         m.n_first = f->n_first;
@@ -376,6 +397,7 @@ void gr_drafter_on_peer_lost(struct gr_drafter *d, uint32_t peer)
     for (int i = 0; i < d->config.n_session_max; i++) {
         struct follow *f = &d->follow[i];
         if (f->state != DRAFT_FREE && !f->closing && f->peer == peer) {
+            tell_troubles(d, f);
             drafter_send_error(d, f->id, GR_ECLOSED, "the drafter lost its connection to the target");
             drafter_free(d, f);
         }
@@ -395,6 +417,7 @@ uint64_t gr_drafter_step(struct gr_drafter *d, uint64_t now_ns)
         }
         drafter_slide(d, f);
         drafter_let_features_go(d, f);
+        tell_troubles(d, f);
     }
     return d->job_in_flight ? UINT64_MAX : drafter_start_job(d, now_ns);
 }

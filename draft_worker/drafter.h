@@ -68,7 +68,7 @@ struct gr_drafter_counters {
     /* rows taken; FEATURES that came twice or too late, that did not fit what was there, that began in the middle */
     uint64_t n_feature_row, n_stale_features, n_feature_gap, n_feature_start;
     uint64_t n_feature_again; /* FEATURES that replaced others */
-    uint64_t n_resync, n_desync, n_stale_tree, n_stale_frame, n_no_credit;
+    uint64_t n_resync, n_desync, n_stale_tree, n_stale_frame, n_no_credit, n_fallback;
 };
 
 struct gr_drafter;

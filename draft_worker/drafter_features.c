@@ -117,6 +117,7 @@ static void take_again(struct gr_drafter *d, struct follow *f, int32_t first)
 static void ask_again(struct gr_drafter *d, struct follow *f, const struct gr_features *r)
 {
     d->counters.n_feature_gap++;
+    f->n_feature_gap++;
     if (f->state == DRAFT_FOLLOWING) { /* else it has been asked */
         log_warn("session %" PRIu64 ": features of positions from %u where %d to %d are held; asking the target", f->id,
                  r->first_pos, f->feature_first, f->feature_end);

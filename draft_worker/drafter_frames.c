@@ -4,6 +4,7 @@
 #include "draft_worker/drafter_internal.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 
 /* ---- out ---- */
 
@@ -105,8 +106,9 @@ void drafter_answer_empty(struct gr_drafter *d, struct follow *f, uint32_t round
 /* The session has outgrown this drafter's context: it keeps nothing of it. */
 static void outgrown(struct gr_drafter *d, struct follow *f)
 {
-    log_warn("[spec][fallback] session %" PRIu64 ": longer than the drafter's context of %d; no more trees for it",
-             f->id, d->config.n_ctx_max);
+    char limit[32];
+    snprintf(limit, sizeof(limit), "%d tokens", d->config.n_ctx_max);
+    drafter_fall_back(d, f, GR_FALLBACK_DRAFT_CONTEXT, limit);
     drafter_truncate(d, f, 0);
     f->state = DRAFT_FULL;
 }
@@ -128,9 +130,19 @@ static void ask_for_tree(struct gr_drafter *d, struct follow *f, uint32_t round,
 static void desync(struct gr_drafter *d, struct follow *f, const char *what)
 {
     d->counters.n_desync++;
-    f->n_desync++;
-    log_warn("session %" PRIu64 ": desync at length %d: %s; asking the target", f->id, f->len, what);
+    f->n_desync_all++;
+    if (gr_is_told(f->n_desync_all)) {
+        log_warn("session %" PRIu64 ": desync at length %d: %s; asking the target (%u by now)", f->id, f->len, what,
+                 f->n_desync_all);
+    }
     drafter_send_resync(d, f);
+}
+
+/* A desync that is found here. */
+static void lose_place(struct gr_drafter *d, struct follow *f, const char *what)
+{
+    f->n_desync++;
+    desync(d, f, what);
 }
 
 /* ---- in ---- */
@@ -315,7 +327,7 @@ static enum gr_status on_verdict(struct gr_drafter *d, struct follow *f, const s
     d->counters.n_verdict++;
     d->counters.n_root_only_verdict += v.draft_round == GR_WIRE_ROOT_ONLY;
     if (h->base_len != (uint32_t)f->len || v.keep_len > h->base_len) {
-        desync(d, f, "a VERDICT on another length");
+        lose_place(d, f, "a VERDICT on another length");
         return GR_OK;
     }
     if ((uint64_t)v.keep_len + v.n_path + 1 > (uint64_t)d->config.n_ctx_max) {
@@ -324,7 +336,7 @@ static enum gr_status on_verdict(struct gr_drafter *d, struct follow *f, const s
         return GR_OK;
     }
     if (!follow_path(d, f, h, &v)) {
-        desync(d, f, "the VERDICT's tokens do not give its hash");
+        lose_place(d, f, "the VERDICT's tokens do not give its hash");
         return GR_OK;
     }
     learn_rate(f, v.n_path + 1, now_ns);
@@ -413,7 +425,7 @@ static enum gr_status on_delta(struct gr_drafter *d, struct follow *f, const str
         return GR_OK; /* of the attachment before; the RESYNC is still to come */
     }
     if (delta.common_len > (uint32_t)f->len && f->state != DRAFT_FULL) {
-        desync(d, f, "a DELTA that starts past what is known");
+        lose_place(d, f, "a DELTA that starts past what is known");
         return GR_OK;
     }
     if ((uint64_t)delta.common_len + delta.n_id > (uint64_t)d->config.n_ctx_max || f->state == DRAFT_FULL) {
@@ -425,7 +437,7 @@ static enum gr_status on_delta(struct gr_drafter *d, struct follow *f, const str
     GR_TRY(compare_delta(d, f, h, &delta, &fits, &same));
     if (!fits) {
         drafter_truncate(d, f, 0);
-        desync(d, f, "the DELTA's tokens do not give its hash");
+        lose_place(d, f, "the DELTA's tokens do not give its hash");
         return GR_OK;
     }
     const bool last = (h->flags & GR_DELTA_LAST) != 0;
@@ -469,7 +481,7 @@ static enum gr_status on_desync(struct gr_drafter *d, struct follow *f, const st
         f->state = DRAFT_SYNCING;
         return GR_OK;
     }
-    if (f->state == DRAFT_FOLLOWING) {
+    if (f->state == DRAFT_FOLLOWING) { /* who has counted it for the session */
         desync(d, f, "the target says so");
     }
     return GR_OK;

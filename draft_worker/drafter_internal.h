@@ -2,6 +2,7 @@
 #ifndef GR_DRAFT_WORKER_DRAFTER_INTERNAL_H
 #define GR_DRAFT_WORKER_DRAFTER_INTERNAL_H
 
+#include "common/fallback.h"
 #include "draft_worker/acceptance_check.h"
 #include "draft_worker/drafter.h"
 
@@ -75,7 +76,10 @@ struct follow {
     int32_t job_len;   /* len the job works on */
     uint32_t job_round; /* and the round its tree is for */
     bool job_stale;    /* tokens below job_len were replaced meanwhile, or the session was attached anew */
-    uint64_t n_round, draft_ns, host_ns, job_ns, n_desync, n_ahead, n_hit;
+    uint64_t n_round, draft_ns, host_ns, job_ns, n_ahead, n_hit;
+    struct gr_fallbacks fallbacks;
+    uint32_t n_desync_all; /* the target's included, for the log */
+    uint32_t n_desync, n_feature_gap; /* found here, and not told the orchestrator yet */
     /* the first child of a tree: how often it was tried and accepted, what the model expected; alarms in this session
      */
     uint64_t n_first, n_first_hit, n_alarm;
@@ -111,6 +115,8 @@ struct follow *drafter_find(struct gr_drafter *d, uint64_t id);
 void drafter_free(struct gr_drafter *d, struct follow *f);
 void drafter_send_error(struct gr_drafter *d, uint64_t session, enum gr_status code, const char *text);
 void drafter_send_resync(struct gr_drafter *d, struct follow *f);
+/* Less is done than was asked for: told and counted. detail may be NULL. */
+void drafter_fall_back(struct gr_drafter *d, struct follow *f, enum gr_fallback reason, const char *detail);
 /* Forgets everything past len: tokens, KV, trees, candidates. */
 void drafter_truncate(struct gr_drafter *d, struct follow *f, int32_t len);
 void drafter_append(struct gr_drafter *d, struct follow *f, int32_t token); /* there is room */

@@ -136,7 +136,7 @@ static void fill_common(struct gr_drafter *d, struct follow *f, struct gr_draft_
 static void starve(struct gr_drafter *d, struct follow *f, uint64_t now_ns)
 {
     if (!f->starved) {
-        log_warn("[spec][fallback] session %" PRIu64 ": the drafter's KV pool is full; no tree for it", f->id);
+        drafter_fall_back(d, f, GR_FALLBACK_DRAFT_POOL, NULL);
     }
     f->starved = true; /* tried again when the next tree is due */
     if (f->due) {

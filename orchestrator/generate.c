@@ -288,7 +288,7 @@ void gr_generation_end(struct gr_generation *g, enum gr_finish finish, const cha
     }
     const bool first = g->phase == GR_PHASE_TEXT;
     if (first) {
-        gr_metrics_roll_back(&g->metrics, g->turn_len + g->n_final);
+        gr_metrics_cut(&g->metrics, g->turn_len + g->n_final);
         g->n_token = g->n_final; /* what was not judged in time is no text */
         g->finish = finish;
         tell_of_end(g);

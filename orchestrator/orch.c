@@ -156,6 +156,7 @@ static void begin_turn(struct entry *e, uint32_t base)
     e->drafter_failed = false;
     e->in_turn = true;
     e->metrics.prompt_tokens += e->turn_len - base;
+    e->metrics.n_open = 0; /* the rounds of the turn before stand */
 }
 
 enum gr_status gr_orch_submit(struct gr_orch *o, const struct gr_session_request *request, uint64_t now_ns,
@@ -245,6 +246,7 @@ static void cut_text(struct gr_orch *o, struct entry *e, uint32_t n_keep)
     e->metrics.completion_tokens -= n_cut;
     gr_transcript_cut(&e->transcript, e->transcript.len - n_cut);
     e->final_len = e->transcript.len;
+    gr_metrics_cut(&e->metrics, e->transcript.len);
     const bool is_news = n_cut > 0 || e->state != GR_SESSION_IDLE;
     if (is_news && e->request.keep_open && e->target >= 0 && e->state != GR_SESSION_CLOSING) {
         const struct gr_msg m = {.type = GR_MSG_TRUNCATE, .session = e->id, .epoch = e->epoch,
@@ -445,8 +447,7 @@ static void on_drafter_error(struct gr_orch *o, struct entry *e, uint32_t worker
     if ((int)worker != e->drafter) {
         return; /* it was detached already: DRAFT_STATS follows */
     }
-    log_warn("[spec][fallback] session %" PRIu64 ": drafter: %s; going on root-only", e->id, m->text);
-    orch_count_fallback(e);
+    orch_fall_back(e, GR_FALLBACK_DRAFTER_ERROR, m->text);
     /* It may be about an attachment that another has replaced: let go of that one, too, and start over. */
     orch_detach(o, e);
     const bool again = m->code == (uint32_t)-GR_ECLOSED && e->n_attach_retry < ATTACH_RETRY_MAX;
@@ -529,6 +530,9 @@ static void from_drafter(struct gr_orch *o, struct entry *e, uint32_t worker, co
         report(o, e, m);
     } else if (m->type == GR_MSG_ERROR) {
         on_drafter_error(o, e, worker, m);
+    } else if (m->type == GR_MSG_DRAFT_TROUBLE) {
+        gr_metrics_take(&e->metrics, m, 0);
+        report(o, e, m);
     } else if (m->type == GR_MSG_DRAFT_STATS) {
         on_stats(o, e, m);
     }
@@ -538,7 +542,7 @@ static bool is_from_worker(enum gr_msg_type type)
 {
     return type == GR_MSG_OPENED || type == GR_MSG_CLOSED || type == GR_MSG_COMMIT || type == GR_MSG_PROGRESS ||
            type == GR_MSG_EVICTED || type == GR_MSG_ATTACHED || type == GR_MSG_DRAFT_STATS || type == GR_MSG_ERROR ||
-           type == GR_MSG_PONG;
+           type == GR_MSG_DRAFT_TROUBLE || type == GR_MSG_PONG;
 }
 
 enum gr_status gr_orch_on_msg(struct gr_orch *o, uint32_t worker, const struct gr_msg *m, uint64_t now_ns)

@@ -3,6 +3,7 @@
 #ifndef GR_ORCHESTRATOR_ORCH_INTERNAL_H
 #define GR_ORCHESTRATOR_ORCH_INTERNAL_H
 
+#include "common/fallback.h"
 #include "orchestrator/orch.h"
 #include "orchestrator/transcript.h"
 
@@ -20,6 +21,7 @@ struct entry {
     uint32_t turn_base;                /* transcript before the turn's ids */
     uint32_t turn_len;                 /* and with them: generated tokens follow */
     uint32_t n_fallback, n_reopen;     /* of the turn */
+    struct gr_fallbacks fallbacks;     /* of the session, for the log */
     bool in_turn;
     int target, drafter;   /* workers that may hold it, -1: none */
     int home;              /* the target that was asked last: its answers count, even when it holds nothing; -1: none */
@@ -72,9 +74,9 @@ void orch_drop_provisional(struct entry *e);
 enum gr_specpv_mode orch_specpv_asked(const struct gr_orch *o, const struct entry *e);
 /* To a target, if there is one; else WAITING. */
 void orch_open(struct gr_orch *o, struct entry *e);
+/* The turn goes on with less than was asked for: told and counted. detail may be NULL. */
+void orch_fall_back(struct entry *e, enum gr_fallback reason, const char *detail);
 /* As epoch + 1: where it was, it is not any more. */
-/* The turn goes on with less than was asked for. */
-void orch_count_fallback(struct entry *e);
 void orch_reopen(struct gr_orch *o, struct entry *e);
 /* APPEND to the target that holds it. */
 void orch_append_turn(struct gr_orch *o, struct entry *e);

@@ -80,9 +80,7 @@ static bool accept_numerics(struct gr_orch *o, struct entry *e, int target)
         orch_fail_turn(o, e, text);
         return false;
     }
-    log_warn("[numerics][fallback] session %" PRIu64 ": %s; what follows may be another text than either's alone",
-             e->id, text);
-    orch_count_fallback(e);
+    orch_fall_back(e, GR_FALLBACK_NUMERICS, text);
     return true;
 }
 
@@ -139,8 +137,9 @@ void orch_open(struct gr_orch *o, struct entry *e)
     send_open(o, e);
 }
 
-void orch_count_fallback(struct entry *e)
+void orch_fall_back(struct entry *e, enum gr_fallback reason, const char *detail)
 {
+    gr_fall_back(&e->fallbacks, reason, e->id, 0, detail);
     e->n_fallback++;
     e->metrics.fallbacks++;
 }

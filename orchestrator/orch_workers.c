@@ -136,7 +136,7 @@ static void lose_drafter(struct gr_orch *o, struct entry *e)
     if (e->state != GR_SESSION_RUNNING && e->state != GR_SESSION_OPENING) {
         return;
     }
-    orch_count_fallback(e);
+    orch_fall_back(e, GR_FALLBACK_DRAFTER_LOST, NULL);
     orch_attach(o, e); /* to another one, if there is one */
 }
 

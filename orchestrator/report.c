@@ -43,6 +43,7 @@ static json_t *metrics_json(const struct gr_session_metrics *m)
         {"late_trees_rerooted", m->late_trees_rerooted},
         {"draft_ahead_hits", m->draft_ahead_hits},
         {"desyncs", m->desyncs},
+        {"feature_gaps", m->feature_gaps},
         {"fallbacks", m->fallbacks},
         {"reopens", m->reopens},
         {"acceptance_alarms", m->acceptance_alarms},

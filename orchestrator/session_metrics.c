@@ -6,12 +6,12 @@
 
 void gr_metrics_roll_back(struct gr_session_metrics *s, uint32_t keep_len)
 {
-    while (s->n_open > 0) {
-        struct gr_metrics_round *r = &s->open[s->n_open - 1];
+    for (uint32_t k = s->n_open; k > 0; k--) {
+        struct gr_metrics_round *r = &s->open[k - 1];
         const uint32_t end = r->base_len + r->n_accepted;
         const uint32_t n_back = end > keep_len ? GR_MIN(end - keep_len, r->n_accepted) : 0;
         if (n_back == 0) {
-            return; /* nor has an earlier one */
+            continue;
         }
         s->num_accepted_tokens -= n_back;
         s->num_rewound_tokens += n_back;
@@ -21,22 +21,49 @@ void gr_metrics_roll_back(struct gr_session_metrics *s, uint32_t keep_len)
             s->accepted_per_position[i]--;
         }
         r->n_accepted -= n_back;
-        if (r->n_accepted > 0) {
-            return;
-        }
-        s->n_open--;
     }
 }
 
-/* Rounds that nothing can take back any more are forgotten. */
-static void settle(struct gr_session_metrics *s, uint32_t final_len)
+/* Rounds that nothing can take back any more are forgotten: their tokens were final before the COMMIT that came now. */
+static void settle(struct gr_session_metrics *s)
 {
     uint32_t n_done = 0;
-    while (n_done < s->n_open && s->open[n_done].base_len + s->open[n_done].n_accepted <= final_len) {
+    while (n_done < s->n_open && s->open[n_done].base_len + s->open[n_done].n_accepted <= s->final_len) {
         n_done++;
     }
     s->n_open -= n_done;
     memmove(s->open, s->open + n_done, s->n_open * sizeof(s->open[0]));
+}
+
+static void uncount(struct gr_session_metrics *s, const struct gr_metrics_round *r)
+{
+    s->rounds--;
+    s->wait_ns -= r->wait_ns;
+    s->verify_ns -= r->verify_ns;
+    s->host_ns -= r->host_ns;
+    s->partial_rounds -= r->partial;
+    if (r->n_draft == 0) {
+        s->root_only_rounds--;
+        return;
+    }
+    s->num_drafts--;
+    s->num_draft_tokens -= r->n_draft;
+    s->num_rewound_tokens -= r->n_draft - r->n_accepted;
+    s->rewind_steps -= r->rewound;
+}
+
+void gr_metrics_cut(struct gr_session_metrics *s, uint32_t keep_len)
+{
+    uint32_t n = 0;
+    gr_metrics_roll_back(s, keep_len);
+    for (uint32_t i = 0; i < s->n_open; i++) {
+        if (s->open[i].base_len >= keep_len && !s->open[i].judged) {
+            uncount(s, &s->open[i]);
+        } else {
+            s->open[n++] = s->open[i];
+        }
+    }
+    s->n_open = n;
 }
 
 static void take_verification(struct gr_session_metrics *s, const struct gr_msg *m)
@@ -47,6 +74,21 @@ static void take_verification(struct gr_session_metrics *s, const struct gr_msg 
     s->drift_mismatches += m->n_mismatch;
     s->partial_since_refresh = m->verdict_kind == GR_VERDICT_PARTIAL ? s->partial_since_refresh + 1 : 0;
     gr_metrics_roll_back(s, m->keep_len);
+}
+
+/* The oldest gives way: it is as good as final where more than a buffer of them are open. */
+static void keep_open(struct gr_session_metrics *s, const struct gr_msg *m)
+{
+    const uint32_t most = (uint32_t)GR_ARRAY_LEN(s->open);
+    if (s->n_open == most) {
+        memmove(s->open, s->open + 1, (most - 1) * sizeof(s->open[0]));
+        s->n_open--;
+    }
+    s->open[s->n_open++] = (struct gr_metrics_round){
+        .base_len = m->keep_len, .n_draft = m->n_draft, .n_accepted = m->n_accepted,
+        .rewound = m->n_accepted < m->n_draft, .judged = m->n_judged > 0,
+        .partial = m->verdict_kind == GR_VERDICT_PARTIAL, .wait_ns = m->wait_ns,
+        .verify_ns = m->verify_ns, .host_ns = m->host_ns};
 }
 
 static void take_commit(struct gr_session_metrics *s, const struct gr_msg *m, uint64_t now_ns)
@@ -66,6 +108,7 @@ static void take_commit(struct gr_session_metrics *s, const struct gr_msg *m, ui
     s->wait_ns += m->wait_ns;
     s->verify_ns += m->verify_ns;
     s->host_ns += m->host_ns;
+    keep_open(s, m);
     if (m->n_draft == 0) {
         s->root_only_rounds++;
         return;
@@ -78,16 +121,14 @@ static void take_commit(struct gr_session_metrics *s, const struct gr_msg *m, ui
     for (uint32_t i = 0; i < m->n_accepted; i++) {
         s->accepted_per_position[i]++;
     }
-    if (m->n_accepted > 0 && m->final_len < m->keep_len + m->n_accepted && s->n_open < GR_ARRAY_LEN(s->open)) {
-        s->open[s->n_open++] = (struct gr_metrics_round){m->keep_len, m->n_accepted, m->n_accepted < m->n_draft};
-    }
 }
 
 void gr_metrics_take(struct gr_session_metrics *s, const struct gr_msg *m, uint64_t now_ns)
 {
     if (m->type == GR_MSG_COMMIT) {
+        settle(s);
         take_commit(s, m, now_ns);
-        settle(s, m->final_len);
+        s->final_len = m->final_len;
     } else if (m->type == GR_MSG_DRAFT_STATS) {
         s->n_drafter_round += m->n_round;
         s->draft_ns += m->draft_ns;
@@ -100,6 +141,10 @@ void gr_metrics_take(struct gr_session_metrics *s, const struct gr_msg *m, uint6
         s->acceptance_alarms += m->n_alarm;
         s->wire_bytes += m->wire_bytes;
         s->wire_tokens += m->wire_tokens;
+    } else if (m->type == GR_MSG_DRAFT_TROUBLE) {
+        s->desyncs += m->n_desync;
+        s->fallbacks += m->n_fallback;
+        s->feature_gaps += m->n_feature_gap;
     } else if (m->type == GR_MSG_ATTACHED) {
         memcpy(s->transport, m->transport, sizeof(s->transport));
         s->fallbacks += m->n_fallback;

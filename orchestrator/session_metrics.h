@@ -6,10 +6,13 @@
 #include "common/msg.h"
 #include "common/token_tree.h"
 
-/* A round whose tokens are provisional still: nodes of it that were accepted may be taken back. */
+/* A round that may be taken back still: its tokens were provisional before the last COMMIT, or are, or came with it. */
 struct gr_metrics_round {
-    uint32_t base_len, n_accepted;
+    uint32_t base_len, n_draft, n_accepted;
     bool rewound; /* counted in rewind_steps */
+    bool judged;  /* tokens of rounds before it */
+    bool partial; /* verified under a partial view */
+    uint64_t wait_ns, verify_ns, host_ns;
 };
 
 /* Durations are sums over rounds. */
@@ -29,17 +32,23 @@ struct gr_session_metrics {
     /* SpecPV; seeding a view is no refresh */
     uint64_t partial_rounds, full_refreshes, drift_checked, drift_mismatches;
     uint64_t partial_since_refresh;
+    uint64_t feature_gaps; /* features that did not join those that the drafter held */
+    uint32_t final_len;    /* of the last COMMIT */
     uint32_t n_open;
-    struct gr_metrics_round open[GR_SPECPV_BUFFER_MAX];
+    struct gr_metrics_round open[GR_SPECPV_BUFFER_MAX + 1];
     char transport[16];
 };
 
-/* Takes COMMIT, DRAFT_STATS and ATTACHED into account; other messages change nothing. open_ns and prompt_tokens are the
+/* Takes COMMIT, DRAFT_STATS, DRAFT_TROUBLE and ATTACHED into account; other messages change nothing. open_ns and prompt_tokens are the
  * caller's to set. */
 void gr_metrics_take(struct gr_session_metrics *m, const struct gr_msg *msg, uint64_t now_ns);
 
 /* Tokens from keep_len on are taken back: accepted nodes among them become rewound ones. */
 void gr_metrics_roll_back(struct gr_session_metrics *m, uint32_t keep_len);
+
+/* The turn was cut to keep_len, within the tokens that the last COMMIT made final or behind them, and nobody is shown
+ * the rest: rounds that brought and judged none of the tokens before it count no more. */
+void gr_metrics_cut(struct gr_session_metrics *m, uint32_t keep_len);
 
 double gr_metrics_tokens_per_second(const struct gr_session_metrics *m); /* decode only: without the first token */
 double gr_metrics_mean_acceptance_length(const struct gr_session_metrics *m); /* 1 + accepted / drafts */

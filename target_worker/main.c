@@ -1,6 +1,7 @@
 /* graft-target: the target worker; with --colocate-draft the draft worker in the same process, over the loop
  * transport. */
 #include "common/clock.h"
+#include "common/fallback.h"
 #include "common/joined.h"
 #include "common/log.h"
 #include "common/program.h"
@@ -27,7 +28,8 @@ static void *run_draft(void *arg)
         _exit(1);
     }
     if (st != GR_OK && st != GR_ECLOSED) { /* closed: the orchestrator is gone, which the target sees as well */
-        log_warn("[spec][fallback] the co-located drafter ended with an error; going on root-only");
+        struct gr_fallbacks of_process = {0}; /* its sessions count the drafter that is gone */
+        gr_fall_back(&of_process, GR_FALLBACK_COLOCATED_DRAFTER, 0, 0, NULL);
     }
     return NULL;
 }

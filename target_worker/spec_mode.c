@@ -42,10 +42,10 @@ struct gr_spec_decision gr_spec_mode_decide(const struct gr_spec_input *in)
         return (struct gr_spec_decision){.mode = GR_SPEC_PLAIN};
     }
     if (in->single_token) {
-        return (struct gr_spec_decision){.mode = GR_SPEC_ROOT, .reason = "force_single_token is set"};
+        return (struct gr_spec_decision){.mode = GR_SPEC_ROOT, .reason = GR_FALLBACK_SINGLE_TOKEN};
     }
     if (in->n_fault >= FAULT_MAX) {
-        return (struct gr_spec_decision){.mode = GR_SPEC_ROOT, .reason = "a tree round broke an invariant"};
+        return (struct gr_spec_decision){.mode = GR_SPEC_ROOT, .reason = GR_FALLBACK_TREE_FAULT};
     }
     if (!in->has_drafter || in->n_node_max < 1) {
         return (struct gr_spec_decision){.mode = GR_SPEC_ROOT};

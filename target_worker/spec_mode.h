@@ -3,6 +3,8 @@
 #ifndef GR_TARGET_WORKER_SPEC_MODE_H
 #define GR_TARGET_WORKER_SPEC_MODE_H
 
+#include "common/fallback.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -89,7 +91,7 @@ struct gr_spec_input {
 struct gr_spec_decision {
     enum gr_spec_mode mode;
     int n_want;          /* nodes wanted at most; 0 unless PROBE or TREE */
-    const char *reason;  /* why no tree, for the fall-back line; NULL: nothing to report */
+    enum gr_fallback reason; /* why no tree, for the fall-back line; NONE: nothing to report */
 };
 
 #define GR_SPEC_ENTER 1.0        /* of what root-only rounds bring: so much must a probe promise */

@@ -116,7 +116,13 @@ void target_send_error(struct gr_target *t, uint64_t session, enum gr_status cod
     t->io.send_msg(t->io.ctx, &m);
 }
 
-void target_drop_drafter(struct gr_target *t, struct session *s, const char *reason)
+void target_fall_back(struct gr_target *t, struct session *s, enum gr_fallback reason, const char *detail)
+{
+    t->counters.n_fallback++;
+    gr_fall_back(&s->fallbacks, reason, s->id, s->round, detail);
+}
+
+void target_drop_drafter(struct gr_target *t, struct session *s, enum gr_fallback reason)
 {
     if (!s->has_peer && s->ever_attached) {
         return;
@@ -125,9 +131,7 @@ void target_drop_drafter(struct gr_target *t, struct session *s, const char *rea
     s->ever_attached = true;
     target_forget_trees(s);
     s->owed = false;
-    s->n_fallback++;
-    t->counters.n_fallback++;
-    log_warn("[spec][fallback] session %" PRIu64 " round %u: %s; going on root-only", s->id, s->round, reason);
+    target_fall_back(t, s, reason, NULL);
 }
 
 static void pong(struct gr_target *t)
@@ -171,7 +175,7 @@ void gr_target_on_peer_lost(struct gr_target *t, uint32_t peer)
     for (int i = 0; i < t->config.n_session_max; i++) {
         struct session *s = &t->session[i];
         if (s->state != SESSION_FREE && s->has_peer && s->peer == peer) {
-            target_drop_drafter(t, s, "the drafter is gone");
+            target_drop_drafter(t, s, GR_FALLBACK_DRAFTER_GONE);
         }
     }
 }

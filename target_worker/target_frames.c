@@ -21,8 +21,11 @@ static void count_desync(struct gr_target *t, struct session *s, uint32_t peer, 
 {
     t->counters.n_desync++;
     s->n_desync++;
-    log_warn("session %" PRIu64 " round %u: desync: a DRAFT on base_len %u where %d is committed (reason %d)", s->id,
-             s->round, h->base_len, s->committed_len, reason);
+    s->n_desync_all++;
+    if (gr_is_told(s->n_desync_all)) {
+        log_warn("session %" PRIu64 " round %u: desync: a DRAFT on base_len %u where %d is committed (reason %d), %u by "
+                 "now", s->id, s->round, h->base_len, s->committed_len, reason, s->n_desync_all);
+    }
     send_desync(t, peer, h, reason, (uint32_t)s->committed_len);
 }
 
@@ -148,7 +151,7 @@ static enum gr_status on_resync(struct gr_target *t, uint32_t peer, const struct
     }
     t->counters.n_resync++;
     if (r.feature_len != GR_FEATURES_NONE && t->config.feature_width == 0) {
-        target_drop_drafter(t, s, "its drafter runs a head, and this target was started without one");
+        target_drop_drafter(t, s, GR_FALLBACK_HEAD_UNFED);
         return GR_OK;
     }
     s->has_peer = s->ever_attached = s->want_draft = true;

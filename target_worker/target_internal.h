@@ -2,6 +2,7 @@
 #ifndef GR_TARGET_WORKER_TARGET_INTERNAL_H
 #define GR_TARGET_WORKER_TARGET_INTERNAL_H
 
+#include "common/fallback.h"
 #include "target_worker/cost_table.h"
 #include "target_worker/spec_mode.h"
 #include "target_worker/specpv.h"
@@ -96,7 +97,7 @@ struct session {
     /* the round that comes next */
     enum gr_spec_mode mode;
     int32_t n_want;
-    const char *reason;       /* why no tree, said once */
+    enum gr_fallback reason;  /* why no tree, said once */
     uint64_t deadline_ns;     /* a root-only pass from here on */
     uint32_t begun_round;     /* the round that give_up_ns is of */
     uint64_t give_up_ns;      /* deadline_ns is never later, however often the drafter begins anew in this round */
@@ -116,7 +117,9 @@ struct session {
     bool pass_resync;         /* the drafter began anew meanwhile: it may not know the pass's tree */
     uint64_t wait_ns, draft_ns; /* for the tree; of it the drafter's own time */
     uint64_t host_ns;         /* of the round: what is neither waiting for the drafter nor the forward pass */
-    uint32_t n_late, n_desync, n_fallback, n_reroot; /* since the last COMMIT */
+    uint32_t n_late, n_desync, n_reroot; /* since the last COMMIT */
+    uint32_t n_desync_all;
+    struct gr_fallbacks fallbacks;
 };
 
 #define GR_GROUP_CLASSES 8
@@ -150,7 +153,9 @@ struct gr_target {
 struct session *target_find(struct gr_target *t, uint64_t id);
 void target_send_error(struct gr_target *t, uint64_t session, enum gr_status code, const char *text);
 /* The drafter of this session is gone or unusable: root-only from here on. */
-void target_drop_drafter(struct gr_target *t, struct session *s, const char *reason);
+void target_drop_drafter(struct gr_target *t, struct session *s, enum gr_fallback reason);
+/* Less is done than was asked for: told and counted. detail may be NULL. */
+void target_fall_back(struct gr_target *t, struct session *s, enum gr_fallback reason, const char *detail);
 
 /* target_session.c */
 void target_open(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns);
@@ -288,7 +293,7 @@ struct judged target_specpv_judged(const struct gr_pass_seq *q);
 /* Tokens past final_len are forgotten. */
 void target_drop_provisional(struct gr_target *t, struct session *s);
 /* Full verification from here on; why: said and counted. */
-void target_specpv_off(struct gr_target *t, struct session *s, const char *why);
+void target_specpv_off(struct gr_target *t, struct session *s, enum gr_fallback reason, const char *detail);
 /* What the session has, as it is told: not what was asked for. */
 enum gr_specpv_mode target_specpv_shown(const struct session *s);
 /* Tokens whose cells the session holds between passes. */

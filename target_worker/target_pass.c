@@ -358,7 +358,7 @@ static void send_commit(struct gr_target *t, struct session *s, const struct gr_
         .n_mismatch = (uint32_t)judged.n_mismatch, .n_judged = (uint32_t)judged.n_checked,
         .gap = (double)q->gap, .wait_ns = s->wait_ns, .draft_ns = s->draft_ns, .verify_ns = p->forward_ns,
         .host_ns = s->host_ns,
-        .n_row = (uint32_t)p->n_row, .n_late = s->n_late, .n_desync = s->n_desync, .n_fallback = s->n_fallback,
+        .n_row = (uint32_t)p->n_row, .n_late = s->n_late, .n_desync = s->n_desync, .n_fallback = s->fallbacks.n_untold,
         .n_reroot = s->n_reroot,
     };
     if (s->want_trace && q->kind == GR_PASS_TREE) {
@@ -372,7 +372,7 @@ static void send_commit(struct gr_target *t, struct session *s, const struct gr_
         m.tree_parents = (struct gr_msg_ids){.p = parents, .n = (uint32_t)q->tree.n};
         m.path = (struct gr_msg_ids){.p = path, .n = (uint32_t)o->n_path};
     }
-    s->n_late = s->n_desync = s->n_fallback = s->n_reroot = 0;
+    s->n_late = s->n_desync = s->fallbacks.n_untold = s->n_reroot = 0;
     t->io.send_msg(t->io.ctx, &m);
 }
 
@@ -426,7 +426,7 @@ static void note_fault(struct gr_target *t, struct session *s, uint64_t now_ns)
     t->counters.n_fault++;
     if (target_n_missing(s) > 0) {
         target_drop_provisional(t, s);
-        target_specpv_off(t, s, "a round broke an invariant");
+        target_specpv_off(t, s, GR_FALLBACK_SPECPV_FAULT, NULL);
     }
     gr_kv_table_truncate(&t->pool, &s->table, target_held_len(s));
     target_begin_round(t, s, now_ns);

@@ -180,12 +180,10 @@ static bool expects_drafter(const struct session *s)
     return s->want_draft && (s->has_peer || !s->ever_attached);
 }
 
-static void tell_reason(struct gr_target *t, struct session *s, const char *reason)
+static void tell_reason(struct gr_target *t, struct session *s, enum gr_fallback reason)
 {
-    if (reason != NULL && reason != s->reason) {
-        s->n_fallback++;
-        t->counters.n_fallback++;
-        log_warn("[spec][fallback] session %" PRIu64 " round %u: %s; going on root-only", s->id, s->round, reason);
+    if (reason != GR_FALLBACK_NONE && reason != s->reason) {
+        target_fall_back(t, s, reason, NULL);
     }
     s->reason = reason;
 }
@@ -307,7 +305,7 @@ void target_note_silence(struct gr_target *t, struct session *s, uint64_t now_ns
 {
     if (s->has_peer && s->silent_ns != 0 &&
         now_ns - s->silent_ns >= GR_SILENT_DEADLINES * t->config.round_deadline_ns) {
-        target_drop_drafter(t, s, "no tree for as long as three round deadlines");
+        target_drop_drafter(t, s, GR_FALLBACK_DRAFTER_SILENT);
     }
 }
 

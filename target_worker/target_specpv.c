@@ -13,15 +13,13 @@
 
 /* ---- on and off ---- */
 
-void target_specpv_off(struct gr_target *t, struct session *s, const char *why)
+void target_specpv_off(struct gr_target *t, struct session *s, enum gr_fallback reason, const char *detail)
 {
     if (s->pv.mode == GR_SPECPV_OFF) {
         return;
     }
     s->pv.mode = GR_SPECPV_OFF;
-    s->n_fallback++;
-    t->counters.n_fallback++;
-    log_warn("[specpv][fallback] session %" PRIu64 ": %s; going on with full verification", s->id, why);
+    target_fall_back(t, s, reason, detail);
 }
 
 void target_specpv_open(struct gr_target *t, struct session *s, const struct gr_msg *m)
@@ -40,12 +38,12 @@ void target_specpv_open(struct gr_target *t, struct session *s, const struct gr_
         return;
     }
     if (t->config.specpv.n_buffer == 0) {
-        target_specpv_off(t, s, "the target was started without SpecPV");
+        target_specpv_off(t, s, GR_FALLBACK_SPECPV_ABSENT, NULL);
         return;
     }
     const char *wrong = gr_specpv_preflight(&s->pv.params, n_node + 1, n_level, t->config.n_ctx_max);
     if (wrong != NULL) {
-        target_specpv_off(t, s, wrong);
+        target_specpv_off(t, s, GR_FALLBACK_SPECPV_UNFIT, wrong);
     }
 }
 

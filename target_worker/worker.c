@@ -1,6 +1,7 @@
 #include "target_worker/worker.h"
 
 #include "common/clock.h"
+#include "common/fallback.h"
 #include "common/log.h"
 #include "model/capture.h"
 #include "model/cuda/llama.h"
@@ -31,6 +32,7 @@ struct worker {
     struct gr_target *target;
     struct gr_worker_io *io;
     struct gr_pass *pass; /* in flight */
+    struct gr_fallbacks fallbacks; /* of the process; those of sessions are the machine's */
     int test_fail_pass; /* for tests: passes until one fails as a broken device makes it fail; 0: none */
 };
 
@@ -168,8 +170,7 @@ static struct gr_specpv_params create_views(struct worker *w, const struct gr_ta
     const struct gr_specpv_params resolved = gr_specpv_resolve(&none, &p);
     const char *wrong = gr_specpv_preflight(&resolved, 1, 0, w->lm->n_ctx_max);
     if (wrong != NULL || gr_lm_view_create(w->lm, &most, o->n_session_max) != GR_OK) {
-        log_warn("[specpv][fallback] %s; sessions are verified in full",
-                 wrong != NULL ? wrong : "the model has no partial views");
+        gr_fall_back(&w->fallbacks, GR_FALLBACK_NO_VIEWS, 0, 0, wrong);
         return none;
     }
     return p;

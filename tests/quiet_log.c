@@ -2,9 +2,12 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 int log_count_n;
 char log_count_last[1024];
+int log_fallback_n;
+char log_fallback_last[1024];
 
 void gr_log_init(const char *role)
 {
@@ -46,6 +49,10 @@ void gr_log_line(enum gr_log_level level, const char *fmt, ...)
     (void)vsnprintf(log_count_last, sizeof(log_count_last), fmt, args);
     va_end(args);
     log_count_n++;
+    if (strstr(log_count_last, "[fallback]") != NULL) {
+        memcpy(log_fallback_last, log_count_last, sizeof(log_fallback_last));
+        log_fallback_n++;
+    }
 }
 
 const char *gr_log_last_error(void)

@@ -8,5 +8,8 @@
 
 extern int log_count_n;
 extern char log_count_last[1024];
+/* The same of fall-backs alone. */
+extern int log_fallback_n;
+extern char log_fallback_last[1024];
 
 #endif

@@ -62,6 +62,10 @@ static void rig_msg(void *ctx, const struct gr_msg *m)
     assert_true(r->n_error <= r->n_error_expected);
     if (m->type == GR_MSG_DRAFT_STATS) {
         r->stats = *m;
+    } else if (m->type == GR_MSG_DRAFT_TROUBLE) {
+        r->trouble.n_fallback += m->n_fallback;
+        r->trouble.n_desync += m->n_desync;
+        r->trouble.n_feature_gap += m->n_feature_gap;
     } else if (m->type == GR_MSG_ATTACHED) {
         r->attached = m->session;
     }
@@ -124,7 +128,7 @@ struct rig *rig_create(const struct rig_config *c)
     draft.n_vocab_head = c->n_vocab_head;
     r->lm = toy_lm_create(&draft);
     const struct gr_drafter_config dc = {.n_session_max = 2,
-                                         .n_ctx_max = RIG_N_CTX,
+                                         .n_ctx_max = c->n_ctx > 0 ? c->n_ctx : RIG_N_CTX,
                                          .n_vocab = RIG_N_VOCAB,
                                          .n_row_max = 64,
                                          .prefill_chunk = CHUNK,

@@ -42,6 +42,7 @@ struct rig {
     struct gr_token_tree tree;
     struct gr_resync resync;
     struct gr_msg stats;
+    struct gr_msg trouble; /* DRAFT_TROUBLE: the sums of all */
     uint64_t attached; /* the session of the last ATTACHED */
     int n_error, n_error_expected;
     /* a second session that is told the same */
@@ -73,6 +74,7 @@ struct rig_config {
     int32_t window; /* 0: RIG_N_CTX */
     int32_t context; /* of a head; 0: all */
     bool one_fits;   /* the KV pool holds one session's */
+    int32_t n_ctx;   /* of the drafter; 0: RIG_N_CTX */
 };
 
 extern bool rig_heads; /* rigs have a head, whatever their config says */

@@ -626,6 +626,12 @@ static void test_flip_is_repaired(void **state)
     rig_await_draft(r); /* the same round again: no second flip */
     rig_assert_fresh(r, &c, 63);
     assert_int_equal(gr_drafter_counters(r->drafter)->n_desync, 1);
+    assert_int_equal(r->trouble.n_desync, 0); /* the target has counted it */
+    struct gr_verdict v = {.draft_round = GR_WIRE_ROOT_ONLY, .keep_len = (uint32_t)r->len + 3};
+    rig_send_verdict(r, &v, (uint32_t)r->len + 3); /* and this one it cannot know of */
+    (void)rig_job_once(r);
+    assert_int_equal(gr_drafter_counters(r->drafter)->n_desync, 2);
+    assert_int_equal(r->trouble.n_desync, 1);
     rig_destroy(r);
 }
 

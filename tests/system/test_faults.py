@@ -124,6 +124,51 @@ def slow_drafter_costs_little():
         raise AssertionError(f"{median:.3f} x plain, {100 * waited:.1f} % of the time waiting")
 
 
+# ---- what is counted ----
+
+def fallback_lines(p):
+    p.terminate()
+    return [line for line in p.communicate(timeout=20 * SLOW)[1].splitlines() if "[fallback]" in line]
+
+
+@case
+def fall_backs_of_the_drafter_count():
+    """In a turn of a session that is kept, too, which ends before its drafter is detached."""
+    for limit, words in ((("--max-model-len", "64"), "longer than the drafter's context: 64 tokens"),
+                         (("--kv-blocks", "5", "--sessions", "1"), "the drafter's KV pool is full")):
+        with (Serve(spawn=False) as s, worker("graft-target", s.folder, s.address),
+              worker("graft-draft", s.folder, s.address, *limit, model=DRAFT) as d):
+            s.wait("--draft", DRAFT)
+            m = s.generate("--max-tokens", "150", "--keep", *FIXED)["metrics"]
+            assert m["fallbacks"] >= 1 and m["num_drafts"] > 0, m
+            lines = fallback_lines(d)
+            assert len(lines) == 1 and words in lines[0], lines
+
+
+@case
+def a_fall_back_that_flaps_is_a_line_now_and_then():
+    with (Serve(spawn=False) as s, worker("graft-target", s.folder, s.address, "--round-deadline-ms", "1") as t,
+          worker("graft-draft", s.folder, s.address, "--test-delay-us", "4000", model=DRAFT)):
+        s.wait("--draft", DRAFT)
+        m = s.generate("--max-tokens", "300", *FIXED)["metrics"]
+        n = m["fallbacks"]
+        lines = [line for line in fallback_lines(t) if "three round deadlines" in line]
+        assert n > 10 and len(lines) == len(str(n)), (n, lines)
+        assert "(10 times by now)" in lines[1], lines
+
+
+@case
+def metrics_are_of_the_shown_tokens():
+    """A round brings its accepted tokens and one more, unless a stop string cut these off."""
+    text = generate("--max-tokens", "60")["text"]
+    for at in range(20, 60, 4):
+        out = generate("--max-tokens", "60", "--stop", text[at:at + 3], "--draft", DRAFT, "--num-speculative-tokens", "24")
+        m = out["metrics"]
+        surplus = 1 + m["rounds"] + m["num_accepted_tokens"] - m["completion_tokens"]
+        assert out["finish_reason"] == "stop" and surplus in (0, 1), (at, m)
+        assert sum(m["accepted_per_position"]) == m["num_accepted_tokens"], m
+
+
 # ---- kills ----
 
 @case

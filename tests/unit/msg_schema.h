@@ -26,7 +26,7 @@ enum kind { U32, U64, F64, STR, IDS };
             X(n_session, U32, 1 << 16) X(model_fingerprint, U64, 0) X(tokenizer_fingerprint, U64, 0)                   \
                 X(address, STR, 256) X(numerics_id, STR, 96) X(ids, IDS, 1 << 20) X(segments, IDS, 4096)               \
                     X(stop_ids, IDS, 64) X(max_tokens, U32, 1 << 24) X(want_draft, U32, 1) X(want_trace, U32, 1) X(    \
-                        single_token, U32, 1) X(auto_tree, U32, 1) X(draft_ahead, U32, 1) X(n_reroot, U32, UINT32_MAX) \
+                        single_token, U32, 1) X(auto_tree, U32, 1) X(draft_ahead, U32, 1) X(n_reroot, U32, UINT32_MAX) X(n_feature_gap, U32, UINT32_MAX) \
                         X(n_ahead, U64, 0) X(n_hit, U64, 0) X(n_first, U64, 0) X(n_first_hit, U64, 0)        \
                         X(n_alarm, U64, 0) X(wire_bytes, U64, 0) X(wire_tokens, U64, 0) X(first_expected, F64, 0)      \
                         X(temperature, F64, 0) X(min_p, F64, 0) X(top_p, F64, 0)   \
@@ -99,7 +99,8 @@ static const struct schema {
     {GR_MSG_ATTACHED, "ATTACHED", " session epoch transport ", " n_fallback "},
     {GR_MSG_DETACH, "DETACH", " session ", " "},
     {GR_MSG_DRAFT_STATS, "DRAFT_STATS", " session n_round draft_ns host_ns ", 
-     " n_desync n_ahead n_hit n_first n_first_hit n_alarm wire_bytes wire_tokens first_expected "},
+     " n_ahead n_hit n_first n_first_hit n_alarm wire_bytes wire_tokens first_expected "},
+    {GR_MSG_DRAFT_TROUBLE, "DRAFT_TROUBLE", " session ", " n_desync n_fallback n_feature_gap "},
     {GR_MSG_PING, "PING", " ", " worker "},
     {GR_MSG_PONG, "PONG", " n_session n_vocab ", " n_block n_free_block pid worker rtt_ns "},
     {GR_MSG_ERROR, "ERROR", " session code text ", " "},

@@ -1,4 +1,5 @@
 /* Turns of sessions in the orchestrator's machine: appended, cut, lost, evicted, refused; and their transcripts. */
+#include "common/wire.h"
 #include "orchestrator/transcript.h"
 #include "tests/unit/orch_world.h"
 
@@ -217,6 +218,86 @@ static void test_troubles_of_the_prefill_count(void **state)
     assert_int_equal(s->desyncs, 1);
     assert_int_equal(s->late_trees, 1);
     destroy(w);
+}
+
+/* What a drafter found: told at once, as a kept session's turn ends before its drafter is detached. */
+static void test_troubles_of_the_drafter_count(void **state)
+{
+    (void)state;
+    struct world *w = make(NULL);
+    join_target(w);
+    join_drafter(w);
+    const uint64_t id = submit(w, true, true);
+    take_open(w);
+    opened(w);
+    expect(w, DRAFTER, GR_MSG_ATTACH);
+    const int n_report = w->n_report;
+    say(w, DRAFTER, &(struct gr_msg){.type = GR_MSG_DRAFT_TROUBLE, .session = id, .n_fallback = 3, .n_desync = 2,
+                                     .n_feature_gap = 1});
+    const struct gr_session_metrics *s = gr_orch_metrics(w->orch, id);
+    assert_int_equal(s->fallbacks, 3);
+    assert_int_equal(s->desyncs, 2);
+    assert_int_equal(s->feature_gaps, 1);
+    assert_int_equal(w->n_report, n_report + 1); /* and the client hears of it */
+    destroy(w);
+}
+
+static struct gr_msg round_of(uint32_t keep_len, uint32_t n_id, uint32_t n_draft, uint32_t n_accepted,
+                              uint32_t final_len)
+{
+    static int32_t ids[64];
+    return (struct gr_msg){.type = GR_MSG_COMMIT, .round = 1, .keep_len = keep_len, .ids = {ids, n_id},
+                           .n_draft = n_draft, .n_accepted = n_accepted, .final_len = final_len, .wait_ns = 5,
+                           .verify_ns = 100};
+}
+
+/* A stop string ends the text within a round, or within the first of several rounds that become final together: metrics
+ * are those of the shown tokens. */
+static void test_metrics_of_what_is_shown(void **state)
+{
+    (void)state;
+    struct gr_session_metrics s = {0};
+    struct gr_msg m = round_of(10, 3, 6, 2, 13);
+    gr_metrics_take(&s, &m, 1);
+    m = round_of(13, 5, 7, 4, 18);
+    gr_metrics_take(&s, &m, 2);
+    gr_metrics_cut(&s, 15); /* two of the four are shown */
+    assert_int_equal(s.rounds, 2);
+    assert_int_equal(s.num_accepted_tokens, 4);
+    assert_int_equal(s.num_draft_tokens, s.num_accepted_tokens + s.num_rewound_tokens);
+    assert_int_equal(s.accepted_per_position[1], 2);
+    assert_int_equal(s.accepted_per_position[2], 0);
+    s = (struct gr_session_metrics){0};
+    m = round_of(10, 3, 6, 2, 10); /* provisional, like the next two */
+    m.verdict_kind = GR_VERDICT_PARTIAL;
+    gr_metrics_take(&s, &m, 1);
+    m = round_of(13, 4, 6, 3, 10);
+    m.verdict_kind = GR_VERDICT_PARTIAL;
+    gr_metrics_take(&s, &m, 2);
+    m = round_of(17, 1, 0, 0, 10);
+    m.verdict_kind = GR_VERDICT_PARTIAL;
+    gr_metrics_take(&s, &m, 3);
+    m = round_of(18, 2, 6, 1, 20); /* judges them all */
+    m.verdict_kind = GR_VERDICT_FULL;
+    m.n_judged = 8;
+    gr_metrics_take(&s, &m, 4);
+    assert_int_equal(s.rounds, 4);
+    gr_metrics_cut(&s, 12);
+    assert_int_equal(s.rounds, 2); /* the first one, and the one that judged it */
+    assert_int_equal(s.partial_rounds, 1);
+    assert_int_equal(s.root_only_rounds, 0);
+    assert_int_equal(s.num_drafts, 2);
+    assert_int_equal(s.num_accepted_tokens, 2);
+    assert_int_equal(s.num_draft_tokens, 12);
+    assert_int_equal(s.num_rewound_tokens, 10);
+    assert_int_equal(s.rewind_steps, 2);
+    assert_int_equal(s.verify_ns, 200);
+    /* and where nothing is cut, nothing changes */
+    s = (struct gr_session_metrics){0};
+    m = round_of(10, 3, 2, 2, 13);
+    gr_metrics_take(&s, &m, 1);
+    gr_metrics_cut(&s, 13);
+    assert_true(s.rounds == 1 && s.num_accepted_tokens == 2 && s.rewind_steps == 0);
 }
 
 static void test_next_turn_from_on_done(void **state)
@@ -456,6 +537,7 @@ static void test_attach_is_tried_again(void **state)
     join_target(w);
     join_drafter(w);
     const uint64_t id = submit(w, false, true);
+    const int n_told = log_fallback_n;
     const struct gr_msg broken = {.type = GR_MSG_ERROR, .session = id, .code = (uint32_t)-GR_ECLOSED, .text = "gone"};
     take_open(w);
     opened(w);
@@ -471,6 +553,7 @@ static void test_attach_is_tried_again(void **state)
     say(w, DRAFTER, &broken);
     expect(w, DRAFTER, GR_MSG_DETACH);
     assert_int_equal(gr_orch_metrics(w->orch, id)->fallbacks, 9);
+    assert_int_equal(log_fallback_n - n_told, 1); /* GR_FALLBACK_DRAFTER_ERROR: the first time; then the 10th */
     destroy(w);
 }
 
@@ -589,6 +672,7 @@ int main(void)
         cmocka_unit_test(test_stop_meets_a_close),
         cmocka_unit_test(test_answers_are_counted),
         cmocka_unit_test(test_troubles_of_the_prefill_count),
+        cmocka_unit_test(test_troubles_of_the_drafter_count), cmocka_unit_test(test_metrics_of_what_is_shown),
         cmocka_unit_test(test_next_turn_from_on_done),
         cmocka_unit_test(test_append_is_refused),
         cmocka_unit_test(test_refused_append_cuts_nothing),

@@ -30,6 +30,7 @@ static void test_drafter_stays_between_turns(void **state)
     expect(w, DRAFTER, GR_MSG_ATTACH);
     commit(w, 60, 2, GR_FINISH_STOP);
     assert_int_equal(gr_orch_metrics(w->orch, id)->fallbacks, 1);
+    assert_non_null(strstr(log_fallback_last, "its draft worker is lost")); /* GR_FALLBACK_DRAFTER_LOST */
     assert_int_equal(gr_orch_close(w->orch, id), GR_OK);
     assert_int_equal(w->n_sent, 2);
     assert_int_equal(w->sent[0].type, GR_MSG_DETACH);
@@ -214,6 +215,7 @@ static void test_other_numerics(void **state)
             snprintf(other.numerics_id, sizeof(other.numerics_id), "cuda/sm90");
             join_target(w);
             const uint64_t id = submit(w, false, true);
+            const int n_told = log_fallback_n;
             take_open(w);
             opened(w);
             if (n_token > 0) {
@@ -230,6 +232,7 @@ static void test_other_numerics(void **state)
                 take_open(w);
                 opened(w);
                 assert_int_equal(gr_orch_metrics(w->orch, id)->fallbacks, n_token > 0);
+                assert_int_equal(log_fallback_n - n_told, n_token > 0); /* GR_FALLBACK_NUMERICS */
                 gr_orch_on_lost(w->orch, TARGET, w->now_ns); /* again one of this kind: nothing new */
                 assert_int_equal(gr_orch_join(w->orch, TARGET, &other, w->now_ns), GR_OK);
                 take_open(w);

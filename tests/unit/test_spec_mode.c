@@ -126,21 +126,21 @@ static void test_refusals(void **state)
     struct gr_spec_decision d = gr_spec_mode_decide(&in);
     assert_int_equal(d.mode, GR_SPEC_TREE);
     assert_int_equal(d.n_want, 20);
-    assert_null(d.reason);
+    assert_int_equal(d.reason, GR_FALLBACK_NONE);
     in.single_token = true;
     d = gr_spec_mode_decide(&in);
     assert_int_equal(d.mode, GR_SPEC_ROOT);
     assert_int_equal(d.n_want, 0);
-    assert_non_null(d.reason); /* a kill switch is reported */
+    assert_int_equal(d.reason, GR_FALLBACK_SINGLE_TOKEN); /* a kill switch is reported */
     in.single_token = false;
     in.n_fault = 1;
     d = gr_spec_mode_decide(&in);
     assert_int_equal(d.mode, GR_SPEC_ROOT);
-    assert_non_null(d.reason);
+    assert_int_equal(d.reason, GR_FALLBACK_TREE_FAULT);
     in.n_fault = 0;
     in.has_drafter = false; /* reported where it is lost, not every round */
     d = gr_spec_mode_decide(&in);
-    assert_true(d.mode == GR_SPEC_ROOT && d.reason == NULL);
+    assert_true(d.mode == GR_SPEC_ROOT && d.reason == GR_FALLBACK_NONE);
     in.has_drafter = true;
     in.n_node_max = 0; /* the last token of the limit */
     assert_int_equal(gr_spec_mode_decide(&in).mode, GR_SPEC_ROOT);
@@ -154,7 +154,7 @@ static void test_refusals(void **state)
     in.want_draft = false;
     in.single_token = true;
     d = gr_spec_mode_decide(&in);
-    assert_true(d.mode == GR_SPEC_PLAIN && d.reason == NULL);
+    assert_true(d.mode == GR_SPEC_PLAIN && d.reason == GR_FALLBACK_NONE);
 }
 
 /* Rounds of a session with a fixed cost and yield, and a drafter that answers at once: how many waited for a tree? */
