@@ -22,6 +22,9 @@
     /* drafter */                                                                                                     \
     X(DRAFT_CONTEXT, "spec", "longer than the drafter's context", "no more trees for it")                             \
     X(DRAFT_POOL, "spec", "the drafter's KV pool is full", "no tree for it")                                          \
+    X(DRAFT_NAN, "spec", "the drafter's logits hold NaN or infinity", "such trees are sent without nodes")            \
+    /* whoever connects */                                                                                            \
+    X(TRANSPORT, "transport", "a transport did not open", "trying the next")                                          \
     /* orchestrator */                                                                                                \
     X(DRAFTER_LOST, "spec", "its draft worker is lost", "going on root-only")                                         \
     X(DRAFTER_ERROR, "spec", "drafter", "going on root-only")                                                         \

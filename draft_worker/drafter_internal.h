@@ -32,7 +32,6 @@ struct follow {
     struct gr_kv_table table;
     bool resync_due; /* a RESYNC waits for credit */
     bool starved;    /* the KV pool had no block for it; said once */
-    bool not_finite; /* logits of a row were not; said once */
     int32_t len;     /* committed tokens known */
     int32_t kv_len;  /* of them with draft KV */
     /* A head, else 0: tokens before it have no row, and that of token p stands in cell p - kv_shift of the table. */

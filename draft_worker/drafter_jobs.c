@@ -3,6 +3,7 @@
 #include "draft_worker/drafter_internal.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #define RATE_ROUNDS_MIN 6 /* before that a session's own rate says little */
@@ -342,12 +343,10 @@ uint64_t drafter_start_job(struct gr_drafter *d, uint64_t now_ns)
  * needs no tree. */
 static void note_not_finite(struct gr_drafter *d, struct follow *f)
 {
+    char where[48];
     d->counters.n_not_finite++;
-    if (!f->not_finite) {
-        log_warn("[spec][fallback] session %" PRIu64 ": the drafter's logits after position %d hold NaN or infinity; "
-                 "such trees are sent without nodes", f->id, f->job_len - 1);
-    }
-    f->not_finite = true;
+    snprintf(where, sizeof(where), "after position %d", f->job_len - 1);
+    drafter_fall_back(d, f, GR_FALLBACK_DRAFT_NAN, where);
 }
 
 static void finish_ahead(struct gr_drafter *d, struct follow *f, const struct gr_draft_seq *q)

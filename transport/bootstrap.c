@@ -2,6 +2,7 @@
 
 #include "common/bytes.h"
 #include "common/clock.h"
+#include "common/fallback.h"
 #include "common/log.h"
 #include "transport/hello.h"
 #include "transport/impl.h"
@@ -199,13 +200,15 @@ static enum gr_status open_kind(enum gr_transport_kind kind, int fd, bool initia
 }
 
 /* One line for what follows from it. Both sides know: the one that connected warns and counts. */
-static void tell_fallback(enum gr_transport_kind kind, bool forced, bool initiator, const struct gr_why *why)
+static void tell_fallback(struct gr_fallbacks *f, enum gr_transport_kind kind, bool forced, bool initiator, const struct gr_why *why)
 {
     const char *name = gr_transport_name(kind);
     if (forced) {
         log_error("transport %s is the only one that is allowed, and did not open: %s", name, why->text);
     } else if (initiator) {
-        log_warn("[transport][fallback] %s did not open: %s; trying the next", name, why->text);
+        char detail[sizeof(why->text) + 16];
+        snprintf(detail, sizeof(detail), "%s: %s", name, why->text);
+        gr_fall_back(f, GR_FALLBACK_TRANSPORT, 0, 0, detail);
     } else {
         log_info("transport %s did not open: %s; trying the next", name, why->text);
     }
@@ -233,20 +236,21 @@ enum gr_status gr_bootstrap_open(int fd, bool initiator, const struct gr_hello *
     struct gr_hello left = *own;
     struct gr_conn_limits limits;
     gr_limits_agree(&own->limits, &peer->limits, &limits);
-    for (uint32_t n_fallback = 0;; n_fallback++) {
+    struct gr_fallbacks fallbacks = {0};
+    for (;;) {
         struct gr_why why = {.text = "the lines above tell why"};
         enum gr_transport_kind kind;
         GR_TRY(gr_transport_choose(&left, peer, forced, &kind));
         enum gr_status st =
             open_kind(kind, fd, initiator, &limits, peer->incarnation, generation, timeout_ms, conn_out, &why);
         if (st == GR_OK) {
-            (*conn_out)->n_fallback = n_fallback;
+            (*conn_out)->n_fallback = fallbacks.n_untold;
             log_info("connected to the %s over %s", gr_role_name(peer->role), gr_transport_name(kind));
             return GR_OK;
         }
         /* Unsupported means: both sides know that it did not work, and the socket is clean. */
         if (st == GR_EUNSUPPORTED) {
-            tell_fallback(kind, forced >= 0, initiator, &why);
+            tell_fallback(&fallbacks, kind, forced >= 0, initiator, &why);
         }
         if (st != GR_EUNSUPPORTED || forced >= 0) {
             return st;

@@ -126,6 +126,7 @@ struct rig *rig_create(const struct rig_config *c)
     r->table.features = draft.features = draft.head = r->head;
     r->raw = draft.raw = c->raw;
     draft.n_vocab_head = c->n_vocab_head;
+    draft.odd = c->odd;
     r->lm = toy_lm_create(&draft);
     const struct gr_drafter_config dc = {.n_session_max = 2,
                                          .n_ctx_max = c->n_ctx > 0 ? c->n_ctx : RIG_N_CTX,

@@ -74,6 +74,7 @@ struct rig_config {
     int32_t window; /* 0: RIG_N_CTX */
     int32_t context; /* of a head; 0: all */
     bool one_fits;   /* the KV pool holds one session's */
+    int odd;         /* one context in so many has logits that are not finite; 0: none */
     int32_t n_ctx;   /* of the drafter; 0: RIG_N_CTX */
 };
 

@@ -191,6 +191,16 @@ static void draft_pool(void)
     finish_rig(r);
 }
 
+static void draft_nan(void)
+{
+    struct rig_config c = small;
+    c.odd = 1;
+    struct rig *r = rig_create(&c);
+    rig_start(r, 20, 15);
+    assert_int_equal(r->tree.n, 0);
+    finish_rig(r);
+}
+
 /* ---- all of them ---- */
 
 static const struct {
@@ -208,6 +218,7 @@ static const struct {
     {GR_FALLBACK_SPECPV_UNFIT, specpv_unfit, "buffer is too small", 1},
     {GR_FALLBACK_SPECPV_FAULT, specpv_fault, "[specpv][fallback] session 1", 1},
     {GR_FALLBACK_DRAFT_CONTEXT, draft_context, "longer than the drafter's context: 64 tokens", 1},
+    {GR_FALLBACK_DRAFT_NAN, draft_nan, "NaN or infinity: after position 19", 1},
     {GR_FALLBACK_DRAFT_POOL, draft_pool, "KV pool is full", 2},
 };
 

@@ -192,7 +192,7 @@ def bad_drafters_change_nothing():
                     assert out["token_ids"] == want["token_ids"], name
                     assert out["metrics"]["num_accepted_tokens"] == 0, out["metrics"]
                     lines = [x for x in done.stderr.splitlines() if "[spec][fallback]" in x and "NaN" in x]
-                    assert len(lines) == 1, done.stderr
+                    assert len(lines) == len(str(out["metrics"]["fallbacks"])), done.stderr  # the 1st, 10th, ... time
 
 
 sys.exit(main())

@@ -107,7 +107,7 @@ static void test_each_is_met(void **state)
     for (int r = GR_FALLBACK_NONE + 1; r < GR_N_FALLBACK; r++) {
         const char *name = gr_fallback_name((enum gr_fallback)r);
         char command[512], line[512];
-        snprintf(command, sizeof(command), "grep -rlw GR_FALLBACK_%s target_worker draft_worker orchestrator", name);
+        snprintf(command, sizeof(command), "grep -rlw GR_FALLBACK_%s transport target_worker draft_worker orchestrator", name);
         first_line(command, line, sizeof(line));
         if (line[0] == '\0') {
             print_error("nothing falls back for the reason %s\n", name);
