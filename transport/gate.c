@@ -4,6 +4,7 @@
 #include "common/log.h"
 #include "transport/listener.h"
 
+#include <netdb.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -38,6 +39,7 @@ struct seat {
     enum seat_state state;
     uint64_t begin_ns;
     struct source from;
+    char host[48]; /* as text */
     struct gr_arrival arrival; /* fd: from the beginning */
 };
 
@@ -74,8 +76,8 @@ static void tell_counts(struct gr_gate *g)
     g->n_untold = g->n_dropped = 0;
 }
 
-/* line: what a hand-shake would have logged; empty: it was dropped, or said nothing. */
-static void tell(struct gr_gate *g, const char *line)
+/* line: what a hand-shake would have logged; empty: it was dropped, or has told itself. */
+static void tell(struct gr_gate *g, const char *line, const char *host)
 {
     const uint64_t now_ns = gr_clock_ns();
     if (now_ns >= g->told_until_ns) {
@@ -88,7 +90,7 @@ static void tell(struct gr_gate *g, const char *line)
     }
     if (g->n_told < TOLD_MAX) {
         g->n_told++;
-        log_error("%s", line);
+        log_error("%s (a connection from %s)", line, host);
     } else {
         g->n_untold++;
     }
@@ -128,7 +130,7 @@ static void leave(struct seat *s, bool passed, struct gr_conn *conn, const char 
         s->arrival.conn = conn;
         s->arrival.fd = conn != NULL ? -1 : s->arrival.fd;
     } else {
-        tell(g, s->state == SEAT_DROPPED ? "" : line);
+        tell(g, s->state == SEAT_DROPPED ? "" : line, s->host);
         close(s->arrival.fd);
         s->state = SEAT_FREE;
         g->n_busy--;
@@ -160,17 +162,20 @@ static void *run(void *arg)
 
 /* ---- who is let in, who is dropped ---- */
 
-static struct source source_of(int fd)
+static void note_source(struct seat *s)
 {
     struct sockaddr_storage sa = {0};
     socklen_t len = sizeof(sa);
-    struct source from = {{0}};
-    if (getpeername(fd, (struct sockaddr *)&sa, &len) == 0 && sa.ss_family == AF_INET) {
-        memcpy(from.bytes, &((struct sockaddr_in *)&sa)->sin_addr, 4);
-    } else if (sa.ss_family == AF_INET6) {
-        memcpy(from.bytes, &((struct sockaddr_in6 *)&sa)->sin6_addr, sizeof(from.bytes));
+    snprintf(s->host, sizeof(s->host), "an unknown address");
+    if (getpeername(s->arrival.fd, (struct sockaddr *)&sa, &len) != 0) {
+        return; /* it is gone again */
     }
-    return from;
+    if (sa.ss_family == AF_INET) {
+        memcpy(s->from.bytes, &((struct sockaddr_in *)&sa)->sin_addr, 4);
+    } else if (sa.ss_family == AF_INET6) {
+        memcpy(s->from.bytes, &((struct sockaddr_in6 *)&sa)->sin6_addr, sizeof(s->from.bytes));
+    }
+    (void)getnameinfo((struct sockaddr *)&sa, len, s->host, sizeof(s->host), NULL, 0, NI_NUMERICHOST);
 }
 
 static bool is_old(const struct seat *s, uint64_t now_ns)
@@ -247,15 +252,15 @@ static void drop_for_newcomer(struct gr_gate *g, uint64_t now_ns)
         victim->state = SEAT_DROPPED;
         shutdown(victim->arrival.fd, SHUT_RDWR);
         g->n_dropped++;
-        tell(g, "");
+        tell(g, "", victim->host);
     }
 }
 
 static enum gr_status seat_newcomer(struct gr_gate *g, struct seat *s, int fd, uint64_t now_ns)
 {
     pthread_t thread;
-    *s = (struct seat){.gate = g, .state = SEAT_STRANGER, .begin_ns = now_ns, .from = source_of(fd),
-                       .arrival.fd = fd};
+    *s = (struct seat){.gate = g, .state = SEAT_STRANGER, .begin_ns = now_ns, .arrival.fd = fd};
+    note_source(s);
     if (pthread_create(&thread, NULL, run, s) != 0) {
         log_error("cannot start a hand-shake thread");
         s->state = SEAT_FREE;

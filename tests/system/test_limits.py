@@ -47,7 +47,8 @@ def no_large_files():
 
 @case
 def limit_on_file_sizes():
-    """`ulimit -f` below a segment (the signal SIGXFSZ): the transport falls back, nobody dies, nothing is left."""
+    """`ulimit -f` below a segment (the signal SIGXFSZ): the transport falls back, nobody dies, nothing is left.
+    README: "every fall-back is one log line and a counter"."""
     plain = generate(*TEXT)
     before = segments()
     out, err = run_limited(preexec_fn=no_large_files)

@@ -168,6 +168,7 @@ static void test_wrong_key(void **state)
     const char *text = log_capture_end(&c);
     assert_true(st == GR_EAUTH || st == GR_ECLOSED);
     assert_non_null(strstr(text, "does not hold our shared key"));
+    assert_non_null(strstr(text, "from 127.0.0.1)"));
 }
 
 /* The lowest number that a new descriptor would get becomes the limit of them. */
