@@ -97,8 +97,9 @@ enum gr_status gr_pair_complete(struct gr_pair_config *c, const struct gr_geomet
         c->draft = *geometry_out != NULL ? "models/demo/eagle3" : "models/demo/draft";
     }
     int64_t context = 0;
-    if (c->draft_context != NULL && !gr_parse_int(c->draft_context, 0, GR_DRAFT_CONTEXT_MAX, &context)) {
-        log_error("--draft-context: `%s' is not a whole number from 0 to %d", c->draft_context, GR_DRAFT_CONTEXT_MAX);
+    if (c->draft_context != NULL && !gr_parse_int_or_0(c->draft_context, GR_DRAFT_CONTEXT_MIN, GR_DRAFT_CONTEXT_MAX, &context)) {
+        log_error("--draft-context: `%s' is not 0 or a whole number from %d to %d", c->draft_context,
+                  GR_DRAFT_CONTEXT_MIN, GR_DRAFT_CONTEXT_MAX);
         return GR_EINVAL;
     }
     GR_TRY(gr_device_parse("target-device", c->target_device, &ignored));

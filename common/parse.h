@@ -20,6 +20,12 @@ static inline bool gr_parse_int(const char *text, int64_t min, int64_t max, int6
     return true;
 }
 
+/* 0 means something of its own, and what lies between it and min nothing. */
+static inline bool gr_parse_int_or_0(const char *text, int64_t min, int64_t max, int64_t *out)
+{
+    return gr_parse_int(text, 0, 0, out) || gr_parse_int(text, min, max, out);
+}
+
 static inline bool gr_parse_number(const char *text, double min, double max, double *out)
 {
     char *end = NULL;

@@ -44,6 +44,7 @@ enum gr_desync_reason { GR_DESYNC_HASH = 1, GR_DESYNC_AHEAD = 2, GR_DESYNC_EPOCH
 #define GR_FEATURES_BF16 2 /* dtype, as in HELLO; the rows' elements are little-endian */
 #define GR_WIRE_BULK_BYTES_MAX (1u << 20) /* of a frame; FEATURES hold fewer rows where they are wide */
 #define GR_FEATURES_ROW_BYTES_MAX (GR_WIRE_BULK_BYTES_MAX - 256u)
+#define GR_FEATURE_CONTEXT_MIN 2 /* positions that a head looks back: the tail's row takes the feature of the one before it */
 #define GR_FEATURES_NONE 0xffffffffu /* RESYNC's feature_len of a drafter that takes no features */
 
 struct gr_frame_header {

@@ -30,7 +30,7 @@ int main(int argc, char **argv)
         GR_ARG_ROWS_TUNED(&tuned_file, &require_tuned),
         {"threads", GR_ARG_INT, &o.n_thread, 0, 1024, "N        CPU threads (default 0: all)"},
         {"max-model-len", GR_ARG_INT, &o.n_ctx_max, 0, 1 << 24, "N        context (default 0: the model's)"},
-        {"draft-context", GR_ARG_INT, &o.draft_context, 0, GR_DRAFT_CONTEXT_MAX,
+        {"draft-context", GR_ARG_INT_OR_0, &o.draft_context, GR_DRAFT_CONTEXT_MIN, GR_DRAFT_CONTEXT_MAX,
          "N        positions that a head looks back (default 2048; 0: all)"},
         {"sessions", GR_ARG_INT, &o.n_session_max, 1, 256, "N        session slots (default 8)"},
         {"kv-blocks", GR_ARG_BLOCKS, &o.kv_blocks, 0, 0, "N|auto   KV blocks of 16 tokens"},

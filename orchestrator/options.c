@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum kind { KIND_FLAG, KIND_TEXT, KIND_INT, KIND_NUMBER, KIND_SHARE, KIND_ADDRESS, KIND_STOP, KIND_IDS };
+enum kind { KIND_FLAG, KIND_TEXT, KIND_INT, KIND_INT_OR_0, KIND_NUMBER, KIND_SHARE, KIND_ADDRESS, KIND_STOP, KIND_IDS };
 
 #define AT(member) offsetof(struct gr_run_options, member)
 #define TURN (GR_CMD_RUN | GR_CMD_SESSION)
@@ -110,7 +110,7 @@ static const struct option_info {
      "inputs of the target's layers that feed an EAGLE-3 head (default: as its config says)", ENGINE},
     {"feature-keep", KIND_INT, AT(feature_keep), GR_FEATURE_KEEP_MIN, GR_FEATURE_KEEP_MAX, "N",
      "positions of a session whose features are kept for a head that attaches (default 2048)", ENGINE},
-    {"draft-context", KIND_INT, AT(draft_context), 0, GR_DRAFT_CONTEXT_MAX, "N",
+    {"draft-context", KIND_INT_OR_0, AT(draft_context), GR_DRAFT_CONTEXT_MIN, GR_DRAFT_CONTEXT_MAX, "N",
      "positions that an EAGLE-3 head looks back (default 2048; 0: all)", ENGINE},
     {"max-model-len", KIND_INT, AT(max_model_len), 0, 16777216, "N", "context length (default 0: the model's)", ENGINE},
     {"threads", KIND_INT, AT(threads), 0, 1024, "N", "CPU threads of the target (default 0: all)", ENGINE},
@@ -220,6 +220,8 @@ static enum gr_status bad_value(const struct option_info *info, const char *valu
 {
     if (info->kind == KIND_INT) {
         log_error("--%s: `%s' is not a whole number from %.0f to %.0f", info->name, value, info->min, info->max);
+    } else if (info->kind == KIND_INT_OR_0) {
+        log_error("--%s: `%s' is not 0 or a whole number from %.0f to %.0f", info->name, value, info->min, info->max);
     } else if (info->kind == KIND_NUMBER) {
         log_error("--%s: `%s' is not a number from %g to %g", info->name, value, info->min, info->max);
     } else if (info->kind == KIND_SHARE) {
@@ -297,6 +299,10 @@ static enum gr_status store(struct gr_run_options *o, const struct option_info *
     case KIND_INT:
         return gr_parse_int(value, (int64_t)info->min, (int64_t)info->max, (int64_t *)slot) ? GR_OK
                                                                                            : bad_value(info, value);
+    case KIND_INT_OR_0:
+        return gr_parse_int_or_0(value, (int64_t)info->min, (int64_t)info->max, (int64_t *)slot)
+                   ? GR_OK
+                   : bad_value(info, value);
     case KIND_NUMBER:
         return gr_parse_number(value, info->min, info->max, (double *)slot) ? GR_OK : bad_value(info, value);
     case KIND_SHARE:

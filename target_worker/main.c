@@ -115,7 +115,7 @@ int main(int argc, char **argv)
         {"transport", GR_ARG_TRANSPORT, &o.forced_transport, 0, 0, "T        accept only this one"},
         {"colocate-draft", GR_ARG_TEXT, &draft.model, 0, 0, "DIR      run this draft model or head here, too"},
         {"draft-threads", GR_ARG_INT, &draft.n_thread, 0, 1024, "N        its CPU threads (default 0: all)"},
-        {"draft-context", GR_ARG_INT, &draft.draft_context, 0, GR_DRAFT_CONTEXT_MAX,
+        {"draft-context", GR_ARG_INT_OR_0, &draft.draft_context, GR_DRAFT_CONTEXT_MIN, GR_DRAFT_CONTEXT_MAX,
          "N        positions that it looks back, if a head (default 2048; 0: all)"},
         GR_ARG_ROWS_RDMA,
         GR_ARG_ROW_JOIN_TIMEOUT,

@@ -147,7 +147,8 @@ void target_restart_features(struct session *s, uint32_t feature_len, uint32_t f
 {
     const bool again = s->feature_sent < s->feature_again; /* what it has is still to be replaced */
     s->takes_features = feature_len != GR_FEATURES_NONE;
-    s->feature_context = (int32_t)GR_MIN(feature_context, (uint32_t)INT32_MAX);
+    const uint32_t least = feature_context > 0 ? GR_FEATURE_CONTEXT_MIN : 0;
+    s->feature_context = (int32_t)GR_MIN(GR_MAX(feature_context, least), (uint32_t)INT32_MAX);
     const uint32_t from = GR_MIN(feature_len, (uint32_t)GR_MAX(s->peer_len - 2, 0));
     s->feature_again = again ? s->feature_again : 0;
     s->feature_sent = s->feature_taken = again ? GR_MIN((int32_t)from, s->feature_sent) : (int32_t)from;

@@ -73,6 +73,14 @@ static enum gr_status store(const struct gr_arg *a, const char *value)
         }
         *(int *)a->slot = (int)v;
         return GR_OK;
+    case GR_ARG_INT_OR_0:
+        if (!gr_parse_int_or_0(value, a->min, a->max, &v)) {
+            log_error("--%s: `%s' is not 0 or a whole number from %lld to %lld", a->name, value, (long long)a->min,
+                      (long long)a->max);
+            return GR_EINVAL;
+        }
+        *(int *)a->slot = (int)v;
+        return GR_OK;
     case GR_ARG_SHARE:
         if (!gr_parse_share(value, a->slot)) {
             log_error("--%s: `%s' is not " GR_SHARE_RANGE, a->name, value);

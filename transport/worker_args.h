@@ -4,12 +4,13 @@
 
 #include "common/clock.h"
 #include "common/status.h"
+#include "common/wire.h"
 #include "transport/verbs.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
-enum gr_arg_kind { GR_ARG_TEXT, GR_ARG_FLAG, GR_ARG_INT, GR_ARG_BLOCKS, GR_ARG_SHARE, GR_ARG_ADDRESS, GR_ARG_TRANSPORT,
+enum gr_arg_kind { GR_ARG_TEXT, GR_ARG_FLAG, GR_ARG_INT, GR_ARG_INT_OR_0, GR_ARG_BLOCKS, GR_ARG_SHARE, GR_ARG_ADDRESS, GR_ARG_TRANSPORT,
                    GR_ARG_JOIN_TIMEOUT, GR_ARG_IB_HCA, GR_ARG_GID_INDEX, GR_ARG_VERBS_MODE, GR_ARG_VERBS_SPIN };
 
 struct gr_arg {
@@ -17,7 +18,7 @@ struct gr_arg {
     enum gr_arg_kind kind;
     void *slot;       /* const char ** (text, address) | bool * (no value) | int * | int * (0: auto) | double * (0: off) |
                        * int * (enum gr_transport_kind) | NULL */
-    int64_t min, max; /* GR_ARG_INT; GR_ARG_ADDRESS: min is the least port */
+    int64_t min, max; /* GR_ARG_INT, and _OR_0 but for that 0; GR_ARG_ADDRESS: min is the least port */
     const char *help;
 };
 
@@ -31,6 +32,7 @@ int gr_args_parse(const char *program, const struct gr_arg *args, int n_arg, int
 #define GR_FEATURE_KEEP_DEFAULT 2048
 #define GR_DRAFT_CONTEXT_DEFAULT 2048
 #define GR_DRAFT_CONTEXT_MAX (1 << 24)
+#define GR_DRAFT_CONTEXT_MIN GR_FEATURE_CONTEXT_MIN /* but for 0: all */
 #define GR_FEATURE_KEEP_MIN     320
 #define GR_FEATURE_KEEP_MAX     1048576
 

@@ -110,6 +110,32 @@ static void test_context(void **state)
     bench_destroy(&b);
 }
 
+/* A tail's row takes the feature of the position before it: a head that looks back less is sent two all the same. */
+static void test_least_context(void **state)
+{
+    (void)state;
+    for (bench_context = 1; bench_context <= 3; bench_context++) {
+        struct bench b;
+        bench_create(&b, true);
+        open_session(&b, 1, 100, false, true);
+        resync(&b, 1, 0, 0);
+        const struct told *t = &b.told[1];
+        while (t->len < 101) {
+            assert_true(round_once(&b));
+        }
+        settle(&b);
+        assert_true(t->first <= t->known - 2 && t->first >= 100 - bench_context);
+        assert_int_equal(t->end, t->known - 1);
+        while (t->len < 140) {
+            (void)round_once(&b);
+            settle(&b);
+            assert_int_equal(t->end, t->known - 1); /* every tail has its own */
+        }
+        bench_destroy(&b);
+    }
+    bench_context = 0;
+}
+
 /* A session that wants no tree ships nothing while it decodes; an attached drafter gets the last positions. */
 static void test_silence_then_attach(void **state)
 {
@@ -391,7 +417,7 @@ int main(void)
         cmocka_unit_test(test_no_credit),           cmocka_unit_test(test_silence_then_attach),
         cmocka_unit_test(test_cut),                 cmocka_unit_test(test_rounds_before_prompts),
         cmocka_unit_test(test_no_use),              cmocka_unit_test(test_kept_captures),
-        cmocka_unit_test(test_context),             AT_ONCE(test_context),
+        cmocka_unit_test(test_context), cmocka_unit_test(test_least_context),             AT_ONCE(test_context),
         cmocka_unit_test(test_cut_while_fusing),    RAW(test_prompt_by_the_chunk),
         RAW(test_window),                           RAW(test_silence_then_attach),
         RAW(test_cut),                              RAW(test_kept_captures),

@@ -13,11 +13,12 @@ import re
 import shutil
 import signal
 import struct
+import subprocess
 import sys
 import tempfile
 import time
 
-from harness import HEAD, ROOT, SLOW, TARGET, case, generate, main, refused
+from harness import BUILD, HEAD, ROOT, SLOW, TARGET, case, generate, main, refused, run
 from served import Serve, worker
 from stream import Stream
 
@@ -125,16 +126,30 @@ def how_far_a_head_looks_back():
     prompt = "\n\n".join(PROMPTS[:4])
     want = generate("--prompt", prompt, "--max-tokens", str(N_TOKEN))["token_ids"]
     length = {}
-    for context in ("0", "96"):
+    for context in ("0", "96", "2"):
         out = generate("--prompt", prompt, "--max-tokens", str(N_TOKEN), "--draft", HEAD, *TREE_15,
                        "--draft-context", context)
         assert out["token_ids"] == want
         m = out["metrics"]
         assert m["desyncs"] + m["fallbacks"] == 0, m
         length[context] = m["mean_acceptance_length"]
+        assert m["num_drafts"] >= m["rounds"] - 2, m
     print(f"# of all: {length['0']:.2f} tokens a round; of 96 positions: {length['96']:.2f}", flush=True)
     assert length["96"] > 0.9 * length["0"] > 2.0
-    refused(["--model", TARGET, "--prompt", "a", "--draft-context", "-1"], 2, "--draft-context", "16777216")
+    assert length["2"] > 1.2, length  # even the last two bring something
+    for bad in ("-1", "1", "2.0", "16777217"):
+        refused(["--model", TARGET, "--prompt", "a", "--draft-context", bad], 2, "--draft-context", "0 or", "2 to 16777216")
+    refused(["--model", TARGET, "--prompt", "a"], 2, "draft-context", "2 to 16777216", env={"GRAFT_DRAFT_CONTEXT": "1"})
+    with tempfile.TemporaryDirectory() as d:
+        path = os.path.join(d, "one.yaml")
+        with open(path, "w", encoding="utf-8") as f:
+            f.write("draft:\n  context: 1\n")
+        done = run("run", "--model", TARGET, "--prompt", "a", "--config", path)
+        assert done.returncode != 0 and "2 to 16777216" in done.stderr and "one.yaml:2" in done.stderr, done.stderr
+    for program, more in (("graft-draft", ()), ("graft-target", ()), ("graft-bench", ("e2e",))):
+        done = subprocess.run([os.path.join(BUILD, program), *more, "--draft-context", "1"], capture_output=True,
+                              text=True, check=False)
+        assert done.returncode == 2 and "2 to 16777216" in done.stderr, (program, done.stderr)
 
 
 @case

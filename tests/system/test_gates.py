@@ -246,6 +246,7 @@ def what_cannot_be_done_is_said():
                 (("e2e", "--prompts", f.write("k.jsonl", '{"kind":"a"}')), 1, ("k.jsonl", "value 1")),
                 (("e2e", "--prompt-tokens", "4x"), 2, ("--prompt-tokens", "`4x'")),
                 (("e2e", "--draft-context", "-1"), 2, ("--draft-context", "`-1'", "16777216")),
+                (("e2e", "--draft-context", "1"), 2, ("--draft-context", "`1'", "2 to")),
                 (("sessions", "--sessions", "65"), 2, ("--sessions", "`65'", "64")),
                 (("sessions", "--draft", "no/such"), 2, ("no/such",)),
                 (("stages", "--context", "32700"), 1, ("--context 32700", "32768", "32256"))):
