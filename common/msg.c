@@ -98,6 +98,7 @@ enum kind { KIND_U32, KIND_U64, KIND_F64, KIND_STR, KIND_IDS };
     X(rtt_ns, KIND_U64, 0)                                                                         \
     X(turn, KIND_U32, UINT32_MAX)                                                                  \
     X(cut, KIND_U32, 1)                                                                            \
+    X(ended, KIND_U32, 1)                                                                          \
     X(specpv, KIND_U32, GR_SPECPV_AUTO)                                                            \
     X(pv_sink, KIND_U32, GR_SPECPV_BLOCKS_MAX)                                                     \
     X(pv_retrieval, KIND_U32, GR_SPECPV_BLOCKS_MAX)                                                \
@@ -181,7 +182,7 @@ static const struct type_info {
     [GR_MSG_DRAFT_TROUBLE] = {"DRAFT_TROUBLE", B(session), B(n_desync) | B(n_fallback) | B(n_feature_gap)},
     [GR_MSG_PING] = {"PING", 0, B(worker)},
     [GR_MSG_PONG] = {"PONG", B(n_session) | B(n_vocab), B(n_block) | B(n_free_block) | B(pid) | B(worker) | B(rtt_ns)},
-    [GR_MSG_ERROR] = {"ERROR", B(session) | B(code) | B(text), 0},
+    [GR_MSG_ERROR] = {"ERROR", B(session) | B(code) | B(text), B(ended)},
     [GR_MSG_DRAIN] = {"DRAIN", 0, 0},
     [GR_MSG_FINISHED] = {"FINISHED", B(session) | B(epoch) | B(finish) | B(text) | B(n_token),
                          B(n_fallback) | B(n_reopen) | B(cut)},

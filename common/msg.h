@@ -118,6 +118,7 @@ struct gr_msg {
     uint32_t turn;                    /* OPENED and TRUNCATE of a client: the session's turns are counted from 1 */
     uint32_t cut;                     /* FINISHED, boolean: it answers a TRUNCATE */
     /* ERROR */
+    uint32_t ended;                   /* of a target, boolean: the session has failed and is gone; answers nothing */
     uint32_t code;
     char text[GR_MSG_TEXT_MAX];
 };

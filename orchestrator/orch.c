@@ -458,8 +458,24 @@ static void on_drafter_error(struct gr_orch *o, struct entry *e, uint32_t worker
     }
 }
 
+/* It has failed at its target, which answers what is on its way there as of an unknown session. Where its turn was over
+ * already, or is opened anew, that is all it comes to. */
+static void on_session_failed(struct gr_orch *o, struct entry *e, const struct gr_msg *m)
+{
+    if (e->state == GR_SESSION_RUNNING) {
+        e->target = -1;
+        orch_fail_turn(o, e, m->text);
+    } else {
+        on_evicted(o, e);
+    }
+}
+
 static void on_target_error(struct gr_orch *o, struct entry *e, const struct gr_msg *m)
 {
+    if (m->ended != 0) {
+        on_session_failed(o, e, m);
+        return;
+    }
     const bool answers = e->n_reply_owed > 0;
     e->n_reply_owed -= answers;
     if (answers && e->n_reply_owed > 0) {

@@ -109,11 +109,22 @@ struct session *target_find(struct gr_target *t, uint64_t id)
     return NULL;
 }
 
-void target_send_error(struct gr_target *t, uint64_t session, enum gr_status code, const char *text)
+static void send_error(struct gr_target *t, uint64_t session, enum gr_status code, bool ended, const char *text)
 {
-    struct gr_msg m = {.type = GR_MSG_ERROR, .session = session, .code = (uint32_t)-code};
+    struct gr_msg m = {.type = GR_MSG_ERROR, .session = session, .code = (uint32_t)-code, .ended = ended};
     snprintf(m.text, sizeof(m.text), "%s", text);
     t->io.send_msg(t->io.ctx, &m);
+}
+
+void target_send_error(struct gr_target *t, uint64_t session, enum gr_status code, const char *text)
+{
+    send_error(t, session, code, false, text);
+}
+
+void target_fail_session(struct gr_target *t, struct session *s, enum gr_status code, const char *text)
+{
+    send_error(t, s->id, code, true, text);
+    target_free_session(t, s);
 }
 
 void target_fall_back(struct gr_target *t, struct session *s, enum gr_fallback reason, const char *detail)

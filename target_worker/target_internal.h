@@ -151,7 +151,10 @@ struct gr_target {
 #define GR_SILENT_DEADLINES 3 /* as long without the tree that was asked for: the drafter is taken for gone */
 
 struct session *target_find(struct gr_target *t, uint64_t id);
+/* Answers an OPEN or an APPEND. */
 void target_send_error(struct gr_target *t, uint64_t session, enum gr_status code, const char *text);
+/* It cannot go on, and is gone. */
+void target_fail_session(struct gr_target *t, struct session *s, enum gr_status code, const char *text);
 /* The drafter of this session is gone or unusable: root-only from here on. */
 void target_drop_drafter(struct gr_target *t, struct session *s, enum gr_fallback reason);
 /* Less is done than was asked for: told and counted. detail may be NULL. */

@@ -42,6 +42,5 @@ void target_not_finite(struct gr_target *t, struct session *s, const struct gr_p
              t->config.model != NULL ? t->config.model : "(no name)", q->odd_pos);
     log_error("session %" PRIu64 ": %s", s->id, text);
     tell_judged(t, s, GR_MIN(q->odd_pos + 1, s->committed_len));
-    target_send_error(t, s->id, GR_EFORMAT, text);
-    target_free_session(t, s);
+    target_fail_session(t, s, GR_EFORMAT, text);
 }

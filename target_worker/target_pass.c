@@ -564,8 +564,7 @@ static void fail_seq(struct gr_target *t, struct session *s, const struct gr_pas
         note_fault(t, s, now_ns);
         return;
     }
-    target_send_error(t, s->id, status, "the pass failed; see the target's log");
-    target_free_session(t, s);
+    target_fail_session(t, s, status, "the pass failed; see the target's log");
 }
 
 static void finish_seq(struct gr_target *t, struct gr_pass_seq *q, enum gr_status status, uint64_t now_ns)

@@ -86,10 +86,9 @@ static uint32_t turn_limit(const struct sim *s, int i)
 }
 
 /* Says that it has what it wants of its turn. False: the session is gone. */
-static bool stop(struct sim *s, int i)
+static bool stop(struct sim *s, int i, uint32_t turn, uint32_t limit)
 {
-    const uint32_t turn = (uint32_t)s->script[i].at + 1;
-    const enum gr_status st = gr_orch_stop(s->orch, s->session[i], turn, turn_limit(s, i), GR_FINISH_STOP);
+    const enum gr_status st = gr_orch_stop(s->orch, s->session[i], turn, limit, GR_FINISH_STOP);
     GR_ASSERT(st == GR_OK || st == GR_ENOTFOUND);
     return st == GR_OK;
 }
@@ -102,6 +101,7 @@ static void on_tokens(void *ctx, uint64_t session, void *user, const int32_t *id
     struct sim_result *r = &s->result[i];
     struct sim_script *t = &s->script[i];
     const uint32_t limit = turn_limit(s, i);
+    const uint32_t turn = (uint32_t)t->at + 1;
     if (t->stopping) {
         return;
     }
@@ -115,10 +115,12 @@ static void on_tokens(void *ctx, uint64_t session, void *user, const int32_t *id
     keep(t, id, n);
     if (stops && s->config.stop_ns > 0) {
         t->stopping = true;
+        t->stop_turn = turn;
+        t->stop_limit = limit;
         sim_push(s, (struct event){.at_ns = s->now_ns + 1 + sim_draw(s, s->config.stop_ns), .what = EVENT_STOP,
                                    .at = ORCH, .worker = (uint32_t)i});
     } else if (stops) {
-        stop(s, i);
+        stop(s, i, turn, limit);
     }
 }
 
@@ -174,7 +176,7 @@ static void stop_is_heard(struct sim *s, int i)
     struct sim_script *t = &s->script[i];
     const bool ended = t->ended;
     t->stopping = t->ended = false; /* on_done is called from within, where the turn has not ended yet */
-    const bool is_here = stop(s, i);
+    const bool is_here = stop(s, i, t->stop_turn, t->stop_limit);
     s->counts.n_crossed += ended && is_here;
     if (ended && !s->result[i].done) {
         after_turn(s, i, GR_FINISH_STOP, "");

@@ -73,6 +73,7 @@ struct sim {
         int n_turn, at;
         bool closed;           /* the client has closed it, or it has expired */
         bool stopping;         /* it has what it wants of the turn, and its word for that is on its way */
+        uint32_t stop_turn, stop_limit;
         bool ended;            /* meanwhile the turn has ended by itself */
         uint32_t turn_begin;   /* where the turn's tokens begin in the result */
         uint32_t len;          /* of the transcript */

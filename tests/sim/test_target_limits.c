@@ -296,6 +296,7 @@ static void test_not_finite(void **state)
             assert_int_equal(odd, t->len - 1);
             snprintf(want, sizeof(want), "model toy: the logits after position %d hold", (int)odd);
             assert_non_null(strstr(w.last[GR_MSG_ERROR].text, want));
+            assert_int_equal(w.last[GR_MSG_ERROR].ended, 1);
             assert_int_equal(w.n_msg[GR_MSG_CLOSED], 1);
             assert_int_equal(gr_target_n_session(w.target), 0);
             n_first += odd == 19;

@@ -50,7 +50,7 @@ enum kind { U32, U64, F64, STR, IDS };
                                                                                 X(idle_ns, U64, 0) X(n_tree, U64, 0)   \
                                                                                     X(n_drafted, U64, 0)               \
                                                                                         X(n_hit_token, U64, 0)         \
-                                                                                            X(rtt_ns, U64, 0) X(turn, U32, UINT32_MAX) X(cut, U32, 1) \
+                                                                                            X(rtt_ns, U64, 0) X(turn, U32, UINT32_MAX) X(cut, U32, 1) X(ended, U32, 1) \
                                                                                                 X(text, STR, 256)
 
 /* The same of SpecPV. */
@@ -103,7 +103,7 @@ static const struct schema {
     {GR_MSG_DRAFT_TROUBLE, "DRAFT_TROUBLE", " session ", " n_desync n_fallback n_feature_gap "},
     {GR_MSG_PING, "PING", " ", " worker "},
     {GR_MSG_PONG, "PONG", " n_session n_vocab ", " n_block n_free_block pid worker rtt_ns "},
-    {GR_MSG_ERROR, "ERROR", " session code text ", " "},
+    {GR_MSG_ERROR, "ERROR", " session code text ", " ended "},
     {GR_MSG_DRAIN, "DRAIN", " ", " "},
     {GR_MSG_FINISHED, "FINISHED", " session epoch finish text n_token ", " n_fallback n_reopen cut "},
     {GR_MSG_REFRESH, "REFRESH", " session ", " "},

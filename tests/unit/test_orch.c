@@ -125,6 +125,39 @@ static void test_stop_crosses_the_end(void **state)
     }
 }
 
+/* A session that fails at its target, just when its turn has been stopped and the next one asked for: neither the ERROR
+ * that says so nor the CLOSED behind it answers anything that was sent since. */
+static void test_failure_crosses_the_end(void **state)
+{
+    (void)state;
+    static const int32_t more[] = {50};
+    struct world *w = make(NULL);
+    join_target(w);
+    const uint64_t id = submit(w, true, false);
+    take_open(w);
+    opened(w);
+    commit(w, 40, 2, GR_FINISH_NONE);
+    assert_int_equal(gr_orch_stop(w->orch, id, 1, 2, GR_FINISH_STOP), GR_OK);
+    expect(w, TARGET, GR_MSG_TRUNCATE);
+    const struct gr_turn_request t = turn_of(more, 1);
+    assert_int_equal(gr_orch_append(w->orch, id, &t, w->now_ns), GR_OK);
+    take_append(w, 5, 1);
+    say(w, TARGET, &(struct gr_msg){.type = GR_MSG_ERROR, .session = id, .code = 1, .ended = 1, .text = "no logits"});
+    say(w, TARGET, &(struct gr_msg){.type = GR_MSG_CLOSED, .session = id});
+    assert_int_equal(w->n_sent, 0);
+    say(w, TARGET, &(struct gr_msg){.type = GR_MSG_ERROR, .session = id, .code = 1, .text = "unknown session"});
+    check_reopened(w, id, 2, 6, 3, 8);
+    opened(w);
+    assert_int_equal(state_of(w, id), GR_SESSION_RUNNING);
+    assert_int_equal(w->n_done, 1);
+    /* in its turn it is that turn's end */
+    say(w, TARGET, &(struct gr_msg){.type = GR_MSG_ERROR, .session = id, .code = 1, .ended = 1, .text = "no logits"});
+    assert_int_equal(w->n_done, 2);
+    assert_int_equal(w->finish, GR_FINISH_ERROR);
+    assert_string_equal(w->text, "no logits");
+    destroy(w);
+}
+
 /* A turn whose session another client closes has neither stopped nor come to its limit; a target cannot say so. */
 static void test_closed_in_a_turn(void **state)
 {
@@ -668,6 +701,7 @@ int main(void)
         cmocka_unit_test(test_two_turns),
         cmocka_unit_test(test_truncate_and_late_commits),
         cmocka_unit_test(test_stop_crosses_the_end),
+        cmocka_unit_test(test_failure_crosses_the_end),
         cmocka_unit_test(test_closed_in_a_turn),
         cmocka_unit_test(test_stop_meets_a_close),
         cmocka_unit_test(test_answers_are_counted),
