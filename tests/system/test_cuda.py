@@ -16,6 +16,7 @@ import tempfile
 
 from harness import BUILD, DRAFT, HEAD, ROOT, TARGET, case, main, refused, run
 from served import Serve
+from weights import NAN, copy_of, find_tensor, put, with_own_lm_head
 
 TOKENS = int(os.environ.get("GRAFT_TEST_TOKENS", "600"))
 CUDA = ("--target-device", "cuda:0")
@@ -103,6 +104,48 @@ def head_on_the_cpu():
 @case
 def automatic_trees():
     same_text(CUDA, BOTH)
+
+
+@case
+def least_temperatures_are_greedy():
+    with serve(*BOTH) as s:
+        s.wait("--draft", HEAD)
+        for prompt in prompts()[:2]:
+            want = text_of(s, prompt, "--method", "none", tokens=48)["token_ids"]
+            for t in ("1e-38", "7e-38", "9.9e-6"):
+                for how in (("--method", "none"), ("--num-speculative-tokens", "8")):
+                    assert text_of(s, prompt, "--temperature", t, *how, tokens=48)["token_ids"] == want, (t, how)
+
+
+@case
+def rows_that_are_not_finite():
+    """The token at which plain decoding would read a NaN ends the text with an error, with drafts as without."""
+    where, stdin = prompts()[0]
+    run_on = lambda path, *args: run("run", "--model", path, *where, "--ignore-eos", "--max-tokens", "32", *args,
+                                     stdin=stdin, timeout=300)
+    good = run_on(TARGET, "--json", *CUDA)
+    assert good.returncode == 0, good.stderr
+    good = json.loads(good.stdout)
+    ids = good["token_ids"]
+    seen = set(json.loads(stdin) if stdin.startswith("[") else ids[:8]) | set(ids[:5])
+    at = next(i for i, t in enumerate(ids) if i >= 5 and t not in seen)
+    with tempfile.TemporaryDirectory() as d:
+        path = copy_of(d, TARGET)
+        with_own_lm_head(path)
+        put(path, "model.embed_tokens.weight", ids[at] * find_tensor(path, "model.embed_tokens.weight")[1][1], [NAN])
+        plain = run_on(path, *CUDA)
+        position = f"position {good['metrics']['prompt_tokens'] + at} "
+        assert plain.returncode == 1 and position in plain.stderr and path in plain.stderr, plain.stderr
+        assert len(plain.stdout) > 0 and good["text"].startswith(plain.stdout.rstrip("\n")), (plain.stdout, good["text"])
+        for nodes in ("8", "63", "auto"):
+            done = run_on(path, *BOTH, "--num-speculative-tokens", nodes)
+            assert done.returncode == 1 and position in done.stderr, (nodes, done.stderr)
+            assert done.stdout == plain.stdout, (nodes, done.stdout, plain.stdout)
+        head = copy_of(d, HEAD, "head")
+        put(head, "fc.weight", 0, [NAN] * 8)
+        done = run_on(TARGET, "--json", *CUDA, "--draft", head, "--draft-device", "cuda:0", "--num-speculative-tokens", "8")
+        assert done.returncode == 0 and json.loads(done.stdout)["token_ids"] == ids, done.stderr
+        assert sum("[spec][fallback]" in x and "NaN" in x for x in done.stderr.splitlines()) == 1, done.stderr
 
 
 @case

@@ -5,12 +5,11 @@ usage: test_numbers.py BUILD_DIR SOURCE_ROOT      prints TAP
 """
 import json
 import os
-import shutil
-import struct
 import sys
 import tempfile
 
 from harness import DRAFT, HEAD, TARGET, case, generate, main, refused, run
+from weights import INF, NAN, copy_of, find_tensor, put, with_own_lm_head
 
 FIXED = ("--num-speculative-tokens", "7")
 
@@ -45,60 +44,7 @@ def temperatures_above_sample():
 
 # ---- weights ----
 
-NAN, INF = 0x7fc0, 0x7f80  # bf16
 PROMPT = "def fibonacci(n):"
-
-
-def copy_of(d, model, name="model"):
-    path = os.path.join(d, name)
-    shutil.copytree(model, path)
-    for x in os.listdir(path):
-        os.chmod(os.path.join(path, x), 0o644)
-    return path
-
-
-def find_tensor(path, name):
-    """The file that holds it, its shape, and where its bytes begin."""
-    for x in sorted(os.listdir(path)):
-        if x.endswith(".safetensors"):
-            with open(os.path.join(path, x), "rb") as f:
-                n = struct.unpack("<Q", f.read(8))[0]
-                header = json.loads(f.read(n))
-            if name in header:
-                assert header[name]["dtype"] == "BF16"
-                return os.path.join(path, x), header[name]["shape"], 8 + n + header[name]["data_offsets"][0]
-    raise AssertionError(name)
-
-
-def put(path, name, at, values):
-    file, _, begin = find_tensor(path, name)
-    with open(file, "r+b") as f:
-        f.seek(begin + 2 * at)
-        f.write(struct.pack(f"<{len(values)}H", *values))
-
-
-def with_own_lm_head(path):
-    """The same model, but its embedding and its lm_head are two tensors: a token's row can be bad where it is read alone."""
-    file, shape, begin = find_tensor(path, "model.embed_tokens.weight")
-    with open(file, "rb") as f:
-        f.seek(begin)
-        data = f.read(2 * shape[0] * shape[1])
-    header = json.dumps({"lm_head.weight": {"dtype": "BF16", "shape": shape, "data_offsets": [0, len(data)]}}).encode()
-    header += b" " * (-len(header) % 8)
-    with open(os.path.join(path, "lm_head.safetensors"), "wb") as f:
-        f.write(struct.pack("<Q", len(header)) + header + data)
-    name = os.path.join(path, "model.safetensors.index.json")
-    with open(name, encoding="utf-8") as f:
-        index = json.load(f)
-    index["weight_map"]["lm_head.weight"] = "lm_head.safetensors"
-    with open(name, "w", encoding="utf-8") as f:
-        json.dump(index, f)
-    name = os.path.join(path, "config.json")
-    with open(name, encoding="utf-8") as f:
-        config = json.load(f)
-    config["tie_word_embeddings"] = False
-    with open(name, "w", encoding="utf-8") as f:
-        json.dump(config, f)
 
 
 def stream(model, *args):
