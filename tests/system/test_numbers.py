@@ -78,6 +78,9 @@ def bad_rows_end_the_text_where_plain_decoding_would():
         text = plain.stdout
         assert good["text"].startswith(text.rstrip("\n")) and len(text) > 10, (text, good["text"])
         fails_at(plain, path, n_prompt + at, text)
+        out = json.loads(stream(path, "--json", "--draft", HEAD, *FIXED).stdout)
+        assert out["finish_reason"] == "error" and f"position {n_prompt + at} " in out["error"], out
+        assert out["token_ids"] == ids[:at + 1], out
         for draft in (DRAFT, HEAD):
             for how in (("--num-speculative-tokens", "16"), ("--num-speculative-tokens", "63", "--draft-top-k", "10"), ()):
                 fails_at(stream(path, "--draft", draft, *how), path, n_prompt + at, text)
@@ -137,6 +140,7 @@ def bad_drafters_change_nothing():
                     out = json.loads(done.stdout)
                     assert out["token_ids"] == want["token_ids"], name
                     assert out["metrics"]["num_accepted_tokens"] == 0, out["metrics"]
+                    assert out["metrics"]["fallbacks"] >= 1, out["metrics"]
                     lines = [x for x in done.stderr.splitlines() if "[spec][fallback]" in x and "NaN" in x]
                     assert len(lines) == len(str(out["metrics"]["fallbacks"])), done.stderr  # the 1st, 10th, ... time
 
