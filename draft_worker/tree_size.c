@@ -6,6 +6,7 @@
 
 #define LEVEL_WEIGHT 0.125f /* of a new measurement */
 #define LEVEL_SPIKE 4.0f    /* a measurement counts at most as so many times the mean: the thread was preempted */
+#define LEVEL_OLD 16u       /* measurements of other sizes after which a size follows them */
 #define YIELD_WEIGHT 0.03125f
 #define YIELD_PRIOR 8.0f    /* a class leans on what roots yield, which is seen in every tree, with so many counts */
 
@@ -78,12 +79,23 @@ static void bound_by(struct gr_level_model *m, int n_row)
     }
 }
 
+static void take_old_along(struct gr_level_model *m, int n_row, float ratio)
+{
+    m->seen_at[n_row] = ++m->n_level;
+    for (int n = 1; n <= GR_LEVEL_ROW_MAX; n++) {
+        if (m->n_level - m->seen_at[n] > LEVEL_OLD) {
+            m->ns[n] *= ratio;
+        }
+    }
+}
+
 void gr_level_observe_ns(struct gr_level_model *m, int n_row, float ns)
 {
     if (n_row < 1 || n_row > GR_LEVEL_ROW_MAX) {
         return;
     }
     float *mean = &m->ns[n_row];
+    const float before = *mean;
     if (*mean == 0.0f) {
         *mean = GR_MAX(ns, 1.0f);
     } else { /* the first ones count alike: caches were cold */
@@ -93,6 +105,7 @@ void gr_level_observe_ns(struct gr_level_model *m, int n_row, float ns)
     if (m->n_seen[n_row] < UINT8_MAX) {
         m->n_seen[n_row]++;
     }
+    take_old_along(m, n_row, before > 0.0f ? *mean / before : 1.0f);
     bound_by(m, n_row);
 }
 

@@ -33,6 +33,8 @@ struct gr_round_cost {
 struct gr_level_model {
     float ns[GR_LEVEL_ROW_MAX + 1];                        /* by rows; 0: not seen */
     uint8_t n_seen[GR_LEVEL_ROW_MAX + 1];                  /* measurements of it, at most 255 */
+    uint32_t seen_at[GR_LEVEL_ROW_MAX + 1];                /* n_level when it was measured last */
+    uint32_t n_level;                                      /* measurements of all sizes */
     float yield[GR_SURENESS_CLASSES][GR_RANK_CLASSES]; /* mean probability of a child, by its parent's and its rank */
     uint32_t n_yield[GR_SURENESS_CLASSES];
 };
@@ -47,6 +49,8 @@ struct gr_open_candidate {
 void gr_round_cost_init(struct gr_round_cost *r, const struct gr_cost *cost, float rate);
 
 float gr_level_ns(const struct gr_level_model *m, int n_row);
+/* Sizes that have not been measured for a while follow the one that is: what slowed them down then has ended since,
+ * or slows them down now, too. */
 void gr_level_observe_ns(struct gr_level_model *m, int n_row, float ns);
 /* The calibrated probabilities of one row's children, best first. parent_prob below 0: the root. */
 void gr_level_observe_yield(struct gr_level_model *m, float parent_prob, int n, const float *prob);

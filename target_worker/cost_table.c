@@ -14,6 +14,11 @@
 #define DOUBT_START 0.5     /* of f before it is calibrated, relative */
 #define DOUBT_CALIBRATED 0.1
 #define DOUBT_LEAST 0.03
+#define TRUST_FIRST 12      /* passes without a size after which its price is doubted */
+#define TRUST_LAST 3072     /* the same of one that has turned out right again and again */
+#define TRUST_GROWTH 4      /* each time that it turns out right */
+#define TRUE_WITHIN 0.15    /* of its estimate: a trial that has found the price right */
+#define HOPE_FEWER 0.5      /* of its estimate: what a doubted size below all known ones takes at least */
 #define PROPORTION_MAX 1.5  /* a pass of twice the rows takes at most so many times twice as long */
 #define MUCH_CONTEXT 1024.0 /* tokens: below, attention is lost in the noise of the rest */
 #define FLAT_ROWS 8.0       /* reading the keys costs more than so many rows' arithmetic on them */
@@ -31,6 +36,7 @@ void gr_cost_table_init(struct gr_cost_table *c)
     for (int i = 0; i < GR_COST_TABLE_POINT; i++) {
         c->row_ns[i] = 1e6 * (0.9 + 0.1 * point_rows[i]);
         c->row_var[i] = pow(DOUBT_START * c->row_ns[i], 2.0);
+        c->trust[i] = TRUST_FIRST;
     }
     for (int k = 0; k < GR_COST_CONTEXT_POINT; k++) {
         const int32_t n_row = point_rows[k % GR_COST_TREE_POINT];
@@ -235,6 +241,83 @@ static double bounded(double ratio, double most)
     return fmin(fmax(ratio, 1.0 / most), most);
 }
 
+/* ---- what is doubted ---- */
+
+static bool is_doubted(const struct gr_cost_table *c, int i)
+{
+    return c->n_seen - c->shown_at[i] >= c->trust[i];
+}
+
+/* A pass had this size, and took so much more or less than was estimated, relative. */
+static void show_point(struct gr_cost_table *c, int i, double error)
+{
+    if (fabs(error) > TRUE_WITHIN) {
+        c->trust[i] = TRUST_FIRST;
+    } else if (is_doubted(c, i)) {
+        c->trust[i] = GR_MIN(TRUST_GROWTH * c->trust[i], (uint32_t)TRUST_LAST);
+    }
+    c->shown_at[i] = c->n_seen;
+}
+
+static void show_size(struct gr_cost_table *c, int32_t n_row, double error)
+{
+    double share = 0.0;
+    const int i = locate(GR_MAX(n_row, 1), GR_COST_TABLE_POINT, &share);
+    if (share < 1.0) {
+        show_point(c, i, error);
+    }
+    if (share > 0.0) {
+        show_point(c, i + 1, error);
+    }
+}
+
+/* The nearest sizes of a tree around point i that are not doubted; below -1, above GR_COST_TREE_POINT: none. */
+static struct neighbours known_around(const struct gr_cost_table *c, int i)
+{
+    struct neighbours n = {i - 1, i + 1};
+    while (n.below >= 0 && is_doubted(c, n.below)) {
+        n.below--;
+    }
+    while (n.above < GR_COST_TREE_POINT && is_doubted(c, n.above)) {
+        n.above++;
+    }
+    return n;
+}
+
+/* A line through two sizes, at n_row. */
+static double line_ns(const struct gr_cost_table *c, int from, int to, int32_t n_row)
+{
+    const double slope = (c->row_ns[to] - c->row_ns[from]) / (double)(point_rows[to] - point_rows[from]);
+    return c->row_ns[from] + slope * (double)(n_row - point_rows[from]);
+}
+
+/* What n_row rows may take by the sizes that are known, where point i, which they lie at or below, is doubted. */
+static double hoped_ns(const struct gr_cost_table *c, int i, int32_t n_row)
+{
+    const struct neighbours n = known_around(c, i);
+    const double estimate_ns = rows_ns(c, n_row);
+    if (n.above < GR_COST_TREE_POINT && n.below >= 0) {
+        return line_ns(c, n.below, n.above, n_row);
+    }
+    if (n.above < GR_COST_TREE_POINT) { /* fewer than known: at least in proportion, and by half at most */
+        return fmax(HOPE_FEWER * estimate_ns, c->row_ns[n.above] * n_row / point_rows[n.above]);
+    }
+    if (n.below > 0) {
+        return line_ns(c, 0, n.below, n_row);
+    }
+    return i == 1 ? c->row_ns[0] : estimate_ns; /* only one row is known: a second one may be free */
+}
+
+/* How much less the rows of a pass may take than the table says, in ns: 0 where nothing is doubted. Only sizes that one
+ * session's tree can have: passes of many sessions are all shown soon, and a trial would cost all of them. */
+static double doubted_ns(const struct gr_cost_table *c, int32_t n_row)
+{
+    double share = 0.0;
+    const int i = locate(GR_MAX(n_row, 1), GR_COST_TABLE_POINT, &share);
+    const int at = share > 0.0 ? i + 1 : i;
+    return at < GR_COST_TREE_POINT && is_doubted(c, at) ? c->scale * fmax(rows_ns(c, n_row) - hoped_ns(c, at, n_row), 0.0) : 0.0;
+}
+
 void gr_cost_table_observe(struct gr_cost_table *c, const struct gr_pass_load *load, double ns)
 {
     const double ratio = ns / gr_cost_table_estimate(c, load);
@@ -251,6 +334,7 @@ void gr_cost_table_observe(struct gr_cost_table *c, const struct gr_pass_load *l
     }
     const double expected = gr_cost_table_estimate(c, load);
     const double error = bounded(ns / expected, first ? RATIO_FIRST_MAX : RATIO_MAX) - 1.0;
+    show_size(c, load->n_row, error);
     learn_shape(c, load, expected / c->scale, error * expected / c->scale);
     if (k >= 0) {
         c->n_context[k] += c->n_context[k] < UINT32_MAX;
@@ -318,11 +402,13 @@ int gr_cost_list_rows(int32_t n_other_row, int n_alike, int32_t out[GR_COST_POIN
 void gr_cost_table_list(const struct gr_cost_table *c, int n, const int32_t *n_row, const struct gr_pass_load *load,
                         double overhead_ns, struct gr_cost *out)
 {
+    double least_ns = LEAST_NS;
     memset(out, 0, sizeof(*out));
     out->overhead_ns = whole_ns(overhead_ns);
     out->n_point = (uint32_t)n;
     for (int i = 0; i < n; i++) {
+        least_ns = fmax(least_ns, gr_cost_table_estimate(c, &load[i]) - doubted_ns(c, load[i].n_row));
         out->n_row[i] = (uint32_t)n_row[i];
-        out->pass_ns[i] = whole_ns(gr_cost_table_estimate(c, &load[i]));
+        out->pass_ns[i] = whole_ns(least_ns);
     }
 }

@@ -527,7 +527,7 @@ static void apply_walk(struct gr_target *t, struct session *s, const struct gr_p
     }
     /* Prices before they are needed: after a prompt, which has taught what its context costs, when more or fewer
      * sessions share the pass, and now and then. */
-    if (prefill || s->cost_decode != target_decoding(t).n || target_econ(s)->n_tree % 16 == 4 ||
+    if (prefill || s->cost_decode != target_decoding(t).n || target_econ(s)->n_tree % 4 == 0 ||
         target_econ(s)->n_root % 64 == 8) {
         target_send_cost(t, s);
     }

@@ -145,6 +145,26 @@ static void test_level_times(void **state)
     gr_level_observe_ns(&m, 65, 1.0f);
 }
 
+/* Measured beside other processes, which have ended since; trees are small now, and large levels are not seen. */
+static void test_level_times_beside_others(void **state)
+{
+    (void)state;
+    for (int slow = 0; slow < 2; slow++) {
+        struct gr_level_model m = {0};
+        const float then = slow ? 0.5f : 2.0f;
+        for (int i = 0; i < 20; i++) {
+            for (int n = 1; n <= 10; n++) {
+                gr_level_observe_ns(&m, n, then * (40e3f + 3e3f * (float)n));
+            }
+        }
+        for (int i = 0; i < 60; i++) {
+            gr_level_observe_ns(&m, 1 + i % 2, 40e3f + 3e3f * (float)(1 + i % 2));
+        }
+        assert_float_equal(gr_level_ns(&m, 2), 46e3f, 1e3f);
+        assert_true(gr_level_ns(&m, 8) > 0.6f * 64e3f && gr_level_ns(&m, 8) < 1.6f * 64e3f);
+    }
+}
+
 /* ---- whole drafts ---- */
 
 /* A synthetic draft model whose probabilities are true: the child of rank r is accepted with the probability it is
@@ -486,7 +506,7 @@ int main(void)
         cmocka_unit_test(test_sizes_of_one),      cmocka_unit_test(test_sizes_of_two),
         cmocka_unit_test(test_sizes_and_a_step),
         cmocka_unit_test(test_round_cost),        cmocka_unit_test(test_size_is_the_best),
-        cmocka_unit_test(test_size_is_monotone),  cmocka_unit_test(test_level_times),
+        cmocka_unit_test(test_size_is_monotone),  cmocka_unit_test(test_level_times), cmocka_unit_test(test_level_times_beside_others),
         cmocka_unit_test(test_growth_near_the_best), cmocka_unit_test(test_growth_follows),
         cmocka_unit_test(test_levels_together),
     };
