@@ -6,10 +6,10 @@
  * kept token stands in `bonus` and its predecessors in the path, so every verdict has one form: n_path nodes, then one
  * token that has no KV yet.
  *
- * A row whose logits are not finite (GR_PICK_NOT_FINITE) has no pick. What was accepted before it is committed, as plain
- * decoding would have done, and the row is the next pass's tail; where it is the tail already, nothing is committed and
- * the walk ends in GR_FINISH_ERROR. Such rows off the walk are never looked at. Header only; common subset of C and CUDA
- * C++. */
+ * A row whose logits are not finite (GR_PICK_NOT_FINITE) has no pick. What was accepted before it is committed, as
+ * plain decoding would have done, and the row is the next pass's tail; where it is the tail already, nothing is
+ * committed and the walk ends in GR_FINISH_ERROR. Such rows off the walk are never looked at. Header only; common
+ * subset of C and CUDA C++. */
 #ifndef GR_COMMON_ACCEPT_H
 #define GR_COMMON_ACCEPT_H
 
@@ -51,7 +51,8 @@ GR_FN int gr_stop_hits(const struct gr_stop *stop, int32_t token)
     return 0;
 }
 
-/* pick[r]: the target's token after row r (row 0 the tail, row i + 1 node i), or GR_PICK_NOT_FINITE; t->n + 1 of them. */
+/* pick[r]: the target's token after row r (row 0 the tail, row i + 1 node i), or GR_PICK_NOT_FINITE; t->n + 1 of
+ * them. */
 GR_FN void gr_accept_walk(const struct gr_token_tree *t, const int32_t *pick, const struct gr_stop *stop,
                           struct gr_walk *out)
 {

@@ -213,8 +213,8 @@ void gr_top_blocks(const float *score, int begin, int end, int n_top, float *wor
 /* y[i] = l[i] + gumbel(seed, pos, i, choice) for every i < n with l[i] != -inf (those stay -inf). One row, one
  * caller (not shared by a team): rows are dealt out by the caller. y may be l. gr_gumbel() is the definition. */
 typedef void gr_add_gumbel_fn(const float *l, float *y, int n, uint64_t seed, uint32_t pos, uint32_t choice);
-/* Index of the largest value, lowest index on ties, or GR_PICK_NOT_FINITE (common/sampler.h). n >= 1. One caller.
- * Raw logits: not finite when any of them is NaN or infinite. filtered: the sampler has seen to these values, -inf stands
+/* Index of the largest value, lowest index on ties, or GR_PICK_NOT_FINITE (common/sampler.h). n >= 1. One caller. Raw
+ * logits: not finite when any of them is NaN or infinite. filtered: the sampler has seen to these values, -inf stands
  * for an id that it took out; not finite when the largest value is infinite, NaN counts as -inf. */
 typedef int gr_argmax_fn(const float *l, int n, bool filtered);
 /* log(sum exp(l - max)) + max: 16-lane sum of gr_expf(l[i] - max), then gr_logf. One caller. */

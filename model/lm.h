@@ -74,8 +74,8 @@ struct gr_lm {
     int32_t n_row_max, n_out_max;   /* of a pass */
     int32_t n_pool_block, n_scratch_block;
     float *logits;                  /* owned, (n_out_max, n_vocab_stride) */
-    /* owned, (n_out_max): what the pass picked where the logits are; GR_PICK_NOT_FINITE is such a pick. GR_PICK_TO_HOST:
-     * that row's logits are here, to be picked from. NULL: the model leaves all picking to its caller. */
+    /* owned, (n_out_max): what the pass picked where the logits are; GR_PICK_NOT_FINITE is such a pick.
+     * GR_PICK_TO_HOST: that row's logits are here, to be picked from. NULL: all picking is left to the caller. */
     const struct gr_picked *picked;
     /* owned, (n_out_max): the same of a drafter's children, n in place of the id. NULL: all is left to the caller. */
     const struct gr_top_row *top;

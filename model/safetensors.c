@@ -704,8 +704,8 @@ static enum gr_status check_vector(const struct gr_safetensors *st, const struct
     const size_t n = t->bytes / gr_st_dtype_bytes(t->dtype);
     const size_t i = first_not_finite(t, n);
     if (i < n) {
-        log_error("%s: tensor %s: value %zu of %zu is NaN or infinite: the file is damaged, or was written by a training "
-                  "that had diverged", gr_safetensors_file(st, (size_t)(t - st->tensors)), t->name, i, n);
+        log_error("%s: tensor %s: value %zu of %zu is NaN or infinite: the file is damaged, or was written by a "
+                  "training that had diverged", gr_safetensors_file(st, (size_t)(t - st->tensors)), t->name, i, n);
         return GR_EFORMAT;
     }
     return GR_OK;

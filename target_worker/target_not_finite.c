@@ -1,6 +1,6 @@
 /* Rows on the walk whose logits are not finite: the tail, the last row of a prompt, judged missing tokens. (An accepted
- * node's is the next pass's tail: common/accept.h.) Under a partial view such a row proves nothing about the model, so the
- * view is refreshed; full verification ends the session, where plain decoding would. */
+ * node's is the next pass's tail: common/accept.h.) Under a partial view such a row proves nothing about the model, so
+ * the view is refreshed; full verification ends the session, where plain decoding would. */
 #include "common/log.h"
 #include "target_worker/target_internal.h"
 
@@ -17,7 +17,8 @@ static void refresh_view(struct gr_target *t, struct session *s, const struct gr
     target_begin_root(s, now_ns);
 }
 
-/* Provisional tokens up to the bad row's own have just been judged, and stand: they are told before the end. (finish: an ERROR follows.) */
+/* Provisional tokens up to the bad row's own have just been judged, and stand: they are told before the end. (finish:
+ * an ERROR follows.) */
 static void tell_judged(struct gr_target *t, struct session *s, int32_t len)
 {
     if (len <= s->final_len) {

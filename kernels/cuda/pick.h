@@ -33,8 +33,9 @@ struct gr_cuda_pick {
 
 /* Row r: argmax over i < n of l[i], or of l[i] / temperature + gumbel(seed, pos, i, choice): lowest id on ties. Where
  * an l[i], whichever, is NaN or infinite, or the best of the sums is infinite: {GR_PICK_NOT_FINITE, 0}. picked: mapped
- * host memory or the device's, (n_row); of a row that is left to the host {GR_PICK_TO_HOST, 0}. done (mapped host memory; NULL: none): when all is written becomes *ticket, visible to the host
- * after everything else that the stream wrote before. n at most GR_CUDA_PICK_N_MAX. */
+ * host memory or the device's, (n_row); of a row that is left to the host {GR_PICK_TO_HOST, 0}. done (mapped host
+ * memory; NULL: none): when all is written becomes *ticket, visible to the host after everything else that the stream
+ * wrote before. n at most GR_CUDA_PICK_N_MAX. */
 struct gr_cuda_pick_args {
     const float *logits; /* (n_row, stride), aligned to 16 bytes; stride a multiple of 4 */
     const struct gr_cuda_pick *how;
@@ -50,10 +51,10 @@ GR_NODISCARD enum gr_status gr_cuda_pick(const struct gr_cuda_pick_args *a, stru
 
 /* Row r: the n_top[r] largest of l[i], or of l[i] / temperature + gumbel(seed, pos, to_target[i], choice), fewer where
  * fewer are above -inf (id -1 and edge 0 behind them); lower id on ties; n GR_PICK_TO_HOST of a row that is left to the
- * host, and GR_PICK_NOT_FINITE as above, with no ids. The ids and their order are those of the CPU's drafter given the same logits. log_sum is summed in f32 in
- * an order that n decides: edges are within 1e-5 of the true ones, and a unit in the last place of the value and of the
- * edge (the CPU's own sum, in 16 chains, is up to (8 + sqrt(n / 16)) 2^-24 from the true one). done, work, logits, how:
- * as for gr_cuda_pick(). */
+ * host, and GR_PICK_NOT_FINITE as above, with no ids. The ids and their order are those of the CPU's drafter given the
+ * same logits. log_sum is summed in f32 in an order that n decides: edges are within 1e-5 of the true ones, and a unit
+ * in the last place of the value and of the edge (the CPU's own sum, in 16 chains, is up to (8 + sqrt(n / 16)) 2^-24
+ * from the true one). done, work, logits, how: as for gr_cuda_pick(). */
 struct gr_cuda_top_args {
     const float *logits;
     const int32_t *to_target; /* (n), rising; NULL: the ids are the target's */

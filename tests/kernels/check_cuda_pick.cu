@@ -14,8 +14,8 @@ using how_t = struct gr_cuda_pick;
 
 /* ODD_*: one value of a normal row is no number, at its begin, its end or anywhere; the row is not finite. */
 enum fill { NORMAL, TIES, HOLES, NONE, ONE, INF, TINY, HUGE_ONES, ODD_FIRST, ODD_LAST, ODD_ONE, N_FILL };
-static const char *const FILL_NAME[] = {"normal", "ties",      "NaN and -inf",   "all -inf",      "one id", "+inf", "tiny", "huge",
-                                        "odd first", "odd last", "odd somewhere"};
+static const char *const FILL_NAME[] = {"normal", "ties", "NaN and -inf", "all -inf",  "one id",   "+inf",
+                                        "tiny",   "huge", "odd first",    "odd last", "odd somewhere"};
 
 static void fill_row(float *l, int n, int kind, rng &g)
 {
@@ -449,7 +449,8 @@ static void check_odd_splits()
     }
     problem p(n, (int)at.size(), (int)at.size(), 23, -1.0f, NORMAL);
     for (int r = 0; r < p.n_row; r++) {
-        p.l[(size_t)r * p.stride + (size_t)at[(size_t)r]] = r % 4 == 0 ? NAN : r % 4 == 1 ? -NAN : r % 4 == 2 ? INFINITY : -INFINITY;
+        static const float odd[] = {NAN, -NAN, INFINITY, -INFINITY};
+        p.l[(size_t)r * p.stride + (size_t)at[(size_t)r]] = odd[r % 4];
         p.how[r].host = 0;
     }
     setup s(p);

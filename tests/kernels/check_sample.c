@@ -1,6 +1,6 @@
-/* add_gumbel: the bits of gr_gumbel(). argmax: exact, and what is not finite is told. logsumexp: terms are right to 3 eps and add up in 16 chains:
- * (8 + sqrt(n / 16)) eps of the sum, which is that much in absolute terms of its log, plus the rounding of the result.
- */
+/* add_gumbel: the bits of gr_gumbel(). argmax: exact, and what is not finite is told. logsumexp: terms are right to 3
+ * eps and add up in 16 chains: (8 + sqrt(n / 16)) eps of the sum, which is that much in absolute terms of its log, plus
+ * the rounding of the result. */
 #include "tests/kernels/check.h"
 
 #include "common/gr_math.h"

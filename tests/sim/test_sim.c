@@ -399,8 +399,8 @@ static bool may_differ(const struct plan *p, int i)
 
 static uint64_t n_odd_end;
 
-/* Where plain decoding meets logits that are not finite, and nowhere else, the session ends with an error that says where.
- */
+/* Where plain decoding meets logits that are not finite, and nowhere else, the session ends with an error that says
+ * where. */
 static void check_error(const struct plan *p, int i, const struct sim_result *r)
 {
     static const char begin[] = "model (no name): the logits after position ";
@@ -567,8 +567,8 @@ static int tell(void **state)
         (unsigned long long)n_partial, (unsigned long long)n_refresh, (unsigned long long)n_judge,
         (unsigned long long)n_drift, (unsigned long long)n_checked_drift, (unsigned long long)n_roll_back,
         (unsigned long long)n_dropped, (unsigned long long)n_again);
-    print_message("# logits that are not finite: %llu sessions ended, %llu rows ended one, %llu views refreshed, %llu jobs "
-                  "of drafters\n", (unsigned long long)n_odd_end, (unsigned long long)n_odd_row,
+    print_message("# logits that are not finite: %llu sessions ended, %llu rows ended one, %llu views refreshed, %llu "
+                  "jobs of drafters\n", (unsigned long long)n_odd_end, (unsigned long long)n_odd_row,
                   (unsigned long long)n_odd_view, (unsigned long long)n_odd_draft);
     return 0;
 }

@@ -311,6 +311,49 @@ static void test_not_finite(void **state)
     assert_true(n_first > 0 && n_later > 5);
 }
 
+/* What plain decoding says next, three deep, and every other token beside it. */
+static struct gr_token_tree true_and_other_tokens(const struct text *t)
+{
+    const struct gr_sampling greedy = {.top_p = 1.0f};
+    float logits[N_VOCAB], scratch[N_VOCAB];
+    int32_t work[N_VOCAB];
+    struct gr_token_tree tree = {0};
+    struct text ahead = *t;
+    for (int d = 0; d < 3; d++) {
+        toy_lm_logits(&toy, ahead.token, ahead.len, logits);
+        const int32_t id = gr_sampler_pick(&greedy, logits, N_VOCAB, (uint32_t)ahead.len, scratch, work);
+        tree.token[tree.n] = id;
+        tree.parent[tree.n] = (int16_t)(tree.n - 1);
+        tree.n++;
+        add(&ahead, id);
+    }
+    for (int32_t id = 0; id < N_VOCAB; id++) {
+        if (id != tree.token[0]) {
+            tree.token[tree.n] = id;
+            tree.parent[tree.n++] = -1;
+        }
+    }
+    return tree;
+}
+
+/* Opens session 1 with a drafter, which asks for all it gets; the first token follows, unless it is an error. */
+static void open_drafted(struct world *w)
+{
+    struct text *t = &w->text[1];
+    uint8_t f[64];
+    for (int i = 0; i < 20; i++) {
+        add(t, (7 * rig_odd + i * i) % N_VOCAB);
+    }
+    const struct gr_msg m = {.type = GR_MSG_OPEN, .session = 1, .epoch = 1, .ids = {t->token, 20},
+                             .segments = {(int32_t[]){0, 20}, 2}, .max_tokens = 60, .want_draft = 1, .n_node = 30,
+                             .top_p = 1.0};
+    gr_target_on_msg(w->target, &m, 0);
+    const struct gr_frame_header h = {.session = 1, .epoch = 1};
+    const size_t n = gr_wire_encode_resync(&h, &(struct gr_resync){.feature_len = GR_FEATURES_NONE}, f, sizeof(f));
+    assert_int_equal(gr_target_on_frame(w->target, 7, f, n, 0), GR_OK);
+    (void)one_pass(w, 0);
+}
+
 /* A tree whose nodes' rows are not finite: off the walk they are nothing; on it the tokens before come first. */
 static void test_not_finite_in_trees(void **state)
 {
@@ -318,47 +361,17 @@ static void test_not_finite_in_trees(void **state)
     int n_tree = 0, n_cut = 0;
     for (rig_odd = 2; rig_odd < 40; rig_odd++) {
         struct world w;
-        int32_t len = 0;
-        create(&w, 24);
-        struct text *t = &w.text[1];
-        for (int i = 0; i < 20; i++) {
-            add(t, (7 * rig_odd + i * i) % N_VOCAB);
-        }
-        const struct gr_msg m = {.type = GR_MSG_OPEN, .session = 1, .epoch = 1, .ids = {t->token, 20},
-                                 .segments = {(int32_t[]){0, 20}, 2}, .max_tokens = 60, .want_draft = 1, .n_node = 30,
-                                 .top_p = 1.0};
-        gr_target_on_msg(w.target, &m, 0);
         uint8_t f[512];
-        const struct gr_frame_header h = {.session = 1, .epoch = 1};
-        const size_t n = gr_wire_encode_resync(&h, &(struct gr_resync){.feature_len = GR_FEATURES_NONE}, f, sizeof(f));
-        assert_int_equal(gr_target_on_frame(w.target, 7, f, n, 0), GR_OK);
-        (void)one_pass(&w, 0);
+        create(&w, 24);
+        open_drafted(&w);
+        struct text *t = &w.text[1];
         for (uint32_t round = 1; w.n_msg[GR_MSG_ERROR] == 0 && t->len < 80; round++) {
-            /* What plain decoding says next, three deep, and every other token beside it. */
-            struct gr_token_tree tree = {0};
-            struct text ahead = *t;
-            len = t->len;
-            for (int d = 0; d < 3; d++) {
-                float logits[N_VOCAB], scratch[N_VOCAB];
-                int32_t work[N_VOCAB];
-                const struct gr_sampling greedy = {.top_p = 1.0f};
-                toy_lm_logits(&toy, ahead.token, ahead.len, logits);
-                const int32_t id = gr_sampler_pick(&greedy, logits, N_VOCAB, (uint32_t)ahead.len, scratch, work);
-                tree.token[tree.n] = id;
-                tree.parent[tree.n] = (int16_t)(tree.n - 1);
-                tree.n++;
-                add(&ahead, id);
-            }
-            for (int32_t id = 0; id < N_VOCAB; id++) {
-                if (id != tree.token[0]) {
-                    tree.token[tree.n] = id;
-                    tree.parent[tree.n++] = -1;
-                }
-            }
-            const struct gr_frame_header d = {.session = 1, .epoch = 1, .round = round, .base_len = (uint32_t)t->len,
-                                              .prefix_hash = t->hash[t->len]};
-            const size_t n_draft = gr_wire_encode_draft(&d, &tree, f, sizeof(f));
-            assert_int_equal(gr_target_on_frame(w.target, 7, f, n_draft, 1000 * round), GR_OK);
+            const int32_t len = t->len;
+            const struct gr_token_tree tree = true_and_other_tokens(t);
+            const struct gr_frame_header d = {.session = 1, .epoch = 1, .round = round, .base_len = (uint32_t)len,
+                                              .prefix_hash = t->hash[len]};
+            const size_t n = gr_wire_encode_draft(&d, &tree, f, sizeof(f));
+            assert_int_equal(gr_target_on_frame(w.target, 7, f, n, 1000 * round), GR_OK);
             assert_true(one_pass(&w, 1000 * round));
             n_tree++;
             n_cut += w.n_msg[GR_MSG_ERROR] == 0 && t->len < len + 4 && t->len < 80;

@@ -223,7 +223,8 @@ static void test_not_finite_under_a_view(void **state)
     }
 }
 
-/* Under full attention only, or both: tokens up to the row are final and told, those behind it are not; then the end. */
+/* Under full attention only, or both: tokens up to the row are final and told, those behind it are not; then the end.
+ * */
 static void test_not_finite_judged(void **state)
 {
     (void)state;

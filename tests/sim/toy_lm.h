@@ -12,8 +12,8 @@ struct toy_config {
     uint64_t blur_seed;  /* != 0: a drafter, which sees a wrong table in one context of `blur` */
     int blur;
     float sharpness;     /* spread of the logits; negative: likes best what a positive one likes least */
-    /* One context in so many has logits that are not finite, some of them or all; 0: none does. odd_partial: the same of
-     * rows under a partial view, in other contexts. odd_hidden: rows under a view show `odd` nowhere. */
+    /* One context in so many has logits that are not finite, some of them or all; 0: none does. odd_partial: the same
+     * of rows under a partial view, in other contexts. odd_hidden: rows under a view show `odd` nowhere. */
     int odd, odd_partial;
     bool odd_hidden;
     int memory;          /* tokens of the prefix that count; 0: all (and all of it is checked) */

@@ -62,7 +62,7 @@ def fails_at(done, path, position, text):
 
 @case
 def bad_rows_end_the_text_where_plain_decoding_would():
-    """Rows after a token whose embedding is NaN are bad, and whatever tree proposes that token has bad rows of its own."""
+    """Rows after a token whose embedding is NaN are bad, and a tree that proposes that token has bad rows of its own."""
     good = generate("--max-tokens", "64", "--ignore-eos", "--prompt", PROMPT)
     ids = good["token_ids"]
     n_prompt = good["metrics"]["prompt_tokens"]
@@ -82,7 +82,7 @@ def bad_rows_end_the_text_where_plain_decoding_would():
         assert out["finish_reason"] == "error" and f"position {n_prompt + at} " in out["error"], out
         assert out["token_ids"] == ids[:at + 1], out
         for draft in (DRAFT, HEAD):
-            for how in (("--num-speculative-tokens", "16"), ("--num-speculative-tokens", "63", "--draft-top-k", "10"), ()):
+            for how in (("--num-speculative-tokens", "16"), ("--num-speculative-tokens", "63"), ()):
                 fails_at(stream(path, "--draft", draft, *how), path, n_prompt + at, text)
         sampled = ("--temperature", "0.7", "--seed", "3")
         plain = stream(path, *sampled)
@@ -128,8 +128,8 @@ def bad_drafters_change_nothing():
     """Bad rows of a drafter, or features that are bad: trees without nodes, one line, the whole text."""
     args = ("--max-tokens", "64", "--ignore-eos", "--prompt", PROMPT)
     with tempfile.TemporaryDirectory() as d:
-        for k, (model, name, value) in enumerate(((DRAFT, "model.embed_tokens.weight", NAN), (HEAD, "lm_head.weight", INF),
-                                                  (HEAD, "fc.weight", NAN))):  # fc: of every feature
+        bad = ((DRAFT, "model.embed_tokens.weight", NAN), (HEAD, "lm_head.weight", INF), (HEAD, "fc.weight", NAN))
+        for k, (model, name, value) in enumerate(bad):  # fc: every feature
             path = copy_of(d, model, f"draft{k}")
             put(path, name, 0, [value] * 8)
             for sampled in ((), ("--temperature", "0.8", "--seed", "5")):

@@ -36,7 +36,7 @@ def put(path, name, at, values):
 
 
 def with_own_lm_head(path):
-    """The same model, but its embedding and its lm_head are two tensors: a token's row can be bad where it is read alone."""
+    """The same model, but its embedding and its lm_head are two tensors: a token's row can be bad where it is read."""
     file, shape, begin = find_tensor(path, "model.embed_tokens.weight")
     with open(file, "rb") as f:
         f.seek(begin)

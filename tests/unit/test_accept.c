@@ -242,8 +242,8 @@ static void test_random_trees(void **state)
     assert_true(n_deep > 300); /* the walk does get somewhere */
 }
 
-/* Rows that have no pick, at each place of a chain of three and beside it: what comes before is committed, the row itself
- * is an error only as the tail. */
+/* Rows that have no pick, at each place of a chain of three and beside it: what comes before is committed, the row
+ * itself is an error only as the tail. */
 static void test_not_finite(void **state)
 {
     (void)state;
