@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 
-from harness import DRAFT, GRAFT, SLOW, case, generate, main, wait_for
+from harness import DRAFT, GRAFT, HEAD, SLOW, case, generate, main, wait_for
 from served import FIXED, PLAIN, Serve, worker
 from stream import Stream
 
@@ -155,6 +155,19 @@ def a_fall_back_that_flaps_is_a_line_now_and_then():
         lines = [line for line in fallback_lines(t) if "three round deadlines" in line]
         assert n > 10 and len(lines) == len(str(n)), (n, lines)
         assert "(10 times by now)" in lines[1], lines
+
+
+@case
+def a_colocated_drafter_that_does_not_fit():
+    """GR_FALLBACK_COLOCATED_DRAFTER: its process goes on as a target; drafters of one orchestrator run one model."""
+    want = generate("--ignore-eos", "--max-tokens", "20")["token_ids"]
+    with Serve(spawn=False) as s, worker("graft-draft", s.folder, s.address, model=DRAFT):
+        wait_for(lambda: len(s.list()["workers"]) == 1)
+        with worker("graft-target", s.folder, s.address, "--colocate-draft", HEAD) as t:
+            s.wait()
+            assert s.generate("--max-tokens", "20", *FIXED)["token_ids"] == want
+            lines = fallback_lines(t)
+            assert len([x for x in lines if "the co-located drafter ended with an error" in x]) == 1, lines
 
 
 @case

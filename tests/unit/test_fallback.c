@@ -99,8 +99,7 @@ static void test_there_is_no_other_place(void **state)
     assert_string_equal(line, "");
 }
 
-/* A reason is given somewhere, and some test meets it. But for one: a drafter's thread that ends with an error, while its
- * process goes on. */
+/* A reason is given somewhere, and some test meets it. */
 static void test_each_is_met(void **state)
 {
     (void)state;
@@ -113,9 +112,6 @@ static void test_each_is_met(void **state)
             print_error("nothing falls back for the reason %s\n", name);
         }
         assert_string_not_equal(line, "");
-        if (r == GR_FALLBACK_COLOCATED_DRAFTER) {
-            continue;
-        }
         snprintf(command, sizeof(command), "grep -rlw GR_FALLBACK_%s tests | grep -v test_fallback.c", name);
         first_line(command, line, sizeof(line));
         if (line[0] == '\0') {
