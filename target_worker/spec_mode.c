@@ -36,6 +36,11 @@ static bool group_wants_trees(const struct gr_spec_input *in)
     return in->group->tries_trees && in->n_cold * GR_SPEC_COLD_PART <= in->n_group;
 }
 
+bool gr_spec_group_rests(const struct gr_spec_group *g)
+{
+    return g->failed && !g->tries_trees && g->until_trial > GR_SPEC_LEAD;
+}
+
 struct gr_spec_decision gr_spec_mode_decide(const struct gr_spec_input *in)
 {
     if (!in->want_draft) {
@@ -48,6 +53,9 @@ struct gr_spec_decision gr_spec_mode_decide(const struct gr_spec_input *in)
         return (struct gr_spec_decision){.mode = GR_SPEC_ROOT, .reason = GR_FALLBACK_TREE_FAULT};
     }
     if (!in->has_drafter || in->n_node_max < 1) {
+        return (struct gr_spec_decision){.mode = GR_SPEC_ROOT};
+    }
+    if (in->automatic && in->group != NULL && gr_spec_group_rests(in->group)) {
         return (struct gr_spec_decision){.mode = GR_SPEC_ROOT};
     }
     if (in->automatic && !in->warm) { /* it prepares its prefix: the first tree says nothing about the later ones */

@@ -118,7 +118,12 @@ struct gr_spec_decision {
 #define GR_SPEC_PROBE_FIRST 8    /* rounds to the first probe in K = 0; doubled by each that fails */
 #define GR_SPEC_PROBE_LAST 1024
 
+#define GR_SPEC_LEAD 32 /* passes before a trial of a group in which its drafter wakes: it needs features and a prefix */
+
 struct gr_spec_decision gr_spec_mode_decide(const struct gr_spec_input *in);
+/* Trees have been of no use to this group, and its next trial is not near: its drafter is asked for nothing and gets
+ * neither tokens nor features. */
+bool gr_spec_group_rests(const struct gr_spec_group *g);
 
 /* root_guess_ns: a root-only round as far as known (cost table); seeds the averages of a new session. */
 void gr_spec_econ_init(struct gr_spec_econ *e, const struct gr_spec_econ *others, double root_guess_ns);

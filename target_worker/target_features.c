@@ -38,7 +38,8 @@ void target_plan_features(struct gr_target *t, struct session *s, struct gr_pass
 {
     const int32_t kept_end = s->feature_end + s->n_kept;
     const int32_t pos0 = q->pos0 - q->n_chain; /* of the first row */
-    q->want_features = target_wants_features(t, s) && q->pos0 + q->n_row > first_wanted(s);
+    q->want_features = target_wants_features(t, s) && q->pos0 + q->n_row > first_wanted(s) &&
+                       !(t->pass_rests && s->auto_tree);
     q->keep_capture = false;
     q->n_kept = q->n_feature = 0;
     if (!q->want_features) {

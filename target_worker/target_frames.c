@@ -163,7 +163,7 @@ static enum gr_status on_resync(struct gr_target *t, uint32_t peer, const struct
     s->pass_resync = s->in_pass;
     s->peer_len = (int32_t)common_length(s, &r);
     target_restart_features(s, r.feature_len, r.feature_context);
-    s->owed = true;
+    s->owed = !s->auto_tree || !target_drafters_rest(t); /* else it is told when it is asked for the first tree */
     target_send_cost(t, s); /* before it is asked for a tree */
     if (s->state == SESSION_DECODE && !s->in_pass) {
         target_begin_round(t, s, now_ns);

@@ -136,6 +136,7 @@ struct gr_target {
     int32_t pass_prefill_rows;
     bool more_follow;        /* its drafter will be told of other sessions behind the one whose round ends just now */
     bool pass_in_flight;
+    bool pass_rests;        /* target_drafters_rest() when the pass was filled */
     bool pass_beside_draft;  /* the drafter worked when it began */
     int next_slot;           /* where the next pass starts looking, for fairness */
     uint64_t n_arrival;
@@ -210,6 +211,9 @@ struct decoding {
     int n, n_cold;
 };
 struct decoding target_decoding(const struct gr_target *t);
+/* Trees have been of no use to as many sessions as are in a turn: those whose trees are sized by cost let their drafters
+ * rest. */
+bool target_drafters_rest(struct gr_target *t);
 /* Sessions in a turn: queued, reading a prompt or decoding. */
 int target_in_turn(const struct gr_target *t);
 /* What rounds of the kind that comes next cost and bring. */

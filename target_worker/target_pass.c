@@ -279,6 +279,7 @@ uint64_t target_start_pass(struct gr_target *t, uint64_t now_ns)
     if (!prefill && g.waiting && now_ns < g.go_ns) {
         return GR_MIN(g.go_ns, g.wake_ns);
     }
+    t->pass_rests = target_drafters_rest(t);
     fill_pass(t, prefill, now_ns);
     if (t->pass.n_seq == 0 && g.prefill && !prefill) {
         fill_pass(t, true, now_ns); /* those that decode lack blocks: prompts take nothing from them */

@@ -87,6 +87,12 @@ struct gr_spec_group *target_group(struct gr_target *t, int n)
     return &t->group[class];
 }
 
+bool target_drafters_rest(struct gr_target *t)
+{
+    const struct gr_spec_group *g = target_group(t, target_in_turn(t));
+    return g != NULL && gr_spec_group_rests(g);
+}
+
 /* Sessions whose trees are sized by cost are told the same prices, and choose alike: a node that pays for one is one
  * that all will have, and each row holds up all. */
 struct company {

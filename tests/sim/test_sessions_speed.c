@@ -274,6 +274,34 @@ static void test_head(void **state)
     }
 }
 
+/* A head that is of no use to sessions in company: after a while it is asked for hardly a tree and gets hardly a feature,
+ * and yet it is tried again now and then. */
+static void test_useless_head_rests(void **state)
+{
+    (void)state;
+    static struct stage g;
+    uint64_t n_tree[8], n_row[8], n_tree_later = 0;
+    stage_create(&g, 3, 1, true, false);
+    (void)run(&g, 1, false);
+    for (int i = 0; i < 8; i++) {
+        const uint64_t trees = sim_drafter_counters(g.sim)->n_draft_frame;
+        const uint64_t rows = sim_target_counters(g.sim)->n_feature_row;
+        (void)run(&g, 8, true);
+        n_tree[i] = sim_drafter_counters(g.sim)->n_draft_frame - trees;
+        n_row[i] = sim_target_counters(g.sim)->n_feature_row - rows;
+        n_tree_later += i > 0 ? n_tree[i] : 0;
+    }
+    print_message("# a useless head: trees of eight sessions' turns %llu %llu %llu .. %llu, features %llu %llu %llu .. "
+                  "%llu of %d tokens\n", (unsigned long long)n_tree[0], (unsigned long long)n_tree[1],
+                  (unsigned long long)n_tree[2], (unsigned long long)n_tree[7], (unsigned long long)n_row[0],
+                  (unsigned long long)n_row[1], (unsigned long long)n_row[2], (unsigned long long)n_row[7],
+                  N_PROMPT * (PROMPT_LEN + N_NEW));
+    assert_true(n_tree_later > 0); /* it is not forgotten */
+    assert_true(n_tree_later < 7 * N_PROMPT * N_NEW / 20);
+    assert_true(n_row[7] < N_PROMPT * (PROMPT_LEN + N_NEW) / 5);
+    stage_destroy(&g);
+}
+
 /* n sessions at a time, each followed by another: tokens a second. */
 static double stream(struct stage *g, int n, bool trees)
 {
@@ -327,6 +355,7 @@ static void test_stream(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_gpu), cmocka_unit_test(test_two_gpus),
-                                       cmocka_unit_test(test_head), cmocka_unit_test(test_stream)};
+                                       cmocka_unit_test(test_head), cmocka_unit_test(test_useless_head_rests),
+                                       cmocka_unit_test(test_stream)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

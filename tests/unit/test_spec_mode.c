@@ -531,9 +531,35 @@ static void test_group(void **state)
     assert_int_equal(gr_spec_mode_decide(&in).mode, GR_SPEC_ROOT);
 }
 
+/* A group whose trees have been of no use rests until its next trial is near: its sessions ask for nothing, not even
+ * for the first tree of a drafter that has just come. */
+static void test_group_rests(void **state)
+{
+    (void)state;
+    struct gr_spec_group g = {.price = 1.0, .until_trial = 500};
+    const struct gr_spec_econ e = {0};
+    const struct gr_spec_input in = {.want_draft = true, .has_drafter = true, .n_node_max = 8, .automatic = true,
+                                     .group = &g, .n_group = 8, .n_cold = 8, .econ = &e};
+    assert_false(gr_spec_group_rests(&g)); /* nothing is known yet */
+    assert_int_equal(gr_spec_mode_decide(&in).mode, GR_SPEC_PROBE);
+    g.failed = true;
+    assert_true(gr_spec_group_rests(&g));
+    assert_int_equal(gr_spec_mode_decide(&in).mode, GR_SPEC_ROOT);
+    struct gr_spec_input fixed = in;
+    fixed.automatic = false; /* a size that the user has chosen is kept whatever it costs */
+    assert_int_equal(gr_spec_mode_decide(&fixed).mode, GR_SPEC_TREE);
+    g.until_trial = GR_SPEC_LEAD;
+    assert_false(gr_spec_group_rests(&g));
+    assert_int_equal(gr_spec_mode_decide(&in).mode, GR_SPEC_PROBE);
+    g.until_trial = 500;
+    g.tries_trees = true;
+    assert_false(gr_spec_group_rests(&g));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_group_rests),
         cmocka_unit_test(test_rescale), cmocka_unit_test(test_hiccup), cmocka_unit_test(test_slow_for_good),
         cmocka_unit_test(test_refusals), cmocka_unit_test(test_pays_or_not), cmocka_unit_test(test_turns),
         cmocka_unit_test(test_changing_speed), cmocka_unit_test(test_pause_in_pass),
