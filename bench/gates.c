@@ -8,6 +8,7 @@
 #include "bench/gates_file.h"
 #include "bench/graft_run.h"
 #include "common/log.h"
+#include "common/out_file.h"
 #include "common/parse.h"
 #include "common/program.h"
 
@@ -121,11 +122,13 @@ static enum gr_status save(const struct gates *g, const struct gr_gate_command *
     char path[PATH_MAX];
     const int n = i_run == 0 ? snprintf(path, sizeof(path), "%s/%s.json", g->save, c->name)
                              : snprintf(path, sizeof(path), "%s/%s.%d.json", g->save, c->name, i_run + 1);
-    if (n >= (int)sizeof(path) || json_dump_file(rows, path, JSON_INDENT(1)) != 0) {
-        log_error("--save: %s cannot be written", path);
-        return GR_EIO;
+    struct gr_out_file o;
+    if (n >= (int)sizeof(path)) {
+        log_error("--save: %s is too long", path);
+        return GR_ELIMIT;
     }
-    return GR_OK;
+    GR_TRY(gr_out_file_open("--save", path, 0666, false, &o));
+    return gr_out_file_close(&o, json_dumpf(rows, o.f, JSON_INDENT(1)) == 0, NULL);
 }
 
 /* A command that fails is a result, too: its gates are not met. */

@@ -63,10 +63,10 @@ enum gr_status gr_plot_check(const char *path)
     return GR_OK;
 }
 
-static void write_script(FILE *f, const struct gr_plot_config *c)
+static void write_script(FILE *f, const struct gr_plot_config *c, const char *to)
 {
     fprintf(f, "set terminal %s\nset output '%s'\n",
-            ends_with(c->path, ".png") ? "png size 900,600" : "svg size 900,600 background 'white'", c->path);
+            ends_with(c->path, ".png") ? "png size 900,600" : "svg size 900,600 background 'white'", to);
     fprintf(f, "set title '%s' noenhanced\nset xlabel '%s'\nset ylabel '%s'\nset grid\nset key below noenhanced\n",
             c->title, c->x_label, c->y_label);
     fprintf(f, "set yrange [0:*]\n%s", c->log_x ? "set logscale x 2\n" : "");
@@ -80,8 +80,10 @@ enum gr_status gr_plot_begin(const struct gr_plot_config *c, struct gr_plot *out
 {
     char *const argv[] = {(char[]){"gnuplot"}, NULL};
     int fds[2];
+    GR_TRY(gr_out_file_open("--plot", c->path, 0666, false, &out->file));
     if (pipe2(fds, O_CLOEXEC) != 0) {
         log_error("pipe: %s", strerror(errno));
+        gr_out_file_drop(&out->file);
         return GR_EIO;
     }
     out->pid = start(argv, fds[0], false);
@@ -90,10 +92,11 @@ enum gr_status gr_plot_begin(const struct gr_plot_config *c, struct gr_plot *out
     if (out->to == NULL) {
         log_error("cannot start gnuplot: %s", strerror(errno));
         close(fds[1]);
+        gr_out_file_drop(&out->file);
         return GR_EIO;
     }
     signal(SIGPIPE, SIG_IGN); /* it may end early; its exit status tells */
-    write_script(out->to, c);
+    write_script(out->to, c, gr_out_file_name(&out->file));
     return GR_OK;
 }
 
@@ -103,7 +106,8 @@ enum gr_status gr_plot_end(struct gr_plot *p)
     const int status = wait_for(p->pid);
     if (status != 0) {
         log_error("gnuplot ended with status %d: there is no plot", status);
+        gr_out_file_drop(&p->file);
         return GR_EIO;
     }
-    return GR_OK;
+    return gr_out_file_close(&p->file, true, NULL);
 }

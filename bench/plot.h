@@ -2,12 +2,14 @@
 #ifndef GR_BENCH_PLOT_H
 #define GR_BENCH_PLOT_H
 
+#include "common/out_file.h"
 #include "common/status.h"
 
 #include <stdbool.h>
 #include <stdio.h>
 
 struct gr_plot {
+    struct gr_out_file file; /* where gnuplot's picture goes */
     FILE *to; /* gnuplot's standard input: lines `x y', a line `e' behind each series */
     int pid;
 };

@@ -1,18 +1,24 @@
 #include "bench/tune_file.h"
 
 #include "common/log.h"
+#include "common/out_file.h"
 #include "model/tuned.h"
 
-#include <errno.h>
-#include <stdio.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/stat.h>
+
+/* A device, a FIFO or an empty file has nothing that stays. */
+static bool holds_something(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0;
+}
 
 enum gr_status gr_tune_file_open(const char *path, const char *gpu, json_t **root_out)
 {
     struct gr_tuned tuned;
     json_error_t e;
-    if (access(path, F_OK) != 0) {
+    if (!holds_something(path)) {
         *root_out = json_pack("{s:i, s:s, s:[], s:[]}", "format", GR_TUNED_FORMAT, "gpu", gpu, "linear", "attention");
         GR_ASSERT(*root_out != NULL);
         return GR_OK;
@@ -65,16 +71,7 @@ void gr_tune_file_put(json_t *root, const char *section, json_t *entry, int n_ke
 
 enum gr_status gr_tune_file_write(const char *path, const json_t *root)
 {
-    char beside[4096];
-    if (snprintf(beside, sizeof(beside), "%s.new", path) >= (int)sizeof(beside)) {
-        log_error("--output %s: the name is too long", path);
-        return GR_ELIMIT;
-    }
-    errno = 0;
-    if (json_dump_file(root, beside, JSON_INDENT(2) | JSON_REAL_PRECISION(6)) != 0 || rename(beside, path) != 0) {
-        log_error("--output %s: cannot be written: %s", path, errno != 0 ? strerror(errno) : "out of memory");
-        (void)unlink(beside);
-        return GR_EIO;
-    }
-    return GR_OK;
+    struct gr_out_file o;
+    GR_TRY(gr_out_file_open("--output", path, 0666, false, &o));
+    return gr_out_file_close(&o, json_dumpf(root, o.f, JSON_INDENT(2) | JSON_REAL_PRECISION(6)) == 0, NULL);
 }

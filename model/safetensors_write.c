@@ -1,8 +1,8 @@
 #include "model/safetensors_write.h"
 
 #include "common/log.h"
+#include "common/out_file.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -73,15 +73,12 @@ enum gr_status gr_safetensors_write(const char *path, const struct gr_tensor *te
         log_error("%s: no memory for the header of %zu tensors", path, n);
         return GR_ENOMEM;
     }
-    FILE *f = fopen(path, "wb");
-    bool written = f != NULL && write_header(f, text) && each(tensors, n, write_data, f);
-    if (f != NULL) {
-        written = fclose(f) == 0 && written;
+    struct gr_out_file o;
+    enum gr_status st = gr_out_file_open("writing", path, 0666, false, &o);
+    if (st == GR_OK) {
+        const bool whole = write_header(o.f, text) && each(tensors, n, write_data, o.f);
+        st = gr_out_file_close(&o, whole, NULL);
     }
     free(text);
-    if (!written) {
-        log_error("%s: cannot write: %s", path, strerror(errno));
-        return GR_EIO;
-    }
-    return GR_OK;
+    return st;
 }

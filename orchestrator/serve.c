@@ -2,6 +2,7 @@
 #include "common/children.h"
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/out_file.h"
 #include "orchestrator/commands.h"
 #include "orchestrator/desk.h"
 #include "orchestrator/hub.h"
@@ -9,13 +10,12 @@
 #include "orchestrator/spawn.h"
 #include "orchestrator/yaml_config.h"
 
-#include <errno.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #define GRACE_MS 3000
+#define READER_MS 100 /* how often a ready file that is a FIFO is looked at for its reader: nothing else tells */
 
 struct serve {
     struct gr_run_options o;
@@ -24,6 +24,8 @@ struct serve {
     struct gr_desk *desk;
     struct gr_children children;
     int target_child; /* -1: none */
+    struct gr_out_place ready; /* the ready file that was put in place */
+    bool ready_due;            /* its FIFO has no reader yet */
     bool draining, at_once, failed;
 };
 
@@ -88,19 +90,20 @@ static enum gr_status open_door(struct serve *s, const uint8_t *key)
                           &s->desk);
 }
 
-/* Whole or not at all: who waits for the file never reads half an address. */
-static enum gr_status write_ready_file(const char *path, const char *address)
+/* A FIFO is written as soon as it has a reader. */
+static enum gr_status write_ready_file(struct serve *s)
 {
-    char temporary[4096];
-    const int n = snprintf(temporary, sizeof(temporary), "%s.new", path);
-    FILE *f = n > 0 && (size_t)n < sizeof(temporary) ? fopen(temporary, "we") : NULL;
-    bool good = f != NULL && fprintf(f, "%s\n", address) > 0;
-    good = (f == NULL || fclose(f) == 0) && good;
-    if (!good || rename(temporary, path) != 0) {
-        log_error("--ready-file %s: %s", path, strerror(errno));
-        return GR_EIO;
+    struct gr_out_file o;
+    if (s->o.ready_file == NULL) {
+        return GR_OK;
     }
-    return GR_OK;
+    const enum gr_status st = gr_out_file_try("--ready-file", s->o.ready_file, 0666, false, &o);
+    s->ready_due = st == GR_AGAIN;
+    if (st != GR_OK) {
+        return s->ready_due ? GR_OK : st;
+    }
+    const bool whole = fprintf(o.f, "%s\n", gr_hub_address(s->hub)) > 0;
+    return gr_out_file_close(&o, whole, &s->ready);
 }
 
 static enum gr_status start(struct serve *s)
@@ -118,7 +121,7 @@ static enum gr_status start(struct serve *s)
                                 &s->target_child, &draft));
     }
     fprintf(stderr, "serving on %s\n", gr_hub_address(s->hub));
-    return s->o.ready_file != NULL ? write_ready_file(s->o.ready_file, gr_hub_address(s->hub)) : GR_OK;
+    return write_ready_file(s);
 }
 
 /* ---- until a signal ---- */
@@ -175,14 +178,19 @@ static void watch_children(struct serve *s)
 static void pump_until_ended(struct serve *s)
 {
     while (!s->failed && !s->at_once && !(s->draining && gr_orch_n_turn(gr_hub_orch(s->hub)) == 0)) {
-        const int restart_ms = gr_children_restart(&s->children, gr_clock_ns());
-        gr_hub_pump(s->hub, restart_ms, s->children.signal_fd);
+        int wait_ms = gr_children_restart(&s->children, gr_clock_ns());
+        if (s->ready_due) {
+            s->failed = write_ready_file(s) != GR_OK;
+            wait_ms = wait_ms < 0 ? READER_MS : GR_MIN(wait_ms, READER_MS);
+        }
+        gr_hub_pump(s->hub, wait_ms, s->children.signal_fd);
         watch_children(s);
     }
 }
 
 static void finish(struct serve *s)
 {
+    gr_out_place_remove(&s->ready);
     gr_hub_end(s->hub, &s->children, !s->at_once, GRACE_MS);
     gr_desk_destroy(s->desk);
 }

@@ -1,8 +1,8 @@
 #include "orchestrator/trace_file.h"
 
 #include "common/log.h"
+#include "common/out_file.h"
 
-#include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,8 +14,7 @@ struct round {
 };
 
 struct gr_trace_file {
-    const char *path;
-    FILE *out;
+    struct gr_out_file out;
     struct round *round; /* owned */
     uint32_t n, cap;
 };
@@ -26,16 +25,15 @@ static const char *const track_names[TRACK_END] = {"", "draft", "wire", "verify"
 enum gr_status gr_trace_file_create(const char *path, struct gr_trace_file **out)
 {
     struct gr_trace_file *t = calloc(1, sizeof(*t));
-    FILE *f = fopen(path, "we");
-    if (t == NULL || f == NULL) {
-        log_error("--trace-file %s: %s", path, strerror(errno));
-        if (f != NULL) {
-            fclose(f);
-        }
-        free(t);
-        return GR_EIO;
+    if (t == NULL) {
+        log_error("--trace-file %s: out of memory", path);
+        return GR_ENOMEM;
     }
-    *t = (struct gr_trace_file){.path = path, .out = f};
+    const enum gr_status st = gr_out_file_open("--trace-file", path, 0666, false, &t->out);
+    if (st != GR_OK) {
+        free(t);
+        return st;
+    }
     *out = t;
     return GR_OK;
 }
@@ -45,9 +43,7 @@ void gr_trace_file_destroy(struct gr_trace_file *t)
     if (t == NULL) {
         return;
     }
-    if (t->out != NULL) {
-        fclose(t->out);
-    }
+    gr_out_file_drop(&t->out);
     free(t->round);
     free(t);
 }
@@ -146,13 +142,7 @@ enum gr_status gr_trace_file_write(struct gr_trace_file *t)
     }
     json_object_set_new(root, "traceEvents", events);
     json_object_set_new(root, "displayTimeUnit", json_string("ms"));
-    const int bad = json_dumpf(root, t->out, JSON_COMPACT | JSON_PRESERVE_ORDER);
+    const bool whole = json_dumpf(root, t->out.f, JSON_COMPACT | JSON_PRESERVE_ORDER) == 0;
     json_decref(root);
-    const bool closed = fclose(t->out) == 0;
-    t->out = NULL;
-    if (bad != 0 || !closed) {
-        log_error("--trace-file %s: cannot write it", t->path);
-        return GR_EIO;
-    }
-    return GR_OK;
+    return gr_out_file_close(&t->out, whole, NULL);
 }

@@ -4,6 +4,7 @@
 #include "common/clock.h"
 #include "common/fallback.h"
 #include "common/log.h"
+#include "common/out_file.h"
 #include "transport/hello.h"
 #include "transport/impl.h"
 #include "transport/sock.h"
@@ -12,6 +13,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +23,7 @@
 
 #define PROOF_LABEL "graft-hello-1"
 #define MAC_BYTES   32
+#define KEY_FIFO_MS 5000 /* that a key file which is a FIFO is waited for */
 /* {"role": n, "mac": bin 32}, always in this very encoding, so that nothing of a peer that has not
  * proved itself is parsed: the record is compared byte by byte around role and mac. */
 #define PROOF_BYTES   45
@@ -318,19 +321,39 @@ static enum gr_status key_from_hex(const char *hex, size_t n, const char *where,
     return GR_OK;
 }
 
+/* All of it, up to cap bytes; a FIFO is waited for as long as KEY_FIFO_MS. -1: errno says why. */
+static ssize_t read_key(int fd, char *text, size_t cap)
+{
+    size_t n = 0;
+    while (n < cap) {
+        struct pollfd p = {.fd = fd, .events = POLLIN};
+        const int ready = poll(&p, 1, KEY_FIFO_MS);
+        const ssize_t got = ready > 0 ? read(fd, text + n, cap - n) : -1;
+        if (ready == 0) {
+            errno = ETIMEDOUT;
+        }
+        if (got <= 0) {
+            return got < 0 ? -1 : (ssize_t)n;
+        }
+        n += (size_t)got;
+    }
+    return (ssize_t)n;
+}
+
 enum gr_status gr_key_from_file(const char *path, uint8_t key_out[GR_KEY_BYTES])
 {
     char text[128];
     struct stat sb;
     sodium_ready();
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 || fstat(fd, &sb) != 0 ? -1 : read(fd, text, sizeof(text));
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    ssize_t n = fd < 0 || fstat(fd, &sb) != 0 ? -1 : read_key(fd, text, sizeof(text));
     const int err = errno;
     if (fd >= 0) {
         close(fd);
     }
     if (n < 0) {
-        log_error("key file %s: %s", path, strerror(err));
+        log_error("key file %s: %s", path,
+                  err == ETIMEDOUT ? "nobody has written a key into this FIFO within 5 s" : strerror(err));
         return GR_EIO;
     }
     if ((sb.st_mode & 077) != 0) {
@@ -349,24 +372,17 @@ enum gr_status gr_key_from_file(const char *path, uint8_t key_out[GR_KEY_BYTES])
 enum gr_status gr_key_make_file(const char *path)
 {
     uint8_t key[GR_KEY_BYTES];
-    char line[2 * GR_KEY_BYTES + 2];
-    GR_TRY(gr_key_random(key, line));
-    line[2 * GR_KEY_BYTES] = '\n';
-    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd < 0) {
-        log_error("cannot make the key file %s: %s", path, strerror(errno));
-        return GR_EIO;
+    char hex[2 * GR_KEY_BYTES + 1];
+    struct gr_out_file o;
+    GR_TRY(gr_key_random(key, hex));
+    enum gr_status st = gr_out_file_open("--make-key", path, 0600, true, &o);
+    if (st == GR_OK) {
+        const bool whole = fprintf(o.f, "%s\n", hex) == (int)sizeof(hex);
+        st = gr_out_file_close(&o, whole, NULL);
     }
-    const bool whole = write(fd, line, sizeof(line) - 1) == (ssize_t)sizeof(line) - 1;
-    const bool stored = close(fd) == 0 && whole;
-    sodium_memzero(line, sizeof(line));
+    sodium_memzero(hex, sizeof(hex));
     sodium_memzero(key, sizeof(key));
-    if (!stored) {
-        log_error("cannot write the key file %s: %s", path, strerror(errno));
-        unlink(path);
-        return GR_EIO;
-    }
-    return GR_OK;
+    return st;
 }
 
 enum gr_status gr_key_from_env(uint8_t key_out[GR_KEY_BYTES])
