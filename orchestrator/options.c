@@ -11,7 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum kind { KIND_FLAG, KIND_TEXT, KIND_INT, KIND_INT_OR_0, KIND_NUMBER, KIND_SHARE, KIND_ADDRESS, KIND_STOP, KIND_IDS };
+/* ONCE: a text that is an error when it is given twice. */
+enum kind {
+    KIND_FLAG, KIND_TEXT, KIND_ONCE, KIND_INT, KIND_INT_OR_0, KIND_NUMBER, KIND_SHARE, KIND_ADDRESS, KIND_STOP, KIND_IDS
+};
 
 #define AT(member) offsetof(struct gr_run_options, member)
 #define TURN (GR_CMD_RUN | GR_CMD_SESSION)
@@ -32,11 +35,11 @@ static const struct option_info {
     {"draft", KIND_TEXT, AT(draft), 0, 0, "DIR", "the draft model or head", ENGINE | GR_CMD_WAIT},
     {"method", KIND_TEXT, AT(method), 0, 0, "M", "none | draft_model | eagle3 (default: none without --draft, else by "
                                                  "the folder)", TURN | GR_CMD_SERVE},
-    {"prompt", KIND_TEXT, AT(prompt), 0, 0, "TEXT",
+    {"prompt", KIND_ONCE, AT(prompt), 0, 0, "TEXT",
      "prompt; BOS is put in front as the tokenizer's template says", TURN},
-    {"prompt-file", KIND_TEXT, AT(prompt_file), 0, 0, "F",
+    {"prompt-file", KIND_ONCE, AT(prompt_file), 0, 0, "F",
      "prompt from a file, byte for byte (-: standard input)", TURN},
-    {"prompt-ids", KIND_TEXT, AT(prompt_ids), 0, 0, "F",
+    {"prompt-ids", KIND_ONCE, AT(prompt_ids), 0, 0, "F",
      "prompt as a JSON array of token ids (-: standard input)", TURN},
     {"max-tokens", KIND_INT, AT(max_tokens), 1, 16777216, "N", "tokens to generate (default 256)", TURN},
     {"ignore-eos", KIND_FLAG, AT(ignore_eos), 0, 0, NULL, "go on after an end-of-sequence token", TURN},
@@ -294,6 +297,7 @@ static enum gr_status store(struct gr_run_options *o, const struct option_info *
         *(bool *)slot = value[0] == 't' || value[0] == '1';
         return GR_OK;
     case KIND_TEXT:
+    case KIND_ONCE:
         *(const char **)slot = value;
         return GR_OK;
     case KIND_INT:
@@ -380,6 +384,10 @@ static enum gr_status parse_one(struct gr_run_options *o, int argc, char **argv,
             return GR_EINVAL;
         }
         value = argv[++*i];
+    }
+    if (info->kind == KIND_ONCE && o->set_by[info - infos] == GR_FROM_CLI) {
+        log_error("--%s is given twice; a turn has one prompt", info->name);
+        return GR_EINVAL;
     }
     return gr_run_options_set(o, info->name, value, GR_FROM_CLI);
 }

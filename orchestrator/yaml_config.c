@@ -151,15 +151,50 @@ static const char *scalar(const yaml_node_t *node)
     return node != NULL && node->type == YAML_SCALAR_NODE ? (const char *)node->data.scalar.value : NULL;
 }
 
+/* `null' in one of YAML's spellings, or nothing: as if the key were not there. Quoted it is a text. */
+static bool is_null(const yaml_node_t *node)
+{
+    static const char *const words[] = {"", "~", "null", "Null", "NULL"};
+    if (node->type != YAML_SCALAR_NODE) {
+        return false;
+    }
+    if (strcmp((const char *)node->tag, YAML_NULL_TAG) == 0) {
+        return true;
+    }
+    for (size_t i = 0; node->data.scalar.style == YAML_PLAIN_SCALAR_STYLE && i < GR_ARRAY_LEN(words); i++) {
+        if (strcmp((const char *)node->data.scalar.value, words[i]) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static enum gr_status apply_list(const char *path, yaml_document_t *doc, const yaml_node_t *list, const struct key *k,
                                  struct gr_run_options *o)
 {
     for (const yaml_node_item_t *i = list->data.sequence.items.start; i < list->data.sequence.items.top; i++) {
         const yaml_node_t *value = yaml_document_get_node(doc, *i);
-        if (scalar(value) == NULL) {
+        if (scalar(value) == NULL || is_null(value)) {
             return complain(path, value, "single values are wanted in the list of", k->name);
         }
         GR_TRY(apply(path, value, k, o));
+    }
+    return GR_OK;
+}
+
+/* YAML's own types say nothing that the options do not know; another tag asks for something that is not done here. */
+static enum gr_status check_tags(const char *path, const yaml_document_t *doc)
+{
+    static const char *const known[] = {YAML_NULL_TAG, YAML_BOOL_TAG, YAML_STR_TAG, YAML_INT_TAG,
+                                        YAML_FLOAT_TAG, YAML_SEQ_TAG, YAML_MAP_TAG};
+    for (const yaml_node_t *n = doc->nodes.start; n < doc->nodes.top; n++) {
+        bool fits = false;
+        for (size_t i = 0; i < GR_ARRAY_LEN(known); i++) {
+            fits = fits || strcmp((const char *)n->tag, known[i]) == 0;
+        }
+        if (!fits) {
+            return complain(path, n, "this tag is not supported; leave it out:", (const char *)n->tag);
+        }
     }
     return GR_OK;
 }
@@ -189,6 +224,9 @@ static enum gr_status read_section(const char *path, yaml_document_t *doc, const
         if (seen_before(doc, map, p, name)) {
             return complain(path, key, "given twice:", name);
         }
+        if (is_null(value)) {
+            continue;
+        }
         if (k->rule == RULE_LIST && value->type == YAML_SEQUENCE_NODE) {
             GR_TRY(apply_list(path, doc, value, k, o));
             continue;
@@ -204,7 +242,7 @@ static enum gr_status read_section(const char *path, yaml_document_t *doc, const
 static enum gr_status read_document(const char *path, yaml_document_t *doc, struct gr_run_options *o)
 {
     const yaml_node_t *root = yaml_document_get_root_node(doc);
-    if (root == NULL) {
+    if (root == NULL || is_null(root)) {
         return GR_OK; /* an empty file sets nothing */
     }
     if (root->type != YAML_MAPPING_NODE) {
@@ -221,12 +259,41 @@ static enum gr_status read_document(const char *path, yaml_document_t *doc, stru
         if (seen_before(doc, root, p, name)) {
             return complain(path, key, "given twice:", name);
         }
+        if (is_null(value)) {
+            continue;
+        }
         if (value->type != YAML_MAPPING_NODE) {
             return complain(path, value, "keys are wanted in section", name);
         }
         GR_TRY(read_section(path, doc, name, value, o));
     }
     return GR_OK;
+}
+
+static enum gr_status load_document(const char *path, yaml_parser_t *parser, yaml_document_t *out)
+{
+    if (yaml_parser_load(parser, out) != 0) {
+        return GR_OK;
+    }
+    log_error("%s:%zu:%zu: %s", path, parser->problem_mark.line + 1, parser->problem_mark.column + 1,
+              parser->problem != NULL ? parser->problem : "not valid YAML");
+    return GR_EFORMAT;
+}
+
+/* One document is all that is read: what a second one says would be lost. */
+static enum gr_status expect_end(const char *path, yaml_parser_t *parser)
+{
+    yaml_document_t more;
+    GR_TRY(load_document(path, parser, &more));
+    const yaml_node_t *root = yaml_document_get_root_node(&more);
+    enum gr_status st = GR_OK;
+    if (root != NULL) {
+        log_error("%s:%zu:%zu: a second YAML document begins here; one file has one", path,
+                  more.start_mark.line + 1, more.start_mark.column + 1);
+        st = GR_EFORMAT;
+    }
+    yaml_document_delete(&more);
+    return st;
 }
 
 static enum gr_status parse(const char *path, FILE *f, struct gr_yaml_config *c)
@@ -237,13 +304,18 @@ static enum gr_status parse(const char *path, FILE *f, struct gr_yaml_config *c)
         return GR_ENOMEM;
     }
     yaml_parser_set_input_file(&parser, f);
-    const bool ok = yaml_parser_load(&parser, &c->document) != 0;
-    if (!ok) {
-        log_error("%s:%zu:%zu: %s", path, parser.problem_mark.line + 1, parser.problem_mark.column + 1,
-                  parser.problem != NULL ? parser.problem : "not valid YAML");
+    enum gr_status st = load_document(path, &parser, &c->document);
+    if (st == GR_OK) {
+        st = expect_end(path, &parser);
+        if (st == GR_OK) {
+            st = check_tags(path, &c->document);
+        }
+        if (st != GR_OK) {
+            yaml_document_delete(&c->document);
+        }
     }
     yaml_parser_delete(&parser);
-    return ok ? GR_OK : GR_EFORMAT;
+    return st;
 }
 
 enum gr_status gr_yaml_config_load(const char *path, struct gr_run_options *o, struct gr_yaml_config **config_out)

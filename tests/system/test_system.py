@@ -137,6 +137,52 @@ def config_file_and_precedence():
 
 
 @case
+def configuration_is_one_plain_document():
+    """A second document and foreign tags are refused where they stand; null is as absent; what YAML can say is heard."""
+    with tempfile.TemporaryDirectory() as d:
+        path = os.path.join(d, "c.yaml")
+        base = ("--config", path, "--model", TARGET, "--prompt", "x")
+
+        def write(text):
+            with open(path, "w", encoding="utf-8") as f:
+                f.write(text)
+        for text, where, words in (
+                ("session:\n  max_tokens: 3\n---\nsession:\n  max_tokens: 4\n", "3:1", "second YAML document"),
+                ("session:\n  max_tokens: 3\n---\n", "3:1", "second YAML document"),
+                ("session:\n  max_tokens: !foo 3\n", "2:15", "!foo"),
+                ("session: !!python/object:x.Y\n  max_tokens: 3\n", "1:10", "python/object"),
+                ("session:\n  stop: !!set {a, b}\n", "2:9", "tag:yaml.org,2002:set"),
+                ("session:\n  stop: [a, null]\n", "2:13", "stop"),
+                ("a: &a {max_tokens: 3}\nsession:\n  <<: *a\n", "1:1", "unknown section"),
+                ("session:\n  <<: {max_tokens: 3}\n", "2:3", "<<"),
+                ("session: [max_tokens]\n", "1:10", "session"),
+                ("session:\n  max_tokens: 'null'\n", "2:15", "max_tokens")):
+            write(text)
+            done = run("run", *base)
+            assert done.returncode == 1 and done.stdout == "", (text, done.stderr)
+            assert f"{path}:{where}: " in done.stderr and words in done.stderr, (text, done.stderr)
+        n = lambda done: len(json.loads(done.stdout)["token_ids"])
+        for text in ("", "---\n", "null\n", "target:\nsession:\n  max_tokens: 3\n  ignore_eos: true\n  seed: null\n  stop: ~\n",
+                     "--- # one\ndraft: ~\nsession: {max_tokens: !!int 3, ignore_eos: true}\n...\n",
+                     "session: {max_tokens: &n 3, ignore_eos: true}\nspeculative_config: {draft_depth: *n}\n"):
+            write(text)
+            done = run("run", "--json", *base, *(() if "3" in text else ("--max-tokens", "3", "--ignore-eos")))
+            assert done.returncode == 0 and n(done) == 3, (text, done.stderr)
+
+
+@case
+def a_prompt_is_given_once():
+    with tempfile.NamedTemporaryFile("w") as f:
+        for args in (("--prompt", "a", "--prompt", "b"), ("--prompt", "a", "--prompt=a"),
+                     ("--prompt-file", f.name, "--prompt-file", f.name),
+                     ("--prompt-ids", "-", "--prompt-ids", "-")):
+            refused(["--model", TARGET, *args], 2, "given twice")
+        refused(["--model", TARGET, "--prompt", "a", "--prompt-file", f.name], 2, "exactly one")
+    out = generate("--prompt", "a", "--max-tokens", "9", "--max-tokens", "2", "--ignore-eos")  # else the last one counts
+    assert len(out["token_ids"]) == 2
+
+
+@case
 def prefill_share_reaches_the_target():
     """As it was given, from the command line and from the file; the worker takes it, and refuses what is none."""
     with tempfile.TemporaryDirectory() as d:
