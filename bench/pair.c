@@ -161,14 +161,14 @@ enum gr_status gr_pair_ask_again(struct gr_pair *p, uint64_t session, const int3
 
 enum gr_status gr_pair_pump(struct gr_pair *p)
 {
-    bool interrupted = false;
+    int signal_number = 0;
     int index = 0;
     gr_hub_pump(p->hub, PUMP_MS, p->children.signal_fd);
-    const enum gr_child_event e = gr_children_poll(&p->children, &interrupted, &index);
-    if (e == GR_CHILD_NONE && !interrupted) {
+    const enum gr_child_event e = gr_children_poll(&p->children, &signal_number, &index);
+    if (e == GR_CHILD_NONE && signal_number == 0) {
         return GR_OK;
     }
-    log_error("%s", interrupted ? "interrupted" : "a worker ended before its sessions did");
+    log_error("%s", signal_number != 0 ? "interrupted" : "a worker ended before its sessions did");
     return GR_ECLOSED;
 }
 

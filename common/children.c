@@ -208,12 +208,12 @@ static enum gr_child_event reap(struct gr_children *c, int *index_out)
     return GR_CHILD_NONE;
 }
 
-enum gr_child_event gr_children_poll(struct gr_children *c, bool *interrupted_out, int *index_out)
+enum gr_child_event gr_children_poll(struct gr_children *c, int *signal_out, int *index_out)
 {
     struct signalfd_siginfo info;
     while (read(c->signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
         if (info.ssi_signo != SIGCHLD) {
-            *interrupted_out = true;
+            *signal_out = (int)info.ssi_signo;
         }
     }
     return reap(c, index_out);
@@ -266,6 +266,7 @@ static bool any_alive(const struct gr_children *c)
 void gr_children_finish(struct gr_children *c, int grace_ms)
 {
     const uint64_t deadline_ns = gr_clock_ns() + (uint64_t)grace_ms * GR_MS;
+    bool hurry = false;
     for (;;) {
         for (int i = 0; i < c->n; i++) {
             struct gr_child *k = &c->child[i];
@@ -274,13 +275,14 @@ void gr_children_finish(struct gr_children *c, int grace_ms)
             }
         }
         const uint64_t now_ns = gr_clock_ns();
-        if (!any_alive(c) || now_ns >= deadline_ns) {
+        if (!any_alive(c) || now_ns >= deadline_ns || hurry) {
             break;
         }
         struct pollfd p = {.fd = c->signal_fd, .events = POLLIN};
         (void)poll(&p, 1, (int)((deadline_ns - now_ns) / GR_MS) + 1);
         struct signalfd_siginfo info;
         while (read(c->signal_fd, &info, sizeof(info)) > 0) {
+            hurry = hurry || info.ssi_signo != SIGCHLD;
         }
     }
     for (int i = 0; i < c->n; i++) {

@@ -53,9 +53,9 @@ GR_NODISCARD enum gr_status gr_children_init(struct gr_children *c, const char *
 /* argv: NULL-terminated, copied. */
 GR_NODISCARD enum gr_status gr_children_start(struct gr_children *c, const char *name, const char *const *argv,
                                               const struct gr_child_rule *rule, int *index_out);
-/* Reads one signal. *interrupted_out: SIGINT or SIGTERM came. Returns what happened to a child, if anything. That a child
+/* Reads one signal. *signal_out: SIGINT or SIGTERM, if one came; else it stays. Returns what happened to a child, if anything. That a child
  * is started again, and that it is back, is logged here; why it was given up is left to the caller. */
-enum gr_child_event gr_children_poll(struct gr_children *c, bool *interrupted_out, int *index_out);
+enum gr_child_event gr_children_poll(struct gr_children *c, int *signal_out, int *index_out);
 /* The child has brought something (a committed token), or nothing was asked of it: its ends so far do not count as
  * fruitless. */
 void gr_children_progress(struct gr_children *c, int index);
@@ -65,7 +65,8 @@ bool gr_children_joined(struct gr_children *c, int index);
 void gr_children_signal(const struct gr_children *c, int signal_number);
 /* Starts killed children whose back-off is over. Returns ms until the next one is due, -1: none. */
 int gr_children_restart(struct gr_children *c, uint64_t now_ns);
-/* Ends all: waits up to grace_ms for them to exit by themselves, then kills. Frees. */
+/* Ends all: waits up to grace_ms for them to exit by themselves, or until a signal to this process asks for haste, then
+ * kills. Frees. */
 void gr_children_finish(struct gr_children *c, int grace_ms);
 
 #endif

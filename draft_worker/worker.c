@@ -130,10 +130,6 @@ static enum gr_status create_head(struct worker *w, const struct gr_draft_option
                                   int32_t n_token, uint64_t *fingerprint)
 {
     struct gr_hf_config target;
-    if (o->target == NULL) {
-        log_error("%s is an EAGLE-3 head: --target DIR is needed, the folder of the model it drafts for", o->model);
-        return GR_EINVAL;
-    }
     GR_TRY(gr_hf_config_load(o->target, &target));
     const struct gr_geometry *geometry = NULL;
     GR_TRY(gr_geometry_find(o->geometry, &geometry));
@@ -222,7 +218,14 @@ static enum gr_status create(struct worker *w, const struct gr_draft_options *o)
     struct gr_tokenizer *tokenizer = NULL;
     GR_TRY(gr_hf_config_load(o->model, &hf));
     w->is_head = strcmp(hf.architecture, "LlamaForCausalLMEagle3") == 0;
-    GR_TRY(gr_tokenizer_load(w->is_head && o->target != NULL ? o->target : o->model, &tokenizer));
+    if (w->is_head && o->target == NULL) {
+        log_error("%s is an EAGLE-3 head: --target DIR is needed, the folder of the model it drafts for", o->model);
+        return GR_EINVAL;
+    }
+    if (!w->is_head && o->target != NULL) {
+        log_warn("%s is a stand-alone draft model: --target is not used", o->model);
+    }
+    GR_TRY(gr_tokenizer_load(w->is_head ? o->target : o->model, &tokenizer));
     const uint64_t tokenizer_fingerprint = gr_tokenizer_fingerprint(tokenizer);
     const int32_t n_token = gr_tokenizer_n_vocab(tokenizer);
     gr_tokenizer_destroy(tokenizer);

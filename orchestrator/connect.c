@@ -109,7 +109,7 @@ static void on_msg(struct connect *c, const struct gr_msg *m)
 static void pump_until_over(struct connect *c)
 {
     struct gr_generation *g = &c->g;
-    while (g->phase != GR_PHASE_OVER && !g->failed && !g->interrupted) {
+    while (g->phase != GR_PHASE_OVER && !g->failed && g->interrupted == 0) {
         if (g->phase == GR_PHASE_START) {
             gr_generation_begin(g);
             continue;
@@ -121,7 +121,7 @@ static void pump_until_over(struct connect *c)
             fprintf(stderr, "the orchestrator at %s has nothing to tell yet; `graft session list' shows its workers\n",
                     c->remote.address);
         } else if (st == GR_ECANCELED) {
-            g->interrupted = true; /* the link's end cuts the turn */
+            g->interrupted = c->remote.signal_number; /* the link's end cuts the turn */
         } else if (st != GR_OK) {
             g->failed = true;
         } else {

@@ -5,13 +5,16 @@
 #include "orchestrator/prompt.h"
 #include "orchestrator/report.h"
 
+#include <errno.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #define DRAWN_SEED_MAX ((1ull << 53) - 1)
+#define SHELL_SIGNAL 128 /* exit status of a command that a signal has ended, less the signal, as shells tell it */
 
 /* ---- the progress line ---- */
 
@@ -135,6 +138,57 @@ void gr_generation_begin(struct gr_generation *g)
     }
 }
 
+/* ---- text and trees ---- */
+
+/* Text and trees on terminals would tear each other's lines: trees wait for a line of text to end. */
+static FILE *trace_to(struct gr_generation *g)
+{
+    if (g->held.f == NULL && !g->o->json && !g->silent && isatty(STDOUT_FILENO) && isatty(STDERR_FILENO)) {
+        g->held.f = open_memstream(&g->held.text, &g->held.len);
+    }
+    return g->held.f != NULL ? g->held.f : stderr;
+}
+
+/* The text's line is over. */
+static void show_held(struct gr_generation *g)
+{
+    if (g->held.f == NULL) {
+        return;
+    }
+    if (fclose(g->held.f) == 0) {
+        fwrite(g->held.text, 1, g->held.len, stderr);
+    }
+    free(g->held.text);
+    g->held.f = NULL;
+    g->held.text = NULL;
+    g->held.len = 0;
+}
+
+/* False: it cannot be written; where nobody reads it any more that is no error to tell. */
+static bool write_out(struct gr_generation *g, const char *text, size_t len)
+{
+    if (len == 0 || (fwrite(text, 1, len, stdout) == len && fflush(stdout) == 0)) {
+        return true;
+    }
+    g->pipe_closed = errno == EPIPE;
+    gr_generation_fail(g, g->pipe_closed ? "" : "cannot write to standard output");
+    return false;
+}
+
+/* Trees go where a line of the text ends, if one does. */
+static bool write_around_trees(struct gr_generation *g, const char *text, size_t len)
+{
+    const char *line_end = memrchr(text, '\n', len);
+    const size_t n = line_end != NULL ? (size_t)(line_end - text) + 1 : 0;
+    if (!write_out(g, text, n)) {
+        return false;
+    }
+    if (n > 0) {
+        show_held(g);
+    }
+    return write_out(g, text + n, len - n);
+}
+
 /* ---- what comes back ---- */
 
 static void stop(struct gr_generation *g, uint32_t n_keep)
@@ -164,11 +218,7 @@ static bool show_text(struct gr_generation *g)
     if (isatty(STDOUT_FILENO)) {
         clear_progress(g);
     }
-    if (fwrite(text, 1, len, stdout) != len || fflush(stdout) != 0) {
-        gr_generation_fail(g, "cannot write to standard output");
-        return false;
-    }
-    return true;
+    return write_around_trees(g, text, len);
 }
 
 /* False: the COMMIT does not continue what came before. */
@@ -242,7 +292,7 @@ static void take_commit(struct gr_generation *g, const struct gr_msg *m, uint64_
     }
     gr_metrics_take(&g->metrics, m, now_ns);
     if (g->o->trace && m->round > 0) {
-        gr_report_tree(stderr, g->tok, m);
+        gr_report_tree(trace_to(g), g->tok, m);
     }
     keep_tokens(g, m);
     if (g->trace_file != NULL) {
@@ -281,9 +331,9 @@ static void tell_of_end(struct gr_generation *g)
 void gr_generation_end(struct gr_generation *g, enum gr_finish finish, const char *text, uint32_t n_fallback,
                        uint32_t n_reopen)
 {
-    if (finish == GR_FINISH_ERROR && g->stop_sent && !g->interrupted) {
+    if (finish == GR_FINISH_ERROR && g->stop_sent && g->interrupted == 0) {
         finish = GR_FINISH_STOP; /* what went wrong came after the stop string, while word of it was on its way */
-    } else if (finish == GR_FINISH_ERROR && !g->interrupted) {
+    } else if (finish == GR_FINISH_ERROR && g->interrupted == 0) {
         gr_generation_fail(g, text);
     }
     const bool first = g->phase == GR_PHASE_TEXT;
@@ -300,7 +350,7 @@ void gr_generation_end(struct gr_generation *g, enum gr_finish finish, const cha
         }
         (void)show_text(g);
     }
-    g->again = first && g->o->verify_lossless && !g->failed && !g->interrupted;
+    g->again = first && g->o->verify_lossless && !g->failed && g->interrupted == 0;
     g->phase = g->again ? GR_PHASE_START : GR_PHASE_OVER;
 }
 
@@ -325,22 +375,43 @@ static void print_summary(struct gr_generation *g)
     const bool open_line = g->text.len > 0 && g->text.text[g->text.len - 1] != '\n';
     if (open_line && !g->silent) {
         fputc('\n', isatty(STDOUT_FILENO) ? stdout : stderr);
+        fflush(stdout);
     }
+    show_held(g);
     gr_report_summary(stderr, &g->metrics);
     if (!g->append && g->o->seed < 0 && g->o->temperature > 0.0) {
         fprintf(stderr, "seed %" PRIu64 " was drawn; --seed takes it\n", g->seed);
     }
 }
 
+/* What there is so far: text, statistics and trace. */
+static int conclude_interrupted(struct gr_generation *g)
+{
+    g->n_token = g->n_final;
+    g->metrics.completion_tokens = g->n_token;
+    if (g->tok != NULL && g->phase == GR_PHASE_TEXT && gr_text_stream_end(&g->text) == GR_OK) {
+        (void)show_text(g);
+    }
+    if (g->trace_file != NULL && g->n_token > 0) {
+        enum gr_status st = gr_trace_file_write(g->trace_file);
+        (void)st; /* logged */
+    }
+    if (!g->o->json) {
+        print_summary(g);
+    }
+    log_error("interrupted");
+    return SHELL_SIGNAL + g->interrupted;
+}
+
 /* The exit status; what is wrong has been logged. */
 static int conclude(struct gr_generation *g)
 {
-    if (g->interrupted) {
-        log_error("interrupted");
-        return 1;
+    if (g->interrupted != 0) {
+        return conclude_interrupted(g);
     }
     if (g->failed) {
-        return 1;
+        show_held(g);
+        return g->pipe_closed ? SHELL_SIGNAL + SIGPIPE : 1;
     }
     if (gr_generation_lacks_rdma(g)) {
         log_error("--require-rdma: the turn was over before target and drafter were connected by RDMA");
@@ -369,7 +440,8 @@ int gr_generation_report(struct gr_generation *g)
         .text_len = shown ? g->text.len : 0, .finish = ended ? g->finish : GR_FINISH_ERROR,
         .at_context = at_context(g), .session = g->session, .has_seed = !g->append, .seed = g->seed,
         .metrics = &g->metrics, .error = status == 0 ? NULL : g->why[0] != '\0' ? g->why : gr_report_error()};
-    return gr_report_json(stdout, &r) == GR_OK ? status : 1;
+    const enum gr_status st = gr_report_json(stdout, &r);
+    return st == GR_OK ? status : st == GR_ECLOSED ? SHELL_SIGNAL + SIGPIPE : 1;
 }
 
 int gr_generation_refuse(struct gr_generation *g, enum gr_status st)

@@ -42,7 +42,14 @@ struct gr_generation {
     int64_t first_difference; /* --verify-lossless; -1: none so far */
     double last_gap, gap;     /* logit gap of plain decoding's last pick, and at the first difference */
     bool again;               /* the plain phase is still to come */
-    bool stop_sent, interrupted, failed, progress_shown;
+    bool stop_sent, failed, progress_shown;
+    int interrupted;  /* by this signal; 0: by none */
+    bool pipe_closed; /* nobody reads standard output any more */
+    struct {          /* trees that wait for the end of a line of text, where both are on a terminal */
+        FILE *f;      /* NULL: trees are printed as they come */
+        char *text;
+        size_t len;
+    } held;
     char why[GR_MSG_TEXT_MAX]; /* it failed, where no line of this process says so; else "" */
     enum gr_finish finish;
     struct gr_session_metrics metrics;

@@ -17,9 +17,10 @@ enum kind {
 };
 
 #define AT(member) offsetof(struct gr_run_options, member)
-#define TURN (GR_CMD_RUN | GR_CMD_SESSION)
+#define TURN (GR_CMD_RUN | GR_CMD_OPEN | GR_CMD_SEND)
+#define NEW (GR_CMD_RUN | GR_CMD_OPEN) /* what is fixed when a session is opened */
 #define ENGINE (GR_CMD_RUN | GR_CMD_SERVE)
-#define CLIENT (GR_CMD_RUN | GR_CMD_SESSION | GR_CMD_PING | GR_CMD_WAIT)
+#define CLIENT (TURN | GR_CMD_LOOK | GR_CMD_CLOSE | GR_CMD_PING | GR_CMD_WAIT)
 #define ALL (CLIENT | GR_CMD_SERVE)
 
 static const struct option_info {
@@ -34,7 +35,7 @@ static const struct option_info {
      "the target model, a Hugging Face folder (required)", TURN | GR_CMD_SERVE},
     {"draft", KIND_TEXT, AT(draft), 0, 0, "DIR", "the draft model or head", ENGINE | GR_CMD_WAIT},
     {"method", KIND_TEXT, AT(method), 0, 0, "M", "none | draft_model | eagle3 (default: none without --draft, else by "
-                                                 "the folder)", TURN | GR_CMD_SERVE},
+                                                 "the folder)", NEW | GR_CMD_SERVE},
     {"prompt", KIND_ONCE, AT(prompt), 0, 0, "TEXT",
      "prompt; BOS is put in front as the tokenizer's template says", TURN},
     {"prompt-file", KIND_ONCE, AT(prompt_file), 0, 0, "F",
@@ -45,43 +46,43 @@ static const struct option_info {
     {"ignore-eos", KIND_FLAG, AT(ignore_eos), 0, 0, NULL, "go on after an end-of-sequence token", TURN},
     {"stop", KIND_STOP, 0, 0, 0, "S", "stop string, or a special token; may be given up to 8 times", TURN},
     {"stop-token-ids", KIND_IDS, 0, 0, 4194303, "N,N,...", "token ids that end the text", TURN},
-    {"temperature", KIND_NUMBER, AT(temperature), 0, 100, "T", "below 0.00001 is greedy (default 0)", TURN},
-    {"top-p", KIND_NUMBER, AT(top_p), 1e-6, 1, "P", "nucleus sampling (default 1: off)", TURN},
-    {"top-k", KIND_INT, AT(top_k), 0, 4194304, "K", "sample among the K likeliest (default 0: off)", TURN},
-    {"min-p", KIND_NUMBER, AT(min_p), 0, 1, "P", "drop tokens below P times the likeliest (default 0: off)", TURN},
-    {"seed", KIND_INT, AT(seed), -1, 9.2e18, "S", "sampling seed (default -1: a random one)", TURN},
+    {"temperature", KIND_NUMBER, AT(temperature), 0, 100, "T", "below 0.00001 is greedy (default 0)", NEW},
+    {"top-p", KIND_NUMBER, AT(top_p), 1e-6, 1, "P", "nucleus sampling (default 1: off)", NEW},
+    {"top-k", KIND_INT, AT(top_k), 0, 4194304, "K", "sample among the K likeliest (default 0: off)", NEW},
+    {"min-p", KIND_NUMBER, AT(min_p), 0, 1, "P", "drop tokens below P times the likeliest (default 0: off)", NEW},
+    {"seed", KIND_INT, AT(seed), -1, 9.2e18, "S", "sampling seed (default -1: a random one)", NEW},
     {"num-speculative-tokens", KIND_TEXT, AT(num_speculative_tokens), 0, 0, "auto|N",
-     "nodes of the token tree, 0 to 63", TURN},
-    {"tree-shape", KIND_TEXT, AT(tree_shape), 0, 0, "S", "dynamic | chain (default dynamic)", TURN},
-    {"draft-depth", KIND_INT, AT(draft_depth), 1, 63, "N", "levels of the tree (default 8)", TURN},
-    {"draft-top-k", KIND_INT, AT(draft_top_k), 1, 64, "K", "children and expansions a level (default 10)", TURN},
+     "nodes of the token tree, 0 to 63", NEW},
+    {"tree-shape", KIND_TEXT, AT(tree_shape), 0, 0, "S", "dynamic | chain (default dynamic)", NEW},
+    {"draft-depth", KIND_INT, AT(draft_depth), 1, 63, "N", "levels of the tree (default 8)", NEW},
+    {"draft-top-k", KIND_INT, AT(draft_top_k), 1, 64, "K", "children and expansions a level (default 10)", NEW},
     {"specpv", KIND_TEXT, AT(specpv), 0, 0, "M",
      "off | lossy | exact | auto, on (as --specpv-mode): verify under a partial view of a long context (default off)",
-     TURN | GR_CMD_SERVE},
+     NEW | GR_CMD_SERVE},
     {"specpv-mode", KIND_TEXT, AT(specpv_mode), 0, 0, "M",
-     "what --specpv on means: lossy | exact | auto (default exact)", TURN | GR_CMD_SERVE},
+     "what --specpv on means: lossy | exact | auto (default exact)", NEW | GR_CMD_SERVE},
     {"specpv-n-sink-blocks", KIND_INT, AT(specpv_n_sink), 0, GR_SPECPV_BLOCKS_MAX, "N",
-     "SpecPV: first blocks of 16 tokens that are always seen (default 2)", TURN | GR_CMD_SERVE},
+     "SpecPV: first blocks of 16 tokens that are always seen (default 2)", NEW | GR_CMD_SERVE},
     {"specpv-n-retrieval-blocks", KIND_INT, AT(specpv_n_retrieval), 0, GR_SPECPV_BLOCKS_MAX, "N",
-     "SpecPV: blocks chosen by score (default 256)", TURN | GR_CMD_SERVE},
+     "SpecPV: blocks chosen by score (default 256)", NEW | GR_CMD_SERVE},
     {"specpv-n-window-blocks", KIND_INT, AT(specpv_n_window), 0, GR_SPECPV_BLOCKS_MAX, "N",
-     "SpecPV: last blocks that are always seen (default 8)", TURN | GR_CMD_SERVE},
+     "SpecPV: last blocks that are always seen (default 8)", NEW | GR_CMD_SERVE},
     {"specpv-n-spec-tokens-buf", KIND_INT, AT(specpv_n_buffer), 0, GR_SPECPV_BUFFER_MAX, "N",
-     "SpecPV: tokens that may lack full KV (default 128)", TURN | GR_CMD_SERVE},
-    {"specpv-block-size", KIND_INT, AT(specpv_block_size), 1, 1024, "N", "SpecPV: 16", TURN | GR_CMD_SERVE},
+     "SpecPV: tokens that may lack full KV (default 128)", NEW | GR_CMD_SERVE},
+    {"specpv-block-size", KIND_INT, AT(specpv_block_size), 1, 1024, "N", "SpecPV: 16", NEW | GR_CMD_SERVE},
     {"specpv-partial-threshold", KIND_INT, AT(specpv_threshold), 0, 16777216, "N",
-     "SpecPV: for contexts of more than N tokens (default 4096)", TURN | GR_CMD_SERVE},
+     "SpecPV: for contexts of more than N tokens (default 4096)", NEW | GR_CMD_SERVE},
     {"specpv-full-refresh-interval", KIND_INT, AT(specpv_interval), 0, 16777216, "N",
-     "SpecPV: partial rounds to a refresh at most (default 32)", TURN | GR_CMD_SERVE},
+     "SpecPV: partial rounds to a refresh at most (default 32)", NEW | GR_CMD_SERVE},
     {"specpv-refresh-fraction", KIND_NUMBER, AT(specpv_fraction), 0, 1, "X",
-     "SpecPV: refresh when X times retrieval and window have come (default 0: off)", TURN | GR_CMD_SERVE},
+     "SpecPV: refresh when X times retrieval and window have come (default 0: off)", NEW | GR_CMD_SERVE},
     {"specpv-score-reduce", KIND_TEXT, AT(specpv_score_reduce), 0, 0, "R",
      "SpecPV: blocks are scored by the mean | max over queries (default mean)", ENGINE},
     {"specpv-exact-max-provisional", KIND_INT, AT(specpv_max_provisional), 0, GR_SPECPV_BUFFER_MAX, "N",
-     "SpecPV exact: tokens that may wait to be judged (default: the buffer)", TURN | GR_CMD_SERVE},
+     "SpecPV exact: tokens that may wait to be judged (default: the buffer)", NEW | GR_CMD_SERVE},
     {"transport", KIND_TEXT, AT(transport), 0, 0, "T",
      "loop | shm | tcp | verbs (default: the first that works of shm, "
-                                                       "verbs, tcp)", TURN | GR_CMD_SERVE},
+                                                       "verbs, tcp)", NEW | GR_CMD_SERVE},
     {"require-rdma", KIND_FLAG, AT(require_rdma), 0, 0, NULL, "an error if the data path is not RDMA", ENGINE},
     {"target-device", KIND_TEXT, AT(target_device), 0, 0, "D", "cpu | cuda:N (default cpu)", ENGINE},
     {"draft-device", KIND_TEXT, AT(draft_device), 0, 0, "D", "cpu | cuda:N (default cpu)", ENGINE},
@@ -91,7 +92,7 @@ static const struct option_info {
     {"control", KIND_ADDRESS, AT(control), 0, 0, "HOST:PORT",
      "where workers (and clients) come (default: run 127.0.0.1:0, serve "
      GR_SERVE_ADDRESS ")", ENGINE},
-    {"json", KIND_FLAG, AT(json), 0, 0, NULL, "print one JSON object instead of text", TURN | GR_CMD_PING},
+    {"json", KIND_FLAG, AT(json), 0, 0, NULL, "print one JSON object instead of text", TURN | GR_CMD_LOOK | GR_CMD_CLOSE | GR_CMD_PING},
     {"trace", KIND_FLAG, AT(trace), 0, 0, NULL, "draw each round's tree on standard error", TURN},
     {"trace-file", KIND_TEXT, AT(trace_file), 0, 0, "F", "write a Chrome trace", TURN},
     {"verify-lossless", KIND_FLAG, AT(verify_lossless), 0, 0, NULL, "compare with plain decoding afterwards",
@@ -130,13 +131,13 @@ static const struct option_info {
      "share of the target's time that prompts may take while other sessions decode (default 0.5)", ENGINE},
     {"draft-ahead", KIND_TEXT, AT(draft_ahead), 0, 0, "A",
      "auto | on | off: grow on while the target verifies (default "
-                                                          "auto: off if both share this host's CPUs)", TURN},
+                                                          "auto: off if both share this host's CPUs)", NEW},
     {"force-single-token", KIND_FLAG, AT(force_single_token), 0, 0, NULL, "verify no trees; drafters stay attached",
-     TURN | GR_CMD_SERVE},
+     NEW | GR_CMD_SERVE},
     {"disable-multi-token", KIND_FLAG, AT(disable_multi_token), 0, 0, NULL, "no drafter at all, as --method none",
-     TURN | GR_CMD_SERVE},
+     NEW | GR_CMD_SERVE},
     {"disable-specpv", KIND_FLAG, AT(disable_specpv), 0, 0, NULL, "full verification only",
-     TURN | GR_CMD_SERVE},
+     NEW | GR_CMD_SERVE},
     {"require-same-numerics", KIND_FLAG, AT(require_same_numerics), 0, 0, NULL,
      "a text begun at a target never goes on at one with another order of sums", ENGINE},
     {"keep", KIND_FLAG, AT(keep), 0, 0, NULL, "with --connect: leave the session open and tell its id", GR_CMD_RUN},
@@ -150,6 +151,7 @@ static const struct option_info {
      GR_CMD_SERVE},
     {"make-key", KIND_TEXT, AT(make_key), 0, 0, "F",
      "write a new shared key into F (mode 0600) and exit", GR_CMD_SERVE},
+    {"http", KIND_TEXT, AT(http), 0, 0, "HOST:PORT|off", "not in this version: anything but off is an error", ENGINE},
     {"key-file", KIND_TEXT, AT(key_file), 0, 0, "F", "the shared key: 64 hex digits, readable by its owner alone", ALL},
     {"timeout", KIND_INT, AT(timeout), 0, 86400, "S", "how long to wait (default 60)", GR_CMD_WAIT},
     {"count", KIND_INT, AT(count), 1, 100000, "N", "pings to each worker (default 10)", GR_CMD_PING},
@@ -168,9 +170,17 @@ static const struct command_info {
     {GR_CMD_SERVE, "serve",
      "graft serve [--config F.yaml] [--spawn] [options]\n\nThe orchestrator as a process of its own, for workers and "
      "clients, until a signal ends it."},
-    {GR_CMD_SESSION, "session",
-     "graft session list | show ID | open | send ID | close ID | refresh [ID] | purge  [options]\n\nAsks a running "
-     "orchestrator. open and send need a prompt and --model (its tokenizer)."},
+    {GR_CMD_LOOK, "session",
+     "graft session list | show ID | refresh [ID] | purge  [options]\n\nAsks a running orchestrator: all sessions, one "
+     "of them, a full SpecPV refresh, an end for those that are idle.\n`graft session open --help', `send --help' and "
+     "`close --help' tell the options of the other verbs."},
+    {GR_CMD_CLOSE, "session", "graft session close ID [options]\n\nEnds a session of a running orchestrator."},
+    {GR_CMD_OPEN, "session",
+     "graft session open [options]\n\nBegins a session at a running orchestrator and prints its id. Needs a prompt and "
+     "--model (its tokenizer)."},
+    {GR_CMD_SEND, "session",
+     "graft session send ID [options]\n\nThe next turn of a session. Needs a prompt and --model (its tokenizer); what "
+     "was fixed when the session was opened (sampling, tree, SpecPV) is not taken."},
     {GR_CMD_PING, "ping",
      "graft ping [options]\n\nRound trips from the orchestrator to each worker: median, least, most."},
     {GR_CMD_WAIT, "wait",
@@ -357,6 +367,16 @@ static enum gr_status read_environment(struct gr_run_options *o)
     return GR_OK;
 }
 
+static const char *verb(const struct gr_run_options *o)
+{
+    return o->verb != NULL ? o->verb : "";
+}
+
+static const char *gap(const struct gr_run_options *o)
+{
+    return o->verb != NULL ? " " : "";
+}
+
 static enum gr_status parse_one(struct gr_run_options *o, int argc, char **argv, int *i)
 {
     const char *arg = argv[*i];
@@ -365,14 +385,16 @@ static enum gr_status parse_one(struct gr_run_options *o, int argc, char **argv,
         return GR_OK;
     }
     if (strncmp(arg, "--", 2) != 0) {
-        log_error("`%s': options start with --; see graft %s --help", arg, command_of(o)->name);
+        log_error("`%s': options start with --; see graft %s%s%s --help", arg, command_of(o)->name, gap(o), verb(o));
         return GR_EINVAL;
     }
     const char *name = arg + 2;
     const size_t len = strcspn(name, "=");
     const struct option_info *info = find(name, len);
     if (info == NULL || !takes(o, info)) {
-        log_error("unknown option --%.*s; see graft %s --help", (int)len, name, command_of(o)->name);
+        log_error(info == NULL ? "unknown option --%.*s; see graft %s%s%s --help"
+                               : "--%.*s is not for this command; see graft %s%s%s --help",
+                  (int)len, name, command_of(o)->name, gap(o), verb(o));
         return GR_EINVAL;
     }
     const char *value = name[len] == '=' ? name + len + 1 : NULL;

@@ -16,17 +16,21 @@
 enum gr_command {
     GR_CMD_RUN = 1,
     GR_CMD_SERVE = 2,
-    GR_CMD_SESSION = 4,
+    GR_CMD_OPEN = 4, /* graft session open */
     GR_CMD_PING = 8,
-    GR_CMD_WAIT = 16
+    GR_CMD_WAIT = 16,
+    GR_CMD_SEND = 32,   /* graft session send */
+    GR_CMD_LOOK = 64,   /* graft session list, show, refresh, purge */
+    GR_CMD_CLOSE = 128, /* graft session close */
 };
 
 #define GR_SERVE_ADDRESS "127.0.0.1:5055" /* where `graft serve` listens, and clients ask, unless told otherwise */
 
 struct gr_run_options {
     enum gr_command command;
+    const char *verb; /* of `graft session', for messages; NULL: another command */
     const char *model, *draft, *method;
-    const char *prompt, *prompt_file, *prompt_ids;
+    const char *prompt, *prompt_file, *prompt_ids, *http;
     int64_t max_tokens;
     bool ignore_eos;
     const char *stop[GR_STOP_STRING_MAX];

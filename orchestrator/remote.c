@@ -123,6 +123,7 @@ enum gr_status gr_remote_recv(struct gr_remote *r, int timeout_ms, struct gr_msg
         (void)poll(fds, 2, timeout_ms < 0 ? -1 : (int)((end_ns - now_ns) / GR_MS) + 1);
         struct signalfd_siginfo info;
         if ((fds[1].revents & POLLIN) != 0 && read(r->signal_fd, &info, sizeof(info)) > 0) {
+            r->signal_number = (int)info.ssi_signo;
             return GR_ECANCELED;
         }
     }

@@ -3,6 +3,7 @@
 #include "common/log.h"
 #include "common/utf8.h"
 
+#include <errno.h>
 #include <ctype.h>
 #include <inttypes.h>
 #include <jansson.h>
@@ -77,9 +78,14 @@ static json_t *metrics_json(const struct gr_session_metrics *m)
 
 static enum gr_status print_object(FILE *out, json_t *root, int bad)
 {
-    bad |= json_dumpf(root, out, JSON_COMPACT | JSON_PRESERVE_ORDER);
+    errno = 0;
+    bad |= json_dumpf(root, out, JSON_COMPACT | JSON_PRESERVE_ORDER) != 0 || fputc('\n', out) == EOF || fflush(out) != 0;
+    const int error = errno;
     json_decref(root);
-    if (bad != 0 || fputc('\n', out) == EOF || fflush(out) != 0) {
+    if (bad != 0) {
+        if (error == EPIPE) {
+            return GR_ECLOSED; /* nobody reads it any more, which is nothing to tell */
+        }
         log_error("cannot write the JSON result to standard output");
         return GR_EIO;
     }

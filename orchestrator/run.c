@@ -120,7 +120,7 @@ static void watch_rdma(struct run *r)
 {
     struct gr_generation *g = &r->g;
     struct gr_session_info info = {0};
-    if (g->phase == GR_PHASE_OVER || g->failed || g->interrupted || !gr_generation_lacks_rdma(g)) {
+    if (g->phase == GR_PHASE_OVER || g->failed || g->interrupted != 0 || !gr_generation_lacks_rdma(g)) {
         return;
     }
     if (g->phase == GR_PHASE_START && workers_ready(r) && !r->draft_joined) {
@@ -145,10 +145,10 @@ static void watch_children(struct run *r)
 {
     for (;;) {
         int index = -1;
-        bool interrupted = false;
-        const enum gr_child_event e = gr_children_poll(&r->children, &interrupted, &index);
-        if (interrupted && !r->g.interrupted) {
-            r->g.interrupted = true;
+        int signal_number = 0;
+        const enum gr_child_event e = gr_children_poll(&r->children, &signal_number, &index);
+        if (signal_number != 0 && r->g.interrupted == 0) {
+            r->g.interrupted = signal_number;
             enum gr_status st = gr_orch_stop(gr_hub_orch(r->hub), r->session, 0, UINT32_MAX, GR_FINISH_ERROR);
             (void)st; /* there may be no session yet */
         }
@@ -172,13 +172,13 @@ static int nearer(int a_ms, int b_ms)
 static void pump_until_over(struct run *r)
 {
     struct gr_generation *g = &r->g;
-    gr_generation_progress(g, "loading %" PRIu64 " prompt tokens", g->n_prompt, 0);
-    while (g->phase != GR_PHASE_OVER && !g->failed && !g->interrupted) {
+    gr_generation_progress(g, r->plan.with_draft ? "loading the models" : "loading the model", 0, 0);
+    while (g->phase != GR_PHASE_OVER && !g->failed && g->interrupted == 0) {
         const int restart_ms = gr_children_restart(&r->children, gr_clock_ns());
         gr_hub_pump(r->hub, nearer(restart_ms, g->phase == GR_PHASE_START ? 1000 : -1), r->children.signal_fd);
         watch_children(r);
         watch_rdma(r);
-        if (g->phase == GR_PHASE_START && !g->failed && !g->interrupted && workers_ready(r)) {
+        if (g->phase == GR_PHASE_START && !g->failed && g->interrupted == 0 && workers_ready(r)) {
             gr_generation_begin(g);
         }
     }

@@ -161,9 +161,9 @@ static void watch_children(struct serve *s)
     }
     for (;;) {
         int index = -1;
-        bool interrupted = false;
-        const enum gr_child_event e = gr_children_poll(&s->children, &interrupted, &index);
-        if (interrupted) {
+        int signal_number = 0;
+        const enum gr_child_event e = gr_children_poll(&s->children, &signal_number, &index);
+        if (signal_number != 0) {
             interrupt(s);
         }
         if (e == GR_CHILD_NONE) {

@@ -223,9 +223,12 @@ static const struct verb {
     const char *name;
     bool needs_id;
     int (*ask)(struct gr_remote *r, const struct gr_run_options *o, uint64_t id); /* NULL: a turn */
+    enum gr_command command;
 } verbs[] = {
-    {"list", false, list}, {"show", true, show}, {"open", false, NULL}, {"send", true, NULL},
-    {"close", true, close_one}, {"refresh", false, refresh}, {"purge", false, purge},
+    {"list", false, list, GR_CMD_LOOK},       {"show", true, show, GR_CMD_LOOK},
+    {"open", false, NULL, GR_CMD_OPEN},       {"send", true, NULL, GR_CMD_SEND},
+    {"close", true, close_one, GR_CMD_CLOSE}, {"refresh", false, refresh, GR_CMD_LOOK},
+    {"purge", false, purge, GR_CMD_LOOK},
 };
 
 static int run_verb(const struct verb *v, struct gr_run_options *o, uint64_t id)
@@ -252,20 +255,28 @@ static const struct verb *find_verb(const char *name)
     return NULL;
 }
 
+static bool is_help(const char *arg)
+{
+    return strcmp(arg, "--help") == 0 || strcmp(arg, "-h") == 0;
+}
+
 int gr_command_session(int argc, char **argv)
 {
     struct gr_run_options o;
     struct gr_yaml_config *yaml = NULL;
     int64_t id = 0;
-    gr_run_options_default(&o, GR_CMD_SESSION);
     const struct verb *v = argc > 1 ? find_verb(argv[1]) : NULL;
-    if (v == NULL && !(argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0))) {
+    if (v == NULL && !(argc > 1 && is_help(argv[1]))) {
         log_error(
             "graft session: one of list, show ID, open, send ID, close ID, refresh [ID], purge is wanted; see graft "
             "session --help");
         return 2;
     }
-    const bool has_id = v != NULL && (v->needs_id || (v->ask == refresh && argc > 2 && argv[2][0] != '-'));
+    gr_run_options_default(&o, v != NULL ? v->command : GR_CMD_LOOK);
+    o.verb = v != NULL ? v->name : NULL;
+    const bool given = argc > 2 && argv[2][0] != '-';
+    const bool wants_help = argc > 2 && is_help(argv[2]);
+    const bool has_id = v != NULL && !wants_help && (v->needs_id || (v->ask == refresh && given));
     if (has_id && (argc < 3 || !gr_parse_int(argv[2], 1, INT64_MAX, &id))) {
         log_error("graft session %s: `%s' is not a session id; `graft session list' tells them", v->name,
                   argc < 3 ? "" : argv[2]);

@@ -27,6 +27,7 @@ static const struct key {
     enum rule rule;
 } keys[] = {
     {"orchestrator", "control", "control", RULE_SAME},
+    {"orchestrator", "http", "http", RULE_SAME},
     {"orchestrator", "key_file", "key-file", RULE_SAME},
     {"orchestrator", "ready_file", "ready-file", RULE_SAME},
     {"orchestrator", "session_ttl", "session-ttl", RULE_SAME},
@@ -366,6 +367,11 @@ int gr_options_load(struct gr_run_options *o, int argc, char **argv, struct gr_y
     }
     if (o->config != NULL && gr_yaml_config_load(o->config, o, config_out) != GR_OK) {
         return gr_report_failure(o, 1);
+    }
+    if (o->http != NULL && strcmp(o->http, "off") != 0) {
+        log_error("--http %s: the HTTP API is not in this version of graft; use `graft serve' with `graft run --connect' or "
+                  "`graft session', or --http off", o->http);
+        return gr_report_failure(o, 2);
     }
     if (sodium_init() < 0) {
         log_error("libsodium cannot start");

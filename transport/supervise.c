@@ -54,10 +54,10 @@ static enum gr_status start(struct gr_children *c, const char *name, int argc, c
 /* -1: go on; else the status to end with. */
 static int handle(struct gr_children *c)
 {
-    bool interrupted = false;
+    int signal_number = 0;
     int index = 0;
-    const enum gr_child_event e = gr_children_poll(c, &interrupted, &index);
-    if (interrupted) {
+    const enum gr_child_event e = gr_children_poll(c, &signal_number, &index);
+    if (signal_number != 0) {
         return 0;
     }
     return e == GR_CHILD_ENDED || e == GR_CHILD_GIVEN_UP ? c->child[index].exit_status : -1;

@@ -40,6 +40,7 @@ struct peer {
     enum outcome outcome; /* written by the hand-shake thread, with new_conn and failure, under the lock */
     struct gr_conn *new_conn;
     enum gr_status failure;
+    char why[256];                 /* with failure: why nobody was reached; empty: that has been logged */
     char address[GR_MSG_TEXT_MAX]; /* empty: it came to us */
     int forced;
     uint32_t n_retry;
@@ -92,8 +93,11 @@ static void *run_handshake(void *arg)
     struct gr_worker_io *w = h->w;
     struct gr_conn *conn = NULL;
     const int patience_ms = w->config.handshake_timeout_ms;
+    char why[256] = "";
     int fd = -1;
+    gr_log_hold(why, sizeof(why)); /* the I/O loop tells an outage once */
     enum gr_status st = gr_tcp_connect(h->address, patience_ms, &fd);
+    gr_log_hold(NULL, 0);
     if (st == GR_OK) {
         struct gr_hello peer_hello;
         st = gr_bootstrap(fd, true, &w->config.hello, w->config.key, h->forced, h->generation, patience_ms,
@@ -106,6 +110,7 @@ static void *run_handshake(void *arg)
     struct peer *p = &w->peer[h->slot];
     p->new_conn = conn;
     p->failure = st;
+    memcpy(p->why, why, sizeof(why));
     p->outcome = st == GR_OK ? OUTCOME_OPEN : OUTCOME_FAILED;
     w->n_handshake--;
     wake(w);
@@ -256,6 +261,19 @@ static bool may_come_back(enum gr_status st)
     return st != GR_EAUTH && st != GR_EMISMATCH && st != GR_EINVAL && st != GR_ENOTFOUND && st != GR_EPROTO;
 }
 
+/* Once an outage; that nobody was ever reached there is an error. */
+static void tell_failure(const struct peer *p, bool again)
+{
+    if (p->why[0] == '\0') {
+        return;
+    }
+    if (!again && p->n_retry == 0) {
+        log_error("%s", p->why);
+    } else if (again && p->n_retry == 1) {
+        log_warn("%s; trying again, without further lines, for %d s", p->why, (int)(RETRY_PATIENCE / GR_S));
+    }
+}
+
 /* False: this one is given up. */
 static bool try_later(struct gr_worker_io *w, struct peer *p, uint64_t now_ns)
 {
@@ -296,7 +314,9 @@ static bool settle_handshakes(struct gr_worker_io *w, uint64_t now_ns)
         const enum outcome outcome = p->outcome;
         pthread_mutex_unlock(&w->lock);
         if (p->state == PEER_HANDSHAKE && outcome == OUTCOME_FAILED) {
-            if (!try_later(w, p, now_ns)) {
+            const bool again = try_later(w, p, now_ns);
+            tell_failure(p, again);
+            if (!again) {
                 lose_peer(w, p, now_ns);
             }
             progress = true;
@@ -305,6 +325,11 @@ static bool settle_handshakes(struct gr_worker_io *w, uint64_t now_ns)
             p->conn = p->new_conn;
             remember(w, p);
             log_info("data connection %u over %s", p->id, p->conn->ops->name);
+            if (p->n_retry > 0) {
+                log_info("data connection %u to %s stands again after %u attempts", p->id, p->address, p->n_retry);
+                p->n_retry = 0;
+                p->give_up_ns = 0;
+            }
             progress = true;
         }
         progress |= retry_due(w, p, now_ns);

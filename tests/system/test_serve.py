@@ -627,7 +627,7 @@ def client_that_goes_away():
         s.wait_running(2)
         p.send_signal(signal.SIGINT)
         out, err = p.communicate(timeout=20 * SLOW)
-        assert p.returncode == 1 and "interrupted" in err and json.loads(out)["error"] == "interrupted", (out, err)
+        assert p.returncode == 130 and "interrupted" in err and json.loads(out)["error"] == "interrupted", (out, err)
         wait_for(lambda: len(s.sessions()) == 1)
 
 

@@ -183,6 +183,62 @@ def a_prompt_is_given_once():
 
 
 @case
+def sessions_have_their_own_options():
+    options = lambda text: {x.split()[0] for x in text.splitlines() if x.startswith("  --")}
+    asks = {"--config", "--connect", "--json", "--key-file", "--help"}
+    for verb in ("list", "show", "close", "refresh", "purge"):
+        done = run("session", verb, "--help")
+        assert done.returncode == 0 and options(done.stdout) == asks, (verb, done.stdout, done.stderr)
+        done = run("session", verb, "1", "--prompt", "x") if verb in ("show", "close") else run("session", verb, "--prompt", "x")
+        assert done.returncode == 2 and "--prompt is not for this command" in done.stderr, done.stderr
+        assert f"graft session {verb} --help" in done.stderr, done.stderr
+    turn = {"--prompt", "--model", "--max-tokens", "--stop", "--json", "--connect"}
+    fixed = {"--temperature", "--seed", "--specpv", "--num-speculative-tokens"}
+    workers = {"--target-device", "--threads", "--kv-blocks", "--control"}
+    shown = options(run("session", "open", "--help").stdout)
+    assert turn | fixed <= shown and not shown & workers, shown
+    shown = options(run("session", "send", "--help").stdout)
+    assert turn <= shown and not shown & (workers | fixed), shown
+    for name in fixed:
+        done = run("session", "send", "1", name, "1")
+        assert done.returncode == 2 and f"{name} is not for this command" in done.stderr, done.stderr
+    assert run("session", "-h").returncode == 0 and run("session").returncode == 2
+    assert options(run("ping", "--help").stdout) == asks | {"--count"}
+    assert options(run("wait", "--help").stdout) == (asks - {"--json"}) | {"--timeout", "--draft"}
+
+
+@case
+def asking_for_the_http_api_is_a_clear_error():
+    """README: asking for it is a clear error."""
+    with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as f:
+        assert "The HTTP API is not in it yet; asking for it is a clear error." in " ".join(f.read().split())
+    with tempfile.TemporaryDirectory() as d:
+        path = os.path.join(d, "c.yaml")
+        with open(path, "w", encoding="utf-8") as f:
+            f.write("orchestrator:\n  http: 127.0.0.1:8000\n")
+        for args, env in ((("serve", "--http", "127.0.0.1:8000"), {}), (("serve",), {"GRAFT_HTTP": ":8000"}),
+                          (("serve", "--config", path), {}),
+                          (("run", "--model", TARGET, "--prompt", "x", "--http", "127.0.0.1:8000"), {})):
+            done = run(*args, env=env)
+            lines = done.stderr.splitlines()
+            assert done.returncode == 2 and len(lines) == 1 and "HTTP API is not in this version" in lines[0], done.stderr
+            assert done.stdout == ""
+    assert run("run", "--model", TARGET, "--prompt", "x", "--max-tokens", "1", "--http", "off").returncode == 0
+
+
+@case
+def what_a_drafter_lacks_is_said():
+    draft = os.path.join(BUILD, "graft-draft")
+    start = lambda *args: subprocess.run([draft, "--join", "127.0.0.1:1", "--join-timeout", "0", *args], text=True,
+                                         capture_output=True, timeout=60 * SLOW, env=dict(os.environ, GRAFT_KEY="0" * 64))
+    done = start("--model", HEAD)
+    assert done.returncode == 1 and "EAGLE-3 head: --target DIR is needed" in done.stderr, done.stderr
+    assert len(done.stderr.splitlines()) == 1 and "tokenizer" not in done.stderr, done.stderr
+    done = start("--model", DRAFT, "--target", TARGET)
+    assert done.returncode == 1 and "stand-alone draft model: --target is not used" in done.stderr, done.stderr
+
+
+@case
 def prefill_share_reaches_the_target():
     """As it was given, from the command line and from the file; the worker takes it, and refuses what is none."""
     with tempfile.TemporaryDirectory() as d:
@@ -472,7 +528,7 @@ def interrupt_cleans_up():
     r.wait_busy(pids[0], 10)
     r.p.send_signal(signal.SIGINT)
     status, out, err = r.end(20)
-    assert status == 1 and json.loads(out)["error"] == "interrupted" and "interrupted" in err, (status, out, err)
+    assert status == 130 and json.loads(out)["error"] == "interrupted" and "interrupted" in err, (status, out, err)
     assert not any(alive(p) for p in pids)
 
 

@@ -30,10 +30,10 @@ static const struct gr_child_rule rule = {.restart = {.pause_max_ns = 5 * GR_S, 
 
 static enum gr_child_event await_end(struct gr_children *c)
 {
-    bool interrupted = false;
+    int signal_number = 0;
     int index = -1;
     enum gr_child_event e = GR_CHILD_NONE;
-    for (int i = 0; i < 1000 && (e = gr_children_poll(c, &interrupted, &index)) == GR_CHILD_NONE; i++) {
+    for (int i = 0; i < 1000 && (e = gr_children_poll(c, &signal_number, &index)) == GR_CHILD_NONE; i++) {
         struct pollfd p = {.fd = c->signal_fd, .events = POLLIN};
         (void)poll(&p, 1, 10);
     }
@@ -138,6 +138,18 @@ static void test_silence(void **state)
     gr_children_finish(&c, 1000);
 }
 
+/* A second ctrl-C does not wait for children that take their time. */
+static void test_haste(void **state)
+{
+    (void)state;
+    struct gr_children c;
+    begin(&c, &rule, "trap '' TERM; sleep 100");
+    const uint64_t begin_ns = gr_clock_ns();
+    assert_int_equal(raise(SIGINT), 0); /* blocked: it is read from the descriptor */
+    gr_children_finish(&c, 60000);
+    assert_true(gr_clock_ns() - begin_ns < 30 * GR_S);
+}
+
 static void test_given_up(void **state)
 {
     (void)state;
@@ -164,6 +176,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ends),
         cmocka_unit_test(test_given_up),
+        cmocka_unit_test(test_haste),
         cmocka_unit_test(test_joined),
         cmocka_unit_test(test_silence),
         cmocka_unit_test(test_restart_is_tried_again),

@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""What a person at a terminal sees: text beside trees, ctrl-C, a pipe that is closed, one line for an outage.
+
+usage: test_terminal.py BUILD_DIR SOURCE_ROOT      prints TAP
+"""
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+
+from harness import DRAFT, GRAFT, SLOW, TARGET, alive, case, children, generate, main, wait_for
+from served import FIXED, Serve, worker
+
+PROMPT = "def main(argv):\n"
+TREE_LINE = re.compile(r"^(round \d+: .*|[|` ]*[|`]-[* ] '.*')$")
+SUMMARY = re.compile(r"^\d+ prompt \+ \d+ generated tokens")
+
+
+def on_terminal(*args):
+    """The run's output, both streams on one terminal; and its exit status."""
+    lead, follow = pty.openpty()
+    p = subprocess.Popen([GRAFT, "run", "--model", TARGET, "--prompt", PROMPT, "--ignore-eos", *args], stdin=follow,
+                         stdout=follow, stderr=follow, close_fds=True)
+    os.close(follow)
+    out, end = b"", time.monotonic() + 60 * SLOW
+    while time.monotonic() < end and select.select([lead], [], [], 60 * SLOW)[0]:
+        try:
+            data = os.read(lead, 1 << 16)
+        except OSError:  # the last one has closed it
+            break
+        if not data:
+            break
+        out += data
+    os.close(lead)
+    return out.decode().replace("\r\n", "\n"), p.wait(timeout=20 * SLOW)
+
+
+@case
+def trees_do_not_tear_the_text():
+    """Without the trees' lines, what is on the terminal is the text, line by line."""
+    want = generate("--prompt", PROMPT, "--ignore-eos", "--max-tokens", "150")["text"]
+    assert want.count("\n") > 5
+    shown, status = on_terminal("--draft", DRAFT, *FIXED, "--max-tokens", "150", "--trace")
+    assert status == 0, shown
+    lines = shown.split("\n")
+    trees = [x for x in lines if TREE_LINE.match(x)]
+    assert len(trees) > 50, shown
+    text = [x for x in lines if not TREE_LINE.match(x)]
+    n = next(i for i, x in enumerate(text) if SUMMARY.match(x))
+    assert "\n".join(text[:n]).rstrip("\n") == want.rstrip("\n"), (text[:n], want)
+    first_tree = next(i for i, x in enumerate(lines) if TREE_LINE.match(x))
+    assert first_tree < len(lines) - len(trees), "all trees came at the end"
+
+
+@case
+def a_line_says_that_models_load():
+    shown, status = on_terminal("--draft", DRAFT, "--max-tokens", "4")
+    assert status == 0 and "loading the models" in shown and "prompt tokens" not in shown.split("loading")[1][:40], shown
+    assert "loading the model\x1b" in on_terminal("--max-tokens", "4")[0].replace("\r", "")
+
+
+def interrupted(p, sig, n_bytes=200):
+    """The run's outputs when a signal has come in the middle of its text."""
+    out = b""
+    while len(out) < n_bytes:
+        data = os.read(p.stdout.fileno(), 4096)
+        assert data, p.stderr.read()
+        out += data
+    p.send_signal(sig)
+    rest, err = p.communicate(timeout=30 * SLOW)
+    return (out + rest).decode(), err.decode()
+
+
+@case
+def ctrl_c_tells_what_there_is():
+    want = generate("--prompt", PROMPT, "--ignore-eos", "--max-tokens", "4000")["text"]
+    base = [GRAFT, "run", "--model", TARGET, "--prompt", PROMPT, "--ignore-eos", "--max-tokens", "100000"]
+    with Serve() as s:
+        for args, env in (((), None), (("--draft", DRAFT, *FIXED), None), (("--connect", s.address), s.env())):
+            for sig in (signal.SIGINT, signal.SIGTERM):
+                p = subprocess.Popen([*base, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
+                out, err = interrupted(p, sig)
+                assert p.returncode == 128 + sig, (p.returncode, err)
+                n = min(len(out), len(want))
+                at = next((i for i in range(n) if out[i] != want[i]), n)
+                assert n >= 200 and at == n, (args, sig, len(out), len(want), at, out[at - 20:at + 20], want[at - 20:at + 20])
+                assert any(SUMMARY.match(x) for x in err.splitlines()), err
+                assert "interrupted" in err and "gone" not in err and "lost" not in err and "fallback" not in err, err
+                assert not children(p.pid)
+
+
+@case
+def ctrl_c_while_models_load():
+    p = subprocess.Popen([GRAFT, "run", "--model", TARGET, "--prompt", PROMPT, "--json"], stdout=subprocess.PIPE,
+                         stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: children(p.pid))
+    pids = [pid for pid, _ in children(p.pid)]
+    p.send_signal(signal.SIGINT)
+    out, _ = p.communicate(timeout=30 * SLOW)
+    assert p.returncode == 130 and json.loads(out)["error"] == "interrupted", out
+    assert not any(alive(x) for x in pids)
+
+
+@case
+def nobody_reads_any_more():
+    """As `graft run ... | head -1': nothing is said, and the workers end."""
+    base = [GRAFT, "run", "--model", TARGET, "--prompt", PROMPT, "--ignore-eos", "--draft", DRAFT]
+    p = subprocess.Popen([*base, "--max-tokens", "100000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    os.read(p.stdout.fileno(), 10)
+    pids = [pid for pid, _ in children(p.pid)]
+    p.stdout.close()
+    err = p.stderr.read().decode()
+    assert p.wait(timeout=30 * SLOW) == 128 + signal.SIGPIPE and err == "", (p.returncode, err)
+    assert len(pids) == 2 and not any(alive(x) for x in pids)
+    p.stderr.close()
+    p = subprocess.Popen([*base, "--max-tokens", "400", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    p.stdout.close()
+    err = p.stderr.read().decode()
+    assert p.wait(timeout=30 * SLOW) == 128 + signal.SIGPIPE and err == "", (p.returncode, err)
+    p.stderr.close()
+    with Serve(draft=False) as s:
+        for args in (("list",), ("list", "--json")):
+            p = subprocess.Popen([GRAFT, "session", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=s.env())
+            p.stdout.close()
+            err = p.stderr.read().decode()
+            assert p.wait(timeout=30 * SLOW) in (0, 1) and err == "", (args, err)
+            p.stderr.close()
+
+
+@case
+def an_outage_is_one_line():
+    """The drafter of a target that is gone: not at level error, and once."""
+    with Serve(spawn=False) as s, worker("graft-draft", s.folder, s.address, model=DRAFT) as d:
+        with worker("graft-target", s.folder, s.address):
+            s.wait("--draft", DRAFT)
+            p = s.start(*FIXED, tokens=30000)
+            s.wait_running(3)
+        time.sleep(0.5)  # the attempts of that time are what is looked at
+        with worker("graft-target", s.folder, s.address):
+            wait_for(lambda: any(x["state"] == "running" and x["epoch"] > 1 for x in s.sessions()))
+            time.sleep(0.5)
+            p.kill()
+            p.communicate()
+            d.kill()
+            said = [x for x in d.communicate(timeout=20 * SLOW)[1].splitlines() if "cannot connect" in x]
+            assert len(said) <= 1 and not any("error:" in x for x in said), said
+
+
+sys.exit(main())
