@@ -222,9 +222,6 @@ static enum gr_status create(struct worker *w, const struct gr_draft_options *o)
         log_error("%s is an EAGLE-3 head: --target DIR is needed, the folder of the model it drafts for", o->model);
         return GR_EINVAL;
     }
-    if (!w->is_head && o->target != NULL) {
-        log_warn("%s is a stand-alone draft model: --target is not used", o->model);
-    }
     GR_TRY(gr_tokenizer_load(w->is_head ? o->target : o->model, &tokenizer));
     const uint64_t tokenizer_fingerprint = gr_tokenizer_fingerprint(tokenizer);
     const int32_t n_token = gr_tokenizer_n_vocab(tokenizer);
