@@ -12,6 +12,7 @@
  * With --context it is another measurement: long.c. */
 #include "bench/bench.h"
 #include "bench/group.h"
+#include "bench/paths.h"
 #include "common/log.h"
 #include "common/parse.h"
 #include "model/expand.h"
@@ -40,6 +41,7 @@ struct engine {
 struct totals {
     double tokens, seconds, accepted, drafts, rounds;
     double draft_ms, verify_ms, wait_ms, host_ms, wire_bytes, wire_tokens;
+    char transport[16]; /* that the last session used */
 };
 
 struct row {
@@ -70,6 +72,7 @@ static void add_session(struct totals *t, const struct gr_group_session *s, uint
 {
     const struct gr_session_metrics *m = &s->metrics;
     t->tokens += n_token - 1.0; /* the first is no round's */
+    memcpy(t->transport, m->transport, sizeof(t->transport));
     t->seconds += 1e-9 * (double)(m->last_token_ns - m->first_token_ns);
     t->accepted += (double)m->num_accepted_tokens;
     t->drafts += (double)m->num_drafts;
@@ -157,12 +160,16 @@ static void print_row(struct gr_table *t, const struct bench *b, const struct ro
 {
     const struct totals *s = &r->sum;
     const double draft = share(s->draft_ms, s->rounds);
-    const char *transport = r->engine->pair.colocated ? "loop" : r->engine->pair.transport;
     double low = 0.0, high = 0.0;
     quotients(b, r, &low, &high);
     gr_table_text(t, r->tree.wanted ? r->engine->name : "plain");
-    gr_table_text(t, r->nodes);
-    gr_table_text(t, !r->tree.wanted ? "-" : transport[0] != '\0' ? transport : "auto");
+    if (r->tree.wanted) {
+        gr_table_text(t, r->nodes);
+        gr_table_text(t, s->transport);
+    } else {
+        gr_table_none(t);
+        gr_table_none(t);
+    }
     gr_table_mean(t, r->speed, b->n_rep, 1);
     gr_table_number(t, gr_mean(r->speed, b->n_rep) / gr_mean(b->row[0].speed, b->n_rep), 2);
     gr_table_number(t, low, 2);
@@ -288,8 +295,10 @@ int gr_bench_e2e(int argc, char **argv)
     static struct bench b = {
         .o = {.trees = "auto", .modes = "co-located,pair"},
         .args = {.max_tokens = "256", .reps = "5", .temperature = "0"},
-        .of_prompts = {.text = "tests/*/*.py"},
-        .pair = {.target = "models/demo/target", .transport = "", .target_device = "cpu", .draft_device = "cpu"}};
+        
+        .pair = {.transport = "", .target_device = "cpu", .draft_device = "cpu"}};
+    b.of_prompts.text = gr_bench_path("tests/*/*.py");
+    b.pair.target = gr_bench_path("models/demo/target");
     struct options *o = &b.o;
     const struct gr_bench_option options[] = {
         GR_BENCH_PAIR_OPTIONS(b.pair),

@@ -7,6 +7,7 @@
 #include "bench/bench.h"
 #include "bench/gates_file.h"
 #include "bench/graft_run.h"
+#include "bench/paths.h"
 #include "common/log.h"
 #include "common/out_file.h"
 #include "common/parse.h"
@@ -81,6 +82,14 @@ static enum gr_status add_run(struct results *r, const char *name, json_t *rows)
     return GR_OK;
 }
 
+/* Of what a benchmark printed: an object with its provenance, or the rows alone, as it was once. A reference of its own;
+ * NULL: there are none. */
+static json_t *rows_of(const json_t *printed)
+{
+    const json_t *rows = json_is_object(printed) ? json_object_get(printed, "rows") : printed;
+    return json_is_array(rows) ? json_incref((json_t *)(uintptr_t)rows) : NULL;
+}
+
 static enum gr_status load_results(struct gates *g, const char *path)
 {
     json_error_t error;
@@ -88,13 +97,16 @@ static enum gr_status load_results(struct gates *g, const char *path)
     if (command < 0) {
         return GR_ENOTFOUND;
     }
-    json_t *rows = json_load_file(path, 0, &error);
-    if (!json_is_array(rows) || json_array_size(rows) == 0) {
+    json_t *saved = json_load_file(path, 0, &error);
+    json_t *rows = rows_of(saved);
+    if (rows == NULL || json_array_size(rows) == 0) {
         log_error("--results %s: %s", path,
-                  rows == NULL ? error.text : "no rows; what a benchmark prints with -o json is wanted");
+                  saved == NULL ? error.text : "no rows; what a benchmark prints with -o json is wanted");
         json_decref(rows);
+        json_decref(saved);
         return GR_EFORMAT;
     }
+    json_decref(saved);
     return add_run(&g->results[command], g->file.command[command].name, rows);
 }
 
@@ -144,14 +156,16 @@ static enum gr_status run_command(struct gates *g, int i)
     argv[n++] = "-o";
     argv[n++] = "json";
     fprintf(stderr, "# command %s, run %d\n", c->name, r->n + 1);
-    json_t *rows = gr_bench_run_json((char **)(uintptr_t)argv);
-    if (!json_is_array(rows)) {
+    json_t *printed = gr_bench_run_json((char **)(uintptr_t)argv);
+    json_t *rows = rows_of(printed);
+    if (rows == NULL) {
         log_error("command %s failed (its error is above)", c->name);
-        json_decref(rows);
+        json_decref(printed);
         r->failed = true;
         return GR_OK;
     }
-    const enum gr_status st = g->save != NULL ? save(g, c, r->n, rows) : GR_OK;
+    const enum gr_status st = g->save != NULL ? save(g, c, r->n, printed) : GR_OK;
+    json_decref(printed);
     GR_TRY(add_run(r, c->name, rows));
     return st;
 }
@@ -220,7 +234,7 @@ static void print_gate(struct gr_table *t, const struct gates *g, const struct g
         if (measured) {
             gr_table_number(t, value[i], 3);
         } else {
-            gr_table_text(t, "-");
+            gr_table_none(t);
         }
     }
     gr_table_text(t, gate->at_most ? "at most" : "at least");
@@ -345,7 +359,8 @@ static void finish(struct gates *g)
 
 int gr_bench_gates(int argc, char **argv)
 {
-    static struct gates g = {.path = "bench/gates/h200.json", .repeat = "3"};
+    static struct gates g = {.repeat = "3"};
+    g.path = gr_bench_path("bench/gates/h200.json");
     static const char *path[GR_GATE_COMMAND_MAX * N_RUN_MAX];
     const char *one = NULL;
     const struct gr_bench_option options[] = {

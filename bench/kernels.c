@@ -21,7 +21,8 @@ int gr_bench_kernels(int argc, char **argv)
     if (status >= 0) {
         return status;
     }
-    const char *args[8] = {gr_program_sibling("tests/kernels/check_kernels"), "--bench"};
+    static const char *const formats[] = {"md", "csv", "json", "jsonl"};
+    const char *args[10] = {gr_program_sibling("tests/kernels/check_kernels"), "--bench"};
     int n = 2;
     if (isa != NULL) {
         args[n++] = "--isa";
@@ -31,6 +32,8 @@ int gr_bench_kernels(int argc, char **argv)
         args[n++] = "--only";
         args[n++] = only;
     }
+    args[n++] = "-o";
+    args[n++] = formats[format];
     execv(args[0], (char **)(uintptr_t)args);
     log_error("%s: %s; it is built with the tests (meson option tests)", args[0], strerror(errno));
     return 1;

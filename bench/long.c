@@ -10,6 +10,7 @@
 #include "bench/bench.h"
 #include "bench/long_text.h"
 #include "bench/long_turn.h"
+#include "bench/paths.h"
 #include "bench/plot.h"
 #include "common/log.h"
 #include "common/parse.h"
@@ -454,9 +455,7 @@ static bool parse(struct bench *b)
 
 int gr_bench_long(int argc, char **argv)
 {
-    static struct bench b = {.o = {.model = "models/demo/target",
-                                   .draft = "models/demo/draft",
-                                   .nodes = "15",
+    static struct bench b = {.o = {.nodes = "15",
                                    .modes = "off,lossy,exact",
                                    .budgets = "4096",
                                    .max_tokens = "128",
@@ -464,9 +463,11 @@ int gr_bench_long(int argc, char **argv)
                                    .n_prompt = "1",
                                    .temperature = "0",
                                    .transport = "",
-                                   .text = "tests/*/*.py",
                                    .threshold = "0"}};
     struct options *o = &b.o;
+    o->model = gr_bench_path("models/demo/target");
+    o->draft = gr_bench_path("models/demo/draft");
+    o->text = gr_bench_path("tests/*/*.py");
     const struct gr_bench_option options[] = {
         {"context", &o->contexts, "tokens of the prompts, commas between: 4k,8k,16k,30k (k: 1024)"},
         {"specpv", &o->modes, "off, lossy, exact, auto, commas between (default off,lossy,exact; off always is)"},

@@ -1,9 +1,12 @@
 /* graft-bench: what it measures and how is told by each benchmark's --help and in docs/PERFORMANCE.md. */
 #include "bench/bench.h"
+#include "bench/commit.h"
 #include "common/log.h"
 
 #include <signal.h>
 #include <string.h>
+
+#define WORD_MAX 256 /* of the command, in results */
 
 static const struct {
     const char *name, *help;
@@ -92,6 +95,14 @@ int main(int argc, char **argv)
         usage(stdout);
         return 0;
     }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("graft-bench %s (%s)\n", GR_VERSION, gr_commit);
+        return 0;
+    }
+    char *words[WORD_MAX]; /* flags are taken out of argv */
+    const int n_word = GR_MIN(argc, WORD_MAX);
+    memcpy(words, argv, (size_t)n_word * sizeof(*words));
+    gr_table_command(n_word, words);
     for (size_t i = 0; i < GR_ARRAY_LEN(benches); i++) {
         if (strcmp(argv[1], benches[i].name) == 0) {
             return benches[i].run(argc - 1, argv + 1);

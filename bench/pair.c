@@ -1,4 +1,5 @@
 #include "bench/pair.h"
+#include "bench/paths.h"
 
 #include "common/child_args.h"
 #include "common/clock.h"
@@ -94,7 +95,7 @@ enum gr_status gr_pair_complete(struct gr_pair_config *c, const struct gr_geomet
     int ignored = 0;
     GR_TRY(gr_geometry_find(c->geometry, geometry_out));
     if (c->draft == NULL) {
-        c->draft = *geometry_out != NULL ? "models/demo/eagle3" : "models/demo/draft";
+        c->draft = gr_bench_path(*geometry_out != NULL ? "models/demo/eagle3" : "models/demo/draft");
     }
     int64_t context = 0;
     if (c->draft_context != NULL && !gr_parse_int_or_0(c->draft_context, GR_DRAFT_CONTEXT_MIN, GR_DRAFT_CONTEXT_MAX, &context)) {

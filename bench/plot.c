@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -106,6 +107,12 @@ enum gr_status gr_plot_end(struct gr_plot *p)
     const int status = wait_for(p->pid);
     if (status != 0) {
         log_error("gnuplot ended with status %d: there is no plot", status);
+        gr_out_file_drop(&p->file);
+        return GR_EIO;
+    }
+    struct stat st;
+    if (stat(gr_out_file_name(&p->file), &st) == 0 && S_ISREG(st.st_mode) && st.st_size == 0) {
+        log_error("gnuplot has written nothing: there is no plot");
         gr_out_file_drop(&p->file);
         return GR_EIO;
     }

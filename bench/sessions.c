@@ -7,6 +7,7 @@
  * prompt's when it is run alone and plainly, which is the first row. */
 #include "bench/bench.h"
 #include "bench/group.h"
+#include "bench/paths.h"
 #include "common/log.h"
 #include "common/parse.h"
 
@@ -124,11 +125,7 @@ static const struct row *plain_of(const struct bench *b, const struct row *r)
 
 static void print_quotient(struct gr_table *t, double a, double b)
 {
-    if (a > 0.0 && b > 0.0) {
-        gr_table_number(t, a / b, 2);
-    } else {
-        gr_table_text(t, "-");
-    }
+    gr_table_number(t, a > 0.0 && b > 0.0 ? a / b : NAN, 2);
 }
 
 /* 0: no time in which all of a group decoded. */
@@ -241,8 +238,10 @@ int gr_bench_sessions(int argc, char **argv)
     static struct bench b = {
         .o = {.sessions = "1,16", .modes = "plain,trees", .tree = "auto"},
         .args = {.max_tokens = "128", .reps = "3", .temperature = "0"},
-        .of_prompts = {.text = "tests/*/*.py"},
-        .pair = {.target = "models/demo/target", .transport = "", .target_device = "cpu", .draft_device = "cpu"}};
+        
+        .pair = {.transport = "", .target_device = "cpu", .draft_device = "cpu"}};
+    b.of_prompts.text = gr_bench_path("tests/*/*.py");
+    b.pair.target = gr_bench_path("models/demo/target");
     struct options *o = &b.o;
     const struct gr_bench_option options[] = {
         GR_BENCH_PAIR_OPTIONS(b.pair),

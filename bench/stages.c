@@ -5,6 +5,7 @@
 #include "bench/bench.h"
 #include "bench/machine.h"
 #include "bench/stage_dump.h"
+#include "bench/paths.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/parse.h"
@@ -44,6 +45,7 @@ struct stage {
     int32_t *n_top;         /* (N_ROW_MAX) */
     int32_t *from_state, *to_state; /* (N_TREE_MAX) a head's tree rows: as a level's, they take and leave kept states */
     bool partial;                        /* rows see the view */
+    bool has_views;                      /* partial passes are measured: the table has columns for them */
     const struct gr_kv_refresh *refresh; /* the pass chooses the view; NULL: it does not */
 };
 
@@ -91,9 +93,23 @@ static double attention_flops(const struct stage *s, double n_key, double n_row)
     return 4.0 * n_key * n_row * s->hf.n_head * s->hf.head_dim * s->hf.n_layer;
 }
 
+/* A partial pass against the full one of as many rows; NULL: the row is of another stage. */
+struct against_full {
+    double of_full, full_ms, expected, quotient, refresh_ms;
+};
+
+static void print_against_full(struct gr_table *t, const struct against_full *f)
+{
+    const double value[] = {f != NULL ? f->of_full : NAN, f != NULL ? f->full_ms : NAN, f != NULL ? f->expected : NAN,
+                            f != NULL ? f->quotient : NAN, f != NULL ? f->refresh_ms : NAN};
+    for (size_t i = 0; i < GR_ARRAY_LEN(value); i++) {
+        gr_table_number(t, value[i], 3);
+    }
+}
+
 /* device_ms: a pass without the host; 0: not measured. */
 static void print_row(struct gr_table *t, const struct stage *s, const char *what, int n_row, double *ms, int n,
-                      double device_ms, double bytes, double flops)
+                      double device_ms, double bytes, double flops, const struct against_full *full)
 {
     const double bytes_ms = bytes / s->bytes_per_s * 1e3;
     const double flops_ms = flops / s->peak_flops * 1e3;
@@ -101,16 +117,15 @@ static void print_row(struct gr_table *t, const struct stage *s, const char *wha
     gr_table_text(t, what);
     gr_table_number(t, n_row, 0);
     gr_table_number(t, median, 3);
-    if (device_ms > 0.0) {
-        gr_table_number(t, device_ms, 3);
-    } else {
-        gr_table_text(t, "-");
-    }
+    gr_table_number(t, device_ms > 0.0 ? device_ms : NAN, 3);
     gr_table_number(t, ms[0], 3);
     gr_table_number(t, bytes_ms, 3);
     gr_table_number(t, flops_ms, 3);
     gr_table_number(t, 100.0 * fmax(bytes_ms, flops_ms) / median, 0);
     gr_table_number(t, n_row / median * 1e3, 0);
+    if (s->has_views) {
+        print_against_full(t, full);
+    }
 }
 
 static void time_rows(struct stage *s, int n_row, double *ms)
@@ -150,7 +165,7 @@ static void bench_rows(struct stage *s, struct gr_table *t, const char *what, co
         time_rows(s, rows[i], ms);
         const double kv_bytes = (double)s->kv_bytes_per_token * s->n_context;
         print_row(t, s, what, rows[i], ms, s->n_rep, time_device(s), (double)s->weight_bytes + kv_bytes,
-                  s->flops_per_row * rows[i] + attention_flops(s, s->n_context + 0.5 * rows[i], rows[i]));
+                  s->flops_per_row * rows[i] + attention_flops(s, s->n_context + 0.5 * rows[i], rows[i]), NULL);
     }
 }
 
@@ -172,7 +187,7 @@ static void bench_views(struct stage *s, struct gr_table *t, int retrieval)
                                     .budget = {.n_sink = 2, .n_retrieval = retrieval / 16, .n_window = 8}};
     for (size_t i = 0; i < GR_ARRAY_LEN(rows); i++) {
         double ms[N_REP_MAX];
-        char what[128];
+        char what[32];
         refresh.n_row = rows[i];
         s->refresh = &refresh;
         time_rows(s, rows[i], ms);
@@ -186,10 +201,10 @@ static void bench_views(struct stage *s, struct gr_table *t, int retrieval)
         const double n_key = s->lm->view[0].n_list * 16.0 + s->n_context - s->lm->view[0].dense_from;
         const double ratio = gr_median(ms, s->n_rep) / full_ms;
         const double expected = floor_ms(s, rows[i], n_key) / floor_ms(s, rows[i], s->n_context);
-        snprintf(what, sizeof(what), "partial %d: %.2f of full %.2f ms, expected %.2f, quotient %.2f; refresh %.2f",
-                 retrieval, ratio, full_ms, expected, ratio / expected, refresh_ms);
+        const struct against_full full = {ratio, full_ms, expected, ratio / expected, refresh_ms};
+        snprintf(what, sizeof(what), "partial %d", retrieval);
         print_row(t, s, what, rows[i], ms, s->n_rep, 0, (double)s->weight_bytes + (double)s->kv_bytes_per_token * n_key,
-                  s->flops_per_row * rows[i] + attention_flops(s, n_key + 0.5 * rows[i], rows[i]));
+                  s->flops_per_row * rows[i] + attention_flops(s, n_key + 0.5 * rows[i], rows[i]), &full);
     }
 }
 
@@ -211,7 +226,7 @@ static void bench_fuse(const struct stage *target, struct gr_table *t, const int
                 ms[k] = (double)(gr_clock_ns() - begin) / 1e6;
             }
         }
-        print_row(t, s, "fc", rows[i], ms, s->n_rep, 0, 2.0 * n_weight, 2.0 * n_weight * rows[i]);
+        print_row(t, s, "fc", rows[i], ms, s->n_rep, 0, 2.0 * n_weight, 2.0 * n_weight * rows[i], NULL);
     }
     free(out);
 }
@@ -229,7 +244,7 @@ static void bench_prefill(struct stage *s, struct gr_table *t, const char *what)
         }
     }
     print_row(t, s, what, chunk, ms, n_rep, 0, (double)s->weight_bytes,
-              (s->flops_per_row - s->head_flops) * chunk + s->head_flops + attention_flops(s, 0.5 * chunk, chunk));
+              (s->flops_per_row - s->head_flops) * chunk + s->head_flops + attention_flops(s, 0.5 * chunk, chunk), NULL);
 }
 
 /* States for the rows to take: those of a tree's rows that have features. */
@@ -401,7 +416,9 @@ static void begin_table(struct gr_table *t, enum gr_table_format format, const s
                         const struct stage *head, const struct stage_options *o)
 {
     static const char *const columns[] = {"stage",    "rows",   "median ms",  "device ms", "min ms",
-                                          "bytes ms", "ops ms", "% of floor", "tok/s"};
+                                          "bytes ms", "ops ms", "% of floor", "tok/s",      "of full",
+                                          "full ms",  "expected of full", "of expected", "refresh ms"};
+    const int n_column = (int)GR_ARRAY_LEN(columns) - (target->has_views ? 0 : 5);
     char note[1000], head_note[128] = "", geometry_note[160] = "", position_note[160] = "";
     if (o->geometry != NULL) {
         snprintf(geometry_note, sizeof(geometry_note),
@@ -423,7 +440,7 @@ static void begin_table(struct gr_table *t, enum gr_table_format format, const s
              gr_team_size(target->lm->team), target->n_context, position_note, target->peak_flops / 1e9,
              o->device == GR_DEVICE_CPU ? "f32 FMA" : "bf16 on the GPU", target->bytes_per_s / 1e9,
              (double)pass_bytes(target) / 1e6, head_note);
-    gr_table_begin(t, format, stdout, "stages", note, columns, (int)GR_ARRAY_LEN(columns));
+    gr_table_begin(t, format, stdout, "stages", note, columns, n_column);
 }
 
 static int measure(struct stage *target, struct stage *head, enum gr_table_format format, const struct stage_options *o)
@@ -443,6 +460,7 @@ static int measure(struct stage *target, struct stage *head, enum gr_table_forma
     if (o->head != NULL && measure_ceilings(head, target, o->device) != GR_OK) {
         return 1;
     }
+    target->has_views = head->has_views = o->retrieval >= 512 && target->lm->view != NULL;
     begin_table(&t, format, target, head, o);
     bench_rows(target, &t, "verify", verify_rows, GR_ARRAY_LEN(verify_rows));
     bench_prefill(target, &t, "prefill");
@@ -462,7 +480,7 @@ static int measure(struct stage *target, struct stage *head, enum gr_table_forma
 
 int gr_bench_stages(int argc, char **argv)
 {
-    struct stage_options o = {.model = "models/demo/target"};
+    struct stage_options o = {.model = gr_bench_path("models/demo/target")};
     const char *device = "cpu";
     const char *context = "256";
     const char *reps = "31";

@@ -4,6 +4,7 @@
  * warm-up. */
 #include "bench/bench.h"
 #include "bench/graft_run.h"
+#include "bench/paths.h"
 #include "common/log.h"
 #include "common/parse.h"
 #include "common/program.h"
@@ -115,15 +116,24 @@ static double best_fixed(const struct sweep *s, const double *ratio)
     return best;
 }
 
+/* plain and acceptance 0: a row that sums others up has none. */
 static void print_row(struct gr_table *t, const struct sweep *s, const char *name, double plain, const double *ratio,
                       double acceptance, double best)
 {
     gr_table_text(t, name);
-    gr_table_number(t, plain, 0);
+    if (plain > 0.0) {
+        gr_table_number(t, plain, 0);
+    } else {
+        gr_table_none(t);
+    }
     for (int i = 0; i < s->n_size; i++) {
         gr_table_number(t, ratio[i], 2);
     }
-    gr_table_number(t, acceptance, 2);
+    if (acceptance > 0.0) {
+        gr_table_number(t, acceptance, 2);
+    } else {
+        gr_table_none(t);
+    }
     gr_table_number(t, ratio[s->n_size - 1] / best, 2);
 }
 
@@ -174,8 +184,8 @@ static int run(struct sweep *s, enum gr_table_format format, const char *const *
 
 int gr_bench_sweep(int argc, char **argv)
 {
-    struct sweep s = {.o = {.model = "models/demo/target",
-                            .draft = "models/demo/draft",
+    struct sweep s = {.o = {.model = gr_bench_path("models/demo/target"),
+                            .draft = gr_bench_path("models/demo/draft"),
                             .max_tokens = "256",
                             .reps = "3",
                             .sizes = "1,2,3,4,6,8,12",

@@ -1,5 +1,9 @@
 #include "bench/table.h"
 
+#include "bench/commit.h"
+#include "common/log.h"
+
+#include <jansson.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -7,6 +11,12 @@
 #include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
+
+#ifdef __clang__
+#define GR_COMPILER "clang " __clang_version__
+#else
+#define GR_COMPILER "gcc " __VERSION__
+#endif
 
 enum gr_status gr_table_format_by_name(const char *name, enum gr_table_format *out)
 {
@@ -37,7 +47,30 @@ static void cpu_model(char *out, size_t cap)
     }
 }
 
-static void header(const struct gr_table *t, const char *what, const char *note)
+static int n_word;
+static char **word;
+
+void gr_table_command(int argc, char **argv)
+{
+    n_word = argc;
+    word = argv;
+}
+
+static bool is_json(const struct gr_table *t)
+{
+    return t->format == GR_TABLE_JSON || t->format == GR_TABLE_JSONL;
+}
+
+static json_t *options(void)
+{
+    json_t *list = json_array();
+    for (int i = 1; i < n_word; i++) {
+        json_array_append_new(list, json_string(word[i]));
+    }
+    return list;
+}
+
+static json_t *provenance(const char *what, const char *note)
 {
     char cpu[256];
     char date[32];
@@ -48,12 +81,89 @@ static void header(const struct gr_table *t, const char *what, const char *note)
     strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%SZ", &tm);
     cpu_model(cpu, sizeof(cpu));
     uname(&u);
-    /* In JSON the header would be no row: it goes to standard error. */
-    FILE *out = t->format == GR_TABLE_MD || t->format == GR_TABLE_CSV ? t->out : stderr;
-    fprintf(out, "# graft-bench %s, graft %s, %s, %s, %ld CPUs, %s\n", what, GR_VERSION, date, cpu,
-            sysconf(_SC_NPROCESSORS_ONLN), u.release);
-    if (note != NULL) {
-        fprintf(out, "# %s\n", note);
+    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:o, s:{s:s, s:i, s:s}, s:s*}", "benchmark", what, "version", GR_VERSION,
+                     "commit", gr_commit, "compiler", GR_COMPILER, "date", date, "options", options(), "machine", "cpu",
+                     cpu, "cpus", (int)sysconf(_SC_NPROCESSORS_ONLN), "kernel", u.release, "note", note);
+}
+
+static const char *text_of(const json_t *o, const char *key)
+{
+    const char *text = json_string_value(json_object_get(o, key));
+    return text != NULL ? text : "";
+}
+
+/* A line, and the note in another. */
+static void print_header(FILE *out, const json_t *p)
+{
+    const json_t *machine = json_object_get(p, "machine");
+    fprintf(out, "# graft-bench %s, graft %s (%s, %s), %s, %s, %d CPUs, %s\n#", text_of(p, "benchmark"),
+            text_of(p, "version"), text_of(p, "commit"), text_of(p, "compiler"), text_of(p, "date"),
+            text_of(machine, "cpu"), (int)json_integer_value(json_object_get(machine, "cpus")),
+            text_of(machine, "kernel"));
+    for (int i = 1; i < n_word; i++) {
+        fprintf(out, " %s", word[i]);
+    }
+    fprintf(out, "\n%s%s%s", text_of(p, "note")[0] != '\0' ? "# " : "", text_of(p, "note"),
+            text_of(p, "note")[0] != '\0' ? "\n" : "");
+}
+
+static void header(const struct gr_table *t, const char *what, const char *note)
+{
+    json_t *p = provenance(what, note);
+    if (p == NULL) {
+        log_error("the provenance of these results is no text in UTF-8");
+    } else if (is_json(t)) {
+        fputs("{\"provenance\":", t->out);
+        json_dumpf(p, t->out, JSON_COMPACT);
+        fputs(t->format == GR_TABLE_JSON ? ",\"rows\":[\n" : "}\n", t->out);
+    }
+    if (p != NULL) {
+        print_header(t->format == GR_TABLE_MD ? t->out : stderr, p);
+    }
+    json_decref(p);
+}
+
+/* ---- cells as text ---- */
+
+/* Numbers are rarely wider than this; a column is as wide as its name, or this. */
+#define NUMBER_WIDTH 8
+#define TEXT_WIDTH 14 /* of the first column */
+
+static int width_of(const struct gr_table *t, int i)
+{
+    return GR_MAX((int)strlen(t->column[i]), i == 0 ? TEXT_WIDTH : NUMBER_WIDTH);
+}
+
+static void csv_text(FILE *out, const char *text)
+{
+    if (strpbrk(text, ",\"\r\n") == NULL) {
+        fputs(text, out);
+        return;
+    }
+    fputc('"', out);
+    for (const char *p = text; *p != '\0'; p++) {
+        fputs(*p == '"' ? "\"\"" : (const char[]){*p, '\0'}, out);
+    }
+    fputc('"', out);
+}
+
+static void print_cell(struct gr_table *t, const char *text)
+{
+    if (t->format == GR_TABLE_CSV) {
+        fputs(t->at > 0 ? "," : "", t->out);
+        csv_text(t->out, text);
+    } else {
+        fprintf(t->out, t->at == 0 ? "| %-*s " : "| %*s ", width_of(t, t->at), text);
+    }
+}
+
+static void end_text_cell(struct gr_table *t)
+{
+    if (++t->at == t->n_column) {
+        fputs(t->format == GR_TABLE_CSV ? "\r\n" : "|\n", t->out);
+        fflush(t->out);
+        t->at = 0;
+        t->n_row++;
     }
 }
 
@@ -64,91 +174,103 @@ void gr_table_begin(struct gr_table *t, enum gr_table_format format, FILE *out, 
     *t = (struct gr_table){.format = format, .out = out, .n_column = n_column};
     memcpy(t->column, column, (size_t)n_column * sizeof(*column));
     header(t, what, note);
-    if (format == GR_TABLE_JSON) {
-        fputs("[\n", out);
-        return;
+    for (int i = 0; !is_json(t) && i < n_column; i++) {
+        print_cell(t, column[i]);
+        end_text_cell(t);
     }
-    for (int i = 0; format != GR_TABLE_JSONL && i < n_column; i++) {
-        fprintf(out, format == GR_TABLE_MD ? "| %s " : i == 0 ? "%s" : ",%s", column[i]);
-    }
-    fputs(format == GR_TABLE_MD ? "|\n" : format == GR_TABLE_CSV ? "\n" : "", out);
     for (int i = 0; format == GR_TABLE_MD && i < n_column; i++) {
-        fputs(i == 0 ? "|---" : "|---:", out);
+        char line[64];
+        const int n = GR_MIN(width_of(t, i), (int)sizeof(line) - 1);
+        memset(line, '-', (size_t)n);
+        line[n] = '\0';
+        fprintf(out, i == 0 ? "|%s--" : "|%s-:", line);
     }
     fputs(format == GR_TABLE_MD ? "|\n" : "", out);
+    t->n_row = 0;
 }
 
-/* Opens a cell: separators, and the key in JSON. */
-static void open_cell(struct gr_table *t)
-{
-    const bool json = t->format == GR_TABLE_JSON || t->format == GR_TABLE_JSONL;
-    if (t->at == 0 && json) {
-        fputs(t->format == GR_TABLE_JSON && t->n_row > 0 ? ",\n{" : "{", t->out);
-    }
-    if (json) {
-        fprintf(t->out, "%s\"%s\":", t->at > 0 ? "," : "", t->column[t->at]);
-    } else if (t->format == GR_TABLE_CSV) {
-        fputs(t->at > 0 ? "," : "", t->out);
-    } else {
-        fputs("| ", t->out);
-    }
-}
+/* ---- cells of all formats ---- */
 
-static void close_cell(struct gr_table *t)
+static void end_json_row(struct gr_table *t)
 {
-    fputs(t->format == GR_TABLE_MD ? " " : "", t->out);
-    if (++t->at < t->n_column) {
-        return;
+    if (t->format == GR_TABLE_JSON && t->n_row > 0) {
+        fputs(",\n", t->out);
     }
+    json_dumpf(t->row, t->out, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(12));
+    fputs(t->format == GR_TABLE_JSONL ? "\n" : "", t->out);
+    fflush(t->out);
+    json_decref(t->row);
+    t->row = NULL;
     t->at = 0;
     t->n_row++;
-    static const char *const ends[] = {"|\n", "\n", "}", "}\n"};
-    fputs(ends[t->format], t->out);
-    fflush(t->out);
 }
 
-/* Texts come from files, too. */
-static void json_text(FILE *out, const char *text)
+/* value NULL (no memory, or a text that is not UTF-8) is an empty cell. */
+static void put_json(struct gr_table *t, json_t *value)
 {
-    fputc('"', out);
-    for (const char *p = text; *p != '\0'; p++) {
-        const unsigned char c = (unsigned char)*p;
-        fprintf(out, c < 0x20 ? "\\u%04x" : c == '"' || c == '\\' ? "\\%c" : "%c", c);
+    t->row = t->row != NULL ? t->row : json_object();
+    json_object_set_new(t->row, t->column[t->at], value != NULL ? value : json_null());
+    if (++t->at == t->n_column) {
+        end_json_row(t);
     }
-    fputc('"', out);
 }
 
 void gr_table_text(struct gr_table *t, const char *text)
 {
-    open_cell(t);
-    if (t->format == GR_TABLE_JSON || t->format == GR_TABLE_JSONL) {
-        json_text(t->out, text);
-    } else {
-        fputs(text, t->out);
+    if (is_json(t)) {
+        put_json(t, json_string(text));
+        return;
     }
-    close_cell(t);
+    print_cell(t, text);
+    end_text_cell(t);
+}
+
+void gr_table_none(struct gr_table *t)
+{
+    if (is_json(t)) {
+        put_json(t, json_null());
+        return;
+    }
+    gr_table_text(t, t->format == GR_TABLE_CSV ? "" : "-");
+}
+
+/* As it is printed, so that all formats say the same. */
+static json_t *json_rounded(const char *text)
+{
+    return strchr(text, '.') != NULL ? json_real(strtod(text, NULL)) : json_integer(strtoll(text, NULL, 10));
 }
 
 void gr_table_number(struct gr_table *t, double value, int n_digit)
 {
-    open_cell(t);
-    fprintf(t->out, "%.*f", n_digit, value);
-    close_cell(t);
+    char text[64];
+    if (!isfinite(value)) {
+        gr_table_none(t);
+        return;
+    }
+    snprintf(text, sizeof(text), "%.*f", n_digit, value);
+    if (is_json(t)) {
+        put_json(t, json_rounded(text));
+        return;
+    }
+    print_cell(t, text);
+    end_text_cell(t);
 }
 
 void gr_table_mean(struct gr_table *t, const double *sample, int n, int n_digit)
 {
-    open_cell(t);
-    fprintf(t->out, "%.*f", n_digit, gr_mean(sample, n));
-    if (t->format == GR_TABLE_MD && n > 1) {
-        fprintf(t->out, " +- %.*f", n_digit, gr_stddev(sample, n));
+    char text[64];
+    if (t->format != GR_TABLE_MD || n <= 1) {
+        gr_table_number(t, gr_mean(sample, n), n_digit);
+        return;
     }
-    close_cell(t);
+    snprintf(text, sizeof(text), "%.*f +- %.*f", n_digit, gr_mean(sample, n), n_digit, gr_stddev(sample, n));
+    print_cell(t, text);
+    end_text_cell(t);
 }
 
 void gr_table_end(struct gr_table *t)
 {
-    fputs(t->format == GR_TABLE_JSON ? "\n]\n" : "", t->out);
+    fputs(t->format == GR_TABLE_JSON ? "\n]}\n" : "", t->out);
     fflush(t->out);
 }
 

@@ -1,5 +1,7 @@
-/* Rows of results in the manner of llama-bench: markdown, CSV, JSON or JSON lines, after a provenance header (version,
- * machine, date, command). Values are text or numbers with a spread. */
+/* Rows of results in the manner of llama-bench: markdown, CSV (RFC 4180), JSON or JSON lines, with their provenance:
+ * version, commit, compiler, options, machine, date. Markdown has it in lines before the table; JSON is an object
+ * {"provenance": {}, "rows": []}; of JSON lines the first is {"provenance": {}}; CSV is rows alone. Where the table is no
+ * markdown the lines go to standard error, too. A cell is a text, a number, or empty: `-' in markdown, nothing in CSV, null in JSON. */
 #ifndef GR_BENCH_TABLE_H
 #define GR_BENCH_TABLE_H
 
@@ -9,6 +11,8 @@
 
 #define GR_TABLE_COLUMN_MAX 24
 
+struct json_t;
+
 enum gr_table_format { GR_TABLE_MD, GR_TABLE_CSV, GR_TABLE_JSON, GR_TABLE_JSONL };
 
 struct gr_table {
@@ -16,15 +20,20 @@ struct gr_table {
     FILE *out;
     int n_column, n_row, at;
     const char *column[GR_TABLE_COLUMN_MAX]; /* borrowed */
+    struct json_t *row;                      /* owned: the cells of a JSON row so far; NULL: none yet */
 };
 
 /* GR_ENOTFOUND: not one of md, csv, json, jsonl. */
 GR_NODISCARD enum gr_status gr_table_format_by_name(const char *name, enum gr_table_format *out);
+/* What the program was started with, for the provenance; borrowed. Before the first table. */
+void gr_table_command(int argc, char **argv);
 /* Prints the header. what: the benchmark's name; note: one line about method, or NULL. */
 void gr_table_begin(struct gr_table *t, enum gr_table_format format, FILE *out, const char *what, const char *note,
                     const char *const *column, int n_column);
 void gr_table_text(struct gr_table *t, const char *text);
+/* NaN and infinity are empty cells. */
 void gr_table_number(struct gr_table *t, double value, int n_digit);
+void gr_table_none(struct gr_table *t);
 /* mean +- stddev over n samples */
 void gr_table_mean(struct gr_table *t, const double *sample, int n, int n_digit);
 void gr_table_end(struct gr_table *t);

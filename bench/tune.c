@@ -9,6 +9,7 @@
 #include "bench/bench.h"
 #include "bench/tune_file.h"
 #include "bench/tune_gpu.h"
+#include "bench/paths.h"
 #include "common/log.h"
 #include "common/parse.h"
 #include "kernels/cuda/attention.h"
@@ -368,7 +369,7 @@ static bool parse(struct tune *t, const char *device, const char *geometry, cons
 
 int gr_bench_tune(int argc, char **argv)
 {
-    struct tune t = {.model = "models/demo/target"};
+    struct tune t = {.model = gr_bench_path("models/demo/target")};
     const char *device = "cuda:0";
     const char *geometry = NULL;
     const char *reps = "51";

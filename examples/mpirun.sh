@@ -10,12 +10,15 @@
 # --enable-recovery keeps the job alive when a rank dies by a signal; without it mpirun ends all of them. The ranks run under
 # --supervise, so a worker that dies comes back; a rank whose supervisor dies stays away, and the others go on without it.
 # The job ends with the orchestrator: it tells the workers to exit, and their supervisors end with them.
+#
+# Exit status: mpirun's, but 1 where a rank has failed by itself (a port that is taken, a model that is not there), which
+# --enable-recovery would hide; a rank that a signal has killed is no failure of the job.
 set -euo pipefail
-cd "$(dirname "$0")/.."
-bin=${GRAFT_BIN:-build}
+root=$(cd "$(dirname "$0")/.." && pwd) # of what is not named; what is named is seen from the caller's folder
+bin=${GRAFT_BIN:-$root/build}
 address=${GRAFT_ADDRESS:-127.0.0.1:5055}
-target=${GRAFT_TARGET:-models/demo/target}
-draft=${GRAFT_DRAFT:-models/demo/draft}
+target=${GRAFT_TARGET:-$root/models/demo/target}
+draft=${GRAFT_DRAFT:-$root/models/demo/draft}
 listen=${GRAFT_LISTEN:-127.0.0.1:0}
 : "${GRAFT_KEY_FILE:?make a key with \`graft serve --make-key F\` and export GRAFT_KEY_FILE=F}"
 
@@ -25,7 +28,19 @@ flags=(--enable-recovery -x GRAFT_KEY_FILE)
 [ "$(id -u)" = 0 ] && flags+=(--allow-run-as-root)
 [ $# -gt 0 ] || flags+=(--oversubscribe)
 
-exec mpirun "${flags[@]}" "$@" \
-    -n 1 "$bin/graft" serve --control "$address" : \
-    -n 1 "$bin/graft-draft" --model "$draft" --join "$address" --supervise : \
-    -n 1 "$bin/graft-target" --model "$target" --join "$address" --listen "$listen" --supervise
+# Each rank tells on standard error, which mpirun brings here, if it has failed by itself.
+rank='"$@"; s=$?; [ $s = 0 ] || [ $s -ge 128 ] || echo "mpirun.sh: rank failed with status $s: $1" >&2; exit $s'
+said=$(mktemp)
+trap 'rm -f "$said"' EXIT
+status=0
+set -m # a process group of its own: mpirun gives up at once where a signal reaches it twice
+mpirun "${flags[@]}" "$@" \
+    -n 1 bash -c "$rank" rank "$bin/graft" serve --control "$address" : \
+    -n 1 bash -c "$rank" rank "$bin/graft-draft" --model "$draft" --join "$address" --supervise : \
+    -n 1 bash -c "$rank" rank "$bin/graft-target" --model "$target" --join "$address" --listen "$listen" --supervise \
+    </dev/null 2> >(tee "$said" >&2) &
+job=$!
+trap 'kill -TERM "$job" 2>/dev/null' INT TERM
+until wait "$job"; status=$?; ! kill -0 "$job" 2>/dev/null; do :; done
+grep -q '^mpirun.sh: rank failed' "$said" && exit 1
+exit "$status"

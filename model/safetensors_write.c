@@ -74,7 +74,7 @@ enum gr_status gr_safetensors_write(const char *path, const struct gr_tensor *te
         return GR_ENOMEM;
     }
     struct gr_out_file o;
-    enum gr_status st = gr_out_file_open("writing", path, 0666, false, &o);
+    enum gr_status st = gr_out_file_open("cannot write", path, 0666, false, &o);
     if (st == GR_OK) {
         const bool whole = write_header(o.f, text) && each(tensors, n, write_data, o.f);
         st = gr_out_file_close(&o, whole, NULL);

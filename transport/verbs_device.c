@@ -14,13 +14,22 @@
 
 /* ---- lists of names ---- */
 
+/* NAME or NAME:PORT. A port that is no number names none. */
+static bool port_fits(const char *text, size_t len, unsigned port)
+{
+    char number[8] = "";
+    int64_t v = 0;
+    memcpy(number, text, GR_MIN(len, sizeof(number) - 1));
+    return gr_parse_int(number, 1, UINT8_MAX, &v) && len < sizeof(number) && (port == 0 || (unsigned)v == port);
+}
+
 static bool item_allows(const char *item, size_t len, bool whole, const char *name, unsigned port)
 {
     const char *colon = memchr(item, ':', len);
     const size_t n_name = colon != NULL ? (size_t)(colon - item) : len;
     const bool same =
         whole ? strlen(name) == n_name && memcmp(name, item, n_name) == 0 : strncmp(name, item, n_name) == 0;
-    return same && n_name > 0 && (colon == NULL || port == 0 || strtoul(colon + 1, NULL, 10) == port);
+    return same && n_name > 0 && (colon == NULL || port_fits(colon + 1, len - n_name - 1, port));
 }
 
 bool gr_verbs_list_allows(const char *list, const char *name, unsigned port)

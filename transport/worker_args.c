@@ -123,6 +123,10 @@ int gr_args_parse(const char *program, const struct gr_arg *args, int n_arg, int
 {
     gr_verbs_prepare();
     for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--version") == 0) {
+            printf("%s %s\n", program, GR_VERSION);
+            return 0;
+        }
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             help(program, args, n_arg);
             return 0;

@@ -6,6 +6,7 @@
 #ifndef GR_TESTS_KERNELS_CHECK_H
 #define GR_TESTS_KERNELS_CHECK_H
 
+#include "bench/table.h"
 #include "kernels/kernels.h"
 
 #include <stdbool.h>
@@ -112,10 +113,15 @@ struct bench {
     const struct gr_kernels *k;
     int n_thread;
     double peak_gflops, cache_gbs, memory_gbs; /* measured in this run */
+    struct gr_table *table;
 };
+/* One row of the table. gbs, gflops: NAN where they say nothing. of_gbs: the ceiling that gbs is held against. */
+void bench_print(const struct bench *b, const char *op, const char *shape, int n_row, double ns, double gbs, double of_gbs,
+                 double gflops);
 typedef void bench_fn(const struct bench *b);
 bench_fn bench_linear, bench_attention, bench_partial_view, bench_rows, bench_sample;
-void bench_peaks(struct bench *b);
+/* Measures the ceilings and begins the table. */
+void bench_begin(struct bench *b, enum gr_table_format format);
 /* Median nanoseconds of one run of the operation. */
 double bench_ns(int n_thread, check_op_fn *op, const void *args);
 

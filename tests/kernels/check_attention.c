@@ -269,11 +269,10 @@ static void bench_shape(const struct bench *b, struct shape m, int n_base, int n
     double ns = bench_ns(b->n_thread, run_attention, &t);
     double bytes = 8.0 * (n_base + n_row) * m.n_kv_head * m.head_dim;
     double flops = 4.0 * n_row * (n_base + (tree ? 0 : n_row / 2)) * width;
-    printf("%-7s attention heads %d/%d of %d, %5d keys, %3d %s rows: %9.1f us %6.1f GB/s (%3.0f %% of "
-           "memory) %6.1f GFLOP/s (%3.0f %%)\n",
-           b->k->name, m.n_head, m.n_kv_head, m.head_dim, n_base, n_row, tree ? "tree" : "chain",
-           ns * 1e-3, bytes / ns, 100.0 * bytes / ns / b->memory_gbs, flops / ns,
-           100.0 * flops / ns / b->peak_gflops);
+    char shape[64];
+    snprintf(shape, sizeof(shape), "heads %d/%d of %d, %d keys, %s", m.n_head, m.n_kv_head, m.head_dim, n_base,
+             tree ? "tree" : "chain");
+    bench_print(b, "attention", shape, n_row, ns, bytes / ns, b->memory_gbs, flops / ns);
     free(t.a.work);
     free(out);
     placed_free(&t.t);

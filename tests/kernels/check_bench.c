@@ -45,12 +45,30 @@ double bench_ns(int n_thread, check_op_fn *op, const void *args)
     return sample[SAMPLES / 2];
 }
 
-void bench_peaks(struct bench *b)
+void bench_begin(struct bench *b, enum gr_table_format format)
 {
+    static const char *const columns[] = {"op",   "kernels",      "shape",   "rows",       "median us",
+                                          "GB/s", "% of reading", "GFLOP/s", "% of FMA"};
+    char note[256];
     b->peak_gflops = gr_machine_peak_flops(b->n_thread) / 1e9;
     b->cache_gbs = gr_machine_read_bytes_per_s(b->n_thread, 28u << 20) / 1e9;
     b->memory_gbs = gr_machine_read_bytes_per_s(b->n_thread, 512u << 20) / 1e9;
-    printf("peaks with %d threads: %.1f GFLOP/s f32 FMA, %.1f GB/s reading 28 MB, %.1f GB/s reading "
-           "512 MB\n",
-           b->n_thread, b->peak_gflops, b->cache_gbs, b->memory_gbs);
+    snprintf(note, sizeof(note), "%d threads: %.1f GFLOP/s f32 FMA, %.1f GB/s reading 28 MB (linear), %.1f GB/s reading "
+             "512 MB (attention)", b->n_thread, b->peak_gflops, b->cache_gbs, b->memory_gbs);
+    gr_table_begin(b->table, format, stdout, "kernels", note, columns, (int)GR_ARRAY_LEN(columns));
+}
+
+void bench_print(const struct bench *b, const char *op, const char *shape, int n_row, double ns, double gbs, double of_gbs,
+                 double gflops)
+{
+    struct gr_table *t = b->table;
+    gr_table_text(t, op);
+    gr_table_text(t, b->k->name);
+    gr_table_text(t, shape);
+    gr_table_number(t, n_row, 0);
+    gr_table_number(t, 1e-3 * ns, 2);
+    gr_table_number(t, gbs, 1);
+    gr_table_number(t, 100.0 * gbs / of_gbs, 0);
+    gr_table_number(t, gflops, 1);
+    gr_table_number(t, 100.0 * gflops / b->peak_gflops, 0);
 }

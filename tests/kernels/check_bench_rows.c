@@ -1,7 +1,7 @@
 /* Benchmark of the operations that go row by row: bytes read and written per second. */
 #include "tests/kernels/check.h"
 
-#include <stdio.h>
+#include <math.h>
 #include <stdlib.h>
 
 CHECK_OP(silu_mul)
@@ -12,7 +12,7 @@ enum { N_ROW = 64, N_COL = 1024, N_HIDDEN = 384, N_HEAD = 6, HEAD_DIM = 64 };
 
 static void line(const struct bench *b, const char *op, double ns, double bytes)
 {
-    printf("%-7s %-9s %d rows: %8.2f us %6.1f GB/s\n", b->k->name, op, N_ROW, ns * 1e-3, bytes / ns);
+    bench_print(b, op, "", N_ROW, ns, bytes / ns, b->cache_gbs, NAN);
 }
 
 void bench_rows(const struct bench *b)

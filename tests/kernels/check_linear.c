@@ -212,10 +212,9 @@ static void bench_rows_of(const struct bench *b, const struct bench_pass *p, siz
     double ns = bench_ns(b->n_thread, run_pass, p);
     double gbs = (double)bytes * p->n_matrix / ns;
     double gflops = 2.0 * n_row * B_OUT * B_IN * p->n_matrix / ns;
-    printf("%-7s linear %3d rows, %2d matrices %d x %d: %9.1f us %6.1f GB/s (%3.0f %% of cache) "
-           "%6.1f GFLOP/s (%3.0f %%)\n",
-           b->k->name, n_row, p->n_matrix, B_OUT, B_IN, ns * 1e-3, gbs, 100.0 * gbs / b->cache_gbs,
-           gflops, 100.0 * gflops / b->peak_gflops);
+    char shape[64];
+    snprintf(shape, sizeof(shape), "%d matrices %d x %d", p->n_matrix, B_OUT, B_IN);
+    bench_print(b, "linear", shape, n_row, ns, gbs, b->cache_gbs, gflops);
 }
 
 void bench_linear(const struct bench *b)

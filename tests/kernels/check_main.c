@@ -125,10 +125,39 @@ static const struct {
     { "sample", bench_sample },
 };
 
-static int run_benches(int n_thread, const char *isa, const char *only)
+static bool is_bench(const char *name)
 {
-    struct bench b = { .n_thread = n_thread };
-    bench_peaks(&b);
+    for (size_t j = 0; j < GR_ARRAY_LEN(bench_table); j++) {
+        if (strcmp(name, bench_table[j].name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool is_isa(const char *name)
+{
+    for (int i = 0; i < N_ISA; i++) {
+        if (strcmp(name, isa_table[i]) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static int run_benches(int n_thread, const char *isa, const char *only, enum gr_table_format format)
+{
+    struct gr_table table;
+    struct bench b = { .n_thread = n_thread, .table = &table };
+    if (only != NULL && !is_bench(only)) {
+        fprintf(stderr, "--only: `%s' is not one of linear, attention, view, rows, sample\n", only);
+        return 2;
+    }
+    if (isa != NULL && !is_isa(isa)) {
+        fprintf(stderr, "--isa: `%s' is not one of avx512, avx2, c\n", isa);
+        return 2;
+    }
+    bench_begin(&b, format);
     for (int i = 0; i < N_ISA; i++) {
         struct gr_kernels k;
         if ((isa && strcmp(isa, isa_table[i]) != 0) ||
@@ -142,6 +171,7 @@ static int run_benches(int n_thread, const char *isa, const char *only)
             }
         }
     }
+    gr_table_end(&table);
     return 0;
 }
 
@@ -151,6 +181,7 @@ int main(int argc, char **argv)
     bool bench = false;
     int n_thread = GR_MIN(gr_cpu_count(), CHECK_THREAD_MAX);
     const char *isa = NULL, *only = NULL;
+    enum gr_table_format format = GR_TABLE_MD;
     for (int i = 1; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : NULL;
         if (strcmp(argv[i], "--bench") == 0) {
@@ -163,12 +194,15 @@ int main(int argc, char **argv)
             isa = argv[++i];
         } else if (value && strcmp(argv[i], "--only") == 0) {
             only = argv[++i];
+        } else if (value && strcmp(argv[i], "-o") == 0 && gr_table_format_by_name(value, &format) == GR_OK) {
+            i++;
         } else {
             fprintf(stderr, "usage: check_kernels [--seed N] "
-                            "[--bench [--threads N] [--isa NAME] [--only NAME]]\n");
+                            "[--bench [--threads N] [--isa NAME] [--only NAME] [-o md|csv|json|jsonl]]\n");
             return 2;
         }
     }
+    gr_table_command(argc, argv);
     n_thread = GR_MAX(1, GR_MIN(n_thread, CHECK_THREAD_MAX));
-    return bench ? run_benches(n_thread, isa, only) : run_tests(seed);
+    return bench ? run_benches(n_thread, isa, only, format) : run_tests(seed);
 }

@@ -326,10 +326,11 @@ static void bench_context(const struct bench *b, struct shape m, int n_base, int
         }
         const double ns = bench_ns(b->n_thread, run_attention, &t);
         all_ns = budgets[i] == 0 ? ns : all_ns;
-        printf("%-7s view heads %d/%d of %d, %5d tokens, %2d rows, retrieval %4d: %5d keys %9.1f us, %5.3f of all "
-               "(keys: %5.3f, measured / expected %4.2f)\n", b->k->name, m.n_head, m.n_kv_head, m.head_dim, n_base,
-               n_row, budgets[i], n_key, ns * 1e-3, ns / all_ns, (double)n_key / n_base,
-               ns / all_ns * n_base / n_key);
+        char shape[96];
+        snprintf(shape, sizeof(shape), "heads %d/%d of %d, %d tokens, retrieval %d: %d keys", m.n_head, m.n_kv_head,
+                 m.head_dim, n_base, budgets[i], n_key);
+        bench_print(b, "view", shape, n_row, ns, 8.0 * n_key * m.n_kv_head * m.head_dim / ns, b->memory_gbs,
+                    4.0 * n_row * n_key * m.n_head * m.head_dim / ns);
         free(v.list);
     }
     free(t.a.work);

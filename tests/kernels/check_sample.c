@@ -185,9 +185,11 @@ static void bench_row(const struct bench *b, int n)
     a.l = check_alloc((size_t)n * sizeof(float));
     a.y = check_alloc((size_t)n * sizeof(float));
     fill_f32(a.l, (size_t)n, FILL_NORMAL);
-    printf("%-7s sample n %d, 1 thread: add_gumbel %.2f us, argmax %.2f us, logsumexp %.2f us\n",
-           b->k->name, n, bench_ns(1, run_gumbel, &a) * 1e-3, bench_ns(1, run_argmax, &a) * 1e-3,
-           bench_ns(1, run_logsumexp, &a) * 1e-3);
+    char shape[32];
+    snprintf(shape, sizeof(shape), "%d logits, 1 thread", n);
+    bench_print(b, "add_gumbel", shape, 1, bench_ns(1, run_gumbel, &a), NAN, 1.0, NAN);
+    bench_print(b, "argmax", shape, 1, bench_ns(1, run_argmax, &a), NAN, 1.0, NAN);
+    bench_print(b, "logsumexp", shape, 1, bench_ns(1, run_logsumexp, &a), NAN, 1.0, NAN);
     free(a.l);
     free(a.y);
 }

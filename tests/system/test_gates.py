@@ -58,7 +58,7 @@ def files():
 
 def outcomes(done, status):
     assert done.returncode == status, (done.returncode, done.stderr)
-    return [(r["outcome"], r["median"]) for r in json.loads(done.stdout)]
+    return [(r["outcome"], r["median"]) for r in json.loads(done.stdout)["rows"]]
 
 
 def error(done, status, *words):
@@ -87,7 +87,7 @@ def the_median_of_several_runs_counts():
     with files() as f:
         done = f.check(gates_file(gate()), *((f"stages{n}.json", r) for n, r in zip(("", ".2", ".3"), runs)))
         assert outcomes(done, 0) == [("met", 4.0)]
-        row = json.loads(done.stdout)[0]
+        row = json.loads(done.stdout)["rows"][0]
         assert (row["low"], row["high"], row["limit"], row["must be"]) == (3.0, 9.0, 4.1, "at most"), row
 
 
@@ -100,11 +100,11 @@ def cells_that_are_not_there():
                          (gate(row={"rows": 64, "mode": "auto"}), ("no column \"mode\"",)),
                          (gate(row={"rows": 1}, column="stage"), ("no number",))):
             done = f.check(gates_file(g), ("stages.json", STAGES))
-            assert outcomes(done, 1) == [("NO RESULT", "-")]
+            assert outcomes(done, 1) == [("NO RESULT", None)]
             error(done, 1, *words)
         two = gates_file(gate(), gate(command="e2e"), stages={"run": ["stages"]}, e2e={"run": ["e2e"]})
         done = f.check(two, ("stages.json", STAGES))
-        assert outcomes(done, 0) == [("met", 4.0), ("not measured", "-")]
+        assert outcomes(done, 0) == [("met", 4.0), ("not measured", None)]
         assert "1 not measured" in done.stderr, done.stderr
 
 
@@ -194,9 +194,9 @@ def e2e_on_workers_that_stay():
         done = bench("e2e", *SHORT, "--draft", HEAD, "--num-speculative-tokens", "auto,4", "--prompts",
                      f.write("p.jsonl", lines), "--prompt-kind", "a", "--temperature", "0.8", "-o", "json")
     assert done.returncode == 0 and "2 prompts of" in done.stderr, done.stderr
-    rows = json.loads(done.stdout)
+    rows = json.loads(done.stdout)["rows"]
     assert [(r["mode"], r["nodes"]) for r in rows] == [
-        ("plain", "-"), ("co-located", "auto"), ("pair", "auto"), ("co-located", "4"), ("pair", "4")], rows
+        ("plain", None), ("co-located", "auto"), ("pair", "auto"), ("co-located", "4"), ("pair", "4")], rows
     for r in rows:
         assert r["tok/s"] > 0 and 0 < r["x plain min"] <= r["x plain max"] and r["verify ms"] > 0, r
         low, high = 0.7 * r["x plain min"] - 0.01, 1.5 * r["x plain max"] + 0.01
@@ -225,7 +225,7 @@ def a_head_looks_back_as_far_in_both_modes():
 def sessions_with_prompts_of_a_length():
     done = bench("sessions", *SHORT, "--sessions", "1,3", "--prompt-tokens", "200", "--num-prompts", "3", "-o", "json")
     assert done.returncode == 0 and "3 prompts of at most 200 tokens" in done.stderr, done.stderr
-    rows = json.loads(done.stdout)
+    rows = json.loads(done.stdout)["rows"]
     assert [(r["sessions"], r["mode"]) for r in rows] == [(1, "plain"), (1, "auto"), (3, "plain"), (3, "auto")], rows
     assert all(r["tok/s"] > 0 and r["x plain"] > 0 for r in rows), rows
     assert rows[0]["decode x plain"] == 1 and rows[0]["decode tok/s"] > 0, rows

@@ -673,4 +673,25 @@ def mpirun_survives_a_killed_drafter():
         job.wait(timeout=30 * SLOW)
 
 
+@case
+def mpirun_tells_that_ranks_have_failed():
+    """From any folder, with a key that is named from there."""
+    folder = Folder()
+    script = os.path.join(ROOT, "examples/mpirun.sh")
+    start = lambda **env: subprocess.run([script], capture_output=True, text=True, timeout=60 * SLOW, cwd=folder.dir.name,
+                                         check=False, env=folder.env(GRAFT_BIN=BUILD, **env))
+    os.chmod(folder.key, 0o644)  # all three refuse it
+    done = start(GRAFT_ADDRESS=f"127.0.0.1:{free_port()}")
+    assert done.returncode == 1 and done.stderr.count("rank failed with status") == 3, done
+    os.chmod(folder.key, 0o600)
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        s.listen()
+        env = dict(os.environ, GRAFT_BIN=BUILD, GRAFT_KEY_FILE="key", GRAFT_ADDRESS=f"127.0.0.1:{s.getsockname()[1]}",
+                   GRAFT_JOIN_TIMEOUT="0")  # a port that another program has
+        done = subprocess.run([script], capture_output=True, text=True, timeout=60 * SLOW, cwd=folder.dir.name, check=False,
+                              env=env)
+    assert done.returncode == 1 and "cannot listen" in done.stderr, done
+
+
 sys.exit(main())

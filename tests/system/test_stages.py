@@ -55,7 +55,7 @@ def compare(a, b):
     """stage: row of the table."""
     done = stages("--compare", a, "--with", b, "-o", "json")
     assert done.returncode == 0, done.stderr
-    rows = json.loads("\n".join(x for x in done.stdout.splitlines() if not x.startswith("#")))
+    rows = json.loads(done.stdout)["rows"]
     return {r["stage"]: r for r in rows}
 
 

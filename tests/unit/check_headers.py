@@ -59,7 +59,7 @@ def main():
             continue
         # Twice: a missing include guard shows, too.
         text = f'#include "{name}"\n#include "{name}"\n'
-        failed += report(n, name, compile_text([CC, "-std=gnu17", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror",
+        failed += report(n, name, compile_text([*CC.split(), "-std=gnu17", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror",
                                                 "-Wno-unused-function", "-isystem", CUDA_INCLUDE or ROOT,
                                                 "-fsyntax-only"], text, ".c"))
     includes = "".join(f'#include "{h}"\n' for h in COMMON_SUBSET)
