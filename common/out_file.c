@@ -145,8 +145,7 @@ enum gr_status gr_out_file_try(const char *what, const char *path, mode_t mode, 
         return fail(what, path, "is a folder; a file is wanted");
     }
     if (there && S_ISREG(st.st_mode) && keep_old) {
-        log_error("%s %s: the file exists; it is not replaced", what, path);
-        return GR_EINVAL;
+        return fail(what, path, "the file exists; it is not replaced");
     }
     GR_TRY(there && !S_ISREG(st.st_mode) ? open_directly(&o, &st)
                                          : open_beside(&o, there ? st.st_mode & 07777 : less_umask(mode)));

@@ -31,7 +31,7 @@ struct gr_out_place {
     struct timespec written_at; /* it was not written at the same time */
 };
 
-/* mode: of a new file, less the umask. keep_old: an existing regular file is an error (GR_EINVAL). Failures are one
+/* mode: of a new file, less the umask. keep_old: an existing regular file is an error. Failures are one
  * logged line and leave nothing. */
 GR_NODISCARD enum gr_status gr_out_file_open(const char *what, const char *path, mode_t mode, bool keep_old,
                                              struct gr_out_file *out);

@@ -38,7 +38,7 @@ static bool group_wants_trees(const struct gr_spec_input *in)
 
 bool gr_spec_group_rests(const struct gr_spec_group *g)
 {
-    return g->failed && !g->tries_trees && g->until_trial > GR_SPEC_LEAD;
+    return g->failed && g->interval >= GR_SPEC_REST_FROM && !g->tries_trees && g->until_trial > GR_SPEC_LEAD;
 }
 
 struct gr_spec_decision gr_spec_mode_decide(const struct gr_spec_input *in)

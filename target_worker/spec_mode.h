@@ -118,6 +118,8 @@ struct gr_spec_decision {
 #define GR_SPEC_PROBE_FIRST 8    /* rounds to the first probe in K = 0; doubled by each that fails */
 #define GR_SPEC_PROBE_LAST 1024
 
+#define GR_SPEC_REST_FROM (4 * GR_SPEC_TRIAL_NEXT) /* a group's interval from which its drafter rests: two trials in a row
+                                                    * have failed. One that fails while prompts are read is bad luck */
 #define GR_SPEC_LEAD 32 /* passes before a trial of a group in which its drafter wakes: it needs features and a prefix */
 
 struct gr_spec_decision gr_spec_mode_decide(const struct gr_spec_input *in);

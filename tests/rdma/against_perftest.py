@@ -40,7 +40,7 @@ def bench_rows(transport, *args):
     with bench_server(far):
         done = subprocess.run(near, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(done.stdout)["rows"]
 
 
 def signal_all(processes, number):
@@ -76,7 +76,7 @@ def beside(transport, other, size):
         in_turns([(s.p, p), (other_s.p, other_p)])
         out, other_out = p.communicate(timeout=100 * SLOW), other_p.communicate(timeout=100 * SLOW)
         assert p.returncode == 0 and other_p.returncode == 0, (out, other_out)
-    ours = next(r["median_us"] for r in json.loads(out[0]) if r["test"] == "ping")
+    ours = next(r["median_us"] for r in json.loads(out[0])["rows"] if r["test"] == "ping")
     return ours, perftest_median(other_out[0], size, n)
 
 

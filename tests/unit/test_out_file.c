@@ -104,7 +104,7 @@ static void test_regular(void **state)
     assert_int_equal(write_to(path, "newer\n", NULL), GR_OK);
     holds(path, "newer\n");
     assert_int_equal(mode_of(path), S_IFREG | 0640);
-    assert_int_equal(gr_out_file_open("--test", path, 0600, true, &o), GR_EINVAL); /* a key is not replaced */
+    assert_int_equal(gr_out_file_open("--test", path, 0600, true, &o), GR_EIO); /* a key is not replaced */
     holds(path, "newer\n");
     const char *key = in_folder("key");
     assert_int_equal(gr_out_file_open("--test", key, 0600, true, &o), GR_OK);

@@ -543,6 +543,9 @@ static void test_group_rests(void **state)
     assert_false(gr_spec_group_rests(&g)); /* nothing is known yet */
     assert_int_equal(gr_spec_mode_decide(&in).mode, GR_SPEC_PROBE);
     g.failed = true;
+    g.interval = 2 * GR_SPEC_TRIAL_NEXT;
+    assert_false(gr_spec_group_rests(&g)); /* once is no habit */
+    g.interval = 4 * GR_SPEC_TRIAL_NEXT;
     assert_true(gr_spec_group_rests(&g));
     assert_int_equal(gr_spec_mode_decide(&in).mode, GR_SPEC_ROOT);
     struct gr_spec_input fixed = in;
