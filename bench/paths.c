@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#define KEPT_MAX 16 /* more than one command has defaults */
+
 /* Up to a `*' only folders can be looked for. */
 static int is_there(const char *path)
 {
@@ -15,6 +17,18 @@ static int is_there(const char *path)
     const size_t n = strcspn(path, "*");
     snprintf(folder, sizeof(folder), "%.*s", (int)n, path);
     return access(folder, F_OK) == 0;
+}
+
+/* Until the process ends: options point to them. */
+static const char *keep(const char *path)
+{
+    static char *kept[KEPT_MAX];
+    static int n;
+    if (n == KEPT_MAX) {
+        return NULL;
+    }
+    kept[n] = strdup(path);
+    return kept[n++];
 }
 
 const char *gr_bench_path(const char *relative)
@@ -28,6 +42,6 @@ const char *gr_bench_path(const char *relative)
     }
     snprintf(from_source, sizeof(from_source), "%s/%s", places[1], relative);
     const char *found = is_there(places[0]) ? places[0] : is_there(from_source) ? from_source : NULL;
-    char *kept = found != NULL ? strdup(found) : NULL;
+    const char *kept = found != NULL ? keep(found) : NULL;
     return kept != NULL ? kept : relative;
 }
