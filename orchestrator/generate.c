@@ -379,7 +379,7 @@ static void print_summary(struct gr_generation *g)
     }
     show_held(g);
     gr_report_summary(stderr, &g->metrics);
-    if (!g->append && g->o->seed < 0 && g->o->temperature > 0.0) {
+    if (!g->append && g->o->seed < 0 && !gr_temperature_is_greedy((float)g->o->temperature)) {
         fprintf(stderr, "seed %" PRIu64 " was drawn; --seed takes it\n", g->seed);
     }
 }
