@@ -55,7 +55,7 @@ struct gr_spec_decision gr_spec_mode_decide(const struct gr_spec_input *in)
     if (!in->has_drafter || in->n_node_max < 1) {
         return (struct gr_spec_decision){.mode = GR_SPEC_ROOT};
     }
-    if (in->automatic && in->group != NULL && gr_spec_group_rests(in->group)) {
+    if (in->automatic && in->may_rest && in->group != NULL && gr_spec_group_rests(in->group)) {
         return (struct gr_spec_decision){.mode = GR_SPEC_ROOT};
     }
     if (in->automatic && !in->warm) { /* it prepares its prefix: the first tree says nothing about the later ones */

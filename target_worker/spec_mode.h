@@ -82,6 +82,7 @@ struct gr_spec_input {
     int n_fault;       /* broken invariants of this session's tree rounds */
     int n_node_max;    /* nodes configured, and left by the session's limits */
     bool automatic;    /* the size is chosen by cost */
+    bool may_rest;     /* its drafter costs something even while nobody asks it: features are computed for it */
     const struct gr_spec_group *group; /* of the sessions that decode together; NULL: it is alone */
     int n_group, n_cold;               /* sessions in it; of them those whose drafter prepares their prefix */
     bool warm, asked;  /* the drafter has sent a tree since it attached; it has been asked for one */

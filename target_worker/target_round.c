@@ -90,7 +90,7 @@ struct gr_spec_group *target_group(struct gr_target *t, int n)
 bool target_drafters_rest(struct gr_target *t)
 {
     const struct gr_spec_group *g = target_group(t, target_in_turn(t));
-    return g != NULL && gr_spec_group_rests(g);
+    return t->config.feature_width > 0 && g != NULL && gr_spec_group_rests(g);
 }
 
 /* Sessions whose trees are sized by cost are told the same prices, and choose alike: a node that pays for one is one
@@ -254,6 +254,7 @@ void target_begin_round(struct gr_target *t, struct session *s, uint64_t now_ns)
                                      .n_fault = s->n_fault,
                                      .n_node_max = n_node_max(s),
                                      .automatic = s->auto_tree,
+                                     .may_rest = t->config.feature_width > 0,
                                      .group = target_group(t, all.n),
                                      .n_group = all.n,
                                      .n_cold = all.n_cold,

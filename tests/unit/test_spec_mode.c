@@ -539,7 +539,7 @@ static void test_group_rests(void **state)
     struct gr_spec_group g = {.price = 1.0, .until_trial = 500};
     const struct gr_spec_econ e = {0};
     const struct gr_spec_input in = {.want_draft = true, .has_drafter = true, .n_node_max = 8, .automatic = true,
-                                     .group = &g, .n_group = 8, .n_cold = 8, .econ = &e};
+                                     .may_rest = true, .group = &g, .n_group = 8, .n_cold = 8, .econ = &e};
     assert_false(gr_spec_group_rests(&g)); /* nothing is known yet */
     assert_int_equal(gr_spec_mode_decide(&in).mode, GR_SPEC_PROBE);
     g.failed = true;
@@ -548,6 +548,9 @@ static void test_group_rests(void **state)
     g.interval = 4 * GR_SPEC_TRIAL_NEXT;
     assert_true(gr_spec_group_rests(&g));
     assert_int_equal(gr_spec_mode_decide(&in).mode, GR_SPEC_ROOT);
+    struct gr_spec_input model = in;
+    model.may_rest = false; /* a draft model costs nothing while nobody asks it */
+    assert_int_equal(gr_spec_mode_decide(&model).mode, GR_SPEC_PROBE);
     struct gr_spec_input fixed = in;
     fixed.automatic = false; /* a size that the user has chosen is kept whatever it costs */
     assert_int_equal(gr_spec_mode_decide(&fixed).mode, GR_SPEC_TREE);
