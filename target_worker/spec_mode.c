@@ -73,6 +73,22 @@ struct gr_spec_decision gr_spec_mode_decide(const struct gr_spec_input *in)
     return (struct gr_spec_decision){.mode = GR_SPEC_TREE, .n_want = in->n_node_max};
 }
 
+static void stop_trees(struct gr_spec_econ *e)
+{
+    e->is_root = true;
+    e->n_given_up++;
+    e->probing = false;
+    e->regret = 0.0;
+    e->until_probe = e->probe_interval;
+}
+
+/* Other sessions waited longer for a tree than single tokens would have taken for all that it brought. The drafter is too
+ * slow then, whatever the text is. Such trees were given up in every session, after each had lost a few rounds anew. */
+static bool drafter_is_too_slow(const struct gr_spec_econ *others)
+{
+    return others->latency_ns > others->tree_tokens * others->root_ns;
+}
+
 void gr_spec_econ_init(struct gr_spec_econ *e, const struct gr_spec_econ *others, double root_guess_ns)
 {
     *e = (struct gr_spec_econ){.root_ns = root_guess_ns, .root_pass_ns = root_guess_ns, .tree_tokens = 3.0,
@@ -86,6 +102,9 @@ void gr_spec_econ_init(struct gr_spec_econ *e, const struct gr_spec_econ *others
         e->tree_pass_ns = others->tree_pass_ns * scale;
         e->latency_ns = others->latency_ns;
         e->overhead_ns = others->overhead_ns;
+        if (drafter_is_too_slow(others)) {
+            stop_trees(e);
+        }
     }
 }
 
@@ -101,15 +120,6 @@ void gr_spec_econ_rescale(struct gr_spec_econ *e, double factor)
 static double tree_rate(const struct gr_spec_econ *e)
 {
     return e->tree_tokens / e->tree_ns;
-}
-
-static void stop_trees(struct gr_spec_econ *e)
-{
-    e->is_root = true;
-    e->n_given_up++;
-    e->probing = false;
-    e->regret = 0.0;
-    e->until_probe = e->probe_interval;
 }
 
 /* Trees bring so much, here or in the sessions before, that no comparison would change anything. */

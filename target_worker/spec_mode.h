@@ -128,7 +128,8 @@ struct gr_spec_decision gr_spec_mode_decide(const struct gr_spec_input *in);
  * neither tokens nor features. */
 bool gr_spec_group_rests(const struct gr_spec_group *g);
 
-/* root_guess_ns: a root-only round as far as known (cost table); seeds the averages of a new session. */
+/* root_guess_ns: a root-only round as far as known (cost table); seeds the averages of a new session. Where others'
+ * averages say that the drafter is too slow for any text, the session begins without trees and probes. */
 void gr_spec_econ_init(struct gr_spec_econ *e, const struct gr_spec_econ *others, double root_guess_ns);
 /* Decoding begins on another context than the times were guessed or measured on: they change by this factor. */
 void gr_spec_econ_rescale(struct gr_spec_econ *e, double factor);

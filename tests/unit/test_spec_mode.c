@@ -357,6 +357,25 @@ static void test_foreseen(void **state)
     }
 }
 
+/* A drafter that took longer in other sessions than all that its trees brought is probed first, and not waited for. One
+ * that was fast, in a text that was hard to guess, is tried. */
+static void test_slow_drafter_is_known(void **state)
+{
+    (void)state;
+    int n_probe = 0;
+    for (int slow = 0; slow < 2; slow++) {
+        struct gr_spec_econ worker = econ(1e6), e;
+        (void)play(&worker, 50, 1.5, 2e6, 1e6, &n_probe);
+        worker.latency_ns = slow == 1 ? 3.0 * worker.root_ns : 0.5 * worker.root_ns;
+        gr_spec_econ_init(&e, &worker, 1e6);
+        assert_int_equal(e.is_root, slow == 1);
+        assert_int_equal(e.until_probe, slow == 1 ? GR_SPEC_PROBE_FIRST : 0);
+        gr_spec_econ_latency(&e, 0.1e6, true); /* another drafter, a fast one, is found out by the first probe */
+        gr_spec_econ_probed(&e, 3, 1.1);
+        assert_false(e.is_root);
+    }
+}
+
 /* Rounds in others' passes take long whatever trees bring: they do not make a session give its trees up, which it would
  * still be without when the others have ended. */
 static void test_shared(void **state)
@@ -570,6 +589,7 @@ int main(void)
         cmocka_unit_test(test_refusals), cmocka_unit_test(test_pays_or_not), cmocka_unit_test(test_turns),
         cmocka_unit_test(test_changing_speed), cmocka_unit_test(test_pause_in_pass),
         cmocka_unit_test(test_late_drafter), cmocka_unit_test(test_seeding), cmocka_unit_test(test_foreseen),
+        cmocka_unit_test(test_slow_drafter_is_known),
         cmocka_unit_test(test_group), cmocka_unit_test(test_group_price), cmocka_unit_test(test_group_unsettled),
         cmocka_unit_test(test_group_trials), cmocka_unit_test(test_group_long_trial), cmocka_unit_test(test_shared),
     };
