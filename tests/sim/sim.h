@@ -28,6 +28,15 @@ struct sim_device {
     const struct gr_cost_table *cost;        /* what the target has calibrated; borrowed */
 };
 
+/* A frame or a control message as a machine has sent it; a copied frame is sent twice. */
+struct sim_sent {
+    uint64_t now_ns;
+    bool is_frame;        /* else a control message */
+    char to;              /* 'T' target, 'D' drafter, 'O' orchestrator */
+    const uint8_t *bytes; /* encoded; borrowed for the call */
+    size_t len;
+};
+
 struct sim_config {
     const struct sim_device *device; /* borrowed; NULL: delays are drawn */
     uint64_t seed;
@@ -52,6 +61,9 @@ struct sim_config {
     /* With faults: a worker that starts again has an empty KV; the sim owns what this makes. NULL: the models above. */
     struct gr_lm *(*make_lm)(void *ctx, bool target);
     void *make_ctx;
+    /* Sees everything that is sent, in order; it only looks. NULL: nobody does. */
+    void (*on_sent)(void *arg, const struct sim_sent *sent);
+    void *sent_arg;
 };
 
 #define SIM_TURN_MAX 5 /* of a session */

@@ -18,6 +18,11 @@ static void push_in_order(struct sim *s, struct event e, const uint8_t *bytes, s
         GR_ASSERT(e.bytes != NULL);
         memcpy(e.bytes, bytes, len);
         e.len = len;
+        if (s->config.on_sent != NULL) {
+            const struct sim_sent sent = {.now_ns = s->now_ns, .is_frame = e.what == EVENT_FRAME,
+                                          .to = "TDO"[e.at], .bytes = e.bytes, .len = len};
+            s->config.on_sent(s->config.sent_arg, &sent);
+        }
     }
     sim_push(s, e);
 }

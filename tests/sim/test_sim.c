@@ -3,11 +3,8 @@
  * that are too small. Whatever happens the text is plain decoding's, no block leaks and no session is stuck.
  *
  * GRAFT_SIM_SEED=N replays one seed; GRAFT_SIM_SEEDS=N runs so many, from GRAFT_SIM_FIRST on. */
-#include "common/bf16.h"
-#include "common/hash.h"
 #include "common/log.h"
-#include "tests/sim/sim.h"
-#include "tests/sim/toy_lm.h"
+#include "tests/sim/sim_plan.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,311 +13,8 @@
 #include <string.h>
 #include <cmocka.h>
 
-#define N_VOCAB 24
-#define N_CTX 512
-#define N_SESSION 8
 #define N_TOKEN_MAX 400
-#define N_TURN_MAX 3
 #define N_SEED_DEFAULT 10000
-#define LIMIT_NS (100ull * 1000000000ull)
-
-static uint64_t next(uint64_t *rng, uint64_t n)
-{
-    *rng = gr_mix64(*rng + GR_HASH_GOLDEN);
-    return *rng % n;
-}
-
-static bool chance(uint64_t *rng, int one_in)
-{
-    return next(rng, (uint64_t)one_in) == 0;
-}
-
-struct plan {
-    uint64_t seed;
-    struct toy_config target_toy, draft_toy;
-    struct sim_config sim;
-    int n_request;
-    struct gr_session_request request[N_SESSION];
-    int32_t prompt[N_SESSION][64];
-    uint32_t stop_after[N_SESSION];
-    uint64_t cut_ns[N_SESSION], close_ns[N_SESSION], refresh_ns[N_SESSION];
-    int n_turn[N_SESSION];
-    struct sim_turn turn[N_SESSION][N_TURN_MAX];
-};
-
-static void draw_turn(uint64_t *rng, struct sim_turn *t)
-{
-    t->n_ids = 1 + (uint32_t)next(rng, 16);
-    for (uint32_t k = 0; k < t->n_ids; k++) {
-        t->ids[k] = (int32_t)next(rng, N_VOCAB);
-    }
-    t->max_tokens = 1 + (uint32_t)next(rng, 30);
-    t->stop_after = chance(rng, 4) ? 1 + (uint32_t)next(rng, 10) : 0;
-    t->drop = chance(rng, 3) ? (uint32_t)next(rng, 30) : 0;
-}
-
-static void draw_request(uint64_t *rng, struct plan *p, int i)
-{
-    struct gr_session_request *r = &p->request[i];
-    r->n_prompt = 1 + (uint32_t)next(rng, 60);
-    for (uint32_t k = 0; k < r->n_prompt; k++) {
-        p->prompt[i][k] = (int32_t)next(rng, N_VOCAB);
-    }
-    r->prompt = p->prompt[i];
-    r->max_tokens = 1 + (uint32_t)next(rng, 80);
-    r->n_stop_id = (uint32_t)next(rng, 2);
-    r->stop_id[0] = 3;
-    r->sampling = (struct gr_sampling){.temperature = (float)next(rng, 3) * 0.7f, .top_p = 1.0f,
-                                       .seed = next(rng, 1000)};
-    if (chance(rng, 3)) {
-        r->sampling.top_k = 1 + (int32_t)next(rng, 8);
-        r->sampling.top_p = 0.8f;
-    }
-    r->want_draft = !chance(rng, 8);
-    r->tree_shape = (uint32_t)next(rng, 2);
-    r->n_node = (uint32_t)next(rng, 64);
-    r->draft_depth = 1 + (uint32_t)next(rng, 9);
-    r->draft_top_k = 1 + (uint32_t)next(rng, 10);
-    p->stop_after[i] = chance(rng, 5) ? 1 + (uint32_t)next(rng, 10) : 0;
-    r->auto_tree = chance(rng, 2);
-    r->draft_ahead = chance(rng, 3) ? GR_AHEAD_ON : GR_AHEAD_OFF;
-    r->force_single_token = chance(rng, 20);
-    p->n_turn[i] = chance(rng, 3) ? 1 + (int)next(rng, N_TURN_MAX) : 0;
-    r->keep_open = p->n_turn[i] > 0;
-    for (int k = 0; k < p->n_turn[i]; k++) {
-        draw_turn(rng, &p->turn[i][k]);
-    }
-}
-
-static void draw_faults(uint64_t *rng, struct sim_faults *f)
-{
-    f->n_max = (int)next(rng, 8);
-    f->kill_target = chance(rng, 2) ? 10 + (int)next(rng, 100) : 0;
-    f->kill_draft = chance(rng, 2) ? 10 + (int)next(rng, 100) : 0;
-    f->break_conn = chance(rng, 3) ? 10 + (int)next(rng, 100) : 0;
-    f->stall_orch = chance(rng, 4) ? 10 + (int)next(rng, 100) : 0;
-    f->mute = chance(rng, 5) ? 5 + (int)next(rng, 20) : 0;
-    f->copy_frame = chance(rng, 3) ? 2 + (int)next(rng, 20) : 0;
-    f->restart_ns = 1 + next(rng, 20000000);
-    f->notice_ns = next(rng, 2) * 5000000;
-    f->stall_ns = 1 + next(rng, 30000000);
-    f->copy_ns = 1 + next(rng, 10000000);
-    f->draft_joins_ns = chance(rng, 4) ? 1 + next(rng, 20000000) : 0;
-}
-
-static void draw_sim(uint64_t *rng, struct plan *p)
-{
-    struct sim_config *c = &p->sim;
-    c->seed = p->seed;
-    c->n_session_max = N_SESSION;
-    c->prefill_chunk = 16;
-    c->round_deadline_ns = 1000000;
-    c->frame_delay_ns = next(rng, 2) * 300000;
-    c->msg_delay_ns = 1 + next(rng, 2) * 200000;
-    c->pass_ns = 200000;
-    c->job_ns = 1 + next(rng, 1500000); /* some drafters are slower than the deadline */
-    if (chance(rng, 10)) {
-        c->job_ns = 20000000; /* and some always are */
-    }
-    c->no_credit_one_in = next(rng, 2) != 0 ? 5 : 0;
-    c->admit_tokens = chance(rng, 2) ? 1 + (int32_t)next(rng, 40) : 0;
-    c->prefill_share = chance(rng, 2) ? 0.3 : 0.0;
-    c->commit_room = chance(rng, 4) ? 1 + (int)next(rng, 6) : 0;
-    c->check_every_event = p->seed % 16 == 0;
-    c->client_ns = 20000000;
-    c->orch = (struct gr_orch_config){.ping_interval_ns = 20000000, .ping_timeout_ns = 100000000};
-    draw_faults(rng, &c->faults);
-}
-
-static struct gr_lm *make_lm(void *ctx, bool target)
-{
-    const struct plan *p = ctx;
-    return toy_lm_create(target ? &p->target_toy : &p->draft_toy);
-}
-
-/* Blocks for the largest session alone, and a few more: the others queue, are evicted, are pre-empted. */
-static int32_t small_pool(const struct plan *p, uint64_t *rng)
-{
-    uint32_t longest = 0;
-    for (int i = 0; i < p->n_request; i++) {
-        uint32_t len = p->request[i].n_prompt + p->request[i].max_tokens;
-        for (int k = 0; k < p->n_turn[i]; k++) {
-            len += p->turn[i][k].n_ids + p->turn[i][k].max_tokens;
-        }
-        longest = GR_MAX(longest, len);
-    }
-    return (int32_t)((longest + 15) / 16 + next(rng, 5));
-}
-
-/* What clients do in the middle of things, and workers that are as small as may be. */
-static void draw_extremes(uint64_t *rng, struct plan *p)
-{
-    struct sim_config *c = &p->sim;
-    const bool whims = chance(rng, 3);
-    for (int i = 0; whims && i < p->n_request; i++) {
-        p->cut_ns[i] = chance(rng, 3) ? 1 + next(rng, 8000000) : 0;
-        p->close_ns[i] = chance(rng, 6) ? 1 + next(rng, 40000000) : 0;
-        for (int k = 0; k < p->n_turn[i]; k++) {
-            p->turn[i][k].cut_ns = chance(rng, 2) ? 1 + next(rng, 3000000) : 0;
-        }
-    }
-    if (chance(rng, 4)) {
-        c->client_ns = next(rng, 300000); /* the next turn comes while the last one is being cut */
-    }
-    if (chance(rng, 8)) {
-        c->orch.session_ttl_ns = 1000000 + next(rng, 20000000);
-    }
-    if (chance(rng, 4)) {
-        c->n_session_max = p->n_request; /* idle sessions are in the way */
-    }
-    if (chance(rng, 6)) {
-        p->draft_toy.n_ctx_max = 16 + (int32_t)next(rng, 100);
-    }
-    if (chance(rng, 6)) {
-        p->target_toy.n_row_max = c->prefill_chunk + GR_TREE_MAX + (int32_t)next(rng, 40);
-        p->target_toy.n_out_max = GR_TREE_MAX + 1 + (int32_t)next(rng, 40);
-    }
-    if (chance(rng, 2)) {
-        c->stop_ns = 1 + next(rng, 3000000);
-    }
-    for (int i = 0; i < p->n_request; i++) {
-        for (int k = 0; k < p->n_turn[i]; k++) {
-            struct sim_turn *t = &p->turn[i][k];
-            t->keep_all = t->drop == 0 && chance(rng, 2);
-        }
-    }
-    c->orch.force_single_token = chance(rng, 40);
-    c->orch.disable_multi_token = chance(rng, 40);
-}
-
-static uint64_t n_checked_row, n_raw_row;
-
-/* Every committed row takes the true feature of the position before its token, as its prefix gives it. */
-static void check_rows(const struct gr_drafter *d, const struct gr_draft_job *job, bool raw)
-{
-    const int width = raw ? TOY_N_CAPTURE * TOY_FEATURE_WIDTH : TOY_FEATURE_WIDTH;
-    for (int i = 0; i < job->n_seq; i++) {
-        const struct gr_draft_seq *q = &job->seq[i];
-        int32_t len = 0;
-        const int32_t *token = gr_drafter_peek(d, q->session, &len);
-        assert_true(q->n_row == 0 || (q->feature != NULL && q->pos0 >= 1 && q->pos0 + q->n_row <= len));
-        assert_int_equal(q->n_copy, 0);
-        for (int r = 0; r < q->n_row; r++) {
-            float want[TOY_N_CAPTURE * TOY_FEATURE_WIDTH];
-            (raw ? toy_lm_capture : toy_lm_feature)(token, q->pos0 + r, want);
-            assert_int_equal(q->token[r], token[q->pos0 + r]);
-            for (int k = 0; k < width; k++) {
-                assert_true(gr_bf16_to_f32(q->feature[r * width + k]) == want[k]);
-            }
-            n_checked_row++;
-            n_raw_row += raw;
-        }
-    }
-}
-
-static void check_features(const struct gr_drafter *d, const struct gr_draft_job *job)
-{
-    check_rows(d, job, false);
-}
-
-static void check_raw_features(const struct gr_drafter *d, const struct gr_draft_job *job)
-{
-    check_rows(d, job, true);
-}
-
-/* A share of the seeds runs a head, fed by the target. */
-static void draw_features(uint64_t *rng, struct plan *p)
-{
-    if (next(rng, 5) > 1) {
-        return;
-    }
-    p->target_toy.features = p->draft_toy.features = p->draft_toy.head = true;
-    p->draft_toy.n_vocab_head = chance(rng, 2) ? 8 + (int)next(rng, N_VOCAB - 8) : 0;
-    p->sim.feature_keep = p->sim.prefill_chunk + GR_TREE_MAX + (int32_t)next(rng, 200);
-    p->sim.feature_window = GR_TREE_MAX + (int32_t)next(rng, 100);
-    p->sim.feature_context = chance(rng, 2) ? 1 + (int32_t)next(rng, 1u << (1 + next(rng, 8))) : 0;
-    p->target_toy.raw = p->draft_toy.raw = chance(rng, 3);
-    p->target_toy.shipped = !p->target_toy.raw && chance(rng, 2);
-    p->sim.on_job = p->target_toy.raw ? check_raw_features : check_features;
-}
-
-/* A share of the seeds has partial views, exact or lossy, session by session; contexts pass the threshold soon. */
-static void draw_specpv(uint64_t *rng, struct plan *p)
-{
-    static const uint32_t buffer[] = {128, 40, 16, 6};
-    struct gr_specpv_params *v = &p->sim.specpv;
-    if (chance(rng, 2)) {
-        return;
-    }
-    *v = (struct gr_specpv_params){.n_sink = 1, .n_retrieval = 1 + (uint32_t)next(rng, 3),
-                                   .n_window = 1 + (uint32_t)next(rng, 3), .n_buffer = buffer[next(rng, 4)],
-                                   .threshold = 1 + (uint32_t)next(rng, 60), .interval = 1 + (uint32_t)next(rng, 12)};
-    v->max_provisional = chance(rng, 4) ? 1 + (uint32_t)next(rng, v->n_buffer) : 0;
-    v->refresh_fraction = chance(rng, 6) ? 0.3 : 0.0;
-    p->target_toy.partial_blur = chance(rng, 4) ? 0 : 2 + (int)next(rng, 20);
-    p->sim.specpv_corrupt = chance(rng, 3) ? 1 + (uint32_t)next(rng, 8) : 0;
-    p->target_toy.n_row_max = GR_MAX(p->target_toy.n_row_max, p->sim.prefill_chunk + GR_TREE_MAX + (int)v->n_buffer);
-    p->target_toy.n_out_max = GR_MAX(p->target_toy.n_out_max, GR_TREE_MAX + (int)v->n_buffer + 1);
-    p->sim.feature_keep += p->sim.feature_keep > 0 ? (int32_t)v->n_buffer : 0;
-    p->sim.orch.disable_specpv = chance(rng, 30);
-    for (int i = 0; i < p->n_request; i++) {
-        struct gr_session_request *r = &p->request[i];
-        r->specpv = chance(rng, 3) ? GR_SPECPV_OFF : chance(rng, 4) ? GR_SPECPV_LOSSY : GR_SPECPV_EXACT;
-        r->specpv = r->specpv == GR_SPECPV_EXACT && chance(rng, 6) ? GR_SPECPV_AUTO : r->specpv;
-        r->n_node = GR_MIN(r->n_node, v->n_buffer / 2); /* most pass the pre-flight check then */
-        r->specpv_params.interval = chance(rng, 4) ? 1 + (uint32_t)next(rng, 4) : 0;
-        p->refresh_ns[i] = chance(rng, 4) ? 1 + next(rng, 10000000) : 0;
-    }
-}
-
-/* A share of the seeds has models some of whose logits are not finite: of the drafter's alone nothing is seen. */
-static void draw_odd(uint64_t *rng, struct plan *p)
-{
-    if (chance(rng, 6)) {
-        p->target_toy.odd = 20 + (int)next(rng, 300);
-        p->target_toy.odd_hidden = chance(rng, 2);
-    }
-    if (chance(rng, 4)) {
-        p->draft_toy.odd = 1 + (int)next(rng, 1u << next(rng, 8));
-    }
-    if (p->sim.specpv.n_buffer > 0 && chance(rng, 3)) {
-        p->target_toy.odd_partial = 1 + (int)next(rng, 30);
-    }
-}
-
-static void draw_plan(uint64_t seed, struct plan *p)
-{
-    uint64_t rng = seed;
-    memset(p, 0, sizeof(*p));
-    p->seed = seed;
-    p->n_request = 1 + (int)next(&rng, N_SESSION);
-    for (int i = 0; i < p->n_request; i++) {
-        draw_request(&rng, p, i);
-    }
-    draw_sim(&rng, p);
-    p->sim.make_lm = make_lm;
-    p->sim.make_ctx = p;
-    p->target_toy = (struct toy_config){.n_vocab = N_VOCAB, .n_ctx_max = N_CTX, .n_row_max = 700, .n_out_max = 640,
-                                        .n_pool_block = N_SESSION * 16, .n_scratch_block = N_SESSION * 16,
-                                        .seed = seed, .sharpness = 6.0f};
-    p->draft_toy = p->target_toy;
-    p->draft_toy.blur_seed = seed + 99;
-    p->draft_toy.blur = 2 + (int)next(&rng, 6);
-    if (chance(&rng, 3)) {
-        p->target_toy.n_pool_block = small_pool(p, &rng);
-    }
-    if (chance(&rng, 6)) {
-        p->draft_toy.n_pool_block = 4 + (int32_t)next(&rng, 12);
-    }
-    uint64_t other_rng = gr_mix64(seed + 1234567);
-    draw_extremes(&other_rng, p);
-    uint64_t feature_rng = gr_mix64(seed + 7654321);
-    draw_features(&feature_rng, p);
-    uint64_t specpv_rng = gr_mix64(seed + 24681357);
-    draw_specpv(&specpv_rng, p);
-    uint64_t odd_rng = gr_mix64(seed + 11223344);
-    draw_odd(&odd_rng, p);
-}
 
 /* ---- what the text must be: the definition ---- */
 
@@ -332,16 +26,16 @@ struct plain {
     enum gr_finish finish;
 };
 
-static void plain_turn(const struct plan *p, int i, struct plain *t, uint32_t max_tokens, uint32_t stop_after,
+static void plain_turn(const struct sim_plan *p, int i, struct plain *t, uint32_t max_tokens, uint32_t stop_after,
                        bool with_stop_id)
 {
     const struct gr_session_request *r = &p->request[i];
-    float logits[N_VOCAB], scratch[N_VOCAB];
-    int32_t work[N_VOCAB];
+    float logits[SIM_PLAN_VOCAB], scratch[SIM_PLAN_VOCAB];
+    int32_t work[SIM_PLAN_VOCAB];
     t->finish = GR_FINISH_NONE;
     for (uint32_t n = 1; t->finish == GR_FINISH_NONE; n++) {
         toy_lm_logits(&p->target_toy, t->token, (int)t->len, logits);
-        const int32_t id = gr_sampler_pick(&r->sampling, logits, N_VOCAB, t->len, scratch, work);
+        const int32_t id = gr_sampler_pick(&r->sampling, logits, SIM_PLAN_VOCAB, t->len, scratch, work);
         if (id == GR_PICK_NOT_FINITE) {
             t->finish = GR_FINISH_ERROR;
             return;
@@ -357,7 +51,7 @@ static void plain_turn(const struct plan *p, int i, struct plain *t, uint32_t ma
 }
 
 /* A turn that the client ended is as long as it was; its tokens must be the right ones all the same. */
-static void plain_cut(const struct plan *p, int i, struct plain *t, uint32_t n)
+static void plain_cut(const struct sim_plan *p, int i, struct plain *t, uint32_t n)
 {
     if (n > 0) {
         plain_turn(p, i, t, n, 0, false);
@@ -365,7 +59,7 @@ static void plain_cut(const struct plan *p, int i, struct plain *t, uint32_t n)
     t->finish = GR_FINISH_STOP;
 }
 
-static void plain_text(const struct plan *p, int i, const struct sim_result *got, struct plain *t)
+static void plain_text(const struct sim_plan *p, int i, const struct sim_result *got, struct plain *t)
 {
     const struct gr_session_request *r = &p->request[i];
     memset(t, 0, sizeof(*t));
@@ -390,7 +84,7 @@ static void plain_text(const struct plan *p, int i, const struct sim_result *got
 }
 
 /* Lossy SpecPV, and its view says other things. */
-static bool may_differ(const struct plan *p, int i)
+static bool may_differ(const struct sim_plan *p, int i)
 {
     const struct toy_config *c = &p->target_toy;
     return p->sim.specpv.n_buffer > 0 && p->request[i].specpv == GR_SPECPV_LOSSY &&
@@ -401,7 +95,7 @@ static uint64_t n_odd_end;
 
 /* Where plain decoding meets logits that are not finite, and nowhere else, the session ends with an error that says
  * where. */
-static void check_error(const struct plan *p, int i, const struct sim_result *r)
+static void check_error(const struct sim_plan *p, int i, const struct sim_result *r)
 {
     static const char begin[] = "model (no name): the logits after position ";
     assert_true(p->target_toy.odd > 0);
@@ -412,7 +106,7 @@ static void check_error(const struct plan *p, int i, const struct sim_result *r)
     n_odd_end++;
 }
 
-static void check_result(const struct plan *p, const struct sim *s, int i)
+static void check_result(const struct sim_plan *p, const struct sim *s, int i)
 {
     static struct plain want;
     const struct sim_result *r = sim_result(s, i);
@@ -501,20 +195,10 @@ static void count_run(const struct sim *s, int n_request)
 
 static void one_seed(uint64_t seed)
 {
-    static struct plan p;
-    draw_plan(seed, &p);
-    struct sim *s = sim_create(&p.sim);
-    for (int i = 0; i < p.n_request; i++) {
-        sim_stop_after(s, sim_submit(s, &p.request[i]), p.stop_after[i]);
-        sim_cut_and_close(s, i, p.cut_ns[i], p.close_ns[i]);
-        if (p.refresh_ns[i] > 0) {
-            sim_refresh(s, i, p.refresh_ns[i]);
-        }
-        for (int k = 0; k < p.n_turn[i]; k++) {
-            sim_add_turn(s, i, &p.turn[i][k]);
-        }
-    }
-    const bool ended = sim_run(s, LIMIT_NS);
+    static struct sim_plan p;
+    sim_draw_plan(seed, &p);
+    struct sim *s = sim_from_plan(&p);
+    const bool ended = sim_run(s, SIM_PLAN_LIMIT_NS);
     if (!ended) {
         sim_dump(s);
     }
@@ -558,7 +242,8 @@ static int tell(void **state)
                   "too late %llu, "
                   "gaps %llu, begun in the middle %llu, KV let go %llu times\n",
                   (unsigned long long)n_head_run, (unsigned long long)n_head_tree, (unsigned long long)n_feature_row,
-                  (unsigned long long)n_checked_row, (unsigned long long)n_raw_row,
+                  (unsigned long long)(sim_plan_rows_checked(false) + sim_plan_rows_checked(true)),
+                  (unsigned long long)sim_plan_rows_checked(true),
                   (unsigned long long)n_stale_features, (unsigned long long)n_feature_gap,
                   (unsigned long long)n_feature_start, (unsigned long long)n_slide);
     print_message(
