@@ -23,9 +23,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define N_ENGINE   2
+#define N_ENGINE 2
 #define N_TREE_MAX 12 /* of --num-speculative-tokens */
-#define N_ROW_MAX  (1 + N_ENGINE * N_TREE_MAX)
+#define N_ROW_MAX (1 + N_ENGINE * N_TREE_MAX)
 
 struct options {
     const char *trees, *modes;
@@ -292,11 +292,10 @@ static bool parse(struct bench *b)
 int gr_bench_e2e(int argc, char **argv)
 {
     const char *contexts = NULL;
-    static struct bench b = {
-        .o = {.trees = "auto", .modes = "co-located,pair"},
-        .args = {.max_tokens = "256", .reps = "5", .temperature = "0"},
-        
-        .pair = {.transport = "", .target_device = "cpu", .draft_device = "cpu"}};
+    static struct bench b = {.o = {.trees = "auto", .modes = "co-located,pair"},
+                             .args = {.max_tokens = "256", .reps = "5", .temperature = "0"},
+
+                             .pair = {.transport = "", .target_device = "cpu", .draft_device = "cpu"}};
     b.of_prompts.text = gr_bench_path("tests/*/*.py");
     b.pair.target = gr_bench_path("models/demo/target");
     struct options *o = &b.o;

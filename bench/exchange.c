@@ -10,15 +10,15 @@
 #include <stdio.h>
 #include <string.h>
 
-#define WAIT_MS     10000
-#define LOOK_EVERY  4096 /* rounds of a busy loop between two looks at the clock */
-#define FLUSH_EVERY 16   /* frames that need no answer, as a worker sends what it has in one go */
-#define STEP_MAGIC  0x50455453u
-#define STEP_BYTES  24
-#define FLAG_EACH   1u
-#define FLAG_BUSY   2u
-#define FLAG_BYE    4u
-#define FLAG_MORE   8u
+#define WAIT_MS 10000
+#define LOOK_EVERY 4096 /* rounds of a busy loop between two looks at the clock */
+#define FLUSH_EVERY 16  /* frames that need no answer, as a worker sends what it has in one go */
+#define STEP_MAGIC 0x50455453u
+#define STEP_BYTES 24
+#define FLAG_EACH 1u
+#define FLAG_BUSY 2u
+#define FLAG_BYE 4u
+#define FLAG_MORE 8u
 
 /* ---- one frame, with waiting ---- */
 

@@ -82,8 +82,8 @@ static enum gr_status add_run(struct results *r, const char *name, json_t *rows)
     return GR_OK;
 }
 
-/* Of what a benchmark printed: an object with its provenance, or the rows alone, as it was once. A reference of its own;
- * NULL: there are none. */
+/* Of what a benchmark printed: an object with its provenance, or the rows alone, as it was once. A reference of its
+ * own; NULL: there are none. */
 static json_t *rows_of(const json_t *printed)
 {
     const json_t *rows = json_is_object(printed) ? json_object_get(printed, "rows") : printed;

@@ -16,9 +16,9 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-#define GR_GATE_MAX         64
+#define GR_GATE_MAX 64
 #define GR_GATE_COMMAND_MAX 32
-#define GR_GATE_ARG_MAX     48
+#define GR_GATE_ARG_MAX 48
 
 struct gr_gate_command {
     const char *name;

@@ -150,7 +150,9 @@ enum gr_status gr_group_start(struct gr_group *g, const struct gr_group_config *
     const struct gr_prompt_set *s = config->prompts;
     struct gr_pair_config c = config->pair;
     GR_ASSERT(config->n_max <= GR_GROUP_MAX);
-    *g = (struct gr_group){.max_tokens = s->max_tokens, .temperature = config->temperature, .n_max = config->n_max,
+    *g = (struct gr_group){.max_tokens = s->max_tokens,
+                           .temperature = config->temperature,
+                           .n_max = config->n_max,
                            .prompts_first = config->prompts_first};
     for (int i = 0; i < g->n_max; i++) {
         g->session[i].token = malloc(g->max_tokens * sizeof(int32_t));

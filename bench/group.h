@@ -6,9 +6,9 @@
 #include "bench/pair.h"
 #include "bench/prompt_set.h"
 
-#define GR_GROUP_MAX            64
+#define GR_GROUP_MAX 64
 #define GR_GROUP_NEW_TOKENS_MAX 16384
-#define GR_GROUP_REP_MAX        50
+#define GR_GROUP_REP_MAX 50
 
 struct gr_group_tree { /* how a session speculates */
     bool wanted;       /* false: plain decoding */
@@ -33,7 +33,7 @@ struct gr_group {
     bool prompts_first;
     int n_max;                                     /* sessions at once, at most */
     struct gr_group_session session[GR_GROUP_MAX]; /* of the last run: the first n */
-    int n, n_running, n_open; /* n_open: kept between their turns */
+    int n, n_running, n_open;                      /* n_open: kept between their turns */
     bool failed;
     uint64_t first_ns, last_ns; /* of the last run: the first token of any session, the last one */
 };

@@ -21,10 +21,10 @@
 #include <string.h>
 
 #define N_CONTEXT_MAX 8
-#define N_LIST_MAX    8 /* modes, budgets */
-#define N_REP_MAX     50
-#define N_PROMPT_MAX  16
-#define CONTEXT_MAX   (1 << 20)
+#define N_LIST_MAX 8 /* modes, budgets */
+#define N_REP_MAX 50
+#define N_PROMPT_MAX 16
+#define CONTEXT_MAX (1 << 20)
 
 struct options {
     const char *model, *draft, *nodes, *contexts, *modes, *budgets, *max_tokens, *reps, *n_prompt, *temperature,
@@ -230,10 +230,26 @@ static void print_row(struct gr_table *t, const struct bench *b, int i_context, 
 
 static void begin_table(struct gr_table *t, const struct bench *b, enum gr_table_format format)
 {
-    static const char *const columns[] = {
-        "context", "specpv", "budget", "tok/s", "x off", "low", "high", "predicted", "error %",
-        "mean acceptance length", "tokens per round", "verify ms", "priced ms", "rest ms", "partial rounds",
-        "refreshes", "roll-backs", "mismatch %", "common prefix", "equal %"};
+    static const char *const columns[] = {"context",
+                                          "specpv",
+                                          "budget",
+                                          "tok/s",
+                                          "x off",
+                                          "low",
+                                          "high",
+                                          "predicted",
+                                          "error %",
+                                          "mean acceptance length",
+                                          "tokens per round",
+                                          "verify ms",
+                                          "priced ms",
+                                          "rest ms",
+                                          "partial rounds",
+                                          "refreshes",
+                                          "roll-backs",
+                                          "mismatch %",
+                                          "common prefix",
+                                          "equal %"};
     char note[512];
     snprintf(note, sizeof(note),
              "%s, draft %s, %s nodes, %u new tokens, %d prompts; x off: speed against full verification, median of %d "
@@ -471,8 +487,9 @@ int gr_bench_long(int argc, char **argv)
     const struct gr_bench_option options[] = {
         {"context", &o->contexts, "tokens of the prompts, commas between: 4k,8k,16k,30k (k: 1024)"},
         {"specpv", &o->modes, "off, lossy, exact, auto, commas between (default off,lossy,exact; off always is)"},
-        {"specpv-budgets", &o->budgets, "tokens of retrieval, commas between (default 4096): every mode under each; or auto: "
-                           "the context's"},
+        {"specpv-budgets", &o->budgets,
+         "tokens of retrieval, commas between (default 4096): every mode under each; or auto: "
+         "the context's"},
         {"specpv-partial-threshold", &o->threshold, "as graft run's (default 0: 4096)"},
         {"model", &o->model, "target folder (default models/demo/target)"},
         {"draft", &o->draft, "draft folder, an EAGLE-3 head too, or none (default models/demo/draft)"},

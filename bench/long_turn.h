@@ -8,7 +8,7 @@
 #include "common/specpv.h"
 
 #define GR_LONG_VARIANT_MAX 32
-#define GR_LONG_TOKEN_MAX   4096
+#define GR_LONG_TOKEN_MAX 4096
 
 /* What a turn came to, or sums of several. Times in seconds. */
 struct gr_long_turn {

@@ -57,7 +57,7 @@ __attribute__((target("avx2,fma"))) static float fma_avx2(void)
 __attribute__((target("avx2"))) static float read_avx2(const char *p, size_t bytes)
 {
     size_t stream = bytes / 8 / 64 * 64;
-    __m256i s[8] = { _mm256_setzero_si256() };
+    __m256i s[8] = {_mm256_setzero_si256()};
     for (size_t i = 0; i < stream; i += 64) {
 #pragma GCC unroll 8
         for (int j = 0; j < 8; j++) {

@@ -98,7 +98,8 @@ enum gr_status gr_pair_complete(struct gr_pair_config *c, const struct gr_geomet
         c->draft = gr_bench_path(*geometry_out != NULL ? "models/demo/eagle3" : "models/demo/draft");
     }
     int64_t context = 0;
-    if (c->draft_context != NULL && !gr_parse_int_or_0(c->draft_context, GR_DRAFT_CONTEXT_MIN, GR_DRAFT_CONTEXT_MAX, &context)) {
+    if (c->draft_context != NULL &&
+        !gr_parse_int_or_0(c->draft_context, GR_DRAFT_CONTEXT_MIN, GR_DRAFT_CONTEXT_MAX, &context)) {
         log_error("--draft-context: `%s' is not 0 or a whole number from %d to %d", c->draft_context,
                   GR_DRAFT_CONTEXT_MIN, GR_DRAFT_CONTEXT_MAX);
         return GR_EINVAL;
@@ -178,8 +179,8 @@ void gr_pair_stop(struct gr_pair *p)
     if (p->hub == NULL) {
         return;
     }
-    const bool all = gr_pair_worker(p, GR_WORKER_TARGET) >= 0 &&
-                     (p->draft < 0 || gr_pair_worker(p, GR_WORKER_DRAFT) >= 0);
+    const bool all =
+        gr_pair_worker(p, GR_WORKER_TARGET) >= 0 && (p->draft < 0 || gr_pair_worker(p, GR_WORKER_DRAFT) >= 0);
     gr_hub_end(p->hub, &p->children, all, STOP_MS);
     p->hub = NULL;
 }

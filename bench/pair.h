@@ -9,21 +9,21 @@
 #include "orchestrator/hub.h"
 
 struct gr_pair_config {
-    const char *target, *draft;               /* model folders; draft NULL: no draft worker */
-    bool draft_is_head;                       /* an EAGLE-3 head */
+    const char *target, *draft;                 /* model folders; draft NULL: no draft worker */
+    bool draft_is_head;                         /* an EAGLE-3 head */
     const char *target_program, *draft_program; /* paths; NULL: those beside this program */
-    bool colocated;                           /* the drafter runs in the target's process, over loop */
-    const char *target_device, *draft_device; /* NULL: cpu */
-    const char *geometry;                     /* both are expanded to it (model/expand.h); NULL: as in the folders */
-    const char *tuned;                        /* measured shapes, for those on a GPU (model/tuned.h); NULL: none */
+    bool colocated;                             /* the drafter runs in the target's process, over loop */
+    const char *target_device, *draft_device;   /* NULL: cpu */
+    const char *geometry;                       /* both are expanded to it (model/expand.h); NULL: as in the folders */
+    const char *tuned;                          /* measured shapes, for those on a GPU (model/tuned.h); NULL: none */
     bool require_tuned;
-    const char *transport;                    /* "": what the workers choose */
+    const char *transport; /* "": what the workers choose */
     int n_session, n_ctx_max;
-    int n_block;                              /* of the target's KV; 0: auto */
-    const char *draft_context;                /* positions that a head looks back; NULL: the default */
-    const char *prefill_share;                /* of the target; NULL: its default */
-    const char *const *target_options;        /* more of its options, NULL behind the last; NULL: none */
-    struct gr_orch_io io;                     /* as gr_hub_config's */
+    int n_block;                       /* of the target's KV; 0: auto */
+    const char *draft_context;         /* positions that a head looks back; NULL: the default */
+    const char *prefill_share;         /* of the target; NULL: its default */
+    const char *const *target_options; /* more of its options, NULL behind the last; NULL: none */
+    struct gr_orch_io io;              /* as gr_hub_config's */
 };
 
 struct gr_pair {

@@ -2,9 +2,9 @@
 #ifndef GR_BENCH_PATHS_H
 #define GR_BENCH_PATHS_H
 
-/* A path of the source tree, from wherever the program is called: as it is, if it is there; else beside the build folder,
- * else in the folder that it was built from; else as it is, for the error that follows. May hold `*' after its first
- * folder. The text lives as long as the process. */
+/* A path of the source tree, from wherever the program is called: as it is, if it is there; else beside the build
+ * folder, else in the folder that it was built from; else as it is, for the error that follows. May hold `*' after its
+ * first folder. The text lives as long as the process. */
 const char *gr_bench_path(const char *relative);
 
 #endif

@@ -9,10 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define N_REP      3
-#define CHUNK      256 /* rows that fill the context */
-#define MIDDLE     32  /* tokens that a view has behind it in the middle of its life */
-#define TREE_BELOW 16  /* rows of the tree behind the missing tokens of a refresh, at most */
+#define N_REP 3
+#define CHUNK 256     /* rows that fill the context */
+#define MIDDLE 32     /* tokens that a view has behind it in the middle of its life */
+#define TREE_BELOW 16 /* rows of the tree behind the missing tokens of a refresh, at most */
 
 struct gr_prices {
     struct gr_prices_config c;

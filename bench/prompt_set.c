@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define N_CUT_DEFAULT     4 /* prompts that are cut out of texts */
+#define N_CUT_DEFAULT 4 /* prompts that are cut out of texts */
 #define PROMPT_TOKENS_MAX (1 << 20)
 
 static enum gr_status count(const struct gr_prompt_set_options *o, int n_there, int *n_out)

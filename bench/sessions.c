@@ -98,10 +98,11 @@ static enum gr_status run_row(struct bench *b, struct row *row, int rep)
 static enum gr_status run(struct bench *b)
 {
     GR_TRY(gr_prompt_set_load(&b->of_prompts, &b->prompts));
-    GR_TRY(gr_group_start(
-        &b->group, &(struct gr_group_config){
-                       .pair = b->pair, .prompts = &b->prompts, .n_max = b->n_at_once, .temperature = b->temperature,
-                       .prompts_first = b->prompts_first}));
+    GR_TRY(gr_group_start(&b->group, &(struct gr_group_config){.pair = b->pair,
+                                                               .prompts = &b->prompts,
+                                                               .n_max = b->n_at_once,
+                                                               .temperature = b->temperature,
+                                                               .prompts_first = b->prompts_first}));
     for (int rep = -1; rep < b->n_rep; rep++) {
         for (int i = 0; i < b->n_row; i++) {
             GR_TRY(run_row(b, &b->row[i], rep));
@@ -235,11 +236,10 @@ static bool parse(struct bench *b)
 
 int gr_bench_sessions(int argc, char **argv)
 {
-    static struct bench b = {
-        .o = {.sessions = "1,16", .modes = "plain,trees", .tree = "auto"},
-        .args = {.max_tokens = "128", .reps = "3", .temperature = "0"},
-        
-        .pair = {.transport = "", .target_device = "cpu", .draft_device = "cpu"}};
+    static struct bench b = {.o = {.sessions = "1,16", .modes = "plain,trees", .tree = "auto"},
+                             .args = {.max_tokens = "128", .reps = "3", .temperature = "0"},
+
+                             .pair = {.transport = "", .target_device = "cpu", .draft_device = "cpu"}};
     b.of_prompts.text = gr_bench_path("tests/*/*.py");
     b.pair.target = gr_bench_path("models/demo/target");
     struct options *o = &b.o;

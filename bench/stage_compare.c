@@ -88,8 +88,9 @@ static enum gr_status compare_stage(const struct dump_file *a, const struct dump
     if (x->dtype != GR_ST_F32 || y->dtype != GR_ST_F32 || x->n_dim != 2 || y->n_dim != 2 ||
         x->shape[0] != y->shape[0] || x->shape[1] != y->shape[1]) {
         log_error("%s: %s of %d dimensions, (%" PRId64 ", %" PRId64 "), and %s of %d, (%" PRId64 ", %" PRId64
-                  "): want F32 of two, and equal shapes", name, gr_st_dtype_name(x->dtype), x->n_dim, x->shape[0],
-                  x->shape[1], gr_st_dtype_name(y->dtype), y->n_dim, y->shape[0], y->shape[1]);
+                  "): want F32 of two, and equal shapes",
+                  name, gr_st_dtype_name(x->dtype), x->n_dim, x->shape[0], x->shape[1], gr_st_dtype_name(y->dtype),
+                  y->n_dim, y->shape[0], y->shape[1]);
         return GR_EMISMATCH;
     }
     const struct difference d = differ(x->data, y->data, (size_t)x->shape[0], (size_t)x->shape[1]);

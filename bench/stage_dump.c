@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define N_ROW_MAX   512
-#define N_BLOCK     (N_ROW_MAX / 16)
+#define N_ROW_MAX 512
+#define N_BLOCK (N_ROW_MAX / 16)
 #define N_STAGE_MAX 12
 
 struct dump {
@@ -65,18 +65,39 @@ static enum gr_status run(struct gr_lm *lm, const int32_t *token, int n, int n_o
         out_row[i] = n - n_out + i;
     }
     const struct gr_attn_seq seq = {.n_row = n, .block = block, .limit = limit, .n_anc = n_anc, .anc = anc};
-    return gr_lm_forward(lm, &(struct gr_batch){.n_row = n, .n_seq = 1, .n_out = n_out, .token = token, .pos = pos,
-                                                .cell = pos, .seq = &seq, .out_row = out_row, .feature = features});
+    return gr_lm_forward(lm, &(struct gr_batch){.n_row = n,
+                                                .n_seq = 1,
+                                                .n_out = n_out,
+                                                .token = token,
+                                                .pos = pos,
+                                                .cell = pos,
+                                                .seq = &seq,
+                                                .out_row = out_row,
+                                                .feature = features});
 }
 
 static enum gr_status load(const struct gr_bench_dump *o, struct dump *d)
 {
-    const struct gr_llama_config t = {.dir = o->model, .isa = o->isa, .n_thread = o->n_thread, .head_dir = o->head,
-                                      .n_ctx_max = N_ROW_MAX, .n_row_max = N_ROW_MAX, .n_out_max = 1,
-                                      .n_pool_block = N_BLOCK, .n_scratch_block = 1, .geometry = o->geometry};
-    const struct gr_eagle3_config h = {.dir = o->head, .target_dir = o->model, .isa = o->isa, .n_thread = o->n_thread,
-                                       .n_ctx_max = N_ROW_MAX, .n_row_max = N_ROW_MAX, .n_out_max = N_ROW_MAX,
-                                       .n_pool_block = N_BLOCK, .n_scratch_block = 1, .keep_stages = true,
+    const struct gr_llama_config t = {.dir = o->model,
+                                      .isa = o->isa,
+                                      .n_thread = o->n_thread,
+                                      .head_dir = o->head,
+                                      .n_ctx_max = N_ROW_MAX,
+                                      .n_row_max = N_ROW_MAX,
+                                      .n_out_max = 1,
+                                      .n_pool_block = N_BLOCK,
+                                      .n_scratch_block = 1,
+                                      .geometry = o->geometry};
+    const struct gr_eagle3_config h = {.dir = o->head,
+                                       .target_dir = o->model,
+                                       .isa = o->isa,
+                                       .n_thread = o->n_thread,
+                                       .n_ctx_max = N_ROW_MAX,
+                                       .n_row_max = N_ROW_MAX,
+                                       .n_out_max = N_ROW_MAX,
+                                       .n_pool_block = N_BLOCK,
+                                       .n_scratch_block = 1,
+                                       .keep_stages = true,
                                        .geometry = o->geometry};
     if (o->head == NULL) {
         log_error("--dump needs --head: the folder of an EAGLE-3 head");
@@ -106,8 +127,11 @@ static enum gr_status compute(struct dump *d)
 static void add(struct dump *d, const char *name, const float *value, int width)
 {
     GR_ASSERT(value != NULL && d->n_tensor < N_STAGE_MAX);
-    d->tensor[d->n_tensor++] = (struct gr_tensor){.name = name, .dtype = GR_ST_F32, .n_dim = 2,
-                                                  .shape = {d->n_row, width}, .data = value,
+    d->tensor[d->n_tensor++] = (struct gr_tensor){.name = name,
+                                                  .dtype = GR_ST_F32,
+                                                  .n_dim = 2,
+                                                  .shape = {d->n_row, width},
+                                                  .data = value,
                                                   .bytes = (size_t)d->n_row * (size_t)width * sizeof(float)};
 }
 
@@ -131,8 +155,11 @@ static enum gr_status write_dump(struct dump *d, const char *file)
     }
     pack_logits(d->head, d->n_row);
     add(d, "logits", d->head->logits, d->head->n_vocab);
-    d->tensor[d->n_tensor++] = (struct gr_tensor){.name = "ids", .dtype = GR_ST_I32, .n_dim = 1,
-                                                  .shape = {d->n_row + 1}, .data = d->ids,
+    d->tensor[d->n_tensor++] = (struct gr_tensor){.name = "ids",
+                                                  .dtype = GR_ST_I32,
+                                                  .n_dim = 1,
+                                                  .shape = {d->n_row + 1},
+                                                  .data = d->ids,
                                                   .bytes = (size_t)(d->n_row + 1) * sizeof(int32_t)};
     return gr_safetensors_write(file, d->tensor, d->n_tensor);
 }

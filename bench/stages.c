@@ -22,7 +22,7 @@
 #define N_ROW_MAX 512
 #define N_REP_MAX 101
 #define N_TREE_MAX 64
-#define N_TOP 10 /* children of a row: EAGLE-3's default */
+#define N_TOP 10  /* children of a row: EAGLE-3's default */
 #define N_AGAIN 8 /* passes behind each other, of which a mean counts as one */
 
 static const struct gr_sampling greedy = {.top_p = 1.0f};
@@ -33,19 +33,19 @@ struct stage {
     struct gr_hf_config hf;
     int n_context, n_rep;
     size_t weight_bytes, kv_bytes_per_token;
-    double flops_per_row;          /* linears; of them: */
-    double head_flops;             /* lm_head */
+    double flops_per_row;           /* linears; of them: */
+    double head_flops;              /* lm_head */
     double peak_flops, bytes_per_s; /* of this machine, all threads */
     int32_t *token, *pos, *cell, *limit, *n_anc, *out_row, *block, scratch_block[4];
     int16_t *anc;
-    const float **capture;  /* (N_ROW_MAX): rows 0, 1, 2, ... of the last pass */
-    float *feature;         /* (feature_width) one for all rows */
-    const float **features; /* (N_ROW_MAX) */
+    const float **capture;               /* (N_ROW_MAX): rows 0, 1, 2, ... of the last pass */
+    float *feature;                      /* (feature_width) one for all rows */
+    const float **features;              /* (N_ROW_MAX) */
     const struct gr_sampling **sampling; /* (N_ROW_MAX) greedy: a GPU picks, or ranks, where the logits are */
-    int32_t *n_top;         /* (N_ROW_MAX) */
+    int32_t *n_top;                      /* (N_ROW_MAX) */
     int32_t *from_state, *to_state; /* (N_TREE_MAX) a head's tree rows: as a level's, they take and leave kept states */
-    bool partial;                        /* rows see the view */
-    bool has_views;                      /* partial passes are measured: the table has columns for them */
+    bool partial;                   /* rows see the view */
+    bool has_views;                 /* partial passes are measured: the table has columns for them */
     const struct gr_kv_refresh *refresh; /* the pass chooses the view; NULL: it does not */
 };
 
@@ -72,18 +72,33 @@ static void run_rows(struct stage *s, int pos0, int n_row, bool tree, int n_out)
     for (int i = 0; i < n_out; i++) {
         s->out_row[i] = n_row - n_out + i;
     }
-    struct gr_attn_seq seq = {.n_row = n_row, .block = s->block, .limit = s->limit,
-                              .scratch_block = s->scratch_block, .n_anc = s->n_anc, .anc = s->anc,
+    struct gr_attn_seq seq = {.n_row = n_row,
+                              .block = s->block,
+                              .limit = s->limit,
+                              .scratch_block = s->scratch_block,
+                              .n_anc = s->n_anc,
+                              .anc = s->anc,
                               .n_slot = tree ? n_row : 0};
     const bool states = tree && s->lm->n_state > 0;
     if (s->partial) {
         gr_kv_view_attend(&s->lm->view[0], &seq);
     }
-    const struct gr_batch b = {.n_row = n_row, .n_seq = 1, .n_out = n_out, .token = s->token, .pos = s->pos,
-                               .cell = s->cell, .seq = &seq, .out_row = s->out_row, .feature = s->features,
-                               .from_state = states ? s->from_state : NULL, .to_state = states ? s->to_state : NULL,
-                               .sampling = s->sampling, .n_top = s->n_top, .want_capture = s->lm->fused_width > 0,
-                               .n_refresh = s->refresh != NULL, .refresh = s->refresh};
+    const struct gr_batch b = {.n_row = n_row,
+                               .n_seq = 1,
+                               .n_out = n_out,
+                               .token = s->token,
+                               .pos = s->pos,
+                               .cell = s->cell,
+                               .seq = &seq,
+                               .out_row = s->out_row,
+                               .feature = s->features,
+                               .from_state = states ? s->from_state : NULL,
+                               .to_state = states ? s->to_state : NULL,
+                               .sampling = s->sampling,
+                               .n_top = s->n_top,
+                               .want_capture = s->lm->fused_width > 0,
+                               .n_refresh = s->refresh != NULL,
+                               .refresh = s->refresh};
     enum gr_status st = gr_lm_forward(s->lm, &b);
     GR_ASSERT(st == GR_OK);
 }
@@ -183,8 +198,8 @@ static double floor_ms(const struct stage *s, int n_row, double n_key)
 static void bench_views(struct stage *s, struct gr_table *t, int retrieval)
 {
     static const int rows[] = {1, 16, 64};
-    struct gr_kv_refresh refresh = {.n_row = 1, .kv_len = s->n_context,
-                                    .budget = {.n_sink = 2, .n_retrieval = retrieval / 16, .n_window = 8}};
+    struct gr_kv_refresh refresh = {
+        .n_row = 1, .kv_len = s->n_context, .budget = {.n_sink = 2, .n_retrieval = retrieval / 16, .n_window = 8}};
     for (size_t i = 0; i < GR_ARRAY_LEN(rows); i++) {
         double ms[N_REP_MAX];
         char what[32];
@@ -244,7 +259,8 @@ static void bench_prefill(struct stage *s, struct gr_table *t, const char *what)
         }
     }
     print_row(t, s, what, chunk, ms, n_rep, 0, (double)s->weight_bytes,
-              (s->flops_per_row - s->head_flops) * chunk + s->head_flops + attention_flops(s, 0.5 * chunk, chunk), NULL);
+              (s->flops_per_row - s->head_flops) * chunk + s->head_flops + attention_flops(s, 0.5 * chunk, chunk),
+              NULL);
 }
 
 /* States for the rows to take: those of a tree's rows that have features. */
@@ -369,10 +385,19 @@ static const char *name_of(const struct stage_options *o, const char *dir)
 static enum gr_status create_target(struct stage *s, const struct stage_options *o)
 {
     const int n_block = (s->n_context + N_ROW_MAX) / 16 + 1;
-    const struct gr_llama_config c = {.dir = o->model, .isa = o->isa, .n_thread = o->n_thread, .head_dir = o->head,
-                                      .n_ctx_max = s->n_context + N_ROW_MAX, .n_row_max = N_ROW_MAX, .n_out_max = 64,
-                                      .n_pool_block = n_block, .n_scratch_block = 4, .geometry = o->geometry,
-                                      .geometry_positions = o->n_folder_pos > 0, .tuned = o->tuned, .n_seq_max = 1};
+    const struct gr_llama_config c = {.dir = o->model,
+                                      .isa = o->isa,
+                                      .n_thread = o->n_thread,
+                                      .head_dir = o->head,
+                                      .n_ctx_max = s->n_context + N_ROW_MAX,
+                                      .n_row_max = N_ROW_MAX,
+                                      .n_out_max = 64,
+                                      .n_pool_block = n_block,
+                                      .n_scratch_block = 4,
+                                      .geometry = o->geometry,
+                                      .geometry_positions = o->n_folder_pos > 0,
+                                      .tuned = o->tuned,
+                                      .n_seq_max = 1};
     GR_TRY(gr_llama_create_on(o->device, &c, &s->hf, NULL, &s->lm));
     GR_TRY(check_context(s, name_of(o, o->model)));
     s->weight_bytes = gr_llama_weight_bytes(&s->hf);
@@ -387,10 +412,19 @@ static enum gr_status create_target(struct stage *s, const struct stage_options 
 static enum gr_status create_head(struct stage *s, const struct stage_options *o)
 {
     const int n_block = (s->n_context + N_ROW_MAX) / 16 + 1;
-    const struct gr_eagle3_config c = {.dir = o->head, .target_dir = o->model, .isa = o->isa, .n_thread = o->n_thread,
-                                       .n_ctx_max = s->n_context + N_ROW_MAX, .n_row_max = N_ROW_MAX, .n_out_max = 64,
-                                       .n_pool_block = n_block, .n_scratch_block = 4, .geometry = o->geometry,
-                                       .geometry_positions = o->n_folder_pos > 0, .tuned = o->tuned, .n_seq_max = 1,
+    const struct gr_eagle3_config c = {.dir = o->head,
+                                       .target_dir = o->model,
+                                       .isa = o->isa,
+                                       .n_thread = o->n_thread,
+                                       .n_ctx_max = s->n_context + N_ROW_MAX,
+                                       .n_row_max = N_ROW_MAX,
+                                       .n_out_max = 64,
+                                       .n_pool_block = n_block,
+                                       .n_scratch_block = 4,
+                                       .geometry = o->geometry,
+                                       .geometry_positions = o->n_folder_pos > 0,
+                                       .tuned = o->tuned,
+                                       .n_seq_max = 1,
                                        .n_state = 2 * N_TREE_MAX};
     GR_TRY(gr_eagle3_create_on(o->device, &c, &s->hf, NULL, &s->lm));
     GR_TRY(check_context(s, name_of(o, o->head)));
@@ -404,9 +438,14 @@ static enum gr_status create_head(struct stage *s, const struct stage_options *o
 static void destroy(struct stage *s)
 {
     gr_lm_destroy(s->lm);
-    void *all[] = {s->token, s->pos,      s->cell,    s->limit,           s->n_anc, s->out_row,
-                   s->anc,   (void *)s->capture, s->feature, (void *)s->features, s->block,
-                   (void *)s->sampling, s->n_top, s->from_state, s->to_state};
+    void *all[] = {s->token,   s->pos,
+                   s->cell,    s->limit,
+                   s->n_anc,   s->out_row,
+                   s->anc,     (void *)s->capture,
+                   s->feature, (void *)s->features,
+                   s->block,   (void *)s->sampling,
+                   s->n_top,   s->from_state,
+                   s->to_state};
     for (size_t i = 0; i < GR_ARRAY_LEN(all); i++) {
         free(all[i]);
     }
@@ -415,9 +454,9 @@ static void destroy(struct stage *s)
 static void begin_table(struct gr_table *t, enum gr_table_format format, const struct stage *target,
                         const struct stage *head, const struct stage_options *o)
 {
-    static const char *const columns[] = {"stage",    "rows",   "median ms",  "device ms", "min ms",
-                                          "bytes ms", "ops ms", "% of floor", "tok/s",      "of full",
-                                          "full ms",  "expected of full", "of expected", "refresh ms"};
+    static const char *const columns[] = {
+        "stage",      "rows",  "median ms", "device ms", "min ms",           "bytes ms",    "ops ms",
+        "% of floor", "tok/s", "of full",   "full ms",   "expected of full", "of expected", "refresh ms"};
     const int n_column = (int)GR_ARRAY_LEN(columns) - (target->has_views ? 0 : 5);
     char note[1000], head_note[128] = "", geometry_note[160] = "", position_note[160] = "";
     if (o->geometry != NULL) {
@@ -530,8 +569,13 @@ int gr_bench_stages(int argc, char **argv)
         return gr_bench_compare(compare, with, format);
     }
     if (dump != NULL) {
-        return gr_bench_dump(&(struct gr_bench_dump){.file = dump, .ids = ids, .model = o.model, .head = o.head,
-                                                     .isa = o.isa, .n_thread = o.n_thread, .geometry = o.geometry});
+        return gr_bench_dump(&(struct gr_bench_dump){.file = dump,
+                                                     .ids = ids,
+                                                     .model = o.model,
+                                                     .head = o.head,
+                                                     .isa = o.isa,
+                                                     .n_thread = o.n_thread,
+                                                     .geometry = o.geometry});
     }
     if (choose_positions(&o, (int)n_context) != GR_OK) {
         return 1;

@@ -50,8 +50,19 @@ static double speed(const struct sweep *s, const char *prompt, const char *size,
     const struct options *o = &s->o;
     const char *argv[64];
     int n = 0;
-    const char *const fixed[] = {gr_program_sibling("graft"), "run", "--json", "--ignore-eos", "--seed", "1", "--model",
-                                 o->model, "--prompt", prompt, "--max-tokens", o->max_tokens, "--temperature",
+    const char *const fixed[] = {gr_program_sibling("graft"),
+                                 "run",
+                                 "--json",
+                                 "--ignore-eos",
+                                 "--seed",
+                                 "1",
+                                 "--model",
+                                 o->model,
+                                 "--prompt",
+                                 prompt,
+                                 "--max-tokens",
+                                 o->max_tokens,
+                                 "--temperature",
                                  o->temperature};
     const char *const speculative[] = {"--draft", o->draft, "--num-speculative-tokens", size};
     for (size_t i = 0; i < GR_ARRAY_LEN(fixed); i++) {

@@ -81,9 +81,10 @@ static json_t *provenance(const char *what, const char *note)
     strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%SZ", &tm);
     cpu_model(cpu, sizeof(cpu));
     uname(&u);
-    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:o, s:{s:s, s:i, s:s}, s:s*}", "benchmark", what, "version", GR_VERSION,
-                     "commit", gr_commit, "compiler", GR_COMPILER, "date", date, "options", options(), "machine", "cpu",
-                     cpu, "cpus", (int)sysconf(_SC_NPROCESSORS_ONLN), "kernel", u.release, "note", note);
+    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:o, s:{s:s, s:i, s:s}, s:s*}", "benchmark", what, "version",
+                     GR_VERSION, "commit", gr_commit, "compiler", GR_COMPILER, "date", date, "options", options(),
+                     "machine", "cpu", cpu, "cpus", (int)sysconf(_SC_NPROCESSORS_ONLN), "kernel", u.release, "note",
+                     note);
 }
 
 static const char *text_of(const json_t *o, const char *key)

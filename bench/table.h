@@ -1,7 +1,8 @@
 /* Rows of results in the manner of llama-bench: markdown, CSV (RFC 4180), JSON or JSON lines, with their provenance:
  * version, commit, compiler, options, machine, date. Markdown has it in lines before the table; JSON is an object
- * {"provenance": {}, "rows": []}; of JSON lines the first is {"provenance": {}}; CSV is rows alone. Where the table is no
- * markdown the lines go to standard error, too. A cell is a text, a number, or empty: `-' in markdown, nothing in CSV, null in JSON. */
+ * {"provenance": {}, "rows": []}; of JSON lines the first is {"provenance": {}}; CSV is rows alone. Where the table is
+ * no markdown the lines go to standard error, too. A cell is a text, a number, or empty: `-' in markdown, nothing in
+ * CSV, null in JSON. */
 #ifndef GR_BENCH_TABLE_H
 #define GR_BENCH_TABLE_H
 

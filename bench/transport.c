@@ -17,13 +17,13 @@
 #include <string.h>
 #include <unistd.h>
 
-#define N_SIZE_MAX      16
-#define ITERS_DEFAULT   1000
-#define WARMUP_DEFAULT  100
-#define RATE_BYTES_MAX  (256u << 20) /* of a rate measurement: it has fewer frames of large sizes */
-#define RATE_ITERS_MIN  16
-#define N_PATH          6    /* accepted nodes of the round, and rows of its features */
-#define ROW_BYTES       8192 /* of a feature: 4096 bf16 */
+#define N_SIZE_MAX 16
+#define ITERS_DEFAULT 1000
+#define WARMUP_DEFAULT 100
+#define RATE_BYTES_MAX (256u << 20) /* of a rate measurement: it has fewer frames of large sizes */
+#define RATE_ITERS_MIN 16
+#define N_PATH 6       /* accepted nodes of the round, and rows of its features */
+#define ROW_BYTES 8192 /* of a feature: 4096 bf16 */
 
 struct bench {
     const char *transports, *tests, *sizes, *iters, *warmup, *row_bytes, *listen, *peer;
@@ -69,8 +69,7 @@ static enum gr_status measure_rate(struct bench *b, struct gr_end *e, uint32_t b
 static enum gr_status measure_size(struct bench *b, struct gr_end *e, uint32_t bytes)
 {
     double seconds = 0.0, rate = 0.0;
-    const struct gr_step s = {.n = b->n_warmup + b->n_iter, .up = bytes, .down = bytes, .each = true,
-                              .busy = b->busy};
+    const struct gr_step s = {.n = b->n_warmup + b->n_iter, .up = bytes, .down = bytes, .each = true, .busy = b->busy};
     GR_TRY(gr_near_run(e, &s, b->sample, &seconds));
     GR_TRY(measure_rate(b, e, bytes, &rate));
     print_row(b, e->conn->ops->name, "ping", bytes, 0.5, rate);
@@ -80,12 +79,12 @@ static enum gr_status measure_size(struct bench *b, struct gr_end *e, uint32_t b
 static enum gr_status measure_round(struct bench *b, struct gr_end *e)
 {
     double seconds = 0.0;
-    const struct gr_step s = {
-        .n = b->n_warmup + b->n_iter,
-        .up = GR_WIRE_HEADER_BYTES + GR_WIRE_DRAFT_BYTES(GR_NODE_MAX),
-        .down = GR_WIRE_HEADER_BYTES + GR_WIRE_VERDICT_BYTES(N_PATH),
-        .bulk = (uint32_t)(GR_WIRE_HEADER_BYTES + GR_WIRE_FEATURES_BYTES(N_PATH, b->n_row_byte)),
-        .each = true, .busy = b->busy};
+    const struct gr_step s = {.n = b->n_warmup + b->n_iter,
+                              .up = GR_WIRE_HEADER_BYTES + GR_WIRE_DRAFT_BYTES(GR_NODE_MAX),
+                              .down = GR_WIRE_HEADER_BYTES + GR_WIRE_VERDICT_BYTES(N_PATH),
+                              .bulk = (uint32_t)(GR_WIRE_HEADER_BYTES + GR_WIRE_FEATURES_BYTES(N_PATH, b->n_row_byte)),
+                              .each = true,
+                              .busy = b->busy};
     GR_TRY(gr_near_run(e, &s, b->sample, &seconds));
     print_row(b, e->conn->ops->name, "round", s.up + s.down + s.bulk, 1.0, s.n / seconds);
     return GR_OK;

@@ -34,11 +34,11 @@ struct gr_stop {
 };
 
 struct gr_walk {
-    int32_t n_path;              /* nodes whose KV is committed, root to leaf */
-    uint8_t node[GR_NODE_MAX];   /* in the tree's own numbering */
-    int32_t bonus;               /* last committed token */
-    int32_t n_accepted;          /* committed tokens that were drafted; n_path, or n_path + 1 after a cut */
-    int32_t finish;              /* enum gr_finish */
+    int32_t n_path;            /* nodes whose KV is committed, root to leaf */
+    uint8_t node[GR_NODE_MAX]; /* in the tree's own numbering */
+    int32_t bonus;             /* last committed token */
+    int32_t n_accepted;        /* committed tokens that were drafted; n_path, or n_path + 1 after a cut */
+    int32_t finish;            /* enum gr_finish */
 };
 
 GR_FN int gr_stop_hits(const struct gr_stop *stop, int32_t token)

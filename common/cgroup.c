@@ -112,10 +112,10 @@ static bool parse_mount(const struct walk *w, char *line, struct mount *out)
     const char *type = strtok_r(tail + 3, " \n", &rest);
     const char *source = strtok_r(NULL, " \n", &rest);
     const char *options = strtok_r(NULL, " \n", &rest);
-    const bool fits = type != NULL && source != NULL &&
-                      (w->controller[0] == '\0' ? strcmp(type, "cgroup2") == 0
-                                                : strcmp(type, "cgroup") == 0 && options != NULL &&
-                                                      list_has(options, w->controller));
+    const bool fits =
+        type != NULL && source != NULL &&
+        (w->controller[0] == '\0' ? strcmp(type, "cgroup2") == 0
+                                  : strcmp(type, "cgroup") == 0 && options != NULL && list_has(options, w->controller));
     unescape(field[3]);
     unescape(field[4]);
     *out = (struct mount){.root = field[3], .point = field[4]};
@@ -257,8 +257,8 @@ static void memory_v1(const struct walk *w, struct gr_cgroup_limits *out)
 {
     uint64_t limit = 0;
     if (read_number(w, "memory.limit_in_bytes", &limit) && limit < V1_NO_LIMIT) {
-        limit_memory(w, "memory.limit_in_bytes", limit,
-                     used_memory(w, "memory.usage_in_bytes", "total_inactive_file"), out);
+        limit_memory(w, "memory.limit_in_bytes", limit, used_memory(w, "memory.usage_in_bytes", "total_inactive_file"),
+                     out);
     }
 }
 

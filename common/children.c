@@ -140,8 +140,10 @@ static void describe_end(enum gr_end_kind kind, int status, char *text, size_t t
 static void log_restart(const struct gr_child *k, enum gr_end_kind kind, const char *end)
 {
     if (kind == GR_END_FAILED && k->silent) {
-        log_warn("the %s worker %s (its own line above says why); trying again without further lines, with pauses of up "
-                 "to %d s, until it is back", k->name, end, (int)(k->rule.restart.pause_max_ns / GR_S));
+        log_warn(
+            "the %s worker %s (its own line above says why); trying again without further lines, with pauses of up "
+            "to %d s, until it is back",
+            k->name, end, (int)(k->rule.restart.pause_max_ns / GR_S));
     } else {
         log_warn("the %s worker %s; starting it again", k->name, end);
     }
@@ -151,8 +153,9 @@ static void say_why(struct gr_child *k, enum gr_restart_verdict verdict, int sta
 {
     k->why[0] = '\0';
     if (verdict == GR_RESTART_FRUITLESS) {
-        snprintf(k->why, sizeof(k->why), "the %s worker ended %d times in a row without a token; the last time it %s%s%s",
-                 k->name, k->restart.n_fruitless, end, WIFSIGNALED(status) ? ": " : "",
+        snprintf(k->why, sizeof(k->why),
+                 "the %s worker ended %d times in a row without a token; the last time it %s%s%s", k->name,
+                 k->restart.n_fruitless, end, WIFSIGNALED(status) ? ": " : "",
                  WIFSIGNALED(status) ? gr_signal_hint(WTERMSIG(status)) : "");
     }
 }

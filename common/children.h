@@ -53,8 +53,9 @@ GR_NODISCARD enum gr_status gr_children_init(struct gr_children *c, const char *
 /* argv: NULL-terminated, copied. */
 GR_NODISCARD enum gr_status gr_children_start(struct gr_children *c, const char *name, const char *const *argv,
                                               const struct gr_child_rule *rule, int *index_out);
-/* Reads one signal. *signal_out: SIGINT or SIGTERM, if one came; else it stays. Returns what happened to a child, if anything. That a child
- * is started again, and that it is back, is logged here; why it was given up is left to the caller. */
+/* Reads one signal. *signal_out: SIGINT or SIGTERM, if one came; else it stays. Returns what happened to a child, if
+ * anything. That a child is started again, and that it is back, is logged here; why it was given up is left to the
+ * caller. */
 enum gr_child_event gr_children_poll(struct gr_children *c, int *signal_out, int *index_out);
 /* The child has brought something (a committed token), or nothing was asked of it: its ends so far do not count as
  * fruitless. */

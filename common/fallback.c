@@ -8,10 +8,9 @@
 
 static const struct {
     const char *name, *topic, *why, *instead;
-} reasons[GR_N_FALLBACK] = {
-    [GR_FALLBACK_NONE] = {"NONE", "", "", ""},
+} reasons[GR_N_FALLBACK] = {[GR_FALLBACK_NONE] = {"NONE", "", "", ""},
 #define X(name, topic, why, instead) [GR_FALLBACK_##name] = {#name, topic, why, instead},
-    GR_FALLBACK_LIST(X)
+                            GR_FALLBACK_LIST(X)
 #undef X
 };
 
@@ -39,8 +38,7 @@ static void spell_subject(uint64_t session, uint32_t round, char *out, size_t ca
     }
 }
 
-void gr_fall_back(struct gr_fallbacks *f, enum gr_fallback reason, uint64_t session, uint32_t round,
-                  const char *detail)
+void gr_fall_back(struct gr_fallbacks *f, enum gr_fallback reason, uint64_t session, uint32_t round, const char *detail)
 {
     char subject[64], times[48] = "";
     GR_ASSERT(reason > GR_FALLBACK_NONE && reason < GR_N_FALLBACK);

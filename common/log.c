@@ -78,7 +78,8 @@ void gr_log_hush(bool hushed)
 
 bool gr_log_enabled(enum gr_log_level level)
 {
-    return !atomic_load_explicit(&log_hushed, memory_order_relaxed) && (int)level <= atomic_load_explicit(&log_level, memory_order_relaxed);
+    return !atomic_load_explicit(&log_hushed, memory_order_relaxed) &&
+           (int)level <= atomic_load_explicit(&log_level, memory_order_relaxed);
 }
 
 bool gr_log_topic(enum gr_log_topic topic)

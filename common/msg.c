@@ -15,106 +15,106 @@
 enum kind { KIND_U32, KIND_U64, KIND_F64, KIND_STR, KIND_IDS };
 
 /*   member, kind, limit: largest value (u32), capacity (str) or element count (ids) */
-#define FIELD_LIST(X)                                                                              \
-    X(session, KIND_U64, 0)                                                                        \
-    X(incarnation, KIND_U64, 0)                                                                    \
-    X(epoch, KIND_U32, UINT32_MAX)                                                                 \
-    X(round, KIND_U32, UINT32_MAX)                                                                 \
-    X(role, KIND_U32, 3)                                                                           \
-    X(pid, KIND_U32, UINT32_MAX)                                                                   \
-    X(n_vocab, KIND_U32, 1 << 22)                                                                  \
-    X(n_ctx_max, KIND_U32, 1 << 24)                                                                \
-    X(n_block, KIND_U32, 1 << 28)                                                                  \
-    X(n_free_block, KIND_U32, 1 << 28)                                                             \
-    X(n_session, KIND_U32, 1 << 16)                                                                \
-    X(model_fingerprint, KIND_U64, 0)                                                              \
-    X(tokenizer_fingerprint, KIND_U64, 0)                                                          \
-    X(address, KIND_STR, GR_MSG_TEXT_MAX)                                                          \
-    X(numerics_id, KIND_STR, 96)                                                                   \
-    X(ids, KIND_IDS, GR_MSG_ID_MAX)                                                                \
-    X(segments, KIND_IDS, 4096)                                                                    \
-    X(stop_ids, KIND_IDS, GR_STOP_ID_MAX)                                                          \
-    X(max_tokens, KIND_U32, 1 << 24)                                                               \
-    X(want_draft, KIND_U32, 1)                                                                     \
-    X(want_trace, KIND_U32, 1)                                                                     \
-    X(single_token, KIND_U32, 1)                                                                   \
-    X(temperature, KIND_F64, 0)                                                                    \
-    X(min_p, KIND_F64, 0)                                                                          \
-    X(top_p, KIND_F64, 0)                                                                          \
-    X(top_k, KIND_U32, 1 << 22)                                                                    \
-    X(seed, KIND_U64, 0)                                                                           \
-    X(transport, KIND_STR, 16)                                                                     \
-    X(tree_shape, KIND_U32, 1)                                                                     \
-    X(draft_depth, KIND_U32, 63)                                                                   \
-    X(draft_top_k, KIND_U32, 64)                                                                   \
-    X(n_node, KIND_U32, 63)                                                                        \
-    X(auto_tree, KIND_U32, 1)                                                                      \
-    X(draft_ahead, KIND_U32, 1)                                                                    \
-    X(keep_len, KIND_U32, UINT32_MAX)                                                              \
-    X(final_len, KIND_U32, UINT32_MAX)                                                             \
-    X(finish, KIND_U32, GR_FINISH_CLOSED)                                                          \
-    X(verdict_kind, KIND_U32, 2)                                                                   \
-    X(n_draft, KIND_U32, 63)                                                                       \
-    X(n_accepted, KIND_U32, 63)                                                                    \
-    X(cache_hit, KIND_U32, 1)                                                                      \
-    X(usable_len, KIND_U32, UINT32_MAX)                                                            \
-    X(hash, KIND_U64, 0)                                                                           \
-    X(gap, KIND_F64, 0)                                                                            \
-    X(wait_ns, KIND_U64, 0)                                                                        \
-    X(verify_ns, KIND_U64, 0)                                                                      \
-    X(host_ns, KIND_U64, 0)                                                                        \
-    X(draft_ns, KIND_U64, 0)                                                                       \
-    X(n_row, KIND_U32, UINT32_MAX)                                                                 \
-    X(n_late, KIND_U32, UINT32_MAX)                                                                \
-    X(n_desync, KIND_U32, UINT32_MAX)                                                              \
-    X(n_fallback, KIND_U32, UINT32_MAX)                                                            \
-    X(n_reroot, KIND_U32, UINT32_MAX)                                                              \
-    X(n_feature_gap, KIND_U32, UINT32_MAX)                                                         \
-    X(tree_ids, KIND_IDS, 63)                                                                      \
-    X(tree_parents, KIND_IDS, 63)                                                                  \
-    X(path, KIND_IDS, 63)                                                                          \
-    X(n_round, KIND_U64, 0)                                                                        \
-    X(n_ahead, KIND_U64, 0)                                                                        \
-    X(n_hit, KIND_U64, 0)                                                                          \
-    X(n_first, KIND_U64, 0)                                                                        \
-    X(n_first_hit, KIND_U64, 0)                                                                    \
-    X(n_alarm, KIND_U64, 0)                                                                        \
-    X(wire_bytes, KIND_U64, 0)                                                                     \
-    X(wire_tokens, KIND_U64, 0)                                                                    \
-    X(first_expected, KIND_F64, 0)                                                                 \
-    X(auto_ahead, KIND_U32, 1)                                                                     \
-    X(keep_open, KIND_U32, 1)                                                                      \
-    X(state, KIND_U32, 7)                                                                          \
-    X(n_token, KIND_U32, UINT32_MAX)                                                               \
-    X(worker, KIND_U32, 1 << 16)                                                                   \
-    X(target, KIND_U32, 1 << 16)                                                                   \
-    X(drafter, KIND_U32, 1 << 16)                                                                  \
-    X(n_worker, KIND_U32, 1 << 16)                                                                 \
-    X(n_reopen, KIND_U32, UINT32_MAX)                                                              \
-    X(idle_ns, KIND_U64, 0)                                                                        \
-    X(n_tree, KIND_U64, 0)                                                                         \
-    X(n_drafted, KIND_U64, 0)                                                                      \
-    X(n_hit_token, KIND_U64, 0)                                                                    \
-    X(rtt_ns, KIND_U64, 0)                                                                         \
-    X(turn, KIND_U32, UINT32_MAX)                                                                  \
-    X(cut, KIND_U32, 1)                                                                            \
-    X(ended, KIND_U32, 1)                                                                          \
-    X(specpv, KIND_U32, GR_SPECPV_AUTO)                                                            \
-    X(pv_sink, KIND_U32, GR_SPECPV_BLOCKS_MAX)                                                     \
-    X(pv_retrieval, KIND_U32, GR_SPECPV_BLOCKS_MAX)                                                \
-    X(pv_window, KIND_U32, GR_SPECPV_BLOCKS_MAX)                                                   \
-    X(pv_buffer, KIND_U32, GR_SPECPV_BUFFER_MAX)                                                   \
-    X(pv_threshold, KIND_U32, 1 << 24)                                                             \
-    X(pv_interval, KIND_U32, 1 << 24)                                                              \
-    X(pv_provisional, KIND_U32, GR_SPECPV_BUFFER_MAX)                                              \
-    X(pv_fraction, KIND_F64, 0)                                                                    \
-    X(n_judged, KIND_U32, GR_SPECPV_BUFFER_MAX)                                                    \
-    X(n_mismatch, KIND_U32, GR_SPECPV_BUFFER_MAX)                                                  \
-    X(n_partial, KIND_U64, 0)                                                                      \
-    X(n_refresh, KIND_U64, 0)                                                                      \
-    X(n_checked, KIND_U64, 0)                                                                      \
-    X(n_drifted, KIND_U64, 0)                                                                      \
-    X(code, KIND_U32, UINT32_MAX)                                                                  \
+#define FIELD_LIST(X)                                 \
+    X(session, KIND_U64, 0)                           \
+    X(incarnation, KIND_U64, 0)                       \
+    X(epoch, KIND_U32, UINT32_MAX)                    \
+    X(round, KIND_U32, UINT32_MAX)                    \
+    X(role, KIND_U32, 3)                              \
+    X(pid, KIND_U32, UINT32_MAX)                      \
+    X(n_vocab, KIND_U32, 1 << 22)                     \
+    X(n_ctx_max, KIND_U32, 1 << 24)                   \
+    X(n_block, KIND_U32, 1 << 28)                     \
+    X(n_free_block, KIND_U32, 1 << 28)                \
+    X(n_session, KIND_U32, 1 << 16)                   \
+    X(model_fingerprint, KIND_U64, 0)                 \
+    X(tokenizer_fingerprint, KIND_U64, 0)             \
+    X(address, KIND_STR, GR_MSG_TEXT_MAX)             \
+    X(numerics_id, KIND_STR, 96)                      \
+    X(ids, KIND_IDS, GR_MSG_ID_MAX)                   \
+    X(segments, KIND_IDS, 4096)                       \
+    X(stop_ids, KIND_IDS, GR_STOP_ID_MAX)             \
+    X(max_tokens, KIND_U32, 1 << 24)                  \
+    X(want_draft, KIND_U32, 1)                        \
+    X(want_trace, KIND_U32, 1)                        \
+    X(single_token, KIND_U32, 1)                      \
+    X(temperature, KIND_F64, 0)                       \
+    X(min_p, KIND_F64, 0)                             \
+    X(top_p, KIND_F64, 0)                             \
+    X(top_k, KIND_U32, 1 << 22)                       \
+    X(seed, KIND_U64, 0)                              \
+    X(transport, KIND_STR, 16)                        \
+    X(tree_shape, KIND_U32, 1)                        \
+    X(draft_depth, KIND_U32, 63)                      \
+    X(draft_top_k, KIND_U32, 64)                      \
+    X(n_node, KIND_U32, 63)                           \
+    X(auto_tree, KIND_U32, 1)                         \
+    X(draft_ahead, KIND_U32, 1)                       \
+    X(keep_len, KIND_U32, UINT32_MAX)                 \
+    X(final_len, KIND_U32, UINT32_MAX)                \
+    X(finish, KIND_U32, GR_FINISH_CLOSED)             \
+    X(verdict_kind, KIND_U32, 2)                      \
+    X(n_draft, KIND_U32, 63)                          \
+    X(n_accepted, KIND_U32, 63)                       \
+    X(cache_hit, KIND_U32, 1)                         \
+    X(usable_len, KIND_U32, UINT32_MAX)               \
+    X(hash, KIND_U64, 0)                              \
+    X(gap, KIND_F64, 0)                               \
+    X(wait_ns, KIND_U64, 0)                           \
+    X(verify_ns, KIND_U64, 0)                         \
+    X(host_ns, KIND_U64, 0)                           \
+    X(draft_ns, KIND_U64, 0)                          \
+    X(n_row, KIND_U32, UINT32_MAX)                    \
+    X(n_late, KIND_U32, UINT32_MAX)                   \
+    X(n_desync, KIND_U32, UINT32_MAX)                 \
+    X(n_fallback, KIND_U32, UINT32_MAX)               \
+    X(n_reroot, KIND_U32, UINT32_MAX)                 \
+    X(n_feature_gap, KIND_U32, UINT32_MAX)            \
+    X(tree_ids, KIND_IDS, 63)                         \
+    X(tree_parents, KIND_IDS, 63)                     \
+    X(path, KIND_IDS, 63)                             \
+    X(n_round, KIND_U64, 0)                           \
+    X(n_ahead, KIND_U64, 0)                           \
+    X(n_hit, KIND_U64, 0)                             \
+    X(n_first, KIND_U64, 0)                           \
+    X(n_first_hit, KIND_U64, 0)                       \
+    X(n_alarm, KIND_U64, 0)                           \
+    X(wire_bytes, KIND_U64, 0)                        \
+    X(wire_tokens, KIND_U64, 0)                       \
+    X(first_expected, KIND_F64, 0)                    \
+    X(auto_ahead, KIND_U32, 1)                        \
+    X(keep_open, KIND_U32, 1)                         \
+    X(state, KIND_U32, 7)                             \
+    X(n_token, KIND_U32, UINT32_MAX)                  \
+    X(worker, KIND_U32, 1 << 16)                      \
+    X(target, KIND_U32, 1 << 16)                      \
+    X(drafter, KIND_U32, 1 << 16)                     \
+    X(n_worker, KIND_U32, 1 << 16)                    \
+    X(n_reopen, KIND_U32, UINT32_MAX)                 \
+    X(idle_ns, KIND_U64, 0)                           \
+    X(n_tree, KIND_U64, 0)                            \
+    X(n_drafted, KIND_U64, 0)                         \
+    X(n_hit_token, KIND_U64, 0)                       \
+    X(rtt_ns, KIND_U64, 0)                            \
+    X(turn, KIND_U32, UINT32_MAX)                     \
+    X(cut, KIND_U32, 1)                               \
+    X(ended, KIND_U32, 1)                             \
+    X(specpv, KIND_U32, GR_SPECPV_AUTO)               \
+    X(pv_sink, KIND_U32, GR_SPECPV_BLOCKS_MAX)        \
+    X(pv_retrieval, KIND_U32, GR_SPECPV_BLOCKS_MAX)   \
+    X(pv_window, KIND_U32, GR_SPECPV_BLOCKS_MAX)      \
+    X(pv_buffer, KIND_U32, GR_SPECPV_BUFFER_MAX)      \
+    X(pv_threshold, KIND_U32, 1 << 24)                \
+    X(pv_interval, KIND_U32, 1 << 24)                 \
+    X(pv_provisional, KIND_U32, GR_SPECPV_BUFFER_MAX) \
+    X(pv_fraction, KIND_F64, 0)                       \
+    X(n_judged, KIND_U32, GR_SPECPV_BUFFER_MAX)       \
+    X(n_mismatch, KIND_U32, GR_SPECPV_BUFFER_MAX)     \
+    X(n_partial, KIND_U64, 0)                         \
+    X(n_refresh, KIND_U64, 0)                         \
+    X(n_checked, KIND_U64, 0)                         \
+    X(n_drifted, KIND_U64, 0)                         \
+    X(code, KIND_U32, UINT32_MAX)                     \
     X(text, KIND_STR, GR_MSG_TEXT_MAX)
 
 enum field {
@@ -140,9 +140,9 @@ __extension__ typedef unsigned __int128 field_set;
 #define B(member) ((field_set)1 << F_##member)
 #define SAMPLING (B(temperature) | B(min_p) | B(top_p) | B(top_k) | B(seed))
 
-#define SPECPV                                                                                     \
-    (B(specpv) | B(pv_sink) | B(pv_retrieval) | B(pv_window) | B(pv_buffer) | B(pv_threshold) |    \
-     B(pv_interval) | B(pv_provisional) | B(pv_fraction))
+#define SPECPV                                                                                                   \
+    (B(specpv) | B(pv_sink) | B(pv_retrieval) | B(pv_window) | B(pv_buffer) | B(pv_threshold) | B(pv_interval) | \
+     B(pv_provisional) | B(pv_fraction))
 
 /* required and optional fields of each type */
 static const struct type_info {
@@ -177,8 +177,8 @@ static const struct type_info {
     [GR_MSG_ATTACHED] = {"ATTACHED", B(session) | B(epoch) | B(transport), B(n_fallback)},
     [GR_MSG_DETACH] = {"DETACH", B(session), 0},
     [GR_MSG_DRAFT_STATS] = {"DRAFT_STATS", B(session) | B(n_round) | B(draft_ns) | B(host_ns),
-                            B(n_ahead) | B(n_hit) | B(n_first) | B(n_first_hit) | B(n_alarm) |
-                                B(wire_bytes) | B(wire_tokens) | B(first_expected)},
+                            B(n_ahead) | B(n_hit) | B(n_first) | B(n_first_hit) | B(n_alarm) | B(wire_bytes) |
+                                B(wire_tokens) | B(first_expected)},
     [GR_MSG_DRAFT_TROUBLE] = {"DRAFT_TROUBLE", B(session), B(n_desync) | B(n_fallback) | B(n_feature_gap)},
     [GR_MSG_PING] = {"PING", 0, B(worker)},
     [GR_MSG_PONG] = {"PONG", B(n_session) | B(n_vocab), B(n_block) | B(n_free_block) | B(pid) | B(worker) | B(rtt_ns)},

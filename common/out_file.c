@@ -127,8 +127,7 @@ static enum gr_status open_beside(struct gr_out_file *o, mode_t mode)
     return st;
 }
 
-enum gr_status gr_out_file_try(const char *what, const char *path, mode_t mode, bool keep_old,
-                               struct gr_out_file *out)
+enum gr_status gr_out_file_try(const char *what, const char *path, mode_t mode, bool keep_old, struct gr_out_file *out)
 {
     struct gr_out_file o = {.what = what, .keep_old = keep_old};
     struct stat st;
@@ -153,8 +152,7 @@ enum gr_status gr_out_file_try(const char *what, const char *path, mode_t mode, 
     return GR_OK;
 }
 
-enum gr_status gr_out_file_open(const char *what, const char *path, mode_t mode, bool keep_old,
-                                struct gr_out_file *out)
+enum gr_status gr_out_file_open(const char *what, const char *path, mode_t mode, bool keep_old, struct gr_out_file *out)
 {
     const enum gr_status st = gr_out_file_try(what, path, mode, keep_old, out);
     return st == GR_AGAIN ? fail(what, path, "nobody reads this FIFO; start its reader first") : st;
@@ -184,7 +182,8 @@ enum gr_status gr_out_file_close(struct gr_out_file *o, bool good, struct gr_out
     struct stat st;
     errno = 0;
     /* By its name: another program may have made it anew. */
-    const bool whole = good && !ferror(o->f) && fflush(o->f) == 0 && (o->beside[0] == '\0' || stat(o->beside, &st) == 0);
+    const bool whole =
+        good && !ferror(o->f) && fflush(o->f) == 0 && (o->beside[0] == '\0' || stat(o->beside, &st) == 0);
     const int error = errno;
     const bool closed = fclose(o->f) == 0;
     o->f = NULL;

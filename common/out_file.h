@@ -1,9 +1,10 @@
-/* A file that graft writes because a user has named it: --ready-file, --output, --trace-file, --make-key, --save, plots.
+/* A file that graft writes because a user has named it: --ready-file, --output, --trace-file, --make-key, --save,
+ * plots.
  *
- * A symbolic link is followed first, also one that leads to nothing yet. Where nothing or a regular file stands, what is
- * written appears whole or not at all: it is written beside the name and takes its place when it is closed, with the old
- * file's mode. A device or a FIFO is written directly and never replaced; a FIFO that nobody reads is an error. Names of
- * this process's own open files (/dev/stdout, /dev/fd/N) are those files. */
+ * A symbolic link is followed first, also one that leads to nothing yet. Where nothing or a regular file stands, what
+ * is written appears whole or not at all: it is written beside the name and takes its place when it is closed, with the
+ * old file's mode. A device or a FIFO is written directly and never replaced; a FIFO that nobody reads is an error.
+ * Names of this process's own open files (/dev/stdout, /dev/fd/N) are those files. */
 #ifndef GR_COMMON_OUT_FILE_H
 #define GR_COMMON_OUT_FILE_H
 
@@ -16,8 +17,8 @@
 #include <time.h>
 
 struct gr_out_file {
-    const char *what; /* whose value the name is ("--output"), for messages; borrowed */
-    FILE *f;          /* NULL: not open */
+    const char *what;           /* whose value the name is ("--output"), for messages; borrowed */
+    FILE *f;                    /* NULL: not open */
     char path[PATH_MAX];        /* links followed */
     char beside[PATH_MAX + 16]; /* empty: written directly */
     bool keep_old;              /* an existing file is never replaced */
@@ -27,7 +28,7 @@ struct gr_out_file {
 struct gr_out_place {
     char path[PATH_MAX];
     dev_t device;
-    ino_t inode;               /* a later file may get the same: */
+    ino_t inode;                /* a later file may get the same: */
     struct timespec written_at; /* it was not written at the same time */
 };
 

@@ -47,8 +47,8 @@ struct gr_restart_answer {
 bool gr_restart_joined(struct gr_restart *r);
 /* Its owner has got something of it (a committed token). */
 void gr_restart_progress(struct gr_restart *r);
-/* It ended after a life of life_ns. The first start after a long life (over 10 s) is at once; then the pauses are 100 ms,
- * 200 ms, ... up to the rule's longest. */
+/* It ended after a life of life_ns. The first start after a long life (over 10 s) is at once; then the pauses are 100
+ * ms, 200 ms, ... up to the rule's longest. */
 struct gr_restart_answer gr_restart_end(struct gr_restart *r, const struct gr_restart_rule *rule, enum gr_end_kind kind,
                                         uint64_t life_ns);
 

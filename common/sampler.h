@@ -26,7 +26,7 @@ struct gr_sampling {
  * processors) is NaN or infinite, or when its best processed value is: nothing of it can be trusted, whatever id the
  * value belongs to. */
 enum {
-    GR_PICK_TO_HOST = -1,    /* of a model that picks: this row is left to the host */
+    GR_PICK_TO_HOST = -1, /* of a model that picks: this row is left to the host */
     GR_PICK_NOT_FINITE = -2,
 };
 
@@ -40,10 +40,10 @@ struct gr_picked {
 
 /* The best ids of a row for a drafter, best first. */
 struct gr_top_row {
-    int32_t n;               /* GR_PICK_TO_HOST: they are to be found in the logits; GR_PICK_NOT_FINITE: none are */
-    float log_sum;           /* log(sum exp(value)) of all values */
-    int32_t id[GR_TOP_MAX];  /* the target's */
-    float edge[GR_TOP_MAX];  /* value - log_sum; a value has its noise */
+    int32_t n;              /* GR_PICK_TO_HOST: they are to be found in the logits; GR_PICK_NOT_FINITE: none are */
+    float log_sum;          /* log(sum exp(value)) of all values */
+    int32_t id[GR_TOP_MAX]; /* the target's */
+    float edge[GR_TOP_MAX]; /* value - log_sum; a value has its noise */
 };
 
 GR_FN int gr_temperature_is_greedy(float temperature)
@@ -90,8 +90,7 @@ GR_FN int gr_sampler_is_finite(const float *logits, int32_t n)
 
 /* Applies temperature, min-p, top-k and top-p to one row. logits (n), out (n; may be logits), work: n ids.
  * The temperature is not greedy. Filtered ids become -INFINITY. */
-GR_FN void gr_sampler_process(const struct gr_sampling *s, const float *logits, float *out, int32_t n,
-                              int32_t *work)
+GR_FN void gr_sampler_process(const struct gr_sampling *s, const float *logits, float *out, int32_t n, int32_t *work)
 {
     float max = -INFINITY;
     for (int32_t i = 0; i < n; i++) {
@@ -165,8 +164,8 @@ GR_FN void gr_sampler_process(const struct gr_sampling *s, const float *logits, 
 
 /* The definition of a pick, one row, plain loops: an id or GR_PICK_NOT_FINITE. scratch (n) f32 and work (n) are
  * overwritten. */
-GR_FN int32_t gr_sampler_pick(const struct gr_sampling *s, const float *logits, int32_t n, uint32_t pos,
-                              float *scratch, int32_t *work)
+GR_FN int32_t gr_sampler_pick(const struct gr_sampling *s, const float *logits, int32_t n, uint32_t pos, float *scratch,
+                              int32_t *work)
 {
     const float *l = logits;
     const int greedy = gr_temperature_is_greedy(s->temperature);

@@ -19,7 +19,8 @@ const char *gr_signal_hint(int signal_number)
         int signal_number;
         const char *text;
     } hints[] = {
-        {SIGKILL, "probably out of memory (dmesg, or memory.events of the cgroup, would say so): --kv-blocks takes less"},
+        {SIGKILL,
+         "probably out of memory (dmesg, or memory.events of the cgroup, would say so): --kv-blocks takes less"},
         {SIGBUS, "probably a full /dev/shm or disk, or a model file that was cut while it was in use"},
         {SIGSEGV, "probably a fault of graft or of a driver: please report it with the lines above"},
         {SIGABRT, "a check inside the worker failed: its lines above say which"},

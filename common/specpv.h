@@ -15,23 +15,23 @@ enum gr_specpv_mode {
 };
 
 #define GR_SPECPV_BLOCK_TOKENS 16
-#define GR_SPECPV_N_SINK 2          /* blocks */
+#define GR_SPECPV_N_SINK 2 /* blocks */
 #define GR_SPECPV_N_RETRIEVAL 256
 #define GR_SPECPV_N_WINDOW 8
-#define GR_SPECPV_N_BUFFER 128      /* tokens */
+#define GR_SPECPV_N_BUFFER 128 /* tokens */
 #define GR_SPECPV_BUFFER_MAX 256
-#define GR_SPECPV_BLOCKS_MAX 65536  /* of each segment */
-#define GR_SPECPV_THRESHOLD 4096    /* tokens */
-#define GR_SPECPV_INTERVAL 32       /* partial rounds */
+#define GR_SPECPV_BLOCKS_MAX 65536 /* of each segment */
+#define GR_SPECPV_THRESHOLD 4096   /* tokens */
+#define GR_SPECPV_INTERVAL 32      /* partial rounds */
 
 /* Zero: the target's own, and its default where that is not given either; a fraction of 0 is off. */
 struct gr_specpv_params {
     uint32_t n_sink, n_retrieval, n_window; /* blocks of the view */
-    uint32_t n_buffer;        /* tokens that may lack full KV */
-    uint32_t threshold;       /* context must be longer */
-    uint32_t interval;        /* partial rounds to the next refresh at most */
-    uint32_t max_provisional; /* exact: tokens that may wait for their judgement; 0: as the buffer goes */
-    double refresh_fraction;  /* refresh when so much of retrieval + window has come since */
+    uint32_t n_buffer;                      /* tokens that may lack full KV */
+    uint32_t threshold;                     /* context must be longer */
+    uint32_t interval;                      /* partial rounds to the next refresh at most */
+    uint32_t max_provisional;               /* exact: tokens that may wait for their judgement; 0: as the buffer goes */
+    double refresh_fraction;                /* refresh when so much of retrieval + window has come since */
 };
 
 /* NULL: no such mode. */

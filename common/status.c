@@ -7,8 +7,8 @@
 const char *gr_status_text(enum gr_status st)
 {
     switch (st) {
-#define X(name, value, text)                                                                       \
-    case name:                                                                                     \
+#define X(name, value, text) \
+    case name:               \
         return text;
         GR_STATUS_LIST(X)
 #undef X

@@ -17,10 +17,10 @@ struct gr_token_tree {
 
 enum gr_tree_fault {
     GR_TREE_GOOD = 0,
-    GR_TREE_BAD_COUNT,     /* n outside 0 .. 63 */
-    GR_TREE_BAD_PARENT,    /* parent[i] not in -1 .. i - 1: a cycle or a child before its parent */
-    GR_TREE_BAD_TOKEN,     /* id outside the vocabulary */
-    GR_TREE_DUPLICATE      /* two children of one node with the same token */
+    GR_TREE_BAD_COUNT,  /* n outside 0 .. 63 */
+    GR_TREE_BAD_PARENT, /* parent[i] not in -1 .. i - 1: a cycle or a child before its parent */
+    GR_TREE_BAD_TOKEN,  /* id outside the vocabulary */
+    GR_TREE_DUPLICATE   /* two children of one node with the same token */
 };
 
 /* Checks an untrusted tree. *where_out: the offending node (set on a fault only). */

@@ -70,7 +70,9 @@ void gr_utf8_mend(char *text, size_t n)
 /* One byte of what is not shown as it is. */
 static size_t spell(uint8_t c, char out[5])
 {
-    const int n = c == '\n' ? snprintf(out, 5, "\\n") : c == '\t' ? snprintf(out, 5, "\\t") : snprintf(out, 5, "\\x%02x", c);
+    const int n = c == '\n'   ? snprintf(out, 5, "\\n")
+                  : c == '\t' ? snprintf(out, 5, "\\t")
+                              : snprintf(out, 5, "\\x%02x", c);
     return (size_t)n;
 }
 

@@ -21,7 +21,8 @@ bool gr_utf8_valid(const char *text, size_t n);
 void gr_utf8_mend(char *text, size_t n);
 
 /* One line for people: control characters and bytes that belong to no character are spelled \n, \t, \x1b. Writes whole
- * characters and spellings only, as many as fit into cap - 1 bytes, and a NUL; returns how many bytes. cap: at least 1. */
+ * characters and spellings only, as many as fit into cap - 1 bytes, and a NUL; returns how many bytes. cap: at least 1.
+ */
 size_t gr_utf8_show(const char *text, size_t n, char *out, size_t cap);
 
 #endif

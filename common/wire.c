@@ -7,8 +7,8 @@
 
 static const char *type_name(uint8_t type)
 {
-    static const char *const names[] = {"?", "DRAFT", "VERDICT", "DESYNC", "RESYNC", "DELTA", "FEATURES", "COST",
-                                        "TAKEN"};
+    static const char *const names[] = {"?",     "DRAFT",    "VERDICT", "DESYNC", "RESYNC",
+                                        "DELTA", "FEATURES", "COST",    "TAKEN"};
     return type < GR_ARRAY_LEN(names) ? names[type] : names[0];
 }
 

@@ -13,18 +13,23 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define GR_DELTA_ID_MAX 1024   /* ids in one DELTA frame; longer deltas are cut into several */
-#define GR_RESYNC_HASH_MAX 33  /* hash at my_len and at my_len - 2^k, k = 0 .. 31 */
-#define GR_FEATURES_ROW_MAX 32 /* rows in one FEATURES frame */
+#define GR_DELTA_ID_MAX 1024    /* ids in one DELTA frame; longer deltas are cut into several */
+#define GR_RESYNC_HASH_MAX 33   /* hash at my_len and at my_len - 2^k, k = 0 .. 31 */
+#define GR_FEATURES_ROW_MAX 32  /* rows in one FEATURES frame */
 #define GR_FEATURES_WINDOW 1024 /* rows of a session that were sent and of which no TAKEN has come, at most */
-#define GR_COST_POINT_MAX 16   /* points of one COST frame */
+#define GR_COST_POINT_MAX 16    /* points of one COST frame */
 
 /* Largest small frame: a full DELTA. */
 #define GR_WIRE_SMALL_BYTES_MAX (GR_WIRE_HEADER_BYTES + 8u + 4u * GR_DELTA_ID_MAX)
 
 enum gr_verdict_kind { GR_VERDICT_PLAIN = 0, GR_VERDICT_PARTIAL = 1, GR_VERDICT_FULL = 2 };
-enum gr_desync_reason { GR_DESYNC_HASH = 1, GR_DESYNC_AHEAD = 2, GR_DESYNC_EPOCH = 3, GR_DESYNC_UNKNOWN_SESSION = 4,
-    GR_DESYNC_DETACHED = 5 };
+enum gr_desync_reason {
+    GR_DESYNC_HASH = 1,
+    GR_DESYNC_AHEAD = 2,
+    GR_DESYNC_EPOCH = 3,
+    GR_DESYNC_UNKNOWN_SESSION = 4,
+    GR_DESYNC_DETACHED = 5
+};
 
 /* Flags of DELTA. */
 #define GR_DELTA_LAST 1u  /* the receiver now holds all the sender has committed */
@@ -41,10 +46,11 @@ enum gr_desync_reason { GR_DESYNC_HASH = 1, GR_DESYNC_AHEAD = 2, GR_DESYNC_EPOCH
 #define GR_FEATURES_START 1u
 /* flags of FEATURES: the rows replace others of the same positions, and what was computed from those */
 #define GR_FEATURES_AGAIN 2u
-#define GR_FEATURES_BF16 2 /* dtype, as in HELLO; the rows' elements are little-endian */
+#define GR_FEATURES_BF16 2                /* dtype, as in HELLO; the rows' elements are little-endian */
 #define GR_WIRE_BULK_BYTES_MAX (1u << 20) /* of a frame; FEATURES hold fewer rows where they are wide */
 #define GR_FEATURES_ROW_BYTES_MAX (GR_WIRE_BULK_BYTES_MAX - 256u)
-#define GR_FEATURE_CONTEXT_MIN 2 /* positions that a head looks back: the tail's row takes the feature of the one before it */
+#define GR_FEATURE_CONTEXT_MIN \
+    2 /* positions that a head looks back: the tail's row takes the feature of the one before it */
 #define GR_FEATURES_NONE 0xffffffffu /* RESYNC's feature_len of a drafter that takes no features */
 
 struct gr_frame_header {
@@ -61,7 +67,7 @@ struct gr_verdict {
     uint32_t final_len;
     int32_t bonus;
     uint8_t kind, finish, n_path;
-    uint8_t n_want;       /* nodes wanted at most in the next tree; 0: none is wanted, the target does not wait */
+    uint8_t n_want; /* nodes wanted at most in the next tree; 0: none is wanted, the target does not wait */
     uint8_t node[GR_NODE_MAX];
 };
 

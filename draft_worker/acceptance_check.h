@@ -18,8 +18,8 @@
 enum gr_check_event { GR_CHECK_NOTHING, GR_CHECK_REPORT, GR_CHECK_ALARM, GR_CHECK_END };
 
 struct gr_acceptance_check {
-    uint32_t n, n_accepted; /* rounds of this window; first children that were accepted */
-    double expected, variance; /* sum of the model's probabilities, and of p (1 - p) */
+    uint32_t n, n_accepted;              /* rounds of this window; first children that were accepted */
+    double expected, variance;           /* sum of the model's probabilities, and of p (1 - p) */
     double last_expected, last_accepted; /* shares of the last whole window */
     bool reported, alarm;
     uint64_t n_alarm;

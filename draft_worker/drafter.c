@@ -174,8 +174,8 @@ void drafter_send_error(struct gr_drafter *d, uint64_t session, enum gr_status c
 
 static struct gr_tree_config tree_config_of(const struct gr_msg *m)
 {
-    struct gr_tree_config c = {.n_node = (int32_t)m->n_node, .depth = (int32_t)m->draft_depth,
-                               .top_k = (int32_t)m->draft_top_k};
+    struct gr_tree_config c = {
+        .n_node = (int32_t)m->n_node, .depth = (int32_t)m->draft_depth, .top_k = (int32_t)m->draft_top_k};
     if (m->tree_shape == GR_SHAPE_CHAIN) {
         c.top_k = 1;
         c.depth = c.n_node;
@@ -295,8 +295,11 @@ static void attach(struct gr_drafter *d, const struct gr_msg *m)
     f->id = m->session;
     f->epoch = m->epoch;
     f->peer = peer;
-    f->sampling = (struct gr_sampling){.temperature = (float)m->temperature, .min_p = (float)m->min_p,
-                                       .top_p = (float)m->top_p, .top_k = (int32_t)m->top_k, .seed = m->seed};
+    f->sampling = (struct gr_sampling){.temperature = (float)m->temperature,
+                                       .min_p = (float)m->min_p,
+                                       .top_p = (float)m->top_p,
+                                       .top_k = (int32_t)m->top_k,
+                                       .seed = m->seed};
     f->tree_config = tree_config_of(m);
     f->auto_tree = m->auto_tree != 0;
     f->draft_ahead = m->draft_ahead != 0;
@@ -321,8 +324,11 @@ void drafter_fall_back(struct gr_drafter *d, struct follow *f, enum gr_fallback 
 /* At once, and not with DRAFT_STATS alone: a session that is kept has turns that end before its drafter is detached. */
 static void tell_troubles(struct gr_drafter *d, struct follow *f)
 {
-    const struct gr_msg m = {.type = GR_MSG_DRAFT_TROUBLE, .session = f->id, .n_desync = f->n_desync,
-                             .n_fallback = f->fallbacks.n_untold, .n_feature_gap = f->n_feature_gap};
+    const struct gr_msg m = {.type = GR_MSG_DRAFT_TROUBLE,
+                             .session = f->id,
+                             .n_desync = f->n_desync,
+                             .n_fallback = f->fallbacks.n_untold,
+                             .n_feature_gap = f->n_feature_gap};
     if (m.n_desync > 0 || m.n_fallback > 0 || m.n_feature_gap > 0) {
         f->n_desync = f->n_feature_gap = f->fallbacks.n_untold = 0;
         d->io.send_msg(d->io.ctx, &m);
@@ -355,8 +361,10 @@ static void detach(struct gr_drafter *d, uint64_t id)
 void gr_drafter_on_msg(struct gr_drafter *d, const struct gr_msg *m, uint64_t now_ns)
 {
     (void)now_ns;
-    const struct gr_msg pong = {.type = GR_MSG_PONG, .n_session = (uint32_t)gr_drafter_n_session(d),
-                                .n_vocab = (uint32_t)d->config.n_vocab, .n_block = (uint32_t)d->pool.n_block,
+    const struct gr_msg pong = {.type = GR_MSG_PONG,
+                                .n_session = (uint32_t)gr_drafter_n_session(d),
+                                .n_vocab = (uint32_t)d->config.n_vocab,
+                                .n_block = (uint32_t)d->pool.n_block,
                                 .n_free_block = (uint32_t)d->pool.n_free};
     switch (m->type) {
     case GR_MSG_ATTACH:

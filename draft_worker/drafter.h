@@ -34,11 +34,11 @@ struct gr_drafter_config {
     int32_t prefill_chunk; /* committed tokens of a session brought up to date in one job */
     int32_t n_pool_block;  /* KV blocks; scratch blocks follow: GR_DRAFT_SCRATCH_BLOCKS a slot */
     /* A head; memory is taken at start: n_session_max * feature_window * feature_width * 2 bytes. */
-    int32_t feature_width;  /* of a row of FEATURES; 0: a stand-alone draft model */
-    bool feature_raw;       /* they are captured states, which the model fuses itself */
-    int32_t feature_window; /* rows of a session that are kept until they have been used; GR_FEATURES_WINDOW, but in
-                             * tests */
-    int32_t feature_context; /* positions that the head looks back, a few more until KV blocks are let go; 0: all */
+    int32_t feature_width;    /* of a row of FEATURES; 0: a stand-alone draft model */
+    bool feature_raw;         /* they are captured states, which the model fuses itself */
+    int32_t feature_window;   /* rows of a session that are kept until they have been used; GR_FEATURES_WINDOW, but in
+                               * tests */
+    int32_t feature_context;  /* positions that the head looks back, a few more until KV blocks are let go; 0: all */
     uint32_t test_flip_round; /* for tests, 0: off: before this round's tree a session has one of its tokens replaced */
 };
 
@@ -56,9 +56,9 @@ struct gr_drafter_io {
 };
 
 struct gr_drafter_counters {
-    uint64_t n_job, n_level, n_row; /* jobs; passes of a level and committed rows run, each session's counted */
+    uint64_t n_job, n_level, n_row;         /* jobs; passes of a level and committed rows run, each session's counted */
     uint64_t n_ahead_level, n_ahead, n_hit; /* levels ahead of need; verdicts that met them; of them useful hits */
-    uint64_t n_reused;       /* trees that began on candidates of an older one */
+    uint64_t n_reused;                      /* trees that began on candidates of an older one */
     uint64_t n_draft_frame, n_draft_node;
     uint64_t n_slide;        /* times that KV beyond a head's context was let go */
     uint64_t n_empty_choice; /* trees without nodes because none pays */

@@ -22,8 +22,8 @@ void drafter_send_resync(struct gr_drafter *d, struct follow *f)
     for (uint32_t i = 0; i < r.n_hash; i++) {
         r.hash[i] = f->hash[lengths[i]];
     }
-    const struct gr_frame_header h = {.session = f->id, .epoch = f->epoch, .base_len = r.my_len,
-                                      .prefix_hash = f->hash[f->len]};
+    const struct gr_frame_header h = {
+        .session = f->id, .epoch = f->epoch, .base_len = r.my_len, .prefix_hash = f->hash[f->len]};
     const uint32_t bytes = GR_WIRE_HEADER_BYTES + GR_WIRE_RESYNC_BYTES(r.n_hash);
     f->state = DRAFT_SYNCING;
     f->due = f->ready = f->last.valid = false;
@@ -48,7 +48,10 @@ static bool send_draft(struct gr_drafter *d, struct follow *f, const struct sent
 {
     const struct gr_token_tree *t = &p->drafted.tree;
     const uint64_t took_us = took_ns > 0 ? GR_MAX(took_ns / 1000, 1ull) : 0;
-    const struct gr_frame_header h = {.session = f->id, .epoch = f->epoch, .round = p->round, .base_len = p->base_len,
+    const struct gr_frame_header h = {.session = f->id,
+                                      .epoch = f->epoch,
+                                      .round = p->round,
+                                      .base_len = p->base_len,
                                       .prefix_hash = p->hash,
                                       .flags = (uint16_t)GR_MIN(took_us, (uint64_t)UINT16_MAX)};
     const uint32_t bytes = GR_WIRE_HEADER_BYTES + GR_WIRE_DRAFT_BYTES(t->n);
@@ -203,7 +206,7 @@ static const struct sent_tree *find_sent(const struct follow *f, const struct gr
     return NULL;
 }
 
-#define RATE_WEIGHT 0.08f /* of the newest round */
+#define RATE_WEIGHT 0.08f             /* of the newest round */
 #define ACCEPTANCE_SESSION_MAX 128.0f /* observations of a cell; older ones fade */
 #define ACCEPTANCE_DRAFTER_MAX 2048.0f
 

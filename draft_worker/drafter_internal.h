@@ -26,8 +26,8 @@ struct follow {
     enum draft_state state;
     uint64_t id;
     uint32_t epoch, peer;
-    int32_t *token;  /* owned, (n_ctx_max) */
-    uint64_t *hash;  /* owned, (n_ctx_max + 1) */
+    int32_t *token;                  /* owned, (n_ctx_max) */
+    uint64_t *hash;                  /* owned, (n_ctx_max + 1) */
     struct gr_tree_builder *builder; /* owned; the job's while in_job */
     struct gr_kv_table table;
     bool resync_due; /* a RESYNC waits for credit */
@@ -54,30 +54,30 @@ struct follow {
     float rate_tokens, rate_ns;
     /* the tree that is owed */
     uint32_t round_next; /* VERDICTs and DELTAs of earlier rounds are stale */
-    bool due;          /* a VERDICT or DELTA asked for a tree of due_round, of at most due_node nodes */
+    bool due;            /* a VERDICT or DELTA asked for a tree of due_round, of at most due_node nodes */
     uint32_t due_round;
     int32_t due_node;
-    uint64_t due_ns;   /* when it asked */
-    bool ready;        /* `pending` is grown and waits for credit */
+    uint64_t due_ns;                        /* when it asked */
+    bool ready;                             /* `pending` is grown and waits for credit */
     struct sent_tree pending, sent[N_SENT]; /* sent: newest first */
-    struct sent_id {   /* the last DRAFT, with nodes or without, unless a RESYNC followed */
+    struct sent_id {                        /* the last DRAFT, with nodes or without, unless a RESYNC followed */
         bool valid;
         uint32_t round, base_len;
         uint64_t hash;
     } last;
     /* draft-ahead since the last tree */
     int32_t n_ahead_level;
-    bool ahead_done;   /* nothing is left to expand */
-    bool flipped;      /* test_flip_round has been */
+    bool ahead_done; /* nothing is left to expand */
+    bool flipped;    /* test_flip_round has been */
     /* the job in flight */
     bool in_job, closing;
     enum gr_draft_task job_task;
-    int32_t job_len;   /* len the job works on */
+    int32_t job_len;    /* len the job works on */
     uint32_t job_round; /* and the round its tree is for */
-    bool job_stale;    /* tokens below job_len were replaced meanwhile, or the session was attached anew */
+    bool job_stale;     /* tokens below job_len were replaced meanwhile, or the session was attached anew */
     uint64_t n_round, draft_ns, host_ns, job_ns, n_ahead, n_hit;
     struct gr_fallbacks fallbacks;
-    uint32_t n_desync_all; /* the target's included, for the log */
+    uint32_t n_desync_all;            /* the target's included, for the log */
     uint32_t n_desync, n_feature_gap; /* found here, and not told the orchestrator yet */
     /* the first child of a tree: how often it was tried and accepted, what the model expected; alarms in this session
      */
@@ -99,11 +99,11 @@ struct gr_drafter {
     struct gr_draft_job job;
     uint16_t *feature;     /* owned, (n_session_max, feature_window, feature_width) bf16; of p at p % window */
     uint16_t *job_feature; /* owned, (n_session_max, prefill_chunk, feature_width) bf16: of the job in flight */
-    int32_t *job_token; /* owned, (n_session_max, prefill_chunk): the rows of the job in flight */
+    int32_t *job_token;    /* owned, (n_session_max, prefill_chunk): the rows of the job in flight */
     bool job_in_flight;
-    bool more;         /* other sessions' VERDICTs of the same pass follow */
-    uint64_t heard_ns; /* when the last VERDICT, DELTA or FEATURES came */
-    uint64_t held_ns;  /* since when a job is held up for what follows; 0: none is */
+    bool more;                       /* other sessions' VERDICTs of the same pass follow */
+    uint64_t heard_ns;               /* when the last VERDICT, DELTA or FEATURES came */
+    uint64_t held_ns;                /* since when a job is held up for what follows; 0: none is */
     struct gr_acceptance acceptance; /* of all sessions */
     struct gr_acceptance_counts counts;
     struct gr_acceptance_check check;

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #define RATE_ROUNDS_MIN 6 /* before that a session's own rate says little */
-#define AHEAD_ROWS 4 /* rows of a level ahead of need, and children kept of a row, where top_k is less */
+#define AHEAD_ROWS 4      /* rows of a level ahead of need, and children kept of a row, where top_k is less */
 
 /* ---- what candidates serve ---- */
 
@@ -339,8 +339,8 @@ uint64_t drafter_start_job(struct gr_drafter *d, uint64_t now_ns)
 
 /* ---- a finished job ---- */
 
-/* The draft model's logits of a row are not finite: broken weights, broken features, or values that overflow. The target
- * needs no tree. */
+/* The draft model's logits of a row are not finite: broken weights, broken features, or values that overflow. The
+ * target needs no tree. */
 static void note_not_finite(struct gr_drafter *d, struct follow *f)
 {
     char where[48];

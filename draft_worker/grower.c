@@ -33,42 +33,42 @@ struct growth {
     bool owes_rows; /* rows of committed tokens are still to run */
     bool begun;     /* the root's children are known */
     struct gr_round_cost cost;
-    float p[GR_NODE_MAX]; /* of the best nodes, while a level is chosen */
+    float p[GR_NODE_MAX];             /* of the best nodes, while a level is chosen */
     int16_t cand[GR_DRAFT_TOP_K_MAX]; /* that could be expanded */
 };
 
 struct gr_grower {
     struct gr_lm *lm; /* borrowed */
     int n_seq_max;
-    struct growth *growth; /* (n_seq_max) */
-    struct gr_front *front; /* (n_seq_max) */
-    struct gr_level_model level; /* learnt over all jobs */
+    struct growth *growth;                                 /* (n_seq_max) */
+    struct gr_front *front;                                /* (n_seq_max) */
+    struct gr_level_model level;                           /* learnt over all jobs */
     int32_t *token, *pos, *cell, *out_row, *limit, *n_anc; /* (n_row_max) */
-    int32_t *n_top;                      /* (n_row_max): children that are wanted of each out row */
-    const struct gr_sampling **sampling; /* (n_row_max) */
-    int16_t *anc;                    /* (n_row_max, GR_ATTN_ANC_MAX) */
-    struct gr_attn_seq *seq;         /* (n_seq_max) */
-    int32_t *n_kv_only;              /* (n_seq_max): first rows of which nobody reads more than their KV */
-    struct expansion *expansion;     /* (n_out_max) */
-    float *scratch;                  /* (n_thread, n_vocab) of the target's ids */
-    int32_t *work;                   /* the same */
-    int32_t *copy_src, *copy_dst;    /* (n_seq_max * GR_NODE_MAX) */
+    int32_t *n_top;                                        /* (n_row_max): children that are wanted of each out row */
+    const struct gr_sampling **sampling;                   /* (n_row_max) */
+    int16_t *anc;                                          /* (n_row_max, GR_ATTN_ANC_MAX) */
+    struct gr_attn_seq *seq;                               /* (n_seq_max) */
+    int32_t *n_kv_only;           /* (n_seq_max): first rows of which nobody reads more than their KV */
+    struct expansion *expansion;  /* (n_out_max) */
+    float *scratch;               /* (n_thread, n_vocab) of the target's ids */
+    int32_t *work;                /* the same */
+    int32_t *copy_src, *copy_dst; /* (n_seq_max * GR_NODE_MAX) */
     /* A head, else NULL. Which of the model's kept states is the one after the row of an expanded candidate, by session
      * and scratch slot, and behind them the root's: what their children's rows take. */
-    int32_t *state;                  /* (n_seq_max, GR_GROWER_STATES) */
-    int32_t *from_state, *to_state;  /* (n_row_max) */
-    float *true_feature;             /* (n_row_max, feature_width): of the batch's committed rows */
-    const float **feature;           /* (n_row_max) */
-    float *raw;                      /* raw features: (n_row_max, captured states) before fc, else NULL */
-    const float **raw_row;           /* (n_row_max) */
-    int n_true;                      /* rows of true_feature in the batch */
-    int32_t n_vocab;                 /* of the target's ids, which children carry */
-    struct gr_draft_job *job;        /* the one being run */
+    int32_t *state;                 /* (n_seq_max, GR_GROWER_STATES) */
+    int32_t *from_state, *to_state; /* (n_row_max) */
+    float *true_feature;            /* (n_row_max, feature_width): of the batch's committed rows */
+    const float **feature;          /* (n_row_max) */
+    float *raw;                     /* raw features: (n_row_max, captured states) before fc, else NULL */
+    const float **raw_row;          /* (n_row_max) */
+    int n_true;                     /* rows of true_feature in the batch */
+    int32_t n_vocab;                /* of the target's ids, which children carry */
+    struct gr_draft_job *job;       /* the one being run */
     int n_row, n_out, n_batch_seq;
-    int n_whole;       /* of the rows: those that a head runs to the end */
-    bool like_level;   /* the batch holds levels, or the few rows of a tail, which cost the same */
-    bool fixed_level;  /* times are given, not measured */
-    float spent_ns;    /* passes of this job */
+    int n_whole;      /* of the rows: those that a head runs to the end */
+    bool like_level;  /* the batch holds levels, or the few rows of a tail, which cost the same */
+    bool fixed_level; /* times are given, not measured */
+    float spent_ns;   /* passes of this job */
 };
 
 enum gr_status gr_grower_create(struct gr_lm *lm, int n_seq_max, struct gr_grower **out)
@@ -132,10 +132,19 @@ void gr_grower_destroy(struct gr_grower *g)
     if (g == NULL) {
         return;
     }
-    void *all[] = {g->growth, g->front, g->token, g->pos, g->cell, g->out_row, g->limit, g->n_anc, g->anc,
-                   g->seq,     g->expansion, g->scratch, g->work, g->copy_src, g->copy_dst, g->state,
-                   g->from_state, g->to_state, g->true_feature, g->feature, g->raw, g->raw_row, g->n_top, g->sampling,
-                   g->n_kv_only, g};
+    void *all[] = {g->growth,       g->front,
+                   g->token,        g->pos,
+                   g->cell,         g->out_row,
+                   g->limit,        g->n_anc,
+                   g->anc,          g->seq,
+                   g->expansion,    g->scratch,
+                   g->work,         g->copy_src,
+                   g->copy_dst,     g->state,
+                   g->from_state,   g->to_state,
+                   g->true_feature, g->feature,
+                   g->raw,          g->raw_row,
+                   g->n_top,        g->sampling,
+                   g->n_kv_only,    g};
     for (size_t i = 0; i < GR_ARRAY_LEN(all); i++) {
         free(all[i]);
     }
@@ -147,8 +156,8 @@ void gr_grower_destroy(struct gr_grower *g)
 static enum gr_status run_made_up(struct gr_grower *g, int32_t n_row, const int32_t *block)
 {
     const size_t width = (size_t)g->lm->feature_width;
-    const struct gr_attn_seq seq = {.n_row = n_row, .block = block, .limit = g->limit, .n_anc = g->n_anc,
-                                    .anc = g->anc};
+    const struct gr_attn_seq seq = {
+        .n_row = n_row, .block = block, .limit = g->limit, .n_anc = g->n_anc, .anc = g->anc};
     const int32_t n_kv_only = n_row - 1;
     for (int32_t i = 0; i < n_row; i++) {
         g->token[i] = 0;
@@ -160,9 +169,16 @@ static enum gr_status run_made_up(struct gr_grower *g, int32_t n_row, const int3
         }
     }
     g->out_row[0] = n_row - 1;
-    return gr_lm_forward(g->lm, &(struct gr_batch){
-        .n_row = n_row, .n_seq = 1, .n_out = 1, .token = g->token, .pos = g->pos, .cell = g->cell, .seq = &seq,
-        .out_row = g->out_row, .feature = width > 0 ? g->feature : NULL, .n_kv_only = &n_kv_only});
+    return gr_lm_forward(g->lm, &(struct gr_batch){.n_row = n_row,
+                                                   .n_seq = 1,
+                                                   .n_out = 1,
+                                                   .token = g->token,
+                                                   .pos = g->pos,
+                                                   .cell = g->cell,
+                                                   .seq = &seq,
+                                                   .out_row = g->out_row,
+                                                   .feature = width > 0 ? g->feature : NULL,
+                                                   .n_kv_only = &n_kv_only});
 }
 
 enum gr_status gr_grower_touch_memory(struct gr_grower *g, int32_t n_row)
@@ -444,8 +460,7 @@ static void finish_trees(struct gr_grower *g)
         const struct gr_draft_seq *s = &g->job->seq[i];
         struct growth *w = &g->growth[i];
         if (is_sized_by_cost(s)) {
-            g->front[n_front++] =
-                (struct gr_front){.cost = &w->cost, .p = w->p, .n = best_probs(s->builder, w->p)};
+            g->front[n_front++] = (struct gr_front){.cost = &w->cost, .p = w->p, .n = best_probs(s->builder, w->p)};
         }
     }
     if (n_front > 0) {
@@ -587,10 +602,19 @@ static void rank_all(const struct gr_exec *x, void *arg)
 /* Runs the batch and hands the children to the builders. */
 static enum gr_status run_batch(struct gr_grower *g)
 {
-    const struct gr_batch batch = {.n_row = g->n_row, .n_seq = g->n_batch_seq, .n_out = g->n_out, .token = g->token,
-                                   .pos = g->pos, .cell = g->cell, .seq = g->seq, .out_row = g->out_row,
-                                   .feature = g->feature, .from_state = g->from_state, .to_state = g->to_state,
-                                   .sampling = g->sampling, .n_top = g->n_top,
+    const struct gr_batch batch = {.n_row = g->n_row,
+                                   .n_seq = g->n_batch_seq,
+                                   .n_out = g->n_out,
+                                   .token = g->token,
+                                   .pos = g->pos,
+                                   .cell = g->cell,
+                                   .seq = g->seq,
+                                   .out_row = g->out_row,
+                                   .feature = g->feature,
+                                   .from_state = g->from_state,
+                                   .to_state = g->to_state,
+                                   .sampling = g->sampling,
+                                   .n_top = g->n_top,
                                    .n_kv_only = g->n_kv_only};
     const uint64_t t0 = gr_clock_ns();
     if (g->raw != NULL && g->n_true > 0) {

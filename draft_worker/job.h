@@ -29,7 +29,7 @@ struct gr_draft_seq {
     /* then: committed tokens at positions pos0 .. pos0 + n_row - 1 get their KV; the last one's children are wanted
      * when there is a tree to grow. n_row 0: the root's children are known */
     int32_t pos0, n_row;
-    const int32_t *token;            /* (n_row), borrowed */
+    const int32_t *token; /* (n_row), borrowed */
     /* A head: their features, bf16 (n_row, gr_lm_ship_width()), borrowed; token p stands in cell p - kv_shift, at the
      * rotary position p - 1. A stand-alone model: NULL, 0 */
     const uint16_t *feature;
@@ -46,16 +46,16 @@ struct gr_draft_seq {
     int32_t n_ahead;   /* AHEAD: rows at most */
     int32_t depth_max; /* candidates at this depth have no room in the context */
     struct gr_sampling sampling;
-    struct gr_cost cost; /* with best_first: what the size follows */
-    float rate;          /* tokens a ns that the session's rounds bring; 0: not known */
-    bool calibrate; /* the size follows the cost, now or when it is told */
+    struct gr_cost cost;              /* with best_first: what the size follows */
+    float rate;                       /* tokens a ns that the session's rounds bring; 0: not known */
+    bool calibrate;                   /* the size follows the cost, now or when it is told */
     struct gr_acceptance_curve curve; /* with calibrate */
     /* out */
     struct gr_drafted drafted;
-    int32_t n_level;  /* passes run for it */
-    bool ran_rows;    /* the committed tokens' rows have run */
-    bool exhausted;   /* AHEAD: there was nothing to expand */
-    bool not_finite;  /* logits of a row were not: it has no children, and a tree that was to be sent has no nodes */
+    int32_t n_level; /* passes run for it */
+    bool ran_rows;   /* the committed tokens' rows have run */
+    bool exhausted;  /* AHEAD: there was nothing to expand */
+    bool not_finite; /* logits of a row were not: it has no children, and a tree that was to be sent has no nodes */
 };
 
 struct gr_draft_job {

@@ -8,7 +8,6 @@
 #include "transport/worker_args.h"
 #include "transport/worker_io.h"
 
-
 int main(int argc, char **argv)
 {
     struct gr_draft_options o = gr_draft_options_default();

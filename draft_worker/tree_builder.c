@@ -204,8 +204,12 @@ void gr_tree_builder_add(struct gr_tree_builder *b, int parent, int n, const int
     n = GR_MIN(n, GR_MIN(GR_NODE_MAX, GR_BUILDER_CAND_MAX - first));
     for (int i = 0; i < n; i++) {
         struct gr_candidate *c = &b->cand[b->n_cand++];
-        *c = (struct gr_candidate){.token = token[i], .parent = (int16_t)parent, .slot = -1, .first_child = -1,
-                                   .depth = p == NULL ? 1 : (int16_t)(p->depth + 1), .order = -1,
+        *c = (struct gr_candidate){.token = token[i],
+                                   .parent = (int16_t)parent,
+                                   .slot = -1,
+                                   .first_child = -1,
+                                   .depth = p == NULL ? 1 : (int16_t)(p->depth + 1),
+                                   .order = -1,
                                    .n_step = (uint16_t)((p == NULL ? b->root_step : p->n_step) + 1),
                                    .rank = (uint8_t)(i + 1)};
         /* Rounding can push a log-probability above 0; a child must not beat its parent. */

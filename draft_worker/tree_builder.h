@@ -28,24 +28,24 @@
 #define GR_DRAFT_TOP_K_MAX 64
 
 struct gr_tree_config {
-    int32_t n_node;    /* 0 .. 63 */
-    int32_t depth;     /* levels, 1 .. 63 */
-    int32_t top_k;     /* 1 .. GR_DRAFT_TOP_K_MAX */
+    int32_t n_node; /* 0 .. 63 */
+    int32_t depth;  /* levels, 1 .. 63 */
+    int32_t top_k;  /* 1 .. GR_DRAFT_TOP_K_MAX */
     bool best_first;
 };
 
 struct gr_candidate {
     int32_t token;
-    int16_t parent;      /* candidate or -1: the root */
-    int16_t slot;        /* scratch slot once expanded, else -1 */
-    int16_t first_child; /* its n_child children follow one another, by rank; -1: none */
-    int16_t depth;       /* 1: child of the root */
-    int16_t order;       /* when it entered the tree being built; -1: it has not */
-    uint16_t n_step;     /* drafted tokens it rests on, itself included; counts on over re-rooting */
+    int16_t parent;        /* candidate or -1: the root */
+    int16_t slot;          /* scratch slot once expanded, else -1 */
+    int16_t first_child;   /* its n_child children follow one another, by rank; -1: none */
+    int16_t depth;         /* 1: child of the root */
+    int16_t order;         /* when it entered the tree being built; -1: it has not */
+    uint16_t n_step;       /* drafted tokens it rests on, itself included; counts on over re-rooting */
     uint8_t n_child, rank; /* rank among its siblings, from 1 */
-    float edge;          /* log-probability given its parent */
-    float prob;          /* calibrated probability of being accepted, given that its parent is */
-    float score;         /* cumulative; see above */
+    float edge;            /* log-probability given its parent */
+    float prob;            /* calibrated probability of being accepted, given that its parent is */
+    float score;           /* cumulative; see above */
 };
 
 struct gr_tree_builder {

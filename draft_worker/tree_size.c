@@ -8,7 +8,7 @@
 #define LEVEL_SPIKE 4.0f    /* a measurement counts at most as so many times the mean: the thread was preempted */
 #define LEVEL_OLD 16u       /* measurements of other sizes after which a size follows them */
 #define YIELD_WEIGHT 0.03125f
-#define YIELD_PRIOR 8.0f    /* a class leans on what roots yield, which is seen in every tree, with so many counts */
+#define YIELD_PRIOR 8.0f /* a class leans on what roots yield, which is seen in every tree, with so many counts */
 
 /* Before anything is known: a draft that is right six times in ten. */
 static const float yield_start[GR_RANK_CLASSES] = {0.6f, 0.12f, 0.05f, 0.03f};
@@ -27,8 +27,8 @@ void gr_round_cost_init(struct gr_round_cost *r, const struct gr_cost *c, float 
         }
         float ns = c->n_point > 0 ? (float)c->pass_ns[k] : 0.0f;
         if (c->n_point > 1) {
-            const float slope = ((float)c->pass_ns[k + 1] - (float)c->pass_ns[k]) /
-                                (float)(c->n_row[k + 1] - c->n_row[k]);
+            const float slope =
+                ((float)c->pass_ns[k + 1] - (float)c->pass_ns[k]) / (float)(c->n_row[k + 1] - c->n_row[k]);
             ns += slope * ((float)n - (float)c->n_row[k]);
         }
         r->pass_ns[n] = GR_MAX(ns, r->pass_ns[n - 1]); /* a longer pass that measured shorter is noise */
@@ -357,8 +357,8 @@ static int choose_nodes(float draft_ns, struct gr_front *front, int n_front)
     for (int n = 1; (f = best_front(front, n_front)) != NULL; n++) {
         gain += f->gain;
         const float ns = pass_of_all(r, n_front + n, n_front);
-        const float value = rate > 0.0f ? gain - rate * (ns - root_ns)
-                                        : ((float)n_front + gain) / GR_MAX(fixed_ns + ns, 1.0f);
+        const float value =
+            rate > 0.0f ? gain - rate * (ns - root_ns) : ((float)n_front + gain) / GR_MAX(fixed_ns + ns, 1.0f);
         n_best = value > best ? n : n_best;
         best = GR_MAX(value, best);
         take_node(&front[f - front]);

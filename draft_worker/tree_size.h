@@ -18,8 +18,8 @@
 #include "draft_worker/acceptance.h"
 #include "draft_worker/tree_builder.h"
 
-#define GR_LEVEL_ROW_MAX 64      /* rows of a level whose time is kept apart; each row more costs as those before */
-#define GR_SURENESS_CLASSES 5    /* of a parent: how sure the model was of it; the last: a root, which is certain */
+#define GR_LEVEL_ROW_MAX 64   /* rows of a level whose time is kept apart; each row more costs as those before */
+#define GR_SURENESS_CLASSES 5 /* of a parent: how sure the model was of it; the last: a root, which is certain */
 #define GR_SURENESS_ROOT (GR_SURENESS_CLASSES - 1)
 
 /* A round but its draft. */
@@ -31,10 +31,10 @@ struct gr_round_cost {
 
 /* What a level of the draft takes and brings: measured, the same for all sessions of a drafter. */
 struct gr_level_model {
-    float ns[GR_LEVEL_ROW_MAX + 1];                        /* by rows; 0: not seen */
-    uint8_t n_seen[GR_LEVEL_ROW_MAX + 1];                  /* measurements of it, at most 255 */
-    uint32_t seen_at[GR_LEVEL_ROW_MAX + 1];                /* n_level when it was measured last */
-    uint32_t n_level;                                      /* measurements of all sizes */
+    float ns[GR_LEVEL_ROW_MAX + 1];                    /* by rows; 0: not seen */
+    uint8_t n_seen[GR_LEVEL_ROW_MAX + 1];              /* measurements of it, at most 255 */
+    uint32_t seen_at[GR_LEVEL_ROW_MAX + 1];            /* n_level when it was measured last */
+    uint32_t n_level;                                  /* measurements of all sizes */
     float yield[GR_SURENESS_CLASSES][GR_RANK_CLASSES]; /* mean probability of a child, by its parent's and its rank */
     uint32_t n_yield[GR_SURENESS_CLASSES];
 };
@@ -63,7 +63,7 @@ struct gr_front {
     const float *p;                                    /* (n) as above; borrowed */
     int n, n_max;                                      /* nodes; at most so many */
     struct gr_open_candidate open[GR_DRAFT_TOP_K_MAX]; /* (n_open), falling by score */
-    int n_open; /* 0: the tree does not take part; it waits for the others' */
+    int n_open;                                        /* 0: the tree does not take part; it waits for the others' */
     int n_row;  /* out: how many of the open candidates are to be expanded; 0: growing does not pay */
     int n_node; /* out, of gr_tree_sizes(): the best so many are sent */
     /* of the choice */

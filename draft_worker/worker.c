@@ -140,12 +140,21 @@ static enum gr_status create_head(struct worker *w, const struct gr_draft_option
     if (o->device == GR_DEVICE_CPU) {
         GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_eagle3_kv_bytes_per_token(hf), o->n_session_max, n_kept, &n_block));
     }
-    struct gr_eagle3_config c = {
-        .dir = o->model, .target_dir = o->target, .geometry = geometry, .tuned = o->tuned, .isa = o->isa,
-        .n_thread = o->n_thread, .n_ctx_max = n_ctx,
-        .n_row_max = n_row_max(o), .n_out_max = n_row_max(o), .n_pool_block = n_block,
-        .n_scratch_block = o->n_session_max * GR_DRAFT_SCRATCH_BLOCKS, .n_seq_max = o->n_session_max,
-        .n_ctx_kept = n_kept, .n_state = GR_GROWER_STATES * o->n_session_max, .n_token = n_token};
+    struct gr_eagle3_config c = {.dir = o->model,
+                                 .target_dir = o->target,
+                                 .geometry = geometry,
+                                 .tuned = o->tuned,
+                                 .isa = o->isa,
+                                 .n_thread = o->n_thread,
+                                 .n_ctx_max = n_ctx,
+                                 .n_row_max = n_row_max(o),
+                                 .n_out_max = n_row_max(o),
+                                 .n_pool_block = n_block,
+                                 .n_scratch_block = o->n_session_max * GR_DRAFT_SCRATCH_BLOCKS,
+                                 .n_seq_max = o->n_session_max,
+                                 .n_ctx_kept = n_kept,
+                                 .n_state = GR_GROWER_STATES * o->n_session_max,
+                                 .n_token = n_token};
     GR_TRY(gr_ship_features_parse(o->ship_features, &c.raw_features));
     if (o->capture_layers != NULL) {
         GR_TRY(gr_capture_parse(o->capture_layers, &c.n_capture, c.capture_layer));
@@ -169,24 +178,40 @@ static enum gr_status create_model(struct worker *w, const struct gr_draft_optio
     if (o->device == GR_DEVICE_CPU) {
         GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_llama_kv_bytes_per_token(hf), o->n_session_max, n_ctx, &n_block));
     }
-    const struct gr_llama_config c = {
-        .dir = o->model, .tuned = o->tuned, .isa = o->isa, .n_thread = o->n_thread, .n_ctx_max = n_ctx,
-        .n_row_max = n_row_max(o), .n_out_max = n_row_max(o), .n_pool_block = n_block,
-        .n_scratch_block = o->n_session_max * GR_DRAFT_SCRATCH_BLOCKS, .n_seq_max = o->n_session_max,
-        .n_token = n_token, .ranks = true};
+    const struct gr_llama_config c = {.dir = o->model,
+                                      .tuned = o->tuned,
+                                      .isa = o->isa,
+                                      .n_thread = o->n_thread,
+                                      .n_ctx_max = n_ctx,
+                                      .n_row_max = n_row_max(o),
+                                      .n_out_max = n_row_max(o),
+                                      .n_pool_block = n_block,
+                                      .n_scratch_block = o->n_session_max * GR_DRAFT_SCRATCH_BLOCKS,
+                                      .n_seq_max = o->n_session_max,
+                                      .n_token = n_token,
+                                      .ranks = true};
     return gr_llama_create_on(o->device, &c, hf, fingerprint, &w->lm);
 }
 
 static enum gr_status create_machine(struct worker *w, const struct gr_draft_options *o, int32_t n_vocab)
 {
-    const struct gr_drafter_config c = {
-        .n_session_max = o->n_session_max, .n_ctx_max = w->lm->n_ctx_max, .n_vocab = n_vocab,
-        .feature_width = gr_lm_ship_width(w->lm), .feature_raw = w->lm->raw_features,
-        .feature_window = GR_FEATURES_WINDOW, .feature_context = o->draft_context,
-        .n_row_max = w->lm->n_row_max, .prefill_chunk = PREFILL_CHUNK, .n_pool_block = w->lm->n_pool_block,
-        .test_flip_round = (uint32_t)o->test_flip_round};
-    const struct gr_drafter_io io = {.ctx = w, .frame_begin = frame_begin, .frame_end = frame_end,
-                                     .send_msg = send_msg, .start_job = start_job, .connect = connect_target,
+    const struct gr_drafter_config c = {.n_session_max = o->n_session_max,
+                                        .n_ctx_max = w->lm->n_ctx_max,
+                                        .n_vocab = n_vocab,
+                                        .feature_width = gr_lm_ship_width(w->lm),
+                                        .feature_raw = w->lm->raw_features,
+                                        .feature_window = GR_FEATURES_WINDOW,
+                                        .feature_context = o->draft_context,
+                                        .n_row_max = w->lm->n_row_max,
+                                        .prefill_chunk = PREFILL_CHUNK,
+                                        .n_pool_block = w->lm->n_pool_block,
+                                        .test_flip_round = (uint32_t)o->test_flip_round};
+    const struct gr_drafter_io io = {.ctx = w,
+                                     .frame_begin = frame_begin,
+                                     .frame_end = frame_end,
+                                     .send_msg = send_msg,
+                                     .start_job = start_job,
+                                     .connect = connect_target,
                                      .take_fallbacks = take_fallbacks};
     GR_TRY(gr_grower_create(w->lm, o->n_session_max, &w->grower));
     GR_TRY(gr_grower_touch_memory(w->grower, w->lm->feature_width > 0 ? PREFILL_CHUNK : TOUCH_ROWS));
@@ -196,18 +221,30 @@ static enum gr_status create_machine(struct worker *w, const struct gr_draft_opt
 static enum gr_status create_io(struct worker *w, const struct gr_draft_options *o, uint64_t fingerprint,
                                 uint64_t tokenizer_fingerprint, int32_t n_vocab)
 {
-    struct gr_worker_config c = {.join = o->join, .forced_transport = o->forced_transport,
+    struct gr_worker_config c = {.join = o->join,
+                                 .forced_transport = o->forced_transport,
                                  .spin_ns = gr_worker_spin_ns(o->spin_ms, o->device != GR_DEVICE_CPU, gr_cpu_count()),
                                  .loop_conn = o->loop_conn};
-    GR_TRY(gr_worker_config_describe(&c, &(struct gr_worker_identity){
-        .role = GR_ROLE_DRAFT, .n_vocab = n_vocab, .n_ctx_max = w->lm->n_ctx_max,
-        .n_block = w->lm->n_pool_block, .n_session_max = o->n_session_max, .model_fingerprint = fingerprint,
-        .tokenizer_fingerprint = tokenizer_fingerprint, .numerics_id = w->lm->numerics_id,
-        .feature_width = (uint32_t)gr_lm_ship_width(w->lm), .feature_raw = w->lm->raw_features,
-        .fc_fingerprint = w->lm->fc_fingerprint, .captures = w->lm->captures}));
-    const struct gr_worker_machine machine = {
-        .ctx = w, .on_msg = on_msg, .on_frame = on_frame, .on_peer_ready = on_peer_ready,
-        .on_peer_lost = on_peer_lost, .on_compute_done = on_compute_done, .step = step};
+    GR_TRY(
+        gr_worker_config_describe(&c, &(struct gr_worker_identity){.role = GR_ROLE_DRAFT,
+                                                                   .n_vocab = n_vocab,
+                                                                   .n_ctx_max = w->lm->n_ctx_max,
+                                                                   .n_block = w->lm->n_pool_block,
+                                                                   .n_session_max = o->n_session_max,
+                                                                   .model_fingerprint = fingerprint,
+                                                                   .tokenizer_fingerprint = tokenizer_fingerprint,
+                                                                   .numerics_id = w->lm->numerics_id,
+                                                                   .feature_width = (uint32_t)gr_lm_ship_width(w->lm),
+                                                                   .feature_raw = w->lm->raw_features,
+                                                                   .fc_fingerprint = w->lm->fc_fingerprint,
+                                                                   .captures = w->lm->captures}));
+    const struct gr_worker_machine machine = {.ctx = w,
+                                              .on_msg = on_msg,
+                                              .on_frame = on_frame,
+                                              .on_peer_ready = on_peer_ready,
+                                              .on_peer_lost = on_peer_lost,
+                                              .on_compute_done = on_compute_done,
+                                              .step = step};
     return gr_worker_io_create(&c, &machine, &w->io);
 }
 
@@ -230,15 +267,15 @@ static enum gr_status create(struct worker *w, const struct gr_draft_options *o)
     const int32_t n_vocab = gr_lm_without_padding(w->lm, n_token);
     GR_TRY(create_machine(w, o, n_vocab));
     log_info("%s: %d layers, %d KV blocks, context %d, %s%s kernels, %d threads", o->model, hf.n_layer,
-             w->lm->n_pool_block, w->lm->n_ctx_max, o->device == GR_DEVICE_CPU ? "" : "CUDA and ",
-             w->lm->kernels->name, gr_team_size(w->lm->team));
+             w->lm->n_pool_block, w->lm->n_ctx_max, o->device == GR_DEVICE_CPU ? "" : "CUDA and ", w->lm->kernels->name,
+             gr_team_size(w->lm->team));
     return create_io(w, o, fingerprint, tokenizer_fingerprint, n_vocab);
 }
 
 struct gr_draft_options gr_draft_options_default(void)
 {
-    return (struct gr_draft_options){.n_session_max = 8, .forced_transport = -1, .spin_ms = GR_SPIN_AUTO,
-                                     .draft_context = GR_DRAFT_CONTEXT_DEFAULT};
+    return (struct gr_draft_options){
+        .n_session_max = 8, .forced_transport = -1, .spin_ms = GR_SPIN_AUTO, .draft_context = GR_DRAFT_CONTEXT_DEFAULT};
 }
 
 enum gr_status gr_draft_worker_run(const struct gr_draft_options *options)

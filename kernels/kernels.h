@@ -197,7 +197,7 @@ typedef void gr_kv_summary_fn(const struct gr_exec *x, const struct gr_kv_summar
 struct gr_block_scores_args {
     const float *q; /* (n_row, q_stride): n_head heads of head_dim, after RoPE */
     const float *k_max, *k_min;
-    float *score;   /* (n_kv_head, n_block_max) */
+    float *score; /* (n_kv_head, n_block_max) */
     int n_row, q_stride, n_head, n_kv_head, head_dim;
     int begin, end, n_block_max;
     bool use_max;

@@ -108,8 +108,7 @@ enum gr_status gr_tok_build_tries(struct gr_tokenizer *tok)
 bool gr_is_white_space(int32_t c)
 {
     return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||
-           (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F ||
-           c == 0x205F || c == 0x3000;
+           (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
 /* \w of Rust's regex, but for a few symbols that are Other_Alphabetic (circled letters). */
@@ -136,8 +135,7 @@ static bool is_word(int32_t c)
 /* The character at p, and its length; 0 at the end. */
 static size_t char_at(const char *p, size_t n, int32_t *out)
 {
-    utf8proc_ssize_t len =
-        n == 0 ? 0 : utf8proc_iterate((const uint8_t *)p, (utf8proc_ssize_t)n, out);
+    utf8proc_ssize_t len = n == 0 ? 0 : utf8proc_iterate((const uint8_t *)p, (utf8proc_ssize_t)n, out);
     return len > 0 ? (size_t)len : 0;
 }
 
@@ -165,9 +163,8 @@ static bool is_single_word(const char *text, size_t len, size_t begin, size_t en
 
 /* The token whose trie text begins at text, and that text's length (NFC can make it another one
  * than the content's). */
-static const struct gr_added_token *longest_at(const struct gr_tokenizer *tok,
-                                               const struct gr_trie *trie, const char *text,
-                                               size_t len, size_t *n_out)
+static const struct gr_added_token *longest_at(const struct gr_tokenizer *tok, const struct gr_trie *trie,
+                                               const char *text, size_t len, size_t *n_out)
 {
     int32_t best = -1;
     uint32_t node = 0;
@@ -184,8 +181,8 @@ static const struct gr_added_token *longest_at(const struct gr_tokenizer *tok,
     return best >= 0 ? &tok->added[best] : NULL;
 }
 
-bool gr_trie_find(const struct gr_tokenizer *tok, const struct gr_trie *trie, const char *text,
-                  size_t len, size_t from, struct gr_added_match *out)
+bool gr_trie_find(const struct gr_tokenizer *tok, const struct gr_trie *trie, const char *text, size_t len, size_t from,
+                  struct gr_added_match *out)
 {
     if (trie->nodes == NULL) {
         return false;
@@ -203,8 +200,7 @@ bool gr_trie_find(const struct gr_tokenizer *tok, const struct gr_trie *trie, co
             continue;
         }
         int32_t c;
-        while (a->lstrip && begin > from && (n = char_before(text, begin, &c)) > 0 &&
-               gr_is_white_space(c)) {
+        while (a->lstrip && begin > from && (n = char_before(text, begin, &c)) > 0 && gr_is_white_space(c)) {
             begin -= n;
         }
         while (a->rstrip && (n = char_at(text + end, len - end, &c)) > 0 && gr_is_white_space(c)) {

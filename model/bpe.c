@@ -66,8 +66,7 @@ static struct gr_merge_slot *probe(const struct gr_merge_table *t, int32_t left,
     return &t->slots[i];
 }
 
-bool gr_merge_table_add(struct gr_merge_table *t, int32_t left, int32_t right, uint32_t rank,
-                        int32_t id)
+bool gr_merge_table_add(struct gr_merge_table *t, int32_t left, int32_t right, uint32_t rank, int32_t id)
 {
     struct gr_merge_slot *slot = probe(t, left, right);
     if (slot->key != UINT64_MAX) {
@@ -197,8 +196,8 @@ static void merge_all(const struct gr_tokenizer *tok, struct gr_bpe_scratch *s)
     }
 }
 
-enum gr_status gr_bpe_encode(const struct gr_tokenizer *tok, struct gr_bpe_scratch *s,
-                             const char *bytes, size_t len, const int32_t **ids_out, size_t *n_out)
+enum gr_status gr_bpe_encode(const struct gr_tokenizer *tok, struct gr_bpe_scratch *s, const char *bytes, size_t len,
+                             const int32_t **ids_out, size_t *n_out)
 {
     GR_TRY(scratch_reserve(s, len));
     *ids_out = s->ids;

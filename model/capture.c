@@ -28,8 +28,8 @@ static enum gr_status from_default(const char *dir, int n_layer, struct gr_captu
     *c = (struct gr_capture){.n = 3, .layer = {2, n_layer / 2, n_layer - 3}};
     if (c->layer[0] >= c->layer[1] || c->layer[1] >= c->layer[2]) {
         log_error("%s/config.json: no eagle_aux_hidden_state_layer_ids, and a target of %d layers has no default "
-                  "(2, L/2, L-3 would be %d, %d, %d): name the layers", dir, n_layer, c->layer[0], c->layer[1],
-                  c->layer[2]);
+                  "(2, L/2, L-3 would be %d, %d, %d): name the layers",
+                  dir, n_layer, c->layer[0], c->layer[1], c->layer[2]);
         return GR_EINVAL;
     }
     return GR_OK;
@@ -58,7 +58,7 @@ enum gr_status gr_capture_choose(const char *dir, const struct gr_hf_config *hea
         c.why = "given by an option";
     } else if (head->has_capture) {
         GR_TRY(from_config(dir, head, &c));
-        c.why = !head->capture_ids_are_outputs ? "ids in its config are inputs"
+        c.why = !head->capture_ids_are_outputs                    ? "ids in its config are inputs"
                 : head->capture_ids_are == GR_CAPTURE_IDS_OUTPUTS ? "ids in its config are outputs, as it says"
                                                                   : "ids in its config begin with 1: outputs";
     } else {

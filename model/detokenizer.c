@@ -35,8 +35,7 @@ static size_t to_text(const uint8_t *p, size_t n, char *out, size_t *n_left_out)
 }
 
 /* Bytes that an id gives; NULL and 0 for none. */
-static const char *bytes_of(const struct gr_tokenizer *tok, int32_t id, bool skip_special,
-                            size_t *len_out)
+static const char *bytes_of(const struct gr_tokenizer *tok, int32_t id, bool skip_special, size_t *len_out)
 {
     if (skip_special && gr_tokenizer_is_special(tok, id)) {
         *len_out = 0;
@@ -45,9 +44,8 @@ static const char *bytes_of(const struct gr_tokenizer *tok, int32_t id, bool ski
     return gr_tokenizer_token_bytes(tok, id, len_out);
 }
 
-enum gr_status gr_tokenizer_decode_bytes(const struct gr_tokenizer *tok, const int32_t *ids,
-                                         size_t n, bool skip_special, char **bytes_out,
-                                         size_t *len_out)
+enum gr_status gr_tokenizer_decode_bytes(const struct gr_tokenizer *tok, const int32_t *ids, size_t n,
+                                         bool skip_special, char **bytes_out, size_t *len_out)
 {
     size_t total = 0, len;
     for (size_t i = 0; i < n; i++) {
@@ -73,8 +71,8 @@ enum gr_status gr_tokenizer_decode_bytes(const struct gr_tokenizer *tok, const i
     return GR_OK;
 }
 
-enum gr_status gr_tokenizer_decode(const struct gr_tokenizer *tok, const int32_t *ids, size_t n,
-                                   bool skip_special, char **text_out, size_t *len_out)
+enum gr_status gr_tokenizer_decode(const struct gr_tokenizer *tok, const int32_t *ids, size_t n, bool skip_special,
+                                   char **text_out, size_t *len_out)
 {
     char *bytes;
     size_t n_bytes;
@@ -106,8 +104,7 @@ void gr_detok_init(struct gr_detok *d, const struct gr_tokenizer *tok)
 static enum gr_status put(const char *text, size_t n, char *out, size_t cap, size_t *n_out)
 {
     if (n > cap) {
-        log_error("detokenizer: %zu bytes of text, room for %zu; GR_DETOK_OUT_MAX is enough", n,
-                  cap);
+        log_error("detokenizer: %zu bytes of text, room for %zu; GR_DETOK_OUT_MAX is enough", n, cap);
         return GR_ELIMIT;
     }
     if (n > 0) {

@@ -12,9 +12,9 @@
 /* Rows that are run to the layer's end, one behind the other, where the batch has others that only leave their KV. */
 struct packed_rows {
     int n_row, n_seq;
-    int32_t *row, *pos;       /* (n_row_max): in the batch; RoPE position */
-    struct gr_attn_seq *seq;  /* (n_row_max) */
-    float *in, *g, *x;        /* (n_row_max, 2H | H | H): as the head's own */
+    int32_t *row, *pos;      /* (n_row_max): in the batch; RoPE position */
+    struct gr_attn_seq *seq; /* (n_row_max) */
+    float *in, *g, *x;       /* (n_row_max, 2H | H | H): as the head's own */
 };
 
 struct eagle3 {
@@ -22,7 +22,7 @@ struct eagle3 {
     struct gr_eagle3_source source;
     struct gr_kernels kernels;
     struct gr_memory memory;
-    struct gr_fc fc;                 /* with raw_features */
+    struct gr_fc fc; /* with raw_features */
     struct gr_layer_work work;
     struct gr_layer layer;
     float *hidden_norm, *final_norm; /* (H) */
@@ -46,8 +46,11 @@ static struct eagle3 *of(struct gr_lm *lm)
 
 static struct gr_loader loader_of(struct eagle3 *m, const struct gr_safetensors *files)
 {
-    return (struct gr_loader){.kernels = &m->kernels, .memory = &m->memory, .files = files,
-                              .expand = m->source.expand.to != NULL ? &m->source.expand : NULL, .team = m->lm.team};
+    return (struct gr_loader){.kernels = &m->kernels,
+                              .memory = &m->memory,
+                              .files = files,
+                              .expand = m->source.expand.to != NULL ? &m->source.expand : NULL,
+                              .team = m->lm.team};
 }
 
 static enum gr_status load_borrowed(struct eagle3 *m)
@@ -85,9 +88,9 @@ static enum gr_status load_weights(struct eagle3 *m, const struct gr_eagle3_conf
     GR_TRY(gr_load_vector(&l, "norm.weight", m->source.hf.hidden, &m->final_norm));
     GR_TRY(load_borrowed(m));
     GR_TRY(load_map(m));
-    return c->raw_features ? gr_fc_load(&l, &m->source.hf, m->source.capture.n, m->source.target_hf.hidden,
-                                        m->lm.n_row_max, &m->fc)
-                           : GR_OK;
+    return c->raw_features
+               ? gr_fc_load(&l, &m->source.hf, m->source.capture.n, m->source.target_hf.hidden, m->lm.n_row_max, &m->fc)
+               : GR_OK;
 }
 
 static enum gr_status take_state(struct eagle3 *m, bool keep_stages)
@@ -139,9 +142,9 @@ struct pass {
     struct eagle3 *m;
     const struct gr_batch *b;
     const struct packed_rows *packed; /* NULL: all rows are run to the end */
-    struct gr_layer_queries asking; /* the rows that are */
-    const float *residual;          /* theirs, and */
-    float *x;                       /* (n_row, H): their residual stream */
+    struct gr_layer_queries asking;   /* the rows that are */
+    const float *residual;            /* theirs, and */
+    float *x;                         /* (n_row, H): their residual stream */
 };
 
 /* Which rows of a batch are run to the end. */
@@ -175,7 +178,11 @@ static struct pass pass_of(struct eagle3 *m, const struct gr_batch *b)
         return (struct pass){.m = m, .b = b, .asking = gr_layer_all_ask(b, m->in), .residual = m->g, .x = m->x};
     }
     pack_rows(b, k);
-    return (struct pass){.m = m, .b = b, .packed = k, .residual = k->g, .x = k->x,
+    return (struct pass){.m = m,
+                         .b = b,
+                         .packed = k,
+                         .residual = k->g,
+                         .x = k->x,
                          .asking = {.in = k->in, .pos = k->pos, .seq = k->seq, .n_row = k->n_row, .n_seq = k->n_seq}};
 }
 
@@ -205,13 +212,25 @@ static void input_block(const struct gr_exec *x, const struct pass *p)
     for (int r = begin; r < end; r++) {
         memcpy(m->g + (size_t)r * (size_t)n_hidden, gr_lm_feature(&m->lm, b, r), row_bytes);
     }
-    m->kernels.embed(x, &(struct gr_embed_args){.table = m->embed, .id = b->token, .y = m->in, .n_row = b->n_row,
-                                                .n = n_hidden, .y_stride = 2 * n_hidden});
-    m->kernels.rmsnorm(x, &(struct gr_rmsnorm_args){.x = m->in, .w = m->layer.in_norm, .y = m->in, .n_row = b->n_row,
-                                                    .n = n_hidden, .x_stride = 2 * n_hidden, .y_stride = 2 * n_hidden,
+    m->kernels.embed(
+        x,
+        &(struct gr_embed_args){
+            .table = m->embed, .id = b->token, .y = m->in, .n_row = b->n_row, .n = n_hidden, .y_stride = 2 * n_hidden});
+    m->kernels.rmsnorm(x, &(struct gr_rmsnorm_args){.x = m->in,
+                                                    .w = m->layer.in_norm,
+                                                    .y = m->in,
+                                                    .n_row = b->n_row,
+                                                    .n = n_hidden,
+                                                    .x_stride = 2 * n_hidden,
+                                                    .y_stride = 2 * n_hidden,
                                                     .eps = m->source.hf.rms_eps});
-    m->kernels.rmsnorm(x, &(struct gr_rmsnorm_args){.x = m->g, .w = m->hidden_norm, .y = normed_g, .n_row = b->n_row,
-                                                    .n = n_hidden, .x_stride = n_hidden, .y_stride = 2 * n_hidden,
+    m->kernels.rmsnorm(x, &(struct gr_rmsnorm_args){.x = m->g,
+                                                    .w = m->hidden_norm,
+                                                    .y = normed_g,
+                                                    .n_row = b->n_row,
+                                                    .n = n_hidden,
+                                                    .x_stride = n_hidden,
+                                                    .y_stride = 2 * n_hidden,
                                                     .eps = m->source.hf.rms_eps});
     for (int r = begin; m->source.hf.norm_before_residual && r < end; r++) {
         memcpy(m->g + (size_t)r * (size_t)n_hidden, normed_g + (size_t)r * 2 * (size_t)n_hidden, row_bytes);
@@ -252,8 +271,12 @@ static void output_block(const struct gr_exec *x, struct eagle3 *m, const struct
         gr_layer_norm(x, &m->work, m->xo, m->final_norm, m->xo, b->n_out);
     }
     gr_exec_barrier(x);
-    m->kernels.linear(x, &(struct gr_linear_args){.w = &m->head, .x = m->xo, .y = m->lm.logits, .n_row = b->n_out,
-                                                  .x_stride = m->source.hf.hidden, .y_stride = m->lm.n_vocab_stride});
+    m->kernels.linear(x, &(struct gr_linear_args){.w = &m->head,
+                                                  .x = m->xo,
+                                                  .y = m->lm.logits,
+                                                  .n_row = b->n_out,
+                                                  .x_stride = m->source.hf.hidden,
+                                                  .y_stride = m->lm.n_vocab_stride});
 }
 
 static void run_pass(const struct gr_exec *x, void *arg)
@@ -382,8 +405,8 @@ const float *gr_eagle3_stage(const struct gr_lm *lm, const char *name, int *widt
         const float *value;
         int width;
     } stages[] = {
-        {"attn_input", m->in, 2 * m->source.hf.hidden}, {"attn_out", m->attn_out, m->source.hf.hidden},
-        {"ffn_out", m->ffn_out, m->source.hf.hidden},   {"hidden", m->lm.hidden, m->source.hf.hidden},
+        {"attn_input", m->in, 2 * m->source.hf.hidden},  {"attn_out", m->attn_out, m->source.hf.hidden},
+        {"ffn_out", m->ffn_out, m->source.hf.hidden},    {"hidden", m->lm.hidden, m->source.hf.hidden},
         {"pre_head_hidden", m->xo, m->source.hf.hidden},
     };
     for (size_t i = 0; lm->ops == &eagle3_ops && m->attn_out != NULL && i < GR_ARRAY_LEN(stages); i++) {

@@ -39,9 +39,9 @@ struct gr_eagle3_config {
     int n_capture;          /* captures the target was told to make (capture.h); 0: by the head's config */
     int capture_layer[GR_CAPTURE_MAX];
     const struct gr_geometry *geometry; /* NULL: as in the folders; else expanded (expand.h), as the target */
-    bool geometry_positions;      /* as the target's (llama.h) */
+    bool geometry_positions;            /* as the target's (llama.h) */
     const struct gr_tuned *tuned; /* only a GPU's runtime asks; NULL: nothing was measured. Borrowed for the call */
-    bool raw_features;      /* the target ships captured states: the head is to run fc itself (lm.h) */
+    bool raw_features;            /* the target ships captured states: the head is to run fc itself (lm.h) */
     /* Copies of inner values are kept for every row (gr_eagle3_stage); costs two more linears a pass, and all rows are
      * run whole. */
     bool keep_stages;

@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const stream_norms[GR_CAPTURE_MAX] = {
-    "fc_norm.0.weight", "fc_norm.1.weight", "fc_norm.2.weight", "fc_norm.3.weight"};
+static const char *const stream_norms[GR_CAPTURE_MAX] = {"fc_norm.0.weight", "fc_norm.1.weight", "fc_norm.2.weight",
+                                                         "fc_norm.3.weight"};
 
 enum gr_status gr_fc_check(const char *head_dir, const struct gr_hf_config *head, const struct gr_safetensors *files,
                            int n_capture, int target_hidden)
@@ -38,8 +38,11 @@ static enum gr_status load_norms(const struct gr_loader *l, const struct gr_hf_c
 enum gr_status gr_fc_load(const struct gr_loader *l, const struct gr_hf_config *head, int n_capture, int target_hidden,
                           int n_row_max, struct gr_fc *out)
 {
-    struct gr_fc f = {.kernels = l->kernels, .n_capture = n_capture, .capture_width = target_hidden,
-                      .fused_width = head->hidden, .rms_eps = head->rms_eps};
+    struct gr_fc f = {.kernels = l->kernels,
+                      .n_capture = n_capture,
+                      .capture_width = target_hidden,
+                      .fused_width = head->hidden,
+                      .rms_eps = head->rms_eps};
     const int n_in = n_capture * target_hidden;
     GR_TRY(gr_load_matrix(l, "fc.weight", head->hidden, n_in, &f.fc.w));
     if (gr_safetensors_find(l->files, "fc.bias") != NULL) { /* no flag of the config speaks of it */
@@ -67,8 +70,14 @@ static void norm_rows(const struct gr_exec *x, const struct gr_fc *f, float *row
                       int width)
 {
     const int stride = f->n_capture * f->capture_width;
-    f->kernels->rmsnorm(x, &(struct gr_rmsnorm_args){.x = rows, .w = weight, .y = rows, .n_row = n_row, .n = width,
-                                                     .x_stride = stride, .y_stride = stride, .eps = f->rms_eps});
+    f->kernels->rmsnorm(x, &(struct gr_rmsnorm_args){.x = rows,
+                                                     .w = weight,
+                                                     .y = rows,
+                                                     .n_row = n_row,
+                                                     .n = width,
+                                                     .x_stride = stride,
+                                                     .y_stride = stride,
+                                                     .eps = f->rms_eps});
 }
 
 void gr_fc_fuse(const struct gr_exec *x, const struct gr_fc *f, int n, const float *const *capture, float *out)
@@ -87,6 +96,11 @@ void gr_fc_fuse(const struct gr_exec *x, const struct gr_fc *f, int n, const flo
         norm_rows(x, f, f->in + (size_t)c * (size_t)f->capture_width, f->stream_norm[c], n, f->capture_width);
     }
     gr_exec_barrier(x);
-    f->kernels->linear(x, &(struct gr_linear_args){.w = &f->fc.w, .x = f->in, .bias = f->fc.bias, .y = out, .n_row = n,
-                                                   .x_stride = (int)width, .y_stride = f->fused_width});
+    f->kernels->linear(x, &(struct gr_linear_args){.w = &f->fc.w,
+                                                   .x = f->in,
+                                                   .bias = f->fc.bias,
+                                                   .y = out,
+                                                   .n_row = n,
+                                                   .x_stride = (int)width,
+                                                   .y_stride = f->fused_width});
 }

@@ -16,7 +16,7 @@ struct gr_fc {
     float *input_norm;                  /* (n_capture * capture_width) or NULL */
     float *stream_norm[GR_CAPTURE_MAX]; /* (capture_width) each, or NULL */
     float rms_eps;
-    float *in;                          /* (n_row_max, n_capture * capture_width) */
+    float *in; /* (n_row_max, n_capture * capture_width) */
 };
 
 /* Shape of fc.weight against captures and hidden sizes; names both values. Marks the tensors as used. */

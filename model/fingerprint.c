@@ -4,7 +4,7 @@
 #include <xxhash.h>
 
 #define PAGE_BYTES 4096u
-#define N_PAGE     4u
+#define N_PAGE 4u
 
 static void add_u64(XXH3_state_t *h, uint64_t value)
 {
@@ -33,19 +33,31 @@ static void add_text(XXH3_state_t *h, const char *text)
 static void add_config(XXH3_state_t *h, const struct gr_hf_config *c)
 {
     const int ints[] = {
-        c->hidden,         c->n_layer,
-        c->n_head,         c->n_kv_head,
-        c->head_dim,       c->ffn,
-        c->n_vocab,        c->max_pos,
-        c->tie_embeddings, c->attention_bias,
-        c->mlp_bias,       (int)c->rope_kind,
-        c->rope.truncate,  c->draft_n_vocab,
-        c->target_hidden,  c->has_capture,
-        c->n_capture,      c->norm_before_residual,
-        c->norm_before_fc, c->fc_norm,
+        c->hidden,
+        c->n_layer,
+        c->n_head,
+        c->n_kv_head,
+        c->head_dim,
+        c->ffn,
+        c->n_vocab,
+        c->max_pos,
+        c->tie_embeddings,
+        c->attention_bias,
+        c->mlp_bias,
+        (int)c->rope_kind,
+        c->rope.truncate,
+        c->draft_n_vocab,
+        c->target_hidden,
+        c->has_capture,
+        c->n_capture,
+        c->norm_before_residual,
+        c->norm_before_fc,
+        c->fc_norm,
         c->norm_output,
-        c->n_expert,       c->n_expert_used,
-        c->sliding_window, c->rope.original_max_pos,
+        c->n_expert,
+        c->n_expert_used,
+        c->sliding_window,
+        c->rope.original_max_pos,
     };
     const double numbers[] = {
         (double)c->rms_eps,       c->rope_theta,     c->rope.factor,    c->rope.low_freq_factor,

@@ -21,7 +21,8 @@ static enum gr_status check_map(const char *dir, const int64_t *d2t, int n_draft
         const int64_t id = i + d2t[i];
         if (id <= last) {
             log_error("%s: d2t[%d] = %" PRId64 " maps to id %" PRId64 ", the entry before it to %" PRId64
-                      ": ids must rise", dir, i, d2t[i], id, last);
+                      ": ids must rise",
+                      dir, i, d2t[i], id, last);
             return GR_EMISMATCH;
         }
         last = id;

@@ -10,14 +10,14 @@
 #include "model/capture.h"
 #include "model/json_util.h"
 
-#define HIDDEN_MAX   65536
-#define N_HEAD_MAX   1024
+#define HIDDEN_MAX 65536
+#define N_HEAD_MAX 1024
 #define HEAD_DIM_MAX 1024
-#define FFN_MAX      (1 << 20)
-#define N_VOCAB_MAX  (1 << 22)
-#define MAX_POS_MAX  (1 << 24)
-#define THETA_MIN    1.0
-#define THETA_MAX    1e12
+#define FFN_MAX (1 << 20)
+#define N_VOCAB_MAX (1 << 22)
+#define MAX_POS_MAX (1 << 24)
+#define THETA_MIN 1.0
+#define THETA_MAX 1e12
 
 /* HF's default where config.json is silent (Llama 2 was). */
 #define THETA_DEFAULT 10000.0
@@ -49,8 +49,7 @@ static enum gr_status parse_architecture(const struct gr_json_where *w, struct g
     GR_TRY(gr_json_array(w, "architectures", true, &list));
     const json_t *first = json_array_get(list, 0);
     if (json_array_size(list) != 1 || !json_is_string(first)) {
-        log_error("%s: architectures must be a list of one string; known: %s", w->name,
-                  gr_hf_architectures());
+        log_error("%s: architectures must be a list of one string; known: %s", w->name, gr_hf_architectures());
         return GR_EFORMAT;
     }
     const char *text = json_string_value(first);
@@ -60,14 +59,12 @@ static enum gr_status parse_architecture(const struct gr_json_where *w, struct g
             return GR_OK;
         }
     }
-    log_error("%s: architecture %.80s is not known; known: %s", w->name, text,
-              gr_hf_architectures());
+    log_error("%s: architecture %.80s is not known; known: %s", w->name, text, gr_hf_architectures());
     return GR_EUNSUPPORTED;
 }
 
 /* Copies the string of key into text[cap]; "" when missing. */
-static enum gr_status copy_string(const struct gr_json_where *w, const char *key, char *text,
-                                  size_t cap)
+static enum gr_status copy_string(const struct gr_json_where *w, const char *key, char *text, size_t cap)
 {
     const char *value = NULL;
     GR_TRY(gr_json_string(w, key, false, &value));
@@ -91,8 +88,8 @@ static enum gr_status parse_geometry(const struct gr_json_where *w, struct gr_hf
     c->n_kv_head = c->n_head;
     GR_TRY(gr_json_int(w, "num_key_value_heads", false, 1, c->n_head, &c->n_kv_head));
     if (c->n_head % c->n_kv_head != 0) {
-        log_error("%s: num_attention_heads = %d is no multiple of num_key_value_heads = %d",
-                  w->name, c->n_head, c->n_kv_head);
+        log_error("%s: num_attention_heads = %d is no multiple of num_key_value_heads = %d", w->name, c->n_head,
+                  c->n_kv_head);
         return GR_EFORMAT;
     }
     /* An explicit head_dim need not be hidden / heads (Qwen3-0.6B: 128 with 1024 / 16). */
@@ -134,8 +131,7 @@ static enum gr_status parse_flags(const struct gr_json_where *w, struct gr_hf_co
 }
 
 /* Keys that change what the model computes in a way graft has not. */
-static enum gr_status refuse_unsupported(const struct gr_json_where *w,
-                                         const struct gr_hf_config *c)
+static enum gr_status refuse_unsupported(const struct gr_json_where *w, const struct gr_hf_config *c)
 {
     const char *act = "silu";
     GR_TRY(gr_json_string(w, "hidden_act", false, &act));
@@ -177,11 +173,10 @@ static enum gr_status parse_llama3_rope(const struct gr_json_where *w, struct gr
     GR_TRY(gr_json_double(w, "factor", true, 1.0, 1e4, &c->rope.factor));
     GR_TRY(gr_json_double(w, "low_freq_factor", true, 1e-3, 1e4, &c->rope.low_freq_factor));
     GR_TRY(gr_json_double(w, "high_freq_factor", true, 1e-3, 1e4, &c->rope.high_freq_factor));
-    GR_TRY(gr_json_int(w, "original_max_position_embeddings", true, 1, MAX_POS_MAX,
-                       &c->rope.original_max_pos));
+    GR_TRY(gr_json_int(w, "original_max_position_embeddings", true, 1, MAX_POS_MAX, &c->rope.original_max_pos));
     if (c->rope.high_freq_factor <= c->rope.low_freq_factor) {
-        log_error("%s: %shigh_freq_factor = %g must be above low_freq_factor = %g", w->name,
-                  w->prefix, c->rope.high_freq_factor, c->rope.low_freq_factor);
+        log_error("%s: %shigh_freq_factor = %g must be above low_freq_factor = %g", w->name, w->prefix,
+                  c->rope.high_freq_factor, c->rope.low_freq_factor);
         return GR_EFORMAT;
     }
     return GR_OK;
@@ -199,11 +194,10 @@ static enum gr_status parse_yarn_rope(const struct gr_json_where *w, struct gr_h
     GR_TRY(gr_json_double(w, "beta_slow", false, 1e-3, 1e6, &c->rope.beta_slow));
     GR_TRY(gr_json_bool(w, "truncate", false, &c->rope.truncate));
     GR_TRY(gr_json_double(w, "attention_factor", false, 1e-3, 1e3, &c->rope.attention_factor));
-    GR_TRY(gr_json_int(w, "original_max_position_embeddings", false, 1, MAX_POS_MAX,
-                       &c->rope.original_max_pos));
+    GR_TRY(gr_json_int(w, "original_max_position_embeddings", false, 1, MAX_POS_MAX, &c->rope.original_max_pos));
     if (c->rope.beta_fast < c->rope.beta_slow) {
-        log_error("%s: %sbeta_fast = %g must not be below beta_slow = %g", w->name, w->prefix,
-                  c->rope.beta_fast, c->rope.beta_slow);
+        log_error("%s: %sbeta_fast = %g must not be below beta_slow = %g", w->name, w->prefix, c->rope.beta_fast,
+                  c->rope.beta_slow);
         return GR_EFORMAT;
     }
     return GR_OK;
@@ -231,8 +225,7 @@ static enum gr_status parse_rope_object(const struct gr_json_where *w, struct gr
     kind = old_kind != NULL ? old_kind : kind;
     GR_TRY(gr_json_string(w, "rope_type", false, &kind));
     if (old_kind != NULL && strcmp(kind, old_kind) != 0) {
-        log_error("%s: %srope_type %.40s and %stype %.40s differ", w->name, w->prefix, kind,
-                  w->prefix, old_kind);
+        log_error("%s: %srope_type %.40s and %stype %.40s differ", w->name, w->prefix, kind, w->prefix, old_kind);
         return GR_EFORMAT;
     }
     if (strcmp(kind, "default") == 0) {
@@ -246,8 +239,7 @@ static enum gr_status parse_rope_object(const struct gr_json_where *w, struct gr
         c->rope_kind = GR_ROPE_YARN;
         return parse_yarn_rope(w, c);
     }
-    log_error("%s: %srope_type %.40s is not supported; known: default, llama3, yarn", w->name,
-              w->prefix, kind);
+    log_error("%s: %srope_type %.40s is not supported; known: default, llama3, yarn", w->name, w->prefix, kind);
     return GR_EUNSUPPORTED;
 }
 
@@ -269,8 +261,7 @@ static enum gr_status parse_rope(const struct gr_json_where *w, struct gr_hf_con
         GR_TRY(parse_rope_object(&rw, c));
     }
     if (outer != 0 && inner != 0 && outer != inner) {
-        log_error("%s: rope_theta = %g at the top and %g in the rope object", w->name, outer,
-                  inner);
+        log_error("%s: rope_theta = %g at the top and %g in the rope object", w->name, outer, inner);
         return GR_EFORMAT;
     }
     c->rope_theta = inner != 0 ? inner : outer;
@@ -280,8 +271,7 @@ static enum gr_status parse_rope(const struct gr_json_where *w, struct gr_hf_con
     return GR_OK;
 }
 
-static enum gr_status add_eos(const char *name, const json_t *value, int n_vocab,
-                              struct gr_hf_config *c)
+static enum gr_status add_eos(const char *name, const json_t *value, int n_vocab, struct gr_hf_config *c)
 {
     if (!json_is_integer(value)) {
         log_error("%s: eos_token_id must be an integer or a list of integers", name);
@@ -438,8 +428,8 @@ static enum gr_status parse_layer_types(const struct gr_json_where *w, struct gr
         return GR_OK;
     }
     if (json_array_size(list) != (size_t)c->n_layer) {
-        log_error("%s: layer_types has %zu entries, num_hidden_layers = %d", w->name,
-                  json_array_size(list), c->n_layer);
+        log_error("%s: layer_types has %zu entries, num_hidden_layers = %d", w->name, json_array_size(list),
+                  c->n_layer);
         return GR_EFORMAT;
     }
     for (int l = 0; l < c->n_layer; l++) {
@@ -463,8 +453,7 @@ static enum gr_status parse_gptoss(const struct gr_json_where *w, struct gr_hf_c
     int n_used = c->n_expert_used;
     GR_TRY(gr_json_int(w, "num_experts_per_tok", n_used == 0, 1, c->n_expert, &n_used));
     if (c->n_expert_used != 0 && n_used != c->n_expert_used) {
-        log_error("%s: num_experts_per_tok = %d and experts_per_token = %d differ", w->name, n_used,
-                  c->n_expert_used);
+        log_error("%s: num_experts_per_tok = %d and experts_per_token = %d differ", w->name, n_used, c->n_expert_used);
         return GR_EFORMAT;
     }
     c->n_expert_used = n_used;
@@ -483,8 +472,8 @@ static enum gr_status refuse_sliding_layers(const struct gr_json_where *w)
     for (size_t l = 0; l < json_array_size(list); l++) {
         const char *text = json_string_value(json_array_get(list, l));
         if (text == NULL || strcmp(text, "full_attention") != 0) {
-            log_error("%s: layer_types[%zu] %.40s is not supported; known: full_attention", w->name,
-                      l, text != NULL ? text : "(not a string)");
+            log_error("%s: layer_types[%zu] %.40s is not supported; known: full_attention", w->name, l,
+                      text != NULL ? text : "(not a string)");
             return GR_EUNSUPPORTED;
         }
     }
@@ -509,8 +498,7 @@ static enum gr_status parse_root(const char *name, const json_t *root, struct gr
     return is_arch(c, "LlamaForCausalLMEagle3") ? parse_eagle3(&w, c) : GR_OK;
 }
 
-enum gr_status gr_hf_config_parse(const char *name, const char *json, size_t len,
-                                  struct gr_hf_config *out)
+enum gr_status gr_hf_config_parse(const char *name, const char *json, size_t len, struct gr_hf_config *out)
 {
     json_t *root;
     GR_TRY(gr_json_parse_object(name, json, len, &root));

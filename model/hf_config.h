@@ -9,10 +9,10 @@
 
 #include "common/status.h"
 
-#define GR_HF_N_EOS_MAX     64 /* as many as may end a turn: GR_STOP_ID_MAX of common/accept.h */
+#define GR_HF_N_EOS_MAX 64 /* as many as may end a turn: GR_STOP_ID_MAX of common/accept.h */
 #define GR_HF_N_CAPTURE_MAX 8
-#define GR_HF_N_LAYER_MAX   256
-#define GR_HF_FILE_BYTES    (1u << 20) /* config.json and generation_config.json, each at most */
+#define GR_HF_N_LAYER_MAX 256
+#define GR_HF_FILE_BYTES (1u << 20) /* config.json and generation_config.json, each at most */
 
 enum gr_rope_kind { GR_ROPE_PLAIN, GR_ROPE_LLAMA3, GR_ROPE_YARN };
 
@@ -42,7 +42,7 @@ struct gr_hf_config {
         double beta_fast, beta_slow; /* yarn; default 32 and 1 */
         double attention_factor;     /* yarn: scales cos and sin; default 0.1 ln(factor) + 1 */
         int original_max_pos;        /* llama3, yarn */
-        bool truncate; /* yarn: floor and ceil of the correction range; default true */
+        bool truncate;               /* yarn: floor and ceil of the correction range; default true */
     } rope;
 
     /* EAGLE-3 heads only; else zero. */
@@ -89,8 +89,8 @@ GR_NODISCARD enum gr_status gr_hf_config_parse(const char *name, const char *jso
                                                struct gr_hf_config *out);
 
 /* generation_config.json from memory: replaces the eos ids of config if the file has any. */
-GR_NODISCARD enum gr_status gr_hf_config_parse_generation(const char *name, const char *json,
-                                                          size_t len, struct gr_hf_config *config);
+GR_NODISCARD enum gr_status gr_hf_config_parse_generation(const char *name, const char *json, size_t len,
+                                                          struct gr_hf_config *config);
 
 /* "LlamaForCausalLM, Qwen3ForCausalLM, ...": static text for messages. */
 const char *gr_hf_architectures(void);

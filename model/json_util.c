@@ -30,8 +30,7 @@ static enum gr_status read_all(int fd, const char *path, char *data, size_t len)
     return GR_OK;
 }
 
-static enum gr_status read_fd(int fd, const char *path, size_t max_bytes, char **data_out,
-                              size_t *len_out)
+static enum gr_status read_fd(int fd, const char *path, size_t max_bytes, char **data_out, size_t *len_out)
 {
     struct stat info;
     if (fstat(fd, &info) != 0) {
@@ -62,8 +61,7 @@ static enum gr_status read_fd(int fd, const char *path, size_t max_bytes, char *
     return GR_OK;
 }
 
-enum gr_status gr_file_read(const char *path, size_t max_bytes, bool required, char **data_out,
-                            size_t *len_out)
+enum gr_status gr_file_read(const char *path, size_t max_bytes, bool required, char **data_out, size_t *len_out)
 {
     /* O_NONBLOCK: a FIFO under this name must not hang the start. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -123,8 +121,7 @@ static const char *type_name(const json_t *value)
 }
 
 /* The value, NULL when missing or null. */
-static enum gr_status lookup(const struct gr_json_where *w, const char *key, bool required,
-                             const json_t **out)
+static enum gr_status lookup(const struct gr_json_where *w, const char *key, bool required, const json_t **out)
 {
     const json_t *value = json_object_get(w->obj, key);
     *out = NULL;
@@ -139,15 +136,15 @@ static enum gr_status lookup(const struct gr_json_where *w, const char *key, boo
     return GR_OK;
 }
 
-static enum gr_status wrong_type(const struct gr_json_where *w, const char *key,
-                                 const json_t *value, const char *expected)
+static enum gr_status wrong_type(const struct gr_json_where *w, const char *key, const json_t *value,
+                                 const char *expected)
 {
     log_error("%s: %s%s must be %s, is %s", w->name, w->prefix, key, expected, type_name(value));
     return GR_EFORMAT;
 }
 
-enum gr_status gr_json_int(const struct gr_json_where *w, const char *key, bool required,
-                           long long min, long long max, int *out)
+enum gr_status gr_json_int(const struct gr_json_where *w, const char *key, bool required, long long min, long long max,
+                           int *out)
 {
     const json_t *value;
     GR_TRY(lookup(w, key, required, &value));
@@ -159,16 +156,15 @@ enum gr_status gr_json_int(const struct gr_json_where *w, const char *key, bool 
     }
     long long number = json_integer_value(value);
     if (number < min || number > max) {
-        log_error("%s: %s%s = %lld is outside %lld..%lld", w->name, w->prefix, key, number, min,
-                  max);
+        log_error("%s: %s%s = %lld is outside %lld..%lld", w->name, w->prefix, key, number, min, max);
         return GR_ELIMIT;
     }
     *out = (int)number;
     return GR_OK;
 }
 
-enum gr_status gr_json_double(const struct gr_json_where *w, const char *key, bool required,
-                              double min, double max, double *out)
+enum gr_status gr_json_double(const struct gr_json_where *w, const char *key, bool required, double min, double max,
+                              double *out)
 {
     const json_t *value;
     GR_TRY(lookup(w, key, required, &value));
@@ -187,8 +183,7 @@ enum gr_status gr_json_double(const struct gr_json_where *w, const char *key, bo
     return GR_OK;
 }
 
-enum gr_status gr_json_bool(const struct gr_json_where *w, const char *key, bool required,
-                            bool *out)
+enum gr_status gr_json_bool(const struct gr_json_where *w, const char *key, bool required, bool *out)
 {
     const json_t *value;
     GR_TRY(lookup(w, key, required, &value));
@@ -202,8 +197,7 @@ enum gr_status gr_json_bool(const struct gr_json_where *w, const char *key, bool
     return GR_OK;
 }
 
-enum gr_status gr_json_string(const struct gr_json_where *w, const char *key, bool required,
-                              const char **out)
+enum gr_status gr_json_string(const struct gr_json_where *w, const char *key, bool required, const char **out)
 {
     const json_t *value;
     GR_TRY(lookup(w, key, required, &value));
@@ -217,8 +211,7 @@ enum gr_status gr_json_string(const struct gr_json_where *w, const char *key, bo
     return GR_OK;
 }
 
-enum gr_status gr_json_object(const struct gr_json_where *w, const char *key, bool required,
-                              const json_t **out)
+enum gr_status gr_json_object(const struct gr_json_where *w, const char *key, bool required, const json_t **out)
 {
     const json_t *value;
     GR_TRY(lookup(w, key, required, &value));
@@ -232,8 +225,7 @@ enum gr_status gr_json_object(const struct gr_json_where *w, const char *key, bo
     return GR_OK;
 }
 
-enum gr_status gr_json_array(const struct gr_json_where *w, const char *key, bool required,
-                             const json_t **out)
+enum gr_status gr_json_array(const struct gr_json_where *w, const char *key, bool required, const json_t **out)
 {
     const json_t *value;
     GR_TRY(lookup(w, key, required, &value));

@@ -79,7 +79,8 @@ enum gr_status gr_kv_partial_init_views(struct gr_kv_partial *p, const struct gr
     const struct gr_kv_budget *b = &c->most;
     if (b->n_sink < 0 || b->n_retrieval < 0 || b->n_window < 1 || b->n_sink + b->n_retrieval < 1) {
         log_error("SpecPV: sink %d, retrieval %d, window %d blocks: the window needs one, sink and retrieval together "
-                  "as well", b->n_sink, b->n_retrieval, b->n_window);
+                  "as well",
+                  b->n_sink, b->n_retrieval, b->n_window);
         return GR_EINVAL;
     }
     *p = (struct gr_kv_partial){.c = *c, .n_block_max = gr_kv_partial_block_max(c)};
@@ -103,8 +104,9 @@ enum gr_status gr_kv_partial_init(struct gr_kv_partial *p, const struct gr_kv_pa
         return st;
     }
     log_info("SpecPV: %.1f MiB a session: %d layers x %d KV heads x (%d listed blocks x 4 bytes + "
-             "%d blocks x 2 x %d x 4 bytes)", (double)gr_kv_partial_bytes(c) / 1048576.0, c->n_layer, c->n_kv_head,
-             c->most.n_sink + c->most.n_retrieval, p->n_block_max, c->head_dim);
+             "%d blocks x 2 x %d x 4 bytes)",
+             (double)gr_kv_partial_bytes(c) / 1048576.0, c->n_layer, c->n_kv_head, c->most.n_sink + c->most.n_retrieval,
+             p->n_block_max, c->head_dim);
     return GR_OK;
 }
 
@@ -144,18 +146,24 @@ static struct layer_of_view layer_of(const struct gr_kv_partial *p, int layer, c
     struct gr_kv_view *v = &p->view[r->view];
     const size_t first_head = (size_t)layer * (size_t)p->c.n_kv_head;
     const int n_below = v->dense_from / GR_KV_BLOCK;
-    return (struct layer_of_view){.v = v, .r = r, .list = first_head * (size_t)v->n_list_max,
+    return (struct layer_of_view){.v = v,
+                                  .r = r,
+                                  .list = first_head * (size_t)v->n_list_max,
                                   .summary = first_head * (size_t)p->n_block_max * (size_t)p->c.head_dim,
-                                  .n_sink = GR_MIN(n_below, r->budget.n_sink), .n_below = n_below};
+                                  .n_sink = GR_MIN(n_below, r->budget.n_sink),
+                                  .n_below = n_below};
 }
 
 static void summarize(const struct gr_exec *x, const struct gr_kv_partial *p, const struct gr_kv_refresh_layer *a,
                       const struct layer_of_view *l)
 {
-    a->kernels->kv_summary(x, &(struct gr_kv_summary_args){
-        .kv = a->kv, .block = a->seq[l->r->i_seq].block, .k_max = l->v->k_max + l->summary,
-        .k_min = l->v->k_min + l->summary, .begin = GR_MIN(l->v->n_summed, l->r->kv_len / GR_KV_BLOCK),
-        .end = l->r->kv_len / GR_KV_BLOCK, .n_block_max = p->n_block_max});
+    a->kernels->kv_summary(x, &(struct gr_kv_summary_args){.kv = a->kv,
+                                                           .block = a->seq[l->r->i_seq].block,
+                                                           .k_max = l->v->k_max + l->summary,
+                                                           .k_min = l->v->k_min + l->summary,
+                                                           .begin = GR_MIN(l->v->n_summed, l->r->kv_len / GR_KV_BLOCK),
+                                                           .end = l->r->kv_len / GR_KV_BLOCK,
+                                                           .n_block_max = p->n_block_max});
 }
 
 /* Where all candidates are chosen there is nothing to score. */
@@ -167,11 +175,20 @@ static bool must_choose(const struct layer_of_view *l)
 static void score(const struct gr_exec *x, const struct gr_kv_partial *p, const struct gr_kv_refresh_layer *a,
                   const struct layer_of_view *l)
 {
-    a->kernels->block_scores(x, &(struct gr_block_scores_args){
-        .q = a->q + (size_t)l->r->row0 * (size_t)a->q_stride, .k_max = l->v->k_max + l->summary,
-        .k_min = l->v->k_min + l->summary, .score = p->score, .n_row = l->r->n_row, .q_stride = a->q_stride,
-        .n_head = a->n_head, .n_kv_head = p->c.n_kv_head, .head_dim = p->c.head_dim, .begin = l->n_sink,
-        .end = l->n_below, .n_block_max = p->n_block_max, .use_max = l->r->budget.score_max, .work = a->work});
+    a->kernels->block_scores(x, &(struct gr_block_scores_args){.q = a->q + (size_t)l->r->row0 * (size_t)a->q_stride,
+                                                               .k_max = l->v->k_max + l->summary,
+                                                               .k_min = l->v->k_min + l->summary,
+                                                               .score = p->score,
+                                                               .n_row = l->r->n_row,
+                                                               .q_stride = a->q_stride,
+                                                               .n_head = a->n_head,
+                                                               .n_kv_head = p->c.n_kv_head,
+                                                               .head_dim = p->c.head_dim,
+                                                               .begin = l->n_sink,
+                                                               .end = l->n_below,
+                                                               .n_block_max = p->n_block_max,
+                                                               .use_max = l->r->budget.score_max,
+                                                               .work = a->work});
 }
 
 /* Candidates begin behind the sink, and keep their own numbers: block i is positions 16 i .. 16 i + 15. */

@@ -36,14 +36,14 @@ struct gr_kv_view {
     int32_t n_list;     /* blocks of every list */
     int32_t n_summed;   /* blocks [0, n_summed) have summaries */
     int32_t n_list_max;
-    int32_t *list;      /* (n_layer, n_kv_head, n_list_max), of the model's memory: on a GPU, the device's */
+    int32_t *list;        /* (n_layer, n_kv_head, n_list_max), of the model's memory: on a GPU, the device's */
     float *k_max, *k_min; /* (n_layer, n_kv_head, n_block_max / 16, head_dim, 16); not on a GPU, which has its own */
 };
 
 /* A sequence of a full pass chooses a view: the keys below kv_len stand in the pool, or are written by this pass. */
 struct gr_kv_refresh {
-    int32_t view;  /* index in lm->view */
-    int32_t i_seq; /* in the batch */
+    int32_t view;        /* index in lm->view */
+    int32_t i_seq;       /* in the batch */
     int32_t row0, n_row; /* rows of the batch whose queries choose */
     int32_t kv_len;
     struct gr_kv_budget budget; /* at most what views were made for */

@@ -13,10 +13,10 @@
 
 struct gr_kv_pool {
     int32_t n_block, n_free;
-    int32_t n_reserved;   /* free blocks that admitted sessions may still claim */
-    int32_t *free_stack;  /* owned, (n_block) */
-    uint8_t *is_free;     /* owned, (n_block) */
-    uint8_t *seen;        /* owned, (n_block): scratch of gr_kv_pool_check() */
+    int32_t n_reserved;  /* free blocks that admitted sessions may still claim */
+    int32_t *free_stack; /* owned, (n_block) */
+    uint8_t *is_free;    /* owned, (n_block) */
+    uint8_t *seen;       /* owned, (n_block): scratch of gr_kv_pool_check() */
 };
 
 /* One session's blocks, in order of position. */

@@ -49,14 +49,15 @@ enum gr_status gr_kv_blocks_choose(int asked, size_t bytes_per_token, int n_sess
     const int64_t affordable = (int64_t)(half / block_bytes);
     if (affordable < per_session) {
         log_error("KV pool: one context of %d tokens needs %" PRIu64 " MiB, half of the available memory is %" PRIu64
-                  " MiB (by %s); lower --max-model-len or give --kv-blocks", n_ctx,
-                  (uint64_t)per_session * block_bytes >> 20, half >> 20, available.from);
+                  " MiB (by %s); lower --max-model-len or give --kv-blocks",
+                  n_ctx, (uint64_t)per_session * block_bytes >> 20, half >> 20, available.from);
         return GR_ENOMEM;
     }
     if (affordable < per_session * n_session) {
-        log_info("KV pool: %" PRId64 " blocks are half of the available memory, %" PRIu64 " MiB (by %s); %d contexts of "
-                 "%d tokens would take %" PRId64, affordable, half >> 20, available.from, n_session, n_ctx,
-                 per_session * n_session);
+        log_info("KV pool: %" PRId64 " blocks are half of the available memory, %" PRIu64
+                 " MiB (by %s); %d contexts of "
+                 "%d tokens would take %" PRId64,
+                 affordable, half >> 20, available.from, n_session, n_ctx, per_session * n_session);
     }
     *n_block_out = (int32_t)GR_MIN(per_session * n_session, GR_MIN(affordable, (int64_t)INT32_MAX / 64));
     return GR_OK;

@@ -44,10 +44,14 @@ enum gr_status gr_layer_work_init(struct gr_layer_work *w, const struct gr_kerne
         float **p;
         size_t n;
     } buffers[] = {
-        {&w->xn, n_row * (size_t)hf->hidden}, {&w->q, n_row * n_q},
-        {&w->k, n_row * n_kv},                {&w->v, n_row * n_kv},
-        {&w->att, n_row * n_q},               {&w->gate, n_row * (size_t)hf->ffn},
-        {&w->up, n_row * (size_t)hf->ffn},    {&w->rope_cos, n_angle},
+        {&w->xn, n_row * (size_t)hf->hidden},
+        {&w->q, n_row * n_q},
+        {&w->k, n_row * n_kv},
+        {&w->v, n_row * n_kv},
+        {&w->att, n_row * n_q},
+        {&w->gate, n_row * (size_t)hf->ffn},
+        {&w->up, n_row * (size_t)hf->ffn},
+        {&w->rope_cos, n_angle},
         {&w->rope_sin, n_angle},
     };
     for (size_t i = 0; i < GR_ARRAY_LEN(buffers); i++) {
@@ -138,22 +142,39 @@ enum gr_status gr_layer_load(const struct gr_loader *l, const struct gr_layer_wo
 void gr_layer_norm(const struct gr_exec *x, const struct gr_layer_work *w, const float *in, const float *weight,
                    float *out, int n_row)
 {
-    w->kernels->rmsnorm(x, &(struct gr_rmsnorm_args){.x = in, .w = weight, .y = out, .n_row = n_row, .n = w->hidden,
-                                                     .x_stride = w->hidden, .y_stride = w->hidden, .eps = w->rms_eps});
+    w->kernels->rmsnorm(x, &(struct gr_rmsnorm_args){.x = in,
+                                                     .w = weight,
+                                                     .y = out,
+                                                     .n_row = n_row,
+                                                     .n = w->hidden,
+                                                     .x_stride = w->hidden,
+                                                     .y_stride = w->hidden,
+                                                     .eps = w->rms_eps});
 }
 
 void gr_layer_linear(const struct gr_exec *x, const struct gr_layer_work *w, const struct gr_linear *l, const float *in,
                      const float *residual, float *out, int n_row)
 {
-    w->kernels->linear(x, &(struct gr_linear_args){.w = &l->w, .x = in, .bias = l->bias, .residual = residual, .y = out,
-                                                   .n_row = n_row, .x_stride = l->w.n_in, .y_stride = l->w.n_out});
+    w->kernels->linear(x, &(struct gr_linear_args){.w = &l->w,
+                                                   .x = in,
+                                                   .bias = l->bias,
+                                                   .residual = residual,
+                                                   .y = out,
+                                                   .n_row = n_row,
+                                                   .x_stride = l->w.n_in,
+                                                   .y_stride = l->w.n_out});
 }
 
 static void rope(const struct gr_exec *x, const struct gr_layer_work *w, int n_row, const int32_t *pos, float *rows,
                  int n_head)
 {
-    w->kernels->rope(x, &(struct gr_rope_args){.x = rows, .pos = pos, .cos = w->rope_cos, .sin = w->rope_sin,
-                                               .n_row = n_row, .n_head = n_head, .head_dim = w->head_dim,
+    w->kernels->rope(x, &(struct gr_rope_args){.x = rows,
+                                               .pos = pos,
+                                               .cos = w->rope_cos,
+                                               .sin = w->rope_sin,
+                                               .n_row = n_row,
+                                               .n_head = n_head,
+                                               .head_dim = w->head_dim,
                                                .stride = n_head * w->head_dim});
 }
 
@@ -170,18 +191,35 @@ void gr_layer_attention(const struct gr_exec *x, const struct gr_layer_work *w, 
     /* rope and kv_store split the rows alike, so a thread stores what it has just rotated. */
     rope(x, w, asking->n_row, asking->pos, w->q, w->n_head);
     rope(x, w, b->n_row, b->pos, w->k, w->n_kv_head);
-    w->kernels->kv_store(x, &(struct gr_kv_store_args){.kv = l->kv, .k = w->k, .v = w->v, .cell = b->cell,
-                                                       .n_row = b->n_row, .k_stride = n_kv, .v_stride = n_kv});
+    w->kernels->kv_store(
+        x,
+        &(struct gr_kv_store_args){
+            .kv = l->kv, .k = w->k, .v = w->v, .cell = b->cell, .n_row = b->n_row, .k_stride = n_kv, .v_stride = n_kv});
     gr_exec_barrier(x);
     if (b->n_refresh > 0) {
-        gr_kv_refresh_layer(x, w->partial, &(struct gr_kv_refresh_layer){
-            .kernels = w->kernels, .layer = l->index, .n_refresh = b->n_refresh, .refresh = b->refresh, .seq = b->seq,
-            .kv = l->kv, .q = w->q, .n_head = w->n_head, .q_stride = n_q, .work = w->attn_work});
+        gr_kv_refresh_layer(x, w->partial,
+                            &(struct gr_kv_refresh_layer){.kernels = w->kernels,
+                                                          .layer = l->index,
+                                                          .n_refresh = b->n_refresh,
+                                                          .refresh = b->refresh,
+                                                          .seq = b->seq,
+                                                          .kv = l->kv,
+                                                          .q = w->q,
+                                                          .n_head = w->n_head,
+                                                          .q_stride = n_q,
+                                                          .work = w->attn_work});
     }
-    w->kernels->attention(x, &(struct gr_attention_args){.kv = l->kv, .q = w->q, .out = w->att, .seq = asking->seq,
-                                                         .n_seq = asking->n_seq, .n_head = w->n_head, .q_stride = n_q,
-                                                         .out_stride = n_q, .layer = l->index,
-                                                         .scale = w->attn_scale, .work = w->attn_work});
+    w->kernels->attention(x, &(struct gr_attention_args){.kv = l->kv,
+                                                         .q = w->q,
+                                                         .out = w->att,
+                                                         .seq = asking->seq,
+                                                         .n_seq = asking->n_seq,
+                                                         .n_head = w->n_head,
+                                                         .q_stride = n_q,
+                                                         .out_stride = n_q,
+                                                         .layer = l->index,
+                                                         .scale = w->attn_scale,
+                                                         .work = w->attn_work});
     gr_exec_barrier(x);
     gr_layer_linear(x, w, &l->o, w->att, residual, out, asking->n_row);
     gr_exec_barrier(x);
@@ -194,8 +232,9 @@ void gr_layer_mlp(const struct gr_exec *x, const struct gr_layer_work *w, const 
     gr_exec_barrier(x);
     gr_layer_linear(x, w, &l->gate, w->xn, NULL, w->gate, n_row);
     gr_layer_linear(x, w, &l->up, w->xn, NULL, w->up, n_row);
-    w->kernels->silu_mul(x, &(struct gr_silu_mul_args){.gate = w->gate, .up = w->up, .act = w->gate, .n_row = n_row,
-                                                       .n_col = w->ffn, .stride = w->ffn});
+    w->kernels->silu_mul(
+        x, &(struct gr_silu_mul_args){
+               .gate = w->gate, .up = w->up, .act = w->gate, .n_row = n_row, .n_col = w->ffn, .stride = w->ffn});
     gr_exec_barrier(x);
     gr_layer_linear(x, w, &l->down, w->gate, rows, rows, n_row);
     gr_exec_barrier(x);

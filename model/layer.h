@@ -14,7 +14,7 @@ struct gr_linear {
 };
 
 struct gr_layer {
-    float *in_norm, *mlp_norm; /* (H): input_layernorm, post_attention_layernorm */
+    float *in_norm, *mlp_norm;   /* (H): input_layernorm, post_attention_layernorm */
     struct gr_linear q, k, v, o; /* (n_head * d, n_in), (n_kv * d, n_in) twice, (H, n_head * d) */
     struct gr_linear gate, up;   /* (ffn, H) */
     struct gr_linear down;       /* (H, ffn) */

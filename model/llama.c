@@ -13,15 +13,15 @@ struct llama {
     struct gr_lm lm;
     struct gr_llama_source source;
     struct gr_kernels kernels;
-    struct gr_memory memory;     /* everything below that is owned */
+    struct gr_memory memory; /* everything below that is owned */
     struct gr_layer_work work;
-    struct gr_layer *layer;      /* (n_layer) */
-    const uint16_t *embed;       /* (n_vocab, H) bf16, mmapped or expanded */
-    float *final_norm;           /* (H) */
-    struct gr_weight head;       /* (vocabulary rows, H) */
-    float *x;                    /* (n_row_max, H): residual stream */
-    float *xo;                   /* (n_out_max, H): rows whose logits are wanted */
-    struct gr_fc fc;             /* of the EAGLE-3 head that is served */
+    struct gr_layer *layer;       /* (n_layer) */
+    const uint16_t *embed;        /* (n_vocab, H) bf16, mmapped or expanded */
+    float *final_norm;            /* (H) */
+    struct gr_weight head;        /* (vocabulary rows, H) */
+    float *x;                     /* (n_row_max, H): residual stream */
+    float *xo;                    /* (n_out_max, H): rows whose logits are wanted */
+    struct gr_fc fc;              /* of the EAGLE-3 head that is served */
     struct gr_kv_partial partial; /* with SpecPV: lm.view */
 };
 
@@ -36,8 +36,11 @@ static const struct gr_lm_ops llama_head_ops;
 
 static struct gr_loader loader_of(struct llama *m, const struct gr_safetensors *files)
 {
-    return (struct gr_loader){.kernels = &m->kernels, .memory = &m->memory, .files = files,
-                              .expand = m->source.expand.to != NULL ? &m->source.expand : NULL, .team = m->lm.team};
+    return (struct gr_loader){.kernels = &m->kernels,
+                              .memory = &m->memory,
+                              .files = files,
+                              .expand = m->source.expand.to != NULL ? &m->source.expand : NULL,
+                              .team = m->lm.team};
 }
 
 static enum gr_status load_weights(struct llama *m)
@@ -121,8 +124,12 @@ static void output_block(const struct gr_exec *x, struct llama *m, const struct 
     }
     gr_layer_norm(x, &m->work, m->xo, m->final_norm, m->xo, b->n_out);
     gr_exec_barrier(x);
-    m->kernels.linear(x, &(struct gr_linear_args){.w = &m->head, .x = m->xo, .y = m->lm.logits, .n_row = b->n_out,
-                                                  .x_stride = m->source.hf.hidden, .y_stride = m->lm.n_vocab_stride});
+    m->kernels.linear(x, &(struct gr_linear_args){.w = &m->head,
+                                                  .x = m->xo,
+                                                  .y = m->lm.logits,
+                                                  .n_row = b->n_out,
+                                                  .x_stride = m->source.hf.hidden,
+                                                  .y_stride = m->lm.n_vocab_stride});
 }
 
 static void run_pass(const struct gr_exec *x, void *arg)
@@ -131,8 +138,12 @@ static void run_pass(const struct gr_exec *x, void *arg)
     struct llama *m = p->m;
     const struct gr_batch *b = p->b;
     const struct gr_layer_queries asking = gr_layer_all_ask(b, m->work.xn);
-    m->kernels.embed(x, &(struct gr_embed_args){.table = m->embed, .id = b->token, .y = m->x, .n_row = b->n_row,
-                                                .n = m->source.hf.hidden, .y_stride = m->source.hf.hidden});
+    m->kernels.embed(x, &(struct gr_embed_args){.table = m->embed,
+                                                .id = b->token,
+                                                .y = m->x,
+                                                .n_row = b->n_row,
+                                                .n = m->source.hf.hidden,
+                                                .y_stride = m->source.hf.hidden});
     for (int i = 0; i < m->source.hf.n_layer; i++) {
         const struct gr_layer *l = &m->layer[i];
         /* The rows of x that capture() and the norm read are those this thread wrote, or a barrier lies between. */
@@ -167,8 +178,12 @@ static enum gr_status llama_view_create(struct gr_lm *lm, const struct gr_kv_bud
     struct llama *m = of(lm);
     GR_ASSERT(lm->view == NULL && n_view >= 1);
     const struct gr_hf_config *hf = &m->source.hf;
-    const struct gr_kv_partial_config c = {.n_view = n_view, .n_layer = hf->n_layer, .n_kv_head = hf->n_kv_head,
-                                           .head_dim = hf->head_dim, .n_ctx_max = lm->n_ctx_max, .most = *most};
+    const struct gr_kv_partial_config c = {.n_view = n_view,
+                                           .n_layer = hf->n_layer,
+                                           .n_kv_head = hf->n_kv_head,
+                                           .head_dim = hf->head_dim,
+                                           .n_ctx_max = lm->n_ctx_max,
+                                           .most = *most};
     GR_TRY(gr_kv_partial_init(&m->partial, &c));
     m->work.partial = &m->partial;
     lm->view = m->partial.view;
@@ -195,8 +210,8 @@ static void run_copy(const struct gr_exec *x, void *arg)
 {
     const struct copy *c = arg;
     for (int i = 0; i < c->m->source.hf.n_layer; i++) {
-        c->m->kernels.kv_copy(x, &(struct gr_kv_copy_args){.kv = c->m->layer[i].kv, .src = c->src, .dst = c->dst,
-                                                           .n = c->n});
+        c->m->kernels.kv_copy(
+            x, &(struct gr_kv_copy_args){.kv = c->m->layer[i].kv, .src = c->src, .dst = c->dst, .n = c->n});
     }
 }
 

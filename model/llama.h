@@ -12,20 +12,20 @@
 #include <stdbool.h>
 
 struct gr_llama_config {
-    const char *dir;       /* borrowed for the call */
-    const char *isa;       /* CPU kernels: NULL = best, or avx512 | avx2 | c | ref */
-    int n_thread;          /* 0: every CPU this process may use */
-    int n_ctx_max;         /* positions; 0: the model's own max_position_embeddings */
-    int n_row_max;         /* rows of a pass */
-    int n_out_max;         /* rows of a pass whose logits may be asked for */
-    int n_pool_block;      /* KV blocks of 16 tokens */
-    int n_scratch_block;   /* behind them, for tree rows */
-    int n_seq_max;         /* sequences of a pass; only a GPU's runtime asks */
+    const char *dir;     /* borrowed for the call */
+    const char *isa;     /* CPU kernels: NULL = best, or avx512 | avx2 | c | ref */
+    int n_thread;        /* 0: every CPU this process may use */
+    int n_ctx_max;       /* positions; 0: the model's own max_position_embeddings */
+    int n_row_max;       /* rows of a pass */
+    int n_out_max;       /* rows of a pass whose logits may be asked for */
+    int n_pool_block;    /* KV blocks of 16 tokens */
+    int n_scratch_block; /* behind them, for tree rows */
+    int n_seq_max;       /* sequences of a pass; only a GPU's runtime asks */
     /* The same: room that is left for views (lm.h: view_create) when the number of blocks is chosen. n_view 0: none. */
     struct gr_kv_budget view_most;
     int n_view;
-    bool ranks;            /* the same: it ranks children (lm->top) instead of picking */
-    int n_token;           /* ids that may be picked; 0: all of the vocabulary */
+    bool ranks;  /* the same: it ranks children (lm->top) instead of picking */
+    int n_token; /* ids that may be picked; 0: all of the vocabulary */
     /* Residual streams entering these layers are kept for every row. With a head: 0 leaves the choice to its config,
      * else this overrides it (capture.h). */
     int n_capture;
@@ -36,7 +36,7 @@ struct gr_llama_config {
     const struct gr_geometry *geometry; /* NULL: as in the folder; else expanded (expand.h), the head too */
     bool geometry_positions;      /* with geometry: n_ctx_max may exceed the folder's positions (gr_expand_positions) */
     const struct gr_tuned *tuned; /* only a GPU's runtime asks; NULL: nothing was measured. Borrowed for the call */
-    bool raw_features; /* with a head: captured states are shipped as they are (lm.h) */
+    bool raw_features;            /* with a head: captured states are shipped as they are (lm.h) */
 };
 
 /* Errors name the file, tensor or limit. fingerprint_out, hf_out may be NULL. */

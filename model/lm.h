@@ -27,7 +27,7 @@ struct gr_batch {
     /* (n_out) how they are picked, for models that pick (lm->picked); NULL: nothing is to be picked. */
     const struct gr_sampling *const *sampling;
     const int32_t *n_top; /* (n_out) how many children are wanted, with sampling, for models that rank (lm->top) */
-    bool want_capture; /* captured states of the rows are wanted */
+    bool want_capture;    /* captured states of the rows are wanted */
     const float *const *feature; /* (n_row) pointers to feature_width floats; only for models that take features */
     /* (n_row) or NULL: a row's feature is kept state from_state[i], and feature[i] is not looked at; its `hidden` is
      * kept as state to_state[i] for later passes (not that of n_kv_only's rows). -1: neither. All are read before one
@@ -70,23 +70,23 @@ struct gr_lm {
     const struct gr_lm_ops *ops;
     int32_t n_vocab; /* ids 0 .. n_vocab - 1 may be sampled; padded rows are beyond */
     int32_t n_vocab_stride;
-    int32_t n_ctx_max;              /* positions */
-    int32_t n_row_max, n_out_max;   /* of a pass */
+    int32_t n_ctx_max;            /* positions */
+    int32_t n_row_max, n_out_max; /* of a pass */
     int32_t n_pool_block, n_scratch_block;
-    float *logits;                  /* owned, (n_out_max, n_vocab_stride) */
+    float *logits; /* owned, (n_out_max, n_vocab_stride) */
     /* owned, (n_out_max): what the pass picked where the logits are; GR_PICK_NOT_FINITE is such a pick.
      * GR_PICK_TO_HOST: that row's logits are here, to be picked from. NULL: all picking is left to the caller. */
     const struct gr_picked *picked;
     /* owned, (n_out_max): the same of a drafter's children, n in place of the id. NULL: all is left to the caller. */
     const struct gr_top_row *top;
-    int n_capture, capture_width;   /* 0: none */
-    float *capture;                 /* owned, (n_row_max, n_capture * capture_width): layers side by side */
-    uint16_t *shipped;              /* owned, (n_row_max, fused_width) bf16, in place of capture where features are
-                                     * made within the pass; n_capture is 1 then, capture_width fused_width */
+    int n_capture, capture_width; /* 0: none */
+    float *capture;               /* owned, (n_row_max, n_capture * capture_width): layers side by side */
+    uint16_t *shipped;            /* owned, (n_row_max, fused_width) bf16, in place of capture where features are
+                                   * made within the pass; n_capture is 1 then, capture_width fused_width */
     /* A target that serves an EAGLE-3 head: width of fuse()'s rows; 0: none. */
     int fused_width;
-    uint64_t fc_fingerprint;        /* of the head's fc, on the target and on the head: equal, or the two do not fit */
-    char captures[32];              /* the layers captured, as 2,4,7, on both as well; empty: none */
+    uint64_t fc_fingerprint; /* of the head's fc, on the target and on the head: equal, or the two do not fit */
+    char captures[32];       /* the layers captured, as 2,4,7, on both as well; empty: none */
     /* FEATURES are captured states, and the head fuses them itself (then it has n_capture, capture_width, fused_width
      * and fuse, but no captures of its own). False: the target fuses. The same on both. */
     bool raw_features;
@@ -99,15 +99,15 @@ struct gr_lm {
     /* States that are kept from pass to pass, by number, where the model computes, so that a level's rows take those of
      * the level before without the host. */
     int32_t n_state;
-    float *state;                   /* owned, (n_state, feature_width); NULL: in the device's memory */
+    float *state; /* owned, (n_state, feature_width); NULL: in the device's memory */
     /* A reduced draft vocabulary: logit i is that of the target's id to_target[i], of n_vocab_target. NULL: n_vocab ids
      * are the target's. */
-    const int32_t *to_target;       /* owned, (n_vocab), increasing */
+    const int32_t *to_target; /* owned, (n_vocab), increasing */
     int32_t n_vocab_target;
-    struct gr_kv_view *view;        /* owned, (n_view); NULL: SpecPV is off */
+    struct gr_kv_view *view; /* owned, (n_view); NULL: SpecPV is off */
     int32_t n_view;
     const struct gr_kernels *kernels; /* borrowed; for sampling on the same device; may be NULL */
-    struct gr_team *team;           /* owned by the model; may be NULL */
+    struct gr_team *team;             /* owned by the model; may be NULL */
     char numerics_id[96];
 };
 

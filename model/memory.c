@@ -25,8 +25,8 @@ static bool reserve_region(struct gr_memory *m)
 void *gr_memory_take(struct gr_memory *m, size_t bytes)
 {
     bytes = GR_MAX(bytes, (size_t)1);
-    void *p = reserve_region(m) ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
-                                : MAP_FAILED;
+    void *p =
+        reserve_region(m) ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) : MAP_FAILED;
     if (p == MAP_FAILED) {
         log_error("out of memory: the model needs another %zu MiB; lower --kv-blocks or the context", bytes >> 20);
         return NULL;

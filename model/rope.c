@@ -13,8 +13,8 @@ static double llama3_frequency(const struct gr_hf_config *hf, double f)
     if (wavelength < original / hf->rope.high_freq_factor) {
         return f;
     }
-    const double smooth = (original / wavelength - hf->rope.low_freq_factor) /
-                          (hf->rope.high_freq_factor - hf->rope.low_freq_factor);
+    const double smooth =
+        (original / wavelength - hf->rope.low_freq_factor) / (hf->rope.high_freq_factor - hf->rope.low_freq_factor);
     return (1.0 - smooth) * f / hf->rope.factor + smooth * f;
 }
 

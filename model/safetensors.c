@@ -18,7 +18,7 @@
 #include "model/str_table.h"
 
 #define SINGLE_FILE "model.safetensors"
-#define INDEX_FILE  "model.safetensors.index.json"
+#define INDEX_FILE "model.safetensors.index.json"
 
 /* Every log line about a shard has to fit beside its path. */
 #define SHAPE_TEXT_BYTES (GR_ST_N_DIM_MAX * 21 + 3)
@@ -82,8 +82,7 @@ static void shape_text(int n_dim, const int64_t *shape, char text[SHAPE_TEXT_BYT
     size_t n = 0;
     text[n++] = '[';
     for (int i = 0; i < n_dim; i++) {
-        n += (size_t)snprintf(text + n, SHAPE_TEXT_BYTES - n, i > 0 ? ",%" PRId64 : "%" PRId64,
-                              shape[i]);
+        n += (size_t)snprintf(text + n, SHAPE_TEXT_BYTES - n, i > 0 ? ",%" PRId64 : "%" PRId64, shape[i]);
     }
     text[n++] = ']';
     text[n] = '\0';
@@ -95,22 +94,19 @@ static enum gr_status check_name(const struct shard *s, const char *name)
 {
     size_t len = strlen(name);
     if (len == 0 || len > GR_ST_NAME_LEN_MAX) {
-        log_error("%s: a tensor name has %zu bytes, must be 1..%d", s->path, len,
-                  GR_ST_NAME_LEN_MAX);
+        log_error("%s: a tensor name has %zu bytes, must be 1..%d", s->path, len, GR_ST_NAME_LEN_MAX);
         return GR_ELIMIT;
     }
     for (const char *p = name; *p != '\0'; p++) {
         if ((unsigned char)*p < 0x20 || *p == 0x7f) {
-            log_error("%s: a tensor name holds the control character 0x%02x", s->path,
-                      (unsigned)*p);
+            log_error("%s: a tensor name holds the control character 0x%02x", s->path, (unsigned)*p);
             return GR_EFORMAT;
         }
     }
     return GR_OK;
 }
 
-static enum gr_status parse_dtype(const struct shard *s, const char *name, const json_t *value,
-                                  enum gr_st_dtype *out)
+static enum gr_status parse_dtype(const struct shard *s, const char *name, const json_t *value, enum gr_st_dtype *out)
 {
     const char *text = json_string_value(value);
     for (size_t i = 0; text != NULL && i < GR_ST_N_DTYPE; i++) {
@@ -119,19 +115,16 @@ static enum gr_status parse_dtype(const struct shard *s, const char *name, const
             return GR_OK;
         }
     }
-    log_error(
-        "%s: tensor %s: dtype %.20s is not known (BF16, F16, F32, F8_E4M3, U8, I64, BOOL ...)",
-        s->path, name, text != NULL ? text : "(not a string)");
+    log_error("%s: tensor %s: dtype %.20s is not known (BF16, F16, F32, F8_E4M3, U8, I64, BOOL ...)", s->path, name,
+              text != NULL ? text : "(not a string)");
     return text != NULL ? GR_EUNSUPPORTED : GR_EFORMAT;
 }
 
-static enum gr_status parse_shape(const struct shard *s, const char *name, const json_t *value,
-                                  struct gr_tensor *t)
+static enum gr_status parse_shape(const struct shard *s, const char *name, const json_t *value, struct gr_tensor *t)
 {
     size_t n = json_array_size(value);
     if (!json_is_array(value) || n > GR_ST_N_DIM_MAX) {
-        log_error("%s: tensor %s: shape must be a list of at most %d numbers", s->path, name,
-                  GR_ST_N_DIM_MAX);
+        log_error("%s: tensor %s: shape must be a list of at most %d numbers", s->path, name, GR_ST_N_DIM_MAX);
         return GR_EFORMAT;
     }
     t->n_dim = (int)n;
@@ -146,14 +139,12 @@ static enum gr_status parse_shape(const struct shard *s, const char *name, const
     return GR_OK;
 }
 
-static enum gr_status parse_offsets(const struct shard *s, const char *name, const json_t *value,
-                                    struct entry *e)
+static enum gr_status parse_offsets(const struct shard *s, const char *name, const json_t *value, struct entry *e)
 {
     const json_t *begin = json_array_get(value, 0), *end = json_array_get(value, 1);
     if (json_array_size(value) != 2 || !json_is_integer(begin) || !json_is_integer(end) ||
         json_integer_value(begin) < 0 || json_integer_value(end) < json_integer_value(begin)) {
-        log_error("%s: tensor %s: data_offsets must be two rising integers [begin, end]", s->path,
-                  name);
+        log_error("%s: tensor %s: data_offsets must be two rising integers [begin, end]", s->path, name);
         return GR_EFORMAT;
     }
     e->begin = (uint64_t)json_integer_value(begin);
@@ -181,8 +172,7 @@ static bool tensor_bytes(const struct gr_tensor *t, uint64_t *out)
     return true;
 }
 
-static enum gr_status parse_tensor(const struct shard *s, const char *name, const json_t *obj,
-                                   struct entry *e)
+static enum gr_status parse_tensor(const struct shard *s, const char *name, const json_t *obj, struct entry *e)
 {
     static const char *const keys[] = {"dtype", "shape", "data_offsets", NULL};
     GR_TRY(check_name(s, name));
@@ -204,13 +194,12 @@ static enum gr_status parse_tensor(const struct shard *s, const char *name, cons
     char shape[SHAPE_TEXT_BYTES];
     shape_text(t->n_dim, t->shape, shape);
     if (!tensor_bytes(t, &need)) {
-        log_error("%s: tensor %s: %s %s is more than 2^64 bytes", s->path, name,
-                  dtype_names[t->dtype], shape);
+        log_error("%s: tensor %s: %s %s is more than 2^64 bytes", s->path, name, dtype_names[t->dtype], shape);
         return GR_EFORMAT;
     }
     if (need != have) {
-        log_error("%s: tensor %s: %s %s needs %" PRIu64 " bytes, data_offsets hold %" PRIu64,
-                  s->path, name, dtype_names[t->dtype], shape, need, have);
+        log_error("%s: tensor %s: %s %s needs %" PRIu64 " bytes, data_offsets hold %" PRIu64, s->path, name,
+                  dtype_names[t->dtype], shape, need, have);
         return GR_EFORMAT;
     }
     return GR_OK;
@@ -258,8 +247,7 @@ static enum gr_status check_metadata(const struct shard *s, const json_t *meta)
 static enum gr_status parse_header(struct shard *s, uint32_t shard_idx, struct entry_list *list)
 {
     GR_TRY(list_reserve(list, json_object_size(s->header)));
-    for (void *it = json_object_iter(s->header); it != NULL;
-         it = json_object_iter_next(s->header, it)) {
+    for (void *it = json_object_iter(s->header); it != NULL; it = json_object_iter_next(s->header, it)) {
         const char *name = json_object_iter_key(it);
         const json_t *value = json_object_iter_value(it);
         if (strcmp(name, "__metadata__") == 0) {
@@ -302,8 +290,7 @@ static enum gr_status place_tensors(const struct shard *s, struct entry *items, 
     }
     /* Said for the whole file: with a cut-off download this is the useful line. */
     if (at != data_len) {
-        log_error("%s: the header describes %" PRIu64 " bytes, the file has %zu (%s)", s->path,
-                  at + s->data_at, s->len,
+        log_error("%s: the header describes %" PRIu64 " bytes, the file has %zu (%s)", s->path, at + s->data_at, s->len,
                   at > data_len ? "truncated: fetch it again" : "bytes after the last tensor");
         return GR_EFORMAT;
     }
@@ -333,8 +320,8 @@ static enum gr_status read_shard(struct shard *s, uint32_t shard_idx, struct ent
         header_len = header_len << 8 | s->bytes[i];
     }
     if (header_len > GR_ST_HEADER_BYTES) {
-        log_error("%s: header of %" PRIu64 " bytes, limit %u (is this a safetensors file?)",
-                  s->path, header_len, GR_ST_HEADER_BYTES);
+        log_error("%s: header of %" PRIu64 " bytes, limit %u (is this a safetensors file?)", s->path, header_len,
+                  GR_ST_HEADER_BYTES);
         return GR_ELIMIT;
     }
     if (header_len > s->len - 8) {
@@ -365,8 +352,7 @@ static enum gr_status map_shard(struct shard *s)
         log_error("%s: %s", s->path, strerror(errno));
         st = GR_EIO;
     } else if (!S_ISREG(info.st_mode) || info.st_size < 8) {
-        log_error("%s: %jd bytes, must be a regular file of at least 8", s->path,
-                  (intmax_t)info.st_size);
+        log_error("%s: %jd bytes, must be a regular file of at least 8", s->path, (intmax_t)info.st_size);
     } else {
         size_t len = (size_t)info.st_size;
         void *map = mmap(NULL, len, PROT_READ, MAP_SHARED, fd, 0);
@@ -444,8 +430,8 @@ static enum gr_status finish_tensors(struct gr_safetensors *st, struct entry_lis
         const char *name = st->tensors[i].name;
         uint32_t other;
         if (!gr_str_table_add(&st->by_name, name, strlen(name), (uint32_t)i, &other)) {
-            log_error("tensor %s is in %s and again in %s", name,
-                      st->shards[st->shard_of[other]].path, st->shards[st->shard_of[i]].path);
+            log_error("tensor %s is in %s and again in %s", name, st->shards[st->shard_of[other]].path,
+                      st->shards[st->shard_of[i]].path);
             return GR_EFORMAT;
         }
     }
@@ -459,8 +445,8 @@ static enum gr_status check_file_name(const char *index, const char *tensor, con
     /* A plain name: an index must not reach out of its folder. */
     if (len <= sizeof(suffix) - 1 || len > NAME_MAX || strchr(file, '/') != NULL ||
         strcmp(file + len - (sizeof(suffix) - 1), suffix) != 0) {
-        log_error("%s: weight_map: %.128s: %.128s is not the plain name of a .safetensors file",
-                  index, tensor, file != NULL ? file : "(not a string)");
+        log_error("%s: weight_map: %.128s: %.128s is not the plain name of a .safetensors file", index, tensor,
+                  file != NULL ? file : "(not a string)");
         return GR_EFORMAT;
     }
     return GR_OK;
@@ -507,8 +493,7 @@ static enum gr_status shards_of_index(struct gr_safetensors *st, const char *ind
 }
 
 /* Index and shards must tell of the same tensors in the same files. */
-static enum gr_status check_index(const struct gr_safetensors *st, const char *index,
-                                  const json_t *weight_map)
+static enum gr_status check_index(const struct gr_safetensors *st, const char *index, const json_t *weight_map)
 {
     json_t *map = (json_t *)(uintptr_t)weight_map;
     for (void *it = json_object_iter(map); it != NULL; it = json_object_iter_next(map, it)) {
@@ -554,8 +539,8 @@ static enum gr_status read_shards(struct gr_safetensors *st)
     return status;
 }
 
-static enum gr_status open_index(struct gr_safetensors *st, const char *dir, const char *index,
-                                 const char *json, size_t len)
+static enum gr_status open_index(struct gr_safetensors *st, const char *dir, const char *index, const char *json,
+                                 size_t len)
 {
     json_t *root;
     GR_TRY(gr_json_parse_object(index, json, len, &root));
@@ -613,8 +598,7 @@ enum gr_status gr_safetensors_open(const char *dir, struct gr_safetensors **out)
     return GR_OK;
 }
 
-static enum gr_status open_memory(struct gr_safetensors *st, const char *name, const void *data,
-                                  size_t len)
+static enum gr_status open_memory(struct gr_safetensors *st, const char *name, const void *data, size_t len)
 {
     GR_TRY(alloc_shards(st, 1));
     GR_TRY(set_path(&st->shards[0], NULL, name));
@@ -623,8 +607,7 @@ static enum gr_status open_memory(struct gr_safetensors *st, const char *name, c
     return read_shards(st);
 }
 
-enum gr_status gr_safetensors_parse(const char *name, const void *data, size_t len,
-                                    struct gr_safetensors **out)
+enum gr_status gr_safetensors_parse(const char *name, const void *data, size_t len, struct gr_safetensors **out)
 {
     GR_ASSERT(data != NULL);
     struct gr_safetensors *st = calloc(1, sizeof(*st));
@@ -705,15 +688,15 @@ static enum gr_status check_vector(const struct gr_safetensors *st, const struct
     const size_t i = first_not_finite(t, n);
     if (i < n) {
         log_error("%s: tensor %s: value %zu of %zu is NaN or infinite: the file is damaged, or was written by a "
-                  "training that had diverged", gr_safetensors_file(st, (size_t)(t - st->tensors)), t->name, i, n);
+                  "training that had diverged",
+                  gr_safetensors_file(st, (size_t)(t - st->tensors)), t->name, i, n);
         return GR_EFORMAT;
     }
     return GR_OK;
 }
 
-enum gr_status gr_safetensors_take(const struct gr_safetensors *st, const char *name,
-                                   enum gr_st_dtype dtype, int n_dim, const int64_t *shape,
-                                   const void **data_out)
+enum gr_status gr_safetensors_take(const struct gr_safetensors *st, const char *name, enum gr_st_dtype dtype, int n_dim,
+                                   const int64_t *shape, const void **data_out)
 {
     char want[SHAPE_TEXT_BYTES], have[SHAPE_TEXT_BYTES];
     GR_ASSERT(n_dim >= 0 && n_dim <= GR_ST_N_DIM_MAX);
@@ -721,16 +704,15 @@ enum gr_status gr_safetensors_take(const struct gr_safetensors *st, const char *
     const struct gr_tensor *t = gr_safetensors_find(st, name);
     if (t == NULL) {
         log_error("%s%s: tensor %s is missing (%s %s by config.json)", st->shards[0].path,
-                  st->n_shard > 1 ? " and the other shards" : "", name, gr_st_dtype_name(dtype),
-                  want);
+                  st->n_shard > 1 ? " and the other shards" : "", name, gr_st_dtype_name(dtype), want);
         return GR_ENOTFOUND;
     }
     if (t->dtype != dtype || t->n_dim != n_dim ||
         (n_dim > 0 && memcmp(t->shape, shape, (size_t)n_dim * sizeof(*shape)) != 0)) {
         shape_text(t->n_dim, t->shape, have);
         log_error("%s: tensor %s: expected %s %s by config.json, found %s %s",
-                  gr_safetensors_file(st, (size_t)(t - st->tensors)), name, gr_st_dtype_name(dtype),
-                  want, gr_st_dtype_name(t->dtype), have);
+                  gr_safetensors_file(st, (size_t)(t - st->tensors)), name, gr_st_dtype_name(dtype), want,
+                  gr_st_dtype_name(t->dtype), have);
         return GR_EMISMATCH;
     }
     if (n_dim == 1) {
@@ -743,8 +725,7 @@ enum gr_status gr_safetensors_take(const struct gr_safetensors *st, const char *
 /* Buffers that older exporters wrote beside the weights; every reader computes them afresh. */
 static bool is_buffer(const char *name)
 {
-    static const char *const suffixes[] = {".rotary_emb.inv_freq", ".rotary_emb.cos_cached",
-                                           ".rotary_emb.sin_cached"};
+    static const char *const suffixes[] = {".rotary_emb.inv_freq", ".rotary_emb.cos_cached", ".rotary_emb.sin_cached"};
     size_t len = strlen(name);
     for (size_t i = 0; i < GR_ARRAY_LEN(suffixes); i++) {
         size_t n = strlen(suffixes[i]);

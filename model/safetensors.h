@@ -11,29 +11,29 @@
 
 #include "common/status.h"
 
-#define GR_ST_N_DIM_MAX    8
+#define GR_ST_N_DIM_MAX 8
 #define GR_ST_HEADER_BYTES (100u * 1000u * 1000u) /* the format's own limit */
-#define GR_ST_INDEX_BYTES  (64u << 20)
-#define GR_ST_N_SHARD_MAX  1024
+#define GR_ST_INDEX_BYTES (64u << 20)
+#define GR_ST_N_SHARD_MAX 1024
 #define GR_ST_N_TENSOR_MAX (1u << 20) /* all shards together */
 #define GR_ST_NAME_LEN_MAX 512
 
 /*  name as in the file, bytes per element */
-#define GR_ST_DTYPE_LIST(X)                                                                        \
-    X(BOOL, 1)                                                                                     \
-    X(U8, 1)                                                                                       \
-    X(I8, 1)                                                                                       \
-    X(F8_E4M3, 1)                                                                                  \
-    X(F8_E5M2, 1)                                                                                  \
-    X(I16, 2)                                                                                      \
-    X(U16, 2)                                                                                      \
-    X(F16, 2)                                                                                      \
-    X(BF16, 2)                                                                                     \
-    X(I32, 4)                                                                                      \
-    X(U32, 4)                                                                                      \
-    X(F32, 4)                                                                                      \
-    X(I64, 8)                                                                                      \
-    X(U64, 8)                                                                                      \
+#define GR_ST_DTYPE_LIST(X) \
+    X(BOOL, 1)              \
+    X(U8, 1)                \
+    X(I8, 1)                \
+    X(F8_E4M3, 1)           \
+    X(F8_E5M2, 1)           \
+    X(I16, 2)               \
+    X(U16, 2)               \
+    X(F16, 2)               \
+    X(BF16, 2)              \
+    X(I32, 4)               \
+    X(U32, 4)               \
+    X(F32, 4)               \
+    X(I64, 8)               \
+    X(U64, 8)               \
     X(F64, 8)
 
 enum gr_st_dtype {
@@ -72,8 +72,8 @@ const struct gr_tensor *gr_safetensors_find(const struct gr_safetensors *st, con
 /* The tensor must be there with just this dtype and shape, and if it has one dimension (norms,
  * biases) all its floats must be finite; else an error that names it and its file. */
 GR_NODISCARD enum gr_status gr_safetensors_take(const struct gr_safetensors *st, const char *name,
-                                                enum gr_st_dtype dtype, int n_dim,
-                                                const int64_t *shape, const void **data_out);
+                                                enum gr_st_dtype dtype, int n_dim, const int64_t *shape,
+                                                const void **data_out);
 
 /* Every tensor must have been found or taken. Buffers that are no weights (".rotary_emb.inv_freq"
  * and the like) may stay unused. */

@@ -7,8 +7,8 @@
 #include "common/log.h"
 #include "model/tokenizer_internal.h"
 
-#define WHITE_SPACE                                                                                \
-    "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}"    \
+#define WHITE_SPACE                                                                             \
+    "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}" \
     "\\x{205f}\\x{3000}"
 
 struct translation {
@@ -76,8 +76,8 @@ static enum gr_status translate_escape(struct translation *t)
         t->p += 2;
         return GR_OK;
     }
-    bool is_punct = c > ' ' && c < 0x7f &&
-                    !((c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z'));
+    bool is_punct =
+        c > ' ' && c < 0x7f && !((c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z'));
     if (is_punct || (c != '\0' && strchr("drntf", c) != NULL)) {
         copy(t, 2);
         return GR_OK;
@@ -173,8 +173,8 @@ static enum gr_status translate(struct translation *t)
     return GR_OK;
 }
 
-static enum gr_status compile(const char *name, const char *original, const char *pattern,
-                              size_t len, uint32_t options, pcre2_code **out)
+static enum gr_status compile(const char *name, const char *original, const char *pattern, size_t len, uint32_t options,
+                              pcre2_code **out)
 {
     int err;
     PCRE2_SIZE at;
@@ -195,8 +195,7 @@ static enum gr_status compile(const char *name, const char *original, const char
     uint32_t match_empty = 0;
     pcre2_pattern_info(code, PCRE2_INFO_MATCHEMPTY, &match_empty);
     if (match_empty != 0) {
-        log_error("%s: pre_tokenizer regex can match the empty string, not supported: %.200s", name,
-                  original);
+        log_error("%s: pre_tokenizer regex can match the empty string, not supported: %.200s", name, original);
         pcre2_code_free(code);
         return GR_EUNSUPPORTED;
     }
@@ -208,13 +207,11 @@ static enum gr_status compile(const char *name, const char *original, const char
     return GR_OK;
 }
 
-enum gr_status gr_split_compile(const char *name, const char *pattern, bool literal,
-                                pcre2_code **out)
+enum gr_status gr_split_compile(const char *name, const char *pattern, bool literal, pcre2_code **out)
 {
     size_t len = strlen(pattern);
     if (len == 0 || len > GR_TOK_PATTERN_BYTES) {
-        log_error("%s: pre_tokenizer regex has %zu bytes, must be 1..%d", name, len,
-                  GR_TOK_PATTERN_BYTES);
+        log_error("%s: pre_tokenizer regex has %zu bytes, must be 1..%d", name, len, GR_TOK_PATTERN_BYTES);
         return GR_ELIMIT;
     }
     if (literal) {
@@ -229,8 +226,7 @@ enum gr_status gr_split_compile(const char *name, const char *pattern, bool lite
     }
     enum gr_status st = translate(&t);
     if (st == GR_OK) {
-        st = compile(name, pattern, t.out, t.n, PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C,
-                     out);
+        st = compile(name, pattern, t.out, t.n, PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, out);
     }
     free(t.out);
     return st;

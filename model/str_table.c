@@ -33,15 +33,13 @@ void gr_str_table_finish(struct gr_str_table *t)
 static struct gr_str_slot *probe(const struct gr_str_table *t, const char *str, size_t len)
 {
     size_t i = (size_t)XXH3_64bits(str, len) & (t->n_slot - 1);
-    while (t->slots[i].str != NULL &&
-           (t->slots[i].len != len || memcmp(t->slots[i].str, str, len) != 0)) {
+    while (t->slots[i].str != NULL && (t->slots[i].len != len || memcmp(t->slots[i].str, str, len) != 0)) {
         i = (i + 1) & (t->n_slot - 1);
     }
     return &t->slots[i];
 }
 
-bool gr_str_table_add(struct gr_str_table *t, const char *str, size_t len, uint32_t value,
-                      uint32_t *value_out)
+bool gr_str_table_add(struct gr_str_table *t, const char *str, size_t len, uint32_t value, uint32_t *value_out)
 {
     struct gr_str_slot *slot = probe(t, str, len);
     if (slot->str != NULL) {
@@ -54,8 +52,7 @@ bool gr_str_table_add(struct gr_str_table *t, const char *str, size_t len, uint3
     return true;
 }
 
-bool gr_str_table_get(const struct gr_str_table *t, const char *str, size_t len,
-                      uint32_t *value_out)
+bool gr_str_table_get(const struct gr_str_table *t, const char *str, size_t len, uint32_t *value_out)
 {
     if (t->n_slot == 0) {
         return false;

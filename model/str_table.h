@@ -27,9 +27,7 @@ GR_NODISCARD enum gr_status gr_str_table_init(struct gr_str_table *t, size_t n_m
 void gr_str_table_finish(struct gr_str_table *t);
 
 /* False when the string is already there; *value_out is then its value. */
-bool gr_str_table_add(struct gr_str_table *t, const char *str, size_t len, uint32_t value,
-                      uint32_t *value_out);
-bool gr_str_table_get(const struct gr_str_table *t, const char *str, size_t len,
-                      uint32_t *value_out);
+bool gr_str_table_add(struct gr_str_table *t, const char *str, size_t len, uint32_t value, uint32_t *value_out);
+bool gr_str_table_get(const struct gr_str_table *t, const char *str, size_t len, uint32_t *value_out);
 
 #endif

@@ -43,16 +43,15 @@ static enum gr_status encode_piece(struct encoder *e, const char *text, size_t l
 }
 
 /* Next match at or behind `from`; *found_out false: none. Matches are never empty. */
-static enum gr_status next_match(const struct encoder *e, int step, const char *text, size_t len,
-                                 size_t from, bool *found_out, size_t *begin_out, size_t *end_out)
+static enum gr_status next_match(const struct encoder *e, int step, const char *text, size_t len, size_t from,
+                                 bool *found_out, size_t *begin_out, size_t *end_out)
 {
     const pcre2_code *code = e->tok->splits[step].code;
-    int rc = pcre2_match(code, (PCRE2_SPTR)text, len, from, PCRE2_NO_UTF_CHECK, e->match[step],
-                         e->context);
+    int rc = pcre2_match(code, (PCRE2_SPTR)text, len, from, PCRE2_NO_UTF_CHECK, e->match[step], e->context);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT) {
         /* The interpreter keeps its state on the heap, within PCRE2's limit. */
-        rc = pcre2_match(code, (PCRE2_SPTR)text, len, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
-                         e->match[step], e->context);
+        rc = pcre2_match(code, (PCRE2_SPTR)text, len, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, e->match[step],
+                         e->context);
     }
     *found_out = rc >= 0;
     if (rc == PCRE2_ERROR_NOMATCH) {
@@ -96,8 +95,8 @@ static enum gr_status encode_split(struct encoder *e, int step, const char *text
 typedef enum gr_status gap_fn(struct encoder *e, const char *text, size_t len);
 
 /* Emits the added tokens of one trie and hands the text between them to gap. */
-static enum gr_status encode_added(struct encoder *e, const struct gr_trie *trie, const char *text,
-                                   size_t len, gap_fn *gap)
+static enum gr_status encode_added(struct encoder *e, const struct gr_trie *trie, const char *text, size_t len,
+                                   gap_fn *gap)
 {
     size_t at = 0;
     struct gr_added_match m;
@@ -123,8 +122,7 @@ static enum gr_status encode_unnormalized(struct encoder *e, const char *text, s
     if (e->tok->nfc) {
         GR_TRY(gr_tok_nfc(text, len, &nfc, &nfc_len));
     }
-    enum gr_status st =
-        encode_added(e, &e->tok->normalized_trie, nfc != NULL ? nfc : text, nfc_len, encode_plain);
+    enum gr_status st = encode_added(e, &e->tok->normalized_trie, nfc != NULL ? nfc : text, nfc_len, encode_plain);
     free(nfc);
     return st;
 }
@@ -184,8 +182,8 @@ static void encoder_finish(struct encoder *e)
     gr_bpe_scratch_destroy(e->bpe);
 }
 
-enum gr_status gr_tokenizer_encode(const struct gr_tokenizer *tok, const char *text, size_t len,
-                                   bool add_bos, int32_t *ids, size_t cap, size_t *n_out)
+enum gr_status gr_tokenizer_encode(const struct gr_tokenizer *tok, const char *text, size_t len, bool add_bos,
+                                   int32_t *ids, size_t cap, size_t *n_out)
 {
     if (len > GR_TOKENIZER_TEXT_BYTES) {
         log_error("tokenizer: text of %zu bytes, limit %u", len, GR_TOKENIZER_TEXT_BYTES);

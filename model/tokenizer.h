@@ -24,8 +24,8 @@
 
 #define GR_TOKENIZER_FILE_BYTES (64u << 20)
 #define GR_TOKENIZER_TEXT_BYTES (16u << 20) /* of one encode call */
-#define GR_TOKENIZER_N_VOCAB    (1 << 22)   /* ids are below */
-#define GR_TOKEN_BYTES_MAX      1024        /* of one token */
+#define GR_TOKENIZER_N_VOCAB (1 << 22)      /* ids are below */
+#define GR_TOKEN_BYTES_MAX 1024             /* of one token */
 
 struct gr_tokenizer;
 
@@ -42,21 +42,17 @@ void gr_tokenizer_destroy(struct gr_tokenizer *tok); /* NULL is legal */
  * stands in the text stays as well. Added tokens in the text become their ids. GR_ELIMIT when more
  * than cap ids are needed: ids[] is then garbage, *n_out untouched. gr_tokenizer_encode_bound() is
  * always enough. */
-GR_NODISCARD enum gr_status gr_tokenizer_encode(const struct gr_tokenizer *tok, const char *text,
-                                                size_t len, bool add_bos, int32_t *ids, size_t cap,
-                                                size_t *n_out);
+GR_NODISCARD enum gr_status gr_tokenizer_encode(const struct gr_tokenizer *tok, const char *text, size_t len,
+                                                bool add_bos, int32_t *ids, size_t cap, size_t *n_out);
 size_t gr_tokenizer_encode_bound(const struct gr_tokenizer *tok, size_t len);
 
 /* Valid UTF-8, NUL-terminated, owned by the caller (free). skip_special: special tokens give no
  * text. */
-GR_NODISCARD enum gr_status gr_tokenizer_decode(const struct gr_tokenizer *tok, const int32_t *ids,
-                                                size_t n, bool skip_special, char **text_out,
-                                                size_t *len_out);
+GR_NODISCARD enum gr_status gr_tokenizer_decode(const struct gr_tokenizer *tok, const int32_t *ids, size_t n,
+                                                bool skip_special, char **text_out, size_t *len_out);
 /* The same with the tokens' bytes as they are. */
-GR_NODISCARD enum gr_status gr_tokenizer_decode_bytes(const struct gr_tokenizer *tok,
-                                                      const int32_t *ids, size_t n,
-                                                      bool skip_special, char **bytes_out,
-                                                      size_t *len_out);
+GR_NODISCARD enum gr_status gr_tokenizer_decode_bytes(const struct gr_tokenizer *tok, const int32_t *ids, size_t n,
+                                                      bool skip_special, char **bytes_out, size_t *len_out);
 
 int32_t gr_tokenizer_n_vocab(const struct gr_tokenizer *tok); /* highest id + 1 */
 
@@ -67,8 +63,7 @@ uint64_t gr_tokenizer_fingerprint(const struct gr_tokenizer *tok);
 
 /* Raw bytes of a token (not NUL-terminated), borrowed; NULL and 0 for an id without a token. */
 const char *gr_tokenizer_token_bytes(const struct gr_tokenizer *tok, int32_t id, size_t *len_out);
-bool gr_tokenizer_is_special(const struct gr_tokenizer *tok,
-                             int32_t id); /* false for unknown ids */
+bool gr_tokenizer_is_special(const struct gr_tokenizer *tok, int32_t id); /* false for unknown ids */
 
 /* Id of an added token ("<|eot_id|>") or -1. */
 int32_t gr_tokenizer_added_id(const struct gr_tokenizer *tok, const char *content);
@@ -88,10 +83,8 @@ struct gr_detok {
 
 void gr_detok_init(struct gr_detok *d, const struct gr_tokenizer *tok);
 /* Not NUL-terminated; *n_out may be 0. GR_ELIMIT (state unchanged) when cap is too small. */
-GR_NODISCARD enum gr_status gr_detok_push(struct gr_detok *d, int32_t id, char *out, size_t cap,
-                                          size_t *n_out);
+GR_NODISCARD enum gr_status gr_detok_push(struct gr_detok *d, int32_t id, char *out, size_t cap, size_t *n_out);
 /* End of text: a held start becomes U+FFFD. d is then as after init. */
-GR_NODISCARD enum gr_status gr_detok_flush(struct gr_detok *d, char *out, size_t cap,
-                                           size_t *n_out);
+GR_NODISCARD enum gr_status gr_detok_flush(struct gr_detok *d, char *out, size_t cap, size_t *n_out);
 
 #endif

@@ -14,10 +14,10 @@
 #include "model/str_table.h"
 #include "model/tokenizer.h"
 
-#define GR_TOK_N_SPLIT_MAX    8
+#define GR_TOK_N_SPLIT_MAX 8
 #define GR_TOK_N_TEMPLATE_MAX 8
-#define GR_TOK_N_ADDED_MAX    65536
-#define GR_TOK_PATTERN_BYTES  4096
+#define GR_TOK_N_ADDED_MAX 65536
+#define GR_TOK_PATTERN_BYTES 4096
 
 enum { GR_TOK_PRESENT = 1, GR_TOK_ADDED = 2, GR_TOK_SPECIAL = 4 };
 
@@ -90,8 +90,7 @@ bool gr_is_white_space(int32_t code_point);
 /* ---- tokenizer_steps.c ---- */
 
 /* The fields of tokenizer.json around the model; need entries and added tokens. */
-GR_NODISCARD enum gr_status gr_tok_parse_steps(struct gr_tokenizer *tok, const char *name,
-                                               const json_t *root);
+GR_NODISCARD enum gr_status gr_tok_parse_steps(struct gr_tokenizer *tok, const char *name, const json_t *root);
 
 /* NFC of valid UTF-8. *out is NULL when the text is NFC as it is; else owned by the caller. */
 GR_NODISCARD enum gr_status gr_tok_nfc(const char *text, size_t len, char **out, size_t *len_out);
@@ -99,8 +98,7 @@ GR_NODISCARD enum gr_status gr_tok_nfc(const char *text, size_t len, char **out,
 /* ---- split_regex.c ---- */
 
 /* pattern is in Oniguruma's syntax, as Hugging Face's library reads it. */
-GR_NODISCARD enum gr_status gr_split_compile(const char *name, const char *pattern, bool literal,
-                                             pcre2_code **out);
+GR_NODISCARD enum gr_status gr_split_compile(const char *name, const char *pattern, bool literal, pcre2_code **out);
 
 /* ---- added_tokens.c ---- */
 
@@ -112,24 +110,22 @@ struct gr_added_match {
     const struct gr_added_token *token;
 };
 /* Next added token in text[from, len); false: none. The text is valid UTF-8. */
-bool gr_trie_find(const struct gr_tokenizer *tok, const struct gr_trie *trie, const char *text,
-                  size_t len, size_t from, struct gr_added_match *out);
+bool gr_trie_find(const struct gr_tokenizer *tok, const struct gr_trie *trie, const char *text, size_t len, size_t from,
+                  struct gr_added_match *out);
 
 /* ---- bpe.c ---- */
 
 GR_NODISCARD enum gr_status gr_merge_table_init(struct gr_merge_table *t, size_t n_max);
 void gr_merge_table_finish(struct gr_merge_table *t);
 /* False: the pair is already there. */
-bool gr_merge_table_add(struct gr_merge_table *t, int32_t left, int32_t right, uint32_t rank,
-                        int32_t id);
+bool gr_merge_table_add(struct gr_merge_table *t, int32_t left, int32_t right, uint32_t rank, int32_t id);
 
 struct gr_bpe_scratch;
 struct gr_bpe_scratch *gr_bpe_scratch_create(void); /* NULL: no memory */
 void gr_bpe_scratch_destroy(struct gr_bpe_scratch *s);
 
 /* Ids of one pre-token, len > 0. *ids_out lives in the scratch until the next call. */
-GR_NODISCARD enum gr_status gr_bpe_encode(const struct gr_tokenizer *tok, struct gr_bpe_scratch *s,
-                                          const char *bytes, size_t len, const int32_t **ids_out,
-                                          size_t *n_out);
+GR_NODISCARD enum gr_status gr_bpe_encode(const struct gr_tokenizer *tok, struct gr_bpe_scratch *s, const char *bytes,
+                                          size_t len, const int32_t **ids_out, size_t *n_out);
 
 #endif

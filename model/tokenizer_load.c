@@ -40,8 +40,7 @@ static void init_alphabet(struct loader *ld)
 /* Bytes that a vocabulary string stands for, written to out (no longer than the string). False: it
  * has a character outside the alphabet; such a token stands for its own UTF-8 (as in Hugging Face).
  */
-static bool decode_alphabet(const struct loader *ld, const char *text, size_t len, char *out,
-                            size_t *len_out)
+static bool decode_alphabet(const struct loader *ld, const char *text, size_t len, char *out, size_t *len_out)
 {
     size_t n = 0;
     for (size_t i = 0; i < len; i++) {
@@ -96,16 +95,14 @@ static char *arena_take(struct loader *ld, size_t len)
 
 static enum gr_status check_token(const struct loader *ld, const char *text, const json_t *id)
 {
-    if (!json_is_integer(id) || json_integer_value(id) < 0 ||
-        json_integer_value(id) >= GR_TOKENIZER_N_VOCAB) {
-        log_error("%s: token %.64s: its id must be an integer 0..%d", ld->name, text,
-                  GR_TOKENIZER_N_VOCAB - 1);
+    if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= GR_TOKENIZER_N_VOCAB) {
+        log_error("%s: token %.64s: its id must be an integer 0..%d", ld->name, text, GR_TOKENIZER_N_VOCAB - 1);
         return GR_ELIMIT;
     }
     size_t len = strlen(text);
     if (len == 0 || len > GR_TOKEN_BYTES_MAX) {
-        log_error("%s: token %lld has %zu bytes, must be 1..%d", ld->name,
-                  (long long)json_integer_value(id), len, GR_TOKEN_BYTES_MAX);
+        log_error("%s: token %lld has %zu bytes, must be 1..%d", ld->name, (long long)json_integer_value(id), len,
+                  GR_TOKEN_BYTES_MAX);
         return GR_ELIMIT;
     }
     return GR_OK;
@@ -180,8 +177,7 @@ static enum gr_status load_vocab(struct loader *ld, const json_t *vocab)
         char byte = (char)b;
         uint32_t id;
         if (!gr_str_table_get(&tok->by_bytes, &byte, 1, &id)) {
-            log_error("%s: model.vocab has no token for the byte 0x%02x; is it byte-level BPE?",
-                      ld->name, (unsigned)b);
+            log_error("%s: model.vocab has no token for the byte 0x%02x; is it byte-level BPE?", ld->name, (unsigned)b);
             return GR_EUNSUPPORTED;
         }
         tok->byte_id[b] = (int32_t)id;
@@ -192,8 +188,7 @@ static enum gr_status load_vocab(struct loader *ld, const json_t *vocab)
 /* ---- merges ---- */
 
 /* "left right", or ["left", "right"]. */
-static bool merge_parts(const json_t *merge, const char **left, size_t *n_left, const char **right,
-                        size_t *n_right)
+static bool merge_parts(const json_t *merge, const char **left, size_t *n_left, const char **right, size_t *n_right)
 {
     if (json_is_string(merge)) {
         const char *text = json_string_value(merge);
@@ -219,12 +214,10 @@ static bool merge_parts(const json_t *merge, const char **left, size_t *n_left, 
 }
 
 /* Appends the bytes of a merge's part; false: not in the alphabet, or too long. */
-static bool append_part(const struct loader *ld, const char *text, size_t len, char *bytes,
-                        size_t *n)
+static bool append_part(const struct loader *ld, const char *text, size_t len, char *bytes, size_t *n)
 {
     size_t more;
-    if (len == 0 || len > GR_TOKEN_BYTES_MAX ||
-        !decode_alphabet(ld, text, len, bytes + *n, &more)) {
+    if (len == 0 || len > GR_TOKEN_BYTES_MAX || !decode_alphabet(ld, text, len, bytes + *n, &more)) {
         return false;
     }
     *n += more;
@@ -237,22 +230,18 @@ static enum gr_status load_merge(struct loader *ld, const json_t *merge, uint32_
     const char *left, *right;
     size_t n_left, n_right, n = 0;
     if (!merge_parts(merge, &left, &n_left, &right, &n_right)) {
-        log_error("%s: model.merges[%u] must be \"left right\" or [\"left\", \"right\"]", ld->name,
-                  rank);
+        log_error("%s: model.merges[%u] must be \"left right\" or [\"left\", \"right\"]", ld->name, rank);
         return GR_EFORMAT;
     }
     char bytes[2 * GR_TOKEN_BYTES_MAX];
     uint32_t a = 0, b = 0, id = 0;
-    bool known =
-        append_part(ld, left, n_left, bytes, &n) && gr_str_table_get(&tok->by_bytes, bytes, n, &a);
+    bool known = append_part(ld, left, n_left, bytes, &n) && gr_str_table_get(&tok->by_bytes, bytes, n, &a);
     size_t at = n;
     known = known && append_part(ld, right, n_right, bytes, &n) &&
-            gr_str_table_get(&tok->by_bytes, bytes + at, n - at, &b) &&
-            gr_str_table_get(&tok->by_bytes, bytes, n, &id);
+            gr_str_table_get(&tok->by_bytes, bytes + at, n - at, &b) && gr_str_table_get(&tok->by_bytes, bytes, n, &id);
     if (!known) {
-        log_error("%s: model.merges[%u]: %.*s and %.*s, or both together, are not in model.vocab",
-                  ld->name, rank, (int)GR_MIN(n_left, (size_t)64), left,
-                  (int)GR_MIN(n_right, (size_t)64), right);
+        log_error("%s: model.merges[%u]: %.*s and %.*s, or both together, are not in model.vocab", ld->name, rank,
+                  (int)GR_MIN(n_left, (size_t)64), left, (int)GR_MIN(n_right, (size_t)64), right);
         return GR_EFORMAT;
     }
     if (!gr_merge_table_add(&tok->merges, (int32_t)a, (int32_t)b, rank, (int32_t)id)) {
@@ -337,8 +326,8 @@ static enum gr_status place_added(struct loader *ld, const struct gr_added_token
     struct gr_tok_entry *e = &ld->tok->entries[a->id];
     bool same = e->len == a->len && e->bytes != NULL && memcmp(e->bytes, a->content, a->len) == 0;
     if (e->bytes != NULL && ((e->flags & GR_TOK_ADDED) != 0 || !same)) {
-        log_error("%s: added token %.*s has id %d, which another token has", ld->name,
-                  (int)GR_MIN(a->len, 64u), a->content, a->id);
+        log_error("%s: added token %.*s has id %d, which another token has", ld->name, (int)GR_MIN(a->len, 64u),
+                  a->content, a->id);
         return GR_EFORMAT;
     }
     e->bytes = a->content;
@@ -348,20 +337,18 @@ static enum gr_status place_added(struct loader *ld, const struct gr_added_token
 }
 
 /* Hugging Face takes the vocabulary's id then, and so ids other than the file says. */
-static enum gr_status check_same_id(const struct loader *ld, const json_t *vocab,
-                                    const char *content, int32_t id)
+static enum gr_status check_same_id(const struct loader *ld, const json_t *vocab, const char *content, int32_t id)
 {
     const json_t *other = json_object_get(vocab, content);
     if (other != NULL && json_integer_value(other) != id) {
-        log_error("%s: added token %.64s has id %d, model.vocab gives it id %lld", ld->name,
-                  content, id, (long long)json_integer_value(other));
+        log_error("%s: added token %.64s has id %d, model.vocab gives it id %lld", ld->name, content, id,
+                  (long long)json_integer_value(other));
         return GR_EFORMAT;
     }
     return GR_OK;
 }
 
-static enum gr_status load_added_token(struct loader *ld, const json_t *vocab, const json_t *item,
-                                       size_t i)
+static enum gr_status load_added_token(struct loader *ld, const json_t *vocab, const json_t *item, size_t i)
 {
     static const char *const keys[] = {"id",     "content",    "single_word", "lstrip",
                                        "rstrip", "normalized", "special",     NULL};
@@ -406,8 +393,7 @@ static enum gr_status load_added(struct loader *ld, const json_t *vocab, const j
         st = load_added_token(ld, vocab, json_array_get(added, i), i);
         const struct gr_added_token *a = &tok->added[i];
         if (st == GR_OK && !gr_str_table_add(&contents, a->content, a->len, (uint32_t)i, &other)) {
-            log_error("%s: added token %d has the content of added token %d", ld->name, a->id,
-                      tok->added[other].id);
+            log_error("%s: added token %d has the content of added token %d", ld->name, a->id, tok->added[other].id);
             st = GR_EFORMAT;
         }
         tok->n_added = (int)i + 1;
@@ -444,9 +430,8 @@ static void warn_unused(const struct loader *ld, const json_t *root, const char 
 
 static enum gr_status load_root(struct loader *ld, const json_t *root)
 {
-    static const char *const keys[] = {
-        "version",       "truncation",     "padding", "added_tokens", "normalizer",
-        "pre_tokenizer", "post_processor", "decoder", "model",        NULL};
+    static const char *const keys[] = {"version",       "truncation",     "padding", "added_tokens", "normalizer",
+                                       "pre_tokenizer", "post_processor", "decoder", "model",        NULL};
     struct gr_json_where w = {ld->name, "", root};
     const json_t *model = NULL, *added = NULL, *vocab = NULL, *merges = NULL;
     GR_TRY(gr_json_only_keys(&w, keys));
@@ -470,8 +455,7 @@ static enum gr_status load_root(struct loader *ld, const json_t *root)
     return GR_OK;
 }
 
-enum gr_status gr_tokenizer_parse(const char *name, const char *json, size_t len,
-                                  struct gr_tokenizer **out)
+enum gr_status gr_tokenizer_parse(const char *name, const char *json, size_t len, struct gr_tokenizer **out)
 {
     json_t *root;
     GR_TRY(gr_json_parse_object(name, json, len, &root));

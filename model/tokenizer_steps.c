@@ -9,8 +9,7 @@
 #include "model/tokenizer_internal.h"
 
 /* GPT-2's, which ByteLevel brings with use_regex. */
-#define BYTE_LEVEL_PATTERN                                                                         \
-    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+#define BYTE_LEVEL_PATTERN "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 
 /* Longer runs of combining marks cost quadratic time in utf8proc; no script has them (Unicode's
  * stream-safe format, UAX 15 sec. 13, allows 30). */
@@ -24,8 +23,7 @@ static enum gr_status type_of(const struct gr_json_where *w, const char **out)
     return gr_json_string(w, "type", true, out);
 }
 
-static enum gr_status unknown_type(const struct gr_json_where *w, const char *type,
-                                   const char *known)
+static enum gr_status unknown_type(const struct gr_json_where *w, const char *type, const char *known)
 {
     log_error("%s: %stype %.40s is not supported; known: %s", w->name, w->prefix, type, known);
     return GR_EUNSUPPORTED;
@@ -34,8 +32,7 @@ static enum gr_status unknown_type(const struct gr_json_where *w, const char *ty
 /* Calls fn on every object of the list under key. */
 typedef enum gr_status step_fn(struct gr_tokenizer *tok, const struct gr_json_where *w);
 
-static enum gr_status each_step(struct gr_tokenizer *tok, const struct gr_json_where *w,
-                                const char *key, step_fn *fn)
+static enum gr_status each_step(struct gr_tokenizer *tok, const struct gr_json_where *w, const char *key, step_fn *fn)
 {
     const char *const keys[] = {"type", key, NULL};
     const json_t *list = NULL;
@@ -90,8 +87,7 @@ static bool has_long_run(const char *text, size_t len)
     size_t run = 0;
     for (size_t i = 0; i < len;) {
         int32_t c;
-        utf8proc_ssize_t n =
-            utf8proc_iterate((const uint8_t *)text + i, (utf8proc_ssize_t)(len - i), &c);
+        utf8proc_ssize_t n = utf8proc_iterate((const uint8_t *)text + i, (utf8proc_ssize_t)(len - i), &c);
         GR_ASSERT(n > 0);
         run = utf8proc_get_property(c)->combining_class != 0 ? run + 1 : 0;
         if (run > COMBINING_RUN_MAX) {
@@ -110,13 +106,12 @@ enum gr_status gr_tok_nfc(const char *text, size_t len, char **out, size_t *len_
         return GR_OK;
     }
     if (has_long_run(text, len)) {
-        log_error("tokenizer: the text has more than %d combining marks in a row",
-                  COMBINING_RUN_MAX);
+        log_error("tokenizer: the text has more than %d combining marks in a row", COMBINING_RUN_MAX);
         return GR_ELIMIT;
     }
     uint8_t *nfc = NULL;
-    utf8proc_ssize_t n = utf8proc_map((const uint8_t *)text, (utf8proc_ssize_t)len, &nfc,
-                                      UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+    utf8proc_ssize_t n =
+        utf8proc_map((const uint8_t *)text, (utf8proc_ssize_t)len, &nfc, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
     if (n < 0) {
         log_error("tokenizer: NFC of %zu bytes: %s", len, utf8proc_errmsg(n));
         return n == UTF8PROC_ERROR_NOMEM ? GR_ENOMEM : GR_EFORMAT;
@@ -128,8 +123,8 @@ enum gr_status gr_tok_nfc(const char *text, size_t len, char **out, size_t *len_
 
 /* ---- pre_tokenizer ---- */
 
-static enum gr_status add_split(struct gr_tokenizer *tok, const char *name, const char *pattern,
-                                bool literal, bool drop_gaps)
+static enum gr_status add_split(struct gr_tokenizer *tok, const char *name, const char *pattern, bool literal,
+                                bool drop_gaps)
 {
     if (tok->n_split == GR_TOK_N_SPLIT_MAX) {
         log_error("%s: pre_tokenizer has more than %d Split steps", name, GR_TOK_N_SPLIT_MAX);
@@ -156,8 +151,7 @@ static enum gr_status parse_split(struct gr_tokenizer *tok, const struct gr_json
     GR_TRY(gr_json_string(&pw, "Regex", false, &regex));
     GR_TRY(gr_json_string(&pw, "String", false, &literal));
     if (json_object_size(pattern) != 1 || (regex == NULL && literal == NULL)) {
-        log_error("%s: pre_tokenizer.pattern must be {\"Regex\": ...} or {\"String\": ...}",
-                  w->name);
+        log_error("%s: pre_tokenizer.pattern must be {\"Regex\": ...} or {\"String\": ...}", w->name);
         return GR_EFORMAT;
     }
     bool isolated = strcmp(behavior, "Isolated") == 0;
@@ -173,15 +167,13 @@ static enum gr_status parse_split(struct gr_tokenizer *tok, const struct gr_json
 
 static enum gr_status parse_byte_level(struct gr_tokenizer *tok, const struct gr_json_where *w)
 {
-    static const char *const keys[] = {"type", "add_prefix_space", "trim_offsets", "use_regex",
-                                       NULL};
+    static const char *const keys[] = {"type", "add_prefix_space", "trim_offsets", "use_regex", NULL};
     bool prefix_space = true, use_regex = true; /* Hugging Face's defaults */
     GR_TRY(gr_json_only_keys(w, keys));
     GR_TRY(gr_json_bool(w, "add_prefix_space", false, &prefix_space));
     GR_TRY(gr_json_bool(w, "use_regex", false, &use_regex));
     if (prefix_space) {
-        log_error("%s: pre_tokenizer ByteLevel with add_prefix_space = true is not supported",
-                  w->name);
+        log_error("%s: pre_tokenizer ByteLevel with add_prefix_space = true is not supported", w->name);
         return GR_EUNSUPPORTED;
     }
     return use_regex ? add_split(tok, w->name, BYTE_LEVEL_PATTERN, false, false) : GR_OK;
@@ -226,8 +218,7 @@ static enum gr_status parse_pre_tokenizer(struct gr_tokenizer *tok, const struct
 
 /* ---- post_processor ---- */
 
-static enum gr_status add_template_id(struct gr_tokenizer *tok, const struct gr_json_where *w,
-                                      const json_t *value)
+static enum gr_status add_template_id(struct gr_tokenizer *tok, const struct gr_json_where *w, const json_t *value)
 {
     long long id = json_is_integer(value) ? json_integer_value(value) : -1;
     if (id < 0 || id >= tok->n_vocab || tok->entries[id].bytes == NULL) {
@@ -235,23 +226,20 @@ static enum gr_status add_template_id(struct gr_tokenizer *tok, const struct gr_
         return GR_EFORMAT;
     }
     if (tok->n_template == GR_TOK_N_TEMPLATE_MAX) {
-        log_error("%s: post_processor: more than %d tokens before the text", w->name,
-                  GR_TOK_N_TEMPLATE_MAX);
+        log_error("%s: post_processor: more than %d tokens before the text", w->name, GR_TOK_N_TEMPLATE_MAX);
         return GR_ELIMIT;
     }
     tok->template_ids[tok->n_template++] = (int32_t)id;
     return GR_OK;
 }
 
-static enum gr_status add_template_token(struct gr_tokenizer *tok, const struct gr_json_where *w,
-                                         const json_t *piece)
+static enum gr_status add_template_token(struct gr_tokenizer *tok, const struct gr_json_where *w, const json_t *piece)
 {
     const char *key = json_string_value(json_object_get(piece, "id"));
     const json_t *map = json_object_get(w->obj, "special_tokens");
     const json_t *ids = key != NULL ? json_object_get(json_object_get(map, key), "ids") : NULL;
     if (json_array_size(ids) == 0) {
-        log_error("%s: post_processor: special_tokens has no ids for %.64s", w->name,
-                  key != NULL ? key : "(no id)");
+        log_error("%s: post_processor: special_tokens has no ids for %.64s", w->name, key != NULL ? key : "(no id)");
         return GR_EFORMAT;
     }
     for (size_t i = 0; i < json_array_size(ids); i++) {

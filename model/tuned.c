@@ -8,9 +8,9 @@
 #include <stdlib.h>
 
 #define N_OUT_MAX (1 << 24) /* as linear.cu */
-#define N_IN_MAX  (1 << 20)
-#define US_MAX    1e12
-#define N_US_MAX  16 /* contexts */
+#define N_IN_MAX (1 << 20)
+#define US_MAX 1e12
+#define N_US_MAX 16 /* contexts */
 
 /* What graft-bench tune measured is kept for people; nothing reads it but this check. */
 static enum gr_status check_list(const struct gr_json_where *w, const char *key)

@@ -10,9 +10,9 @@
 
 #include <stdbool.h>
 
-#define GR_TUNED_FORMAT        1
-#define GR_TUNED_BYTES_MAX     ((size_t)1 << 20)
-#define GR_TUNED_LINEAR_MAX    256
+#define GR_TUNED_FORMAT 1
+#define GR_TUNED_BYTES_MAX ((size_t)1 << 20)
+#define GR_TUNED_LINEAR_MAX 256
 #define GR_TUNED_ATTENTION_MAX 64
 
 struct gr_tuned_linear {

@@ -13,13 +13,13 @@
 struct connect {
     struct gr_remote remote;
     struct gr_generation g;
-    uint64_t session;   /* 0: not known yet */
-    uint32_t turn;      /* its number; with OPENED */
-    uint32_t turn_len;  /* transcript length where this turn's generated tokens begin; from its first COMMIT */
+    uint64_t session;  /* 0: not known yet */
+    uint32_t turn;     /* its number; with OPENED */
+    uint32_t turn_len; /* transcript length where this turn's generated tokens begin; from its first COMMIT */
     uint32_t n_fallback, n_reopen; /* that the orchestrator has counted in a turn whose end our TRUNCATE has crossed */
-    bool answered;      /* OPENED has come */
+    bool answered;                 /* OPENED has come */
     bool has_turn_len;
-    bool told_waiting;  /* that nothing has come for SILENCE_MS; no need any more */
+    bool told_waiting; /* that nothing has come for SILENCE_MS; no need any more */
 };
 
 /* ---- the engine behind the generation ---- */
@@ -28,16 +28,28 @@ static enum gr_status submit(void *ctx, const struct gr_session_request *q)
 {
     struct connect *c = ctx;
     int32_t segments[2] = {0, (int32_t)q->n_prompt};
-    struct gr_msg m = {
-        .type = GR_MSG_OPEN, .ids = {.p = (int32_t *)(uintptr_t)q->prompt, .n = q->n_prompt},
-        .segments = {.p = segments, .n = 2},
-        .stop_ids = {.p = (int32_t *)(uintptr_t)q->stop_id, .n = q->n_stop_id}, .max_tokens = q->max_tokens,
-        .temperature = (double)q->sampling.temperature, .min_p = (double)q->sampling.min_p,
-        .top_p = (double)q->sampling.top_p, .top_k = (uint32_t)q->sampling.top_k, .seed = q->sampling.seed,
-        .want_draft = q->want_draft, .want_trace = q->want_trace, .single_token = q->force_single_token,
-        .auto_tree = q->auto_tree, .n_node = q->n_node, .keep_open = q->keep_open, .tree_shape = q->tree_shape,
-        .draft_depth = q->draft_depth, .draft_top_k = q->draft_top_k, .draft_ahead = q->draft_ahead == GR_AHEAD_ON,
-        .auto_ahead = q->draft_ahead == GR_AHEAD_AUTO, .tokenizer_fingerprint = q->tokenizer_fingerprint};
+    struct gr_msg m = {.type = GR_MSG_OPEN,
+                       .ids = {.p = (int32_t *)(uintptr_t)q->prompt, .n = q->n_prompt},
+                       .segments = {.p = segments, .n = 2},
+                       .stop_ids = {.p = (int32_t *)(uintptr_t)q->stop_id, .n = q->n_stop_id},
+                       .max_tokens = q->max_tokens,
+                       .temperature = (double)q->sampling.temperature,
+                       .min_p = (double)q->sampling.min_p,
+                       .top_p = (double)q->sampling.top_p,
+                       .top_k = (uint32_t)q->sampling.top_k,
+                       .seed = q->sampling.seed,
+                       .want_draft = q->want_draft,
+                       .want_trace = q->want_trace,
+                       .single_token = q->force_single_token,
+                       .auto_tree = q->auto_tree,
+                       .n_node = q->n_node,
+                       .keep_open = q->keep_open,
+                       .tree_shape = q->tree_shape,
+                       .draft_depth = q->draft_depth,
+                       .draft_top_k = q->draft_top_k,
+                       .draft_ahead = q->draft_ahead == GR_AHEAD_ON,
+                       .auto_ahead = q->draft_ahead == GR_AHEAD_AUTO,
+                       .tokenizer_fingerprint = q->tokenizer_fingerprint};
     gr_msg_set_specpv(&m, q->specpv, &q->specpv_params);
     memcpy(m.transport, q->transport, sizeof(m.transport));
     c->session = 0;
@@ -48,8 +60,10 @@ static enum gr_status submit(void *ctx, const struct gr_session_request *q)
 static enum gr_status append(void *ctx, const struct gr_turn_request *t)
 {
     struct connect *c = ctx;
-    const struct gr_msg m = {.type = GR_MSG_APPEND, .session = c->session,
-                             .ids = {.p = (int32_t *)(uintptr_t)t->ids, .n = t->n_ids}, .max_tokens = t->max_tokens,
+    const struct gr_msg m = {.type = GR_MSG_APPEND,
+                             .session = c->session,
+                             .ids = {.p = (int32_t *)(uintptr_t)t->ids, .n = t->n_ids},
+                             .max_tokens = t->max_tokens,
                              .stop_ids = {.p = (int32_t *)(uintptr_t)t->stop_id, .n = t->n_stop_id},
                              .want_trace = t->want_trace};
     c->answered = c->has_turn_len = false;
@@ -59,8 +73,8 @@ static enum gr_status append(void *ctx, const struct gr_turn_request *t)
 static void stop(void *ctx, uint32_t n_keep)
 {
     struct connect *c = ctx;
-    const struct gr_msg m = {.type = GR_MSG_TRUNCATE, .session = c->session, .turn = c->turn,
-                             .keep_len = c->turn_len + n_keep};
+    const struct gr_msg m = {
+        .type = GR_MSG_TRUNCATE, .session = c->session, .turn = c->turn, .keep_len = c->turn_len + n_keep};
     if (gr_remote_send(&c->remote, &m) != GR_OK) {
         gr_generation_fail(&c->g, "");
     }
@@ -135,9 +149,10 @@ static void pump_until_over(struct connect *c)
 
 static enum gr_status check_session(struct gr_run_options *o, uint64_t *session_out)
 {
-    static const char *const of_open[] = {"temperature", "top-p", "top-k", "min-p", "seed", "num-speculative-tokens",
-                                          "tree-shape", "draft-depth", "draft-top-k", "draft-ahead", "transport",
-                                          "force-single-token", "disable-multi-token", "method", "verify-lossless"};
+    static const char *const of_open[] = {
+        "temperature",         "top-p",       "top-k",          "min-p",       "seed",      "num-speculative-tokens",
+        "tree-shape",          "draft-depth", "draft-top-k",    "draft-ahead", "transport", "force-single-token",
+        "disable-multi-token", "method",      "verify-lossless"};
     int64_t id = 0;
     if (o->session == NULL) {
         return GR_OK;

@@ -78,8 +78,12 @@ static void send_opened(struct gr_desk *d, struct matter *x, uint64_t now_ns)
     struct gr_session_info info = {0};
     (void)gr_orch_session_info(d->orch, x->session, now_ns, &info);
     x->opened = true;
-    send_to(d, x->client, &(struct gr_msg){.type = GR_MSG_OPENED, .session = x->session, .epoch = info.epoch,
-                                           .usable_len = info.n_token, .turn = info.turn});
+    send_to(d, x->client,
+            &(struct gr_msg){.type = GR_MSG_OPENED,
+                             .session = x->session,
+                             .epoch = info.epoch,
+                             .usable_len = info.n_token,
+                             .turn = info.turn});
 }
 
 static struct matter *find(struct gr_desk *d, uint64_t session)
@@ -98,16 +102,31 @@ static const char *const draining_text = "the orchestrator is shutting down; it 
 
 static void fill_request(struct gr_session_request *q, const struct gr_msg *m, struct matter *x)
 {
-    *q = (struct gr_session_request){
-        .prompt = m->ids.p, .n_prompt = m->ids.n, .max_tokens = m->max_tokens, .n_stop_id = m->stop_ids.n,
-        .sampling = {.temperature = (float)m->temperature, .min_p = (float)m->min_p, .top_p = (float)m->top_p,
-                     .top_k = (int32_t)m->top_k, .seed = m->seed},
-        .want_draft = m->want_draft != 0, .want_trace = m->want_trace != 0, .tree_shape = m->tree_shape,
-        .draft_depth = m->draft_depth > 0 ? m->draft_depth : 8, .draft_top_k = m->draft_top_k > 0 ? m->draft_top_k : 10,
-        .n_node = m->n_node, .user = x, .auto_tree = m->auto_tree != 0, .keep_open = m->keep_open != 0,
-        .draft_ahead = m->auto_ahead != 0 ? GR_AHEAD_AUTO : m->draft_ahead != 0 ? GR_AHEAD_ON : GR_AHEAD_OFF,
-        .force_single_token = m->single_token != 0, .specpv = (enum gr_specpv_mode)m->specpv,
-        .specpv_params = gr_msg_specpv(m), .tokenizer_fingerprint = m->tokenizer_fingerprint};
+    *q = (struct gr_session_request){.prompt = m->ids.p,
+                                     .n_prompt = m->ids.n,
+                                     .max_tokens = m->max_tokens,
+                                     .n_stop_id = m->stop_ids.n,
+                                     .sampling = {.temperature = (float)m->temperature,
+                                                  .min_p = (float)m->min_p,
+                                                  .top_p = (float)m->top_p,
+                                                  .top_k = (int32_t)m->top_k,
+                                                  .seed = m->seed},
+                                     .want_draft = m->want_draft != 0,
+                                     .want_trace = m->want_trace != 0,
+                                     .tree_shape = m->tree_shape,
+                                     .draft_depth = m->draft_depth > 0 ? m->draft_depth : 8,
+                                     .draft_top_k = m->draft_top_k > 0 ? m->draft_top_k : 10,
+                                     .n_node = m->n_node,
+                                     .user = x,
+                                     .auto_tree = m->auto_tree != 0,
+                                     .keep_open = m->keep_open != 0,
+                                     .draft_ahead = m->auto_ahead != 0    ? GR_AHEAD_AUTO
+                                                    : m->draft_ahead != 0 ? GR_AHEAD_ON
+                                                                          : GR_AHEAD_OFF,
+                                     .force_single_token = m->single_token != 0,
+                                     .specpv = (enum gr_specpv_mode)m->specpv,
+                                     .specpv_params = gr_msg_specpv(m),
+                                     .tokenizer_fingerprint = m->tokenizer_fingerprint};
     if (m->stop_ids.n > 0) {
         memcpy(q->stop_id, m->stop_ids.p, m->stop_ids.n * sizeof(*q->stop_id));
     }
@@ -150,8 +169,8 @@ static void on_open(struct gr_desk *d, uint32_t client, const struct gr_msg *m, 
     }
     struct matter *x = free_matter(d);
     GR_ASSERT(x != NULL);
-    *x = (struct matter){.used = true, .in_turn = true, .keep_open = m->keep_open != 0, .client = client,
-                         .closer = NOBODY};
+    *x = (struct matter){
+        .used = true, .in_turn = true, .keep_open = m->keep_open != 0, .client = client, .closer = NOBODY};
     fill_request(&q, m, x);
     const enum gr_status st = gr_orch_submit(d->orch, &q, now_ns, &session);
     if (st != GR_OK) {
@@ -185,9 +204,14 @@ static void on_append(struct gr_desk *d, uint32_t client, const struct gr_msg *m
         send_error(d, client, m->session, GR_EINVAL, text);
         return;
     }
-    struct gr_turn_request t = {.keep_len = m->keep_len > 0 ? m->keep_len : UINT32_MAX, .hash = m->hash,
-                                .ids = m->ids.p, .n_ids = m->ids.n, .max_tokens = m->max_tokens,
-                                .n_stop_id = m->stop_ids.n, .want_trace = m->want_trace != 0, .user = x};
+    struct gr_turn_request t = {.keep_len = m->keep_len > 0 ? m->keep_len : UINT32_MAX,
+                                .hash = m->hash,
+                                .ids = m->ids.p,
+                                .n_ids = m->ids.n,
+                                .max_tokens = m->max_tokens,
+                                .n_stop_id = m->stop_ids.n,
+                                .want_trace = m->want_trace != 0,
+                                .user = x};
     if (m->stop_ids.n > 0) {
         memcpy(t.stop_id, m->stop_ids.p, m->stop_ids.n * sizeof(t.stop_id[0]));
     }
@@ -209,8 +233,14 @@ static void send_finished(const struct gr_desk *d, uint32_t client, uint64_t ses
 {
     struct gr_session_info info = {0}; /* of a session that is gone, nothing is left */
     (void)gr_orch_session_info(d->orch, session, 0, &info);
-    struct gr_msg m = {.type = GR_MSG_FINISHED, .session = session, .epoch = info.epoch, .finish = (uint32_t)finish,
-                       .n_token = info.n_token, .n_fallback = info.n_fallback, .n_reopen = info.n_reopen, .cut = cut};
+    struct gr_msg m = {.type = GR_MSG_FINISHED,
+                       .session = session,
+                       .epoch = info.epoch,
+                       .finish = (uint32_t)finish,
+                       .n_token = info.n_token,
+                       .n_fallback = info.n_fallback,
+                       .n_reopen = info.n_reopen,
+                       .cut = cut};
     snprintf(m.text, sizeof(m.text), "%s", text);
     send_to(d, client, &m);
 }
@@ -225,8 +255,10 @@ static void on_truncate(struct gr_desk *d, uint32_t client, const struct gr_msg 
     const bool is_own = m->turn != 0 && m->turn == info.turn && (m->epoch == 0 || m->epoch == info.epoch);
     if (is_here && (!is_own || (x->in_turn && x->client != client))) {
         char text[GR_MSG_TEXT_MAX];
-        snprintf(text, sizeof(text), "session %" PRIu64 " is not cut where turn %u stopped: it is in turn %u by now, which "
-                 "another client has begun", m->session, m->turn, info.turn);
+        snprintf(text, sizeof(text),
+                 "session %" PRIu64 " is not cut where turn %u stopped: it is in turn %u by now, which "
+                 "another client has begun",
+                 m->session, m->turn, info.turn);
         send_error(d, client, m->session, GR_EINVAL, text);
         return;
     }
@@ -247,8 +279,9 @@ static void on_close(struct gr_desk *d, uint32_t client, const struct gr_msg *m)
     struct matter *x = find(d, m->session);
     if (x == NULL || x->closer != NOBODY) {
         char text[GR_MSG_TEXT_MAX];
-        snprintf(text, sizeof(text), x == NULL ? "no session %" PRIu64 " is open here"
-                                               : "session %" PRIu64 " is being closed already", m->session);
+        snprintf(text, sizeof(text),
+                 x == NULL ? "no session %" PRIu64 " is open here" : "session %" PRIu64 " is being closed already",
+                 m->session);
         send_error(d, client, m->session, x == NULL ? GR_ENOTFOUND : GR_EINVAL, text);
         return;
     }
@@ -262,21 +295,39 @@ static void on_close(struct gr_desk *d, uint32_t client, const struct gr_msg *m)
 static void list_session(const struct gr_desk *d, uint32_t client, const struct gr_session_info *info)
 {
     const struct gr_session_metrics *s = gr_orch_metrics(d->orch, info->id);
-    send_to(d, client, &(struct gr_msg){
-        .type = GR_MSG_SESSION, .session = info->id, .epoch = info->epoch, .state = info->state,
-        .keep_open = info->keep_open, .n_token = info->n_token, .n_round = s->rounds, .n_tree = s->num_drafts,
-        .n_drafted = s->num_draft_tokens, .n_hit_token = s->num_accepted_tokens, .idle_ns = info->idle_ns,
-        .target = (uint32_t)(info->target + 1), .drafter = (uint32_t)(info->drafter + 1),
-        .specpv = info->specpv, .n_partial = s->partial_since_refresh, .n_refresh = s->full_refreshes,
-        .n_checked = s->drift_checked, .n_drifted = s->drift_mismatches});
+    send_to(d, client,
+            &(struct gr_msg){.type = GR_MSG_SESSION,
+                             .session = info->id,
+                             .epoch = info->epoch,
+                             .state = info->state,
+                             .keep_open = info->keep_open,
+                             .n_token = info->n_token,
+                             .n_round = s->rounds,
+                             .n_tree = s->num_drafts,
+                             .n_drafted = s->num_draft_tokens,
+                             .n_hit_token = s->num_accepted_tokens,
+                             .idle_ns = info->idle_ns,
+                             .target = (uint32_t)(info->target + 1),
+                             .drafter = (uint32_t)(info->drafter + 1),
+                             .specpv = info->specpv,
+                             .n_partial = s->partial_since_refresh,
+                             .n_refresh = s->full_refreshes,
+                             .n_checked = s->drift_checked,
+                             .n_drifted = s->drift_mismatches});
 }
 
 static void list_worker(const struct gr_desk *d, uint32_t client, uint32_t worker, const struct gr_worker_info *info,
                         uint64_t rtt_ns, uint32_t n_session)
 {
-    struct gr_msg m = {.type = GR_MSG_WORKER, .worker = worker + 1, .pid = info->pid, .n_session = n_session,
-                       .role = info->role == GR_WORKER_TARGET ? 2 : 3, .n_vocab = info->n_vocab,
-                       .n_ctx_max = info->n_ctx_max, .rtt_ns = rtt_ns, .model_fingerprint = info->model_fingerprint,
+    struct gr_msg m = {.type = GR_MSG_WORKER,
+                       .worker = worker + 1,
+                       .pid = info->pid,
+                       .n_session = n_session,
+                       .role = info->role == GR_WORKER_TARGET ? 2 : 3,
+                       .n_vocab = info->n_vocab,
+                       .n_ctx_max = info->n_ctx_max,
+                       .rtt_ns = rtt_ns,
+                       .model_fingerprint = info->model_fingerprint,
                        .tokenizer_fingerprint = info->tokenizer_fingerprint};
     memcpy(m.address, info->address, sizeof(m.address));
     memcpy(m.numerics_id, info->numerics_id, sizeof(m.numerics_id));
@@ -328,8 +379,9 @@ static void on_ping(struct gr_desk *d, uint32_t client, const struct gr_msg *m, 
     const enum gr_status st = gr_orch_ping(d->orch, m->worker - 1, cookie, now_ns);
     if (st != GR_OK) {
         char text[GR_MSG_TEXT_MAX];
-        snprintf(text, sizeof(text), st == GR_AGAIN ? "too many pings to worker %u are on their way"
-                                                    : "no worker %u has joined", m->worker);
+        snprintf(text, sizeof(text),
+                 st == GR_AGAIN ? "too many pings to worker %u are on their way" : "no worker %u has joined",
+                 m->worker);
         send_error(d, client, 0, st == GR_AGAIN ? GR_ELIMIT : st, text);
     }
 }

@@ -98,15 +98,27 @@ void gr_generation_finish(struct gr_generation *g)
 static enum gr_status submit(struct gr_generation *g, bool plain)
 {
     const struct gr_run_options *o = g->o;
-    struct gr_session_request q = {
-        .prompt = g->prompt, .n_prompt = g->n_prompt, .max_tokens = (uint32_t)o->max_tokens,
-        .sampling = {.temperature = (float)o->temperature, .top_p = (float)o->top_p, .min_p = (float)o->min_p,
-                     .top_k = (int32_t)o->top_k, .seed = g->seed},
-        .want_draft = g->plan.with_draft && !plain, .want_trace = o->trace || plain, .tree_shape = g->plan.tree_shape,
-        .draft_depth = (uint32_t)o->draft_depth, .draft_top_k = (uint32_t)o->draft_top_k, .n_node = g->plan.n_node,
-        .auto_tree = g->plan.auto_tree, .draft_ahead = g->plan.draft_ahead, .keep_open = o->keep && !plain,
-        .force_single_token = o->force_single_token, .specpv = plain ? GR_SPECPV_OFF : g->plan.specpv,
-        .specpv_params = g->plan.specpv_params, .tokenizer_fingerprint = gr_tokenizer_fingerprint(g->tok)};
+    struct gr_session_request q = {.prompt = g->prompt,
+                                   .n_prompt = g->n_prompt,
+                                   .max_tokens = (uint32_t)o->max_tokens,
+                                   .sampling = {.temperature = (float)o->temperature,
+                                                .top_p = (float)o->top_p,
+                                                .min_p = (float)o->min_p,
+                                                .top_k = (int32_t)o->top_k,
+                                                .seed = g->seed},
+                                   .want_draft = g->plan.with_draft && !plain,
+                                   .want_trace = o->trace || plain,
+                                   .tree_shape = g->plan.tree_shape,
+                                   .draft_depth = (uint32_t)o->draft_depth,
+                                   .draft_top_k = (uint32_t)o->draft_top_k,
+                                   .n_node = g->plan.n_node,
+                                   .auto_tree = g->plan.auto_tree,
+                                   .draft_ahead = g->plan.draft_ahead,
+                                   .keep_open = o->keep && !plain,
+                                   .force_single_token = o->force_single_token,
+                                   .specpv = plain ? GR_SPECPV_OFF : g->plan.specpv,
+                                   .specpv_params = g->plan.specpv_params,
+                                   .tokenizer_fingerprint = gr_tokenizer_fingerprint(g->tok)};
     q.n_stop_id = g->stops.n_id;
     memcpy(q.stop_id, g->stops.id, sizeof(q.stop_id));
     if (!g->plan.colocated) {
@@ -117,8 +129,11 @@ static enum gr_status submit(struct gr_generation *g, bool plain)
 
 static enum gr_status append(struct gr_generation *g)
 {
-    struct gr_turn_request t = {.keep_len = UINT32_MAX, .ids = g->prompt, .n_ids = g->n_prompt,
-                                .max_tokens = (uint32_t)g->o->max_tokens, .want_trace = g->o->trace};
+    struct gr_turn_request t = {.keep_len = UINT32_MAX,
+                                .ids = g->prompt,
+                                .n_ids = g->n_prompt,
+                                .max_tokens = (uint32_t)g->o->max_tokens,
+                                .want_trace = g->o->trace};
     t.n_stop_id = g->stops.n_id;
     memcpy(t.stop_id, g->stops.id, sizeof(t.stop_id));
     return g->engine.append(g->engine.ctx, &t);
@@ -363,7 +378,8 @@ static int report_lossless(struct gr_generation *g)
     }
     if (g->first_difference >= 0) {
         log_error("--verify-lossless: plain decoding differs at generated token %" PRId64 ", where its pick was %.3g "
-                  "ahead of the next best", g->first_difference, g->gap);
+                  "ahead of the next best",
+                  g->first_difference, g->gap);
         return 1;
     }
     fprintf(stderr, "verify-lossless: %u tokens equal plain decoding's\n", g->n_plain);
@@ -435,11 +451,19 @@ int gr_generation_report(struct gr_generation *g)
     }
     const bool ended = g->finish != GR_FINISH_NONE && (!g->failed || g->finish == GR_FINISH_CLOSED);
     const bool shown = g->text.text != NULL && !gr_generation_lacks_rdma(g);
-    const struct gr_turn_report r = {
-        .token = g->token, .n_token = shown ? g->n_final : 0, .text = shown ? g->text.text : "",
-        .text_len = shown ? g->text.len : 0, .finish = ended ? g->finish : GR_FINISH_ERROR,
-        .at_context = at_context(g), .session = g->session, .has_seed = !g->append, .seed = g->seed,
-        .metrics = &g->metrics, .error = status == 0 ? NULL : g->why[0] != '\0' ? g->why : gr_report_error()};
+    const struct gr_turn_report r = {.token = g->token,
+                                     .n_token = shown ? g->n_final : 0,
+                                     .text = shown ? g->text.text : "",
+                                     .text_len = shown ? g->text.len : 0,
+                                     .finish = ended ? g->finish : GR_FINISH_ERROR,
+                                     .at_context = at_context(g),
+                                     .session = g->session,
+                                     .has_seed = !g->append,
+                                     .seed = g->seed,
+                                     .metrics = &g->metrics,
+                                     .error = status == 0         ? NULL
+                                              : g->why[0] != '\0' ? g->why
+                                                                  : gr_report_error()};
     const enum gr_status st = gr_report_json(stdout, &r);
     return st == GR_OK ? status : st == GR_ECLOSED ? SHELL_SIGNAL + SIGPIPE : 1;
 }

@@ -30,14 +30,14 @@ struct gr_generation {
     int32_t *prompt; /* owned */
     uint32_t n_prompt;
     enum gr_phase phase;
-    uint64_t session;       /* for the JSON of a session that stays open; 0: none */
+    uint64_t session; /* for the JSON of a session that stays open; 0: none */
     uint64_t seed;
     struct gr_stops stops;
     struct gr_text_stream text;
     int32_t *token; /* owned: what the first phase generated */
     uint32_t n_token, cap_token, n_plain;
-    uint32_t n_final;         /* of the tokens: those behind it are provisional (exact SpecPV), and not shown */
-    uint32_t turn_len;        /* of the transcript before the first; known with it (n_commit > 0) */
+    uint32_t n_final;  /* of the tokens: those behind it are provisional (exact SpecPV), and not shown */
+    uint32_t turn_len; /* of the transcript before the first; known with it (n_commit > 0) */
     uint32_t n_commit;
     int64_t first_difference; /* --verify-lossless; -1: none so far */
     double last_gap, gap;     /* logit gap of plain decoding's last pick, and at the first difference */
@@ -57,8 +57,8 @@ struct gr_generation {
 };
 
 void gr_generation_init(struct gr_generation *g, const struct gr_run_options *o);
-/* Loads tokenizer, prompt and what else the options name. On failure (logged) gr_generation_report() and _finish() still
- * follow. o: outlives the generation. */
+/* Loads tokenizer, prompt and what else the options name. On failure (logged) gr_generation_report() and _finish()
+ * still follow. o: outlives the generation. */
 GR_NODISCARD enum gr_status gr_generation_prepare(struct gr_generation *g, const struct gr_run_options *o,
                                                   const struct gr_plan *plan);
 void gr_generation_finish(struct gr_generation *g);
@@ -75,7 +75,8 @@ bool gr_generation_lacks_rdma(const struct gr_generation *g);
 /* It cannot go on. text: the line to log; "" or NULL: it has been logged. */
 void gr_generation_fail(struct gr_generation *g, const char *text);
 void gr_generation_progress(struct gr_generation *g, const char *fmt, uint64_t a, uint64_t b);
-/* Prints JSON, with what went wrong if something has, or the summary; writes the trace file. Returns the exit status. */
+/* Prints JSON, with what went wrong if something has, or the summary; writes the trace file. Returns the exit status.
+ */
 int gr_generation_report(struct gr_generation *g);
 /* It cannot begin: reports that, and finishes g. Returns the exit status. */
 int gr_generation_refuse(struct gr_generation *g, enum gr_status st);

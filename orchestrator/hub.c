@@ -78,8 +78,7 @@ static void admit(struct gr_hub *h, const struct gr_arrival *a)
     if (is_client) {
         gr_control_limit_out(control, GR_CLIENT_QUEUE_BYTES);
     }
-    *l = (struct link){.control = control,
-                       .role = a->peer.role == GR_ROLE_TARGET ? GR_WORKER_TARGET : GR_WORKER_DRAFT};
+    *l = (struct link){.control = control, .role = a->peer.role == GR_ROLE_TARGET ? GR_WORKER_TARGET : GR_WORKER_DRAFT};
     memcpy(l->host_id, a->peer.host_id, sizeof(l->host_id));
 }
 
@@ -129,9 +128,12 @@ static enum gr_status on_join(struct gr_hub *h, uint32_t worker, const struct gr
     if (m->address[0] != '\0' && gr_address_parse("JOIN: the data path", m->address, 1, &data) != GR_OK) {
         return GR_EPROTO;
     }
-    struct gr_worker_info info = {.role = l->role, .model_fingerprint = m->model_fingerprint,
-                                  .tokenizer_fingerprint = m->tokenizer_fingerprint, .n_vocab = m->n_vocab,
-                                  .n_ctx_max = m->n_ctx_max, .pid = m->pid};
+    struct gr_worker_info info = {.role = l->role,
+                                  .model_fingerprint = m->model_fingerprint,
+                                  .tokenizer_fingerprint = m->tokenizer_fingerprint,
+                                  .n_vocab = m->n_vocab,
+                                  .n_ctx_max = m->n_ctx_max,
+                                  .pid = m->pid};
     memcpy(info.address, m->address, sizeof(info.address));
     memcpy(info.numerics_id, m->numerics_id, sizeof(info.numerics_id));
     memcpy(info.host_id, l->host_id, sizeof(info.host_id));
@@ -198,8 +200,8 @@ static bool receive_client(struct gr_hub *h, uint32_t client)
         }
         if (st != GR_OK) {
             if (st != GR_ECLOSED) {
-                log_warn("client %u is cut off: %s", client, l->broken ? "it does not read what it asked for"
-                                                                      : "it broke the protocol");
+                log_warn("client %u is cut off: %s", client,
+                         l->broken ? "it does not read what it asked for" : "it broke the protocol");
             }
             lose_client(h, client);
             return true;
@@ -277,8 +279,8 @@ static void fwd_pong(void *ctx, uint32_t worker, uint64_t cookie, uint64_t rtt_n
 
 static enum gr_status open_gate(struct gr_hub *h)
 {
-    struct gr_gate_config c = {.wake_fd = h->wake_fd, .self = &h->hello, .key = h->config.key,
-                               .timeout_ms = h->config.hello_timeout_ms};
+    struct gr_gate_config c = {
+        .wake_fd = h->wake_fd, .self = &h->hello, .key = h->config.key, .timeout_ms = h->config.hello_timeout_ms};
     GR_TRY(gr_tcp_listen(h->config.listen, &c.listen_fd, h->address));
     const enum gr_status st = gr_gate_create(&c, &h->gate);
     if (st != GR_OK) {
@@ -297,12 +299,19 @@ enum gr_status gr_hub_create(const struct gr_hub_config *config, struct gr_hub *
     h->config = *config;
     h->config.hello_timeout_ms = config->hello_timeout_ms > 0 ? config->hello_timeout_ms : GR_ACCEPT_TIMEOUT_MS;
     h->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    h->hello = (struct gr_hello){.version = GR_PROTOCOL_VERSION, .role = GR_ROLE_ORCHESTRATOR,
+    h->hello = (struct gr_hello){.version = GR_PROTOCOL_VERSION,
+                                 .role = GR_ROLE_ORCHESTRATOR,
                                  .incarnation = gr_clock_ns(),
                                  .limits = {.small_bytes_max = 65536, .n_small_slot = 2}};
     gr_host_id(h->hello.host_id);
-    const struct gr_orch_io io = {.ctx = h, .send = send_to, .on_report = fwd_report, .on_tokens = fwd_tokens,
-                                  .on_done = fwd_done, .on_closed = fwd_closed, .drop = drop, .on_pong = fwd_pong};
+    const struct gr_orch_io io = {.ctx = h,
+                                  .send = send_to,
+                                  .on_report = fwd_report,
+                                  .on_tokens = fwd_tokens,
+                                  .on_done = fwd_done,
+                                  .on_closed = fwd_closed,
+                                  .drop = drop,
+                                  .on_pong = fwd_pong};
     enum gr_status st = gr_orch_create(&io, &h->orch);
     if (st == GR_OK) {
         st = open_gate(h);

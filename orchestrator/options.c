@@ -13,7 +13,16 @@
 
 /* ONCE: a text that is an error when it is given twice. */
 enum kind {
-    KIND_FLAG, KIND_TEXT, KIND_ONCE, KIND_INT, KIND_INT_OR_0, KIND_NUMBER, KIND_SHARE, KIND_ADDRESS, KIND_STOP, KIND_IDS
+    KIND_FLAG,
+    KIND_TEXT,
+    KIND_ONCE,
+    KIND_INT,
+    KIND_INT_OR_0,
+    KIND_NUMBER,
+    KIND_SHARE,
+    KIND_ADDRESS,
+    KIND_STOP,
+    KIND_IDS
 };
 
 #define AT(member) offsetof(struct gr_run_options, member)
@@ -31,17 +40,19 @@ static const struct option_info {
     const char *argument, *help;
     unsigned commands; /* set of enum gr_command */
 } infos[] = {
-    {"model", KIND_TEXT, AT(model), 0, 0, "DIR",
-     "the target model, a Hugging Face folder (required)", TURN | GR_CMD_SERVE},
+    {"model", KIND_TEXT, AT(model), 0, 0, "DIR", "the target model, a Hugging Face folder (required)",
+     TURN | GR_CMD_SERVE},
     {"draft", KIND_TEXT, AT(draft), 0, 0, "DIR", "the draft model or head", ENGINE | GR_CMD_WAIT},
-    {"method", KIND_TEXT, AT(method), 0, 0, "M", "none | draft_model | eagle3 (default: none without --draft, else by "
-                                                 "the folder)", NEW | GR_CMD_SERVE},
-    {"prompt", KIND_ONCE, AT(prompt), 0, 0, "TEXT",
-     "prompt; BOS is put in front as the tokenizer's template says", TURN},
-    {"prompt-file", KIND_ONCE, AT(prompt_file), 0, 0, "F",
-     "prompt from a file, byte for byte (-: standard input)", TURN},
-    {"prompt-ids", KIND_ONCE, AT(prompt_ids), 0, 0, "F",
-     "prompt as a JSON array of token ids (-: standard input)", TURN},
+    {"method", KIND_TEXT, AT(method), 0, 0, "M",
+     "none | draft_model | eagle3 (default: none without --draft, else by "
+     "the folder)",
+     NEW | GR_CMD_SERVE},
+    {"prompt", KIND_ONCE, AT(prompt), 0, 0, "TEXT", "prompt; BOS is put in front as the tokenizer's template says",
+     TURN},
+    {"prompt-file", KIND_ONCE, AT(prompt_file), 0, 0, "F", "prompt from a file, byte for byte (-: standard input)",
+     TURN},
+    {"prompt-ids", KIND_ONCE, AT(prompt_ids), 0, 0, "F", "prompt as a JSON array of token ids (-: standard input)",
+     TURN},
     {"max-tokens", KIND_INT, AT(max_tokens), 1, 16777216, "N", "tokens to generate (default 256)", TURN},
     {"ignore-eos", KIND_FLAG, AT(ignore_eos), 0, 0, NULL, "go on after an end-of-sequence token", TURN},
     {"stop", KIND_STOP, 0, 0, 0, "S", "stop string, or a special token; may be given up to 8 times", TURN},
@@ -82,7 +93,8 @@ static const struct option_info {
      "SpecPV exact: tokens that may wait to be judged (default: the buffer)", NEW | GR_CMD_SERVE},
     {"transport", KIND_TEXT, AT(transport), 0, 0, "T",
      "loop | shm | tcp | verbs (default: the first that works of shm, "
-                                                       "verbs, tcp)", NEW | GR_CMD_SERVE},
+     "verbs, tcp)",
+     NEW | GR_CMD_SERVE},
     {"require-rdma", KIND_FLAG, AT(require_rdma), 0, 0, NULL, "an error if the data path is not RDMA", ENGINE},
     {"target-device", KIND_TEXT, AT(target_device), 0, 0, "D", "cpu | cuda:N (default cpu)", ENGINE},
     {"draft-device", KIND_TEXT, AT(draft_device), 0, 0, "D", "cpu | cuda:N (default cpu)", ENGINE},
@@ -90,15 +102,15 @@ static const struct option_info {
     {"connect", KIND_ADDRESS, AT(connect), 1, 0, "HOST:PORT", "the running orchestrator to ask", CLIENT},
     {"session", KIND_TEXT, AT(session), 0, 0, "ID", "with --connect: continue this session", GR_CMD_RUN},
     {"control", KIND_ADDRESS, AT(control), 0, 0, "HOST:PORT",
-     "where workers (and clients) come (default: run 127.0.0.1:0, serve "
-     GR_SERVE_ADDRESS ")", ENGINE},
-    {"json", KIND_FLAG, AT(json), 0, 0, NULL, "print one JSON object instead of text", TURN | GR_CMD_LOOK | GR_CMD_CLOSE | GR_CMD_PING},
+     "where workers (and clients) come (default: run 127.0.0.1:0, serve " GR_SERVE_ADDRESS ")", ENGINE},
+    {"json", KIND_FLAG, AT(json), 0, 0, NULL, "print one JSON object instead of text",
+     TURN | GR_CMD_LOOK | GR_CMD_CLOSE | GR_CMD_PING},
     {"trace", KIND_FLAG, AT(trace), 0, 0, NULL, "draw each round's tree on standard error", TURN},
     {"trace-file", KIND_TEXT, AT(trace_file), 0, 0, "F", "write a Chrome trace", TURN},
     {"verify-lossless", KIND_FLAG, AT(verify_lossless), 0, 0, NULL, "compare with plain decoding afterwards",
      GR_CMD_RUN},
-    {"kv-blocks", KIND_TEXT, AT(kv_blocks), 0, 0, "N|auto",
-     "KV blocks of 16 tokens (default auto: from free memory)", ENGINE},
+    {"kv-blocks", KIND_TEXT, AT(kv_blocks), 0, 0, "N|auto", "KV blocks of 16 tokens (default auto: from free memory)",
+     ENGINE},
     {"target-ib-hca", KIND_TEXT, AT(target_ib_hca), 0, 0, "DEV",
      "RDMA device of the target, NAME or NAME:PORT (default: the first that is up)", ENGINE},
     {"draft-ib-hca", KIND_TEXT, AT(draft_ib_hca), 0, 0, "DEV", "RDMA device of the drafter", ENGINE},
@@ -131,13 +143,13 @@ static const struct option_info {
      "share of the target's time that prompts may take while other sessions decode (default 0.5)", ENGINE},
     {"draft-ahead", KIND_TEXT, AT(draft_ahead), 0, 0, "A",
      "auto | on | off: grow on while the target verifies (default "
-                                                          "auto: off if both share this host's CPUs)", NEW},
+     "auto: off if both share this host's CPUs)",
+     NEW},
     {"force-single-token", KIND_FLAG, AT(force_single_token), 0, 0, NULL, "verify no trees; drafters stay attached",
      NEW | GR_CMD_SERVE},
     {"disable-multi-token", KIND_FLAG, AT(disable_multi_token), 0, 0, NULL, "no drafter at all, as --method none",
      NEW | GR_CMD_SERVE},
-    {"disable-specpv", KIND_FLAG, AT(disable_specpv), 0, 0, NULL, "full verification only",
-     NEW | GR_CMD_SERVE},
+    {"disable-specpv", KIND_FLAG, AT(disable_specpv), 0, 0, NULL, "full verification only", NEW | GR_CMD_SERVE},
     {"require-same-numerics", KIND_FLAG, AT(require_same_numerics), 0, 0, NULL,
      "a text begun at a target never goes on at one with another order of sums", ENGINE},
     {"keep", KIND_FLAG, AT(keep), 0, 0, NULL, "with --connect: leave the session open and tell its id", GR_CMD_RUN},
@@ -146,11 +158,12 @@ static const struct option_info {
      GR_CMD_SERVE},
     {"session-ttl", KIND_INT, AT(session_ttl), 0, 31536000, "S",
      "close a session after S idle seconds (default 600; 0: "
-                                                               "never)", GR_CMD_SERVE},
+     "never)",
+     GR_CMD_SERVE},
     {"ready-file", KIND_TEXT, AT(ready_file), 0, 0, "F", "write HOST:PORT there when workers and clients may come",
      GR_CMD_SERVE},
-    {"make-key", KIND_TEXT, AT(make_key), 0, 0, "F",
-     "write a new shared key into F (mode 0600) and exit", GR_CMD_SERVE},
+    {"make-key", KIND_TEXT, AT(make_key), 0, 0, "F", "write a new shared key into F (mode 0600) and exit",
+     GR_CMD_SERVE},
     {"http", KIND_TEXT, AT(http), 0, 0, "HOST:PORT|off", "not in this version: anything but off is an error", ENGINE},
     {"key-file", KIND_TEXT, AT(key_file), 0, 0, "F", "the shared key: 64 hex digits, readable by its owner alone", ALL},
     {"timeout", KIND_INT, AT(timeout), 0, 86400, "S", "how long to wait (default 60)", GR_CMD_WAIT},
@@ -205,18 +218,37 @@ static bool takes(const struct gr_run_options *o, const struct option_info *info
 
 void gr_run_options_default(struct gr_run_options *o, enum gr_command command)
 {
-    *o = (struct gr_run_options){.command = command, .max_tokens = 256, .top_p = 1.0, .seed = -1,
-                                 .num_speculative_tokens = "auto", .tree_shape = "dynamic", .draft_depth = 8,
-                                 .draft_top_k = 10, .specpv = "off", .specpv_mode = "exact",
-                                 .specpv_n_sink = -1, .specpv_n_retrieval = -1, .specpv_n_window = -1,
+    *o = (struct gr_run_options){.command = command,
+                                 .max_tokens = 256,
+                                 .top_p = 1.0,
+                                 .seed = -1,
+                                 .num_speculative_tokens = "auto",
+                                 .tree_shape = "dynamic",
+                                 .draft_depth = 8,
+                                 .draft_top_k = 10,
+                                 .specpv = "off",
+                                 .specpv_mode = "exact",
+                                 .specpv_n_sink = -1,
+                                 .specpv_n_retrieval = -1,
+                                 .specpv_n_window = -1,
                                  .specpv_score_reduce = "mean",
-                                 .specpv_block_size = GR_SPECPV_BLOCK_TOKENS, .transport = "",
-                                 .gid_index = -1, .verbs_mode = "one_sided",
-                                 .verbs_spin_us = GR_VERBS_SPIN_US_DEFAULT, .target_device = "cpu",
-                                 .draft_device = "cpu", .kv_blocks = "auto", .round_deadline_ms = 2000,
-                                 .prefill_share = GR_PREFILL_SHARE_DEFAULT, .feature_keep = GR_FEATURE_KEEP_DEFAULT,
+                                 .specpv_block_size = GR_SPECPV_BLOCK_TOKENS,
+                                 .transport = "",
+                                 .gid_index = -1,
+                                 .verbs_mode = "one_sided",
+                                 .verbs_spin_us = GR_VERBS_SPIN_US_DEFAULT,
+                                 .target_device = "cpu",
+                                 .draft_device = "cpu",
+                                 .kv_blocks = "auto",
+                                 .round_deadline_ms = 2000,
+                                 .prefill_share = GR_PREFILL_SHARE_DEFAULT,
+                                 .feature_keep = GR_FEATURE_KEEP_DEFAULT,
                                  .draft_context = GR_DRAFT_CONTEXT_DEFAULT,
-                                 .draft_ahead = "auto", .session_ttl = 600, .n_session = 8, .timeout = 60, .count = 10};
+                                 .draft_ahead = "auto",
+                                 .session_ttl = 600,
+                                 .n_session = 8,
+                                 .timeout = 60,
+                                 .count = 10};
 }
 
 static const struct option_info *find(const char *name, size_t len)
@@ -312,7 +344,7 @@ static enum gr_status store(struct gr_run_options *o, const struct option_info *
         return GR_OK;
     case KIND_INT:
         return gr_parse_int(value, (int64_t)info->min, (int64_t)info->max, (int64_t *)slot) ? GR_OK
-                                                                                           : bad_value(info, value);
+                                                                                            : bad_value(info, value);
     case KIND_INT_OR_0:
         return gr_parse_int_or_0(value, (int64_t)info->min, (int64_t)info->max, (int64_t *)slot)
                    ? GR_OK

@@ -45,7 +45,7 @@ struct gr_run_options {
     int64_t specpv_block_size;
     int64_t specpv_n_sink, specpv_n_retrieval, specpv_n_window;                         /* -1: default */
     int64_t specpv_n_buffer, specpv_threshold, specpv_interval, specpv_max_provisional; /* 0: default */
-    double specpv_fraction; /* 0: off */
+    double specpv_fraction;                                                             /* 0: off */
     bool require_rdma;
     const char *target_device, *draft_device;
     const char *config, *connect, *session, *control; /* control, connect: NULL if not given */

@@ -121,11 +121,15 @@ static enum gr_status check_len(struct gr_orch *o, uint64_t n_before, uint64_t n
         return GR_OK;
     }
     if (n_before == 0) {
-        return refuse(o, GR_ELIMIT, "the prompt has %" PRIu64 " tokens, the context holds %" PRIu64 " and one must be "
-                      "generated", n_new, limit);
+        return refuse(o, GR_ELIMIT,
+                      "the prompt has %" PRIu64 " tokens, the context holds %" PRIu64 " and one must be "
+                      "generated",
+                      n_new, limit);
     }
-    return refuse(o, GR_ELIMIT, "the session has %" PRIu64 " tokens and %" PRIu64 " would be appended; the context "
-                  "holds %" PRIu64 " and one must be generated", n_before, n_new, limit);
+    return refuse(o, GR_ELIMIT,
+                  "the session has %" PRIu64 " tokens and %" PRIu64 " would be appended; the context "
+                  "holds %" PRIu64 " and one must be generated",
+                  n_before, n_new, limit);
 }
 
 /* The turn's ids behind the first keep_len tokens of the transcript, the rest of which is forgotten. Nothing is when
@@ -169,8 +173,8 @@ enum gr_status gr_orch_submit(struct gr_orch *o, const struct gr_session_request
         return refuse(o, GR_ELIMIT, "all %u sessions of the orchestrator are in a turn: wait for one to end",
                       o->config.n_session_max);
     }
-    *e = (struct entry){.id = o->next_id, .epoch = 1, .request = *request, .target = -1, .drafter = -1,
-                        .home = -1, .stats_from = -1};
+    *e = (struct entry){
+        .id = o->next_id, .epoch = 1, .request = *request, .target = -1, .drafter = -1, .home = -1, .stats_from = -1};
     const enum gr_status st = add_ids(o, e, 0, GR_SEGMENT_PROMPT, request->prompt, request->n_prompt);
     if (st != GR_OK) {
         gr_transcript_finish(&e->transcript);
@@ -203,8 +207,10 @@ static enum gr_status check_turn(struct gr_orch *o, const struct entry *e, const
                       e->transcript.len, keep_len);
     }
     if (turn->keep_len != UINT32_MAX && gr_transcript_hash_at(&e->transcript, keep_len) != turn->hash) {
-        return refuse(o, GR_EINVAL, "session %" PRIu64 ": its first %u tokens are not the ones that are to be kept "
-                      "(the prefix hashes differ)", e->id, keep_len);
+        return refuse(o, GR_EINVAL,
+                      "session %" PRIu64 ": its first %u tokens are not the ones that are to be kept "
+                      "(the prefix hashes differ)",
+                      e->id, keep_len);
     }
     return check_len(o, keep_len, turn->n_ids);
 }
@@ -249,8 +255,8 @@ static void cut_text(struct gr_orch *o, struct entry *e, uint32_t n_keep)
     gr_metrics_cut(&e->metrics, e->transcript.len);
     const bool is_news = n_cut > 0 || e->state != GR_SESSION_IDLE;
     if (is_news && e->request.keep_open && e->target >= 0 && e->state != GR_SESSION_CLOSING) {
-        const struct gr_msg m = {.type = GR_MSG_TRUNCATE, .session = e->id, .epoch = e->epoch,
-                                 .keep_len = e->transcript.len};
+        const struct gr_msg m = {
+            .type = GR_MSG_TRUNCATE, .session = e->id, .epoch = e->epoch, .keep_len = e->transcript.len};
         o->io.send(o->io.ctx, (uint32_t)e->target, &m);
     }
 }
@@ -261,8 +267,7 @@ static void cut_turn(struct gr_orch *o, struct entry *e, uint32_t n_keep, enum g
     orch_end_turn(o, e, finish, text);
 }
 
-enum gr_status gr_orch_stop(struct gr_orch *o, uint64_t session, uint32_t turn, uint32_t n_keep,
-                            enum gr_finish finish)
+enum gr_status gr_orch_stop(struct gr_orch *o, uint64_t session, uint32_t turn, uint32_t n_keep, enum gr_finish finish)
 {
     struct entry *e = orch_find(o, session);
     if (e == NULL) {
@@ -373,7 +378,8 @@ static void on_commit(struct gr_orch *o, struct entry *e, const struct gr_msg *m
     }
     if (!commit_fits(e, m)) {
         log_error("session %" PRIu64 " round %u: COMMIT does not extend the transcript (expected_prefix_len %u, "
-                  "keep_len %u, %u tokens)", e->id, m->round, e->transcript.len, m->keep_len, m->ids.n);
+                  "keep_len %u, %u tokens)",
+                  e->id, m->round, e->transcript.len, m->keep_len, m->ids.n);
         orch_close(o, e, GR_FINISH_ERROR, "the target's tokens do not extend the transcript");
         return;
     }
@@ -395,7 +401,8 @@ static void on_commit(struct gr_orch *o, struct entry *e, const struct gr_msg *m
         o->io.on_tokens(o->io.ctx, id, e->request.user, e->transcript.token + shown_len, e->final_len - shown_len);
     }
     e = orch_find(o, id);
-    const bool ends = m->finish != GR_FINISH_NONE && m->finish != GR_FINISH_ERROR; /* an ERROR follows, which tells why */
+    const bool ends =
+        m->finish != GR_FINISH_NONE && m->finish != GR_FINISH_ERROR; /* an ERROR follows, which tells why */
     if (e != NULL && e->state == GR_SESSION_RUNNING && e->turn == turn && ends) {
         orch_end_turn(o, e, (enum gr_finish)m->finish, "");
     }
@@ -631,13 +638,20 @@ const int32_t *gr_orch_tokens(const struct gr_orch *o, uint64_t session, uint32_
 
 static void describe(const struct entry *e, uint64_t now_ns, struct gr_session_info *out)
 {
-    *out = (struct gr_session_info){
-        .id = e->id, .state = e->state, .epoch = e->epoch, .n_token = e->final_len, .turn = e->turn,
-        .turn_len = e->turn_len,
-        .specpv = e->specpv,
-        .n_fallback = e->n_fallback, .n_reopen = e->n_reopen, .keep_open = e->request.keep_open, .target = e->target,
-        .drafter = e->drafter, .drafter_failed = e->drafter_failed,
-        .idle_ns = e->state == GR_SESSION_IDLE ? now_ns - e->idle_since_ns : 0};
+    *out = (struct gr_session_info){.id = e->id,
+                                    .state = e->state,
+                                    .epoch = e->epoch,
+                                    .n_token = e->final_len,
+                                    .turn = e->turn,
+                                    .turn_len = e->turn_len,
+                                    .specpv = e->specpv,
+                                    .n_fallback = e->n_fallback,
+                                    .n_reopen = e->n_reopen,
+                                    .keep_open = e->request.keep_open,
+                                    .target = e->target,
+                                    .drafter = e->drafter,
+                                    .drafter_failed = e->drafter_failed,
+                                    .idle_ns = e->state == GR_SESSION_IDLE ? now_ns - e->idle_since_ns : 0};
 }
 
 bool gr_orch_session_info(const struct gr_orch *o, uint64_t session, uint64_t now_ns, struct gr_session_info *out)

@@ -53,14 +53,14 @@ struct gr_session_request {
     bool want_draft, want_trace;
     uint32_t tree_shape, draft_depth, draft_top_k, n_node;
     char transport[16];
-    void *user; /* the client's */
-    bool auto_tree;                /* the drafter chooses the size, n_node is the most */
+    void *user;     /* the client's */
+    bool auto_tree; /* the drafter chooses the size, n_node is the most */
     enum gr_ahead draft_ahead;
-    bool keep_open;                /* the session is idle after its turn, until it is closed */
+    bool keep_open; /* the session is idle after its turn, until it is closed */
     bool force_single_token;
     enum gr_specpv_mode specpv;
     struct gr_specpv_params specpv_params; /* zeroes: the target's */
-    uint64_t tokenizer_fingerprint; /* the prompt's; 0: not known. Another one of the target ends the session */
+    uint64_t tokenizer_fingerprint;        /* the prompt's; 0: not known. Another one of the target ends the session */
 };
 
 /* The next turn of an idle session. */
@@ -116,15 +116,15 @@ void gr_orch_configure(struct gr_orch *o, const struct gr_orch_config *config);
 /* ---- sessions. A refusal is logged; gr_orch_why() is its line ---- */
 
 /* GR_ELIMIT: no room (no session is idle), or a limit of the request. */
-GR_NODISCARD enum gr_status gr_orch_submit(struct gr_orch *o, const struct gr_session_request *request,
-                                           uint64_t now_ns, uint64_t *session_out);
+GR_NODISCARD enum gr_status gr_orch_submit(struct gr_orch *o, const struct gr_session_request *request, uint64_t now_ns,
+                                           uint64_t *session_out);
 /* GR_ENOTFOUND: no such session; GR_EINVAL: it is in a turn, or the hash differs; GR_ELIMIT. */
 GR_NODISCARD enum gr_status gr_orch_append(struct gr_orch *o, uint64_t session, const struct gr_turn_request *turn,
                                            uint64_t now_ns);
-/* The client has enough (a stop string, ctrl-C) of turn number `turn`, 0: of the last one. Ends it with `finish`; n_keep
- * of its generated tokens stay, also where it has ended by itself meanwhile: then the transcript is cut, here and at
- * the target, and on_done is not called again. GR_ENOTFOUND: the session is gone; GR_EINVAL: its next turn has begun.
- * Neither is logged. */
+/* The client has enough (a stop string, ctrl-C) of turn number `turn`, 0: of the last one. Ends it with `finish`;
+ * n_keep of its generated tokens stay, also where it has ended by itself meanwhile: then the transcript is cut, here
+ * and at the target, and on_done is not called again. GR_ENOTFOUND: the session is gone; GR_EINVAL: its next turn has
+ * begun. Neither is logged. */
 GR_NODISCARD enum gr_status gr_orch_stop(struct gr_orch *o, uint64_t session, uint32_t turn, uint32_t n_keep,
                                          enum gr_finish finish);
 /* Ends the session, in a turn (whose finish is then GR_FINISH_CLOSED) or not; on_closed follows when its workers have
@@ -145,14 +145,14 @@ const int32_t *gr_orch_tokens(const struct gr_orch *o, uint64_t session, uint32_
 struct gr_session_info {
     uint64_t id, idle_ns;
     enum gr_session_state state;
-    uint32_t epoch, n_token;       /* final tokens */
+    uint32_t epoch, n_token; /* final tokens */
     enum gr_specpv_mode specpv;
-    uint32_t turn;                /* its number, from 1 */
-    uint32_t turn_len;            /* transcript length where the turn's generated tokens begin */
+    uint32_t turn;                 /* its number, from 1 */
+    uint32_t turn_len;             /* transcript length where the turn's generated tokens begin */
     uint32_t n_fallback, n_reopen; /* of the turn, counted by the orchestrator itself */
     bool keep_open;
-    bool drafter_failed;           /* in this turn a drafter could not connect to the target, or no longer */
-    int target, drafter;           /* workers; -1: none */
+    bool drafter_failed; /* in this turn a drafter could not connect to the target, or no longer */
+    int target, drafter; /* workers; -1: none */
 };
 bool gr_orch_session_info(const struct gr_orch *o, uint64_t session, uint64_t now_ns, struct gr_session_info *out);
 /* i-th place of the table; false: empty. */
@@ -171,8 +171,7 @@ GR_NODISCARD enum gr_status gr_orch_on_join(struct gr_orch *o, uint32_t worker, 
                                             const char *data_address, uint64_t now_ns);
 void gr_orch_on_lost(struct gr_orch *o, uint32_t worker, uint64_t now_ns);
 /* A message from a joined worker. GR_EPROTO: not one a worker sends (logged); the caller drops the worker. */
-GR_NODISCARD enum gr_status gr_orch_on_msg(struct gr_orch *o, uint32_t worker, const struct gr_msg *m,
-                                           uint64_t now_ns);
+GR_NODISCARD enum gr_status gr_orch_on_msg(struct gr_orch *o, uint32_t worker, const struct gr_msg *m, uint64_t now_ns);
 /* Sends a PING at once; on_pong follows with the cookie, which is not 0. GR_ENOTFOUND: no such worker; GR_AGAIN: too
  * many are on their way. */
 GR_NODISCARD enum gr_status gr_orch_ping(struct gr_orch *o, uint32_t worker, uint64_t cookie, uint64_t now_ns);

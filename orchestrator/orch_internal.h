@@ -17,11 +17,11 @@ struct entry {
     struct gr_session_request request; /* prompt is not valid; max_tokens, stops and user are the turn's */
     struct gr_transcript transcript;   /* its len is the expected_prefix_len */
     uint32_t final_len; /* tokens behind it are provisional (exact SpecPV): shown to nobody, opened nowhere */
-    uint32_t turn;                     /* counts turns */
-    uint32_t turn_base;                /* transcript before the turn's ids */
-    uint32_t turn_len;                 /* and with them: generated tokens follow */
-    uint32_t n_fallback, n_reopen;     /* of the turn */
-    struct gr_fallbacks fallbacks;     /* of the session, for the log */
+    uint32_t turn;      /* counts turns */
+    uint32_t turn_base; /* transcript before the turn's ids */
+    uint32_t turn_len;  /* and with them: generated tokens follow */
+    uint32_t n_fallback, n_reopen; /* of the turn */
+    struct gr_fallbacks fallbacks; /* of the session, for the log */
     bool in_turn;
     int target, drafter;   /* workers that may hold it, -1: none */
     int home;              /* the target that was asked last: its answers count, even when it holds nothing; -1: none */

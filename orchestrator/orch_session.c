@@ -87,7 +87,9 @@ static bool accept_numerics(struct gr_orch *o, struct entry *e, int target)
 static void send_open(struct gr_orch *o, struct entry *e)
 {
     struct gr_transcript *t = &e->transcript;
-    struct gr_msg m = {.type = GR_MSG_OPEN, .session = e->id, .epoch = e->epoch,
+    struct gr_msg m = {.type = GR_MSG_OPEN,
+                       .session = e->id,
+                       .epoch = e->epoch,
                        .ids = {.p = t->token, .n = t->len},
                        .segments = {.p = t->segment, .n = 2 * t->n_segment},
                        .stop_ids = {.p = e->request.stop_id, .n = e->request.n_stop_id},
@@ -95,7 +97,8 @@ static void send_open(struct gr_orch *o, struct entry *e)
                        .want_draft = wants_draft(o, e) && orch_find_worker(o, GR_WORKER_DRAFT) >= 0,
                        .want_trace = e->request.want_trace,
                        .single_token = e->request.force_single_token || o->config.force_single_token,
-                       .auto_tree = e->request.auto_tree, .n_node = e->request.n_node};
+                       .auto_tree = e->request.auto_tree,
+                       .n_node = e->request.n_node};
     copy_sampling(&m, &e->request.sampling);
     e->specpv = orch_specpv_asked(o, e);
     if (e->specpv != GR_SPECPV_OFF) {
@@ -123,9 +126,10 @@ void orch_open(struct gr_orch *o, struct entry *e)
         return;
     }
     if (other_tokenizer(o, e, target)) {
-        snprintf(text, sizeof(text), "the client's tokenizer has fingerprint %016" PRIx64 ", the target's %016" PRIx64
-                 ": give the client the target's model folder", e->request.tokenizer_fingerprint,
-                 o->worker[target].info.tokenizer_fingerprint);
+        snprintf(text, sizeof(text),
+                 "the client's tokenizer has fingerprint %016" PRIx64 ", the target's %016" PRIx64
+                 ": give the client the target's model folder",
+                 e->request.tokenizer_fingerprint, o->worker[target].info.tokenizer_fingerprint);
         orch_fail_turn(o, e, text);
         return;
     }
@@ -180,11 +184,15 @@ void orch_open_over(struct gr_orch *o, struct entry *e)
 void orch_append_turn(struct gr_orch *o, struct entry *e)
 {
     struct gr_transcript *t = &e->transcript;
-    const struct gr_msg m = {
-        .type = GR_MSG_APPEND, .session = e->id, .epoch = e->epoch, .keep_len = e->turn_base,
-        .hash = gr_transcript_hash_at(t, e->turn_base),
-        .ids = {.p = t->token + e->turn_base, .n = e->turn_len - e->turn_base}, .max_tokens = e->request.max_tokens,
-        .stop_ids = {.p = e->request.stop_id, .n = e->request.n_stop_id}, .want_trace = e->request.want_trace};
+    const struct gr_msg m = {.type = GR_MSG_APPEND,
+                             .session = e->id,
+                             .epoch = e->epoch,
+                             .keep_len = e->turn_base,
+                             .hash = gr_transcript_hash_at(t, e->turn_base),
+                             .ids = {.p = t->token + e->turn_base, .n = e->turn_len - e->turn_base},
+                             .max_tokens = e->request.max_tokens,
+                             .stop_ids = {.p = e->request.stop_id, .n = e->request.n_stop_id},
+                             .want_trace = e->request.want_trace};
     e->state = GR_SESSION_OPENING;
     e->append_sent = true;
     e->evicted = false;
@@ -217,9 +225,13 @@ void orch_attach(struct gr_orch *o, struct entry *e)
     }
     const struct gr_worker_info *target = &o->worker[e->target].info;
     const enum gr_ahead ahead = e->request.draft_ahead;
-    struct gr_msg m = {.type = GR_MSG_ATTACH, .session = e->id, .epoch = e->epoch,
-                       .tree_shape = e->request.tree_shape, .draft_depth = e->request.draft_depth,
-                       .draft_top_k = e->request.draft_top_k, .n_node = e->request.n_node,
+    struct gr_msg m = {.type = GR_MSG_ATTACH,
+                       .session = e->id,
+                       .epoch = e->epoch,
+                       .tree_shape = e->request.tree_shape,
+                       .draft_depth = e->request.draft_depth,
+                       .draft_top_k = e->request.draft_top_k,
+                       .n_node = e->request.n_node,
                        .auto_tree = e->request.auto_tree,
                        .draft_ahead = ahead == GR_AHEAD_ON ||
                                       (ahead == GR_AHEAD_AUTO && ahead_pays(target, &o->worker[drafter].info))};

@@ -96,8 +96,8 @@ enum gr_status gr_orch_join(struct gr_orch *o, uint32_t worker, const struct gr_
             return refuse(o, worker, wrong);
         }
     }
-    o->worker[worker] = (struct worker){.joined = true, .info = *info, .heard_ns = now_ns,
-                                        .next_ping_ns = now_ns + o->config.ping_interval_ns};
+    o->worker[worker] = (struct worker){
+        .joined = true, .info = *info, .heard_ns = now_ns, .next_ping_ns = now_ns + o->config.ping_interval_ns};
     log_info("%s worker %u joined (pid %u)", role_name(info->role), worker + 1, info->pid);
     employ(o, info->role);
     return GR_OK;

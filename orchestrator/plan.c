@@ -74,8 +74,10 @@ static enum gr_status check_devices(const struct gr_run_options *o, struct gr_pl
     GR_TRY(gr_device_parse("draft-device", o->draft_device, &draft));
     if (p->with_draft && target != GR_DEVICE_CPU && target == draft && !p->colocated) {
         if (o->transport[0] != '\0') {
-            log_error("--transport %s: both workers are to be on cuda:%d, where two processes would take turns; leave it "
-                      "out, or take loop", o->transport, target);
+            log_error(
+                "--transport %s: both workers are to be on cuda:%d, where two processes would take turns; leave it "
+                "out, or take loop",
+                o->transport, target);
             return GR_EINVAL;
         }
         p->colocated = true;
@@ -127,8 +129,8 @@ static enum gr_status choose_specpv(const struct gr_run_options *o, struct gr_pl
                   "off, on, lossy, exact, auto"));
     GR_TRY(one_of("specpv-mode", o->specpv_mode, (const char *const[]){"lossy", "exact", "auto", NULL},
                   "lossy, exact, auto"));
-    GR_TRY(one_of("specpv-score-reduce", o->specpv_score_reduce, (const char *const[]){"mean", "max", NULL},
-                  "mean, max"));
+    GR_TRY(
+        one_of("specpv-score-reduce", o->specpv_score_reduce, (const char *const[]){"mean", "max", NULL}, "mean, max"));
     if (o->specpv_block_size != GR_SPECPV_BLOCK_TOKENS) {
         log_error("--specpv-block-size: `%" PRId64 "': blocks of the view are blocks of the KV pool, %d tokens",
                   o->specpv_block_size, GR_SPECPV_BLOCK_TOKENS);
@@ -227,12 +229,28 @@ enum gr_status gr_plan_local(struct gr_run_options *o, struct gr_plan *plan_out)
 /* Options about workers would have no effect. */
 static enum gr_status refuse_workers(const struct gr_run_options *o, const char *const *more, const char *reason)
 {
-    static const char *const of_workers[] = {"threads",           "draft-threads",  "kv-blocks",     "max-model-len",
-                                             "round-deadline-ms", "prefill-share",  "target-device", "draft-device",
-                                             "ship-features",     "capture-layers", "feature-keep",  "require-rdma",
-                                             "draft-context",     "specpv-score-reduce",             "tuned",
-                                             "require-tuned",     "target-ib-hca",     "draft-ib-hca",   "gid-index",     "geometry",
-                                             "verbs-mode",        "verbs-spin-us",
+    static const char *const of_workers[] = {"threads",
+                                             "draft-threads",
+                                             "kv-blocks",
+                                             "max-model-len",
+                                             "round-deadline-ms",
+                                             "prefill-share",
+                                             "target-device",
+                                             "draft-device",
+                                             "ship-features",
+                                             "capture-layers",
+                                             "feature-keep",
+                                             "require-rdma",
+                                             "draft-context",
+                                             "specpv-score-reduce",
+                                             "tuned",
+                                             "require-tuned",
+                                             "target-ib-hca",
+                                             "draft-ib-hca",
+                                             "gid-index",
+                                             "geometry",
+                                             "verbs-mode",
+                                             "verbs-spin-us",
                                              NULL};
     const char *const *lists[] = {of_workers, more};
     for (size_t i = 0; i < GR_ARRAY_LEN(lists); i++) {

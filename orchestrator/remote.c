@@ -18,8 +18,8 @@
 enum gr_status gr_remote_key(const struct gr_run_options *o, uint8_t key_out[GR_KEY_BYTES])
 {
     const char *variable = getenv("GRAFT_KEY");
-    const bool from_yaml = o->key_file != NULL && !gr_run_options_from_cli(o, "key-file") &&
-                           getenv("GRAFT_KEY_FILE") == NULL;
+    const bool from_yaml =
+        o->key_file != NULL && !gr_run_options_from_cli(o, "key-file") && getenv("GRAFT_KEY_FILE") == NULL;
     if (o->key_file != NULL && !(from_yaml && variable != NULL && variable[0] != '\0')) {
         return gr_key_from_file(o->key_file, key_out);
     }
@@ -35,7 +35,9 @@ static enum gr_status hello(const struct gr_run_options *o, int fd)
 {
     uint8_t key[GR_KEY_BYTES];
     struct gr_hello peer;
-    struct gr_hello self = {.version = GR_PROTOCOL_VERSION, .role = GR_ROLE_CLIENT, .incarnation = gr_clock_ns(),
+    struct gr_hello self = {.version = GR_PROTOCOL_VERSION,
+                            .role = GR_ROLE_CLIENT,
+                            .incarnation = gr_clock_ns(),
                             .limits = {.small_bytes_max = 65536, .n_small_slot = 2}};
     gr_host_id(self.host_id);
     GR_TRY(gr_remote_key(o, key));

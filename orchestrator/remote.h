@@ -12,7 +12,7 @@ struct gr_control;
 struct gr_remote {
     struct gr_control *control;
     const char *address; /* borrowed from the options */
-    int signal_number; /* after GR_ECANCELED: which came */
+    int signal_number;   /* after GR_ECANCELED: which came */
     int signal_fd;       /* SIGINT, SIGTERM */
 };
 

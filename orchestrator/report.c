@@ -57,8 +57,8 @@ static json_t *metrics_json(const struct gr_session_metrics *m)
     for (size_t i = 0; i < GR_ARRAY_LEN(counts); i++) {
         json_object_set_new(o, counts[i].name, json_integer((json_int_t)counts[i].value));
     }
-    json_object_set_new(o, "ttft_ms", json_real(m->first_token_ns > m->open_ns
-                                                    ? (double)(m->first_token_ns - m->open_ns) / 1e6 : 0.0));
+    json_object_set_new(
+        o, "ttft_ms", json_real(m->first_token_ns > m->open_ns ? (double)(m->first_token_ns - m->open_ns) / 1e6 : 0.0));
     json_object_set_new(o, "decode_tokens_per_second", json_real(gr_metrics_tokens_per_second(m)));
     json_object_set_new(o, "mean_acceptance_length", json_real(gr_metrics_mean_acceptance_length(m)));
     json_object_set_new(o, "draft_acceptance_rate", json_real(ratio(m->num_accepted_tokens, m->num_draft_tokens)));
@@ -79,7 +79,8 @@ static json_t *metrics_json(const struct gr_session_metrics *m)
 static enum gr_status print_object(FILE *out, json_t *root, int bad)
 {
     errno = 0;
-    bad |= json_dumpf(root, out, JSON_COMPACT | JSON_PRESERVE_ORDER) != 0 || fputc('\n', out) == EOF || fflush(out) != 0;
+    bad |=
+        json_dumpf(root, out, JSON_COMPACT | JSON_PRESERVE_ORDER) != 0 || fputc('\n', out) == EOF || fflush(out) != 0;
     const int error = errno;
     json_decref(root);
     if (bad != 0) {
@@ -140,15 +141,17 @@ void gr_report_summary(FILE *out, const struct gr_session_metrics *m)
             m->prompt_tokens, m->completion_tokens, gr_metrics_tokens_per_second(m),
             m->first_token_ns > m->open_ns ? (double)(m->first_token_ns - m->open_ns) / 1e6 : 0.0);
     if (m->num_drafts > 0) {
-        fprintf(out, "; mean acceptance length %.2f (1 + %" PRIu64 " accepted / %" PRIu64 " drafts), %" PRIu64
-                     " rounds, %" PRIu64 " root-only, transport %s",
+        fprintf(out,
+                "; mean acceptance length %.2f (1 + %" PRIu64 " accepted / %" PRIu64 " drafts), %" PRIu64
+                " rounds, %" PRIu64 " root-only, transport %s",
                 gr_metrics_mean_acceptance_length(m), m->num_accepted_tokens, m->num_drafts, m->rounds,
                 m->root_only_rounds, m->transport[0] != '\0' ? m->transport : "none");
     }
     if (m->partial_rounds > 0) {
-        fprintf(out, "; %" PRIu64 " partial rounds, %" PRIu64 " refreshes, %" PRIu64 " of %" PRIu64
-                     " judged tokens were others", m->partial_rounds, m->full_refreshes, m->drift_mismatches,
-                m->drift_checked);
+        fprintf(out,
+                "; %" PRIu64 " partial rounds, %" PRIu64 " refreshes, %" PRIu64 " of %" PRIu64
+                " judged tokens were others",
+                m->partial_rounds, m->full_refreshes, m->drift_mismatches, m->drift_checked);
     }
     fputc('\n', out);
 }
@@ -189,8 +192,8 @@ static bool on_path(const struct gr_msg *m, int node)
     return false;
 }
 
-static void print_children(FILE *out, const struct gr_tokenizer *tok, const struct gr_msg *m, int parent,
-                           char *prefix, size_t len)
+static void print_children(FILE *out, const struct gr_tokenizer *tok, const struct gr_msg *m, int parent, char *prefix,
+                           size_t len)
 {
     int last = -1;
     for (uint32_t i = 0; i < m->tree_ids.n; i++) {

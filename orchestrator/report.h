@@ -17,11 +17,11 @@ struct gr_turn_report {
     const char *text;
     size_t text_len;
     enum gr_finish finish;
-    bool at_context;     /* with GR_FINISH_LENGTH: it was the context that was full, not max_tokens reached */
-    uint64_t session;    /* 0: not shown */
-    bool has_seed;       /* it opened its session */
+    bool at_context;  /* with GR_FINISH_LENGTH: it was the context that was full, not max_tokens reached */
+    uint64_t session; /* 0: not shown */
+    bool has_seed;    /* it opened its session */
     uint64_t seed;
-    const char *error;   /* NULL: all is well */
+    const char *error; /* NULL: all is well */
     const struct gr_session_metrics *metrics;
 };
 

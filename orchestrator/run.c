@@ -96,13 +96,16 @@ static enum gr_status start_all(struct run *r)
 {
     struct gr_hub_config c = {.listen = r->o.control != NULL ? r->o.control : "127.0.0.1:0",
                               .io = {.ctx = r, .on_report = on_report, .on_done = on_done},
-                              .on_join = on_join, .on_lost = on_lost, .on_refused = on_refused};
+                              .on_join = on_join,
+                              .on_lost = on_lost,
+                              .on_refused = on_refused};
     char key_hex[2 * GR_KEY_BYTES + 1];
     GR_TRY(gr_key_random(c.key, key_hex));
     GR_TRY(gr_hub_create(&c, &r->hub));
-    gr_orch_configure(gr_hub_orch(r->hub), &(struct gr_orch_config){
-        .ping_interval_ns = GR_PING_INTERVAL_NS, .ping_timeout_ns = GR_PING_TIMEOUT_NS,
-        .require_same_numerics = r->o.require_same_numerics});
+    gr_orch_configure(gr_hub_orch(r->hub),
+                      &(struct gr_orch_config){.ping_interval_ns = GR_PING_INTERVAL_NS,
+                                               .ping_timeout_ns = GR_PING_TIMEOUT_NS,
+                                               .require_same_numerics = r->o.require_same_numerics});
     GR_TRY(gr_children_init(&r->children, key_hex));
     return gr_spawn_workers(&r->children, &r->o, &r->plan, gr_hub_address(r->hub), 1, &r->target_child,
                             &r->draft_child);

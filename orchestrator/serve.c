@@ -23,7 +23,7 @@ struct serve {
     struct gr_hub *hub;
     struct gr_desk *desk;
     struct gr_children children;
-    int target_child; /* -1: none */
+    int target_child;          /* -1: none */
     struct gr_out_place ready; /* the ready file that was put in place */
     bool ready_due;            /* its FIFO has no reader yet */
     bool draining, at_once, failed;
@@ -75,17 +75,21 @@ static void on_pong(void *ctx, uint32_t worker, uint64_t cookie, uint64_t rtt_ns
 
 static enum gr_status open_door(struct serve *s, const uint8_t *key)
 {
-    struct gr_hub_config c = {.listen = s->o.control != NULL ? s->o.control : GR_SERVE_ADDRESS,
-                              .io = {.ctx = s, .on_report = on_report, .on_done = on_done, .on_closed = on_closed,
-                                     .on_pong = on_pong},
-                              .on_client_msg = on_client_msg, .on_client_lost = on_client_lost};
+    struct gr_hub_config c = {
+        .listen = s->o.control != NULL ? s->o.control : GR_SERVE_ADDRESS,
+        .io = {.ctx = s, .on_report = on_report, .on_done = on_done, .on_closed = on_closed, .on_pong = on_pong},
+        .on_client_msg = on_client_msg,
+        .on_client_lost = on_client_lost};
     memcpy(c.key, key, sizeof(c.key));
     GR_TRY(gr_hub_create(&c, &s->hub));
-    gr_orch_configure(gr_hub_orch(s->hub), &(struct gr_orch_config){
-        .session_ttl_ns = (uint64_t)s->o.session_ttl * GR_S, .ping_interval_ns = GR_PING_INTERVAL_NS,
-        .ping_timeout_ns = GR_PING_TIMEOUT_NS, .force_single_token = s->o.force_single_token,
-        .disable_multi_token = s->o.disable_multi_token, .disable_specpv = s->o.disable_specpv,
-        .require_same_numerics = s->o.require_same_numerics});
+    gr_orch_configure(gr_hub_orch(s->hub),
+                      &(struct gr_orch_config){.session_ttl_ns = (uint64_t)s->o.session_ttl * GR_S,
+                                               .ping_interval_ns = GR_PING_INTERVAL_NS,
+                                               .ping_timeout_ns = GR_PING_TIMEOUT_NS,
+                                               .force_single_token = s->o.force_single_token,
+                                               .disable_multi_token = s->o.disable_multi_token,
+                                               .disable_specpv = s->o.disable_specpv,
+                                               .require_same_numerics = s->o.require_same_numerics});
     return gr_desk_create(gr_hub_orch(s->hub), GR_CLIENT_MAX, &(struct gr_desk_io){.ctx = s, .send = send_client},
                           &s->desk);
 }
@@ -117,8 +121,8 @@ static enum gr_status start(struct serve *s)
     GR_TRY(open_door(s, key));
     GR_TRY(gr_children_init(&s->children, key_hex));
     if (s->o.spawn) {
-        GR_TRY(gr_spawn_workers(&s->children, &s->o, &s->plan, gr_hub_address(s->hub), s->o.n_session,
-                                &s->target_child, &draft));
+        GR_TRY(gr_spawn_workers(&s->children, &s->o, &s->plan, gr_hub_address(s->hub), s->o.n_session, &s->target_child,
+                                &draft));
     }
     fprintf(stderr, "serving on %s\n", gr_hub_address(s->hub));
     return write_ready_file(s);

@@ -146,10 +146,11 @@ static int print_session(const struct gr_msg *m, bool json)
     printf("session %" PRIu64 ": %s, epoch %u, %s\n", m->session, state_name(m->state), m->epoch,
            m->keep_open != 0 ? "stays open between turns" : "ends with its turn");
     printf("tokens %u, rounds %" PRIu64 ", %" PRIu64 " of %" PRIu64 " drafted tokens accepted, mean acceptance length "
-           "%.2f\n", m->n_token, m->n_round, m->n_hit_token, m->n_drafted, acceptance(m));
+           "%.2f\n",
+           m->n_token, m->n_round, m->n_hit_token, m->n_drafted, acceptance(m));
     printf("SpecPV %s: %" PRIu64 " partial rounds since the last of %" PRIu64 " refreshes; %" PRIu64 " of %" PRIu64
-           " judged tokens were others\n", specpv_name(m->specpv), m->n_partial, m->n_refresh, m->n_drifted,
-           m->n_checked);
+           " judged tokens were others\n",
+           specpv_name(m->specpv), m->n_partial, m->n_refresh, m->n_drifted, m->n_checked);
     printf("idle for %.1f s, target %u, drafter %u (0: none)\n", (double)m->idle_ns / 1e9, m->target, m->drafter);
     return fflush(stdout) == 0 ? 0 : 1;
 }

@@ -84,11 +84,14 @@ static void keep_open(struct gr_session_metrics *s, const struct gr_msg *m)
         memmove(s->open, s->open + 1, (most - 1) * sizeof(s->open[0]));
         s->n_open--;
     }
-    s->open[s->n_open++] = (struct gr_metrics_round){
-        .base_len = m->keep_len, .n_draft = m->n_draft, .n_accepted = m->n_accepted,
-        .rewound = m->n_accepted < m->n_draft, .judged = m->n_judged > 0,
-        .partial = m->verdict_kind == GR_VERDICT_PARTIAL, .wait_ns = m->wait_ns,
-        .verify_ns = m->verify_ns, .host_ns = m->host_ns};
+    s->open[s->n_open++] = (struct gr_metrics_round){.base_len = m->keep_len,
+                                                     .n_draft = m->n_draft,
+                                                     .n_accepted = m->n_accepted,
+                                                     .rewound = m->n_accepted<m->n_draft, .judged = m->n_judged> 0,
+                                                     .partial = m->verdict_kind == GR_VERDICT_PARTIAL,
+                                                     .wait_ns = m->wait_ns,
+                                                     .verify_ns = m->verify_ns,
+                                                     .host_ns = m->host_ns};
 }
 
 static void take_commit(struct gr_session_metrics *s, const struct gr_msg *m, uint64_t now_ns)

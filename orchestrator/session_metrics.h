@@ -21,12 +21,12 @@ struct gr_session_metrics {
     uint64_t num_drafts, num_draft_tokens, num_accepted_tokens, num_rewound_tokens, rewind_steps;
     uint64_t accepted_per_position[GR_NODE_MAX];
     uint64_t rounds, root_only_rounds, late_trees, late_trees_rerooted, desyncs, fallbacks, reopens;
-    uint64_t draft_ahead_verdicts, draft_ahead_hits; /* verdicts that met draft-ahead work; of them useful */
+    uint64_t draft_ahead_verdicts, draft_ahead_hits;   /* verdicts that met draft-ahead work; of them useful */
     uint64_t wait_ns, verify_ns, host_ns;              /* as the target measured them */
     uint64_t n_drafter_round, draft_ns, draft_host_ns; /* as the drafter measured them */
     uint64_t open_ns, first_token_ns, last_token_ns;   /* on the clock of whoever computes these metrics */
-    uint64_t n_first, n_first_hit; /* first children of trees: tried, accepted */
-    double first_expected;         /* what the draft model expected of them, summed */
+    uint64_t n_first, n_first_hit;                     /* first children of trees: tried, accepted */
+    double first_expected;                             /* what the draft model expected of them, summed */
     uint64_t acceptance_alarms;
     uint64_t wire_bytes, wire_tokens; /* of the data path while decoding, both ways; the tokens they brought */
     /* SpecPV; seeding a view is no refresh */
@@ -39,8 +39,8 @@ struct gr_session_metrics {
     char transport[16];
 };
 
-/* Takes COMMIT, DRAFT_STATS, DRAFT_TROUBLE and ATTACHED into account; other messages change nothing. open_ns and prompt_tokens are the
- * caller's to set. */
+/* Takes COMMIT, DRAFT_STATS, DRAFT_TROUBLE and ATTACHED into account; other messages change nothing. open_ns and
+ * prompt_tokens are the caller's to set. */
 void gr_metrics_take(struct gr_session_metrics *m, const struct gr_msg *msg, uint64_t now_ns);
 
 /* Tokens from keep_len on are taken back: accepted nodes among them become rewound ones. */
@@ -50,7 +50,7 @@ void gr_metrics_roll_back(struct gr_session_metrics *m, uint32_t keep_len);
  * the rest: rounds that brought and judged none of the tokens before it count no more. */
 void gr_metrics_cut(struct gr_session_metrics *m, uint32_t keep_len);
 
-double gr_metrics_tokens_per_second(const struct gr_session_metrics *m); /* decode only: without the first token */
+double gr_metrics_tokens_per_second(const struct gr_session_metrics *m);      /* decode only: without the first token */
 double gr_metrics_mean_acceptance_length(const struct gr_session_metrics *m); /* 1 + accepted / drafts */
 
 #endif

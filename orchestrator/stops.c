@@ -21,7 +21,8 @@ static enum gr_status add(struct gr_stops *s, int32_t id)
     }
     if (s->n_id == GR_STOP_ID_MAX) {
         log_error("more than %d token ids end a turn: end-of-sequence ids of the model (--ignore-eos leaves them out), "
-                  "--stop-token-ids and special tokens of --stop together", GR_STOP_ID_MAX);
+                  "--stop-token-ids and special tokens of --stop together",
+                  GR_STOP_ID_MAX);
         return GR_EINVAL;
     }
     s->id[s->n_id++] = id;
@@ -53,7 +54,8 @@ static enum gr_status take_string(const struct gr_tokenizer *tok, const char *te
         size_t len = 0;
         const char *bytes = gr_tokenizer_token_bytes(tok, part, &len);
         log_error("--stop: `%s' holds the special token %.*s and more: a special token has no text that could be "
-                  "compared; give it as a stop string of its own", text, (int)len, bytes);
+                  "compared; give it as a stop string of its own",
+                  text, (int)len, bytes);
         return GR_EINVAL;
     }
     return GR_OK;

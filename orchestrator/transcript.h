@@ -11,7 +11,7 @@ enum gr_segment_kind { GR_SEGMENT_PROMPT = 0, GR_SEGMENT_GENERATED = 1, GR_SEGME
 #define GR_TRANSCRIPT_SEGMENT_MAX 2048
 
 struct gr_transcript {
-    int32_t *token;   /* owned */
+    int32_t *token; /* owned */
     uint32_t len, cap;
     uint64_t hash;    /* of all tokens */
     int32_t *segment; /* owned: pairs (kind, tokens), as in OPEN */

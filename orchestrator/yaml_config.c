@@ -15,11 +15,11 @@ struct gr_yaml_config {
 
 /* How a key's value becomes an option's. */
 enum rule {
-    RULE_SAME,        /* as it is */
-    RULE_METHOD_OFF,  /* enable_speculative_decoding: false means --method none */
-    RULE_TREE_SHAPE,  /* enable_target_tree: false means a chain */
-    RULE_SPECPV,      /* enable_specpv: true means --specpv on */
-    RULE_LIST,        /* one value or a sequence of them */
+    RULE_SAME,       /* as it is */
+    RULE_METHOD_OFF, /* enable_speculative_decoding: false means --method none */
+    RULE_TREE_SHAPE, /* enable_target_tree: false means a chain */
+    RULE_SPECPV,     /* enable_specpv: true means --specpv on */
+    RULE_LIST,       /* one value or a sequence of them */
 };
 
 static const struct key {
@@ -186,8 +186,8 @@ static enum gr_status apply_list(const char *path, yaml_document_t *doc, const y
 /* YAML's own types say nothing that the options do not know; another tag asks for something that is not done here. */
 static enum gr_status check_tags(const char *path, const yaml_document_t *doc)
 {
-    static const char *const known[] = {YAML_NULL_TAG, YAML_BOOL_TAG, YAML_STR_TAG, YAML_INT_TAG,
-                                        YAML_FLOAT_TAG, YAML_SEQ_TAG, YAML_MAP_TAG};
+    static const char *const known[] = {YAML_NULL_TAG,  YAML_BOOL_TAG, YAML_STR_TAG, YAML_INT_TAG,
+                                        YAML_FLOAT_TAG, YAML_SEQ_TAG,  YAML_MAP_TAG};
     for (const yaml_node_t *n = doc->nodes.start; n < doc->nodes.top; n++) {
         bool fits = false;
         for (size_t i = 0; i < GR_ARRAY_LEN(known); i++) {
@@ -247,8 +247,9 @@ static enum gr_status read_document(const char *path, yaml_document_t *doc, stru
         return GR_OK; /* an empty file sets nothing */
     }
     if (root->type != YAML_MAPPING_NODE) {
-        return complain(path, root, "sections are wanted:", "orchestrator, target, draft, transport, session, "
-                                                            "speculative_config");
+        return complain(path, root, "sections are wanted:",
+                        "orchestrator, target, draft, transport, session, "
+                        "speculative_config");
     }
     for (const yaml_node_pair_t *p = root->data.mapping.pairs.start; p < root->data.mapping.pairs.top; p++) {
         const yaml_node_t *key = yaml_document_get_node(doc, p->key);
@@ -289,8 +290,8 @@ static enum gr_status expect_end(const char *path, yaml_parser_t *parser)
     const yaml_node_t *root = yaml_document_get_root_node(&more);
     enum gr_status st = GR_OK;
     if (root != NULL) {
-        log_error("%s:%zu:%zu: a second YAML document begins here; one file has one", path,
-                  more.start_mark.line + 1, more.start_mark.column + 1);
+        log_error("%s:%zu:%zu: a second YAML document begins here; one file has one", path, more.start_mark.line + 1,
+                  more.start_mark.column + 1);
         st = GR_EFORMAT;
     }
     yaml_document_delete(&more);
@@ -369,8 +370,10 @@ int gr_options_load(struct gr_run_options *o, int argc, char **argv, struct gr_y
         return gr_report_failure(o, 1);
     }
     if (o->http != NULL && strcmp(o->http, "off") != 0) {
-        log_error("--http %s: the HTTP API is not in this version of graft; use `graft serve' with `graft run --connect' or "
-                  "`graft session', or --http off", o->http);
+        log_error(
+            "--http %s: the HTTP API is not in this version of graft; use `graft serve' with `graft run --connect' or "
+            "`graft session', or --http off",
+            o->http);
         return gr_report_failure(o, 2);
     }
     if (sodium_init() < 0) {

@@ -4,11 +4,11 @@
 #include "common/log.h"
 #include "target_worker/pass.h"
 
-#define PASSES 20.0          /* of one row, in the time that a large model is given */
-#define BUDGET_MAX_NS 3e9    /* but no more */
-#define CONTEXT 64 /* tokens */
+#define PASSES 20.0       /* of one row, in the time that a large model is given */
+#define BUDGET_MAX_NS 3e9 /* but no more */
+#define CONTEXT 64        /* tokens */
 #define N_RUN 2
-#define FLAT 2.0   /* where 32 rows take less than so many times what one takes, more are worth knowing, too */
+#define FLAT 2.0    /* where 32 rows take less than so many times what one takes, more are worth knowing, too */
 #define N_SEQ_MAX 4 /* of up to GR_TREE_MAX rows each */
 
 struct measure {
@@ -22,8 +22,12 @@ struct measure {
 static void fill_seq(struct measure *m, int slot, int32_t n_row, int32_t context)
 {
     struct gr_pass_seq *q = &m->seq[slot];
-    *q = (struct gr_pass_seq){.session = slot, .kind = n_row > 1 ? GR_PASS_TREE : GR_PASS_ROOT, .pos0 = context - 1,
-                              .n_row = n_row, .table = &m->table, .stop = {.n_new_max = GR_TREE_MAX}};
+    *q = (struct gr_pass_seq){.session = slot,
+                              .kind = n_row > 1 ? GR_PASS_TREE : GR_PASS_ROOT,
+                              .pos0 = context - 1,
+                              .n_row = n_row,
+                              .table = &m->table,
+                              .stop = {.n_new_max = GR_TREE_MAX}};
     q->token = &q->tail;
     q->tree.n = n_row - 1;
     for (int i = 0; i < q->tree.n; i++) {

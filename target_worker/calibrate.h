@@ -8,7 +8,7 @@
 #include "target_worker/verifier.h"
 
 struct gr_calibration {
-    struct gr_verifier *verifier; /* borrowed */
+    struct gr_verifier *verifier;    /* borrowed */
     int32_t n_ctx_max, n_pool_block; /* scratch blocks of the slots follow the pool's */
     int n_session_max;
     uint64_t budget_ns;

@@ -6,12 +6,12 @@
 #include <stdbool.h>
 #include <string.h>
 
-#define LEARN_SCALE 0.05    /* share of an observation, for the speed */
-#define N_FIRST 4           /* passes that may move the whole of an uncalibrated table */
+#define LEARN_SCALE 0.05 /* share of an observation, for the speed */
+#define N_FIRST 4        /* passes that may move the whole of an uncalibrated table */
 #define RATIO_FIRST_MAX 100.0
-#define RATIO_MAX 1.5       /* a pass that was held up teaches no more than this */
-#define NOISE 0.1           /* of a pass, relative */
-#define DOUBT_START 0.5     /* of f before it is calibrated, relative */
+#define RATIO_MAX 1.5   /* a pass that was held up teaches no more than this */
+#define NOISE 0.1       /* of a pass, relative */
+#define DOUBT_START 0.5 /* of f before it is calibrated, relative */
 #define DOUBT_CALIBRATED 0.1
 #define DOUBT_LEAST 0.03
 #define TRUST_FIRST 12      /* passes without a size after which its price is doubted */
@@ -171,8 +171,8 @@ static void guess_unseen(struct gr_cost_table *c, int from)
         const double most = n.above < GR_COST_CONTEXT_POINT ? c->context_ns[n.above] : HUGE_VAL;
         if (c->n_context[k] == 0) {
             c->context_ns[k] = fmin(fmax(unit * fmax(point_rows[k - base], FLAT_ROWS), least), most);
-            c->context_var[k] = is_between(n) ? pow(0.5 * (most - least) + DOUBT_CALIBRATED * most, 2.0)
-                                              : c->context_var[k];
+            c->context_var[k] =
+                is_between(n) ? pow(0.5 * (most - least) + DOUBT_CALIBRATED * most, 2.0) : c->context_var[k];
         }
     }
     if (!has_seen_views(c)) {
@@ -315,7 +315,9 @@ static double doubted_ns(const struct gr_cost_table *c, int32_t n_row)
     double share = 0.0;
     const int i = locate(GR_MAX(n_row, 1), GR_COST_TABLE_POINT, &share);
     const int at = share > 0.0 ? i + 1 : i;
-    return at < GR_COST_TREE_POINT && is_doubted(c, at) ? c->scale * fmax(rows_ns(c, n_row) - hoped_ns(c, at, n_row), 0.0) : 0.0;
+    return at < GR_COST_TREE_POINT && is_doubted(c, at)
+               ? c->scale * fmax(rows_ns(c, n_row) - hoped_ns(c, at, n_row), 0.0)
+               : 0.0;
 }
 
 void gr_cost_table_observe(struct gr_cost_table *c, const struct gr_pass_load *load, double ns)

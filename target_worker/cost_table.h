@@ -1,11 +1,11 @@
 /* What a target pass costs, learned from passes: f(rows of all sessions) at points, linear between them, plus
  * attention: for each session its context times g(its rows), at points, too (flat while the keys are read, rising when
  * arithmetic binds). f is calibrated at start when there is time; g is learnt from real passes, prompt chunks first;
- * every pass corrects the parts it rested on. A size of f that no pass has shown for a while is doubted: it was measured
- * when the machine did something else, perhaps. A price list then takes for it what the sizes that passes do show make
- * likely, so that a size which looks dear is tried again soon; where it turns out as dear as it looked, the next
- * trial is four times as far away. Rows under a partial view (SpecPV) have a g of their own: their keys lie
- * in lists of blocks, another one for each KV head; until such a pass has been seen it is as the other. Pure. */
+ * every pass corrects the parts it rested on. A size of f that no pass has shown for a while is doubted: it was
+ * measured when the machine did something else, perhaps. A price list then takes for it what the sizes that passes do
+ * show make likely, so that a size which looks dear is tried again soon; where it turns out as dear as it looked, the
+ * next trial is four times as far away. Rows under a partial view (SpecPV) have a g of their own: their keys lie in
+ * lists of blocks, another one for each KV head; until such a pass has been seen it is as the other. Pure. */
 #ifndef GR_TARGET_WORKER_COST_TABLE_H
 #define GR_TARGET_WORKER_COST_TABLE_H
 
@@ -17,23 +17,23 @@
 /* Of f: 1 2 3 4 6 8 12 16 24 32 48 64 72 96 128 136 192 256 512 1024 rows. A GPU's passes get dearer by steps behind 64
  * and 128 rows. */
 #define GR_COST_TABLE_POINT 20
-#define GR_COST_TREE_POINT 12  /* of g: those up to 64 */
+#define GR_COST_TREE_POINT 12                          /* of g: those up to 64 */
 #define GR_COST_CONTEXT_POINT (2 * GR_COST_TREE_POINT) /* under full attention, then under a view */
 
 /* What one pass does. */
 struct gr_pass_load {
-    int32_t n_row;                          /* of all sessions */
-    double context[GR_COST_CONTEXT_POINT];  /* tokens attended to, by the point of the session's rows */
+    int32_t n_row;                         /* of all sessions */
+    double context[GR_COST_CONTEXT_POINT]; /* tokens attended to, by the point of the session's rows */
 };
 
 struct gr_cost_table {
-    double row_ns[GR_COST_TABLE_POINT];     /* f */
-    double context_ns[GR_COST_CONTEXT_POINT]; /* g: a token of context */
+    double row_ns[GR_COST_TABLE_POINT];                                      /* f */
+    double context_ns[GR_COST_CONTEXT_POINT];                                /* g: a token of context */
     double row_var[GR_COST_TABLE_POINT], context_var[GR_COST_CONTEXT_POINT]; /* how unsure they are: variances */
-    double scale;                           /* of all of them: the machine's speed at present */
-    uint64_t n_seen;                        /* passes */
-    uint64_t shown_at[GR_COST_TABLE_POINT]; /* n_seen when a pass last had this size */
-    uint32_t trust[GR_COST_TABLE_POINT];    /* passes without it after which it is doubted */
+    double scale;                              /* of all of them: the machine's speed at present */
+    uint64_t n_seen;                           /* passes */
+    uint64_t shown_at[GR_COST_TABLE_POINT];    /* n_seen when a pass last had this size */
+    uint32_t trust[GR_COST_TABLE_POINT];       /* passes without it after which it is doubted */
     uint32_t n_context[GR_COST_CONTEXT_POINT]; /* of them with much attention at this point */
 };
 

@@ -27,7 +27,7 @@ static void *run_draft(void *arg)
     if (st != GR_OK && !started) {
         _exit(1);
     }
-    if (st != GR_OK && st != GR_ECLOSED) { /* closed: the orchestrator is gone, which the target sees as well */
+    if (st != GR_OK && st != GR_ECLOSED) {    /* closed: the orchestrator is gone, which the target sees as well */
         struct gr_fallbacks of_process = {0}; /* its sessions count the drafter that is gone */
         gr_fall_back(&of_process, GR_FALLBACK_COLOCATED_DRAFTER, 0, 0, NULL);
     }
@@ -61,11 +61,17 @@ static enum gr_status run_pair(struct gr_target_options *target, struct gr_draft
 
 int main(int argc, char **argv)
 {
-    struct gr_target_options o = {.n_session_max = 8, .forced_transport = -1, .spin_ms = GR_SPIN_AUTO,
-                                  .listen = "127.0.0.1:0", .prefill_share = GR_PREFILL_SHARE_DEFAULT,
-                                  .feature_keep = GR_FEATURE_KEEP_DEFAULT, .specpv = "off",
-                                  .specpv_score_reduce = "mean", .specpv_n_sink = GR_SPECPV_N_SINK,
-                                  .specpv_n_retrieval = GR_SPECPV_N_RETRIEVAL, .specpv_n_window = GR_SPECPV_N_WINDOW,
+    struct gr_target_options o = {.n_session_max = 8,
+                                  .forced_transport = -1,
+                                  .spin_ms = GR_SPIN_AUTO,
+                                  .listen = "127.0.0.1:0",
+                                  .prefill_share = GR_PREFILL_SHARE_DEFAULT,
+                                  .feature_keep = GR_FEATURE_KEEP_DEFAULT,
+                                  .specpv = "off",
+                                  .specpv_score_reduce = "mean",
+                                  .specpv_n_sink = GR_SPECPV_N_SINK,
+                                  .specpv_n_retrieval = GR_SPECPV_N_RETRIEVAL,
+                                  .specpv_n_window = GR_SPECPV_N_WINDOW,
                                   .specpv_n_buffer = GR_SPECPV_N_BUFFER};
     struct gr_draft_options draft = gr_draft_options_default();
     const char *device = "cpu";

@@ -37,32 +37,32 @@ enum gr_pass_kind { GR_PASS_PREFILL, GR_PASS_TREE, GR_PASS_ROOT, GR_PASS_FUSE };
 
 struct gr_pass_seq {
     /* in */
-    int32_t session;                /* the machine's slot */
+    int32_t session; /* the machine's slot */
     enum gr_pass_kind kind;
-    int32_t pos0;                   /* position of row 0 */
+    int32_t pos0; /* position of row 0 */
     int32_t n_row;
-    const int32_t *token;           /* (n_row) prefill and root-only; borrowed */
-    struct gr_token_tree tree;      /* tree: rows 1 .. n */
-    int32_t tail;                   /* tree: token of row 0 */
-    bool want_pick;                 /* prefill: the last row ends the prompt */
-    bool replay;                    /* prefill: rows are generated tokens, for the kernels that decode */
+    const int32_t *token;            /* (n_row) prefill and root-only; borrowed */
+    struct gr_token_tree tree;       /* tree: rows 1 .. n */
+    int32_t tail;                    /* tree: token of row 0 */
+    bool want_pick;                  /* prefill: the last row ends the prompt */
+    bool replay;                     /* prefill: rows are generated tokens, for the kernels that decode */
     const struct gr_kv_table *table; /* borrowed, grown to hold every row that may be committed */
     int32_t scratch_block[GR_SCRATCH_BLOCKS];
     struct gr_sampling sampling;
     struct gr_stop stop;
-    bool want_gap;                  /* root-only: how far ahead the pick was */
-    bool want_features;             /* of the rows that are committed, and of n_kept before them */
-    int32_t n_kept;                 /* positions before pos0 whose captured states have been kept */
-    bool keep_capture;              /* root-only: keep those of its row as well, fuse nothing */
+    bool want_gap;      /* root-only: how far ahead the pick was */
+    bool want_features; /* of the rows that are committed, and of n_kept before them */
+    int32_t n_kept;     /* positions before pos0 whose captured states have been kept */
+    bool keep_capture;  /* root-only: keep those of its row as well, fuse nothing */
     /* in, SpecPV: tree and root-only */
-    bool partial;                   /* rows see the session's view, which a refresh must have chosen */
-    bool refresh_view;              /* full pass: choose the view anew, within view_budget */
-    bool exact;                     /* a chain row whose pick is not the next committed token ends it all there */
+    bool partial;      /* rows see the session's view, which a refresh must have chosen */
+    bool refresh_view; /* full pass: choose the view anew, within view_budget */
+    bool exact;        /* a chain row whose pick is not the next committed token ends it all there */
     /* n_chain >= 1 and no other rows (kind root-only, n_row 0): the last committed token is judged, and nothing is
      * picked behind it. tail is that token. */
     bool judge_only;
-    int32_t n_chain;                /* not partial; chain rows before row 0. Not with keep_capture */
-    const int32_t *chain_token;     /* (n_chain) from position pos0 - n_chain on; borrowed */
+    int32_t n_chain;            /* not partial; chain rows before row 0. Not with keep_capture */
+    const int32_t *chain_token; /* (n_chain) from position pos0 - n_chain on; borrowed */
     struct gr_kv_budget view_budget;
     /* Test hook, in a partial pass: the pick of this row becomes another token; -1: none. Not read otherwise. */
     int32_t corrupt_at;
@@ -87,13 +87,13 @@ struct gr_pass_seq {
     int32_t correction;
     int32_t dense_from; /* of the session's view after the pass; GR_VIEW_NONE: it cannot be used. A roll-back below
                            it ends the view */
-    float gap; /* with want_gap: value of the pick less the next best (noise included); 0 otherwise */
+    float gap;          /* with want_gap: value of the pick less the next best (noise included); 0 otherwise */
 };
 
 struct gr_pass {
     int32_t n_seq, n_seq_max, n_row;
-    struct gr_pass_seq *seq; /* (n_seq_max) */
-    enum gr_status status;   /* out */
+    struct gr_pass_seq *seq;                   /* (n_seq_max) */
+    enum gr_status status;                     /* out */
     uint64_t forward_ns, sample_ns, commit_ns; /* out: of the whole pass */
 };
 

@@ -7,13 +7,13 @@
 #define LEARN_FASTER 0.5
 #define HELD_UP 3.0 /* times the average: the machine did something else meanwhile, which says nothing about trees */
 #define LEARN_ROOT 0.2
-#define SLOWER 1.1 /* passes of a run of root-only rounds vary by this, */
-#define WARMER 1.6 /* and get shorter by this at most */
-#define LEARN_SPEED 0.3 /* what passes have taken lately: the machine may be half as fast ten rounds later */
+#define SLOWER 1.1       /* passes of a run of root-only rounds vary by this, */
+#define WARMER 1.6       /* and get shorter by this at most */
+#define LEARN_SPEED 0.3  /* what passes have taken lately: the machine may be half as fast ten rounds later */
 #define ROOT_HELD_UP 1.5 /* the same for rounds without trees, which vary less */
 #define LEARN_GROUP 0.1
 #define PATIENCE_ROOT 1.5 /* root-only rounds that a tree may be waited for whatever the averages say */
-#define FAULT_MAX 1 /* a session whose tree round broke an invariant goes on with single tokens */
+#define FAULT_MAX 1       /* a session whose tree round broke an invariant goes on with single tokens */
 
 static void learn(double *average, double value, double share)
 {
@@ -82,8 +82,9 @@ static void stop_trees(struct gr_spec_econ *e)
     e->until_probe = e->probe_interval;
 }
 
-/* Other sessions waited longer for a tree than single tokens would have taken for all that it brought. The drafter is too
- * slow then, whatever the text is. Such trees were given up in every session, after each had lost a few rounds anew. */
+/* Other sessions waited longer for a tree than single tokens would have taken for all that it brought. The drafter is
+ * too slow then, whatever the text is. Such trees were given up in every session, after each had lost a few rounds
+ * anew. */
 static bool drafter_is_too_slow(const struct gr_spec_econ *others)
 {
     return others->latency_ns > others->tree_tokens * others->root_ns;
@@ -91,9 +92,13 @@ static bool drafter_is_too_slow(const struct gr_spec_econ *others)
 
 void gr_spec_econ_init(struct gr_spec_econ *e, const struct gr_spec_econ *others, double root_guess_ns)
 {
-    *e = (struct gr_spec_econ){.root_ns = root_guess_ns, .root_pass_ns = root_guess_ns, .tree_tokens = 3.0,
-                               .tree_ns = 2.0 * root_guess_ns, .tree_pass_ns = root_guess_ns,
-                               .overhead_ns = 0.1 * root_guess_ns, .probe_interval = GR_SPEC_PROBE_FIRST};
+    *e = (struct gr_spec_econ){.root_ns = root_guess_ns,
+                               .root_pass_ns = root_guess_ns,
+                               .tree_tokens = 3.0,
+                               .tree_ns = 2.0 * root_guess_ns,
+                               .tree_pass_ns = root_guess_ns,
+                               .overhead_ns = 0.1 * root_guess_ns,
+                               .probe_interval = GR_SPEC_PROBE_FIRST};
     if (others->n_tree >= GR_SPEC_MIN_ROUNDS) { /* this worker has seen tree rounds of other sessions */
         e->foreseen = true;
         const double scale = others->root_ns > 0.0 ? root_guess_ns / others->root_ns : 1.0;

@@ -34,7 +34,7 @@ struct gr_spec_econ {
     bool foreseen;               /* what trees bring was seen in other sessions, to begin with */
     bool is_root;                /* trees are not wanted at present */
     uint32_t until_probe, probe_interval; /* rounds */
-    bool probing;                /* a probe is on its way, or being judged */
+    bool probing;                         /* a probe is on its way, or being judged */
 };
 
 /* A round that is over. */
@@ -53,9 +53,9 @@ struct gr_spec_round {
  * pays for all. One decision for all, from the time a token takes. Won and lost is counted in passes without trees of
  * the whole group. All 0: nothing is known yet. */
 struct gr_spec_group {
-    double price;   /* passes without trees, from one's end to the next one's, in what the cost table says of them */
+    double price; /* passes without trees, from one's end to the next one's, in what the cost table says of them */
     double regret, gain; /* as above, over passes with trees in which the group was settled */
-    double balance; /* what all passes with trees have won lately, those in which it was not settled included */
+    double balance;      /* what all passes with trees have won lately, those in which it was not settled included */
     bool tries_trees;
     bool failed;                    /* trees were given up since they last won anything */
     uint32_t until_trial, interval; /* passes */
@@ -85,19 +85,20 @@ struct gr_spec_input {
     bool may_rest;     /* its drafter costs something even while nobody asks it: features are computed for it */
     const struct gr_spec_group *group; /* of the sessions that decode together; NULL: it is alone */
     int n_group, n_cold;               /* sessions in it; of them those whose drafter prepares their prefix */
-    bool warm, asked;  /* the drafter has sent a tree since it attached; it has been asked for one */
+    bool warm, asked;                  /* the drafter has sent a tree since it attached; it has been asked for one */
     const struct gr_spec_econ *econ;
 };
 
 struct gr_spec_decision {
     enum gr_spec_mode mode;
-    int n_want;          /* nodes wanted at most; 0 unless PROBE or TREE */
+    int n_want;              /* nodes wanted at most; 0 unless PROBE or TREE */
     enum gr_fallback reason; /* why no tree, for the fall-back line; NONE: nothing to report */
 };
 
-#define GR_SPEC_ENTER 1.0        /* of what root-only rounds bring: so much must a probe promise */
-#define GR_SPEC_REGRET_MAX 5.0   /* root-only rounds that trees may lose before they are given up; a half, a third, ...
-                                  * of it when that has happened before */
+#define GR_SPEC_ENTER 1.0 /* of what root-only rounds bring: so much must a probe promise */
+#define GR_SPEC_REGRET_MAX                                                                     \
+    5.0 /* root-only rounds that trees may lose before they are given up; a half, a third, ... \
+         * of it when that has happened before */
 #define GR_SPEC_REGRET_ROUND 2.0 /* that one round counts at most beside its wait: a pass was perhaps held up */
 #define GR_SPEC_REGRET_WAIT 4.0  /* and its wait: lateness is the drafter's */
 #define GR_SPEC_GAIN_MIN 10.0    /* root-only rounds that trees must have won before old failures are forgotten */
@@ -105,23 +106,25 @@ struct gr_spec_decision {
 #define GR_SPEC_CLEAN_RUN 4      /* and again, between trees, */
 #define GR_SPEC_CLEAN_SOON 8     /* after so many tree rounds; then twice as many more, up to */
 #define GR_SPEC_CLEAN_EVERY 64
-#define GR_SPEC_SURE 1.5         /* trees that bring so many times what root-only rounds do need no such comparison */
-#define GR_SPEC_TRIAL_FIRST 4    /* passes of a group to the first with trees */
-#define GR_SPEC_TRIAL_NEXT 128   /* and, after one that failed, to the next; doubled each time */
-#define GR_SPEC_REGRET_GROUP 3.0 /* passes that a trial may lose; one after a failed one half of it: 2 % of 256 */
+#define GR_SPEC_SURE 1.5          /* trees that bring so many times what root-only rounds do need no such comparison */
+#define GR_SPEC_TRIAL_FIRST 4     /* passes of a group to the first with trees */
+#define GR_SPEC_TRIAL_NEXT 128    /* and, after one that failed, to the next; doubled each time */
+#define GR_SPEC_REGRET_GROUP 3.0  /* passes that a trial may lose; one after a failed one half of it: 2 % of 256 */
 #define GR_SPEC_GROUP_MARGIN 1.04 /* trees must be worth so much more than what they cost */
 #define GR_SPEC_BALANCE_GROUP 6.0 /* the same where sessions keep coming, whose prompts the drafter reads meanwhile */
 #define GR_SPEC_BALANCE_PASSES 128.0 /* that the balance looks back on */
-#define GR_SPEC_SETTLE 4         /* passes until trees come together again, when a drafter has read its prompts */
-#define GR_SPEC_COLD_PART 4      /* a group waits for no trees while more than one in so many is cold */
-#define GR_SPEC_TRIAL_LONG 32    /* passes after which trees must have won something: they may lose little in each */
-#define GR_SPEC_MIN_ROUNDS 4     /* tree rounds of other sessions that say something about a new one */
-#define GR_SPEC_PROBE_FIRST 8    /* rounds to the first probe in K = 0; doubled by each that fails */
+#define GR_SPEC_SETTLE 4             /* passes until trees come together again, when a drafter has read its prompts */
+#define GR_SPEC_COLD_PART 4          /* a group waits for no trees while more than one in so many is cold */
+#define GR_SPEC_TRIAL_LONG 32 /* passes after which trees must have won something: they may lose little in each */
+#define GR_SPEC_MIN_ROUNDS 4  /* tree rounds of other sessions that say something about a new one */
+#define GR_SPEC_PROBE_FIRST 8 /* rounds to the first probe in K = 0; doubled by each that fails */
 #define GR_SPEC_PROBE_LAST 1024
 
-#define GR_SPEC_REST_FROM (4 * GR_SPEC_TRIAL_NEXT) /* a group's interval from which its drafter rests: two trials in a row
-                                                    * have failed. One that fails while prompts are read is bad luck */
-#define GR_SPEC_LEAD 32 /* passes before a trial of a group in which its drafter wakes: it needs features and a prefix */
+#define GR_SPEC_REST_FROM                                                                            \
+    (4 * GR_SPEC_TRIAL_NEXT) /* a group's interval from which its drafter rests: two trials in a row \
+                              * have failed. One that fails while prompts are read is bad luck */
+#define GR_SPEC_LEAD \
+    32 /* passes before a trial of a group in which its drafter wakes: it needs features and a prefix */
 
 struct gr_spec_decision gr_spec_mode_decide(const struct gr_spec_input *in);
 /* Trees have been of no use to this group, and its next trial is not near: its drafter is asked for nothing and gets

@@ -5,20 +5,20 @@
 #include <math.h>
 #include <stddef.h>
 
-#define DRIFT_KEEP 0.9       /* of the sums, by each judgement */
-#define DRIFT_PRIOR 16.0     /* tokens, to begin with, */
+#define DRIFT_KEEP 0.9            /* of the sums, by each judgement */
+#define DRIFT_PRIOR 16.0          /* tokens, to begin with, */
 #define DRIFT_PRIOR_MISMATCH 0.25 /* and mismatches among them: the first refreshes come early */
-#define PAYS 1.05             /* estimates are not that good */
-#define TRIAL_KEEP 0.9        /* of what rounds in full took, by each */
-#define TRIAL_PLAIN 8         /* of them before a try: something to compare with */
-#define TRIAL_REGRET 4.0      /* rounds in full that a try may lose; after one that failed, half as many */
-#define TRIAL_FIRST 32        /* rounds in full after a try that failed; doubled by each */
+#define PAYS 1.05                 /* estimates are not that good */
+#define TRIAL_KEEP 0.9            /* of what rounds in full took, by each */
+#define TRIAL_PLAIN 8             /* of them before a try: something to compare with */
+#define TRIAL_REGRET 4.0          /* rounds in full that a try may lose; after one that failed, half as many */
+#define TRIAL_FIRST 32            /* rounds in full after a try that failed; doubled by each */
 #define TRIAL_LAST 1024
 #define DRIFT_MISSING_MAX 0.5 /* mismatches that may be expected among the missing tokens */
 
-#define AUTO_SHARE 16         /* of prompt and new tokens, one is retrieved in so many; */
-#define AUTO_BLOCKS_MIN 32    /* blocks, */
-#define AUTO_THRESHOLD 2      /* and contexts must be longer than so many times that */
+#define AUTO_SHARE 16      /* of prompt and new tokens, one is retrieved in so many; */
+#define AUTO_BLOCKS_MIN 32 /* blocks, */
+#define AUTO_THRESHOLD 2   /* and contexts must be longer than so many times that */
 
 static uint32_t resolve(uint32_t wanted, uint32_t most)
 {
@@ -74,9 +74,15 @@ const char *gr_specpv_preflight(const struct gr_specpv_params *p, int32_t n_row,
 
 const char *gr_specpv_why_text(enum gr_specpv_why why)
 {
-    static const char *const text[GR_SPECPV_N_WHY] = {
-        "",          "the buffer is full", "its interval is over", "enough tokens have come since", "drift",
-        "as many tokens are provisional as may be", "asked for", "there is no view", "the text may end here"};
+    static const char *const text[GR_SPECPV_N_WHY] = {"",
+                                                      "the buffer is full",
+                                                      "its interval is over",
+                                                      "enough tokens have come since",
+                                                      "drift",
+                                                      "as many tokens are provisional as may be",
+                                                      "asked for",
+                                                      "there is no view",
+                                                      "the text may end here"};
     return text[why];
 }
 

@@ -14,8 +14,8 @@ struct gr_specpv_drift {
 };
 
 enum gr_specpv_round {
-    GR_SPECPV_ROUND_PLAIN,   /* full, nothing is missing */
-    GR_SPECPV_ROUND_SEED,    /* the same, and it chooses the session's first view */
+    GR_SPECPV_ROUND_PLAIN, /* full, nothing is missing */
+    GR_SPECPV_ROUND_SEED,  /* the same, and it chooses the session's first view */
     GR_SPECPV_ROUND_PARTIAL,
     GR_SPECPV_ROUND_REFRESH, /* full, missing tokens first */
     GR_SPECPV_ROUND_JUDGE,   /* missing tokens only: the last committed token may be the text's end */
@@ -29,18 +29,18 @@ enum gr_specpv_why {
     GR_SPECPV_WHY_DRIFT,
     GR_SPECPV_WHY_PROVISIONAL,
     GR_SPECPV_WHY_ASKED,
-    GR_SPECPV_WHY_VIEW,      /* there is none any more */
-    GR_SPECPV_WHY_END,       /* a provisional end of the text */
+    GR_SPECPV_WHY_VIEW, /* there is none any more */
+    GR_SPECPV_WHY_END,  /* a provisional end of the text */
     GR_SPECPV_N_WHY
 };
 
 struct gr_specpv_input {
-    enum gr_specpv_mode mode; /* off: also for a session that SpecPV was taken from */
+    enum gr_specpv_mode mode;              /* off: also for a session that SpecPV was taken from */
     const struct gr_specpv_params *params; /* resolved: none of them stands for another */
-    int32_t context;          /* committed tokens */
+    int32_t context;                       /* committed tokens */
     int32_t n_missing;
-    int32_t n_row, n_level;   /* of the tree that would be verified, tail included: n_level nodes on its longest path */
-    uint32_t n_partial;       /* partial rounds since the last refresh */
+    int32_t n_row, n_level; /* of the tree that would be verified, tail included: n_level nodes on its longest path */
+    uint32_t n_partial;     /* partial rounds since the last refresh */
     bool has_view, asked, end_due;
     const struct gr_specpv_drift *drift;
 };
@@ -84,9 +84,9 @@ bool gr_specpv_pays(const struct gr_specpv_price *p);
  * rounds in full. Zeroes: nothing yet. */
 struct gr_specpv_trial {
     double plain_ns, plain_tokens, plain_rounds; /* in full; sums that fade */
-    double cycle_ns, cycle_tokens; /* since the last round in full */
-    double regret_ns;              /* what cycles have lost since they were begun with; never below 0 */
-    uint32_t n_plain, until, interval; /* rounds in full: seen; to the next try; after a try that failed */
+    double cycle_ns, cycle_tokens;               /* since the last round in full */
+    double regret_ns;                            /* what cycles have lost since they were begun with; never below 0 */
+    uint32_t n_plain, until, interval;           /* rounds in full: seen; to the next try; after a try that failed */
 };
 /* A round is over: it took ns and brought n_token tokens, less those that it took back. */
 void gr_specpv_trial_round(struct gr_specpv_trial *t, enum gr_specpv_round round, int32_t n_token, double ns);

@@ -56,8 +56,8 @@ enum gr_status gr_target_create(const struct gr_target_config *config, const str
     GR_ASSERT(config->feature_width == 0 ||
               (config->feature_keep >= config->prefill_chunk + GR_TREE_MAX && config->feature_window >= GR_TREE_MAX));
     const int32_t n_refresh_row = (int32_t)config->specpv.n_buffer + GR_TREE_MAX; /* of a session */
-    GR_ASSERT(config->specpv.n_buffer == 0 || (config->n_row_max >= config->prefill_chunk + n_refresh_row &&
-                                               config->n_out_max > n_refresh_row));
+    GR_ASSERT(config->specpv.n_buffer == 0 ||
+              (config->n_row_max >= config->prefill_chunk + n_refresh_row && config->n_out_max > n_refresh_row));
     struct gr_target *t = calloc(1, sizeof(*t));
     if (t == NULL) {
         log_error("out of memory");
@@ -147,8 +147,10 @@ void target_drop_drafter(struct gr_target *t, struct session *s, enum gr_fallbac
 
 static void pong(struct gr_target *t)
 {
-    const struct gr_msg m = {.type = GR_MSG_PONG, .n_session = (uint32_t)gr_target_n_session(t),
-                             .n_vocab = (uint32_t)t->config.n_vocab, .n_block = (uint32_t)t->pool.n_block,
+    const struct gr_msg m = {.type = GR_MSG_PONG,
+                             .n_session = (uint32_t)gr_target_n_session(t),
+                             .n_vocab = (uint32_t)t->config.n_vocab,
+                             .n_block = (uint32_t)t->pool.n_block,
                              .n_free_block = (uint32_t)t->pool.n_free};
     t->io.send_msg(t->io.ctx, &m);
 }
@@ -262,9 +264,8 @@ bool gr_target_check(const struct gr_target *t)
         if (!s->in_pass && s->table.n_block != n_block) {
             return false;
         }
-        if (s->feature_first > s->feature_end || s->feature_end + s->n_kept > s->committed_len ||
-            s->n_kept < 0 || s->n_kept > GR_CAPTURE_KEEP ||
-            s->feature_end - s->feature_first > t->config.feature_keep) {
+        if (s->feature_first > s->feature_end || s->feature_end + s->n_kept > s->committed_len || s->n_kept < 0 ||
+            s->n_kept > GR_CAPTURE_KEEP || s->feature_end - s->feature_first > t->config.feature_keep) {
             return false;
         }
         if (s->state == SESSION_DECODE && !lengths_fit(s)) {

@@ -18,24 +18,24 @@
 #include "transport/transport.h"
 
 struct gr_target_config {
-    int32_t n_session_max;    /* slots */
-    int32_t n_ctx_max;        /* tokens of a session */
+    int32_t n_session_max; /* slots */
+    int32_t n_ctx_max;     /* tokens of a session */
     int32_t n_vocab;
-    const char *model;        /* borrowed: how errors name it; NULL: no name */
-    int32_t n_row_max;        /* rows of a pass; at least prefill_chunk + 64 */
-    int32_t n_out_max;        /* picks of a pass; at least 65: the largest tree, and a prompt's end */
-    int32_t prefill_chunk;    /* rows; prompt chunks are aligned to absolute positions */
-    int32_t n_pool_block;     /* KV blocks; scratch blocks follow: GR_SCRATCH_BLOCKS a slot */
+    const char *model;          /* borrowed: how errors name it; NULL: no name */
+    int32_t n_row_max;          /* rows of a pass; at least prefill_chunk + 64 */
+    int32_t n_out_max;          /* picks of a pass; at least 65: the largest tree, and a prompt's end */
+    int32_t prefill_chunk;      /* rows; prompt chunks are aligned to absolute positions */
+    int32_t n_pool_block;       /* KV blocks; scratch blocks follow: GR_SCRATCH_BLOCKS a slot */
     uint64_t round_deadline_ns; /* how long a pass waits for a tree at most; what automatic trees wait is chosen */
-    int32_t admit_tokens;     /* room reserved at admission beyond the tokens there are; 0: up to the session's limit */
-    double prefill_share;     /* of the time that prompt chunks may take while others decode, 0 < x < 1; 0: no limit */
+    int32_t admit_tokens; /* room reserved at admission beyond the tokens there are; 0: up to the session's limit */
+    double prefill_share; /* of the time that prompt chunks may take while others decode, 0 < x < 1; 0: no limit */
     /* For drafters that run a head; memory taken at start: n_session_max * feature_keep * feature_width * 2 bytes. */
-    int32_t feature_width;    /* of a row of FEATURES, gr_lm_ship_width(); 0: the target has none */
-    bool feature_raw;         /* they are captured states */
-    bool feature_later;       /* gr_lm_fuses(): what a pass captures may be fused later */
-    int32_t feature_keep;     /* positions of a session whose features are kept, at least a prompt chunk and a tree */
-    int32_t feature_window;   /* rows sent and not yet TAKEN; at most GR_FEATURES_WINDOW, but in tests */
-    bool shares_device;       /* with its drafter: passes beside a draft teach nothing about prices */
+    int32_t feature_width;  /* of a row of FEATURES, gr_lm_ship_width(); 0: the target has none */
+    bool feature_raw;       /* they are captured states */
+    bool feature_later;     /* gr_lm_fuses(): what a pass captures may be fused later */
+    int32_t feature_keep;   /* positions of a session whose features are kept, at least a prompt chunk and a tree */
+    int32_t feature_window; /* rows sent and not yet TAKEN; at most GR_FEATURES_WINDOW, but in tests */
+    bool shares_device;     /* with its drafter: passes beside a draft teach nothing about prices */
     const struct gr_cost_table *cost; /* calibrated start values, copied; NULL: none */
     /* SpecPV: what the model's views were made for, and the defaults of sessions that do not say. n_buffer 0: there are
      * no views, sessions that ask for them go without, and nothing of it runs. */
@@ -59,10 +59,10 @@ struct gr_target_io {
 };
 
 struct gr_target_counters {
-    uint64_t n_pass, n_row;                 /* all passes */
-    uint64_t n_tree_round, n_root_round;    /* verdicts with and without a tree */
+    uint64_t n_pass, n_row;              /* all passes */
+    uint64_t n_tree_round, n_root_round; /* verdicts with and without a tree */
     uint64_t n_draft_frame, n_draft_stale, n_draft_late, n_reroot, n_desync, n_resync, n_fallback;
-    uint64_t n_fuse_pass; /* not among n_pass */
+    uint64_t n_fuse_pass;                     /* not among n_pass */
     uint64_t n_not_finite, n_view_not_finite; /* rows that ended a session; rows under a view that had it refreshed */
     uint64_t n_feature_frame, n_feature_row, feature_bytes, n_feature_start;
     uint64_t n_probe, n_evicted, n_preempted, n_paused, n_fault, n_cache_hit;

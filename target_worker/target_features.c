@@ -38,8 +38,8 @@ void target_plan_features(struct gr_target *t, struct session *s, struct gr_pass
 {
     const int32_t kept_end = s->feature_end + s->n_kept;
     const int32_t pos0 = q->pos0 - q->n_chain; /* of the first row */
-    q->want_features = target_wants_features(t, s) && q->pos0 + q->n_row > first_wanted(s) &&
-                       !(t->pass_rests && s->auto_tree);
+    q->want_features =
+        target_wants_features(t, s) && q->pos0 + q->n_row > first_wanted(s) && !(t->pass_rests && s->auto_tree);
     q->keep_capture = false;
     q->n_kept = q->n_feature = 0;
     if (!q->want_features) {
@@ -51,8 +51,8 @@ void target_plan_features(struct gr_target *t, struct session *s, struct gr_pass
     }
     s->n_kept = GR_MAX(GR_MIN(pos0 - s->feature_end, s->n_kept), 0); /* rows that run again bring theirs again */
     q->n_kept = s->n_kept;
-    q->keep_capture = can_wait && q->n_chain == 0 && t->config.feature_later && pos0 >= s->feature_end &&
-                      s->n_kept < GR_CAPTURE_KEEP;
+    q->keep_capture =
+        can_wait && q->n_chain == 0 && t->config.feature_later && pos0 >= s->feature_end && s->n_kept < GR_CAPTURE_KEEP;
 }
 
 /* Positions from `pos` on have features that they did not have: the drafter, as far as it has them, gets them again. */
@@ -107,8 +107,11 @@ bool target_start_fuse_pass(struct gr_target *t)
             continue;
         }
         struct gr_pass_seq *q = &t->pass.seq[t->pass.n_seq++];
-        *q = (struct gr_pass_seq){.session = i, .kind = GR_PASS_FUSE, .pos0 = s->feature_end + s->n_kept,
-                                  .want_features = true, .n_kept = s->n_kept};
+        *q = (struct gr_pass_seq){.session = i,
+                                  .kind = GR_PASS_FUSE,
+                                  .pos0 = s->feature_end + s->n_kept,
+                                  .want_features = true,
+                                  .n_kept = s->n_kept};
         s->fusing = true; /* not in_pass: its round goes on */
     }
     if (t->pass.n_seq == 0) {
@@ -184,10 +187,13 @@ static bool send_frame(struct gr_target *t, struct session *s)
         return false;
     }
     const uint32_t base_len = (uint32_t)(first + n);
-    const struct gr_frame_header h = {.session = s->id, .epoch = s->epoch, .round = s->round, .base_len = base_len,
-                                      .prefix_hash = s->hash[base_len],
-                                      .flags = (uint16_t)((start ? GR_FEATURES_START : 0) |
-                                                          (again ? GR_FEATURES_AGAIN : 0))};
+    const struct gr_frame_header h = {
+        .session = s->id,
+        .epoch = s->epoch,
+        .round = s->round,
+        .base_len = base_len,
+        .prefix_hash = s->hash[base_len],
+        .flags = (uint16_t)((start ? GR_FEATURES_START : 0) | (again ? GR_FEATURES_AGAIN : 0))};
     const struct gr_features f = {.first_pos = (uint32_t)first,
                                   .n_row = (uint32_t)n,
                                   .width = (uint32_t)t->config.feature_width,

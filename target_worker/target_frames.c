@@ -7,8 +7,11 @@
 static void send_desync(struct gr_target *t, uint32_t peer, const struct gr_frame_header *about,
                         enum gr_desync_reason reason, uint32_t my_len)
 {
-    const struct gr_frame_header h = {.session = about->session, .epoch = about->epoch, .round = about->round,
-                                      .base_len = about->base_len, .prefix_hash = about->prefix_hash};
+    const struct gr_frame_header h = {.session = about->session,
+                                      .epoch = about->epoch,
+                                      .round = about->round,
+                                      .base_len = about->base_len,
+                                      .prefix_hash = about->prefix_hash};
     uint8_t *out = t->io.frame_begin(t->io.ctx, peer, GR_FRAME_SMALL, GR_WIRE_HEADER_BYTES + 8);
     if (out != NULL) {
         size_t n = gr_wire_encode_desync(&h, reason, my_len, out, GR_WIRE_HEADER_BYTES + 8);
@@ -23,8 +26,10 @@ static void count_desync(struct gr_target *t, struct session *s, uint32_t peer, 
     s->n_desync++;
     s->n_desync_all++;
     if (gr_is_told(s->n_desync_all)) {
-        log_warn("session %" PRIu64 " round %u: desync: a DRAFT on base_len %u where %d is committed (reason %d), %u by "
-                 "now", s->id, s->round, h->base_len, s->committed_len, reason, s->n_desync_all);
+        log_warn("session %" PRIu64
+                 " round %u: desync: a DRAFT on base_len %u where %d is committed (reason %d), %u by "
+                 "now",
+                 s->id, s->round, h->base_len, s->committed_len, reason, s->n_desync_all);
     }
     send_desync(t, peer, h, reason, (uint32_t)s->committed_len);
 }
@@ -164,7 +169,7 @@ static enum gr_status on_resync(struct gr_target *t, uint32_t peer, const struct
     s->peer_len = (int32_t)common_length(s, &r);
     target_restart_features(s, r.feature_len, r.feature_context);
     s->owed = !s->auto_tree || !target_drafters_rest(t); /* else it is told when it is asked for the first tree */
-    target_send_cost(t, s); /* before it is asked for a tree */
+    target_send_cost(t, s);                              /* before it is asked for a tree */
     if (s->state == SESSION_DECODE && !s->in_pass) {
         target_begin_round(t, s, now_ns);
     }
@@ -216,8 +221,12 @@ void target_send_deltas(struct gr_target *t, struct session *s, uint64_t now_ns)
         const bool asks = last && target_asks(s);
         const unsigned flags = (last ? GR_DELTA_LAST : 0u) | (asks ? GR_DELTA_DRAFT | GR_DELTA_WANT(s->n_want) : 0u) |
                                (t->more_follow ? GR_FRAME_MORE : 0u);
-        const struct gr_frame_header h = {.session = s->id, .epoch = s->epoch, .round = s->round, .base_len = end,
-                                          .prefix_hash = s->hash[end], .flags = (uint16_t)flags};
+        const struct gr_frame_header h = {.session = s->id,
+                                          .epoch = s->epoch,
+                                          .round = s->round,
+                                          .base_len = end,
+                                          .prefix_hash = s->hash[end],
+                                          .flags = (uint16_t)flags};
         const uint32_t bytes = GR_WIRE_HEADER_BYTES + 8 + 4 * n;
         if (asks && s->cost_told.n_point == 0) {
             target_send_cost(t, s);
@@ -271,8 +280,7 @@ void target_send_verdict(struct gr_target *t, struct session *s, const struct gr
     }
 }
 
-enum gr_status gr_target_on_frame(struct gr_target *t, uint32_t peer, const uint8_t *frame, size_t len,
-                                  uint64_t now_ns)
+enum gr_status gr_target_on_frame(struct gr_target *t, uint32_t peer, const uint8_t *frame, size_t len, uint64_t now_ns)
 {
     struct gr_frame_header h;
     GR_TRY(gr_wire_decode_header(frame, len, &h));

@@ -21,8 +21,8 @@ struct walked_tree {
     uint32_t round, base_len;
     uint64_t arrived_ns;
     uint32_t draft_us; /* what the drafter took for it; 0: not told */
-    int32_t at_len; /* committed_len that the root stands for */
-    int16_t root;   /* the node of the last committed token; -1: the tail of the base */
+    int32_t at_len;    /* committed_len that the root stands for */
+    int16_t root;      /* the node of the last committed token; -1: the tail of the base */
     struct gr_token_tree tree;
 };
 
@@ -32,7 +32,7 @@ struct held_append {
     bool want_trace;
     uint32_t keep_len, n_id, max_tokens;
     int32_t n_stop_id, stop_id[GR_STOP_ID_MAX];
-    int32_t cut_at; /* its turn was stopped, too, before it began; -1: no */
+    int32_t cut_at;     /* its turn was stopped, too, before it began; -1: no */
     uint32_t n_refused; /* OPENs and APPENDs that came behind it: answers keep their order */
 };
 
@@ -40,49 +40,49 @@ struct session {
     enum session_state state;
     uint64_t id;
     uint32_t epoch;
-    uint32_t round;       /* the round that is verified next; 0: prefill */
-    uint32_t fence_round; /* DRAFTs of earlier rounds are dropped silently */
-    uint32_t used_round;  /* newest round whose DRAFT entered a pass, a copy of it is a replay */
-    uint64_t arrival;     /* order of admission: the youngest is pre-empted first */
+    uint32_t round;        /* the round that is verified next; 0: prefill */
+    uint32_t fence_round;  /* DRAFTs of earlier rounds are dropped silently */
+    uint32_t used_round;   /* newest round whose DRAFT entered a pass, a copy of it is a replay */
+    uint64_t arrival;      /* order of admission: the youngest is pre-empted first */
     uint64_t last_used_ns; /* idle since */
     bool in_pass, closing, has_room, lacks_room, want_trace, single_token, auto_tree;
-    int32_t cut_at;       /* TRUNCATE came during a pass: cut to this when it is done; -1: none */
-    struct held_append held; /* begins after that; only with cut_at */
-    int32_t *token;       /* owned, (n_ctx_max) */
-    uint8_t *kind;        /* owned, (n_ctx_max): enum token_kind */
-    uint64_t *hash;       /* owned, (n_ctx_max + 1): hash[len] of the first len tokens */
+    int32_t cut_at;                /* TRUNCATE came during a pass: cut to this when it is done; -1: none */
+    struct held_append held;       /* begins after that; only with cut_at */
+    int32_t *token;                /* owned, (n_ctx_max) */
+    uint8_t *kind;                 /* owned, (n_ctx_max): enum token_kind */
+    uint64_t *hash;                /* owned, (n_ctx_max + 1): hash[len] of the first len tokens */
     int32_t committed_len, kv_len; /* kv_len: with full KV; the missing tokens' stands behind it (target_specpv.c) */
-    int32_t final_len;    /* what the user may see; less than committed_len under exact SpecPV only */
+    int32_t final_len;             /* what the user may see; less than committed_len under exact SpecPV only */
     struct session_specpv {
-        enum gr_specpv_mode mode; /* OFF, LOSSY or EXACT */
-        bool automatic;           /* exact, where it gains */
+        enum gr_specpv_mode mode;     /* OFF, LOSSY or EXACT */
+        bool automatic;               /* exact, where it gains */
         struct gr_specpv_trial trial; /* with automatic */
         struct gr_specpv_params params;
         struct gr_specpv_drift drift;
-        int32_t dense_from;    /* of the view the verifier holds; GR_VIEW_NONE: none */
-        uint32_t n_partial;    /* rounds since the last refresh */
-        bool asked;            /* for a refresh */
-        enum gr_finish end_due; /* the last committed token ends the text, if it stands */
+        int32_t dense_from;             /* of the view the verifier holds; GR_VIEW_NONE: none */
+        uint32_t n_partial;             /* rounds since the last refresh */
+        bool asked;                     /* for a refresh */
+        enum gr_finish end_due;         /* the last committed token ends the text, if it stands */
         struct gr_specpv_decision next; /* of the round in the pass that is being filled, and in flight */
-        uint32_t n_pass;       /* partial ones, for test_corrupt */
+        uint32_t n_pass;                /* partial ones, for test_corrupt */
     } pv;
     int32_t feature_first, feature_end; /* features that are kept, see target_features.c */
-    int32_t n_kept;       /* positions behind them whose captured states the verifier keeps */
-    bool fusing;          /* a pass fuses these */
-    int32_t prefill_end;  /* PREFILL: KV is wanted up to here */
-    bool pick_due;        /* PREFILL: its last row ends a prompt, whose pick is the first token */
-    int32_t len_max;      /* committed_len may not pass it: the turn's max_tokens, or the context */
+    int32_t n_kept;                     /* positions behind them whose captured states the verifier keeps */
+    bool fusing;                        /* a pass fuses these */
+    int32_t prefill_end;                /* PREFILL: KV is wanted up to here */
+    bool pick_due;                      /* PREFILL: its last row ends a prompt, whose pick is the first token */
+    int32_t len_max;                    /* committed_len may not pass it: the turn's max_tokens, or the context */
     struct gr_kv_table table;
     struct gr_sampling sampling;
-    struct gr_stop stop;  /* ids; n_new_max is set per pass */
+    struct gr_stop stop; /* ids; n_new_max is set per pass */
     /* drafter */
     bool want_draft, has_peer, ever_attached;
     uint32_t peer;
-    int32_t n_node;           /* configured most */
-    int32_t peer_len;         /* tokens the drafter has been told; past a roll-back, where it has to go back to */
-    bool warm;                /* a tree of this attachment has come: it has its prefix, and its caches */
-    bool owed;                /* a DELTA from peer_len on waits to be sent */
-    bool asked;               /* a tree was asked for and has not come */
+    int32_t n_node;   /* configured most */
+    int32_t peer_len; /* tokens the drafter has been told; past a roll-back, where it has to go back to */
+    bool warm;        /* a tree of this attachment has come: it has its prefix, and its caches */
+    bool owed;        /* a DELTA from peer_len on waits to be sent */
+    bool asked;       /* a tree was asked for and has not come */
     uint32_t asked_round;
     uint64_t asked_ns;
     bool takes_features;      /* it runs a head, */
@@ -97,26 +97,26 @@ struct session {
     /* the round that comes next */
     enum gr_spec_mode mode;
     int32_t n_want;
-    enum gr_fallback reason;  /* why no tree, said once */
-    uint64_t deadline_ns;     /* a root-only pass from here on */
-    uint32_t begun_round;     /* the round that give_up_ns is of */
-    uint64_t give_up_ns;      /* deadline_ns is never later, however often the drafter begins anew in this round */
-    uint64_t verdict_ns;      /* when the last round ended */
+    enum gr_fallback reason;     /* why no tree, said once */
+    uint64_t deadline_ns;        /* a root-only pass from here on */
+    uint32_t begun_round;        /* the round that give_up_ns is of */
+    uint64_t give_up_ns;         /* deadline_ns is never later, however often the drafter begins anew in this round */
+    uint64_t verdict_ns;         /* when the last round ended */
     struct gr_spec_econ econ[2]; /* of rounds alone; [1]: of rounds that share passes with other sessions' */
-    bool crowded;             /* the round that comes next is one of those: target_econ() */
-    int32_t econ_len;         /* context that econ's times are of */
-    double wire_ns;           /* latency less drafting */
+    bool crowded;                /* the round that comes next is one of those: target_econ() */
+    int32_t econ_len;            /* context that econ's times are of */
+    double wire_ns;              /* latency less drafting */
     struct gr_cost cost_told;
-    int cost_decode;          /* sessions that decoded together then */
-    bool was_root;            /* econ[0].is_root at the last round, for the log */
-    bool paused;              /* the COMMIT queue is full */
+    int cost_decode; /* sessions that decoded together then */
+    bool was_root;   /* econ[0].is_root at the last round, for the log */
+    bool paused;     /* the COMMIT queue is full */
     /* the pass in flight */
     uint8_t node_of_row[GR_NODE_MAX]; /* pass tree node -> node of the DRAFT */
     uint32_t pass_draft_round;
     bool pass_waited, pass_clean, pass_reroot;
-    bool pass_resync;         /* the drafter began anew meanwhile: it may not know the pass's tree */
+    bool pass_resync;           /* the drafter began anew meanwhile: it may not know the pass's tree */
     uint64_t wait_ns, draft_ns; /* for the tree; of it the drafter's own time */
-    uint64_t host_ns;         /* of the round: what is neither waiting for the drafter nor the forward pass */
+    uint64_t host_ns;           /* of the round: what is neither waiting for the drafter nor the forward pass */
     uint32_t n_late, n_desync, n_reroot; /* since the last COMMIT */
     uint32_t n_desync_all;
     struct gr_fallbacks fallbacks;
@@ -134,18 +134,18 @@ struct gr_target {
     struct gr_pass pass;
     struct gr_pass_load pass_load;
     int32_t pass_prefill_rows;
-    bool more_follow;        /* its drafter will be told of other sessions behind the one whose round ends just now */
+    bool more_follow; /* its drafter will be told of other sessions behind the one whose round ends just now */
     bool pass_in_flight;
     bool pass_rests;        /* target_drafters_rest() when the pass was filled */
-    bool pass_beside_draft;  /* the drafter worked when it began */
-    int next_slot;           /* where the next pass starts looking, for fairness */
+    bool pass_beside_draft; /* the drafter worked when it began */
+    int next_slot;          /* where the next pass starts looking, for fairness */
     uint64_t n_arrival;
     double prefill_credit_ns; /* time that prompt chunks may still take of the decoding sessions' */
     struct gr_cost_table cost;
-    struct gr_spec_econ econ[2]; /* of all sessions: seed a new one */
+    struct gr_spec_econ econ[2];                  /* of all sessions: seed a new one */
     struct gr_spec_group group[GR_GROUP_CLASSES]; /* by how many sessions decode together: 2, 3-4, 5-8, ... */
-    uint64_t idle_ns;        /* since when no pass is in flight */
-    uint64_t pass_end_ns;    /* of the last pass that decoded only; 0: there was a break */
+    uint64_t idle_ns;                             /* since when no pass is in flight */
+    uint64_t pass_end_ns;                         /* of the last pass that decoded only; 0: there was a break */
     struct gr_target_counters counters;
 };
 
@@ -211,8 +211,8 @@ struct decoding {
     int n, n_cold;
 };
 struct decoding target_decoding(const struct gr_target *t);
-/* Trees have been of no use to as many sessions as are in a turn: those whose trees are sized by cost let their drafters
- * rest. */
+/* Trees have been of no use to as many sessions as are in a turn: those whose trees are sized by cost let their
+ * drafters rest. */
 bool target_drafters_rest(struct gr_target *t);
 /* Sessions in a turn: queued, reading a prompt or decoding. */
 int target_in_turn(const struct gr_target *t);

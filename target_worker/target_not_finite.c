@@ -10,7 +10,8 @@
 static void refresh_view(struct gr_target *t, struct session *s, const struct gr_pass_seq *q, uint64_t now_ns)
 {
     log_warn("session %" PRIu64 " round %u: the logits at position %d are not finite under a partial view; it is "
-             "refreshed", s->id, s->round, q->odd_pos);
+             "refreshed",
+             s->id, s->round, q->odd_pos);
     t->counters.n_view_not_finite++;
     s->pv.asked = true;
     gr_kv_table_truncate(&t->pool, &s->table, target_held_len(s));
@@ -24,9 +25,15 @@ static void tell_judged(struct gr_target *t, struct session *s, int32_t len)
     if (len <= s->final_len) {
         return;
     }
-    const struct gr_msg m = {.type = GR_MSG_COMMIT, .session = s->id, .epoch = s->epoch, .round = s->round,
-                             .keep_len = (uint32_t)len, .final_len = (uint32_t)len, .hash = s->hash[len],
-                             .finish = GR_FINISH_ERROR, .verdict_kind = GR_VERDICT_FULL};
+    const struct gr_msg m = {.type = GR_MSG_COMMIT,
+                             .session = s->id,
+                             .epoch = s->epoch,
+                             .round = s->round,
+                             .keep_len = (uint32_t)len,
+                             .final_len = (uint32_t)len,
+                             .hash = s->hash[len],
+                             .finish = GR_FINISH_ERROR,
+                             .verdict_kind = GR_VERDICT_FULL};
     t->io.send_msg(t->io.ctx, &m);
 }
 
@@ -38,7 +45,8 @@ void target_not_finite(struct gr_target *t, struct session *s, const struct gr_p
         return;
     }
     t->counters.n_not_finite++;
-    snprintf(text, sizeof(text), "model %.120s: the logits after position %d hold NaN or infinity, so there is no next "
+    snprintf(text, sizeof(text),
+             "model %.120s: the logits after position %d hold NaN or infinity, so there is no next "
              "token; its weights are broken, or its values overflow",
              t->config.model != NULL ? t->config.model : "(no name)", q->odd_pos);
     log_error("session %" PRIu64 ": %s", s->id, text);

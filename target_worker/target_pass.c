@@ -327,9 +327,10 @@ static void count_round(struct gr_target *t, const struct session *s, const stru
     } else {
         t->counters.n_root_round++;
     }
-    gr_log_topic_line(GR_TOPIC_ROUND, "round=%u session=%" PRIu64 " sessions=%d draft_tokens=%d accepted_tokens=%d "
-                      "committed_len=%d kv_len=%d", s->round, s->id, t->pass.n_seq, q->tree.n, q->walk.n_accepted,
-                      s->committed_len, s->kv_len);
+    gr_log_topic_line(GR_TOPIC_ROUND,
+                      "round=%u session=%" PRIu64 " sessions=%d draft_tokens=%d accepted_tokens=%d "
+                      "committed_len=%d kv_len=%d",
+                      s->round, s->id, t->pass.n_seq, q->tree.n, q->walk.n_accepted, s->committed_len, s->kv_len);
     gr_log_topic_line(GR_TOPIC_KV, "session=%" PRIu64 " kv_blocks=%d free_blocks=%d of %d", s->id, s->table.n_block,
                       t->pool.n_free, t->pool.n_block);
 }
@@ -350,16 +351,29 @@ static void send_commit(struct gr_target *t, struct session *s, const struct gr_
     int32_t parents[GR_NODE_MAX];
     int32_t path[GR_NODE_MAX];
     struct gr_msg m = {
-        .type = GR_MSG_COMMIT, .session = s->id, .epoch = s->epoch, .round = round,
-        .keep_len = (uint32_t)o->keep_len, .final_len = (uint32_t)s->final_len,
+        .type = GR_MSG_COMMIT,
+        .session = s->id,
+        .epoch = s->epoch,
+        .round = round,
+        .keep_len = (uint32_t)o->keep_len,
+        .final_len = (uint32_t)s->final_len,
         .ids = {.p = &s->token[o->keep_len], .n = (uint32_t)(s->committed_len - o->keep_len)},
-        .hash = s->hash[s->committed_len], .finish = (uint32_t)o->finish, .verdict_kind = target_specpv_kind(q),
+        .hash = s->hash[s->committed_len],
+        .finish = (uint32_t)o->finish,
+        .verdict_kind = target_specpv_kind(q),
         .n_draft = (uint32_t)q->tree.n,
         .n_accepted = (uint32_t)(o->keep_len == o->base_len && !q->judge_only ? q->walk.n_accepted : 0),
-        .n_mismatch = (uint32_t)judged.n_mismatch, .n_judged = (uint32_t)judged.n_checked,
-        .gap = (double)q->gap, .wait_ns = s->wait_ns, .draft_ns = s->draft_ns, .verify_ns = p->forward_ns,
+        .n_mismatch = (uint32_t)judged.n_mismatch,
+        .n_judged = (uint32_t)judged.n_checked,
+        .gap = (double)q->gap,
+        .wait_ns = s->wait_ns,
+        .draft_ns = s->draft_ns,
+        .verify_ns = p->forward_ns,
         .host_ns = s->host_ns,
-        .n_row = (uint32_t)p->n_row, .n_late = s->n_late, .n_desync = s->n_desync, .n_fallback = s->fallbacks.n_untold,
+        .n_row = (uint32_t)p->n_row,
+        .n_late = s->n_late,
+        .n_desync = s->n_desync,
+        .n_fallback = s->fallbacks.n_untold,
         .n_reroot = s->n_reroot,
     };
     if (s->want_trace && q->kind == GR_PASS_TREE) {
@@ -381,13 +395,19 @@ static void send_round_verdict(struct gr_target *t, struct session *s, const str
                                const struct outcome *o, uint64_t now_ns)
 {
     const bool back = o->keep_len < o->base_len; /* then the tree was verified in vain */
-    const struct gr_frame_header h = {.flags = t->more_follow ? GR_FRAME_MORE : 0, .session = s->id,
-                                      .epoch = s->epoch, .round = round, .base_len = (uint32_t)o->base_len,
+    const struct gr_frame_header h = {.flags = t->more_follow ? GR_FRAME_MORE : 0,
+                                      .session = s->id,
+                                      .epoch = s->epoch,
+                                      .round = round,
+                                      .base_len = (uint32_t)o->base_len,
                                       .prefix_hash = s->hash[s->committed_len]};
     struct gr_verdict v = {.draft_round = back ? GR_WIRE_ROOT_ONLY : s->pass_draft_round,
-                           .keep_len = (uint32_t)o->keep_len, .final_len = (uint32_t)s->final_len,
-                           .bonus = s->token[s->committed_len - 1], .kind = target_specpv_kind(q),
-                           .finish = (uint8_t)o->finish, .n_path = (uint8_t)o->n_path,
+                           .keep_len = (uint32_t)o->keep_len,
+                           .final_len = (uint32_t)s->final_len,
+                           .bonus = s->token[s->committed_len - 1],
+                           .kind = target_specpv_kind(q),
+                           .finish = (uint8_t)o->finish,
+                           .n_path = (uint8_t)o->n_path,
                            .n_want = (uint8_t)(target_asks(s) ? s->n_want : 0)};
     for (int i = 0; i < o->n_path; i++) {
         v.node[i] = s->node_of_row[q->walk.node[i]];
@@ -440,11 +460,14 @@ static void learn_round(struct gr_target *t, struct session *s, const struct gr_
     const double pass_ns = (double)GR_MAX(p->forward_ns + p->sample_ns + p->commit_ns, 1u); /* it is divided by */
     double round_ns = (double)(now_ns - s->verdict_ns);
     round_ns = GR_MAX(round_ns, pass_ns); /* a drafter that attaches meanwhile begins the round anew, not its pass */
-    const struct gr_spec_round r = {
-        .waited = s->pass_waited, .clean = s->pass_clean && !s->asked, .n_token = n_token, .round_ns = round_ns,
-        .pass_ns = pass_ns, .wait_ns = (double)s->wait_ns,
-        .shared = s->crowded,
-        .root_pass_ns = pass_ns / target_pass_ratio(t, s, 1 + q->tree.n)};
+    const struct gr_spec_round r = {.waited = s->pass_waited,
+                                    .clean = s->pass_clean && !s->asked,
+                                    .n_token = n_token,
+                                    .round_ns = round_ns,
+                                    .pass_ns = pass_ns,
+                                    .wait_ns = (double)s->wait_ns,
+                                    .shared = s->crowded,
+                                    .root_pass_ns = pass_ns / target_pass_ratio(t, s, 1 + q->tree.n)};
     struct gr_spec_econ *all = &t->econ[s->crowded];
     if (all->n_tree + all->n_root == 0) {
         *all = *target_econ(s); /* the first session's guesses */
@@ -538,8 +561,7 @@ static void apply_walk(struct gr_target *t, struct session *s, const struct gr_p
     send_commit(t, s, q, prefill ? 0 : round, &o);
 }
 
-static void finish_prefill_chunk(struct gr_target *t, struct session *s, const struct gr_pass_seq *q,
-                                 uint64_t now_ns)
+static void finish_prefill_chunk(struct gr_target *t, struct session *s, const struct gr_pass_seq *q, uint64_t now_ns)
 {
     s->kv_len += q->n_row;
     if (q->want_pick) {
@@ -595,7 +617,8 @@ static void finish_seq(struct gr_target *t, struct gr_pass_seq *q, enum gr_statu
 
 static void log_pass(const struct gr_target *t, const struct gr_spec_group *g, const struct gr_spec_group_pass *p)
 {
-    gr_log_topic_line(GR_TOPIC_ROUND, "pass sessions=%d decoding=%d with_trees=%d rows=%d prompt_rows=%d tokens=%d "
+    gr_log_topic_line(GR_TOPIC_ROUND,
+                      "pass sessions=%d decoding=%d with_trees=%d rows=%d prompt_rows=%d tokens=%d "
                       "us=%.0f since_last_us=%.0f without_us=%.0f cold=%d tries=%d price=%.3f regret=%.2f balance=%.2f",
                       t->pass.n_seq, p->n_session, p->with_trees, t->pass.n_row, t->pass_prefill_rows, p->n_token,
                       (double)t->pass.forward_ns / 1e3, p->ns / 1e3, p->price_ns / 1e3, p->cold,
@@ -623,9 +646,10 @@ static void learn_group(struct gr_target *t, uint64_t now_ns)
     const bool whole = p->status == GR_OK && t->pass_prefill_rows == 0;
     /* By all that decode: those whose trees are being drafted meanwhile would be in a pass without trees. */
     const struct decoding all = target_decoding(t);
-    struct gr_spec_group_pass seen = {.n_session = GR_MAX(p->n_seq, all.n), .cold = all.n_cold > 0,
-                                      .disturbed = p->n_seq < all.n || (t->config.shares_device &&
-                                                                        (t->pass_beside_draft || is_drafting(t)))};
+    struct gr_spec_group_pass seen = {
+        .n_session = GR_MAX(p->n_seq, all.n),
+        .cold = all.n_cold > 0,
+        .disturbed = p->n_seq < all.n || (t->config.shares_device && (t->pass_beside_draft || is_drafting(t)))};
     struct gr_spec_group *g = target_group(t, seen.n_session);
     for (int i = 0; i < p->n_seq; i++) {
         seen.with_trees = seen.with_trees || t->session[p->seq[i].session].pass_waited;

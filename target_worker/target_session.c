@@ -39,8 +39,10 @@ static const char *check_ids(const struct gr_target *t, const struct gr_msg *m, 
     }
     const int64_t n_want = GR_MIN(len + m->max_tokens, c->n_ctx_max);
     if (n_want > (int64_t)c->n_pool_block * GR_KV_BLOCK_TOKENS) {
-        snprintf(text, cap, "the session may grow to %" PRId64 " tokens, the KV pool holds %d: raise --kv-blocks "
-                 "or lower --max-tokens", n_want, c->n_pool_block * GR_KV_BLOCK_TOKENS);
+        snprintf(text, cap,
+                 "the session may grow to %" PRId64 " tokens, the KV pool holds %d: raise --kv-blocks "
+                 "or lower --max-tokens",
+                 n_want, c->n_pool_block * GR_KV_BLOCK_TOKENS);
         return text;
     }
     return NULL;
@@ -191,8 +193,11 @@ static void begin_turn(struct gr_target *t, struct session *s, uint32_t max_toke
 
 static void reply_opened(struct gr_target *t, const struct session *s)
 {
-    const struct gr_msg reply = {.type = GR_MSG_OPENED, .session = s->id, .epoch = s->epoch,
-                                 .cache_hit = s->kv_len > 0, .usable_len = (uint32_t)s->kv_len,
+    const struct gr_msg reply = {.type = GR_MSG_OPENED,
+                                 .session = s->id,
+                                 .epoch = s->epoch,
+                                 .cache_hit = s->kv_len > 0,
+                                 .usable_len = (uint32_t)s->kv_len,
                                  .specpv = (uint32_t)target_specpv_shown(s)};
     t->counters.n_cache_hit += s->kv_len > 0;
     t->io.send_msg(t->io.ctx, &reply);
@@ -221,15 +226,27 @@ static int32_t common_kv_len(const struct session *s, const struct gr_msg *m)
 static void start_session(struct gr_target *t, struct session *s, const struct gr_msg *m)
 {
     const int32_t kv_len = common_kv_len(s, m);
-    const struct session fresh = {
-        .id = m->session, .epoch = m->epoch, .token = s->token, .kind = s->kind, .hash = s->hash, .table = s->table,
-        .kv_len = kv_len, .feature_first = s->feature_first, .feature_end = s->feature_end,
-        .n_kept = s->n_kept,
-        .cut_at = -1, .want_trace = m->want_trace != 0, .single_token = m->single_token != 0,
-        .auto_tree = m->auto_tree != 0, .want_draft = m->want_draft != 0,
-        .n_node = m->auto_tree != 0 && m->n_node == 0 ? GR_NODE_MAX : (int32_t)m->n_node,
-        .sampling = {.temperature = (float)m->temperature, .min_p = (float)m->min_p, .top_p = (float)m->top_p,
-                     .top_k = (int32_t)m->top_k, .seed = m->seed}};
+    const struct session fresh = {.id = m->session,
+                                  .epoch = m->epoch,
+                                  .token = s->token,
+                                  .kind = s->kind,
+                                  .hash = s->hash,
+                                  .table = s->table,
+                                  .kv_len = kv_len,
+                                  .feature_first = s->feature_first,
+                                  .feature_end = s->feature_end,
+                                  .n_kept = s->n_kept,
+                                  .cut_at = -1,
+                                  .want_trace = m->want_trace != 0,
+                                  .single_token = m->single_token != 0,
+                                  .auto_tree = m->auto_tree != 0,
+                                  .want_draft = m->want_draft != 0,
+                                  .n_node = m->auto_tree != 0 && m->n_node == 0 ? GR_NODE_MAX : (int32_t)m->n_node,
+                                  .sampling = {.temperature = (float)m->temperature,
+                                               .min_p = (float)m->min_p,
+                                               .top_p = (float)m->top_p,
+                                               .top_k = (int32_t)m->top_k,
+                                               .seed = m->seed}};
     *s = fresh;
     target_cut_features(s, kv_len);
     set_stop_ids(s, m);
@@ -318,9 +335,13 @@ static int32_t *held_ids_of(const struct gr_target *t, const struct session *s)
 /* It was checked against what the session will be when its pass is done. */
 static void hold_append(struct gr_target *t, struct session *s, const struct gr_msg *m)
 {
-    s->held = (struct held_append){.valid = true, .want_trace = m->want_trace != 0, .keep_len = m->keep_len,
-                                   .n_id = m->ids.n, .max_tokens = m->max_tokens,
-                                   .n_stop_id = (int32_t)m->stop_ids.n, .cut_at = -1};
+    s->held = (struct held_append){.valid = true,
+                                   .want_trace = m->want_trace != 0,
+                                   .keep_len = m->keep_len,
+                                   .n_id = m->ids.n,
+                                   .max_tokens = m->max_tokens,
+                                   .n_stop_id = (int32_t)m->stop_ids.n,
+                                   .cut_at = -1};
     if (m->ids.n > 0) {
         memcpy(held_ids_of(t, s), m->ids.p, m->ids.n * sizeof(*m->ids.p));
     }
@@ -374,7 +395,8 @@ static void cut_turn(struct gr_target *t, struct session *s, int32_t len, uint64
 void target_end_cut_turn(struct gr_target *t, struct session *s, uint64_t now_ns)
 {
     const struct held_append held = s->held;
-    const struct gr_msg m = {.keep_len = held.keep_len, .max_tokens = held.max_tokens,
+    const struct gr_msg m = {.keep_len = held.keep_len,
+                             .max_tokens = held.max_tokens,
                              .ids = {.p = held_ids_of(t, s), .n = held.n_id},
                              .stop_ids = {.p = (int32_t *)(uintptr_t)held.stop_id, .n = (uint32_t)held.n_stop_id},
                              .want_trace = held.want_trace};
@@ -432,8 +454,8 @@ static bool preempt_younger(struct gr_target *t, const struct session *s, bool o
     struct session *youngest = NULL;
     for (int i = 0; i < t->config.n_session_max; i++) {
         struct session *o = &t->session[i];
-        const bool fits = o->state == SESSION_QUEUED ||
-                          (!only_queued && (o->state == SESSION_PREFILL || o->state == SESSION_DECODE));
+        const bool fits =
+            o->state == SESSION_QUEUED || (!only_queued && (o->state == SESSION_PREFILL || o->state == SESSION_DECODE));
         if (fits && !o->in_pass && o->arrival > s->arrival && o->table.n_block + o->table.n_reserved > 0 &&
             (youngest == NULL || o->arrival > youngest->arrival)) {
             youngest = o;

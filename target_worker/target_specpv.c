@@ -29,11 +29,11 @@ void target_specpv_open(struct gr_target *t, struct session *s, const struct gr_
         m->specpv == GR_SPECPV_AUTO ? gr_specpv_automatic(&told, (uint64_t)m->ids.n + m->max_tokens) : told;
     const int32_t n_node = s->want_draft ? s->n_node : 0;
     const int32_t n_level = m->draft_depth > 0 ? GR_MIN((int32_t)m->draft_depth, n_node) : n_node;
-    s->pv = (struct session_specpv){.mode = m->specpv == GR_SPECPV_AUTO ? GR_SPECPV_EXACT
-                                                                        : (enum gr_specpv_mode)m->specpv,
-                                    .automatic = m->specpv == GR_SPECPV_AUTO,
-                                    .params = gr_specpv_resolve(&wanted, &t->config.specpv),
-                                    .dense_from = GR_VIEW_NONE};
+    s->pv =
+        (struct session_specpv){.mode = m->specpv == GR_SPECPV_AUTO ? GR_SPECPV_EXACT : (enum gr_specpv_mode)m->specpv,
+                                .automatic = m->specpv == GR_SPECPV_AUTO,
+                                .params = gr_specpv_resolve(&wanted, &t->config.specpv),
+                                .dense_from = GR_VIEW_NONE};
     if (s->pv.mode == GR_SPECPV_OFF) {
         return;
     }
@@ -77,7 +77,8 @@ static bool pays(const struct gr_target *t, const struct session *s, int32_t n_r
                                           .partial_ns = target_alone_ns(t, n_row, view),
                                           .refresh_ns = target_alone_ns(t, n_row + n_missing, all),
                                           .rest_ns = e->overhead_ns + (s->mode == GR_SPEC_TREE ? e->latency_ns : 0.0),
-                                          .n_token = n_token, .n_missing = n_missing,
+                                          .n_token = n_token,
+                                          .n_missing = n_missing,
                                           .drift = gr_specpv_drift_rate(&s->pv.drift)};
     return gr_specpv_pays(&price);
 }
@@ -86,8 +87,7 @@ static bool pays(const struct gr_target *t, const struct session *s, int32_t n_r
 static bool has_view(const struct session *s)
 {
     const int32_t window = (int32_t)(s->pv.params.n_window + 1) * GR_KV_BLOCK_TOKENS;
-    return s->pv.dense_from != GR_VIEW_NONE &&
-           s->kv_len - s->pv.dense_from <= window + (int32_t)s->pv.params.n_buffer;
+    return s->pv.dense_from != GR_VIEW_NONE && s->kv_len - s->pv.dense_from <= window + (int32_t)s->pv.params.n_buffer;
 }
 
 void target_specpv_decide(const struct gr_target *t, struct session *s, int32_t n_row, int32_t n_level)
@@ -97,8 +97,8 @@ void target_specpv_decide(const struct gr_target *t, struct session *s, int32_t 
     if (t->config.specpv.n_buffer == 0 || s->state != SESSION_DECODE) {
         return;
     }
-    const bool rests = pv->automatic && target_n_missing(s) == 0 &&
-                       (!gr_specpv_trial_due(&pv->trial) || !pays(t, s, n_row));
+    const bool rests =
+        pv->automatic && target_n_missing(s) == 0 && (!gr_specpv_trial_due(&pv->trial) || !pays(t, s, n_row));
     const struct gr_specpv_input in = {.mode = rests ? GR_SPECPV_OFF : pv->mode,
                                        .params = &pv->params,
                                        .context = s->committed_len,
@@ -135,8 +135,10 @@ void target_specpv_fill(struct gr_target *t, struct session *s, struct gr_pass_s
     q->chain_token = &s->token[s->kv_len];
     /* A session that SpecPV was taken from has no provisional tokens (target_specpv_off's callers). */
     q->exact = s->pv.mode == GR_SPECPV_EXACT && q->n_chain > 0;
-    q->view_budget = (struct gr_kv_budget){.n_sink = (int32_t)p->n_sink, .n_retrieval = (int32_t)p->n_retrieval,
-                                           .n_window = (int32_t)p->n_window, .score_max = t->config.specpv_score_max};
+    q->view_budget = (struct gr_kv_budget){.n_sink = (int32_t)p->n_sink,
+                                           .n_retrieval = (int32_t)p->n_retrieval,
+                                           .n_window = (int32_t)p->n_window,
+                                           .score_max = t->config.specpv_score_max};
     q->corrupt_at = -1;
     if (q->partial && t->config.test_corrupt > 0 && ++s->pv.n_pass % t->config.test_corrupt == 0) {
         q->corrupt_at = 0;

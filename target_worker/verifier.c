@@ -17,36 +17,36 @@ struct gr_verifier {
     struct gr_lm *lm; /* borrowed */
     int n_seq_max;
     /* the batch of one pass */
-    int32_t *token, *pos, *cell;      /* (n_row_max) */
-    int32_t *out_row;                 /* (n_out_max) */
-    int32_t *limit, *n_anc;           /* (n_row_max) */
-    int16_t *anc;                     /* (n_row_max, GR_ATTN_ANC_MAX) */
-    struct gr_attn_seq *seq;          /* (n_seq_max) */
+    int32_t *token, *pos, *cell; /* (n_row_max) */
+    int32_t *out_row;            /* (n_out_max) */
+    int32_t *limit, *n_anc;      /* (n_row_max) */
+    int16_t *anc;                /* (n_row_max, GR_ATTN_ANC_MAX) */
+    struct gr_attn_seq *seq;     /* (n_seq_max) */
     struct row_pick {
         struct gr_pass_seq *seq;
-        int32_t slot;                 /* in seq->pick; SLOT_CHAIN: in chain_pick */
-    } *out;                           /* (n_out_max) */
+        int32_t slot;                    /* in seq->pick; SLOT_CHAIN: in chain_pick */
+    } * out;                             /* (n_out_max) */
     const struct gr_sampling **sampling; /* (n_out_max): of the rows that are picked */
-    int32_t *copy_src, *copy_dst;     /* (n_seq_max * GR_TREE_MAX) */
+    int32_t *copy_src, *copy_dst;        /* (n_seq_max * GR_TREE_MAX) */
     int n_thread;
-    float *scratch;                   /* (n_thread, n_vocab) */
-    int32_t *work;                    /* (n_thread, n_vocab) */
+    float *scratch; /* (n_thread, n_vocab) */
+    int32_t *work;  /* (n_thread, n_vocab) */
     int n_row, n_out;
     /* with SpecPV */
-    struct gr_kv_refresh *refresh;    /* (n_seq_max) */
+    struct gr_kv_refresh *refresh; /* (n_seq_max) */
     int n_refresh;
-    int32_t *chain_out;               /* (n_seq_max): where the picks of a sequence's chain rows begin */
-    int32_t *chain_pick;              /* (n_out_max) */
+    int32_t *chain_out;  /* (n_seq_max): where the picks of a sequence's chain rows begin */
+    int32_t *chain_pick; /* (n_out_max) */
     /* for a draft head */
-    int32_t *row0;                    /* (n_seq_max): of the pass's sequences in the batch, chain rows included */
-    float *kept;                      /* (n_seq_max, GR_CAPTURE_KEEP, capture): by the machine's slot */
-    int n_feature_max;                /* n_row_max and all that is kept */
-    int n_feature;                    /* of this pass */
-    const float **capture;            /* (n_feature_max): captured states whose features are wanted */
-    float *fused;                     /* (n_feature_max, fused_width), where the model does not fuse in its pass */
-    int feature_width;                /* fused, or captured states where they are shipped as they are */
-    uint16_t *feature;                /* (n_feature_max, feature_width) bf16; not where the model makes such rows */
-    const uint16_t **feature_row;     /* (n_feature_max): what sequences point into */
+    int32_t *row0;                /* (n_seq_max): of the pass's sequences in the batch, chain rows included */
+    float *kept;                  /* (n_seq_max, GR_CAPTURE_KEEP, capture): by the machine's slot */
+    int n_feature_max;            /* n_row_max and all that is kept */
+    int n_feature;                /* of this pass */
+    const float **capture;        /* (n_feature_max): captured states whose features are wanted */
+    float *fused;                 /* (n_feature_max, fused_width), where the model does not fuse in its pass */
+    int feature_width;            /* fused, or captured states where they are shipped as they are */
+    uint16_t *feature;            /* (n_feature_max, feature_width) bf16; not where the model makes such rows */
+    const uint16_t **feature_row; /* (n_feature_max): what sequences point into */
 };
 
 enum gr_status gr_verifier_create(struct gr_lm *lm, int n_seq_max, struct gr_verifier **out)
@@ -110,10 +110,30 @@ void gr_verifier_destroy(struct gr_verifier *v)
     if (v == NULL) {
         return;
     }
-    void *all[] = {v->token, v->pos, v->cell,     v->out_row,  v->limit,   v->n_anc, v->anc,
-                   v->seq,   v->out, v->copy_src, v->copy_dst, v->scratch, v->work,  v->row0,
-                   v->kept,  v->capture, v->fused, v->feature, (void *)v->feature_row, v->refresh, v->chain_out,
-                   v->chain_pick, v->sampling, v};
+    void *all[] = {v->token,
+                   v->pos,
+                   v->cell,
+                   v->out_row,
+                   v->limit,
+                   v->n_anc,
+                   v->anc,
+                   v->seq,
+                   v->out,
+                   v->copy_src,
+                   v->copy_dst,
+                   v->scratch,
+                   v->work,
+                   v->row0,
+                   v->kept,
+                   v->capture,
+                   v->fused,
+                   v->feature,
+                   (void *)v->feature_row,
+                   v->refresh,
+                   v->chain_out,
+                   v->chain_pick,
+                   v->sampling,
+                   v};
     for (size_t i = 0; i < GR_ARRAY_LEN(all); i++) {
         free(all[i]);
     }
@@ -153,8 +173,7 @@ static void add_tree_rows(struct gr_verifier *v, const struct gr_pass_seq *s)
             const int parent_row = s->tree.parent[r - 1] + 1;
             const int n_parent = v->n_anc[v->n_row + parent_row];
             v->token[row] = s->tree.token[r - 1];
-            memcpy(anc, v->anc + (size_t)(v->n_row + parent_row) * GR_ATTN_ANC_MAX,
-                   (size_t)n_parent * sizeof(*anc));
+            memcpy(anc, v->anc + (size_t)(v->n_row + parent_row) * GR_ATTN_ANC_MAX, (size_t)n_parent * sizeof(*anc));
             anc[n_parent] = (int16_t)r;
             n_anc = n_parent + 1;
         }
@@ -213,9 +232,12 @@ static void add_missing(struct gr_verifier *v, struct gr_pass_seq *s, int i)
 static void add_refresh(struct gr_verifier *v, const struct gr_pass_seq *s, int i)
 {
     const int n_row = s->kind == GR_PASS_TREE ? s->n_row : GR_MIN(s->n_chain + s->n_row, VIEW_QUERIES);
-    v->refresh[v->n_refresh++] = (struct gr_kv_refresh){
-        .view = s->session, .i_seq = i, .row0 = v->n_row + s->n_row - n_row, .n_row = n_row, .kv_len = s->pos0,
-        .budget = s->view_budget};
+    v->refresh[v->n_refresh++] = (struct gr_kv_refresh){.view = s->session,
+                                                        .i_seq = i,
+                                                        .row0 = v->n_row + s->n_row - n_row,
+                                                        .n_row = n_row,
+                                                        .kv_len = s->pos0,
+                                                        .budget = s->view_budget};
 }
 
 static void add_seq(struct gr_verifier *v, struct gr_pass_seq *s, int i)
@@ -490,8 +512,7 @@ static void fuse(struct gr_verifier *v, struct gr_pass *pass)
     for (int i = 0; i < pass->n_seq; i++) {
         struct gr_pass_seq *s = &pass->seq[i];
         if (s->want_features && s->keep_capture) {
-            memcpy(kept_capture(v, s, s->n_kept), gr_lm_capture(v->lm, v->row0[i]),
-                   gr_lm_capture_bytes(v->lm));
+            memcpy(kept_capture(v, s, s->n_kept), gr_lm_capture(v->lm, v->row0[i]), gr_lm_capture_bytes(v->lm));
         } else if (s->want_features) {
             n = add_captures(v, s, i, n);
         }
@@ -537,9 +558,17 @@ static void run_pass(struct gr_verifier *v, struct gr_pass *pass)
         add_seq(v, &pass->seq[i], i);
     }
     pass->n_row = v->n_row;
-    const struct gr_batch batch = {.n_row = v->n_row, .n_seq = pass->n_seq, .n_out = v->n_out, .token = v->token,
-                                   .pos = v->pos, .cell = v->cell, .seq = v->seq, .out_row = v->out_row,
-                                   .n_refresh = v->n_refresh, .refresh = v->refresh, .sampling = v->sampling,
+    const struct gr_batch batch = {.n_row = v->n_row,
+                                   .n_seq = pass->n_seq,
+                                   .n_out = v->n_out,
+                                   .token = v->token,
+                                   .pos = v->pos,
+                                   .cell = v->cell,
+                                   .seq = v->seq,
+                                   .out_row = v->out_row,
+                                   .n_refresh = v->n_refresh,
+                                   .refresh = v->refresh,
+                                   .sampling = v->sampling,
                                    .want_capture = wants_capture(pass)};
     const uint64_t t0 = gr_clock_ns();
     pass->status = gr_lm_forward(v->lm, &batch);

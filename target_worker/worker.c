@@ -20,20 +20,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ADMIT_TOKENS 320      /* room beyond the prompt that admission reserves */
+#define ADMIT_TOKENS 320          /* room beyond the prompt that admission reserves */
 #define CALIBRATE_NS (40 * GR_MS) /* it delays a restarted worker's first token */
-#define COMMIT_BYTES_MAX 4096 /* of an encoded COMMIT, trace included */
-#define OTHER_BYTES_MAX 65536 /* of the other messages that may be queued between two passes */
-#define PREFILL_CHUNK 256 /* rows; part of numerics_id where prefill has kernels of its own */
+#define COMMIT_BYTES_MAX 4096     /* of an encoded COMMIT, trace included */
+#define OTHER_BYTES_MAX 65536     /* of the other messages that may be queued between two passes */
+#define PREFILL_CHUNK 256         /* rows; part of numerics_id where prefill has kernels of its own */
 
 struct worker {
     struct gr_lm *lm;
     struct gr_verifier *verifier;
     struct gr_target *target;
     struct gr_worker_io *io;
-    struct gr_pass *pass; /* in flight */
+    struct gr_pass *pass;          /* in flight */
     struct gr_fallbacks fallbacks; /* of the process; those of sessions are the machine's */
-    int test_fail_pass; /* for tests: passes until one fails as a broken device makes it fail; 0: none */
+    int test_fail_pass;            /* for tests: passes until one fails as a broken device makes it fail; 0: none */
 };
 
 /* ---- the machine's outputs ---- */
@@ -149,7 +149,8 @@ static enum gr_status check_specpv(const struct gr_target_options *o)
 /* What views are made for. */
 static struct gr_kv_budget view_budget(const struct gr_target_options *o)
 {
-    return (struct gr_kv_budget){.n_sink = o->specpv_n_sink, .n_retrieval = o->specpv_n_retrieval,
+    return (struct gr_kv_budget){.n_sink = o->specpv_n_sink,
+                                 .n_retrieval = o->specpv_n_retrieval,
                                  .n_window = o->specpv_n_window,
                                  .score_max = strcmp(o->specpv_score_reduce, "max") == 0};
 }
@@ -162,7 +163,8 @@ static struct gr_specpv_params create_views(struct worker *w, const struct gr_ta
                                        .n_retrieval = (uint32_t)o->specpv_n_retrieval,
                                        .n_window = (uint32_t)o->specpv_n_window,
                                        .n_buffer = (uint32_t)o->specpv_n_buffer,
-                                       .threshold = GR_SPECPV_THRESHOLD, .interval = GR_SPECPV_INTERVAL};
+                                       .threshold = GR_SPECPV_THRESHOLD,
+                                       .interval = GR_SPECPV_INTERVAL};
     const struct gr_kv_budget most = view_budget(o);
     if (!with_specpv(o)) {
         return none;
@@ -192,15 +194,21 @@ static enum gr_status create_model(struct worker *w, const struct gr_target_opti
     if (o->device == GR_DEVICE_CPU) {
         GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_llama_kv_bytes_per_token(hf), o->n_session_max, n_ctx, &n_block));
     }
-    struct gr_llama_config c = {
-        .dir = o->model, .head_dir = o->head, .geometry = geometry, .tuned = o->tuned, .isa = o->isa,
-        .n_thread = o->n_thread,
-        .n_ctx_max = n_ctx,
-        .n_row_max = o->n_session_max * GR_TREE_MAX + specpv_buffer(o) + PREFILL_CHUNK,
-        .n_out_max = o->n_session_max * GR_TREE_MAX + specpv_buffer(o) + 1,
-        .n_pool_block = n_block, .n_scratch_block = o->n_session_max * GR_SCRATCH_BLOCKS,
-        .n_seq_max = o->n_session_max, .n_token = n_token,
-        .view_most = view_budget(o), .n_view = with_specpv(o) ? o->n_session_max : 0};
+    struct gr_llama_config c = {.dir = o->model,
+                                .head_dir = o->head,
+                                .geometry = geometry,
+                                .tuned = o->tuned,
+                                .isa = o->isa,
+                                .n_thread = o->n_thread,
+                                .n_ctx_max = n_ctx,
+                                .n_row_max = o->n_session_max * GR_TREE_MAX + specpv_buffer(o) + PREFILL_CHUNK,
+                                .n_out_max = o->n_session_max * GR_TREE_MAX + specpv_buffer(o) + 1,
+                                .n_pool_block = n_block,
+                                .n_scratch_block = o->n_session_max * GR_SCRATCH_BLOCKS,
+                                .n_seq_max = o->n_session_max,
+                                .n_token = n_token,
+                                .view_most = view_budget(o),
+                                .n_view = with_specpv(o) ? o->n_session_max : 0};
     GR_TRY(gr_ship_features_parse(o->ship_features, &c.raw_features));
     if (o->head != NULL && o->capture_layers != NULL) {
         GR_TRY(gr_capture_parse(o->capture_layers, &c.n_capture, c.capture_layer));
@@ -234,24 +242,40 @@ static enum gr_status check_feature_memory(const struct worker *w, const struct 
 static enum gr_status create_machine(struct worker *w, const struct gr_target_options *o, int32_t n_vocab)
 {
     struct gr_cost_table cost;
-    const struct gr_target_config c = {
-        .n_session_max = o->n_session_max, .n_ctx_max = w->lm->n_ctx_max, .n_vocab = n_vocab,
-        .model = o->model, .n_row_max = w->lm->n_row_max, .n_out_max = w->lm->n_out_max, .prefill_chunk = PREFILL_CHUNK,
-        .n_pool_block = w->lm->n_pool_block, .feature_width = gr_lm_ship_width(w->lm),
-        .feature_raw = w->lm->raw_features, .feature_later = gr_lm_fuses(w->lm),
-        .feature_keep = feature_keep(w, o), .feature_window = GR_FEATURES_WINDOW,
-        .round_deadline_ns = o->round_deadline_ns,
-        .admit_tokens = ADMIT_TOKENS, .prefill_share = o->prefill_share, .shares_device = o->shares_device,
-        .cost = &cost,
-        .specpv = create_views(w, o), .specpv_score_max = view_budget(o).score_max,
-        .test_corrupt = (uint32_t)o->test_corrupt};
-    const struct gr_target_io io = {.ctx = w, .frame_begin = frame_begin, .frame_end = frame_end,
-                                    .send_msg = send_msg, .commit_room = commit_room, .start_pass = start_pass};
+    const struct gr_target_config c = {.n_session_max = o->n_session_max,
+                                       .n_ctx_max = w->lm->n_ctx_max,
+                                       .n_vocab = n_vocab,
+                                       .model = o->model,
+                                       .n_row_max = w->lm->n_row_max,
+                                       .n_out_max = w->lm->n_out_max,
+                                       .prefill_chunk = PREFILL_CHUNK,
+                                       .n_pool_block = w->lm->n_pool_block,
+                                       .feature_width = gr_lm_ship_width(w->lm),
+                                       .feature_raw = w->lm->raw_features,
+                                       .feature_later = gr_lm_fuses(w->lm),
+                                       .feature_keep = feature_keep(w, o),
+                                       .feature_window = GR_FEATURES_WINDOW,
+                                       .round_deadline_ns = o->round_deadline_ns,
+                                       .admit_tokens = ADMIT_TOKENS,
+                                       .prefill_share = o->prefill_share,
+                                       .shares_device = o->shares_device,
+                                       .cost = &cost,
+                                       .specpv = create_views(w, o),
+                                       .specpv_score_max = view_budget(o).score_max,
+                                       .test_corrupt = (uint32_t)o->test_corrupt};
+    const struct gr_target_io io = {.ctx = w,
+                                    .frame_begin = frame_begin,
+                                    .frame_end = frame_end,
+                                    .send_msg = send_msg,
+                                    .commit_room = commit_room,
+                                    .start_pass = start_pass};
     GR_TRY(check_feature_memory(w, o));
     GR_TRY(gr_verifier_create(w->lm, o->n_session_max, &w->verifier));
-    GR_TRY(gr_calibrate(&(struct gr_calibration){.verifier = w->verifier, .n_ctx_max = w->lm->n_ctx_max,
+    GR_TRY(gr_calibrate(&(struct gr_calibration){.verifier = w->verifier,
+                                                 .n_ctx_max = w->lm->n_ctx_max,
                                                  .n_pool_block = w->lm->n_pool_block,
-                                                 .n_session_max = o->n_session_max, .budget_ns = CALIBRATE_NS},
+                                                 .n_session_max = o->n_session_max,
+                                                 .budget_ns = CALIBRATE_NS},
                         &cost));
     return gr_target_create(&c, &io, &w->target);
 }
@@ -259,18 +283,31 @@ static enum gr_status create_machine(struct worker *w, const struct gr_target_op
 static enum gr_status create_io(struct worker *w, const struct gr_target_options *o, uint64_t fingerprint,
                                 uint64_t tokenizer_fingerprint)
 {
-    struct gr_worker_config c = {.join = o->join, .listen = o->listen, .forced_transport = o->forced_transport,
+    struct gr_worker_config c = {.join = o->join,
+                                 .listen = o->listen,
+                                 .forced_transport = o->forced_transport,
                                  .spin_ns = gr_worker_spin_ns(o->spin_ms, o->device != GR_DEVICE_CPU, gr_cpu_count()),
                                  .loop_conn = o->loop_conn};
-    GR_TRY(gr_worker_config_describe(&c, &(struct gr_worker_identity){
-        .role = GR_ROLE_TARGET, .n_vocab = w->lm->n_vocab, .n_ctx_max = w->lm->n_ctx_max,
-        .n_block = w->lm->n_pool_block, .n_session_max = o->n_session_max, .model_fingerprint = fingerprint,
-        .tokenizer_fingerprint = tokenizer_fingerprint, .numerics_id = w->lm->numerics_id,
-        .feature_width = (uint32_t)gr_lm_ship_width(w->lm), .feature_raw = w->lm->raw_features,
-        .fc_fingerprint = w->lm->fc_fingerprint, .captures = w->lm->captures}));
-    const struct gr_worker_machine machine = {
-        .ctx = w, .on_msg = on_msg, .on_frame = on_frame, .on_peer_ready = on_peer_ready,
-        .on_peer_lost = on_peer_lost, .on_compute_done = on_compute_done, .step = step};
+    GR_TRY(
+        gr_worker_config_describe(&c, &(struct gr_worker_identity){.role = GR_ROLE_TARGET,
+                                                                   .n_vocab = w->lm->n_vocab,
+                                                                   .n_ctx_max = w->lm->n_ctx_max,
+                                                                   .n_block = w->lm->n_pool_block,
+                                                                   .n_session_max = o->n_session_max,
+                                                                   .model_fingerprint = fingerprint,
+                                                                   .tokenizer_fingerprint = tokenizer_fingerprint,
+                                                                   .numerics_id = w->lm->numerics_id,
+                                                                   .feature_width = (uint32_t)gr_lm_ship_width(w->lm),
+                                                                   .feature_raw = w->lm->raw_features,
+                                                                   .fc_fingerprint = w->lm->fc_fingerprint,
+                                                                   .captures = w->lm->captures}));
+    const struct gr_worker_machine machine = {.ctx = w,
+                                              .on_msg = on_msg,
+                                              .on_frame = on_frame,
+                                              .on_peer_ready = on_peer_ready,
+                                              .on_peer_lost = on_peer_lost,
+                                              .on_compute_done = on_compute_done,
+                                              .step = step};
     return gr_worker_io_create(&c, &machine, &w->io);
 }
 
@@ -292,8 +329,8 @@ static enum gr_status create(struct worker *w, const struct gr_target_options *o
                  w->lm->raw_features ? "raw" : "fused", gr_lm_ship_width(w->lm), feature_keep(w, o));
     }
     log_info("%s: %d layers, %d KV blocks, context %d, %s%s kernels, %d threads", o->model, hf.n_layer,
-             w->lm->n_pool_block, w->lm->n_ctx_max, o->device == GR_DEVICE_CPU ? "" : "CUDA and ",
-             w->lm->kernels->name, gr_team_size(w->lm->team));
+             w->lm->n_pool_block, w->lm->n_ctx_max, o->device == GR_DEVICE_CPU ? "" : "CUDA and ", w->lm->kernels->name,
+             gr_team_size(w->lm->team));
     return create_io(w, o, fingerprint, tokenizer_fingerprint);
 }
 

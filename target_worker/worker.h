@@ -10,28 +10,28 @@
 #include <stdint.h>
 
 struct gr_target_options {
-    const char *model;      /* folder */
-    const char *head;       /* folder of the EAGLE-3 head it serves, or NULL */
+    const char *model;                          /* folder */
+    const char *head;                           /* folder of the EAGLE-3 head it serves, or NULL */
     const char *ship_features, *capture_layers; /* capture.h; NULL: fused, the head's own choice */
-    int feature_keep;       /* positions of a session */
-    const char *join;       /* orchestrator HOST:PORT */
-    const char *listen;     /* data endpoint HOST:PORT; NULL for a co-located pair */
-    int spin_ms;            /* worker_args.h */
-    int device;             /* of cuda:N; GR_DEVICE_CPU */
-    const char *geometry;   /* NULL: as in the folder; else expanded in memory (model/expand.h) */
-    const struct gr_tuned *tuned; /* borrowed until the model is there; NULL: nothing was measured */
-    const char *isa;        /* CPU kernels or NULL */
-    int n_thread;           /* 0: all CPUs */
-    int n_ctx_max;          /* 0: the model's */
+    int feature_keep;                           /* positions of a session */
+    const char *join;                           /* orchestrator HOST:PORT */
+    const char *listen;                         /* data endpoint HOST:PORT; NULL for a co-located pair */
+    int spin_ms;                                /* worker_args.h */
+    int device;                                 /* of cuda:N; GR_DEVICE_CPU */
+    const char *geometry;                       /* NULL: as in the folder; else expanded in memory (model/expand.h) */
+    const struct gr_tuned *tuned;               /* borrowed until the model is there; NULL: nothing was measured */
+    const char *isa;                            /* CPU kernels or NULL */
+    int n_thread;                               /* 0: all CPUs */
+    int n_ctx_max;                              /* 0: the model's */
     int n_session_max;
-    int kv_blocks;          /* 0: from free memory */
-    int forced_transport;   /* enum gr_transport_kind or -1 */
+    int kv_blocks;        /* 0: from free memory */
+    int forced_transport; /* enum gr_transport_kind or -1 */
     uint64_t round_deadline_ns;
-    double prefill_share;   /* target.h; 0: no limit */
-    const char *specpv, *specpv_score_reduce; /* on | off, mean | max */
+    double prefill_share;                                                    /* target.h; 0: no limit */
+    const char *specpv, *specpv_score_reduce;                                /* on | off, mean | max */
     int specpv_n_sink, specpv_n_retrieval, specpv_n_window, specpv_n_buffer; /* what views are made for, at most */
-    int test_corrupt;       /* target.h */
-    int test_fail_pass;     /* 0: none; else this pass ends as if the device had failed */
+    int test_corrupt;                                                        /* target.h */
+    int test_fail_pass;        /* 0: none; else this pass ends as if the device had failed */
     struct gr_conn *loop_conn; /* taken; NULL: none */
     bool shares_device;        /* with that connection's drafter */
 };

@@ -22,13 +22,13 @@
 #include <unistd.h>
 
 #define PROOF_LABEL "graft-hello-1"
-#define MAC_BYTES   32
+#define MAC_BYTES 32
 #define KEY_FIFO_MS 5000 /* that a key file which is a FIFO is waited for */
 /* {"role": n, "mac": bin 32}, always in this very encoding, so that nothing of a peer that has not
  * proved itself is parsed: the record is compared byte by byte around role and mac. */
-#define PROOF_BYTES   45
+#define PROOF_BYTES 45
 #define PROOF_ROLE_AT 6
-#define PROOF_MAC_AT  13
+#define PROOF_MAC_AT 13
 
 static_assert(crypto_auth_hmacsha512256_BYTES == MAC_BYTES, "proof layout");
 static_assert(crypto_auth_hmacsha512256_KEYBYTES == GR_KEY_BYTES, "key size");
@@ -45,8 +45,7 @@ struct record {
     uint8_t data[GR_HELLO_BYTES_MAX];
 };
 
-static enum gr_status write_record(int fd, const uint8_t *p, size_t n, uint64_t deadline,
-                                   const char *what)
+static enum gr_status write_record(int fd, const uint8_t *p, size_t n, uint64_t deadline, const char *what)
 {
     uint8_t len[4];
     struct gr_writer w = {.p = len, .cap = sizeof(len)};
@@ -62,8 +61,8 @@ static enum gr_status read_record(int fd, struct record *rec, uint64_t deadline,
     struct gr_reader r = {.p = len, .len = sizeof(len)};
     rec->bytes = gr_read_u32(&r);
     if (rec->bytes == 0 || rec->bytes > sizeof(rec->data)) {
-        log_error("%s: a record of %u bytes, allowed are 1 .. %u; is the peer a graft worker?",
-                  what, rec->bytes, GR_HELLO_BYTES_MAX);
+        log_error("%s: a record of %u bytes, allowed are 1 .. %u; is the peer a graft worker?", what, rec->bytes,
+                  GR_HELLO_BYTES_MAX);
         return GR_EPROTO;
     }
     return gr_sock_read(fd, rec->data, rec->bytes, deadline, what);
@@ -82,8 +81,8 @@ static void mac_record(crypto_auth_hmacsha512256_state *state, const struct reco
 
 /* crypto_auth over label | role | prover's HELLO record | the other's HELLO record, lengths
  * included. */
-static void proof_mac(const uint8_t *key, uint8_t role, const struct record *prover,
-                      const struct record *other, uint8_t mac_out[MAC_BYTES])
+static void proof_mac(const uint8_t *key, uint8_t role, const struct record *prover, const struct record *other,
+                      uint8_t mac_out[MAC_BYTES])
 {
     crypto_auth_hmacsha512256_state state;
     crypto_auth_hmacsha512256_init(&state, key, GR_KEY_BYTES);
@@ -103,9 +102,8 @@ static void proof_encode(uint8_t role, const uint8_t mac[MAC_BYTES], uint8_t out
     memcpy(out + PROOF_MAC_AT, mac, MAC_BYTES);
 }
 
-static enum gr_status proof_check(const uint8_t *key, const struct record *proof,
-                                  const struct record *own, const struct record *peer,
-                                  uint8_t *role_out)
+static enum gr_status proof_check(const uint8_t *key, const struct record *proof, const struct record *own,
+                                  const struct record *peer, uint8_t *role_out)
 {
     if (proof->bytes != PROOF_BYTES || proof->data[PROOF_ROLE_AT] > 0x7f) {
         log_error("PROOF: malformed record of %u bytes", proof->bytes);
@@ -132,8 +130,8 @@ struct exchange {
     struct record own, peer, proof;
 };
 
-static enum gr_status exchange_proofs(int fd, const struct gr_hello *self, const uint8_t *key,
-                                      uint64_t deadline, struct exchange *x, uint8_t *role_out)
+static enum gr_status exchange_proofs(int fd, const struct gr_hello *self, const uint8_t *key, uint64_t deadline,
+                                      struct exchange *x, uint8_t *role_out)
 {
     uint8_t mac[MAC_BYTES], proof[PROOF_BYTES];
     GR_TRY(write_record(fd, x->own.data, x->own.bytes, deadline, "HELLO"));
@@ -145,8 +143,8 @@ static enum gr_status exchange_proofs(int fd, const struct gr_hello *self, const
     return proof_check(key, &x->proof, &x->own, &x->peer, role_out);
 }
 
-static enum gr_status exchange(int fd, const struct gr_hello *self, const uint8_t *key,
-                               uint64_t deadline, struct exchange *x, struct gr_hello *peer_out)
+static enum gr_status exchange(int fd, const struct gr_hello *self, const uint8_t *key, uint64_t deadline,
+                               struct exchange *x, struct gr_hello *peer_out)
 {
     struct gr_hello own = *self, peer;
     randombytes_buf(own.nonce, sizeof(own.nonce));
@@ -157,8 +155,7 @@ static enum gr_status exchange(int fd, const struct gr_hello *self, const uint8_
     GR_TRY(exchange_proofs(fd, self, key, deadline, x, &role));
     GR_TRY(gr_hello_decode(x->peer.data, x->peer.bytes, &peer));
     if (peer.role != role) {
-        log_error("HELLO: the peer proved itself as %s and says it is %s", gr_role_name(role),
-                  gr_role_name(peer.role));
+        log_error("HELLO: the peer proved itself as %s and says it is %s", gr_role_name(role), gr_role_name(peer.role));
         return GR_EPROTO;
     }
     GR_TRY(gr_hello_compare(&own, &peer));
@@ -166,8 +163,8 @@ static enum gr_status exchange(int fd, const struct gr_hello *self, const uint8_
     return GR_OK;
 }
 
-enum gr_status gr_hello_exchange(int fd, const struct gr_hello *self, const uint8_t *key,
-                                 int timeout_ms, struct gr_hello *peer_out)
+enum gr_status gr_hello_exchange(int fd, const struct gr_hello *self, const uint8_t *key, int timeout_ms,
+                                 struct gr_hello *peer_out)
 {
     sodium_ready();
     uint64_t deadline = gr_deadline_ns(timeout_ms);
@@ -203,7 +200,8 @@ static enum gr_status open_kind(enum gr_transport_kind kind, int fd, bool initia
 }
 
 /* One line for what follows from it. Both sides know: the one that connected warns and counts. */
-static void tell_fallback(struct gr_fallbacks *f, enum gr_transport_kind kind, bool forced, bool initiator, const struct gr_why *why)
+static void tell_fallback(struct gr_fallbacks *f, enum gr_transport_kind kind, bool forced, bool initiator,
+                          const struct gr_why *why)
 {
     const char *name = gr_transport_name(kind);
     if (forced) {
@@ -262,9 +260,8 @@ enum gr_status gr_bootstrap_open(int fd, bool initiator, const struct gr_hello *
     }
 }
 
-enum gr_status gr_bootstrap(int fd, bool initiator, const struct gr_hello *self, const uint8_t *key,
-                            int forced, uint32_t generation, int timeout_ms,
-                            struct gr_hello *peer_out, struct gr_conn **conn_out)
+enum gr_status gr_bootstrap(int fd, bool initiator, const struct gr_hello *self, const uint8_t *key, int forced,
+                            uint32_t generation, int timeout_ms, struct gr_hello *peer_out, struct gr_conn **conn_out)
 {
     struct gr_hello own, peer;
     GR_TRY(gr_bootstrap_greet(fd, self, key, forced, timeout_ms, &own, &peer));
@@ -304,14 +301,12 @@ void gr_host_id(char out[48])
 
 /* ---- shared key ---- */
 
-static enum gr_status key_from_hex(const char *hex, size_t n, const char *where,
-                                   uint8_t key_out[GR_KEY_BYTES])
+static enum gr_status key_from_hex(const char *hex, size_t n, const char *where, uint8_t key_out[GR_KEY_BYTES])
 {
     uint8_t key[GR_KEY_BYTES];
     size_t bytes = 0;
     const char *end = NULL;
-    if (n != 2 * GR_KEY_BYTES ||
-        sodium_hex2bin(key, sizeof(key), hex, n, NULL, &bytes, &end) != 0 ||
+    if (n != 2 * GR_KEY_BYTES || sodium_hex2bin(key, sizeof(key), hex, n, NULL, &bytes, &end) != 0 ||
         bytes != GR_KEY_BYTES || end != hex + n) {
         log_error("%s: the shared key is %d hexadecimal digits", where, 2 * GR_KEY_BYTES);
         return GR_EFORMAT;

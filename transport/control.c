@@ -17,7 +17,7 @@
 struct gr_control {
     int fd;
     bool closed;
-    uint8_t *in;  /* owned, QUEUE_BYTES */
+    uint8_t *in; /* owned, QUEUE_BYTES */
     /* Owned, OUT_BYTES. What waits is out[out_at .. out_len), at most out_max bytes in twice the room. It is moved to
      * the front when more than out_max bytes have been sent since the last time: no byte is moved more than once. */
     uint8_t *out;

@@ -15,11 +15,11 @@
 
 /* Beside strangers: key-holders whose transport is being opened or who wait to be taken, and threads of those who were
  * dropped. */
-#define N_SEAT       (GR_STRANGER_MAX + 32)
+#define N_SEAT (GR_STRANGER_MAX + 32)
 #define ACCEPT_BATCH 16 /* then the loop's other work has its turn */
 /* Lines about strangers in a while; more are counted. */
 #define TOLD_MAX 8
-#define TOLD_NS  (10 * GR_S)
+#define TOLD_NS (10 * GR_S)
 
 enum seat_state {
     SEAT_FREE,
@@ -39,7 +39,7 @@ struct seat {
     enum seat_state state;
     uint64_t begin_ns;
     struct source from;
-    char host[48]; /* as text */
+    char host[48];             /* as text */
     struct gr_arrival arrival; /* fd: from the beginning */
 };
 
@@ -49,7 +49,7 @@ struct gr_gate {
     pthread_mutex_t lock; /* of what follows */
     pthread_cond_t ended;
     int n_thread, n_busy, n_arrived; /* n_busy: seats that are not free; mostly 0, and then nothing is looked through */
-    uint32_t n_opened; /* transports; a connection's generation */
+    uint32_t n_opened;               /* transports; a connection's generation */
     struct seat seat[N_SEAT];
     uint64_t told_until_ns;
     uint32_t n_told, n_untold, n_dropped;
@@ -102,8 +102,8 @@ static enum gr_status greet(struct seat *s, int fd, struct gr_hello *own, char l
 {
     const struct gr_gate_config *c = &s->gate->config;
     gr_log_hold(line, 256);
-    const enum gr_status st = gr_bootstrap_greet(fd, c->self, c->key, c->opens ? c->forced : -1, c->timeout_ms, own,
-                                                 &s->arrival.peer);
+    const enum gr_status st =
+        gr_bootstrap_greet(fd, c->self, c->key, c->opens ? c->forced : -1, c->timeout_ms, own, &s->arrival.peer);
     gr_log_hold(NULL, 0);
     return st;
 }
@@ -152,8 +152,8 @@ static void *run(void *arg)
     uint32_t generation = 0;
     bool passed = greet(s, fd, &own, line) == GR_OK && prove(s, &generation);
     if (passed && c->opens) {
-        passed = gr_bootstrap_open(fd, false, &own, &s->arrival.peer, c->forced, generation, c->timeout_ms, &conn) ==
-                 GR_OK;
+        passed =
+            gr_bootstrap_open(fd, false, &own, &s->arrival.peer, c->forced, generation, c->timeout_ms, &conn) == GR_OK;
         line[0] = '\0'; /* it has told what was wrong */
     }
     leave(s, passed, conn, line);
@@ -240,9 +240,9 @@ static struct crowd look_around(struct gr_gate *g)
 /* When one more may be accepted; UINT64_MAX: when a hand-shake has ended, which wakes the loop. */
 static uint64_t open_at_ns(const struct crowd *c)
 {
-    return c->free == NULL                    ? UINT64_MAX
+    return c->free == NULL                   ? UINT64_MAX
            : c->n_stranger < GR_STRANGER_MAX ? 0
-                                              : c->oldest_ns + GR_STRANGER_AGE_MS * GR_MS;
+                                             : c->oldest_ns + GR_STRANGER_AGE_MS * GR_MS;
 }
 
 static void drop_for_newcomer(struct gr_gate *g, uint64_t now_ns)

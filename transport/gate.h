@@ -23,8 +23,8 @@ struct gr_gate_config {
     const struct gr_hello *self; /* borrowed, as the key */
     const uint8_t *key;
     int timeout_ms;
-    bool opens;                  /* a transport is opened after the proof */
-    int forced;                  /* with opens: enum gr_transport_kind, or -1 */
+    bool opens; /* a transport is opened after the proof */
+    int forced; /* with opens: enum gr_transport_kind, or -1 */
 };
 
 /* One who has passed; the taker's. */

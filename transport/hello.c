@@ -18,13 +18,13 @@ struct field {
     uint64_t min, max; /* numbers: value; text: length without the NUL; bin: the length */
 };
 
-#define FIELD(key, kind, member, min, max)                                                         \
-    {                                                                                              \
-        key, kind, offsetof(struct gr_hello, member), min, max                                     \
+#define FIELD(key, kind, member, min, max)                     \
+    {                                                          \
+        key, kind, offsetof(struct gr_hello, member), min, max \
     }
 #define NUMERICS_LEN_MAX (sizeof(((struct gr_hello *)0)->numerics_id) - 1)
 #define CAPTURES_LEN_MAX (sizeof(((struct gr_hello *)0)->captures) - 1)
-#define HOST_LEN_MAX     (sizeof(((struct gr_hello *)0)->host_id) - 1)
+#define HOST_LEN_MAX (sizeof(((struct gr_hello *)0)->host_id) - 1)
 
 /* Order of the encoder. `version` must come first, so that another version is told apart from
  * nonsense; the decoder takes the others in any order. */
@@ -43,8 +43,7 @@ static const struct field fields[] = {
     FIELD("feature_raw", KIND_U32, feature_raw, 0, 1),
     FIELD("captures", KIND_TEXT, captures, 0, CAPTURES_LEN_MAX),
     FIELD("host_id", KIND_TEXT, host_id, 0, HOST_LEN_MAX),
-    FIELD("small_bytes_max", KIND_U32, limits.small_bytes_max, GR_SMALL_BYTES_MIN,
-          GR_SMALL_BYTES_MAX),
+    FIELD("small_bytes_max", KIND_U32, limits.small_bytes_max, GR_SMALL_BYTES_MIN, GR_SMALL_BYTES_MAX),
     FIELD("bulk_bytes_max", KIND_U32, limits.bulk_bytes_max, 0, GR_BULK_BYTES_MAX),
     FIELD("n_small_slot", KIND_U16, limits.n_small_slot, GR_N_SMALL_SLOT_MIN, GR_N_SMALL_SLOT_MAX),
     FIELD("n_bulk_slot", KIND_U16, limits.n_bulk_slot, 0, GR_N_BULK_SLOT_MAX),
@@ -119,8 +118,7 @@ static int write_packed(void *data, const char *p, size_t n)
 }
 
 /* A full buffer is remembered by the writer and asked for once, at the end. */
-static void field_pack(msgpack_packer *pk, const struct gr_hello *self, const struct field *f,
-                       uint64_t value)
+static void field_pack(msgpack_packer *pk, const struct gr_hello *self, const struct field *f, uint64_t value)
 {
     const char *p = (const char *)self + f->offset;
     (void)msgpack_pack_str_with_body(pk, f->key, strlen(f->key));
@@ -133,8 +131,7 @@ static void field_pack(msgpack_packer *pk, const struct gr_hello *self, const st
     }
 }
 
-enum gr_status gr_hello_encode(const struct gr_hello *self, uint8_t *buf, size_t cap,
-                               size_t *bytes_out)
+enum gr_status gr_hello_encode(const struct gr_hello *self, uint8_t *buf, size_t cap, size_t *bytes_out)
 {
     struct gr_writer w = {.p = buf, .cap = cap};
     msgpack_packer pk;
@@ -144,11 +141,9 @@ enum gr_status gr_hello_encode(const struct gr_hello *self, uint8_t *buf, size_t
         const struct field *f = &fields[i];
         uint64_t value = field_load(self, f);
         if (value < f->min || value > f->max ||
-            (f->kind == KIND_TEXT &&
-             !is_printable((const uint8_t *)self + f->offset, (size_t)value))) {
+            (f->kind == KIND_TEXT && !is_printable((const uint8_t *)self + f->offset, (size_t)value))) {
             log_error("own HELLO: %s: %llu is outside %llu .. %llu, or not printable text", f->key,
-                      (unsigned long long)value, (unsigned long long)f->min,
-                      (unsigned long long)f->max);
+                      (unsigned long long)value, (unsigned long long)f->min, (unsigned long long)f->max);
             return GR_EINVAL;
         }
         field_pack(&pk, self, f, value);
@@ -231,8 +226,8 @@ static uint64_t read_map_len(struct gr_reader *r)
 
 static enum gr_status read_value(struct gr_reader *r, const struct field *f, struct gr_hello *h)
 {
-    static const char *const wanted[] = {"an unsigned integer", "an unsigned integer",
-                                         "an unsigned integer", "a string", "a bin"};
+    static const char *const wanted[] = {"an unsigned integer", "an unsigned integer", "an unsigned integer",
+                                         "a string", "a bin"};
     const uint8_t *body = NULL;
     size_t n = 0;
     uint64_t value;
@@ -247,9 +242,8 @@ static enum gr_status read_value(struct gr_reader *r, const struct field *f, str
         return GR_EPROTO;
     }
     if (value < f->min || value > f->max || (f->kind == KIND_TEXT && !is_printable(body, n))) {
-        log_error("HELLO: `%s': %s%llu is outside %llu .. %llu%s", f->key,
-                  body != NULL ? "length " : "", (unsigned long long)value,
-                  (unsigned long long)f->min, (unsigned long long)f->max,
+        log_error("HELLO: `%s': %s%llu is outside %llu .. %llu%s", f->key, body != NULL ? "length " : "",
+                  (unsigned long long)value, (unsigned long long)f->min, (unsigned long long)f->max,
                   f->kind == KIND_TEXT ? ", or not printable" : "");
         return GR_EPROTO;
     }
@@ -282,14 +276,12 @@ static enum gr_status read_pair(struct gr_reader *r, uint32_t *seen, struct gr_h
     const struct field *f = find_field(key, n);
     if (f == NULL) {
         bool show = is_printable(key, n);
-        log_error("HELLO: unknown key `%.*s'", show ? (int)GR_MIN(n, 40u) : 1,
-                  show ? (const char *)key : "?");
+        log_error("HELLO: unknown key `%.*s'", show ? (int)GR_MIN(n, 40u) : 1, show ? (const char *)key : "?");
         return GR_EPROTO;
     }
     uint32_t bit = 1u << (f - fields);
     if ((*seen & bit) != 0 || (*seen == 0 && f != &fields[0])) {
-        log_error("HELLO: `%s' %s", f->key,
-                  *seen == 0 ? "comes first, it must be `version'" : "comes twice");
+        log_error("HELLO: `%s' %s", f->key, *seen == 0 ? "comes first, it must be `version'" : "comes twice");
         return GR_EPROTO;
     }
     *seen |= bit;
@@ -339,12 +331,11 @@ enum gr_status gr_hello_decode(const uint8_t *p, size_t bytes, struct gr_hello *
 
 /* ---- comparing ---- */
 
-static enum gr_status compare_u64(const char *what, const char *advice, uint64_t self,
-                                  uint64_t peer)
+static enum gr_status compare_u64(const char *what, const char *advice, uint64_t self, uint64_t peer)
 {
     if (self != 0 && peer != 0 && self != peer) {
-        log_error("HELLO: %s: ours is %016llx, the peer's is %016llx; %s", what,
-                  (unsigned long long)self, (unsigned long long)peer, advice);
+        log_error("HELLO: %s: ours is %016llx, the peer's is %016llx; %s", what, (unsigned long long)self,
+                  (unsigned long long)peer, advice);
         return GR_EMISMATCH;
     }
     return GR_OK;
@@ -376,9 +367,11 @@ static enum gr_status check_feature_slot(const struct gr_hello *self, const stru
     if (fits_any && frame_bytes <= slot_bytes) {
         return GR_OK;
     }
-    log_error("HELLO: feature slot: rows of %u values make frames of %zu bytes, the connection's slots hold %u (ours %u, "
-              "the peer's %u)%s", self->feature_width, frame_bytes, slot_bytes, self->limits.bulk_bytes_max,
-              peer->limits.bulk_bytes_max, fits_any ? "; give both workers the same head" : "; the model is too wide");
+    log_error(
+        "HELLO: feature slot: rows of %u values make frames of %zu bytes, the connection's slots hold %u (ours %u, "
+        "the peer's %u)%s",
+        self->feature_width, frame_bytes, slot_bytes, self->limits.bulk_bytes_max, peer->limits.bulk_bytes_max,
+        fits_any ? "; give both workers the same head" : "; the model is too wide");
     return GR_EMISMATCH;
 }
 
@@ -408,13 +401,14 @@ enum gr_status gr_hello_compare(const struct gr_hello *self, const struct gr_hel
     }
     if (is_stray_client(self, peer) || is_stray_client(peer, self)) {
         log_error("HELLO: role: ours is %s, the peer's is %s; a client talks to an orchestrator only, check the "
-                  "address", gr_role_name(self->role), gr_role_name(peer->role));
+                  "address",
+                  gr_role_name(self->role), gr_role_name(peer->role));
         return GR_EMISMATCH;
     }
     GR_TRY(compare_u64("tokenizer fingerprint", "both workers need the same tokenizer.json",
                        self->tokenizer_fingerprint, peer->tokenizer_fingerprint));
-    GR_TRY(compare_u64("fc fingerprint", "both workers need the same EAGLE-3 head folder",
-                       self->fc_fingerprint, peer->fc_fingerprint));
+    GR_TRY(compare_u64("fc fingerprint", "both workers need the same EAGLE-3 head folder", self->fc_fingerprint,
+                       peer->fc_fingerprint));
     if (self->role == GR_ROLE_ORCHESTRATOR || peer->role == GR_ROLE_ORCHESTRATOR) {
         return GR_OK;
     }
@@ -425,7 +419,8 @@ enum gr_status gr_hello_compare(const struct gr_hello *self, const struct gr_hel
     const struct gr_hello *target = self->role == GR_ROLE_DRAFT ? peer : self;
     if (draft->feature_width != 0 && target->feature_width == 0) {
         log_error("HELLO: feature width: the draft head takes %u, the target serves none; start it with --head and the "
-                  "same folder", draft->feature_width);
+                  "same folder",
+                  draft->feature_width);
         return GR_EMISMATCH;
     }
     return self->feature_width != 0 && peer->feature_width != 0 ? compare_features(self, peer) : GR_OK;

@@ -4,13 +4,13 @@
 
 #include "transport/transport.h"
 
-#define GR_SMALL_BYTES_MIN  64u
-#define GR_SMALL_BYTES_MAX  (1u << 20)
-#define GR_BULK_BYTES_MAX   (16u << 20)
+#define GR_SMALL_BYTES_MIN 64u
+#define GR_SMALL_BYTES_MAX (1u << 20)
+#define GR_BULK_BYTES_MAX (16u << 20)
 #define GR_N_SMALL_SLOT_MIN 2u
 #define GR_N_SMALL_SLOT_MAX 256u
-#define GR_N_BULK_SLOT_MAX  64u
-#define GR_N_SLOT_MAX       256u /* of any class; a power of two: rings wrap with a mask */
+#define GR_N_BULK_SLOT_MAX 64u
+#define GR_N_SLOT_MAX 256u /* of any class; a power of two: rings wrap with a mask */
 
 /* Slots start on a cache line, so that a payload may be read as any type. */
 #define GR_SLOT_ALIGN 64u
@@ -36,8 +36,7 @@ static inline size_t gr_round_up(size_t n, size_t align)
 }
 
 /* GR_ELIMIT with a logged line when a frame of `bytes` does not fit the class. */
-GR_NODISCARD enum gr_status gr_acquire_check(const struct gr_conn *c, enum gr_frame_class class,
-                                             uint32_t bytes);
+GR_NODISCARD enum gr_status gr_acquire_check(const struct gr_conn *c, enum gr_frame_class class, uint32_t bytes);
 
 static inline void gr_count_sent(struct gr_conn *c, enum gr_frame_class class, uint32_t bytes)
 {

@@ -146,8 +146,7 @@ const struct gr_transport_ops gr_transport_loop = {
     .close = loop_close,
 };
 
-static enum gr_status pair_create(const struct gr_conn_limits *limits, uint32_t generation,
-                                  struct loop_pair **pair_out)
+static enum gr_status pair_create(const struct gr_conn_limits *limits, uint32_t generation, struct loop_pair **pair_out)
 {
     struct loop_pair *pair = calloc(1, sizeof(*pair));
     if (pair == NULL) {
@@ -186,8 +185,7 @@ enum gr_status gr_transport_open_loop(const struct gr_conn_limits *limits, uint3
     }
     atomic_store(&pair->n_ref, 2);
     for (unsigned i = 0; i < 2; i++) {
-        end[i]->base = (struct gr_conn){
-            .ops = &gr_transport_loop, .limits = *limits, .conn_generation = generation};
+        end[i]->base = (struct gr_conn){.ops = &gr_transport_loop, .limits = *limits, .conn_generation = generation};
         end[i]->pair = pair;
         gr_ring_end_init(&end[i]->ring, pair->shared, limits, i, NULL);
         conn_out[i] = &end[i]->base;

@@ -77,8 +77,7 @@ enum gr_status gr_sock_read(int fd, void *p, size_t n, uint64_t deadline_ns, con
         if (got == 0 || errno == ECONNRESET || errno == EPIPE) {
             return exchange_failed(GR_ECLOSED, what, at, n);
         }
-        enum gr_status st =
-            errno == EAGAIN || errno == EINTR ? wait_ready(fd, POLLIN, deadline_ns) : GR_EIO;
+        enum gr_status st = errno == EAGAIN || errno == EINTR ? wait_ready(fd, POLLIN, deadline_ns) : GR_EIO;
         if (st != GR_OK) {
             return exchange_failed(st, what, at, n);
         }
@@ -86,8 +85,7 @@ enum gr_status gr_sock_read(int fd, void *p, size_t n, uint64_t deadline_ns, con
     return GR_OK;
 }
 
-enum gr_status gr_sock_write(int fd, const void *p, size_t n, uint64_t deadline_ns,
-                             const char *what)
+enum gr_status gr_sock_write(int fd, const void *p, size_t n, uint64_t deadline_ns, const char *what)
 {
     size_t at = 0;
     while (at < n) {
@@ -99,8 +97,7 @@ enum gr_status gr_sock_write(int fd, const void *p, size_t n, uint64_t deadline_
         if (errno == ECONNRESET || errno == EPIPE) {
             return exchange_failed(GR_ECLOSED, what, at, n);
         }
-        enum gr_status st =
-            errno == EAGAIN || errno == EINTR ? wait_ready(fd, POLLOUT, deadline_ns) : GR_EIO;
+        enum gr_status st = errno == EAGAIN || errno == EINTR ? wait_ready(fd, POLLOUT, deadline_ns) : GR_EIO;
         if (st != GR_OK) {
             return exchange_failed(st, what, at, n);
         }

@@ -14,8 +14,7 @@ static const char *const names[GR_N_TRANSPORT] = {
 
 /* First that can connect wins. loop is not here: its two ends are made together, without a socket.
  */
-static const enum gr_transport_kind order[] = {GR_TRANSPORT_SHM, GR_TRANSPORT_VERBS,
-                                               GR_TRANSPORT_TCP};
+static const enum gr_transport_kind order[] = {GR_TRANSPORT_SHM, GR_TRANSPORT_VERBS, GR_TRANSPORT_TCP};
 
 const char *gr_transport_name(enum gr_transport_kind kind)
 {
@@ -55,21 +54,19 @@ static bool in_range(const char *name, uint32_t value, uint32_t min, uint32_t ma
 
 enum gr_status gr_limits_check(const struct gr_conn_limits *l)
 {
-    bool ok =
-        in_range("small_bytes_max", l->small_bytes_max, GR_SMALL_BYTES_MIN, GR_SMALL_BYTES_MAX) &&
-        in_range("n_small_slot", l->n_small_slot, GR_N_SMALL_SLOT_MIN, GR_N_SMALL_SLOT_MAX) &&
-        in_range("bulk_bytes_max", l->bulk_bytes_max, 0, GR_BULK_BYTES_MAX) &&
-        in_range("n_bulk_slot", l->n_bulk_slot, 0, GR_N_BULK_SLOT_MAX);
+    bool ok = in_range("small_bytes_max", l->small_bytes_max, GR_SMALL_BYTES_MIN, GR_SMALL_BYTES_MAX) &&
+              in_range("n_small_slot", l->n_small_slot, GR_N_SMALL_SLOT_MIN, GR_N_SMALL_SLOT_MAX) &&
+              in_range("bulk_bytes_max", l->bulk_bytes_max, 0, GR_BULK_BYTES_MAX) &&
+              in_range("n_bulk_slot", l->n_bulk_slot, 0, GR_N_BULK_SLOT_MAX);
     if (ok && (l->bulk_bytes_max == 0) != (l->n_bulk_slot == 0)) {
-        log_error("connection limits: bulk_bytes_max %u does not go with n_bulk_slot %u",
-                  l->bulk_bytes_max, l->n_bulk_slot);
+        log_error("connection limits: bulk_bytes_max %u does not go with n_bulk_slot %u", l->bulk_bytes_max,
+                  l->n_bulk_slot);
         ok = false;
     }
     return ok ? GR_OK : GR_EINVAL;
 }
 
-void gr_limits_agree(const struct gr_conn_limits *a, const struct gr_conn_limits *b,
-                     struct gr_conn_limits *out)
+void gr_limits_agree(const struct gr_conn_limits *a, const struct gr_conn_limits *b, struct gr_conn_limits *out)
 {
     struct gr_conn_limits l = {
         .small_bytes_max = GR_MIN(a->small_bytes_max, b->small_bytes_max),
@@ -109,19 +106,16 @@ static const char *mask_text(uint32_t mask, char out[32])
     return mask == 0 ? "none" : out;
 }
 
-static bool can_connect(const struct gr_hello *self, const struct gr_hello *peer,
-                        enum gr_transport_kind kind)
+static bool can_connect(const struct gr_hello *self, const struct gr_hello *peer, enum gr_transport_kind kind)
 {
-    if ((self->transport_mask & peer->transport_mask & gr_transport_built_mask() & 1u << kind) ==
-        0) {
+    if ((self->transport_mask & peer->transport_mask & gr_transport_built_mask() & 1u << kind) == 0) {
         return false;
     }
-    return kind != GR_TRANSPORT_SHM ||
-           (self->host_id[0] != '\0' && strcmp(self->host_id, peer->host_id) == 0);
+    return kind != GR_TRANSPORT_SHM || (self->host_id[0] != '\0' && strcmp(self->host_id, peer->host_id) == 0);
 }
 
-enum gr_status gr_transport_choose(const struct gr_hello *self, const struct gr_hello *peer,
-                                   int forced, enum gr_transport_kind *kind_out)
+enum gr_status gr_transport_choose(const struct gr_hello *self, const struct gr_hello *peer, int forced,
+                                   enum gr_transport_kind *kind_out)
 {
     for (size_t i = 0; i < GR_ARRAY_LEN(order); i++) {
         if ((forced < 0 || forced == (int)order[i]) && can_connect(self, peer, order[i])) {
@@ -132,8 +126,7 @@ enum gr_status gr_transport_choose(const struct gr_hello *self, const struct gr_
     char own[32], other[32], built[32];
     bool same_host = strcmp(self->host_id, peer->host_id) == 0;
     log_error("no common transport%s%s: we offer %s, the peer offers %s, this build has %s, %s",
-              forced < 0 ? "" : " for the forced ",
-              forced < 0 ? "" : gr_transport_name((enum gr_transport_kind)forced),
+              forced < 0 ? "" : " for the forced ", forced < 0 ? "" : gr_transport_name((enum gr_transport_kind)forced),
               mask_text(self->transport_mask, own), mask_text(peer->transport_mask, other),
               mask_text(gr_transport_built_mask(), built),
               same_host ? "same host" : "not the same host (shm needs one host, one user)");

@@ -28,8 +28,7 @@ size_t gr_ring_shared_bytes(const struct gr_conn_limits *limits)
     return gr_round_up(slots_offset() + 2 * gr_ring_slots_bytes(limits), 4096);
 }
 
-void gr_ring_shared_init(struct gr_ring_shared *shared, const struct gr_conn_limits *limits,
-                         uint32_t generation)
+void gr_ring_shared_init(struct gr_ring_shared *shared, const struct gr_conn_limits *limits, uint32_t generation)
 {
     shared->magic = GR_RING_MAGIC;
     shared->layout = GR_RING_LAYOUT;
@@ -56,8 +55,8 @@ static void out_init(struct gr_ring_out *out, struct gr_ring_ctl *ctl, uint8_t *
     }
 }
 
-static void in_init(struct gr_ring_in *in, struct gr_ring_ctl *ctl, const uint8_t *slots,
-                    uint8_t *copies, const struct gr_conn_limits *limits, enum gr_frame_class class)
+static void in_init(struct gr_ring_in *in, struct gr_ring_ctl *ctl, const uint8_t *slots, uint8_t *copies,
+                    const struct gr_conn_limits *limits, enum gr_frame_class class)
 {
     memset(in, 0, sizeof(*in));
     in->ctl = ctl;
@@ -68,8 +67,8 @@ static void in_init(struct gr_ring_in *in, struct gr_ring_ctl *ctl, const uint8_
     in->bytes_max = gr_class_bytes_max(limits, class);
 }
 
-void gr_ring_end_init(struct gr_ring_end *end, struct gr_ring_shared *shared,
-                      const struct gr_conn_limits *limits, unsigned self, uint8_t *copies)
+void gr_ring_end_init(struct gr_ring_end *end, struct gr_ring_shared *shared, const struct gr_conn_limits *limits,
+                      unsigned self, uint8_t *copies)
 {
     GR_ASSERT(self < 2);
     end->shared = shared;
@@ -96,13 +95,11 @@ static enum gr_status take_freed(struct gr_ring_out *out)
     uint32_t n_freed = atomic_load_explicit(&out->ctl->n_freed, memory_order_acquire);
     uint32_t n_new = n_freed - out->n_freed;
     if (n_new > out->n_sent - out->n_freed) {
-        log_error("ring: the peer gave back %u slots, %u were in flight; closing", n_new,
-                  out->n_sent - out->n_freed);
+        log_error("ring: the peer gave back %u slots, %u were in flight; closing", n_new, out->n_sent - out->n_freed);
         return GR_EPROTO;
     }
     for (; n_new > 0; n_new--) {
-        uint32_t slot = atomic_load_explicit(&out->ctl->freed[out->n_freed & GR_RING_MASK],
-                                             memory_order_relaxed);
+        uint32_t slot = atomic_load_explicit(&out->ctl->freed[out->n_freed & GR_RING_MASK], memory_order_relaxed);
         if (slot >= out->n_slot || out->state[slot] != GR_SLOT_IN_FLIGHT) {
             log_error("ring: the peer gave back slot %u, which is not in flight; closing", slot);
             return GR_EPROTO;
@@ -114,8 +111,7 @@ static enum gr_status take_freed(struct gr_ring_out *out)
     return GR_OK;
 }
 
-enum gr_status gr_ring_acquire(struct gr_ring_end *end, enum gr_frame_class class,
-                               struct gr_frame *frame_out)
+enum gr_status gr_ring_acquire(struct gr_ring_end *end, enum gr_frame_class class, struct gr_frame *frame_out)
 {
     struct gr_ring_out *out = &end->out[class];
     GR_TRY(take_freed(out));
@@ -125,10 +121,8 @@ enum gr_status gr_ring_acquire(struct gr_ring_end *end, enum gr_frame_class clas
     }
     uint32_t slot = out->free[--out->n_free];
     out->state[slot] = GR_SLOT_HELD;
-    *frame_out = (struct gr_frame){.data = out->slots + slot * out->stride,
-                                   .bytes = out->bytes_max,
-                                   .class = class,
-                                   .slot = slot};
+    *frame_out = (struct gr_frame){
+        .data = out->slots + slot * out->stride, .bytes = out->bytes_max, .class = class, .slot = slot};
     return GR_OK;
 }
 
@@ -163,29 +157,26 @@ bool gr_ring_send(struct gr_ring_end *end, struct gr_frame *frame, uint32_t byte
     struct gr_ring_out *out = held_out(end, frame);
     GR_ASSERT(bytes <= out->bytes_max);
     out->state[frame->slot] = GR_SLOT_IN_FLIGHT;
-    atomic_store_explicit(&out->ctl->sent[out->n_sent & GR_RING_MASK],
-                          (uint64_t)bytes << 32 | frame->slot, memory_order_relaxed);
+    atomic_store_explicit(&out->ctl->sent[out->n_sent & GR_RING_MASK], (uint64_t)bytes << 32 | frame->slot,
+                          memory_order_relaxed);
     out->n_sent++;
     atomic_store(&out->ctl->n_sent, out->n_sent);
     frame->data = NULL;
     return take_armed(end, GR_ARM_FRAME);
 }
 
-static enum gr_status recv_class(struct gr_ring_in *in, enum gr_frame_class class,
-                                 struct gr_frame *frame_out)
+static enum gr_status recv_class(struct gr_ring_in *in, enum gr_frame_class class, struct gr_frame *frame_out)
 {
     uint32_t n_waiting = atomic_load_explicit(&in->ctl->n_sent, memory_order_acquire) - in->n_taken;
     if (n_waiting == 0) {
         return GR_AGAIN;
     }
-    uint64_t entry =
-        atomic_load_explicit(&in->ctl->sent[in->n_taken & GR_RING_MASK], memory_order_relaxed);
+    uint64_t entry = atomic_load_explicit(&in->ctl->sent[in->n_taken & GR_RING_MASK], memory_order_relaxed);
     uint32_t slot = (uint32_t)entry, bytes = (uint32_t)(entry >> 32);
     if (n_waiting > in->n_slot || slot >= in->n_slot || in->held[slot] || bytes > in->bytes_max) {
         log_error("ring: malformed %s frame from the peer: %u waiting of %u slots, slot %u, %u "
                   "bytes of %u; closing",
-                  class == GR_FRAME_SMALL ? "small" : "bulk", n_waiting, in->n_slot, slot, bytes,
-                  in->bytes_max);
+                  class == GR_FRAME_SMALL ? "small" : "bulk", n_waiting, in->n_slot, slot, bytes, in->bytes_max);
         return GR_EPROTO;
     }
     in->held[slot] = true;
@@ -196,8 +187,7 @@ static enum gr_status recv_class(struct gr_ring_in *in, enum gr_frame_class clas
         memcpy(copy, data, bytes);
         data = copy;
     }
-    *frame_out = (struct gr_frame){
-        .data = (uint8_t *)(uintptr_t)data, .bytes = bytes, .class = class, .slot = slot};
+    *frame_out = (struct gr_frame){.data = (uint8_t *)(uintptr_t)data, .bytes = bytes, .class = class, .slot = slot};
     return GR_OK;
 }
 
@@ -220,8 +210,7 @@ bool gr_ring_release(struct gr_ring_end *end, struct gr_frame *frame)
     struct gr_ring_in *in = &end->in[frame->class];
     GR_ASSERT(frame->slot < in->n_slot && in->held[frame->slot]);
     in->held[frame->slot] = false;
-    atomic_store_explicit(&in->ctl->freed[in->n_freed & GR_RING_MASK], frame->slot,
-                          memory_order_relaxed);
+    atomic_store_explicit(&in->ctl->freed[in->n_freed & GR_RING_MASK], frame->slot, memory_order_relaxed);
     in->n_freed++;
     atomic_store(&in->ctl->n_freed, in->n_freed);
     frame->data = NULL;
@@ -234,8 +223,7 @@ static bool something_waits(const struct gr_ring_end *end)
         const struct gr_ring_in *in = &end->in[k];
         const struct gr_ring_out *out = &end->out[k];
         if (atomic_load(&in->ctl->n_sent) != in->n_taken ||
-            (out->starved &&
-             (out->n_free > 0 || atomic_load(&out->ctl->n_freed) != out->n_freed))) {
+            (out->starved && (out->n_free > 0 || atomic_load(&out->ctl->n_freed) != out->n_freed))) {
             return true;
         }
     }
@@ -245,8 +233,7 @@ static bool something_waits(const struct gr_ring_end *end)
 bool gr_ring_arm(struct gr_ring_end *end)
 {
     bool starved = end->out[GR_FRAME_SMALL].starved || end->out[GR_FRAME_BULK].starved;
-    atomic_store(&end->shared->side[end->self].armed,
-                 GR_ARM_FRAME | (starved ? GR_ARM_CREDIT : 0u));
+    atomic_store(&end->shared->side[end->self].armed, GR_ARM_FRAME | (starved ? GR_ARM_CREDIT : 0u));
     if (something_waits(end)) {
         gr_ring_disarm(end);
         return false;

@@ -24,9 +24,9 @@
 #include <stdalign.h>
 #include <stdatomic.h>
 
-#define GR_RING_MAGIC  0x31474e4952465247ull /* "GRFRING1" */
+#define GR_RING_MAGIC 0x31474e4952465247ull /* "GRFRING1" */
 #define GR_RING_LAYOUT 1u
-#define GR_RING_MASK   (GR_N_SLOT_MAX - 1u)
+#define GR_RING_MASK (GR_N_SLOT_MAX - 1u)
 
 enum { GR_ARM_FRAME = 1, GR_ARM_CREDIT = 2 };
 
@@ -76,8 +76,7 @@ struct gr_ring_out {
 struct gr_ring_in {
     struct gr_ring_ctl *ctl;
     const uint8_t *slots;
-    uint8_t
-        *copies; /* private, one per slot; NULL: the peer is trusted, payloads are used in place */
+    uint8_t *copies; /* private, one per slot; NULL: the peer is trusted, payloads are used in place */
     size_t stride;
     uint32_t n_slot, bytes_max;
     uint32_t n_taken, n_freed;
@@ -96,12 +95,11 @@ size_t gr_ring_shared_bytes(const struct gr_conn_limits *limits);
 size_t gr_ring_slots_bytes(const struct gr_conn_limits *limits);
 
 /* `shared` points at zeroed memory of gr_ring_shared_bytes(), aligned to 64. */
-void gr_ring_shared_init(struct gr_ring_shared *shared, const struct gr_conn_limits *limits,
-                         uint32_t generation);
+void gr_ring_shared_init(struct gr_ring_shared *shared, const struct gr_conn_limits *limits, uint32_t generation);
 
 /* copies: private memory of gr_ring_slots_bytes(), or NULL. Both borrowed for the end's life. */
-void gr_ring_end_init(struct gr_ring_end *end, struct gr_ring_shared *shared,
-                      const struct gr_conn_limits *limits, unsigned self, uint8_t *copies);
+void gr_ring_end_init(struct gr_ring_end *end, struct gr_ring_shared *shared, const struct gr_conn_limits *limits,
+                      unsigned self, uint8_t *copies);
 
 /* As in gr_transport_ops. GR_EPROTO: the peer wrote nonsense (logged). */
 GR_NODISCARD enum gr_status gr_ring_acquire(struct gr_ring_end *end, enum gr_frame_class class,

@@ -21,10 +21,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define OFFER_MAGIC  0x4d534752u /* "GRSM" */
-#define OFFER_BYTES  64
-#define REPLY_BYTES  8
-#define NAME_BYTES   GR_SEGMENT_NAME_BYTES
+#define OFFER_MAGIC 0x4d534752u /* "GRSM" */
+#define OFFER_BYTES 64
+#define REPLY_BYTES 8
+#define NAME_BYTES GR_SEGMENT_NAME_BYTES
 
 /* Reading the socket costs a system call, so a busy-polling receiver looks at it only every so
  * often. */
@@ -54,8 +54,7 @@ static struct shm_conn *downcast(struct gr_conn *c)
 static void ring_bell(struct shm_conn *s)
 {
     uint8_t byte = 0;
-    if (send(s->fd, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno != EAGAIN &&
-        errno != EINTR) {
+    if (send(s->fd, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno != EAGAIN && errno != EINTR) {
         s->gone = true; /* EAGAIN: bells enough are on their way */
     }
 }
@@ -327,9 +326,8 @@ static enum gr_status open_segment(int fd, const struct gr_conn_limits *limits, 
     return st != GR_OK ? st : mapped;
 }
 
-enum gr_status gr_transport_open_shm(int fd, bool creator, const struct gr_conn_limits *limits,
-                                     uint32_t generation, int timeout_ms, struct gr_conn **conn_out,
-                                     struct gr_why *why)
+enum gr_status gr_transport_open_shm(int fd, bool creator, const struct gr_conn_limits *limits, uint32_t generation,
+                                     int timeout_ms, struct gr_conn **conn_out, struct gr_why *why)
 {
     GR_TRY(gr_limits_check(limits));
     struct shm_conn *s = calloc(1, sizeof(*s));
@@ -347,8 +345,7 @@ enum gr_status gr_transport_open_shm(int fd, bool creator, const struct gr_conn_
         goto free_memory;
     }
     gr_sock_tune(fd);
-    s->base = (struct gr_conn){
-        .ops = &gr_transport_shm, .limits = *limits, .conn_generation = generation};
+    s->base = (struct gr_conn){.ops = &gr_transport_shm, .limits = *limits, .conn_generation = generation};
     s->fd = fd;
     s->map = map;
     s->map_bytes = gr_ring_shared_bytes(limits);

@@ -10,10 +10,8 @@
 #include <stdint.h>
 
 /* GR_ETIMEDOUT, GR_ECLOSED (end of file or reset), GR_EIO. */
-GR_NODISCARD enum gr_status gr_sock_read(int fd, void *p, size_t n, uint64_t deadline_ns,
-                                         const char *what);
-GR_NODISCARD enum gr_status gr_sock_write(int fd, const void *p, size_t n, uint64_t deadline_ns,
-                                          const char *what);
+GR_NODISCARD enum gr_status gr_sock_read(int fd, void *p, size_t n, uint64_t deadline_ns, const char *what);
+GR_NODISCARD enum gr_status gr_sock_write(int fd, const void *p, size_t n, uint64_t deadline_ns, const char *what);
 
 uint64_t gr_deadline_ns(int timeout_ms);
 

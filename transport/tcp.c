@@ -32,9 +32,9 @@
 #define RECORD_MAGIC 0x31465247u /* "GRF1" */
 #define HEADER_BYTES 20u
 #define CLASS_CREDIT 2u /* a record without a frame, after enum gr_frame_class */
-#define STAGE_BYTES  16384u
-#define N_IOV_MAX    16
-#define N_READ_MAX   8 /* reads per call: the caller gets its turn */
+#define STAGE_BYTES 16384u
+#define N_IOV_MAX 16
+#define N_READ_MAX 8 /* reads per call: the caller gets its turn */
 /* Unsent bytes in the kernel beyond this make a write wait, so that a small frame is never behind
  * more of them. */
 #define NOTSENT_BYTES_MAX (128 * 1024)
@@ -89,8 +89,7 @@ static struct tcp_conn *downcast(struct gr_conn *c)
 
 /* ---- slots ---- */
 
-static enum gr_status slots_init(struct slots *s, const struct gr_conn_limits *limits,
-                                 enum gr_frame_class class)
+static enum gr_status slots_init(struct slots *s, const struct gr_conn_limits *limits, enum gr_frame_class class)
 {
     s->bytes_max = gr_class_bytes_max(limits, class);
     s->n_slot = gr_class_n_slot(limits, class);
@@ -163,8 +162,8 @@ struct record {
     uint32_t slot;
 };
 
-static void header_encode(const struct tcp_conn *t, uint8_t *p, uint32_t class, uint32_t bytes,
-                          uint32_t sequence, bool with_credits)
+static void header_encode(const struct tcp_conn *t, uint8_t *p, uint32_t class, uint32_t bytes, uint32_t sequence,
+                          bool with_credits)
 {
     struct gr_writer w = {.p = p, .cap = HEADER_BYTES};
     gr_write_u32(&w, RECORD_MAGIC);
@@ -177,9 +176,8 @@ static void header_encode(const struct tcp_conn *t, uint8_t *p, uint32_t class, 
     gr_write_u32(&w, bytes);
 }
 
-static void add_frames(struct tcp_conn *t, enum gr_frame_class class, int n_max,
-                       struct iovec iov[N_IOV_MAX], struct record rec[N_IOV_MAX], int *n,
-                       uint32_t *n_new)
+static void add_frames(struct tcp_conn *t, enum gr_frame_class class, int n_max, struct iovec iov[N_IOV_MAX],
+                       struct record rec[N_IOV_MAX], int *n, uint32_t *n_new)
 {
     const struct slots *s = &t->out[class];
     for (uint32_t i = 0; i < s->n_queued && *n < n_max; i++) {
@@ -234,8 +232,7 @@ static void finish_record(struct tcp_conn *t, const struct record *rec)
 }
 
 /* Books what one write took: `left` bytes of the n records. */
-static void consume(struct tcp_conn *t, const struct iovec *iov, const struct record *rec, int n,
-                    size_t left)
+static void consume(struct tcp_conn *t, const struct iovec *iov, const struct record *rec, int n, size_t left)
 {
     bool cur = t->cur_bytes > 0;
     for (int i = 0; i < n && left > 0; i++) {
@@ -346,8 +343,8 @@ static void take_header(struct tcp_conn *t, const uint8_t *p)
     if (fault != NULL) {
         log_error("tcp: %s from the peer (generation %u, class %u, sequence %u, %u bytes, limits "
                   "%u small, %u bulk); closing",
-                  fault, t->base.conn_generation, h.class, h.sequence, h.bytes,
-                  t->base.limits.small_bytes_max, t->base.limits.bulk_bytes_max);
+                  fault, t->base.conn_generation, h.class, h.sequence, h.bytes, t->base.limits.small_bytes_max,
+                  t->base.limits.bulk_bytes_max);
         throw_out(t);
         return;
     }
@@ -403,8 +400,7 @@ static bool read_once(struct tcp_conn *t)
     if (t->in_payload) {
         n_direct = t->in_bytes - t->in_at;
         iov[n_iov++] =
-            (struct iovec){.iov_base = slot_payload(&t->in[t->in_class], t->in_slot) + t->in_at,
-                           .iov_len = n_direct};
+            (struct iovec){.iov_base = slot_payload(&t->in[t->in_class], t->in_slot) + t->in_at, .iov_len = n_direct};
     }
     size_t n_room = STAGE_BYTES - t->n_stage;
     iov[n_iov++] = (struct iovec){.iov_base = t->stage + t->n_stage, .iov_len = n_room};
@@ -459,10 +455,8 @@ static enum gr_status tcp_acquire(struct gr_conn *c, enum gr_frame_class class, 
     }
     t->n_credit[class]--;
     uint32_t slot = slot_take(&t->out[class]);
-    *frame_out = (struct gr_frame){.data = slot_payload(&t->out[class], slot),
-                                   .bytes = t->out[class].bytes_max,
-                                   .class = class,
-                                   .slot = slot};
+    *frame_out = (struct gr_frame){
+        .data = slot_payload(&t->out[class], slot), .bytes = t->out[class].bytes_max, .class = class, .slot = slot};
     return GR_OK;
 }
 
@@ -506,8 +500,8 @@ static enum gr_status tcp_recv(struct gr_conn *c, struct gr_frame *frame_out)
         struct slots *s = &t->in[k];
         if (s->n_queued > 0) {
             uint32_t slot = slot_pop(s);
-            *frame_out = (struct gr_frame){
-                .data = slot_payload(s, slot), .bytes = s->bytes[slot], .class = k, .slot = slot};
+            *frame_out =
+                (struct gr_frame){.data = slot_payload(s, slot), .bytes = s->bytes[slot], .class = k, .slot = slot};
             gr_count_received(c, frame_out->class, frame_out->bytes);
             return GR_OK;
         }
@@ -579,15 +573,14 @@ const struct gr_transport_ops gr_transport_tcp = {
     .close = tcp_close,
 };
 
-enum gr_status gr_transport_open_tcp(int fd, const struct gr_conn_limits *limits,
-                                     uint32_t generation, struct gr_conn **conn_out)
+enum gr_status gr_transport_open_tcp(int fd, const struct gr_conn_limits *limits, uint32_t generation,
+                                     struct gr_conn **conn_out)
 {
     GR_TRY(gr_limits_check(limits));
     struct tcp_conn *t = calloc(1, sizeof(*t));
     bool ok = t != NULL;
     for (int k = 0; k < GR_N_FRAME_CLASS && ok; k++) {
-        ok =
-            slots_init(&t->out[k], limits, k) == GR_OK && slots_init(&t->in[k], limits, k) == GR_OK;
+        ok = slots_init(&t->out[k], limits, k) == GR_OK && slots_init(&t->in[k], limits, k) == GR_OK;
         t->n_credit[k] = gr_class_n_slot(limits, k);
     }
     if (!ok) {
@@ -600,8 +593,7 @@ enum gr_status gr_transport_open_tcp(int fd, const struct gr_conn_limits *limits
     gr_sock_tune(fd);
     int not_sent = NOTSENT_BYTES_MAX;
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &not_sent, sizeof(not_sent));
-    t->base = (struct gr_conn){
-        .ops = &gr_transport_tcp, .limits = *limits, .conn_generation = generation};
+    t->base = (struct gr_conn){.ops = &gr_transport_tcp, .limits = *limits, .conn_generation = generation};
     t->fd = fd;
     *conn_out = &t->base;
     return GR_OK;

@@ -45,8 +45,7 @@ struct gr_transport_ops {
      * cannot fail for want of one. GR_AGAIN: no slot or no credit; try again after the peer
      * released one (poll fd wakes). GR_ELIMIT: bytes over the class's limit (logged). GR_ECLOSED:
      * the connection is gone. */
-    enum gr_status (*acquire)(struct gr_conn *c, enum gr_frame_class class, uint32_t bytes,
-                              struct gr_frame *frame_out);
+    enum gr_status (*acquire)(struct gr_conn *c, enum gr_frame_class class, uint32_t bytes, struct gr_frame *frame_out);
     /* Queues the frame with `bytes` payload bytes (<= capacity; 0 is legal). The frame is taken in
      * any case. Call flush after a batch of sends: tcp writes nothing before (loop and shm publish
      * at once). GR_ECLOSED: the peer is known to be gone. */
@@ -91,8 +90,8 @@ struct gr_conn {
     uint32_t n_fallback; /* transports of the order that were tried first and did not open */
 };
 
-static inline enum gr_status gr_conn_acquire(struct gr_conn *c, enum gr_frame_class class,
-                                             uint32_t bytes, struct gr_frame *frame_out)
+static inline enum gr_status gr_conn_acquire(struct gr_conn *c, enum gr_frame_class class, uint32_t bytes,
+                                             struct gr_frame *frame_out)
 {
     return c->ops->acquire(c, class, bytes, frame_out);
 }
@@ -128,18 +127,11 @@ static inline void gr_conn_close(struct gr_conn *c)
 }
 
 /* ---- registry: ordered, the first that can connect wins ---- */
-enum gr_transport_kind {
-    GR_TRANSPORT_LOOP,
-    GR_TRANSPORT_SHM,
-    GR_TRANSPORT_TCP,
-    GR_TRANSPORT_VERBS,
-    GR_N_TRANSPORT
-};
+enum gr_transport_kind { GR_TRANSPORT_LOOP, GR_TRANSPORT_SHM, GR_TRANSPORT_TCP, GR_TRANSPORT_VERBS, GR_N_TRANSPORT };
 
 const char *gr_transport_name(enum gr_transport_kind kind);
 /* GR_ENOTFOUND: unknown name. */
-GR_NODISCARD enum gr_status gr_transport_by_name(const char *name,
-                                                 enum gr_transport_kind *kind_out);
+GR_NODISCARD enum gr_status gr_transport_by_name(const char *name, enum gr_transport_kind *kind_out);
 /* Bit i set: kind i is in this build. */
 uint32_t gr_transport_built_mask(void);
 
@@ -152,15 +144,13 @@ uint32_t gr_transport_built_mask(void);
  * (gr_limits_agree), else GR_EINVAL or GR_EUNSUPPORTED. shm: GR_EUNSUPPORTED means that both sides
  * know it failed (no room in /dev/shm), that the socket is clean for another transport, and that why
  * says what was lacking, which is not logged. */
-GR_NODISCARD enum gr_status gr_transport_open_tcp(int fd, const struct gr_conn_limits *limits,
-                                                  uint32_t generation, struct gr_conn **conn_out);
-GR_NODISCARD enum gr_status gr_transport_open_shm(int fd, bool creator,
-                                                  const struct gr_conn_limits *limits,
-                                                  uint32_t generation, int timeout_ms,
-                                                  struct gr_conn **conn_out, struct gr_why *why);
+GR_NODISCARD enum gr_status gr_transport_open_tcp(int fd, const struct gr_conn_limits *limits, uint32_t generation,
+                                                  struct gr_conn **conn_out);
+GR_NODISCARD enum gr_status gr_transport_open_shm(int fd, bool creator, const struct gr_conn_limits *limits,
+                                                  uint32_t generation, int timeout_ms, struct gr_conn **conn_out,
+                                                  struct gr_why *why);
 /* Two ends in one process; each end may live in its own thread. */
-GR_NODISCARD enum gr_status gr_transport_open_loop(const struct gr_conn_limits *limits,
-                                                   uint32_t generation,
+GR_NODISCARD enum gr_status gr_transport_open_loop(const struct gr_conn_limits *limits, uint32_t generation,
                                                    struct gr_conn *conn_out[2]);
 
 #endif

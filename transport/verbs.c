@@ -23,8 +23,8 @@
 /* Looking at the descriptors costs a system call, so a busy-polling receiver does it only every so often: in a
  * millisecond or less. */
 #define N_EMPTY_RECV_PER_LOOK 8192
-#define N_EVENT_ACK           64
-#define CLOSE_WAIT_MS         100
+#define N_EVENT_ACK 64
+#define CLOSE_WAIT_MS 100
 
 enum { EVENT_COMP, EVENT_CM, EVENT_ANCHOR, EVENT_ASYNC, EVENT_SOCKET, N_EVENT };
 
@@ -100,11 +100,10 @@ static void tell_all(const struct ibv_context *context, const struct ibv_async_e
 {
     pthread_mutex_lock(&all_lock);
     for (struct gr_verbs_conn *v = all; v != NULL; v = v->next) {
-        const bool mine = is_of_qp(e->event_type)
-                              ? v->link.id->qp == e->element.qp
-                              : is_fatal(e->event_type) && v->memory->anchor->verbs == context &&
-                                    (e->event_type == IBV_EVENT_DEVICE_FATAL ||
-                                     e->element.port_num == v->memory->device.port);
+        const bool mine = is_of_qp(e->event_type) ? v->link.id->qp == e->element.qp
+                                                  : is_fatal(e->event_type) && v->memory->anchor->verbs == context &&
+                                                        (e->event_type == IBV_EVENT_DEVICE_FATAL ||
+                                                         e->element.port_num == v->memory->device.port);
         if (mine) {
             atomic_store(&v->fatal_event, (int)e->event_type + 1);
         }
@@ -238,7 +237,7 @@ static enum gr_status verbs_acquire(struct gr_conn *c, enum gr_frame_class class
     }
     v->n_credit[class]--;
     const uint32_t slot = gr_verbs_slot_take(&v->out[class]);
-    *frame_out = (struct gr_frame){.data = gr_verbs_out_slot(v->memory, (enum gr_verbs_out)class, slot),
+    *frame_out = (struct gr_frame){.data = gr_verbs_out_slot(v->memory, (enum gr_verbs_out) class, slot),
                                    .bytes = gr_class_bytes_max(&c->limits, class),
                                    .class = class,
                                    .slot = slot};
@@ -283,10 +282,8 @@ static bool take_frame(struct gr_verbs_conn *v, struct gr_frame *out)
     }
     if (v->bulk.n_queued > 0) {
         const uint32_t slot = gr_verbs_slot_pop(&v->bulk);
-        *out = (struct gr_frame){.data = gr_verbs_copy_of(v, slot),
-                                 .bytes = v->bulk.bytes[slot],
-                                 .class = GR_FRAME_BULK,
-                                 .slot = slot};
+        *out = (struct gr_frame){
+            .data = gr_verbs_copy_of(v, slot), .bytes = v->bulk.bytes[slot], .class = GR_FRAME_BULK, .slot = slot};
         return true;
     }
     return false;

@@ -5,8 +5,8 @@
 #include "transport/transport.h"
 
 #define GR_VERBS_SPIN_US_DEFAULT 20
-#define GR_VERBS_SPIN_US_MAX     10000
-#define GR_VERBS_GID_INDEX_MAX   1023
+#define GR_VERBS_SPIN_US_MAX 10000
+#define GR_VERBS_GID_INDEX_MAX 1023
 
 struct gr_verbs_lib;
 
@@ -18,7 +18,10 @@ struct gr_verbs_options {
     uint8_t ack_timeout;            /* the device sends again after 4.096 us * 2^this without an answer; 0: 67 ms */
     const struct gr_verbs_lib *lib; /* NULL: the libraries */
 };
-#define GR_VERBS_OPTIONS_DEFAULT {.gid_index = -1, .spin_us = GR_VERBS_SPIN_US_DEFAULT}
+#define GR_VERBS_OPTIONS_DEFAULT                             \
+    {                                                        \
+        .gid_index = -1, .spin_us = GR_VERBS_SPIN_US_DEFAULT \
+    }
 
 /* Of a process that may use the transport, before its first thread. */
 void gr_verbs_prepare(void);
@@ -37,11 +40,11 @@ bool gr_verbs_worth_offering(const struct gr_verbs_options *options);
 void gr_verbs_forget_peers(void);
 
 struct gr_verbs_stats {
-    uint64_t n_rnr;        /* work requests that ended for want of a posted receive: a bug if not 0 */
-    uint64_t n_inline;     /* records that the device took from the work request itself */
-    uint64_t n_post;       /* doorbells */
+    uint64_t n_rnr;         /* work requests that ended for want of a posted receive: a bug if not 0 */
+    uint64_t n_inline;      /* records that the device took from the work request itself */
+    uint64_t n_post;        /* doorbells */
     uint64_t n_credit_sent; /* records of credits alone */
-    uint32_t inline_bytes; /* granted by the device */
+    uint32_t inline_bytes;  /* granted by the device */
     bool two_sided;
 };
 /* false: c is not a verbs connection. */

@@ -11,20 +11,20 @@
 #include <sodium.h>
 #include <string.h>
 
-#define PRIVATE_MAGIC   0x43565247u /* "GRVC" */
+#define PRIVATE_MAGIC 0x43565247u /* "GRVC" */
 #define PRIVATE_VERSION 2u
-#define PRIVATE_BYTES   (12u + GR_VERBS_NONCE_BYTES) /* librdmacm passes 56 at most */
-#define INLINE_ASK      512u
+#define PRIVATE_BYTES (12u + GR_VERBS_NONCE_BYTES) /* librdmacm passes 56 at most */
+#define INLINE_ASK 512u
 /* 4.096 us * 2^14 = 67 ms for an answer, seven tries: a link that swallows packets is noticed in about 0.5 s. Not 7
  * retries: soft RoCE takes that number for endless. */
 #define ACK_TIMEOUT 14
 #define RETRY_COUNT 6
 /* For ever: credits see to it that no receive is missing. The first wait would be 655 ms as librdmacm sets it; this is
  * 1.28 ms. */
-#define RNR_RETRY     7
+#define RNR_RETRY 7
 #define MIN_RNR_TIMER 14
 /* Of one attempt: the first packet to a machine may wait for ARP. */
-#define RESOLVE_MS    2000
+#define RESOLVE_MS 2000
 #define N_RESOLVE_TRY 2
 
 static int left_ms(uint64_t deadline_ns)
@@ -103,7 +103,7 @@ static enum gr_status expect_event(struct gr_verbs_link *k, enum rdma_cm_event_t
     }
     log_error("verbs: %s (%s): %s: %s, status %d%s", k->memory->device.name, k->memory->device.addr_text, what,
               rdma_event_str(e.type), e.status,
-              e.type == RDMA_CM_EVENT_REJECTED && e.status == 28 ? " (the peer refused our private data)"
+              e.type == RDMA_CM_EVENT_REJECTED && e.status == 28  ? " (the peer refused our private data)"
               : e.type == RDMA_CM_EVENT_REJECTED && e.status == 8 ? " (nobody listens there)"
                                                                   : "");
     return GR_EIO;
@@ -200,11 +200,11 @@ static const char *private_fault(const struct gr_verbs_link *k, const struct cm_
     const uint32_t magic = gr_read_u32(&r), version = gr_read_u32(&r);
     (void)gr_read_u32(&r); /* generation: each side counts its own */
     const uint8_t *nonce = gr_read_bytes(&r, GR_VERBS_NONCE_BYTES);
-    return r.failed                                                            ? "is too short"
-           : magic != PRIVATE_MAGIC                                            ? "is not ours"
-           : version != PRIVATE_VERSION                                        ? "has another version"
-           : sodium_memcmp(nonce, k->nonce, GR_VERBS_NONCE_BYTES) != 0         ? "has a wrong nonce"
-                                                                               : NULL;
+    return r.failed                                                    ? "is too short"
+           : magic != PRIVATE_MAGIC                                    ? "is not ours"
+           : version != PRIVATE_VERSION                                ? "has another version"
+           : sodium_memcmp(nonce, k->nonce, GR_VERBS_NONCE_BYTES) != 0 ? "has a wrong nonce"
+                                                                       : NULL;
 }
 
 static struct rdma_conn_param conn_param(void)

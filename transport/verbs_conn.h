@@ -7,7 +7,7 @@
 
 #include <stdatomic.h>
 
-#define GR_VERBS_SENT_MAX 512u /* work requests on the send queue; a power of two */
+#define GR_VERBS_SENT_MAX 512u            /* work requests on the send queue; a power of two */
 #define GR_VERBS_SEND_WR_BIT (1ull << 63) /* wr_id: a count of sends with this bit, or the slot of a receive */
 
 struct gr_verbs_header {
@@ -46,12 +46,12 @@ struct gr_verbs_conn {
     bool two_sided;
     int spin_us;
     /* the end */
-    bool gone;        /* nothing more is sent; what has arrived is handed out */
-    bool failed;      /* the peer broke the protocol */
+    bool gone;               /* nothing more is sent; what has arrived is handed out */
+    bool failed;             /* the peer broke the protocol */
     _Atomic int fatal_event; /* enum ibv_event_type + 1, set by whichever connection reads the device's events */
-    bool broke;       /* not closed by us: the peer may come back */
-    bool keep_memory; /* park it */
-    bool armed;       /* events may have come since they were last looked at */
+    bool broke;              /* not closed by us: the peer may come back */
+    bool keep_memory;        /* park it */
+    bool armed;              /* events may have come since they were last looked at */
     uint32_t n_empty_recv, n_unacked_event;
     uint64_t n_record, n_record_seen, last_record_ns; /* for the spin */
     /* sending */

@@ -11,7 +11,7 @@
 struct gr_verbs_device {
     char name[64];
     uint8_t port;
-    int gid_index; /* -1: the device is named by address (InfiniBand, iWARP) */
+    int gid_index;                /* -1: the device is named by address (InfiniBand, iWARP) */
     struct sockaddr_storage addr; /* to bind; port 0 */
     char addr_text[INET6_ADDRSTRLEN];
     char gid_text[INET6_ADDRSTRLEN];
@@ -23,8 +23,7 @@ struct gr_verbs_device {
 /* The options' device, else what NCCL_IB_HCA, NCCL_IB_GID_INDEX and NCCL_SOCKET_IFNAME allow, else any; of its
  * addresses RoCE v2 on IPv4 first. GR_ENOTFOUND: one line says what was looked for and what there is. */
 GR_NODISCARD enum gr_status gr_verbs_device_choose(const struct gr_verbs_lib *lib,
-                                                   const struct gr_verbs_options *options,
-                                                   struct gr_verbs_device *out);
+                                                   const struct gr_verbs_options *options, struct gr_verbs_device *out);
 
 /* How frames would reach GPU memory. */
 enum gr_gpu_path { GR_GPU_DMABUF, GR_GPU_PEER_MEMORY, GR_GPU_STAGING };

@@ -7,7 +7,7 @@
 #include <assert.h>
 
 #define RECORD_MAGIC 0x31565247u /* "GRV1" */
-#define FLAG_MORE    1u
+#define FLAG_MORE 1u
 
 /* ---- in front of the payload ---- */
 

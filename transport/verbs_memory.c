@@ -11,11 +11,11 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#define PAGE_BYTES       4096u
-#define N_GAP_PAGE       16u /* the inbox begins in one of these */
-#define INTERVAL_MAX     16u
-#define PART_BYTES       16384u
-#define N_PART_MAX       2048u /* receives for bulk frames by SEND */
+#define PAGE_BYTES 4096u
+#define N_GAP_PAGE 16u /* the inbox begins in one of these */
+#define INTERVAL_MAX 16u
+#define PART_BYTES 16384u
+#define N_PART_MAX 2048u /* receives for bulk frames by SEND */
 
 /* ---- layout ---- */
 

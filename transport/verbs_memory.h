@@ -13,7 +13,7 @@
 #include "transport/verbs_device.h"
 
 #define GR_VERBS_HEADER_BYTES 20u
-#define GR_VERBS_N_CREDIT     4u /* records of credits alone that are on their way, two a class */
+#define GR_VERBS_N_CREDIT 4u /* records of credits alone that are on their way, two a class */
 
 enum gr_verbs_out { GR_VERBS_OUT_SMALL, GR_VERBS_OUT_BULK, GR_VERBS_OUT_CREDIT, GR_N_VERBS_OUT };
 

@@ -28,18 +28,18 @@
 #define STEP_MAGIC 0x53565247u /* "GRVS" */
 #define STEP_BYTES 96u
 /* The peer has proved itself: it may take its time. Queue pairs: two attempts at an address, and the connection. */
-#define OPEN_MS    8000
+#define OPEN_MS 8000
 #define CONNECT_MS 5000
 
 enum step_kind { STEP_READY = 1, STEP_LISTEN, STEP_KEYS, STEP_DONE };
 
 struct step {
     uint32_t kind, ok;
-    uint32_t two_sided, n_bulk_slot;      /* READY */
-    uint32_t family, port;                /* LISTEN: 4 or 6 */
+    uint32_t two_sided, n_bulk_slot; /* READY */
+    uint32_t family, port;           /* LISTEN: 4 or 6 */
     uint8_t addr[16];
     uint8_t nonce[GR_VERBS_NONCE_BYTES];
-    uint64_t inbox, inbox_bytes;          /* KEYS */
+    uint64_t inbox, inbox_bytes; /* KEYS */
     uint32_t key;
 };
 

@@ -10,9 +10,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#define N_POLL     16
+#define N_POLL 16
 #define N_POLL_MAX 16 /* batches a call: the caller gets its turn */
-#define N_REPOST   16u
+#define N_REPOST 16u
 
 /* ---- receives ---- */
 
@@ -206,8 +206,8 @@ static void take_receive(struct gr_verbs_conn *v, const struct ibv_wc *wc)
     GR_ASSERT(slot < v->in.n_slot && v->in.state[slot] == GR_VERBS_POSTED);
     v->n_recv_posted--;
     v->n_record++;
-    const char *fault = wc->opcode == IBV_WC_RECV_RDMA_WITH_IMM ? take_written(v, wc, &h)
-                                                                : take_sent(v, wc, slot, &h, &keep);
+    const char *fault =
+        wc->opcode == IBV_WC_RECV_RDMA_WITH_IMM ? take_written(v, wc, &h) : take_sent(v, wc, slot, &h, &keep);
     if (fault != NULL) {
         gr_verbs_throw_out(v, fault, &h, wc->byte_len);
     }

@@ -194,7 +194,7 @@ static void add_credit(struct gr_verbs_conn *v, struct batch *b, int class)
 {
     const uint32_t slot = gr_verbs_slot_take(&v->out[GR_VERBS_OUT_CREDIT]);
     add_whole(v, b, GR_VERBS_OUT_CREDIT, slot, 0);
-    v->credit_class[v->n_credit_record++] = (uint8_t)class;
+    v->credit_class[v->n_credit_record++] = (uint8_t) class;
     v->n_credit_record_of[class]++;
     v->stats.n_credit_sent++;
 }

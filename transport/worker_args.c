@@ -110,7 +110,8 @@ static enum gr_status store(const struct gr_arg *a, const char *value)
 static void help(const char *program, const struct gr_arg *args, int n_arg)
 {
     printf("usage: %s [options]\n\nThe shared key comes from GRAFT_KEY (64 hex digits) or the file GRAFT_KEY_FILE "
-           "names.\n\n", program);
+           "names.\n\n",
+           program);
     for (int i = 0; i < n_arg; i++) {
         printf("  --%-20s %s\n", args[i].name, args[i].help);
     }

@@ -25,8 +25,8 @@
 #define LOOKS_PER_POLL 64u
 /* A connection that stood before is tried again: at once, then after 50 ms, 100 ms ... 2 s, each drawn from its upper
  * half, so that drafters that lost one target do not come back in step. */
-#define RETRY_MS_MIN   50u
-#define RETRY_MS_MAX   2000u
+#define RETRY_MS_MIN 50u
+#define RETRY_MS_MAX 2000u
 #define RETRY_PATIENCE (60 * GR_S)
 
 enum peer_state { PEER_FREE, PEER_HANDSHAKE, PEER_WAITING, PEER_READY }; /* the I/O loop's alone */
@@ -45,7 +45,7 @@ struct peer {
     int forced;
     uint32_t n_retry;
     uint64_t retry_ns, give_up_ns; /* PEER_WAITING */
-    bool announce; /* on_peer_ready is owed */
+    bool announce;                 /* on_peer_ready is owed */
     struct gr_frame out;
     bool out_open;
 };
@@ -100,8 +100,8 @@ static void *run_handshake(void *arg)
     gr_log_hold(NULL, 0);
     if (st == GR_OK) {
         struct gr_hello peer_hello;
-        st = gr_bootstrap(fd, true, &w->config.hello, w->config.key, h->forced, h->generation, patience_ms,
-                          &peer_hello, &conn);
+        st = gr_bootstrap(fd, true, &w->config.hello, w->config.key, h->forced, h->generation, patience_ms, &peer_hello,
+                          &conn);
         if (st != GR_OK) {
             close(fd);
         }
@@ -599,11 +599,15 @@ enum gr_status gr_worker_config_describe(struct gr_worker_config *c, const struc
                                             .bulk_bytes_max = (uint32_t)frame_bytes,
                                             .n_small_slot = 64,
                                             .n_bulk_slot = bulk ? 8 : 0}};
-    c->join_msg = (struct gr_msg){
-        .type = GR_MSG_JOIN, .role = d->role, .pid = (uint32_t)getpid(), .n_vocab = (uint32_t)d->n_vocab,
-        .n_ctx_max = (uint32_t)d->n_ctx_max, .n_block = (uint32_t)d->n_block,
-        .n_session = (uint32_t)d->n_session_max, .model_fingerprint = d->model_fingerprint,
-        .tokenizer_fingerprint = d->tokenizer_fingerprint};
+    c->join_msg = (struct gr_msg){.type = GR_MSG_JOIN,
+                                  .role = d->role,
+                                  .pid = (uint32_t)getpid(),
+                                  .n_vocab = (uint32_t)d->n_vocab,
+                                  .n_ctx_max = (uint32_t)d->n_ctx_max,
+                                  .n_block = (uint32_t)d->n_block,
+                                  .n_session = (uint32_t)d->n_session_max,
+                                  .model_fingerprint = d->model_fingerprint,
+                                  .tokenizer_fingerprint = d->tokenizer_fingerprint};
     snprintf(c->hello.captures, sizeof(c->hello.captures), "%s", d->captures);
     snprintf(c->hello.numerics_id, sizeof(c->hello.numerics_id), "%s", d->numerics_id);
     snprintf(c->join_msg.numerics_id, sizeof(c->join_msg.numerics_id), "%s", d->numerics_id);
@@ -631,7 +635,10 @@ static enum gr_status open_gate(struct gr_worker_io *w)
 {
     struct gr_worker_config *c = &w->config;
     char bound[64];
-    struct gr_gate_config gate = {.wake_fd = w->wake_fd, .self = &c->hello, .key = c->key, .opens = true,
+    struct gr_gate_config gate = {.wake_fd = w->wake_fd,
+                                  .self = &c->hello,
+                                  .key = c->key,
+                                  .opens = true,
                                   .timeout_ms = GR_MIN(c->handshake_timeout_ms, GR_ACCEPT_TIMEOUT_MS),
                                   .forced = c->forced_transport};
     GR_TRY(gr_tcp_listen(c->listen, &gate.listen_fd, bound));

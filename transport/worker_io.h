@@ -13,16 +13,16 @@
 #define GR_PEER_MAX 16
 
 struct gr_worker_config {
-    struct gr_hello hello;      /* of this worker; role, fingerprints, limits. Nonce and host id are filled here */
+    struct gr_hello hello; /* of this worker; role, fingerprints, limits. Nonce and host id are filled here */
     uint8_t key[GR_KEY_BYTES];
-    const char *join;           /* orchestrator's HOST:PORT */
-    const char *listen;         /* data endpoint HOST:PORT (target), NULL: this worker connects (drafter) */
-    struct gr_msg join_msg;     /* JOIN; address and incarnation are filled here */
-    int forced_transport;       /* enum gr_transport_kind or -1 */
-    struct gr_conn *loop_conn;  /* co-located pair: the other half lives in this process; taken. NULL: none */
+    const char *join;          /* orchestrator's HOST:PORT */
+    const char *listen;        /* data endpoint HOST:PORT (target), NULL: this worker connects (drafter) */
+    struct gr_msg join_msg;    /* JOIN; address and incarnation are filled here */
+    int forced_transport;      /* enum gr_transport_kind or -1 */
+    struct gr_conn *loop_conn; /* co-located pair: the other half lives in this process; taken. NULL: none */
     int handshake_timeout_ms;
-    int join_patience_ms;       /* how long to try while no orchestrator listens at `join` */
-    uint64_t spin_ns;           /* the loop and the compute thread sleep only when so long nothing has happened */
+    int join_patience_ms; /* how long to try while no orchestrator listens at `join` */
+    uint64_t spin_ns;     /* the loop and the compute thread sleep only when so long nothing has happened */
 };
 
 /* The state machine behind the edge. ctx is the worker's. */

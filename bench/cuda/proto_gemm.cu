@@ -26,25 +26,25 @@
 #include <cstring>
 #include <vector>
 
-#define CHECK(e)                                                                                                       \
-    do {                                                                                                               \
-        cudaError_t e_ = (e);                                                                                          \
-        if (e_ != cudaSuccess) {                                                                                       \
-            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #e, cudaGetErrorString(e_));                        \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
+#define CHECK(e)                                                                                \
+    do {                                                                                        \
+        cudaError_t e_ = (e);                                                                   \
+        if (e_ != cudaSuccess) {                                                                \
+            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #e, cudaGetErrorString(e_)); \
+            exit(1);                                                                            \
+        }                                                                                       \
     } while (0)
-#define CHECKU(e)                                                                                                      \
-    do {                                                                                                               \
-        CUresult e_ = (e);                                                                                             \
-        if (e_ != CUDA_SUCCESS) {                                                                                      \
-            fprintf(stderr, "%s:%d: %s: error %d\n", __FILE__, __LINE__, #e, (int)e_);                                 \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
+#define CHECKU(e)                                                                      \
+    do {                                                                               \
+        CUresult e_ = (e);                                                             \
+        if (e_ != CUDA_SUCCESS) {                                                      \
+            fprintf(stderr, "%s:%d: %s: error %d\n", __FILE__, __LINE__, #e, (int)e_); \
+            exit(1);                                                                   \
+        }                                                                              \
     } while (0)
 
-static constexpr int M = 64;       /* rows of a pass, padded */
-static constexpr int KT = 64;      /* k of a box: 128 bytes, the widest swizzle */
+static constexpr int M = 64;  /* rows of a pass, padded */
+static constexpr int KT = 64; /* k of a box: 128 bytes, the widest swizzle */
 #ifndef N_SLOT
 #define N_SLOT 6
 #endif
@@ -64,9 +64,9 @@ struct Gemm {
     const __nv_bfloat16 *x; /* tiled: (K / 64, 64 rows, 64), each tile swizzled */
     __nv_bfloat16 *y;       /* the same, (n / 64, 64, 64); ldy > 0: row-major */
     int n, k, ldy;
-    int r;          /* rows of W that a unit owns: 32, 48, 224, 208 */
-    int n_unit;     /* of each block: its rows are r * (block + N_BLOCK * unit) .. */
-    int k_box;      /* boxes of 64 k in a slot of W */
+    int r;      /* rows of W that a unit owns: 32, 48, 224, 208 */
+    int n_unit; /* of each block: its rows are r * (block + N_BLOCK * unit) .. */
+    int k_box;  /* boxes of 64 k in a slot of W */
 };
 
 /* ---- instructions ---- */
@@ -89,36 +89,38 @@ __device__ __forceinline__ void bar_arrive(uint64_t *b)
 }
 __device__ __forceinline__ void bar_arrive_at(uint64_t *b, int cta)
 {
-    asm volatile("{ .reg .b32 a; mapa.shared::cluster.u32 a, %0, %1; mbarrier.arrive.shared::cluster.b64 _, [a]; }" ::"r"(
-                     smem_u32(b)),
-                 "r"(cta)
-                 : "memory");
+    asm volatile(
+        "{ .reg .b32 a; mapa.shared::cluster.u32 a, %0, %1; mbarrier.arrive.shared::cluster.b64 _, [a]; }" ::"r"(
+            smem_u32(b)),
+        "r"(cta)
+        : "memory");
 }
 __device__ __forceinline__ void bar_wait(uint64_t *b, uint32_t parity)
 {
-    asm volatile("{\n .reg .pred p;\n W:\n mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n @p bra D;\n bra W;\n D:\n }" ::"r"(
-                     smem_u32(b)),
+    asm volatile("{\n .reg .pred p;\n W:\n mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n @p bra D;\n bra "
+                 "W;\n D:\n }" ::"r"(smem_u32(b)),
                  "r"(parity)
                  : "memory");
 }
 __device__ __forceinline__ void load_line(const void *from, void *to, uint64_t *bar, uint32_t bytes)
 {
 #ifdef NO_HINT
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                     smem_u32(to)),
-                 "l"(from), "r"(bytes), "r"(smem_u32(bar))
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(smem_u32(to)),
+        "l"(from), "r"(bytes), "r"(smem_u32(bar))
+        : "memory");
     return;
 #endif
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
-                     smem_u32(to)),
-                 "l"(from), "r"(bytes), "r"(smem_u32(bar)), "l"(0x12F0000000000000ull) /* evict first */
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+            "r"(smem_u32(to)),
+        "l"(from), "r"(bytes), "r"(smem_u32(bar)), "l"(0x12F0000000000000ull) /* evict first */
+        : "memory");
 }
 __device__ __forceinline__ void load_line_all(const void *from, void *to, uint64_t *bar, uint32_t bytes, uint16_t mask)
 {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::"r"(
-                     smem_u32(to)),
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, "
+                 "[%3], %4;" ::"r"(smem_u32(to)),
                  "l"(from), "r"(bytes), "r"(smem_u32(bar)), "h"(mask)
                  : "memory");
 }
@@ -138,8 +140,14 @@ __device__ __forceinline__ uint64_t descriptor(uint32_t addr)
 {
     return (uint64_t)((addr & 0x3FFFF) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
 }
-__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_fence()
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void wgmma_commit()
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
 template <int N> __device__ __forceinline__ void wgmma_wait()
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
@@ -229,8 +237,8 @@ static __device__ void stream_x(const Gemm *gemm, int n_gemm, uint8_t *xs, Share
 #else
                 bar_expect(&s->x_full[ring.slot], (uint32_t)n_group * 1024);
                 if (to > from) {
-                    load_line_all(g.x + (size_t)k * M + from * 512, xs + ring.slot * X_BYTES + from * 1024, &s->x_full[ring.slot],
-                                  (uint32_t)(to - from) * 1024, (uint16_t)((1u << CLUSTER) - 1));
+                    load_line_all(g.x + (size_t)k * M + from * 512, xs + ring.slot * X_BYTES + from * 1024,
+                                  &s->x_full[ring.slot], (uint32_t)(to - from) * 1024, (uint16_t)((1u << CLUSTER) - 1));
                 }
 #endif
                 ring.next();
@@ -254,8 +262,8 @@ static __device__ __forceinline__ void release_x(Shared *s, int slot)
 
 /* One unit: R outputs of every row. */
 template <int R>
-static __device__ __forceinline__ void multiply(const Part &g, int unit, int n_row, uint8_t *slots, uint8_t *xs, Shared *s,
-                                                Ring<N_SLOT> &wr, Ring<N_X> &xr)
+static __device__ __forceinline__ void multiply(const Part &g, int unit, int n_row, uint8_t *slots, uint8_t *xs,
+                                                Shared *s, Ring<N_SLOT> &wr, Ring<N_X> &xr)
 {
     float d[R / 2];
     int x_before = -1, w_before = -1;
@@ -341,10 +349,18 @@ __global__ void __launch_bounds__(192, 1) pass_kernel(const Gemm *gemm, int n_ge
             const Part g = part_of(gemm + i);
             for (int u = 0; u < g.n_unit; u++) {
                 switch (g.r) {
-                case 32: multiply<32>(g, u, n_row, slots, xs, &s, wr, xr); break;
-                case 48: multiply<48>(g, u, n_row, slots, xs, &s, wr, xr); break;
-                case 224: multiply<224>(g, u, n_row, slots, xs, &s, wr, xr); break;
-                default: multiply<208>(g, u, n_row, slots, xs, &s, wr, xr); break;
+                case 32:
+                    multiply<32>(g, u, n_row, slots, xs, &s, wr, xr);
+                    break;
+                case 48:
+                    multiply<48>(g, u, n_row, slots, xs, &s, wr, xr);
+                    break;
+                case 224:
+                    multiply<224>(g, u, n_row, slots, xs, &s, wr, xr);
+                    break;
+                default:
+                    multiply<208>(g, u, n_row, slots, xs, &s, wr, xr);
+                    break;
                 }
             }
             asm volatile("fence.proxy.async.global;" ::: "memory");
@@ -554,7 +570,8 @@ int main(int argc, char **argv)
             }
         }
         const double median = ms[ms.size() / 2];
-        printf("%2d rows: median %.3f ms (min %.3f, p90 %.3f), %.3f GB, %.0f GB/s; error %.2e; bits that differ from 64 rows': %zu of %zu\n",
+        printf("%2d rows: median %.3f ms (min %.3f, p90 %.3f), %.3f GB, %.0f GB/s; error %.2e; bits that differ from "
+               "64 rows': %zu of %zu\n",
                n_row, median, ms[0], ms[ms.size() * 9 / 10], m.bytes / 1e9, m.bytes / median / 1e6, worst, n_differ,
                got.size());
         if (n_row == 64) { /* the ceiling, in the same run */
@@ -562,7 +579,8 @@ int main(int argc, char **argv)
             for (int i = 0; i < 20; i++) {
                 CHECK(cudaEventRecord(e0, st));
                 for (size_t j = 0; j < m.w.size(); j++) {
-                    read_all<<<1056, 512, 0, st>>>((const uint4 *)m.w[j], (size_t)m.gemm[j].n * m.gemm[j].k / 8, (uint32_t *)counter + 8);
+                    read_all<<<1056, 512, 0, st>>>((const uint4 *)m.w[j], (size_t)m.gemm[j].n * m.gemm[j].k / 8,
+                                                   (uint32_t *)counter + 8);
                 }
                 CHECK(cudaEventRecord(e1, st));
                 CHECK(cudaEventSynchronize(e1));

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <vector>
 
-struct Times { /* ms */
+struct Times {               /* ms */
     float median, low, high; /* 10 % and 90 % */
 };
 

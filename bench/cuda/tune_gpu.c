@@ -11,12 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define N_WARM       5
-#define N_COPY_MAX   64
-#define ENOUGH       ((size_t)512 << 20) /* bytes that a graph reads, or tries to: ten times the L2 cache */
-#define N_RANDOM     ((size_t)8 << 20)   /* values; repeated all over the memory */
-#define BLOCK_STRIDE 7919                /* a prime, and more than there are blocks */
-#define N_KV_FREE    8                   /* blocks beside those of the context: scratch, and what it is rounded up by */
+#define N_WARM 5
+#define N_COPY_MAX 64
+#define ENOUGH ((size_t)512 << 20) /* bytes that a graph reads, or tries to: ten times the L2 cache */
+#define N_RANDOM ((size_t)8 << 20) /* values; repeated all over the memory */
+#define BLOCK_STRIDE 7919          /* a prime, and more than there are blocks */
+#define N_KV_FREE 8                /* blocks beside those of the context: scratch, and what it is rounded up by */
 
 struct gr_tune_gpu {
     struct gr_cuda_device device;

@@ -16,8 +16,7 @@ struct cpu_isa {
 static bool has_avx512(void)
 {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("fma");
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("fma");
 }
 
 static bool has_avx2(void)
@@ -34,10 +33,10 @@ static bool has_c(void)
 /* Best first. */
 static const struct cpu_isa isa_table[] = {
 #ifdef GR_CPU_X86
-    { "avx512", has_avx512, gr_kernels_fill_avx512 },
-    { "avx2", has_avx2, gr_kernels_fill_avx2 },
+    {"avx512", has_avx512, gr_kernels_fill_avx512},
+    {"avx2", has_avx2, gr_kernels_fill_avx2},
 #endif
-    { "c", has_c, gr_kernels_fill_c },
+    {"c", has_c, gr_kernels_fill_c},
 };
 
 enum gr_status gr_kernels_init_cpu(struct gr_kernels *k, const char *isa)

@@ -6,12 +6,14 @@
 #include <stdint.h>
 
 /* Register tiles (rows, panels): at most 12 of the 16 registers are sums. */
+/* clang-format off */
 #define L16_ROW_MAX 6
 #define L16_PANEL_MAX { 0, 4, 3, 2, 1, 1, 1 }
 #define L16_PV_ROW_MAX 3 /* rows of a P.V tile */
 #define L16_TILES(X)                                                                               \
     X(1, 1) X(1, 2) X(1, 3) X(1, 4) X(2, 1) X(2, 2) X(2, 3)                                        \
     X(3, 1) X(3, 2) X(4, 1) X(5, 1) X(6, 1)
+/* clang-format on */
 
 typedef struct {
     __m256 lo, hi;
@@ -25,22 +27,21 @@ typedef struct {
 /* All ones in the first n lanes; the two halves are read from a table of ones and zeros. */
 L16_FN l16u l16_mask(int n)
 {
-    static const int32_t ones[32] = { -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,
-                                      -1, -1, -1, -1, -1 };
+    static const int32_t ones[32] = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
     const int32_t *p = ones + 16 - n;
-    return (l16u){ _mm256_loadu_si256((const __m256i *)(const void *)p),
-                   _mm256_loadu_si256((const __m256i *)(const void *)(p + 8)) };
+    return (l16u){_mm256_loadu_si256((const __m256i *)(const void *)p),
+                  _mm256_loadu_si256((const __m256i *)(const void *)(p + 8))};
 }
 
 L16_FN l16 l16_set1(float x)
 {
     __m256 v = _mm256_set1_ps(x);
-    return (l16){ v, v };
+    return (l16){v, v};
 }
 
 L16_FN l16 l16_load(const float *p)
 {
-    return (l16){ _mm256_loadu_ps(p), _mm256_loadu_ps(p + 8) };
+    return (l16){_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)};
 }
 
 L16_FN void l16_store(float *p, l16 v)
@@ -52,7 +53,7 @@ L16_FN void l16_store(float *p, l16 v)
 L16_FN l16 l16_load_n(const float *p, int n)
 {
     l16u m = l16_mask(n);
-    return (l16){ _mm256_maskload_ps(p, m.lo), _mm256_maskload_ps(p + 8, m.hi) };
+    return (l16){_mm256_maskload_ps(p, m.lo), _mm256_maskload_ps(p + 8, m.hi)};
 }
 
 L16_FN void l16_store_n(float *p, l16 v, int n)
@@ -67,49 +68,48 @@ L16_FN l16 l16_load_bf16(const uint16_t *p)
     const __m128i *q = (const __m128i *)(const void *)p;
     __m256i lo = _mm256_cvtepu16_epi32(_mm_loadu_si128(q));
     __m256i hi = _mm256_cvtepu16_epi32(_mm_loadu_si128(q + 1));
-    return (l16){ _mm256_castsi256_ps(_mm256_slli_epi32(lo, 16)),
-                  _mm256_castsi256_ps(_mm256_slli_epi32(hi, 16)) };
+    return (l16){_mm256_castsi256_ps(_mm256_slli_epi32(lo, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(hi, 16))};
 }
 
 L16_FN l16 l16_add(l16 a, l16 b)
 {
-    return (l16){ _mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi) };
+    return (l16){_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)};
 }
 
 L16_FN l16 l16_sub(l16 a, l16 b)
 {
-    return (l16){ _mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi) };
+    return (l16){_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)};
 }
 
 L16_FN l16 l16_mul(l16 a, l16 b)
 {
-    return (l16){ _mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi) };
+    return (l16){_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)};
 }
 
 L16_FN l16 l16_div(l16 a, l16 b)
 {
-    return (l16){ _mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi) };
+    return (l16){_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)};
 }
 
 L16_FN l16 l16_fma(l16 a, l16 b, l16 c)
 {
-    return (l16){ _mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi) };
+    return (l16){_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
 }
 
 L16_FN l16 l16_max(l16 a, l16 b)
 {
-    return (l16){ _mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi) };
+    return (l16){_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)};
 }
 
 L16_FN l16 l16_min(l16 a, l16 b)
 {
-    return (l16){ _mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi) };
+    return (l16){_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)};
 }
 
 L16_FN l16 l16_select_lt(l16 a, l16 b, l16 x, l16 y)
 {
-    return (l16){ _mm256_blendv_ps(y.lo, x.lo, _mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ)),
-                  _mm256_blendv_ps(y.hi, x.hi, _mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ)) };
+    return (l16){_mm256_blendv_ps(y.lo, x.lo, _mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ)),
+                 _mm256_blendv_ps(y.hi, x.hi, _mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ))};
 }
 
 L16_FN uint32_t l16_eq_mask(l16 a, l16 b)
@@ -123,8 +123,8 @@ L16_FN l16 l16_head(l16 v, int n, float fill)
 {
     l16u m = l16_mask(n);
     __m256 f = _mm256_set1_ps(fill);
-    return (l16){ _mm256_blendv_ps(f, v.lo, _mm256_castsi256_ps(m.lo)),
-                  _mm256_blendv_ps(f, v.hi, _mm256_castsi256_ps(m.hi)) };
+    return (l16){_mm256_blendv_ps(f, v.lo, _mm256_castsi256_ps(m.lo)),
+                 _mm256_blendv_ps(f, v.hi, _mm256_castsi256_ps(m.hi))};
 }
 
 L16_FN float l16_sum(l16 v)
@@ -146,49 +146,46 @@ L16_FN float l16_hmax(l16 v)
 L16_FN l16u l16u_set1(uint32_t x)
 {
     __m256i v = _mm256_set1_epi32((int)x);
-    return (l16u){ v, v };
+    return (l16u){v, v};
 }
 
 L16_FN l16u l16u_load(const void *p)
 {
     const __m256i *q = p;
-    return (l16u){ _mm256_loadu_si256(q), _mm256_loadu_si256(q + 1) };
+    return (l16u){_mm256_loadu_si256(q), _mm256_loadu_si256(q + 1)};
 }
 
 L16_FN l16u l16u_iota(void)
 {
-    return (l16u){ _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7),
-                   _mm256_setr_epi32(8, 9, 10, 11, 12, 13, 14, 15) };
+    return (l16u){_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_setr_epi32(8, 9, 10, 11, 12, 13, 14, 15)};
 }
 
 L16_FN l16u l16u_add(l16u a, l16u b)
 {
-    return (l16u){ _mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi) };
+    return (l16u){_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)};
 }
 
 L16_FN l16u l16u_and(l16u a, l16u b)
 {
-    return (l16u){ _mm256_and_si256(a.lo, b.lo), _mm256_and_si256(a.hi, b.hi) };
+    return (l16u){_mm256_and_si256(a.lo, b.lo), _mm256_and_si256(a.hi, b.hi)};
 }
 
 L16_FN l16u l16u_or(l16u a, l16u b)
 {
-    return (l16u){ _mm256_or_si256(a.lo, b.lo), _mm256_or_si256(a.hi, b.hi) };
+    return (l16u){_mm256_or_si256(a.lo, b.lo), _mm256_or_si256(a.hi, b.hi)};
 }
 
 L16_FN l16u l16u_xor(l16u a, l16u b)
 {
-    return (l16u){ _mm256_xor_si256(a.lo, b.lo), _mm256_xor_si256(a.hi, b.hi) };
+    return (l16u){_mm256_xor_si256(a.lo, b.lo), _mm256_xor_si256(a.hi, b.hi)};
 }
 
-#define l16u_shl(v, n)                                                                             \
-    ((l16u){ _mm256_slli_epi32((v).lo, (n)), _mm256_slli_epi32((v).hi, (n)) })
-#define l16u_shr(v, n)                                                                             \
-    ((l16u){ _mm256_srli_epi32((v).lo, (n)), _mm256_srli_epi32((v).hi, (n)) })
+#define l16u_shl(v, n) ((l16u){_mm256_slli_epi32((v).lo, (n)), _mm256_slli_epi32((v).hi, (n))})
+#define l16u_shr(v, n) ((l16u){_mm256_srli_epi32((v).lo, (n)), _mm256_srli_epi32((v).hi, (n))})
 
 L16_FN l16u l16u_mul_lo(l16u a, l16u b)
 {
-    return (l16u){ _mm256_mullo_epi32(a.lo, b.lo), _mm256_mullo_epi32(a.hi, b.hi) };
+    return (l16u){_mm256_mullo_epi32(a.lo, b.lo), _mm256_mullo_epi32(a.hi, b.hi)};
 }
 
 L16_FN __m256i l16_mul_hi8(__m256i a, __m256i b)
@@ -200,7 +197,7 @@ L16_FN __m256i l16_mul_hi8(__m256i a, __m256i b)
 
 L16_FN l16u l16u_mul_hi(l16u a, l16u b)
 {
-    return (l16u){ l16_mul_hi8(a.lo, b.lo), l16_mul_hi8(a.hi, b.hi) };
+    return (l16u){l16_mul_hi8(a.lo, b.lo), l16_mul_hi8(a.hi, b.hi)};
 }
 
 /* Both 16-bit halves convert exactly, so the one rounding is that of the last sum. */
@@ -213,22 +210,22 @@ L16_FN __m256 l16_from_u32_8(__m256i v)
 
 L16_FN l16 l16_from_u32(l16u v)
 {
-    return (l16){ l16_from_u32_8(v.lo), l16_from_u32_8(v.hi) };
+    return (l16){l16_from_u32_8(v.lo), l16_from_u32_8(v.hi)};
 }
 
 L16_FN l16 l16_from_i32(l16u v)
 {
-    return (l16){ _mm256_cvtepi32_ps(v.lo), _mm256_cvtepi32_ps(v.hi) };
+    return (l16){_mm256_cvtepi32_ps(v.lo), _mm256_cvtepi32_ps(v.hi)};
 }
 
 L16_FN l16 l16_of_bits(l16u v)
 {
-    return (l16){ _mm256_castsi256_ps(v.lo), _mm256_castsi256_ps(v.hi) };
+    return (l16){_mm256_castsi256_ps(v.lo), _mm256_castsi256_ps(v.hi)};
 }
 
 L16_FN l16u l16_bits(l16 v)
 {
-    return (l16u){ _mm256_castps_si256(v.lo), _mm256_castps_si256(v.hi) };
+    return (l16u){_mm256_castps_si256(v.lo), _mm256_castps_si256(v.hi)};
 }
 
 #endif

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 /* Register tiles (rows, panels): 24 sums, the rest of the 32 registers for operands. */
+/* clang-format off */
 #define L16_ROW_MAX 8
 #define L16_PANEL_MAX { 0, 8, 8, 8, 6, 4, 4, 3, 3 }
 #define L16_PV_ROW_MAX 6 /* rows of a P.V tile */
@@ -16,6 +17,7 @@
     X(4, 1) X(4, 2) X(4, 3) X(4, 4) X(4, 5) X(4, 6)                                                \
     X(5, 1) X(5, 2) X(5, 3) X(5, 4) X(6, 1) X(6, 2) X(6, 3) X(6, 4)                                \
     X(7, 1) X(7, 2) X(7, 3) X(8, 1) X(8, 2) X(8, 3)
+/* clang-format on */
 
 typedef __m512 l16;
 typedef __m512i l16u;

@@ -29,8 +29,7 @@ L16_FN l16 l16_log(l16 x)
 {
     l16u u = l16_bits(x);
     l16 e = l16_from_i32(l16u_add(l16u_shr(u, 23), l16u_set1((uint32_t)-126)));
-    l16 m = l16_of_bits(
-        l16u_or(l16u_and(u, l16u_set1(0x007fffffu)), l16u_set1(0x3f000000u)));
+    l16 m = l16_of_bits(l16u_or(l16u_and(u, l16u_set1(0x007fffffu)), l16u_set1(0x3f000000u)));
     l16 half = l16_set1(GR_LOG_SQRTHF), one = l16_set1(1.0f);
     e = l16_select_lt(m, half, l16_sub(e, one), e);
     l16 f = l16_sub(l16_select_lt(m, half, l16_add(m, m), m), one);

@@ -49,9 +49,9 @@ struct gr_team {
     int n_thread;
     _Atomic int caller_cpu;
     cpu_set_t allowed; /* of the thread that made the team */
-    int n_started; /* helpers that exist: less than n_thread - 1 only when create() fails */
+    int n_started;     /* helpers that exist: less than n_thread - 1 only when create() fails */
     struct gr_yield yield;
-    bool quit;     /* written before start changes, like fn and arg */
+    bool quit; /* written before start changes, like fn and arg */
     void (*fn)(const struct gr_exec *x, void *arg);
     void *arg;
     struct helper helper[];
@@ -152,7 +152,7 @@ static void *helper_main(void *arg)
             return NULL;
         }
         keep_apart(h);
-        struct gr_exec x = { .team = t, .ith = h->ith, .nth = t->n_thread };
+        struct gr_exec x = {.team = t, .ith = h->ith, .nth = t->n_thread};
         t->fn(&x, t->arg);
         if (atomic_fetch_sub(&t->n_running, 1) == 1) {
             word_advance(&t->done);
@@ -179,7 +179,7 @@ enum gr_status gr_team_create(int n_thread, struct gr_team **team_out)
         CPU_ZERO(&t->allowed); /* then nobody moves */
     }
     for (int i = 0; i < n_thread - 1; i++) {
-        t->helper[i] = (struct helper){ .team = t, .ith = i + 1 };
+        t->helper[i] = (struct helper){.team = t, .ith = i + 1};
         int err = pthread_create(&t->helper[i].thread, NULL, helper_main, &t->helper[i]);
         if (err != 0) {
             log_error("thread %d of %d: %s", i + 1, n_thread, strerror(err));
@@ -213,7 +213,7 @@ int gr_team_size(const struct gr_team *team)
 void gr_team_run(struct gr_team *team, void (*fn)(const struct gr_exec *x, void *arg), void *arg)
 {
     if (!team || team->n_thread == 1) {
-        fn(&(struct gr_exec){ .team = NULL, .ith = 0, .nth = 1 }, arg);
+        fn(&(struct gr_exec){.team = NULL, .ith = 0, .nth = 1}, arg);
         return;
     }
     uint32_t done = word_read(&team->done);
@@ -222,7 +222,7 @@ void gr_team_run(struct gr_team *team, void (*fn)(const struct gr_exec *x, void 
     atomic_store_explicit(&team->caller_cpu, sched_getcpu(), memory_order_relaxed);
     atomic_store(&team->n_running, team->n_thread - 1);
     word_advance(&team->start);
-    fn(&(struct gr_exec){ .team = team, .ith = 0, .nth = team->n_thread }, arg);
+    fn(&(struct gr_exec){.team = team, .ith = 0, .nth = team->n_thread}, arg);
     word_wait(&team->done, &team->yield, done);
 }
 

@@ -46,9 +46,8 @@ size_t gr_cuda_attn_work_bytes(const struct gr_cuda_attn_shape *s)
 enum gr_status gr_cuda_attn_plan(const struct gr_cuda_attn_plan_args *a, struct CUstream_st *stream)
 {
     GR_TRY(gr::check_shape(&a->shape));
-    return cuda_status_of(
-        gr::launch_early(gr::plan_kernel, dim3(1), gr::N_PLAN_THREAD, 0, stream, gr::plan_args(*a)),
-        "plan of attention");
+    return cuda_status_of(gr::launch_early(gr::plan_kernel, dim3(1), gr::N_PLAN_THREAD, 0, stream, gr::plan_args(*a)),
+                          "plan of attention");
 }
 
 enum gr_status gr_cuda_attention(const struct gr_cuda_attention_args *a, struct CUstream_st *stream)

@@ -64,8 +64,8 @@ struct gr_cuda_attention_args {
     const void *plan;
     void *work;
     int n_row, n_seq; /* upper bounds of this launch (a graph's bucket); the plan knows the true ones */
-    int q_stride; /* a multiple of 8; with n_row_max rows below 2^31 */
-    int layer; /* which lists of a partial view */
+    int q_stride;     /* a multiple of 8; with n_row_max rows below 2^31 */
+    int layer;        /* which lists of a partial view */
     float scale;
 };
 
@@ -93,9 +93,10 @@ static inline const int32_t *gr_cuda_attn_plan_error(const void *plan)
 
 /* One layer: two kernels, launched so that they overlap with their neighbours (programmatic dependent launch).
  * Before it waits for the kernel before it in the stream, the first reads the plan, the sequences' block tables and
- * lists, and keys and values that the plan knows to be older than the pass; so, but for the plan, whose kernel sees to it,
- * none of them may be written by that kernel, nor by one that it overlaps with. Queries and new keys and values are read after. The kernel behind this call
- * may be started before the results are there: if it is launched so, it has to wait before it reads them. */
+ * lists, and keys and values that the plan knows to be older than the pass; so, but for the plan, whose kernel sees to
+ * it, none of them may be written by that kernel, nor by one that it overlaps with. Queries and new keys and values are
+ * read after. The kernel behind this call may be started before the results are there: if it is launched so, it has to
+ * wait before it reads them. */
 GR_NODISCARD enum gr_status gr_cuda_attention(const struct gr_cuda_attention_args *a, struct CUstream_st *stream);
 
 #ifdef __cplusplus

@@ -20,13 +20,13 @@ static inline enum gr_status cuda_status_of(cudaError_t e, const char *what)
 }
 
 /* In tests and benchmarks: one line, and the end. */
-#define CUDA_OK(e)                                                                                                     \
-    do {                                                                                                               \
-        const cudaError_t e_ = (e);                                                                                    \
-        if (e_ != cudaSuccess) {                                                                                       \
-            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #e, cudaGetErrorString(e_));                        \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
+#define CUDA_OK(e)                                                                              \
+    do {                                                                                        \
+        const cudaError_t e_ = (e);                                                             \
+        if (e_ != cudaSuccess) {                                                                \
+            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #e, cudaGetErrorString(e_)); \
+            exit(1);                                                                            \
+        }                                                                                       \
     } while (0)
 
 #endif

@@ -8,8 +8,8 @@
 /* A variable of the block. */
 #define GR_SHARED(T, name) __shared__ T name
 /* Shared memory whose size the launch says; the kernel's only piece of it. */
-#define GR_DYNAMIC_SHARED(T, name, alignment)                                                                          \
-    extern __shared__ __align__(alignment)                                                                             \
+#define GR_DYNAMIC_SHARED(T, name, alignment) \
+    extern __shared__ __align__(alignment)    \
     T name[]
 
 namespace gr

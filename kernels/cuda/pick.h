@@ -59,9 +59,9 @@ struct gr_cuda_top_args {
     const float *logits;
     const int32_t *to_target; /* (n), rising; NULL: the ids are the target's */
     const struct gr_cuda_pick *how;
-    const int32_t *n_top; /* (n_row), 0 .. GR_TOP_MAX; others are a caller's error: the kernel traps */
+    const int32_t *n_top;   /* (n_row), 0 .. GR_TOP_MAX; others are a caller's error: the kernel traps */
     struct gr_top_row *top; /* (n_row): mapped host memory or the device's, aligned to 16 bytes */
-    void *work;              /* gr_cuda_top_work_bytes(n_row) */
+    void *work;             /* gr_cuda_top_work_bytes(n_row) */
     const uint32_t *ticket;
     uint32_t *done;
     int n_row, n, stride;

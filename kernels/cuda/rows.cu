@@ -146,8 +146,8 @@ enum gr_status gr_cuda_keep(const struct gr_cuda_keep_args *a, struct CUstream_s
                 a->n_row, a->n, (const void *)a->from, (void *)a->to);
         return GR_EUNSUPPORTED;
     }
-    return cuda_status_of(
-        gr::launch_early(gr::keep_kernel, dim3((unsigned)a->n_row), gr::COPY_THREADS, 0, stream, *a), "keep");
+    return cuda_status_of(gr::launch_early(gr::keep_kernel, dim3((unsigned)a->n_row), gr::COPY_THREADS, 0, stream, *a),
+                          "keep");
 }
 
 enum gr_status gr_cuda_norm(const struct gr_cuda_norm_args *a, struct CUstream_st *stream)

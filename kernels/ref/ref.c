@@ -195,7 +195,7 @@ static void attend(const struct gr_attention_args *a, const struct gr_attn_seq *
     int h = head / (a->n_head / a->kv.n_kv_head);
     const float *q = a->q + (size_t)(s->row0 + r) * a->q_stride + (size_t)head * hd;
     float *out = a->out + (size_t)(s->row0 + r) * a->out_stride + (size_t)head * hd;
-    double o[GR_HEAD_DIM_MAX] = { 0 }, m = -INFINITY, l = 0.0;
+    double o[GR_HEAD_DIM_MAX] = {0}, m = -INFINITY, l = 0.0;
     for (int p = 0; p < n_key; p++) {
         m = is_visible(a, s, h, p) ? fmax(m, score(a, q, visible_cell(s, r, p), h)) : m;
     }
@@ -285,8 +285,7 @@ static void ref_block_scores(const struct gr_exec *x, const struct gr_block_scor
     }
 }
 
-static void ref_add_gumbel(const float *l, float *y, int n, uint64_t seed, uint32_t pos,
-                           uint32_t choice)
+static void ref_add_gumbel(const float *l, float *y, int n, uint64_t seed, uint32_t pos, uint32_t choice)
 {
     for (int i = 0; i < n; i++) {
         y[i] = l[i] == -INFINITY ? l[i] : l[i] + gr_gumbel(seed, pos, (uint32_t)i, choice);

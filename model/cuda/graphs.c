@@ -1,6 +1,6 @@
 #include "model/cuda/graphs.h"
 
-#define TILE_ROWS  64 /* between them a pass costs about the same */
+#define TILE_ROWS 64  /* between them a pass costs about the same */
 #define SMALL_ROWS 16 /* up to so many rows cost about what one does */
 
 /* 1, 2, 4, .. 64, then whole tiles, fewer and fewer of them. */

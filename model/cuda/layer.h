@@ -73,13 +73,13 @@ struct gr_cuda_begin_step {
     const float *states;
     int32_t *plan_error;
 };
-GR_NODISCARD enum gr_status gr_cuda_enqueue_begin(const struct gr_cuda_layer_work *w, const struct gr_cuda_begin_step *s,
-                                                  int n);
+GR_NODISCARD enum gr_status gr_cuda_enqueue_begin(const struct gr_cuda_layer_work *w,
+                                                  const struct gr_cuda_begin_step *s, int n);
 /* q, k and v of the first layer; w->in holds what they are given. */
 GR_NODISCARD enum gr_status gr_cuda_enqueue_first_heads(const struct gr_cuda_layer_work *w,
                                                         const struct gr_cuda_layer *l, int n);
-/* What is behind a layer. next: the layer whose q, k and v it makes; NULL: it leaves the residual stream alone. capture:
- * with next, where that stream is kept besides; NULL: nowhere. */
+/* What is behind a layer. next: the layer whose q, k and v it makes; NULL: it leaves the residual stream alone.
+ * capture: with next, where that stream is kept besides; NULL: nowhere. */
 struct gr_cuda_layer_place {
     const struct gr_cuda_layer *next;
     uint16_t *capture;

@@ -7,8 +7,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#define KEEP_FREE       ((uint64_t)1 << 30) /* for the driver, graphs and staging */
-#define LOOKS_PER_QUERY 4096                /* a look at the flag takes about 20 ns, asking the driver a microsecond */
+#define KEEP_FREE ((uint64_t)1 << 30) /* for the driver, graphs and staging */
+#define LOOKS_PER_QUERY 4096          /* a look at the flag takes about 20 ns, asking the driver a microsecond */
 
 enum gr_status gr_cuda_model_open(struct gr_cuda_model *m, struct gr_lm *lm, int device, int n_thread)
 {

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #define PIECE_BYTES ((size_t)64 << 20)
-#define SHOW_NS     (200 * GR_MS)
+#define SHOW_NS (200 * GR_MS)
 
 static enum gr_status take_plain(struct gr_cuda_piece *p)
 {

@@ -14,8 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         GR_ASSERT(config.head_dim > 0 && config.head_dim % 2 == 0);
         GR_ASSERT(config.n_eos >= 0 && config.n_eos <= GR_HF_N_EOS_MAX);
         GR_ASSERT(config.n_capture >= 0 && config.n_capture <= GR_HF_N_CAPTURE_MAX);
-        enum gr_status st =
-            gr_hf_config_parse_generation("fuzz", (const char *)data, size, &config);
+        enum gr_status st = gr_hf_config_parse_generation("fuzz", (const char *)data, size, &config);
         GR_ASSERT(st == GR_OK || config.n_eos <= GR_HF_N_EOS_MAX);
     }
     return 0;

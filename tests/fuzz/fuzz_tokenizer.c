@@ -37,8 +37,8 @@ static void check_detok(const struct gr_tokenizer *tok, const int32_t *ids, size
     GR_ASSERT(gr_tokenizer_decode(tok, ids, n, true, &whole, &n_whole) == GR_OK);
     gr_detok_init(&d, tok);
     for (size_t i = 0; i <= n; i++) {
-        enum gr_status st = i < n ? gr_detok_push(&d, ids[i], out, sizeof(out), &more)
-                                  : gr_detok_flush(&d, out, sizeof(out), &more);
+        enum gr_status st =
+            i < n ? gr_detok_push(&d, ids[i], out, sizeof(out), &more) : gr_detok_flush(&d, out, sizeof(out), &more);
         GR_ASSERT(st == GR_OK && more <= n_whole - at);
         GR_ASSERT(more == 0 || memcmp(whole + at, out, more) == 0);
         at += more;
@@ -57,8 +57,7 @@ static void encode(const struct gr_tokenizer *tok, const char *text, size_t len,
         char *back;
         size_t n_back, n_bos = gr_tokenizer_bos_id(tok) >= 0 ? 1 : 0;
         if (lossless) {
-            GR_ASSERT(gr_tokenizer_decode_bytes(tok, ids + n_bos, n - n_bos, false, &back,
-                                                &n_back) == GR_OK);
+            GR_ASSERT(gr_tokenizer_decode_bytes(tok, ids + n_bos, n - n_bos, false, &back, &n_back) == GR_OK);
             GR_ASSERT(n_back == len && memcmp(back, text, len) == 0);
             free(back);
         }

@@ -8,8 +8,7 @@
 
 CHECK_OP(attention)
 
-void session_init(struct session *s, struct shape m, int n_base, int n_row, int n_branch,
-                         float score_scale)
+void session_init(struct session *s, struct shape m, int n_base, int n_row, int n_branch, float score_scale)
 {
     size_t n_kv = (size_t)(n_base + n_row) * m.n_kv_head * m.head_dim;
     size_t n_q = (size_t)n_row * m.n_head * m.head_dim;
@@ -57,7 +56,7 @@ void pool_init(struct pool *p, struct shape m, int n_block)
     p->n_block = n_block;
     p->n_used = 0;
     p->n_value = (size_t)n_block * m.n_kv_head * m.head_dim * GR_KV_BLOCK;
-    p->kv = (struct gr_kv_layer){ .n_kv_head = m.n_kv_head, .head_dim = m.head_dim };
+    p->kv = (struct gr_kv_layer){.n_kv_head = m.n_kv_head, .head_dim = m.head_dim};
     p->kv.k = check_alloc(p->n_value * sizeof(float));
     p->kv.v = check_alloc(p->n_value * sizeof(float));
     p->order = check_alloc((size_t)n_block * sizeof(int32_t));
@@ -100,9 +99,12 @@ static void placed_alloc(struct placed *t, int n_block, int n_row, int n_scratch
     t->scratch_block = check_alloc((size_t)n_scratch * sizeof(int32_t));
     t->anc = check_alloc((size_t)n_row * GR_ATTN_ANC_MAX * sizeof(int16_t));
     memset(t->anc, 0x7f, (size_t)n_row * GR_ATTN_ANC_MAX * sizeof(int16_t));
-    t->seq = (struct gr_attn_seq){ .n_row = n_row, .block = t->block, .limit = t->limit,
-                                   .scratch_block = t->scratch_block, .n_anc = t->n_anc,
-                                   .anc = t->anc };
+    t->seq = (struct gr_attn_seq){.n_row = n_row,
+                                  .block = t->block,
+                                  .limit = t->limit,
+                                  .scratch_block = t->scratch_block,
+                                  .n_anc = t->n_anc,
+                                  .anc = t->anc};
 }
 
 void placed_free(struct placed *t)
@@ -181,8 +183,8 @@ void place_chain(struct pool *p, const struct session *s, struct placed *t)
 
 /* ---- running ---- */
 
-void attend(const struct gr_kernels *k, const struct pool *p, const struct gr_attn_seq *seq,
-                   int n_seq, const float *q, float *out, int out_stride, int n_thread)
+void attend(const struct gr_kernels *k, const struct pool *p, const struct gr_attn_seq *seq, int n_seq, const float *q,
+            float *out, int out_stride, int n_thread)
 {
     struct shape m = p->m;
     size_t work_bytes = k->attention_work_bytes(m.n_head, m.n_kv_head, m.head_dim);
@@ -229,6 +231,5 @@ double tolerance_of(struct shape m, const struct session *s)
         k_norm = fmax(k_norm, sqrt(sum));
     }
     score_max = q_norm * k_norm / sqrt(m.head_dim);
-    return CHECK_EPS * v_max *
-           (32.0 + 4.0 * sqrt(m.head_dim) * score_max + 3.0 * sqrt(s->n_base + s->n_row));
+    return CHECK_EPS * v_max * (32.0 + 4.0 * sqrt(m.head_dim) * score_max + 3.0 * sqrt(s->n_base + s->n_row));
 }

@@ -10,10 +10,10 @@ struct shape {
 };
 
 struct session {
-    int n_base, n_row;             /* rows are the tree's nodes, or, for a chain, its positions */
-    int parent[GR_ATTN_ANC_MAX];   /* -1: the base is its context */
-    float *k, *v;                  /* (n_base + n_row, n_kv_head, head_dim): the tree's after the base */
-    float *q;                      /* (n_row, n_head * head_dim) */
+    int n_base, n_row;           /* rows are the tree's nodes, or, for a chain, its positions */
+    int parent[GR_ATTN_ANC_MAX]; /* -1: the base is its context */
+    float *k, *v;                /* (n_base + n_row, n_kv_head, head_dim): the tree's after the base */
+    float *q;                    /* (n_row, n_head * head_dim) */
 };
 
 /* A pool with random places for the blocks of up to two sessions. */

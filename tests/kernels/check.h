@@ -34,8 +34,7 @@ typedef void check_fn(struct check *c);
 bool check_case(struct check *c, bool big, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 void check_fail(struct check *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* |got - want| <= tolerance; NaN never passes. */
-void check_close(struct check *c, const char *what, int row, int col, float got, float want,
-                 double tolerance);
+void check_close(struct check *c, const char *what, int row, int col, float got, float want, double tolerance);
 /* Equal bits. */
 void check_same(struct check *c, const char *what, const void *a, const void *b, size_t bytes);
 void check_hash(struct check *c, const void *data, size_t bytes);
@@ -90,20 +89,20 @@ struct check_call {
     const struct gr_kernels *k;
     const void *args;
 };
-#define CHECK_OP(slot)                                                                             \
-    static void op_##slot(const struct gr_exec *x, const void *call)                               \
-    {                                                                                              \
-        const struct check_call *c = call;                                                         \
-        c->k->slot(x, c->args);                                                                    \
+#define CHECK_OP(slot)                                               \
+    static void op_##slot(const struct gr_exec *x, const void *call) \
+    {                                                                \
+        const struct check_call *c = call;                           \
+        c->k->slot(x, c->args);                                      \
     }
-#define CHECK_CALL(n_thread, slot, table, args_ptr)                                                \
-    check_run(n_thread, op_##slot, &(struct check_call){ .k = (table), .args = (args_ptr) })
+#define CHECK_CALL(n_thread, slot, table, args_ptr) \
+    check_run(n_thread, op_##slot, &(struct check_call){.k = (table), .args = (args_ptr)})
 
 /* ---- the checks ---- */
 
-check_fn check_linear, check_silu_mul, check_rmsnorm, check_rope, check_embed, check_kv_store,
-    check_kv_copy, check_attention, check_partial_view, check_kv_summary, check_block_scores, check_add_gumbel,
-    check_argmax, check_logsumexp;
+check_fn check_linear, check_silu_mul, check_rmsnorm, check_rope, check_embed, check_kv_store, check_kv_copy,
+    check_attention, check_partial_view, check_kv_summary, check_block_scores, check_add_gumbel, check_argmax,
+    check_logsumexp;
 /* Not of an implementation: k is ref. */
 check_fn check_math, check_team, check_top_blocks;
 
@@ -116,8 +115,8 @@ struct bench {
     struct gr_table *table;
 };
 /* One row of the table. gbs, gflops: NAN where they say nothing. of_gbs: the ceiling that gbs is held against. */
-void bench_print(const struct bench *b, const char *op, const char *shape, int n_row, double ns, double gbs, double of_gbs,
-                 double gflops);
+void bench_print(const struct bench *b, const char *op, const char *shape, int n_row, double ns, double gbs,
+                 double of_gbs, double gflops);
 typedef void bench_fn(const struct bench *b);
 bench_fn bench_linear, bench_attention, bench_partial_view, bench_rows, bench_sample;
 /* Measures the ceilings and begins the table. */

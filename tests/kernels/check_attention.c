@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void compare_rows(struct check *c, struct shape m, const struct session *s, const float *got,
-                         const float *want, int stride)
+static void compare_rows(struct check *c, struct shape m, const struct session *s, const float *got, const float *want,
+                         int stride)
 {
     double tolerance = tolerance_of(m, s);
     for (int r = 0; r < s->n_row; r++) {
@@ -26,9 +26,8 @@ static void compare_rows(struct check *c, struct shape m, const struct session *
 }
 
 /* Row r alone equals its value in the pass; a tree row also equals its path as a chain. */
-static void rows_alone(struct check *c, struct shape m, const struct pool *pool,
-                       const struct placed *t, const struct session *s, const float *out, int stride,
-                       bool tree)
+static void rows_alone(struct check *c, struct shape m, const struct pool *pool, const struct placed *t,
+                       const struct session *s, const float *out, int stride, bool tree)
 {
     int width = m.n_head * m.head_dim, step = GR_MAX(1, s->n_row / 5);
     float *one = check_alloc((size_t)width * sizeof(float));
@@ -57,8 +56,8 @@ static void rows_alone(struct check *c, struct shape m, const struct pool *pool,
 }
 
 /* Some rows against the order of operations that kernels.h promises. */
-static void rows_exact(struct check *c, struct shape m, const struct session *s, const float *out,
-                       int stride, bool tree)
+static void rows_exact(struct check *c, struct shape m, const struct session *s, const float *out, int stride,
+                       bool tree)
 {
     int n_max = s->n_base + s->n_row, path[GR_ATTN_ANC_MAX], width = m.n_head * m.head_dim;
     const float **k = check_alloc((size_t)n_max * sizeof(*k));
@@ -73,12 +72,12 @@ static void rows_exact(struct check *c, struct shape m, const struct session *s,
                 k[p] = s->k + ((size_t)key * m.n_kv_head + kv_head) * m.head_dim;
                 v[p] = s->v + ((size_t)key * m.n_kv_head + kv_head) * m.head_dim;
             }
-            exact_attention(&(struct exact_row){ .q = s->q + (size_t)r * width + h * m.head_dim,
-                                                 .k = k,
-                                                 .v = v,
-                                                 .n_key = s->n_base + n_path,
-                                                 .head_dim = m.head_dim,
-                                                 .scale = 1.0f / sqrtf((float)m.head_dim) },
+            exact_attention(&(struct exact_row){.q = s->q + (size_t)r * width + h * m.head_dim,
+                                                .k = k,
+                                                .v = v,
+                                                .n_key = s->n_base + n_path,
+                                                .head_dim = m.head_dim,
+                                                .scale = 1.0f / sqrtf((float)m.head_dim)},
                             want);
             check_same(c, "promised bits", out + (size_t)r * stride + h * m.head_dim, want,
                        (size_t)m.head_dim * sizeof(float));
@@ -96,8 +95,8 @@ struct pass { /* what a case sets up: one or two sessions, tree or chain */
 };
 
 /* Places the sessions in a fresh pool and runs the pass; rows of session i start at row0[i]. */
-static void run_pass(const struct gr_kernels *k, struct pass *p, struct pool *pool, struct placed *t,
-                     float *out, int stride, int n_thread)
+static void run_pass(const struct gr_kernels *k, struct pass *p, struct pool *pool, struct placed *t, float *out,
+                     int stride, int n_thread)
 {
     struct gr_attn_seq seq[2];
     int n_block = 0, n_row = 0, width = p->m.n_head * p->m.head_dim;
@@ -166,14 +165,12 @@ static void pass_check(struct check *c, struct pass *p)
     guarded_free(&other);
 }
 
-static void attention_case(struct check *c, struct shape m, int n_base, int n_row, int n_branch,
-                           float score_scale)
+static void attention_case(struct check *c, struct shape m, int n_base, int n_row, int n_branch, float score_scale)
 {
-    struct pass p = { .m = m, .n_seq = 1, .tree = { n_branch > 0 } };
+    struct pass p = {.m = m, .n_seq = 1, .tree = {n_branch > 0}};
     double work = (double)n_row * m.n_head * m.head_dim * (n_base + n_row);
-    if (!check_case(c, work > 1e6, "heads %d/%d of %d, base %d, %d rows, branch %d, scores x %g",
-                    m.n_head, m.n_kv_head, m.head_dim, n_base, n_row, n_branch,
-                    (double)score_scale)) {
+    if (!check_case(c, work > 1e6, "heads %d/%d of %d, base %d, %d rows, branch %d, scores x %g", m.n_head, m.n_kv_head,
+                    m.head_dim, n_base, n_row, n_branch, (double)score_scale)) {
         return;
     }
     session_init(&p.s[0], m, n_base, n_row, n_branch, score_scale);
@@ -184,9 +181,9 @@ static void attention_case(struct check *c, struct shape m, int n_base, int n_ro
 /* A tree and a prompt chunk in one pass. */
 static void ragged_case(struct check *c, struct shape m, int base_a, int row_a, int base_b, int row_b)
 {
-    struct pass p = { .m = m, .n_seq = 2, .tree = { true, false } };
-    if (!check_case(c, true, "ragged: heads %d/%d of %d, tree %d + %d, chunk %d + %d", m.n_head,
-                    m.n_kv_head, m.head_dim, base_a, row_a, base_b, row_b)) {
+    struct pass p = {.m = m, .n_seq = 2, .tree = {true, false}};
+    if (!check_case(c, true, "ragged: heads %d/%d of %d, tree %d + %d, chunk %d + %d", m.n_head, m.n_kv_head,
+                    m.head_dim, base_a, row_a, base_b, row_b)) {
         return;
     }
     session_init(&p.s[0], m, base_a, row_a, 3, 1.0f);
@@ -198,9 +195,9 @@ static void ragged_case(struct check *c, struct shape m, int base_a, int row_a, 
 
 void check_attention(struct check *c)
 {
-    static const struct shape demo = { 6, 2, 64 }, draft = { 6, 2, 32 }, one = { 1, 1, 16 };
-    static const struct shape odd = { 10, 2, 80 }, wide = { 8, 2, 128 }, widest = { 4, 4, 256 };
-    static const int bases[] = { 0, 1, 15, 16, 17, 31, 63, 64, 65, 130 };
+    static const struct shape demo = {6, 2, 64}, draft = {6, 2, 32}, one = {1, 1, 16};
+    static const struct shape odd = {10, 2, 80}, wide = {8, 2, 128}, widest = {4, 4, 256};
+    static const int bases[] = {0, 1, 15, 16, 17, 31, 63, 64, 65, 130};
     for (size_t i = 0; i < GR_ARRAY_LEN(bases); i++) {
         attention_case(c, one, bases[i], 1, 1, 1.0f);
         attention_case(c, one, bases[i], 5, 2, 1.0f);
@@ -246,7 +243,7 @@ static void run_attention(const struct gr_exec *x, const void *args)
 
 static void bench_shape(const struct bench *b, struct shape m, int n_base, int n_row, bool tree)
 {
-    struct attention_bench t = { .k = b->k };
+    struct attention_bench t = {.k = b->k};
     struct session s;
     int width = m.n_head * m.head_dim;
     float *out = check_alloc((size_t)n_row * width * sizeof(float));
@@ -263,8 +260,7 @@ static void bench_shape(const struct bench *b, struct shape m, int n_base, int n
         .q_stride = width,
         .out_stride = width,
         .scale = 0.125f,
-        .work = check_alloc(b->n_thread *
-                            b->k->attention_work_bytes(m.n_head, m.n_kv_head, m.head_dim)),
+        .work = check_alloc(b->n_thread * b->k->attention_work_bytes(m.n_head, m.n_kv_head, m.head_dim)),
     };
     double ns = bench_ns(b->n_thread, run_attention, &t);
     double bytes = 8.0 * (n_base + n_row) * m.n_kv_head * m.head_dim;
@@ -282,8 +278,8 @@ static void bench_shape(const struct bench *b, struct shape m, int n_base, int n
 
 void bench_attention(const struct bench *b)
 {
-    static const struct shape demo = { 6, 2, 64 }, wide = { 32, 8, 128 };
-    static const int rows[] = { 1, 2, 4, 8, 16, 64 };
+    static const struct shape demo = {6, 2, 64}, wide = {32, 8, 128};
+    static const int rows[] = {1, 2, 4, 8, 16, 64};
     if (strcmp(b->k->name, "c") == 0) {
         bench_shape(b, demo, 512, 1, false);
         return;

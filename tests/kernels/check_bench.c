@@ -47,19 +47,21 @@ double bench_ns(int n_thread, check_op_fn *op, const void *args)
 
 void bench_begin(struct bench *b, enum gr_table_format format)
 {
-    static const char *const columns[] = {"op",   "kernels",      "shape",   "rows",       "median us",
+    static const char *const columns[] = {"op",   "kernels",      "shape",   "rows",    "median us",
                                           "GB/s", "% of reading", "GFLOP/s", "% of FMA"};
     char note[256];
     b->peak_gflops = gr_machine_peak_flops(b->n_thread) / 1e9;
     b->cache_gbs = gr_machine_read_bytes_per_s(b->n_thread, 28u << 20) / 1e9;
     b->memory_gbs = gr_machine_read_bytes_per_s(b->n_thread, 512u << 20) / 1e9;
-    snprintf(note, sizeof(note), "%d threads: %.1f GFLOP/s f32 FMA, %.1f GB/s reading 28 MB (linear), %.1f GB/s reading "
-             "512 MB (attention)", b->n_thread, b->peak_gflops, b->cache_gbs, b->memory_gbs);
+    snprintf(note, sizeof(note),
+             "%d threads: %.1f GFLOP/s f32 FMA, %.1f GB/s reading 28 MB (linear), %.1f GB/s reading "
+             "512 MB (attention)",
+             b->n_thread, b->peak_gflops, b->cache_gbs, b->memory_gbs);
     gr_table_begin(b->table, format, stdout, "kernels", note, columns, (int)GR_ARRAY_LEN(columns));
 }
 
-void bench_print(const struct bench *b, const char *op, const char *shape, int n_row, double ns, double gbs, double of_gbs,
-                 double gflops)
+void bench_print(const struct bench *b, const char *op, const char *shape, int n_row, double ns, double gbs,
+                 double of_gbs, double gflops)
 {
     struct gr_table *t = b->table;
     gr_table_text(t, op);

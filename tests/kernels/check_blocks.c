@@ -22,7 +22,7 @@ struct blocks {
 
 static void blocks_init(struct blocks *b, int n_head, int n_kv_head, int head_dim, int n_block_max)
 {
-    *b = (struct blocks){ n_head, n_kv_head, head_dim, n_block_max, .kv = { NULL, NULL, n_kv_head, head_dim } };
+    *b = (struct blocks){n_head, n_kv_head, head_dim, n_block_max, .kv = {NULL, NULL, n_kv_head, head_dim}};
     b->n_value = (size_t)n_block_max * n_kv_head * head_dim * GR_KV_BLOCK;
     b->n_summary = b->n_value / GR_KV_BLOCK;
     b->kv.k = check_alloc(b->n_value * sizeof(float));
@@ -67,8 +67,13 @@ static void summary_case(struct check *c, int n_kv_head, int head_dim, int begin
         g[i] = guarded_alloc(b.n_summary);
     }
     const float untouched = g[0].p[0];
-    struct gr_kv_summary_args a = { .kv = b.kv, .block = b.table, .k_max = g[0].p, .k_min = g[1].p, .begin = begin,
-                                    .end = end, .n_block_max = b.n_block_max };
+    struct gr_kv_summary_args a = {.kv = b.kv,
+                                   .block = b.table,
+                                   .k_max = g[0].p,
+                                   .k_min = g[1].p,
+                                   .begin = begin,
+                                   .end = end,
+                                   .n_block_max = b.n_block_max};
     CHECK_CALL(n_thread, kv_summary, c->k, &a);
     a.k_max = g[2].p;
     a.k_min = g[3].p;
@@ -163,16 +168,26 @@ static void scores_case(struct check *c, struct blocks shape, int n_row, int beg
     fill_f32(q, n_q, FILL_NORMAL);
     memset(k_max, 0, b.n_summary * sizeof(float));
     memset(k_min, 0, b.n_summary * sizeof(float));
-    const struct gr_kv_summary_args s = { .kv = b.kv, .block = b.table, .k_max = k_max, .k_min = k_min, .end = end,
-                                          .n_block_max = n_max };
+    const struct gr_kv_summary_args s = {
+        .kv = b.kv, .block = b.table, .k_max = k_max, .k_min = k_min, .end = end, .n_block_max = n_max};
     CHECK_CALL(1, kv_summary, c->ref, &s);
     const size_t work_bytes = c->k->attention_work_bytes(n_head, b.n_kv_head, hd);
     struct guarded y = guarded_alloc((size_t)b.n_kv_head * n_max);
     struct guarded want = guarded_alloc(y.n), other = guarded_alloc(y.n);
-    struct gr_block_scores_args a = { .q = q, .k_max = k_max, .k_min = k_min, .score = y.p, .n_row = n_row,
-                                      .q_stride = n_head * hd + 3, .n_head = n_head, .n_kv_head = b.n_kv_head,
-                                      .head_dim = hd, .begin = begin, .end = end, .n_block_max = n_max,
-                                      .use_max = use_max, .work = check_alloc(work_bytes * CHECK_THREAD_MAX) };
+    struct gr_block_scores_args a = {.q = q,
+                                     .k_max = k_max,
+                                     .k_min = k_min,
+                                     .score = y.p,
+                                     .n_row = n_row,
+                                     .q_stride = n_head * hd + 3,
+                                     .n_head = n_head,
+                                     .n_kv_head = b.n_kv_head,
+                                     .head_dim = hd,
+                                     .begin = begin,
+                                     .end = end,
+                                     .n_block_max = n_max,
+                                     .use_max = use_max,
+                                     .work = check_alloc(work_bytes * CHECK_THREAD_MAX)};
     memset(a.work, 0xff, work_bytes * CHECK_THREAD_MAX);
     CHECK_CALL(1, block_scores, c->k, &a);
     a.score = other.p;
@@ -196,9 +211,9 @@ static void scores_case(struct check *c, struct blocks shape, int n_row, int beg
 
 void check_block_scores(struct check *c)
 {
-    static const struct blocks demo = { .n_head = 6, .n_kv_head = 2, .head_dim = 64 };
-    static const struct blocks one = { .n_head = 1, .n_kv_head = 1, .head_dim = 16 };
-    static const struct blocks odd = { .n_head = 10, .n_kv_head = 2, .head_dim = 80 };
+    static const struct blocks demo = {.n_head = 6, .n_kv_head = 2, .head_dim = 64};
+    static const struct blocks one = {.n_head = 1, .n_kv_head = 1, .head_dim = 16};
+    static const struct blocks odd = {.n_head = 10, .n_kv_head = 2, .head_dim = 80};
     for (int use_max = 0; use_max < 2; use_max++) {
         scores_case(c, one, 1, 0, 1, use_max);
         scores_case(c, one, 3, 2, 40, use_max);

@@ -14,7 +14,7 @@ using how_t = struct gr_cuda_pick;
 
 /* ODD_*: one value of a normal row is no number, at its begin, its end or anywhere; the row is not finite. */
 enum fill { NORMAL, TIES, HOLES, NONE, ONE, INF, TINY, HUGE_ONES, ODD_FIRST, ODD_LAST, ODD_ONE, N_FILL };
-static const char *const FILL_NAME[] = {"normal", "ties", "NaN and -inf", "all -inf",  "one id",   "+inf",
+static const char *const FILL_NAME[] = {"normal", "ties", "NaN and -inf", "all -inf", "one id",       "+inf",
                                         "tiny",   "huge", "odd first",    "odd last", "odd somewhere"};
 
 static void fill_row(float *l, int n, int kind, rng &g)

@@ -22,8 +22,7 @@ static void embed_case(struct check *c, int n_row, int n)
     for (int r = 0; r < n_row; r++) {
         id[r] = r == 0 ? N_VOCAB - 1 : rng_below(N_VOCAB);
     }
-    struct gr_embed_args a = { .table = table, .id = id, .y = want.p, .n_row = n_row, .n = n,
-                               .y_stride = stride };
+    struct gr_embed_args a = {.table = table, .id = id, .y = want.p, .n_row = n_row, .n = n, .y_stride = stride};
     CHECK_CALL(1, embed, c->ref, &a);
     for (int t = 1; t <= CHECK_THREAD_MAX; t++) {
         guarded_reset(&y);
@@ -41,7 +40,7 @@ static void embed_case(struct check *c, int n_row, int n)
 
 void check_embed(struct check *c)
 {
-    static const int sizes[] = { 1, 15, 16, 17, 384, 1000 };
+    static const int sizes[] = {1, 15, 16, 17, 384, 1000};
     for (size_t i = 0; i < GR_ARRAY_LEN(sizes); i++) {
         embed_case(c, 1, sizes[i]);
         embed_case(c, 7, sizes[i]);

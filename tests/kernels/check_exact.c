@@ -23,8 +23,7 @@ float exact_linear(const struct gr_linear_args *a, const uint16_t *plain, int r,
 {
     float s = 0.0f;
     for (int k = 0; k < a->w->n_in; k++) {
-        s = fmaf(a->x[(size_t)r * a->x_stride + k],
-                 gr_bf16_to_f32(plain[(size_t)o * a->w->n_in + k]), s);
+        s = fmaf(a->x[(size_t)r * a->x_stride + k], gr_bf16_to_f32(plain[(size_t)o * a->w->n_in + k]), s);
     }
     s = a->bias ? s + a->bias[o] : s;
     return a->residual ? s + a->residual[(size_t)r * a->y_stride + o] : s;
@@ -37,7 +36,7 @@ float exact_silu_mul(float gate, float up)
 
 float exact_rms_inv(const float *x, int n, float eps)
 {
-    float lane[16] = { 0 };
+    float lane[16] = {0};
     for (int i = 0; i < n; i++) {
         lane[i % 16] = fmaf(x[i], x[i], lane[i % 16]);
     }
@@ -46,7 +45,7 @@ float exact_rms_inv(const float *x, int n, float eps)
 
 float exact_logsumexp(const float *l, int n)
 {
-    float lane[16] = { 0 }, max = -INFINITY;
+    float lane[16] = {0}, max = -INFINITY;
     for (int i = 0; i < n; i++) {
         max = l[i] > max ? l[i] : max;
     }
@@ -63,8 +62,8 @@ struct exact_split {
 
 static void split_of(const struct exact_row *x, int p0, int p1, struct exact_split *out)
 {
-    float s[GR_ATTN_SPLIT], lane[16] = { 0 };
-    *out = (struct exact_split){ .m = -INFINITY };
+    float s[GR_ATTN_SPLIT], lane[16] = {0};
+    *out = (struct exact_split){.m = -INFINITY};
     for (int p = p0; p < p1; p++) {
         if (!x->k[p]) {
             continue;
@@ -91,7 +90,7 @@ static void split_of(const struct exact_row *x, int p0, int p1, struct exact_spl
 
 void exact_attention(const struct exact_row *x, float *out)
 {
-    struct exact_split all = { 0 }, one;
+    struct exact_split all = {0}, one;
     int n_split = 0;
     for (int p = 0; p < x->n_key; p += GR_ATTN_SPLIT) {
         split_of(x, p, GR_MIN(x->n_key, p + GR_ATTN_SPLIT), &one);

@@ -18,8 +18,7 @@ struct kv_pair { /* two layers' storage: by the implementation, and by ref */
 
 static struct gr_kv_layer kv_layer(const struct kv_pair *p, int which, int n_kv_head, int head_dim)
 {
-    return (struct gr_kv_layer){ .k = p->k[which].p, .v = p->v[which].p, .n_kv_head = n_kv_head,
-                                 .head_dim = head_dim };
+    return (struct gr_kv_layer){.k = p->k[which].p, .v = p->v[which].p, .n_kv_head = n_kv_head, .head_dim = head_dim};
 }
 
 static void kv_pair_init(struct kv_pair *p, int n_kv_head, int head_dim)
@@ -69,8 +68,7 @@ static void kv_store_case(struct check *c, int n_row, int n_kv_head, int head_di
     if (!check_case(c, false, "%d rows, %d heads of %d", n_row, n_kv_head, head_dim)) {
         return;
     }
-    struct gr_kv_store_args a = { .cell = cell, .n_row = n_row, .k_stride = width + 1,
-                                  .v_stride = width + 2 };
+    struct gr_kv_store_args a = {.cell = cell, .n_row = n_row, .k_stride = width + 1, .v_stride = width + 2};
     size_t n_k = (size_t)(n_row - 1) * a.k_stride + width, n_v = (size_t)(n_row - 1) * a.v_stride + width;
     float *k = check_alloc(n_k * sizeof(float)), *v = check_alloc(n_v * sizeof(float));
     fill_f32(k, n_k, FILL_WIDE);
@@ -90,7 +88,7 @@ static void kv_store_case(struct check *c, int n_row, int n_kv_head, int head_di
 
 void check_kv_store(struct check *c)
 {
-    static const int rows[] = { 1, 3, 15, 16, 17, 100 };
+    static const int rows[] = {1, 3, 15, 16, 17, 100};
     for (size_t i = 0; i < GR_ARRAY_LEN(rows); i++) {
         kv_store_case(c, rows[i], 1, 16, 1);
         kv_store_case(c, rows[i], 2, 64, 2);
@@ -114,7 +112,7 @@ static void kv_copy_case(struct check *c, int n, int n_kv_head, int head_dim, in
     fill_f32(p.v[0].p, p.n, FILL_WIDE);
     memcpy(p.k[1].p, p.k[0].p, p.n * sizeof(float));
     memcpy(p.v[1].p, p.v[0].p, p.n * sizeof(float));
-    struct gr_kv_copy_args a = { .src = cell, .dst = cell + n, .n = n };
+    struct gr_kv_copy_args a = {.src = cell, .dst = cell + n, .n = n};
     a.kv = kv_layer(&p, 0, n_kv_head, head_dim);
     CHECK_CALL(n_thread, kv_copy, c->k, &a);
     a.kv = kv_layer(&p, 1, n_kv_head, head_dim);
@@ -124,7 +122,7 @@ static void kv_copy_case(struct check *c, int n, int n_kv_head, int head_dim, in
 
 void check_kv_copy(struct check *c)
 {
-    static const int counts[] = { 0, 1, 2, 7, 16, 60 };
+    static const int counts[] = {0, 1, 2, 7, 16, 60};
     for (size_t i = 0; i < GR_ARRAY_LEN(counts); i++) {
         kv_copy_case(c, counts[i], 1, 16, 1);
         kv_copy_case(c, counts[i], 2, 64, 2);

@@ -18,8 +18,8 @@ struct linear_data {
     int n_row, x_stride, y_stride;
 };
 
-static void linear_data_init(struct linear_data *d, const struct gr_kernels *k, int n_row, int n_out,
-                             int n_in, enum fill kind)
+static void linear_data_init(struct linear_data *d, const struct gr_kernels *k, int n_row, int n_out, int n_in,
+                             enum fill kind)
 {
     uint16_t *plain = check_alloc((size_t)n_out * n_in * sizeof(*plain));
     void *packed = check_alloc(k->linear_packed_bytes(n_out, n_in));
@@ -36,8 +36,8 @@ static void linear_data_init(struct linear_data *d, const struct gr_kernels *k, 
     fill_f32(d->bias, (size_t)n_out, FILL_NORMAL);
     fill_f32(d->residual, (size_t)n_row * d->y_stride, FILL_NORMAL);
     k->linear_pack(plain, n_out, n_in, packed);
-    d->w_ref = (struct gr_weight){ .plain = plain, .n_out = n_out, .n_in = n_in };
-    d->w = (struct gr_weight){ .packed = packed, .n_out = n_out, .n_in = n_in };
+    d->w_ref = (struct gr_weight){.plain = plain, .n_out = n_out, .n_in = n_in};
+    d->w = (struct gr_weight){.packed = packed, .n_out = n_out, .n_in = n_in};
 }
 
 static void linear_data_free(struct linear_data *d)
@@ -51,8 +51,7 @@ static void linear_data_free(struct linear_data *d)
     guarded_free(&d->want);
 }
 
-static struct gr_linear_args linear_args(const struct linear_data *d, const struct gr_weight *w,
-                                         float *y, int extras)
+static struct gr_linear_args linear_args(const struct linear_data *d, const struct gr_weight *w, float *y, int extras)
 {
     return (struct gr_linear_args){
         .w = w,
@@ -77,8 +76,7 @@ static void linear_against_ref(struct check *c, const struct linear_data *d)
                 sum += fabs((double)d->x[(size_t)r * d->x_stride + i] * w);
             }
             size_t at = (size_t)r * d->y_stride + o;
-            check_close(c, "y", r, o, d->y.p[at], d->want.p[at],
-                        (4.0 + 2.0 * sqrt(n_in)) * CHECK_EPS * sum);
+            check_close(c, "y", r, o, d->y.p[at], d->want.p[at], (4.0 + 2.0 * sqrt(n_in)) * CHECK_EPS * sum);
         }
     }
 }
@@ -105,8 +103,7 @@ static void linear_case(struct check *c, int n_row, int n_out, int n_in, enum fi
 {
     struct linear_data d;
     bool big = (double)n_row * n_out * n_in > 2e5;
-    if (!check_case(c, big, "%d rows, %d x %d, fill %d, extras %d", n_row, n_out, n_in, (int)kind,
-                    extras)) {
+    if (!check_case(c, big, "%d rows, %d x %d, fill %d, extras %d", n_row, n_out, n_in, (int)kind, extras)) {
         return;
     }
     linear_data_init(&d, c->k, n_row, n_out, n_in, kind);
@@ -119,8 +116,7 @@ static void linear_case(struct check *c, int n_row, int n_out, int n_in, enum fi
     linear_against_ref(c, &d);
     for (int i = 0; i < n_row * n_out && !big; i++) {
         float exact = exact_linear(&a, d.w_ref.plain, i / n_out, i % n_out);
-        check_same(c, "promised bits", &exact, d.y.p + (size_t)(i / n_out) * d.y_stride + i % n_out,
-                   sizeof(exact));
+        check_same(c, "promised bits", &exact, d.y.p + (size_t)(i / n_out) * d.y_stride + i % n_out, sizeof(exact));
     }
     for (int n = 2; n <= CHECK_THREAD_MAX; n++) {
         a.y = other.p;
@@ -135,8 +131,7 @@ static void linear_case(struct check *c, int n_row, int n_out, int n_in, enum fi
         CHECK_CALL(1, linear, c->k, &a);
         for (int r = 0; r < n_row; r++) {
             size_t at = (size_t)r * d.y_stride;
-            check_same(c, "residual in place", other.p + at, d.y.p + at,
-                       (size_t)n_out * sizeof(float));
+            check_same(c, "residual in place", other.p + at, d.y.p + at, (size_t)n_out * sizeof(float));
         }
     }
     linear_rows_alone(c, &d, extras);
@@ -169,9 +164,8 @@ static void linear_pack_pieces(struct check *c, int n_out, int n_in)
 
 void check_linear(struct check *c)
 {
-    static const int rows[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17 };
-    static const int sizes[][2] = { { 1, 1 },   { 15, 15 }, { 16, 16 },  { 17, 17 },
-                                    { 48, 33 }, { 31, 64 }, { 144, 48 }, { 200, 7 } };
+    static const int rows[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17};
+    static const int sizes[][2] = {{1, 1}, {15, 15}, {16, 16}, {17, 17}, {48, 33}, {31, 64}, {144, 48}, {200, 7}};
     for (size_t i = 0; i < GR_ARRAY_LEN(rows); i++) {
         for (size_t j = 0; j < GR_ARRAY_LEN(sizes); j++) {
             linear_case(c, rows[i], sizes[j][0], sizes[j][1], FILL_NORMAL, (int)(i + j) & 3);
@@ -219,9 +213,9 @@ static void bench_rows_of(const struct bench *b, const struct bench_pass *p, siz
 
 void bench_linear(const struct bench *b)
 {
-    static const int rows[] = { 1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 256 };
+    static const int rows[] = {1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 256};
     bool slow = strcmp(b->k->name, "c") == 0;
-    struct bench_pass p = { .k = b->k, .n_matrix = slow ? 1 : B_MATRIX };
+    struct bench_pass p = {.k = b->k, .n_matrix = slow ? 1 : B_MATRIX};
     struct gr_weight w[B_MATRIX];
     size_t bytes = b->k->linear_packed_bytes(B_OUT, B_IN);
     uint16_t *plain = check_alloc((size_t)B_OUT * B_IN * sizeof(*plain));
@@ -231,13 +225,13 @@ void bench_linear(const struct bench *b)
     fill_bf16(plain, (size_t)B_OUT * B_IN, FILL_NORMAL);
     fill_f32(x, (size_t)B_ROW * B_IN, FILL_NORMAL);
     for (int i = 0; i < B_MATRIX; i++) {
-        w[i] = (struct gr_weight){ .packed = packed + i * bytes, .n_out = B_OUT, .n_in = B_IN };
+        w[i] = (struct gr_weight){.packed = packed + i * bytes, .n_out = B_OUT, .n_in = B_IN};
         b->k->linear_pack(plain, B_OUT, B_IN, packed + i * bytes);
     }
     for (size_t i = 0; i < GR_ARRAY_LEN(rows) && (!slow || rows[i] <= 4); i++) {
         for (int m = 0; m < p.n_matrix; m++) {
-            p.a[m] = (struct gr_linear_args){ .w = &w[m], .x = x, .y = y, .n_row = rows[i],
-                                              .x_stride = B_IN, .y_stride = B_OUT };
+            p.a[m] = (struct gr_linear_args){
+                .w = &w[m], .x = x, .y = y, .n_row = rows[i], .x_stride = B_IN, .y_stride = B_OUT};
         }
         bench_rows_of(b, &p, bytes, rows[i]);
     }

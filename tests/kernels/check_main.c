@@ -12,17 +12,23 @@ static const struct {
     const char *name;
     check_fn *run;
 } op_table[] = {
-    { "linear", check_linear },         { "silu_mul", check_silu_mul },
-    { "rmsnorm", check_rmsnorm },       { "rope", check_rope },
-    { "embed", check_embed },           { "kv_store", check_kv_store },
-    { "kv_copy", check_kv_copy },       { "attention", check_attention },
-    { "partial view", check_partial_view }, { "kv_summary", check_kv_summary },
-    { "block_scores", check_block_scores },
-    { "add_gumbel", check_add_gumbel }, { "argmax", check_argmax },
-    { "logsumexp", check_logsumexp },
+    {"linear", check_linear},
+    {"silu_mul", check_silu_mul},
+    {"rmsnorm", check_rmsnorm},
+    {"rope", check_rope},
+    {"embed", check_embed},
+    {"kv_store", check_kv_store},
+    {"kv_copy", check_kv_copy},
+    {"attention", check_attention},
+    {"partial view", check_partial_view},
+    {"kv_summary", check_kv_summary},
+    {"block_scores", check_block_scores},
+    {"add_gumbel", check_add_gumbel},
+    {"argmax", check_argmax},
+    {"logsumexp", check_logsumexp},
 };
 
-static const char *const isa_table[] = { "avx512", "avx2", "c" };
+static const char *const isa_table[] = {"avx512", "avx2", "c"};
 enum { N_ISA = GR_ARRAY_LEN(isa_table) };
 
 struct totals {
@@ -34,8 +40,7 @@ static void report(struct totals *t, bool ok, const char *name, const char *deta
     t->n++;
     t->n_fail += !ok;
     t->n_skip += skip != NULL;
-    printf("%s %d - %s %s%s%s\n", ok ? "ok" : "not ok", t->n, name, detail, skip ? " # SKIP " : "",
-           skip ? skip : "");
+    printf("%s %d - %s %s%s%s\n", ok ? "ok" : "not ok", t->n, name, detail, skip ? " # SKIP " : "", skip ? skip : "");
     fflush(stdout);
 }
 
@@ -61,7 +66,7 @@ static bool same_bits(const struct check *checks, const bool *ran, const char *o
 static void test_op(size_t op, uint64_t seed, const struct gr_kernels *ref, struct totals *t)
 {
     static struct check checks[N_ISA];
-    bool ran[N_ISA] = { false };
+    bool ran[N_ISA] = {false};
     int n_ran = 0;
     memset(checks, 0, sizeof(checks));
     for (int i = 0; i < N_ISA; i++) {
@@ -86,11 +91,10 @@ static void test_op(size_t op, uint64_t seed, const struct gr_kernels *ref, stru
     }
 }
 
-static void test_other(const char *name, check_fn *run, uint64_t seed, const struct gr_kernels *ref,
-                       struct totals *t)
+static void test_other(const char *name, check_fn *run, uint64_t seed, const struct gr_kernels *ref, struct totals *t)
 {
     static struct check c;
-    c = (struct check){ .ref = ref, .k = ref };
+    c = (struct check){.ref = ref, .k = ref};
     rng_seed(seed);
     run(&c);
     report(t, c.n_fail == 0, name, "", NULL);
@@ -99,7 +103,7 @@ static void test_other(const char *name, check_fn *run, uint64_t seed, const str
 static int run_tests(uint64_t seed)
 {
     struct gr_kernels ref;
-    struct totals t = { 0 };
+    struct totals t = {0};
     gr_kernels_init_ref(&ref);
     printf("TAP version 13\n1..%d\n# seed %llu\n", (int)GR_ARRAY_LEN(op_table) * (N_ISA + 1) + 3,
            (unsigned long long)seed);
@@ -109,8 +113,8 @@ static int run_tests(uint64_t seed)
     for (size_t i = 0; i < GR_ARRAY_LEN(op_table); i++) {
         test_op(i, seed, &ref, &t);
     }
-    printf("# %d checks: %d passed, %d failed, %d not supported (seed %llu)\n", t.n,
-           t.n - t.n_fail - t.n_skip, t.n_fail, t.n_skip, (unsigned long long)seed);
+    printf("# %d checks: %d passed, %d failed, %d not supported (seed %llu)\n", t.n, t.n - t.n_fail - t.n_skip,
+           t.n_fail, t.n_skip, (unsigned long long)seed);
     return t.n_fail ? 1 : 0;
 }
 
@@ -118,11 +122,8 @@ static const struct {
     const char *name;
     bench_fn *run;
 } bench_table[] = {
-    { "linear", bench_linear },
-    { "attention", bench_attention },
-    { "view", bench_partial_view },
-    { "rows", bench_rows },
-    { "sample", bench_sample },
+    {"linear", bench_linear}, {"attention", bench_attention}, {"view", bench_partial_view},
+    {"rows", bench_rows},     {"sample", bench_sample},
 };
 
 static bool is_bench(const char *name)
@@ -148,7 +149,7 @@ static bool is_isa(const char *name)
 static int run_benches(int n_thread, const char *isa, const char *only, enum gr_table_format format)
 {
     struct gr_table table;
-    struct bench b = { .n_thread = n_thread, .table = &table };
+    struct bench b = {.n_thread = n_thread, .table = &table};
     if (only != NULL && !is_bench(only)) {
         fprintf(stderr, "--only: `%s' is not one of linear, attention, view, rows, sample\n", only);
         return 2;
@@ -160,8 +161,7 @@ static int run_benches(int n_thread, const char *isa, const char *only, enum gr_
     bench_begin(&b, format);
     for (int i = 0; i < N_ISA; i++) {
         struct gr_kernels k;
-        if ((isa && strcmp(isa, isa_table[i]) != 0) ||
-            gr_kernels_init_cpu(&k, isa_table[i]) != GR_OK) {
+        if ((isa && strcmp(isa, isa_table[i]) != 0) || gr_kernels_init_cpu(&k, isa_table[i]) != GR_OK) {
             continue;
         }
         b.k = &k;

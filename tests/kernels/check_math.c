@@ -78,11 +78,11 @@ static void check_philox(struct check *c)
         uint64_t key;
         uint32_t want[4];
     } kat[] = {
-        { { 0, 0, 0, 0 }, 0, { 0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u } },
-        { { ~0u, ~0u, ~0u, ~0u }, ~0ull, { 0x408f276du, 0x41c83b0eu, 0xa20bc7c6u, 0x6d5451fdu } },
-        { { 0x243f6a88u, 0x85a308d3u, 0x13198a2eu, 0x03707344u },
-          0x299f31d0a4093822u,
-          { 0xd16cfe09u, 0x94fdccebu, 0x5001e420u, 0x24126ea1u } },
+        {{0, 0, 0, 0}, 0, {0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u}},
+        {{~0u, ~0u, ~0u, ~0u}, ~0ull, {0x408f276du, 0x41c83b0eu, 0xa20bc7c6u, 0x6d5451fdu}},
+        {{0x243f6a88u, 0x85a308d3u, 0x13198a2eu, 0x03707344u},
+         0x299f31d0a4093822u,
+         {0xd16cfe09u, 0x94fdccebu, 0x5001e420u, 0x24126ea1u}},
     };
     for (size_t i = 0; i < GR_ARRAY_LEN(kat); i++) {
         uint32_t out[4];
@@ -99,8 +99,7 @@ void check_math(struct check *c)
     if (!(e <= 2.0) || !(l <= 2.0) || !(g <= 3.0)) {
         check_fail(c, "exp %.2f ulp (2), log %.2f ulp (2), gumbel %.2f (3)", e, l, g);
     }
-    if (gr_expf(-INFINITY) != 0.0f || gr_expf(-88.0f) != 0.0f || gr_expf(0.0f) != 1.0f ||
-        gr_logf(1.0f) != 0.0f) {
+    if (gr_expf(-INFINITY) != 0.0f || gr_expf(-88.0f) != 0.0f || gr_expf(0.0f) != 1.0f || gr_logf(1.0f) != 0.0f) {
         check_fail(c, "exp(-inf), exp(-88), exp(0), log(1) are not exact");
     }
     check_philox(c);

@@ -109,9 +109,13 @@ static void view_exact(struct check *c, const struct view_case *x, const float *
                 k[p] = view_has(&x->v, x->m, kv_head, p / GR_KV_BLOCK) ? s->k + at : NULL;
                 v[p] = s->v + at;
             }
-            exact_attention(&(struct exact_row){.q = s->q + (size_t)r * width + h * hd, .k = k, .v = v,
-                                                .n_key = s->n_base + n_path, .head_dim = hd,
-                                                .scale = 1.0f / sqrtf((float)hd)}, want);
+            exact_attention(&(struct exact_row){.q = s->q + (size_t)r * width + h * hd,
+                                                .k = k,
+                                                .v = v,
+                                                .n_key = s->n_base + n_path,
+                                                .head_dim = hd,
+                                                .scale = 1.0f / sqrtf((float)hd)},
+                            want);
             check_same(c, "promised bits", out + (size_t)r * stride + h * hd, want, (size_t)hd * sizeof(float));
         }
     }
@@ -186,7 +190,7 @@ static void view_check(struct check *c, const struct view_case *x)
 
 static void view_case(struct check *c, struct shape m, int n_base, int n_row, int n_branch, int dense_from, int n_list)
 {
-    struct view_case x = { .m = m, .tree = n_branch > 0 };
+    struct view_case x = {.m = m, .tree = n_branch > 0};
     const double work = (double)n_row * m.n_head * m.head_dim * (n_base + n_row);
     if (!check_case(c, work > 1e6, "heads %d/%d of %d, base %d, %d rows, branch %d, dense from %d, %d listed", m.n_head,
                     m.n_kv_head, m.head_dim, n_base, n_row, n_branch, dense_from, n_list)) {
@@ -252,7 +256,7 @@ static void refresh_case(struct check *c, struct shape m, int n_base, int n_chai
 
 void check_partial_view(struct check *c)
 {
-    static const struct shape demo = { 6, 2, 64 }, one = { 1, 1, 16 }, odd = { 10, 2, 80 }, wide = { 8, 2, 128 };
+    static const struct shape demo = {6, 2, 64}, one = {1, 1, 16}, odd = {10, 2, 80}, wide = {8, 2, 128};
     /* everything is visible */
     view_case(c, one, 40, 3, 2, 32, 2);
     view_case(c, one, 40, 3, 0, 0, 0);
@@ -299,8 +303,8 @@ static void run_attention(const struct gr_exec *x, const void *args)
  * proportion to the keys that are read. */
 static void bench_context(const struct bench *b, struct shape m, int n_base, int n_row)
 {
-    static const int budgets[] = { 0, 4096, 2048, 1024, 512 };
-    struct view_bench t = { .k = b->k };
+    static const int budgets[] = {0, 4096, 2048, 1024, 512};
+    struct view_bench t = {.k = b->k};
     struct session s;
     const int width = m.n_head * m.head_dim;
     double all_ns = 0.0;
@@ -308,13 +312,20 @@ static void bench_context(const struct bench *b, struct shape m, int n_base, int
     session_init(&s, m, n_base, n_row, 4, 1.0f);
     pool_init(&t.pool, m, (n_base + n_row) / 16 + 8);
     place_tree(&t.pool, &s, &t.t);
-    t.a = (struct gr_attention_args){ .kv = t.pool.kv, .q = s.q, .out = out, .seq = &t.t.seq, .n_seq = 1,
-                                      .n_head = m.n_head, .q_stride = width, .out_stride = width, .layer = 1,
-                                      .scale = 0.125f,
-                                      .work = check_alloc(b->n_thread * b->k->attention_work_bytes(
-                                                                            m.n_head, m.n_kv_head, m.head_dim)) };
+    t.a = (struct gr_attention_args){
+        .kv = t.pool.kv,
+        .q = s.q,
+        .out = out,
+        .seq = &t.t.seq,
+        .n_seq = 1,
+        .n_head = m.n_head,
+        .q_stride = width,
+        .out_stride = width,
+        .layer = 1,
+        .scale = 0.125f,
+        .work = check_alloc(b->n_thread * b->k->attention_work_bytes(m.n_head, m.n_kv_head, m.head_dim))};
     for (size_t i = 0; i < GR_ARRAY_LEN(budgets); i++) {
-        struct view v = { 0 };
+        struct view v = {0};
         int n_key = n_base;
         if (budgets[i] >= n_base) {
             continue;
@@ -342,8 +353,8 @@ static void bench_context(const struct bench *b, struct shape m, int n_base, int
 
 void bench_partial_view(const struct bench *b)
 {
-    static const struct shape demo = { 6, 2, 64 };
-    static const int contexts[] = { 4096, 16384, 30000 };
+    static const struct shape demo = {6, 2, 64};
+    static const int contexts[] = {4096, 16384, 30000};
     for (size_t i = 0; i < GR_ARRAY_LEN(contexts) && strcmp(b->k->name, "c") != 0; i++) {
         bench_context(b, demo, contexts[i], 1);
         bench_context(b, demo, contexts[i], 16);

@@ -20,8 +20,8 @@ static void rmsnorm_case(struct check *c, int n_row, int n, enum fill kind)
     struct guarded y = guarded_alloc(n_y), want = guarded_alloc(n_y), other = guarded_alloc(n_y);
     fill_f32(x, n_x, kind);
     fill_f32(w, (size_t)n, FILL_NORMAL);
-    struct gr_rmsnorm_args a = { .x = x, .w = w, .y = want.p, .n_row = n_row, .n = n,
-                                 .x_stride = x_stride, .y_stride = y_stride, .eps = 1e-5f };
+    struct gr_rmsnorm_args a = {
+        .x = x, .w = w, .y = want.p, .n_row = n_row, .n = n, .x_stride = x_stride, .y_stride = y_stride, .eps = 1e-5f};
     CHECK_CALL(1, rmsnorm, c->ref, &a);
     a.y = y.p;
     CHECK_CALL(1, rmsnorm, c->k, &a);
@@ -36,8 +36,7 @@ static void rmsnorm_case(struct check *c, int n_row, int n, enum fill kind)
             size_t at = (size_t)r * y_stride + i;
             float exact = x[(size_t)r * x_stride + i] * inv * w[i];
             check_same(c, "promised bits", &exact, &y.p[at], sizeof(exact));
-            check_close(c, "y", r, i, y.p[at], want.p[at],
-                        (8 + sqrt(n / 16.0)) * CHECK_EPS * fabs((double)want.p[at]));
+            check_close(c, "y", r, i, y.p[at], want.p[at], (8 + sqrt(n / 16.0)) * CHECK_EPS * fabs((double)want.p[at]));
         }
         memcpy(other.p, x + (size_t)r * x_stride, (size_t)n * sizeof(float));
         a.x = other.p; /* alone and in place */
@@ -55,7 +54,7 @@ static void rmsnorm_case(struct check *c, int n_row, int n, enum fill kind)
 
 void check_rmsnorm(struct check *c)
 {
-    static const int sizes[] = { 1, 15, 16, 17, 33, 384, 1000, 4096 };
+    static const int sizes[] = {1, 15, 16, 17, 33, 384, 1000, 4096};
     for (size_t i = 0; i < GR_ARRAY_LEN(sizes); i++) {
         for (int kind = 0; kind < FILL_KIND_N; kind++) {
             rmsnorm_case(c, 1 + 2 * kind, sizes[i], (enum fill)kind);

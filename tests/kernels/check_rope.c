@@ -36,9 +36,14 @@ static void rope_case(struct check *c, int n_row, int n_head, int head_dim)
             y.p[at] = want.p[at] = other.p[at] = x[at];
         }
     }
-    struct gr_rope_args a = { .x = want.p, .pos = pos, .cos = cos_tab, .sin = sin_tab,
-                              .n_row = n_row, .n_head = n_head, .head_dim = head_dim,
-                              .stride = stride };
+    struct gr_rope_args a = {.x = want.p,
+                             .pos = pos,
+                             .cos = cos_tab,
+                             .sin = sin_tab,
+                             .n_row = n_row,
+                             .n_head = n_head,
+                             .head_dim = head_dim,
+                             .stride = stride};
     CHECK_CALL(1, rope, c->ref, &a);
     a.x = y.p;
     CHECK_CALL(1, rope, c->k, &a);
@@ -74,7 +79,7 @@ static void rope_case(struct check *c, int n_row, int n_head, int head_dim)
 
 void check_rope(struct check *c)
 {
-    static const int dims[] = { 2, 16, 32, 34, 64, 80, 128, 256 };
+    static const int dims[] = {2, 16, 32, 34, 64, 80, 128, 256};
     for (size_t i = 0; i < GR_ARRAY_LEN(dims); i++) {
         rope_case(c, 1, 1, dims[i]);
         rope_case(c, 5, 3, dims[i]);

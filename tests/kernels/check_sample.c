@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static const int sizes[] = { 1, 2, 15, 16, 17, 63, 64, 65, 130, 1000, 4096, 4099 };
+static const int sizes[] = {1, 2, 15, 16, 17, 63, 64, 65, 130, 1000, 4096, 4099};
 
 static void gumbel_case(struct check *c, int n, uint64_t seed, uint32_t pos, uint32_t choice)
 {
@@ -70,7 +70,7 @@ static void argmax_one(struct check *c, const float *l, int n)
  * out. */
 static void argmax_odd(struct check *c, float *l, int n)
 {
-    static const float odd[] = { NAN, -NAN, INFINITY, -INFINITY };
+    static const float odd[] = {NAN, -NAN, INFINITY, -INFINITY};
     for (size_t k = 0; k < GR_ARRAY_LEN(odd); k++) {
         for (int i = 0; i < 20; i++) {
             const int at = i == 0 ? 0 : i == 1 ? n - 1 : i == 2 ? n / 2 : rng_below(n);
@@ -134,8 +134,7 @@ static void logsumexp_case(struct check *c, int n, float scale)
         l[i] = i % 7 == 3 ? -INFINITY : l[i] * scale;
     }
     float got = c->k->logsumexp(l, n), want = c->ref->logsumexp(l, n);
-    check_close(c, "result", 0, 0, got, want,
-                (8 + sqrt(n / 16.0)) * CHECK_EPS + 2 * CHECK_EPS * fabs((double)want));
+    check_close(c, "result", 0, 0, got, want, (8 + sqrt(n / 16.0)) * CHECK_EPS + 2 * CHECK_EPS * fabs((double)want));
     float exact = exact_logsumexp(l, n);
     check_same(c, "promised bits", &exact, &got, sizeof(got));
     check_hash(c, &got, sizeof(got));
@@ -181,7 +180,7 @@ static void run_logsumexp(const struct gr_exec *x, const void *args)
 
 static void bench_row(const struct bench *b, int n)
 {
-    struct sample_args a = { .k = b->k, .n = n };
+    struct sample_args a = {.k = b->k, .n = n};
     a.l = check_alloc((size_t)n * sizeof(float));
     a.y = check_alloc((size_t)n * sizeof(float));
     fill_f32(a.l, (size_t)n, FILL_NORMAL);

@@ -23,8 +23,8 @@ static void silu_case(struct check *c, int n_row, int n_col, float gate_scale)
     for (size_t i = 0; i < n; i++) {
         gate[i] *= gate_scale;
     }
-    struct gr_silu_mul_args a = { .gate = gate, .up = up, .act = want.p, .n_row = n_row,
-                                  .n_col = n_col, .stride = stride };
+    struct gr_silu_mul_args a = {
+        .gate = gate, .up = up, .act = want.p, .n_row = n_row, .n_col = n_col, .stride = stride};
     CHECK_CALL(1, silu_mul, c->ref, &a);
     a.act = y.p;
     CHECK_CALL(1, silu_mul, c->k, &a);
@@ -45,8 +45,8 @@ static void silu_case(struct check *c, int n_row, int n_col, float gate_scale)
         CHECK_CALL(1, silu_mul, c->k, &a);
         check_same(c, "a row alone", other.p, y.p + (size_t)r * stride, (size_t)n_col * sizeof(float));
     }
-    a = (struct gr_silu_mul_args){ .gate = gate, .up = up, .act = gate, .n_row = n_row,
-                                   .n_col = n_col, .stride = stride };
+    a = (struct gr_silu_mul_args){
+        .gate = gate, .up = up, .act = gate, .n_row = n_row, .n_col = n_col, .stride = stride};
     CHECK_CALL(3, silu_mul, c->k, &a); /* in place, by three threads */
     for (int r = 0; r < n_row; r++) {
         check_same(c, "in place, threads", gate + (size_t)r * stride, y.p + (size_t)r * stride,
@@ -61,7 +61,7 @@ static void silu_case(struct check *c, int n_row, int n_col, float gate_scale)
 
 void check_silu_mul(struct check *c)
 {
-    static const int cols[] = { 1, 15, 16, 17, 47, 64, 1024 };
+    static const int cols[] = {1, 15, 16, 17, 47, 64, 1024};
     for (size_t i = 0; i < GR_ARRAY_LEN(cols); i++) {
         silu_case(c, 1, cols[i], 1.0f);
         silu_case(c, 3, cols[i], 10.0f);

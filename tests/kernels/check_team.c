@@ -50,8 +50,7 @@ static void team_case(struct check *c, int n_thread)
     }
     for (int i = 0; i < n_thread; i++) {
         if (p.n_run[i] != N_PASS || p.n_wrong[i] != 0) {
-            check_fail(c, "thread %d ran %d of %d passes, %d phases wrong", i, p.n_run[i], N_PASS,
-                       p.n_wrong[i]);
+            check_fail(c, "thread %d ran %d of %d passes, %d phases wrong", i, p.n_run[i], N_PASS, p.n_wrong[i]);
         }
     }
     gr_team_destroy(team);

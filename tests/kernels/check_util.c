@@ -40,13 +40,12 @@ void check_fail(struct check *c, const char *fmt, ...)
     printf("# %s: %s: %s\n", c->k->name, c->label, text);
 }
 
-void check_close(struct check *c, const char *what, int row, int col, float got, float want,
-                 double tolerance)
+void check_close(struct check *c, const char *what, int row, int col, float got, float want, double tolerance)
 {
     double d = fabs((double)got - (double)want);
     if (!(d <= tolerance)) {
-        check_fail(c, "%s: [%d][%d] is %.9g, wanted %.9g (off by %.3g, allowed %.3g)", what, row, col,
-                   (double)got, (double)want, d, tolerance);
+        check_fail(c, "%s: [%d][%d] is %.9g, wanted %.9g (off by %.3g, allowed %.3g)", what, row, col, (double)got,
+                   (double)want, d, tolerance);
     }
 }
 
@@ -144,7 +143,7 @@ static const float guard_value = -1.2345678e33f;
 
 struct guarded guarded_alloc(size_t n)
 {
-    struct guarded g = { .n = n };
+    struct guarded g = {.n = n};
     g.p = (float *)check_alloc((n + 2 * GUARD) * sizeof(float)) + GUARD;
     guarded_reset(&g);
     return g;
@@ -200,6 +199,5 @@ void check_run(int n_thread, check_op_fn *op, const void *args)
     if (n_thread > 1 && !team[n_thread] && gr_team_create(n_thread, &team[n_thread]) != GR_OK) {
         exit(2);
     }
-    gr_team_run(n_thread > 1 ? team[n_thread] : NULL, run_thread,
-                &(struct run){ .op = op, .args = args });
+    gr_team_run(n_thread > 1 ? team[n_thread] : NULL, run_thread, &(struct run){.op = op, .args = args});
 }

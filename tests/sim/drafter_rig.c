@@ -115,9 +115,14 @@ struct rig *rig_create(const struct rig_config *c)
 {
     struct rig *r = calloc(1, sizeof(*r));
     assert_non_null(r);
-    r->table = (struct toy_config){.n_vocab = RIG_N_VOCAB, .n_ctx_max = RIG_N_CTX, .n_row_max = 64, .n_out_max = 64,
-                                   .n_pool_block = n_pool_block(c), .n_scratch_block = 2 * GR_DRAFT_SCRATCH_BLOCKS,
-                                   .seed = 11, .sharpness = c->sharpness > 0.0f ? c->sharpness : 8.0f};
+    r->table = (struct toy_config){.n_vocab = RIG_N_VOCAB,
+                                   .n_ctx_max = RIG_N_CTX,
+                                   .n_row_max = 64,
+                                   .n_out_max = 64,
+                                   .n_pool_block = n_pool_block(c),
+                                   .n_scratch_block = 2 * GR_DRAFT_SCRATCH_BLOCKS,
+                                   .seed = 11,
+                                   .sharpness = c->sharpness > 0.0f ? c->sharpness : 8.0f};
     struct toy_config draft = r->table;
     draft.blur_seed = c->blur > 0 ? c->seed + 99 : 0;
     draft.blur = c->blur;
@@ -139,15 +144,26 @@ struct rig *rig_create(const struct rig_config *c)
                                          .feature_window = c->window > 0 ? c->window : RIG_N_CTX,
                                          .feature_context = c->context,
                                          .test_flip_round = c->flip_round};
-    const struct gr_drafter_io io = {.ctx = r, .frame_begin = rig_begin, .frame_end = rig_end, .send_msg = rig_msg,
-                                     .start_job = rig_job, .connect = rig_connect};
+    const struct gr_drafter_io io = {.ctx = r,
+                                     .frame_begin = rig_begin,
+                                     .frame_end = rig_end,
+                                     .send_msg = rig_msg,
+                                     .start_job = rig_job,
+                                     .connect = rig_connect};
     assert_int_equal(gr_drafter_create(&dc, &io, &r->drafter), GR_OK);
     assert_int_equal(gr_grower_create(r->lm, 2, &r->grower), GR_OK);
     gr_grower_fix_level_ns(r->grower, 40000, 3000);
-    r->attach = (struct gr_msg){.type = GR_MSG_ATTACH, .session = 1, .epoch = RIG_EPOCH, .top_p = 1.0, .seed = 5,
+    r->attach = (struct gr_msg){.type = GR_MSG_ATTACH,
+                                .session = 1,
+                                .epoch = RIG_EPOCH,
+                                .top_p = 1.0,
+                                .seed = 5,
                                 .temperature = (double)c->temperature,
-                                .n_node = (uint32_t)c->n_node, .draft_depth = (uint32_t)c->depth,
-                                .draft_top_k = (uint32_t)c->top_k, .draft_ahead = c->ahead, .auto_tree = c->auto_tree};
+                                .n_node = (uint32_t)c->n_node,
+                                .draft_depth = (uint32_t)c->depth,
+                                .draft_top_k = (uint32_t)c->top_k,
+                                .draft_ahead = c->ahead,
+                                .auto_tree = c->auto_tree};
     r->round = 1;
     r->twin = c->twin;
     return r;
@@ -243,8 +259,12 @@ void rig_deliver(struct rig *r, size_t n)
 
 void rig_send_verdict(struct rig *r, const struct gr_verdict *v, uint32_t base_len)
 {
-    const struct gr_frame_header h = {.flags = r->more ? GR_FRAME_MORE : 0, .session = 1, .epoch = RIG_EPOCH,
-                                      .round = r->round, .base_len = base_len, .prefix_hash = r->hash[r->len]};
+    const struct gr_frame_header h = {.flags = r->more ? GR_FRAME_MORE : 0,
+                                      .session = 1,
+                                      .epoch = RIG_EPOCH,
+                                      .round = r->round,
+                                      .base_len = base_len,
+                                      .prefix_hash = r->hash[r->len]};
     r->round++;
     rig_deliver(r, gr_wire_encode_verdict(&h, v, r->log[r->n_log].bytes, sizeof(r->log[0].bytes)));
     rig_send_features(r);
@@ -280,10 +300,14 @@ void rig_root_only(struct rig *r, int n_want)
 
 void rig_send_delta(struct rig *r, int32_t common, uint16_t flags)
 {
-    const struct gr_frame_header h = {.session = 1, .epoch = RIG_EPOCH, .round = r->round, .base_len = (uint32_t)r->len,
-                                      .flags = flags, .prefix_hash = r->hash[r->len]};
+    const struct gr_frame_header h = {.session = 1,
+                                      .epoch = RIG_EPOCH,
+                                      .round = r->round,
+                                      .base_len = (uint32_t)r->len,
+                                      .flags = flags,
+                                      .prefix_hash = r->hash[r->len]};
     rig_deliver(r, gr_wire_encode_delta(&h, (uint32_t)common, r->token + common, (uint32_t)(r->len - common),
-                                    r->log[r->n_log].bytes, sizeof(r->log[0].bytes)));
+                                        r->log[r->n_log].bytes, sizeof(r->log[0].bytes)));
     if (r->n_frame[GR_FRAME_RESYNC] > r->n_resync_seen) {
         r->n_resync_seen = r->n_frame[GR_FRAME_RESYNC];
         r->feature_sent = r->feature_taken = (int32_t)GR_MIN(r->resync.feature_len, (uint32_t)common);
@@ -300,11 +324,17 @@ void rig_send_features_from(struct rig *r, int32_t first, int32_t end, uint16_t 
         const int width = gr_lm_ship_width(r->lm);
         const size_t row_bytes = (size_t)width * sizeof(uint16_t);
         struct rig_frame *f = &r->log[r->n_log];
-        const struct gr_frame_header h = {.session = 1, .epoch = RIG_EPOCH, .round = r->round,
-                                          .base_len = (uint32_t)(first + n), .prefix_hash = r->hash[first + n],
+        const struct gr_frame_header h = {.session = 1,
+                                          .epoch = RIG_EPOCH,
+                                          .round = r->round,
+                                          .base_len = (uint32_t)(first + n),
+                                          .prefix_hash = r->hash[first + n],
                                           .flags = flags};
-        const struct gr_features x = {.first_pos = (uint32_t)first, .n_row = (uint32_t)n, .width = (uint32_t)width,
-                                      .dtype = GR_FEATURES_BF16, .raw = r->raw};
+        const struct gr_features x = {.first_pos = (uint32_t)first,
+                                      .n_row = (uint32_t)n,
+                                      .width = (uint32_t)width,
+                                      .dtype = GR_FEATURES_BF16,
+                                      .raw = r->raw};
         uint8_t *rows = NULL;
         const size_t bytes = gr_wire_encode_features(&h, &x, row_bytes, f->bytes, sizeof(f->bytes), &rows);
         for (int32_t i = 0; i < n; i++) {
@@ -337,7 +367,9 @@ void rig_send_features(struct rig *r)
 
 void rig_send_cost(struct rig *r, uint32_t overhead_us, uint32_t base_us, uint32_t row_us)
 {
-    const struct gr_cost c = {.overhead_ns = overhead_us * 1000, .n_point = 2, .n_row = {1, 64},
+    const struct gr_cost c = {.overhead_ns = overhead_us * 1000,
+                              .n_point = 2,
+                              .n_row = {1, 64},
                               .pass_ns = {(base_us + row_us) * 1000, (base_us + 64 * row_us) * 1000}};
     const struct gr_frame_header h = {.session = 1, .epoch = RIG_EPOCH, .round = r->round};
     rig_deliver(r, gr_wire_encode_cost(&h, &c, r->log[r->n_log].bytes, sizeof(r->log[0].bytes)));

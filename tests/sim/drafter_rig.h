@@ -43,7 +43,7 @@ struct rig {
     struct gr_resync resync;
     struct gr_msg stats;
     struct gr_msg trouble; /* DRAFT_TROUBLE: the sums of all */
-    uint64_t attached; /* the session of the last ATTACHED */
+    uint64_t attached;     /* the session of the last ATTACHED */
     int n_error, n_error_expected;
     /* a second session that is told the same */
     bool twin;
@@ -71,7 +71,7 @@ struct rig_config {
     bool head; /* set by rig_heads */
     bool raw;  /* with a head: it is sent captured states */
     int n_vocab_head;
-    int32_t window; /* 0: RIG_N_CTX */
+    int32_t window;  /* 0: RIG_N_CTX */
     int32_t context; /* of a head; 0: all */
     bool one_fits;   /* the KV pool holds one session's */
     int odd;         /* one context in so many has logits that are not finite; 0: none */

@@ -27,8 +27,8 @@
 
 #define PARTIAL_MARK 0xa5 /* toy_lm.h: what the bytes of a partial row are changed by */
 
-static bool all_raw;     /* benches ship captured states */
-static bool all_shipped; /* their features are made within the pass */
+static bool all_raw;          /* benches ship captured states */
+static bool all_shipped;      /* their features are made within the pass */
 static int32_t bench_context; /* of the drafters' heads; 0: they look back at everything */
 /* For tests of SpecPV: set before bench_create(). n_buffer 0: without. */
 static struct gr_specpv_params bench_specpv;
@@ -39,29 +39,29 @@ static uint32_t bench_corrupt;
 struct told {
     int32_t token[N_CTX];
     uint64_t hash[N_CTX + 1];
-    int32_t len;   /* committed, as the orchestrator knows it */
-    int32_t known; /* tokens told by DELTA or VERDICT */
-    int32_t end;   /* features before it are sent */
+    int32_t len;                   /* committed, as the orchestrator knows it */
+    int32_t known;                 /* tokens told by DELTA or VERDICT */
+    int32_t end;                   /* features before it are sent */
     int n_frame, n_start, n_again; /* the last: frames that went back */
-    int32_t first; /* of the first frame since the last RESYNC */
-    uint32_t asked_round; /* a tree is wanted for it; 0: none */
-    bool partial[N_CTX];  /* the newest feature sent of a position is that of a row under a partial view */
-    int n_partial, n_back; /* such rows; COMMITs that took tokens back */
+    int32_t first;                 /* of the first frame since the last RESYNC */
+    uint32_t asked_round;          /* a tree is wanted for it; 0: none */
+    bool partial[N_CTX];           /* the newest feature sent of a position is that of a row under a partial view */
+    int n_partial, n_back;         /* such rows; COMMITs that took tokens back */
 };
 
 struct bench {
     struct gr_lm *lm;
     struct gr_target *target;
     struct gr_verifier *verifier;
-    struct gr_pass *pass; /* started, not done */
+    struct gr_pass *pass;            /* started, not done */
     struct told told[N_SESSION + 1]; /* by session, from 1 */
     uint8_t frame[GR_WIRE_SMALL_BYTES_MAX];
     enum gr_frame_class class;
     int n_bulk_credit;
     bool no_small;
     bool raw;
-    int n_fuse; /* passes that fused what was kept */
-    int n_made; /* features that passes brought */
+    int n_fuse;      /* passes that fused what was kept */
+    int n_made;      /* features that passes brought */
     char order[512]; /* what was sent: v, d, f and the session's digit */
     size_t n_order;
     uint64_t now_ns;
@@ -200,20 +200,35 @@ static inline void bench_create(struct bench *b, bool features)
     memset(b, 0, sizeof(*b));
     b->raw = all_raw;
     b->n_bulk_credit = 1000000;
-    b->lm = toy_lm_create(&(struct toy_config){.n_vocab = N_VOCAB, .n_ctx_max = N_CTX, .n_row_max = 200,
-                                               .n_out_max = 160, .n_pool_block = 128, .n_scratch_block = 16,
-                                               .seed = 3, .sharpness = 6.0f, .features = features, .raw = all_raw,
-                                               .shipped = all_shipped, .partial_features = true});
-    const struct gr_target_config c = {.n_session_max = N_SESSION, .n_ctx_max = N_CTX, .n_vocab = N_VOCAB,
-                                       .n_row_max = 200, .n_out_max = 160, .prefill_chunk = CHUNK,
-                                       .n_pool_block = 128, .round_deadline_ns = 1000,
-                                       .feature_width = gr_lm_ship_width(b->lm), .feature_raw = all_raw,
+    b->lm = toy_lm_create(&(struct toy_config){.n_vocab = N_VOCAB,
+                                               .n_ctx_max = N_CTX,
+                                               .n_row_max = 200,
+                                               .n_out_max = 160,
+                                               .n_pool_block = 128,
+                                               .n_scratch_block = 16,
+                                               .seed = 3,
+                                               .sharpness = 6.0f,
+                                               .features = features,
+                                               .raw = all_raw,
+                                               .shipped = all_shipped,
+                                               .partial_features = true});
+    const struct gr_target_config c = {.n_session_max = N_SESSION,
+                                       .n_ctx_max = N_CTX,
+                                       .n_vocab = N_VOCAB,
+                                       .n_row_max = 200,
+                                       .n_out_max = 160,
+                                       .prefill_chunk = CHUNK,
+                                       .n_pool_block = 128,
+                                       .round_deadline_ns = 1000,
+                                       .feature_width = gr_lm_ship_width(b->lm),
+                                       .feature_raw = all_raw,
                                        .feature_later = gr_lm_fuses(b->lm),
                                        .feature_keep = KEEP,
-                                       .feature_window = WINDOW, .specpv = bench_specpv,
+                                       .feature_window = WINDOW,
+                                       .specpv = bench_specpv,
                                        .test_corrupt = bench_corrupt};
-    const struct gr_target_io io = {.ctx = b, .frame_begin = begin, .frame_end = end, .send_msg = on_msg,
-                                    .start_pass = on_pass};
+    const struct gr_target_io io = {
+        .ctx = b, .frame_begin = begin, .frame_end = end, .send_msg = on_msg, .start_pass = on_pass};
     assert_int_equal(gr_target_create(&c, &io, &b->target), GR_OK);
     if (bench_specpv.n_buffer > 0) {
         const struct gr_kv_budget most = {.n_sink = (int32_t)bench_specpv.n_sink,
@@ -241,9 +256,16 @@ static inline void open_session(struct bench *b, uint64_t id, int n_prompt, bool
         t->hash[i + 1] = gr_hash_extend(t->hash[i], t->token[i]);
     }
     t->len = n_prompt;
-    const struct gr_msg m = {.type = GR_MSG_OPEN, .session = id, .epoch = EPOCH,
-                             .ids = {t->token, (uint32_t)n_prompt}, .segments = {segments, 2}, .max_tokens = 400,
-                             .want_draft = want_draft, .n_node = 5, .top_p = 1.0, .single_token = single_token,
+    const struct gr_msg m = {.type = GR_MSG_OPEN,
+                             .session = id,
+                             .epoch = EPOCH,
+                             .ids = {t->token, (uint32_t)n_prompt},
+                             .segments = {segments, 2},
+                             .max_tokens = 400,
+                             .want_draft = want_draft,
+                             .n_node = 5,
+                             .top_p = 1.0,
+                             .single_token = single_token,
                              .specpv = bench_mode};
     gr_target_on_msg(b->target, &m, b->now_ns);
 }
@@ -252,8 +274,8 @@ static inline void resync(struct bench *b, uint64_t id, int32_t my_len, uint32_t
 {
     uint8_t f[GR_WIRE_SMALL_BYTES_MAX];
     struct told *t = &b->told[id];
-    struct gr_resync r = {.my_len = (uint32_t)my_len, .feature_len = feature_len,
-                          .feature_context = (uint32_t)bench_context};
+    struct gr_resync r = {
+        .my_len = (uint32_t)my_len, .feature_len = feature_len, .feature_context = (uint32_t)bench_context};
     uint32_t lengths[GR_RESYNC_HASH_MAX];
     r.n_hash = (uint32_t)gr_resync_lengths(r.my_len, lengths);
     for (uint32_t i = 0; i < r.n_hash; i++) {
@@ -270,8 +292,8 @@ static inline void resync(struct bench *b, uint64_t id, int32_t my_len, uint32_t
 static inline void say_taken(struct bench *b, uint64_t id, int32_t at, uint64_t wrong)
 {
     uint8_t f[GR_WIRE_HEADER_BYTES];
-    const struct gr_frame_header h = {.session = id, .epoch = EPOCH, .base_len = (uint32_t)at,
-                                      .prefix_hash = b->told[id].hash[at] ^ wrong};
+    const struct gr_frame_header h = {
+        .session = id, .epoch = EPOCH, .base_len = (uint32_t)at, .prefix_hash = b->told[id].hash[at] ^ wrong};
     const size_t n = gr_wire_encode_taken(&h, f, sizeof(f));
     assert_int_equal(gr_target_on_frame(b->target, PEER, f, n, b->now_ns), GR_OK);
 }
@@ -282,8 +304,11 @@ static inline void answer(struct bench *b, uint64_t id)
     uint8_t f[64];
     struct told *t = &b->told[id];
     static const struct gr_token_tree none = {.n = 0};
-    const struct gr_frame_header h = {.session = id, .epoch = EPOCH, .round = t->asked_round,
-                                      .base_len = (uint32_t)t->len, .prefix_hash = t->hash[t->len]};
+    const struct gr_frame_header h = {.session = id,
+                                      .epoch = EPOCH,
+                                      .round = t->asked_round,
+                                      .base_len = (uint32_t)t->len,
+                                      .prefix_hash = t->hash[t->len]};
     if (t->asked_round > 0) {
         const size_t n = gr_wire_encode_draft(&h, &none, f, sizeof(f));
         t->asked_round = 0;

@@ -19,11 +19,15 @@ struct pair pair_create(const struct pair_config *c)
     struct pair p = {0};
     const int n_ctx = c->n_ctx > 0 ? c->n_ctx : 512;
     const int n_session = c->n_session > 0 ? c->n_session : 8;
-    p.table = (struct toy_config){
-        .n_vocab = c->n_vocab > 0 ? c->n_vocab : PAIR_N_VOCAB, .n_ctx_max = n_ctx, .n_row_max = 700, .n_out_max = 640,
-        .n_pool_block = c->n_pool_block > 0 ? c->n_pool_block : n_session * (n_ctx / 16 + 1),
-        .n_scratch_block = n_session * 16, .seed = c->seed, .memory = c->memory,
-        .sharpness = c->sharpness > 0.0f ? c->sharpness : 6.0f};
+    p.table = (struct toy_config){.n_vocab = c->n_vocab > 0 ? c->n_vocab : PAIR_N_VOCAB,
+                                  .n_ctx_max = n_ctx,
+                                  .n_row_max = 700,
+                                  .n_out_max = 640,
+                                  .n_pool_block = c->n_pool_block > 0 ? c->n_pool_block : n_session * (n_ctx / 16 + 1),
+                                  .n_scratch_block = n_session * 16,
+                                  .seed = c->seed,
+                                  .memory = c->memory,
+                                  .sharpness = c->sharpness > 0.0f ? c->sharpness : 6.0f};
     p.target_lm = toy_lm_create(&p.table);
     if (c->drafter != PAIR_PLAIN) {
         struct toy_config d = p.table;
@@ -34,11 +38,17 @@ struct pair pair_create(const struct pair_config *c)
         d.blur = 3;
         p.draft_lm = toy_lm_create(&d);
     }
-    p.sim = sim_create(&(struct sim_config){
-        .seed = c->seed, .target_lm = p.target_lm, .draft_lm = p.draft_lm, .n_session_max = n_session,
-        .prefill_chunk = 16, .round_deadline_ns = 1000000000, .msg_delay_ns = 1000,
-        .frame_delay_ns = c->delays ? 300000 : 0, .pass_ns = c->delays ? 200000 : 1000,
-        .job_ns = c->delays ? 400000 : 1000, .stop_ns = c->stop_ns});
+    p.sim = sim_create(&(struct sim_config){.seed = c->seed,
+                                            .target_lm = p.target_lm,
+                                            .draft_lm = p.draft_lm,
+                                            .n_session_max = n_session,
+                                            .prefill_chunk = 16,
+                                            .round_deadline_ns = 1000000000,
+                                            .msg_delay_ns = 1000,
+                                            .frame_delay_ns = c->delays ? 300000 : 0,
+                                            .pass_ns = c->delays ? 200000 : 1000,
+                                            .job_ns = c->delays ? 400000 : 1000,
+                                            .stop_ns = c->stop_ns});
     return p;
 }
 
@@ -62,9 +72,14 @@ struct gr_session_request pair_request(int which, uint32_t n_prompt, uint32_t ma
     for (uint32_t i = 0; i < n_prompt && i < 1024; i++) {
         prompt[i] = (int32_t)pair_draw(&rng, PAIR_N_VOCAB);
     }
-    return (struct gr_session_request){.prompt = prompt, .n_prompt = n_prompt, .max_tokens = max_tokens,
+    return (struct gr_session_request){.prompt = prompt,
+                                       .n_prompt = n_prompt,
+                                       .max_tokens = max_tokens,
                                        .sampling = {.top_p = 1.0f, .seed = (uint64_t)which + 5},
-                                       .want_draft = true, .n_node = 12, .draft_depth = 5, .draft_top_k = 3};
+                                       .want_draft = true,
+                                       .n_node = 12,
+                                       .draft_depth = 5,
+                                       .draft_top_k = 3};
 }
 
 void pair_chain(struct gr_session_request *r, uint32_t n_node)

@@ -7,10 +7,10 @@
 
 #define PAIR_N_VOCAB 24
 #define PAIR_LIMIT_NS (1000000ull * 1000000000ull)
-#define PAIR_PLAIN 0     /* no drafter */
-#define PAIR_PERFECT 1   /* the drafter has the target's table */
-#define PAIR_BLURRED 2   /* wrong in one context of three */
-#define PAIR_OPPOSITE 3  /* likes best what the target likes least */
+#define PAIR_PLAIN 0    /* no drafter */
+#define PAIR_PERFECT 1  /* the drafter has the target's table */
+#define PAIR_BLURRED 2  /* wrong in one context of three */
+#define PAIR_OPPOSITE 3 /* likes best what the target likes least */
 
 struct pair_config {
     uint64_t seed;

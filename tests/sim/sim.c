@@ -117,8 +117,10 @@ static void on_tokens(void *ctx, uint64_t session, void *user, const int32_t *id
         t->stopping = true;
         t->stop_turn = turn;
         t->stop_limit = limit;
-        sim_push(s, (struct event){.at_ns = s->now_ns + 1 + sim_draw(s, s->config.stop_ns), .what = EVENT_STOP,
-                                   .at = ORCH, .worker = (uint32_t)i});
+        sim_push(s, (struct event){.at_ns = s->now_ns + 1 + sim_draw(s, s->config.stop_ns),
+                                   .what = EVENT_STOP,
+                                   .at = ORCH,
+                                   .worker = (uint32_t)i});
     } else if (stops) {
         stop(s, i, turn, limit);
     }
@@ -138,8 +140,10 @@ static void after_turn(struct sim *s, int i, enum gr_finish how, const char *tex
 {
     struct sim_script *t = &s->script[i];
     if (how != GR_FINISH_ERROR && t->at < t->n_turn && !t->closed) { /* the client thinks, and goes on */
-        sim_push(s, (struct event){.at_ns = s->now_ns + 1 + sim_draw(s, s->config.client_ns), .what = EVENT_CLIENT,
-                                   .at = ORCH, .worker = (uint32_t)i});
+        sim_push(s, (struct event){.at_ns = s->now_ns + 1 + sim_draw(s, s->config.client_ns),
+                                   .what = EVENT_CLIENT,
+                                   .at = ORCH,
+                                   .worker = (uint32_t)i});
         return;
     }
     finish(s, i, how, text);
@@ -193,7 +197,10 @@ static bool in_turn(const struct sim *s, int i)
 static void push_cut(struct sim *s, int i, uint64_t after_ns)
 {
     if (after_ns > 0) {
-        sim_push(s, (struct event){.at_ns = s->now_ns + after_ns, .what = EVENT_CUT, .at = ORCH, .worker = (uint32_t)i,
+        sim_push(s, (struct event){.at_ns = s->now_ns + after_ns,
+                                   .what = EVENT_CUT,
+                                   .at = ORCH,
+                                   .worker = (uint32_t)i,
                                    .life = (uint32_t)s->script[i].at});
     }
 }
@@ -289,7 +296,10 @@ static void next_turn(struct sim *s, int i)
     for (uint32_t k = 0; k < t->len; k++) {
         hash = gr_hash_extend(hash, t->transcript[k]);
     }
-    const struct gr_turn_request request = {.keep_len = turn->keep_all ? UINT32_MAX : t->len, .hash = hash, .ids = turn->ids, .n_ids = turn->n_ids,
+    const struct gr_turn_request request = {.keep_len = turn->keep_all ? UINT32_MAX : t->len,
+                                            .hash = hash,
+                                            .ids = turn->ids,
+                                            .n_ids = turn->n_ids,
                                             .max_tokens = turn->max_tokens};
     t->turn_begin = s->result[i].n_token;
     keep(t, turn->ids, turn->n_ids);
@@ -313,8 +323,8 @@ struct sim *sim_create(const struct sim_config *config)
     GR_ASSERT(s != NULL);
     s->config = *config;
     s->rng = config->seed;
-    const struct gr_orch_io io = {.ctx = s, .send = sim_send_from_orch, .on_tokens = on_tokens, .on_done = on_done,
-                                  .drop = sim_drop};
+    const struct gr_orch_io io = {
+        .ctx = s, .send = sim_send_from_orch, .on_tokens = on_tokens, .on_done = on_done, .drop = sim_drop};
     enum gr_status st = gr_orch_create(&io, &s->orch);
     GR_ASSERT(st == GR_OK);
     gr_orch_configure(s->orch, &config->orch);

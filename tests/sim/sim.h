@@ -17,7 +17,7 @@ struct sim_faults {
     int mute;                    /* a worker's control link goes dead while the worker lives on: half-open */
     int n_max;                   /* kills, breaks, stalls and mutes of a run */
     uint64_t restart_ns, notice_ns, stall_ns, copy_ns; /* largest delays */
-    uint64_t draft_joins_ns;     /* the drafter joins so late */
+    uint64_t draft_joins_ns;                           /* the drafter joins so late */
 };
 
 /* What passes and levels of the draft take, in place of drawn delays: a simulation of speed. */
@@ -41,11 +41,11 @@ struct sim_config {
     const struct sim_device *device; /* borrowed; NULL: delays are drawn */
     uint64_t seed;
     struct gr_lm *target_lm, *draft_lm; /* draft_lm NULL: no drafter */
-    int n_session_max, prefill_chunk; /* n_session_max: of either worker */
+    int n_session_max, prefill_chunk;   /* n_session_max: of either worker */
     uint64_t round_deadline_ns;
     uint64_t frame_delay_ns, msg_delay_ns, pass_ns, job_ns; /* largest; drawn uniformly. 0: immediate */
-    int no_credit_one_in;   /* 0: credit is always there */
-    bool check_every_event; /* KV accounting after each event */
+    int no_credit_one_in;                                   /* 0: credit is always there */
+    bool check_every_event;                                 /* KV accounting after each event */
     int32_t admit_tokens;
     double prefill_share;
     int32_t feature_keep, feature_window, feature_context; /* where the models have features */
@@ -53,10 +53,10 @@ struct sim_config {
     void (*on_job)(const struct gr_drafter *d, const struct gr_draft_job *job);
     struct gr_specpv_params specpv; /* of the target; n_buffer 0: no views */
     uint32_t specpv_corrupt;
-    int commit_room;        /* messages to the orchestrator that may be on their way; 0: any number */
+    int commit_room; /* messages to the orchestrator that may be on their way; 0: any number */
     struct gr_orch_config orch;
-    uint64_t client_ns;     /* largest pause of a client between two turns */
-    uint64_t stop_ns;       /* so long it takes at most until a client's stop is heard, drawn; 0: at once */
+    uint64_t client_ns; /* largest pause of a client between two turns */
+    uint64_t stop_ns;   /* so long it takes at most until a client's stop is heard, drawn; 0: at once */
     struct sim_faults faults;
     /* With faults: a worker that starts again has an empty KV; the sim owns what this makes. NULL: the models above. */
     struct gr_lm *(*make_lm)(void *ctx, bool target);
@@ -126,7 +126,7 @@ const struct sim_counts *sim_counts(const struct sim *s);
 const struct gr_pass *sim_pass(const struct sim *s); /* the last one that finished */
 uint64_t sim_session(const struct sim *s, int i);    /* session id of request i */
 uint64_t sim_now_ns(const struct sim *s);
-int sim_n_error(const struct sim *s);      /* ERROR messages of the target */
-int sim_n_lost(const struct sim *s);       /* connections lost to refused frames */
+int sim_n_error(const struct sim *s); /* ERROR messages of the target */
+int sim_n_lost(const struct sim *s);  /* connections lost to refused frames */
 
 #endif

@@ -11,27 +11,42 @@
 #define N_TURN_SIM (SIM_TURN_MAX - 1)
 
 enum role { TARGET, DRAFT, ORCH, N_ROLE };
-enum what { EVENT_FRAME, EVENT_MSG, EVENT_PASS_DONE, EVENT_JOB_DONE, EVENT_PEER_READY, EVENT_PEER_LOST, EVENT_LINK_LOST,
-    EVENT_START, EVENT_CLIENT, EVENT_STOP, EVENT_CUT, EVENT_CLOSE, EVENT_REFRESH, EVENT_UNMUTE, EVENT_WAKE };
+enum what {
+    EVENT_FRAME,
+    EVENT_MSG,
+    EVENT_PASS_DONE,
+    EVENT_JOB_DONE,
+    EVENT_PEER_READY,
+    EVENT_PEER_LOST,
+    EVENT_LINK_LOST,
+    EVENT_START,
+    EVENT_CLIENT,
+    EVENT_STOP,
+    EVENT_CUT,
+    EVENT_CLOSE,
+    EVENT_REFRESH,
+    EVENT_UNMUTE,
+    EVENT_WAKE
+};
 
 struct event {
     uint64_t at_ns, seq;
     enum what what;
-    enum role at;        /* who it happens to */
-    uint32_t life;       /* of the worker concerned: events of an ended life are void */
-    uint32_t peer;       /* frames, PEER_*: the connection */
-    uint32_t worker;     /* at the orchestrator: its number of the worker */
-    uint8_t *bytes;      /* owned */
+    enum role at;    /* who it happens to */
+    uint32_t life;   /* of the worker concerned: events of an ended life are void */
+    uint32_t peer;   /* frames, PEER_*: the connection */
+    uint32_t worker; /* at the orchestrator: its number of the worker */
+    uint8_t *bytes;  /* owned */
     size_t len;
 };
 
 /* A worker process. Its number at the orchestrator changes with every life, as a new connection's would. */
 struct sim_worker {
     bool alive;
-    bool mute;             /* nothing passes on its control link */
-    bool dropped;          /* the orchestrator has given it up */
+    bool mute;    /* nothing passes on its control link */
+    bool dropped; /* the orchestrator has given it up */
     uint32_t life, number;
-    struct gr_lm *lm;      /* owned when made */
+    struct gr_lm *lm; /* owned when made */
     bool lm_owned;
     uint64_t to_orch_ns, from_orch_ns; /* the link keeps its order */
 };
@@ -62,8 +77,8 @@ struct sim {
     struct gr_draft_job *job;
     uint8_t frame[FRAME_MAX];
     enum gr_frame_class frame_class;
-    uint64_t busy_until_ns;   /* a shared device */
-    int n_to_orch;            /* messages of the target on their way */
+    uint64_t busy_until_ns; /* a shared device */
+    int n_to_orch;          /* messages of the target on their way */
     uint64_t stalled_until_ns;
     struct sim_result result[N_SESSION_SIM];
     uint64_t session[N_SESSION_SIM];
@@ -71,13 +86,13 @@ struct sim {
     struct sim_script {
         struct sim_turn turn[N_TURN_SIM];
         int n_turn, at;
-        bool closed;           /* the client has closed it, or it has expired */
-        bool stopping;         /* it has what it wants of the turn, and its word for that is on its way */
+        bool closed;   /* the client has closed it, or it has expired */
+        bool stopping; /* it has what it wants of the turn, and its word for that is on its way */
         uint32_t stop_turn, stop_limit;
-        bool ended;            /* meanwhile the turn has ended by itself */
-        uint32_t turn_begin;   /* where the turn's tokens begin in the result */
-        uint32_t len;          /* of the transcript */
-        int32_t *transcript;   /* owned */
+        bool ended;          /* meanwhile the turn has ended by itself */
+        uint32_t turn_begin; /* where the turn's tokens begin in the result */
+        uint32_t len;        /* of the transcript */
+        int32_t *transcript; /* owned */
     } script[N_SESSION_SIM];
     int n_request, n_done;
     void (*on_pass)(struct sim *s, void *arg);

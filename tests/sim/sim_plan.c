@@ -42,8 +42,8 @@ static void draw_request(uint64_t *rng, struct sim_plan *p, int i)
     r->max_tokens = 1 + (uint32_t)next(rng, 80);
     r->n_stop_id = (uint32_t)next(rng, 2);
     r->stop_id[0] = 3;
-    r->sampling = (struct gr_sampling){.temperature = (float)next(rng, 3) * 0.7f, .top_p = 1.0f,
-                                       .seed = next(rng, 1000)};
+    r->sampling =
+        (struct gr_sampling){.temperature = (float)next(rng, 3) * 0.7f, .top_p = 1.0f, .seed = next(rng, 1000)};
     if (chance(rng, 3)) {
         r->sampling.top_k = 1 + (int32_t)next(rng, 8);
         r->sampling.top_p = 0.8f;
@@ -228,9 +228,12 @@ static void draw_specpv(uint64_t *rng, struct sim_plan *p)
     if (chance(rng, 2)) {
         return;
     }
-    *v = (struct gr_specpv_params){.n_sink = 1, .n_retrieval = 1 + (uint32_t)next(rng, 3),
-                                   .n_window = 1 + (uint32_t)next(rng, 3), .n_buffer = buffer[next(rng, 4)],
-                                   .threshold = 1 + (uint32_t)next(rng, 60), .interval = 1 + (uint32_t)next(rng, 12)};
+    *v = (struct gr_specpv_params){.n_sink = 1,
+                                   .n_retrieval = 1 + (uint32_t)next(rng, 3),
+                                   .n_window = 1 + (uint32_t)next(rng, 3),
+                                   .n_buffer = buffer[next(rng, 4)],
+                                   .threshold = 1 + (uint32_t)next(rng, 60),
+                                   .interval = 1 + (uint32_t)next(rng, 12)};
     v->max_provisional = chance(rng, 4) ? 1 + (uint32_t)next(rng, v->n_buffer) : 0;
     v->refresh_fraction = chance(rng, 6) ? 0.3 : 0.0;
     p->target_toy.partial_blur = chance(rng, 4) ? 0 : 2 + (int)next(rng, 20);
@@ -276,9 +279,14 @@ void sim_draw_plan(uint64_t seed, struct sim_plan *p)
     draw_sim(&rng, p);
     p->sim.make_lm = make_lm;
     p->sim.make_ctx = p;
-    p->target_toy = (struct toy_config){.n_vocab = SIM_PLAN_VOCAB, .n_ctx_max = SIM_PLAN_CTX, .n_row_max = 700, .n_out_max = 640,
-                                        .n_pool_block = SIM_PLAN_SESSION * 16, .n_scratch_block = SIM_PLAN_SESSION * 16,
-                                        .seed = seed, .sharpness = 6.0f};
+    p->target_toy = (struct toy_config){.n_vocab = SIM_PLAN_VOCAB,
+                                        .n_ctx_max = SIM_PLAN_CTX,
+                                        .n_row_max = 700,
+                                        .n_out_max = 640,
+                                        .n_pool_block = SIM_PLAN_SESSION * 16,
+                                        .n_scratch_block = SIM_PLAN_SESSION * 16,
+                                        .seed = seed,
+                                        .sharpness = 6.0f};
     p->draft_toy = p->target_toy;
     p->draft_toy.blur_seed = seed + 99;
     p->draft_toy.blur = 2 + (int)next(&rng, 6);

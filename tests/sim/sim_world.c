@@ -19,8 +19,11 @@ static void push_in_order(struct sim *s, struct event e, const uint8_t *bytes, s
         memcpy(e.bytes, bytes, len);
         e.len = len;
         if (s->config.on_sent != NULL) {
-            const struct sim_sent sent = {.now_ns = s->now_ns, .is_frame = e.what == EVENT_FRAME,
-                                          .to = "TDO"[e.at], .bytes = e.bytes, .len = len};
+            const struct sim_sent sent = {.now_ns = s->now_ns,
+                                          .is_frame = e.what == EVENT_FRAME,
+                                          .to = "TDO"[e.at],
+                                          .bytes = e.bytes,
+                                          .len = len};
             s->config.on_sent(s->config.sent_arg, &sent);
         }
     }
@@ -182,9 +185,9 @@ static void lose_at(struct sim *s, enum role role)
 {
     if (s->conn.used && s->conn.open_at[role] && s->worker[role].alive) {
         s->conn.to_ns[role] = GR_MAX(s->conn.to_ns[role], s->conn.bulk_ns[role]);
-        push_in_order(s, (struct event){.what = EVENT_PEER_LOST, .at = role, .life = s->worker[role].life,
-                                        .peer = s->conn.id}, NULL, 0, &s->conn.to_ns[role],
-                      s->config.faults.notice_ns);
+        push_in_order(
+            s, (struct event){.what = EVENT_PEER_LOST, .at = role, .life = s->worker[role].life, .peer = s->conn.id},
+            NULL, 0, &s->conn.to_ns[role], s->config.faults.notice_ns);
     }
 }
 
@@ -217,12 +220,13 @@ static void start_pass(void *ctx, struct gr_pass *pass)
     struct sim *s = ctx;
     gr_verifier_run(s->verifier, pass);
     /* On the virtual clock, so that a seed replays. */
-    pass->forward_ns = s->config.device != NULL
-                           ? run_on_device(s, s->config.device->pass_ns(pass->n_seq, pass->n_row))
-                           : 1 + sim_draw(s, s->config.pass_ns);
+    pass->forward_ns = s->config.device != NULL ? run_on_device(s, s->config.device->pass_ns(pass->n_seq, pass->n_row))
+                                                : 1 + sim_draw(s, s->config.pass_ns);
     pass->sample_ns = pass->commit_ns = 0;
     s->pass = pass;
-    sim_push(s, (struct event){.at_ns = s->now_ns + pass->forward_ns - 1, .what = EVENT_PASS_DONE, .at = TARGET,
+    sim_push(s, (struct event){.at_ns = s->now_ns + pass->forward_ns - 1,
+                               .what = EVENT_PASS_DONE,
+                               .at = TARGET,
                                .life = s->worker[TARGET].life});
 }
 
@@ -233,29 +237,41 @@ static void start_job(void *ctx, struct gr_draft_job *job)
         s->config.on_job(s->drafter, job);
     }
     gr_grower_run(s->grower, job);
-    job->compute_ns = s->config.device != NULL ? run_on_device(s, (double)job->compute_ns)
-                                               : sim_draw(s, s->config.job_ns);
+    job->compute_ns =
+        s->config.device != NULL ? run_on_device(s, (double)job->compute_ns) : sim_draw(s, s->config.job_ns);
     s->job = job;
-    sim_push(s, (struct event){.at_ns = s->now_ns + job->compute_ns, .what = EVENT_JOB_DONE, .at = DRAFT,
+    sim_push(s, (struct event){.at_ns = s->now_ns + job->compute_ns,
+                               .what = EVENT_JOB_DONE,
+                               .at = DRAFT,
                                .life = s->worker[DRAFT].life});
 }
 
 static void create_target(struct sim *s, struct gr_lm *lm)
 {
-    const struct gr_target_config c = {
-        .n_session_max = s->config.n_session_max, .n_ctx_max = lm->n_ctx_max, .n_vocab = lm->n_vocab,
-        .n_row_max = lm->n_row_max, .n_out_max = lm->n_out_max, .prefill_chunk = s->config.prefill_chunk,
-        .n_pool_block = lm->n_pool_block, .round_deadline_ns = s->config.round_deadline_ns,
-        .feature_width = gr_lm_ship_width(lm), .feature_raw = lm->raw_features,
-        .feature_later = gr_lm_fuses(lm),
-        .feature_keep = s->config.feature_keep,
-        .feature_window = s->config.feature_window,
-        .admit_tokens = s->config.admit_tokens, .prefill_share = s->config.prefill_share,
-        .specpv = s->config.specpv, .test_corrupt = s->config.specpv_corrupt,
-        .shares_device = s->config.device != NULL && s->config.device->shared,
-        .cost = s->config.device != NULL ? s->config.device->cost : NULL};
-    const struct gr_target_io io = {.ctx = s, .frame_begin = target_frame_begin, .frame_end = target_frame_end,
-                                    .send_msg = msg_from_target, .commit_room = commit_room,
+    const struct gr_target_config c = {.n_session_max = s->config.n_session_max,
+                                       .n_ctx_max = lm->n_ctx_max,
+                                       .n_vocab = lm->n_vocab,
+                                       .n_row_max = lm->n_row_max,
+                                       .n_out_max = lm->n_out_max,
+                                       .prefill_chunk = s->config.prefill_chunk,
+                                       .n_pool_block = lm->n_pool_block,
+                                       .round_deadline_ns = s->config.round_deadline_ns,
+                                       .feature_width = gr_lm_ship_width(lm),
+                                       .feature_raw = lm->raw_features,
+                                       .feature_later = gr_lm_fuses(lm),
+                                       .feature_keep = s->config.feature_keep,
+                                       .feature_window = s->config.feature_window,
+                                       .admit_tokens = s->config.admit_tokens,
+                                       .prefill_share = s->config.prefill_share,
+                                       .specpv = s->config.specpv,
+                                       .test_corrupt = s->config.specpv_corrupt,
+                                       .shares_device = s->config.device != NULL && s->config.device->shared,
+                                       .cost = s->config.device != NULL ? s->config.device->cost : NULL};
+    const struct gr_target_io io = {.ctx = s,
+                                    .frame_begin = target_frame_begin,
+                                    .frame_end = target_frame_end,
+                                    .send_msg = msg_from_target,
+                                    .commit_room = commit_room,
                                     .start_pass = start_pass};
     enum gr_status st = gr_target_create(&c, &io, &s->target);
     GR_ASSERT(st == GR_OK);
@@ -272,14 +288,22 @@ static void create_target(struct sim *s, struct gr_lm *lm)
 
 static void create_drafter(struct sim *s, struct gr_lm *lm)
 {
-    const struct gr_drafter_config c = {.n_session_max = s->config.n_session_max, .n_ctx_max = lm->n_ctx_max,
+    const struct gr_drafter_config c = {.n_session_max = s->config.n_session_max,
+                                        .n_ctx_max = lm->n_ctx_max,
                                         .n_vocab = lm->to_target != NULL ? lm->n_vocab_target : lm->n_vocab,
-                                        .feature_width = gr_lm_ship_width(lm), .feature_raw = lm->raw_features,
+                                        .feature_width = gr_lm_ship_width(lm),
+                                        .feature_raw = lm->raw_features,
                                         .feature_window = s->config.feature_window,
-                                        .feature_context = s->config.feature_context, .n_row_max = lm->n_row_max,
-                                        .prefill_chunk = s->config.prefill_chunk, .n_pool_block = lm->n_pool_block};
-    const struct gr_drafter_io io = {.ctx = s, .frame_begin = draft_frame_begin, .frame_end = draft_frame_end,
-                                     .send_msg = msg_from_draft, .start_job = start_job, .connect = connect_peer};
+                                        .feature_context = s->config.feature_context,
+                                        .n_row_max = lm->n_row_max,
+                                        .prefill_chunk = s->config.prefill_chunk,
+                                        .n_pool_block = lm->n_pool_block};
+    const struct gr_drafter_io io = {.ctx = s,
+                                     .frame_begin = draft_frame_begin,
+                                     .frame_end = draft_frame_end,
+                                     .send_msg = msg_from_draft,
+                                     .start_job = start_job,
+                                     .connect = connect_peer};
     enum gr_status st = gr_drafter_create(&c, &io, &s->drafter);
     GR_ASSERT(st == GR_OK);
     st = gr_grower_create(lm, c.n_session_max, &s->grower);
@@ -299,9 +323,9 @@ void sim_start_worker(struct sim *s, enum role role)
     w->number = take_number(s);
     w->to_orch_ns = w->from_orch_ns = s->now_ns;
     w->lm_owned = s->config.make_lm != NULL;
-    w->lm = w->lm_owned          ? s->config.make_lm(s->config.make_ctx, role == TARGET)
-            : role == TARGET     ? s->config.target_lm
-                                 : s->config.draft_lm;
+    w->lm = w->lm_owned      ? s->config.make_lm(s->config.make_ctx, role == TARGET)
+            : role == TARGET ? s->config.target_lm
+                             : s->config.draft_lm;
     if (role == TARGET) {
         create_target(s, w->lm);
     } else {
@@ -366,7 +390,9 @@ void sim_drop(void *ctx, uint32_t worker)
         if (w->number == worker && w->alive) { /* else the loss is on its way, and changes nothing any more */
             w->dropped = w->mute = true;
             s->number_used[worker] = false;
-            sim_push(s, (struct event){.what = EVENT_UNMUTE, .at = (enum role)role, .life = w->life,
+            sim_push(s, (struct event){.what = EVENT_UNMUTE,
+                                       .at = (enum role)role,
+                                       .life = w->life,
                                        .at_ns = s->now_ns + 1 + sim_draw(s, s->config.faults.notice_ns)});
         }
     }

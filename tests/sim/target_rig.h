@@ -21,8 +21,14 @@
 #define N_SLOT 4
 #define DEADLINE 1000000
 
-static const struct toy_config toy = {.n_vocab = N_VOCAB, .n_ctx_max = N_CTX, .n_row_max = 700, .n_out_max = 640,
-                                      .n_pool_block = 24, .n_scratch_block = 4 * N_SLOT, .seed = 5, .sharpness = 6.0f};
+static const struct toy_config toy = {.n_vocab = N_VOCAB,
+                                      .n_ctx_max = N_CTX,
+                                      .n_row_max = 700,
+                                      .n_out_max = 640,
+                                      .n_pool_block = 24,
+                                      .n_scratch_block = 4 * N_SLOT,
+                                      .seed = 5,
+                                      .sharpness = 6.0f};
 
 struct text {
     int32_t token[N_CTX];
@@ -51,7 +57,7 @@ struct world {
     struct gr_msg last[GR_N_MSG];
     uint32_t finish[8];
     int n_all, opened_at[8], error_at[16]; /* what was said when */
-    int room;            /* COMMITs that the queue takes; -1: any number */
+    int room;                              /* COMMITs that the queue takes; -1: any number */
     void (*spoil)(struct gr_pass *pass);
     uint64_t n_row;
 };
@@ -134,12 +140,24 @@ static inline void create_with(struct world *w, int32_t n_block, int32_t n_row_m
     c.odd_hidden = rig_odd_hidden;
     w->room = -1;
     w->lm = toy_lm_create(&c);
-    const struct gr_target_config tc = {.n_session_max = N_SLOT, .n_ctx_max = N_CTX, .n_vocab = N_VOCAB,
-                                        .model = "toy", .n_row_max = n_row_max, .n_out_max = n_out_max, .prefill_chunk = 16,
-                                        .n_pool_block = n_block, .round_deadline_ns = DEADLINE, .admit_tokens = 8,
-                                        .specpv = rig_specpv, .test_corrupt = rig_corrupt};
-    const struct gr_target_io io = {.ctx = w, .frame_begin = frame_begin, .frame_end = frame_end, .send_msg = on_msg,
-                                    .commit_room = commit_room, .start_pass = start_pass};
+    const struct gr_target_config tc = {.n_session_max = N_SLOT,
+                                        .n_ctx_max = N_CTX,
+                                        .n_vocab = N_VOCAB,
+                                        .model = "toy",
+                                        .n_row_max = n_row_max,
+                                        .n_out_max = n_out_max,
+                                        .prefill_chunk = 16,
+                                        .n_pool_block = n_block,
+                                        .round_deadline_ns = DEADLINE,
+                                        .admit_tokens = 8,
+                                        .specpv = rig_specpv,
+                                        .test_corrupt = rig_corrupt};
+    const struct gr_target_io io = {.ctx = w,
+                                    .frame_begin = frame_begin,
+                                    .frame_end = frame_end,
+                                    .send_msg = on_msg,
+                                    .commit_room = commit_room,
+                                    .start_pass = start_pass};
     assert_int_equal(gr_target_create(&tc, &io, &w->target), GR_OK);
     if (rig_specpv.n_buffer > 0) {
         const struct gr_kv_budget most = {.n_sink = (int32_t)rig_specpv.n_sink,
@@ -189,14 +207,18 @@ static inline void run(struct world *w)
 }
 
 static inline void open_with(struct world *w, uint64_t id, uint32_t epoch, const int32_t *segments, uint32_t n_segment,
-                      uint32_t max_tokens)
+                             uint32_t max_tokens)
 {
     struct text *t = &w->text[id];
-    const struct gr_msg m = {.type = GR_MSG_OPEN, .session = id, .epoch = epoch,
+    const struct gr_msg m = {.type = GR_MSG_OPEN,
+                             .session = id,
+                             .epoch = epoch,
                              .ids = {t->token, (uint32_t)t->len},
-                             .segments = {(int32_t *)(uintptr_t)segments, n_segment}, .max_tokens = max_tokens,
+                             .segments = {(int32_t *)(uintptr_t)segments, n_segment},
+                             .max_tokens = max_tokens,
                              .stop_ids = {(int32_t *)(uintptr_t)rig_stop_id, rig_n_stop_id},
-                             .top_p = 1.0, .specpv = rig_specpv_mode};
+                             .top_p = 1.0,
+                             .specpv = rig_specpv_mode};
     gr_target_on_msg(w->target, &m, 0);
 }
 
@@ -222,8 +244,13 @@ static inline void append_to(struct world *w, uint64_t id, uint32_t epoch, int32
     for (int32_t i = 0; i < n; i++) {
         ids[i] = (3 * i + 1) % N_VOCAB;
     }
-    const struct gr_msg m = {.type = GR_MSG_APPEND, .session = id, .epoch = epoch, .keep_len = (uint32_t)keep_len,
-                             .hash = hash, .ids = {ids, (uint32_t)n}, .max_tokens = max_tokens};
+    const struct gr_msg m = {.type = GR_MSG_APPEND,
+                             .session = id,
+                             .epoch = epoch,
+                             .keep_len = (uint32_t)keep_len,
+                             .hash = hash,
+                             .ids = {ids, (uint32_t)n},
+                             .max_tokens = max_tokens};
     gr_target_on_msg(w->target, &m, 0);
     if (w->n_msg[GR_MSG_ERROR] == n_error) {
         t->len = keep_len;
@@ -262,16 +289,17 @@ static inline void assert_plain(const struct text *t, int32_t from)
 
 static inline void truncate_to(struct world *w, uint64_t id, int32_t keep_len)
 {
-    gr_target_on_msg(w->target, &(struct gr_msg){.type = GR_MSG_TRUNCATE, .session = id, .epoch = 1,
-                                                 .keep_len = (uint32_t)keep_len}, 0);
+    gr_target_on_msg(
+        w->target, &(struct gr_msg){.type = GR_MSG_TRUNCATE, .session = id, .epoch = 1, .keep_len = (uint32_t)keep_len},
+        0);
 }
 
 static inline void send_tree(struct world *w, uint32_t round, uint64_t now_ns)
 {
     uint8_t f[256];
     const struct text *t = &w->text[1];
-    const struct gr_frame_header h = {.session = 1, .epoch = 1, .round = round, .base_len = (uint32_t)t->len,
-                                      .prefix_hash = t->hash[t->len]};
+    const struct gr_frame_header h = {
+        .session = 1, .epoch = 1, .round = round, .base_len = (uint32_t)t->len, .prefix_hash = t->hash[t->len]};
     const struct gr_token_tree tree = {.n = 3, .token = {1, 2, 3}, .parent = {-1, 0, -1}};
     const size_t n = gr_wire_encode_draft(&h, &tree, f, sizeof(f));
     assert_int_equal(gr_target_on_frame(w->target, 7, f, n, now_ns), GR_OK);
@@ -285,9 +313,16 @@ static inline void open_with_drafter(struct world *w)
     for (int i = 0; i < 20; i++) {
         add(t, i);
     }
-    const struct gr_msg m = {.type = GR_MSG_OPEN, .session = 1, .epoch = 1, .ids = {t->token, 20},
-                             .segments = {(int32_t[]){0, 20}, 2}, .max_tokens = 100, .want_draft = 1,
-                             .n_node = rig_specpv.n_buffer > 0 ? 7 : 63, .top_p = 1.0, .specpv = rig_specpv_mode};
+    const struct gr_msg m = {.type = GR_MSG_OPEN,
+                             .session = 1,
+                             .epoch = 1,
+                             .ids = {t->token, 20},
+                             .segments = {(int32_t[]){0, 20}, 2},
+                             .max_tokens = 100,
+                             .want_draft = 1,
+                             .n_node = rig_specpv.n_buffer > 0 ? 7 : 63,
+                             .top_p = 1.0,
+                             .specpv = rig_specpv_mode};
     gr_target_on_msg(w->target, &m, 0);
     const struct gr_frame_header h = {.session = 1, .epoch = 1};
     const size_t n = gr_wire_encode_resync(&h, &(struct gr_resync){.feature_len = GR_FEATURES_NONE}, f, sizeof(f));

@@ -1,5 +1,6 @@
-/* The net under every change that should change nothing: a digest of everything that the three machines sent (each frame,
- * each control message, with its virtual time) for some hundred seeds of the simulation, compared to the recorded one.
+/* The net under every change that should change nothing: a digest of everything that the three machines sent (each
+ * frame, each control message, with its virtual time) for some hundred seeds of the simulation, compared to the
+ * recorded one.
  *
  *   test_digests FILE             compares with FILE
  *   test_digests --record FILE    writes FILE anew: tools/record_digests; the commit that does so says why
@@ -35,7 +36,8 @@ static void list_sent(const struct sim_sent *sent, uint64_t hash)
     struct gr_frame_header h;
     printf("%" PRIu64 " to %c ", sent->now_ns, sent->to);
     if (sent->is_frame && gr_wire_decode_header(sent->bytes, sent->len, &h) == GR_OK) {
-        printf("frame %u session %" PRIu64 " epoch %u round %u base %u", h.type, h.session, h.epoch, h.round, h.base_len);
+        printf("frame %u session %" PRIu64 " epoch %u round %u base %u", h.type, h.session, h.epoch, h.round,
+               h.base_len);
     } else if (!sent->is_frame && gr_msg_decode(sent->bytes, sent->len, &m) == GR_OK) {
         printf("%s session %" PRIu64 " epoch %u round %u", gr_msg_name(m.type), m.session, m.epoch, m.round);
         gr_msg_finish(&m);
@@ -103,7 +105,8 @@ static bool compare_line(const char *line)
     const bool same = got.hash == want.hash && got.n_frame == want.n_frame && got.n_msg == want.n_msg;
     if (!same) {
         printf("# seed %" PRIu64 ": %u frames and %u messages, digest %016" PRIx64 "; recorded are %u, %u, %016" PRIx64
-               "\n", seed, got.n_frame, got.n_msg, got.hash, want.n_frame, want.n_msg, want.hash);
+               "\n",
+               seed, got.n_frame, got.n_msg, got.hash, want.n_frame, want.n_msg, want.hash);
     }
     return same;
 }

@@ -17,9 +17,13 @@ static void test_ahead_as_fresh(void **state)
     uint64_t n_stale = 0;
     for (uint64_t seed = 1; seed <= 24; seed++) {
         uint64_t rng = seed;
-        const struct rig_config c = {.seed = seed, .blur = seed % 3 == 0 ? 0 : 3, .ahead = true, .twin = seed % 2 == 0,
+        const struct rig_config c = {.seed = seed,
+                                     .blur = seed % 3 == 0 ? 0 : 3,
+                                     .ahead = true,
+                                     .twin = seed % 2 == 0,
                                      .temperature = seed % 4 < 2 ? 0.0f : 0.8f,
-                                     .n_node = 1 + (int)rig_draw(&rng, 30), .depth = 1 + (int)rig_draw(&rng, 7),
+                                     .n_node = 1 + (int)rig_draw(&rng, 30),
+                                     .depth = 1 + (int)rig_draw(&rng, 7),
                                      .top_k = 1 + (int)rig_draw(&rng, 6)};
         struct rig *r = rig_create(&c);
         rig_start(r, 20 + (int)seed, 63);
@@ -64,8 +68,8 @@ static void test_ahead_as_fresh(void **state)
 static void test_ahead_ends(void **state)
 {
     (void)state;
-    struct rig *r = rig_create(&(struct rig_config){.seed = 1, .ahead = true, .n_node = 12, .depth = 4, .top_k = 5,
-                                                    .sharpness = 12.0f});
+    struct rig *r = rig_create(
+        &(struct rig_config){.seed = 1, .ahead = true, .n_node = 12, .depth = 4, .top_k = 5, .sharpness = 12.0f});
     rig_start(r, 30, 63);
     const struct gr_drafter_counters *k = gr_drafter_counters(r->drafter);
     int n_job = 0;
@@ -91,7 +95,7 @@ static void test_silence_costs_nothing(void **state)
         struct rig *r = rig_create(&c);
         const struct gr_drafter_counters *k = gr_drafter_counters(r->drafter);
         rig_start(r, 60, 0);
-        rig_run(r, 100); /* the prompt of an attached session is prefilled */
+        rig_run(r, 100);                               /* the prompt of an attached session is prefilled */
         const uint64_t n_prompt = rig_heads ? 59 : 60; /* a head has no row for the first token */
         assert_int_equal(k->n_row, n_prompt);
         assert_int_equal(k->n_draft_frame, 0);
@@ -136,11 +140,11 @@ static void test_never_more_than_wanted(void **state)
 {
     (void)state;
     for (int chain = 0; chain < 2; chain++) {
-        const struct rig_config c = {.seed = 6, .blur = 4, .ahead = true, .n_node = 40, .depth = chain ? 40 : 6,
-                                     .top_k = chain ? 1 : 8};
+        const struct rig_config c = {
+            .seed = 6, .blur = 4, .ahead = true, .n_node = 40, .depth = chain ? 40 : 6, .top_k = chain ? 1 : 8};
         struct rig *r = rig_create(&c);
         rig_start(r, 25, 63);
-        for (int n_want = 63; n_want > 0 && r->len < 400; n_want -= n_want > 8 ? 5 : 1) {
+        for (int n_want = 63; n_want > 0 && r->len<400; n_want -= n_want> 8 ? 5 : 1) {
             const struct gr_token_tree t = r->tree;
             (void)rig_verify(r, &t, r->draft_header.round, -1, n_want);
             if (n_want % 2 == 0) { /* asked again for fewer while the tree grows */
@@ -267,7 +271,7 @@ static void test_replays(void **state)
         } else if (round % 7 == 5) { /* a desync that the target sees: RESYNC, DELTA */
             const struct gr_frame_header h = r->draft_header;
             rig_deliver(r, gr_wire_encode_desync(&h, GR_DESYNC_HASH, (uint32_t)r->len, r->log[r->n_log].bytes,
-                                             sizeof(r->log[0].bytes)));
+                                                 sizeof(r->log[0].bytes)));
             rig_commit(r, rig_pick(r, r->token, r->len));
             r->round++;
             rig_send_delta(r, r->len - 4, RIG_WANT(63));
@@ -294,11 +298,11 @@ static void test_replays(void **state)
     }
     assert_true(k->n_stale_frame > 1000);
     /* another epoch, another peer */
-    struct gr_frame_header h = {.session = 1, .epoch = RIG_EPOCH - 1, .round = r->round, .base_len = (uint32_t)r->len,
-                                .prefix_hash = 1};
+    struct gr_frame_header h = {
+        .session = 1, .epoch = RIG_EPOCH - 1, .round = r->round, .base_len = (uint32_t)r->len, .prefix_hash = 1};
     uint8_t f[256];
-    const size_t n = gr_wire_encode_verdict(&h, &(struct gr_verdict){.keep_len = (uint32_t)r->len, .n_want = 9}, f,
-                                            sizeof(f));
+    const size_t n =
+        gr_wire_encode_verdict(&h, &(struct gr_verdict){.keep_len = (uint32_t)r->len, .n_want = 9}, f, sizeof(f));
     assert_int_equal(gr_drafter_on_frame(r->drafter, RIG_PEER, f, n, 0), GR_OK);
     assert_int_equal(gr_drafter_on_frame(r->drafter, RIG_PEER + 1, f, n, 0), GR_OK);
     assert_false(rig_job_once(r));
@@ -311,7 +315,7 @@ struct life {
     struct rig *r;
     const struct rig_config *c;
     uint64_t rng;
-    int n_want, n_draft; /* asked last; DRAFTs seen */
+    int n_want, n_draft;       /* asked last; DRAFTs seen */
     struct gr_token_tree tree; /* the newest, and where it hangs */
     uint32_t tree_round;
     int32_t tree_len;
@@ -386,7 +390,7 @@ static void life_repair(struct life *l, bool attach)
     } else {
         const struct gr_frame_header h = r->draft_header;
         rig_deliver(r, gr_wire_encode_desync(&h, GR_DESYNC_HASH, (uint32_t)r->len, r->log[r->n_log].bytes,
-                                         sizeof(r->log[0].bytes)));
+                                             sizeof(r->log[0].bytes)));
     }
     if (r->n_frame[GR_FRAME_RESYNC] == n_resync) {
         return; /* about a DRAFT that is not the last one any more */
@@ -442,9 +446,13 @@ static void test_any_order(void **state)
     int n_late = 0;
     for (uint64_t seed = 1; seed <= 36; seed++) {
         uint64_t rng = seed;
-        const struct rig_config c = {.seed = seed, .blur = (int)rig_draw(&rng, 5), .ahead = seed % 4 != 0,
-                                     .n_node = 1 + (int)rig_draw(&rng, 40), .depth = 1 + (int)rig_draw(&rng, 8),
-                                     .top_k = 1 + (int)rig_draw(&rng, 8), .sharpness = seed % 2 == 0 ? 8.0f : 30.0f,
+        const struct rig_config c = {.seed = seed,
+                                     .blur = (int)rig_draw(&rng, 5),
+                                     .ahead = seed % 4 != 0,
+                                     .n_node = 1 + (int)rig_draw(&rng, 40),
+                                     .depth = 1 + (int)rig_draw(&rng, 8),
+                                     .top_k = 1 + (int)rig_draw(&rng, 8),
+                                     .sharpness = seed % 2 == 0 ? 8.0f : 30.0f,
                                      .temperature = seed % 5 == 0 ? 0.7f : 0.0f};
         struct life l = {.r = rig_create(&c), .c = &c, .rng = seed, .n_want = 63, .n_resync = 1};
         rig_start(l.r, 10 + (int)seed, 63);
@@ -514,8 +522,14 @@ static void test_auto_follows_cost(void **state)
 {
     (void)state;
     for (int ahead = 0; ahead < 2; ahead++) {
-        struct rig_config c = {.seed = 3, .blur = 4, .ahead = ahead, .auto_tree = true, .n_node = 63, .depth = 16,
-                               .top_k = 8, .sharpness = 40.0f};
+        struct rig_config c = {.seed = 3,
+                               .blur = 4,
+                               .ahead = ahead,
+                               .auto_tree = true,
+                               .n_node = 63,
+                               .depth = 16,
+                               .top_k = 8,
+                               .sharpness = 40.0f};
         double last = 64.0;
         static const uint32_t row_us[] = {0, 10, 40, 200, 2000};
         for (size_t i = 0; i < GR_ARRAY_LEN(row_us); i++) {
@@ -549,8 +563,8 @@ static void test_auto_beats_fixed(void **state)
     static const uint32_t costs[][3] = {{20, 300, 2}, {20, 300, 40}, {100, 3000, 20}, {20, 100, 200}};
     for (size_t i = 0; i < GR_ARRAY_LEN(costs); i++) {
         for (int blur = 2; blur <= 6; blur += 4) {
-            struct rig_config c = {.seed = 3, .blur = blur, .auto_tree = true, .n_node = 63, .depth = 16, .top_k = 8,
-                                   .sharpness = 40.0f};
+            struct rig_config c = {
+                .seed = 3, .blur = blur, .auto_tree = true, .n_node = 63, .depth = 16, .top_k = 8, .sharpness = 40.0f};
             const struct auto_run a = auto_run(&c, costs[i][0], costs[i][1], costs[i][2], 63);
             c.ahead = true;
             const struct auto_run ahead = auto_run(&c, costs[i][0], costs[i][1], costs[i][2], 63);
@@ -612,7 +626,7 @@ static void test_flip_is_repaired(void **state)
     assert_true(r->draft_header.prefix_hash != r->hash[r->len]); /* an equal length, other tokens */
     const struct gr_frame_header h = r->draft_header;
     rig_deliver(r, gr_wire_encode_desync(&h, GR_DESYNC_HASH, (uint32_t)r->len, r->log[r->n_log].bytes,
-                                     sizeof(r->log[0].bytes)));
+                                         sizeof(r->log[0].bytes)));
     assert_int_equal(r->n_frame[GR_FRAME_RESYNC], 2);
     int32_t common = 0;
     uint32_t lengths[GR_RESYNC_HASH_MAX];
@@ -800,14 +814,22 @@ static void test_temperatures(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ahead_as_fresh),   cmocka_unit_test(test_ahead_ends),
-        cmocka_unit_test(test_silence_costs_nothing), cmocka_unit_test(test_never_more_than_wanted),
-        cmocka_unit_test(test_late_verdicts),    cmocka_unit_test(test_slow_drafter),
-        cmocka_unit_test(test_replays),          cmocka_unit_test(test_sessions_of_a_pass),
-        cmocka_unit_test(test_any_order),        cmocka_unit_test(test_auto_follows_cost),
-        cmocka_unit_test(test_auto_beats_fixed), cmocka_unit_test(test_auto_without_cost),
-        cmocka_unit_test(test_flip_is_repaired), cmocka_unit_test(test_attached_anew),
-        cmocka_unit_test(test_slot_in_a_job),    cmocka_unit_test(test_temperatures),
+        cmocka_unit_test(test_ahead_as_fresh),
+        cmocka_unit_test(test_ahead_ends),
+        cmocka_unit_test(test_silence_costs_nothing),
+        cmocka_unit_test(test_never_more_than_wanted),
+        cmocka_unit_test(test_late_verdicts),
+        cmocka_unit_test(test_slow_drafter),
+        cmocka_unit_test(test_replays),
+        cmocka_unit_test(test_sessions_of_a_pass),
+        cmocka_unit_test(test_any_order),
+        cmocka_unit_test(test_auto_follows_cost),
+        cmocka_unit_test(test_auto_beats_fixed),
+        cmocka_unit_test(test_auto_without_cost),
+        cmocka_unit_test(test_flip_is_repaired),
+        cmocka_unit_test(test_attached_anew),
+        cmocka_unit_test(test_slot_in_a_job),
+        cmocka_unit_test(test_temperatures),
     };
     rig_heads = argc > 1 && strcmp(argv[1], "head") == 0;
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -345,13 +345,13 @@ static void test_bad_features(void **state)
         uint8_t value;
         enum gr_status want;
     } bad[] = {
-        {GR_WIRE_HEADER_BYTES + 6, 1, GR_EPROTO},          /* f16: as wide, but not what was agreed */
-        {GR_WIRE_HEADER_BYTES + 7, 1, GR_EPROTO},          /* raw */
-        {GR_WIRE_HEADER_BYTES, 99, GR_EFORMAT},            /* first_pos + n is not base_len */
+        {GR_WIRE_HEADER_BYTES + 6, 1, GR_EPROTO}, /* f16: as wide, but not what was agreed */
+        {GR_WIRE_HEADER_BYTES + 7, 1, GR_EPROTO}, /* raw */
+        {GR_WIRE_HEADER_BYTES, 99, GR_EFORMAT},   /* first_pos + n is not base_len */
         {GR_WIRE_HEADER_BYTES + 3, 0xff, GR_EFORMAT},
         {GR_WIRE_OFF_BASE_LEN, 7, GR_EFORMAT},
         {GR_WIRE_OFF_BASE_LEN + 3, 0xff, GR_EFORMAT},
-        {GR_WIRE_OFF_HASH, 0x55, GR_OK},                   /* other tokens: too late */
+        {GR_WIRE_OFF_HASH, 0x55, GR_OK}, /* other tokens: too late */
         {GR_WIRE_OFF_EPOCH, 77, GR_OK},
     };
     assert_int_equal(good.bytes[GR_WIRE_OFF_TYPE], GR_FRAME_FEATURES);
@@ -381,7 +381,12 @@ static void test_vocabulary_map(void **state)
 {
     (void)state;
     for (int hot = 0; hot < 2; hot++) {
-        const struct rig_config c = {.seed = 3, .head = true, .n_node = 1, .depth = 1, .top_k = 1, .n_vocab_head = 17,
+        const struct rig_config c = {.seed = 3,
+                                     .head = true,
+                                     .n_node = 1,
+                                     .depth = 1,
+                                     .top_k = 1,
+                                     .n_vocab_head = 17,
                                      .temperature = hot ? 0.9f : 0.0f};
         struct rig *r = rig_create(&c);
         int n_known = 0;
@@ -426,8 +431,14 @@ static void test_noise_at_every_depth(void **state)
 static void test_hits_owe_rows(void **state)
 {
     (void)state;
-    const struct rig_config c = {.seed = 3, .head = true, .ahead = true, .auto_tree = true, .n_node = 4, .depth = 4,
-                                 .top_k = 4, .sharpness = 400.0f};
+    const struct rig_config c = {.seed = 3,
+                                 .head = true,
+                                 .ahead = true,
+                                 .auto_tree = true,
+                                 .n_node = 4,
+                                 .depth = 4,
+                                 .top_k = 4,
+                                 .sharpness = 400.0f};
     struct rig *r = rig_create(&c);
     rig_start(r, 30, 1);
     rig_send_cost(r, 200, 3000, 5);
@@ -449,13 +460,18 @@ static void test_hits_owe_rows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_late_features),      cmocka_unit_test(test_stale_features),
-        cmocka_unit_test(test_attached_in_the_middle), cmocka_unit_test(test_silence_catches_up),
-        cmocka_unit_test(test_begins_anew_during_a_job), cmocka_unit_test(test_context),
-        cmocka_unit_test(test_gap_and_window), cmocka_unit_test(test_start_within_what_is_held),
+        cmocka_unit_test(test_late_features),
+        cmocka_unit_test(test_stale_features),
+        cmocka_unit_test(test_attached_in_the_middle),
+        cmocka_unit_test(test_silence_catches_up),
+        cmocka_unit_test(test_begins_anew_during_a_job),
+        cmocka_unit_test(test_context),
+        cmocka_unit_test(test_gap_and_window),
+        cmocka_unit_test(test_start_within_what_is_held),
         cmocka_unit_test(test_bad_features),
         cmocka_unit_test(test_raw_features),
-        cmocka_unit_test(test_vocabulary_map),     cmocka_unit_test(test_hits_owe_rows),
+        cmocka_unit_test(test_vocabulary_map),
+        cmocka_unit_test(test_hits_owe_rows),
         cmocka_unit_test(test_noise_at_every_depth),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -9,8 +9,8 @@ static uint32_t n_counted;
 
 /* ---- target ---- */
 
-static const struct gr_specpv_params views = {.n_sink = 1, .n_retrieval = 2, .n_window = 1, .n_buffer = 40,
-                                              .threshold = 10, .interval = 4};
+static const struct gr_specpv_params views = {
+    .n_sink = 1, .n_retrieval = 2, .n_window = 1, .n_buffer = 40, .threshold = 10, .interval = 4};
 
 static void open_session(struct world *w, bool single_token)
 {
@@ -19,9 +19,17 @@ static void open_session(struct world *w, bool single_token)
     for (int i = 0; i < 20; i++) {
         add(t, i);
     }
-    const struct gr_msg m = {.type = GR_MSG_OPEN, .session = 1, .epoch = 1, .ids = {t->token, 20},
-                             .segments = {(int32_t[]){0, 20}, 2}, .max_tokens = 12, .want_draft = 1, .n_node = 7,
-                             .top_p = 1.0, .single_token = single_token, .specpv = rig_specpv_mode};
+    const struct gr_msg m = {.type = GR_MSG_OPEN,
+                             .session = 1,
+                             .epoch = 1,
+                             .ids = {t->token, 20},
+                             .segments = {(int32_t[]){0, 20}, 2},
+                             .max_tokens = 12,
+                             .want_draft = 1,
+                             .n_node = 7,
+                             .top_p = 1.0,
+                             .single_token = single_token,
+                             .specpv = rig_specpv_mode};
     gr_target_on_msg(w->target, &m, 0);
     const struct gr_frame_header h = {.session = 1, .epoch = 1};
     const size_t n = gr_wire_encode_resync(&h, &(struct gr_resync){.feature_len = GR_FEATURES_NONE}, f, sizeof(f));
@@ -122,7 +130,7 @@ static void specpv_unfit(void)
     rig_specpv_mode = GR_SPECPV_EXACT;
     open_session(&w, false);
     gr_target_on_peer_lost(w.target, 9); /* another one's */
-    for (int i = 0; i < 8; i++) { /* its trees come */
+    for (int i = 0; i < 8; i++) {        /* its trees come */
         (void)one_pass(&w, 1000);
         send_tree(&w, (uint32_t)i, 1000);
     }
@@ -231,7 +239,8 @@ static void test_each_reason(void **state)
         n_counted = 0;
         log_fallback_n = 0;
         cases[i].meet();
-        if (n_counted != cases[i].n || log_fallback_n != (int)cases[i].n || strstr(log_fallback_last, cases[i].words) == NULL) {
+        if (n_counted != cases[i].n || log_fallback_n != (int)cases[i].n ||
+            strstr(log_fallback_last, cases[i].words) == NULL) {
             print_error("%s: %u counted, %d lines, the last one is %s\n", gr_fallback_name(cases[i].reason), n_counted,
                         log_fallback_n, log_fallback_last);
         }

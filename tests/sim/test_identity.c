@@ -70,9 +70,14 @@ static struct gr_lm *load_head(void)
 
 static struct sim_config sim_config_of(struct gr_lm *target, struct gr_lm *draft)
 {
-    return (struct sim_config){.seed = 1, .target_lm = target, .draft_lm = draft, .n_session_max = N_SESSION,
-                               .prefill_chunk = 256, .round_deadline_ns = 1000000000,
-                               .feature_keep = 2048, .feature_window = GR_FEATURES_WINDOW};
+    return (struct sim_config){.seed = 1,
+                               .target_lm = target,
+                               .draft_lm = draft,
+                               .n_session_max = N_SESSION,
+                               .prefill_chunk = 256,
+                               .round_deadline_ns = 1000000000,
+                               .feature_keep = 2048,
+                               .feature_window = GR_FEATURES_WINDOW};
 }
 
 struct shape {
@@ -81,9 +86,10 @@ struct shape {
 
 static struct gr_session_request request_of(int i, float temperature, uint32_t n_token, const struct shape *shape)
 {
-    struct gr_session_request r = {
-        .prompt = prompt[i], .n_prompt = n_prompt[i], .max_tokens = n_token,
-        .sampling = {.temperature = temperature, .top_p = 1.0f, .seed = 1000 + (uint64_t)i}};
+    struct gr_session_request r = {.prompt = prompt[i],
+                                   .n_prompt = n_prompt[i],
+                                   .max_tokens = n_token,
+                                   .sampling = {.temperature = temperature, .top_p = 1.0f, .seed = 1000 + (uint64_t)i}};
     if (i % 3 == 1 && temperature > 0.0f) { /* rows of one pass with different processors */
         r.sampling.top_k = 40;
         r.sampling.top_p = 0.9f;
@@ -101,8 +107,8 @@ static struct gr_session_request request_of(int i, float temperature, uint32_t n
 }
 
 /* Runs sessions begin .. begin + n - 1 together. */
-static struct sim *run(struct gr_lm *target, struct gr_lm *draft, int begin, int n, float temperature,
-                       uint32_t n_token, const struct shape *shape)
+static struct sim *run(struct gr_lm *target, struct gr_lm *draft, int begin, int n, float temperature, uint32_t n_token,
+                       const struct shape *shape)
 {
     const struct sim_config c = sim_config_of(target, draft);
     struct sim *s = sim_create(&c);
@@ -272,8 +278,8 @@ static void test_long_matrix(void **state)
         n_prompt[i] = n_long;
     }
     for (int t = 0; t < N_TEMPERATURE; t++) {
-        sweep(&(struct pair){target_lm, draft_lm}, t, 48, all_shapes, GR_ARRAY_LEN(all_shapes),
-              (const int[]){1, 2, 4}, 3);
+        sweep(&(struct pair){target_lm, draft_lm}, t, 48, all_shapes, GR_ARRAY_LEN(all_shapes), (const int[]){1, 2, 4},
+              3);
     }
 }
 

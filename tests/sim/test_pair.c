@@ -14,7 +14,7 @@
 struct watch {
     const int32_t *plain; /* prompt and plain decoding's text */
     int32_t n_plain;
-    int32_t block[2048];  /* plain decoding's block table */
+    int32_t block[2048]; /* plain decoding's block table */
     int32_t n_block;
     int n_round, n_accepted_round, n_rewound, last_len;
 };
@@ -230,8 +230,9 @@ struct prices {
     uint64_t session; /* the one that stays */
     bool others_done; /* it decodes alone */
     int n_verdict;    /* of it since then, before it was told what rows cost now */
-    uint32_t together_ns, told_ns; /* a row more in a pass: the most told while others decoded, and what was told last */
-    bool knew; /* it has been told the prices of a session alone since the others ended */
+    uint32_t together_ns,
+        told_ns; /* a row more in a pass: the most told while others decoded, and what was told last */
+    bool knew;   /* it has been told the prices of a session alone since the others ended */
 };
 
 static void watch_group(struct sim *s, void *arg)
@@ -266,7 +267,8 @@ static void watch_price(struct sim *s, void *arg, bool to_target, uint8_t *bytes
         const uint32_t row_ns = (cost.pass_ns[last] - cost.pass_ns[0]) / (cost.n_row[last] - 1);
         w->told_ns = row_ns;
         w->together_ns = w->others_done ? w->together_ns : GR_MAX(w->together_ns, row_ns);
-        w->knew = w->knew || (w->others_done && knows_alone(w)); /* later prices follow toy passes, which all take alike */
+        w->knew =
+            w->knew || (w->others_done && knows_alone(w)); /* later prices follow toy passes, which all take alike */
     }
     w->n_verdict += h.type == GR_FRAME_VERDICT && w->others_done && !w->knew && !knows_alone(w);
 }
@@ -375,8 +377,8 @@ static void test_small_pool(void **state)
         for (int i = 0; i < 8; i++) {
             r[i] = pair_request(i, 20 + 5 * (uint32_t)i, 40 + 6 * (uint32_t)i);
         }
-        const struct pair_config c = {.seed = 10, .n_session = 8, .n_pool_block = n_block, .drafter = PAIR_BLURRED,
-                                      .delays = true};
+        const struct pair_config c = {
+            .seed = 10, .n_session = 8, .n_pool_block = n_block, .drafter = PAIR_BLURRED, .delays = true};
         struct pair p = pair_create(&c);
         pair_submit(&p, r, 8);
         assert_true(sim_run(p.sim, PAIR_LIMIT_NS));
@@ -452,8 +454,13 @@ static void sample_run(const struct gr_sampling *s, int drafter, uint64_t seed, 
     r.sampling.seed = seed;
     r.n_node = 10;
     r.draft_depth = 5;
-    struct pair p = pair_create(&(struct pair_config){.seed = 21, .n_vocab = CHI_VOCAB, .n_ctx = 4096, .n_session = 1,
-                                                      .memory = 1, .sharpness = 2.5f, .drafter = drafter});
+    struct pair p = pair_create(&(struct pair_config){.seed = 21,
+                                                      .n_vocab = CHI_VOCAB,
+                                                      .n_ctx = 4096,
+                                                      .n_session = 1,
+                                                      .memory = 1,
+                                                      .sharpness = 2.5f,
+                                                      .drafter = drafter});
     *table_out = p.table;
     pair_submit(&p, &r, 1);
     assert_true(sim_run(p.sim, PAIR_LIMIT_NS));
@@ -519,7 +526,7 @@ static void test_sampled_distribution(void **state)
                       (double)t.n_accepted / (double)t.n_drafted);
         assert_true(z > -4.0 && z < 4.0);
         assert_true(t.n_accepted > t.n_drafted / 4); /* speculation did take part */
-        struct gr_sampling off = settings[k]; /* and the yardstick would see a temperature 10 % off */
+        struct gr_sampling off = settings[k];        /* and the yardstick would see a temperature 10 % off */
         off.temperature *= 1.1f;
         const double z_off = transitions_z(&t, &table, &off);
         assert_true(z_off > 6.0);

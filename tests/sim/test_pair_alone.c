@@ -22,13 +22,13 @@ struct alone {
     struct gr_verifier *verifier;
     struct gr_drafter *drafter;
     struct gr_grower *grower;
-    struct gr_pass *pass;     /* started, not done */
+    struct gr_pass *pass; /* started, not done */
     struct gr_draft_job *job;
     uint8_t frame[GR_WIRE_SMALL_BYTES_MAX];
-    size_t frame_len;         /* the last one sent */
+    size_t frame_len; /* the last one sent */
     uint32_t frame_peer;
     int n_frame, n_msg[GR_N_MSG];
-    int32_t token[256];       /* what the target committed */
+    int32_t token[256]; /* what the target committed */
     uint64_t hash[257];
     int32_t len;
 };
@@ -93,18 +93,36 @@ static enum gr_status alone_connect(void *ctx, const char *address, const char *
 static void alone_create(struct alone *a)
 {
     memset(a, 0, sizeof(*a));
-    a->lm = toy_lm_create(&(struct toy_config){.n_vocab = N_VOCAB, .n_ctx_max = 256, .n_row_max = 700, .n_out_max = 640,
-                                               .n_pool_block = 64, .n_scratch_block = 64, .seed = 3,
+    a->lm = toy_lm_create(&(struct toy_config){.n_vocab = N_VOCAB,
+                                               .n_ctx_max = 256,
+                                               .n_row_max = 700,
+                                               .n_out_max = 640,
+                                               .n_pool_block = 64,
+                                               .n_scratch_block = 64,
+                                               .seed = 3,
                                                .sharpness = 6.0f});
-    const struct gr_target_config tc = {.n_session_max = 4, .n_ctx_max = 256, .n_vocab = N_VOCAB, .n_row_max = 700,
-                                        .n_out_max = 640, .prefill_chunk = 16, .n_pool_block = 64,
+    const struct gr_target_config tc = {.n_session_max = 4,
+                                        .n_ctx_max = 256,
+                                        .n_vocab = N_VOCAB,
+                                        .n_row_max = 700,
+                                        .n_out_max = 640,
+                                        .prefill_chunk = 16,
+                                        .n_pool_block = 64,
                                         .round_deadline_ns = DEADLINE};
-    const struct gr_target_io tio = {.ctx = a, .frame_begin = alone_begin, .frame_end = alone_end,
-                                     .send_msg = alone_msg, .start_pass = alone_pass};
-    const struct gr_drafter_config dc = {.n_session_max = 4, .n_ctx_max = 256, .n_vocab = N_VOCAB, .n_row_max = 700,
-                                         .prefill_chunk = 16, .n_pool_block = 64};
-    const struct gr_drafter_io dio = {.ctx = a, .frame_begin = alone_begin, .frame_end = alone_end,
-                                      .send_msg = alone_msg, .start_job = alone_job, .connect = alone_connect};
+    const struct gr_target_io tio = {
+        .ctx = a, .frame_begin = alone_begin, .frame_end = alone_end, .send_msg = alone_msg, .start_pass = alone_pass};
+    const struct gr_drafter_config dc = {.n_session_max = 4,
+                                         .n_ctx_max = 256,
+                                         .n_vocab = N_VOCAB,
+                                         .n_row_max = 700,
+                                         .prefill_chunk = 16,
+                                         .n_pool_block = 64};
+    const struct gr_drafter_io dio = {.ctx = a,
+                                      .frame_begin = alone_begin,
+                                      .frame_end = alone_end,
+                                      .send_msg = alone_msg,
+                                      .start_job = alone_job,
+                                      .connect = alone_connect};
     assert_int_equal(gr_target_create(&tc, &tio, &a->target), GR_OK);
     assert_int_equal(gr_verifier_create(a->lm, 4, &a->verifier), GR_OK);
     assert_int_equal(gr_drafter_create(&dc, &dio, &a->drafter), GR_OK);
@@ -145,8 +163,15 @@ static void target_open(struct alone *a, uint64_t session, uint32_t epoch)
             alone_add(a, prompt[i]);
         }
     }
-    const struct gr_msg m = {.type = GR_MSG_OPEN, .session = session, .epoch = epoch, .ids = {prompt, 20},
-                             .segments = {segments, 2}, .max_tokens = 100, .want_draft = 1, .n_node = 63, .top_p = 1.0};
+    const struct gr_msg m = {.type = GR_MSG_OPEN,
+                             .session = session,
+                             .epoch = epoch,
+                             .ids = {prompt, 20},
+                             .segments = {segments, 2},
+                             .max_tokens = 100,
+                             .want_draft = 1,
+                             .n_node = 63,
+                             .top_p = 1.0};
     gr_target_on_msg(a->target, &m, 0);
     assert_int_equal(a->n_msg[GR_MSG_ERROR], 0);
 }
@@ -164,8 +189,8 @@ static enum gr_status target_draft(struct alone *a, uint32_t peer, uint32_t epoc
                                    uint64_t hash, int32_t token, uint64_t now_ns)
 {
     uint8_t f[128];
-    const struct gr_frame_header h = {.session = 1, .epoch = epoch, .round = round, .base_len = base_len,
-                                      .prefix_hash = hash};
+    const struct gr_frame_header h = {
+        .session = 1, .epoch = epoch, .round = round, .base_len = base_len, .prefix_hash = hash};
     const struct gr_token_tree t = {.n = 1, .token = {token}, .parent = {-1}};
     const size_t n = gr_wire_encode_draft(&h, &t, f, sizeof(f));
     return gr_target_on_frame(a->target, peer, f, n, now_ns);
@@ -280,8 +305,8 @@ static void drafter_run(struct alone *a, uint64_t now_ns)
 static void drafter_attach(struct alone *a, uint32_t round)
 {
     uint8_t f[1024];
-    const struct gr_msg m = {.type = GR_MSG_ATTACH, .session = 1, .epoch = 2, .top_p = 1.0, .draft_depth = 4,
-                             .draft_top_k = 3, .n_node = 9};
+    const struct gr_msg m = {
+        .type = GR_MSG_ATTACH, .session = 1, .epoch = 2, .top_p = 1.0, .draft_depth = 4, .draft_top_k = 3, .n_node = 9};
     gr_drafter_on_msg(a->drafter, &m, 0);
     gr_drafter_on_peer_ready(a->drafter, 7, "alone", 0);
     const struct gr_frame_header h = {.session = 1,
@@ -311,8 +336,8 @@ static struct gr_token_tree drafted(const struct alone *a, uint32_t round)
 static void drafter_verdict(struct alone *a, uint32_t round, const struct gr_verdict *v, uint32_t base_len)
 {
     uint8_t f[256];
-    const struct gr_frame_header h = {.session = 1, .epoch = 2, .round = round, .base_len = base_len,
-                                      .prefix_hash = a->hash[a->len]};
+    const struct gr_frame_header h = {
+        .session = 1, .epoch = 2, .round = round, .base_len = base_len, .prefix_hash = a->hash[a->len]};
     const size_t n = gr_wire_encode_verdict(&h, v, f, sizeof(f));
     assert_int_equal(gr_drafter_on_frame(a->drafter, 7, f, n, 0), GR_OK);
     drafter_run(a, 0);
@@ -393,9 +418,15 @@ static void test_drafter_follows_rollback(void **state)
         const uint32_t plain_base = (uint32_t)a.len;
         alone_add(&a, t.token[0]);
         alone_add(&a, 12);
-        drafter_verdict(&a, round, &(struct gr_verdict){.n_want = 63, .draft_round = round, .keep_len = plain_base,
-                                                        .final_len = (uint32_t)a.len, .bonus = 12, .n_path = 1,
-                                                        .node = {0}}, plain_base);
+        drafter_verdict(&a, round,
+                        &(struct gr_verdict){.n_want = 63,
+                                             .draft_round = round,
+                                             .keep_len = plain_base,
+                                             .final_len = (uint32_t)a.len,
+                                             .bonus = 12,
+                                             .n_path = 1,
+                                             .node = {0}},
+                        plain_base);
         round++;
         t = drafted(&a, round);
         assert_tree_as_fresh(&a, &t);
@@ -486,8 +517,14 @@ static void test_drafter_doubts(void **state)
 
 static void attach_again(struct alone *a, uint64_t session, uint32_t epoch, uint32_t top_k)
 {
-    const struct gr_msg m = {.type = GR_MSG_ATTACH, .session = session, .epoch = epoch, .n_node = 9, .draft_depth = 4,
-                             .draft_top_k = top_k, .top_p = 1.0, .address = "t"};
+    const struct gr_msg m = {.type = GR_MSG_ATTACH,
+                             .session = session,
+                             .epoch = epoch,
+                             .n_node = 9,
+                             .draft_depth = 4,
+                             .draft_top_k = top_k,
+                             .top_p = 1.0,
+                             .address = "t"};
     gr_drafter_on_msg(a->drafter, &m, 0);
 }
 
@@ -505,7 +542,10 @@ static void begin_job(struct alone *a, uint32_t round)
 {
     uint8_t f[256];
     alone_add(a, 8);
-    const struct gr_frame_header h = {.session = 1, .epoch = 2, .round = round, .base_len = (uint32_t)a->len,
+    const struct gr_frame_header h = {.session = 1,
+                                      .epoch = 2,
+                                      .round = round,
+                                      .base_len = (uint32_t)a->len,
                                       .flags = GR_DELTA_LAST | GR_DELTA_DRAFT | GR_DELTA_WANT(9),
                                       .prefix_hash = a->hash[a->len]};
     const size_t n = gr_wire_encode_delta(&h, (uint32_t)a->len - 1, a->token + a->len - 1, 1, f, sizeof(f));
@@ -578,8 +618,12 @@ static void test_frames_before_the_connection(void **state)
     uint8_t f[256];
     alone_add(&a, 8);
     alone_add(&a, 9);
-    const struct gr_frame_header h = {.session = 1, .epoch = 2, .round = 4, .base_len = (uint32_t)a.len,
-                                      .flags = GR_DELTA_LAST, .prefix_hash = a.hash[a.len]};
+    const struct gr_frame_header h = {.session = 1,
+                                      .epoch = 2,
+                                      .round = 4,
+                                      .base_len = (uint32_t)a.len,
+                                      .flags = GR_DELTA_LAST,
+                                      .prefix_hash = a.hash[a.len]};
     const size_t n = gr_wire_encode_delta(&h, (uint32_t)a.len - 1, a.token + a.len - 1, 1, f, sizeof(f));
     assert_int_equal(gr_drafter_on_frame(a.drafter, 7, f, n, 0), GR_OK);
     assert_int_equal(a.n_frame, n_frame);
@@ -593,8 +637,8 @@ static void test_frames_before_the_connection(void **state)
 static void send_delta(struct alone *a, uint32_t round, const int32_t *id, uint32_t common, uint32_t n, uint64_t hash)
 {
     static uint8_t f[4096];
-    const struct gr_frame_header h = {.session = 1, .epoch = 2, .round = round, .base_len = common + n,
-                                      .flags = GR_DELTA_LAST, .prefix_hash = hash};
+    const struct gr_frame_header h = {
+        .session = 1, .epoch = 2, .round = round, .base_len = common + n, .flags = GR_DELTA_LAST, .prefix_hash = hash};
     const size_t bytes = gr_wire_encode_delta(&h, common, id, n, f, sizeof(f));
     assert_int_equal(gr_drafter_on_frame(a->drafter, 7, f, bytes, 0), GR_OK);
 }
@@ -632,14 +676,10 @@ static void test_full_and_cut_back(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_judging_drafts),
-        cmocka_unit_test(test_deadline_of_the_first),
-        cmocka_unit_test(test_drafter_follows_rollback),
-        cmocka_unit_test(test_delta_replaces),
-        cmocka_unit_test(test_drafter_doubts),
-        cmocka_unit_test(test_refused_attach_during_a_job),
-        cmocka_unit_test(test_detached_says_nothing),
-        cmocka_unit_test(test_frames_before_the_connection),
+        cmocka_unit_test(test_judging_drafts),           cmocka_unit_test(test_deadline_of_the_first),
+        cmocka_unit_test(test_drafter_follows_rollback), cmocka_unit_test(test_delta_replaces),
+        cmocka_unit_test(test_drafter_doubts),           cmocka_unit_test(test_refused_attach_during_a_job),
+        cmocka_unit_test(test_detached_says_nothing),    cmocka_unit_test(test_frames_before_the_connection),
         cmocka_unit_test(test_full_and_cut_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -356,8 +356,8 @@ static void corrupt(struct sim *s, void *arg, bool to_target, uint8_t *bytes, si
         return;
     }
     h->n_injected++;
-    const size_t at = pair_draw(&h->rng, 2) == 0 ? (size_t)pair_draw(&h->rng, *len)
-                                                 : 6 + (size_t)pair_draw(&h->rng, 22);
+    const size_t at =
+        pair_draw(&h->rng, 2) == 0 ? (size_t)pair_draw(&h->rng, *len) : 6 + (size_t)pair_draw(&h->rng, 22);
     bytes[at] ^= (uint8_t)(1u << pair_draw(&h->rng, 8));
 }
 
@@ -377,12 +377,9 @@ static void test_corrupted_frames(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bad_requests),
-        cmocka_unit_test(test_more_sessions_than_slots),
-        cmocka_unit_test(test_small_drafter),
-        cmocka_unit_test(test_malformed_frames),
-        cmocka_unit_test(test_replayed_frames),
-        cmocka_unit_test(test_replayed_resyncs),
+        cmocka_unit_test(test_bad_requests),     cmocka_unit_test(test_more_sessions_than_slots),
+        cmocka_unit_test(test_small_drafter),    cmocka_unit_test(test_malformed_frames),
+        cmocka_unit_test(test_replayed_frames),  cmocka_unit_test(test_replayed_resyncs),
         cmocka_unit_test(test_corrupted_frames),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -24,9 +24,12 @@ static void take_back(struct rig *r, int32_t n_back, int n_want)
     rig_commit(r, (gone + 1) % RIG_N_VOCAB);
     r->feature_taken = GR_MIN(r->feature_taken, GR_MAX(keep_len - 2, 0));
     r->feature_sent = GR_MIN(r->feature_sent, r->feature_taken);
-    const struct gr_verdict v = {.draft_round = GR_WIRE_ROOT_ONLY, .keep_len = (uint32_t)keep_len,
-                                 .final_len = (uint32_t)r->len, .bonus = r->token[keep_len],
-                                 .kind = GR_VERDICT_FULL, .n_want = (uint8_t)n_want};
+    const struct gr_verdict v = {.draft_round = GR_WIRE_ROOT_ONLY,
+                                 .keep_len = (uint32_t)keep_len,
+                                 .final_len = (uint32_t)r->len,
+                                 .bonus = r->token[keep_len],
+                                 .kind = GR_VERDICT_FULL,
+                                 .n_want = (uint8_t)n_want};
     rig_send_verdict(r, &v, base_len);
 }
 
@@ -81,8 +84,8 @@ static void test_roll_backs(void **state)
 {
     (void)state;
     for (uint64_t seed = 1; seed <= 8; seed++) {
-        const struct rig_config c = {.seed = seed, .blur = 3, .ahead = seed % 2 == 0, .n_node = 9, .depth = 4,
-                                     .top_k = 3};
+        const struct rig_config c = {
+            .seed = seed, .blur = 3, .ahead = seed % 2 == 0, .n_node = 9, .depth = 4, .top_k = 3};
         uint64_t rng = 77 * seed;
         struct rig *r = rig_create(&c);
         rig_start(r, 50, 63);
@@ -145,8 +148,8 @@ static void test_rows_run_again(void **state)
 {
     (void)state;
     for (int in_job = 0; in_job < 2; in_job++) {
-        const struct rig_config c = {.seed = 6, .blur = 3, .head = true, .ahead = in_job != 0, .n_node = 9, .depth = 4,
-                                     .top_k = 3};
+        const struct rig_config c = {
+            .seed = 6, .blur = 3, .head = true, .ahead = in_job != 0, .n_node = 9, .depth = 4, .top_k = 3};
         struct rig *r = rig_create(&c);
         rig_start(r, 60, 63);
         for (int round = 0; round < 6; round++) {
@@ -249,10 +252,13 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_roll_backs),
     };
     const struct CMUnitTest head_tests[] = {
-        cmocka_unit_test(test_roll_back_across_a_hit),      cmocka_unit_test(test_roll_backs),
-        cmocka_unit_test(test_corrected_features_are_used), cmocka_unit_test(test_rows_run_again),
+        cmocka_unit_test(test_roll_back_across_a_hit),
+        cmocka_unit_test(test_roll_backs),
+        cmocka_unit_test(test_corrected_features_are_used),
+        cmocka_unit_test(test_rows_run_again),
         cmocka_unit_test(test_again_during_a_job),
-        cmocka_unit_test(test_again_in_pieces),             cmocka_unit_test(test_again_twice),
+        cmocka_unit_test(test_again_in_pieces),
+        cmocka_unit_test(test_again_twice),
     };
     rig_heads = argc > 1 && strcmp(argv[1], "head") == 0;
     return rig_heads ? cmocka_run_group_tests(head_tests, NULL, NULL) : cmocka_run_group_tests(tests, NULL, NULL);

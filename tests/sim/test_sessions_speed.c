@@ -131,22 +131,37 @@ static void stage_create(struct stage *g, uint64_t seed, int blur, bool head, bo
     memset(g, 0, sizeof(*g));
     calibrate(&g->cost);
     g->ahead = one_gpu ? GR_AHEAD_OFF : GR_AHEAD_ON;
-    g->device = (struct sim_device){.pass_ns = pass_ns, .level_ns = LEVEL_NS, .level_row_ns = LEVEL_ROW_NS,
-                                    .shared = one_gpu, .cost = &g->cost};
-    struct toy_config table = {.n_vocab = PAIR_N_VOCAB, .n_ctx_max = 640, .n_row_max = 4700, .n_out_max = 4400,
-                               .n_pool_block = N_AT_ONCE * 41, .n_scratch_block = N_AT_ONCE * 16, .seed = seed,
-                               .sharpness = 6.0f, .memory = 12, .features = head};
+    g->device = (struct sim_device){
+        .pass_ns = pass_ns, .level_ns = LEVEL_NS, .level_row_ns = LEVEL_ROW_NS, .shared = one_gpu, .cost = &g->cost};
+    struct toy_config table = {.n_vocab = PAIR_N_VOCAB,
+                               .n_ctx_max = 640,
+                               .n_row_max = 4700,
+                               .n_out_max = 4400,
+                               .n_pool_block = N_AT_ONCE * 41,
+                               .n_scratch_block = N_AT_ONCE * 16,
+                               .seed = seed,
+                               .sharpness = 6.0f,
+                               .memory = 12,
+                               .features = head};
     g->target_lm = toy_lm_create(&table);
     table.head = head;
     table.blur_seed = seed + 99;
     table.blur = blur;
     g->draft_lm = toy_lm_create(&table);
     seen = g;
-    g->sim = sim_create(&(struct sim_config){
-        .device = &g->device, .seed = seed, .target_lm = g->target_lm, .draft_lm = g->draft_lm,
-        .n_session_max = N_AT_ONCE, .prefill_chunk = 256, .round_deadline_ns = 1000000000, .msg_delay_ns = 30000,
-        .frame_delay_ns = 5000, .on_job = on_job,
-        .prefill_share = 0.5, .feature_keep = 512, .feature_window = 448});
+    g->sim = sim_create(&(struct sim_config){.device = &g->device,
+                                             .seed = seed,
+                                             .target_lm = g->target_lm,
+                                             .draft_lm = g->draft_lm,
+                                             .n_session_max = N_AT_ONCE,
+                                             .prefill_chunk = 256,
+                                             .round_deadline_ns = 1000000000,
+                                             .msg_delay_ns = 30000,
+                                             .frame_delay_ns = 5000,
+                                             .on_job = on_job,
+                                             .prefill_share = 0.5,
+                                             .feature_keep = 512,
+                                             .feature_window = 448});
     sim_on_pass(g->sim, on_pass, g);
     sim_on_frame(g->sim, on_frame, g);
 }
@@ -197,9 +212,9 @@ static void measure(uint64_t seed, int blur, bool head, bool one_gpu, double gai
         g.watched = false;
     }
     print_message("# %s%s, wrong in one context of %2d: x plain with 1, 2, 8, 16, 32, 64 sessions: %.2f %.2f %.2f %.2f "
-                  "%.2f %.2f; of 8, %.2f in a pass, %.2f trees a job\n", one_gpu ? "one GPU" : "two GPUs",
-                  head ? ", a head" : "", blur, gain[0], gain[1], gain[2], gain[3], gain[4], gain[5],
-                  8.0 * (double)g.n_seq / (double)GR_MAX(g.n_decoding, 1),
+                  "%.2f %.2f; of 8, %.2f in a pass, %.2f trees a job\n",
+                  one_gpu ? "one GPU" : "two GPUs", head ? ", a head" : "", blur, gain[0], gain[1], gain[2], gain[3],
+                  gain[4], gain[5], 8.0 * (double)g.n_seq / (double)GR_MAX(g.n_decoding, 1),
                   (double)g.n_tree / (double)GR_MAX(g.n_tree_job, 1));
     if (blur >= 4) { /* trees pay: sessions stay together */
         assert_true(g.n_seq > 0.9 * (double)g.n_decoding);
@@ -258,9 +273,8 @@ static void test_head(void **state)
         int blur;
         bool one_gpu;
         double least[N_SIZE];
-    } cases[] = {{1, true, {0}},
-                 {8, true, {3.0, 2.75, 2.08, 1.65, 1.32, 1.16}},
-                 {8, false, {3.2, 2.85, 2.2, 1.65, 1.33, 1.15}}};
+    } cases[] = {
+        {1, true, {0}}, {8, true, {3.0, 2.75, 2.08, 1.65, 1.32, 1.16}}, {8, false, {3.2, 2.85, 2.2, 1.65, 1.33, 1.15}}};
     for (size_t i = 0; i < GR_ARRAY_LEN(cases); i++) {
         /* Trees are late while prompts are read, with some seeds more than with others. */
         for (uint64_t seed = 1; seed <= 3; seed++) {
@@ -274,8 +288,8 @@ static void test_head(void **state)
     }
 }
 
-/* A head that is of no use to sessions in company: after a while it is asked for hardly a tree and gets hardly a feature,
- * and yet it is tried again now and then. */
+/* A head that is of no use to sessions in company: after a while it is asked for hardly a tree and gets hardly a
+ * feature, and yet it is tried again now and then. */
 static void test_useless_head_rests(void **state)
 {
     (void)state;
@@ -292,10 +306,10 @@ static void test_useless_head_rests(void **state)
         n_tree_later += i > 0 ? n_tree[i] : 0;
     }
     print_message("# a useless head: trees of eight sessions' turns %llu %llu %llu .. %llu, features %llu %llu %llu .. "
-                  "%llu of %d tokens\n", (unsigned long long)n_tree[0], (unsigned long long)n_tree[1],
-                  (unsigned long long)n_tree[2], (unsigned long long)n_tree[7], (unsigned long long)n_row[0],
-                  (unsigned long long)n_row[1], (unsigned long long)n_row[2], (unsigned long long)n_row[7],
-                  N_PROMPT * (PROMPT_LEN + N_NEW));
+                  "%llu of %d tokens\n",
+                  (unsigned long long)n_tree[0], (unsigned long long)n_tree[1], (unsigned long long)n_tree[2],
+                  (unsigned long long)n_tree[7], (unsigned long long)n_row[0], (unsigned long long)n_row[1],
+                  (unsigned long long)n_row[2], (unsigned long long)n_row[7], N_PROMPT * (PROMPT_LEN + N_NEW));
     assert_true(n_tree_later > 0); /* it is not forgotten */
     assert_true(n_tree_later < 7 * N_PROMPT * N_NEW / 20);
     assert_true(n_row[7] < N_PROMPT * (PROMPT_LEN + N_NEW) / 5);
@@ -331,8 +345,10 @@ static void test_stream(void **state)
         int blur;
         bool one_gpu;
         double least[3];
-    } cases[] = {{1, false, {0.95, 0.95, 0.95}}, {1, true, {0.95, 0.95, 0.95}},
-                 {8, false, {2.95, 2.55, 1.6}}, {8, true, {2.8, 2.3, 1.5}}};
+    } cases[] = {{1, false, {0.95, 0.95, 0.95}},
+                 {1, true, {0.95, 0.95, 0.95}},
+                 {8, false, {2.95, 2.55, 1.6}},
+                 {8, true, {2.8, 2.3, 1.5}}};
     for (size_t k = 0; k < GR_ARRAY_LEN(cases); k++) {
         static struct stage g;
         double gain[3];
@@ -344,8 +360,8 @@ static void test_stream(void **state)
         }
         stage_destroy(&g);
         print_message("# %s, sessions come and go, wrong in one context of %d: x plain with 2, 8, 32 at a time: %.2f "
-                      "%.2f %.2f\n", cases[k].one_gpu ? "one GPU" : "two GPUs", cases[k].blur, gain[0], gain[1],
-                      gain[2]);
+                      "%.2f %.2f\n",
+                      cases[k].one_gpu ? "one GPU" : "two GPUs", cases[k].blur, gain[0], gain[1], gain[2]);
         for (int i = 0; i < 3; i++) {
             assert_true(gain[i] >= cases[k].least[i]);
         }

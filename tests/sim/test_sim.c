@@ -21,7 +21,7 @@
 struct plain {
     int32_t token[N_TOKEN_MAX]; /* the transcript */
     uint32_t len;
-    int32_t out[N_TOKEN_MAX];   /* what was generated, over all turns */
+    int32_t out[N_TOKEN_MAX]; /* what was generated, over all turns */
     uint32_t n_out;
     enum gr_finish finish;
 };
@@ -243,9 +243,8 @@ static int tell(void **state)
                   "gaps %llu, begun in the middle %llu, KV let go %llu times\n",
                   (unsigned long long)n_head_run, (unsigned long long)n_head_tree, (unsigned long long)n_feature_row,
                   (unsigned long long)(sim_plan_rows_checked(false) + sim_plan_rows_checked(true)),
-                  (unsigned long long)sim_plan_rows_checked(true),
-                  (unsigned long long)n_stale_features, (unsigned long long)n_feature_gap,
-                  (unsigned long long)n_feature_start, (unsigned long long)n_slide);
+                  (unsigned long long)sim_plan_rows_checked(true), (unsigned long long)n_stale_features,
+                  (unsigned long long)n_feature_gap, (unsigned long long)n_feature_start, (unsigned long long)n_slide);
     print_message(
         "# SpecPV: %llu partial rounds, %llu refreshes, %llu judgements of an end; %llu of %llu judged tokens "
         "were others, %llu roll-backs, %llu provisional tokens dropped; features sent again %llu times\n",
@@ -253,8 +252,9 @@ static int tell(void **state)
         (unsigned long long)n_drift, (unsigned long long)n_checked_drift, (unsigned long long)n_roll_back,
         (unsigned long long)n_dropped, (unsigned long long)n_again);
     print_message("# logits that are not finite: %llu sessions ended, %llu rows ended one, %llu views refreshed, %llu "
-                  "jobs of drafters\n", (unsigned long long)n_odd_end, (unsigned long long)n_odd_row,
-                  (unsigned long long)n_odd_view, (unsigned long long)n_odd_draft);
+                  "jobs of drafters\n",
+                  (unsigned long long)n_odd_end, (unsigned long long)n_odd_row, (unsigned long long)n_odd_view,
+                  (unsigned long long)n_odd_draft);
     return 0;
 }
 

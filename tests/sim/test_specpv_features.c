@@ -1,6 +1,6 @@
 /* Features where SpecPV is at work: rows under a partial view have features that are a little off (here: changed in
- * every byte), and a refresh has the true ones. Whatever waits, is fused late, is shipped raw, taken back or sent again:
- * once tokens are judged the drafter has the true row of each, and at no time a row that is neither. */
+ * every byte), and a refresh has the true ones. Whatever waits, is fused late, is shipped raw, taken back or sent
+ * again: once tokens are judged the drafter has the true row of each, and at no time a row that is neither. */
 #include "tests/sim/feature_rig.h"
 
 #define N_PROMPT 20
@@ -126,8 +126,8 @@ static void awake(int32_t n_round, struct met *m)
 static void every_way(void (*way)(int32_t n_round, struct met *m), struct met *m)
 {
     static const enum gr_specpv_mode modes[] = {GR_SPECPV_EXACT, GR_SPECPV_LOSSY};
-    bench_specpv = (struct gr_specpv_params){.n_sink = 1, .n_retrieval = 1, .n_window = 1, .n_buffer = 24,
-                                             .threshold = THRESHOLD, .interval = 7};
+    bench_specpv = (struct gr_specpv_params){
+        .n_sink = 1, .n_retrieval = 1, .n_window = 1, .n_buffer = 24, .threshold = THRESHOLD, .interval = 7};
     for (int i = 0; i < 2; i++) {
         for (uint32_t corrupt = 0; corrupt < 4; corrupt += 3) {
             bench_mode = modes[i];
@@ -183,16 +183,24 @@ static int ship_at_once(void **state)
     return 0;
 }
 
-#define FUSED(test) {"fused: " #test, test, NULL, tear_down, NULL}
-#define RAW(test) {"raw: " #test, test, ship_raw, tear_down, NULL}
-#define AT_ONCE(test) {"at once: " #test, test, ship_at_once, tear_down, NULL}
+#define FUSED(test)                                  \
+    {                                                \
+        "fused: " #test, test, NULL, tear_down, NULL \
+    }
+#define RAW(test)                                      \
+    {                                                  \
+        "raw: " #test, test, ship_raw, tear_down, NULL \
+    }
+#define AT_ONCE(test)                                          \
+    {                                                          \
+        "at once: " #test, test, ship_at_once, tear_down, NULL \
+    }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        FUSED(test_silent_drafter), FUSED(test_drafter_in_every_round),
-        RAW(test_silent_drafter),   RAW(test_drafter_in_every_round),
-        AT_ONCE(test_silent_drafter), AT_ONCE(test_drafter_in_every_round),
+        FUSED(test_silent_drafter),       FUSED(test_drafter_in_every_round), RAW(test_silent_drafter),
+        RAW(test_drafter_in_every_round), AT_ONCE(test_silent_drafter),       AT_ONCE(test_drafter_in_every_round),
     };
     gr_log_set_level(GR_LOG_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);

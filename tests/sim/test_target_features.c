@@ -35,8 +35,8 @@ static void test_window(void **state)
     }
     settle(&b);
     assert_int_equal(b.told[1].end, WINDOW);
-    say_taken(&b, 1, 40, 1);  /* other tokens */
-    say_taken(&b, 1, 80, 0);  /* more than was sent */
+    say_taken(&b, 1, 40, 1); /* other tokens */
+    say_taken(&b, 1, 80, 0); /* more than was sent */
     settle(&b);
     assert_int_equal(b.told[1].end, WINDOW);
     say_taken(&b, 1, 10, 0);
@@ -200,13 +200,17 @@ static void test_kept_captures(void **state)
         assert_int_equal(sent, 19); /* the prompt's: no round asked for more */
         const int32_t keep_len = n_round % 3 == 0 ? t->len - n_round / 2 : t->len;
         if (keep_len < t->len) {
-            const struct gr_msg m = {.type = GR_MSG_TRUNCATE, .session = 1, .epoch = EPOCH,
-                                     .keep_len = (uint32_t)keep_len};
+            const struct gr_msg m = {
+                .type = GR_MSG_TRUNCATE, .session = 1, .epoch = EPOCH, .keep_len = (uint32_t)keep_len};
             gr_target_on_msg(b.target, &m, b.now_ns);
             const int32_t ids[] = {3, 1};
-            const struct gr_msg more = {.type = GR_MSG_APPEND, .session = 1, .epoch = EPOCH,
-                                        .keep_len = (uint32_t)keep_len, .hash = t->hash[keep_len],
-                                        .ids = {(int32_t *)(uintptr_t)ids, 2}, .max_tokens = 100};
+            const struct gr_msg more = {.type = GR_MSG_APPEND,
+                                        .session = 1,
+                                        .epoch = EPOCH,
+                                        .keep_len = (uint32_t)keep_len,
+                                        .hash = t->hash[keep_len],
+                                        .ids = {(int32_t *)(uintptr_t)ids, 2},
+                                        .max_tokens = 100};
             t->len = keep_len;
             for (int k = 0; k < 2; k++) {
                 t->hash[t->len + 1] = gr_hash_extend(t->hash[t->len], ids[k]);
@@ -248,8 +252,8 @@ static void test_cut_while_fusing(void **state)
         assert_int_equal(b.n_fuse, 1);
         struct gr_pass *pass = b.pass;
         b.pass = NULL;
-        const struct gr_msg m = {.type = close ? GR_MSG_CLOSE : GR_MSG_TRUNCATE, .session = 1, .epoch = EPOCH,
-                                 .keep_len = 30};
+        const struct gr_msg m = {
+            .type = close ? GR_MSG_CLOSE : GR_MSG_TRUNCATE, .session = 1, .epoch = EPOCH, .keep_len = 30};
         gr_target_on_msg(b.target, &m, b.now_ns);
         assert_int_equal(gr_target_n_session(b.target), 1 - close);
         if (close) {
@@ -291,8 +295,13 @@ static void test_cut(void **state)
         const int32_t ids[] = {4, 9, (int32_t)i};
         struct gr_msg m = {.type = GR_MSG_TRUNCATE, .session = 1, .epoch = EPOCH, .keep_len = (uint32_t)cut[i]};
         gr_target_on_msg(b.target, &m, b.now_ns);
-        m = (struct gr_msg){.type = GR_MSG_APPEND, .session = 1, .epoch = EPOCH, .keep_len = (uint32_t)cut[i],
-                            .hash = t->hash[cut[i]], .ids = {(int32_t *)(uintptr_t)ids, 3}, .max_tokens = 20};
+        m = (struct gr_msg){.type = GR_MSG_APPEND,
+                            .session = 1,
+                            .epoch = EPOCH,
+                            .keep_len = (uint32_t)cut[i],
+                            .hash = t->hash[cut[i]],
+                            .ids = {(int32_t *)(uintptr_t)ids, 3},
+                            .max_tokens = 20};
         t->len = cut[i];
         for (int k = 0; k < 3; k++) {
             t->hash[t->len + 1] = gr_hash_extend(t->hash[t->len], ids[k]);
@@ -407,22 +416,39 @@ static int ship_fused(void **state)
     return 0;
 }
 
-#define RAW(test) {"raw: " #test, test, ship_raw, ship_fused, NULL}
-#define AT_ONCE(test) {"at once: " #test, test, ship_at_once, ship_fused, NULL}
+#define RAW(test)                                       \
+    {                                                   \
+        "raw: " #test, test, ship_raw, ship_fused, NULL \
+    }
+#define AT_ONCE(test)                                           \
+    {                                                           \
+        "at once: " #test, test, ship_at_once, ship_fused, NULL \
+    }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_prompt_by_the_chunk), cmocka_unit_test(test_window),
-        cmocka_unit_test(test_no_credit),           cmocka_unit_test(test_silence_then_attach),
-        cmocka_unit_test(test_cut),                 cmocka_unit_test(test_rounds_before_prompts),
-        cmocka_unit_test(test_no_use),              cmocka_unit_test(test_kept_captures),
-        cmocka_unit_test(test_context), cmocka_unit_test(test_least_context),             AT_ONCE(test_context),
-        cmocka_unit_test(test_cut_while_fusing),    RAW(test_prompt_by_the_chunk),
-        RAW(test_window),                           RAW(test_silence_then_attach),
-        RAW(test_cut),                              RAW(test_kept_captures),
-        AT_ONCE(test_prompt_by_the_chunk),          AT_ONCE(test_window),
-        AT_ONCE(test_silence_then_attach),          AT_ONCE(test_cut),
+        cmocka_unit_test(test_prompt_by_the_chunk),
+        cmocka_unit_test(test_window),
+        cmocka_unit_test(test_no_credit),
+        cmocka_unit_test(test_silence_then_attach),
+        cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_rounds_before_prompts),
+        cmocka_unit_test(test_no_use),
+        cmocka_unit_test(test_kept_captures),
+        cmocka_unit_test(test_context),
+        cmocka_unit_test(test_least_context),
+        AT_ONCE(test_context),
+        cmocka_unit_test(test_cut_while_fusing),
+        RAW(test_prompt_by_the_chunk),
+        RAW(test_window),
+        RAW(test_silence_then_attach),
+        RAW(test_cut),
+        RAW(test_kept_captures),
+        AT_ONCE(test_prompt_by_the_chunk),
+        AT_ONCE(test_window),
+        AT_ONCE(test_silence_then_attach),
+        AT_ONCE(test_cut),
         AT_ONCE(test_kept_captures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -120,8 +120,14 @@ static void test_broken_verdicts(void **state)
         for (int i = 0; i < 20; i++) {
             add(t, i);
         }
-        const struct gr_msg m = {.type = GR_MSG_OPEN, .session = 1, .epoch = 1, .ids = {t->token, 20},
-                                 .segments = {(int32_t[]){0, 20}, 2}, .max_tokens = 30, .want_draft = 1, .n_node = 8,
+        const struct gr_msg m = {.type = GR_MSG_OPEN,
+                                 .session = 1,
+                                 .epoch = 1,
+                                 .ids = {t->token, 20},
+                                 .segments = {(int32_t[]){0, 20}, 2},
+                                 .max_tokens = 30,
+                                 .want_draft = 1,
+                                 .n_node = 8,
                                  .top_p = 1.0};
         gr_target_on_msg(w.target, &m, 0);
         const struct gr_frame_header h = {.session = 1, .epoch = 1};
@@ -162,8 +168,8 @@ static void test_resync_during_a_pass(void **state)
     for (int i = 1; i < N_VOCAB; i++) { /* a node that is accepted */
         tree.token[0] = logits[i] > logits[tree.token[0]] ? i : tree.token[0];
     }
-    const struct gr_frame_header d = {.session = 1, .epoch = 1, .round = 1, .base_len = (uint32_t)t->len,
-                                      .prefix_hash = t->hash[t->len]};
+    const struct gr_frame_header d = {
+        .session = 1, .epoch = 1, .round = 1, .base_len = (uint32_t)t->len, .prefix_hash = t->hash[t->len]};
     size_t n = gr_wire_encode_draft(&d, &tree, f, sizeof(f));
     assert_int_equal(gr_target_on_frame(w.target, 7, f, n, 2000), GR_OK);
     (void)gr_target_step(w.target, 2000);
@@ -196,8 +202,8 @@ static void test_endless_resyncs(void **state)
         for (int i = 0; i < 100; i++) {
             now_ns += DEADLINE / 2;
             if (desyncs != 0) { /* a tree on another prefix each time */
-                const struct gr_frame_header d = {.session = 1, .epoch = 1, .round = 100, .base_len = (uint32_t)t->len,
-                                                  .prefix_hash = 1};
+                const struct gr_frame_header d = {
+                    .session = 1, .epoch = 1, .round = 100, .base_len = (uint32_t)t->len, .prefix_hash = 1};
                 const size_t n = gr_wire_encode_draft(&d, &(struct gr_token_tree){.n = 0}, f, sizeof(f));
                 assert_int_equal(gr_target_on_frame(w.target, 7, f, n, now_ns), GR_OK);
             }
@@ -227,8 +233,8 @@ static void test_largest_tree_smallest_pass(void **state)
         tree.parent[i] = (int16_t)(i - 1);
     }
     const struct text *t = &w.text[1];
-    const struct gr_frame_header h = {.session = 1, .epoch = 1, .round = 1, .base_len = (uint32_t)t->len,
-                                      .prefix_hash = t->hash[t->len]};
+    const struct gr_frame_header h = {
+        .session = 1, .epoch = 1, .round = 1, .base_len = (uint32_t)t->len, .prefix_hash = t->hash[t->len]};
     const size_t n = gr_wire_encode_draft(&h, &tree, f, sizeof(f));
     assert_int_equal(gr_target_on_frame(w.target, 7, f, n, 2000), GR_OK);
     assert_true(one_pass(&w, 2000));
@@ -249,8 +255,11 @@ static void test_width_to_the_end(void **state)
     const struct gr_token_tree none = {.n = 0};
     int n_round = 0;
     for (uint64_t now_ns = 2000; w.finish[1] == GR_FINISH_NONE; now_ns += 2000, n_round++) {
-        const struct gr_frame_header h = {.session = 1, .epoch = 1, .round = (uint32_t)n_round + 1,
-                                          .base_len = (uint32_t)t->len, .prefix_hash = t->hash[t->len]};
+        const struct gr_frame_header h = {.session = 1,
+                                          .epoch = 1,
+                                          .round = (uint32_t)n_round + 1,
+                                          .base_len = (uint32_t)t->len,
+                                          .prefix_hash = t->hash[t->len]};
         const size_t n = gr_wire_encode_draft(&h, &none, f, sizeof(f));
         assert_int_equal(gr_target_on_frame(w.target, 7, f, n, now_ns), GR_OK);
         assert_true(one_pass(&w, now_ns));
@@ -344,8 +353,14 @@ static void open_drafted(struct world *w)
     for (int i = 0; i < 20; i++) {
         add(t, (7 * rig_odd + i * i) % N_VOCAB);
     }
-    const struct gr_msg m = {.type = GR_MSG_OPEN, .session = 1, .epoch = 1, .ids = {t->token, 20},
-                             .segments = {(int32_t[]){0, 20}, 2}, .max_tokens = 60, .want_draft = 1, .n_node = 30,
+    const struct gr_msg m = {.type = GR_MSG_OPEN,
+                             .session = 1,
+                             .epoch = 1,
+                             .ids = {t->token, 20},
+                             .segments = {(int32_t[]){0, 20}, 2},
+                             .max_tokens = 60,
+                             .want_draft = 1,
+                             .n_node = 30,
                              .top_p = 1.0};
     gr_target_on_msg(w->target, &m, 0);
     const struct gr_frame_header h = {.session = 1, .epoch = 1};
@@ -368,8 +383,8 @@ static void test_not_finite_in_trees(void **state)
         for (uint32_t round = 1; w.n_msg[GR_MSG_ERROR] == 0 && t->len < 80; round++) {
             const int32_t len = t->len;
             const struct gr_token_tree tree = true_and_other_tokens(t);
-            const struct gr_frame_header d = {.session = 1, .epoch = 1, .round = round, .base_len = (uint32_t)len,
-                                              .prefix_hash = t->hash[len]};
+            const struct gr_frame_header d = {
+                .session = 1, .epoch = 1, .round = round, .base_len = (uint32_t)len, .prefix_hash = t->hash[len]};
             const size_t n = gr_wire_encode_draft(&d, &tree, f, sizeof(f));
             assert_int_equal(gr_target_on_frame(w.target, 7, f, n, 1000 * round), GR_OK);
             assert_true(one_pass(&w, 1000 * round));

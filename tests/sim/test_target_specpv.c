@@ -2,8 +2,8 @@
  * provisional. Every final text is compared with the table model's own. */
 #include "tests/sim/target_rig.h"
 
-static const struct gr_specpv_params small = {.n_sink = 1, .n_retrieval = 2, .n_window = 1, .n_buffer = 40,
-                                              .threshold = 10, .interval = 4};
+static const struct gr_specpv_params small = {
+    .n_sink = 1, .n_retrieval = 2, .n_window = 1, .n_buffer = 40, .threshold = 10, .interval = 4};
 
 static void set_up(struct world *w, enum gr_specpv_mode mode, uint32_t corrupt, int32_t n_block)
 {

@@ -1,6 +1,6 @@
-/* A client's stop (a stop string was seen) and the turn's own end (limit, end token) cross at every distance, with trees
- * of several sizes: the session that stays has the tokens that were shown and no others, so its next turn is plain
- * decoding's. */
+/* A client's stop (a stop string was seen) and the turn's own end (limit, end token) cross at every distance, with
+ * trees of several sizes: the session that stays has the tokens that were shown and no others, so its next turn is
+ * plain decoding's. */
 #include "tests/sim/pair_util.h"
 
 #include <setjmp.h>
@@ -27,8 +27,8 @@ struct ending {
 /* Both turns' tokens. Returns how many stops were heard when the turn had ended. */
 static int run_ending(const struct ending *e, int32_t token[N_SHOWN + N_NEXT])
 {
-    struct pair p = pair_create(&(struct pair_config){.seed = 7, .n_vocab = N_VOCAB, .stop_ns = e->stop_ns,
-                                                      .drafter = e->n_node > 0 ? PAIR_PERFECT : PAIR_PLAIN});
+    struct pair p = pair_create(&(struct pair_config){
+        .seed = 7, .n_vocab = N_VOCAB, .stop_ns = e->stop_ns, .drafter = e->n_node > 0 ? PAIR_PERFECT : PAIR_PLAIN});
     struct gr_session_request q = pair_request(0, N_PROMPT, e->limit);
     q.keep_open = true;
     q.n_node = e->n_node;

@@ -21,7 +21,7 @@ static void test_three_turns(void **state)
     assert_int_equal(w.text[1].len, 82);
     assert_plain(&w.text[1], 67);
     assert_int_equal(w.n_row - n_row, 11 + 14); /* no token twice */
-    append_to(&w, 1, 1, 40, 3, 9); /* back into the first turn, and on from there */
+    append_to(&w, 1, 1, 40, 3, 9);              /* back into the first turn, and on from there */
     assert_int_equal(w.last[GR_MSG_OPENED].usable_len, 40);
     run(&w);
     assert_int_equal(w.text[1].len, 52);
@@ -73,9 +73,16 @@ static void test_bad_appends(void **state)
     append_to(&w, 1, 1, 30, 2, 0);
     expect_error(&w, &n, "max_tokens");
     int32_t stops[GR_STOP_ID_MAX + 1] = {0};
-    gr_target_on_msg(w.target, &(struct gr_msg){.type = GR_MSG_APPEND, .session = 1, .epoch = 1, .keep_len = 30,
-                                                .hash = w.text[1].hash[30], .ids = {stops, 1}, .max_tokens = 5,
-                                                .stop_ids = {stops, GR_STOP_ID_MAX + 1}}, 0);
+    gr_target_on_msg(w.target,
+                     &(struct gr_msg){.type = GR_MSG_APPEND,
+                                      .session = 1,
+                                      .epoch = 1,
+                                      .keep_len = 30,
+                                      .hash = w.text[1].hash[30],
+                                      .ids = {stops, 1},
+                                      .max_tokens = 5,
+                                      .stop_ids = {stops, GR_STOP_ID_MAX + 1}},
+                     0);
     expect_error(&w, &n, "65 stop ids, at most 64");
     append_to(&w, 1, 1, 30, 2, 5); /* it stands as it stood */
     run(&w);
@@ -109,10 +116,12 @@ static void test_truncate_anywhere(void **state)
             }
             const int32_t len = w.text[1].len;
             const int32_t keep = GR_MAX(len - 3, 1);
-            gr_target_on_msg(w.target, &(struct gr_msg){.type = GR_MSG_TRUNCATE, .session = 1, .epoch = 9,
-                                                        .keep_len = 1}, 0); /* of another epoch: nothing */
-            gr_target_on_msg(w.target, &(struct gr_msg){.type = GR_MSG_TRUNCATE, .session = 1, .epoch = 1,
-                                                        .keep_len = (uint32_t)keep}, 0);
+            gr_target_on_msg(w.target,
+                             &(struct gr_msg){.type = GR_MSG_TRUNCATE, .session = 1, .epoch = 9, .keep_len = 1},
+                             0); /* of another epoch: nothing */
+            gr_target_on_msg(
+                w.target,
+                &(struct gr_msg){.type = GR_MSG_TRUNCATE, .session = 1, .epoch = 1, .keep_len = (uint32_t)keep}, 0);
             if (during != 0) {
                 one_pass(&w, 1000);
             }
@@ -327,8 +336,13 @@ static void test_trace_of_a_turn(void **state)
     assert_false(saw_gap);
     for (int traced = 1; traced >= 0; traced--) {
         struct text *t = &w.text[1];
-        const struct gr_msg m = {.type = GR_MSG_APPEND, .session = 1, .epoch = 1, .keep_len = (uint32_t)t->len,
-                                 .hash = t->hash[t->len], .max_tokens = 4, .want_trace = (uint32_t)traced};
+        const struct gr_msg m = {.type = GR_MSG_APPEND,
+                                 .session = 1,
+                                 .epoch = 1,
+                                 .keep_len = (uint32_t)t->len,
+                                 .hash = t->hash[t->len],
+                                 .max_tokens = 4,
+                                 .want_trace = (uint32_t)traced};
         gr_target_on_msg(w.target, &m, 0);
         run(&w);
         assert_int_equal(saw_gap, traced);

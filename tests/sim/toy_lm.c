@@ -12,8 +12,8 @@ struct toy {
         int32_t token, pos;
         uint32_t state; /* of a head: after the token */
         bool partial;   /* its row saw a partial view */
-    } *cell;
-    int32_t *list;      /* (n_view, n_list_max) */
+    } * cell;
+    int32_t *list;       /* (n_view, n_list_max) */
     uint32_t *row_state; /* (n_row_max): of the last pass, where there are features */
     int32_t *to_target;  /* or NULL */
 };
@@ -215,8 +215,7 @@ static void write_cells(struct toy *m, const struct gr_batch *b)
     for (int i = 0; i < b->n_seq; i++) {
         const struct gr_attn_seq *s = &b->seq[i];
         for (int r = s->row0; r < s->row0 + s->n_row; r++) {
-            m->cell[b->cell[r]] =
-                (struct cell){.token = b->token[r], .pos = b->pos[r], .partial = s->sparse != NULL};
+            m->cell[b->cell[r]] = (struct cell){.token = b->token[r], .pos = b->pos[r], .partial = s->sparse != NULL};
         }
     }
 }
@@ -335,8 +334,8 @@ static enum gr_status toy_view_create(struct gr_lm *lm, const struct gr_kv_budge
     lm->view = calloc((size_t)n_view, sizeof(*lm->view));
     GR_ASSERT(m->list != NULL && lm->view != NULL);
     for (int i = 0; i < n_view; i++) {
-        lm->view[i] = (struct gr_kv_view){.dense_from = GR_VIEW_NONE, .n_list_max = n_list_max,
-                                          .list = m->list + (size_t)i * (size_t)n_list_max};
+        lm->view[i] = (struct gr_kv_view){
+            .dense_from = GR_VIEW_NONE, .n_list_max = n_list_max, .list = m->list + (size_t)i * (size_t)n_list_max};
     }
     lm->n_view = n_view;
     return GR_OK;
@@ -364,8 +363,11 @@ static void toy_destroy(struct gr_lm *lm)
     free(m);
 }
 
-static const struct gr_lm_ops toy_ops = {.forward = toy_forward, .copy_cells = toy_copy, .fuse = toy_fuse,
-                                         .view_create = toy_view_create, .view_destroy = toy_view_destroy,
+static const struct gr_lm_ops toy_ops = {.forward = toy_forward,
+                                         .copy_cells = toy_copy,
+                                         .fuse = toy_fuse,
+                                         .view_create = toy_view_create,
+                                         .view_destroy = toy_view_destroy,
                                          .destroy = toy_destroy};
 
 static void give_features(struct toy *m)
@@ -409,9 +411,14 @@ struct gr_lm *toy_lm_create(const struct toy_config *c)
     struct toy *m = calloc(1, sizeof(*m));
     GR_ASSERT(m != NULL);
     m->config = *c;
-    m->lm = (struct gr_lm){.ops = &toy_ops, .n_vocab = c->n_vocab, .n_vocab_stride = c->n_vocab,
-                           .n_ctx_max = c->n_ctx_max, .n_row_max = c->n_row_max, .n_out_max = c->n_out_max,
-                           .n_pool_block = c->n_pool_block, .n_scratch_block = c->n_scratch_block};
+    m->lm = (struct gr_lm){.ops = &toy_ops,
+                           .n_vocab = c->n_vocab,
+                           .n_vocab_stride = c->n_vocab,
+                           .n_ctx_max = c->n_ctx_max,
+                           .n_row_max = c->n_row_max,
+                           .n_out_max = c->n_out_max,
+                           .n_pool_block = c->n_pool_block,
+                           .n_scratch_block = c->n_scratch_block};
     const size_t n_cell = (size_t)(c->n_pool_block + c->n_scratch_block) * GR_KV_BLOCK;
     m->cell = calloc(n_cell, sizeof(*m->cell));
     m->lm.logits = calloc((size_t)c->n_out_max * (size_t)c->n_vocab, sizeof(float));

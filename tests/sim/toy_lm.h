@@ -8,27 +8,27 @@
 
 struct toy_config {
     int n_vocab, n_ctx_max, n_row_max, n_out_max, n_pool_block, n_scratch_block;
-    uint64_t seed;       /* of the table */
-    uint64_t blur_seed;  /* != 0: a drafter, which sees a wrong table in one context of `blur` */
+    uint64_t seed;      /* of the table */
+    uint64_t blur_seed; /* != 0: a drafter, which sees a wrong table in one context of `blur` */
     int blur;
-    float sharpness;     /* spread of the logits; negative: likes best what a positive one likes least */
+    float sharpness; /* spread of the logits; negative: likes best what a positive one likes least */
     /* One context in so many has logits that are not finite, some of them or all; 0: none does. odd_partial: the same
      * of rows under a partial view, in other contexts. odd_hidden: rows under a view show `odd` nowhere. */
     int odd, odd_partial;
     bool odd_hidden;
-    int memory;          /* tokens of the prefix that count; 0: all (and all of it is checked) */
+    int memory; /* tokens of the prefix that count; 0: all (and all of it is checked) */
     /* A target and its head. The logits follow a state of 32 bits that each token steps; the target's features are its
      * bytes. The head knows the prefix from nothing else: a committed row must take the bytes of the state before its
      * token, the row of a candidate what its parent's row left (the same bytes, marked as guessed). It checks that, and
      * that states, tokens and positions of all it sees follow from one another; it aborts where they do not. */
     bool features, head;
-    bool raw;         /* features are captured states, which the head fuses itself */
-    bool shipped;     /* a target that makes features within its pass, bf16, as one on a GPU */
+    bool raw;     /* features are captured states, which the head fuses itself */
+    bool shipped; /* a target that makes features within its pass, bf16, as one on a GPU */
     /* A target with partial views: one row in so many that is verified under a view answers from another table; 0: all
      * answer as under full attention. KV of such rows is marked, and no row that sees everything may ever see it. */
     int partial_blur;
     bool partial_features; /* captures of such rows are others: bytes changed by 0xa5; for tests without a head */
-    int n_vocab_head; /* the head's own vocabulary: so many of the ids, spread; 0: all */
+    int n_vocab_head;      /* the head's own vocabulary: so many of the ids, spread; 0: all */
 };
 
 #define TOY_FEATURE_WIDTH 4

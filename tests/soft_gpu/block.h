@@ -127,8 +127,8 @@ struct Cluster {
 /* A kernel. */
 struct Grid {
     const Launch *launch;
-    Grid *before; /* NULL: it is the first */
-    unsigned n_cluster, first; /* first: the cluster that starts first */
+    Grid *before;                                       /* NULL: it is the first */
+    unsigned n_cluster, first;                          /* first: the cluster that starts first */
     unsigned n_started = 0, n_ended = 0, n_letting = 0; /* clusters; blocks */
     std::vector<std::unique_ptr<Cluster>> alive;
     std::vector<Thread *> waiting; /* for the one before */

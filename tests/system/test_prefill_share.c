@@ -16,7 +16,7 @@
 #include <sodium.h>
 #include <cmocka.h>
 
-#define N_BEFORE 256 /* tokens the session has decoded when the prompt comes */
+#define N_BEFORE 256      /* tokens the session has decoded when the prompt comes */
 #define N_TOKEN_MAX 15000 /* never reached: the session is stopped before */
 #define N_PROMPT_MAX 16384
 #define DEADLINE_NS (120 * GR_S)
@@ -28,7 +28,7 @@ static struct share_run {
     struct gr_pair pair;
     uint64_t decoding, prompt; /* session ids; 0: not yet */
     int32_t token[N_TOKEN_MAX];
-    uint64_t token_ns[N_TOKEN_MAX]; /* when each came */
+    uint64_t token_ns[N_TOKEN_MAX];          /* when each came */
     uint32_t n_token, n_at_submit, n_during; /* of the decoding session */
     uint64_t begin_ns, submit_ns, first_ns;
     int n_done;
@@ -63,9 +63,14 @@ static void on_done(void *ctx, uint64_t session, void *user, enum gr_finish fini
 static uint64_t submit(const int32_t *prompt, uint32_t n, uint32_t max_tokens, bool with_draft)
 {
     uint64_t id = 0;
-    const struct gr_session_request q = {
-        .prompt = prompt, .n_prompt = n, .max_tokens = max_tokens, .sampling = {.top_p = 1.0f},
-        .want_draft = with_draft, .n_node = 4, .draft_depth = 8, .draft_top_k = 10};
+    const struct gr_session_request q = {.prompt = prompt,
+                                         .n_prompt = n,
+                                         .max_tokens = max_tokens,
+                                         .sampling = {.top_p = 1.0f},
+                                         .want_draft = with_draft,
+                                         .n_node = 4,
+                                         .draft_depth = 8,
+                                         .draft_top_k = 10};
     assert_int_equal(gr_orch_submit(gr_hub_orch(r.pair.hub), &q, gr_clock_ns(), &id), GR_OK);
     return id;
 }
@@ -80,11 +85,15 @@ static void pump(void)
 static void start(const char *share, bool with_draft, uint32_t n)
 {
     r = (struct share_run){.begin_ns = gr_clock_ns()};
-    const struct gr_pair_config c = {
-        .target = GR_SOURCE_ROOT "/models/demo/target", .draft = GR_SOURCE_ROOT "/models/demo/draft",
-        .target_program = GR_BUILD_ROOT "/graft-target", .draft_program = GR_BUILD_ROOT "/graft-draft",
-        .transport = "", .n_session = 2, .n_ctx_max = N_PROMPT_MAX, .prefill_share = share,
-        .io = {.ctx = &r, .on_tokens = on_tokens, .on_done = on_done}};
+    const struct gr_pair_config c = {.target = GR_SOURCE_ROOT "/models/demo/target",
+                                     .draft = GR_SOURCE_ROOT "/models/demo/draft",
+                                     .target_program = GR_BUILD_ROOT "/graft-target",
+                                     .draft_program = GR_BUILD_ROOT "/graft-draft",
+                                     .transport = "",
+                                     .n_session = 2,
+                                     .n_ctx_max = N_PROMPT_MAX,
+                                     .prefill_share = share,
+                                     .io = {.ctx = &r, .on_tokens = on_tokens, .on_done = on_done}};
     assert_int_equal(gr_pair_start(&r.pair, &c), GR_OK);
     r.decoding = submit(text + 100, 32, N_TOKEN_MAX, with_draft);
     while (r.n_token < n) {
@@ -119,8 +128,10 @@ static void play(struct outcome *o, const char *share, bool with_draft)
         pump();
     }
     stop(2);
-    *o = (struct outcome){.share = share != NULL ? share : "(default)", .n_at_submit = r.n_at_submit,
-                          .n_during = r.n_during, .wait_ns = r.first_ns - r.submit_ns};
+    *o = (struct outcome){.share = share != NULL ? share : "(default)",
+                          .n_at_submit = r.n_at_submit,
+                          .n_during = r.n_during,
+                          .wait_ns = r.first_ns - r.submit_ns};
     memcpy(o->token, r.token, (o->n_at_submit + o->n_during) * sizeof(*o->token));
 }
 
@@ -137,8 +148,9 @@ static void compare(const struct outcome *o, bool with_draft)
     const double during = per_second(o->n_during, o->wait_ns), alone = per_second(o->n_during, alone_ns);
     assert_memory_equal(o->token, r.token, end * sizeof(*o->token));
     print_message("# %s, prompt of %u, share %s: %.0f tok/s while it is computed (%u tokens), %.0f alone; %.0f ms to "
-                  "its first token\n", with_draft ? "trees of 4" : "plain", n_prompt, o->share, during, o->n_during,
-                  alone, (double)o->wait_ns / 1e6);
+                  "its first token\n",
+                  with_draft ? "trees of 4" : "plain", n_prompt, o->share, during, o->n_during, alone,
+                  (double)o->wait_ns / 1e6);
 }
 
 /* Without a limit there is one round a chunk; a part of the time is worth many of them. */

@@ -35,10 +35,10 @@ struct run {
     int32_t token[N_SESSION][N_TOKEN + 64];
     uint32_t n_token[N_SESSION];
     uint64_t n_accepted, n_draft;
-    bool views; /* of SpecPV */
-    uint64_t verify_ns;  /* of the pass that was reported last: which COMMITs belong together */
-    unsigned int kinds;  /* of its verdicts, a bit each */
-    int n_mixed;         /* passes with sessions under a partial view and such that see everything */
+    bool views;         /* of SpecPV */
+    uint64_t verify_ns; /* of the pass that was reported last: which COMMITs belong together */
+    unsigned int kinds; /* of its verdicts, a bit each */
+    int n_mixed;        /* passes with sessions under a partial view and such that see everything */
     uint64_t n_partial[N_SESSION], n_mismatch[N_SESSION];
 };
 
@@ -70,8 +70,16 @@ static void on_tokens(void *ctx, uint64_t session, void *user, const int32_t *id
 }
 
 /* Views of three blocks; in every fifth partial pass of a session a pick is another. */
-static const char *const view_args[] = {"--specpv", "on", "--specpv-n-sink-blocks", "1", "--specpv-n-retrieval-blocks",
-                                        "1", "--specpv-n-window-blocks", "1", "--test-specpv-corrupt", "5"};
+static const char *const view_args[] = {"--specpv",
+                                        "on",
+                                        "--specpv-n-sink-blocks",
+                                        "1",
+                                        "--specpv-n-retrieval-blocks",
+                                        "1",
+                                        "--specpv-n-window-blocks",
+                                        "1",
+                                        "--test-specpv-corrupt",
+                                        "5"};
 
 /* COMMITs of one pass come one after another, and tell its time to the nanosecond. */
 static void on_report(void *ctx, uint64_t session, void *user, const struct gr_msg *m)
@@ -127,10 +135,26 @@ static void start(struct run *r, const char *transport, const char *draft)
     const bool head = draft != NULL && strcmp(draft, "eagle3") == 0;
     char draft_dir[512];
     snprintf(draft_dir, sizeof(draft_dir), "%s/models/demo/%s", GR_SOURCE_ROOT, draft != NULL ? draft : "");
-    const char *target_argv[32] = {GR_BUILD_ROOT "/graft-target", "--model", TARGET, "--join", gr_hub_address(r->hub),
-                                   "--max-model-len", "1024", "--sessions", "8"};
-    const char *draft_argv[16] = {GR_BUILD_ROOT "/graft-draft", "--model", draft_dir, "--join", gr_hub_address(r->hub),
-                                  "--max-model-len", "1024", "--sessions", "8", "--transport", transport};
+    const char *target_argv[32] = {GR_BUILD_ROOT "/graft-target",
+                                   "--model",
+                                   TARGET,
+                                   "--join",
+                                   gr_hub_address(r->hub),
+                                   "--max-model-len",
+                                   "1024",
+                                   "--sessions",
+                                   "8"};
+    const char *draft_argv[16] = {GR_BUILD_ROOT "/graft-draft",
+                                  "--model",
+                                  draft_dir,
+                                  "--join",
+                                  gr_hub_address(r->hub),
+                                  "--max-model-len",
+                                  "1024",
+                                  "--sessions",
+                                  "8",
+                                  "--transport",
+                                  transport};
     int n = 9;
     if (loop) {
         target_argv[n++] = "--colocate-draft";
@@ -168,13 +192,20 @@ static void submit(struct run *r, bool with_draft)
     static const float temperatures[] = {0.0f, 0.7f, 1.3f};
     static const uint32_t nodes[] = {1, 4, 16, 63};
     for (int i = 0; i < N_SESSION; i++) {
-        struct gr_session_request q = {
-            .prompt = prompt[i], .n_prompt = n_prompt[i], .max_tokens = N_TOKEN,
-            .sampling = {.temperature = temperatures[i % 3], .top_p = i % 4 == 1 ? 0.9f : 1.0f,
-                         .top_k = i % 4 == 2 ? 50 : 0, .seed = 77 + (uint64_t)i},
-            .want_draft = with_draft, .n_node = nodes[i % 4], .draft_depth = 8, .draft_top_k = 10,
-            .tree_shape = i == 7 ? GR_SHAPE_CHAIN : GR_SHAPE_DYNAMIC,
-            .specpv = r->views ? modes[i] : GR_SPECPV_OFF, .specpv_params = {.threshold = 16}};
+        struct gr_session_request q = {.prompt = prompt[i],
+                                       .n_prompt = n_prompt[i],
+                                       .max_tokens = N_TOKEN,
+                                       .sampling = {.temperature = temperatures[i % 3],
+                                                    .top_p = i % 4 == 1 ? 0.9f : 1.0f,
+                                                    .top_k = i % 4 == 2 ? 50 : 0,
+                                                    .seed = 77 + (uint64_t)i},
+                                       .want_draft = with_draft,
+                                       .n_node = nodes[i % 4],
+                                       .draft_depth = 8,
+                                       .draft_top_k = 10,
+                                       .tree_shape = i == 7 ? GR_SHAPE_CHAIN : GR_SHAPE_DYNAMIC,
+                                       .specpv = r->views ? modes[i] : GR_SPECPV_OFF,
+                                       .specpv_params = {.threshold = 16}};
         assert_int_equal(gr_orch_submit(gr_hub_orch(r->hub), &q, gr_clock_ns(), &r->id[i]), GR_OK);
     }
 }
@@ -289,9 +320,12 @@ int main(void)
 {
     static char model[] = "draft", head[] = "eagle3";
     const struct CMUnitTest tests[] = {
-        {"shm, draft model", test_shm, NULL, NULL, model}, {"shm, head", test_shm, NULL, NULL, head},
-        {"tcp, draft model", test_tcp, NULL, NULL, model}, {"tcp, head", test_tcp, NULL, NULL, head},
-        {"loop, draft model", test_loop, NULL, NULL, model}, {"loop, head", test_loop, NULL, NULL, head},
+        {"shm, draft model", test_shm, NULL, NULL, model},
+        {"shm, head", test_shm, NULL, NULL, head},
+        {"tcp, draft model", test_tcp, NULL, NULL, model},
+        {"tcp, head", test_tcp, NULL, NULL, head},
+        {"loop, draft model", test_loop, NULL, NULL, model},
+        {"loop, head", test_loop, NULL, NULL, head},
         {"views, tcp, head", test_views_tcp, NULL, NULL, head},
 #if GR_SANITIZED == 0
         {"views, shm, draft model", test_views_shm, NULL, NULL, model},

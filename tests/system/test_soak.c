@@ -29,21 +29,21 @@
 #define N_CTX 512
 #define N_BLOCK (N_AT_ONCE / 2 * N_CTX / 16)
 #define N_TURN_MAX 4
-#define N_IDS_MAX 160     /* of a turn's prompt */
-#define N_TOKEN_MAX 120   /* generated in a turn; GR_TREE_MAX more may be asked for */
+#define N_IDS_MAX 160   /* of a turn's prompt */
+#define N_TOKEN_MAX 120 /* generated in a turn; GR_TREE_MAX more may be asked for */
 #define FILL_LEN (N_BLOCK * 16 / N_AT_ONCE)
 #define FILL_TOKENS 24
 #define STALL_NS (120 * GR_S)
 #define LET_GO_NS (10 * GR_S)
-#define N_CHECK 20        /* memory is read so often */
+#define N_CHECK 20 /* memory is read so often */
 #define EOS 4089
 
 /* ---- scripts ---- */
 
 struct turn {
     uint32_t n_ids, max_tokens;
-    uint32_t stop_at;  /* stopped by the client after so many tokens; 0: not */
-    uint32_t pause;    /* tokens of all sessions before the turn begins; 0: at once, from within on_done */
+    uint32_t stop_at; /* stopped by the client after so many tokens; 0: not */
+    uint32_t pause;   /* tokens of all sessions before the turn begins; 0: at once, from within on_done */
     int32_t ids[N_IDS_MAX];
 };
 
@@ -84,14 +84,19 @@ static void draw_request(uint64_t *state, struct gr_session_request *q)
 {
     static const float temperatures[] = {0.0f, 0.0f, 0.7f, 1.3f};
     static const uint32_t nodes[] = {1, 4, 16, 63};
-    *q = (struct gr_session_request){
-        .sampling = {.temperature = temperatures[draw(state, 4)], .top_p = draw(state, 3) == 0 ? 0.9f : 1.0f,
-                     .top_k = draw(state, 3) == 0 ? 50 : 0, .min_p = draw(state, 4) == 0 ? 0.02f : 0.0f,
-                     .seed = draw(state, 1000)},
-        .want_draft = draw(state, 8) != 0, .draft_depth = 1 + draw(state, 8), .draft_top_k = 1 + draw(state, 10),
-        .n_node = nodes[draw(state, 4)], .auto_tree = draw(state, 3) == 0,
-        .tree_shape = draw(state, 5) == 0 ? GR_SHAPE_CHAIN : GR_SHAPE_DYNAMIC,
-        .draft_ahead = draw(state, 2) == 0 ? GR_AHEAD_ON : GR_AHEAD_AUTO, .want_trace = draw(state, 10) == 0};
+    *q = (struct gr_session_request){.sampling = {.temperature = temperatures[draw(state, 4)],
+                                                  .top_p = draw(state, 3) == 0 ? 0.9f : 1.0f,
+                                                  .top_k = draw(state, 3) == 0 ? 50 : 0,
+                                                  .min_p = draw(state, 4) == 0 ? 0.02f : 0.0f,
+                                                  .seed = draw(state, 1000)},
+                                     .want_draft = draw(state, 8) != 0,
+                                     .draft_depth = 1 + draw(state, 8),
+                                     .draft_top_k = 1 + draw(state, 10),
+                                     .n_node = nodes[draw(state, 4)],
+                                     .auto_tree = draw(state, 3) == 0,
+                                     .tree_shape = draw(state, 5) == 0 ? GR_SHAPE_CHAIN : GR_SHAPE_DYNAMIC,
+                                     .draft_ahead = draw(state, 2) == 0 ? GR_AHEAD_ON : GR_AHEAD_AUTO,
+                                     .want_trace = draw(state, 10) == 0};
     if (draw(state, 3) == 0) {
         q->stop_id[q->n_stop_id++] = EOS;
     }
@@ -133,15 +138,15 @@ struct player {
     bool active, in_turn, closing;
     uint32_t number;
     uint64_t id;
-    int turn;              /* that runs or comes next */
-    uint32_t n;            /* tokens of the turn */
-    uint64_t wake;         /* of n_token, for the next turn */
+    int turn;      /* that runs or comes next */
+    uint32_t n;    /* tokens of the turn */
+    uint64_t wake; /* of n_token, for the next turn */
     int32_t token[N_TURN_MAX][N_TOKEN_MAX];
     uint32_t n_token[N_TURN_MAX];
     struct script script;
 };
 
-struct record { /* of a script that was played */
+struct record {  /* of a script that was played */
     uint64_t at; /* in store[] */
     uint32_t n_token[N_TURN_MAX];
     bool done;
@@ -154,7 +159,7 @@ static struct soak {
     int32_t *store;
     uint64_t n_store, n_store_max, n_limit, n_token;
     uint32_t n_script, n_record_max;
-    bool plain;              /* playing again, for comparison */
+    bool plain; /* playing again, for comparison */
     uint64_t progress_ns;
     uint64_t n_accepted, n_reopen, n_stopped, n_closed, n_turn;
     uint64_t rss_kib[N_CHECK + 1][3], at[N_CHECK + 1];
@@ -398,14 +403,22 @@ static void fill_pools(void)
     for (int i = 0; i < N_AT_ONCE; i++) {
         struct player *p = &k.player[i];
         int32_t ids[FILL_LEN];
-        *p = (struct player){.active = true, .number = UINT32_MAX, .in_turn = true,
+        *p = (struct player){.active = true,
+                             .number = UINT32_MAX,
+                             .in_turn = true,
                              .script = {.n_turn = 1, .turn = {{.max_tokens = FILL_TOKENS}}}};
         for (int n = 0; n < FILL_LEN; n++) {
             ids[n] = text[((uint32_t)n + (uint32_t)i * 31) % n_text];
         }
-        p->script.request = (struct gr_session_request){
-            .prompt = ids, .n_prompt = FILL_LEN - FILL_TOKENS, .max_tokens = FILL_TOKENS, .keep_open = true,
-            .sampling = {.top_p = 1.0f}, .want_draft = true, .n_node = 63, .draft_depth = 8, .draft_top_k = 10};
+        p->script.request = (struct gr_session_request){.prompt = ids,
+                                                        .n_prompt = FILL_LEN - FILL_TOKENS,
+                                                        .max_tokens = FILL_TOKENS,
+                                                        .keep_open = true,
+                                                        .sampling = {.top_p = 1.0f},
+                                                        .want_draft = true,
+                                                        .n_node = 63,
+                                                        .draft_depth = 8,
+                                                        .draft_top_k = 10};
         assert_int_equal(gr_orch_submit(orch(), &p->script.request, gr_clock_ns(), &p->id), GR_OK);
     }
     while (n_busy(false) > 0) {
@@ -571,9 +584,14 @@ static int setup(void **state)
     memset(k.store, 0xff, k.n_store_max * sizeof(*k.store)); /* touched now: it is no growth later */
     memset(k.record, 0, k.n_record_max * sizeof(*k.record));
     const struct gr_pair_config c = {
-        .target = GR_SOURCE_ROOT "/models/demo/target", .draft = GR_SOURCE_ROOT "/models/demo/draft",
-        .target_program = GR_BUILD_ROOT "/graft-target", .draft_program = GR_BUILD_ROOT "/graft-draft", .transport = "",
-        .n_session = N_AT_ONCE, .n_ctx_max = N_CTX, .n_block = N_BLOCK,
+        .target = GR_SOURCE_ROOT "/models/demo/target",
+        .draft = GR_SOURCE_ROOT "/models/demo/draft",
+        .target_program = GR_BUILD_ROOT "/graft-target",
+        .draft_program = GR_BUILD_ROOT "/graft-draft",
+        .transport = "",
+        .n_session = N_AT_ONCE,
+        .n_ctx_max = N_CTX,
+        .n_block = N_BLOCK,
         .io = {.on_tokens = on_tokens, .on_done = on_done, .on_closed = on_closed, .on_pong = on_pong}};
     return gr_pair_start(&k.pair, &c) == GR_OK ? 0 : -1;
 }

@@ -148,8 +148,8 @@ void test_soak(void **state)
 
 #define N_QUESTION 5000
 
-/* A receiver that looks all the time meets the moment between two frames of the sender. Where both have one CPU it would
- * look in vain for the rest of its time slice: so now and then it lets others run. */
+/* A receiver that looks all the time meets the moment between two frames of the sender. Where both have one CPU it
+ * would look in vain for the rest of its time slice: so now and then it lets others run. */
 static enum gr_status recv_busy(struct gr_conn *c, struct gr_frame *frame_out)
 {
     const uint64_t deadline = gr_clock_ns() + WAIT_MS * GR_MS;

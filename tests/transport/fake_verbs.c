@@ -36,8 +36,8 @@ bool fake_bell_take(int fd)
 void fake_reset(void)
 {
     fake_lock();
-    fake_knobs = (struct fake_knobs){
-        .inline_max = 512, .locked_max = SIZE_MAX, .dmabuf_errno = EOPNOTSUPP, .n_device = 2};
+    fake_knobs =
+        (struct fake_knobs){.inline_max = 512, .locked_max = SIZE_MAX, .dmabuf_errno = EOPNOTSUPP, .n_device = 2};
     if (fake_verbs.post_send == NULL) {
         fake_table_qp(&fake_verbs);
         fake_table_cm(&fake_verbs);

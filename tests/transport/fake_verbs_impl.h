@@ -13,8 +13,8 @@
 
 #define FAKE_N_QUEUE 16384u /* completions, receives */
 #define FAKE_N_EVENT 64u
-#define FAKE_N_MR    64
-#define FAKE_N_ID    64
+#define FAKE_N_MR 64
+#define FAKE_N_ID 64
 
 struct fake_comp {
     struct ibv_comp_channel pub;

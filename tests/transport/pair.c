@@ -156,8 +156,7 @@ enum gr_status recv_wait(struct gr_conn *from, struct gr_conn *to, struct gr_fra
     return GR_ETIMEDOUT;
 }
 
-enum gr_status acquire_wait(struct gr_conn *c, enum gr_frame_class class, uint32_t bytes,
-                            struct gr_frame *frame_out)
+enum gr_status acquire_wait(struct gr_conn *c, enum gr_frame_class class, uint32_t bytes, struct gr_frame *frame_out)
 {
     uint64_t deadline = gr_clock_ns() + WAIT_MS * GR_MS;
     while (gr_clock_ns() < deadline) {
@@ -209,8 +208,7 @@ void send_filled(struct gr_conn *c, enum gr_frame_class class, uint32_t bytes, u
     assert_int_equal(gr_conn_send(c, &frame, bytes), GR_OK);
 }
 
-void expect_filled(struct gr_conn *from, struct gr_conn *to, enum gr_frame_class class,
-                   uint32_t bytes, uint32_t seed)
+void expect_filled(struct gr_conn *from, struct gr_conn *to, enum gr_frame_class class, uint32_t bytes, uint32_t seed)
 {
     struct gr_frame frame;
     assert_int_equal(recv_wait(from, to, &frame), GR_OK);

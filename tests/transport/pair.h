@@ -46,8 +46,7 @@ bool wait_conns(struct gr_conn **conns, int n);
 /* recv, with waiting. While waiting it flushes `from` (may be NULL) too: the two may live in one
  * thread. */
 enum gr_status recv_wait(struct gr_conn *from, struct gr_conn *to, struct gr_frame *frame_out);
-enum gr_status acquire_wait(struct gr_conn *c, enum gr_frame_class class, uint32_t bytes,
-                            struct gr_frame *frame_out);
+enum gr_status acquire_wait(struct gr_conn *c, enum gr_frame_class class, uint32_t bytes, struct gr_frame *frame_out);
 
 /* A payload of `bytes` that only (seed, bytes) makes. Safe in any thread. */
 void fill(uint8_t *p, uint32_t bytes, uint32_t seed);
@@ -56,26 +55,25 @@ bool is_filled(const uint8_t *p, uint32_t bytes, uint32_t seed);
 /* acquire, fill, send, without flush; fails the test unless GR_OK. */
 void send_filled(struct gr_conn *c, enum gr_frame_class class, uint32_t bytes, uint32_t seed);
 /* recv_wait, check class, length and payload, release; fails the test on any difference. */
-void expect_filled(struct gr_conn *from, struct gr_conn *to, enum gr_frame_class class,
-                   uint32_t bytes, uint32_t seed);
+void expect_filled(struct gr_conn *from, struct gr_conn *to, enum gr_frame_class class, uint32_t bytes, uint32_t seed);
 
 /* A HELLO that fits hello_of() of another role. */
 struct gr_hello hello_of(uint32_t role);
 extern const uint8_t key_a[GR_KEY_BYTES], key_b[GR_KEY_BYTES];
 
 /* Standard error of `call` goes to `text`. */
-#define CAPTURE_STDERR(text, cap, call)                                                            \
-    do {                                                                                           \
-        int ends_[2], old_ = dup(STDERR_FILENO);                                                   \
-        assert_int_equal(pipe(ends_), 0);                                                          \
-        dup2(ends_[1], STDERR_FILENO);                                                             \
-        call;                                                                                      \
-        dup2(old_, STDERR_FILENO);                                                                 \
-        close(ends_[1]);                                                                           \
-        ssize_t n_ = read(ends_[0], text, (cap)-1);                                                \
-        (text)[n_ < 0 ? 0 : n_] = '\0';                                                            \
-        close(ends_[0]);                                                                           \
-        close(old_);                                                                               \
+#define CAPTURE_STDERR(text, cap, call)             \
+    do {                                            \
+        int ends_[2], old_ = dup(STDERR_FILENO);    \
+        assert_int_equal(pipe(ends_), 0);           \
+        dup2(ends_[1], STDERR_FILENO);              \
+        call;                                       \
+        dup2(old_, STDERR_FILENO);                  \
+        close(ends_[1]);                            \
+        ssize_t n_ = read(ends_[0], text, (cap)-1); \
+        (text)[n_ < 0 ? 0 : n_] = '\0';             \
+        close(ends_[0]);                            \
+        close(old_);                                \
     } while (0)
 
 #endif

@@ -35,8 +35,7 @@ static void *run_side(void *data)
 {
     struct side *s = data;
     if (s->whole) {
-        s->st = gr_bootstrap(s->fd, s->initiator, &s->self, s->key, s->forced, 3, s->timeout_ms,
-                             &s->peer, &s->conn);
+        s->st = gr_bootstrap(s->fd, s->initiator, &s->self, s->key, s->forced, 3, s->timeout_ms, &s->peer, &s->conn);
     } else {
         s->st = gr_hello_exchange(s->fd, &s->self, s->key, s->timeout_ms, &s->peer);
     }
@@ -220,8 +219,7 @@ static void test_choose(void **state)
     assert_int_equal(kind, GR_TRANSPORT_TCP);
     assert_int_equal(gr_transport_choose(&a, &b, GR_TRANSPORT_LOOP, &kind), GR_EMISMATCH);
     assert_int_equal(gr_transport_choose(&a, &b, GR_TRANSPORT_VERBS, &kind),
-                     (gr_transport_built_mask() & 1u << GR_TRANSPORT_VERBS) != 0 ? GR_OK
-                                                                                 : GR_EMISMATCH);
+                     (gr_transport_built_mask() & 1u << GR_TRANSPORT_VERBS) != 0 ? GR_OK : GR_EMISMATCH);
     b.transport_mask = 1u << GR_TRANSPORT_TCP;
     assert_int_equal(gr_transport_choose(&a, &b, -1, &kind), GR_OK);
     assert_int_equal(kind, GR_TRANSPORT_TCP);
@@ -253,10 +251,8 @@ static void test_names(void **state)
 static void test_limits_agree(void **state)
 {
     (void)state;
-    struct gr_conn_limits a = {
-        .small_bytes_max = 100, .bulk_bytes_max = 9, .n_small_slot = 2, .n_bulk_slot = 5};
-    struct gr_conn_limits b = {
-        .small_bytes_max = 200, .bulk_bytes_max = 8, .n_small_slot = 3, .n_bulk_slot = 4};
+    struct gr_conn_limits a = {.small_bytes_max = 100, .bulk_bytes_max = 9, .n_small_slot = 2, .n_bulk_slot = 5};
+    struct gr_conn_limits b = {.small_bytes_max = 200, .bulk_bytes_max = 8, .n_small_slot = 3, .n_bulk_slot = 4};
     struct gr_conn_limits out;
     gr_limits_agree(&a, &b, &out);
     assert_int_equal(out.small_bytes_max, 100);
@@ -337,8 +333,7 @@ static void test_bootstrap_falls_back(void **state)
         both_init(&b, true);
         b.side[0].whole = b.side[1].whole = true;
         both_run(&b);
-        bool ok = b.side[0].st == GR_OK && b.side[1].st == GR_OK &&
-                  strcmp(b.side[0].conn->ops->name, "tcp") == 0 &&
+        bool ok = b.side[0].st == GR_OK && b.side[1].st == GR_OK && strcmp(b.side[0].conn->ops->name, "tcp") == 0 &&
                   strcmp(b.side[1].conn->ops->name, "tcp") == 0;
         both_finish(&b);
         both_init(&b, true); /* forced: an error, on both sides */
@@ -421,8 +416,11 @@ static void test_address_parts(void **state)
     static const struct {
         const char *text, *host;
         uint16_t port;
-    } good[] = {{"127.0.0.1:65535", "127.0.0.1", 65535}, {"localhost:1", "localhost", 1}, {"[::1]:5055", "::1", 5055},
-                {":0", "", 0}, {"*:00080", "*", 80}};
+    } good[] = {{"127.0.0.1:65535", "127.0.0.1", 65535},
+                {"localhost:1", "localhost", 1},
+                {"[::1]:5055", "::1", 5055},
+                {":0", "", 0},
+                {"*:00080", "*", 80}};
     for (size_t i = 0; i < GR_ARRAY_LEN(good); i++) {
         struct gr_address a;
         assert_int_equal(gr_address_parse("test", good[i].text, 0, &a), GR_OK);
@@ -441,11 +439,28 @@ static void test_address_parts(void **state)
 static void test_addresses(void **state)
 {
     (void)state;
-    static const char *const bad[] = {
-        "", "localhost", "127.0.0.1:", ":http", "127.0.0.1:123456", "127.0.0.1:-1", "127.0.0.1:65536",
-        "127.0.0.1:70591", ":70591", "*:99999", "[::1]:70000", "127.0.0.1:12x", "127.0.0.1:+5", "127.0.0.1: 5",
-        "127.0.0.1:000080", "127.0.0.1:18446744073709551617", "::1:5055", "[::1:5055", "::1]:5055", "[]:5055",
-        "[::1]", "[::1]x:5055"};
+    static const char *const bad[] = {"",
+                                      "localhost",
+                                      "127.0.0.1:",
+                                      ":http",
+                                      "127.0.0.1:123456",
+                                      "127.0.0.1:-1",
+                                      "127.0.0.1:65536",
+                                      "127.0.0.1:70591",
+                                      ":70591",
+                                      "*:99999",
+                                      "[::1]:70000",
+                                      "127.0.0.1:12x",
+                                      "127.0.0.1:+5",
+                                      "127.0.0.1: 5",
+                                      "127.0.0.1:000080",
+                                      "127.0.0.1:18446744073709551617",
+                                      "::1:5055",
+                                      "[::1:5055",
+                                      "::1]:5055",
+                                      "[]:5055",
+                                      "[::1]",
+                                      "[::1]x:5055"};
     int fd;
     char bound[64], text[512];
     for (size_t i = 0; i < GR_ARRAY_LEN(bad); i++) {

@@ -141,10 +141,8 @@ static void test_small_overtakes_received_bulk(void **state)
  * same. */
 static void test_small_overtakes_stuck_bulk(void **state)
 {
-    const struct gr_conn_limits limits = {.small_bytes_max = 256,
-                                          .bulk_bytes_max = GR_BULK_BYTES_MAX,
-                                          .n_small_slot = 2,
-                                          .n_bulk_slot = 2};
+    const struct gr_conn_limits limits = {
+        .small_bytes_max = 256, .bulk_bytes_max = GR_BULK_BYTES_MAX, .n_small_slot = 2, .n_bulk_slot = 2};
     struct pair p;
     pair_open(&p, kind_of(state), &limits);
     send_filled(p.conn[0], GR_FRAME_BULK, GR_BULK_BYTES_MAX, 1);
@@ -225,10 +223,7 @@ static void test_bad_limits(void **state)
         {.small_bytes_max = 64, .n_small_slot = 2, .bulk_bytes_max = 1},
         {.small_bytes_max = 64, .n_small_slot = 2, .n_bulk_slot = 1},
         {.small_bytes_max = 64, .n_small_slot = 2, .bulk_bytes_max = 1, .n_bulk_slot = 65},
-        {.small_bytes_max = 64,
-         .n_small_slot = 2,
-         .bulk_bytes_max = GR_BULK_BYTES_MAX + 1,
-         .n_bulk_slot = 1},
+        {.small_bytes_max = 64, .n_small_slot = 2, .bulk_bytes_max = GR_BULK_BYTES_MAX + 1, .n_bulk_slot = 1},
     };
     struct gr_conn *conn[2];
     for (size_t i = 0; i < GR_ARRAY_LEN(bad); i++) {
@@ -390,8 +385,7 @@ static enum gr_status sleep_once(struct sleeper *s, struct gr_frame *frame)
     enum gr_status st = GR_AGAIN;
     bool told = false;
     while (st == GR_AGAIN) {
-        st = s->for_credit ? gr_conn_acquire(s->conn, GR_FRAME_SMALL, 8, frame)
-                           : gr_conn_recv(s->conn, frame);
+        st = s->for_credit ? gr_conn_acquire(s->conn, GR_FRAME_SMALL, 8, frame) : gr_conn_recv(s->conn, frame);
         if (st != GR_AGAIN) {
             break;
         }
@@ -630,8 +624,7 @@ int main(void)
     for (size_t i = 0; i < n_test; i++) {
         size_t i_kind = i / GR_ARRAY_LEN(cases);
         tests[i] = cases[i % GR_ARRAY_LEN(cases)];
-        snprintf(names[i], sizeof(names[i]), "%s: %s", gr_transport_name(kinds[i_kind]),
-                 tests[i].name);
+        snprintf(names[i], sizeof(names[i]), "%s: %s", gr_transport_name(kinds[i_kind]), tests[i].name);
         tests[i].name = names[i];
         tests[i].initial_state = &kinds[i_kind];
     }

@@ -138,7 +138,10 @@ static void test_room(void **state)
     struct log_capture log; /* each refusal is a line */
     log_capture_begin(&log);
     for (uint64_t step = 0; step < 20000; step++) {
-        const struct gr_msg m = {.type = GR_MSG_APPEND, .session = n_sent, .epoch = 1, .max_tokens = 1,
+        const struct gr_msg m = {.type = GR_MSG_APPEND,
+                                 .session = n_sent,
+                                 .epoch = 1,
+                                 .max_tokens = 1,
                                  .ids = {ids, (uint32_t)(step * 37 % 300)}};
         const size_t room = gr_control_room(c);
         const enum gr_status st = gr_control_send(c, &m);

@@ -84,8 +84,8 @@ static void lone_expect(struct lone *l, enum gr_status st)
 }
 
 /* The proof as docs/PROTOCOL.md has it, written apart from bootstrap.c. */
-static void make_proof(const uint8_t *key, uint8_t role, const uint8_t *own, uint32_t n_own,
-                       const uint8_t *other, uint32_t n_other, uint8_t out[45])
+static void make_proof(const uint8_t *key, uint8_t role, const uint8_t *own, uint32_t n_own, const uint8_t *other,
+                       uint32_t n_other, uint8_t out[45])
 {
     static uint8_t text[2 * GR_HELLO_BYTES_MAX + 64];
     struct gr_writer w = {.p = text, .cap = sizeof(text)};
@@ -177,16 +177,10 @@ static void pack_pair(msgpack_packer *pk, const struct draft_hello *d, const cha
 
 static uint32_t pack_hello(const struct draft_hello *d, uint8_t *out, size_t cap)
 {
-    static const char *const keys[] = {"version",        "role",
-                                       "incarnation",    "tokenizer",
-                                       "model",          "fc",
-                                       "numerics_id",    "n_vocab",
-                                       "transports",     "feature_dtype",
-                                       "feature_width",  "feature_raw",
-                                       "captures",       "host_id",
-                                       "small_bytes_max",
-                                       "bulk_bytes_max", "n_small_slot",
-                                       "n_bulk_slot",    "nonce"};
+    static const char *const keys[] = {
+        "version",         "role",           "incarnation",   "tokenizer",     "model",       "fc",       "numerics_id",
+        "n_vocab",         "transports",     "feature_dtype", "feature_width", "feature_raw", "captures", "host_id",
+        "small_bytes_max", "bulk_bytes_max", "n_small_slot",  "n_bulk_slot",   "nonce"};
     msgpack_sbuffer buf;
     msgpack_sbuffer_init(&buf);
     msgpack_packer pk;
@@ -236,35 +230,31 @@ static msgpack_object text_of(const char *s, size_t n)
 
 static msgpack_object bin_of(size_t n)
 {
-    return (msgpack_object){.type = MSGPACK_OBJECT_BIN,
-                            .via.bin = {.size = (uint32_t)n, .ptr = (const char *)key_a}};
+    return (msgpack_object){.type = MSGPACK_OBJECT_BIN, .via.bin = {.size = (uint32_t)n, .ptr = (const char *)key_a}};
 }
 
 static void test_schema(void **state)
 {
     (void)state;
-    static const char *const keys[] = {"role",        "incarnation", "numerics_id", "transports",
-                                       "feature_raw", "captures",    "host_id",     "n_bulk_slot", "nonce"};
+    static const char *const keys[] = {"role",     "incarnation", "numerics_id", "transports", "feature_raw",
+                                       "captures", "host_id",     "n_bulk_slot", "nonce"};
     assert_int_equal(decode(&(struct draft_hello){0}), GR_OK);
     for (size_t i = 0; i < GR_ARRAY_LEN(keys); i++) {
         assert_int_equal(decode(&(struct draft_hello){.skip = keys[i]}), GR_EPROTO);
         assert_int_equal(decode(&(struct draft_hello){.twice = keys[i]}), GR_EPROTO);
         /* A value of no key's type. */
-        assert_int_equal(
-            decode(&(struct draft_hello){.edit = keys[i], .value = {.type = MSGPACK_OBJECT_NIL}}),
-            GR_EPROTO);
-        assert_int_equal(
-            decode(&(struct draft_hello){.edit = keys[i], .value = {.type = MSGPACK_OBJECT_ARRAY}}),
-            GR_EPROTO);
+        assert_int_equal(decode(&(struct draft_hello){.edit = keys[i], .value = {.type = MSGPACK_OBJECT_NIL}}),
+                         GR_EPROTO);
+        assert_int_equal(decode(&(struct draft_hello){.edit = keys[i], .value = {.type = MSGPACK_OBJECT_ARRAY}}),
+                         GR_EPROTO);
     }
     assert_int_equal(decode(&(struct draft_hello){.skip = "version"}), GR_EPROTO);
     assert_int_equal(decode(&(struct draft_hello){.version_last = true}), GR_EPROTO);
     assert_int_equal(decode(&(struct draft_hello){.extra = "colour"}), GR_EPROTO);
     assert_int_equal(decode(&(struct draft_hello){.extra = "bad\nkey"}), GR_EPROTO);
     assert_int_equal(decode(&(struct draft_hello){.extra = ""}), GR_EPROTO);
-    assert_int_equal(
-        decode(&(struct draft_hello){.edit = "version", .value = number(2), .extra = "new"}),
-        GR_EMISMATCH);
+    assert_int_equal(decode(&(struct draft_hello){.edit = "version", .value = number(2), .extra = "new"}),
+                     GR_EMISMATCH);
 }
 
 static void test_schema_bounds(void **state)
@@ -301,8 +291,7 @@ static void test_schema_bounds(void **state)
         {"nonce", text_of(longest, 32), GR_EPROTO},
     };
     for (size_t i = 0; i < GR_ARRAY_LEN(cases); i++) {
-        enum gr_status st =
-            decode(&(struct draft_hello){.edit = cases[i].key, .value = cases[i].value});
+        enum gr_status st = decode(&(struct draft_hello){.edit = cases[i].key, .value = cases[i].value});
         if (st != cases[i].st) {
             fail_msg("case %zu, %s: %s", i, cases[i].key, gr_status_text(st));
         }
@@ -414,10 +403,8 @@ static void test_record_sizes(void **state)
     static const struct {
         uint32_t claimed, sent;
         enum gr_status st;
-    } cases[] = {{0, 0, GR_EPROTO},
-                 {GR_HELLO_BYTES_MAX + 1, 0, GR_EPROTO},
-                 {UINT32_MAX, 0, GR_EPROTO},
-                 {100, 99, GR_ECLOSED}};
+    } cases[] = {
+        {0, 0, GR_EPROTO}, {GR_HELLO_BYTES_MAX + 1, 0, GR_EPROTO}, {UINT32_MAX, 0, GR_EPROTO}, {100, 99, GR_ECLOSED}};
     for (size_t i = 0; i < GR_ARRAY_LEN(cases); i++) {
         struct lone l;
         uint8_t bytes[200] = {0};

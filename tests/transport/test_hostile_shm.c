@@ -97,9 +97,7 @@ static void test_shm_corrupt_freed(void **state)
         struct gr_ring_ctl *ctl = &segment_of(&p)->ring[0][GR_FRAME_SMALL];
         send_filled(p.conn[0], GR_FRAME_SMALL, 20, 1);
         uint32_t slot = (uint32_t)atomic_load(&ctl->sent[0]);
-        atomic_store(&ctl->freed[0], i == 0   ? slot
-                                     : i == 1 ? limits_default.n_small_slot
-                                              : slot ^ 1);
+        atomic_store(&ctl->freed[0], i == 0 ? slot : i == 1 ? limits_default.n_small_slot : slot ^ 1);
         atomic_store(&ctl->n_freed, i == 0 ? 2 : 1); /* twice, no such slot, not in flight */
         assert_int_equal(gr_conn_acquire(p.conn[0], GR_FRAME_SMALL, 1, &frame), GR_ECLOSED);
         shm_expect_thrown_out(p.conn[0]);
@@ -119,8 +117,7 @@ static void test_shm_rewritten_payload(void **state)
         struct gr_frame frame;
         send_filled(p.conn[1], k, 4000, 3);
         assert_int_equal(gr_conn_recv(p.conn[0], &frame), GR_OK);
-        memset(segment + sizeof(struct gr_ring_shared), 0xee,
-               bytes - sizeof(struct gr_ring_shared));
+        memset(segment + sizeof(struct gr_ring_shared), 0xee, bytes - sizeof(struct gr_ring_shared));
         assert_true(is_filled(frame.data, 4000, 3));
         gr_conn_release(p.conn[0], &frame);
     }
@@ -259,9 +256,8 @@ static void test_shm_refused_offer(void **state)
             shutdown(fd[1], SHUT_WR);
         }
         struct gr_conn *conn = NULL;
-        assert_int_equal(
-            gr_transport_open_shm(fd[0], true, &limits_default, 1, replies[i].timeout_ms, &conn, NO_WHY),
-            replies[i].st);
+        assert_int_equal(gr_transport_open_shm(fd[0], true, &limits_default, 1, replies[i].timeout_ms, &conn, NO_WHY),
+                         replies[i].st);
         read_exact(fd[1], offer, sizeof(offer));
         const char *name = (const char *)offer + 16;
         assert_int_equal(strncmp(name, "/graft-", 7), 0);
@@ -272,8 +268,7 @@ static void test_shm_refused_offer(void **state)
     }
 }
 
-static enum gr_status open_with_offer(uint32_t magic, uint64_t bytes, const char *name,
-                                      uint32_t *ok_out)
+static enum gr_status open_with_offer(uint32_t magic, uint64_t bytes, const char *name, uint32_t *ok_out)
 {
     int fd[2];
     make_unix_sockets(fd);
@@ -312,11 +307,10 @@ static void test_shm_hostile_offer(void **state)
     assert_int_equal(open_with_offer(0x4d534752, 0, NULL, &ok), GR_EUNSUPPORTED);
     assert_int_equal(ok, 99); /* it knows already */
     assert_int_equal(open_with_offer(0x1, bytes, own_name, &ok), GR_EPROTO);
-    static const char *const names[] = {
-        "/../etc/passwd", "/graft-../../../../../../../etc/passwd",
-        "/graft-0000000000000000000000000000000G",
-        "/graft-00000000000000000000000000000000000000001",
-        "/graft-000000000000000000000000000000ff" /* well formed, but there is none */};
+    static const char *const names[] = {"/../etc/passwd", "/graft-../../../../../../../etc/passwd",
+                                        "/graft-0000000000000000000000000000000G",
+                                        "/graft-00000000000000000000000000000000000000001",
+                                        "/graft-000000000000000000000000000000ff" /* well formed, but there is none */};
     for (size_t i = 0; i < GR_ARRAY_LEN(names); i++) {
         assert_int_equal(open_with_offer(0x4d534752, bytes, names[i], &ok), GR_EUNSUPPORTED);
         assert_int_equal(ok, 0);
@@ -334,8 +328,7 @@ static void test_shm_hostile_offer(void **state)
         header.layout += i == 2;
         assert_int_equal(pwrite(fd, &header, sizeof(header), 0), (ssize_t)sizeof(header));
         close(fd);
-        assert_int_equal(open_with_offer(0x4d534752, bytes, own_name, &ok),
-                         i >= 3 ? GR_OK : GR_EUNSUPPORTED);
+        assert_int_equal(open_with_offer(0x4d534752, bytes, own_name, &ok), i >= 3 ? GR_OK : GR_EUNSUPPORTED);
         assert_int_equal(ok, i >= 3);
         assert_int_equal(shm_unlink(own_name), -1); /* the opener has done it */
     }
@@ -356,8 +349,7 @@ static void test_shm_hostile_offer(void **state)
 
 /* ---- death ---- */
 
-static _Noreturn void live_until_killed(enum gr_transport_kind kind, int fd, int ready_fd,
-                                        bool holds_slot)
+static _Noreturn void live_until_killed(enum gr_transport_kind kind, int fd, int ready_fd, bool holds_slot)
 {
     struct gr_conn *c = NULL;
     enum gr_status st = kind == GR_TRANSPORT_SHM

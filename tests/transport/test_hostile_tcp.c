@@ -53,8 +53,7 @@ static void raw_write(struct raw *r, const void *p, size_t n)
 
 static struct raw_header raw_header(struct raw *r, uint8_t class, uint32_t bytes)
 {
-    return (struct raw_header){
-        .magic = 0x31465247, .class = class, .sequence = r->sequence++, .bytes = bytes};
+    return (struct raw_header){.magic = 0x31465247, .class = class, .sequence = r->sequence++, .bytes = bytes};
 }
 
 static void raw_encode(const struct raw_header *h, uint8_t out[RAW_HEADER_BYTES])

@@ -1,4 +1,5 @@
-/* Shared memory by name: what killed processes leave is removed, what living ones make is not, and limits are answers. */
+/* Shared memory by name: what killed processes leave is removed, what living ones make is not, and limits are answers.
+ */
 #include "tests/transport/pair.h"
 
 #include "common/clock.h"
@@ -184,10 +185,8 @@ int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_dead_makers), /* first: these fork, before there are threads */
-        cmocka_unit_test(test_file_size_limit),
-        cmocka_unit_test(test_no_room),
-        cmocka_unit_test(test_not_ours),
-        cmocka_unit_test(test_sweep_beside_makers),
+        cmocka_unit_test(test_file_size_limit), cmocka_unit_test(test_no_room),
+        cmocka_unit_test(test_not_ours),        cmocka_unit_test(test_sweep_beside_makers),
     };
     gr_log_init("test_segment");
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -128,7 +128,8 @@ static void test_lists(void **state)
     assert_false(gr_verbs_list_allows("=mlx5", "mlx5_0", 1));
     assert_true(gr_verbs_list_allows("=mlx5_1,mlx5_0:1", "mlx5_0", 1));
     assert_false(gr_verbs_list_allows("=mlx5_1,mlx5_0:2", "mlx5_0", 1));
-    static const char *const no_port[] = {"=mlx5_0:1x", "=mlx5_0:", "=mlx5_0:x", "=mlx5_0:-1", "=mlx5_0:257", "=mlx5_0:00000001"};
+    static const char *const no_port[] = {"=mlx5_0:1x", "=mlx5_0:",    "=mlx5_0:x",
+                                          "=mlx5_0:-1", "=mlx5_0:257", "=mlx5_0:00000001"};
     for (size_t i = 0; i < sizeof(no_port) / sizeof(no_port[0]); i++) {
         assert_false(gr_verbs_list_allows(no_port[i], "mlx5_0", 1));
     }

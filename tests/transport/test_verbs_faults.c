@@ -386,8 +386,7 @@ static void test_private_data(void **state)
     link_free(&stranger);
     link_make(&peer, 0, fd[0]);
     memset(peer.link.nonce, 7, GR_VERBS_NONCE_BYTES);
-    assert_int_equal(gr_verbs_link_connect(&peer.link, (struct sockaddr *)&sa, gr_clock_ns() + WAIT_MS * GR_MS),
-                     GR_OK);
+    assert_int_equal(gr_verbs_link_connect(&peer.link, (struct sockaddr *)&sa, gr_clock_ns() + WAIT_MS * GR_MS), GR_OK);
     pthread_join(thread, NULL);
     assert_int_equal(acceptor.st, GR_OK);
     link_free(&peer);

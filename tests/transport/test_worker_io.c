@@ -22,8 +22,8 @@ struct world {
     struct gr_worker_io *io;
     pthread_t thread;
     enum gr_status st;
-    const char *listen;   /* data endpoint; NULL: none */
-    char data[64];        /* where that is */
+    const char *listen; /* data endpoint; NULL: none */
+    char data[64];      /* where that is */
     int timeout_ms;
     /* the machine */
     int at;
@@ -92,15 +92,23 @@ static uint64_t step(void *ctx, uint64_t now_ns)
 static void *run_worker(void *arg)
 {
     struct world *w = arg;
-    struct gr_worker_config c = {.hello = {.version = GR_PROTOCOL_VERSION, .role = GR_ROLE_TARGET, .transport_mask = 4,
+    struct gr_worker_config c = {.hello = {.version = GR_PROTOCOL_VERSION,
+                                           .role = GR_ROLE_TARGET,
+                                           .transport_mask = 4,
                                            .limits = {.small_bytes_max = 8192, .n_small_slot = 4}},
-                                 .join = w->address, .listen = w->listen, .forced_transport = -1,
+                                 .join = w->address,
+                                 .listen = w->listen,
+                                 .forced_transport = -1,
                                  .handshake_timeout_ms = w->timeout_ms,
                                  .join_msg = {.type = GR_MSG_JOIN, .role = GR_ROLE_TARGET}};
     memcpy(c.key, w->key, sizeof(c.key));
-    const struct gr_worker_machine machine = {
-        .ctx = w, .on_msg = on_msg, .on_frame = on_frame, .on_peer_ready = on_peer_ready,
-        .on_peer_lost = on_peer_lost, .on_compute_done = on_compute_done, .step = step};
+    const struct gr_worker_machine machine = {.ctx = w,
+                                              .on_msg = on_msg,
+                                              .on_frame = on_frame,
+                                              .on_peer_ready = on_peer_ready,
+                                              .on_peer_lost = on_peer_lost,
+                                              .on_compute_done = on_compute_done,
+                                              .step = step};
     w->st = gr_worker_io_create(&c, &machine, &w->io);
     if (w->st == GR_OK) {
         w->st = gr_worker_io_run(w->io);
@@ -121,7 +129,9 @@ static void start(struct world *w, const char *listen, int timeout_ms)
     struct pollfd p = {.fd = w->listen_fd, .events = POLLIN};
     assert_int_equal(poll(&p, 1, 5000), 1);
     assert_int_equal(gr_tcp_accept(w->listen_fd, &fd), GR_OK);
-    const struct gr_hello self = {.version = GR_PROTOCOL_VERSION, .role = GR_ROLE_ORCHESTRATOR, .incarnation = 1,
+    const struct gr_hello self = {.version = GR_PROTOCOL_VERSION,
+                                  .role = GR_ROLE_ORCHESTRATOR,
+                                  .incarnation = 1,
                                   .limits = {.small_bytes_max = 8192, .n_small_slot = 2}};
     assert_int_equal(gr_hello_exchange(fd, &self, w->key, 5000, &peer), GR_OK);
     assert_int_equal(gr_control_create(fd, &w->control), GR_OK);
@@ -165,8 +175,8 @@ static void test_room_wakes(void **state)
     assert_int_equal(w.st, GR_ECLOSED);
 }
 
-/* Strangers who connect and say nothing, in more numbers than there are hand-shakes: they take no data connection, and a
- * drafter that comes after them is let in without waiting for the time of theirs to be over. */
+/* Strangers who connect and say nothing, in more numbers than there are hand-shakes: they take no data connection, and
+ * a drafter that comes after them is let in without waiting for the time of theirs to be over. */
 static void test_silent_strangers(void **state)
 {
     (void)state;
@@ -181,8 +191,11 @@ static void test_silent_strangers(void **state)
     for (size_t i = 0; joined && i < GR_ARRAY_LEN(fd); i++) {
         assert_int_equal(gr_tcp_connect(w.data, 5000, &fd[i]), GR_OK);
     }
-    const struct gr_hello self = {.version = GR_PROTOCOL_VERSION, .role = GR_ROLE_DRAFT, .transport_mask = 4,
-                                  .incarnation = 2, .limits = {.small_bytes_max = 8192, .n_small_slot = 4}};
+    const struct gr_hello self = {.version = GR_PROTOCOL_VERSION,
+                                  .role = GR_ROLE_DRAFT,
+                                  .transport_mask = 4,
+                                  .incarnation = 2,
+                                  .limits = {.small_bytes_max = 8192, .n_small_slot = 4}};
     enum gr_status st = gr_tcp_connect(w.data, 5000, &drafter);
     if (st == GR_OK) {
         st = gr_bootstrap(drafter, true, &self, w.key, -1, 1, 10000, &peer, &conn);

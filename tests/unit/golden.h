@@ -116,8 +116,16 @@ static inline void golden_run_states(struct gr_lm *lm, const int32_t *token, int
         out_row[i] = n_row - n_out + i;
     }
     const struct gr_attn_seq seq = {.n_row = n_row, .block = block, .limit = limit, .n_anc = n_anc, .anc = anc};
-    const struct gr_batch b = {.n_row = n_row, .n_seq = 1, .n_out = n_out, .token = token, .pos = pos, .cell = cell,
-                               .seq = &seq, .out_row = out_row, .from_state = from, .to_state = to,
+    const struct gr_batch b = {.n_row = n_row,
+                               .n_seq = 1,
+                               .n_out = n_out,
+                               .token = token,
+                               .pos = pos,
+                               .cell = cell,
+                               .seq = &seq,
+                               .out_row = out_row,
+                               .from_state = from,
+                               .to_state = to,
                                .feature = lm->feature_width > 0 ? features : NULL};
     const enum gr_status st = gr_lm_forward(lm, &b);
     GR_ASSERT(st == GR_OK);

@@ -70,8 +70,7 @@ static inline void json_patch_at(json_t *root, const char *path, const char *lit
         if (path[n] == '\0') {
             break;
         }
-        obj = json_is_array(obj) ? json_array_get(obj, (size_t)(part[0] - '0'))
-                                 : json_object_get(obj, part);
+        obj = json_is_array(obj) ? json_array_get(obj, (size_t)(part[0] - '0')) : json_object_get(obj, part);
         GR_ASSERT(obj != NULL);
         path += n + 1;
     }
@@ -83,8 +82,8 @@ static inline void json_patch_at(json_t *root, const char *path, const char *lit
     GR_ASSERT(value != NULL);
     if (json_is_array(obj)) {
         size_t i = (size_t)(part[0] - '0');
-        GR_ASSERT((i < json_array_size(obj) ? json_array_set_new(obj, i, value)
-                                            : json_array_append_new(obj, value)) == 0);
+        GR_ASSERT((i < json_array_size(obj) ? json_array_set_new(obj, i, value) : json_array_append_new(obj, value)) ==
+                  0);
     } else {
         GR_ASSERT(json_object_set_new(obj, part, value) == 0);
     }

@@ -19,6 +19,7 @@
 enum kind { U32, U64, F64, STR, IDS };
 
 /* name, kind, limit: largest value, capacity, or count */
+/* clang-format off */
 #define FIELDS(X)                                                                                                      \
     X(session, U64, 0)                                                                                                 \
     X(incarnation, U64, 0) X(epoch, U32, UINT32_MAX) X(round, U32, UINT32_MAX) X(role, U32, 3) X(pid, U32, UINT32_MAX) \
@@ -59,6 +60,7 @@ enum kind { U32, U64, F64, STR, IDS };
     X(pv_buffer, U32, 256) X(pv_threshold, U32, 1 << 24) X(pv_interval, U32, 1 << 24) X(pv_provisional, U32, 256)      \
     X(pv_fraction, F64, 0) X(n_judged, U32, 256) X(n_mismatch, U32, 256) X(n_partial, U64, 0) X(n_refresh, U64, 0)     \
     X(n_checked, U64, 0) X(n_drifted, U64, 0)
+/* clang-format on */
 
 static const struct field {
     const char *name;
@@ -98,7 +100,7 @@ static const struct schema {
      " transport auto_tree draft_ahead "},
     {GR_MSG_ATTACHED, "ATTACHED", " session epoch transport ", " n_fallback "},
     {GR_MSG_DETACH, "DETACH", " session ", " "},
-    {GR_MSG_DRAFT_STATS, "DRAFT_STATS", " session n_round draft_ns host_ns ", 
+    {GR_MSG_DRAFT_STATS, "DRAFT_STATS", " session n_round draft_ns host_ns ",
      " n_ahead n_hit n_first n_first_hit n_alarm wire_bytes wire_tokens first_expected "},
     {GR_MSG_DRAFT_TROUBLE, "DRAFT_TROUBLE", " session ", " n_desync n_fallback n_feature_gap "},
     {GR_MSG_PING, "PING", " ", " worker "},

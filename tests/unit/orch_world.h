@@ -131,8 +131,14 @@ static inline struct world *make(const struct gr_orch_config *config)
 {
     struct world *w = calloc(1, sizeof(*w));
     assert_non_null(w);
-    const struct gr_orch_io io = {.ctx = w, .send = keep_sent, .on_report = on_report, .on_tokens = on_tokens,
-                                  .on_done = on_done, .on_closed = on_closed, .drop = on_drop, .on_pong = on_pong};
+    const struct gr_orch_io io = {.ctx = w,
+                                  .send = keep_sent,
+                                  .on_report = on_report,
+                                  .on_tokens = on_tokens,
+                                  .on_done = on_done,
+                                  .on_closed = on_closed,
+                                  .drop = on_drop,
+                                  .on_pong = on_pong};
     assert_int_equal(gr_orch_create(&io, &w->orch), GR_OK);
     if (config != NULL) {
         gr_orch_configure(w->orch, config);
@@ -153,15 +159,24 @@ static inline void destroy(struct world *w)
 
 static inline struct gr_worker_info target_info(void)
 {
-    return (struct gr_worker_info){.role = GR_WORKER_TARGET, .address = "t:1", .model_fingerprint = 11,
-                                   .tokenizer_fingerprint = 7, .n_vocab = 100, .n_ctx_max = 64, .host_id = "a",
+    return (struct gr_worker_info){.role = GR_WORKER_TARGET,
+                                   .address = "t:1",
+                                   .model_fingerprint = 11,
+                                   .tokenizer_fingerprint = 7,
+                                   .n_vocab = 100,
+                                   .n_ctx_max = 64,
+                                   .host_id = "a",
                                    .numerics_id = "cpu"};
 }
 
 static inline struct gr_worker_info draft_info(void)
 {
-    return (struct gr_worker_info){.role = GR_WORKER_DRAFT, .model_fingerprint = 22, .tokenizer_fingerprint = 7,
-                                   .n_vocab = 100, .host_id = "a", .numerics_id = "cpu"};
+    return (struct gr_worker_info){.role = GR_WORKER_DRAFT,
+                                   .model_fingerprint = 22,
+                                   .tokenizer_fingerprint = 7,
+                                   .n_vocab = 100,
+                                   .host_id = "a",
+                                   .numerics_id = "cpu"};
 }
 
 static inline void join_target(struct world *w)
@@ -230,9 +245,17 @@ static inline struct gr_msg commit_of(struct world *w, int32_t *id, uint32_t n, 
     for (uint32_t i = 0; i < n; i++) {
         hash = gr_hash_extend(hash, id[i]);
     }
-    return (struct gr_msg){.type = GR_MSG_COMMIT, .session = w->session, .epoch = w->epoch, .round = w->round,
-                           .keep_len = w->len, .final_len = w->len + n, .ids = {.p = id, .n = n}, .hash = hash,
-                           .finish = finish, .n_draft = w->round > 0 ? 4 : 0, .n_accepted = w->round > 0 ? n - 1 : 0};
+    return (struct gr_msg){.type = GR_MSG_COMMIT,
+                           .session = w->session,
+                           .epoch = w->epoch,
+                           .round = w->round,
+                           .keep_len = w->len,
+                           .final_len = w->len + n,
+                           .ids = {.p = id, .n = n},
+                           .hash = hash,
+                           .finish = finish,
+                           .n_draft = w->round > 0 ? 4 : 0,
+                           .n_accepted = w->round > 0 ? n - 1 : 0};
 }
 
 static inline void commit(struct world *w, int32_t first, uint32_t n, enum gr_finish finish)
@@ -267,9 +290,16 @@ static inline void take_append(struct world *w, uint32_t keep_len, uint32_t n_id
 static inline uint64_t submit(struct world *w, bool keep_open, bool want_draft)
 {
     static const int32_t prompt[] = {5, 6, 7};
-    const struct gr_session_request q = {.prompt = prompt, .n_prompt = 3, .max_tokens = 8, .keep_open = keep_open,
-                                         .want_draft = want_draft, .n_node = 7, .draft_depth = 8, .draft_top_k = 10,
-                                         .sampling = {.top_p = 1.0f, .seed = 3}, .draft_ahead = GR_AHEAD_AUTO};
+    const struct gr_session_request q = {.prompt = prompt,
+                                         .n_prompt = 3,
+                                         .max_tokens = 8,
+                                         .keep_open = keep_open,
+                                         .want_draft = want_draft,
+                                         .n_node = 7,
+                                         .draft_depth = 8,
+                                         .draft_top_k = 10,
+                                         .sampling = {.top_p = 1.0f, .seed = 3},
+                                         .draft_ahead = GR_AHEAD_AUTO};
     uint64_t id = 0;
     assert_int_equal(gr_orch_submit(w->orch, &q, w->now_ns, &id), GR_OK);
     return id;
@@ -295,7 +325,7 @@ static inline uint64_t idle_session(struct world *w)
 }
 
 static inline void check_reopened(struct world *w, uint64_t id, uint32_t epoch, uint32_t n_ids, uint32_t n_segment,
-                           uint32_t max_tokens)
+                                  uint32_t max_tokens)
 {
     assert_int_equal(w->n_sent, 1);
     assert_int_equal(w->sent[0].session, id);

@@ -294,10 +294,10 @@ static void test_longest_path(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_accepted), cmocka_unit_test(test_second_is_eos),
+        cmocka_unit_test(test_all_accepted),    cmocka_unit_test(test_second_is_eos),
         cmocka_unit_test(test_second_is_limit), cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_bonus_is_eos), cmocka_unit_test(test_stop_ids),
-        cmocka_unit_test(test_random_trees), cmocka_unit_test(test_longest_path),
+        cmocka_unit_test(test_bonus_is_eos),    cmocka_unit_test(test_stop_ids),
+        cmocka_unit_test(test_random_trees),    cmocka_unit_test(test_longest_path),
         cmocka_unit_test(test_not_finite),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -88,8 +88,10 @@ static void test_collapse_and_return(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_honest_model), cmocka_unit_test(test_overconfident_model),
-        cmocka_unit_test(test_wrong_layers), cmocka_unit_test(test_collapse_and_return),
+        cmocka_unit_test(test_honest_model),
+        cmocka_unit_test(test_overconfident_model),
+        cmocka_unit_test(test_wrong_layers),
+        cmocka_unit_test(test_collapse_and_return),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

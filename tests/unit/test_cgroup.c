@@ -100,9 +100,10 @@ static void test_v2_nested(void **state)
     assert_string_equal(l.memory_from, V2 "/user.slice/memory.high");
 }
 
-#define V1_MOUNTS "41 40 0:30 / /sys/fs/cgroup/memory rw shared:1 - cgroup cgroup rw,memory\n" \
-                  "42 40 0:31 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n" \
-                  "43 40 0:32 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n"
+#define V1_MOUNTS                                                                 \
+    "41 40 0:30 / /sys/fs/cgroup/memory rw shared:1 - cgroup cgroup rw,memory\n"  \
+    "42 40 0:31 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n" \
+    "43 40 0:32 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n"
 #define V1_MEM "/sys/fs/cgroup/memory"
 #define V1_CPU "/sys/fs/cgroup/cpu,cpuacct"
 
@@ -158,11 +159,11 @@ static void test_containers(void **state)
     static const struct {
         const char *cgroup, *mount, *at;
     } cases[] = {
-        {"0::/\n", V2_MOUNT, V2},                                           /* a namespace of its own */
+        {"0::/\n", V2_MOUNT, V2}, /* a namespace of its own */
         {"0::/docker/ab\n", "30 2 0:2 /docker/ab /sys/fs/cgroup ro - cgroup2 cgroup rw\n", V2}, /* without one */
         {"0::/docker/ab/in\n", "30 2 0:2 /docker/ab /sys/fs/cgroup ro - cgroup2 cgroup rw\n", V2 "/in"},
         {"0::/docker/ab\n", "30 2 0:2 /docker/abc /other ro - cgroup2 cgroup rw\n" V2_MOUNT, V2 "/docker/ab"},
-        {"0::/../x\n", V2_MOUNT, V2},                                       /* it stands outside: what is seen counts */
+        {"0::/../x\n", V2_MOUNT, V2}, /* it stands outside: what is seen counts */
         {"0::/../x/y\n", "30 2 0:2 /../x /sys/fs/cgroup ro - cgroup2 cgroup rw\n", V2 "/y"},
         {"0::/gone\n", "30 2 0:2 /docker/ab /sys/fs/cgroup ro - cgroup2 cgroup rw\n", V2},
         {"0::/a b\n", "30 2 0:2 / /sys/fs/cg\\040oup ro - cgroup2 cgroup rw\n", "/sys/fs/cg oup/a b"},
@@ -189,7 +190,8 @@ static void test_malformed(void **state)
     assert_true(read_tree().memory_left == UINT64_MAX);
     put("/proc/self/mountinfo", "\n30 23\n - cgroup2\n30 23 0:1 / /x rw -\n" V2_MOUNT);
     assert_true(read_tree().memory_left == UINT64_MAX);
-    static const char *const bad[] = {"", "\n", "-1\n", "12x\n", "max1\n", "99999999999999999999999\n", " 5\n", "0x10\n"};
+    static const char *const bad[] = {"",     "\n",    "-1\n", "12x\n", "max1\n", "99999999999999999999999\n",
+                                      " 5\n", "0x10\n"};
     static const char *const bad_cpu[] = {"", "1\n", "-5 100000\n", "100000 0\n", "x 100000\n", "max\n"};
     put(V2 "/a/memory.max", "4096\n");
     for (size_t i = 0; i < GR_ARRAY_LEN(bad); i++) {
@@ -271,8 +273,8 @@ static void test_real_group(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        CASE(test_v2_nested), CASE(test_v1_nested), CASE(test_hybrid), CASE(test_containers), CASE(test_malformed),
-        cmocka_unit_test(test_real_group),
+        CASE(test_v2_nested),  CASE(test_v1_nested), CASE(test_hybrid),
+        CASE(test_containers), CASE(test_malformed), cmocka_unit_test(test_real_group),
     };
     gr_log_set_level(GR_LOG_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -87,9 +87,9 @@ static void test_ends(void **state)
         bool status_0_ends;
         enum gr_child_event want;
     } cases[] = {
-        {"exit 0", true, GR_CHILD_ENDED},       {"exit 0", false, GR_CHILD_RESTARTED},
-        {"exit 1", true, GR_CHILD_GIVEN_UP},    {"exit 3", true, GR_CHILD_RESTARTED},
-        {"exit 4", true, GR_CHILD_RESTARTED},   {"kill -9 $$", true, GR_CHILD_RESTARTED},
+        {"exit 0", true, GR_CHILD_ENDED},           {"exit 0", false, GR_CHILD_RESTARTED},
+        {"exit 1", true, GR_CHILD_GIVEN_UP},        {"exit 3", true, GR_CHILD_RESTARTED},
+        {"exit 4", true, GR_CHILD_RESTARTED},       {"kill -9 $$", true, GR_CHILD_RESTARTED},
         {"kill -15 $$", false, GR_CHILD_RESTARTED},
     };
     for (size_t i = 0; i < GR_ARRAY_LEN(cases); i++) {
@@ -174,12 +174,8 @@ static void test_given_up(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ends),
-        cmocka_unit_test(test_given_up),
-        cmocka_unit_test(test_haste),
-        cmocka_unit_test(test_joined),
-        cmocka_unit_test(test_silence),
-        cmocka_unit_test(test_restart_is_tried_again),
+        cmocka_unit_test(test_ends),   cmocka_unit_test(test_given_up), cmocka_unit_test(test_haste),
+        cmocka_unit_test(test_joined), cmocka_unit_test(test_silence),  cmocka_unit_test(test_restart_is_tried_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

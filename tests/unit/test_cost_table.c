@@ -134,8 +134,8 @@ static double gpu_error(const struct gr_cost_table *c, int32_t n_row, int32_t co
 }
 
 /* Sessions with long prompts, one behind the other, the first ones without trees. What a session is told of one row and
- * of its trees stays true: a size that nobody has seen moves none that are known, and the first pass of a size, which is
- * 12 % slow, moves none by more. */
+ * of its trees stays true: a size that nobody has seen moves none that are known, and the first pass of a size, which
+ * is 12 % slow, moves none by more. */
 static void test_long_prompts(void **state)
 {
     (void)state;
@@ -436,10 +436,14 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_start_beside_others),
-        cmocka_unit_test(test_views_apart),    cmocka_unit_test(test_calibration_outliers),
-        cmocka_unit_test(test_calibration),    cmocka_unit_test(test_learning),
+        cmocka_unit_test(test_views_apart),
+        cmocka_unit_test(test_calibration_outliers),
+        cmocka_unit_test(test_calibration),
+        cmocka_unit_test(test_learning),
         cmocka_unit_test(test_long_prompts),
-        cmocka_unit_test(test_no_time_at_all), cmocka_unit_test(test_price_list), cmocka_unit_test(test_list_rows),
+        cmocka_unit_test(test_no_time_at_all),
+        cmocka_unit_test(test_price_list),
+        cmocka_unit_test(test_list_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

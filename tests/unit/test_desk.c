@@ -6,8 +6,8 @@
 /* What clients were told. */
 static struct {
     int n_msg[N_CLIENT][GR_N_MSG];
-    char text[GR_MSG_TEXT_MAX]; /* of the last ERROR */
-    uint32_t turn;              /* of the last OPENED */
+    char text[GR_MSG_TEXT_MAX];    /* of the last ERROR */
+    uint32_t turn;                 /* of the last OPENED */
     uint32_t cut, finish, n_token; /* of the last FINISHED */
 } told;
 
@@ -45,8 +45,13 @@ static void open_session(struct world *w, uint32_t client)
 {
     int32_t prompt[] = {1, 2, 3};
     int32_t segments[] = {0, 3};
-    ask(w, client, &(struct gr_msg){.type = GR_MSG_OPEN, .ids = {prompt, 3}, .segments = {segments, 2}, .max_tokens = 9,
-                                    .top_p = 1.0, .keep_open = 1});
+    ask(w, client,
+        &(struct gr_msg){.type = GR_MSG_OPEN,
+                         .ids = {prompt, 3},
+                         .segments = {segments, 2},
+                         .max_tokens = 9,
+                         .top_p = 1.0,
+                         .keep_open = 1});
     assert_int_equal(told.n_msg[client][GR_MSG_OPENED], 1);
     take_open(w);
     opened(w);

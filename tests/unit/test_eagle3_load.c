@@ -15,16 +15,26 @@
 static enum gr_status create_head(const struct tiny_folder *head, const struct tiny_folder *target,
                                   struct gr_lm **lm_out)
 {
-    const struct gr_eagle3_config c = {.dir = head->dir, .target_dir = target->dir, .n_thread = 1, .n_row_max = 8,
-                                       .n_out_max = 8, .n_pool_block = 2, .n_scratch_block = 1};
+    const struct gr_eagle3_config c = {.dir = head->dir,
+                                       .target_dir = target->dir,
+                                       .n_thread = 1,
+                                       .n_row_max = 8,
+                                       .n_out_max = 8,
+                                       .n_pool_block = 2,
+                                       .n_scratch_block = 1};
     return gr_eagle3_create(&c, NULL, NULL, lm_out);
 }
 
 static enum gr_status create_target(const struct tiny_folder *head, const struct tiny_folder *target,
                                     struct gr_lm **lm_out)
 {
-    const struct gr_llama_config c = {.dir = target->dir, .head_dir = head->dir, .n_thread = 1, .n_row_max = 8,
-                                      .n_out_max = 8, .n_pool_block = 2, .n_scratch_block = 1};
+    const struct gr_llama_config c = {.dir = target->dir,
+                                      .head_dir = head->dir,
+                                      .n_thread = 1,
+                                      .n_row_max = 8,
+                                      .n_out_max = 8,
+                                      .n_pool_block = 2,
+                                      .n_scratch_block = 1};
     return gr_llama_create(&c, NULL, NULL, lm_out);
 }
 
@@ -44,11 +54,17 @@ struct refusal {
 };
 
 #define IDS "eagle_config.eagle_aux_hidden_state_layer_ids"
-#define Q   "midlayer.self_attn.q_proj.weight"
+#define Q "midlayer.self_attn.q_proj.weight"
 
 static const struct refusal refusals[] = {
     /* folders that do not belong together */
-    {PATCH, "architectures", "[\"LlamaForCausalLM\"]", 0, 0, BOTH, GR_EUNSUPPORTED,
+    {PATCH,
+     "architectures",
+     "[\"LlamaForCausalLM\"]",
+     0,
+     0,
+     BOTH,
+     GR_EUNSUPPORTED,
      {"LlamaForCausalLM", "LlamaForCausalLMEagle3"}},
     {PATCH, "num_hidden_layers", "2", 0, 0, BOTH, GR_EUNSUPPORTED, {"num_hidden_layers = 2", "has 1"}},
     {PATCH, "vocab_size", "65", 0, 0, BOTH, GR_EMISMATCH, {"vocab_size = 65", "has 64"}},
@@ -174,8 +190,8 @@ static void test_refusals(void **state)
 static void test_borrowed_width(void **state)
 {
     (void)state;
-    static const struct refusal r = {.name = "hidden 48 on 32", .status = GR_EMISMATCH,
-                                     .texts = {"embed_tokens.weight", "32 wide", "48"}};
+    static const struct refusal r = {
+        .name = "hidden 48 on 32", .status = GR_EMISMATCH, .texts = {"embed_tokens.weight", "32 wide", "48"}};
     struct tiny_folder head, target;
     tiny_target(&target, 8);
     tiny_head(&head, "midlayer");
@@ -247,12 +263,18 @@ static void test_capture_choice(void **state)
         int n, layer[3], n_layer, n_override;
         int want[3]; /* {0}: refused */
     } cases[] = {
-        {true, 3, {2, 4, 7}, 8, 0, {2, 4, 7}},   {false, 0, {0}, 8, 0, {2, 4, 5}},
-        {false, 0, {0}, 32, 0, {2, 16, 29}},     {false, 0, {0}, 36, 0, {2, 18, 33}},
-        {false, 0, {0}, 7, 0, {2, 3, 4}},        {false, 0, {0}, 6, 0, {0}},
-        {false, 0, {0}, 5, 0, {0}},              {false, 0, {0}, 1, 0, {0}},
-        {true, 3, {1, 3, 5}, 5, 0, {1, 3, 5}},   {true, 3, {2, 4, 7}, 6, 0, {0}},
-        {true, 3, {2, 4, 7}, 8, 3, {1, 2, 3}},   {false, 0, {0}, 5, 3, {1, 2, 3}},
+        {true, 3, {2, 4, 7}, 8, 0, {2, 4, 7}},
+        {false, 0, {0}, 8, 0, {2, 4, 5}},
+        {false, 0, {0}, 32, 0, {2, 16, 29}},
+        {false, 0, {0}, 36, 0, {2, 18, 33}},
+        {false, 0, {0}, 7, 0, {2, 3, 4}},
+        {false, 0, {0}, 6, 0, {0}},
+        {false, 0, {0}, 5, 0, {0}},
+        {false, 0, {0}, 1, 0, {0}},
+        {true, 3, {1, 3, 5}, 5, 0, {1, 3, 5}},
+        {true, 3, {2, 4, 7}, 6, 0, {0}},
+        {true, 3, {2, 4, 7}, 8, 3, {1, 2, 3}},
+        {false, 0, {0}, 5, 3, {1, 2, 3}},
     };
     static const int override[] = {1, 2, 3};
     for (size_t i = 0; i < GR_ARRAY_LEN(cases); i++) {
@@ -280,16 +302,27 @@ static void test_capture_last(void **state)
     struct gr_lm *lm = NULL;
     tiny_target(&target, 3);
     tiny_write(&target);
-    const struct gr_llama_config c = {.dir = target.dir, .n_thread = 1, .n_row_max = 8, .n_out_max = 8,
-                                      .n_pool_block = 2, .n_scratch_block = 1, .n_capture = 2,
+    const struct gr_llama_config c = {.dir = target.dir,
+                                      .n_thread = 1,
+                                      .n_row_max = 8,
+                                      .n_out_max = 8,
+                                      .n_pool_block = 2,
+                                      .n_scratch_block = 1,
+                                      .n_capture = 2,
                                       .capture_layer = {0, 3}};
     assert_int_equal(gr_llama_create(&c, NULL, NULL, &lm), GR_OK);
     static const int32_t token = 9, zero = 0, one = 1;
     static const int16_t anc[GR_ATTN_ANC_MAX];
     const struct gr_attn_seq seq = {.n_row = 1, .block = &zero, .limit = &one, .n_anc = &zero, .anc = anc};
-    assert_int_equal(gr_lm_forward(lm, &(struct gr_batch){.n_row = 1, .n_seq = 1, .n_out = 1, .token = &token,
-                                                          .pos = &zero, .cell = &zero, .seq = &seq,
-                                                          .out_row = &zero}), GR_OK);
+    assert_int_equal(gr_lm_forward(lm, &(struct gr_batch){.n_row = 1,
+                                                          .n_seq = 1,
+                                                          .n_out = 1,
+                                                          .token = &token,
+                                                          .pos = &zero,
+                                                          .cell = &zero,
+                                                          .seq = &seq,
+                                                          .out_row = &zero}),
+                     GR_OK);
     const uint16_t *embed = tiny_find(&target, "model.embed_tokens.weight")->data;
     const uint16_t *norm = tiny_find(&target, "model.norm.weight")->data;
     const uint16_t *head = tiny_find(&target, "lm_head.weight")->data;

@@ -12,9 +12,9 @@
 
 #include "tests/unit/tiny_model.h"
 
-#define N_ROW   20 /* crosses a block of 16 */
-#define WIDTH   128 /* no row of the tiny models is wider */
-#define N_POS   128
+#define N_ROW 20  /* crosses a block of 16 */
+#define WIDTH 128 /* no row of the tiny models is wider */
+#define N_POS 128
 
 /* ---- the reference ---- */
 
@@ -159,7 +159,7 @@ static void ref_row(struct reference *r, int row, int token, const float *featur
 
 struct variant {
     const char *name;
-    const char *prefix;     /* NULL: midlayer */
+    const char *prefix;      /* NULL: midlayer */
     const char *patch[3][2]; /* path and literal in the head's config */
     void (*change)(struct tiny_folder *head, struct tiny_folder *target);
     bool own_embed, target_lm_head, embed_is_lm_head, target_rope;
@@ -276,27 +276,42 @@ static const struct variant variants[] = {
     {.name = "fc.bias", .change = add_fc_bias},
     {.name = "norm_output", .patch = {{"norm_output", "true"}}},
     {.name = "own embedding", .change = add_own_embedding, .own_embed = true},
-    {.name = "wider than the target", .patch = {{"hidden_size", "48"}, {"target_hidden_size", "32"}}, .change = widen,
-     .own_embed = true, .hidden = 48},
+    {.name = "wider than the target",
+     .patch = {{"hidden_size", "48"}, {"target_hidden_size", "32"}},
+     .change = widen,
+     .own_embed = true,
+     .hidden = 48},
     {.name = "attention biases", .patch = {{"attention_bias", "true"}}, .change = add_attention_biases},
     {.name = "mlp biases", .patch = {{"mlp_bias", "true"}}, .change = add_mlp_biases},
-    {.name = "whole vocabulary, the target's lm_head", .patch = {{"draft_vocab_size", NULL}},
-     .change = whole_vocabulary, .target_lm_head = true},
-    {.name = "whole vocabulary, the target's tied embedding", .patch = {{"draft_vocab_size", NULL}},
-     .change = whole_vocabulary_of_tied_target, .embed_is_lm_head = true},
+    {.name = "whole vocabulary, the target's lm_head",
+     .patch = {{"draft_vocab_size", NULL}},
+     .change = whole_vocabulary,
+     .target_lm_head = true},
+    {.name = "whole vocabulary, the target's tied embedding",
+     .patch = {{"draft_vocab_size", NULL}},
+     .change = whole_vocabulary_of_tied_target,
+     .embed_is_lm_head = true},
     {.name = "whole vocabulary, own tied embedding",
-     .patch = {{"draft_vocab_size", "64"}, {"tie_word_embeddings", "true"}}, .change = tied_own_embedding,
-     .own_embed = true, .embed_is_lm_head = true},
+     .patch = {{"draft_vocab_size", "64"}, {"tie_word_embeddings", "true"}},
+     .change = tied_own_embedding,
+     .own_embed = true,
+     .embed_is_lm_head = true},
     {.name = "one captured layer", .patch = {{LAYER_IDS, "[7]"}}, .change = one_stream},
     {.name = "one captured layer, the last output",
-     .patch = {{LAYER_IDS, "[7]"}, {"aux_hidden_state_layer_ids_are", "\"outputs\""}}, .change = one_stream},
-    {.name = "own yarn", .patch = {{"rope_scaling", "{\"rope_type\":\"yarn\",\"factor\":4.0,"
-                                    "\"original_max_position_embeddings\":32}"}}},
-    {.name = "the target's rotation", .patch = {{"rope_theta", NULL}}, .change = scale_target_rope,
+     .patch = {{LAYER_IDS, "[7]"}, {"aux_hidden_state_layer_ids_are", "\"outputs\""}},
+     .change = one_stream},
+    {.name = "own yarn",
+     .patch = {{"rope_scaling", "{\"rope_type\":\"yarn\",\"factor\":4.0,"
+                                "\"original_max_position_embeddings\":32}"}}},
+    {.name = "the target's rotation",
+     .patch = {{"rope_theta", NULL}},
+     .change = scale_target_rope,
      .target_rope = true},
     {.name = "head_dim from the shapes", .patch = {{"head_dim", NULL}}},
-    {.name = "all at once", .patch = {{"norm_before_residual", "true"}, {"norm_output", "true"},
-                                      {"fc_norm", "true"}}, .change = all_at_once, .own_embed = true},
+    {.name = "all at once",
+     .patch = {{"norm_before_residual", "true"}, {"norm_output", "true"}, {"fc_norm", "true"}},
+     .change = all_at_once,
+     .own_embed = true},
 };
 
 /* ---- running ---- */
@@ -322,10 +337,20 @@ static void open_pair(struct pair *p, const struct variant *v)
     }
     tiny_write(&p->head);
     tiny_write(&p->target);
-    const struct gr_eagle3_config c = {.dir = p->head.dir, .target_dir = p->target.dir, .n_thread = 2, .n_row_max = 32,
-                                       .n_out_max = 32, .n_pool_block = 8, .n_scratch_block = 1};
-    const struct gr_llama_config t = {.dir = p->target.dir, .head_dir = p->head.dir, .n_thread = 2, .n_row_max = 32,
-                                      .n_out_max = 32, .n_pool_block = 8, .n_scratch_block = 1};
+    const struct gr_eagle3_config c = {.dir = p->head.dir,
+                                       .target_dir = p->target.dir,
+                                       .n_thread = 2,
+                                       .n_row_max = 32,
+                                       .n_out_max = 32,
+                                       .n_pool_block = 8,
+                                       .n_scratch_block = 1};
+    const struct gr_llama_config t = {.dir = p->target.dir,
+                                      .head_dir = p->head.dir,
+                                      .n_thread = 2,
+                                      .n_row_max = 32,
+                                      .n_out_max = 32,
+                                      .n_pool_block = 8,
+                                      .n_scratch_block = 1};
     assert_int_equal(gr_eagle3_create(&c, NULL, NULL, &p->lm), GR_OK);
     assert_int_equal(gr_llama_create(&t, NULL, NULL, &p->target_lm), GR_OK);
     assert_true(p->lm->fc_fingerprint == p->target_lm->fc_fingerprint);
@@ -355,10 +380,17 @@ static void run_from(struct gr_lm *lm, const int32_t *token, int begin, int n, i
         features[i] = feature != NULL ? feature + (size_t)i * (size_t)lm->feature_width : NULL;
     }
     const struct gr_attn_seq seq = {.n_row = n, .block = block, .limit = limit, .n_anc = n_anc, .anc = anc};
-    assert_int_equal(gr_lm_forward(lm, &(struct gr_batch){.n_row = n, .n_seq = 1, .n_out = n - n_kv_only,
-                                                          .token = token, .pos = pos, .cell = cell, .seq = &seq,
-                                                          .out_row = out_row, .feature = features,
-                                                          .n_kv_only = n_kv_only > 0 ? &n_kv_only : NULL}), GR_OK);
+    assert_int_equal(gr_lm_forward(lm, &(struct gr_batch){.n_row = n,
+                                                          .n_seq = 1,
+                                                          .n_out = n - n_kv_only,
+                                                          .token = token,
+                                                          .pos = pos,
+                                                          .cell = cell,
+                                                          .seq = &seq,
+                                                          .out_row = out_row,
+                                                          .feature = features,
+                                                          .n_kv_only = n_kv_only > 0 ? &n_kv_only : NULL}),
+                     GR_OK);
 }
 
 static void run(struct gr_lm *lm, const int32_t *token, int begin, int n, const float *feature)
@@ -427,12 +459,16 @@ static void reference_init(struct reference *r, struct pair *p, const struct var
 {
     static char prefix[32];
     snprintf(prefix, sizeof(prefix), "%s.", v->prefix != NULL ? v->prefix : "midlayer");
-    *r = (struct reference){.head = &p->head, .prefix = prefix, .hidden = v->hidden > 0 ? v->hidden : TINY_HIDDEN,
-                            .n_head = 4, .n_kv = 2, .ffn = 40};
+    *r = (struct reference){.head = &p->head,
+                            .prefix = prefix,
+                            .hidden = v->hidden > 0 ? v->hidden : TINY_HIDDEN,
+                            .n_head = 4,
+                            .n_kv = 2,
+                            .ffn = 40};
     struct tiny_folder *of_embed = v->own_embed ? &p->head : &p->target;
     r->embed = must(tiny_find(of_embed, v->own_embed ? "embed_tokens.weight" : "model.embed_tokens.weight"));
-    r->lm_head = v->embed_is_lm_head ? r->embed
-                                     : must(tiny_find(v->target_lm_head ? &p->target : &p->head, "lm_head.weight"));
+    r->lm_head =
+        v->embed_is_lm_head ? r->embed : must(tiny_find(v->target_lm_head ? &p->target : &p->head, "lm_head.weight"));
     r->norm_before_residual = json_is_true(json_object_get(p->head.config, "norm_before_residual"));
     r->norm_output = json_is_true(json_object_get(p->head.config, "norm_output"));
     assert_int_equal(gr_hf_config_load(v->target_rope ? p->target.dir : p->head.dir, &r->rope), GR_OK);

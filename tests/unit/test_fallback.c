@@ -1,6 +1,6 @@
-/* README promises: "every fall-back is one log line and a counter". Here the one place that does both, and that there is
- * no other; that each reason is really met, and reaches the metrics, is shown where it arises: tests/sim/test_fallbacks.c,
- * test_orch_workers.c, tests/system. */
+/* README promises: "every fall-back is one log line and a counter". Here the one place that does both, and that there
+ * is no other; that each reason is really met, and reaches the metrics, is shown where it arises:
+ * tests/sim/test_fallbacks.c, test_orch_workers.c, tests/system. */
 #include "common/fallback.h"
 #include "tests/quiet_log.h"
 
@@ -94,7 +94,8 @@ static void test_there_is_no_other_place(void **state)
     (void)state;
     char line[512];
     first_line("grep -rn 'fallback\\]' --include='*.c' --include='*.h' --include='*.cu' --include='*.inc' common "
-               "transport model kernels target_worker draft_worker orchestrator bench | grep -v '^common/fallback\\.' | grep -v ' \\* '",
+               "transport model kernels target_worker draft_worker orchestrator bench | grep -v '^common/fallback\\.' "
+               "| grep -v ' \\* '",
                line, sizeof(line));
     assert_string_equal(line, "");
 }
@@ -106,7 +107,8 @@ static void test_each_is_met(void **state)
     for (int r = GR_FALLBACK_NONE + 1; r < GR_N_FALLBACK; r++) {
         const char *name = gr_fallback_name((enum gr_fallback)r);
         char command[512], line[512];
-        snprintf(command, sizeof(command), "grep -rlw GR_FALLBACK_%s transport target_worker draft_worker orchestrator", name);
+        snprintf(command, sizeof(command), "grep -rlw GR_FALLBACK_%s transport target_worker draft_worker orchestrator",
+                 name);
         first_line(command, line, sizeof(line));
         if (line[0] == '\0') {
             print_error("nothing falls back for the reason %s\n", name);
@@ -124,9 +126,12 @@ static void test_each_is_met(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_readme_promises_it), cmocka_unit_test(test_each_is_told_and_counted),
-        cmocka_unit_test(test_flapping), cmocka_unit_test(test_of_a_process),
-        cmocka_unit_test(test_there_is_no_other_place), cmocka_unit_test(test_each_is_met),
+        cmocka_unit_test(test_readme_promises_it),
+        cmocka_unit_test(test_each_is_told_and_counted),
+        cmocka_unit_test(test_flapping),
+        cmocka_unit_test(test_of_a_process),
+        cmocka_unit_test(test_there_is_no_other_place),
+        cmocka_unit_test(test_each_is_met),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,16 +13,16 @@
 
 #include "tests/unit/golden.h"
 
-#define HEAD         GR_SOURCE_ROOT "/models/demo/eagle3"
-#define TARGET       GR_SOURCE_ROOT "/models/demo/target"
-#define HIDDEN       384
-#define N_CAPTURE    3
-#define CHAIN        6
-#define N_GREEDY     (GR_SANITIZED ? 4 : 24) /* steps of a case: dear under a sanitizer */
-#define TOLERANCE    1e-5 /* 2e-6 is what rounding makes of it */
-#define N_OUT_MAX    5 /* the shortest prompt */
-#define N_BITS       11 /* tokens run on each instruction set: one tile of 8 rows and a rest; plain C is slow */
-#define N_NAME_MAX   4
+#define HEAD GR_SOURCE_ROOT "/models/demo/eagle3"
+#define TARGET GR_SOURCE_ROOT "/models/demo/target"
+#define HIDDEN 384
+#define N_CAPTURE 3
+#define CHAIN 6
+#define N_GREEDY (GR_SANITIZED ? 4 : 24) /* steps of a case: dear under a sanitizer */
+#define TOLERANCE 1e-5                   /* 2e-6 is what rounding makes of it */
+#define N_OUT_MAX 5                      /* the shortest prompt */
+#define N_BITS 11 /* tokens run on each instruction set: one tile of 8 rows and a rest; plain C is slow */
+#define N_NAME_MAX 4
 
 static const char *names[N_NAME_MAX] = {"test-64", "test-128"};
 static int n_name = 2;
@@ -38,12 +38,24 @@ static void load(const char *name, const char *isa, struct models *m)
 {
     assert_int_equal(gr_geometry_find(name, &m->geometry), GR_OK);
     assert_true((name == NULL) == (m->geometry == NULL));
-    const struct gr_llama_config t = {.dir = TARGET, .isa = isa, .n_ctx_max = 1024, .n_row_max = GOLDEN_ROW_MAX,
-                                      .n_out_max = N_OUT_MAX, .n_pool_block = GOLDEN_N_POOL, .n_scratch_block = 4,
-                                      .head_dir = HEAD, .geometry = m->geometry};
-    const struct gr_eagle3_config h = {.dir = HEAD, .target_dir = TARGET, .isa = isa, .n_ctx_max = 1024,
-                                       .n_row_max = GOLDEN_ROW_MAX, .n_out_max = N_OUT_MAX,
-                                       .n_pool_block = GOLDEN_N_POOL, .n_scratch_block = 4, .geometry = m->geometry};
+    const struct gr_llama_config t = {.dir = TARGET,
+                                      .isa = isa,
+                                      .n_ctx_max = 1024,
+                                      .n_row_max = GOLDEN_ROW_MAX,
+                                      .n_out_max = N_OUT_MAX,
+                                      .n_pool_block = GOLDEN_N_POOL,
+                                      .n_scratch_block = 4,
+                                      .head_dir = HEAD,
+                                      .geometry = m->geometry};
+    const struct gr_eagle3_config h = {.dir = HEAD,
+                                       .target_dir = TARGET,
+                                       .isa = isa,
+                                       .n_ctx_max = 1024,
+                                       .n_row_max = GOLDEN_ROW_MAX,
+                                       .n_out_max = N_OUT_MAX,
+                                       .n_pool_block = GOLDEN_N_POOL,
+                                       .n_scratch_block = 4,
+                                       .geometry = m->geometry};
     const int width = m->geometry != NULL ? m->geometry->hidden : HIDDEN;
     assert_int_equal(gr_llama_create(&t, NULL, NULL, &m->target), GR_OK);
     assert_int_equal(gr_eagle3_create(&h, NULL, NULL, &m->head), GR_OK);
@@ -411,11 +423,22 @@ static void test_positions(void **state)
     assert_int_equal(gr_geometry_find("test-64", &g), GR_OK);
     for (int own = 0; own < 2; own++) {
         struct gr_lm *target = NULL, *head = NULL;
-        const struct gr_llama_config t = {.dir = TARGET, .n_ctx_max = 39000, .n_row_max = 16, .n_out_max = 1,
-                                          .n_pool_block = 4, .n_scratch_block = 4, .geometry = g,
+        const struct gr_llama_config t = {.dir = TARGET,
+                                          .n_ctx_max = 39000,
+                                          .n_row_max = 16,
+                                          .n_out_max = 1,
+                                          .n_pool_block = 4,
+                                          .n_scratch_block = 4,
+                                          .geometry = g,
                                           .geometry_positions = own == 1};
-        const struct gr_eagle3_config h = {.dir = HEAD, .target_dir = TARGET, .n_ctx_max = 39000, .n_row_max = 16,
-                                           .n_out_max = 1, .n_pool_block = 4, .n_scratch_block = 4, .geometry = g,
+        const struct gr_eagle3_config h = {.dir = HEAD,
+                                           .target_dir = TARGET,
+                                           .n_ctx_max = 39000,
+                                           .n_row_max = 16,
+                                           .n_out_max = 1,
+                                           .n_pool_block = 4,
+                                           .n_scratch_block = 4,
+                                           .geometry = g,
                                            .geometry_positions = own == 1};
         assert_int_equal(gr_llama_create(&t, NULL, NULL, &target), GR_OK);
         assert_int_equal(gr_eagle3_create(&h, NULL, NULL, &head), GR_OK);
@@ -457,8 +480,8 @@ static void test_refused(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),  cmocka_unit_test(test_ids),    cmocka_unit_test(test_equal_bits),
-        cmocka_unit_test(test_rope),    cmocka_unit_test(test_pieces), cmocka_unit_test(test_layers),
+        cmocka_unit_test(test_values),    cmocka_unit_test(test_ids),     cmocka_unit_test(test_equal_bits),
+        cmocka_unit_test(test_rope),      cmocka_unit_test(test_pieces),  cmocka_unit_test(test_layers),
         cmocka_unit_test(test_positions), cmocka_unit_test(test_refused),
     };
     const struct CMUnitTest long_tests[] = {cmocka_unit_test(test_values), cmocka_unit_test(test_ids)};

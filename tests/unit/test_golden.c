@@ -9,14 +9,18 @@
 
 #include "tests/unit/golden.h"
 
-
 static struct gr_lm *load(const char *name, int n_capture)
 {
     char dir[512];
     snprintf(dir, sizeof(dir), "%s/models/demo/%s", GR_SOURCE_ROOT, name);
     struct gr_lm *lm = NULL;
-    const struct gr_llama_config c = {.dir = dir, .n_ctx_max = 1024, .n_row_max = GOLDEN_ROW_MAX, .n_out_max = 16,
-                                      .n_pool_block = GOLDEN_N_POOL, .n_scratch_block = 4, .n_capture = n_capture,
+    const struct gr_llama_config c = {.dir = dir,
+                                      .n_ctx_max = 1024,
+                                      .n_row_max = GOLDEN_ROW_MAX,
+                                      .n_out_max = 16,
+                                      .n_pool_block = GOLDEN_N_POOL,
+                                      .n_scratch_block = 4,
+                                      .n_capture = n_capture,
                                       .capture_layer = {2, 4, 7}};
     assert_int_equal(gr_llama_create(&c, NULL, NULL, &lm), GR_OK);
     return lm;

@@ -10,17 +10,21 @@
 
 #include "tests/unit/golden.h"
 
-#define HEAD   GR_SOURCE_ROOT "/models/demo/eagle3"
+#define HEAD GR_SOURCE_ROOT "/models/demo/eagle3"
 #define TARGET GR_SOURCE_ROOT "/models/demo/target"
 #define HIDDEN 384
-#define CHAIN  6
-
+#define CHAIN 6
 
 static struct gr_lm *load_target(const char *isa)
 {
     struct gr_lm *lm = NULL;
-    const struct gr_llama_config c = {.dir = TARGET, .isa = isa, .n_ctx_max = 1024, .n_row_max = GOLDEN_ROW_MAX,
-                                      .n_out_max = 16, .n_pool_block = GOLDEN_N_POOL, .n_scratch_block = 4,
+    const struct gr_llama_config c = {.dir = TARGET,
+                                      .isa = isa,
+                                      .n_ctx_max = 1024,
+                                      .n_row_max = GOLDEN_ROW_MAX,
+                                      .n_out_max = 16,
+                                      .n_pool_block = GOLDEN_N_POOL,
+                                      .n_scratch_block = 4,
                                       .head_dir = HEAD};
     assert_int_equal(gr_llama_create(&c, NULL, NULL, &lm), GR_OK);
     assert_int_equal(lm->fused_width, HIDDEN);
@@ -31,9 +35,15 @@ static struct gr_lm *load_target(const char *isa)
 static struct gr_lm *load_head(const char *isa)
 {
     struct gr_lm *lm = NULL;
-    const struct gr_eagle3_config c = {.dir = HEAD, .target_dir = TARGET, .isa = isa, .n_ctx_max = 1024,
-                                       .n_row_max = GOLDEN_ROW_MAX, .n_out_max = 16, .n_pool_block = GOLDEN_N_POOL,
-                                       .n_scratch_block = 4, .n_state = 4};
+    const struct gr_eagle3_config c = {.dir = HEAD,
+                                       .target_dir = TARGET,
+                                       .isa = isa,
+                                       .n_ctx_max = 1024,
+                                       .n_row_max = GOLDEN_ROW_MAX,
+                                       .n_out_max = 16,
+                                       .n_pool_block = GOLDEN_N_POOL,
+                                       .n_scratch_block = 4,
+                                       .n_state = 4};
     assert_int_equal(gr_eagle3_create(&c, NULL, NULL, &lm), GR_OK);
     assert_int_equal(lm->feature_width, HIDDEN);
     assert_int_equal(lm->n_vocab, 3072);
@@ -236,11 +246,23 @@ static void run_tree(struct gr_lm *head, int n, const float *feature)
         out_row[i] = i;
         features[i] = feature + (size_t)i * HIDDEN;
     }
-    const struct gr_attn_seq seq = {.n_row = N_NODE, .block = block, .limit = limit, .scratch_block = &scratch,
-                                    .n_anc = n_anc, .anc = anc, .n_slot = N_NODE};
-    assert_int_equal(gr_lm_forward(head, &(struct gr_batch){.n_row = N_NODE, .n_seq = 1, .n_out = N_NODE,
-                                                            .token = node_token, .pos = pos, .cell = cell, .seq = &seq,
-                                                            .out_row = out_row, .feature = features}), GR_OK);
+    const struct gr_attn_seq seq = {.n_row = N_NODE,
+                                    .block = block,
+                                    .limit = limit,
+                                    .scratch_block = &scratch,
+                                    .n_anc = n_anc,
+                                    .anc = anc,
+                                    .n_slot = N_NODE};
+    assert_int_equal(gr_lm_forward(head, &(struct gr_batch){.n_row = N_NODE,
+                                                            .n_seq = 1,
+                                                            .n_out = N_NODE,
+                                                            .token = node_token,
+                                                            .pos = pos,
+                                                            .cell = cell,
+                                                            .seq = &seq,
+                                                            .out_row = out_row,
+                                                            .feature = features}),
+                     GR_OK);
 }
 
 /* A path of a tree has the bits of the same tokens as a chain; and once its cells are copied behind the prefix, so has
@@ -289,9 +311,14 @@ static void test_raw_head_fuses_alike(void **state)
     const float *capture[GOLDEN_ROW_MAX];
     struct gr_lm *target = load_target(NULL);
     struct gr_lm *head = NULL;
-    const struct gr_eagle3_config c = {.dir = HEAD, .target_dir = TARGET, .n_ctx_max = 1024, .n_out_max = 16,
-                                       .n_row_max = GOLDEN_ROW_MAX, .n_pool_block = GOLDEN_N_POOL,
-                                       .n_scratch_block = 4, .raw_features = true};
+    const struct gr_eagle3_config c = {.dir = HEAD,
+                                       .target_dir = TARGET,
+                                       .n_ctx_max = 1024,
+                                       .n_out_max = 16,
+                                       .n_row_max = GOLDEN_ROW_MAX,
+                                       .n_pool_block = GOLDEN_N_POOL,
+                                       .n_scratch_block = 4,
+                                       .raw_features = true};
     assert_int_equal(gr_eagle3_create(&c, NULL, NULL, &head), GR_OK);
     assert_int_equal(gr_lm_ship_width(head), 3 * HIDDEN);
     assert_int_equal(gr_lm_ship_width(target), HIDDEN);
@@ -343,16 +370,28 @@ static void run_kv_only(struct gr_lm *head, const int32_t *token, int n, const f
             feature[i] = fused + (size_t)pos[i] * HIDDEN;
         }
         for (int s = 0; s < 2; s++) {
-            seq[s] = (struct gr_attn_seq){.row0 = s * n_row, .n_row = n_row, .block = block[s],
-                                          .limit = limit + s * n_row, .n_anc = n_anc, .anc = anc};
+            seq[s] = (struct gr_attn_seq){.row0 = s * n_row,
+                                          .n_row = n_row,
+                                          .block = block[s],
+                                          .limit = limit + s * n_row,
+                                          .n_anc = n_anc,
+                                          .anc = anc};
             if (part == 1 && n_kv_only[s] < n_row) {
                 out_row[n_out++] = (s + 1) * n_row - 1;
             }
         }
-        assert_int_equal(gr_lm_forward(head, &(struct gr_batch){
-            .n_row = 2 * n_row, .n_seq = 2, .n_out = n_out, .token = id, .pos = pos, .cell = cell, .seq = seq,
-            .out_row = out_row, .feature = feature,
-            .n_kv_only = part == 0 ? (const int32_t[]){n_row, n_row} : n_kv_only}), GR_OK);
+        assert_int_equal(gr_lm_forward(head, &(struct gr_batch){.n_row = 2 * n_row,
+                                                                .n_seq = 2,
+                                                                .n_out = n_out,
+                                                                .token = id,
+                                                                .pos = pos,
+                                                                .cell = cell,
+                                                                .seq = seq,
+                                                                .out_row = out_row,
+                                                                .feature = feature,
+                                                                .n_kv_only = part == 0 ? (const int32_t[]){n_row, n_row}
+                                                                                       : n_kv_only}),
+                         GR_OK);
     }
 }
 

@@ -21,14 +21,13 @@ static const char llama31[] =
     "\"tie_word_embeddings\":false,\"max_position_embeddings\":256,\"hidden_act\":\"silu\","
     "\"torch_dtype\":\"bfloat16\",\"bos_token_id\":1,\"eos_token_id\":[2,3]}";
 
-static const char qwen3[] =
-    "{\"architectures\":[\"Qwen3ForCausalLM\"],\"model_type\":\"qwen3\",\"hidden_size\":80,"
-    "\"intermediate_size\":144,\"num_hidden_layers\":4,\"num_attention_heads\":4,"
-    "\"num_key_value_heads\":2,\"head_dim\":32,\"vocab_size\":512,\"rms_norm_eps\":1e-06,"
-    "\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":1000000.0},"
-    "\"tie_word_embeddings\":true,\"max_position_embeddings\":256,\"dtype\":\"bfloat16\","
-    "\"bos_token_id\":null,\"eos_token_id\":2,\"use_sliding_window\":false,"
-    "\"sliding_window\":null}";
+static const char qwen3[] = "{\"architectures\":[\"Qwen3ForCausalLM\"],\"model_type\":\"qwen3\",\"hidden_size\":80,"
+                            "\"intermediate_size\":144,\"num_hidden_layers\":4,\"num_attention_heads\":4,"
+                            "\"num_key_value_heads\":2,\"head_dim\":32,\"vocab_size\":512,\"rms_norm_eps\":1e-06,"
+                            "\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":1000000.0},"
+                            "\"tie_word_embeddings\":true,\"max_position_embeddings\":256,\"dtype\":\"bfloat16\","
+                            "\"bos_token_id\":null,\"eos_token_id\":2,\"use_sliding_window\":false,"
+                            "\"sliding_window\":null}";
 
 static const char gptoss[] =
     "{\"architectures\":[\"GptOssForCausalLM\"],\"model_type\":\"gpt_oss\",\"hidden_size\":64,"
@@ -150,15 +149,10 @@ struct patch {
 
 /* One more than there may be. */
 #define EIGHT(tens) #tens "0," #tens "1," #tens "2," #tens "3," #tens "4," #tens "5," #tens "6," #tens "7,"
-#define SIXTY_FIVE \
-    "[" EIGHT(1) EIGHT(2) EIGHT(3) EIGHT(4) EIGHT(5) EIGHT(6) EIGHT(7) EIGHT(8) "99]"
+#define SIXTY_FIVE "[" EIGHT(1) EIGHT(2) EIGHT(3) EIGHT(4) EIGHT(5) EIGHT(6) EIGHT(7) EIGHT(8) "99]"
 
 static const struct patch bad[] = {
-    {llama31,
-     "architectures",
-     "[\"MambaForCausalLM\"]",
-     GR_EUNSUPPORTED,
-     {"MambaForCausalLM", "Qwen3ForCausalLM"}},
+    {llama31, "architectures", "[\"MambaForCausalLM\"]", GR_EUNSUPPORTED, {"MambaForCausalLM", "Qwen3ForCausalLM"}},
     {llama31, "architectures", "[]", GR_EFORMAT, {"architectures", "GptOssForCausalLM"}},
     {llama31, "architectures", NULL, GR_EFORMAT, {"architectures", "missing"}},
     {llama31, "hidden_size", NULL, GR_EFORMAT, {"hidden_size", "missing"}},
@@ -172,11 +166,7 @@ static const struct patch bad[] = {
     {llama31, "num_key_value_heads", "7", GR_ELIMIT, {"num_key_value_heads = 7", "1..6"}},
     {llama31, "head_dim", "15", GR_EFORMAT, {"head_dim = 15", "even"}},
     {llama31, "head_dim", "4096", GR_ELIMIT, {"head_dim = 4096", "1024"}},
-    {llama31,
-     "intermediate_size",
-     "2000000",
-     GR_ELIMIT,
-     {"intermediate_size = 2000000", "1048576"}},
+    {llama31, "intermediate_size", "2000000", GR_ELIMIT, {"intermediate_size = 2000000", "1048576"}},
     {llama31, "vocab_size", "5000000", GR_ELIMIT, {"vocab_size = 5000000", "4194304"}},
     {llama31, "max_position_embeddings", "0", GR_ELIMIT, {"max_position_embeddings = 0", "1.."}},
     {llama31, "rms_norm_eps", "1", GR_ELIMIT, {"rms_norm_eps = 1", "0.1"}},
@@ -185,11 +175,7 @@ static const struct patch bad[] = {
     {llama31, "tie_word_embeddings", "1", GR_EFORMAT, {"tie_word_embeddings", "true or false"}},
     {llama31, "hidden_act", "\"gelu\"", GR_EUNSUPPORTED, {"hidden_act", "gelu"}},
     {llama31, "partial_rotary_factor", "0.5", GR_EUNSUPPORTED, {"partial_rotary_factor", "0.5"}},
-    {llama31,
-     "quantization_config",
-     "{\"quant_method\":\"awq\"}",
-     GR_EUNSUPPORTED,
-     {"quant_method", "awq"}},
+    {llama31, "quantization_config", "{\"quant_method\":\"awq\"}", GR_EUNSUPPORTED, {"quant_method", "awq"}},
     {llama31, "bos_token_id", "512", GR_ELIMIT, {"bos_token_id = 512", "511"}},
     {llama31, "eos_token_id", "512", GR_ELIMIT, {"eos_token_id = 512", "512"}},
     {llama31, "eos_token_id", "[1,\"x\"]", GR_EFORMAT, {"eos_token_id", "integer"}},
@@ -200,55 +186,23 @@ static const struct patch bad[] = {
     {llama31, "rope_scaling.factor", "0.5", GR_ELIMIT, {"rope_scaling.factor = 0.5", "1.."}},
     {llama31, "rope_scaling.high_freq_factor", "1", GR_EFORMAT, {"high_freq_factor", "low_freq"}},
     {llama31, "rope_scaling.mscale", "1", GR_EUNSUPPORTED, {"rope_scaling.mscale", "understood"}},
-    {llama31,
-     "rope_parameters",
-     "{\"rope_type\":\"default\"}",
-     GR_EFORMAT,
-     {"rope_parameters", "differ"}},
+    {llama31, "rope_parameters", "{\"rope_type\":\"default\"}", GR_EFORMAT, {"rope_parameters", "differ"}},
     {llama31, "rope_scaling.rope_theta", "10000", GR_EFORMAT, {"rope_theta", "500000"}},
-    {llama31,
-     "layer_types",
-     "[\"sliding_attention\"]",
-     GR_EUNSUPPORTED,
-     {"layer_types[0]", "sliding_attention"}},
-    {llama31,
-     "model_type",
-     "\"0123456789012345678901234567890123456789\"",
-     GR_ELIMIT,
-     {"model_type", "31"}},
+    {llama31, "layer_types", "[\"sliding_attention\"]", GR_EUNSUPPORTED, {"layer_types[0]", "sliding_attention"}},
+    {llama31, "model_type", "\"0123456789012345678901234567890123456789\"", GR_ELIMIT, {"model_type", "31"}},
     {qwen3, "use_sliding_window", "true", GR_EUNSUPPORTED, {"use_sliding_window", "true"}},
-    {qwen3,
-     "rope_parameters.full_attention",
-     "{}",
-     GR_EUNSUPPORTED,
-     {"rope_parameters.full_attention", "understood"}},
+    {qwen3, "rope_parameters.full_attention", "{}", GR_EUNSUPPORTED, {"rope_parameters.full_attention", "understood"}},
     {gptoss, "num_experts_per_tok", "5", GR_ELIMIT, {"num_experts_per_tok = 5", "1..4"}},
     {gptoss, "experts_per_token", "3", GR_EFORMAT, {"experts_per_token = 3", "differ"}},
     {gptoss, "layer_types", "[\"full_attention\"]", GR_EFORMAT, {"layer_types", "1 entries"}},
-    {gptoss,
-     "layer_types.1",
-     "\"chunked_attention\"",
-     GR_EUNSUPPORTED,
-     {"layer_types[1]", "chunked_attention"}},
+    {gptoss, "layer_types.1", "\"chunked_attention\"", GR_EUNSUPPORTED, {"layer_types[1]", "chunked_attention"}},
     {gptoss, "rope_scaling.beta_fast", "0.5", GR_EFORMAT, {"beta_fast", "beta_slow"}},
     {eagle3, "draft_vocab_size", "5000", GR_ELIMIT, {"draft_vocab_size = 5000", "4096"}},
     {eagle3, "norm_before_fc", "1", GR_EFORMAT, {"norm_before_fc", "true or false"}},
     {eagle3, "aux_hidden_state_layer_ids_are", "\"layers\"", GR_EFORMAT, {"layers", "outputs"}},
-    {eagle3,
-     "eagle_config.use_aux_hidden_state",
-     "false",
-     GR_EUNSUPPORTED,
-     {"use_aux_hidden_state", "false"}},
-    {eagle3,
-     "eagle_config.eagle_aux_hidden_state_layer_ids",
-     "[3,1]",
-     GR_EFORMAT,
-     {"layer_ids[1]", "rising"}},
-    {eagle3,
-     "eagle_config.eagle_aux_hidden_state_layer_ids",
-     "[1,2,3,4,5,6,7,8,9]",
-     GR_ELIMIT,
-     {"9 entries", "1..8"}},
+    {eagle3, "eagle_config.use_aux_hidden_state", "false", GR_EUNSUPPORTED, {"use_aux_hidden_state", "false"}},
+    {eagle3, "eagle_config.eagle_aux_hidden_state_layer_ids", "[3,1]", GR_EFORMAT, {"layer_ids[1]", "rising"}},
+    {eagle3, "eagle_config.eagle_aux_hidden_state_layer_ids", "[1,2,3,4,5,6,7,8,9]", GR_ELIMIT, {"9 entries", "1..8"}},
     {eagle3, "eagle_aux_hidden_state_layer_ids", "[2,3,6]", GR_EFORMAT, {"eagle_config", "differ"}},
     {eagle3, "hidden_size", "385", GR_EFORMAT, {"hidden_size = 385", "head_dim"}},
 };
@@ -274,11 +228,10 @@ static void test_bad(void **state)
         log_capture_begin(&cap);
         enum gr_status st = gr_hf_config_parse("some/config.json", json, strlen(json), &c);
         const char *log = log_capture_end(&cap);
-        if (st != bad[i].status || strstr(log, bad[i].names[0]) == NULL ||
-            strstr(log, bad[i].names[1]) == NULL || strstr(log, "some/config.json") == NULL ||
-            log_capture_n_line(log) != 1 || c.hidden != -7) {
-            fail_msg("%s = %s: status %d, log: %s", bad[i].path,
-                     bad[i].literal != NULL ? bad[i].literal : "(deleted)", (int)st, log);
+        if (st != bad[i].status || strstr(log, bad[i].names[0]) == NULL || strstr(log, bad[i].names[1]) == NULL ||
+            strstr(log, "some/config.json") == NULL || log_capture_n_line(log) != 1 || c.hidden != -7) {
+            fail_msg("%s = %s: status %d, log: %s", bad[i].path, bad[i].literal != NULL ? bad[i].literal : "(deleted)",
+                     (int)st, log);
         }
         free(json);
     }
@@ -323,9 +276,12 @@ static void test_capture_ids(void **state)
         const char *ids, *are;
         int layer[3];
     } cases[] = {
-        {"[1,3,6]", NULL, {2, 4, 7}},         {"[1,3,6]", "\"inputs\"", {1, 3, 6}},
-        {"[2,4,7]", NULL, {2, 4, 7}},         {"[2,4,7]", "\"outputs\"", {3, 5, 8}},
-        {"[0,1,2]", NULL, {0, 1, 2}},         {"[24,30,36]", NULL, {24, 30, 36}},
+        {"[1,3,6]", NULL, {2, 4, 7}},
+        {"[1,3,6]", "\"inputs\"", {1, 3, 6}},
+        {"[2,4,7]", NULL, {2, 4, 7}},
+        {"[2,4,7]", "\"outputs\"", {3, 5, 8}},
+        {"[0,1,2]", NULL, {0, 1, 2}},
+        {"[24,30,36]", NULL, {24, 30, 36}},
         {"[1,17,32]", "\"outputs\"", {2, 18, 33}},
     };
     for (size_t i = 0; i < GR_ARRAY_LEN(cases); i++) {
@@ -367,8 +323,7 @@ static void test_eagle3_flags(void **state)
 static void test_not_json(void **state)
 {
     (void)state;
-    static const char *const texts[] = {
-        "", "[]", "{", "{\"a\":1,\"a\":2}", "{\"a\":\"\\u0000\"}", "\xff"};
+    static const char *const texts[] = {"", "[]", "{", "{\"a\":1,\"a\":2}", "{\"a\":\"\\u0000\"}", "\xff"};
     for (size_t i = 0; i < GR_ARRAY_LEN(texts); i++) {
         struct gr_hf_config c;
         struct log_capture cap;

@@ -31,8 +31,8 @@ static void on_done(void *ctx, uint64_t session, void *user, enum gr_finish fini
 
 static struct gr_hub *make(int hello_timeout_ms)
 {
-    struct gr_hub_config c = {.listen = "127.0.0.1:0", .io = {.on_done = on_done},
-                              .hello_timeout_ms = hello_timeout_ms};
+    struct gr_hub_config c = {
+        .listen = "127.0.0.1:0", .io = {.on_done = on_done}, .hello_timeout_ms = hello_timeout_ms};
     struct gr_hub *h = NULL;
     memcpy(c.key, key, sizeof(c.key));
     assert_int_equal(gr_hub_create(&c, &h), GR_OK);
@@ -52,7 +52,9 @@ static void *run_guest(void *arg)
 {
     struct guest *g = arg;
     struct gr_hello peer;
-    const struct gr_hello self = {.version = GR_PROTOCOL_VERSION, .role = GR_ROLE_DRAFT, .incarnation = 1,
+    const struct gr_hello self = {.version = GR_PROTOCOL_VERSION,
+                                  .role = GR_ROLE_DRAFT,
+                                  .incarnation = 1,
                                   .limits = {.small_bytes_max = 8192, .n_small_slot = 2}};
     g->st = g->fd < 0 ? gr_tcp_connect(g->address, 10000, &g->fd) : GR_OK;
     if (g->st == GR_OK) {

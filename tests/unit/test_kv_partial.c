@@ -47,8 +47,8 @@ static void rig_init(struct rig *r, const char *isa, int n_thread, int n_view, s
         assert_int_equal(gr_kernels_init_cpu(&r->kernels, strcmp(isa, "best") == 0 ? NULL : isa), GR_OK);
     }
     assert_int_equal(gr_team_create(n_thread, &r->team), GR_OK);
-    const struct gr_kv_partial_config c = {.n_view = n_view, .n_layer = N_LAYER, .n_kv_head = N_KV, .head_dim = HD,
-                                           .n_ctx_max = N_CTX, .most = most};
+    const struct gr_kv_partial_config c = {
+        .n_view = n_view, .n_layer = N_LAYER, .n_kv_head = N_KV, .head_dim = HD, .n_ctx_max = N_CTX, .most = most};
     assert_int_equal(gr_kv_partial_init(&r->partial, &c), GR_OK);
     for (int i = 0; i < N_LAYER; i++) {
         const size_t n = (size_t)N_POOL * 16 * N_KV * HD;
@@ -89,11 +89,17 @@ static void run_layers(const struct gr_exec *x, void *arg)
     const struct refreshing *a = arg;
     const struct gr_attn_seq seq = {.block = a->r->table};
     for (int i = 0; i < N_LAYER; i++) {
-        gr_kv_refresh_layer(x, &a->r->partial, &(struct gr_kv_refresh_layer){
-            .kernels = &a->r->kernels, .layer = i, .n_refresh = 1, .refresh = a->refresh, .seq = &seq,
-            .kv = a->r->kv[i],
-            .q = a->r->q + (size_t)i * N_ROW_MAX * N_HEAD * HD, .n_head = N_HEAD, .q_stride = N_HEAD * HD,
-            .work = a->r->work});
+        gr_kv_refresh_layer(x, &a->r->partial,
+                            &(struct gr_kv_refresh_layer){.kernels = &a->r->kernels,
+                                                          .layer = i,
+                                                          .n_refresh = 1,
+                                                          .refresh = a->refresh,
+                                                          .seq = &seq,
+                                                          .kv = a->r->kv[i],
+                                                          .q = a->r->q + (size_t)i * N_ROW_MAX * N_HEAD * HD,
+                                                          .n_head = N_HEAD,
+                                                          .q_stride = N_HEAD * HD,
+                                                          .work = a->r->work});
         gr_exec_barrier(x);
     }
 }
@@ -182,8 +188,7 @@ static void test_model(void **state)
     static const char *const isas[] = {"ref", "c", "best"};
     for (int i = 0; i < 3; i++) {
         struct rig r;
-        rig_init(&r, isas[i], 1 + i, 1,
-                 (struct gr_kv_budget){.n_sink = 3, .n_retrieval = 30, .n_window = 8});
+        rig_init(&r, isas[i], 1 + i, 1, (struct gr_kv_budget){.n_sink = 3, .n_retrieval = 30, .n_window = 8});
         compare_with_model(&r, 1500, 0, 24, (struct gr_kv_budget){.n_sink = 2, .n_retrieval = 20, .n_window = 8});
         compare_with_model(&r, 1555, 5, 1, (struct gr_kv_budget){.n_sink = 0, .n_retrieval = 30, .n_window = 1});
         compare_with_model(&r, 1590, 3, 9,

@@ -255,7 +255,7 @@ static void test_check_sees_faults(void **state)
     assert_int_equal(gr_kv_table_grow(&pool, &b, 32), GR_OK);
     assert_true(gr_kv_pool_check(&pool, both, 2));
     assert_false(gr_kv_pool_check(&pool, both, 1)); /* leaked: nobody owns b's blocks */
-    a.n_reserved--; /* a reservation that nobody holds */
+    a.n_reserved--;                                 /* a reservation that nobody holds */
     assert_false(gr_kv_pool_check(&pool, both, 2));
     a.n_reserved++;
     const int32_t a1 = a.block[1];

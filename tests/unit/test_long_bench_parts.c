@@ -15,9 +15,7 @@
 
 static void test_price_between_points(void **state)
 {
-    const struct gr_price_list list = {.n_point = {1, 3},
-                                       .n_row = {{1}, {1, 2, 8}},
-                                       .ns = {{5e6}, {1e6, 1e6, 4e6}}};
+    const struct gr_price_list list = {.n_point = {1, 3}, .n_row = {{1}, {1, 2, 8}}, .ns = {{5e6}, {1e6, 1e6, 4e6}}};
     (void)state;
     assert_true(gr_price_ns(&list, GR_PRICE_FULL, 1) == 5e6 && gr_price_ns(&list, GR_PRICE_FULL, 9) == 5e6);
     const double want[] = {1e6, 1e6, 1.5e6, 2e6, 2.5e6, 3e6, 3.5e6, 4e6, 4.5e6};
@@ -42,8 +40,11 @@ static void test_calibrating_passes(void **state)
     struct gr_prices *p = NULL;
     struct gr_price_list list = {0};
     (void)state;
-    assert_int_equal(gr_prices_create(&(struct gr_prices_config){.model = MODEL, .n_ctx_max = 700, .n_retrieval_max = 8,
-                                                                 .n_tree_row = 6, .n_buffer = 16}, &p), GR_OK);
+    assert_int_equal(gr_prices_create(
+                         &(struct gr_prices_config){
+                             .model = MODEL, .n_ctx_max = 700, .n_retrieval_max = 8, .n_tree_row = 6, .n_buffer = 16},
+                         &p),
+                     GR_OK);
     for (int32_t context = 333; context <= 700; context += 367) {
         assert_int_equal(gr_prices_measure(p, context, 0, &list), GR_OK);
         expect_points(&list, GR_PRICE_FULL, tree, (int)GR_ARRAY_LEN(tree));

@@ -176,10 +176,14 @@ static void test_gumbel_moments(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exp),           cmocka_unit_test(test_exp_monotone),
-        cmocka_unit_test(test_log),           cmocka_unit_test(test_philox),
-        cmocka_unit_test(test_gumbel_accuracy), cmocka_unit_test(test_gumbel_range),
-        cmocka_unit_test(test_gumbel_addressing), cmocka_unit_test(test_gumbel_moments),
+        cmocka_unit_test(test_exp),
+        cmocka_unit_test(test_exp_monotone),
+        cmocka_unit_test(test_log),
+        cmocka_unit_test(test_philox),
+        cmocka_unit_test(test_gumbel_accuracy),
+        cmocka_unit_test(test_gumbel_range),
+        cmocka_unit_test(test_gumbel_addressing),
+        cmocka_unit_test(test_gumbel_moments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

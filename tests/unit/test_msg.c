@@ -93,8 +93,15 @@ static void test_names(void **state)
 static void test_golden_bytes(void **state)
 {
     (void)state;
-    static const uint8_t close[] = "\x82\xa1t\xa5" "CLOSE" "\xa7session\xcd\x01\x02";
-    static const uint8_t opened[] = "\x85\xa1t\xa6OPENED" "\xa7session\x07" "\xa5" "epoch\x01" "\xa9" "cache_hit\x00"
+    static const uint8_t close[] = "\x82\xa1t\xa5"
+                                   "CLOSE"
+                                   "\xa7session\xcd\x01\x02";
+    static const uint8_t opened[] = "\x85\xa1t\xa6OPENED"
+                                    "\xa7session\x07"
+                                    "\xa5"
+                                    "epoch\x01"
+                                    "\xa9"
+                                    "cache_hit\x00"
                                     "\xaausable_len\xce\x00\x01\x00\x00";
     uint8_t out[256];
     size_t n = 0;
@@ -238,9 +245,9 @@ static void test_mistyped(void **state)
             }
         }
     }
-    static const uint8_t int_type[] = "\x81\xa1t\x05";      /* t is no string */
+    static const uint8_t int_type[] = "\x81\xa1t\x05";            /* t is no string */
     static const uint8_t int_key[] = "\x82\xa1t\xa4PING\x05\x05"; /* a key is no string */
-    static const uint8_t list[] = "\x91\xa4PING";            /* no map */
+    static const uint8_t list[] = "\x91\xa4PING";                 /* no map */
     static const uint8_t empty[] = "\x80";
     assert_int_equal(decode(int_type, sizeof(int_type) - 1), GR_EFORMAT);
     assert_int_equal(decode(int_key, sizeof(int_key) - 1), GR_EFORMAT);
@@ -346,11 +353,16 @@ static void test_odd_values(void **state)
         assert_int_equal(gr_msg_encode(&m, out, sizeof(out), &n), GR_OK);
         assert_int_equal(decode(out, n), GR_EFORMAT);
     }
-    static const uint8_t nul[] = "\x84\xa1t\xa5" "ERROR\xa7session\x01\xa4" "code\x01\xa4text\xa3" "a\0b";
+    static const uint8_t nul[] = "\x84\xa1t\xa5"
+                                 "ERROR\xa7session\x01\xa4"
+                                 "code\x01\xa4text\xa3"
+                                 "a\0b";
     assert_int_equal(decode(nul, sizeof(nul) - 1), GR_EFORMAT); /* a C string would lose its end */
-    static const uint8_t swapped[] = "\x82\xa7session\x01\xa1t\xa5" "CLOSE"; /* order does not matter */
+    static const uint8_t swapped[] = "\x82\xa7session\x01\xa1t\xa5"
+                                     "CLOSE"; /* order does not matter */
     assert_int_equal(decode(swapped, sizeof(swapped) - 1), GR_OK);
-    static const uint8_t wide[] = "\xdf\0\0\0\2\xd9\1t\xda\0\5" "CLOSE\xdb\0\0\0\7session\xcf\0\0\0\0\0\0\0\1";
+    static const uint8_t wide[] = "\xdf\0\0\0\2\xd9\1t\xda\0\5"
+                                  "CLOSE\xdb\0\0\0\7session\xcf\0\0\0\0\0\0\0\1";
     assert_int_equal(decode(wide, sizeof(wide) - 1), GR_OK); /* nor how wide the lengths are written */
 }
 

@@ -46,15 +46,19 @@ static void assert_unsound(const char *bytes, size_t len)
 static void test_lying_lengths(void **state)
 {
     (void)state;
-    UNSOUND("\xdd\xff\xff\xff\xff");                     /* an array of 4 G in 5 bytes */
+    UNSOUND("\xdd\xff\xff\xff\xff"); /* an array of 4 G in 5 bytes */
     UNSOUND("\xdf\xff\xff\xff\xff");
-    UNSOUND("\xdf\x80\x00\x00\x00");                     /* 2 * n wraps in 32 bits */
+    UNSOUND("\xdf\x80\x00\x00\x00"); /* 2 * n wraps in 32 bits */
     UNSOUND("\xdc\xff\xff\xc0\xc0");
-    UNSOUND("\xdb\xff\xff\xff\xff" "abc");
-    UNSOUND("\xc6\xff\xff\xff\xff" "abc");
-    UNSOUND("\xc9\xff\xff\xff\xff\x01" "abc");           /* ext: the type byte counts, too */
-    UNSOUND("\xd9\x04" "abc");
-    UNSOUND("\xc1");                                     /* never used */
+    UNSOUND("\xdb\xff\xff\xff\xff"
+            "abc");
+    UNSOUND("\xc6\xff\xff\xff\xff"
+            "abc");
+    UNSOUND("\xc9\xff\xff\xff\xff\x01"
+            "abc"); /* ext: the type byte counts, too */
+    UNSOUND("\xd9\x04"
+            "abc");
+    UNSOUND("\xc1"); /* never used */
     UNSOUND("\x81\xa1t");
     UNSOUND("\x82\xa1t\xa4PING\xa3ids\xdd\x00\x10\x00\x00\x01"); /* a million ids, one there */
     UNSOUND("\x82\xa1t\xa4PING\xa3ids\xdd\xff\xff\xff\xff");
@@ -178,12 +182,9 @@ static void test_too_large(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_truncated_and_trailing),
-        cmocka_unit_test(test_corrupted),
-        cmocka_unit_test(test_lying_lengths),
-        cmocka_unit_test(test_depth),
-        cmocka_unit_test(test_guard_on_random_objects),
-        cmocka_unit_test(test_too_large),
+        cmocka_unit_test(test_truncated_and_trailing),  cmocka_unit_test(test_corrupted),
+        cmocka_unit_test(test_lying_lengths),           cmocka_unit_test(test_depth),
+        cmocka_unit_test(test_guard_on_random_objects), cmocka_unit_test(test_too_large),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

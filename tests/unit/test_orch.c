@@ -265,8 +265,9 @@ static void test_troubles_of_the_drafter_count(void **state)
     opened(w);
     expect(w, DRAFTER, GR_MSG_ATTACH);
     const int n_report = w->n_report;
-    say(w, DRAFTER, &(struct gr_msg){.type = GR_MSG_DRAFT_TROUBLE, .session = id, .n_fallback = 3, .n_desync = 2,
-                                     .n_feature_gap = 1});
+    say(w, DRAFTER,
+        &(struct gr_msg){
+            .type = GR_MSG_DRAFT_TROUBLE, .session = id, .n_fallback = 3, .n_desync = 2, .n_feature_gap = 1});
     const struct gr_session_metrics *s = gr_orch_metrics(w->orch, id);
     assert_int_equal(s->fallbacks, 3);
     assert_int_equal(s->desyncs, 2);
@@ -279,8 +280,14 @@ static struct gr_msg round_of(uint32_t keep_len, uint32_t n_id, uint32_t n_draft
                               uint32_t final_len)
 {
     static int32_t ids[64];
-    return (struct gr_msg){.type = GR_MSG_COMMIT, .round = 1, .keep_len = keep_len, .ids = {ids, n_id},
-                           .n_draft = n_draft, .n_accepted = n_accepted, .final_len = final_len, .wait_ns = 5,
+    return (struct gr_msg){.type = GR_MSG_COMMIT,
+                           .round = 1,
+                           .keep_len = keep_len,
+                           .ids = {ids, n_id},
+                           .n_draft = n_draft,
+                           .n_accepted = n_accepted,
+                           .final_len = final_len,
+                           .wait_ns = 5,
                            .verify_ns = 100};
 }
 
@@ -706,7 +713,8 @@ int main(void)
         cmocka_unit_test(test_stop_meets_a_close),
         cmocka_unit_test(test_answers_are_counted),
         cmocka_unit_test(test_troubles_of_the_prefill_count),
-        cmocka_unit_test(test_troubles_of_the_drafter_count), cmocka_unit_test(test_metrics_of_what_is_shown),
+        cmocka_unit_test(test_troubles_of_the_drafter_count),
+        cmocka_unit_test(test_metrics_of_what_is_shown),
         cmocka_unit_test(test_next_turn_from_on_done),
         cmocka_unit_test(test_append_is_refused),
         cmocka_unit_test(test_refused_append_cuts_nothing),

@@ -7,9 +7,13 @@
 static uint64_t submit_specpv(struct world *w, enum gr_specpv_mode mode, bool keep_open, uint32_t max_tokens)
 {
     static const int32_t prompt[] = {5, 6, 7};
-    const struct gr_session_request q = {.prompt = prompt, .n_prompt = PROMPT, .max_tokens = max_tokens,
-                                         .keep_open = keep_open, .sampling = {.top_p = 1.0f, .seed = 3},
-                                         .specpv = mode, .specpv_params = {.threshold = 40, .interval = 5}};
+    const struct gr_session_request q = {.prompt = prompt,
+                                         .n_prompt = PROMPT,
+                                         .max_tokens = max_tokens,
+                                         .keep_open = keep_open,
+                                         .sampling = {.top_p = 1.0f, .seed = 3},
+                                         .specpv = mode,
+                                         .specpv_params = {.threshold = 40, .interval = 5}};
     uint64_t id = 0;
     assert_int_equal(gr_orch_submit(w->orch, &q, w->now_ns, &id), GR_OK);
     return id;
@@ -29,10 +33,16 @@ static uint64_t running(struct world *w, enum gr_specpv_mode mode, bool keep_ope
 static struct gr_msg verdict(struct world *w, int32_t *id, uint32_t keep_len, int32_t first, uint32_t n,
                              uint32_t final_len, uint32_t n_accepted)
 {
-    struct gr_msg m = {.type = GR_MSG_COMMIT, .session = w->session, .epoch = w->epoch, .round = ++w->round,
-                       .keep_len = keep_len, .final_len = final_len, .ids = {.p = id, .n = n},
+    struct gr_msg m = {.type = GR_MSG_COMMIT,
+                       .session = w->session,
+                       .epoch = w->epoch,
+                       .round = ++w->round,
+                       .keep_len = keep_len,
+                       .final_len = final_len,
+                       .ids = {.p = id, .n = n},
                        .verdict_kind = keep_len < w->len ? GR_VERDICT_FULL : GR_VERDICT_PARTIAL,
-                       .n_draft = n_accepted > 0 ? 4 : 0, .n_accepted = n_accepted};
+                       .n_draft = n_accepted > 0 ? 4 : 0,
+                       .n_accepted = n_accepted};
     static const int32_t prompt[] = {5, 6, 7};
     for (uint32_t i = 0; i < PROMPT; i++) {
         m.hash = gr_hash_extend(m.hash, prompt[i]);
@@ -163,7 +173,7 @@ static void test_bad_commits(void **state)
             m.final_len = 4;
         } else if (what == 4) {
             m = verdict(w, ids, 7, 0, 0, 7, 0); /* nothing new, and no end */
-        } /* 5, 6: provisional tokens where there are none */
+        }                                       /* 5, 6: provisional tokens where there are none */
         say(w, TARGET, &m);
         assert_int_equal(w->n_done + (w->n_sent > 0 && w->sent[0].type == GR_MSG_CLOSE), 1);
         assert_int_equal(w->n_token, 1);
@@ -282,11 +292,15 @@ static void test_effective_mode(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_only_final_tokens_are_shown), cmocka_unit_test(test_judged_end),
-        cmocka_unit_test(test_bad_commits),                 cmocka_unit_test(test_reopened_with_final_tokens),
-        cmocka_unit_test(test_stop_keeps_what_was_shown),   cmocka_unit_test(test_refresh),
+        cmocka_unit_test(test_only_final_tokens_are_shown),
+        cmocka_unit_test(test_judged_end),
+        cmocka_unit_test(test_bad_commits),
+        cmocka_unit_test(test_reopened_with_final_tokens),
+        cmocka_unit_test(test_stop_keeps_what_was_shown),
+        cmocka_unit_test(test_refresh),
         cmocka_unit_test(test_judged_before_an_error),
-        cmocka_unit_test(test_disabled),                    cmocka_unit_test(test_effective_mode),
+        cmocka_unit_test(test_disabled),
+        cmocka_unit_test(test_effective_mode),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

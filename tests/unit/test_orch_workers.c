@@ -38,8 +38,8 @@ static void test_drafter_stays_between_turns(void **state)
     w->n_sent = 0;
     say(w, TARGET, &(struct gr_msg){.type = GR_MSG_CLOSED, .session = id});
     assert_int_equal(w->n_closed, 0);
-    say(w, DRAFTER, &(struct gr_msg){.type = GR_MSG_DRAFT_STATS, .session = id, .n_round = 3, .draft_ns = 30,
-                                     .n_hit = 2});
+    say(w, DRAFTER,
+        &(struct gr_msg){.type = GR_MSG_DRAFT_STATS, .session = id, .n_round = 3, .draft_ns = 30, .n_hit = 2});
     assert_int_equal(w->n_closed, 1);
     destroy(w);
 }
@@ -136,9 +136,10 @@ static void test_draft_ahead_auto(void **state)
     static const struct {
         const char *host, *numerics, *of_target;
         uint32_t pid, want;
-    } rows[] = {{"a", "cpu/x", "cpu", 5, 0}, {"b", "cpu/x", "cpu", 5, 1}, {"a", "cuda/sm90", "cpu", 5, 1},
-                {"a", "cpu/x", "cuda/sm90", 5, 1}, {"a", "cuda/sm90", "cuda/sm90", 5, 1},
-                {"a", "cuda/sm90", "cuda/sm90", 4, 0} /* one process: one GPU */};
+    } rows[] = {
+        {"a", "cpu/x", "cpu", 5, 0},           {"b", "cpu/x", "cpu", 5, 1},
+        {"a", "cuda/sm90", "cpu", 5, 1},       {"a", "cpu/x", "cuda/sm90", 5, 1},
+        {"a", "cuda/sm90", "cuda/sm90", 5, 1}, {"a", "cuda/sm90", "cuda/sm90", 4, 0} /* one process: one GPU */};
     for (size_t i = 0; i < GR_ARRAY_LEN(rows); i++) {
         struct world *w = make(NULL);
         struct gr_worker_info info = draft_info();
@@ -190,8 +191,7 @@ static void test_other_tokenizer_of_a_client(void **state)
     struct world *w = make(NULL);
     uint64_t id = 0;
     join_target(w);
-    const struct gr_session_request q = {.prompt = prompt, .n_prompt = 1, .max_tokens = 1,
-                                         .tokenizer_fingerprint = 8};
+    const struct gr_session_request q = {.prompt = prompt, .n_prompt = 1, .max_tokens = 1, .tokenizer_fingerprint = 8};
     assert_int_equal(gr_orch_submit(w->orch, &q, w->now_ns, &id), GR_OK);
     assert_int_equal(w->n_done, 1);
     assert_int_equal(w->finish, GR_FINISH_ERROR);
@@ -233,7 +233,7 @@ static void test_other_numerics(void **state)
                 opened(w);
                 assert_int_equal(gr_orch_metrics(w->orch, id)->fallbacks, n_token > 0);
                 assert_int_equal(log_fallback_n - n_told, n_token > 0); /* GR_FALLBACK_NUMERICS */
-                gr_orch_on_lost(w->orch, TARGET, w->now_ns); /* again one of this kind: nothing new */
+                gr_orch_on_lost(w->orch, TARGET, w->now_ns);            /* again one of this kind: nothing new */
                 assert_int_equal(gr_orch_join(w->orch, TARGET, &other, w->now_ns), GR_OK);
                 take_open(w);
                 assert_int_equal(gr_orch_metrics(w->orch, id)->fallbacks, n_token > 0);

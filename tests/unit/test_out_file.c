@@ -188,7 +188,8 @@ static void test_own_files(void **state)
     assert_int_equal(write_to(name, "through a pipe", NULL), GR_OK);
     assert_int_equal(read(fds[0], text, sizeof(text)), 14);
     assert_string_equal(text, "through a pipe");
-    const int fd = open(in_folder("log"), O_RDWR | O_CREAT, 0600); /* a shell's redirection: it goes on being this file */
+    const int fd =
+        open(in_folder("log"), O_RDWR | O_CREAT, 0600); /* a shell's redirection: it goes on being this file */
     assert_int_equal(write(fd, "before ", 7), 7);
     snprintf(name, sizeof(name), "/proc/self/fd/%d", fd);
     assert_int_equal(write_to(name, "after", NULL), GR_OK);

@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#define MODEL     GR_SOURCE_ROOT "/models/demo/target"
+#define MODEL GR_SOURCE_ROOT "/models/demo/target"
 #define LONG_TEXT GR_SOURCE_ROOT "/tests/golden/long-prompt.txt"
 
 static void write_file(char path[32], const char *text)

@@ -97,8 +97,11 @@ static void test_five_without_a_token(void **state)
         struct gr_restart r = {0};
         for (int i = 0; i < 5; i++) {
             (void)gr_restart_joined(&r);
-            const struct gr_restart_answer a =
-                gr_restart_end(&r, &five, i == 2 ? GR_END_FAILED : i == 3 ? GR_END_DEVICE : GR_END_SIGNAL, life_ns[k]);
+            const struct gr_restart_answer a = gr_restart_end(&r, &five,
+                                                              i == 2   ? GR_END_FAILED
+                                                              : i == 3 ? GR_END_DEVICE
+                                                                       : GR_END_SIGNAL,
+                                                              life_ns[k]);
             assert_int_equal(a.verdict, i < 4 ? GR_RESTART_AGAIN : GR_RESTART_FRUITLESS);
             assert_true(a.tell && !a.silent);
         }

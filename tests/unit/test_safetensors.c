@@ -71,8 +71,7 @@ static int make_dir(void **state)
 static int remove_dir(void **state)
 {
     char *dir = *state;
-    static const char *const names[] = {"model.safetensors", INDEX, "a.safetensors",
-                                        "b.safetensors"};
+    static const char *const names[] = {"model.safetensors", INDEX, "a.safetensors", "b.safetensors"};
     for (size_t i = 0; i < GR_ARRAY_LEN(names); i++) {
         remove_file(dir, names[i]);
     }
@@ -89,10 +88,9 @@ static void expect_bad_dir(const char *dir, enum gr_status status, const char *a
     log_capture_begin(&cap);
     enum gr_status got = gr_safetensors_open(dir, &st);
     const char *log = log_capture_end(&cap);
-    if (got != status || strstr(log, a) == NULL || strstr(log, b) == NULL ||
-        log_capture_n_line(log) != 1 || st != NULL) {
-        fail_msg("expected status %d, `%s', `%s'; got %d, log: %s", (int)status, a, b, (int)got,
-                 log);
+    if (got != status || strstr(log, a) == NULL || strstr(log, b) == NULL || log_capture_n_line(log) != 1 ||
+        st != NULL) {
+        fail_msg("expected status %d, `%s', `%s'; got %d, log: %s", (int)status, a, b, (int)got, log);
     }
 }
 
@@ -105,7 +103,7 @@ struct bad_header {
     const char *names[2];
 };
 
-#define T(name, dtype, shape, offsets)                                                             \
+#define T(name, dtype, shape, offsets) \
     "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
 
 static const struct bad_header bad_headers[] = {
@@ -121,42 +119,21 @@ static const struct bad_header bad_headers[] = {
     {"{" T("w", "F32", "[-4]", "[0,16]") "}", 16, GR_EFORMAT, {"tensor w", "shape[0]"}},
     {"{" T("w", "F32", "4", "[0,16]") "}", 16, GR_EFORMAT, {"tensor w", "shape"}},
     {"{" T("w", "F32", "[1,1,1,1,1,1,1,1,4]", "[0,16]") "}", 16, GR_EFORMAT, {"tensor w", "8"}},
-    {"{" T("w", "F32", "[4294967296,4294967296]", "[0,16]") "}",
-     16,
-     GR_EFORMAT,
-     {"tensor w", "2^64"}},
+    {"{" T("w", "F32", "[4294967296,4294967296]", "[0,16]") "}", 16, GR_EFORMAT, {"tensor w", "2^64"}},
     {"{" T("w", "F32", "[4611686018427387904]", "[0,0]") "}", 0, GR_EFORMAT, {"tensor w", "2^64"}},
-    {"{" T("w", "F32", "[4]", "[0,16]") "," T("w", "F32", "[4]", "[16,32]") "}",
-     32,
-     GR_EFORMAT,
-     {"duplicate", "w"}},
+    {"{" T("w", "F32", "[4]", "[0,16]") "," T("w", "F32", "[4]", "[16,32]") "}", 32, GR_EFORMAT, {"duplicate", "w"}},
     {"{" T("v", "F32", "[4]", "[0,16]") "," T("w", "F32", "[4]", "[12,28]") "}",
      28,
      GR_EFORMAT,
      {"tensor w", "overlap"}},
-    {"{" T("v", "F32", "[4]", "[0,16]") "," T("w", "F32", "[4]", "[20,36]") "}",
-     36,
-     GR_EFORMAT,
-     {"tensor w", "hole"}},
+    {"{" T("v", "F32", "[4]", "[0,16]") "," T("w", "F32", "[4]", "[20,36]") "}", 36, GR_EFORMAT, {"tensor w", "hole"}},
     {"{" T("w", "F32", "[4]", "[4,20]") "}", 20, GR_EFORMAT, {"tensor w", "hole"}},
-    {"{" T("v", "U8", "[3]", "[0,3]") "," T("w", "F32", "[1]", "[3,7]") "}",
-     7,
-     GR_EFORMAT,
-     {"tensor w", "aligned"}},
+    {"{" T("v", "U8", "[3]", "[0,3]") "," T("w", "F32", "[1]", "[3,7]") "}", 7, GR_EFORMAT, {"tensor w", "aligned"}},
     {"{\"w\":[1]}", 0, GR_EFORMAT, {"tensor w", "object"}},
     {"{\"w\":{\"dtype\":\"F32\",\"shape\":[0]}}", 0, GR_EFORMAT, {"tensor w", "data_offsets"}},
-    {"{\"w\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0],\"x\":1}}",
-     0,
-     GR_EUNSUPPORTED,
-     {"tensor w", "x"}},
-    {"{\"w\\n\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}}",
-     0,
-     GR_EFORMAT,
-     {"control", "0x0a"}},
-    {"{\"__metadata__\":{\"format\":1}," T("w", "F32", "[0]", "[0,0]") "}",
-     0,
-     GR_EFORMAT,
-     {"__metadata__", "format"}},
+    {"{\"w\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0],\"x\":1}}", 0, GR_EUNSUPPORTED, {"tensor w", "x"}},
+    {"{\"w\\n\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}}", 0, GR_EFORMAT, {"control", "0x0a"}},
+    {"{\"__metadata__\":{\"format\":1}," T("w", "F32", "[0]", "[0,0]") "}", 0, GR_EFORMAT, {"__metadata__", "format"}},
     {"{}", 0, GR_EFORMAT, {"no tensor", ""}},
     {"[]", 0, GR_EFORMAT, {"object", ""}},
     {"{\"w\"", 0, GR_EFORMAT, {"", ""}},
@@ -202,8 +179,7 @@ static void test_good_file(void **state)
     make_image(
         &im,
         "{\"__metadata__\":{\"format\":\"pt\"}," T("b", "BF16", "[2,3]", "[8,20]") "," T(
-            "a", "I64", "[1]", "[0,8]") "," T("c", "U8", "[]", "[20,21]") "," T("d", "F32", "[5,0]",
-                                                                                "[20,20]") "}",
+            "a", "I64", "[1]", "[0,8]") "," T("c", "U8", "[]", "[20,21]") "," T("d", "F32", "[5,0]", "[20,20]") "}",
         21);
     struct gr_safetensors *st;
     assert_int_equal(gr_safetensors_parse("mem", im.bytes, im.len, &st), GR_OK);
@@ -227,8 +203,7 @@ static void test_take(void **state)
 {
     (void)state;
     struct image im;
-    make_image(&im, "{" T("w", "BF16", "[2,3]", "[0,12]") "," T("x", "F32", "[1]", "[12,16]") "}",
-               16);
+    make_image(&im, "{" T("w", "BF16", "[2,3]", "[0,12]") "," T("x", "F32", "[1]", "[12,16]") "}", 16);
     struct gr_safetensors *st;
     assert_int_equal(gr_safetensors_parse("m.safetensors", im.bytes, im.len, &st), GR_OK);
     static const struct {
@@ -240,26 +215,16 @@ static void test_take(void **state)
         const char *text;
     } cases[] = {
         {"nope", GR_ST_BF16, 1, {3, 0}, GR_ENOTFOUND, "tensor nope is missing (BF16 [3]"},
-        {"w",
-         GR_ST_F16,
-         2,
-         {2, 3},
-         GR_EMISMATCH,
-         "expected F16 [2,3] by config.json, found BF16 [2,3]"},
-        {"w",
-         GR_ST_BF16,
-         2,
-         {3, 2},
-         GR_EMISMATCH,
-         "expected BF16 [3,2] by config.json, found BF16 [2,3]"},
+        {"w", GR_ST_F16, 2, {2, 3}, GR_EMISMATCH, "expected F16 [2,3] by config.json, found BF16 [2,3]"},
+        {"w", GR_ST_BF16, 2, {3, 2}, GR_EMISMATCH, "expected BF16 [3,2] by config.json, found BF16 [2,3]"},
         {"w", GR_ST_BF16, 1, {6, 0}, GR_EMISMATCH, "expected BF16 [6]"},
     };
     const void *data = NULL;
     for (size_t i = 0; i < GR_ARRAY_LEN(cases); i++) {
         struct log_capture cap;
         log_capture_begin(&cap);
-        enum gr_status got = gr_safetensors_take(st, cases[i].name, cases[i].dtype, cases[i].n_dim,
-                                                 cases[i].shape, &data);
+        enum gr_status got =
+            gr_safetensors_take(st, cases[i].name, cases[i].dtype, cases[i].n_dim, cases[i].shape, &data);
         const char *log = log_capture_end(&cap);
         assert_int_equal(got, cases[i].status);
         assert_non_null(strstr(log, cases[i].text));
@@ -321,12 +286,9 @@ static void test_all_used(void **state)
     (void)state;
     struct image im;
     make_image(&im,
-               "{" T("e", "U8", "[1]", "[0,1]") "," T("a", "U8", "[1]", "[1,2]") "," T(
-                   "b", "U8", "[1]",
-                   "[2,3]") "," T("c", "U8", "[1]",
-                                  "[3,4]") "," T("d", "U8", "[1]",
-                                                 "[4,5]") "," T("l.0.rotary_emb.inv_freq", "U8",
-                                                                "[1]", "[5,6]") "}",
+               "{" T("e", "U8", "[1]", "[0,1]") "," T("a", "U8", "[1]", "[1,2]") "," T("b", "U8", "[1]", "[2,3]") "," T(
+                   "c", "U8", "[1]", "[3,4]") "," T("d", "U8", "[1]", "[4,5]") "," T("l.0.rotary_emb.inv_freq", "U8",
+                                                                                     "[1]", "[5,6]") "}",
                6);
     struct gr_safetensors *st;
     struct log_capture cap;
@@ -369,15 +331,9 @@ static void test_bad_index(void **state)
         {MAP("{\"w\":\"a.safetensors\",\"x\":\"b.safetensors\",\"y\":\"b.safetensors\"}"),
          GR_EFORMAT,
          {"tensor y", "b.safetensors"}},
-        {MAP("{\"w\":\"a.safetensors\",\"x\":\"c.safetensors\"}"),
-         GR_ENOTFOUND,
-         {"c.safetensors", "No such file"}},
-        {MAP("{\"w\":\"b.safetensors\",\"x\":\"a.safetensors\"}"),
-         GR_EFORMAT,
-         {"should be in", "is in"}},
-        {MAP("{\"w\":\"a.safetensors\",\"v\":\"b.safetensors\"}"),
-         GR_EFORMAT,
-         {"tensor v", "b.safetensors"}},
+        {MAP("{\"w\":\"a.safetensors\",\"x\":\"c.safetensors\"}"), GR_ENOTFOUND, {"c.safetensors", "No such file"}},
+        {MAP("{\"w\":\"b.safetensors\",\"x\":\"a.safetensors\"}"), GR_EFORMAT, {"should be in", "is in"}},
+        {MAP("{\"w\":\"a.safetensors\",\"v\":\"b.safetensors\"}"), GR_EFORMAT, {"tensor v", "b.safetensors"}},
         {MAP("{\"w\":\"../a.safetensors\"}"), GR_EFORMAT, {"plain name", "../a.safetensors"}},
         {MAP("{\"w\":\"/etc/passwd\"}"), GR_EFORMAT, {"plain name", "/etc/passwd"}},
         {MAP("{\"w\":7}"), GR_EFORMAT, {"plain name", "not a string"}},
@@ -388,11 +344,9 @@ static void test_bad_index(void **state)
     }
     static const char good[] = MAP("{\"w\":\"a.safetensors\",\"x\":\"b.safetensors\"}");
     write_shards(dir, good);
-    write_image(dir, "b.safetensors",
-                "{" T("x", "U8", "[4]", "[0,4]") "," T("y", "U8", "[1]", "[4,5]") "}", 5);
+    write_image(dir, "b.safetensors", "{" T("x", "U8", "[4]", "[0,4]") "," T("y", "U8", "[1]", "[4,5]") "}", 5);
     expect_bad_dir(dir, GR_EFORMAT, "tensor y", "not in weight_map");
-    write_image(dir, "b.safetensors",
-                "{" T("x", "U8", "[4]", "[0,4]") "," T("w", "U8", "[1]", "[4,5]") "}", 5);
+    write_image(dir, "b.safetensors", "{" T("x", "U8", "[4]", "[0,4]") "," T("w", "U8", "[1]", "[4,5]") "}", 5);
     expect_bad_dir(dir, GR_EFORMAT, "tensor w", "again in");
     write_image(dir, "b.safetensors", "{" T("x", "U8", "[4]", "[0,4]") "}", 3);
     expect_bad_dir(dir, GR_EFORMAT, "b.safetensors", "truncated");
@@ -419,15 +373,13 @@ static void test_demo_models(void **state)
     demo_dir("target", dir);
     assert_int_equal(gr_safetensors_open(dir, &st), GR_OK);
     assert_int_equal(gr_safetensors_count(st), 74);
-    assert_int_equal(gr_safetensors_take(st, "model.embed_tokens.weight", GR_ST_BF16, 2,
-                                         (int64_t[]){4096, 384}, &data),
+    assert_int_equal(gr_safetensors_take(st, "model.embed_tokens.weight", GR_ST_BF16, 2, (int64_t[]){4096, 384}, &data),
                      GR_OK);
     gr_safetensors_close(st);
     demo_dir("eagle3", dir);
     assert_int_equal(gr_safetensors_open(dir, &st), GR_OK);
     assert_int_equal(gr_safetensors_take(st, "d2t", GR_ST_I64, 1, (int64_t[]){3072}, &data), GR_OK);
-    assert_int_equal(gr_safetensors_take(st, "t2d", GR_ST_BOOL, 1, (int64_t[]){4096}, &data),
-                     GR_OK);
+    assert_int_equal(gr_safetensors_take(st, "t2d", GR_ST_BOOL, 1, (int64_t[]){4096}, &data), GR_OK);
     gr_safetensors_close(st);
 }
 

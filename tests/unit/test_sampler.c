@@ -33,8 +33,8 @@ struct reference {
     int n_keep;
     int32_t rank[N_MAX]; /* kept ids, best first */
     bool keep[N_MAX];
-    double p[N_MAX];     /* probabilities after all processors */
-    bool doubtful;       /* a threshold lies within rounding */
+    double p[N_MAX]; /* probabilities after all processors */
+    bool doubtful;   /* a threshold lies within rounding */
 };
 
 static const double *sort_key;
@@ -482,12 +482,12 @@ static void test_not_finite(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_settings),  cmocka_unit_test(test_ties),
-        cmocka_unit_test(test_top_p_boundary),   cmocka_unit_test(test_order),
-        cmocka_unit_test(test_greedy),           cmocka_unit_test(test_least_temperatures),
-        cmocka_unit_test(test_pick_definition),  cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_distribution),     cmocka_unit_test(test_distribution_over_seeds),
-        cmocka_unit_test(test_pairs),            cmocka_unit_test(test_chi_square_power),
+        cmocka_unit_test(test_random_settings), cmocka_unit_test(test_ties),
+        cmocka_unit_test(test_top_p_boundary),  cmocka_unit_test(test_order),
+        cmocka_unit_test(test_greedy),          cmocka_unit_test(test_least_temperatures),
+        cmocka_unit_test(test_pick_definition), cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_distribution),    cmocka_unit_test(test_distribution_over_seeds),
+        cmocka_unit_test(test_pairs),           cmocka_unit_test(test_chi_square_power),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

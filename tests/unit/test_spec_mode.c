@@ -25,16 +25,20 @@ static struct gr_spec_input input(const struct gr_spec_econ *e)
 
 static void root_round(struct gr_spec_econ *e, double round_ns, double pass_ns)
 {
-    gr_spec_econ_round(e, &(struct gr_spec_round){.clean = true, .n_token = 1, .round_ns = round_ns, .pass_ns = pass_ns,
-                                                  .root_pass_ns = pass_ns});
+    gr_spec_econ_round(
+        e, &(struct gr_spec_round){
+               .clean = true, .n_token = 1, .round_ns = round_ns, .pass_ns = pass_ns, .root_pass_ns = pass_ns});
 }
 
 /* root_pass_ns: what a pass of one row takes at the time. */
 static void tree_round(struct gr_spec_econ *e, int n_token, double round_ns, double pass_ns, double wait_ns,
                        double root_pass_ns)
 {
-    gr_spec_econ_round(e, &(struct gr_spec_round){.waited = true, .n_token = n_token, .round_ns = round_ns,
-                                                  .pass_ns = pass_ns, .wait_ns = wait_ns,
+    gr_spec_econ_round(e, &(struct gr_spec_round){.waited = true,
+                                                  .n_token = n_token,
+                                                  .round_ns = round_ns,
+                                                  .pass_ns = pass_ns,
+                                                  .wait_ns = wait_ns,
                                                   .root_pass_ns = root_pass_ns});
 }
 
@@ -384,8 +388,12 @@ static void test_shared(void **state)
     for (int shared = 0; shared < 2; shared++) {
         struct gr_spec_econ e = econ(1e6);
         for (int i = 0; i < 100; i++) {
-            gr_spec_econ_round(&e, &(struct gr_spec_round){.waited = true, .shared = shared == 1, .n_token = 2,
-                                                           .round_ns = 4e6, .pass_ns = 1.6e6, .wait_ns = 2e6,
+            gr_spec_econ_round(&e, &(struct gr_spec_round){.waited = true,
+                                                           .shared = shared == 1,
+                                                           .n_token = 2,
+                                                           .round_ns = 4e6,
+                                                           .pass_ns = 1.6e6,
+                                                           .wait_ns = 2e6,
                                                            .root_pass_ns = 1e6});
         }
         assert_int_equal(e.is_root, shared == 0);
@@ -557,8 +565,15 @@ static void test_group_rests(void **state)
     (void)state;
     struct gr_spec_group g = {.price = 1.0, .until_trial = 500};
     const struct gr_spec_econ e = {0};
-    const struct gr_spec_input in = {.want_draft = true, .has_drafter = true, .n_node_max = 8, .automatic = true,
-                                     .may_rest = true, .group = &g, .n_group = 8, .n_cold = 8, .econ = &e};
+    const struct gr_spec_input in = {.want_draft = true,
+                                     .has_drafter = true,
+                                     .n_node_max = 8,
+                                     .automatic = true,
+                                     .may_rest = true,
+                                     .group = &g,
+                                     .n_group = 8,
+                                     .n_cold = 8,
+                                     .econ = &e};
     assert_false(gr_spec_group_rests(&g)); /* nothing is known yet */
     assert_int_equal(gr_spec_mode_decide(&in).mode, GR_SPEC_PROBE);
     g.failed = true;
@@ -585,13 +600,24 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_group_rests),
-        cmocka_unit_test(test_rescale), cmocka_unit_test(test_hiccup), cmocka_unit_test(test_slow_for_good),
-        cmocka_unit_test(test_refusals), cmocka_unit_test(test_pays_or_not), cmocka_unit_test(test_turns),
-        cmocka_unit_test(test_changing_speed), cmocka_unit_test(test_pause_in_pass),
-        cmocka_unit_test(test_late_drafter), cmocka_unit_test(test_seeding), cmocka_unit_test(test_foreseen),
+        cmocka_unit_test(test_rescale),
+        cmocka_unit_test(test_hiccup),
+        cmocka_unit_test(test_slow_for_good),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_pays_or_not),
+        cmocka_unit_test(test_turns),
+        cmocka_unit_test(test_changing_speed),
+        cmocka_unit_test(test_pause_in_pass),
+        cmocka_unit_test(test_late_drafter),
+        cmocka_unit_test(test_seeding),
+        cmocka_unit_test(test_foreseen),
         cmocka_unit_test(test_slow_drafter_is_known),
-        cmocka_unit_test(test_group), cmocka_unit_test(test_group_price), cmocka_unit_test(test_group_unsettled),
-        cmocka_unit_test(test_group_trials), cmocka_unit_test(test_group_long_trial), cmocka_unit_test(test_shared),
+        cmocka_unit_test(test_group),
+        cmocka_unit_test(test_group_price),
+        cmocka_unit_test(test_group_unsettled),
+        cmocka_unit_test(test_group_trials),
+        cmocka_unit_test(test_group_long_trial),
+        cmocka_unit_test(test_shared),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

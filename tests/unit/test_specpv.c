@@ -9,14 +9,24 @@
 #include <string.h>
 #include <cmocka.h>
 
-static const struct gr_specpv_params defaults = {.n_sink = 2, .n_retrieval = 256, .n_window = 8, .n_buffer = 128,
-                                                 .threshold = 4096, .interval = 32, .max_provisional = 128};
+static const struct gr_specpv_params defaults = {.n_sink = 2,
+                                                 .n_retrieval = 256,
+                                                 .n_window = 8,
+                                                 .n_buffer = 128,
+                                                 .threshold = 4096,
+                                                 .interval = 32,
+                                                 .max_provisional = 128};
 static const struct gr_specpv_drift no_drift = {.n_checked = 1000.0};
 
 static struct gr_specpv_input input(void)
 {
-    return (struct gr_specpv_input){.mode = GR_SPECPV_EXACT, .params = &defaults, .context = 5000, .n_row = 64,
-                                    .n_level = 8, .has_view = true, .drift = &no_drift};
+    return (struct gr_specpv_input){.mode = GR_SPECPV_EXACT,
+                                    .params = &defaults,
+                                    .context = 5000,
+                                    .n_row = 64,
+                                    .n_level = 8,
+                                    .has_view = true,
+                                    .drift = &no_drift};
 }
 
 static void assert_round(const struct gr_specpv_input *in, enum gr_specpv_round round, enum gr_specpv_why why)
@@ -184,8 +194,8 @@ static void test_automatic(void **state)
 static void test_pays(void **state)
 {
     (void)state;
-    struct gr_specpv_price p = {.full_ns = 3e6, .partial_ns = 1e6, .refresh_ns = 8e6, .rest_ns = 0.2e6, .n_token = 4.0,
-                                .n_missing = 64};
+    struct gr_specpv_price p = {
+        .full_ns = 3e6, .partial_ns = 1e6, .refresh_ns = 8e6, .rest_ns = 0.2e6, .n_token = 4.0, .n_missing = 64};
     assert_true(gr_specpv_pays(&p)); /* 68 tokens in 17 rounds of 3.2 ms, or 16 of 1.2 ms and one of 8.2 */
     p.drift = 0.5;
     assert_false(gr_specpv_pays(&p));
@@ -258,10 +268,15 @@ static void test_trials(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gate),  cmocka_unit_test(test_triggers),  cmocka_unit_test(test_fraction_and_provisional),
-        cmocka_unit_test(test_drift), cmocka_unit_test(test_preflight), cmocka_unit_test(test_resolve),
+        cmocka_unit_test(test_gate),
+        cmocka_unit_test(test_triggers),
+        cmocka_unit_test(test_fraction_and_provisional),
+        cmocka_unit_test(test_drift),
+        cmocka_unit_test(test_preflight),
+        cmocka_unit_test(test_resolve),
         cmocka_unit_test(test_automatic),
-        cmocka_unit_test(test_pays),    cmocka_unit_test(test_trials),
+        cmocka_unit_test(test_pays),
+        cmocka_unit_test(test_trials),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,11 +15,11 @@
 #include <string.h>
 
 enum {
-    N_MAX = 1536,  /* tokens of a session */
+    N_MAX = 1536, /* tokens of a session */
     N_BLOCK = N_MAX / 16,
     N_SESSION = 2,
-    N_NEW = 160,   /* tokens compared */
-    N_BUF = 64,    /* missing tokens, and a tree */
+    N_NEW = 160, /* tokens compared */
+    N_BUF = 64,  /* missing tokens, and a tree */
     CHUNK = 256,
     LEVELS = 5
 };
@@ -75,9 +75,16 @@ static void session_init(struct session *s, int slot, const struct session *as)
 
 static struct gr_pass_seq seq_of(struct session *s, enum gr_pass_kind kind)
 {
-    struct gr_pass_seq q = {.session = s->slot, .kind = kind, .pos0 = s->len - 1, .n_row = 1, .table = &s->table,
-                            .tail = s->token[s->len - 1], .sampling = s->sampling, .want_features = true,
-                            .stop = {.n_new_max = N_MAX}, .corrupt_at = -1};
+    struct gr_pass_seq q = {.session = s->slot,
+                            .kind = kind,
+                            .pos0 = s->len - 1,
+                            .n_row = 1,
+                            .table = &s->table,
+                            .tail = s->token[s->len - 1],
+                            .sampling = s->sampling,
+                            .want_features = true,
+                            .stop = {.n_new_max = N_MAX},
+                            .corrupt_at = -1};
     q.token = &s->token[s->len - 1];
     for (int b = 0; b < GR_SCRATCH_BLOCKS; b++) {
         q.scratch_block[b] = w.lm->n_pool_block + s->slot * GR_SCRATCH_BLOCKS + b;
@@ -211,8 +218,11 @@ static int load_prompt(void)
 static int setup(void **state)
 {
     (void)state;
-    const struct gr_llama_config c = {.dir = GR_SOURCE_ROOT "/models/demo/target", .n_thread = 2, .n_ctx_max = N_MAX,
-                                      .n_row_max = CHUNK + 128, .n_out_max = N_SESSION * GR_TREE_MAX + 128,
+    const struct gr_llama_config c = {.dir = GR_SOURCE_ROOT "/models/demo/target",
+                                      .n_thread = 2,
+                                      .n_ctx_max = N_MAX,
+                                      .n_row_max = CHUNK + 128,
+                                      .n_out_max = N_SESSION * GR_TREE_MAX + 128,
                                       .n_pool_block = N_SESSION * N_BLOCK,
                                       .n_scratch_block = N_SESSION * GR_SCRATCH_BLOCKS,
                                       .head_dir = GR_SOURCE_ROOT "/models/demo/eagle3"};
@@ -238,7 +248,9 @@ static int setup(void **state)
     gr_verifier_destroy(w.verifier);
     const struct gr_kv_budget most = {.n_sink = 2, .n_retrieval = N_BLOCK, .n_window = 8};
     return gr_lm_view_create(w.lm, &most, N_SESSION) == GR_OK &&
-                   gr_verifier_create(w.lm, N_SESSION, &w.verifier) == GR_OK ? 0 : -1;
+                   gr_verifier_create(w.lm, N_SESSION, &w.verifier) == GR_OK
+               ? 0
+               : -1;
 }
 
 static int teardown(void **state)
@@ -519,7 +531,7 @@ static void test_ragged(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_everything), cmocka_unit_test(test_exact),      cmocka_unit_test(test_lossy),
+        cmocka_unit_test(test_everything),      cmocka_unit_test(test_exact),      cmocka_unit_test(test_lossy),
         cmocka_unit_test(test_forced_mismatch), cmocka_unit_test(test_judge_only), cmocka_unit_test(test_ragged),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -18,7 +18,7 @@ struct run {
     struct gr_text_stream s;
     char text[8192]; /* everything handed out */
     size_t len;
-    int stopped_at;  /* index of the token that completed a stop string, -1 */
+    int stopped_at; /* index of the token that completed a stop string, -1 */
     int n_push;
 };
 
@@ -78,8 +78,8 @@ static void feed(struct run *r, const struct gr_tokenizer *tok, const char *text
     }
 }
 
-#define CODE                                                                                                           \
-    "def fibonacci(n):\n    if n < 2:\n        return n\n    return fibonacci(n - 1) + fibonacci(n - "                 \
+#define CODE                                                                                           \
+    "def fibonacci(n):\n    if n < 2:\n        return n\n    return fibonacci(n - 1) + fibonacci(n - " \
     "2)\n\nprint(fibonacci(10))\n"
 
 static void test_plain_text(void **state)
@@ -275,7 +275,7 @@ static void test_empty(void **state)
     end(&r);
     assert_string_equal(r.text, "");
     begin(&r, bytes, stop, 1);
-    push(&r, 300); /* special tokens give no text and do not match */
+    push(&r, 300);    /* special tokens give no text and do not match */
     push(&r, 100000); /* nor do ids that no token has */
     push(&r, 'a');
     end(&r);
@@ -408,11 +408,16 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plain_text),       cmocka_unit_test(test_every_stop_string),
-        cmocka_unit_test(test_straddles_rounds), cmocka_unit_test(test_held_back_and_released),
-        cmocka_unit_test(test_two_stops_overlap), cmocka_unit_test(test_stop_inside_token),
-        cmocka_unit_test(test_split_character),  cmocka_unit_test(test_empty),
-        cmocka_unit_test(test_nothing_after_stop), cmocka_unit_test(test_bad_stops),
+        cmocka_unit_test(test_plain_text),
+        cmocka_unit_test(test_every_stop_string),
+        cmocka_unit_test(test_straddles_rounds),
+        cmocka_unit_test(test_held_back_and_released),
+        cmocka_unit_test(test_two_stops_overlap),
+        cmocka_unit_test(test_stop_inside_token),
+        cmocka_unit_test(test_split_character),
+        cmocka_unit_test(test_empty),
+        cmocka_unit_test(test_nothing_after_stop),
+        cmocka_unit_test(test_bad_stops),
         cmocka_unit_test(test_random),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -73,23 +73,21 @@ static int free_demo(void **state)
 
 /* ---- golden ---- */
 
-static void check_ids(const struct gr_tokenizer *tok, const char *what, const json_t *c,
-                      const char *key, bool add_bos)
+static void check_ids(const struct gr_tokenizer *tok, const char *what, const json_t *c, const char *key, bool add_bos)
 {
     const json_t *text = json_object_get(c, "text"), *want = json_object_get(c, key);
     int32_t ids[N_ID_MAX];
     size_t n = 0;
     assert_non_null(want);
-    assert_int_equal(gr_tokenizer_encode(tok, json_string_value(text), json_string_length(text),
-                                         add_bos, ids, N_ID_MAX, &n),
-                     GR_OK);
+    assert_int_equal(
+        gr_tokenizer_encode(tok, json_string_value(text), json_string_length(text), add_bos, ids, N_ID_MAX, &n), GR_OK);
     bool same = n == json_array_size(want);
     for (size_t i = 0; same && i < n; i++) {
         same = ids[i] == json_integer_value(json_array_get(want, i));
     }
     if (!same) {
-        fail_msg("%s: %s of `%s': %zu ids differ from the golden %zu", what, key,
-                 json_string_value(text), n, json_array_size(want));
+        fail_msg("%s: %s of `%s': %zu ids differ from the golden %zu", what, key, json_string_value(text), n,
+                 json_array_size(want));
     }
 }
 
@@ -242,8 +240,7 @@ static void check_round_trip(const char *text, size_t len, bool is_utf8)
     size_t n, n_back;
     char *back;
     GR_ASSERT(gr_tokenizer_encode_bound(demo, len) <= GR_ARRAY_LEN(ids));
-    assert_int_equal(gr_tokenizer_encode(demo, text, len, false, ids, GR_ARRAY_LEN(ids), &n),
-                     GR_OK);
+    assert_int_equal(gr_tokenizer_encode(demo, text, len, false, ids, GR_ARRAY_LEN(ids), &n), GR_OK);
     assert_true(n <= len);
     assert_int_equal(gr_tokenizer_decode_bytes(demo, ids, n, false, &back, &n_back), GR_OK);
     assert_int_equal(n_back, len);
@@ -275,8 +272,7 @@ static void test_invalid_bytes(void **state)
     /* Each stray byte is its own token and parts the text: the words are encoded as if alone. */
     int32_t ids[16], alone[16];
     size_t n, n_alone;
-    assert_int_equal(gr_tokenizer_encode(demo, "self\xff\xe2\x82 the", 11, false, ids, 16, &n),
-                     GR_OK);
+    assert_int_equal(gr_tokenizer_encode(demo, "self\xff\xe2\x82 the", 11, false, ids, 16, &n), GR_OK);
     assert_int_equal(gr_tokenizer_encode(demo, "self", 4, false, alone, 16, &n_alone), GR_OK);
     assert_memory_equal(ids, alone, n_alone * sizeof(*ids));
     for (size_t i = 0; i < 3; i++) {
@@ -517,13 +513,8 @@ static void test_mini_merges(void **state)
         size_t n;
         int32_t ids[4];
     } cases[] = {
-        {"abc", 1, {257}},
-        {"abb", 2, {256, 'b'}},
-        {"aaa", 2, {259, 'a'}},
-        {"aabc", 2, {'a', 257}},
-        {"abcbc", 2, {257, 258}},
-        {"<tool>a", 2, {301, 'a'}},
-        {"a<bos>b", 3, {'a', 300, 'b'}},
+        {"abc", 1, {257}},        {"abb", 2, {256, 'b'}},     {"aaa", 2, {259, 'a'}},          {"aabc", 2, {'a', 257}},
+        {"abcbc", 2, {257, 258}}, {"<tool>a", 2, {301, 'a'}}, {"a<bos>b", 3, {'a', 300, 'b'}},
     };
     json_t *root = mini_tokenizer();
     struct gr_tokenizer *tok;
@@ -532,9 +523,7 @@ static void test_mini_merges(void **state)
     for (size_t i = 0; i < GR_ARRAY_LEN(cases); i++) {
         int32_t ids[8];
         size_t n;
-        assert_int_equal(
-            gr_tokenizer_encode(tok, cases[i].text, strlen(cases[i].text), false, ids, 8, &n),
-            GR_OK);
+        assert_int_equal(gr_tokenizer_encode(tok, cases[i].text, strlen(cases[i].text), false, ids, 8, &n), GR_OK);
         assert_int_equal(n, cases[i].n);
         assert_memory_equal(ids, cases[i].ids, n * sizeof(*ids));
     }
@@ -542,9 +531,8 @@ static void test_mini_merges(void **state)
 }
 
 /* Ids of a text by the mini tokenizer with two fields set. */
-static void check_patched(const char *path, const char *literal, const char *path2,
-                          const char *literal2, const char *text, size_t n_want,
-                          const int32_t *want)
+static void check_patched(const char *path, const char *literal, const char *path2, const char *literal2,
+                          const char *text, size_t n_want, const int32_t *want)
 {
     json_t *root = mini_tokenizer();
     struct gr_tokenizer *tok;
@@ -564,17 +552,13 @@ static void test_mini_options(void **state)
 {
     (void)state;
     /* No merge leads to zz: only ignore_merges finds it, and only as a whole pre-token. */
-    check_patched("model.vocab.zz", "299", "model.ignore_merges", "false", "zz", 2,
-                  (int32_t[]){'z', 'z'});
-    check_patched("model.vocab.zz", "299", "model.ignore_merges", "true", "zz", 1,
-                  (int32_t[]){299});
-    check_patched("model.vocab.zz", "299", "model.ignore_merges", "true", "zzz", 3,
-                  (int32_t[]){'z', 'z', 'z'});
+    check_patched("model.vocab.zz", "299", "model.ignore_merges", "false", "zz", 2, (int32_t[]){'z', 'z'});
+    check_patched("model.vocab.zz", "299", "model.ignore_merges", "true", "zz", 1, (int32_t[]){299});
+    check_patched("model.vocab.zz", "299", "model.ignore_merges", "true", "zzz", 3, (int32_t[]){'z', 'z', 'z'});
     /* Removed with invert: what is between the matches is left out. */
     static const char split[] = "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[a-z]+\"},"
                                 "\"behavior\":\"Removed\",\"invert\":true}";
-    check_patched("pre_tokenizer.pretokenizers.0", split, "version", "\"1.0\"", "1ab2c 3", 2,
-                  (int32_t[]){256, 'c'});
+    check_patched("pre_tokenizer.pretokenizers.0", split, "version", "\"1.0\"", "1ab2c 3", 2, (int32_t[]){256, 'c'});
 }
 
 /* ---- what is not understood ---- */
@@ -624,59 +608,26 @@ static const struct {
     {"pre_tokenizer", "{\"type\":\"Metaspace\"}", GR_EUNSUPPORTED, {"pre_tokenizer", "Metaspace"}},
     {"pre_tokenizer", "{\"type\":\"ByteLevel\"}", GR_EUNSUPPORTED, {"add_prefix_space", "true"}},
     {"pre_tokenizer.pretokenizers", "[]", GR_EUNSUPPORTED, {"pre_tokenizer", "ByteLevel"}},
-    {"pre_tokenizer.pretokenizers.1",
-     "{\"type\":\"Digits\"}",
-     GR_EUNSUPPORTED,
-     {"pre_tokenizer", "Digits"}},
-    {"pre_tokenizer.pretokenizers.0.behavior",
-     "\"MergedWithNext\"",
-     GR_EUNSUPPORTED,
-     {"behavior", "MergedWithNext"}},
-    {"pre_tokenizer.pretokenizers.0.behavior",
-     "\"Removed\"",
-     GR_EUNSUPPORTED,
-     {"behavior", "Removed"}},
+    {"pre_tokenizer.pretokenizers.1", "{\"type\":\"Digits\"}", GR_EUNSUPPORTED, {"pre_tokenizer", "Digits"}},
+    {"pre_tokenizer.pretokenizers.0.behavior", "\"MergedWithNext\"", GR_EUNSUPPORTED, {"behavior", "MergedWithNext"}},
+    {"pre_tokenizer.pretokenizers.0.behavior", "\"Removed\"", GR_EUNSUPPORTED, {"behavior", "Removed"}},
     {"pre_tokenizer.pretokenizers.0.pattern", "{\"Glob\":\"*\"}", GR_EFORMAT, {"pattern", "Regex"}},
     {"pre_tokenizer.pretokenizers.0.pattern.Regex", "\"a(\"", GR_EFORMAT, {"regex", "a("}},
     {"pre_tokenizer.pretokenizers.0.pattern.Regex", "\"a*\"", GR_EUNSUPPORTED, {"regex", "empty"}},
     {"pre_tokenizer.pretokenizers.0.pattern.Regex", "\"^a\"", GR_EUNSUPPORTED, {"anchor", "^a"}},
-    {"pre_tokenizer.pretokenizers.0.pattern.Regex",
-     "\"\\\\w+\"",
-     GR_EUNSUPPORTED,
-     {"escape", "\\w"}},
+    {"pre_tokenizer.pretokenizers.0.pattern.Regex", "\"\\\\w+\"", GR_EUNSUPPORTED, {"escape", "\\w"}},
     {"pre_tokenizer.pretokenizers.0.pattern.Regex",
      "\"\\\\p{Han}\"",
      GR_EUNSUPPORTED,
      {"general category", "\\p{Han}"}},
-    {"pre_tokenizer.pretokenizers.0.pattern.Regex",
-     "\"[a[b]]\"",
-     GR_EUNSUPPORTED,
-     {"class inside", "[a[b]]"}},
-    {"pre_tokenizer.pretokenizers.0.pattern.Regex",
-     "\"[a&&b]\"",
-     GR_EUNSUPPORTED,
-     {"intersection", "&&"}},
-    {"pre_tokenizer.pretokenizers.0.pattern.Regex",
-     "\"a{1,2}+\"",
-     GR_EUNSUPPORTED,
-     {"{", "a{1,2}+"}},
-    {"pre_tokenizer.pretokenizers.0.pattern.Regex",
-     "\"(?m:a)\"",
-     GR_EUNSUPPORTED,
-     {"group", "(?m:"}},
-    {"pre_tokenizer.pretokenizers.0.pattern.Regex",
-     "\"(*UTF)a\"",
-     GR_EUNSUPPORTED,
-     {"group", "(*UTF)a"}},
-    {"pre_tokenizer.pretokenizers.0.pattern.Regex",
-     "\"a\\\\\"",
-     GR_EUNSUPPORTED,
-     {"escape", "a\\"}},
+    {"pre_tokenizer.pretokenizers.0.pattern.Regex", "\"[a[b]]\"", GR_EUNSUPPORTED, {"class inside", "[a[b]]"}},
+    {"pre_tokenizer.pretokenizers.0.pattern.Regex", "\"[a&&b]\"", GR_EUNSUPPORTED, {"intersection", "&&"}},
+    {"pre_tokenizer.pretokenizers.0.pattern.Regex", "\"a{1,2}+\"", GR_EUNSUPPORTED, {"{", "a{1,2}+"}},
+    {"pre_tokenizer.pretokenizers.0.pattern.Regex", "\"(?m:a)\"", GR_EUNSUPPORTED, {"group", "(?m:"}},
+    {"pre_tokenizer.pretokenizers.0.pattern.Regex", "\"(*UTF)a\"", GR_EUNSUPPORTED, {"group", "(*UTF)a"}},
+    {"pre_tokenizer.pretokenizers.0.pattern.Regex", "\"a\\\\\"", GR_EUNSUPPORTED, {"escape", "a\\"}},
     {"pre_tokenizer.pretokenizers.0.pattern.Regex", "\"[a\"", GR_EFORMAT, {"regex", "[a"}},
-    {"post_processor",
-     "{\"type\":\"BertProcessing\"}",
-     GR_EUNSUPPORTED,
-     {"post_processor", "BertProcessing"}},
+    {"post_processor", "{\"type\":\"BertProcessing\"}", GR_EUNSUPPORTED, {"post_processor", "BertProcessing"}},
     {"post_processor.single", "[]", GR_EFORMAT, {"post_processor.single", "Sequence"}},
     {"post_processor.single.2",
      "{\"SpecialToken\":{\"id\":\"<bos>\"}}",
@@ -703,11 +654,10 @@ static void test_bad(void **state)
         log_capture_begin(&cap);
         enum gr_status st = parse_json(root, &tok);
         const char *log = log_capture_end(&cap);
-        if (st != bad[i].status || strstr(log, bad[i].names[0]) == NULL ||
-            strstr(log, bad[i].names[1]) == NULL || strstr(log, "t/tokenizer.json") == NULL ||
-            log_capture_n_line(log) != 1 || tok != NULL) {
-            fail_msg("%s = %s: status %d, log: %s", bad[i].path,
-                     bad[i].literal != NULL ? bad[i].literal : "(deleted)", (int)st, log);
+        if (st != bad[i].status || strstr(log, bad[i].names[0]) == NULL || strstr(log, bad[i].names[1]) == NULL ||
+            strstr(log, "t/tokenizer.json") == NULL || log_capture_n_line(log) != 1 || tok != NULL) {
+            fail_msg("%s = %s: status %d, log: %s", bad[i].path, bad[i].literal != NULL ? bad[i].literal : "(deleted)",
+                     (int)st, log);
         }
         json_decref(root);
     }

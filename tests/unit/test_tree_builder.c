@@ -38,8 +38,9 @@ static int children(const struct table *t, uint64_t context, int n_max, int32_t 
     for (int i = 0; i < t->n_vocab; i++) {
         const uint64_t x = gr_mix64(context ^ gr_mix64(t->seed + (uint64_t)i));
         const double u = (double)(x >> 11) * 0x1p-53;
-        l[i] = t->style == 0 ? (float)(4.0 * u) : t->style == 1 ? (float)(-log(-log1p(-u * 0.999999)) * 3.0)
-                                                                : -(float)(x % 4) * 0.5f;
+        l[i] = t->style == 0   ? (float)(4.0 * u)
+               : t->style == 1 ? (float)(-log(-log1p(-u * 0.999999)) * 3.0)
+                               : -(float)(x % 4) * 0.5f;
         sum += exp((double)l[i]);
     }
     int n = 0;
@@ -255,7 +256,8 @@ static void test_random_tables(void **state)
     for (uint64_t seed = 1; seed <= 1500; seed++) {
         uint64_t rng = seed;
         const struct table t = {.seed = seed, .n_vocab = 2 + (int)draw(&rng, 30), .style = (int)draw(&rng, 3)};
-        const struct gr_tree_config c = {.n_node = (int32_t)draw(&rng, 64), .depth = 1 + (int32_t)draw(&rng, 8),
+        const struct gr_tree_config c = {.n_node = (int32_t)draw(&rng, 64),
+                                         .depth = 1 + (int32_t)draw(&rng, 8),
                                          .top_k = 1 + (int32_t)draw(&rng, 12)};
         compare(&t, &c);
     }
@@ -265,7 +267,7 @@ static void test_random_tables(void **state)
 static void test_large_settings(void **state)
 {
     (void)state;
-    static const struct gr_tree_config c[] = {{59, 8, 10, false}, {63, 8, 32, false}, {63, 8, 64, false},
+    static const struct gr_tree_config c[] = {{59, 8, 10, false},  {63, 8, 32, false}, {63, 8, 64, false},
                                               {63, 20, 64, false}, {63, 63, 4, false}, {63, 3, 64, false}};
     for (uint64_t seed = 1; seed <= 8; seed++) {
         for (size_t i = 0; i < sizeof(c) / sizeof(c[0]); i++) {
@@ -391,7 +393,8 @@ static void test_rerooted_as_fresh(void **state)
     for (uint64_t seed = 1; seed <= 300; seed++) {
         uint64_t rng = seed;
         const struct table t = {.seed = seed, .n_vocab = 8 + (int)draw(&rng, 60), .style = (int)draw(&rng, 2)};
-        struct gr_tree_config c = {.n_node = 1 + (int32_t)draw(&rng, 63), .depth = 2 + (int32_t)draw(&rng, 10),
+        struct gr_tree_config c = {.n_node = 1 + (int32_t)draw(&rng, 63),
+                                   .depth = 2 + (int32_t)draw(&rng, 10),
                                    .top_k = 1 + (int32_t)draw(&rng, seed % 4 == 0 ? 64 : 10)};
         const int n_child = GR_MAX(c.top_k, 4);
         struct gr_token_tree tree;
@@ -524,9 +527,9 @@ static void test_odd_scores(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_tables), cmocka_unit_test(test_large_settings),
-        cmocka_unit_test(test_wide_and_certain), cmocka_unit_test(test_chain),
-        cmocka_unit_test(test_no_nodes),      cmocka_unit_test(test_odd_scores),
+        cmocka_unit_test(test_random_tables),     cmocka_unit_test(test_large_settings),
+        cmocka_unit_test(test_wide_and_certain),  cmocka_unit_test(test_chain),
+        cmocka_unit_test(test_no_nodes),          cmocka_unit_test(test_odd_scores),
         cmocka_unit_test(test_rerooted_as_fresh), cmocka_unit_test(test_lookup),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -31,8 +31,8 @@ static void test_round_cost(void **state)
 {
     (void)state;
     struct gr_round_cost r;
-    gr_round_cost_init(&r, &(struct gr_cost){.overhead_ns = 7, .n_point = 3, .n_row = {1, 5, 9},
-                                             .pass_ns = {100, 140, 180}}, 0.0f);
+    gr_round_cost_init(
+        &r, &(struct gr_cost){.overhead_ns = 7, .n_point = 3, .n_row = {1, 5, 9}, .pass_ns = {100, 140, 180}}, 0.0f);
     assert_true(r.overhead_ns == 7.0f);
     assert_float_equal(r.pass_ns[1], 100.0f, 1e-3f);
     assert_float_equal(r.pass_ns[3], 120.0f, 1e-3f);
@@ -480,7 +480,9 @@ static void test_sizes_and_a_step(void **state)
     (void)state;
     static const float sure[] = {0.99f, 0.98f, 0.97f, 0.96f, 0.95f, 0.94f, 0.93f, 0.92f, 0.91f, 0.9f, 0.89f, 0.88f};
     static const float doubtful[] = {0.5f, 0.4f, 0.35f, 0.3f, 0.27f, 0.25f, 0.22f, 0.2f};
-    const struct gr_cost c = {.overhead_ns = 100000, .n_point = 5, .n_row = {1, 8, 9, 16, 64},
+    const struct gr_cost c = {.overhead_ns = 100000,
+                              .n_point = 5,
+                              .n_row = {1, 8, 9, 16, 64},
                               .pass_ns = {3900000, 4500000, 5700000, 6200000, 20000000}};
     struct gr_round_cost r;
     struct gr_front f[8];
@@ -503,10 +505,10 @@ static void test_sizes_and_a_step(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sizes_of_one),      cmocka_unit_test(test_sizes_of_two),
-        cmocka_unit_test(test_sizes_and_a_step),
-        cmocka_unit_test(test_round_cost),        cmocka_unit_test(test_size_is_the_best),
-        cmocka_unit_test(test_size_is_monotone),  cmocka_unit_test(test_level_times), cmocka_unit_test(test_level_times_beside_others),
+        cmocka_unit_test(test_sizes_of_one),         cmocka_unit_test(test_sizes_of_two),
+        cmocka_unit_test(test_sizes_and_a_step),     cmocka_unit_test(test_round_cost),
+        cmocka_unit_test(test_size_is_the_best),     cmocka_unit_test(test_size_is_monotone),
+        cmocka_unit_test(test_level_times),          cmocka_unit_test(test_level_times_beside_others),
         cmocka_unit_test(test_growth_near_the_best), cmocka_unit_test(test_growth_follows),
         cmocka_unit_test(test_levels_together),
     };

@@ -16,9 +16,20 @@
 static void test_valid(void **state)
 {
     (void)state;
-    static const char *const good[] = {"", "a", "caf\xc3\xa9", EURO SMILE, "\xef\xbf\xbf", "\xf4\x8f\xbf\xbf", "\xed\x9f\xbf"};
-    static const char *const bad[] = {"\xff", "\x80", "a\xc3", "\xc3" "b", "\xe2\x82", "\xf0\x9f\x98", "\xc0\xaf" /* long form */,
-                                      "\xe0\x80\x80", "\xed\xa0\x80" /* surrogate */, "\xf4\x90\x80\x80", EURO "\xac"};
+    static const char *const good[] = {
+        "", "a", "caf\xc3\xa9", EURO SMILE, "\xef\xbf\xbf", "\xf4\x8f\xbf\xbf", "\xed\x9f\xbf"};
+    static const char *const bad[] = {"\xff",
+                                      "\x80",
+                                      "a\xc3",
+                                      "\xc3"
+                                      "b",
+                                      "\xe2\x82",
+                                      "\xf0\x9f\x98",
+                                      "\xc0\xaf" /* long form */,
+                                      "\xe0\x80\x80",
+                                      "\xed\xa0\x80" /* surrogate */,
+                                      "\xf4\x90\x80\x80",
+                                      EURO "\xac"};
     for (size_t i = 0; i < GR_ARRAY_LEN(good); i++) {
         assert_true(gr_utf8_valid(good[i], strlen(good[i])));
     }
@@ -40,7 +51,9 @@ static void test_mend(void **state)
     (void)state;
     mends("", "");
     mends("a" EURO "b", "a" EURO "b");
-    mends("a\xe2\x82" "b", "a??b");
+    mends("a\xe2\x82"
+          "b",
+          "a??b");
     mends("a" EURO "\xf0\x9f\x98", "a" EURO "???");
     mends("\xff\xfe" SMILE, "??" SMILE);
 }
@@ -59,7 +72,9 @@ static void test_show(void **state)
     (void)state;
     shows("a" EURO "\n\tb\x1b[1m\x7f", 60, "a" EURO "\\n\\tb\\x1b[1m\\x7f");
     shows("\xe2\x82", 60, "\\xe2\\x82");
-    shows("\xac" "b", 60, "\\xacb");
+    shows("\xac"
+          "b",
+          60, "\\xacb");
     shows("ab" EURO, 5, "ab"); /* whole or not at all */
     shows("ab" EURO, 6, "ab" EURO);
     shows("ab\xff", 6, "ab");

@@ -24,28 +24,70 @@ static uint64_t draw(uint64_t n)
 
 /* ---- golden frames ---- */
 
-#define GOLDEN_HEADER(type, flags, payload_len)                                                    \
-    "4752465401" type flags "8877665544332211" "03000000" "09000000" "03000000" payload_len "b1f62da494a1fec6"
+#define GOLDEN_HEADER(type, flags, payload_len) \
+    "4752465401" type flags "8877665544332211"  \
+    "03000000"                                  \
+    "09000000"                                  \
+    "03000000" payload_len "b1f62da494a1fec6"
 
 static const struct golden {
     uint8_t type;
     const char *hex;
 } golden[] = {
-    {GR_FRAME_DRAFT, GOLDEN_HEADER("01", "0000", "22000000")
-        "05000000" "0a000000" "0b000000" "0c000000" "0d000000" "f80f0000" "ffff" "0000" "0000" "0100" "0200"},
-    {GR_FRAME_VERDICT, GOLDEN_HEADER("02", "0000", "16000000")
-        "09000000" "03000000" "06000000" "f80f0000" "00" "01" "02" "00" "0002"},
-    {GR_FRAME_VERDICT, GOLDEN_HEADER("02", "0000", "14000000")
-        "ffffffff" "03000000" "04000000" "07000000" "02" "00" "00" "3f"},
-    {GR_FRAME_DESYNC, GOLDEN_HEADER("03", "0000", "08000000") "02000000" "03000000"},
-    {GR_FRAME_RESYNC, GOLDEN_HEADER("04", "0000", "28000000")
-        "03000000" "02000000" "00080000" "03000000" "b1f62da494a1fec6" "c97ba0c74b061eaf" "eaa27e740c9fcb53"},
-    {GR_FRAME_DELTA, GOLDEN_HEADER("05", "0307", "14000000")
-        "00000000" "03000000" "05000000" "07000000" "f80f0000"},
-    {GR_FRAME_FEATURES, GOLDEN_HEADER("06", "0000", "18000000")
-        "01000000" "0200" "02" "01" "03000000" "a0a1a2a3a4a5a6a7a8a9aaab"},
-    {GR_FRAME_COST, GOLDEN_HEADER("07", "0000", "18000000")
-        "10270000" "02000000" "01000000" "e0930400" "40000000" "40420f00"},
+    {GR_FRAME_DRAFT, GOLDEN_HEADER("01", "0000", "22000000") "05000000"
+                                                             "0a000000"
+                                                             "0b000000"
+                                                             "0c000000"
+                                                             "0d000000"
+                                                             "f80f0000"
+                                                             "ffff"
+                                                             "0000"
+                                                             "0000"
+                                                             "0100"
+                                                             "0200"},
+    {GR_FRAME_VERDICT, GOLDEN_HEADER("02", "0000", "16000000") "09000000"
+                                                               "03000000"
+                                                               "06000000"
+                                                               "f80f0000"
+                                                               "00"
+                                                               "01"
+                                                               "02"
+                                                               "00"
+                                                               "0002"},
+    {GR_FRAME_VERDICT, GOLDEN_HEADER("02", "0000", "14000000") "ffffffff"
+                                                               "03000000"
+                                                               "04000000"
+                                                               "07000000"
+                                                               "02"
+                                                               "00"
+                                                               "00"
+                                                               "3f"},
+    {GR_FRAME_DESYNC, GOLDEN_HEADER("03", "0000", "08000000") "02000000"
+                                                              "03000000"},
+    {GR_FRAME_RESYNC, GOLDEN_HEADER("04", "0000", "28000000") "03000000"
+                                                              "02000000"
+                                                              "00080000"
+                                                              "03000000"
+                                                              "b1f62da494a1fec6"
+                                                              "c97ba0c74b061eaf"
+                                                              "eaa27e740c9fcb53"},
+    {GR_FRAME_DELTA, GOLDEN_HEADER("05", "0307", "14000000") "00000000"
+                                                             "03000000"
+                                                             "05000000"
+                                                             "07000000"
+                                                             "f80f0000"},
+    {GR_FRAME_FEATURES, GOLDEN_HEADER("06", "0000", "18000000") "01000000"
+                                                                "0200"
+                                                                "02"
+                                                                "01"
+                                                                "03000000"
+                                                                "a0a1a2a3a4a5a6a7a8a9aaab"},
+    {GR_FRAME_COST, GOLDEN_HEADER("07", "0000", "18000000") "10270000"
+                                                            "02000000"
+                                                            "01000000"
+                                                            "e0930400"
+                                                            "40000000"
+                                                            "40420f00"},
     {GR_FRAME_TAKEN, GOLDEN_HEADER("08", "0000", "00000000")},
 };
 #define N_GOLDEN ((int)GR_ARRAY_LEN(golden))
@@ -60,20 +102,33 @@ static size_t from_hex(const char *hex, uint8_t *out)
     return n;
 }
 
-static const struct gr_frame_header golden_header = {.session = 0x1122334455667788ull, .epoch = 3, .round = 9,
-                                                     .base_len = 3, .prefix_hash = 0xc6fea194a42df6b1ull};
+static const struct gr_frame_header golden_header = {
+    .session = 0x1122334455667788ull, .epoch = 3, .round = 9, .base_len = 3, .prefix_hash = 0xc6fea194a42df6b1ull};
 
 /* Encodes what the golden frame i says, from values. */
 static size_t encode_golden(int i, uint8_t *out, size_t cap)
 {
     struct gr_frame_header h = golden_header;
     const struct gr_token_tree tree = {.n = 5, .token = {10, 11, 12, 13, 4088}, .parent = {-1, 0, 0, 1, 2}};
-    const struct gr_verdict path = {.draft_round = 9, .keep_len = 3, .final_len = 6, .bonus = 4088,
-                                    .kind = GR_VERDICT_PLAIN, .finish = GR_FINISH_STOP, .n_path = 2, .node = {0, 2}};
-    const struct gr_verdict root = {.draft_round = GR_WIRE_ROOT_ONLY, .keep_len = 3, .final_len = 4, .bonus = 7,
-                                    .kind = GR_VERDICT_FULL, .n_want = 63};
+    const struct gr_verdict path = {.draft_round = 9,
+                                    .keep_len = 3,
+                                    .final_len = 6,
+                                    .bonus = 4088,
+                                    .kind = GR_VERDICT_PLAIN,
+                                    .finish = GR_FINISH_STOP,
+                                    .n_path = 2,
+                                    .node = {0, 2}};
+    const struct gr_verdict root = {.draft_round = GR_WIRE_ROOT_ONLY,
+                                    .keep_len = 3,
+                                    .final_len = 4,
+                                    .bonus = 7,
+                                    .kind = GR_VERDICT_FULL,
+                                    .n_want = 63};
     const struct gr_cost cost = {.overhead_ns = 10000, .n_point = 2, .n_row = {1, 64}, .pass_ns = {300000, 1000000}};
-    const struct gr_resync resync = {.my_len = 3, .feature_len = 2, .feature_context = 2048, .n_hash = 3,
+    const struct gr_resync resync = {.my_len = 3,
+                                     .feature_len = 2,
+                                     .feature_context = 2048,
+                                     .n_hash = 3,
                                      .hash = {0xc6fea194a42df6b1ull, 0xaf1e064bc7a07bc9ull, 0x53cb9f0c747ea2eaull}};
     const int32_t id[] = {5, 7, 4088};
     const struct gr_features f = {.first_pos = 1, .n_row = 2, .width = 3, .dtype = 2, .raw = 1};
@@ -261,9 +316,9 @@ static enum gr_status decode_any(const uint8_t *bytes, size_t len)
     const enum gr_status st = gr_wire_decode_header(f, len, &h);
     assert_int_equal(log_count_n - before, st == GR_OK ? 0 : 1);
     if (st == GR_OK) {
-        static void (*const check[])(const uint8_t *, size_t) = {NULL, check_draft, check_verdict, check_desync,
-                                                                 check_resync, check_delta, check_features,
-                                                                 check_cost, check_taken};
+        static void (*const check[])(const uint8_t *, size_t) = {NULL,           check_draft,  check_verdict,
+                                                                 check_desync,   check_resync, check_delta,
+                                                                 check_features, check_cost,   check_taken};
         check[h.type](f, len);
     }
     const enum gr_status all = st != GR_OK || log_count_n != before ? GR_EFORMAT : GR_OK;
@@ -400,11 +455,16 @@ static void test_features_counts(void **state)
         size_t bytes;
         enum gr_status want;
     } c[] = {
-        {32, 0, 0, 4, 512, GR_OK},          {1, 1, 1, 1, 2, GR_OK},
-        {33, 0, 0, 4, 528, GR_EFORMAT},     {0, 0, 0, 4, 0, GR_EFORMAT},
-        {2, 3, 0, 4, 32, GR_EFORMAT},       {2, 255, 0, 4, 32, GR_EFORMAT},
-        {2, 0, 2, 4, 32, GR_EFORMAT},       {2, 0, 0, 4, 31, GR_EFORMAT},
-        {2, 0, 0, 4, 33, GR_EFORMAT},       {32, 0, 0, 0x02000000, 0, GR_EFORMAT}, /* 2^32 bytes: wraps to 0 */
+        {32, 0, 0, 4, 512, GR_OK},
+        {1, 1, 1, 1, 2, GR_OK},
+        {33, 0, 0, 4, 528, GR_EFORMAT},
+        {0, 0, 0, 4, 0, GR_EFORMAT},
+        {2, 3, 0, 4, 32, GR_EFORMAT},
+        {2, 255, 0, 4, 32, GR_EFORMAT},
+        {2, 0, 2, 4, 32, GR_EFORMAT},
+        {2, 0, 0, 4, 31, GR_EFORMAT},
+        {2, 0, 0, 4, 33, GR_EFORMAT},
+        {32, 0, 0, 0x02000000, 0, GR_EFORMAT}, /* 2^32 bytes: wraps to 0 */
         {32, 0, 0, 0xffffffffu, 128, GR_EFORMAT},
         {2, 0, 0, 0, 0, GR_EFORMAT}, /* rows of nothing */
     };
@@ -484,9 +544,12 @@ static void test_vocabulary(void **state)
 
 static struct gr_frame_header draw_header(void)
 {
-    return (struct gr_frame_header){.flags = (uint16_t)draw(65536), .session = draw(UINT64_MAX),
-                                    .epoch = (uint32_t)draw(1ull << 32), .round = (uint32_t)draw(1ull << 32),
-                                    .base_len = (uint32_t)draw(1ull << 32), .prefix_hash = draw(UINT64_MAX)};
+    return (struct gr_frame_header){.flags = (uint16_t)draw(65536),
+                                    .session = draw(UINT64_MAX),
+                                    .epoch = (uint32_t)draw(1ull << 32),
+                                    .round = (uint32_t)draw(1ull << 32),
+                                    .base_len = (uint32_t)draw(1ull << 32),
+                                    .prefix_hash = draw(UINT64_MAX)};
 }
 
 static void assert_header(const uint8_t *f, size_t n, const struct gr_frame_header *want, uint8_t type)
@@ -522,9 +585,13 @@ static void round_trip_verdict(uint8_t *f)
     const struct gr_frame_header h = draw_header();
     struct gr_verdict v, back;
     memset(&v, 0, sizeof(v));
-    v = (struct gr_verdict){.draft_round = (uint32_t)draw(1000), .keep_len = (uint32_t)draw(1ull << 32),
-                            .final_len = (uint32_t)draw(1ull << 32), .bonus = (int32_t)draw(N_VOCAB),
-                            .kind = (uint8_t)draw(3), .finish = (uint8_t)draw(4), .n_want = (uint8_t)draw(64)};
+    v = (struct gr_verdict){.draft_round = (uint32_t)draw(1000),
+                            .keep_len = (uint32_t)draw(1ull << 32),
+                            .final_len = (uint32_t)draw(1ull << 32),
+                            .bonus = (int32_t)draw(N_VOCAB),
+                            .kind = (uint8_t)draw(3),
+                            .finish = (uint8_t)draw(4),
+                            .n_want = (uint8_t)draw(64)};
     for (uint8_t i = 0; i < GR_NODE_MAX; i++) {
         if (draw(3) == 0) {
             v.node[v.n_path++] = i;
@@ -652,13 +719,12 @@ static void test_resync_lengths(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden_encode),     cmocka_unit_test(test_golden_decode),
-        cmocka_unit_test(test_truncations),       cmocka_unit_test(test_every_byte_corrupted),
-        cmocka_unit_test(test_random_bytes),
-        cmocka_unit_test(test_oversize_counts),   cmocka_unit_test(test_features_counts),
-        cmocka_unit_test(test_field_ranges),      cmocka_unit_test(test_vocabulary),
-        cmocka_unit_test(test_round_trips),       cmocka_unit_test(test_small_buffers),
-        cmocka_unit_test(test_resync_lengths),
+        cmocka_unit_test(test_golden_encode),   cmocka_unit_test(test_golden_decode),
+        cmocka_unit_test(test_truncations),     cmocka_unit_test(test_every_byte_corrupted),
+        cmocka_unit_test(test_random_bytes),    cmocka_unit_test(test_oversize_counts),
+        cmocka_unit_test(test_features_counts), cmocka_unit_test(test_field_ranges),
+        cmocka_unit_test(test_vocabulary),      cmocka_unit_test(test_round_trips),
+        cmocka_unit_test(test_small_buffers),   cmocka_unit_test(test_resync_lengths),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,13 +14,13 @@
 #include "tests/unit/mini_tokenizer.h" /* json_patch_at */
 
 #define TINY_N_TENSOR 96
-#define TINY_HIDDEN   32
-#define TINY_FFN      48
-#define TINY_N_VOCAB  64
-#define TINY_N_DRAFT  24
+#define TINY_HIDDEN 32
+#define TINY_FFN 48
+#define TINY_N_VOCAB 64
+#define TINY_N_DRAFT 24
 
 struct tiny_folder {
-    char dir[64]; /* owned folder in /tmp */
+    char dir[64];                           /* owned folder in /tmp */
     struct gr_tensor tensor[TINY_N_TENSOR]; /* names and data: owned, malloc */
     size_t n;
     json_t *config;
@@ -63,8 +63,8 @@ static inline void *tiny_add_raw(struct tiny_folder *f, const char *name, enum g
     const size_t bytes = (size_t)(d0 * GR_MAX(d1, 1)) * gr_st_dtype_bytes(dtype);
     void *data = calloc(1, bytes);
     GR_ASSERT(data != NULL);
-    f->tensor[f->n++] = (struct gr_tensor){.name = strdup(name), .dtype = dtype, .n_dim = n_dim, .shape = {d0, d1},
-                                           .data = data, .bytes = bytes};
+    f->tensor[f->n++] = (struct gr_tensor){
+        .name = strdup(name), .dtype = dtype, .n_dim = n_dim, .shape = {d0, d1}, .data = data, .bytes = bytes};
     return data;
 }
 
@@ -89,9 +89,9 @@ static inline void tiny_add_layer(struct tiny_folder *f, const char *prefix, int
         const char *name;
         int d0, d1;
     } tensors[] = {
-        {"self_attn.q_proj", n_q, n_in}, {"self_attn.k_proj", n_kv, n_in}, {"self_attn.v_proj", n_kv, n_in},
-        {"self_attn.o_proj", hidden, n_q}, {"mlp.gate_proj", ffn, hidden}, {"mlp.up_proj", ffn, hidden},
-        {"mlp.down_proj", hidden, ffn}, {"input_layernorm", hidden, 0}, {"post_attention_layernorm", hidden, 0},
+        {"self_attn.q_proj", n_q, n_in},   {"self_attn.k_proj", n_kv, n_in}, {"self_attn.v_proj", n_kv, n_in},
+        {"self_attn.o_proj", hidden, n_q}, {"mlp.gate_proj", ffn, hidden},   {"mlp.up_proj", ffn, hidden},
+        {"mlp.down_proj", hidden, ffn},    {"input_layernorm", hidden, 0},   {"post_attention_layernorm", hidden, 0},
     };
     for (size_t i = 0; i < GR_ARRAY_LEN(tensors); i++) {
         char name[128];
@@ -137,9 +137,11 @@ static inline void tiny_finish(struct tiny_folder *f)
 /* 2 heads of 16, 1 KV head, an lm_head of its own. */
 static inline void tiny_target(struct tiny_folder *f, int n_layer)
 {
-    tiny_begin(f, "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":32,\"intermediate_size\":48,"
-                  "\"num_hidden_layers\":8,\"num_attention_heads\":2,\"num_key_value_heads\":1,\"head_dim\":16,"
-                  "\"vocab_size\":64,\"rms_norm_eps\":1e-5,\"rope_theta\":5000.0,\"max_position_embeddings\":128}", 17);
+    tiny_begin(f,
+               "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":32,\"intermediate_size\":48,"
+               "\"num_hidden_layers\":8,\"num_attention_heads\":2,\"num_key_value_heads\":1,\"head_dim\":16,"
+               "\"vocab_size\":64,\"rms_norm_eps\":1e-5,\"rope_theta\":5000.0,\"max_position_embeddings\":128}",
+               17);
     json_object_set_new(f->config, "num_hidden_layers", json_integer(n_layer));
     tiny_add(f, "model.embed_tokens.weight", TINY_N_VOCAB, TINY_HIDDEN);
     tiny_add(f, "lm_head.weight", TINY_N_VOCAB, TINY_HIDDEN);
@@ -166,10 +168,12 @@ static inline void tiny_add_map(struct tiny_folder *f, int n_draft)
 static inline void tiny_head(struct tiny_folder *f, const char *prefix)
 {
     char name[64];
-    tiny_begin(f, "{\"architectures\":[\"LlamaForCausalLMEagle3\"],\"hidden_size\":32,\"intermediate_size\":40,"
-                  "\"num_hidden_layers\":1,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":16,"
-                  "\"vocab_size\":64,\"rms_norm_eps\":1e-5,\"rope_theta\":3000.0,\"max_position_embeddings\":128,"
-                  "\"draft_vocab_size\":24,\"eagle_config\":{\"eagle_aux_hidden_state_layer_ids\":[1,3,4]}}", 23);
+    tiny_begin(f,
+               "{\"architectures\":[\"LlamaForCausalLMEagle3\"],\"hidden_size\":32,\"intermediate_size\":40,"
+               "\"num_hidden_layers\":1,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":16,"
+               "\"vocab_size\":64,\"rms_norm_eps\":1e-5,\"rope_theta\":3000.0,\"max_position_embeddings\":128,"
+               "\"draft_vocab_size\":24,\"eagle_config\":{\"eagle_aux_hidden_state_layer_ids\":[1,3,4]}}",
+               23);
     tiny_add(f, "fc.weight", TINY_HIDDEN, 3 * TINY_HIDDEN);
     tiny_add_layer(f, prefix, 2 * TINY_HIDDEN, 64, 32, TINY_HIDDEN, 40);
     snprintf(name, sizeof(name), "%s.hidden_norm.weight", prefix);

@@ -330,8 +330,7 @@ static inline cudaError_t cudaOccupancyMaxActiveClusters(int *n, T *, const cuda
     return cudaSuccess;
 }
 
-template <class T>
-static inline cudaError_t cudaFuncSetAttribute(T *kernel, cudaFuncAttribute attribute, int value)
+template <class T> static inline cudaError_t cudaFuncSetAttribute(T *kernel, cudaFuncAttribute attribute, int value)
 {
     return attribute == cudaFuncAttributeMaxDynamicSharedMemorySize ? soft_gpu_shared_max((const void *)kernel, value)
                                                                     : cudaErrorInvalidValue;

@@ -5,8 +5,8 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
-#define GR_SHARED(T, name)                                                                                             \
-    static const char name##_is = 0;                                                                                   \
+#define GR_SHARED(T, name)           \
+    static const char name##_is = 0; \
     T &name = *(T *)soft_gpu::shared_variable(&name##_is, sizeof(T))
 #define GR_DYNAMIC_SHARED(T, name, alignment) T *const name = (T *)soft_gpu::dynamic_shared()
 
