@@ -2,20 +2,18 @@
  * workers of each are started once and serve all requests; plain decoding is a request without trees to the first of
  * them. Every repetition runs all rows in turn, so that a slow minute of the machine hits all alike; the first is
  * warm-up and does not count. Every text is compared with plain decoding's. With --geometry target and EAGLE-3 head are
- * expanded in memory (model/expand.h): the cost is that of the geometry, the acceptance that of the small pair. Speeds
- * are decode tokens per second (without the first token) over all prompts; the round is split into
- *   draft:  the drafter's own compute,
- *   verify: the target's forward pass,
- *   host:   sampling, walk and commit on the target,
- *   wire:   what is left of the wait from VERDICT to DRAFT: frames both ways, wake-ups, both I/O loops.
- * bytes/token: frames of the data path, both ways, while decoding; features of an EAGLE-3 head are most of it.
- * With --context it is another measurement: long.c. */
+ * expanded in memory (model/load/expand.h): the cost is that of the geometry, the acceptance that of the small pair.
+ * Speeds are decode tokens per second (without the first token) over all prompts; the round is split into draft:  the
+ * drafter's own compute, verify: the target's forward pass, host:   sampling, walk and commit on the target, wire: what
+ * is left of the wait from VERDICT to DRAFT: frames both ways, wake-ups, both I/O loops. bytes/token: frames of the
+ * data path, both ways, while decoding; features of an EAGLE-3 head are most of it. With --context it is another
+ * measurement: long.c. */
 #include "bench/bench.h"
 #include "bench/group.h"
 #include "bench/paths.h"
-#include "common/log.h"
-#include "common/parse.h"
-#include "model/expand.h"
+#include "common/base/log.h"
+#include "common/base/parse.h"
+#include "model/load/expand.h"
 
 #include <math.h>
 #include <signal.h>

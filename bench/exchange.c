@@ -1,8 +1,8 @@
 #include "bench/exchange.h"
 
-#include "common/bytes.h"
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/bytes.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -8,10 +8,10 @@
 #include "bench/gates_file.h"
 #include "bench/graft_run.h"
 #include "bench/paths.h"
-#include "common/log.h"
-#include "common/out_file.h"
-#include "common/parse.h"
-#include "common/program.h"
+#include "common/base/log.h"
+#include "common/base/out_file.h"
+#include "common/base/parse.h"
+#include "common/process/program.h"
 
 #include <errno.h>
 #include <limits.h>

@@ -1,6 +1,6 @@
 #include "bench/gates_file.h"
 
-#include "common/log.h"
+#include "common/base/log.h"
 
 #include <math.h>
 #include <string.h>

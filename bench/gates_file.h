@@ -11,7 +11,7 @@
 #ifndef GR_BENCH_GATES_FILE_H
 #define GR_BENCH_GATES_FILE_H
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 #include <jansson.h>
 #include <stdbool.h>

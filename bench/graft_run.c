@@ -1,7 +1,7 @@
 #include "bench/graft_run.h"
 
-#include "common/log.h"
-#include "common/status.h"
+#include "common/base/log.h"
+#include "common/base/status.h"
 
 #include <errno.h>
 #include <fcntl.h>

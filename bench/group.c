@@ -1,8 +1,8 @@
 #include "bench/group.h"
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/parse.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/parse.h"
 
 #include <stdlib.h>
 #include <string.h>

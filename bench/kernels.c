@@ -1,7 +1,7 @@
 /* graft-bench kernels: the benchmark that lives beside the kernels' test, so that what is timed is what is checked. */
 #include "bench/bench.h"
-#include "common/log.h"
-#include "common/program.h"
+#include "common/base/log.h"
+#include "common/process/program.h"
 
 #include <errno.h>
 #include <stdint.h>

@@ -1,10 +1,11 @@
 #include "bench/link.h"
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/wire.h"
-#include "transport/bootstrap.h"
-#include "transport/gate.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/protocol/wire.h"
+#include "transport/connect/bootstrap.h"
+#include "transport/connect/gate.h"
+#include "transport/net.h"
 
 #include <errno.h>
 #include <poll.h>

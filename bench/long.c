@@ -12,9 +12,9 @@
 #include "bench/long_turn.h"
 #include "bench/paths.h"
 #include "bench/plot.h"
-#include "common/log.h"
-#include "common/parse.h"
-#include "target_worker/specpv.h"
+#include "common/base/log.h"
+#include "common/base/parse.h"
+#include "target_worker/policy/specpv.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 #include "bench/long_text.h"
 
 #include "bench/graft_run.h"
-#include "common/log.h"
-#include "model/tokenizer.h"
+#include "common/base/log.h"
+#include "model/tokenizer/tokenizer.h"
 
 #include <errno.h>
 #include <glob.h>

@@ -2,7 +2,7 @@
 #ifndef GR_BENCH_LONG_TEXT_H
 #define GR_BENCH_LONG_TEXT_H
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 #include <stdint.h>
 

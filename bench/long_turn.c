@@ -1,8 +1,8 @@
 #include "bench/long_turn.h"
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/wire.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/protocol/wire.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -5,7 +5,7 @@
 
 #include "bench/pair.h"
 #include "bench/prices.h"
-#include "common/specpv.h"
+#include "common/protocol/specpv.h"
 
 #define GR_LONG_VARIANT_MAX 32
 #define GR_LONG_TOKEN_MAX 4096

@@ -1,6 +1,6 @@
 #include "bench/machine.h"
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "kernels/kernels.h"
 
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* graft-bench: what it measures and how is told by each benchmark's --help and in docs/PERFORMANCE.md. */
 #include "bench/bench.h"
 #include "bench/commit.h"
-#include "common/log.h"
+#include "common/base/log.h"
 
 #include <signal.h>
 #include <string.h>

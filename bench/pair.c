@@ -1,15 +1,15 @@
 #include "bench/pair.h"
 #include "bench/paths.h"
 
-#include "common/child_args.h"
-#include "common/clock.h"
-#include "common/hash.h"
-#include "common/log.h"
-#include "common/parse.h"
-#include "common/program.h"
-#include "model/device.h"
-#include "model/hf_config.h"
-#include "transport/worker_args.h"
+#include "common/process/child_args.h"
+#include "common/base/clock.h"
+#include "common/rules/hash.h"
+#include "common/base/log.h"
+#include "common/base/parse.h"
+#include "common/process/program.h"
+#include "common/base/device.h"
+#include "model/files/hf_config.h"
+#include "transport/worker/worker_args.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -3,10 +3,10 @@
 #ifndef GR_BENCH_PAIR_H
 #define GR_BENCH_PAIR_H
 
-#include "common/children.h"
-#include "model/expand.h"
-#include "model/tuned.h"
-#include "orchestrator/hub.h"
+#include "common/process/children.h"
+#include "model/load/expand.h"
+#include "model/files/tuned.h"
+#include "orchestrator/server/hub.h"
 
 struct gr_pair_config {
     const char *target, *draft;                 /* model folders; draft NULL: no draft worker */
@@ -14,8 +14,8 @@ struct gr_pair_config {
     const char *target_program, *draft_program; /* paths; NULL: those beside this program */
     bool colocated;                             /* the drafter runs in the target's process, over loop */
     const char *target_device, *draft_device;   /* NULL: cpu */
-    const char *geometry;                       /* both are expanded to it (model/expand.h); NULL: as in the folders */
-    const char *tuned;                          /* measured shapes, for those on a GPU (model/tuned.h); NULL: none */
+    const char *geometry; /* both are expanded to it (model/load/expand.h); NULL: as in the folders */
+    const char *tuned;    /* measured shapes, for those on a GPU (model/files/tuned.h); NULL: none */
     bool require_tuned;
     const char *transport; /* "": what the workers choose */
     int n_session, n_ctx_max;

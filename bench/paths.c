@@ -1,6 +1,6 @@
 #include "bench/paths.h"
 
-#include "common/program.h"
+#include "common/process/program.h"
 
 #include <limits.h>
 #include <stdio.h>

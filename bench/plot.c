@@ -1,6 +1,6 @@
 #include "bench/plot.h"
 
-#include "common/log.h"
+#include "common/base/log.h"
 
 #include <errno.h>
 #include <fcntl.h>

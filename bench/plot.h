@@ -2,8 +2,8 @@
 #ifndef GR_BENCH_PLOT_H
 #define GR_BENCH_PLOT_H
 
-#include "common/out_file.h"
-#include "common/status.h"
+#include "common/base/out_file.h"
+#include "common/base/status.h"
 
 #include <stdbool.h>
 #include <stdio.h>

@@ -1,10 +1,10 @@
 #include "bench/prices.h"
 
 #include "bench/table.h"
-#include "common/log.h"
-#include "common/specpv.h"
+#include "common/base/log.h"
+#include "common/protocol/specpv.h"
 #include "model/llama.h"
-#include "target_worker/verifier.h"
+#include "target_worker/compute/verifier.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,7 @@
 #ifndef GR_BENCH_PRICES_H
 #define GR_BENCH_PRICES_H
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 #include <stdint.h>
 

@@ -1,9 +1,9 @@
 #include "bench/prompt_set.h"
 
 #include "bench/long_text.h"
-#include "common/log.h"
-#include "common/parse.h"
-#include "model/tokenizer.h"
+#include "common/base/log.h"
+#include "common/base/parse.h"
+#include "model/tokenizer/tokenizer.h"
 
 #include <stdlib.h>
 #include <string.h>

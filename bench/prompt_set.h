@@ -4,7 +4,7 @@
 #define GR_BENCH_PROMPT_SET_H
 
 #include "bench/graft_run.h"
-#include "common/status.h"
+#include "common/base/status.h"
 
 #include <stdint.h>
 

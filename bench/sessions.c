@@ -8,8 +8,8 @@
 #include "bench/bench.h"
 #include "bench/group.h"
 #include "bench/paths.h"
-#include "common/log.h"
-#include "common/parse.h"
+#include "common/base/log.h"
+#include "common/base/parse.h"
 
 #include <signal.h>
 #include <sodium.h>

@@ -1,8 +1,8 @@
 #include "bench/stage_dump.h"
 
-#include "common/log.h"
-#include "model/json_util.h"
-#include "model/safetensors.h"
+#include "common/base/log.h"
+#include "model/files/json_util.h"
+#include "model/files/safetensors.h"
 
 #include <inttypes.h>
 #include <math.h>

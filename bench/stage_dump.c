@@ -1,9 +1,9 @@
 #include "bench/stage_dump.h"
 
-#include "common/log.h"
+#include "common/base/log.h"
 #include "model/eagle3.h"
 #include "model/llama.h"
-#include "model/safetensors_write.h"
+#include "model/files/safetensors_write.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -13,7 +13,7 @@
 #define GR_BENCH_STAGE_DUMP_H
 
 #include "bench/table.h"
-#include "model/expand.h"
+#include "model/load/expand.h"
 
 struct gr_bench_dump {
     const char *file, *ids; /* ids: "264,68,198" */

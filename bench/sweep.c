@@ -5,9 +5,9 @@
 #include "bench/bench.h"
 #include "bench/graft_run.h"
 #include "bench/paths.h"
-#include "common/log.h"
-#include "common/parse.h"
-#include "common/program.h"
+#include "common/base/log.h"
+#include "common/base/parse.h"
+#include "common/process/program.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 #include "bench/table.h"
 
 #include "bench/commit.h"
-#include "common/log.h"
+#include "common/base/log.h"
 
 #include <jansson.h>
 #include <math.h>

@@ -6,7 +6,7 @@
 #ifndef GR_BENCH_TABLE_H
 #define GR_BENCH_TABLE_H
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 #include <stdio.h>
 

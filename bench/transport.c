@@ -4,11 +4,11 @@
  * rows back. The two ends are processes, of loop threads. bench/exchange.h says what flows. */
 #include "bench/bench.h"
 #include "bench/link.h"
-#include "common/address.h"
-#include "common/log.h"
-#include "common/parse.h"
-#include "common/wire.h"
-#include "transport/verbs.h"
+#include "common/base/address.h"
+#include "common/base/log.h"
+#include "common/base/parse.h"
+#include "common/protocol/wire.h"
+#include "transport/verbs/verbs.h"
 
 #include <math.h>
 #include <sodium.h>

@@ -1,5 +1,5 @@
 /* graft-bench tune gemm | attention: times what a model's kernels on a GPU may be given to choose from, and writes what
- * was fastest into a file that `--tuned` reads (model/tuned.h).
+ * was fastest into a file that `--tuned` reads (model/files/tuned.h).
  *   gemm: every width and number of parts for each matrix, at 1 and at 64 rows: what plain decoding has and what a tree
  *     has at most. Score: the sum of both.
  *   attention: 1 to 8 splits of the far keys, at 1 and 64 rows behind 2k, 8k and 32k tokens. Score: the mean over these
@@ -10,10 +10,10 @@
 #include "bench/tune_file.h"
 #include "bench/tune_gpu.h"
 #include "bench/paths.h"
-#include "common/log.h"
-#include "common/parse.h"
-#include "kernels/cuda/attention.h"
-#include "model/device.h"
+#include "common/base/log.h"
+#include "common/base/parse.h"
+#include "kernels/cuda/attention/attention.h"
+#include "common/base/device.h"
 #include "model/eagle3_source.h"
 #include "model/llama_source.h"
 

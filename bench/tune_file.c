@@ -1,8 +1,8 @@
 #include "bench/tune_file.h"
 
-#include "common/log.h"
-#include "common/out_file.h"
-#include "model/tuned.h"
+#include "common/base/log.h"
+#include "common/base/out_file.h"
+#include "model/files/tuned.h"
 
 #include <string.h>
 #include <sys/stat.h>

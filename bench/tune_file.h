@@ -1,9 +1,9 @@
-/* The file that graft-bench tune writes and models read (model/tuned.h): an entry replaces that of the same shape, all
- * others stay. */
+/* The file that graft-bench tune writes and models read (model/files/tuned.h): an entry replaces that of the same
+ * shape, all others stay. */
 #ifndef GR_BENCH_TUNE_FILE_H
 #define GR_BENCH_TUNE_FILE_H
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 #include <jansson.h>
 

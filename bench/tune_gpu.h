@@ -4,7 +4,7 @@
 #ifndef GR_BENCH_TUNE_GPU_H
 #define GR_BENCH_TUNE_GPU_H
 
-#include "model/shapes.h"
+#include "model/load/shapes.h"
 
 #define GR_TUNE_ROW_MAX 64
 #define GR_TUNE_REP_MAX 1001

@@ -3,8 +3,8 @@
 #ifndef GR_DRAFT_WORKER_WORKER_H
 #define GR_DRAFT_WORKER_WORKER_H
 
-#include "common/status.h"
-#include "model/tuned.h"
+#include "common/base/status.h"
+#include "model/files/tuned.h"
 #include "transport/transport.h"
 
 #include <stdbool.h>

@@ -1,8 +1,9 @@
 /* The operations of a language model's forward pass: one function type per op, one table per
  * implementation (`ref`: plain loops in double, the definition, for tests; `cpu`: AVX-512, AVX2 or plain C,
- * chosen at run time; `cuda`: later). A pass is run by all threads of a team together: every op is called by
- * every thread with its own gr_exec and computes that thread's share; gr_exec_barrier() separates an op from
- * the one that reads its output. On a GPU there is one caller and the stream keeps the order.
+ * chosen at run time). A GPU's kernels have launchers of their own (kernels/cuda). A pass is run by all threads of a
+ * team together: every op is called by every thread with its own gr_exec and computes that thread's share;
+ * gr_exec_barrier() separates an op from the one that reads its output. On a GPU there is one caller and the stream
+ * keeps the order.
  *
  * Row independence (the contract of every implementation but `ref`): the value of an output row depends on the
  * bits of that row's inputs and weights only: never on n_row, on the row's index, on the number of threads, on
@@ -17,9 +18,9 @@
 #ifndef GR_KERNELS_KERNELS_H
 #define GR_KERNELS_KERNELS_H
 
-#include "common/bf16.h"
-#include "common/sampler.h"
-#include "common/status.h"
+#include "common/rules/bf16.h"
+#include "common/rules/sampler.h"
+#include "common/base/status.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -213,9 +214,9 @@ void gr_top_blocks(const float *score, int begin, int end, int n_top, float *wor
 /* y[i] = l[i] + gumbel(seed, pos, i, choice) for every i < n with l[i] != -inf (those stay -inf). One row, one
  * caller (not shared by a team): rows are dealt out by the caller. y may be l. gr_gumbel() is the definition. */
 typedef void gr_add_gumbel_fn(const float *l, float *y, int n, uint64_t seed, uint32_t pos, uint32_t choice);
-/* Index of the largest value, lowest index on ties, or GR_PICK_NOT_FINITE (common/sampler.h). n >= 1. One caller. Raw
- * logits: not finite when any of them is NaN or infinite. filtered: the sampler has seen to these values, -inf stands
- * for an id that it took out; not finite when the largest value is infinite, NaN counts as -inf. */
+/* Index of the largest value, lowest index on ties, or GR_PICK_NOT_FINITE (common/rules/sampler.h). n >= 1. One caller.
+ * Raw logits: not finite when any of them is NaN or infinite. filtered: the sampler has seen to these values, -inf
+ * stands for an id that it took out; not finite when the largest value is infinite, NaN counts as -inf. */
 typedef int gr_argmax_fn(const float *l, int n, bool filtered);
 /* log(sum exp(l - max)) + max: 16-lane sum of gr_expf(l[i] - max), then gr_logf. One caller. */
 typedef float gr_logsumexp_fn(const float *l, int n);

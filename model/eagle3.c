@@ -1,6 +1,6 @@
 #include "model/eagle3.h"
 
-#include "common/log.h"
+#include "common/base/log.h"
 #include "model/eagle3_source.h"
 #include "model/fc.h"
 #include "model/layer.h"

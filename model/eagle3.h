@@ -17,10 +17,10 @@
 #ifndef GR_MODEL_EAGLE3_H
 #define GR_MODEL_EAGLE3_H
 
-#include "model/expand.h"
-#include "model/hf_config.h"
+#include "model/load/expand.h"
+#include "model/files/hf_config.h"
 #include "model/lm.h"
-#include "model/tuned.h"
+#include "model/files/tuned.h"
 
 struct gr_eagle3_config {
     const char *dir;        /* the head's folder; both borrowed for the call */

@@ -1,11 +1,11 @@
 #include "model/eagle3_source.h"
 
-#include "common/log.h"
+#include "common/base/log.h"
 #include "model/fc.h"
-#include "model/fingerprint.h"
-#include "model/head_fit.h"
+#include "model/files/fingerprint.h"
+#include "model/files/head_fit.h"
 #include "model/layer.h"
-#include "model/shapes.h"
+#include "model/load/shapes.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -3,10 +3,10 @@
 #ifndef GR_MODEL_EAGLE3_SOURCE_H
 #define GR_MODEL_EAGLE3_SOURCE_H
 
-#include "model/capture.h"
+#include "model/files/capture.h"
 #include "model/eagle3.h"
-#include "model/loader.h"
-#include "model/safetensors.h"
+#include "model/load/loader.h"
+#include "model/files/safetensors.h"
 
 struct gr_eagle3_source {
     const char *dir, *target_dir;                /* borrowed while it is opened */

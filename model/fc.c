@@ -1,7 +1,7 @@
 #include "model/fc.h"
 
-#include "common/log.h"
-#include "model/fingerprint.h"
+#include "common/base/log.h"
+#include "model/files/fingerprint.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -6,7 +6,7 @@
 #ifndef GR_MODEL_FC_H
 #define GR_MODEL_FC_H
 
-#include "model/capture.h"
+#include "model/files/capture.h"
 #include "model/layer.h"
 
 struct gr_fc {

@@ -1,6 +1,6 @@
 #include "model/layer.h"
 
-#include "common/log.h"
+#include "common/base/log.h"
 #include "model/rope.h"
 
 #include <math.h>

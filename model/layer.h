@@ -4,9 +4,9 @@
 #ifndef GR_MODEL_LAYER_H
 #define GR_MODEL_LAYER_H
 
-#include "model/hf_config.h"
+#include "model/files/hf_config.h"
 #include "model/lm.h"
-#include "model/loader.h"
+#include "model/load/loader.h"
 
 struct gr_linear {
     struct gr_weight w;

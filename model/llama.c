@@ -1,6 +1,6 @@
 #include "model/llama.h"
 
-#include "common/log.h"
+#include "common/base/log.h"
 #include "model/fc.h"
 #include "model/layer.h"
 #include "model/llama_source.h"

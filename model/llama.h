@@ -4,10 +4,10 @@
 #ifndef GR_MODEL_LLAMA_H
 #define GR_MODEL_LLAMA_H
 
-#include "model/expand.h"
-#include "model/hf_config.h"
+#include "model/load/expand.h"
+#include "model/files/hf_config.h"
 #include "model/lm.h"
-#include "model/tuned.h"
+#include "model/files/tuned.h"
 
 #include <stdbool.h>
 

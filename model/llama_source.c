@@ -1,12 +1,12 @@
 #include "model/llama_source.h"
 
-#include "common/log.h"
-#include "model/capture.h"
+#include "common/base/log.h"
+#include "model/files/capture.h"
 #include "model/fc.h"
-#include "model/fingerprint.h"
-#include "model/head_fit.h"
+#include "model/files/fingerprint.h"
+#include "model/files/head_fit.h"
 #include "model/layer.h"
-#include "model/shapes.h"
+#include "model/load/shapes.h"
 
 #include <string.h>
 

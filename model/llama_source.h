@@ -3,11 +3,11 @@
 #ifndef GR_MODEL_LLAMA_SOURCE_H
 #define GR_MODEL_LLAMA_SOURCE_H
 
-#include "model/expand.h"
-#include "model/hf_config.h"
+#include "model/load/expand.h"
+#include "model/files/hf_config.h"
 #include "model/llama.h"
-#include "model/loader.h"
-#include "model/safetensors.h"
+#include "model/load/loader.h"
+#include "model/files/safetensors.h"
 
 struct gr_llama_source {
     struct gr_hf_config hf;                    /* as it runs */

@@ -6,16 +6,15 @@
 #ifndef GR_MODEL_LM_H
 #define GR_MODEL_LM_H
 
-#include "common/sampler.h"
-#include "common/status.h"
+#include "common/rules/sampler.h"
+#include "common/base/status.h"
 #include "kernels/kernels.h"
-#include "model/kv_partial.h"
+#include "model/files/capture.h"
+#include "model/kv/kv_partial.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
-
-#define GR_CAPTURE_MAX 4
 
 /* One ragged pass. Row i has a token, a position and a cell that takes its KV; seq says what each session's rows see
  * (kernels.h). Rows of a session are contiguous. */

@@ -3,7 +3,7 @@
 #ifndef GR_MODEL_ROPE_H
 #define GR_MODEL_ROPE_H
 
-#include "model/hf_config.h"
+#include "model/files/hf_config.h"
 
 /* cos, sin: (n_pos, head_dim / 2), caller's. Computed in double, stored in f32. */
 void gr_rope_tables(const struct gr_hf_config *hf, int n_pos, float *cos_out, float *sin_out);

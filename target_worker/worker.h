@@ -3,8 +3,8 @@
 #ifndef GR_TARGET_WORKER_WORKER_H
 #define GR_TARGET_WORKER_WORKER_H
 
-#include "common/status.h"
-#include "model/tuned.h"
+#include "common/base/status.h"
+#include "model/files/tuned.h"
 #include "transport/transport.h"
 
 #include <stdint.h>
@@ -18,11 +18,11 @@ struct gr_target_options {
     const char *listen;                         /* data endpoint HOST:PORT; NULL for a co-located pair */
     int spin_ms;                                /* worker_args.h */
     int device;                                 /* of cuda:N; GR_DEVICE_CPU */
-    const char *geometry;                       /* NULL: as in the folder; else expanded in memory (model/expand.h) */
-    const struct gr_tuned *tuned;               /* borrowed until the model is there; NULL: nothing was measured */
-    const char *isa;                            /* CPU kernels or NULL */
-    int n_thread;                               /* 0: all CPUs */
-    int n_ctx_max;                              /* 0: the model's */
+    const char *geometry;         /* NULL: as in the folder; else expanded in memory (model/load/expand.h) */
+    const struct gr_tuned *tuned; /* borrowed until the model is there; NULL: nothing was measured */
+    const char *isa;              /* CPU kernels or NULL */
+    int n_thread;                 /* 0: all CPUs */
+    int n_ctx_max;                /* 0: the model's */
     int n_session_max;
     int kv_blocks;        /* 0: from free memory */
     int forced_transport; /* enum gr_transport_kind or -1 */

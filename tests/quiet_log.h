@@ -1,10 +1,10 @@
-/* For programs that must refuse thousands of inputs: tests/quiet_log.c stands in for common/log.c. Every line is
+/* For programs that must refuse thousands of inputs: tests/quiet_log.c stands in for common/base/log.c. Every line is
  * formatted, so that a bad argument shows; the lines that the level would decide on are counted, the last one is kept,
  * and nothing is printed. One thread. */
 #ifndef GR_TESTS_QUIET_LOG_H
 #define GR_TESTS_QUIET_LOG_H
 
-#include "common/log.h"
+#include "common/base/log.h"
 
 extern int log_count_n;
 extern char log_count_last[1024];

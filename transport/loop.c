@@ -3,7 +3,7 @@
  * without a copy. */
 #include "transport/ring.h"
 
-#include "common/log.h"
+#include "common/base/log.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -1,10 +1,9 @@
 /* TCP helpers and exact reads and writes with a deadline. */
-#include "transport/bootstrap.h"
-#include "transport/sock.h"
+#include "transport/net.h"
 
-#include "common/address.h"
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/address.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
 
 #include <errno.h>
 #include <fcntl.h>

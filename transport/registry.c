@@ -1,7 +1,6 @@
-#include "transport/bootstrap.h"
 #include "transport/impl.h"
 
-#include "common/log.h"
+#include "common/base/log.h"
 
 #include <string.h>
 
@@ -11,10 +10,6 @@ static const char *const names[GR_N_TRANSPORT] = {
     [GR_TRANSPORT_TCP] = "tcp",
     [GR_TRANSPORT_VERBS] = "verbs",
 };
-
-/* First that can connect wins. loop is not here: its two ends are made together, without a socket.
- */
-static const enum gr_transport_kind order[] = {GR_TRANSPORT_SHM, GR_TRANSPORT_VERBS, GR_TRANSPORT_TCP};
 
 const char *gr_transport_name(enum gr_transport_kind kind)
 {
@@ -91,44 +86,4 @@ enum gr_status gr_acquire_check(const struct gr_conn *c, enum gr_frame_class cla
         return GR_ELIMIT;
     }
     return GR_OK;
-}
-
-/* "shm tcp" for the log; out holds every name. */
-static const char *mask_text(uint32_t mask, char out[32])
-{
-    char *p = out;
-    *p = '\0';
-    for (int i = 0; i < GR_N_TRANSPORT; i++) {
-        if ((mask & 1u << i) != 0) {
-            p = stpcpy(stpcpy(p, p == out ? "" : " "), names[i]);
-        }
-    }
-    return mask == 0 ? "none" : out;
-}
-
-static bool can_connect(const struct gr_hello *self, const struct gr_hello *peer, enum gr_transport_kind kind)
-{
-    if ((self->transport_mask & peer->transport_mask & gr_transport_built_mask() & 1u << kind) == 0) {
-        return false;
-    }
-    return kind != GR_TRANSPORT_SHM || (self->host_id[0] != '\0' && strcmp(self->host_id, peer->host_id) == 0);
-}
-
-enum gr_status gr_transport_choose(const struct gr_hello *self, const struct gr_hello *peer, int forced,
-                                   enum gr_transport_kind *kind_out)
-{
-    for (size_t i = 0; i < GR_ARRAY_LEN(order); i++) {
-        if ((forced < 0 || forced == (int)order[i]) && can_connect(self, peer, order[i])) {
-            *kind_out = order[i];
-            return GR_OK;
-        }
-    }
-    char own[32], other[32], built[32];
-    bool same_host = strcmp(self->host_id, peer->host_id) == 0;
-    log_error("no common transport%s%s: we offer %s, the peer offers %s, this build has %s, %s",
-              forced < 0 ? "" : " for the forced ", forced < 0 ? "" : gr_transport_name((enum gr_transport_kind)forced),
-              mask_text(self->transport_mask, own), mask_text(peer->transport_mask, other),
-              mask_text(gr_transport_built_mask(), built),
-              same_host ? "same host" : "not the same host (shm needs one host, one user)");
-    return GR_EMISMATCH;
 }

@@ -1,6 +1,6 @@
 #include "transport/ring.h"
 
-#include "common/log.h"
+#include "common/base/log.h"
 
 #include <string.h>
 

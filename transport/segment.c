@@ -1,6 +1,6 @@
 #include "transport/segment.h"
 
-#include "common/log.h"
+#include "common/base/log.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -7,10 +7,10 @@
  * writes into the segment is: see ring.h. Received payloads are copied out. */
 #include "transport/ring.h"
 #include "transport/segment.h"
-#include "transport/sock.h"
+#include "transport/net.h"
 
-#include "common/bytes.h"
-#include "common/log.h"
+#include "common/base/bytes.h"
+#include "common/base/log.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -14,10 +14,10 @@
  * `stage`, which is always parsed to the last whole header; so a read never waits for the caller.
  */
 #include "transport/impl.h"
-#include "transport/sock.h"
+#include "transport/net.h"
 
-#include "common/bytes.h"
-#include "common/log.h"
+#include "common/base/bytes.h"
+#include "common/base/log.h"
 
 #include <errno.h>
 #include <netinet/in.h>

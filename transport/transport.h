@@ -2,7 +2,7 @@
  * two classes. small: all but FEATURES. Sent before any queued bulk frame, in order among
  * themselves. bulk: FEATURES. Sent in order among themselves, in what the small frames leave; a
  * bulk frame never arrives before a small frame that was sent earlier. One table, several
- * implementations (loop, shm, tcp; verbs later). Nothing blocks, nothing allocates after open:
+ * implementations (loop, shm, tcp, verbs). Nothing blocks, nothing allocates after open:
  * back-pressure is GR_AGAIN. A connection is used by one thread (its I/O loop) only.
  *
  * Sending:   acquire() gives a frame's payload memory in place -> fill it -> send(frame, bytes) or
@@ -13,13 +13,12 @@
 #ifndef GR_TRANSPORT_TRANSPORT_H
 #define GR_TRANSPORT_TRANSPORT_H
 
-#include "common/status.h"
+#include "common/base/status.h"
+#include "common/protocol/frame_class.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
-enum gr_frame_class { GR_FRAME_SMALL, GR_FRAME_BULK, GR_N_FRAME_CLASS };
 
 /* Limits of a connection, agreed in HELLO: each side announces what it accepts, a sender keeps to
  * the smaller. */
@@ -29,6 +28,9 @@ struct gr_conn_limits {
     uint16_t n_small_slot;    /* frames in flight per direction (credits): 2 .. 256 */
     uint16_t n_bulk_slot;     /* 0 .. 64 */
 };
+
+/* Smaller of the two sides' limits, field by field. */
+void gr_limits_agree(const struct gr_conn_limits *a, const struct gr_conn_limits *b, struct gr_conn_limits *out);
 
 struct gr_frame {
     uint8_t *data;  /* in place; valid until send/abandon (out) or release (in) */

@@ -8,10 +8,10 @@
  * scattered over the pool. Bytes: KV of what is visible, once. Operations: 4 x head_dim a query head and visible key.
  * Floor: the larger of the two against the ceilings. */
 #include "bench/cuda/timing.cuh"
-#include "kernels/cuda/attention_plan.cuh"
-#include "kernels/cuda/ceiling.h"
-#include "kernels/cuda/device.cuh"
-#include "kernels/cuda/tiles.h"
+#include "kernels/cuda/attention/attention_plan.cuh"
+#include "kernels/cuda/device/ceiling.h"
+#include "kernels/cuda/device/device.cuh"
+#include "kernels/cuda/device/tiles.h"
 
 #include <algorithm>
 #include <cstdio>

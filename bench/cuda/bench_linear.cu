@@ -9,9 +9,9 @@
  * and the next q + k + v in one, as a pass has them. Ceiling: reading the same bytes in one go, 16 a thread. Before
  * them, what the copies that stream weights bring out of the L2 cache and out of memory, nothing else done. */
 #include "bench/cuda/timing.cuh"
-#include "kernels/cuda/device.cuh"
-#include "kernels/cuda/linear.h"
-#include "kernels/cuda/read_all.cuh"
+#include "kernels/cuda/device/device.cuh"
+#include "kernels/cuda/linear/linear.h"
+#include "kernels/cuda/device/read_all.cuh"
 
 #include <algorithm>
 #include <cstdio>

@@ -5,9 +5,9 @@
  * or over that of copying 64 MiB from the host. Operands of one call are those of the next, so all but the last row
  * of picks come from the cache, as a pass's do. */
 #include "bench/cuda/timing.cuh"
-#include "kernels/cuda/begin.h"
-#include "kernels/cuda/pick.h"
-#include "kernels/cuda/read_all.cuh"
+#include "kernels/cuda/attention/begin.h"
+#include "kernels/cuda/pick/pick.h"
+#include "kernels/cuda/device/read_all.cuh"
 
 #include <cstdio>
 #include <cstdlib>

@@ -3,8 +3,8 @@
 #ifndef GR_BENCH_EXCHANGE_H
 #define GR_BENCH_EXCHANGE_H
 
-#include "common/gr_math.h"
-#include "common/hash.h"
+#include "common/rules/gr_math.h"
+#include "common/rules/hash.h"
 
 #include <stdint.h>
 

@@ -1,11 +1,11 @@
 /* The host's state machine over the frames that the device has judged: the project's own decoder, tree check, walk
  * and encoder. Counts where device and host differ in a byte. */
 #include "bench/cuda/exchange.h"
-#include "common/accept.h"
-#include "common/log.h"
-#include "common/wire.h"
+#include "common/rules/accept.h"
+#include "common/base/log.h"
+#include "common/protocol/wire.h"
 
-/* In place of common/log.c: thousands of frames are refused on purpose, and the counts say so. */
+/* In place of common/base/log.c: thousands of frames are refused on purpose, and the counts say so. */
 void gr_log_line(enum gr_log_level level, const char *fmt, ...)
 {
     (void)level;

@@ -14,8 +14,8 @@
 #define GR_BENCH_EXCHANGE_RING_CUH
 
 #include "bench/cuda/exchange.h"
-#include "common/token_tree.h"
-#include "common/wire_layout.h"
+#include "common/rules/token_tree.h"
+#include "common/protocol/wire_layout.h"
 
 static constexpr int N_THREAD = 512, N_SLOT = 4, FEATURE_BYTES_MAX = 40960;
 enum Wire { FLAG, WORDS_SMALL, ALL_WORDS }; /* the kernels' WORDS */

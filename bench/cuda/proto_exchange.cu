@@ -10,7 +10,7 @@
  * 1). A round trip: from the drafter's first store of DRAFT to VERDICT and
  * FEATURES in its own memory; checks and walk of the target are in it. Period: from round to round. */
 #include "bench/cuda/exchange_device.cuh"
-#include "kernels/cuda/cuda_status.cuh"
+#include "kernels/cuda/device/cuda_status.cuh"
 
 #include <algorithm>
 #include <atomic>

@@ -13,7 +13,7 @@
  *
  *   nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -I. -o proto_gemm bench/cuda/proto_gemm.cu -lcuda
  */
-#include "kernels/cuda/read_all.cuh"
+#include "kernels/cuda/device/read_all.cuh"
 
 #include <cuda.h>
 #include <cuda_bf16.h>

@@ -2,7 +2,7 @@
 #ifndef GR_BENCH_CUDA_TIMING_CUH
 #define GR_BENCH_CUDA_TIMING_CUH
 
-#include "kernels/cuda/cuda_status.cuh"
+#include "kernels/cuda/device/cuda_status.cuh"
 
 #include <algorithm>
 #include <vector>

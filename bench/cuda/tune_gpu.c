@@ -1,10 +1,10 @@
 #include "bench/tune_gpu.h"
 
 #include "bench/table.h"
-#include "common/bf16.h"
-#include "common/log.h"
-#include "kernels/cuda/attention.h"
-#include "kernels/cuda/kv_layout.h"
+#include "common/rules/bf16.h"
+#include "common/base/log.h"
+#include "kernels/cuda/attention/attention.h"
+#include "kernels/cuda/device/kv_layout.h"
 #include "model/cuda/device.h"
 #include "model/cuda/graphs.h"
 

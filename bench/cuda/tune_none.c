@@ -1,7 +1,7 @@
 /* In builds without CUDA. */
 #include "bench/tune_gpu.h"
 
-#include "model/device.h"
+#include "common/base/device.h"
 
 enum gr_status gr_tune_gpu_open(int device, struct gr_tune_gpu **out)
 {

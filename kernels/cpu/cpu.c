@@ -1,7 +1,7 @@
 /* Run-time choice of the instruction set. */
 #include "kernels/cpu/cpu.h"
 
-#include "common/log.h"
+#include "common/base/log.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 #ifndef GR_KERNELS_CPU_LANE16_C_H
 #define GR_KERNELS_CPU_LANE16_C_H
 
-#include "common/gr_math.h"
+#include "common/rules/gr_math.h"
 #include "kernels/kernels.h"
 
 /* Register tiles (rows, panels) that exist, most panels for a number of rows, most rows. */

@@ -1,9 +1,9 @@
-/* common/gr_math.h on sixteen lanes: the same steps in the same order, so the same bits. Included after one of
+/* common/rules/gr_math.h on sixteen lanes: the same steps in the same order, so the same bits. Included after one of
  * lane16_<isa>.h. */
 #ifndef GR_KERNELS_CPU_LANE16_MATH_H
 #define GR_KERNELS_CPU_LANE16_MATH_H
 
-#include "common/gr_math.h"
+#include "common/rules/gr_math.h"
 
 L16_FN l16 l16_exp(l16 x)
 {

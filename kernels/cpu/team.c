@@ -3,17 +3,17 @@
  *
  * Another process (the draft worker) may own the same cores, so a wait spins for SPIN_NS only, then gives the
  * core away with sched_yield() for YIELD_NS (which costs an idle machine nothing and a busy one little, but see
- * common/yield.h), then sleeps on a futex. Nobody makes a futex call as long as nobody sleeps.
+ * common/base/yield.h), then sleeps on a futex. Nobody makes a futex call as long as nobody sleeps.
  *
  * Placement: a woken helper often lands on its waker's CPU and stays there, because threads that yield to each other
  * look idle to the load balancer; the other core then stands empty for seconds. So each thread notes its CPU at the
  * start of a pass, and a helper that finds itself on the CPU of an earlier thread moves away. */
 #include "kernels/kernels.h"
 
-#include "common/cgroup.h"
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/yield.h"
+#include "common/base/cgroup.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/yield.h"
 
 #include <limits.h>
 #include <linux/futex.h>

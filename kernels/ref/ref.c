@@ -3,7 +3,7 @@
  * gr_gumbel() fixes bit by bit. Used by tests and to read what an operation means. */
 #include "kernels/kernels.h"
 
-#include "common/gr_math.h"
+#include "common/rules/gr_math.h"
 
 #include <math.h>
 #include <string.h>

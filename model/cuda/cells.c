@@ -1,6 +1,6 @@
 #include "model/cuda/cells.h"
 
-#include "kernels/cuda/kv.h"
+#include "kernels/cuda/rows/kv.h"
 
 #include <string.h>
 

@@ -1,8 +1,8 @@
 #include "model/cuda/device.h"
 
-#include "common/log.h"
-#include "kernels/cuda/ceiling.h"
-#include "model/device.h"
+#include "common/base/log.h"
+#include "kernels/cuda/device/ceiling.h"
+#include "common/base/device.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
 #ifndef GR_MODEL_CUDA_DEVICE_H
 #define GR_MODEL_CUDA_DEVICE_H
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 #include <cuda_runtime_api.h>
 #include <stdbool.h>

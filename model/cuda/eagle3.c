@@ -1,7 +1,7 @@
 #include "model/cuda/eagle3.h"
 
-#include "common/log.h"
-#include "kernels/cuda/rows.h"
+#include "common/base/log.h"
+#include "kernels/cuda/rows/rows.h"
 #include "model/cuda/model.h"
 #include "model/eagle3_source.h"
 

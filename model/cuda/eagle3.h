@@ -4,7 +4,7 @@
 #ifndef GR_MODEL_CUDA_EAGLE3_H
 #define GR_MODEL_CUDA_EAGLE3_H
 
-#include "model/device.h"
+#include "common/base/device.h"
 #include "model/eagle3.h"
 
 /* isa is not read; n_pool_block 0: as many blocks as the sessions' contexts need. */

@@ -1,9 +1,9 @@
 #include "model/cuda/layer.h"
 
-#include "common/log.h"
-#include "kernels/cuda/begin.h"
-#include "kernels/cuda/linear.h"
-#include "model/memory.h"
+#include "common/base/log.h"
+#include "kernels/cuda/attention/begin.h"
+#include "kernels/cuda/linear/linear.h"
+#include "common/base/memory.h"
 #include "model/rope.h"
 
 #include <math.h>

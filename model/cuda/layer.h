@@ -3,9 +3,9 @@
 #ifndef GR_MODEL_CUDA_LAYER_H
 #define GR_MODEL_CUDA_LAYER_H
 
-#include "kernels/cuda/attention.h"
-#include "kernels/cuda/linear.h"
-#include "kernels/cuda/specpv.h"
+#include "kernels/cuda/attention/attention.h"
+#include "kernels/cuda/linear/linear.h"
+#include "kernels/cuda/attention/specpv.h"
 #include "model/cuda/cells.h"
 #include "model/cuda/pass.h"
 #include "model/cuda/weights.h"
@@ -98,7 +98,7 @@ struct gr_cuda_linear_step {
     void *y;
     int y_stride; /* in values */
     bool out_rows;
-    struct gr_cuda_linear_norm norm; /* before it, and behind it (kernels/cuda/linear.h) */
+    struct gr_cuda_linear_norm norm; /* before it, and behind it (kernels/cuda/linear/linear.h) */
     struct gr_cuda_linear_next next;
     struct gr_cuda_square *clear;
     struct gr_cuda_heads heads;

@@ -1,7 +1,7 @@
 #include "model/cuda/llama.h"
 
-#include "common/log.h"
-#include "kernels/cuda/rows.h"
+#include "common/base/log.h"
+#include "kernels/cuda/rows/rows.h"
 #include "model/cuda/model.h"
 #include "model/cuda/partial.h"
 #include "model/llama_source.h"

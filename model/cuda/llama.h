@@ -6,7 +6,7 @@
 #ifndef GR_MODEL_CUDA_LLAMA_H
 #define GR_MODEL_CUDA_LLAMA_H
 
-#include "model/device.h"
+#include "common/base/device.h"
 #include "model/llama.h"
 
 /* isa is not read; n_thread: of the team that expands weights and picks where the device cannot. n_pool_block 0: as

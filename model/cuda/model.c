@@ -1,8 +1,8 @@
 #include "model/cuda/model.h"
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "kernels/cuda/rows.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "kernels/cuda/rows/rows.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -5,7 +5,7 @@
 #include "model/cuda/graphs.h"
 #include "model/cuda/layer.h"
 #include "model/cuda/tune.h"
-#include "model/memory.h"
+#include "common/base/memory.h"
 
 struct gr_cuda_model {
     struct gr_cuda_device device;

@@ -1,8 +1,8 @@
 /* In builds without CUDA. */
-#include "common/log.h"
+#include "common/base/log.h"
 #include "model/cuda/eagle3.h"
 #include "model/cuda/llama.h"
-#include "model/device.h"
+#include "common/base/device.h"
 
 bool gr_cuda_is_built(void)
 {

@@ -1,6 +1,6 @@
 #include "model/cuda/partial.h"
 
-#include "common/log.h"
+#include "common/base/log.h"
 
 #define USE "partial views"
 

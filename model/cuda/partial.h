@@ -1,10 +1,11 @@
 /* SpecPV's partial views of a model on a GPU. The host has what kv_partial.h says of each view (where it begins, how
- * many blocks its lists have, how many are summarized); lists and summaries are the device's (kernels/cuda/specpv.h).
+ * many blocks its lists have, how many are summarized); lists and summaries are the device's
+ * (kernels/cuda/attention/specpv.h).
  */
 #ifndef GR_MODEL_CUDA_PARTIAL_H
 #define GR_MODEL_CUDA_PARTIAL_H
 
-#include "kernels/cuda/specpv.h"
+#include "kernels/cuda/attention/specpv.h"
 #include "model/cuda/pass.h"
 
 struct gr_cuda_partial {

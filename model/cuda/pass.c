@@ -1,6 +1,6 @@
 #include "model/cuda/pass.h"
 
-#include "kernels/cuda/rows.h"
+#include "kernels/cuda/rows/rows.h"
 
 #include <string.h>
 

@@ -3,8 +3,8 @@
 #ifndef GR_MODEL_CUDA_PASS_H
 #define GR_MODEL_CUDA_PASS_H
 
-#include "kernels/cuda/pick.h"
-#include "kernels/cuda/specpv.h"
+#include "kernels/cuda/pick/pick.h"
+#include "kernels/cuda/attention/specpv.h"
 #include "model/cuda/device.h"
 #include "model/lm.h"
 

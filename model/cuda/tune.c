@@ -1,7 +1,7 @@
 #include "model/cuda/tune.h"
 
-#include "common/log.h"
-#include "kernels/cuda/attention.h"
+#include "common/base/log.h"
+#include "kernels/cuda/attention/attention.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,12 +1,12 @@
-/* Which shapes a model's kernels have on this GPU: those of the file of measured shapes (model/tuned.h), else those of
- * the kernels' own formula. Chosen before anything is packed. */
+/* Which shapes a model's kernels have on this GPU: those of the file of measured shapes (model/files/tuned.h), else
+ * those of the kernels' own formula. Chosen before anything is packed. */
 #ifndef GR_MODEL_CUDA_TUNE_H
 #define GR_MODEL_CUDA_TUNE_H
 
 #include "model/cuda/device.h"
-#include "model/expand.h"
-#include "model/shapes.h"
-#include "model/tuned.h"
+#include "model/load/expand.h"
+#include "model/load/shapes.h"
+#include "model/files/tuned.h"
 
 /* The model as graft-bench tune is to be told of it. All borrowed for the call. */
 struct gr_cuda_tune_model {

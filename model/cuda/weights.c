@@ -1,9 +1,9 @@
 #include "model/cuda/weights.h"
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "kernels/cuda/expand.h"
-#include "kernels/cuda/linear.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "kernels/cuda/rows/expand.h"
+#include "kernels/cuda/linear/linear.h"
 
 #include <inttypes.h>
 #include <stdio.h>

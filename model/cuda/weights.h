@@ -5,8 +5,8 @@
 #define GR_MODEL_CUDA_WEIGHTS_H
 
 #include "model/cuda/device.h"
-#include "model/loader.h"
-#include "model/shapes.h"
+#include "model/load/loader.h"
+#include "model/load/shapes.h"
 
 struct gr_cuda_weights {
     struct gr_cuda_device *device;        /* borrowed */
@@ -25,7 +25,7 @@ struct gr_cuda_weights {
     bool bar;
 };
 
-/* A matrix of the device's: (n_out, n_in) packed (kernels/cuda/linear.h). */
+/* A matrix of the device's: (n_out, n_in) packed (kernels/cuda/linear/linear.h). */
 struct gr_cuda_matrix {
     void *packed;
     int n_out, n_in;
@@ -46,7 +46,8 @@ GR_NODISCARD enum gr_status gr_cuda_matrix_take(struct gr_cuda_weights *w, int n
 /* The tensor's rows become rows row0 + i * step of m. */
 GR_NODISCARD enum gr_status gr_cuda_matrix_load(struct gr_cuda_weights *w, const char *name, int n_row,
                                                 const struct gr_cuda_matrix *m, int row0, int step);
-/* The same of a tensor of heads of head_dim, as GR_CUDA_OUT_HEADS wants queries and keys (kernels/cuda/linear.h). */
+/* The same of a tensor of heads of head_dim, as GR_CUDA_OUT_HEADS wants queries and keys
+ * (kernels/cuda/linear/linear.h). */
 GR_NODISCARD enum gr_status gr_cuda_heads_load(struct gr_cuda_weights *w, const char *name, int n_row,
                                                const struct gr_cuda_matrix *m, int row0, int head_dim);
 /* bf16 (n_row, n) as it is. */

@@ -2,7 +2,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "model/hf_config.h"
+#include "model/files/hf_config.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

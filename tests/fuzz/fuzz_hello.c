@@ -1,6 +1,6 @@
 /* Any bytes as a HELLO record: an answer without a read past the end, and what is accepted keeps
  * its bounds and survives encode + decode. */
-#include "transport/hello.h"
+#include "transport/connect/hello.h"
 #include "transport/impl.h"
 
 #include <string.h>

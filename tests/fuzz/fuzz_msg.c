@@ -1,6 +1,6 @@
 /* Any bytes as a control message: refused, or a message that encodes and decodes to itself. */
-#include "common/msg.h"
-#include "common/msgpack_guard.h"
+#include "common/protocol/msg.h"
+#include "common/protocol/msgpack_guard.h"
 
 #include <stdlib.h>
 #include <string.h>

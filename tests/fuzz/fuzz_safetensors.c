@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/fingerprint.h"
-#include "model/safetensors.h"
+#include "model/files/fingerprint.h"
+#include "model/files/safetensors.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -1,6 +1,6 @@
 /* Any bytes as a frame of the data path: refused, or in range; and what is accepted encodes to the same bytes. The
  * magic and the length field are made right in most inputs, so that the payload decoders are reached. */
-#include "common/wire.h"
+#include "common/protocol/wire.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* Stands in for libFuzzer where the compiler has none: gives the target every file of the corpus folders, each of its
  * prefixes, and each file with one byte changed. Arguments: corpus folders. */
-#include "common/status.h"
+#include "common/base/status.h"
 
 #include <dirent.h>
 #include <stdint.h>

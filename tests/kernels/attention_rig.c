@@ -1,6 +1,6 @@
 #include "tests/kernels/attention_rig.h"
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 #include <math.h>
 #include <stdlib.h>

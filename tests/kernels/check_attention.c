@@ -6,7 +6,7 @@
  * |q k| scale of a visible key: a score errs like a chain of hd, the exp carries that over, the sums add theirs. */
 #include "tests/kernels/attention_rig.h"
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
 
 #include "bench/machine.h"
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
  * n * eps of its largest partial sum; both bounded through the norms of q and k. */
 #include "tests/kernels/check.h"
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@
 #include "tests/kernels/check_cuda.h"
 #include "tests/kernels/cuda_rig.h"
 
-#include "kernels/cuda/kv.h"
+#include "kernels/cuda/rows/kv.h"
 
 /* Weights and outputs are rounded to bf16, 2^-9 each: 1.1e-3 in the mean for either, and the error of a sum over random
  * values is that of a term. 5e-3 is three times what they make together. */

@@ -2,7 +2,7 @@
 #include "tests/kernels/check_cuda.h"
 #include "tests/kernels/cuda_rig.h"
 
-#include "kernels/cuda/begin.h"
+#include "kernels/cuda/attention/begin.h"
 
 struct begin_case {
     int n, n_row, n_true;

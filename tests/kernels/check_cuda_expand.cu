@@ -1,13 +1,13 @@
-/* Rows of expanded tensors against the CPU's (model/expand.c), bit by bit: every kind of tensor of a target and of a
- * head, of layers that are there and of extra ones, in the geometries that GPUs run. Outputs begin as poison and are
+/* Rows of expanded tensors against the CPU's (model/load/expand.c), bit by bit: every kind of tensor of a target and of
+ * a head, of layers that are there and of extra ones, in the geometries that GPUs run. Outputs begin as poison and are
  * longer than what may be written. */
 #include "tests/kernels/check_cuda.h"
 #include "tests/kernels/cuda_rig.h"
 
-#include "kernels/cuda/expand.h"
+#include "kernels/cuda/rows/expand.h"
 
 extern "C" {
-#include "model/expand.h"
+#include "model/load/expand.h"
 }
 
 static constexpr size_t GUARD = 256; /* values before and behind the output */

@@ -2,7 +2,7 @@
  * embedding and their places in the KV. Sums themselves are check_cuda_linear.cu's. */
 #include "tests/kernels/cuda_linear_rig.h"
 
-#include "kernels/cuda/kv_layout.h"
+#include "kernels/cuda/device/kv_layout.h"
 
 /* ---- a norm between two layers ---- */
 

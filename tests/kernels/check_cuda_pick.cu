@@ -2,10 +2,10 @@
 #include "tests/kernels/check_cuda.h"
 #include "tests/kernels/cuda_rig.h"
 
-#include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/noise_bounds.cuh"
-#include "kernels/cuda/pick.h"
-#include "kernels/cuda/rows.h"
+#include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/pick/noise_bounds.cuh"
+#include "kernels/cuda/pick/pick.h"
+#include "kernels/cuda/rows/rows.h"
 
 #include <chrono>
 #include <numeric>

@@ -3,7 +3,7 @@
 #include "tests/kernels/check_cuda.h"
 #include "tests/kernels/cuda_rig.h"
 
-#include "kernels/cuda/rows.h"
+#include "kernels/cuda/rows/rows.h"
 
 /* Host memory that the device sees. */
 template <class T> struct mapped {

@@ -1,7 +1,7 @@
 /* embed: exact. */
 #include "tests/kernels/check.h"
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 #include <stdlib.h>
 

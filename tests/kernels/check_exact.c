@@ -2,8 +2,8 @@
  * bit by bit. Slow; used for the small cases. */
 #include "tests/kernels/check.h"
 
-#include "common/gr_math.h"
-#include "common/status.h"
+#include "common/rules/gr_math.h"
+#include "common/base/status.h"
 
 #include <math.h>
 

@@ -1,7 +1,7 @@
 /* kv_store and kv_copy: exact. */
 #include "tests/kernels/check.h"
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 #include <stdlib.h>
 #include <string.h>

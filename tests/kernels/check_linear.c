@@ -2,7 +2,7 @@
  * rounding errors add up like a random walk, so (4 + 2 sqrt n) eps is asked for, more than six sigma. */
 #include "tests/kernels/check.h"
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 #include <math.h>
 #include <stdio.h>

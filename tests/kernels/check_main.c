@@ -2,7 +2,7 @@
  * Test mode prints TAP; exit status 1 if anything failed. */
 #include "tests/kernels/check.h"
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,9 +1,10 @@
-/* common/gr_math.h against the libm in double: exp and log within 2 units in the last place; Gumbel noise, from the
- * same rounded v, within 3 eps of its value plus 3 eps of 1 (it crosses zero). Philox against Random123's vectors. */
+/* common/rules/gr_math.h against the libm in double: exp and log within 2 units in the last place; Gumbel noise, from
+ * the same rounded v, within 3 eps of its value plus 3 eps of 1 (it crosses zero). Philox against Random123's vectors.
+ */
 #include "tests/kernels/check.h"
 
-#include "common/gr_math.h"
-#include "common/status.h"
+#include "common/rules/gr_math.h"
+#include "common/base/status.h"
 
 #include <math.h>
 #include <stdio.h>

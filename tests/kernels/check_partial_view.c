@@ -3,7 +3,7 @@
  * used. A view that leaves nothing out gives the bits of no view. */
 #include "tests/kernels/attention_rig.h"
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 #include <math.h>
 #include <stdio.h>

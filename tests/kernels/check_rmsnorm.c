@@ -1,7 +1,7 @@
 /* rmsnorm. Tolerance: (8 + sqrt(n / 16)) eps relative: the sum is 16 chains of n / 16 squares. */
 #include "tests/kernels/check.h"
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* rope. Tolerance: two roundings, 3 eps of |a| + |b|. */
 #include "tests/kernels/check.h"
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 #include <math.h>
 #include <stdlib.h>

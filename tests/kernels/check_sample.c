@@ -3,8 +3,8 @@
  * the rounding of the result. */
 #include "tests/kernels/check.h"
 
-#include "common/gr_math.h"
-#include "common/status.h"
+#include "common/rules/gr_math.h"
+#include "common/base/status.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
  * clamp of the exp at 88 holds the quotient up (the exact value is smaller still). */
 #include "tests/kernels/check.h"
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* Teams: every thread runs once per pass, barriers separate phases, teams survive sleeping. */
 #include "tests/kernels/check.h"
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 #include <stdio.h>
 #include <string.h>

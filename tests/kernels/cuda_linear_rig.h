@@ -3,7 +3,7 @@
 #ifndef GR_TESTS_KERNELS_CUDA_LINEAR_RIG_H
 #define GR_TESTS_KERNELS_CUDA_LINEAR_RIG_H
 
-#include "kernels/cuda/linear.h"
+#include "kernels/cuda/linear/linear.h"
 #include "tests/kernels/check_cuda.h"
 #include "tests/kernels/cuda_rig.h"
 

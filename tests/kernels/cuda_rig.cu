@@ -1,6 +1,6 @@
 #include "tests/kernels/cuda_rig.h"
 
-#include "common/bf16.h"
+#include "common/rules/bf16.h"
 
 #include <numeric>
 

@@ -3,9 +3,9 @@
 #ifndef GR_TESTS_KERNELS_CUDA_RIG_H
 #define GR_TESTS_KERNELS_CUDA_RIG_H
 
-#include "kernels/cuda/attention.h"
-#include "kernels/cuda/tiles.h"
-#include "kernels/cuda/cuda_status.cuh"
+#include "kernels/cuda/attention/attention.h"
+#include "kernels/cuda/device/tiles.h"
+#include "kernels/cuda/device/cuda_status.cuh"
 
 #include <cuda_runtime.h>
 

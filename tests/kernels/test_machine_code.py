@@ -37,17 +37,17 @@ def registers_suffice(name):
 
 @case
 def far_keys_registers():
-    registers_suffice("attention_far")
+    registers_suffice("attention/attention_far")
 
 
 @case
 def near_keys_registers():
-    registers_suffice("attention_near")
+    registers_suffice("attention/attention_near")
 
 
 @case
 def far_keys_sums_are_stored_whole():
-    _, text = compiled("attention_far", "-gencode=arch=compute_90a,code=compute_90a", "-ptx")
+    _, text = compiled("attention/attention_far", "-gencode=arch=compute_90a,code=compute_90a", "-ptx")
     stores = re.findall(rb"st\.global(\.v4)?\.f32", text)
     assert stores and all(stores), (len(stores), stores.count(b".v4"))
 

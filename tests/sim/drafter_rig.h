@@ -3,8 +3,8 @@
 #ifndef GR_TESTS_SIM_DRAFTER_RIG_H
 #define GR_TESTS_SIM_DRAFTER_RIG_H
 
-#include "draft_worker/drafter.h"
-#include "draft_worker/grower.h"
+#include "draft_worker/machine/drafter.h"
+#include "draft_worker/compute/grower.h"
 #include "tests/sim/toy_lm.h"
 
 #define RIG_N_VOCAB 24

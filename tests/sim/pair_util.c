@@ -1,6 +1,6 @@
 #include "tests/sim/pair_util.h"
 
-#include "common/hash.h"
+#include "common/rules/hash.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 #include "tests/sim/sim.h"
 
-#include "common/hash.h"
-#include "common/log.h"
+#include "common/rules/hash.h"
+#include "common/base/log.h"
 #include "tests/sim/sim_internal.h"
 
 #include <stdio.h>

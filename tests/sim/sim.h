@@ -3,10 +3,10 @@
 #ifndef GR_TESTS_SIM_SIM_H
 #define GR_TESTS_SIM_SIM_H
 
-#include "draft_worker/drafter.h"
+#include "draft_worker/machine/drafter.h"
 #include "model/lm.h"
-#include "orchestrator/orch.h"
-#include "target_worker/target.h"
+#include "orchestrator/machine/orch.h"
+#include "target_worker/machine/target.h"
 
 /* What goes wrong, drawn from the seed. All rates are "one in so many opportunities", 0: never. */
 struct sim_faults {

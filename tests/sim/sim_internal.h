@@ -2,8 +2,8 @@
 #ifndef GR_TESTS_SIM_SIM_INTERNAL_H
 #define GR_TESTS_SIM_SIM_INTERNAL_H
 
-#include "draft_worker/grower.h"
-#include "target_worker/verifier.h"
+#include "draft_worker/compute/grower.h"
+#include "target_worker/compute/verifier.h"
 #include "tests/sim/sim.h"
 
 #define FRAME_MAX 32768 /* features of the demo head: 32 rows of 768 bytes */

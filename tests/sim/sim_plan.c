@@ -1,7 +1,7 @@
 #include "tests/sim/sim_plan.h"
 
-#include "common/bf16.h"
-#include "common/hash.h"
+#include "common/rules/bf16.h"
+#include "common/rules/hash.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -3,10 +3,10 @@
 #ifndef GR_TESTS_TARGET_RIG_H
 #define GR_TESTS_TARGET_RIG_H
 
-#include "common/hash.h"
-#include "common/log.h"
-#include "target_worker/target.h"
-#include "target_worker/verifier.h"
+#include "common/rules/hash.h"
+#include "common/base/log.h"
+#include "target_worker/machine/target.h"
+#include "target_worker/compute/verifier.h"
 #include "tests/sim/toy_lm.h"
 
 #include <setjmp.h>

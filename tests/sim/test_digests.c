@@ -7,9 +7,9 @@
  *   test_digests --list SEED      prints one line for each thing sent, so that two builds can be compared by diff
  *
  * Times are sums of doubles, so the digests hold for one compiler and no sanitizer. */
-#include "common/hash.h"
-#include "common/msg.h"
-#include "common/wire.h"
+#include "common/rules/hash.h"
+#include "common/protocol/msg.h"
+#include "common/protocol/wire.h"
 #include "tests/sim/sim_plan.h"
 
 #include <inttypes.h>

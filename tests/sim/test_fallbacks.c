@@ -1,6 +1,6 @@
 /* Every fall-back that a worker's machine knows is met here once: one line in the log, one count in the next message to
  * the orchestrator ("every fall-back is one log line and a counter", README), and not a second of either. */
-#include "common/fallback.h"
+#include "common/base/fallback.h"
 #include "tests/quiet_log.h"
 #include "tests/sim/drafter_rig.h"
 #include "tests/sim/target_rig.h"

@@ -1,7 +1,7 @@
 /* Identity, bit for bit, with the demo models in one process: the text of a session is plain decoding's, whatever
  * drafts (a model or an EAGLE-3 head), whatever the tree's size and shape, the temperature, the company and the
  * instruction set. GRAFT_TEST_LONG=N runs the matrix with prompts of N tokens instead. */
-#include "draft_worker/grower.h"
+#include "draft_worker/compute/grower.h"
 #include "model/eagle3.h"
 #include "model/llama.h"
 #include "tests/sim/sim.h"

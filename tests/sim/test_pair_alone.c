@@ -1,8 +1,8 @@
 /* Each machine of the pair alone, frames made by hand: stale and wrong DRAFTs, deadlines, roll-backs, verdicts that
  * cannot be. */
-#include "common/hash.h"
-#include "draft_worker/grower.h"
-#include "target_worker/verifier.h"
+#include "common/rules/hash.h"
+#include "draft_worker/compute/grower.h"
+#include "target_worker/compute/verifier.h"
 #include "tests/sim/sim.h"
 #include "tests/sim/toy_lm.h"
 

@@ -3,7 +3,7 @@
  * that are too small. Whatever happens the text is plain decoding's, no block leaks and no session is stuck.
  *
  * GRAFT_SIM_SEED=N replays one seed; GRAFT_SIM_SEEDS=N runs so many, from GRAFT_SIM_FIRST on. */
-#include "common/log.h"
+#include "common/base/log.h"
 #include "tests/sim/sim_plan.h"
 
 #include <setjmp.h>

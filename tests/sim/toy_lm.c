@@ -1,7 +1,7 @@
 #include "tests/sim/toy_lm.h"
 
-#include "common/bf16.h"
-#include "common/hash.h"
+#include "common/rules/bf16.h"
+#include "common/rules/hash.h"
 
 #include <stdlib.h>
 

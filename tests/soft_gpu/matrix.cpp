@@ -1,7 +1,7 @@
 /* The matrix units: bf16 products, which are exact in f32, added one k after the other. */
 #include "tests/soft_gpu/block.h"
 
-#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/device/device.cuh"
 
 #include <cstring>
 

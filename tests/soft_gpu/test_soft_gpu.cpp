@@ -1,7 +1,7 @@
 /* Does the GPU in software find what it is there to find? Small kernels, each right, and with one thing wrong: that one
  * must give a wrong result, or be told of, with some of 40 seeds; the right one never. */
-#include "kernels/cuda/device.cuh"
-#include "kernels/cuda/wgmma.cuh"
+#include "kernels/cuda/device/device.cuh"
+#include "kernels/cuda/device/wgmma.cuh"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -3,8 +3,8 @@
  *
  * GRAFT_TEST_PROMPT=N: tokens of the prompt (default 2048). What it measured is printed as comments. */
 #include "bench/pair.h"
-#include "common/clock.h"
-#include "common/parse.h"
+#include "common/base/clock.h"
+#include "common/base/parse.h"
 
 #include <jansson.h>
 #include <setjmp.h>

@@ -4,10 +4,10 @@
  *
  * With SpecPV some of them are verified under partial views, with picks that are falsified on purpose, while others of
  * the same pass are verified in full: the texts are the same, but for the session that asked for lossy. */
-#include "common/children.h"
-#include "common/clock.h"
-#include "common/wire.h"
-#include "orchestrator/hub.h"
+#include "common/process/children.h"
+#include "common/base/clock.h"
+#include "common/protocol/wire.h"
+#include "orchestrator/server/hub.h"
 
 #include <jansson.h>
 #include <setjmp.h>

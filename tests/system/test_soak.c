@@ -8,9 +8,9 @@
  * A script is a function of (seed, number), so that it need not be kept. Time is counted in tokens, not in seconds.
  * GRAFT_TEST_TOKENS=N: tokens in all (default 6000). GRAFT_TEST_SEED=N: other sessions. */
 #include "bench/pair.h"
-#include "common/clock.h"
-#include "common/hash.h"
-#include "common/parse.h"
+#include "common/base/clock.h"
+#include "common/rules/hash.h"
+#include "common/base/parse.h"
 
 #include <inttypes.h>
 #include <jansson.h>

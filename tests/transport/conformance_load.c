@@ -1,7 +1,7 @@
 /* The suite's cases in which both ends are busy at once, a thread each. */
 #include "tests/transport/conformance.h"
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #include <pthread.h>
 #include <sched.h>

@@ -1,10 +1,11 @@
-/* Two RDMA devices in memory, fake0 at 10.9.0.1 and fake1 at 10.9.0.2: the calls of transport/verbs_lib.h with the
- * libraries' statuses at the libraries' times, and faults on command. What a test may not do on real devices either is
- * asserted: work requests outside of registered memory, receives that overflow, objects destroyed in a wrong order. */
+/* Two RDMA devices in memory, fake0 at 10.9.0.1 and fake1 at 10.9.0.2: the calls of transport/verbs/verbs_lib.h with
+ * the libraries' statuses at the libraries' times, and faults on command. What a test may not do on real devices either
+ * is asserted: work requests outside of registered memory, receives that overflow, objects destroyed in a wrong order.
+ */
 #ifndef GR_TESTS_TRANSPORT_FAKE_VERBS_H
 #define GR_TESTS_TRANSPORT_FAKE_VERBS_H
 
-#include "transport/verbs_lib.h"
+#include "transport/verbs/verbs_lib.h"
 
 #include <stdint.h>
 

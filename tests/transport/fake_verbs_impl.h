@@ -5,7 +5,7 @@
 
 #include "tests/transport/fake_verbs.h"
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 #include <pthread.h>
 #include <stdbool.h>

@@ -1,6 +1,7 @@
 #include "tests/transport/pair.h"
 
-#include "common/clock.h"
+#include "common/base/clock.h"
+#include "transport/net.h"
 
 #include <poll.h>
 #include <pthread.h>

@@ -2,8 +2,8 @@
 #ifndef GR_TESTS_TRANSPORT_PAIR_H
 #define GR_TESTS_TRANSPORT_PAIR_H
 
-#include "transport/bootstrap.h"
-#include "transport/verbs.h"
+#include "transport/connect/bootstrap.h"
+#include "transport/verbs/verbs.h"
 
 #include <stdarg.h>
 #include <stddef.h>

@@ -2,10 +2,11 @@
  * where the peer is hostile it is written here byte by byte. */
 #include "tests/transport/pair.h"
 
-#include "common/address.h"
-#include "common/log.h"
-#include "transport/hello.h"
+#include "common/base/address.h"
+#include "common/base/log.h"
+#include "transport/connect/hello.h"
 #include "transport/impl.h"
+#include "transport/net.h"
 
 #include <fcntl.h>
 #include <poll.h>

@@ -3,8 +3,8 @@
  * happen. */
 #include "tests/transport/conformance.h"
 
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
 #include "transport/impl.h"
 #ifdef GR_HAVE_VERBS
 #include "tests/transport/fake_verbs.h"

@@ -1,8 +1,8 @@
 /* Control links: messages in any pieces, many at once. */
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
 #include "tests/unit/log_capture.h"
-#include "transport/control.h"
+#include "transport/connect/control.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,10 +2,10 @@
  * msgpack-c. */
 #include "tests/transport/pair.h"
 
-#include "common/bytes.h"
-#include "common/clock.h"
-#include "common/log.h"
-#include "transport/hello.h"
+#include "common/base/bytes.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "transport/connect/hello.h"
 
 #include <msgpack.h>
 #include <pthread.h>

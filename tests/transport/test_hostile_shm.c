@@ -2,8 +2,8 @@
  * Whatever comes, the process lives and says GR_EPROTO or GR_ECLOSED. */
 #include "tests/transport/pair.h"
 
-#include "common/bytes.h"
-#include "common/log.h"
+#include "common/base/bytes.h"
+#include "common/base/log.h"
 #include "transport/impl.h"
 #include "transport/ring.h"
 

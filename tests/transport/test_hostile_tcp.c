@@ -2,8 +2,8 @@
  * process lives, says GR_EPROTO or GR_ECLOSED, and has delivered what came whole before. */
 #include "tests/transport/pair.h"
 
-#include "common/bytes.h"
-#include "common/log.h"
+#include "common/base/bytes.h"
+#include "common/base/log.h"
 #include "transport/impl.h"
 
 #include <poll.h>

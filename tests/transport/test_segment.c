@@ -2,9 +2,9 @@
  */
 #include "tests/transport/pair.h"
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/program.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/process/program.h"
 #include "transport/segment.h"
 
 #include <errno.h>

@@ -2,9 +2,9 @@
 #include "tests/transport/fake_verbs.h"
 #include "tests/transport/pair.h"
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "transport/verbs_conn.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "transport/verbs/verbs_conn.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -3,9 +3,9 @@
  * the machine is emulated; the times that were seen are printed. */
 #include "tests/transport/pair.h"
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "transport/verbs_conn.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "transport/verbs/verbs_conn.h"
 
 #include <fcntl.h>
 #include <poll.h>

@@ -1,9 +1,10 @@
 /* The edge of a worker, with an orchestrator made by hand. */
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
 #include "tests/unit/log_capture.h"
-#include "transport/control.h"
-#include "transport/worker_io.h"
+#include "transport/connect/control.h"
+#include "transport/worker/worker_io.h"
+#include "transport/net.h"
 
 #include <poll.h>
 #include <pthread.h>

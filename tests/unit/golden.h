@@ -4,7 +4,7 @@
 #define GR_TESTS_GOLDEN_H
 
 #include "model/lm.h"
-#include "model/safetensors.h"
+#include "model/files/safetensors.h"
 
 #include <jansson.h>
 #include <math.h>

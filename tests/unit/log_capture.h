@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 struct log_capture {
     FILE *file;

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 /* The character of the byte-level alphabet that stands for a byte, as UTF-8. */
 static inline const char *mini_byte_char(int byte)

@@ -3,8 +3,8 @@
 #ifndef GR_TESTS_MSG_SCHEMA_H
 #define GR_TESTS_MSG_SCHEMA_H
 
-#include "common/hash.h"
-#include "common/msg.h"
+#include "common/rules/hash.h"
+#include "common/protocol/msg.h"
 #include "tests/quiet_log.h"
 
 #include <math.h>

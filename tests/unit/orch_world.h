@@ -3,10 +3,10 @@
 #ifndef GR_TESTS_ORCH_WORLD_H
 #define GR_TESTS_ORCH_WORLD_H
 
-#include "common/clock.h"
-#include "common/hash.h"
-#include "orchestrator/desk.h"
-#include "orchestrator/orch.h"
+#include "common/base/clock.h"
+#include "common/rules/hash.h"
+#include "orchestrator/server/desk.h"
+#include "orchestrator/machine/orch.h"
 #include "tests/quiet_log.h"
 
 #include <inttypes.h>

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "kernels/kernels.h"
-#include "model/safetensors_write.h"
+#include "model/files/safetensors_write.h"
 #include "tests/unit/mini_tokenizer.h" /* json_patch_at */
 
 #define TINY_N_TENSOR 96

@@ -1,0 +1,23 @@
+#include "common/base/device.h"
+
+#include "common/base/log.h"
+#include "common/base/parse.h"
+
+#include <string.h>
+
+#define DEVICE_MAX 255
+
+enum gr_status gr_device_parse(const char *option, const char *text, int *device_out)
+{
+    int64_t n = 0;
+    if (strcmp(text, "cpu") == 0) {
+        *device_out = GR_DEVICE_CPU;
+        return GR_OK;
+    }
+    if (strncmp(text, "cuda:", 5) != 0 || !gr_parse_int(text + 5, 0, DEVICE_MAX, &n)) {
+        log_error("--%s: `%s' is not cpu or cuda:N, N from 0 to %d", option, text, DEVICE_MAX);
+        return GR_EINVAL;
+    }
+    *device_out = (int)n;
+    return GR_OK;
+}

@@ -1,0 +1,23 @@
+/* Where a model runs: the value of --device, --target-device, --draft-device. */
+#ifndef GR_COMMON_BASE_DEVICE_H
+#define GR_COMMON_BASE_DEVICE_H
+
+#include "common/base/status.h"
+
+#include <stdbool.h>
+
+#define GR_DEVICE_CPU (-1)
+
+/* cpu, or cuda:N. option: for the message. */
+GR_NODISCARD enum gr_status gr_device_parse(const char *option, const char *text, int *device_out);
+
+/* Whether a model may run there: GR_EUNSUPPORTED is logged. The CPU always may. */
+GR_NODISCARD enum gr_status gr_device_check(int device);
+
+/* Memory read and matrix products of a GPU, measured now (kernels/cuda/device/ceiling.h). */
+GR_NODISCARD enum gr_status gr_cuda_device_ceilings(int device, double *read_bytes_per_s, double *flops);
+
+/* Whether this build has models on GPUs (model/cuda). */
+bool gr_cuda_is_built(void);
+
+#endif

@@ -1,0 +1,157 @@
+#include "common/base/log.h"
+
+#include "common/base/status.h"
+#include "common/base/utf8.h"
+
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define LINE_BYTES_MAX 1000 /* of a line's text; the rest is cut off */
+
+static const char *log_role = "graft";
+static atomic_int log_level = GR_LOG_WARN;
+static atomic_uint log_topics;
+static _Thread_local char last_error[LINE_BYTES_MAX];
+static atomic_bool log_hushed;
+
+static const char *const level_keys[] = {"error", "warn", "info", "debug"};
+
+static unsigned parse_topics(const char *text)
+{
+    static const struct {
+        const char *name;
+        unsigned bit;
+    } names[] = {{"round", GR_TOPIC_ROUND}, {"kv", GR_TOPIC_KV}, {"metrics", GR_TOPIC_METRICS}};
+    unsigned bits = 0;
+    for (const char *p = text; *p != '\0';) {
+        size_t n = strcspn(p, ",");
+        bool known = false;
+        for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+            if (strlen(names[i].name) == n && memcmp(names[i].name, p, n) == 0) {
+                bits |= names[i].bit;
+                known = true;
+            }
+        }
+        if (!known && n > 0) {
+            log_warn("GRAFT_DEBUG: unknown topic `%.*s'; known: round, kv, metrics", (int)n, p);
+        }
+        p += n + (p[n] == ',');
+    }
+    return bits;
+}
+
+void gr_log_init(const char *role)
+{
+    log_role = role;
+    const char *level = getenv("GRAFT_LOG");
+    if (level != NULL) {
+        bool known = false;
+        for (int i = 0; i < 4; i++) {
+            if (strcmp(level, level_keys[i]) == 0) {
+                gr_log_set_level((enum gr_log_level)i);
+                known = true;
+            }
+        }
+        if (!known) {
+            log_warn("GRAFT_LOG: unknown level `%s'; known: error, warn, info, debug", level);
+        }
+    }
+    const char *topics = getenv("GRAFT_DEBUG");
+    if (topics != NULL) {
+        atomic_store(&log_topics, parse_topics(topics));
+    }
+}
+
+void gr_log_set_level(enum gr_log_level level)
+{
+    atomic_store(&log_level, (int)level);
+}
+
+void gr_log_hush(bool hushed)
+{
+    atomic_store(&log_hushed, hushed);
+}
+
+bool gr_log_enabled(enum gr_log_level level)
+{
+    return !atomic_load_explicit(&log_hushed, memory_order_relaxed) &&
+           (int)level <= atomic_load_explicit(&log_level, memory_order_relaxed);
+}
+
+bool gr_log_topic(enum gr_log_topic topic)
+{
+    return (atomic_load_explicit(&log_topics, memory_order_relaxed) & (unsigned)topic) != 0;
+}
+
+/* What a user has given may be in a line: it stays one line, and UTF-8. */
+static void format(const char *fmt, va_list ap, char *out, size_t cap)
+{
+    char raw[LINE_BYTES_MAX];
+    const int n = vsnprintf(raw, sizeof(raw), fmt, ap);
+    (void)gr_utf8_show(raw, n < 0 ? 0 : GR_MIN((size_t)n, sizeof(raw) - 1), out, cap);
+}
+
+/* One write per line, so that lines of several processes do not mix. */
+static void write_line(const char *kind, const char *text)
+{
+    char line[2 * LINE_BYTES_MAX];
+    const int n = snprintf(line, sizeof(line), "%s: %s%s\n", log_role, kind, text);
+    ssize_t written = write(STDERR_FILENO, line, GR_MIN((size_t)n, sizeof(line) - 1));
+    (void)written;
+}
+
+const char *gr_log_last_error(void)
+{
+    return last_error;
+}
+
+static _Thread_local struct {
+    char *line;
+    size_t size;
+} held;
+
+void gr_log_hold(char *line, size_t size)
+{
+    held.line = line;
+    held.size = size;
+}
+
+void gr_log_line(enum gr_log_level level, const char *fmt, ...)
+{
+    static const char *const kinds[] = {"error: ", "warning: ", "info: ", "debug: "};
+    char text[LINE_BYTES_MAX];
+    if (!gr_log_enabled(level)) {
+        return;
+    }
+    va_list ap;
+    va_start(ap, fmt);
+    format(fmt, ap, text, sizeof(text));
+    va_end(ap);
+    if (held.line != NULL && level <= GR_LOG_WARN) {
+        if (held.line[0] == '\0') {
+            snprintf(held.line, held.size, "%s", text);
+        }
+        return;
+    }
+    if (level == GR_LOG_ERROR) {
+        memcpy(last_error, text, sizeof(text));
+    }
+    write_line(kinds[level], text);
+}
+
+void gr_log_topic_line(enum gr_log_topic topic, const char *fmt, ...)
+{
+    if (!gr_log_topic(topic)) {
+        return;
+    }
+    char text[LINE_BYTES_MAX];
+    va_list ap;
+    va_start(ap, fmt);
+    format(fmt, ap, text, sizeof(text));
+    va_end(ap);
+    write_line("", text);
+}

@@ -1,0 +1,41 @@
+/* Logging to standard error: one line a call, with level, role and process id. Any thread may call.
+ * GRAFT_LOG=error|warn|info|debug sets the level (default warn; workers started by a launcher: info).
+ * GRAFT_DEBUG=round,kv,metrics switches topic lines on. */
+#ifndef GR_COMMON_BASE_LOG_H
+#define GR_COMMON_BASE_LOG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum gr_log_level { GR_LOG_ERROR, GR_LOG_WARN, GR_LOG_INFO, GR_LOG_DEBUG };
+enum gr_log_topic { GR_TOPIC_ROUND = 1, GR_TOPIC_KV = 2, GR_TOPIC_METRICS = 4 };
+
+/* role: static string put in front of every line ("graft", "target", "draft"). Reads the environment. */
+void gr_log_init(const char *role);
+void gr_log_set_level(enum gr_log_level level);
+/* While it is hushed nothing is logged, whatever the level: for a program whose parent has told already what it would
+ * say. */
+void gr_log_hush(bool hushed);
+bool gr_log_enabled(enum gr_log_level level);
+bool gr_log_topic(enum gr_log_topic topic);
+/* A topic's line, whatever the level; nothing when the topic is off. */
+void gr_log_topic_line(enum gr_log_topic topic, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void gr_log_line(enum gr_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* What this thread's last line of level error says, without role and level; "" before there is one. */
+const char *gr_log_last_error(void);
+/* Until it is called with NULL, this thread's errors and warnings are not written: the first one is kept as text, and
+ * the caller says what becomes of it. line: empty, of size bytes. */
+void gr_log_hold(char *line, size_t size);
+
+#define log_error(...) gr_log_line(GR_LOG_ERROR, __VA_ARGS__)
+#define log_warn(...) gr_log_line(GR_LOG_WARN, __VA_ARGS__)
+#define log_info(...) gr_log_line(GR_LOG_INFO, __VA_ARGS__)
+#define log_debug(...)                              \
+    do {                                            \
+        if (gr_log_enabled(GR_LOG_DEBUG)) {         \
+            gr_log_line(GR_LOG_DEBUG, __VA_ARGS__); \
+        }                                           \
+    } while (0)
+
+#endif

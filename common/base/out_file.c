@@ -1,0 +1,228 @@
+#include "common/base/out_file.h"
+
+#include "common/base/log.h"
+#include "common/base/parse.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define LINK_MAX_DEPTH 40 /* as the kernel's */
+
+static enum gr_status fail(const char *what, const char *path, const char *why)
+{
+    log_error("%s %s: %s", what, path, why);
+    return GR_EIO;
+}
+
+/* The number N of /dev/stdout, /dev/stderr, /dev/fd/N and /proc/self/fd/N; -1: another name. */
+static int own_fd(const char *path)
+{
+    static const char *const folders[] = {"/dev/fd/", "/proc/self/fd/"};
+    int64_t fd = -1;
+    if (strcmp(path, "/dev/stdout") == 0) {
+        return STDOUT_FILENO;
+    }
+    if (strcmp(path, "/dev/stderr") == 0) {
+        return STDERR_FILENO;
+    }
+    for (size_t i = 0; i < GR_ARRAY_LEN(folders); i++) {
+        const size_t n = strlen(folders[i]);
+        if (strncmp(path, folders[i], n) == 0 && gr_parse_int(path + n, 0, INT_MAX, &fd)) {
+            return (int)fd;
+        }
+    }
+    return -1;
+}
+
+/* One link: `to' becomes what it says, seen from the link's own folder. */
+static bool follow_one(char to[PATH_MAX])
+{
+    char target[PATH_MAX], from[PATH_MAX], whole[2 * PATH_MAX];
+    const ssize_t n = readlink(to, target, sizeof(target) - 1);
+    if (n <= 0) {
+        return false;
+    }
+    target[n] = '\0';
+    snprintf(from, sizeof(from), "%s", to);
+    const int len = target[0] == '/' ? snprintf(whole, sizeof(whole), "%s", target)
+                                     : snprintf(whole, sizeof(whole), "%s/%s", dirname(from), target);
+    if (len <= 0 || len >= PATH_MAX) {
+        return false;
+    }
+    memcpy(to, whole, (size_t)len + 1);
+    return true;
+}
+
+/* Follows the links at the end of a name. *there: something stands at its end; st: what it is. */
+static enum gr_status follow_links(const char *what, const char *path, char out[PATH_MAX], struct stat *st, bool *there)
+{
+    if (snprintf(out, PATH_MAX, "%s", path) >= PATH_MAX) {
+        return fail(what, path, "the name is too long");
+    }
+    for (int depth = 0; depth < LINK_MAX_DEPTH; depth++) {
+        *there = lstat(out, st) == 0;
+        if (!*there) {
+            return errno == ENOENT ? GR_OK : fail(what, path, strerror(errno));
+        }
+        if (!S_ISLNK(st->st_mode)) {
+            return GR_OK;
+        }
+        if (!follow_one(out)) {
+            return fail(what, path, "a link on its way cannot be followed");
+        }
+    }
+    return fail(what, path, "too many symbolic links");
+}
+
+static enum gr_status take_fd(struct gr_out_file *o, int fd, const char *mode)
+{
+    o->f = fd >= 0 ? fdopen(fd, mode) : NULL;
+    if (o->f == NULL) {
+        const enum gr_status st = fail(o->what, o->path, strerror(errno));
+        if (fd >= 0) {
+            close(fd);
+        }
+        return st;
+    }
+    return GR_OK;
+}
+
+/* A device or a FIFO. Opened without waiting for a reader; written as any file is. */
+static enum gr_status open_directly(struct gr_out_file *o, const struct stat *st)
+{
+    const int fd = open(o->path, O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (fd < 0 && errno == ENXIO && S_ISFIFO(st->st_mode)) {
+        return GR_AGAIN;
+    }
+    if (fd >= 0) {
+        const int flags = fcntl(fd, F_GETFL);
+        fcntl(fd, F_SETFL, flags & ~O_NONBLOCK);
+    }
+    return take_fd(o, fd, "w");
+}
+
+static mode_t less_umask(mode_t mode)
+{
+    const mode_t mask = umask(0);
+    umask(mask);
+    return mode & ~mask;
+}
+
+static enum gr_status open_beside(struct gr_out_file *o, mode_t mode)
+{
+    snprintf(o->beside, sizeof(o->beside), "%s.XXXXXX", o->path);
+    const int fd = mkostemp(o->beside, O_CLOEXEC);
+    if (fd < 0) {
+        o->beside[0] = '\0';
+        return fail(o->what, o->path, strerror(errno));
+    }
+    const enum gr_status st = fchmod(fd, mode) != 0 ? fail(o->what, o->path, strerror(errno)) : take_fd(o, fd, "w");
+    if (st != GR_OK) {
+        unlink(o->beside);
+    }
+    return st;
+}
+
+enum gr_status gr_out_file_try(const char *what, const char *path, mode_t mode, bool keep_old, struct gr_out_file *out)
+{
+    struct gr_out_file o = {.what = what, .keep_old = keep_old};
+    struct stat st;
+    bool there = false;
+    const int own = own_fd(path);
+    if (own >= 0) {
+        snprintf(o.path, sizeof(o.path), "%s", path);
+        GR_TRY(take_fd(&o, fcntl(own, F_DUPFD_CLOEXEC, 0), "w"));
+        *out = o;
+        return GR_OK;
+    }
+    GR_TRY(follow_links(what, path, o.path, &st, &there));
+    if (there && S_ISDIR(st.st_mode)) {
+        return fail(what, path, "is a folder; a file is wanted");
+    }
+    if (there && S_ISREG(st.st_mode) && keep_old) {
+        return fail(what, path, "the file exists; it is not replaced");
+    }
+    GR_TRY(there && !S_ISREG(st.st_mode) ? open_directly(&o, &st)
+                                         : open_beside(&o, there ? st.st_mode & 07777 : less_umask(mode)));
+    *out = o;
+    return GR_OK;
+}
+
+enum gr_status gr_out_file_open(const char *what, const char *path, mode_t mode, bool keep_old, struct gr_out_file *out)
+{
+    const enum gr_status st = gr_out_file_try(what, path, mode, keep_old, out);
+    return st == GR_AGAIN ? fail(what, path, "nobody reads this FIFO; start its reader first") : st;
+}
+
+const char *gr_out_file_name(const struct gr_out_file *o)
+{
+    return o->beside[0] != '\0' ? o->beside : o->path;
+}
+
+/* A link fails where something has come meanwhile; a rename replaces it. */
+static bool put_in_place(const struct gr_out_file *o)
+{
+    if (!o->keep_old) {
+        return rename(o->beside, o->path) == 0;
+    }
+    const bool done = link(o->beside, o->path) == 0;
+    const int error = errno;
+    unlink(o->beside);
+    errno = error;
+    return done;
+}
+
+enum gr_status gr_out_file_close(struct gr_out_file *o, bool good, struct gr_out_place *place_out)
+{
+    struct gr_out_place place = {0};
+    struct stat st;
+    errno = 0;
+    /* By its name: another program may have made it anew. */
+    const bool whole =
+        good && !ferror(o->f) && fflush(o->f) == 0 && (o->beside[0] == '\0' || stat(o->beside, &st) == 0);
+    const int error = errno;
+    const bool closed = fclose(o->f) == 0;
+    o->f = NULL;
+    if (!whole || !closed || (o->beside[0] != '\0' && !put_in_place(o))) {
+        const int why = !whole ? error : errno;
+        if (o->beside[0] != '\0') {
+            unlink(o->beside);
+        }
+        return fail(o->what, o->path, why != 0 ? strerror(why) : "it could not be written whole");
+    }
+    if (o->beside[0] != '\0') {
+        place.device = st.st_dev;
+        place.inode = st.st_ino;
+        place.written_at = st.st_mtim;
+        memcpy(place.path, o->path, sizeof(place.path));
+    }
+    if (place_out != NULL) {
+        *place_out = place;
+    }
+    return GR_OK;
+}
+
+void gr_out_file_drop(struct gr_out_file *o)
+{
+    if (o->f == NULL) {
+        return;
+    }
+    fclose(o->f);
+    o->f = NULL;
+    if (o->beside[0] != '\0') {
+        unlink(o->beside);
+    }
+}
+
+void gr_out_place_remove(const struct gr_out_place *p)
+{
+    struct stat st;
+    if (p->path[0] != '\0' && lstat(p->path, &st) == 0 && st.st_dev == p->device && st.st_ino == p->inode &&
+        st.st_mtim.tv_sec == p->written_at.tv_sec && st.st_mtim.tv_nsec == p->written_at.tv_nsec) {
+        unlink(p->path);
+    }
+}

@@ -1,0 +1,304 @@
+#include "common/process/children.h"
+
+#include "common/base/clock.h"
+#include "common/process/joined.h"
+#include "common/base/log.h"
+#include "common/process/signal_hint.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define RETRY_NS GR_S
+
+static sigset_t watched(void)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGCHLD);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    return set;
+}
+
+enum gr_status gr_children_init(struct gr_children *c, const char *key_hex)
+{
+    memset(c, 0, sizeof(*c));
+    const sigset_t set = watched();
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    c->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (c->signal_fd < 0) {
+        log_error("signalfd: %s", strerror(errno));
+        return GR_EIO;
+    }
+    strncpy(c->key_hex, key_hex != NULL ? key_hex : "", sizeof(c->key_hex) - 1);
+    return GR_OK;
+}
+
+static void become_child(const struct gr_children *c, const struct gr_child *k, pid_t parent)
+{
+    const sigset_t set = watched();
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) {
+        _exit(1); /* the parent died before the line above */
+    }
+    sigprocmask(SIG_UNBLOCK, &set, NULL);
+    if (c->key_hex[0] != '\0') {
+        unsetenv("GRAFT_KEY_FILE"); /* it would go before */
+        setenv("GRAFT_KEY", c->key_hex, 1);
+    }
+    gr_joined_hand_over(k->joined_fd, k->silent);
+    execv(k->argv[0], k->argv);
+    log_error("cannot start %s: %s", k->argv[0], strerror(errno));
+    _exit(1);
+}
+
+static enum gr_status start(struct gr_children *c, struct gr_child *k)
+{
+    const pid_t parent = getpid();
+    const pid_t pid = fork();
+    if (pid < 0) {
+        log_error("cannot start the %s worker: fork: %s", k->name, strerror(errno));
+        return GR_EIO;
+    }
+    if (pid == 0) {
+        become_child(c, k, parent);
+    }
+    k->pid = pid;
+    k->start_ns = gr_clock_ns();
+    k->restart_ns = 0;
+    return GR_OK;
+}
+
+enum gr_status gr_children_start(struct gr_children *c, const char *name, const char *const *argv,
+                                 const struct gr_child_rule *rule, int *index_out)
+{
+    GR_ASSERT(c->n < GR_CHILD_MAX);
+    struct gr_child *k = &c->child[c->n];
+    *k = (struct gr_child){.name = name, .rule = *rule, .joined_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+    if (k->joined_fd < 0) {
+        log_error("eventfd: %s", strerror(errno));
+        return GR_EIO;
+    }
+    for (int i = 0; argv[i] != NULL; i++) {
+        GR_ASSERT(i < GR_CHILD_ARG_MAX);
+        k->argv[i] = strdup(argv[i]);
+        if (k->argv[i] == NULL) {
+            log_error("out of memory");
+            return GR_ENOMEM;
+        }
+    }
+    *index_out = c->n++;
+    return start(c, k);
+}
+
+/* ---- ends ---- */
+
+static enum gr_end_kind end_kind(int status)
+{
+    if (WIFSIGNALED(status)) {
+        return GR_END_SIGNAL;
+    }
+    switch (WEXITSTATUS(status)) {
+    case 0:
+    case GR_EXIT_ORCHESTRATOR_LOST:
+        return GR_END_LINK;
+    case GR_CHILD_EXIT_AGAIN:
+        return GR_END_DEVICE;
+    default:
+        return GR_END_FAILED;
+    }
+}
+
+static void describe_end(enum gr_end_kind kind, int status, char *text, size_t text_bytes)
+{
+    switch (kind) {
+    case GR_END_SIGNAL:
+        snprintf(text, text_bytes, "was killed by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
+        break;
+    case GR_END_DEVICE:
+        snprintf(text, text_bytes, "ended because its device failed");
+        break;
+    case GR_END_LINK:
+        snprintf(text, text_bytes, "has lost its link");
+        break;
+    case GR_END_FAILED:
+        snprintf(text, text_bytes, "ended with status %d", WEXITSTATUS(status));
+        break;
+    }
+}
+
+static void log_restart(const struct gr_child *k, enum gr_end_kind kind, const char *end)
+{
+    if (kind == GR_END_FAILED && k->silent) {
+        log_warn(
+            "the %s worker %s (its own line above says why); trying again without further lines, with pauses of up "
+            "to %d s, until it is back",
+            k->name, end, (int)(k->rule.restart.pause_max_ns / GR_S));
+    } else {
+        log_warn("the %s worker %s; starting it again", k->name, end);
+    }
+}
+
+static void say_why(struct gr_child *k, enum gr_restart_verdict verdict, int status, const char *end)
+{
+    k->why[0] = '\0';
+    if (verdict == GR_RESTART_FRUITLESS) {
+        snprintf(k->why, sizeof(k->why),
+                 "the %s worker ended %d times in a row without a token; the last time it %s%s%s", k->name,
+                 k->restart.n_fruitless, end, WIFSIGNALED(status) ? ": " : "",
+                 WIFSIGNALED(status) ? gr_signal_hint(WTERMSIG(status)) : "");
+    }
+}
+
+bool gr_children_joined(struct gr_children *c, int index)
+{
+    struct gr_child *k = &c->child[index];
+    uint64_t count = 0;
+    if (!k->restart.joined && read(k->joined_fd, &count, sizeof(count)) == (ssize_t)sizeof(count) &&
+        gr_restart_joined(&k->restart)) {
+        log_warn("the %s worker is back", k->name);
+    }
+    return k->restart.joined;
+}
+
+static enum gr_child_event take_end(struct gr_child *k, int status)
+{
+    const uint64_t now_ns = gr_clock_ns();
+    const enum gr_end_kind kind = end_kind(status);
+    char end[96];
+    k->exit_status = WIFSIGNALED(status) ? 0 : WEXITSTATUS(status);
+    if (!WIFSIGNALED(status) && k->exit_status == 0 && k->rule.status_0_ends) {
+        return GR_CHILD_ENDED;
+    }
+    describe_end(kind, status, end, sizeof(end));
+    const struct gr_restart_answer a = gr_restart_end(&k->restart, &k->rule.restart, kind, now_ns - k->start_ns);
+    if (a.verdict != GR_RESTART_AGAIN) {
+        say_why(k, a.verdict, status, end);
+        return GR_CHILD_GIVEN_UP;
+    }
+    k->silent = a.silent;
+    k->restart_ns = now_ns + a.pause_ns;
+    if (a.tell) {
+        log_restart(k, kind, end);
+    }
+    return GR_CHILD_RESTARTED;
+}
+
+static enum gr_child_event reap(struct gr_children *c, int *index_out)
+{
+    for (int i = 0; i < c->n; i++) {
+        struct gr_child *k = &c->child[i];
+        int status = 0;
+        (void)gr_children_joined(c, i);
+        if (k->pid == 0 || waitpid(k->pid, &status, WNOHANG) != k->pid) {
+            continue;
+        }
+        (void)gr_children_joined(c, i); /* it may have joined and ended since the line above */
+        k->pid = 0;
+        *index_out = i;
+        return take_end(k, status);
+    }
+    return GR_CHILD_NONE;
+}
+
+enum gr_child_event gr_children_poll(struct gr_children *c, int *signal_out, int *index_out)
+{
+    struct signalfd_siginfo info;
+    while (read(c->signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
+        if (info.ssi_signo != SIGCHLD) {
+            *signal_out = (int)info.ssi_signo;
+        }
+    }
+    return reap(c, index_out);
+}
+
+void gr_children_progress(struct gr_children *c, int index)
+{
+    gr_restart_progress(&c->child[index].restart);
+}
+
+void gr_children_signal(const struct gr_children *c, int signal_number)
+{
+    for (int i = 0; i < c->n; i++) {
+        if (c->child[i].pid != 0) {
+            kill(c->child[i].pid, signal_number);
+        }
+    }
+}
+
+int gr_children_restart(struct gr_children *c, uint64_t now_ns)
+{
+    int wait_ms = -1;
+    for (int i = 0; i < c->n; i++) {
+        struct gr_child *k = &c->child[i];
+        if (k->restart_ns == 0) {
+            continue;
+        }
+        if (now_ns >= k->restart_ns) {
+            if (start(c, k) == GR_OK) {
+                continue;
+            }
+            k->restart_ns = now_ns + RETRY_NS; /* the system has no process to give: logged */
+        }
+        const int left_ms = (int)((k->restart_ns - now_ns) / GR_MS) + 1;
+        wait_ms = wait_ms < 0 ? left_ms : GR_MIN(wait_ms, left_ms);
+    }
+    return wait_ms;
+}
+
+static bool any_alive(const struct gr_children *c)
+{
+    for (int i = 0; i < c->n; i++) {
+        if (c->child[i].pid != 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void gr_children_finish(struct gr_children *c, int grace_ms)
+{
+    const uint64_t deadline_ns = gr_clock_ns() + (uint64_t)grace_ms * GR_MS;
+    bool hurry = false;
+    for (;;) {
+        for (int i = 0; i < c->n; i++) {
+            struct gr_child *k = &c->child[i];
+            if (k->pid != 0 && waitpid(k->pid, NULL, WNOHANG) == k->pid) {
+                k->pid = 0;
+            }
+        }
+        const uint64_t now_ns = gr_clock_ns();
+        if (!any_alive(c) || now_ns >= deadline_ns || hurry) {
+            break;
+        }
+        struct pollfd p = {.fd = c->signal_fd, .events = POLLIN};
+        (void)poll(&p, 1, (int)((deadline_ns - now_ns) / GR_MS) + 1);
+        struct signalfd_siginfo info;
+        while (read(c->signal_fd, &info, sizeof(info)) > 0) {
+            hurry = hurry || info.ssi_signo != SIGCHLD;
+        }
+    }
+    for (int i = 0; i < c->n; i++) {
+        struct gr_child *k = &c->child[i];
+        if (k->pid != 0) {
+            kill(k->pid, SIGKILL);
+            waitpid(k->pid, NULL, 0);
+        }
+        for (int a = 0; k->argv[a] != NULL; a++) {
+            free(k->argv[a]);
+        }
+        close(k->joined_fd);
+    }
+    close(c->signal_fd);
+    memset(c, 0, sizeof(*c));
+}

@@ -1,0 +1,73 @@
+/* Child processes of an orchestrator or a supervisor: spawn, watch, restart with back-off, end. A child lives in its
+ * own process group (ctrl-C of the terminal does not reach it) and is killed by the kernel when its parent dies. */
+#ifndef GR_COMMON_PROCESS_CHILDREN_H
+#define GR_COMMON_PROCESS_CHILDREN_H
+
+#include "common/process/restart.h"
+#include "common/base/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#define GR_CHILD_MAX 4
+#define GR_CHILD_ARG_MAX 64
+
+/* Exit statuses of a worker that its parent understands. */
+#define GR_EXIT_ORCHESTRATOR_LOST 3 /* a supervised worker lost its orchestrator */
+#define GR_CHILD_EXIT_AGAIN 4       /* its device failed: another process may do better */
+
+/* When is a child started again? */
+struct gr_child_rule {
+    struct gr_restart_rule restart;
+    bool status_0_ends; /* exit status 0 is its end; otherwise it means that nobody told it to end: it lost its link */
+};
+
+struct gr_child {
+    const char *name;                 /* for messages */
+    char *argv[GR_CHILD_ARG_MAX + 1]; /* owned strings, NULL-terminated */
+    struct gr_child_rule rule;
+    struct gr_restart restart;
+    pid_t pid;                     /* 0: not running */
+    int joined_fd;                 /* readable once it has joined; owned */
+    int exit_status;               /* of the last end that was no signal */
+    bool silent;                   /* its next life logs nothing until it has joined */
+    uint64_t start_ns, restart_ns; /* restart_ns: not before; 0: not to be started */
+    char why[256];                 /* after GR_CHILD_GIVEN_UP: the reason; empty: the child itself has told it */
+};
+
+/* RESTARTED: it ended and will be started again by gr_children_restart(). GIVEN_UP: it ended and will not; `why' tells.
+ * ENDED: with status 0, by a rule that calls this its end. */
+enum gr_child_event { GR_CHILD_NONE, GR_CHILD_RESTARTED, GR_CHILD_GIVEN_UP, GR_CHILD_ENDED };
+
+struct gr_children {
+    struct gr_child child[GR_CHILD_MAX];
+    int n;
+    int signal_fd; /* SIGCHLD, SIGINT, SIGTERM: readable when something came */
+    char key_hex[65];
+};
+
+/* Blocks SIGCHLD, SIGINT and SIGTERM for the process and reads them from signal_fd.
+ * key_hex: handed to the children as GRAFT_KEY; NULL: they inherit the environment as it is. */
+GR_NODISCARD enum gr_status gr_children_init(struct gr_children *c, const char *key_hex);
+/* argv: NULL-terminated, copied. */
+GR_NODISCARD enum gr_status gr_children_start(struct gr_children *c, const char *name, const char *const *argv,
+                                              const struct gr_child_rule *rule, int *index_out);
+/* Reads one signal. *signal_out: SIGINT or SIGTERM, if one came; else it stays. Returns what happened to a child, if
+ * anything. That a child is started again, and that it is back, is logged here; why it was given up is left to the
+ * caller. */
+enum gr_child_event gr_children_poll(struct gr_children *c, int *signal_out, int *index_out);
+/* The child has brought something (a committed token), or nothing was asked of it: its ends so far do not count as
+ * fruitless. */
+void gr_children_progress(struct gr_children *c, int index);
+/* Has the child joined its orchestrator in this life? */
+bool gr_children_joined(struct gr_children *c, int index);
+/* Sends a signal to all that run. */
+void gr_children_signal(const struct gr_children *c, int signal_number);
+/* Starts killed children whose back-off is over. Returns ms until the next one is due, -1: none. */
+int gr_children_restart(struct gr_children *c, uint64_t now_ns);
+/* Ends all: waits up to grace_ms for them to exit by themselves, or until a signal to this process asks for haste, then
+ * kills. Frees. */
+void gr_children_finish(struct gr_children *c, int grace_ms);
+
+#endif

@@ -1,0 +1,15 @@
+/* How a child process tells its parent that it has joined its orchestrator: an event counter that the child inherits,
+ * its number in the environment variable GRAFT_JOINED_FD. Nothing happens in a process that has no such parent. */
+#ifndef GR_COMMON_PROCESS_JOINED_H
+#define GR_COMMON_PROCESS_JOINED_H
+
+#include <stdbool.h>
+
+/* In a new child, before it becomes the worker program. silent: the program logs nothing until it has joined. */
+void gr_joined_hand_over(int fd, bool silent);
+/* In the worker program, when it starts: takes what was handed over out of the environment. */
+void gr_joined_inherit(void);
+/* In the worker program: it has joined. From here on it logs. Only the first call counts. */
+void gr_joined_tell(void);
+
+#endif

@@ -1,0 +1,8 @@
+/* The two classes of frames. A frame of the small class is sent before any queued one of the bulk class; within a class
+ * the order is kept (transport/transport.h). FEATURES are bulk, all other frames are small. */
+#ifndef GR_COMMON_PROTOCOL_FRAME_CLASS_H
+#define GR_COMMON_PROTOCOL_FRAME_CLASS_H
+
+enum gr_frame_class { GR_FRAME_SMALL, GR_FRAME_BULK, GR_N_FRAME_CLASS };
+
+#endif

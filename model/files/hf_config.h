@@ -1,0 +1,98 @@
+/* Reads a Hugging Face model folder's config.json (and the eos ids of generation_config.json) into
+ * one plain struct. Every number is range-checked; a bad one is an error that names file, key,
+ * value and limit. Pure apart from file reading; any thread may call. The struct owns nothing. */
+#ifndef GR_MODEL_FILES_HF_CONFIG_H
+#define GR_MODEL_FILES_HF_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "common/base/status.h"
+
+#define GR_HF_N_EOS_MAX 64 /* as many as may end a turn: GR_STOP_ID_MAX of common/rules/accept.h */
+#define GR_HF_N_CAPTURE_MAX 8
+#define GR_HF_N_LAYER_MAX 256
+#define GR_HF_FILE_BYTES (1u << 20) /* config.json and generation_config.json, each at most */
+
+enum gr_rope_kind { GR_ROPE_PLAIN, GR_ROPE_LLAMA3, GR_ROPE_YARN };
+
+/* How an EAGLE-3 head counts the layers it captures (capture.h). */
+enum gr_capture_ids { GR_CAPTURE_IDS_BY_FIRST, GR_CAPTURE_IDS_INPUTS, GR_CAPTURE_IDS_OUTPUTS };
+
+struct gr_hf_config {
+    /* One of gr_hf_architectures(). The alias Eagle3LlamaForCausalLM is stored under its other
+     * name, LlamaForCausalLMEagle3. Whether this build can run it is the model loader's decision.
+     */
+    char architecture[64];
+    char model_type[32]; /* "" when absent */
+    char dtype[16];      /* "bfloat16"; "" when absent. Key dtype or torch_dtype */
+    int hidden, n_layer, n_head, n_kv_head, head_dim, ffn, n_vocab, max_pos;
+    bool head_dim_given; /* false: head_dim is hidden / n_head */
+    float rms_eps;
+    double rope_theta; /* 0: not given by an EAGLE-3 head, which then takes the target's */
+    bool tie_embeddings, attention_bias, mlp_bias;
+    int bos_id;                  /* -1: none */
+    int eos_id[GR_HF_N_EOS_MAX]; /* generation_config.json overrides config.json */
+    int n_eos;
+    enum gr_rope_kind rope_kind;
+    struct {                         /* zero unless the kind uses the field */
+        double factor;               /* llama3, yarn */
+        double low_freq_factor;      /* llama3 */
+        double high_freq_factor;     /* llama3 */
+        double beta_fast, beta_slow; /* yarn; default 32 and 1 */
+        double attention_factor;     /* yarn: scales cos and sin; default 0.1 ln(factor) + 1 */
+        int original_max_pos;        /* llama3, yarn */
+        bool truncate;               /* yarn: floor and ceil of the correction range; default true */
+    } rope;
+
+    /* EAGLE-3 heads only; else zero. */
+    int draft_n_vocab; /* draft_vocab_size; n_vocab when the head has no reduced vocabulary */
+    int target_hidden; /* target_hidden_size; 0: not given, same as hidden */
+    /* Layers of the target whose inputs feed the head, strictly increasing; capture.h has the rule that reads the
+     * config's ids. has_capture false: the config is silent. */
+    bool has_capture;
+    enum gr_capture_ids capture_ids_are; /* what the config says its ids are */
+    bool capture_ids_are_outputs;        /* what they were taken for */
+    int n_capture;
+    int capture_layer[GR_HF_N_CAPTURE_MAX];
+    bool norm_before_residual; /* the residual is the normed feature */
+    bool norm_before_fc;       /* one norm over the concatenated captures: input_norm */
+    bool fc_norm;              /* a norm for each capture */
+    bool norm_output;          /* what is fed back is the state after the final norm */
+
+    /* Of a model expanded in memory (expand.h); else zero: nothing but the fields above counts. */
+    int n_vocab_row, draft_n_vocab_row; /* rows of lm_head, padding included: target, head */
+    int scale_dim;                      /* attention is scaled by 1 / sqrt(scale_dim) instead of head_dim's */
+
+    /* GPT-OSS only; else zero. */
+    int n_expert, n_expert_used;
+    int sliding_window;
+    float swiglu_limit;
+    bool layer_sliding[GR_HF_N_LAYER_MAX]; /* layer uses the window; default: even layers */
+};
+
+/* Logits that a pass computes. */
+static inline int gr_hf_vocab_rows(const struct gr_hf_config *hf)
+{
+    return hf->n_vocab_row > 0 ? hf->n_vocab_row : hf->n_vocab;
+}
+static inline int gr_hf_draft_vocab_rows(const struct gr_hf_config *hf)
+{
+    return hf->draft_n_vocab_row > 0 ? hf->draft_n_vocab_row : hf->draft_n_vocab;
+}
+
+/* dir: model folder. Missing generation_config.json is no error. */
+GR_NODISCARD enum gr_status gr_hf_config_load(const char *dir, struct gr_hf_config *out);
+
+/* config.json from memory; name stands for the file in messages. */
+GR_NODISCARD enum gr_status gr_hf_config_parse(const char *name, const char *json, size_t len,
+                                               struct gr_hf_config *out);
+
+/* generation_config.json from memory: replaces the eos ids of config if the file has any. */
+GR_NODISCARD enum gr_status gr_hf_config_parse_generation(const char *name, const char *json, size_t len,
+                                                          struct gr_hf_config *config);
+
+/* "LlamaForCausalLM, Qwen3ForCausalLM, ...": static text for messages. */
+const char *gr_hf_architectures(void);
+
+#endif

@@ -1,0 +1,56 @@
+/* Accounting of the KV pool: which block of 16 tokens belongs to whom. Pure integers; the storage is the model's
+ * (lm.h). The pool's blocks are 0 .. n_block - 1; scratch blocks lie behind them and are not accounted here.
+ * Invariant, checked by gr_kv_pool_check(): free + owned = total, and no block is in two places. */
+#ifndef GR_MODEL_KV_KV_POOL_H
+#define GR_MODEL_KV_KV_POOL_H
+
+#include "common/base/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define GR_KV_BLOCK_TOKENS 16
+
+struct gr_kv_pool {
+    int32_t n_block, n_free;
+    int32_t n_reserved;  /* free blocks that admitted sessions may still claim */
+    int32_t *free_stack; /* owned, (n_block) */
+    uint8_t *is_free;    /* owned, (n_block) */
+    uint8_t *seen;       /* owned, (n_block): scratch of gr_kv_pool_check() */
+};
+
+/* One session's blocks, in order of position. */
+struct gr_kv_table {
+    int32_t *block; /* owned, (n_block_max) */
+    int32_t n_block, n_block_max;
+    int32_t n_reserved; /* blocks this session may still claim without asking */
+};
+
+GR_NODISCARD enum gr_status gr_kv_pool_init(struct gr_kv_pool *pool, int32_t n_block);
+void gr_kv_pool_finish(struct gr_kv_pool *pool);
+GR_NODISCARD enum gr_status gr_kv_table_init(struct gr_kv_table *t, int32_t n_block_max);
+void gr_kv_table_finish(struct gr_kv_table *t);
+
+/* Reserves what a session of n_token tokens needs at most. GR_AGAIN: not free now. */
+GR_NODISCARD enum gr_status gr_kv_table_reserve(struct gr_kv_pool *pool, struct gr_kv_table *t, int32_t n_token);
+/* Makes room for tokens [0, n_token). GR_ELIMIT: past the reservation and the pool is empty. */
+GR_NODISCARD enum gr_status gr_kv_table_grow(struct gr_kv_pool *pool, struct gr_kv_table *t, int32_t n_token);
+/* Returns the blocks past n_token tokens to the pool (to the session's reservation). */
+void gr_kv_table_truncate(struct gr_kv_pool *pool, struct gr_kv_table *t, int32_t n_token);
+/* Gives the first n_drop blocks back to the pool: those behind them become the first. */
+void gr_kv_table_drop_front(struct gr_kv_pool *pool, struct gr_kv_table *t, int32_t n_drop);
+/* Gives up what is reserved and not yet claimed; the blocks stay. */
+void gr_kv_table_unreserve(struct gr_kv_pool *pool, struct gr_kv_table *t);
+/* Returns every block and the reservation. */
+void gr_kv_table_release(struct gr_kv_pool *pool, struct gr_kv_table *t);
+
+/* Storage cell of a position. */
+static inline int32_t gr_kv_table_cell(const struct gr_kv_table *t, int32_t pos)
+{
+    return t->block[pos / GR_KV_BLOCK_TOKENS] * GR_KV_BLOCK_TOKENS + pos % GR_KV_BLOCK_TOKENS;
+}
+
+/* free + sum of the tables' blocks = total, every block in one place. tables: (n_table) borrowed pointers. */
+bool gr_kv_pool_check(const struct gr_kv_pool *pool, const struct gr_kv_table *const *tables, int n_table);
+
+#endif

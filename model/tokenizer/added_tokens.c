@@ -1,0 +1,213 @@
+/* Finds added tokens in text: leftmost first, then longest, as Hugging Face's AddedVocabulary does.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <utf8proc.h>
+
+#include "common/base/log.h"
+#include "model/tokenizer/tokenizer_internal.h"
+
+/* ---- trie ---- */
+
+void gr_trie_finish(struct gr_trie *trie)
+{
+    free(trie->nodes);
+    *trie = (struct gr_trie){0};
+}
+
+static uint32_t child_of(const struct gr_trie *trie, uint32_t node, uint8_t byte)
+{
+    if (node == 0) {
+        return trie->first[byte];
+    }
+    uint32_t c = trie->nodes[node].child;
+    while (c != 0 && trie->nodes[c].byte != byte) {
+        c = trie->nodes[c].sibling;
+    }
+    return c;
+}
+
+/* Room was made for every byte of every token. */
+static uint32_t add_child(struct gr_trie *trie, uint32_t node, uint8_t byte)
+{
+    uint32_t c = trie->n_node++;
+    trie->nodes[c] = (struct gr_trie_node){.added = -1, .byte = byte};
+    if (node == 0) {
+        trie->first[byte] = c;
+    } else {
+        trie->nodes[c].sibling = trie->nodes[node].child;
+        trie->nodes[node].child = c;
+    }
+    return c;
+}
+
+static void insert(struct gr_trie *trie, const char *text, size_t len, int added)
+{
+    uint32_t node = 0;
+    for (size_t i = 0; i < len; i++) {
+        uint32_t c = child_of(trie, node, (uint8_t)text[i]);
+        node = c != 0 ? c : add_child(trie, node, (uint8_t)text[i]);
+    }
+    /* Two contents can be one after NFC; the first keeps the place. */
+    if (trie->nodes[node].added < 0) {
+        trie->nodes[node].added = added;
+    }
+}
+
+static enum gr_status trie_init(struct gr_trie *trie, size_t n_byte)
+{
+    trie->nodes = calloc(n_byte + 1, sizeof(*trie->nodes));
+    if (trie->nodes == NULL) {
+        log_error("tokenizer: no memory for %zu bytes of added tokens", n_byte);
+        return GR_ENOMEM;
+    }
+    trie->nodes[0].added = -1;
+    trie->n_node = 1;
+    return GR_OK;
+}
+
+static enum gr_status insert_normalized(struct gr_tokenizer *tok, int i)
+{
+    const struct gr_added_token *a = &tok->added[i];
+    char *nfc = NULL;
+    size_t len = a->len;
+    if (tok->nfc) {
+        GR_TRY(gr_tok_nfc(a->content, a->len, &nfc, &len));
+    }
+    insert(&tok->normalized_trie, nfc != NULL ? nfc : a->content, len, i);
+    free(nfc);
+    return GR_OK;
+}
+
+enum gr_status gr_tok_build_tries(struct gr_tokenizer *tok)
+{
+    size_t n_raw = 0, n_normalized = 0;
+    for (int i = 0; i < tok->n_added; i++) {
+        /* NFC makes a text at most three times as long. */
+        *(tok->added[i].normalized ? &n_normalized : &n_raw) += 3 * (size_t)tok->added[i].len;
+    }
+    if (n_raw > 0) {
+        GR_TRY(trie_init(&tok->raw_trie, n_raw));
+    }
+    if (n_normalized > 0) {
+        GR_TRY(trie_init(&tok->normalized_trie, n_normalized));
+    }
+    for (int i = 0; i < tok->n_added; i++) {
+        const struct gr_added_token *a = &tok->added[i];
+        if (a->normalized) {
+            GR_TRY(insert_normalized(tok, i));
+        } else {
+            insert(&tok->raw_trie, a->content, a->len, i);
+        }
+    }
+    return GR_OK;
+}
+
+/* ---- what stands beside a match ---- */
+
+bool gr_is_white_space(int32_t c)
+{
+    return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+           (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+}
+
+/* \w of Rust's regex, but for a few symbols that are Other_Alphabetic (circled letters). */
+static bool is_word(int32_t c)
+{
+    switch (utf8proc_category(c)) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_PC:
+        return true;
+    default:
+        return c == 0x200C || c == 0x200D; /* Join_Control */
+    }
+}
+
+/* The character at p, and its length; 0 at the end. */
+static size_t char_at(const char *p, size_t n, int32_t *out)
+{
+    utf8proc_ssize_t len = n == 0 ? 0 : utf8proc_iterate((const uint8_t *)p, (utf8proc_ssize_t)n, out);
+    return len > 0 ? (size_t)len : 0;
+}
+
+/* The character that ends before text[at], and its length; 0 at the start. */
+static size_t char_before(const char *text, size_t at, int32_t *out)
+{
+    size_t begin = at;
+    while (begin > 0) {
+        begin--;
+        if (((uint8_t)text[begin] & 0xC0) != 0x80) {
+            return char_at(text + begin, at - begin, out);
+        }
+    }
+    return 0;
+}
+
+static bool is_single_word(const char *text, size_t len, size_t begin, size_t end)
+{
+    int32_t c;
+    if (char_before(text, begin, &c) > 0 && is_word(c)) {
+        return false;
+    }
+    return char_at(text + end, len - end, &c) == 0 || !is_word(c);
+}
+
+/* The token whose trie text begins at text, and that text's length (NFC can make it another one
+ * than the content's). */
+static const struct gr_added_token *longest_at(const struct gr_tokenizer *tok, const struct gr_trie *trie,
+                                               const char *text, size_t len, size_t *n_out)
+{
+    int32_t best = -1;
+    uint32_t node = 0;
+    for (size_t i = 0; i < len; i++) {
+        node = child_of(trie, node, (uint8_t)text[i]);
+        if (node == 0) {
+            break;
+        }
+        if (trie->nodes[node].added >= 0) {
+            best = trie->nodes[node].added;
+            *n_out = i + 1;
+        }
+    }
+    return best >= 0 ? &tok->added[best] : NULL;
+}
+
+bool gr_trie_find(const struct gr_tokenizer *tok, const struct gr_trie *trie, const char *text, size_t len, size_t from,
+                  struct gr_added_match *out)
+{
+    if (trie->nodes == NULL) {
+        return false;
+    }
+    for (size_t at = from; at < len;) {
+        size_t n = 0;
+        const struct gr_added_token *a = longest_at(tok, trie, text + at, len - at, &n);
+        if (a == NULL) {
+            at++;
+            continue;
+        }
+        size_t begin = at, end = at + n;
+        if (a->single_word && !is_single_word(text, len, begin, end)) {
+            at = end; /* as Hugging Face: no shorter token is tried there */
+            continue;
+        }
+        int32_t c;
+        while (a->lstrip && begin > from && (n = char_before(text, begin, &c)) > 0 && gr_is_white_space(c)) {
+            begin -= n;
+        }
+        while (a->rstrip && (n = char_at(text + end, len - end, &c)) > 0 && gr_is_white_space(c)) {
+            end += n;
+        }
+        *out = (struct gr_added_match){.begin = begin, .end = end, .token = a};
+        return true;
+    }
+    return false;
+}

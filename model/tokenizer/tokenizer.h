@@ -1,0 +1,90 @@
+/* Byte-level BPE tokenizer read from a Hugging Face tokenizer.json: added tokens, NFC, Split
+ * regexes (PCRE2), ByteLevel, BPE merges, a BOS template. A field that is not understood is an
+ * error that names it. Immutable after load: any number of threads may encode and decode with one
+ * tokenizer at a time; a gr_detok belongs to one thread.
+ *
+ * Bytes that are not UTF-8: the text is cut into maximal runs of valid UTF-8; each run is encoded
+ * as if it stood alone, each byte between runs becomes its own byte token. So any bytes can be
+ * encoded, and the concatenated gr_tokenizer_token_bytes() give them back (given no NFC normalizer,
+ * no Split step with Removed and no lstrip/rstrip token in the text). Decoding to text replaces
+ * what is not UTF-8 by U+FFFD, one for each maximal subpart, as Hugging Face does;
+ * gr_tokenizer_decode_bytes() does not.
+ *
+ * Ids without a token (holes, padded rows) decode to nothing. An added token decodes to its
+ * content; Hugging Face reads a content such as "caf\u00e9" as byte-level characters and so gives
+ * U+FFFD. */
+#ifndef GR_MODEL_TOKENIZER_TOKENIZER_H
+#define GR_MODEL_TOKENIZER_TOKENIZER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/base/status.h"
+
+#define GR_TOKENIZER_FILE_BYTES (64u << 20)
+#define GR_TOKENIZER_TEXT_BYTES (16u << 20) /* of one encode call */
+#define GR_TOKENIZER_N_VOCAB (1 << 22)      /* ids are below */
+#define GR_TOKEN_BYTES_MAX 1024             /* of one token */
+
+struct gr_tokenizer;
+
+/* dir: model folder with a tokenizer.json. */
+GR_NODISCARD enum gr_status gr_tokenizer_load(const char *dir, struct gr_tokenizer **out);
+
+/* tokenizer.json from memory; name stands for the file in messages. json is not kept. */
+GR_NODISCARD enum gr_status gr_tokenizer_parse(const char *name, const char *json, size_t len,
+                                               struct gr_tokenizer **out);
+
+void gr_tokenizer_destroy(struct gr_tokenizer *tok); /* NULL is legal */
+
+/* add_bos: put the template's tokens in front (none if the tokenizer has no template); a BOS that
+ * stands in the text stays as well. Added tokens in the text become their ids. GR_ELIMIT when more
+ * than cap ids are needed: ids[] is then garbage, *n_out untouched. gr_tokenizer_encode_bound() is
+ * always enough. */
+GR_NODISCARD enum gr_status gr_tokenizer_encode(const struct gr_tokenizer *tok, const char *text, size_t len,
+                                                bool add_bos, int32_t *ids, size_t cap, size_t *n_out);
+size_t gr_tokenizer_encode_bound(const struct gr_tokenizer *tok, size_t len);
+
+/* Valid UTF-8, NUL-terminated, owned by the caller (free). skip_special: special tokens give no
+ * text. */
+GR_NODISCARD enum gr_status gr_tokenizer_decode(const struct gr_tokenizer *tok, const int32_t *ids, size_t n,
+                                                bool skip_special, char **text_out, size_t *len_out);
+/* The same with the tokens' bytes as they are. */
+GR_NODISCARD enum gr_status gr_tokenizer_decode_bytes(const struct gr_tokenizer *tok, const int32_t *ids, size_t n,
+                                                      bool skip_special, char **bytes_out, size_t *len_out);
+
+int32_t gr_tokenizer_n_vocab(const struct gr_tokenizer *tok); /* highest id + 1 */
+
+/* Equal for tokenizers with the same ids, token bytes, merges and added tokens, however the file
+ * spells them. Regexes, normalizer and template are left out: draft and target need the same ids,
+ * no more. */
+uint64_t gr_tokenizer_fingerprint(const struct gr_tokenizer *tok);
+
+/* Raw bytes of a token (not NUL-terminated), borrowed; NULL and 0 for an id without a token. */
+const char *gr_tokenizer_token_bytes(const struct gr_tokenizer *tok, int32_t id, size_t *len_out);
+bool gr_tokenizer_is_special(const struct gr_tokenizer *tok, int32_t id); /* false for unknown ids */
+
+/* Id of an added token ("<|eot_id|>") or -1. */
+int32_t gr_tokenizer_added_id(const struct gr_tokenizer *tok, const char *content);
+/* First token of the template, -1 when there is none. */
+int32_t gr_tokenizer_bos_id(const struct gr_tokenizer *tok);
+
+/* Incremental detokenizer: the texts of all pushes and the flush, put together, are
+ * gr_tokenizer_decode() of the same ids with skip_special; each of them is complete UTF-8
+ * characters. No allocation. */
+#define GR_DETOK_OUT_MAX (3 * (GR_TOKEN_BYTES_MAX + 4)) /* one push never gives more */
+
+struct gr_detok {
+    const struct gr_tokenizer *tok; /* borrowed */
+    uint8_t held[4];                /* start of a character whose rest has not come yet */
+    uint8_t n_held;
+};
+
+void gr_detok_init(struct gr_detok *d, const struct gr_tokenizer *tok);
+/* Not NUL-terminated; *n_out may be 0. GR_ELIMIT (state unchanged) when cap is too small. */
+GR_NODISCARD enum gr_status gr_detok_push(struct gr_detok *d, int32_t id, char *out, size_t cap, size_t *n_out);
+/* End of text: a held start becomes U+FFFD. d is then as after init. */
+GR_NODISCARD enum gr_status gr_detok_flush(struct gr_detok *d, char *out, size_t cap, size_t *n_out);
+
+#endif

@@ -1,0 +1,223 @@
+#include "orchestrator/cli/connect.h"
+
+#include "common/base/log.h"
+#include "common/base/parse.h"
+#include "orchestrator/cli/generate.h"
+#include "orchestrator/cli/remote.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define SILENCE_MS 3000
+
+struct connect {
+    struct gr_remote remote;
+    struct gr_generation g;
+    uint64_t session;  /* 0: not known yet */
+    uint32_t turn;     /* its number; with OPENED */
+    uint32_t turn_len; /* transcript length where this turn's generated tokens begin; from its first COMMIT */
+    uint32_t n_fallback, n_reopen; /* that the orchestrator has counted in a turn whose end our TRUNCATE has crossed */
+    bool answered;                 /* OPENED has come */
+    bool has_turn_len;
+    bool told_waiting; /* that nothing has come for SILENCE_MS; no need any more */
+};
+
+/* ---- the engine behind the generation ---- */
+
+static enum gr_status submit(void *ctx, const struct gr_session_request *q)
+{
+    struct connect *c = ctx;
+    int32_t segments[2] = {0, (int32_t)q->n_prompt};
+    struct gr_msg m = {.type = GR_MSG_OPEN,
+                       .ids = {.p = (int32_t *)(uintptr_t)q->prompt, .n = q->n_prompt},
+                       .segments = {.p = segments, .n = 2},
+                       .stop_ids = {.p = (int32_t *)(uintptr_t)q->stop_id, .n = q->n_stop_id},
+                       .max_tokens = q->max_tokens,
+                       .temperature = (double)q->sampling.temperature,
+                       .min_p = (double)q->sampling.min_p,
+                       .top_p = (double)q->sampling.top_p,
+                       .top_k = (uint32_t)q->sampling.top_k,
+                       .seed = q->sampling.seed,
+                       .want_draft = q->want_draft,
+                       .want_trace = q->want_trace,
+                       .single_token = q->force_single_token,
+                       .auto_tree = q->auto_tree,
+                       .n_node = q->n_node,
+                       .keep_open = q->keep_open,
+                       .tree_shape = q->tree_shape,
+                       .draft_depth = q->draft_depth,
+                       .draft_top_k = q->draft_top_k,
+                       .draft_ahead = q->draft_ahead == GR_AHEAD_ON,
+                       .auto_ahead = q->draft_ahead == GR_AHEAD_AUTO,
+                       .tokenizer_fingerprint = q->tokenizer_fingerprint};
+    gr_msg_set_specpv(&m, q->specpv, &q->specpv_params);
+    memcpy(m.transport, q->transport, sizeof(m.transport));
+    c->session = 0;
+    c->answered = c->has_turn_len = false;
+    return gr_remote_send(&c->remote, &m);
+}
+
+static enum gr_status append(void *ctx, const struct gr_turn_request *t)
+{
+    struct connect *c = ctx;
+    const struct gr_msg m = {.type = GR_MSG_APPEND,
+                             .session = c->session,
+                             .ids = {.p = (int32_t *)(uintptr_t)t->ids, .n = t->n_ids},
+                             .max_tokens = t->max_tokens,
+                             .stop_ids = {.p = (int32_t *)(uintptr_t)t->stop_id, .n = t->n_stop_id},
+                             .want_trace = t->want_trace};
+    c->answered = c->has_turn_len = false;
+    return gr_remote_send(&c->remote, &m);
+}
+
+static void stop(void *ctx, uint32_t n_keep)
+{
+    struct connect *c = ctx;
+    const struct gr_msg m = {
+        .type = GR_MSG_TRUNCATE, .session = c->session, .turn = c->turn, .keep_len = c->turn_len + n_keep};
+    if (gr_remote_send(&c->remote, &m) != GR_OK) {
+        gr_generation_fail(&c->g, "");
+    }
+}
+
+/* ---- what the orchestrator says ---- */
+
+/* Where TRUNCATE has crossed the turn's end, its answer is still to come: until then the next turn could begin on what
+ * nobody was shown. */
+static void on_finished(struct connect *c, const struct gr_msg *m)
+{
+    const uint32_t n_fallback = GR_MAX(c->n_fallback, m->n_fallback);
+    const uint32_t n_reopen = GR_MAX(c->n_reopen, m->n_reopen);
+    if (c->g.stop_sent && m->cut == 0) {
+        c->n_fallback = n_fallback;
+        c->n_reopen = n_reopen;
+        return;
+    }
+    c->n_fallback = c->n_reopen = 0;
+    gr_generation_end(&c->g, (enum gr_finish)m->finish, m->text, n_fallback, n_reopen);
+}
+
+static void on_msg(struct connect *c, const struct gr_msg *m)
+{
+    struct gr_generation *g = &c->g;
+    if (m->type == GR_MSG_ERROR) {
+        gr_generation_fail(g, m->text);
+    } else if (m->type == GR_MSG_OPENED) {
+        c->answered = true;
+        c->session = m->session;
+        c->turn = m->turn;
+    } else if (!c->answered || m->session != c->session) {
+        return; /* of the turn before */
+    } else if (m->type == GR_MSG_FINISHED) {
+        on_finished(c, m);
+    } else {
+        if (m->type == GR_MSG_COMMIT && !c->has_turn_len) {
+            c->has_turn_len = true;
+            c->turn_len = m->keep_len;
+        }
+        c->told_waiting = true; /* it goes on: long passes are silent, too */
+        gr_generation_take(g, m);
+    }
+}
+
+static void pump_until_over(struct connect *c)
+{
+    struct gr_generation *g = &c->g;
+    while (g->phase != GR_PHASE_OVER && !g->failed && g->interrupted == 0) {
+        if (g->phase == GR_PHASE_START) {
+            gr_generation_begin(g);
+            continue;
+        }
+        struct gr_msg m;
+        const enum gr_status st = gr_remote_recv(&c->remote, c->told_waiting ? -1 : SILENCE_MS, &m);
+        if (st == GR_AGAIN) {
+            c->told_waiting = true;
+            fprintf(stderr, "the orchestrator at %s has nothing to tell yet; `graft session list' shows its workers\n",
+                    c->remote.address);
+        } else if (st == GR_ECANCELED) {
+            g->interrupted = c->remote.signal_number; /* the link's end cuts the turn */
+        } else if (st != GR_OK) {
+            g->failed = true;
+        } else {
+            on_msg(c, &m);
+            gr_msg_finish(&m);
+        }
+    }
+}
+
+/* ---- the commands ---- */
+
+static enum gr_status check_session(struct gr_run_options *o, uint64_t *session_out)
+{
+    static const char *const of_open[] = {
+        "temperature",         "top-p",       "top-k",          "min-p",       "seed",      "num-speculative-tokens",
+        "tree-shape",          "draft-depth", "draft-top-k",    "draft-ahead", "transport", "force-single-token",
+        "disable-multi-token", "method",      "verify-lossless"};
+    int64_t id = 0;
+    if (o->session == NULL) {
+        return GR_OK;
+    }
+    if (!gr_parse_int(o->session, 1, INT64_MAX, &id)) {
+        log_error("--session: `%s' is not a session id; `graft session list' tells them", o->session);
+        return GR_EINVAL;
+    }
+    for (size_t i = 0; i < GR_ARRAY_LEN(of_open); i++) {
+        if (gr_run_options_from_cli(o, of_open[i])) {
+            log_error("--%s is fixed when a session is opened, and --session goes on with one", of_open[i]);
+            return GR_EINVAL;
+        }
+    }
+    *session_out = (uint64_t)id;
+    return GR_OK;
+}
+
+static enum gr_status prepare(struct connect *c, struct gr_run_options *o)
+{
+    struct gr_plan plan;
+    gr_generation_init(&c->g, o);
+    GR_TRY(check_session(o, &c->session));
+    GR_TRY(gr_plan_remote(o, &plan));
+    GR_TRY(gr_generation_prepare(&c->g, o, &plan));
+    c->g.append = c->session != 0;
+    c->g.engine = (struct gr_engine){.ctx = c, .submit = submit, .append = append, .stop = stop};
+    return GR_OK;
+}
+
+static int run(struct gr_run_options *o, bool print_id)
+{
+    struct connect c = {.remote = {.signal_fd = -1}};
+    enum gr_status st = prepare(&c, o);
+    if (st == GR_OK) {
+        st = gr_remote_open(o, 0, &c.remote);
+        st = st == GR_EINVAL ? GR_EIO : st; /* what the far end does not like is no usage error */
+    }
+    if (st != GR_OK) {
+        return gr_generation_refuse(&c.g, st);
+    }
+    c.g.silent = print_id;
+    pump_until_over(&c);
+    c.g.session = o->keep || o->session != NULL ? c.session : 0;
+    gr_remote_close(&c.remote);
+    const int status = gr_generation_report(&c.g);
+    if (status == 0 && print_id && !o->json) {
+        printf("%" PRIu64 "\n", c.session);
+    } else if (status == 0 && o->keep && !print_id) {
+        fprintf(stderr, "session %" PRIu64 " stays open\n", c.session);
+    }
+    gr_generation_finish(&c.g);
+    return status;
+}
+
+int gr_connect_run(struct gr_run_options *o)
+{
+    return run(o, false);
+}
+
+int gr_connect_open(struct gr_run_options *o)
+{
+    o->keep = true;
+    if (!gr_run_options_from_cli(o, "max-tokens")) {
+        o->max_tokens = 1;
+    }
+    return run(o, true);
+}

@@ -1,0 +1,477 @@
+#include "orchestrator/cli/generate.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "orchestrator/cli/prompt.h"
+#include "orchestrator/cli/report.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define DRAWN_SEED_MAX ((1ull << 53) - 1)
+#define SHELL_SIGNAL 128 /* exit status of a command that a signal has ended, less the signal, as shells tell it */
+
+/* ---- the progress line ---- */
+
+void gr_generation_progress(struct gr_generation *g, const char *fmt, uint64_t a, uint64_t b)
+{
+    if (isatty(STDERR_FILENO) && !g->o->trace) {
+        fputs("\r\033[K", stderr);
+        fprintf(stderr, fmt, a, b);
+        fflush(stderr);
+        g->progress_shown = true;
+    }
+}
+
+static void clear_progress(struct gr_generation *g)
+{
+    if (g->progress_shown) {
+        fputs("\r\033[K", stderr);
+        fflush(stderr);
+        g->progress_shown = false;
+    }
+}
+
+void gr_generation_fail(struct gr_generation *g, const char *text)
+{
+    if (text != NULL && text[0] != '\0') {
+        clear_progress(g);
+        log_error("%s", text);
+    }
+    g->failed = true;
+}
+
+/* ---- preparation ---- */
+
+/* A drawn one is told, so that the text can be had again: it is one that --seed takes, and that a JSON number holds. */
+static void draw_seed(struct gr_generation *g)
+{
+    randombytes_buf(&g->seed, sizeof(g->seed));
+    g->seed &= DRAWN_SEED_MAX;
+    if (g->o->seed >= 0) {
+        g->seed = (uint64_t)g->o->seed;
+    }
+}
+
+void gr_generation_init(struct gr_generation *g, const struct gr_run_options *o)
+{
+    *g = (struct gr_generation){.o = o, .first_difference = -1};
+}
+
+enum gr_status gr_generation_prepare(struct gr_generation *g, const struct gr_run_options *o,
+                                     const struct gr_plan *plan)
+{
+    g->o = o;
+    g->plan = *plan;
+    GR_TRY(gr_hf_config_load(o->model, &g->hf));
+    GR_TRY(gr_tokenizer_load(o->model, &g->tok));
+    const int32_t n_vocab = GR_MIN(g->hf.n_vocab, gr_tokenizer_n_vocab(g->tok));
+    GR_TRY(gr_prompt_read(o, g->tok, n_vocab, &g->prompt, &g->n_prompt));
+    GR_TRY(gr_text_stream_init(&g->text, g->tok, o->stop, o->n_stop));
+    GR_TRY(gr_stops_resolve(o, &g->hf, g->tok, g->hf.n_vocab, &g->stops));
+    g->cap_token = (uint32_t)o->max_tokens + GR_TREE_MAX;
+    g->token = malloc(g->cap_token * sizeof(*g->token));
+    if (g->token == NULL) {
+        log_error("out of memory for %" PRId64 " tokens", o->max_tokens);
+        return GR_ENOMEM;
+    }
+    draw_seed(g);
+    return o->trace_file != NULL ? gr_trace_file_create(o->trace_file, &g->trace_file) : GR_OK;
+}
+
+void gr_generation_finish(struct gr_generation *g)
+{
+    gr_text_stream_finish(&g->text);
+    gr_tokenizer_destroy(g->tok);
+    gr_trace_file_destroy(g->trace_file);
+    free(g->prompt);
+    free(g->token);
+}
+
+/* ---- beginning a turn ---- */
+
+static enum gr_status submit(struct gr_generation *g, bool plain)
+{
+    const struct gr_run_options *o = g->o;
+    struct gr_session_request q = {.prompt = g->prompt,
+                                   .n_prompt = g->n_prompt,
+                                   .max_tokens = (uint32_t)o->max_tokens,
+                                   .sampling = {.temperature = (float)o->temperature,
+                                                .top_p = (float)o->top_p,
+                                                .min_p = (float)o->min_p,
+                                                .top_k = (int32_t)o->top_k,
+                                                .seed = g->seed},
+                                   .want_draft = g->plan.with_draft && !plain,
+                                   .want_trace = o->trace || plain,
+                                   .tree_shape = g->plan.tree_shape,
+                                   .draft_depth = (uint32_t)o->draft_depth,
+                                   .draft_top_k = (uint32_t)o->draft_top_k,
+                                   .n_node = g->plan.n_node,
+                                   .auto_tree = g->plan.auto_tree,
+                                   .draft_ahead = g->plan.draft_ahead,
+                                   .keep_open = o->keep && !plain,
+                                   .force_single_token = o->force_single_token,
+                                   .specpv = plain ? GR_SPECPV_OFF : g->plan.specpv,
+                                   .specpv_params = g->plan.specpv_params,
+                                   .tokenizer_fingerprint = gr_tokenizer_fingerprint(g->tok)};
+    q.n_stop_id = g->stops.n_id;
+    memcpy(q.stop_id, g->stops.id, sizeof(q.stop_id));
+    if (!g->plan.colocated) {
+        snprintf(q.transport, sizeof(q.transport), "%s", o->transport);
+    }
+    return g->engine.submit(g->engine.ctx, &q);
+}
+
+static enum gr_status append(struct gr_generation *g)
+{
+    struct gr_turn_request t = {.keep_len = UINT32_MAX,
+                                .ids = g->prompt,
+                                .n_ids = g->n_prompt,
+                                .max_tokens = (uint32_t)g->o->max_tokens,
+                                .want_trace = g->o->trace};
+    t.n_stop_id = g->stops.n_id;
+    memcpy(t.stop_id, g->stops.id, sizeof(t.stop_id));
+    return g->engine.append(g->engine.ctx, &t);
+}
+
+void gr_generation_begin(struct gr_generation *g)
+{
+    const bool plain = g->again;
+    g->phase = plain ? GR_PHASE_PLAIN : GR_PHASE_TEXT;
+    g->stop_sent = false;
+    if (!plain) {
+        g->metrics.open_ns = gr_clock_ns();
+        g->metrics.prompt_tokens = g->n_prompt;
+    }
+    if ((g->append ? append(g) : submit(g, plain)) != GR_OK) {
+        g->failed = true;
+    }
+}
+
+/* ---- text and trees ---- */
+
+/* Text and trees on terminals would tear each other's lines: trees wait for a line of text to end. */
+static FILE *trace_to(struct gr_generation *g)
+{
+    if (g->held.f == NULL && !g->o->json && !g->silent && isatty(STDOUT_FILENO) && isatty(STDERR_FILENO)) {
+        g->held.f = open_memstream(&g->held.text, &g->held.len);
+    }
+    return g->held.f != NULL ? g->held.f : stderr;
+}
+
+/* The text's line is over. */
+static void show_held(struct gr_generation *g)
+{
+    if (g->held.f == NULL) {
+        return;
+    }
+    if (fclose(g->held.f) == 0) {
+        fwrite(g->held.text, 1, g->held.len, stderr);
+    }
+    free(g->held.text);
+    g->held.f = NULL;
+    g->held.text = NULL;
+    g->held.len = 0;
+}
+
+/* False: it cannot be written; where nobody reads it any more that is no error to tell. */
+static bool write_out(struct gr_generation *g, const char *text, size_t len)
+{
+    if (len == 0 || (fwrite(text, 1, len, stdout) == len && fflush(stdout) == 0)) {
+        return true;
+    }
+    g->pipe_closed = errno == EPIPE;
+    gr_generation_fail(g, g->pipe_closed ? "" : "cannot write to standard output");
+    return false;
+}
+
+/* Trees go where a line of the text ends, if one does. */
+static bool write_around_trees(struct gr_generation *g, const char *text, size_t len)
+{
+    const char *line_end = memrchr(text, '\n', len);
+    const size_t n = line_end != NULL ? (size_t)(line_end - text) + 1 : 0;
+    if (!write_out(g, text, n)) {
+        return false;
+    }
+    if (n > 0) {
+        show_held(g);
+    }
+    return write_out(g, text + n, len - n);
+}
+
+/* ---- what comes back ---- */
+
+static void stop(struct gr_generation *g, uint32_t n_keep)
+{
+    if (!g->stop_sent) {
+        g->stop_sent = true;
+        g->engine.stop(g->engine.ctx, n_keep);
+    }
+}
+
+bool gr_generation_lacks_rdma(const struct gr_generation *g)
+{
+    return g->plan.require_rdma && g->plan.with_draft && strcmp(g->metrics.transport, "verbs") != 0;
+}
+
+/* False: it cannot be written. */
+static bool show_text(struct gr_generation *g)
+{
+    size_t len = 0;
+    if (gr_generation_lacks_rdma(g)) {
+        return true;
+    }
+    const char *text = gr_text_stream_take(&g->text, &len);
+    if (g->o->json || g->silent || len == 0) {
+        return true;
+    }
+    if (isatty(STDOUT_FILENO)) {
+        clear_progress(g);
+    }
+    return write_around_trees(g, text, len);
+}
+
+/* False: the COMMIT does not continue what came before. */
+static bool keep_ids(struct gr_generation *g, const struct gr_msg *m)
+{
+    if (g->n_commit++ == 0) {
+        g->turn_len = m->keep_len;
+    }
+    const uint64_t n_keep = (uint64_t)m->keep_len - g->turn_len;
+    if (m->keep_len < g->turn_len || n_keep < g->n_final || n_keep > g->n_token ||
+        m->final_len < g->turn_len + g->n_final || m->final_len > (uint64_t)m->keep_len + m->ids.n ||
+        m->ids.n > g->cap_token - n_keep) {
+        return false;
+    }
+    memcpy(g->token + n_keep, m->ids.p, m->ids.n * sizeof(*g->token));
+    g->n_token = (uint32_t)n_keep + m->ids.n;
+    return true;
+}
+
+/* Text is made of final tokens alone, and stop strings are looked for there: nothing that is shown is taken back, and a
+ * stop string in provisional tokens is found when they are judged. */
+static void keep_tokens(struct gr_generation *g, const struct gr_msg *m)
+{
+    bool stopped = false;
+    if (!keep_ids(g, m)) {
+        gr_generation_fail(g, "the tokens that came do not continue the text");
+    }
+    while (!g->failed && !stopped && g->n_final < g->n_token && g->turn_len + g->n_final < m->final_len) {
+        const int32_t id = g->token[g->n_final++];
+        if (gr_stops_has(&g->stops, id)) {
+            break; /* the text ends before it, and the target has ended the turn */
+        }
+        if (gr_text_stream_push(&g->text, id, &stopped) != GR_OK) {
+            g->failed = true;
+        }
+    }
+    const bool written = show_text(g);
+    if (stopped || !written || g->failed) {
+        stop(g, g->n_final);
+    }
+    if (!isatty(STDOUT_FILENO)) {
+        gr_generation_progress(g, "generating: %" PRIu64 " of at most %" PRIu64 " tokens", g->n_final,
+                               (uint64_t)g->o->max_tokens);
+    }
+}
+
+static void compare_tokens(struct gr_generation *g, const struct gr_msg *m)
+{
+    g->last_gap = m->gap;
+    for (uint32_t i = 0; i < m->ids.n; i++) {
+        const bool differs = g->n_plain >= g->n_token || g->token[g->n_plain] != m->ids.p[i];
+        if (g->first_difference < 0 && differs) {
+            g->first_difference = g->n_plain;
+            g->gap = g->last_gap;
+        }
+        g->n_plain++;
+    }
+    if (g->n_plain >= g->n_token) {
+        stop(g, g->n_plain);
+    }
+}
+
+static void take_commit(struct gr_generation *g, const struct gr_msg *m, uint64_t now_ns)
+{
+    if (g->stop_sent) {
+        return; /* it was on its way when the turn was stopped */
+    }
+    if (g->phase == GR_PHASE_PLAIN) {
+        compare_tokens(g, m);
+        return;
+    }
+    gr_metrics_take(&g->metrics, m, now_ns);
+    if (g->o->trace && m->round > 0) {
+        gr_report_tree(trace_to(g), g->tok, m);
+    }
+    keep_tokens(g, m);
+    if (g->trace_file != NULL) {
+        gr_trace_file_round(g->trace_file, m, now_ns, gr_clock_ns());
+    }
+}
+
+void gr_generation_take(struct gr_generation *g, const struct gr_msg *m)
+{
+    const uint64_t now_ns = gr_clock_ns();
+    if (m->type == GR_MSG_COMMIT) {
+        take_commit(g, m, now_ns);
+    } else if (m->type == GR_MSG_PROGRESS) {
+        gr_generation_progress(g, "prefill: %" PRIu64 " of %" PRIu64 " tokens", m->usable_len, g->n_prompt);
+    } else if (g->phase == GR_PHASE_TEXT) {
+        gr_metrics_take(&g->metrics, m, now_ns);
+    }
+}
+
+static bool at_context(const struct gr_generation *g)
+{
+    return g->finish == GR_FINISH_LENGTH && g->n_token < (uint32_t)g->o->max_tokens;
+}
+
+static void tell_of_end(struct gr_generation *g)
+{
+    if (at_context(g)) {
+        clear_progress(g);
+        log_warn("the context is full after %u of the %" PRId64 " tokens that --max-tokens asks for", g->n_token,
+                 g->o->max_tokens);
+    } else if (g->finish == GR_FINISH_CLOSED) {
+        gr_generation_fail(g, "another client has closed the session during this turn");
+    }
+}
+
+void gr_generation_end(struct gr_generation *g, enum gr_finish finish, const char *text, uint32_t n_fallback,
+                       uint32_t n_reopen)
+{
+    if (finish == GR_FINISH_ERROR && g->stop_sent && g->interrupted == 0) {
+        finish = GR_FINISH_STOP; /* what went wrong came after the stop string, while word of it was on its way */
+    } else if (finish == GR_FINISH_ERROR && g->interrupted == 0) {
+        gr_generation_fail(g, text);
+    }
+    const bool first = g->phase == GR_PHASE_TEXT;
+    if (first) {
+        gr_metrics_cut(&g->metrics, g->turn_len + g->n_final);
+        g->n_token = g->n_final; /* what was not judged in time is no text */
+        g->finish = finish;
+        tell_of_end(g);
+        g->metrics.completion_tokens = g->n_token;
+        g->metrics.fallbacks += n_fallback;
+        g->metrics.reopens += n_reopen;
+        if (gr_text_stream_end(&g->text) != GR_OK) {
+            g->failed = true;
+        }
+        (void)show_text(g);
+    }
+    g->again = first && g->o->verify_lossless && !g->failed && g->interrupted == 0;
+    g->phase = g->again ? GR_PHASE_START : GR_PHASE_OVER;
+}
+
+/* ---- the end ---- */
+
+static int report_lossless(struct gr_generation *g)
+{
+    if (g->first_difference < 0 && g->n_plain != g->n_token) {
+        g->first_difference = g->n_plain;
+    }
+    if (g->first_difference >= 0) {
+        log_error("--verify-lossless: plain decoding differs at generated token %" PRId64 ", where its pick was %.3g "
+                  "ahead of the next best",
+                  g->first_difference, g->gap);
+        return 1;
+    }
+    fprintf(stderr, "verify-lossless: %u tokens equal plain decoding's\n", g->n_plain);
+    return 0;
+}
+
+static void print_summary(struct gr_generation *g)
+{
+    const bool open_line = g->text.len > 0 && g->text.text[g->text.len - 1] != '\n';
+    if (open_line && !g->silent) {
+        fputc('\n', isatty(STDOUT_FILENO) ? stdout : stderr);
+        fflush(stdout);
+    }
+    show_held(g);
+    gr_report_summary(stderr, &g->metrics);
+    if (!g->append && g->o->seed < 0 && !gr_temperature_is_greedy((float)g->o->temperature)) {
+        fprintf(stderr, "seed %" PRIu64 " was drawn; --seed takes it\n", g->seed);
+    }
+}
+
+/* What there is so far: text, statistics and trace. */
+static int conclude_interrupted(struct gr_generation *g)
+{
+    g->n_token = g->n_final;
+    g->metrics.completion_tokens = g->n_token;
+    if (g->tok != NULL && g->phase == GR_PHASE_TEXT && gr_text_stream_end(&g->text) == GR_OK) {
+        (void)show_text(g);
+    }
+    if (g->trace_file != NULL && g->n_token > 0) {
+        enum gr_status st = gr_trace_file_write(g->trace_file);
+        (void)st; /* logged */
+    }
+    if (!g->o->json) {
+        print_summary(g);
+    }
+    log_error("interrupted");
+    return SHELL_SIGNAL + g->interrupted;
+}
+
+/* The exit status; what is wrong has been logged. */
+static int conclude(struct gr_generation *g)
+{
+    if (g->interrupted != 0) {
+        return conclude_interrupted(g);
+    }
+    if (g->failed) {
+        show_held(g);
+        return g->pipe_closed ? SHELL_SIGNAL + SIGPIPE : 1;
+    }
+    if (gr_generation_lacks_rdma(g)) {
+        log_error("--require-rdma: the turn was over before target and drafter were connected by RDMA");
+        return 1;
+    }
+    if (g->trace_file != NULL && gr_trace_file_write(g->trace_file) != GR_OK) {
+        return 1;
+    }
+    if (!g->o->json) {
+        print_summary(g);
+    }
+    return g->o->verify_lossless ? report_lossless(g) : 0;
+}
+
+int gr_generation_report(struct gr_generation *g)
+{
+    clear_progress(g);
+    const int status = conclude(g);
+    if (!g->o->json) {
+        return status;
+    }
+    const bool ended = g->finish != GR_FINISH_NONE && (!g->failed || g->finish == GR_FINISH_CLOSED);
+    const bool shown = g->text.text != NULL && !gr_generation_lacks_rdma(g);
+    const struct gr_turn_report r = {.token = g->token,
+                                     .n_token = shown ? g->n_final : 0,
+                                     .text = shown ? g->text.text : "",
+                                     .text_len = shown ? g->text.len : 0,
+                                     .finish = ended ? g->finish : GR_FINISH_ERROR,
+                                     .at_context = at_context(g),
+                                     .session = g->session,
+                                     .has_seed = !g->append,
+                                     .seed = g->seed,
+                                     .metrics = &g->metrics,
+                                     .error = status == 0         ? NULL
+                                              : g->why[0] != '\0' ? g->why
+                                                                  : gr_report_error()};
+    const enum gr_status st = gr_report_json(stdout, &r);
+    return st == GR_OK ? status : st == GR_ECLOSED ? SHELL_SIGNAL + SIGPIPE : 1;
+}
+
+int gr_generation_refuse(struct gr_generation *g, enum gr_status st)
+{
+    g->failed = true;
+    (void)gr_generation_report(g);
+    gr_generation_finish(g);
+    return st == GR_EINVAL ? 2 : 1;
+}

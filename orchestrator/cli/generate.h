@@ -1,0 +1,84 @@
+/* A generation as its user sees it: prompt in; text, JSON, trace and metrics out. The same for a run with workers of
+ * its own and for one that asks a running orchestrator: both hand in the messages that workers report (COMMIT, ...)
+ * and the end of each turn, and carry out what the engine's callbacks ask for. One thread. */
+#ifndef GR_ORCHESTRATOR_CLI_GENERATE_H
+#define GR_ORCHESTRATOR_CLI_GENERATE_H
+
+#include "model/files/hf_config.h"
+#include "orchestrator/cli/plan.h"
+#include "orchestrator/cli/stops.h"
+#include "orchestrator/cli/trace_file.h"
+
+struct gr_engine {
+    void *ctx;
+    /* Failures are logged. */
+    enum gr_status (*submit)(void *ctx, const struct gr_session_request *request);
+    enum gr_status (*append)(void *ctx, const struct gr_turn_request *turn); /* to the engine's session */
+    void (*stop)(void *ctx, uint32_t n_keep); /* n_keep generated tokens of this turn stay */
+};
+
+enum gr_phase { GR_PHASE_START, GR_PHASE_TEXT, GR_PHASE_PLAIN /* --verify-lossless */, GR_PHASE_OVER };
+
+struct gr_generation {
+    const struct gr_run_options *o; /* borrowed */
+    struct gr_plan plan;
+    struct gr_engine engine;
+    bool append; /* a turn of a session that is open */
+    bool silent; /* no text on standard output */
+    struct gr_hf_config hf;
+    struct gr_tokenizer *tok;
+    int32_t *prompt; /* owned */
+    uint32_t n_prompt;
+    enum gr_phase phase;
+    uint64_t session; /* for the JSON of a session that stays open; 0: none */
+    uint64_t seed;
+    struct gr_stops stops;
+    struct gr_text_stream text;
+    int32_t *token; /* owned: what the first phase generated */
+    uint32_t n_token, cap_token, n_plain;
+    uint32_t n_final;  /* of the tokens: those behind it are provisional (exact SpecPV), and not shown */
+    uint32_t turn_len; /* of the transcript before the first; known with it (n_commit > 0) */
+    uint32_t n_commit;
+    int64_t first_difference; /* --verify-lossless; -1: none so far */
+    double last_gap, gap;     /* logit gap of plain decoding's last pick, and at the first difference */
+    bool again;               /* the plain phase is still to come */
+    bool stop_sent, failed, progress_shown;
+    int interrupted;  /* by this signal; 0: by none */
+    bool pipe_closed; /* nobody reads standard output any more */
+    struct {          /* trees that wait for the end of a line of text, where both are on a terminal */
+        FILE *f;      /* NULL: trees are printed as they come */
+        char *text;
+        size_t len;
+    } held;
+    char why[GR_MSG_TEXT_MAX]; /* it failed, where no line of this process says so; else "" */
+    enum gr_finish finish;
+    struct gr_session_metrics metrics;
+    struct gr_trace_file *trace_file; /* NULL: none is wanted */
+};
+
+void gr_generation_init(struct gr_generation *g, const struct gr_run_options *o);
+/* Loads tokenizer, prompt and what else the options name. On failure (logged) gr_generation_report() and _finish()
+ * still follow. o: outlives the generation. */
+GR_NODISCARD enum gr_status gr_generation_prepare(struct gr_generation *g, const struct gr_run_options *o,
+                                                  const struct gr_plan *plan);
+void gr_generation_finish(struct gr_generation *g);
+
+/* Begins the first or, for --verify-lossless, the next phase. */
+void gr_generation_begin(struct gr_generation *g);
+/* PROGRESS, ATTACHED, COMMIT, DRAFT_STATS of the turn; others are ignored. */
+void gr_generation_take(struct gr_generation *g, const struct gr_msg *m);
+/* The turn is over; n_fallback and n_reopen: counted by the orchestrator. Phase START (once more) or OVER follows. */
+void gr_generation_end(struct gr_generation *g, enum gr_finish finish, const char *text, uint32_t n_fallback,
+                       uint32_t n_reopen);
+/* --require-rdma, and no drafter was connected by RDMA yet: nothing is shown. */
+bool gr_generation_lacks_rdma(const struct gr_generation *g);
+/* It cannot go on. text: the line to log; "" or NULL: it has been logged. */
+void gr_generation_fail(struct gr_generation *g, const char *text);
+void gr_generation_progress(struct gr_generation *g, const char *fmt, uint64_t a, uint64_t b);
+/* Prints JSON, with what went wrong if something has, or the summary; writes the trace file. Returns the exit status.
+ */
+int gr_generation_report(struct gr_generation *g);
+/* It cannot begin: reports that, and finishes g. Returns the exit status. */
+int gr_generation_refuse(struct gr_generation *g, enum gr_status st);
+
+#endif

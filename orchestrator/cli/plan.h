@@ -1,0 +1,30 @@
+/* What the options come to: the fixed choices of an engine (method, transport, devices) and of a request (tree). What
+ * is known but not part of this build is refused here, by name. */
+#ifndef GR_ORCHESTRATOR_CLI_PLAN_H
+#define GR_ORCHESTRATOR_CLI_PLAN_H
+
+#include "orchestrator/cli/options.h"
+#include "orchestrator/machine/orch.h"
+
+struct gr_plan {
+    bool with_draft;                /* a drafter is wanted */
+    bool with_head;                 /* the drafter runs an EAGLE-3 head, which the target serves */
+    bool require_rdma;              /* a turn with a drafter over anything else is an error */
+    bool colocated;                 /* both workers in one process, over loop */
+    bool target_tuned, draft_tuned; /* --tuned is for this one, which is on a GPU */
+    uint32_t n_node, tree_shape;
+    bool auto_tree;
+    enum gr_specpv_mode specpv; /* off where it is switched off */
+    struct gr_specpv_params specpv_params;
+    enum gr_ahead draft_ahead;
+};
+
+/* For workers of our own (graft run, graft serve --spawn). May set o->method. GR_EINVAL: usage; GR_EUNSUPPORTED: not
+ * built; GR_EFORMAT, ...: the draft folder. Logged. */
+GR_NODISCARD enum gr_status gr_plan_local(struct gr_run_options *o, struct gr_plan *plan_out);
+/* For an orchestrator whose workers come by themselves: options about workers on the command line are refused. */
+GR_NODISCARD enum gr_status gr_plan_no_workers(const struct gr_run_options *o);
+/* For a request to a running orchestrator, which has workers of its own: options about workers are refused. */
+GR_NODISCARD enum gr_status gr_plan_remote(const struct gr_run_options *o, struct gr_plan *plan_out);
+
+#endif

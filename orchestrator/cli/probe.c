@@ -1,0 +1,185 @@
+/* `graft ping` and `graft wait`: is it there, and how far away? */
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "orchestrator/cli/commands.h"
+#include "orchestrator/cli/remote.h"
+#include "orchestrator/cli/report.h"
+#include "orchestrator/cli/yaml_config.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define WORKER_MAX 64
+#define LOOK_AGAIN_MS 50
+
+struct workers {
+    struct gr_msg worker[WORKER_MAX];
+    int n;
+};
+
+static enum gr_status read_workers(struct gr_remote *r, struct workers *w)
+{
+    w->n = 0;
+    GR_TRY(gr_remote_send(r, &(struct gr_msg){.type = GR_MSG_LIST}));
+    for (;;) {
+        struct gr_msg m;
+        enum gr_status st = gr_remote_recv(r, 30000, &m);
+        if (st != GR_OK) {
+            return st == GR_AGAIN ? GR_ETIMEDOUT : st;
+        }
+        if (m.type == GR_MSG_WORKER && w->n < WORKER_MAX) {
+            w->worker[w->n++] = m;
+        }
+        gr_msg_finish(&m);
+        if (m.type == GR_MSG_LISTED) {
+            return GR_OK;
+        }
+    }
+}
+
+/* ---- ping ---- */
+
+static int compare_ns(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a;
+    const uint64_t y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* n round trips one after another; sorted. */
+static enum gr_status measure(struct gr_remote *r, uint32_t worker, uint64_t *rtt_ns, int n)
+{
+    for (int i = 0; i < n; i++) {
+        struct gr_msg pong;
+        const uint64_t begin_ns = gr_clock_ns();
+        const struct gr_msg ping = {.type = GR_MSG_PING, .worker = worker};
+        GR_TRY(gr_remote_ask(r, &ping, GR_MSG_PONG, &pong));
+        rtt_ns[i] = worker == 0 ? gr_clock_ns() - begin_ns : pong.rtt_ns;
+    }
+    qsort(rtt_ns, (size_t)n, sizeof(*rtt_ns), compare_ns);
+    return GR_OK;
+}
+
+static json_t *row_json(const char *name, uint32_t worker, const uint64_t *rtt_ns, int n)
+{
+    return json_pack("{s:s, s:I, s:i, s:f, s:f, s:f}", "peer", name, "worker", (json_int_t)worker, "count", n,
+                     "median_ms", (double)rtt_ns[n / 2] / 1e6, "min_ms", (double)rtt_ns[0] / 1e6, "max_ms",
+                     (double)rtt_ns[n - 1] / 1e6);
+}
+
+static enum gr_status ping_one(struct gr_remote *r, const char *name, uint32_t worker, uint64_t *rtt_ns, int n,
+                               json_t *rows)
+{
+    GR_TRY(measure(r, worker, rtt_ns, n));
+    if (rows != NULL) {
+        json_array_append_new(rows, row_json(name, worker, rtt_ns, n));
+    } else if (worker == 0) {
+        printf("%-10s round trip %.3f ms (median of %d; %.3f to %.3f)\n", name, (double)rtt_ns[n / 2] / 1e6, n,
+               (double)rtt_ns[0] / 1e6, (double)rtt_ns[n - 1] / 1e6);
+    } else {
+        printf("%-7s %2u round trip from the orchestrator %.3f ms (median of %d; %.3f to %.3f)\n", name, worker,
+               (double)rtt_ns[n / 2] / 1e6, n, (double)rtt_ns[0] / 1e6, (double)rtt_ns[n - 1] / 1e6);
+    }
+    return GR_OK;
+}
+
+static enum gr_status ping_all(struct gr_remote *r, const struct gr_run_options *o)
+{
+    struct workers *w = calloc(1, sizeof(*w));
+    uint64_t *rtt_ns = calloc((size_t)o->count, sizeof(*rtt_ns));
+    json_t *rows = o->json ? json_array() : NULL;
+    enum gr_status st = w == NULL || rtt_ns == NULL ? GR_ENOMEM : read_workers(r, w);
+    if (st == GR_OK) {
+        st = ping_one(r, "orchestrator", 0, rtt_ns, (int)o->count, rows);
+    }
+    for (int i = 0; st == GR_OK && i < w->n; i++) {
+        st = ping_one(r, w->worker[i].role == GR_ROLE_TARGET ? "target" : "draft", w->worker[i].worker, rtt_ns,
+                      (int)o->count, rows);
+    }
+    if (st == GR_OK && rows != NULL) {
+        (void)json_dumpf(rows, stdout, JSON_COMPACT | JSON_PRESERVE_ORDER);
+        putchar('\n');
+    }
+    json_decref(rows);
+    free(rtt_ns);
+    free(w);
+    return st;
+}
+
+int gr_command_ping(int argc, char **argv)
+{
+    struct gr_run_options o;
+    struct gr_yaml_config *yaml = NULL;
+    struct gr_remote r;
+    gr_run_options_default(&o, GR_CMD_PING);
+    int status = gr_options_load(&o, argc, argv, &yaml);
+    if (status < 0) {
+        status = 1;
+        if (gr_remote_open(&o, 0, &r) == GR_OK) {
+            status = ping_all(&r, &o) == GR_OK && fflush(stdout) == 0 ? 0 : 1;
+            gr_remote_close(&r);
+        }
+        (void)gr_report_failure(&o, status);
+    }
+    gr_yaml_config_destroy(yaml);
+    return status;
+}
+
+/* ---- wait ---- */
+
+static bool has_role(const struct workers *w, uint32_t role)
+{
+    for (int i = 0; i < w->n; i++) {
+        if (w->worker[i].role == role) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The orchestrator tells who is there when asked; it is asked again every LOOK_AGAIN_MS. */
+static enum gr_status wait_for_workers(struct gr_remote *r, bool with_draft, uint64_t end_ns, struct workers *w)
+{
+    for (;;) {
+        struct gr_msg m;
+        GR_TRY(read_workers(r, w));
+        if (has_role(w, GR_ROLE_TARGET) && (!with_draft || has_role(w, GR_ROLE_DRAFT))) {
+            return GR_OK;
+        }
+        if (gr_clock_ns() >= end_ns) {
+            log_error("no %s worker has joined %s in time", has_role(w, GR_ROLE_TARGET) ? "draft" : "target",
+                      r->address);
+            return GR_ETIMEDOUT;
+        }
+        const enum gr_status st = gr_remote_recv(r, LOOK_AGAIN_MS, &m);
+        if (st == GR_OK) {
+            gr_msg_finish(&m);
+        } else if (st != GR_AGAIN) {
+            return st;
+        }
+    }
+}
+
+int gr_command_wait(int argc, char **argv)
+{
+    struct gr_run_options o;
+    struct gr_yaml_config *yaml = NULL;
+    struct gr_remote r;
+    gr_run_options_default(&o, GR_CMD_WAIT);
+    int status = gr_options_load(&o, argc, argv, &yaml);
+    if (status < 0) {
+        struct workers *w = calloc(1, sizeof(*w));
+        const uint64_t end_ns = gr_clock_ns() + (uint64_t)o.timeout * GR_S;
+        const bool with_draft = o.draft != NULL && !o.disable_multi_token;
+        status = 1;
+        if (w != NULL && gr_remote_open(&o, (int)o.timeout, &r) == GR_OK) {
+            status = wait_for_workers(&r, with_draft, end_ns, w) == GR_OK ? 0 : 1;
+            gr_remote_close(&r);
+        }
+        free(w);
+    }
+    gr_yaml_config_destroy(yaml);
+    return status;
+}

@@ -1,0 +1,114 @@
+#include "orchestrator/cli/prompt.h"
+
+#include "common/base/log.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PROMPT_BYTES_MAX (16u << 20)
+
+static enum gr_status read_all(const char *path, char **text_out, size_t *len_out)
+{
+    FILE *f = strcmp(path, "-") == 0 ? stdin : fopen(path, "re");
+    if (f == NULL) {
+        log_error("%s: %s", path, strerror(errno));
+        return GR_EIO;
+    }
+    char *text = malloc(PROMPT_BYTES_MAX + 1);
+    size_t n = text != NULL ? fread(text, 1, PROMPT_BYTES_MAX + 1, f) : 0;
+    const bool failed = text == NULL || ferror(f) != 0;
+    if (f != stdin) {
+        fclose(f);
+    }
+    if (failed || n > PROMPT_BYTES_MAX) {
+        log_error(failed ? "%s: cannot be read" : "%s: larger than the limit of 16 MiB", path);
+        free(text);
+        return failed ? GR_EIO : GR_ELIMIT;
+    }
+    *text_out = text;
+    *len_out = n;
+    return GR_OK;
+}
+
+static enum gr_status encode(const struct gr_tokenizer *tok, const char *text, size_t len, bool begins,
+                             int32_t **ids_out, uint32_t *n_out)
+{
+    const size_t cap = gr_tokenizer_encode_bound(tok, len);
+    int32_t *ids = malloc((cap > 0 ? cap : 1) * sizeof(*ids));
+    size_t n = 0;
+    if (ids == NULL) {
+        log_error("out of memory for the prompt");
+        return GR_ENOMEM;
+    }
+    const enum gr_status st = gr_tokenizer_encode(tok, text, len, begins, ids, cap, &n);
+    if (st != GR_OK) {
+        free(ids);
+        return st;
+    }
+    *ids_out = ids;
+    *n_out = (uint32_t)n;
+    return GR_OK;
+}
+
+static enum gr_status take_ids(const char *path, const json_t *array, int32_t n_vocab, int32_t *ids)
+{
+    size_t i;
+    json_t *e;
+    json_array_foreach(array, i, e)
+    {
+        if (!json_is_integer(e) || json_integer_value(e) < 0 || json_integer_value(e) >= n_vocab) {
+            log_error("%s: element %zu is not a token id from 0 to %d", path, i, n_vocab - 1);
+            return GR_EINVAL;
+        }
+        ids[i] = (int32_t)json_integer_value(e);
+    }
+    return GR_OK;
+}
+
+static enum gr_status parse_ids(const char *path, const char *text, size_t len, int32_t n_vocab, int32_t **ids_out,
+                                uint32_t *n_out)
+{
+    json_error_t error;
+    json_t *root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &error);
+    if (root == NULL || !json_is_array(root)) {
+        log_error("%s:%d: %s", path, root == NULL ? error.line : 1,
+                  root == NULL ? error.text : "not a JSON array of token ids");
+        json_decref(root);
+        return GR_EFORMAT;
+    }
+    const size_t n = json_array_size(root);
+    int32_t *ids = malloc((n > 0 ? n : 1) * sizeof(*ids));
+    enum gr_status st = ids == NULL ? GR_ENOMEM : take_ids(path, root, n_vocab, ids);
+    json_decref(root);
+    if (st != GR_OK) {
+        free(ids);
+        return st;
+    }
+    *ids_out = ids;
+    *n_out = (uint32_t)n;
+    return GR_OK;
+}
+
+enum gr_status gr_prompt_read(const struct gr_run_options *o, const struct gr_tokenizer *tok, int32_t n_vocab,
+                              int32_t **ids_out, uint32_t *n_out)
+{
+    if ((o->prompt != NULL) + (o->prompt_file != NULL) + (o->prompt_ids != NULL) != 1) {
+        log_error("give exactly one of --prompt, --prompt-file and --prompt-ids");
+        return GR_EINVAL;
+    }
+    const bool begins = o->session == NULL; /* what goes on with a session gets no BOS */
+    if (o->prompt != NULL) {
+        return encode(tok, o->prompt, strlen(o->prompt), begins, ids_out, n_out);
+    }
+    const char *path = o->prompt_file != NULL ? o->prompt_file : o->prompt_ids;
+    char *text = NULL;
+    size_t len = 0;
+    GR_TRY(read_all(path, &text, &len));
+    const enum gr_status st = o->prompt_file != NULL ? encode(tok, text, len, begins, ids_out, n_out)
+                                                     : parse_ids(path, text, len, n_vocab, ids_out, n_out);
+    free(text);
+    return st;
+}

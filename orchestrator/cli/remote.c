@@ -1,0 +1,161 @@
+#include "orchestrator/cli/remote.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "transport/connect/control.h"
+#include "transport/net.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#define HELLO_TIMEOUT_MS 10000
+#define ANSWER_TIMEOUT_MS 30000
+
+enum gr_status gr_remote_key(const struct gr_run_options *o, uint8_t key_out[GR_KEY_BYTES])
+{
+    const char *variable = getenv("GRAFT_KEY");
+    const bool from_yaml =
+        o->key_file != NULL && !gr_run_options_from_cli(o, "key-file") && getenv("GRAFT_KEY_FILE") == NULL;
+    if (o->key_file != NULL && !(from_yaml && variable != NULL && variable[0] != '\0')) {
+        return gr_key_from_file(o->key_file, key_out);
+    }
+    const enum gr_status st = gr_key_from_env(key_out);
+    if (st == GR_ENOTFOUND) {
+        log_error("no shared key: make one with `graft serve --make-key F', then give all sides --key-file F, "
+                  "GRAFT_KEY_FILE=F or orchestrator.key_file");
+    }
+    return st;
+}
+
+static enum gr_status hello(const struct gr_run_options *o, int fd)
+{
+    uint8_t key[GR_KEY_BYTES];
+    struct gr_hello peer;
+    struct gr_hello self = {.version = GR_PROTOCOL_VERSION,
+                            .role = GR_ROLE_CLIENT,
+                            .incarnation = gr_clock_ns(),
+                            .limits = {.small_bytes_max = 65536, .n_small_slot = 2}};
+    gr_host_id(self.host_id);
+    GR_TRY(gr_remote_key(o, key));
+    return gr_hello_exchange(fd, &self, key, HELLO_TIMEOUT_MS, &peer);
+}
+
+static int watch_signals(void)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+enum gr_status gr_remote_open(const struct gr_run_options *o, int patience_s, struct gr_remote *out)
+{
+    const char *fallback = o->control != NULL ? o->control : GR_SERVE_ADDRESS;
+    struct gr_remote r = {.address = o->connect != NULL ? o->connect : fallback, .signal_fd = -1};
+    uint8_t key[GR_KEY_BYTES];
+    int fd = -1;
+    GR_TRY(gr_remote_key(o, key)); /* before anybody is called */
+    GR_TRY(patience_s > 0 ? gr_tcp_connect_patiently(r.address, patience_s * 1000, &fd)
+                          : gr_tcp_connect(r.address, HELLO_TIMEOUT_MS, &fd));
+    enum gr_status st = hello(o, fd);
+    if (st == GR_OK) {
+        st = gr_control_create(fd, &r.control);
+    }
+    if (st != GR_OK) {
+        close(fd);
+        return st;
+    }
+    r.signal_fd = watch_signals();
+    if (r.signal_fd < 0) {
+        log_error("signalfd: %s", strerror(errno));
+        gr_control_destroy(r.control);
+        return GR_EIO;
+    }
+    *out = r;
+    return GR_OK;
+}
+
+void gr_remote_close(struct gr_remote *r)
+{
+    gr_control_destroy(r->control);
+    if (r->signal_fd >= 0) {
+        close(r->signal_fd);
+    }
+    *r = (struct gr_remote){.signal_fd = -1};
+}
+
+static enum gr_status gone(const struct gr_remote *r)
+{
+    log_error("the orchestrator at %s is gone", r->address);
+    return GR_ECLOSED;
+}
+
+enum gr_status gr_remote_send(struct gr_remote *r, const struct gr_msg *m)
+{
+    const enum gr_status st = gr_control_send(r->control, m);
+    if (st == GR_ECLOSED || (st == GR_OK && gr_control_flush(r->control) == GR_ECLOSED)) {
+        return gone(r);
+    }
+    return st;
+}
+
+enum gr_status gr_remote_recv(struct gr_remote *r, int timeout_ms, struct gr_msg *out)
+{
+    const uint64_t end_ns = gr_clock_ns() + (uint64_t)GR_MAX(timeout_ms, 0) * GR_MS;
+    for (;;) {
+        enum gr_status st = gr_control_recv(r->control, out);
+        if (st != GR_AGAIN) {
+            return st == GR_ECLOSED ? gone(r) : st;
+        }
+        if (gr_control_flush(r->control) == GR_ECLOSED) {
+            return gone(r);
+        }
+        const uint64_t now_ns = gr_clock_ns();
+        if (timeout_ms >= 0 && now_ns >= end_ns) {
+            return GR_AGAIN;
+        }
+        struct pollfd fds[2] = {{.fd = gr_control_fd(r->control), .events = gr_control_events(r->control)},
+                                {.fd = r->signal_fd, .events = POLLIN}};
+        (void)poll(fds, 2, timeout_ms < 0 ? -1 : (int)((end_ns - now_ns) / GR_MS) + 1);
+        struct signalfd_siginfo info;
+        if ((fds[1].revents & POLLIN) != 0 && read(r->signal_fd, &info, sizeof(info)) > 0) {
+            r->signal_number = (int)info.ssi_signo;
+            return GR_ECANCELED;
+        }
+    }
+}
+
+enum gr_status gr_remote_ask(struct gr_remote *r, const struct gr_msg *m, enum gr_msg_type want, struct gr_msg *out)
+{
+    struct gr_msg answer;
+    GR_TRY(gr_remote_send(r, m));
+    enum gr_status st = gr_remote_recv(r, ANSWER_TIMEOUT_MS, &answer);
+    if (st != GR_OK) {
+        if (st == GR_AGAIN) {
+            log_error("the orchestrator at %s has not answered %s within %d s", r->address, gr_msg_name(m->type),
+                      ANSWER_TIMEOUT_MS / 1000);
+        }
+        return st == GR_AGAIN ? GR_ETIMEDOUT : st;
+    }
+    if (answer.type == want) {
+        *out = answer;
+        return GR_OK;
+    }
+    if (answer.type == GR_MSG_ERROR) {
+        log_error("%s", answer.text);
+        st = GR_EINVAL;
+    } else {
+        log_error("the orchestrator at %s answered %s with %s", r->address, gr_msg_name(m->type),
+                  gr_msg_name(answer.type));
+        st = GR_EPROTO;
+    }
+    gr_msg_finish(&answer);
+    return st;
+}

@@ -1,0 +1,34 @@
+/* A client's link to a running orchestrator: HELLO as role client, then control messages. Blocking, with a signal that
+ * interrupts. One thread. */
+#ifndef GR_ORCHESTRATOR_CLI_REMOTE_H
+#define GR_ORCHESTRATOR_CLI_REMOTE_H
+
+#include "common/protocol/msg.h"
+#include "orchestrator/cli/options.h"
+#include "transport/connect/bootstrap.h"
+
+struct gr_control;
+
+struct gr_remote {
+    struct gr_control *control;
+    const char *address; /* borrowed from the options */
+    int signal_number;   /* after GR_ECANCELED: which came */
+    int signal_fd;       /* SIGINT, SIGTERM */
+};
+
+/* The shared key by --key-file, GRAFT_KEY_FILE, GRAFT_KEY or orchestrator.key_file. What is wrong is logged, with
+ * what to do. */
+GR_NODISCARD enum gr_status gr_remote_key(const struct gr_run_options *o, uint8_t key_out[GR_KEY_BYTES]);
+/* Connects to o->connect (default: the configuration's orchestrator.control, else GR_SERVE_ADDRESS), for patience_s
+ * seconds while nobody listens there. */
+GR_NODISCARD enum gr_status gr_remote_open(const struct gr_run_options *o, int patience_s, struct gr_remote *out);
+void gr_remote_close(struct gr_remote *r);
+GR_NODISCARD enum gr_status gr_remote_send(struct gr_remote *r, const struct gr_msg *m);
+/* Next message; gr_msg_finish() it. GR_AGAIN: none within timeout_ms (-1: no limit); GR_ECANCELED: a signal came;
+ * GR_ECLOSED (logged): the orchestrator is gone. */
+GR_NODISCARD enum gr_status gr_remote_recv(struct gr_remote *r, int timeout_ms, struct gr_msg *out);
+/* One message and its answer. ERROR is logged: GR_EINVAL. Another answer than `want`: GR_EPROTO. */
+GR_NODISCARD enum gr_status gr_remote_ask(struct gr_remote *r, const struct gr_msg *m, enum gr_msg_type want,
+                                          struct gr_msg *out);
+
+#endif

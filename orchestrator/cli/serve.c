@@ -1,0 +1,221 @@
+/* `graft serve`: the orchestrator as a process of its own, for workers and clients, until a signal ends it. */
+#include "common/process/children.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/out_file.h"
+#include "orchestrator/cli/commands.h"
+#include "orchestrator/server/desk.h"
+#include "orchestrator/server/hub.h"
+#include "orchestrator/cli/remote.h"
+#include "orchestrator/cli/spawn.h"
+#include "orchestrator/cli/yaml_config.h"
+
+#include <sodium.h>
+#include <stdio.h>
+#include <string.h>
+
+#define GRACE_MS 3000
+#define READER_MS 100 /* how often a ready file that is a FIFO is looked at for its reader: nothing else tells */
+
+struct serve {
+    struct gr_run_options o;
+    struct gr_plan plan;
+    struct gr_hub *hub;
+    struct gr_desk *desk;
+    struct gr_children children;
+    int target_child;          /* -1: none */
+    struct gr_out_place ready; /* the ready file that was put in place */
+    bool ready_due;            /* its FIFO has no reader yet */
+    bool draining, at_once, failed;
+};
+
+/* ---- wiring: hub <-> desk <-> machine ---- */
+
+static void send_client(void *ctx, uint32_t client, const struct gr_msg *m)
+{
+    gr_hub_send_client(((struct serve *)ctx)->hub, client, m);
+}
+
+static enum gr_status on_client_msg(void *ctx, uint32_t client, const struct gr_msg *m, uint64_t now_ns)
+{
+    return gr_desk_on_msg(((struct serve *)ctx)->desk, client, m, now_ns);
+}
+
+static void on_client_lost(void *ctx, uint32_t client, uint64_t now_ns)
+{
+    (void)now_ns;
+    gr_desk_on_client_lost(((struct serve *)ctx)->desk, client);
+}
+
+static void on_report(void *ctx, uint64_t session, void *user, const struct gr_msg *m)
+{
+    struct serve *s = ctx;
+    if (m->type == GR_MSG_COMMIT && m->ids.n > 0 && s->target_child >= 0) {
+        gr_children_progress(&s->children, s->target_child);
+    }
+    gr_desk_on_report(s->desk, session, user, m);
+}
+
+static void on_done(void *ctx, uint64_t session, void *user, enum gr_finish finish, const char *text)
+{
+    gr_desk_on_done(((struct serve *)ctx)->desk, session, user, finish, text);
+}
+
+static void on_closed(void *ctx, uint64_t session, void *user, const char *why)
+{
+    gr_desk_on_closed(((struct serve *)ctx)->desk, session, user, why);
+}
+
+static void on_pong(void *ctx, uint32_t worker, uint64_t cookie, uint64_t rtt_ns, const struct gr_msg *pong)
+{
+    gr_desk_on_pong(((struct serve *)ctx)->desk, worker, cookie, rtt_ns, pong);
+}
+
+/* ---- start ---- */
+
+static enum gr_status open_door(struct serve *s, const uint8_t *key)
+{
+    struct gr_hub_config c = {
+        .listen = s->o.control != NULL ? s->o.control : GR_SERVE_ADDRESS,
+        .io = {.ctx = s, .on_report = on_report, .on_done = on_done, .on_closed = on_closed, .on_pong = on_pong},
+        .on_client_msg = on_client_msg,
+        .on_client_lost = on_client_lost};
+    memcpy(c.key, key, sizeof(c.key));
+    GR_TRY(gr_hub_create(&c, &s->hub));
+    gr_orch_configure(gr_hub_orch(s->hub),
+                      &(struct gr_orch_config){.session_ttl_ns = (uint64_t)s->o.session_ttl * GR_S,
+                                               .ping_interval_ns = GR_PING_INTERVAL_NS,
+                                               .ping_timeout_ns = GR_PING_TIMEOUT_NS,
+                                               .force_single_token = s->o.force_single_token,
+                                               .disable_multi_token = s->o.disable_multi_token,
+                                               .disable_specpv = s->o.disable_specpv,
+                                               .require_same_numerics = s->o.require_same_numerics});
+    return gr_desk_create(gr_hub_orch(s->hub), GR_CLIENT_MAX, &(struct gr_desk_io){.ctx = s, .send = send_client},
+                          &s->desk);
+}
+
+/* A FIFO is written as soon as it has a reader. */
+static enum gr_status write_ready_file(struct serve *s)
+{
+    struct gr_out_file o;
+    if (s->o.ready_file == NULL) {
+        return GR_OK;
+    }
+    const enum gr_status st = gr_out_file_try("--ready-file", s->o.ready_file, 0666, false, &o);
+    s->ready_due = st == GR_AGAIN;
+    if (st != GR_OK) {
+        return s->ready_due ? GR_OK : st;
+    }
+    const bool whole = fprintf(o.f, "%s\n", gr_hub_address(s->hub)) > 0;
+    return gr_out_file_close(&o, whole, &s->ready);
+}
+
+static enum gr_status start(struct serve *s)
+{
+    uint8_t key[GR_KEY_BYTES];
+    char key_hex[2 * GR_KEY_BYTES + 1];
+    int draft = -1;
+    GR_TRY(s->o.spawn ? gr_plan_local(&s->o, &s->plan) : gr_plan_no_workers(&s->o));
+    GR_TRY(gr_remote_key(&s->o, key));
+    sodium_bin2hex(key_hex, sizeof(key_hex), key, sizeof(key));
+    GR_TRY(open_door(s, key));
+    GR_TRY(gr_children_init(&s->children, key_hex));
+    if (s->o.spawn) {
+        GR_TRY(gr_spawn_workers(&s->children, &s->o, &s->plan, gr_hub_address(s->hub), s->o.n_session, &s->target_child,
+                                &draft));
+    }
+    fprintf(stderr, "serving on %s\n", gr_hub_address(s->hub));
+    return write_ready_file(s);
+}
+
+/* ---- until a signal ---- */
+
+static void interrupt(struct serve *s)
+{
+    s->at_once = s->draining;
+    s->draining = true;
+    gr_desk_drain(s->desk);
+    const int n = gr_orch_n_turn(gr_hub_orch(s->hub));
+    if (n > 0 && !s->at_once) {
+        fprintf(stderr, "finishing %d turn%s; a second signal ends at once\n", n, n == 1 ? "" : "s");
+    }
+}
+
+static void give_up(struct serve *s, const struct gr_child *k)
+{
+    char text[320];
+    if (k->why[0] != '\0') {
+        snprintf(text, sizeof(text), "%s", k->why);
+    } else {
+        snprintf(text, sizeof(text), "the %s worker ended with status %d; see its lines above", k->name,
+                 k->exit_status);
+    }
+    log_error("%s", text);
+    gr_desk_fail_turns(s->desk, text);
+    gr_hub_pump(s->hub, 0, -1); /* what the clients are told leaves */
+    s->failed = true;
+}
+
+static void watch_children(struct serve *s)
+{
+    /* A target that nobody asks for anything does not end without fruit. */
+    if (s->target_child >= 0 && gr_orch_n_turn(gr_hub_orch(s->hub)) == 0 &&
+        gr_children_joined(&s->children, s->target_child)) {
+        gr_children_progress(&s->children, s->target_child);
+    }
+    for (;;) {
+        int index = -1;
+        int signal_number = 0;
+        const enum gr_child_event e = gr_children_poll(&s->children, &signal_number, &index);
+        if (signal_number != 0) {
+            interrupt(s);
+        }
+        if (e == GR_CHILD_NONE) {
+            return;
+        }
+        if (e == GR_CHILD_GIVEN_UP) {
+            give_up(s, &s->children.child[index]);
+        }
+    }
+}
+
+static void pump_until_ended(struct serve *s)
+{
+    while (!s->failed && !s->at_once && !(s->draining && gr_orch_n_turn(gr_hub_orch(s->hub)) == 0)) {
+        int wait_ms = gr_children_restart(&s->children, gr_clock_ns());
+        if (s->ready_due) {
+            s->failed = write_ready_file(s) != GR_OK;
+            wait_ms = wait_ms < 0 ? READER_MS : GR_MIN(wait_ms, READER_MS);
+        }
+        gr_hub_pump(s->hub, wait_ms, s->children.signal_fd);
+        watch_children(s);
+    }
+}
+
+static void finish(struct serve *s)
+{
+    gr_out_place_remove(&s->ready);
+    gr_hub_end(s->hub, &s->children, !s->at_once, GRACE_MS);
+    gr_desk_destroy(s->desk);
+}
+
+int gr_command_serve(int argc, char **argv)
+{
+    struct serve s = {.target_child = -1};
+    struct gr_yaml_config *yaml = NULL;
+    gr_run_options_default(&s.o, GR_CMD_SERVE);
+    int status = gr_options_load(&s.o, argc, argv, &yaml);
+    if (status < 0 && s.o.make_key != NULL) {
+        status = gr_key_make_file(s.o.make_key) == GR_OK ? 0 : 1;
+    }
+    if (status < 0) {
+        const enum gr_status st = start(&s);
+        if (st == GR_OK) {
+            pump_until_ended(&s);
+        }
+        finish(&s);
+        status = st == GR_EINVAL ? 2 : st != GR_OK || s.failed ? 1 : 0;
+    }
+    gr_yaml_config_destroy(yaml);
+    return status;
+}

@@ -1,0 +1,296 @@
+/* `graft session ...`: looks at the sessions of a running orchestrator, goes on with them, and ends them. */
+#include "common/base/log.h"
+#include "common/base/parse.h"
+#include "orchestrator/cli/commands.h"
+#include "orchestrator/cli/connect.h"
+#include "orchestrator/cli/remote.h"
+#include "orchestrator/cli/report.h"
+#include "orchestrator/cli/yaml_config.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ENTRY_MAX 512
+
+/* The answer to LIST. */
+struct listing {
+    struct gr_msg session[ENTRY_MAX], worker[64];
+    int n_session, n_worker;
+};
+
+static const char *state_name(uint32_t state)
+{
+    static const char *const names[] = {"free", "waiting", "opening", "running", "idle", "closing"};
+    return state < GR_ARRAY_LEN(names) ? names[state] : "?";
+}
+
+static enum gr_status read_listing(struct gr_remote *r, struct listing *l)
+{
+    GR_TRY(gr_remote_send(r, &(struct gr_msg){.type = GR_MSG_LIST}));
+    for (;;) {
+        struct gr_msg m;
+        const enum gr_status st = gr_remote_recv(r, 30000, &m);
+        if (st == GR_AGAIN) {
+            log_error("the orchestrator at %s has not answered LIST within 30 s", r->address);
+        }
+        if (st != GR_OK) {
+            return st;
+        }
+        if (m.type == GR_MSG_SESSION && l->n_session < ENTRY_MAX) {
+            l->session[l->n_session++] = m;
+        } else if (m.type == GR_MSG_WORKER && l->n_worker < (int)GR_ARRAY_LEN(l->worker)) {
+            l->worker[l->n_worker++] = m;
+        }
+        gr_msg_finish(&m); /* these have no arrays; others are not asked for */
+        if (m.type == GR_MSG_LISTED) {
+            return GR_OK;
+        }
+    }
+}
+
+static double acceptance(const struct gr_msg *m)
+{
+    return m->n_tree > 0 ? 1.0 + (double)m->n_hit_token / (double)m->n_tree : 1.0;
+}
+
+/* ---- printing ---- */
+
+static const char *specpv_name(uint32_t mode)
+{
+    const char *name = gr_specpv_mode_name(mode);
+    return name != NULL ? name : "?";
+}
+
+static json_t *session_json(const struct gr_msg *m)
+{
+    return json_pack("{s:I, s:s, s:I, s:b, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:s, s:I, s:I, s:I, s:I}", "id",
+                     (json_int_t)m->session, "state", state_name(m->state), "epoch", (json_int_t)m->epoch, "keep_open",
+                     m->keep_open != 0, "tokens", (json_int_t)m->n_token, "rounds", (json_int_t)m->n_round,
+                     "num_drafts", (json_int_t)m->n_tree, "num_draft_tokens", (json_int_t)m->n_drafted,
+                     "num_accepted_tokens", (json_int_t)m->n_hit_token, "mean_acceptance_length", acceptance(m),
+                     "idle_s", (double)m->idle_ns / 1e9, "target", (json_int_t)m->target, "drafter",
+                     (json_int_t)m->drafter, "specpv", specpv_name(m->specpv), "partial_rounds_since_refresh",
+                     (json_int_t)m->n_partial, "full_refreshes", (json_int_t)m->n_refresh, "drift_checked",
+                     (json_int_t)m->n_checked, "drift_mismatches", (json_int_t)m->n_drifted);
+}
+
+static json_t *worker_json(const struct gr_msg *m)
+{
+    return json_pack("{s:I, s:s, s:I, s:s, s:I, s:I, s:I, s:f, s:s}", "worker", (json_int_t)m->worker, "role",
+                     m->role == GR_ROLE_TARGET ? "target" : "draft", "pid", (json_int_t)m->pid, "address", m->address,
+                     "sessions", (json_int_t)m->n_session, "n_vocab", (json_int_t)m->n_vocab, "n_ctx_max",
+                     (json_int_t)m->n_ctx_max, "rtt_ms", (double)m->rtt_ns / 1e6, "numerics_id", m->numerics_id);
+}
+
+static int dump(json_t *root)
+{
+    const int bad = json_dumpf(root, stdout, JSON_COMPACT | JSON_PRESERVE_ORDER);
+    json_decref(root);
+    return bad == 0 && putchar('\n') != EOF && fflush(stdout) == 0 ? 0 : 1;
+}
+
+static void print_worker_number(uint32_t worker)
+{
+    if (worker > 0) {
+        printf("  %6u", worker);
+    } else {
+        printf("  %6s", "-");
+    }
+}
+
+static void print_table(const struct listing *l)
+{
+    printf("%8s  %-8s %5s %8s %8s %10s %8s  %6s  %7s\n", "id", "state", "epoch", "tokens", "rounds", "acceptance",
+           "idle s", "target", "drafter");
+    for (int i = 0; i < l->n_session; i++) {
+        const struct gr_msg *m = &l->session[i];
+        printf("%8" PRIu64 "  %-8s %5u %8u %8" PRIu64 " %10.2f %8.1f", m->session, state_name(m->state), m->epoch,
+               m->n_token, m->n_round, acceptance(m), (double)m->idle_ns / 1e9);
+        print_worker_number(m->target);
+        printf(" ");
+        print_worker_number(m->drafter);
+        printf("\n");
+    }
+    for (int i = 0; i < l->n_worker; i++) {
+        const struct gr_msg *m = &l->worker[i];
+        printf("worker %u: %s, pid %u%s%s, %u sessions, context %u\n", m->worker,
+               m->role == GR_ROLE_TARGET ? "target" : "draft", m->pid, m->address[0] != '\0' ? ", " : "", m->address,
+               m->n_session, m->n_ctx_max);
+    }
+}
+
+static int print_listing(const struct listing *l, bool json)
+{
+    if (!json) {
+        print_table(l);
+        return fflush(stdout) == 0 ? 0 : 1;
+    }
+    json_t *sessions = json_array();
+    json_t *workers = json_array();
+    for (int i = 0; i < l->n_session; i++) {
+        json_array_append_new(sessions, session_json(&l->session[i]));
+    }
+    for (int i = 0; i < l->n_worker; i++) {
+        json_array_append_new(workers, worker_json(&l->worker[i]));
+    }
+    return dump(json_pack("{s:o, s:o}", "sessions", sessions, "workers", workers));
+}
+
+static int print_session(const struct gr_msg *m, bool json)
+{
+    if (json) {
+        return dump(session_json(m));
+    }
+    printf("session %" PRIu64 ": %s, epoch %u, %s\n", m->session, state_name(m->state), m->epoch,
+           m->keep_open != 0 ? "stays open between turns" : "ends with its turn");
+    printf("tokens %u, rounds %" PRIu64 ", %" PRIu64 " of %" PRIu64 " drafted tokens accepted, mean acceptance length "
+           "%.2f\n",
+           m->n_token, m->n_round, m->n_hit_token, m->n_drafted, acceptance(m));
+    printf("SpecPV %s: %" PRIu64 " partial rounds since the last of %" PRIu64 " refreshes; %" PRIu64 " of %" PRIu64
+           " judged tokens were others\n",
+           specpv_name(m->specpv), m->n_partial, m->n_refresh, m->n_drifted, m->n_checked);
+    printf("idle for %.1f s, target %u, drafter %u (0: none)\n", (double)m->idle_ns / 1e9, m->target, m->drafter);
+    return fflush(stdout) == 0 ? 0 : 1;
+}
+
+/* ---- the verbs ---- */
+
+static int list(struct gr_remote *r, const struct gr_run_options *o, uint64_t id)
+{
+    struct listing *l = calloc(1, sizeof(*l));
+    if (l == NULL) {
+        log_error("out of memory");
+        return 1;
+    }
+    int status = read_listing(r, l) == GR_OK ? 0 : 1;
+    if (status == 0 && id == 0) {
+        status = print_listing(l, o->json);
+    } else if (status == 0) {
+        status = 1;
+        for (int i = 0; i < l->n_session; i++) {
+            status = l->session[i].session == id ? print_session(&l->session[i], o->json) : status;
+        }
+        if (status != 0) {
+            log_error("no session %" PRIu64 " is open there; `graft session list' tells which are", id);
+        }
+    }
+    free(l);
+    return status;
+}
+
+static int show(struct gr_remote *r, const struct gr_run_options *o, uint64_t id)
+{
+    return list(r, o, id);
+}
+
+static int close_one(struct gr_remote *r, const struct gr_run_options *o, uint64_t id)
+{
+    struct gr_msg reply;
+    (void)o;
+    const struct gr_msg m = {.type = GR_MSG_CLOSE, .session = id};
+    return gr_remote_ask(r, &m, GR_MSG_CLOSED, &reply) == GR_OK ? 0 : 1;
+}
+
+static int refresh(struct gr_remote *r, const struct gr_run_options *o, uint64_t id)
+{
+    struct gr_msg reply;
+    if (gr_remote_ask(r, &(struct gr_msg){.type = GR_MSG_REFRESH, .session = id}, GR_MSG_REFRESHED, &reply) != GR_OK) {
+        return 1;
+    }
+    if (o->json) {
+        return dump(json_pack("{s:I}", "refreshed", (json_int_t)reply.n_session));
+    }
+    printf("a refresh was asked for in %u running session%s\n", reply.n_session, reply.n_session == 1 ? "" : "s");
+    return 0;
+}
+
+static int purge(struct gr_remote *r, const struct gr_run_options *o, uint64_t id)
+{
+    struct gr_msg reply;
+    (void)id;
+    if (gr_remote_ask(r, &(struct gr_msg){.type = GR_MSG_PURGE}, GR_MSG_PURGED, &reply) != GR_OK) {
+        return 1;
+    }
+    if (o->json) {
+        return dump(json_pack("{s:I}", "purged", (json_int_t)reply.n_session));
+    }
+    printf("%u idle session%s closed\n", reply.n_session, reply.n_session == 1 ? "" : "s");
+    return 0;
+}
+
+static const struct verb {
+    const char *name;
+    bool needs_id;
+    int (*ask)(struct gr_remote *r, const struct gr_run_options *o, uint64_t id); /* NULL: a turn */
+    enum gr_command command;
+} verbs[] = {
+    {"list", false, list, GR_CMD_LOOK},       {"show", true, show, GR_CMD_LOOK},
+    {"open", false, NULL, GR_CMD_OPEN},       {"send", true, NULL, GR_CMD_SEND},
+    {"close", true, close_one, GR_CMD_CLOSE}, {"refresh", false, refresh, GR_CMD_LOOK},
+    {"purge", false, purge, GR_CMD_LOOK},
+};
+
+static int run_verb(const struct verb *v, struct gr_run_options *o, uint64_t id)
+{
+    struct gr_remote r;
+    if (v->ask == NULL) {
+        return v->needs_id ? gr_connect_run(o) : gr_connect_open(o);
+    }
+    if (gr_remote_open(o, 0, &r) != GR_OK) {
+        return gr_report_failure(o, 1);
+    }
+    const int status = v->ask(&r, o, id);
+    gr_remote_close(&r);
+    return gr_report_failure(o, status);
+}
+
+static const struct verb *find_verb(const char *name)
+{
+    for (size_t i = 0; i < GR_ARRAY_LEN(verbs); i++) {
+        if (strcmp(verbs[i].name, name) == 0) {
+            return &verbs[i];
+        }
+    }
+    return NULL;
+}
+
+static bool is_help(const char *arg)
+{
+    return strcmp(arg, "--help") == 0 || strcmp(arg, "-h") == 0;
+}
+
+int gr_command_session(int argc, char **argv)
+{
+    struct gr_run_options o;
+    struct gr_yaml_config *yaml = NULL;
+    int64_t id = 0;
+    const struct verb *v = argc > 1 ? find_verb(argv[1]) : NULL;
+    if (v == NULL && !(argc > 1 && is_help(argv[1]))) {
+        log_error(
+            "graft session: one of list, show ID, open, send ID, close ID, refresh [ID], purge is wanted; see graft "
+            "session --help");
+        return 2;
+    }
+    gr_run_options_default(&o, v != NULL ? v->command : GR_CMD_LOOK);
+    o.verb = v != NULL ? v->name : NULL;
+    const bool given = argc > 2 && argv[2][0] != '-';
+    const bool wants_help = argc > 2 && is_help(argv[2]);
+    const bool has_id = v != NULL && !wants_help && (v->needs_id || (v->ask == refresh && given));
+    if (has_id && (argc < 3 || !gr_parse_int(argv[2], 1, INT64_MAX, &id))) {
+        log_error("graft session %s: `%s' is not a session id; `graft session list' tells them", v->name,
+                  argc < 3 ? "" : argv[2]);
+        return 2;
+    }
+    const int skip = v == NULL ? 0 : has_id ? 2 : 1;
+    if (id > 0) {
+        o.session = argv[2];
+    }
+    int status = gr_options_load(&o, argc - skip, argv + skip, &yaml);
+    if (status < 0) {
+        status = run_verb(v, &o, (uint64_t)id);
+    }
+    gr_yaml_config_destroy(yaml);
+    return status;
+}

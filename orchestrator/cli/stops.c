@@ -1,0 +1,84 @@
+#include "orchestrator/cli/stops.h"
+
+#include "common/base/log.h"
+
+#include <string.h>
+
+bool gr_stops_has(const struct gr_stops *s, int32_t id)
+{
+    for (uint32_t i = 0; i < s->n_id; i++) {
+        if (s->id[i] == id) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static enum gr_status add(struct gr_stops *s, int32_t id)
+{
+    if (gr_stops_has(s, id)) {
+        return GR_OK;
+    }
+    if (s->n_id == GR_STOP_ID_MAX) {
+        log_error("more than %d token ids end a turn: end-of-sequence ids of the model (--ignore-eos leaves them out), "
+                  "--stop-token-ids and special tokens of --stop together",
+                  GR_STOP_ID_MAX);
+        return GR_EINVAL;
+    }
+    s->id[s->n_id++] = id;
+    return GR_OK;
+}
+
+/* A special token that the string holds, -1: none. */
+static int32_t special_in(const struct gr_tokenizer *tok, const char *text)
+{
+    for (int32_t id = 0; id < gr_tokenizer_n_vocab(tok); id++) {
+        size_t len = 0;
+        const char *bytes = gr_tokenizer_is_special(tok, id) ? gr_tokenizer_token_bytes(tok, id, &len) : NULL;
+        if (bytes != NULL && len > 0 && memmem(text, strlen(text), bytes, len) != NULL) {
+            return id;
+        }
+    }
+    return -1;
+}
+
+/* Ordinary text stays with the text stream, and so does the special token's spelling, should the model write it so. */
+static enum gr_status take_string(const struct gr_tokenizer *tok, const char *text, struct gr_stops *s)
+{
+    const int32_t whole = gr_tokenizer_added_id(tok, text);
+    if (whole >= 0 && gr_tokenizer_is_special(tok, whole)) {
+        return add(s, whole);
+    }
+    const int32_t part = special_in(tok, text);
+    if (part >= 0) {
+        size_t len = 0;
+        const char *bytes = gr_tokenizer_token_bytes(tok, part, &len);
+        log_error("--stop: `%s' holds the special token %.*s and more: a special token has no text that could be "
+                  "compared; give it as a stop string of its own",
+                  text, (int)len, bytes);
+        return GR_EINVAL;
+    }
+    return GR_OK;
+}
+
+enum gr_status gr_stops_resolve(const struct gr_run_options *o, const struct gr_hf_config *hf,
+                                const struct gr_tokenizer *tok, int32_t n_vocab, struct gr_stops *out)
+{
+    struct gr_stops s = {.n_id = 0};
+    for (int i = 0; i < hf->n_eos && !o->ignore_eos; i++) {
+        GR_TRY(add(&s, hf->eos_id[i]));
+    }
+    for (int i = 0; i < o->n_stop_token_id; i++) {
+        if (o->stop_token_id[i] >= n_vocab) {
+            log_error("--stop-token-ids: %d is no token id; the vocabulary has ids 0 to %d", o->stop_token_id[i],
+                      n_vocab - 1);
+            return GR_EINVAL;
+        }
+        GR_TRY(add(&s, o->stop_token_id[i]));
+    }
+    for (int i = 0; i < o->n_stop; i++) {
+        GR_TRY(take_string(tok, o->stop[i], &s));
+    }
+    *out = s;
+    return GR_OK;
+}

@@ -1,0 +1,24 @@
+/* What ends a turn besides its limit: token ids, at which the target stops by itself, and strings, which the client
+ * looks for in the text. A stop string that is a special token becomes an id: such a token has no text to be found in.
+ * Pure. */
+#ifndef GR_ORCHESTRATOR_CLI_STOPS_H
+#define GR_ORCHESTRATOR_CLI_STOPS_H
+
+#include "common/rules/accept.h"
+#include "model/files/hf_config.h"
+#include "model/tokenizer/tokenizer.h"
+#include "orchestrator/cli/options.h"
+
+struct gr_stops {
+    int32_t id[GR_STOP_ID_MAX];
+    uint32_t n_id;
+};
+
+/* The model's end-of-sequence ids unless they are ignored, --stop-token-ids, and special tokens among --stop.
+ * n_vocab: ids are below. GR_EINVAL (logged): an id that is none, a stop string that holds a special token and other
+ * text, or more than GR_STOP_ID_MAX ids. */
+GR_NODISCARD enum gr_status gr_stops_resolve(const struct gr_run_options *o, const struct gr_hf_config *hf,
+                                             const struct gr_tokenizer *tok, int32_t n_vocab, struct gr_stops *out);
+bool gr_stops_has(const struct gr_stops *s, int32_t id);
+
+#endif

@@ -1,0 +1,691 @@
+#include "orchestrator/machine/orch.h"
+
+#include "common/rules/hash.h"
+#include "common/base/log.h"
+#include "orchestrator/machine/orch_internal.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ATTACH_RETRY_MAX 8 /* of an epoch: a data connection that breaks again and again is given up */
+
+/* ---- life ---- */
+
+enum gr_status gr_orch_create(const struct gr_orch_io *io, struct gr_orch **out)
+{
+    struct gr_orch *o = calloc(1, sizeof(*o));
+    if (o == NULL) {
+        log_error("out of memory");
+        return GR_ENOMEM;
+    }
+    o->io = *io;
+    o->next_id = 1;
+    o->config.n_session_max = GR_ORCH_SESSION_MAX;
+    *out = o;
+    return GR_OK;
+}
+
+void gr_orch_configure(struct gr_orch *o, const struct gr_orch_config *config)
+{
+    o->config = *config;
+    if (o->config.n_session_max == 0 || o->config.n_session_max > GR_ORCH_SESSION_MAX) {
+        o->config.n_session_max = GR_ORCH_SESSION_MAX;
+    }
+}
+
+void gr_orch_destroy(struct gr_orch *o)
+{
+    if (o == NULL) {
+        return;
+    }
+    for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
+        gr_transcript_finish(&o->entry[i].transcript);
+    }
+    free(o);
+}
+
+struct entry *orch_find(const struct gr_orch *o, uint64_t id)
+{
+    for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
+        if (o->entry[i].state != GR_SESSION_FREE && o->entry[i].id == id) {
+            return (struct entry *)(uintptr_t)&o->entry[i];
+        }
+    }
+    return NULL;
+}
+
+/* ---- what clients ask for ---- */
+
+static enum gr_status refuse(struct gr_orch *o, enum gr_status st, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static enum gr_status refuse(struct gr_orch *o, enum gr_status st, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(o->why, sizeof(o->why), fmt, args);
+    va_end(args);
+    log_error("%s", o->why);
+    return st;
+}
+
+const char *gr_orch_why(const struct gr_orch *o)
+{
+    return o->why;
+}
+
+static uint32_t n_used(const struct gr_orch *o)
+{
+    return (uint32_t)gr_orch_n_session(o);
+}
+
+static struct entry *least_recently_used(struct gr_orch *o)
+{
+    struct entry *oldest = NULL;
+    for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
+        struct entry *e = &o->entry[i];
+        if (e->state == GR_SESSION_IDLE && (oldest == NULL || e->idle_since_ns < oldest->idle_since_ns)) {
+            oldest = e;
+        }
+    }
+    return oldest;
+}
+
+static struct entry *take_entry(struct gr_orch *o)
+{
+    if (n_used(o) >= o->config.n_session_max) {
+        struct entry *oldest = least_recently_used(o);
+        if (oldest == NULL) {
+            return NULL;
+        }
+        orch_drop_idle(o, oldest, "least recently used, and room was needed for another session");
+    }
+    for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
+        if (o->entry[i].state == GR_SESSION_FREE) {
+            return &o->entry[i];
+        }
+    }
+    return NULL;
+}
+
+/* A text that no target could go on with is refused before anything is sent. */
+static enum gr_status check_len(struct gr_orch *o, uint64_t n_before, uint64_t n_new)
+{
+    const int target = orch_find_worker(o, GR_WORKER_TARGET);
+    const uint32_t n_ctx_max = target >= 0 ? o->worker[target].info.n_ctx_max : 0;
+    const uint64_t limit = n_ctx_max > 0 ? GR_MIN((uint64_t)n_ctx_max, GR_TRANSCRIPT_LEN_MAX) : GR_TRANSCRIPT_LEN_MAX;
+    if (n_before + n_new < limit) {
+        return GR_OK;
+    }
+    if (n_before == 0) {
+        return refuse(o, GR_ELIMIT,
+                      "the prompt has %" PRIu64 " tokens, the context holds %" PRIu64 " and one must be "
+                      "generated",
+                      n_new, limit);
+    }
+    return refuse(o, GR_ELIMIT,
+                  "the session has %" PRIu64 " tokens and %" PRIu64 " would be appended; the context "
+                  "holds %" PRIu64 " and one must be generated",
+                  n_before, n_new, limit);
+}
+
+/* The turn's ids behind the first keep_len tokens of the transcript, the rest of which is forgotten. Nothing is when
+ * there is no room. */
+static enum gr_status add_ids(struct gr_orch *o, struct entry *e, uint32_t keep_len, enum gr_segment_kind kind,
+                              const int32_t *ids, uint32_t n)
+{
+    if (!gr_transcript_fits(&e->transcript, keep_len, kind, n)) {
+        return refuse(o, GR_ELIMIT, "session %" PRIu64 ": a session has at most %d segments of text: open a new one",
+                      e->id, GR_TRANSCRIPT_SEGMENT_MAX);
+    }
+    gr_transcript_cut(&e->transcript, keep_len);
+    const enum gr_status st = gr_transcript_add(&e->transcript, kind, ids, n);
+    e->final_len = e->transcript.len;
+    if (st != GR_OK) {
+        e->turn_len = GR_MIN(e->turn_len, keep_len);
+        return refuse(o, st, "out of memory for %u tokens", n);
+    }
+    return GR_OK;
+}
+
+static void begin_turn(struct entry *e, uint32_t base)
+{
+    e->turn++;
+    e->turn_base = base;
+    e->turn_len = e->transcript.len;
+    e->n_fallback = e->n_reopen = 0;
+    e->drafter_failed = false;
+    e->in_turn = true;
+    e->metrics.prompt_tokens += e->turn_len - base;
+    e->metrics.n_open = 0; /* the rounds of the turn before stand */
+}
+
+enum gr_status gr_orch_submit(struct gr_orch *o, const struct gr_session_request *request, uint64_t now_ns,
+                              uint64_t *session_out)
+{
+    o->now_ns = now_ns;
+    GR_TRY(check_len(o, 0, request->n_prompt));
+    struct entry *e = take_entry(o);
+    if (e == NULL) {
+        return refuse(o, GR_ELIMIT, "all %u sessions of the orchestrator are in a turn: wait for one to end",
+                      o->config.n_session_max);
+    }
+    *e = (struct entry){
+        .id = o->next_id, .epoch = 1, .request = *request, .target = -1, .drafter = -1, .home = -1, .stats_from = -1};
+    const enum gr_status st = add_ids(o, e, 0, GR_SEGMENT_PROMPT, request->prompt, request->n_prompt);
+    if (st != GR_OK) {
+        gr_transcript_finish(&e->transcript);
+        memset(e, 0, sizeof(*e));
+        return st;
+    }
+    o->next_id++;
+    e->request.prompt = NULL;
+    e->specpv = orch_specpv_asked(o, e);
+    e->metrics.open_ns = now_ns;
+    begin_turn(e, 0);
+    *session_out = e->id;
+    orch_open(o, e);
+    return GR_OK;
+}
+
+static enum gr_status check_turn(struct gr_orch *o, const struct entry *e, const struct gr_turn_request *turn,
+                                 uint32_t keep_len)
+{
+    if (e->state != GR_SESSION_IDLE) {
+        return refuse(o, GR_EINVAL, "session %" PRIu64 " is %s: wait for its turn to end", e->id,
+                      e->state == GR_SESSION_CLOSING ? "being closed" : "in a turn");
+    }
+    if (turn->n_ids < 1 || turn->max_tokens < 1) {
+        return refuse(o, GR_EINVAL, "session %" PRIu64 ": a turn appends at least one token and generates at least one",
+                      e->id);
+    }
+    if (keep_len < 1 || keep_len > e->transcript.len) {
+        return refuse(o, GR_EINVAL, "session %" PRIu64 " has %u tokens; %u of them cannot be kept", e->id,
+                      e->transcript.len, keep_len);
+    }
+    if (turn->keep_len != UINT32_MAX && gr_transcript_hash_at(&e->transcript, keep_len) != turn->hash) {
+        return refuse(o, GR_EINVAL,
+                      "session %" PRIu64 ": its first %u tokens are not the ones that are to be kept "
+                      "(the prefix hashes differ)",
+                      e->id, keep_len);
+    }
+    return check_len(o, keep_len, turn->n_ids);
+}
+
+enum gr_status gr_orch_append(struct gr_orch *o, uint64_t session, const struct gr_turn_request *turn, uint64_t now_ns)
+{
+    struct entry *e = orch_find(o, session);
+    o->now_ns = now_ns;
+    if (e == NULL) {
+        return refuse(o, GR_ENOTFOUND, "no session %" PRIu64 " is open here", session);
+    }
+    const uint32_t keep_len = turn->keep_len == UINT32_MAX ? e->transcript.len : turn->keep_len;
+    GR_TRY(check_turn(o, e, turn, keep_len));
+    GR_TRY(add_ids(o, e, keep_len, GR_SEGMENT_APPENDED, turn->ids, turn->n_ids));
+    struct gr_session_request *q = &e->request;
+    q->max_tokens = turn->max_tokens;
+    q->n_stop_id = turn->n_stop_id;
+    memcpy(q->stop_id, turn->stop_id, sizeof(q->stop_id));
+    q->want_trace = turn->want_trace;
+    q->user = turn->user;
+    begin_turn(e, keep_len);
+    const bool is_held = e->target >= 0 && !e->open_after_close;
+    if (is_held && orch_lacks_draft(o, e)) {
+        orch_open_over(o, e);
+    } else if (is_held) {
+        orch_append_turn(o, e);
+    } else {
+        orch_reopen(o, e);
+    }
+    return GR_OK;
+}
+
+/* n_keep of the turn's generated tokens stay; its target, which goes idle with the turn or is idle already, follows. */
+static void cut_text(struct gr_orch *o, struct entry *e, uint32_t n_keep)
+{
+    orch_drop_provisional(e);
+    const uint32_t n_generated = e->transcript.len - GR_MIN(e->transcript.len, e->turn_len);
+    const uint32_t n_cut = n_generated - GR_MIN(n_generated, n_keep);
+    e->metrics.completion_tokens -= n_cut;
+    gr_transcript_cut(&e->transcript, e->transcript.len - n_cut);
+    e->final_len = e->transcript.len;
+    gr_metrics_cut(&e->metrics, e->transcript.len);
+    const bool is_news = n_cut > 0 || e->state != GR_SESSION_IDLE;
+    if (is_news && e->request.keep_open && e->target >= 0 && e->state != GR_SESSION_CLOSING) {
+        const struct gr_msg m = {
+            .type = GR_MSG_TRUNCATE, .session = e->id, .epoch = e->epoch, .keep_len = e->transcript.len};
+        o->io.send(o->io.ctx, (uint32_t)e->target, &m);
+    }
+}
+
+static void cut_turn(struct gr_orch *o, struct entry *e, uint32_t n_keep, enum gr_finish finish, const char *text)
+{
+    cut_text(o, e, n_keep);
+    orch_end_turn(o, e, finish, text);
+}
+
+enum gr_status gr_orch_stop(struct gr_orch *o, uint64_t session, uint32_t turn, uint32_t n_keep, enum gr_finish finish)
+{
+    struct entry *e = orch_find(o, session);
+    if (e == NULL) {
+        return GR_ENOTFOUND;
+    }
+    if (turn != 0 && turn != e->turn) {
+        return GR_EINVAL;
+    }
+    if (e->state == GR_SESSION_IDLE || e->state == GR_SESSION_CLOSING) { /* the end of the turn and this crossed */
+        cut_text(o, e, n_keep);
+        e->finish = e->finish == GR_FINISH_LENGTH || e->finish == GR_FINISH_CLOSED ? finish : e->finish;
+    } else {
+        cut_turn(o, e, n_keep, finish, "stopped by the client");
+    }
+    return GR_OK;
+}
+
+enum gr_status gr_orch_close(struct gr_orch *o, uint64_t session)
+{
+    struct entry *e = orch_find(o, session);
+    if (e == NULL) {
+        return refuse(o, GR_ENOTFOUND, "no session %" PRIu64 " is open here", session);
+    }
+    orch_close(o, e, GR_FINISH_CLOSED, "closed by a client");
+    return GR_OK;
+}
+
+static void send_refresh(struct gr_orch *o, const struct entry *e, uint32_t *n)
+{
+    if (e->state == GR_SESSION_RUNNING && e->specpv != GR_SPECPV_OFF) {
+        o->io.send(o->io.ctx, (uint32_t)e->target, &(struct gr_msg){.type = GR_MSG_REFRESH, .session = e->id});
+        ++*n;
+    }
+}
+
+enum gr_status gr_orch_refresh(struct gr_orch *o, uint64_t session, uint32_t *n_out)
+{
+    const struct entry *e = session != 0 ? orch_find(o, session) : NULL;
+    *n_out = 0;
+    if (session != 0 && e == NULL) {
+        return refuse(o, GR_ENOTFOUND, "no session %" PRIu64 " is open here", session);
+    }
+    if (e != NULL && e->specpv == GR_SPECPV_OFF) {
+        return refuse(o, GR_EUNSUPPORTED, "session %" PRIu64 ": SpecPV is off: there is no partial view to refresh",
+                      session);
+    }
+    for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
+        if (session == 0 || &o->entry[i] == e) {
+            send_refresh(o, &o->entry[i], n_out);
+        }
+    }
+    return GR_OK;
+}
+
+uint32_t gr_orch_purge(struct gr_orch *o)
+{
+    uint32_t n = 0;
+    for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
+        if (o->entry[i].state == GR_SESSION_IDLE) {
+            orch_drop_idle(o, &o->entry[i], "purged");
+            n++;
+        }
+    }
+    return n;
+}
+
+/* ---- what workers say ---- */
+
+/* What is final stays so, and only exact SpecPV has tokens that are not. */
+static bool lengths_fit(const struct entry *e, const struct gr_msg *m, bool exact)
+{
+    const uint32_t len = e->transcript.len;
+    const uint64_t new_len = (uint64_t)m->keep_len + m->ids.n;
+    if (!exact) {
+        return m->keep_len == len && m->ids.n >= 1 && m->final_len == new_len;
+    }
+    const bool ends = m->finish != GR_FINISH_NONE;
+    return m->keep_len >= e->final_len && m->keep_len <= len && m->final_len >= e->final_len &&
+           m->final_len <= new_len && (m->ids.n >= 1 || ends) && (!ends || m->final_len == new_len);
+}
+
+/* The expected prefix length and hash are checked on every COMMIT: a target that went astray is caught here. */
+static bool commit_fits(const struct entry *e, const struct gr_msg *m)
+{
+    const struct gr_transcript *t = &e->transcript;
+    if (!lengths_fit(e, m, e->specpv == GR_SPECPV_EXACT || e->specpv == GR_SPECPV_AUTO)) {
+        return false;
+    }
+    uint64_t hash = m->keep_len == t->len ? t->hash : gr_transcript_hash_at(t, m->keep_len);
+    for (uint32_t i = 0; i < m->ids.n; i++) {
+        hash = gr_hash_extend(hash, m->ids.p[i]);
+    }
+    const uint32_t n_left = e->request.max_tokens - (m->keep_len - e->turn_len);
+    return m->ids.n <= n_left && hash == m->hash && m->n_accepted <= m->n_draft && m->finish <= GR_FINISH_ERROR;
+}
+
+static void report(const struct gr_orch *o, const struct entry *e, const struct gr_msg *m)
+{
+    if (o->io.on_report != NULL && e->in_turn) {
+        o->io.on_report(o->io.ctx, e->id, e->request.user, m);
+    }
+}
+
+static void on_commit(struct gr_orch *o, struct entry *e, const struct gr_msg *m, uint64_t now_ns)
+{
+    if (e->state != GR_SESSION_RUNNING || m->epoch != e->epoch) {
+        return; /* of a turn that is over, or of a target that lost the session, while it was on its way */
+    }
+    if (!commit_fits(e, m)) {
+        log_error("session %" PRIu64 " round %u: COMMIT does not extend the transcript (expected_prefix_len %u, "
+                  "keep_len %u, %u tokens)",
+                  e->id, m->round, e->transcript.len, m->keep_len, m->ids.n);
+        orch_close(o, e, GR_FINISH_ERROR, "the target's tokens do not extend the transcript");
+        return;
+    }
+    e->metrics.completion_tokens -= e->transcript.len - m->keep_len;
+    gr_transcript_cut(&e->transcript, m->keep_len);
+    const enum gr_status st = gr_transcript_add(&e->transcript, GR_SEGMENT_GENERATED, m->ids.p, m->ids.n);
+    if (st != GR_OK) { /* GR_ELIMIT: longer than what could be opened again */
+        cut_turn(o, e, UINT32_MAX, st == GR_ELIMIT ? GR_FINISH_LENGTH : GR_FINISH_ERROR, "out of memory");
+        return;
+    }
+    gr_metrics_take(&e->metrics, m, now_ns);
+    const uint64_t id = e->id;
+    const uint32_t turn = e->turn;
+    const uint32_t shown_len = e->final_len;
+    e->final_len = m->final_len;
+    report(o, e, m);
+    e = orch_find(o, id); /* the client may have stopped it, and begun the next turn */
+    if (o->io.on_tokens != NULL && e != NULL && e->turn == turn && e->final_len > shown_len) {
+        o->io.on_tokens(o->io.ctx, id, e->request.user, e->transcript.token + shown_len, e->final_len - shown_len);
+    }
+    e = orch_find(o, id);
+    const bool ends =
+        m->finish != GR_FINISH_NONE && m->finish != GR_FINISH_ERROR; /* an ERROR follows, which tells why */
+    if (e != NULL && e->state == GR_SESSION_RUNNING && e->turn == turn && ends) {
+        orch_end_turn(o, e, (enum gr_finish)m->finish, "");
+    }
+}
+
+/* A turn of a session whose drafter stayed attached hears of it, as the turn did that saw ATTACHED itself. */
+static void report_attached(const struct gr_orch *o, const struct entry *e)
+{
+    struct gr_msg m = {.type = GR_MSG_ATTACHED, .session = e->id, .epoch = e->epoch};
+    if (e->drafter >= 0 && e->metrics.transport[0] != '\0') {
+        snprintf(m.transport, sizeof(m.transport), "%s", e->metrics.transport);
+        report(o, e, &m);
+    }
+}
+
+static void on_opened(struct gr_orch *o, struct entry *e, const struct gr_msg *m)
+{
+    if (e->n_reply_owed == 0) {
+        return;
+    }
+    e->n_reply_owed--; /* an answer of an earlier epoch is one, too */
+    if (e->n_reply_owed > 0 || m->epoch != e->epoch || e->state != GR_SESSION_OPENING) {
+        return; /* to a request of a turn that was stopped meanwhile */
+    }
+    if (m->cache_hit != 0) {
+        log_debug("session %" PRIu64 ": %u tokens need not be computed again", e->id, m->usable_len);
+    }
+    e->specpv = m->specpv == (uint32_t)e->specpv ? e->specpv : GR_SPECPV_OFF; /* it fell back: the target told why */
+    e->state = GR_SESSION_RUNNING;
+    report_attached(o, e);
+    orch_attach(o, e);
+}
+
+static void on_evicted(struct gr_orch *o, struct entry *e)
+{
+    if (e->state == GR_SESSION_IDLE) {
+        e->target = -1; /* it holds nothing any more; the next turn opens the session again */
+        orch_detach(o, e);
+    } else if (e->state == GR_SESSION_RUNNING) {
+        e->target = -1;
+        orch_reopen(o, e);
+    } else if (e->state == GR_SESSION_OPENING && e->append_sent) {
+        e->evicted = true; /* the two crossed: ERROR answers the APPEND, or the target is lost before it does */
+    }
+}
+
+static void on_drafter_error(struct gr_orch *o, struct entry *e, uint32_t worker, const struct gr_msg *m)
+{
+    if ((int)worker != e->drafter) {
+        return; /* it was detached already: DRAFT_STATS follows */
+    }
+    orch_fall_back(e, GR_FALLBACK_DRAFTER_ERROR, m->text);
+    /* It may be about an attachment that another has replaced: let go of that one, too, and start over. */
+    orch_detach(o, e);
+    const bool again = m->code == (uint32_t)-GR_ECLOSED && e->n_attach_retry < ATTACH_RETRY_MAX;
+    e->drafter_failed = e->drafter_failed || !again || e->metrics.transport[0] == '\0';
+    if (again) {
+        e->n_attach_retry++;
+        orch_attach(o, e);
+    }
+}
+
+/* It has failed at its target, which answers what is on its way there as of an unknown session. Where its turn was over
+ * already, or is opened anew, that is all it comes to. */
+static void on_session_failed(struct gr_orch *o, struct entry *e, const struct gr_msg *m)
+{
+    if (e->state == GR_SESSION_RUNNING) {
+        e->target = -1;
+        orch_fail_turn(o, e, m->text);
+    } else {
+        on_evicted(o, e);
+    }
+}
+
+static void on_target_error(struct gr_orch *o, struct entry *e, const struct gr_msg *m)
+{
+    if (m->ended != 0) {
+        on_session_failed(o, e, m);
+        return;
+    }
+    const bool answers = e->n_reply_owed > 0;
+    e->n_reply_owed -= answers;
+    if (answers && e->n_reply_owed > 0) {
+        return; /* to a request of a turn that was stopped; the answer that counts is still to come */
+    }
+    if (e->state == GR_SESSION_CLOSING || e->state == GR_SESSION_IDLE || e->open_after_close) {
+        return; /* CLOSED follows; or the next APPEND will show what the target still holds */
+    }
+    if (e->state == GR_SESSION_OPENING && (e->append_sent || e->opened_over)) {
+        e->opened_over = false;
+        log_info("session %" PRIu64 ": the target does not go on with it (%s); opening it again", e->id, m->text);
+        if (e->evicted) {
+            e->target = -1; /* it holds nothing: no CLOSE is needed first */
+        }
+        orch_reopen(o, e);
+    } else {
+        e->target = -1; /* it holds nothing of this session any more */
+        orch_fail_turn(o, e, m->text);
+    }
+}
+
+static void on_closed(struct gr_orch *o, struct entry *e)
+{
+    if (e->state == GR_SESSION_CLOSING) {
+        e->wait_closed = false;
+        orch_finish_if_released(o, e);
+        return;
+    }
+    if (!e->open_after_close) {
+        return;
+    }
+    e->open_after_close = false;
+    e->target = -1;
+    if (e->state == GR_SESSION_OPENING) { /* and not stopped meanwhile */
+        orch_open(o, e);
+    }
+}
+
+static void on_stats(struct gr_orch *o, struct entry *e, const struct gr_msg *m)
+{
+    gr_metrics_take(&e->metrics, m, 0);
+    report(o, e, m);
+    e->n_stats_owed -= e->n_stats_owed > 0;
+    orch_finish_if_released(o, e);
+}
+
+static void from_target(struct gr_orch *o, struct entry *e, const struct gr_msg *m, uint64_t now_ns)
+{
+    if (m->type == GR_MSG_OPENED) {
+        on_opened(o, e, m);
+    } else if (m->type == GR_MSG_COMMIT) {
+        on_commit(o, e, m, now_ns);
+    } else if (m->type == GR_MSG_PROGRESS) {
+        report(o, e, m);
+    } else if (m->type == GR_MSG_EVICTED) {
+        on_evicted(o, e);
+    } else if (m->type == GR_MSG_ERROR) {
+        on_target_error(o, e, m);
+    } else if (m->type == GR_MSG_CLOSED) {
+        on_closed(o, e);
+    }
+}
+
+static void from_drafter(struct gr_orch *o, struct entry *e, uint32_t worker, const struct gr_msg *m)
+{
+    if (m->type == GR_MSG_ATTACHED) {
+        gr_metrics_take(&e->metrics, m, 0);
+        report(o, e, m);
+    } else if (m->type == GR_MSG_ERROR) {
+        on_drafter_error(o, e, worker, m);
+    } else if (m->type == GR_MSG_DRAFT_TROUBLE) {
+        gr_metrics_take(&e->metrics, m, 0);
+        report(o, e, m);
+    } else if (m->type == GR_MSG_DRAFT_STATS) {
+        on_stats(o, e, m);
+    }
+}
+
+static bool is_from_worker(enum gr_msg_type type)
+{
+    return type == GR_MSG_OPENED || type == GR_MSG_CLOSED || type == GR_MSG_COMMIT || type == GR_MSG_PROGRESS ||
+           type == GR_MSG_EVICTED || type == GR_MSG_ATTACHED || type == GR_MSG_DRAFT_STATS || type == GR_MSG_ERROR ||
+           type == GR_MSG_DRAFT_TROUBLE || type == GR_MSG_PONG;
+}
+
+enum gr_status gr_orch_on_msg(struct gr_orch *o, uint32_t worker, const struct gr_msg *m, uint64_t now_ns)
+{
+    GR_ASSERT(worker < GR_ORCH_WORKER_MAX);
+    o->now_ns = now_ns;
+    o->worker[worker].heard_ns = now_ns;
+    if (!is_from_worker(m->type)) {
+        log_error("worker %u sent %s, which is not a worker's message", worker + 1, gr_msg_name(m->type));
+        return GR_EPROTO;
+    }
+    if (m->type == GR_MSG_PONG) {
+        orch_on_pong(o, worker, m, now_ns);
+        return GR_OK;
+    }
+    struct entry *e = orch_find(o, m->session);
+    if (e == NULL) {
+        return GR_OK; /* about a session that is over */
+    }
+    if ((int)worker == e->home) {
+        from_target(o, e, m, now_ns);
+    } else if ((int)worker == e->drafter || (int)worker == e->stats_from) {
+        from_drafter(o, e, worker, m);
+    }
+    return GR_OK;
+}
+
+/* ---- time ---- */
+
+static uint64_t step_sessions(struct gr_orch *o, uint64_t now_ns)
+{
+    const uint64_t ttl_ns = o->config.session_ttl_ns;
+    uint64_t next_ns = UINT64_MAX;
+    for (int i = 0; ttl_ns > 0 && i < GR_ORCH_SESSION_MAX; i++) {
+        struct entry *e = &o->entry[i];
+        if (e->state == GR_SESSION_IDLE && now_ns - e->idle_since_ns >= ttl_ns) {
+            orch_drop_idle(o, e, "idle for longer than session_ttl");
+        } else if (e->state == GR_SESSION_IDLE) {
+            next_ns = GR_MIN(next_ns, e->idle_since_ns + ttl_ns);
+        }
+    }
+    return next_ns;
+}
+
+uint64_t gr_orch_step(struct gr_orch *o, uint64_t now_ns)
+{
+    o->now_ns = now_ns;
+    const uint64_t worker_ns = orch_step_workers(o, now_ns);
+    const uint64_t session_ns = step_sessions(o, now_ns);
+    return GR_MIN(worker_ns, session_ns);
+}
+
+/* ---- looking in ---- */
+
+const struct gr_session_metrics *gr_orch_metrics(const struct gr_orch *o, uint64_t session)
+{
+    const struct entry *e = orch_find(o, session);
+    return e != NULL ? &e->metrics : NULL;
+}
+
+const int32_t *gr_orch_tokens(const struct gr_orch *o, uint64_t session, uint32_t *n_out)
+{
+    const struct entry *e = orch_find(o, session);
+    if (e == NULL) {
+        return NULL;
+    }
+    *n_out = e->final_len - e->turn_len;
+    return e->transcript.token + e->turn_len;
+}
+
+static void describe(const struct entry *e, uint64_t now_ns, struct gr_session_info *out)
+{
+    *out = (struct gr_session_info){.id = e->id,
+                                    .state = e->state,
+                                    .epoch = e->epoch,
+                                    .n_token = e->final_len,
+                                    .turn = e->turn,
+                                    .turn_len = e->turn_len,
+                                    .specpv = e->specpv,
+                                    .n_fallback = e->n_fallback,
+                                    .n_reopen = e->n_reopen,
+                                    .keep_open = e->request.keep_open,
+                                    .target = e->target,
+                                    .drafter = e->drafter,
+                                    .drafter_failed = e->drafter_failed,
+                                    .idle_ns = e->state == GR_SESSION_IDLE ? now_ns - e->idle_since_ns : 0};
+}
+
+bool gr_orch_session_info(const struct gr_orch *o, uint64_t session, uint64_t now_ns, struct gr_session_info *out)
+{
+    const struct entry *e = orch_find(o, session);
+    if (e != NULL) {
+        describe(e, now_ns, out);
+    }
+    return e != NULL;
+}
+
+bool gr_orch_session_at(const struct gr_orch *o, int i, uint64_t now_ns, struct gr_session_info *out)
+{
+    if (i < 0 || i >= GR_ORCH_SESSION_MAX || o->entry[i].state == GR_SESSION_FREE) {
+        return false;
+    }
+    describe(&o->entry[i], now_ns, out);
+    return true;
+}
+
+int gr_orch_n_session(const struct gr_orch *o)
+{
+    int n = 0;
+    for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
+        n += o->entry[i].state != GR_SESSION_FREE;
+    }
+    return n;
+}
+
+int gr_orch_n_turn(const struct gr_orch *o)
+{
+    int n = 0;
+    for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
+        n += o->entry[i].in_turn;
+    }
+    return n;
+}

@@ -1,0 +1,187 @@
+/* The orchestrator's state machine: sessions, their transcripts and expected prefix lengths, and which workers serve
+ * them. Pure: messages, joins, losses and time in; messages and client events out. Never on the path of a round: it
+ * learns a round from COMMIT, after the fact.
+ *
+ * A session has one turn (a request: tokens in, tokens out) or, kept open, several. Its states:
+ *   WAITING (no target yet) -> OPENING (OPEN or APPEND sent) -> RUNNING
+ *     -> CLOSING (CLOSE and DETACH sent, their replies awaited) -> gone
+ *     -> IDLE (kept open; between turns) -> OPENING by the next turn, or gone: CLOSE, PURGE, session_ttl, LRU pressure
+ * A lost target, an eviction or a refused APPEND leads back to WAITING with epoch + 1: the transcript opens it again. A
+ * lost drafter changes nothing but that a new one is attached when it joins. */
+#ifndef GR_ORCHESTRATOR_MACHINE_ORCH_H
+#define GR_ORCHESTRATOR_MACHINE_ORCH_H
+
+#include "common/rules/accept.h"
+#include "common/protocol/msg.h"
+#include "common/rules/sampler.h"
+#include "orchestrator/machine/session_metrics.h"
+
+#include <stdbool.h>
+
+#define GR_ORCH_SESSION_MAX 256
+#define GR_ORCH_WORKER_MAX 16
+
+enum gr_worker_role { GR_WORKER_TARGET, GR_WORKER_DRAFT };
+enum gr_ahead { GR_AHEAD_OFF, GR_AHEAD_ON, GR_AHEAD_AUTO /* off where both share CPUs or a GPU */ };
+enum gr_session_state {
+    GR_SESSION_FREE,
+    GR_SESSION_WAITING,
+    GR_SESSION_OPENING,
+    GR_SESSION_RUNNING,
+    GR_SESSION_IDLE,
+    GR_SESSION_CLOSING
+};
+
+/* Zeroes are: never, no pings, the built-in bound, nothing switched off. */
+struct gr_orch_config {
+    uint64_t session_ttl_ns;                    /* an idle session is closed after this */
+    uint64_t ping_interval_ns, ping_timeout_ns; /* a worker silent for ping_timeout_ns is taken as lost */
+    uint32_t n_session_max;                     /* at most GR_ORCH_SESSION_MAX */
+    bool force_single_token;                    /* drafters stay attached, the target verifies no trees */
+    bool disable_multi_token;                   /* no drafter at all */
+    bool disable_specpv;                        /* full verification for every session */
+    bool require_same_numerics; /* a session with generated text is never opened at a target of another numerics_id */
+};
+
+struct gr_session_request {
+    const int32_t *prompt; /* borrowed for the call */
+    uint32_t n_prompt;
+    uint32_t max_tokens;
+    int32_t stop_id[GR_STOP_ID_MAX]; /* EOS included unless ignored */
+    uint32_t n_stop_id;
+    struct gr_sampling sampling; /* the seed is always set: the caller draws one */
+    bool want_draft, want_trace;
+    uint32_t tree_shape, draft_depth, draft_top_k, n_node;
+    char transport[16];
+    void *user;     /* the client's */
+    bool auto_tree; /* the drafter chooses the size, n_node is the most */
+    enum gr_ahead draft_ahead;
+    bool keep_open; /* the session is idle after its turn, until it is closed */
+    bool force_single_token;
+    enum gr_specpv_mode specpv;
+    struct gr_specpv_params specpv_params; /* zeroes: the target's */
+    uint64_t tokenizer_fingerprint;        /* the prompt's; 0: not known. Another one of the target ends the session */
+};
+
+/* The next turn of an idle session. */
+struct gr_turn_request {
+    uint32_t keep_len;  /* tokens of the transcript to keep; UINT32_MAX: all */
+    uint64_t hash;      /* of these; checked unless all are kept */
+    const int32_t *ids; /* borrowed for the call; at least one */
+    uint32_t n_ids;
+    uint32_t max_tokens;
+    int32_t stop_id[GR_STOP_ID_MAX];
+    uint32_t n_stop_id;
+    bool want_trace;
+    void *user;
+};
+
+/* Who a worker is. Zeroes and empty texts: not known, not compared. */
+struct gr_worker_info {
+    enum gr_worker_role role;
+    char address[GR_MSG_TEXT_MAX]; /* of the data path */
+    uint64_t model_fingerprint, tokenizer_fingerprint;
+    uint32_t n_vocab, n_ctx_max, pid;
+    char numerics_id[96], host_id[48];
+};
+
+/* Client events; the session id and the user pointer of the turn come first. Called from within the calls below. What
+ * may be NULL is marked. */
+struct gr_orch_io {
+    void *ctx;
+    void (*send)(void *ctx, uint32_t worker, const struct gr_msg *m);
+    /* What a worker said of the turn: PROGRESS, ATTACHED, COMMIT (checked: it extends the transcript, or under exact
+     * SpecPV takes provisional tokens back), DRAFT_STATS. With it a client counts its own metrics. May be NULL. */
+    void (*on_report)(void *ctx, uint64_t session, void *user, const struct gr_msg *m);
+    /* Final tokens, once each. May be NULL. */
+    void (*on_tokens)(void *ctx, uint64_t session, void *user, const int32_t *id, uint32_t n);
+    /* The turn is over. A session that is not kept open is, too, and its workers have let go of it.
+     * text: what went wrong, for GR_FINISH_ERROR. */
+    void (*on_done)(void *ctx, uint64_t session, void *user, enum gr_finish finish, const char *text);
+    /* A kept session is gone; why: "closed by the client", ... May be NULL. */
+    void (*on_closed)(void *ctx, uint64_t session, void *user, const char *why);
+    /* The machine takes this worker as lost: drop its link, without telling the machine. May be NULL. */
+    void (*drop)(void *ctx, uint32_t worker);
+    /* Reply to gr_orch_ping(). May be NULL. */
+    void (*on_pong)(void *ctx, uint32_t worker, uint64_t cookie, uint64_t rtt_ns, const struct gr_msg *pong);
+};
+
+struct gr_orch;
+
+GR_NODISCARD enum gr_status gr_orch_create(const struct gr_orch_io *io, struct gr_orch **out);
+void gr_orch_destroy(struct gr_orch *o);
+/* Before the first session. */
+void gr_orch_configure(struct gr_orch *o, const struct gr_orch_config *config);
+
+/* ---- sessions. A refusal is logged; gr_orch_why() is its line ---- */
+
+/* GR_ELIMIT: no room (no session is idle), or a limit of the request. */
+GR_NODISCARD enum gr_status gr_orch_submit(struct gr_orch *o, const struct gr_session_request *request, uint64_t now_ns,
+                                           uint64_t *session_out);
+/* GR_ENOTFOUND: no such session; GR_EINVAL: it is in a turn, or the hash differs; GR_ELIMIT. */
+GR_NODISCARD enum gr_status gr_orch_append(struct gr_orch *o, uint64_t session, const struct gr_turn_request *turn,
+                                           uint64_t now_ns);
+/* The client has enough (a stop string, ctrl-C) of turn number `turn`, 0: of the last one. Ends it with `finish`;
+ * n_keep of its generated tokens stay, also where it has ended by itself meanwhile: then the transcript is cut, here
+ * and at the target, and on_done is not called again. GR_ENOTFOUND: the session is gone; GR_EINVAL: its next turn has
+ * begun. Neither is logged. */
+GR_NODISCARD enum gr_status gr_orch_stop(struct gr_orch *o, uint64_t session, uint32_t turn, uint32_t n_keep,
+                                         enum gr_finish finish);
+/* Ends the session, in a turn (whose finish is then GR_FINISH_CLOSED) or not; on_closed follows when its workers have
+ * let go. GR_ENOTFOUND. */
+GR_NODISCARD enum gr_status gr_orch_close(struct gr_orch *o, uint64_t session);
+/* Asks the target for a full SpecPV refresh of a session, or of all (0). n_out: sessions that it was asked for.
+ * GR_ENOTFOUND; GR_EUNSUPPORTED: that session is verified in full. */
+GR_NODISCARD enum gr_status gr_orch_refresh(struct gr_orch *o, uint64_t session, uint32_t *n_out);
+/* Closes every idle session; returns how many. */
+uint32_t gr_orch_purge(struct gr_orch *o);
+const char *gr_orch_why(const struct gr_orch *o);
+
+/* Over all turns; valid until the session is gone. */
+const struct gr_session_metrics *gr_orch_metrics(const struct gr_orch *o, uint64_t session);
+/* Generated tokens of the turn so far, those that are final. */
+const int32_t *gr_orch_tokens(const struct gr_orch *o, uint64_t session, uint32_t *n_out);
+
+struct gr_session_info {
+    uint64_t id, idle_ns;
+    enum gr_session_state state;
+    uint32_t epoch, n_token; /* final tokens */
+    enum gr_specpv_mode specpv;
+    uint32_t turn;                 /* its number, from 1 */
+    uint32_t turn_len;             /* transcript length where the turn's generated tokens begin */
+    uint32_t n_fallback, n_reopen; /* of the turn, counted by the orchestrator itself */
+    bool keep_open;
+    bool drafter_failed; /* in this turn a drafter could not connect to the target, or no longer */
+    int target, drafter; /* workers; -1: none */
+};
+bool gr_orch_session_info(const struct gr_orch *o, uint64_t session, uint64_t now_ns, struct gr_session_info *out);
+/* i-th place of the table; false: empty. */
+bool gr_orch_session_at(const struct gr_orch *o, int i, uint64_t now_ns, struct gr_session_info *out);
+int gr_orch_n_session(const struct gr_orch *o);
+int gr_orch_n_turn(const struct gr_orch *o); /* sessions that are neither idle nor gone */
+
+/* ---- workers. worker: the caller's number, < GR_ORCH_WORKER_MAX ---- */
+
+/* GR_EMISMATCH: it does not fit the workers that are here (logged, and sent to it as ERROR): the caller closes its
+ * link. */
+GR_NODISCARD enum gr_status gr_orch_join(struct gr_orch *o, uint32_t worker, const struct gr_worker_info *info,
+                                         uint64_t now_ns);
+/* The same for a worker of which only this much is known. */
+GR_NODISCARD enum gr_status gr_orch_on_join(struct gr_orch *o, uint32_t worker, enum gr_worker_role role,
+                                            const char *data_address, uint64_t now_ns);
+void gr_orch_on_lost(struct gr_orch *o, uint32_t worker, uint64_t now_ns);
+/* A message from a joined worker. GR_EPROTO: not one a worker sends (logged); the caller drops the worker. */
+GR_NODISCARD enum gr_status gr_orch_on_msg(struct gr_orch *o, uint32_t worker, const struct gr_msg *m, uint64_t now_ns);
+/* Sends a PING at once; on_pong follows with the cookie, which is not 0. GR_ENOTFOUND: no such worker; GR_AGAIN: too
+ * many are on their way. */
+GR_NODISCARD enum gr_status gr_orch_ping(struct gr_orch *o, uint32_t worker, uint64_t cookie, uint64_t now_ns);
+/* NULL: nobody has joined under this number. */
+const struct gr_worker_info *gr_orch_worker(const struct gr_orch *o, uint32_t worker, uint64_t *rtt_ns_out,
+                                            uint32_t *n_session_out);
+uint32_t gr_orch_n_refused(const struct gr_orch *o);
+
+/* Does what time brings: pings, silent workers, session_ttl. Returns when to call again at the latest (UINT64_MAX: not
+ * before something happens). Messages that have arrived are handed in before it is called. */
+uint64_t gr_orch_step(struct gr_orch *o, uint64_t now_ns);
+
+#endif

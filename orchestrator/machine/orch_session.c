@@ -1,0 +1,349 @@
+#include "common/base/log.h"
+#include "orchestrator/machine/orch_internal.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+static void send_to(struct gr_orch *o, int worker, const struct gr_msg *m)
+{
+    o->io.send(o->io.ctx, (uint32_t)worker, m);
+}
+
+static void copy_sampling(struct gr_msg *m, const struct gr_sampling *s)
+{
+    m->temperature = (double)s->temperature;
+    m->min_p = (double)s->min_p;
+    m->top_p = (double)s->top_p;
+    m->top_k = (uint32_t)s->top_k;
+    m->seed = s->seed;
+}
+
+static uint32_t n_generated(const struct entry *e)
+{
+    return e->transcript.len - e->turn_len;
+}
+
+static bool wants_draft(const struct gr_orch *o, const struct entry *e)
+{
+    return e->request.want_draft && !o->config.disable_multi_token;
+}
+
+enum gr_specpv_mode orch_specpv_asked(const struct gr_orch *o, const struct entry *e)
+{
+    return o->config.disable_specpv ? GR_SPECPV_OFF : e->request.specpv;
+}
+
+void orch_drop_provisional(struct entry *e)
+{
+    e->metrics.completion_tokens -= e->transcript.len - e->final_len;
+    gr_metrics_roll_back(&e->metrics, e->final_len);
+    gr_transcript_cut(&e->transcript, e->final_len);
+}
+
+static bool at_context_limit(const struct gr_orch *o, const struct entry *e, int target)
+{
+    const uint32_t n_ctx_max = o->worker[target].info.n_ctx_max;
+    return n_ctx_max > 0 && e->transcript.len >= n_ctx_max && n_generated(e) > 0;
+}
+
+static bool other_tokenizer(const struct gr_orch *o, const struct entry *e, int target)
+{
+    const uint64_t ours = e->request.tokenizer_fingerprint;
+    const uint64_t its = o->worker[target].info.tokenizer_fingerprint;
+    return ours != 0 && its != 0 && ours != its;
+}
+
+static bool has_generated(const struct gr_transcript *t)
+{
+    bool generated = false;
+    for (uint32_t i = 0; i < t->n_segment; i++) {
+        generated = generated || t->segment[2 * i] == GR_SEGMENT_GENERATED;
+    }
+    return generated;
+}
+
+/* A text is one target's own, bit for bit, only where all of it comes from one order of sums. False: the turn has
+ * failed. */
+static bool accept_numerics(struct gr_orch *o, struct entry *e, int target)
+{
+    const char *its = o->worker[target].info.numerics_id;
+    char text[GR_MSG_TEXT_MAX];
+    if (strcmp(e->numerics_id, its) == 0 || !has_generated(&e->transcript)) {
+        return true;
+    }
+    snprintf(text, sizeof(text), "the text so far is of a target that computes as %s, the one there is now as %s",
+             e->numerics_id, its);
+    if (o->config.require_same_numerics) {
+        const size_t n = strlen(text);
+        snprintf(text + n, sizeof(text) - n, "; --require-same-numerics forbids to go on there");
+        orch_fail_turn(o, e, text);
+        return false;
+    }
+    orch_fall_back(e, GR_FALLBACK_NUMERICS, text);
+    return true;
+}
+
+static void send_open(struct gr_orch *o, struct entry *e)
+{
+    struct gr_transcript *t = &e->transcript;
+    struct gr_msg m = {.type = GR_MSG_OPEN,
+                       .session = e->id,
+                       .epoch = e->epoch,
+                       .ids = {.p = t->token, .n = t->len},
+                       .segments = {.p = t->segment, .n = 2 * t->n_segment},
+                       .stop_ids = {.p = e->request.stop_id, .n = e->request.n_stop_id},
+                       .max_tokens = e->request.max_tokens - n_generated(e),
+                       .want_draft = wants_draft(o, e) && orch_find_worker(o, GR_WORKER_DRAFT) >= 0,
+                       .want_trace = e->request.want_trace,
+                       .single_token = e->request.force_single_token || o->config.force_single_token,
+                       .auto_tree = e->request.auto_tree,
+                       .n_node = e->request.n_node};
+    copy_sampling(&m, &e->request.sampling);
+    e->specpv = orch_specpv_asked(o, e);
+    if (e->specpv != GR_SPECPV_OFF) {
+        m.draft_depth = e->request.tree_shape == GR_SHAPE_CHAIN ? e->request.n_node : e->request.draft_depth;
+        gr_msg_set_specpv(&m, e->specpv, &e->request.specpv_params);
+    }
+    e->state = GR_SESSION_OPENING;
+    e->append_sent = e->opened_over = e->evicted = false;
+    e->has_draft = m.want_draft != 0;
+    e->n_reply_owed = e->home == e->target ? e->n_reply_owed + 1 : 1;
+    e->home = e->target;
+    send_to(o, e->target, &m);
+}
+
+void orch_open(struct gr_orch *o, struct entry *e)
+{
+    const int target = orch_find_worker(o, GR_WORKER_TARGET);
+    char text[GR_MSG_TEXT_MAX];
+    e->state = GR_SESSION_WAITING;
+    if (target < 0) {
+        return;
+    }
+    if (at_context_limit(o, e, target)) {
+        orch_end_turn(o, e, GR_FINISH_LENGTH, "");
+        return;
+    }
+    if (other_tokenizer(o, e, target)) {
+        snprintf(text, sizeof(text),
+                 "the client's tokenizer has fingerprint %016" PRIx64 ", the target's %016" PRIx64
+                 ": give the client the target's model folder",
+                 e->request.tokenizer_fingerprint, o->worker[target].info.tokenizer_fingerprint);
+        orch_fail_turn(o, e, text);
+        return;
+    }
+    if (!accept_numerics(o, e, target)) {
+        return;
+    }
+    snprintf(e->numerics_id, sizeof(e->numerics_id), "%s", o->worker[target].info.numerics_id);
+    e->target = target;
+    send_open(o, e);
+}
+
+void orch_fall_back(struct entry *e, enum gr_fallback reason, const char *detail)
+{
+    gr_fall_back(&e->fallbacks, reason, e->id, 0, detail);
+    e->n_fallback++;
+    e->metrics.fallbacks++;
+}
+
+void orch_reopen(struct gr_orch *o, struct entry *e)
+{
+    orch_drop_provisional(e);
+    orch_detach(o, e);
+    e->epoch++;
+    e->n_attach_retry = 0;
+    e->n_reopen++;
+    e->metrics.reopens++;
+    if (e->target < 0) {
+        orch_open(o, e);
+        return;
+    }
+    /* It may still hold the session, in a pass that a TRUNCATE has not ended yet: CLOSED tells that this is over. */
+    e->state = GR_SESSION_OPENING;
+    if (!e->open_after_close) {
+        e->open_after_close = true;
+        send_to(o, e->target, &(struct gr_msg){.type = GR_MSG_CLOSE, .session = e->id});
+    }
+}
+
+bool orch_lacks_draft(const struct gr_orch *o, const struct entry *e)
+{
+    return wants_draft(o, e) && !e->has_draft && orch_find_worker(o, GR_WORKER_DRAFT) >= 0;
+}
+
+void orch_open_over(struct gr_orch *o, struct entry *e)
+{
+    e->epoch++;
+    e->n_attach_retry = 0;
+    send_open(o, e);
+    e->opened_over = true;
+}
+
+void orch_append_turn(struct gr_orch *o, struct entry *e)
+{
+    struct gr_transcript *t = &e->transcript;
+    const struct gr_msg m = {.type = GR_MSG_APPEND,
+                             .session = e->id,
+                             .epoch = e->epoch,
+                             .keep_len = e->turn_base,
+                             .hash = gr_transcript_hash_at(t, e->turn_base),
+                             .ids = {.p = t->token + e->turn_base, .n = e->turn_len - e->turn_base},
+                             .max_tokens = e->request.max_tokens,
+                             .stop_ids = {.p = e->request.stop_id, .n = e->request.n_stop_id},
+                             .want_trace = e->request.want_trace};
+    e->state = GR_SESSION_OPENING;
+    e->append_sent = true;
+    e->evicted = false;
+    e->n_reply_owed++; /* target is home: it holds the session */
+    send_to(o, e->target, &m);
+}
+
+/* ---- drafters ---- */
+
+static bool is_on_gpu(const struct gr_worker_info *worker)
+{
+    return strncmp(worker->numerics_id, "cuda", 4) == 0;
+}
+
+/* Growing on while the target verifies costs the target nothing unless both run on the CPUs of one host, or on one GPU:
+ * then they are one process (plan.c). */
+static bool ahead_pays(const struct gr_worker_info *target, const struct gr_worker_info *drafter)
+{
+    const bool one_host = target->host_id[0] == '\0' || strcmp(target->host_id, drafter->host_id) == 0;
+    const bool on_gpu = is_on_gpu(target) || is_on_gpu(drafter);
+    const bool one_gpu = is_on_gpu(target) && is_on_gpu(drafter) && target->pid == drafter->pid;
+    return !one_host || (on_gpu && !one_gpu);
+}
+
+void orch_attach(struct gr_orch *o, struct entry *e)
+{
+    const int drafter = orch_find_worker(o, GR_WORKER_DRAFT);
+    if (!wants_draft(o, e) || drafter < 0 || e->drafter >= 0 || e->state != GR_SESSION_RUNNING) {
+        return;
+    }
+    const struct gr_worker_info *target = &o->worker[e->target].info;
+    const enum gr_ahead ahead = e->request.draft_ahead;
+    struct gr_msg m = {.type = GR_MSG_ATTACH,
+                       .session = e->id,
+                       .epoch = e->epoch,
+                       .tree_shape = e->request.tree_shape,
+                       .draft_depth = e->request.draft_depth,
+                       .draft_top_k = e->request.draft_top_k,
+                       .n_node = e->request.n_node,
+                       .auto_tree = e->request.auto_tree,
+                       .draft_ahead = ahead == GR_AHEAD_ON ||
+                                      (ahead == GR_AHEAD_AUTO && ahead_pays(target, &o->worker[drafter].info))};
+    copy_sampling(&m, &e->request.sampling);
+    snprintf(m.address, sizeof(m.address), "%s", target->address);
+    snprintf(m.transport, sizeof(m.transport), "%s", e->request.transport);
+    e->drafter = drafter;
+    send_to(o, drafter, &m);
+}
+
+void orch_detach(struct gr_orch *o, struct entry *e)
+{
+    if (e->drafter < 0) {
+        return;
+    }
+    const int drafter = e->drafter;
+    e->n_stats_owed = e->stats_from == drafter ? e->n_stats_owed + 1 : 1;
+    e->stats_from = drafter;
+    e->drafter = -1;
+    send_to(o, drafter, &(struct gr_msg){.type = GR_MSG_DETACH, .session = e->id});
+}
+
+/* ---- ends ---- */
+
+static void forget(struct entry *e)
+{
+    gr_transcript_finish(&e->transcript);
+    memset(e, 0, sizeof(*e));
+}
+
+/* The client may look at the session while it is told, and ask for a new one: the entry is emptied afterwards. */
+static void report_end(struct gr_orch *o, struct entry *e, bool was_in_turn)
+{
+    void *user = e->request.user;
+    e->in_turn = false;
+    if (was_in_turn) {
+        o->io.on_done(o->io.ctx, e->id, user, e->finish, e->text);
+    }
+    if (e->request.keep_open && o->io.on_closed != NULL) {
+        o->io.on_closed(o->io.ctx, e->id, user, e->text);
+    }
+    forget(e);
+}
+
+void orch_finish_if_released(struct gr_orch *o, struct entry *e)
+{
+    if (e->state == GR_SESSION_CLOSING && !e->wait_closed && e->n_stats_owed == 0) {
+        report_end(o, e, e->in_turn);
+    }
+}
+
+void orch_close(struct gr_orch *o, struct entry *e, enum gr_finish finish, const char *text)
+{
+    if (e->state == GR_SESSION_CLOSING) {
+        return;
+    }
+    orch_drop_provisional(e);
+    e->state = GR_SESSION_CLOSING;
+    e->finish = finish;
+    snprintf(e->text, sizeof(e->text), "%s", text);
+    e->wait_closed = e->target >= 0;
+    orch_detach(o, e);
+    if (e->target >= 0) {
+        send_to(o, e->target, &(struct gr_msg){.type = GR_MSG_CLOSE, .session = e->id});
+    }
+    orch_finish_if_released(o, e);
+}
+
+void orch_drop_idle(struct gr_orch *o, struct entry *e, const char *why)
+{
+    log_info("session %" PRIu64 " is closed: %s", e->id, why);
+    snprintf(e->text, sizeof(e->text), "%s", why);
+    e->state = GR_SESSION_CLOSING; /* what the client asks for from within on_closed does not find it */
+    orch_detach(o, e);
+    if (e->target >= 0) {
+        send_to(o, e->target, &(struct gr_msg){.type = GR_MSG_CLOSE, .session = e->id});
+    }
+    report_end(o, e, false);
+}
+
+static void go_idle(struct gr_orch *o, struct entry *e)
+{
+    e->state = GR_SESSION_IDLE;
+    e->in_turn = false;
+    e->idle_since_ns = o->now_ns;
+}
+
+void orch_end_turn(struct gr_orch *o, struct entry *e, enum gr_finish finish, const char *text)
+{
+    if (!e->request.keep_open) {
+        orch_close(o, e, finish, text);
+        return;
+    }
+    orch_drop_provisional(e);
+    char copy[GR_MSG_TEXT_MAX]; /* text may lie in the entry, which the client may change from within on_done */
+    snprintf(copy, sizeof(copy), "%s", text);
+    go_idle(o, e);
+    o->io.on_done(o->io.ctx, e->id, e->request.user, finish, copy);
+}
+
+void orch_fail_turn(struct gr_orch *o, struct entry *e, const char *text)
+{
+    if (!e->request.keep_open || e->turn_base == 0) {
+        orch_close(o, e, GR_FINISH_ERROR, text);
+        return;
+    }
+    orch_drop_provisional(e);
+    if (n_generated(e) == 0) {
+        gr_transcript_cut(&e->transcript, e->turn_base); /* the ids that were refused */
+        e->final_len = e->transcript.len;
+    }
+    orch_detach(o, e);
+    e->target = -1;
+    orch_end_turn(o, e, GR_FINISH_ERROR, text);
+}

@@ -1,0 +1,277 @@
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "orchestrator/machine/orch_internal.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char *role_name(enum gr_worker_role role)
+{
+    return role == GR_WORKER_TARGET ? "target" : "draft";
+}
+
+int orch_find_worker(const struct gr_orch *o, enum gr_worker_role role)
+{
+    for (int i = 0; i < GR_ORCH_WORKER_MAX; i++) {
+        if (o->worker[i].joined && o->worker[i].info.role == role) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+/* ---- who fits ---- */
+
+static bool differ(uint64_t a, uint64_t b)
+{
+    return a != 0 && b != 0 && a != b;
+}
+
+/* NULL: they fit; else the line that names both. Workers of one role run one model, all share one tokenizer. */
+static const char *misfit(const struct gr_worker_info *a, const struct gr_worker_info *b, uint32_t b_number, char *text,
+                          size_t cap)
+{
+    const char *a_role = role_name(a->role);
+    const char *b_role = role_name(b->role);
+    if (differ(a->tokenizer_fingerprint, b->tokenizer_fingerprint)) {
+        snprintf(text, cap,
+                 "the tokenizer of this %s worker (fingerprint %016" PRIx64 ") differs from that of %s "
+                 "worker %u (%016" PRIx64 "): all need one tokenizer.json",
+                 a_role, a->tokenizer_fingerprint, b_role, b_number, b->tokenizer_fingerprint);
+        return text;
+    }
+    if (differ(a->n_vocab, b->n_vocab)) {
+        snprintf(text, cap, "this %s worker has a vocabulary of %u ids, %s worker %u has %u: all need one vocabulary",
+                 a_role, a->n_vocab, b_role, b_number, b->n_vocab);
+        return text;
+    }
+    if (a->role == b->role && differ(a->model_fingerprint, b->model_fingerprint)) {
+        snprintf(text, cap,
+                 "the model of this %s worker (fingerprint %016" PRIx64 ") differs from that of %s worker %u "
+                 "(%016" PRIx64 "): workers of one role run one model",
+                 a_role, a->model_fingerprint, b_role, b_number, b->model_fingerprint);
+        return text;
+    }
+    return NULL;
+}
+
+static enum gr_status refuse(struct gr_orch *o, uint32_t worker, const char *text)
+{
+    struct gr_msg m = {.type = GR_MSG_ERROR, .code = (uint32_t)-GR_EMISMATCH};
+    snprintf(m.text, sizeof(m.text), "%s", text);
+    snprintf(o->why, sizeof(o->why), "%s", text);
+    o->n_refused++;
+    log_error("a worker was refused: %s", text);
+    o->io.send(o->io.ctx, worker, &m);
+    return GR_EMISMATCH;
+}
+
+/* ---- coming and going ---- */
+
+static void employ(struct gr_orch *o, enum gr_worker_role role)
+{
+    for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
+        struct entry *e = &o->entry[i];
+        if (role == GR_WORKER_TARGET && e->state == GR_SESSION_WAITING) {
+            orch_open(o, e);
+        } else if (role == GR_WORKER_DRAFT && e->state == GR_SESSION_RUNNING) {
+            orch_attach(o, e);
+        }
+    }
+}
+
+enum gr_status gr_orch_join(struct gr_orch *o, uint32_t worker, const struct gr_worker_info *info, uint64_t now_ns)
+{
+    char text[GR_MSG_TEXT_MAX];
+    if (worker >= GR_ORCH_WORKER_MAX) {
+        log_error("more than %d workers", GR_ORCH_WORKER_MAX);
+        return GR_ELIMIT;
+    }
+    o->now_ns = now_ns;
+    for (uint32_t i = 0; i < GR_ORCH_WORKER_MAX; i++) {
+        const struct worker *w = &o->worker[i];
+        const char *wrong = w->joined ? misfit(info, &w->info, i + 1, text, sizeof(text)) : NULL;
+        if (wrong != NULL) {
+            return refuse(o, worker, wrong);
+        }
+    }
+    o->worker[worker] = (struct worker){
+        .joined = true, .info = *info, .heard_ns = now_ns, .next_ping_ns = now_ns + o->config.ping_interval_ns};
+    log_info("%s worker %u joined (pid %u)", role_name(info->role), worker + 1, info->pid);
+    employ(o, info->role);
+    return GR_OK;
+}
+
+enum gr_status gr_orch_on_join(struct gr_orch *o, uint32_t worker, enum gr_worker_role role, const char *data_address,
+                               uint64_t now_ns)
+{
+    struct gr_worker_info info = {.role = role};
+    snprintf(info.address, sizeof(info.address), "%s", data_address);
+    return gr_orch_join(o, worker, &info, now_ns);
+}
+
+static void lose_target(struct gr_orch *o, struct entry *e)
+{
+    e->target = -1;
+    e->open_after_close = false;
+    orch_drop_provisional(e);
+    if (e->state == GR_SESSION_CLOSING) {
+        e->wait_closed = false;
+        orch_finish_if_released(o, e);
+    } else if (e->state == GR_SESSION_IDLE) {
+        orch_detach(o, e); /* the next turn opens it again */
+    } else if (e->transcript.len - e->turn_len >= e->request.max_tokens) {
+        orch_end_turn(o, e, GR_FINISH_LENGTH, "");
+    } else {
+        log_warn("session %" PRIu64 ": its target is lost; re-opening it as epoch %u when there is one", e->id,
+                 e->epoch + 1);
+        orch_reopen(o, e);
+    }
+}
+
+static void lose_drafter(struct gr_orch *o, struct entry *e)
+{
+    e->drafter = -1;
+    if (e->state != GR_SESSION_RUNNING && e->state != GR_SESSION_OPENING) {
+        return;
+    }
+    orch_fall_back(e, GR_FALLBACK_DRAFTER_LOST, NULL);
+    orch_attach(o, e); /* to another one, if there is one */
+}
+
+void gr_orch_on_lost(struct gr_orch *o, uint32_t worker, uint64_t now_ns)
+{
+    GR_ASSERT(worker < GR_ORCH_WORKER_MAX);
+    o->now_ns = now_ns;
+    o->worker[worker].joined = false;
+    for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
+        struct entry *e = &o->entry[i];
+        if (e->state != GR_SESSION_FREE && e->stats_from == (int)worker && e->n_stats_owed > 0) {
+            e->n_stats_owed = 0;
+            orch_finish_if_released(o, e);
+        }
+        if (e->state != GR_SESSION_FREE && e->drafter == (int)worker) {
+            lose_drafter(o, e);
+        }
+        if (e->state != GR_SESSION_FREE && e->home == (int)worker) {
+            e->home = -1;
+            e->n_reply_owed = 0;
+        }
+        if (e->state != GR_SESSION_FREE && e->target == (int)worker) {
+            lose_target(o, e);
+        }
+    }
+}
+
+/* ---- pings ---- */
+
+static enum gr_status send_ping(struct gr_orch *o, uint32_t worker, uint64_t cookie, uint64_t now_ns)
+{
+    struct worker *w = &o->worker[worker];
+    if (w->n_ping == PING_MAX) {
+        return GR_AGAIN;
+    }
+    w->ping[w->n_ping++] = (struct ping){.sent_ns = now_ns, .cookie = cookie};
+    o->io.send(o->io.ctx, worker, &(struct gr_msg){.type = GR_MSG_PING});
+    return GR_OK;
+}
+
+enum gr_status gr_orch_ping(struct gr_orch *o, uint32_t worker, uint64_t cookie, uint64_t now_ns)
+{
+    if (worker >= GR_ORCH_WORKER_MAX || !o->worker[worker].joined) {
+        return GR_ENOTFOUND;
+    }
+    return send_ping(o, worker, cookie, now_ns);
+}
+
+void orch_on_pong(struct gr_orch *o, uint32_t worker, const struct gr_msg *m, uint64_t now_ns)
+{
+    struct worker *w = &o->worker[worker];
+    if (w->n_ping == 0) {
+        return; /* unasked: it says nothing */
+    }
+    const struct ping p = w->ping[0];
+    w->n_ping--;
+    memmove(w->ping, w->ping + 1, w->n_ping * sizeof(w->ping[0]));
+    w->rtt_ns = now_ns - p.sent_ns;
+    if (p.cookie != 0 && o->io.on_pong != NULL) {
+        o->io.on_pong(o->io.ctx, worker, p.cookie, w->rtt_ns, m);
+    }
+}
+
+/* When the worker counts as lost; UINT64_MAX while nothing is owed. */
+static uint64_t silence_ends_ns(const struct gr_orch *o, const struct worker *w)
+{
+    return w->n_ping == 0 ? UINT64_MAX : GR_MAX(w->heard_ns, w->ping[0].sent_ns) + o->config.ping_timeout_ns;
+}
+
+static uint64_t step_worker(struct gr_orch *o, uint32_t worker, uint64_t now_ns)
+{
+    struct worker *w = &o->worker[worker];
+    if (now_ns >= silence_ends_ns(o, w)) {
+        log_warn("%s worker %u (pid %u) has been silent for %" PRIu64 " ms: taken as lost", role_name(w->info.role),
+                 worker + 1, w->info.pid, (uint64_t)(o->config.ping_timeout_ns / GR_MS));
+        if (o->io.drop != NULL) {
+            o->io.drop(o->io.ctx, worker);
+        }
+        gr_orch_on_lost(o, worker, now_ns);
+        return UINT64_MAX;
+    }
+    if (now_ns >= w->next_ping_ns) {
+        w->next_ping_ns = now_ns + o->config.ping_interval_ns;
+        enum gr_status st = send_ping(o, worker, 0, now_ns);
+        (void)st; /* as many as can be are on their way: the oldest decides */
+    }
+    return GR_MIN(w->next_ping_ns, silence_ends_ns(o, w));
+}
+
+/* This process was stopped or starved meanwhile: the workers' answers may not have been read yet. */
+static void forgive_own_absence(struct gr_orch *o, uint64_t now_ns)
+{
+    for (uint32_t i = 0; i < GR_ORCH_WORKER_MAX; i++) {
+        o->worker[i].heard_ns = now_ns;
+    }
+}
+
+uint64_t orch_step_workers(struct gr_orch *o, uint64_t now_ns)
+{
+    uint64_t next_ns = UINT64_MAX;
+    if (o->config.ping_interval_ns == 0) {
+        return next_ns;
+    }
+    if (now_ns - o->last_step_ns > o->config.ping_interval_ns + o->config.ping_timeout_ns / 2) {
+        forgive_own_absence(o, now_ns);
+    }
+    o->last_step_ns = now_ns;
+    for (uint32_t i = 0; i < GR_ORCH_WORKER_MAX; i++) {
+        if (o->worker[i].joined) {
+            const uint64_t at_ns = step_worker(o, i, now_ns);
+            next_ns = GR_MIN(next_ns, at_ns);
+        }
+    }
+    return next_ns;
+}
+
+/* ---- looking in ---- */
+
+const struct gr_worker_info *gr_orch_worker(const struct gr_orch *o, uint32_t worker, uint64_t *rtt_ns_out,
+                                            uint32_t *n_session_out)
+{
+    if (worker >= GR_ORCH_WORKER_MAX || !o->worker[worker].joined) {
+        return NULL;
+    }
+    uint32_t n = 0;
+    for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
+        const struct entry *e = &o->entry[i];
+        n += e->state != GR_SESSION_FREE && (e->target == (int)worker || e->drafter == (int)worker);
+    }
+    *rtt_ns_out = o->worker[worker].rtt_ns;
+    *n_session_out = n;
+    return &o->worker[worker].info;
+}
+
+uint32_t gr_orch_n_refused(const struct gr_orch *o)
+{
+    return o->n_refused;
+}

@@ -1,0 +1,497 @@
+#include "orchestrator/server/desk.h"
+
+#include "common/base/log.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NOBODY UINT32_MAX
+#define N_MATTER (GR_ORCH_SESSION_MAX + 1) /* one more than there are sessions: the one that is being opened */
+
+/* A session that a client opened. The machine's user pointer. */
+struct matter {
+    bool used, opened, in_turn, keep_open;
+    bool cut; /* its client has ended the turn: FINISHED says so */
+    uint64_t session;
+    uint32_t client; /* whose turn it is; NOBODY */
+    uint32_t closer; /* who waits for CLOSED; NOBODY */
+};
+
+struct gr_desk {
+    struct gr_orch *orch;
+    struct gr_desk_io io;
+    bool draining;
+    uint32_t n_client;
+    uint32_t *generation; /* of each client number: replies to one that is gone reach no other */
+    struct matter matter[N_MATTER];
+};
+
+enum gr_status gr_desk_create(struct gr_orch *orch, uint32_t n_client, const struct gr_desk_io *io,
+                              struct gr_desk **out)
+{
+    struct gr_desk *d = calloc(1, sizeof(*d));
+    uint32_t *generation = calloc(n_client, sizeof(*generation));
+    if (d == NULL || generation == NULL) {
+        log_error("out of memory");
+        free(d);
+        free(generation);
+        return GR_ENOMEM;
+    }
+    *d = (struct gr_desk){.orch = orch, .io = *io, .n_client = n_client, .generation = generation};
+    *out = d;
+    return GR_OK;
+}
+
+void gr_desk_destroy(struct gr_desk *d)
+{
+    if (d != NULL) {
+        free(d->generation);
+        free(d);
+    }
+}
+
+void gr_desk_drain(struct gr_desk *d)
+{
+    d->draining = true;
+}
+
+/* ---- answers ---- */
+
+static void send_to(const struct gr_desk *d, uint32_t client, const struct gr_msg *m)
+{
+    if (client != NOBODY) {
+        d->io.send(d->io.ctx, client, m);
+    }
+}
+
+static void send_error(const struct gr_desk *d, uint32_t client, uint64_t session, enum gr_status st, const char *text)
+{
+    struct gr_msg m = {.type = GR_MSG_ERROR, .session = session, .code = (uint32_t)-st};
+    snprintf(m.text, sizeof(m.text), "%s", text);
+    send_to(d, client, &m);
+}
+
+static void send_opened(struct gr_desk *d, struct matter *x, uint64_t now_ns)
+{
+    struct gr_session_info info = {0};
+    (void)gr_orch_session_info(d->orch, x->session, now_ns, &info);
+    x->opened = true;
+    send_to(d, x->client,
+            &(struct gr_msg){.type = GR_MSG_OPENED,
+                             .session = x->session,
+                             .epoch = info.epoch,
+                             .usable_len = info.n_token,
+                             .turn = info.turn});
+}
+
+static struct matter *find(struct gr_desk *d, uint64_t session)
+{
+    for (int i = 0; i < N_MATTER; i++) {
+        if (d->matter[i].used && d->matter[i].session == session) {
+            return &d->matter[i];
+        }
+    }
+    return NULL;
+}
+
+/* ---- turns ---- */
+
+static const char *const draining_text = "the orchestrator is shutting down; it takes no more requests";
+
+static void fill_request(struct gr_session_request *q, const struct gr_msg *m, struct matter *x)
+{
+    *q = (struct gr_session_request){.prompt = m->ids.p,
+                                     .n_prompt = m->ids.n,
+                                     .max_tokens = m->max_tokens,
+                                     .n_stop_id = m->stop_ids.n,
+                                     .sampling = {.temperature = (float)m->temperature,
+                                                  .min_p = (float)m->min_p,
+                                                  .top_p = (float)m->top_p,
+                                                  .top_k = (int32_t)m->top_k,
+                                                  .seed = m->seed},
+                                     .want_draft = m->want_draft != 0,
+                                     .want_trace = m->want_trace != 0,
+                                     .tree_shape = m->tree_shape,
+                                     .draft_depth = m->draft_depth > 0 ? m->draft_depth : 8,
+                                     .draft_top_k = m->draft_top_k > 0 ? m->draft_top_k : 10,
+                                     .n_node = m->n_node,
+                                     .user = x,
+                                     .auto_tree = m->auto_tree != 0,
+                                     .keep_open = m->keep_open != 0,
+                                     .draft_ahead = m->auto_ahead != 0    ? GR_AHEAD_AUTO
+                                                    : m->draft_ahead != 0 ? GR_AHEAD_ON
+                                                                          : GR_AHEAD_OFF,
+                                     .force_single_token = m->single_token != 0,
+                                     .specpv = (enum gr_specpv_mode)m->specpv,
+                                     .specpv_params = gr_msg_specpv(m),
+                                     .tokenizer_fingerprint = m->tokenizer_fingerprint};
+    if (m->stop_ids.n > 0) {
+        memcpy(q->stop_id, m->stop_ids.p, m->stop_ids.n * sizeof(*q->stop_id));
+    }
+    memcpy(q->transport, m->transport, sizeof(q->transport));
+}
+
+static struct matter *free_matter(struct gr_desk *d)
+{
+    for (int i = 0; i < N_MATTER; i++) {
+        if (!d->matter[i].used) {
+            return &d->matter[i];
+        }
+    }
+    return NULL;
+}
+
+/* NULL: may be tried; else what is wrong with it. The target checks what only it knows. */
+static const char *check_open(const struct gr_desk *d, const struct gr_msg *m)
+{
+    if (d->draining) {
+        return draining_text;
+    }
+    if (m->session != 0 || m->epoch != 0) {
+        return "OPEN of a client asks for a new session: session and epoch are 0; APPEND goes on with one";
+    }
+    if (m->segments.n != 2 || m->segments.p[0] != 0 || (uint32_t)m->segments.p[1] != m->ids.n) {
+        return "OPEN of a client has one segment, the prompt";
+    }
+    return m->max_tokens < 1 ? "max_tokens must be at least 1" : NULL;
+}
+
+static void on_open(struct gr_desk *d, uint32_t client, const struct gr_msg *m, uint64_t now_ns)
+{
+    struct gr_session_request q;
+    uint64_t session = 0;
+    const char *wrong = check_open(d, m);
+    if (wrong != NULL) {
+        send_error(d, client, 0, GR_EINVAL, wrong);
+        return;
+    }
+    struct matter *x = free_matter(d);
+    GR_ASSERT(x != NULL);
+    *x = (struct matter){
+        .used = true, .in_turn = true, .keep_open = m->keep_open != 0, .client = client, .closer = NOBODY};
+    fill_request(&q, m, x);
+    const enum gr_status st = gr_orch_submit(d->orch, &q, now_ns, &session);
+    if (st != GR_OK) {
+        x->used = false;
+        send_error(d, client, 0, st, gr_orch_why(d->orch));
+        return;
+    }
+    if (x->used && !x->opened) { /* else it is over already, and the client knows */
+        x->session = session;
+        send_opened(d, x, now_ns);
+    }
+}
+
+static void on_append(struct gr_desk *d, uint32_t client, const struct gr_msg *m, uint64_t now_ns)
+{
+    struct matter *x = find(d, m->session);
+    struct gr_session_info info;
+    char text[GR_MSG_TEXT_MAX];
+    if (d->draining) {
+        send_error(d, client, m->session, GR_ECANCELED, draining_text);
+        return;
+    }
+    if (x == NULL || !gr_orch_session_info(d->orch, m->session, now_ns, &info)) {
+        snprintf(text, sizeof(text), "no session %" PRIu64 " is open here; `graft session list' tells which are",
+                 m->session);
+        send_error(d, client, m->session, GR_ENOTFOUND, text);
+        return;
+    }
+    if (m->epoch != 0 && m->epoch != info.epoch) {
+        snprintf(text, sizeof(text), "session %" PRIu64 " is in epoch %u, not %u", m->session, info.epoch, m->epoch);
+        send_error(d, client, m->session, GR_EINVAL, text);
+        return;
+    }
+    struct gr_turn_request t = {.keep_len = m->keep_len > 0 ? m->keep_len : UINT32_MAX,
+                                .hash = m->hash,
+                                .ids = m->ids.p,
+                                .n_ids = m->ids.n,
+                                .max_tokens = m->max_tokens,
+                                .n_stop_id = m->stop_ids.n,
+                                .want_trace = m->want_trace != 0,
+                                .user = x};
+    if (m->stop_ids.n > 0) {
+        memcpy(t.stop_id, m->stop_ids.p, m->stop_ids.n * sizeof(t.stop_id[0]));
+    }
+    const struct matter before = *x;
+    x->client = client;
+    x->in_turn = true;
+    x->opened = x->cut = false;
+    const enum gr_status st = gr_orch_append(d->orch, m->session, &t, now_ns);
+    if (st != GR_OK) {
+        *x = before;
+        send_error(d, client, m->session, st, gr_orch_why(d->orch));
+    } else if (x->used && !x->opened) {
+        send_opened(d, x, now_ns);
+    }
+}
+
+static void send_finished(const struct gr_desk *d, uint32_t client, uint64_t session, enum gr_finish finish, bool cut,
+                          const char *text)
+{
+    struct gr_session_info info = {0}; /* of a session that is gone, nothing is left */
+    (void)gr_orch_session_info(d->orch, session, 0, &info);
+    struct gr_msg m = {.type = GR_MSG_FINISHED,
+                       .session = session,
+                       .epoch = info.epoch,
+                       .finish = (uint32_t)finish,
+                       .n_token = info.n_token,
+                       .n_fallback = info.n_fallback,
+                       .n_reopen = info.n_reopen,
+                       .cut = cut};
+    snprintf(m.text, sizeof(m.text), "%s", text);
+    send_to(d, client, &m);
+}
+
+/* Every TRUNCATE is answered: by the FINISHED of its turn, by another one where the turn's end and it have crossed, or
+ * by ERROR where it would cut what is not that turn's. */
+static void on_truncate(struct gr_desk *d, uint32_t client, const struct gr_msg *m, uint64_t now_ns)
+{
+    struct matter *x = find(d, m->session);
+    struct gr_session_info info = {0};
+    const bool is_here = x != NULL && gr_orch_session_info(d->orch, m->session, now_ns, &info);
+    const bool is_own = m->turn != 0 && m->turn == info.turn && (m->epoch == 0 || m->epoch == info.epoch);
+    if (is_here && (!is_own || (x->in_turn && x->client != client))) {
+        char text[GR_MSG_TEXT_MAX];
+        snprintf(text, sizeof(text),
+                 "session %" PRIu64 " is not cut where turn %u stopped: it is in turn %u by now, which "
+                 "another client has begun",
+                 m->session, m->turn, info.turn);
+        send_error(d, client, m->session, GR_EINVAL, text);
+        return;
+    }
+    const bool ends_turn = is_here && x->in_turn;
+    const uint32_t n_keep = m->keep_len > info.turn_len ? m->keep_len - info.turn_len : 0;
+    if (ends_turn) {
+        x->cut = true;
+    }
+    enum gr_status st = gr_orch_stop(d->orch, m->session, m->turn, n_keep, GR_FINISH_STOP);
+    (void)st; /* what could be refused was looked at above */
+    if (!ends_turn) {
+        send_finished(d, client, m->session, GR_FINISH_STOP, true, "");
+    }
+}
+
+static void on_close(struct gr_desk *d, uint32_t client, const struct gr_msg *m)
+{
+    struct matter *x = find(d, m->session);
+    if (x == NULL || x->closer != NOBODY) {
+        char text[GR_MSG_TEXT_MAX];
+        snprintf(text, sizeof(text),
+                 x == NULL ? "no session %" PRIu64 " is open here" : "session %" PRIu64 " is being closed already",
+                 m->session);
+        send_error(d, client, m->session, x == NULL ? GR_ENOTFOUND : GR_EINVAL, text);
+        return;
+    }
+    x->closer = client;
+    enum gr_status st = gr_orch_close(d->orch, m->session); /* the matter may be settled when it returns */
+    (void)st;
+}
+
+/* ---- looking around ---- */
+
+static void list_session(const struct gr_desk *d, uint32_t client, const struct gr_session_info *info)
+{
+    const struct gr_session_metrics *s = gr_orch_metrics(d->orch, info->id);
+    send_to(d, client,
+            &(struct gr_msg){.type = GR_MSG_SESSION,
+                             .session = info->id,
+                             .epoch = info->epoch,
+                             .state = info->state,
+                             .keep_open = info->keep_open,
+                             .n_token = info->n_token,
+                             .n_round = s->rounds,
+                             .n_tree = s->num_drafts,
+                             .n_drafted = s->num_draft_tokens,
+                             .n_hit_token = s->num_accepted_tokens,
+                             .idle_ns = info->idle_ns,
+                             .target = (uint32_t)(info->target + 1),
+                             .drafter = (uint32_t)(info->drafter + 1),
+                             .specpv = info->specpv,
+                             .n_partial = s->partial_since_refresh,
+                             .n_refresh = s->full_refreshes,
+                             .n_checked = s->drift_checked,
+                             .n_drifted = s->drift_mismatches});
+}
+
+static void list_worker(const struct gr_desk *d, uint32_t client, uint32_t worker, const struct gr_worker_info *info,
+                        uint64_t rtt_ns, uint32_t n_session)
+{
+    struct gr_msg m = {.type = GR_MSG_WORKER,
+                       .worker = worker + 1,
+                       .pid = info->pid,
+                       .n_session = n_session,
+                       .role = info->role == GR_WORKER_TARGET ? 2 : 3,
+                       .n_vocab = info->n_vocab,
+                       .n_ctx_max = info->n_ctx_max,
+                       .rtt_ns = rtt_ns,
+                       .model_fingerprint = info->model_fingerprint,
+                       .tokenizer_fingerprint = info->tokenizer_fingerprint};
+    memcpy(m.address, info->address, sizeof(m.address));
+    memcpy(m.numerics_id, info->numerics_id, sizeof(m.numerics_id));
+    send_to(d, client, &m);
+}
+
+static void on_list(const struct gr_desk *d, uint32_t client, uint64_t now_ns)
+{
+    struct gr_msg end = {.type = GR_MSG_LISTED};
+    for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
+        struct gr_session_info info;
+        if (gr_orch_session_at(d->orch, i, now_ns, &info)) {
+            list_session(d, client, &info);
+            end.n_session++;
+        }
+    }
+    for (uint32_t i = 0; i < GR_ORCH_WORKER_MAX; i++) {
+        uint64_t rtt_ns = 0;
+        uint32_t n_session = 0;
+        const struct gr_worker_info *info = gr_orch_worker(d->orch, i, &rtt_ns, &n_session);
+        if (info != NULL) {
+            list_worker(d, client, i, info, rtt_ns, n_session);
+            end.n_worker++;
+        }
+    }
+    send_to(d, client, &end);
+}
+
+/* Session 0: all that have a view. */
+static void on_refresh(const struct gr_desk *d, uint32_t client, const struct gr_msg *m)
+{
+    struct gr_msg reply = {.type = GR_MSG_REFRESHED};
+    const enum gr_status st = gr_orch_refresh(d->orch, m->session, &reply.n_session);
+    if (st != GR_OK) {
+        send_error(d, client, m->session, st, gr_orch_why(d->orch));
+    } else {
+        send_to(d, client, &reply);
+    }
+}
+
+/* worker 0: the orchestrator itself answers. Cookie: the client's generation and number. */
+static void on_ping(struct gr_desk *d, uint32_t client, const struct gr_msg *m, uint64_t now_ns)
+{
+    if (m->worker == 0) {
+        send_to(d, client, &(struct gr_msg){.type = GR_MSG_PONG, .n_session = (uint32_t)gr_orch_n_session(d->orch)});
+        return;
+    }
+    const uint64_t cookie = (uint64_t)d->generation[client] << 32 | (client + 1);
+    const enum gr_status st = gr_orch_ping(d->orch, m->worker - 1, cookie, now_ns);
+    if (st != GR_OK) {
+        char text[GR_MSG_TEXT_MAX];
+        snprintf(text, sizeof(text),
+                 st == GR_AGAIN ? "too many pings to worker %u are on their way" : "no worker %u has joined",
+                 m->worker);
+        send_error(d, client, 0, st == GR_AGAIN ? GR_ELIMIT : st, text);
+    }
+}
+
+enum gr_status gr_desk_on_msg(struct gr_desk *d, uint32_t client, const struct gr_msg *m, uint64_t now_ns)
+{
+    GR_ASSERT(client < d->n_client);
+    switch (m->type) {
+    case GR_MSG_OPEN:
+        on_open(d, client, m, now_ns);
+        return GR_OK;
+    case GR_MSG_APPEND:
+        on_append(d, client, m, now_ns);
+        return GR_OK;
+    case GR_MSG_TRUNCATE:
+        on_truncate(d, client, m, now_ns);
+        return GR_OK;
+    case GR_MSG_CLOSE:
+        on_close(d, client, m);
+        return GR_OK;
+    case GR_MSG_REFRESH:
+        on_refresh(d, client, m);
+        return GR_OK;
+    case GR_MSG_PURGE:
+        send_to(d, client, &(struct gr_msg){.type = GR_MSG_PURGED, .n_session = gr_orch_purge(d->orch)});
+        return GR_OK;
+    case GR_MSG_LIST:
+        on_list(d, client, now_ns);
+        return GR_OK;
+    case GR_MSG_PING:
+        on_ping(d, client, m, now_ns);
+        return GR_OK;
+    default:
+        log_error("client %u sent %s, which is not a client's message", client, gr_msg_name(m->type));
+        return GR_EPROTO;
+    }
+}
+
+void gr_desk_on_client_lost(struct gr_desk *d, uint32_t client)
+{
+    d->generation[client]++;
+    for (int i = 0; i < N_MATTER; i++) {
+        struct matter *x = &d->matter[i];
+        if (x->used && x->closer == client) {
+            x->closer = NOBODY;
+        }
+        if (x->used && x->client == client) {
+            x->client = NOBODY;
+            if (x->in_turn) {
+                log_info("session %" PRIu64 ": its client is gone; its turn is cut", x->session);
+                enum gr_status st = gr_orch_stop(d->orch, x->session, 0, UINT32_MAX, GR_FINISH_STOP);
+                (void)st; /* it is in its turn */
+            }
+        }
+    }
+}
+
+void gr_desk_fail_turns(struct gr_desk *d, const char *why)
+{
+    for (int i = 0; i < N_MATTER; i++) {
+        struct matter *x = &d->matter[i];
+        if (x->used && x->in_turn) {
+            send_finished(d, x->client, x->session, GR_FINISH_ERROR, x->cut, why);
+            x->in_turn = false;
+            x->client = NOBODY;
+        }
+    }
+}
+
+/* ---- what the machine reports ---- */
+
+void gr_desk_on_report(void *desk, uint64_t session, void *user, const struct gr_msg *m)
+{
+    const struct matter *x = user;
+    (void)session;
+    send_to(desk, x->client, m);
+}
+
+void gr_desk_on_done(void *desk, uint64_t session, void *user, enum gr_finish finish, const char *text)
+{
+    struct gr_desk *d = desk;
+    struct matter *x = user;
+    x->session = session;
+    if (!x->opened) { /* it ended within the call that began it */
+        send_opened(d, x, 0);
+    }
+    send_finished(d, x->client, session, finish, x->cut, text);
+    x->in_turn = false;
+    x->client = NOBODY;
+    if (!x->keep_open) {
+        gr_desk_on_closed(desk, session, user, text);
+    }
+}
+
+void gr_desk_on_closed(void *desk, uint64_t session, void *user, const char *why)
+{
+    struct matter *x = user;
+    (void)why;
+    send_to(desk, x->closer, &(struct gr_msg){.type = GR_MSG_CLOSED, .session = session});
+    x->used = false;
+}
+
+void gr_desk_on_pong(void *desk, uint32_t worker, uint64_t cookie, uint64_t rtt_ns, const struct gr_msg *pong)
+{
+    const struct gr_desk *d = desk;
+    const uint32_t client = (uint32_t)cookie - 1;
+    if (client < d->n_client && d->generation[client] == (uint32_t)(cookie >> 32)) {
+        struct gr_msg m = *pong;
+        m.worker = worker + 1;
+        m.rtt_ns = rtt_ns;
+        send_to(d, client, &m);
+    }
+}

@@ -1,0 +1,465 @@
+#include "orchestrator/server/hub.h"
+
+#include "common/base/address.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "transport/connect/control.h"
+#include "transport/connect/gate.h"
+#include "transport/net.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+struct link {
+    struct gr_control *control; /* NULL: slot is free */
+    bool joined;                /* workers: JOIN has come */
+    bool broken;                /* to be dropped: its queue is full */
+    enum gr_worker_role role;
+    char host_id[48];
+};
+
+struct gr_hub {
+    struct gr_hub_config config;
+    struct gr_hello hello;
+    struct gr_orch *orch;
+    struct gr_gate *gate;
+    int wake_fd;
+    char address[64];
+    struct link link[GR_ORCH_WORKER_MAX];
+    struct link client[GR_CLIENT_MAX];
+};
+
+static struct link *free_link(struct link *links, int n)
+{
+    for (int i = 0; i < n; i++) {
+        if (links[i].control == NULL) {
+            return &links[i];
+        }
+    }
+    return NULL;
+}
+
+/* Said before the link is closed; what does not fit the socket at once is not worth waiting for. */
+static void turn_away(struct gr_control *control, const char *text)
+{
+    struct gr_msg m = {.type = GR_MSG_ERROR, .code = (uint32_t)-GR_ELIMIT};
+    snprintf(m.text, sizeof(m.text), "%s", text);
+    if (gr_control_send(control, &m) == GR_OK) {
+        enum gr_status st = gr_control_flush(control);
+        (void)st;
+    }
+    gr_control_destroy(control);
+}
+
+static void admit(struct gr_hub *h, const struct gr_arrival *a)
+{
+    struct gr_control *control = NULL;
+    if (gr_control_create(a->fd, &control) != GR_OK) {
+        close(a->fd);
+        return;
+    }
+    const bool is_client = a->peer.role == GR_ROLE_CLIENT;
+    struct link *l = is_client ? free_link(h->client, GR_CLIENT_MAX) : free_link(h->link, GR_ORCH_WORKER_MAX);
+    if (is_client && h->config.on_client_msg == NULL) {
+        turn_away(control, "this orchestrator belongs to a `graft run'; clients need `graft serve'");
+        return;
+    }
+    if (l == NULL) {
+        log_error("a %s was turned away: %d are connected", is_client ? "client" : "worker",
+                  is_client ? GR_CLIENT_MAX : GR_ORCH_WORKER_MAX);
+        turn_away(control, "the orchestrator has no more room for connections");
+        return;
+    }
+    if (is_client) {
+        gr_control_limit_out(control, GR_CLIENT_QUEUE_BYTES);
+    }
+    *l = (struct link){.control = control, .role = a->peer.role == GR_ROLE_TARGET ? GR_WORKER_TARGET : GR_WORKER_DRAFT};
+    memcpy(l->host_id, a->peer.host_id, sizeof(l->host_id));
+}
+
+/* Sockets with a finished HELLO become links; a worker's JOIN or a client's request follows on them. */
+static void take_arrivals(struct gr_hub *h)
+{
+    struct gr_arrival a;
+    while (gr_gate_take(h->gate, &a)) {
+        admit(h, &a);
+    }
+}
+
+static void lose_worker(struct gr_hub *h, uint32_t worker)
+{
+    struct link *l = &h->link[worker];
+    const bool joined = l->joined;
+    const enum gr_worker_role role = l->role;
+    gr_control_destroy(l->control);
+    *l = (struct link){0};
+    if (joined) {
+        log_info("a %s worker is gone", role == GR_WORKER_TARGET ? "target" : "draft");
+        gr_orch_on_lost(h->orch, worker, gr_clock_ns());
+        if (h->config.on_lost != NULL) {
+            h->config.on_lost(h->config.io.ctx, role);
+        }
+    }
+}
+
+static void lose_client(struct gr_hub *h, uint32_t client)
+{
+    gr_control_destroy(h->client[client].control);
+    h->client[client] = (struct link){0};
+    h->config.on_client_lost(h->config.io.ctx, client, gr_clock_ns());
+}
+
+/* ---- what comes in ---- */
+
+static enum gr_status on_join(struct gr_hub *h, uint32_t worker, const struct gr_msg *m)
+{
+    struct link *l = &h->link[worker];
+    const bool is_target = l->role == GR_WORKER_TARGET;
+    if (l->joined || m->role != (is_target ? GR_ROLE_TARGET : GR_ROLE_DRAFT)) {
+        log_error("worker %u sent %s", worker + 1, l->joined ? "JOIN twice" : "JOIN for another role than HELLO's");
+        return GR_EPROTO;
+    }
+    struct gr_address data;
+    if (m->address[0] != '\0' && gr_address_parse("JOIN: the data path", m->address, 1, &data) != GR_OK) {
+        return GR_EPROTO;
+    }
+    struct gr_worker_info info = {.role = l->role,
+                                  .model_fingerprint = m->model_fingerprint,
+                                  .tokenizer_fingerprint = m->tokenizer_fingerprint,
+                                  .n_vocab = m->n_vocab,
+                                  .n_ctx_max = m->n_ctx_max,
+                                  .pid = m->pid};
+    memcpy(info.address, m->address, sizeof(info.address));
+    memcpy(info.numerics_id, m->numerics_id, sizeof(info.numerics_id));
+    memcpy(info.host_id, l->host_id, sizeof(info.host_id));
+    const enum gr_status st = gr_orch_join(h->orch, worker, &info, gr_clock_ns());
+    if (st != GR_OK) {
+        enum gr_status flushed = gr_control_flush(l->control); /* the reason, before the link is closed */
+        (void)flushed;
+        if (h->config.on_refused != NULL) {
+            h->config.on_refused(h->config.io.ctx, gr_orch_why(h->orch));
+        }
+        return st;
+    }
+    l->joined = true;
+    if (h->config.on_join != NULL) {
+        h->config.on_join(h->config.io.ctx, m);
+    }
+    return GR_OK;
+}
+
+static enum gr_status on_worker_msg(struct gr_hub *h, uint32_t worker, const struct gr_msg *m)
+{
+    if (m->type == GR_MSG_JOIN) {
+        return on_join(h, worker, m);
+    }
+    return h->link[worker].joined ? gr_orch_on_msg(h->orch, worker, m, gr_clock_ns()) : GR_EPROTO;
+}
+
+/* Messages of one link that are handled before the others have their turn. */
+#define BATCH_MAX 64
+
+static bool receive_worker(struct gr_hub *h, uint32_t worker)
+{
+    struct link *l = &h->link[worker];
+    for (int i = 0; i < BATCH_MAX; i++) {
+        struct gr_msg m;
+        enum gr_status st = l->broken ? GR_ECLOSED : gr_control_recv(l->control, &m);
+        if (st == GR_AGAIN) {
+            return i > 0;
+        }
+        if (st == GR_OK) {
+            st = on_worker_msg(h, worker, &m);
+            gr_msg_finish(&m);
+        }
+        if (st != GR_OK) {
+            lose_worker(h, worker);
+            return true;
+        }
+    }
+    return true;
+}
+
+static bool receive_client(struct gr_hub *h, uint32_t client)
+{
+    struct link *l = &h->client[client];
+    for (int i = 0; i < BATCH_MAX; i++) {
+        struct gr_msg m;
+        enum gr_status st = l->broken ? GR_ELIMIT : gr_control_recv(l->control, &m);
+        if (st == GR_AGAIN) {
+            return i > 0;
+        }
+        if (st == GR_OK) {
+            st = h->config.on_client_msg(h->config.io.ctx, client, &m, gr_clock_ns());
+            gr_msg_finish(&m);
+        }
+        if (st != GR_OK) {
+            if (st != GR_ECLOSED) {
+                log_warn("client %u is cut off: %s", client,
+                         l->broken ? "it does not read what it asked for" : "it broke the protocol");
+            }
+            lose_client(h, client);
+            return true;
+        }
+    }
+    return true;
+}
+
+/* ---- what goes out ---- */
+
+static void send_to(void *ctx, uint32_t worker, const struct gr_msg *m)
+{
+    struct gr_hub *h = ctx;
+    struct link *l = &h->link[worker];
+    if (l->control != NULL && gr_control_send(l->control, m) == GR_ELIMIT) {
+        l->broken = true; /* a dead link shows at the next receive; the machine hears of either as a lost worker */
+    }
+}
+
+void gr_hub_send_client(struct gr_hub *h, uint32_t client, const struct gr_msg *m)
+{
+    GR_ASSERT(client < GR_CLIENT_MAX);
+    struct link *l = &h->client[client];
+    if (l->control != NULL && !l->broken && gr_control_send(l->control, m) == GR_ELIMIT) {
+        l->broken = true;
+    }
+}
+
+/* The machine gave this worker up: it has been told to itself already. */
+static void drop(void *ctx, uint32_t worker)
+{
+    struct gr_hub *h = ctx;
+    const enum gr_worker_role role = h->link[worker].role;
+    gr_control_destroy(h->link[worker].control);
+    h->link[worker] = (struct link){0};
+    if (h->config.on_lost != NULL) {
+        h->config.on_lost(h->config.io.ctx, role);
+    }
+}
+
+/* The machine's callbacks carry the client's ctx, but send needs the hub: a trampoline for each. */
+static void fwd_report(void *ctx, uint64_t session, void *user, const struct gr_msg *m)
+{
+    const struct gr_hub *h = ctx;
+    if (h->config.io.on_report != NULL) {
+        h->config.io.on_report(h->config.io.ctx, session, user, m);
+    }
+}
+static void fwd_tokens(void *ctx, uint64_t session, void *user, const int32_t *id, uint32_t n)
+{
+    const struct gr_hub *h = ctx;
+    if (h->config.io.on_tokens != NULL) {
+        h->config.io.on_tokens(h->config.io.ctx, session, user, id, n);
+    }
+}
+static void fwd_done(void *ctx, uint64_t session, void *user, enum gr_finish finish, const char *text)
+{
+    const struct gr_hub *h = ctx;
+    h->config.io.on_done(h->config.io.ctx, session, user, finish, text);
+}
+static void fwd_closed(void *ctx, uint64_t session, void *user, const char *why)
+{
+    const struct gr_hub *h = ctx;
+    if (h->config.io.on_closed != NULL) {
+        h->config.io.on_closed(h->config.io.ctx, session, user, why);
+    }
+}
+static void fwd_pong(void *ctx, uint32_t worker, uint64_t cookie, uint64_t rtt_ns, const struct gr_msg *pong)
+{
+    const struct gr_hub *h = ctx;
+    if (h->config.io.on_pong != NULL) {
+        h->config.io.on_pong(h->config.io.ctx, worker, cookie, rtt_ns, pong);
+    }
+}
+
+static enum gr_status open_gate(struct gr_hub *h)
+{
+    struct gr_gate_config c = {
+        .wake_fd = h->wake_fd, .self = &h->hello, .key = h->config.key, .timeout_ms = h->config.hello_timeout_ms};
+    GR_TRY(gr_tcp_listen(h->config.listen, &c.listen_fd, h->address));
+    const enum gr_status st = gr_gate_create(&c, &h->gate);
+    if (st != GR_OK) {
+        close(c.listen_fd);
+    }
+    return st;
+}
+
+enum gr_status gr_hub_create(const struct gr_hub_config *config, struct gr_hub **out)
+{
+    struct gr_hub *h = calloc(1, sizeof(*h));
+    if (h == NULL) {
+        log_error("out of memory");
+        return GR_ENOMEM;
+    }
+    h->config = *config;
+    h->config.hello_timeout_ms = config->hello_timeout_ms > 0 ? config->hello_timeout_ms : GR_ACCEPT_TIMEOUT_MS;
+    h->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    h->hello = (struct gr_hello){.version = GR_PROTOCOL_VERSION,
+                                 .role = GR_ROLE_ORCHESTRATOR,
+                                 .incarnation = gr_clock_ns(),
+                                 .limits = {.small_bytes_max = 65536, .n_small_slot = 2}};
+    gr_host_id(h->hello.host_id);
+    const struct gr_orch_io io = {.ctx = h,
+                                  .send = send_to,
+                                  .on_report = fwd_report,
+                                  .on_tokens = fwd_tokens,
+                                  .on_done = fwd_done,
+                                  .on_closed = fwd_closed,
+                                  .drop = drop,
+                                  .on_pong = fwd_pong};
+    enum gr_status st = gr_orch_create(&io, &h->orch);
+    if (st == GR_OK) {
+        st = open_gate(h);
+    }
+    if (st != GR_OK) {
+        gr_hub_destroy(h);
+        return st;
+    }
+    *out = h;
+    return GR_OK;
+}
+
+void gr_hub_destroy(struct gr_hub *h)
+{
+    if (h == NULL) {
+        return;
+    }
+    gr_gate_destroy(h->gate);
+    for (int i = 0; i < GR_ORCH_WORKER_MAX; i++) {
+        gr_control_destroy(h->link[i].control);
+    }
+    for (int i = 0; i < GR_CLIENT_MAX; i++) {
+        gr_control_destroy(h->client[i].control);
+    }
+    if (h->wake_fd >= 0) {
+        close(h->wake_fd);
+    }
+    gr_orch_destroy(h->orch);
+    free(h);
+}
+
+const char *gr_hub_address(const struct gr_hub *h)
+{
+    return h->address;
+}
+
+struct gr_orch *gr_hub_orch(struct gr_hub *h)
+{
+    return h->orch;
+}
+
+static bool receive_all(struct gr_hub *h)
+{
+    bool progress = false;
+    take_arrivals(h);
+    gr_gate_accept(h->gate, gr_clock_ns());
+    for (uint32_t i = 0; i < GR_ORCH_WORKER_MAX; i++) {
+        if (h->link[i].control != NULL) {
+            progress |= receive_worker(h, i);
+        }
+    }
+    for (uint32_t i = 0; i < GR_CLIENT_MAX; i++) {
+        if (h->client[i].control != NULL) {
+            progress |= receive_client(h, i);
+        }
+    }
+    return progress;
+}
+
+static bool flush_all(struct gr_hub *h)
+{
+    bool progress = false;
+    for (uint32_t i = 0; i < GR_ORCH_WORKER_MAX; i++) {
+        struct link *l = &h->link[i];
+        if (l->control != NULL && (gr_control_flush(l->control) == GR_ECLOSED || l->broken)) {
+            lose_worker(h, i);
+            progress = true;
+        }
+    }
+    for (uint32_t i = 0; i < GR_CLIENT_MAX; i++) {
+        struct link *l = &h->client[i];
+        if (l->control != NULL && (gr_control_flush(l->control) == GR_ECLOSED || l->broken)) {
+            progress |= receive_client(h, i); /* says why and drops it */
+        }
+    }
+    return progress;
+}
+
+static nfds_t watch(struct gr_hub *h, struct pollfd *fds, int extra_fd, uint64_t now_ns)
+{
+    nfds_t n = 0;
+    fds[n++] = (struct pollfd){.fd = h->wake_fd, .events = POLLIN};
+    fds[n++] = (struct pollfd){.fd = gr_gate_poll_fd(h->gate, now_ns), .events = POLLIN};
+    if (extra_fd >= 0) {
+        fds[n++] = (struct pollfd){.fd = extra_fd, .events = POLLIN};
+    }
+    for (int i = 0; i < GR_ORCH_WORKER_MAX + GR_CLIENT_MAX; i++) {
+        const struct gr_control *c =
+            i < GR_ORCH_WORKER_MAX ? h->link[i].control : h->client[i - GR_ORCH_WORKER_MAX].control;
+        if (c != NULL) {
+            fds[n++] = (struct pollfd){.fd = gr_control_fd(c), .events = gr_control_events(c)};
+        }
+    }
+    return n;
+}
+
+/* ms until at_ns, rounded up; -1: never. */
+static int ms_until(uint64_t at_ns, uint64_t now_ns)
+{
+    if (at_ns == UINT64_MAX) {
+        return -1;
+    }
+    return at_ns <= now_ns ? 0 : (int)GR_MIN((at_ns - now_ns) / GR_MS + 1, (uint64_t)3600000);
+}
+
+void gr_hub_pump(struct gr_hub *h, int timeout_ms, int extra_fd)
+{
+    bool progress = receive_all(h);
+    const uint64_t now_ns = gr_clock_ns();
+    const uint64_t step_ns = gr_orch_step(h->orch, now_ns);
+    const int step_ms = ms_until(GR_MIN(step_ns, gr_gate_wake_ns(h->gate, now_ns)), now_ns);
+    progress |= flush_all(h);
+    if (progress) {
+        return;
+    }
+    struct pollfd fds[GR_ORCH_WORKER_MAX + GR_CLIENT_MAX + 3];
+    const nfds_t n = watch(h, fds, extra_fd, now_ns);
+    const int wait_ms = step_ms < 0 ? timeout_ms : timeout_ms < 0 ? step_ms : GR_MIN(step_ms, timeout_ms);
+    if (poll(fds, n, wait_ms) > 0 && (fds[0].revents & POLLIN) != 0) {
+        uint64_t count = 0;
+        ssize_t got = read(h->wake_fd, &count, sizeof(count));
+        (void)got;
+    }
+}
+
+void gr_hub_drain(struct gr_hub *h)
+{
+    const struct gr_msg m = {.type = GR_MSG_DRAIN};
+    for (uint32_t i = 0; i < GR_ORCH_WORKER_MAX; i++) {
+        if (h->link[i].control != NULL && h->link[i].joined) {
+            send_to(h, i, &m);
+            enum gr_status st = gr_control_flush(h->link[i].control);
+            (void)st;
+        }
+    }
+}
+
+void gr_hub_end(struct gr_hub *h, struct gr_children *children, bool all_joined, int grace_ms)
+{
+    if (h != NULL) {
+        gr_hub_drain(h);
+    }
+    if (children->signal_fd > 0) {
+        if (!all_joined) {
+            gr_children_signal(children, SIGTERM);
+        }
+        gr_children_finish(children, grace_ms);
+    }
+    gr_hub_destroy(h);
+}

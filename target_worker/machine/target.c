@@ -1,0 +1,295 @@
+#include "target_worker/machine/target.h"
+
+#include "common/rules/hash.h"
+#include "common/base/log.h"
+#include "target_worker/machine/target_internal.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- life ---- */
+
+static enum gr_status init_session(struct session *s, const struct gr_target_config *c)
+{
+    s->token = calloc((size_t)c->n_ctx_max, sizeof(*s->token));
+    s->hash = calloc((size_t)c->n_ctx_max + 1, sizeof(*s->hash));
+    s->kind = calloc((size_t)c->n_ctx_max, sizeof(*s->kind));
+    if (s->token == NULL || s->hash == NULL || s->kind == NULL) {
+        log_error("out of memory for %d sessions of %d tokens", c->n_session_max, c->n_ctx_max);
+        return GR_ENOMEM;
+    }
+    return gr_kv_table_init(&s->table, c->n_ctx_max / GR_KV_BLOCK_TOKENS + 1);
+}
+
+static enum gr_status init_target(struct gr_target *t)
+{
+    const struct gr_target_config *c = &t->config;
+    GR_TRY(gr_kv_pool_init(&t->pool, c->n_pool_block));
+    t->session = calloc((size_t)c->n_session_max, sizeof(*t->session));
+    t->pass.seq = calloc((size_t)c->n_session_max, sizeof(*t->pass.seq));
+    t->pass.n_seq_max = c->n_session_max;
+    const size_t n_feature = (size_t)c->n_session_max * (size_t)c->feature_keep * (size_t)c->feature_width;
+    t->feature = n_feature > 0 ? calloc(n_feature, sizeof(*t->feature)) : NULL;
+    if (n_feature > 0 && t->feature == NULL) {
+        log_error("out of memory for the features of %d positions of %d sessions, %zu MiB: lower target.feature_keep",
+                  c->feature_keep, c->n_session_max, n_feature * sizeof(*t->feature) >> 20);
+        return GR_ENOMEM;
+    }
+    t->held_ids = calloc((size_t)c->n_session_max * (size_t)c->n_ctx_max, sizeof(*t->held_ids));
+    if (t->session == NULL || t->pass.seq == NULL || t->held_ids == NULL) {
+        log_error("out of memory for %d sessions", c->n_session_max);
+        return GR_ENOMEM;
+    }
+    for (int i = 0; i < c->n_session_max; i++) {
+        GR_TRY(init_session(&t->session[i], c));
+    }
+    return GR_OK;
+}
+
+enum gr_status gr_target_create(const struct gr_target_config *config, const struct gr_target_io *io,
+                                struct gr_target **out)
+{
+    GR_ASSERT(config->n_row_max >= config->prefill_chunk + GR_TREE_MAX && config->n_out_max > GR_TREE_MAX);
+    GR_ASSERT((size_t)config->feature_width * sizeof(uint16_t) <= GR_FEATURES_ROW_BYTES_MAX);
+    GR_ASSERT(config->feature_width == 0 ||
+              (config->feature_keep >= config->prefill_chunk + GR_TREE_MAX && config->feature_window >= GR_TREE_MAX));
+    const int32_t n_refresh_row = (int32_t)config->specpv.n_buffer + GR_TREE_MAX; /* of a session */
+    GR_ASSERT(config->specpv.n_buffer == 0 ||
+              (config->n_row_max >= config->prefill_chunk + n_refresh_row && config->n_out_max > n_refresh_row));
+    struct gr_target *t = calloc(1, sizeof(*t));
+    if (t == NULL) {
+        log_error("out of memory");
+        return GR_ENOMEM;
+    }
+    t->config = *config;
+    t->io = *io;
+    gr_cost_table_init(&t->cost);
+    if (config->cost != NULL) {
+        t->cost = *config->cost;
+    }
+    enum gr_status st = init_target(t);
+    if (st != GR_OK) {
+        gr_target_destroy(t);
+        return st;
+    }
+    *out = t;
+    return GR_OK;
+}
+
+void gr_target_destroy(struct gr_target *t)
+{
+    if (t == NULL) {
+        return;
+    }
+    for (int i = 0; t->session != NULL && i < t->config.n_session_max; i++) {
+        free(t->session[i].token);
+        free(t->session[i].hash);
+        free(t->session[i].kind);
+        gr_kv_table_finish(&t->session[i].table);
+    }
+    gr_kv_pool_finish(&t->pool);
+    free(t->session);
+    free(t->held_ids);
+    free(t->feature);
+    free(t->pass.seq);
+    free(t);
+}
+
+/* ---- messages ---- */
+
+struct session *target_find(struct gr_target *t, uint64_t id)
+{
+    for (int i = 0; i < t->config.n_session_max; i++) {
+        if (t->session[i].state != SESSION_FREE && t->session[i].id == id) {
+            return &t->session[i];
+        }
+    }
+    return NULL;
+}
+
+static void send_error(struct gr_target *t, uint64_t session, enum gr_status code, bool ended, const char *text)
+{
+    struct gr_msg m = {.type = GR_MSG_ERROR, .session = session, .code = (uint32_t)-code, .ended = ended};
+    snprintf(m.text, sizeof(m.text), "%s", text);
+    t->io.send_msg(t->io.ctx, &m);
+}
+
+void target_send_error(struct gr_target *t, uint64_t session, enum gr_status code, const char *text)
+{
+    send_error(t, session, code, false, text);
+}
+
+void target_fail_session(struct gr_target *t, struct session *s, enum gr_status code, const char *text)
+{
+    send_error(t, s->id, code, true, text);
+    target_free_session(t, s);
+}
+
+void target_fall_back(struct gr_target *t, struct session *s, enum gr_fallback reason, const char *detail)
+{
+    t->counters.n_fallback++;
+    gr_fall_back(&s->fallbacks, reason, s->id, s->round, detail);
+}
+
+void target_drop_drafter(struct gr_target *t, struct session *s, enum gr_fallback reason)
+{
+    if (!s->has_peer && s->ever_attached) {
+        return;
+    }
+    s->has_peer = false;
+    s->ever_attached = true;
+    target_forget_trees(s);
+    s->owed = false;
+    target_fall_back(t, s, reason, NULL);
+}
+
+static void pong(struct gr_target *t)
+{
+    const struct gr_msg m = {.type = GR_MSG_PONG,
+                             .n_session = (uint32_t)gr_target_n_session(t),
+                             .n_vocab = (uint32_t)t->config.n_vocab,
+                             .n_block = (uint32_t)t->pool.n_block,
+                             .n_free_block = (uint32_t)t->pool.n_free};
+    t->io.send_msg(t->io.ctx, &m);
+}
+
+void gr_target_on_msg(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns)
+{
+    switch (m->type) {
+    case GR_MSG_OPEN:
+        target_open(t, m, now_ns);
+        return;
+    case GR_MSG_APPEND:
+        target_append(t, m, now_ns);
+        return;
+    case GR_MSG_TRUNCATE:
+        target_truncate(t, m, now_ns);
+        return;
+    case GR_MSG_REFRESH:
+        target_refresh(t, m);
+        return;
+    case GR_MSG_CLOSE:
+        target_close(t, m->session);
+        return;
+    case GR_MSG_PING:
+        pong(t);
+        return;
+    default:
+        log_error("target: control message %s is not for a target", gr_msg_name(m->type));
+        target_send_error(t, m->session, GR_EPROTO, "this message is not for a target");
+        return;
+    }
+}
+
+void gr_target_on_peer_lost(struct gr_target *t, uint32_t peer)
+{
+    for (int i = 0; i < t->config.n_session_max; i++) {
+        struct session *s = &t->session[i];
+        if (s->state != SESSION_FREE && s->has_peer && s->peer == peer) {
+            target_drop_drafter(t, s, GR_FALLBACK_DRAFTER_GONE);
+        }
+    }
+}
+
+void gr_target_on_orchestrator_lost(struct gr_target *t, uint64_t now_ns)
+{
+    for (int i = 0; i < t->config.n_session_max; i++) {
+        struct session *s = &t->session[i];
+        if (s->state == SESSION_FREE || s->state == SESSION_IDLE) {
+            continue;
+        }
+        s->held.valid = false; /* who asked for it is gone */
+        if (s->in_pass) {
+            s->cut_at = GR_MIN(s->cut_at < 0 ? INT32_MAX : s->cut_at, s->final_len);
+        } else {
+            target_drop_provisional(t, s);
+            target_go_idle(t, s, now_ns);
+        }
+    }
+}
+
+uint64_t gr_target_step(struct gr_target *t, uint64_t now_ns)
+{
+    for (int i = 0; i < t->config.n_session_max; i++) {
+        struct session *s = &t->session[i];
+        if (s->state == SESSION_FREE) {
+            continue;
+        }
+        if (s->owed) {
+            target_send_deltas(t, s, now_ns);
+        }
+        target_note_silence(t, s, now_ns);
+    }
+    target_admit_queued(t, now_ns);
+    const uint64_t wake_ns = t->pass_in_flight ? UINT64_MAX : target_start_pass(t, now_ns);
+    return target_send_features(t) ? wake_ns : now_ns;
+}
+
+/* ---- looking in ---- */
+
+const struct gr_target_counters *gr_target_counters(const struct gr_target *t)
+{
+    return &t->counters;
+}
+
+int gr_target_n_session(const struct gr_target *t)
+{
+    int n = 0;
+    for (int i = 0; i < t->config.n_session_max; i++) {
+        n += t->session[i].state != SESSION_FREE;
+    }
+    return n;
+}
+
+/* Of a session that decodes. */
+static bool lengths_fit(const struct session *s)
+{
+    const int32_t n_missing = target_n_missing(s);
+    const bool provisional = s->pv.mode == GR_SPECPV_EXACT && n_missing > 0;
+    return n_missing >= 0 && n_missing <= (int32_t)s->pv.params.n_buffer &&
+           s->final_len == (provisional ? s->kv_len + 1 : s->committed_len);
+}
+
+bool gr_target_check(const struct gr_target *t)
+{
+    const struct gr_kv_table *tables[256];
+    const int n = t->config.n_session_max;
+    GR_ASSERT(n <= (int)GR_ARRAY_LEN(tables));
+    for (int i = 0; i < n; i++) {
+        const struct session *s = &t->session[i];
+        tables[i] = &s->table;
+        const int32_t n_block = (target_held_len(s) + GR_KV_BLOCK_TOKENS - 1) / GR_KV_BLOCK_TOKENS;
+        if (!s->in_pass && s->table.n_block != n_block) {
+            return false;
+        }
+        if (s->feature_first > s->feature_end || s->feature_end + s->n_kept > s->committed_len || s->n_kept < 0 ||
+            s->n_kept > GR_CAPTURE_KEEP || s->feature_end - s->feature_first > t->config.feature_keep) {
+            return false;
+        }
+        if (s->state == SESSION_DECODE && !lengths_fit(s)) {
+            return false;
+        }
+        if (s->final_len > s->committed_len || (s->state != SESSION_DECODE && s->final_len != s->committed_len)) {
+            return false; /* only sessions that decode have provisional tokens */
+        }
+    }
+    return gr_kv_pool_check(&t->pool, tables, n);
+}
+
+bool gr_target_peek(const struct gr_target *t, uint64_t session, const int32_t **token_out, int32_t *len_out,
+                    int32_t *kv_len_out, const struct gr_kv_table **table_out)
+{
+    for (int i = 0; i < t->config.n_session_max; i++) {
+        const struct session *s = &t->session[i];
+        if (s->state != SESSION_FREE && s->id == session) {
+            *token_out = s->token;
+            *len_out = s->committed_len;
+            *kv_len_out = s->kv_len;
+            *table_out = &s->table;
+            return true;
+        }
+    }
+    return false;
+}

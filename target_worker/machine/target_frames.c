@@ -1,0 +1,298 @@
+/* The target's side of the data path: DRAFT, RESYNC and TAKEN in; VERDICT, DELTA and DESYNC out. */
+#include "common/base/log.h"
+#include "target_worker/machine/target_internal.h"
+
+#include <inttypes.h>
+
+static void send_desync(struct gr_target *t, uint32_t peer, const struct gr_frame_header *about,
+                        enum gr_desync_reason reason, uint32_t my_len)
+{
+    const struct gr_frame_header h = {.session = about->session,
+                                      .epoch = about->epoch,
+                                      .round = about->round,
+                                      .base_len = about->base_len,
+                                      .prefix_hash = about->prefix_hash};
+    uint8_t *out = t->io.frame_begin(t->io.ctx, peer, GR_FRAME_SMALL, GR_WIRE_HEADER_BYTES + 8);
+    if (out != NULL) {
+        size_t n = gr_wire_encode_desync(&h, reason, my_len, out, GR_WIRE_HEADER_BYTES + 8);
+        t->io.frame_end(t->io.ctx, peer, (uint32_t)n);
+    }
+}
+
+static void count_desync(struct gr_target *t, struct session *s, uint32_t peer, const struct gr_frame_header *h,
+                         enum gr_desync_reason reason)
+{
+    t->counters.n_desync++;
+    s->n_desync++;
+    s->n_desync_all++;
+    if (gr_is_told(s->n_desync_all)) {
+        log_warn("session %" PRIu64
+                 " round %u: desync: a DRAFT on base_len %u where %d is committed (reason %d), %u by "
+                 "now",
+                 s->id, s->round, h->base_len, s->committed_len, reason, s->n_desync_all);
+    }
+    send_desync(t, peer, h, reason, (uint32_t)s->committed_len);
+}
+
+/* Stale: an older epoch, a round before the fence, a replay. Dropped without a word. */
+static bool is_stale(const struct session *s, uint32_t peer, const struct gr_frame_header *h)
+{
+    return s->peer != peer || h->epoch < s->epoch || h->round < s->fence_round ||
+           (s->used_round > 0 && h->round <= s->used_round) ||
+           (s->draft.valid && (h->base_len < s->draft.base_len || h->round < s->draft.round)) ||
+           (s->probe.valid && h->round <= s->probe.round);
+}
+
+/* 0: it fits the committed prefix. */
+static enum gr_desync_reason desync_reason(const struct session *s, const struct gr_frame_header *h)
+{
+    if (h->epoch > s->epoch) {
+        return GR_DESYNC_EPOCH;
+    }
+    if (h->base_len > (uint32_t)s->committed_len) {
+        return GR_DESYNC_AHEAD;
+    }
+    return h->base_len < 1 || h->prefix_hash != s->hash[h->base_len] ? GR_DESYNC_HASH : 0;
+}
+
+/* A tree that fits the prefix: for the next pass, or a probe's; behind its base it may still hold below a node. */
+static void take_tree(struct gr_target *t, struct session *s, const struct gr_frame_header *h,
+                      const struct gr_token_tree *tree, uint64_t now_ns)
+{
+    struct walked_tree w = {.valid = true,
+                            .round = h->round,
+                            .base_len = h->base_len,
+                            .arrived_ns = now_ns,
+                            .draft_us = h->flags,
+                            .at_len = (int32_t)h->base_len,
+                            .root = -1,
+                            .tree = *tree};
+    const bool waited = s->warm || !s->auto_tree;
+    if (!s->warm) {
+        s->warm = true;
+        gr_spec_econ_warm(target_econ(s), target_in_turn(t) == 1);
+        s->asked = s->auto_tree ? false : s->asked;
+        s->econ[0].probing = s->econ[1].probing = false;
+    }
+    if (s->asked && h->round == s->asked_round) {
+        const double latency_ns = (double)(now_ns - GR_MIN(s->asked_ns, now_ns));
+        const double drafting_ns = GR_MIN(1e3 * h->flags, latency_ns);
+        gr_spec_econ_latency(target_econ(s), latency_ns, true);
+        if (h->flags > 0) { /* what is left of the latency is the wire's and the loops' */
+            s->wire_ns += (s->wire_ns > 0.0 ? 0.1 : 1.0) * (latency_ns - drafting_ns - s->wire_ns);
+        }
+        s->asked = false;
+    }
+    if (s->auto_tree && !waited) {
+        return; /* it came with the drafter's prefix: how late it is says nothing */
+    }
+    if (s->auto_tree && target_econ(s)->is_root) {
+        s->probe = w;
+        target_judge_probe(t, s);
+        return;
+    }
+    const bool late = h->base_len < (uint32_t)s->committed_len;
+    if (late && waited) {
+        s->n_late++;
+        t->counters.n_draft_late++;
+    }
+    if (target_walk_tree(s, &w) && (!late || target_has_children(&w))) {
+        s->draft = w;
+    }
+}
+
+static enum gr_status on_draft(struct gr_target *t, uint32_t peer, const struct gr_frame_header *h,
+                               const uint8_t *frame, size_t len, uint64_t now_ns)
+{
+    struct gr_token_tree tree;
+    GR_TRY(gr_wire_decode_draft(frame, len, t->config.n_vocab, &tree));
+    t->counters.n_draft_frame++;
+    struct session *s = target_find(t, h->session);
+    if (s == NULL || s->state == SESSION_IDLE) {
+        t->counters.n_draft_stale++; /* the turn ended while the tree was on its way */
+        return GR_OK;
+    }
+    if (!s->has_peer) {
+        t->counters.n_draft_stale++;
+        send_desync(t, peer, h, GR_DESYNC_DETACHED, (uint32_t)s->committed_len);
+        return GR_OK;
+    }
+    if (is_stale(s, peer, h)) {
+        t->counters.n_draft_stale++;
+        return GR_OK;
+    }
+    s->silent_ns = 0;
+    const enum gr_desync_reason reason = desync_reason(s, h);
+    if (reason != 0) {
+        count_desync(t, s, peer, h, reason);
+        return GR_OK;
+    }
+    take_tree(t, s, h, &tree, now_ns);
+    return GR_OK;
+}
+
+/* Longest prefix both sides share, of the lengths the RESYNC names; 0 is always shared. */
+static uint32_t common_length(const struct session *s, const struct gr_resync *r)
+{
+    uint32_t lengths[GR_RESYNC_HASH_MAX];
+    int n = gr_resync_lengths(r->my_len, lengths);
+    for (int i = 0; i < n; i++) {
+        if (lengths[i] <= (uint32_t)s->committed_len && r->hash[i] == s->hash[lengths[i]]) {
+            return lengths[i];
+        }
+    }
+    return 0;
+}
+
+static enum gr_status on_resync(struct gr_target *t, uint32_t peer, const struct gr_frame_header *h,
+                                const uint8_t *frame, size_t len, uint64_t now_ns)
+{
+    struct gr_resync r;
+    GR_TRY(gr_wire_decode_resync(frame, len, &r));
+    struct session *s = target_find(t, h->session);
+    if (s == NULL || s->epoch != h->epoch) {
+        send_desync(t, peer, h, GR_DESYNC_UNKNOWN_SESSION, 0);
+        return GR_OK;
+    }
+    t->counters.n_resync++;
+    if (r.feature_len != GR_FEATURES_NONE && t->config.feature_width == 0) {
+        target_drop_drafter(t, s, GR_FALLBACK_HEAD_UNFED);
+        return GR_OK;
+    }
+    s->has_peer = s->ever_attached = s->want_draft = true;
+    s->peer = peer;
+    target_forget_trees(s);
+    s->warm = false;
+    s->cost_told.n_point = 0;
+    s->fence_round = s->round + (s->in_pass ? 1 : 0);
+    s->pass_resync = s->in_pass;
+    s->peer_len = (int32_t)common_length(s, &r);
+    target_restart_features(s, r.feature_len, r.feature_context);
+    s->owed = !s->auto_tree || !target_drafters_rest(t); /* else it is told when it is asked for the first tree */
+    target_send_cost(t, s);                              /* before it is asked for a tree */
+    if (s->state == SESSION_DECODE && !s->in_pass) {
+        target_begin_round(t, s, now_ns);
+    }
+    target_send_deltas(t, s, now_ns);
+    return GR_OK;
+}
+
+static enum gr_status on_taken(struct gr_target *t, uint32_t peer, const struct gr_frame_header *h,
+                               const uint8_t *frame, size_t len)
+{
+    GR_TRY(gr_wire_decode_taken(frame, len));
+    struct session *s = target_find(t, h->session);
+    if (s != NULL && s->has_peer && s->peer == peer && s->epoch == h->epoch && s->takes_features) {
+        target_features_taken(s, h);
+    }
+    return GR_OK;
+}
+
+/* ---- what the drafter is told ---- */
+
+static void note_asked(struct gr_target *t, struct session *s, uint64_t now_ns)
+{
+    s->asked = true;
+    s->asked_round = s->round;
+    s->asked_ns = now_ns;
+    s->silent_ns = s->silent_ns == 0 ? now_ns : s->silent_ns;
+    if (s->mode == GR_SPEC_PROBE) {
+        gr_spec_econ_probe_sent(target_econ(s));
+        t->counters.n_probe++;
+        s->mode = GR_SPEC_ROOT; /* nobody waits for it */
+        s->n_want = 0;
+    }
+}
+
+bool target_asks(const struct session *s)
+{
+    return s->state == SESSION_DECODE && !s->in_pass && s->n_want > 0 && !s->draft.valid &&
+           !(s->asked && s->asked_round == s->round);
+}
+
+/* Sends what the drafter is owed, as far as credit goes; the rest follows in a later step. */
+void target_send_deltas(struct gr_target *t, struct session *s, uint64_t now_ns)
+{
+    while (s->owed && s->has_peer) {
+        const uint32_t at = (uint32_t)s->peer_len;
+        const uint32_t n = GR_MIN((uint32_t)s->committed_len - at, GR_DELTA_ID_MAX);
+        const uint32_t end = at + n;
+        const bool last = end == (uint32_t)s->committed_len;
+        const bool asks = last && target_asks(s);
+        const unsigned flags = (last ? GR_DELTA_LAST : 0u) | (asks ? GR_DELTA_DRAFT | GR_DELTA_WANT(s->n_want) : 0u) |
+                               (t->more_follow ? GR_FRAME_MORE : 0u);
+        const struct gr_frame_header h = {.session = s->id,
+                                          .epoch = s->epoch,
+                                          .round = s->round,
+                                          .base_len = end,
+                                          .prefix_hash = s->hash[end],
+                                          .flags = (uint16_t)flags};
+        const uint32_t bytes = GR_WIRE_HEADER_BYTES + 8 + 4 * n;
+        if (asks && s->cost_told.n_point == 0) {
+            target_send_cost(t, s);
+        }
+        uint8_t *out = t->io.frame_begin(t->io.ctx, s->peer, GR_FRAME_SMALL, bytes);
+        if (out == NULL) {
+            return;
+        }
+        const size_t n_bytes = gr_wire_encode_delta(&h, at, &s->token[at], n, out, bytes);
+        t->io.frame_end(t->io.ctx, s->peer, (uint32_t)n_bytes);
+        s->peer_len = (int32_t)end;
+        s->owed = !last;
+        if (asks) {
+            const uint64_t wait_ns = s->deadline_ns - GR_MIN(s->verdict_ns, s->deadline_ns);
+            note_asked(t, s, now_ns);
+            s->deadline_ns = s->mode == GR_SPEC_TREE ? GR_MIN(now_ns + wait_ns, s->give_up_ns) : s->deadline_ns;
+        }
+    }
+    s->owed = s->owed && s->has_peer;
+}
+
+void target_send_verdict(struct gr_target *t, struct session *s, const struct gr_frame_header *h,
+                         const struct gr_verdict *v, uint64_t now_ns)
+{
+    const int32_t told_len = s->peer_len;
+    s->peer_len = GR_MIN(s->peer_len, (int32_t)v->keep_len); /* after a roll-back a DELTA would begin there */
+    if (!s->has_peer || s->owed) {
+        return; /* nobody listens, or the tokens go with the DELTA that is under way */
+    }
+    if (told_len != (int32_t)h->base_len || (s->pass_resync && v->n_path > 0)) {
+        /* It was left out of earlier rounds, or does not know the nodes: a DELTA says it all. */
+        s->owed = target_asks(s);
+        target_send_deltas(t, s, now_ns);
+        return;
+    }
+    const bool silent = v->n_want == 0 && v->draft_round == GR_WIRE_ROOT_ONLY && v->finish == GR_FINISH_NONE;
+    if (silent) {
+        return; /* K = 0: the drafter rests */
+    }
+    const uint32_t bytes = GR_WIRE_HEADER_BYTES + GR_WIRE_VERDICT_BYTES(v->n_path);
+    uint8_t *out = t->io.frame_begin(t->io.ctx, s->peer, GR_FRAME_SMALL, bytes);
+    if (out == NULL) {
+        s->owed = true; /* the drafter does not keep up; the tokens follow as a DELTA when it does */
+        return;
+    }
+    const size_t n = gr_wire_encode_verdict(h, v, out, bytes);
+    t->io.frame_end(t->io.ctx, s->peer, (uint32_t)n);
+    s->peer_len = s->committed_len;
+    if (v->n_want > 0) {
+        note_asked(t, s, now_ns);
+    }
+}
+
+enum gr_status gr_target_on_frame(struct gr_target *t, uint32_t peer, const uint8_t *frame, size_t len, uint64_t now_ns)
+{
+    struct gr_frame_header h;
+    GR_TRY(gr_wire_decode_header(frame, len, &h));
+    switch (h.type) {
+    case GR_FRAME_DRAFT:
+        return on_draft(t, peer, &h, frame, len, now_ns);
+    case GR_FRAME_TAKEN:
+        return on_taken(t, peer, &h, frame, len);
+    case GR_FRAME_RESYNC:
+        return on_resync(t, peer, &h, frame, len, now_ns);
+    default:
+        log_error("peer %u sent a frame of type %u to a target", peer, h.type);
+        return GR_EPROTO;
+    }
+}

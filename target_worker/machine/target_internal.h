@@ -1,0 +1,319 @@
+/* Shared by the files of the target's state machine; nobody else includes it. */
+#ifndef GR_TARGET_WORKER_MACHINE_TARGET_INTERNAL_H
+#define GR_TARGET_WORKER_MACHINE_TARGET_INTERNAL_H
+
+#include "common/base/fallback.h"
+#include "target_worker/policy/cost_table.h"
+#include "target_worker/policy/spec_mode.h"
+#include "target_worker/policy/specpv.h"
+#include "target_worker/machine/target.h"
+
+enum session_state { SESSION_FREE, SESSION_QUEUED, SESSION_PREFILL, SESSION_DECODE, SESSION_IDLE };
+
+/* What a token of the transcript is: it decides which kernels compute its KV (kernels that differ between prompt
+ * chunks and decoding must not be exchanged). The kinds of OPEN's segments. */
+enum token_kind { TOKEN_PROMPT = 0, TOKEN_GENERATED = 1, TOKEN_APPENDED = 2 };
+
+/* A DRAFT's tree, followed along the tokens that were committed since its base: a late tree can be verified below the
+ * node they lead to, and a probe is judged by how far they lead. */
+struct walked_tree {
+    bool valid;
+    uint32_t round, base_len;
+    uint64_t arrived_ns;
+    uint32_t draft_us; /* what the drafter took for it; 0: not told */
+    int32_t at_len;    /* committed_len that the root stands for */
+    int16_t root;      /* the node of the last committed token; -1: the tail of the base */
+    struct gr_token_tree tree;
+};
+
+/* An APPEND that came while the pass that a TRUNCATE ends was still running. Its ids lie in gr_target.held_ids. */
+struct held_append {
+    bool valid;
+    bool want_trace;
+    uint32_t keep_len, n_id, max_tokens;
+    int32_t n_stop_id, stop_id[GR_STOP_ID_MAX];
+    int32_t cut_at;     /* its turn was stopped, too, before it began; -1: no */
+    uint32_t n_refused; /* OPENs and APPENDs that came behind it: answers keep their order */
+};
+
+struct session {
+    enum session_state state;
+    uint64_t id;
+    uint32_t epoch;
+    uint32_t round;        /* the round that is verified next; 0: prefill */
+    uint32_t fence_round;  /* DRAFTs of earlier rounds are dropped silently */
+    uint32_t used_round;   /* newest round whose DRAFT entered a pass, a copy of it is a replay */
+    uint64_t arrival;      /* order of admission: the youngest is pre-empted first */
+    uint64_t last_used_ns; /* idle since */
+    bool in_pass, closing, has_room, lacks_room, want_trace, single_token, auto_tree;
+    int32_t cut_at;                /* TRUNCATE came during a pass: cut to this when it is done; -1: none */
+    struct held_append held;       /* begins after that; only with cut_at */
+    int32_t *token;                /* owned, (n_ctx_max) */
+    uint8_t *kind;                 /* owned, (n_ctx_max): enum token_kind */
+    uint64_t *hash;                /* owned, (n_ctx_max + 1): hash[len] of the first len tokens */
+    int32_t committed_len, kv_len; /* kv_len: with full KV; the missing tokens' stands behind it (target_specpv.c) */
+    int32_t final_len;             /* what the user may see; less than committed_len under exact SpecPV only */
+    struct session_specpv {
+        enum gr_specpv_mode mode;     /* OFF, LOSSY or EXACT */
+        bool automatic;               /* exact, where it gains */
+        struct gr_specpv_trial trial; /* with automatic */
+        struct gr_specpv_params params;
+        struct gr_specpv_drift drift;
+        int32_t dense_from;             /* of the view the verifier holds; GR_VIEW_NONE: none */
+        uint32_t n_partial;             /* rounds since the last refresh */
+        bool asked;                     /* for a refresh */
+        enum gr_finish end_due;         /* the last committed token ends the text, if it stands */
+        struct gr_specpv_decision next; /* of the round in the pass that is being filled, and in flight */
+        uint32_t n_pass;                /* partial ones, for test_corrupt */
+    } pv;
+    int32_t feature_first, feature_end; /* features that are kept, see target_features.c */
+    int32_t n_kept;                     /* positions behind them whose captured states the verifier keeps */
+    bool fusing;                        /* a pass fuses these */
+    int32_t prefill_end;                /* PREFILL: KV is wanted up to here */
+    bool pick_due;                      /* PREFILL: its last row ends a prompt, whose pick is the first token */
+    int32_t len_max;                    /* committed_len may not pass it: the turn's max_tokens, or the context */
+    struct gr_kv_table table;
+    struct gr_sampling sampling;
+    struct gr_stop stop; /* ids; n_new_max is set per pass */
+    /* drafter */
+    bool want_draft, has_peer, ever_attached;
+    uint32_t peer;
+    int32_t n_node;   /* configured most */
+    int32_t peer_len; /* tokens the drafter has been told; past a roll-back, where it has to go back to */
+    bool warm;        /* a tree of this attachment has come: it has its prefix, and its caches */
+    bool owed;        /* a DELTA from peer_len on waits to be sent */
+    bool asked;       /* a tree was asked for and has not come */
+    uint32_t asked_round;
+    uint64_t asked_ns;
+    bool takes_features;      /* it runs a head, */
+    int32_t feature_context;  /* which looks so many positions back; 0: at all */
+    int32_t feature_sent;     /* features before it are at the drafter, or on their way */
+    int32_t feature_taken;    /* and before this the drafter needs none any more */
+    int32_t feature_again;    /* it has had others than these are now of positions before this */
+    uint64_t silent_ns;       /* the first ask since the drafter's last sign of life; 0: none */
+    struct walked_tree draft; /* for the next pass */
+    struct walked_tree probe; /* being judged */
+    int32_t n_fault;
+    /* the round that comes next */
+    enum gr_spec_mode mode;
+    int32_t n_want;
+    enum gr_fallback reason;     /* why no tree, said once */
+    uint64_t deadline_ns;        /* a root-only pass from here on */
+    uint32_t begun_round;        /* the round that give_up_ns is of */
+    uint64_t give_up_ns;         /* deadline_ns is never later, however often the drafter begins anew in this round */
+    uint64_t verdict_ns;         /* when the last round ended */
+    struct gr_spec_econ econ[2]; /* of rounds alone; [1]: of rounds that share passes with other sessions' */
+    bool crowded;                /* the round that comes next is one of those: target_econ() */
+    int32_t econ_len;            /* context that econ's times are of */
+    double wire_ns;              /* latency less drafting */
+    struct gr_cost cost_told;
+    int cost_decode; /* sessions that decoded together then */
+    bool was_root;   /* econ[0].is_root at the last round, for the log */
+    bool paused;     /* the COMMIT queue is full */
+    /* the pass in flight */
+    uint8_t node_of_row[GR_NODE_MAX]; /* pass tree node -> node of the DRAFT */
+    uint32_t pass_draft_round;
+    bool pass_waited, pass_clean, pass_reroot;
+    bool pass_resync;           /* the drafter began anew meanwhile: it may not know the pass's tree */
+    uint64_t wait_ns, draft_ns; /* for the tree; of it the drafter's own time */
+    uint64_t host_ns;           /* of the round: what is neither waiting for the drafter nor the forward pass */
+    uint32_t n_late, n_desync, n_reroot; /* since the last COMMIT */
+    uint32_t n_desync_all;
+    struct gr_fallbacks fallbacks;
+};
+
+#define GR_GROUP_CLASSES 8
+
+struct gr_target {
+    struct gr_target_config config;
+    struct gr_target_io io;
+    struct gr_kv_pool pool;
+    struct session *session; /* owned, (n_session_max) */
+    int32_t *held_ids;       /* owned, (n_session_max, n_ctx_max) */
+    uint16_t *feature;       /* owned, (n_session_max, feature_keep, feature_width) bf16: of position p at p % keep */
+    struct gr_pass pass;
+    struct gr_pass_load pass_load;
+    int32_t pass_prefill_rows;
+    bool more_follow; /* its drafter will be told of other sessions behind the one whose round ends just now */
+    bool pass_in_flight;
+    bool pass_rests;        /* target_drafters_rest() when the pass was filled */
+    bool pass_beside_draft; /* the drafter worked when it began */
+    int next_slot;          /* where the next pass starts looking, for fairness */
+    uint64_t n_arrival;
+    double prefill_credit_ns; /* time that prompt chunks may still take of the decoding sessions' */
+    struct gr_cost_table cost;
+    struct gr_spec_econ econ[2];                  /* of all sessions: seed a new one */
+    struct gr_spec_group group[GR_GROUP_CLASSES]; /* by how many sessions decode together: 2, 3-4, 5-8, ... */
+    uint64_t idle_ns;                             /* since when no pass is in flight */
+    uint64_t pass_end_ns;                         /* of the last pass that decoded only; 0: there was a break */
+    struct gr_target_counters counters;
+};
+
+#define GR_SILENT_DEADLINES 3 /* as long without the tree that was asked for: the drafter is taken for gone */
+
+struct session *target_find(struct gr_target *t, uint64_t id);
+/* Answers an OPEN or an APPEND. */
+void target_send_error(struct gr_target *t, uint64_t session, enum gr_status code, const char *text);
+/* It cannot go on, and is gone. */
+void target_fail_session(struct gr_target *t, struct session *s, enum gr_status code, const char *text);
+/* The drafter of this session is gone or unusable: root-only from here on. */
+void target_drop_drafter(struct gr_target *t, struct session *s, enum gr_fallback reason);
+/* Less is done than was asked for: told and counted. detail may be NULL. */
+void target_fall_back(struct gr_target *t, struct session *s, enum gr_fallback reason, const char *detail);
+
+/* target_session.c */
+void target_open(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns);
+void target_append(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns);
+void target_truncate(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns);
+void target_close(struct gr_target *t, uint64_t id);
+void target_free_session(struct gr_target *t, struct session *s);
+/* The pass that a TRUNCATE came in is done: its round does not count, and the APPEND that was held begins. */
+void target_end_cut_turn(struct gr_target *t, struct session *s, uint64_t now_ns);
+/* The turn is over: KV stays, the reservation does not. */
+void target_go_idle(struct gr_target *t, struct session *s, uint64_t now_ns);
+/* Forgets tokens past len: KV, trees, what the drafter was told. */
+void target_cut(struct gr_target *t, struct session *s, int32_t len);
+void target_admit_queued(struct gr_target *t, uint64_t now_ns);
+/* Blocks for n_token tokens: evicts idle sessions, then pre-empts younger ones. False: not now. */
+bool target_make_room(struct gr_target *t, struct session *s, int32_t n_token);
+
+/* target_frames.c */
+void target_send_verdict(struct gr_target *t, struct session *s, const struct gr_frame_header *h,
+                         const struct gr_verdict *v, uint64_t now_ns);
+void target_send_deltas(struct gr_target *t, struct session *s, uint64_t now_ns);
+/* A tree is wanted for the round that comes, and has not been asked for. */
+bool target_asks(const struct session *s);
+
+/* target_round.c */
+/* Decides what the next round is, and until when it waits. */
+void target_begin_round(struct gr_target *t, struct session *s, uint64_t now_ns);
+/* The next round waits for nothing and wants no tree. */
+void target_begin_root(struct session *s, uint64_t now_ns);
+/* A prompt has been computed, and its context taught what it costs: the round prices follow. */
+void target_reprice(struct gr_target *t, struct session *s);
+/* The prefix has its KV: the session decodes, and asks for a tree when one is wanted. */
+void target_resume(struct gr_target *t, struct session *s, uint64_t now_ns);
+bool target_waits(const struct session *s, uint64_t now_ns);
+void target_note_silence(struct gr_target *t, struct session *s, uint64_t now_ns);
+/* Follows the tokens committed since w->at_len; false: they leave the tree (it is then no longer valid). */
+bool target_walk_tree(const struct session *s, struct walked_tree *w);
+/* Nodes below the root that may still be committed, at most n_max; node_of[i]: node i's number in the DRAFT. */
+void target_subtree(const struct walked_tree *w, int32_t depth_max, int32_t n_max, struct gr_token_tree *to,
+                    uint8_t node_of[GR_NODE_MAX]);
+bool target_has_children(const struct walked_tree *w); /* of the root */
+/* Trees that were drafted on tokens that are gone, or by a drafter that is, or asked for, count no more. */
+void target_forget_trees(struct session *s);
+void target_judge_probe(struct gr_target *t, struct session *s);
+/* The group that n sessions which decode together are judged by; NULL: one is alone. */
+struct gr_spec_group *target_group(struct gr_target *t, int n);
+/* The sessions that decode; n_cold: of them those with automatic trees whose drafter still prepares their prefix. */
+struct decoding {
+    int n, n_cold;
+};
+struct decoding target_decoding(const struct gr_target *t);
+/* Trees have been of no use to as many sessions as are in a turn: those whose trees are sized by cost let their
+ * drafters rest. */
+bool target_drafters_rest(struct gr_target *t);
+/* Sessions in a turn: queued, reading a prompt or decoding. */
+int target_in_turn(const struct gr_target *t);
+/* What rounds of the kind that comes next cost and bring. */
+static inline struct gr_spec_econ *target_econ(struct session *s)
+{
+    return &s->econ[s->crowded];
+}
+/* What a pass costs with this session's n_row rows and the other decoding sessions' usual ones. */
+double target_pass_ns(const struct gr_target *t, const struct session *s, int32_t n_row);
+/* The same, against one with a single row of it. */
+double target_pass_ratio(const struct gr_target *t, const struct session *s, int32_t n_row);
+/* And with nobody else's. */
+double target_alone_ns(const struct gr_target *t, int32_t n_row, struct gr_attended context);
+void target_send_cost(struct gr_target *t, struct session *s);
+
+/* target_gather.c: who is ready for a pass, and until when it waits for the others. */
+struct gathering {
+    bool decoding, ready, waiting, prefill;
+    uint64_t wake_ns; /* deadline of the first that waits for its tree */
+    uint64_t go_ns;   /* those that are ready wait for the others no longer */
+};
+struct gathering target_gather(const struct gr_target *t, uint64_t now_ns);
+
+/* target_pass.c */
+/* Rows of a decode pass; of the missing tokens a judgement has only those. */
+int32_t target_decode_rows(const struct session *s);
+
+/* target_not_finite.c: the pass met a row on the walk whose logits are not finite (q->odd_pos). */
+void target_not_finite(struct gr_target *t, struct session *s, const struct gr_pass_seq *q, uint64_t now_ns);
+
+/* target_features.c */
+bool target_wants_features(const struct gr_target *t, const struct session *s);
+/* What a pass of rows from q->pos0 on is to do about features. can_wait: nobody wants those of its rows soon. */
+void target_plan_features(struct gr_target *t, struct session *s, struct gr_pass_seq *q, bool can_wait);
+/* Captured states that were kept are wanted now: a pass that fuses them begins. False: none are. */
+bool target_start_fuse_pass(struct gr_target *t);
+void target_finish_fuse_pass(struct gr_target *t);
+/* What the pass has brought, once its rows count as committed. */
+void target_keep_features(struct gr_target *t, struct session *s, const struct gr_pass_seq *q);
+void target_cut_features(struct session *s, int32_t len);
+/* A RESYNC says where the drafter stands; peer_len is set. */
+void target_restart_features(struct session *s, uint32_t feature_len, uint32_t feature_context);
+void target_features_taken(struct session *s, const struct gr_frame_header *h);
+/* The drafter cannot grow a tree on the committed prefix: the feature of its tail's row is not there. */
+bool target_lacks_features(const struct session *s);
+/* Sends what is due, rounds before prompts, as far as credit goes. False: this step has done its share, and more could
+ * go out now. */
+bool target_send_features(struct gr_target *t);
+
+/* target_specpv.c */
+void target_specpv_open(struct gr_target *t, struct session *s, const struct gr_msg *m);
+void target_refresh(struct gr_target *t, const struct gr_msg *m);
+/* Decides how the next round is verified: pv.next. n_level: of its tree. */
+void target_specpv_decide(const struct gr_target *t, struct session *s, int32_t n_row, int32_t n_level);
+static inline int32_t target_n_missing(const struct session *s)
+{
+    return s->committed_len - 1 - s->kv_len;
+}
+/* Missing tokens that the round decided on begins with. */
+static inline int32_t target_n_chain(const struct session *s)
+{
+    const enum gr_specpv_round round = s->pv.next.round;
+    return round == GR_SPECPV_ROUND_REFRESH || round == GR_SPECPV_ROUND_JUDGE ? target_n_missing(s) : 0;
+}
+/* What rows of the round decided on attend to. */
+struct gr_attended target_specpv_context(const struct session *s);
+/* Fills what the pass is told of it. */
+void target_specpv_fill(struct gr_target *t, struct session *s, struct gr_pass_seq *q);
+/* Is what came back about chain rows in order? */
+bool target_specpv_is_sound(const struct session *s, const struct gr_pass_seq *q);
+/* Missing tokens were judged: counts, and takes back those that do not stand. Returns how many tokens of the base
+ * do. */
+int32_t target_specpv_settle(struct gr_target *t, struct session *s, const struct gr_pass_seq *q);
+/* The round's tokens are appended: kv_len, final_len and the view follow. finish: what the walk or judgement says; an
+ * end that is not judged becomes end_due. Returns what is final of it. */
+enum gr_finish target_specpv_commit(struct gr_target *t, struct session *s, const struct gr_pass_seq *q,
+                                    enum gr_finish finish);
+uint8_t target_specpv_kind(const struct gr_pass_seq *q);
+/* Tokens that a pass has judged with full KV, and those of them whose pick was another. */
+struct judged {
+    int32_t n_checked, n_mismatch;
+};
+struct judged target_specpv_judged(const struct gr_pass_seq *q);
+/* Tokens past final_len are forgotten. */
+void target_drop_provisional(struct gr_target *t, struct session *s);
+/* Full verification from here on; why: said and counted. */
+void target_specpv_off(struct gr_target *t, struct session *s, enum gr_fallback reason, const char *detail);
+/* What the session has, as it is told: not what was asked for. */
+enum gr_specpv_mode target_specpv_shown(const struct session *s);
+/* Tokens whose cells the session holds between passes. */
+static inline int32_t target_held_len(const struct session *s)
+{
+    return s->state == SESSION_DECODE ? s->committed_len - 1 : s->kv_len;
+}
+
+/* target_pass.c */
+uint64_t target_start_pass(struct gr_target *t, uint64_t now_ns);
+static inline int32_t target_n_new_left(const struct session *s)
+{
+    return s->len_max - s->committed_len;
+}
+
+#endif

@@ -1,0 +1,707 @@
+/* The target's passes: who takes part, what the rows are, and what the verdicts do to the sessions. */
+#include "common/rules/hash.h"
+#include "common/base/log.h"
+#include "target_worker/machine/target_internal.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* ---- the rows of a pass ---- */
+
+static struct gr_pass_seq *begin_seq(struct gr_target *t, struct session *s)
+{
+    struct gr_pass_seq *q = &t->pass.seq[t->pass.n_seq++];
+    const int slot = (int)(s - t->session);
+    q->session = slot;
+    q->table = &s->table;
+    q->sampling = s->sampling;
+    q->stop = s->stop;
+    q->stop.n_new_max = target_n_new_left(s);
+    q->want_gap = q->replay = false;
+    q->gap = 0.0f;
+    q->tree.n = 0;
+    q->walk = (struct gr_walk){0};
+    q->partial = q->refresh_view = q->exact = q->judge_only = false;
+    q->n_chain = q->n_chain_ok = 0;
+    q->correction = GR_NO_CORRECTION;
+    q->corrupt_at = -1;
+    q->odd_pos = -1;
+    q->dense_from = GR_VIEW_NONE;
+    for (int b = 0; b < GR_SCRATCH_BLOCKS; b++) {
+        q->scratch_block[b] = t->config.n_pool_block + slot * GR_SCRATCH_BLOCKS + b;
+    }
+    s->in_pass = true;
+    s->pass_resync = false;
+    return q;
+}
+
+/* Room in the pool for every row that the pass may commit. It was reserved, so it cannot fail. */
+static void grow_table(struct gr_target *t, struct session *s, int32_t n_token)
+{
+    enum gr_status st = gr_kv_table_grow(&t->pool, &s->table, n_token);
+    GR_ASSERT(st == GR_OK);
+}
+
+/* The tree that was waited for is not there: root-only, and the next one is given more time. */
+static void go_without(struct session *s, uint64_t now_ns)
+{
+    if (s->has_peer && s->asked) {
+        gr_spec_econ_latency(target_econ(s), (double)(now_ns - s->asked_ns), false);
+    } else if (!s->has_peer) {
+        s->ever_attached = true; /* one that has not come yet is not waited for again until it attaches */
+    }
+}
+
+static int32_t tree_rows_max(const struct session *s)
+{
+    return s->mode == GR_SPEC_TREE && s->draft.valid ? GR_MIN(s->draft.tree.n, s->n_want) : 0;
+}
+
+/* How many nodes deep the next pass's tree may be. */
+static int32_t tree_levels_max(const struct session *s)
+{
+    const struct gr_token_tree *tree = &s->draft.tree;
+    uint8_t depth[GR_NODE_MAX];
+    int32_t most = 0;
+    for (int i = 0; i < (tree_rows_max(s) > 0 ? tree->n : 0); i++) {
+        depth[i] = (uint8_t)(tree->parent[i] < 0 ? 1 : depth[tree->parent[i]] + 1);
+        most = GR_MAX(most, depth[i]);
+    }
+    return GR_MIN(most, tree_rows_max(s));
+}
+
+int32_t target_decode_rows(const struct session *s)
+{
+    const bool judge = s->pv.next.round == GR_SPECPV_ROUND_JUDGE;
+    return target_n_chain(s) + (judge ? 0 : tree_rows_max(s) + 1);
+}
+
+/* Tokens that may have KV after a decode pass of this session. */
+static int32_t decode_tokens(const struct session *s)
+{
+    return s->committed_len + GR_MAX(GR_MIN(tree_rows_max(s), target_n_new_left(s) - 1), 0);
+}
+
+static void add_decode(struct gr_target *t, struct session *s, uint64_t now_ns)
+{
+    struct gr_pass_seq *q = begin_seq(t, s);
+    q->pos0 = s->committed_len - 1;
+    q->tail = s->token[q->pos0];
+    q->token = &s->token[q->pos0];
+    s->pass_draft_round = GR_WIRE_ROOT_ONLY;
+    s->pass_waited = s->mode == GR_SPEC_TREE;
+    s->pass_clean = !s->asked;
+    s->pass_reroot = false;
+    s->wait_ns = s->draft_ns = 0;
+    if (s->pass_waited) {
+        const uint64_t until_ns = s->draft.valid ? s->draft.arrived_ns : now_ns;
+        s->wait_ns = until_ns > s->verdict_ns ? until_ns - s->verdict_ns : 0;
+    }
+    if (s->pv.next.round == GR_SPECPV_ROUND_JUDGE) {
+        s->draft.valid = false;
+    } else if (s->pass_waited && s->draft.valid) {
+        target_subtree(&s->draft, target_n_new_left(s) - 1, s->n_want, &q->tree, s->node_of_row);
+        s->used_round = GR_MAX(s->used_round, s->draft.round);
+        if (q->tree.n > 0) {
+            s->pass_draft_round = s->draft.round;
+            s->draft_ns = GR_MIN(1000ull * s->draft.draft_us, s->wait_ns);
+            s->pass_reroot = s->draft.root >= 0;
+        }
+        s->draft.valid = false;
+    } else if (s->pass_waited) {
+        go_without(s, now_ns);
+    }
+    q->kind = q->tree.n > 0 ? GR_PASS_TREE : GR_PASS_ROOT;
+    q->want_gap = s->want_trace && q->kind == GR_PASS_ROOT;
+    target_specpv_fill(t, s, q);
+    q->n_row = q->judge_only ? 0 : q->tree.n + 1;
+    target_plan_features(t, s, q, q->kind == GR_PASS_ROOT && !s->pass_waited);
+    grow_table(t, s, q->pos0 + 1 + GR_MAX(GR_MIN(q->tree.n, target_n_new_left(s) - 1), 0));
+    t->pass.n_row += q->n_chain + q->n_row;
+    gr_pass_load_add(&t->pass_load, q->n_chain + q->n_row, target_specpv_context(s));
+}
+
+static bool is_generated(const struct session *s, int32_t pos)
+{
+    return s->kind[pos] == TOKEN_GENERATED;
+}
+
+/* Where the chunk that is next ends: chunks of prompts are aligned to absolute positions, and generated tokens are not
+ * mixed with them. */
+static int32_t chunk_end(const struct gr_target *t, const struct session *s)
+{
+    const int32_t chunk = t->config.prefill_chunk;
+    const int32_t most = GR_MIN((s->kv_len / chunk + 1) * chunk, s->prefill_end);
+    int32_t end = s->kv_len + 1;
+    while (end < most && is_generated(s, end) == is_generated(s, s->kv_len)) {
+        end++;
+    }
+    return end;
+}
+
+static void add_prefill(struct gr_target *t, struct session *s, int32_t end)
+{
+    struct gr_pass_seq *q = begin_seq(t, s);
+    q->kind = GR_PASS_PREFILL;
+    q->pos0 = s->kv_len;
+    q->n_row = end - s->kv_len;
+    q->token = &s->token[s->kv_len];
+    q->replay = is_generated(s, s->kv_len);
+    q->want_pick = s->pick_due && end == s->prefill_end;
+    target_plan_features(t, s, q, false);
+    s->wait_ns = s->draft_ns = 0;
+    grow_table(t, s, end);
+    t->pass.n_row += q->n_row;
+    gr_pass_load_add(&t->pass_load, q->n_row, gr_attends_all(end));
+}
+
+/* ---- who takes part ---- */
+
+static bool commit_room(struct gr_target *t, struct session *s, int n_commit)
+{
+    const bool room = t->io.commit_room == NULL || t->io.commit_room(t->io.ctx, n_commit + 1);
+    t->counters.n_paused += !room && !s->paused;
+    s->paused = !room;
+    return room;
+}
+
+/* KV tokens that this pass would give a session; 0: it takes no part. */
+static int32_t tokens_wanted(const struct gr_target *t, const struct session *s, uint64_t now_ns)
+{
+    if (s->state == SESSION_DECODE) {
+        return target_waits(s, now_ns) ? 0 : decode_tokens(s);
+    }
+    return s->state == SESSION_PREFILL ? chunk_end(t, s) : 0;
+}
+
+/* Blocks that could not be had are taken from idle and from younger sessions, for the oldest first. Before the pass is
+ * filled: a session that is in it cannot be pre-empted. */
+static void press_for_room(struct gr_target *t, int n_short, uint64_t now_ns)
+{
+    for (; n_short > 0; n_short--) {
+        struct session *oldest = NULL;
+        for (int i = 0; i < t->config.n_session_max; i++) {
+            struct session *s = &t->session[i];
+            if (s->lacks_room && tokens_wanted(t, s, now_ns) > 0 && (oldest == NULL || s->arrival < oldest->arrival)) {
+                oldest = s;
+            }
+        }
+        if (oldest == NULL) {
+            return;
+        }
+        oldest->lacks_room = false;
+        oldest->has_room = target_make_room(t, oldest, tokens_wanted(t, oldest, now_ns));
+    }
+}
+
+static void claim_room(struct gr_target *t, uint64_t now_ns)
+{
+    int n_short = 0;
+    for (int i = 0; i < t->config.n_session_max; i++) {
+        struct session *s = &t->session[i];
+        const int32_t n_token = tokens_wanted(t, s, now_ns);
+        target_specpv_decide(t, s, tree_rows_max(s) + 1, tree_levels_max(s));
+        s->has_room = n_token > 0 && gr_kv_table_reserve(&t->pool, &s->table, n_token) == GR_OK;
+        s->lacks_room = n_token > 0 && !s->has_room;
+        n_short += s->lacks_room;
+    }
+    press_for_room(t, n_short, now_ns);
+}
+
+/* Decoding sessions first; prompt chunks fill what is left, and at least one chunk always fits. */
+static void fill_pass(struct gr_target *t, bool with_prefill, uint64_t now_ns)
+{
+    const struct gr_target_config *c = &t->config;
+    int n_pick = 0;
+    int n_commit = 0;
+    t->pass.n_seq = t->pass.n_row = 0;
+    t->pass_load = (struct gr_pass_load){0};
+    t->pass_prefill_rows = 0;
+    claim_room(t, now_ns);
+    for (int i = 0; i < c->n_session_max; i++) {
+        struct session *s = &t->session[(t->next_slot + i) % c->n_session_max];
+        const int n_row = target_decode_rows(s);
+        if (s->state == SESSION_DECODE && s->has_room && t->pass.n_row + n_row <= c->n_row_max - c->prefill_chunk &&
+            n_pick + n_row <= c->n_out_max - 1 && commit_room(t, s, n_commit)) {
+            add_decode(t, s, now_ns);
+            n_pick += n_row;
+            n_commit++;
+        }
+    }
+    for (int i = 0; with_prefill && i < c->n_session_max; i++) {
+        struct session *s = &t->session[(t->next_slot + i) % c->n_session_max];
+        if (s->state != SESSION_PREFILL || !s->has_room) {
+            continue;
+        }
+        const int32_t end = chunk_end(t, s);
+        if (t->pass.n_row + end - s->kv_len <= c->n_row_max && n_pick + 1 <= c->n_out_max &&
+            commit_room(t, s, n_commit)) {
+            t->pass_prefill_rows += end - s->kv_len;
+            add_prefill(t, s, end);
+            n_pick++;
+            n_commit++;
+        }
+    }
+    t->next_slot = (t->next_slot + 1) % c->n_session_max;
+}
+
+/* ---- when it starts ---- */
+
+/* Prompt chunks may take prefill_share of the time that decoding sessions lose to them. */
+static bool prefill_allowed(const struct gr_target *t, const struct gathering *g)
+{
+    return g->prefill && (!g->decoding || t->config.prefill_share <= 0.0 || t->prefill_credit_ns >= 0.0);
+}
+
+/* A tree that was asked for has not come: the drafter works. (What it does ahead of need is not seen here.) */
+static bool is_drafting(const struct gr_target *t)
+{
+    for (int i = 0; i < t->config.n_session_max; i++) {
+        if (t->session[i].state == SESSION_DECODE && t->session[i].asked) {
+            return true;
+        }
+    }
+    return false;
+}
+
+uint64_t target_start_pass(struct gr_target *t, uint64_t now_ns)
+{
+    if (target_start_fuse_pass(t)) {
+        return UINT64_MAX;
+    }
+    const struct gathering g = target_gather(t, now_ns);
+    const bool prefill = prefill_allowed(t, &g);
+    if (!prefill && !g.ready) {
+        return g.wake_ns;
+    }
+    /* A pass starts when every decoding session has its tree, or when waiting for the others costs more than it saves;
+     * prompt chunks do not wait, and take along whoever is ready. */
+    if (!prefill && g.waiting && now_ns < g.go_ns) {
+        return GR_MIN(g.go_ns, g.wake_ns);
+    }
+    t->pass_rests = target_drafters_rest(t);
+    fill_pass(t, prefill, now_ns);
+    if (t->pass.n_seq == 0 && g.prefill && !prefill) {
+        fill_pass(t, true, now_ns); /* those that decode lack blocks: prompts take nothing from them */
+    }
+    if (t->pass.n_seq == 0) {
+        return g.wake_ns;
+    }
+    t->pass_in_flight = true;
+    t->pass_beside_draft = is_drafting(t);
+    t->io.start_pass(t->io.ctx, &t->pass);
+    return UINT64_MAX;
+}
+
+static void account_pass(struct gr_target *t)
+{
+    const struct gr_pass *p = &t->pass;
+    const double ns = (double)(p->forward_ns + p->sample_ns + p->commit_ns);
+    const double share = t->config.prefill_share;
+    /* Beside a drafter on the same device a pass takes longer, which says nothing about rows. */
+    if (ns > 0.0 && !(t->config.shares_device && (t->pass_beside_draft || is_drafting(t)))) {
+        gr_cost_table_observe(&t->cost, &t->pass_load, ns);
+    }
+    if (share <= 0.0) {
+        return;
+    }
+    const double prefill_ns = p->n_row > 0 ? ns * t->pass_prefill_rows / p->n_row : 0.0;
+    t->prefill_credit_ns += (ns - prefill_ns) * share / (1.0 - share) - prefill_ns;
+    t->prefill_credit_ns = GR_MIN(t->prefill_credit_ns, 0.0); /* nothing is saved up while there are no prompts */
+}
+
+/* ---- what came back ---- */
+
+static void append_token(struct session *s, int32_t token)
+{
+    s->token[s->committed_len] = token;
+    s->kind[s->committed_len] = TOKEN_GENERATED;
+    s->hash[s->committed_len + 1] = gr_hash_extend(s->hash[s->committed_len], token);
+    s->committed_len++;
+}
+
+static void count_round(struct gr_target *t, const struct session *s, const struct gr_pass_seq *q)
+{
+    if (q->kind == GR_PASS_TREE) {
+        t->counters.n_tree_round++;
+    } else {
+        t->counters.n_root_round++;
+    }
+    gr_log_topic_line(GR_TOPIC_ROUND,
+                      "round=%u session=%" PRIu64 " sessions=%d draft_tokens=%d accepted_tokens=%d "
+                      "committed_len=%d kv_len=%d",
+                      s->round, s->id, t->pass.n_seq, q->tree.n, q->walk.n_accepted, s->committed_len, s->kv_len);
+    gr_log_topic_line(GR_TOPIC_KV, "session=%" PRIu64 " kv_blocks=%d free_blocks=%d of %d", s->id, s->table.n_block,
+                      t->pool.n_free, t->pool.n_block);
+}
+
+/* What a round came to. */
+struct outcome {
+    int32_t base_len, keep_len; /* tokens before; of them those that stand */
+    int32_t n_path;             /* accepted nodes that have KV */
+    bool appended;              /* and a token behind them */
+    enum gr_finish finish;
+};
+
+static void send_commit(struct gr_target *t, struct session *s, const struct gr_pass_seq *q, uint32_t round,
+                        const struct outcome *o)
+{
+    const struct judged judged = target_specpv_judged(q);
+    const struct gr_pass *p = &t->pass;
+    int32_t parents[GR_NODE_MAX];
+    int32_t path[GR_NODE_MAX];
+    struct gr_msg m = {
+        .type = GR_MSG_COMMIT,
+        .session = s->id,
+        .epoch = s->epoch,
+        .round = round,
+        .keep_len = (uint32_t)o->keep_len,
+        .final_len = (uint32_t)s->final_len,
+        .ids = {.p = &s->token[o->keep_len], .n = (uint32_t)(s->committed_len - o->keep_len)},
+        .hash = s->hash[s->committed_len],
+        .finish = (uint32_t)o->finish,
+        .verdict_kind = target_specpv_kind(q),
+        .n_draft = (uint32_t)q->tree.n,
+        .n_accepted = (uint32_t)(o->keep_len == o->base_len && !q->judge_only ? q->walk.n_accepted : 0),
+        .n_mismatch = (uint32_t)judged.n_mismatch,
+        .n_judged = (uint32_t)judged.n_checked,
+        .gap = (double)q->gap,
+        .wait_ns = s->wait_ns,
+        .draft_ns = s->draft_ns,
+        .verify_ns = p->forward_ns,
+        .host_ns = s->host_ns,
+        .n_row = (uint32_t)p->n_row,
+        .n_late = s->n_late,
+        .n_desync = s->n_desync,
+        .n_fallback = s->fallbacks.n_untold,
+        .n_reroot = s->n_reroot,
+    };
+    if (s->want_trace && q->kind == GR_PASS_TREE) {
+        for (int i = 0; i < q->tree.n; i++) {
+            parents[i] = q->tree.parent[i];
+        }
+        for (int i = 0; i < o->n_path; i++) {
+            path[i] = q->walk.node[i];
+        }
+        m.tree_ids = (struct gr_msg_ids){.p = t->pass.seq[q - p->seq].tree.token, .n = (uint32_t)q->tree.n};
+        m.tree_parents = (struct gr_msg_ids){.p = parents, .n = (uint32_t)q->tree.n};
+        m.path = (struct gr_msg_ids){.p = path, .n = (uint32_t)o->n_path};
+    }
+    s->n_late = s->n_desync = s->fallbacks.n_untold = s->n_reroot = 0;
+    t->io.send_msg(t->io.ctx, &m);
+}
+
+static void send_round_verdict(struct gr_target *t, struct session *s, const struct gr_pass_seq *q, uint32_t round,
+                               const struct outcome *o, uint64_t now_ns)
+{
+    const bool back = o->keep_len < o->base_len; /* then the tree was verified in vain */
+    const struct gr_frame_header h = {.flags = t->more_follow ? GR_FRAME_MORE : 0,
+                                      .session = s->id,
+                                      .epoch = s->epoch,
+                                      .round = round,
+                                      .base_len = (uint32_t)o->base_len,
+                                      .prefix_hash = s->hash[s->committed_len]};
+    struct gr_verdict v = {.draft_round = back ? GR_WIRE_ROOT_ONLY : s->pass_draft_round,
+                           .keep_len = (uint32_t)o->keep_len,
+                           .final_len = (uint32_t)s->final_len,
+                           .bonus = s->token[s->committed_len - 1],
+                           .kind = target_specpv_kind(q),
+                           .finish = (uint8_t)o->finish,
+                           .n_path = (uint8_t)o->n_path,
+                           .n_want = (uint8_t)(target_asks(s) ? s->n_want : 0)};
+    for (int i = 0; i < o->n_path; i++) {
+        v.node[i] = s->node_of_row[q->walk.node[i]];
+    }
+    target_send_verdict(t, s, &h, &v, now_ns);
+}
+
+/* Does the verdict hold together: a descent in the tree, each step the target's own pick? A break means that memory or
+ * code is broken: nothing of the round is used. */
+static bool walk_is_sound(const struct session *s, const struct gr_pass_seq *q)
+{
+    const struct gr_walk *w = &q->walk;
+    int parent = -1;
+    if (!target_specpv_is_sound(s, q)) {
+        return false;
+    }
+    if (q->judge_only || (q->exact && q->n_chain_ok < q->n_chain)) {
+        return true; /* there is no walk */
+    }
+    if (w->n_path < 0 || w->n_path > q->tree.n || w->n_path + 1 > target_n_new_left(s)) {
+        return false;
+    }
+    for (int i = 0; i < w->n_path; i++) {
+        const int node = w->node[i];
+        if (node <= parent || node >= q->tree.n || q->tree.parent[node] != parent ||
+            q->pick[parent + 1] != q->tree.token[node]) {
+            return false;
+        }
+        parent = node;
+    }
+    return w->bonus == q->pick[parent + 1];
+}
+
+static void note_fault(struct gr_target *t, struct session *s, uint64_t now_ns)
+{
+    s->n_fault++;
+    t->counters.n_fault++;
+    if (target_n_missing(s) > 0) {
+        target_drop_provisional(t, s);
+        target_specpv_off(t, s, GR_FALLBACK_SPECPV_FAULT, NULL);
+    }
+    gr_kv_table_truncate(&t->pool, &s->table, target_held_len(s));
+    target_begin_round(t, s, now_ns);
+}
+
+static void learn_round(struct gr_target *t, struct session *s, const struct gr_pass_seq *q, int n_token,
+                        uint64_t now_ns)
+{
+    const struct gr_pass *p = &t->pass;
+    const double pass_ns = (double)GR_MAX(p->forward_ns + p->sample_ns + p->commit_ns, 1u); /* it is divided by */
+    double round_ns = (double)(now_ns - s->verdict_ns);
+    round_ns = GR_MAX(round_ns, pass_ns); /* a drafter that attaches meanwhile begins the round anew, not its pass */
+    const struct gr_spec_round r = {.waited = s->pass_waited,
+                                    .clean = s->pass_clean && !s->asked,
+                                    .n_token = n_token,
+                                    .round_ns = round_ns,
+                                    .pass_ns = pass_ns,
+                                    .wait_ns = (double)s->wait_ns,
+                                    .shared = s->crowded,
+                                    .root_pass_ns = pass_ns / target_pass_ratio(t, s, 1 + q->tree.n)};
+    struct gr_spec_econ *all = &t->econ[s->crowded];
+    if (all->n_tree + all->n_root == 0) {
+        *all = *target_econ(s); /* the first session's guesses */
+    }
+    if (s->pv.automatic) {
+        gr_specpv_trial_round(&s->pv.trial, s->pv.next.round, n_token, round_ns);
+    }
+    if (q->n_chain == 0 && !q->refresh_view) { /* a refresh costs the same with a tree and without */
+        gr_spec_econ_round(target_econ(s), &r);
+        gr_spec_econ_round(all, &r);
+        all->latency_ns = target_econ(s)->latency_ns;
+    }
+    s->host_ns = now_ns - s->verdict_ns - GR_MIN(s->wait_ns + p->forward_ns, now_ns - s->verdict_ns);
+    count_round(t, s, q);
+}
+
+/* Trees that came during the pass, or that are only followed. */
+static void settle_trees(struct gr_target *t, struct session *s, int32_t base_len)
+{
+    if (s->draft.valid) {
+        const bool in_time = s->draft.at_len == base_len && s->draft.root < 0;
+        if (!target_walk_tree(s, &s->draft) || !target_has_children(&s->draft)) {
+            s->draft.valid = false;
+        }
+        s->n_late += in_time;
+        t->counters.n_draft_late += in_time;
+    }
+    target_judge_probe(t, s);
+}
+
+/* The tokens of a verdict: what of the base stands, the path, then one that has no KV: the new tail. A judgement that
+ * lets all stand brings none. */
+static struct outcome append_verdict(struct gr_target *t, struct session *s, const struct gr_pass_seq *q)
+{
+    struct outcome o = {.base_len = s->committed_len};
+    o.keep_len = target_specpv_settle(t, s, q);
+    o.finish = (enum gr_finish)q->walk.finish;
+    if (o.keep_len < o.base_len) {
+        append_token(s, q->correction);
+        o.appended = true;
+        o.finish = gr_stop_hits(&s->stop, q->correction) ? GR_FINISH_STOP
+                   : s->committed_len >= s->len_max      ? GR_FINISH_LENGTH
+                                                         : GR_FINISH_NONE;
+    } else if (q->judge_only) {
+        o.finish = s->pv.end_due;
+    } else {
+        o.n_path = q->walk.n_path;
+        for (int i = 0; i < o.n_path; i++) {
+            append_token(s, q->tree.token[q->walk.node[i]]);
+        }
+        append_token(s, q->walk.bonus);
+        o.appended = true;
+    }
+    o.finish = target_specpv_commit(t, s, q, o.finish);
+    return o;
+}
+
+/* Commits what the pass has brought, and begins the next round or ends the turn. */
+static void apply_walk(struct gr_target *t, struct session *s, const struct gr_pass_seq *q, uint64_t now_ns)
+{
+    const bool prefill = q->kind == GR_PASS_PREFILL;
+    const struct outcome o = append_verdict(t, s, q);
+    target_keep_features(t, s, q);
+    gr_kv_table_truncate(&t->pool, &s->table, s->committed_len - 1);
+    s->n_reroot += s->pass_reroot && !prefill;
+    t->counters.n_reroot += s->pass_reroot && !prefill;
+    if (!prefill) {
+        learn_round(t, s, q, s->committed_len - o.base_len, now_ns);
+    }
+    settle_trees(t, s, o.base_len);
+    const uint32_t round = s->round++;
+    if (o.finish != GR_FINISH_NONE) {
+        target_go_idle(t, s, now_ns);
+        s->n_want = 0;
+    } else {
+        s->state = SESSION_DECODE;
+        if (prefill) {
+            target_reprice(t, s);
+        }
+        target_begin_round(t, s, now_ns);
+    }
+    /* Prices before they are needed: after a prompt, which has taught what its context costs, when more or fewer
+     * sessions share the pass, and now and then. */
+    if (prefill || s->cost_decode != target_decoding(t).n || target_econ(s)->n_tree % 4 == 0 ||
+        target_econ(s)->n_root % 64 == 8) {
+        target_send_cost(t, s);
+    }
+    if (o.appended) {
+        send_round_verdict(t, s, q, round, &o, now_ns);
+    }
+    send_commit(t, s, q, prefill ? 0 : round, &o);
+}
+
+static void finish_prefill_chunk(struct gr_target *t, struct session *s, const struct gr_pass_seq *q, uint64_t now_ns)
+{
+    s->kv_len += q->n_row;
+    if (q->want_pick) {
+        s->pass_draft_round = GR_WIRE_ROOT_ONLY;
+        s->pass_waited = s->pass_reroot = false;
+        s->host_ns = t->pass.sample_ns + t->pass.commit_ns;
+        apply_walk(t, s, q, now_ns);
+        return;
+    }
+    target_keep_features(t, s, q);
+    const struct gr_msg m = {.type = GR_MSG_PROGRESS, .session = s->id, .usable_len = (uint32_t)s->kv_len};
+    t->io.send_msg(t->io.ctx, &m);
+    if (s->kv_len >= s->prefill_end) {
+        target_resume(t, s, now_ns);
+    }
+}
+
+/* A pass that failed: a session that brought a tree tries again without; one that did not is given up. */
+static void fail_seq(struct gr_target *t, struct session *s, const struct gr_pass_seq *q, enum gr_status status,
+                     uint64_t now_ns)
+{
+    if (q->kind == GR_PASS_TREE) {
+        note_fault(t, s, now_ns);
+        return;
+    }
+    target_fail_session(t, s, status, "the pass failed; see the target's log");
+}
+
+static void finish_seq(struct gr_target *t, struct gr_pass_seq *q, enum gr_status status, uint64_t now_ns)
+{
+    struct session *s = &t->session[q->session];
+    s->in_pass = false;
+    if (s->closing) {
+        target_free_session(t, s);
+    } else if (s->cut_at >= 0) {
+        if (q->kind == GR_PASS_PREFILL && status == GR_OK) {
+            s->kv_len += q->n_row;
+            target_keep_features(t, s, q);
+        }
+        target_end_cut_turn(t, s, now_ns);
+    } else if (status != GR_OK) {
+        fail_seq(t, s, q, status, now_ns);
+    } else if (q->walk.finish == GR_FINISH_ERROR) {
+        target_not_finite(t, s, q, now_ns);
+    } else if (q->kind == GR_PASS_PREFILL) {
+        finish_prefill_chunk(t, s, q, now_ns);
+    } else if (!walk_is_sound(s, q)) {
+        note_fault(t, s, now_ns);
+    } else {
+        apply_walk(t, s, q, now_ns);
+    }
+}
+
+static void log_pass(const struct gr_target *t, const struct gr_spec_group *g, const struct gr_spec_group_pass *p)
+{
+    gr_log_topic_line(GR_TOPIC_ROUND,
+                      "pass sessions=%d decoding=%d with_trees=%d rows=%d prompt_rows=%d tokens=%d "
+                      "us=%.0f since_last_us=%.0f without_us=%.0f cold=%d tries=%d price=%.3f regret=%.2f balance=%.2f",
+                      t->pass.n_seq, p->n_session, p->with_trees, t->pass.n_row, t->pass_prefill_rows, p->n_token,
+                      (double)t->pass.forward_ns / 1e3, p->ns / 1e3, p->price_ns / 1e3, p->cold,
+                      g != NULL && g->tries_trees, g != NULL ? g->price : 0.0, g != NULL ? g->regret : 0.0,
+                      g != NULL ? g->balance : 0.0);
+}
+
+/* What a pass of all that decode would take by the cost table, were there no trees. */
+static double root_pass_ns(const struct gr_target *t)
+{
+    struct gr_pass_load load = {0};
+    for (int i = 0; i < t->config.n_session_max; i++) {
+        if (t->session[i].state == SESSION_DECODE) {
+            gr_pass_load_add(&load, 1, target_specpv_context(&t->session[i]));
+        }
+    }
+    return gr_cost_table_estimate(&t->cost, &load);
+}
+
+/* What the decoding sessions of this pass have brought together. Prompts in the pass, or a pause before it, say
+ * nothing. */
+static void learn_group(struct gr_target *t, uint64_t now_ns)
+{
+    const struct gr_pass *p = &t->pass;
+    const bool whole = p->status == GR_OK && t->pass_prefill_rows == 0;
+    /* By all that decode: those whose trees are being drafted meanwhile would be in a pass without trees. */
+    const struct decoding all = target_decoding(t);
+    struct gr_spec_group_pass seen = {
+        .n_session = GR_MAX(p->n_seq, all.n),
+        .cold = all.n_cold > 0,
+        .disturbed = p->n_seq < all.n || (t->config.shares_device && (t->pass_beside_draft || is_drafting(t)))};
+    struct gr_spec_group *g = target_group(t, seen.n_session);
+    for (int i = 0; i < p->n_seq; i++) {
+        seen.with_trees = seen.with_trees || t->session[p->seq[i].session].pass_waited;
+        seen.n_token += p->seq[i].walk.n_path + 1;
+    }
+    seen.price_ns = seen.with_trees ? root_pass_ns(t) : gr_cost_table_estimate(&t->cost, &t->pass_load);
+    seen.ns = t->pass_end_ns != 0 && now_ns > t->pass_end_ns ? (double)(now_ns - t->pass_end_ns) : 0.0;
+    if (g != NULL && whole && seen.ns > 0.0) {
+        gr_spec_group_pass(g, &seen);
+    }
+    log_pass(t, g, &seen);
+    t->pass_end_ns = whole ? now_ns : 0;
+}
+
+/* Will a drafter be told what the pass has brought this session? */
+static bool is_told(const struct session *s, const struct gr_pass_seq *q)
+{
+    return s->has_peer && !s->single_token && !s->closing && s->cut_at < 0 && q->walk.finish != GR_FINISH_ERROR &&
+           (q->kind != GR_PASS_PREFILL || q->want_pick);
+}
+
+/* Is one that comes behind seq i of the pass told by the same drafter's connection? */
+static bool more_follow(const struct gr_target *t, const struct gr_pass *p, int i)
+{
+    const struct session *s = &t->session[p->seq[i].session];
+    for (int k = i + 1; k < p->n_seq; k++) {
+        const struct session *o = &t->session[p->seq[k].session];
+        if (o->peer == s->peer && is_told(o, &p->seq[k])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void gr_target_on_pass_done(struct gr_target *t, struct gr_pass *pass, uint64_t now_ns)
+{
+    GR_ASSERT(pass == &t->pass && t->pass_in_flight);
+    t->pass_in_flight = false;
+    t->idle_ns = now_ns;
+    if (pass->n_seq > 0 && pass->seq[0].kind == GR_PASS_FUSE) {
+        target_finish_fuse_pass(t);
+        return;
+    }
+    t->counters.n_pass++;
+    t->counters.n_row += (uint64_t)pass->n_row;
+    account_pass(t);
+    learn_group(t, now_ns);
+    for (int i = 0; i < pass->n_seq; i++) {
+        t->more_follow = more_follow(t, pass, i);
+        finish_seq(t, &pass->seq[i], pass->status, now_ns);
+    }
+#ifdef GR_DEBUG
+    GR_ASSERT(gr_target_check(t));
+#endif
+}

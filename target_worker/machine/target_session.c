@@ -1,0 +1,523 @@
+/* The target's sessions: OPEN, APPEND, TRUNCATE, CLOSE; who gets KV blocks, who is evicted, who is pre-empted. */
+#include "common/rules/hash.h"
+#include "common/base/log.h"
+#include "target_worker/machine/target_internal.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- checks of what the orchestrator asks ---- */
+
+/* NULL when n_id more tokens after keep_len can be served; else what is wrong with them, in text. */
+static const char *check_ids(const struct gr_target *t, const struct gr_msg *m, int32_t keep_len, char *text,
+                             size_t cap)
+{
+    const struct gr_target_config *c = &t->config;
+    const int64_t len = (int64_t)keep_len + m->ids.n;
+    if (len < 1) {
+        return "the prompt is empty: give at least one token";
+    }
+    if (len >= c->n_ctx_max) {
+        snprintf(text, cap, "the %s has %" PRId64 " tokens, the context holds %d and one must be generated",
+                 keep_len > 0 ? "session" : "prompt", len, c->n_ctx_max);
+        return text;
+    }
+    for (uint32_t i = 0; i < m->ids.n; i++) {
+        if (m->ids.p[i] < 0 || m->ids.p[i] >= c->n_vocab) {
+            snprintf(text, cap, "prompt token %u has id %d, the vocabulary has ids 0 to %d", i, m->ids.p[i],
+                     c->n_vocab - 1);
+            return text;
+        }
+    }
+    if (m->max_tokens < 1) {
+        return "max_tokens must be at least 1";
+    }
+    if (m->stop_ids.n > GR_STOP_ID_MAX) {
+        snprintf(text, cap, "%u stop ids, at most %d are allowed", m->stop_ids.n, GR_STOP_ID_MAX);
+        return text;
+    }
+    const int64_t n_want = GR_MIN(len + m->max_tokens, c->n_ctx_max);
+    if (n_want > (int64_t)c->n_pool_block * GR_KV_BLOCK_TOKENS) {
+        snprintf(text, cap,
+                 "the session may grow to %" PRId64 " tokens, the KV pool holds %d: raise --kv-blocks "
+                 "or lower --max-tokens",
+                 n_want, c->n_pool_block * GR_KV_BLOCK_TOKENS);
+        return text;
+    }
+    return NULL;
+}
+
+static const char *check_segments(const struct gr_msg *m)
+{
+    int64_t n = 0;
+    if (m->segments.n % 2 != 0) {
+        return "segments must be pairs of kind and length";
+    }
+    for (uint32_t i = 0; i < m->segments.n; i += 2) {
+        if (m->segments.p[i] < TOKEN_PROMPT || m->segments.p[i] > TOKEN_APPENDED || m->segments.p[i + 1] < 0) {
+            return "a segment's kind must be 0 to 2, its length not negative";
+        }
+        n += m->segments.p[i + 1];
+    }
+    return n == (int64_t)m->ids.n ? NULL : "the segments' lengths do not add up to the ids";
+}
+
+static const char *check_open(const struct gr_target *t, const struct gr_msg *m, char *text, size_t cap)
+{
+    const char *wrong = check_ids(t, m, 0, text, cap);
+    if (wrong == NULL) {
+        wrong = check_segments(m);
+    }
+    return wrong != NULL ? wrong : gr_msg_wrong_sampling(m);
+}
+
+/* ---- life of a session ---- */
+
+/* An empty slot; the arrays stay. */
+static void clear_slot(struct gr_target *t, struct session *s)
+{
+    gr_kv_table_release(&t->pool, &s->table);
+    const struct session empty = {.token = s->token, .kind = s->kind, .hash = s->hash, .table = s->table, .cut_at = -1};
+    *s = empty;
+}
+
+void target_free_session(struct gr_target *t, struct session *s)
+{
+    const struct gr_msg m = {.type = GR_MSG_CLOSED, .session = s->id};
+    for (uint32_t i = 0; s->held.valid && i <= s->held.n_refused; i++) { /* every APPEND is answered */
+        target_send_error(t, s->id, GR_ECANCELED, "the session is closed");
+    }
+    clear_slot(t, s);
+    t->io.send_msg(t->io.ctx, &m);
+}
+
+void target_go_idle(struct gr_target *t, struct session *s, uint64_t now_ns)
+{
+    GR_ASSERT(s->final_len == s->committed_len);
+    s->state = SESSION_IDLE;
+    s->last_used_ns = now_ns;
+    target_forget_trees(s);
+    s->owed = s->owed && s->has_peer;
+    gr_kv_table_truncate(&t->pool, &s->table, s->kv_len); /* tokens that lack full KV are computed with the next turn */
+    gr_kv_table_unreserve(&t->pool, &s->table);
+}
+
+void target_cut(struct gr_target *t, struct session *s, int32_t len)
+{
+    if (len >= s->committed_len) {
+        return;
+    }
+    s->committed_len = len;
+    s->kv_len = GR_MIN(s->kv_len, len);
+    s->final_len = GR_MIN(s->final_len, len);
+    s->pv.end_due = GR_FINISH_NONE;
+    s->pv.dense_from = s->pv.dense_from > s->kv_len ? GR_VIEW_NONE : s->pv.dense_from;
+    s->peer_len = GR_MIN(s->peer_len, len);
+    s->fence_round = ++s->round; /* trees on what is gone come too late */
+    target_cut_features(s, len);
+    target_forget_trees(s);
+    gr_kv_table_truncate(&t->pool, &s->table, s->kv_len);
+}
+
+/* An idle session is forgotten: its blocks or its slot are needed. The orchestrator keeps the transcript. */
+static bool evict_idle(struct gr_target *t, const struct session *not_this)
+{
+    struct session *oldest = NULL;
+    for (int i = 0; i < t->config.n_session_max; i++) {
+        struct session *s = &t->session[i];
+        if (s->state == SESSION_IDLE && s != not_this && (oldest == NULL || s->last_used_ns < oldest->last_used_ns)) {
+            oldest = s;
+        }
+    }
+    if (oldest == NULL) {
+        return false;
+    }
+    const struct gr_msg m = {.type = GR_MSG_EVICTED, .session = oldest->id};
+    log_info("session %" PRIu64 ": idle and evicted, %d tokens of KV", oldest->id, oldest->kv_len);
+    t->counters.n_evicted++;
+    clear_slot(t, oldest);
+    t->io.send_msg(t->io.ctx, &m);
+    return true;
+}
+
+static struct session *empty_slot(struct gr_target *t)
+{
+    for (int attempt = 0; attempt < 2; attempt++) {
+        for (int i = 0; i < t->config.n_session_max; i++) {
+            if (t->session[i].state == SESSION_FREE) {
+                return &t->session[i];
+            }
+        }
+        if (!evict_idle(t, NULL)) {
+            break;
+        }
+    }
+    return NULL;
+}
+
+/* ---- turns ---- */
+
+static void set_stop_ids(struct session *s, const struct gr_msg *m)
+{
+    s->stop.n_id = (int32_t)m->stop_ids.n;
+    for (uint32_t i = 0; i < m->stop_ids.n; i++) {
+        s->stop.id[i] = m->stop_ids.p[i];
+    }
+}
+
+static void append_ids(struct session *s, const struct gr_msg_ids *ids)
+{
+    for (uint32_t i = 0; i < ids->n; i++) {
+        s->token[s->committed_len] = ids->p[i];
+        s->hash[s->committed_len + 1] = gr_hash_extend(s->hash[s->committed_len], ids->p[i]);
+        s->committed_len++;
+    }
+}
+
+/* A turn begins: what has no KV gets it, and the first pick follows. Where the last token was generated it is the tail
+ * of a decode round; else the pick comes with the last row of the prompt. */
+static void begin_turn(struct gr_target *t, struct session *s, uint32_t max_tokens)
+{
+    s->pick_due = s->kind[s->committed_len - 1] != TOKEN_GENERATED;
+    s->prefill_end = s->committed_len - (s->pick_due ? 0 : 1);
+    s->kv_len = GR_MIN(s->kv_len, s->committed_len - 1);
+    s->final_len = s->committed_len;
+    s->pv.dense_from = GR_VIEW_NONE; /* it is another context by now */
+    s->pv.n_partial = 0;
+    gr_kv_table_truncate(&t->pool, &s->table, s->kv_len);
+    s->len_max = (int32_t)GR_MIN((int64_t)s->committed_len + max_tokens, t->config.n_ctx_max);
+    s->state = SESSION_QUEUED;
+    s->arrival = t->n_arrival++;
+}
+
+static void reply_opened(struct gr_target *t, const struct session *s)
+{
+    const struct gr_msg reply = {.type = GR_MSG_OPENED,
+                                 .session = s->id,
+                                 .epoch = s->epoch,
+                                 .cache_hit = s->kv_len > 0,
+                                 .usable_len = (uint32_t)s->kv_len,
+                                 .specpv = (uint32_t)target_specpv_shown(s)};
+    t->counters.n_cache_hit += s->kv_len > 0;
+    t->io.send_msg(t->io.ctx, &reply);
+}
+
+static void set_kinds(struct session *s, const struct gr_msg_ids *segments)
+{
+    int32_t at = 0;
+    for (uint32_t i = 0; i < segments->n; i += 2) {
+        memset(s->kind + at, segments->p[i], (size_t)segments->p[i + 1]);
+        at += segments->p[i + 1];
+    }
+}
+
+/* Tokens that the slot holds already, with KV that stands, of the transcript that is opened. */
+static int32_t common_kv_len(const struct session *s, const struct gr_msg *m)
+{
+    const int32_t n = GR_MIN(s->kv_len, (int32_t)m->ids.n);
+    int32_t len = 0;
+    while (len < n && s->token[len] == m->ids.p[len]) {
+        len++;
+    }
+    return len;
+}
+
+static void start_session(struct gr_target *t, struct session *s, const struct gr_msg *m)
+{
+    const int32_t kv_len = common_kv_len(s, m);
+    const struct session fresh = {.id = m->session,
+                                  .epoch = m->epoch,
+                                  .token = s->token,
+                                  .kind = s->kind,
+                                  .hash = s->hash,
+                                  .table = s->table,
+                                  .kv_len = kv_len,
+                                  .feature_first = s->feature_first,
+                                  .feature_end = s->feature_end,
+                                  .n_kept = s->n_kept,
+                                  .cut_at = -1,
+                                  .want_trace = m->want_trace != 0,
+                                  .single_token = m->single_token != 0,
+                                  .auto_tree = m->auto_tree != 0,
+                                  .want_draft = m->want_draft != 0,
+                                  .n_node = m->auto_tree != 0 && m->n_node == 0 ? GR_NODE_MAX : (int32_t)m->n_node,
+                                  .sampling = {.temperature = (float)m->temperature,
+                                               .min_p = (float)m->min_p,
+                                               .top_p = (float)m->top_p,
+                                               .top_k = (int32_t)m->top_k,
+                                               .seed = m->seed}};
+    *s = fresh;
+    target_cut_features(s, kv_len);
+    set_stop_ids(s, m);
+    s->hash[0] = 0;
+    append_ids(s, &m->ids);
+    set_kinds(s, &m->segments);
+    gr_spec_econ_init(&s->econ[0], &t->econ[0], target_alone_ns(t, 1, target_specpv_context(s)));
+    gr_spec_econ_init(&s->econ[1], &t->econ[1], target_pass_ns(t, s, 1));
+    s->econ_len = s->committed_len;
+    target_specpv_open(t, s, m);
+    begin_turn(t, s, m->max_tokens);
+    reply_opened(t, s);
+}
+
+static const char *const in_turn_text = "the session is in a turn: end it with TRUNCATE first";
+
+/* An APPEND is held: what is asked behind it is refused after that has been answered. */
+static bool refuse_behind_held(struct session *s)
+{
+    if (s != NULL && s->held.valid) {
+        s->held.n_refused++;
+        return true;
+    }
+    return false;
+}
+
+void target_open(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns)
+{
+    char text[GR_MSG_TEXT_MAX];
+    const char *wrong = check_open(t, m, text, sizeof(text));
+    struct session *s = target_find(t, m->session);
+    (void)now_ns;
+    if (refuse_behind_held(s)) {
+        return;
+    }
+    if (wrong == NULL && s != NULL && (s->state != SESSION_IDLE || s->in_pass || m->epoch <= s->epoch)) {
+        wrong = "a session of this id is open already";
+    }
+    if (wrong == NULL && s == NULL) {
+        s = empty_slot(t);
+        if (s == NULL) {
+            snprintf(text, sizeof(text), "all %d session slots are taken: close one or raise target.n_session_max",
+                     t->config.n_session_max);
+            wrong = text;
+        }
+    }
+    if (wrong != NULL) {
+        target_send_error(t, m->session, GR_EINVAL, wrong);
+        return;
+    }
+    start_session(t, s, m);
+}
+
+/* In a pass, and a TRUNCATE has ended its turn: an APPEND may come already. */
+static bool is_ending(const struct session *s)
+{
+    return s->in_pass && s->cut_at >= 0 && !s->closing;
+}
+
+static const char *check_append(const struct gr_target *t, const struct session *s, const struct gr_msg *m, char *text,
+                                size_t cap)
+{
+    if (s == NULL) {
+        return "unknown session";
+    }
+    if (m->epoch != s->epoch) {
+        snprintf(text, cap, "the session is in epoch %u, not %u", s->epoch, m->epoch);
+        return text;
+    }
+    if (!is_ending(s) && (s->state != SESSION_IDLE || s->in_pass)) {
+        return in_turn_text;
+    }
+    const int32_t len = is_ending(s) ? GR_MIN(s->cut_at, s->final_len) : s->committed_len;
+    if (m->keep_len > (uint32_t)len || m->hash != s->hash[m->keep_len]) {
+        snprintf(text, cap, "the session's first %u tokens are others here, where %d are committed", m->keep_len, len);
+        return text;
+    }
+    return check_ids(t, m, (int32_t)m->keep_len, text, cap);
+}
+
+static int32_t *held_ids_of(const struct gr_target *t, const struct session *s)
+{
+    return t->held_ids + (size_t)(s - t->session) * (size_t)t->config.n_ctx_max;
+}
+
+/* It was checked against what the session will be when its pass is done. */
+static void hold_append(struct gr_target *t, struct session *s, const struct gr_msg *m)
+{
+    s->held = (struct held_append){.valid = true,
+                                   .want_trace = m->want_trace != 0,
+                                   .keep_len = m->keep_len,
+                                   .n_id = m->ids.n,
+                                   .max_tokens = m->max_tokens,
+                                   .n_stop_id = (int32_t)m->stop_ids.n,
+                                   .cut_at = -1};
+    if (m->ids.n > 0) {
+        memcpy(held_ids_of(t, s), m->ids.p, m->ids.n * sizeof(*m->ids.p));
+    }
+    if (m->stop_ids.n > 0) {
+        memcpy(s->held.stop_id, m->stop_ids.p, m->stop_ids.n * sizeof(*m->stop_ids.p));
+    }
+}
+
+static void begin_append(struct gr_target *t, struct session *s, const struct gr_msg *m, uint64_t now_ns)
+{
+    target_cut(t, s, (int32_t)m->keep_len);
+    const int32_t from = s->committed_len;
+    append_ids(s, &m->ids);
+    memset(s->kind + from, TOKEN_APPENDED, (size_t)(s->committed_len - from));
+    set_stop_ids(s, m);
+    s->want_trace = m->want_trace != 0;
+    s->fence_round = ++s->round; /* a tree of the last round, on the same prefix, is not this turn's */
+    begin_turn(t, s, m->max_tokens);
+    reply_opened(t, s);
+    s->owed = s->has_peer; /* the drafter prepares the prefix while the target does */
+    target_send_deltas(t, s, now_ns);
+}
+
+void target_append(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns)
+{
+    char text[GR_MSG_TEXT_MAX];
+    struct session *s = target_find(t, m->session);
+    if (refuse_behind_held(s)) {
+        return;
+    }
+    const char *wrong = check_append(t, s, m, text, sizeof(text));
+    if (wrong != NULL) {
+        target_send_error(t, m->session, s == NULL ? GR_ENOTFOUND : GR_EINVAL, wrong);
+        return;
+    }
+    if (is_ending(s)) {
+        hold_append(t, s, m);
+    } else {
+        begin_append(t, s, m, now_ns);
+    }
+}
+
+/* Ends the turn, if there is one. What is provisional has not been told as text. */
+static void cut_turn(struct gr_target *t, struct session *s, int32_t len, uint64_t now_ns)
+{
+    target_drop_provisional(t, s);
+    target_cut(t, s, GR_MIN(len, s->committed_len));
+    target_go_idle(t, s, now_ns);
+}
+
+void target_end_cut_turn(struct gr_target *t, struct session *s, uint64_t now_ns)
+{
+    const struct held_append held = s->held;
+    const struct gr_msg m = {.keep_len = held.keep_len,
+                             .max_tokens = held.max_tokens,
+                             .ids = {.p = held_ids_of(t, s), .n = held.n_id},
+                             .stop_ids = {.p = (int32_t *)(uintptr_t)held.stop_id, .n = (uint32_t)held.n_stop_id},
+                             .want_trace = held.want_trace};
+    const int32_t len = s->cut_at;
+    s->cut_at = -1;
+    s->held.valid = false;
+    gr_kv_table_truncate(&t->pool, &s->table, target_held_len(s));
+    cut_turn(t, s, len, now_ns);
+    if (held.valid) {
+        begin_append(t, s, &m, now_ns);
+        if (held.cut_at >= 0) {
+            cut_turn(t, s, held.cut_at, now_ns);
+        }
+        for (uint32_t i = 0; i < held.n_refused; i++) {
+            target_send_error(t, s->id, GR_EINVAL, in_turn_text);
+        }
+    }
+}
+
+void target_truncate(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns)
+{
+    struct session *s = target_find(t, m->session);
+    if (s == NULL || s->epoch != m->epoch) {
+        return; /* closed, evicted or re-opened meanwhile: nothing of that turn is left */
+    }
+    const int32_t len = (int32_t)GR_MIN(m->keep_len, (uint32_t)INT32_MAX);
+    if (s->in_pass) { /* of the turn that begins when the pass is done, where one does */
+        int32_t *cut_at = s->held.valid ? &s->held.cut_at : &s->cut_at;
+        *cut_at = GR_MIN(*cut_at < 0 ? INT32_MAX : *cut_at, len);
+        return;
+    }
+    cut_turn(t, s, len, now_ns);
+}
+
+void target_close(struct gr_target *t, uint64_t id)
+{
+    struct session *s = target_find(t, id);
+    if (s == NULL) {
+        const struct gr_msg m = {.type = GR_MSG_CLOSED, .session = id};
+        t->io.send_msg(t->io.ctx, &m);
+    } else if (s->in_pass) {
+        s->closing = true;
+    } else {
+        target_free_session(t, s);
+    }
+}
+
+/* ---- KV blocks ---- */
+
+/* The youngest session that is younger than s, not in a pass, and holds blocks (only_queued: from earlier turns): its
+ * KV is freed, it queues again, and computes the same KV later. The oldest is never pre-empted, so there is always one
+ * that goes on. */
+static bool preempt_younger(struct gr_target *t, const struct session *s, bool only_queued)
+{
+    struct session *youngest = NULL;
+    for (int i = 0; i < t->config.n_session_max; i++) {
+        struct session *o = &t->session[i];
+        const bool fits =
+            o->state == SESSION_QUEUED || (!only_queued && (o->state == SESSION_PREFILL || o->state == SESSION_DECODE));
+        if (fits && !o->in_pass && o->arrival > s->arrival && o->table.n_block + o->table.n_reserved > 0 &&
+            (youngest == NULL || o->arrival > youngest->arrival)) {
+            youngest = o;
+        }
+    }
+    if (youngest == NULL) {
+        return false;
+    }
+    log_info("session %" PRIu64 ": pre-empted, %d tokens of KV will be computed again", youngest->id, youngest->kv_len);
+    t->counters.n_preempted++;
+    target_drop_provisional(t, youngest);
+    youngest->pv.dense_from = GR_VIEW_NONE;
+    youngest->pv.n_partial = 0;
+    gr_kv_table_release(&t->pool, &youngest->table);
+    youngest->kv_len = 0;
+    if (youngest->state == SESSION_DECODE) { /* a prompt that had its pick is a decode round's prefix now */
+        youngest->pick_due = false;
+        youngest->prefill_end = youngest->committed_len - 1;
+    }
+    youngest->state = SESSION_QUEUED;
+    return true;
+}
+
+bool target_make_room(struct gr_target *t, struct session *s, int32_t n_token)
+{
+    while (gr_kv_table_reserve(&t->pool, &s->table, n_token) != GR_OK) {
+        if (!evict_idle(t, s) && !preempt_younger(t, s, false)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static int32_t admission_tokens(const struct gr_target *t, const struct session *s)
+{
+    const int32_t more = t->config.admit_tokens;
+    return more <= 0 ? s->len_max : (int32_t)GR_MIN((int64_t)s->committed_len + more, s->len_max);
+}
+
+/* Sessions are admitted in the order of their arrival; one that must wait keeps the later ones waiting. */
+void target_admit_queued(struct gr_target *t, uint64_t now_ns)
+{
+    for (;;) {
+        struct session *oldest = NULL;
+        for (int i = 0; i < t->config.n_session_max; i++) {
+            struct session *s = &t->session[i];
+            if (s->state == SESSION_QUEUED && (oldest == NULL || s->arrival < oldest->arrival)) {
+                oldest = s;
+            }
+        }
+        if (oldest == NULL) {
+            return;
+        }
+        /* Idle sessions make room for it, and queued ones that hold blocks of earlier turns; running ones do not. */
+        while (gr_kv_table_reserve(&t->pool, &oldest->table, admission_tokens(t, oldest)) != GR_OK) {
+            if (!evict_idle(t, oldest) && !preempt_younger(t, oldest, true)) {
+                return;
+            }
+        }
+        oldest->state = SESSION_PREFILL;
+        if (oldest->kv_len >= oldest->prefill_end) {
+            target_resume(t, oldest, now_ns);
+        }
+    }
+}

@@ -1,0 +1,156 @@
+/* Which kind of round a session may have next: one decision, from configuration, kill switches, faults and what rounds
+ * have cost and brought so far. Pure; every refusal has a reason that is logged once and counted. */
+#ifndef GR_TARGET_WORKER_POLICY_SPEC_MODE_H
+#define GR_TARGET_WORKER_POLICY_SPEC_MODE_H
+
+#include "common/base/fallback.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum gr_spec_mode {
+    GR_SPEC_PLAIN, /* no drafter is wanted: nothing of speculation runs */
+    GR_SPEC_ROOT,  /* K = 0: a drafter follows, but a tree would cost more than it brings */
+    GR_SPEC_PROBE, /* K = 0, and a tree is asked for that nobody waits for: has that changed? */
+    GR_SPEC_TREE,  /* the pass waits for a tree */
+};
+
+/* What a session's rounds cost and bring. Tokens and ns are moving averages. */
+struct gr_spec_econ {
+    double tree_tokens, tree_ns; /* rounds that asked for a tree and waited, whatever came of it */
+    double root_ns;              /* rounds that did not, at the machine's present speed; 0: not known yet */
+    double root_pass_ns;         /* the passes of such rounds: as tree rounds' passes show, while there are any */
+    double latency_ns;           /* from asking for a tree that is waited for to its arrival; 0: not known yet */
+    double probe_ns;             /* the same of the last probe */
+    double tree_pass_ns;         /* the pass of a tree round */
+    double overhead_ns;          /* of a round beside wait and pass */
+    uint32_t n_tree, n_root;     /* rounds seen */
+    uint32_t until_clean;        /* rounds without trees and without drafting to come, for root_ns alone */
+    uint32_t n_clean;            /* times that it was learnt so */
+    double run_pass_ns;          /* the first pass of such rounds */
+    double gain;                 /* what tree rounds have won since trees were wanted last, in root-only rounds */
+    uint32_t n_given_up;         /* times that trees were given up since they last won anything */
+    double regret;               /* what they have lost lately, in root-only rounds; never below 0 */
+    bool foreseen;               /* what trees bring was seen in other sessions, to begin with */
+    bool is_root;                /* trees are not wanted at present */
+    uint32_t until_probe, probe_interval; /* rounds */
+    bool probing;                         /* a probe is on its way, or being judged */
+};
+
+/* A round that is over. */
+struct gr_spec_round {
+    bool waited; /* it asked for a tree and waited, whatever came of it */
+    bool shared; /* its pass was other sessions', too: who decides about trees is the group */
+    bool clean;  /* the drafter had nothing to do meanwhile */
+    int n_token;
+    double round_ns, pass_ns, wait_ns;
+    /* What a pass without the tree would have taken in its place: pass_ns times the ratio of the cost table's prices.
+     * So it knows the machine's speed of just then. Above 0. */
+    double root_pass_ns;
+};
+
+/* Several sessions decode together: rows that one adds to a pass hold all of them up, so what pays for one is not what
+ * pays for all. One decision for all, from the time a token takes. Won and lost is counted in passes without trees of
+ * the whole group. All 0: nothing is known yet. */
+struct gr_spec_group {
+    double price; /* passes without trees, from one's end to the next one's, in what the cost table says of them */
+    double regret, gain; /* as above, over passes with trees in which the group was settled */
+    double balance;      /* what all passes with trees have won lately, those in which it was not settled included */
+    bool tries_trees;
+    bool failed;                    /* trees were given up since they last won anything */
+    uint32_t until_trial, interval; /* passes */
+    uint32_t until_settled;         /* passes: the drafter had prompts to read until now, trees came one by one */
+    uint32_t n_tried;               /* settled passes with trees since they are tried */
+};
+
+/* A pass of a group that is over. */
+struct gr_spec_group_pass {
+    bool with_trees; /* some in it waited for a tree */
+    bool disturbed;  /* it shared its device with the drafter, or went without some of the group after waiting for
+                      * their trees: what it took says nothing about others */
+    bool cold;       /* a drafter still prepares the prefix of some that decode */
+    int n_session;   /* that decode together, in this pass or, while their trees are being drafted, in the next */
+    int n_token;     /* that it brought */
+    double ns;       /* since the last */
+    double price_ns; /* by the cost table: without trees, of this pass; with trees, of one row for each session */
+};
+
+struct gr_spec_input {
+    bool want_draft;   /* the request asks for speculation and no kill switch forbids it */
+    bool single_token; /* force_single_token */
+    bool has_drafter;  /* attached, or expected and not given up on */
+    int n_fault;       /* broken invariants of this session's tree rounds */
+    int n_node_max;    /* nodes configured, and left by the session's limits */
+    bool automatic;    /* the size is chosen by cost */
+    bool may_rest;     /* its drafter costs something even while nobody asks it: features are computed for it */
+    const struct gr_spec_group *group; /* of the sessions that decode together; NULL: it is alone */
+    int n_group, n_cold;               /* sessions in it; of them those whose drafter prepares their prefix */
+    bool warm, asked;                  /* the drafter has sent a tree since it attached; it has been asked for one */
+    const struct gr_spec_econ *econ;
+};
+
+struct gr_spec_decision {
+    enum gr_spec_mode mode;
+    int n_want;              /* nodes wanted at most; 0 unless PROBE or TREE */
+    enum gr_fallback reason; /* why no tree, for the fall-back line; NONE: nothing to report */
+};
+
+#define GR_SPEC_ENTER 1.0 /* of what root-only rounds bring: so much must a probe promise */
+#define GR_SPEC_REGRET_MAX                                                                     \
+    5.0 /* root-only rounds that trees may lose before they are given up; a half, a third, ... \
+         * of it when that has happened before */
+#define GR_SPEC_REGRET_ROUND 2.0 /* that one round counts at most beside its wait: a pass was perhaps held up */
+#define GR_SPEC_REGRET_WAIT 4.0  /* and its wait: lateness is the drafter's */
+#define GR_SPEC_GAIN_MIN 10.0    /* root-only rounds that trees must have won before old failures are forgotten */
+#define GR_SPEC_CLEAN_FIRST 5    /* root-only rounds in which the drafter rests, once it is warm */
+#define GR_SPEC_CLEAN_RUN 4      /* and again, between trees, */
+#define GR_SPEC_CLEAN_SOON 8     /* after so many tree rounds; then twice as many more, up to */
+#define GR_SPEC_CLEAN_EVERY 64
+#define GR_SPEC_SURE 1.5          /* trees that bring so many times what root-only rounds do need no such comparison */
+#define GR_SPEC_TRIAL_FIRST 4     /* passes of a group to the first with trees */
+#define GR_SPEC_TRIAL_NEXT 128    /* and, after one that failed, to the next; doubled each time */
+#define GR_SPEC_REGRET_GROUP 3.0  /* passes that a trial may lose; one after a failed one half of it: 2 % of 256 */
+#define GR_SPEC_GROUP_MARGIN 1.04 /* trees must be worth so much more than what they cost */
+#define GR_SPEC_BALANCE_GROUP 6.0 /* the same where sessions keep coming, whose prompts the drafter reads meanwhile */
+#define GR_SPEC_BALANCE_PASSES 128.0 /* that the balance looks back on */
+#define GR_SPEC_SETTLE 4             /* passes until trees come together again, when a drafter has read its prompts */
+#define GR_SPEC_COLD_PART 4          /* a group waits for no trees while more than one in so many is cold */
+#define GR_SPEC_TRIAL_LONG 32 /* passes after which trees must have won something: they may lose little in each */
+#define GR_SPEC_MIN_ROUNDS 4  /* tree rounds of other sessions that say something about a new one */
+#define GR_SPEC_PROBE_FIRST 8 /* rounds to the first probe in K = 0; doubled by each that fails */
+#define GR_SPEC_PROBE_LAST 1024
+
+#define GR_SPEC_REST_FROM                                                                            \
+    (4 * GR_SPEC_TRIAL_NEXT) /* a group's interval from which its drafter rests: two trials in a row \
+                              * have failed. One that fails while prompts are read is bad luck */
+#define GR_SPEC_LEAD \
+    32 /* passes before a trial of a group in which its drafter wakes: it needs features and a prefix */
+
+struct gr_spec_decision gr_spec_mode_decide(const struct gr_spec_input *in);
+/* Trees have been of no use to this group, and its next trial is not near: its drafter is asked for nothing and gets
+ * neither tokens nor features. */
+bool gr_spec_group_rests(const struct gr_spec_group *g);
+
+/* root_guess_ns: a root-only round as far as known (cost table); seeds the averages of a new session. Where others'
+ * averages say that the drafter is too slow for any text, the session begins without trees and probes. */
+void gr_spec_econ_init(struct gr_spec_econ *e, const struct gr_spec_econ *others, double root_guess_ns);
+/* Decoding begins on another context than the times were guessed or measured on: they change by this factor. */
+void gr_spec_econ_rescale(struct gr_spec_econ *e, double factor);
+/* Learns from a round, and gives trees up when they lose. */
+void gr_spec_econ_round(struct gr_spec_econ *e, const struct gr_spec_round *r);
+/* The drafter has come to speed: what a root-only round takes is measured first, where it could change anything. alone:
+ * no other session is in a turn; who begins with trees while others' prompts are read falls out of step with them. */
+void gr_spec_econ_warm(struct gr_spec_econ *e, bool alone);
+/* A pass of a group is over. */
+void gr_spec_group_pass(struct gr_spec_group *g, const struct gr_spec_group_pass *p);
+/* A tree arrived, or (arrived false) has not arrived after so long. */
+void gr_spec_econ_latency(struct gr_spec_econ *e, double ns, bool arrived);
+/* A probe was sent. */
+void gr_spec_econ_probe_sent(struct gr_spec_econ *e);
+/* A probe is judged: so many of its tokens agreed with what was committed; pass_ratio: what its pass would have taken,
+ * in passes of one row. */
+void gr_spec_econ_probed(struct gr_spec_econ *e, int n_accepted, double pass_ratio);
+/* How long a round may wait for its tree; beyond it expected extra tokens do not pay. limit_ns: liveness bound. */
+double gr_spec_econ_patience_ns(const struct gr_spec_econ *e, double limit_ns);
+
+#endif

@@ -1,0 +1,181 @@
+/* Child processes: how they end, what follows, and what happens where the system has none to give for a while. */
+#include "common/process/children.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+static bool fork_fails;
+
+/* In place of the C library's. */
+pid_t fork(void)
+{
+    if (fork_fails) {
+        errno = EAGAIN;
+        return -1;
+    }
+    return (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
+}
+
+static const struct gr_child_rule rule = {.restart = {.pause_max_ns = 5 * GR_S, .fruitless_max = 3}};
+
+static enum gr_child_event await_end(struct gr_children *c)
+{
+    int signal_number = 0;
+    int index = -1;
+    enum gr_child_event e = GR_CHILD_NONE;
+    for (int i = 0; i < 1000 && (e = gr_children_poll(c, &signal_number, &index)) == GR_CHILD_NONE; i++) {
+        struct pollfd p = {.fd = c->signal_fd, .events = POLLIN};
+        (void)poll(&p, 1, 10);
+    }
+    assert_int_equal(index, 0);
+    return e;
+}
+
+static void begin(struct gr_children *c, const struct gr_child_rule *r, const char *command)
+{
+    const char *const argv[] = {"/bin/sh", "-c", command, NULL};
+    int index = -1;
+    gr_log_set_level(GR_LOG_ERROR);
+    assert_int_equal(gr_children_init(c, NULL), GR_OK);
+    assert_int_equal(gr_children_start(c, "test", argv, r, &index), GR_OK);
+    assert_int_equal(index, 0);
+}
+
+/* The next life, without its pause. */
+static void again(struct gr_children *c)
+{
+    assert_int_equal(gr_children_restart(c, gr_clock_ns() + 10 * GR_S), -1);
+    assert_true(c->child[0].pid > 0);
+}
+
+/* A restart that fails is tried again after a while: a supervisor that waits for its only child would else wait for
+ * ever. */
+static void test_restart_is_tried_again(void **state)
+{
+    (void)state;
+    struct gr_children c;
+    begin(&c, &rule, "exit 0");
+    assert_int_equal(await_end(&c), GR_CHILD_RESTARTED);
+    const uint64_t now_ns = gr_clock_ns();
+    fork_fails = true;
+    const int wait_ms = gr_children_restart(&c, now_ns + 10 * GR_S);
+    fork_fails = false;
+    assert_in_range(wait_ms, 1, 5000);
+    assert_int_equal(c.child[0].pid, 0);
+    assert_int_equal(gr_children_restart(&c, now_ns + 20 * GR_S), -1);
+    assert_true(c.child[0].pid > 0);
+    assert_int_equal(await_end(&c), GR_CHILD_RESTARTED);
+    gr_children_finish(&c, 1000);
+}
+
+/* Each way to end, in a first life. */
+static void test_ends(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *command;
+        bool status_0_ends;
+        enum gr_child_event want;
+    } cases[] = {
+        {"exit 0", true, GR_CHILD_ENDED},           {"exit 0", false, GR_CHILD_RESTARTED},
+        {"exit 1", true, GR_CHILD_GIVEN_UP},        {"exit 3", true, GR_CHILD_RESTARTED},
+        {"exit 4", true, GR_CHILD_RESTARTED},       {"kill -9 $$", true, GR_CHILD_RESTARTED},
+        {"kill -15 $$", false, GR_CHILD_RESTARTED},
+    };
+    for (size_t i = 0; i < GR_ARRAY_LEN(cases); i++) {
+        const struct gr_child_rule r = {.restart = rule.restart, .status_0_ends = cases[i].status_0_ends};
+        struct gr_children c;
+        begin(&c, &r, cases[i].command);
+        assert_int_equal(await_end(&c), cases[i].want);
+        assert_string_equal(c.child[0].why, "");
+        gr_children_finish(&c, 1000);
+    }
+}
+
+/* A child that has joined and cannot start again is no reason to give up; whether it has joined it says itself. */
+static void test_joined(void **state)
+{
+    (void)state;
+    static const char joins[] = "printf '\\1\\0\\0\\0\\0\\0\\0\\0' >&$GRAFT_JOINED_FD; exit 1";
+    const struct gr_child_rule for_ever = {.restart = {.pause_max_ns = 5 * GR_S}};
+    struct gr_children c;
+    begin(&c, &for_ever, joins);
+    assert_int_equal(await_end(&c), GR_CHILD_RESTARTED);
+    assert_true(c.child[0].restart.worked && !c.child[0].restart.joined);
+    for (int i = 0; i < 5; i++) {
+        again(&c);
+        assert_int_equal(await_end(&c), GR_CHILD_RESTARTED);
+    }
+    gr_children_finish(&c, 1000);
+    begin(&c, &for_ever, "exit 1");
+    assert_int_equal(await_end(&c), GR_CHILD_GIVEN_UP);
+    gr_children_finish(&c, 1000);
+}
+
+/* Silent from the second start on, once the reason has been told. */
+static void test_silence(void **state)
+{
+    (void)state;
+    const struct gr_child_rule for_ever = {.restart = {.pause_max_ns = 5 * GR_S}};
+    struct gr_children c;
+    begin(&c, &for_ever, "test -n \"$GRAFT_SILENT_UNTIL_JOINED\" && exit 7; kill -9 $$");
+    assert_int_equal(await_end(&c), GR_CHILD_RESTARTED);
+    assert_int_equal(c.child[0].exit_status, 0);
+    c.child[0].silent = true;
+    again(&c);
+    assert_int_equal(await_end(&c), GR_CHILD_RESTARTED);
+    assert_int_equal(c.child[0].exit_status, 7);
+    gr_children_finish(&c, 1000);
+}
+
+/* A second ctrl-C does not wait for children that take their time. */
+static void test_haste(void **state)
+{
+    (void)state;
+    struct gr_children c;
+    begin(&c, &rule, "trap '' TERM; sleep 100");
+    const uint64_t begin_ns = gr_clock_ns();
+    assert_int_equal(raise(SIGINT), 0); /* blocked: it is read from the descriptor */
+    gr_children_finish(&c, 60000);
+    assert_true(gr_clock_ns() - begin_ns < 30 * GR_S);
+}
+
+static void test_given_up(void **state)
+{
+    (void)state;
+    struct gr_children c;
+    begin(&c, &rule, "kill -9 $$");
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(await_end(&c), GR_CHILD_RESTARTED);
+        again(&c);
+    }
+    gr_children_progress(&c, 0); /* counts anew */
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(await_end(&c), GR_CHILD_RESTARTED);
+        again(&c);
+    }
+    assert_int_equal(await_end(&c), GR_CHILD_GIVEN_UP);
+    assert_non_null(strstr(c.child[0].why, "3 times in a row"));
+    assert_non_null(strstr(c.child[0].why, "signal 9"));
+    assert_non_null(strstr(c.child[0].why, "out of memory"));
+    gr_children_finish(&c, 1000);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ends),   cmocka_unit_test(test_given_up), cmocka_unit_test(test_haste),
+        cmocka_unit_test(test_joined), cmocka_unit_test(test_silence),  cmocka_unit_test(test_restart_is_tried_again),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,403 @@
+#include "transport/connect/bootstrap.h"
+
+#include "common/base/bytes.h"
+#include "common/base/clock.h"
+#include "common/base/fallback.h"
+#include "common/base/log.h"
+#include "common/base/out_file.h"
+#include "transport/connect/hello.h"
+#include "transport/impl.h"
+#include "transport/net.h"
+#include "transport/verbs/verbs.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define PROOF_LABEL "graft-hello-1"
+#define MAC_BYTES 32
+#define KEY_FIFO_MS 5000 /* that a key file which is a FIFO is waited for */
+/* {"role": n, "mac": bin 32}, always in this very encoding, so that nothing of a peer that has not
+ * proved itself is parsed: the record is compared byte by byte around role and mac. */
+#define PROOF_BYTES 45
+#define PROOF_ROLE_AT 6
+#define PROOF_MAC_AT 13
+
+static_assert(crypto_auth_hmacsha512256_BYTES == MAC_BYTES, "proof layout");
+static_assert(crypto_auth_hmacsha512256_KEYBYTES == GR_KEY_BYTES, "key size");
+
+static void sodium_ready(void)
+{
+    GR_ASSERT(sodium_init() >= 0); /* any number of times, any thread */
+}
+
+/* ---- records ---- */
+
+struct record {
+    uint32_t bytes;
+    uint8_t data[GR_HELLO_BYTES_MAX];
+};
+
+static enum gr_status write_record(int fd, const uint8_t *p, size_t n, uint64_t deadline, const char *what)
+{
+    uint8_t len[4];
+    struct gr_writer w = {.p = len, .cap = sizeof(len)};
+    gr_write_u32(&w, n);
+    GR_TRY(gr_sock_write(fd, len, sizeof(len), deadline, what));
+    return gr_sock_write(fd, p, n, deadline, what);
+}
+
+static enum gr_status read_record(int fd, struct record *rec, uint64_t deadline, const char *what)
+{
+    uint8_t len[4];
+    GR_TRY(gr_sock_read(fd, len, sizeof(len), deadline, what));
+    struct gr_reader r = {.p = len, .len = sizeof(len)};
+    rec->bytes = gr_read_u32(&r);
+    if (rec->bytes == 0 || rec->bytes > sizeof(rec->data)) {
+        log_error("%s: a record of %u bytes, allowed are 1 .. %u; is the peer a graft worker?", what, rec->bytes,
+                  GR_HELLO_BYTES_MAX);
+        return GR_EPROTO;
+    }
+    return gr_sock_read(fd, rec->data, rec->bytes, deadline, what);
+}
+
+/* ---- proof ---- */
+
+static void mac_record(crypto_auth_hmacsha512256_state *state, const struct record *rec)
+{
+    uint8_t len[4];
+    struct gr_writer w = {.p = len, .cap = sizeof(len)};
+    gr_write_u32(&w, rec->bytes);
+    crypto_auth_hmacsha512256_update(state, len, sizeof(len));
+    crypto_auth_hmacsha512256_update(state, rec->data, rec->bytes);
+}
+
+/* crypto_auth over label | role | prover's HELLO record | the other's HELLO record, lengths
+ * included. */
+static void proof_mac(const uint8_t *key, uint8_t role, const struct record *prover, const struct record *other,
+                      uint8_t mac_out[MAC_BYTES])
+{
+    crypto_auth_hmacsha512256_state state;
+    crypto_auth_hmacsha512256_init(&state, key, GR_KEY_BYTES);
+    crypto_auth_hmacsha512256_update(&state, (const uint8_t *)PROOF_LABEL, strlen(PROOF_LABEL));
+    crypto_auth_hmacsha512256_update(&state, &role, 1);
+    mac_record(&state, prover);
+    mac_record(&state, other);
+    crypto_auth_hmacsha512256_final(&state, mac_out);
+    sodium_memzero(&state, sizeof(state));
+}
+
+static void proof_encode(uint8_t role, const uint8_t mac[MAC_BYTES], uint8_t out[PROOF_BYTES])
+{
+    static const uint8_t frame[PROOF_BYTES] = "\x82\xa4role\0\xa3mac\xc4\x20";
+    memcpy(out, frame, PROOF_BYTES);
+    out[PROOF_ROLE_AT] = role;
+    memcpy(out + PROOF_MAC_AT, mac, MAC_BYTES);
+}
+
+static enum gr_status proof_check(const uint8_t *key, const struct record *proof, const struct record *own,
+                                  const struct record *peer, uint8_t *role_out)
+{
+    if (proof->bytes != PROOF_BYTES || proof->data[PROOF_ROLE_AT] > 0x7f) {
+        log_error("PROOF: malformed record of %u bytes", proof->bytes);
+        return GR_EPROTO;
+    }
+    /* Our own HELLO and proof coming back would verify; a fresh peer has another nonce. */
+    if (own->bytes == peer->bytes && memcmp(own->data, peer->data, own->bytes) == 0) {
+        log_error("HELLO: our own record came back; the address leads to an echo, not to a worker");
+        return GR_EAUTH;
+    }
+    uint8_t role = proof->data[PROOF_ROLE_AT], mac[MAC_BYTES], expected[PROOF_BYTES];
+    proof_mac(key, role, peer, own, mac);
+    proof_encode(role, mac, expected);
+    if (sodium_memcmp(proof->data, expected, PROOF_BYTES) != 0) {
+        log_error("HELLO: the peer does not hold our shared key; give both sides the same "
+                  "GRAFT_KEY_FILE or GRAFT_KEY");
+        return GR_EAUTH;
+    }
+    *role_out = role;
+    return GR_OK;
+}
+
+struct exchange {
+    struct record own, peer, proof;
+};
+
+static enum gr_status exchange_proofs(int fd, const struct gr_hello *self, const uint8_t *key, uint64_t deadline,
+                                      struct exchange *x, uint8_t *role_out)
+{
+    uint8_t mac[MAC_BYTES], proof[PROOF_BYTES];
+    GR_TRY(write_record(fd, x->own.data, x->own.bytes, deadline, "HELLO"));
+    GR_TRY(read_record(fd, &x->peer, deadline, "HELLO"));
+    proof_mac(key, (uint8_t)self->role, &x->own, &x->peer, mac);
+    proof_encode((uint8_t)self->role, mac, proof);
+    GR_TRY(write_record(fd, proof, sizeof(proof), deadline, "PROOF"));
+    GR_TRY(read_record(fd, &x->proof, deadline, "PROOF"));
+    return proof_check(key, &x->proof, &x->own, &x->peer, role_out);
+}
+
+static enum gr_status exchange(int fd, const struct gr_hello *self, const uint8_t *key, uint64_t deadline,
+                               struct exchange *x, struct gr_hello *peer_out)
+{
+    struct gr_hello own = *self, peer;
+    randombytes_buf(own.nonce, sizeof(own.nonce));
+    size_t bytes;
+    GR_TRY(gr_hello_encode(&own, x->own.data, sizeof(x->own.data), &bytes));
+    x->own.bytes = (uint32_t)bytes;
+    uint8_t role;
+    GR_TRY(exchange_proofs(fd, self, key, deadline, x, &role));
+    GR_TRY(gr_hello_decode(x->peer.data, x->peer.bytes, &peer));
+    if (peer.role != role) {
+        log_error("HELLO: the peer proved itself as %s and says it is %s", gr_role_name(role), gr_role_name(peer.role));
+        return GR_EPROTO;
+    }
+    GR_TRY(gr_hello_compare(&own, &peer));
+    *peer_out = peer;
+    return GR_OK;
+}
+
+enum gr_status gr_hello_exchange(int fd, const struct gr_hello *self, const uint8_t *key, int timeout_ms,
+                                 struct gr_hello *peer_out)
+{
+    sodium_ready();
+    uint64_t deadline = gr_deadline_ns(timeout_ms);
+    struct exchange *x = malloc(sizeof(*x)); /* 48 KiB: much for a thread's stack */
+    if (x == NULL) {
+        log_error("HELLO: out of memory");
+        return GR_ENOMEM;
+    }
+    enum gr_status st = exchange(fd, self, key, deadline, x, peer_out);
+    free(x);
+    return st;
+}
+
+/* ---- the whole way from socket to connection ---- */
+
+static enum gr_status open_kind(enum gr_transport_kind kind, int fd, bool initiator,
+                                const struct gr_conn_limits *limits, uint64_t peer_id, uint32_t generation,
+                                int timeout_ms, struct gr_conn **conn_out, struct gr_why *why)
+{
+    switch (kind) {
+    case GR_TRANSPORT_SHM:
+        return gr_transport_open_shm(fd, initiator, limits, generation, timeout_ms, conn_out, why);
+    case GR_TRANSPORT_TCP:
+        return gr_transport_open_tcp(fd, limits, generation, conn_out);
+    case GR_TRANSPORT_VERBS:
+        return gr_transport_open_verbs(fd, initiator, gr_verbs_configured(), limits, peer_id, generation, conn_out);
+    case GR_TRANSPORT_LOOP:
+    case GR_N_TRANSPORT:
+        break;
+    }
+    log_error("transport %s cannot be opened over a socket", gr_transport_name(kind));
+    return GR_EUNSUPPORTED;
+}
+
+/* One line for what follows from it. Both sides know: the one that connected warns and counts. */
+static void tell_fallback(struct gr_fallbacks *f, enum gr_transport_kind kind, bool forced, bool initiator,
+                          const struct gr_why *why)
+{
+    const char *name = gr_transport_name(kind);
+    if (forced) {
+        log_error("transport %s is the only one that is allowed, and did not open: %s", name, why->text);
+    } else if (initiator) {
+        char detail[sizeof(why->text) + 16];
+        snprintf(detail, sizeof(detail), "%s: %s", name, why->text);
+        gr_fall_back(f, GR_FALLBACK_TRANSPORT, 0, 0, detail);
+    } else {
+        log_info("transport %s did not open: %s; trying the next", name, why->text);
+    }
+}
+
+enum gr_status gr_bootstrap_greet(int fd, const struct gr_hello *self, const uint8_t *key, int forced, int timeout_ms,
+                                  struct gr_hello *own_out, struct gr_hello *peer_out)
+{
+    /* Only what can be taken is offered, so both sides choose the same. */
+    struct gr_hello own = *self;
+    own.transport_mask &= gr_transport_built_mask();
+    if (forced >= 0) {
+        own.transport_mask &= 1u << forced;
+    } else if (!gr_verbs_worth_offering(gr_verbs_configured())) {
+        own.transport_mask &= ~(1u << GR_TRANSPORT_VERBS);
+    }
+    GR_TRY(gr_hello_exchange(fd, &own, key, timeout_ms, peer_out));
+    *own_out = own;
+    return GR_OK;
+}
+
+enum gr_status gr_bootstrap_open(int fd, bool initiator, const struct gr_hello *own, const struct gr_hello *peer,
+                                 int forced, uint32_t generation, int timeout_ms, struct gr_conn **conn_out)
+{
+    struct gr_hello left = *own;
+    struct gr_conn_limits limits;
+    gr_limits_agree(&own->limits, &peer->limits, &limits);
+    struct gr_fallbacks fallbacks = {0};
+    for (;;) {
+        struct gr_why why = {.text = "the lines above tell why"};
+        enum gr_transport_kind kind;
+        GR_TRY(gr_transport_choose(&left, peer, forced, &kind));
+        enum gr_status st =
+            open_kind(kind, fd, initiator, &limits, peer->incarnation, generation, timeout_ms, conn_out, &why);
+        if (st == GR_OK) {
+            (*conn_out)->n_fallback = fallbacks.n_untold;
+            log_info("connected to the %s over %s", gr_role_name(peer->role), gr_transport_name(kind));
+            return GR_OK;
+        }
+        /* Unsupported means: both sides know that it did not work, and the socket is clean. */
+        if (st == GR_EUNSUPPORTED) {
+            tell_fallback(&fallbacks, kind, forced >= 0, initiator, &why);
+        }
+        if (st != GR_EUNSUPPORTED || forced >= 0) {
+            return st;
+        }
+        left.transport_mask &= ~(1u << kind);
+    }
+}
+
+enum gr_status gr_bootstrap(int fd, bool initiator, const struct gr_hello *self, const uint8_t *key, int forced,
+                            uint32_t generation, int timeout_ms, struct gr_hello *peer_out, struct gr_conn **conn_out)
+{
+    struct gr_hello own, peer;
+    GR_TRY(gr_bootstrap_greet(fd, self, key, forced, timeout_ms, &own, &peer));
+    GR_TRY(gr_bootstrap_open(fd, initiator, &own, &peer, forced, generation, timeout_ms, conn_out));
+    *peer_out = peer;
+    return GR_OK;
+}
+
+/* ---- host id ---- */
+
+/* Two processes can share memory when they run under one kernel, see one /dev/shm and are one user.
+ */
+void gr_host_id(char out[48])
+{
+    struct {
+        char boot_id[40];
+        uint64_t dev, ino, uid;
+    } id;
+    memset(&id, 0, sizeof(id));
+    sodium_ready();
+    struct stat sb;
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    if (fd >= 0 && read(fd, id.boot_id, 36) == 36 && stat("/dev/shm", &sb) == 0) {
+        id.dev = sb.st_dev;
+        id.ino = sb.st_ino;
+        id.uid = geteuid();
+    } else {
+        randombytes_buf(&id, sizeof(id)); /* equal to nobody's */
+    }
+    if (fd >= 0) {
+        close(fd);
+    }
+    uint8_t hash[23];
+    crypto_generichash(hash, sizeof(hash), (const uint8_t *)&id, sizeof(id), NULL, 0);
+    sodium_bin2hex(out, 48, hash, sizeof(hash));
+}
+
+/* ---- shared key ---- */
+
+static enum gr_status key_from_hex(const char *hex, size_t n, const char *where, uint8_t key_out[GR_KEY_BYTES])
+{
+    uint8_t key[GR_KEY_BYTES];
+    size_t bytes = 0;
+    const char *end = NULL;
+    if (n != 2 * GR_KEY_BYTES || sodium_hex2bin(key, sizeof(key), hex, n, NULL, &bytes, &end) != 0 ||
+        bytes != GR_KEY_BYTES || end != hex + n) {
+        log_error("%s: the shared key is %d hexadecimal digits", where, 2 * GR_KEY_BYTES);
+        return GR_EFORMAT;
+    }
+    memcpy(key_out, key, GR_KEY_BYTES);
+    sodium_memzero(key, sizeof(key));
+    return GR_OK;
+}
+
+/* All of it, up to cap bytes; a FIFO is waited for as long as KEY_FIFO_MS. -1: errno says why. */
+static ssize_t read_key(int fd, char *text, size_t cap)
+{
+    size_t n = 0;
+    while (n < cap) {
+        struct pollfd p = {.fd = fd, .events = POLLIN};
+        const int ready = poll(&p, 1, KEY_FIFO_MS);
+        const ssize_t got = ready > 0 ? read(fd, text + n, cap - n) : -1;
+        if (ready == 0) {
+            errno = ETIMEDOUT;
+        }
+        if (got <= 0) {
+            return got < 0 ? -1 : (ssize_t)n;
+        }
+        n += (size_t)got;
+    }
+    return (ssize_t)n;
+}
+
+enum gr_status gr_key_from_file(const char *path, uint8_t key_out[GR_KEY_BYTES])
+{
+    char text[128];
+    struct stat sb;
+    sodium_ready();
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    ssize_t n = fd < 0 || fstat(fd, &sb) != 0 ? -1 : read_key(fd, text, sizeof(text));
+    const int err = errno;
+    if (fd >= 0) {
+        close(fd);
+    }
+    if (n < 0) {
+        log_error("key file %s: %s", path,
+                  err == ETIMEDOUT ? "nobody has written a key into this FIFO within 5 s" : strerror(err));
+        return GR_EIO;
+    }
+    if ((sb.st_mode & 077) != 0) {
+        log_error("key file %s has mode %04o, so others may read the shared key; chmod 600 %s", path,
+                  (unsigned)sb.st_mode & 07777u, path);
+        return GR_EINVAL;
+    }
+    while (n > 0 && strchr(" \t\r\n", text[n - 1]) != NULL) {
+        n--;
+    }
+    enum gr_status st = key_from_hex(text, (size_t)n, path, key_out);
+    sodium_memzero(text, sizeof(text));
+    return st;
+}
+
+enum gr_status gr_key_make_file(const char *path)
+{
+    uint8_t key[GR_KEY_BYTES];
+    char hex[2 * GR_KEY_BYTES + 1];
+    struct gr_out_file o;
+    GR_TRY(gr_key_random(key, hex));
+    enum gr_status st = gr_out_file_open("--make-key", path, 0600, true, &o);
+    if (st == GR_OK) {
+        const bool whole = fprintf(o.f, "%s\n", hex) == (int)sizeof(hex);
+        st = gr_out_file_close(&o, whole, NULL);
+    }
+    sodium_memzero(hex, sizeof(hex));
+    sodium_memzero(key, sizeof(key));
+    return st;
+}
+
+enum gr_status gr_key_from_env(uint8_t key_out[GR_KEY_BYTES])
+{
+    sodium_ready();
+    const char *path = getenv("GRAFT_KEY_FILE");
+    if (path != NULL && path[0] != '\0') {
+        return gr_key_from_file(path, key_out);
+    }
+    const char *hex = getenv("GRAFT_KEY");
+    if (hex != NULL && hex[0] != '\0') {
+        return key_from_hex(hex, strlen(hex), "GRAFT_KEY", key_out);
+    }
+    return GR_ENOTFOUND;
+}
+
+enum gr_status gr_key_random(uint8_t key_out[GR_KEY_BYTES], char hex_out[2 * GR_KEY_BYTES + 1])
+{
+    sodium_ready();
+    randombytes_buf(key_out, GR_KEY_BYTES);
+    sodium_bin2hex(hex_out, 2 * GR_KEY_BYTES + 1, key_out, GR_KEY_BYTES);
+    return GR_OK;
+}

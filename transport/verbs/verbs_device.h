@@ -1,0 +1,37 @@
+/* Which device, port and address a worker uses. */
+#ifndef GR_TRANSPORT_VERBS_VERBS_DEVICE_H
+#define GR_TRANSPORT_VERBS_VERBS_DEVICE_H
+
+#include "transport/verbs/verbs.h"
+#include "transport/verbs/verbs_lib.h"
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+struct gr_verbs_device {
+    char name[64];
+    uint8_t port;
+    int gid_index;                /* -1: the device is named by address (InfiniBand, iWARP) */
+    struct sockaddr_storage addr; /* to bind; port 0 */
+    char addr_text[INET6_ADDRSTRLEN];
+    char gid_text[INET6_ADDRSTRLEN];
+    int mtu_bytes;
+    uint32_t n_wr_max, n_cqe_max;
+    bool iwarp; /* no immediate data: two-sided only */
+};
+
+/* The options' device, else what NCCL_IB_HCA, NCCL_IB_GID_INDEX and NCCL_SOCKET_IFNAME allow, else any; of its
+ * addresses RoCE v2 on IPv4 first. GR_ENOTFOUND: one line says what was looked for and what there is. */
+GR_NODISCARD enum gr_status gr_verbs_device_choose(const struct gr_verbs_lib *lib,
+                                                   const struct gr_verbs_options *options, struct gr_verbs_device *out);
+
+/* How frames would reach GPU memory. */
+enum gr_gpu_path { GR_GPU_DMABUF, GR_GPU_PEER_MEMORY, GR_GPU_STAGING };
+const char *gr_gpu_path_name(enum gr_gpu_path path);
+enum gr_gpu_path gr_verbs_probe_gpu_path(const struct gr_verbs_lib *lib, struct ibv_pd *pd);
+
+/* "a,b", "^a,b" (not these), "=a" (whole names), each "NAME" or "NAME:PORT" where port_wanted: as NCCL has it. NULL or
+ * empty: everything. For tests. */
+bool gr_verbs_list_allows(const char *list, const char *name, unsigned port);
+
+#endif

@@ -1,0 +1,25 @@
+#include "transport/verbs/verbs.h"
+
+#include <malloc.h>
+
+static struct gr_verbs_options configured = GR_VERBS_OPTIONS_DEFAULT;
+
+/* librdmacm before 52 sorts its devices by the lower half of their addresses and merges them by the whole. Where the
+ * heaps of two threads lie far apart, a device that is made again while we run can push another one off its list, and
+ * no address is bound to that one until the process ends. So there is one heap; nothing is allocated in a round. */
+void gr_verbs_prepare(void)
+{
+#ifdef M_ARENA_MAX
+    (void)mallopt(M_ARENA_MAX, 1);
+#endif
+}
+
+void gr_verbs_configure(const struct gr_verbs_options *options)
+{
+    configured = *options;
+}
+
+const struct gr_verbs_options *gr_verbs_configured(void)
+{
+    return &configured;
+}

@@ -1,0 +1,278 @@
+/* Records in: completions become frames in their queues, credits, and slots that are free again.
+ *
+ * A small frame is handed out in the receive that it came in: nobody but the device writes there, and it not before the
+ * receive is posted again. A bulk frame is copied out: the inbox stays writable by the peer. */
+#include "transport/verbs/verbs_conn.h"
+
+#include "common/base/log.h"
+
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <string.h>
+
+#define N_POLL 16
+#define N_POLL_MAX 16 /* batches a call: the caller gets its turn */
+#define N_REPOST 16u
+
+/* ---- receives ---- */
+
+enum gr_status gr_verbs_repost(struct gr_verbs_conn *v)
+{
+    while (v->n_repost > 0 && !v->gone) {
+        struct ibv_recv_wr wr[N_REPOST], *bad = NULL;
+        struct ibv_sge sge[N_REPOST];
+        const uint32_t n = GR_MIN(v->n_repost, N_REPOST);
+        for (uint32_t i = 0; i < n; i++) {
+            const uint32_t slot = v->repost[v->n_repost - 1 - i], head = v->two_sided ? GR_VERBS_HEADER_BYTES : 0;
+            sge[i] =
+                (struct ibv_sge){.addr = (uintptr_t)gr_verbs_recv_slot(v->memory, slot) - head,
+                                 .length = (uint32_t)(v->memory->layout.recv_stride - v->memory->layout.head) + head,
+                                 .lkey = v->memory->local_mr->lkey};
+            wr[i] = (struct ibv_recv_wr){
+                .wr_id = slot, .sg_list = &sge[i], .num_sge = 1, .next = i + 1 < n ? &wr[i + 1] : NULL};
+        }
+        if (v->lib->post_recv(v->link.id->qp, wr, &bad) != 0) {
+            gr_verbs_lose(v, true, "the device refused a receive");
+            return GR_ECLOSED;
+        }
+        for (uint32_t i = 0; i < n; i++) {
+            v->in.state[v->repost[--v->n_repost]] = GR_VERBS_POSTED;
+        }
+        v->n_recv_posted += n;
+    }
+    return v->gone ? GR_ECLOSED : GR_OK;
+}
+
+void gr_verbs_recv_done(struct gr_verbs_conn *v, uint32_t slot)
+{
+    v->in.state[slot] = GR_VERBS_FREE;
+    v->repost[v->n_repost++] = (uint16_t)slot;
+}
+
+/* ---- headers ---- */
+
+static bool take_credit_records(struct gr_verbs_conn *v, uint32_t n)
+{
+    if (n > v->n_credit_record) {
+        return false;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        v->n_credit_record_of[v->credit_class[i]]--;
+    }
+    v->n_credit_record -= n;
+    memmove(v->credit_class, v->credit_class + n, v->n_credit_record);
+    return true;
+}
+
+static const char *frame_fault(const struct gr_verbs_conn *v, const struct gr_verbs_header *h)
+{
+    if (h->class == GR_VERBS_CREDIT) {
+        return h->bytes != 0                           ? "credit record with a payload"
+               : v->n_owed_record == GR_VERBS_N_CREDIT ? "credit record before others were acknowledged"
+                                                       : NULL;
+    }
+    const uint32_t before = h->class == GR_FRAME_BULK && v->in_bulk ? v->bulk_bytes : 0;
+    if (h->bytes > gr_class_bytes_max(&v->base.limits, (int)h->class) - before) {
+        return "oversize frame";
+    }
+    if (h->more && (!v->two_sided || h->bytes != v->memory->layout.part_bytes)) {
+        return "part of a frame of a wrong size";
+    }
+    /* A slot that was released is the peer's again only once its credit was returned. */
+    const bool room = h->class == GR_FRAME_SMALL
+                          ? v->n_small_held + v->n_owed[GR_FRAME_SMALL] < v->base.limits.n_small_slot
+                          : v->in_bulk || v->bulk.n_free > v->n_owed[GR_FRAME_BULK];
+    return room ? NULL : "frame without a credit";
+}
+
+/* NULL, or what is wrong. Takes the credits. */
+static const char *take_header(struct gr_verbs_conn *v, const struct gr_verbs_header *h)
+{
+    const uint32_t mask = v->two_sided ? UINT32_MAX : GR_VERBS_IMM_SEQUENCE_MASK;
+    if (h->sequence != (v->recv_sequence & mask)) {
+        return "wrong sequence number";
+    }
+    if (h->n_credit[0] > v->n_unacked[0] || h->n_credit[1] > v->n_unacked[1]) {
+        return "more credits returned than were taken";
+    }
+    if (!take_credit_records(v, h->n_credit_record)) {
+        return "more credit records acknowledged than were sent";
+    }
+    const char *fault = frame_fault(v, h);
+    if (fault != NULL) {
+        return fault;
+    }
+    v->recv_sequence++;
+    for (int k = 0; k < GR_N_FRAME_CLASS; k++) {
+        v->n_unacked[k] -= h->n_credit[k];
+        v->n_credit[k] += h->n_credit[k];
+    }
+    return NULL;
+}
+
+/* ---- frames ---- */
+
+uint8_t *gr_verbs_copy_of(const struct gr_verbs_conn *v, uint32_t slot)
+{
+    return v->copies + slot * gr_verbs_copy_stride(&v->base.limits);
+}
+
+/* from: in the inbox or in a receive; as many bytes as the device said came. */
+static void take_bulk(struct gr_verbs_conn *v, const struct gr_verbs_header *h, const uint8_t *from)
+{
+    if (!v->in_bulk) {
+        v->bulk_slot = gr_verbs_slot_take(&v->bulk);
+        v->bulk_bytes = 0;
+        v->in_bulk = true;
+    }
+    memcpy(gr_verbs_copy_of(v, v->bulk_slot) + v->bulk_bytes, from, h->bytes);
+    v->bulk_bytes += h->bytes;
+    if (!h->more) {
+        gr_verbs_slot_push(&v->bulk, v->bulk_slot, v->bulk_bytes);
+        v->in_bulk = false;
+        v->n_bulk_received++;
+    }
+}
+
+/* The header, from where this mode has it. NULL, or what is wrong. */
+static const char *read_header(const struct gr_verbs_conn *v, const struct ibv_wc *wc, const uint8_t *payload,
+                               struct gr_verbs_header *out)
+{
+    const bool beside = (wc->wc_flags & IBV_WC_WITH_IMM) != 0;
+    bool good = beside && !v->two_sided && gr_verbs_imm_decode(ntohl(wc->imm_data), wc->byte_len, out);
+    if (v->two_sided && !beside && wc->byte_len >= GR_VERBS_HEADER_BYTES) {
+        good = gr_verbs_header_decode(payload - GR_VERBS_HEADER_BYTES, out);
+    }
+    if (!good) {
+        return "malformed header";
+    }
+    /* Its own words: a device can be at fault, too (soft RoCE: docs/ARCHITECTURE.md). */
+    return v->two_sided && wc->byte_len != GR_VERBS_HEADER_BYTES + out->bytes ? "record of a wrong length" : NULL;
+}
+
+/* A WRITE_WITH_IMM: the receive only tells that it came. Where it went is taken for granted, not believed: what is not
+ * in the slot whose turn it is was not sent. */
+static const char *take_written(struct gr_verbs_conn *v, const struct ibv_wc *wc, struct gr_verbs_header *h)
+{
+    const uint32_t n_slot = v->base.limits.n_bulk_slot;
+    if (v->two_sided || n_slot == 0) {
+        return "write where nothing was granted";
+    }
+    const char *fault = read_header(v, wc, NULL, h);
+    if (fault == NULL && h->class != GR_FRAME_BULK) {
+        fault = "malformed header";
+    }
+    if (fault == NULL) {
+        fault = take_header(v, h);
+    }
+    if (fault == NULL) {
+        take_bulk(v, h, v->memory->inbox + v->n_bulk_received % n_slot * v->memory->layout.bulk_stride);
+    }
+    return fault;
+}
+
+/* NULL, or what is wrong. *keep_out: the receive is a small frame now. */
+static const char *take_sent(struct gr_verbs_conn *v, const struct ibv_wc *wc, uint32_t slot, struct gr_verbs_header *h,
+                             bool *keep_out)
+{
+    const uint8_t *p = gr_verbs_recv_slot(v->memory, slot);
+    const char *fault = read_header(v, wc, p, h);
+    if (fault == NULL && h->class == GR_FRAME_BULK && !v->two_sided) {
+        fault = "malformed header";
+    }
+    if (fault == NULL) {
+        fault = take_header(v, h);
+    }
+    if (fault != NULL) {
+        return fault;
+    }
+    if (h->class == GR_VERBS_CREDIT) {
+        v->n_owed_record++;
+    } else if (h->class == GR_FRAME_BULK) {
+        take_bulk(v, h, p);
+    } else {
+        gr_verbs_slot_push(&v->in, slot, h->bytes);
+        v->n_small_held++;
+        *keep_out = true;
+    }
+    return NULL;
+}
+
+static void take_receive(struct gr_verbs_conn *v, const struct ibv_wc *wc)
+{
+    const uint32_t slot = (uint32_t)wc->wr_id;
+    struct gr_verbs_header h = {0};
+    bool keep = false;
+    GR_ASSERT(slot < v->in.n_slot && v->in.state[slot] == GR_VERBS_POSTED);
+    v->n_recv_posted--;
+    v->n_record++;
+    const char *fault =
+        wc->opcode == IBV_WC_RECV_RDMA_WITH_IMM ? take_written(v, wc, &h) : take_sent(v, wc, slot, &h, &keep);
+    if (fault != NULL) {
+        gr_verbs_throw_out(v, fault, &h, wc->byte_len);
+    }
+    if (!keep) {
+        gr_verbs_recv_done(v, slot);
+    }
+}
+
+/* ---- completions ---- */
+
+static const char *failure_text(enum ibv_wc_status status)
+{
+    switch (status) {
+    case IBV_WC_RETRY_EXC_ERR:
+        return "the peer's device does not answer (link down, or the machine is gone)";
+    case IBV_WC_RNR_RETRY_EXC_ERR:
+        return "the peer had no receive posted (a bug in its credits)";
+    case IBV_WC_REM_ACCESS_ERR:
+    case IBV_WC_REM_INV_REQ_ERR:
+    case IBV_WC_REM_OP_ERR:
+        return "the peer's device refused a record (a bug: wrong key, address or length)";
+    case IBV_WC_LOC_PROT_ERR:
+    case IBV_WC_LOC_LEN_ERR:
+    case IBV_WC_LOC_QP_OP_ERR:
+    case IBV_WC_LOC_ACCESS_ERR:
+        return "our own device refused a record (a bug: wrong key, address or length)";
+    case IBV_WC_WR_FLUSH_ERR:
+        return "the queue pair was closed";
+    default:
+        return "the device failed";
+    }
+}
+
+static void take_failure(struct gr_verbs_conn *v, const struct ibv_wc *wc)
+{
+    char why[160];
+    v->stats.n_rnr += wc->status == IBV_WC_RNR_RETRY_EXC_ERR;
+    if (v->gone) {
+        return; /* the rest of the queue comes back */
+    }
+    snprintf(why, sizeof(why), "%s (%s, vendor code 0x%x)", failure_text(wc->status), ibv_wc_status_str(wc->status),
+             wc->vendor_err);
+    /* What is flushed first tells that the other side closed; its event is on the way. */
+    gr_verbs_lose(v, wc->status != IBV_WC_WR_FLUSH_ERR, why);
+}
+
+void gr_verbs_pump(struct gr_verbs_conn *v)
+{
+    struct ibv_wc wc[N_POLL];
+    int n = N_POLL;
+    for (int i = 0; i < N_POLL_MAX && n == N_POLL; i++) {
+        n = v->lib->poll_cq(v->link.cq, N_POLL, wc);
+        if (n < 0) {
+            gr_verbs_lose(v, true, "the completion queue cannot be read");
+            return;
+        }
+        for (int w = 0; w < n; w++) {
+            if (wc[w].status != IBV_WC_SUCCESS) {
+                take_failure(v, &wc[w]);
+            } else if ((wc[w].wr_id & GR_VERBS_SEND_WR_BIT) != 0) {
+                gr_verbs_sent_done(v, wc[w].wr_id);
+            } else if (!v->failed) {
+                take_receive(v, &wc[w]);
+            }
+        }
+        (void)gr_verbs_repost(v);
+    }
+}

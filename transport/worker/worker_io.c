@@ -1,0 +1,723 @@
+#include "transport/worker/worker_io.h"
+
+#include "common/base/clock.h"
+#include "common/process/joined.h"
+#include "common/base/log.h"
+#include "common/base/no_alloc.h"
+#include "common/base/parse.h"
+#include "common/protocol/wire.h"
+#include "transport/connect/control.h"
+#include "transport/connect/gate.h"
+#include "transport/segment.h"
+#include "transport/net.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#define HANDSHAKE_TIMEOUT_MS 10000 /* as seen by the side that connects */
+#define JOIN_PATIENCE_S 60
+#define LOOKS_PER_POLL 64u
+/* A connection that stood before is tried again: at once, then after 50 ms, 100 ms ... 2 s, each drawn from its upper
+ * half, so that drafters that lost one target do not come back in step. */
+#define RETRY_MS_MIN 50u
+#define RETRY_MS_MAX 2000u
+#define RETRY_PATIENCE (60 * GR_S)
+
+enum peer_state { PEER_FREE, PEER_HANDSHAKE, PEER_WAITING, PEER_READY }; /* the I/O loop's alone */
+enum outcome { OUTCOME_NONE, OUTCOME_OPEN, OUTCOME_FAILED };
+
+/* A data connection. */
+struct peer {
+    enum peer_state state;
+    uint32_t id;
+    struct gr_conn *conn;
+    enum outcome outcome; /* written by the hand-shake thread, with new_conn and failure, under the lock */
+    struct gr_conn *new_conn;
+    enum gr_status failure;
+    char why[256];                 /* with failure: why nobody was reached; empty: that has been logged */
+    char address[GR_MSG_TEXT_MAX]; /* empty: it came to us */
+    int forced;
+    uint32_t n_retry;
+    uint64_t retry_ns, give_up_ns; /* PEER_WAITING */
+    bool announce;                 /* on_peer_ready is owed */
+    struct gr_frame out;
+    bool out_open;
+};
+
+struct gr_worker_io {
+    struct gr_worker_config config;
+    struct gr_worker_machine machine;
+    struct gr_control *control;
+    struct gr_compute *compute;
+    uint64_t progress_ns; /* when something happened last; with config.spin_ns */
+    unsigned n_spin;
+    struct gr_gate *gate; /* NULL: nobody comes to us */
+    int wake_fd;
+    struct peer peer[GR_PEER_MAX];
+    uint32_t next_peer_id;
+    char known[GR_PEER_MAX][GR_MSG_TEXT_MAX]; /* addresses that a connection has stood to, the latest ones */
+    uint32_t n_known;
+    bool drained, control_lost, refused, compute_busy, stopping;
+    enum gr_status failure;
+    pthread_mutex_t lock; /* of what the hand-shake threads hand over */
+    int n_handshake;      /* threads alive, under the lock */
+    pthread_cond_t handshake_done;
+};
+
+static void wake(struct gr_worker_io *w)
+{
+    const uint64_t one = 1;
+    ssize_t n = write(w->wake_fd, &one, sizeof(one));
+    (void)n;
+}
+
+/* ---- hand-shakes that begin here ---- */
+
+struct handshake {
+    struct gr_worker_io *w;
+    int slot;
+    char address[GR_MSG_TEXT_MAX];
+    int forced;
+    uint32_t generation;
+};
+
+static void *run_handshake(void *arg)
+{
+    struct handshake *h = arg;
+    struct gr_worker_io *w = h->w;
+    struct gr_conn *conn = NULL;
+    const int patience_ms = w->config.handshake_timeout_ms;
+    char why[256] = "";
+    int fd = -1;
+    gr_log_hold(why, sizeof(why)); /* the I/O loop tells an outage once */
+    enum gr_status st = gr_tcp_connect(h->address, patience_ms, &fd);
+    gr_log_hold(NULL, 0);
+    if (st == GR_OK) {
+        struct gr_hello peer_hello;
+        st = gr_bootstrap(fd, true, &w->config.hello, w->config.key, h->forced, h->generation, patience_ms, &peer_hello,
+                          &conn);
+        if (st != GR_OK) {
+            close(fd);
+        }
+    }
+    pthread_mutex_lock(&w->lock);
+    struct peer *p = &w->peer[h->slot];
+    p->new_conn = conn;
+    p->failure = st;
+    memcpy(p->why, why, sizeof(why));
+    p->outcome = st == GR_OK ? OUTCOME_OPEN : OUTCOME_FAILED;
+    w->n_handshake--;
+    wake(w);
+    pthread_cond_broadcast(&w->handshake_done);
+    pthread_mutex_unlock(&w->lock);
+    free(h);
+    return NULL;
+}
+
+static struct peer *take_slot(struct gr_worker_io *w)
+{
+    for (int i = 0; i < GR_PEER_MAX; i++) {
+        if (w->peer[i].state == PEER_FREE) {
+            w->peer[i] = (struct peer){.id = ++w->next_peer_id};
+            return &w->peer[i];
+        }
+    }
+    return NULL;
+}
+
+static enum gr_status start_handshake(struct gr_worker_io *w, struct peer *p, const char *address, int forced)
+{
+    struct handshake *h = calloc(1, sizeof(*h));
+    pthread_t thread;
+    if (h == NULL) {
+        return GR_ENOMEM;
+    }
+    *h = (struct handshake){.w = w, .slot = (int)(p - w->peer), .forced = forced, .generation = p->id};
+    snprintf(h->address, sizeof(h->address), "%s", address);
+    p->state = PEER_HANDSHAKE;
+    p->outcome = OUTCOME_NONE; /* no thread is at work on it */
+    p->forced = forced;
+    pthread_mutex_lock(&w->lock);
+    w->n_handshake++;
+    pthread_mutex_unlock(&w->lock);
+    if (pthread_create(&thread, NULL, run_handshake, h) != 0) {
+        log_error("cannot start a hand-shake thread");
+        p->state = PEER_FREE;
+        pthread_mutex_lock(&w->lock);
+        w->n_handshake--;
+        pthread_mutex_unlock(&w->lock);
+        free(h);
+        return GR_ENOMEM;
+    }
+    pthread_detach(thread);
+    return GR_OK;
+}
+
+/* Those who have passed the gate; strangers take no data connection. */
+static bool take_arrivals(struct gr_worker_io *w)
+{
+    struct gr_arrival a;
+    bool progress = false;
+    while (w->gate != NULL && gr_gate_take(w->gate, &a)) {
+        struct peer *p = take_slot(w);
+        if (p == NULL) {
+            log_error("a drafter was turned away: all %d data connections are in use", GR_PEER_MAX);
+            gr_conn_close(a.conn);
+        } else {
+            p->state = PEER_READY;
+            p->conn = a.conn;
+            log_info("data connection %u over %s", p->id, p->conn->ops->name);
+        }
+        progress = true;
+    }
+    return progress;
+}
+
+enum gr_status gr_worker_io_connect(struct gr_worker_io *w, const char *address, const char *transport,
+                                    uint32_t *peer_out)
+{
+    for (int i = 0; i < GR_PEER_MAX; i++) {
+        struct peer *p = &w->peer[i];
+        const bool fits = w->config.loop_conn != NULL || strcmp(p->address, address) == 0;
+        if (fits && p->state != PEER_FREE) {
+            p->announce = true;
+            *peer_out = p->id;
+            return GR_OK;
+        }
+    }
+    int forced = w->config.forced_transport;
+    enum gr_transport_kind kind = GR_TRANSPORT_TCP;
+    if (transport[0] != '\0') {
+        GR_TRY(gr_transport_by_name(transport, &kind));
+        forced = (int)kind;
+    }
+    struct peer *p = take_slot(w);
+    if (p == NULL) {
+        log_error("all %d data connections are in use", GR_PEER_MAX);
+        return GR_ELIMIT;
+    }
+    snprintf(p->address, sizeof(p->address), "%s", address);
+    p->announce = true;
+    *peer_out = p->id;
+    return start_handshake(w, p, address, forced);
+}
+
+/* ---- peers ---- */
+
+static struct peer *peer_of(struct gr_worker_io *w, uint32_t id)
+{
+    for (int i = 0; i < GR_PEER_MAX; i++) {
+        if (w->peer[i].state == PEER_READY && w->peer[i].id == id) {
+            return &w->peer[i];
+        }
+    }
+    return NULL;
+}
+
+uint32_t gr_worker_io_take_fallbacks(struct gr_worker_io *w, uint32_t peer)
+{
+    struct peer *p = peer_of(w, peer);
+    const uint32_t n = p != NULL ? p->conn->n_fallback : 0;
+    if (p != NULL) {
+        p->conn->n_fallback = 0;
+    }
+    return n;
+}
+
+static void lose_peer(struct gr_worker_io *w, struct peer *p, uint64_t now_ns)
+{
+    const uint32_t id = p->id;
+    gr_conn_close(p->conn);
+    *p = (struct peer){.state = PEER_FREE};
+    w->machine.on_peer_lost(w->machine.ctx, id, now_ns);
+}
+
+static bool is_known(const struct gr_worker_io *w, const char *address)
+{
+    for (uint32_t i = 0; i < GR_MIN(w->n_known, GR_PEER_MAX); i++) {
+        if (strcmp(w->known[i], address) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void remember(struct gr_worker_io *w, const struct peer *p)
+{
+    if (p->address[0] != '\0' && !is_known(w, p->address)) {
+        memcpy(w->known[w->n_known++ % GR_PEER_MAX], p->address, sizeof(p->address));
+    }
+}
+
+/* What the two say of each other does not change by itself; a link or a device comes back. */
+static bool may_come_back(enum gr_status st)
+{
+    return st != GR_EAUTH && st != GR_EMISMATCH && st != GR_EINVAL && st != GR_ENOTFOUND && st != GR_EPROTO;
+}
+
+/* Once an outage; that nobody was ever reached there is an error. */
+static void tell_failure(const struct peer *p, bool again)
+{
+    if (p->why[0] == '\0') {
+        return;
+    }
+    if (!again && p->n_retry == 0) {
+        log_error("%s", p->why);
+    } else if (again && p->n_retry == 1) {
+        log_warn("%s; trying again, without further lines, for %d s", p->why, (int)(RETRY_PATIENCE / GR_S));
+    }
+}
+
+/* False: this one is given up. */
+static bool try_later(struct gr_worker_io *w, struct peer *p, uint64_t now_ns)
+{
+    if (p->address[0] == '\0' || !is_known(w, p->address) || !may_come_back(p->failure)) {
+        return false;
+    }
+    p->give_up_ns = p->give_up_ns == 0 ? now_ns + RETRY_PATIENCE : p->give_up_ns;
+    if (now_ns >= p->give_up_ns) {
+        return false;
+    }
+    const uint32_t wait_ms = GR_MIN(RETRY_MS_MIN << GR_MIN(p->n_retry, 10u), RETRY_MS_MAX);
+    p->n_retry++;
+    p->state = PEER_WAITING;
+    p->retry_ns = now_ns + (wait_ms / 2 + randombytes_uniform(wait_ms / 2 + 1)) * GR_MS;
+    log_info("data connection %u to %s: attempt %u failed (%s), again in at most %u ms", p->id, p->address, p->n_retry,
+             gr_status_text(p->failure), wait_ms);
+    return true;
+}
+
+static bool retry_due(struct gr_worker_io *w, struct peer *p, uint64_t now_ns)
+{
+    if (p->state != PEER_WAITING || now_ns < p->retry_ns) {
+        return false;
+    }
+    if (start_handshake(w, p, p->address, p->forced) != GR_OK) {
+        lose_peer(w, p, now_ns);
+    }
+    return true;
+}
+
+/* Takes over what the hand-shake threads have finished. */
+static bool settle_handshakes(struct gr_worker_io *w, uint64_t now_ns)
+{
+    bool progress = false;
+    for (int i = 0; i < GR_PEER_MAX; i++) {
+        struct peer *p = &w->peer[i];
+        pthread_mutex_lock(&w->lock);
+        const enum outcome outcome = p->outcome;
+        pthread_mutex_unlock(&w->lock);
+        if (p->state == PEER_HANDSHAKE && outcome == OUTCOME_FAILED) {
+            const bool again = try_later(w, p, now_ns);
+            tell_failure(p, again);
+            if (!again) {
+                lose_peer(w, p, now_ns);
+            }
+            progress = true;
+        } else if (p->state == PEER_HANDSHAKE && outcome == OUTCOME_OPEN) {
+            p->state = PEER_READY;
+            p->conn = p->new_conn;
+            remember(w, p);
+            log_info("data connection %u over %s", p->id, p->conn->ops->name);
+            if (p->n_retry > 0) {
+                log_info("data connection %u to %s stands again after %u attempts", p->id, p->address, p->n_retry);
+                p->n_retry = 0;
+                p->give_up_ns = 0;
+            }
+            progress = true;
+        }
+        progress |= retry_due(w, p, now_ns);
+        if (p->state == PEER_READY && p->announce) {
+            p->announce = false;
+            w->machine.on_peer_ready(w->machine.ctx, p->id, p->conn->ops->name, now_ns);
+            progress = true;
+        }
+    }
+    return progress;
+}
+
+static bool receive_frames(struct gr_worker_io *w, struct peer *p, uint64_t now_ns)
+{
+    bool progress = false;
+    for (;;) {
+        struct gr_frame f;
+        enum gr_status st = gr_conn_recv(p->conn, &f);
+        if (st == GR_AGAIN) {
+            return progress;
+        }
+        if (st == GR_OK) {
+            progress = true;
+            gr_no_alloc_begin();
+            st = w->machine.on_frame(w->machine.ctx, p->id, f.data, f.bytes, now_ns);
+            gr_conn_release(p->conn, &f);
+            gr_no_alloc_end();
+        }
+        if (st != GR_OK) {
+            lose_peer(w, p, now_ns);
+            return true;
+        }
+    }
+}
+
+uint8_t *gr_worker_io_frame_begin(struct gr_worker_io *w, uint32_t peer, enum gr_frame_class class, uint32_t bytes)
+{
+    struct peer *p = peer_of(w, peer);
+    if (p == NULL || gr_conn_acquire(p->conn, class, bytes, &p->out) != GR_OK) {
+        return NULL;
+    }
+    p->out_open = true;
+    return p->out.data;
+}
+
+void gr_worker_io_frame_end(struct gr_worker_io *w, uint32_t peer, uint32_t bytes)
+{
+    struct peer *p = peer_of(w, peer);
+    if (p != NULL && p->out_open) {
+        p->out_open = false;
+        /* A connection that died meanwhile is found by the next receive. */
+        enum gr_status st = gr_conn_send(p->conn, &p->out, bytes);
+        (void)st;
+    }
+}
+
+/* ---- control and compute ---- */
+
+void gr_worker_io_send_msg(struct gr_worker_io *w, const struct gr_msg *m)
+{
+    if (!w->control_lost && gr_control_send(w->control, m) != GR_OK) {
+        w->control_lost = true;
+    }
+}
+
+size_t gr_worker_io_msg_room(const struct gr_worker_io *w)
+{
+    return w->control_lost ? 0 : gr_control_room(w->control);
+}
+
+void gr_worker_io_compute(struct gr_worker_io *w, void (*fn)(void *arg), void *arg, bool more)
+{
+    w->compute_busy = true;
+    gr_compute_post(w->compute, fn, arg, more);
+}
+
+static bool receive_msgs(struct gr_worker_io *w, uint64_t now_ns)
+{
+    bool progress = false;
+    for (;;) {
+        struct gr_msg m;
+        const enum gr_status st = gr_control_recv(w->control, &m);
+        if (st == GR_AGAIN) {
+            return progress;
+        }
+        progress = true;
+        if (st != GR_OK) {
+            w->control_lost = true;
+            return true;
+        }
+        if (m.type != GR_MSG_ERROR) {
+            gr_joined_tell();
+        }
+        if (m.type == GR_MSG_DRAIN) {
+            w->drained = true;
+        } else if (m.type == GR_MSG_ERROR) { /* the only one that an orchestrator sends: it does not take this worker */
+            log_error("the orchestrator at %s refused this worker: %s", w->config.join, m.text);
+            w->refused = true;
+        } else {
+            w->machine.on_msg(w->machine.ctx, &m, now_ns);
+        }
+        gr_msg_finish(&m);
+    }
+}
+
+/* ---- the loop ---- */
+
+static bool pump(struct gr_worker_io *w)
+{
+    const uint64_t now_ns = gr_clock_ns();
+    bool progress = receive_msgs(w, now_ns);
+    if (w->gate != NULL) {
+        gr_gate_accept(w->gate, now_ns);
+    }
+    progress |= take_arrivals(w);
+    progress |= settle_handshakes(w, now_ns);
+    if (w->compute_busy && gr_compute_done(w->compute)) {
+        w->compute_busy = false;
+        gr_no_alloc_begin();
+        w->machine.on_compute_done(w->machine.ctx, gr_clock_ns());
+        gr_no_alloc_end();
+        progress = true;
+    }
+    const uint64_t frames_ns = gr_clock_ns(); /* time never runs backwards for the machine */
+    for (int i = 0; i < GR_PEER_MAX; i++) {
+        if (w->peer[i].state == PEER_READY) {
+            progress |= receive_frames(w, &w->peer[i], frames_ns);
+        }
+    }
+    return progress;
+}
+
+/* True: the queue to the orchestrator has become shorter. */
+static bool flush_all(struct gr_worker_io *w)
+{
+    for (int i = 0; i < GR_PEER_MAX; i++) {
+        if (w->peer[i].state == PEER_READY) {
+            enum gr_status st = gr_conn_flush(w->peer[i].conn);
+            (void)st; /* stuck output shows in poll_fd's events, a dead peer in the next receive */
+        }
+    }
+    const size_t room = gr_worker_io_msg_room(w);
+    if (!w->control_lost && gr_control_flush(w->control) == GR_ECLOSED) {
+        w->control_lost = true;
+    }
+    return gr_worker_io_msg_room(w) > room;
+}
+
+/* Everything is looked at again at once; what only poll() sees, now and then. */
+static bool spins_on(struct gr_worker_io *w, uint64_t now_ns)
+{
+    return now_ns - w->progress_ns < w->config.spin_ns && ++w->n_spin % LOOKS_PER_POLL != 0;
+}
+
+static void sleep_until(struct gr_worker_io *w, uint64_t wake_ns)
+{
+    struct pollfd fds[GR_PEER_MAX + 4];
+    nfds_t n = 0;
+    fds[n++] = (struct pollfd){.fd = gr_control_fd(w->control), .events = gr_control_events(w->control)};
+    fds[n++] = (struct pollfd){.fd = w->wake_fd, .events = POLLIN};
+    fds[n++] = (struct pollfd){.fd = gr_compute_fd(w->compute), .events = POLLIN};
+    const uint64_t now_ns = gr_clock_ns();
+    if (spins_on(w, now_ns)) {
+        return;
+    }
+    wake_ns = now_ns - w->progress_ns < w->config.spin_ns ? now_ns : wake_ns;
+    if (w->gate != NULL) {
+        fds[n++] = (struct pollfd){.fd = gr_gate_poll_fd(w->gate, now_ns), .events = POLLIN};
+        wake_ns = GR_MIN(wake_ns, gr_gate_wake_ns(w->gate, now_ns));
+    }
+    /* poll_fd() arms the wake-up: from here to ppoll() nothing is received. */
+    for (int i = 0; i < GR_PEER_MAX; i++) {
+        if (w->peer[i].state == PEER_WAITING) {
+            wake_ns = GR_MIN(wake_ns, w->peer[i].retry_ns);
+        }
+        if (w->peer[i].state == PEER_READY) {
+            short events = 0;
+            const int fd = gr_conn_poll_fd(w->peer[i].conn, &events);
+            if (fd < 0) {
+                return; /* frames are waiting */
+            }
+            fds[n++] = (struct pollfd){.fd = fd, .events = events};
+        }
+    }
+    struct timespec timeout = {0};
+    const uint64_t wait_ns = wake_ns > now_ns ? wake_ns - now_ns : 0;
+    timeout.tv_sec = (time_t)(wait_ns / GR_S);
+    timeout.tv_nsec = (long)(wait_ns % GR_S);
+    if (ppoll(fds, n, wake_ns == UINT64_MAX ? NULL : &timeout, NULL) > 0 && (fds[1].revents & POLLIN) != 0) {
+        uint64_t count = 0;
+        ssize_t got = read(w->wake_fd, &count, sizeof(count));
+        (void)got;
+    }
+}
+
+enum gr_status gr_worker_io_run(struct gr_worker_io *w)
+{
+    while (!w->drained && !w->control_lost && !w->refused && !__atomic_load_n(&w->stopping, __ATOMIC_ACQUIRE)) {
+        const bool progress = pump(w);
+        gr_no_alloc_begin();
+        const uint64_t wake_ns = w->machine.step(w->machine.ctx, gr_clock_ns());
+        /* The machine may have found that queue full a moment ago: it looks again, nobody else would tell it. */
+        const bool flushed = flush_all(w);
+        gr_no_alloc_end();
+        if (progress || flushed) {
+            w->progress_ns = w->config.spin_ns > 0 ? gr_clock_ns() : 0;
+        } else {
+            sleep_until(w, wake_ns);
+        }
+    }
+    if (w->failure != GR_OK) {
+        return w->failure;
+    }
+    if (w->refused) {
+        return GR_EMISMATCH;
+    }
+    if (w->control_lost && !w->drained) {
+        log_info("the orchestrator is gone");
+        return GR_ECLOSED;
+    }
+    return GR_OK;
+}
+
+void gr_worker_io_stop(struct gr_worker_io *w)
+{
+    __atomic_store_n(&w->stopping, true, __ATOMIC_RELEASE);
+    wake(w);
+}
+
+void gr_worker_io_fail(struct gr_worker_io *w, enum gr_status status)
+{
+    w->failure = status;
+    gr_worker_io_stop(w);
+}
+
+/* ---- life ---- */
+
+enum gr_status gr_worker_config_describe(struct gr_worker_config *c, const struct gr_worker_identity *d)
+{
+    int64_t patience_s = JOIN_PATIENCE_S;
+    const char *patience = getenv("GRAFT_JOIN_TIMEOUT");
+    if (patience != NULL && !gr_parse_int(patience, 0, 86400, &patience_s)) {
+        log_error("GRAFT_JOIN_TIMEOUT: `%s' is not a whole number of seconds from 0 to 86400", patience);
+        return GR_EINVAL;
+    }
+    c->join_patience_ms = (int)patience_s * 1000;
+    const enum gr_status st = gr_key_from_env(c->key);
+    if (st == GR_ENOTFOUND) {
+        log_error("no shared key: set GRAFT_KEY_FILE (or GRAFT_KEY) to the orchestrator's; `graft serve --make-key F' "
+                  "makes one");
+    }
+    GR_TRY(st);
+    /* As large as a frame of features gets: slots are locked memory where the device takes them from. */
+    const bool bulk = d->feature_width > 0;
+    const size_t frame_bytes = bulk ? gr_features_frame_bytes(2 * (size_t)d->feature_width) : 0;
+    c->hello = (struct gr_hello){.version = GR_PROTOCOL_VERSION,
+                                 .role = d->role,
+                                 .tokenizer_fingerprint = d->tokenizer_fingerprint,
+                                 .model_fingerprint = d->model_fingerprint,
+                                 .n_vocab = (uint32_t)d->n_vocab,
+                                 .transport_mask = gr_transport_built_mask(),
+                                 .fc_fingerprint = d->fc_fingerprint,
+                                 .feature_raw = d->feature_raw,
+                                 .feature_width = d->feature_width,
+                                 .feature_dtype = d->feature_width > 0 ? GR_DTYPE_BF16 : GR_DTYPE_F32,
+                                 .limits = {.small_bytes_max = GR_WIRE_SMALL_BYTES_MAX,
+                                            .bulk_bytes_max = (uint32_t)frame_bytes,
+                                            .n_small_slot = 64,
+                                            .n_bulk_slot = bulk ? 8 : 0}};
+    c->join_msg = (struct gr_msg){.type = GR_MSG_JOIN,
+                                  .role = d->role,
+                                  .pid = (uint32_t)getpid(),
+                                  .n_vocab = (uint32_t)d->n_vocab,
+                                  .n_ctx_max = (uint32_t)d->n_ctx_max,
+                                  .n_block = (uint32_t)d->n_block,
+                                  .n_session = (uint32_t)d->n_session_max,
+                                  .model_fingerprint = d->model_fingerprint,
+                                  .tokenizer_fingerprint = d->tokenizer_fingerprint};
+    snprintf(c->hello.captures, sizeof(c->hello.captures), "%s", d->captures);
+    snprintf(c->hello.numerics_id, sizeof(c->hello.numerics_id), "%s", d->numerics_id);
+    snprintf(c->join_msg.numerics_id, sizeof(c->join_msg.numerics_id), "%s", d->numerics_id);
+    c->handshake_timeout_ms = HANDSHAKE_TIMEOUT_MS;
+    return GR_OK;
+}
+
+static enum gr_status join_orchestrator(struct gr_worker_io *w)
+{
+    int fd = -1;
+    struct gr_hello peer;
+    GR_TRY(gr_tcp_connect_patiently(w->config.join, w->config.join_patience_ms, &fd));
+    enum gr_status st = gr_hello_exchange(fd, &w->config.hello, w->config.key, w->config.handshake_timeout_ms, &peer);
+    if (st == GR_OK) {
+        st = gr_control_create(fd, &w->control);
+    }
+    if (st != GR_OK) {
+        close(fd);
+        return st == GR_ECLOSED ? GR_EIO : st; /* GR_ECLOSED is kept for an orchestrator that this worker had joined */
+    }
+    return gr_control_send(w->control, &w->config.join_msg);
+}
+
+static enum gr_status open_gate(struct gr_worker_io *w)
+{
+    struct gr_worker_config *c = &w->config;
+    char bound[64];
+    struct gr_gate_config gate = {.wake_fd = w->wake_fd,
+                                  .self = &c->hello,
+                                  .key = c->key,
+                                  .opens = true,
+                                  .timeout_ms = GR_MIN(c->handshake_timeout_ms, GR_ACCEPT_TIMEOUT_MS),
+                                  .forced = c->forced_transport};
+    GR_TRY(gr_tcp_listen(c->listen, &gate.listen_fd, bound));
+    const enum gr_status st = gr_gate_create(&gate, &w->gate);
+    if (st != GR_OK) {
+        close(gate.listen_fd);
+        return st;
+    }
+    snprintf(c->join_msg.address, sizeof(c->join_msg.address), "%s", bound);
+    return GR_OK;
+}
+
+static enum gr_status init(struct gr_worker_io *w)
+{
+    struct gr_worker_config *c = &w->config;
+    w->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (w->wake_fd < 0) {
+        log_error("eventfd: %s", strerror(errno));
+        return GR_EIO;
+    }
+    gr_host_id(c->hello.host_id);
+    (void)gr_segment_sweep();
+    randombytes_buf(&c->hello.incarnation, sizeof(c->hello.incarnation));
+    c->join_msg.incarnation = c->hello.incarnation;
+    GR_TRY(gr_compute_create("graft-compute", c->spin_ns, &w->compute));
+    if (c->loop_conn != NULL) {
+        w->peer[0] = (struct peer){.state = PEER_READY, .id = ++w->next_peer_id, .conn = c->loop_conn};
+    }
+    if (c->listen != NULL) {
+        GR_TRY(open_gate(w));
+    }
+    return join_orchestrator(w);
+}
+
+enum gr_status gr_worker_io_create(const struct gr_worker_config *config, const struct gr_worker_machine *machine,
+                                   struct gr_worker_io **out)
+{
+    struct gr_worker_io *w = calloc(1, sizeof(*w));
+    if (w == NULL || sodium_init() < 0) {
+        log_error("out of memory, or libsodium cannot start");
+        free(w);
+        return GR_ENOMEM;
+    }
+    w->config = *config;
+    w->machine = *machine;
+    w->wake_fd = -1;
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->handshake_done, NULL);
+    enum gr_status st = init(w);
+    if (st != GR_OK) {
+        gr_worker_io_destroy(w);
+        return st;
+    }
+    *out = w;
+    return GR_OK;
+}
+
+void gr_worker_io_destroy(struct gr_worker_io *w)
+{
+    if (w == NULL) {
+        return;
+    }
+    gr_compute_destroy(w->compute);
+    gr_gate_destroy(w->gate);
+    pthread_mutex_lock(&w->lock);
+    while (w->n_handshake > 0) { /* bounded by the hand-shake's deadline */
+        pthread_cond_wait(&w->handshake_done, &w->lock);
+    }
+    pthread_mutex_unlock(&w->lock);
+    for (int i = 0; i < GR_PEER_MAX; i++) {
+        struct peer *p = &w->peer[i];
+        gr_conn_close(p->state == PEER_HANDSHAKE ? p->new_conn : p->conn);
+    }
+    gr_control_destroy(w->control);
+    if (w->wake_fd >= 0) {
+        close(w->wake_fd);
+    }
+    pthread_cond_destroy(&w->handshake_done);
+    pthread_mutex_destroy(&w->lock);
+    free(w);
+}
