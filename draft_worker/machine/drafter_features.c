@@ -20,7 +20,7 @@
 
 #define SLIDE_LEAST 32 /* positions beyond the context, and a quarter of it, before any are given back */
 
-static uint16_t *row_of(const struct gr_drafter *d, const struct follow *f, int32_t pos)
+uint16_t *drafter_feature_row(const struct gr_drafter *d, const struct follow *f, int32_t pos)
 {
     const size_t slot = (size_t)(f - d->follow);
     const size_t window = (size_t)d->config.feature_window;
@@ -34,7 +34,7 @@ static int32_t first_needed(const struct follow *f)
 }
 
 /* Room for what comes: the peer counts what it may send from what was used, told or not. */
-static void let_go(struct follow *f)
+void drafter_let_go(struct follow *f)
 {
     f->feature_first = GR_MAX(f->feature_first, GR_MIN(first_needed(f), f->feature_end));
 }
@@ -58,7 +58,7 @@ void drafter_cut_features(struct follow *f, int32_t len)
 }
 
 /* The target keeps nothing before `first`: the session's KV begins there. */
-static void begin_at(struct gr_drafter *d, struct follow *f, int32_t first)
+void drafter_begin_features(struct gr_drafter *d, struct follow *f, int32_t first)
 {
     log_info("session %" PRIu64 ": its features begin at position %d of %d", f->id, first, f->len);
     d->counters.n_feature_start++;
@@ -99,7 +99,7 @@ void drafter_slide(struct gr_drafter *d, struct follow *f)
 
 /* The features from `first` on are others by now: so are the rows that took them. Candidates may stay: they are guesses
  * anyway. */
-static void take_again(struct gr_drafter *d, struct follow *f, int32_t first)
+void drafter_take_features_again(struct gr_drafter *d, struct follow *f, int32_t first)
 {
     first = GR_MAX(first, f->kv_shift - 1);
     d->counters.n_feature_again++;
@@ -113,104 +113,12 @@ static void take_again(struct gr_drafter *d, struct follow *f, int32_t first)
     }
 }
 
-/* What came cannot be put behind what is there: the target is asked where to go on. */
-static void ask_again(struct gr_drafter *d, struct follow *f, const struct gr_features *r)
-{
-    d->counters.n_feature_gap++;
-    f->n_feature_gap++;
-    if (f->state == DRAFT_FOLLOWING) { /* else it has been asked */
-        log_warn("session %" PRIu64 ": features of positions from %u where %d to %d are held; asking the target", f->id,
-                 r->first_pos, f->feature_first, f->feature_end);
-        drafter_send_resync(d, f);
-    }
-}
-
-static enum gr_status check_form(const struct gr_drafter *d, const struct gr_frame_header *h,
-                                 const struct gr_features *r)
-{
-    if (r->width != (uint32_t)d->config.feature_width || r->dtype != GR_FEATURES_BF16 ||
-        r->raw != d->config.feature_raw) {
-        log_error("peer sent FEATURES of width %u, dtype %u, raw %u; this head takes width %d, dtype %d, raw %d",
-                  r->width, r->dtype, r->raw, d->config.feature_width, GR_FEATURES_BF16, d->config.feature_raw);
-        return GR_EPROTO;
-    }
-    if ((uint64_t)r->first_pos + r->n_row != h->base_len) {
-        log_error("peer sent malformed FEATURES: base_len %u is not %u + %u", h->base_len, r->first_pos, r->n_row);
-        return GR_EFORMAT;
-    }
-    return GR_OK;
-}
-
-enum gr_status drafter_on_features(struct gr_drafter *d, struct follow *f, const struct gr_frame_header *h,
-                                   const uint8_t *frame, size_t len)
-{
-    struct gr_features r;
-    const size_t row_bytes = (size_t)d->config.feature_width * sizeof(uint16_t);
-    GR_TRY(gr_wire_decode_features(frame, len, &r));
-    if (d->config.feature_width == 0) {
-        return GR_OK; /* a stand-alone draft model has no use for them */
-    }
-    GR_TRY(check_form(d, h, &r));
-    const bool open = f->state == DRAFT_FOLLOWING || f->state == DRAFT_SYNCING;
-    if (!open || h->base_len >= (uint32_t)f->len || h->prefix_hash != f->hash[h->base_len]) {
-        d->counters.n_stale_features++;
-        return GR_OK;
-    }
-    let_go(f);
-    const int32_t end = (int32_t)h->base_len;
-    const int32_t first = (int32_t)r.first_pos;
-    const bool again = (h->flags & GR_FEATURES_AGAIN) != 0 && end > f->kv_shift - 1;
-    if (again && GR_MAX(first, f->kv_shift - 1) < f->feature_end) {
-        take_again(d, f, first);
-    }
-    /* The target counts the window from here on: what is held before has no room beside it. */
-    const bool start = (h->flags & GR_FEATURES_START) != 0 && first > f->feature_first;
-    if (!start && end <= f->feature_end) {
-        d->counters.n_stale_features++;
-        return GR_OK;
-    }
-    if ((first > f->feature_end && !start) || end - (start ? first : f->feature_first) > d->config.feature_window) {
-        ask_again(d, f, &r);
-        return GR_OK;
-    }
-    if (start) {
-        begin_at(d, f, first);
-    }
-    for (int32_t p = f->feature_end; p < end; p++) {
-        memcpy(row_of(d, f, p), r.row_bytes + (size_t)(p - first) * row_bytes, row_bytes);
-    }
-    d->counters.n_feature_row += (uint64_t)(end - f->feature_end);
-    f->feature_end = end;
-    return GR_OK;
-}
-
 void drafter_copy_features(const struct gr_drafter *d, const struct follow *f, int32_t pos0, int32_t n_row,
                            uint16_t *out)
 {
     const size_t width = (size_t)d->config.feature_width;
     GR_ASSERT(n_row == 0 || (pos0 > f->feature_first && pos0 + n_row - 1 <= f->feature_end));
     for (int32_t r = 0; r < n_row; r++) {
-        memcpy(out + (size_t)r * width, row_of(d, f, pos0 + r - 1), width * sizeof(*out));
+        memcpy(out + (size_t)r * width, drafter_feature_row(d, f, pos0 + r - 1), width * sizeof(*out));
     }
-}
-
-void drafter_let_features_go(struct gr_drafter *d, struct follow *f)
-{
-    if (f->kv_shift == 0) {
-        return;
-    }
-    let_go(f);
-    if (f->feature_first - f->feature_told < d->config.feature_window / 4 || f->state != DRAFT_FOLLOWING) {
-        return;
-    }
-    const uint32_t at = (uint32_t)f->feature_first;
-    const struct gr_frame_header h = {.session = f->id, .epoch = f->epoch, .base_len = at, .prefix_hash = f->hash[at]};
-    uint8_t *out = d->io.frame_begin(d->io.ctx, f->peer, GR_FRAME_SMALL, GR_WIRE_HEADER_BYTES);
-    if (out == NULL) {
-        d->counters.n_no_credit++; /* the step tries again */
-        return;
-    }
-    const size_t n = gr_wire_encode_taken(&h, out, GR_WIRE_HEADER_BYTES);
-    drafter_end_frame(d, f, n);
-    f->feature_told = f->feature_first;
 }

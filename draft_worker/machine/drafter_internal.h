@@ -110,49 +110,69 @@ struct gr_drafter {
     struct gr_drafter_counters counters;
 };
 
-struct follow *drafter_find(struct gr_drafter *d, uint64_t id);
-void drafter_free(struct gr_drafter *d, struct follow *f);
-void drafter_send_error(struct gr_drafter *d, uint64_t session, enum gr_status code, const char *text);
-void drafter_send_resync(struct gr_drafter *d, struct follow *f);
-/* Less is done than was asked for: told and counted. detail may be NULL. */
-void drafter_fall_back(struct gr_drafter *d, struct follow *f, enum gr_fallback reason, const char *detail);
-/* Forgets everything past len: tokens, KV, trees, candidates. */
-void drafter_truncate(struct gr_drafter *d, struct follow *f, int32_t len);
-void drafter_append(struct gr_drafter *d, struct follow *f, int32_t token); /* there is room */
-/* Sends the frame that frame_begin() gave room for. */
-void drafter_end_frame(struct gr_drafter *d, struct follow *f, size_t bytes);
-/* Replaces a token in the middle, as a fault would: an equal length with other tokens. */
-void drafter_test_flip(struct gr_drafter *d, struct follow *f);
-/* A tree without nodes: the target need not wait. */
-void drafter_answer_empty(struct gr_drafter *d, struct follow *f, uint32_t round, uint32_t base_len, uint64_t hash,
-                          uint64_t now_ns);
-/* Sends a tree whose base has been overtaken by root-only verdicts, for the round it was grown for: the target may
- * re-root it, and learns how long a draft takes. Without credit it is dropped. */
-void drafter_send_late(struct gr_drafter *d, struct follow *f, const struct gr_drafted *drafted);
-/* Sends the grown tree when there is credit. */
-void drafter_send_tree(struct gr_drafter *d, struct follow *f, uint64_t now_ns);
 /* The first token whose row is not built. */
 static inline int32_t drafter_row_from(const struct follow *f)
 {
     return GR_MAX(f->kv_len, f->kv_shift);
 }
+
 /* Cells of the table that the first len tokens take. */
 static inline int32_t drafter_n_cell(const struct follow *f, int32_t len)
 {
     return GR_MAX(len - f->kv_shift, 0);
 }
-enum gr_status drafter_on_features(struct gr_drafter *d, struct follow *f, const struct gr_frame_header *h,
-                                   const uint8_t *frame, size_t len);
+
+/* The files stand on each other in this order; none calls one below it here. */
+
+/* drafter_features.c: the ring of features, and where the KV of a head begins. */
+uint16_t *drafter_feature_row(const struct gr_drafter *d, const struct follow *f, int32_t pos);
 /* Tokens from len on are gone; kv_len is set. */
 void drafter_cut_features(struct follow *f, int32_t len);
+/* Room for what comes: features that no row takes any more are forgotten. The target counts what it may send from what
+ * was used, told or not. */
+void drafter_let_go(struct follow *f);
+/* The target keeps nothing before `first`: the session's KV begins there. */
+void drafter_begin_features(struct gr_drafter *d, struct follow *f, int32_t first);
+/* The features from `first` on are others by now: so are the rows that took them. Candidates may stay: they are guesses
+ * anyway. */
+void drafter_take_features_again(struct gr_drafter *d, struct follow *f, int32_t first);
 /* What the rows of tokens pos0 .. pos0 + n_row - 1 take. */
 void drafter_copy_features(const struct gr_drafter *d, const struct follow *f, int32_t pos0, int32_t n_row,
                            uint16_t *out);
 /* Lets go of what a head does not look back at any more. */
 void drafter_slide(struct gr_drafter *d, struct follow *f);
-/* After rows have run: tells the target when it is worth it. */
-void drafter_let_features_go(struct gr_drafter *d, struct follow *f);
+
+/* follow.c */
+struct follow *drafter_find(struct gr_drafter *d, uint64_t id);
+void drafter_free(struct gr_drafter *d, struct follow *f);
+void drafter_send_error(struct gr_drafter *d, uint64_t session, enum gr_status code, const char *text);
+/* Less is done than was asked for: told and counted. detail may be NULL. */
+void drafter_fall_back(struct gr_drafter *d, struct follow *f, enum gr_fallback reason, const char *detail);
+/* Forgets everything past len: tokens, KV, trees, candidates. */
+void drafter_truncate(struct gr_drafter *d, struct follow *f, int32_t len);
+void drafter_append(struct gr_drafter *d, struct follow *f, int32_t token); /* there is room */
+/* Replaces a token in the middle, as a fault would: an equal length with other tokens. */
+void drafter_test_flip(struct gr_drafter *d, struct follow *f);
+
+/* drafter_say.c: frames out. */
+void drafter_send_resync(struct gr_drafter *d, struct follow *f);
+/* Sends the grown tree when there is credit. */
+void drafter_send_tree(struct gr_drafter *d, struct follow *f, uint64_t now_ns);
+/* Sends a tree whose base has been overtaken by root-only verdicts, for the round it was grown for: the target may
+ * re-root it, and learns how long a draft takes. Without credit it is dropped. */
+void drafter_send_late(struct gr_drafter *d, struct follow *f, const struct gr_drafted *drafted);
+/* A tree without nodes: the target need not wait. */
+void drafter_answer_empty(struct gr_drafter *d, struct follow *f, uint32_t round, uint32_t base_len, uint64_t hash,
+                          uint64_t now_ns);
+/* After rows have run: tells the target which features were used, when it is worth it. */
+void drafter_send_taken(struct gr_drafter *d, struct follow *f);
+
+/* drafter_hear.c: frames in (gr_drafter_on_frame). */
+
+/* drafter_jobs.c: what is computed. */
 /* Starts a job when one is due. Returns when to look again (UINT64_MAX: when something has come). */
 uint64_t drafter_start_job(struct gr_drafter *d, uint64_t now_ns);
+
+/* drafter.c: the door; attach, detach, step. */
 
 #endif

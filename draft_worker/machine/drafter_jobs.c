@@ -2,7 +2,6 @@
 #include "common/base/log.h"
 #include "draft_worker/machine/drafter_internal.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 

@@ -5,6 +5,16 @@
 #include <stdio.h>
 #include <string.h>
 
+int orch_find_worker(const struct gr_orch *o, enum gr_worker_role role)
+{
+    for (int i = 0; i < GR_ORCH_WORKER_MAX; i++) {
+        if (o->worker[i].joined && o->worker[i].info.role == role) {
+            return i;
+        }
+    }
+    return -1;
+}
+
 static void send_to(struct gr_orch *o, int worker, const struct gr_msg *m)
 {
     o->io.send(o->io.ctx, (uint32_t)worker, m);

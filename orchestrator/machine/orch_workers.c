@@ -11,16 +11,6 @@ static const char *role_name(enum gr_worker_role role)
     return role == GR_WORKER_TARGET ? "target" : "draft";
 }
 
-int orch_find_worker(const struct gr_orch *o, enum gr_worker_role role)
-{
-    for (int i = 0; i < GR_ORCH_WORKER_MAX; i++) {
-        if (o->worker[i].joined && o->worker[i].info.role == role) {
-            return i;
-        }
-    }
-    return -1;
-}
-
 /* ---- who fits ---- */
 
 static bool differ(uint64_t a, uint64_t b)

@@ -13,7 +13,6 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -32,32 +31,6 @@ struct gr_verbs_conn *gr_verbs_downcast(struct gr_conn *c)
 {
     GR_ASSERT(c->ops == &gr_transport_verbs);
     return GR_CONTAINER_OF(c, struct gr_verbs_conn, base);
-}
-
-/* ---- the end ---- */
-
-void gr_verbs_lose(struct gr_verbs_conn *v, bool is_error, const char *why)
-{
-    if (v->gone) {
-        return;
-    }
-    v->gone = true;
-    v->broke = true;
-    gr_log_line(is_error ? GR_LOG_ERROR : GR_LOG_INFO, "verbs: connection %u over %s is gone: %s",
-                v->base.conn_generation, v->memory->device.name, why);
-}
-
-void gr_verbs_throw_out(struct gr_verbs_conn *v, const char *fault, const struct gr_verbs_header *h,
-                        uint32_t record_bytes)
-{
-    v->failed = true;
-    v->gone = true;
-    log_error("verbs: %s from the peer (generation %u, class %u, sequence %u, %u bytes in a record of %u, limits %u "
-              "small, %u bulk); closing",
-              fault, v->base.conn_generation, h->class, h->sequence, h->bytes, record_bytes,
-              v->base.limits.small_bytes_max, v->base.limits.bulk_bytes_max);
-    (void)v->lib->disconnect(v->link.id);
-    shutdown(v->fd, SHUT_RDWR);
 }
 
 /* ---- device events: one descriptor a device, shared by all connections over it ---- */
@@ -464,57 +437,6 @@ uint32_t gr_verbs_n_waiting(struct gr_conn *c, bool *out_idle_out)
 }
 
 /* ---- life ---- */
-
-static size_t slots_bytes(uint32_t n)
-{
-    return gr_round_up(n * (2 * sizeof(uint16_t) + sizeof(uint32_t) + sizeof(uint8_t)), 16);
-}
-
-/* p: slots_bytes(n) of zeroed memory, aligned to 4. */
-static uint8_t *slots_init(struct gr_verbs_slots *s, uint32_t n, uint8_t *p)
-{
-    s->n_slot = n;
-    s->bytes = (uint32_t *)(void *)p;
-    s->free = (uint16_t *)(void *)(p + n * sizeof(uint32_t));
-    s->queue = s->free + n;
-    s->state = (uint8_t *)(s->queue + n);
-    for (uint32_t i = 0; i < n; i++) {
-        s->free[s->n_free++] = (uint16_t)(n - 1 - i);
-    }
-    return p + slots_bytes(n);
-}
-
-enum gr_status gr_verbs_conn_init(struct gr_verbs_conn *v)
-{
-    const struct gr_verbs_layout *l = &v->memory->layout;
-    const uint32_t n_bulk = l->limits.n_bulk_slot;
-    size_t bytes = slots_bytes(l->n_recv) + slots_bytes(n_bulk) + l->n_recv * sizeof(uint16_t);
-    for (int k = 0; k < GR_N_VERBS_OUT; k++) {
-        bytes += slots_bytes(l->n_out[k]);
-    }
-    const size_t copy_bytes = gr_verbs_copy_stride(&l->limits) * GR_MAX(n_bulk, 1u);
-    v->arena = calloc(1, bytes);
-    v->copies = aligned_alloc(GR_SLOT_ALIGN, copy_bytes);
-    if (v->arena == NULL || v->copies == NULL) {
-        log_error("verbs: no memory for a connection's slots");
-        return GR_ENOMEM;
-    }
-    uint8_t *p = v->arena;
-    for (int k = 0; k < GR_N_VERBS_OUT; k++) {
-        p = slots_init(&v->out[k], l->n_out[k], p);
-    }
-    p = slots_init(&v->bulk, n_bulk, p);
-    p = slots_init(&v->in, l->n_recv, p);
-    v->repost = (uint16_t *)(void *)p;
-    for (uint32_t i = 0; i < l->n_recv; i++) {
-        v->repost[v->n_repost++] = (uint16_t)i;
-    }
-    v->n_credit[GR_FRAME_SMALL] = l->limits.n_small_slot;
-    v->n_credit[GR_FRAME_BULK] = n_bulk;
-    v->base.limits = l->limits;
-    v->two_sided = v->stats.two_sided = l->two_sided;
-    return GR_OK;
-}
 
 static enum gr_status watch(struct gr_verbs_conn *v, int fd, uint32_t which)
 {

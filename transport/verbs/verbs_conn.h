@@ -1,5 +1,6 @@
-/* A verbs connection, for the files that make it up: verbs_open.c (hand-shake), verbs_header.c, verbs_send.c,
- * verbs_recv.c (records), verbs.c (the table, events, the end). One thread at a time. */
+/* A verbs connection, for the files that make it up. From the ground up: verbs_header.c (codec), verbs_conn.c (slots,
+ * receives, the end), verbs_send.c and verbs_recv.c (records), verbs.c (the table, events), verbs_open.c (hand-shake).
+ * One thread at a time. */
 #ifndef GR_TRANSPORT_VERBS_VERBS_CONN_H
 #define GR_TRANSPORT_VERBS_VERBS_CONN_H
 

@@ -1,7 +1,6 @@
 #include "transport/verbs/verbs_park.h"
 
 #include "common/base/clock.h"
-#include "common/base/log.h"
 
 #include <poll.h>
 #include <pthread.h>

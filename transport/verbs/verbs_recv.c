@@ -4,50 +4,12 @@
  * receive is posted again. A bulk frame is copied out: the inbox stays writable by the peer. */
 #include "transport/verbs/verbs_conn.h"
 
-#include "common/base/log.h"
-
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>
 
 #define N_POLL 16
 #define N_POLL_MAX 16 /* batches a call: the caller gets its turn */
-#define N_REPOST 16u
-
-/* ---- receives ---- */
-
-enum gr_status gr_verbs_repost(struct gr_verbs_conn *v)
-{
-    while (v->n_repost > 0 && !v->gone) {
-        struct ibv_recv_wr wr[N_REPOST], *bad = NULL;
-        struct ibv_sge sge[N_REPOST];
-        const uint32_t n = GR_MIN(v->n_repost, N_REPOST);
-        for (uint32_t i = 0; i < n; i++) {
-            const uint32_t slot = v->repost[v->n_repost - 1 - i], head = v->two_sided ? GR_VERBS_HEADER_BYTES : 0;
-            sge[i] =
-                (struct ibv_sge){.addr = (uintptr_t)gr_verbs_recv_slot(v->memory, slot) - head,
-                                 .length = (uint32_t)(v->memory->layout.recv_stride - v->memory->layout.head) + head,
-                                 .lkey = v->memory->local_mr->lkey};
-            wr[i] = (struct ibv_recv_wr){
-                .wr_id = slot, .sg_list = &sge[i], .num_sge = 1, .next = i + 1 < n ? &wr[i + 1] : NULL};
-        }
-        if (v->lib->post_recv(v->link.id->qp, wr, &bad) != 0) {
-            gr_verbs_lose(v, true, "the device refused a receive");
-            return GR_ECLOSED;
-        }
-        for (uint32_t i = 0; i < n; i++) {
-            v->in.state[v->repost[--v->n_repost]] = GR_VERBS_POSTED;
-        }
-        v->n_recv_posted += n;
-    }
-    return v->gone ? GR_ECLOSED : GR_OK;
-}
-
-void gr_verbs_recv_done(struct gr_verbs_conn *v, uint32_t slot)
-{
-    v->in.state[slot] = GR_VERBS_FREE;
-    v->repost[v->n_repost++] = (uint16_t)slot;
-}
 
 /* ---- headers ---- */
 
@@ -111,11 +73,6 @@ static const char *take_header(struct gr_verbs_conn *v, const struct gr_verbs_he
 }
 
 /* ---- frames ---- */
-
-uint8_t *gr_verbs_copy_of(const struct gr_verbs_conn *v, uint32_t slot)
-{
-    return v->copies + slot * gr_verbs_copy_stride(&v->base.limits);
-}
 
 /* from: in the inbox or in a receive; as many bytes as the device said came. */
 static void take_bulk(struct gr_verbs_conn *v, const struct gr_verbs_header *h, const uint8_t *from)

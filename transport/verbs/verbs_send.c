@@ -1,8 +1,6 @@
 /* Records out: queued frames become linked work requests behind one doorbell. */
 #include "transport/verbs/verbs_conn.h"
 
-#include "common/base/log.h"
-
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>

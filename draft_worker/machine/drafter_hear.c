@@ -1,110 +1,10 @@
-/* The drafter's side of the data path: VERDICT, DELTA, FEATURES and DESYNC in; DRAFT and RESYNC out. */
+/* Frames in: VERDICT, DELTA, FEATURES, DESYNC, COST. */
 #include "common/rules/hash.h"
 #include "common/base/log.h"
 #include "draft_worker/machine/drafter_internal.h"
 
 #include <inttypes.h>
 #include <stdio.h>
-
-/* ---- out ---- */
-
-void drafter_end_frame(struct gr_drafter *d, struct follow *f, size_t bytes)
-{
-    f->wire_bytes += f->wire_len0 > 0 ? bytes : 0;
-    d->io.frame_end(d->io.ctx, f->peer, (uint32_t)bytes);
-}
-
-void drafter_send_resync(struct gr_drafter *d, struct follow *f)
-{
-    struct gr_resync r = {.my_len = (uint32_t)f->len, .feature_len = GR_FEATURES_NONE};
-    uint32_t lengths[GR_RESYNC_HASH_MAX];
-    r.n_hash = (uint32_t)gr_resync_lengths(r.my_len, lengths);
-    for (uint32_t i = 0; i < r.n_hash; i++) {
-        r.hash[i] = f->hash[lengths[i]];
-    }
-    const struct gr_frame_header h = {
-        .session = f->id, .epoch = f->epoch, .base_len = r.my_len, .prefix_hash = f->hash[f->len]};
-    const uint32_t bytes = GR_WIRE_HEADER_BYTES + GR_WIRE_RESYNC_BYTES(r.n_hash);
-    f->state = DRAFT_SYNCING;
-    f->due = f->ready = f->last.valid = false;
-    if (f->kv_shift > 0) { /* what is held and not yet used comes again: then both count the window alike */
-        r.feature_len = (uint32_t)f->feature_first;
-        r.feature_context = (uint32_t)d->config.feature_context;
-        f->feature_told = f->feature_first;
-    }
-    uint8_t *out = d->io.frame_begin(d->io.ctx, f->peer, GR_FRAME_SMALL, bytes);
-    f->resync_due = out == NULL; /* no credit: the step tries again */
-    if (out == NULL) {
-        d->counters.n_no_credit++;
-        return;
-    }
-    d->counters.n_resync++;
-    size_t n = gr_wire_encode_resync(&h, &r, out, bytes);
-    drafter_end_frame(d, f, n);
-}
-
-/* took_ns: since it was asked for; 0: not told. False: there is no credit. */
-static bool send_draft(struct gr_drafter *d, struct follow *f, const struct sent_tree *p, uint64_t took_ns)
-{
-    const struct gr_token_tree *t = &p->drafted.tree;
-    const uint64_t took_us = took_ns > 0 ? GR_MAX(took_ns / 1000, 1ull) : 0;
-    const struct gr_frame_header h = {.session = f->id,
-                                      .epoch = f->epoch,
-                                      .round = p->round,
-                                      .base_len = p->base_len,
-                                      .prefix_hash = p->hash,
-                                      .flags = (uint16_t)GR_MIN(took_us, (uint64_t)UINT16_MAX)};
-    const uint32_t bytes = GR_WIRE_HEADER_BYTES + GR_WIRE_DRAFT_BYTES(t->n);
-    uint8_t *out = d->io.frame_begin(d->io.ctx, f->peer, GR_FRAME_SMALL, bytes);
-    if (out == NULL) {
-        d->counters.n_no_credit++;
-        return false;
-    }
-    size_t n = gr_wire_encode_draft(&h, t, out, bytes);
-    drafter_end_frame(d, f, n);
-    d->counters.n_draft_frame++;
-    d->counters.n_draft_node += (uint64_t)t->n;
-    f->last = (struct sent_id){true, p->round, p->base_len, p->hash};
-    if (t->n > 0) { /* no verdict names a node of an empty one */
-        f->sent[1] = f->sent[0];
-        f->sent[0] = *p;
-        f->sent[0].valid = true;
-    }
-    return true;
-}
-
-void drafter_send_tree(struct gr_drafter *d, struct follow *f, uint64_t now_ns)
-{
-    if (!send_draft(d, f, &f->pending, now_ns - GR_MIN(f->due_ns, now_ns))) {
-        return;
-    }
-    f->ready = false;
-    f->due = false;
-    f->n_round++;
-    f->draft_ns += f->job_ns;
-    f->host_ns += now_ns - f->due_ns - GR_MIN(f->job_ns, now_ns - f->due_ns);
-    f->job_ns = 0;
-}
-
-void drafter_send_late(struct gr_drafter *d, struct follow *f, const struct gr_drafted *drafted)
-{
-    f->pending.round = f->job_round;
-    f->pending.base_len = (uint32_t)f->job_len;
-    f->pending.hash = f->hash[f->job_len];
-    f->pending.drafted = *drafted;
-    d->counters.n_late_draft += send_draft(d, f, &f->pending, 0);
-}
-
-void drafter_answer_empty(struct gr_drafter *d, struct follow *f, uint32_t round, uint32_t base_len, uint64_t hash,
-                          uint64_t now_ns)
-{
-    f->pending.drafted.tree.n = 0;
-    f->pending.round = round;
-    f->pending.base_len = base_len;
-    f->pending.hash = hash;
-    f->ready = true;
-    drafter_send_tree(d, f, now_ns);
-}
 
 /* The session has outgrown this drafter's context: it keeps nothing of it. */
 static void outgrown(struct gr_drafter *d, struct follow *f)
@@ -511,6 +411,77 @@ static void note_gathering(struct gr_drafter *d, const struct gr_frame_header *h
     d->heard_ns = tells || h->type == GR_FRAME_FEATURES ? now_ns : d->heard_ns;
 }
 
+/* What came cannot be put behind what is there: the target is asked where to go on. */
+static void ask_again(struct gr_drafter *d, struct follow *f, const struct gr_features *r)
+{
+    d->counters.n_feature_gap++;
+    f->n_feature_gap++;
+    if (f->state == DRAFT_FOLLOWING) { /* else it has been asked */
+        log_warn("session %" PRIu64 ": features of positions from %u where %d to %d are held; asking the target", f->id,
+                 r->first_pos, f->feature_first, f->feature_end);
+        drafter_send_resync(d, f);
+    }
+}
+
+static enum gr_status check_form(const struct gr_drafter *d, const struct gr_frame_header *h,
+                                 const struct gr_features *r)
+{
+    if (r->width != (uint32_t)d->config.feature_width || r->dtype != GR_FEATURES_BF16 ||
+        r->raw != d->config.feature_raw) {
+        log_error("peer sent FEATURES of width %u, dtype %u, raw %u; this head takes width %d, dtype %d, raw %d",
+                  r->width, r->dtype, r->raw, d->config.feature_width, GR_FEATURES_BF16, d->config.feature_raw);
+        return GR_EPROTO;
+    }
+    if ((uint64_t)r->first_pos + r->n_row != h->base_len) {
+        log_error("peer sent malformed FEATURES: base_len %u is not %u + %u", h->base_len, r->first_pos, r->n_row);
+        return GR_EFORMAT;
+    }
+    return GR_OK;
+}
+
+static enum gr_status on_features(struct gr_drafter *d, struct follow *f, const struct gr_frame_header *h,
+                                   const uint8_t *frame, size_t len)
+{
+    struct gr_features r;
+    const size_t row_bytes = (size_t)d->config.feature_width * sizeof(uint16_t);
+    GR_TRY(gr_wire_decode_features(frame, len, &r));
+    if (d->config.feature_width == 0) {
+        return GR_OK; /* a stand-alone draft model has no use for them */
+    }
+    GR_TRY(check_form(d, h, &r));
+    const bool open = f->state == DRAFT_FOLLOWING || f->state == DRAFT_SYNCING;
+    if (!open || h->base_len >= (uint32_t)f->len || h->prefix_hash != f->hash[h->base_len]) {
+        d->counters.n_stale_features++;
+        return GR_OK;
+    }
+    drafter_let_go(f);
+    const int32_t end = (int32_t)h->base_len;
+    const int32_t first = (int32_t)r.first_pos;
+    const bool again = (h->flags & GR_FEATURES_AGAIN) != 0 && end > f->kv_shift - 1;
+    if (again && GR_MAX(first, f->kv_shift - 1) < f->feature_end) {
+        drafter_take_features_again(d, f, first);
+    }
+    /* The target counts the window from here on: what is held before has no room beside it. */
+    const bool start = (h->flags & GR_FEATURES_START) != 0 && first > f->feature_first;
+    if (!start && end <= f->feature_end) {
+        d->counters.n_stale_features++;
+        return GR_OK;
+    }
+    if ((first > f->feature_end && !start) || end - (start ? first : f->feature_first) > d->config.feature_window) {
+        ask_again(d, f, &r);
+        return GR_OK;
+    }
+    if (start) {
+        drafter_begin_features(d, f, first);
+    }
+    for (int32_t p = f->feature_end; p < end; p++) {
+        memcpy(drafter_feature_row(d, f, p), r.row_bytes + (size_t)(p - first) * row_bytes, row_bytes);
+    }
+    d->counters.n_feature_row += (uint64_t)(end - f->feature_end);
+    f->feature_end = end;
+    return GR_OK;
+}
+
 enum gr_status gr_drafter_on_frame(struct gr_drafter *d, uint32_t peer, const uint8_t *frame, size_t len,
                                    uint64_t now_ns)
 {
@@ -534,7 +505,7 @@ enum gr_status gr_drafter_on_frame(struct gr_drafter *d, uint32_t peer, const ui
     case GR_FRAME_COST:
         return on_cost(d, f, &h, frame, len);
     case GR_FRAME_FEATURES:
-        return drafter_on_features(d, f, &h, frame, len);
+        return on_features(d, f, &h, frame, len);
     default:
         log_error("peer %u sent a frame of type %u to a drafter", peer, h.type);
         return GR_EPROTO;

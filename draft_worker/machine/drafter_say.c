@@ -1,0 +1,121 @@
+/* Frames out: DRAFT, RESYNC, TAKEN. Nothing here changes what the drafter knows of a session's prefix. */
+#include "draft_worker/machine/drafter_internal.h"
+
+static void end_frame(struct gr_drafter *d, struct follow *f, size_t bytes)
+{
+    f->wire_bytes += f->wire_len0 > 0 ? bytes : 0;
+    d->io.frame_end(d->io.ctx, f->peer, (uint32_t)bytes);
+}
+
+void drafter_send_resync(struct gr_drafter *d, struct follow *f)
+{
+    struct gr_resync r = {.my_len = (uint32_t)f->len, .feature_len = GR_FEATURES_NONE};
+    uint32_t lengths[GR_RESYNC_HASH_MAX];
+    r.n_hash = (uint32_t)gr_resync_lengths(r.my_len, lengths);
+    for (uint32_t i = 0; i < r.n_hash; i++) {
+        r.hash[i] = f->hash[lengths[i]];
+    }
+    const struct gr_frame_header h = {
+        .session = f->id, .epoch = f->epoch, .base_len = r.my_len, .prefix_hash = f->hash[f->len]};
+    const uint32_t bytes = GR_WIRE_HEADER_BYTES + GR_WIRE_RESYNC_BYTES(r.n_hash);
+    f->state = DRAFT_SYNCING;
+    f->due = f->ready = f->last.valid = false;
+    if (f->kv_shift > 0) { /* what is held and not yet used comes again: then both count the window alike */
+        r.feature_len = (uint32_t)f->feature_first;
+        r.feature_context = (uint32_t)d->config.feature_context;
+        f->feature_told = f->feature_first;
+    }
+    uint8_t *out = d->io.frame_begin(d->io.ctx, f->peer, GR_FRAME_SMALL, bytes);
+    f->resync_due = out == NULL; /* no credit: the step tries again */
+    if (out == NULL) {
+        d->counters.n_no_credit++;
+        return;
+    }
+    d->counters.n_resync++;
+    size_t n = gr_wire_encode_resync(&h, &r, out, bytes);
+    end_frame(d, f, n);
+}
+
+/* took_ns: since it was asked for; 0: not told. False: there is no credit. */
+static bool send_draft(struct gr_drafter *d, struct follow *f, const struct sent_tree *p, uint64_t took_ns)
+{
+    const struct gr_token_tree *t = &p->drafted.tree;
+    const uint64_t took_us = took_ns > 0 ? GR_MAX(took_ns / 1000, 1ull) : 0;
+    const struct gr_frame_header h = {.session = f->id,
+                                      .epoch = f->epoch,
+                                      .round = p->round,
+                                      .base_len = p->base_len,
+                                      .prefix_hash = p->hash,
+                                      .flags = (uint16_t)GR_MIN(took_us, (uint64_t)UINT16_MAX)};
+    const uint32_t bytes = GR_WIRE_HEADER_BYTES + GR_WIRE_DRAFT_BYTES(t->n);
+    uint8_t *out = d->io.frame_begin(d->io.ctx, f->peer, GR_FRAME_SMALL, bytes);
+    if (out == NULL) {
+        d->counters.n_no_credit++;
+        return false;
+    }
+    size_t n = gr_wire_encode_draft(&h, t, out, bytes);
+    end_frame(d, f, n);
+    d->counters.n_draft_frame++;
+    d->counters.n_draft_node += (uint64_t)t->n;
+    f->last = (struct sent_id){true, p->round, p->base_len, p->hash};
+    if (t->n > 0) { /* no verdict names a node of an empty one */
+        f->sent[1] = f->sent[0];
+        f->sent[0] = *p;
+        f->sent[0].valid = true;
+    }
+    return true;
+}
+
+void drafter_send_tree(struct gr_drafter *d, struct follow *f, uint64_t now_ns)
+{
+    if (!send_draft(d, f, &f->pending, now_ns - GR_MIN(f->due_ns, now_ns))) {
+        return;
+    }
+    f->ready = false;
+    f->due = false;
+    f->n_round++;
+    f->draft_ns += f->job_ns;
+    f->host_ns += now_ns - f->due_ns - GR_MIN(f->job_ns, now_ns - f->due_ns);
+    f->job_ns = 0;
+}
+
+void drafter_send_late(struct gr_drafter *d, struct follow *f, const struct gr_drafted *drafted)
+{
+    f->pending.round = f->job_round;
+    f->pending.base_len = (uint32_t)f->job_len;
+    f->pending.hash = f->hash[f->job_len];
+    f->pending.drafted = *drafted;
+    d->counters.n_late_draft += send_draft(d, f, &f->pending, 0);
+}
+
+void drafter_answer_empty(struct gr_drafter *d, struct follow *f, uint32_t round, uint32_t base_len, uint64_t hash,
+                          uint64_t now_ns)
+{
+    f->pending.drafted.tree.n = 0;
+    f->pending.round = round;
+    f->pending.base_len = base_len;
+    f->pending.hash = hash;
+    f->ready = true;
+    drafter_send_tree(d, f, now_ns);
+}
+
+void drafter_send_taken(struct gr_drafter *d, struct follow *f)
+{
+    if (f->kv_shift == 0) {
+        return;
+    }
+    drafter_let_go(f);
+    if (f->feature_first - f->feature_told < d->config.feature_window / 4 || f->state != DRAFT_FOLLOWING) {
+        return;
+    }
+    const uint32_t at = (uint32_t)f->feature_first;
+    const struct gr_frame_header h = {.session = f->id, .epoch = f->epoch, .base_len = at, .prefix_hash = f->hash[at]};
+    uint8_t *out = d->io.frame_begin(d->io.ctx, f->peer, GR_FRAME_SMALL, GR_WIRE_HEADER_BYTES);
+    if (out == NULL) {
+        d->counters.n_no_credit++; /* the step tries again */
+        return;
+    }
+    const size_t n = gr_wire_encode_taken(&h, out, GR_WIRE_HEADER_BYTES);
+    end_frame(d, f, n);
+    f->feature_told = f->feature_first;
+}
