@@ -114,6 +114,9 @@ static void on_compute_done(void *ctx, uint64_t now_ns)
         return;
     }
     gr_target_on_pass_done(w->target, w->pass, now_ns);
+#ifdef GR_DEBUG
+    GR_ASSERT(gr_target_check(w->target));
+#endif
 }
 
 static uint64_t step(void *ctx, uint64_t now_ns)

@@ -440,7 +440,7 @@ static enum gr_status check_form(const struct gr_drafter *d, const struct gr_fra
 }
 
 static enum gr_status on_features(struct gr_drafter *d, struct follow *f, const struct gr_frame_header *h,
-                                   const uint8_t *frame, size_t len)
+                                  const uint8_t *frame, size_t len)
 {
     struct gr_features r;
     const size_t row_bytes = (size_t)d->config.feature_width * sizeof(uint16_t);

@@ -1,13 +1,9 @@
 #include "target_worker/machine/target.h"
 
-#include "common/rules/hash.h"
 #include "common/base/log.h"
 #include "target_worker/machine/target_internal.h"
 
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* ---- life ---- */
 
@@ -99,52 +95,6 @@ void gr_target_destroy(struct gr_target *t)
 
 /* ---- messages ---- */
 
-struct session *target_find(struct gr_target *t, uint64_t id)
-{
-    for (int i = 0; i < t->config.n_session_max; i++) {
-        if (t->session[i].state != SESSION_FREE && t->session[i].id == id) {
-            return &t->session[i];
-        }
-    }
-    return NULL;
-}
-
-static void send_error(struct gr_target *t, uint64_t session, enum gr_status code, bool ended, const char *text)
-{
-    struct gr_msg m = {.type = GR_MSG_ERROR, .session = session, .code = (uint32_t)-code, .ended = ended};
-    snprintf(m.text, sizeof(m.text), "%s", text);
-    t->io.send_msg(t->io.ctx, &m);
-}
-
-void target_send_error(struct gr_target *t, uint64_t session, enum gr_status code, const char *text)
-{
-    send_error(t, session, code, false, text);
-}
-
-void target_fail_session(struct gr_target *t, struct session *s, enum gr_status code, const char *text)
-{
-    send_error(t, s->id, code, true, text);
-    target_free_session(t, s);
-}
-
-void target_fall_back(struct gr_target *t, struct session *s, enum gr_fallback reason, const char *detail)
-{
-    t->counters.n_fallback++;
-    gr_fall_back(&s->fallbacks, reason, s->id, s->round, detail);
-}
-
-void target_drop_drafter(struct gr_target *t, struct session *s, enum gr_fallback reason)
-{
-    if (!s->has_peer && s->ever_attached) {
-        return;
-    }
-    s->has_peer = false;
-    s->ever_attached = true;
-    target_forget_trees(s);
-    s->owed = false;
-    target_fall_back(t, s, reason, NULL);
-}
-
 static void pong(struct gr_target *t)
 {
     const struct gr_msg m = {.type = GR_MSG_PONG,
@@ -218,7 +168,7 @@ uint64_t gr_target_step(struct gr_target *t, uint64_t now_ns)
             continue;
         }
         if (s->owed) {
-            target_send_deltas(t, s, now_ns);
+            target_send_deltas(t, s, false, now_ns);
         }
         target_note_silence(t, s, now_ns);
     }

@@ -134,7 +134,6 @@ struct gr_target {
     struct gr_pass pass;
     struct gr_pass_load pass_load;
     int32_t pass_prefill_rows;
-    bool more_follow; /* its drafter will be told of other sessions behind the one whose round ends just now */
     bool pass_in_flight;
     bool pass_rests;        /* target_drafters_rest() when the pass was filled */
     bool pass_beside_draft; /* the drafter worked when it began */
@@ -151,100 +150,9 @@ struct gr_target {
 
 #define GR_SILENT_DEADLINES 3 /* as long without the tree that was asked for: the drafter is taken for gone */
 
-struct session *target_find(struct gr_target *t, uint64_t id);
-/* Answers an OPEN or an APPEND. */
-void target_send_error(struct gr_target *t, uint64_t session, enum gr_status code, const char *text);
-/* It cannot go on, and is gone. */
-void target_fail_session(struct gr_target *t, struct session *s, enum gr_status code, const char *text);
-/* The drafter of this session is gone or unusable: root-only from here on. */
-void target_drop_drafter(struct gr_target *t, struct session *s, enum gr_fallback reason);
-/* Less is done than was asked for: told and counted. detail may be NULL. */
-void target_fall_back(struct gr_target *t, struct session *s, enum gr_fallback reason, const char *detail);
+/* What the files below offer each other. They stand on each other in this order: none calls one that comes after it. */
 
-/* target_session.c */
-void target_open(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns);
-void target_append(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns);
-void target_truncate(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns);
-void target_close(struct gr_target *t, uint64_t id);
-void target_free_session(struct gr_target *t, struct session *s);
-/* The pass that a TRUNCATE came in is done: its round does not count, and the APPEND that was held begins. */
-void target_end_cut_turn(struct gr_target *t, struct session *s, uint64_t now_ns);
-/* The turn is over: KV stays, the reservation does not. */
-void target_go_idle(struct gr_target *t, struct session *s, uint64_t now_ns);
-/* Forgets tokens past len: KV, trees, what the drafter was told. */
-void target_cut(struct gr_target *t, struct session *s, int32_t len);
-void target_admit_queued(struct gr_target *t, uint64_t now_ns);
-/* Blocks for n_token tokens: evicts idle sessions, then pre-empts younger ones. False: not now. */
-bool target_make_room(struct gr_target *t, struct session *s, int32_t n_token);
-
-/* target_frames.c */
-void target_send_verdict(struct gr_target *t, struct session *s, const struct gr_frame_header *h,
-                         const struct gr_verdict *v, uint64_t now_ns);
-void target_send_deltas(struct gr_target *t, struct session *s, uint64_t now_ns);
-/* A tree is wanted for the round that comes, and has not been asked for. */
-bool target_asks(const struct session *s);
-
-/* target_round.c */
-/* Decides what the next round is, and until when it waits. */
-void target_begin_round(struct gr_target *t, struct session *s, uint64_t now_ns);
-/* The next round waits for nothing and wants no tree. */
-void target_begin_root(struct session *s, uint64_t now_ns);
-/* A prompt has been computed, and its context taught what it costs: the round prices follow. */
-void target_reprice(struct gr_target *t, struct session *s);
-/* The prefix has its KV: the session decodes, and asks for a tree when one is wanted. */
-void target_resume(struct gr_target *t, struct session *s, uint64_t now_ns);
-bool target_waits(const struct session *s, uint64_t now_ns);
-void target_note_silence(struct gr_target *t, struct session *s, uint64_t now_ns);
-/* Follows the tokens committed since w->at_len; false: they leave the tree (it is then no longer valid). */
-bool target_walk_tree(const struct session *s, struct walked_tree *w);
-/* Nodes below the root that may still be committed, at most n_max; node_of[i]: node i's number in the DRAFT. */
-void target_subtree(const struct walked_tree *w, int32_t depth_max, int32_t n_max, struct gr_token_tree *to,
-                    uint8_t node_of[GR_NODE_MAX]);
-bool target_has_children(const struct walked_tree *w); /* of the root */
-/* Trees that were drafted on tokens that are gone, or by a drafter that is, or asked for, count no more. */
-void target_forget_trees(struct session *s);
-void target_judge_probe(struct gr_target *t, struct session *s);
-/* The group that n sessions which decode together are judged by; NULL: one is alone. */
-struct gr_spec_group *target_group(struct gr_target *t, int n);
-/* The sessions that decode; n_cold: of them those with automatic trees whose drafter still prepares their prefix. */
-struct decoding {
-    int n, n_cold;
-};
-struct decoding target_decoding(const struct gr_target *t);
-/* Trees have been of no use to as many sessions as are in a turn: those whose trees are sized by cost let their
- * drafters rest. */
-bool target_drafters_rest(struct gr_target *t);
-/* Sessions in a turn: queued, reading a prompt or decoding. */
-int target_in_turn(const struct gr_target *t);
-/* What rounds of the kind that comes next cost and bring. */
-static inline struct gr_spec_econ *target_econ(struct session *s)
-{
-    return &s->econ[s->crowded];
-}
-/* What a pass costs with this session's n_row rows and the other decoding sessions' usual ones. */
-double target_pass_ns(const struct gr_target *t, const struct session *s, int32_t n_row);
-/* The same, against one with a single row of it. */
-double target_pass_ratio(const struct gr_target *t, const struct session *s, int32_t n_row);
-/* And with nobody else's. */
-double target_alone_ns(const struct gr_target *t, int32_t n_row, struct gr_attended context);
-void target_send_cost(struct gr_target *t, struct session *s);
-
-/* target_gather.c: who is ready for a pass, and until when it waits for the others. */
-struct gathering {
-    bool decoding, ready, waiting, prefill;
-    uint64_t wake_ns; /* deadline of the first that waits for its tree */
-    uint64_t go_ns;   /* those that are ready wait for the others no longer */
-};
-struct gathering target_gather(const struct gr_target *t, uint64_t now_ns);
-
-/* target_pass.c */
-/* Rows of a decode pass; of the missing tokens a judgement has only those. */
-int32_t target_decode_rows(const struct session *s);
-
-/* target_not_finite.c: the pass met a row on the walk whose logits are not finite (q->odd_pos). */
-void target_not_finite(struct gr_target *t, struct session *s, const struct gr_pass_seq *q, uint64_t now_ns);
-
-/* target_features.c */
+/* ---- target_features.c ---- */
 bool target_wants_features(const struct gr_target *t, const struct session *s);
 /* What a pass of rows from q->pos0 on is to do about features. can_wait: nobody wants those of its rows soon. */
 void target_plan_features(struct gr_target *t, struct session *s, struct gr_pass_seq *q, bool can_wait);
@@ -263,11 +171,28 @@ bool target_lacks_features(const struct session *s);
  * go out now. */
 bool target_send_features(struct gr_target *t);
 
-/* target_specpv.c */
-void target_specpv_open(struct gr_target *t, struct session *s, const struct gr_msg *m);
-void target_refresh(struct gr_target *t, const struct gr_msg *m);
-/* Decides how the next round is verified: pv.next. n_level: of its tree. */
-void target_specpv_decide(const struct gr_target *t, struct session *s, int32_t n_row, int32_t n_level);
+/* ---- target_state.c: a session is found, cut, freed ---- */
+struct session *target_find(struct gr_target *t, uint64_t id);
+/* Answers an OPEN or an APPEND. */
+void target_send_error(struct gr_target *t, uint64_t session, enum gr_status code, const char *text);
+/* Less is done than was asked for: told and counted. detail may be NULL. */
+void target_fall_back(struct gr_target *t, struct session *s, enum gr_fallback reason, const char *detail);
+/* Trees that were drafted on tokens that are gone, or by a drafter that is, or asked for, count no more. */
+void target_forget_trees(struct session *s);
+/* The drafter of this session is gone or unusable: root-only from here on. */
+void target_drop_drafter(struct gr_target *t, struct session *s, enum gr_fallback reason);
+/* Forgets tokens past len: KV, trees, what the drafter was told. */
+void target_cut(struct gr_target *t, struct session *s, int32_t len);
+/* Tokens past final_len are forgotten. */
+void target_drop_provisional(struct gr_target *t, struct session *s);
+/* The turn is over: KV stays, the reservation does not. */
+void target_go_idle(struct gr_target *t, struct session *s, uint64_t now_ns);
+/* Its blocks and its slot are free, and nobody is told. */
+void target_clear_slot(struct gr_target *t, struct session *s);
+/* Closed, as it was asked for. */
+void target_free_session(struct gr_target *t, struct session *s);
+/* It cannot go on, and is gone. */
+void target_fail_session(struct gr_target *t, struct session *s, enum gr_status code, const char *text);
 static inline int32_t target_n_missing(const struct session *s)
 {
     return s->committed_len - 1 - s->kv_len;
@@ -278,8 +203,62 @@ static inline int32_t target_n_chain(const struct session *s)
     const enum gr_specpv_round round = s->pv.next.round;
     return round == GR_SPECPV_ROUND_REFRESH || round == GR_SPECPV_ROUND_JUDGE ? target_n_missing(s) : 0;
 }
+/* Rows of the tree that has come, at most. */
+int32_t target_tree_rows_max(const struct session *s);
+/* Rows of a decode pass; of the missing tokens a judgement has only those. */
+int32_t target_decode_rows(const struct session *s);
+/* Tokens whose cells the session holds between passes. */
+static inline int32_t target_held_len(const struct session *s)
+{
+    return s->state == SESSION_DECODE ? s->committed_len - 1 : s->kv_len;
+}
+static inline int32_t target_n_new_left(const struct session *s)
+{
+    return s->len_max - s->committed_len;
+}
+
+/* ---- target_walk.c: a DRAFT's tree along what was committed since ---- */
+/* Follows the tokens committed since w->at_len; false: they leave the tree (it is then no longer valid). */
+bool target_walk_tree(const struct session *s, struct walked_tree *w);
+/* Nodes below the root that may still be committed, at most n_max; node_of[i]: node i's number in the DRAFT. */
+void target_subtree(const struct walked_tree *w, int32_t depth_max, int32_t n_max, struct gr_token_tree *to,
+                    uint8_t node_of[GR_NODE_MAX]);
+bool target_has_children(const struct walked_tree *w); /* of the root */
+
+/* ---- target_price.c: what a pass costs, and in whose company ---- */
 /* What rows of the round decided on attend to. */
 struct gr_attended target_specpv_context(const struct session *s);
+/* The sessions that decode; n_cold: of them those with automatic trees whose drafter still prepares their prefix. */
+struct decoding {
+    int n, n_cold;
+};
+struct decoding target_decoding(const struct gr_target *t);
+/* Sessions in a turn: queued, reading a prompt or decoding. */
+int target_in_turn(const struct gr_target *t);
+/* A drafter has been asked for a tree that has not come: it is at work. */
+bool target_is_drafting(const struct gr_target *t);
+/* The group that n sessions which decode together are judged by; NULL: one is alone. */
+struct gr_spec_group *target_group(struct gr_target *t, int n);
+/* Trees have been of no use to as many sessions as are in a turn: those whose trees are sized by cost let their
+ * drafters rest. */
+bool target_drafters_rest(struct gr_target *t);
+/* What rounds of the kind that comes next cost and bring. */
+static inline struct gr_spec_econ *target_econ(struct session *s)
+{
+    return &s->econ[s->crowded];
+}
+/* What a pass costs with this session's n_row rows and the other decoding sessions' usual ones. */
+double target_pass_ns(const struct gr_target *t, const struct session *s, int32_t n_row);
+/* The same, against one with a single row of it. */
+double target_pass_ratio(const struct gr_target *t, const struct session *s, int32_t n_row);
+/* And with nobody else's. */
+double target_alone_ns(const struct gr_target *t, int32_t n_row, struct gr_attended context);
+
+/* ---- target_specpv.c ---- */
+void target_specpv_open(struct gr_target *t, struct session *s, const struct gr_msg *m);
+void target_refresh(struct gr_target *t, const struct gr_msg *m);
+/* Decides how the next round is verified: pv.next. n_level: of its tree. */
+void target_specpv_decide(const struct gr_target *t, struct session *s, int32_t n_row, int32_t n_level);
 /* Fills what the pass is told of it. */
 void target_specpv_fill(struct gr_target *t, struct session *s, struct gr_pass_seq *q);
 /* Is what came back about chain rows in order? */
@@ -297,23 +276,68 @@ struct judged {
     int32_t n_checked, n_mismatch;
 };
 struct judged target_specpv_judged(const struct gr_pass_seq *q);
-/* Tokens past final_len are forgotten. */
-void target_drop_provisional(struct gr_target *t, struct session *s);
 /* Full verification from here on; why: said and counted. */
 void target_specpv_off(struct gr_target *t, struct session *s, enum gr_fallback reason, const char *detail);
 /* What the session has, as it is told: not what was asked for. */
 enum gr_specpv_mode target_specpv_shown(const struct session *s);
-/* Tokens whose cells the session holds between passes. */
-static inline int32_t target_held_len(const struct session *s)
-{
-    return s->state == SESSION_DECODE ? s->committed_len - 1 : s->kv_len;
-}
 
-/* target_pass.c */
+/* ---- target_say.c: frames out ---- */
+void target_send_cost(struct gr_target *t, struct session *s);
+/* my_len: committed tokens of the session; 0: there is none. */
+void target_send_desync(struct gr_target *t, uint32_t peer, const struct gr_frame_header *about,
+                        enum gr_desync_reason reason, uint32_t my_len);
+/* A tree is wanted for the round that comes, and has not been asked for. */
+bool target_asks(const struct session *s);
+/* h.flags: GR_FRAME_MORE where its drafter will be told of other sessions of the same pass. */
+void target_send_verdict(struct gr_target *t, struct session *s, const struct gr_frame_header *h,
+                         const struct gr_verdict *v, uint64_t now_ns);
+/* more_follow: its drafter will be told of other sessions of the same pass. */
+void target_send_deltas(struct gr_target *t, struct session *s, bool more_follow, uint64_t now_ns);
+
+/* ---- target_round.c: the round that comes next ---- */
+/* Decides what the next round is, and until when it waits. */
+void target_begin_round(struct gr_target *t, struct session *s, uint64_t now_ns);
+/* The next round waits for nothing and wants no tree. */
+void target_begin_root(struct session *s, uint64_t now_ns);
+/* A prompt has been computed, and its context taught what it costs: the round prices follow. */
+void target_reprice(struct gr_target *t, struct session *s);
+/* The prefix has its KV: the session decodes, and asks for a tree when one is wanted. */
+void target_resume(struct gr_target *t, struct session *s, bool more_follow, uint64_t now_ns);
+bool target_waits(const struct session *s, uint64_t now_ns);
+void target_note_silence(struct gr_target *t, struct session *s, uint64_t now_ns);
+void target_judge_probe(struct gr_target *t, struct session *s);
+
+/* ---- target_hear.c: frames in (gr_target_on_frame) ---- */
+
+/* ---- target_room.c: KV blocks ---- */
+/* An idle session is forgotten: its blocks or its slot are needed. False: none is idle. */
+bool target_evict_idle(struct gr_target *t, const struct session *not_this);
+/* Blocks for n_token tokens: evicts idle sessions, then pre-empts younger ones. False: not now. */
+bool target_make_room(struct gr_target *t, struct session *s, int32_t n_token);
+void target_admit_queued(struct gr_target *t, uint64_t now_ns);
+
+/* ---- target_session.c: what the orchestrator asks ---- */
+void target_open(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns);
+void target_append(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns);
+void target_truncate(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns);
+void target_close(struct gr_target *t, uint64_t id);
+/* The pass that a TRUNCATE came in is done: its round does not count, and the APPEND that was held begins. */
+void target_end_cut_turn(struct gr_target *t, struct session *s, bool more_follow, uint64_t now_ns);
+
+/* ---- target_gather.c: who is ready for a pass, and until when it waits for the others ---- */
+struct gathering {
+    bool decoding, ready, waiting, prefill;
+    uint64_t wake_ns; /* deadline of the first that waits for its tree */
+    uint64_t go_ns;   /* those that are ready wait for the others no longer */
+};
+struct gathering target_gather(const struct gr_target *t, uint64_t now_ns);
+
+/* ---- target_fill.c: the rows of a pass ---- */
 uint64_t target_start_pass(struct gr_target *t, uint64_t now_ns);
-static inline int32_t target_n_new_left(const struct session *s)
-{
-    return s->len_max - s->committed_len;
-}
+
+/* ---- target_not_finite.c: a row on the walk whose logits are not finite (q->odd_pos) ---- */
+void target_not_finite(struct gr_target *t, struct session *s, const struct gr_pass_seq *q, uint64_t now_ns);
+
+/* ---- target_verdict.c: a pass is done (gr_target_on_pass_done); target.c: the door ---- */
 
 #endif

@@ -1,182 +1,8 @@
-/* What a session's next round is: its mode, how long it waits, and the trees that come out of time. */
+/* What a session's next round is: its mode, how long it waits, and when it asks for a tree. */
 #include "common/base/log.h"
 #include "target_worker/machine/target_internal.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
-
-/* ---- costs ---- */
-
-/* Rows and contexts that other decoding sessions bring into a pass. */
-static struct gr_pass_load others_load(const struct gr_target *t, const struct session *s)
-{
-    struct gr_pass_load load = {0};
-    for (int i = 0; i < t->config.n_session_max; i++) {
-        const struct session *o = &t->session[i];
-        if (o != s && o->state == SESSION_DECODE) {
-            const int32_t n_row = o->mode == GR_SPEC_TREE ? 1 + (o->draft.valid ? o->draft.tree.n : 0) : 1;
-            gr_pass_load_add(&load, n_row, target_specpv_context(o));
-        }
-    }
-    return load;
-}
-
-static double estimate_with(const struct gr_target *t, struct gr_pass_load load, const struct session *s, int32_t n_row)
-{
-    gr_pass_load_add(&load, n_row, target_specpv_context(s));
-    return gr_cost_table_estimate(&t->cost, &load);
-}
-
-double target_pass_ns(const struct gr_target *t, const struct session *s, int32_t n_row)
-{
-    return estimate_with(t, others_load(t, s), s, n_row);
-}
-
-double target_pass_ratio(const struct gr_target *t, const struct session *s, int32_t n_row)
-{
-    if (n_row == 1) { /* most of many sessions, each of which would look at all others */
-        return 1.0;
-    }
-    const struct gr_pass_load others = others_load(t, s);
-    return estimate_with(t, others, s, n_row) / estimate_with(t, others, s, 1);
-}
-
-double target_alone_ns(const struct gr_target *t, int32_t n_row, struct gr_attended context)
-{
-    struct gr_pass_load load = {0};
-    gr_pass_load_add(&load, n_row, context);
-    return gr_cost_table_estimate(&t->cost, &load);
-}
-
-/* Its drafter still prepares the prefix. */
-static bool is_cold(const struct session *s)
-{
-    return s->auto_tree && s->has_peer && !s->warm && !s->single_token && s->n_fault == 0;
-}
-
-struct decoding target_decoding(const struct gr_target *t)
-{
-    struct decoding d = {0};
-    for (int i = 0; i < t->config.n_session_max; i++) {
-        const struct session *s = &t->session[i];
-        d.n += s->state == SESSION_DECODE;
-        d.n_cold += s->state == SESSION_DECODE && is_cold(s);
-    }
-    return d;
-}
-
-int target_in_turn(const struct gr_target *t)
-{
-    int n = 0;
-    for (int i = 0; i < t->config.n_session_max; i++) {
-        n += t->session[i].state != SESSION_FREE && t->session[i].state != SESSION_IDLE;
-    }
-    return n;
-}
-
-struct gr_spec_group *target_group(struct gr_target *t, int n)
-{
-    int class = 0;
-    if (n < 2) {
-        return NULL;
-    }
-    while (class + 1 < GR_GROUP_CLASSES && (2 << class) < n) {
-        class ++;
-    }
-    return &t->group[class];
-}
-
-bool target_drafters_rest(struct gr_target *t)
-{
-    const struct gr_spec_group *g = target_group(t, target_in_turn(t));
-    return t->config.feature_width > 0 && g != NULL && gr_spec_group_rests(g);
-}
-
-/* Sessions whose trees are sized by cost are told the same prices, and choose alike: a node that pays for one is one
- * that all will have, and each row holds up all. */
-struct company {
-    struct gr_pass_load others; /* that do not choose */
-    struct {
-        int n;
-        int32_t n_token; /* of all their contexts */
-    } alike[2];          /* under full attention, under a view */
-};
-
-static void add_company(struct company *c, const struct session *s, bool chooses)
-{
-    const struct gr_attended context = target_specpv_context(s);
-    const bool has_trees = s->has_peer && !s->single_token && s->n_fault == 0;
-    if (chooses || (has_trees && s->auto_tree)) {
-        c->alike[context.view].n++;
-        c->alike[context.view].n_token += context.n_token;
-    } else {
-        gr_pass_load_add(&c->others, has_trees ? 1 + s->n_node : 1, context);
-    }
-}
-
-/* A pass in which those that choose have n_row rows each. */
-static struct gr_pass_load load_of_all(const struct company *c, int32_t n_row)
-{
-    struct gr_pass_load load = c->others;
-    for (int v = 0; v < 2; v++) {
-        if (c->alike[v].n > 0) {
-            gr_pass_load_add(&load, n_row, (struct gr_attended){.n_token = c->alike[v].n_token, .view = v});
-            load.n_row += (c->alike[v].n - 1) * n_row;
-        }
-    }
-    return load;
-}
-
-/* More than an eighth away somewhere: worth telling again. */
-static bool moved(const struct gr_cost *a, const struct gr_cost *b)
-{
-    for (uint32_t i = 0; i < GR_MIN(a->n_point, b->n_point); i++) {
-        const int64_t d = (int64_t)a->pass_ns[i] - (int64_t)b->pass_ns[i];
-        if (llabs(d) * 8 > (int64_t)b->pass_ns[i]) {
-            return true;
-        }
-    }
-    return a->n_point != b->n_point || memcmp(a->n_row, b->n_row, sizeof(a->n_row)) != 0;
-}
-
-void target_send_cost(struct gr_target *t, struct session *s)
-{
-    if (!s->has_peer || !s->auto_tree) {
-        return;
-    }
-    struct gr_pass_load load[GR_COST_POINT_MAX];
-    int32_t n_row[GR_COST_POINT_MAX];
-    struct company company = {0};
-    struct gr_cost cost;
-    for (int i = 0; i < t->config.n_session_max; i++) {
-        const struct session *o = &t->session[i];
-        if (o == s || o->state == SESSION_DECODE) {
-            add_company(&company, o, o == s);
-        }
-    }
-    const int n_point = gr_cost_list_rows(company.others.n_row, company.alike[0].n + company.alike[1].n, n_row);
-    for (int i = 0; i < n_point; i++) {
-        load[i] = load_of_all(&company, n_row[i]);
-    }
-    gr_cost_table_list(&t->cost, n_point, n_row, load, target_econ(s)->overhead_ns + s->wire_ns, &cost);
-    s->cost_decode = target_decoding(t).n;
-    if (!moved(&s->cost_told, &cost)) {
-        return;
-    }
-    const struct gr_frame_header h = {.session = s->id, .epoch = s->epoch, .round = s->round};
-    const uint32_t bytes = GR_WIRE_HEADER_BYTES + GR_WIRE_COST_BYTES(cost.n_point);
-    uint8_t *out = t->io.frame_begin(t->io.ctx, s->peer, GR_FRAME_SMALL, bytes);
-    if (out != NULL) { /* else another round tells */
-        const size_t n = gr_wire_encode_cost(&h, &cost, out, bytes);
-        t->io.frame_end(t->io.ctx, s->peer, (uint32_t)n);
-        s->cost_told = cost;
-        log_debug("session %" PRIu64
-                  " round %u: COST told: overhead %u us, 1 row %u, 2 rows %u, 3 rows %u, 4 rows %u, 64 rows %u",
-                  s->id, s->round, cost.overhead_ns / 1000, cost.pass_ns[0] / 1000, cost.pass_ns[1] / 1000,
-                  cost.pass_ns[2] / 1000, cost.pass_ns[3] / 1000, cost.pass_ns[cost.n_point - 1] / 1000);
-    }
-}
 
 /* ---- the decision ---- */
 
@@ -207,13 +33,6 @@ void target_begin_root(struct session *s, uint64_t now_ns)
     s->mode = s->want_draft ? GR_SPEC_ROOT : GR_SPEC_PLAIN;
     s->n_want = 0;
     s->verdict_ns = s->deadline_ns = now_ns;
-}
-
-void target_forget_trees(struct session *s)
-{
-    s->draft.valid = s->probe.valid = s->asked = false;
-    s->silent_ns = 0;
-    s->econ[0].probing = s->econ[1].probing = false;
 }
 
 /* A probe that was sent alone is judged by nobody in company, nor the other way round: the next one is. */
@@ -292,7 +111,7 @@ void target_reprice(struct gr_target *t, struct session *s)
     s->econ_len = s->committed_len;
 }
 
-void target_resume(struct gr_target *t, struct session *s, uint64_t now_ns)
+void target_resume(struct gr_target *t, struct session *s, bool more_follow, uint64_t now_ns)
 {
     s->state = SESSION_DECODE;
     s->round = GR_MAX(s->round, 1u); /* round 0 was a prompt's */
@@ -300,7 +119,7 @@ void target_resume(struct gr_target *t, struct session *s, uint64_t now_ns)
     target_reprice(t, s);
     target_begin_round(t, s, now_ns);
     s->owed = s->owed || (s->has_peer && target_asks(s));
-    target_send_deltas(t, s, now_ns);
+    target_send_deltas(t, s, more_follow, now_ns);
 }
 
 bool target_waits(const struct session *s, uint64_t now_ns)
@@ -317,64 +136,6 @@ void target_note_silence(struct gr_target *t, struct session *s, uint64_t now_ns
 }
 
 /* ---- trees out of time ---- */
-
-static int child_with(const struct gr_token_tree *t, int parent, int32_t token)
-{
-    for (int i = parent + 1; i < t->n; i++) {
-        if (t->parent[i] == parent && t->token[i] == token) {
-            return i;
-        }
-    }
-    return -1;
-}
-
-bool target_walk_tree(const struct session *s, struct walked_tree *w)
-{
-    while (w->valid && w->at_len < s->committed_len) {
-        const int child = child_with(&w->tree, w->root, s->token[w->at_len]);
-        w->valid = child >= 0;
-        if (w->valid) {
-            w->root = (int16_t)child;
-            w->at_len++;
-        }
-    }
-    return w->valid;
-}
-
-void target_subtree(const struct walked_tree *w, int32_t depth_max, int32_t n_max, struct gr_token_tree *to,
-                    uint8_t node_of[GR_NODE_MAX])
-{
-    const struct gr_token_tree *from = &w->tree;
-    int16_t new_index[GR_NODE_MAX];
-    int16_t depth[GR_NODE_MAX];
-    to->n = 0;
-    for (int i = 0; i < from->n; i++) {
-        const int parent = from->parent[i];
-        const bool child_of_root = parent == w->root;
-        new_index[i] = -1;
-        if (to->n >= n_max || (!child_of_root && (parent < 0 || new_index[parent] < 0))) {
-            continue;
-        }
-        depth[i] = child_of_root ? 1 : (int16_t)(depth[parent] + 1);
-        if (depth[i] > depth_max) {
-            continue;
-        }
-        new_index[i] = (int16_t)to->n;
-        to->token[to->n] = from->token[i];
-        to->parent[to->n] = child_of_root ? (int16_t)-1 : new_index[parent];
-        node_of[to->n++] = (uint8_t)i;
-    }
-}
-
-bool target_has_children(const struct walked_tree *w)
-{
-    for (int i = w->root + 1; i < w->tree.n; i++) {
-        if (w->tree.parent[i] == w->root) {
-            return true;
-        }
-    }
-    return false;
-}
 
 /* Nobody waited for this tree: what would it have brought? Its path is followed as tokens are committed. */
 void target_judge_probe(struct gr_target *t, struct session *s)

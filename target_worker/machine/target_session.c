@@ -1,6 +1,5 @@
 /* The target's sessions: OPEN, APPEND, TRUNCATE, CLOSE; who gets KV blocks, who is evicted, who is pre-empted. */
 #include "common/rules/hash.h"
-#include "common/base/log.h"
 #include "target_worker/machine/target_internal.h"
 
 #include <inttypes.h>
@@ -74,73 +73,6 @@ static const char *check_open(const struct gr_target *t, const struct gr_msg *m,
 
 /* ---- life of a session ---- */
 
-/* An empty slot; the arrays stay. */
-static void clear_slot(struct gr_target *t, struct session *s)
-{
-    gr_kv_table_release(&t->pool, &s->table);
-    const struct session empty = {.token = s->token, .kind = s->kind, .hash = s->hash, .table = s->table, .cut_at = -1};
-    *s = empty;
-}
-
-void target_free_session(struct gr_target *t, struct session *s)
-{
-    const struct gr_msg m = {.type = GR_MSG_CLOSED, .session = s->id};
-    for (uint32_t i = 0; s->held.valid && i <= s->held.n_refused; i++) { /* every APPEND is answered */
-        target_send_error(t, s->id, GR_ECANCELED, "the session is closed");
-    }
-    clear_slot(t, s);
-    t->io.send_msg(t->io.ctx, &m);
-}
-
-void target_go_idle(struct gr_target *t, struct session *s, uint64_t now_ns)
-{
-    GR_ASSERT(s->final_len == s->committed_len);
-    s->state = SESSION_IDLE;
-    s->last_used_ns = now_ns;
-    target_forget_trees(s);
-    s->owed = s->owed && s->has_peer;
-    gr_kv_table_truncate(&t->pool, &s->table, s->kv_len); /* tokens that lack full KV are computed with the next turn */
-    gr_kv_table_unreserve(&t->pool, &s->table);
-}
-
-void target_cut(struct gr_target *t, struct session *s, int32_t len)
-{
-    if (len >= s->committed_len) {
-        return;
-    }
-    s->committed_len = len;
-    s->kv_len = GR_MIN(s->kv_len, len);
-    s->final_len = GR_MIN(s->final_len, len);
-    s->pv.end_due = GR_FINISH_NONE;
-    s->pv.dense_from = s->pv.dense_from > s->kv_len ? GR_VIEW_NONE : s->pv.dense_from;
-    s->peer_len = GR_MIN(s->peer_len, len);
-    s->fence_round = ++s->round; /* trees on what is gone come too late */
-    target_cut_features(s, len);
-    target_forget_trees(s);
-    gr_kv_table_truncate(&t->pool, &s->table, s->kv_len);
-}
-
-/* An idle session is forgotten: its blocks or its slot are needed. The orchestrator keeps the transcript. */
-static bool evict_idle(struct gr_target *t, const struct session *not_this)
-{
-    struct session *oldest = NULL;
-    for (int i = 0; i < t->config.n_session_max; i++) {
-        struct session *s = &t->session[i];
-        if (s->state == SESSION_IDLE && s != not_this && (oldest == NULL || s->last_used_ns < oldest->last_used_ns)) {
-            oldest = s;
-        }
-    }
-    if (oldest == NULL) {
-        return false;
-    }
-    const struct gr_msg m = {.type = GR_MSG_EVICTED, .session = oldest->id};
-    log_info("session %" PRIu64 ": idle and evicted, %d tokens of KV", oldest->id, oldest->kv_len);
-    t->counters.n_evicted++;
-    clear_slot(t, oldest);
-    t->io.send_msg(t->io.ctx, &m);
-    return true;
-}
-
 static struct session *empty_slot(struct gr_target *t)
 {
     for (int attempt = 0; attempt < 2; attempt++) {
@@ -149,7 +81,7 @@ static struct session *empty_slot(struct gr_target *t)
                 return &t->session[i];
             }
         }
-        if (!evict_idle(t, NULL)) {
+        if (!target_evict_idle(t, NULL)) {
             break;
         }
     }
@@ -350,7 +282,8 @@ static void hold_append(struct gr_target *t, struct session *s, const struct gr_
     }
 }
 
-static void begin_append(struct gr_target *t, struct session *s, const struct gr_msg *m, uint64_t now_ns)
+static void begin_append(struct gr_target *t, struct session *s, const struct gr_msg *m, bool more_follow,
+                         uint64_t now_ns)
 {
     target_cut(t, s, (int32_t)m->keep_len);
     const int32_t from = s->committed_len;
@@ -362,7 +295,7 @@ static void begin_append(struct gr_target *t, struct session *s, const struct gr
     begin_turn(t, s, m->max_tokens);
     reply_opened(t, s);
     s->owed = s->has_peer; /* the drafter prepares the prefix while the target does */
-    target_send_deltas(t, s, now_ns);
+    target_send_deltas(t, s, more_follow, now_ns);
 }
 
 void target_append(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns)
@@ -380,7 +313,7 @@ void target_append(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns)
     if (is_ending(s)) {
         hold_append(t, s, m);
     } else {
-        begin_append(t, s, m, now_ns);
+        begin_append(t, s, m, false, now_ns);
     }
 }
 
@@ -392,7 +325,7 @@ static void cut_turn(struct gr_target *t, struct session *s, int32_t len, uint64
     target_go_idle(t, s, now_ns);
 }
 
-void target_end_cut_turn(struct gr_target *t, struct session *s, uint64_t now_ns)
+void target_end_cut_turn(struct gr_target *t, struct session *s, bool more_follow, uint64_t now_ns)
 {
     const struct held_append held = s->held;
     const struct gr_msg m = {.keep_len = held.keep_len,
@@ -406,7 +339,7 @@ void target_end_cut_turn(struct gr_target *t, struct session *s, uint64_t now_ns
     gr_kv_table_truncate(&t->pool, &s->table, target_held_len(s));
     cut_turn(t, s, len, now_ns);
     if (held.valid) {
-        begin_append(t, s, &m, now_ns);
+        begin_append(t, s, &m, more_follow, now_ns);
         if (held.cut_at >= 0) {
             cut_turn(t, s, held.cut_at, now_ns);
         }
@@ -441,83 +374,5 @@ void target_close(struct gr_target *t, uint64_t id)
         s->closing = true;
     } else {
         target_free_session(t, s);
-    }
-}
-
-/* ---- KV blocks ---- */
-
-/* The youngest session that is younger than s, not in a pass, and holds blocks (only_queued: from earlier turns): its
- * KV is freed, it queues again, and computes the same KV later. The oldest is never pre-empted, so there is always one
- * that goes on. */
-static bool preempt_younger(struct gr_target *t, const struct session *s, bool only_queued)
-{
-    struct session *youngest = NULL;
-    for (int i = 0; i < t->config.n_session_max; i++) {
-        struct session *o = &t->session[i];
-        const bool fits =
-            o->state == SESSION_QUEUED || (!only_queued && (o->state == SESSION_PREFILL || o->state == SESSION_DECODE));
-        if (fits && !o->in_pass && o->arrival > s->arrival && o->table.n_block + o->table.n_reserved > 0 &&
-            (youngest == NULL || o->arrival > youngest->arrival)) {
-            youngest = o;
-        }
-    }
-    if (youngest == NULL) {
-        return false;
-    }
-    log_info("session %" PRIu64 ": pre-empted, %d tokens of KV will be computed again", youngest->id, youngest->kv_len);
-    t->counters.n_preempted++;
-    target_drop_provisional(t, youngest);
-    youngest->pv.dense_from = GR_VIEW_NONE;
-    youngest->pv.n_partial = 0;
-    gr_kv_table_release(&t->pool, &youngest->table);
-    youngest->kv_len = 0;
-    if (youngest->state == SESSION_DECODE) { /* a prompt that had its pick is a decode round's prefix now */
-        youngest->pick_due = false;
-        youngest->prefill_end = youngest->committed_len - 1;
-    }
-    youngest->state = SESSION_QUEUED;
-    return true;
-}
-
-bool target_make_room(struct gr_target *t, struct session *s, int32_t n_token)
-{
-    while (gr_kv_table_reserve(&t->pool, &s->table, n_token) != GR_OK) {
-        if (!evict_idle(t, s) && !preempt_younger(t, s, false)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static int32_t admission_tokens(const struct gr_target *t, const struct session *s)
-{
-    const int32_t more = t->config.admit_tokens;
-    return more <= 0 ? s->len_max : (int32_t)GR_MIN((int64_t)s->committed_len + more, s->len_max);
-}
-
-/* Sessions are admitted in the order of their arrival; one that must wait keeps the later ones waiting. */
-void target_admit_queued(struct gr_target *t, uint64_t now_ns)
-{
-    for (;;) {
-        struct session *oldest = NULL;
-        for (int i = 0; i < t->config.n_session_max; i++) {
-            struct session *s = &t->session[i];
-            if (s->state == SESSION_QUEUED && (oldest == NULL || s->arrival < oldest->arrival)) {
-                oldest = s;
-            }
-        }
-        if (oldest == NULL) {
-            return;
-        }
-        /* Idle sessions make room for it, and queued ones that hold blocks of earlier turns; running ones do not. */
-        while (gr_kv_table_reserve(&t->pool, &oldest->table, admission_tokens(t, oldest)) != GR_OK) {
-            if (!evict_idle(t, oldest) && !preempt_younger(t, oldest, true)) {
-                return;
-            }
-        }
-        oldest->state = SESSION_PREFILL;
-        if (oldest->kv_len >= oldest->prefill_end) {
-            target_resume(t, oldest, now_ns);
-        }
     }
 }

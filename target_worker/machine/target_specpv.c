@@ -113,16 +113,6 @@ void target_specpv_decide(const struct gr_target *t, struct session *s, int32_t 
     pv->next = gr_specpv_decide(&in);
 }
 
-struct gr_attended target_specpv_context(const struct session *s)
-{
-    const struct gr_specpv_params *p = &s->pv.params;
-    if (s->pv.next.round != GR_SPECPV_ROUND_PARTIAL || s->pv.dense_from == GR_VIEW_NONE) {
-        return gr_attends_all(s->committed_len);
-    }
-    const int32_t n_list = GR_MIN(s->pv.dense_from, (int32_t)(p->n_sink + p->n_retrieval) * GR_KV_BLOCK_TOKENS);
-    return (struct gr_attended){.n_token = n_list + s->committed_len - s->pv.dense_from, .view = true};
-}
-
 void target_specpv_fill(struct gr_target *t, struct session *s, struct gr_pass_seq *q)
 {
     const struct gr_specpv_params *p = &s->pv.params;
@@ -228,12 +218,4 @@ enum gr_finish target_specpv_commit(struct gr_target *t, struct session *s, cons
     }
     s->final_len = s->committed_len;
     return finish;
-}
-
-void target_drop_provisional(struct gr_target *t, struct session *s)
-{
-    if (s->final_len < s->committed_len) {
-        t->counters.n_dropped += (uint64_t)(s->committed_len - s->final_len);
-        target_cut(t, s, s->final_len);
-    }
 }

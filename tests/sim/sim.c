@@ -430,6 +430,9 @@ static void deliver(struct sim *s, const struct event *e)
         break;
     case EVENT_PASS_DONE:
         gr_target_on_pass_done(s->target, s->pass, s->now_ns);
+#ifdef GR_DEBUG
+        GR_ASSERT(gr_target_check(s->target));
+#endif
         if (s->on_pass != NULL) {
             s->on_pass(s, s->on_pass_arg);
         }

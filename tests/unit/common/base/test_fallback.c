@@ -93,10 +93,11 @@ static void test_there_is_no_other_place(void **state)
 {
     (void)state;
     char line[512];
-    first_line("grep -rn 'fallback\\]' --include='*.c' --include='*.h' --include='*.cu' --include='*.inc' common "
-               "transport model kernels target_worker draft_worker orchestrator bench | grep -v '^common/base/fallback\\.' "
-               "| grep -v ' \\* '",
-               line, sizeof(line));
+    first_line(
+        "grep -rn 'fallback\\]' --include='*.c' --include='*.h' --include='*.cu' --include='*.inc' common "
+        "transport model kernels target_worker draft_worker orchestrator bench | grep -v '^common/base/fallback\\.' "
+        "| grep -v ' \\* '",
+        line, sizeof(line));
     assert_string_equal(line, "");
 }
 

@@ -1,297 +1,9 @@
-/* The target's passes: who takes part, what the rows are, and what the verdicts do to the sessions. */
+/* A pass is done: what it brought is judged, appended, told. */
 #include "common/rules/hash.h"
 #include "common/base/log.h"
 #include "target_worker/machine/target_internal.h"
 
 #include <inttypes.h>
-#include <string.h>
-
-/* ---- the rows of a pass ---- */
-
-static struct gr_pass_seq *begin_seq(struct gr_target *t, struct session *s)
-{
-    struct gr_pass_seq *q = &t->pass.seq[t->pass.n_seq++];
-    const int slot = (int)(s - t->session);
-    q->session = slot;
-    q->table = &s->table;
-    q->sampling = s->sampling;
-    q->stop = s->stop;
-    q->stop.n_new_max = target_n_new_left(s);
-    q->want_gap = q->replay = false;
-    q->gap = 0.0f;
-    q->tree.n = 0;
-    q->walk = (struct gr_walk){0};
-    q->partial = q->refresh_view = q->exact = q->judge_only = false;
-    q->n_chain = q->n_chain_ok = 0;
-    q->correction = GR_NO_CORRECTION;
-    q->corrupt_at = -1;
-    q->odd_pos = -1;
-    q->dense_from = GR_VIEW_NONE;
-    for (int b = 0; b < GR_SCRATCH_BLOCKS; b++) {
-        q->scratch_block[b] = t->config.n_pool_block + slot * GR_SCRATCH_BLOCKS + b;
-    }
-    s->in_pass = true;
-    s->pass_resync = false;
-    return q;
-}
-
-/* Room in the pool for every row that the pass may commit. It was reserved, so it cannot fail. */
-static void grow_table(struct gr_target *t, struct session *s, int32_t n_token)
-{
-    enum gr_status st = gr_kv_table_grow(&t->pool, &s->table, n_token);
-    GR_ASSERT(st == GR_OK);
-}
-
-/* The tree that was waited for is not there: root-only, and the next one is given more time. */
-static void go_without(struct session *s, uint64_t now_ns)
-{
-    if (s->has_peer && s->asked) {
-        gr_spec_econ_latency(target_econ(s), (double)(now_ns - s->asked_ns), false);
-    } else if (!s->has_peer) {
-        s->ever_attached = true; /* one that has not come yet is not waited for again until it attaches */
-    }
-}
-
-static int32_t tree_rows_max(const struct session *s)
-{
-    return s->mode == GR_SPEC_TREE && s->draft.valid ? GR_MIN(s->draft.tree.n, s->n_want) : 0;
-}
-
-/* How many nodes deep the next pass's tree may be. */
-static int32_t tree_levels_max(const struct session *s)
-{
-    const struct gr_token_tree *tree = &s->draft.tree;
-    uint8_t depth[GR_NODE_MAX];
-    int32_t most = 0;
-    for (int i = 0; i < (tree_rows_max(s) > 0 ? tree->n : 0); i++) {
-        depth[i] = (uint8_t)(tree->parent[i] < 0 ? 1 : depth[tree->parent[i]] + 1);
-        most = GR_MAX(most, depth[i]);
-    }
-    return GR_MIN(most, tree_rows_max(s));
-}
-
-int32_t target_decode_rows(const struct session *s)
-{
-    const bool judge = s->pv.next.round == GR_SPECPV_ROUND_JUDGE;
-    return target_n_chain(s) + (judge ? 0 : tree_rows_max(s) + 1);
-}
-
-/* Tokens that may have KV after a decode pass of this session. */
-static int32_t decode_tokens(const struct session *s)
-{
-    return s->committed_len + GR_MAX(GR_MIN(tree_rows_max(s), target_n_new_left(s) - 1), 0);
-}
-
-static void add_decode(struct gr_target *t, struct session *s, uint64_t now_ns)
-{
-    struct gr_pass_seq *q = begin_seq(t, s);
-    q->pos0 = s->committed_len - 1;
-    q->tail = s->token[q->pos0];
-    q->token = &s->token[q->pos0];
-    s->pass_draft_round = GR_WIRE_ROOT_ONLY;
-    s->pass_waited = s->mode == GR_SPEC_TREE;
-    s->pass_clean = !s->asked;
-    s->pass_reroot = false;
-    s->wait_ns = s->draft_ns = 0;
-    if (s->pass_waited) {
-        const uint64_t until_ns = s->draft.valid ? s->draft.arrived_ns : now_ns;
-        s->wait_ns = until_ns > s->verdict_ns ? until_ns - s->verdict_ns : 0;
-    }
-    if (s->pv.next.round == GR_SPECPV_ROUND_JUDGE) {
-        s->draft.valid = false;
-    } else if (s->pass_waited && s->draft.valid) {
-        target_subtree(&s->draft, target_n_new_left(s) - 1, s->n_want, &q->tree, s->node_of_row);
-        s->used_round = GR_MAX(s->used_round, s->draft.round);
-        if (q->tree.n > 0) {
-            s->pass_draft_round = s->draft.round;
-            s->draft_ns = GR_MIN(1000ull * s->draft.draft_us, s->wait_ns);
-            s->pass_reroot = s->draft.root >= 0;
-        }
-        s->draft.valid = false;
-    } else if (s->pass_waited) {
-        go_without(s, now_ns);
-    }
-    q->kind = q->tree.n > 0 ? GR_PASS_TREE : GR_PASS_ROOT;
-    q->want_gap = s->want_trace && q->kind == GR_PASS_ROOT;
-    target_specpv_fill(t, s, q);
-    q->n_row = q->judge_only ? 0 : q->tree.n + 1;
-    target_plan_features(t, s, q, q->kind == GR_PASS_ROOT && !s->pass_waited);
-    grow_table(t, s, q->pos0 + 1 + GR_MAX(GR_MIN(q->tree.n, target_n_new_left(s) - 1), 0));
-    t->pass.n_row += q->n_chain + q->n_row;
-    gr_pass_load_add(&t->pass_load, q->n_chain + q->n_row, target_specpv_context(s));
-}
-
-static bool is_generated(const struct session *s, int32_t pos)
-{
-    return s->kind[pos] == TOKEN_GENERATED;
-}
-
-/* Where the chunk that is next ends: chunks of prompts are aligned to absolute positions, and generated tokens are not
- * mixed with them. */
-static int32_t chunk_end(const struct gr_target *t, const struct session *s)
-{
-    const int32_t chunk = t->config.prefill_chunk;
-    const int32_t most = GR_MIN((s->kv_len / chunk + 1) * chunk, s->prefill_end);
-    int32_t end = s->kv_len + 1;
-    while (end < most && is_generated(s, end) == is_generated(s, s->kv_len)) {
-        end++;
-    }
-    return end;
-}
-
-static void add_prefill(struct gr_target *t, struct session *s, int32_t end)
-{
-    struct gr_pass_seq *q = begin_seq(t, s);
-    q->kind = GR_PASS_PREFILL;
-    q->pos0 = s->kv_len;
-    q->n_row = end - s->kv_len;
-    q->token = &s->token[s->kv_len];
-    q->replay = is_generated(s, s->kv_len);
-    q->want_pick = s->pick_due && end == s->prefill_end;
-    target_plan_features(t, s, q, false);
-    s->wait_ns = s->draft_ns = 0;
-    grow_table(t, s, end);
-    t->pass.n_row += q->n_row;
-    gr_pass_load_add(&t->pass_load, q->n_row, gr_attends_all(end));
-}
-
-/* ---- who takes part ---- */
-
-static bool commit_room(struct gr_target *t, struct session *s, int n_commit)
-{
-    const bool room = t->io.commit_room == NULL || t->io.commit_room(t->io.ctx, n_commit + 1);
-    t->counters.n_paused += !room && !s->paused;
-    s->paused = !room;
-    return room;
-}
-
-/* KV tokens that this pass would give a session; 0: it takes no part. */
-static int32_t tokens_wanted(const struct gr_target *t, const struct session *s, uint64_t now_ns)
-{
-    if (s->state == SESSION_DECODE) {
-        return target_waits(s, now_ns) ? 0 : decode_tokens(s);
-    }
-    return s->state == SESSION_PREFILL ? chunk_end(t, s) : 0;
-}
-
-/* Blocks that could not be had are taken from idle and from younger sessions, for the oldest first. Before the pass is
- * filled: a session that is in it cannot be pre-empted. */
-static void press_for_room(struct gr_target *t, int n_short, uint64_t now_ns)
-{
-    for (; n_short > 0; n_short--) {
-        struct session *oldest = NULL;
-        for (int i = 0; i < t->config.n_session_max; i++) {
-            struct session *s = &t->session[i];
-            if (s->lacks_room && tokens_wanted(t, s, now_ns) > 0 && (oldest == NULL || s->arrival < oldest->arrival)) {
-                oldest = s;
-            }
-        }
-        if (oldest == NULL) {
-            return;
-        }
-        oldest->lacks_room = false;
-        oldest->has_room = target_make_room(t, oldest, tokens_wanted(t, oldest, now_ns));
-    }
-}
-
-static void claim_room(struct gr_target *t, uint64_t now_ns)
-{
-    int n_short = 0;
-    for (int i = 0; i < t->config.n_session_max; i++) {
-        struct session *s = &t->session[i];
-        const int32_t n_token = tokens_wanted(t, s, now_ns);
-        target_specpv_decide(t, s, tree_rows_max(s) + 1, tree_levels_max(s));
-        s->has_room = n_token > 0 && gr_kv_table_reserve(&t->pool, &s->table, n_token) == GR_OK;
-        s->lacks_room = n_token > 0 && !s->has_room;
-        n_short += s->lacks_room;
-    }
-    press_for_room(t, n_short, now_ns);
-}
-
-/* Decoding sessions first; prompt chunks fill what is left, and at least one chunk always fits. */
-static void fill_pass(struct gr_target *t, bool with_prefill, uint64_t now_ns)
-{
-    const struct gr_target_config *c = &t->config;
-    int n_pick = 0;
-    int n_commit = 0;
-    t->pass.n_seq = t->pass.n_row = 0;
-    t->pass_load = (struct gr_pass_load){0};
-    t->pass_prefill_rows = 0;
-    claim_room(t, now_ns);
-    for (int i = 0; i < c->n_session_max; i++) {
-        struct session *s = &t->session[(t->next_slot + i) % c->n_session_max];
-        const int n_row = target_decode_rows(s);
-        if (s->state == SESSION_DECODE && s->has_room && t->pass.n_row + n_row <= c->n_row_max - c->prefill_chunk &&
-            n_pick + n_row <= c->n_out_max - 1 && commit_room(t, s, n_commit)) {
-            add_decode(t, s, now_ns);
-            n_pick += n_row;
-            n_commit++;
-        }
-    }
-    for (int i = 0; with_prefill && i < c->n_session_max; i++) {
-        struct session *s = &t->session[(t->next_slot + i) % c->n_session_max];
-        if (s->state != SESSION_PREFILL || !s->has_room) {
-            continue;
-        }
-        const int32_t end = chunk_end(t, s);
-        if (t->pass.n_row + end - s->kv_len <= c->n_row_max && n_pick + 1 <= c->n_out_max &&
-            commit_room(t, s, n_commit)) {
-            t->pass_prefill_rows += end - s->kv_len;
-            add_prefill(t, s, end);
-            n_pick++;
-            n_commit++;
-        }
-    }
-    t->next_slot = (t->next_slot + 1) % c->n_session_max;
-}
-
-/* ---- when it starts ---- */
-
-/* Prompt chunks may take prefill_share of the time that decoding sessions lose to them. */
-static bool prefill_allowed(const struct gr_target *t, const struct gathering *g)
-{
-    return g->prefill && (!g->decoding || t->config.prefill_share <= 0.0 || t->prefill_credit_ns >= 0.0);
-}
-
-/* A tree that was asked for has not come: the drafter works. (What it does ahead of need is not seen here.) */
-static bool is_drafting(const struct gr_target *t)
-{
-    for (int i = 0; i < t->config.n_session_max; i++) {
-        if (t->session[i].state == SESSION_DECODE && t->session[i].asked) {
-            return true;
-        }
-    }
-    return false;
-}
-
-uint64_t target_start_pass(struct gr_target *t, uint64_t now_ns)
-{
-    if (target_start_fuse_pass(t)) {
-        return UINT64_MAX;
-    }
-    const struct gathering g = target_gather(t, now_ns);
-    const bool prefill = prefill_allowed(t, &g);
-    if (!prefill && !g.ready) {
-        return g.wake_ns;
-    }
-    /* A pass starts when every decoding session has its tree, or when waiting for the others costs more than it saves;
-     * prompt chunks do not wait, and take along whoever is ready. */
-    if (!prefill && g.waiting && now_ns < g.go_ns) {
-        return GR_MIN(g.go_ns, g.wake_ns);
-    }
-    t->pass_rests = target_drafters_rest(t);
-    fill_pass(t, prefill, now_ns);
-    if (t->pass.n_seq == 0 && g.prefill && !prefill) {
-        fill_pass(t, true, now_ns); /* those that decode lack blocks: prompts take nothing from them */
-    }
-    if (t->pass.n_seq == 0) {
-        return g.wake_ns;
-    }
-    t->pass_in_flight = true;
-    t->pass_beside_draft = is_drafting(t);
-    t->io.start_pass(t->io.ctx, &t->pass);
-    return UINT64_MAX;
-}
 
 static void account_pass(struct gr_target *t)
 {
@@ -299,7 +11,7 @@ static void account_pass(struct gr_target *t)
     const double ns = (double)(p->forward_ns + p->sample_ns + p->commit_ns);
     const double share = t->config.prefill_share;
     /* Beside a drafter on the same device a pass takes longer, which says nothing about rows. */
-    if (ns > 0.0 && !(t->config.shares_device && (t->pass_beside_draft || is_drafting(t)))) {
+    if (ns > 0.0 && !(t->config.shares_device && (t->pass_beside_draft || target_is_drafting(t)))) {
         gr_cost_table_observe(&t->cost, &t->pass_load, ns);
     }
     if (share <= 0.0) {
@@ -309,8 +21,6 @@ static void account_pass(struct gr_target *t)
     t->prefill_credit_ns += (ns - prefill_ns) * share / (1.0 - share) - prefill_ns;
     t->prefill_credit_ns = GR_MIN(t->prefill_credit_ns, 0.0); /* nothing is saved up while there are no prompts */
 }
-
-/* ---- what came back ---- */
 
 static void append_token(struct session *s, int32_t token)
 {
@@ -392,10 +102,10 @@ static void send_commit(struct gr_target *t, struct session *s, const struct gr_
 }
 
 static void send_round_verdict(struct gr_target *t, struct session *s, const struct gr_pass_seq *q, uint32_t round,
-                               const struct outcome *o, uint64_t now_ns)
+                               const struct outcome *o, bool more_follow, uint64_t now_ns)
 {
     const bool back = o->keep_len < o->base_len; /* then the tree was verified in vain */
-    const struct gr_frame_header h = {.flags = t->more_follow ? GR_FRAME_MORE : 0,
+    const struct gr_frame_header h = {.flags = more_follow ? GR_FRAME_MORE : 0,
                                       .session = s->id,
                                       .epoch = s->epoch,
                                       .round = round,
@@ -526,7 +236,8 @@ static struct outcome append_verdict(struct gr_target *t, struct session *s, con
 }
 
 /* Commits what the pass has brought, and begins the next round or ends the turn. */
-static void apply_walk(struct gr_target *t, struct session *s, const struct gr_pass_seq *q, uint64_t now_ns)
+static void apply_walk(struct gr_target *t, struct session *s, const struct gr_pass_seq *q, bool more_follow,
+                       uint64_t now_ns)
 {
     const bool prefill = q->kind == GR_PASS_PREFILL;
     const struct outcome o = append_verdict(t, s, q);
@@ -556,26 +267,27 @@ static void apply_walk(struct gr_target *t, struct session *s, const struct gr_p
         target_send_cost(t, s);
     }
     if (o.appended) {
-        send_round_verdict(t, s, q, round, &o, now_ns);
+        send_round_verdict(t, s, q, round, &o, more_follow, now_ns);
     }
     send_commit(t, s, q, prefill ? 0 : round, &o);
 }
 
-static void finish_prefill_chunk(struct gr_target *t, struct session *s, const struct gr_pass_seq *q, uint64_t now_ns)
+static void finish_prefill_chunk(struct gr_target *t, struct session *s, const struct gr_pass_seq *q, bool more_follow,
+                                 uint64_t now_ns)
 {
     s->kv_len += q->n_row;
     if (q->want_pick) {
         s->pass_draft_round = GR_WIRE_ROOT_ONLY;
         s->pass_waited = s->pass_reroot = false;
         s->host_ns = t->pass.sample_ns + t->pass.commit_ns;
-        apply_walk(t, s, q, now_ns);
+        apply_walk(t, s, q, more_follow, now_ns);
         return;
     }
     target_keep_features(t, s, q);
     const struct gr_msg m = {.type = GR_MSG_PROGRESS, .session = s->id, .usable_len = (uint32_t)s->kv_len};
     t->io.send_msg(t->io.ctx, &m);
     if (s->kv_len >= s->prefill_end) {
-        target_resume(t, s, now_ns);
+        target_resume(t, s, more_follow, now_ns);
     }
 }
 
@@ -590,7 +302,9 @@ static void fail_seq(struct gr_target *t, struct session *s, const struct gr_pas
     target_fail_session(t, s, status, "the pass failed; see the target's log");
 }
 
-static void finish_seq(struct gr_target *t, struct gr_pass_seq *q, enum gr_status status, uint64_t now_ns)
+/* more_follow: the drafter will be told of other sessions of this pass. */
+static void finish_seq(struct gr_target *t, struct gr_pass_seq *q, enum gr_status status, bool more_follow,
+                       uint64_t now_ns)
 {
     struct session *s = &t->session[q->session];
     s->in_pass = false;
@@ -601,17 +315,17 @@ static void finish_seq(struct gr_target *t, struct gr_pass_seq *q, enum gr_statu
             s->kv_len += q->n_row;
             target_keep_features(t, s, q);
         }
-        target_end_cut_turn(t, s, now_ns);
+        target_end_cut_turn(t, s, more_follow, now_ns);
     } else if (status != GR_OK) {
         fail_seq(t, s, q, status, now_ns);
     } else if (q->walk.finish == GR_FINISH_ERROR) {
         target_not_finite(t, s, q, now_ns);
     } else if (q->kind == GR_PASS_PREFILL) {
-        finish_prefill_chunk(t, s, q, now_ns);
+        finish_prefill_chunk(t, s, q, more_follow, now_ns);
     } else if (!walk_is_sound(s, q)) {
         note_fault(t, s, now_ns);
     } else {
-        apply_walk(t, s, q, now_ns);
+        apply_walk(t, s, q, more_follow, now_ns);
     }
 }
 
@@ -649,7 +363,7 @@ static void learn_group(struct gr_target *t, uint64_t now_ns)
     struct gr_spec_group_pass seen = {
         .n_session = GR_MAX(p->n_seq, all.n),
         .cold = all.n_cold > 0,
-        .disturbed = p->n_seq < all.n || (t->config.shares_device && (t->pass_beside_draft || is_drafting(t)))};
+        .disturbed = p->n_seq < all.n || (t->config.shares_device && (t->pass_beside_draft || target_is_drafting(t)))};
     struct gr_spec_group *g = target_group(t, seen.n_session);
     for (int i = 0; i < p->n_seq; i++) {
         seen.with_trees = seen.with_trees || t->session[p->seq[i].session].pass_waited;
@@ -698,10 +412,6 @@ void gr_target_on_pass_done(struct gr_target *t, struct gr_pass *pass, uint64_t 
     account_pass(t);
     learn_group(t, now_ns);
     for (int i = 0; i < pass->n_seq; i++) {
-        t->more_follow = more_follow(t, pass, i);
-        finish_seq(t, &pass->seq[i], pass->status, now_ns);
+        finish_seq(t, &pass->seq[i], pass->status, more_follow(t, pass, i), now_ns);
     }
-#ifdef GR_DEBUG
-    GR_ASSERT(gr_target_check(t));
-#endif
 }

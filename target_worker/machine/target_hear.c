@@ -1,23 +1,8 @@
-/* The target's side of the data path: DRAFT, RESYNC and TAKEN in; VERDICT, DELTA and DESYNC out. */
+/* Frames in: DRAFT, RESYNC, TAKEN. */
 #include "common/base/log.h"
 #include "target_worker/machine/target_internal.h"
 
 #include <inttypes.h>
-
-static void send_desync(struct gr_target *t, uint32_t peer, const struct gr_frame_header *about,
-                        enum gr_desync_reason reason, uint32_t my_len)
-{
-    const struct gr_frame_header h = {.session = about->session,
-                                      .epoch = about->epoch,
-                                      .round = about->round,
-                                      .base_len = about->base_len,
-                                      .prefix_hash = about->prefix_hash};
-    uint8_t *out = t->io.frame_begin(t->io.ctx, peer, GR_FRAME_SMALL, GR_WIRE_HEADER_BYTES + 8);
-    if (out != NULL) {
-        size_t n = gr_wire_encode_desync(&h, reason, my_len, out, GR_WIRE_HEADER_BYTES + 8);
-        t->io.frame_end(t->io.ctx, peer, (uint32_t)n);
-    }
-}
 
 static void count_desync(struct gr_target *t, struct session *s, uint32_t peer, const struct gr_frame_header *h,
                          enum gr_desync_reason reason)
@@ -31,7 +16,7 @@ static void count_desync(struct gr_target *t, struct session *s, uint32_t peer, 
                  "now",
                  s->id, s->round, h->base_len, s->committed_len, reason, s->n_desync_all);
     }
-    send_desync(t, peer, h, reason, (uint32_t)s->committed_len);
+    target_send_desync(t, peer, h, reason, (uint32_t)s->committed_len);
 }
 
 /* Stale: an older epoch, a round before the fence, a replay. Dropped without a word. */
@@ -114,7 +99,7 @@ static enum gr_status on_draft(struct gr_target *t, uint32_t peer, const struct 
     }
     if (!s->has_peer) {
         t->counters.n_draft_stale++;
-        send_desync(t, peer, h, GR_DESYNC_DETACHED, (uint32_t)s->committed_len);
+        target_send_desync(t, peer, h, GR_DESYNC_DETACHED, (uint32_t)s->committed_len);
         return GR_OK;
     }
     if (is_stale(s, peer, h)) {
@@ -151,7 +136,7 @@ static enum gr_status on_resync(struct gr_target *t, uint32_t peer, const struct
     GR_TRY(gr_wire_decode_resync(frame, len, &r));
     struct session *s = target_find(t, h->session);
     if (s == NULL || s->epoch != h->epoch) {
-        send_desync(t, peer, h, GR_DESYNC_UNKNOWN_SESSION, 0);
+        target_send_desync(t, peer, h, GR_DESYNC_UNKNOWN_SESSION, 0);
         return GR_OK;
     }
     t->counters.n_resync++;
@@ -173,7 +158,7 @@ static enum gr_status on_resync(struct gr_target *t, uint32_t peer, const struct
     if (s->state == SESSION_DECODE && !s->in_pass) {
         target_begin_round(t, s, now_ns);
     }
-    target_send_deltas(t, s, now_ns);
+    target_send_deltas(t, s, false, now_ns);
     return GR_OK;
 }
 
@@ -189,96 +174,6 @@ static enum gr_status on_taken(struct gr_target *t, uint32_t peer, const struct 
 }
 
 /* ---- what the drafter is told ---- */
-
-static void note_asked(struct gr_target *t, struct session *s, uint64_t now_ns)
-{
-    s->asked = true;
-    s->asked_round = s->round;
-    s->asked_ns = now_ns;
-    s->silent_ns = s->silent_ns == 0 ? now_ns : s->silent_ns;
-    if (s->mode == GR_SPEC_PROBE) {
-        gr_spec_econ_probe_sent(target_econ(s));
-        t->counters.n_probe++;
-        s->mode = GR_SPEC_ROOT; /* nobody waits for it */
-        s->n_want = 0;
-    }
-}
-
-bool target_asks(const struct session *s)
-{
-    return s->state == SESSION_DECODE && !s->in_pass && s->n_want > 0 && !s->draft.valid &&
-           !(s->asked && s->asked_round == s->round);
-}
-
-/* Sends what the drafter is owed, as far as credit goes; the rest follows in a later step. */
-void target_send_deltas(struct gr_target *t, struct session *s, uint64_t now_ns)
-{
-    while (s->owed && s->has_peer) {
-        const uint32_t at = (uint32_t)s->peer_len;
-        const uint32_t n = GR_MIN((uint32_t)s->committed_len - at, GR_DELTA_ID_MAX);
-        const uint32_t end = at + n;
-        const bool last = end == (uint32_t)s->committed_len;
-        const bool asks = last && target_asks(s);
-        const unsigned flags = (last ? GR_DELTA_LAST : 0u) | (asks ? GR_DELTA_DRAFT | GR_DELTA_WANT(s->n_want) : 0u) |
-                               (t->more_follow ? GR_FRAME_MORE : 0u);
-        const struct gr_frame_header h = {.session = s->id,
-                                          .epoch = s->epoch,
-                                          .round = s->round,
-                                          .base_len = end,
-                                          .prefix_hash = s->hash[end],
-                                          .flags = (uint16_t)flags};
-        const uint32_t bytes = GR_WIRE_HEADER_BYTES + 8 + 4 * n;
-        if (asks && s->cost_told.n_point == 0) {
-            target_send_cost(t, s);
-        }
-        uint8_t *out = t->io.frame_begin(t->io.ctx, s->peer, GR_FRAME_SMALL, bytes);
-        if (out == NULL) {
-            return;
-        }
-        const size_t n_bytes = gr_wire_encode_delta(&h, at, &s->token[at], n, out, bytes);
-        t->io.frame_end(t->io.ctx, s->peer, (uint32_t)n_bytes);
-        s->peer_len = (int32_t)end;
-        s->owed = !last;
-        if (asks) {
-            const uint64_t wait_ns = s->deadline_ns - GR_MIN(s->verdict_ns, s->deadline_ns);
-            note_asked(t, s, now_ns);
-            s->deadline_ns = s->mode == GR_SPEC_TREE ? GR_MIN(now_ns + wait_ns, s->give_up_ns) : s->deadline_ns;
-        }
-    }
-    s->owed = s->owed && s->has_peer;
-}
-
-void target_send_verdict(struct gr_target *t, struct session *s, const struct gr_frame_header *h,
-                         const struct gr_verdict *v, uint64_t now_ns)
-{
-    const int32_t told_len = s->peer_len;
-    s->peer_len = GR_MIN(s->peer_len, (int32_t)v->keep_len); /* after a roll-back a DELTA would begin there */
-    if (!s->has_peer || s->owed) {
-        return; /* nobody listens, or the tokens go with the DELTA that is under way */
-    }
-    if (told_len != (int32_t)h->base_len || (s->pass_resync && v->n_path > 0)) {
-        /* It was left out of earlier rounds, or does not know the nodes: a DELTA says it all. */
-        s->owed = target_asks(s);
-        target_send_deltas(t, s, now_ns);
-        return;
-    }
-    const bool silent = v->n_want == 0 && v->draft_round == GR_WIRE_ROOT_ONLY && v->finish == GR_FINISH_NONE;
-    if (silent) {
-        return; /* K = 0: the drafter rests */
-    }
-    const uint32_t bytes = GR_WIRE_HEADER_BYTES + GR_WIRE_VERDICT_BYTES(v->n_path);
-    uint8_t *out = t->io.frame_begin(t->io.ctx, s->peer, GR_FRAME_SMALL, bytes);
-    if (out == NULL) {
-        s->owed = true; /* the drafter does not keep up; the tokens follow as a DELTA when it does */
-        return;
-    }
-    const size_t n = gr_wire_encode_verdict(h, v, out, bytes);
-    t->io.frame_end(t->io.ctx, s->peer, (uint32_t)n);
-    s->peer_len = s->committed_len;
-    if (v->n_want > 0) {
-        note_asked(t, s, now_ns);
-    }
-}
 
 enum gr_status gr_target_on_frame(struct gr_target *t, uint32_t peer, const uint8_t *frame, size_t len, uint64_t now_ns)
 {

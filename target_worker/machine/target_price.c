@@ -1,0 +1,108 @@
+/* What a pass costs, with whom: the sessions that decode together, and the prices that they are told. */
+#include "target_worker/machine/target_internal.h"
+
+struct gr_attended target_specpv_context(const struct session *s)
+{
+    const struct gr_specpv_params *p = &s->pv.params;
+    if (s->pv.next.round != GR_SPECPV_ROUND_PARTIAL || s->pv.dense_from == GR_VIEW_NONE) {
+        return gr_attends_all(s->committed_len);
+    }
+    const int32_t n_list = GR_MIN(s->pv.dense_from, (int32_t)(p->n_sink + p->n_retrieval) * GR_KV_BLOCK_TOKENS);
+    return (struct gr_attended){.n_token = n_list + s->committed_len - s->pv.dense_from, .view = true};
+}
+
+/* Rows and contexts that other decoding sessions bring into a pass. */
+static struct gr_pass_load others_load(const struct gr_target *t, const struct session *s)
+{
+    struct gr_pass_load load = {0};
+    for (int i = 0; i < t->config.n_session_max; i++) {
+        const struct session *o = &t->session[i];
+        if (o != s && o->state == SESSION_DECODE) {
+            const int32_t n_row = o->mode == GR_SPEC_TREE ? 1 + (o->draft.valid ? o->draft.tree.n : 0) : 1;
+            gr_pass_load_add(&load, n_row, target_specpv_context(o));
+        }
+    }
+    return load;
+}
+
+static double estimate_with(const struct gr_target *t, struct gr_pass_load load, const struct session *s, int32_t n_row)
+{
+    gr_pass_load_add(&load, n_row, target_specpv_context(s));
+    return gr_cost_table_estimate(&t->cost, &load);
+}
+
+double target_pass_ns(const struct gr_target *t, const struct session *s, int32_t n_row)
+{
+    return estimate_with(t, others_load(t, s), s, n_row);
+}
+
+double target_pass_ratio(const struct gr_target *t, const struct session *s, int32_t n_row)
+{
+    if (n_row == 1) { /* most of many sessions, each of which would look at all others */
+        return 1.0;
+    }
+    const struct gr_pass_load others = others_load(t, s);
+    return estimate_with(t, others, s, n_row) / estimate_with(t, others, s, 1);
+}
+
+double target_alone_ns(const struct gr_target *t, int32_t n_row, struct gr_attended context)
+{
+    struct gr_pass_load load = {0};
+    gr_pass_load_add(&load, n_row, context);
+    return gr_cost_table_estimate(&t->cost, &load);
+}
+
+/* Its drafter still prepares the prefix. */
+static bool is_cold(const struct session *s)
+{
+    return s->auto_tree && s->has_peer && !s->warm && !s->single_token && s->n_fault == 0;
+}
+
+struct decoding target_decoding(const struct gr_target *t)
+{
+    struct decoding d = {0};
+    for (int i = 0; i < t->config.n_session_max; i++) {
+        const struct session *s = &t->session[i];
+        d.n += s->state == SESSION_DECODE;
+        d.n_cold += s->state == SESSION_DECODE && is_cold(s);
+    }
+    return d;
+}
+
+int target_in_turn(const struct gr_target *t)
+{
+    int n = 0;
+    for (int i = 0; i < t->config.n_session_max; i++) {
+        n += t->session[i].state != SESSION_FREE && t->session[i].state != SESSION_IDLE;
+    }
+    return n;
+}
+
+struct gr_spec_group *target_group(struct gr_target *t, int n)
+{
+    int class = 0;
+    if (n < 2) {
+        return NULL;
+    }
+    while (class + 1 < GR_GROUP_CLASSES && (2 << class) < n) {
+        class ++;
+    }
+    return &t->group[class];
+}
+
+bool target_drafters_rest(struct gr_target *t)
+{
+    const struct gr_spec_group *g = target_group(t, target_in_turn(t));
+    return t->config.feature_width > 0 && g != NULL && gr_spec_group_rests(g);
+}
+
+/* A tree that was asked for has not come: the drafter works. (What it does ahead of need is not seen here.) */
+bool target_is_drafting(const struct gr_target *t)
+{
+    for (int i = 0; i < t->config.n_session_max; i++) {
+        if (t->session[i].state == SESSION_DECODE && t->session[i].asked) {
+            return true;
+        }
+    }
+    return false;
+}
