@@ -31,9 +31,9 @@ struct worker {
     struct gr_verifier *verifier;
     struct gr_target *target;
     struct gr_worker_io *io;
-    struct gr_pass *pass;          /* in flight */
-    struct gr_fallbacks fallbacks; /* of the process; those of sessions are the machine's */
-    int test_fail_pass;            /* for tests: passes until one fails as a broken device makes it fail; 0: none */
+    struct gr_pass *pass; /* in flight */
+    bool lacks_views;     /* SpecPV was asked for, and the memory of its views could not be had */
+    int test_fail_pass;   /* for tests: passes until one fails as a broken device makes it fail; 0: none */
 };
 
 /* ---- the machine's outputs ---- */
@@ -175,7 +175,8 @@ static struct gr_specpv_params create_views(struct worker *w, const struct gr_ta
     const struct gr_specpv_params resolved = gr_specpv_resolve(&none, &p);
     const char *wrong = gr_specpv_preflight(&resolved, 1, 0, w->lm->n_ctx_max);
     if (wrong != NULL || gr_lm_view_create(w->lm, &most, o->n_session_max) != GR_OK) {
-        gr_fall_back(&w->fallbacks, GR_FALLBACK_NO_VIEWS, 0, 0, wrong);
+        log_warn("SpecPV: %s; sessions are verified in full", wrong != NULL ? wrong : "there are no partial views");
+        w->lacks_views = true;
         return none;
     }
     return p;
@@ -245,6 +246,7 @@ static enum gr_status check_feature_memory(const struct worker *w, const struct 
 static enum gr_status create_machine(struct worker *w, const struct gr_target_options *o, int32_t n_vocab)
 {
     struct gr_cost_table cost;
+    const struct gr_specpv_params views = create_views(w, o);
     const struct gr_target_config c = {.n_session_max = o->n_session_max,
                                        .n_ctx_max = w->lm->n_ctx_max,
                                        .n_vocab = n_vocab,
@@ -263,7 +265,8 @@ static enum gr_status create_machine(struct worker *w, const struct gr_target_op
                                        .prefill_share = o->prefill_share,
                                        .shares_device = o->shares_device,
                                        .cost = &cost,
-                                       .specpv = create_views(w, o),
+                                       .specpv = views,
+                                       .lacks_views = w->lacks_views,
                                        .specpv_score_max = view_budget(o).score_max,
                                        .test_corrupt = (uint32_t)o->test_corrupt};
     const struct gr_target_io io = {.ctx = w,

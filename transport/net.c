@@ -54,17 +54,20 @@ static enum gr_status wait_ready(int fd, short events, uint64_t deadline_ns)
     }
 }
 
-static enum gr_status exchange_failed(enum gr_status st, const char *what, size_t at, size_t n)
+/* closed: the level at which it is told that the peer has closed. */
+static enum gr_status exchange_failed(enum gr_status st, enum gr_log_level closed, const char *what, size_t at,
+                                      size_t n)
 {
-    log_error("%s: %s after %zu of %zu bytes", what,
-              st == GR_ETIMEDOUT ? "the peer was silent for too long, gave up"
-              : st == GR_ECLOSED ? "the peer closed the connection"
-                                 : strerror(errno),
-              at, n);
+    gr_log_line(st == GR_ECLOSED ? closed : GR_LOG_ERROR, "%s: %s after %zu of %zu bytes", what,
+                st == GR_ETIMEDOUT ? "the peer was silent for too long, gave up"
+                : st == GR_ECLOSED ? "the peer closed the connection"
+                                   : strerror(errno),
+                at, n);
     return st;
 }
 
-enum gr_status gr_sock_read(int fd, void *p, size_t n, uint64_t deadline_ns, const char *what)
+static enum gr_status read_all(int fd, void *p, size_t n, uint64_t deadline_ns, enum gr_log_level closed,
+                               const char *what)
 {
     size_t at = 0;
     while (at < n) {
@@ -74,17 +77,18 @@ enum gr_status gr_sock_read(int fd, void *p, size_t n, uint64_t deadline_ns, con
             continue;
         }
         if (got == 0 || errno == ECONNRESET || errno == EPIPE) {
-            return exchange_failed(GR_ECLOSED, what, at, n);
+            return exchange_failed(GR_ECLOSED, closed, what, at, n);
         }
         enum gr_status st = errno == EAGAIN || errno == EINTR ? wait_ready(fd, POLLIN, deadline_ns) : GR_EIO;
         if (st != GR_OK) {
-            return exchange_failed(st, what, at, n);
+            return exchange_failed(st, closed, what, at, n);
         }
     }
     return GR_OK;
 }
 
-enum gr_status gr_sock_write(int fd, const void *p, size_t n, uint64_t deadline_ns, const char *what)
+static enum gr_status write_all(int fd, const void *p, size_t n, uint64_t deadline_ns, enum gr_log_level closed,
+                                const char *what)
 {
     size_t at = 0;
     while (at < n) {
@@ -94,14 +98,34 @@ enum gr_status gr_sock_write(int fd, const void *p, size_t n, uint64_t deadline_
             continue;
         }
         if (errno == ECONNRESET || errno == EPIPE) {
-            return exchange_failed(GR_ECLOSED, what, at, n);
+            return exchange_failed(GR_ECLOSED, closed, what, at, n);
         }
         enum gr_status st = errno == EAGAIN || errno == EINTR ? wait_ready(fd, POLLOUT, deadline_ns) : GR_EIO;
         if (st != GR_OK) {
-            return exchange_failed(st, what, at, n);
+            return exchange_failed(st, closed, what, at, n);
         }
     }
     return GR_OK;
+}
+
+enum gr_status gr_sock_read(int fd, void *p, size_t n, uint64_t deadline_ns, const char *what)
+{
+    return read_all(fd, p, n, deadline_ns, GR_LOG_ERROR, what);
+}
+
+enum gr_status gr_sock_write(int fd, const void *p, size_t n, uint64_t deadline_ns, const char *what)
+{
+    return write_all(fd, p, n, deadline_ns, GR_LOG_ERROR, what);
+}
+
+enum gr_status gr_sock_read_peer(int fd, void *p, size_t n, uint64_t deadline_ns, const char *what)
+{
+    return read_all(fd, p, n, deadline_ns, GR_LOG_INFO, what);
+}
+
+enum gr_status gr_sock_write_peer(int fd, const void *p, size_t n, uint64_t deadline_ns, const char *what)
+{
+    return write_all(fd, p, n, deadline_ns, GR_LOG_INFO, what);
 }
 
 static void set_int(int fd, int level, int option, int value)

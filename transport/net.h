@@ -13,6 +13,11 @@
 GR_NODISCARD enum gr_status gr_sock_read(int fd, void *p, size_t n, uint64_t deadline_ns, const char *what);
 GR_NODISCARD enum gr_status gr_sock_write(int fd, const void *p, size_t n, uint64_t deadline_ns, const char *what);
 
+/* The same with a peer that holds the key. That it closes is told at level info: its process has ended, perhaps in good
+ * order, and whoever misses it says so. */
+GR_NODISCARD enum gr_status gr_sock_read_peer(int fd, void *p, size_t n, uint64_t deadline_ns, const char *what);
+GR_NODISCARD enum gr_status gr_sock_write_peer(int fd, const void *p, size_t n, uint64_t deadline_ns, const char *what);
+
 uint64_t gr_deadline_ns(int timeout_ms);
 
 /* No delay, and keep-alive probes that notice a vanished machine within about 15 s. No-op on Unix

@@ -219,13 +219,13 @@ static enum gr_status write_reply(int fd, bool ok, uint64_t deadline)
     struct gr_writer w = {.p = reply, .cap = sizeof(reply)};
     gr_write_u32(&w, OFFER_MAGIC);
     gr_write_u32(&w, ok ? 1 : 0);
-    return gr_sock_write(fd, reply, sizeof(reply), deadline, "shm reply");
+    return gr_sock_write_peer(fd, reply, sizeof(reply), deadline, "shm reply");
 }
 
 static enum gr_status read_reply(int fd, uint64_t deadline, struct gr_why *why)
 {
     uint8_t reply[REPLY_BYTES];
-    GR_TRY(gr_sock_read(fd, reply, sizeof(reply), deadline, "shm reply"));
+    GR_TRY(gr_sock_read_peer(fd, reply, sizeof(reply), deadline, "shm reply"));
     struct gr_reader r = {.p = reply, .len = sizeof(reply)};
     uint32_t magic = gr_read_u32(&r), ok = gr_read_u32(&r);
     if (magic != OFFER_MAGIC || ok > 1) {
@@ -250,7 +250,7 @@ static enum gr_status write_offer(int fd, const char *name, size_t bytes, uint64
         memcpy(gr_write_bytes(&w, NAME_BYTES), name, NAME_BYTES);
     }
     GR_ASSERT(!w.failed);
-    return gr_sock_write(fd, offer, sizeof(offer), deadline, "shm offer");
+    return gr_sock_write_peer(fd, offer, sizeof(offer), deadline, "shm offer");
 }
 
 static enum gr_status create_segment(int fd, const struct gr_conn_limits *limits, uint32_t generation,
@@ -299,7 +299,7 @@ static enum gr_status open_segment(int fd, const struct gr_conn_limits *limits, 
                                    struct gr_why *why)
 {
     uint8_t offer[OFFER_BYTES];
-    GR_TRY(gr_sock_read(fd, offer, sizeof(offer), deadline, "shm offer"));
+    GR_TRY(gr_sock_read_peer(fd, offer, sizeof(offer), deadline, "shm offer"));
     struct gr_reader r = {.p = offer, .len = sizeof(offer)};
     uint32_t magic = gr_read_u32(&r), present = gr_read_u32(&r);
     uint64_t bytes = gr_read_u64(&r);

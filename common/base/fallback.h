@@ -18,7 +18,7 @@
     X(SPECPV_ABSENT, "specpv", "the target was started without SpecPV", "going on with full verification")          \
     X(SPECPV_UNFIT, "specpv", "its partial view does not fit", "going on with full verification")                   \
     X(SPECPV_FAULT, "specpv", "a round broke an invariant", "going on with full verification")                      \
-    X(NO_VIEWS, "specpv", "this worker has no partial views", "sessions are verified in full")                      \
+    X(NO_VIEWS, "specpv", "the target's partial views could not be made", "sessions are verified in full")          \
     X(COLOCATED_DRAFTER, "spec", "the co-located drafter ended with an error", "going on root-only")                \
     /* drafter */                                                                                                   \
     X(DRAFT_CONTEXT, "spec", "longer than the drafter's context", "no more trees for it")                           \

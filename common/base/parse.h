@@ -31,7 +31,8 @@ static inline bool gr_parse_number(const char *text, double min, double max, dou
     char *end = NULL;
     errno = 0;
     const double v = strtod(text, &end);
-    if (end == text || *end != '\0' || errno != 0 || !(v >= min && v <= max)) {
+    const bool too_large = errno == ERANGE && (v > 1.0 || v < -1.0); /* one too small for a double is as good as 0 */
+    if (end == text || *end != '\0' || too_large || !(v >= min && v <= max)) {
         return false;
     }
     *out = v;

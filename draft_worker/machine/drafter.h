@@ -69,6 +69,7 @@ struct gr_drafter_counters {
     uint64_t n_feature_row, n_stale_features, n_feature_gap, n_feature_start;
     uint64_t n_feature_again; /* FEATURES that replaced others */
     uint64_t n_resync, n_desync, n_stale_tree, n_stale_frame, n_no_credit, n_fallback;
+    uint64_t n_detached; /* DESYNCs of a target that had given this drafter up: it was silent, and is taken up again */
 };
 
 struct gr_drafter;

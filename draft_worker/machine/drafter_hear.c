@@ -384,7 +384,10 @@ static enum gr_status on_desync(struct gr_drafter *d, struct follow *f, const st
         f->state = DRAFT_SYNCING;
         return GR_OK;
     }
-    if (f->state == DRAFT_FOLLOWING) { /* who has counted it for the session */
+    if (f->state == DRAFT_FOLLOWING && reason == GR_DESYNC_DETACHED) { /* it was silent; no token is another */
+        d->counters.n_detached++;
+        drafter_send_resync(d, f);
+    } else if (f->state == DRAFT_FOLLOWING) { /* who has counted it for the session */
         desync(d, f, "the target says so");
     }
     return GR_OK;

@@ -149,10 +149,34 @@ static void pump_until_over(struct connect *c)
 
 static enum gr_status check_session(struct gr_run_options *o, uint64_t *session_out)
 {
-    static const char *const of_open[] = {
-        "temperature",         "top-p",       "top-k",          "min-p",       "seed",      "num-speculative-tokens",
-        "tree-shape",          "draft-depth", "draft-top-k",    "draft-ahead", "transport", "force-single-token",
-        "disable-multi-token", "method",      "verify-lossless"};
+    static const char *const of_open[] = {"temperature",
+                                          "top-p",
+                                          "top-k",
+                                          "min-p",
+                                          "seed",
+                                          "num-speculative-tokens",
+                                          "tree-shape",
+                                          "draft-depth",
+                                          "draft-top-k",
+                                          "draft-ahead",
+                                          "transport",
+                                          "force-single-token",
+                                          "disable-multi-token",
+                                          "method",
+                                          "verify-lossless",
+                                          "disable-specpv",
+                                          "specpv",
+                                          "specpv-mode",
+                                          "specpv-n-sink-blocks",
+                                          "specpv-n-retrieval-blocks",
+                                          "specpv-n-window-blocks",
+                                          "specpv-n-spec-tokens-buf",
+                                          "specpv-block-size",
+                                          "specpv-partial-threshold",
+                                          "specpv-full-refresh-interval",
+                                          "specpv-refresh-fraction",
+                                          "specpv-score-reduce",
+                                          "specpv-exact-max-provisional"};
     int64_t id = 0;
     if (o->session == NULL) {
         return GR_OK;
@@ -196,7 +220,7 @@ static int run(struct gr_run_options *o, bool print_id)
     }
     c.g.silent = print_id;
     pump_until_over(&c);
-    c.g.session = o->keep || o->session != NULL ? c.session : 0;
+    c.g.session = c.answered && (o->keep || o->session != NULL) ? c.session : 0;
     gr_remote_close(&c.remote);
     const int status = gr_generation_report(&c.g);
     if (status == 0 && print_id && !o->json) {

@@ -77,7 +77,7 @@ static enum gr_status parse_ids(const char *path, const char *text, size_t len, 
         log_error("%s:%d: %s", path, root == NULL ? error.line : 1,
                   root == NULL ? error.text : "not a JSON array of token ids");
         json_decref(root);
-        return GR_EFORMAT;
+        return GR_EINVAL;
     }
     const size_t n = json_array_size(root);
     int32_t *ids = malloc((n > 0 ? n : 1) * sizeof(*ids));

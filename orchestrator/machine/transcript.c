@@ -56,7 +56,8 @@ bool gr_transcript_fits(const struct gr_transcript *t, uint32_t keep_len, enum g
         n_segment++;
     }
     const bool joins = n_segment > 0 && t->segment[2 * n_segment - 2] == (int32_t)kind;
-    return n <= GR_TRANSCRIPT_LEN_MAX - keep_len && (joins || n_segment < GR_TRANSCRIPT_SEGMENT_MAX);
+    const uint32_t n_answer = kind == GR_SEGMENT_GENERATED ? 0 : 1;
+    return n <= GR_TRANSCRIPT_LEN_MAX - keep_len && n_segment + !joins + n_answer <= GR_TRANSCRIPT_SEGMENT_MAX;
 }
 
 uint64_t gr_transcript_hash_at(const struct gr_transcript *t, uint32_t len)

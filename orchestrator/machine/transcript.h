@@ -22,7 +22,8 @@ struct gr_transcript {
  * GR_ENOMEM (logged). Unchanged on failure. */
 GR_NODISCARD enum gr_status gr_transcript_add(struct gr_transcript *t, enum gr_segment_kind kind, const int32_t *id,
                                               uint32_t n);
-/* Whether n tokens of a kind fit behind the first keep_len, within the limits above. */
+/* Whether n tokens of a kind fit after the first keep_len, within the limits above, and what is generated after them.
+ */
 bool gr_transcript_fits(const struct gr_transcript *t, uint32_t keep_len, enum gr_segment_kind kind, uint32_t n);
 /* Keeps the first len tokens; len <= t->len. */
 void gr_transcript_cut(struct gr_transcript *t, uint32_t len);

@@ -40,6 +40,7 @@ struct gr_target_config {
     /* SpecPV: what the model's views were made for, and the defaults of sessions that do not say. n_buffer 0: there are
      * no views, sessions that ask for them go without, and nothing of it runs. */
     struct gr_specpv_params specpv;
+    bool lacks_views; /* n_buffer is 0 because the views that were asked for could not be made */
     bool specpv_score_max;
     uint32_t test_corrupt; /* for tests: one partial pass in so many has a pick replaced; 0: none */
 };

@@ -38,7 +38,7 @@ void target_specpv_open(struct gr_target *t, struct session *s, const struct gr_
         return;
     }
     if (t->config.specpv.n_buffer == 0) {
-        target_specpv_off(t, s, GR_FALLBACK_SPECPV_ABSENT, NULL);
+        target_specpv_off(t, s, t->config.lacks_views ? GR_FALLBACK_NO_VIEWS : GR_FALLBACK_SPECPV_ABSENT, NULL);
         return;
     }
     const char *wrong = gr_specpv_preflight(&s->pv.params, n_node + 1, n_level, t->config.n_ctx_max);

@@ -224,7 +224,10 @@ def failures_are_json():
     with Serve("--max-model-len", "64", draft=False) as s:
         first = s.generate("--max-tokens", "8", "--keep")
         out = failed(s.graft("session", "send", "99", "--json", *prompt, status=1), 1, "no session 99")
-        assert out["finish_reason"] == "error"
+        assert out["finish_reason"] == "error" and "session" not in out, out
+        for option in (("--specpv", "exact"), ("--disable-specpv",), ("--temperature", "1")):
+            failed(s.graft("run", "--connect", s.address, "--session", str(first["session"]), "--json", *prompt, *option,
+                           status=2), 2, option[0] + " is fixed when a session is opened")
         failed(s.graft("session", "send", str(first["session"]), "--json", "--model", TARGET, "--prompt", "word " * 60,
                        status=1), 1, "appended")
         for verb in (("show", "99"), ("close", "99"), ("refresh", "99")):

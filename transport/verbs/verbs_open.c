@@ -64,7 +64,7 @@ static enum gr_status write_step(int fd, const struct step *s, uint64_t deadline
     gr_write_u64(&w, s->inbox_bytes);
     gr_write_u32(&w, s->key);
     GR_ASSERT(!w.failed);
-    return gr_sock_write(fd, out, sizeof(out), deadline_ns, step_names[s->kind]);
+    return gr_sock_write_peer(fd, out, sizeof(out), deadline_ns, step_names[s->kind]);
 }
 
 static enum gr_status decode_step(const uint8_t in[STEP_BYTES], enum step_kind kind, struct step *out)
@@ -93,7 +93,7 @@ static enum gr_status decode_step(const uint8_t in[STEP_BYTES], enum step_kind k
 static enum gr_status read_step(int fd, enum step_kind kind, uint64_t deadline_ns, struct step *out)
 {
     uint8_t in[STEP_BYTES];
-    GR_TRY(gr_sock_read(fd, in, sizeof(in), deadline_ns, step_names[kind]));
+    GR_TRY(gr_sock_read_peer(fd, in, sizeof(in), deadline_ns, step_names[kind]));
     return decode_step(in, kind, out);
 }
 

@@ -84,8 +84,9 @@ static void test_of_a_process(void **state)
     assert_string_equal(log_count_last,
                         "[spec][fallback] the co-located drafter ended with an error; going on root-only");
     gr_fall_back(&f, GR_FALLBACK_NO_VIEWS, 0, 0, NULL);
-    assert_string_equal(log_count_last,
-                        "[specpv][fallback] this worker has no partial views; sessions are verified in full");
+    assert_string_equal(
+        log_count_last,
+        "[specpv][fallback] the target's partial views could not be made; sessions are verified in full");
 }
 
 /* No other code writes such a line: the words stand in no other file. */

@@ -149,7 +149,8 @@ struct patch {
 
 /* One more than there may be. */
 #define EIGHT(tens) #tens "0," #tens "1," #tens "2," #tens "3," #tens "4," #tens "5," #tens "6," #tens "7,"
-#define SIXTY_FIVE "[" EIGHT(1) EIGHT(2) EIGHT(3) EIGHT(4) EIGHT(5) EIGHT(6) EIGHT(7) EIGHT(8) "99]"
+#define SIXTY_FOUR(a) EIGHT(a##0) EIGHT(a##1) EIGHT(a##2) EIGHT(a##3) EIGHT(a##4) EIGHT(a##5) EIGHT(a##6) EIGHT(a##7)
+#define TOO_MANY "[" SIXTY_FOUR(1) SIXTY_FOUR(2) SIXTY_FOUR(3) SIXTY_FOUR(4) "99]"
 
 static const struct patch bad[] = {
     {llama31, "architectures", "[\"MambaForCausalLM\"]", GR_EUNSUPPORTED, {"MambaForCausalLM", "Qwen3ForCausalLM"}},
@@ -179,7 +180,7 @@ static const struct patch bad[] = {
     {llama31, "bos_token_id", "512", GR_ELIMIT, {"bos_token_id = 512", "511"}},
     {llama31, "eos_token_id", "512", GR_ELIMIT, {"eos_token_id = 512", "512"}},
     {llama31, "eos_token_id", "[1,\"x\"]", GR_EFORMAT, {"eos_token_id", "integer"}},
-    {llama31, "eos_token_id", SIXTY_FIVE, GR_ELIMIT, {"eos_token_id", "64"}},
+    {llama31, "eos_token_id", TOO_MANY, GR_ELIMIT, {"eos_token_id", "256"}},
     {llama31, "rope_scaling.rope_type", "\"linear\"", GR_EUNSUPPORTED, {"linear", "yarn"}},
     {llama31, "rope_scaling.type", "\"yarn\"", GR_EFORMAT, {"rope_type", "differ"}},
     {llama31, "rope_scaling.factor", NULL, GR_EFORMAT, {"rope_scaling.factor", "missing"}},

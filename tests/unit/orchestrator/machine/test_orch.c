@@ -702,6 +702,23 @@ static void test_transcript(void **state)
     gr_transcript_finish(&t);
 }
 
+/* What is appended leaves a segment for its answer, or the turn would end as if the context were full. (Its client died
+ * before the first answer began: an odd number of segments.) */
+static void test_an_answer_has_room(void **state)
+{
+    (void)state;
+    struct gr_transcript t = {0};
+    static const int32_t ids[] = {5};
+    assert_int_equal(gr_transcript_add(&t, GR_SEGMENT_PROMPT, ids, 1), GR_OK);
+    while (gr_transcript_fits(&t, t.len, GR_SEGMENT_APPENDED, 1)) {
+        assert_int_equal(gr_transcript_add(&t, GR_SEGMENT_APPENDED, ids, 1), GR_OK);
+        assert_true(gr_transcript_fits(&t, t.len, GR_SEGMENT_GENERATED, 1));
+        assert_int_equal(gr_transcript_add(&t, GR_SEGMENT_GENERATED, ids, 1), GR_OK);
+    }
+    assert_int_equal(t.n_segment, GR_TRANSCRIPT_SEGMENT_MAX - 1);
+    gr_transcript_finish(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -729,6 +746,7 @@ int main(void)
         cmocka_unit_test(test_wrong_commits),
         cmocka_unit_test(test_context_limit),
         cmocka_unit_test(test_transcript),
+        cmocka_unit_test(test_an_answer_has_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
