@@ -11,10 +11,9 @@
 
 static enum gr_status init_follow(struct follow *f, const struct gr_drafter_config *c)
 {
-    f->token = calloc((size_t)c->n_ctx_max, sizeof(*f->token));
-    f->hash = calloc((size_t)c->n_ctx_max + 1, sizeof(*f->hash));
+    const bool ok = gr_prefix_alloc(&f->prefix, c->n_ctx_max);
     f->builder = calloc(1, sizeof(*f->builder));
-    if (f->token == NULL || f->hash == NULL || f->builder == NULL) {
+    if (!ok || f->builder == NULL) {
         log_error("out of memory for %d sessions of %d tokens", c->n_session_max, c->n_ctx_max);
         return GR_ENOMEM;
     }
@@ -78,8 +77,7 @@ void gr_drafter_destroy(struct gr_drafter *d)
         return;
     }
     for (int i = 0; d->follow != NULL && i < d->config.n_session_max; i++) {
-        free(d->follow[i].token);
-        free(d->follow[i].hash);
+        gr_prefix_free(&d->follow[i].prefix);
         free(d->follow[i].builder);
         gr_kv_table_finish(&d->follow[i].table);
     }
@@ -116,11 +114,9 @@ static void begin_anew(struct follow *f)
                                 .id = f->id,
                                 .epoch = f->epoch,
                                 .peer = f->peer,
-                                .token = f->token,
-                                .hash = f->hash,
+                                .prefix = f->prefix,
                                 .builder = f->builder,
                                 .table = f->table,
-                                .len = f->len,
                                 .kv_len = f->kv_len,
                                 .kv_shift = f->kv_shift,
                                 .feature_first = f->feature_first,
@@ -226,7 +222,6 @@ static void attach(struct gr_drafter *d, const struct gr_msg *m)
     f->tree_config = tree_config_of(m);
     f->auto_tree = m->auto_tree != 0;
     f->draft_ahead = m->draft_ahead != 0;
-    f->hash[0] = 0;
     f->kv_shift = d->config.feature_width > 0 ? GR_MAX(f->kv_shift, 1) : 0;
 }
 
@@ -269,7 +264,7 @@ static void detach(struct gr_drafter *d, uint64_t id)
         m.first_expected = f->first_expected;
         m.n_alarm = f->n_alarm;
         m.wire_bytes = f->wire_bytes;
-        m.wire_tokens = f->wire_len0 > 0 ? (uint64_t)GR_MAX(f->len - f->wire_len0, 0) : 0;
+        m.wire_tokens = f->wire_len0 > 0 ? (uint64_t)GR_MAX(f->prefix.len - f->wire_len0, 0) : 0;
         drafter_free(d, f);
     }
     d->io.send_msg(d->io.ctx, &m);
@@ -375,7 +370,7 @@ bool gr_drafter_check(const struct gr_drafter *d)
         tables[i] = &f->table;
         const bool based = f->kv_shift > 0 || f->root_len <= f->kv_len;
         if (f->feature_first > f->feature_end || f->feature_end - f->feature_first > d->config.feature_window ||
-            f->feature_end > f->len) {
+            f->feature_end > f->prefix.len) {
             return false;
         }
         if (!f->in_job && f->root_valid && !(based && gr_tree_builder_check(f->builder))) {
@@ -387,6 +382,6 @@ bool gr_drafter_check(const struct gr_drafter *d)
 
 const int32_t *gr_drafter_peek(const struct gr_drafter *d, int slot, int32_t *len_out)
 {
-    *len_out = d->follow[slot].len;
-    return d->follow[slot].token;
+    *len_out = d->follow[slot].prefix.len;
+    return d->follow[slot].prefix.token;
 }

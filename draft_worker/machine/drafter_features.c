@@ -60,7 +60,7 @@ void drafter_cut_features(struct follow *f, int32_t len)
 /* The target keeps nothing before `first`: the session's KV begins there. */
 void drafter_begin_features(struct gr_drafter *d, struct follow *f, int32_t first)
 {
-    log_info("session %" PRIu64 ": its features begin at position %d of %d", f->id, first, f->len);
+    log_info("session %" PRIu64 ": its features begin at position %d of %d", f->id, first, f->prefix.len);
     d->counters.n_feature_start++;
     f->kv_shift = first + 1;
     f->kv_len = 0;

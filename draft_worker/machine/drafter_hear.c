@@ -25,8 +25,8 @@ static void ask_for_tree(struct gr_drafter *d, struct follow *f, uint32_t round,
     f->due_ns = now_ns;
     f->job_ns = 0;
     if (GR_MIN(f->tree_config.n_node, n_want) == 0 ||
-        f->len <= f->kv_shift) { /* no node is allowed, or there is no tail to draft from */
-        drafter_answer_empty(d, f, round, (uint32_t)f->len, f->hash[f->len], now_ns);
+        f->prefix.len <= f->kv_shift) { /* no node is allowed, or there is no tail to draft from */
+        drafter_answer_empty(d, f, round, (uint32_t)f->prefix.len, f->prefix.hash[f->prefix.len], now_ns);
     }
 }
 
@@ -35,8 +35,8 @@ static void desync(struct gr_drafter *d, struct follow *f, const char *what)
     d->counters.n_desync++;
     f->n_desync_all++;
     if (gr_is_told(f->n_desync_all)) {
-        log_warn("session %" PRIu64 ": desync at length %d: %s; asking the target (%u by now)", f->id, f->len, what,
-                 f->n_desync_all);
+        log_warn("session %" PRIu64 ": desync at length %d: %s; asking the target (%u by now)", f->id, f->prefix.len,
+                 what, f->n_desync_all);
     }
     drafter_send_resync(d, f);
 }
@@ -60,7 +60,7 @@ static int walk_sent(const struct follow *f, const struct sent_tree *t, int32_t 
         return NODE_NONE;
     }
     for (int32_t p = (int32_t)t->base_len; p < len; p++) {
-        node = gr_tree_child(&t->drafted.tree, node, f->token[p]);
+        node = gr_tree_child(&t->drafted.tree, node, f->prefix.token[p]);
         if (node < 0) {
             return NODE_NONE;
         }
@@ -83,7 +83,7 @@ static bool is_path(const struct gr_token_tree *t, int root, const struct gr_ver
 
 static uint64_t hash_after(const struct follow *f, const struct gr_token_tree *t, const struct gr_verdict *v)
 {
-    uint64_t hash = f->hash[v->keep_len];
+    uint64_t hash = f->prefix.hash[v->keep_len];
     for (int i = 0; i < v->n_path; i++) {
         hash = gr_hash_extend(hash, t->token[v->node[i]]);
     }
@@ -229,7 +229,7 @@ static enum gr_status on_verdict(struct gr_drafter *d, struct follow *f, const s
     }
     d->counters.n_verdict++;
     d->counters.n_root_only_verdict += v.draft_round == GR_WIRE_ROOT_ONLY;
-    if (h->base_len != (uint32_t)f->len || v.keep_len > h->base_len) {
+    if (h->base_len != (uint32_t)f->prefix.len || v.keep_len > h->base_len) {
         lose_place(d, f, "a VERDICT on another length");
         return GR_OK;
     }
@@ -243,7 +243,7 @@ static enum gr_status on_verdict(struct gr_drafter *d, struct follow *f, const s
         return GR_OK;
     }
     learn_rate(f, v.n_path + 1, now_ns);
-    f->wire_len0 = f->wire_len0 == 0 ? f->len : f->wire_len0;
+    f->wire_len0 = f->wire_len0 == 0 ? f->prefix.len : f->wire_len0;
     f->round_next = h->round + 1;
     f->due = f->ready = false;
     if (v.n_want > 0) {
@@ -273,7 +273,7 @@ static void on_delta_when_full(struct gr_drafter *d, struct follow *f, const str
 static enum gr_status compare_delta(const struct gr_drafter *d, const struct follow *f, const struct gr_frame_header *h,
                                     const struct gr_delta *delta, bool *fits_out, int32_t *same_out)
 {
-    uint64_t hash = f->hash[delta->common_len];
+    uint64_t hash = f->prefix.hash[delta->common_len];
     int32_t same = (int32_t)delta->common_len;
     for (uint32_t i = 0; i < delta->n_id; i++) {
         const int32_t id = gr_delta_id(delta, i);
@@ -282,7 +282,7 @@ static enum gr_status compare_delta(const struct gr_drafter *d, const struct fol
             return GR_EFORMAT;
         }
         hash = gr_hash_extend(hash, id);
-        same += same == (int32_t)(delta->common_len + i) && same < f->len && f->token[same] == id;
+        same += same == (int32_t)(delta->common_len + i) && same < f->prefix.len && f->prefix.token[same] == id;
     }
     *fits_out = hash == h->prefix_hash && h->base_len == delta->common_len + delta->n_id;
     *same_out = same;
@@ -297,21 +297,21 @@ static bool is_last(const struct follow *f, uint32_t round, uint32_t base_len, u
 /* A tree of this round on this very prefix has been sent, or is being grown. */
 static bool is_answered(const struct follow *f, uint32_t round)
 {
-    return f->due ? f->due_round == round : is_last(f, round, (uint32_t)f->len, f->hash[f->len]);
+    return f->due ? f->due_round == round : is_last(f, round, (uint32_t)f->prefix.len, f->prefix.hash[f->prefix.len]);
 }
 
 /* Makes the tokens what the DELTA says; `same` of them are already. */
 static void apply_delta(struct gr_drafter *d, struct follow *f, const struct gr_delta *delta, int32_t same)
 {
     const int32_t len = (int32_t)(delta->common_len + delta->n_id);
-    if (same < f->len) {
+    if (same < f->prefix.len) {
         drafter_truncate(d, f, same);
     }
-    if (f->len < len) {
+    if (f->prefix.len < len) {
         f->due = f->ready = false;
     }
-    while (f->len < len) {
-        drafter_append(d, f, gr_delta_id(delta, (uint32_t)f->len - delta->common_len));
+    while (f->prefix.len < len) {
+        drafter_append(d, f, gr_delta_id(delta, (uint32_t)f->prefix.len - delta->common_len));
     }
 }
 
@@ -327,7 +327,7 @@ static enum gr_status on_delta(struct gr_drafter *d, struct follow *f, const str
     if (f->state == DRAFT_CONNECTING) {
         return GR_OK; /* of the attachment before; the RESYNC is still to come */
     }
-    if (delta.common_len > (uint32_t)f->len && f->state != DRAFT_FULL) {
+    if (delta.common_len > (uint32_t)f->prefix.len && f->state != DRAFT_FULL) {
         lose_place(d, f, "a DELTA that starts past what is known");
         return GR_OK;
     }
@@ -346,7 +346,7 @@ static enum gr_status on_delta(struct gr_drafter *d, struct follow *f, const str
     const bool last = (h->flags & GR_DELTA_LAST) != 0;
     const bool wanted = last && (h->flags & GR_DELTA_DRAFT) != 0;
     if (f->state == DRAFT_FOLLOWING && same == (int32_t)h->base_len &&
-        (!last || (same == f->len && wanted && is_answered(f, h->round)))) {
+        (!last || (same == f->prefix.len && wanted && is_answered(f, h->round)))) {
         d->counters.n_stale_frame++; /* come twice: all that it says is known */
         return GR_OK;
     }
@@ -355,7 +355,7 @@ static enum gr_status on_delta(struct gr_drafter *d, struct follow *f, const str
         f->due = f->ready = false;
     }
     if (last && !wanted && f->state == DRAFT_SYNCING) {
-        f->prefill_len = f->len;
+        f->prefill_len = f->prefix.len;
     }
     f->state = last ? DRAFT_FOLLOWING : DRAFT_SYNCING;
     f->round_next = h->round;
@@ -453,7 +453,7 @@ static enum gr_status on_features(struct gr_drafter *d, struct follow *f, const 
     }
     GR_TRY(check_form(d, h, &r));
     const bool open = f->state == DRAFT_FOLLOWING || f->state == DRAFT_SYNCING;
-    if (!open || h->base_len >= (uint32_t)f->len || h->prefix_hash != f->hash[h->base_len]) {
+    if (!open || h->base_len >= (uint32_t)f->prefix.len || h->prefix_hash != f->prefix.hash[h->base_len]) {
         d->counters.n_stale_features++;
         return GR_OK;
     }

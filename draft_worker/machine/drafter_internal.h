@@ -2,6 +2,7 @@
 #ifndef GR_DRAFT_WORKER_MACHINE_DRAFTER_INTERNAL_H
 #define GR_DRAFT_WORKER_MACHINE_DRAFTER_INTERNAL_H
 
+#include "common/rules/prefix.h"
 #include "common/base/fallback.h"
 #include "draft_worker/tree/acceptance_check.h"
 #include "draft_worker/machine/drafter.h"
@@ -26,14 +27,12 @@ struct follow {
     enum draft_state state;
     uint64_t id;
     uint32_t epoch, peer;
-    int32_t *token;                  /* owned, (n_ctx_max) */
-    uint64_t *hash;                  /* owned, (n_ctx_max + 1) */
+    struct gr_prefix prefix;         /* the committed tokens that are known */
     struct gr_tree_builder *builder; /* owned; the job's while in_job */
     struct gr_kv_table table;
     bool resync_due; /* a RESYNC waits for credit */
     bool starved;    /* the KV pool had no block for it; said once */
-    int32_t len;     /* committed tokens known */
-    int32_t kv_len;  /* of them with draft KV */
+    int32_t kv_len;  /* tokens with draft KV */
     /* A head, else 0: tokens before it have no row, and that of token p stands in cell p - kv_shift of the table. */
     int32_t kv_shift;
     int32_t feature_first, feature_end; /* positions whose features are held, see drafter_features.c */

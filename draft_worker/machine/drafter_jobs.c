@@ -24,8 +24,8 @@ static struct reuse find_reuse(const struct follow *f)
     if (!f->root_valid) {
         return r;
     }
-    while (f->root_len + r.n < f->len) {
-        const int c = gr_tree_builder_child(f->builder, r.cand, f->token[f->root_len + r.n]);
+    while (f->root_len + r.n < f->prefix.len) {
+        const int c = gr_tree_builder_child(f->builder, r.cand, f->prefix.token[f->root_len + r.n]);
         if (c < 0 || f->builder->cand[c].slot < 0) {
             return r;
         }
@@ -38,7 +38,7 @@ static struct reuse find_reuse(const struct follow *f)
 
 static void count_reuse(struct gr_drafter *d, struct follow *f, const struct reuse *r)
 {
-    if (f->n_ahead_level > 0 && f->root_valid && f->len > f->root_len) {
+    if (f->n_ahead_level > 0 && f->root_valid && f->prefix.len > f->root_len) {
         const bool hit = r->whole && f->builder->cand[r->cand].n_child > 0;
         f->n_ahead++;
         f->n_hit += hit;
@@ -54,12 +54,12 @@ static void count_reuse(struct gr_drafter *d, struct follow *f, const struct reu
 /* Committed tokens without a row whose features are there, from drafter_row_from() on. */
 static int32_t head_backlog(const struct follow *f)
 {
-    return GR_MIN(f->len, f->feature_end + 1) - drafter_row_from(f);
+    return GR_MIN(f->prefix.len, f->feature_end + 1) - drafter_row_from(f);
 }
 
 static bool tail_has_feature(const struct follow *f)
 {
-    return f->feature_end >= f->len - 1;
+    return f->feature_end >= f->prefix.len - 1;
 }
 
 /* A tree grows when its tail's feature is there. Before that, and in a prompt, rows run by the chunk; what is left of a
@@ -89,7 +89,7 @@ static bool wants_job(const struct gr_drafter *d, const struct follow *f)
 static bool wants_ahead(const struct follow *f)
 {
     return f->state == DRAFT_FOLLOWING && !f->in_job && !f->closing && f->draft_ahead && !f->due && f->root_valid &&
-           f->root_len == f->len && !f->ahead_done && (f->kv_shift == 0 || tail_has_feature(f));
+           f->root_len == f->prefix.len && !f->ahead_done && (f->kv_shift == 0 || tail_has_feature(f));
 }
 
 /* A tree of n nodes has n levels at most, and a row needs a position in the context. */
@@ -97,7 +97,7 @@ static struct gr_tree_config tree_config_now(const struct gr_drafter *d, const s
 {
     struct gr_tree_config c = f->tree_config;
     c.n_node = GR_MIN(c.n_node, f->due_node);
-    c.depth = GR_MIN(c.depth, GR_MIN(c.n_node, d->config.n_ctx_max - f->len + 1));
+    c.depth = GR_MIN(c.depth, GR_MIN(c.n_node, d->config.n_ctx_max - f->prefix.len + 1));
     c.depth = GR_MAX(c.depth, 1);
     c.best_first = f->auto_tree && f->cost.n_point > 0;
     return c;
@@ -109,7 +109,7 @@ static void fill_common(struct gr_drafter *d, struct follow *f, struct gr_draft_
     q->session = slot;
     q->task = task;
     q->n_copy = q->n_row = 0;
-    q->pos0 = q->base_len = f->len;
+    q->pos0 = q->base_len = f->prefix.len;
     q->feature = NULL;
     q->kv_shift = f->kv_shift;
     q->known = false;
@@ -121,7 +121,7 @@ static void fill_common(struct gr_drafter *d, struct follow *f, struct gr_draft_
     q->builder = f->builder;
     q->n_child = GR_MIN(f->tree_config.top_k, f->tree_config.n_node); /* no more can enter a tree */
     q->n_child = f->draft_ahead ? GR_MAX(q->n_child, AHEAD_ROWS) : q->n_child;
-    q->depth_max = GR_MIN(GR_NODE_MAX, d->config.n_ctx_max - f->len + 1);
+    q->depth_max = GR_MIN(GR_NODE_MAX, d->config.n_ctx_max - f->prefix.len + 1);
     q->sampling = f->sampling;
     q->calibrate = f->auto_tree;
     if (q->calibrate) {
@@ -140,7 +140,7 @@ static void starve(struct gr_drafter *d, struct follow *f, uint64_t now_ns)
     }
     f->starved = true; /* tried again when the next tree is due */
     if (f->due) {
-        drafter_answer_empty(d, f, f->due_round, (uint32_t)f->len, f->hash[f->len], now_ns);
+        drafter_answer_empty(d, f, f->due_round, (uint32_t)f->prefix.len, f->prefix.hash[f->prefix.len], now_ns);
     }
 }
 
@@ -155,11 +155,11 @@ static struct span plan_rows(const struct gr_drafter *d, const struct follow *f,
 {
     struct span s = {.pos0 = r->n > 0 ? f->root_len + r->n : f->kv_len, .known = r->whole && f->due};
     /* A tree starts below the tail, so its row runs again when only its KV is known. */
-    if (f->due && s.pos0 >= f->len && !r->whole) {
-        s.pos0 = f->len - 1;
+    if (f->due && s.pos0 >= f->prefix.len && !r->whole) {
+        s.pos0 = f->prefix.len - 1;
     }
-    s.end = GR_MIN(f->due ? f->len : f->prefill_len, s.pos0 + GR_MIN(d->config.prefill_chunk, n_row_left));
-    s.grow = f->due && s.end == f->len;
+    s.end = GR_MIN(f->due ? f->prefix.len : f->prefill_len, s.pos0 + GR_MIN(d->config.prefill_chunk, n_row_left));
+    s.grow = f->due && s.end == f->prefix.len;
     return s;
 }
 
@@ -168,15 +168,15 @@ static struct span plan_head_rows(const struct gr_drafter *d, const struct follo
                                   int n_row_left)
 {
     const int32_t chunk = d->config.prefill_chunk;
-    struct span s = {.pos0 = drafter_row_from(f), .end = GR_MIN(f->len, f->feature_end + 1)};
+    struct span s = {.pos0 = drafter_row_from(f), .end = GR_MIN(f->prefix.len, f->feature_end + 1)};
     const bool tree = f->due && tail_has_feature(f);
     const int32_t n_row = GR_MAX(s.end - s.pos0, 0);
     s.known = tree && r->whole && n_row <= chunk && n_row + f->tree_config.top_k <= d->config.n_row_max;
-    if (tree && s.pos0 >= f->len && !s.known) {
-        s.pos0 = f->len - 1;
+    if (tree && s.pos0 >= f->prefix.len && !s.known) {
+        s.pos0 = f->prefix.len - 1;
     }
     s.end = GR_MAX(GR_MIN(s.end, s.pos0 + GR_MIN(chunk, n_row_left)), s.pos0);
-    s.grow = tree && s.end == f->len;
+    s.grow = tree && s.end == f->prefix.len;
     return s;
 }
 
@@ -187,7 +187,7 @@ static void fill_rows(struct gr_drafter *d, struct follow *f, struct gr_draft_se
     int32_t *token = d->job_token + at;
     q->pos0 = pos0;
     q->n_row = end - pos0;
-    memcpy(token, &f->token[pos0], (size_t)q->n_row * sizeof(*token));
+    memcpy(token, &f->prefix.token[pos0], (size_t)q->n_row * sizeof(*token));
     q->token = token;
     if (f->kv_shift > 0) {
         uint16_t *feature = d->job_feature + at * (size_t)d->config.feature_width;
@@ -257,19 +257,19 @@ static int add_seq(struct gr_drafter *d, struct follow *f, int n_row_left, uint6
  * before the tree that was sent, or have come again since. */
 static int add_ahead(struct gr_drafter *d, struct follow *f, int n_row_left)
 {
-    const int32_t pos0 = f->kv_shift > 0 ? drafter_row_from(f) : f->len;
-    const int32_t n_owed = GR_MAX(f->len - pos0, 0);
+    const int32_t pos0 = f->kv_shift > 0 ? drafter_row_from(f) : f->prefix.len;
+    const int32_t n_owed = GR_MAX(f->prefix.len - pos0, 0);
     if (n_owed > d->config.prefill_chunk || n_owed >= n_row_left ||
-        gr_kv_table_grow(&d->pool, &f->table, drafter_n_cell(f, f->len)) != GR_OK) {
+        gr_kv_table_grow(&d->pool, &f->table, drafter_n_cell(f, f->prefix.len)) != GR_OK) {
         f->ahead_done = n_owed > 0; /* until the next tree */
         return 0;
     }
     struct gr_draft_seq *q = &d->job.seq[d->job.n_seq];
     fill_common(d, f, q, GR_DRAFT_AHEAD);
-    fill_rows(d, f, q, f->len - n_owed, f->len);
+    fill_rows(d, f, q, f->prefix.len - n_owed, f->prefix.len);
     q->known = true;
     q->n_ahead = GR_MIN(GR_MAX(f->tree_config.top_k, AHEAD_ROWS), n_row_left - n_owed);
-    f->job_len = f->len;
+    f->job_len = f->prefix.len;
     return q->n_ahead + n_owed;
 }
 
@@ -362,16 +362,16 @@ static void finish_tree(struct gr_drafter *d, struct follow *f, const struct gr_
     f->root_len = f->job_len;
     f->ahead_done = false;
     d->counters.n_level += (uint64_t)q->n_level;
-    if (f->job_len != f->len || !f->due || q->tree_config.n_node != GR_MIN(f->tree_config.n_node, f->due_node)) {
+    if (f->job_len != f->prefix.len || !f->due || q->tree_config.n_node != GR_MIN(f->tree_config.n_node, f->due_node)) {
         d->counters.n_stale_tree++; /* overtaken, or asked for in another size; its candidates serve the next one */
-        if (f->due && !f->ready && f->job_len < f->len && q->drafted.tree.n > 0) {
+        if (f->due && !f->ready && f->job_len < f->prefix.len && q->drafted.tree.n > 0) {
             drafter_send_late(d, f, &q->drafted);
         }
         return;
     }
     f->pending.round = f->due_round;
-    f->pending.base_len = (uint32_t)f->len;
-    f->pending.hash = f->hash[f->len];
+    f->pending.base_len = (uint32_t)f->prefix.len;
+    f->pending.hash = f->prefix.hash[f->prefix.len];
     f->pending.drafted = q->drafted;
     f->ready = true;
     d->counters.n_empty_choice += q->tree_config.best_first && q->drafted.tree.n == 0 && !q->not_finite;

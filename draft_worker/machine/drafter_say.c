@@ -9,14 +9,14 @@ static void end_frame(struct gr_drafter *d, struct follow *f, size_t bytes)
 
 void drafter_send_resync(struct gr_drafter *d, struct follow *f)
 {
-    struct gr_resync r = {.my_len = (uint32_t)f->len, .feature_len = GR_FEATURES_NONE};
+    struct gr_resync r = {.my_len = (uint32_t)f->prefix.len, .feature_len = GR_FEATURES_NONE};
     uint32_t lengths[GR_RESYNC_HASH_MAX];
     r.n_hash = (uint32_t)gr_resync_lengths(r.my_len, lengths);
     for (uint32_t i = 0; i < r.n_hash; i++) {
-        r.hash[i] = f->hash[lengths[i]];
+        r.hash[i] = f->prefix.hash[lengths[i]];
     }
     const struct gr_frame_header h = {
-        .session = f->id, .epoch = f->epoch, .base_len = r.my_len, .prefix_hash = f->hash[f->len]};
+        .session = f->id, .epoch = f->epoch, .base_len = r.my_len, .prefix_hash = f->prefix.hash[f->prefix.len]};
     const uint32_t bytes = GR_WIRE_HEADER_BYTES + GR_WIRE_RESYNC_BYTES(r.n_hash);
     f->state = DRAFT_SYNCING;
     f->due = f->ready = f->last.valid = false;
@@ -83,7 +83,7 @@ void drafter_send_late(struct gr_drafter *d, struct follow *f, const struct gr_d
 {
     f->pending.round = f->job_round;
     f->pending.base_len = (uint32_t)f->job_len;
-    f->pending.hash = f->hash[f->job_len];
+    f->pending.hash = f->prefix.hash[f->job_len];
     f->pending.drafted = *drafted;
     d->counters.n_late_draft += send_draft(d, f, &f->pending, 0);
 }
@@ -109,7 +109,8 @@ void drafter_send_taken(struct gr_drafter *d, struct follow *f)
         return;
     }
     const uint32_t at = (uint32_t)f->feature_first;
-    const struct gr_frame_header h = {.session = f->id, .epoch = f->epoch, .base_len = at, .prefix_hash = f->hash[at]};
+    const struct gr_frame_header h = {
+        .session = f->id, .epoch = f->epoch, .base_len = at, .prefix_hash = f->prefix.hash[at]};
     uint8_t *out = d->io.frame_begin(d->io.ctx, f->peer, GR_FRAME_SMALL, GR_WIRE_HEADER_BYTES);
     if (out == NULL) {
         d->counters.n_no_credit++; /* the step tries again */

@@ -21,7 +21,7 @@ void drafter_free(struct gr_drafter *d, struct follow *f)
         return;
     }
     gr_kv_table_release(&d->pool, &f->table);
-    const struct follow empty = {.token = f->token, .hash = f->hash, .builder = f->builder, .table = f->table};
+    const struct follow empty = {.prefix = gr_prefix_empty(&f->prefix), .builder = f->builder, .table = f->table};
     *f = empty;
 }
 
@@ -43,26 +43,24 @@ static void forget_from(struct gr_drafter *d, struct follow *f, int32_t len)
 
 void drafter_truncate(struct gr_drafter *d, struct follow *f, int32_t len)
 {
-    f->len = len;
+    gr_prefix_cut(&f->prefix, len);
     f->ready = f->due = false;
     forget_from(d, f, len);
 }
 
 void drafter_append(struct gr_drafter *d, struct follow *f, int32_t token)
 {
-    GR_ASSERT(f->len < d->config.n_ctx_max);
-    f->token[f->len] = token;
-    f->hash[f->len + 1] = gr_hash_extend(f->hash[f->len], token);
-    f->len++;
+    GR_ASSERT(f->prefix.len < d->config.n_ctx_max);
+    gr_prefix_append(&f->prefix, token);
 }
 
 void drafter_test_flip(struct gr_drafter *d, struct follow *f)
 {
-    const int32_t pos = f->len / 2;
+    const int32_t pos = f->prefix.len / 2;
     f->flipped = true;
-    f->token[pos] = (f->token[pos] + 1) % d->config.n_vocab;
-    for (int32_t i = pos; i < f->len; i++) {
-        f->hash[i + 1] = gr_hash_extend(f->hash[i], f->token[i]);
+    f->prefix.token[pos] = (f->prefix.token[pos] + 1) % d->config.n_vocab;
+    for (int32_t i = pos; i < f->prefix.len; i++) {
+        f->prefix.hash[i + 1] = gr_hash_extend(f->prefix.hash[i], f->prefix.token[i]);
     }
     if (f->kv_shift > 0) { /* what the KV rests on came from the target: it stays, or no tree would grow */
         f->root_valid = f->sent[0].valid = f->sent[1].valid = false;

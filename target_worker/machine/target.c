@@ -9,14 +9,13 @@
 
 static enum gr_status init_session(struct session *s, const struct gr_target_config *c)
 {
-    s->token = calloc((size_t)c->n_ctx_max, sizeof(*s->token));
-    s->hash = calloc((size_t)c->n_ctx_max + 1, sizeof(*s->hash));
+    const bool ok = gr_prefix_alloc(&s->prefix, c->n_ctx_max);
     s->kind = calloc((size_t)c->n_ctx_max, sizeof(*s->kind));
-    if (s->token == NULL || s->hash == NULL || s->kind == NULL) {
+    if (!ok || s->kind == NULL) {
         log_error("out of memory for %d sessions of %d tokens", c->n_session_max, c->n_ctx_max);
         return GR_ENOMEM;
     }
-    return gr_kv_table_init(&s->table, c->n_ctx_max / GR_KV_BLOCK_TOKENS + 1);
+    return gr_kv_table_init(&s->kv.table, c->n_ctx_max / GR_KV_BLOCK_TOKENS + 1);
 }
 
 static enum gr_status init_target(struct gr_target *t)
@@ -80,10 +79,9 @@ void gr_target_destroy(struct gr_target *t)
         return;
     }
     for (int i = 0; t->session != NULL && i < t->config.n_session_max; i++) {
-        free(t->session[i].token);
-        free(t->session[i].hash);
+        gr_prefix_free(&t->session[i].prefix);
         free(t->session[i].kind);
-        gr_kv_table_finish(&t->session[i].table);
+        gr_kv_table_finish(&t->session[i].kv.table);
     }
     gr_kv_pool_finish(&t->pool);
     free(t->session);
@@ -137,7 +135,7 @@ void gr_target_on_peer_lost(struct gr_target *t, uint32_t peer)
 {
     for (int i = 0; i < t->config.n_session_max; i++) {
         struct session *s = &t->session[i];
-        if (s->state != SESSION_FREE && s->has_peer && s->peer == peer) {
+        if (s->state != SESSION_FREE && s->link.attached && s->link.peer == peer) {
             target_drop_drafter(t, s, GR_FALLBACK_DRAFTER_GONE);
         }
     }
@@ -150,9 +148,9 @@ void gr_target_on_orchestrator_lost(struct gr_target *t, uint64_t now_ns)
         if (s->state == SESSION_FREE || s->state == SESSION_IDLE) {
             continue;
         }
-        s->held.valid = false; /* who asked for it is gone */
-        if (s->in_pass) {
-            s->cut_at = GR_MIN(s->cut_at < 0 ? INT32_MAX : s->cut_at, s->final_len);
+        target_turn_forget_held(s); /* who asked for it is gone */
+        if (s->flight.in_pass) {
+            target_turn_cut_later(s, s->kv.final_len);
         } else {
             target_drop_provisional(t, s);
             target_go_idle(t, s, now_ns);
@@ -167,7 +165,7 @@ uint64_t gr_target_step(struct gr_target *t, uint64_t now_ns)
         if (s->state == SESSION_FREE) {
             continue;
         }
-        if (s->owed) {
+        if (s->link.owes_delta) {
             target_send_deltas(t, s, false, now_ns);
         }
         target_note_silence(t, s, now_ns);
@@ -199,7 +197,7 @@ static bool lengths_fit(const struct session *s)
     const int32_t n_missing = target_n_missing(s);
     const bool provisional = s->pv.mode == GR_SPECPV_EXACT && n_missing > 0;
     return n_missing >= 0 && n_missing <= (int32_t)s->pv.params.n_buffer &&
-           s->final_len == (provisional ? s->kv_len + 1 : s->committed_len);
+           s->kv.final_len == (provisional ? s->kv.len + 1 : s->prefix.len);
 }
 
 bool gr_target_check(const struct gr_target *t)
@@ -209,19 +207,20 @@ bool gr_target_check(const struct gr_target *t)
     GR_ASSERT(n <= (int)GR_ARRAY_LEN(tables));
     for (int i = 0; i < n; i++) {
         const struct session *s = &t->session[i];
-        tables[i] = &s->table;
+        tables[i] = &s->kv.table;
         const int32_t n_block = (target_held_len(s) + GR_KV_BLOCK_TOKENS - 1) / GR_KV_BLOCK_TOKENS;
-        if (!s->in_pass && s->table.n_block != n_block) {
+        if (!s->flight.in_pass && s->kv.table.n_block != n_block) {
             return false;
         }
-        if (s->feature_first > s->feature_end || s->feature_end + s->n_kept > s->committed_len || s->n_kept < 0 ||
-            s->n_kept > GR_CAPTURE_KEEP || s->feature_end - s->feature_first > t->config.feature_keep) {
+        if (s->features.first > s->features.end || s->features.end + s->features.n_kept > s->prefix.len ||
+            s->features.n_kept < 0 || s->features.n_kept > GR_CAPTURE_KEEP ||
+            s->features.end - s->features.first > t->config.feature_keep) {
             return false;
         }
         if (s->state == SESSION_DECODE && !lengths_fit(s)) {
             return false;
         }
-        if (s->final_len > s->committed_len || (s->state != SESSION_DECODE && s->final_len != s->committed_len)) {
+        if (s->kv.final_len > s->prefix.len || (s->state != SESSION_DECODE && s->kv.final_len != s->prefix.len)) {
             return false; /* only sessions that decode have provisional tokens */
         }
     }
@@ -234,10 +233,10 @@ bool gr_target_peek(const struct gr_target *t, uint64_t session, const int32_t *
     for (int i = 0; i < t->config.n_session_max; i++) {
         const struct session *s = &t->session[i];
         if (s->state != SESSION_FREE && s->id == session) {
-            *token_out = s->token;
-            *len_out = s->committed_len;
-            *kv_len_out = s->kv_len;
-            *table_out = &s->table;
+            *token_out = s->prefix.token;
+            *len_out = s->prefix.len;
+            *kv_len_out = s->kv.len;
+            *table_out = &s->kv.table;
             return true;
         }
     }

@@ -24,19 +24,19 @@ static uint16_t *row_of(const struct gr_target *t, const struct session *s, int3
 
 bool target_wants_features(const struct gr_target *t, const struct session *s)
 {
-    return t->config.feature_width > 0 && (s->want_draft || s->has_peer);
+    return t->config.feature_width > 0 && (s->want_draft || s->link.attached);
 }
 
 /* The first position that the drafter's head looks at. */
 static int32_t first_wanted(const struct session *s)
 {
-    const int32_t end = GR_MAX(s->prefill_end, s->committed_len);
-    return s->has_peer && s->feature_context > 0 ? GR_MAX(end - s->feature_context, 0) : 0;
+    const int32_t end = GR_MAX(s->turn.prefill_end, s->prefix.len);
+    return s->link.attached && s->features.context > 0 ? GR_MAX(end - s->features.context, 0) : 0;
 }
 
 void target_plan_features(struct gr_target *t, struct session *s, struct gr_pass_seq *q, bool can_wait)
 {
-    const int32_t kept_end = s->feature_end + s->n_kept;
+    const int32_t kept_end = s->features.end + s->features.n_kept;
     const int32_t pos0 = q->pos0 - q->n_chain; /* of the first row */
     q->want_features =
         target_wants_features(t, s) && q->pos0 + q->n_row > first_wanted(s) && !(t->pass_rests && s->auto_tree);
@@ -46,24 +46,25 @@ void target_plan_features(struct gr_target *t, struct session *s, struct gr_pass
         return;
     }
     if (pos0 > kept_end) { /* rows before it ran when nobody wanted them */
-        s->feature_first = s->feature_end = pos0;
-        s->n_kept = 0;
+        s->features.first = s->features.end = pos0;
+        s->features.n_kept = 0;
     }
-    s->n_kept = GR_MAX(GR_MIN(pos0 - s->feature_end, s->n_kept), 0); /* rows that run again bring theirs again */
-    q->n_kept = s->n_kept;
-    q->keep_capture =
-        can_wait && q->n_chain == 0 && t->config.feature_later && pos0 >= s->feature_end && s->n_kept < GR_CAPTURE_KEEP;
+    s->features.n_kept =
+        GR_MAX(GR_MIN(pos0 - s->features.end, s->features.n_kept), 0); /* rows that run again bring theirs again */
+    q->n_kept = s->features.n_kept;
+    q->keep_capture = can_wait && q->n_chain == 0 && t->config.feature_later && pos0 >= s->features.end &&
+                      s->features.n_kept < GR_CAPTURE_KEEP;
 }
 
 /* Positions from `pos` on have features that they did not have: the drafter, as far as it has them, gets them again. */
 static void send_again_from(struct session *s, int32_t pos)
 {
-    s->feature_end = GR_MIN(s->feature_end, pos);
-    s->feature_first = GR_MIN(s->feature_first, pos);
-    if (s->feature_sent > pos) {
-        s->feature_again = GR_MAX(s->feature_again, s->feature_sent);
-        s->feature_sent = pos;
-        s->feature_taken = GR_MIN(s->feature_taken, pos);
+    s->features.end = GR_MIN(s->features.end, pos);
+    s->features.first = GR_MIN(s->features.first, pos);
+    if (s->features.sent > pos) {
+        s->features.again = GR_MAX(s->features.again, s->features.sent);
+        s->features.sent = pos;
+        s->features.taken = GR_MIN(s->features.taken, pos);
     }
 }
 
@@ -73,28 +74,28 @@ void target_keep_features(struct gr_target *t, struct session *s, const struct g
     const int32_t first = q->pos0 - q->n_chain - q->n_kept;
     const int32_t end = first + q->n_feature;
     if (q->want_features && q->keep_capture) {
-        s->n_kept = q->n_kept + 1;
+        s->features.n_kept = q->n_kept + 1;
         return;
     }
     if (q->n_feature > 0 && q->n_chain > 0) {
         send_again_from(s, q->pos0 - q->n_chain);
     }
-    if (q->n_feature == 0 || end <= s->feature_end) {
+    if (q->n_feature == 0 || end <= s->features.end) {
         return; /* a row that ran again: its feature is what it was */
     }
-    for (int32_t p = s->feature_end; p < end; p++) {
+    for (int32_t p = s->features.end; p < end; p++) {
         memcpy(row_of(t, s, p), q->feature[p - first], width * sizeof(**q->feature));
     }
-    s->n_kept = 0;
-    s->feature_end = end;
-    s->feature_first = GR_MAX(s->feature_first, end - t->config.feature_keep);
+    s->features.n_kept = 0;
+    s->features.end = end;
+    s->features.first = GR_MAX(s->features.first, end - t->config.feature_keep);
 }
 
 /* The drafter has been told tokens whose features are not fused. */
 static bool wants_kept(const struct session *s)
 {
-    return s->state == SESSION_DECODE && s->has_peer && s->takes_features && s->n_kept > 0 &&
-           s->peer_len - 1 > s->feature_end;
+    return s->state == SESSION_DECODE && s->link.attached && s->features.taken_by_drafter && s->features.n_kept > 0 &&
+           s->link.told_len - 1 > s->features.end;
 }
 
 bool target_start_fuse_pass(struct gr_target *t)
@@ -109,17 +110,16 @@ bool target_start_fuse_pass(struct gr_target *t)
         struct gr_pass_seq *q = &t->pass.seq[t->pass.n_seq++];
         *q = (struct gr_pass_seq){.session = i,
                                   .kind = GR_PASS_FUSE,
-                                  .pos0 = s->feature_end + s->n_kept,
+                                  .pos0 = s->features.end + s->features.n_kept,
                                   .want_features = true,
-                                  .n_kept = s->n_kept};
-        s->fusing = true; /* not in_pass: its round goes on */
+                                  .n_kept = s->features.n_kept};
+        s->features.fusing = true; /* not in_pass: its round goes on */
     }
     if (t->pass.n_seq == 0) {
         return false;
     }
     t->counters.n_fuse_pass++;
-    t->pass_in_flight = true;
-    t->io.start_pass(t->io.ctx, &t->pass);
+    target_flight_start(t);
     return true;
 }
 
@@ -128,59 +128,65 @@ void target_finish_fuse_pass(struct gr_target *t)
     for (int i = 0; i < t->pass.n_seq; i++) {
         const struct gr_pass_seq *q = &t->pass.seq[i];
         struct session *s = &t->session[q->session];
-        if (s->fusing) { /* else the session was cut, or is another one */
-            s->fusing = false;
+        if (s->features.fusing) { /* else the session was cut, or is another one */
+            s->features.fusing = false;
             target_keep_features(t, s, q);
         }
     }
 }
 
+struct feature_state target_kept_features(const struct session *s)
+{
+    return (struct feature_state){.first = s->features.first, .end = s->features.end, .n_kept = s->features.n_kept};
+}
+
 void target_cut_features(struct session *s, int32_t len)
 {
-    s->fusing = false;
-    s->n_kept = GR_MAX(GR_MIN(len - s->feature_end, s->n_kept), 0);
-    s->feature_end = GR_MIN(s->feature_end, len);
-    s->feature_first = GR_MIN(s->feature_first, s->feature_end);
+    s->features.fusing = false;
+    s->features.n_kept = GR_MAX(GR_MIN(len - s->features.end, s->features.n_kept), 0);
+    s->features.end = GR_MIN(s->features.end, len);
+    s->features.first = GR_MIN(s->features.first, s->features.end);
     /* Frames on their way are lost when the drafter hears of the cut before them, and the row of a new token takes the
      * feature of the one before it, which the drafter may have let go: those it has no use for it drops. */
-    s->feature_taken = GR_MIN(s->feature_taken, GR_MAX(len - 2, 0));
-    s->feature_sent = GR_MIN(s->feature_sent, s->feature_taken);
+    s->features.taken = GR_MIN(s->features.taken, GR_MAX(len - 2, 0));
+    s->features.sent = GR_MIN(s->features.sent, s->features.taken);
 }
 
 void target_restart_features(struct session *s, uint32_t feature_len, uint32_t feature_context)
 {
-    const bool again = s->feature_sent < s->feature_again; /* what it has is still to be replaced */
-    s->takes_features = feature_len != GR_FEATURES_NONE;
+    const bool again = s->features.sent < s->features.again; /* what it has is still to be replaced */
+    s->features.taken_by_drafter = feature_len != GR_FEATURES_NONE;
     const uint32_t least = feature_context > 0 ? GR_FEATURE_CONTEXT_MIN : 0;
-    s->feature_context = (int32_t)GR_MIN(GR_MAX(feature_context, least), (uint32_t)INT32_MAX);
-    const uint32_t from = GR_MIN(feature_len, (uint32_t)GR_MAX(s->peer_len - 2, 0));
-    s->feature_again = again ? s->feature_again : 0;
-    s->feature_sent = s->feature_taken = again ? GR_MIN((int32_t)from, s->feature_sent) : (int32_t)from;
+    s->features.context = (int32_t)GR_MIN(GR_MAX(feature_context, least), (uint32_t)INT32_MAX);
+    const uint32_t from = GR_MIN(feature_len, (uint32_t)GR_MAX(s->link.told_len - 2, 0));
+    s->features.again = again ? s->features.again : 0;
+    s->features.sent = s->features.taken = again ? GR_MIN((int32_t)from, s->features.sent) : (int32_t)from;
 }
 
 void target_features_taken(struct session *s, const struct gr_frame_header *h)
 {
-    if (h->base_len <= (uint32_t)s->feature_sent && h->prefix_hash == s->hash[h->base_len]) {
-        s->feature_taken = GR_MAX(s->feature_taken, (int32_t)h->base_len);
+    if (h->base_len <= (uint32_t)s->features.sent && h->prefix_hash == s->prefix.hash[h->base_len]) {
+        s->features.taken = GR_MAX(s->features.taken, (int32_t)h->base_len);
     }
 }
 
 bool target_lacks_features(const struct session *s)
 {
-    const int32_t last = s->committed_len - 2; /* the tail's row takes it */
-    return s->takes_features && (last < 0 || last < s->feature_first || last >= s->feature_end + s->n_kept);
+    const int32_t last = s->prefix.len - 2; /* the tail's row takes it */
+    return s->features.taken_by_drafter &&
+           (last < 0 || last < s->features.first || last >= s->features.end + s->features.n_kept);
 }
 
 /* One frame. False: there is nothing to send, or no credit. */
 static bool send_frame(struct gr_target *t, struct session *s)
 {
-    const int32_t least = GR_MAX(s->feature_first, first_wanted(s));
-    const bool start = s->feature_sent < least;
-    const int32_t first = start ? least : s->feature_sent;
-    const int32_t taken = start ? first : s->feature_taken;
-    const bool again = first < s->feature_again; /* a frame of its own: what follows is new */
-    const int32_t known = again && !start ? GR_MIN(s->feature_end, s->feature_again) : s->feature_end;
-    const int32_t end = GR_MIN(GR_MIN(known, s->peer_len - 1), taken + t->config.feature_window);
+    const int32_t least = GR_MAX(s->features.first, first_wanted(s));
+    const bool start = s->features.sent < least;
+    const int32_t first = start ? least : s->features.sent;
+    const int32_t taken = start ? first : s->features.taken;
+    const bool again = first < s->features.again; /* a frame of its own: what follows is new */
+    const int32_t known = again && !start ? GR_MIN(s->features.end, s->features.again) : s->features.end;
+    const int32_t end = GR_MIN(GR_MIN(known, s->link.told_len - 1), taken + t->config.feature_window);
     const size_t row_bytes = (size_t)t->config.feature_width * sizeof(uint16_t);
     const int32_t n = GR_MIN(end - first, gr_features_frame_rows(row_bytes));
     if (n <= 0) {
@@ -190,9 +196,9 @@ static bool send_frame(struct gr_target *t, struct session *s)
     const struct gr_frame_header h = {
         .session = s->id,
         .epoch = s->epoch,
-        .round = s->round,
+        .round = s->next.round,
         .base_len = base_len,
-        .prefix_hash = s->hash[base_len],
+        .prefix_hash = s->prefix.hash[base_len],
         .flags = (uint16_t)((start ? GR_FEATURES_START : 0) | (again ? GR_FEATURES_AGAIN : 0))};
     const struct gr_features f = {.first_pos = (uint32_t)first,
                                   .n_row = (uint32_t)n,
@@ -201,7 +207,7 @@ static bool send_frame(struct gr_target *t, struct session *s)
                                   .raw = t->config.feature_raw};
     const size_t bytes = GR_WIRE_HEADER_BYTES + GR_WIRE_FEATURES_BYTES(n, row_bytes);
     uint8_t *rows = NULL;
-    uint8_t *out = t->io.frame_begin(t->io.ctx, s->peer, GR_FRAME_BULK, (uint32_t)bytes);
+    uint8_t *out = t->io.frame_begin(t->io.ctx, s->link.peer, GR_FRAME_BULK, (uint32_t)bytes);
     if (out == NULL) {
         return false;
     }
@@ -209,9 +215,9 @@ static bool send_frame(struct gr_target *t, struct session *s)
     for (int32_t i = 0; i < n; i++) {
         memcpy(rows + (size_t)i * row_bytes, row_of(t, s, first + i), row_bytes);
     }
-    t->io.frame_end(t->io.ctx, s->peer, (uint32_t)n_bytes);
-    s->feature_sent = (int32_t)base_len;
-    s->feature_taken = taken;
+    t->io.frame_end(t->io.ctx, s->link.peer, (uint32_t)n_bytes);
+    s->features.sent = (int32_t)base_len;
+    s->features.taken = taken;
     t->counters.n_feature_frame++;
     t->counters.n_feature_row += (uint64_t)n;
     t->counters.feature_bytes += n_bytes;
@@ -239,14 +245,14 @@ bool target_send_features(struct gr_target *t)
     for (int i = 0; i < n; i++) {
         struct session *s = &t->session[i];
         int n_left = ROUND_FRAMES;
-        if (s->state == SESSION_DECODE && s->has_peer && s->takes_features) {
+        if (s->state == SESSION_DECODE && s->link.attached && s->features.taken_by_drafter) {
             all = send_some(t, s, &n_left) && all;
         }
     }
     for (int i = 0; i < n; i++) {
         struct session *s = &t->session[(t->next_slot + i) % n];
         const bool prefill = s->state == SESSION_PREFILL || s->state == SESSION_QUEUED;
-        if (prefill && s->has_peer && s->takes_features) {
+        if (prefill && s->link.attached && s->features.taken_by_drafter) {
             all = send_some(t, s, &n_prefill) && all;
         }
     }

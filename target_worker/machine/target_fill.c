@@ -6,7 +6,7 @@ static struct gr_pass_seq *begin_seq(struct gr_target *t, struct session *s)
     struct gr_pass_seq *q = &t->pass.seq[t->pass.n_seq++];
     const int slot = (int)(s - t->session);
     q->session = slot;
-    q->table = &s->table;
+    q->table = &s->kv.table;
     q->sampling = s->sampling;
     q->stop = s->stop;
     q->stop.n_new_max = target_n_new_left(s);
@@ -23,25 +23,23 @@ static struct gr_pass_seq *begin_seq(struct gr_target *t, struct session *s)
     for (int b = 0; b < GR_SCRATCH_BLOCKS; b++) {
         q->scratch_block[b] = t->config.n_pool_block + slot * GR_SCRATCH_BLOCKS + b;
     }
-    s->in_pass = true;
-    s->pass_resync = false;
     return q;
 }
 
 /* Room in the pool for every row that the pass may commit. It was reserved, so it cannot fail. */
 static void grow_table(struct gr_target *t, struct session *s, int32_t n_token)
 {
-    enum gr_status st = gr_kv_table_grow(&t->pool, &s->table, n_token);
+    enum gr_status st = gr_kv_table_grow(&t->pool, &s->kv.table, n_token);
     GR_ASSERT(st == GR_OK);
 }
 
 /* The tree that was waited for is not there: root-only, and the next one is given more time. */
 static void go_without(struct session *s, uint64_t now_ns)
 {
-    if (s->has_peer && s->asked) {
-        gr_spec_econ_latency(target_econ(s), (double)(now_ns - s->asked_ns), false);
-    } else if (!s->has_peer) {
-        s->ever_attached = true; /* one that has not come yet is not waited for again until it attaches */
+    if (s->link.attached && s->link.asked) {
+        gr_spec_econ_latency(target_econ(s), (double)(now_ns - s->link.asked_ns), false);
+    } else if (!s->link.attached) {
+        target_link_expect_none(&s->link); /* one that has not come yet is not waited for again until it attaches */
     }
 }
 
@@ -61,43 +59,41 @@ static int32_t tree_levels_max(const struct session *s)
 /* Tokens that may have KV after a decode pass of this session. */
 static int32_t decode_tokens(const struct session *s)
 {
-    return s->committed_len + GR_MAX(GR_MIN(target_tree_rows_max(s), target_n_new_left(s) - 1), 0);
+    return s->prefix.len + GR_MAX(GR_MIN(target_tree_rows_max(s), target_n_new_left(s) - 1), 0);
+}
+
+/* For the tree, since the last verdict. */
+static uint64_t waited_ns(const struct session *s, uint64_t now_ns)
+{
+    const uint64_t until_ns = s->draft.valid ? s->draft.arrived_ns : now_ns;
+    return until_ns > s->next.verdict_ns ? until_ns - s->next.verdict_ns : 0;
 }
 
 static void add_decode(struct gr_target *t, struct session *s, uint64_t now_ns)
 {
     struct gr_pass_seq *q = begin_seq(t, s);
-    q->pos0 = s->committed_len - 1;
-    q->tail = s->token[q->pos0];
-    q->token = &s->token[q->pos0];
-    s->pass_draft_round = GR_WIRE_ROOT_ONLY;
-    s->pass_waited = s->mode == GR_SPEC_TREE;
-    s->pass_clean = !s->asked;
-    s->pass_reroot = false;
-    s->wait_ns = s->draft_ns = 0;
-    if (s->pass_waited) {
-        const uint64_t until_ns = s->draft.valid ? s->draft.arrived_ns : now_ns;
-        s->wait_ns = until_ns > s->verdict_ns ? until_ns - s->verdict_ns : 0;
-    }
+    q->pos0 = s->prefix.len - 1;
+    q->tail = s->prefix.token[q->pos0];
+    q->token = &s->prefix.token[q->pos0];
+    const bool waited = s->next.mode == GR_SPEC_TREE;
+    target_flight_begin(&s->flight, waited, !s->link.asked, waited ? waited_ns(s, now_ns) : 0);
     if (s->pv.next.round == GR_SPECPV_ROUND_JUDGE) {
-        s->draft.valid = false;
-    } else if (s->pass_waited && s->draft.valid) {
-        target_subtree(&s->draft, target_n_new_left(s) - 1, s->n_want, &q->tree, s->node_of_row);
-        s->used_round = GR_MAX(s->used_round, s->draft.round);
+        target_walk_forget(&s->draft);
+    } else if (waited && s->draft.valid) {
+        target_subtree(&s->draft, target_n_new_left(s) - 1, s->next.n_want, &q->tree, s->flight.node_of_row);
+        target_link_use(&s->link, s->draft.round);
         if (q->tree.n > 0) {
-            s->pass_draft_round = s->draft.round;
-            s->draft_ns = GR_MIN(1000ull * s->draft.draft_us, s->wait_ns);
-            s->pass_reroot = s->draft.root >= 0;
+            target_flight_take_tree(&s->flight, &s->draft);
         }
-        s->draft.valid = false;
-    } else if (s->pass_waited) {
+        target_walk_forget(&s->draft);
+    } else if (waited) {
         go_without(s, now_ns);
     }
     q->kind = q->tree.n > 0 ? GR_PASS_TREE : GR_PASS_ROOT;
     q->want_gap = s->want_trace && q->kind == GR_PASS_ROOT;
     target_specpv_fill(t, s, q);
     q->n_row = q->judge_only ? 0 : q->tree.n + 1;
-    target_plan_features(t, s, q, q->kind == GR_PASS_ROOT && !s->pass_waited);
+    target_plan_features(t, s, q, q->kind == GR_PASS_ROOT && !waited);
     grow_table(t, s, q->pos0 + 1 + GR_MAX(GR_MIN(q->tree.n, target_n_new_left(s) - 1), 0));
     t->pass.n_row += q->n_chain + q->n_row;
     gr_pass_load_add(&t->pass_load, q->n_chain + q->n_row, target_specpv_context(s));
@@ -113,9 +109,9 @@ static bool is_generated(const struct session *s, int32_t pos)
 static int32_t chunk_end(const struct gr_target *t, const struct session *s)
 {
     const int32_t chunk = t->config.prefill_chunk;
-    const int32_t most = GR_MIN((s->kv_len / chunk + 1) * chunk, s->prefill_end);
-    int32_t end = s->kv_len + 1;
-    while (end < most && is_generated(s, end) == is_generated(s, s->kv_len)) {
+    const int32_t most = GR_MIN((s->kv.len / chunk + 1) * chunk, s->turn.prefill_end);
+    int32_t end = s->kv.len + 1;
+    while (end < most && is_generated(s, end) == is_generated(s, s->kv.len)) {
         end++;
     }
     return end;
@@ -125,13 +121,13 @@ static void add_prefill(struct gr_target *t, struct session *s, int32_t end)
 {
     struct gr_pass_seq *q = begin_seq(t, s);
     q->kind = GR_PASS_PREFILL;
-    q->pos0 = s->kv_len;
-    q->n_row = end - s->kv_len;
-    q->token = &s->token[s->kv_len];
-    q->replay = is_generated(s, s->kv_len);
-    q->want_pick = s->pick_due && end == s->prefill_end;
+    q->pos0 = s->kv.len;
+    q->n_row = end - s->kv.len;
+    q->token = &s->prefix.token[s->kv.len];
+    q->replay = is_generated(s, s->kv.len);
+    q->want_pick = s->turn.pick_due && end == s->turn.prefill_end;
     target_plan_features(t, s, q, false);
-    s->wait_ns = s->draft_ns = 0;
+    target_flight_begin(&s->flight, false, s->flight.clean, 0);
     grow_table(t, s, end);
     t->pass.n_row += q->n_row;
     gr_pass_load_add(&t->pass_load, q->n_row, gr_attends_all(end));
@@ -181,7 +177,7 @@ static void claim_room(struct gr_target *t, uint64_t now_ns)
         struct session *s = &t->session[i];
         const int32_t n_token = tokens_wanted(t, s, now_ns);
         target_specpv_decide(t, s, target_tree_rows_max(s) + 1, tree_levels_max(s));
-        s->has_room = n_token > 0 && gr_kv_table_reserve(&t->pool, &s->table, n_token) == GR_OK;
+        s->has_room = n_token > 0 && gr_kv_table_reserve(&t->pool, &s->kv.table, n_token) == GR_OK;
         s->lacks_room = n_token > 0 && !s->has_room;
         n_short += s->lacks_room;
     }
@@ -214,9 +210,9 @@ static void fill_pass(struct gr_target *t, bool with_prefill, uint64_t now_ns)
             continue;
         }
         const int32_t end = chunk_end(t, s);
-        if (t->pass.n_row + end - s->kv_len <= c->n_row_max && n_pick + 1 <= c->n_out_max &&
+        if (t->pass.n_row + end - s->kv.len <= c->n_row_max && n_pick + 1 <= c->n_out_max &&
             commit_room(t, s, n_commit)) {
-            t->pass_prefill_rows += end - s->kv_len;
+            t->pass_prefill_rows += end - s->kv.len;
             add_prefill(t, s, end);
             n_pick++;
             n_commit++;
@@ -254,8 +250,7 @@ uint64_t target_start_pass(struct gr_target *t, uint64_t now_ns)
     if (t->pass.n_seq == 0) {
         return g.wake_ns;
     }
-    t->pass_in_flight = true;
     t->pass_beside_draft = target_is_drafting(t);
-    t->io.start_pass(t->io.ctx, &t->pass);
+    target_flight_start(t);
     return UINT64_MAX;
 }

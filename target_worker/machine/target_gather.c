@@ -11,18 +11,18 @@ struct halves {
 
 static uint64_t ready_since(const struct gr_target *t, const struct session *s)
 {
-    const uint64_t since_ns = s->draft.valid ? GR_MAX(s->draft.arrived_ns, s->verdict_ns) : s->verdict_ns;
+    const uint64_t since_ns = s->draft.valid ? GR_MAX(s->draft.arrived_ns, s->next.verdict_ns) : s->next.verdict_ns;
     return GR_MAX(since_ns, t->idle_ns);
 }
 
 static void add_ready(const struct gr_target *t, const struct session *s, struct halves *h)
 {
-    const bool fixed = s->mode == GR_SPEC_TREE && !s->auto_tree;
+    const bool fixed = s->next.mode == GR_SPEC_TREE && !s->auto_tree;
     gr_pass_load_add(&h->ready, target_decode_rows(s), target_specpv_context(s));
     h->n_ready++;
     h->n_fixed += fixed;
     h->since_ns = GR_MIN(h->since_ns, ready_since(t, s));
-    h->fixed_ns = fixed ? GR_MIN(h->fixed_ns, s->deadline_ns) : h->fixed_ns;
+    h->fixed_ns = fixed ? GR_MIN(h->fixed_ns, s->next.deadline_ns) : h->fixed_ns;
 }
 
 /* With as many rows as those have that are ready. */
@@ -64,7 +64,7 @@ struct gathering target_gather(const struct gr_target *t, uint64_t now_ns)
         g.decoding = true;
         if (target_waits(s, now_ns)) {
             g.waiting = true;
-            g.wake_ns = GR_MIN(g.wake_ns, s->deadline_ns);
+            g.wake_ns = GR_MIN(g.wake_ns, s->next.deadline_ns);
         } else {
             g.ready = true;
             add_ready(t, s, &h);

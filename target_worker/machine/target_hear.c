@@ -7,23 +7,21 @@
 static void count_desync(struct gr_target *t, struct session *s, uint32_t peer, const struct gr_frame_header *h,
                          enum gr_desync_reason reason)
 {
-    t->counters.n_desync++;
-    s->n_desync++;
-    s->n_desync_all++;
-    if (gr_is_told(s->n_desync_all)) {
+    target_note_desync(t, s);
+    if (gr_is_told(s->tally.n_desync_all)) {
         log_warn("session %" PRIu64
                  " round %u: desync: a DRAFT on base_len %u where %d is committed (reason %d), %u by "
                  "now",
-                 s->id, s->round, h->base_len, s->committed_len, reason, s->n_desync_all);
+                 s->id, s->next.round, h->base_len, s->prefix.len, reason, s->tally.n_desync_all);
     }
-    target_send_desync(t, peer, h, reason, (uint32_t)s->committed_len);
+    target_send_desync(t, peer, h, reason, (uint32_t)s->prefix.len);
 }
 
 /* Stale: an older epoch, a round before the fence, a replay. Dropped without a word. */
 static bool is_stale(const struct session *s, uint32_t peer, const struct gr_frame_header *h)
 {
-    return s->peer != peer || h->epoch < s->epoch || h->round < s->fence_round ||
-           (s->used_round > 0 && h->round <= s->used_round) ||
+    return s->link.peer != peer || h->epoch < s->epoch || h->round < s->link.fence_round ||
+           (s->link.used_round > 0 && h->round <= s->link.used_round) ||
            (s->draft.valid && (h->base_len < s->draft.base_len || h->round < s->draft.round)) ||
            (s->probe.valid && h->round <= s->probe.round);
 }
@@ -34,10 +32,10 @@ static enum gr_desync_reason desync_reason(const struct session *s, const struct
     if (h->epoch > s->epoch) {
         return GR_DESYNC_EPOCH;
     }
-    if (h->base_len > (uint32_t)s->committed_len) {
+    if (h->base_len > (uint32_t)s->prefix.len) {
         return GR_DESYNC_AHEAD;
     }
-    return h->base_len < 1 || h->prefix_hash != s->hash[h->base_len] ? GR_DESYNC_HASH : 0;
+    return h->base_len < 1 || h->prefix_hash != s->prefix.hash[h->base_len] ? GR_DESYNC_HASH : 0;
 }
 
 /* A tree that fits the prefix: for the next pass, or a probe's; behind its base it may still hold below a node. */
@@ -52,21 +50,24 @@ static void take_tree(struct gr_target *t, struct session *s, const struct gr_fr
                             .at_len = (int32_t)h->base_len,
                             .root = -1,
                             .tree = *tree};
-    const bool waited = s->warm || !s->auto_tree;
-    if (!s->warm) {
-        s->warm = true;
+    const bool waited = s->link.warm || !s->auto_tree;
+    if (!s->link.warm) {
+        target_link_warm(&s->link);
         gr_spec_econ_warm(target_econ(s), target_in_turn(t) == 1);
-        s->asked = s->auto_tree ? false : s->asked;
-        s->econ[0].probing = s->econ[1].probing = false;
+        if (s->auto_tree) {
+            target_link_answered(&s->link);
+        }
+        gr_spec_econ_forget_probe(&s->econ[0]);
+        gr_spec_econ_forget_probe(&s->econ[1]);
     }
-    if (s->asked && h->round == s->asked_round) {
-        const double latency_ns = (double)(now_ns - GR_MIN(s->asked_ns, now_ns));
+    if (s->link.asked && h->round == s->link.asked_round) {
+        const double latency_ns = (double)(now_ns - GR_MIN(s->link.asked_ns, now_ns));
         const double drafting_ns = GR_MIN(1e3 * h->flags, latency_ns);
         gr_spec_econ_latency(target_econ(s), latency_ns, true);
         if (h->flags > 0) { /* what is left of the latency is the wire's and the loops' */
             s->wire_ns += (s->wire_ns > 0.0 ? 0.1 : 1.0) * (latency_ns - drafting_ns - s->wire_ns);
         }
-        s->asked = false;
+        target_link_answered(&s->link);
     }
     if (s->auto_tree && !waited) {
         return; /* it came with the drafter's prefix: how late it is says nothing */
@@ -76,10 +77,9 @@ static void take_tree(struct gr_target *t, struct session *s, const struct gr_fr
         target_judge_probe(t, s);
         return;
     }
-    const bool late = h->base_len < (uint32_t)s->committed_len;
+    const bool late = h->base_len < (uint32_t)s->prefix.len;
     if (late && waited) {
-        s->n_late++;
-        t->counters.n_draft_late++;
+        target_note_late(t, s);
     }
     if (target_walk_tree(s, &w) && (!late || target_has_children(&w))) {
         s->draft = w;
@@ -97,16 +97,16 @@ static enum gr_status on_draft(struct gr_target *t, uint32_t peer, const struct 
         t->counters.n_draft_stale++; /* the turn ended while the tree was on its way */
         return GR_OK;
     }
-    if (!s->has_peer) {
+    if (!s->link.attached) {
         t->counters.n_draft_stale++;
-        target_send_desync(t, peer, h, GR_DESYNC_DETACHED, (uint32_t)s->committed_len);
+        target_send_desync(t, peer, h, GR_DESYNC_DETACHED, (uint32_t)s->prefix.len);
         return GR_OK;
     }
     if (is_stale(s, peer, h)) {
         t->counters.n_draft_stale++;
         return GR_OK;
     }
-    s->silent_ns = 0;
+    target_link_heard(&s->link);
     const enum gr_desync_reason reason = desync_reason(s, h);
     if (reason != 0) {
         count_desync(t, s, peer, h, reason);
@@ -122,7 +122,7 @@ static uint32_t common_length(const struct session *s, const struct gr_resync *r
     uint32_t lengths[GR_RESYNC_HASH_MAX];
     int n = gr_resync_lengths(r->my_len, lengths);
     for (int i = 0; i < n; i++) {
-        if (lengths[i] <= (uint32_t)s->committed_len && r->hash[i] == s->hash[lengths[i]]) {
+        if (lengths[i] <= (uint32_t)s->prefix.len && r->hash[i] == s->prefix.hash[lengths[i]]) {
             return lengths[i];
         }
     }
@@ -144,18 +144,16 @@ static enum gr_status on_resync(struct gr_target *t, uint32_t peer, const struct
         target_drop_drafter(t, s, GR_FALLBACK_HEAD_UNFED);
         return GR_OK;
     }
-    s->has_peer = s->ever_attached = s->want_draft = true;
-    s->peer = peer;
+    s->want_draft = true;
     target_forget_trees(s);
-    s->warm = false;
-    s->cost_told.n_point = 0;
-    s->fence_round = s->round + (s->in_pass ? 1 : 0);
-    s->pass_resync = s->in_pass;
-    s->peer_len = (int32_t)common_length(s, &r);
+    target_link_attach(&s->link, peer, (int32_t)common_length(s, &r), s->next.round + (s->flight.in_pass ? 1 : 0));
+    target_flight_resync(&s->flight);
+    target_forget_cost(s);
     target_restart_features(s, r.feature_len, r.feature_context);
-    s->owed = !s->auto_tree || !target_drafters_rest(t); /* else it is told when it is asked for the first tree */
-    target_send_cost(t, s);                              /* before it is asked for a tree */
-    if (s->state == SESSION_DECODE && !s->in_pass) {
+    target_link_owe(&s->link, !s->auto_tree ||
+                                  !target_drafters_rest(t)); /* else it is told when it is asked for the first tree */
+    target_send_cost(t, s);                                  /* before it is asked for a tree */
+    if (s->state == SESSION_DECODE && !s->flight.in_pass) {
         target_begin_round(t, s, now_ns);
     }
     target_send_deltas(t, s, false, now_ns);
@@ -167,7 +165,7 @@ static enum gr_status on_taken(struct gr_target *t, uint32_t peer, const struct 
 {
     GR_TRY(gr_wire_decode_taken(frame, len));
     struct session *s = target_find(t, h->session);
-    if (s != NULL && s->has_peer && s->peer == peer && s->epoch == h->epoch && s->takes_features) {
+    if (s != NULL && s->link.attached && s->link.peer == peer && s->epoch == h->epoch && s->features.taken_by_drafter) {
         target_features_taken(s, h);
     }
     return GR_OK;

@@ -3,6 +3,7 @@
 #define GR_TARGET_WORKER_MACHINE_TARGET_INTERNAL_H
 
 #include "common/base/fallback.h"
+#include "common/rules/prefix.h"
 #include "target_worker/policy/cost_table.h"
 #include "target_worker/policy/spec_mode.h"
 #include "target_worker/policy/specpv.h"
@@ -33,92 +34,129 @@ struct held_append {
     uint32_t keep_len, n_id, max_tokens;
     int32_t n_stop_id, stop_id[GR_STOP_ID_MAX];
     int32_t cut_at;     /* its turn was stopped, too, before it began; -1: no */
-    uint32_t n_refused; /* OPENs and APPENDs that came behind it: answers keep their order */
+    uint32_t n_refused; /* OPENs and APPENDs that came after it: answers keep their order */
 };
 
-struct session {
-    enum session_state state;
-    uint64_t id;
-    uint32_t epoch;
-    uint32_t round;        /* the round that is verified next; 0: prefill */
-    uint32_t fence_round;  /* DRAFTs of earlier rounds are dropped silently */
-    uint32_t used_round;   /* newest round whose DRAFT entered a pass, a copy of it is a replay */
-    uint64_t arrival;      /* order of admission: the youngest is pre-empted first */
-    uint64_t last_used_ns; /* idle since */
-    bool in_pass, closing, has_room, lacks_room, want_trace, single_token, auto_tree;
-    int32_t cut_at;                /* TRUNCATE came during a pass: cut to this when it is done; -1: none */
-    struct held_append held;       /* begins after that; only with cut_at */
-    int32_t *token;                /* owned, (n_ctx_max) */
-    uint8_t *kind;                 /* owned, (n_ctx_max): enum token_kind */
-    uint64_t *hash;                /* owned, (n_ctx_max + 1): hash[len] of the first len tokens */
-    int32_t committed_len, kv_len; /* kv_len: with full KV; the missing tokens' stands behind it (target_specpv.c) */
-    int32_t final_len;             /* what the user may see; less than committed_len under exact SpecPV only */
-    struct session_specpv {
-        enum gr_specpv_mode mode;     /* OFF, LOSSY or EXACT */
-        bool automatic;               /* exact, where it gains */
-        struct gr_specpv_trial trial; /* with automatic */
-        struct gr_specpv_params params;
-        struct gr_specpv_drift drift;
-        int32_t dense_from;             /* of the view the verifier holds; GR_VIEW_NONE: none */
-        uint32_t n_partial;             /* rounds since the last refresh */
-        bool asked;                     /* for a refresh */
-        enum gr_finish end_due;         /* the last committed token ends the text, if it stands */
-        struct gr_specpv_decision next; /* of the round in the pass that is being filled, and in flight */
-        uint32_t n_pass;                /* partial ones, for test_corrupt */
-    } pv;
-    int32_t feature_first, feature_end; /* features that are kept, see target_features.c */
-    int32_t n_kept;                     /* positions behind them whose captured states the verifier keeps */
-    bool fusing;                        /* a pass fuses these */
-    int32_t prefill_end;                /* PREFILL: KV is wanted up to here */
-    bool pick_due;                      /* PREFILL: its last row ends a prompt, whose pick is the first token */
-    int32_t len_max;                    /* committed_len may not pass it: the turn's max_tokens, or the context */
+/* The parts of a session. Each is written by one file, which is named here; all may read it. */
+
+/* target_kv.c: the KV that stands. Tokens from len to the tail have partial KV only (target_specpv.c). */
+struct kv_state {
     struct gr_kv_table table;
-    struct gr_sampling sampling;
-    struct gr_stop stop; /* ids; n_new_max is set per pass */
-    /* drafter */
-    bool want_draft, has_peer, ever_attached;
-    uint32_t peer;
-    int32_t n_node;   /* configured most */
-    int32_t peer_len; /* tokens the drafter has been told; past a roll-back, where it has to go back to */
-    bool warm;        /* a tree of this attachment has come: it has its prefix, and its caches */
-    bool owed;        /* a DELTA from peer_len on waits to be sent */
+    int32_t len;       /* tokens with full KV */
+    int32_t final_len; /* tokens that the user may see; fewer than the prefix under exact SpecPV only */
+};
+
+/* target_link.c: what the drafter knows, and what is between it and the session. */
+struct link {
+    bool attached, ever_attached;
+    uint32_t peer;    /* the connection; attached only */
+    int32_t told_len; /* tokens that the drafter has been told; after a roll-back, where it has to go back to */
+    bool owes_delta;  /* a DELTA from told_len on waits to be sent */
+    bool warm;        /* a tree of this attachment has come: the drafter has its prefix, and its caches */
     bool asked;       /* a tree was asked for and has not come */
     uint32_t asked_round;
     uint64_t asked_ns;
-    bool takes_features;      /* it runs a head, */
-    int32_t feature_context;  /* which looks so many positions back; 0: at all */
-    int32_t feature_sent;     /* features before it are at the drafter, or on their way */
-    int32_t feature_taken;    /* and before this the drafter needs none any more */
-    int32_t feature_again;    /* it has had others than these are now of positions before this */
-    uint64_t silent_ns;       /* the first ask since the drafter's last sign of life; 0: none */
-    struct walked_tree draft; /* for the next pass */
-    struct walked_tree probe; /* being judged */
-    int32_t n_fault;
-    /* the round that comes next */
+    uint64_t silent_ns;   /* the first ask since the drafter's last sign of life; 0: none */
+    uint32_t fence_round; /* DRAFTs of earlier rounds are dropped silently */
+    uint32_t used_round;  /* newest round whose DRAFT entered a pass; a copy of it is a replay */
+};
+
+/* target_next.c: the round that comes next. */
+struct next_round {
+    uint32_t round; /* its number; 0: prefill */
     enum gr_spec_mode mode;
     int32_t n_want;
-    enum gr_fallback reason;     /* why no tree, said once */
-    uint64_t deadline_ns;        /* a root-only pass from here on */
-    uint32_t begun_round;        /* the round that give_up_ns is of */
-    uint64_t give_up_ns;         /* deadline_ns is never later, however often the drafter begins anew in this round */
-    uint64_t verdict_ns;         /* when the last round ended */
+    enum gr_fallback reason; /* why it has no tree, said once */
+    uint64_t deadline_ns;    /* from here on the pass goes without a tree */
+    uint32_t begun_round;    /* the round that give_up_ns is of */
+    uint64_t give_up_ns;     /* deadline_ns is never later, however often the drafter begins anew in this round */
+    uint64_t verdict_ns;     /* when the last round ended */
+};
+
+/* target_flight.c: the pass that the session is in, or was in last. */
+struct in_flight {
+    bool in_pass;
+    uint8_t node_of_row[GR_NODE_MAX]; /* pass tree node -> node of the DRAFT */
+    uint32_t draft_round;             /* GR_WIRE_ROOT_ONLY: no tree */
+    bool waited, clean, reroot;
+    bool resync;                /* the drafter began anew meanwhile: it may not know the pass's tree */
+    uint64_t wait_ns, draft_ns; /* for the tree; of it the drafter's own time */
+};
+
+/* target_features.c: which features are kept, and how far the drafter has them. */
+struct feature_state {
+    int32_t first, end;    /* kept in gr_target.feature */
+    int32_t n_kept;        /* positions after them whose captured states the verifier keeps */
+    bool fusing;           /* a pass fuses these */
+    bool taken_by_drafter; /* it runs a head */
+    int32_t context;       /* positions that the head looks back; 0: all */
+    int32_t sent;          /* features before it are at the drafter, or on their way */
+    int32_t taken;         /* the drafter needs none before it any more */
+    int32_t again;         /* the drafter holds outdated features before it: they are sent again */
+};
+
+/* target_turn.c: where the session stands in its turn. */
+struct turn {
+    int32_t prefill_end;     /* PREFILL: KV is wanted up to here */
+    bool pick_due;           /* PREFILL: its last row ends a prompt, whose pick is the first token */
+    int32_t len_max;         /* the prefix may not pass it: the turn's max_tokens, or the context */
+    int32_t cut_at;          /* TRUNCATE came during a pass: cut to this when it is done; -1: none */
+    struct held_append held; /* begins after that; only with cut_at */
+    uint64_t last_used_ns;   /* idle since */
+};
+
+/* target_view.c: SpecPV. */
+struct session_specpv {
+    enum gr_specpv_mode mode;     /* OFF, LOSSY or EXACT */
+    bool automatic;               /* exact, where it gains */
+    struct gr_specpv_trial trial; /* with automatic */
+    struct gr_specpv_params params;
+    struct gr_specpv_drift drift;
+    int32_t dense_from;             /* of the view that the verifier holds; GR_VIEW_NONE: none */
+    uint32_t n_partial;             /* rounds since the last refresh */
+    bool asked;                     /* for a refresh */
+    enum gr_finish end_due;         /* the last committed token ends the text, if it stands */
+    struct gr_specpv_decision next; /* of the round in the pass that is being filled, and in flight */
+    uint32_t n_pass;                /* partial ones, for test_corrupt */
+};
+
+/* target_state.c: what went wrong since the last COMMIT, and in all. */
+struct tally {
+    uint32_t n_late, n_desync, n_reroot;
+    uint32_t n_desync_all;
+};
+
+struct session {
+    enum session_state state; /* target_turn.c */
+    uint64_t id;
+    uint32_t epoch;
+    uint64_t arrival; /* order of admission: the youngest is pre-empted first */
+    bool closing, has_room, lacks_room, want_trace, single_token, auto_tree, want_draft;
+    int32_t n_node; /* configured most */
+    struct gr_sampling sampling;
+    struct gr_stop stop;     /* ids; n_new_max is set per pass */
+    struct gr_prefix prefix; /* the committed tokens; the last one is the tail */
+    uint8_t *kind;           /* owned, (n_ctx_max): enum token_kind of each */
+    struct kv_state kv;
+    struct turn turn;
+    struct link link;
+    struct next_round next;
+    struct in_flight flight;
+    struct feature_state features;
+    struct session_specpv pv;
+    struct walked_tree draft; /* for the next pass; target_walk.c */
+    struct walked_tree probe; /* being judged */
+    int32_t n_fault;
     struct gr_spec_econ econ[2]; /* of rounds alone; [1]: of rounds that share passes with other sessions' */
     bool crowded;                /* the round that comes next is one of those: target_econ() */
     int32_t econ_len;            /* context that econ's times are of */
     double wire_ns;              /* latency less drafting */
     struct gr_cost cost_told;
-    int cost_decode; /* sessions that decoded together then */
-    bool was_root;   /* econ[0].is_root at the last round, for the log */
-    bool paused;     /* the COMMIT queue is full */
-    /* the pass in flight */
-    uint8_t node_of_row[GR_NODE_MAX]; /* pass tree node -> node of the DRAFT */
-    uint32_t pass_draft_round;
-    bool pass_waited, pass_clean, pass_reroot;
-    bool pass_resync;           /* the drafter began anew meanwhile: it may not know the pass's tree */
-    uint64_t wait_ns, draft_ns; /* for the tree; of it the drafter's own time */
-    uint64_t host_ns;           /* of the round: what is neither waiting for the drafter nor the forward pass */
-    uint32_t n_late, n_desync, n_reroot; /* since the last COMMIT */
-    uint32_t n_desync_all;
+    int cost_decode;  /* sessions that decoded together then */
+    bool was_root;    /* econ[0].is_root at the last round, for the log */
+    bool paused;      /* the COMMIT queue is full */
+    uint64_t host_ns; /* of the round: what is neither waiting for the drafter nor the forward pass */
+    struct tally tally;
     struct gr_fallbacks fallbacks;
 };
 
@@ -152,6 +190,79 @@ struct gr_target {
 
 /* What the files below offer each other. They stand on each other in this order: none calls one that comes after it. */
 
+/* ---- the parts: target_kv.c ---- */
+/* Tokens past len are gone. */
+void target_kv_cut(struct gr_target *t, struct session *s, int32_t len);
+/* A turn begins: all tokens may be seen, and the tail has no KV. */
+void target_kv_begin_turn(struct gr_target *t, struct session *s);
+/* Pre-empted: the blocks are others' now. */
+void target_kv_release(struct gr_target *t, struct session *s);
+/* A chunk of the prompt has its KV. */
+void target_kv_add(struct session *s, int32_t n_row);
+/* All but the tail has full KV, and all may be seen. */
+void target_kv_complete(struct session *s);
+void target_kv_show_all(struct session *s);
+
+/* ---- target_link.c ---- */
+/* A RESYNC has come: the drafter holds the first told_len tokens. */
+void target_link_attach(struct link *l, uint32_t peer, int32_t told_len, uint32_t fence_round);
+void target_link_lose(struct link *l);
+/* One that has not come yet is not waited for any more. */
+void target_link_expect_none(struct link *l);
+void target_link_ask(struct link *l, uint32_t round, uint64_t now_ns);
+void target_link_answered(struct link *l);
+void target_link_heard(struct link *l);
+void target_link_forget_asked(struct link *l);
+void target_link_warm(struct link *l);
+/* A DELTA is owed or not; never to a drafter that is not attached. */
+void target_link_owe(struct link *l, bool delta);
+void target_link_tell(struct link *l, int32_t len);
+void target_link_forget_from(struct link *l, int32_t len);
+void target_link_fence(struct link *l, uint32_t round);
+void target_link_use(struct link *l, uint32_t round);
+
+/* ---- target_next.c ---- */
+void target_next_root(struct next_round *n, enum gr_spec_mode mode, uint64_t now_ns);
+/* silence_ns: so long after its begin a round goes without a tree in any case. */
+void target_next_decide(struct next_round *n, const struct gr_spec_decision *d, uint64_t wait_ns, uint64_t silence_ns,
+                        uint64_t now_ns);
+void target_next_number(struct next_round *n);
+/* Decoding begins after a prompt. */
+void target_next_resume(struct next_round *n);
+void target_next_want_none(struct next_round *n);
+/* The tree is asked for only now: the wait begins anew. */
+void target_next_asked_late(struct next_round *n, uint64_t now_ns);
+void target_next_probe_sent(struct next_round *n);
+
+/* ---- target_flight.c ---- */
+void target_flight_start(struct gr_target *t);
+void target_flight_ended(struct gr_target *t, uint64_t now_ns);
+/* wait_ns: for the tree, before the pass. */
+void target_flight_begin(struct in_flight *f, bool waited, bool clean, uint64_t wait_ns);
+void target_flight_take_tree(struct in_flight *f, const struct walked_tree *w);
+void target_flight_resync(struct in_flight *f);
+void target_flight_land(struct in_flight *f);
+
+/* ---- target_turn.c ---- */
+void target_turn_begin(struct session *s, int32_t len_max);
+void target_turn_preempt(struct session *s);
+void target_turn_prefill(struct session *s);
+void target_turn_decode(struct session *s);
+void target_turn_idle(struct session *s, uint64_t now_ns);
+void target_turn_hold(struct session *s, const struct held_append *held);
+void target_turn_forget_held(struct session *s);
+/* A pass is on its way: this turn, or the one that is held, is cut when it is done. */
+void target_turn_cut_later(struct session *s, int32_t len);
+void target_turn_cut_done(struct session *s);
+
+/* ---- target_view.c ---- */
+void target_view_drop(struct session_specpv *pv);
+void target_view_cut(struct session_specpv *pv, int32_t kv_len);
+void target_view_ask(struct session_specpv *pv);
+void target_view_full(struct session_specpv *pv);
+void target_view_take(struct session_specpv *pv, int32_t dense_from, int32_t kv_len);
+void target_view_partial(struct session_specpv *pv, enum gr_finish finish);
+
 /* ---- target_features.c ---- */
 bool target_wants_features(const struct gr_target *t, const struct session *s);
 /* What a pass of rows from q->pos0 on is to do about features. can_wait: nobody wants those of its rows soon. */
@@ -162,6 +273,8 @@ void target_finish_fuse_pass(struct gr_target *t);
 /* What the pass has brought, once its rows count as committed. */
 void target_keep_features(struct gr_target *t, struct session *s, const struct gr_pass_seq *q);
 void target_cut_features(struct session *s, int32_t len);
+/* What stays when the session is opened anew. */
+struct feature_state target_kept_features(const struct session *s);
 /* A RESYNC says where the drafter stands; peer_len is set. */
 void target_restart_features(struct session *s, uint32_t feature_len, uint32_t feature_context);
 void target_features_taken(struct session *s, const struct gr_frame_header *h);
@@ -171,6 +284,15 @@ bool target_lacks_features(const struct session *s);
  * go out now. */
 bool target_send_features(struct gr_target *t);
 
+/* ---- target_walk.c: a DRAFT's tree along what was committed since ---- */
+void target_walk_forget(struct walked_tree *w);
+/* Follows the tokens committed since w->at_len; false: they leave the tree (it is then no longer valid). */
+bool target_walk_tree(const struct session *s, struct walked_tree *w);
+/* Nodes below the root that may still be committed, at most n_max; node_of[i]: node i's number in the DRAFT. */
+void target_subtree(const struct walked_tree *w, int32_t depth_max, int32_t n_max, struct gr_token_tree *to,
+                    uint8_t node_of[GR_NODE_MAX]);
+bool target_has_children(const struct walked_tree *w); /* of the root */
+
 /* ---- target_state.c: a session is found, cut, freed ---- */
 struct session *target_find(struct gr_target *t, uint64_t id);
 /* Answers an OPEN or an APPEND. */
@@ -179,6 +301,13 @@ void target_send_error(struct gr_target *t, uint64_t session, enum gr_status cod
 void target_fall_back(struct gr_target *t, struct session *s, enum gr_fallback reason, const char *detail);
 /* Trees that were drafted on tokens that are gone, or by a drafter that is, or asked for, count no more. */
 void target_forget_trees(struct session *s);
+void target_forget_probe(struct session *s);
+void target_append_token(struct session *s, int32_t token, enum token_kind kind);
+/* What the next COMMIT tells of troubles, and that it has. */
+void target_note_late(struct gr_target *t, struct session *s);
+void target_note_desync(struct gr_target *t, struct session *s);
+void target_note_reroot(struct gr_target *t, struct session *s);
+void target_tally_told(struct session *s);
 /* The drafter of this session is gone or unusable: root-only from here on. */
 void target_drop_drafter(struct gr_target *t, struct session *s, enum gr_fallback reason);
 /* Forgets tokens past len: KV, trees, what the drafter was told. */
@@ -195,7 +324,7 @@ void target_free_session(struct gr_target *t, struct session *s);
 void target_fail_session(struct gr_target *t, struct session *s, enum gr_status code, const char *text);
 static inline int32_t target_n_missing(const struct session *s)
 {
-    return s->committed_len - 1 - s->kv_len;
+    return s->prefix.len - 1 - s->kv.len;
 }
 /* Missing tokens that the round decided on begins with. */
 static inline int32_t target_n_chain(const struct session *s)
@@ -210,20 +339,12 @@ int32_t target_decode_rows(const struct session *s);
 /* Tokens whose cells the session holds between passes. */
 static inline int32_t target_held_len(const struct session *s)
 {
-    return s->state == SESSION_DECODE ? s->committed_len - 1 : s->kv_len;
+    return s->state == SESSION_DECODE ? s->prefix.len - 1 : s->kv.len;
 }
 static inline int32_t target_n_new_left(const struct session *s)
 {
-    return s->len_max - s->committed_len;
+    return s->turn.len_max - s->prefix.len;
 }
-
-/* ---- target_walk.c: a DRAFT's tree along what was committed since ---- */
-/* Follows the tokens committed since w->at_len; false: they leave the tree (it is then no longer valid). */
-bool target_walk_tree(const struct session *s, struct walked_tree *w);
-/* Nodes below the root that may still be committed, at most n_max; node_of[i]: node i's number in the DRAFT. */
-void target_subtree(const struct walked_tree *w, int32_t depth_max, int32_t n_max, struct gr_token_tree *to,
-                    uint8_t node_of[GR_NODE_MAX]);
-bool target_has_children(const struct walked_tree *w); /* of the root */
 
 /* ---- target_price.c: what a pass costs, and in whose company ---- */
 /* What rows of the round decided on attend to. */
@@ -282,6 +403,8 @@ void target_specpv_off(struct gr_target *t, struct session *s, enum gr_fallback 
 enum gr_specpv_mode target_specpv_shown(const struct session *s);
 
 /* ---- target_say.c: frames out ---- */
+/* The prices that it was told are another drafter's. */
+void target_forget_cost(struct session *s);
 void target_send_cost(struct gr_target *t, struct session *s);
 /* my_len: committed tokens of the session; 0: there is none. */
 void target_send_desync(struct gr_target *t, uint32_t peer, const struct gr_frame_header *about,
@@ -301,6 +424,8 @@ void target_begin_round(struct gr_target *t, struct session *s, uint64_t now_ns)
 void target_begin_root(struct session *s, uint64_t now_ns);
 /* A prompt has been computed, and its context taught what it costs: the round prices follow. */
 void target_reprice(struct gr_target *t, struct session *s);
+/* econ's times are of the context as it is. */
+void target_reprice_from(struct session *s);
 /* The prefix has its KV: the session decodes, and asks for a tree when one is wanted. */
 void target_resume(struct gr_target *t, struct session *s, bool more_follow, uint64_t now_ns);
 bool target_waits(const struct session *s, uint64_t now_ns);

@@ -11,10 +11,10 @@ static void refresh_view(struct gr_target *t, struct session *s, const struct gr
 {
     log_warn("session %" PRIu64 " round %u: the logits at position %d are not finite under a partial view; it is "
              "refreshed",
-             s->id, s->round, q->odd_pos);
+             s->id, s->next.round, q->odd_pos);
     t->counters.n_view_not_finite++;
-    s->pv.asked = true;
-    gr_kv_table_truncate(&t->pool, &s->table, target_held_len(s));
+    target_view_ask(&s->pv);
+    gr_kv_table_truncate(&t->pool, &s->kv.table, target_held_len(s));
     target_begin_root(s, now_ns);
 }
 
@@ -22,16 +22,16 @@ static void refresh_view(struct gr_target *t, struct session *s, const struct gr
  * an ERROR follows.) */
 static void tell_judged(struct gr_target *t, struct session *s, int32_t len)
 {
-    if (len <= s->final_len) {
+    if (len <= s->kv.final_len) {
         return;
     }
     const struct gr_msg m = {.type = GR_MSG_COMMIT,
                              .session = s->id,
                              .epoch = s->epoch,
-                             .round = s->round,
+                             .round = s->next.round,
                              .keep_len = (uint32_t)len,
                              .final_len = (uint32_t)len,
-                             .hash = s->hash[len],
+                             .hash = s->prefix.hash[len],
                              .finish = GR_FINISH_ERROR,
                              .verdict_kind = GR_VERDICT_FULL};
     t->io.send_msg(t->io.ctx, &m);
@@ -50,6 +50,6 @@ void target_not_finite(struct gr_target *t, struct session *s, const struct gr_p
              "token; its weights are broken, or its values overflow",
              t->config.model != NULL ? t->config.model : "(no name)", q->odd_pos);
     log_error("session %" PRIu64 ": %s", s->id, text);
-    tell_judged(t, s, GR_MIN(q->odd_pos + 1, s->committed_len));
+    tell_judged(t, s, GR_MIN(q->odd_pos + 1, s->prefix.len));
     target_fail_session(t, s, GR_EFORMAT, text);
 }

@@ -5,10 +5,10 @@ struct gr_attended target_specpv_context(const struct session *s)
 {
     const struct gr_specpv_params *p = &s->pv.params;
     if (s->pv.next.round != GR_SPECPV_ROUND_PARTIAL || s->pv.dense_from == GR_VIEW_NONE) {
-        return gr_attends_all(s->committed_len);
+        return gr_attends_all(s->prefix.len);
     }
     const int32_t n_list = GR_MIN(s->pv.dense_from, (int32_t)(p->n_sink + p->n_retrieval) * GR_KV_BLOCK_TOKENS);
-    return (struct gr_attended){.n_token = n_list + s->committed_len - s->pv.dense_from, .view = true};
+    return (struct gr_attended){.n_token = n_list + s->prefix.len - s->pv.dense_from, .view = true};
 }
 
 /* Rows and contexts that other decoding sessions bring into a pass. */
@@ -18,7 +18,7 @@ static struct gr_pass_load others_load(const struct gr_target *t, const struct s
     for (int i = 0; i < t->config.n_session_max; i++) {
         const struct session *o = &t->session[i];
         if (o != s && o->state == SESSION_DECODE) {
-            const int32_t n_row = o->mode == GR_SPEC_TREE ? 1 + (o->draft.valid ? o->draft.tree.n : 0) : 1;
+            const int32_t n_row = o->next.mode == GR_SPEC_TREE ? 1 + (o->draft.valid ? o->draft.tree.n : 0) : 1;
             gr_pass_load_add(&load, n_row, target_specpv_context(o));
         }
     }
@@ -55,7 +55,7 @@ double target_alone_ns(const struct gr_target *t, int32_t n_row, struct gr_atten
 /* Its drafter still prepares the prefix. */
 static bool is_cold(const struct session *s)
 {
-    return s->auto_tree && s->has_peer && !s->warm && !s->single_token && s->n_fault == 0;
+    return s->auto_tree && s->link.attached && !s->link.warm && !s->single_token && s->n_fault == 0;
 }
 
 struct decoding target_decoding(const struct gr_target *t)
@@ -100,7 +100,7 @@ bool target_drafters_rest(struct gr_target *t)
 bool target_is_drafting(const struct gr_target *t)
 {
     for (int i = 0; i < t->config.n_session_max; i++) {
-        if (t->session[i].state == SESSION_DECODE && t->session[i].asked) {
+        if (t->session[i].state == SESSION_DECODE && t->session[i].link.asked) {
             return true;
         }
     }

@@ -10,7 +10,8 @@ bool target_evict_idle(struct gr_target *t, const struct session *not_this)
     struct session *oldest = NULL;
     for (int i = 0; i < t->config.n_session_max; i++) {
         struct session *s = &t->session[i];
-        if (s->state == SESSION_IDLE && s != not_this && (oldest == NULL || s->last_used_ns < oldest->last_used_ns)) {
+        if (s->state == SESSION_IDLE && s != not_this &&
+            (oldest == NULL || s->turn.last_used_ns < oldest->turn.last_used_ns)) {
             oldest = s;
         }
     }
@@ -18,7 +19,7 @@ bool target_evict_idle(struct gr_target *t, const struct session *not_this)
         return false;
     }
     const struct gr_msg m = {.type = GR_MSG_EVICTED, .session = oldest->id};
-    log_info("session %" PRIu64 ": idle and evicted, %d tokens of KV", oldest->id, oldest->kv_len);
+    log_info("session %" PRIu64 ": idle and evicted, %d tokens of KV", oldest->id, oldest->kv.len);
     t->counters.n_evicted++;
     target_clear_slot(t, oldest);
     t->io.send_msg(t->io.ctx, &m);
@@ -35,7 +36,7 @@ static bool preempt_younger(struct gr_target *t, const struct session *s, bool o
         struct session *o = &t->session[i];
         const bool fits =
             o->state == SESSION_QUEUED || (!only_queued && (o->state == SESSION_PREFILL || o->state == SESSION_DECODE));
-        if (fits && !o->in_pass && o->arrival > s->arrival && o->table.n_block + o->table.n_reserved > 0 &&
+        if (fits && !o->flight.in_pass && o->arrival > s->arrival && o->kv.table.n_block + o->kv.table.n_reserved > 0 &&
             (youngest == NULL || o->arrival > youngest->arrival)) {
             youngest = o;
         }
@@ -43,24 +44,18 @@ static bool preempt_younger(struct gr_target *t, const struct session *s, bool o
     if (youngest == NULL) {
         return false;
     }
-    log_info("session %" PRIu64 ": pre-empted, %d tokens of KV will be computed again", youngest->id, youngest->kv_len);
+    log_info("session %" PRIu64 ": pre-empted, %d tokens of KV will be computed again", youngest->id, youngest->kv.len);
     t->counters.n_preempted++;
     target_drop_provisional(t, youngest);
-    youngest->pv.dense_from = GR_VIEW_NONE;
-    youngest->pv.n_partial = 0;
-    gr_kv_table_release(&t->pool, &youngest->table);
-    youngest->kv_len = 0;
-    if (youngest->state == SESSION_DECODE) { /* a prompt that had its pick is a decode round's prefix now */
-        youngest->pick_due = false;
-        youngest->prefill_end = youngest->committed_len - 1;
-    }
-    youngest->state = SESSION_QUEUED;
+    target_view_drop(&youngest->pv);
+    target_kv_release(t, youngest);
+    target_turn_preempt(youngest);
     return true;
 }
 
 bool target_make_room(struct gr_target *t, struct session *s, int32_t n_token)
 {
-    while (gr_kv_table_reserve(&t->pool, &s->table, n_token) != GR_OK) {
+    while (gr_kv_table_reserve(&t->pool, &s->kv.table, n_token) != GR_OK) {
         if (!target_evict_idle(t, s) && !preempt_younger(t, s, false)) {
             return false;
         }
@@ -71,7 +66,7 @@ bool target_make_room(struct gr_target *t, struct session *s, int32_t n_token)
 static int32_t admission_tokens(const struct gr_target *t, const struct session *s)
 {
     const int32_t more = t->config.admit_tokens;
-    return more <= 0 ? s->len_max : (int32_t)GR_MIN((int64_t)s->committed_len + more, s->len_max);
+    return more <= 0 ? s->turn.len_max : (int32_t)GR_MIN((int64_t)s->prefix.len + more, s->turn.len_max);
 }
 
 /* Sessions are admitted in the order of their arrival; one that must wait keeps the later ones waiting. */
@@ -89,13 +84,13 @@ void target_admit_queued(struct gr_target *t, uint64_t now_ns)
             return;
         }
         /* Idle sessions make room for it, and queued ones that hold blocks of earlier turns; running ones do not. */
-        while (gr_kv_table_reserve(&t->pool, &oldest->table, admission_tokens(t, oldest)) != GR_OK) {
+        while (gr_kv_table_reserve(&t->pool, &oldest->kv.table, admission_tokens(t, oldest)) != GR_OK) {
             if (!target_evict_idle(t, oldest) && !preempt_younger(t, oldest, true)) {
                 return;
             }
         }
-        oldest->state = SESSION_PREFILL;
-        if (oldest->kv_len >= oldest->prefill_end) {
+        target_turn_prefill(oldest);
+        if (oldest->kv.len >= oldest->turn.prefill_end) {
             target_resume(t, oldest, false, now_ns);
         }
     }

@@ -9,38 +9,34 @@
 /* Attached, or wanted and not yet given up on. */
 static bool expects_drafter(const struct session *s)
 {
-    return s->want_draft && (s->has_peer || !s->ever_attached);
+    return s->want_draft && (s->link.attached || !s->link.ever_attached);
 }
 
 static void tell_reason(struct gr_target *t, struct session *s, enum gr_fallback reason)
 {
-    if (reason != GR_FALLBACK_NONE && reason != s->reason) {
+    if (reason != GR_FALLBACK_NONE && reason != s->next.reason) {
         target_fall_back(t, s, reason, NULL);
     }
-    s->reason = reason;
 }
 
 /* What is left of the limit bounds the path, not the nodes: a tree as wide as ever finds more of it. Levels below are
  * cut when the tree enters its pass (target_subtree). */
 static int32_t n_node_max(const struct session *s)
 {
-    const bool none = target_n_new_left(s) <= 1 || (s->has_peer && target_lacks_features(s));
+    const bool none = target_n_new_left(s) <= 1 || (s->link.attached && target_lacks_features(s));
     return none ? 0 : s->n_node;
 }
 
 void target_begin_root(struct session *s, uint64_t now_ns)
 {
-    s->mode = s->want_draft ? GR_SPEC_ROOT : GR_SPEC_PLAIN;
-    s->n_want = 0;
-    s->verdict_ns = s->deadline_ns = now_ns;
+    target_next_root(&s->next, s->want_draft ? GR_SPEC_ROOT : GR_SPEC_PLAIN, now_ns);
 }
 
 /* A probe that was sent alone is judged by nobody in company, nor the other way round: the next one is. */
 static void note_company(struct session *s, bool crowded)
 {
     if (s->crowded != crowded) {
-        s->econ[0].probing = s->econ[1].probing = false;
-        s->probe.valid = false;
+        target_forget_probe(s);
         s->crowded = crowded;
     }
 }
@@ -54,7 +50,7 @@ static void log_wanted(struct session *s)
         log_debug("session %" PRIu64
                   " round %u: trees %s: %.2f tokens in %.0f us, without %.0f us; latency %.0f us, next probe "
                   "in %u rounds",
-                  s->id, s->round, e->is_root ? "given up" : "wanted again", e->tree_tokens, e->tree_ns / 1e3,
+                  s->id, s->next.round, e->is_root ? "given up" : "wanted again", e->tree_tokens, e->tree_ns / 1e3,
                   e->root_ns / 1e3, e->latency_ns / 1e3, e->until_probe);
     }
 }
@@ -77,30 +73,28 @@ void target_begin_round(struct gr_target *t, struct session *s, uint64_t now_ns)
                                      .group = target_group(t, all.n),
                                      .n_group = all.n,
                                      .n_cold = all.n_cold,
-                                     .warm = s->warm,
-                                     .asked = s->asked,
+                                     .warm = s->link.warm,
+                                     .asked = s->link.asked,
                                      .econ = target_econ(s)};
     const struct gr_spec_decision d = gr_spec_mode_decide(&in);
     const double limit_ns = (double)t->config.round_deadline_ns;
     double wait_ns = 0.0;
     log_wanted(s);
     tell_reason(t, s, d.reason);
-    s->mode = d.mode;
-    s->n_want = d.n_want;
     if (d.mode == GR_SPEC_TREE) {
         wait_ns = s->auto_tree ? gr_spec_econ_patience_ns(target_econ(s), limit_ns) : limit_ns;
     }
-    if (s->begun_round != s->round) {
-        s->begun_round = s->round;
-        s->give_up_ns = now_ns + GR_SILENT_DEADLINES * t->config.round_deadline_ns;
-    }
-    s->verdict_ns = now_ns;
-    s->deadline_ns = GR_MIN(now_ns + (uint64_t)wait_ns, s->give_up_ns);
+    target_next_decide(&s->next, &d, (uint64_t)wait_ns, GR_SILENT_DEADLINES * t->config.round_deadline_ns, now_ns);
+}
+
+void target_reprice_from(struct session *s)
+{
+    s->econ_len = s->prefix.len;
 }
 
 void target_reprice(struct gr_target *t, struct session *s)
 {
-    const double now_ns = target_alone_ns(t, 1, gr_attends_all(s->committed_len));
+    const double now_ns = target_alone_ns(t, 1, gr_attends_all(s->prefix.len));
     const double then_ns = target_alone_ns(t, 1, gr_attends_all(s->econ_len));
     /* What was guessed when the session was opened may rest on a table that had not seen any context. */
     const double guess_ns = s->econ[0].n_clean == 0 ? s->econ[0].root_ns : then_ns;
@@ -108,29 +102,28 @@ void target_reprice(struct gr_target *t, struct session *s)
         gr_spec_econ_rescale(&s->econ[0], now_ns / guess_ns);
         gr_spec_econ_rescale(&s->econ[1], now_ns / then_ns);
     }
-    s->econ_len = s->committed_len;
+    target_reprice_from(s);
 }
 
 void target_resume(struct gr_target *t, struct session *s, bool more_follow, uint64_t now_ns)
 {
-    s->state = SESSION_DECODE;
-    s->round = GR_MAX(s->round, 1u); /* round 0 was a prompt's */
-    s->begun_round = 0;
+    target_turn_decode(s);
+    target_next_resume(&s->next);
     target_reprice(t, s);
     target_begin_round(t, s, now_ns);
-    s->owed = s->owed || (s->has_peer && target_asks(s));
+    target_link_owe(&s->link, s->link.owes_delta || target_asks(s));
     target_send_deltas(t, s, more_follow, now_ns);
 }
 
 bool target_waits(const struct session *s, uint64_t now_ns)
 {
-    return s->mode == GR_SPEC_TREE && expects_drafter(s) && !s->draft.valid && now_ns < s->deadline_ns;
+    return s->next.mode == GR_SPEC_TREE && expects_drafter(s) && !s->draft.valid && now_ns < s->next.deadline_ns;
 }
 
 void target_note_silence(struct gr_target *t, struct session *s, uint64_t now_ns)
 {
-    if (s->has_peer && s->silent_ns != 0 &&
-        now_ns - s->silent_ns >= GR_SILENT_DEADLINES * t->config.round_deadline_ns) {
+    if (s->link.attached && s->link.silent_ns != 0 &&
+        now_ns - s->link.silent_ns >= GR_SILENT_DEADLINES * t->config.round_deadline_ns) {
         target_drop_drafter(t, s, GR_FALLBACK_DRAFTER_SILENT);
     }
 }
@@ -144,6 +137,6 @@ void target_judge_probe(struct gr_target *t, struct session *s)
     if (!w->valid || (target_walk_tree(s, w) && target_has_children(w))) {
         return;
     }
-    w->valid = false;
+    target_walk_forget(w);
     gr_spec_econ_probed(target_econ(s), w->at_len - (int32_t)w->base_len, target_pass_ratio(t, s, 1 + w->tree.n));
 }

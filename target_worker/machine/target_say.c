@@ -34,7 +34,7 @@ struct company {
 static void add_company(struct company *c, const struct session *s, bool chooses)
 {
     const struct gr_attended context = target_specpv_context(s);
-    const bool has_trees = s->has_peer && !s->single_token && s->n_fault == 0;
+    const bool has_trees = s->link.attached && !s->single_token && s->n_fault == 0;
     if (chooses || (has_trees && s->auto_tree)) {
         c->alike[context.view].n++;
         c->alike[context.view].n_token += context.n_token;
@@ -70,7 +70,7 @@ static bool moved(const struct gr_cost *a, const struct gr_cost *b)
 
 void target_send_cost(struct gr_target *t, struct session *s)
 {
-    if (!s->has_peer || !s->auto_tree) {
+    if (!s->link.attached || !s->auto_tree) {
         return;
     }
     struct gr_pass_load load[GR_COST_POINT_MAX];
@@ -92,89 +92,92 @@ void target_send_cost(struct gr_target *t, struct session *s)
     if (!moved(&s->cost_told, &cost)) {
         return;
     }
-    const struct gr_frame_header h = {.session = s->id, .epoch = s->epoch, .round = s->round};
+    const struct gr_frame_header h = {.session = s->id, .epoch = s->epoch, .round = s->next.round};
     const uint32_t bytes = GR_WIRE_HEADER_BYTES + GR_WIRE_COST_BYTES(cost.n_point);
-    uint8_t *out = t->io.frame_begin(t->io.ctx, s->peer, GR_FRAME_SMALL, bytes);
+    uint8_t *out = t->io.frame_begin(t->io.ctx, s->link.peer, GR_FRAME_SMALL, bytes);
     if (out != NULL) { /* else another round tells */
         const size_t n = gr_wire_encode_cost(&h, &cost, out, bytes);
-        t->io.frame_end(t->io.ctx, s->peer, (uint32_t)n);
+        t->io.frame_end(t->io.ctx, s->link.peer, (uint32_t)n);
         s->cost_told = cost;
         log_debug("session %" PRIu64
                   " round %u: COST told: overhead %u us, 1 row %u, 2 rows %u, 3 rows %u, 4 rows %u, 64 rows %u",
-                  s->id, s->round, cost.overhead_ns / 1000, cost.pass_ns[0] / 1000, cost.pass_ns[1] / 1000,
+                  s->id, s->next.round, cost.overhead_ns / 1000, cost.pass_ns[0] / 1000, cost.pass_ns[1] / 1000,
                   cost.pass_ns[2] / 1000, cost.pass_ns[3] / 1000, cost.pass_ns[cost.n_point - 1] / 1000);
     }
 }
 
+void target_forget_cost(struct session *s)
+{
+    s->cost_told.n_point = 0;
+}
+
 static void note_asked(struct gr_target *t, struct session *s, uint64_t now_ns)
 {
-    s->asked = true;
-    s->asked_round = s->round;
-    s->asked_ns = now_ns;
-    s->silent_ns = s->silent_ns == 0 ? now_ns : s->silent_ns;
-    if (s->mode == GR_SPEC_PROBE) {
+    target_link_ask(&s->link, s->next.round, now_ns);
+    if (s->next.mode == GR_SPEC_PROBE) {
         gr_spec_econ_probe_sent(target_econ(s));
         t->counters.n_probe++;
-        s->mode = GR_SPEC_ROOT; /* nobody waits for it */
-        s->n_want = 0;
+        target_next_probe_sent(&s->next);
     }
 }
 
 bool target_asks(const struct session *s)
 {
-    return s->state == SESSION_DECODE && !s->in_pass && s->n_want > 0 && !s->draft.valid &&
-           !(s->asked && s->asked_round == s->round);
+    return s->state == SESSION_DECODE && !s->flight.in_pass && s->next.n_want > 0 && !s->draft.valid &&
+           !(s->link.asked && s->link.asked_round == s->next.round);
 }
 
 /* Sends what the drafter is owed, as far as credit goes; the rest follows in a later step. */
 void target_send_deltas(struct gr_target *t, struct session *s, bool more_follow, uint64_t now_ns)
 {
-    while (s->owed && s->has_peer) {
-        const uint32_t at = (uint32_t)s->peer_len;
-        const uint32_t n = GR_MIN((uint32_t)s->committed_len - at, GR_DELTA_ID_MAX);
+    while (s->link.owes_delta && s->link.attached) {
+        const uint32_t at = (uint32_t)s->link.told_len;
+        const uint32_t n = GR_MIN((uint32_t)s->prefix.len - at, GR_DELTA_ID_MAX);
         const uint32_t end = at + n;
-        const bool last = end == (uint32_t)s->committed_len;
+        const bool last = end == (uint32_t)s->prefix.len;
         const bool asks = last && target_asks(s);
-        const unsigned flags = (last ? GR_DELTA_LAST : 0u) | (asks ? GR_DELTA_DRAFT | GR_DELTA_WANT(s->n_want) : 0u) |
+        const unsigned flags = (last ? GR_DELTA_LAST : 0u) |
+                               (asks ? GR_DELTA_DRAFT | GR_DELTA_WANT(s->next.n_want) : 0u) |
                                (more_follow ? GR_FRAME_MORE : 0u);
         const struct gr_frame_header h = {.session = s->id,
                                           .epoch = s->epoch,
-                                          .round = s->round,
+                                          .round = s->next.round,
                                           .base_len = end,
-                                          .prefix_hash = s->hash[end],
+                                          .prefix_hash = s->prefix.hash[end],
                                           .flags = (uint16_t)flags};
         const uint32_t bytes = GR_WIRE_HEADER_BYTES + 8 + 4 * n;
         if (asks && s->cost_told.n_point == 0) {
             target_send_cost(t, s);
         }
-        uint8_t *out = t->io.frame_begin(t->io.ctx, s->peer, GR_FRAME_SMALL, bytes);
+        uint8_t *out = t->io.frame_begin(t->io.ctx, s->link.peer, GR_FRAME_SMALL, bytes);
         if (out == NULL) {
             return;
         }
-        const size_t n_bytes = gr_wire_encode_delta(&h, at, &s->token[at], n, out, bytes);
-        t->io.frame_end(t->io.ctx, s->peer, (uint32_t)n_bytes);
-        s->peer_len = (int32_t)end;
-        s->owed = !last;
+        const size_t n_bytes = gr_wire_encode_delta(&h, at, &s->prefix.token[at], n, out, bytes);
+        t->io.frame_end(t->io.ctx, s->link.peer, (uint32_t)n_bytes);
+        target_link_tell(&s->link, (int32_t)end);
+        target_link_owe(&s->link, !last);
         if (asks) {
-            const uint64_t wait_ns = s->deadline_ns - GR_MIN(s->verdict_ns, s->deadline_ns);
             note_asked(t, s, now_ns);
-            s->deadline_ns = s->mode == GR_SPEC_TREE ? GR_MIN(now_ns + wait_ns, s->give_up_ns) : s->deadline_ns;
+        }
+        if (asks && s->next.mode == GR_SPEC_TREE) {
+            target_next_asked_late(&s->next, now_ns);
         }
     }
-    s->owed = s->owed && s->has_peer;
+    target_link_owe(&s->link, s->link.owes_delta);
 }
 
 void target_send_verdict(struct gr_target *t, struct session *s, const struct gr_frame_header *h,
                          const struct gr_verdict *v, uint64_t now_ns)
 {
-    const int32_t told_len = s->peer_len;
-    s->peer_len = GR_MIN(s->peer_len, (int32_t)v->keep_len); /* after a roll-back a DELTA would begin there */
-    if (!s->has_peer || s->owed) {
+    const int32_t told_len = s->link.told_len;
+    target_link_forget_from(&s->link, (int32_t)v->keep_len); /* after a roll-back a DELTA would begin there */
+    if (!s->link.attached || s->link.owes_delta) {
         return; /* nobody listens, or the tokens go with the DELTA that is under way */
     }
-    if (told_len != (int32_t)h->base_len || (s->pass_resync && v->n_path > 0)) {
+    if (told_len != (int32_t)h->base_len || (s->flight.resync && v->n_path > 0)) {
         /* It was left out of earlier rounds, or does not know the nodes: a DELTA says it all. */
-        s->owed = target_asks(s);
+        target_link_owe(&s->link, target_asks(s));
         target_send_deltas(t, s, (h->flags & GR_FRAME_MORE) != 0, now_ns);
         return;
     }
@@ -183,14 +186,14 @@ void target_send_verdict(struct gr_target *t, struct session *s, const struct gr
         return; /* K = 0: the drafter rests */
     }
     const uint32_t bytes = GR_WIRE_HEADER_BYTES + GR_WIRE_VERDICT_BYTES(v->n_path);
-    uint8_t *out = t->io.frame_begin(t->io.ctx, s->peer, GR_FRAME_SMALL, bytes);
+    uint8_t *out = t->io.frame_begin(t->io.ctx, s->link.peer, GR_FRAME_SMALL, bytes);
     if (out == NULL) {
-        s->owed = true; /* the drafter does not keep up; the tokens follow as a DELTA when it does */
+        target_link_owe(&s->link, true); /* the drafter does not keep up; the tokens follow as a DELTA when it does */
         return;
     }
     const size_t n = gr_wire_encode_verdict(h, v, out, bytes);
-    t->io.frame_end(t->io.ctx, s->peer, (uint32_t)n);
-    s->peer_len = s->committed_len;
+    t->io.frame_end(t->io.ctx, s->link.peer, (uint32_t)n);
+    target_link_tell(&s->link, s->prefix.len);
     if (v->n_want > 0) {
         note_asked(t, s, now_ns);
     }

@@ -101,9 +101,7 @@ static void set_stop_ids(struct session *s, const struct gr_msg *m)
 static void append_ids(struct session *s, const struct gr_msg_ids *ids)
 {
     for (uint32_t i = 0; i < ids->n; i++) {
-        s->token[s->committed_len] = ids->p[i];
-        s->hash[s->committed_len + 1] = gr_hash_extend(s->hash[s->committed_len], ids->p[i]);
-        s->committed_len++;
+        target_append_token(s, ids->p[i], TOKEN_APPENDED);
     }
 }
 
@@ -111,15 +109,9 @@ static void append_ids(struct session *s, const struct gr_msg_ids *ids)
  * of a decode round; else the pick comes with the last row of the prompt. */
 static void begin_turn(struct gr_target *t, struct session *s, uint32_t max_tokens)
 {
-    s->pick_due = s->kind[s->committed_len - 1] != TOKEN_GENERATED;
-    s->prefill_end = s->committed_len - (s->pick_due ? 0 : 1);
-    s->kv_len = GR_MIN(s->kv_len, s->committed_len - 1);
-    s->final_len = s->committed_len;
-    s->pv.dense_from = GR_VIEW_NONE; /* it is another context by now */
-    s->pv.n_partial = 0;
-    gr_kv_table_truncate(&t->pool, &s->table, s->kv_len);
-    s->len_max = (int32_t)GR_MIN((int64_t)s->committed_len + max_tokens, t->config.n_ctx_max);
-    s->state = SESSION_QUEUED;
+    target_kv_begin_turn(t, s);
+    target_view_drop(&s->pv); /* it is another context by now */
+    target_turn_begin(s, (int32_t)GR_MIN((int64_t)s->prefix.len + max_tokens, t->config.n_ctx_max));
     s->arrival = t->n_arrival++;
 }
 
@@ -128,10 +120,10 @@ static void reply_opened(struct gr_target *t, const struct session *s)
     const struct gr_msg reply = {.type = GR_MSG_OPENED,
                                  .session = s->id,
                                  .epoch = s->epoch,
-                                 .cache_hit = s->kv_len > 0,
-                                 .usable_len = (uint32_t)s->kv_len,
+                                 .cache_hit = s->kv.len > 0,
+                                 .usable_len = (uint32_t)s->kv.len,
                                  .specpv = (uint32_t)target_specpv_shown(s)};
-    t->counters.n_cache_hit += s->kv_len > 0;
+    t->counters.n_cache_hit += s->kv.len > 0;
     t->io.send_msg(t->io.ctx, &reply);
 }
 
@@ -147,9 +139,9 @@ static void set_kinds(struct session *s, const struct gr_msg_ids *segments)
 /* Tokens that the slot holds already, with KV that stands, of the transcript that is opened. */
 static int32_t common_kv_len(const struct session *s, const struct gr_msg *m)
 {
-    const int32_t n = GR_MIN(s->kv_len, (int32_t)m->ids.n);
+    const int32_t n = GR_MIN(s->kv.len, (int32_t)m->ids.n);
     int32_t len = 0;
-    while (len < n && s->token[len] == m->ids.p[len]) {
+    while (len < n && s->prefix.token[len] == m->ids.p[len]) {
         len++;
     }
     return len;
@@ -160,15 +152,11 @@ static void start_session(struct gr_target *t, struct session *s, const struct g
     const int32_t kv_len = common_kv_len(s, m);
     const struct session fresh = {.id = m->session,
                                   .epoch = m->epoch,
-                                  .token = s->token,
+                                  .prefix = gr_prefix_empty(&s->prefix),
                                   .kind = s->kind,
-                                  .hash = s->hash,
-                                  .table = s->table,
-                                  .kv_len = kv_len,
-                                  .feature_first = s->feature_first,
-                                  .feature_end = s->feature_end,
-                                  .n_kept = s->n_kept,
-                                  .cut_at = -1,
+                                  .kv = {.table = s->kv.table, .len = kv_len},
+                                  .features = target_kept_features(s),
+                                  .turn = {.cut_at = -1},
                                   .want_trace = m->want_trace != 0,
                                   .single_token = m->single_token != 0,
                                   .auto_tree = m->auto_tree != 0,
@@ -182,12 +170,11 @@ static void start_session(struct gr_target *t, struct session *s, const struct g
     *s = fresh;
     target_cut_features(s, kv_len);
     set_stop_ids(s, m);
-    s->hash[0] = 0;
     append_ids(s, &m->ids);
     set_kinds(s, &m->segments);
     gr_spec_econ_init(&s->econ[0], &t->econ[0], target_alone_ns(t, 1, target_specpv_context(s)));
     gr_spec_econ_init(&s->econ[1], &t->econ[1], target_pass_ns(t, s, 1));
-    s->econ_len = s->committed_len;
+    target_reprice_from(s);
     target_specpv_open(t, s, m);
     begin_turn(t, s, m->max_tokens);
     reply_opened(t, s);
@@ -198,8 +185,8 @@ static const char *const in_turn_text = "the session is in a turn: end it with T
 /* An APPEND is held: what is asked behind it is refused after that has been answered. */
 static bool refuse_behind_held(struct session *s)
 {
-    if (s != NULL && s->held.valid) {
-        s->held.n_refused++;
+    if (s != NULL && s->turn.held.valid) {
+        s->turn.held.n_refused++;
         return true;
     }
     return false;
@@ -214,7 +201,7 @@ void target_open(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns)
     if (refuse_behind_held(s)) {
         return;
     }
-    if (wrong == NULL && s != NULL && (s->state != SESSION_IDLE || s->in_pass || m->epoch <= s->epoch)) {
+    if (wrong == NULL && s != NULL && (s->state != SESSION_IDLE || s->flight.in_pass || m->epoch <= s->epoch)) {
         wrong = "a session of this id is open already";
     }
     if (wrong == NULL && s == NULL) {
@@ -235,7 +222,7 @@ void target_open(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns)
 /* In a pass, and a TRUNCATE has ended its turn: an APPEND may come already. */
 static bool is_ending(const struct session *s)
 {
-    return s->in_pass && s->cut_at >= 0 && !s->closing;
+    return s->flight.in_pass && s->turn.cut_at >= 0 && !s->closing;
 }
 
 static const char *check_append(const struct gr_target *t, const struct session *s, const struct gr_msg *m, char *text,
@@ -248,11 +235,11 @@ static const char *check_append(const struct gr_target *t, const struct session 
         snprintf(text, cap, "the session is in epoch %u, not %u", s->epoch, m->epoch);
         return text;
     }
-    if (!is_ending(s) && (s->state != SESSION_IDLE || s->in_pass)) {
+    if (!is_ending(s) && (s->state != SESSION_IDLE || s->flight.in_pass)) {
         return in_turn_text;
     }
-    const int32_t len = is_ending(s) ? GR_MIN(s->cut_at, s->final_len) : s->committed_len;
-    if (m->keep_len > (uint32_t)len || m->hash != s->hash[m->keep_len]) {
+    const int32_t len = is_ending(s) ? GR_MIN(s->turn.cut_at, s->kv.final_len) : s->prefix.len;
+    if (m->keep_len > (uint32_t)len || m->hash != s->prefix.hash[m->keep_len]) {
         snprintf(text, cap, "the session's first %u tokens are others here, where %d are committed", m->keep_len, len);
         return text;
     }
@@ -267,34 +254,34 @@ static int32_t *held_ids_of(const struct gr_target *t, const struct session *s)
 /* It was checked against what the session will be when its pass is done. */
 static void hold_append(struct gr_target *t, struct session *s, const struct gr_msg *m)
 {
-    s->held = (struct held_append){.valid = true,
-                                   .want_trace = m->want_trace != 0,
-                                   .keep_len = m->keep_len,
-                                   .n_id = m->ids.n,
-                                   .max_tokens = m->max_tokens,
-                                   .n_stop_id = (int32_t)m->stop_ids.n,
-                                   .cut_at = -1};
+    struct held_append held = {.valid = true,
+                               .want_trace = m->want_trace != 0,
+                               .keep_len = m->keep_len,
+                               .n_id = m->ids.n,
+                               .max_tokens = m->max_tokens,
+                               .n_stop_id = (int32_t)m->stop_ids.n,
+                               .cut_at = -1};
     if (m->ids.n > 0) {
         memcpy(held_ids_of(t, s), m->ids.p, m->ids.n * sizeof(*m->ids.p));
     }
     if (m->stop_ids.n > 0) {
-        memcpy(s->held.stop_id, m->stop_ids.p, m->stop_ids.n * sizeof(*m->stop_ids.p));
+        memcpy(held.stop_id, m->stop_ids.p, m->stop_ids.n * sizeof(*m->stop_ids.p));
     }
+    target_turn_hold(s, &held);
 }
 
 static void begin_append(struct gr_target *t, struct session *s, const struct gr_msg *m, bool more_follow,
                          uint64_t now_ns)
 {
     target_cut(t, s, (int32_t)m->keep_len);
-    const int32_t from = s->committed_len;
     append_ids(s, &m->ids);
-    memset(s->kind + from, TOKEN_APPENDED, (size_t)(s->committed_len - from));
     set_stop_ids(s, m);
     s->want_trace = m->want_trace != 0;
-    s->fence_round = ++s->round; /* a tree of the last round, on the same prefix, is not this turn's */
+    target_next_number(&s->next);
+    target_link_fence(&s->link, s->next.round); /* a tree of the last round, on the same prefix, is not this turn's */
     begin_turn(t, s, m->max_tokens);
     reply_opened(t, s);
-    s->owed = s->has_peer; /* the drafter prepares the prefix while the target does */
+    target_link_owe(&s->link, true); /* the drafter prepares the prefix while the target does */
     target_send_deltas(t, s, more_follow, now_ns);
 }
 
@@ -321,22 +308,21 @@ void target_append(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns)
 static void cut_turn(struct gr_target *t, struct session *s, int32_t len, uint64_t now_ns)
 {
     target_drop_provisional(t, s);
-    target_cut(t, s, GR_MIN(len, s->committed_len));
+    target_cut(t, s, GR_MIN(len, s->prefix.len));
     target_go_idle(t, s, now_ns);
 }
 
 void target_end_cut_turn(struct gr_target *t, struct session *s, bool more_follow, uint64_t now_ns)
 {
-    const struct held_append held = s->held;
+    const struct held_append held = s->turn.held;
     const struct gr_msg m = {.keep_len = held.keep_len,
                              .max_tokens = held.max_tokens,
                              .ids = {.p = held_ids_of(t, s), .n = held.n_id},
                              .stop_ids = {.p = (int32_t *)(uintptr_t)held.stop_id, .n = (uint32_t)held.n_stop_id},
                              .want_trace = held.want_trace};
-    const int32_t len = s->cut_at;
-    s->cut_at = -1;
-    s->held.valid = false;
-    gr_kv_table_truncate(&t->pool, &s->table, target_held_len(s));
+    const int32_t len = s->turn.cut_at;
+    target_turn_cut_done(s);
+    gr_kv_table_truncate(&t->pool, &s->kv.table, target_held_len(s));
     cut_turn(t, s, len, now_ns);
     if (held.valid) {
         begin_append(t, s, &m, more_follow, now_ns);
@@ -356,9 +342,8 @@ void target_truncate(struct gr_target *t, const struct gr_msg *m, uint64_t now_n
         return; /* closed, evicted or re-opened meanwhile: nothing of that turn is left */
     }
     const int32_t len = (int32_t)GR_MIN(m->keep_len, (uint32_t)INT32_MAX);
-    if (s->in_pass) { /* of the turn that begins when the pass is done, where one does */
-        int32_t *cut_at = s->held.valid ? &s->held.cut_at : &s->cut_at;
-        *cut_at = GR_MIN(*cut_at < 0 ? INT32_MAX : *cut_at, len);
+    if (s->flight.in_pass) { /* of the turn that begins when the pass is done, where one does */
+        target_turn_cut_later(s, len);
         return;
     }
     cut_turn(t, s, len, now_ns);
@@ -370,7 +355,7 @@ void target_close(struct gr_target *t, uint64_t id)
     if (s == NULL) {
         const struct gr_msg m = {.type = GR_MSG_CLOSED, .session = id};
         t->io.send_msg(t->io.ctx, &m);
-    } else if (s->in_pass) {
+    } else if (s->flight.in_pass) {
         s->closing = true;
     } else {
         target_free_session(t, s);

@@ -56,7 +56,7 @@ void target_refresh(struct gr_target *t, const struct gr_msg *m)
 {
     struct session *s = target_find(t, m->session);
     if (s != NULL && s->pv.mode != GR_SPECPV_OFF) { /* else it was told of a session that is gone, or has none */
-        s->pv.asked = true;
+        target_view_ask(&s->pv);
     }
 }
 
@@ -68,15 +68,16 @@ static bool pays(const struct gr_target *t, const struct session *s, int32_t n_r
 {
     const struct gr_specpv_params *p = &s->pv.params;
     const struct gr_spec_econ *e = &s->econ[s->crowded];
-    const double n_token = s->mode == GR_SPEC_TREE ? GR_MAX(e->tree_tokens, 1.0) : 1.0;
+    const double n_token = s->next.mode == GR_SPEC_TREE ? GR_MAX(e->tree_tokens, 1.0) : 1.0;
     const int32_t n_missing = gr_specpv_usual_missing(p, &s->pv.drift, n_row, n_token);
-    const int32_t n_seen = GR_MIN(gr_specpv_view_tokens(p), s->committed_len) + n_missing / 2;
-    const struct gr_attended all = gr_attends_all(s->committed_len);
-    const struct gr_attended view = {.n_token = GR_MIN(n_seen, s->committed_len), .view = true};
+    const int32_t n_seen = GR_MIN(gr_specpv_view_tokens(p), s->prefix.len) + n_missing / 2;
+    const struct gr_attended all = gr_attends_all(s->prefix.len);
+    const struct gr_attended view = {.n_token = GR_MIN(n_seen, s->prefix.len), .view = true};
     const struct gr_specpv_price price = {.full_ns = target_alone_ns(t, n_row, all),
                                           .partial_ns = target_alone_ns(t, n_row, view),
                                           .refresh_ns = target_alone_ns(t, n_row + n_missing, all),
-                                          .rest_ns = e->overhead_ns + (s->mode == GR_SPEC_TREE ? e->latency_ns : 0.0),
+                                          .rest_ns =
+                                              e->overhead_ns + (s->next.mode == GR_SPEC_TREE ? e->latency_ns : 0.0),
                                           .n_token = n_token,
                                           .n_missing = n_missing,
                                           .drift = gr_specpv_drift_rate(&s->pv.drift)};
@@ -87,7 +88,7 @@ static bool pays(const struct gr_target *t, const struct session *s, int32_t n_r
 static bool has_view(const struct session *s)
 {
     const int32_t window = (int32_t)(s->pv.params.n_window + 1) * GR_KV_BLOCK_TOKENS;
-    return s->pv.dense_from != GR_VIEW_NONE && s->kv_len - s->pv.dense_from <= window + (int32_t)s->pv.params.n_buffer;
+    return s->pv.dense_from != GR_VIEW_NONE && s->kv.len - s->pv.dense_from <= window + (int32_t)s->pv.params.n_buffer;
 }
 
 void target_specpv_decide(const struct gr_target *t, struct session *s, int32_t n_row, int32_t n_level)
@@ -101,7 +102,7 @@ void target_specpv_decide(const struct gr_target *t, struct session *s, int32_t 
         pv->automatic && target_n_missing(s) == 0 && (!gr_specpv_trial_due(&pv->trial) || !pays(t, s, n_row));
     const struct gr_specpv_input in = {.mode = rests ? GR_SPECPV_OFF : pv->mode,
                                        .params = &pv->params,
-                                       .context = s->committed_len,
+                                       .context = s->prefix.len,
                                        .n_missing = target_n_missing(s),
                                        .n_row = n_row,
                                        .n_level = n_level,
@@ -122,7 +123,7 @@ void target_specpv_fill(struct gr_target *t, struct session *s, struct gr_pass_s
     q->refresh_view = may_go_on && (round == GR_SPECPV_ROUND_REFRESH || round == GR_SPECPV_ROUND_SEED);
     q->judge_only = round == GR_SPECPV_ROUND_JUDGE;
     q->n_chain = target_n_chain(s);
-    q->chain_token = &s->token[s->kv_len];
+    q->chain_token = &s->prefix.token[s->kv.len];
     /* A session that SpecPV was taken from has no provisional tokens (target_specpv_off's callers). */
     q->exact = s->pv.mode == GR_SPECPV_EXACT && q->n_chain > 0;
     q->view_budget = (struct gr_kv_budget){.n_sink = (int32_t)p->n_sink,
@@ -139,7 +140,7 @@ void target_specpv_fill(struct gr_target *t, struct session *s, struct gr_pass_s
 
 bool target_specpv_is_sound(const struct session *s, const struct gr_pass_seq *q)
 {
-    if (q->partial ? q->n_chain != 0 : s->kv_len + q->n_chain != s->committed_len - 1) {
+    if (q->partial ? q->n_chain != 0 : s->kv.len + q->n_chain != s->prefix.len - 1) {
         return false;
     }
     if (q->n_chain_ok < 0 || q->n_chain_ok > q->n_chain) {
@@ -148,7 +149,7 @@ bool target_specpv_is_sound(const struct session *s, const struct gr_pass_seq *q
     if (!q->exact || q->n_chain_ok == q->n_chain) {
         return true;
     }
-    return q->correction >= 0 && q->correction != s->token[s->kv_len + q->n_chain_ok + 1];
+    return q->correction >= 0 && q->correction != s->prefix.token[s->kv.len + q->n_chain_ok + 1];
 }
 
 uint8_t target_specpv_kind(const struct gr_pass_seq *q)
@@ -172,24 +173,24 @@ static void count_judged(struct gr_target *t, struct session *s, const struct gr
     t->counters.n_judge += q->judge_only;
     t->counters.n_drift_checked += (uint64_t)j.n_checked;
     t->counters.n_drift_mismatch += (uint64_t)j.n_mismatch;
-    log_debug("session %" PRIu64 " round %u: %d missing tokens judged (%s), %d of %d stand", s->id, s->round,
+    log_debug("session %" PRIu64 " round %u: %d missing tokens judged (%s), %d of %d stand", s->id, s->next.round,
               q->n_chain, gr_specpv_why_text(s->pv.next.why), q->n_chain_ok, q->n_chain);
 }
 
 int32_t target_specpv_settle(struct gr_target *t, struct session *s, const struct gr_pass_seq *q)
 {
     if (q->n_chain == 0) {
-        return s->committed_len;
+        return s->prefix.len;
     }
     count_judged(t, s, q);
     if (!q->exact || q->n_chain_ok == q->n_chain) {
-        return s->committed_len;
+        return s->prefix.len;
     }
-    const int32_t keep_len = s->kv_len + q->n_chain_ok + 1; /* the row of the mismatch itself is right */
+    const int32_t keep_len = s->kv.len + q->n_chain_ok + 1; /* the row of the mismatch itself is right */
     t->counters.n_roll_back++;
-    s->committed_len = keep_len;
+    gr_prefix_cut(&s->prefix, keep_len);
     target_cut_features(s, keep_len);
-    s->fence_round = s->round + 1; /* this round's own trees, too, are on what is gone */
+    target_link_fence(&s->link, s->next.round + 1); /* this round's own trees, too, are on what is gone */
     target_forget_trees(s);
     return keep_len;
 }
@@ -199,23 +200,19 @@ enum gr_finish target_specpv_commit(struct gr_target *t, struct session *s, cons
 {
     struct session_specpv *pv = &s->pv;
     if (q->kind == GR_PASS_PREFILL || !q->partial) {
-        s->kv_len = s->committed_len - 1;
-        s->final_len = s->committed_len;
-        pv->n_partial = 0;
-        pv->end_due = GR_FINISH_NONE;
+        target_kv_complete(s);
+        target_view_full(pv);
         if (q->kind != GR_PASS_PREFILL && (q->n_chain > 0 || q->refresh_view)) {
-            pv->dense_from = q->dense_from > s->kv_len ? GR_VIEW_NONE : q->dense_from;
-            pv->asked = false;
+            target_view_take(pv, q->dense_from, s->kv.len);
             t->counters.n_view_seed += q->n_chain == 0;
         }
         return finish;
     }
-    pv->n_partial++;
+    target_view_partial(pv, finish);
     t->counters.n_partial_round++;
     if (pv->mode == GR_SPECPV_EXACT) {
-        pv->end_due = finish;
         return GR_FINISH_NONE;
     }
-    s->final_len = s->committed_len;
+    target_kv_show_all(s);
     return finish;
 }

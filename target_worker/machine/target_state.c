@@ -29,57 +29,92 @@ void target_send_error(struct gr_target *t, uint64_t session, enum gr_status cod
 void target_fall_back(struct gr_target *t, struct session *s, enum gr_fallback reason, const char *detail)
 {
     t->counters.n_fallback++;
-    gr_fall_back(&s->fallbacks, reason, s->id, s->round, detail);
+    gr_fall_back(&s->fallbacks, reason, s->id, s->next.round, detail);
+}
+
+void target_append_token(struct session *s, int32_t token, enum token_kind kind)
+{
+    s->kind[s->prefix.len] = (uint8_t)kind;
+    gr_prefix_append(&s->prefix, token);
+}
+
+void target_note_late(struct gr_target *t, struct session *s)
+{
+    s->tally.n_late++;
+    t->counters.n_draft_late++;
+}
+
+void target_note_desync(struct gr_target *t, struct session *s)
+{
+    t->counters.n_desync++;
+    s->tally.n_desync++;
+    s->tally.n_desync_all++;
+}
+
+void target_note_reroot(struct gr_target *t, struct session *s)
+{
+    s->tally.n_reroot++;
+    t->counters.n_reroot++;
+}
+
+void target_tally_told(struct session *s)
+{
+    s->tally = (struct tally){.n_desync_all = s->tally.n_desync_all};
+    s->fallbacks.n_untold = 0;
+}
+
+void target_forget_probe(struct session *s)
+{
+    target_walk_forget(&s->probe);
+    gr_spec_econ_forget_probe(&s->econ[0]);
+    gr_spec_econ_forget_probe(&s->econ[1]);
 }
 
 void target_forget_trees(struct session *s)
 {
-    s->draft.valid = s->probe.valid = s->asked = false;
-    s->silent_ns = 0;
-    s->econ[0].probing = s->econ[1].probing = false;
+    target_walk_forget(&s->draft);
+    target_forget_probe(s);
+    target_link_forget_asked(&s->link);
 }
 
 void target_drop_drafter(struct gr_target *t, struct session *s, enum gr_fallback reason)
 {
-    if (!s->has_peer && s->ever_attached) {
+    if (!s->link.attached && s->link.ever_attached) {
         return;
     }
-    s->has_peer = false;
-    s->ever_attached = true;
+    target_link_lose(&s->link);
     target_forget_trees(s);
-    s->owed = false;
     target_fall_back(t, s, reason, NULL);
 }
 
 void target_cut(struct gr_target *t, struct session *s, int32_t len)
 {
-    if (len >= s->committed_len) {
+    if (len >= s->prefix.len) {
         return;
     }
-    s->committed_len = len;
-    s->kv_len = GR_MIN(s->kv_len, len);
-    s->final_len = GR_MIN(s->final_len, len);
-    s->pv.end_due = GR_FINISH_NONE;
-    s->pv.dense_from = s->pv.dense_from > s->kv_len ? GR_VIEW_NONE : s->pv.dense_from;
-    s->peer_len = GR_MIN(s->peer_len, len);
-    s->fence_round = ++s->round; /* trees on what is gone come too late */
+    gr_prefix_cut(&s->prefix, len);
+    target_kv_cut(t, s, len);
+    target_view_cut(&s->pv, s->kv.len);
+    target_link_forget_from(&s->link, len);
+    target_next_number(&s->next);
+    target_link_fence(&s->link, s->next.round); /* trees on what is gone come too late */
     target_cut_features(s, len);
     target_forget_trees(s);
-    gr_kv_table_truncate(&t->pool, &s->table, s->kv_len);
 }
 
 /* An empty slot; the arrays stay. */
 void target_clear_slot(struct gr_target *t, struct session *s)
 {
-    gr_kv_table_release(&t->pool, &s->table);
-    const struct session empty = {.token = s->token, .kind = s->kind, .hash = s->hash, .table = s->table, .cut_at = -1};
+    gr_kv_table_release(&t->pool, &s->kv.table);
+    const struct session empty = {
+        .prefix = gr_prefix_empty(&s->prefix), .kind = s->kind, .kv = {.table = s->kv.table}, .turn = {.cut_at = -1}};
     *s = empty;
 }
 
 void target_free_session(struct gr_target *t, struct session *s)
 {
     const struct gr_msg m = {.type = GR_MSG_CLOSED, .session = s->id};
-    for (uint32_t i = 0; s->held.valid && i <= s->held.n_refused; i++) { /* every APPEND is answered */
+    for (uint32_t i = 0; s->turn.held.valid && i <= s->turn.held.n_refused; i++) { /* every APPEND is answered */
         target_send_error(t, s->id, GR_ECANCELED, "the session is closed");
     }
     target_clear_slot(t, s);
@@ -88,13 +123,13 @@ void target_free_session(struct gr_target *t, struct session *s)
 
 void target_go_idle(struct gr_target *t, struct session *s, uint64_t now_ns)
 {
-    GR_ASSERT(s->final_len == s->committed_len);
-    s->state = SESSION_IDLE;
-    s->last_used_ns = now_ns;
+    GR_ASSERT(s->kv.final_len == s->prefix.len);
+    target_turn_idle(s, now_ns);
     target_forget_trees(s);
-    s->owed = s->owed && s->has_peer;
-    gr_kv_table_truncate(&t->pool, &s->table, s->kv_len); /* tokens that lack full KV are computed with the next turn */
-    gr_kv_table_unreserve(&t->pool, &s->table);
+    target_link_owe(&s->link, s->link.owes_delta);
+    gr_kv_table_truncate(&t->pool, &s->kv.table,
+                         s->kv.len); /* tokens that lack full KV are computed with the next turn */
+    gr_kv_table_unreserve(&t->pool, &s->kv.table);
 }
 
 void target_fail_session(struct gr_target *t, struct session *s, enum gr_status code, const char *text)
@@ -105,15 +140,15 @@ void target_fail_session(struct gr_target *t, struct session *s, enum gr_status 
 
 void target_drop_provisional(struct gr_target *t, struct session *s)
 {
-    if (s->final_len < s->committed_len) {
-        t->counters.n_dropped += (uint64_t)(s->committed_len - s->final_len);
-        target_cut(t, s, s->final_len);
+    if (s->kv.final_len < s->prefix.len) {
+        t->counters.n_dropped += (uint64_t)(s->prefix.len - s->kv.final_len);
+        target_cut(t, s, s->kv.final_len);
     }
 }
 
 int32_t target_tree_rows_max(const struct session *s)
 {
-    return s->mode == GR_SPEC_TREE && s->draft.valid ? GR_MIN(s->draft.tree.n, s->n_want) : 0;
+    return s->next.mode == GR_SPEC_TREE && s->draft.valid ? GR_MIN(s->draft.tree.n, s->next.n_want) : 0;
 }
 
 int32_t target_decode_rows(const struct session *s)

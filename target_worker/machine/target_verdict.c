@@ -22,14 +22,6 @@ static void account_pass(struct gr_target *t)
     t->prefill_credit_ns = GR_MIN(t->prefill_credit_ns, 0.0); /* nothing is saved up while there are no prompts */
 }
 
-static void append_token(struct session *s, int32_t token)
-{
-    s->token[s->committed_len] = token;
-    s->kind[s->committed_len] = TOKEN_GENERATED;
-    s->hash[s->committed_len + 1] = gr_hash_extend(s->hash[s->committed_len], token);
-    s->committed_len++;
-}
-
 static void count_round(struct gr_target *t, const struct session *s, const struct gr_pass_seq *q)
 {
     if (q->kind == GR_PASS_TREE) {
@@ -40,8 +32,8 @@ static void count_round(struct gr_target *t, const struct session *s, const stru
     gr_log_topic_line(GR_TOPIC_ROUND,
                       "round=%u session=%" PRIu64 " sessions=%d draft_tokens=%d accepted_tokens=%d "
                       "committed_len=%d kv_len=%d",
-                      s->round, s->id, t->pass.n_seq, q->tree.n, q->walk.n_accepted, s->committed_len, s->kv_len);
-    gr_log_topic_line(GR_TOPIC_KV, "session=%" PRIu64 " kv_blocks=%d free_blocks=%d of %d", s->id, s->table.n_block,
+                      s->next.round, s->id, t->pass.n_seq, q->tree.n, q->walk.n_accepted, s->prefix.len, s->kv.len);
+    gr_log_topic_line(GR_TOPIC_KV, "session=%" PRIu64 " kv_blocks=%d free_blocks=%d of %d", s->id, s->kv.table.n_block,
                       t->pool.n_free, t->pool.n_block);
 }
 
@@ -66,9 +58,9 @@ static void send_commit(struct gr_target *t, struct session *s, const struct gr_
         .epoch = s->epoch,
         .round = round,
         .keep_len = (uint32_t)o->keep_len,
-        .final_len = (uint32_t)s->final_len,
-        .ids = {.p = &s->token[o->keep_len], .n = (uint32_t)(s->committed_len - o->keep_len)},
-        .hash = s->hash[s->committed_len],
+        .final_len = (uint32_t)s->kv.final_len,
+        .ids = {.p = &s->prefix.token[o->keep_len], .n = (uint32_t)(s->prefix.len - o->keep_len)},
+        .hash = s->prefix.hash[s->prefix.len],
         .finish = (uint32_t)o->finish,
         .verdict_kind = target_specpv_kind(q),
         .n_draft = (uint32_t)q->tree.n,
@@ -76,15 +68,15 @@ static void send_commit(struct gr_target *t, struct session *s, const struct gr_
         .n_mismatch = (uint32_t)judged.n_mismatch,
         .n_judged = (uint32_t)judged.n_checked,
         .gap = (double)q->gap,
-        .wait_ns = s->wait_ns,
-        .draft_ns = s->draft_ns,
+        .wait_ns = s->flight.wait_ns,
+        .draft_ns = s->flight.draft_ns,
         .verify_ns = p->forward_ns,
         .host_ns = s->host_ns,
         .n_row = (uint32_t)p->n_row,
-        .n_late = s->n_late,
-        .n_desync = s->n_desync,
+        .n_late = s->tally.n_late,
+        .n_desync = s->tally.n_desync,
         .n_fallback = s->fallbacks.n_untold,
-        .n_reroot = s->n_reroot,
+        .n_reroot = s->tally.n_reroot,
     };
     if (s->want_trace && q->kind == GR_PASS_TREE) {
         for (int i = 0; i < q->tree.n; i++) {
@@ -97,7 +89,7 @@ static void send_commit(struct gr_target *t, struct session *s, const struct gr_
         m.tree_parents = (struct gr_msg_ids){.p = parents, .n = (uint32_t)q->tree.n};
         m.path = (struct gr_msg_ids){.p = path, .n = (uint32_t)o->n_path};
     }
-    s->n_late = s->n_desync = s->fallbacks.n_untold = s->n_reroot = 0;
+    target_tally_told(s);
     t->io.send_msg(t->io.ctx, &m);
 }
 
@@ -110,17 +102,17 @@ static void send_round_verdict(struct gr_target *t, struct session *s, const str
                                       .epoch = s->epoch,
                                       .round = round,
                                       .base_len = (uint32_t)o->base_len,
-                                      .prefix_hash = s->hash[s->committed_len]};
-    struct gr_verdict v = {.draft_round = back ? GR_WIRE_ROOT_ONLY : s->pass_draft_round,
+                                      .prefix_hash = s->prefix.hash[s->prefix.len]};
+    struct gr_verdict v = {.draft_round = back ? GR_WIRE_ROOT_ONLY : s->flight.draft_round,
                            .keep_len = (uint32_t)o->keep_len,
-                           .final_len = (uint32_t)s->final_len,
-                           .bonus = s->token[s->committed_len - 1],
+                           .final_len = (uint32_t)s->kv.final_len,
+                           .bonus = s->prefix.token[s->prefix.len - 1],
                            .kind = target_specpv_kind(q),
                            .finish = (uint8_t)o->finish,
                            .n_path = (uint8_t)o->n_path,
-                           .n_want = (uint8_t)(target_asks(s) ? s->n_want : 0)};
+                           .n_want = (uint8_t)(target_asks(s) ? s->next.n_want : 0)};
     for (int i = 0; i < o->n_path; i++) {
-        v.node[i] = s->node_of_row[q->walk.node[i]];
+        v.node[i] = s->flight.node_of_row[q->walk.node[i]];
     }
     target_send_verdict(t, s, &h, &v, now_ns);
 }
@@ -159,7 +151,7 @@ static void note_fault(struct gr_target *t, struct session *s, uint64_t now_ns)
         target_drop_provisional(t, s);
         target_specpv_off(t, s, GR_FALLBACK_SPECPV_FAULT, NULL);
     }
-    gr_kv_table_truncate(&t->pool, &s->table, target_held_len(s));
+    gr_kv_table_truncate(&t->pool, &s->kv.table, target_held_len(s));
     target_begin_round(t, s, now_ns);
 }
 
@@ -168,14 +160,14 @@ static void learn_round(struct gr_target *t, struct session *s, const struct gr_
 {
     const struct gr_pass *p = &t->pass;
     const double pass_ns = (double)GR_MAX(p->forward_ns + p->sample_ns + p->commit_ns, 1u); /* it is divided by */
-    double round_ns = (double)(now_ns - s->verdict_ns);
+    double round_ns = (double)(now_ns - s->next.verdict_ns);
     round_ns = GR_MAX(round_ns, pass_ns); /* a drafter that attaches meanwhile begins the round anew, not its pass */
-    const struct gr_spec_round r = {.waited = s->pass_waited,
-                                    .clean = s->pass_clean && !s->asked,
+    const struct gr_spec_round r = {.waited = s->flight.waited,
+                                    .clean = s->flight.clean && !s->link.asked,
                                     .n_token = n_token,
                                     .round_ns = round_ns,
                                     .pass_ns = pass_ns,
-                                    .wait_ns = (double)s->wait_ns,
+                                    .wait_ns = (double)s->flight.wait_ns,
                                     .shared = s->crowded,
                                     .root_pass_ns = pass_ns / target_pass_ratio(t, s, 1 + q->tree.n)};
     struct gr_spec_econ *all = &t->econ[s->crowded];
@@ -190,7 +182,7 @@ static void learn_round(struct gr_target *t, struct session *s, const struct gr_
         gr_spec_econ_round(all, &r);
         all->latency_ns = target_econ(s)->latency_ns;
     }
-    s->host_ns = now_ns - s->verdict_ns - GR_MIN(s->wait_ns + p->forward_ns, now_ns - s->verdict_ns);
+    s->host_ns = now_ns - s->next.verdict_ns - GR_MIN(s->flight.wait_ns + p->forward_ns, now_ns - s->next.verdict_ns);
     count_round(t, s, q);
 }
 
@@ -200,10 +192,11 @@ static void settle_trees(struct gr_target *t, struct session *s, int32_t base_le
     if (s->draft.valid) {
         const bool in_time = s->draft.at_len == base_len && s->draft.root < 0;
         if (!target_walk_tree(s, &s->draft) || !target_has_children(&s->draft)) {
-            s->draft.valid = false;
+            target_walk_forget(&s->draft);
         }
-        s->n_late += in_time;
-        t->counters.n_draft_late += in_time;
+        if (in_time) {
+            target_note_late(t, s);
+        }
     }
     target_judge_probe(t, s);
 }
@@ -212,23 +205,23 @@ static void settle_trees(struct gr_target *t, struct session *s, int32_t base_le
  * lets all stand brings none. */
 static struct outcome append_verdict(struct gr_target *t, struct session *s, const struct gr_pass_seq *q)
 {
-    struct outcome o = {.base_len = s->committed_len};
+    struct outcome o = {.base_len = s->prefix.len};
     o.keep_len = target_specpv_settle(t, s, q);
     o.finish = (enum gr_finish)q->walk.finish;
     if (o.keep_len < o.base_len) {
-        append_token(s, q->correction);
+        target_append_token(s, q->correction, TOKEN_GENERATED);
         o.appended = true;
         o.finish = gr_stop_hits(&s->stop, q->correction) ? GR_FINISH_STOP
-                   : s->committed_len >= s->len_max      ? GR_FINISH_LENGTH
+                   : s->prefix.len >= s->turn.len_max    ? GR_FINISH_LENGTH
                                                          : GR_FINISH_NONE;
     } else if (q->judge_only) {
         o.finish = s->pv.end_due;
     } else {
         o.n_path = q->walk.n_path;
         for (int i = 0; i < o.n_path; i++) {
-            append_token(s, q->tree.token[q->walk.node[i]]);
+            target_append_token(s, q->tree.token[q->walk.node[i]], TOKEN_GENERATED);
         }
-        append_token(s, q->walk.bonus);
+        target_append_token(s, q->walk.bonus, TOKEN_GENERATED);
         o.appended = true;
     }
     o.finish = target_specpv_commit(t, s, q, o.finish);
@@ -242,19 +235,21 @@ static void apply_walk(struct gr_target *t, struct session *s, const struct gr_p
     const bool prefill = q->kind == GR_PASS_PREFILL;
     const struct outcome o = append_verdict(t, s, q);
     target_keep_features(t, s, q);
-    gr_kv_table_truncate(&t->pool, &s->table, s->committed_len - 1);
-    s->n_reroot += s->pass_reroot && !prefill;
-    t->counters.n_reroot += s->pass_reroot && !prefill;
+    gr_kv_table_truncate(&t->pool, &s->kv.table, s->prefix.len - 1);
+    if (s->flight.reroot) {
+        target_note_reroot(t, s);
+    }
     if (!prefill) {
-        learn_round(t, s, q, s->committed_len - o.base_len, now_ns);
+        learn_round(t, s, q, s->prefix.len - o.base_len, now_ns);
     }
     settle_trees(t, s, o.base_len);
-    const uint32_t round = s->round++;
+    const uint32_t round = s->next.round;
+    target_next_number(&s->next);
     if (o.finish != GR_FINISH_NONE) {
         target_go_idle(t, s, now_ns);
-        s->n_want = 0;
+        target_next_want_none(&s->next);
     } else {
-        s->state = SESSION_DECODE;
+        target_turn_decode(s);
         if (prefill) {
             target_reprice(t, s);
         }
@@ -275,18 +270,16 @@ static void apply_walk(struct gr_target *t, struct session *s, const struct gr_p
 static void finish_prefill_chunk(struct gr_target *t, struct session *s, const struct gr_pass_seq *q, bool more_follow,
                                  uint64_t now_ns)
 {
-    s->kv_len += q->n_row;
+    target_kv_add(s, q->n_row);
     if (q->want_pick) {
-        s->pass_draft_round = GR_WIRE_ROOT_ONLY;
-        s->pass_waited = s->pass_reroot = false;
         s->host_ns = t->pass.sample_ns + t->pass.commit_ns;
         apply_walk(t, s, q, more_follow, now_ns);
         return;
     }
     target_keep_features(t, s, q);
-    const struct gr_msg m = {.type = GR_MSG_PROGRESS, .session = s->id, .usable_len = (uint32_t)s->kv_len};
+    const struct gr_msg m = {.type = GR_MSG_PROGRESS, .session = s->id, .usable_len = (uint32_t)s->kv.len};
     t->io.send_msg(t->io.ctx, &m);
-    if (s->kv_len >= s->prefill_end) {
+    if (s->kv.len >= s->turn.prefill_end) {
         target_resume(t, s, more_follow, now_ns);
     }
 }
@@ -307,12 +300,12 @@ static void finish_seq(struct gr_target *t, struct gr_pass_seq *q, enum gr_statu
                        uint64_t now_ns)
 {
     struct session *s = &t->session[q->session];
-    s->in_pass = false;
+    target_flight_land(&s->flight);
     if (s->closing) {
         target_free_session(t, s);
-    } else if (s->cut_at >= 0) {
+    } else if (s->turn.cut_at >= 0) {
         if (q->kind == GR_PASS_PREFILL && status == GR_OK) {
-            s->kv_len += q->n_row;
+            target_kv_add(s, q->n_row);
             target_keep_features(t, s, q);
         }
         target_end_cut_turn(t, s, more_follow, now_ns);
@@ -366,7 +359,7 @@ static void learn_group(struct gr_target *t, uint64_t now_ns)
         .disturbed = p->n_seq < all.n || (t->config.shares_device && (t->pass_beside_draft || target_is_drafting(t)))};
     struct gr_spec_group *g = target_group(t, seen.n_session);
     for (int i = 0; i < p->n_seq; i++) {
-        seen.with_trees = seen.with_trees || t->session[p->seq[i].session].pass_waited;
+        seen.with_trees = seen.with_trees || t->session[p->seq[i].session].flight.waited;
         seen.n_token += p->seq[i].walk.n_path + 1;
     }
     seen.price_ns = seen.with_trees ? root_pass_ns(t) : gr_cost_table_estimate(&t->cost, &t->pass_load);
@@ -381,8 +374,8 @@ static void learn_group(struct gr_target *t, uint64_t now_ns)
 /* Will a drafter be told what the pass has brought this session? */
 static bool is_told(const struct session *s, const struct gr_pass_seq *q)
 {
-    return s->has_peer && !s->single_token && !s->closing && s->cut_at < 0 && q->walk.finish != GR_FINISH_ERROR &&
-           (q->kind != GR_PASS_PREFILL || q->want_pick);
+    return s->link.attached && !s->single_token && !s->closing && s->turn.cut_at < 0 &&
+           q->walk.finish != GR_FINISH_ERROR && (q->kind != GR_PASS_PREFILL || q->want_pick);
 }
 
 /* Is one that comes behind seq i of the pass told by the same drafter's connection? */
@@ -391,7 +384,7 @@ static bool more_follow(const struct gr_target *t, const struct gr_pass *p, int 
     const struct session *s = &t->session[p->seq[i].session];
     for (int k = i + 1; k < p->n_seq; k++) {
         const struct session *o = &t->session[p->seq[k].session];
-        if (o->peer == s->peer && is_told(o, &p->seq[k])) {
+        if (o->link.peer == s->link.peer && is_told(o, &p->seq[k])) {
             return true;
         }
     }
@@ -401,8 +394,7 @@ static bool more_follow(const struct gr_target *t, const struct gr_pass *p, int 
 void gr_target_on_pass_done(struct gr_target *t, struct gr_pass *pass, uint64_t now_ns)
 {
     GR_ASSERT(pass == &t->pass && t->pass_in_flight);
-    t->pass_in_flight = false;
-    t->idle_ns = now_ns;
+    target_flight_ended(t, now_ns);
     if (pass->n_seq > 0 && pass->seq[0].kind == GR_PASS_FUSE) {
         target_finish_fuse_pass(t);
         return;

@@ -1,10 +1,15 @@
 /* A DRAFT's tree, followed along the tokens that were committed since its base. */
 #include "target_worker/machine/target_internal.h"
 
+void target_walk_forget(struct walked_tree *w)
+{
+    w->valid = false;
+}
+
 bool target_walk_tree(const struct session *s, struct walked_tree *w)
 {
-    while (w->valid && w->at_len < s->committed_len) {
-        const int child = gr_tree_child(&w->tree, w->root, s->token[w->at_len]);
+    while (w->valid && w->at_len < s->prefix.len) {
+        const int child = gr_tree_child(&w->tree, w->root, s->prefix.token[w->at_len]);
         w->valid = child >= 0;
         if (w->valid) {
             w->root = (int16_t)child;

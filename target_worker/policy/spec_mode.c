@@ -257,6 +257,11 @@ void gr_spec_econ_probe_sent(struct gr_spec_econ *e)
     e->until_probe = e->probe_interval;
 }
 
+void gr_spec_econ_forget_probe(struct gr_spec_econ *e)
+{
+    e->probing = false;
+}
+
 void gr_spec_econ_probed(struct gr_spec_econ *e, int n_accepted, double pass_ratio)
 {
     const double pass_ns = pass_ratio * e->root_pass_ns;

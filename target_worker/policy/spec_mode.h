@@ -147,6 +147,8 @@ void gr_spec_group_pass(struct gr_spec_group *g, const struct gr_spec_group_pass
 void gr_spec_econ_latency(struct gr_spec_econ *e, double ns, bool arrived);
 /* A probe was sent. */
 void gr_spec_econ_probe_sent(struct gr_spec_econ *e);
+/* It is judged by nobody. */
+void gr_spec_econ_forget_probe(struct gr_spec_econ *e);
 /* A probe is judged: so many of its tokens agreed with what was committed; pass_ratio: what its pass would have taken,
  * in passes of one row. */
 void gr_spec_econ_probed(struct gr_spec_econ *e, int n_accepted, double pass_ratio);
