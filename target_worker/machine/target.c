@@ -7,17 +7,6 @@
 
 /* ---- life ---- */
 
-static enum gr_status init_session(struct session *s, const struct gr_target_config *c)
-{
-    const bool ok = gr_prefix_alloc(&s->prefix, c->n_ctx_max);
-    s->kind = calloc((size_t)c->n_ctx_max, sizeof(*s->kind));
-    if (!ok || s->kind == NULL) {
-        log_error("out of memory for %d sessions of %d tokens", c->n_session_max, c->n_ctx_max);
-        return GR_ENOMEM;
-    }
-    return gr_kv_table_init(&s->kv.table, c->n_ctx_max / GR_KV_BLOCK_TOKENS + 1);
-}
-
 static enum gr_status init_target(struct gr_target *t)
 {
     const struct gr_target_config *c = &t->config;
@@ -38,7 +27,7 @@ static enum gr_status init_target(struct gr_target *t)
         return GR_ENOMEM;
     }
     for (int i = 0; i < c->n_session_max; i++) {
-        GR_TRY(init_session(&t->session[i], c));
+        GR_TRY(target_init_session(&t->session[i], c));
     }
     return GR_OK;
 }
@@ -79,9 +68,7 @@ void gr_target_destroy(struct gr_target *t)
         return;
     }
     for (int i = 0; t->session != NULL && i < t->config.n_session_max; i++) {
-        gr_prefix_free(&t->session[i].prefix);
-        free(t->session[i].kind);
-        gr_kv_table_finish(&t->session[i].kv.table);
+        target_finish_session(&t->session[i]);
     }
     gr_kv_pool_finish(&t->pool);
     free(t->session);

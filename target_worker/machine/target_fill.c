@@ -14,10 +14,9 @@ static struct gr_pass_seq *begin_seq(struct gr_target *t, struct session *s)
     q->gap = 0.0f;
     q->tree.n = 0;
     q->walk = (struct gr_walk){0};
-    q->partial = q->refresh_view = q->exact = q->judge_only = false;
-    q->n_chain = q->n_chain_ok = 0;
+    target_specpv_fill_none(q);
+    q->n_chain_ok = 0;
     q->correction = GR_NO_CORRECTION;
-    q->corrupt_at = -1;
     q->odd_pos = -1;
     q->dense_from = GR_VIEW_NONE;
     for (int b = 0; b < GR_SCRATCH_BLOCKS; b++) {
@@ -133,7 +132,7 @@ static void add_prefill(struct gr_target *t, struct session *s, int32_t end)
     gr_pass_load_add(&t->pass_load, q->n_row, gr_attends_all(end));
 }
 
-static bool commit_room(struct gr_target *t, struct session *s, int n_commit)
+static bool has_commit_room(struct gr_target *t, struct session *s, int n_commit)
 {
     const bool room = t->io.commit_room == NULL || t->io.commit_room(t->io.ctx, n_commit + 1);
     t->counters.n_paused += !room && !s->paused;
@@ -170,13 +169,22 @@ static void press_for_room(struct gr_target *t, int n_short, uint64_t now_ns)
     }
 }
 
+/* How each decoding session's round is verified: under a partial view, in full, or as a judgement of what is missing.
+ * It needs the tree that has come, and blocks are claimed for what it decides. */
+static void decide_verification(struct gr_target *t)
+{
+    for (int i = 0; i < t->config.n_session_max; i++) {
+        struct session *s = &t->session[i];
+        target_specpv_decide(t, s, target_tree_rows_max(s) + 1, tree_levels_max(s));
+    }
+}
+
 static void claim_room(struct gr_target *t, uint64_t now_ns)
 {
     int n_short = 0;
     for (int i = 0; i < t->config.n_session_max; i++) {
         struct session *s = &t->session[i];
         const int32_t n_token = tokens_wanted(t, s, now_ns);
-        target_specpv_decide(t, s, target_tree_rows_max(s) + 1, tree_levels_max(s));
         s->has_room = n_token > 0 && gr_kv_table_reserve(&t->pool, &s->kv.table, n_token) == GR_OK;
         s->lacks_room = n_token > 0 && !s->has_room;
         n_short += s->lacks_room;
@@ -193,12 +201,13 @@ static void fill_pass(struct gr_target *t, bool with_prefill, uint64_t now_ns)
     t->pass.n_seq = t->pass.n_row = 0;
     t->pass_load = (struct gr_pass_load){0};
     t->pass_prefill_rows = 0;
+    decide_verification(t);
     claim_room(t, now_ns);
     for (int i = 0; i < c->n_session_max; i++) {
         struct session *s = &t->session[(t->next_slot + i) % c->n_session_max];
         const int n_row = target_decode_rows(s);
         if (s->state == SESSION_DECODE && s->has_room && t->pass.n_row + n_row <= c->n_row_max - c->prefill_chunk &&
-            n_pick + n_row <= c->n_out_max - 1 && commit_room(t, s, n_commit)) {
+            n_pick + n_row <= c->n_out_max - 1 && has_commit_room(t, s, n_commit)) {
             add_decode(t, s, now_ns);
             n_pick += n_row;
             n_commit++;
@@ -211,7 +220,7 @@ static void fill_pass(struct gr_target *t, bool with_prefill, uint64_t now_ns)
         }
         const int32_t end = chunk_end(t, s);
         if (t->pass.n_row + end - s->kv.len <= c->n_row_max && n_pick + 1 <= c->n_out_max &&
-            commit_room(t, s, n_commit)) {
+            has_commit_room(t, s, n_commit)) {
             t->pass_prefill_rows += end - s->kv.len;
             add_prefill(t, s, end);
             n_pick++;

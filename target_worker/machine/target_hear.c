@@ -57,8 +57,7 @@ static void take_tree(struct gr_target *t, struct session *s, const struct gr_fr
         if (s->auto_tree) {
             target_link_answered(&s->link);
         }
-        gr_spec_econ_forget_probe(&s->econ[0]);
-        gr_spec_econ_forget_probe(&s->econ[1]);
+        target_forget_probe_sent(s);
     }
     if (s->link.asked && h->round == s->link.asked_round) {
         const double latency_ns = (double)(now_ns - GR_MIN(s->link.asked_ns, now_ns));

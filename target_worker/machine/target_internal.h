@@ -120,6 +120,12 @@ struct session_specpv {
     uint32_t n_pass;                /* partial ones, for test_corrupt */
 };
 
+/* What rounds cost and bring, apart for rounds alone and for those that share passes with other sessions'. Its
+ * functions (policy/spec_mode.h) write it. */
+struct economy {
+    struct gr_spec_econ alone, shared;
+};
+
 /* target_state.c: what went wrong since the last COMMIT, and in all. */
 struct tally {
     uint32_t n_late, n_desync, n_reroot;
@@ -147,13 +153,13 @@ struct session {
     struct walked_tree draft; /* for the next pass; target_walk.c */
     struct walked_tree probe; /* being judged */
     int32_t n_fault;
-    struct gr_spec_econ econ[2]; /* of rounds alone; [1]: of rounds that share passes with other sessions' */
-    bool crowded;                /* the round that comes next is one of those: target_econ() */
-    int32_t econ_len;            /* context that econ's times are of */
-    double wire_ns;              /* latency less drafting */
+    struct economy econ;
+    bool crowded;     /* the round that comes next is one of those: target_econ() */
+    int32_t econ_len; /* context that econ's times are of */
+    double wire_ns;   /* latency less drafting */
     struct gr_cost cost_told;
     int cost_decode;  /* sessions that decoded together then */
-    bool was_root;    /* econ[0].is_root at the last round, for the log */
+    bool was_root;    /* econ.alone.is_root at the last round, for the log */
     bool paused;      /* the COMMIT queue is full */
     uint64_t host_ns; /* of the round: what is neither waiting for the drafter nor the forward pass */
     struct tally tally;
@@ -179,7 +185,7 @@ struct gr_target {
     uint64_t n_arrival;
     double prefill_credit_ns; /* time that prompt chunks may still take of the decoding sessions' */
     struct gr_cost_table cost;
-    struct gr_spec_econ econ[2];                  /* of all sessions: seed a new one */
+    struct economy econ;                          /* of all sessions: seed a new one */
     struct gr_spec_group group[GR_GROUP_CLASSES]; /* by how many sessions decode together: 2, 3-4, 5-8, ... */
     uint64_t idle_ns;                             /* since when no pass is in flight */
     uint64_t pass_end_ns;                         /* of the last pass that decoded only; 0: there was a break */
@@ -294,6 +300,9 @@ void target_subtree(const struct walked_tree *w, int32_t depth_max, int32_t n_ma
 bool target_has_children(const struct walked_tree *w); /* of the root */
 
 /* ---- target_state.c: a session is found, cut, freed ---- */
+/* Memory of a slot, once for all sessions that come. */
+enum gr_status target_init_session(struct session *s, const struct gr_target_config *c);
+void target_finish_session(struct session *s);
 struct session *target_find(struct gr_target *t, uint64_t id);
 /* Answers an OPEN or an APPEND. */
 void target_send_error(struct gr_target *t, uint64_t session, enum gr_status code, const char *text);
@@ -301,6 +310,9 @@ void target_send_error(struct gr_target *t, uint64_t session, enum gr_status cod
 void target_fall_back(struct gr_target *t, struct session *s, enum gr_fallback reason, const char *detail);
 /* Trees that were drafted on tokens that are gone, or by a drafter that is, or asked for, count no more. */
 void target_forget_trees(struct session *s);
+/* A probe that was asked for is judged by nobody. */
+void target_forget_probe_sent(struct session *s);
+/* Nor one that has come. */
 void target_forget_probe(struct session *s);
 void target_append_token(struct session *s, int32_t token, enum token_kind kind);
 /* What the next COMMIT tells of troubles, and that it has. */
@@ -366,7 +378,7 @@ bool target_drafters_rest(struct gr_target *t);
 /* What rounds of the kind that comes next cost and bring. */
 static inline struct gr_spec_econ *target_econ(struct session *s)
 {
-    return &s->econ[s->crowded];
+    return s->crowded ? &s->econ.shared : &s->econ.alone;
 }
 /* What a pass costs with this session's n_row rows and the other decoding sessions' usual ones. */
 double target_pass_ns(const struct gr_target *t, const struct session *s, int32_t n_row);
@@ -380,7 +392,8 @@ void target_specpv_open(struct gr_target *t, struct session *s, const struct gr_
 void target_refresh(struct gr_target *t, const struct gr_msg *m);
 /* Decides how the next round is verified: pv.next. n_level: of its tree. */
 void target_specpv_decide(const struct gr_target *t, struct session *s, int32_t n_row, int32_t n_level);
-/* Fills what the pass is told of it. */
+/* Fills what the pass is told of it. none: a pass in which nothing of SpecPV runs. */
+void target_specpv_fill_none(struct gr_pass_seq *q);
 void target_specpv_fill(struct gr_target *t, struct session *s, struct gr_pass_seq *q);
 /* Is what came back about chain rows in order? */
 bool target_specpv_is_sound(const struct session *s, const struct gr_pass_seq *q);

@@ -44,7 +44,7 @@ static void note_company(struct session *s, bool crowded)
 /* Alone: of sessions that decode together the group decides. */
 static void log_wanted(struct session *s)
 {
-    const struct gr_spec_econ *e = &s->econ[0];
+    const struct gr_spec_econ *e = &s->econ.alone;
     if (s->auto_tree && s->was_root != e->is_root) {
         s->was_root = e->is_root;
         log_debug("session %" PRIu64
@@ -97,10 +97,10 @@ void target_reprice(struct gr_target *t, struct session *s)
     const double now_ns = target_alone_ns(t, 1, gr_attends_all(s->prefix.len));
     const double then_ns = target_alone_ns(t, 1, gr_attends_all(s->econ_len));
     /* What was guessed when the session was opened may rest on a table that had not seen any context. */
-    const double guess_ns = s->econ[0].n_clean == 0 ? s->econ[0].root_ns : then_ns;
+    const double guess_ns = s->econ.alone.n_clean == 0 ? s->econ.alone.root_ns : then_ns;
     if (guess_ns > 0.0 && then_ns > 0.0 && now_ns > 0.0) {
-        gr_spec_econ_rescale(&s->econ[0], now_ns / guess_ns);
-        gr_spec_econ_rescale(&s->econ[1], now_ns / then_ns);
+        gr_spec_econ_rescale(&s->econ.alone, now_ns / guess_ns);
+        gr_spec_econ_rescale(&s->econ.shared, now_ns / then_ns);
     }
     target_reprice_from(s);
 }

@@ -3,7 +3,6 @@
 #include "target_worker/machine/target_internal.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 void target_send_desync(struct gr_target *t, uint32_t peer, const struct gr_frame_header *about,

@@ -1,5 +1,4 @@
 /* The target's sessions: OPEN, APPEND, TRUNCATE, CLOSE; who gets KV blocks, who is evicted, who is pre-empted. */
-#include "common/rules/hash.h"
 #include "target_worker/machine/target_internal.h"
 
 #include <inttypes.h>
@@ -172,8 +171,8 @@ static void start_session(struct gr_target *t, struct session *s, const struct g
     set_stop_ids(s, m);
     append_ids(s, &m->ids);
     set_kinds(s, &m->segments);
-    gr_spec_econ_init(&s->econ[0], &t->econ[0], target_alone_ns(t, 1, target_specpv_context(s)));
-    gr_spec_econ_init(&s->econ[1], &t->econ[1], target_pass_ns(t, s, 1));
+    gr_spec_econ_init(&s->econ.alone, &t->econ.alone, target_alone_ns(t, 1, target_specpv_context(s)));
+    gr_spec_econ_init(&s->econ.shared, &t->econ.shared, target_pass_ns(t, s, 1));
     target_reprice_from(s);
     target_specpv_open(t, s, m);
     begin_turn(t, s, m->max_tokens);

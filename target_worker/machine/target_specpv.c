@@ -67,7 +67,7 @@ void target_refresh(struct gr_target *t, const struct gr_msg *m)
 static bool pays(const struct gr_target *t, const struct session *s, int32_t n_row)
 {
     const struct gr_specpv_params *p = &s->pv.params;
-    const struct gr_spec_econ *e = &s->econ[s->crowded];
+    const struct gr_spec_econ *e = s->crowded ? &s->econ.shared : &s->econ.alone;
     const double n_token = s->next.mode == GR_SPEC_TREE ? GR_MAX(e->tree_tokens, 1.0) : 1.0;
     const int32_t n_missing = gr_specpv_usual_missing(p, &s->pv.drift, n_row, n_token);
     const int32_t n_seen = GR_MIN(gr_specpv_view_tokens(p), s->prefix.len) + n_missing / 2;
@@ -112,6 +112,13 @@ void target_specpv_decide(const struct gr_target *t, struct session *s, int32_t 
                                        .end_due = pv->end_due != GR_FINISH_NONE,
                                        .drift = &pv->drift};
     pv->next = gr_specpv_decide(&in);
+}
+
+void target_specpv_fill_none(struct gr_pass_seq *q)
+{
+    q->partial = q->refresh_view = q->exact = q->judge_only = false;
+    q->n_chain = 0;
+    q->corrupt_at = -1;
 }
 
 void target_specpv_fill(struct gr_target *t, struct session *s, struct gr_pass_seq *q)

@@ -1,8 +1,27 @@
 /* A session of the target: found, cut, freed, and the lines that end it. Everything above stands on this. */
-#include "target_worker/machine/target.h"
+#include "common/base/log.h"
 #include "target_worker/machine/target_internal.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+
+enum gr_status target_init_session(struct session *s, const struct gr_target_config *c)
+{
+    const bool ok = gr_prefix_alloc(&s->prefix, c->n_ctx_max);
+    s->kind = calloc((size_t)c->n_ctx_max, sizeof(*s->kind));
+    if (!ok || s->kind == NULL) {
+        log_error("out of memory for %d sessions of %d tokens", c->n_session_max, c->n_ctx_max);
+        return GR_ENOMEM;
+    }
+    return gr_kv_table_init(&s->kv.table, c->n_ctx_max / GR_KV_BLOCK_TOKENS + 1);
+}
+
+void target_finish_session(struct session *s)
+{
+    gr_prefix_free(&s->prefix);
+    free(s->kind);
+    gr_kv_table_finish(&s->kv.table);
+}
 
 struct session *target_find(struct gr_target *t, uint64_t id)
 {
@@ -63,11 +82,16 @@ void target_tally_told(struct session *s)
     s->fallbacks.n_untold = 0;
 }
 
+void target_forget_probe_sent(struct session *s)
+{
+    gr_spec_econ_forget_probe(&s->econ.alone);
+    gr_spec_econ_forget_probe(&s->econ.shared);
+}
+
 void target_forget_probe(struct session *s)
 {
     target_walk_forget(&s->probe);
-    gr_spec_econ_forget_probe(&s->econ[0]);
-    gr_spec_econ_forget_probe(&s->econ[1]);
+    target_forget_probe_sent(s);
 }
 
 void target_forget_trees(struct session *s)

@@ -1,5 +1,4 @@
 /* A pass is done: what it brought is judged, appended, told. */
-#include "common/rules/hash.h"
 #include "common/base/log.h"
 #include "target_worker/machine/target_internal.h"
 
@@ -170,7 +169,7 @@ static void learn_round(struct gr_target *t, struct session *s, const struct gr_
                                     .wait_ns = (double)s->flight.wait_ns,
                                     .shared = s->crowded,
                                     .root_pass_ns = pass_ns / target_pass_ratio(t, s, 1 + q->tree.n)};
-    struct gr_spec_econ *all = &t->econ[s->crowded];
+    struct gr_spec_econ *all = s->crowded ? &t->econ.shared : &t->econ.alone;
     if (all->n_tree + all->n_root == 0) {
         *all = *target_econ(s); /* the first session's guesses */
     }
@@ -203,7 +202,7 @@ static void settle_trees(struct gr_target *t, struct session *s, int32_t base_le
 
 /* The tokens of a verdict: what of the base stands, the path, then one that has no KV: the new tail. A judgement that
  * lets all stand brings none. */
-static struct outcome append_verdict(struct gr_target *t, struct session *s, const struct gr_pass_seq *q)
+static struct outcome settle(struct gr_target *t, struct session *s, const struct gr_pass_seq *q)
 {
     struct outcome o = {.base_len = s->prefix.len};
     o.keep_len = target_specpv_settle(t, s, q);
@@ -228,43 +227,73 @@ static struct outcome append_verdict(struct gr_target *t, struct session *s, con
     return o;
 }
 
-/* Commits what the pass has brought, and begins the next round or ends the turn. */
-static void apply_walk(struct gr_target *t, struct session *s, const struct gr_pass_seq *q, bool more_follow,
-                       uint64_t now_ns)
+/* ---- a verdict, step by step: what came is settled, committed, learnt from; the next round is decided; all is told
+ * ---- */
+
+static void commit(struct gr_target *t, struct session *s, const struct gr_pass_seq *q)
 {
-    const bool prefill = q->kind == GR_PASS_PREFILL;
-    const struct outcome o = append_verdict(t, s, q);
     target_keep_features(t, s, q);
     gr_kv_table_truncate(&t->pool, &s->kv.table, s->prefix.len - 1);
     if (s->flight.reroot) {
         target_note_reroot(t, s);
     }
+}
+
+static void decide(struct gr_target *t, struct session *s, enum gr_finish finish, bool prefill, uint64_t now_ns)
+{
+    target_next_number(&s->next);
+    if (finish != GR_FINISH_NONE) {
+        target_go_idle(t, s, now_ns);
+        target_next_want_none(&s->next);
+        return;
+    }
+    target_turn_decode(s);
+    if (prefill) {
+        target_reprice(t, s);
+    }
+    target_begin_round(t, s, now_ns);
+}
+
+#define PRICES_TREES 4  /* tree rounds between two looks at the prices */
+#define PRICES_ROOTS 64 /* the same of rounds without trees, whose drafter needs them for a probe at most */
+#define PRICES_FIRST 8  /* the first such round: what the probe after it is drafted by */
+
+/* After a prompt, which has taught what its context costs, when more or fewer sessions share the pass, and now and
+ * then. */
+static bool prices_are_due(const struct gr_target *t, struct session *s, bool prefill)
+{
+    const struct gr_spec_econ *e = target_econ(s);
+    return prefill || s->cost_decode != target_decoding(t).n || e->n_tree % PRICES_TREES == 0 ||
+           e->n_root % PRICES_ROOTS == PRICES_FIRST;
+}
+
+/* Prices come before the VERDICT that asks for a tree: they are for that tree. */
+static void say(struct gr_target *t, struct session *s, const struct gr_pass_seq *q, uint32_t round,
+                const struct outcome *o, bool more_follow, uint64_t now_ns)
+{
+    const bool prefill = q->kind == GR_PASS_PREFILL;
+    if (prices_are_due(t, s, prefill)) {
+        target_send_cost(t, s);
+    }
+    if (o->appended) {
+        send_round_verdict(t, s, q, round, o, more_follow, now_ns);
+    }
+    send_commit(t, s, q, prefill ? 0 : round, o);
+}
+
+static void apply_walk(struct gr_target *t, struct session *s, const struct gr_pass_seq *q, bool more_follow,
+                       uint64_t now_ns)
+{
+    const bool prefill = q->kind == GR_PASS_PREFILL;
+    const uint32_t round = s->next.round;
+    const struct outcome o = settle(t, s, q);
+    commit(t, s, q);
     if (!prefill) {
         learn_round(t, s, q, s->prefix.len - o.base_len, now_ns);
     }
     settle_trees(t, s, o.base_len);
-    const uint32_t round = s->next.round;
-    target_next_number(&s->next);
-    if (o.finish != GR_FINISH_NONE) {
-        target_go_idle(t, s, now_ns);
-        target_next_want_none(&s->next);
-    } else {
-        target_turn_decode(s);
-        if (prefill) {
-            target_reprice(t, s);
-        }
-        target_begin_round(t, s, now_ns);
-    }
-    /* Prices before they are needed: after a prompt, which has taught what its context costs, when more or fewer
-     * sessions share the pass, and now and then. */
-    if (prefill || s->cost_decode != target_decoding(t).n || target_econ(s)->n_tree % 4 == 0 ||
-        target_econ(s)->n_root % 64 == 8) {
-        target_send_cost(t, s);
-    }
-    if (o.appended) {
-        send_round_verdict(t, s, q, round, &o, more_follow, now_ns);
-    }
-    send_commit(t, s, q, prefill ? 0 : round, &o);
+    decide(t, s, o.finish, prefill, now_ns);
+    say(t, s, q, round, &o, more_follow, now_ns);
 }
 
 static void finish_prefill_chunk(struct gr_target *t, struct session *s, const struct gr_pass_seq *q, bool more_follow,
