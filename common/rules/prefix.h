@@ -49,6 +49,15 @@ static inline void gr_prefix_cut(struct gr_prefix *p, int32_t len)
     p->len = len;
 }
 
+/* Another token at pos; the hashes after it follow. */
+static inline void gr_prefix_replace(struct gr_prefix *p, int32_t pos, int32_t token)
+{
+    p->token[pos] = token;
+    for (int32_t i = pos; i < p->len; i++) {
+        p->hash[i + 1] = gr_hash_extend(p->hash[i], p->token[i]);
+    }
+}
+
 /* Hash of all of it. */
 static inline uint64_t gr_prefix_hash(const struct gr_prefix *p)
 {

@@ -17,7 +17,7 @@ static enum gr_status init_follow(struct follow *f, const struct gr_drafter_conf
         log_error("out of memory for %d sessions of %d tokens", c->n_session_max, c->n_ctx_max);
         return GR_ENOMEM;
     }
-    return gr_kv_table_init(&f->table, c->n_ctx_max / GR_KV_BLOCK_TOKENS + 1);
+    return gr_kv_table_init(&f->kv.table, c->n_ctx_max / GR_KV_BLOCK_TOKENS + 1);
 }
 
 static enum gr_status init_drafter(struct gr_drafter *d)
@@ -79,7 +79,7 @@ void gr_drafter_destroy(struct gr_drafter *d)
     for (int i = 0; d->follow != NULL && i < d->config.n_session_max; i++) {
         gr_prefix_free(&d->follow[i].prefix);
         free(d->follow[i].builder);
-        gr_kv_table_finish(&d->follow[i].table);
+        gr_kv_table_finish(&d->follow[i].kv.table);
     }
     gr_kv_pool_finish(&d->pool);
     free(d->follow);
@@ -110,28 +110,21 @@ static struct gr_tree_config tree_config_of(const struct gr_msg *m)
  * and so does what was learnt about its rounds; everything else begins anew. */
 static void begin_anew(struct follow *f)
 {
-    const struct follow kept = {.state = f->state,
-                                .id = f->id,
-                                .epoch = f->epoch,
-                                .peer = f->peer,
-                                .prefix = f->prefix,
-                                .builder = f->builder,
-                                .table = f->table,
-                                .kv_len = f->kv_len,
-                                .kv_shift = f->kv_shift,
-                                .feature_first = f->feature_first,
-                                .feature_end = f->feature_end,
-                                .feature_told = f->feature_told,
-                                .in_job = f->in_job,
-                                .job_stale = f->in_job,
-                                .job_len = f->job_len,
-                                .job_task = f->job_task,
-                                .fallbacks = f->fallbacks,
-                                .n_desync_all = f->n_desync_all,
-                                .n_desync = f->n_desync,
-                                .n_feature_gap = f->n_feature_gap,
-                                .cost = f->cost,
-                                .acceptance = f->acceptance};
+    const struct follow kept = {
+        .state = f->state,
+        .id = f->id,
+        .epoch = f->epoch,
+        .peer = f->peer,
+        .prefix = f->prefix,
+        .builder = f->builder,
+        .kv = f->kv,
+        .features = f->features,
+        .job = {.in_flight = f->job.in_flight, .stale = f->job.in_flight, .len = f->job.len, .task = f->job.task},
+        .fallbacks = f->fallbacks,
+        .n_desync_all = f->n_desync_all,
+        .tally = f->tally,
+        .cost = f->cost,
+        .acceptance = f->acceptance};
     *f = kept;
 }
 
@@ -210,7 +203,7 @@ static void attach(struct gr_drafter *d, const struct gr_msg *m)
         drafter_free(d, f);
         return;
     }
-    f->state = DRAFT_CONNECTING;
+    drafter_connect(f);
     f->id = m->session;
     f->epoch = m->epoch;
     f->peer = peer;
@@ -222,7 +215,9 @@ static void attach(struct gr_drafter *d, const struct gr_msg *m)
     f->tree_config = tree_config_of(m);
     f->auto_tree = m->auto_tree != 0;
     f->draft_ahead = m->draft_ahead != 0;
-    f->kv_shift = d->config.feature_width > 0 ? GR_MAX(f->kv_shift, 1) : 0;
+    if (d->config.feature_width > 0) {
+        draft_kv_of_head(f);
+    }
 }
 
 static void attach_waiting(struct gr_drafter *d)
@@ -238,11 +233,11 @@ static void tell_troubles(struct gr_drafter *d, struct follow *f)
 {
     const struct gr_msg m = {.type = GR_MSG_DRAFT_TROUBLE,
                              .session = f->id,
-                             .n_desync = f->n_desync,
+                             .n_desync = f->tally.n_desync,
                              .n_fallback = f->fallbacks.n_untold,
-                             .n_feature_gap = f->n_feature_gap};
+                             .n_feature_gap = f->tally.n_feature_gap};
     if (m.n_desync > 0 || m.n_fallback > 0 || m.n_feature_gap > 0) {
-        f->n_desync = f->n_feature_gap = f->fallbacks.n_untold = 0;
+        drafter_tally_told(f);
         d->io.send_msg(d->io.ctx, &m);
     }
 }
@@ -263,8 +258,8 @@ static void detach(struct gr_drafter *d, uint64_t id)
         m.n_first_hit = f->n_first_hit;
         m.first_expected = f->first_expected;
         m.n_alarm = f->n_alarm;
-        m.wire_bytes = f->wire_bytes;
-        m.wire_tokens = f->wire_len0 > 0 ? (uint64_t)GR_MAX(f->prefix.len - f->wire_len0, 0) : 0;
+        m.wire_bytes = f->wire.bytes;
+        m.wire_tokens = f->wire.len0 > 0 ? (uint64_t)GR_MAX(f->prefix.len - f->wire.len0, 0) : 0;
         drafter_free(d, f);
     }
     d->io.send_msg(d->io.ctx, &m);
@@ -332,7 +327,7 @@ uint64_t gr_drafter_step(struct gr_drafter *d, uint64_t now_ns)
         if (f->state != DRAFT_FREE && f->resync_due) {
             drafter_send_resync(d, f);
         }
-        if (f->ready) {
+        if (f->owed.ready) {
             drafter_send_tree(d, f, now_ns);
         }
         drafter_slide(d, f);
@@ -367,13 +362,13 @@ bool gr_drafter_check(const struct gr_drafter *d)
     GR_ASSERT(d->config.n_session_max <= (int)GR_ARRAY_LEN(tables));
     for (int i = 0; i < d->config.n_session_max; i++) {
         const struct follow *f = &d->follow[i];
-        tables[i] = &f->table;
-        const bool based = f->kv_shift > 0 || f->root_len <= f->kv_len;
-        if (f->feature_first > f->feature_end || f->feature_end - f->feature_first > d->config.feature_window ||
-            f->feature_end > f->prefix.len) {
+        tables[i] = &f->kv.table;
+        const bool based = f->kv.shift > 0 || f->candidates.len <= f->kv.len;
+        if (f->features.first > f->features.end || f->features.end - f->features.first > d->config.feature_window ||
+            f->features.end > f->prefix.len) {
             return false;
         }
-        if (!f->in_job && f->root_valid && !(based && gr_tree_builder_check(f->builder))) {
+        if (!f->job.in_flight && f->candidates.valid && !(based && gr_tree_builder_check(f->builder))) {
             return false;
         }
     }

@@ -30,31 +30,30 @@ uint16_t *drafter_feature_row(const struct gr_drafter *d, const struct follow *f
 /* The first feature that a row may still take. */
 static int32_t first_needed(const struct follow *f)
 {
-    return GR_MAX(drafter_row_from(f) - 2, f->kv_shift - 1);
+    return GR_MAX(drafter_row_from(f) - 2, f->kv.shift - 1);
 }
 
 /* Room for what comes: the peer counts what it may send from what was used, told or not. */
 void drafter_let_go(struct follow *f)
 {
-    f->feature_first = GR_MAX(f->feature_first, GR_MIN(first_needed(f), f->feature_end));
+    f->features.first = GR_MAX(f->features.first, GR_MIN(first_needed(f), f->features.end));
 }
 
-void drafter_cut_features(struct follow *f, int32_t len)
+void drafter_cut_features(struct gr_drafter *d, struct follow *f, int32_t len)
 {
-    if (f->kv_shift == 0) {
+    if (f->kv.shift == 0) {
         return;
     }
-    if (len <= f->kv_shift && f->kv_shift > 1) { /* not even a tail's row is left */
-        f->kv_shift = 1;
-        f->kv_len = 0;
-        f->feature_end = 0;
+    if (len <= f->kv.shift && f->kv.shift > 1) { /* not even a tail's row is left */
+        draft_kv_begin_at(d, f, 1);
+        f->features.end = 0;
     }
-    f->feature_end = GR_MIN(f->feature_end, len);
-    const int32_t first = GR_MIN(first_needed(f), f->feature_end);
-    if (f->feature_first > first) { /* let go already: the target sends them again */
-        f->feature_first = f->feature_end = first;
+    f->features.end = GR_MIN(f->features.end, len);
+    const int32_t first = GR_MIN(first_needed(f), f->features.end);
+    if (f->features.first > first) { /* let go already: the target sends them again */
+        f->features.first = f->features.end = first;
     }
-    f->feature_told = GR_MIN(f->feature_told, f->feature_first);
+    f->features.told = GR_MIN(f->features.told, f->features.first);
 }
 
 /* The target keeps nothing before `first`: the session's KV begins there. */
@@ -62,14 +61,10 @@ void drafter_begin_features(struct gr_drafter *d, struct follow *f, int32_t firs
 {
     log_info("session %" PRIu64 ": its features begin at position %d of %d", f->id, first, f->prefix.len);
     d->counters.n_feature_start++;
-    f->kv_shift = first + 1;
-    f->kv_len = 0;
-    f->feature_first = f->feature_end = f->feature_told = first;
-    f->root_valid = false;
-    f->job_stale = f->in_job;
-    if (!f->in_job) {
-        gr_kv_table_truncate(&d->pool, &f->table, 0);
-    }
+    draft_kv_begin_at(d, f, first + 1);
+    f->features.first = f->features.end = f->features.told = first;
+    drafter_candidates_drop(f);
+    drafter_flight_outdated_from(f, 0);
 }
 
 static int32_t slides_at(int32_t context)
@@ -87,13 +82,12 @@ int32_t gr_drafter_kv_len_max(int32_t context, int32_t prefill_chunk, int32_t n_
 void drafter_slide(struct gr_drafter *d, struct follow *f)
 {
     const int32_t context = d->config.feature_context;
-    const int32_t n_cell = drafter_n_cell(f, f->kv_len);
-    if (f->kv_shift == 0 || context == 0 || f->in_job || n_cell < slides_at(context)) {
+    const int32_t n_cell = drafter_n_cell(f, f->kv.len);
+    if (f->kv.shift == 0 || context == 0 || f->job.in_flight || n_cell < slides_at(context)) {
         return;
     }
     const int32_t n_drop = (n_cell - context) / GR_KV_BLOCK_TOKENS;
-    gr_kv_table_drop_front(&d->pool, &f->table, n_drop);
-    f->kv_shift += n_drop * GR_KV_BLOCK_TOKENS;
+    draft_kv_drop_front(d, f, n_drop);
     d->counters.n_slide++;
 }
 
@@ -101,23 +95,30 @@ void drafter_slide(struct gr_drafter *d, struct follow *f)
  * anyway. */
 void drafter_take_features_again(struct gr_drafter *d, struct follow *f, int32_t first)
 {
-    first = GR_MAX(first, f->kv_shift - 1);
+    first = GR_MAX(first, f->kv.shift - 1);
     d->counters.n_feature_again++;
-    f->job_stale = f->job_stale || (f->in_job && f->job_len > first + 1);
-    f->kv_len = GR_MIN(f->kv_len, GR_MAX(first + 1, f->kv_shift));
-    f->feature_end = GR_MIN(f->feature_end, first);
-    f->feature_first = GR_MIN(f->feature_first, f->feature_end);
-    f->feature_told = GR_MIN(f->feature_told, f->feature_first);
-    if (!f->in_job) {
-        gr_kv_table_truncate(&d->pool, &f->table, drafter_n_cell(f, f->kv_len));
-    }
+    drafter_flight_outdated_from(f, first + 1);
+    draft_kv_cut(d, f, GR_MAX(first + 1, f->kv.shift));
+    f->features.end = GR_MIN(f->features.end, first);
+    f->features.first = GR_MIN(f->features.first, f->features.end);
+    f->features.told = GR_MIN(f->features.told, f->features.first);
+}
+
+void drafter_reach_features(struct follow *f, int32_t end)
+{
+    f->features.end = end;
+}
+
+void drafter_features_told(struct follow *f)
+{
+    f->features.told = f->features.first;
 }
 
 void drafter_copy_features(const struct gr_drafter *d, const struct follow *f, int32_t pos0, int32_t n_row,
                            uint16_t *out)
 {
     const size_t width = (size_t)d->config.feature_width;
-    GR_ASSERT(n_row == 0 || (pos0 > f->feature_first && pos0 + n_row - 1 <= f->feature_end));
+    GR_ASSERT(n_row == 0 || (pos0 > f->features.first && pos0 + n_row - 1 <= f->features.end));
     for (int32_t r = 0; r < n_row; r++) {
         memcpy(out + (size_t)r * width, drafter_feature_row(d, f, pos0 + r - 1), width * sizeof(*out));
     }

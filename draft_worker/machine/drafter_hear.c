@@ -13,19 +13,14 @@ static void outgrown(struct gr_drafter *d, struct follow *f)
     snprintf(limit, sizeof(limit), "%d tokens", d->config.n_ctx_max);
     drafter_fall_back(d, f, GR_FALLBACK_DRAFT_CONTEXT, limit);
     drafter_truncate(d, f, 0);
-    f->state = DRAFT_FULL;
+    drafter_fill_up(f);
 }
 
 static void ask_for_tree(struct gr_drafter *d, struct follow *f, uint32_t round, int32_t n_want, uint64_t now_ns)
 {
-    f->due = true;
-    f->ready = false;
-    f->due_round = round;
-    f->due_node = n_want;
-    f->due_ns = now_ns;
-    f->job_ns = 0;
+    drafter_owe(f, round, n_want, now_ns);
     if (GR_MIN(f->tree_config.n_node, n_want) == 0 ||
-        f->prefix.len <= f->kv_shift) { /* no node is allowed, or there is no tail to draft from */
+        f->prefix.len <= f->kv.shift) { /* no node is allowed, or there is no tail to draft from */
         drafter_answer_empty(d, f, round, (uint32_t)f->prefix.len, f->prefix.hash[f->prefix.len], now_ns);
     }
 }
@@ -44,7 +39,7 @@ static void desync(struct gr_drafter *d, struct follow *f, const char *what)
 /* A desync that is found here. */
 static void lose_place(struct gr_drafter *d, struct follow *f, const char *what)
 {
-    f->n_desync++;
+    drafter_note_desync(f);
     desync(d, f, what);
 }
 
@@ -95,7 +90,7 @@ static const struct sent_tree *find_sent(const struct follow *f, const struct gr
                                          int *root_out)
 {
     for (int i = 0; i < N_SENT; i++) {
-        const struct sent_tree *t = &f->sent[i];
+        const struct sent_tree *t = &f->trees.sent[i];
         const int root = walk_sent(f, t, (int32_t)v->keep_len);
         if (root != NODE_NONE && t->round == v->draft_round && is_path(&t->drafted.tree, root, v) &&
             hash_after(f, &t->drafted.tree, v) == hash) {
@@ -190,8 +185,7 @@ static bool follow_path(struct gr_drafter *d, struct follow *f, const struct gr_
 static void answer_when_full(struct gr_drafter *d, struct follow *f, const struct gr_frame_header *h,
                              const struct gr_verdict *v, uint64_t now_ns)
 {
-    f->ready = false;
-    f->due_ns = now_ns;
+    drafter_owe_answer(f, now_ns);
     if (v->n_want > 0) {
         drafter_answer_empty(d, f, h->round + 1, v->keep_len + v->n_path + 1, h->prefix_hash, now_ns);
     }
@@ -243,9 +237,9 @@ static enum gr_status on_verdict(struct gr_drafter *d, struct follow *f, const s
         return GR_OK;
     }
     learn_rate(f, v.n_path + 1, now_ns);
-    f->wire_len0 = f->wire_len0 == 0 ? f->prefix.len : f->wire_len0;
+    drafter_begin_wire(f);
     f->round_next = h->round + 1;
-    f->due = f->ready = false;
+    drafter_owe_none(f);
     if (v.n_want > 0) {
         ask_for_tree(d, f, h->round + 1, v.n_want, now_ns);
     }
@@ -262,7 +256,7 @@ static void on_delta_when_full(struct gr_drafter *d, struct follow *f, const str
         return;
     }
     f->round_next = h->round;
-    f->due_ns = now_ns;
+    drafter_owe_answer(f, now_ns);
     if ((h->flags & GR_DELTA_DRAFT) != 0) {
         drafter_answer_empty(d, f, h->round, h->base_len, h->prefix_hash, now_ns);
     }
@@ -291,13 +285,15 @@ static enum gr_status compare_delta(const struct gr_drafter *d, const struct fol
 
 static bool is_last(const struct follow *f, uint32_t round, uint32_t base_len, uint64_t hash)
 {
-    return f->last.valid && f->last.round == round && f->last.base_len == base_len && f->last.hash == hash;
+    return f->trees.last.valid && f->trees.last.round == round && f->trees.last.base_len == base_len &&
+           f->trees.last.hash == hash;
 }
 
 /* A tree of this round on this very prefix has been sent, or is being grown. */
 static bool is_answered(const struct follow *f, uint32_t round)
 {
-    return f->due ? f->due_round == round : is_last(f, round, (uint32_t)f->prefix.len, f->prefix.hash[f->prefix.len]);
+    return f->owed.due ? f->owed.round == round
+                       : is_last(f, round, (uint32_t)f->prefix.len, f->prefix.hash[f->prefix.len]);
 }
 
 /* Makes the tokens what the DELTA says; `same` of them are already. */
@@ -308,7 +304,7 @@ static void apply_delta(struct gr_drafter *d, struct follow *f, const struct gr_
         drafter_truncate(d, f, same);
     }
     if (f->prefix.len < len) {
-        f->due = f->ready = false;
+        drafter_owe_none(f);
     }
     while (f->prefix.len < len) {
         drafter_append(d, f, gr_delta_id(delta, (uint32_t)f->prefix.len - delta->common_len));
@@ -351,13 +347,17 @@ static enum gr_status on_delta(struct gr_drafter *d, struct follow *f, const str
         return GR_OK;
     }
     apply_delta(d, f, &delta, same);
-    if (f->due && h->round > f->due_round) { /* its round is over */
-        f->due = f->ready = false;
+    if (f->owed.due && h->round > f->owed.round) { /* its round is over */
+        drafter_owe_none(f);
     }
     if (last && !wanted && f->state == DRAFT_SYNCING) {
-        f->prefill_len = f->prefix.len;
+        drafter_prefill_all(f);
     }
-    f->state = last ? DRAFT_FOLLOWING : DRAFT_SYNCING;
+    if (last) {
+        drafter_follow_on(f);
+    } else {
+        drafter_sync(f);
+    }
     f->round_next = h->round;
     f->verdict_ns = 0;
     if (wanted) {
@@ -381,7 +381,7 @@ static enum gr_status on_desync(struct gr_drafter *d, struct follow *f, const st
     if (reason == GR_DESYNC_UNKNOWN_SESSION) {
         log_info("session %" PRIu64 ": the target does not know it any more", f->id);
         drafter_truncate(d, f, 0);
-        f->state = DRAFT_SYNCING;
+        drafter_sync(f);
         return GR_OK;
     }
     if (f->state == DRAFT_FOLLOWING && reason == GR_DESYNC_DETACHED) { /* it was silent; no token is another */
@@ -418,10 +418,10 @@ static void note_gathering(struct gr_drafter *d, const struct gr_frame_header *h
 static void ask_again(struct gr_drafter *d, struct follow *f, const struct gr_features *r)
 {
     d->counters.n_feature_gap++;
-    f->n_feature_gap++;
+    drafter_note_feature_gap(f);
     if (f->state == DRAFT_FOLLOWING) { /* else it has been asked */
         log_warn("session %" PRIu64 ": features of positions from %u where %d to %d are held; asking the target", f->id,
-                 r->first_pos, f->feature_first, f->feature_end);
+                 r->first_pos, f->features.first, f->features.end);
         drafter_send_resync(d, f);
     }
 }
@@ -460,28 +460,28 @@ static enum gr_status on_features(struct gr_drafter *d, struct follow *f, const 
     drafter_let_go(f);
     const int32_t end = (int32_t)h->base_len;
     const int32_t first = (int32_t)r.first_pos;
-    const bool again = (h->flags & GR_FEATURES_AGAIN) != 0 && end > f->kv_shift - 1;
-    if (again && GR_MAX(first, f->kv_shift - 1) < f->feature_end) {
+    const bool again = (h->flags & GR_FEATURES_AGAIN) != 0 && end > f->kv.shift - 1;
+    if (again && GR_MAX(first, f->kv.shift - 1) < f->features.end) {
         drafter_take_features_again(d, f, first);
     }
     /* The target counts the window from here on: what is held before has no room beside it. */
-    const bool start = (h->flags & GR_FEATURES_START) != 0 && first > f->feature_first;
-    if (!start && end <= f->feature_end) {
+    const bool start = (h->flags & GR_FEATURES_START) != 0 && first > f->features.first;
+    if (!start && end <= f->features.end) {
         d->counters.n_stale_features++;
         return GR_OK;
     }
-    if ((first > f->feature_end && !start) || end - (start ? first : f->feature_first) > d->config.feature_window) {
+    if ((first > f->features.end && !start) || end - (start ? first : f->features.first) > d->config.feature_window) {
         ask_again(d, f, &r);
         return GR_OK;
     }
     if (start) {
         drafter_begin_features(d, f, first);
     }
-    for (int32_t p = f->feature_end; p < end; p++) {
+    for (int32_t p = f->features.end; p < end; p++) {
         memcpy(drafter_feature_row(d, f, p), r.row_bytes + (size_t)(p - first) * row_bytes, row_bytes);
     }
-    d->counters.n_feature_row += (uint64_t)(end - f->feature_end);
-    f->feature_end = end;
+    d->counters.n_feature_row += (uint64_t)(end - f->features.end);
+    drafter_reach_features(f, end);
     return GR_OK;
 }
 
@@ -496,8 +496,8 @@ enum gr_status gr_drafter_on_frame(struct gr_drafter *d, uint32_t peer, const ui
         return GR_OK; /* detached while the frame was on its way */
     }
     /* The features of a prompt may come behind the first VERDICT: they are no price of decoding. */
-    const bool of_prompt = h.type == GR_FRAME_FEATURES && h.base_len < (uint32_t)f->wire_len0;
-    f->wire_bytes += f->wire_len0 > 0 && !of_prompt ? len : 0;
+    const bool of_prompt = h.type == GR_FRAME_FEATURES && h.base_len < (uint32_t)f->wire.len0;
+    drafter_count_wire(f, of_prompt ? 0 : len);
     switch (h.type) {
     case GR_FRAME_VERDICT:
         return on_verdict(d, f, &h, frame, len, now_ns);

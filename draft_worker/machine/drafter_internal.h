@@ -23,24 +23,86 @@ struct sent_tree {
     struct gr_drafted drafted;
 };
 
+/* The parts of a session. Each is written by one file, which is named here; all may read it. */
+
+/* draft_kv.c: the KV of the draft model or head. */
+struct draft_kv {
+    struct gr_kv_table table;
+    int32_t len;   /* tokens with draft KV */
+    int32_t shift; /* A head, else 0: tokens before it have no row; that of token p stands in cell p - shift. */
+};
+
+/* drafter_flight.c: the job that the session is in. */
+struct job_state {
+    bool in_flight;
+    enum gr_draft_task task;
+    int32_t len;    /* tokens that the job works on */
+    uint32_t round; /* the round that its tree is for */
+    bool stale;     /* tokens below len were replaced meanwhile, or the session was attached anew */
+};
+
+/* drafter_flight.c: what the builder's candidates hang below. */
+struct candidates {
+    bool valid;
+    int32_t len; /* they were drafted on the first len tokens */
+};
+
+/* drafter_trees.c: the tree that is owed to the target. */
+struct owed_tree {
+    bool due; /* a VERDICT or DELTA asked for a tree of `round`, of at most n_node nodes */
+    uint32_t round;
+    int32_t n_node;
+    uint64_t asked_ns;
+    uint64_t compute_ns; /* that jobs have taken for it */
+    bool ready;          /* `grown` waits for credit */
+    struct sent_tree grown;
+};
+
+/* drafter_trees.c: what was sent. */
+struct sent_trees {
+    struct sent_tree sent[N_SENT]; /* newest first */
+    struct sent_id {               /* the last DRAFT, with nodes or without, unless a RESYNC followed */
+        bool valid;
+        uint32_t round, base_len;
+        uint64_t hash;
+    } last;
+};
+
+/* drafter_features.c: positions whose features are held. */
+struct held_features {
+    int32_t first, end;
+    int32_t told; /* first, as of the last TAKEN or RESYNC */
+};
+
+/* follow.c: troubles that the orchestrator has not been told yet. */
+struct draft_tally {
+    uint32_t n_desync, n_feature_gap;
+};
+
+/* follow.c: frames both ways since len0 tokens were there, the first VERDICT's; 0: it has not come yet. */
+struct wire_tally {
+    uint64_t bytes;
+    int32_t len0;
+};
+
 struct follow {
-    enum draft_state state;
+    enum draft_state state; /* follow.c */
     uint64_t id;
     uint32_t epoch, peer;
+    bool closing;
     struct gr_prefix prefix;         /* the committed tokens that are known */
-    struct gr_tree_builder *builder; /* owned; the job's while in_job */
-    struct gr_kv_table table;
-    bool resync_due; /* a RESYNC waits for credit */
-    bool starved;    /* the KV pool had no block for it; said once */
-    int32_t kv_len;  /* tokens with draft KV */
-    /* A head, else 0: tokens before it have no row, and that of token p stands in cell p - kv_shift of the table. */
-    int32_t kv_shift;
-    int32_t feature_first, feature_end; /* positions whose features are held, see drafter_features.c */
-    int32_t feature_told;               /* of the last TAKEN, or RESYNC */
-    int32_t prefill_len; /* of them that get it though no tree is wanted yet: the prompt of an attached session */
-    /* what the builder's candidates hang below */
-    bool root_valid;
-    int32_t root_len; /* they were drafted on the first root_len tokens */
+    struct gr_tree_builder *builder; /* owned; the job's while one is in flight */
+    struct draft_kv kv;
+    struct job_state job;
+    struct candidates candidates;
+    struct owed_tree owed;
+    struct sent_trees trees;
+    struct held_features features;
+    struct draft_tally tally;
+    struct wire_tally wire;
+    bool resync_due;     /* a RESYNC waits for credit */
+    bool starved;        /* the KV pool had no block for it; said once */
+    int32_t prefill_len; /* tokens that get KV though no tree is wanted yet: the prompt of an attached session */
     struct gr_sampling sampling;
     struct gr_tree_config tree_config;
     bool auto_tree, draft_ahead;
@@ -51,39 +113,18 @@ struct follow {
     uint64_t verdict_ns; /* of the last VERDICT that was followed; 0: there was a break */
     uint32_t n_rate;
     float rate_tokens, rate_ns;
-    /* the tree that is owed */
     uint32_t round_next; /* VERDICTs and DELTAs of earlier rounds are stale */
-    bool due;            /* a VERDICT or DELTA asked for a tree of due_round, of at most due_node nodes */
-    uint32_t due_round;
-    int32_t due_node;
-    uint64_t due_ns;                        /* when it asked */
-    bool ready;                             /* `pending` is grown and waits for credit */
-    struct sent_tree pending, sent[N_SENT]; /* sent: newest first */
-    struct sent_id {                        /* the last DRAFT, with nodes or without, unless a RESYNC followed */
-        bool valid;
-        uint32_t round, base_len;
-        uint64_t hash;
-    } last;
     /* draft-ahead since the last tree */
     int32_t n_ahead_level;
     bool ahead_done; /* nothing is left to expand */
     bool flipped;    /* test_flip_round has been */
-    /* the job in flight */
-    bool in_job, closing;
-    enum gr_draft_task job_task;
-    int32_t job_len;    /* len the job works on */
-    uint32_t job_round; /* and the round its tree is for */
-    bool job_stale;     /* tokens below job_len were replaced meanwhile, or the session was attached anew */
-    uint64_t n_round, draft_ns, host_ns, job_ns, n_ahead, n_hit;
+    uint64_t n_round, draft_ns, host_ns, n_ahead, n_hit;
     struct gr_fallbacks fallbacks;
-    uint32_t n_desync_all;            /* the target's included, for the log */
-    uint32_t n_desync, n_feature_gap; /* found here, and not told the orchestrator yet */
+    uint32_t n_desync_all; /* the target's included, for the log */
     /* the first child of a tree: how often it was tried and accepted, what the model expected; alarms in this session
      */
     uint64_t n_first, n_first_hit, n_alarm;
     double first_expected;
-    uint64_t wire_bytes; /* frames both ways since wire_len0 tokens were there, the first VERDICT's; 0: not come yet */
-    int32_t wire_len0;
 };
 
 struct gr_drafter {
@@ -112,21 +153,66 @@ struct gr_drafter {
 /* The first token whose row is not built. */
 static inline int32_t drafter_row_from(const struct follow *f)
 {
-    return GR_MAX(f->kv_len, f->kv_shift);
+    return GR_MAX(f->kv.len, f->kv.shift);
 }
 
 /* Cells of the table that the first len tokens take. */
 static inline int32_t drafter_n_cell(const struct follow *f, int32_t len)
 {
-    return GR_MAX(len - f->kv_shift, 0);
+    return GR_MAX(len - f->kv.shift, 0);
 }
 
 /* The files stand on each other in this order; none calls one below it here. */
 
+/* ---- draft_kv.c ---- */
+/* Tokens from len on are gone. A job in flight keeps its blocks; they are given back when it is done. */
+void draft_kv_cut(struct gr_drafter *d, struct follow *f, int32_t len);
+/* The KV begins anew, with the row of token `shift`. */
+void draft_kv_begin_at(struct gr_drafter *d, struct follow *f, int32_t shift);
+/* A head has come: token 0 has no row. */
+void draft_kv_of_head(struct follow *f);
+void draft_kv_reach(struct follow *f, int32_t len);
+void draft_kv_drop_front(struct gr_drafter *d, struct follow *f, int32_t n_block);
+void draft_kv_trim(struct gr_drafter *d, struct follow *f);
+
+/* ---- drafter_flight.c ---- */
+void drafter_flight_begin(struct follow *f, enum gr_draft_task task);
+void drafter_flight_works_on(struct follow *f, int32_t len, uint32_t round);
+/* Tokens from len on are others now. */
+void drafter_flight_outdated_from(struct follow *f, int32_t len);
+void drafter_flight_land(struct follow *f);
+void drafter_candidates_drop(struct follow *f);
+void drafter_candidates_cut(struct follow *f, int32_t len);
+void drafter_candidates_stand(struct follow *f);
+void drafter_candidates_of_job(struct follow *f);
+
+/* ---- drafter_trees.c ---- */
+void drafter_owe(struct follow *f, uint32_t round, int32_t n_node, uint64_t now_ns);
+void drafter_owe_none(struct follow *f);
+/* Nothing is owed, and what waited is outdated, but an answer is timed from here. */
+void drafter_owe_answer(struct follow *f, uint64_t now_ns);
+void drafter_owed_time(struct follow *f, uint64_t compute_ns);
+/* A tree for the round that is owed, on the tokens as they are. */
+void drafter_owed_grown(struct follow *f, const struct gr_drafted *drafted);
+/* One for another round or length: late, or without nodes (drafted NULL). */
+void drafter_owed_other(struct follow *f, uint32_t round, uint32_t base_len, uint64_t hash,
+                        const struct gr_drafted *drafted);
+void drafter_owed_ready(struct follow *f);
+void drafter_owed_sent(struct follow *f);
+void drafter_sent_note(struct follow *f, const struct sent_tree *t);
+void drafter_sent_cut(struct follow *f, int32_t len);
+void drafter_sent_forget(struct follow *f);
+/* A RESYNC follows: no DRAFT is the last one. */
+void drafter_sent_forget_last(struct follow *f);
+
 /* drafter_features.c: the ring of features, and where the KV of a head begins. */
 uint16_t *drafter_feature_row(const struct gr_drafter *d, const struct follow *f, int32_t pos);
 /* Tokens from len on are gone; kv_len is set. */
-void drafter_cut_features(struct follow *f, int32_t len);
+void drafter_cut_features(struct gr_drafter *d, struct follow *f, int32_t len);
+/* Features up to end are in the ring. */
+void drafter_reach_features(struct follow *f, int32_t end);
+/* The target knows what is held. */
+void drafter_features_told(struct follow *f);
 /* Room for what comes: features that no row takes any more are forgotten. The target counts what it may send from what
  * was used, told or not. */
 void drafter_let_go(struct follow *f);
@@ -141,7 +227,22 @@ void drafter_copy_features(const struct gr_drafter *d, const struct follow *f, i
 /* Lets go of what a head does not look back at any more. */
 void drafter_slide(struct gr_drafter *d, struct follow *f);
 
-/* follow.c */
+/* ---- follow.c ---- */
+void drafter_connect(struct follow *f);
+/* The target is asked where to go on, or is answering. */
+void drafter_sync(struct follow *f);
+/* All that the target has committed is here. */
+void drafter_follow_on(struct follow *f);
+/* The session has outgrown the drafter. */
+void drafter_fill_up(struct follow *f);
+/* The prompt of an attached session gets KV. */
+void drafter_prefill_all(struct follow *f);
+void drafter_note_desync(struct follow *f);
+void drafter_note_feature_gap(struct follow *f);
+void drafter_tally_told(struct follow *f);
+/* Bytes of a frame, once the first VERDICT has come. */
+void drafter_count_wire(struct follow *f, size_t bytes);
+void drafter_begin_wire(struct follow *f);
 struct follow *drafter_find(struct gr_drafter *d, uint64_t id);
 void drafter_free(struct gr_drafter *d, struct follow *f);
 void drafter_send_error(struct gr_drafter *d, uint64_t session, enum gr_status code, const char *text);

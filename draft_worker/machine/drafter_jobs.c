@@ -21,11 +21,11 @@ struct reuse {
 static struct reuse find_reuse(const struct follow *f)
 {
     struct reuse r = {.cand = -1};
-    if (!f->root_valid) {
+    if (!f->candidates.valid) {
         return r;
     }
-    while (f->root_len + r.n < f->prefix.len) {
-        const int c = gr_tree_builder_child(f->builder, r.cand, f->prefix.token[f->root_len + r.n]);
+    while (f->candidates.len + r.n < f->prefix.len) {
+        const int c = gr_tree_builder_child(f->builder, r.cand, f->prefix.token[f->candidates.len + r.n]);
         if (c < 0 || f->builder->cand[c].slot < 0) {
             return r;
         }
@@ -38,7 +38,7 @@ static struct reuse find_reuse(const struct follow *f)
 
 static void count_reuse(struct gr_drafter *d, struct follow *f, const struct reuse *r)
 {
-    if (f->n_ahead_level > 0 && f->root_valid && f->prefix.len > f->root_len) {
+    if (f->n_ahead_level > 0 && f->candidates.valid && f->prefix.len > f->candidates.len) {
         const bool hit = r->whole && f->builder->cand[r->cand].n_child > 0;
         f->n_ahead++;
         f->n_hit += hit;
@@ -54,12 +54,12 @@ static void count_reuse(struct gr_drafter *d, struct follow *f, const struct reu
 /* Committed tokens without a row whose features are there, from drafter_row_from() on. */
 static int32_t head_backlog(const struct follow *f)
 {
-    return GR_MIN(f->prefix.len, f->feature_end + 1) - drafter_row_from(f);
+    return GR_MIN(f->prefix.len, f->features.end + 1) - drafter_row_from(f);
 }
 
 static bool tail_has_feature(const struct follow *f)
 {
-    return f->feature_end >= f->prefix.len - 1;
+    return f->features.end >= f->prefix.len - 1;
 }
 
 /* A tree grows when its tail's feature is there. Before that, and in a prompt, rows run by the chunk; what is left of a
@@ -67,36 +67,37 @@ static bool tail_has_feature(const struct follow *f)
 static bool head_wants_job(const struct gr_drafter *d, const struct follow *f)
 {
     const int32_t n = head_backlog(f);
-    if (f->due && !f->ready && tail_has_feature(f)) {
+    if (f->owed.due && !f->owed.ready && tail_has_feature(f)) {
         return true;
     }
-    const bool prompt = drafter_row_from(f) < f->prefill_len && f->feature_end + 1 >= f->prefill_len;
-    return (f->due ? !f->ready : !f->starved) && n > 0 &&
+    const bool prompt = drafter_row_from(f) < f->prefill_len && f->features.end + 1 >= f->prefill_len;
+    return (f->owed.due ? !f->owed.ready : !f->starved) && n > 0 &&
            (prompt || n >= GR_MIN(d->config.prefill_chunk, d->config.feature_window / 4));
 }
 
 static bool wants_job(const struct gr_drafter *d, const struct follow *f)
 {
-    if (f->state != DRAFT_FOLLOWING || f->in_job || f->closing) {
+    if (f->state != DRAFT_FOLLOWING || f->job.in_flight || f->closing) {
         return false;
     }
-    if (f->kv_shift > 0) {
+    if (f->kv.shift > 0) {
         return head_wants_job(d, f);
     }
-    return f->due ? !f->ready : f->kv_len < f->prefill_len && !f->starved;
+    return f->owed.due ? !f->owed.ready : f->kv.len < f->prefill_len && !f->starved;
 }
 
 static bool wants_ahead(const struct follow *f)
 {
-    return f->state == DRAFT_FOLLOWING && !f->in_job && !f->closing && f->draft_ahead && !f->due && f->root_valid &&
-           f->root_len == f->prefix.len && !f->ahead_done && (f->kv_shift == 0 || tail_has_feature(f));
+    return f->state == DRAFT_FOLLOWING && !f->job.in_flight && !f->closing && f->draft_ahead && !f->owed.due &&
+           f->candidates.valid && f->candidates.len == f->prefix.len && !f->ahead_done &&
+           (f->kv.shift == 0 || tail_has_feature(f));
 }
 
 /* A tree of n nodes has n levels at most, and a row needs a position in the context. */
 static struct gr_tree_config tree_config_now(const struct gr_drafter *d, const struct follow *f)
 {
     struct gr_tree_config c = f->tree_config;
-    c.n_node = GR_MIN(c.n_node, f->due_node);
+    c.n_node = GR_MIN(c.n_node, f->owed.n_node);
     c.depth = GR_MIN(c.depth, GR_MIN(c.n_node, d->config.n_ctx_max - f->prefix.len + 1));
     c.depth = GR_MAX(c.depth, 1);
     c.best_first = f->auto_tree && f->cost.n_point > 0;
@@ -111,10 +112,10 @@ static void fill_common(struct gr_drafter *d, struct follow *f, struct gr_draft_
     q->n_copy = q->n_row = 0;
     q->pos0 = q->base_len = f->prefix.len;
     q->feature = NULL;
-    q->kv_shift = f->kv_shift;
+    q->kv_shift = f->kv.shift;
     q->known = false;
     q->root_slot = -1;
-    q->table = &f->table;
+    q->table = &f->kv.table;
     for (int b = 0; b < GR_DRAFT_SCRATCH_BLOCKS; b++) {
         q->scratch_block[b] = d->config.n_pool_block + slot * GR_DRAFT_SCRATCH_BLOCKS + b;
     }
@@ -127,9 +128,7 @@ static void fill_common(struct gr_drafter *d, struct follow *f, struct gr_draft_
     if (q->calibrate) {
         gr_acceptance_curve(&d->acceptance, &f->acceptance, &q->curve);
     }
-    f->in_job = true;
-    f->job_stale = false;
-    f->job_task = task;
+    drafter_flight_begin(f, task);
     d->job.n_seq++;
 }
 
@@ -139,8 +138,8 @@ static void starve(struct gr_drafter *d, struct follow *f, uint64_t now_ns)
         drafter_fall_back(d, f, GR_FALLBACK_DRAFT_POOL, NULL);
     }
     f->starved = true; /* tried again when the next tree is due */
-    if (f->due) {
-        drafter_answer_empty(d, f, f->due_round, (uint32_t)f->prefix.len, f->prefix.hash[f->prefix.len], now_ns);
+    if (f->owed.due) {
+        drafter_answer_empty(d, f, f->owed.round, (uint32_t)f->prefix.len, f->prefix.hash[f->prefix.len], now_ns);
     }
 }
 
@@ -153,13 +152,13 @@ struct span {
 
 static struct span plan_rows(const struct gr_drafter *d, const struct follow *f, const struct reuse *r, int n_row_left)
 {
-    struct span s = {.pos0 = r->n > 0 ? f->root_len + r->n : f->kv_len, .known = r->whole && f->due};
+    struct span s = {.pos0 = r->n > 0 ? f->candidates.len + r->n : f->kv.len, .known = r->whole && f->owed.due};
     /* A tree starts below the tail, so its row runs again when only its KV is known. */
-    if (f->due && s.pos0 >= f->prefix.len && !r->whole) {
+    if (f->owed.due && s.pos0 >= f->prefix.len && !r->whole) {
         s.pos0 = f->prefix.len - 1;
     }
-    s.end = GR_MIN(f->due ? f->prefix.len : f->prefill_len, s.pos0 + GR_MIN(d->config.prefill_chunk, n_row_left));
-    s.grow = f->due && s.end == f->prefix.len;
+    s.end = GR_MIN(f->owed.due ? f->prefix.len : f->prefill_len, s.pos0 + GR_MIN(d->config.prefill_chunk, n_row_left));
+    s.grow = f->owed.due && s.end == f->prefix.len;
     return s;
 }
 
@@ -168,8 +167,8 @@ static struct span plan_head_rows(const struct gr_drafter *d, const struct follo
                                   int n_row_left)
 {
     const int32_t chunk = d->config.prefill_chunk;
-    struct span s = {.pos0 = drafter_row_from(f), .end = GR_MIN(f->prefix.len, f->feature_end + 1)};
-    const bool tree = f->due && tail_has_feature(f);
+    struct span s = {.pos0 = drafter_row_from(f), .end = GR_MIN(f->prefix.len, f->features.end + 1)};
+    const bool tree = f->owed.due && tail_has_feature(f);
     const int32_t n_row = GR_MAX(s.end - s.pos0, 0);
     s.known = tree && r->whole && n_row <= chunk && n_row + f->tree_config.top_k <= d->config.n_row_max;
     if (tree && s.pos0 >= f->prefix.len && !s.known) {
@@ -189,7 +188,7 @@ static void fill_rows(struct gr_drafter *d, struct follow *f, struct gr_draft_se
     q->n_row = end - pos0;
     memcpy(token, &f->prefix.token[pos0], (size_t)q->n_row * sizeof(*token));
     q->token = token;
-    if (f->kv_shift > 0) {
+    if (f->kv.shift > 0) {
         uint16_t *feature = d->job_feature + at * (size_t)d->config.feature_width;
         drafter_copy_features(d, f, pos0, q->n_row, feature);
         q->feature = feature;
@@ -211,9 +210,9 @@ static void reroot(struct follow *f, struct gr_draft_seq *q, const struct reuse 
 /* KV of committed tokens, and a tree when one is due. Returns the rows of the first pass (at most); 0: no job. */
 static int add_seq(struct gr_drafter *d, struct follow *f, int n_row_left, uint64_t now_ns)
 {
-    const bool head = f->kv_shift > 0;
-    const bool may_flip = f->due && !f->flipped && (!head || tail_has_feature(f));
-    if (may_flip && f->due_round == d->config.test_flip_round && d->config.test_flip_round > 0) {
+    const bool head = f->kv.shift > 0;
+    const bool may_flip = f->owed.due && !f->flipped && (!head || tail_has_feature(f));
+    if (may_flip && f->owed.round == d->config.test_flip_round && d->config.test_flip_round > 0) {
         drafter_test_flip(d, f);
     }
     const struct reuse r = find_reuse(f);
@@ -222,7 +221,7 @@ static int add_seq(struct gr_drafter *d, struct follow *f, int n_row_left, uint6
     if (s.known ? n_row_left < first_rows || (head && !s.grow) : s.end <= s.pos0) {
         return 0;
     }
-    if (gr_kv_table_grow(&d->pool, &f->table, drafter_n_cell(f, s.end)) != GR_OK) {
+    if (gr_kv_table_grow(&d->pool, &f->kv.table, drafter_n_cell(f, s.end)) != GR_OK) {
         starve(d, f, now_ns);
         return 0;
     }
@@ -234,22 +233,21 @@ static int add_seq(struct gr_drafter *d, struct follow *f, int n_row_left, uint6
     q->tree_config = tree_config_now(d, f);
     q->cost = f->cost;
     q->rate = f->n_rate >= RATE_ROUNDS_MIN && f->rate_ns > 0.0f ? f->rate_tokens / f->rate_ns : 0.0f;
-    f->job_len = s.end;
-    f->job_round = f->due_round;
+    drafter_flight_works_on(f, s.end, f->owed.round);
     if (head && !s.grow) { /* the candidates stay as they are */
         return first_rows;
     }
     q->known = s.known;
     if (!head) {
         q->n_copy = r.n;
-        q->copy_pos0 = f->root_len;
+        q->copy_pos0 = f->candidates.len;
         memcpy(q->copy_slot, r.slot, (size_t)r.n * sizeof(r.slot[0]));
     }
-    if (f->due) {
+    if (f->owed.due) {
         count_reuse(d, f, &r);
     }
     reroot(f, q, &r, s.known || !head);
-    f->root_valid = false; /* until the job is done */
+    drafter_candidates_drop(f); /* until the job is done */
     return first_rows;
 }
 
@@ -257,10 +255,10 @@ static int add_seq(struct gr_drafter *d, struct follow *f, int n_row_left, uint6
  * before the tree that was sent, or have come again since. */
 static int add_ahead(struct gr_drafter *d, struct follow *f, int n_row_left)
 {
-    const int32_t pos0 = f->kv_shift > 0 ? drafter_row_from(f) : f->prefix.len;
+    const int32_t pos0 = f->kv.shift > 0 ? drafter_row_from(f) : f->prefix.len;
     const int32_t n_owed = GR_MAX(f->prefix.len - pos0, 0);
     if (n_owed > d->config.prefill_chunk || n_owed >= n_row_left ||
-        gr_kv_table_grow(&d->pool, &f->table, drafter_n_cell(f, f->prefix.len)) != GR_OK) {
+        gr_kv_table_grow(&d->pool, &f->kv.table, drafter_n_cell(f, f->prefix.len)) != GR_OK) {
         f->ahead_done = n_owed > 0; /* until the next tree */
         return 0;
     }
@@ -269,14 +267,14 @@ static int add_ahead(struct gr_drafter *d, struct follow *f, int n_row_left)
     fill_rows(d, f, q, f->prefix.len - n_owed, f->prefix.len);
     q->known = true;
     q->n_ahead = GR_MIN(GR_MAX(f->tree_config.top_k, AHEAD_ROWS), n_row_left - n_owed);
-    f->job_len = f->prefix.len;
+    drafter_flight_works_on(f, f->prefix.len, f->job.round);
     return q->n_ahead + n_owed;
 }
 
 /* A tree is due, and only its features have not come yet: they are right behind. */
 static bool waits_for_features(const struct gr_drafter *d, const struct follow *f)
 {
-    return f->state == DRAFT_FOLLOWING && f->kv_shift > 0 && f->due && !f->ready && !tail_has_feature(f) &&
+    return f->state == DRAFT_FOLLOWING && f->kv.shift > 0 && f->owed.due && !f->owed.ready && !tail_has_feature(f) &&
            !wants_job(d, f);
 }
 
@@ -344,13 +342,13 @@ static void note_not_finite(struct gr_drafter *d, struct follow *f)
 {
     char where[48];
     d->counters.n_not_finite++;
-    snprintf(where, sizeof(where), "after position %d", f->job_len - 1);
+    snprintf(where, sizeof(where), "after position %d", f->job.len - 1);
     drafter_fall_back(d, f, GR_FALLBACK_DRAFT_NAN, where);
 }
 
 static void finish_ahead(struct gr_drafter *d, struct follow *f, const struct gr_draft_seq *q)
 {
-    f->root_valid = true;
+    drafter_candidates_stand(f);
     f->ahead_done = q->exhausted;
     f->n_ahead_level += q->n_level;
     d->counters.n_ahead_level += (uint64_t)q->n_level;
@@ -358,22 +356,18 @@ static void finish_ahead(struct gr_drafter *d, struct follow *f, const struct gr
 
 static void finish_tree(struct gr_drafter *d, struct follow *f, const struct gr_draft_seq *q, uint64_t now_ns)
 {
-    f->root_valid = true;
-    f->root_len = f->job_len;
+    drafter_candidates_of_job(f);
     f->ahead_done = false;
     d->counters.n_level += (uint64_t)q->n_level;
-    if (f->job_len != f->prefix.len || !f->due || q->tree_config.n_node != GR_MIN(f->tree_config.n_node, f->due_node)) {
+    if (f->job.len != f->prefix.len || !f->owed.due ||
+        q->tree_config.n_node != GR_MIN(f->tree_config.n_node, f->owed.n_node)) {
         d->counters.n_stale_tree++; /* overtaken, or asked for in another size; its candidates serve the next one */
-        if (f->due && !f->ready && f->job_len < f->prefix.len && q->drafted.tree.n > 0) {
+        if (f->owed.due && !f->owed.ready && f->job.len < f->prefix.len && q->drafted.tree.n > 0) {
             drafter_send_late(d, f, &q->drafted);
         }
         return;
     }
-    f->pending.round = f->due_round;
-    f->pending.base_len = (uint32_t)f->prefix.len;
-    f->pending.hash = f->prefix.hash[f->prefix.len];
-    f->pending.drafted = q->drafted;
-    f->ready = true;
+    drafter_owed_grown(f, &q->drafted);
     d->counters.n_empty_choice += q->tree_config.best_first && q->drafted.tree.n == 0 && !q->not_finite;
     drafter_send_tree(d, f, now_ns);
 }
@@ -381,28 +375,28 @@ static void finish_tree(struct gr_drafter *d, struct follow *f, const struct gr_
 static void finish_seq(struct gr_drafter *d, const struct gr_draft_seq *q, uint64_t compute_ns, uint64_t now_ns)
 {
     struct follow *f = &d->follow[q->session];
-    f->in_job = false;
+    drafter_flight_land(f);
     if (f->closing) {
         drafter_free(d, f);
         return;
     }
-    if (f->job_stale) { /* the job worked on tokens that are gone: keep what still stands */
-        f->root_valid = false;
-        gr_kv_table_truncate(&d->pool, &f->table, drafter_n_cell(f, f->kv_len));
+    if (f->job.stale) { /* the job worked on tokens that are gone: keep what still stands */
+        drafter_candidates_drop(f);
+        draft_kv_trim(d, f);
         return;
     }
-    if (f->kv_shift > 0 ? q->ran_rows : f->job_task != GR_DRAFT_AHEAD) {
-        f->kv_len = f->job_len;
+    if (f->kv.shift > 0 ? q->ran_rows : f->job.task != GR_DRAFT_AHEAD) {
+        draft_kv_reach(f, f->job.len);
     }
     if (q->not_finite) {
         note_not_finite(d, f);
     }
-    if (f->job_task == GR_DRAFT_AHEAD) {
+    if (f->job.task == GR_DRAFT_AHEAD) {
         finish_ahead(d, f, q);
         return;
     }
-    f->job_ns += compute_ns;
-    if (f->job_task == GR_DRAFT_GROW) {
+    drafter_owed_time(f, compute_ns);
+    if (f->job.task == GR_DRAFT_GROW) {
         finish_tree(d, f, q, now_ns);
     }
 }
@@ -433,7 +427,7 @@ void gr_drafter_on_job_done(struct gr_drafter *d, struct gr_draft_job *job, uint
             if (!f->closing) { /* else it was detached, and may be attached anew in another slot */
                 drafter_send_error(d, f->id, job->status, "the draft pass failed; see the drafter's log");
             }
-            f->in_job = false;
+            drafter_flight_land(f);
             drafter_free(d, f);
             continue;
         }

@@ -3,7 +3,7 @@
 
 static void end_frame(struct gr_drafter *d, struct follow *f, size_t bytes)
 {
-    f->wire_bytes += f->wire_len0 > 0 ? bytes : 0;
+    drafter_count_wire(f, bytes);
     d->io.frame_end(d->io.ctx, f->peer, (uint32_t)bytes);
 }
 
@@ -18,12 +18,13 @@ void drafter_send_resync(struct gr_drafter *d, struct follow *f)
     const struct gr_frame_header h = {
         .session = f->id, .epoch = f->epoch, .base_len = r.my_len, .prefix_hash = f->prefix.hash[f->prefix.len]};
     const uint32_t bytes = GR_WIRE_HEADER_BYTES + GR_WIRE_RESYNC_BYTES(r.n_hash);
-    f->state = DRAFT_SYNCING;
-    f->due = f->ready = f->last.valid = false;
-    if (f->kv_shift > 0) { /* what is held and not yet used comes again: then both count the window alike */
-        r.feature_len = (uint32_t)f->feature_first;
+    drafter_sync(f);
+    drafter_owe_none(f);
+    drafter_sent_forget_last(f);
+    if (f->kv.shift > 0) { /* what is held and not yet used comes again: then both count the window alike */
+        r.feature_len = (uint32_t)f->features.first;
         r.feature_context = (uint32_t)d->config.feature_context;
-        f->feature_told = f->feature_first;
+        drafter_features_told(f);
     }
     uint8_t *out = d->io.frame_begin(d->io.ctx, f->peer, GR_FRAME_SMALL, bytes);
     f->resync_due = out == NULL; /* no credit: the step tries again */
@@ -57,58 +58,45 @@ static bool send_draft(struct gr_drafter *d, struct follow *f, const struct sent
     end_frame(d, f, n);
     d->counters.n_draft_frame++;
     d->counters.n_draft_node += (uint64_t)t->n;
-    f->last = (struct sent_id){true, p->round, p->base_len, p->hash};
-    if (t->n > 0) { /* no verdict names a node of an empty one */
-        f->sent[1] = f->sent[0];
-        f->sent[0] = *p;
-        f->sent[0].valid = true;
-    }
+    drafter_sent_note(f, p);
     return true;
 }
 
 void drafter_send_tree(struct gr_drafter *d, struct follow *f, uint64_t now_ns)
 {
-    if (!send_draft(d, f, &f->pending, now_ns - GR_MIN(f->due_ns, now_ns))) {
+    if (!send_draft(d, f, &f->owed.grown, now_ns - GR_MIN(f->owed.asked_ns, now_ns))) {
         return;
     }
-    f->ready = false;
-    f->due = false;
     f->n_round++;
-    f->draft_ns += f->job_ns;
-    f->host_ns += now_ns - f->due_ns - GR_MIN(f->job_ns, now_ns - f->due_ns);
-    f->job_ns = 0;
+    f->draft_ns += f->owed.compute_ns;
+    f->host_ns += now_ns - f->owed.asked_ns - GR_MIN(f->owed.compute_ns, now_ns - f->owed.asked_ns);
+    drafter_owed_sent(f);
 }
 
 void drafter_send_late(struct gr_drafter *d, struct follow *f, const struct gr_drafted *drafted)
 {
-    f->pending.round = f->job_round;
-    f->pending.base_len = (uint32_t)f->job_len;
-    f->pending.hash = f->prefix.hash[f->job_len];
-    f->pending.drafted = *drafted;
-    d->counters.n_late_draft += send_draft(d, f, &f->pending, 0);
+    drafter_owed_other(f, f->job.round, (uint32_t)f->job.len, f->prefix.hash[f->job.len], drafted);
+    d->counters.n_late_draft += send_draft(d, f, &f->owed.grown, 0);
 }
 
 void drafter_answer_empty(struct gr_drafter *d, struct follow *f, uint32_t round, uint32_t base_len, uint64_t hash,
                           uint64_t now_ns)
 {
-    f->pending.drafted.tree.n = 0;
-    f->pending.round = round;
-    f->pending.base_len = base_len;
-    f->pending.hash = hash;
-    f->ready = true;
+    drafter_owed_other(f, round, base_len, hash, NULL);
+    drafter_owed_ready(f);
     drafter_send_tree(d, f, now_ns);
 }
 
 void drafter_send_taken(struct gr_drafter *d, struct follow *f)
 {
-    if (f->kv_shift == 0) {
+    if (f->kv.shift == 0) {
         return;
     }
     drafter_let_go(f);
-    if (f->feature_first - f->feature_told < d->config.feature_window / 4 || f->state != DRAFT_FOLLOWING) {
+    if (f->features.first - f->features.told < d->config.feature_window / 4 || f->state != DRAFT_FOLLOWING) {
         return;
     }
-    const uint32_t at = (uint32_t)f->feature_first;
+    const uint32_t at = (uint32_t)f->features.first;
     const struct gr_frame_header h = {
         .session = f->id, .epoch = f->epoch, .base_len = at, .prefix_hash = f->prefix.hash[at]};
     uint8_t *out = d->io.frame_begin(d->io.ctx, f->peer, GR_FRAME_SMALL, GR_WIRE_HEADER_BYTES);
@@ -118,5 +106,5 @@ void drafter_send_taken(struct gr_drafter *d, struct follow *f)
     }
     const size_t n = gr_wire_encode_taken(&h, out, GR_WIRE_HEADER_BYTES);
     end_frame(d, f, n);
-    f->feature_told = f->feature_first;
+    drafter_features_told(f);
 }

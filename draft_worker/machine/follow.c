@@ -16,35 +16,82 @@ struct follow *drafter_find(struct gr_drafter *d, uint64_t id)
 
 void drafter_free(struct gr_drafter *d, struct follow *f)
 {
-    if (f->in_job) {
+    if (f->job.in_flight) {
         f->closing = true;
         return;
     }
-    gr_kv_table_release(&d->pool, &f->table);
-    const struct follow empty = {.prefix = gr_prefix_empty(&f->prefix), .builder = f->builder, .table = f->table};
+    gr_kv_table_release(&d->pool, &f->kv.table);
+    const struct follow empty = {
+        .prefix = gr_prefix_empty(&f->prefix), .builder = f->builder, .kv = {.table = f->kv.table}};
     *f = empty;
+}
+
+void drafter_connect(struct follow *f)
+{
+    f->state = DRAFT_CONNECTING;
+}
+
+void drafter_sync(struct follow *f)
+{
+    f->state = DRAFT_SYNCING;
+}
+
+void drafter_follow_on(struct follow *f)
+{
+    f->state = DRAFT_FOLLOWING;
+}
+
+void drafter_fill_up(struct follow *f)
+{
+    f->state = DRAFT_FULL;
+}
+
+void drafter_prefill_all(struct follow *f)
+{
+    f->prefill_len = f->prefix.len;
+}
+
+void drafter_note_desync(struct follow *f)
+{
+    f->tally.n_desync++;
+}
+
+void drafter_note_feature_gap(struct follow *f)
+{
+    f->tally.n_feature_gap++;
+}
+
+void drafter_tally_told(struct follow *f)
+{
+    f->tally = (struct draft_tally){0};
+    f->fallbacks.n_untold = 0;
+}
+
+void drafter_count_wire(struct follow *f, size_t bytes)
+{
+    f->wire.bytes += f->wire.len0 > 0 ? bytes : 0;
+}
+
+void drafter_begin_wire(struct follow *f)
+{
+    f->wire.len0 = f->wire.len0 == 0 ? f->prefix.len : f->wire.len0;
 }
 
 /* Tokens from len on are no longer what they were. */
 static void forget_from(struct gr_drafter *d, struct follow *f, int32_t len)
 {
-    f->job_stale = f->job_stale || (f->in_job && len < f->job_len);
-    f->root_valid = f->root_valid && f->root_len <= len;
-    for (int i = 0; i < N_SENT; i++) {
-        f->sent[i].valid = f->sent[i].valid && f->sent[i].base_len <= (uint32_t)len;
-    }
-    f->kv_len = GR_MIN(f->kv_len, len);
+    drafter_flight_outdated_from(f, len);
+    drafter_candidates_cut(f, len);
+    drafter_sent_cut(f, len);
     f->prefill_len = GR_MIN(f->prefill_len, len);
-    drafter_cut_features(f, len);
-    if (!f->in_job) {
-        gr_kv_table_truncate(&d->pool, &f->table, drafter_n_cell(f, f->kv_len));
-    }
+    draft_kv_cut(d, f, len);
+    drafter_cut_features(d, f, len);
 }
 
 void drafter_truncate(struct gr_drafter *d, struct follow *f, int32_t len)
 {
     gr_prefix_cut(&f->prefix, len);
-    f->ready = f->due = false;
+    drafter_owe_none(f);
     forget_from(d, f, len);
 }
 
@@ -58,12 +105,10 @@ void drafter_test_flip(struct gr_drafter *d, struct follow *f)
 {
     const int32_t pos = f->prefix.len / 2;
     f->flipped = true;
-    f->prefix.token[pos] = (f->prefix.token[pos] + 1) % d->config.n_vocab;
-    for (int32_t i = pos; i < f->prefix.len; i++) {
-        f->prefix.hash[i + 1] = gr_hash_extend(f->prefix.hash[i], f->prefix.token[i]);
-    }
-    if (f->kv_shift > 0) { /* what the KV rests on came from the target: it stays, or no tree would grow */
-        f->root_valid = f->sent[0].valid = f->sent[1].valid = false;
+    gr_prefix_replace(&f->prefix, pos, (f->prefix.token[pos] + 1) % d->config.n_vocab);
+    if (f->kv.shift > 0) { /* what the KV rests on came from the target: it stays, or no tree would grow */
+        drafter_candidates_drop(f);
+        drafter_sent_forget(f);
     } else {
         forget_from(d, f, pos);
     }
