@@ -42,7 +42,7 @@ void gr_orch_destroy(struct gr_orch *o)
         return;
     }
     for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
-        gr_transcript_finish(&o->entry[i].transcript);
+        gr_transcript_finish(&o->entry[i].turn.transcript);
     }
     free(o);
 }
@@ -87,7 +87,7 @@ static struct entry *least_recently_used(struct gr_orch *o)
     struct entry *oldest = NULL;
     for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
         struct entry *e = &o->entry[i];
-        if (e->state == GR_SESSION_IDLE && (oldest == NULL || e->idle_since_ns < oldest->idle_since_ns)) {
+        if (e->state == GR_SESSION_IDLE && (oldest == NULL || e->turn.idle_since_ns < oldest->turn.idle_since_ns)) {
             oldest = e;
         }
     }
@@ -137,15 +137,12 @@ static enum gr_status check_len(struct gr_orch *o, uint64_t n_before, uint64_t n
 static enum gr_status add_ids(struct gr_orch *o, struct entry *e, uint32_t keep_len, enum gr_segment_kind kind,
                               const int32_t *ids, uint32_t n)
 {
-    if (!gr_transcript_fits(&e->transcript, keep_len, kind, n)) {
+    if (!gr_transcript_fits(&e->turn.transcript, keep_len, kind, n)) {
         return refuse(o, GR_ELIMIT, "session %" PRIu64 ": a session has at most %d segments of text: open a new one",
                       e->id, GR_TRANSCRIPT_SEGMENT_MAX);
     }
-    gr_transcript_cut(&e->transcript, keep_len);
-    const enum gr_status st = gr_transcript_add(&e->transcript, kind, ids, n);
-    e->final_len = e->transcript.len;
+    const enum gr_status st = orch_text_put(e, keep_len, kind, ids, n);
     if (st != GR_OK) {
-        e->turn_len = GR_MIN(e->turn_len, keep_len);
         return refuse(o, st, "out of memory for %u tokens", n);
     }
     return GR_OK;
@@ -153,14 +150,8 @@ static enum gr_status add_ids(struct gr_orch *o, struct entry *e, uint32_t keep_
 
 static void begin_turn(struct entry *e, uint32_t base)
 {
-    e->turn++;
-    e->turn_base = base;
-    e->turn_len = e->transcript.len;
-    e->n_fallback = e->n_reopen = 0;
-    e->drafter_failed = false;
-    e->in_turn = true;
-    e->metrics.prompt_tokens += e->turn_len - base;
-    e->metrics.n_open = 0; /* the rounds of the turn before stand */
+    orch_turn_begin(e, base);
+    orch_with_failed(e, false);
 }
 
 enum gr_status gr_orch_submit(struct gr_orch *o, const struct gr_session_request *request, uint64_t now_ns,
@@ -173,17 +164,20 @@ enum gr_status gr_orch_submit(struct gr_orch *o, const struct gr_session_request
         return refuse(o, GR_ELIMIT, "all %u sessions of the orchestrator are in a turn: wait for one to end",
                       o->config.n_session_max);
     }
-    *e = (struct entry){
-        .id = o->next_id, .epoch = 1, .request = *request, .target = -1, .drafter = -1, .home = -1, .stats_from = -1};
+    *e = (struct entry){.id = o->next_id,
+                        .epoch = 1,
+                        .request = *request,
+                        .at = {.target = -1, .home = -1},
+                        .with = {.drafter = -1, .stats_from = -1}};
     const enum gr_status st = add_ids(o, e, 0, GR_SEGMENT_PROMPT, request->prompt, request->n_prompt);
     if (st != GR_OK) {
-        gr_transcript_finish(&e->transcript);
+        gr_transcript_finish(&e->turn.transcript);
         memset(e, 0, sizeof(*e));
         return st;
     }
     o->next_id++;
     e->request.prompt = NULL;
-    e->specpv = orch_specpv_asked(o, e);
+    orch_specpv_ask(o, e);
     e->metrics.open_ns = now_ns;
     begin_turn(e, 0);
     *session_out = e->id;
@@ -202,11 +196,11 @@ static enum gr_status check_turn(struct gr_orch *o, const struct entry *e, const
         return refuse(o, GR_EINVAL, "session %" PRIu64 ": a turn appends at least one token and generates at least one",
                       e->id);
     }
-    if (keep_len < 1 || keep_len > e->transcript.len) {
+    if (keep_len < 1 || keep_len > e->turn.transcript.len) {
         return refuse(o, GR_EINVAL, "session %" PRIu64 " has %u tokens; %u of them cannot be kept", e->id,
-                      e->transcript.len, keep_len);
+                      e->turn.transcript.len, keep_len);
     }
-    if (turn->keep_len != UINT32_MAX && gr_transcript_hash_at(&e->transcript, keep_len) != turn->hash) {
+    if (turn->keep_len != UINT32_MAX && gr_transcript_hash_at(&e->turn.transcript, keep_len) != turn->hash) {
         return refuse(o, GR_EINVAL,
                       "session %" PRIu64 ": its first %u tokens are not the ones that are to be kept "
                       "(the prefix hashes differ)",
@@ -222,7 +216,7 @@ enum gr_status gr_orch_append(struct gr_orch *o, uint64_t session, const struct 
     if (e == NULL) {
         return refuse(o, GR_ENOTFOUND, "no session %" PRIu64 " is open here", session);
     }
-    const uint32_t keep_len = turn->keep_len == UINT32_MAX ? e->transcript.len : turn->keep_len;
+    const uint32_t keep_len = turn->keep_len == UINT32_MAX ? e->turn.transcript.len : turn->keep_len;
     GR_TRY(check_turn(o, e, turn, keep_len));
     GR_TRY(add_ids(o, e, keep_len, GR_SEGMENT_APPENDED, turn->ids, turn->n_ids));
     struct gr_session_request *q = &e->request;
@@ -232,7 +226,7 @@ enum gr_status gr_orch_append(struct gr_orch *o, uint64_t session, const struct 
     q->want_trace = turn->want_trace;
     q->user = turn->user;
     begin_turn(e, keep_len);
-    const bool is_held = e->target >= 0 && !e->open_after_close;
+    const bool is_held = e->at.target >= 0 && !e->at.open_after_close;
     if (is_held && orch_lacks_draft(o, e)) {
         orch_open_over(o, e);
     } else if (is_held) {
@@ -247,17 +241,16 @@ enum gr_status gr_orch_append(struct gr_orch *o, uint64_t session, const struct 
 static void cut_text(struct gr_orch *o, struct entry *e, uint32_t n_keep)
 {
     orch_drop_provisional(e);
-    const uint32_t n_generated = e->transcript.len - GR_MIN(e->transcript.len, e->turn_len);
+    const uint32_t n_generated = e->turn.transcript.len - GR_MIN(e->turn.transcript.len, e->turn.len);
     const uint32_t n_cut = n_generated - GR_MIN(n_generated, n_keep);
-    e->metrics.completion_tokens -= n_cut;
-    gr_transcript_cut(&e->transcript, e->transcript.len - n_cut);
-    e->final_len = e->transcript.len;
-    gr_metrics_cut(&e->metrics, e->transcript.len);
+    gr_metrics_drop(&e->metrics, n_cut);
+    orch_text_cut(e, e->turn.transcript.len - n_cut);
+    gr_metrics_cut(&e->metrics, e->turn.transcript.len);
     const bool is_news = n_cut > 0 || e->state != GR_SESSION_IDLE;
-    if (is_news && e->request.keep_open && e->target >= 0 && e->state != GR_SESSION_CLOSING) {
+    if (is_news && e->request.keep_open && e->at.target >= 0 && e->state != GR_SESSION_CLOSING) {
         const struct gr_msg m = {
-            .type = GR_MSG_TRUNCATE, .session = e->id, .epoch = e->epoch, .keep_len = e->transcript.len};
-        o->io.send(o->io.ctx, (uint32_t)e->target, &m);
+            .type = GR_MSG_TRUNCATE, .session = e->id, .epoch = e->epoch, .keep_len = e->turn.transcript.len};
+        o->io.send(o->io.ctx, (uint32_t)e->at.target, &m);
     }
 }
 
@@ -273,12 +266,14 @@ enum gr_status gr_orch_stop(struct gr_orch *o, uint64_t session, uint32_t turn, 
     if (e == NULL) {
         return GR_ENOTFOUND;
     }
-    if (turn != 0 && turn != e->turn) {
+    if (turn != 0 && turn != e->turn.number) {
         return GR_EINVAL;
     }
     if (e->state == GR_SESSION_IDLE || e->state == GR_SESSION_CLOSING) { /* the end of the turn and this crossed */
         cut_text(o, e, n_keep);
-        e->finish = e->finish == GR_FINISH_LENGTH || e->finish == GR_FINISH_CLOSED ? finish : e->finish;
+        if (e->turn.finish == GR_FINISH_LENGTH || e->turn.finish == GR_FINISH_CLOSED) {
+            orch_turn_finish_as(e, finish);
+        }
     } else {
         cut_turn(o, e, n_keep, finish, "stopped by the client");
     }
@@ -298,7 +293,7 @@ enum gr_status gr_orch_close(struct gr_orch *o, uint64_t session)
 static void send_refresh(struct gr_orch *o, const struct entry *e, uint32_t *n)
 {
     if (e->state == GR_SESSION_RUNNING && e->specpv != GR_SPECPV_OFF) {
-        o->io.send(o->io.ctx, (uint32_t)e->target, &(struct gr_msg){.type = GR_MSG_REFRESH, .session = e->id});
+        o->io.send(o->io.ctx, (uint32_t)e->at.target, &(struct gr_msg){.type = GR_MSG_REFRESH, .session = e->id});
         ++*n;
     }
 }
@@ -339,20 +334,20 @@ uint32_t gr_orch_purge(struct gr_orch *o)
 /* What is final stays so, and only exact SpecPV has tokens that are not. */
 static bool lengths_fit(const struct entry *e, const struct gr_msg *m, bool exact)
 {
-    const uint32_t len = e->transcript.len;
+    const uint32_t len = e->turn.transcript.len;
     const uint64_t new_len = (uint64_t)m->keep_len + m->ids.n;
     if (!exact) {
         return m->keep_len == len && m->ids.n >= 1 && m->final_len == new_len;
     }
     const bool ends = m->finish != GR_FINISH_NONE;
-    return m->keep_len >= e->final_len && m->keep_len <= len && m->final_len >= e->final_len &&
+    return m->keep_len >= e->turn.final_len && m->keep_len <= len && m->final_len >= e->turn.final_len &&
            m->final_len <= new_len && (m->ids.n >= 1 || ends) && (!ends || m->final_len == new_len);
 }
 
 /* The expected prefix length and hash are checked on every COMMIT: a target that went astray is caught here. */
 static bool commit_fits(const struct entry *e, const struct gr_msg *m)
 {
-    const struct gr_transcript *t = &e->transcript;
+    const struct gr_transcript *t = &e->turn.transcript;
     if (!lengths_fit(e, m, e->specpv == GR_SPECPV_EXACT || e->specpv == GR_SPECPV_AUTO)) {
         return false;
     }
@@ -360,13 +355,13 @@ static bool commit_fits(const struct entry *e, const struct gr_msg *m)
     for (uint32_t i = 0; i < m->ids.n; i++) {
         hash = gr_hash_extend(hash, m->ids.p[i]);
     }
-    const uint32_t n_left = e->request.max_tokens - (m->keep_len - e->turn_len);
+    const uint32_t n_left = e->request.max_tokens - (m->keep_len - e->turn.len);
     return m->ids.n <= n_left && hash == m->hash && m->n_accepted <= m->n_draft && m->finish <= GR_FINISH_ERROR;
 }
 
 static void report(const struct gr_orch *o, const struct entry *e, const struct gr_msg *m)
 {
-    if (o->io.on_report != NULL && e->in_turn) {
+    if (o->io.on_report != NULL && e->turn.is_open) {
         o->io.on_report(o->io.ctx, e->id, e->request.user, m);
     }
 }
@@ -379,31 +374,32 @@ static void on_commit(struct gr_orch *o, struct entry *e, const struct gr_msg *m
     if (!commit_fits(e, m)) {
         log_error("session %" PRIu64 " round %u: COMMIT does not extend the transcript (expected_prefix_len %u, "
                   "keep_len %u, %u tokens)",
-                  e->id, m->round, e->transcript.len, m->keep_len, m->ids.n);
+                  e->id, m->round, e->turn.transcript.len, m->keep_len, m->ids.n);
         orch_close(o, e, GR_FINISH_ERROR, "the target's tokens do not extend the transcript");
         return;
     }
-    e->metrics.completion_tokens -= e->transcript.len - m->keep_len;
-    gr_transcript_cut(&e->transcript, m->keep_len);
-    const enum gr_status st = gr_transcript_add(&e->transcript, GR_SEGMENT_GENERATED, m->ids.p, m->ids.n);
+    gr_metrics_drop(&e->metrics, e->turn.transcript.len - m->keep_len);
+    const uint32_t shown_len = e->turn.final_len;
+    gr_transcript_cut(&e->turn.transcript, m->keep_len);
+    const enum gr_status st = gr_transcript_add(&e->turn.transcript, GR_SEGMENT_GENERATED, m->ids.p, m->ids.n);
     if (st != GR_OK) { /* GR_ELIMIT: longer than what could be opened again */
         cut_turn(o, e, UINT32_MAX, st == GR_ELIMIT ? GR_FINISH_LENGTH : GR_FINISH_ERROR, "out of memory");
         return;
     }
     gr_metrics_take(&e->metrics, m, now_ns);
     const uint64_t id = e->id;
-    const uint32_t turn = e->turn;
-    const uint32_t shown_len = e->final_len;
-    e->final_len = m->final_len;
+    const uint32_t turn = e->turn.number;
+    orch_text_show(e, m->final_len);
     report(o, e, m);
     e = orch_find(o, id); /* the client may have stopped it, and begun the next turn */
-    if (o->io.on_tokens != NULL && e != NULL && e->turn == turn && e->final_len > shown_len) {
-        o->io.on_tokens(o->io.ctx, id, e->request.user, e->transcript.token + shown_len, e->final_len - shown_len);
+    if (o->io.on_tokens != NULL && e != NULL && e->turn.number == turn && e->turn.final_len > shown_len) {
+        o->io.on_tokens(o->io.ctx, id, e->request.user, e->turn.transcript.token + shown_len,
+                        e->turn.final_len - shown_len);
     }
     e = orch_find(o, id);
     const bool ends =
         m->finish != GR_FINISH_NONE && m->finish != GR_FINISH_ERROR; /* an ERROR follows, which tells why */
-    if (e != NULL && e->state == GR_SESSION_RUNNING && e->turn == turn && ends) {
+    if (e != NULL && e->state == GR_SESSION_RUNNING && e->turn.number == turn && ends) {
         orch_end_turn(o, e, (enum gr_finish)m->finish, "");
     }
 }
@@ -412,7 +408,7 @@ static void on_commit(struct gr_orch *o, struct entry *e, const struct gr_msg *m
 static void report_attached(const struct gr_orch *o, const struct entry *e)
 {
     struct gr_msg m = {.type = GR_MSG_ATTACHED, .session = e->id, .epoch = e->epoch};
-    if (e->drafter >= 0 && e->metrics.transport[0] != '\0') {
+    if (e->with.drafter >= 0 && e->metrics.transport[0] != '\0') {
         snprintf(m.transport, sizeof(m.transport), "%s", e->metrics.transport);
         report(o, e, &m);
     }
@@ -420,18 +416,17 @@ static void report_attached(const struct gr_orch *o, const struct entry *e)
 
 static void on_opened(struct gr_orch *o, struct entry *e, const struct gr_msg *m)
 {
-    if (e->n_reply_owed == 0) {
+    if (!orch_home_answered(e)) { /* an answer of an earlier epoch is one, too */
         return;
     }
-    e->n_reply_owed--; /* an answer of an earlier epoch is one, too */
-    if (e->n_reply_owed > 0 || m->epoch != e->epoch || e->state != GR_SESSION_OPENING) {
+    if (e->at.n_reply_owed > 0 || m->epoch != e->epoch || e->state != GR_SESSION_OPENING) {
         return; /* to a request of a turn that was stopped meanwhile */
     }
     if (m->cache_hit != 0) {
         log_debug("session %" PRIu64 ": %u tokens need not be computed again", e->id, m->usable_len);
     }
-    e->specpv = m->specpv == (uint32_t)e->specpv ? e->specpv : GR_SPECPV_OFF; /* it fell back: the target told why */
-    e->state = GR_SESSION_RUNNING;
+    orch_specpv_opened(e, (enum gr_specpv_mode)m->specpv);
+    orch_running(e);
     report_attached(o, e);
     orch_attach(o, e);
 }
@@ -439,28 +434,28 @@ static void on_opened(struct gr_orch *o, struct entry *e, const struct gr_msg *m
 static void on_evicted(struct gr_orch *o, struct entry *e)
 {
     if (e->state == GR_SESSION_IDLE) {
-        e->target = -1; /* it holds nothing any more; the next turn opens the session again */
+        orch_home_forgot(e); /* the next turn opens the session again */
         orch_detach(o, e);
     } else if (e->state == GR_SESSION_RUNNING) {
-        e->target = -1;
+        orch_home_forgot(e);
         orch_reopen(o, e);
-    } else if (e->state == GR_SESSION_OPENING && e->append_sent) {
-        e->evicted = true; /* the two crossed: ERROR answers the APPEND, or the target is lost before it does */
+    } else if (e->state == GR_SESSION_OPENING && e->at.append_sent) {
+        orch_home_evicted(e); /* the two crossed: ERROR answers the APPEND, or the target is lost before it does */
     }
 }
 
 static void on_drafter_error(struct gr_orch *o, struct entry *e, uint32_t worker, const struct gr_msg *m)
 {
-    if ((int)worker != e->drafter) {
+    if ((int)worker != e->with.drafter) {
         return; /* it was detached already: DRAFT_STATS follows */
     }
     orch_fall_back(e, GR_FALLBACK_DRAFTER_ERROR, m->text);
     /* It may be about an attachment that another has replaced: let go of that one, too, and start over. */
     orch_detach(o, e);
-    const bool again = m->code == (uint32_t)-GR_ECLOSED && e->n_attach_retry < ATTACH_RETRY_MAX;
-    e->drafter_failed = e->drafter_failed || !again || e->metrics.transport[0] == '\0';
+    const bool again = m->code == (uint32_t)-GR_ECLOSED && e->with.n_retry < ATTACH_RETRY_MAX;
+    orch_with_failed(e, e->with.failed || !again || e->metrics.transport[0] == '\0');
     if (again) {
-        e->n_attach_retry++;
+        orch_with_retry(e);
         orch_attach(o, e);
     }
 }
@@ -470,7 +465,7 @@ static void on_drafter_error(struct gr_orch *o, struct entry *e, uint32_t worker
 static void on_session_failed(struct gr_orch *o, struct entry *e, const struct gr_msg *m)
 {
     if (e->state == GR_SESSION_RUNNING) {
-        e->target = -1;
+        orch_home_forgot(e);
         orch_fail_turn(o, e, m->text);
     } else {
         on_evicted(o, e);
@@ -483,23 +478,22 @@ static void on_target_error(struct gr_orch *o, struct entry *e, const struct gr_
         on_session_failed(o, e, m);
         return;
     }
-    const bool answers = e->n_reply_owed > 0;
-    e->n_reply_owed -= answers;
-    if (answers && e->n_reply_owed > 0) {
+    const bool answers = orch_home_answered(e);
+    if (answers && e->at.n_reply_owed > 0) {
         return; /* to a request of a turn that was stopped; the answer that counts is still to come */
     }
-    if (e->state == GR_SESSION_CLOSING || e->state == GR_SESSION_IDLE || e->open_after_close) {
+    if (e->state == GR_SESSION_CLOSING || e->state == GR_SESSION_IDLE || e->at.open_after_close) {
         return; /* CLOSED follows; or the next APPEND will show what the target still holds */
     }
-    if (e->state == GR_SESSION_OPENING && (e->append_sent || e->opened_over)) {
-        e->opened_over = false;
+    if (e->state == GR_SESSION_OPENING && (e->at.append_sent || e->at.opened_over)) {
+        orch_home_over(e, false);
         log_info("session %" PRIu64 ": the target does not go on with it (%s); opening it again", e->id, m->text);
-        if (e->evicted) {
-            e->target = -1; /* it holds nothing: no CLOSE is needed first */
+        if (e->at.evicted) {
+            orch_home_forgot(e); /* no CLOSE is needed first */
         }
         orch_reopen(o, e);
     } else {
-        e->target = -1; /* it holds nothing of this session any more */
+        orch_home_forgot(e);
         orch_fail_turn(o, e, m->text);
     }
 }
@@ -507,15 +501,14 @@ static void on_target_error(struct gr_orch *o, struct entry *e, const struct gr_
 static void on_closed(struct gr_orch *o, struct entry *e)
 {
     if (e->state == GR_SESSION_CLOSING) {
-        e->wait_closed = false;
+        orch_home_wait_closed(e, false);
         orch_finish_if_released(o, e);
         return;
     }
-    if (!e->open_after_close) {
+    if (!e->at.open_after_close) {
         return;
     }
-    e->open_after_close = false;
-    e->target = -1;
+    orch_home_closed(e);
     if (e->state == GR_SESSION_OPENING) { /* and not stopped meanwhile */
         orch_open(o, e);
     }
@@ -525,7 +518,7 @@ static void on_stats(struct gr_orch *o, struct entry *e, const struct gr_msg *m)
 {
     gr_metrics_take(&e->metrics, m, 0);
     report(o, e, m);
-    e->n_stats_owed -= e->n_stats_owed > 0;
+    orch_with_stats(e);
     orch_finish_if_released(o, e);
 }
 
@@ -572,7 +565,7 @@ enum gr_status gr_orch_on_msg(struct gr_orch *o, uint32_t worker, const struct g
 {
     GR_ASSERT(worker < GR_ORCH_WORKER_MAX);
     o->now_ns = now_ns;
-    o->worker[worker].heard_ns = now_ns;
+    orch_heard(o, worker, now_ns);
     if (!is_from_worker(m->type)) {
         log_error("worker %u sent %s, which is not a worker's message", worker + 1, gr_msg_name(m->type));
         return GR_EPROTO;
@@ -585,9 +578,9 @@ enum gr_status gr_orch_on_msg(struct gr_orch *o, uint32_t worker, const struct g
     if (e == NULL) {
         return GR_OK; /* about a session that is over */
     }
-    if ((int)worker == e->home) {
+    if ((int)worker == e->at.home) {
         from_target(o, e, m, now_ns);
-    } else if ((int)worker == e->drafter || (int)worker == e->stats_from) {
+    } else if ((int)worker == e->with.drafter || (int)worker == e->with.stats_from) {
         from_drafter(o, e, worker, m);
     }
     return GR_OK;
@@ -601,10 +594,10 @@ static uint64_t step_sessions(struct gr_orch *o, uint64_t now_ns)
     uint64_t next_ns = UINT64_MAX;
     for (int i = 0; ttl_ns > 0 && i < GR_ORCH_SESSION_MAX; i++) {
         struct entry *e = &o->entry[i];
-        if (e->state == GR_SESSION_IDLE && now_ns - e->idle_since_ns >= ttl_ns) {
+        if (e->state == GR_SESSION_IDLE && now_ns - e->turn.idle_since_ns >= ttl_ns) {
             orch_drop_idle(o, e, "idle for longer than session_ttl");
         } else if (e->state == GR_SESSION_IDLE) {
-            next_ns = GR_MIN(next_ns, e->idle_since_ns + ttl_ns);
+            next_ns = GR_MIN(next_ns, e->turn.idle_since_ns + ttl_ns);
         }
     }
     return next_ns;
@@ -632,8 +625,8 @@ const int32_t *gr_orch_tokens(const struct gr_orch *o, uint64_t session, uint32_
     if (e == NULL) {
         return NULL;
     }
-    *n_out = e->final_len - e->turn_len;
-    return e->transcript.token + e->turn_len;
+    *n_out = e->turn.final_len - e->turn.len;
+    return e->turn.transcript.token + e->turn.len;
 }
 
 static void describe(const struct entry *e, uint64_t now_ns, struct gr_session_info *out)
@@ -641,17 +634,17 @@ static void describe(const struct entry *e, uint64_t now_ns, struct gr_session_i
     *out = (struct gr_session_info){.id = e->id,
                                     .state = e->state,
                                     .epoch = e->epoch,
-                                    .n_token = e->final_len,
-                                    .turn = e->turn,
-                                    .turn_len = e->turn_len,
+                                    .n_token = e->turn.final_len,
+                                    .turn = e->turn.number,
+                                    .turn_len = e->turn.len,
                                     .specpv = e->specpv,
-                                    .n_fallback = e->n_fallback,
-                                    .n_reopen = e->n_reopen,
+                                    .n_fallback = e->turn.n_fallback,
+                                    .n_reopen = e->turn.n_reopen,
                                     .keep_open = e->request.keep_open,
-                                    .target = e->target,
-                                    .drafter = e->drafter,
-                                    .drafter_failed = e->drafter_failed,
-                                    .idle_ns = e->state == GR_SESSION_IDLE ? now_ns - e->idle_since_ns : 0};
+                                    .target = e->at.target,
+                                    .drafter = e->with.drafter,
+                                    .drafter_failed = e->with.failed,
+                                    .idle_ns = e->state == GR_SESSION_IDLE ? now_ns - e->turn.idle_since_ns : 0};
 }
 
 bool gr_orch_session_info(const struct gr_orch *o, uint64_t session, uint64_t now_ns, struct gr_session_info *out)
@@ -685,7 +678,7 @@ int gr_orch_n_turn(const struct gr_orch *o)
 {
     int n = 0;
     for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
-        n += o->entry[i].in_turn;
+        n += o->entry[i].turn.is_open;
     }
     return n;
 }

@@ -1,5 +1,6 @@
-/* What the files of the orchestrator's machine share: orch.c (the calls of clients and what workers say),
- * orch_session.c (a session's ways from state to state), orch_workers.c (who is here, who fits, who is silent). */
+/* What the files of the orchestrator's machine share: the parts of a session (orch_turn.c, orch_home.c, orch_with.c),
+ * orch_session.c (its ways from state to state), orch_workers.c (who is here, who fits, who is silent), orch.c (the
+ * calls of clients and what workers say). */
 #ifndef GR_ORCHESTRATOR_MACHINE_ORCH_INTERNAL_H
 #define GR_ORCHESTRATOR_MACHINE_ORCH_INTERNAL_H
 
@@ -9,37 +10,55 @@
 
 #define PING_MAX 16
 
-struct entry {
-    enum gr_session_state state;
-    uint64_t id;
-    uint32_t epoch;
-    enum gr_specpv_mode specpv;        /* as asked for, until its target says that it is off */
-    struct gr_session_request request; /* prompt is not valid; max_tokens, stops and user are the turn's */
-    struct gr_transcript transcript;   /* its len is the expected_prefix_len */
-    uint32_t final_len; /* tokens behind it are provisional (exact SpecPV): shown to nobody, opened nowhere */
-    uint32_t turn;      /* counts turns */
-    uint32_t turn_base; /* transcript before the turn's ids */
-    uint32_t turn_len;  /* and with them: generated tokens follow */
-    uint32_t n_fallback, n_reopen; /* of the turn */
-    struct gr_fallbacks fallbacks; /* of the session, for the log */
-    bool in_turn;
-    int target, drafter;   /* workers that may hold it, -1: none */
+/* The parts of a session. Each is written by one file, which is named here; all may read it. */
+
+/* orch_home.c: which target may hold the session, and what it owes. */
+struct entry_home {
+    int target;            /* the target that may hold it, -1: none */
     int home;              /* the target that was asked last: its answers count, even when it holds nothing; -1: none */
     uint32_t n_reply_owed; /* OPENs and APPENDs that `home` has not answered; only the last answer counts */
     bool append_sent;      /* OPENING by APPEND, not OPEN */
-    char numerics_id[96];  /* of the target that it was opened at last */
     bool has_draft;        /* what the OPEN said: without, the target asks for no trees even if a drafter comes */
     bool evicted;          /* OPENING by APPEND, and EVICTED has come meanwhile */
     bool opened_over;      /* OPENING by an OPEN over the idle session that the target holds */
     bool open_after_close; /* OPENING: CLOSE was sent first, the OPEN follows its CLOSED */
-    bool drafter_failed;   /* of the turn: an attachment failed that was not made before, or is not tried again */
-    int n_attach_retry;    /* of this epoch, after its data connection broke */
+    bool wait_closed;      /* CLOSING: CLOSED has not come */
+};
+
+/* orch_with.c: the drafter it works with. */
+struct entry_drafter {
+    int drafter;           /* -1: none */
+    int n_retry;           /* of this epoch, after its data connection broke */
+    bool failed;           /* of the turn: an attachment failed that was not made before, or is not tried again */
     uint32_t n_stats_owed; /* DETACHs that `stats_from` has not answered */
     int stats_from;
-    bool wait_closed;
+};
+
+/* orch_turn.c: the text, and the turn that goes on or was last. */
+struct entry_turn {
+    struct gr_transcript transcript; /* its len is the expected_prefix_len */
+    uint32_t final_len; /* tokens after it are provisional (exact SpecPV): shown to nobody, opened nowhere */
+    uint32_t number;    /* counts turns */
+    uint32_t base;      /* transcript before the turn's ids */
+    uint32_t len;       /* and with them: generated tokens follow */
+    uint32_t n_fallback, n_reopen;
+    struct gr_fallbacks fallbacks; /* of the session, for the log */
+    bool is_open;                  /* the client waits for its end */
     enum gr_finish finish;
     char text[GR_MSG_TEXT_MAX];
     uint64_t idle_since_ns;
+};
+
+struct entry {
+    enum gr_session_state state; /* orch_turn.c */
+    uint64_t id;
+    uint32_t epoch;
+    enum gr_specpv_mode specpv;        /* as asked for, until its target says that it is off */
+    struct gr_session_request request; /* prompt is not valid; max_tokens, stops and user are the turn's */
+    struct entry_turn turn;
+    struct entry_home at;
+    struct entry_drafter with;
+    char numerics_id[96]; /* of the target that it was opened at last */
     struct gr_session_metrics metrics;
 };
 
@@ -67,15 +86,67 @@ struct gr_orch {
 
 struct entry *orch_find(const struct gr_orch *o, uint64_t id);
 
-/* ---- orch_session.c ---- */
+/* The files stand on each other in this order; none calls one that comes after it here. */
+
+/* ---- orch_turn.c ---- */
+void orch_turn_begin(struct entry *e, uint32_t base);
+void orch_turn_reopened(struct entry *e);
+void orch_turn_finish_as(struct entry *e, enum gr_finish finish);
+void orch_turn_say(struct entry *e, const char *text);
+/* States: */
+void orch_wait(struct entry *e);
+void orch_opening(struct entry *e);
+void orch_running(struct entry *e);
+void orch_closing(struct entry *e);
+void orch_idle(struct entry *e, uint64_t now_ns);
+/* Nobody waits for the turn's end any more. */
+void orch_turn_over(struct entry *e);
+/* Tokens past len are forgotten. */
+void orch_text_cut(struct entry *e, uint32_t len);
+/* Ids of a kind after the first keep_len tokens; what is there is shown. GR_ELIMIT, GR_ENOMEM: nothing was done. */
+enum gr_status orch_text_put(struct entry *e, uint32_t keep_len, enum gr_segment_kind kind, const int32_t *ids,
+                             uint32_t n);
+void orch_text_show(struct entry *e, uint32_t final_len);
 /* Forgets provisional tokens. */
 void orch_drop_provisional(struct entry *e);
-/* What an OPEN asks for: the request, but for the kill switch. */
-enum gr_specpv_mode orch_specpv_asked(const struct gr_orch *o, const struct entry *e);
-/* To a target, if there is one; else WAITING. */
-void orch_open(struct gr_orch *o, struct entry *e);
 /* The turn goes on with less than was asked for: told and counted. detail may be NULL. */
 void orch_fall_back(struct entry *e, enum gr_fallback reason, const char *detail);
+
+/* ---- orch_home.c ---- */
+void orch_home_choose(struct entry *e, int target);
+/* An OPEN is on its way to the target. over: it holds the idle session. */
+void orch_home_open_sent(struct entry *e, bool has_draft);
+void orch_home_over(struct entry *e, bool over);
+void orch_home_append_sent(struct entry *e);
+void orch_home_close_sent(struct entry *e);
+/* It holds nothing of the session any more. */
+void orch_home_forgot(struct entry *e);
+void orch_home_closed(struct entry *e);
+void orch_home_wait_closed(struct entry *e, bool wait);
+void orch_home_evicted(struct entry *e);
+/* One of the answers that it owes has come. False: it owes none. */
+bool orch_home_answered(struct entry *e);
+/* The worker is gone, and with it what it owes. */
+void orch_home_gone(struct entry *e);
+
+/* ---- orch_with.c ---- */
+void orch_with_attached(struct entry *e, int drafter);
+void orch_with_detached(struct entry *e);
+void orch_with_lost(struct entry *e);
+void orch_with_stats(struct entry *e);
+void orch_with_no_stats(struct entry *e);
+void orch_with_failed(struct entry *e, bool failed);
+void orch_with_retry(struct entry *e);
+void orch_with_new_epoch(struct entry *e);
+
+/* ---- orch_session.c ---- */
+int orch_find_worker(const struct gr_orch *o, enum gr_worker_role role);
+/* What the target has made of it. */
+void orch_specpv_opened(struct entry *e, enum gr_specpv_mode mode);
+/* What an OPEN asks for: the request, but for the kill switch. */
+void orch_specpv_ask(const struct gr_orch *o, struct entry *e);
+/* To a target, if there is one; else WAITING. */
+void orch_open(struct gr_orch *o, struct entry *e);
 /* As epoch + 1: where it was, it is not any more. */
 void orch_reopen(struct gr_orch *o, struct entry *e);
 /* APPEND to the target that holds it. */
@@ -96,7 +167,8 @@ void orch_drop_idle(struct gr_orch *o, struct entry *e, const char *why);
 void orch_finish_if_released(struct gr_orch *o, struct entry *e);
 
 /* ---- orch_workers.c ---- */
-int orch_find_worker(const struct gr_orch *o, enum gr_worker_role role);
+/* The worker has said something. */
+void orch_heard(struct gr_orch *o, uint32_t worker, uint64_t now_ns);
 void orch_on_pong(struct gr_orch *o, uint32_t worker, const struct gr_msg *m, uint64_t now_ns);
 uint64_t orch_step_workers(struct gr_orch *o, uint64_t now_ns);
 

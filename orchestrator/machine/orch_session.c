@@ -31,7 +31,7 @@ static void copy_sampling(struct gr_msg *m, const struct gr_sampling *s)
 
 static uint32_t n_generated(const struct entry *e)
 {
-    return e->transcript.len - e->turn_len;
+    return e->turn.transcript.len - e->turn.len;
 }
 
 static bool wants_draft(const struct gr_orch *o, const struct entry *e)
@@ -39,22 +39,20 @@ static bool wants_draft(const struct gr_orch *o, const struct entry *e)
     return e->request.want_draft && !o->config.disable_multi_token;
 }
 
-enum gr_specpv_mode orch_specpv_asked(const struct gr_orch *o, const struct entry *e)
+void orch_specpv_ask(const struct gr_orch *o, struct entry *e)
 {
-    return o->config.disable_specpv ? GR_SPECPV_OFF : e->request.specpv;
+    e->specpv = o->config.disable_specpv ? GR_SPECPV_OFF : e->request.specpv;
 }
 
-void orch_drop_provisional(struct entry *e)
+void orch_specpv_opened(struct entry *e, enum gr_specpv_mode mode)
 {
-    e->metrics.completion_tokens -= e->transcript.len - e->final_len;
-    gr_metrics_roll_back(&e->metrics, e->final_len);
-    gr_transcript_cut(&e->transcript, e->final_len);
+    e->specpv = mode == e->specpv ? mode : GR_SPECPV_OFF; /* it fell back: the target told why */
 }
 
 static bool at_context_limit(const struct gr_orch *o, const struct entry *e, int target)
 {
     const uint32_t n_ctx_max = o->worker[target].info.n_ctx_max;
-    return n_ctx_max > 0 && e->transcript.len >= n_ctx_max && n_generated(e) > 0;
+    return n_ctx_max > 0 && e->turn.transcript.len >= n_ctx_max && n_generated(e) > 0;
 }
 
 static bool other_tokenizer(const struct gr_orch *o, const struct entry *e, int target)
@@ -79,7 +77,7 @@ static bool accept_numerics(struct gr_orch *o, struct entry *e, int target)
 {
     const char *its = o->worker[target].info.numerics_id;
     char text[GR_MSG_TEXT_MAX];
-    if (strcmp(e->numerics_id, its) == 0 || !has_generated(&e->transcript)) {
+    if (strcmp(e->numerics_id, its) == 0 || !has_generated(&e->turn.transcript)) {
         return true;
     }
     snprintf(text, sizeof(text), "the text so far is of a target that computes as %s, the one there is now as %s",
@@ -96,7 +94,7 @@ static bool accept_numerics(struct gr_orch *o, struct entry *e, int target)
 
 static void send_open(struct gr_orch *o, struct entry *e)
 {
-    struct gr_transcript *t = &e->transcript;
+    struct gr_transcript *t = &e->turn.transcript;
     struct gr_msg m = {.type = GR_MSG_OPEN,
                        .session = e->id,
                        .epoch = e->epoch,
@@ -110,24 +108,21 @@ static void send_open(struct gr_orch *o, struct entry *e)
                        .auto_tree = e->request.auto_tree,
                        .n_node = e->request.n_node};
     copy_sampling(&m, &e->request.sampling);
-    e->specpv = orch_specpv_asked(o, e);
+    orch_specpv_ask(o, e);
     if (e->specpv != GR_SPECPV_OFF) {
         m.draft_depth = e->request.tree_shape == GR_SHAPE_CHAIN ? e->request.n_node : e->request.draft_depth;
         gr_msg_set_specpv(&m, e->specpv, &e->request.specpv_params);
     }
-    e->state = GR_SESSION_OPENING;
-    e->append_sent = e->opened_over = e->evicted = false;
-    e->has_draft = m.want_draft != 0;
-    e->n_reply_owed = e->home == e->target ? e->n_reply_owed + 1 : 1;
-    e->home = e->target;
-    send_to(o, e->target, &m);
+    orch_opening(e);
+    orch_home_open_sent(e, m.want_draft != 0);
+    send_to(o, e->at.target, &m);
 }
 
 void orch_open(struct gr_orch *o, struct entry *e)
 {
     const int target = orch_find_worker(o, GR_WORKER_TARGET);
     char text[GR_MSG_TEXT_MAX];
-    e->state = GR_SESSION_WAITING;
+    orch_wait(e);
     if (target < 0) {
         return;
     }
@@ -147,15 +142,8 @@ void orch_open(struct gr_orch *o, struct entry *e)
         return;
     }
     snprintf(e->numerics_id, sizeof(e->numerics_id), "%s", o->worker[target].info.numerics_id);
-    e->target = target;
+    orch_home_choose(e, target);
     send_open(o, e);
-}
-
-void orch_fall_back(struct entry *e, enum gr_fallback reason, const char *detail)
-{
-    gr_fall_back(&e->fallbacks, reason, e->id, 0, detail);
-    e->n_fallback++;
-    e->metrics.fallbacks++;
 }
 
 void orch_reopen(struct gr_orch *o, struct entry *e)
@@ -163,51 +151,48 @@ void orch_reopen(struct gr_orch *o, struct entry *e)
     orch_drop_provisional(e);
     orch_detach(o, e);
     e->epoch++;
-    e->n_attach_retry = 0;
-    e->n_reopen++;
-    e->metrics.reopens++;
-    if (e->target < 0) {
+    orch_with_new_epoch(e);
+    orch_turn_reopened(e);
+    if (e->at.target < 0) {
         orch_open(o, e);
         return;
     }
     /* It may still hold the session, in a pass that a TRUNCATE has not ended yet: CLOSED tells that this is over. */
-    e->state = GR_SESSION_OPENING;
-    if (!e->open_after_close) {
-        e->open_after_close = true;
-        send_to(o, e->target, &(struct gr_msg){.type = GR_MSG_CLOSE, .session = e->id});
+    orch_opening(e);
+    if (!e->at.open_after_close) {
+        orch_home_close_sent(e);
+        send_to(o, e->at.target, &(struct gr_msg){.type = GR_MSG_CLOSE, .session = e->id});
     }
 }
 
 bool orch_lacks_draft(const struct gr_orch *o, const struct entry *e)
 {
-    return wants_draft(o, e) && !e->has_draft && orch_find_worker(o, GR_WORKER_DRAFT) >= 0;
+    return wants_draft(o, e) && !e->at.has_draft && orch_find_worker(o, GR_WORKER_DRAFT) >= 0;
 }
 
 void orch_open_over(struct gr_orch *o, struct entry *e)
 {
     e->epoch++;
-    e->n_attach_retry = 0;
+    orch_with_new_epoch(e);
     send_open(o, e);
-    e->opened_over = true;
+    orch_home_over(e, true);
 }
 
 void orch_append_turn(struct gr_orch *o, struct entry *e)
 {
-    struct gr_transcript *t = &e->transcript;
+    struct gr_transcript *t = &e->turn.transcript;
     const struct gr_msg m = {.type = GR_MSG_APPEND,
                              .session = e->id,
                              .epoch = e->epoch,
-                             .keep_len = e->turn_base,
-                             .hash = gr_transcript_hash_at(t, e->turn_base),
-                             .ids = {.p = t->token + e->turn_base, .n = e->turn_len - e->turn_base},
+                             .keep_len = e->turn.base,
+                             .hash = gr_transcript_hash_at(t, e->turn.base),
+                             .ids = {.p = t->token + e->turn.base, .n = e->turn.len - e->turn.base},
                              .max_tokens = e->request.max_tokens,
                              .stop_ids = {.p = e->request.stop_id, .n = e->request.n_stop_id},
                              .want_trace = e->request.want_trace};
-    e->state = GR_SESSION_OPENING;
-    e->append_sent = true;
-    e->evicted = false;
-    e->n_reply_owed++; /* target is home: it holds the session */
-    send_to(o, e->target, &m);
+    orch_opening(e);
+    orch_home_append_sent(e);
+    send_to(o, e->at.target, &m);
 }
 
 /* ---- drafters ---- */
@@ -230,10 +215,10 @@ static bool ahead_pays(const struct gr_worker_info *target, const struct gr_work
 void orch_attach(struct gr_orch *o, struct entry *e)
 {
     const int drafter = orch_find_worker(o, GR_WORKER_DRAFT);
-    if (!wants_draft(o, e) || drafter < 0 || e->drafter >= 0 || e->state != GR_SESSION_RUNNING) {
+    if (!wants_draft(o, e) || drafter < 0 || e->with.drafter >= 0 || e->state != GR_SESSION_RUNNING) {
         return;
     }
-    const struct gr_worker_info *target = &o->worker[e->target].info;
+    const struct gr_worker_info *target = &o->worker[e->at.target].info;
     const enum gr_ahead ahead = e->request.draft_ahead;
     struct gr_msg m = {.type = GR_MSG_ATTACH,
                        .session = e->id,
@@ -248,19 +233,17 @@ void orch_attach(struct gr_orch *o, struct entry *e)
     copy_sampling(&m, &e->request.sampling);
     snprintf(m.address, sizeof(m.address), "%s", target->address);
     snprintf(m.transport, sizeof(m.transport), "%s", e->request.transport);
-    e->drafter = drafter;
+    orch_with_attached(e, drafter);
     send_to(o, drafter, &m);
 }
 
 void orch_detach(struct gr_orch *o, struct entry *e)
 {
-    if (e->drafter < 0) {
+    if (e->with.drafter < 0) {
         return;
     }
-    const int drafter = e->drafter;
-    e->n_stats_owed = e->stats_from == drafter ? e->n_stats_owed + 1 : 1;
-    e->stats_from = drafter;
-    e->drafter = -1;
+    const int drafter = e->with.drafter;
+    orch_with_detached(e);
     send_to(o, drafter, &(struct gr_msg){.type = GR_MSG_DETACH, .session = e->id});
 }
 
@@ -268,7 +251,7 @@ void orch_detach(struct gr_orch *o, struct entry *e)
 
 static void forget(struct entry *e)
 {
-    gr_transcript_finish(&e->transcript);
+    gr_transcript_finish(&e->turn.transcript);
     memset(e, 0, sizeof(*e));
 }
 
@@ -276,20 +259,20 @@ static void forget(struct entry *e)
 static void report_end(struct gr_orch *o, struct entry *e, bool was_in_turn)
 {
     void *user = e->request.user;
-    e->in_turn = false;
+    orch_turn_over(e);
     if (was_in_turn) {
-        o->io.on_done(o->io.ctx, e->id, user, e->finish, e->text);
+        o->io.on_done(o->io.ctx, e->id, user, e->turn.finish, e->turn.text);
     }
     if (e->request.keep_open && o->io.on_closed != NULL) {
-        o->io.on_closed(o->io.ctx, e->id, user, e->text);
+        o->io.on_closed(o->io.ctx, e->id, user, e->turn.text);
     }
     forget(e);
 }
 
 void orch_finish_if_released(struct gr_orch *o, struct entry *e)
 {
-    if (e->state == GR_SESSION_CLOSING && !e->wait_closed && e->n_stats_owed == 0) {
-        report_end(o, e, e->in_turn);
+    if (e->state == GR_SESSION_CLOSING && !e->at.wait_closed && e->with.n_stats_owed == 0) {
+        report_end(o, e, e->turn.is_open);
     }
 }
 
@@ -299,13 +282,13 @@ void orch_close(struct gr_orch *o, struct entry *e, enum gr_finish finish, const
         return;
     }
     orch_drop_provisional(e);
-    e->state = GR_SESSION_CLOSING;
-    e->finish = finish;
-    snprintf(e->text, sizeof(e->text), "%s", text);
-    e->wait_closed = e->target >= 0;
+    orch_closing(e);
+    orch_turn_finish_as(e, finish);
+    orch_turn_say(e, text);
+    orch_home_wait_closed(e, e->at.target >= 0);
     orch_detach(o, e);
-    if (e->target >= 0) {
-        send_to(o, e->target, &(struct gr_msg){.type = GR_MSG_CLOSE, .session = e->id});
+    if (e->at.target >= 0) {
+        send_to(o, e->at.target, &(struct gr_msg){.type = GR_MSG_CLOSE, .session = e->id});
     }
     orch_finish_if_released(o, e);
 }
@@ -313,20 +296,18 @@ void orch_close(struct gr_orch *o, struct entry *e, enum gr_finish finish, const
 void orch_drop_idle(struct gr_orch *o, struct entry *e, const char *why)
 {
     log_info("session %" PRIu64 " is closed: %s", e->id, why);
-    snprintf(e->text, sizeof(e->text), "%s", why);
-    e->state = GR_SESSION_CLOSING; /* what the client asks for from within on_closed does not find it */
+    orch_turn_say(e, why);
+    orch_closing(e); /* what the client asks for from within on_closed does not find it */
     orch_detach(o, e);
-    if (e->target >= 0) {
-        send_to(o, e->target, &(struct gr_msg){.type = GR_MSG_CLOSE, .session = e->id});
+    if (e->at.target >= 0) {
+        send_to(o, e->at.target, &(struct gr_msg){.type = GR_MSG_CLOSE, .session = e->id});
     }
     report_end(o, e, false);
 }
 
 static void go_idle(struct gr_orch *o, struct entry *e)
 {
-    e->state = GR_SESSION_IDLE;
-    e->in_turn = false;
-    e->idle_since_ns = o->now_ns;
+    orch_idle(e, o->now_ns);
 }
 
 void orch_end_turn(struct gr_orch *o, struct entry *e, enum gr_finish finish, const char *text)
@@ -344,16 +325,15 @@ void orch_end_turn(struct gr_orch *o, struct entry *e, enum gr_finish finish, co
 
 void orch_fail_turn(struct gr_orch *o, struct entry *e, const char *text)
 {
-    if (!e->request.keep_open || e->turn_base == 0) {
+    if (!e->request.keep_open || e->turn.base == 0) {
         orch_close(o, e, GR_FINISH_ERROR, text);
         return;
     }
     orch_drop_provisional(e);
     if (n_generated(e) == 0) {
-        gr_transcript_cut(&e->transcript, e->turn_base); /* the ids that were refused */
-        e->final_len = e->transcript.len;
+        orch_text_cut(e, e->turn.base); /* the ids that were refused */
     }
     orch_detach(o, e);
-    e->target = -1;
+    orch_home_forgot(e);
     orch_end_turn(o, e, GR_FINISH_ERROR, text);
 }

@@ -103,15 +103,14 @@ enum gr_status gr_orch_on_join(struct gr_orch *o, uint32_t worker, enum gr_worke
 
 static void lose_target(struct gr_orch *o, struct entry *e)
 {
-    e->target = -1;
-    e->open_after_close = false;
+    orch_home_closed(e);
     orch_drop_provisional(e);
     if (e->state == GR_SESSION_CLOSING) {
-        e->wait_closed = false;
+        orch_home_wait_closed(e, false);
         orch_finish_if_released(o, e);
     } else if (e->state == GR_SESSION_IDLE) {
         orch_detach(o, e); /* the next turn opens it again */
-    } else if (e->transcript.len - e->turn_len >= e->request.max_tokens) {
+    } else if (e->turn.transcript.len - e->turn.len >= e->request.max_tokens) {
         orch_end_turn(o, e, GR_FINISH_LENGTH, "");
     } else {
         log_warn("session %" PRIu64 ": its target is lost; re-opening it as epoch %u when there is one", e->id,
@@ -122,7 +121,7 @@ static void lose_target(struct gr_orch *o, struct entry *e)
 
 static void lose_drafter(struct gr_orch *o, struct entry *e)
 {
-    e->drafter = -1;
+    orch_with_lost(e);
     if (e->state != GR_SESSION_RUNNING && e->state != GR_SESSION_OPENING) {
         return;
     }
@@ -137,18 +136,17 @@ void gr_orch_on_lost(struct gr_orch *o, uint32_t worker, uint64_t now_ns)
     o->worker[worker].joined = false;
     for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
         struct entry *e = &o->entry[i];
-        if (e->state != GR_SESSION_FREE && e->stats_from == (int)worker && e->n_stats_owed > 0) {
-            e->n_stats_owed = 0;
+        if (e->state != GR_SESSION_FREE && e->with.stats_from == (int)worker && e->with.n_stats_owed > 0) {
+            orch_with_no_stats(e);
             orch_finish_if_released(o, e);
         }
-        if (e->state != GR_SESSION_FREE && e->drafter == (int)worker) {
+        if (e->state != GR_SESSION_FREE && e->with.drafter == (int)worker) {
             lose_drafter(o, e);
         }
-        if (e->state != GR_SESSION_FREE && e->home == (int)worker) {
-            e->home = -1;
-            e->n_reply_owed = 0;
+        if (e->state != GR_SESSION_FREE && e->at.home == (int)worker) {
+            orch_home_gone(e);
         }
-        if (e->state != GR_SESSION_FREE && e->target == (int)worker) {
+        if (e->state != GR_SESSION_FREE && e->at.target == (int)worker) {
             lose_target(o, e);
         }
     }
@@ -173,6 +171,11 @@ enum gr_status gr_orch_ping(struct gr_orch *o, uint32_t worker, uint64_t cookie,
         return GR_ENOTFOUND;
     }
     return send_ping(o, worker, cookie, now_ns);
+}
+
+void orch_heard(struct gr_orch *o, uint32_t worker, uint64_t now_ns)
+{
+    o->worker[worker].heard_ns = now_ns;
 }
 
 void orch_on_pong(struct gr_orch *o, uint32_t worker, const struct gr_msg *m, uint64_t now_ns)
@@ -254,7 +257,7 @@ const struct gr_worker_info *gr_orch_worker(const struct gr_orch *o, uint32_t wo
     uint32_t n = 0;
     for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
         const struct entry *e = &o->entry[i];
-        n += e->state != GR_SESSION_FREE && (e->target == (int)worker || e->drafter == (int)worker);
+        n += e->state != GR_SESSION_FREE && (e->at.target == (int)worker || e->with.drafter == (int)worker);
     }
     *rtt_ns_out = o->worker[worker].rtt_ns;
     *n_session_out = n;

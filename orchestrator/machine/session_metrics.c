@@ -126,6 +126,22 @@ static void take_commit(struct gr_session_metrics *s, const struct gr_msg *m, ui
     }
 }
 
+void gr_metrics_begin_turn(struct gr_session_metrics *s, uint32_t n_prompt)
+{
+    s->prompt_tokens += n_prompt;
+    s->n_open = 0;
+}
+
+void gr_metrics_drop(struct gr_session_metrics *s, uint32_t n_token)
+{
+    s->completion_tokens -= n_token;
+}
+
+void gr_metrics_fall_back(struct gr_session_metrics *s)
+{
+    s->fallbacks++;
+}
+
 void gr_metrics_take(struct gr_session_metrics *s, const struct gr_msg *m, uint64_t now_ns)
 {
     if (m->type == GR_MSG_COMMIT) {

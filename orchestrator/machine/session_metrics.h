@@ -39,6 +39,11 @@ struct gr_session_metrics {
     char transport[16];
 };
 
+/* A turn of n_prompt new tokens begins: the rounds of the one before stand. */
+void gr_metrics_begin_turn(struct gr_session_metrics *m, uint32_t n_prompt);
+/* Tokens that were counted are taken back. */
+void gr_metrics_drop(struct gr_session_metrics *m, uint32_t n_token);
+void gr_metrics_fall_back(struct gr_session_metrics *m);
 /* Takes COMMIT, DRAFT_STATS, DRAFT_TROUBLE and ATTACHED into account; other messages change nothing. open_ns and
  * prompt_tokens are the caller's to set. */
 void gr_metrics_take(struct gr_session_metrics *m, const struct gr_msg *msg, uint64_t now_ns);
