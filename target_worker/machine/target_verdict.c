@@ -242,6 +242,9 @@ static void commit(struct gr_target *t, struct session *s, const struct gr_pass_
 static void decide(struct gr_target *t, struct session *s, enum gr_finish finish, bool prefill, uint64_t now_ns)
 {
     target_next_number(&s->next);
+    if (finish != GR_FINISH_NONE && s->auto_tree) {
+        gr_spec_econ_turn_ended(&t->econ.alone, &s->econ.alone);
+    }
     if (finish != GR_FINISH_NONE) {
         target_go_idle(t, s, now_ns);
         target_next_want_none(&s->next);

@@ -1,19 +1,27 @@
+/* Do trees pay, for one session and for those that decode together? Running sums of what they have won and lost. */
 #include "target_worker/policy/spec_mode.h"
 
 #include <stddef.h>
 
-#define LEARN_ROUND 0.15
-#define LEARN_PROBE 0.4
-#define LEARN_FASTER 0.5
-#define HELD_UP 3.0 /* times the average: the machine did something else meanwhile, which says nothing about trees */
-#define LEARN_ROOT 0.2
-#define SLOWER 1.1       /* passes of a run of root-only rounds vary by this, */
-#define WARMER 1.6       /* and get shorter by this at most */
-#define LEARN_SPEED 0.3  /* what passes have taken lately: the machine may be half as fast ten rounds later */
-#define ROOT_HELD_UP 1.5 /* the same for rounds without trees, which vary less */
-#define LEARN_GROUP 0.1
-#define PATIENCE_ROOT 1.5 /* root-only rounds that a tree may be waited for whatever the averages say */
-#define FAULT_MAX 1       /* a session whose tree round broke an invariant goes on with single tokens */
+/* Shares by which a moving average follows a new value. */
+#define LEARN_ROUND 0.15 /* tokens and times of tree rounds */
+#define LEARN_ROOT 0.2   /* times of root rounds */
+#define LEARN_PROBE 0.4  /* what probes promise: they are few */
+#define LEARN_FASTER 0.5 /* a latency that is shorter than before: it can be believed at once */
+#define LEARN_SPEED 0.3  /* the machine's speed: it may be half of that ten rounds later */
+#define LEARN_GROUP 0.1  /* the price of a group's passes */
+/* A tree round's time counts at most this many times its average: the machine did something else meanwhile, which says
+ * nothing about trees. Root rounds vary less. */
+#define HELD_UP 3.0
+#define ROOT_HELD_UP 1.5
+/* The last pass of a run of root rounds may take this many times the first; and the first this many times the last,
+ * while caches warm. Outside of that the machine has changed its speed, and the run says nothing. */
+#define SLOWER 1.1
+#define WARMER 1.6
+#define PATIENCE_ROOT 1.5 /* root rounds that a tree may be waited for, whatever the averages say */
+#define FAULT_MAX 1       /* broken invariants after which a session goes on with single tokens */
+#define LOST_TURNS 2      /* turns in a row that gave trees up: one may have met a busy machine */
+#define LOST_RETRY 4      /* each such session tries trees all the same: what was slow may be fast by now */
 
 static void learn(double *average, double value, double share)
 {
@@ -82,12 +90,21 @@ static void stop_trees(struct gr_spec_econ *e)
     e->until_probe = e->probe_interval;
 }
 
-/* Other sessions waited longer for a tree than single tokens would have taken for all that it brought. The drafter is
- * too slow then, whatever the text is. Such trees were given up in every session, after each had lost a few rounds
- * anew. */
+/* Other sessions waited longer for a tree than single tokens would have taken for all that it brought, turn after turn.
+ * The drafter is too slow then, whatever the text is, and each session would lose a few rounds anew to find out. */
 static bool drafter_is_too_slow(const struct gr_spec_econ *others)
 {
-    return others->latency_ns > others->tree_tokens * others->root_ns;
+    return others->n_lost >= LOST_TURNS && others->n_lost % LOST_RETRY != 0 &&
+           others->latency_ns > others->tree_tokens * others->root_ns;
+}
+
+void gr_spec_econ_turn_ended(struct gr_spec_econ *all, const struct gr_spec_econ *e)
+{
+    if (e->is_root) {
+        all->n_lost++;
+    } else if (e->n_tree >= GR_SPEC_MIN_ROUNDS) {
+        all->n_lost = 0;
+    }
 }
 
 void gr_spec_econ_init(struct gr_spec_econ *e, const struct gr_spec_econ *others, double root_guess_ns)
@@ -274,11 +291,13 @@ void gr_spec_econ_probed(struct gr_spec_econ *e, int n_accepted, double pass_rat
      * a tree that is waited for; where the drafter has become slower meanwhile, a trial finds out and loses little. */
     e->tree_ns = at_most(e->probe_ns, e->latency_ns) + pass_ns + e->overhead_ns;
     learn(&e->tree_pass_ns, pass_ns, LEARN_PROBE);
-    if (tree_rate(e) * e->root_ns > GR_SPEC_ENTER) {
+    const double promise = tree_rate(e) * e->root_ns;
+    if (promise > GR_SPEC_ENTER) {
         e->is_root = false;
         e->gain = 0.0;
     } else {
-        e->probe_interval = e->probe_interval * 2 < GR_SPEC_PROBE_LAST ? e->probe_interval * 2 : GR_SPEC_PROBE_LAST;
+        const uint32_t next = e->probe_interval * (promise < GR_SPEC_HOPELESS ? 4 : 2);
+        e->probe_interval = next < GR_SPEC_PROBE_LAST ? next : GR_SPEC_PROBE_LAST;
         e->until_probe = e->probe_interval;
     }
 }

@@ -31,6 +31,7 @@ struct gr_spec_econ {
     double gain;                 /* what tree rounds have won since trees were wanted last, in root-only rounds */
     uint32_t n_given_up;         /* times that trees were given up since they last won anything */
     double regret;               /* what they have lost lately, in root-only rounds; never below 0 */
+    uint32_t n_lost;             /* of all sessions' economy: turns in a row that ended without trees being wanted */
     bool foreseen;               /* what trees bring was seen in other sessions, to begin with */
     bool is_root;                /* trees are not wanted at present */
     uint32_t until_probe, probe_interval; /* rounds */
@@ -95,45 +96,74 @@ struct gr_spec_decision {
     enum gr_fallback reason; /* why no tree, for the fall-back line; NONE: nothing to report */
 };
 
-#define GR_SPEC_ENTER 1.0 /* of what root-only rounds bring: so much must a probe promise */
-#define GR_SPEC_REGRET_MAX                                                                     \
-    5.0 /* root-only rounds that trees may lose before they are given up; a half, a third, ... \
-         * of it when that has happened before */
-#define GR_SPEC_REGRET_ROUND 2.0 /* that one round counts at most beside its wait: a pass was perhaps held up */
-#define GR_SPEC_REGRET_WAIT 4.0  /* and its wait: lateness is the drafter's */
-#define GR_SPEC_GAIN_MIN 10.0    /* root-only rounds that trees must have won before old failures are forgotten */
-#define GR_SPEC_CLEAN_FIRST 5    /* root-only rounds in which the drafter rests, once it is warm */
-#define GR_SPEC_CLEAN_RUN 4      /* and again, between trees, */
-#define GR_SPEC_CLEAN_SOON 8     /* after so many tree rounds; then twice as many more, up to */
-#define GR_SPEC_CLEAN_EVERY 64
-#define GR_SPEC_SURE 1.5          /* trees that bring so many times what root-only rounds do need no such comparison */
-#define GR_SPEC_TRIAL_FIRST 4     /* passes of a group to the first with trees */
-#define GR_SPEC_TRIAL_NEXT 128    /* and, after one that failed, to the next; doubled each time */
-#define GR_SPEC_REGRET_GROUP 3.0  /* passes that a trial may lose; one after a failed one half of it: 2 % of 256 */
-#define GR_SPEC_GROUP_MARGIN 1.04 /* trees must be worth so much more than what they cost */
-#define GR_SPEC_BALANCE_GROUP 6.0 /* the same where sessions keep coming, whose prompts the drafter reads meanwhile */
-#define GR_SPEC_BALANCE_PASSES 128.0 /* that the balance looks back on */
-#define GR_SPEC_SETTLE 4             /* passes until trees come together again, when a drafter has read its prompts */
-#define GR_SPEC_COLD_PART 4          /* a group waits for no trees while more than one in so many is cold */
-#define GR_SPEC_TRIAL_LONG 32 /* passes after which trees must have won something: they may lose little in each */
-#define GR_SPEC_MIN_ROUNDS 4  /* tree rounds of other sessions that say something about a new one */
-#define GR_SPEC_PROBE_FIRST 8 /* rounds to the first probe in K = 0; doubled by each that fails */
-#define GR_SPEC_PROBE_LAST 1024
+/* Constants. The unit "root round" is what a round without a tree takes at the same moment. All were tuned on
+ * tests/sim/test_sessions_speed and on `graft-bench sweep` and `sessions`; docs/PERFORMANCE.md has what they brought.
+ */
 
-#define GR_SPEC_REST_FROM                                                                            \
-    (4 * GR_SPEC_TRIAL_NEXT) /* a group's interval from which its drafter rests: two trials in a row \
-                              * have failed. One that fails while prompts are read is bad luck */
-#define GR_SPEC_LEAD \
-    32 /* passes before a trial of a group in which its drafter wakes: it needs features and a prefix */
+/* ---- one session alone ---- */
+/* A probe must promise this many root rounds' tokens in a root round's time, and trees are tried again. */
+#define GR_SPEC_ENTER 1.0
+/* Rounds before the first probe; the pause doubles after each probe that fails, up to the last. */
+#define GR_SPEC_PROBE_FIRST 8
+#define GR_SPEC_PROBE_LAST 1024
+/* After a probe that promises less than this the pause is four times as long: each probe costs the drafter a tree, on
+ * cores that the target may share. */
+#define GR_SPEC_HOPELESS 0.5
+/* Root rounds that trees may lose before they are given up. After n failures it is this divided by n + 1. */
+#define GR_SPEC_REGRET_MAX 5.0
+/* One tree round adds at most this many root rounds to the loss, apart from its wait: its pass was perhaps held up. */
+#define GR_SPEC_REGRET_ROUND 2.0
+/* Its wait adds at most this many: being late is the drafter's doing. */
+#define GR_SPEC_REGRET_WAIT 4.0
+/* Root rounds that trees must have won before earlier failures are forgotten. */
+#define GR_SPEC_GAIN_MIN 10.0
+/* Root rounds that are run once the drafter is warm, with the drafter at rest, to learn what they take. */
+#define GR_SPEC_CLEAN_FIRST 5
+/* Root rounds of each later comparison. The first comes after SOON tree rounds, the next after twice as many more, and
+ * so on up to EVERY. */
+#define GR_SPEC_CLEAN_RUN 4
+#define GR_SPEC_CLEAN_SOON 8
+#define GR_SPEC_CLEAN_EVERY 64
+/* Trees that bring this many times what root rounds bring need no such comparison. */
+#define GR_SPEC_SURE 1.5
+/* Tree rounds of other sessions after which their averages say something about a new session. */
+#define GR_SPEC_MIN_ROUNDS 4
+
+/* ---- sessions that decode together: the unit is a pass of the group without trees ---- */
+/* Passes before the first trial of trees; after one that failed, before the next (doubled each time). */
+#define GR_SPEC_TRIAL_FIRST 4
+#define GR_SPEC_TRIAL_NEXT 128
+/* Passes that a trial may lose; half of it after one that failed, which is 2 % of 256 passes. */
+#define GR_SPEC_REGRET_GROUP 3.0
+/* The same summed over the last BALANCE_PASSES, where sessions keep coming whose prompts the drafter reads meanwhile.
+ */
+#define GR_SPEC_BALANCE_GROUP 6.0
+#define GR_SPEC_BALANCE_PASSES 128.0
+/* Trees must be worth this many times what they cost: sessions end at different times, and the last ones lose. */
+#define GR_SPEC_GROUP_MARGIN 1.04
+/* Passes after which trees must have won something: they may lose a little in each. */
+#define GR_SPEC_TRIAL_LONG 32
+/* Passes after the drafter has read its prompts until trees come together again. */
+#define GR_SPEC_SETTLE 4
+/* A group waits for no trees while more than one session in this many is cold. */
+#define GR_SPEC_COLD_PART 4
+/* A group's drafter rests from this pause between trials on: two trials in a row have failed. (One that fails while
+ * prompts are read is bad luck.) */
+#define GR_SPEC_REST_FROM (4 * GR_SPEC_TRIAL_NEXT)
+/* It wakes this many passes before a trial: it needs features and a prefix. */
+#define GR_SPEC_LEAD 32
 
 struct gr_spec_decision gr_spec_mode_decide(const struct gr_spec_input *in);
 /* Trees have been of no use to this group, and its next trial is not near: its drafter is asked for nothing and gets
  * neither tokens nor features. */
 bool gr_spec_group_rests(const struct gr_spec_group *g);
 
-/* root_guess_ns: a root-only round as far as known (cost table); seeds the averages of a new session. Where others'
- * averages say that the drafter is too slow for any text, the session begins without trees and probes. */
+/* root_guess_ns: a root-only round as far as known (cost table); seeds the averages of a new session. Where the turns
+ * before all gave trees up, and others' averages say that the drafter is too slow for any text, the session begins
+ * without trees and probes; but each fourth such session tries them all the same. */
 void gr_spec_econ_init(struct gr_spec_econ *e, const struct gr_spec_econ *others, double root_guess_ns);
+/* A turn of e has ended: all sessions' economy remembers whether it wanted trees at its end. */
+void gr_spec_econ_turn_ended(struct gr_spec_econ *all, const struct gr_spec_econ *e);
 /* Decoding begins on another context than the times were guessed or measured on: they change by this factor. */
 void gr_spec_econ_rescale(struct gr_spec_econ *e, double factor);
 /* Learns from a round, and gives trees up when they lose. */
