@@ -325,7 +325,7 @@ def no_receiver_was_ever_unready():
 
 @case
 def a_device_that_corrupts_is_found_out():
-    """Soft RoCE breaks its word when answers come later than it sends again (docs/ARCHITECTURE.md, section 6): packets
+    """Soft RoCE breaks its word when answers come later than it sends again (decision D-095): packets
     twice in a message, messages twice, messages that nobody sent. A connection may end then, but every frame that was
     handed out is right. The last case: a message that nobody sent takes a receive, so another one finds none."""
     done = []

@@ -577,7 +577,7 @@ static const struct CMUnitTest cases[] = {
 };
 
 /* 2.1 s. The rules are those of a device that keeps its own: soft RoCE does not when answers take longer than this (see
- * docs/ARCHITECTURE.md, section 6), and an emulated machine can stand still for longer than the usual 67 ms. Not much
+ * decision D-095), and an emulated machine can stand still for longer than the usual 67 ms. Not much
  * more: on its wire packets overtake each other at times, and what is sent again for that may wait as long. */
 #define ACK_TIMEOUT 19
 

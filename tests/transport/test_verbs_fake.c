@@ -504,7 +504,7 @@ static void test_spoilt_immediate_data(void **state)
     }
 }
 
-/* As soft RoCE does it now and then: docs/ARCHITECTURE.md, section 6. */
+/* As soft RoCE does it now and then: decision D-095. */
 static void test_record_of_a_wrong_length(void **state)
 {
     (void)state;

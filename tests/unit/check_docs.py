@@ -7,6 +7,9 @@ import subprocess
 import sys
 
 ROOT = sys.argv[1]
+WIDTH, CELL = 100, 120  # columns: of text, of a table's cell
+NOT_YET = ("docs/PERFORMANCE.md", "docs/PROTOCOL.md", "docs/USAGE.md", "README.md", "CONTRIBUTING.md")  # wider, so far
+DIAGRAMS = ("sequenceDiagram", "stateDiagram-v2", "flowchart", "graph")
 ENDINGS = (".c", ".h", ".cu", ".cuh", ".inc", ".py")
 
 
@@ -38,8 +41,27 @@ def quoted_names(text):
             yield m.group(1), [w.strip() for w in (m.group(2) or "").split(",") if w.strip()]
 
 
+def too_wide(page, text):
+    fenced = False
+    for i, line in enumerate(text.splitlines(), 1):
+        if line.startswith("```"):
+            fenced = not fenced
+        elif fenced:
+            continue
+        elif line.startswith("|"):
+            if any(len(cell.strip()) > CELL for cell in line.strip("|").split("|")):
+                yield f"{page}:{i}: a cell of more than {CELL} characters"
+        elif len(line) > WIDTH:
+            yield f"{page}:{i}: {len(line)} columns, {WIDTH} are the most"
+
+
 def complaints(page, files):
     text = read(page)
+    if page not in NOT_YET:
+        yield from too_wide(page, text)
+    for kind in re.findall(r"^```mermaid\n(\S+)", text, re.M):
+        if kind not in DIAGRAMS:
+            yield f"{page}: {kind} is no diagram that check_docs.py knows"
     for name, words in quoted_names(text):
         paths = find(name, files)
         if not paths:

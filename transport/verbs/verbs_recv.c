@@ -103,7 +103,7 @@ static const char *read_header(const struct gr_verbs_conn *v, const struct ibv_w
     if (!good) {
         return "malformed header";
     }
-    /* Its own words: a device can be at fault, too (soft RoCE: docs/ARCHITECTURE.md). */
+    /* Its own words: a device can be at fault, too (soft RoCE: decision D-095). */
     return v->two_sided && wc->byte_len != GR_VERBS_HEADER_BYTES + out->bytes ? "record of a wrong length" : NULL;
 }
 
