@@ -2,6 +2,7 @@
 #include "bench/bench.h"
 #include "bench/commit.h"
 #include "common/base/log.h"
+#include "common/base/suggest.h"
 
 #include <signal.h>
 #include <string.h>
@@ -57,6 +58,12 @@ int main(int argc, char **argv)
             return benches[i].run(argc - 1, argv + 1);
         }
     }
-    log_error("unknown benchmark `%s'; see graft-bench --help", argv[1]);
+    struct gr_suggest near = {.word = argv[1], .len = strlen(argv[1])};
+    char also[80];
+    for (size_t i = 0; i < GR_ARRAY_LEN(benches); i++) {
+        gr_suggest_offer(&near, benches[i].name);
+    }
+    log_error("unknown benchmark `%s'%s; see graft-bench --help", argv[1],
+              gr_suggest_text(&near, "", also, sizeof(also)));
     return 2;
 }

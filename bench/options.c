@@ -1,8 +1,21 @@
 /* The command line of one benchmark. */
 #include "bench/bench.h"
 #include "common/base/log.h"
+#include "common/base/suggest.h"
 
 #include <string.h>
+
+static void refuse_name(const char *what, const char *arg, const struct gr_bench_option *options, int n_option)
+{
+    const char *name = arg + strspn(arg, "-");
+    struct gr_suggest near = {.word = name, .len = strlen(name)};
+    char also[80];
+    for (int k = 0; k < n_option; k++) {
+        gr_suggest_offer(&near, options[k].name);
+    }
+    log_error("unknown option %s%s; see graft-bench %s --help", arg, gr_suggest_text(&near, "--", also, sizeof(also)),
+              what);
+}
 
 int gr_bench_options(const char *what, int argc, char **argv, enum gr_table_format *format,
                      const struct gr_bench_option *options, int n_option)
@@ -34,7 +47,7 @@ int gr_bench_options(const char *what, int argc, char **argv, enum gr_table_form
             }
         }
         if (found == NULL) {
-            log_error("unknown option %s; see graft-bench %s --help", argv[i], what);
+            refuse_name(what, argv[i], options, n_option);
             return 2;
         }
         *found->value = argv[++i];

@@ -149,34 +149,6 @@ static void pump_until_over(struct connect *c)
 
 static enum gr_status check_session(struct gr_run_options *o, uint64_t *session_out)
 {
-    static const char *const of_open[] = {"temperature",
-                                          "top-p",
-                                          "top-k",
-                                          "min-p",
-                                          "seed",
-                                          "num-speculative-tokens",
-                                          "tree-shape",
-                                          "draft-depth",
-                                          "draft-top-k",
-                                          "draft-ahead",
-                                          "transport",
-                                          "force-single-token",
-                                          "disable-multi-token",
-                                          "method",
-                                          "verify-lossless",
-                                          "disable-specpv",
-                                          "specpv",
-                                          "specpv-mode",
-                                          "specpv-n-sink-blocks",
-                                          "specpv-n-retrieval-blocks",
-                                          "specpv-n-window-blocks",
-                                          "specpv-n-spec-tokens-buf",
-                                          "specpv-block-size",
-                                          "specpv-partial-threshold",
-                                          "specpv-full-refresh-interval",
-                                          "specpv-refresh-fraction",
-                                          "specpv-score-reduce",
-                                          "specpv-exact-max-provisional"};
     int64_t id = 0;
     if (o->session == NULL) {
         return GR_OK;
@@ -185,11 +157,10 @@ static enum gr_status check_session(struct gr_run_options *o, uint64_t *session_
         log_error("--session: `%s' is not a session id; `graft session list' tells them", o->session);
         return GR_EINVAL;
     }
-    for (size_t i = 0; i < GR_ARRAY_LEN(of_open); i++) {
-        if (gr_run_options_from_cli(o, of_open[i])) {
-            log_error("--%s is fixed when a session is opened, and --session goes on with one", of_open[i]);
-            return GR_EINVAL;
-        }
+    const char *fixed = gr_run_options_given(o, GR_OPTION_OF_OPEN);
+    if (fixed != NULL) {
+        log_error("--%s is fixed when a session is opened, and --session goes on with one", fixed);
+        return GR_EINVAL;
     }
     *session_out = (uint64_t)id;
     return GR_OK;

@@ -36,7 +36,7 @@ struct gr_generation {
     struct gr_text_stream text;
     int32_t *token; /* owned: what the first phase generated */
     uint32_t n_token, cap_token, n_plain;
-    uint32_t n_final;  /* of the tokens: those behind it are provisional (exact SpecPV), and not shown */
+    uint32_t n_final;  /* of the tokens: those after it are provisional (exact SpecPV), and not shown */
     uint32_t turn_len; /* of the transcript before the first; known with it (n_commit > 0) */
     uint32_t n_commit;
     int64_t first_difference; /* --verify-lossless; -1: none so far */

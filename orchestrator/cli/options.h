@@ -6,6 +6,7 @@
 
 #include "common/rules/accept.h"
 #include "common/base/status.h"
+#include "common/base/suggest.h"
 #include "orchestrator/cli/text_stream.h"
 
 #include <stdbool.h>
@@ -63,7 +64,8 @@ struct gr_run_options {
     int64_t round_deadline_ms;
     double prefill_share; /* 0: no limit */
     bool help;
-    uint8_t set_by[112]; /* enum gr_option_source of each option, in the order of the table */
+    const char *help_group; /* one group alone; NULL: all */
+    uint8_t set_by[112];    /* enum gr_option_source of each option, in the order of the table */
 };
 
 /* Values that name themselves in messages: where an option got its value from. */
@@ -76,6 +78,22 @@ bool gr_run_options_from_cli(const struct gr_run_options *o, const char *name);
  * GR_EINVAL (one line logged that names the option, the value and what is allowed), GR_ENOTFOUND: no such option. */
 GR_NODISCARD enum gr_status gr_run_options_set(struct gr_run_options *o, const char *name, const char *value,
                                                enum gr_option_source source);
+/* What the table says of options beside their values. */
+enum gr_option_flag {
+    GR_OPTION_OF_WORKERS = 1, /* about workers: without effect where these were started elsewhere */
+    GR_OPTION_OF_OPEN = 2,    /* fixed when a session is opened */
+};
+/* The first option of that sort that the command line has; NULL: none. */
+const char *gr_run_options_given(const struct gr_run_options *o, enum gr_option_flag flag);
+/* The option of a YAML key; NULL: it is no option's twin. */
+const char *gr_option_of_key(const char *section, const char *key);
+bool gr_option_section(const char *section);
+/* A list grows with each value. */
+bool gr_option_is_list(const char *name);
+/* Offers the keys of a section, or (NULL) the sections. */
+void gr_option_offer_keys(const char *section, struct gr_suggest *near);
+/* The tables of docs/options.md. */
+void gr_run_options_markdown(FILE *out);
 /* argv[0] is the command's name. Reads the environment, too. GR_EINVAL: usage, logged. */
 GR_NODISCARD enum gr_status gr_run_options_parse(struct gr_run_options *o, int argc, char **argv);
 void gr_run_options_help(const struct gr_run_options *o, FILE *out);

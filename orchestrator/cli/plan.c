@@ -226,40 +226,16 @@ enum gr_status gr_plan_local(struct gr_run_options *o, struct gr_plan *plan_out)
     return GR_OK;
 }
 
-/* Options about workers would have no effect. */
+/* Options about workers would have no effect; nor would those of `more`. */
 static enum gr_status refuse_workers(const struct gr_run_options *o, const char *const *more, const char *reason)
 {
-    static const char *const of_workers[] = {"threads",
-                                             "draft-threads",
-                                             "kv-blocks",
-                                             "max-model-len",
-                                             "round-deadline-ms",
-                                             "prefill-share",
-                                             "target-device",
-                                             "draft-device",
-                                             "ship-features",
-                                             "capture-layers",
-                                             "feature-keep",
-                                             "require-rdma",
-                                             "draft-context",
-                                             "specpv-score-reduce",
-                                             "tuned",
-                                             "require-tuned",
-                                             "target-ib-hca",
-                                             "draft-ib-hca",
-                                             "gid-index",
-                                             "geometry",
-                                             "verbs-mode",
-                                             "verbs-spin-us",
-                                             NULL};
-    const char *const *lists[] = {of_workers, more};
-    for (size_t i = 0; i < GR_ARRAY_LEN(lists); i++) {
-        for (const char *const *name = lists[i]; *name != NULL; name++) {
-            if (gr_run_options_from_cli(o, *name)) {
-                log_error("--%s is about workers, and %s", *name, reason);
-                return GR_EINVAL;
-            }
-        }
+    const char *given = gr_run_options_given(o, GR_OPTION_OF_WORKERS);
+    for (; given == NULL && *more != NULL; more++) {
+        given = gr_run_options_from_cli(o, *more) ? *more : NULL;
+    }
+    if (given != NULL) {
+        log_error("--%s is about workers, and %s", given, reason);
+        return GR_EINVAL;
     }
     return GR_OK;
 }

@@ -22,97 +22,55 @@ enum rule {
     RULE_LIST,       /* one value or a sequence of them */
 };
 
-static const struct key {
-    const char *section, *name, *option;
+struct key {
+    const char *name, *option;
     enum rule rule;
-} keys[] = {
-    {"orchestrator", "control", "control", RULE_SAME},
-    {"orchestrator", "http", "http", RULE_SAME},
-    {"orchestrator", "key_file", "key-file", RULE_SAME},
-    {"orchestrator", "ready_file", "ready-file", RULE_SAME},
-    {"orchestrator", "session_ttl", "session-ttl", RULE_SAME},
-    {"orchestrator", "round_deadline_ms", "round-deadline-ms", RULE_SAME},
-    {"target", "model", "model", RULE_SAME},
-    {"target", "device", "target-device", RULE_SAME},
-    {"target", "threads", "threads", RULE_SAME},
-    {"target", "kv_blocks", "kv-blocks", RULE_SAME},
-    {"target", "feature_keep", "feature-keep", RULE_SAME},
-    {"target", "prefill_share", "prefill-share", RULE_SAME},
-    {"target", "max_model_len", "max-model-len", RULE_SAME},
-    {"target", "n_session_max", "sessions", RULE_SAME},
-    {"target", "tuned", "tuned", RULE_SAME},
-    {"target", "require_tuned", "require-tuned", RULE_SAME},
-    {"draft", "model", "draft", RULE_SAME},
-    {"draft", "device", "draft-device", RULE_SAME},
-    {"draft", "threads", "draft-threads", RULE_SAME},
-    {"draft", "context", "draft-context", RULE_SAME},
-    {"transport", "kind", "transport", RULE_SAME},
-    {"transport", "require_rdma", "require-rdma", RULE_SAME},
-    {"transport", "target_ib_hca", "target-ib-hca", RULE_SAME},
-    {"transport", "draft_ib_hca", "draft-ib-hca", RULE_SAME},
-    {"transport", "gid_index", "gid-index", RULE_SAME},
-    {"transport", "verbs_mode", "verbs-mode", RULE_SAME},
-    {"transport", "verbs_spin_us", "verbs-spin-us", RULE_SAME},
-    {"session", "max_tokens", "max-tokens", RULE_SAME},
-    {"session", "ignore_eos", "ignore-eos", RULE_SAME},
-    {"session", "stop", "stop", RULE_LIST},
-    {"session", "stop_token_ids", "stop-token-ids", RULE_LIST},
-    {"session", "temperature", "temperature", RULE_SAME},
-    {"session", "top_p", "top-p", RULE_SAME},
-    {"session", "top_k", "top-k", RULE_SAME},
-    {"session", "min_p", "min-p", RULE_SAME},
-    {"session", "seed", "seed", RULE_SAME},
-    {"speculative_config", "enable_speculative_decoding", "method", RULE_METHOD_OFF},
-    {"speculative_config", "method", "method", RULE_SAME},
-    {"speculative_config", "enable_target_tree", "tree-shape", RULE_TREE_SHAPE},
-    {"speculative_config", "tree_shape", "tree-shape", RULE_SAME},
-    {"speculative_config", "num_speculative_tokens", "num-speculative-tokens", RULE_SAME},
-    {"speculative_config", "draft_depth", "draft-depth", RULE_SAME},
-    {"speculative_config", "draft_top_k", "draft-top-k", RULE_SAME},
-    {"speculative_config", "ship_features", "ship-features", RULE_SAME},
-    {"speculative_config", "capture_layers", "capture-layers", RULE_SAME},
-    {"speculative_config", "draft_ahead", "draft-ahead", RULE_SAME},
-    {"speculative_config", "force_single_token", "force-single-token", RULE_SAME},
-    {"speculative_config", "disable_multi_token", "disable-multi-token", RULE_SAME},
-    {"speculative_config", "disable_specpv", "disable-specpv", RULE_SAME},
-    {"speculative_config", "enable_specpv", "specpv", RULE_SPECPV},
-    {"speculative_config", "specpv_mode", "specpv-mode", RULE_SAME},
-    {"speculative_config", "specpv_block_size", "specpv-block-size", RULE_SAME},
-    {"speculative_config", "specpv_n_sink_blocks", "specpv-n-sink-blocks", RULE_SAME},
-    {"speculative_config", "specpv_n_retrieval_blocks", "specpv-n-retrieval-blocks", RULE_SAME},
-    {"speculative_config", "specpv_n_window_blocks", "specpv-n-window-blocks", RULE_SAME},
-    {"speculative_config", "specpv_n_spec_tokens_buf", "specpv-n-spec-tokens-buf", RULE_SAME},
-    {"speculative_config", "specpv_partial_threshold", "specpv-partial-threshold", RULE_SAME},
-    {"speculative_config", "specpv_full_refresh_interval", "specpv-full-refresh-interval", RULE_SAME},
-    {"speculative_config", "specpv_refresh_fraction", "specpv-refresh-fraction", RULE_SAME},
-    {"speculative_config", "specpv_score_reduce", "specpv-score-reduce", RULE_SAME},
-    {"speculative_config", "specpv_exact_max_provisional", "specpv-exact-max-provisional", RULE_SAME},
+};
+
+/* Keys that mean an option in other words. All others are in the options' own table. */
+#define SPECIAL_SECTION "speculative_config"
+static const struct key special[] = {
+    {"enable_speculative_decoding", "method", RULE_METHOD_OFF},
+    {"enable_target_tree", "tree-shape", RULE_TREE_SHAPE},
+    {"enable_specpv", "specpv", RULE_SPECPV},
 };
 
 static enum gr_status complain(const char *path, const yaml_node_t *at, const char *what, const char *name)
 {
     log_error("%s:%zu:%zu: %s `%s'", path, at->start_mark.line + 1, at->start_mark.column + 1, what, name);
-    return GR_EFORMAT;
+    return GR_EINVAL;
 }
 
-static bool is_section(const char *name)
+/* False: there is no such key. */
+static bool find(const char *section, const char *name, struct key *out)
 {
-    for (size_t i = 0; i < GR_ARRAY_LEN(keys); i++) {
-        if (strcmp(keys[i].section, name) == 0) {
+    const char *option = gr_option_of_key(section, name);
+    if (option != NULL) {
+        *out = (struct key){name, option, gr_option_is_list(option) ? RULE_LIST : RULE_SAME};
+        return true;
+    }
+    for (size_t i = 0; strcmp(section, SPECIAL_SECTION) == 0 && i < GR_ARRAY_LEN(special); i++) {
+        if (strcmp(special[i].name, name) == 0) {
+            *out = special[i];
             return true;
         }
     }
     return false;
 }
 
-static const struct key *find(const char *section, const char *name)
+/* section NULL: the name is one's. */
+static enum gr_status unknown(const char *path, const yaml_node_t *at, const char *section, const char *name)
 {
-    for (size_t i = 0; i < GR_ARRAY_LEN(keys); i++) {
-        if (strcmp(keys[i].section, section) == 0 && strcmp(keys[i].name, name) == 0) {
-            return &keys[i];
-        }
+    char also[80];
+    struct gr_suggest near = {.word = name, .len = name != NULL ? strlen(name) : 0};
+    gr_option_offer_keys(section, &near);
+    for (size_t i = 0; section != NULL && strcmp(section, SPECIAL_SECTION) == 0 && i < GR_ARRAY_LEN(special); i++) {
+        gr_suggest_offer(&near, special[i].name);
     }
-    return NULL;
+    log_error("%s:%zu:%zu: unknown %s `%s'%s", path, at->start_mark.line + 1, at->start_mark.column + 1,
+              section == NULL ? "section" : "key", name != NULL ? name : "(not a word)",
+              gr_suggest_text(&near, "", also, sizeof(also)));
+    return GR_EINVAL;
 }
 
 /* The option's text for a key's text; NULL: nothing to set. */
@@ -218,9 +176,9 @@ static enum gr_status read_section(const char *path, yaml_document_t *doc, const
         const yaml_node_t *key = yaml_document_get_node(doc, p->key);
         const yaml_node_t *value = yaml_document_get_node(doc, p->value);
         const char *name = scalar(key);
-        const struct key *k = name != NULL ? find(section, name) : NULL;
-        if (k == NULL) {
-            return complain(path, key, "unknown key", name != NULL ? name : "(not a word)");
+        struct key k;
+        if (name == NULL || !find(section, name, &k)) {
+            return unknown(path, key, section, name);
         }
         if (seen_before(doc, map, p, name)) {
             return complain(path, key, "given twice:", name);
@@ -228,14 +186,14 @@ static enum gr_status read_section(const char *path, yaml_document_t *doc, const
         if (is_null(value)) {
             continue;
         }
-        if (k->rule == RULE_LIST && value->type == YAML_SEQUENCE_NODE) {
-            GR_TRY(apply_list(path, doc, value, k, o));
+        if (k.rule == RULE_LIST && value->type == YAML_SEQUENCE_NODE) {
+            GR_TRY(apply_list(path, doc, value, &k, o));
             continue;
         }
         if (scalar(value) == NULL) {
             return complain(path, value, "a single value is wanted for", name);
         }
-        GR_TRY(apply(path, value, k, o));
+        GR_TRY(apply(path, value, &k, o));
     }
     return GR_OK;
 }
@@ -255,8 +213,8 @@ static enum gr_status read_document(const char *path, yaml_document_t *doc, stru
         const yaml_node_t *key = yaml_document_get_node(doc, p->key);
         const yaml_node_t *value = yaml_document_get_node(doc, p->value);
         const char *name = scalar(key);
-        if (name == NULL || !is_section(name)) {
-            return complain(path, key, "unknown section", name != NULL ? name : "(not a word)");
+        if (name == NULL || !gr_option_section(name)) {
+            return unknown(path, key, NULL, name);
         }
         if (seen_before(doc, root, p, name)) {
             return complain(path, key, "given twice:", name);
@@ -279,7 +237,7 @@ static enum gr_status load_document(const char *path, yaml_parser_t *parser, yam
     }
     log_error("%s:%zu:%zu: %s", path, parser->problem_mark.line + 1, parser->problem_mark.column + 1,
               parser->problem != NULL ? parser->problem : "not valid YAML");
-    return GR_EFORMAT;
+    return GR_EINVAL;
 }
 
 /* One document is all that is read: what a second one says would be lost. */
@@ -292,7 +250,7 @@ static enum gr_status expect_end(const char *path, yaml_parser_t *parser)
     if (root != NULL) {
         log_error("%s:%zu:%zu: a second YAML document begins here; one file has one", path, more.start_mark.line + 1,
                   more.start_mark.column + 1);
-        st = GR_EFORMAT;
+        st = GR_EINVAL;
     }
     yaml_document_delete(&more);
     return st;
@@ -366,8 +324,9 @@ int gr_options_load(struct gr_run_options *o, int argc, char **argv, struct gr_y
         gr_run_options_help(o, stdout);
         return 0;
     }
-    if (o->config != NULL && gr_yaml_config_load(o->config, o, config_out) != GR_OK) {
-        return gr_report_failure(o, 1);
+    const enum gr_status st = o->config != NULL ? gr_yaml_config_load(o->config, o, config_out) : GR_OK;
+    if (st != GR_OK) {
+        return gr_report_failure(o, st == GR_EINVAL ? 2 : 1); /* a file that cannot be read is no usage error */
     }
     if (o->http != NULL && strcmp(o->http, "off") != 0) {
         log_error(

@@ -1,5 +1,6 @@
 /* graft: the command. */
 #include "common/base/log.h"
+#include "common/base/suggest.h"
 #include "common/process/program.h"
 #include "orchestrator/cli/commands.h"
 
@@ -47,6 +48,11 @@ int main(int argc, char **argv)
             return commands[i].run(argc - 1, argv + 1);
         }
     }
-    log_error("unknown command `%s'; see graft --help", argv[1]);
+    struct gr_suggest near = {.word = argv[1], .len = strlen(argv[1])};
+    char also[80];
+    for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
+        gr_suggest_offer(&near, commands[i].name);
+    }
+    log_error("unknown command `%s'%s; see graft --help", argv[1], gr_suggest_text(&near, "", also, sizeof(also)));
     return 2;
 }

@@ -134,7 +134,8 @@ def config_file_and_precedence():
         assert n(run(*base, "--max-tokens", "7", env={"GRAFT_MAX_TOKENS": "6"})) == 7
         with open(path, "a", encoding="utf-8") as f:
             f.write("  max_tokns: 5\n")
-        refused(["--config", path, "--prompt", "x"], 1, f"{path}:6:3", "max_tokns")
+        refused(["--config", path, "--prompt", "x"], 2, f"{path}:6:3: unknown key `max_tokns' (did you mean max_tokens?)")
+        refused(["--config", path + "x", "--prompt", "x"], 1, path + "x")  # that cannot be read is no usage error
 
 
 @case
@@ -160,7 +161,7 @@ def configuration_is_one_plain_document():
                 ("session:\n  max_tokens: 'null'\n", "2:15", "max_tokens")):
             write(text)
             done = run("run", *base)
-            assert done.returncode == 1 and done.stdout == "", (text, done.stderr)
+            assert done.returncode == 2 and done.stdout == "", (text, done.stderr)
             assert f"{path}:{where}: " in done.stderr and words in done.stderr, (text, done.stderr)
         n = lambda done: len(json.loads(done.stdout)["token_ids"])
         for text in ("", "---\n", "null\n", "target:\nsession:\n  max_tokens: 3\n  ignore_eos: true\n  seed: null\n  stop: ~\n",
@@ -258,8 +259,8 @@ def prefill_share_reaches_the_target():
         with open(path, "w", encoding="utf-8") as f:
             f.write("target:\n  threads: 1\n  prefill_share: 1.0\n")
         done = run("run", "--config", path, "--model", TARGET, "--prompt", "x")
-        assert done.returncode == 1 and f"{path}:3:18" in done.stderr, done.stderr
-        assert "--prefill-share: `1.0' is not off" in done.stderr, done.stderr
+        assert done.returncode == 2 and f"{path}:3:18" in done.stderr, done.stderr
+        assert "target.prefill_share: `1.0' is not off" in done.stderr, done.stderr
     for text in ("1", "-1", "0.5x", ""):
         done = subprocess.run([os.path.join(BUILD, "graft-target"), "--prefill-share", text], capture_output=True,
                               text=True, timeout=60 * SLOW)

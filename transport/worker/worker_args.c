@@ -3,6 +3,7 @@
 #include "common/base/address.h"
 #include "common/base/log.h"
 #include "common/base/parse.h"
+#include "common/base/suggest.h"
 #include "transport/transport.h"
 
 #include <stdio.h>
@@ -120,6 +121,24 @@ static void help(const char *program, const struct gr_arg *args, int n_arg)
            "orchestrator goes");
 }
 
+/* found NULL: there is no option of that name; else it has a value too many, or one too few. */
+static void refuse(const char *program, const struct gr_arg *args, int n_arg, const char *arg, const char *name,
+                   size_t len, const struct gr_arg *found)
+{
+    struct gr_suggest near = {.word = name, .len = len};
+    char also[80];
+    for (int a = 0; a < n_arg; a++) {
+        gr_suggest_offer(&near, args[a].name);
+    }
+    if (found == NULL) {
+        log_error("unknown option %s%s; see %s --help", arg, gr_suggest_text(&near, "--", also, sizeof(also)), program);
+    } else {
+        log_error(found->kind == GR_ARG_FLAG ? "%s: this option takes no value; see %s --help"
+                                             : "%s needs a value; see %s --help",
+                  arg, program);
+    }
+}
+
 int gr_args_parse(const char *program, const struct gr_arg *args, int n_arg, int argc, char **argv)
 {
     gr_verbs_prepare();
@@ -130,10 +149,6 @@ int gr_args_parse(const char *program, const struct gr_arg *args, int n_arg, int
         }
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             help(program, args, n_arg);
-            return 0;
-        }
-        if (strcmp(argv[i], "--version") == 0) {
-            printf("%s %s\n", program, GR_VERSION);
             return 0;
         }
         const char *name = strncmp(argv[i], "--", 2) == 0 ? argv[i] + 2 : "";
@@ -147,10 +162,7 @@ int gr_args_parse(const char *program, const struct gr_arg *args, int n_arg, int
         const bool flag = found != NULL && found->kind == GR_ARG_FLAG;
         const char *value = name[len] == '=' ? name + len + 1 : flag ? "" : i + 1 < argc ? argv[i + 1] : NULL;
         if (found == NULL || value == NULL || (flag && name[len] == '=')) {
-            log_error(found == NULL ? "unknown option %s; see %s --help"
-                      : flag        ? "%s: this option takes no value; see %s --help"
-                                    : "%s needs a value; see %s --help",
-                      argv[i], program);
+            refuse(program, args, n_arg, argv[i], name, len, found);
             return 2;
         }
         i += name[len] != '=' && !flag;
