@@ -82,7 +82,7 @@ static enum gr_status obtain(struct gr_end *e, enum gr_frame_class class, uint32
         if (st != GR_AGAIN) {
             return gone(st);
         }
-        if (n == 1) { /* what frees a slot may wait behind what is queued */
+        if (n == 1) { /* what frees a slot may wait after what is queued */
             e->stuck = gr_conn_flush(e->conn) == GR_AGAIN;
         }
         GR_TRY(pause_end(e, n, &since));
@@ -127,7 +127,7 @@ static enum gr_status expect_number(struct gr_end *e, uint32_t bytes, uint64_t n
     return GR_EPROTO;
 }
 
-/* Answers are numbered twice the question's, and one more for the bulk frame behind; either may come first, since
+/* Answers are numbered twice the question's, and one more for the bulk frame after; either may come first, since
  * classes do not wait for each other, but never the bulk frame before the small one that was sent earlier. */
 static enum gr_status answer(struct gr_end *e, const struct gr_step *s, uint64_t i)
 {

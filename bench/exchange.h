@@ -10,7 +10,7 @@
 #define GR_STEP_ITERS_MAX 10000000
 #define GR_STEP_BYTES_MIN 8 /* a frame's number */
 
-/* n times: `up` bytes there, `down` bytes back (0: nothing) and a bulk frame of `bulk` bytes behind them (0: none).
+/* n times: `up` bytes there, `down` bytes back (0: nothing) and a bulk frame of `bulk` bytes after them (0: none).
  * Frames of up and down are small ones as far as small_bytes_max goes, else bulk. */
 struct gr_step {
     uint32_t n, up, down, bulk;

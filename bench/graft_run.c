@@ -100,7 +100,7 @@ static bool keep(json_t *value)
     return kept != NULL && json_array_append_new(kept, value) == 0;
 }
 
-/* Values behind one another: one array, or an object a line. -1: the file is not that (logged). */
+/* Values one after another: one array, or an object a line. -1: the file is not that (logged). */
 static int read_prompts(FILE *f, const char *path, const char *kind, const char **prompt)
 {
     int n = 0;

@@ -3,7 +3,7 @@
  * other one in the opposite order, so that a slow minute of the machine hits all alike; the first does not count. A
  * session keeps its KV and its experience from one repetition to the next, unless --fresh.
  *
- * Speed: tokens behind the first over the time from the first to the last. Before each repetition passes are calibrated
+ * Speed: tokens after the first over the time from the first to the last. Before each repetition passes are calibrated
  * in this process (prices.h). Predicted time of a turn: the passes that it had, by kind and rows, at these prices, plus
  * waiting for the drafter and host work as measured; predicted x off: the quotient of two such times. Texts of exact,
  * auto and off that differ are an error; lossy is told by how much it does. */

@@ -12,7 +12,7 @@
 
 #define TEXT_MAX (16u << 20) /* bytes of all texts together */
 
-/* Texts behind one another, a blank line between. */
+/* Texts one after another, a blank line between. */
 struct joined {
     char *text; /* owned */
     size_t len;

@@ -1,4 +1,4 @@
-/* Long contexts for benchmarks: texts as ids, one behind the other, and windows of them. */
+/* Long contexts for benchmarks: texts as ids, one after the other, and windows of them. */
 #ifndef GR_BENCH_LONG_TEXT_H
 #define GR_BENCH_LONG_TEXT_H
 

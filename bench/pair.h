@@ -22,7 +22,7 @@ struct gr_pair_config {
     int n_block;                       /* of the target's KV; 0: auto */
     const char *draft_context;         /* positions that a head looks back; NULL: the default */
     const char *prefill_share;         /* of the target; NULL: its default */
-    const char *const *target_options; /* more of its options, NULL behind the last; NULL: none */
+    const char *const *target_options; /* more of its options, NULL after the last; NULL: none */
     struct gr_orch_io io;              /* as gr_hub_config's */
 };
 
@@ -44,7 +44,7 @@ GR_NODISCARD enum gr_status gr_pair_start(struct gr_pair *p, const struct gr_pai
 /* Handles what is there, or waits for something. GR_ECLOSED: a worker ended (logged), or a signal asks to stop. */
 GR_NODISCARD enum gr_status gr_pair_pump(struct gr_pair *p);
 /* The next turn of an idle session: its prompt's last id anew, whose row brings the first token as it does in a new
- * session. id: (n_id) the prompt; what was generated behind it is dropped. */
+ * session. id: (n_id) the prompt; what was generated after it is dropped. */
 GR_NODISCARD enum gr_status gr_pair_ask_again(struct gr_pair *p, uint64_t session, const int32_t *id, uint32_t n_id,
                                               uint32_t max_tokens);
 /* Number of the worker at the orchestrator; -1: not there. */

@@ -10,7 +10,7 @@
 
 struct gr_plot {
     struct gr_out_file file; /* where gnuplot's picture goes */
-    FILE *to;                /* gnuplot's standard input: lines `x y', a line `e' behind each series */
+    FILE *to;                /* gnuplot's standard input: lines `x y', a line `e' after each series */
     int pid;
 };
 

@@ -11,8 +11,8 @@
 
 #define N_REP 3
 #define CHUNK 256     /* rows that fill the context */
-#define MIDDLE 32     /* tokens that a view has behind it in the middle of its life */
-#define TREE_BELOW 16 /* rows of the tree behind the missing tokens of a refresh, at most */
+#define MIDDLE 32     /* tokens that a view has after it in the middle of its life */
+#define TREE_BELOW 16 /* rows of the tree after the missing tokens of a refresh, at most */
 
 struct gr_prices {
     struct gr_prices_config c;
@@ -120,7 +120,7 @@ static enum gr_status fill(struct gr_prices *p, int32_t context)
     return GR_OK;
 }
 
-/* The tail and a chain of nodes behind it; refresh: n_row are those and missing tokens before them. */
+/* The tail and a chain of nodes after it; refresh: n_row are those and missing tokens before them. */
 static enum gr_status run_rows(struct gr_prices *p, enum gr_price_kind kind, int32_t context, int32_t n_row,
                                const struct gr_kv_budget *budget, double *ns)
 {

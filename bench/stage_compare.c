@@ -1,3 +1,5 @@
+/* Two files of stages (stage_dump.h) compared, stage by stage: cosine and relative difference, and the first stage in
+ * which they part. */
 #include "bench/stage_dump.h"
 
 #include "common/base/log.h"

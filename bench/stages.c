@@ -23,7 +23,7 @@
 #define N_REP_MAX 101
 #define N_TREE_MAX 64
 #define N_TOP 10  /* children of a row: EAGLE-3's default */
-#define N_AGAIN 8 /* passes behind each other, of which a mean counts as one */
+#define N_AGAIN 8 /* passes one after another, of which a mean counts as one */
 
 static const struct gr_sampling greedy = {.top_p = 1.0f};
 
@@ -56,12 +56,12 @@ static void *zeroed(size_t n, size_t size)
     return p;
 }
 
-/* n_row chain rows from position pos0, or a tree of n_row rows (a tail with a chain of nodes) behind the context. */
+/* n_row chain rows from position pos0, or a tree of n_row rows (a tail with a chain of nodes) after the context. */
 static void run_rows(struct stage *s, int pos0, int n_row, bool tree, int n_out)
 {
     for (int r = 0; r < n_row; r++) {
         s->token[r] = (int32_t)((pos0 + r) * 7919 % s->lm->n_vocab);
-        s->pos[r] = GR_MIN(pos0 + r, s->lm->n_ctx_max - 1); /* rows behind a full context: they cost the same */
+        s->pos[r] = GR_MIN(pos0 + r, s->lm->n_ctx_max - 1); /* rows after a full context: they cost the same */
         s->cell[r] = tree ? s->scratch_block[r / 16] * 16 + r % 16 : s->block[(pos0 + r) / 16] * 16 + (pos0 + r) % 16;
         s->limit[r] = tree ? pos0 : pos0 + r + 1;
         s->n_anc[r] = tree ? r + 1 : 0;
@@ -154,7 +154,7 @@ static void time_rows(struct stage *s, int n_row, double *ms)
     }
 }
 
-/* The last pass behind itself, so that the host has no part in what it takes: a median of means, ms; 0: not on CPUs. */
+/* The last pass after itself, so that the host has no part in what it takes: a median of means, ms; 0: not on CPUs. */
 static double time_device(const struct stage *s)
 {
     double ms[N_REP_MAX];
@@ -365,7 +365,7 @@ struct stage_options {
     int retrieval; /* tokens; 0: no partial views */
 };
 
-/* A context behind the folder's last position: the geometry's model may have that one, and the cost is its cost. */
+/* A context after the folder's last position: the geometry's model may have that one, and the cost is its cost. */
 static enum gr_status choose_positions(struct stage_options *o, int n_context)
 {
     struct gr_hf_config hf;

@@ -2,7 +2,7 @@
  * was fastest into a file that `--tuned` reads (model/files/tuned.h).
  *   gemm: every width and number of parts for each matrix, at 1 and at 64 rows: what plain decoding has and what a tree
  *     has at most. Score: the sum of both.
- *   attention: 1 to 8 splits of the far keys, at 1 and 64 rows behind 2k, 8k and 32k tokens. Score: the mean over these
+ *   attention: 1 to 8 splits of the far keys, at 1 and 64 rows after 2k, 8k and 32k tokens. Score: the mean over these
  *     six of the time against that of 8 splits, so that short contexts count as much as long ones.
  * Lowest score wins; what is taken without a file stays where nothing is more than 1 % faster, so noise does not decide
  * about bits. Each time is the median of three rounds through all choices, each a median of --reps (tune_gpu.h). */

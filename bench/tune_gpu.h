@@ -30,7 +30,7 @@ GR_NODISCARD enum gr_status gr_tune_gpu_linear(struct gr_tune_gpu *g, const stru
 
 struct gr_tune_attention {
     int n_head, n_kv_head, head_dim, n_split_max;
-    int n_context, n_row; /* a tree of n_row rows behind so many tokens; n_row at most GR_TUNE_ROW_MAX */
+    int n_context, n_row; /* a tree of n_row rows after so many tokens; n_row at most GR_TUNE_ROW_MAX */
 };
 /* us_out: of one layer, with its share of the plan. */
 GR_NODISCARD enum gr_status gr_tune_gpu_attention(struct gr_tune_gpu *g, const struct gr_tune_attention *a, int n_rep,

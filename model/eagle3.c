@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Rows that are run to the layer's end, one behind the other, where the batch has others that only leave their KV. */
+/* Rows that are run to the layer's end, one after the other, where the batch has others that only leave their KV. */
 struct packed_rows {
     int n_row, n_seq;
     int32_t *row, *pos;      /* (n_row_max): in the batch; RoPE position */

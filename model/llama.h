@@ -19,7 +19,7 @@ struct gr_llama_config {
     int n_row_max;       /* rows of a pass */
     int n_out_max;       /* rows of a pass whose logits may be asked for */
     int n_pool_block;    /* KV blocks of 16 tokens */
-    int n_scratch_block; /* behind them, for tree rows */
+    int n_scratch_block; /* after them, for tree rows */
     int n_seq_max;       /* sequences of a pass; only a GPU's runtime asks */
     /* The same: room that is left for views (lm.h: view_create) when the number of blocks is chosen. n_view 0: none. */
     struct gr_kv_budget view_most;

@@ -58,7 +58,7 @@ struct gr_lm_ops {
     enum gr_status (*view_create)(struct gr_lm *lm, const struct gr_kv_budget *most, int n_view);
     /* Gives it back; nothing of it may be in a batch any more. */
     void (*view_destroy)(struct gr_lm *lm);
-    /* The last pass n times more, one launched behind the other, and a wait for the last: what a pass takes without the
+    /* The last pass n times more, one launched after the other, and a wait for the last: what a pass takes without the
      * host, for benchmarks. It writes what it has written, unless it reads a kept state that it writes. NULL: the
      * host computes. */
     enum gr_status (*again)(struct gr_lm *lm, int n);
@@ -160,7 +160,7 @@ static inline void gr_lm_destroy(struct gr_lm *lm)
         lm->ops->destroy(lm);
     }
 }
-/* For models on the host: a row's feature, and what is kept behind a pass. */
+/* For models on the host: a row's feature, and what is kept after a pass. */
 static inline const float *gr_lm_feature(const struct gr_lm *lm, const struct gr_batch *b, int row)
 {
     const int32_t from = b->from_state != NULL ? b->from_state[row] : -1;

@@ -70,7 +70,7 @@ static void compute_pass(void *arg)
 static void start_pass(void *ctx, struct gr_pass *pass)
 {
     struct worker *w = ctx;
-    bool more = true; /* passes without trees follow each other closely; behind others the next trees are awaited */
+    bool more = true; /* passes without trees follow each other closely; after others the next trees are awaited */
     for (int i = 0; i < pass->n_seq; i++) {
         more = more && pass->seq[i].kind != GR_PASS_TREE;
     }

@@ -1,3 +1,4 @@
+/* The transports by name, which of them this build has, and the limits of a connection. */
 #include "transport/impl.h"
 
 #include "common/base/log.h"

@@ -90,7 +90,7 @@ static const char *KIND_NAMES[] = {"q + k + v", "o", "gate + up", "down", "lm_he
 
 struct Pass {
     Geometry g;
-    uint8_t *w;                                       /* all matrices, one behind the other */
+    uint8_t *w;                                       /* all matrices, one after the other */
     size_t bytes = 0, read = 0;                       /* of w; of the weights without padding */
     uint16_t *x_hidden, *x_attention, *x_ffn, *y_qkv; /* x: tiles */
     float *residual, *logits;

@@ -91,7 +91,7 @@ static void measure_rates()
     CUDA_OK(cudaFreeHost(host));
 }
 
-/* With the plan of one session that decodes behind 1000 tokens. */
+/* With the plan of one session that decodes after 1000 tokens. */
 static void bench_begin(const gr_cuda_norm_args &norm, const uint16_t *table, const int32_t *ids, float *x, int n_row)
 {
     std::vector<int32_t> limit, block((1000 + (size_t)n_row) / 16 + 1, 0);

@@ -2,7 +2,7 @@
  *
  * Three forms on the wire. FLAG: bytes, then a counter with release at system scope; the receiver polls the counter
  * with acquire. WORDS: every 8 bytes carry 4 of the frame and the counter, so a word that has arrived says so itself
- * and nothing is ordered behind anything; twice the bytes, so only DRAFT and VERDICT go that way, FEATURES stay behind
+ * and nothing is ordered after anything; twice the bytes, so only DRAFT and VERDICT go that way, FEATURES stay behind
  * a flag of their own. ALL_WORDS: FEATURES as well. Each form has its own part of a slot: what another form left there
  * is never taken for a counter.
  *
@@ -134,7 +134,7 @@ static __device__ uint8_t *slot_of(uint8_t *ring, int slot_bytes, uint32_t i)
     return ring + (size_t)(i % N_SLOT) * slot_bytes;
 }
 
-/* Bytes of shared memory into the peer's ring; the caller orders a flag behind them where WORDS is false. */
+/* Bytes of shared memory into the peer's ring; the caller orders a flag after them where WORDS is false. */
 template <int WORDS> static __device__ void put(uint8_t *to, const uint8_t *from, int n_bytes, uint32_t seq)
 {
     const int t = (int)threadIdx.x;

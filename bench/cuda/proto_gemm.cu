@@ -8,7 +8,7 @@
  * Rows past n_row are zeroes that the copy engine fills in without reading memory.
  *
  * One block per SM, in clusters of C that share x by multicast. A ring of slots in shared memory; one thread streams W
- * through it, ahead of the grid barrier between two layers (weights depend on nobody); another streams x behind that
+ * through it, ahead of the grid barrier between two layers (weights depend on nobody); another streams x after that
  * barrier; one warpgroup multiplies. So the memory never waits for a layer to end.
  *
  *   nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -I. -o proto_gemm bench/cuda/proto_gemm.cu -lcuda

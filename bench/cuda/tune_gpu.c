@@ -1,3 +1,5 @@
+/* graft-bench tune on a GPU (tune_gpu.h): kernels in one shape after the other, timed in graphs over copies that no
+ * cache holds. Owns the arena that they work in. One thread. */
 #include "bench/tune_gpu.h"
 
 #include "bench/table.h"
@@ -227,7 +229,7 @@ enum gr_status gr_tune_gpu_linear(struct gr_tune_gpu *g, const struct gr_tune_li
 
 /* ---- attention ---- */
 
-/* What a pass of one sequence sees, on the host and, one behind the other, on the device. */
+/* What a pass of one sequence sees, on the host and, one after the other, on the device. */
 struct tree {
     struct gr_attn_seq seq;
     int32_t limit[GR_TUNE_ROW_MAX], n_anc[GR_TUNE_ROW_MAX], scratch_block[GR_TUNE_ROW_MAX / GR_KV_BLOCK];

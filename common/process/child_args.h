@@ -11,7 +11,7 @@
 #define GR_CHILD_NUMBER_MAX 24
 
 struct gr_child_args {
-    const char *argv[GR_CHILD_ARG_MAX + 1]; /* NULL behind the last; for gr_children_start() */
+    const char *argv[GR_CHILD_ARG_MAX + 1]; /* NULL after the last; for gr_children_start() */
     char number[GR_CHILD_NUMBER_MAX][32];
     int n, n_number;
 };

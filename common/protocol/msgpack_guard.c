@@ -18,7 +18,7 @@ static uint64_t big_endian(const uint8_t *p, size_t n)
     return v;
 }
 
-/* Types with a length of n_len bytes behind the type byte. */
+/* Types with a length of n_len bytes after the type byte. */
 static struct shape sized(const uint8_t *p, size_t left, size_t n_len, size_t extra, int child_per_item)
 {
     if (left < n_len) {

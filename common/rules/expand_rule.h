@@ -95,7 +95,7 @@ GR_FN struct gr_expand_row gr_expand_row_of(const struct gr_expand_rule *r, int3
     return x;
 }
 
-/* Columns of the small tensor for [col, col + 4) of the large one; negative: none, also behind the last one. */
+/* Columns of the small tensor for [col, col + 4) of the large one; negative: none, also after the last one. */
 GR_FN void gr_expand_columns(const struct gr_expand_rule *r, int32_t col, int32_t *col_from)
 {
     for (int i = 0; i < 4; i++) {

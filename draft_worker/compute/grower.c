@@ -54,7 +54,7 @@ struct gr_grower {
     int32_t *work;                /* the same */
     int32_t *copy_src, *copy_dst; /* (n_seq_max * GR_NODE_MAX) */
     /* A head, else NULL. Which of the model's kept states is the one after the row of an expanded candidate, by session
-     * and scratch slot, and behind them the root's: what their children's rows take. */
+     * and scratch slot, and after them the root's: what their children's rows take. */
     int32_t *state;                 /* (n_seq_max, GR_GROWER_STATES) */
     int32_t *from_state, *to_state; /* (n_row_max) */
     float *true_feature;            /* (n_row_max, feature_width): of the batch's committed rows */

@@ -414,7 +414,7 @@ static void note_gathering(struct gr_drafter *d, const struct gr_frame_header *h
     d->heard_ns = tells || h->type == GR_FRAME_FEATURES ? now_ns : d->heard_ns;
 }
 
-/* What came cannot be put behind what is there: the target is asked where to go on. */
+/* What came cannot be put after what is there: the target is asked where to go on. */
 static void ask_again(struct gr_drafter *d, struct follow *f, const struct gr_features *r)
 {
     d->counters.n_feature_gap++;
@@ -495,7 +495,7 @@ enum gr_status gr_drafter_on_frame(struct gr_drafter *d, uint32_t peer, const ui
     if (f == NULL || f->peer != peer || f->epoch != h.epoch || f->closing) {
         return GR_OK; /* detached while the frame was on its way */
     }
-    /* The features of a prompt may come behind the first VERDICT: they are no price of decoding. */
+    /* The features of a prompt may come after the first VERDICT: they are no price of decoding. */
     const bool of_prompt = h.type == GR_FRAME_FEATURES && h.base_len < (uint32_t)f->wire.len0;
     drafter_count_wire(f, of_prompt ? 0 : len);
     switch (h.type) {

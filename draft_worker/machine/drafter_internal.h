@@ -9,7 +9,7 @@
 
 enum draft_state { DRAFT_FREE, DRAFT_CONNECTING, DRAFT_SYNCING, DRAFT_FOLLOWING, DRAFT_FULL };
 
-/* A job waits for what is sent right behind what it could begin with: until nothing has come for so long, and no longer
+/* A job waits for what is sent right after what it could begin with: until nothing has come for so long, and no longer
  * than that. (64 sessions' features are some megabytes.) */
 #define GR_DRAFT_GATHER_NS 100000
 #define GR_DRAFT_GATHER_MOST_NS 2000000

@@ -271,7 +271,7 @@ static int add_ahead(struct gr_drafter *d, struct follow *f, int n_row_left)
     return q->n_ahead + n_owed;
 }
 
-/* A tree is due, and only its features have not come yet: they are right behind. */
+/* A tree is due, and only its features have not come yet: they are right after. */
 static bool waits_for_features(const struct gr_drafter *d, const struct follow *f)
 {
     return f->state == DRAFT_FOLLOWING && f->kv.shift > 0 && f->owed.due && !f->owed.ready && !tail_has_feature(f) &&

@@ -3,7 +3,7 @@
 #include "common/base/status.h"
 
 #define PRIOR_DRAFTER 8.0f  /* pseudo-counts behind the model's own probability */
-#define PRIOR_SESSION 32.0f /* and behind what the whole drafter has learnt */
+#define PRIOR_SESSION 32.0f /* and after what the whole drafter has learnt */
 #define PROB_MIN 0.0001f
 #define PROB_MAX 0.999f
 

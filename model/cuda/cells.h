@@ -1,4 +1,4 @@
-/* Copies of KV cells between two passes, each a list in pinned memory that the device copies behind the pass before. */
+/* Copies of KV cells between two passes, each a list in pinned memory that the device copies after the pass before. */
 #ifndef GR_MODEL_CUDA_CELLS_H
 #define GR_MODEL_CUDA_CELLS_H
 

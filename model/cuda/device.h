@@ -54,7 +54,7 @@ GR_NODISCARD enum gr_status gr_cuda_take_host(struct gr_cuda_device *d, size_t b
 /* One line for each use, and what is left. what: of this use alone; NULL: of all. */
 void gr_cuda_log_memory(const struct gr_cuda_device *d, const char *what);
 
-/* Bytes of the host, behind all that was enqueued (so that the memory is cleared); from is the caller's again after. */
+/* Bytes of the host, after all that was enqueued (so that the memory is cleared); from is the caller's again after. */
 GR_NODISCARD enum gr_status gr_cuda_upload(const struct gr_cuda_device *d, void *to, const void *from, size_t bytes,
                                            const char *what);
 /* Waits for all that was enqueued. */

@@ -89,7 +89,7 @@ static enum gr_status enqueue_logits(void *model, int n)
     return enqueue_head(model, n);
 }
 
-/* States are kept while the first weights behind them come. */
+/* States are kept while the first weights after them come. */
 static enum gr_status enqueue_whole(void *model, int n)
 {
     struct eagle3 *m = model;
@@ -114,7 +114,7 @@ static enum gr_status eagle3_forward(struct gr_lm *lm, const struct gr_batch *b)
 {
     struct eagle3 *m = of(lm);
     GR_ASSERT(b->feature != NULL);
-    GR_TRY(gr_cuda_model_begin(&m->m, b, 2)); /* a row's token stands one position behind it, the picked one two */
+    GR_TRY(gr_cuda_model_begin(&m->m, b, 2)); /* a row's token stands one position after it, the picked one two */
     m->last = (struct gr_batch){.n_row = b->n_row, .n_out = b->n_out};
     GR_TRY(launch(m, &m->last));
     return gr_cuda_model_wait(&m->m, lm, b->n_out);

@@ -292,7 +292,7 @@ enum gr_status gr_cuda_enqueue_first_heads(const struct gr_cuda_layer_work *w, c
     return gr_cuda_linear(&a, w->device->stream);
 }
 
-/* Adds to the residual stream and leaves w->xn for the norm behind it. */
+/* Adds to the residual stream and leaves w->xn for the norm after it. */
 static struct gr_cuda_linear_args o_args(const struct gr_cuda_layer_work *w, const struct gr_cuda_layer *l, int n)
 {
     const struct gr_cuda_linear_step s = {.x = w->att,

@@ -30,7 +30,7 @@ struct gr_cuda_layer_work {
     uint16_t *xn;                                  /* tiles of width H */
     uint16_t *q;                                   /* (n_row_max, n_head * head_dim) */
     uint16_t *att, *act;                           /* tiles of width n_head * head_dim, ffn */
-    struct gr_cuda_square *o_square, *down_square; /* (n_row_max) of x behind o and behind down, zero until then */
+    struct gr_cuda_square *o_square, *down_square; /* (n_row_max) of x after o and after down, zero until then */
     void *plan, *attn_work;
     struct gr_cuda_chain *chain; /* linear layers are one kernel where they can be; NULL: each is its own */
     struct gr_cuda_kv kv;
@@ -78,7 +78,7 @@ GR_NODISCARD enum gr_status gr_cuda_enqueue_begin(const struct gr_cuda_layer_wor
 /* q, k and v of the first layer; w->in holds what they are given. */
 GR_NODISCARD enum gr_status gr_cuda_enqueue_first_heads(const struct gr_cuda_layer_work *w,
                                                         const struct gr_cuda_layer *l, int n);
-/* What is behind a layer. next: the layer whose q, k and v it makes; NULL: it leaves the residual stream alone.
+/* What is after a layer. next: the layer whose q, k and v it makes; NULL: it leaves the residual stream alone.
  * capture: with next, where that stream is kept besides; NULL: nowhere. */
 struct gr_cuda_layer_place {
     const struct gr_cuda_layer *next;
@@ -98,7 +98,7 @@ struct gr_cuda_linear_step {
     void *y;
     int y_stride; /* in values */
     bool out_rows;
-    struct gr_cuda_linear_norm norm; /* before it, and behind it (kernels/cuda/linear/linear.h) */
+    struct gr_cuda_linear_norm norm; /* before it, and after it (kernels/cuda/linear/linear.h) */
     struct gr_cuda_linear_next next;
     struct gr_cuda_square *clear;
     struct gr_cuda_heads heads;

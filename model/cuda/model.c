@@ -67,7 +67,7 @@ static enum gr_status take_picks(struct gr_cuda_model *m, struct gr_lm *lm, bool
     GR_TRY(gr_cuda_take_host(&m->device, 2 * sizeof(uint32_t), &host, &alias));
     m->done = host;
     m->done_alias = alias;
-    m->plan_error = (volatile int32_t *)host + 1; /* behind done, here and as the device sees them */
+    m->plan_error = (volatile int32_t *)host + 1; /* after done, here and as the device sees them */
     return GR_OK;
 }
 

@@ -55,7 +55,7 @@ GR_NODISCARD enum gr_status gr_cuda_model_load(struct gr_cuda_model *m, struct g
 
 /* ---- a pass ---- */
 
-/* Writes the inputs; what is enqueued behind reads them. pos_ahead: pass.h. */
+/* Writes the inputs; what is enqueued after reads them. pos_ahead: pass.h. */
 GR_NODISCARD enum gr_status gr_cuda_model_begin(struct gr_cuda_model *m, const struct gr_batch *b, int pos_ahead);
 /* Enqueues what every pass of at most n rows begins with: the inputs, and s, whose plan_error is the model's. */
 GR_NODISCARD enum gr_status gr_cuda_model_enqueue_begin(struct gr_cuda_model *m, const struct gr_cuda_begin_step *s,
@@ -66,7 +66,7 @@ GR_NODISCARD enum gr_status gr_cuda_model_enqueue_picks(struct gr_cuda_model *m,
 /* Waits for the picks of the pass (or for all of it, where it picks nothing), then brings the logits of the rows that
  * the host has to pick. */
 GR_NODISCARD enum gr_status gr_cuda_model_wait(struct gr_cuda_model *m, struct gr_lm *lm, int n_out);
-/* KV cells, behind the pass before. */
+/* KV cells, after the pass before. */
 void gr_cuda_model_copy_cells(struct gr_cuda_model *m, int n, const int32_t *src, const int32_t *dst);
 
 #endif

@@ -158,7 +158,7 @@ static void put_seqs(struct gr_cuda_pass *p, const struct gr_batch *b)
     give(p, GR_CUDA_PART_BLOCK, (size_t)n_block * sizeof(*block));
 }
 
-/* Views that the pass chooses; behind put_seqs(), whose block tables they use. Where all candidates fit in a list, all
+/* Views that the pass chooses; after put_seqs(), whose block tables they use. Where all candidates fit in a list, all
  * are fixed. */
 static void put_refreshes(struct gr_cuda_pass *p, const struct gr_batch *b)
 {

@@ -18,7 +18,7 @@ enum gr_cuda_pass_part {
     GR_CUDA_PART_N_ANC,
     GR_CUDA_PART_ANC,
     GR_CUDA_PART_SEQ,
-    GR_CUDA_PART_BLOCK, /* block tables and scratch blocks, one behind the other */
+    GR_CUDA_PART_BLOCK, /* block tables and scratch blocks, one after the other */
     GR_CUDA_PART_PICK,
     GR_CUDA_PART_N_TOP,
     GR_CUDA_PART_FROM_STATE,

@@ -141,7 +141,7 @@ static enum gr_status send_rows(struct gr_cuda_weights *w, const struct gr_matri
 
 /* ---- expanded ---- */
 
-/* The small tensor to w->from, behind what still reads the one before. */
+/* The small tensor to w->from, after what still reads the one before. */
 static enum gr_status send_small(struct gr_cuda_weights *w, const struct gr_matrix_source *source)
 {
     const struct gr_expand_rule *r = &source->t.rule;

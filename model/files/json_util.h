@@ -9,7 +9,7 @@
 
 #include "common/base/status.h"
 
-/* Whole file, at most max_bytes, NUL-terminated behind len; owned by the caller (free). A missing
+/* Whole file, at most max_bytes, NUL-terminated after len; owned by the caller (free). A missing
  * file is GR_ENOTFOUND and is logged only if `required`. */
 GR_NODISCARD enum gr_status gr_file_read(const char *path, size_t max_bytes, bool required, char **data_out,
                                          size_t *len_out);

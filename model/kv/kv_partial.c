@@ -191,7 +191,7 @@ static void score(const struct gr_exec *x, const struct gr_kv_partial *p, const 
                                                                .work = a->work});
 }
 
-/* Candidates begin behind the sink, and keep their own numbers: block i is positions 16 i .. 16 i + 15. */
+/* Candidates begin after the sink, and keep their own numbers: block i is positions 16 i .. 16 i + 15. */
 static void choose(const struct gr_exec *x, const struct gr_kv_partial *p, const struct layer_of_view *l)
 {
     for (int h = x->ith; h < p->c.n_kv_head; h += x->nth) {
@@ -215,6 +215,6 @@ void gr_kv_refresh_layer(const struct gr_exec *x, const struct gr_kv_partial *p,
             score(x, p, a, &l);
             gr_exec_barrier(x);
         }
-        choose(x, p, &l); /* the next writer of the scores is behind the next barrier */
+        choose(x, p, &l); /* the next writer of the scores is after the next barrier */
     }
 }

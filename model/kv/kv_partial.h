@@ -4,7 +4,7 @@
  *   sink       the first n_sink blocks                    \  one list per layer and KV head, increasing;
  *   retrieval  n_retrieval blocks, by layer and KV head   /  all below dense_from
  *   window     the last n_window whole blocks below kv_len, when the view was chosen: from dense_from on
- *   buffer     everything behind: tokens accepted since, at their own positions in the pool, with partial KV
+ *   buffer     everything after: tokens accepted since, at their own positions in the pool, with partial KV
  *
  * A block i is positions 16 i .. 16 i + 15, the sink's included. dense_from is a multiple of 16, so no position is in
  * no segment but those of blocks that were candidates and not chosen.
@@ -51,7 +51,7 @@ struct gr_kv_refresh {
 
 /* Sets dense_from and n_list of a view of kv_len tokens: what is clipped when the context is short. */
 void gr_kv_view_plan(struct gr_kv_view *v, const struct gr_kv_budget *budget, int32_t kv_len);
-/* KV from position `len` on has changed or will: no summary of it is kept, and a view that starts behind is none. */
+/* KV from position `len` on has changed or will: no summary of it is kept, and a view that starts after is none. */
 void gr_kv_view_truncate(struct gr_kv_view *v, int32_t len);
 /* seq's rows are to see the view. dense_from must be set. */
 void gr_kv_view_attend(const struct gr_kv_view *v, struct gr_attn_seq *seq);

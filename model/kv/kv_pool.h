@@ -1,5 +1,5 @@
 /* Accounting of the KV pool: which block of 16 tokens belongs to whom. Pure integers; the storage is the model's
- * (lm.h). The pool's blocks are 0 .. n_block - 1; scratch blocks lie behind them and are not accounted here.
+ * (lm.h). The pool's blocks are 0 .. n_block - 1; scratch blocks lie after them and are not accounted here.
  * Invariant, checked by gr_kv_pool_check(): free + owned = total, and no block is in two places. */
 #ifndef GR_MODEL_KV_KV_POOL_H
 #define GR_MODEL_KV_KV_POOL_H
@@ -37,7 +37,7 @@ GR_NODISCARD enum gr_status gr_kv_table_reserve(struct gr_kv_pool *pool, struct 
 GR_NODISCARD enum gr_status gr_kv_table_grow(struct gr_kv_pool *pool, struct gr_kv_table *t, int32_t n_token);
 /* Returns the blocks past n_token tokens to the pool (to the session's reservation). */
 void gr_kv_table_truncate(struct gr_kv_pool *pool, struct gr_kv_table *t, int32_t n_token);
-/* Gives the first n_drop blocks back to the pool: those behind them become the first. */
+/* Gives the first n_drop blocks back to the pool: those after them become the first. */
 void gr_kv_table_drop_front(struct gr_kv_pool *pool, struct gr_kv_table *t, int32_t n_drop);
 /* Gives up what is reserved and not yet claimed; the blocks stay. */
 void gr_kv_table_unreserve(struct gr_kv_pool *pool, struct gr_kv_table *t);

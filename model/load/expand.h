@@ -10,7 +10,7 @@
  * - extra heads, extra FFN neurons: random, but o_proj and down_proj give them no output.
  * - extra layers: random, with o_proj and down_proj zero; the small model's are spread evenly among them, so the stream
  *   entering small layer i enters layer gr_expand_layer(i).
- * - extra vocabulary: random rows of lm_head behind the real ones; their logits are computed, never sampled.
+ * - extra vocabulary: random rows of lm_head after the real ones; their logits are computed, never sampled.
  *
  * Every weight is stored and every product computed: zeros are no shortcut here. Random weights are bf16 with
  * magnitudes from 2^-6 to 2^-5, a function of tensor, row and column alone.

@@ -85,7 +85,7 @@ static enum gr_status translate_escape(struct translation *t)
     return refuse(t, "an escape other than \\s \\S \\d \\p \\P \\r \\n \\t \\f or punctuation");
 }
 
-/* t->p is behind "[" or inside the class. */
+/* t->p is after "[" or inside the class. */
 static enum gr_status translate_in_class(struct translation *t)
 {
     if (*t->p == '[') {

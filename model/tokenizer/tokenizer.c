@@ -42,7 +42,7 @@ static enum gr_status encode_piece(struct encoder *e, const char *text, size_t l
     return emit(e, ids, n);
 }
 
-/* Next match at or behind `from`; *found_out false: none. Matches are never empty. */
+/* Next match at or after `from`; *found_out false: none. Matches are never empty. */
 static enum gr_status next_match(const struct encoder *e, int step, const char *text, size_t len, size_t from,
                                  bool *found_out, size_t *begin_out, size_t *end_out)
 {

@@ -407,7 +407,7 @@ static enum gr_status load_added(struct loader *ld, const json_t *vocab, const j
 static uint64_t fingerprint(const struct loader *ld)
 {
     const struct gr_tokenizer *tok = ld->tok;
-    XXH3_state_t *h = ld->merge_hash; /* goes on behind the merges */
+    XXH3_state_t *h = ld->merge_hash; /* goes on after the merges */
     for (int32_t id = 0; id < tok->n_vocab; id++) {
         const struct gr_tok_entry *e = &tok->entries[id];
         const uint32_t head[3] = {(uint32_t)id, e->flags, e->len};

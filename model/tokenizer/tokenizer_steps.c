@@ -248,7 +248,7 @@ static enum gr_status add_template_token(struct gr_tokenizer *tok, const struct 
     return GR_OK;
 }
 
-/* "single": special tokens, then sequence A. Tokens behind the text would end every prompt:
+/* "single": special tokens, then sequence A. Tokens after the text would end every prompt:
  * refused. */
 static enum gr_status parse_template(struct gr_tokenizer *tok, const struct gr_json_where *w)
 {

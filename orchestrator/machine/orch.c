@@ -132,7 +132,7 @@ static enum gr_status check_len(struct gr_orch *o, uint64_t n_before, uint64_t n
                   n_before, n_new, limit);
 }
 
-/* The turn's ids behind the first keep_len tokens of the transcript, the rest of which is forgotten. Nothing is when
+/* The turn's ids after the first keep_len tokens of the transcript, the rest of which is forgotten. Nothing is when
  * there is no room. */
 static enum gr_status add_ids(struct gr_orch *o, struct entry *e, uint32_t keep_len, enum gr_segment_kind kind,
                               const int32_t *ids, uint32_t n)

@@ -1,3 +1,5 @@
+/* A session's ways from state to state: opened, appended to, re-opened, attached, ended. Says what workers are told;
+ * the parts that it changes have their own files (orch_turn.c, orch_home.c, orch_with.c). */
 #include "common/base/log.h"
 #include "orchestrator/machine/orch_internal.h"
 

@@ -1,3 +1,5 @@
+/* The workers of an orchestrator: who has joined and fits the others, who is silent, and what their loss means for
+ * sessions. */
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "orchestrator/machine/orch_internal.h"

@@ -51,7 +51,7 @@ void gr_metrics_take(struct gr_session_metrics *m, const struct gr_msg *msg, uin
 /* Tokens from keep_len on are taken back: accepted nodes among them become rewound ones. */
 void gr_metrics_roll_back(struct gr_session_metrics *m, uint32_t keep_len);
 
-/* The turn was cut to keep_len, within the tokens that the last COMMIT made final or behind them, and nobody is shown
+/* The turn was cut to keep_len, within the tokens that the last COMMIT made final or after them, and nobody is shown
  * the rest: rounds that brought and judged none of the tokens before it count no more. */
 void gr_metrics_cut(struct gr_session_metrics *m, uint32_t keep_len);
 

@@ -455,7 +455,7 @@ static float *kept_capture(const struct gr_verifier *v, const struct gr_pass_seq
     return v->kept + ((size_t)s->session * GR_CAPTURE_KEEP + (size_t)i) * width;
 }
 
-/* The captured states of sequence i's committed rows, behind those that were kept; the list goes on at n. */
+/* The captured states of sequence i's committed rows, after those that were kept; the list goes on at n. */
 static int add_captures(struct gr_verifier *v, struct gr_pass_seq *s, int i, int n)
 {
     const int n_chain = s->n_chain > 0 ? chain_rows(s) : 0;

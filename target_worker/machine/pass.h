@@ -59,7 +59,7 @@ struct gr_pass_seq {
     bool refresh_view; /* full pass: choose the view anew, within view_budget */
     bool exact;        /* a chain row whose pick is not the next committed token ends it all there */
     /* n_chain >= 1 and no other rows (kind root-only, n_row 0): the last committed token is judged, and nothing is
-     * picked behind it. tail is that token. */
+     * picked after it. tail is that token. */
     bool judge_only;
     int32_t n_chain;            /* not partial; chain rows before row 0. Not with keep_capture */
     const int32_t *chain_token; /* (n_chain) from position pos0 - n_chain on; borrowed */

@@ -6,7 +6,7 @@
  *   FREE -> QUEUED (waits for KV blocks) -> PREFILL -> DECODE -> IDLE (the turn is over, KV stays) -> QUEUED (APPEND)
  * ... A pre-empted session goes back to QUEUED and computes its KV again; an IDLE one whose blocks or slot are needed
  * is evicted (least recently used first). CLOSE leads to FREE from anywhere, TRUNCATE to IDLE; during a pass both take
- *   effect when the pass is done, and an APPEND behind the TRUNCATE is held until then. */
+ *   effect when the pass is done, and an APPEND after the TRUNCATE is held until then. */
 #ifndef GR_TARGET_WORKER_MACHINE_TARGET_H
 #define GR_TARGET_WORKER_MACHINE_TARGET_H
 

@@ -3,7 +3,7 @@
  *
  * The feature of a position exists once its token has run, and depends on the tokens up to it, itself included. A
  * session keeps those of [feature_first, feature_end), at most feature_keep of them; in K = 0 the n_kept positions
- * behind them are captured states that have not been fused (pass.h). The drafter has those before feature_sent. It is
+ * after them are captured states that have not been fused (pass.h). The drafter has those before feature_sent. It is
  * never sent one that its tokens do not need (position peer_len - 1 and beyond), so a session in which no tree is
  * wanted ships none: its drafter is not told the tokens either. Nor is it sent more than feature_window rows of which
  * it has not said TAKEN, so it can keep all it is sent. Where the ring has moved on past feature_sent, or the drafter's

@@ -38,7 +38,7 @@ static enum gr_desync_reason desync_reason(const struct session *s, const struct
     return h->base_len < 1 || h->prefix_hash != s->prefix.hash[h->base_len] ? GR_DESYNC_HASH : 0;
 }
 
-/* A tree that fits the prefix: for the next pass, or a probe's; behind its base it may still hold below a node. */
+/* A tree that fits the prefix: for the next pass, or a probe's; after its base it may still hold below a node. */
 static void take_tree(struct gr_target *t, struct session *s, const struct gr_frame_header *h,
                       const struct gr_token_tree *tree, uint64_t now_ns)
 {

@@ -181,7 +181,7 @@ static void start_session(struct gr_target *t, struct session *s, const struct g
 
 static const char *const in_turn_text = "the session is in a turn: end it with TRUNCATE first";
 
-/* An APPEND is held: what is asked behind it is refused after that has been answered. */
+/* An APPEND is held: what is asked after it is refused after that has been answered. */
 static bool refuse_behind_held(struct session *s)
 {
     if (s != NULL && s->turn.held.valid) {

@@ -1,10 +1,10 @@
 /* SpecPV in the target: tokens that were accepted under a partial view, until full KV has judged them.
  *
  * Between passes of a session that decodes: kv_len tokens have full KV, those up to committed_len - 1 partial KV in
- * their own cells behind it (the missing tokens, at most n_buffer), the tail has none. Exact: everything before the
+ * their own cells after it (the missing tokens, at most n_buffer), the tail has none. Exact: everything before the
  * first missing token's successor is final, final_len = kv_len + 1; lossy: everything is. A refresh runs the missing
  * tokens again as chain rows. Where the pick of one is not the next committed token, exact SpecPV puts the pick in its
- * place and forgets what follows: VERDICT and COMMIT say keep_len < base_len, and trees on what is gone are behind the
+ * place and forgets what follows: VERDICT and COMMIT say keep_len < base_len, and trees on what is gone are after the
  * fence. Everything that ends a turn, frees KV or passes a session on keeps final tokens only. */
 #include "common/base/log.h"
 #include "target_worker/machine/target_internal.h"
@@ -164,7 +164,7 @@ uint8_t target_specpv_kind(const struct gr_pass_seq *q)
     return q->partial ? GR_VERDICT_PARTIAL : q->n_chain > 0 ? GR_VERDICT_FULL : GR_VERDICT_PLAIN;
 }
 
-/* Exact: nothing is judged behind the first that is another. */
+/* Exact: nothing is judged after the first that is another. */
 struct judged target_specpv_judged(const struct gr_pass_seq *q)
 {
     const int32_t n_wrong = q->n_chain - q->n_chain_ok;

@@ -40,7 +40,7 @@ static void count_round(struct gr_target *t, const struct session *s, const stru
 struct outcome {
     int32_t base_len, keep_len; /* tokens before; of them those that stand */
     int32_t n_path;             /* accepted nodes that have KV */
-    bool appended;              /* and a token behind them */
+    bool appended;              /* and a token after them */
     enum gr_finish finish;
 };
 
@@ -410,7 +410,7 @@ static bool is_told(const struct session *s, const struct gr_pass_seq *q)
            q->walk.finish != GR_FINISH_ERROR && (q->kind != GR_PASS_PREFILL || q->want_pick);
 }
 
-/* Is one that comes behind seq i of the pass told by the same drafter's connection? */
+/* Is one that comes after seq i of the pass told by the same drafter's connection? */
 static bool more_follow(const struct gr_target *t, const struct gr_pass *p, int i)
 {
     const struct session *s = &t->session[p->seq[i].session];

@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Of f: 1 2 3 4 6 8 12 16 24 32 48 64 72 96 128 136 192 256 512 1024 rows. A GPU's passes get dearer by steps behind 64
+/* Of f: 1 2 3 4 6 8 12 16 24 32 48 64 72 96 128 136 192 256 512 1024 rows. A GPU's passes get dearer by steps after 64
  * and 128 rows. */
 #define GR_COST_TABLE_POINT 20
 #define GR_COST_TREE_POINT 12                          /* of g: those up to 64 */

@@ -168,7 +168,7 @@ static void compare_to_trees(struct gr_spec_econ *e, double round_ns)
     learn(&e->root_ns, round_ns, alike > LEARN_ROOT ? alike : LEARN_ROOT);
 }
 
-/* Root-only rounds beside a busy drafter say nothing about those without one, nor do those right behind a prompt or a
+/* Root-only rounds beside a busy drafter say nothing about those without one, nor do those right after a prompt or a
  * tree, which find the caches cold: of the few that are run to learn from, the last one counts. */
 static void learn_root(struct gr_spec_econ *e, const struct gr_spec_round *r)
 {

@@ -141,7 +141,7 @@ int32_t gr_specpv_usual_missing(const struct gr_specpv_params *p, const struct g
 }
 
 /* A cycle is partial rounds until n_missing tokens are there, then a refresh. Each of them stands with 1 - drift, and
- * none behind the first that does not; then the refresh's own tree is void, and it brings the correction. */
+ * none after the first that does not; then the refresh's own tree is void, and it brings the correction. */
 bool gr_specpv_pays(const struct gr_specpv_price *p)
 {
     const double stand = pow(1.0 - p->drift, p->n_missing);

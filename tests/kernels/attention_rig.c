@@ -153,7 +153,7 @@ void place_tree(struct pool *p, const struct session *s, struct placed *t)
     t->seq.n_slot = n_slot;
 }
 
-/* Only row r, as a chain row: its path is in the pool behind the base. */
+/* Only row r, as a chain row: its path is in the pool after the base. */
 void place_path(struct pool *p, const struct session *s, int r, struct placed *t)
 {
     int path[GR_ATTN_ANC_MAX], n = path_of(s, r, path);

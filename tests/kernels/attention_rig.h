@@ -42,7 +42,7 @@ void pool_init(struct pool *p, struct shape m, int n_block);
 void pool_free(struct pool *p);
 /* The base in the pool, the tree in scratch at slots in random order with gaps. */
 void place_tree(struct pool *p, const struct session *s, struct placed *t);
-/* Only row r, as a chain row: its path is in the pool behind the base. */
+/* Only row r, as a chain row: its path is in the pool after the base. */
 void place_path(struct pool *p, const struct session *s, int r, struct placed *t);
 /* All rows as chain rows: a prompt chunk. */
 void place_chain(struct pool *p, const struct session *s, struct placed *t);

@@ -12,7 +12,7 @@ extern bool quick;
 void report(const char *name, bool ok, const char *detail);
 
 void check_linear_layers(void);
-void check_linear_outputs(void); /* norms behind, heads */
+void check_linear_outputs(void); /* norms after, heads */
 void check_layers_behind(void);  /* each other, in one kernel */
 void check_rows(void);
 void check_begin(void);

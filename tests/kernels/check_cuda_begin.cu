@@ -9,7 +9,7 @@ struct begin_case {
     bool kept, captured, feature, states; /* states: of every other feature */
 };
 
-/* A session of n_row rows behind 700 tokens, half of them a chain, the others a tree on it. */
+/* A session of n_row rows after 700 tokens, half of them a chain, the others a tree on it. */
 struct planned_rows {
     dev<int32_t> block, limit, n_anc, scratch;
     dev<int16_t> anc;

@@ -1,4 +1,4 @@
-/* Linear layers behind each other in one kernel: the bits of one call a layer, in everything that they write. */
+/* Linear layers one after another in one kernel: the bits of one call a layer, in everything that they write. */
 #include "tests/kernels/cuda_linear_rig.h"
 
 #include "kernels/cuda/device/kv_layout.h"

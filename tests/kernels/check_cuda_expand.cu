@@ -10,7 +10,7 @@ extern "C" {
 #include "model/load/expand.h"
 }
 
-static constexpr size_t GUARD = 256; /* values before and behind the output */
+static constexpr size_t GUARD = 256; /* values before and after the output */
 
 struct source {
     const gr_geometry *to;

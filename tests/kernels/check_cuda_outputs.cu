@@ -1,4 +1,4 @@
-/* What becomes of a linear layer's sums on a GPU beyond being stored: the norm behind it, heads with their rotary
+/* What becomes of a linear layer's sums on a GPU beyond being stored: the norm after it, heads with their rotary
  * embedding and their places in the KV. Sums themselves are check_cuda_linear.cu's. */
 #include "tests/kernels/cuda_linear_rig.h"
 
@@ -96,7 +96,7 @@ static size_t count_other(const normed &c, int i, const normed &all, int id)
     return n;
 }
 
-/* Against what layer `before`'s sums and a double make of them; the sums behind the norm against those of its tiles
+/* Against what layer `before`'s sums and a double make of them; the sums after the norm against those of its tiles
  * without one. */
 static void check_normed_values(const normed &all)
 {

@@ -39,7 +39,7 @@ static void fill_row(float *l, int n, int kind, rng &g)
     }
 }
 
-/* Rows of logits with what the kernels are told about them. Values behind the n-th and rows behind n_true are NaN. */
+/* Rows of logits with what the kernels are told about them. Values after the n-th and rows after n_true are NaN. */
 struct problem {
     int n, n_row, n_true, stride;
     std::vector<float> l;

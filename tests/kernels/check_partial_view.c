@@ -1,4 +1,4 @@
-/* attention under a partial view: lists of blocks by KV head below dense_from, everything behind. Against ref
+/* attention under a partial view: lists of blocks by KV head below dense_from, everything after. Against ref
  * (tolerance: check_attention.c), against the promised bits, and with what is invisible poisoned, K and V: it is never
  * used. A view that leaves nothing out gives the bits of no view. */
 #include "tests/kernels/attention_rig.h"
@@ -203,7 +203,7 @@ static void view_case(struct check *c, struct shape m, int n_base, int n_row, in
     free(x.v.list);
 }
 
-/* A refresh: chain rows, then the tree behind them, in one sequence; each as it would be by itself. */
+/* A refresh: chain rows, then the tree after them, in one sequence; each as it would be by itself. */
 static void refresh_case(struct check *c, struct shape m, int n_base, int n_chain, int n_row)
 {
     const int width = m.n_head * m.head_dim, n_all = n_chain + n_row;
@@ -299,7 +299,7 @@ static void run_attention(const struct gr_exec *x, const void *args)
     b->k->attention(x, &b->a);
 }
 
-/* n_row rows of a tree (1: the tail alone) behind n_base tokens: all of them, then views of some budgets. Expected: in
+/* n_row rows of a tree (1: the tail alone) after n_base tokens: all of them, then views of some budgets. Expected: in
  * proportion to the keys that are read. */
 static void bench_context(const struct bench *b, struct shape m, int n_base, int n_row)
 {
@@ -330,7 +330,7 @@ static void bench_context(const struct bench *b, struct shape m, int n_base, int
         if (budgets[i] >= n_base) {
             continue;
         }
-        if (budgets[i] > 0) { /* sink 2 and window 8 blocks of it, and 128 tokens behind the window */
+        if (budgets[i] > 0) { /* sink 2 and window 8 blocks of it, and 128 tokens after the window */
             view_init(&v, m, (n_base - 128) / 16 * 16 - 128, budgets[i] / 16 + 2);
             view_attend(&v, &t.t.seq);
             n_key = v.n_list * 16 + n_base - v.dense_from;

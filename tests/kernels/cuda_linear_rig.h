@@ -9,7 +9,7 @@
 
 #include <string>
 
-static constexpr int ROW_MAX = 256, GUARD = 64; /* guard: values before and behind outputs */
+static constexpr int ROW_MAX = 256, GUARD = 64; /* guard: values before and after outputs */
 
 /* A matrix, its 256 rows of x, and the sums of the first 256 rows as the kernel made them together. */
 struct layer {
@@ -41,7 +41,7 @@ static inline bool pack(const layer &l, uint8_t *to, int row0, int n_row, int st
     return gr_cuda_linear_pack(&a, nullptr) == GR_OK;
 }
 
-/* Rows `row` of x as tiles; rows behind them, up to whole tiles, are NaN. */
+/* Rows `row` of x as tiles; rows after them, up to whole tiles, are NaN. */
 static inline std::vector<uint16_t> tiles_of(const layer &l, const std::vector<int> &row)
 {
     std::vector<uint16_t> t(gr_cuda_tile_bytes(std::max((int)row.size(), 1), l.n_in) / 2, 0x7fc1);

@@ -130,7 +130,7 @@ struct placed {
 /* The base in the pool, all rows in scratch, in n_slot slots (0: few more than rows); the first n_row of them are asked
  * for. */
 placed place_tree(pool &p, const session &s, int n_row, uint64_t seed, int n_slot = 0);
-/* Row r as a chain row: its path lies in the pool behind the base. */
+/* Row r as a chain row: its path lies in the pool after the base. */
 placed place_path(pool &p, const session &s, int r);
 /* All rows of a chain as chain rows. */
 placed place_chain(pool &p, const session &s);

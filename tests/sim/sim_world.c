@@ -205,7 +205,7 @@ static uint32_t take_number(struct sim *s)
     return 0;
 }
 
-/* Work that takes ns on the device: how long until it is done, behind what runs there. */
+/* Work that takes ns on the device: how long until it is done, after what runs there. */
 static uint64_t run_on_device(struct sim *s, double ns)
 {
     const bool shared = s->config.device->shared;

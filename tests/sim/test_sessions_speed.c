@@ -52,7 +52,7 @@ struct stage {
     /* what was seen */
     bool watched;
     int64_t n_seq, n_decoding;  /* sessions in passes that decode, and that decode then */
-    int64_t n_told, n_more;     /* VERDICTs, and of them those behind which more follow */
+    int64_t n_told, n_more;     /* VERDICTs, and of them those after which more follow */
     int64_t n_tree_job, n_tree; /* jobs that grow trees, and those */
 };
 
@@ -198,7 +198,7 @@ static double run(struct stage *g, int n, bool trees)
 static const int sizes[] = {1, 2, 8, 16, 32, 64};
 #define N_SIZE ((int)GR_ARRAY_LEN(sizes))
 
-/* Trees against plain decoding with as many sessions, behind a run that teaches the machines the device. */
+/* Trees against plain decoding with as many sessions, after a run that teaches the machines the device. */
 static void measure(uint64_t seed, int blur, bool head, bool one_gpu, double gain[N_SIZE])
 {
     static struct stage g;
@@ -265,7 +265,7 @@ static void test_two_gpus(void **state)
     }
 }
 
-/* A head, whose features come behind the verdicts: nothing is lost by waiting for them. */
+/* A head, whose features come after the verdicts: nothing is lost by waiting for them. */
 static void test_head(void **state)
 {
     (void)state;
@@ -325,7 +325,7 @@ static double stream(struct stage *g, int n, bool trees)
     g->stream.n = n;
     g->stream.n_last = first + 2 * n + 8;
     g->stream.trees = trees;
-    do { /* again, where all ended behind the last pass */
+    do { /* again, where all ended after the last pass */
         keep_streaming(g);
         assert_true(sim_run(g->sim, UINT64_MAX / 2));
     } while (g->n_request < g->stream.n_last);

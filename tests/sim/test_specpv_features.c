@@ -38,7 +38,7 @@ static void assert_judged_rows_are_true(const struct bench *b)
 
 /* What a run has met, so that a test can say that it met it. */
 struct met {
-    int n_kept_with_chain; /* refreshes whose missing tokens stand behind captures that wait */
+    int n_kept_with_chain; /* refreshes whose missing tokens stand after captures that wait */
     int n_partial, n_back, n_again;
 };
 

@@ -1,8 +1,8 @@
-/* The target's side of features: every frame holds the true rows of its positions, in order, behind the tokens that
+/* The target's side of features: every frame holds the true rows of its positions, in order, after the tokens that
  * need them and within the window; what passes, cuts, attachments and missing credit do to it. */
 #include "tests/sim/feature_rig.h"
 
-/* Chunk by chunk, one chunk behind; after the prompt the drafter lacks nothing. */
+/* Chunk by chunk, one chunk after; after the prompt the drafter lacks nothing. */
 static void test_prompt_by_the_chunk(void **state)
 {
     (void)state;
@@ -167,7 +167,7 @@ static void test_silence_then_attach(void **state)
     resync(&b, 1, 0, 0);
     settle(&b);
     assert_int_equal(b.told[1].n_start, 1);
-    assert_int_equal(b.told[1].end, b.told[1].first + WINDOW); /* the ring, and captured states behind it */
+    assert_int_equal(b.told[1].end, b.told[1].first + WINDOW); /* the ring, and captured states after it */
     assert_in_range(b.told[1].len - 1 - KEEP - b.told[1].first, 0, GR_CAPTURE_KEEP);
     say_taken(&b, 1, b.told[1].end - 3, 0);
     settle(&b);

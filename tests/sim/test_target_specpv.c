@@ -120,7 +120,7 @@ static void test_trees_behind_the_fence(void **state)
     destroy(&w);
 }
 
-/* TRUNCATE, between passes and during one: final tokens stay, and the next turn begins behind them. */
+/* TRUNCATE, between passes and during one: final tokens stay, and the next turn begins after them. */
 static void test_truncate(void **state)
 {
     (void)state;
@@ -223,7 +223,7 @@ static void test_not_finite_under_a_view(void **state)
     }
 }
 
-/* Under full attention only, or both: tokens up to the row are final and told, those behind it are not; then the end.
+/* Under full attention only, or both: tokens up to the row are final and told, those after it are not; then the end.
  * */
 static void test_not_finite_judged(void **state)
 {

@@ -76,7 +76,7 @@ static void test_limits_around_a_stop(void **state)
     }
 }
 
-/* The text of plain decoding behind what is shown. */
+/* The text of plain decoding after what is shown. */
 static void plain_text(int32_t token[N_SHOWN + N_BEHIND + 1])
 {
     const struct gr_session_request q = pair_request(0, N_PROMPT, N_SHOWN + N_BEHIND + 1);

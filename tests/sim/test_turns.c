@@ -137,7 +137,7 @@ static void test_truncate_anywhere(void **state)
     }
 }
 
-/* APPEND right behind a TRUNCATE, while the pass still runs: held, answered when it is done, and no KV is lost. */
+/* APPEND right after a TRUNCATE, while the pass still runs: held, answered when it is done, and no KV is lost. */
 static void test_append_meets_a_pass(void **state)
 {
     (void)state;

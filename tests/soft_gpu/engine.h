@@ -7,7 +7,7 @@
  * late as it can, or any time. So a wait that is missing shows as a wrong result, one that is never over as a line with
  * what every warp waits for.
  *
- * An error (a line on standard error) ends the launch, and every call behind it fails, as on a GPU:
+ * An error (a line on standard error) ends the launch, and every call after it fails, as on a GPU:
  *   lanes of a warp at different instructions that they must run together; shared memory out of bounds or not aligned;
  *   copies from memory that nobody took; a barrier that was not made, or has more arrivals than it waits for;
  *   something on its way into a block that has ended; threads that wait for ever.
@@ -39,7 +39,7 @@ struct Launch {
     std::function<void()> body; /* one thread's */
 };
 
-/* Kernels behind each other in a stream, to their end. False: a rule was broken, a line says which. */
+/* Kernels one after another in a stream, to their end. False: a rule was broken, a line says which. */
 bool run(const std::vector<Launch> &launches);
 /* Of this host thread's schedules from now on, instead of SOFT_GPU_SEED (1). */
 void set_seed(uint64_t seed);

@@ -347,7 +347,7 @@ static void test_answered_by_hand(void **state)
     lone_expect(&l, GR_EPROTO);
 }
 
-/* Everything it sends comes back to it; and its proof comes back behind another HELLO. */
+/* Everything it sends comes back to it; and its proof comes back after another HELLO. */
 static void test_reflected_proof(void **state)
 {
     (void)state;
@@ -367,7 +367,7 @@ static void test_reflected_proof(void **state)
     }
 }
 
-/* A right proof with one bit changed, anywhere; the HELLO behind it is nonsense and must not be
+/* A right proof with one bit changed, anywhere; the HELLO after it is nonsense and must not be
  * looked at. */
 static void test_wrong_proof(void **state)
 {

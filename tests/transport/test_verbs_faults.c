@@ -458,7 +458,7 @@ static void test_no_receive_posted(void **state)
     open_again();
 }
 
-/* Whatever a test that failed left behind. */
+/* Whatever a test that failed left after. */
 static int mend(void **state)
 {
     (void)state;

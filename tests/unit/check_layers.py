@@ -171,6 +171,15 @@ def complaints_about_rooms(found):
                 yield f"{room} may not include {other}: {'; '.join(why[:3])}"
 
 
+def headless(files):
+    """Files that do not begin by saying what they are. A .c file may leave that to the header of its name."""
+    for name in files:
+        paired = os.path.splitext(name)[0] + ".h"
+        begins = read(name).startswith("/*")
+        if not begins and not (name.endswith((".c", ".cu")) and paired in files and read(paired).startswith("/*")):
+            yield f"{name} has no head that says what it is"
+
+
 def main():
     files = list(sources())
     found = arrows(files)
@@ -184,6 +193,7 @@ def main():
         ("nothing is allowed that is not so", unused),
         ("no circle of rooms", [" <-> ".join(c) for c in circles({r: set(o) for r, o in ROOMS.items()})]),
         ("no circle of files", [" <-> ".join(c) for c in circles(calls(files))]),
+        ("files have heads", list(headless(files))),
     ]
     print(f"1..{len(checks)}")
     for i, (name, complaints) in enumerate(checks, 1):

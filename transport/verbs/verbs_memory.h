@@ -3,7 +3,7 @@
  *   slab: | out small | out bulk | out credit | receives |  page(s), gap  | inbox |
  *           registered for the device's own use            not registered   remote-writable, a new key per connection
  *
- * A slot is the payload, in two-sided mode behind GR_SLOT_ALIGN bytes, whose last ones are the record's header; of the
+ * A slot is the payload, in two-sided mode after GR_SLOT_ALIGN bytes, whose last ones are the record's header; of the
  * inbox the payload alone. Slab and protection domain live on when a connection breaks and are taken up again when the
  * same peer comes back over the same device; the inbox is registered anew, so an old key writes nothing. */
 #ifndef GR_TRANSPORT_VERBS_VERBS_MEMORY_H

@@ -1,3 +1,5 @@
+/* What the verbs transport was told (verbs.h), once for the process; in every build, with RDMA's libraries or without.
+ */
 #include "transport/verbs/verbs.h"
 
 #include <malloc.h>

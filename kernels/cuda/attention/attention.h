@@ -95,7 +95,7 @@ static inline const int32_t *gr_cuda_attn_plan_error(const void *plan)
  * Before it waits for the kernel before it in the stream, the first reads the plan, the sequences' block tables and
  * lists, and keys and values that the plan knows to be older than the pass; so, but for the plan, whose kernel sees to
  * it, none of them may be written by that kernel, nor by one that it overlaps with. Queries and new keys and values are
- * read after. The kernel behind this call may be started before the results are there: if it is launched so, it has to
+ * read after. The kernel after this call may be started before the results are there: if it is launched so, it has to
  * wait before it reads them. */
 GR_NODISCARD enum gr_status gr_cuda_attention(const struct gr_cuda_attention_args *a, struct CUstream_st *stream);
 

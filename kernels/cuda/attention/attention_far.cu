@@ -21,7 +21,7 @@ namespace gr
 constexpr int N_SLOT = 6;
 constexpr int BLOCKS_A_TILE = GR_CUDA_KEY_TILE / GR_KV_BLOCK;
 constexpr int N_THREAD = 384;
-/* Weights are relative to a score that may fall behind the largest by so much: sums need not be rescaled as often, and
+/* Weights are relative to a score that may fall after the largest by so much: sums need not be rescaled as often, and
  * a weight of 256 is as exact as one of 1. */
 constexpr float STALE_LOG2 = 8.0f;
 
@@ -227,7 +227,7 @@ template <int HD> struct Worker {
     }
 
     /* The same, when sums of weights have been made: they are never negative, which the assembler does not know. It
-     * would move their additions behind the wait for the products that they are to overlap with. */
+     * would move their additions after the wait for the products that they are to overlap with. */
     __device__ __forceinline__ void wait_slot_behind(const float (&l)[2])
     {
         bar_wait(&bars->full[ring.slot], ring.phase ^ (uint32_t)(l[0] + l[1] < 0.0f));

@@ -240,7 +240,7 @@ static __device__ __forceinline__ bool find_parts(const PlanArgs &a, PlanShared 
     return sh.error == 0;
 }
 
-/* All threads of one block of N_PLAN_THREAD. Kernels behind it read the plan without waiting for this one, so that
+/* All threads of one block of N_PLAN_THREAD. Kernels after it read the plan without waiting for this one, so that
  * none may start before the plan is everybody's to see: the block never lets the next start by itself. */
 static __device__ __forceinline__ void make_plan(const PlanArgs &a)
 {

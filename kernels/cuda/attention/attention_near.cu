@@ -76,13 +76,13 @@ template <int HD, int PARTS> struct Row {
         return p;
     }
 
-    /* 4 i pieces behind. */
+    /* 4 i pieces after. */
     static __device__ __forceinline__ uint32_t key_at(uint32_t place, int i)
     {
         return (place ^ (uint32_t)(i % 2 * 64)) + (uint32_t)(i / 2 * 1024);
     }
 
-    /* i pieces behind, i even. */
+    /* i pieces after, i even. */
     static __device__ __forceinline__ uint32_t value_at(uint32_t place, int i)
     {
         return place ^ (uint32_t)(i * 16);

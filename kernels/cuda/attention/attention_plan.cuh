@@ -77,7 +77,7 @@ __host__ __device__ __forceinline__ int n_tile_max(const gr_cuda_attn_shape &s)
     return 2 * (s.n_row_max / tile_rows(s.n_head / s.n_kv_head) + s.n_seq_max);
 }
 
-/* Where the parts of a plan lie, one behind the other. */
+/* Where the parts of a plan lie, one after the other. */
 struct PlanParts {
     Plan *head;
     Item *item; /* those of long splits first */

@@ -61,7 +61,7 @@ template <int N> static __device__ __forceinline__ void make_token(const gr_cuda
     r.store(a.token, row, sums);
 }
 
-/* The kernel behind this one may start when the plan is made: the rows' blocks let it, the plan's ends. */
+/* The kernel after this one may start when the plan is made: the rows' blocks let it, the plan's ends. */
 template <int N> static __global__ void __launch_bounds__(N_PLAN_THREAD) begin_kernel(const BeginArgs a)
 {
     GR_SHARED(RowSums, sums);

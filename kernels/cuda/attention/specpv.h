@@ -67,7 +67,7 @@ struct gr_cuda_view_layer {
  * the queries and the block's keys only. A candidate's score is written where something is to be chosen, no other. */
 GR_NODISCARD enum gr_status gr_cuda_view_scores(const struct gr_cuda_views *v, const struct gr_cuda_view_layer *l,
                                                 struct CUstream_st *stream);
-/* Behind the last layer: the lists of all layers. Equal scores: the lower block; NaN counts as -INFINITY. Only lists of
+/* After the last layer: the lists of all layers. Equal scores: the lower block; NaN counts as -INFINITY. Only lists of
  * the refreshed views are written. */
 GR_NODISCARD enum gr_status gr_cuda_view_lists(const struct gr_cuda_views *v, struct CUstream_st *stream);
 

@@ -258,14 +258,14 @@ __device__ __forceinline__ uint32_t count_up(uint32_t *n)
     return before;
 }
 
-/* Counts one more, behind all that this thread wrote or saw: that of threads it has met at a barrier, too. */
+/* Counts one more, after all that this thread wrote or saw: that of threads it has met at a barrier, too. */
 __device__ __forceinline__ void arrive_count(uint32_t *n)
 {
     asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(n) : "memory");
 }
 
 /* Until so many have arrived: other blocks of the grid, which must all be running. What they wrote is seen by this
- * thread behind it, by its copies too, and by those that it meets. Who waits for 10 s ends the launch with an error. */
+ * thread after it, by its copies too, and by those that it meets. Who waits for 10 s ends the launch with an error. */
 __device__ __forceinline__ void wait_count(const uint32_t *n, uint32_t target)
 {
     uint64_t begin = 0, now;
@@ -286,7 +286,7 @@ __device__ __forceinline__ void wait_count(const uint32_t *n, uint32_t target)
     asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
-/* Behind all that this thread wrote or saw, to the host too. */
+/* After all that this thread wrote or saw, to the host too. */
 __device__ __forceinline__ void publish(uint32_t *to, uint32_t value)
 {
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");

@@ -56,7 +56,7 @@ GR_NODISCARD enum gr_status gr_cuda_linear_pack(const struct gr_cuda_linear_pack
 
 /* An RMSNorm between two linear layers, y = x w / sqrt(mean(x^2) + eps), needs no kernel of its own. The layer before
  * it, which adds to the residual stream x, stores x w besides, as bf16 tiles, and adds up each row's squares; the layer
- * behind it takes the tiles and multiplies its own sums by 1 / sqrt(mean(x^2) + eps), which is one number a row. So x w
+ * after it takes the tiles and multiplies its own sums by 1 / sqrt(mean(x^2) + eps), which is one number a row. So x w
  * is rounded instead of the norm's result, by as much relative to it. */
 
 /* A row's sum of squares in fixed point, whole + part / 2^40: integers, since many blocks add to it in any order. What
@@ -113,7 +113,7 @@ struct gr_cuda_linear_args {
 };
 GR_NODISCARD enum gr_status gr_cuda_linear(const struct gr_cuda_linear_args *a, struct CUstream_st *stream);
 
-/* Layers behind each other, each of which may take what those before it have made: the bits of n calls of
+/* Layers one after another, each of which may take what those before it have made: the bits of n calls of
  * gr_cuda_linear(), but one kernel, whose blocks stay and ask for the next layer's weights while they are still busy
  * with the one before, so that the memory is never idle.
  *

@@ -1,4 +1,4 @@
-/* Linear layers behind each other in one kernel (linear.h: gr_cuda_linear_chain), for up to 64 rows.
+/* Linear layers one after another in one kernel (linear.h: gr_cuda_linear_chain), for up to 64 rows.
  *
  * A block takes its tiles of one layer after another; its rings, and those that fill them, go on. The weights' thread
  * does not wait for a layer to end: when its block's sums of one are there it has asked for the first weights of the
@@ -112,7 +112,7 @@ struct ChainX {
                                           int group, int box, int end)
     {
         const uint8_t *from = l.x + (size_t)(share.box + box) * X_TILE;
-        const bool whole = x.box == X_TILE; /* boxes of 64 rows lie one behind the other */
+        const bool whole = x.box == X_TILE; /* boxes of 64 rows lie one after the other */
         for (; box < end; box += group, from += group * X_TILE) {
             const int n = min(group, end - box);
             const uint32_t to = smem_addr(slots + ring.slot * x.slot), bytes = (uint32_t)(n * x.box);
@@ -221,7 +221,7 @@ static __device__ __forceinline__ void chain_work(const ChainArgs &a, ChainPlace
     int n_ready = 0;
     p.n_row = read_n_row(a.layer[0]); /* an input of the pass: no kernel just before makes it */
     if ((int)threadIdx.x >= ChainThreads::MULTIPLY) {
-        wait_for_previous(); /* those that multiply do when they have: x comes behind one that has waited */
+        wait_for_previous(); /* those that multiply do when they have: x comes after one that has waited */
         p.at.begun = true;
     }
 #pragma unroll 1

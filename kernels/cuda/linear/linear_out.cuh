@@ -1,5 +1,5 @@
 /* What becomes of a linear layer's sums: scaled by the norm of the row that they were made from, then stored, or added
- * to the residual stream and made ready for the norm behind (linear.h: gr_cuda_linear_norm, gr_cuda_linear_next).
+ * to the residual stream and made ready for the norm after (linear.h: gr_cuda_linear_norm, gr_cuda_linear_next).
  *
  * Outputs come by two ways: eight columns of a row from shared memory, or the fragment of a thread, two columns of two
  * rows, from registers where the ring is in use. Both give the same bits: squares are summed in the same order. */
@@ -71,7 +71,7 @@ static __device__ __forceinline__ float scale_of(const gr_cuda_square &square, i
     return 1.0f / sqrtf((float)sum / (float)n + eps);
 }
 
-/* ---- the residual stream, with a norm behind ---- */
+/* ---- the residual stream, with a norm after ---- */
 
 template <gr_cuda_linear_out OUT> static __device__ __forceinline__ bool has_norm_behind(const LinearArgs &a)
 {

@@ -34,7 +34,7 @@ __host__ __device__ constexpr int stage_bytes(int width)
 }
 
 /* How a layer uses the weights' ring. on_way: copies that may be on their way at once: as many bytes as the memory
- * needs to be busy, and no more. Whatever lies behind those in its queues would wait for them: x, the keys near a tree,
+ * needs to be busy, and no more. Whatever lies after those in its queues would wait for them: x, the keys near a tree,
  * instructions. */
 struct RingUse {
     int boxes, box, on_way; /* boxes a copy; bytes of a box */
@@ -50,7 +50,7 @@ __host__ __device__ constexpr RingUse ring_alone(int width)
     return ring_use_of(stage_boxes(width), width);
 }
 
-/* In a chain, whose layers have the ring one behind the other: narrow tiles in copies of 16 to 24 KiB, so that there
+/* In a chain, whose layers have the ring one after the other: narrow tiles in copies of 16 to 24 KiB, so that there
  * are barriers enough. */
 __host__ __device__ constexpr RingUse ring_in_chain(int width)
 {
@@ -70,7 +70,7 @@ struct LinearRing {
 };
 
 /* Where a copy of weights goes. A layer by itself has slots that are as large as its copies; in a chain copies of
- * several sizes lie one behind the other, none beyond the ring's end. */
+ * several sizes lie one after the other, none beyond the ring's end. */
 struct SlotPlaces : LinearRing {
     __device__ __forceinline__ int place(int, RingUse use, int)
     {
@@ -104,7 +104,7 @@ struct LinearShare {
     }
 };
 
-/* The slots of x, a box each. With one tile of rows they are the rows of the bucket, slot close behind slot, and the
+/* The slots of x, a box each. With one tile of rows they are the rows of the bucket, slot close after slot, and the
  * matrix units read on into the next one; with more, whole tiles. */
 template <int R> struct XSlots {
     int slot, box, n; /* bytes of a slot, of a box; slots */
@@ -184,7 +184,7 @@ struct WeightStream {
     }
 };
 
-/* All of a block's share of a tile; behind its first `n_first` copies the next kernel may start. */
+/* All of a block's share of a tile; after its first `n_first` copies the next kernel may start. */
 template <class Stream>
 static __device__ __forceinline__ void stream_tile(Stream &stream, const LinearArgs &a, const LinearShare &share,
                                                    const RingUse &use, int tile, int n_first)

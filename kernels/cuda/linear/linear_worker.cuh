@@ -10,8 +10,8 @@
  * the weights' ring, which is empty then, or, in a chain, where the next layer's weights are on their way by then, into
  * that of x.
  *
- * Where x has fewer than 64 rows only groups of 8 that the bucket has are copied, one slot close behind the other; the
- * rest of the 64 is whatever lies behind. No output row sees another row's x, and rows that do not exist are not
+ * Where x has fewer than 64 rows only groups of 8 that the bucket has are copied, one slot close after the other; the
+ * rest of the 64 is whatever lies after. No output row sees another row's x, and rows that do not exist are not
  * written. */
 #ifndef GR_KERNELS_CUDA_LINEAR_LINEAR_WORKER_CUH
 #define GR_KERNELS_CUDA_LINEAR_LINEAR_WORKER_CUH
@@ -95,7 +95,7 @@ template <int N, int R, int C, bool CHAIN> struct LinearWorker {
         return CHAIN ? ring_in_chain(N) : ring_alone(N);
     }
 
-    /* Where the products of a tile are: what is awaited next, and what is released when those behind it have begun. */
+    /* Where the products of a tile are: what is awaited next, and what is released when those after it have begun. */
     struct Cursor {
         decltype(LinearProgress<CHAIN>::w) w;
         LinearRing x;

@@ -50,7 +50,7 @@ size_t gr_cuda_pick_work_bytes(int n_row);
 GR_NODISCARD enum gr_status gr_cuda_pick(const struct gr_cuda_pick_args *a, struct CUstream_st *stream);
 
 /* Row r: the n_top[r] largest of l[i], or of l[i] / temperature + gumbel(seed, pos, to_target[i], choice), fewer where
- * fewer are above -inf (id -1 and edge 0 behind them); lower id on ties; n GR_PICK_TO_HOST of a row that is left to the
+ * fewer are above -inf (id -1 and edge 0 after them); lower id on ties; n GR_PICK_TO_HOST of a row that is left to the
  * host, and GR_PICK_NOT_FINITE as above, with no ids. The ids and their order are those of the CPU's drafter given the
  * same logits. log_sum is summed in f32 in an order that n decides: edges are within 1e-5 of the true ones, and a unit
  * in the last place of the value and of the edge (the CPU's own sum, in 16 chains, is up to (8 + sqrt(n / 16)) 2^-24

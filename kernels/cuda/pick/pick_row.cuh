@@ -132,7 +132,7 @@ template <class Part> __device__ __forceinline__ RowWork<Part> *row_work(void *w
     return (RowWork<Part> *)((uint8_t *)work + WORK_HEAD) + blockIdx.y;
 }
 
-/* One thread, after a barrier behind the block's writes: true in the row's last block, which sees those of all behind
+/* One thread, after a barrier after the block's writes: true in the row's last block, which sees those of all after
  * the next barrier. */
 __device__ __forceinline__ bool is_last_block(uint32_t *n_block)
 {
@@ -143,7 +143,7 @@ __device__ __forceinline__ bool is_last_block(uint32_t *n_block)
     return last;
 }
 
-/* One thread of a row's last block, after a barrier behind its writes. The counter orders what all rows wrote before
+/* One thread of a row's last block, after a barrier after its writes. The counter orders what all rows wrote before
  * the last one's release of the flag, to the host too. */
 __device__ __forceinline__ void row_is_done(void *work, const uint32_t *ticket, uint32_t *done)
 {

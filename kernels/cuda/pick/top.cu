@@ -164,7 +164,7 @@ static __device__ float warp_sum(float x)
     return x;
 }
 
-/* Each warp's sum exp(value - max); finish_sum() adds them, behind a barrier. */
+/* Each warp's sum exp(value - max); finish_sum() adds them, after a barrier. */
 static __device__ void sum_exp(int n_slot, float max, TopShared &s)
 {
     float sum = 0.0f;

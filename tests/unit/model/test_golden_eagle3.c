@@ -64,7 +64,7 @@ static void fuse_all(struct gr_lm *target, int n, float *out)
     gr_lm_fuse(target, half, row, out);
 }
 
-/* Prompt of case i through the target; ids holds the prompt and the first greedy id behind it. */
+/* Prompt of case i through the target; ids holds the prompt and the first greedy id after it. */
 static int features_of(struct gr_lm *target, int i, int32_t *ids, float *fused)
 {
     int32_t greedy[256];
@@ -215,7 +215,7 @@ static void test_equal_bits(void **state)
     assert_true(n_compared >= 3);
 }
 
-/* Golden tree of the design: two branches behind a prefix, rows in scratch. */
+/* Golden tree of the design: two branches after a prefix, rows in scratch. */
 #define N_NODE 5
 static const int parents[N_NODE] = {-1, 0, 0, 1, 2};
 static const int32_t node_token[N_NODE] = {264, 68, 198, 1930, 2};
@@ -265,7 +265,7 @@ static void run_tree(struct gr_lm *head, int n, const float *feature)
                      GR_OK);
 }
 
-/* A path of a tree has the bits of the same tokens as a chain; and once its cells are copied behind the prefix, so has
+/* A path of a tree has the bits of the same tokens as a chain; and once its cells are copied after the prefix, so has
  * the row that follows. */
 static void test_tree_rows(void **state)
 {
@@ -346,7 +346,7 @@ static void test_fc_fingerprint(void **state)
     gr_lm_destroy(target);
 }
 
-/* Two sessions in one pass, each behind a prefix whose rows all ran for their KV alone: the first n_kv_only rows again
+/* Two sessions in one pass, each after a prefix whose rows all ran for their KV alone: the first n_kv_only rows again
  * leave no more than that. Logits of each session's last row. */
 #define SPLIT_ROWS 5
 static void run_kv_only(struct gr_lm *head, const int32_t *token, int n, const float *fused, const int32_t n_kv_only[2])
@@ -357,7 +357,7 @@ static void run_kv_only(struct gr_lm *head, const int32_t *token, int n, const f
     int32_t id[2 * GOLDEN_ROW_MAX], pos[2 * GOLDEN_ROW_MAX], cell[2 * GOLDEN_ROW_MAX], limit[2 * GOLDEN_ROW_MAX];
     int32_t out_row[2], n_out = 0;
     struct gr_attn_seq seq[2];
-    for (int part = 0; part < 2; part++) { /* the prefix, then the rows behind it */
+    for (int part = 0; part < 2; part++) { /* the prefix, then the rows after it */
         const int begin = part == 0 ? 0 : n - SPLIT_ROWS;
         const int n_row = part == 0 ? n - SPLIT_ROWS : SPLIT_ROWS;
         for (int i = 0; i < 2 * n_row; i++) {
@@ -395,7 +395,7 @@ static void run_kv_only(struct gr_lm *head, const int32_t *token, int n, const f
     }
 }
 
-/* Rows that only leave their KV leave the KV of rows that run whole: what comes behind has the same bits. */
+/* Rows that only leave their KV leave the KV of rows that run whole: what comes after has the same bits. */
 static void test_kv_only(void **state)
 {
     (void)state;

@@ -143,7 +143,7 @@ static void test_stop_ids(void **state)
     assert_int_equal(w.bonus, 22);
     assert_int_equal(w.n_accepted, 3);
     assert_int_equal(w.finish, GR_FINISH_STOP);
-    stop.n_id = GR_STOP_ID_MAX - 1; /* what lies behind n_id does not */
+    stop.n_id = GR_STOP_ID_MAX - 1; /* what lies after n_id does not */
     w = walk(&t, 40, &stop);
     assert_int_equal(w.n_path, 3);
     assert_int_equal(w.finish, GR_FINISH_NONE);

@@ -473,7 +473,7 @@ static void test_sizes_of_two(void **state)
     }
 }
 
-/* Eight trees below a step behind 64 rows of all: one that is sure of itself takes rows that others do not use, and
+/* Eight trees below a step after 64 rows of all: one that is sure of itself takes rows that others do not use, and
  * none goes over the step for a little. */
 static void test_sizes_and_a_step(void **state)
 {

@@ -343,7 +343,7 @@ static void test_over_time(void **state)
     struct rig r;
     const struct gr_kv_budget b = {.n_sink = 2, .n_retrieval = 10, .n_window = 4};
     rig_init(&r, "best", 2, 2, b);
-    /* Behind kv_len stands partial KV: no summary may see it. */
+    /* After kv_len stands partial KV: no summary may see it. */
     const int len[] = {300, 301, 319, 320, 500, 777, 1200, 1201};
     for (size_t i = 0; i < GR_ARRAY_LEN(len); i++) {
         for (int layer = 0; layer < N_LAYER; layer++) {
@@ -365,7 +365,7 @@ static void test_over_time(void **state)
         refresh(&r, 1, len[i], 0, 4, b);
         assert_same_views(&r, len[i] / 16);
     }
-    /* A roll-back: what comes behind it is another text. */
+    /* A roll-back: what comes after it is another text. */
     gr_kv_view_truncate(&r.partial.view[0], 1150);
     assert_int_equal(r.partial.view[0].dense_from, 1136);
     gr_kv_view_truncate(&r.partial.view[0], 700);

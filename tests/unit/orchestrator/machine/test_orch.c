@@ -126,7 +126,7 @@ static void test_stop_crosses_the_end(void **state)
 }
 
 /* A session that fails at its target, just when its turn has been stopped and the next one asked for: neither the ERROR
- * that says so nor the CLOSED behind it answers anything that was sent since. */
+ * that says so nor the CLOSED after it answers anything that was sent since. */
 static void test_failure_crosses_the_end(void **state)
 {
     (void)state;

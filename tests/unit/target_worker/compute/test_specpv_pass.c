@@ -1,4 +1,4 @@
-/* Partial passes and refreshes through the verifier, on the demo pair behind a prompt of 1.1k tokens: a session driven
+/* Partial passes and refreshes through the verifier, on the demo pair after a prompt of 1.1k tokens: a session driven
  * by hand. What everything is compared with is plain decoding, one token a pass, by a verifier that knows of no
  * views. */
 #include "model/llama.h"
@@ -325,7 +325,7 @@ static struct gr_pass_seq next_round(struct session *s, const struct session *wa
     return q;
 }
 
-/* exact, a small view: what is final is plain decoding's, and so is every feature behind full KV. */
+/* exact, a small view: what is final is plain decoding's, and so is every feature after full KV. */
 static void test_exact(void **state)
 {
     (void)state;
@@ -402,7 +402,7 @@ static void run_partial(struct session *s, const struct session *want, int n, in
     }
 }
 
-/* The token that the hook falsified is found where it stands, put right, and everything behind it is gone. */
+/* The token that the hook falsified is found where it stands, put right, and everything after it is gone. */
 static void test_forced_mismatch(void **state)
 {
     (void)state;

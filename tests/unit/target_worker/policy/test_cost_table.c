@@ -133,7 +133,7 @@ static double gpu_error(const struct gr_cost_table *c, int32_t n_row, int32_t co
     return fabs(gr_cost_table_estimate(c, &l) / gpu_ns(n_row, context) - 1.0);
 }
 
-/* Sessions with long prompts, one behind the other, the first ones without trees. What a session is told of one row and
+/* Sessions with long prompts, one after the other, the first ones without trees. What a session is told of one row and
  * of its trees stays true: a size that nobody has seen moves none that are known, and the first pass of a size, which
  * is 12 % slow, moves none by more. */
 static void test_long_prompts(void **state)
