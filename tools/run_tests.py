@@ -39,6 +39,8 @@ BUILDS = [
 
 BESIDE = "beside"  # suite of tests beside which something else may go on
 IN_LONG = {"gcc": "long", "clang asan+ubsan": "rdma"}  # suites that --long adds
+# Of every change: gcc's build, without what takes long or needs the RDMA machine. The rest is --all's.
+QUICK = {"gcc": ["--no-suite", "long", "--no-suite", "rdma", "--no-suite", "all"]}
 
 
 def with_suite(args, name):
@@ -166,7 +168,7 @@ def run_build(name, folder, args, others):
     env = dict(os.environ, GRAFT_TEST_SLOW="1" if name == "gcc" else "8")
     started, total = {}, [0, 0, 0]
     parts = [(args, "testlog")]
-    if name == "gcc":
+    if name == "gcc" and args != QUICK["gcc"]:
         parts = [([*args, "--no-suite", BESIDE], "testlog"), (["--suite", BESIDE], "besidelog")]
     for part, log in parts:
         if log == "besidelog":
@@ -183,11 +185,14 @@ def run_build(name, folder, args, others):
 
 def main():
     parser = argparse.ArgumentParser()
+    parser.add_argument("--all", action="store_true", help="sanitizers, the RDMA machine, the GPU in software, soaks: what CI runs")
     parser.add_argument("--long", action="store_true", help="the full matrices as well")
-    parser.add_argument("--only", help="only builds whose name contains this")
+    parser.add_argument("--only", help="only builds whose name contains this, with all of their tests")
     parser.add_argument("--install", action="store_true", help="first the packages that tests need")
     opts = parser.parse_args()
     chosen = [b for b in BUILDS if not opts.only or opts.only in b[0]]
+    if not (opts.all or opts.long or opts.only):
+        chosen = [(*b[:4], QUICK[b[0]]) for b in BUILDS if b[0] in QUICK]
     packages = start_packages() if opts.install else None
     total = [0, 0, 0]
     builds = {}
