@@ -9,7 +9,7 @@
 #include "common/process/program.h"
 #include "common/base/device.h"
 #include "model/files/hf_config.h"
-#include "transport/worker/worker_args.h"
+#include "transport/worker/worker_options.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -97,15 +97,14 @@ enum gr_status gr_pair_complete(struct gr_pair_config *c, const struct gr_geomet
     if (c->draft == NULL) {
         c->draft = gr_bench_path(*geometry_out != NULL ? "models/demo/eagle3" : "models/demo/draft");
     }
-    int64_t context = 0;
-    if (c->draft_context != NULL &&
-        !gr_parse_int_or_0(c->draft_context, GR_DRAFT_CONTEXT_MIN, GR_DRAFT_CONTEXT_MAX, &context)) {
-        log_error("--draft-context: `%s' is not 0 or a whole number from %d to %d", c->draft_context,
-                  GR_DRAFT_CONTEXT_MIN, GR_DRAFT_CONTEXT_MAX);
-        return GR_EINVAL;
+    struct gr_options checked;
+    gr_options_default(&checked, GR_CMD_TARGET);
+    if (c->draft_context != NULL) {
+        GR_TRY(gr_option_set(&checked, &gr_option_table[GR_OPTION_draft_context], "--draft-context", c->draft_context,
+                             GR_FROM_CLI));
     }
-    GR_TRY(gr_device_parse("target-device", c->target_device, &ignored));
-    GR_TRY(gr_device_parse("draft-device", c->draft_device, &ignored));
+    GR_TRY(gr_device_parse("--target-device", c->target_device, &ignored));
+    GR_TRY(gr_device_parse("--draft-device", c->draft_device, &ignored));
     struct gr_tuned tuned; /* before the workers say what is wrong with it, both */
     GR_TRY(gr_tuned_open(c->tuned, c->require_tuned, on_gpu(c->target_device) || on_gpu(c->draft_device), &tuned));
     return gr_pair_draft_is_head(c->draft, &c->draft_is_head);

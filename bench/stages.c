@@ -560,7 +560,7 @@ int gr_bench_stages(int argc, char **argv)
     }
     o.n_thread = (int)n_thread;
     o.retrieval = (int)n_retrieval;
-    if (gr_device_parse("device", device, &o.device) != GR_OK || gr_geometry_find(geometry, &o.geometry) != GR_OK ||
+    if (gr_device_parse("--device", device, &o.device) != GR_OK || gr_geometry_find(geometry, &o.geometry) != GR_OK ||
         gr_tuned_open(tuned_file, require_tuned, o.device != GR_DEVICE_CPU, &tuned) != GR_OK) {
         return 2;
     }

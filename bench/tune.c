@@ -357,7 +357,7 @@ static bool parse(struct tune *t, const char *device, const char *geometry, cons
         return false;
     }
     t->n_rep = (int)n_rep;
-    if (gr_device_parse("device", device, &t->device) != GR_OK || gr_geometry_find(geometry, &t->geometry) != GR_OK) {
+    if (gr_device_parse("--device", device, &t->device) != GR_OK || gr_geometry_find(geometry, &t->geometry) != GR_OK) {
         return false;
     }
     if (t->device == GR_DEVICE_CPU) {

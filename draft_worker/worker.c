@@ -12,7 +12,7 @@
 #include "model/kv/kv_size.h"
 #include "model/llama.h"
 #include "model/tokenizer/tokenizer.h"
-#include "transport/worker/worker_args.h"
+#include "transport/worker/worker_options.h"
 #include "transport/worker/worker_io.h"
 
 #include <stdlib.h>
@@ -270,12 +270,6 @@ static enum gr_status create(struct worker *w, const struct gr_draft_options *o)
              w->lm->n_pool_block, w->lm->n_ctx_max, o->device == GR_DEVICE_CPU ? "" : "CUDA and ", w->lm->kernels->name,
              gr_team_size(w->lm->team));
     return create_io(w, o, fingerprint, tokenizer_fingerprint, n_vocab);
-}
-
-struct gr_draft_options gr_draft_options_default(void)
-{
-    return (struct gr_draft_options){
-        .n_session_max = 8, .forced_transport = -1, .spin_ms = GR_SPIN_AUTO, .draft_context = GR_DRAFT_CONTEXT_DEFAULT};
 }
 
 enum gr_status gr_draft_worker_run(const struct gr_draft_options *options)

@@ -14,7 +14,7 @@ struct gr_draft_options {
     const char *target; /* a head: the target's folder, for what the head borrows; else not looked at */
     const char *ship_features, *capture_layers; /* of a head, as its target's; NULL: fused, the head's own choice */
     const char *join;                           /* orchestrator HOST:PORT */
-    int spin_ms;                                /* worker_args.h */
+    int spin_ms;                                /* worker_options.h */
     int device;                                 /* of cuda:N; GR_DEVICE_CPU */
     const char *geometry;                       /* of an EAGLE-3 head; NULL: as in the folder */
     const struct gr_tuned *tuned;               /* borrowed until the model is there; NULL: nothing was measured */
@@ -31,9 +31,6 @@ struct gr_draft_options {
     int test_flip_round; /* 0: off; see gr_drafter_config */
     int test_delay_us;   /* each job takes so much longer */
 };
-
-/* What holds where nobody asks for anything else, in a process of its own as in the target's. */
-struct gr_draft_options gr_draft_options_default(void);
 
 GR_NODISCARD enum gr_status gr_draft_worker_run(const struct gr_draft_options *options);
 

@@ -13,7 +13,7 @@
 #include "target_worker/policy/specpv.h"
 #include "target_worker/machine/target.h"
 #include "target_worker/compute/verifier.h"
-#include "transport/worker/worker_args.h"
+#include "transport/worker/worker_options.h"
 #include "transport/worker/worker_io.h"
 
 #include <inttypes.h>

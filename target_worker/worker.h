@@ -16,7 +16,7 @@ struct gr_target_options {
     int feature_keep;                           /* positions of a session */
     const char *join;                           /* orchestrator HOST:PORT */
     const char *listen;                         /* data endpoint HOST:PORT; NULL for a co-located pair */
-    int spin_ms;                                /* worker_args.h */
+    int spin_ms;                                /* worker_options.h */
     int device;                                 /* of cuda:N; GR_DEVICE_CPU */
     const char *geometry;         /* NULL: as in the folder; else expanded in memory (model/load/expand.h) */
     const struct gr_tuned *tuned; /* borrowed until the model is there; NULL: nothing was measured */

@@ -7,7 +7,7 @@
 
 #define DEVICE_MAX 255
 
-enum gr_status gr_device_parse(const char *option, const char *text, int *device_out)
+enum gr_status gr_device_parse(const char *what, const char *text, int *device_out)
 {
     int64_t n = 0;
     if (strcmp(text, "cpu") == 0) {
@@ -15,7 +15,7 @@ enum gr_status gr_device_parse(const char *option, const char *text, int *device
         return GR_OK;
     }
     if (strncmp(text, "cuda:", 5) != 0 || !gr_parse_int(text + 5, 0, DEVICE_MAX, &n)) {
-        log_error("--%s: `%s' is not cpu or cuda:N, N from 0 to %d", option, text, DEVICE_MAX);
+        log_error("%s: `%s' is not cpu or cuda:N, N from 0 to %d", what, text, DEVICE_MAX);
         return GR_EINVAL;
     }
     *device_out = (int)n;

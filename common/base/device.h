@@ -8,8 +8,8 @@
 
 #define GR_DEVICE_CPU (-1)
 
-/* cpu, or cuda:N. option: for the message. */
-GR_NODISCARD enum gr_status gr_device_parse(const char *option, const char *text, int *device_out);
+/* cpu, or cuda:N. what: whose value it is, for the message ("--device"). */
+GR_NODISCARD enum gr_status gr_device_parse(const char *what, const char *text, int *device_out);
 
 /* Whether a model may run there: GR_EUNSUPPORTED is logged. The CPU always may. */
 GR_NODISCARD enum gr_status gr_device_check(int device);

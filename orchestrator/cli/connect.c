@@ -147,7 +147,7 @@ static void pump_until_over(struct connect *c)
 
 /* ---- the commands ---- */
 
-static enum gr_status check_session(struct gr_run_options *o, uint64_t *session_out)
+static enum gr_status check_session(struct gr_options *o, uint64_t *session_out)
 {
     int64_t id = 0;
     if (o->session == NULL) {
@@ -157,16 +157,18 @@ static enum gr_status check_session(struct gr_run_options *o, uint64_t *session_
         log_error("--session: `%s' is not a session id; `graft session list' tells them", o->session);
         return GR_EINVAL;
     }
-    const char *fixed = gr_run_options_given(o, GR_OPTION_OF_OPEN);
-    if (fixed != NULL) {
-        log_error("--%s is fixed when a session is opened, and --session goes on with one", fixed);
-        return GR_EINVAL;
+    for (int i = 0; i < GR_N_OPTION; i++) {
+        if (gr_option_from_cli(o, (enum gr_option_id)i) && gr_option_is_fixed(&gr_option_table[i])) {
+            log_error("--%s is fixed when a session is opened, and --session goes on with one",
+                      gr_option_table[i].name);
+            return GR_EINVAL;
+        }
     }
     *session_out = (uint64_t)id;
     return GR_OK;
 }
 
-static enum gr_status prepare(struct connect *c, struct gr_run_options *o)
+static enum gr_status prepare(struct connect *c, struct gr_options *o)
 {
     struct gr_plan plan;
     gr_generation_init(&c->g, o);
@@ -178,7 +180,7 @@ static enum gr_status prepare(struct connect *c, struct gr_run_options *o)
     return GR_OK;
 }
 
-static int run(struct gr_run_options *o, bool print_id)
+static int run(struct gr_options *o, bool print_id)
 {
     struct connect c = {.remote = {.signal_fd = -1}};
     enum gr_status st = prepare(&c, o);
@@ -203,15 +205,15 @@ static int run(struct gr_run_options *o, bool print_id)
     return status;
 }
 
-int gr_connect_run(struct gr_run_options *o)
+int gr_connect_run(struct gr_options *o)
 {
     return run(o, false);
 }
 
-int gr_connect_open(struct gr_run_options *o)
+int gr_connect_open(struct gr_options *o)
 {
     o->keep = true;
-    if (!gr_run_options_from_cli(o, "max-tokens")) {
+    if (!gr_option_from_cli(o, GR_OPTION_max_tokens)) {
         o->max_tokens = 1;
     }
     return run(o, true);

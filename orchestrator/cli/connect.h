@@ -2,11 +2,11 @@
 #ifndef GR_ORCHESTRATOR_CLI_CONNECT_H
 #define GR_ORCHESTRATOR_CLI_CONNECT_H
 
-#include "orchestrator/cli/options.h"
+#include "common/options/options.h"
 
 /* By the options: --session ID goes on with that session, --keep leaves a new one open. Returns the exit status. */
-int gr_connect_run(struct gr_run_options *o);
+int gr_connect_run(struct gr_options *o);
 /* A new session that stays open; prints its id alone on standard output. */
-int gr_connect_open(struct gr_run_options *o);
+int gr_connect_open(struct gr_options *o);
 
 #endif

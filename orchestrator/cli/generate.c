@@ -58,13 +58,12 @@ static void draw_seed(struct gr_generation *g)
     }
 }
 
-void gr_generation_init(struct gr_generation *g, const struct gr_run_options *o)
+void gr_generation_init(struct gr_generation *g, const struct gr_options *o)
 {
     *g = (struct gr_generation){.o = o, .first_difference = -1};
 }
 
-enum gr_status gr_generation_prepare(struct gr_generation *g, const struct gr_run_options *o,
-                                     const struct gr_plan *plan)
+enum gr_status gr_generation_prepare(struct gr_generation *g, const struct gr_options *o, const struct gr_plan *plan)
 {
     g->o = o;
     g->plan = *plan;
@@ -72,7 +71,7 @@ enum gr_status gr_generation_prepare(struct gr_generation *g, const struct gr_ru
     GR_TRY(gr_tokenizer_load(o->model, &g->tok));
     const int32_t n_vocab = GR_MIN(g->hf.n_vocab, gr_tokenizer_n_vocab(g->tok));
     GR_TRY(gr_prompt_read(o, g->tok, n_vocab, &g->prompt, &g->n_prompt));
-    GR_TRY(gr_text_stream_init(&g->text, g->tok, o->stop, o->n_stop));
+    GR_TRY(gr_text_stream_init(&g->text, g->tok, o->stop.word, o->stop.n));
     GR_TRY(gr_stops_resolve(o, &g->hf, g->tok, g->hf.n_vocab, &g->stops));
     g->cap_token = (uint32_t)o->max_tokens + GR_TREE_MAX;
     g->token = malloc(g->cap_token * sizeof(*g->token));
@@ -97,7 +96,7 @@ void gr_generation_finish(struct gr_generation *g)
 
 static enum gr_status submit(struct gr_generation *g, bool plain)
 {
-    const struct gr_run_options *o = g->o;
+    const struct gr_options *o = g->o;
     struct gr_session_request q = {.prompt = g->prompt,
                                    .n_prompt = g->n_prompt,
                                    .max_tokens = (uint32_t)o->max_tokens,

@@ -5,6 +5,7 @@
 #define GR_ORCHESTRATOR_CLI_GENERATE_H
 
 #include "model/files/hf_config.h"
+#include "orchestrator/cli/text_stream.h"
 #include "orchestrator/cli/plan.h"
 #include "orchestrator/cli/stops.h"
 #include "orchestrator/cli/trace_file.h"
@@ -20,7 +21,7 @@ struct gr_engine {
 enum gr_phase { GR_PHASE_START, GR_PHASE_TEXT, GR_PHASE_PLAIN /* --verify-lossless */, GR_PHASE_OVER };
 
 struct gr_generation {
-    const struct gr_run_options *o; /* borrowed */
+    const struct gr_options *o; /* borrowed */
     struct gr_plan plan;
     struct gr_engine engine;
     bool append; /* a turn of a session that is open */
@@ -56,10 +57,10 @@ struct gr_generation {
     struct gr_trace_file *trace_file; /* NULL: none is wanted */
 };
 
-void gr_generation_init(struct gr_generation *g, const struct gr_run_options *o);
+void gr_generation_init(struct gr_generation *g, const struct gr_options *o);
 /* Loads tokenizer, prompt and what else the options name. On failure (logged) gr_generation_report() and _finish()
  * still follow. o: outlives the generation. */
-GR_NODISCARD enum gr_status gr_generation_prepare(struct gr_generation *g, const struct gr_run_options *o,
+GR_NODISCARD enum gr_status gr_generation_prepare(struct gr_generation *g, const struct gr_options *o,
                                                   const struct gr_plan *plan);
 void gr_generation_finish(struct gr_generation *g);
 

@@ -18,26 +18,15 @@ static enum gr_status not_built(const char *what)
     return GR_EUNSUPPORTED;
 }
 
-static enum gr_status one_of(const char *option, const char *value, const char *const *names, const char *all)
-{
-    for (; *names != NULL; names++) {
-        if (strcmp(value, *names) == 0) {
-            return GR_OK;
-        }
-    }
-    log_error("--%s: `%s' is not one of %s", option, value, all);
-    return GR_EINVAL;
-}
-
 /* Before both workers say the same. */
-static enum gr_status check_head(const struct gr_run_options *o, const struct gr_hf_config *head)
+static enum gr_status check_head(const struct gr_options *o, const struct gr_hf_config *head)
 {
     struct gr_hf_config target;
     GR_TRY(gr_hf_config_load(o->model, &target));
     return gr_head_fit_check_config(o->draft, head, o->model, &target);
 }
 
-static enum gr_status choose_method(struct gr_run_options *o, struct gr_plan *p)
+static enum gr_status choose_method(struct gr_options *o, struct gr_plan *p)
 {
     struct gr_hf_config draft;
     if (o->method == NULL && o->draft == NULL) {
@@ -54,8 +43,6 @@ static enum gr_status choose_method(struct gr_run_options *o, struct gr_plan *p)
         }
         o->method = o->method != NULL ? o->method : inferred;
     }
-    GR_TRY(one_of("method", o->method, (const char *const[]){"none", "draft_model", "eagle3", NULL},
-                  "none, draft_model, eagle3"));
     p->with_draft = strcmp(o->method, "none") != 0 && !o->disable_multi_token;
     p->with_head = p->with_draft && strcmp(o->method, "eagle3") == 0;
     if (p->with_draft && o->draft == NULL) {
@@ -66,12 +53,12 @@ static enum gr_status choose_method(struct gr_run_options *o, struct gr_plan *p)
 }
 
 /* Two processes take turns on one GPU: a drafter on the target's is to be in its process. */
-static enum gr_status check_devices(const struct gr_run_options *o, struct gr_plan *p)
+static enum gr_status check_devices(const struct gr_options *o, struct gr_plan *p)
 {
     int target = GR_DEVICE_CPU;
     int draft = GR_DEVICE_CPU;
-    GR_TRY(gr_device_parse("target-device", o->target_device, &target));
-    GR_TRY(gr_device_parse("draft-device", o->draft_device, &draft));
+    GR_TRY(gr_device_parse("--target-device", o->target_device, &target));
+    GR_TRY(gr_device_parse("--draft-device", o->draft_device, &draft));
     if (p->with_draft && target != GR_DEVICE_CPU && target == draft && !p->colocated) {
         if (o->transport[0] != '\0') {
             log_error(
@@ -89,68 +76,28 @@ static enum gr_status check_devices(const struct gr_run_options *o, struct gr_pl
     return gr_tuned_open(o->tuned, o->require_tuned, p->target_tuned || p->draft_tuned, &tuned);
 }
 
-static enum gr_status check_features(const struct gr_run_options *o)
+static enum gr_status check_features(const struct gr_options *o)
 {
-    bool raw = false;
     int n = 0;
     int layer[GR_CAPTURE_MAX];
-    GR_TRY(gr_ship_features_parse(o->ship_features, &raw));
     return o->capture_layers != NULL ? gr_capture_parse(o->capture_layers, &n, layer) : GR_OK;
 }
 
-/* 0 stands for the default in requests; it is not what somebody who says 0 means. */
-static enum gr_status check_segments(const struct gr_run_options *o)
+static void choose_specpv(const struct gr_options *o, struct gr_plan *p)
 {
-    const struct {
-        const char *name, *why;
-        int64_t n_block;
-    } segments[] = {
-        {"sink", "attention leans on the first tokens of a context", o->specpv_n_sink},
-        {"retrieval", "a view without it is a window only, and forgets the rest", o->specpv_n_retrieval},
-        {"window", "a row attends to the tokens right before it", o->specpv_n_window},
-    };
-    for (size_t i = 0; i < GR_ARRAY_LEN(segments); i++) {
-        if (segments[i].n_block == 0) {
-            log_error("--specpv-n-%s-blocks: `0': %s; 1 is the least", segments[i].name, segments[i].why);
-            return GR_EINVAL;
-        }
-    }
-    return GR_OK;
-}
-
-static uint32_t or_default(int64_t n_block)
-{
-    return n_block > 0 ? (uint32_t)n_block : 0;
-}
-
-static enum gr_status choose_specpv(const struct gr_run_options *o, struct gr_plan *p)
-{
-    GR_TRY(one_of("specpv", o->specpv, (const char *const[]){"off", "on", "lossy", "exact", "auto", NULL},
-                  "off, on, lossy, exact, auto"));
-    GR_TRY(one_of("specpv-mode", o->specpv_mode, (const char *const[]){"lossy", "exact", "auto", NULL},
-                  "lossy, exact, auto"));
-    GR_TRY(
-        one_of("specpv-score-reduce", o->specpv_score_reduce, (const char *const[]){"mean", "max", NULL}, "mean, max"));
-    if (o->specpv_block_size != GR_SPECPV_BLOCK_TOKENS) {
-        log_error("--specpv-block-size: `%" PRId64 "': blocks of the view are blocks of the KV pool, %d tokens",
-                  o->specpv_block_size, GR_SPECPV_BLOCK_TOKENS);
-        return GR_EINVAL;
-    }
-    GR_TRY(check_segments(o));
     const char *mode = strcmp(o->specpv, "on") == 0 ? o->specpv_mode : o->specpv;
     p->specpv = o->disable_specpv ? GR_SPECPV_OFF : (enum gr_specpv_mode)gr_specpv_mode_by_name(mode);
-    p->specpv_params = (struct gr_specpv_params){.n_sink = or_default(o->specpv_n_sink),
-                                                 .n_retrieval = or_default(o->specpv_n_retrieval),
-                                                 .n_window = or_default(o->specpv_n_window),
+    p->specpv_params = (struct gr_specpv_params){.n_sink = (uint32_t)o->specpv_n_sink,
+                                                 .n_retrieval = (uint32_t)o->specpv_n_retrieval,
+                                                 .n_window = (uint32_t)o->specpv_n_window,
                                                  .n_buffer = (uint32_t)o->specpv_n_buffer,
                                                  .threshold = (uint32_t)o->specpv_threshold,
                                                  .interval = (uint32_t)o->specpv_interval,
                                                  .max_provisional = (uint32_t)o->specpv_max_provisional,
                                                  .refresh_fraction = o->specpv_fraction};
-    return GR_OK;
 }
 
-static enum gr_status choose_transport(const struct gr_run_options *o, struct gr_plan *p)
+static enum gr_status choose_transport(const struct gr_options *o, struct gr_plan *p)
 {
     enum gr_transport_kind kind = GR_TRANSPORT_TCP;
     if (o->transport[0] != '\0') {
@@ -165,17 +112,15 @@ static enum gr_status choose_transport(const struct gr_run_options *o, struct gr
 
 /* Both workers start on this host: what is wrong with a device is known before they load. Nothing else than RDMA is
  * offered under --require-rdma, so there is nothing to fall back to. */
-static enum gr_status check_rdma(struct gr_run_options *o, struct gr_plan *p)
+static enum gr_status check_rdma(struct gr_options *o, struct gr_plan *p)
 {
-    GR_TRY(one_of("verbs-mode", o->verbs_mode, (const char *const[]){"one_sided", "two_sided", NULL},
-                  "one_sided, two_sided"));
     p->require_rdma = o->require_rdma;
     if (o->require_rdma && o->transport[0] != '\0' && strcmp(o->transport, "verbs") != 0) {
         log_error("--require-rdma: --transport %s is not RDMA", o->transport);
         return GR_EINVAL;
     }
     if (o->require_rdma) {
-        o->transport = "verbs";
+        GR_TRY(gr_option_set(o, &gr_option_table[GR_OPTION_transport], "--require-rdma", "verbs", GR_FROM_CLI));
     }
     if (!p->with_draft || strcmp(o->transport, "verbs") != 0) {
         return GR_OK;
@@ -186,84 +131,68 @@ static enum gr_status check_rdma(struct gr_run_options *o, struct gr_plan *p)
     return gr_verbs_check(&v);
 }
 
-static enum gr_status choose_tree(const struct gr_run_options *o, struct gr_plan *p)
+static void choose_tree(const struct gr_options *o, struct gr_plan *p)
 {
     p->n_node = GR_NODE_MAX; /* the most, where the drafter chooses */
-    p->auto_tree = strcmp(o->num_speculative_tokens, "auto") == 0;
+    p->auto_tree = o->num_speculative_tokens == GR_AUTO;
     if (!p->auto_tree) {
-        int64_t n = 0;
-        if (!gr_parse_int(o->num_speculative_tokens, 0, GR_NODE_MAX, &n)) {
-            log_error("--num-speculative-tokens: `%s' is not auto or a whole number from 0 to %d",
-                      o->num_speculative_tokens, GR_NODE_MAX);
-            return GR_EINVAL;
-        }
-        p->n_node = (uint32_t)n;
+        p->n_node = (uint32_t)o->num_speculative_tokens;
     }
-    GR_TRY(one_of("tree-shape", o->tree_shape, (const char *const[]){"dynamic", "chain", NULL}, "dynamic, chain"));
-    GR_TRY(one_of("draft-ahead", o->draft_ahead, (const char *const[]){"auto", "on", "off", NULL}, "auto, on, off"));
     p->tree_shape = strcmp(o->tree_shape, "chain") == 0 ? GR_SHAPE_CHAIN : GR_SHAPE_DYNAMIC;
     p->draft_ahead = strcmp(o->draft_ahead, "on") == 0    ? GR_AHEAD_ON
                      : strcmp(o->draft_ahead, "off") == 0 ? GR_AHEAD_OFF
                                                           : GR_AHEAD_AUTO;
-    return GR_OK;
 }
 
-enum gr_status gr_plan_local(struct gr_run_options *o, struct gr_plan *plan_out)
+enum gr_status gr_plan_local(struct gr_options *o, struct gr_plan *plan_out)
 {
     struct gr_plan p = {0};
     if (o->model == NULL) {
         log_error("--model DIR is needed; see graft %s --help", o->command == GR_CMD_SERVE ? "serve" : "run");
         return GR_EINVAL;
     }
-    GR_TRY(choose_specpv(o, &p));
+    choose_specpv(o, &p);
     GR_TRY(check_features(o));
     GR_TRY(choose_transport(o, &p));
     GR_TRY(choose_method(o, &p));
     GR_TRY(check_devices(o, &p));
     GR_TRY(check_rdma(o, &p));
-    GR_TRY(choose_tree(o, &p));
+    choose_tree(o, &p);
     *plan_out = p;
     return GR_OK;
 }
 
-/* Options about workers would have no effect; nor would those of `more`. */
-static enum gr_status refuse_workers(const struct gr_run_options *o, const char *const *more, const char *reason)
+/* Options that would have no effect, by their rows. */
+static enum gr_status refuse(const struct gr_options *o, enum gr_option_refusal refusal, const char *reason)
 {
-    const char *given = gr_run_options_given(o, GR_OPTION_OF_WORKERS);
-    for (; given == NULL && *more != NULL; more++) {
-        given = gr_run_options_from_cli(o, *more) ? *more : NULL;
-    }
-    if (given != NULL) {
-        log_error("--%s is about workers, and %s", given, reason);
-        return GR_EINVAL;
+    for (int i = 0; i < GR_N_OPTION; i++) {
+        const struct gr_option *r = &gr_option_table[i];
+        if ((r->refused & refusal) != 0 && gr_option_from_cli(o, (enum gr_option_id)i)) {
+            log_error("--%s is about workers, and %s", r->name, reason);
+            return GR_EINVAL;
+        }
     }
     return GR_OK;
 }
 
-enum gr_status gr_plan_no_workers(const struct gr_run_options *o)
+enum gr_status gr_plan_no_workers(const struct gr_options *o)
 {
-    static const char *const more[] = {"model", "draft", "method", "transport", "sessions", NULL};
-    GR_TRY(refuse_workers(o, more, "without --spawn they are started elsewhere"));
-    return choose_specpv(o, &(struct gr_plan){0});
+    GR_TRY(refuse(o, GR_WITHOUT_SPAWN, "without --spawn they are started elsewhere"));
+    return GR_OK;
 }
 
-enum gr_status gr_plan_remote(const struct gr_run_options *o, struct gr_plan *plan_out)
+enum gr_status gr_plan_remote(const struct gr_options *o, struct gr_plan *plan_out)
 {
-    static const char *const more[] = {"draft", "control", NULL};
     struct gr_plan p = {0};
-    GR_TRY(refuse_workers(o, more, "the orchestrator at --connect has its own"));
+    GR_TRY(refuse(o, GR_WITH_CONNECT, "the orchestrator at --connect has its own"));
     if (o->model == NULL) {
         log_error("--model DIR is needed: the prompt is tokenized here, with the target's tokenizer");
         return GR_EINVAL;
     }
-    GR_TRY(choose_specpv(o, &p));
+    choose_specpv(o, &p);
     GR_TRY(choose_transport(o, &p));
-    if (o->method != NULL) {
-        GR_TRY(one_of("method", o->method, (const char *const[]){"none", "draft_model", "eagle3", NULL},
-                      "none, draft_model, eagle3"));
-    }
     p.with_draft = (o->method == NULL || strcmp(o->method, "none") != 0) && !o->disable_multi_token;
-    GR_TRY(choose_tree(o, &p));
+    choose_tree(o, &p);
     *plan_out = p;
     return GR_OK;
 }

@@ -3,7 +3,7 @@
 #ifndef GR_ORCHESTRATOR_CLI_PLAN_H
 #define GR_ORCHESTRATOR_CLI_PLAN_H
 
-#include "orchestrator/cli/options.h"
+#include "common/options/options.h"
 #include "orchestrator/machine/orch.h"
 
 struct gr_plan {
@@ -21,10 +21,10 @@ struct gr_plan {
 
 /* For workers of our own (graft run, graft serve --spawn). May set o->method. GR_EINVAL: usage; GR_EUNSUPPORTED: not
  * built; GR_EFORMAT, ...: the draft folder. Logged. */
-GR_NODISCARD enum gr_status gr_plan_local(struct gr_run_options *o, struct gr_plan *plan_out);
+GR_NODISCARD enum gr_status gr_plan_local(struct gr_options *o, struct gr_plan *plan_out);
 /* For an orchestrator whose workers come by themselves: options about workers on the command line are refused. */
-GR_NODISCARD enum gr_status gr_plan_no_workers(const struct gr_run_options *o);
+GR_NODISCARD enum gr_status gr_plan_no_workers(const struct gr_options *o);
 /* For a request to a running orchestrator, which has workers of its own: options about workers are refused. */
-GR_NODISCARD enum gr_status gr_plan_remote(const struct gr_run_options *o, struct gr_plan *plan_out);
+GR_NODISCARD enum gr_status gr_plan_remote(const struct gr_options *o, struct gr_plan *plan_out);
 
 #endif

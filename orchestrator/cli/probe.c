@@ -85,7 +85,7 @@ static enum gr_status ping_one(struct gr_remote *r, const char *name, uint32_t w
     return GR_OK;
 }
 
-static enum gr_status ping_all(struct gr_remote *r, const struct gr_run_options *o)
+static enum gr_status ping_all(struct gr_remote *r, const struct gr_options *o)
 {
     struct workers *w = calloc(1, sizeof(*w));
     uint64_t *rtt_ns = calloc((size_t)o->count, sizeof(*rtt_ns));
@@ -110,10 +110,10 @@ static enum gr_status ping_all(struct gr_remote *r, const struct gr_run_options 
 
 int gr_command_ping(int argc, char **argv)
 {
-    struct gr_run_options o;
+    struct gr_options o;
     struct gr_yaml_config *yaml = NULL;
     struct gr_remote r;
-    gr_run_options_default(&o, GR_CMD_PING);
+    gr_options_default(&o, GR_CMD_PING);
     int status = gr_options_load(&o, argc, argv, &yaml);
     if (status < 0) {
         status = 1;
@@ -164,10 +164,10 @@ static enum gr_status wait_for_workers(struct gr_remote *r, bool with_draft, uin
 
 int gr_command_wait(int argc, char **argv)
 {
-    struct gr_run_options o;
+    struct gr_options o;
     struct gr_yaml_config *yaml = NULL;
     struct gr_remote r;
-    gr_run_options_default(&o, GR_CMD_WAIT);
+    gr_options_default(&o, GR_CMD_WAIT);
     int status = gr_options_load(&o, argc, argv, &yaml);
     if (status < 0) {
         struct workers *w = calloc(1, sizeof(*w));

@@ -92,7 +92,7 @@ static enum gr_status parse_ids(const char *path, const char *text, size_t len, 
     return GR_OK;
 }
 
-enum gr_status gr_prompt_read(const struct gr_run_options *o, const struct gr_tokenizer *tok, int32_t n_vocab,
+enum gr_status gr_prompt_read(const struct gr_options *o, const struct gr_tokenizer *tok, int32_t n_vocab,
                               int32_t **ids_out, uint32_t *n_out)
 {
     if ((o->prompt != NULL) + (o->prompt_file != NULL) + (o->prompt_ids != NULL) != 1) {

@@ -3,11 +3,11 @@
 #define GR_ORCHESTRATOR_CLI_PROMPT_H
 
 #include "model/tokenizer/tokenizer.h"
-#include "orchestrator/cli/options.h"
+#include "common/options/options.h"
 
 /* Exactly one of --prompt, --prompt-file, --prompt-ids must be given. Ids are checked against the vocabulary.
  * *ids_out: owned by the caller (free). Errors are logged. */
-GR_NODISCARD enum gr_status gr_prompt_read(const struct gr_run_options *o, const struct gr_tokenizer *tok,
-                                           int32_t n_vocab, int32_t **ids_out, uint32_t *n_out);
+GR_NODISCARD enum gr_status gr_prompt_read(const struct gr_options *o, const struct gr_tokenizer *tok, int32_t n_vocab,
+                                           int32_t **ids_out, uint32_t *n_out);
 
 #endif

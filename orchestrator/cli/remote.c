@@ -16,11 +16,11 @@
 #define HELLO_TIMEOUT_MS 10000
 #define ANSWER_TIMEOUT_MS 30000
 
-enum gr_status gr_remote_key(const struct gr_run_options *o, uint8_t key_out[GR_KEY_BYTES])
+enum gr_status gr_remote_key(const struct gr_options *o, uint8_t key_out[GR_KEY_BYTES])
 {
     const char *variable = getenv("GRAFT_KEY");
     const bool from_yaml =
-        o->key_file != NULL && !gr_run_options_from_cli(o, "key-file") && getenv("GRAFT_KEY_FILE") == NULL;
+        o->key_file != NULL && !gr_option_from_cli(o, GR_OPTION_key_file) && getenv("GRAFT_KEY_FILE") == NULL;
     if (o->key_file != NULL && !(from_yaml && variable != NULL && variable[0] != '\0')) {
         return gr_key_from_file(o->key_file, key_out);
     }
@@ -32,7 +32,7 @@ enum gr_status gr_remote_key(const struct gr_run_options *o, uint8_t key_out[GR_
     return st;
 }
 
-static enum gr_status hello(const struct gr_run_options *o, int fd)
+static enum gr_status hello(const struct gr_options *o, int fd)
 {
     uint8_t key[GR_KEY_BYTES];
     struct gr_hello peer;
@@ -55,7 +55,7 @@ static int watch_signals(void)
     return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
-enum gr_status gr_remote_open(const struct gr_run_options *o, int patience_s, struct gr_remote *out)
+enum gr_status gr_remote_open(const struct gr_options *o, int patience_s, struct gr_remote *out)
 {
     const char *fallback = o->control != NULL ? o->control : GR_SERVE_ADDRESS;
     struct gr_remote r = {.address = o->connect != NULL ? o->connect : fallback, .signal_fd = -1};

@@ -125,7 +125,7 @@ const char *gr_report_error(void)
     return line[0] != '\0' ? line : "the lines on standard error say what is wrong";
 }
 
-int gr_report_failure(const struct gr_run_options *o, int status)
+int gr_report_failure(const struct gr_options *o, int status)
 {
     if (status != 0 && o->json) {
         json_t *root = json_object();

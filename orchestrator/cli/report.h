@@ -5,7 +5,7 @@
 
 #include "model/tokenizer/tokenizer.h"
 #include "common/rules/accept.h"
-#include "orchestrator/cli/options.h"
+#include "common/options/options.h"
 #include "orchestrator/machine/session_metrics.h"
 
 #include <stdio.h>
@@ -31,7 +31,7 @@ GR_NODISCARD enum gr_status gr_report_json(FILE *out, const struct gr_turn_repor
 /* The line that said what is wrong. */
 const char *gr_report_error(void);
 /* A command has failed that has no turn to tell of: with --json {"error":...} on standard output. Returns status. */
-int gr_report_failure(const struct gr_run_options *o, int status);
+int gr_report_failure(const struct gr_options *o, int status);
 /* One line: tokens, speed, acceptance. */
 void gr_report_summary(FILE *out, const struct gr_session_metrics *m);
 /* The tree of a COMMIT with trace, one node a line, the accepted path marked. Nothing if it is no tree. */

@@ -18,7 +18,7 @@
 #define STOP_MS 2000
 
 struct run {
-    struct gr_run_options o;
+    struct gr_options o;
     struct gr_plan plan;
     struct gr_generation g;
     struct gr_hub *hub;
@@ -219,7 +219,7 @@ int gr_command_run(int argc, char **argv)
 {
     struct run r = {.target_child = -1, .draft_child = -1};
     struct gr_yaml_config *yaml = NULL;
-    gr_run_options_default(&r.o, GR_CMD_RUN);
+    gr_options_default(&r.o, GR_CMD_RUN);
     int status = gr_options_load(&r.o, argc, argv, &yaml);
     if (status < 0 && r.o.connect == NULL && (r.o.session != NULL || r.o.keep)) {
         log_error("--session and --keep need --connect HOST:PORT: sessions live in a running orchestrator");

@@ -18,7 +18,7 @@
 #define READER_MS 100 /* how often a ready file that is a FIFO is looked at for its reader: nothing else tells */
 
 struct serve {
-    struct gr_run_options o;
+    struct gr_options o;
     struct gr_plan plan;
     struct gr_hub *hub;
     struct gr_desk *desk;
@@ -203,7 +203,7 @@ int gr_command_serve(int argc, char **argv)
 {
     struct serve s = {.target_child = -1};
     struct gr_yaml_config *yaml = NULL;
-    gr_run_options_default(&s.o, GR_CMD_SERVE);
+    gr_options_default(&s.o, GR_CMD_SERVE);
     int status = gr_options_load(&s.o, argc, argv, &yaml);
     if (status < 0 && s.o.make_key != NULL) {
         status = gr_key_make_file(s.o.make_key) == GR_OK ? 0 : 1;

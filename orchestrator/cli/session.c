@@ -1,5 +1,6 @@
 /* `graft session ...`: looks at the sessions of a running orchestrator, goes on with them, and ends them. */
 #include "common/base/log.h"
+#include "common/base/suggest.h"
 #include "common/base/parse.h"
 #include "orchestrator/cli/commands.h"
 #include "orchestrator/cli/connect.h"
@@ -157,7 +158,7 @@ static int print_session(const struct gr_msg *m, bool json)
 
 /* ---- the verbs ---- */
 
-static int list(struct gr_remote *r, const struct gr_run_options *o, uint64_t id)
+static int list(struct gr_remote *r, const struct gr_options *o, uint64_t id)
 {
     struct listing *l = calloc(1, sizeof(*l));
     if (l == NULL) {
@@ -180,12 +181,12 @@ static int list(struct gr_remote *r, const struct gr_run_options *o, uint64_t id
     return status;
 }
 
-static int show(struct gr_remote *r, const struct gr_run_options *o, uint64_t id)
+static int show(struct gr_remote *r, const struct gr_options *o, uint64_t id)
 {
     return list(r, o, id);
 }
 
-static int close_one(struct gr_remote *r, const struct gr_run_options *o, uint64_t id)
+static int close_one(struct gr_remote *r, const struct gr_options *o, uint64_t id)
 {
     struct gr_msg reply;
     (void)o;
@@ -193,7 +194,7 @@ static int close_one(struct gr_remote *r, const struct gr_run_options *o, uint64
     return gr_remote_ask(r, &m, GR_MSG_CLOSED, &reply) == GR_OK ? 0 : 1;
 }
 
-static int refresh(struct gr_remote *r, const struct gr_run_options *o, uint64_t id)
+static int refresh(struct gr_remote *r, const struct gr_options *o, uint64_t id)
 {
     struct gr_msg reply;
     if (gr_remote_ask(r, &(struct gr_msg){.type = GR_MSG_REFRESH, .session = id}, GR_MSG_REFRESHED, &reply) != GR_OK) {
@@ -206,7 +207,7 @@ static int refresh(struct gr_remote *r, const struct gr_run_options *o, uint64_t
     return 0;
 }
 
-static int purge(struct gr_remote *r, const struct gr_run_options *o, uint64_t id)
+static int purge(struct gr_remote *r, const struct gr_options *o, uint64_t id)
 {
     struct gr_msg reply;
     (void)id;
@@ -223,7 +224,7 @@ static int purge(struct gr_remote *r, const struct gr_run_options *o, uint64_t i
 static const struct verb {
     const char *name;
     bool needs_id;
-    int (*ask)(struct gr_remote *r, const struct gr_run_options *o, uint64_t id); /* NULL: a turn */
+    int (*ask)(struct gr_remote *r, const struct gr_options *o, uint64_t id); /* NULL: a turn */
     enum gr_command command;
 } verbs[] = {
     {"list", false, list, GR_CMD_LOOK},       {"show", true, show, GR_CMD_LOOK},
@@ -232,7 +233,7 @@ static const struct verb {
     {"purge", false, purge, GR_CMD_LOOK},
 };
 
-static int run_verb(const struct verb *v, struct gr_run_options *o, uint64_t id)
+static int run_verb(const struct verb *v, struct gr_options *o, uint64_t id)
 {
     struct gr_remote r;
     if (v->ask == NULL) {
@@ -256,6 +257,20 @@ static const struct verb *find_verb(const char *name)
     return NULL;
 }
 
+static int unknown_verb(const char *word)
+{
+    struct gr_suggest near = {.word = word, .len = strlen(word)};
+    char meant[96];
+    for (size_t i = 0; i < GR_ARRAY_LEN(verbs); i++) {
+        gr_suggest_offer(&near, verbs[i].name);
+    }
+    gr_suggest_text(&near, "", meant, sizeof(meant));
+    log_error("graft session: one of list, show ID, open, send ID, close ID, refresh [ID], purge is wanted, not "
+              "`%s'%s; see graft session --help",
+              word, meant);
+    return 2;
+}
+
 static bool is_help(const char *arg)
 {
     return strcmp(arg, "--help") == 0 || strcmp(arg, "-h") == 0;
@@ -263,17 +278,14 @@ static bool is_help(const char *arg)
 
 int gr_command_session(int argc, char **argv)
 {
-    struct gr_run_options o;
+    struct gr_options o;
     struct gr_yaml_config *yaml = NULL;
     int64_t id = 0;
     const struct verb *v = argc > 1 ? find_verb(argv[1]) : NULL;
     if (v == NULL && !(argc > 1 && is_help(argv[1]))) {
-        log_error(
-            "graft session: one of list, show ID, open, send ID, close ID, refresh [ID], purge is wanted; see graft "
-            "session --help");
-        return 2;
+        return unknown_verb(argc > 1 ? argv[1] : "");
     }
-    gr_run_options_default(&o, v != NULL ? v->command : GR_CMD_LOOK);
+    gr_options_default(&o, v != NULL ? v->command : GR_CMD_LOOK);
     o.verb = v != NULL ? v->name : NULL;
     const bool given = argc > 2 && argv[2][0] != '-';
     const bool wants_help = argc > 2 && is_help(argv[2]);

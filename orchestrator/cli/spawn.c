@@ -1,10 +1,11 @@
 #include "orchestrator/cli/spawn.h"
 
+#include "common/options/options.h"
 #include "common/process/child_args.h"
 #include "common/base/clock.h"
 #include "common/process/program.h"
-#include "transport/verbs/verbs.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* Nothing works without a target: one that ends again and again without a token is given up. A drafter is optional at
@@ -12,127 +13,99 @@
 static const struct gr_child_rule target_rule = {.restart = {.pause_max_ns = 5 * GR_S, .fruitless_max = 5}};
 static const struct gr_child_rule draft_rule = {.restart = {.pause_max_ns = 30 * GR_S}};
 
-/* What both workers must be told alike. */
-static void add_feature_options(struct gr_child_args *a, const struct gr_run_options *o)
+/* Whom a command line is for. PAIR: for a target, what its co-located drafter is to know. */
+enum role { TARGET, DRAFT, PAIR };
+
+/* A command line with the texts that it points to. */
+struct line {
+    struct gr_child_args args;
+    char name[GR_N_OPTION][40];
+    char value[GR_N_OPTION][64];
+    int n;
+};
+
+static bool is_wanted(const struct gr_option *r, enum role role, const struct gr_plan *plan)
 {
-    gr_child_args_add(a, "--ship-features", o->ship_features);
-    gr_child_args_add(a, "--capture-layers", o->capture_layers);
+    switch (r->when) {
+    case GR_WHEN_ALWAYS:
+        return true;
+    case GR_WHEN_HEAD:
+        return plan->with_head;
+    case GR_WHEN_VIEWS:
+        return plan->specpv != GR_SPECPV_OFF;
+    case GR_WHEN_TUNED:
+        return role == DRAFT ? plan->draft_tuned : plan->target_tuned || (plan->draft_tuned && plan->colocated);
+    case GR_WHEN_APART:
+        return !plan->colocated;
+    }
+    return false;
 }
 
-static void add_tuned_options(struct gr_child_args *a, const struct gr_run_options *o)
+static void add(struct line *l, const char *name, const struct gr_options *o, const struct gr_option *r)
 {
-    gr_child_args_add(a, "--tuned", o->tuned);
-    gr_child_args_add_flag(a, "--require-tuned", o->require_tuned);
-}
-
-/* What is as it would be anyway is not passed on. */
-static void add_rdma_options(struct gr_child_args *a, const struct gr_run_options *o, const char *hca)
-{
-    gr_child_args_add(a, "--ib-hca", hca);
-    if (o->gid_index >= 0) {
-        gr_child_args_add_number(a, "--gid-index", o->gid_index);
-    }
-    if (strcmp(o->verbs_mode, "one_sided") != 0) {
-        gr_child_args_add(a, "--verbs-mode", o->verbs_mode);
-    }
-    if (o->verbs_spin_us != GR_VERBS_SPIN_US_DEFAULT) {
-        gr_child_args_add_number(a, "--verbs-spin-us", o->verbs_spin_us);
+    char *dashed = l->name[l->n];
+    const char *value = gr_option_text(o, r, l->value[l->n++]);
+    snprintf(dashed, sizeof(l->name[0]), "--%s", name);
+    if (r->kind == GR_KIND_FLAG) {
+        gr_child_args_add_flag(&l->args, dashed, strcmp(value, "true") == 0);
+    } else {
+        gr_child_args_add(&l->args, dashed, value);
     }
 }
 
-/* What the target makes views for; a session may ask for less. */
-static void add_specpv_options(struct gr_child_args *a, const struct gr_run_options *o, const struct gr_plan *plan)
+/* What was asked for, under the names that the worker has for it. What nobody asked for is left to the worker, whose
+ * defaults are those of the same rows. */
+static void hand_on(struct line *l, enum role role, const struct gr_options *o, const struct gr_plan *plan)
 {
-    const struct gr_specpv_params *p = &plan->specpv_params;
-    const struct {
-        const char *name;
-        uint32_t value;
-    } numbers[] = {{"--specpv-n-sink-blocks", p->n_sink},
-                   {"--specpv-n-retrieval-blocks", p->n_retrieval},
-                   {"--specpv-n-window-blocks", p->n_window},
-                   {"--specpv-n-spec-tokens-buf", p->n_buffer}};
-    if (plan->specpv == GR_SPECPV_OFF) {
-        return;
-    }
-    gr_child_args_add(a, "--specpv", "on");
-    gr_child_args_add(a, "--specpv-score-reduce", o->specpv_score_reduce);
-    for (size_t i = 0; i < GR_ARRAY_LEN(numbers); i++) {
-        if (numbers[i].value > 0) {
-            gr_child_args_add_number(a, numbers[i].name, numbers[i].value);
+    for (int i = 0; i < GR_N_OPTION; i++) {
+        const struct gr_option *r = &gr_option_table[i];
+        const char *name = role == TARGET ? r->target_as : role == DRAFT ? r->draft_as : r->pair_as;
+        if (name != NULL && o->source[i] != GR_FROM_DEFAULT && is_wanted(r, role, plan)) {
+            add(l, name, o, r);
         }
     }
 }
 
-static enum gr_status start_target(struct gr_children *children, const struct gr_run_options *o,
-                                   const struct gr_plan *plan, const char *join, int64_t n_session, int *index_out)
+static enum gr_status start_target(struct gr_children *children, const struct gr_options *o, const struct gr_plan *plan,
+                                   const char *join, int64_t n_session, int *index_out)
 {
-    struct gr_child_args a;
-    gr_child_args_begin(&a, gr_program_sibling("graft-target"));
-    gr_child_args_add(&a, "--model", o->model);
-    if (plan->with_head) {
-        gr_child_args_add(&a, "--head", o->draft);
-        gr_child_args_add_number(&a, "--feature-keep", o->feature_keep);
-        add_feature_options(&a, o);
+    struct line l = {0};
+    gr_child_args_begin(&l.args, gr_program_sibling("graft-target"));
+    gr_child_args_add(&l.args, "--join", join);
+    gr_child_args_add_number(&l.args, "--sessions", n_session);
+    hand_on(&l, TARGET, o, plan);
+    if (plan->specpv != GR_SPECPV_OFF) {
+        gr_child_args_add(&l.args, "--specpv", "on");
     }
-    gr_child_args_add(&a, "--join", join);
-    gr_child_args_add(&a, "--kv-blocks", o->kv_blocks);
-    gr_child_args_add_number(&a, "--max-model-len", o->max_model_len);
-    gr_child_args_add(&a, "--device", o->target_device);
-    gr_child_args_add_number(&a, "--threads", o->threads);
-    gr_child_args_add_number(&a, "--sessions", n_session);
-    gr_child_args_add_number(&a, "--round-deadline-ms", o->round_deadline_ms);
-    gr_child_args_add_real(&a, "--prefill-share", o->prefill_share); /* 0 says no limit, as `off' does */
-    add_specpv_options(&a, o, plan);
-    gr_child_args_add(&a, "--geometry", o->geometry);
-    if (plan->target_tuned || (plan->draft_tuned && plan->colocated)) {
-        add_tuned_options(&a, o);
+    if (plan->with_head) {
+        gr_child_args_add(&l.args, "--head", o->draft);
     }
     if (plan->colocated && plan->with_draft) {
-        gr_child_args_add(&a, "--colocate-draft", o->draft);
-        gr_child_args_add(&a, "--draft-device", o->draft_device);
-        gr_child_args_add_number(&a, "--draft-threads", o->draft_threads);
-        gr_child_args_add_number(&a, "--draft-context", o->draft_context);
-    } else if (o->transport[0] != '\0' && !plan->colocated) {
-        gr_child_args_add(&a, "--transport", o->transport);
+        gr_child_args_add(&l.args, "--colocate-draft", o->draft);
+        hand_on(&l, PAIR, o, plan);
     }
-    add_rdma_options(&a, o, o->target_ib_hca);
-    return gr_children_start(children, "target", a.argv, &target_rule, index_out);
+    return gr_children_start(children, "target", l.args.argv, &target_rule, index_out);
 }
 
-static enum gr_status start_draft(struct gr_children *children, const struct gr_run_options *o,
-                                  const struct gr_plan *plan, const char *join, int64_t n_session, int *index_out)
+static enum gr_status start_draft(struct gr_children *children, const struct gr_options *o, const struct gr_plan *plan,
+                                  const char *join, int64_t n_session, int *index_out)
 {
-    struct gr_child_args a;
-    gr_child_args_begin(&a, gr_program_sibling("graft-draft"));
-    gr_child_args_add(&a, "--model", o->draft);
+    struct line l = {0};
+    gr_child_args_begin(&l.args, gr_program_sibling("graft-draft"));
+    gr_child_args_add(&l.args, "--join", join);
+    gr_child_args_add_number(&l.args, "--sessions", n_session);
+    hand_on(&l, DRAFT, o, plan);
     if (plan->with_head) {
-        gr_child_args_add(&a, "--target", o->model);
-        gr_child_args_add_number(&a, "--draft-context", o->draft_context);
-        add_feature_options(&a, o);
+        gr_child_args_add(&l.args, "--target", o->model);
     }
-    gr_child_args_add(&a, "--join", join);
-    gr_child_args_add(&a, "--device", o->draft_device);
-    gr_child_args_add_number(&a, "--threads", o->draft_threads);
-    gr_child_args_add_number(&a, "--sessions", n_session);
-    gr_child_args_add(&a, "--geometry", o->geometry);
-    if (plan->draft_tuned) {
-        add_tuned_options(&a, o);
-    }
-    if (o->max_model_len > 0) {
-        gr_child_args_add_number(&a, "--max-model-len", o->max_model_len);
-    }
-    if (o->transport[0] != '\0') {
-        gr_child_args_add(&a, "--transport", o->transport);
-    }
-    add_rdma_options(&a, o, o->draft_ib_hca);
-    return gr_children_start(children, "draft", a.argv, &draft_rule, index_out);
+    return gr_children_start(children, "draft", l.args.argv, &draft_rule, index_out);
 }
 
-enum gr_status gr_spawn_workers(struct gr_children *children, const struct gr_run_options *o,
-                                const struct gr_plan *plan, const char *join, int64_t n_session, int *target_out,
-                                int *draft_out)
+enum gr_status gr_spawn_workers(struct gr_children *children, const struct gr_options *o, const struct gr_plan *plan,
+                                const char *join, int64_t n_session, int *target_out, int *draft_out)
 {
     *draft_out = -1;
+    gr_options_clear_environment();
     GR_TRY(start_target(children, o, plan, join, n_session, target_out));
     if (plan->with_draft && !plan->colocated) {
         return start_draft(children, o, plan, join, n_session, draft_out);

@@ -7,7 +7,7 @@
 
 /* Starts the target and, unless both live in one process or none is wanted, the draft worker. join: where they report.
  * *draft_out: -1 if there is no such child. Failures are logged. */
-GR_NODISCARD enum gr_status gr_spawn_workers(struct gr_children *children, const struct gr_run_options *o,
+GR_NODISCARD enum gr_status gr_spawn_workers(struct gr_children *children, const struct gr_options *o,
                                              const struct gr_plan *plan, const char *join, int64_t n_session,
                                              int *target_out, int *draft_out);
 

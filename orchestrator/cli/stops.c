@@ -61,23 +61,23 @@ static enum gr_status take_string(const struct gr_tokenizer *tok, const char *te
     return GR_OK;
 }
 
-enum gr_status gr_stops_resolve(const struct gr_run_options *o, const struct gr_hf_config *hf,
+enum gr_status gr_stops_resolve(const struct gr_options *o, const struct gr_hf_config *hf,
                                 const struct gr_tokenizer *tok, int32_t n_vocab, struct gr_stops *out)
 {
     struct gr_stops s = {.n_id = 0};
     for (int i = 0; i < hf->n_eos && !o->ignore_eos; i++) {
         GR_TRY(add(&s, hf->eos_id[i]));
     }
-    for (int i = 0; i < o->n_stop_token_id; i++) {
-        if (o->stop_token_id[i] >= n_vocab) {
-            log_error("--stop-token-ids: %d is no token id; the vocabulary has ids 0 to %d", o->stop_token_id[i],
+    for (int i = 0; i < o->stop_token_ids.n; i++) {
+        if (o->stop_token_ids.id[i] >= n_vocab) {
+            log_error("--stop-token-ids: %d is no token id; the vocabulary has ids 0 to %d", o->stop_token_ids.id[i],
                       n_vocab - 1);
             return GR_EINVAL;
         }
-        GR_TRY(add(&s, o->stop_token_id[i]));
+        GR_TRY(add(&s, o->stop_token_ids.id[i]));
     }
-    for (int i = 0; i < o->n_stop; i++) {
-        GR_TRY(take_string(tok, o->stop[i], &s));
+    for (int i = 0; i < o->stop.n; i++) {
+        GR_TRY(take_string(tok, o->stop.word[i], &s));
     }
     *out = s;
     return GR_OK;

@@ -7,7 +7,7 @@
 #include "common/rules/accept.h"
 #include "model/files/hf_config.h"
 #include "model/tokenizer/tokenizer.h"
-#include "orchestrator/cli/options.h"
+#include "common/options/options.h"
 
 struct gr_stops {
     int32_t id[GR_STOP_ID_MAX];
@@ -17,7 +17,7 @@ struct gr_stops {
 /* The model's end-of-sequence ids unless they are ignored, --stop-token-ids, and special tokens among --stop.
  * n_vocab: ids are below. GR_EINVAL (logged): an id that is none, a stop string that holds a special token and other
  * text, or more than GR_STOP_ID_MAX ids. */
-GR_NODISCARD enum gr_status gr_stops_resolve(const struct gr_run_options *o, const struct gr_hf_config *hf,
+GR_NODISCARD enum gr_status gr_stops_resolve(const struct gr_options *o, const struct gr_hf_config *hf,
                                              const struct gr_tokenizer *tok, int32_t n_vocab, struct gr_stops *out);
 bool gr_stops_has(const struct gr_stops *s, int32_t id);
 

@@ -3,9 +3,9 @@
 #ifndef GR_ORCHESTRATOR_CLI_TEXT_STREAM_H
 #define GR_ORCHESTRATOR_CLI_TEXT_STREAM_H
 
+#include "common/options/options.h"
 #include "model/tokenizer/tokenizer.h"
 
-#define GR_STOP_STRING_MAX 8
 #define GR_STOP_STRING_BYTES_MAX 256
 
 struct gr_text_stream {

@@ -1,6 +1,7 @@
 #include "orchestrator/cli/yaml_config.h"
 
 #include "common/base/log.h"
+#include "common/base/suggest.h"
 #include "orchestrator/cli/report.h"
 
 #include <errno.h>
@@ -13,96 +14,109 @@ struct gr_yaml_config {
     yaml_document_t document;
 };
 
-/* How a key's value becomes an option's. */
-enum rule {
-    RULE_SAME,       /* as it is */
-    RULE_METHOD_OFF, /* enable_speculative_decoding: false means --method none */
-    RULE_TREE_SHAPE, /* enable_target_tree: false means a chain */
-    RULE_SPECPV,     /* enable_specpv: true means --specpv on */
-    RULE_LIST,       /* one value or a sequence of them */
-};
-
+/* A key of the file: an option, or the switch that says one of two of its values. */
 struct key {
-    const char *name, *option;
-    enum rule rule;
-};
-
-/* Keys that mean an option in other words. All others are in the options' own table. */
-#define SPECIAL_SECTION "speculative_config"
-static const struct key special[] = {
-    {"enable_speculative_decoding", "method", RULE_METHOD_OFF},
-    {"enable_target_tree", "tree-shape", RULE_TREE_SHAPE},
-    {"enable_specpv", "specpv", RULE_SPECPV},
+    const struct gr_option *option;
+    bool is_switch;
 };
 
 static enum gr_status complain(const char *path, const yaml_node_t *at, const char *what, const char *name)
 {
     log_error("%s:%zu:%zu: %s `%s'", path, at->start_mark.line + 1, at->start_mark.column + 1, what, name);
-    return GR_EINVAL;
+    return GR_EFORMAT;
 }
 
-/* False: there is no such key. */
-static bool find(const char *section, const char *name, struct key *out)
+/* The part of "section.key" after the dot, if the section is this one; else NULL. */
+static const char *key_in(const char *path, const char *section)
 {
-    const char *option = gr_option_of_key(section, name);
-    if (option != NULL) {
-        *out = (struct key){name, option, gr_option_is_list(option) ? RULE_LIST : RULE_SAME};
-        return true;
-    }
-    for (size_t i = 0; strcmp(section, SPECIAL_SECTION) == 0 && i < GR_ARRAY_LEN(special); i++) {
-        if (strcmp(special[i].name, name) == 0) {
-            *out = special[i];
+    const size_t len = strlen(section);
+    return path != NULL && strncmp(path, section, len) == 0 && path[len] == '.' ? path + len + 1 : NULL;
+}
+
+static bool names(const char *path, const char *section, const char *name)
+{
+    const char *key = key_in(path, section);
+    return key != NULL && strcmp(key, name) == 0;
+}
+
+static bool is_section(const char *name)
+{
+    for (int i = 0; i < GR_N_OPTION; i++) {
+        if (key_in(gr_option_table[i].yaml, name) != NULL) {
             return true;
         }
     }
     return false;
 }
 
-/* section NULL: the name is one's. */
-static enum gr_status unknown(const char *path, const yaml_node_t *at, const char *section, const char *name)
+static bool find(const char *section, const char *name, struct key *key_out)
 {
-    char also[80];
-    struct gr_suggest near = {.word = name, .len = name != NULL ? strlen(name) : 0};
-    gr_option_offer_keys(section, &near);
-    for (size_t i = 0; section != NULL && strcmp(section, SPECIAL_SECTION) == 0 && i < GR_ARRAY_LEN(special); i++) {
-        gr_suggest_offer(&near, special[i].name);
+    for (const struct gr_option *r = gr_option_table; r < gr_option_table + GR_N_OPTION; r++) {
+        const bool is_switch = names(r->yaml_switch, section, name);
+        if (is_switch || names(r->yaml, section, name)) {
+            *key_out = (struct key){r, is_switch};
+            return true;
+        }
     }
-    log_error("%s:%zu:%zu: unknown %s `%s'%s", path, at->start_mark.line + 1, at->start_mark.column + 1,
-              section == NULL ? "section" : "key", name != NULL ? name : "(not a word)",
-              gr_suggest_text(&near, "", also, sizeof(also)));
+    return false;
+}
+
+/* ---- what is not known ---- */
+
+static enum gr_status unknown(const char *path, const yaml_node_t *at, const char *what, const struct gr_suggest *near)
+{
+    char meant[96];
+    gr_suggest_text(near, "", meant, sizeof(meant));
+    log_error("%s:%zu:%zu: unknown %s `%s'%s", path, at->start_mark.line + 1, at->start_mark.column + 1, what,
+              near->word, meant);
     return GR_EINVAL;
 }
 
-/* The option's text for a key's text; NULL: nothing to set. */
-static const char *option_text(enum rule rule, const char *text)
+static enum gr_status unknown_key(const char *path, const yaml_node_t *at, const char *section, const char *name)
 {
-    const bool on = strcmp(text, "true") == 0;
-    switch (rule) {
-    case RULE_SAME:
-    case RULE_LIST:
-        return text;
-    case RULE_METHOD_OFF:
-        return on ? NULL : "none";
-    case RULE_TREE_SHAPE:
-        return on ? NULL : "chain";
-    case RULE_SPECPV:
-        return on ? "on" : "off";
+    struct gr_suggest near = {.word = name, .len = strlen(name)};
+    for (int i = 0; i < GR_N_OPTION; i++) {
+        const char *keys[] = {key_in(gr_option_table[i].yaml, section),
+                              key_in(gr_option_table[i].yaml_switch, section)};
+        for (size_t k = 0; k < GR_ARRAY_LEN(keys); k++) {
+            if (keys[k] != NULL) {
+                gr_suggest_offer(&near, keys[k]);
+            }
+        }
     }
-    return NULL;
+    return unknown(path, at, "key", &near);
 }
 
-static enum gr_status apply(const char *path, const yaml_node_t *value, const struct key *k, struct gr_run_options *o)
+static enum gr_status unknown_section(const char *path, const yaml_node_t *at, const char *name)
+{
+    static const char *const sections[] = {"orchestrator", "target",  "draft",
+                                           "transport",    "session", "speculative_config"};
+    struct gr_suggest near = {.word = name, .len = strlen(name)};
+    for (size_t i = 0; i < GR_ARRAY_LEN(sections); i++) {
+        gr_suggest_offer(&near, sections[i]);
+    }
+    return unknown(path, at, "section", &near);
+}
+
+/* ---- values ---- */
+
+static enum gr_status apply(const char *path, const yaml_node_t *value, const struct key *k, struct gr_options *o)
 {
     const char *text = (const char *)value->data.scalar.value;
-    const bool is_free = k->rule == RULE_SAME || k->rule == RULE_LIST;
-    if (!is_free && strcmp(text, "true") != 0 && strcmp(text, "false") != 0) {
-        return complain(path, value, "true or false is wanted, not", text);
+    char what[4400];
+    if (k->is_switch) {
+        const bool on = strcmp(text, "true") == 0;
+        if (!on && strcmp(text, "false") != 0) {
+            return complain(path, value, "true or false is wanted, not", text);
+        }
+        text = on ? k->option->switched_on : k->option->switched_off;
     }
-    text = option_text(k->rule, text);
-    if (text != NULL && gr_run_options_set(o, k->option, text, GR_FROM_YAML) != GR_OK) {
-        return complain(path, value, "the value above is that of key", k->name);
+    if (text == NULL) {
+        return GR_OK;
     }
-    return GR_OK;
+    snprintf(what, sizeof(what), "%.4096s:%zu:%zu: %s", path, value->start_mark.line + 1, value->start_mark.column + 1,
+             k->is_switch ? k->option->yaml_switch : k->option->yaml);
+    return gr_option_set(o, k->option, what, text, GR_FROM_YAML);
 }
 
 static const char *scalar(const yaml_node_t *node)
@@ -128,13 +142,18 @@ static bool is_null(const yaml_node_t *node)
     return false;
 }
 
-static enum gr_status apply_list(const char *path, yaml_document_t *doc, const yaml_node_t *list, const struct key *k,
-                                 struct gr_run_options *o)
+static bool is_list(const struct gr_option *option)
+{
+    return option->kind == GR_KIND_WORDS || option->kind == GR_KIND_IDS;
+}
+
+static enum gr_status apply_list(const char *path, yaml_document_t *doc, const yaml_node_t *list, const char *name,
+                                 const struct key *k, struct gr_options *o)
 {
     for (const yaml_node_item_t *i = list->data.sequence.items.start; i < list->data.sequence.items.top; i++) {
         const yaml_node_t *value = yaml_document_get_node(doc, *i);
         if (scalar(value) == NULL || is_null(value)) {
-            return complain(path, value, "single values are wanted in the list of", k->name);
+            return complain(path, value, "single values are wanted in the list of", name);
         }
         GR_TRY(apply(path, value, k, o));
     }
@@ -170,15 +189,18 @@ static bool seen_before(yaml_document_t *doc, const yaml_node_t *map, const yaml
 }
 
 static enum gr_status read_section(const char *path, yaml_document_t *doc, const char *section, const yaml_node_t *map,
-                                   struct gr_run_options *o)
+                                   struct gr_options *o)
 {
     for (const yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top; p++) {
         const yaml_node_t *key = yaml_document_get_node(doc, p->key);
         const yaml_node_t *value = yaml_document_get_node(doc, p->value);
         const char *name = scalar(key);
         struct key k;
-        if (name == NULL || !find(section, name, &k)) {
-            return unknown(path, key, section, name);
+        if (name == NULL) {
+            return complain(path, key, "unknown key", "(not a word)");
+        }
+        if (!find(section, name, &k)) {
+            return unknown_key(path, key, section, name);
         }
         if (seen_before(doc, map, p, name)) {
             return complain(path, key, "given twice:", name);
@@ -186,8 +208,8 @@ static enum gr_status read_section(const char *path, yaml_document_t *doc, const
         if (is_null(value)) {
             continue;
         }
-        if (k.rule == RULE_LIST && value->type == YAML_SEQUENCE_NODE) {
-            GR_TRY(apply_list(path, doc, value, &k, o));
+        if (is_list(k.option) && value->type == YAML_SEQUENCE_NODE) {
+            GR_TRY(apply_list(path, doc, value, name, &k, o));
             continue;
         }
         if (scalar(value) == NULL) {
@@ -198,7 +220,7 @@ static enum gr_status read_section(const char *path, yaml_document_t *doc, const
     return GR_OK;
 }
 
-static enum gr_status read_document(const char *path, yaml_document_t *doc, struct gr_run_options *o)
+static enum gr_status read_document(const char *path, yaml_document_t *doc, struct gr_options *o)
 {
     const yaml_node_t *root = yaml_document_get_root_node(doc);
     if (root == NULL || is_null(root)) {
@@ -213,8 +235,11 @@ static enum gr_status read_document(const char *path, yaml_document_t *doc, stru
         const yaml_node_t *key = yaml_document_get_node(doc, p->key);
         const yaml_node_t *value = yaml_document_get_node(doc, p->value);
         const char *name = scalar(key);
-        if (name == NULL || !gr_option_section(name)) {
-            return unknown(path, key, NULL, name);
+        if (name == NULL) {
+            return complain(path, key, "unknown section", "(not a word)");
+        }
+        if (!is_section(name)) {
+            return unknown_section(path, key, name);
         }
         if (seen_before(doc, root, p, name)) {
             return complain(path, key, "given twice:", name);
@@ -237,7 +262,7 @@ static enum gr_status load_document(const char *path, yaml_parser_t *parser, yam
     }
     log_error("%s:%zu:%zu: %s", path, parser->problem_mark.line + 1, parser->problem_mark.column + 1,
               parser->problem != NULL ? parser->problem : "not valid YAML");
-    return GR_EINVAL;
+    return GR_EFORMAT;
 }
 
 /* One document is all that is read: what a second one says would be lost. */
@@ -250,7 +275,7 @@ static enum gr_status expect_end(const char *path, yaml_parser_t *parser)
     if (root != NULL) {
         log_error("%s:%zu:%zu: a second YAML document begins here; one file has one", path, more.start_mark.line + 1,
                   more.start_mark.column + 1);
-        st = GR_EINVAL;
+        st = GR_EFORMAT;
     }
     yaml_document_delete(&more);
     return st;
@@ -278,7 +303,7 @@ static enum gr_status parse(const char *path, FILE *f, struct gr_yaml_config *c)
     return st;
 }
 
-enum gr_status gr_yaml_config_load(const char *path, struct gr_run_options *o, struct gr_yaml_config **config_out)
+enum gr_status gr_yaml_config_load(const char *path, struct gr_options *o, struct gr_yaml_config **config_out)
 {
     FILE *f = fopen(path, "re");
     if (f == NULL) {
@@ -315,18 +340,15 @@ void gr_yaml_config_destroy(struct gr_yaml_config *config)
     }
 }
 
-int gr_options_load(struct gr_run_options *o, int argc, char **argv, struct gr_yaml_config **config_out)
+int gr_options_load(struct gr_options *o, int argc, char **argv, struct gr_yaml_config **config_out)
 {
-    if (gr_run_options_parse(o, argc, argv) != GR_OK) {
-        return 2;
-    }
-    if (o->help) {
-        gr_run_options_help(o, stdout);
-        return 0;
+    const int status = gr_options_parse(o, argc, argv);
+    if (status >= 0) {
+        return status;
     }
     const enum gr_status st = o->config != NULL ? gr_yaml_config_load(o->config, o, config_out) : GR_OK;
     if (st != GR_OK) {
-        return gr_report_failure(o, st == GR_EINVAL ? 2 : 1); /* a file that cannot be read is no usage error */
+        return gr_report_failure(o, st == GR_EINVAL || st == GR_EFORMAT ? 2 : 1); /* what it says; or it says nothing */
     }
     if (o->http != NULL && strcmp(o->http, "off") != 0) {
         log_error(

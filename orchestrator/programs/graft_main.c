@@ -1,11 +1,23 @@
 /* graft: the command. */
 #include "common/base/log.h"
 #include "common/base/suggest.h"
+#include "common/options/options.h"
 #include "common/process/program.h"
 #include "orchestrator/cli/commands.h"
 
 #include <stdio.h>
 #include <string.h>
+
+static int page(int argc, char **argv)
+{
+    (void)argv;
+    if (argc > 1) {
+        log_error("graft options takes no options");
+        return 2;
+    }
+    gr_options_page(stdout);
+    return 0;
+}
 
 static const struct {
     const char *name, *help;
@@ -16,6 +28,7 @@ static const struct {
     {"session", "list, show, open, send, close, refresh, purge: the sessions of an orchestrator", gr_command_session},
     {"ping", "round trips from a running orchestrator to its workers", gr_command_ping},
     {"wait", "wait until the workers of a running orchestrator have joined", gr_command_wait},
+    {"options", "the page of all options of all programs, as Markdown (docs/options.md)", page},
 };
 
 static void usage(FILE *out)
@@ -25,6 +38,18 @@ static void usage(FILE *out)
         fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].help);
     }
     fprintf(out, "\ngraft COMMAND --help tells a command's options. graft --version tells the version.\n");
+}
+
+static int unknown(const char *command)
+{
+    struct gr_suggest near = {.word = command, .len = strlen(command)};
+    char meant[96];
+    for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
+        gr_suggest_offer(&near, commands[i].name);
+    }
+    gr_suggest_text(&near, "", meant, sizeof(meant));
+    log_error("unknown command `%s'%s; see graft --help", command, meant);
+    return 2;
 }
 
 int main(int argc, char **argv)
@@ -48,11 +73,5 @@ int main(int argc, char **argv)
             return commands[i].run(argc - 1, argv + 1);
         }
     }
-    struct gr_suggest near = {.word = argv[1], .len = strlen(argv[1])};
-    char also[80];
-    for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
-        gr_suggest_offer(&near, commands[i].name);
-    }
-    log_error("unknown command `%s'%s; see graft --help", argv[1], gr_suggest_text(&near, "", also, sizeof(also)));
-    return 2;
+    return unknown(argv[1]);
 }

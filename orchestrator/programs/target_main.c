@@ -11,7 +11,7 @@
 #include "common/base/device.h"
 #include "target_worker/worker.h"
 #include "transport/worker/supervise.h"
-#include "transport/worker/worker_args.h"
+#include "transport/worker/worker_options.h"
 #include "transport/worker/worker_io.h"
 
 #include <pthread.h>
@@ -59,106 +59,82 @@ static enum gr_status run_pair(struct gr_target_options *target, struct gr_draft
     return st;
 }
 
+static int blocks_or(int64_t asked, int usual)
+{
+    return asked > 0 ? (int)asked : usual;
+}
+
+static struct gr_target_options target_options(const struct gr_options *o)
+{
+    return (struct gr_target_options){.model = o->model,
+                                      .head = o->head,
+                                      .ship_features = o->ship_features,
+                                      .capture_layers = o->capture_layers,
+                                      .feature_keep = (int)o->feature_keep,
+                                      .join = o->join,
+                                      .listen = o->colocate_draft != NULL ? NULL : o->listen,
+                                      .spin_ms = (int)o->spin_ms,
+                                      .geometry = o->geometry,
+                                      .isa = o->isa,
+                                      .n_thread = (int)o->threads,
+                                      .n_ctx_max = (int)o->max_model_len,
+                                      .n_session_max = (int)o->n_session,
+                                      .kv_blocks = o->kv_blocks == GR_AUTO ? 0 : (int)o->kv_blocks,
+                                      .forced_transport = gr_worker_forced_transport(o),
+                                      .round_deadline_ns = (uint64_t)o->round_deadline_ms * GR_MS,
+                                      .prefill_share = o->prefill_share,
+                                      .specpv = o->views,
+                                      .specpv_score_reduce = o->specpv_score_reduce,
+                                      .specpv_n_sink = blocks_or(o->specpv_n_sink, GR_SPECPV_N_SINK),
+                                      .specpv_n_retrieval = blocks_or(o->specpv_n_retrieval, GR_SPECPV_N_RETRIEVAL),
+                                      .specpv_n_window = blocks_or(o->specpv_n_window, GR_SPECPV_N_WINDOW),
+                                      .specpv_n_buffer = blocks_or(o->specpv_n_buffer, GR_SPECPV_N_BUFFER),
+                                      .test_corrupt = (int)o->test_specpv_corrupt,
+                                      .test_fail_pass = (int)o->test_fail_pass};
+}
+
+/* The drafter in this process: a model or head of its own, and otherwise what the target was told. */
+static struct gr_draft_options draft_options(const struct gr_options *o)
+{
+    return (struct gr_draft_options){.model = o->colocate_draft,
+                                     .target = o->model,
+                                     .ship_features = o->ship_features,
+                                     .capture_layers = o->capture_layers,
+                                     .join = o->join,
+                                     .spin_ms = (int)o->spin_ms,
+                                     .geometry = o->geometry,
+                                     .isa = o->isa,
+                                     .n_thread = (int)o->draft_threads,
+                                     .n_ctx_max = (int)o->max_model_len,
+                                     .draft_context = (int)o->draft_context,
+                                     .n_session_max = (int)o->n_session,
+                                     .forced_transport = -1};
+}
+
 int main(int argc, char **argv)
 {
-    struct gr_target_options o = {.n_session_max = 8,
-                                  .forced_transport = -1,
-                                  .spin_ms = GR_SPIN_AUTO,
-                                  .listen = "127.0.0.1:0",
-                                  .prefill_share = GR_PREFILL_SHARE_DEFAULT,
-                                  .feature_keep = GR_FEATURE_KEEP_DEFAULT,
-                                  .specpv = "off",
-                                  .specpv_score_reduce = "mean",
-                                  .specpv_n_sink = GR_SPECPV_N_SINK,
-                                  .specpv_n_retrieval = GR_SPECPV_N_RETRIEVAL,
-                                  .specpv_n_window = GR_SPECPV_N_WINDOW,
-                                  .specpv_n_buffer = GR_SPECPV_N_BUFFER};
-    struct gr_draft_options draft = gr_draft_options_default();
-    const char *device = "cpu";
-    const char *draft_device = "cpu";
-    const char *tuned_file = NULL;
-    bool require_tuned = false;
+    struct gr_options options;
     struct gr_tuned tuned;
-    int deadline_ms = 2000;
     gr_log_init("target");
     gr_joined_inherit();
-    const struct gr_arg args[] = {
-        {"model", GR_ARG_TEXT, &o.model, 0, 0, "DIR      the target model (required)"},
-        {"head", GR_ARG_TEXT, &o.head, 0, 0, "DIR      the EAGLE-3 head that its drafters run"},
-        GR_ARG_ROWS_FEATURES(&o.ship_features, &o.capture_layers),
-        {"feature-keep", GR_ARG_INT, &o.feature_keep, GR_FEATURE_KEEP_MIN, GR_FEATURE_KEEP_MAX,
-         "N        positions of a session whose features are kept for a head that attaches (default 2048)"},
-        {"join", GR_ARG_ADDRESS, &o.join, 1, 0, "HOST:PORT of the orchestrator (required)"},
-        {"listen", GR_ARG_ADDRESS, &o.listen, 0, 0, "HOST:PORT for drafters (default 127.0.0.1:0)"},
-        {"device", GR_ARG_TEXT, &device, 0, 0, "D        cpu | cuda:N (default cpu)"},
-        {"draft-device", GR_ARG_TEXT, &draft_device, 0, 0, "D        of the co-located drafter (default cpu)"},
-        GR_ARG_ROW_SPIN(&o.spin_ms),
-        {"cpu-kernels", GR_ARG_TEXT, &o.isa, 0, 0, "ISA      avx512 | avx2 | c | ref (default: the best)"},
-        {"geometry", GR_ARG_TEXT, &o.geometry, 0, 0, "NAME     for benchmarks: expand in memory (docs/USAGE.md)"},
-        GR_ARG_ROWS_TUNED(&tuned_file, &require_tuned),
-        {"threads", GR_ARG_INT, &o.n_thread, 0, 1024, "N        CPU threads (default 0: all)"},
-        {"max-model-len", GR_ARG_INT, &o.n_ctx_max, 0, 1 << 24, "N        context (default 0: the model's)"},
-        {"sessions", GR_ARG_INT, &o.n_session_max, 1, 256, "N        session slots (default 8)"},
-        {"kv-blocks", GR_ARG_BLOCKS, &o.kv_blocks, 0, 0, "N|auto   KV blocks of 16 tokens"},
-        {"round-deadline-ms", GR_ARG_INT, &deadline_ms, 1, 600000, "MS       wait for a tree (default 2000)"},
-        {"prefill-share", GR_ARG_SHARE, &o.prefill_share, 0, 0,
-         "X|off    share of the time for prompts while other sessions decode (default 0.5)"},
-        {"specpv", GR_ARG_TEXT, &o.specpv, 0, 0,
-         "on|off   partial views for sessions that ask (default off: no memory)"},
-        {"specpv-n-sink-blocks", GR_ARG_INT, &o.specpv_n_sink, 1, GR_SPECPV_BLOCKS_MAX,
-         "N        of a view at most, blocks of 16 tokens (default 2)"},
-        {"specpv-n-retrieval-blocks", GR_ARG_INT, &o.specpv_n_retrieval, 1, GR_SPECPV_BLOCKS_MAX,
-         "N        (default 256)"},
-        {"specpv-n-window-blocks", GR_ARG_INT, &o.specpv_n_window, 1, GR_SPECPV_BLOCKS_MAX, "N        (default 8)"},
-        {"specpv-n-spec-tokens-buf", GR_ARG_INT, &o.specpv_n_buffer, 1, GR_SPECPV_BUFFER_MAX,
-         "N        tokens that may lack full KV (default 128)"},
-        {"specpv-score-reduce", GR_ARG_TEXT, &o.specpv_score_reduce, 0, 0,
-         "R        blocks are scored by the mean | max over queries (default mean)"},
-        {"test-fail-pass", GR_ARG_INT, &o.test_fail_pass, 0, INT32_MAX,
-         "N        for tests: pass N ends as if the device had failed (default 0: none)"},
-        {"test-specpv-corrupt", GR_ARG_INT, &o.test_corrupt, 0, INT32_MAX,
-         "N        for tests: every N-th partial pass of a session has a pick replaced (default 0: none)"},
-        {"transport", GR_ARG_TRANSPORT, &o.forced_transport, 0, 0, "T        accept only this one"},
-        {"colocate-draft", GR_ARG_TEXT, &draft.model, 0, 0, "DIR      run this draft model or head here, too"},
-        {"draft-threads", GR_ARG_INT, &draft.n_thread, 0, 1024, "N        its CPU threads (default 0: all)"},
-        {"draft-context", GR_ARG_INT_OR_0, &draft.draft_context, GR_DRAFT_CONTEXT_MIN, GR_DRAFT_CONTEXT_MAX,
-         "N        positions that it looks back, if a head (default 2048; 0: all)"},
-        GR_ARG_ROWS_RDMA,
-        GR_ARG_ROW_JOIN_TIMEOUT,
-    };
     if (gr_supervise_wanted(argc, argv)) {
         return gr_supervise_run("target", argc, argv);
     }
-    const int status = gr_args_parse("graft-target", args, (int)GR_ARRAY_LEN(args), argc, argv);
+    const int status = gr_worker_options_read(&options, GR_CMD_TARGET, argc, argv);
     if (status >= 0) {
         return status;
     }
-    if (o.model == NULL || o.join == NULL) {
-        log_error("--model and --join are needed; see graft-target --help");
-        return 2;
-    }
-    if (gr_device_parse("device", device, &o.device) != GR_OK ||
-        gr_device_parse("draft-device", draft_device, &draft.device) != GR_OK) {
+    struct gr_target_options o = target_options(&options);
+    struct gr_draft_options draft = draft_options(&options);
+    if (gr_device_parse("--device", options.device, &o.device) != GR_OK ||
+        gr_device_parse("--draft-device", options.draft_device, &draft.device) != GR_OK) {
         return 2;
     }
     const bool on_gpu = o.device != GR_DEVICE_CPU || (draft.model != NULL && draft.device != GR_DEVICE_CPU);
-    if (gr_tuned_open(tuned_file, require_tuned, on_gpu, &tuned) != GR_OK) {
+    if (gr_tuned_open(options.tuned, options.require_tuned, on_gpu, &tuned) != GR_OK) {
         return 2;
     }
     gr_program_take_errors();
     o.tuned = draft.tuned = tuned.file != NULL ? &tuned : NULL;
-    o.round_deadline_ns = (uint64_t)deadline_ms * GR_MS;
-    draft.join = o.join;
-    draft.target = o.model;
-    draft.isa = o.isa;
-    draft.spin_ms = o.spin_ms;
-    draft.geometry = o.geometry;
-    draft.ship_features = o.ship_features;
-    draft.capture_layers = o.capture_layers;
-    draft.n_ctx_max = o.n_ctx_max;
-    draft.n_session_max = o.n_session_max;
-    if (draft.model != NULL) {
-        o.listen = NULL;
-    }
     return gr_supervise_exit_status(draft.model != NULL ? run_pair(&o, &draft) : gr_target_worker_run(&o));
 }

@@ -261,6 +261,7 @@ def prefill_share_reaches_the_target():
         done = run("run", "--config", path, "--model", TARGET, "--prompt", "x")
         assert done.returncode == 2 and f"{path}:3:18" in done.stderr, done.stderr
         assert "target.prefill_share: `1.0' is not off" in done.stderr, done.stderr
+        assert len(done.stderr.splitlines()) == 1, done.stderr
     for text in ("1", "-1", "0.5x", ""):
         done = subprocess.run([os.path.join(BUILD, "graft-target"), "--prefill-share", text], capture_output=True,
                               text=True, timeout=60 * SLOW)
@@ -297,6 +298,13 @@ def usage_errors():
             (["--model", TARGET, "--prompt", "x", "--stop", ""], ["stop"])):
         refused(args, 2, *words)
     assert run("fly").returncode == 2
+    assert "did you mean session?" in run("sesion").stderr and "did you mean close?" in run("session", "clos").stderr
+    refused(["--max-tokns", "1"], 2, "--max-tokns", "did you mean --max-tokens?")
+    done = run("run", "--model", TARGET, "--prompt", "x", env={"GRAFT_MAX_TOKENS": "0"})
+    assert done.returncode == 2 and "GRAFT_MAX_TOKENS: `0'" in done.stderr, done.stderr
+    shown = run("run", "--help", "sampling").stdout
+    assert "--temperature" in shown and "--prompt-ids" not in shown, shown
+    assert run("run", "--help", "samplng").returncode == 2
     assert run().returncode == 2
     assert run("--help").returncode == 0
     assert "--prompt-ids" in run("run", "--help").stdout

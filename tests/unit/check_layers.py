@@ -23,6 +23,8 @@ ROOMS = {
     "common/rules": ["common/base"],
     "common/protocol": RULES,
     "common/process": ["common/base"],
+    # The table of options of all programs, and its reader.
+    "common/options": PROTOCOL,
     # Operations: definition, CPU, GPU.
     "kernels": RULES,
     "kernels/ref": ["common/rules", "kernels"],
@@ -45,8 +47,8 @@ ROOMS = {
     "transport": ["common/base", "common/protocol"],
     "transport/verbs": ["common/base", "transport"],
     "transport/connect": ["common/base", "common/protocol", "transport", "transport/verbs"],
-    "transport/worker": ["common/base", "common/process", "common/protocol", "transport", "transport/connect",
-                         "transport/verbs"],
+    "transport/worker": ["common/base", "common/options", "common/process", "common/protocol", "transport",
+                         "transport/connect", "transport/verbs"],
     # The three machines: no clock, no socket, no thread, no model.
     "target_worker/policy": ["common/base", "common/protocol"],
     "target_worker/machine": [*PROTOCOL, "model/kv", "target_worker/policy"],
@@ -61,10 +63,10 @@ ROOMS = {
     "draft_worker": ["common/base", *MODEL, "transport", "transport/worker", "draft_worker/compute", "draft_worker/machine"],
     "orchestrator/server": ["common/base", "common/process", "common/protocol", "orchestrator/machine", "transport",
                             "transport/connect"],
-    "orchestrator/cli": [*PROTOCOL, "common/process", "model/files", "model/tokenizer", "orchestrator/machine",
-                         "orchestrator/server", "transport", "transport/connect", "transport/verbs", "transport/worker"],
+    "orchestrator/cli": [*PROTOCOL, "common/options", "common/process", "model/files", "model/tokenizer", "orchestrator/machine",
+                         "orchestrator/server", "transport", "transport/connect", "transport/verbs"],
     # The mains. The co-located pair stands above both workers.
-    "orchestrator/programs": ["common/base", "common/process", "common/protocol", "draft_worker", "orchestrator/cli",
+    "orchestrator/programs": ["common/base", "common/options", "common/process", "common/protocol", "draft_worker", "orchestrator/cli",
                               "target_worker", "transport/worker"],
 }
 ANYTHING = ("bench", "bench/cuda")  # they measure all rooms

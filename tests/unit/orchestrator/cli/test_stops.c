@@ -6,6 +6,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
@@ -14,22 +15,29 @@
 #define N_VOCAB 512
 
 static struct gr_tokenizer *tok;
-static struct gr_run_options o;
+static struct gr_options o;
 static struct gr_hf_config hf;
 static struct gr_stops stops;
 
 static void begin(int n_eos)
 {
-    gr_run_options_default(&o, GR_CMD_RUN);
+    gr_options_default(&o, GR_CMD_RUN);
     memset(&hf, 0, sizeof(hf));
     for (int i = 0; i < n_eos; i++) {
         hf.eos_id[hf.n_eos++] = 10 + i;
     }
 }
 
+static enum gr_status set_from(const char *name, const char *value, enum gr_option_source source)
+{
+    char what[64];
+    snprintf(what, sizeof(what), "--%s", name);
+    return gr_option_set(&o, gr_option_find(GR_CMD_RUN, name, strlen(name)), what, value, source);
+}
+
 static enum gr_status set(const char *name, const char *value)
 {
-    return gr_run_options_set(&o, name, value, GR_FROM_CLI);
+    return set_from(name, value, GR_FROM_CLI);
 }
 
 static void refused(const char *word)
@@ -119,11 +127,11 @@ static void test_bad_lists(void **state)
         }
     }
     begin(0); /* a source that ranks higher replaces the whole list */
-    assert_int_equal(gr_run_options_set(&o, "stop-token-ids", "1,2", GR_FROM_YAML), GR_OK);
-    assert_int_equal(gr_run_options_set(&o, "stop-token-ids", "3", GR_FROM_YAML), GR_OK);
-    assert_int_equal(o.n_stop_token_id, 3);
-    assert_int_equal(gr_run_options_set(&o, "stop-token-ids", "4", GR_FROM_ENV), GR_OK);
-    assert_true(o.n_stop_token_id == 1 && o.stop_token_id[0] == 4);
+    assert_int_equal(set_from("stop-token-ids", "1,2", GR_FROM_YAML), GR_OK);
+    assert_int_equal(set_from("stop-token-ids", "3", GR_FROM_YAML), GR_OK);
+    assert_int_equal(o.stop_token_ids.n, 3);
+    assert_int_equal(set_from("stop-token-ids", "4", GR_FROM_ENV), GR_OK);
+    assert_true(o.stop_token_ids.n == 1 && o.stop_token_ids.id[0] == 4);
 }
 
 static int setup(void **state)

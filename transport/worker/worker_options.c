@@ -1,0 +1,46 @@
+/* Options of a worker that are settled for the whole process, before the first connection and the first thread. */
+#include "transport/worker/worker_options.h"
+
+#include "common/base/log.h"
+#include "transport/transport.h"
+#include "transport/verbs/verbs.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void configure_verbs(const struct gr_options *o)
+{
+    struct gr_verbs_options v = *gr_verbs_configured();
+    v.hca = o->ib_hca;
+    v.gid_index = (int)o->gid_index;
+    v.two_sided = strcmp(o->verbs_mode, "two_sided") == 0;
+    v.spin_us = (int)o->verbs_spin_us;
+    gr_verbs_configure(&v);
+}
+
+int gr_worker_options_read(struct gr_options *o, enum gr_command worker, int argc, char **argv)
+{
+    char patience[24], called[64];
+    gr_verbs_prepare();
+    gr_options_default(o, worker);
+    const int status = gr_options_parse(o, argc, argv);
+    if (status >= 0) {
+        return status;
+    }
+    if (o->model == NULL || o->join == NULL) {
+        gr_options_called(o, called);
+        log_error("--model and --join are needed; see %s --help", called);
+        return 2;
+    }
+    configure_verbs(o);
+    snprintf(patience, sizeof(patience), "%lld", (long long)o->join_timeout);
+    setenv("GRAFT_JOIN_TIMEOUT", patience, 1); /* which joining reads */
+    return -1;
+}
+
+int gr_worker_forced_transport(const struct gr_options *o)
+{
+    enum gr_transport_kind kind = GR_TRANSPORT_TCP;
+    return o->transport[0] != '\0' && gr_transport_by_name(o->transport, &kind) == GR_OK ? (int)kind : -1;
+}
