@@ -1,10 +1,11 @@
-/* graft-bench: what it measures and how is told by each benchmark's --help and in docs/PERFORMANCE.md. */
+/* graft-bench: what it measures and how is told by each benchmark's --help and in docs/performance.md. */
 #include "bench/bench.h"
 #include "bench/commit.h"
+#include "bench/pair.h"
 #include "common/base/log.h"
 #include "common/base/suggest.h"
+#include "common/process/program.h"
 
-#include <signal.h>
 #include <string.h>
 
 #define WORD_MAX 256 /* of the command, in results */
@@ -33,10 +34,8 @@ static void usage(FILE *out)
     }
 }
 
-int main(int argc, char **argv)
+static int dispatch(int argc, char **argv)
 {
-    gr_log_init("graft-bench");
-    signal(SIGXFSZ, SIG_IGN); /* a limit on file sizes is an error of the call that meets it */
     if (argc < 2) {
         usage(stderr);
         return 2;
@@ -66,4 +65,12 @@ int main(int argc, char **argv)
     log_error("unknown benchmark `%s'%s; see graft-bench --help", argv[1],
               gr_suggest_text(&near, "", also, sizeof(also)));
     return 2;
+}
+
+int main(int argc, char **argv)
+{
+    gr_log_init("graft-bench");
+    gr_program_begin();
+    const int status = gr_program_end(dispatch(argc, argv));
+    return gr_pair_interrupted() != 0 ? 128 + gr_pair_interrupted() : status;
 }

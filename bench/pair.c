@@ -160,6 +160,13 @@ enum gr_status gr_pair_ask_again(struct gr_pair *p, uint64_t session, const int3
     return gr_orch_append(gr_hub_orch(p->hub), session, &turn, gr_clock_ns());
 }
 
+static int interrupted; /* the signal that cut this process's benchmark short; 0: none */
+
+int gr_pair_interrupted(void)
+{
+    return interrupted;
+}
+
 enum gr_status gr_pair_pump(struct gr_pair *p)
 {
     int signal_number = 0;
@@ -169,6 +176,7 @@ enum gr_status gr_pair_pump(struct gr_pair *p)
     if (e == GR_CHILD_NONE && signal_number == 0) {
         return GR_OK;
     }
+    interrupted = signal_number;
     log_error("%s", signal_number != 0 ? "interrupted" : "a worker ended before its sessions did");
     return GR_ECLOSED;
 }

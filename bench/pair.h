@@ -51,4 +51,7 @@ GR_NODISCARD enum gr_status gr_pair_ask_again(struct gr_pair *p, uint64_t sessio
 int gr_pair_worker(const struct gr_pair *p, enum gr_worker_role role);
 void gr_pair_stop(struct gr_pair *p);
 
+/* The signal that cut this process's benchmark short; 0: none did. */
+int gr_pair_interrupted(void);
+
 #endif

@@ -182,6 +182,22 @@ static struct gr_specpv_params create_views(struct worker *w, const struct gr_ta
     return p;
 }
 
+/* A drafter is optional at every moment: a target that has served already does not stay away because its head's folder
+ * has gone. Without features it can be read by no head until it is started anew. */
+static enum gr_status create_llama(const struct gr_target_options *o, struct gr_llama_config *c,
+                                   struct gr_hf_config *hf, uint64_t *fingerprint, struct gr_lm **out)
+{
+    const enum gr_status st = gr_llama_create_on(o->device, c, hf, fingerprint, out);
+    if (st == GR_OK || c->head_dir == NULL || !o->head_optional) {
+        return st;
+    }
+    struct gr_fallbacks fallbacks = {0};
+    gr_fall_back(&fallbacks, GR_FALLBACK_HEAD_GONE, 0, 0, c->head_dir);
+    c->head_dir = NULL;
+    c->n_capture = 0;
+    return gr_llama_create_on(o->device, c, hf, fingerprint, out);
+}
+
 static enum gr_status create_model(struct worker *w, const struct gr_target_options *o, struct gr_hf_config *hf,
                                    int32_t n_token, uint64_t *fingerprint)
 {
@@ -217,7 +233,7 @@ static enum gr_status create_model(struct worker *w, const struct gr_target_opti
     if (o->head != NULL && o->capture_layers != NULL) {
         GR_TRY(gr_capture_parse(o->capture_layers, &c.n_capture, c.capture_layer));
     }
-    return gr_llama_create_on(o->device, &c, hf, fingerprint, &w->lm);
+    return create_llama(o, &c, hf, fingerprint, &w->lm);
 }
 
 /* At least a prompt chunk, a tree, and what a refresh computes again; more than the context has no use. */
@@ -330,7 +346,7 @@ static enum gr_status create(struct worker *w, const struct gr_target_options *o
     /* Rows of the vocabulary that no token has are padding: they are never sampled. */
     GR_TRY(create_model(w, o, &hf, n_token, &fingerprint));
     GR_TRY(create_machine(w, o, w->lm->n_vocab));
-    if (o->head != NULL) {
+    if (gr_lm_ship_width(w->lm) > 0) {
         log_info("%s: %s features of width %d; those of the last %d positions of a session are kept", o->head,
                  w->lm->raw_features ? "raw" : "fused", gr_lm_ship_width(w->lm), feature_keep(w, o));
     }

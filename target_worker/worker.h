@@ -10,8 +10,9 @@
 #include <stdint.h>
 
 struct gr_target_options {
-    const char *model;                          /* folder */
-    const char *head;                           /* folder of the EAGLE-3 head it serves, or NULL */
+    const char *model;  /* folder */
+    const char *head;   /* folder of the EAGLE-3 head it serves, or NULL */
+    bool head_optional; /* go on without features where the head cannot be used: sessions wait for this target */
     const char *ship_features, *capture_layers; /* capture.h; NULL: fused, the head's own choice */
     int feature_keep;                           /* positions of a session */
     const char *join;                           /* orchestrator HOST:PORT */

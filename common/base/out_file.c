@@ -6,8 +6,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
+#include <linux/magic.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #define LINK_MAX_DEPTH 40 /* as the kernel's */
@@ -18,10 +20,12 @@ static enum gr_status fail(const char *what, const char *path, const char *why)
     return GR_EIO;
 }
 
-/* The number N of /dev/stdout, /dev/stderr, /dev/fd/N and /proc/self/fd/N; -1: another name. */
+/* The number N of /dev/stdout, /dev/stderr, and of N in a folder of this process's descriptors; -1: another name. */
 static int own_fd(const char *path)
 {
-    static const char *const folders[] = {"/dev/fd/", "/proc/self/fd/"};
+    char own[32];
+    snprintf(own, sizeof(own), "/proc/%d/fd/", (int)getpid());
+    const char *const folders[] = {"/dev/fd/", "/proc/self/fd/", "/proc/thread-self/fd/", own};
     int64_t fd = -1;
     if (strcmp(path, "/dev/stdout") == 0) {
         return STDOUT_FILENO;
@@ -57,19 +61,41 @@ static bool follow_one(char to[PATH_MAX])
     return true;
 }
 
-/* Follows the links at the end of a name. *there: something stands at its end; st: what it is. */
-static enum gr_status follow_links(const char *what, const char *path, char out[PATH_MAX], struct stat *st, bool *there)
+/* What stands at the end of a name. */
+struct place {
+    bool there;
+    struct stat st; /* where something is there */
+    int own;        /* this process's descriptor that the name means; -1: none */
+    bool opened;    /* a link of /proc to what a process has open: only opening it leads there */
+};
+
+static bool in_proc(const char *path)
 {
+    struct statfs fs;
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof(folder), "%s", path);
+    return statfs(dirname(folder), &fs) == 0 && fs.f_type == PROC_SUPER_MAGIC;
+}
+
+/* Follows the links at the end of a name, up to one that stands for a descriptor. */
+static enum gr_status follow_links(const char *what, const char *path, char out[PATH_MAX], struct place *p)
+{
+    *p = (struct place){.own = -1};
     if (snprintf(out, PATH_MAX, "%s", path) >= PATH_MAX) {
         return fail(what, path, "the name is too long");
     }
     for (int depth = 0; depth < LINK_MAX_DEPTH; depth++) {
-        *there = lstat(out, st) == 0;
-        if (!*there) {
-            return errno == ENOENT ? GR_OK : fail(what, path, strerror(errno));
+        p->own = own_fd(out);
+        p->there = p->own < 0 && lstat(out, &p->st) == 0;
+        if (!p->there) {
+            return p->own >= 0 || errno == ENOENT ? GR_OK : fail(what, path, strerror(errno));
         }
-        if (!S_ISLNK(st->st_mode)) {
+        if (!S_ISLNK(p->st.st_mode)) {
             return GR_OK;
+        }
+        if (strstr(out, "/fd/") != NULL && in_proc(out)) {
+            p->opened = true;
+            return stat(out, &p->st) == 0 ? GR_OK : fail(what, path, strerror(errno));
         }
         if (!follow_one(out)) {
             return fail(what, path, "a link on its way cannot be followed");
@@ -91,10 +117,10 @@ static enum gr_status take_fd(struct gr_out_file *o, int fd, const char *mode)
     return GR_OK;
 }
 
-/* A device or a FIFO. Opened without waiting for a reader; written as any file is. */
+/* A device, a FIFO, a file that is open or mounted. Opened without waiting for a reader; written as any file is. */
 static enum gr_status open_directly(struct gr_out_file *o, const struct stat *st)
 {
-    const int fd = open(o->path, O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    const int fd = open(o->path, O_WRONLY | O_TRUNC | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     if (fd < 0 && errno == ENXIO && S_ISFIFO(st->st_mode)) {
         return GR_AGAIN;
     }
@@ -112,9 +138,20 @@ static mode_t less_umask(mode_t mode)
     return mode & ~mask;
 }
 
+/* A file that is mounted by itself, as containers mount single ones: nothing can be renamed over it. */
+static bool is_mount_point(const struct gr_out_file *o, bool there)
+{
+    struct statx self;
+    return there && statx(AT_FDCWD, o->path, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &self) == 0 &&
+           (self.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
+}
+
 static enum gr_status open_beside(struct gr_out_file *o, mode_t mode)
 {
-    snprintf(o->beside, sizeof(o->beside), "%s.XXXXXX", o->path);
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof(folder), "%s", o->path);
+    /* A short name of its own: one made of the file's may be longer than a name may be. */
+    snprintf(o->beside, sizeof(o->beside), "%s/.graft-XXXXXX", dirname(folder));
     const int fd = mkostemp(o->beside, O_CLOEXEC);
     if (fd < 0) {
         o->beside[0] = '\0';
@@ -130,24 +167,25 @@ static enum gr_status open_beside(struct gr_out_file *o, mode_t mode)
 enum gr_status gr_out_file_try(const char *what, const char *path, mode_t mode, bool keep_old, struct gr_out_file *out)
 {
     struct gr_out_file o = {.what = what, .keep_old = keep_old};
-    struct stat st;
-    bool there = false;
-    const int own = own_fd(path);
-    if (own >= 0) {
-        snprintf(o.path, sizeof(o.path), "%s", path);
-        GR_TRY(take_fd(&o, fcntl(own, F_DUPFD_CLOEXEC, 0), "w"));
+    struct place p;
+    if (path[0] == '\0') {
+        log_error("%s: an empty name; a file is wanted", what);
+        return GR_EINVAL;
+    }
+    GR_TRY(follow_links(what, path, o.path, &p));
+    if (p.own >= 0) {
+        GR_TRY(take_fd(&o, fcntl(p.own, F_DUPFD_CLOEXEC, 0), "w"));
         *out = o;
         return GR_OK;
     }
-    GR_TRY(follow_links(what, path, o.path, &st, &there));
-    if (there && S_ISDIR(st.st_mode)) {
+    if (p.there && S_ISDIR(p.st.st_mode)) {
         return fail(what, path, "is a folder; a file is wanted");
     }
-    if (there && S_ISREG(st.st_mode) && keep_old) {
+    if (p.there && S_ISREG(p.st.st_mode) && keep_old) {
         return fail(what, path, "the file exists; it is not replaced");
     }
-    GR_TRY(there && !S_ISREG(st.st_mode) ? open_directly(&o, &st)
-                                         : open_beside(&o, there ? st.st_mode & 07777 : less_umask(mode)));
+    const bool replaced = !p.opened && (!p.there || S_ISREG(p.st.st_mode)) && !is_mount_point(&o, p.there);
+    GR_TRY(replaced ? open_beside(&o, p.there ? p.st.st_mode & 07777 : less_umask(mode)) : open_directly(&o, &p.st));
     *out = o;
     return GR_OK;
 }
@@ -176,14 +214,24 @@ static bool put_in_place(const struct gr_out_file *o)
     return done;
 }
 
+/* A stream that failed earlier no longer knows why. What is wrong with the file is still wrong: writing a byte more
+ * tells. */
+static bool flushed(FILE *f)
+{
+    if (!ferror(f)) {
+        return fflush(f) == 0;
+    }
+    (void)!write(fileno(f), "\n", 1); /* for errno; the file is given up in any case */
+    return false;
+}
+
 enum gr_status gr_out_file_close(struct gr_out_file *o, bool good, struct gr_out_place *place_out)
 {
     struct gr_out_place place = {0};
     struct stat st;
     errno = 0;
     /* By its name: another program may have made it anew. */
-    const bool whole =
-        good && !ferror(o->f) && fflush(o->f) == 0 && (o->beside[0] == '\0' || stat(o->beside, &st) == 0);
+    const bool whole = good && flushed(o->f) && (o->beside[0] == '\0' || stat(o->beside, &st) == 0);
     const int error = errno;
     const bool closed = fclose(o->f) == 0;
     o->f = NULL;

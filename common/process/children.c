@@ -19,13 +19,19 @@
 
 #define RETRY_NS GR_S
 
+/* A terminal that goes away (SIGHUP) ends a command as SIGTERM does, unless its parent asked for the opposite (nohup).
+ */
 static sigset_t watched(void)
 {
     sigset_t set;
+    struct sigaction hangup;
     sigemptyset(&set);
     sigaddset(&set, SIGCHLD);
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGTERM);
+    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN) {
+        sigaddset(&set, SIGHUP);
+    }
     return set;
 }
 
@@ -56,7 +62,7 @@ static void become_child(const struct gr_children *c, const struct gr_child *k, 
         unsetenv("GRAFT_KEY_FILE"); /* it would go before */
         setenv("GRAFT_KEY", c->key_hex, 1);
     }
-    gr_joined_hand_over(k->joined_fd, k->silent);
+    gr_joined_hand_over(k->joined_fd, k->silent, k->restart.worked);
     execv(k->argv[0], k->argv);
     log_error("cannot start %s: %s", k->argv[0], strerror(errno));
     _exit(1);
@@ -194,13 +200,25 @@ static enum gr_child_event take_end(struct gr_child *k, int status)
     return GR_CHILD_RESTARTED;
 }
 
+/* Whether the child has ended. Its status may have been taken by somebody else (ECHILD): then nothing is known but that
+ * it is gone, which counts as an end by a failure of its own. */
+static bool has_ended(pid_t pid, int *status)
+{
+    const pid_t got = waitpid(pid, status, WNOHANG);
+    if (got < 0 && errno == ECHILD) {
+        *status = W_EXITCODE(1, 0);
+        return true;
+    }
+    return got == pid;
+}
+
 static enum gr_child_event reap(struct gr_children *c, int *index_out)
 {
     for (int i = 0; i < c->n; i++) {
         struct gr_child *k = &c->child[i];
         int status = 0;
         (void)gr_children_joined(c, i);
-        if (k->pid == 0 || waitpid(k->pid, &status, WNOHANG) != k->pid) {
+        if (k->pid == 0 || !has_ended(k->pid, &status)) {
             continue;
         }
         (void)gr_children_joined(c, i); /* it may have joined and ended since the line above */
@@ -273,7 +291,8 @@ void gr_children_finish(struct gr_children *c, int grace_ms)
     for (;;) {
         for (int i = 0; i < c->n; i++) {
             struct gr_child *k = &c->child[i];
-            if (k->pid != 0 && waitpid(k->pid, NULL, WNOHANG) == k->pid) {
+            int status;
+            if (k->pid != 0 && has_ended(k->pid, &status)) {
                 k->pid = 0;
             }
         }

@@ -12,9 +12,12 @@
 #define FD_VARIABLE "GRAFT_JOINED_FD"
 #define SILENT_VARIABLE "GRAFT_SILENT_UNTIL_JOINED"
 
-static int parent_fd = -1;
+#define WORKED_VARIABLE "GRAFT_JOINED_BEFORE"
 
-void gr_joined_hand_over(int fd, bool silent)
+static int parent_fd = -1;
+static bool joined_before;
+
+void gr_joined_hand_over(int fd, bool silent, bool worked)
 {
     char number[16];
     snprintf(number, sizeof(number), "%d", fd);
@@ -22,6 +25,9 @@ void gr_joined_hand_over(int fd, bool silent)
     setenv(FD_VARIABLE, number, 1);
     if (silent) {
         setenv(SILENT_VARIABLE, "1", 1);
+    }
+    if (worked) {
+        setenv(WORKED_VARIABLE, "1", 1);
     }
 }
 
@@ -32,9 +38,16 @@ void gr_joined_inherit(void)
     if (number != NULL && gr_parse_int(number, 0, INT_MAX, &fd) && fcntl((int)fd, F_SETFD, FD_CLOEXEC) == 0) {
         parent_fd = (int)fd;
         gr_log_hush(getenv(SILENT_VARIABLE) != NULL);
+        joined_before = getenv(WORKED_VARIABLE) != NULL;
     }
     unsetenv(FD_VARIABLE);
     unsetenv(SILENT_VARIABLE);
+    unsetenv(WORKED_VARIABLE);
+}
+
+bool gr_joined_before(void)
+{
+    return joined_before;
 }
 
 void gr_joined_tell(void)

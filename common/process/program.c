@@ -1,9 +1,15 @@
 #include "common/process/program.h"
 
+#include "common/base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
 #include <libgen.h>
 #include <limits.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 const char *gr_program_sibling(const char *name)
@@ -16,8 +22,33 @@ const char *gr_program_sibling(const char *name)
     return path;
 }
 
-void gr_program_take_errors(void)
+/* Standard input that was closed reads as empty; output that was closed takes nothing, so that its loss is an error. */
+static void fill_standard_descriptors(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF) {
+            (void)!open("/dev/null", O_RDONLY); /* the lowest number that is free: fd */
+        }
+    }
+}
+
+int gr_program_end(int status)
+{
+    const bool failed_before = ferror(stdout) != 0;
+    errno = 0;
+    if (fflush(stdout) == 0 && !failed_before) {
+        return status;
+    }
+    if (status == 0) {
+        log_error("cannot write to standard output%s%s", errno != 0 ? ": " : "", errno != 0 ? strerror(errno) : "");
+    }
+    return status == 0 ? 1 : status;
+}
+
+void gr_program_begin(void)
 {
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
+    signal(SIGCHLD, SIG_DFL);
+    fill_standard_descriptors();
 }

@@ -5,8 +5,16 @@
 /* Path of `name` ("graft-target") in the folder of the running program; static buffer, valid until the next call. */
 const char *gr_program_sibling(const char *name);
 
-/* A closed pipe (SIGPIPE) and the limit on file sizes (SIGXFSZ, `ulimit -f') become errors of the call that meets them,
- * told like any other, instead of signals that end the process. To be called first in main(). */
-void gr_program_take_errors(void);
+/* Makes what a program inherits safe. To be called first in main().
+ * - A closed pipe (SIGPIPE) and the limit on file sizes (SIGXFSZ, `ulimit -f') become errors of the call that meets
+ * them, told like any other, instead of signals that end the process.
+ * - The end of a child is told, even if the parent ignores SIGCHLD: an ignored signal survives exec, and the kernel
+ * then takes the child's status away before anybody has seen it.
+ * - Descriptors 0 to 2 that are closed become /dev/null's: else the next file or socket that is opened gets their
+ * numbers, and text and log lines go into it. Output that is read-only fails at its first write. */
+void gr_program_begin(void);
+
+/* What main() returns: the status, or 1 and a line where all went well but standard output did not take everything. */
+int gr_program_end(int status);
 
 #endif

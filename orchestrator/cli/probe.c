@@ -118,7 +118,7 @@ int gr_command_ping(int argc, char **argv)
     if (status < 0) {
         status = 1;
         if (gr_remote_open(&o, 0, &r) == GR_OK) {
-            status = ping_all(&r, &o) == GR_OK && fflush(stdout) == 0 ? 0 : 1;
+            status = ping_all(&r, &o) == GR_OK ? 0 : 1;
             gr_remote_close(&r);
         }
         (void)gr_report_failure(&o, status);

@@ -160,6 +160,17 @@ static enum gr_status apply_list(const char *path, yaml_document_t *doc, const y
     return GR_OK;
 }
 
+/* A NUL byte would end a value early, unseen. */
+static enum gr_status check_bytes(const char *path, const yaml_document_t *doc)
+{
+    for (const yaml_node_t *n = doc->nodes.start; n < doc->nodes.top; n++) {
+        if (n->type == YAML_SCALAR_NODE && strlen((const char *)n->data.scalar.value) != n->data.scalar.length) {
+            return complain(path, n, "a NUL byte ends", (const char *)n->data.scalar.value);
+        }
+    }
+    return GR_OK;
+}
+
 /* YAML's own types say nothing that the options do not know; another tag asks for something that is not done here. */
 static enum gr_status check_tags(const char *path, const yaml_document_t *doc)
 {
@@ -260,6 +271,10 @@ static enum gr_status load_document(const char *path, yaml_parser_t *parser, yam
     if (yaml_parser_load(parser, out) != 0) {
         return GR_OK;
     }
+    if (parser->error == YAML_READER_ERROR) { /* it has no line yet */
+        log_error("%s: byte %zu: %s", path, parser->problem_offset, parser->problem);
+        return GR_EINVAL;
+    }
     log_error("%s:%zu:%zu: %s", path, parser->problem_mark.line + 1, parser->problem_mark.column + 1,
               parser->problem != NULL ? parser->problem : "not valid YAML");
     return GR_EFORMAT;
@@ -294,6 +309,9 @@ static enum gr_status parse(const char *path, FILE *f, struct gr_yaml_config *c)
         st = expect_end(path, &parser);
         if (st == GR_OK) {
             st = check_tags(path, &c->document);
+        }
+        if (st == GR_OK) {
+            st = check_bytes(path, &c->document);
         }
         if (st != GR_OK) {
             yaml_document_delete(&c->document);

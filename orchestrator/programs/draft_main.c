@@ -47,6 +47,6 @@ int main(int argc, char **argv)
         return 2;
     }
     o.tuned = tuned.file != NULL ? &tuned : NULL;
-    gr_program_take_errors();
+    gr_program_begin();
     return gr_supervise_exit_status(gr_draft_worker_run(&o));
 }

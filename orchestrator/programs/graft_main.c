@@ -52,10 +52,8 @@ static int unknown(const char *command)
     return 2;
 }
 
-int main(int argc, char **argv)
+static int dispatch(int argc, char **argv)
 {
-    gr_log_init("graft");
-    gr_program_take_errors();
     if (argc < 2) {
         usage(stderr);
         return 2;
@@ -74,4 +72,11 @@ int main(int argc, char **argv)
         }
     }
     return unknown(argv[1]);
+}
+
+int main(int argc, char **argv)
+{
+    gr_log_init("graft");
+    gr_program_begin();
+    return gr_program_end(dispatch(argc, argv));
 }

@@ -68,6 +68,7 @@ static struct gr_target_options target_options(const struct gr_options *o)
 {
     return (struct gr_target_options){.model = o->model,
                                       .head = o->head,
+                                      .head_optional = gr_joined_before(),
                                       .ship_features = o->ship_features,
                                       .capture_layers = o->capture_layers,
                                       .feature_keep = (int)o->feature_keep,
@@ -134,7 +135,7 @@ int main(int argc, char **argv)
     if (gr_tuned_open(options.tuned, options.require_tuned, on_gpu, &tuned) != GR_OK) {
         return 2;
     }
-    gr_program_take_errors();
+    gr_program_begin();
     o.tuned = draft.tuned = tuned.file != NULL ? &tuned : NULL;
     return gr_supervise_exit_status(draft.model != NULL ? run_pair(&o, &draft) : gr_target_worker_run(&o));
 }

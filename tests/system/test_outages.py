@@ -103,6 +103,33 @@ def drafter_that_cannot_come_back():
 
 
 @case
+def target_comes_back_without_its_heads_folder():
+    want = plain_ids()
+    copy = Copy(HEAD)
+    r = Run("--draft", copy.path, *FIXED)
+    r.reach(20)
+    copy.take_away()
+    os.kill(r.child("graft-target"), signal.SIGKILL)
+    _, err = ends_whole(r, want)
+    assert len(lines_with(err, "cannot be made with the head")) == 1, err[-2000:]
+
+
+def ignore_children():
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
+
+@case
+def an_ignored_end_of_children_is_seen_all_the_same():
+    want = plain_ids()
+    for name in ("graft-draft", "graft-target"):
+        r = Run("--draft", HEAD, *FIXED, limits=ignore_children)
+        r.reach(20)
+        os.kill(r.child(name), signal.SIGKILL)
+        _, err = ends_whole(r, want)
+        assert len(lines_with(err, "was killed by signal 9")) == 1, err[-2000:]
+
+
+@case
 def drafter_that_comes_back_after_all():
     copy = Copy(DRAFT)
     with Serve("--spawn", "--model", TARGET, "--draft", copy.path, spawn=False) as s:

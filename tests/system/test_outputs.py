@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 
-from harness import GRAFT, SLOW, TARGET, case, main, run, wait_for
+from harness import GRAFT, HEAD, SLOW, TARGET, case, main, run, wait_for
 from served import Folder
 
 KINDS = {stat.S_IFCHR: "device", stat.S_IFIFO: "FIFO", stat.S_IFLNK: "link", stat.S_IFREG: "file"}
@@ -203,6 +203,87 @@ def keys_that_come_through_a_fifo():
     shell = f'exec "{GRAFT}" session list --connect 127.0.0.1:1 --key-file <(cat "{folder.key}")'
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=90 * SLOW)
     assert "key" not in done.stderr and "127.0.0.1:1" in done.stderr, done.stderr
+
+
+def shell(line, **names):
+    """A line of bash; names become variables of it."""
+    env = dict(os.environ, GRAFT=GRAFT, BENCH=GRAFT + "-bench", TARGET=TARGET, HEAD=HEAD,
+               RUN=f"{GRAFT} run --model {TARGET} --prompt x --max-tokens 8", **names)
+    return subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=90 * SLOW, env=env)
+
+
+@case
+def closed_descriptors_take_nothing():
+    with tempfile.TemporaryDirectory() as d:
+        trace = os.path.join(d, "t.json")
+        done = shell("$RUN --draft $HEAD --trace-file $T >&- 2>&-", T=trace)
+        assert done.returncode == 1  # the text is lost
+        done = shell("$RUN --draft $HEAD --trace-file $T <&- 2>&-", T=trace)
+        assert done.returncode == 0 and done.stdout, done
+        with open(trace, encoding="utf-8") as f:
+            json.load(f)
+
+
+@case
+def output_that_is_lost_is_an_error():
+    for command in ("$BENCH transport --transport loop --iters 5 --sizes 64 -o json", "$BENCH --help", "$BENCH --version",
+                    "$GRAFT --help", "$GRAFT run --help", "$GRAFT --version"):
+        done = shell(command + " >&-")
+        assert done.returncode == 1 and "cannot write to standard output" in done.stderr, (command, done)
+
+
+@case
+def link_to_standard_output():
+    with tempfile.TemporaryDirectory() as d:
+        for i, target in enumerate(("/dev/stdout", "/proc/self/fd/1", "/proc/thread-self/fd/1", "l0")):
+            link, out = os.path.join(d, f"l{i}"), os.path.join(d, f"out{i}")
+            os.symlink(target, link)
+            done = shell("(echo first; $RUN --trace-file $L; echo last) > $O", L=link, O=out)
+            with open(out, encoding="utf-8") as f:
+                text = f.read()
+            assert done.returncode == 0, done
+            assert text.startswith("first") and text.endswith("last\n") and '"traceEvents"' in text, (target, text[:300])
+            done = shell("$RUN --trace-file $L | cat", L=link)
+            assert '"traceEvents"' in done.stdout, (target, done)
+
+
+@case
+def names_of_every_length():
+    with tempfile.TemporaryDirectory() as d:
+        for n in (249, 255):
+            path = os.path.join(d, "a" * n)
+            assert run("run", "--model", TARGET, "--prompt", "x", "--max-tokens", "2", "--trace-file", path).returncode == 0
+            assert os.listdir(d) == ["a" * n]
+            os.unlink(path)
+        done = run("run", "--model", TARGET, "--prompt", "x", "--max-tokens", "4000", "--trace-file", "")
+        assert done.returncode != 0 and not done.stdout and "empty name" in done.stderr, done
+
+
+@case
+def nul_in_a_configuration():
+    with tempfile.TemporaryDirectory() as d:
+        path = os.path.join(d, "c.yaml")
+        with open(path, "w", encoding="utf-8") as f:
+            f.write('session:\n  stop: "t\\0zz"\n')
+        done = run("run", "--config", path, "--model", TARGET, "--prompt", "x")
+        assert done.returncode == 2 and ":2:9: a NUL byte" in done.stderr, done
+
+
+@case
+def a_hangup_leaves_nothing():
+    with tempfile.TemporaryDirectory() as d:
+        ready = os.path.join(d, "ready")
+        server = Server(Folder(), ready)
+        wait_for(lambda: os.path.exists(ready))
+        server.p.send_signal(signal.SIGHUP)
+        server.p.communicate(timeout=20 * SLOW)
+        assert server.p.returncode == 0 and not os.listdir(d), (server.p.returncode, os.listdir(d))
+        p = subprocess.Popen([GRAFT, "run", "--model", TARGET, "--prompt", "x", "--ignore-eos", "--max-tokens", "20000",
+                              "--trace-file", os.path.join(d, "t")], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        p.stdout.read(1)
+        p.send_signal(signal.SIGHUP)
+        p.communicate(timeout=20 * SLOW)
+        assert p.returncode == 129 and os.listdir(d) in ([], ["t"]), (p.returncode, os.listdir(d))
 
 
 sys.exit(main())

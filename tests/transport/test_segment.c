@@ -144,7 +144,7 @@ static int make_under_limit(size_t bytes, rlim_t limit)
     struct gr_segment s;
     struct gr_why why = {.text = ""};
     const struct rlimit r = {.rlim_cur = limit, .rlim_max = limit};
-    gr_program_take_errors();
+    gr_program_begin();
     if (setrlimit(RLIMIT_FSIZE, &r) != 0) {
         return 2;
     }
