@@ -169,8 +169,7 @@ enum gr_status gr_out_file_try(const char *what, const char *path, mode_t mode, 
     struct gr_out_file o = {.what = what, .keep_old = keep_old};
     struct place p;
     if (path[0] == '\0') {
-        log_error("%s: an empty name; a file is wanted", what);
-        return GR_EINVAL;
+        return fail(what, path, "an empty name; a file is wanted");
     }
     GR_TRY(follow_links(what, path, o.path, &p));
     if (p.own >= 0) {

@@ -97,7 +97,8 @@ struct gr_spec_decision {
 };
 
 /* Constants. The unit "root round" is what a round without a tree takes at the same moment. All were tuned on
- * tests/sim/test_sessions_speed and on `graft-bench sweep` and `sessions`; docs/PERFORMANCE.md has what they brought.
+ * tests/sim/test_sessions_speed and on `graft-bench sweep` and `sessions`; docs/lab/2026-11-26-notebook.md has what
+ * they brought.
  */
 
 /* ---- one session alone ---- */

@@ -54,7 +54,7 @@ struct gr_specpv_decision gr_specpv_decide(const struct gr_specpv_input *in);
 const char *gr_specpv_why_text(enum gr_specpv_why why);
 
 /* What `auto` wants of a session of n_token tokens, prompt and the most new ones, where it was told nothing: retrieval
- * and threshold. Small views lose more tokens and gain more time (docs/PERFORMANCE.md, SpecPV). */
+ * and threshold. Small views lose more tokens and gain more time (docs/lab/2026-11-26-notebook.md, SpecPV). */
 struct gr_specpv_params gr_specpv_automatic(const struct gr_specpv_params *wanted, uint64_t n_token);
 /* What is wanted, by what the target has: zeroes become its values, larger ones are cut to it. */
 struct gr_specpv_params gr_specpv_resolve(const struct gr_specpv_params *wanted, const struct gr_specpv_params *most);

@@ -1,6 +1,7 @@
 /* Many sessions on simulated GPUs, in their time: what automatic trees bring against plain decoding. Prices are those
- * of an H200 with an 8B model (docs/PERFORMANCE.md), the models are tables. So this shows what the state machines make
- * of such a device: who is drafted and verified with whom, how large trees are, when they are given up. */
+ * of an H200 with an 8B model (docs/lab/2026-11-26-notebook.md), the models are tables. So this shows what the state
+ * machines make of such a device: who is drafted and verified with whom, how large trees are, when they are given up.
+ */
 #include "common/protocol/wire.h"
 #include "tests/sim/pair_util.h"
 

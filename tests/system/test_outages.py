@@ -104,6 +104,7 @@ def drafter_that_cannot_come_back():
 
 @case
 def target_comes_back_without_its_heads_folder():
+    """GR_FALLBACK_HEAD_GONE."""
     want = plain_ids()
     copy = Copy(HEAD)
     r = Run("--draft", copy.path, *FIXED)
