@@ -33,6 +33,7 @@ int main(int argc, char **argv)
     struct gr_options options;
     struct gr_tuned tuned;
     gr_log_init("draft");
+    gr_program_begin();
     gr_joined_inherit();
     if (gr_supervise_wanted(argc, argv)) {
         return gr_supervise_run("draft", argc, argv);
@@ -47,6 +48,5 @@ int main(int argc, char **argv)
         return 2;
     }
     o.tuned = tuned.file != NULL ? &tuned : NULL;
-    gr_program_begin();
     return gr_supervise_exit_status(gr_draft_worker_run(&o));
 }

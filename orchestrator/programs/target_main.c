@@ -117,6 +117,7 @@ int main(int argc, char **argv)
     struct gr_options options;
     struct gr_tuned tuned;
     gr_log_init("target");
+    gr_program_begin();
     gr_joined_inherit();
     if (gr_supervise_wanted(argc, argv)) {
         return gr_supervise_run("target", argc, argv);
@@ -135,7 +136,6 @@ int main(int argc, char **argv)
     if (gr_tuned_open(options.tuned, options.require_tuned, on_gpu, &tuned) != GR_OK) {
         return 2;
     }
-    gr_program_begin();
     o.tuned = draft.tuned = tuned.file != NULL ? &tuned : NULL;
     return gr_supervise_exit_status(draft.model != NULL ? run_pair(&o, &draft) : gr_target_worker_run(&o));
 }
