@@ -48,22 +48,24 @@ void gr_log_init(const char *role)
 {
     log_role = role;
     const char *level = getenv("GRAFT_LOG");
-    if (level != NULL) {
-        bool known = false;
-        for (int i = 0; i < 4; i++) {
-            if (strcmp(level, level_keys[i]) == 0) {
-                gr_log_set_level((enum gr_log_level)i);
-                known = true;
-            }
-        }
-        if (!known) {
-            log_warn("GRAFT_LOG: unknown level `%s'; known: error, warn, info, debug", level);
-        }
+    if (level != NULL && !gr_log_set_level_by_name(level)) {
+        log_warn("GRAFT_LOG: unknown level `%s'; known: error, warn, info, debug", level);
     }
     const char *topics = getenv("GRAFT_DEBUG");
     if (topics != NULL) {
         atomic_store(&log_topics, parse_topics(topics));
     }
+}
+
+bool gr_log_set_level_by_name(const char *name)
+{
+    for (int i = 0; i < (int)(sizeof(level_keys) / sizeof(level_keys[0])); i++) {
+        if (strcmp(name, level_keys[i]) == 0) {
+            gr_log_set_level((enum gr_log_level)i);
+            return true;
+        }
+    }
+    return false;
 }
 
 void gr_log_set_level(enum gr_log_level level)

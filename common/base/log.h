@@ -13,6 +13,8 @@ enum gr_log_topic { GR_TOPIC_ROUND = 1, GR_TOPIC_KV = 2, GR_TOPIC_METRICS = 4 };
 /* role: static string put in front of every line ("graft", "target", "draft"). Reads the environment. */
 void gr_log_init(const char *role);
 void gr_log_set_level(enum gr_log_level level);
+/* "error", "warn", "info", "debug"; false: none of them, and nothing has changed. */
+bool gr_log_set_level_by_name(const char *name);
 /* While it is hushed nothing is logged, whatever the level: for a program whose parent has told already what it would
  * say. */
 void gr_log_hush(bool hushed);

@@ -173,5 +173,8 @@ int gr_options_parse(struct gr_options *o, int argc, char **argv)
             return answer(o, names_group && argv[i + 1][0] != '-' ? argv[i + 1] : NULL);
         }
     }
+    if (o->log_level != NULL) {
+        (void)gr_log_set_level_by_name(o->log_level); /* one of the row's choices */
+    }
     return -1;
 }

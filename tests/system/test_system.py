@@ -24,6 +24,15 @@ FIXED = ("--num-speculative-tokens", "7")  # drafts whatever it costs; `auto` ma
 # ---- texts ----
 
 @case
+def log_level_reaches_every_program():
+    def said(*args, **env):
+        return run("run", "--model", TARGET, "--draft", DRAFT, "--prompt", "x", "--max-tokens", "2", *args, env=env).stderr
+    for role in ("graft", "target", "draft"):
+        assert f"{role}: info:" in said("--log-level", "info", GRAFT_LOG="error"), role
+    assert "info:" not in said("--log-level", "warn", GRAFT_LOG="info")
+
+
+@case
 def transports_give_plain_text():
     for temperature in ("0", "0.7", "1.3"):
         args = ("--max-tokens", "64", "--ignore-eos", "--temperature", temperature, "--seed", "7")
