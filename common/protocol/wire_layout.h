@@ -1,4 +1,4 @@
-/* Byte offsets of the data path's frames (docs/PROTOCOL.md, "Frames"). All integers little-endian. A device that
+/* Byte offsets of the data path's frames (docs/frames.md). All integers little-endian. A device that
  * reads or writes frames uses these offsets; hosts use wire.h. Common subset of C and CUDA C++. */
 #ifndef GR_COMMON_PROTOCOL_WIRE_LAYOUT_H
 #define GR_COMMON_PROTOCOL_WIRE_LAYOUT_H

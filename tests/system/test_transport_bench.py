@@ -12,7 +12,7 @@ import sys
 from harness import BUILD, SLOW, case, children, main, wait_for
 
 BENCH = os.path.join(BUILD, "graft-bench")
-ROUND_BYTES = (40 + 4 + 6 * 63) + (40 + 20 + 6) + (40 + 12 + 6 * 8192)  # docs/PROTOCOL.md
+ROUND_BYTES = (40 + 4 + 6 * 63) + (40 + 20 + 6) + (40 + 12 + 6 * 8192)  # docs/frames.md
 KEY = "ab" * 32
 
 

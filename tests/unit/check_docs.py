@@ -55,8 +55,17 @@ def too_wide(page, text):
             yield f"{page}:{i}: {len(line)} columns, {WIDTH} are the most"
 
 
+def unproved_bytes(page, text):
+    """Examples of bytes: those of a golden frame that test_wire encodes and decodes, nothing else."""
+    golden = "".join(re.findall(r'"([0-9a-f]+)"', read("tests/unit/common/protocol/test_wire.c")))
+    for example in re.findall(r"^```hex\n(.*?)^```", text, re.M | re.S):
+        if "".join(example.split()) not in golden:
+            yield f"{page}: no golden frame of test_wire.c has the bytes {example.split()[0]} ..."
+
+
 def complaints(page, files):
     text = read(page)
+    yield from unproved_bytes(page, text)
     if page not in NOT_YET:
         yield from too_wide(page, text)
     for kind in re.findall(r"^```mermaid\n(\S+)", text, re.M):
