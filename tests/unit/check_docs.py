@@ -63,8 +63,25 @@ def unproved_bytes(page, text):
             yield f"{page}: no golden frame of test_wire.c has the bytes {example.split()[0]} ..."
 
 
+def other_constants(page, text, files):
+    """Constants that docs/policy.md names must be defined so, and all of the policies' must be in it."""
+    if page != "docs/policy.md":
+        return
+    defined = {}
+    for f in files:
+        if f.startswith(("target_worker/policy/", "draft_worker/tree/")):
+            defined.update(re.findall(r"^#define (\w+) ([-\d.]+[fu]?)(?= |$)", read(f), re.M))
+    for name, value in re.findall(r"^\| `(\w+)` \| ([^ ]+) \|", text, re.M):
+        if defined.get(name) != value:
+            yield f"{page}: {name} is {defined.get(name)} in the code, not {value}"
+    for name in defined:
+        if name.startswith("GR_SPEC_") and f"| `{name}` |" not in text:
+            yield f"{page}: {name} is missing"
+
+
 def complaints(page, files):
     text = read(page)
+    yield from other_constants(page, text, files)
     yield from unproved_bytes(page, text)
     if page not in NOT_YET:
         yield from too_wide(page, text)
