@@ -36,13 +36,14 @@ int gr_program_end(int status)
 {
     const bool failed_before = ferror(stdout) != 0;
     errno = 0;
-    if (fflush(stdout) == 0 && !failed_before) {
+    if ((fflush(stdout) == 0 && !failed_before) || status != 0) {
         return status;
     }
-    if (status == 0) {
-        log_error("cannot write to standard output%s%s", errno != 0 ? ": " : "", errno != 0 ? strerror(errno) : "");
+    if (errno == EPIPE) {
+        return 128 + SIGPIPE;
     }
-    return status == 0 ? 1 : status;
+    log_error("cannot write to standard output%s%s", errno != 0 ? ": " : "", errno != 0 ? strerror(errno) : "");
+    return 1;
 }
 
 void gr_program_begin(void)

@@ -14,7 +14,8 @@ const char *gr_program_sibling(const char *name);
  * numbers, and text and log lines go into it. Output that is read-only fails at its first write. */
 void gr_program_begin(void);
 
-/* What main() returns: the status, or 1 and a line where all went well but standard output did not take everything. */
+/* What main() returns: the status or, where all went well but standard output did not take everything, 1 and a line. A
+ * reader that has left is no error to tell of: then it is a shell's status of a program that SIGPIPE has ended. */
 int gr_program_end(int status);
 
 #endif

@@ -2,8 +2,8 @@
 
 #include "common/base/status.h"
 
-#define PRIOR_DRAFTER 8.0f  /* pseudo-counts behind the model's own probability */
-#define PRIOR_SESSION 32.0f /* and after what the whole drafter has learnt */
+#define PRIOR_DRAFTER 8.0f  /* counts that the model's own probability is worth */
+#define PRIOR_SESSION 32.0f /* counts that the whole drafter's history is worth */
 #define PROB_MIN 0.0001f
 #define PROB_MAX 0.999f
 

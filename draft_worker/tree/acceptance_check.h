@@ -11,8 +11,8 @@
 #include <stdint.h>
 
 #define GR_CHECK_WINDOW 64      /* rounds */
-#define GR_CHECK_COLLAPSED 0.25 /* of what was expected: the alarm */
-#define GR_CHECK_RECOVERED 0.5  /* and its end */
+#define GR_CHECK_COLLAPSED 0.25 /* share of what was expected, below which the alarm is raised */
+#define GR_CHECK_RECOVERED 0.5  /* share above which the alarm ends */
 #define GR_CHECK_SIGMAS 4.0     /* a short fall that luck explains is none */
 
 enum gr_check_event { GR_CHECK_NOTHING, GR_CHECK_REPORT, GR_CHECK_ALARM, GR_CHECK_END };

@@ -362,7 +362,7 @@ int gr_options_load(struct gr_options *o, int argc, char **argv, struct gr_yaml_
 {
     const int status = gr_options_parse(o, argc, argv);
     if (status >= 0) {
-        return status;
+        return gr_report_failure(o, status);
     }
     const enum gr_status st = o->config != NULL ? gr_yaml_config_load(o->config, o, config_out) : GR_OK;
     if (st != GR_OK) {

@@ -15,8 +15,8 @@
 #define DOUBT_CALIBRATED 0.1
 #define DOUBT_LEAST 0.03
 #define TRUST_FIRST 12      /* passes without a size after which its price is doubted */
-#define TRUST_LAST 3072     /* the same of one that has turned out right again and again */
-#define TRUST_GROWTH 4      /* each time that it turns out right */
+#define TRUST_LAST 3072     /* the same of a size that has turned out right again and again */
+#define TRUST_GROWTH 4      /* times that the trust of a size grows each time that it turns out right */
 #define TRUE_WITHIN 0.15    /* of its estimate: a trial that has found the price right */
 #define HOPE_FEWER 0.5      /* of its estimate: what a doubted size below all known ones takes at least */
 #define PROPORTION_MAX 1.5  /* a pass of twice the rows takes at most so many times twice as long */

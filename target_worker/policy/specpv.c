@@ -5,20 +5,20 @@
 #include <math.h>
 #include <stddef.h>
 
-#define DRIFT_KEEP 0.9            /* of the sums, by each judgement */
-#define DRIFT_PRIOR 16.0          /* tokens, to begin with, */
-#define DRIFT_PRIOR_MISMATCH 0.25 /* and mismatches among them: the first refreshes come early */
-#define PAYS 1.05                 /* estimates are not that good */
-#define TRIAL_KEEP 0.9            /* of what rounds in full took, by each */
-#define TRIAL_PLAIN 8             /* of them before a try: something to compare with */
-#define TRIAL_REGRET 4.0          /* rounds in full that a try may lose; after one that failed, half as many */
-#define TRIAL_FIRST 32            /* rounds in full after a try that failed; doubled by each */
+#define DRIFT_KEEP 0.9            /* share of the sums that a judgement keeps */
+#define DRIFT_PRIOR 16.0          /* tokens that count as judged before any has been */
+#define DRIFT_PRIOR_MISMATCH 0.25 /* mismatches among those tokens: the first refreshes come early */
+#define PAYS 1.05                 /* times what full rounds bring: estimates are not better than that */
+#define TRIAL_KEEP 0.9            /* share of what full rounds took that each new one keeps */
+#define TRIAL_PLAIN 8             /* full rounds before a try, to compare it with */
+#define TRIAL_REGRET 4.0          /* full rounds that a try may lose; half as many after one that failed */
+#define TRIAL_FIRST 32            /* full rounds after a try that failed; each failure doubles them */
 #define TRIAL_LAST 1024
-#define DRIFT_MISSING_MAX 0.5 /* mismatches that may be expected among the missing tokens */
+#define DRIFT_MISSING_MAX 0.5 /* expected mismatches among the missing tokens that make a refresh due */
 
-#define AUTO_SHARE 16      /* of prompt and new tokens, one is retrieved in so many; */
-#define AUTO_BLOCKS_MIN 32 /* blocks, */
-#define AUTO_THRESHOLD 2   /* and contexts must be longer than so many times that */
+#define AUTO_SHARE 16      /* one token is retrieved in so many of prompt and new tokens */
+#define AUTO_BLOCKS_MIN 32 /* the least blocks that are retrieved */
+#define AUTO_THRESHOLD 2   /* shorter contexts than so many views are verified in full */
 
 static uint32_t resolve(uint32_t wanted, uint32_t most)
 {

@@ -139,7 +139,7 @@ def how_far_a_head_looks_back():
     assert length["2"] > 1.2, length  # even the last two bring something
     for bad in ("-1", "1", "2.0", "16777217"):
         refused(["--model", TARGET, "--prompt", "a", "--draft-context", bad], 2, "--draft-context", "0 or", "2 to 16777216")
-    refused(["--model", TARGET, "--prompt", "a"], 2, "draft-context", "2 to 16777216", env={"GRAFT_DRAFT_CONTEXT": "1"})
+    refused(["--model", TARGET, "--prompt", "a"], 2, "GRAFT_DRAFT_CONTEXT", "2 to 16777216", env={"GRAFT_DRAFT_CONTEXT": "1"})
     with tempfile.TemporaryDirectory() as d:
         path = os.path.join(d, "one.yaml")
         with open(path, "w", encoding="utf-8") as f:

@@ -208,7 +208,6 @@ def failed(done, status, *words):
 def failures_are_json():
     prompt = ("--model", TARGET, "--prompt", "x")
     for args, status, word in (((*prompt, "--stop", "x<|eot_id|>"), 2, "special token"),
-                               ((*prompt, "--method", "magic"), 2, "magic"),
                                (("--model", TARGET), 2, "--prompt"),
                                (("--model", "/nonexistent", "--prompt", "x"), 1, "/nonexistent"),
                                ((*prompt, "--draft", "/nonexistent"), 1, "/nonexistent"),
@@ -220,7 +219,9 @@ def failures_are_json():
         assert out["finish_reason"] == "error" and out["token_ids"] == [] and out["text"] == "", out
     failed(run("run", "--json", *prompt, "--keep"), 2, "--keep")
     failed(run("run", "--json", *prompt, "--config", "/nonexistent"), 1, "/nonexistent")
-    assert run("run", "--json", "--no-such-option").stdout == ""  # a command line that cannot be read: text alone
+    for args, word in ((("--method", "magic"), "magic"), (("--no-such-option",), "no-such-option"), (("--seed",), "--seed")):
+        assert word in failed(run("run", "--json", *prompt, *args), 2, word)["error"]
+    assert run("run", "--no-such-option", "--json").stdout == ""  # --json was not read yet: text alone
     with Serve("--max-model-len", "64", draft=False) as s:
         first = s.generate("--max-tokens", "8", "--keep")
         out = failed(s.graft("session", "send", "99", "--json", *prompt, status=1), 1, "no session 99")

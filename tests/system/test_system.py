@@ -196,7 +196,7 @@ def a_prompt_is_given_once():
 @case
 def sessions_have_their_own_options():
     options = lambda text: {x.split()[0] for x in text.splitlines() if x.startswith("  --")}
-    asks = {"--config", "--connect", "--json", "--key-file", "--help"}
+    asks = {"--config", "--connect", "--json", "--key-file", "--log-level", "--help"}
     for verb in ("list", "show", "close", "refresh", "purge"):
         done = run("session", verb, "--help")
         assert done.returncode == 0 and options(done.stdout) == asks, (verb, done.stdout, done.stderr)
