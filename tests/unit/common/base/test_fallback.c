@@ -35,7 +35,8 @@ static void test_readme_promises_it(void **state)
 {
     (void)state;
     char line[512];
-    first_line("grep -c 'every fall-back is one log line and a counter' README.md", line, sizeof(line));
+    first_line("tr -s '[:space:]' ' ' < README.md | grep -c 'every fall-back is one log line and a counter'", line,
+               sizeof(line));
     assert_string_equal(line, "1");
 }
 
