@@ -54,9 +54,9 @@ struct gr_ring_shared {
     /* slots follow: side 0 small, side 0 bulk, side 1 small, side 1 bulk */
 };
 static_assert(ATOMIC_INT_LOCK_FREE == 2 && ATOMIC_LLONG_LOCK_FREE == 2, "shared atomics");
-static_assert(offsetof(struct gr_ring_shared, side) == 64, "docs/PROTOCOL.md");
-static_assert(offsetof(struct gr_ring_shared, ring) == 192, "docs/PROTOCOL.md");
-static_assert(sizeof(struct gr_ring_ctl) == 3200, "docs/PROTOCOL.md");
+static_assert(offsetof(struct gr_ring_shared, side) == 64, "docs/protocol.md");
+static_assert(offsetof(struct gr_ring_shared, ring) == 192, "docs/protocol.md");
+static_assert(sizeof(struct gr_ring_ctl) == 3200, "docs/protocol.md");
 
 enum gr_slot_state { GR_SLOT_FREE, GR_SLOT_HELD, GR_SLOT_IN_FLIGHT };
 

@@ -1,6 +1,6 @@
 /* Frames over the bootstrap socket, between any two hosts.
  *
- * A record is a 20-byte header and a payload (docs/PROTOCOL.md). Slots for both directions are
+ * A record is a 20-byte header and a payload (docs/protocol.md). Slots for both directions are
  * taken at open. A sender has at most as many frames of a class outstanding as the peer has slots;
  * the header of any record returns credits, and a record of class `credit` does so alone when no
  * frame is there to carry them.

@@ -1,5 +1,5 @@
 /* Control messages between the orchestrator and its workers and clients: msgpack maps with the key "t" (type name) and
- * the fields below, schema-checked by one table (msg.c; docs/PROTOCOL.md lists it). An unknown type or key, a missing
+ * the fields below, schema-checked by one table (msg.c; docs/protocol.md lists it). An unknown type or key, a missing
  * or mistyped field, or a value out of range refuses the message. Optional fields that are absent are zero.
  *
  * A message owns its arrays once decoded (gr_msg_finish). For sending, arrays are borrowed. */

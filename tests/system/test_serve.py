@@ -26,7 +26,7 @@ with open(os.path.join(ROOT, "tests/golden/demo-greedy.json"), encoding="utf-8")
 B_IDS = B_IDS[5:12]
 
 
-# ---- a client written here, from docs/PROTOCOL.md ----
+# ---- a client written here, from docs/protocol.md ----
 
 def pack(v):
     if isinstance(v, dict):

@@ -1,4 +1,4 @@
-/* HELLO and PROOF, with a peer that is written here byte by byte from docs/PROTOCOL.md, by
+/* HELLO and PROOF, with a peer that is written here byte by byte from docs/protocol.md, by
  * msgpack-c. */
 #include "tests/transport/pair.h"
 
@@ -83,7 +83,7 @@ static void lone_expect(struct lone *l, enum gr_status st)
     close(l->fd);
 }
 
-/* The proof as docs/PROTOCOL.md has it, written apart from bootstrap.c. */
+/* The proof as docs/protocol.md has it, written apart from bootstrap.c. */
 static void make_proof(const uint8_t *key, uint8_t role, const uint8_t *own, uint32_t n_own, const uint8_t *other,
                        uint32_t n_other, uint8_t out[45])
 {

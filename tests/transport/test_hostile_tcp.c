@@ -1,4 +1,4 @@
-/* A tcp peer that breaks the rules: raw bytes, laid out from docs/PROTOCOL.md. Whatever comes, the
+/* A tcp peer that breaks the rules: raw bytes, laid out from docs/protocol.md. Whatever comes, the
  * process lives, says GR_EPROTO or GR_ECLOSED, and has delivered what came whole before. */
 #include "tests/transport/pair.h"
 
@@ -12,7 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* The layout of docs/PROTOCOL.md, written apart from tcp.c. */
+/* The layout of docs/protocol.md, written apart from tcp.c. */
 struct raw_header {
     uint32_t magic;
     uint8_t class, reserved0;

@@ -466,7 +466,7 @@ static void test_immediate_data(void **state)
     assert_false(gr_verbs_imm_decode(3, 0, &out));
 }
 
-/* Bits of the layout in docs/PROTOCOL.md. */
+/* Bits of the layout in docs/protocol.md. */
 static void test_spoilt_immediate_data(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What the pages say about the code is so: every `file: function` that they name exists, every file, every relative link.
-Prints TAP."""
+"""What the pages say about the code is so: every file, `file: function`, option, variable and link that they name exists,
+every message, constant and byte is the code's. Prints TAP."""
 import os
 import re
 import subprocess
@@ -8,20 +8,24 @@ import sys
 
 ROOT = sys.argv[1]
 WIDTH, CELL = 100, 120  # columns: of text, of a table's cell
-WIDE_CELLS = ("docs/PROTOCOL.md", "docs/USAGE.md")  # so far
+DECISION_LINES = 15
+WIDE_CELLS = ("docs/USAGE.md",)  # so far
 DIAGRAMS = ("sequenceDiagram", "stateDiagram-v2", "flowchart", "graph")
-ENDINGS = (".c", ".h", ".cu", ".cuh", ".inc", ".py")
+CODE = (".c", ".h", ".cu", ".cuh", ".inc")
+# Options of programs that are not ours: git, meson, mpirun, pip, ...
+FOREIGN = {"--hostfile", "--map-by", "--enable-recovery", "--oversubscribe", "--suite", "--force"}
+BYTES = ("tests/unit/common/protocol/test_wire.c", "tests/transport/test_protocol_page.c")
 
 
 def read(name):
-    with open(os.path.join(ROOT, name), encoding="utf-8") as f:
+    with open(os.path.join(ROOT, name), encoding="utf-8", errors="replace") as f:
         return f.read()
 
 
 def listed():
     told = subprocess.run(["git", "-C", ROOT, "ls-files", "--cached", "--others", "--exclude-standard"],
                           capture_output=True, text=True)
-    return [n for n in told.stdout.splitlines() if os.path.exists(os.path.join(ROOT, n))] if told.returncode == 0 else []
+    return [n for n in told.stdout.splitlines() if os.path.isfile(os.path.join(ROOT, n))] if told.returncode == 0 else []
 
 
 def find(name, files):
@@ -33,9 +37,13 @@ def defines(path, word):
     return re.search(r"\b" + re.escape(word) + r"\b", read(path)) is not None
 
 
+def pieces_of_code(text):
+    return re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S))
+
+
 def quoted_names(text):
     """(file, names after its colon) of each piece of code in the text."""
-    for piece in re.findall(r"`([^`\n]+)`", text):
+    for piece in pieces_of_code(text):
         m = re.match(r"^([\w/.-]+\.(?:c|h|cu|cuh|inc|py))(?:: ([\w, ]+))?$", piece)
         if m:
             yield m.group(1), [w.strip() for w in (m.group(2) or "").split(",") if w.strip()]
@@ -56,11 +64,11 @@ def too_wide(page, text):
 
 
 def unproved_bytes(page, text):
-    """Examples of bytes: those of a golden frame that test_wire encodes and decodes, nothing else."""
-    golden = "".join(re.findall(r'"([0-9a-f]+)"', read("tests/unit/common/protocol/test_wire.c")))
+    """Examples of bytes: those that a test compares with the code's, nothing else."""
+    golden = ["".join(re.findall(r'"([0-9a-f]+)"', read(name))) for name in BYTES]
     for example in re.findall(r"^```hex\n(.*?)^```", text, re.M | re.S):
-        if "".join(example.split()) not in golden:
-            yield f"{page}: no golden frame of test_wire.c has the bytes {example.split()[0]} ..."
+        if not any("".join(example.split()) in g for g in golden):
+            yield f"{page}: no test has the bytes {example.split()[0]} ..."
 
 
 def other_constants(page, text, files):
@@ -79,11 +87,149 @@ def other_constants(page, text, files):
             yield f"{page}: {name} is missing"
 
 
-def complaints(page, files):
+# ---- control messages ----
+
+def number(text):
+    """Of C: digits, or digits << digits; None: another text."""
+    m = re.match(r"^\(?(\d+)u?(?: << (\d+))?\)?$", text)
+    return int(m[1]) << int(m[2] or 0) if m else None
+
+
+def named_numbers():
+    """Limits of the fields of msg.c that have a name."""
+    text = "".join(read(f) for f in ("common/protocol/msg.h", "common/protocol/specpv.h", "common/rules/accept.h"))
+    numbers = {name: number(value) for name, value in re.findall(r"#define (GR_\w+) (\([^)]*\)|\w+)", text)}
+    for enum in re.findall(r"enum gr_(?:finish|specpv_mode) \{(.*?)\}", text, re.S):
+        members = re.findall(r"(GR_\w+)(?: = (\d+))?,?", re.sub(r"/\*.*?\*/", "", enum, flags=re.S))
+        at = 0
+        for name, value in members:
+            at = int(value) if value else at
+            numbers[name] = at
+            at += 1
+    numbers["UINT32_MAX"] = 2**32 - 1
+    return numbers
+
+
+def fields_of_messages():
+    """{message: {field: (type as the page writes it, optional)}} by the table in msg.c."""
+    source = read("common/protocol/msg.c")
+    numbers = named_numbers()
+    fields = {}
+    for name, kind, limit in re.findall(r"X\((\w+), KIND_(\w+), ([^)]*)\)", source):
+        most = numbers[limit] if limit in numbers else number(limit)
+        fields[name] = {"U32": "u32" if most == 2**32 - 1 else f"u32 to {most}", "U64": "u64", "F64": "f64",
+                        "STR": f"text to {most - 1}", "IDS": f"ids to {most}"}[kind]
+    sets = {name: re.findall(r"B\((\w+)\)", body) for name, body in
+            re.findall(r"#define (SAMPLING|SPECPV)\b((?:[^\n]*\\\n)*[^\n]*)", source)}
+    messages = {}
+    for name, required, optional in re.findall(r'\[GR_MSG_\w+\] = \{"(\w+)",([^,]*),([^,]*?)\},', source, re.S):
+        of = lambda text: re.findall(r"B\((\w+)\)", text) + [f for s in sets if re.search(rf"\b{s}\b", text) for f in sets[s]]
+        messages[name] = {**{f: (fields[f], False) for f in of(required)}, **{f: (fields[f], True) for f in of(optional)}}
+    return messages
+
+
+def other_messages(page, text):
+    """The tables of docs/protocol.md are those of msg.c."""
+    if page != "docs/protocol.md":
+        return
+    messages = fields_of_messages()
+    told = {}
+    for name, body in re.findall(r"^### ([A-Z_]+)\n(.*?)(?=^##)", text, re.M | re.S):
+        rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \| ?(optional)? ?\|", body, re.M)
+        told[name] = {field: (kind.strip(), optional == "optional") for field, kind, optional in rows}
+    if len(messages) < 20:
+        yield f"{page}: only {len(messages)} messages were found in msg.c"
+    for name in sorted(set(messages) | set(told)):
+        if messages.get(name) != told.get(name):
+            yield f"{page}: {name} is {told.get(name)} here and {messages.get(name)} in msg.c"
+
+
+# ---- options, variables, functions ----
+
+class Names:
+    """What the project's programs and sources know by name."""
+
+    def __init__(self, files):
+        code = [f for f in files if f.endswith(CODE) and not f.startswith("docs/")]
+        scripts = [f for f in files if not f.endswith(CODE + (".md", ".txt", ".json", ".safetensors"))]
+        self.source = "\n".join(read(f) for f in code)
+        self.scripts = "\n".join(read(f) for f in scripts if os.path.getsize(os.path.join(ROOT, f)) < 1 << 18)
+        self.options = {m for row in re.findall(r"^\| `(--[^`]*)`", read("docs/options.md"), re.M)
+                        for m in re.findall(r"--[\w-]+", row)}
+        bench = "\n".join(read(f) for f in code if f.startswith(("bench/", "tests/")))
+        self.options |= {"--" + name for name in re.findall(r'"(?:--)?([a-z][a-z0-9-]+)"', bench)}
+        self.options |= set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", self.scripts))
+        self.variables = set(re.findall(r"\bGRAFT_[A-Z_]+", self.source + self.scripts + read("docs/options.md")))
+        self.functions = set(re.findall(r"\bgr_\w+", self.source))
+
+
+def strangers(page, text, names):
+    code = "\n".join(pieces_of_code(text) + re.findall(r"^```(?!mermaid|hex)[^\n]*\n(.*?)^```", text, re.M | re.S))
+    for option in sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", code)) - names.options - FOREIGN):
+        yield f"{page}: no program has {option}"
+    for variable in sorted(set(re.findall(r"\bGRAFT_[A-Z_]+", text)) - names.variables):
+        yield f"{page}: nothing reads {variable}"
+    for function in sorted(set(re.findall(r"\bgr_\w+", code)) - names.functions):
+        yield f"{page}: there is no {function}"
+
+
+# ---- links ----
+
+def anchors(page):
+    """Anchors of a page's headings, as GitHub makes them."""
+    heads = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", read(page), flags=re.M | re.S), re.M)
+    heads = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", h) for h in heads]
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in heads}
+
+
+def dead_links(page, text):
+    for target in re.findall(r"\]\((?!https?:|mailto:)([^)\s]+)", text):
+        path, _, anchor = target.partition("#")
+        path = os.path.normpath(os.path.join(os.path.dirname(page), path)) if path else page
+        if not os.path.exists(os.path.join(ROOT, path)):
+            yield f"{page}: the link to {target} leads nowhere"
+        elif anchor and anchor not in anchors(path):
+            yield f"{page}: {path} has no heading for #{anchor}"
+
+
+# ---- decisions ----
+
+def decisions(files):
+    """Entries are short and in the index; a number that anybody names is one of an entry."""
+    entries = {}
+    for page in (f for f in files if re.match(r"docs/decisions/(?!README)\w+\.md$", f)):
+        for number, title, body in re.findall(r"^## (D-\d+)\. ([^\n]*)\n(.*?)(?=^## |\Z)", read(page), re.M | re.S):
+            entries[number] = title
+            n_line = len(body.strip().splitlines())
+            if n_line > DECISION_LINES:
+                yield f"{page}: {number} has {n_line} lines, {DECISION_LINES} are the most"
+    index = dict(re.findall(r"^- (D-\d+)\. (.*)$", read("docs/decisions/README.md"), re.M))
+    for number in sorted(set(entries) | set(index)):
+        if entries.get(number) != index.get(number):
+            yield f"docs/decisions/README.md: {number} is `{index.get(number)}', its entry `{entries.get(number)}'"
+    for f in files:
+        if f.endswith(CODE + (".py", ".md", ".build")) and not f.startswith("docs/lab/"):
+            for number in sorted(set(re.findall(r"\bD-\d{3}\b", read(f))) - set(entries)):
+                yield f"{f}: there is no decision {number}"
+
+
+def lost_pages(files):
+    """Pages that code and scripts send their readers to."""
+    for f in files:
+        if f.endswith(CODE + (".py", ".build", ".sh", ".yaml")):
+            for page in sorted(set(re.findall(r"\bdocs/[\w/.-]+\.md\b", read(f)))):
+                if page not in files and not page.endswith("/NAME.md"):
+                    yield f"{f}: there is no {page}"
+
+
+def complaints(page, files, names):
     text = read(page)
     yield from other_constants(page, text, files)
+    yield from other_messages(page, text)
     yield from unproved_bytes(page, text)
     yield from too_wide(page, text)
+    yield from strangers(page, text, names)
+    yield from dead_links(page, text)
     for kind in re.findall(r"^```mermaid\n(\S+)", text, re.M):
         if kind not in DIAGRAMS:
             yield f"{page}: {kind} is no diagram that check_docs.py knows"
@@ -94,9 +240,6 @@ def complaints(page, files):
         for word in words:
             if paths and not any(defines(p, word) for p in paths):
                 yield f"{page}: {name} has no {word}"
-    for target in re.findall(r"\]\((?!https?:|mailto:|#)([^)#\s]+)", text):
-        if not os.path.exists(os.path.join(ROOT, os.path.dirname(page), target)):
-            yield f"{page}: the link to {target} leads nowhere"
 
 
 def main():
@@ -106,7 +249,9 @@ def main():
     if not files:
         print("ok 1 - pages # SKIP this is no git checkout")
         return 0
-    found = [line for page in pages for line in complaints(page, files)]
+    names = Names(files)
+    found = [line for page in pages for line in complaints(page, files, names)]
+    found += list(decisions(files)) + list(lost_pages(files))
     for line in found:
         print(f"# {line}")
     print(f"{'not ok' if found else 'ok'} 1 - what {len(pages)} pages name exists")

@@ -1,4 +1,4 @@
-/* For tests of control messages: the schema of docs/PROTOCOL.md, written down a second time, and messages made by hand
+/* For tests of control messages: the schema of docs/protocol.md, written down a second time, and messages made by hand
  * from it, also wrong ones. Include it in one .c file of a program. */
 #ifndef GR_TESTS_MSG_SCHEMA_H
 #define GR_TESTS_MSG_SCHEMA_H

@@ -1,5 +1,5 @@
 /* From an authenticated bootstrap socket to a verbs connection. Records of one size go over that socket
- * (docs/PROTOCOL.md); each says whether its sender can go on, so that both sides know when one cannot:
+ * (docs/protocol.md); each says whether its sender can go on, so that both sides know when one cannot:
  *
  *   both      READY    device there, mode, bulk slots that its memory limit allows
  *   acceptor  LISTEN   address, port and nonce for the other one's queue pair

@@ -671,7 +671,7 @@ static void test_transcript(void **state)
     struct gr_transcript t = {0};
     static const int32_t ids[] = {5, 7, 4088, 9, 10, 11};
     assert_int_equal(gr_transcript_add(&t, GR_SEGMENT_PROMPT, ids, 3), GR_OK);
-    assert_true(t.hash == 0xc6fea194a42df6b1u); /* docs/PROTOCOL.md's example */
+    assert_true(t.hash == 0xc6fea194a42df6b1u); /* docs/frames.md's example */
     assert_int_equal(gr_transcript_add(&t, GR_SEGMENT_GENERATED, ids + 3, 1), GR_OK);
     assert_int_equal(gr_transcript_add(&t, GR_SEGMENT_GENERATED, ids + 4, 1), GR_OK);
     assert_int_equal(t.n_segment, 2);
