@@ -57,7 +57,7 @@ struct gr_group_args {
 #define GR_BENCH_PAIR_OPTIONS(pair) \
     {"model", &(pair).target, "target folder (default models/demo/target)"}, \
     {"draft", &(pair).draft, "draft folder (default models/demo/draft; with --geometry models/demo/eagle3)"}, \
-    {"geometry", &(pair).geometry, "expand target and head in memory: llama-3.2-1b, llama-3.1-8b (docs/USAGE.md)"}, \
+    {"geometry", &(pair).geometry, "expand target and head in memory: llama-3.2-1b, llama-3.1-8b (docs/bench.md)"}, \
     {"tuned", &(pair).tuned, "shapes that graft-bench tune measured, for models on a GPU"}, \
     {"require-tuned", NULL, "no value: an error if a shape of theirs is not in it, or the GPU is another"}, \
     {"draft-context", &(pair).draft_context, "positions that an EAGLE-3 head looks back (default 2048; 0: all)"}, \

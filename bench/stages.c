@@ -532,7 +532,7 @@ int gr_bench_stages(int argc, char **argv)
     const struct gr_bench_option options[] = {
         {"model", &o.model, "target folder (default models/demo/target)"},
         {"head", &o.head, "EAGLE-3 head folder: its pass and its fc as well (default: none)"},
-        {"geometry", &geometry, "expand both in memory: llama-3.2-1b (docs/USAGE.md; default: as they are)"},
+        {"geometry", &geometry, "expand both in memory: llama-3.2-1b (docs/bench.md; default: as they are)"},
         {"context", &context, "tokens before the rows (default 256; with --geometry up to its model's positions)"},
         {"retrieval", &retrieval, "partial passes as well: tokens of retrieval, halved down to 512 (default 0: none)"},
         {"reps", &reps, "repetitions; the median counts (default 31)"},

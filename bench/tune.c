@@ -377,7 +377,7 @@ int gr_bench_tune(int argc, char **argv)
         {"model", &t.model, "target folder (default models/demo/target)"},
         {"draft", &t.draft, "its draft model or EAGLE-3 head, whose shapes are measured as well (default: none)"},
         {"head", &t.draft, "the same"},
-        {"geometry", &geometry, "shapes of target and head expanded: llama-3.2-1b, llama-3.1-8b (docs/USAGE.md)"},
+        {"geometry", &geometry, "shapes of target and head expanded: llama-3.2-1b, llama-3.1-8b (docs/bench.md)"},
         {"device", &device, "cuda:N (default cuda:0)"},
         {"output", &t.output, "file to write (required); what it says of other shapes stays"},
         {"reps", &reps, "of each time, 50 to 1001; three rounds of them (default 51)"},

@@ -1,5 +1,5 @@
 /* What SpecPV is asked to do: the mode of a session and its parameters, as requests, options and the target's policy
- * share them (docs/USAGE.md). Header only. */
+ * share them (docs/specpv.md). Header only. */
 #ifndef GR_COMMON_PROTOCOL_SPECPV_H
 #define GR_COMMON_PROTOCOL_SPECPV_H
 

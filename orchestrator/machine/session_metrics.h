@@ -1,4 +1,4 @@
-/* The metrics of a session (docs/USAGE.md), computed from the workers' messages alone: by the orchestrator for
+/* The metrics of a session (docs/run.md), computed from the workers' messages alone: by the orchestrator for
  * itself, and by a client for the turns that it asked for. Pure. */
 #ifndef GR_ORCHESTRATOR_MACHINE_SESSION_METRICS_H
 #define GR_ORCHESTRATOR_MACHINE_SESSION_METRICS_H
