@@ -14,7 +14,8 @@
  *     sum of squares of rmsnorm is a fused multiply-add per lane;
  *   - attention: splits of GR_ATTN_SPLIT keys aligned to absolute positions, merged in increasing order.
  *
- * All pointers are borrowed. Nothing allocates. Callers check the shapes once, when the model is loaded. */
+ * All pointers are borrowed. Nothing allocates. Callers check the shapes once, when the model is loaded.
+ * Decisions D-001, D-002, D-003. */
 #ifndef GR_KERNELS_KERNELS_H
 #define GR_KERNELS_KERNELS_H
 

@@ -13,7 +13,8 @@
  * Tensors: fc.weight [, fc.bias, input_norm.weight, fc_norm.{i}.weight: checked, used by the target], d2t [, t2d],
  * norm.weight, and under midlayer. or layers.0.: input_layernorm, hidden_norm, post_attention_layernorm,
  * self_attn.{q,k,v,o}_proj, mlp.{gate,up,down}_proj [, biases as the config says]. embed_tokens.weight and
- * lm_head.weight are the head's own where it has them, else the target's. Anything missing or left over is refused. */
+ * lm_head.weight are the head's own where it has them, else the target's. Anything missing or left over is refused.
+ * Decision D-018. */
 #ifndef GR_MODEL_EAGLE3_H
 #define GR_MODEL_EAGLE3_H
 

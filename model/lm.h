@@ -2,7 +2,7 @@
  * is one; the table models of the simulation are another. Storage has n_pool_block pool blocks, accounted by
  * kv_pool.h, followed by n_scratch_block scratch blocks for tree rows.
  *
- * One thread calls (the worker's compute thread). Nothing is allocated after create. */
+ * One thread calls (the worker's compute thread). Nothing is allocated after create. Decisions D-017, D-024, D-027. */
 #ifndef GR_MODEL_LM_H
 #define GR_MODEL_LM_H
 

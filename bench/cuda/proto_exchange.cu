@@ -8,7 +8,7 @@
  * --threads: two threads of one process instead, on one GPU where there is one. --lose: the target is killed in the
  * middle, and the drafter must end by itself. --hole: the device forgets one check, and the replay must say so (exit
  * 1). A round trip: from the drafter's first store of DRAFT to VERDICT and
- * FEATURES in its own memory; checks and walk of the target are in it. Period: from round to round. */
+ * FEATURES in its own memory; checks and walk of the target are in it. Period: from round to round. Decision D-015. */
 #include "bench/cuda/exchange_device.cuh"
 #include "kernels/cuda/device/cuda_status.cuh"
 

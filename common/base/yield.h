@@ -2,7 +2,7 @@
  * nobody falls asleep or is woken. But to a thread that never waits (any busy process that shares the CPU) the kernel
  * gives a whole time slice for each yield, 2 to 4 ms on Linux; a pass of 40 barriers then takes a hundred times as
  * long. So when much time has gone that way, one should for a while fall asleep instead, which keeps the right to
- * preempt. */
+ * preempt. Decision D-083. */
 #ifndef GR_COMMON_BASE_YIELD_H
 #define GR_COMMON_BASE_YIELD_H
 

@@ -1,5 +1,5 @@
 /* What follows from the end of a child process: is it started again, when, and does that deserve a line? Pure: time is
- * given, nothing is logged or started here. children.h asks it. */
+ * given, nothing is logged or started here. children.h asks it. Decision D-087. */
 #ifndef GR_COMMON_PROCESS_RESTART_H
 #define GR_COMMON_PROCESS_RESTART_H
 

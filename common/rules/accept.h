@@ -9,7 +9,7 @@
  * A row whose logits are not finite (GR_PICK_NOT_FINITE) has no pick. What was accepted before it is committed, as
  * plain decoding would have done, and the row is the next pass's tail; where it is the tail already, nothing is
  * committed and the walk ends in GR_FINISH_ERROR. Such rows off the walk are never looked at. Header only; common
- * subset of C and CUDA C++. */
+ * subset of C and CUDA C++. Decision D-032. */
 #ifndef GR_COMMON_RULES_ACCEPT_H
 #define GR_COMMON_RULES_ACCEPT_H
 

@@ -1,7 +1,7 @@
 /* Which value stands where in a tensor of a small model that was expanded to a large geometry: the rule that
  * model/load/expand.c states for each tensor (model/load/expand.h says what for), evaluated by the CPU and by GPUs. A
  * value is a function of the rule, its row and its column, so that any piece can be made by itself and has the same
- * bits everywhere. Header only; common subset of C and CUDA C++. */
+ * bits everywhere. Header only; common subset of C and CUDA C++. Decision D-022. */
 #ifndef GR_COMMON_RULES_EXPAND_RULE_H
 #define GR_COMMON_RULES_EXPAND_RULE_H
 

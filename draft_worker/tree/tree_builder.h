@@ -14,7 +14,7 @@
  * earlier, so a parent precedes its children. A candidate outside the current n_node best can never come back (scores
  * only fall along a path and the set only gets better), so it is not expanded: same tree, less work.
  *
- * Pure; plain memory, zeroed by the owner; one builder a session. */
+ * Pure; plain memory, zeroed by the owner; one builder a session. Decision D-033. */
 #ifndef GR_DRAFT_WORKER_TREE_TREE_BUILDER_H
 #define GR_DRAFT_WORKER_TREE_TREE_BUILDER_H
 

@@ -9,7 +9,7 @@
  * says, where it is not, shorter. As long as that rate is not known, the round's own best ratio stands for it. A level
  * pays when what its children are expected to bring is worth more than its time.
  *
- * Pure; plain memory, zeroed by the owner. */
+ * Pure; plain memory, zeroed by the owner. Decisions D-034, D-045. */
 #ifndef GR_DRAFT_WORKER_TREE_TREE_SIZE_H
 #define GR_DRAFT_WORKER_TREE_TREE_SIZE_H
 

@@ -10,7 +10,7 @@
  *   2. aux_hidden_state_layer_ids_are = "inputs" | "outputs" beside the list says what it is;
  *   3. else a list whose first id is 1 holds outputs, any other inputs;
  *   4. no list: the inputs of {2, L/2, L-3}. Where these are not three rising layers (L <= 6) the list must be given.
- * A wrong choice is silent (the head runs and nothing is accepted), so the target logs the choice. */
+ * A wrong choice is silent (the head runs and nothing is accepted), so the target logs the choice. Decision D-016. */
 #ifndef GR_MODEL_FILES_CAPTURE_H
 #define GR_MODEL_FILES_CAPTURE_H
 

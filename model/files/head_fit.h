@@ -1,6 +1,6 @@
 /* Does an EAGLE-3 head fit a target? Both workers ask, with the same answer: the target before it serves the head's
  * fc, the draft worker before it runs the head. Refusals are one line with both values. Also: the head's map from its
- * reduced vocabulary to the target's. Start only; one thread. */
+ * reduced vocabulary to the target's. Start only; one thread. Decision D-020. */
 #ifndef GR_MODEL_FILES_HEAD_FIT_H
 #define GR_MODEL_FILES_HEAD_FIT_H
 

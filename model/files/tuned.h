@@ -2,7 +2,7 @@
  * and into how many splits attention works through its far keys. Read once, before models are created, and not changed
  * after: a matrix is used in the cut in which it was packed, and bits depend on both, so a model keeps what it began
  * with. What is not in the file is as without one. Plain memory of the caller's, needed until the models are created.
- */
+ * Decision D-028. */
 #ifndef GR_MODEL_FILES_TUNED_H
 #define GR_MODEL_FILES_TUNED_H
 

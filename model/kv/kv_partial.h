@@ -11,7 +11,8 @@
  *
  * A view is chosen by a full pass (a refresh), layer by layer, from that pass's own queries: blocks are scored by
  * their keys' largest and smallest values (summaries, kernels.h: block_scores). Summaries are made of whole blocks with
- * full KV, when a refresh needs them, and only of those that became whole since (n_summed). */
+ * full KV, when a refresh needs them, and only of those that became whole since (n_summed).
+ * Decisions D-058, D-059, D-060. */
 #ifndef GR_MODEL_KV_KV_PARTIAL_H
 #define GR_MODEL_KV_KV_PARTIAL_H
 

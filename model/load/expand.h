@@ -18,7 +18,7 @@
  * This file says what the rule of each tensor is; common/rules/expand_rule.h says what a value is by its rule, for CPUs
  * and for GPUs, which make their weights themselves (kernels/cuda/rows/expand.h).
  *
- * Pure, no state of its own; used while a model is loaded (loader.h). */
+ * Pure, no state of its own; used while a model is loaded (loader.h). Decisions D-021, D-023. */
 #ifndef GR_MODEL_LOAD_EXPAND_H
 #define GR_MODEL_LOAD_EXPAND_H
 

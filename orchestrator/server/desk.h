@@ -2,7 +2,7 @@
  * messages to the client whose turn it is. Pure: messages in, messages out.
  *
  * Every OPEN and APPEND is answered by OPENED or ERROR, in order; the turn ends with FINISHED. A client that goes away
- * during its turn cuts it: a kept session stays, idle. */
+ * during its turn cuts it: a kept session stays, idle. Decisions D-079, D-080. */
 #ifndef GR_ORCHESTRATOR_SERVER_DESK_H
 #define GR_ORCHESTRATOR_SERVER_DESK_H
 

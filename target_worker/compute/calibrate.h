@@ -1,6 +1,6 @@
 /* Measures what passes cost on this machine, before the first session: a few tree passes of growing size on an empty
  * pool. Stops when its time is used up; the table goes on learning from real passes, contexts above all (an empty
- * pool's keys are one page of zeros, which says nothing about reading them). */
+ * pool's keys are one page of zeros, which says nothing about reading them). Decision D-044. */
 #ifndef GR_TARGET_WORKER_COMPUTE_CALIBRATE_H
 #define GR_TARGET_WORKER_COMPUTE_CALIBRATE_H
 

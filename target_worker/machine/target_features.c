@@ -7,7 +7,8 @@
  * never sent one that its tokens do not need (position peer_len - 1 and beyond), so a session in which no tree is
  * wanted ships none: its drafter is not told the tokens either. Nor is it sent more than feature_window rows of which
  * it has not said TAKEN, so it can keep all it is sent. Where the ring has moved on past feature_sent, or the drafter's
- * head does not look back so far (feature_context), START tells the drafter to begin later. */
+ * head does not look back so far (feature_context), START tells the drafter to begin later.
+ * Decisions D-019, D-074, D-076. */
 #include "target_worker/machine/target_internal.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* When a pass starts: who is ready for it, and how long these wait for the others' trees. */
+/* When a pass starts: who is ready for it, and how long these wait for the others' trees. Decision D-046. */
 #include "target_worker/machine/target_internal.h"
 
 /* The decoding sessions: those that are ready, and those whose trees are being drafted. */

@@ -1,4 +1,4 @@
-/* KV blocks for sessions: idle ones are evicted, younger ones pre-empted, queued ones admitted. */
+/* KV blocks for sessions: idle ones are evicted, younger ones pre-empted, queued ones admitted. Decision D-075. */
 #include "common/base/log.h"
 #include "target_worker/machine/target_internal.h"
 

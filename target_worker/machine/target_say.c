@@ -1,4 +1,4 @@
-/* Frames out: VERDICT, DELTA, DESYNC, COST (FEATURES: target_features.c). */
+/* Frames out: VERDICT, DELTA, DESYNC, COST (FEATURES: target_features.c). Decisions D-035, D-047, D-073. */
 #include "common/base/log.h"
 #include "target_worker/machine/target_internal.h"
 

@@ -5,7 +5,8 @@
  * first missing token's successor is final, final_len = kv_len + 1; lossy: everything is. A refresh runs the missing
  * tokens again as chain rows. Where the pick of one is not the next committed token, exact SpecPV puts the pick in its
  * place and forgets what follows: VERDICT and COMMIT say keep_len < base_len, and trees on what is gone are after the
- * fence. Everything that ends a turn, frees KV or passes a session on keeps final tokens only. */
+ * fence. Everything that ends a turn, frees KV or passes a session on keeps final tokens only.
+ * Decisions D-065, D-066, D-068. */
 #include "common/base/log.h"
 #include "target_worker/machine/target_internal.h"
 

@@ -1,4 +1,4 @@
-/* A DRAFT's tree, followed along the tokens that were committed since its base. */
+/* A DRAFT's tree, followed along the tokens that were committed since its base. Decision D-054. */
 #include "target_worker/machine/target_internal.h"
 
 void target_walk_forget(struct walked_tree *w)

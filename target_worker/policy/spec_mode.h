@@ -1,5 +1,6 @@
 /* Which kind of round a session may have next: one decision, from configuration, kill switches, faults and what rounds
- * have cost and brought so far. Pure; every refusal has a reason that is logged once and counted. */
+ * have cost and brought so far. Pure; every refusal has a reason that is logged once and counted.
+ * Decisions D-034, D-037, D-038, D-041. */
 #ifndef GR_TARGET_WORKER_POLICY_SPEC_MODE_H
 #define GR_TARGET_WORKER_POLICY_SPEC_MODE_H
 

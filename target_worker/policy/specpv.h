@@ -2,7 +2,8 @@
  * from lengths, budgets and what earlier judgements found. Pure.
  *
  * Words: missing tokens are those that a partial round accepted, and that have no full KV since: committed_len - 1 -
- * kv_len of them. A refresh is a full round that computes them again, judges them, and chooses the view anew. */
+ * kv_len of them. A refresh is a full round that computes them again, judges them, and chooses the view anew.
+ * Decisions D-070, D-071, D-072. */
 #ifndef GR_TARGET_WORKER_POLICY_SPECPV_H
 #define GR_TARGET_WORKER_POLICY_SPECPV_H
 

@@ -12,7 +12,7 @@
  *   copies from memory that nobody took; a barrier that was not made, or has more arrivals than it waits for;
  *   something on its way into a block that has ended; threads that wait for ever.
  * What is not seen: the order of ordinary accesses between threads (they go one at a time), accesses of global memory
- * out of bounds (AddressSanitizer sees those), bank conflicts, registers, time. */
+ * out of bounds (AddressSanitizer sees those), bank conflicts, registers, time. Decision D-085. */
 #ifndef GR_SOFT_GPU_ENGINE_H
 #define GR_SOFT_GPU_ENGINE_H
 

@@ -199,7 +199,7 @@ def decisions(files):
     for page in (f for f in files if re.match(r"docs/decisions/(?!README)\w+\.md$", f)):
         for number, title, body in re.findall(r"^## (D-\d+)\. ([^\n]*)\n(.*?)(?=^## |\Z)", read(page), re.M | re.S):
             entries[number] = title
-            n_line = len(body.strip().splitlines())
+            n_line = sum(line != "" for line in body.splitlines())
             if n_line > DECISION_LINES:
                 yield f"{page}: {number} has {n_line} lines, {DECISION_LINES} are the most"
     index = dict(re.findall(r"^- (D-\d+)\. (.*)$", read("docs/decisions/README.md"), re.M))

@@ -1,5 +1,5 @@
 /* A record's header: in the 32 bits that the device carries beside the payload, or, where nothing is carried beside it
- * (two-sided mode), in front of it. What is read here was written by the peer. */
+ * (two-sided mode), in front of it. What is read here was written by the peer. Decision D-089. */
 #include "transport/verbs/verbs_conn.h"
 
 #include "common/base/bytes.h"

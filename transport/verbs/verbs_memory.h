@@ -5,7 +5,8 @@
  *
  * A slot is the payload, in two-sided mode after GR_SLOT_ALIGN bytes, whose last ones are the record's header; of the
  * inbox the payload alone. Slab and protection domain live on when a connection breaks and are taken up again when the
- * same peer comes back over the same device; the inbox is registered anew, so an old key writes nothing. */
+ * same peer comes back over the same device; the inbox is registered anew, so an old key writes nothing.
+ * Decision D-090. */
 #ifndef GR_TRANSPORT_VERBS_VERBS_MEMORY_H
 #define GR_TRANSPORT_VERBS_VERBS_MEMORY_H
 

@@ -3,7 +3,8 @@
  * Memory of those that broke is kept for a while for the same peer to come back over the same device: its domain,
  * slab and its registration; never the inbox's key. And one identifier a device is kept as long as the process lives:
  * librdmacm holds a device open that was used once, so somebody must hear when it is removed, or the removal waits
- * for ever. A thread listens to these, and frees what its time is over for. Any thread may call. */
+ * for ever. A thread listens to these, and frees what its time is over for. Any thread may call.
+ * Decisions D-096, D-097. */
 #ifndef GR_TRANSPORT_VERBS_VERBS_PARK_H
 #define GR_TRANSPORT_VERBS_VERBS_PARK_H
 

@@ -1,7 +1,7 @@
 /* Records in: completions become frames in their queues, credits, and slots that are free again.
  *
  * A small frame is handed out in the receive that it came in: nobody but the device writes there, and it not before the
- * receive is posted again. A bulk frame is copied out: the inbox stays writable by the peer. */
+ * receive is posted again. A bulk frame is copied out: the inbox stays writable by the peer. Decision D-092. */
 #include "transport/verbs/verbs_conn.h"
 
 #include <arpa/inet.h>

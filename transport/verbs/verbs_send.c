@@ -1,4 +1,4 @@
-/* Records out: queued frames become linked work requests behind one doorbell. */
+/* Records out: queued frames become linked work requests behind one doorbell. Decisions D-088, D-093. */
 #include "transport/verbs/verbs_conn.h"
 
 #include <arpa/inet.h>

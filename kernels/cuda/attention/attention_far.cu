@@ -8,7 +8,8 @@
  *
  * A block is a warp that streams tiles of 128 keys or values through a ring of slots, and two warpgroups of 64 pairs.
  * As in FlashAttention-3 (arXiv 2407.08608) a warpgroup has the scores of the next tile and the weighted sum of the one
- * before in the matrix units while it computes weights. Making the two take turns at issuing gained nothing. */
+ * before in the matrix units while it computes weights. Making the two take turns at issuing gained nothing.
+ * Decisions D-010, D-012. */
 #include "kernels/cuda/attention/attention_plan.cuh"
 #include "kernels/cuda/device/device.cuh"
 #include "kernels/cuda/device/wgmma.cuh"

@@ -1,6 +1,6 @@
 /* What a pass begins with, after its inputs: the plan of its attention, the look-up of its rows and the norms before
  * its first layer. None of them needs another and each is all latency, so one launch has them beside each other. Common
- * subset of C and CUDA C++. */
+ * subset of C and CUDA C++. Decision D-026. */
 #ifndef GR_KERNELS_CUDA_ATTENTION_BEGIN_H
 #define GR_KERNELS_CUDA_ATTENTION_BEGIN_H
 

@@ -1,6 +1,6 @@
 /* Code that may be rehearsed. Instructions that nobody has run for a while come from far away, a kernel's last ones at
  * every launch; so a thread that has time goes through them once before, and touches no memory. It must go the same way
- * then: loads and stores are skipped one by one, by predicates, not by a branch around them. */
+ * then: loads and stores are skipped one by one, by predicates, not by a branch around them. Decision D-013. */
 #ifndef GR_KERNELS_CUDA_DEVICE_REHEARSAL_CUH
 #define GR_KERNELS_CUDA_DEVICE_REHEARSAL_CUH
 

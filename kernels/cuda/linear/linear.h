@@ -4,7 +4,8 @@
  * decide: it is the same for every number of rows, every row of a tile, every tile. Each weight is read once where
  * n_row is at most 64, else once for every 128 rows.
  *
- * Nothing allocates; pointers are the device's and borrowed. Common subset of C and CUDA C++. */
+ * Nothing allocates; pointers are the device's and borrowed. Common subset of C and CUDA C++.
+ * Decisions D-005, D-007. */
 #ifndef GR_KERNELS_CUDA_LINEAR_LINEAR_H
 #define GR_KERNELS_CUDA_LINEAR_LINEAR_H
 

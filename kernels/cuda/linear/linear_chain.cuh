@@ -5,7 +5,7 @@
  * next, as many as the ring holds. So between layers the memory is busy for as long as a full ring is of its time, 4
  * us, in which sums are exchanged and stored, blocks wait for each other (a counter), and the first x comes. Two
  * warpgroups multiply, each with half of a tile's columns, so that there are more threads for what becomes of the sums.
- */
+ * Decision D-008. */
 #ifndef GR_KERNELS_CUDA_LINEAR_LINEAR_CHAIN_CUH
 #define GR_KERNELS_CUDA_LINEAR_LINEAR_CHAIN_CUH
 

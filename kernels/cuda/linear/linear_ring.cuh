@@ -1,6 +1,6 @@
 /* The rings of a linear layer's block and the two threads that fill them: one streams its share of the weights, from
  * the moment that the block starts; the other x, once the kernel before has ended. linear_worker.cuh multiplies what
- * they bring. */
+ * they bring. Decision D-011. */
 #ifndef GR_KERNELS_CUDA_LINEAR_LINEAR_RING_CUH
 #define GR_KERNELS_CUDA_LINEAR_LINEAR_RING_CUH
 

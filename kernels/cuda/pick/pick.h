@@ -1,7 +1,7 @@
 /* From logits to tokens on a GPU: the pick of a row (common/rules/sampler.h), and the best ids of a row with the noise
  * that the target will use, for a drafter. The same bits as the CPU's given the same logits: gr_math.h is compiled for
  * both. All pointers are the device's and borrowed unless it says otherwise; nothing allocates. Common subset of C and
- * CUDA C++. */
+ * CUDA C++. Decision D-014. */
 #ifndef GR_KERNELS_CUDA_PICK_PICK_H
 #define GR_KERNELS_CUDA_PICK_PICK_H
 
