@@ -62,6 +62,16 @@ def too_wide(page, text):
             yield f"{page}:{i}: {len(line)} columns, {WIDTH} are the most"
 
 
+def broken_tables(page, text):
+    """Rows of a table that have more or fewer cells than its head, as by a bar in a piece of code."""
+    n_cell = 0
+    for i, line in enumerate(re.sub(r"^```.*?^```", lambda m: "\n" * m[0].count("\n"), text, flags=re.M | re.S).splitlines(), 1):
+        n = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else 0
+        if n > 0 and n_cell > 0 and n != n_cell:
+            yield f"{page}:{i}: {n - 1} cells in a table of {n_cell - 1}"
+        n_cell = n if n_cell == 0 or n == 0 else n_cell
+
+
 def unproved_bytes(page, text):
     """Examples of bytes: those that a test compares with the code's, nothing else."""
     golden = ["".join(re.findall(r'"([0-9a-f]+)"', read(name))) for name in BYTES]
@@ -227,6 +237,7 @@ def complaints(page, files, names):
     yield from other_messages(page, text)
     yield from unproved_bytes(page, text)
     yield from too_wide(page, text)
+    yield from broken_tables(page, text)
     yield from strangers(page, text, names)
     yield from dead_links(page, text)
     for kind in re.findall(r"^```mermaid\n(\S+)", text, re.M):
