@@ -110,13 +110,18 @@ def versions():
         assert re.match(rf"{name} \d+\.\d+\.\d+", done.stdout) and done.stderr == "", done
 
 
+def commands_of(page):
+    """Those of a page that need no server and no device."""
+    with open(os.path.join(ROOT, page), encoding="utf-8") as f:
+        return [line for line in re.findall(r"^build/graft run .*$", f.read(), re.M) if "--connect" not in line]
+
+
 @case
-def commands_of_the_readme():
+def commands_of_the_pages():
     """Those that end by themselves, as printed, with few tokens."""
-    with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as f:
-        lines = re.findall(r"^build/graft run .*$", f.read(), re.M)
-    assert len(lines) >= 3, lines
-    for line in lines:
+    lines = [commands_of(page) for page in ("README.md", "docs/start.md", "docs/run.md")]
+    assert [len(of_page) for of_page in lines] >= [3, 2, 3], lines
+    for line in sum(lines, []):
         command = line.split("#")[0].replace("build/graft", os.path.join(BUILD, "graft")) + " --max-tokens 8"
         done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120 * SLOW, cwd=ROOT,
                               check=False)
