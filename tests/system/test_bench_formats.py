@@ -120,7 +120,7 @@ def commands_of(page):
 def commands_of_the_pages():
     """Those that end by themselves, as printed, with few tokens."""
     lines = [commands_of(page) for page in ("README.md", "docs/start.md", "docs/run.md")]
-    assert [len(of_page) for of_page in lines] >= [3, 2, 3], lines
+    assert all(len(of_page) >= 2 for of_page in lines), lines
     for line in sum(lines, []):
         command = line.split("#")[0].replace("build/graft", os.path.join(BUILD, "graft")) + " --max-tokens 8"
         done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120 * SLOW, cwd=ROOT,

@@ -96,6 +96,25 @@ def other_constants(page, text, files):
             yield f"{page}: {name} is missing"
 
 
+MACHINES = {  # whose states a diagram may show: the enum, and the prefix of its names
+    "target_worker/machine/target_internal.h": ("session_state", "SESSION_"),
+    "draft_worker/machine/drafter_internal.h": ("draft_state", "DRAFT_"),
+    "orchestrator/machine/orch.h": ("gr_session_state", "GR_SESSION_"),
+}
+
+
+def other_states(page, text):
+    """A state diagram has the states of one machine, all of them but FREE, which is no session's."""
+    known = []
+    for path, (enum, prefix) in MACHINES.items():
+        names = re.findall(r"\b" + prefix + r"([A-Z]+)\b", re.search(r"enum " + enum + r" \{(.*?)\}", read(path), re.S)[1])
+        known.append(set(names) - {"FREE"})
+    for diagram in re.findall(r"^```mermaid\nstateDiagram-v2\n(.*?)^```", text, re.M | re.S):
+        states = {s for arrow in re.findall(r"^ *(\S+) --> ([^:\n]+)", diagram, re.M) for s in map(str.strip, arrow)}
+        if states - {"[*]"} not in known:
+            yield f"{page}: no machine has the states {sorted(states)}"
+
+
 # ---- control messages ----
 
 def number(text):
@@ -235,6 +254,7 @@ def complaints(page, files, names):
     text = read(page)
     yield from other_constants(page, text, files)
     yield from other_messages(page, text)
+    yield from other_states(page, text)
     yield from unproved_bytes(page, text)
     yield from too_wide(page, text)
     yield from broken_tables(page, text)
