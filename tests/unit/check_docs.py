@@ -197,6 +197,9 @@ def strangers(page, text, names):
         yield f"{page}: no program has {option}"
     for variable in sorted(set(re.findall(r"\bGRAFT_[A-Z_]+", text)) - names.variables):
         yield f"{page}: nothing reads {variable}"
+    for magic in sorted(set(re.findall(r"magic \| (0x[0-9a-f]{8,})", text))):
+        if magic not in names.source:
+            yield f"{page}: the magic {magic} is in no source"
     for function in sorted(set(re.findall(r"\bgr_\w+", code)) - names.functions):
         yield f"{page}: there is no {function}"
 
