@@ -65,6 +65,9 @@ static enum gr_status next_frame(struct gr_end *e, struct gr_frame *out)
         if (st != GR_AGAIN) {
             return st;
         }
+        if (e->busy && !e->stuck && n % LOOK_EVERY != 0) {
+            continue;
+        }
         GR_TRY(pause_end(e, n, &since));
     }
 }

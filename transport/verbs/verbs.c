@@ -27,7 +27,7 @@
 
 enum { EVENT_COMP, EVENT_CM, EVENT_ANCHOR, EVENT_ASYNC, EVENT_SOCKET, N_EVENT };
 
-struct gr_verbs_conn *gr_verbs_downcast(struct gr_conn *c)
+static struct gr_verbs_conn *downcast(struct gr_conn *c)
 {
     GR_ASSERT(c->ops == &gr_transport_verbs);
     return GR_CONTAINER_OF(c, struct gr_verbs_conn, base);
@@ -195,7 +195,7 @@ static bool can_acquire(const struct gr_verbs_conn *v, enum gr_frame_class class
 static enum gr_status verbs_acquire(struct gr_conn *c, enum gr_frame_class class, uint32_t bytes,
                                     struct gr_frame *frame_out)
 {
-    struct gr_verbs_conn *v = gr_verbs_downcast(c);
+    struct gr_verbs_conn *v = downcast(c);
     GR_TRY(gr_acquire_check(c, class, bytes));
     if (!v->gone && !can_acquire(v, class)) {
         gr_verbs_pump(v); /* a credit or a completion may be there */
@@ -224,7 +224,7 @@ static void check_held(const struct gr_verbs_slots *s, const struct gr_frame *fr
 
 static enum gr_status verbs_send(struct gr_conn *c, struct gr_frame *frame, uint32_t bytes)
 {
-    struct gr_verbs_conn *v = gr_verbs_downcast(c);
+    struct gr_verbs_conn *v = downcast(c);
     struct gr_verbs_slots *s = &v->out[frame->class];
     check_held(s, frame);
     GR_ASSERT(bytes <= gr_class_bytes_max(&c->limits, frame->class));
@@ -236,7 +236,7 @@ static enum gr_status verbs_send(struct gr_conn *c, struct gr_frame *frame, uint
 
 static void verbs_abandon(struct gr_conn *c, struct gr_frame *frame)
 {
-    struct gr_verbs_conn *v = gr_verbs_downcast(c);
+    struct gr_verbs_conn *v = downcast(c);
     check_held(&v->out[frame->class], frame);
     gr_verbs_slot_free(&v->out[frame->class], frame->slot);
     v->n_credit[frame->class]++;
@@ -264,7 +264,7 @@ static bool take_frame(struct gr_verbs_conn *v, struct gr_frame *out)
 
 static enum gr_status verbs_recv(struct gr_conn *c, struct gr_frame *frame_out)
 {
-    struct gr_verbs_conn *v = gr_verbs_downcast(c);
+    struct gr_verbs_conn *v = downcast(c);
     if (v->armed || v->n_empty_recv >= N_EMPTY_RECV_PER_LOOK) {
         look_at_events(v);
     }
@@ -274,7 +274,7 @@ static enum gr_status verbs_recv(struct gr_conn *c, struct gr_frame *frame_out)
             (void)gr_verbs_push(v); /* completions may have made room */
         }
     }
-    if (take_frame(v, frame_out)) {
+    if (v->in.n_queued + v->bulk.n_queued > 0 && take_frame(v, frame_out)) {
         gr_count_received(c, frame_out->class, frame_out->bytes);
         return GR_OK;
     }
@@ -284,7 +284,7 @@ static enum gr_status verbs_recv(struct gr_conn *c, struct gr_frame *frame_out)
 
 static void verbs_release(struct gr_conn *c, struct gr_frame *frame)
 {
-    struct gr_verbs_conn *v = gr_verbs_downcast(c);
+    struct gr_verbs_conn *v = downcast(c);
     if (frame->class == GR_FRAME_SMALL) {
         check_held(&v->in, frame);
         gr_verbs_recv_done(v, frame->slot);
@@ -302,7 +302,7 @@ static void verbs_release(struct gr_conn *c, struct gr_frame *frame)
 
 static enum gr_status verbs_flush(struct gr_conn *c)
 {
-    struct gr_verbs_conn *v = gr_verbs_downcast(c);
+    struct gr_verbs_conn *v = downcast(c);
     if (v->stuck) {
         gr_verbs_pump(v);
     }
@@ -342,7 +342,7 @@ static bool spin(struct gr_verbs_conn *v)
 
 static int verbs_poll_fd(struct gr_conn *c, short *events_out)
 {
-    struct gr_verbs_conn *v = gr_verbs_downcast(c);
+    struct gr_verbs_conn *v = downcast(c);
     *events_out = POLLIN;
     if (v->armed) {
         look_at_events(v); /* the last event would end this sleep at once */
@@ -391,7 +391,7 @@ static bool must_linger(const struct gr_verbs_conn *v)
 
 static void verbs_close(struct gr_conn *c)
 {
-    struct gr_verbs_conn *v = gr_verbs_downcast(c);
+    struct gr_verbs_conn *v = downcast(c);
     if (!v->gone) {
         drain(v);
     } else {
@@ -429,7 +429,7 @@ bool gr_verbs_stats(const struct gr_conn *c, struct gr_verbs_stats *out)
 
 uint32_t gr_verbs_n_waiting(struct gr_conn *c, bool *out_idle_out)
 {
-    struct gr_verbs_conn *v = gr_verbs_downcast(c);
+    struct gr_verbs_conn *v = downcast(c);
     gr_verbs_pump(v);
     (void)gr_verbs_push(v);
     *out_idle_out = v->n_done == v->n_posted && !v->stuck;

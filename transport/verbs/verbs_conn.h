@@ -87,8 +87,6 @@ struct gr_verbs_conn {
     void *arena;                /* owned: the arrays above */
 };
 
-struct gr_verbs_conn *gr_verbs_downcast(struct gr_conn *c);
-
 /* ---- slots ---- */
 
 static inline uint32_t gr_verbs_slot_take(struct gr_verbs_slots *s)

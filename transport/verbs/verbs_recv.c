@@ -211,6 +211,18 @@ static void take_failure(struct gr_verbs_conn *v, const struct ibv_wc *wc)
     gr_verbs_lose(v, wc->status != IBV_WC_WR_FLUSH_ERR, why);
 }
 
+static void take_completion(struct gr_verbs_conn *v, const struct ibv_wc *wc)
+{
+    if (wc->status != IBV_WC_SUCCESS) {
+        take_failure(v, wc);
+    } else if ((wc->wr_id & GR_VERBS_SEND_WR_BIT) != 0) {
+        gr_verbs_sent_done(v, wc->wr_id);
+    } else if (!v->failed) {
+        take_receive(v, wc);
+    }
+}
+
+/* A receiver that polls comes here over and over with nothing to find: that path makes one call, poll_cq's. */
 void gr_verbs_pump(struct gr_verbs_conn *v)
 {
     struct ibv_wc wc[N_POLL];
@@ -222,14 +234,10 @@ void gr_verbs_pump(struct gr_verbs_conn *v)
             return;
         }
         for (int w = 0; w < n; w++) {
-            if (wc[w].status != IBV_WC_SUCCESS) {
-                take_failure(v, &wc[w]);
-            } else if ((wc[w].wr_id & GR_VERBS_SEND_WR_BIT) != 0) {
-                gr_verbs_sent_done(v, wc[w].wr_id);
-            } else if (!v->failed) {
-                take_receive(v, &wc[w]);
-            }
+            take_completion(v, &wc[w]);
         }
-        (void)gr_verbs_repost(v);
+        if (v->n_repost > 0) {
+            (void)gr_verbs_repost(v);
+        }
     }
 }
