@@ -25,7 +25,7 @@ from devices import rdma_listens, rnr, udp_passes  # noqa: E402
 # pylint: enable=wrong-import-position
 
 RATIO_MAX = 1.15 if SLOW == 1 else 5  # a sanitizer costs a factor
-N_ROUND_MAX = 9
+N_ROUND, N_ROUND_MAX = 3, 12
 TIMED = sys.argv[3:] == ["timed"]
 
 
@@ -152,19 +152,27 @@ def every_fault_is_survived():
 
 # ---- what it costs ----
 
+def quietest(rounds):
+    """The ratio in the middle one of the rounds where ib_send_lat itself was fastest.
+
+    What else the host does makes both slower, and by different factors: such a round says nothing about the two.
+    """
+    calm = sorted(rounds, key=lambda r: r[1])[:N_ROUND]
+    return statistics.median(ours / theirs for ours, theirs in calm)
+
+
 @timed
 def a_round_trip_costs_what_perftests_does():
-    """At most 1.15 times ib_send_lat's median, in the middle one of several rounds."""
+    """At most 1.15 times ib_send_lat's median, in the quietest rounds."""
     worst = 0
     for size in against_perftest.N_PING:
         rounds = []
-        # Two good ones of three decide, whatever the third is.
-        while sum(r <= RATIO_MAX for r in rounds) < 2 and len(rounds) < 3 or (
-                len(rounds) >= 3 and len(rounds) < N_ROUND_MAX and statistics.median(rounds) > RATIO_MAX):
+        while len(rounds) < N_ROUND or (len(rounds) < N_ROUND_MAX and quietest(rounds) > RATIO_MAX):
             ours, theirs = against_perftest.beside("verbs", "ib_send_lat", size)
-            rounds.append(ours / theirs)
-            print(f"# {size} B, RTT/2: verbs {ours:.1f} us, ib_send_lat {theirs:.1f} us: {rounds[-1]:.2f}", flush=True)
-        worst = max(worst, statistics.median(rounds))
+            rounds.append((ours, theirs))
+            print(f"# {size} B, RTT/2: verbs {ours:.1f} us, ib_send_lat {theirs:.1f} us: {ours / theirs:.2f}",
+                  flush=True)
+        worst = max(worst, quietest(rounds))
     assert worst <= RATIO_MAX, worst
 
 

@@ -106,30 +106,28 @@ def environment():
 
 
 def run_inside():
-    """Boots once; the TAP lines by name of case."""
+    """Boots once; what its cases print, and why there is no more of it."""
     make_models()
     env = [x for item in environment() for x in ("--env", item)]
     done = machine("--read", ROOT, "--write", BUILD, *env, "--", "python3", INSIDE, BUILD, ROOT, *TIMED, seconds=1000)
-    texts, last = {}, None
-    for line in done.stdout.splitlines():
-        m = re.match(r"(ok|not ok) \d+ - (\w+)(.*)", line)
-        if m:
-            last = m.group(2)
-            texts[last] = [m.group(1), m.group(3)]
-        elif last is not None:
-            texts[last][1] += "\n" + line
-    lost = f" (the machine ended with {done.returncode} before)\n# " + done.stderr.strip().replace("\n", "\n# ")
-    return texts, ["not ok", lost]
+    lost = f"the machine ended with {done.returncode} before\n# " + done.stderr.strip().replace("\n", "\n# ")
+    return done.stdout.splitlines()[1:], lost  # without its plan
 
 
 def print_inside(first):
-    texts, lost = run_inside()
-    n_failed = 0
-    for i, name in enumerate(names_inside(), first):
-        verdict, rest = texts.get(name, lost)
-        n_failed += verdict != "ok"
-        print(f"{verdict} {i} - {name}{rest}", flush=True)
-    return n_failed
+    """All lines as they came, numbered from first; a case of which no verdict came has failed."""
+    lines, lost = run_inside()
+    names, n_failed = names_inside(), 0
+    number = {name: i for i, name in enumerate(names, first)}
+    for line in lines:
+        m = re.match(r"(ok|not ok) \d+ - (\w+)(.*)", line)
+        if m:
+            line = f"{m.group(1)} {number.pop(m.group(2))} - {m.group(2)}{m.group(3)}"
+            n_failed += m.group(1) != "ok"
+        print(line, flush=True)
+    for name, i in number.items():
+        print(f"not ok {i} - {name} ({lost})", flush=True)
+    return n_failed + len(number)
 
 
 def without_machine(reason, names):
