@@ -1,5 +1,6 @@
 #include "common/base/log.h"
 
+#include "common/base/out_guard.h"
 #include "common/base/status.h"
 #include "common/base/utf8.h"
 
@@ -102,8 +103,8 @@ static void write_line(const char *kind, const char *text)
 {
     char line[2 * LINE_BYTES_MAX];
     const int n = snprintf(line, sizeof(line), "%s: %s%s\n", log_role, kind, text);
-    ssize_t written = write(STDERR_FILENO, line, GR_MIN((size_t)n, sizeof(line) - 1));
-    (void)written;
+    const enum gr_status st = gr_out_write(STDERR_FILENO, line, GR_MIN((size_t)n, sizeof(line) - 1));
+    (void)st; /* there is nowhere to tell it */
 }
 
 const char *gr_log_last_error(void)

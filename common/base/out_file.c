@@ -1,6 +1,7 @@
 #include "common/base/out_file.h"
 
 #include "common/base/log.h"
+#include "common/base/out_guard.h"
 #include "common/base/parse.h"
 
 #include <errno.h>
@@ -104,9 +105,10 @@ static enum gr_status follow_links(const char *what, const char *path, char out[
     return fail(what, path, "too many symbolic links");
 }
 
-static enum gr_status take_fd(struct gr_out_file *o, int fd, const char *mode)
+static enum gr_status take_fd(struct gr_out_file *o, int fd)
 {
-    o->f = fd >= 0 ? fdopen(fd, mode) : NULL;
+    o->fd = fd;
+    o->f = fd >= 0 ? gr_out_stream(fd) : NULL;
     if (o->f == NULL) {
         const enum gr_status st = fail(o->what, o->path, strerror(errno));
         if (fd >= 0) {
@@ -128,7 +130,7 @@ static enum gr_status open_directly(struct gr_out_file *o, const struct stat *st
         const int flags = fcntl(fd, F_GETFL);
         fcntl(fd, F_SETFL, flags & ~O_NONBLOCK);
     }
-    return take_fd(o, fd, "w");
+    return take_fd(o, fd);
 }
 
 static mode_t less_umask(mode_t mode)
@@ -157,7 +159,7 @@ static enum gr_status open_beside(struct gr_out_file *o, mode_t mode)
         o->beside[0] = '\0';
         return fail(o->what, o->path, strerror(errno));
     }
-    const enum gr_status st = fchmod(fd, mode) != 0 ? fail(o->what, o->path, strerror(errno)) : take_fd(o, fd, "w");
+    const enum gr_status st = fchmod(fd, mode) != 0 ? fail(o->what, o->path, strerror(errno)) : take_fd(o, fd);
     if (st != GR_OK) {
         unlink(o->beside);
     }
@@ -173,7 +175,7 @@ enum gr_status gr_out_file_try(const char *what, const char *path, mode_t mode, 
     }
     GR_TRY(follow_links(what, path, o.path, &p));
     if (p.own >= 0) {
-        GR_TRY(take_fd(&o, fcntl(p.own, F_DUPFD_CLOEXEC, 0), "w"));
+        GR_TRY(take_fd(&o, fcntl(p.own, F_DUPFD_CLOEXEC, 0)));
         *out = o;
         return GR_OK;
     }
@@ -215,12 +217,12 @@ static bool put_in_place(const struct gr_out_file *o)
 
 /* A stream that failed earlier no longer knows why. What is wrong with the file is still wrong: writing a byte more
  * tells. */
-static bool flushed(FILE *f)
+static bool flushed(struct gr_out_file *o)
 {
-    if (!ferror(f)) {
-        return fflush(f) == 0;
+    if (!ferror(o->f)) {
+        return fflush(o->f) == 0;
     }
-    (void)!write(fileno(f), "\n", 1); /* for errno; the file is given up in any case */
+    (void)!write(o->fd, "\n", 1); /* for errno; the file is given up in any case */
     return false;
 }
 
@@ -230,7 +232,7 @@ enum gr_status gr_out_file_close(struct gr_out_file *o, bool good, struct gr_out
     struct stat st;
     errno = 0;
     /* By its name: another program may have made it anew. */
-    const bool whole = good && flushed(o->f) && (o->beside[0] == '\0' || stat(o->beside, &st) == 0);
+    const bool whole = good && flushed(o) && (o->beside[0] == '\0' || stat(o->beside, &st) == 0);
     const int error = errno;
     const bool closed = fclose(o->f) == 0;
     o->f = NULL;

@@ -19,6 +19,7 @@
 struct gr_out_file {
     const char *what;           /* whose value the name is ("--output"), for messages; borrowed */
     FILE *f;                    /* NULL: not open */
+    int fd;                     /* under f */
     char path[PATH_MAX];        /* links followed */
     char beside[PATH_MAX + 16]; /* empty: written directly */
     bool keep_old;              /* an existing file is never replaced */

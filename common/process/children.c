@@ -3,6 +3,7 @@
 #include "common/base/clock.h"
 #include "common/process/joined.h"
 #include "common/base/log.h"
+#include "common/base/out_guard.h"
 #include "common/process/signal_hint.h"
 
 #include <errno.h>
@@ -38,13 +39,15 @@ static sigset_t watched(void)
 enum gr_status gr_children_init(struct gr_children *c, const char *key_hex)
 {
     memset(c, 0, sizeof(*c));
-    const sigset_t set = watched();
+    sigset_t set = watched();
     sigprocmask(SIG_BLOCK, &set, NULL);
     c->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     if (c->signal_fd < 0) {
         log_error("signalfd: %s", strerror(errno));
         return GR_EIO;
     }
+    sigdelset(&set, SIGCHLD);
+    GR_TRY(gr_out_guard(&set));
     strncpy(c->key_hex, key_hex != NULL ? key_hex : "", sizeof(c->key_hex) - 1);
     return GR_OK;
 }
@@ -235,6 +238,7 @@ enum gr_child_event gr_children_poll(struct gr_children *c, int *signal_out, int
     while (read(c->signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
         if (info.ssi_signo != SIGCHLD) {
             *signal_out = (int)info.ssi_signo;
+            gr_out_hurry(*signal_out);
         }
     }
     return reap(c, index_out);
@@ -304,7 +308,10 @@ void gr_children_finish(struct gr_children *c, int grace_ms)
         (void)poll(&p, 1, (int)((deadline_ns - now_ns) / GR_MS) + 1);
         struct signalfd_siginfo info;
         while (read(c->signal_fd, &info, sizeof(info)) > 0) {
-            hurry = hurry || info.ssi_signo != SIGCHLD;
+            if (info.ssi_signo != SIGCHLD) {
+                hurry = true;
+                gr_out_hurry((int)info.ssi_signo);
+            }
         }
     }
     for (int i = 0; i < c->n; i++) {

@@ -1,6 +1,7 @@
 #include "common/process/program.h"
 
 #include "common/base/log.h"
+#include "common/base/out_guard.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -38,6 +39,9 @@ int gr_program_end(int status)
     errno = 0;
     if ((fflush(stdout) == 0 && !failed_before) || status != 0) {
         return status;
+    }
+    if (gr_out_cut_by() != 0) {
+        return 128 + gr_out_cut_by();
     }
     if (errno == EPIPE) {
         return 128 + SIGPIPE;

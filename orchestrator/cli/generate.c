@@ -2,6 +2,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/out_guard.h"
 #include "orchestrator/cli/prompt.h"
 #include "orchestrator/cli/report.h"
 
@@ -178,11 +179,15 @@ static void show_held(struct gr_generation *g)
     g->held.len = 0;
 }
 
-/* False: it cannot be written; where nobody reads it any more that is no error to tell. */
+/* False: it cannot be written; where nobody reads it any more that is no error to tell, and what a signal has cut is
+ * ended by who reads signals. */
 static bool write_out(struct gr_generation *g, const char *text, size_t len)
 {
     if (len == 0 || (fwrite(text, 1, len, stdout) == len && fflush(stdout) == 0)) {
         return true;
+    }
+    if (gr_out_cut_by() != 0) {
+        return false;
     }
     g->pipe_closed = errno == EPIPE;
     gr_generation_fail(g, g->pipe_closed ? "" : "cannot write to standard output");
@@ -433,7 +438,7 @@ static int conclude(struct gr_generation *g)
         return 1;
     }
     if (g->trace_file != NULL && gr_trace_file_write(g->trace_file) != GR_OK) {
-        return 1;
+        return gr_out_cut_by() != 0 ? SHELL_SIGNAL + gr_out_cut_by() : 1;
     }
     if (!g->o->json) {
         print_summary(g);
@@ -464,7 +469,10 @@ int gr_generation_report(struct gr_generation *g)
                                               : g->why[0] != '\0' ? g->why
                                                                   : gr_report_error()};
     const enum gr_status st = gr_report_json(stdout, &r);
-    return st == GR_OK ? status : st == GR_ECLOSED ? SHELL_SIGNAL + SIGPIPE : 1;
+    return st == GR_OK          ? status
+           : st == GR_ECANCELED ? SHELL_SIGNAL + gr_out_cut_by()
+           : st == GR_ECLOSED   ? SHELL_SIGNAL + SIGPIPE
+                                : 1;
 }
 
 int gr_generation_refuse(struct gr_generation *g, enum gr_status st)

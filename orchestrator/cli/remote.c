@@ -2,6 +2,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/out_guard.h"
 #include "transport/connect/control.h"
 #include "transport/net.h"
 
@@ -52,6 +53,9 @@ static int watch_signals(void)
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGTERM);
     sigprocmask(SIG_BLOCK, &set, NULL);
+    if (gr_out_guard(&set) != GR_OK) {
+        return -1;
+    }
     return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
@@ -127,6 +131,7 @@ enum gr_status gr_remote_recv(struct gr_remote *r, int timeout_ms, struct gr_msg
         struct signalfd_siginfo info;
         if ((fds[1].revents & POLLIN) != 0 && read(r->signal_fd, &info, sizeof(info)) > 0) {
             r->signal_number = (int)info.ssi_signo;
+            gr_out_hurry(r->signal_number);
             return GR_ECANCELED;
         }
     }

@@ -1,6 +1,7 @@
 #include "orchestrator/cli/report.h"
 
 #include "common/base/log.h"
+#include "common/base/out_guard.h"
 #include "common/base/utf8.h"
 
 #include <errno.h>
@@ -84,6 +85,9 @@ static enum gr_status print_object(FILE *out, json_t *root, int bad)
     const int error = errno;
     json_decref(root);
     if (bad != 0) {
+        if (gr_out_cut_by() != 0) {
+            return GR_ECANCELED;
+        }
         if (error == EPIPE) {
             return GR_ECLOSED; /* nobody reads it any more, which is nothing to tell */
         }

@@ -438,16 +438,23 @@ void gr_hub_pump(struct gr_hub *h, int timeout_ms, int extra_fd)
     }
 }
 
-void gr_hub_drain(struct gr_hub *h)
+static void drain_role(struct gr_hub *h, enum gr_worker_role role)
 {
     const struct gr_msg m = {.type = GR_MSG_DRAIN};
     for (uint32_t i = 0; i < GR_ORCH_WORKER_MAX; i++) {
-        if (h->link[i].control != NULL && h->link[i].joined) {
+        if (h->link[i].control != NULL && h->link[i].joined && h->link[i].role == role) {
             send_to(h, i, &m);
             enum gr_status st = gr_control_flush(h->link[i].control);
             (void)st;
         }
     }
+}
+
+/* Targets hear of it first: none takes the end of its drafter for a loss. */
+void gr_hub_drain(struct gr_hub *h)
+{
+    drain_role(h, GR_WORKER_TARGET);
+    drain_role(h, GR_WORKER_DRAFT);
 }
 
 void gr_hub_end(struct gr_hub *h, struct gr_children *children, bool all_joined, int grace_ms)

@@ -3,6 +3,7 @@
 
 usage: test_terminal.py BUILD_DIR SOURCE_ROOT      prints TAP
 """
+import fcntl
 import json
 import os
 import pty
@@ -11,6 +12,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 from harness import DRAFT, GRAFT, SLOW, TARGET, alive, case, children, generate, main, wait_for
@@ -130,6 +132,71 @@ def nobody_reads_any_more():
             err = p.stderr.read().decode()
             assert p.wait(timeout=30 * SLOW) == 128 + signal.SIGPIPE and err == "", (args, err)
             p.stderr.close()
+
+
+def is_full(pipe):
+    """Whether a write to it would wait."""
+    return not select.select([], [pipe], [], 0)[1]
+
+
+def ended_at_a_full_pipe(sig, outputs, args, env=None):
+    """Status and whatever else was said, of a graft run whose outputs nobody reads when the signal comes."""
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    streams = {name: writer if name in outputs else subprocess.PIPE for name in ("stdout", "stderr")}
+    p = subprocess.Popen([GRAFT, "run", "--model", TARGET, "--prompt", PROMPT, "--ignore-eos", *args], env=env, **streams)
+    wait_for(lambda: is_full(writer))
+    p.send_signal(sig)
+    out, err = p.communicate(timeout=20 * SLOW)
+    os.close(reader)
+    os.close(writer)
+    assert not children(p.pid)
+    return p.returncode, ((out or b"") + (err or b"")).decode()
+
+
+@case
+def a_pipe_that_nobody_reads_ends_with_a_signal():
+    endless = ("--max-tokens", "100000")
+    drafted = ("--draft", DRAFT, *FIXED, *endless)
+    for sig in (signal.SIGINT, signal.SIGTERM):
+        status, said = ended_at_a_full_pipe(sig, ("stdout",), drafted)
+        assert status == 128 + sig and any(SUMMARY.match(x) for x in said.splitlines()), (status, said)
+        assert ended_at_a_full_pipe(sig, ("stdout", "stderr"), (*drafted, "--trace"))[0] == 128 + sig
+    assert ended_at_a_full_pipe(signal.SIGINT, ("stderr",), (*drafted, "--trace"))[0] == 130
+    assert ended_at_a_full_pipe(signal.SIGINT, ("stdout",), ("--json", "--max-tokens", "1500"))[0] == 130
+    with Serve(draft=False) as s:
+        assert ended_at_a_full_pipe(signal.SIGINT, ("stdout",), ("--connect", s.address, *endless), s.env())[0] == 130
+        assert not [x for x in s.sessions() if x["state"] == "running"]
+
+
+@case
+def a_trace_file_that_nobody_reads_ends_with_a_signal():
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "fifo")
+        os.mkfifo(path)
+        reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        writer = os.open(path, os.O_WRONLY)
+        fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+        p = subprocess.Popen([GRAFT, "run", "--model", TARGET, "--prompt", PROMPT, "--ignore-eos", "--max-tokens", "200",
+                              "--trace-file", path], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_for(lambda: is_full(writer))
+        p.send_signal(signal.SIGINT)
+        assert p.wait(timeout=20 * SLOW) == 130
+        os.close(reader)
+        os.close(writer)
+
+
+@case
+def nothing_is_said_of_an_end_that_was_asked_for():
+    """Whichever worker goes first, neither takes the other's end for a loss."""
+    argv = [GRAFT, "run", "--model", TARGET, "--draft", DRAFT, "--prompt", PROMPT, "--ignore-eos", "--max-tokens", "100000"]
+    for _ in range(20):
+        p = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        os.read(p.stdout.fileno(), 5)
+        p.stdout.close()
+        err = p.stderr.read().decode()
+        assert p.wait(timeout=30 * SLOW) == 128 + signal.SIGPIPE and err == "", err
+        p.stderr.close()
 
 
 @case

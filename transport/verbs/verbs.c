@@ -27,12 +27,6 @@
 
 enum { EVENT_COMP, EVENT_CM, EVENT_ANCHOR, EVENT_ASYNC, EVENT_SOCKET, N_EVENT };
 
-static struct gr_verbs_conn *downcast(struct gr_conn *c)
-{
-    GR_ASSERT(c->ops == &gr_transport_verbs);
-    return GR_CONTAINER_OF(c, struct gr_verbs_conn, base);
-}
-
 /* ---- device events: one descriptor a device, shared by all connections over it ---- */
 
 static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -195,7 +189,7 @@ static bool can_acquire(const struct gr_verbs_conn *v, enum gr_frame_class class
 static enum gr_status verbs_acquire(struct gr_conn *c, enum gr_frame_class class, uint32_t bytes,
                                     struct gr_frame *frame_out)
 {
-    struct gr_verbs_conn *v = downcast(c);
+    struct gr_verbs_conn *v = gr_verbs_downcast(c);
     GR_TRY(gr_acquire_check(c, class, bytes));
     if (!v->gone && !can_acquire(v, class)) {
         gr_verbs_pump(v); /* a credit or a completion may be there */
@@ -224,7 +218,7 @@ static void check_held(const struct gr_verbs_slots *s, const struct gr_frame *fr
 
 static enum gr_status verbs_send(struct gr_conn *c, struct gr_frame *frame, uint32_t bytes)
 {
-    struct gr_verbs_conn *v = downcast(c);
+    struct gr_verbs_conn *v = gr_verbs_downcast(c);
     struct gr_verbs_slots *s = &v->out[frame->class];
     check_held(s, frame);
     GR_ASSERT(bytes <= gr_class_bytes_max(&c->limits, frame->class));
@@ -236,7 +230,7 @@ static enum gr_status verbs_send(struct gr_conn *c, struct gr_frame *frame, uint
 
 static void verbs_abandon(struct gr_conn *c, struct gr_frame *frame)
 {
-    struct gr_verbs_conn *v = downcast(c);
+    struct gr_verbs_conn *v = gr_verbs_downcast(c);
     check_held(&v->out[frame->class], frame);
     gr_verbs_slot_free(&v->out[frame->class], frame->slot);
     v->n_credit[frame->class]++;
@@ -264,7 +258,7 @@ static bool take_frame(struct gr_verbs_conn *v, struct gr_frame *out)
 
 static enum gr_status verbs_recv(struct gr_conn *c, struct gr_frame *frame_out)
 {
-    struct gr_verbs_conn *v = downcast(c);
+    struct gr_verbs_conn *v = gr_verbs_downcast(c);
     if (v->armed || v->n_empty_recv >= N_EMPTY_RECV_PER_LOOK) {
         look_at_events(v);
     }
@@ -284,7 +278,7 @@ static enum gr_status verbs_recv(struct gr_conn *c, struct gr_frame *frame_out)
 
 static void verbs_release(struct gr_conn *c, struct gr_frame *frame)
 {
-    struct gr_verbs_conn *v = downcast(c);
+    struct gr_verbs_conn *v = gr_verbs_downcast(c);
     if (frame->class == GR_FRAME_SMALL) {
         check_held(&v->in, frame);
         gr_verbs_recv_done(v, frame->slot);
@@ -302,7 +296,7 @@ static void verbs_release(struct gr_conn *c, struct gr_frame *frame)
 
 static enum gr_status verbs_flush(struct gr_conn *c)
 {
-    struct gr_verbs_conn *v = downcast(c);
+    struct gr_verbs_conn *v = gr_verbs_downcast(c);
     if (v->stuck) {
         gr_verbs_pump(v);
     }
@@ -342,7 +336,7 @@ static bool spin(struct gr_verbs_conn *v)
 
 static int verbs_poll_fd(struct gr_conn *c, short *events_out)
 {
-    struct gr_verbs_conn *v = downcast(c);
+    struct gr_verbs_conn *v = gr_verbs_downcast(c);
     *events_out = POLLIN;
     if (v->armed) {
         look_at_events(v); /* the last event would end this sleep at once */
@@ -391,7 +385,7 @@ static bool must_linger(const struct gr_verbs_conn *v)
 
 static void verbs_close(struct gr_conn *c)
 {
-    struct gr_verbs_conn *v = downcast(c);
+    struct gr_verbs_conn *v = gr_verbs_downcast(c);
     if (!v->gone) {
         drain(v);
     } else {
@@ -429,7 +423,7 @@ bool gr_verbs_stats(const struct gr_conn *c, struct gr_verbs_stats *out)
 
 uint32_t gr_verbs_n_waiting(struct gr_conn *c, bool *out_idle_out)
 {
-    struct gr_verbs_conn *v = downcast(c);
+    struct gr_verbs_conn *v = gr_verbs_downcast(c);
     gr_verbs_pump(v);
     (void)gr_verbs_push(v);
     *out_idle_out = v->n_done == v->n_posted && !v->stuck;

@@ -87,6 +87,14 @@ struct gr_verbs_conn {
     void *arena;                /* owned: the arrays above */
 };
 
+extern const struct gr_transport_ops gr_transport_verbs;
+
+static inline struct gr_verbs_conn *gr_verbs_downcast(struct gr_conn *c)
+{
+    GR_ASSERT(c->ops == &gr_transport_verbs);
+    return GR_CONTAINER_OF(c, struct gr_verbs_conn, base);
+}
+
 /* ---- slots ---- */
 
 static inline uint32_t gr_verbs_slot_take(struct gr_verbs_slots *s)
@@ -167,7 +175,6 @@ void gr_verbs_throw_out(struct gr_verbs_conn *v, const char *fault, const struct
                         uint32_t record_bytes);
 
 /* ---- for verbs_open.c ---- */
-extern const struct gr_transport_ops gr_transport_verbs;
 /* Arrays and counters for the agreed layout of v->memory. */
 enum gr_status gr_verbs_conn_init(struct gr_verbs_conn *v);
 /* Device and queue pair are listened to; the bootstrap socket, once nothing is said on it any more. */

@@ -305,23 +305,42 @@ static bool retry_due(struct gr_worker_io *w, struct peer *p, uint64_t now_ns)
     return true;
 }
 
+static bool receive_msgs(struct gr_worker_io *w, uint64_t now_ns);
+
+/* A peer that is told to end may be gone before this worker has read that it is to end, too: then nothing is lost. What
+ * the orchestrator said first is heard first. A message may change the peers. */
+static bool is_drained(struct gr_worker_io *w, uint64_t now_ns)
+{
+    (void)receive_msgs(w, now_ns);
+    return w->drained;
+}
+
+static enum outcome outcome_of(struct gr_worker_io *w, const struct peer *p)
+{
+    pthread_mutex_lock(&w->lock);
+    const enum outcome outcome = p->outcome;
+    pthread_mutex_unlock(&w->lock);
+    return p->state == PEER_HANDSHAKE ? outcome : OUTCOME_NONE;
+}
+
 /* Takes over what the hand-shake threads have finished. */
 static bool settle_handshakes(struct gr_worker_io *w, uint64_t now_ns)
 {
     bool progress = false;
     for (int i = 0; i < GR_PEER_MAX; i++) {
         struct peer *p = &w->peer[i];
-        pthread_mutex_lock(&w->lock);
-        const enum outcome outcome = p->outcome;
-        pthread_mutex_unlock(&w->lock);
-        if (p->state == PEER_HANDSHAKE && outcome == OUTCOME_FAILED) {
+        if (outcome_of(w, p) == OUTCOME_FAILED && is_drained(w, now_ns)) {
+            return true;
+        }
+        const enum outcome outcome = outcome_of(w, p);
+        if (outcome == OUTCOME_FAILED) {
             const bool again = try_later(w, p, now_ns);
             tell_failure(p, again);
             if (!again) {
                 lose_peer(w, p, now_ns);
             }
             progress = true;
-        } else if (p->state == PEER_HANDSHAKE && outcome == OUTCOME_OPEN) {
+        } else if (outcome == OUTCOME_OPEN) {
             p->state = PEER_READY;
             p->conn = p->new_conn;
             remember(w, p);
@@ -343,6 +362,14 @@ static bool settle_handshakes(struct gr_worker_io *w, uint64_t now_ns)
     return progress;
 }
 
+static void lose_peer_unless_drained(struct gr_worker_io *w, struct peer *p, uint64_t now_ns)
+{
+    const uint32_t id = p->id;
+    if (!is_drained(w, now_ns) && p->state == PEER_READY && p->id == id) {
+        lose_peer(w, p, now_ns);
+    }
+}
+
 static bool receive_frames(struct gr_worker_io *w, struct peer *p, uint64_t now_ns)
 {
     bool progress = false;
@@ -360,7 +387,7 @@ static bool receive_frames(struct gr_worker_io *w, struct peer *p, uint64_t now_
             gr_no_alloc_end();
         }
         if (st != GR_OK) {
-            lose_peer(w, p, now_ns);
+            lose_peer_unless_drained(w, p, now_ns);
             return true;
         }
     }
@@ -456,7 +483,7 @@ static bool pump(struct gr_worker_io *w)
     }
     const uint64_t frames_ns = gr_clock_ns(); /* time never runs backwards for the machine */
     for (int i = 0; i < GR_PEER_MAX; i++) {
-        if (w->peer[i].state == PEER_READY) {
+        if (w->peer[i].state == PEER_READY && !w->drained) {
             progress |= receive_frames(w, &w->peer[i], frames_ns);
         }
     }

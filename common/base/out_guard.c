@@ -1,0 +1,144 @@
+#include "common/base/out_guard.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+/* A pipe with any room takes so many bytes without waiting (pipe(7): PIPE_BUF). */
+#define PIECE_BYTES 4096u
+/* After a signal, all writes of the process together wait for readers that are slow no longer than this. */
+#define GRACE_NS (500 * GR_MS)
+
+static struct {
+    int signal_fd;                /* readable while such a signal is in the queue; never read. 0: no guard */
+    atomic_ullong hurry_until_ns; /* 0: no signal has come */
+    atomic_int signal_number, cut_by;
+} guard;
+
+void gr_out_hurry(int signal_number)
+{
+    unsigned long long none = 0;
+    if (atomic_compare_exchange_strong(&guard.hurry_until_ns, &none, gr_clock_ns() + GRACE_NS)) {
+        atomic_store(&guard.signal_number, signal_number);
+    }
+}
+
+int gr_out_cut_by(void)
+{
+    return atomic_load(&guard.cut_by);
+}
+
+static int queued_signal(void)
+{
+    sigset_t pending;
+    sigemptyset(&pending);
+    sigpending(&pending);
+    return sigismember(&pending, SIGTERM) == 1 ? SIGTERM : sigismember(&pending, SIGHUP) == 1 ? SIGHUP : SIGINT;
+}
+
+static int left_ms(void)
+{
+    const uint64_t until_ns = atomic_load(&guard.hurry_until_ns), now_ns = gr_clock_ns();
+    if (until_ns == 0) {
+        return -1;
+    }
+    return now_ns >= until_ns ? 0 : (int)((until_ns - now_ns) / GR_MS) + 1;
+}
+
+/* False: a signal, and no room. */
+static bool wait_for_room(int fd)
+{
+    for (;;) {
+        const bool hurry = atomic_load(&guard.hurry_until_ns) != 0;
+        struct pollfd p[2] = {{.fd = fd, .events = POLLOUT}, {.fd = hurry ? -1 : guard.signal_fd, .events = POLLIN}};
+        const int n = poll(p, 2, left_ms());
+        if (n < 0 && errno != EINTR) {
+            return true; /* write() will tell */
+        }
+        if (n > 0 && p[0].revents != 0) {
+            return true;
+        }
+        if (n == 0) {
+            return false;
+        }
+        if ((p[1].revents & POLLIN) != 0) {
+            gr_out_hurry(queued_signal());
+        }
+    }
+}
+
+static enum gr_status failed_write(void)
+{
+    return errno == EPIPE ? GR_ECLOSED : GR_EIO;
+}
+
+enum gr_status gr_out_write(int fd, const void *data, size_t bytes)
+{
+    const char *p = data;
+    while (bytes > 0) {
+        size_t piece = bytes;
+        if (guard.signal_fd > 0) {
+            if (!wait_for_room(fd)) {
+                atomic_store(&guard.cut_by, atomic_load(&guard.signal_number));
+                return GR_ECANCELED;
+            }
+            piece = GR_MIN(bytes, PIECE_BYTES);
+        }
+        const ssize_t n = write(fd, p, piece);
+        if (n < 0 && errno != EINTR && errno != EAGAIN) {
+            return failed_write();
+        }
+        p += GR_MAX(n, 0);
+        bytes -= (size_t)GR_MAX(n, 0);
+    }
+    return GR_OK;
+}
+
+/* ---- streams ---- */
+
+static ssize_t stream_write(void *cookie, const char *data, size_t bytes)
+{
+    const enum gr_status st = gr_out_write((int)(intptr_t)cookie, data, bytes);
+    if (st == GR_ECANCELED) {
+        errno = EINTR;
+    }
+    return st == GR_OK ? (ssize_t)bytes : 0;
+}
+
+static int stream_close(void *cookie)
+{
+    return close((int)(intptr_t)cookie);
+}
+
+FILE *gr_out_stream(int fd)
+{
+    const cookie_io_functions_t io = {.write = stream_write, .close = stream_close};
+    return fopencookie((void *)(intptr_t)fd, "w", io);
+}
+
+enum gr_status gr_out_guard(const sigset_t *endings)
+{
+    if (guard.signal_fd > 0) {
+        return GR_OK;
+    }
+    const int fd = signalfd(-1, endings, SFD_CLOEXEC | SFD_NONBLOCK);
+    FILE *out = gr_out_stream(STDOUT_FILENO), *err = gr_out_stream(STDERR_FILENO);
+    if (fd < 0 || out == NULL || err == NULL || fflush(stdout) != 0) {
+        log_error("standard output cannot be guarded: %s", strerror(errno));
+        return GR_EIO;
+    }
+    setvbuf(out, NULL, isatty(STDOUT_FILENO) ? _IOLBF : _IOFBF, BUFSIZ);
+    setvbuf(err, NULL, _IONBF, 0);
+    guard.signal_fd = fd;
+    stdout = out; /* glibc's are variables; see "Standard Streams" in its manual */
+    stderr = err;
+    return GR_OK;
+}
