@@ -97,10 +97,10 @@ static void on_peer_ready(void *ctx, uint32_t peer, const char *transport, uint6
     gr_drafter_on_peer_ready(((struct worker *)ctx)->drafter, peer, transport, now_ns);
 }
 
-static void on_peer_lost(void *ctx, uint32_t peer, uint64_t now_ns)
+static void on_peer_lost(void *ctx, uint32_t peer, enum gr_status why, uint64_t now_ns)
 {
     (void)now_ns;
-    gr_drafter_on_peer_lost(((struct worker *)ctx)->drafter, peer);
+    gr_drafter_on_peer_lost(((struct worker *)ctx)->drafter, peer, why);
 }
 
 static void on_compute_done(void *ctx, uint64_t now_ns)

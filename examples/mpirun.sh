@@ -12,7 +12,7 @@
 # The job ends with the orchestrator: it tells the workers to exit, and their supervisors end with them.
 #
 # Exit status: mpirun's, but 1 where a rank has failed by itself (a port that is taken, a model that is not there), which
-# --enable-recovery would hide; a rank that a signal has killed is no failure of the job.
+# --enable-recovery would hide; a rank that a signal has killed is no failure of the job. 0 after SIGINT or SIGTERM.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd) # of what is not named; what is named is seen from the caller's folder
 bin=${GRAFT_BIN:-$root/build}
@@ -40,7 +40,9 @@ mpirun "${flags[@]}" "$@" \
     -n 1 bash -c "$rank" rank "$bin/graft-target" --model "$target" --join "$address" --listen "$listen" --supervise \
     </dev/null 2> >(tee "$said" >&2) &
 job=$!
-trap 'kill -TERM "$job" 2>/dev/null' INT TERM
+asked='' # to end
+trap 'asked=yes; kill -TERM "$job" 2>/dev/null' INT TERM
 until wait "$job"; status=$?; ! kill -0 "$job" 2>/dev/null; do :; done
 grep -q '^mpirun.sh: rank failed' "$said" && exit 1
+[ -z "$asked" ] || exit 0 # mpirun's own status is 1 then
 exit "$status"

@@ -234,6 +234,7 @@ static enum gr_status read_reply(int fd, uint64_t deadline, struct gr_why *why)
     }
     if (ok == 0) {
         snprintf(why->text, sizeof(why->text), "the peer could not map the segment (GRAFT_LOG=info there tells why)");
+        why->theirs = true;
     }
     return ok == 1 ? GR_OK : GR_EUNSUPPORTED;
 }
@@ -311,6 +312,7 @@ static enum gr_status open_segment(int fd, const struct gr_conn_limits *limits, 
     }
     if (present == 0) {
         snprintf(why->text, sizeof(why->text), "the peer could not make a segment (it tells why)");
+        why->theirs = true;
         return GR_EUNSUPPORTED;
     }
     void *map = NULL;

@@ -81,6 +81,7 @@ struct gr_conn_stats {
 /* Why a connection did not open, for the one line that says what follows from it. */
 struct gr_why {
     char text[256];
+    bool theirs; /* it is the other side's, which tells it */
 };
 
 /* First member of every implementation's connection. */

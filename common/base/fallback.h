@@ -10,11 +10,9 @@
 /*   name, topic of its line, why, what is done instead */
 #define GR_FALLBACK_LIST(X)                                                                                           \
     /* target */                                                                                                      \
-    X(DRAFTER_GONE, "spec", "the drafter is gone", "going on root-only")                                              \
     X(DRAFTER_SILENT, "spec", "no tree for as long as three round deadlines", "going on root-only")                   \
     X(HEAD_UNFED, "spec", "its drafter runs a head, and this target was started without one", "going on root-only")   \
     X(HEAD_GONE, "spec", "this target cannot be made with the head that its drafters run", "trying without features") \
-    X(SINGLE_TOKEN, "spec", "force_single_token is set", "going on root-only")                                        \
     X(TREE_FAULT, "spec", "a tree round broke an invariant", "going on root-only")                                    \
     X(SPECPV_ABSENT, "specpv", "the target was started without SpecPV", "going on with full verification")            \
     X(SPECPV_UNFIT, "specpv", "its partial view does not fit", "going on with full verification")                     \

@@ -307,13 +307,15 @@ void gr_drafter_on_peer_ready(struct gr_drafter *d, uint32_t peer, const char *t
     }
 }
 
-void gr_drafter_on_peer_lost(struct gr_drafter *d, uint32_t peer)
+void gr_drafter_on_peer_lost(struct gr_drafter *d, uint32_t peer, enum gr_status why)
 {
+    const char *text = why == GR_ECLOSED ? "the drafter lost its connection to the target"
+                                         : "the drafter cannot be connected to the target; its own line says why";
     for (int i = 0; i < d->config.n_session_max; i++) {
         struct follow *f = &d->follow[i];
         if (f->state != DRAFT_FREE && !f->closing && f->peer == peer) {
             tell_troubles(d, f);
-            drafter_send_error(d, f->id, GR_ECLOSED, "the drafter lost its connection to the target");
+            drafter_send_error(d, f->id, why, text);
             drafter_free(d, f);
         }
     }

@@ -83,7 +83,8 @@ void gr_drafter_destroy(struct gr_drafter *d);
 
 void gr_drafter_on_msg(struct gr_drafter *d, const struct gr_msg *m, uint64_t now_ns);
 void gr_drafter_on_peer_ready(struct gr_drafter *d, uint32_t peer, const char *transport, uint64_t now_ns);
-void gr_drafter_on_peer_lost(struct gr_drafter *d, uint32_t peer);
+/* why: GR_ECLOSED for a connection that stood, which may be made again; else why none came about. */
+void gr_drafter_on_peer_lost(struct gr_drafter *d, uint32_t peer, enum gr_status why);
 GR_NODISCARD enum gr_status gr_drafter_on_frame(struct gr_drafter *d, uint32_t peer, const uint8_t *frame, size_t len,
                                                 uint64_t now_ns);
 void gr_drafter_on_job_done(struct gr_drafter *d, struct gr_draft_job *job, uint64_t now_ns);

@@ -19,6 +19,7 @@ struct connect {
     uint32_t n_fallback, n_reopen; /* that the orchestrator has counted in a turn whose end our TRUNCATE has crossed */
     bool answered;                 /* OPENED has come */
     bool has_turn_len;
+    uint32_t n_target; /* that the orchestrator has listed */
     bool told_waiting; /* that nothing has come for SILENCE_MS; no need any more */
 };
 
@@ -97,10 +98,28 @@ static void on_finished(struct connect *c, const struct gr_msg *m)
     gr_generation_end(&c->g, (enum gr_finish)m->finish, m->text, n_fallback, n_reopen);
 }
 
+/* What a turn of which nothing is heard waits for. */
+static void tell_waiting(const struct connect *c)
+{
+    if (c->n_target == 0) {
+        log_warn("no target worker has joined the orchestrator at %s yet; the turn waits for one", c->remote.address);
+    } else {
+        log_warn(
+            "nothing has come from the orchestrator at %s for %d s; `graft session list' shows what its workers do",
+            c->remote.address, SILENCE_MS / 1000);
+    }
+}
+
 static void on_msg(struct connect *c, const struct gr_msg *m)
 {
     struct gr_generation *g = &c->g;
-    if (m->type == GR_MSG_ERROR) {
+    if (m->type == GR_MSG_WORKER) {
+        c->n_target += m->role == GR_ROLE_TARGET;
+    } else if (m->type == GR_MSG_LISTED) {
+        tell_waiting(c);
+    } else if (m->type == GR_MSG_SESSION) {
+        return; /* listed, too */
+    } else if (m->type == GR_MSG_ERROR) {
         gr_generation_fail(g, m->text);
     } else if (m->type == GR_MSG_OPENED) {
         c->answered = true;
@@ -132,8 +151,7 @@ static void pump_until_over(struct connect *c)
         const enum gr_status st = gr_remote_recv(&c->remote, c->told_waiting ? -1 : SILENCE_MS, &m);
         if (st == GR_AGAIN) {
             c->told_waiting = true;
-            fprintf(stderr, "the orchestrator at %s has nothing to tell yet; `graft session list' shows its workers\n",
-                    c->remote.address);
+            g->failed = gr_remote_send(&c->remote, &(struct gr_msg){.type = GR_MSG_LIST}) != GR_OK;
         } else if (st == GR_ECANCELED) {
             g->interrupted = c->remote.signal_number; /* the link's end cuts the turn */
         } else if (st != GR_OK) {

@@ -377,6 +377,7 @@ void gr_generation_end(struct gr_generation *g, enum gr_finish finish, const cha
 
 static int report_lossless(struct gr_generation *g)
 {
+    g->compared = true;
     if (g->first_difference < 0 && g->n_plain != g->n_token) {
         g->first_difference = g->n_plain;
     }
@@ -464,6 +465,8 @@ int gr_generation_report(struct gr_generation *g)
                                      .session = g->session,
                                      .has_seed = !g->append,
                                      .seed = g->seed,
+                                     .compared = g->compared,
+                                     .first_difference = g->first_difference,
                                      .metrics = &g->metrics,
                                      .error = status == 0         ? NULL
                                               : g->why[0] != '\0' ? g->why

@@ -40,6 +40,7 @@ struct gr_generation {
     uint32_t n_final;  /* of the tokens: those after it are provisional (exact SpecPV), and not shown */
     uint32_t turn_len; /* of the transcript before the first; known with it (n_commit > 0) */
     uint32_t n_commit;
+    bool compared;            /* with plain decoding, to the end */
     int64_t first_difference; /* --verify-lossless; -1: none so far */
     double last_gap, gap;     /* logit gap of plain decoding's last pick, and at the first difference */
     bool again;               /* the plain phase is still to come */

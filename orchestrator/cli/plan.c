@@ -111,7 +111,8 @@ static enum gr_status choose_transport(const struct gr_options *o, struct gr_pla
 }
 
 /* Both workers start on this host: what is wrong with a device is known before they load. Nothing else than RDMA is
- * offered under --require-rdma, so there is nothing to fall back to. */
+ * offered under --require-rdma, so there is nothing to fall back to; a device that is named is to be there. --transport
+ * verbs alone is a wish: where it cannot be had, the workers tell why and the text is generated without drafts. */
 static enum gr_status check_rdma(struct gr_options *o, struct gr_plan *p)
 {
     p->require_rdma = o->require_rdma;
@@ -122,7 +123,8 @@ static enum gr_status check_rdma(struct gr_options *o, struct gr_plan *p)
     if (o->require_rdma) {
         GR_TRY(gr_option_set(o, &gr_option_table[GR_OPTION_transport], "--require-rdma", "verbs", GR_FROM_CLI));
     }
-    if (!p->with_draft || strcmp(o->transport, "verbs") != 0) {
+    const bool named = o->target_ib_hca != NULL || o->draft_ib_hca != NULL;
+    if (!p->with_draft || strcmp(o->transport, "verbs") != 0 || (!o->require_rdma && !named)) {
         return GR_OK;
     }
     struct gr_verbs_options v = {.hca = o->target_ib_hca, .gid_index = (int)o->gid_index};

@@ -119,6 +119,12 @@ enum gr_status gr_report_json(FILE *out, const struct gr_turn_report *r)
     if (r->has_seed) {
         bad |= json_object_set_new(root, "seed", json_integer((json_int_t)r->seed));
     }
+    if (r->compared) {
+        bad |= json_object_set_new(root, "lossless", json_boolean(r->first_difference < 0));
+    }
+    if (r->compared && r->first_difference >= 0) {
+        bad |= json_object_set_new(root, "first_difference", json_integer((json_int_t)r->first_difference));
+    }
     bad |= json_object_set_new(root, "metrics", metrics_json(r->metrics));
     return print_object(out, root, bad);
 }
@@ -141,9 +147,13 @@ int gr_report_failure(const struct gr_options *o, int status)
 
 void gr_report_summary(FILE *out, const struct gr_session_metrics *m)
 {
-    fprintf(out, "%" PRIu64 " prompt + %" PRIu64 " generated tokens, %.1f tokens/s after the first, ttft %.1f ms",
-            m->prompt_tokens, m->completion_tokens, gr_metrics_tokens_per_second(m),
-            m->first_token_ns > m->open_ns ? (double)(m->first_token_ns - m->open_ns) / 1e6 : 0.0);
+    fprintf(out, "%" PRIu64 " prompt + %" PRIu64 " generated tokens", m->prompt_tokens, m->completion_tokens);
+    if (m->completion_tokens > 1) {
+        fprintf(out, ", %.1f tokens/s after the first", gr_metrics_tokens_per_second(m));
+    }
+    if (m->first_token_ns > m->open_ns) {
+        fprintf(out, ", ttft %.1f ms", (double)(m->first_token_ns - m->open_ns) / 1e6);
+    }
     if (m->num_drafts > 0) {
         fprintf(out,
                 "; mean acceptance length %.2f (1 + %" PRIu64 " accepted / %" PRIu64 " drafts), %" PRIu64

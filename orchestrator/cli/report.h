@@ -21,12 +21,14 @@ struct gr_turn_report {
     uint64_t session; /* 0: not shown */
     bool has_seed;    /* it opened its session */
     uint64_t seed;
-    const char *error; /* NULL: all is well */
+    bool compared;            /* with plain decoding (--verify-lossless) */
+    int64_t first_difference; /* generated token; -1: none */
+    const char *error;        /* NULL: all is well */
     const struct gr_session_metrics *metrics;
 };
 
 /* {"token_ids":[...],"text":...,"finish_reason":...,"metrics":{...}} and a newline; where they apply "finish_detail",
- * "session", "seed" and "error", too. */
+ * "session", "seed", "lossless" with "first_difference", and "error", too. */
 GR_NODISCARD enum gr_status gr_report_json(FILE *out, const struct gr_turn_report *r);
 /* The line that said what is wrong. */
 const char *gr_report_error(void);

@@ -123,7 +123,7 @@ void gr_target_on_peer_lost(struct gr_target *t, uint32_t peer)
     for (int i = 0; i < t->config.n_session_max; i++) {
         struct session *s = &t->session[i];
         if (s->state != SESSION_FREE && s->link.attached && s->link.peer == peer) {
-            target_drop_drafter(t, s, GR_FALLBACK_DRAFTER_GONE);
+            target_drop_drafter(t, s, GR_FALLBACK_NONE); /* the orchestrator hears of the loss, and counts it */
         }
     }
 }

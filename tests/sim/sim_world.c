@@ -176,7 +176,7 @@ void sim_conn_lost(struct sim *s, const struct event *e)
     if (e->at == TARGET) {
         gr_target_on_peer_lost(s->target, e->peer);
     } else {
-        gr_drafter_on_peer_lost(s->drafter, e->peer);
+        gr_drafter_on_peer_lost(s->drafter, e->peer, GR_ECLOSED);
     }
 }
 

@@ -593,7 +593,7 @@ static void test_detached_says_nothing(void **state)
         gr_drafter_on_msg(a.drafter, &(struct gr_msg){.type = GR_MSG_DETACH, .session = 1}, 0);
         assert_int_equal(a.n_msg[GR_MSG_DRAFT_STATS], 1);
         if (what == 0) {
-            gr_drafter_on_peer_lost(a.drafter, 7);
+            gr_drafter_on_peer_lost(a.drafter, 7, GR_ECLOSED);
         } else {
             a.job->status = GR_EIO;
         }

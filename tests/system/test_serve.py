@@ -668,6 +668,8 @@ def mpirun_survives_a_killed_drafter():
         out, text = p.communicate(timeout=60 * SLOW)
         assert p.returncode == 0 and json.loads(out)["token_ids"] == want, text
         wait_for(lambda: [w["role"] for w in look()["workers"]] == ["target"])
+        job.send_signal(signal.SIGTERM)
+        assert job.wait(timeout=30 * SLOW) == 0
     finally:
         job.send_signal(signal.SIGTERM)
         job.wait(timeout=30 * SLOW)

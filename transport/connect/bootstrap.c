@@ -199,19 +199,20 @@ static enum gr_status open_kind(enum gr_transport_kind kind, int fd, bool initia
     return GR_EUNSUPPORTED;
 }
 
-/* One line for what follows from it. Both sides know: the one that connected warns and counts. */
+/* One line for what follows from it. Both sides know: the one whose fault it is tells an error, the one that connected
+ * warns of a fall-back and counts it. */
 static void tell_fallback(struct gr_fallbacks *f, enum gr_transport_kind kind, bool forced, bool initiator,
                           const struct gr_why *why)
 {
     const char *name = gr_transport_name(kind);
-    if (forced) {
+    if (forced && !why->theirs) {
         log_error("transport %s is the only one that is allowed, and did not open: %s", name, why->text);
-    } else if (initiator) {
+    } else if (initiator && !forced) {
         char detail[sizeof(why->text) + 16];
         snprintf(detail, sizeof(detail), "%s: %s", name, why->text);
         gr_fall_back(f, GR_FALLBACK_TRANSPORT, 0, 0, detail);
     } else {
-        log_info("transport %s did not open: %s; trying the next", name, why->text);
+        log_info("transport %s did not open: %s", name, why->text);
     }
 }
 

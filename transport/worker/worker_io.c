@@ -231,14 +231,6 @@ uint32_t gr_worker_io_take_fallbacks(struct gr_worker_io *w, uint32_t peer)
     return n;
 }
 
-static void lose_peer(struct gr_worker_io *w, struct peer *p, uint64_t now_ns)
-{
-    const uint32_t id = p->id;
-    gr_conn_close(p->conn);
-    *p = (struct peer){.state = PEER_FREE};
-    w->machine.on_peer_lost(w->machine.ctx, id, now_ns);
-}
-
 static bool is_known(const struct gr_worker_io *w, const char *address)
 {
     for (uint32_t i = 0; i < GR_MIN(w->n_known, GR_PEER_MAX); i++) {
@@ -249,17 +241,33 @@ static bool is_known(const struct gr_worker_io *w, const char *address)
     return false;
 }
 
+/* What the two say of each other does not change by itself; a link or a device comes back. */
+static bool may_come_back(enum gr_status st)
+{
+    return st != GR_EAUTH && st != GR_EMISMATCH && st != GR_EINVAL && st != GR_ENOTFOUND && st != GR_EPROTO;
+}
+
+/* For a connection that never stood: the next try may find the peer, or its answer, in time. */
+static bool may_be_in_time(enum gr_status st)
+{
+    return may_come_back(st) && st != GR_EUNSUPPORTED;
+}
+
+static void lose_peer(struct gr_worker_io *w, struct peer *p, uint64_t now_ns)
+{
+    const uint32_t id = p->id;
+    const bool stood = p->state == PEER_READY || is_known(w, p->address);
+    const enum gr_status why = stood || may_be_in_time(p->failure) ? GR_ECLOSED : p->failure;
+    gr_conn_close(p->conn);
+    *p = (struct peer){.state = PEER_FREE};
+    w->machine.on_peer_lost(w->machine.ctx, id, why, now_ns);
+}
+
 static void remember(struct gr_worker_io *w, const struct peer *p)
 {
     if (p->address[0] != '\0' && !is_known(w, p->address)) {
         memcpy(w->known[w->n_known++ % GR_PEER_MAX], p->address, sizeof(p->address));
     }
-}
-
-/* What the two say of each other does not change by itself; a link or a device comes back. */
-static bool may_come_back(enum gr_status st)
-{
-    return st != GR_EAUTH && st != GR_EMISMATCH && st != GR_EINVAL && st != GR_ENOTFOUND && st != GR_EPROTO;
 }
 
 /* Once an outage; that nobody was ever reached there is an error. */

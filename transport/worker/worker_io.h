@@ -31,7 +31,8 @@ struct gr_worker_machine {
     void (*on_msg)(void *ctx, const struct gr_msg *m, uint64_t now_ns);
     enum gr_status (*on_frame)(void *ctx, uint32_t peer, const uint8_t *frame, size_t len, uint64_t now_ns);
     void (*on_peer_ready)(void *ctx, uint32_t peer, const char *transport, uint64_t now_ns);
-    void (*on_peer_lost)(void *ctx, uint32_t peer, uint64_t now_ns);
+    /* why: GR_ECLOSED for a connection that stood; else why none came about, which has been logged. */
+    void (*on_peer_lost)(void *ctx, uint32_t peer, enum gr_status why, uint64_t now_ns);
     void (*on_compute_done)(void *ctx, uint64_t now_ns);
     uint64_t (*step)(void *ctx, uint64_t now_ns);
 };

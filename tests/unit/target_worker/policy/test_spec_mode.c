@@ -135,7 +135,7 @@ static void test_refusals(void **state)
     d = gr_spec_mode_decide(&in);
     assert_int_equal(d.mode, GR_SPEC_ROOT);
     assert_int_equal(d.n_want, 0);
-    assert_int_equal(d.reason, GR_FALLBACK_SINGLE_TOKEN); /* a kill switch is reported */
+    assert_int_equal(d.reason, GR_FALLBACK_NONE); /* it was asked for */
     in.single_token = false;
     in.n_fault = 1;
     d = gr_spec_mode_decide(&in);
