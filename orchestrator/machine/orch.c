@@ -472,6 +472,17 @@ static void on_session_failed(struct gr_orch *o, struct entry *e, const struct g
     }
 }
 
+/* A session of this target is being closed: its slot is free when the pass that it is in is done. */
+static bool is_slot_coming(const struct gr_orch *o, int target)
+{
+    bool coming = false;
+    for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
+        const struct entry *e = &o->entry[i];
+        coming = coming || (e->state == GR_SESSION_CLOSING && e->at.wait_closed && e->at.target == target);
+    }
+    return coming;
+}
+
 static void on_target_error(struct gr_orch *o, struct entry *e, const struct gr_msg *m)
 {
     if (m->ended != 0) {
@@ -492,6 +503,9 @@ static void on_target_error(struct gr_orch *o, struct entry *e, const struct gr_
             orch_home_forgot(e); /* no CLOSE is needed first */
         }
         orch_reopen(o, e);
+    } else if (e->state == GR_SESSION_OPENING && m->code == (uint32_t)-GR_ELIMIT && is_slot_coming(o, e->at.target)) {
+        orch_home_forgot(e);
+        orch_wait(e);
     } else {
         orch_home_forgot(e);
         orch_fail_turn(o, e, m->text);
@@ -503,6 +517,7 @@ static void on_closed(struct gr_orch *o, struct entry *e)
     if (e->state == GR_SESSION_CLOSING) {
         orch_home_wait_closed(e, false);
         orch_finish_if_released(o, e);
+        orch_open_waiting(o);
         return;
     }
     if (!e->at.open_after_close) {

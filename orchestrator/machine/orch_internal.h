@@ -140,6 +140,8 @@ void orch_with_retry(struct entry *e);
 void orch_with_new_epoch(struct entry *e);
 
 /* ---- orch_session.c ---- */
+/* OPENs every session that waits for a target, or for a slot of one. */
+void orch_open_waiting(struct gr_orch *o);
 int orch_find_worker(const struct gr_orch *o, enum gr_worker_role role);
 /* What the target has made of it. */
 void orch_specpv_opened(struct entry *e, enum gr_specpv_mode mode);

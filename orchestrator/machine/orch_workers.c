@@ -61,15 +61,30 @@ static enum gr_status refuse(struct gr_orch *o, uint32_t worker, const char *tex
 
 /* ---- coming and going ---- */
 
-static void employ(struct gr_orch *o, enum gr_worker_role role)
+void orch_open_waiting(struct gr_orch *o)
 {
     for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
-        struct entry *e = &o->entry[i];
-        if (role == GR_WORKER_TARGET && e->state == GR_SESSION_WAITING) {
-            orch_open(o, e);
-        } else if (role == GR_WORKER_DRAFT && e->state == GR_SESSION_RUNNING) {
-            orch_attach(o, e);
+        if (o->entry[i].state == GR_SESSION_WAITING) {
+            orch_open(o, &o->entry[i]);
         }
+    }
+}
+
+static void attach_running(struct gr_orch *o)
+{
+    for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
+        if (o->entry[i].state == GR_SESSION_RUNNING) {
+            orch_attach(o, &o->entry[i]);
+        }
+    }
+}
+
+static void employ(struct gr_orch *o, enum gr_worker_role role)
+{
+    if (role == GR_WORKER_TARGET) {
+        orch_open_waiting(o);
+    } else {
+        attach_running(o);
     }
 }
 

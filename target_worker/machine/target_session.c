@@ -196,6 +196,7 @@ void target_open(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns)
     char text[GR_MSG_TEXT_MAX];
     const char *wrong = check_open(t, m, text, sizeof(text));
     struct session *s = target_find(t, m->session);
+    enum gr_status code = GR_EINVAL;
     (void)now_ns;
     if (refuse_behind_held(s)) {
         return;
@@ -209,10 +210,11 @@ void target_open(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns)
             snprintf(text, sizeof(text), "all %d session slots are taken: close one or raise target.n_session_max",
                      t->config.n_session_max);
             wrong = text;
+            code = GR_ELIMIT;
         }
     }
     if (wrong != NULL) {
-        target_send_error(t, m->session, GR_EINVAL, wrong);
+        target_send_error(t, m->session, code, wrong);
         return;
     }
     start_session(t, s, m);

@@ -631,6 +631,20 @@ def client_that_goes_away():
         wait_for(lambda: len(s.sessions()) == 1)
 
 
+@case
+def clients_that_were_killed_make_room():
+    """Their sessions are closed when their passes are done; until then a request waits."""
+    with Serve("--sessions", "4") as s:
+        for _ in range(8):
+            clients = [s.start(*FIXED, tokens=3000) for _ in range(4)]
+            wait_for(lambda: sum(x["state"] == "running" and x["rounds"] >= 2 for x in s.sessions()) == 4)
+            for p in clients:
+                p.kill()
+            s.generate("--max-tokens", "4")
+            for p in clients:
+                p.communicate()
+
+
 # ---- mpirun ----
 
 @case

@@ -181,6 +181,41 @@ static void test_closed_in_a_turn(void **state)
     }
 }
 
+/* All slots of the target are taken: an error, unless one is being freed. */
+static void test_slot_that_is_being_freed(void **state)
+{
+    (void)state;
+    const struct gr_msg full = {.type = GR_MSG_ERROR, .session = 2, .code = (uint32_t)-GR_ELIMIT, .text = "no slot"};
+    for (int closing = 0; closing < 2; closing++) {
+        struct world *w = make(NULL);
+        join_target(w);
+        const uint64_t id = submit(w, true, false);
+        take_open(w);
+        opened(w);
+        if (closing != 0) {
+            assert_int_equal(gr_orch_close(w->orch, id), GR_OK);
+            expect(w, TARGET, GR_MSG_CLOSE);
+        }
+        const uint64_t next = submit(w, false, false);
+        assert_int_equal(next, 2);
+        take_open(w);
+        say(w, TARGET, &full);
+        if (closing == 0) {
+            assert_true(w->n_done == 1 && w->finish == GR_FINISH_ERROR);
+            assert_string_equal(w->text, "no slot");
+        } else {
+            assert_int_equal(state_of(w, next), GR_SESSION_WAITING);
+            assert_int_equal(w->n_sent, 0);
+            say(w, TARGET, &(struct gr_msg){.type = GR_MSG_CLOSED, .session = id});
+            take_open(w);
+            assert_int_equal(w->epoch, 1);
+            opened(w);
+            assert_int_equal(state_of(w, next), GR_SESSION_RUNNING);
+        }
+        destroy(w);
+    }
+}
+
 /* The end of a session that does not stay, or that is closed, takes a while: a stop that comes meanwhile is why. */
 static void test_stop_meets_a_close(void **state)
 {
@@ -727,6 +762,7 @@ int main(void)
         cmocka_unit_test(test_stop_crosses_the_end),
         cmocka_unit_test(test_failure_crosses_the_end),
         cmocka_unit_test(test_closed_in_a_turn),
+        cmocka_unit_test(test_slot_that_is_being_freed),
         cmocka_unit_test(test_stop_meets_a_close),
         cmocka_unit_test(test_answers_are_counted),
         cmocka_unit_test(test_troubles_of_the_prefill_count),
