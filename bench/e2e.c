@@ -10,9 +10,7 @@
  * measurement: long.c. */
 #include "bench/bench.h"
 #include "bench/group.h"
-#include "bench/paths.h"
 #include "common/base/log.h"
-#include "common/base/parse.h"
 #include "model/load/expand.h"
 
 #include <math.h>
@@ -22,12 +20,8 @@
 #include <string.h>
 
 #define N_ENGINE 2
-#define N_TREE_MAX 12 /* of --num-speculative-tokens */
+#define N_TREE_MAX 12 /* of --num-speculative-tokens: its row has as many */
 #define N_ROW_MAX (1 + N_ENGINE * N_TREE_MAX)
-
-struct options {
-    const char *trees, *modes;
-};
 
 struct engine {
     const char *name;
@@ -52,8 +46,7 @@ struct row {
 };
 
 struct bench {
-    struct options o;
-    struct gr_group_args args;
+    struct gr_bench_options o;
     struct gr_prompt_set_options of_prompts;
     struct gr_pair_config pair; /* what both engines have alike */
     const struct gr_geometry *geometry;
@@ -192,11 +185,11 @@ static void print_table(const struct bench *b, enum gr_table_format format)
     char note[512];
     snprintf(
         note, sizeof(note),
-        "%s, draft %s, on %s and %s, %d prompts of at most %u tokens, %u new ones, T %s; decode tokens/s without the "
+        "%s, draft %s, on %s and %s, %d prompts of at most %u tokens, %u new ones, T %g; decode tokens/s without the "
         "first token, mean +- stddev; min, max: over prompts; mean acceptance length = 1 + accepted/drafts%s%s%s",
         b->pair.target, b->pair.draft, b->pair.target_device, b->pair.draft_device, b->prompts.n, b->prompts.n_id_max,
-        b->prompts.max_tokens, b->args.temperature, expanded ? "; cost that of " : "",
-        expanded ? b->geometry->name : "", expanded ? ", acceptance that of the folders' pair" : "");
+        b->prompts.max_tokens, b->temperature, expanded ? "; cost that of " : "", expanded ? b->geometry->name : "",
+        expanded ? ", acceptance that of the folders' pair" : "");
     gr_table_begin(&t, format, stdout, "e2e", note, columns, (int)GR_ARRAY_LEN(columns));
     for (int i = 0; i < b->n_row; i++) {
         print_row(&t, b, &b->row[i]);
@@ -209,7 +202,7 @@ static void print_table(const struct bench *b, enum gr_table_format format)
 static bool asks_for_contexts(int argc, char **argv)
 {
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--context") == 0) {
+        if (strcmp(argv[i], "--context") == 0 || strncmp(argv[i], "--context=", 10) == 0) {
             return true;
         }
     }
@@ -224,21 +217,27 @@ static void add_engine(struct bench *b, const char *name, bool colocated)
     e->pair.colocated = colocated;
 }
 
-static bool parse_modes(struct bench *b)
+static bool has(const struct gr_option_list *list, int64_t value)
+{
+    for (int i = 0; i < list->n; i++) {
+        if (list->value[i] == value) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool choose_engines(struct bench *b)
 {
     const bool one_gpu = gr_pair_on_one_gpu(&b->pair);
-    const bool both = strcmp(b->o.modes, "co-located,pair") == 0;
-    const bool pair = both || strcmp(b->o.modes, "pair") == 0;
-    if (!pair && strcmp(b->o.modes, "co-located") != 0) {
-        log_error("--modes: `%s' is not one of co-located, pair and co-located,pair", b->o.modes);
-        return false;
-    }
-    if (pair && !both && one_gpu) {
+    const bool colocated = has(&b->o.modes, GR_BENCH_COLOCATED);
+    const bool pair = has(&b->o.modes, GR_BENCH_APART);
+    if (pair && !colocated && one_gpu) {
         log_error("--modes pair: both workers are to be on %s, where two processes would take turns; take co-located",
                   b->pair.target_device);
         return false;
     }
-    if (both || !pair) {
+    if (colocated) {
         add_engine(b, "co-located", true);
     }
     if (pair && !one_gpu) {
@@ -247,74 +246,41 @@ static bool parse_modes(struct bench *b)
     return true;
 }
 
-static bool add_trees(struct bench *b, const char *nodes)
-{
-    struct gr_group_tree tree;
-    if (!gr_group_tree_parse(nodes, &tree)) {
-        return false;
-    }
-    for (int i = 0; i < b->n_engine; i++) {
-        if (b->n_row == N_ROW_MAX) {
-            log_error("--num-speculative-tokens: more than %d sizes", N_TREE_MAX);
-            return false;
-        }
-        struct row *r = &b->row[b->n_row++];
-        *r = (struct row){.engine = &b->engine[i], .tree = tree};
-        snprintf(r->nodes, sizeof(r->nodes), "%s", nodes);
-    }
-    return true;
-}
-
-static bool parse_rows(struct bench *b)
+static void choose_rows(struct bench *b)
 {
     b->row[b->n_row++] = (struct row){.engine = &b->engine[0], .nodes = "-"};
-    char *list = strdup(b->o.trees);
-    char *save = NULL;
-    bool ok = list != NULL;
-    for (char *p = ok ? strtok_r(list, ",", &save) : NULL; p != NULL && ok; p = strtok_r(NULL, ",", &save)) {
-        ok = add_trees(b, p);
+    for (int i = 0; i < b->o.trees.n; i++) {
+        const struct gr_group_tree tree = gr_group_tree_of(b->o.trees.value[i]);
+        for (int k = 0; k < b->n_engine; k++) {
+            struct row *r = &b->row[b->n_row++];
+            *r = (struct row){.engine = &b->engine[k], .tree = tree};
+            snprintf(r->nodes, sizeof(r->nodes), tree.automatic ? "auto" : "%u", tree.n_node);
+        }
     }
-    free(list);
-    return ok;
 }
 
-static bool parse(struct bench *b)
+static bool prepare(struct bench *b)
 {
-    if (!gr_group_args_parse(&b->args, &b->n_rep, &b->of_prompts.max_tokens, &b->temperature)) {
+    b->n_rep = (int)b->o.reps;
+    b->temperature = b->o.temperature;
+    b->of_prompts = gr_prompt_set_options_of(&b->o);
+    b->of_prompts.max_tokens = (uint32_t)b->o.max_tokens;
+    if (gr_pair_config_of(&b->o, &b->pair, &b->geometry) != GR_OK || !choose_engines(b)) {
         return false;
     }
     b->of_prompts.model = b->pair.target;
-    return gr_pair_complete(&b->pair, &b->geometry) == GR_OK && parse_modes(b) && parse_rows(b);
+    choose_rows(b);
+    return true;
 }
 
 int gr_bench_e2e(int argc, char **argv)
 {
-    const char *contexts = NULL;
-    static struct bench b = {.o = {.trees = "auto", .modes = "co-located,pair"},
-                             .args = {.max_tokens = "256", .reps = "5", .temperature = "0"},
-
-                             .pair = {.transport = "", .target_device = "cpu", .draft_device = "cpu"}};
-    b.of_prompts.text = gr_bench_path("tests/*/*.py");
-    b.pair.target = gr_bench_path("models/demo/target");
-    struct options *o = &b.o;
-    const struct gr_bench_option options[] = {
-        GR_BENCH_PAIR_OPTIONS(b.pair),
-        {"draft-device", &b.pair.draft_device,
-         "cpu | cuda:N (default cpu); on the target's GPU there is no pair, only co-located"},
-        {"modes", &o->modes, "co-located | pair | co-located,pair (default both); each has its own workers"},
-        {"num-speculative-tokens", &o->trees, "auto | N, a list: auto,8,16 (default auto)"},
-        GR_BENCH_GROUP_OPTIONS(b.args, "256", "5"),
-        {"transport", &b.pair.transport, "of the pair (default: what the workers choose)"},
-        GR_BENCH_PROMPT_OPTIONS(b.of_prompts),
-        {"context", &contexts, "long contexts and SpecPV instead: see graft-bench e2e --help --context 4k"},
-    };
-    enum gr_table_format format;
+    static struct bench b;
     if (asks_for_contexts(argc, argv)) {
         return gr_bench_long(argc, argv);
     }
-    b.pair.require_tuned = gr_bench_flag(&argc, argv, "require-tuned");
-    const int status = gr_bench_options("e2e", argc, argv, &format, options, (int)GR_ARRAY_LEN(options));
-    if (status >= 0 || !parse(&b)) {
+    const int status = gr_bench_options_read(&b.o, GR_BENCH_E2E, argc, argv);
+    if (status >= 0 || !prepare(&b)) {
         return status >= 0 ? status : 2;
     }
     signal(SIGPIPE, SIG_IGN);
@@ -323,7 +289,7 @@ int gr_bench_e2e(int argc, char **argv)
         gr_group_stop(&b.engine[i].group);
     }
     if (st == GR_OK) {
-        print_table(&b, format);
+        print_table(&b, gr_bench_format(&b.o));
     }
     gr_prompt_set_free(&b.prompts);
     return st == GR_OK ? 0 : st == GR_EINVAL ? 2 : 1;

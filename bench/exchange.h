@@ -5,10 +5,8 @@
 #ifndef GR_BENCH_EXCHANGE_H
 #define GR_BENCH_EXCHANGE_H
 
+#include "bench/options/options.h"
 #include "transport/transport.h"
-
-#define GR_STEP_ITERS_MAX 10000000
-#define GR_STEP_BYTES_MIN 8 /* a frame's number */
 
 /* n times: `up` bytes there, `down` bytes back (0: nothing) and a bulk frame of `bulk` bytes after them (0: none).
  * Frames of up and down are small ones as far as small_bytes_max goes, else bulk. */

@@ -10,7 +10,6 @@
 #include "bench/paths.h"
 #include "common/base/log.h"
 #include "common/base/out_file.h"
-#include "common/base/parse.h"
 #include "common/process/program.h"
 
 #include <errno.h>
@@ -19,7 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define N_RUN_MAX 9
+#define N_RUN_MAX GR_GATE_RUN_MAX
 
 struct results {
     json_t *run[N_RUN_MAX]; /* owned: what the command printed */
@@ -35,12 +34,11 @@ struct judged {
 };
 
 struct gates {
-    const char *path, *repeat, *save, *only;
-    bool micro, then_full, all;
+    struct gr_bench_options o;
+    const char *path;
     bool chosen[GR_GATE_COMMAND_MAX];
     struct gr_gates_file file;
     struct results results[GR_GATE_COMMAND_MAX];
-    int n_repeat;
 };
 
 /* ---- stored results ---- */
@@ -116,24 +114,24 @@ static enum gr_status load_results(struct gates *g, const char *path)
 static enum gr_status make_save_folder(const struct gates *g)
 {
     char inside[PATH_MAX];
-    if (g->save == NULL) {
+    if (g->o.save == NULL) {
         return GR_OK;
     }
-    const bool made = mkdir(g->save, 0777) == 0 || errno == EEXIST;
-    if (snprintf(inside, sizeof(inside), "%s/.", g->save) >= (int)sizeof(inside)) {
+    const bool made = mkdir(g->o.save, 0777) == 0 || errno == EEXIST;
+    if (snprintf(inside, sizeof(inside), "%s/.", g->o.save) >= (int)sizeof(inside)) {
         errno = ENAMETOOLONG;
     } else if (made && access(inside, W_OK) == 0) { /* a file is no folder */
         return GR_OK;
     }
-    log_error("--save: folder %s: %s", g->save, strerror(errno));
+    log_error("--save: folder %s: %s", g->o.save, strerror(errno));
     return GR_EIO;
 }
 
 static enum gr_status save(const struct gates *g, const struct gr_gate_command *c, int i_run, const json_t *rows)
 {
     char path[PATH_MAX];
-    const int n = i_run == 0 ? snprintf(path, sizeof(path), "%s/%s.json", g->save, c->name)
-                             : snprintf(path, sizeof(path), "%s/%s.%d.json", g->save, c->name, i_run + 1);
+    const int n = i_run == 0 ? snprintf(path, sizeof(path), "%s/%s.json", g->o.save, c->name)
+                             : snprintf(path, sizeof(path), "%s/%s.%d.json", g->o.save, c->name, i_run + 1);
     struct gr_out_file o;
     if (n >= (int)sizeof(path)) {
         log_error("--save: %s is too long", path);
@@ -164,7 +162,7 @@ static enum gr_status run_command(struct gates *g, int i)
         r->failed = true;
         return GR_OK;
     }
-    const enum gr_status st = g->save != NULL ? save(g, c, r->n, printed) : GR_OK;
+    const enum gr_status st = g->o.save != NULL ? save(g, c, r->n, printed) : GR_OK;
     json_decref(printed);
     GR_TRY(add_run(r, c->name, rows));
     return st;
@@ -174,9 +172,9 @@ static enum gr_status run_command(struct gates *g, int i)
 static enum gr_status choose_commands(struct gates *g)
 {
     for (int i = 0; i < g->file.n_command; i++) {
-        g->chosen[i] = g->only == NULL;
+        g->chosen[i] = g->o.only == NULL;
     }
-    for (const char *at = g->only; at != NULL;) {
+    for (const char *at = g->o.only; at != NULL;) {
         const size_t len = strcspn(at, ",");
         const int i = find_command(g, at, len);
         if (i < 0) {
@@ -285,14 +283,14 @@ static enum gr_status check(struct gates *g, enum gr_table_format format)
 {
     static struct judged j[GR_GATE_MAX];
     GR_TRY(choose_commands(g));
-    if (g->micro) {
-        GR_TRY(run_commands(g, true, g->n_repeat));
+    if (g->o.micro) {
+        GR_TRY(run_commands(g, true, (int)g->o.repeat));
     }
     judge_all(g, j);
     const int n_missed = count_missed(g, j, true);
-    if (g->then_full && n_missed > 0) {
+    if (g->o.then_full && n_missed > 0) {
         log_error("%d gates of short commands are missed: the long commands are not run", n_missed);
-    } else if (g->then_full || g->all) {
+    } else if (g->o.then_full || g->o.all) {
         GR_TRY(run_commands(g, false, 1));
         judge_all(g, j);
     }
@@ -301,50 +299,30 @@ static enum gr_status check(struct gates *g, enum gr_table_format format)
 
 /* ---- options ---- */
 
-static enum gr_status take_results(struct gates *g, const char *const *path, int n)
+static enum gr_status take_results(struct gates *g)
 {
-    for (int i = 0; i < n; i++) {
-        GR_TRY(load_results(g, path[i]));
+    for (int i = 0; i < g->o.results.n; i++) {
+        GR_TRY(load_results(g, g->o.results.word[i]));
     }
     return GR_OK;
 }
 
-/* --results may be given several times. */
-static int collect_results(int *argc, char **argv, const char **path)
+/* Which options go together; NULL: these do. */
+static const char *contradiction(const struct gr_bench_options *o)
 {
-    int n = 0, kept = 0;
-    for (int i = 0; i < *argc; i++) {
-        if (strcmp(argv[i], "--results") == 0 && i + 1 < *argc && n < GR_GATE_COMMAND_MAX * N_RUN_MAX) {
-            path[n++] = argv[++i];
-        } else {
-            argv[kept++] = argv[i];
-        }
+    if (o->micro == (o->results.n > 0)) {
+        return "gates: either --results FILE, of results that are there, or --micro, to measure, is wanted";
     }
-    *argc = kept;
-    return n;
-}
-
-static bool parse(struct gates *g, int n_results)
-{
-    const bool micro = g->micro;
-    int64_t n = 0;
-    if (!gr_parse_int(g->repeat, 1, N_RUN_MAX, &n)) {
-        log_error("--repeat: `%s' is not a whole number from 1 to %d", g->repeat, N_RUN_MAX);
-    } else if (micro == (n_results > 0)) {
-        log_error("gates: either --results FILE, of results that are there, or --micro, to measure, is wanted");
-    } else if ((g->then_full || g->all) && !micro) {
-        log_error("--then-full, --all: the long commands run behind --micro");
-    } else if (g->then_full && g->all) {
-        log_error("--then-full and --all: the first runs the long commands where no gate is missed, the second always");
-    } else if (g->only != NULL && !micro) {
-        log_error("--only: nothing is measured without --micro");
-    } else if (g->save != NULL && !micro) {
-        log_error("--save: nothing is measured without --micro");
-    } else {
-        g->n_repeat = (int)n;
-        return true;
+    if ((o->then_full || o->all) && !o->micro) {
+        return "--then-full, --all: the long commands run after --micro";
     }
-    return false;
+    if (o->then_full && o->all) {
+        return "--then-full and --all: the first runs the long commands where no gate is missed, the second always";
+    }
+    if ((o->only != NULL || o->save != NULL) && !o->micro) {
+        return "--only, --save: nothing is measured without --micro";
+    }
+    return NULL;
 }
 
 static void finish(struct gates *g)
@@ -359,35 +337,23 @@ static void finish(struct gates *g)
 
 int gr_bench_gates(int argc, char **argv)
 {
-    static struct gates g = {.repeat = "3"};
-    g.path = gr_bench_path("bench/gates/h200.json");
-    static const char *path[GR_GATE_COMMAND_MAX * N_RUN_MAX];
-    const char *one = NULL;
-    const struct gr_bench_option options[] = {
-        {"gates", &g.path, "file of gates (default bench/gates/h200.json)"},
-        {"results", &one, "what a command printed with -o json, in a file NAME.json; may be given again"},
-        {"micro", NULL, "no value: run the short commands"},
-        {"repeat", &g.repeat, "runs of each short command; the median counts (default 3)"},
-        {"then-full", NULL, "no value: with --micro: where no gate is missed run the long commands, too"},
-        {"all", NULL, "no value: with --micro: run the long commands, too, whatever is missed"},
-        {"only", &g.only, "with --micro: run only these commands, comma between"},
-        {"save", &g.save, "with --micro: folder that the results are written to (made if it is not there)"},
-    };
-    enum gr_table_format format;
-    g.micro = gr_bench_flag(&argc, argv, "micro");
-    g.then_full = gr_bench_flag(&argc, argv, "then-full");
-    g.all = gr_bench_flag(&argc, argv, "all");
-    const int n_results = collect_results(&argc, argv, path);
-    const int status = gr_bench_options("gates", argc, argv, &format, options, (int)GR_ARRAY_LEN(options));
-    if (status >= 0 || !parse(&g, n_results)) {
-        return status >= 0 ? status : 2;
+    static struct gates g;
+    const int status = gr_bench_options_read(&g.o, GR_BENCH_GATES, argc, argv);
+    if (status >= 0) {
+        return status;
     }
+    const char *wrong = contradiction(&g.o);
+    if (wrong != NULL) {
+        log_error("%s", wrong);
+        return 2;
+    }
+    g.path = gr_bench_path_of(&g.o, GR_BENCH_OPTION_gates);
     if (gr_gates_load(g.path, &g.file) != GR_OK) {
         return 2;
     }
     enum gr_status st = make_save_folder(&g);
-    st = st == GR_OK ? take_results(&g, path, n_results) : st;
-    st = st == GR_OK ? check(&g, format) : st;
+    st = st == GR_OK ? take_results(&g) : st;
+    st = st == GR_OK ? check(&g, gr_bench_format(&g.o)) : st;
     finish(&g);
     return st == GR_OK ? 0 : 1;
 }

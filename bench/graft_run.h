@@ -2,9 +2,9 @@
 #ifndef GR_BENCH_GRAFT_RUN_H
 #define GR_BENCH_GRAFT_RUN_H
 
-#include <jansson.h>
+#include "bench/options/options.h"
 
-#define GR_BENCH_PROMPT_MAX 64
+#include <jansson.h>
 
 /* Runs argv[0] and reads the JSON that it prints. NULL: it failed (its error is on standard error). Owned by the
  * caller. */

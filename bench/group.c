@@ -2,7 +2,6 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/base/parse.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -179,35 +178,9 @@ void gr_group_stop(struct gr_group *g)
     }
 }
 
-bool gr_group_tree_parse(const char *text, struct gr_group_tree *out)
+struct gr_group_tree gr_group_tree_of(int64_t n_node)
 {
-    int64_t n = GR_NODE_MAX;
-    const bool automatic = strcmp(text, "auto") == 0;
-    if (!automatic && !gr_parse_int(text, 1, GR_NODE_MAX, &n)) {
-        log_error("--num-speculative-tokens: `%s' is not auto or a whole number from 1 to %d", text, GR_NODE_MAX);
-        return false;
-    }
-    *out = (struct gr_group_tree){.wanted = true, .automatic = automatic, .n_node = (uint32_t)n};
-    return true;
-}
-
-bool gr_group_args_parse(const struct gr_group_args *a, int *n_rep_out, uint32_t *max_tokens_out,
-                         double *temperature_out)
-{
-    int64_t n_rep = 0, n_token = 0;
-    if (!gr_parse_int(a->reps, 1, GR_GROUP_REP_MAX, &n_rep)) {
-        log_error("--reps: `%s' is not a whole number from 1 to %d", a->reps, GR_GROUP_REP_MAX);
-        return false;
-    }
-    if (!gr_parse_int(a->max_tokens, 2, GR_GROUP_NEW_TOKENS_MAX, &n_token)) {
-        log_error("--max-tokens: `%s' is not a whole number from 2 to %d", a->max_tokens, GR_GROUP_NEW_TOKENS_MAX);
-        return false;
-    }
-    if (!gr_parse_number(a->temperature, 0.0, 100.0, temperature_out)) {
-        log_error("--temperature: `%s' is not a number from 0 to 100", a->temperature);
-        return false;
-    }
-    *n_rep_out = (int)n_rep;
-    *max_tokens_out = (uint32_t)n_token;
-    return true;
+    const bool automatic = n_node == GR_AUTO;
+    return (struct gr_group_tree){
+        .wanted = true, .automatic = automatic, .n_node = automatic ? GR_NODE_MAX : (uint32_t)n_node};
 }

@@ -8,28 +8,21 @@
  * waiting for the drafter and host work as measured; predicted x off: the quotient of two such times. Texts of exact,
  * auto and off that differ are an error; lossy is told by how much it does. */
 #include "bench/bench.h"
+#include "bench/group.h"
 #include "bench/long_text.h"
 #include "bench/long_turn.h"
 #include "bench/paths.h"
 #include "bench/plot.h"
 #include "common/base/log.h"
-#include "common/base/parse.h"
 #include "target_worker/policy/specpv.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define N_CONTEXT_MAX 8
-#define N_LIST_MAX 8 /* modes, budgets */
-#define N_REP_MAX 50
-#define N_PROMPT_MAX 16
-#define CONTEXT_MAX (1 << 20)
-
-struct options {
-    const char *model, *draft, *nodes, *contexts, *modes, *budgets, *max_tokens, *reps, *n_prompt, *temperature,
-        *transport, *prompts, *text, *threshold, *plot;
-};
+#define N_CONTEXT_MAX 8 /* of --context */
+#define N_LIST_MAX 8    /* of --specpv-budgets */
+#define N_REP_MAX GR_GROUP_REP_MAX
 
 struct variant {
     enum gr_specpv_mode mode;
@@ -44,8 +37,9 @@ struct cell {
 };
 
 struct bench {
-    struct options o;
-    bool fresh;
+    struct gr_bench_options o;
+    const char *model, *text_files; /* as they are opened */
+    char nodes[8];
     int64_t context[N_CONTEXT_MAX], budget[N_LIST_MAX]; /* budget: tokens of retrieval; 0: what auto wants */
     int n_context, n_budget, n_prompt, n_rep, n_variant;
     struct variant variant[GR_LONG_VARIANT_MAX]; /* the first is off */
@@ -136,7 +130,8 @@ static enum gr_status run_turn(struct bench *b, int i_context, int i_variant, in
     const struct variant *v = &b->variant[i_variant];
     struct cell *c = &b->cell[i_context][i_variant];
     struct gr_long_turn t;
-    GR_TRY(gr_long_turn_run(&b->pair, s, b->id, (int32_t)b->context[i_context], b->fresh, &b->list[v->budget + 1], &t));
+    GR_TRY(
+        gr_long_turn_run(&b->pair, s, b->id, (int32_t)b->context[i_context], b->o.fresh, &b->list[v->budget + 1], &t));
     if (rep < 0 && i_variant == 0) {
         memcpy(b->reference, b->pair.token, b->config.max_tokens * sizeof(int32_t));
     }
@@ -255,7 +250,8 @@ static void begin_table(struct gr_table *t, const struct bench *b, enum gr_table
              "%s, draft %s, %s nodes, %u new tokens, %d prompts; x off: speed against full verification, median of %d "
              "turns, lowest, highest; predicted: from calibrated passes; ms per round; rounds, refreshes, roll-backs, "
              "common prefix (tokens) per turn",
-             b->o.model, b->o.draft, b->o.nodes, b->config.max_tokens, b->n_prompt, b->n_rep);
+             b->model, b->config.draft != NULL ? b->config.draft : "none", b->nodes, b->config.max_tokens, b->n_prompt,
+             b->n_rep);
     gr_table_begin(t, format, stdout, "e2e --context", note, columns, (int)GR_ARRAY_LEN(columns));
 }
 
@@ -283,7 +279,7 @@ static enum gr_status plot(const struct bench *b)
         log_error("--plot: there is nothing beside full verification to plot");
         return GR_EINVAL;
     }
-    snprintf(title, sizeof(title), "speed against full verification, %s nodes%s", b->o.nodes,
+    snprintf(title, sizeof(title), "speed against full verification, %s nodes%s", b->nodes,
              by_budget ? " (one context)" : "");
     struct gr_plot p;
     GR_TRY(gr_plot_begin(&(struct gr_plot_config){.path = b->o.plot,
@@ -311,7 +307,7 @@ static enum gr_status plot(const struct bench *b)
 static enum gr_status run(struct bench *b, enum gr_table_format format)
 {
     struct gr_table t;
-    const struct gr_prices_config prices = {.model = b->o.model,
+    const struct gr_prices_config prices = {.model = b->model,
                                             .head = b->config.draft_is_head ? b->config.draft : NULL,
                                             .n_ctx_max = b->config.context_max + (int32_t)b->config.max_tokens,
                                             .n_retrieval_max = b->config.n_retrieval_max,
@@ -322,7 +318,7 @@ static enum gr_status run(struct bench *b, enum gr_table_format format)
         log_error("out of memory for %d tokens", b->config.context_max);
         return GR_ENOMEM;
     }
-    GR_TRY(gr_long_text_load(b->o.model, b->o.prompts, NULL, b->o.text, &b->text));
+    GR_TRY(gr_long_text_load(b->model, b->o.prompts, NULL, b->text_files, &b->text));
     GR_TRY(gr_long_text_window(&b->text, 0, 1, b->config.context_max, b->id)); /* long enough? */
     GR_TRY(gr_long_start(&b->pair, &b->config)); /* before there are threads: they would take its children's signals */
     GR_TRY(gr_prices_create(&prices, &b->prices));
@@ -341,59 +337,26 @@ static enum gr_status run(struct bench *b, enum gr_table_format format)
 
 /* ---- options ---- */
 
-/* Whole numbers with commas between, k for 1024. False: not that (logged). */
-static bool parse_numbers(const char *name, const char *text, int64_t most, int n_max, int64_t *out, int *n_out)
+static bool add_mode(struct bench *b, enum gr_specpv_mode mode)
 {
-    char *list = strdup(text);
-    char *save = NULL;
-    bool ok = list != NULL;
-    *n_out = 0;
-    for (char *p = ok ? strtok_r(list, ",", &save) : NULL; p != NULL && ok; p = strtok_r(NULL, ",", &save)) {
-        const size_t len = strlen(p);
-        const int64_t unit = p[len - 1] == 'k' ? 1024 : 1;
-        p[len - 1] = unit > 1 ? '\0' : p[len - 1];
-        ok = *n_out < n_max && gr_parse_int(p, 1, most / unit, &out[*n_out]);
-        if (ok) {
-            out[(*n_out)++] *= unit;
-        }
-    }
-    free(list);
-    if (!ok || *n_out == 0) {
-        log_error("--%s: `%s' is not a list of at most %d whole numbers from 1 to %lld (4k: 4096), commas between",
-                  name, text, n_max, (long long)most);
-        return false;
-    }
-    return true;
-}
-
-static bool add_mode(struct bench *b, const char *name)
-{
-    const int mode = gr_specpv_mode_by_name(name);
-    if (mode < 0) {
-        log_error("--specpv: `%s' is not one of off, lossy, exact, auto", name);
-        return false;
-    }
     for (int i = 0; i < b->n_budget && mode != GR_SPECPV_OFF; i++) {
         if (b->n_variant == GR_LONG_VARIANT_MAX) {
             log_error("--specpv, --specpv-budgets: more than %d modes and budgets", GR_LONG_VARIANT_MAX - 1);
             return false;
         }
-        b->variant[b->n_variant++] = (struct variant){.mode = (enum gr_specpv_mode)mode, .budget = i};
+        b->variant[b->n_variant++] = (struct variant){.mode = mode, .budget = i};
     }
     return true;
 }
 
 /* Full verification goes first, whatever was asked for: all else is compared with it. */
-static bool parse_variants(struct bench *b)
+static bool choose_variants(struct bench *b)
 {
+    bool ok = true;
     b->variant[b->n_variant++] = (struct variant){.mode = GR_SPECPV_OFF, .budget = -1};
-    char *list = strdup(b->o.modes);
-    char *save = NULL;
-    bool ok = list != NULL;
-    for (char *p = ok ? strtok_r(list, ",", &save) : NULL; p != NULL && ok; p = strtok_r(NULL, ",", &save)) {
-        ok = add_mode(b, p);
+    for (int i = 0; i < b->o.specpv.n && ok; i++) {
+        ok = add_mode(b, (enum gr_specpv_mode)b->o.specpv.value[i]);
     }
-    free(list);
     for (int i = 0; i < b->n_budget && ok; i++) {
         ok = b->budget[i] % GR_SPECPV_BLOCK_TOKENS == 0;
         if (!ok) {
@@ -408,111 +371,62 @@ static bool parse_variants(struct bench *b)
     return ok;
 }
 
-static bool parse_draft(struct bench *b)
+static bool choose_draft(struct bench *b)
 {
-    if (strcmp(b->o.draft, "none") == 0) {
+    const char *draft = b->o.draft != NULL ? b->o.draft : gr_bench_path("models/demo/draft");
+    if (strcmp(draft, "none") == 0) {
         return true;
     }
-    b->config.draft = b->o.draft;
-    return gr_pair_draft_is_head(b->o.draft, &b->config.draft_is_head) == GR_OK;
+    b->config.draft = draft;
+    return gr_pair_draft_is_head(draft, &b->config.draft_is_head) == GR_OK;
 }
 
-static bool parse_counts(struct bench *b)
+static void take_lists(struct bench *b)
 {
-    int64_t n_prompt = 0, n_rep = 0, n_token = 0, n_node = GR_NODE_MAX, threshold = 0;
-    b->config.auto_tree = strcmp(b->o.nodes, "auto") == 0;
-    if (!gr_parse_int(b->o.reps, 1, N_REP_MAX, &n_rep)) {
-        log_error("--reps: `%s' is not a whole number from 1 to %d", b->o.reps, N_REP_MAX);
-    } else if (!gr_parse_int(b->o.n_prompt, 1, N_PROMPT_MAX, &n_prompt)) {
-        log_error("--n-prompt: `%s' is not a whole number from 1 to %d", b->o.n_prompt, N_PROMPT_MAX);
-    } else if (!gr_parse_int(b->o.max_tokens, 2, GR_LONG_TOKEN_MAX, &n_token)) {
-        log_error("--max-tokens: `%s' is not a whole number from 2 to %d", b->o.max_tokens, GR_LONG_TOKEN_MAX);
-    } else if (!b->config.auto_tree && !gr_parse_int(b->o.nodes, 1, GR_NODE_MAX, &n_node)) {
-        log_error("--nodes: `%s' is not auto or a whole number from 1 to %d", b->o.nodes, GR_NODE_MAX);
-    } else if (!gr_parse_int(b->o.threshold, 0, CONTEXT_MAX, &threshold)) {
-        log_error("--specpv-partial-threshold: `%s' is not a whole number from 0 to %d", b->o.threshold, CONTEXT_MAX);
-    } else if (!gr_parse_number(b->o.temperature, 0.0, 100.0, &b->config.temperature)) {
-        log_error("--temperature: `%s' is not a number from 0 to 100", b->o.temperature);
-    } else {
-        b->n_rep = (int)n_rep;
-        b->n_prompt = (int)n_prompt;
-        b->config.max_tokens = (uint32_t)n_token;
-        b->config.n_node = (uint32_t)n_node;
-        b->config.threshold = (uint32_t)threshold;
-        return true;
-    }
-    return false;
-}
-
-static bool parse_budgets(struct bench *b)
-{
-    if (strcmp(b->o.budgets, "auto") == 0) {
-        b->n_budget = 1;
-        return true;
-    }
-    return parse_numbers("specpv-budgets", b->o.budgets, CONTEXT_MAX, N_LIST_MAX, b->budget, &b->n_budget);
-}
-
-static bool parse(struct bench *b)
-{
-    if (!parse_counts(b) ||
-        !parse_numbers("context", b->o.contexts, CONTEXT_MAX, N_CONTEXT_MAX, b->context, &b->n_context) ||
-        !parse_budgets(b) || !parse_variants(b) || !parse_draft(b)) {
-        return false;
-    }
+    b->n_context = b->o.contexts.n;
+    b->n_budget = b->o.budgets.n;
     for (int i = 0; i < b->n_context; i++) {
+        b->context[i] = b->o.contexts.value[i];
         b->config.context_max = GR_MAX(b->config.context_max, (int32_t)b->context[i]);
     }
-    b->config.target = b->o.model;
-    b->config.transport = b->o.transport;
+    for (int i = 0; i < b->n_budget; i++) {
+        b->budget[i] = b->o.budgets.value[i] == GR_AUTO ? 0 : b->o.budgets.value[i];
+    }
+}
+
+static bool prepare(struct bench *b)
+{
+    const struct gr_bench_options *o = &b->o;
+    const struct gr_group_tree tree = gr_group_tree_of(o->nodes);
+    const char *transport = gr_bench_choice(o, GR_BENCH_OPTION_transport);
+    b->model = gr_bench_path_of(o, GR_BENCH_OPTION_model);
+    b->text_files = gr_bench_path_of(o, GR_BENCH_OPTION_text);
+    b->n_rep = (int)o->reps;
+    b->n_prompt = (int)o->n_prompt;
+    snprintf(b->nodes, sizeof(b->nodes), tree.automatic ? "auto" : "%u", tree.n_node);
+    b->config = (struct gr_long_config){.target = b->model,
+                                        .transport = transport != NULL ? transport : "",
+                                        .auto_tree = tree.automatic,
+                                        .n_node = tree.n_node,
+                                        .max_tokens = (uint32_t)o->long_max_tokens,
+                                        .temperature = o->temperature,
+                                        .threshold = (uint32_t)o->threshold};
+    take_lists(b);
+    if (!choose_variants(b) || !choose_draft(b)) {
+        return false;
+    }
     b->config.n_session = b->n_variant;
-    return b->o.plot == NULL || gr_plot_check(b->o.plot) == GR_OK;
+    return o->plot == NULL || gr_plot_check(o->plot) == GR_OK;
 }
 
 int gr_bench_long(int argc, char **argv)
 {
-    static struct bench b = {.o = {.nodes = "15",
-                                   .modes = "off,lossy,exact",
-                                   .budgets = "4096",
-                                   .max_tokens = "128",
-                                   .reps = "5",
-                                   .n_prompt = "1",
-                                   .temperature = "0",
-                                   .transport = "",
-                                   .threshold = "0"}};
-    struct options *o = &b.o;
-    o->model = gr_bench_path("models/demo/target");
-    o->draft = gr_bench_path("models/demo/draft");
-    o->text = gr_bench_path("tests/*/*.py");
-    const struct gr_bench_option options[] = {
-        {"context", &o->contexts, "tokens of the prompts, commas between: 4k,8k,16k,30k (k: 1024)"},
-        {"specpv", &o->modes, "off, lossy, exact, auto, commas between (default off,lossy,exact; off always is)"},
-        {"specpv-budgets", &o->budgets,
-         "tokens of retrieval, commas between (default 4096): every mode under each; or auto: "
-         "the context's"},
-        {"specpv-partial-threshold", &o->threshold, "as graft run's (default 0: 4096)"},
-        {"model", &o->model, "target folder (default models/demo/target)"},
-        {"draft", &o->draft, "draft folder, an EAGLE-3 head too, or none (default models/demo/draft)"},
-        {"nodes", &o->nodes, "nodes of a tree, or auto (default 15)"},
-        {"max-tokens", &o->max_tokens, "new tokens a turn (default 128)"},
-        {"reps", &o->reps, "repetitions after the warm-up (default 5)"},
-        {"n-prompt", &o->n_prompt, "prompts of each context (default 1)"},
-        {"temperature", &o->temperature, "default 0"},
-        {"transport", &o->transport, "of the pair (default: what the workers choose)"},
-        {"prompts", &o->prompts, "JSON array of texts that the prompts are cut from, joined"},
-        {"text", &o->text, "without --prompts: files that they are cut from (default tests/*/*.py)"},
-        {"plot", &o->plot, "also draw speed over contexts, or over budgets at one: a .png or .svg (needs gnuplot)"},
-        {"fresh", NULL, "no value: a new session for every repetition (the prompt is computed each time)"},
-        {"json", NULL, "no value: as -o json"},
-    };
-    enum gr_table_format format;
-    b.fresh = gr_bench_flag(&argc, argv, "fresh");
-    const bool json = gr_bench_flag(&argc, argv, "json");
-    const int status = gr_bench_options("e2e --context LIST", argc, argv, &format, options, (int)GR_ARRAY_LEN(options));
-    if (status >= 0 || !parse(&b)) {
+    static struct bench b;
+    const int status = gr_bench_options_read(&b.o, GR_BENCH_LONG, argc, argv);
+    if (status >= 0 || !prepare(&b)) {
         return status >= 0 ? status : 2;
     }
-    const enum gr_status st = run(&b, json ? GR_TABLE_JSON : format);
+    const enum gr_status st = run(&b, gr_bench_format(&b.o));
     gr_long_stop(&b.pair);
     gr_prices_destroy(b.prices);
     gr_long_text_free(&b.text);

@@ -3,12 +3,12 @@
 #ifndef GR_BENCH_LONG_TURN_H
 #define GR_BENCH_LONG_TURN_H
 
+#include "bench/options/options.h"
 #include "bench/pair.h"
 #include "bench/prices.h"
 #include "common/protocol/specpv.h"
 
 #define GR_LONG_VARIANT_MAX 32
-#define GR_LONG_TOKEN_MAX 4096
 
 /* What a turn came to, or sums of several. Times in seconds. */
 struct gr_long_turn {

@@ -11,27 +11,23 @@
 #define WORD_MAX 256 /* of the command, in results */
 
 static const struct {
-    const char *name, *help;
+    const char *name;
     int (*run)(int argc, char **argv);
 } benches[] = {
-    {"e2e", "plain decoding, co-located pair and pair of processes, side by side, on workers that stay", gr_bench_e2e},
-    {"sweep", "the automatic tree against fixed sizes and plain decoding, prompt by prompt", gr_bench_sweep},
-    {"sessions", "many sessions at once on one pair, plain and with trees, and whether every text is right",
-     gr_bench_sessions},
-    {"stages", "a target pass at 1 to 64 rows and prefill, against max(bytes, operations)", gr_bench_stages},
-    {"gates", "results against what must be reached, stored or measured now", gr_bench_gates},
-    {"tune", "gemm | attention: which shapes of the kernels are fastest on this GPU, into a file for --tuned",
-     gr_bench_tune},
-    {"kernels", "each operation of each CPU implementation", gr_bench_kernels},
-    {"transport", "latency, message rate and a round's exchange over loop, shm, tcp and verbs", gr_bench_transport},
+    {"e2e", gr_bench_e2e},         {"sweep", gr_bench_sweep},         {"sessions", gr_bench_sessions},
+    {"stages", gr_bench_stages},   {"gates", gr_bench_gates},         {"tune", gr_bench_tune},
+    {"kernels", gr_bench_kernels}, {"transport", gr_bench_transport},
 };
 
 static void usage(FILE *out)
 {
+    const struct gr_option_table *t = &gr_bench_option_table;
     fprintf(out, "usage: graft-bench BENCHMARK [-o md|csv|json|jsonl] [options]\n\n");
-    for (size_t i = 0; i < GR_ARRAY_LEN(benches); i++) {
-        fprintf(out, "  %-10s %s\n", benches[i].name, benches[i].help);
+    for (const struct gr_option_command *c = t->command; c < t->command + t->n_command; c++) {
+        fprintf(out, "  %-14s %s\n", c->word, c->help);
     }
+    fprintf(out, "\ngraft-bench BENCHMARK --help tells its options. graft-bench --version tells the version.\n"
+                 "Exit status: " GR_OPTION_STATUSES "\n");
 }
 
 static int dispatch(int argc, char **argv)

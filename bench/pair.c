@@ -5,11 +5,9 @@
 #include "common/base/clock.h"
 #include "common/rules/hash.h"
 #include "common/base/log.h"
-#include "common/base/parse.h"
 #include "common/process/program.h"
 #include "common/base/device.h"
 #include "model/files/hf_config.h"
-#include "transport/worker/worker_options.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -30,9 +28,14 @@ static void add_common(struct gr_child_args *a, const struct gr_pair *p, const s
     gr_child_args_add(a, "--transport", c->transport[0] != '\0' && !c->colocated ? c->transport : NULL);
 }
 
+static const char *given(const char *text)
+{
+    return text[0] != '\0' ? text : NULL;
+}
+
 static bool on_gpu(const char *device)
 {
-    return device != NULL && strncmp(device, "cuda:", 5) == 0;
+    return strncmp(device, "cuda:", 5) == 0;
 }
 
 static void add_tuned(struct gr_child_args *a, const struct gr_pair_config *c)
@@ -46,7 +49,7 @@ static enum gr_status start_target(struct gr_pair *p, const struct gr_pair_confi
     struct gr_child_args a;
     gr_child_args_begin(&a, c->target_program != NULL ? c->target_program : gr_program_sibling("graft-target"));
     gr_child_args_add(&a, "--model", c->target);
-    gr_child_args_add(&a, "--device", c->target_device);
+    gr_child_args_add(&a, "--device", given(c->target_device));
     add_common(&a, p, c);
     if (c->n_block > 0) {
         gr_child_args_add_number(&a, "--kv-blocks", c->n_block);
@@ -58,8 +61,8 @@ static enum gr_status start_target(struct gr_pair *p, const struct gr_pair_confi
     }
     if (c->colocated) {
         gr_child_args_add(&a, "--colocate-draft", c->draft);
-        gr_child_args_add(&a, "--draft-device", c->draft_device);
-        gr_child_args_add(&a, "--draft-context", c->draft_context);
+        gr_child_args_add(&a, "--draft-device", given(c->draft_device));
+        gr_child_args_add(&a, "--draft-context", given(c->draft_context));
     }
     for (int i = 0; c->target_options != NULL && c->target_options[i] != NULL; i++) {
         gr_child_args_add_flag(&a, c->target_options[i], true);
@@ -72,10 +75,10 @@ static enum gr_status start_draft(struct gr_pair *p, const struct gr_pair_config
     struct gr_child_args a;
     gr_child_args_begin(&a, c->draft_program != NULL ? c->draft_program : gr_program_sibling("graft-draft"));
     gr_child_args_add(&a, "--model", c->draft);
-    gr_child_args_add(&a, "--device", c->draft_device);
+    gr_child_args_add(&a, "--device", given(c->draft_device));
     add_common(&a, p, c);
     gr_child_args_add(&a, "--target", c->draft_is_head ? c->target : NULL);
-    gr_child_args_add(&a, "--draft-context", c->draft_context);
+    gr_child_args_add(&a, "--draft-context", given(c->draft_context));
     if (on_gpu(c->draft_device)) {
         add_tuned(&a, c);
     }
@@ -90,24 +93,36 @@ enum gr_status gr_pair_draft_is_head(const char *draft, bool *is_head_out)
     return GR_OK;
 }
 
-enum gr_status gr_pair_complete(struct gr_pair_config *c, const struct gr_geometry **geometry_out)
+/* An option's value as the workers take it. */
+static void put_text(const struct gr_bench_options *o, enum gr_bench_option_id id, char *out, size_t cap)
 {
-    int ignored = 0;
-    GR_TRY(gr_geometry_find(c->geometry, geometry_out));
-    if (c->draft == NULL) {
-        c->draft = gr_bench_path(*geometry_out != NULL ? "models/demo/eagle3" : "models/demo/draft");
+    char text[64];
+    snprintf(out, cap, "%s", gr_option_text(&o->values, gr_bench_option(id), text));
+}
+
+enum gr_status gr_pair_config_of(const struct gr_bench_options *o, struct gr_pair_config *c_out,
+                                 const struct gr_geometry **geometry_out)
+{
+    const char *transport = gr_bench_choice(o, GR_BENCH_OPTION_transport);
+    const bool on_gpu = o->target_device != GR_DEVICE_CPU || o->draft_device != GR_DEVICE_CPU;
+    struct gr_pair_config c = {.target = gr_bench_path_of(o, GR_BENCH_OPTION_model),
+                               .draft = o->draft,
+                               .geometry = o->geometry,
+                               .tuned = o->tuned,
+                               .require_tuned = o->require_tuned,
+                               .transport = transport != NULL ? transport : ""};
+    GR_TRY(gr_geometry_find(c.geometry, geometry_out));
+    if (c.draft == NULL) {
+        c.draft = gr_bench_path(*geometry_out != NULL ? "models/demo/eagle3" : "models/demo/draft");
     }
-    struct gr_options checked;
-    gr_options_default(&checked, GR_CMD_TARGET);
-    if (c->draft_context != NULL) {
-        GR_TRY(gr_option_set(&checked, &gr_option_table[GR_OPTION_draft_context], "--draft-context", c->draft_context,
-                             GR_FROM_CLI));
-    }
-    GR_TRY(gr_device_parse("--target-device", c->target_device, &ignored));
-    GR_TRY(gr_device_parse("--draft-device", c->draft_device, &ignored));
+    put_text(o, GR_BENCH_OPTION_target_device, c.target_device, sizeof(c.target_device));
+    put_text(o, GR_BENCH_OPTION_draft_device, c.draft_device, sizeof(c.draft_device));
+    put_text(o, GR_BENCH_OPTION_draft_context, c.draft_context, sizeof(c.draft_context));
     struct gr_tuned tuned; /* before the workers say what is wrong with it, both */
-    GR_TRY(gr_tuned_open(c->tuned, c->require_tuned, on_gpu(c->target_device) || on_gpu(c->draft_device), &tuned));
-    return gr_pair_draft_is_head(c->draft, &c->draft_is_head);
+    GR_TRY(gr_tuned_open(c.tuned, c.require_tuned, on_gpu, &tuned));
+    GR_TRY(gr_pair_draft_is_head(c.draft, &c.draft_is_head));
+    *c_out = c;
+    return GR_OK;
 }
 
 bool gr_pair_on_one_gpu(const struct gr_pair_config *c)

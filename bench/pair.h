@@ -3,6 +3,7 @@
 #ifndef GR_BENCH_PAIR_H
 #define GR_BENCH_PAIR_H
 
+#include "bench/options/options.h"
 #include "common/process/children.h"
 #include "model/load/expand.h"
 #include "model/files/tuned.h"
@@ -13,14 +14,14 @@ struct gr_pair_config {
     bool draft_is_head;                         /* an EAGLE-3 head */
     const char *target_program, *draft_program; /* paths; NULL: those beside this program */
     bool colocated;                             /* the drafter runs in the target's process, over loop */
-    const char *target_device, *draft_device;   /* NULL: cpu */
+    char target_device[16], draft_device[16];   /* "": cpu */
     const char *geometry; /* both are expanded to it (model/load/expand.h); NULL: as in the folders */
     const char *tuned;    /* measured shapes, for those on a GPU (model/files/tuned.h); NULL: none */
     bool require_tuned;
     const char *transport; /* "": what the workers choose */
     int n_session, n_ctx_max;
     int n_block;                       /* of the target's KV; 0: auto */
-    const char *draft_context;         /* positions that a head looks back; NULL: the default */
+    char draft_context[24];            /* positions that a head looks back; "": the default */
     const char *prefill_share;         /* of the target; NULL: its default */
     const char *const *target_options; /* more of its options, NULL after the last; NULL: none */
     struct gr_orch_io io;              /* as gr_hub_config's */
@@ -34,9 +35,10 @@ struct gr_pair {
 
 /* Whether a draft folder holds an EAGLE-3 head. Anything but GR_OK: logged. */
 GR_NODISCARD enum gr_status gr_pair_draft_is_head(const char *draft, bool *is_head_out);
-/* Fills in what follows from the models' options: the demo draft where none was given, whether it is a head; looks at
- * the devices' names. geometry_out: NULL without one. Anything but GR_OK: logged. */
-GR_NODISCARD enum gr_status gr_pair_complete(struct gr_pair_config *c, const struct gr_geometry **geometry_out);
+/* The pair that the options ask for, and what follows from them: the demo draft where none was given, whether it is a
+ * head. geometry_out: NULL without one. Anything but GR_OK: logged. */
+GR_NODISCARD enum gr_status gr_pair_config_of(const struct gr_bench_options *o, struct gr_pair_config *c_out,
+                                              const struct gr_geometry **geometry_out);
 /* Two processes would take turns on one GPU: such a pair is to be co-located. */
 bool gr_pair_on_one_gpu(const struct gr_pair_config *c);
 /* Returns when both workers have joined. Logged; gr_pair_stop() is legal afterwards. */

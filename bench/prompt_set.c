@@ -1,24 +1,22 @@
 #include "bench/prompt_set.h"
 
 #include "bench/long_text.h"
+#include "bench/paths.h"
 #include "common/base/log.h"
-#include "common/base/parse.h"
 #include "model/tokenizer/tokenizer.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define N_CUT_DEFAULT 4 /* prompts that are cut out of texts */
-#define PROMPT_TOKENS_MAX (1 << 20)
 
 static enum gr_status count(const struct gr_prompt_set_options *o, int n_there, int *n_out)
 {
-    int64_t n = n_there;
-    if (o->n_prompt != NULL && (!gr_parse_int(o->n_prompt, 1, GR_BENCH_PROMPT_MAX, &n) || n > n_there)) {
-        log_error("--num-prompts: `%s' is not a whole number from 1 to %d, which there are", o->n_prompt, n_there);
+    if (o->n_prompt > n_there) {
+        log_error("--num-prompts: `%d' is not a whole number from 1 to %d, which there are", o->n_prompt, n_there);
         return GR_EINVAL;
     }
-    *n_out = (int)n;
+    *n_out = o->n_prompt > 0 ? o->n_prompt : n_there;
     return GR_OK;
 }
 
@@ -54,22 +52,6 @@ static enum gr_status load_whole(const struct gr_prompt_set_options *o, struct g
     return st;
 }
 
-/* k: 1024. */
-static enum gr_status parse_tokens(const char *text, int32_t *out)
-{
-    char number[16];
-    const size_t len = strlen(text);
-    const bool kilo = len > 0 && text[len - 1] == 'k';
-    int64_t n = 0;
-    snprintf(number, sizeof(number), "%.*s", (int)GR_MIN(len - kilo, sizeof(number) - 1), text);
-    if (len >= sizeof(number) || !gr_parse_int(number, 1, PROMPT_TOKENS_MAX / (kilo ? 1024 : 1), &n)) {
-        log_error("--prompt-tokens: `%s' is not a whole number from 1 to %d (4k: 4096)", text, PROMPT_TOKENS_MAX);
-        return GR_EINVAL;
-    }
-    *out = (int32_t)(n * (kilo ? 1024 : 1));
-    return GR_OK;
-}
-
 static enum gr_status cut(const struct gr_long_text *t, int i, int n_window, int32_t n_id, struct gr_prompt *p)
 {
     p->id = malloc((size_t)n_id * sizeof(*p->id));
@@ -84,9 +66,8 @@ static enum gr_status cut(const struct gr_long_text *t, int i, int n_window, int
 static enum gr_status load_cut(const struct gr_prompt_set_options *o, struct gr_prompt_set *s)
 {
     struct gr_long_text t = {0};
-    int32_t n_id = 0;
-    GR_TRY(parse_tokens(o->prompt_tokens, &n_id));
-    GR_TRY(count(o, o->n_prompt != NULL ? GR_BENCH_PROMPT_MAX : N_CUT_DEFAULT, &s->n));
+    const int32_t n_id = o->prompt_tokens;
+    GR_TRY(count(o, o->n_prompt > 0 ? GR_BENCH_PROMPT_MAX : N_CUT_DEFAULT, &s->n));
     GR_TRY(gr_long_text_load(o->model, o->prompts, o->kind, o->text, &t));
     enum gr_status st = GR_OK;
     for (int i = 0; i < s->n && st == GR_OK; i++) {
@@ -96,6 +77,15 @@ static enum gr_status load_cut(const struct gr_prompt_set_options *o, struct gr_
     return st;
 }
 
+struct gr_prompt_set_options gr_prompt_set_options_of(const struct gr_bench_options *o)
+{
+    return (struct gr_prompt_set_options){.prompts = o->prompts,
+                                          .kind = o->prompt_kind,
+                                          .n_prompt = (int)o->num_prompts,
+                                          .prompt_tokens = (int32_t)o->prompt_tokens,
+                                          .text = gr_bench_path_of(o, GR_BENCH_OPTION_text)};
+}
+
 enum gr_status gr_prompt_set_load(const struct gr_prompt_set_options *o, struct gr_prompt_set *out)
 {
     *out = (struct gr_prompt_set){.max_tokens = o->max_tokens};
@@ -103,7 +93,7 @@ enum gr_status gr_prompt_set_load(const struct gr_prompt_set_options *o, struct 
         log_error("--prompt-kind %s: kinds are those of a file of --prompts", o->kind);
         return GR_EINVAL;
     }
-    GR_TRY(o->prompt_tokens != NULL ? load_cut(o, out) : load_whole(o, out));
+    GR_TRY(o->prompt_tokens > 0 ? load_cut(o, out) : load_whole(o, out));
     for (int i = 0; i < out->n; i++) {
         out->n_id_max = GR_MAX(out->n_id_max, out->prompt[i].n);
     }

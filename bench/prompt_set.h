@@ -23,27 +23,17 @@ struct gr_prompt_set {
 };
 
 struct gr_prompt_set_options {
-    const char *model;    /* folder of the tokenizer */
-    const char *prompts;  /* file as graft_run.h's; NULL: four short ones */
-    const char *kind;     /* NULL: all */
-    const char *n_prompt; /* how many of them; NULL: all; with prompt_tokens 4 */
-    const char
-        *prompt_tokens;  /* each prompt is so many tokens, cut out of all texts joined; NULL: they are as they are */
-    const char *text;    /* files (glob) that they are cut from where there is no `prompts` */
-    uint32_t max_tokens; /* new tokens of a run */
+    const char *model;     /* folder of the tokenizer */
+    const char *prompts;   /* file as graft_run.h's; NULL: four short ones */
+    const char *kind;      /* NULL: all */
+    int n_prompt;          /* how many of them; 0: all; with prompt_tokens 4 */
+    int32_t prompt_tokens; /* each prompt is so many tokens, cut out of all texts joined; 0: they are as they are */
+    const char *text;      /* files (glob) that they are cut from where there is no `prompts` */
+    uint32_t max_tokens;   /* new tokens of a run */
 };
 
-/* Rows of a benchmark's option table, for its struct gr_prompt_set_options. */
-/* clang-format off */
-#define GR_BENCH_PROMPT_OPTIONS(o) \
-    {"prompts", &(o).prompts, "JSON array of texts, or JSON lines with \"text\" (default: four short ones)"}, \
-    {"prompt-kind", &(o).kind, "of JSON lines only those with this \"kind\""}, \
-    {"num-prompts", &(o).n_prompt, "so many of them (default: all, at most 64)"}, \
-    {"prompt-tokens", &(o).prompt_tokens, \
-     "prompts of so many tokens (4k: 4096), cut out of all texts joined; --num-prompts of them (default 4)"}, \
-    {"text", &(o).text, "without --prompts: files that they are cut from (default tests/*/*.py)"}
-/* clang-format on */
-
+/* Of the benchmarks that run prompts of this set; model and max_tokens are to be set. */
+struct gr_prompt_set_options gr_prompt_set_options_of(const struct gr_bench_options *o);
 /* GR_EINVAL: an option is wrong. Logged. On failure, too, gr_prompt_set_free() frees what there is. */
 GR_NODISCARD enum gr_status gr_prompt_set_load(const struct gr_prompt_set_options *o, struct gr_prompt_set *out);
 void gr_prompt_set_free(struct gr_prompt_set *s);

@@ -7,9 +7,7 @@
  * prompt's when it is run alone and plainly, which is the first row. */
 #include "bench/bench.h"
 #include "bench/group.h"
-#include "bench/paths.h"
 #include "common/base/log.h"
-#include "common/base/parse.h"
 
 #include <signal.h>
 #include <sodium.h>
@@ -17,10 +15,6 @@
 #include <string.h>
 
 #define N_ROW_MAX 32 /* of the table */
-
-struct options {
-    const char *sessions, *modes, *tree;
-};
 
 struct row {
     int n; /* sessions at once */
@@ -35,8 +29,7 @@ struct totals {
 };
 
 struct bench {
-    struct options o;
-    struct gr_group_args args;
+    struct gr_bench_options o;
     struct gr_prompt_set_options of_prompts;
     struct gr_pair_config pair;
     const struct gr_geometry *geometry;
@@ -140,7 +133,7 @@ static void print_row(struct gr_table *t, const struct bench *b, const struct ro
     const struct row *plain = plain_of(b, r);
     const double speed = gr_mean(r->speed, b->n_rep);
     char name[32];
-    snprintf(name, sizeof(name), "%s nodes", b->o.tree);
+    snprintf(name, sizeof(name), "%u nodes", b->tree.n_node);
     gr_table_number(t, r->n, 0);
     gr_table_text(t, !r->trees ? "plain" : b->tree.automatic ? "auto" : name);
     gr_table_mean(t, r->speed, b->n_rep, 0);
@@ -161,11 +154,11 @@ static void print_table(const struct bench *b, enum gr_table_format format)
     char note[512];
     snprintf(
         note, sizeof(note),
-        "%s, draft %s, on %s and %s, %d prompts of at most %u tokens, %s%u new ones, T %s%s%s; tokens/s of all "
+        "%s, draft %s, on %s and %s, %d prompts of at most %u tokens, %s%u new ones, T %g%s%s; tokens/s of all "
         "sessions together, mean +- stddev; decode: while all of them decode; x plain: with as many sessions; every "
         "text equals the same prompt's run alone and plainly",
         b->pair.target, b->pair.draft, b->pair.target_device, b->pair.draft_device, b->prompts.n, b->prompts.n_id_max,
-        b->prompts_first ? "computed before, " : "", b->prompts.max_tokens, b->args.temperature,
+        b->prompts_first ? "computed before, " : "", b->prompts.max_tokens, b->temperature,
         b->geometry != NULL ? "; cost that of " : "", b->geometry != NULL ? b->geometry->name : "");
     gr_table_begin(&t, format, stdout, "sessions", note, columns, (int)GR_ARRAY_LEN(columns));
     for (int i = 0; i < b->n_row; i++) {
@@ -187,85 +180,50 @@ static bool add_row(struct bench *b, int n, bool trees)
     return true;
 }
 
-static bool parse_modes(const char *modes, bool *plain, bool *trees)
-{
-    *plain = strcmp(modes, "plain") == 0 || strcmp(modes, "plain,trees") == 0;
-    *trees = strcmp(modes, "trees") == 0 || strcmp(modes, "plain,trees") == 0;
-    if (!*plain && !*trees) {
-        log_error("--modes: `%s' is not one of plain, trees and plain,trees", modes);
-    }
-    return *plain || *trees;
-}
-
 /* One session plain goes first, whatever was asked for: all else is compared with it. */
-static bool parse_rows(struct bench *b)
+static bool choose_rows(struct bench *b)
 {
     bool plain = false, trees = false;
-    if (!parse_modes(b->o.modes, &plain, &trees)) {
-        return false;
+    for (int i = 0; i < b->o.decoding.n; i++) {
+        plain = plain || b->o.decoding.value[i] == GR_BENCH_PLAIN;
+        trees = trees || b->o.decoding.value[i] == GR_BENCH_TREES;
     }
     bool fits = add_row(b, 1, false);
-    char *list = strdup(b->o.sessions);
-    char *save = NULL;
-    for (char *p = list != NULL ? strtok_r(list, ",", &save) : NULL; p != NULL && fits;
-         p = strtok_r(NULL, ",", &save)) {
-        int64_t n = 0;
-        fits = gr_parse_int(p, 1, GR_GROUP_MAX, &n);
-        if (!fits) {
-            log_error("--sessions: `%s' is not a whole number from 1 to %d", p, GR_GROUP_MAX);
-            break;
-        }
-        fits = (!plain || n == 1 || add_row(b, (int)n, false)) && (!trees || add_row(b, (int)n, true));
+    for (int i = 0; i < b->o.sessions.n && fits; i++) {
+        const int n = (int)b->o.sessions.value[i];
+        fits = (!plain || n == 1 || add_row(b, n, false)) && (!trees || add_row(b, n, true));
     }
-    free(list);
     return fits;
 }
 
-static bool parse(struct bench *b)
+static bool prepare(struct bench *b)
 {
-    if (!gr_group_args_parse(&b->args, &b->n_rep, &b->of_prompts.max_tokens, &b->temperature)) {
+    b->n_rep = (int)b->o.reps;
+    b->temperature = b->o.temperature;
+    b->prompts_first = b->o.prompts_first;
+    b->tree = gr_group_tree_of(b->o.tree);
+    b->of_prompts = gr_prompt_set_options_of(&b->o);
+    b->of_prompts.max_tokens = (uint32_t)b->o.max_tokens;
+    if (gr_pair_config_of(&b->o, &b->pair, &b->geometry) != GR_OK) {
         return false;
     }
     b->of_prompts.model = b->pair.target;
-    if (!gr_group_tree_parse(b->o.tree, &b->tree) || gr_pair_complete(&b->pair, &b->geometry) != GR_OK) {
-        return false;
-    }
     b->pair.colocated = gr_pair_on_one_gpu(&b->pair);
-    return parse_rows(b);
+    return choose_rows(b);
 }
 
 int gr_bench_sessions(int argc, char **argv)
 {
-    static struct bench b = {.o = {.sessions = "1,16", .modes = "plain,trees", .tree = "auto"},
-                             .args = {.max_tokens = "128", .reps = "3", .temperature = "0"},
-
-                             .pair = {.transport = "", .target_device = "cpu", .draft_device = "cpu"}};
-    b.of_prompts.text = gr_bench_path("tests/*/*.py");
-    b.pair.target = gr_bench_path("models/demo/target");
-    struct options *o = &b.o;
-    const struct gr_bench_option options[] = {
-        GR_BENCH_PAIR_OPTIONS(b.pair),
-        {"draft-device", &b.pair.draft_device, "cpu | cuda:N (default cpu); on the target's GPU both are one process"},
-        {"sessions", &o->sessions, "how many at once, comma between (default 1,16)"},
-        {"modes", &o->modes, "plain | trees | plain,trees (default both)"},
-        {"num-speculative-tokens", &o->tree, "of the trees: auto | N (default auto)"},
-        GR_BENCH_GROUP_OPTIONS(b.args, "128", "3"),
-        {"prompts-first", NULL, "no value: all prompts are computed before any session decodes, off the clock"},
-        {"transport", &b.pair.transport, "shm | tcp (default: the first that works)"},
-        GR_BENCH_PROMPT_OPTIONS(b.of_prompts),
-    };
-    enum gr_table_format format;
-    b.pair.require_tuned = gr_bench_flag(&argc, argv, "require-tuned");
-    b.prompts_first = gr_bench_flag(&argc, argv, "prompts-first");
-    const int status = gr_bench_options("sessions", argc, argv, &format, options, (int)GR_ARRAY_LEN(options));
-    if (status >= 0 || !parse(&b)) {
+    static struct bench b;
+    const int status = gr_bench_options_read(&b.o, GR_BENCH_SESSIONS, argc, argv);
+    if (status >= 0 || !prepare(&b)) {
         return status >= 0 ? status : 2;
     }
     signal(SIGPIPE, SIG_IGN);
     const enum gr_status st = sodium_init() < 0 ? GR_EIO : run(&b);
     gr_group_stop(&b.group);
     if (st == GR_OK) {
-        print_table(&b, format);
+        print_table(&b, gr_bench_format(&b.o));
     }
     gr_prompt_set_free(&b.prompts);
     return st == GR_OK ? 0 : st == GR_EINVAL ? 2 : 1;

@@ -8,7 +8,6 @@
 #include "bench/paths.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/base/parse.h"
 #include "model/cuda/eagle3.h"
 #include "model/cuda/llama.h"
 #include "common/base/device.h"
@@ -20,7 +19,7 @@
 #include <string.h>
 
 #define N_ROW_MAX 512
-#define N_REP_MAX 101
+#define N_REP_MAX GR_STAGE_REP_MAX
 #define N_TREE_MAX 64
 #define N_TOP 10  /* children of a row: EAGLE-3's default */
 #define N_AGAIN 8 /* passes one after another, of which a mean counts as one */
@@ -517,72 +516,57 @@ static int measure(struct stage *target, struct stage *head, enum gr_table_forma
     return 0;
 }
 
+/* ---- options ---- */
+
+/* false: logged. tuned: what it points to. */
+static bool read_options(const struct gr_bench_options *o, struct gr_tuned *tuned, struct stage_options *out)
+{
+    *out = (struct stage_options){.model = gr_bench_path_of(o, GR_BENCH_OPTION_model),
+                                  .head = o->head,
+                                  .isa = gr_bench_choice(o, GR_BENCH_OPTION_stages_isa),
+                                  .n_thread = (int)o->threads,
+                                  .device = o->device,
+                                  .retrieval = (int)o->retrieval};
+    if (gr_geometry_find(o->geometry, &out->geometry) != GR_OK ||
+        gr_tuned_open(o->tuned, o->require_tuned, o->device != GR_DEVICE_CPU, tuned) != GR_OK) {
+        return false;
+    }
+    out->tuned = tuned->file != NULL ? tuned : NULL;
+    return true;
+}
+
+static int dump(const struct gr_bench_options *o, const struct stage_options *s)
+{
+    return gr_bench_dump(&(struct gr_bench_dump){.file = o->dump,
+                                                 .ids = o->ids,
+                                                 .model = s->model,
+                                                 .head = s->head,
+                                                 .isa = s->isa,
+                                                 .n_thread = s->n_thread,
+                                                 .geometry = s->geometry});
+}
+
 int gr_bench_stages(int argc, char **argv)
 {
-    struct stage_options o = {.model = gr_bench_path("models/demo/target")};
-    const char *device = "cpu";
-    const char *context = "256";
-    const char *reps = "31";
-    const char *threads = "0";
-    const char *retrieval = "0";
-    const char *geometry = NULL;
-    const char *tuned_file = NULL;
+    static struct gr_bench_options o;
+    struct stage_options s;
     struct gr_tuned tuned;
-    const char *dump = NULL, *ids = NULL, *compare = NULL, *with = NULL;
-    const struct gr_bench_option options[] = {
-        {"model", &o.model, "target folder (default models/demo/target)"},
-        {"head", &o.head, "EAGLE-3 head folder: its pass and its fc as well (default: none)"},
-        {"geometry", &geometry, "expand both in memory: llama-3.2-1b (docs/bench.md; default: as they are)"},
-        {"context", &context, "tokens before the rows (default 256; with --geometry up to its model's positions)"},
-        {"retrieval", &retrieval, "partial passes as well: tokens of retrieval, halved down to 512 (default 0: none)"},
-        {"reps", &reps, "repetitions; the median counts (default 31)"},
-        {"cpu-kernels", &o.isa, "avx512 | avx2 | c"},
-        {"threads", &threads, "default 0: all"},
-        {"device", &device, "cpu | cuda:N (default cpu)"},
-        {"tuned", &tuned_file, "shapes that graft-bench tune measured on the GPU"},
-        {"require-tuned", NULL, "no value: an error if a shape is not in it, or the GPU is another"},
-        {"dump", &dump, "measure nothing: write the head's inner values for --ids to this .safetensors file"},
-        {"ids", &ids, "token ids of the prompt of a dump, separated by commas"},
-        {"compare", &compare, "measure nothing: compare this dump, stage by stage, ..."},
-        {"with", &with, "... with this one, the reference"},
-    };
-    enum gr_table_format format;
-    int64_t n_context = 0, n_rep = 0, n_thread = 0, n_retrieval = 0;
-    const bool require_tuned = gr_bench_flag(&argc, argv, "require-tuned");
-    const int status = gr_bench_options("stages", argc, argv, &format, options, (int)GR_ARRAY_LEN(options));
-    if (status >= 0) {
-        return status;
+    const int status = gr_bench_options_read(&o, GR_BENCH_STAGES, argc, argv);
+    if (status >= 0 || !read_options(&o, &tuned, &s)) {
+        return status >= 0 ? status : 2;
     }
-    if (!gr_parse_int(context, 0, 1 << 20, &n_context) || !gr_parse_int(reps, 1, N_REP_MAX, &n_rep) ||
-        !gr_parse_int(threads, 0, 1024, &n_thread) || !gr_parse_int(retrieval, 0, 1 << 20, &n_retrieval)) {
-        log_error("--context, --reps (1 to %d), --threads and --retrieval want whole numbers", N_REP_MAX);
-        return 2;
+    if (o.compare != NULL || o.with != NULL) {
+        return gr_bench_compare(o.compare, o.with, gr_bench_format(&o));
     }
-    o.n_thread = (int)n_thread;
-    o.retrieval = (int)n_retrieval;
-    if (gr_device_parse("--device", device, &o.device) != GR_OK || gr_geometry_find(geometry, &o.geometry) != GR_OK ||
-        gr_tuned_open(tuned_file, require_tuned, o.device != GR_DEVICE_CPU, &tuned) != GR_OK) {
-        return 2;
+    if (o.dump != NULL) {
+        return dump(&o, &s);
     }
-    o.tuned = tuned.file != NULL ? &tuned : NULL;
-    if (compare != NULL || with != NULL) {
-        return gr_bench_compare(compare, with, format);
-    }
-    if (dump != NULL) {
-        return gr_bench_dump(&(struct gr_bench_dump){.file = dump,
-                                                     .ids = ids,
-                                                     .model = o.model,
-                                                     .head = o.head,
-                                                     .isa = o.isa,
-                                                     .n_thread = o.n_thread,
-                                                     .geometry = o.geometry});
-    }
-    if (choose_positions(&o, (int)n_context) != GR_OK) {
+    if (choose_positions(&s, (int)o.context) != GR_OK) {
         return 1;
     }
-    struct stage target = {.n_context = (int)n_context, .n_rep = (int)n_rep};
+    struct stage target = {.n_context = (int)o.context, .n_rep = (int)o.stage_reps};
     struct stage head = target;
-    const int result = measure(&target, &head, format, &o);
+    const int result = measure(&target, &head, gr_bench_format(&o), &s);
     if (head.lm != NULL) {
         destroy(&head);
     }

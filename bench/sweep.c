@@ -6,48 +6,31 @@
 #include "bench/graft_run.h"
 #include "bench/paths.h"
 #include "common/base/log.h"
-#include "common/base/parse.h"
 #include "common/process/program.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define N_SIZE_MAX 16
-#define N_REP_MAX 50
+#define N_SIZE_MAX 16 /* those of --sizes, and auto */
+#define N_REP_MAX GR_GROUP_REP_MAX
 #define N_EXTRA_MAX 16
 
-struct options {
-    const char *model, *draft, *max_tokens, *reps, *sizes, *temperature, *transport, *prompts, *extra;
-};
-
 struct sweep {
-    struct options o;
-    char *size[N_SIZE_MAX]; /* the last is "auto" */
+    struct gr_bench_options o;
+    const char *model, *draft;
+    char max_tokens[24], temperature[64]; /* as graft run takes them */
+    char size[N_SIZE_MAX][8];             /* the last is "auto" */
     int n_size;
-    char *extra[N_EXTRA_MAX];
+    char *extra[N_EXTRA_MAX]; /* words of --extra */
     int n_extra;
-    int64_t n_rep;
 };
-
-/* Splits text at `at` into at most n_max parts. -1: too many. */
-static int split(char *text, const char *at, char **part, int n_max)
-{
-    int n = 0;
-    char *save = NULL;
-    for (char *p = strtok_r(text, at, &save); p != NULL; p = strtok_r(NULL, at, &save)) {
-        if (n == n_max) {
-            return -1;
-        }
-        part[n++] = p;
-    }
-    return n;
-}
 
 /* Decode tokens per second; size NULL: plain. Negative: it failed. */
 static double speed(const struct sweep *s, const char *prompt, const char *size, double *acceptance)
 {
-    const struct options *o = &s->o;
+    const char *transport = gr_bench_choice(&s->o, GR_BENCH_OPTION_transport);
     const char *argv[64];
     int n = 0;
     const char *const fixed[] = {gr_program_sibling("graft"),
@@ -57,23 +40,23 @@ static double speed(const struct sweep *s, const char *prompt, const char *size,
                                  "--seed",
                                  "1",
                                  "--model",
-                                 o->model,
+                                 s->model,
                                  "--prompt",
                                  prompt,
                                  "--max-tokens",
-                                 o->max_tokens,
+                                 s->max_tokens,
                                  "--temperature",
-                                 o->temperature};
-    const char *const speculative[] = {"--draft", o->draft, "--num-speculative-tokens", size};
+                                 s->temperature};
+    const char *const speculative[] = {"--draft", s->draft, "--num-speculative-tokens", size};
     for (size_t i = 0; i < GR_ARRAY_LEN(fixed); i++) {
         argv[n++] = fixed[i];
     }
     for (size_t i = 0; size != NULL && i < GR_ARRAY_LEN(speculative); i++) {
         argv[n++] = speculative[i];
     }
-    if (size != NULL && o->transport[0] != '\0') {
+    if (size != NULL && transport != NULL) {
         argv[n++] = "--transport";
-        argv[n++] = o->transport;
+        argv[n++] = transport;
     }
     for (int i = 0; i < s->n_extra; i++) {
         argv[n++] = s->extra[i];
@@ -96,7 +79,7 @@ static bool measure(const struct sweep *s, const char *prompt, double *plain, do
 {
     static double plains[N_REP_MAX], ratios[N_SIZE_MAX][N_REP_MAX];
     double ignored;
-    for (int rep = -1; rep < (int)s->n_rep; rep++) {
+    for (int rep = -1; rep < (int)s->o.reps; rep++) {
         const double base = speed(s, prompt, NULL, &ignored);
         for (int i = 0; i < s->n_size; i++) {
             const double v = speed(s, prompt, s->size[i], acceptance);
@@ -111,9 +94,9 @@ static bool measure(const struct sweep *s, const char *prompt, double *plain, do
             plains[rep] = base;
         }
     }
-    *plain = gr_median(plains, (int)s->n_rep);
+    *plain = gr_median(plains, (int)s->o.reps);
     for (int i = 0; i < s->n_size; i++) {
-        ratio[i] = gr_median(ratios[i], (int)s->n_rep);
+        ratio[i] = gr_median(ratios[i], (int)s->o.reps);
     }
     return true;
 }
@@ -193,52 +176,50 @@ static int run(struct sweep *s, enum gr_table_format format, const char *const *
     return 0;
 }
 
+/* ---- options ---- */
+
+/* False: there are too many words (logged). */
+static bool split_extra(struct sweep *s, char *text)
+{
+    char *save = NULL;
+    for (char *p = strtok_r(text, " ", &save); p != NULL; p = strtok_r(NULL, " ", &save)) {
+        if (s->n_extra == N_EXTRA_MAX) {
+            log_error("--extra: more than %d words", N_EXTRA_MAX);
+            return false;
+        }
+        s->extra[s->n_extra++] = p;
+    }
+    return true;
+}
+
+static void prepare(struct sweep *s)
+{
+    const struct gr_bench_options *o = &s->o;
+    s->model = gr_bench_path_of(o, GR_BENCH_OPTION_model);
+    s->draft = o->draft != NULL ? o->draft : gr_bench_path("models/demo/draft");
+    snprintf(s->max_tokens, sizeof(s->max_tokens), "%" PRId64, o->sweep_max_tokens);
+    snprintf(s->temperature, sizeof(s->temperature), "%.17g", o->temperature);
+    for (int i = 0; i < o->sizes.n; i++) {
+        snprintf(s->size[s->n_size++], sizeof(s->size[0]), "%d", (int)o->sizes.value[i]);
+    }
+    snprintf(s->size[s->n_size++], sizeof(s->size[0]), "auto");
+}
+
 int gr_bench_sweep(int argc, char **argv)
 {
-    struct sweep s = {.o = {.model = gr_bench_path("models/demo/target"),
-                            .draft = gr_bench_path("models/demo/draft"),
-                            .max_tokens = "256",
-                            .reps = "3",
-                            .sizes = "1,2,3,4,6,8,12",
-                            .temperature = "0",
-                            .transport = "",
-                            .extra = ""}};
-    struct options *o = &s.o;
-    const struct gr_bench_option options[] = {
-        {"model", &o->model, "target folder (default models/demo/target)"},
-        {"draft", &o->draft, "draft folder (default models/demo/draft)"},
-        {"max-tokens", &o->max_tokens, "tokens a prompt (default 256)"},
-        {"reps", &o->reps, "repetitions after the warm-up (default 3)"},
-        {"sizes", &o->sizes, "fixed sizes, comma between (default 1,2,3,4,6,8,12)"},
-        {"temperature", &o->temperature, "default 0"},
-        {"transport", &o->transport, "loop | shm | tcp (default: what graft run chooses)"},
-        {"prompts", &o->prompts, "JSON array of prompt texts, or JSON lines with \"text\" (default: four short ones)"},
-        {"extra", &o->extra, "more options of graft run, blank between"},
-    };
-    enum gr_table_format format;
-    const int status = gr_bench_options("sweep", argc, argv, &format, options, (int)GR_ARRAY_LEN(options));
+    static struct sweep s;
+    const int status = gr_bench_options_read(&s.o, GR_BENCH_SWEEP, argc, argv);
     if (status >= 0) {
         return status;
     }
-    if (!gr_parse_int(o->reps, 1, N_REP_MAX, &s.n_rep)) {
-        log_error("--reps: `%s' is not a whole number from 1 to %d", o->reps, N_REP_MAX);
-        return 2;
-    }
-    static char automatic[] = "auto";
-    char *sizes = strdup(o->sizes);
-    char *extra = strdup(o->extra);
     const char *prompt[GR_BENCH_PROMPT_MAX];
+    char *extra = strdup(s.o.extra != NULL ? s.o.extra : "");
     int result = 2;
-    s.n_size = sizes != NULL ? split(sizes, ",", s.size, N_SIZE_MAX - 1) : -1;
-    s.n_extra = extra != NULL ? split(extra, " ", s.extra, N_EXTRA_MAX) : -1;
-    if (s.n_size < 0 || s.n_extra < 0) {
-        log_error("--sizes or --extra: at most %d sizes and %d words", N_SIZE_MAX - 1, N_EXTRA_MAX);
-    } else {
-        s.size[s.n_size++] = automatic;
-        const int n_prompt = gr_bench_load_prompts(o->prompts, NULL, prompt);
-        result = n_prompt > 0 ? run(&s, format, prompt, n_prompt) : 1;
+    if (extra != NULL && split_extra(&s, extra)) {
+        prepare(&s);
+        const int n_prompt = gr_bench_load_prompts(s.o.prompts, NULL, prompt);
+        result = n_prompt > 0 ? run(&s, gr_bench_format(&s.o), prompt, n_prompt) : 1;
     }
-    free(sizes);
     free(extra);
     return result;
 }

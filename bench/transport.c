@@ -4,9 +4,7 @@
  * rows back. The two ends are processes, of loop threads. bench/exchange.h says what flows. */
 #include "bench/bench.h"
 #include "bench/link.h"
-#include "common/base/address.h"
 #include "common/base/log.h"
-#include "common/base/parse.h"
 #include "common/protocol/wire.h"
 #include "transport/verbs/verbs.h"
 
@@ -17,20 +15,14 @@
 #include <string.h>
 #include <unistd.h>
 
-#define N_SIZE_MAX 16
-#define ITERS_DEFAULT 1000
-#define WARMUP_DEFAULT 100
 #define RATE_BYTES_MAX (256u << 20) /* of a rate measurement: it has fewer frames of large sizes */
 #define RATE_ITERS_MIN 16
-#define N_PATH 6       /* accepted nodes of the round, and rows of its features */
-#define ROW_BYTES 8192 /* of a feature: 4096 bf16 */
 
 struct bench {
-    const char *transports, *tests, *sizes, *iters, *warmup, *row_bytes, *listen, *peer;
-    bool busy, json, ping, round;
+    struct gr_bench_options o;
+    bool busy, ping, round;
     enum gr_transport_kind kind[GR_N_TRANSPORT];
-    uint32_t size[N_SIZE_MAX];
-    int n_kind, n_size;
+    int n_kind;
     uint32_t n_iter, n_warmup, n_row_byte;
     double *sample; /* (n_warmup + n_iter) owned: microseconds */
     struct gr_table table;
@@ -79,12 +71,13 @@ static enum gr_status measure_size(struct bench *b, struct gr_end *e, uint32_t b
 static enum gr_status measure_round(struct bench *b, struct gr_end *e)
 {
     double seconds = 0.0;
-    const struct gr_step s = {.n = b->n_warmup + b->n_iter,
-                              .up = GR_WIRE_HEADER_BYTES + GR_WIRE_DRAFT_BYTES(GR_NODE_MAX),
-                              .down = GR_WIRE_HEADER_BYTES + GR_WIRE_VERDICT_BYTES(N_PATH),
-                              .bulk = (uint32_t)(GR_WIRE_HEADER_BYTES + GR_WIRE_FEATURES_BYTES(N_PATH, b->n_row_byte)),
-                              .each = true,
-                              .busy = b->busy};
+    const struct gr_step s = {
+        .n = b->n_warmup + b->n_iter,
+        .up = GR_WIRE_HEADER_BYTES + GR_WIRE_DRAFT_BYTES(GR_NODE_MAX),
+        .down = GR_WIRE_HEADER_BYTES + GR_WIRE_VERDICT_BYTES(GR_STEP_PATH),
+        .bulk = (uint32_t)(GR_WIRE_HEADER_BYTES + GR_WIRE_FEATURES_BYTES(GR_STEP_PATH, b->n_row_byte)),
+        .each = true,
+        .busy = b->busy};
     GR_TRY(gr_near_run(e, &s, b->sample, &seconds));
     print_row(b, e->conn->ops->name, "round", s.up + s.down + s.bulk, 1.0, s.n / seconds);
     return GR_OK;
@@ -95,8 +88,8 @@ static enum gr_status measure_round(struct bench *b, struct gr_end *e)
 static enum gr_status measure(struct bench *b, struct gr_conn *conn, bool more)
 {
     struct gr_end e = {.conn = conn, .busy = b->busy};
-    for (int i = 0; b->ping && i < b->n_size; i++) {
-        GR_TRY(measure_size(b, &e, b->size[i]));
+    for (int i = 0; b->ping && i < b->o.frames.n; i++) {
+        GR_TRY(measure_size(b, &e, (uint32_t)b->o.frames.value[i]));
     }
     if (b->round) {
         GR_TRY(measure_round(b, &e));
@@ -126,11 +119,11 @@ static enum gr_status run(struct bench *b, enum gr_table_format format)
         log_error("out of memory");
         return GR_ENOMEM;
     }
-    GR_TRY(gr_links_start(&b->links, b->peer));
+    GR_TRY(gr_links_start(&b->links, b->o.peer));
     snprintf(note, sizeof(note),
              "ping: RTT/2; round: %d nodes there, verdict and %d x %u bytes of features back, whole; "
              "per_s: frames one way (round: rounds); %s",
-             GR_NODE_MAX, N_PATH, b->n_row_byte, b->busy ? "busy-polled" : "asleep in poll");
+             GR_NODE_MAX, GR_STEP_PATH, b->n_row_byte, b->busy ? "busy-polled" : "asleep in poll");
     gr_table_begin(&b->table, format, stdout, "transport", note, columns, (int)GR_ARRAY_LEN(columns));
     enum gr_status st = GR_OK;
     for (int i = 0; i < b->n_kind && st == GR_OK; i++) {
@@ -142,108 +135,66 @@ static enum gr_status run(struct bench *b, enum gr_table_format format)
 
 /* ---- options ---- */
 
-static bool take_kind(struct bench *b, const char *name)
+static bool take_kind(struct bench *b, enum gr_transport_kind kind)
 {
-    enum gr_transport_kind kind;
-    if (gr_transport_by_name(name, &kind) != GR_OK) {
-        return false; /* logged */
-    }
     if ((gr_transport_built_mask() & 1u << kind) == 0) {
-        log_error("--transport: %s is not in this build", name);
+        log_error("--transport: %s is not in this build", gr_transport_name(kind));
         return false;
     }
-    if (kind == GR_TRANSPORT_LOOP && b->peer != NULL) {
+    if (kind == GR_TRANSPORT_LOOP && b->o.peer != NULL) {
         log_error("--transport: loop is within one process and has no --peer");
-        return false;
-    }
-    if (b->n_kind == GR_N_TRANSPORT) {
-        log_error("--transport: more than %d names", GR_N_TRANSPORT);
         return false;
     }
     b->kind[b->n_kind++] = kind;
     return true;
 }
 
-static bool take_size(struct bench *b, const char *text)
+static bool take_kinds(struct bench *b)
 {
-    int64_t v;
-    if (!gr_parse_int(text, GR_STEP_BYTES_MIN, GR_WIRE_BULK_BYTES_MAX, &v) || b->n_size == N_SIZE_MAX) {
-        log_error("--sizes: `%s': up to %d sizes of %d .. %u bytes, as 64,1024", text, N_SIZE_MAX, GR_STEP_BYTES_MIN,
-                  GR_WIRE_BULK_BYTES_MAX);
-        return false;
+    static const enum gr_transport_kind usual[] = {GR_TRANSPORT_LOOP, GR_TRANSPORT_SHM, GR_TRANSPORT_TCP};
+    const struct gr_option_list *list = &b->o.transports;
+    bool fits = true;
+    for (int i = 0; i < list->n && fits; i++) {
+        fits = take_kind(b, (enum gr_transport_kind)list->value[i]);
     }
-    b->size[b->n_size++] = (uint32_t)v;
-    return true;
+    if (list->n == 0 && b->o.peer != NULL) {
+        return take_kind(b, GR_TRANSPORT_TCP);
+    }
+    for (size_t i = 0; list->n == 0 && i < GR_ARRAY_LEN(usual); i++) {
+        fits = take_kind(b, usual[i]) && fits;
+    }
+    return fits;
 }
 
-static bool take_test(struct bench *b, const char *name)
+static bool is_alone(const struct gr_bench_options *o)
 {
-    const bool ping = strcmp(name, "ping") == 0, round = strcmp(name, "round") == 0;
-    if (!ping && !round) {
-        log_error("--tests: `%s' is neither ping nor round", name);
-    }
-    b->ping = b->ping || ping;
-    b->round = b->round || round;
-    return ping || round;
-}
-
-/* Each part of a list between commas. */
-static bool take_list(struct bench *b, const char *list, bool (*take)(struct bench *b, const char *item))
-{
-    char item[32];
-    for (const char *at = list;; at++) {
-        const size_t n = strcspn(at, ",");
-        snprintf(item, sizeof(item), "%.*s", (int)GR_MIN(n, sizeof(item) - 1), at);
-        if (!take(b, item)) {
-            return false;
-        }
-        at += n;
-        if (*at == '\0') {
-            return true;
-        }
-    }
-}
-
-static bool take_count(const char *name, const char *text, int64_t min, int64_t max, uint32_t *out)
-{
-    int64_t v = *out;
-    if (text != NULL && !gr_parse_int(text, min, max, &v)) {
-        log_error("--%s: `%s' is not a number of %lld .. %lld", name, text, (long long)min, (long long)max);
-        return false;
-    }
-    *out = (uint32_t)v;
-    return true;
-}
-
-static bool is_address(const char *what, const char *text, unsigned port_min)
-{
-    struct gr_address address;
-    return text == NULL || gr_address_parse(what, text, port_min, &address) == GR_OK;
-}
-
-static bool take_options(struct bench *b)
-{
-    if (!is_address("--listen", b->listen, 0) || !is_address("--peer", b->peer, 1)) {
-        return false;
-    }
-    if (b->listen != NULL) {
-        if (b->peer != NULL || b->transports != NULL || b->tests != NULL || b->sizes != NULL || b->iters != NULL ||
-            b->busy) {
+    static const enum gr_bench_option_id other[] = {GR_BENCH_OPTION_peer,  GR_BENCH_OPTION_transports,
+                                                    GR_BENCH_OPTION_tests, GR_BENCH_OPTION_frames,
+                                                    GR_BENCH_OPTION_iters, GR_BENCH_OPTION_busy};
+    for (size_t i = 0; i < GR_ARRAY_LEN(other); i++) {
+        if (gr_bench_is_given(o, other[i])) {
             log_error("--listen is the far end: the one with --peer says what is measured");
             return false;
         }
-        return true;
     }
-    const char *transports = b->peer != NULL ? "tcp" : "loop,shm,tcp";
-    b->n_iter = ITERS_DEFAULT;
-    b->n_warmup = WARMUP_DEFAULT;
-    b->n_row_byte = ROW_BYTES;
-    return take_list(b, b->transports != NULL ? b->transports : transports, take_kind) &&
-           take_list(b, b->tests != NULL ? b->tests : "ping,round", take_test) &&
-           take_list(b, b->sizes != NULL ? b->sizes : "64,1024,8192,131072,1048576", take_size) &&
-           take_count("iters", b->iters, 1, GR_STEP_ITERS_MAX / 2, &b->n_iter) &&
-           take_count("warmup", b->warmup, 0, GR_STEP_ITERS_MAX / 2, &b->n_warmup) &&
-           take_count("row-bytes", b->row_bytes, 2, GR_FEATURES_ROW_BYTES_MAX / N_PATH, &b->n_row_byte);
+    return true;
+}
+
+static bool prepare(struct bench *b)
+{
+    const struct gr_bench_options *o = &b->o;
+    if (o->listen != NULL) {
+        return is_alone(o);
+    }
+    b->busy = o->busy;
+    b->n_iter = (uint32_t)o->iters;
+    b->n_warmup = (uint32_t)o->warmup;
+    b->n_row_byte = (uint32_t)o->row_bytes;
+    for (int i = 0; i < o->tests.n; i++) {
+        b->ping = b->ping || o->tests.value[i] == GR_BENCH_PING;
+        b->round = b->round || o->tests.value[i] == GR_BENCH_ROUND;
+    }
+    return take_kinds(b);
 }
 
 /* Before the other end is asked: one line says what is lacking here. */
@@ -258,27 +209,10 @@ static bool devices_are_there(const struct bench *b)
 
 int gr_bench_transport(int argc, char **argv)
 {
-    const char *flag = NULL; /* their rows are for --help */
-    struct bench b = {.busy = gr_bench_flag(&argc, argv, "busy"), .json = gr_bench_flag(&argc, argv, "json")};
-    const struct gr_bench_option options[] = {
-        {"transport", &b.transports, "loop | shm | tcp | verbs, a list (default loop,shm,tcp; with --peer tcp)"},
-        {"tests", &b.tests, "ping | round, a list (default ping,round)"},
-        {"sizes", &b.sizes, "bytes of ping and rate, a list (default 64,1024,8192,131072,1048576)"},
-        {"iters", &b.iters, "of each measurement (default 1000)"},
-        {"warmup", &b.warmup, "before them, not counted (default 100)"},
-        {"row-bytes", &b.row_bytes, "of a feature in the round (default 8192: 4096 bf16)"},
-        {"busy", &flag, "both ends look for frames in a loop (default: they sleep in poll)"},
-        {"listen", &b.listen, "HOST:PORT of this end: it answers one --peer and ends (key: GRAFT_KEY_FILE)"},
-        {"peer", &b.peer, "HOST:PORT of a --listen on this or another machine (key: GRAFT_KEY_FILE)"},
-        {"json", &flag, "the same as -o json"},
-    };
-    enum gr_table_format format;
-    const int status = gr_bench_options("transport", argc, argv, &format, options, (int)GR_ARRAY_LEN(options));
-    if (status >= 0) {
-        return status;
-    }
-    if (!take_options(&b)) {
-        return 2;
+    static struct bench b;
+    const int status = gr_bench_options_read(&b.o, GR_BENCH_TRANSPORT, argc, argv);
+    if (status >= 0 || !prepare(&b)) {
+        return status >= 0 ? status : 2;
     }
     if (!devices_are_there(&b)) {
         return 1;
@@ -289,7 +223,7 @@ int gr_bench_transport(int argc, char **argv)
     gr_verbs_prepare();
     enum gr_status st = GR_EIO;
     if (sodium_init() >= 0) {
-        st = b.listen != NULL ? gr_far_listen(b.listen) : run(&b, b.json ? GR_TABLE_JSON : format);
+        st = b.o.listen != NULL ? gr_far_listen(b.o.listen) : run(&b, gr_bench_format(&b.o));
     }
     gr_links_stop(&b.links);
     free(b.sample);

@@ -11,7 +11,6 @@
 #include "bench/tune_gpu.h"
 #include "bench/paths.h"
 #include "common/base/log.h"
-#include "common/base/parse.h"
 #include "kernels/cuda/attention/attention.h"
 #include "common/base/device.h"
 #include "model/eagle3_source.h"
@@ -30,7 +29,8 @@ enum { ROWS_1, ROWS_64, N_ROWS };
 static const int row_counts[N_ROWS] = {1, GR_TUNE_ROW_MAX};
 
 struct tune {
-    const char *model, *draft, *output, *command;
+    const char *model, *draft, *output;
+    int what; /* enum gr_bench_tuned */
     const struct gr_geometry *geometry;
     int device, n_rep;
     enum gr_table_format format;
@@ -341,57 +341,36 @@ static enum gr_status run(struct tune *t)
     GR_TRY(find_shapes(t));
     GR_TRY(gr_tune_gpu_open(t->device, &t->gpu));
     GR_TRY(gr_tune_file_open(t->output, gr_tune_gpu_name(t->gpu), &t->file));
-    GR_TRY(strcmp(t->command, "gemm") == 0 ? tune_gemm(t) : tune_attention(t));
+    GR_TRY(t->what == GR_BENCH_GEMM ? tune_gemm(t) : tune_attention(t));
     return gr_tune_file_write(t->output, t->file);
 }
 
-static bool parse(struct tune *t, const char *device, const char *geometry, const char *reps)
+static bool prepare(const struct gr_bench_options *o, struct tune *t)
 {
-    int64_t n_rep = 0;
+    *t = (struct tune){.model = gr_bench_path_of(o, GR_BENCH_OPTION_model),
+                       .draft = o->tune_draft != NULL ? o->tune_draft : o->head,
+                       .output = o->output,
+                       .what = o->what,
+                       .device = o->device,
+                       .n_rep = (int)o->tune_reps,
+                       .format = gr_bench_format(o)};
     if (t->output == NULL) {
         log_error("--output FILE is needed: where the result goes, and what --tuned is given later");
-        return false;
-    }
-    if (!gr_parse_int(reps, 50, GR_TUNE_REP_MAX, &n_rep)) {
-        log_error("--reps: `%s' is not a whole number from 50 to %d", reps, GR_TUNE_REP_MAX);
-        return false;
-    }
-    t->n_rep = (int)n_rep;
-    if (gr_device_parse("--device", device, &t->device) != GR_OK || gr_geometry_find(geometry, &t->geometry) != GR_OK) {
         return false;
     }
     if (t->device == GR_DEVICE_CPU) {
         log_error("--device cpu: CPUs have nothing to tune; take cuda:N");
         return false;
     }
-    return true;
+    return gr_geometry_find(o->geometry, &t->geometry) == GR_OK;
 }
 
 int gr_bench_tune(int argc, char **argv)
 {
-    struct tune t = {.model = gr_bench_path("models/demo/target")};
-    const char *device = "cuda:0";
-    const char *geometry = NULL;
-    const char *reps = "51";
-    const struct gr_bench_option options[] = {
-        {"model", &t.model, "target folder (default models/demo/target)"},
-        {"draft", &t.draft, "its draft model or EAGLE-3 head, whose shapes are measured as well (default: none)"},
-        {"head", &t.draft, "the same"},
-        {"geometry", &geometry, "shapes of target and head expanded: llama-3.2-1b, llama-3.1-8b (docs/bench.md)"},
-        {"device", &device, "cuda:N (default cuda:0)"},
-        {"output", &t.output, "file to write (required); what it says of other shapes stays"},
-        {"reps", &reps, "of each time, 50 to 1001; three rounds of them (default 51)"},
-    };
-    const bool help = argc >= 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
-    if (!help && (argc < 2 || (strcmp(argv[1], "gemm") != 0 && strcmp(argv[1], "attention") != 0))) {
-        log_error("graft-bench tune: `%s' is not gemm or attention; see graft-bench tune --help",
-                  argc < 2 ? "" : argv[1]);
-        return 2;
-    }
-    t.command = help ? "" : argv[1];
-    const int status = gr_bench_options("tune gemm|attention", argc - !help, argv + !help, &t.format, options,
-                                        (int)GR_ARRAY_LEN(options));
-    if (status >= 0 || !parse(&t, device, geometry, reps)) {
+    static struct gr_bench_options o;
+    struct tune t;
+    const int status = gr_bench_options_read(&o, GR_BENCH_TUNE, argc, argv);
+    if (status >= 0 || !prepare(&o, &t)) {
         return status >= 0 ? status : 2;
     }
     const enum gr_status st = run(&t);

@@ -4,10 +4,10 @@
 #ifndef GR_BENCH_TUNE_GPU_H
 #define GR_BENCH_TUNE_GPU_H
 
+#include "bench/options/options.h"
 #include "model/load/shapes.h"
 
 #define GR_TUNE_ROW_MAX 64
-#define GR_TUNE_REP_MAX 1001
 
 struct gr_tune_gpu;
 

@@ -155,7 +155,7 @@ static enum gr_status create_head(struct worker *w, const struct gr_draft_option
                                  .n_ctx_kept = n_kept,
                                  .n_state = GR_GROWER_STATES * o->n_session_max,
                                  .n_token = n_token};
-    GR_TRY(gr_ship_features_parse(o->ship_features, &c.raw_features));
+    c.raw_features = o->ship_raw;
     if (o->capture_layers != NULL) {
         GR_TRY(gr_capture_parse(o->capture_layers, &c.n_capture, c.capture_layer));
     }

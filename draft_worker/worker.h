@@ -10,18 +10,19 @@
 #include <stdbool.h>
 
 struct gr_draft_options {
-    const char *model;  /* folder of the draft model, or of an EAGLE-3 head */
-    const char *target; /* a head: the target's folder, for what the head borrows; else not looked at */
-    const char *ship_features, *capture_layers; /* of a head, as its target's; NULL: fused, the head's own choice */
-    const char *join;                           /* orchestrator HOST:PORT */
-    int spin_ms;                                /* worker_options.h */
-    int device;                                 /* of cuda:N; GR_DEVICE_CPU */
-    const char *geometry;                       /* of an EAGLE-3 head; NULL: as in the folder */
-    const struct gr_tuned *tuned;               /* borrowed until the model is there; NULL: nothing was measured */
-    const char *isa;                            /* CPU kernels or NULL */
-    int n_thread;                               /* 0: all CPUs */
-    int n_ctx_max;                              /* 0: the model's */
-    int draft_context;                          /* positions that a head looks back; 0: all */
+    const char *model;            /* folder of the draft model, or of an EAGLE-3 head */
+    const char *target;           /* a head: the target's folder, for what the head borrows; else not looked at */
+    bool ship_raw;                /* of a head, as its target's */
+    const char *capture_layers;   /* of a head, as its target's; NULL: the head's own choice */
+    const char *join;             /* orchestrator HOST:PORT */
+    int spin_ms;                  /* worker_options.h */
+    int device;                   /* of cuda:N; GR_DEVICE_CPU */
+    const char *geometry;         /* of an EAGLE-3 head; NULL: as in the folder */
+    const struct gr_tuned *tuned; /* borrowed until the model is there; NULL: nothing was measured */
+    const char *isa;              /* CPU kernels or NULL */
+    int n_thread;                 /* 0: all CPUs */
+    int n_ctx_max;                /* 0: the model's */
+    int draft_context;            /* positions that a head looks back; 0: all */
     int n_session_max;
     int kv_blocks;             /* 0: from free memory */
     int forced_transport;      /* enum gr_transport_kind or -1 */

@@ -127,27 +127,9 @@ static uint64_t step(void *ctx, uint64_t now_ns)
 
 /* ---- start ---- */
 
-static bool with_specpv(const struct gr_target_options *o)
-{
-    return strcmp(o->specpv, "on") == 0;
-}
-
 static int specpv_buffer(const struct gr_target_options *o)
 {
-    return with_specpv(o) ? o->specpv_n_buffer : 0;
-}
-
-static enum gr_status check_specpv(const struct gr_target_options *o)
-{
-    if (!with_specpv(o) && strcmp(o->specpv, "off") != 0) {
-        log_error("--specpv: `%s' is not on or off", o->specpv);
-        return GR_EINVAL;
-    }
-    if (strcmp(o->specpv_score_reduce, "mean") != 0 && strcmp(o->specpv_score_reduce, "max") != 0) {
-        log_error("--specpv-score-reduce: `%s' is not mean or max", o->specpv_score_reduce);
-        return GR_EINVAL;
-    }
-    return GR_OK;
+    return o->specpv ? o->specpv_n_buffer : 0;
 }
 
 /* What views are made for. */
@@ -156,7 +138,7 @@ static struct gr_kv_budget view_budget(const struct gr_target_options *o)
     return (struct gr_kv_budget){.n_sink = o->specpv_n_sink,
                                  .n_retrieval = o->specpv_n_retrieval,
                                  .n_window = o->specpv_n_window,
-                                 .score_max = strcmp(o->specpv_score_reduce, "max") == 0};
+                                 .score_max = o->specpv_score_max};
 }
 
 /* Takes the memory of views. Where that fails the worker goes on without: sessions are verified in full. */
@@ -170,7 +152,7 @@ static struct gr_specpv_params create_views(struct worker *w, const struct gr_ta
                                        .threshold = GR_SPECPV_THRESHOLD,
                                        .interval = GR_SPECPV_INTERVAL};
     const struct gr_kv_budget most = view_budget(o);
-    if (!with_specpv(o)) {
+    if (!o->specpv) {
         return none;
     }
     const struct gr_specpv_params resolved = gr_specpv_resolve(&none, &p);
@@ -229,8 +211,8 @@ static enum gr_status create_model(struct worker *w, const struct gr_target_opti
                                 .n_seq_max = o->n_session_max,
                                 .n_token = n_token,
                                 .view_most = view_budget(o),
-                                .n_view = with_specpv(o) ? o->n_session_max : 0};
-    GR_TRY(gr_ship_features_parse(o->ship_features, &c.raw_features));
+                                .n_view = o->specpv ? o->n_session_max : 0};
+    c.raw_features = o->ship_raw;
     if (o->head != NULL && o->capture_layers != NULL) {
         GR_TRY(gr_capture_parse(o->capture_layers, &c.n_capture, c.capture_layer));
     }
@@ -339,7 +321,6 @@ static enum gr_status create(struct worker *w, const struct gr_target_options *o
     struct gr_hf_config hf;
     uint64_t fingerprint = 0;
     struct gr_tokenizer *tokenizer = NULL;
-    GR_TRY(check_specpv(o));
     GR_TRY(gr_tokenizer_load(o->model, &tokenizer));
     const uint64_t tokenizer_fingerprint = gr_tokenizer_fingerprint(tokenizer);
     const int32_t n_token = gr_tokenizer_n_vocab(tokenizer);

@@ -13,12 +13,13 @@ struct gr_target_options {
     const char *model;  /* folder */
     const char *head;   /* folder of the EAGLE-3 head it serves, or NULL */
     bool head_optional; /* go on without features where the head cannot be used: sessions wait for this target */
-    const char *ship_features, *capture_layers; /* capture.h; NULL: fused, the head's own choice */
-    int feature_keep;                           /* positions of a session */
-    const char *join;                           /* orchestrator HOST:PORT */
-    const char *listen;                         /* data endpoint HOST:PORT; NULL for a co-located pair */
-    int spin_ms;                                /* worker_options.h */
-    int device;                                 /* of cuda:N; GR_DEVICE_CPU */
+    bool ship_raw;      /* the head runs fc itself, on captured states */
+    const char *capture_layers;   /* capture.h; NULL: the head's own choice */
+    int feature_keep;             /* positions of a session */
+    const char *join;             /* orchestrator HOST:PORT */
+    const char *listen;           /* data endpoint HOST:PORT; NULL for a co-located pair */
+    int spin_ms;                  /* worker_options.h */
+    int device;                   /* of cuda:N; GR_DEVICE_CPU */
     const char *geometry;         /* NULL: as in the folder; else expanded in memory (model/load/expand.h) */
     const struct gr_tuned *tuned; /* borrowed until the model is there; NULL: nothing was measured */
     const char *isa;              /* CPU kernels or NULL */
@@ -28,8 +29,8 @@ struct gr_target_options {
     int kv_blocks;        /* 0: from free memory */
     int forced_transport; /* enum gr_transport_kind or -1 */
     uint64_t round_deadline_ns;
-    double prefill_share;                                                    /* target.h; 0: no limit */
-    const char *specpv, *specpv_score_reduce;                                /* on | off, mean | max */
+    double prefill_share;          /* target.h; 0: no limit */
+    bool specpv, specpv_score_max; /* views; scores are maxima over queries, else means */
     int specpv_n_sink, specpv_n_retrieval, specpv_n_window, specpv_n_buffer; /* what views are made for, at most */
     int test_corrupt;                                                        /* target.h */
     int test_fail_pass;        /* 0: none; else this pass ends as if the device had failed */

@@ -1,5 +1,5 @@
-/* Defaults, environment and command line, by the table. The values themselves are read by values.c. */
-#include "common/options/options.h"
+/* Defaults, environment and command line. The values themselves are read by values.c. */
+#include "common/options/option.h"
 
 #include "common/base/log.h"
 #include "common/base/suggest.h"
@@ -7,49 +7,66 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The default of a CHOICE may be an empty text, which is none of its choices. */
-static void set_default(struct gr_options *o, const struct gr_option *option)
+/* ---- defaults ---- */
+
+static void set_default(struct gr_option_values *v, const struct gr_option *option)
 {
-    if (option->initial != NULL && option->initial[0] == '\0') {
-        *(const char **)(void *)((char *)o + option->at) = option->initial;
-    } else if (option->initial != NULL &&
-               gr_option_set(o, option, option->name, option->initial, GR_FROM_DEFAULT) != GR_OK) {
+    const char *initial = gr_option_initial(option, v->called->command);
+    if (option->kind == GR_KIND_CHOICE) {
+        *(int *)(void *)((char *)v + option->at) = GR_UNSET;
+    }
+    if (initial != NULL && gr_option_set(v, option, option->name, initial, GR_FROM_DEFAULT) != GR_OK) {
         abort(); /* a mistake in the table, which test_options finds */
     }
 }
 
-void gr_options_default(struct gr_options *o, enum gr_command command)
+static bool *flag_of(struct gr_option_values *v, const char *name)
 {
-    *o = (struct gr_options){.command = command};
-    for (int i = 0; i < GR_N_OPTION; i++) {
-        set_default(o, &gr_option_table[i]);
+    const struct gr_option *r = gr_option_find(v->table, ~0u, name, strlen(name));
+    return r != NULL ? (bool *)((char *)v + r->at) : NULL;
+}
+
+void gr_option_values_begin(struct gr_option_values *v, const struct gr_option_table *t,
+                            const struct gr_option_command *called)
+{
+    GR_ASSERT(t->n_row <= GR_OPTION_ROW_MAX);
+    v->table = t;
+    v->called = called;
+    v->help = flag_of(v, "help");
+    v->version = flag_of(v, "version");
+    for (int i = 0; i < t->n_row; i++) {
+        set_default(v, &t->row[i]);
     }
 }
 
 /* ---- the environment ---- */
 
-static enum gr_status read_environment(struct gr_options *o)
+/* The text itself, in the variable without _FILE. */
+static enum gr_status read_secret(struct gr_option_values *v, const struct gr_option *option, char name[static 64])
 {
-    for (const struct gr_option *r = gr_option_table; r < gr_option_table + GR_N_OPTION; r++) {
+    name[strlen(name) - strlen("_FILE")] = '\0';
+    const char *text = getenv(name);
+    return text != NULL ? gr_option_set_secret(v, option, name, text, GR_FROM_ENV) : GR_OK;
+}
+
+static enum gr_status read_environment(struct gr_option_values *v)
+{
+    const struct gr_option_table *t = v->table;
+    for (const struct gr_option *r = t->row; r < t->row + t->n_row && t->in_environment; r++) {
         char name[64];
         gr_option_environment(r, name);
-        const char *value = name[0] != '\0' && (r->commands & o->command) != 0 ? getenv(name) : NULL;
+        if (name[0] == '\0' || (r->commands & ~r->positional & v->called->command) == 0) {
+            continue;
+        }
+        const char *value = getenv(name);
         if (value != NULL) {
-            GR_TRY(gr_option_set(o, r, name, value, GR_FROM_ENV));
+            GR_TRY(gr_option_set(v, r, name, value, GR_FROM_ENV));
+        }
+        if (r->kind == GR_KIND_SECRET) {
+            GR_TRY(read_secret(v, r, name));
         }
     }
     return GR_OK;
-}
-
-void gr_options_clear_environment(void)
-{
-    for (const struct gr_option *r = gr_option_table; r < gr_option_table + GR_N_OPTION; r++) {
-        char name[64];
-        gr_option_environment(r, name);
-        if (name[0] != '\0' && !r->inherited) {
-            unsetenv(name);
-        }
-    }
 }
 
 /* ---- the command line ---- */
@@ -62,27 +79,48 @@ struct word {
     size_t len;        /* of the name */
 };
 
-static const struct gr_option *find_alias(const struct gr_options *o, char letter)
+/* Where the command line is read. */
+struct line {
+    int argc, i;
+    char **argv;
+};
+
+static const struct gr_option *find_alias(const struct gr_option_values *v, char letter)
 {
-    for (const struct gr_option *r = gr_option_table; r < gr_option_table + GR_N_OPTION; r++) {
-        if ((r->commands & o->command) != 0 && r->alias == letter && letter != '\0') {
+    const struct gr_option_table *t = v->table;
+    for (const struct gr_option *r = t->row; r < t->row + t->n_row; r++) {
+        if (gr_option_is_for(r, v->called->command) && r->alias == letter && letter != '\0') {
             return r;
         }
     }
     return NULL;
 }
 
-static enum gr_status complain(const struct gr_options *o, const struct word *w)
+/* The next word that the command takes without dashes. Only WORDS takes more than one. */
+static const struct gr_option *find_positional(const struct gr_option_values *v)
 {
+    const struct gr_option_table *t = v->table;
+    for (int i = 0; i < t->n_row; i++) {
+        const bool filled = v->source[i] == GR_FROM_CLI && t->row[i].kind != GR_KIND_WORDS;
+        if (gr_option_is_word(&t->row[i], v->called->command) && t->row[i].kind != GR_KIND_REST && !filled) {
+            return &t->row[i];
+        }
+    }
+    return NULL;
+}
+
+static enum gr_status complain(const struct gr_option_values *v, const struct word *w)
+{
+    const struct gr_option_table *t = v->table;
     char called[64], meant[96];
     struct gr_suggest near = {.word = w->name, .len = w->len};
-    gr_options_called(o, called);
-    if (gr_option_find(~0u, w->name, w->len) != NULL) {
+    gr_option_called(v->called, called);
+    if (gr_option_find(t, ~0u, w->name, w->len) != NULL) {
         log_error("--%.*s is not for this command; see %s --help", (int)w->len, w->name, called);
         return GR_EINVAL;
     }
-    for (const struct gr_option *r = gr_option_table; r < gr_option_table + GR_N_OPTION; r++) {
-        if ((r->commands & o->command) != 0) {
+    for (const struct gr_option *r = t->row; r < t->row + t->n_row; r++) {
+        if ((r->commands & ~r->positional & v->called->command) != 0) {
             gr_suggest_offer(&near, r->name);
         }
     }
@@ -91,7 +129,8 @@ static enum gr_status complain(const struct gr_options *o, const struct word *w)
     return GR_EINVAL;
 }
 
-static enum gr_status read_word(const struct gr_options *o, const char *arg, struct word *out)
+/* option NULL: it is a word without dashes that the command does not take. */
+static enum gr_status read_word(const struct gr_option_values *v, const char *arg, struct word *out)
 {
     struct word w = {0};
     char called[64];
@@ -99,17 +138,17 @@ static enum gr_status read_word(const struct gr_options *o, const char *arg, str
         w.name = arg + 2;
         w.len = strcspn(w.name, "=");
         w.value = w.name[w.len] == '=' ? w.name + w.len + 1 : NULL;
-        w.option = gr_option_find(o->command, w.name, w.len);
+        w.option = gr_option_find(v->table, v->called->command, w.name, w.len);
     } else if (arg[0] == '-' && arg[1] != '\0' && arg[2] == '\0') {
-        w.option = find_alias(o, arg[1]);
+        w.option = find_alias(v, arg[1]);
     }
     if (w.name == NULL && w.option == NULL) {
-        gr_options_called(o, called);
+        gr_option_called(v->called, called);
         log_error("`%s': options start with --; see %s --help", arg, called);
         return GR_EINVAL;
     }
     if (w.option == NULL) {
-        return complain(o, &w);
+        return complain(v, &w);
     }
     *out = w;
     return GR_OK;
@@ -126,7 +165,7 @@ static enum gr_status flag_value(const struct word *w, const char **value_out)
     return GR_OK;
 }
 
-static enum gr_status take_word(struct gr_options *o, const struct word *w, int argc, char **argv, int *i)
+static enum gr_status take_word(struct gr_option_values *v, const struct word *w, struct line *l)
 {
     const struct gr_option *option = w->option;
     const char *value = w->value;
@@ -134,47 +173,95 @@ static enum gr_status take_word(struct gr_options *o, const struct word *w, int 
     snprintf(what, sizeof(what), "--%s", option->name);
     if (option->kind == GR_KIND_FLAG) {
         GR_TRY(flag_value(w, &value));
-    } else if (value == NULL && *i + 1 >= argc) {
+    } else if (value == NULL && l->i + 1 >= l->argc) {
         log_error("%s needs a value (%s)", what, option->argument);
         return GR_EINVAL;
     } else if (value == NULL) {
-        value = argv[++*i];
+        value = l->argv[++l->i];
     }
-    if (option->once && o->source[option - gr_option_table] == GR_FROM_CLI) {
+    if (option->once && v->source[option - v->table->row] == GR_FROM_CLI) {
         log_error("%s is given twice; a turn has one prompt", what);
         return GR_EINVAL;
     }
-    return gr_option_set(o, option, what, value, GR_FROM_CLI);
+    return gr_option_set(v, option, what, value, GR_FROM_CLI);
 }
 
-static int answer(const struct gr_options *o, const char *group)
+/* All that follows `--', if the command takes it. */
+static bool take_rest(struct gr_option_values *v, struct line *l)
 {
+    const struct gr_option_table *t = v->table;
+    for (int i = 0; i < t->n_row && strcmp(l->argv[l->i], "--") == 0; i++) {
+        if (t->row[i].kind == GR_KIND_REST && gr_option_is_for(&t->row[i], v->called->command)) {
+            struct gr_option_rest *rest = (void *)((char *)v + t->row[i].at);
+            *rest = (struct gr_option_rest){.word = l->argv + l->i + 1, .n = l->argc - l->i - 1};
+            v->source[i] = GR_FROM_CLI;
+            l->i = l->argc;
+            return true;
+        }
+    }
+    return false;
+}
+
+static enum gr_status take_next(struct gr_option_values *v, struct line *l)
+{
+    const char *arg = l->argv[l->i];
+    const struct gr_option *positional = arg[0] != '-' || arg[1] == '\0' ? find_positional(v) : NULL;
+    struct word w;
+    char called[64], what[160];
+    if (take_rest(v, l)) {
+        return GR_OK;
+    }
+    if (positional != NULL) {
+        gr_option_called(v->called, called);
+        snprintf(what, sizeof(what), "%s %s", called, positional->argument);
+        return gr_option_set(v, positional, what, arg, GR_FROM_CLI);
+    }
+    GR_TRY(read_word(v, arg, &w));
+    return take_word(v, &w, l);
+}
+
+static enum gr_status check_needed(const struct gr_option_values *v)
+{
+    const struct gr_option_table *t = v->table;
     char called[64];
-    if (o->version) {
-        gr_options_called(o, called);
-        printf("%s %s\n", called, GR_VERSION);
-        return 0;
+    for (int i = 0; i < t->n_row; i++) {
+        const struct gr_option *r = &t->row[i];
+        if (gr_option_is_word(r, v->called->command) && (r->needed & v->called->command) != 0 &&
+            v->source[i] != GR_FROM_CLI) {
+            gr_option_called(v->called, called);
+            log_error("%s needs %s%s%s; see %s --help", called, r->argument, r->why != NULL ? ": " : "",
+                      r->why != NULL ? r->why : "", called);
+            return GR_EINVAL;
+        }
     }
-    return gr_options_help(o, group, stdout) == GR_OK ? 0 : 2;
+    return GR_OK;
 }
 
-int gr_options_parse(struct gr_options *o, int argc, char **argv)
+static int answer(const struct gr_option_values *v, const char *group)
 {
-    if (read_environment(o) != GR_OK) {
-        return 2;
+    if (*v->help) {
+        return gr_option_help(v, group, stdout) == GR_OK ? 0 : 2;
     }
-    for (int i = 1; i < argc; i++) {
-        struct word w;
-        if (read_word(o, argv[i], &w) != GR_OK || take_word(o, &w, argc, argv, &i) != GR_OK) {
-            return 2;
+    printf("%s %s\n", v->called->program, GR_VERSION);
+    return 0;
+}
+
+static int refused(enum gr_status st)
+{
+    return st == GR_EIO ? 1 : 2;
+}
+
+int gr_option_values_parse(struct gr_option_values *v, int argc, char **argv)
+{
+    struct line l = {.argc = argc, .argv = argv};
+    enum gr_status st = read_environment(v);
+    for (l.i = 1; l.i < argc && st == GR_OK; l.i++) {
+        st = take_next(v, &l);
+        if (st == GR_OK && (*v->help || *v->version)) {
+            const bool names_group = *v->help && l.i + 1 < argc && argv[l.i + 1][0] != '-';
+            return answer(v, names_group ? argv[l.i + 1] : NULL);
         }
-        if (o->help || o->version) {
-            const bool names_group = w.option == &gr_option_table[GR_OPTION_help] && i + 1 < argc;
-            return answer(o, names_group && argv[i + 1][0] != '-' ? argv[i + 1] : NULL);
-        }
     }
-    if (o->log_level != NULL) {
-        (void)gr_log_set_level_by_name(o->log_level); /* one of the row's choices */
-    }
-    return -1;
+    st = st == GR_OK ? check_needed(v) : st;
+    return st == GR_OK ? -1 : refused(st);
 }

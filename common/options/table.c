@@ -1,34 +1,117 @@
-/* The table of options as an array, and what its rows say. */
+/* The table of graft, graft-target and graft-draft: rows, commands and groups. */
 #include "common/options/options.h"
 
-#include <ctype.h>
+#include "common/base/log.h"
+
+#include <stdlib.h>
 #include <string.h>
 
 /* Sets of commands that many rows name. */
 #define TURN (GR_CMD_RUN | GR_CMD_OPEN | GR_CMD_SEND)
 #define NEW (GR_CMD_RUN | GR_CMD_OPEN) /* what is fixed when a session is opened */
 #define ENGINE (GR_CMD_RUN | GR_CMD_SERVE)
-#define CLIENT (TURN | GR_CMD_LOOK | GR_CMD_CLOSE | GR_CMD_PING | GR_CMD_WAIT)
+#define LOOKS (GR_CMD_LOOK | GR_CMD_CLOSE | GR_CMD_REFRESH)
+#define CLIENT (TURN | LOOKS | GR_CMD_PING | GR_CMD_WAIT)
 #define ALL (CLIENT | GR_CMD_SERVE)
+#define TOOLS (GR_CMD_OPTIONS | GR_CMD_COMPLETION)
 #define WORKERS (GR_CMD_TARGET | GR_CMD_DRAFT)
 /* A column: graft refuses the option where it does not start the workers. */
 #define OF_WORKERS .refused = GR_WITH_CONNECT | GR_WITHOUT_SPAWN
 
-const struct gr_option gr_option_table[GR_N_OPTION] = {
+enum group {
+    GR_GROUP_GENERAL,
+    GR_GROUP_MODEL,
+    GR_GROUP_PROMPT,
+    GR_GROUP_SAMPLING,
+    GR_GROUP_TREE,
+    GR_GROUP_SPECPV,
+    GR_GROUP_TRANSPORT,
+    GR_GROUP_WORKERS,
+    GR_GROUP_SERVING,
+    GR_GROUP_TESTS,
+    GR_N_GROUP
+};
+
+static const struct gr_option_group groups[GR_N_GROUP] = {
+    [GR_GROUP_GENERAL] = {"general", "What is read and shown"},
+    [GR_GROUP_MODEL] = {"model", "Models, and what an EAGLE-3 head is sent"},
+    [GR_GROUP_PROMPT] = {"prompt", "The prompt, and what ends a text"},
+    [GR_GROUP_SAMPLING] = {"sampling", "Sampling"},
+    [GR_GROUP_TREE] = {"tree", "Token trees"},
+    [GR_GROUP_SPECPV] = {"specpv", "SpecPV: partial views of long contexts"},
+    [GR_GROUP_TRANSPORT] = {"transport", "Connections"},
+    [GR_GROUP_WORKERS] = {"workers", "Workers: devices, threads, memory, deadlines"},
+    [GR_GROUP_SERVING] = {"serving", "The orchestrator and its clients"},
+    [GR_GROUP_TESTS] = {"tests", "For tests of graft itself"},
+};
+
+#define KEY " The shared key comes from GRAFT_KEY (64 hex digits) or the file that GRAFT_KEY_FILE names."
+
+static const struct gr_option_command commands[] = {
+    {GR_CMD_RUN, "graft", "run", "[--config F.yaml] --model DIR --prompt TEXT [options]",
+     "generate text; starts the workers, streams, cleans up",
+     "Generates text: a target worker verifies token trees that a draft worker proposes. The model and what else is "
+     "needed may come from the environment or the YAML file, too."},
+    {GR_CMD_SERVE, "graft", "serve", "[--config F.yaml] [--spawn] [options]",
+     "the orchestrator as a process of its own, for workers and clients",
+     "The orchestrator as a process of its own, for workers and clients, until a signal ends it. With --spawn it "
+     "starts "
+     "its workers, and then the model is needed: from --model, GRAFT_MODEL or target.model of the YAML file."},
+    {GR_CMD_LOOK, "graft", "session", "list | show ID | open | send ID | close ID | refresh [ID] | purge  [options]",
+     NULL,
+     "Asks a running orchestrator: all sessions, one of them, a new one, its next turn, its end, a full SpecPV "
+     "refresh, "
+     "an end for those that are idle. `graft session open --help' and so on tell the options of each verb."},
+    {GR_CMD_LOOK, "graft", "session list", "[options]", "the sessions and workers of a running orchestrator", NULL},
+    {GR_CMD_CLOSE, "graft", "session show", "ID [options]", "what is known of one session", NULL},
+    {GR_CMD_OPEN, "graft", "session open", "--model DIR --prompt TEXT [options]",
+     "begin a session at a running orchestrator and print its id",
+     "Begins a session at a running orchestrator and prints its id. Needs a prompt and the model (its tokenizer)."},
+    {GR_CMD_SEND, "graft", "session send", "ID --model DIR --prompt TEXT [options]", "the next turn of a session",
+     "The next turn of a session. Needs a prompt and the model (its tokenizer); what was fixed when the session was "
+     "opened (sampling, tree, SpecPV) is not taken."},
+    {GR_CMD_CLOSE, "graft", "session close", "ID [options]", "end a session", NULL},
+    {GR_CMD_REFRESH, "graft", "session refresh", "[ID] [options]", "ask for a full SpecPV refresh of one or all", NULL},
+    {GR_CMD_LOOK, "graft", "session purge", "[options]", "end the sessions that are idle", NULL},
+    {GR_CMD_PING, "graft", "ping", "[options]", "round trips from a running orchestrator to its workers",
+     "Round trips from the orchestrator to each worker: median, least, most."},
+    {GR_CMD_WAIT, "graft", "wait", "[--timeout S] [options]",
+     "wait until the workers of a running orchestrator have joined",
+     "Waits until a target has joined (and a drafter, if --draft or the configuration names one)."},
+    {GR_CMD_OPTIONS, "graft", "options", "", "the page of all options of all programs, as Markdown (docs/options.md)",
+     NULL},
+    {GR_CMD_COMPLETION, "graft", "completion", "bash | zsh", "completion of all programs for a shell, as a script",
+     "Prints a script that completes graft, graft-target, graft-draft and graft-bench. For this shell: "
+     "`. <(graft completion bash)' or `. <(graft completion zsh)'."},
+    {GR_CMD_TARGET, "graft-target", "", "--model DIR --join HOST:PORT [options]", "the target worker",
+     "The target worker." KEY},
+    {GR_CMD_DRAFT, "graft-draft", "", "--model DIR --join HOST:PORT [options]", "the draft worker",
+     "The draft worker." KEY},
+};
+
+const struct gr_option gr_option_rows[GR_N_OPTION] = {
 #define GR_OPTION(kind_, id, name_, ...) \
     [GR_OPTION_##id] = {.name = name_, .kind = GR_KIND_##kind_, .at = offsetof(struct gr_options, id), __VA_ARGS__},
 #include "common/options/table.inc"
 #undef GR_OPTION
 };
 
-const struct gr_option *gr_option_find(unsigned command, const char *name, size_t len)
+const struct gr_option_table gr_option_table = {.row = gr_option_rows,
+                                                .n_row = GR_N_OPTION,
+                                                .command = commands,
+                                                .n_command = GR_ARRAY_LEN(commands),
+                                                .group = groups,
+                                                .n_group = GR_N_GROUP,
+                                                .in_environment = true};
+
+void gr_options_default(struct gr_options *o, enum gr_command command)
 {
-    for (const struct gr_option *r = gr_option_table; r < gr_option_table + GR_N_OPTION; r++) {
-        if ((r->commands & command) != 0 && strlen(r->name) == len && memcmp(r->name, name, len) == 0) {
-            return r;
-        }
+    const struct gr_option_command *called = commands;
+    while (called->command != command) {
+        called++;
     }
-    return NULL;
+    *o = (struct gr_options){.help = false};
+    gr_option_values_begin(&o->values, &gr_option_table, called);
 }
 
 bool gr_option_is_fixed(const struct gr_option *option)
@@ -37,16 +120,22 @@ bool gr_option_is_fixed(const struct gr_option *option)
     return option->fixed || (opens && (option->commands & GR_CMD_SEND) == 0);
 }
 
-void gr_option_environment(const struct gr_option *option, char name[static 64])
+void gr_options_clear_environment(void)
 {
-    static const char prefix[] = "GRAFT_";
-    size_t n = sizeof(prefix) - 1;
-    memset(name, 0, 64);
-    if (option->no_environment) {
-        return;
+    for (const struct gr_option *r = gr_option_rows; r < gr_option_rows + GR_N_OPTION; r++) {
+        char name[64];
+        gr_option_environment(r, name);
+        if (name[0] != '\0' && !r->inherited) {
+            unsetenv(name);
+        }
     }
-    memcpy(name, prefix, n);
-    for (const char *p = option->name; *p != '\0' && n < 63; p++) {
-        name[n++] = *p == '-' ? '_' : (char)toupper((unsigned char)*p);
+}
+
+int gr_options_parse(struct gr_options *o, int argc, char **argv)
+{
+    const int status = gr_option_values_parse(&o->values, argc, argv);
+    if (status < 0 && o->log_level != GR_UNSET) {
+        (void)gr_log_set_level_by_name(gr_option_choice(o, GR_OPTION_log_level)); /* one of the row's choices */
     }
+    return status;
 }

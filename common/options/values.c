@@ -1,63 +1,118 @@
 /* The kinds of options: from a text to a value, with the message that says what would be allowed, and back. */
-#include "common/options/options.h"
+#include "common/options/option.h"
 
 #include "common/base/address.h"
+#include "common/base/clock.h"
 #include "common/base/device.h"
 #include "common/base/log.h"
 #include "common/base/parse.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 
-static enum gr_status bad_value(const struct gr_option *option, const char *what, const char *value)
+#define ITEM_MAX 64 /* bytes of one value of a list */
+
+/* ---- what would be allowed ---- */
+
+static void join_choices(const struct gr_option *option, char *out, size_t cap)
 {
-    const char *colon = option->why != NULL ? ": " : "";
-    const char *why = option->why != NULL ? option->why : "";
-    switch (option->kind) {
-    case GR_KIND_INT:
-        log_error("%s: `%s' is not a whole number from %.0f to %.0f%s%s", what, value, option->min, option->max, colon,
-                  why);
-        break;
-    case GR_KIND_INT_OR_0:
-        log_error("%s: `%s' is not 0 or a whole number from %.0f to %.0f", what, value, option->min, option->max);
-        break;
-    case GR_KIND_AUTO:
-        log_error("%s: `%s' is not auto or a whole number from %.0f to %.0f", what, value, option->min, option->max);
-        break;
-    case GR_KIND_NUMBER:
-        log_error("%s: `%s' is not a number from %g to %g", what, value, option->min, option->max);
-        break;
-    case GR_KIND_SHARE:
-        log_error("%s: `%s' is not " GR_SHARE_RANGE, what, value);
+    size_t n = 0;
+    for (int i = 0; option->choices[i] != NULL && n < cap; i++) {
+        n += (size_t)snprintf(out + n, cap - n, "%s%s", i > 0 ? ", " : "", option->choices[i]);
+    }
+}
+
+/* In a sentence: "`x' is not ...". */
+static void describe(const struct gr_option *r, char out[static 320])
+{
+    const char *kilo = r->kilo ? " (4k: 4096)" : "";
+    char choices[256];
+    switch (r->kind) {
+    case GR_KIND_FLAG:
+        snprintf(out, 320, "true or false");
         break;
     case GR_KIND_CHOICE:
-        log_error("%s: `%s' is not one of %s", what, value, option->choices);
+    case GR_KIND_CHOICES:
+        join_choices(r, choices, sizeof(choices));
+        snprintf(out, 320, "one of %s", choices);
         break;
-    case GR_KIND_FLAG:
-        log_error("%s: `%s' is not true or false", what, value);
+    case GR_KIND_INT:
+        snprintf(out, 320, "a whole number from %.0f to %.0f%s", r->min, r->max, kilo);
+        break;
+    case GR_KIND_INT_OR_0:
+        snprintf(out, 320, "0 or a whole number from %.0f to %.0f", r->min, r->max);
+        break;
+    case GR_KIND_AUTO:
+        snprintf(out, 320, "auto or a whole number from %.0f to %.0f", r->min, r->max);
+        break;
+    case GR_KIND_COUNTS:
+        snprintf(out, 320, "%sa whole number from %.0f to %.0f%s", r->or_auto ? "auto or " : "", r->min, r->max, kilo);
+        break;
+    case GR_KIND_NUMBER:
+        snprintf(out, 320, "a number from %g to %g", r->min, r->max);
+        break;
+    case GR_KIND_SHARE:
+        snprintf(out, 320, GR_SHARE_RANGE);
+        break;
+    case GR_KIND_DURATION:
+        snprintf(out, 320, "a time from %.0f %s to %.0f %s, as 500ms, 2s or a plain number of %s", r->min, r->unit,
+                 r->max, r->unit, r->unit);
         break;
     case GR_KIND_IDS:
-        log_error("%s: `%s' is not a list of token ids as 7,11", what, value);
+        snprintf(out, 320, "a token id from 0 to %.0f (several: 7,11)", r->max);
+        break;
+    case GR_KIND_MAP:
+        snprintf(out, 320, "ID=NUMBER, the number from %g to %g (several: 7=1,11=-1)", r->min, r->max);
         break;
     default:
-        log_error("%s: `%s' is not allowed", what, value);
+        snprintf(out, 320, "allowed");
+    }
+}
+
+/* item: the part of the value that is wrong. */
+static enum gr_status bad_item(const struct gr_option *option, const char *what, const char *value, const char *item)
+{
+    char range[320];
+    const char *why = option->why != NULL ? option->why : "";
+    const char *colon = option->why != NULL ? ": " : "";
+    describe(option, range);
+    if (strcmp(item, value) == 0) {
+        log_error("%s: `%s' is not %s%s%s", what, value, range, colon, why);
+    } else {
+        log_error("%s: `%s' in `%s' is not %s%s%s", what, item, value, range, colon, why);
     }
     return GR_EINVAL;
 }
 
-/* choices: with a comma and a blank between. */
-static bool is_choice(const char *choices, const char *value)
+static enum gr_status bad_value(const struct gr_option *option, const char *what, const char *value)
 {
-    const size_t len = strlen(value);
-    for (const char *at = choices; at != NULL;) {
-        const size_t n = strcspn(at, ",");
-        if (n == len && memcmp(at, value, n) == 0) {
-            return true;
+    return bad_item(option, what, value, value);
+}
+
+static enum gr_status too_many(const char *what, int most)
+{
+    log_error("%s: more than %d values", what, most);
+    return GR_EINVAL;
+}
+
+static int most_of(const struct gr_option *option, int cap)
+{
+    return option->most > 0 ? GR_MIN(option->most, cap) : cap;
+}
+
+/* ---- single values ---- */
+
+/* Its place among the choices, or -1. */
+static int find_choice(const struct gr_option *option, const char *value)
+{
+    for (int i = 0; option->choices[i] != NULL; i++) {
+        if (strcmp(option->choices[i], value) == 0) {
+            return i;
         }
-        at = at[n] == ',' ? at + n + 2 : NULL;
     }
-    return false;
+    return -1;
 }
 
 static bool parse_flag(const char *value, bool *out)
@@ -72,129 +127,384 @@ static bool parse_flag(const char *value, bool *out)
     return false;
 }
 
+/* A whole number; with k after it, where the row has that, so many times 1024. */
+static bool parse_count(const struct gr_option *option, const char *value, int64_t *out)
+{
+    const int64_t min = (int64_t)option->min, max = (int64_t)option->max;
+    const size_t len = strlen(value);
+    char number[24];
+    int64_t n = 0;
+    if (!option->kilo || len < 2 || len >= sizeof(number) || value[len - 1] != 'k') {
+        return gr_parse_int(value, min, max, out);
+    }
+    snprintf(number, sizeof(number), "%.*s", (int)len - 1, value);
+    if (!gr_parse_int(number, 0, max / 1024, &n) || n * 1024 < min) {
+        return false;
+    }
+    *out = n * 1024;
+    return true;
+}
+
 static bool parse_auto(const struct gr_option *option, const char *value, int64_t *out)
 {
     if (strcmp(value, "auto") == 0) {
         *out = GR_AUTO;
         return true;
     }
-    return gr_parse_int(value, (int64_t)option->min, (int64_t)option->max, out);
+    return parse_count(option, value, out);
 }
 
-static enum gr_status add_word(const struct gr_option *option, const char *what, const char *value,
-                               struct gr_option_words *words)
+static const struct {
+    const char *name;
+    int64_t ns;
+} units[] = {{"h", 3600 * (int64_t)GR_S},
+             {"m", 60 * (int64_t)GR_S},
+             {"s", (int64_t)GR_S},
+             {"ms", (int64_t)GR_MS},
+             {"us", 1000},
+             {"ns", 1}};
+
+/* 0: there is no such unit. */
+static int64_t unit_ns(const char *name)
 {
-    if (words->n == (int)option->max) {
-        log_error("%s: at most %.0f stop strings", what, option->max);
-        return GR_EINVAL;
+    for (size_t i = 0; i < GR_ARRAY_LEN(units); i++) {
+        if (strcmp(units[i].name, name) == 0) {
+            return units[i].ns;
+        }
     }
-    words->word[words->n++] = value;
-    return GR_OK;
+    return 0;
 }
 
-/* One id or several with commas between them. */
-static enum gr_status add_ids(const struct gr_option *option, const char *what, const char *value,
-                              struct gr_option_ids *ids)
+static bool parse_duration(const struct gr_option *option, const char *value, int64_t *out)
 {
-    for (const char *at = value; at != NULL;) {
-        const size_t len = strcspn(at, ",");
-        char number[24] = "";
-        int64_t id = 0;
-        if (len < sizeof(number)) {
-            memcpy(number, at, len);
-        }
-        if (!isdigit((unsigned char)number[0]) || !gr_parse_int(number, 0, (int64_t)option->max, &id)) {
-            return bad_value(option, what, value);
-        }
-        if (ids->n == GR_STOP_ID_MAX) {
-            log_error("%s: at most %d token ids", what, GR_STOP_ID_MAX);
-            return GR_EINVAL;
-        }
-        ids->id[ids->n++] = (int32_t)id;
-        at = at[len] == ',' ? at + len + 1 : NULL;
+    const size_t len = strspn(value, "0123456789");
+    const int64_t ns = unit_ns(value[len] != '\0' ? value + len : option->unit);
+    const double of_unit = (double)unit_ns(option->unit);
+    char number[24];
+    int64_t n = 0;
+    if (ns == 0 || len == 0 || len >= sizeof(number)) {
+        return false;
     }
-    return GR_OK;
+    snprintf(number, sizeof(number), "%.*s", (int)len, value);
+    if (!gr_parse_int(number, 0, INT64_MAX / ns, &n) || (double)(n * ns) < option->min * of_unit ||
+        (double)(n * ns) > option->max * of_unit) {
+        return false;
+    }
+    *out = n * ns;
+    return true;
 }
 
 static bool parse_number(const struct gr_option *option, const char *value, void *slot)
 {
-    const int64_t min = (int64_t)option->min;
-    const int64_t max = (int64_t)option->max;
     switch (option->kind) {
     case GR_KIND_INT:
-        return gr_parse_int(value, min, max, slot);
+        return parse_count(option, value, slot);
     case GR_KIND_INT_OR_0:
-        return gr_parse_int_or_0(value, min, max, slot);
+        return gr_parse_int_or_0(value, (int64_t)option->min, (int64_t)option->max, slot);
     case GR_KIND_AUTO:
         return parse_auto(option, value, slot);
     case GR_KIND_NUMBER:
         return gr_parse_number(value, option->min, option->max, slot);
     case GR_KIND_SHARE:
         return gr_parse_share(value, slot);
+    case GR_KIND_DURATION:
+        return parse_duration(option, value, slot);
     default:
         return parse_flag(value, slot);
     }
 }
 
-static enum gr_status store(struct gr_options *o, const struct gr_option *option, const char *what, const char *value)
+static enum gr_status take_choice(const struct gr_option *option, const char *what, const char *value, int *out)
 {
-    void *slot = (char *)o + option->at;
-    struct gr_address address;
-    int device = 0;
-    switch (option->kind) {
-    case GR_KIND_WORDS:
-        return add_word(option, what, value, slot);
-    case GR_KIND_IDS:
-        return add_ids(option, what, value, slot);
-    case GR_KIND_ADDRESS:
-        GR_TRY(gr_address_parse(what, value, (unsigned)option->min, &address));
-        break;
-    case GR_KIND_DEVICE:
-        GR_TRY(gr_device_parse(what, value, &device));
-        break;
-    case GR_KIND_CHOICE:
-        if (!is_choice(option->choices, value)) {
-            return bad_value(option, what, value);
-        }
-        break;
-    case GR_KIND_TEXT:
-        break;
-    default:
-        return parse_number(option, value, slot) ? GR_OK : bad_value(option, what, value);
+    const int i = find_choice(option, value);
+    if (i < 0) {
+        return bad_value(option, what, value);
     }
-    *(const char **)slot = value;
+    *out = i;
     return GR_OK;
 }
 
-/* What a lower source has listed does not count beside what a higher one lists. */
-static void begin_list(struct gr_options *o, const struct gr_option *option)
+static enum gr_status take_address(const struct gr_option *option, const char *what, const char *value,
+                                   const char **out)
 {
-    char *slot = (char *)o + option->at;
-    if (option->kind == GR_KIND_WORDS) {
-        ((struct gr_option_words *)(void *)slot)->n = 0;
-    } else if (option->kind == GR_KIND_IDS) {
-        ((struct gr_option_ids *)(void *)slot)->n = 0;
+    struct gr_address unused;
+    if (option->kind == GR_KIND_ADDRESS || strcmp(value, "off") != 0) {
+        GR_TRY(gr_address_parse(what, value, (unsigned)option->min, &unused));
+    }
+    *out = value;
+    return GR_OK;
+}
+
+/* ---- secrets ---- */
+
+static enum gr_status keep_secret(const char *what, const char *text, size_t len, struct gr_option_secret *out)
+{
+    while (len > 0 && isspace((unsigned char)text[len - 1])) {
+        len--;
+    }
+    if (len == 0 || len >= sizeof(out->text)) {
+        log_error("%s: a secret has 1 to %d bytes", what, GR_OPTION_SECRET_MAX - 1);
+        return GR_EINVAL;
+    }
+    *out = (struct gr_option_secret){{0}};
+    memcpy(out->text, text, len);
+    return GR_OK;
+}
+
+static enum gr_status read_secret(const char *what, const char *path, struct gr_option_secret *out)
+{
+    char text[GR_OPTION_SECRET_MAX + 1];
+    FILE *f = fopen(path, "re");
+    if (f == NULL) {
+        log_error("%s: %s: %s", what, path, strerror(errno));
+        return GR_EIO;
+    }
+    const size_t n = fread(text, 1, sizeof(text), f);
+    const bool failed = ferror(f) != 0;
+    fclose(f);
+    if (failed) {
+        log_error("%s: %s cannot be read", what, path);
+        return GR_EIO;
+    }
+    return keep_secret(what, text, n, out);
+}
+
+/* ---- lists ---- */
+
+static enum gr_status add_word(const struct gr_option *option, const char *what, const char *value,
+                               struct gr_option_words *words)
+{
+    const int most = most_of(option, GR_OPTION_WORDS_MAX);
+    if (words->n == most) {
+        return too_many(what, most);
+    }
+    words->word[words->n++] = value;
+    return GR_OK;
+}
+
+static enum gr_status add_id(const struct gr_option *option, const char *item, struct gr_option_ids *ids)
+{
+    int64_t id = 0;
+    if (!isdigit((unsigned char)item[0]) || !gr_parse_int(item, 0, (int64_t)option->max, &id)) {
+        return GR_EINVAL;
+    }
+    if (ids->n == most_of(option, GR_OPTION_IDS_MAX)) {
+        return GR_ELIMIT;
+    }
+    ids->id[ids->n++] = (int32_t)id;
+    return GR_OK;
+}
+
+static enum gr_status add_pair(const struct gr_option *option, const char *item, struct gr_option_map *map)
+{
+    char key[ITEM_MAX];
+    const size_t len = strcspn(item, "=");
+    int64_t id = 0;
+    double value = 0.0;
+    snprintf(key, sizeof(key), "%.*s", (int)len, item);
+    if (item[len] != '=' || !isdigit((unsigned char)item[0]) || !gr_parse_int(key, 0, INT32_MAX, &id) ||
+        !gr_parse_number(item + len + 1, option->min, option->max, &value)) {
+        return GR_EINVAL;
+    }
+    if (map->n == most_of(option, GR_OPTION_MAP_MAX)) {
+        return GR_ELIMIT;
+    }
+    map->key[map->n] = id;
+    map->value[map->n++] = value;
+    return GR_OK;
+}
+
+static bool parse_item(const struct gr_option *option, const char *what, const char *item, int64_t *out)
+{
+    int device = 0;
+    switch (option->kind) {
+    case GR_KIND_CHOICES:
+        *out = find_choice(option, item);
+        return *out >= 0;
+    case GR_KIND_DEVICES:
+        if (gr_device_parse(what, item, &device) != GR_OK) {
+            return false;
+        }
+        *out = device;
+        return true;
+    default:
+        return option->or_auto ? parse_auto(option, item, out) : parse_count(option, item, out);
     }
 }
 
-enum gr_status gr_option_set(struct gr_options *o, const struct gr_option *option, const char *what, const char *value,
-                             enum gr_option_source source)
+static enum gr_status add_value(const struct gr_option *option, const char *what, const char *item,
+                                struct gr_option_list *list)
 {
-    uint8_t *by = &o->source[option - gr_option_table];
+    int64_t value = 0;
+    if (!parse_item(option, what, item, &value)) {
+        return option->kind == GR_KIND_DEVICES ? GR_ECANCELED : GR_EINVAL; /* canceled: it has been told */
+    }
+    if (list->n == most_of(option, GR_OPTION_LIST_MAX)) {
+        return GR_ELIMIT;
+    }
+    list->value[list->n++] = value;
+    return GR_OK;
+}
+
+static enum gr_status add_item(const struct gr_option *option, const char *what, const char *item, void *slot)
+{
+    switch (option->kind) {
+    case GR_KIND_IDS:
+        return add_id(option, item, slot);
+    case GR_KIND_MAP:
+        return add_pair(option, item, slot);
+    default:
+        return add_value(option, what, item, slot);
+    }
+}
+
+static int cap_of(const struct gr_option *option)
+{
+    return option->kind == GR_KIND_IDS   ? GR_OPTION_IDS_MAX
+           : option->kind == GR_KIND_MAP ? GR_OPTION_MAP_MAX
+                                         : GR_OPTION_LIST_MAX;
+}
+
+/* Each part of the value between commas. */
+static enum gr_status add_items(const struct gr_option *option, const char *what, const char *value, void *slot)
+{
+    for (const char *at = value; at != NULL;) {
+        const size_t len = strcspn(at, ",");
+        char item[ITEM_MAX];
+        snprintf(item, sizeof(item), "%.*s", (int)GR_MIN(len, sizeof(item)), at);
+        const enum gr_status st = len < sizeof(item) ? add_item(option, what, item, slot) : GR_EINVAL;
+        if (st == GR_EINVAL) {
+            return bad_item(option, what, value, item);
+        }
+        if (st == GR_ELIMIT) {
+            return too_many(what, most_of(option, cap_of(option)));
+        }
+        if (st != GR_OK) {
+            return GR_EINVAL;
+        }
+        at = at[len] == ',' ? at + len + 1 : NULL;
+    }
+    return GR_OK;
+}
+
+/* ---- any kind ---- */
+
+static enum gr_status store(struct gr_option_values *v, const struct gr_option *option, const char *what,
+                            const char *value)
+{
+    void *slot = (char *)v + option->at;
+    switch (option->kind) {
+    case GR_KIND_TEXT:
+        *(const char **)slot = value;
+        return GR_OK;
+    case GR_KIND_CHOICE:
+        return take_choice(option, what, value, slot);
+    case GR_KIND_ADDRESS:
+    case GR_KIND_ADDRESS_OR_OFF:
+        return take_address(option, what, value, slot);
+    case GR_KIND_DEVICE:
+        return gr_device_parse(what, value, slot);
+    case GR_KIND_SECRET:
+        return read_secret(what, value, slot);
+    case GR_KIND_REST:
+        log_error("%s is what follows `--' on the command line", what);
+        return GR_EINVAL;
+    case GR_KIND_WORDS:
+        return add_word(option, what, value, slot);
+    case GR_KIND_IDS:
+    case GR_KIND_CHOICES:
+    case GR_KIND_COUNTS:
+    case GR_KIND_DEVICES:
+    case GR_KIND_MAP:
+        return add_items(option, what, value, slot);
+    default:
+        return parse_number(option, value, slot) ? GR_OK : bad_value(option, what, value);
+    }
+}
+
+bool gr_option_is_list(const struct gr_option *option)
+{
+    return option->kind >= GR_KIND_WORDS;
+}
+
+/* What a lower source has listed does not count beside what a higher one lists; and most lists come as a whole. */
+static void begin_list(struct gr_option_values *v, const struct gr_option *option, bool higher, bool again)
+{
+    char *slot = (char *)v + option->at;
+    switch (option->kind) {
+    case GR_KIND_WORDS:
+        ((struct gr_option_words *)(void *)slot)->n *= !higher;
+        break;
+    case GR_KIND_IDS:
+        ((struct gr_option_ids *)(void *)slot)->n *= !higher;
+        break;
+    case GR_KIND_MAP:
+        ((struct gr_option_map *)(void *)slot)->n *= !higher && !again;
+        break;
+    case GR_KIND_CHOICES:
+    case GR_KIND_COUNTS:
+    case GR_KIND_DEVICES:
+        ((struct gr_option_list *)(void *)slot)->n *= !higher && !again;
+        break;
+    default:
+        break;
+    }
+}
+
+/* A list of the YAML file comes value by value; elsewhere a value is a whole list. */
+enum gr_status gr_option_set(struct gr_option_values *v, const struct gr_option *option, const char *what,
+                             const char *value, enum gr_option_source source)
+{
+    uint8_t *by = &v->source[option - v->table->row];
     if (source < *by) {
         return GR_OK; /* something that ranks higher has set it */
     }
-    if (source > *by) {
-        begin_list(o, option);
-    }
+    begin_list(v, option, source > *by, source != GR_FROM_YAML);
     *by = (uint8_t)source;
-    return store(o, option, what, value);
+    return store(v, option, what, value);
 }
 
-const char *gr_option_text(const struct gr_options *o, const struct gr_option *option, char text[static 64])
+enum gr_status gr_option_set_secret(struct gr_option_values *v, const struct gr_option *option, const char *what,
+                                    const char *text, enum gr_option_source source)
 {
-    const void *slot = (const char *)o + option->at;
+    uint8_t *by = &v->source[option - v->table->row];
+    if (source < *by) {
+        return GR_OK;
+    }
+    *by = (uint8_t)source;
+    return keep_secret(what, text, strlen(text), (void *)((char *)v + option->at));
+}
+
+/* In the largest unit that says it in whole numbers. */
+static const char *duration_text(int64_t ns, char text[static 64])
+{
+    for (size_t i = 2; i < GR_ARRAY_LEN(units); i++) { /* from seconds on */
+        if (ns % units[i].ns == 0) {
+            snprintf(text, 64, "%" PRId64 "%s", ns / units[i].ns, units[i].name);
+            return text;
+        }
+    }
+    return text;
+}
+
+static const char *device_text(int device, char text[static 64])
+{
+    snprintf(text, 64, device == GR_DEVICE_CPU ? "cpu" : "cuda:%d", device);
+    return text;
+}
+
+const char *gr_option_text(const struct gr_option_values *v, const struct gr_option *option, char text[static 64])
+{
+    const void *slot = (const char *)v + option->at;
     switch (option->kind) {
+    case GR_KIND_FLAG:
+        return *(const bool *)slot ? "true" : "false";
+    case GR_KIND_TEXT:
+    case GR_KIND_ADDRESS:
+    case GR_KIND_ADDRESS_OR_OFF:
+        return *(const char *const *)slot;
+    case GR_KIND_CHOICE:
+        return *(const int *)slot != GR_UNSET ? option->choices[*(const int *)slot] : NULL;
     case GR_KIND_AUTO:
         if (*(const int64_t *)slot == GR_AUTO) {
             return "auto";
@@ -208,12 +518,57 @@ const char *gr_option_text(const struct gr_options *o, const struct gr_option *o
     case GR_KIND_SHARE:
         snprintf(text, 64, "%.17g", *(const double *)slot);
         return text;
-    case GR_KIND_FLAG:
-        return *(const bool *)slot ? "true" : "false";
-    case GR_KIND_WORDS:
-    case GR_KIND_IDS:
-        return NULL; /* no worker is handed a list */
+    case GR_KIND_DURATION:
+        return duration_text(*(const int64_t *)slot, text);
+    case GR_KIND_DEVICE:
+        return device_text(*(const int *)slot, text);
     default:
-        return *(const char *const *)slot;
+        return NULL; /* no worker is handed a list */
+    }
+}
+
+void gr_option_range(const struct gr_option *r, char out[static 160])
+{
+    out[0] = '\0';
+    switch (r->kind) {
+    case GR_KIND_CHOICE:
+    case GR_KIND_CHOICES:
+        join_choices(r, out, 160);
+        break;
+    case GR_KIND_INT:
+        snprintf(out, 160, "%.0f .. %.0f", r->min, r->max);
+        break;
+    case GR_KIND_INT_OR_0:
+        snprintf(out, 160, "0, %.0f .. %.0f", r->min, r->max);
+        break;
+    case GR_KIND_AUTO:
+        snprintf(out, 160, "auto, %.0f .. %.0f", r->min, r->max);
+        break;
+    case GR_KIND_COUNTS:
+        snprintf(out, 160, "each %s%.0f .. %.0f", r->or_auto ? "auto, " : "", r->min, r->max);
+        break;
+    case GR_KIND_NUMBER:
+    case GR_KIND_MAP:
+        snprintf(out, 160, "%s%g .. %g", r->kind == GR_KIND_MAP ? "each " : "", r->min, r->max);
+        break;
+    case GR_KIND_SHARE:
+        snprintf(out, 160, "off, above 0 and below 1");
+        break;
+    case GR_KIND_DURATION:
+        snprintf(out, 160, "%.0f .. %.0f %s", r->min, r->max, r->unit);
+        break;
+    case GR_KIND_ADDRESS:
+    case GR_KIND_ADDRESS_OR_OFF:
+        snprintf(out, 160, "%sport %.0f .. 65535", r->kind == GR_KIND_ADDRESS ? "" : "off, ", r->min);
+        break;
+    case GR_KIND_DEVICE:
+    case GR_KIND_DEVICES:
+        snprintf(out, 160, "cpu, cuda:N");
+        break;
+    case GR_KIND_IDS:
+        snprintf(out, 160, "ids 0 .. %.0f", r->max);
+        break;
+    default:
+        break;
     }
 }

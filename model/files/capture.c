@@ -103,17 +103,6 @@ enum gr_status gr_capture_parse(const char *text, int *n_out, int layer_out[GR_C
     return GR_OK;
 }
 
-enum gr_status gr_ship_features_parse(const char *text, bool *raw_out)
-{
-    const bool raw = text != NULL && strcmp(text, "raw") == 0;
-    if (text != NULL && !raw && strcmp(text, "fused") != 0) {
-        log_error("--ship-features: `%s' is not one of fused, raw", text);
-        return GR_EINVAL;
-    }
-    *raw_out = raw;
-    return GR_OK;
-}
-
 void gr_capture_log(const char *dir, const struct gr_capture *c)
 {
     char text[GR_CAPTURE_MAX * 12];

@@ -35,7 +35,5 @@ void gr_capture_text(const struct gr_capture *c, char *out, size_t cap);
 
 /* The value of --capture-layers: 1 to GR_CAPTURE_MAX inputs of layers, rising, separated by commas. */
 GR_NODISCARD enum gr_status gr_capture_parse(const char *text, int *n_out, int layer_out[GR_CAPTURE_MAX]);
-/* The value of --ship-features: fused or raw; NULL: fused. */
-GR_NODISCARD enum gr_status gr_ship_features_parse(const char *text, bool *raw_out);
 
 #endif

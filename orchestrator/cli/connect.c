@@ -1,7 +1,6 @@
 #include "orchestrator/cli/connect.h"
 
 #include "common/base/log.h"
-#include "common/base/parse.h"
 #include "orchestrator/cli/generate.h"
 #include "orchestrator/cli/remote.h"
 
@@ -167,22 +166,16 @@ static void pump_until_over(struct connect *c)
 
 static enum gr_status check_session(struct gr_options *o, uint64_t *session_out)
 {
-    int64_t id = 0;
-    if (o->session == NULL) {
+    if (o->session == 0) {
         return GR_OK;
     }
-    if (!gr_parse_int(o->session, 1, INT64_MAX, &id)) {
-        log_error("--session: `%s' is not a session id; `graft session list' tells them", o->session);
-        return GR_EINVAL;
-    }
     for (int i = 0; i < GR_N_OPTION; i++) {
-        if (gr_option_from_cli(o, (enum gr_option_id)i) && gr_option_is_fixed(&gr_option_table[i])) {
-            log_error("--%s is fixed when a session is opened, and --session goes on with one",
-                      gr_option_table[i].name);
+        if (gr_option_from_cli(o, (enum gr_option_id)i) && gr_option_is_fixed(&gr_option_rows[i])) {
+            log_error("--%s is fixed when a session is opened, and --session goes on with one", gr_option_rows[i].name);
             return GR_EINVAL;
         }
     }
-    *session_out = (uint64_t)id;
+    *session_out = (uint64_t)o->session;
     return GR_OK;
 }
 
@@ -211,7 +204,7 @@ static int run(struct gr_options *o, bool print_id)
     }
     c.g.silent = print_id;
     pump_until_over(&c);
-    c.g.session = c.answered && (o->keep || o->session != NULL) ? c.session : 0;
+    c.g.session = c.answered && (o->keep || o->session != 0) ? c.session : 0;
     gr_remote_close(&c.remote);
     const int status = gr_generation_report(&c.g);
     if (status == 0 && print_id && !o->json) {
@@ -231,8 +224,5 @@ int gr_connect_run(struct gr_options *o)
 int gr_connect_open(struct gr_options *o)
 {
     o->keep = true;
-    if (!gr_option_from_cli(o, GR_OPTION_max_tokens)) {
-        o->max_tokens = 1;
-    }
     return run(o, true);
 }

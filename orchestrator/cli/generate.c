@@ -122,7 +122,8 @@ static enum gr_status submit(struct gr_generation *g, bool plain)
     q.n_stop_id = g->stops.n_id;
     memcpy(q.stop_id, g->stops.id, sizeof(q.stop_id));
     if (!g->plan.colocated) {
-        snprintf(q.transport, sizeof(q.transport), "%s", o->transport);
+        const char *transport = gr_option_choice(o, GR_OPTION_transport);
+        snprintf(q.transport, sizeof(q.transport), "%s", transport != NULL ? transport : "");
     }
     return g->engine.submit(g->engine.ctx, &q);
 }

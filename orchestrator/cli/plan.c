@@ -9,6 +9,7 @@
 #include "model/files/tuned.h"
 #include "transport/verbs/verbs.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -29,24 +30,24 @@ static enum gr_status check_head(const struct gr_options *o, const struct gr_hf_
 static enum gr_status choose_method(struct gr_options *o, struct gr_plan *p)
 {
     struct gr_hf_config draft;
-    if (o->method == NULL && o->draft == NULL) {
-        o->method = "none";
+    if (o->method == GR_UNSET && o->draft == NULL) {
+        o->method = GR_METHOD_NONE;
     }
     if (o->draft != NULL) {
         GR_TRY(gr_hf_config_load(o->draft, &draft));
         const bool eagle = strcmp(draft.architecture, "LlamaForCausalLMEagle3") == 0;
-        const char *inferred = eagle ? "eagle3" : "draft_model";
-        if (o->method != NULL && strcmp(o->method, "none") != 0 && strcmp(o->method, inferred) != 0) {
-            log_error("--method %s: %s holds a %s (architecture %s)", o->method, o->draft, inferred,
-                      draft.architecture);
+        const int inferred = eagle ? GR_METHOD_EAGLE3 : GR_METHOD_DRAFT_MODEL;
+        if (o->method != GR_UNSET && o->method != GR_METHOD_NONE && o->method != inferred) {
+            log_error("--method %s: %s holds a %s (architecture %s)", gr_option_choice(o, GR_OPTION_method), o->draft,
+                      gr_option_rows[GR_OPTION_method].choices[inferred], draft.architecture);
             return GR_EINVAL;
         }
-        o->method = o->method != NULL ? o->method : inferred;
+        o->method = o->method != GR_UNSET ? o->method : inferred;
     }
-    p->with_draft = strcmp(o->method, "none") != 0 && !o->disable_multi_token;
-    p->with_head = p->with_draft && strcmp(o->method, "eagle3") == 0;
+    p->with_draft = o->method != GR_METHOD_NONE && !o->disable_multi_token;
+    p->with_head = p->with_draft && o->method == GR_METHOD_EAGLE3;
     if (p->with_draft && o->draft == NULL) {
-        log_error("--method %s needs --draft DIR", o->method);
+        log_error("--method %s needs --draft DIR", gr_option_choice(o, GR_OPTION_method));
         return GR_EINVAL;
     }
     return p->with_head ? check_head(o, &draft) : GR_OK;
@@ -55,16 +56,14 @@ static enum gr_status choose_method(struct gr_options *o, struct gr_plan *p)
 /* Two processes take turns on one GPU: a drafter on the target's is to be in its process. */
 static enum gr_status check_devices(const struct gr_options *o, struct gr_plan *p)
 {
-    int target = GR_DEVICE_CPU;
-    int draft = GR_DEVICE_CPU;
-    GR_TRY(gr_device_parse("--target-device", o->target_device, &target));
-    GR_TRY(gr_device_parse("--draft-device", o->draft_device, &draft));
+    const int target = o->target_device;
+    const int draft = o->draft_device;
     if (p->with_draft && target != GR_DEVICE_CPU && target == draft && !p->colocated) {
-        if (o->transport[0] != '\0') {
+        if (o->transport != GR_UNSET) {
             log_error(
                 "--transport %s: both workers are to be on cuda:%d, where two processes would take turns; leave it "
                 "out, or take loop",
-                o->transport, target);
+                gr_option_choice(o, GR_OPTION_transport), target);
             return GR_EINVAL;
         }
         p->colocated = true;
@@ -85,8 +84,11 @@ static enum gr_status check_features(const struct gr_options *o)
 
 static void choose_specpv(const struct gr_options *o, struct gr_plan *p)
 {
-    const char *mode = strcmp(o->specpv, "on") == 0 ? o->specpv_mode : o->specpv;
-    p->specpv = o->disable_specpv ? GR_SPECPV_OFF : (enum gr_specpv_mode)gr_specpv_mode_by_name(mode);
+    static_assert((int)GR_CHOICE_SPECPV_LOSSY == (int)GR_SPECPV_LOSSY &&
+                      (int)GR_CHOICE_SPECPV_AUTO == (int)GR_SPECPV_AUTO,
+                  "--specpv's choices begin with enum gr_specpv_mode's");
+    const int mode = o->specpv == GR_CHOICE_SPECPV_ON ? GR_SPECPV_LOSSY + o->specpv_mode : o->specpv;
+    p->specpv = o->disable_specpv ? GR_SPECPV_OFF : (enum gr_specpv_mode)mode;
     p->specpv_params = (struct gr_specpv_params){.n_sink = (uint32_t)o->specpv_n_sink,
                                                  .n_retrieval = (uint32_t)o->specpv_n_retrieval,
                                                  .n_window = (uint32_t)o->specpv_n_window,
@@ -99,14 +101,10 @@ static void choose_specpv(const struct gr_options *o, struct gr_plan *p)
 
 static enum gr_status choose_transport(const struct gr_options *o, struct gr_plan *p)
 {
-    enum gr_transport_kind kind = GR_TRANSPORT_TCP;
-    if (o->transport[0] != '\0') {
-        GR_TRY(gr_transport_by_name(o->transport, &kind));
-        if ((gr_transport_built_mask() >> kind & 1) == 0) {
-            return not_built("--transport verbs");
-        }
+    if (o->transport != GR_UNSET && (gr_transport_built_mask() >> o->transport & 1) == 0) {
+        return not_built("--transport verbs");
     }
-    p->colocated = o->transport[0] != '\0' && kind == GR_TRANSPORT_LOOP;
+    p->colocated = o->transport == GR_CHOICE_LOOP;
     return GR_OK;
 }
 
@@ -116,15 +114,15 @@ static enum gr_status choose_transport(const struct gr_options *o, struct gr_pla
 static enum gr_status check_rdma(struct gr_options *o, struct gr_plan *p)
 {
     p->require_rdma = o->require_rdma;
-    if (o->require_rdma && o->transport[0] != '\0' && strcmp(o->transport, "verbs") != 0) {
-        log_error("--require-rdma: --transport %s is not RDMA", o->transport);
+    if (o->require_rdma && o->transport != GR_UNSET && o->transport != GR_CHOICE_VERBS) {
+        log_error("--require-rdma: --transport %s is not RDMA", gr_option_choice(o, GR_OPTION_transport));
         return GR_EINVAL;
     }
     if (o->require_rdma) {
-        GR_TRY(gr_option_set(o, &gr_option_table[GR_OPTION_transport], "--require-rdma", "verbs", GR_FROM_CLI));
+        GR_TRY(gr_option_set(&o->values, &gr_option_rows[GR_OPTION_transport], "--require-rdma", "verbs", GR_FROM_CLI));
     }
     const bool named = o->target_ib_hca != NULL || o->draft_ib_hca != NULL;
-    if (!p->with_draft || strcmp(o->transport, "verbs") != 0 || (!o->require_rdma && !named)) {
+    if (!p->with_draft || o->transport != GR_CHOICE_VERBS || (!o->require_rdma && !named)) {
         return GR_OK;
     }
     struct gr_verbs_options v = {.hca = o->target_ib_hca, .gid_index = (int)o->gid_index};
@@ -140,17 +138,18 @@ static void choose_tree(const struct gr_options *o, struct gr_plan *p)
     if (!p->auto_tree) {
         p->n_node = (uint32_t)o->num_speculative_tokens;
     }
-    p->tree_shape = strcmp(o->tree_shape, "chain") == 0 ? GR_SHAPE_CHAIN : GR_SHAPE_DYNAMIC;
-    p->draft_ahead = strcmp(o->draft_ahead, "on") == 0    ? GR_AHEAD_ON
-                     : strcmp(o->draft_ahead, "off") == 0 ? GR_AHEAD_OFF
-                                                          : GR_AHEAD_AUTO;
+    static_assert((int)GR_CHOICE_CHAIN == (int)GR_SHAPE_CHAIN && (int)GR_CHOICE_AHEAD_AUTO == (int)GR_AHEAD_AUTO &&
+                      (int)GR_CHOICE_AHEAD_ON == (int)GR_AHEAD_ON,
+                  "choices of --tree-shape and --draft-ahead are the enums of requests");
+    p->tree_shape = (uint32_t)o->tree_shape;
+    p->draft_ahead = (enum gr_ahead)o->draft_ahead;
 }
 
 enum gr_status gr_plan_local(struct gr_options *o, struct gr_plan *plan_out)
 {
     struct gr_plan p = {0};
     if (o->model == NULL) {
-        log_error("--model DIR is needed; see graft %s --help", o->command == GR_CMD_SERVE ? "serve" : "run");
+        log_error("--model DIR is needed; see graft %s --help", o->values.called->word);
         return GR_EINVAL;
     }
     choose_specpv(o, &p);
@@ -168,7 +167,7 @@ enum gr_status gr_plan_local(struct gr_options *o, struct gr_plan *plan_out)
 static enum gr_status refuse(const struct gr_options *o, enum gr_option_refusal refusal, const char *reason)
 {
     for (int i = 0; i < GR_N_OPTION; i++) {
-        const struct gr_option *r = &gr_option_table[i];
+        const struct gr_option *r = &gr_option_rows[i];
         if ((r->refused & refusal) != 0 && gr_option_from_cli(o, (enum gr_option_id)i)) {
             log_error("--%s is about workers, and %s", r->name, reason);
             return GR_EINVAL;
@@ -193,7 +192,7 @@ enum gr_status gr_plan_remote(const struct gr_options *o, struct gr_plan *plan_o
     }
     choose_specpv(o, &p);
     GR_TRY(choose_transport(o, &p));
-    p.with_draft = (o->method == NULL || strcmp(o->method, "none") != 0) && !o->disable_multi_token;
+    p.with_draft = o->method != GR_METHOD_NONE && !o->disable_multi_token;
     choose_tree(o, &p);
     *plan_out = p;
     return GR_OK;

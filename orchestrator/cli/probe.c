@@ -171,10 +171,10 @@ int gr_command_wait(int argc, char **argv)
     int status = gr_options_load(&o, argc, argv, &yaml);
     if (status < 0) {
         struct workers *w = calloc(1, sizeof(*w));
-        const uint64_t end_ns = gr_clock_ns() + (uint64_t)o.timeout * GR_S;
+        const uint64_t end_ns = gr_clock_ns() + (uint64_t)o.timeout;
         const bool with_draft = o.draft != NULL && !o.disable_multi_token;
         status = 1;
-        if (w != NULL && gr_remote_open(&o, (int)o.timeout, &r) == GR_OK) {
+        if (w != NULL && gr_remote_open(&o, (int)(o.timeout / (int64_t)GR_MS), &r) == GR_OK) {
             status = wait_for_workers(&r, with_draft, end_ns, w) == GR_OK ? 0 : 1;
             gr_remote_close(&r);
         }

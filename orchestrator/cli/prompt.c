@@ -99,7 +99,7 @@ enum gr_status gr_prompt_read(const struct gr_options *o, const struct gr_tokeni
         log_error("give exactly one of --prompt, --prompt-file and --prompt-ids");
         return GR_EINVAL;
     }
-    const bool begins = o->session == NULL; /* what goes on with a session gets no BOS */
+    const bool begins = o->session == 0; /* what goes on with a session gets no BOS */
     if (o->prompt != NULL) {
         return encode(tok, o->prompt, strlen(o->prompt), begins, ids_out, n_out);
     }

@@ -59,15 +59,14 @@ static int watch_signals(void)
     return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
-enum gr_status gr_remote_open(const struct gr_options *o, int patience_s, struct gr_remote *out)
+enum gr_status gr_remote_open(const struct gr_options *o, int patience_ms, struct gr_remote *out)
 {
-    const char *fallback = o->control != NULL ? o->control : GR_SERVE_ADDRESS;
-    struct gr_remote r = {.address = o->connect != NULL ? o->connect : fallback, .signal_fd = -1};
+    struct gr_remote r = {.address = o->connect != NULL ? o->connect : o->control, .signal_fd = -1};
     uint8_t key[GR_KEY_BYTES];
     int fd = -1;
     GR_TRY(gr_remote_key(o, key)); /* before anybody is called */
-    GR_TRY(patience_s > 0 ? gr_tcp_connect_patiently(r.address, patience_s * 1000, &fd)
-                          : gr_tcp_connect(r.address, HELLO_TIMEOUT_MS, &fd));
+    GR_TRY(patience_ms > 0 ? gr_tcp_connect_patiently(r.address, patience_ms, &fd)
+                           : gr_tcp_connect(r.address, HELLO_TIMEOUT_MS, &fd));
     enum gr_status st = hello(o, fd);
     if (st == GR_OK) {
         st = gr_control_create(fd, &r.control);

@@ -19,9 +19,9 @@ struct gr_remote {
 /* The shared key by --key-file, GRAFT_KEY_FILE, GRAFT_KEY or orchestrator.key_file. What is wrong is logged, with
  * what to do. */
 GR_NODISCARD enum gr_status gr_remote_key(const struct gr_options *o, uint8_t key_out[GR_KEY_BYTES]);
-/* Connects to o->connect (default: the configuration's orchestrator.control, else GR_SERVE_ADDRESS), for patience_s
+/* Connects to o->connect (default: the configuration's orchestrator.control, else GR_SERVE_ADDRESS), for patience_ms
  * seconds while nobody listens there. */
-GR_NODISCARD enum gr_status gr_remote_open(const struct gr_options *o, int patience_s, struct gr_remote *out);
+GR_NODISCARD enum gr_status gr_remote_open(const struct gr_options *o, int patience_ms, struct gr_remote *out);
 void gr_remote_close(struct gr_remote *r);
 GR_NODISCARD enum gr_status gr_remote_send(struct gr_remote *r, const struct gr_msg *m);
 /* Next message; gr_msg_finish() it. GR_AGAIN: none within timeout_ms (-1: no limit); GR_ECANCELED: a signal came;

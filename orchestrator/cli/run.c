@@ -94,7 +94,7 @@ static void on_refused(void *ctx, const char *text)
 
 static enum gr_status start_all(struct run *r)
 {
-    struct gr_hub_config c = {.listen = r->o.control != NULL ? r->o.control : "127.0.0.1:0",
+    struct gr_hub_config c = {.listen = r->o.control,
                               .io = {.ctx = r, .on_report = on_report, .on_done = on_done},
                               .on_join = on_join,
                               .on_lost = on_lost,
@@ -221,7 +221,7 @@ int gr_command_run(int argc, char **argv)
     struct gr_yaml_config *yaml = NULL;
     gr_options_default(&r.o, GR_CMD_RUN);
     int status = gr_options_load(&r.o, argc, argv, &yaml);
-    if (status < 0 && r.o.connect == NULL && (r.o.session != NULL || r.o.keep)) {
+    if (status < 0 && r.o.connect == NULL && (r.o.session != 0 || r.o.keep)) {
         log_error("--session and --keep need --connect HOST:PORT: sessions live in a running orchestrator");
         status = gr_report_failure(&r.o, 2);
     }

@@ -76,14 +76,14 @@ static void on_pong(void *ctx, uint32_t worker, uint64_t cookie, uint64_t rtt_ns
 static enum gr_status open_door(struct serve *s, const uint8_t *key)
 {
     struct gr_hub_config c = {
-        .listen = s->o.control != NULL ? s->o.control : GR_SERVE_ADDRESS,
+        .listen = s->o.control,
         .io = {.ctx = s, .on_report = on_report, .on_done = on_done, .on_closed = on_closed, .on_pong = on_pong},
         .on_client_msg = on_client_msg,
         .on_client_lost = on_client_lost};
     memcpy(c.key, key, sizeof(c.key));
     GR_TRY(gr_hub_create(&c, &s->hub));
     gr_orch_configure(gr_hub_orch(s->hub),
-                      &(struct gr_orch_config){.session_ttl_ns = (uint64_t)s->o.session_ttl * GR_S,
+                      &(struct gr_orch_config){.session_ttl_ns = (uint64_t)s->o.session_ttl,
                                                .ping_interval_ns = GR_PING_INTERVAL_NS,
                                                .ping_timeout_ns = GR_PING_TIMEOUT_NS,
                                                .force_single_token = s->o.force_single_token,

@@ -1,7 +1,6 @@
 /* `graft session ...`: looks at the sessions of a running orchestrator, goes on with them, and ends them. */
 #include "common/base/log.h"
 #include "common/base/suggest.h"
-#include "common/base/parse.h"
 #include "orchestrator/cli/commands.h"
 #include "orchestrator/cli/connect.h"
 #include "orchestrator/cli/remote.h"
@@ -223,27 +222,26 @@ static int purge(struct gr_remote *r, const struct gr_options *o, uint64_t id)
 }
 
 static const struct verb {
-    const char *name;
-    bool needs_id;
+    const char *name, *word;                                                  /* word: of its entry in the table */
     int (*ask)(struct gr_remote *r, const struct gr_options *o, uint64_t id); /* NULL: a turn */
     enum gr_command command;
 } verbs[] = {
-    {"list", false, list, GR_CMD_LOOK},       {"show", true, show, GR_CMD_LOOK},
-    {"open", false, NULL, GR_CMD_OPEN},       {"send", true, NULL, GR_CMD_SEND},
-    {"close", true, close_one, GR_CMD_CLOSE}, {"refresh", false, refresh, GR_CMD_LOOK},
-    {"purge", false, purge, GR_CMD_LOOK},
+    {"list", "session list", list, GR_CMD_LOOK},         {"show", "session show", show, GR_CMD_CLOSE},
+    {"open", "session open", NULL, GR_CMD_OPEN},         {"send", "session send", NULL, GR_CMD_SEND},
+    {"close", "session close", close_one, GR_CMD_CLOSE}, {"refresh", "session refresh", refresh, GR_CMD_REFRESH},
+    {"purge", "session purge", purge, GR_CMD_LOOK},
 };
 
-static int run_verb(const struct verb *v, struct gr_options *o, uint64_t id)
+static int run_verb(const struct verb *v, struct gr_options *o)
 {
     struct gr_remote r;
     if (v->ask == NULL) {
-        return v->needs_id ? gr_connect_run(o) : gr_connect_open(o);
+        return v->command == GR_CMD_SEND ? gr_connect_run(o) : gr_connect_open(o);
     }
     if (gr_remote_open(o, 0, &r) != GR_OK) {
         return gr_report_failure(o, 1);
     }
-    const int status = v->ask(&r, o, id);
+    const int status = v->ask(&r, o, (uint64_t)o->session);
     gr_remote_close(&r);
     return gr_report_failure(o, status);
 }
@@ -272,37 +270,22 @@ static int unknown_verb(const char *word)
     return 2;
 }
 
-static bool is_help(const char *arg)
-{
-    return strcmp(arg, "--help") == 0 || strcmp(arg, "-h") == 0;
-}
-
 int gr_command_session(int argc, char **argv)
 {
     struct gr_options o;
     struct gr_yaml_config *yaml = NULL;
-    int64_t id = 0;
     const struct verb *v = argc > 1 ? find_verb(argv[1]) : NULL;
-    if (v == NULL && !(argc > 1 && is_help(argv[1]))) {
+    if (v == NULL && (argc < 2 || argv[1][0] != '-')) {
         return unknown_verb(argc > 1 ? argv[1] : "");
     }
     gr_options_default(&o, v != NULL ? v->command : GR_CMD_LOOK);
-    o.verb = v != NULL ? v->name : NULL;
-    const bool given = argc > 2 && argv[2][0] != '-';
-    const bool wants_help = argc > 2 && is_help(argv[2]);
-    const bool has_id = v != NULL && !wants_help && (v->needs_id || (v->ask == refresh && given));
-    if (has_id && (argc < 3 || !gr_parse_int(argv[2], 1, INT64_MAX, &id))) {
-        log_error("graft session %s: `%s' is not a session id; `graft session list' tells them", v->name,
-                  argc < 3 ? "" : argv[2]);
-        return 2;
+    if (v != NULL) {
+        o.values.called = gr_option_command_find(&gr_option_table, "graft", v->word);
     }
-    const int skip = v == NULL ? 0 : has_id ? 2 : 1;
-    if (id > 0) {
-        o.session = argv[2];
-    }
+    const int skip = v != NULL ? 1 : 0;
     int status = gr_options_load(&o, argc - skip, argv + skip, &yaml);
     if (status < 0) {
-        status = run_verb(v, &o, (uint64_t)id);
+        status = v != NULL ? run_verb(v, &o) : unknown_verb(""); /* options alone ask for nothing */
     }
     gr_yaml_config_destroy(yaml);
     return status;

@@ -44,7 +44,7 @@ static bool is_wanted(const struct gr_option *r, enum role role, const struct gr
 static void add(struct line *l, const char *name, const struct gr_options *o, const struct gr_option *r)
 {
     char *dashed = l->name[l->n];
-    const char *value = gr_option_text(o, r, l->value[l->n++]);
+    const char *value = gr_option_text(&o->values, r, l->value[l->n++]);
     snprintf(dashed, sizeof(l->name[0]), "--%s", name);
     if (r->kind == GR_KIND_FLAG) {
         gr_child_args_add_flag(&l->args, dashed, strcmp(value, "true") == 0);
@@ -58,9 +58,9 @@ static void add(struct line *l, const char *name, const struct gr_options *o, co
 static void hand_on(struct line *l, enum role role, const struct gr_options *o, const struct gr_plan *plan)
 {
     for (int i = 0; i < GR_N_OPTION; i++) {
-        const struct gr_option *r = &gr_option_table[i];
+        const struct gr_option *r = &gr_option_rows[i];
         const char *name = role == TARGET ? r->target_as : role == DRAFT ? r->draft_as : r->pair_as;
-        if (name != NULL && o->source[i] != GR_FROM_DEFAULT && is_wanted(r, role, plan)) {
+        if (name != NULL && o->values.source[i] != GR_FROM_DEFAULT && is_wanted(r, role, plan)) {
             add(l, name, o, r);
         }
     }

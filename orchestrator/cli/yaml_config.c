@@ -39,19 +39,19 @@ static bool names(const char *path, const char *section, const char *name)
     return key != NULL && strcmp(key, name) == 0;
 }
 
-static bool is_section(const char *name)
+static bool is_section(const struct gr_option_table *t, const char *name)
 {
-    for (int i = 0; i < GR_N_OPTION; i++) {
-        if (key_in(gr_option_table[i].yaml, name) != NULL) {
+    for (int i = 0; i < t->n_row; i++) {
+        if (key_in(t->row[i].yaml, name) != NULL) {
             return true;
         }
     }
     return false;
 }
 
-static bool find(const char *section, const char *name, struct key *key_out)
+static bool find(const struct gr_option_table *t, const char *section, const char *name, struct key *key_out)
 {
-    for (const struct gr_option *r = gr_option_table; r < gr_option_table + GR_N_OPTION; r++) {
+    for (const struct gr_option *r = t->row; r < t->row + t->n_row; r++) {
         const bool is_switch = names(r->yaml_switch, section, name);
         if (is_switch || names(r->yaml, section, name)) {
             *key_out = (struct key){r, is_switch};
@@ -72,12 +72,12 @@ static enum gr_status unknown(const char *path, const yaml_node_t *at, const cha
     return GR_EINVAL;
 }
 
-static enum gr_status unknown_key(const char *path, const yaml_node_t *at, const char *section, const char *name)
+static enum gr_status unknown_key(const struct gr_option_table *t, const char *path, const yaml_node_t *at,
+                                  const char *section, const char *name)
 {
     struct gr_suggest near = {.word = name, .len = strlen(name)};
-    for (int i = 0; i < GR_N_OPTION; i++) {
-        const char *keys[] = {key_in(gr_option_table[i].yaml, section),
-                              key_in(gr_option_table[i].yaml_switch, section)};
+    for (const struct gr_option *r = t->row; r < t->row + t->n_row; r++) {
+        const char *keys[] = {key_in(r->yaml, section), key_in(r->yaml_switch, section)};
         for (size_t k = 0; k < GR_ARRAY_LEN(keys); k++) {
             if (keys[k] != NULL) {
                 gr_suggest_offer(&near, keys[k]);
@@ -100,7 +100,7 @@ static enum gr_status unknown_section(const char *path, const yaml_node_t *at, c
 
 /* ---- values ---- */
 
-static enum gr_status apply(const char *path, const yaml_node_t *value, const struct key *k, struct gr_options *o)
+static enum gr_status apply(const char *path, const yaml_node_t *value, const struct key *k, struct gr_option_values *v)
 {
     const char *text = (const char *)value->data.scalar.value;
     char what[4400];
@@ -116,7 +116,7 @@ static enum gr_status apply(const char *path, const yaml_node_t *value, const st
     }
     snprintf(what, sizeof(what), "%.4096s:%zu:%zu: %s", path, value->start_mark.line + 1, value->start_mark.column + 1,
              k->is_switch ? k->option->yaml_switch : k->option->yaml);
-    return gr_option_set(o, k->option, what, text, GR_FROM_YAML);
+    return gr_option_set(v, k->option, what, text, GR_FROM_YAML);
 }
 
 static const char *scalar(const yaml_node_t *node)
@@ -142,20 +142,15 @@ static bool is_null(const yaml_node_t *node)
     return false;
 }
 
-static bool is_list(const struct gr_option *option)
-{
-    return option->kind == GR_KIND_WORDS || option->kind == GR_KIND_IDS;
-}
-
 static enum gr_status apply_list(const char *path, yaml_document_t *doc, const yaml_node_t *list, const char *name,
-                                 const struct key *k, struct gr_options *o)
+                                 const struct key *k, struct gr_option_values *v)
 {
     for (const yaml_node_item_t *i = list->data.sequence.items.start; i < list->data.sequence.items.top; i++) {
         const yaml_node_t *value = yaml_document_get_node(doc, *i);
         if (scalar(value) == NULL || is_null(value)) {
             return complain(path, value, "single values are wanted in the list of", name);
         }
-        GR_TRY(apply(path, value, k, o));
+        GR_TRY(apply(path, value, k, v));
     }
     return GR_OK;
 }
@@ -200,7 +195,7 @@ static bool seen_before(yaml_document_t *doc, const yaml_node_t *map, const yaml
 }
 
 static enum gr_status read_section(const char *path, yaml_document_t *doc, const char *section, const yaml_node_t *map,
-                                   struct gr_options *o)
+                                   struct gr_option_values *v)
 {
     for (const yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top; p++) {
         const yaml_node_t *key = yaml_document_get_node(doc, p->key);
@@ -210,8 +205,8 @@ static enum gr_status read_section(const char *path, yaml_document_t *doc, const
         if (name == NULL) {
             return complain(path, key, "unknown key", "(not a word)");
         }
-        if (!find(section, name, &k)) {
-            return unknown_key(path, key, section, name);
+        if (!find(v->table, section, name, &k)) {
+            return unknown_key(v->table, path, key, section, name);
         }
         if (seen_before(doc, map, p, name)) {
             return complain(path, key, "given twice:", name);
@@ -219,19 +214,19 @@ static enum gr_status read_section(const char *path, yaml_document_t *doc, const
         if (is_null(value)) {
             continue;
         }
-        if (is_list(k.option) && value->type == YAML_SEQUENCE_NODE) {
-            GR_TRY(apply_list(path, doc, value, name, &k, o));
+        if (gr_option_is_list(k.option) && value->type == YAML_SEQUENCE_NODE) {
+            GR_TRY(apply_list(path, doc, value, name, &k, v));
             continue;
         }
         if (scalar(value) == NULL) {
             return complain(path, value, "a single value is wanted for", name);
         }
-        GR_TRY(apply(path, value, &k, o));
+        GR_TRY(apply(path, value, &k, v));
     }
     return GR_OK;
 }
 
-static enum gr_status read_document(const char *path, yaml_document_t *doc, struct gr_options *o)
+static enum gr_status read_document(const char *path, yaml_document_t *doc, struct gr_option_values *v)
 {
     const yaml_node_t *root = yaml_document_get_root_node(doc);
     if (root == NULL || is_null(root)) {
@@ -249,7 +244,7 @@ static enum gr_status read_document(const char *path, yaml_document_t *doc, stru
         if (name == NULL) {
             return complain(path, key, "unknown section", "(not a word)");
         }
-        if (!is_section(name)) {
+        if (!is_section(v->table, name)) {
             return unknown_section(path, key, name);
         }
         if (seen_before(doc, root, p, name)) {
@@ -261,7 +256,7 @@ static enum gr_status read_document(const char *path, yaml_document_t *doc, stru
         if (value->type != YAML_MAPPING_NODE) {
             return complain(path, value, "keys are wanted in section", name);
         }
-        GR_TRY(read_section(path, doc, name, value, o));
+        GR_TRY(read_section(path, doc, name, value, v));
     }
     return GR_OK;
 }
@@ -321,7 +316,7 @@ static enum gr_status parse(const char *path, FILE *f, struct gr_yaml_config *c)
     return st;
 }
 
-enum gr_status gr_yaml_config_load(const char *path, struct gr_options *o, struct gr_yaml_config **config_out)
+enum gr_status gr_yaml_config_load(const char *path, struct gr_option_values *v, struct gr_yaml_config **config_out)
 {
     FILE *f = fopen(path, "re");
     if (f == NULL) {
@@ -341,7 +336,7 @@ enum gr_status gr_yaml_config_load(const char *path, struct gr_options *o, struc
         free(c);
         return st;
     }
-    st = read_document(path, &c->document, o);
+    st = read_document(path, &c->document, v);
     if (st != GR_OK) {
         gr_yaml_config_destroy(c);
         return st;
@@ -364,7 +359,7 @@ int gr_options_load(struct gr_options *o, int argc, char **argv, struct gr_yaml_
     if (status >= 0) {
         return gr_report_failure(o, status);
     }
-    const enum gr_status st = o->config != NULL ? gr_yaml_config_load(o->config, o, config_out) : GR_OK;
+    const enum gr_status st = o->config != NULL ? gr_yaml_config_load(o->config, &o->values, config_out) : GR_OK;
     if (st != GR_OK) {
         return gr_report_failure(o, st == GR_EINVAL || st == GR_EFORMAT ? 2 : 1); /* what it says; or it says nothing */
     }

@@ -12,7 +12,7 @@ struct gr_yaml_config; /* owns the document that option strings point into */
 
 /* Applies the file at rank GR_FROM_YAML. *config_out must outlive the options. GR_EINVAL, GR_EFORMAT: what it says is
  * wrong; others: it could not be read. */
-GR_NODISCARD enum gr_status gr_yaml_config_load(const char *path, struct gr_options *o,
+GR_NODISCARD enum gr_status gr_yaml_config_load(const char *path, struct gr_option_values *v,
                                                 struct gr_yaml_config **config_out);
 /* Everything that sets options: the command line, the environment and the file that --config names; --help is answered.
  * Exit status to leave with at once, or -1: go on. *config_out: NULL or to be destroyed after the options' last use. */

@@ -12,12 +12,13 @@ static struct gr_draft_options draft_options(const struct gr_options *o)
 {
     return (struct gr_draft_options){.model = o->model,
                                      .target = o->target,
-                                     .ship_features = o->ship_features,
+                                     .ship_raw = o->ship_features == GR_FEATURES_RAW,
                                      .capture_layers = o->capture_layers,
                                      .join = o->join,
+                                     .device = o->device,
                                      .spin_ms = (int)o->spin_ms,
                                      .geometry = o->geometry,
-                                     .isa = o->isa,
+                                     .isa = gr_option_choice(o, GR_OPTION_isa),
                                      .n_thread = (int)o->threads,
                                      .n_ctx_max = (int)o->max_model_len,
                                      .draft_context = (int)o->draft_context,
@@ -43,8 +44,7 @@ int main(int argc, char **argv)
         return status;
     }
     struct gr_draft_options o = draft_options(&options);
-    if (gr_device_parse("--device", options.device, &o.device) != GR_OK ||
-        gr_tuned_open(options.tuned, options.require_tuned, o.device != GR_DEVICE_CPU, &tuned) != GR_OK) {
+    if (gr_tuned_open(options.tuned, options.require_tuned, o.device != GR_DEVICE_CPU, &tuned) != GR_OK) {
         return 2;
     }
     o.tuned = tuned.file != NULL ? &tuned : NULL;

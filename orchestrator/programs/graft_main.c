@@ -1,43 +1,53 @@
 /* graft: the command. */
+#include "bench/options/options.h"
 #include "common/base/log.h"
 #include "common/base/suggest.h"
 #include "common/options/options.h"
+#include "common/options/page.h"
 #include "common/process/program.h"
 #include "orchestrator/cli/commands.h"
 
 #include <stdio.h>
 #include <string.h>
 
+static const struct gr_option_table *const tables[] = {&gr_option_table, &gr_bench_option_table};
+
+/* The options of a command that asks nobody. Exit status to leave with, or -1. */
+static int read_options(enum gr_command command, int argc, char **argv, struct gr_options *o)
+{
+    gr_options_default(o, command);
+    return gr_options_parse(o, argc, argv);
+}
+
 static int page(int argc, char **argv)
 {
-    (void)argv;
-    if (argc > 1) {
-        log_error("graft options takes no options");
-        return 2;
+    struct gr_options o;
+    const int status = read_options(GR_CMD_OPTIONS, argc, argv, &o);
+    if (status < 0) {
+        gr_option_page(tables, (int)GR_ARRAY_LEN(tables), stdout);
     }
-    gr_options_page(stdout);
-    return 0;
+    return GR_MAX(status, 0);
 }
 
 static const struct {
-    const char *name, *help;
+    const char *name;
     int (*run)(int argc, char **argv);
 } commands[] = {
-    {"run", "generate text; starts the workers, streams, cleans up", gr_command_run},
-    {"serve", "the orchestrator as a process of its own, for workers and clients", gr_command_serve},
-    {"session", "list, show, open, send, close, refresh, purge: the sessions of an orchestrator", gr_command_session},
-    {"ping", "round trips from a running orchestrator to its workers", gr_command_ping},
-    {"wait", "wait until the workers of a running orchestrator have joined", gr_command_wait},
-    {"options", "the page of all options of all programs, as Markdown (docs/options.md)", page},
+    {"run", gr_command_run},   {"serve", gr_command_serve}, {"session", gr_command_session},
+    {"ping", gr_command_ping}, {"wait", gr_command_wait},   {"options", page},
 };
 
 static void usage(FILE *out)
 {
+    const struct gr_option_table *t = &gr_option_table;
     fprintf(out, "usage: graft COMMAND [options]\n\ncommands:\n");
-    for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
-        fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].help);
+    for (const struct gr_option_command *c = t->command; c < t->command + t->n_command; c++) {
+        if (c->help != NULL && c->word[0] != '\0') {
+            fprintf(out, "  %-16s %s\n", c->word, c->help);
+        }
     }
-    fprintf(out, "\ngraft COMMAND --help tells a command's options. graft --version tells the version.\n");
+    fprintf(out, "\ngraft COMMAND --help tells a command's options. graft --version tells the version.\n"
+                 "Exit status: " GR_OPTION_STATUSES "\n");
 }
 
 static int unknown(const char *command)

@@ -69,23 +69,24 @@ static struct gr_target_options target_options(const struct gr_options *o)
     return (struct gr_target_options){.model = o->model,
                                       .head = o->head,
                                       .head_optional = gr_joined_before(),
-                                      .ship_features = o->ship_features,
+                                      .ship_raw = o->ship_features == GR_FEATURES_RAW,
                                       .capture_layers = o->capture_layers,
                                       .feature_keep = (int)o->feature_keep,
                                       .join = o->join,
+                                      .device = o->device,
                                       .listen = o->colocate_draft != NULL ? NULL : o->listen,
                                       .spin_ms = (int)o->spin_ms,
                                       .geometry = o->geometry,
-                                      .isa = o->isa,
+                                      .isa = gr_option_choice(o, GR_OPTION_isa),
                                       .n_thread = (int)o->threads,
                                       .n_ctx_max = (int)o->max_model_len,
                                       .n_session_max = (int)o->n_session,
                                       .kv_blocks = o->kv_blocks == GR_AUTO ? 0 : (int)o->kv_blocks,
                                       .forced_transport = gr_worker_forced_transport(o),
-                                      .round_deadline_ns = (uint64_t)o->round_deadline_ms * GR_MS,
+                                      .round_deadline_ns = (uint64_t)o->round_deadline_ms,
                                       .prefill_share = o->prefill_share,
-                                      .specpv = o->views,
-                                      .specpv_score_reduce = o->specpv_score_reduce,
+                                      .specpv = o->views == GR_VIEWS_ON,
+                                      .specpv_score_max = o->specpv_score_reduce == GR_REDUCE_MAX,
                                       .specpv_n_sink = blocks_or(o->specpv_n_sink, GR_SPECPV_N_SINK),
                                       .specpv_n_retrieval = blocks_or(o->specpv_n_retrieval, GR_SPECPV_N_RETRIEVAL),
                                       .specpv_n_window = blocks_or(o->specpv_n_window, GR_SPECPV_N_WINDOW),
@@ -99,12 +100,13 @@ static struct gr_draft_options draft_options(const struct gr_options *o)
 {
     return (struct gr_draft_options){.model = o->colocate_draft,
                                      .target = o->model,
-                                     .ship_features = o->ship_features,
+                                     .ship_raw = o->ship_features == GR_FEATURES_RAW,
                                      .capture_layers = o->capture_layers,
                                      .join = o->join,
+                                     .device = o->draft_device,
                                      .spin_ms = (int)o->spin_ms,
                                      .geometry = o->geometry,
-                                     .isa = o->isa,
+                                     .isa = gr_option_choice(o, GR_OPTION_isa),
                                      .n_thread = (int)o->draft_threads,
                                      .n_ctx_max = (int)o->max_model_len,
                                      .draft_context = (int)o->draft_context,
@@ -128,10 +130,6 @@ int main(int argc, char **argv)
     }
     struct gr_target_options o = target_options(&options);
     struct gr_draft_options draft = draft_options(&options);
-    if (gr_device_parse("--device", options.device, &o.device) != GR_OK ||
-        gr_device_parse("--draft-device", options.draft_device, &draft.device) != GR_OK) {
-        return 2;
-    }
     const bool on_gpu = o.device != GR_DEVICE_CPU || (draft.model != NULL && draft.device != GR_DEVICE_CPU);
     if (gr_tuned_open(options.tuned, options.require_tuned, on_gpu, &tuned) != GR_OK) {
         return 2;

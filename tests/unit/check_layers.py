@@ -65,8 +65,9 @@ ROOMS = {
                             "transport/connect"],
     "orchestrator/cli": [*PROTOCOL, "common/options", "common/process", "model/files", "model/tokenizer", "orchestrator/machine",
                          "orchestrator/server", "transport", "transport/connect", "transport/verbs"],
+    "bench/options": ["common/base", "common/options", "common/protocol", "common/rules"],
     # The mains. The co-located pair stands above both workers.
-    "orchestrator/programs": ["common/base", "common/options", "common/process", "common/protocol", "draft_worker", "orchestrator/cli",
+    "orchestrator/programs": ["bench/options", "common/base", "common/options", "common/process", "common/protocol", "draft_worker", "orchestrator/cli",
                               "target_worker", "transport/worker"],
 }
 ANYTHING = ("bench", "bench/cuda")  # they measure all rooms

@@ -5,16 +5,16 @@
 #include "transport/transport.h"
 #include "transport/verbs/verbs.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 static void configure_verbs(const struct gr_options *o)
 {
     struct gr_verbs_options v = *gr_verbs_configured();
     v.hca = o->ib_hca;
     v.gid_index = (int)o->gid_index;
-    v.two_sided = strcmp(o->verbs_mode, "two_sided") == 0;
+    v.two_sided = o->verbs_mode == GR_VERBS_TWO_SIDED;
     v.spin_us = (int)o->verbs_spin_us;
     gr_verbs_configure(&v);
 }
@@ -29,18 +29,21 @@ int gr_worker_options_read(struct gr_options *o, enum gr_command worker, int arg
         return status;
     }
     if (o->model == NULL || o->join == NULL) {
-        gr_options_called(o, called);
+        gr_option_called(o->values.called, called);
         log_error("--model and --join are needed; see %s --help", called);
         return 2;
     }
     configure_verbs(o);
-    snprintf(patience, sizeof(patience), "%lld", (long long)o->join_timeout);
+    const long long patience_s = (o->join_timeout + (int64_t)GR_S - 1) / (int64_t)GR_S;
+    snprintf(patience, sizeof(patience), "%lld", patience_s);
     setenv("GRAFT_JOIN_TIMEOUT", patience, 1); /* which joining reads */
     return -1;
 }
 
 int gr_worker_forced_transport(const struct gr_options *o)
 {
-    enum gr_transport_kind kind = GR_TRANSPORT_TCP;
-    return o->transport[0] != '\0' && gr_transport_by_name(o->transport, &kind) == GR_OK ? (int)kind : -1;
+    static_assert((int)GR_CHOICE_LOOP == (int)GR_TRANSPORT_LOOP && (int)GR_CHOICE_SHM == (int)GR_TRANSPORT_SHM &&
+                      (int)GR_CHOICE_TCP == (int)GR_TRANSPORT_TCP && (int)GR_CHOICE_VERBS == (int)GR_TRANSPORT_VERBS,
+                  "--transport's choices are enum gr_transport_kind's");
+    return o->transport; /* GR_UNSET: -1 */
 }

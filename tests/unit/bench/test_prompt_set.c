@@ -23,7 +23,7 @@ static void write_file(char path[32], const char *text)
     close(fd);
 }
 
-static enum gr_status load(const char *text, const char *kind, const char *n_prompt, struct gr_prompt_set *out)
+static enum gr_status load(const char *text, const char *kind, int n_prompt, struct gr_prompt_set *out)
 {
     char path[32];
     write_file(path, text);
@@ -39,10 +39,10 @@ static void test_both_forms_are_the_same(void **state)
 {
     struct gr_prompt_set array = {0}, lines = {0};
     (void)state;
-    assert_int_equal(load("[\"import os\", \"x = 1\", \"def f():\"]", NULL, NULL, &array), GR_OK);
+    assert_int_equal(load("[\"import os\", \"x = 1\", \"def f():\"]", NULL, 0, &array), GR_OK);
     assert_int_equal(load("{\"kind\": \"a\", \"text\": \"import os\"}\n{\"kind\": \"b\", \"text\": \"no\"}\n"
                           "{\"text\": \"no kind\"}\n{\"kind\": \"a\", \"text\": \"x = 1\"}\n\n",
-                          "a", NULL, &lines),
+                          "a", 0, &lines),
                      GR_OK);
     assert_int_equal(array.n, 3);
     assert_int_equal(lines.n, 2);
@@ -52,7 +52,7 @@ static void test_both_forms_are_the_same(void **state)
     }
     gr_prompt_set_free(&array);
     gr_prompt_set_free(&lines);
-    assert_int_equal(load("[\"import os\", \"x = 1\", \"def f():\"]", NULL, "2", &array), GR_OK);
+    assert_int_equal(load("[\"import os\", \"x = 1\", \"def f():\"]", NULL, 2, &array), GR_OK);
     assert_int_equal(array.n, 2);
     gr_prompt_set_free(&array);
 }
@@ -63,19 +63,18 @@ static void test_files_that_are_wrong(void **state)
     struct gr_prompt_set s = {0};
     (void)state;
     for (size_t i = 0; i < GR_ARRAY_LEN(wrong); i++) {
-        assert_int_equal(load(wrong[i], NULL, NULL, &s), GR_EFORMAT);
+        assert_int_equal(load(wrong[i], NULL, 0, &s), GR_EFORMAT);
         gr_prompt_set_free(&s);
     }
-    assert_int_equal(load("[\"a\"]", "a", NULL, &s), GR_EFORMAT); /* an array has no kinds */
-    assert_int_equal(load("[\"a\"]", NULL, "2", &s), GR_EINVAL);
-    assert_int_equal(load("[\"a\"]", NULL, "0", &s), GR_EINVAL);
+    assert_int_equal(load("[\"a\"]", "a", 0, &s), GR_EFORMAT); /* an array has no kinds */
+    assert_int_equal(load("[\"a\"]", NULL, 2, &s), GR_EINVAL);
     gr_prompt_set_free(&s);
 }
 
 static void test_lengths(void **state)
 {
     struct gr_prompt_set s = {0};
-    struct gr_prompt_set_options o = {.model = MODEL, .text = LONG_TEXT, .prompt_tokens = "1k", .n_prompt = "3"};
+    struct gr_prompt_set_options o = {.model = MODEL, .text = LONG_TEXT, .prompt_tokens = 1024, .n_prompt = 3};
     (void)state;
     assert_int_equal(gr_prompt_set_load(&o, &s), GR_OK);
     assert_int_equal(s.n, 3);
@@ -83,11 +82,6 @@ static void test_lengths(void **state)
     assert_true(s.prompt[0].n == 1024 && s.prompt[2].n == 1024);
     assert_memory_not_equal(s.prompt[0].id, s.prompt[2].id, 1024 * sizeof(int32_t));
     gr_prompt_set_free(&s);
-    static const char *const wrong[] = {"", "k", "0", "4x", "-1k", "2000k", "100000000000000000000"};
-    for (size_t i = 0; i < GR_ARRAY_LEN(wrong); i++) {
-        o.prompt_tokens = wrong[i];
-        assert_int_equal(gr_prompt_set_load(&o, &s), GR_EINVAL);
-    }
 }
 
 static void test_texts_that_differ(void **state)
@@ -95,7 +89,7 @@ static void test_texts_that_differ(void **state)
     static const int32_t text[] = {5, 6, 7, 8}, late[] = {5, 6, 7, 9};
     struct gr_prompt_set s = {0};
     (void)state;
-    assert_int_equal(load("[\"a\", \"b\"]", NULL, NULL, &s), GR_OK);
+    assert_int_equal(load("[\"a\", \"b\"]", NULL, 0, &s), GR_OK);
     assert_int_equal(gr_prompt_set_check(&s, 0, text, 3, "alone"), GR_EFORMAT); /* not all that was asked for */
     assert_int_equal(gr_prompt_set_check(&s, 0, text, 4, "alone"), GR_OK);
     assert_int_equal(gr_prompt_set_check(&s, 0, text, 4, "trees"), GR_OK);

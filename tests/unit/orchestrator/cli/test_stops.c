@@ -32,7 +32,8 @@ static enum gr_status set_from(const char *name, const char *value, enum gr_opti
 {
     char what[64];
     snprintf(what, sizeof(what), "--%s", name);
-    return gr_option_set(&o, gr_option_find(GR_CMD_RUN, name, strlen(name)), what, value, source);
+    return gr_option_set(&o.values, gr_option_find(&gr_option_table, GR_CMD_RUN, name, strlen(name)), what, value,
+                         source);
 }
 
 static enum gr_status set(const char *name, const char *value)
