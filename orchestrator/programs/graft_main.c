@@ -2,6 +2,7 @@
 #include "bench/options/options.h"
 #include "common/base/log.h"
 #include "common/base/suggest.h"
+#include "common/options/complete.h"
 #include "common/options/options.h"
 #include "common/options/page.h"
 #include "common/process/program.h"
@@ -29,12 +30,24 @@ static int page(int argc, char **argv)
     return GR_MAX(status, 0);
 }
 
+static int completion(int argc, char **argv)
+{
+    struct gr_options o;
+    const int status = read_options(GR_CMD_COMPLETION, argc, argv, &o);
+    if (status < 0 && o.shell == GR_SHELL_BASH) {
+        gr_option_complete_bash(tables, (int)GR_ARRAY_LEN(tables), stdout);
+    } else if (status < 0) {
+        gr_option_complete_zsh(tables, (int)GR_ARRAY_LEN(tables), stdout);
+    }
+    return GR_MAX(status, 0);
+}
+
 static const struct {
     const char *name;
     int (*run)(int argc, char **argv);
 } commands[] = {
-    {"run", gr_command_run},   {"serve", gr_command_serve}, {"session", gr_command_session},
-    {"ping", gr_command_ping}, {"wait", gr_command_wait},   {"options", page},
+    {"run", gr_command_run},   {"serve", gr_command_serve}, {"session", gr_command_session}, {"ping", gr_command_ping},
+    {"wait", gr_command_wait}, {"options", page},           {"completion", completion},
 };
 
 static void usage(FILE *out)

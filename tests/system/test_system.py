@@ -198,7 +198,7 @@ def a_prompt_is_given_once():
 @case
 def sessions_have_their_own_options():
     options = lambda text: {x.split()[0] for x in text.splitlines() if x.startswith("  --")}
-    asks = {"--config", "--connect", "--json", "--key-file", "--log-level", "--help"}
+    asks = {"--config", "--connect", "--json", "--key-file", "--log-level", "--help", "--version"}
     for verb in ("list", "show", "close", "refresh", "purge"):
         done = run("session", verb, "--help")
         assert done.returncode == 0 and options(done.stdout) == asks, (verb, done.stdout, done.stderr)
@@ -401,7 +401,7 @@ def workers_refuse_shapes_that_have_no_use():
 
 @case
 def nothing_is_tuned_without_a_gpu():
-    for args, status, word in (([], 2, "gemm or attention"), (["matrix"], 2, "`matrix'"), (["gemm"], 2, "--output"),
+    for args, status, word in (([], 2, "gemm|attention"), (["matrix"], 2, "`matrix'"), (["gemm"], 2, "--output"),
                                (["gemm", "--output", "x", "--device", "cpu"], 2, "cuda:N"),
                                (["attention", "--output", "x", "--reps", "1"], 2, "--reps"),
                                (["gemm", "--output", "x", "--device", "cuda:99"], 1, "cuda:99"),
