@@ -73,7 +73,7 @@ static void print_options_of(const struct gr_option_table *t, const struct gr_op
 {
     const char *gap = "";
     for (const struct gr_option *r = t->row; r < t->row + t->n_row; r++) {
-        if (!gr_option_is_for(r, c->command) || gr_option_is_word(r, c->command)) {
+        if (!gr_option_is_for(r, c->command) || gr_option_is_word(r, c->command) || r->kind == GR_KIND_WORKERS) {
             continue;
         }
         if (described) {

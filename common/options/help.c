@@ -43,7 +43,7 @@ static void help_group(const struct gr_option_values *v, int group, FILE *out)
     const struct gr_option_table *t = v->table;
     bool any = false;
     for (const struct gr_option *r = t->row; r < t->row + t->n_row; r++) {
-        if (!gr_option_is_for(r, v->called->command) || r->group != group) {
+        if (!gr_option_is_for(r, v->called->command) || r->group != group || r->kind == GR_KIND_WORKERS) {
             continue;
         }
         if (!any) {

@@ -21,19 +21,20 @@
 #define GR_OPTION_LIST_MAX 32   /* values of CHOICES, COUNTS and DEVICES */
 #define GR_OPTION_MAP_MAX 300   /* pairs of a MAP */
 #define GR_OPTION_SECRET_MAX 256
-#define GR_AUTO (-1)  /* the value of an AUTO or COUNTS option that says auto */
-#define GR_UNSET (-1) /* the value of a CHOICE without a default that was not given */
+#define GR_OPTION_WORKERS_MAX 16 /* items of a WORKERS option */
+#define GR_AUTO (-1)             /* the value of an AUTO or COUNTS option that says auto */
+#define GR_UNSET (-1)            /* the value of a CHOICE without a default that was not given */
 
 /* What a value is, with the member that holds it.
  * FLAG: true or false. TEXT: anything. CHOICE: one of the row's choices, by its place there. INT: a whole number.
  * INT_OR_0: 0, or in range. AUTO: auto or a whole number. NUMBER: a real number. SHARE: off or between 0 and 1.
  * DURATION: 500us, 20ms, 2s, 5m, 1h or a plain number of the row's unit; held in nanoseconds. ADDRESS: HOST:PORT, whose
- * port is min at least. ADDRESS_OR_OFF: that or off. DEVICE: cpu or cuda:N. SECRET: a text that is never printed; its
- * row is called NAME-file and takes the path of a file, and the variable without _FILE takes the text itself. REST: all
- * words after `--'.
- * Lists. WORDS: texts, one each time it is given. IDS: token ids up to max, with commas between them, added to those
- * given before. CHOICES, COUNTS (whole numbers, or auto where the row allows it), DEVICES, MAP (ID=NUMBER): commas
- * between them; given again it begins anew. */
+ * port is min at least. ADDRESS_OR_OFF: that, or off, which is NULL. DEVICE: cpu or cuda:N. SECRET: a text that is
+ * never printed; its row is called NAME-file and takes the path of a file, and the variable without _FILE takes the
+ * text itself. REST: all words after `--'. WORKERS: a list of the YAML file alone, whose items say count, host and
+ * device. Lists. WORDS: texts, one each time it is given. IDS: token ids up to max, with commas between them, added to
+ * those given before. CHOICES, COUNTS (whole numbers, or auto where the row allows it), DEVICES, MAP (ID=NUMBER):
+ * commas between them; given again it begins anew. */
 enum gr_option_kind {
     GR_KIND_FLAG,
     GR_KIND_TEXT,
@@ -49,6 +50,7 @@ enum gr_option_kind {
     GR_KIND_DEVICE,
     GR_KIND_SECRET,
     GR_KIND_REST,
+    GR_KIND_WORKERS,
     GR_KIND_WORDS,
     GR_KIND_IDS,
     GR_KIND_CHOICES,
@@ -82,6 +84,19 @@ struct gr_option_secret {
     char text[GR_OPTION_SECRET_MAX]; /* "": none */
 };
 
+/* An item of a YAML list of workers. */
+struct gr_option_worker {
+    int64_t count;
+    const char *host; /* NULL: this one */
+    int device;
+    bool has_device;
+};
+
+struct gr_option_workers {
+    struct gr_option_worker item[GR_OPTION_WORKERS_MAX];
+    int n;
+};
+
 struct gr_option_rest {
     char **word;
     int n;
@@ -101,6 +116,7 @@ struct gr_option_rest {
 #define GR_SLOT_DEVICE int
 #define GR_SLOT_SECRET struct gr_option_secret
 #define GR_SLOT_REST struct gr_option_rest
+#define GR_SLOT_WORKERS struct gr_option_workers
 #define GR_SLOT_WORDS struct gr_option_words
 #define GR_SLOT_IDS struct gr_option_ids
 #define GR_SLOT_CHOICES struct gr_option_list
@@ -247,6 +263,14 @@ GR_NODISCARD enum gr_status gr_option_set(struct gr_option_values *v, const stru
 /* A SECRET by its text, not by a file. */
 GR_NODISCARD enum gr_status gr_option_set_secret(struct gr_option_values *v, const struct gr_option *option,
                                                  const char *what, const char *text, enum gr_option_source source);
+/* The next item of a WORKERS list. GR_ELIMIT: there are too many (logged). */
+GR_NODISCARD enum gr_status gr_option_add_worker(struct gr_option_values *v, const struct gr_option *option,
+                                                 const char *what, struct gr_option_worker **out);
+/* Sets a member of an item by its key. GR_ENOTFOUND: there is no such key; GR_EINVAL: logged. */
+GR_NODISCARD enum gr_status gr_option_set_worker(struct gr_option_worker *w, const char *key, const char *what,
+                                                 const char *value);
+/* The keys of an item; NULL after the last. */
+extern const char *const gr_option_worker_keys[];
 /* The value as a text that gr_option_set() would take; NULL: there is none, or it is a list, or secret. text: used
  * where it is a number. */
 const char *gr_option_text(const struct gr_option_values *v, const struct gr_option *option, char text[static 64]);

@@ -55,7 +55,7 @@ static enum gr_status read_environment(struct gr_option_values *v)
     for (const struct gr_option *r = t->row; r < t->row + t->n_row && t->in_environment; r++) {
         char name[64];
         gr_option_environment(r, name);
-        if (name[0] == '\0' || (r->commands & ~r->positional & v->called->command) == 0) {
+        if (name[0] == '\0' || (r->commands & ~r->positional & v->called->command) == 0 || r->kind == GR_KIND_WORKERS) {
             continue;
         }
         const char *value = getenv(name);
@@ -120,7 +120,7 @@ static enum gr_status complain(const struct gr_option_values *v, const struct wo
         return GR_EINVAL;
     }
     for (const struct gr_option *r = t->row; r < t->row + t->n_row; r++) {
-        if ((r->commands & ~r->positional & v->called->command) != 0) {
+        if ((r->commands & ~r->positional & v->called->command) != 0 && r->kind != GR_KIND_WORKERS) {
             gr_suggest_offer(&near, r->name);
         }
     }

@@ -52,6 +52,10 @@ static void print_code(const char *text, FILE *out)
 static void print_name(const struct gr_option *r, FILE *out)
 {
     const bool word = (r->commands & ~r->positional) == 0;
+    if (r->kind == GR_KIND_WORKERS) {
+        fprintf(out, "|  | "); /* the key says it */
+        return;
+    }
     fprintf(out, "| `%s%s%s", word ? "" : "--", word ? "" : r->name, word || r->argument == NULL ? "" : " ");
     print_text(r->argument != NULL ? r->argument : "", out);
     fprintf(out, "`");

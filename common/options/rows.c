@@ -7,7 +7,7 @@
 const struct gr_option *gr_option_find(const struct gr_option_table *t, unsigned command, const char *name, size_t len)
 {
     for (const struct gr_option *r = t->row; r < t->row + t->n_row; r++) {
-        if ((r->commands & ~r->positional & command) != 0 && strlen(r->name) == len &&
+        if ((r->commands & ~r->positional & command) != 0 && r->kind != GR_KIND_WORKERS && strlen(r->name) == len &&
             memcmp(r->name, name, len) == 0) {
             return r;
         }

@@ -228,10 +228,11 @@ static enum gr_status take_address(const struct gr_option *option, const char *w
                                    const char **out)
 {
     struct gr_address unused;
-    if (option->kind == GR_KIND_ADDRESS || strcmp(value, "off") != 0) {
+    const bool off = option->kind == GR_KIND_ADDRESS_OR_OFF && strcmp(value, "off") == 0;
+    if (!off) {
         GR_TRY(gr_address_parse(what, value, (unsigned)option->min, &unused));
     }
-    *out = value;
+    *out = off ? NULL : value;
     return GR_OK;
 }
 
@@ -409,6 +410,9 @@ static enum gr_status store(struct gr_option_values *v, const struct gr_option *
     case GR_KIND_REST:
         log_error("%s is what follows `--' on the command line", what);
         return GR_EINVAL;
+    case GR_KIND_WORKERS:
+        log_error("%s is a list of items with count, host and device", what);
+        return GR_EINVAL;
     case GR_KIND_WORDS:
         return add_word(option, what, value, slot);
     case GR_KIND_IDS:
@@ -474,6 +478,43 @@ enum gr_status gr_option_set_secret(struct gr_option_values *v, const struct gr_
     *by = (uint8_t)source;
     return keep_secret(what, text, strlen(text), (void *)((char *)v + option->at));
 }
+
+/* ---- workers ---- */
+
+const char *const gr_option_worker_keys[] = {"count", "host", "device", NULL};
+
+enum gr_status gr_option_add_worker(struct gr_option_values *v, const struct gr_option *option, const char *what,
+                                    struct gr_option_worker **out)
+{
+    struct gr_option_workers *list = (void *)((char *)v + option->at);
+    if (list->n == GR_OPTION_WORKERS_MAX) {
+        (void)too_many(what, GR_OPTION_WORKERS_MAX);
+        return GR_ELIMIT;
+    }
+    v->source[option - v->table->row] = GR_FROM_YAML;
+    *out = &list->item[list->n++];
+    **out = (struct gr_option_worker){.count = 1};
+    return GR_OK;
+}
+
+enum gr_status gr_option_set_worker(struct gr_option_worker *w, const char *key, const char *what, const char *value)
+{
+    static const struct gr_option count = {.kind = GR_KIND_INT, .min = 1, .max = 1024};
+    if (strcmp(key, "count") == 0) {
+        return parse_number(&count, value, &w->count) ? GR_OK : bad_value(&count, what, value);
+    }
+    if (strcmp(key, "host") == 0) {
+        w->host = value;
+        return GR_OK;
+    }
+    if (strcmp(key, "device") == 0) {
+        w->has_device = true;
+        return gr_device_parse(what, value, &w->device);
+    }
+    return GR_ENOTFOUND;
+}
+
+/* ---- back to a text ---- */
 
 /* In the largest unit that says it in whole numbers. */
 static const char *duration_text(int64_t ns, char text[static 64])

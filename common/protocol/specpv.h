@@ -41,15 +41,4 @@ static inline const char *gr_specpv_mode_name(uint32_t mode)
     return mode <= GR_SPECPV_AUTO ? names[mode] : NULL;
 }
 
-/* -1: no such mode. */
-static inline int gr_specpv_mode_by_name(const char *name)
-{
-    for (uint32_t i = 0; gr_specpv_mode_name(i) != NULL; i++) {
-        if (strcmp(name, gr_specpv_mode_name(i)) == 0) {
-            return (int)i;
-        }
-    }
-    return -1;
-}
-
 #endif

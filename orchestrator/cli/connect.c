@@ -224,5 +224,8 @@ int gr_connect_run(struct gr_options *o)
 int gr_connect_open(struct gr_options *o)
 {
     o->keep = true;
+    if (!gr_option_from_cli(o, GR_OPTION_max_tokens)) { /* a file or a variable says it for turns that answer */
+        o->max_tokens = 1;
+    }
     return run(o, true);
 }

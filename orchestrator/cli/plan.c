@@ -12,6 +12,7 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <string.h>
+#include <unistd.h>
 
 static enum gr_status not_built(const char *what)
 {
@@ -145,6 +146,54 @@ static void choose_tree(const struct gr_options *o, struct gr_plan *p)
     p->draft_ahead = (enum gr_ahead)o->draft_ahead;
 }
 
+static bool is_this_host(const char *host)
+{
+    static const char *const names[] = {"localhost", "127.0.0.1", "::1"};
+    char own[256] = "";
+    bool found = host == NULL || (gethostname(own, sizeof(own) - 1) == 0 && strcmp(host, own) == 0);
+    for (size_t i = 0; i < GR_ARRAY_LEN(names); i++) {
+        found = found || strcmp(host, names[i]) == 0;
+    }
+    return found;
+}
+
+/* A list of workers of the YAML file may name what this version can start: one, on this host. Its device is that of the
+ * section's key. */
+static enum gr_status take_workers(struct gr_options *o, enum gr_option_id list, const struct gr_option_workers *w,
+                                   enum gr_option_id device)
+{
+    const char *name = gr_option_rows[list].yaml;
+    int64_t n = 0;
+    char text[64];
+    for (int i = 0; i < w->n; i++) {
+        n += w->item[i].count;
+        if (!is_this_host(w->item[i].host)) {
+            log_error("%s: host %s is not this one, and this version starts workers on its own host alone", name,
+                      w->item[i].host);
+            return GR_EINVAL;
+        }
+    }
+    if (n > 1) {
+        log_error("%s: %" PRId64 " workers are asked for, and this version starts one", name, n);
+        return GR_EINVAL;
+    }
+    if (n == 0 || !w->item[0].has_device) {
+        return GR_OK;
+    }
+    if (o->values.source[device] == GR_FROM_YAML) {
+        log_error("%s: its device is said by %s, too; one of them is enough", name, gr_option_rows[device].yaml);
+        return GR_EINVAL;
+    }
+    snprintf(text, sizeof(text), w->item[0].device == GR_DEVICE_CPU ? "cpu" : "cuda:%d", w->item[0].device);
+    return gr_option_set(&o->values, &gr_option_rows[device], name, text, GR_FROM_YAML);
+}
+
+static enum gr_status take_lists(struct gr_options *o)
+{
+    GR_TRY(take_workers(o, GR_OPTION_targets, &o->targets, GR_OPTION_target_device));
+    return take_workers(o, GR_OPTION_drafts, &o->drafts, GR_OPTION_draft_device);
+}
+
 enum gr_status gr_plan_local(struct gr_options *o, struct gr_plan *plan_out)
 {
     struct gr_plan p = {0};
@@ -152,10 +201,15 @@ enum gr_status gr_plan_local(struct gr_options *o, struct gr_plan *plan_out)
         log_error("--model DIR is needed; see graft %s --help", o->values.called->word);
         return GR_EINVAL;
     }
+    GR_TRY(take_lists(o));
     choose_specpv(o, &p);
     GR_TRY(check_features(o));
     GR_TRY(choose_transport(o, &p));
     GR_TRY(choose_method(o, &p));
+    if (o->drafts.n > 0 && o->draft == NULL) {
+        log_error("drafts: draft workers are asked for, and no draft model is named (--draft, draft.model)");
+        return GR_EINVAL;
+    }
     GR_TRY(check_devices(o, &p));
     GR_TRY(check_rdma(o, &p));
     choose_tree(o, &p);

@@ -89,8 +89,8 @@ static enum gr_status unknown_key(const struct gr_option_table *t, const char *p
 
 static enum gr_status unknown_section(const char *path, const yaml_node_t *at, const char *name)
 {
-    static const char *const sections[] = {"orchestrator", "target",  "draft",
-                                           "transport",    "session", "speculative_config"};
+    static const char *const sections[] = {"orchestrator", "target",  "draft",  "transport",
+                                           "session",      "targets", "drafts", "speculative_config"};
     struct gr_suggest near = {.word = name, .len = strlen(name)};
     for (size_t i = 0; i < GR_ARRAY_LEN(sections); i++) {
         gr_suggest_offer(&near, sections[i]);
@@ -155,6 +155,25 @@ static enum gr_status apply_list(const char *path, yaml_document_t *doc, const y
     return GR_OK;
 }
 
+/* {7: 1.5, 11: -1} as 7=1.5 and 11=-1. */
+static enum gr_status apply_map(const char *path, yaml_document_t *doc, const yaml_node_t *map, const struct key *k,
+                                struct gr_option_values *v)
+{
+    for (const yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top; p++) {
+        const yaml_node_t *key = yaml_document_get_node(doc, p->key);
+        const yaml_node_t *value = yaml_document_get_node(doc, p->value);
+        char what[4400], pair[128];
+        if (scalar(key) == NULL || scalar(value) == NULL) {
+            return complain(path, key, "ids and numbers are wanted in", k->option->yaml);
+        }
+        snprintf(what, sizeof(what), "%.4096s:%zu:%zu: %s", path, key->start_mark.line + 1, key->start_mark.column + 1,
+                 k->option->yaml);
+        snprintf(pair, sizeof(pair), "%s=%s", scalar(key), scalar(value));
+        GR_TRY(gr_option_set(v, k->option, what, pair, GR_FROM_YAML));
+    }
+    return GR_OK;
+}
+
 /* A NUL byte would end a value early, unseen. */
 static enum gr_status check_bytes(const char *path, const yaml_document_t *doc)
 {
@@ -214,6 +233,10 @@ static enum gr_status read_section(const char *path, yaml_document_t *doc, const
         if (is_null(value)) {
             continue;
         }
+        if (k.option->kind == GR_KIND_MAP && value->type == YAML_MAPPING_NODE) {
+            GR_TRY(apply_map(path, doc, value, &k, v));
+            continue;
+        }
         if (gr_option_is_list(k.option) && value->type == YAML_SEQUENCE_NODE) {
             GR_TRY(apply_list(path, doc, value, name, &k, v));
             continue;
@@ -224,6 +247,91 @@ static enum gr_status read_section(const char *path, yaml_document_t *doc, const
         GR_TRY(apply(path, value, &k, v));
     }
     return GR_OK;
+}
+
+/* ---- lists of workers ---- */
+
+static const struct gr_option *find_list(const struct gr_option_table *t, const char *name)
+{
+    for (const struct gr_option *r = t->row; r < t->row + t->n_row; r++) {
+        if (r->kind == GR_KIND_WORKERS && r->yaml != NULL && strcmp(r->yaml, name) == 0) {
+            return r;
+        }
+    }
+    return NULL;
+}
+
+static enum gr_status unknown_item_key(const char *path, const yaml_node_t *at, const char *name)
+{
+    struct gr_suggest near = {.word = name, .len = strlen(name)};
+    for (int i = 0; gr_option_worker_keys[i] != NULL; i++) {
+        gr_suggest_offer(&near, gr_option_worker_keys[i]);
+    }
+    return unknown(path, at, "key", &near);
+}
+
+static enum gr_status read_item(const char *path, yaml_document_t *doc, const char *list, const yaml_node_t *map,
+                                struct gr_option_worker *w)
+{
+    for (const yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top; p++) {
+        const yaml_node_t *key = yaml_document_get_node(doc, p->key);
+        const yaml_node_t *value = yaml_document_get_node(doc, p->value);
+        const char *name = scalar(key);
+        char what[4400];
+        if (name == NULL) {
+            return complain(path, key, "unknown key", "(not a word)");
+        }
+        if (seen_before(doc, map, p, name)) {
+            return complain(path, key, "given twice:", name);
+        }
+        if (scalar(value) == NULL) {
+            return complain(path, value, "a single value is wanted for", name);
+        }
+        snprintf(what, sizeof(what), "%.4096s:%zu:%zu: %s.%s", path, value->start_mark.line + 1,
+                 value->start_mark.column + 1, list, name);
+        const enum gr_status st = gr_option_set_worker(w, name, what, scalar(value));
+        if (st != GR_OK) {
+            return st == GR_ENOTFOUND ? unknown_item_key(path, key, name) : st;
+        }
+    }
+    return GR_OK;
+}
+
+static enum gr_status read_list(const char *path, yaml_document_t *doc, const struct gr_option *option,
+                                const yaml_node_t *list, struct gr_option_values *v)
+{
+    if (list->type != YAML_SEQUENCE_NODE) {
+        return complain(path, list, "a list of workers, with count, host and device, is wanted for", option->yaml);
+    }
+    for (const yaml_node_item_t *i = list->data.sequence.items.start; i < list->data.sequence.items.top; i++) {
+        const yaml_node_t *item = yaml_document_get_node(doc, *i);
+        struct gr_option_worker *w = NULL;
+        if (item->type != YAML_MAPPING_NODE) {
+            return complain(path, item, "count, host and device are wanted in each item of", option->yaml);
+        }
+        if (gr_option_add_worker(v, option, option->yaml, &w) != GR_OK) {
+            return GR_EINVAL;
+        }
+        GR_TRY(read_item(path, doc, option->yaml, item, w));
+    }
+    return GR_OK;
+}
+
+/* One top-level key: a section, or a list of workers. */
+static enum gr_status read_part(const char *path, yaml_document_t *doc, const char *name, const yaml_node_t *value,
+                                struct gr_option_values *v)
+{
+    const struct gr_option *list = find_list(v->table, name);
+    if (is_null(value)) {
+        return GR_OK;
+    }
+    if (list != NULL) {
+        return read_list(path, doc, list, value, v);
+    }
+    if (value->type != YAML_MAPPING_NODE) {
+        return complain(path, value, "keys are wanted in section", name);
+    }
+    return read_section(path, doc, name, value, v);
 }
 
 static enum gr_status read_document(const char *path, yaml_document_t *doc, struct gr_option_values *v)
@@ -244,19 +352,13 @@ static enum gr_status read_document(const char *path, yaml_document_t *doc, stru
         if (name == NULL) {
             return complain(path, key, "unknown section", "(not a word)");
         }
-        if (!is_section(v->table, name)) {
+        if (!is_section(v->table, name) && find_list(v->table, name) == NULL) {
             return unknown_section(path, key, name);
         }
         if (seen_before(doc, root, p, name)) {
             return complain(path, key, "given twice:", name);
         }
-        if (is_null(value)) {
-            continue;
-        }
-        if (value->type != YAML_MAPPING_NODE) {
-            return complain(path, value, "keys are wanted in section", name);
-        }
-        GR_TRY(read_section(path, doc, name, value, v));
+        GR_TRY(read_part(path, doc, name, value, v));
     }
     return GR_OK;
 }
@@ -363,7 +465,7 @@ int gr_options_load(struct gr_options *o, int argc, char **argv, struct gr_yaml_
     if (st != GR_OK) {
         return gr_report_failure(o, st == GR_EINVAL || st == GR_EFORMAT ? 2 : 1); /* what it says; or it says nothing */
     }
-    if (o->http != NULL && strcmp(o->http, "off") != 0) {
+    if (o->http != NULL) {
         log_error(
             "--http %s: the HTTP API is not in this version of graft; use `graft serve' with `graft run --connect' or "
             "`graft session', or --http off",

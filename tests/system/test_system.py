@@ -196,6 +196,28 @@ def a_prompt_is_given_once():
 
 
 @case
+def lists_of_workers_in_a_file():
+    """`targets' and `drafts' may name what this version starts: one of each, on this host."""
+    with tempfile.TemporaryDirectory() as d:
+        path = os.path.join(d, "c.yaml")
+
+        def config(text):
+            with open(path, "w", encoding="utf-8") as f:
+                f.write(f"target:\n  model: {TARGET}\n" + text)
+        config(f"draft:\n  model: {DRAFT}\ntargets:\n- count: 1\n  device: cpu\ndrafts:\n- host: localhost\n")
+        out = json.loads(run("run", "--json", "--config", path, "--prompt", "x", "--max-tokens", "4").stdout)
+        assert len(out["token_ids"]) == 4, out
+        for text, words in (("targets:\n- count: 2\n", "targets: 2 workers are asked for, and this version starts one"),
+                            ("targets: [{}, {}]\n", "targets: 2 workers"),
+                            ("targets:\n- host: elsewhere.example\n", "elsewhere.example is not this one"),
+                            ("drafts: [{}]\n", "no draft model is named"),
+                            ("  device: cpu\ntargets:\n- device: cpu\n", "target.device, too"),
+                            ("targets:\n- devise: cpu\n", f"{path}:4:3: unknown key `devise' (did you mean device?)")):
+            config(text)
+            refused(["--config", path, "--prompt", "x"], 2, words)
+
+
+@case
 def sessions_have_their_own_options():
     options = lambda text: {x.split()[0] for x in text.splitlines() if x.startswith("  --")}
     asks = {"--config", "--connect", "--json", "--key-file", "--log-level", "--help", "--version"}

@@ -157,7 +157,7 @@ static void options(const struct program *p)
         bool any = false;
         for (int i = 0; i < p->table->n_row; i++) {
             const struct gr_option *r = &p->table->row[i];
-            if (r->group != g || !gr_option_is_for(r, commands_of(p))) {
+            if (r->group != g || !gr_option_is_for(r, commands_of(p)) || r->kind == GR_KIND_WORKERS) {
                 continue;
             }
             if (!any) {

@@ -292,6 +292,59 @@ static void test_suggestions(void **state)
     assert_null(empty.best);
 }
 
+/* A choice is a number from its first reading on: the enum that a program compares it with has the same order. */
+static void test_choices_are_their_enums(void **state)
+{
+    static const struct {
+        enum gr_option_id id;
+        int value;
+        const char *text;
+    } choices[] = {
+        {GR_OPTION_method, GR_METHOD_NONE, "none"},
+        {GR_OPTION_method, GR_METHOD_DRAFT_MODEL, "draft_model"},
+        {GR_OPTION_method, GR_METHOD_EAGLE3, "eagle3"},
+        {GR_OPTION_ship_features, GR_FEATURES_FUSED, "fused"},
+        {GR_OPTION_ship_features, GR_FEATURES_RAW, "raw"},
+        {GR_OPTION_tree_shape, GR_CHOICE_DYNAMIC, "dynamic"},
+        {GR_OPTION_tree_shape, GR_CHOICE_CHAIN, "chain"},
+        {GR_OPTION_draft_ahead, GR_CHOICE_AHEAD_OFF, "off"},
+        {GR_OPTION_draft_ahead, GR_CHOICE_AHEAD_ON, "on"},
+        {GR_OPTION_draft_ahead, GR_CHOICE_AHEAD_AUTO, "auto"},
+        {GR_OPTION_specpv, GR_CHOICE_SPECPV_OFF, "off"},
+        {GR_OPTION_specpv, GR_CHOICE_SPECPV_LOSSY, "lossy"},
+        {GR_OPTION_specpv, GR_CHOICE_SPECPV_EXACT, "exact"},
+        {GR_OPTION_specpv, GR_CHOICE_SPECPV_AUTO, "auto"},
+        {GR_OPTION_specpv, GR_CHOICE_SPECPV_ON, "on"},
+        {GR_OPTION_specpv_mode, GR_SPECPV_LOSSY - GR_SPECPV_LOSSY, "lossy"},
+        {GR_OPTION_specpv_mode, GR_SPECPV_EXACT - GR_SPECPV_LOSSY, "exact"},
+        {GR_OPTION_specpv_mode, GR_SPECPV_AUTO - GR_SPECPV_LOSSY, "auto"},
+        {GR_OPTION_views, GR_VIEWS_OFF, "off"},
+        {GR_OPTION_views, GR_VIEWS_ON, "on"},
+        {GR_OPTION_specpv_score_reduce, GR_REDUCE_MEAN, "mean"},
+        {GR_OPTION_specpv_score_reduce, GR_REDUCE_MAX, "max"},
+        {GR_OPTION_transport, GR_CHOICE_LOOP, "loop"},
+        {GR_OPTION_transport, GR_CHOICE_SHM, "shm"},
+        {GR_OPTION_transport, GR_CHOICE_TCP, "tcp"},
+        {GR_OPTION_transport, GR_CHOICE_VERBS, "verbs"},
+        {GR_OPTION_verbs_mode, GR_VERBS_ONE_SIDED, "one_sided"},
+        {GR_OPTION_verbs_mode, GR_VERBS_TWO_SIDED, "two_sided"},
+        {GR_OPTION_shell, GR_SHELL_BASH, "bash"},
+        {GR_OPTION_shell, GR_SHELL_ZSH, "zsh"},
+    };
+    size_t n = 0;
+    (void)state;
+    for (size_t i = 0; i < GR_ARRAY_LEN(choices); i++) {
+        assert_string_equal(gr_option_rows[choices[i].id].choices[choices[i].value], choices[i].text);
+    }
+    for (const struct gr_option *r = gr_option_rows; r < gr_option_rows + GR_N_OPTION; r++) {
+        const bool by_name = strcmp(r->name, "cpu-kernels") == 0 || strcmp(r->name, "log-level") == 0;
+        for (int i = 0; r->choices != NULL && !by_name && r->choices[i] != NULL; i++) {
+            n++;
+        }
+    }
+    assert_int_equal(n, GR_ARRAY_LEN(choices)); /* none is left out */
+}
+
 /* What a command line may hold at most once: no command takes two rows of one name, letter, variable or YAML key. */
 static void test_table_is_sound(void **state)
 {
@@ -336,6 +389,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_table_is_sound),
+        cmocka_unit_test(test_choices_are_their_enums),
         cmocka_unit_test(test_every_row_keeps_its_range),
         cmocka_unit_test(test_no_kind_takes_junk),
         cmocka_unit_test(test_kinds),
