@@ -11,6 +11,7 @@
 #include "bench/bench.h"
 #include "bench/group.h"
 #include "common/base/log.h"
+#include "common/process/program.h"
 #include "model/load/expand.h"
 
 #include <math.h>
@@ -259,18 +260,19 @@ static void choose_rows(struct bench *b)
     }
 }
 
-static bool prepare(struct bench *b)
+static enum gr_status prepare(struct bench *b)
 {
     b->n_rep = (int)b->o.reps;
     b->temperature = b->o.temperature;
     b->of_prompts = gr_prompt_set_options_of(&b->o);
     b->of_prompts.max_tokens = (uint32_t)b->o.max_tokens;
-    if (gr_pair_config_of(&b->o, &b->pair, &b->geometry) != GR_OK || !choose_engines(b)) {
-        return false;
+    GR_TRY(gr_pair_config_of(&b->o, &b->pair, &b->geometry));
+    if (!choose_engines(b)) {
+        return GR_EINVAL;
     }
     b->of_prompts.model = b->pair.target;
     choose_rows(b);
-    return true;
+    return GR_OK;
 }
 
 int gr_bench_e2e(int argc, char **argv)
@@ -280,11 +282,15 @@ int gr_bench_e2e(int argc, char **argv)
         return gr_bench_long(argc, argv);
     }
     const int status = gr_bench_options_read(&b.o, GR_BENCH_E2E, argc, argv);
-    if (status >= 0 || !prepare(&b)) {
-        return status >= 0 ? status : 2;
+    if (status >= 0) {
+        return status;
+    }
+    enum gr_status st = prepare(&b);
+    if (st != GR_OK) {
+        return gr_program_refused(st);
     }
     signal(SIGPIPE, SIG_IGN);
-    const enum gr_status st = sodium_init() < 0 ? GR_EIO : run(&b);
+    st = sodium_init() < 0 ? GR_EIO : run(&b);
     for (int i = 0; i < b.n_engine && b.engine[i].started; i++) {
         gr_group_stop(&b.engine[i].group);
     }
@@ -292,5 +298,5 @@ int gr_bench_e2e(int argc, char **argv)
         print_table(&b, gr_bench_format(&b.o));
     }
     gr_prompt_set_free(&b.prompts);
-    return st == GR_OK ? 0 : st == GR_EINVAL ? 2 : 1;
+    return st == GR_OK ? 0 : gr_program_refused(st);
 }

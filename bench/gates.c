@@ -91,9 +91,13 @@ static json_t *rows_of(const json_t *printed)
 static enum gr_status load_results(struct gates *g, const char *path)
 {
     json_error_t error;
+    if (access(path, R_OK) != 0) {
+        log_error("--results %s: %s", path, strerror(errno));
+        return GR_EIO;
+    }
     const int command = command_of(g, path);
     if (command < 0) {
-        return GR_ENOTFOUND;
+        return GR_EINVAL;
     }
     json_t *saved = json_load_file(path, 0, &error);
     json_t *rows = rows_of(saved);
@@ -179,7 +183,7 @@ static enum gr_status choose_commands(struct gates *g)
         const int i = find_command(g, at, len);
         if (i < 0) {
             log_error("--only: %s has no command \"%.*s\"", g->path, (int)len, at);
-            return GR_ENOTFOUND;
+            return GR_EINVAL;
         }
         g->chosen[i] = true;
         at = at[len] == ',' ? at + len + 1 : NULL;
@@ -348,12 +352,10 @@ int gr_bench_gates(int argc, char **argv)
         return 2;
     }
     g.path = gr_bench_path_of(&g.o, GR_BENCH_OPTION_gates);
-    if (gr_gates_load(g.path, &g.file) != GR_OK) {
-        return 2;
-    }
-    enum gr_status st = make_save_folder(&g);
+    enum gr_status st = gr_gates_load(g.path, &g.file);
+    st = st == GR_OK ? make_save_folder(&g) : st;
     st = st == GR_OK ? take_results(&g) : st;
     st = st == GR_OK ? check(&g, gr_bench_format(&g.o)) : st;
     finish(&g);
-    return st == GR_OK ? 0 : 1;
+    return st == GR_OK ? 0 : gr_program_refused(st);
 }

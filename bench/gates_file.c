@@ -2,6 +2,7 @@
 
 #include "common/base/log.h"
 
+#include <errno.h>
 #include <math.h>
 #include <string.h>
 
@@ -167,14 +168,19 @@ enum gr_status gr_gates_load(const char *path, struct gr_gates_file *out)
     json_error_t error;
     *out = (struct gr_gates_file){.root = json_load_file(path, JSON_REJECT_DUPLICATES, &error)};
     if (out->root == NULL) {
-        log_error("%s:%d:%d: %s", path, error.line, error.column, error.text);
-        return GR_EFORMAT;
+        const bool unread = json_error_code(&error) == json_error_cannot_open_file;
+        if (unread) {
+            log_error("%s: %s", path, strerror(errno));
+        } else {
+            log_error("%s:%d:%d: %s", path, error.line, error.column, error.text);
+        }
+        return unread ? GR_EIO : GR_EINVAL;
     }
     const enum gr_status st = take_all(path, out);
     if (st != GR_OK) {
         gr_gates_free(out);
     }
-    return st;
+    return st == GR_OK ? GR_OK : GR_EINVAL;
 }
 
 void gr_gates_free(struct gr_gates_file *f)

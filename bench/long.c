@@ -14,6 +14,7 @@
 #include "bench/paths.h"
 #include "bench/plot.h"
 #include "common/base/log.h"
+#include "common/process/program.h"
 #include "target_worker/policy/specpv.h"
 
 #include <math.h>
@@ -371,14 +372,14 @@ static bool choose_variants(struct bench *b)
     return ok;
 }
 
-static bool choose_draft(struct bench *b)
+static enum gr_status choose_draft(struct bench *b)
 {
     const char *draft = b->o.draft != NULL ? b->o.draft : gr_bench_path("models/demo/draft");
     if (strcmp(draft, "none") == 0) {
-        return true;
+        return GR_OK;
     }
     b->config.draft = draft;
-    return gr_pair_draft_is_head(draft, &b->config.draft_is_head) == GR_OK;
+    return gr_pair_draft_is_head(draft, &b->config.draft_is_head);
 }
 
 static void take_lists(struct bench *b)
@@ -394,7 +395,7 @@ static void take_lists(struct bench *b)
     }
 }
 
-static bool prepare(struct bench *b)
+static enum gr_status prepare(struct bench *b)
 {
     const struct gr_bench_options *o = &b->o;
     const struct gr_group_tree tree = gr_group_tree_of(o->nodes);
@@ -412,24 +413,29 @@ static bool prepare(struct bench *b)
                                         .temperature = o->temperature,
                                         .threshold = (uint32_t)o->threshold};
     take_lists(b);
-    if (!choose_variants(b) || !choose_draft(b)) {
-        return false;
+    if (!choose_variants(b)) {
+        return GR_EINVAL;
     }
+    GR_TRY(choose_draft(b));
     b->config.n_session = b->n_variant;
-    return o->plot == NULL || gr_plot_check(o->plot) == GR_OK;
+    return o->plot == NULL ? GR_OK : gr_plot_check(o->plot);
 }
 
 int gr_bench_long(int argc, char **argv)
 {
     static struct bench b;
     const int status = gr_bench_options_read(&b.o, GR_BENCH_LONG, argc, argv);
-    if (status >= 0 || !prepare(&b)) {
-        return status >= 0 ? status : 2;
+    if (status >= 0) {
+        return status;
     }
-    const enum gr_status st = run(&b, gr_bench_format(&b.o));
+    enum gr_status st = prepare(&b);
+    if (st != GR_OK) {
+        return gr_program_refused(st);
+    }
+    st = run(&b, gr_bench_format(&b.o));
     gr_long_stop(&b.pair);
     gr_prices_destroy(b.prices);
     gr_long_text_free(&b.text);
     free(b.id);
-    return st == GR_OK ? 0 : 1;
+    return st == GR_OK ? 0 : gr_program_refused(st);
 }

@@ -8,6 +8,7 @@
 #include "bench/bench.h"
 #include "bench/group.h"
 #include "common/base/log.h"
+#include "common/process/program.h"
 
 #include <signal.h>
 #include <sodium.h>
@@ -196,7 +197,7 @@ static bool choose_rows(struct bench *b)
     return fits;
 }
 
-static bool prepare(struct bench *b)
+static enum gr_status prepare(struct bench *b)
 {
     b->n_rep = (int)b->o.reps;
     b->temperature = b->o.temperature;
@@ -204,27 +205,29 @@ static bool prepare(struct bench *b)
     b->tree = gr_group_tree_of(b->o.tree);
     b->of_prompts = gr_prompt_set_options_of(&b->o);
     b->of_prompts.max_tokens = (uint32_t)b->o.max_tokens;
-    if (gr_pair_config_of(&b->o, &b->pair, &b->geometry) != GR_OK) {
-        return false;
-    }
+    GR_TRY(gr_pair_config_of(&b->o, &b->pair, &b->geometry));
     b->of_prompts.model = b->pair.target;
     b->pair.colocated = gr_pair_on_one_gpu(&b->pair);
-    return choose_rows(b);
+    return choose_rows(b) ? GR_OK : GR_EINVAL;
 }
 
 int gr_bench_sessions(int argc, char **argv)
 {
     static struct bench b;
     const int status = gr_bench_options_read(&b.o, GR_BENCH_SESSIONS, argc, argv);
-    if (status >= 0 || !prepare(&b)) {
-        return status >= 0 ? status : 2;
+    if (status >= 0) {
+        return status;
+    }
+    enum gr_status st = prepare(&b);
+    if (st != GR_OK) {
+        return gr_program_refused(st);
     }
     signal(SIGPIPE, SIG_IGN);
-    const enum gr_status st = sodium_init() < 0 ? GR_EIO : run(&b);
+    st = sodium_init() < 0 ? GR_EIO : run(&b);
     gr_group_stop(&b.group);
     if (st == GR_OK) {
         print_table(&b, gr_bench_format(&b.o));
     }
     gr_prompt_set_free(&b.prompts);
-    return st == GR_OK ? 0 : st == GR_EINVAL ? 2 : 1;
+    return st == GR_OK ? 0 : gr_program_refused(st);
 }

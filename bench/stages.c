@@ -8,6 +8,7 @@
 #include "bench/paths.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/process/program.h"
 #include "model/cuda/eagle3.h"
 #include "model/cuda/llama.h"
 #include "common/base/device.h"
@@ -518,8 +519,8 @@ static int measure(struct stage *target, struct stage *head, enum gr_table_forma
 
 /* ---- options ---- */
 
-/* false: logged. tuned: what it points to. */
-static bool read_options(const struct gr_bench_options *o, struct gr_tuned *tuned, struct stage_options *out)
+/* tuned: what it points to. Logged. */
+static enum gr_status read_options(const struct gr_bench_options *o, struct gr_tuned *tuned, struct stage_options *out)
 {
     *out = (struct stage_options){.model = gr_bench_path_of(o, GR_BENCH_OPTION_model),
                                   .head = o->head,
@@ -527,12 +528,10 @@ static bool read_options(const struct gr_bench_options *o, struct gr_tuned *tune
                                   .n_thread = (int)o->threads,
                                   .device = o->device,
                                   .retrieval = (int)o->retrieval};
-    if (gr_geometry_find(o->geometry, &out->geometry) != GR_OK ||
-        gr_tuned_open(o->tuned, o->require_tuned, o->device != GR_DEVICE_CPU, tuned) != GR_OK) {
-        return false;
-    }
+    GR_TRY(gr_geometry_find(o->geometry, &out->geometry));
+    GR_TRY(gr_tuned_open(o->tuned, o->require_tuned, o->device != GR_DEVICE_CPU, tuned));
     out->tuned = tuned->file != NULL ? tuned : NULL;
-    return true;
+    return GR_OK;
 }
 
 static int dump(const struct gr_bench_options *o, const struct stage_options *s)
@@ -552,8 +551,12 @@ int gr_bench_stages(int argc, char **argv)
     struct stage_options s;
     struct gr_tuned tuned;
     const int status = gr_bench_options_read(&o, GR_BENCH_STAGES, argc, argv);
-    if (status >= 0 || !read_options(&o, &tuned, &s)) {
-        return status >= 0 ? status : 2;
+    if (status >= 0) {
+        return status;
+    }
+    const enum gr_status st = read_options(&o, &tuned, &s);
+    if (st != GR_OK) {
+        return gr_program_refused(st);
     }
     if (o.compare != NULL || o.with != NULL) {
         return gr_bench_compare(o.compare, o.with, gr_bench_format(&o));

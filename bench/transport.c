@@ -5,6 +5,7 @@
 #include "bench/bench.h"
 #include "bench/link.h"
 #include "common/base/log.h"
+#include "common/process/program.h"
 #include "common/protocol/wire.h"
 #include "transport/verbs/verbs.h"
 
@@ -227,5 +228,5 @@ int gr_bench_transport(int argc, char **argv)
     }
     gr_links_stop(&b.links);
     free(b.sample);
-    return st == GR_OK ? 0 : 1;
+    return st == GR_OK ? 0 : gr_program_refused(st);
 }

@@ -11,6 +11,7 @@
 #include "bench/tune_gpu.h"
 #include "bench/paths.h"
 #include "common/base/log.h"
+#include "common/process/program.h"
 #include "kernels/cuda/attention/attention.h"
 #include "common/base/device.h"
 #include "model/eagle3_source.h"
@@ -376,5 +377,5 @@ int gr_bench_tune(int argc, char **argv)
     const enum gr_status st = run(&t);
     gr_tune_gpu_close(t.gpu);
     json_decref(t.file);
-    return st == GR_OK ? 0 : 1;
+    return st == GR_OK ? 0 : gr_program_refused(st);
 }

@@ -14,6 +14,7 @@
 #include "model/tokenizer/tokenizer.h"
 #include "transport/worker/worker_options.h"
 #include "transport/worker/worker_io.h"
+#include "transport/worker/worker_signals.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -280,7 +281,7 @@ enum gr_status gr_draft_worker_run(const struct gr_draft_options *options)
         *options->started = st == GR_OK;
     }
     if (st == GR_OK) {
-        st = gr_worker_io_run(w.io);
+        st = gr_worker_signals_run(w.io);
     } else if (st == GR_ECUDA) {
         st = GR_EUNSUPPORTED; /* before it ran: not worth another try */
     }

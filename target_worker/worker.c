@@ -15,6 +15,7 @@
 #include "target_worker/compute/verifier.h"
 #include "transport/worker/worker_options.h"
 #include "transport/worker/worker_io.h"
+#include "transport/worker/worker_signals.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -343,7 +344,7 @@ enum gr_status gr_target_worker_run(const struct gr_target_options *options)
     struct worker w = {.test_fail_pass = options->test_fail_pass};
     enum gr_status st = create(&w, options);
     if (st == GR_OK) {
-        st = gr_worker_io_run(w.io);
+        st = gr_worker_signals_run(w.io);
     } else if (st == GR_ECUDA) {
         st = GR_EUNSUPPORTED; /* before it ran: not worth another try */
     }

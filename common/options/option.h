@@ -281,7 +281,7 @@ bool gr_option_is_list(const struct gr_option *option);
 
 /* ---- help.c ---- */
 
-#define GR_OPTION_STATUSES "0 done, 1 failed, 2 usage, 130 interrupted before it was done."
+#define GR_OPTION_STATUSES "0 done, 1 failed, 2 usage, 130 interrupted (143 terminated) before it was done."
 
 /* group: one by its name, or NULL: all. GR_ENOTFOUND: logged. */
 GR_NODISCARD enum gr_status gr_option_help(const struct gr_option_values *v, const char *group, FILE *out);

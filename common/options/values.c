@@ -214,6 +214,16 @@ static bool parse_number(const struct gr_option *option, const char *value, void
     }
 }
 
+static enum gr_status take_text(const struct gr_option *option, const char *what, const char *value, const char **out)
+{
+    if (option->path != GR_PATH_NONE && value[0] == '\0') {
+        log_error("%s is empty: the path of a %s is wanted", what, option->path == GR_PATH_FILE ? "file" : "folder");
+        return GR_EINVAL;
+    }
+    *out = value;
+    return GR_OK;
+}
+
 static enum gr_status take_choice(const struct gr_option *option, const char *what, const char *value, int *out)
 {
     const int i = find_choice(option, value);
@@ -396,8 +406,7 @@ static enum gr_status store(struct gr_option_values *v, const struct gr_option *
     void *slot = (char *)v + option->at;
     switch (option->kind) {
     case GR_KIND_TEXT:
-        *(const char **)slot = value;
-        return GR_OK;
+        return take_text(option, what, value, slot);
     case GR_KIND_CHOICE:
         return take_choice(option, what, value, slot);
     case GR_KIND_ADDRESS:

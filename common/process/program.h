@@ -2,6 +2,17 @@
 #ifndef GR_COMMON_PROCESS_PROGRAM_H
 #define GR_COMMON_PROCESS_PROGRAM_H
 
+#include "common/base/status.h"
+
+/* Exit statuses of all programs: 0 done, 1 failed, 2 usage, 128 + the signal that cut a command short (130: SIGINT). */
+#define GR_EXIT_USAGE 2
+#define GR_EXIT_SIGNAL 128
+/* Of a command that `st` keeps from its work. GR_EINVAL: a value that somebody gave cannot be, wherever it stood. */
+static inline int gr_program_refused(enum gr_status st)
+{
+    return st == GR_EINVAL ? GR_EXIT_USAGE : 1;
+}
+
 /* Path of `name` ("graft-target") in the folder of the running program; static buffer, valid until the next call. */
 const char *gr_program_sibling(const char *name);
 

@@ -154,7 +154,8 @@ enum gr_status gr_tuned_open(const char *file, bool required, bool on_gpu, struc
         log_error("--tuned %s: there is no model on a GPU here, and CPUs have nothing to tune; leave it out", file);
         return GR_EINVAL;
     }
-    GR_TRY(gr_tuned_load(file, out));
+    const enum gr_status st = gr_tuned_load(file, out);
+    GR_TRY(st == GR_EFORMAT ? GR_EINVAL : st); /* what it says is a bad value; that it cannot be read is none */
     out->required = required;
     return GR_OK;
 }

@@ -1,4 +1,4 @@
-/* The commands of `graft`. Each returns the process's exit status: 0 done, 1 failed, 2 usage. */
+/* The commands of `graft`. Each returns the process's exit status (common/process/program.h). */
 #ifndef GR_ORCHESTRATOR_CLI_COMMANDS_H
 #define GR_ORCHESTRATOR_CLI_COMMANDS_H
 

@@ -197,7 +197,6 @@ static int run(struct gr_options *o, bool print_id)
     enum gr_status st = prepare(&c, o);
     if (st == GR_OK) {
         st = gr_remote_open(o, 0, &c.remote);
-        st = st == GR_EINVAL ? GR_EIO : st; /* what the far end does not like is no usage error */
     }
     if (st != GR_OK) {
         return gr_generation_refuse(&c.g, st);

@@ -3,6 +3,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/out_guard.h"
+#include "common/process/program.h"
 #include "orchestrator/cli/prompt.h"
 #include "orchestrator/cli/report.h"
 
@@ -15,7 +16,6 @@
 #include <unistd.h>
 
 #define DRAWN_SEED_MAX ((1ull << 53) - 1)
-#define SHELL_SIGNAL 128 /* exit status of a command that a signal has ended, less the signal, as shells tell it */
 
 /* ---- the progress line ---- */
 
@@ -422,7 +422,7 @@ static int conclude_interrupted(struct gr_generation *g)
         print_summary(g);
     }
     log_error("interrupted");
-    return SHELL_SIGNAL + g->interrupted;
+    return GR_EXIT_SIGNAL + g->interrupted;
 }
 
 /* The exit status; what is wrong has been logged. */
@@ -433,14 +433,14 @@ static int conclude(struct gr_generation *g)
     }
     if (g->failed) {
         show_held(g);
-        return g->pipe_closed ? SHELL_SIGNAL + SIGPIPE : 1;
+        return g->pipe_closed ? GR_EXIT_SIGNAL + SIGPIPE : g->bad_value ? GR_EXIT_USAGE : 1;
     }
     if (gr_generation_lacks_rdma(g)) {
         log_error("--require-rdma: the turn was over before target and drafter were connected by RDMA");
         return 1;
     }
     if (g->trace_file != NULL && gr_trace_file_write(g->trace_file) != GR_OK) {
-        return gr_out_cut_by() != 0 ? SHELL_SIGNAL + gr_out_cut_by() : 1;
+        return gr_out_cut_by() != 0 ? GR_EXIT_SIGNAL + gr_out_cut_by() : 1;
     }
     if (!g->o->json) {
         print_summary(g);
@@ -474,8 +474,8 @@ int gr_generation_report(struct gr_generation *g)
                                                                   : gr_report_error()};
     const enum gr_status st = gr_report_json(stdout, &r);
     return st == GR_OK          ? status
-           : st == GR_ECANCELED ? SHELL_SIGNAL + gr_out_cut_by()
-           : st == GR_ECLOSED   ? SHELL_SIGNAL + SIGPIPE
+           : st == GR_ECANCELED ? GR_EXIT_SIGNAL + gr_out_cut_by()
+           : st == GR_ECLOSED   ? GR_EXIT_SIGNAL + SIGPIPE
                                 : 1;
 }
 
@@ -484,5 +484,5 @@ int gr_generation_refuse(struct gr_generation *g, enum gr_status st)
     g->failed = true;
     (void)gr_generation_report(g);
     gr_generation_finish(g);
-    return st == GR_EINVAL ? 2 : 1;
+    return gr_program_refused(st);
 }

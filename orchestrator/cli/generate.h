@@ -45,6 +45,7 @@ struct gr_generation {
     double last_gap, gap;     /* logit gap of plain decoding's last pick, and at the first difference */
     bool again;               /* the plain phase is still to come */
     bool stop_sent, failed, progress_shown;
+    bool bad_value;   /* it failed by a value that somebody gave */
     int interrupted;  /* by this signal; 0: by none */
     bool pipe_closed; /* nobody reads standard output any more */
     struct {          /* trees that wait for the end of a line of text, where both are on a terminal */

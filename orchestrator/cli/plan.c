@@ -198,7 +198,8 @@ enum gr_status gr_plan_local(struct gr_options *o, struct gr_plan *plan_out)
 {
     struct gr_plan p = {0};
     if (o->model == NULL) {
-        log_error("--model DIR is needed; see graft %s --help", o->values.called->word);
+        log_error("the model is needed: --model DIR, GRAFT_MODEL or target.model of the YAML file; see graft %s --help",
+                  o->values.called->word);
         return GR_EINVAL;
     }
     GR_TRY(take_lists(o));
@@ -241,7 +242,9 @@ enum gr_status gr_plan_remote(const struct gr_options *o, struct gr_plan *plan_o
     struct gr_plan p = {0};
     GR_TRY(refuse(o, GR_WITH_CONNECT, "the orchestrator at --connect has its own"));
     if (o->model == NULL) {
-        log_error("--model DIR is needed: the prompt is tokenized here, with the target's tokenizer");
+        log_error(
+            "the model is needed: --model DIR, GRAFT_MODEL or target.model of the YAML file; the prompt is tokenized "
+            "here, with the target's tokenizer");
         return GR_EINVAL;
     }
     choose_specpv(o, &p);

@@ -1,6 +1,7 @@
 /* `graft ping` and `graft wait`: is it there, and how far away? */
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/process/program.h"
 #include "orchestrator/cli/commands.h"
 #include "orchestrator/cli/remote.h"
 #include "orchestrator/cli/report.h"
@@ -116,9 +117,10 @@ int gr_command_ping(int argc, char **argv)
     gr_options_default(&o, GR_CMD_PING);
     int status = gr_options_load(&o, argc, argv, &yaml);
     if (status < 0) {
-        status = 1;
-        if (gr_remote_open(&o, 0, &r) == GR_OK) {
-            status = ping_all(&r, &o) == GR_OK ? 0 : 1;
+        const enum gr_status st = gr_remote_open(&o, 0, &r);
+        status = gr_program_refused(st);
+        if (st == GR_OK) {
+            status = gr_remote_status(&r, ping_all(&r, &o));
             gr_remote_close(&r);
         }
         (void)gr_report_failure(&o, status);
@@ -173,9 +175,10 @@ int gr_command_wait(int argc, char **argv)
         struct workers *w = calloc(1, sizeof(*w));
         const uint64_t end_ns = gr_clock_ns() + (uint64_t)o.timeout;
         const bool with_draft = o.draft != NULL && !o.disable_multi_token;
-        status = 1;
-        if (w != NULL && gr_remote_open(&o, (int)(o.timeout / (int64_t)GR_MS), &r) == GR_OK) {
-            status = wait_for_workers(&r, with_draft, end_ns, w) == GR_OK ? 0 : 1;
+        const enum gr_status st = w != NULL ? gr_remote_open(&o, (int)(o.timeout / (int64_t)GR_MS), &r) : GR_ENOMEM;
+        status = gr_program_refused(st);
+        if (st == GR_OK) {
+            status = gr_remote_status(&r, wait_for_workers(&r, with_draft, end_ns, w));
             gr_remote_close(&r);
         }
         free(w);

@@ -3,6 +3,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/out_guard.h"
+#include "common/process/program.h"
 #include "transport/connect/control.h"
 #include "transport/net.h"
 
@@ -92,6 +93,15 @@ void gr_remote_close(struct gr_remote *r)
         close(r->signal_fd);
     }
     *r = (struct gr_remote){.signal_fd = -1};
+}
+
+int gr_remote_status(const struct gr_remote *r, enum gr_status st)
+{
+    if (st == GR_ECANCELED) {
+        log_error("interrupted");
+        return GR_EXIT_SIGNAL + r->signal_number;
+    }
+    return st == GR_OK ? 0 : 1; /* what the far end does not like is no usage error */
 }
 
 static enum gr_status gone(const struct gr_remote *r)

@@ -20,9 +20,11 @@ struct gr_remote {
  * what to do. */
 GR_NODISCARD enum gr_status gr_remote_key(const struct gr_options *o, uint8_t key_out[GR_KEY_BYTES]);
 /* Connects to o->connect (default: the configuration's orchestrator.control, else GR_SERVE_ADDRESS), for patience_ms
- * seconds while nobody listens there. */
+ * while nobody listens there. GR_EINVAL: a value of this side is wrong. */
 GR_NODISCARD enum gr_status gr_remote_open(const struct gr_options *o, int patience_ms, struct gr_remote *out);
 void gr_remote_close(struct gr_remote *r);
+/* The exit status of a command that ended with `st`; that a signal has cut it short is logged. */
+int gr_remote_status(const struct gr_remote *r, enum gr_status st);
 GR_NODISCARD enum gr_status gr_remote_send(struct gr_remote *r, const struct gr_msg *m);
 /* Next message; gr_msg_finish() it. GR_AGAIN: none within timeout_ms (-1: no limit); GR_ECANCELED: a signal came;
  * GR_ECLOSED (logged): the orchestrator is gone. */

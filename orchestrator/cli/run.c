@@ -2,6 +2,7 @@
  * processes (or both in one, for --transport loop), streams, and cleans up whatever happens; with --connect it asks a
  * running orchestrator (connect.h). */
 #include "common/process/children.h"
+#include "common/process/program.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "orchestrator/cli/commands.h"
@@ -141,6 +142,7 @@ static void give_up(struct run *r, const struct gr_child *k)
         snprintf(r->g.why, sizeof(r->g.why), "the %s worker ended with status %d; its lines on standard error say why",
                  k->name, k->exit_status);
     }
+    r->g.bad_value = k->exit_status == GR_EXIT_USAGE;
     gr_generation_fail(&r->g, k->why);
 }
 

@@ -1,5 +1,6 @@
 /* `graft serve`: the orchestrator as a process of its own, for workers and clients, until a signal ends it. */
 #include "common/process/children.h"
+#include "common/process/program.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/out_file.h"
@@ -26,7 +27,7 @@ struct serve {
     int target_child;          /* -1: none */
     struct gr_out_place ready; /* the ready file that was put in place */
     bool ready_due;            /* its FIFO has no reader yet */
-    bool draining, at_once, failed;
+    bool draining, at_once, failed, bad_value;
 };
 
 /* ---- wiring: hub <-> desk <-> machine ---- */
@@ -154,6 +155,7 @@ static void give_up(struct serve *s, const struct gr_child *k)
     gr_desk_fail_turns(s->desk, text);
     gr_hub_pump(s->hub, 0, -1); /* what the clients are told leaves */
     s->failed = true;
+    s->bad_value = k->exit_status == GR_EXIT_USAGE;
 }
 
 static void watch_children(struct serve *s)
@@ -214,7 +216,7 @@ int gr_command_serve(int argc, char **argv)
             pump_until_ended(&s);
         }
         finish(&s);
-        status = st == GR_EINVAL ? 2 : st != GR_OK || s.failed ? 1 : 0;
+        status = st != GR_OK ? gr_program_refused(st) : s.bad_value ? GR_EXIT_USAGE : s.failed ? 1 : 0;
     }
     gr_yaml_config_destroy(yaml);
     return status;

@@ -1,5 +1,6 @@
 /* `graft session ...`: looks at the sessions of a running orchestrator, goes on with them, and ends them. */
 #include "common/base/log.h"
+#include "common/process/program.h"
 #include "common/base/suggest.h"
 #include "orchestrator/cli/commands.h"
 #include "orchestrator/cli/connect.h"
@@ -165,7 +166,7 @@ static int list(struct gr_remote *r, const struct gr_options *o, uint64_t id)
         log_error("out of memory");
         return 1;
     }
-    int status = read_listing(r, l) == GR_OK ? 0 : 1;
+    int status = gr_remote_status(r, read_listing(r, l));
     if (status == 0 && id == 0) {
         status = print_listing(l, o->json);
     } else if (status == 0) {
@@ -191,14 +192,16 @@ static int close_one(struct gr_remote *r, const struct gr_options *o, uint64_t i
     struct gr_msg reply;
     (void)o;
     const struct gr_msg m = {.type = GR_MSG_CLOSE, .session = id};
-    return gr_remote_ask(r, &m, GR_MSG_CLOSED, &reply) == GR_OK ? 0 : 1;
+    return gr_remote_status(r, gr_remote_ask(r, &m, GR_MSG_CLOSED, &reply));
 }
 
 static int refresh(struct gr_remote *r, const struct gr_options *o, uint64_t id)
 {
     struct gr_msg reply;
-    if (gr_remote_ask(r, &(struct gr_msg){.type = GR_MSG_REFRESH, .session = id}, GR_MSG_REFRESHED, &reply) != GR_OK) {
-        return 1;
+    const struct gr_msg m = {.type = GR_MSG_REFRESH, .session = id};
+    const int status = gr_remote_status(r, gr_remote_ask(r, &m, GR_MSG_REFRESHED, &reply));
+    if (status != 0) {
+        return status;
     }
     if (o->json) {
         return dump(json_pack("{s:I}", "refreshed", (json_int_t)reply.n_session));
@@ -211,8 +214,10 @@ static int purge(struct gr_remote *r, const struct gr_options *o, uint64_t id)
 {
     struct gr_msg reply;
     (void)id;
-    if (gr_remote_ask(r, &(struct gr_msg){.type = GR_MSG_PURGE}, GR_MSG_PURGED, &reply) != GR_OK) {
-        return 1;
+    const struct gr_msg m = {.type = GR_MSG_PURGE};
+    const int status = gr_remote_status(r, gr_remote_ask(r, &m, GR_MSG_PURGED, &reply));
+    if (status != 0) {
+        return status;
     }
     if (o->json) {
         return dump(json_pack("{s:I}", "purged", (json_int_t)reply.n_session));
@@ -238,8 +243,9 @@ static int run_verb(const struct verb *v, struct gr_options *o)
     if (v->ask == NULL) {
         return v->command == GR_CMD_SEND ? gr_connect_run(o) : gr_connect_open(o);
     }
-    if (gr_remote_open(o, 0, &r) != GR_OK) {
-        return gr_report_failure(o, 1);
+    const enum gr_status st = gr_remote_open(o, 0, &r);
+    if (st != GR_OK) {
+        return gr_report_failure(o, gr_program_refused(st));
     }
     const int status = v->ask(&r, o, (uint64_t)o->session);
     gr_remote_close(&r);
@@ -258,15 +264,18 @@ static const struct verb *find_verb(const char *name)
 
 static int unknown_verb(const char *word)
 {
+    static const char verbs_text[] = "list, show ID, open, send ID, close ID, refresh [ID] or purge";
     struct gr_suggest near = {.word = word, .len = strlen(word)};
     char meant[96];
+    if (word[0] == '\0') {
+        log_error("graft session: %s is wanted; see graft session --help", verbs_text);
+        return 2;
+    }
     for (size_t i = 0; i < GR_ARRAY_LEN(verbs); i++) {
         gr_suggest_offer(&near, verbs[i].name);
     }
     gr_suggest_text(&near, "", meant, sizeof(meant));
-    log_error("graft session: one of list, show ID, open, send ID, close ID, refresh [ID], purge is wanted, not "
-              "`%s'%s; see graft session --help",
-              word, meant);
+    log_error("graft session: %s is wanted, not `%s'%s; see graft session --help", verbs_text, word, meant);
     return 2;
 }
 

@@ -1,6 +1,7 @@
 #include "orchestrator/cli/yaml_config.h"
 
 #include "common/base/log.h"
+#include "common/process/program.h"
 #include "common/base/suggest.h"
 #include "orchestrator/cli/report.h"
 
@@ -463,7 +464,7 @@ int gr_options_load(struct gr_options *o, int argc, char **argv, struct gr_yaml_
     }
     const enum gr_status st = o->config != NULL ? gr_yaml_config_load(o->config, &o->values, config_out) : GR_OK;
     if (st != GR_OK) {
-        return gr_report_failure(o, st == GR_EINVAL || st == GR_EFORMAT ? 2 : 1); /* what it says; or it says nothing */
+        return gr_report_failure(o, gr_program_refused(st == GR_EFORMAT ? GR_EINVAL : st)); /* what it says is wrong */
     }
     if (o->http != NULL) {
         log_error(

@@ -44,8 +44,9 @@ int main(int argc, char **argv)
         return status;
     }
     struct gr_draft_options o = draft_options(&options);
-    if (gr_tuned_open(options.tuned, options.require_tuned, o.device != GR_DEVICE_CPU, &tuned) != GR_OK) {
-        return 2;
+    const enum gr_status st = gr_tuned_open(options.tuned, options.require_tuned, o.device != GR_DEVICE_CPU, &tuned);
+    if (st != GR_OK) {
+        return gr_program_refused(st);
     }
     o.tuned = tuned.file != NULL ? &tuned : NULL;
     return gr_supervise_exit_status(gr_draft_worker_run(&o));

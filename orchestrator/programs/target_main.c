@@ -25,7 +25,7 @@ static void *run_draft(void *arg)
     o->started = &started;
     const enum gr_status st = gr_draft_worker_run(o);
     if (st != GR_OK && !started) {
-        _exit(1);
+        _exit(gr_program_refused(st));
     }
     if (st != GR_OK && st != GR_ECLOSED) {    /* closed: the orchestrator is gone, which the target sees as well */
         struct gr_fallbacks of_process = {0}; /* its sessions count the drafter that is gone */
@@ -131,8 +131,9 @@ int main(int argc, char **argv)
     struct gr_target_options o = target_options(&options);
     struct gr_draft_options draft = draft_options(&options);
     const bool on_gpu = o.device != GR_DEVICE_CPU || (draft.model != NULL && draft.device != GR_DEVICE_CPU);
-    if (gr_tuned_open(options.tuned, options.require_tuned, on_gpu, &tuned) != GR_OK) {
-        return 2;
+    const enum gr_status st = gr_tuned_open(options.tuned, options.require_tuned, on_gpu, &tuned);
+    if (st != GR_OK) {
+        return gr_program_refused(st);
     }
     o.tuned = draft.tuned = tuned.file != NULL ? &tuned : NULL;
     return gr_supervise_exit_status(draft.model != NULL ? run_pair(&o, &draft) : gr_target_worker_run(&o));

@@ -93,11 +93,11 @@ def what_cannot_be_done_is_said():
                 (("--context", "512", "--specpv-budgets", "100"), 2, ("100", "16"), None),
                 (("--context", "512", "--reps", "0"), 2, ("--reps", "`0'"), None),
                 (("--context", "512", "--plot", "a.pdf"), 2, ("a.pdf", ".svg"), None),
-                (("--context", "512", "--plot", "a.png"), 2, ("gnuplot", "not installed"), alone),
+                (("--context", "512", "--plot", "a.png"), 1, ("gnuplot", "not installed"), alone),
                 (("--context", "512", "--text", "no/such/*"), 1, ("no/such/*", "--prompts"), None),
                 (("--context", "512", "--text", "tests/golden/long-prompt.txt", "--context", "30k"), 1,
                  ("30720", "--prompts"), None),
-                (("--context", "512", "--draft", "no/such"), 2, ("no/such",), None)):
+                (("--context", "512", "--draft", "no/such"), 1, ("no/such",), None)):
             one_line(bench(*args, env=env), status, *words)
 
 

@@ -256,7 +256,7 @@ def names_of_every_length():
             assert os.listdir(d) == ["a" * n]
             os.unlink(path)
         done = run("run", "--model", TARGET, "--prompt", "x", "--max-tokens", "4000", "--trace-file", "")
-        assert done.returncode != 0 and not done.stdout and "empty name" in done.stderr, done
+        assert done.returncode == 2 and not done.stdout and "--trace-file is empty" in done.stderr, done
 
 
 @case

@@ -512,7 +512,7 @@ def keys():
             one_line(done, "0640", "chmod 600")
         with worker("graft-target", s.folder, s.address) as w:
             _, err = w.communicate(timeout=20 * SLOW)
-            assert w.returncode == 1 and "chmod 600" in err, err
+            assert w.returncode == 2 and "chmod 600" in err, err
         os.chmod(s.folder.key, 0o600)
         assert s.sessions() == []
 

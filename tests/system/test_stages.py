@@ -148,7 +148,7 @@ def unknown_geometry_and_a_stand_alone_draft_are_refused():
     for args, word in ((["--geometry", "llama-9"], "llama-3.2-1b"),
                        (["--geometry", "test-64", "--draft", DRAFT], "stand-alone")):
         done = run("run", "--model", TARGET, "--prompt", "x", *args)
-        assert done.returncode == 1 and word in done.stderr, done
+        assert done.returncode == 2 and word in done.stderr, done
 
 
 @case
@@ -159,7 +159,7 @@ def what_cannot_be_done_is_said():
         out = os.path.join(folder, "x")
         for args, status, word in (
                 (["--require-tuned"], 2, "--tuned FILE"), (["--tuned", out], 2, "no model on a GPU"),
-                (["--tuned", out, "--device", "cuda:0"], 2, out),
+                (["--tuned", out, "--device", "cuda:0"], 1, out),
                 (other, 1, "different prompts"), (missing, 1, "none"), (["--compare", out], 2, "--with"),
                 (["--dump", out, "--head", HEAD, "--model", TARGET], 2, "--ids"),
                 (["--dump", out, "--head", HEAD, "--model", TARGET, "--ids", "1,2,x"], 2, "`x'"),

@@ -310,7 +310,7 @@ static enum gr_status key_from_hex(const char *hex, size_t n, const char *where,
     if (n != 2 * GR_KEY_BYTES || sodium_hex2bin(key, sizeof(key), hex, n, NULL, &bytes, &end) != 0 ||
         bytes != GR_KEY_BYTES || end != hex + n) {
         log_error("%s: the shared key is %d hexadecimal digits", where, 2 * GR_KEY_BYTES);
-        return GR_EFORMAT;
+        return GR_EINVAL;
     }
     memcpy(key_out, key, GR_KEY_BYTES);
     sodium_memzero(key, sizeof(key));
@@ -385,7 +385,11 @@ enum gr_status gr_key_from_env(uint8_t key_out[GR_KEY_BYTES])
 {
     sodium_ready();
     const char *path = getenv("GRAFT_KEY_FILE");
-    if (path != NULL && path[0] != '\0') {
+    if (path != NULL && path[0] == '\0') {
+        log_error("GRAFT_KEY_FILE is set and empty: it is to name the file of the shared key, or to be unset");
+        return GR_EINVAL;
+    }
+    if (path != NULL) {
         return gr_key_from_file(path, key_out);
     }
     const char *hex = getenv("GRAFT_KEY");

@@ -87,5 +87,5 @@ int gr_supervise_exit_status(enum gr_status st)
     if (st == GR_ECLOSED) {
         return getenv(SUPERVISED_VARIABLE) != NULL ? GR_EXIT_ORCHESTRATOR_LOST : 0;
     }
-    return st == GR_OK ? 0 : st == GR_ECUDA ? GR_CHILD_EXIT_AGAIN : 1;
+    return st == GR_OK ? 0 : st == GR_ECUDA ? GR_CHILD_EXIT_AGAIN : gr_program_refused(st);
 }

@@ -4,6 +4,7 @@
 #include "common/base/log.h"
 #include "transport/transport.h"
 #include "transport/verbs/verbs.h"
+#include "transport/worker/worker_signals.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -30,10 +31,11 @@ int gr_worker_options_read(struct gr_options *o, enum gr_command worker, int arg
     }
     if (o->model == NULL || o->join == NULL) {
         gr_option_called(o->values.called, called);
-        log_error("--model and --join are needed; see %s --help", called);
+        log_error("--model and --join (or GRAFT_MODEL, GRAFT_JOIN) are needed; see %s --help", called);
         return 2;
     }
     configure_verbs(o);
+    gr_worker_signals_catch();
     const long long patience_s = (o->join_timeout + (int64_t)GR_S - 1) / (int64_t)GR_S;
     snprintf(patience, sizeof(patience), "%lld", patience_s);
     setenv("GRAFT_JOIN_TIMEOUT", patience, 1); /* which joining reads */
