@@ -78,6 +78,19 @@ static void print_default(const struct gr_option_table *t, const struct gr_optio
     fprintf(out, " | ");
 }
 
+/* The key, and the one that switches between two values. */
+static void print_keys(const struct gr_option *r, FILE *out)
+{
+    const char *on = r->switched_on, *off = r->switched_off;
+    print_code(r->yaml, out);
+    if (r->yaml_switch != NULL) {
+        fprintf(out, "%s`%s` (%s%s%s%s%s)", r->yaml != NULL ? "; " : "", r->yaml_switch, on != NULL ? "true: " : "",
+                on != NULL ? on : "", on != NULL && off != NULL ? ", " : "", off != NULL ? "false: " : "",
+                off != NULL ? off : "");
+    }
+    fprintf(out, " | ");
+}
+
 static void print_row(const struct gr_option_table *t, const struct gr_option *r, bool has_http, FILE *out)
 {
     char variable[64], range[160];
@@ -91,8 +104,7 @@ static void print_row(const struct gr_option_table *t, const struct gr_option *r
     fprintf(out, "%s | ", range);
     print_default(t, r, out);
     if (t->in_environment) {
-        print_code(r->yaml, out);
-        fprintf(out, " | ");
+        print_keys(r, out);
     }
     if (has_http) {
         print_code(r->http, out);
@@ -137,14 +149,17 @@ static void print_part(const struct gr_option_table *t, FILE *out)
 
 void gr_option_page(const struct gr_option_table *const *table, int n_table, FILE *out)
 {
-    fprintf(out, "# Options\n\n"
-                 "`graft options` prints this page from the tables in common/options/table.inc and\n"
-                 "bench/options/table.inc; a test compares them.\n\n"
-                 "The command line goes first, then the variable in the environment, then the key of the YAML file\n"
-                 "that `--config` names, then the default. A bad value is exit status 2 wherever it comes from.\n"
-                 "`list`, `show`, `open`, `send`, `close`, `refresh` and `purge` are verbs of `graft session`.\n"
-                 "`--help GROUP` tells one group. `request` is the name that OpenAI's API and vLLM have for it.\n"
-                 "A time may be written as 500ms, 2s, 5m or 1h; a plain number has the unit of its range.\n");
+    fprintf(out,
+            "# Options\n\n"
+            "`graft options` prints this page from the tables in common/options/table.inc and\n"
+            "bench/options/table.inc; a test compares them.\n\n"
+            "The command line goes first, then the variable in the environment, then the key of the YAML file\n"
+            "that `--config` names, then the default. A bad value is exit status 2 wherever it comes from.\n"
+            "`list`, `show`, `open`, `send`, `close`, `refresh` and `purge` are verbs of `graft session`.\n"
+            "`--help GROUP` tells one group. `request` is the name that OpenAI's API and vLLM have for it.\n"
+            "A time may be written as 500ms, 2s, 5m or 1h; a plain number has the unit of its range.\n\n"
+            "The same tables make the man pages and the completion of shells, which `meson install` puts in\n"
+            "place; without it: `. <(graft completion bash)` or `. <(graft completion zsh)`.\n");
     for (int i = 0; i < table[0]->n_group; i++) {
         print_group(table[0], i, "##", out);
     }
