@@ -149,17 +149,16 @@ static void print_part(const struct gr_option_table *t, FILE *out)
 
 void gr_option_page(const struct gr_option_table *const *table, int n_table, FILE *out)
 {
-    fprintf(out,
-            "# Options\n\n"
-            "`graft options` prints this page from the tables in common/options/table.inc and\n"
-            "bench/options/table.inc; a test compares them.\n\n"
-            "The command line goes first, then the variable in the environment, then the key of the YAML file\n"
-            "that `--config` names, then the default. A bad value is exit status 2 wherever it comes from.\n"
-            "`list`, `show`, `open`, `send`, `close`, `refresh` and `purge` are verbs of `graft session`.\n"
-            "`--help GROUP` tells one group. `request` is the name that OpenAI's API and vLLM have for it.\n"
-            "A time may be written as 500ms, 2s, 5m or 1h; a plain number has the unit of its range.\n\n"
-            "The same tables make the man pages and the completion of shells, which `meson install` puts in\n"
-            "place; without it: `. <(graft completion bash)` or `. <(graft completion zsh)`.\n");
+    fprintf(out, "# Options\n\n"
+                 "`graft options` prints this page from the tables in common/options/table.inc and\n"
+                 "bench/options/table.inc; a test compares them.\n\n"
+                 "The command line goes first, then the variable in the environment, then the key of the YAML file\n"
+                 "that `--config` names, then the default. A bad value is exit status 2 wherever it comes from.\n"
+                 "`list`, `show`, `open`, `send`, `close`, `refresh` and `purge` are verbs of `graft session`.\n"
+                 "`--help GROUP` tells one group. `request` is the name that OpenAI's API and vLLM have for it.\n"
+                 "A time may be written as 500ms, 2s, 5m or 1h; a plain number has the unit of its range.\n\n"
+                 "The same tables make the man pages and the completion of shells, which `meson install` puts in\n"
+                 "place; without it: `. <(graft completion bash)` or `. <(graft completion zsh)`.\n");
     for (int i = 0; i < table[0]->n_group; i++) {
         print_group(table[0], i, "##", out);
     }

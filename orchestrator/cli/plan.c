@@ -24,7 +24,14 @@ static enum gr_status not_built(const char *what)
 static enum gr_status check_head(const struct gr_options *o, const struct gr_hf_config *head)
 {
     struct gr_hf_config target;
+    int n = 0, layer[GR_CAPTURE_MAX];
     GR_TRY(gr_hf_config_load(o->model, &target));
+    GR_TRY(o->capture_layers != NULL ? gr_capture_parse(o->capture_layers, &n, layer) : GR_OK);
+    if (n > 0 && layer[n - 1] > target.n_layer) { /* they rise */
+        log_error("--capture-layers: there is no input of layer %d, %s has %d layers", layer[n - 1], o->model,
+                  target.n_layer);
+        return GR_EINVAL;
+    }
     return gr_head_fit_check_config(o->draft, head, o->model, &target);
 }
 

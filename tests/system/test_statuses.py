@@ -47,7 +47,7 @@ CASES = [
     ((*RUN, "--stop-token-ids", "99999999"), {}, None, 2, "`99999999' is not a token id from 0 to"),
     ((*RUN, "--stop-token-ids", "4096"), {}, None, 2, "the vocabulary has ids 0 to 4095"),
     ((*RUN, "--geometry", "llama-9"), {}, None, 2, "llama-3.2-1b"),
-    ((*RUN, "--draft", HEAD, "--capture-layers", "1,2,99"), {}, None, 2, "capture layer 99"),
+    ((*RUN, "--draft", HEAD, "--capture-layers", "1,2,99"), {}, None, 2, "no input of layer 99"),
     ((*RUN, "--session", "0", "--connect", "127.0.0.1:1"), {}, None, 2, "--session"),
     (("graft", "run", "--prompt", "x"), {}, None, 2, "the model is needed: --model DIR, GRAFT_MODEL or target.model"),
     (("graft", "serve", "--spawn"), {"GRAFT_KEY": KEY}, None, 2, "the model is needed"),
