@@ -217,7 +217,6 @@ struct gr_option_table {
 struct gr_option_values {
     const struct gr_option_table *table;
     const struct gr_option_command *called;
-    bool *help, *version;              /* members of the rows of these names */
     uint8_t source[GR_OPTION_ROW_MAX]; /* enum gr_option_source of each row */
 };
 

@@ -20,20 +20,12 @@ static void set_default(struct gr_option_values *v, const struct gr_option *opti
     }
 }
 
-static bool *flag_of(struct gr_option_values *v, const char *name)
-{
-    const struct gr_option *r = gr_option_find(v->table, ~0u, name, strlen(name));
-    return r != NULL ? (bool *)((char *)v + r->at) : NULL;
-}
-
 void gr_option_values_begin(struct gr_option_values *v, const struct gr_option_table *t,
                             const struct gr_option_command *called)
 {
     GR_ASSERT(t->n_row <= GR_OPTION_ROW_MAX);
     v->table = t;
     v->called = called;
-    v->help = flag_of(v, "help");
-    v->version = flag_of(v, "version");
     for (int i = 0; i < t->n_row; i++) {
         set_default(v, &t->row[i]);
     }
@@ -237,9 +229,16 @@ static enum gr_status check_needed(const struct gr_option_values *v)
     return GR_OK;
 }
 
+/* Every table has the rows --help and --version. */
+static bool is_on(const struct gr_option_values *v, const char *name)
+{
+    const struct gr_option *r = gr_option_find(v->table, v->called->command, name, strlen(name));
+    return r != NULL && *(const bool *)((const char *)v + r->at);
+}
+
 static int answer(const struct gr_option_values *v, const char *group)
 {
-    if (*v->help) {
+    if (is_on(v, "help")) {
         return gr_option_help(v, group, stdout) == GR_OK ? 0 : 2;
     }
     printf("%s %s\n", v->called->program, GR_VERSION);
@@ -257,8 +256,8 @@ int gr_option_values_parse(struct gr_option_values *v, int argc, char **argv)
     enum gr_status st = read_environment(v);
     for (l.i = 1; l.i < argc && st == GR_OK; l.i++) {
         st = take_next(v, &l);
-        if (st == GR_OK && (*v->help || *v->version)) {
-            const bool names_group = *v->help && l.i + 1 < argc && argv[l.i + 1][0] != '-';
+        if (st == GR_OK && (is_on(v, "help") || is_on(v, "version"))) {
+            const bool names_group = is_on(v, "help") && l.i + 1 < argc && argv[l.i + 1][0] != '-';
             return answer(v, names_group ? argv[l.i + 1] : NULL);
         }
     }
