@@ -103,8 +103,10 @@ static void write_file(const char *path, const char *text)
 
 static int from_command_line(const char *a, const char *b, const char *c)
 {
-    char *argv[] = {(char *)(uintptr_t) "x", (char *)(uintptr_t)a, (char *)(uintptr_t)b, (char *)(uintptr_t)c, NULL};
+    static char *argv[5]; /* values point into it */
+    const char *const words[] = {"x", a, b, c, NULL};
     const int argc = c != NULL ? 4 : b != NULL ? 3 : a != NULL ? 2 : 1;
+    memcpy((void *)argv, (const void *)words, sizeof(argv));
     return gr_option_values_parse(&o.v, argc, argv);
 }
 
