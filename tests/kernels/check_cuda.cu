@@ -122,6 +122,34 @@ static void check_trees()
     }
 }
 
+/* Rows of a tree whose keys and values are NaN change nothing in the rows that do not descend from them: a proposal that
+ * breaks the model may not break the walk. */
+static void check_broken_rows()
+{
+    const shape m = quick ? DEMO : LLAMA8B;
+    for (int n_base : {3, 300}) {
+        const int n_row = 33, r = n_row - 1;
+        const session s = make_session(m, n_base, n_row, 5, 1.0f, (uint64_t)n_base + 3);
+        session broken = s;
+        const std::vector<int> path = s.path(r);
+        for (int i = 0; i < n_row; i++) {
+            const bool seen = std::find(path.begin(), path.end(), i) != path.end();
+            for (size_t k = 0; !seen && k < m.kv_size(); k++) {
+                broken.k[(size_t)(n_base + i) * m.kv_size() + k] = broken.v[(size_t)(n_base + i) * m.kv_size() + k] = 0x7fff;
+            }
+        }
+        pool p(m, (n_base / 16 + 12) * 2, 4);
+        const placed whole = place_tree(p, s, n_row, 3), other = place_tree(p, broken, n_row, 3);
+        const dev<uint16_t> kv(p.kv);
+        const std::vector<uint16_t> want = attend(m, kv, {whole}), got = attend(m, kv, {other});
+        size_t n_other = 0;
+        for (int i : path) {
+            n_other += !std::equal(&want[i * m.q_size()], &want[(i + 1) * m.q_size()], &got[i * m.q_size()]);
+        }
+        report("rows that are NaN", n_other == 0 && want != got, "all bits of the rows beside them");
+    }
+}
+
 /* A drafter's candidates are scattered over more slots than a verify pass has. */
 static void check_slots()
 {
@@ -327,6 +355,7 @@ int main(int argc, char **argv)
         {"kv", [] { check_kv(LLAMA8B), check_kv(DEMO); }},
         {"tree", check_trees},
         {"slots", check_slots},
+        {"broken rows", check_broken_rows},
         {"chain", check_chains},
         {"ragged",
          [] {
