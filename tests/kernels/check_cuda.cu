@@ -122,8 +122,8 @@ static void check_trees()
     }
 }
 
-/* Rows of a tree whose keys and values are NaN change nothing in the rows that do not descend from them: a proposal that
- * breaks the model may not break the walk. */
+/* Rows of a tree whose keys and values are NaN change nothing in the rows that do not descend from them: a proposal
+ * that breaks the model may not break the walk. */
 static void check_broken_rows()
 {
     const shape m = quick ? DEMO : LLAMA8B;
@@ -135,7 +135,8 @@ static void check_broken_rows()
         for (int i = 0; i < n_row; i++) {
             const bool seen = std::find(path.begin(), path.end(), i) != path.end();
             for (size_t k = 0; !seen && k < m.kv_size(); k++) {
-                broken.k[(size_t)(n_base + i) * m.kv_size() + k] = broken.v[(size_t)(n_base + i) * m.kv_size() + k] = 0x7fff;
+                broken.k[(size_t)(n_base + i) * m.kv_size() + k] = broken.v[(size_t)(n_base + i) * m.kv_size() + k] =
+                    0x7fff;
             }
         }
         pool p(m, (n_base / 16 + 12) * 2, 4);
