@@ -13,7 +13,7 @@
 
 /* ---- what the orchestrator tells ---- */
 
-static enum gr_price_kind kind_of(const struct gr_msg *commit)
+static enum gr_price_kind kind_of(const struct gr_msg_commit *commit)
 {
     return commit->verdict_kind == GR_VERDICT_PARTIAL ? GR_PRICE_PARTIAL
            : commit->verdict_kind == GR_VERDICT_FULL  ? GR_PRICE_REFRESH
@@ -29,20 +29,20 @@ static void on_report(void *ctx, uint64_t session, void *user, const struct gr_m
     if (m->type != GR_MSG_COMMIT) {
         return;
     }
-    t->roll_backs += m->round > 0 && m->keep_len < p->committed_len;
-    p->committed_len = m->keep_len + m->ids.n;
-    if (m->round == 0) {
+    t->roll_backs += m->commit.round > 0 && m->commit.keep_len < p->committed_len;
+    p->committed_len = m->commit.keep_len + m->commit.ids.n;
+    if (m->commit.round == 0) {
         return; /* the prompt, which is no round */
     }
     t->rounds++;
-    t->partial_rounds += m->verdict_kind == GR_VERDICT_PARTIAL;
-    t->refreshes += m->verdict_kind == GR_VERDICT_FULL;
-    t->n_judged += m->n_judged;
-    t->n_mismatch += m->n_mismatch;
-    t->verify_s += 1e-9 * (double)m->verify_ns;
-    t->wait_s += 1e-9 * (double)m->wait_ns;
-    t->host_s += 1e-9 * (double)m->host_ns;
-    t->priced_s += 1e-9 * gr_price_ns(p->prices, kind_of(m), (int32_t)m->n_row);
+    t->partial_rounds += m->commit.verdict_kind == GR_VERDICT_PARTIAL;
+    t->refreshes += m->commit.verdict_kind == GR_VERDICT_FULL;
+    t->n_judged += m->commit.n_judged;
+    t->n_mismatch += m->commit.n_mismatch;
+    t->verify_s += 1e-9 * (double)m->commit.verify_ns;
+    t->wait_s += 1e-9 * (double)m->commit.wait_ns;
+    t->host_s += 1e-9 * (double)m->commit.host_ns;
+    t->priced_s += 1e-9 * gr_price_ns(p->prices, kind_of(&m->commit), (int32_t)m->commit.n_row);
 }
 
 static void on_tokens(void *ctx, uint64_t session, void *user, const int32_t *id, uint32_t n)

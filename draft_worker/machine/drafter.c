@@ -93,7 +93,7 @@ void gr_drafter_destroy(struct gr_drafter *d)
 
 /* ---- sessions ---- */
 
-static struct gr_tree_config tree_config_of(const struct gr_msg *m)
+static struct gr_tree_config tree_config_of(const struct gr_msg_attach *m)
 {
     struct gr_tree_config c = {
         .n_node = (int32_t)m->n_node, .depth = (int32_t)m->draft_depth, .top_k = (int32_t)m->draft_top_k};
@@ -183,38 +183,38 @@ static void attach(struct gr_drafter *d, const struct gr_msg *m)
         }
         return;
     }
-    const char *wrong = gr_msg_wrong_sampling(m);
+    const char *wrong = gr_msg_wrong_sampling(m->attach.temperature, m->attach.min_p, m->attach.top_p);
     if (wrong != NULL) {
         drafter_send_error(d, m->session, GR_EINVAL, wrong);
         drafter_free(d, f);
         return;
     }
     const uint32_t top_k_max = (uint32_t)(d->config.n_row_max / d->config.n_session_max);
-    if (m->draft_top_k > top_k_max) {
+    if (m->attach.draft_top_k > top_k_max) {
         char text[160];
         snprintf(text, sizeof(text), "draft_top_k %u: a pass of this drafter has %d rows for %d sessions, %u for each",
-                 m->draft_top_k, (int)d->config.n_row_max, (int)d->config.n_session_max, top_k_max);
+                 m->attach.draft_top_k, (int)d->config.n_row_max, (int)d->config.n_session_max, top_k_max);
         drafter_send_error(d, m->session, GR_ELIMIT, text);
         drafter_free(d, f);
         return;
     }
-    if (d->io.connect(d->io.ctx, m->address, m->transport, &peer) != GR_OK) {
+    if (d->io.connect(d->io.ctx, m->attach.address, m->attach.transport, &peer) != GR_OK) {
         drafter_send_error(d, m->session, GR_EIO, "the drafter cannot connect to the target; see the drafter's log");
         drafter_free(d, f);
         return;
     }
     drafter_connect(f);
     f->id = m->session;
-    f->epoch = m->epoch;
+    f->epoch = m->attach.epoch;
     f->peer = peer;
-    f->sampling = (struct gr_sampling){.temperature = (float)m->temperature,
-                                       .min_p = (float)m->min_p,
-                                       .top_p = (float)m->top_p,
-                                       .top_k = (int32_t)m->top_k,
-                                       .seed = m->seed};
-    f->tree_config = tree_config_of(m);
-    f->auto_tree = m->auto_tree != 0;
-    f->draft_ahead = m->draft_ahead != 0;
+    f->sampling = (struct gr_sampling){.temperature = (float)m->attach.temperature,
+                                       .min_p = (float)m->attach.min_p,
+                                       .top_p = (float)m->attach.top_p,
+                                       .top_k = (int32_t)m->attach.top_k,
+                                       .seed = m->attach.seed};
+    f->tree_config = tree_config_of(&m->attach);
+    f->auto_tree = m->attach.auto_tree != 0;
+    f->draft_ahead = m->attach.draft_ahead != 0;
     if (d->config.feature_width > 0) {
         draft_kv_of_head(f);
     }
@@ -233,10 +233,10 @@ static void tell_troubles(struct gr_drafter *d, struct follow *f)
 {
     const struct gr_msg m = {.type = GR_MSG_DRAFT_TROUBLE,
                              .session = f->id,
-                             .n_desync = f->tally.n_desync,
-                             .n_fallback = f->fallbacks.n_untold,
-                             .n_feature_gap = f->tally.n_feature_gap};
-    if (m.n_desync > 0 || m.n_fallback > 0 || m.n_feature_gap > 0) {
+                             .draft_trouble = {.n_desync = f->tally.n_desync,
+                                               .n_fallback = f->fallbacks.n_untold,
+                                               .n_feature_gap = f->tally.n_feature_gap}};
+    if (m.draft_trouble.n_desync > 0 || m.draft_trouble.n_fallback > 0 || m.draft_trouble.n_feature_gap > 0) {
         drafter_tally_told(f);
         d->io.send_msg(d->io.ctx, &m);
     }
@@ -249,17 +249,17 @@ static void detach(struct gr_drafter *d, uint64_t id)
     struct gr_msg m = {.type = GR_MSG_DRAFT_STATS, .session = id};
     if (f != NULL) {
         tell_troubles(d, f);
-        m.n_round = f->n_round;
-        m.draft_ns = f->draft_ns;
-        m.host_ns = f->host_ns;
-        m.n_ahead = f->n_ahead;
-        m.n_hit = f->n_hit;
-        m.n_first = f->n_first;
-        m.n_first_hit = f->n_first_hit;
-        m.first_expected = f->first_expected;
-        m.n_alarm = f->n_alarm;
-        m.wire_bytes = f->wire.bytes;
-        m.wire_tokens = f->wire.len0 > 0 ? (uint64_t)GR_MAX(f->prefix.len - f->wire.len0, 0) : 0;
+        m.draft_stats.n_round = f->n_round;
+        m.draft_stats.draft_ns = f->draft_ns;
+        m.draft_stats.host_ns = f->host_ns;
+        m.draft_stats.n_ahead = f->n_ahead;
+        m.draft_stats.n_hit = f->n_hit;
+        m.draft_stats.n_first = f->n_first;
+        m.draft_stats.n_first_hit = f->n_first_hit;
+        m.draft_stats.first_expected = f->first_expected;
+        m.draft_stats.n_alarm = f->n_alarm;
+        m.draft_stats.wire_bytes = f->wire.bytes;
+        m.draft_stats.wire_tokens = f->wire.len0 > 0 ? (uint64_t)GR_MAX(f->prefix.len - f->wire.len0, 0) : 0;
         drafter_free(d, f);
     }
     d->io.send_msg(d->io.ctx, &m);
@@ -269,10 +269,10 @@ void gr_drafter_on_msg(struct gr_drafter *d, const struct gr_msg *m, uint64_t no
 {
     (void)now_ns;
     const struct gr_msg pong = {.type = GR_MSG_PONG,
-                                .n_session = (uint32_t)gr_drafter_n_session(d),
-                                .n_vocab = (uint32_t)d->config.n_vocab,
-                                .n_block = (uint32_t)d->pool.n_block,
-                                .n_free_block = (uint32_t)d->pool.n_free};
+                                .pong = {.n_session = (uint32_t)gr_drafter_n_session(d),
+                                         .n_vocab = (uint32_t)d->config.n_vocab,
+                                         .n_block = (uint32_t)d->pool.n_block,
+                                         .n_free_block = (uint32_t)d->pool.n_free}};
     switch (m->type) {
     case GR_MSG_ATTACH:
         attach_waiting(d); /* who came first gets a slot that is free by now */
@@ -299,9 +299,9 @@ void gr_drafter_on_peer_ready(struct gr_drafter *d, uint32_t peer, const char *t
         if (f->state != DRAFT_CONNECTING || f->peer != peer) {
             continue;
         }
-        struct gr_msg m = {.type = GR_MSG_ATTACHED, .session = f->id, .epoch = f->epoch};
-        m.n_fallback = d->io.take_fallbacks != NULL ? d->io.take_fallbacks(d->io.ctx, peer) : 0;
-        snprintf(m.transport, sizeof(m.transport), "%s", transport);
+        struct gr_msg m = {.type = GR_MSG_ATTACHED, .session = f->id, .attached = {.epoch = f->epoch}};
+        m.attached.n_fallback = d->io.take_fallbacks != NULL ? d->io.take_fallbacks(d->io.ctx, peer) : 0;
+        snprintf(m.attached.transport, sizeof(m.attached.transport), "%s", transport);
         d->io.send_msg(d->io.ctx, &m);
         drafter_send_resync(d, f);
     }

@@ -116,8 +116,8 @@ void drafter_test_flip(struct gr_drafter *d, struct follow *f)
 
 void drafter_send_error(struct gr_drafter *d, uint64_t session, enum gr_status code, const char *text)
 {
-    struct gr_msg m = {.type = GR_MSG_ERROR, .session = session, .code = (uint32_t)-code};
-    snprintf(m.text, sizeof(m.text), "%s", text);
+    struct gr_msg m = {.type = GR_MSG_ERROR, .session = session, .error = {.code = (uint32_t)-code}};
+    snprintf(m.error.text, sizeof(m.error.text), "%s", text);
     d->io.send_msg(d->io.ctx, &m);
 }
 

@@ -29,29 +29,29 @@ static enum gr_status submit(void *ctx, const struct gr_session_request *q)
     struct connect *c = ctx;
     int32_t segments[2] = {0, (int32_t)q->n_prompt};
     struct gr_msg m = {.type = GR_MSG_OPEN,
-                       .ids = {.p = (int32_t *)(uintptr_t)q->prompt, .n = q->n_prompt},
-                       .segments = {.p = segments, .n = 2},
-                       .stop_ids = {.p = (int32_t *)(uintptr_t)q->stop_id, .n = q->n_stop_id},
-                       .max_tokens = q->max_tokens,
-                       .temperature = (double)q->sampling.temperature,
-                       .min_p = (double)q->sampling.min_p,
-                       .top_p = (double)q->sampling.top_p,
-                       .top_k = (uint32_t)q->sampling.top_k,
-                       .seed = q->sampling.seed,
-                       .want_draft = q->want_draft,
-                       .want_trace = q->want_trace,
-                       .single_token = q->force_single_token,
-                       .auto_tree = q->auto_tree,
-                       .n_node = q->n_node,
-                       .keep_open = q->keep_open,
-                       .tree_shape = q->tree_shape,
-                       .draft_depth = q->draft_depth,
-                       .draft_top_k = q->draft_top_k,
-                       .draft_ahead = q->draft_ahead == GR_AHEAD_ON,
-                       .auto_ahead = q->draft_ahead == GR_AHEAD_AUTO,
-                       .tokenizer_fingerprint = q->tokenizer_fingerprint};
-    gr_msg_set_specpv(&m, q->specpv, &q->specpv_params);
-    memcpy(m.transport, q->transport, sizeof(m.transport));
+                       .open = {.ids = {.p = (int32_t *)(uintptr_t)q->prompt, .n = q->n_prompt},
+                                .segments = {.p = segments, .n = 2},
+                                .stop_ids = {.p = (int32_t *)(uintptr_t)q->stop_id, .n = q->n_stop_id},
+                                .max_tokens = q->max_tokens,
+                                .temperature = (double)q->sampling.temperature,
+                                .min_p = (double)q->sampling.min_p,
+                                .top_p = (double)q->sampling.top_p,
+                                .top_k = (uint32_t)q->sampling.top_k,
+                                .seed = q->sampling.seed,
+                                .want_draft = q->want_draft,
+                                .want_trace = q->want_trace,
+                                .single_token = q->force_single_token,
+                                .auto_tree = q->auto_tree,
+                                .n_node = q->n_node,
+                                .keep_open = q->keep_open,
+                                .tree_shape = q->tree_shape,
+                                .draft_depth = q->draft_depth,
+                                .draft_top_k = q->draft_top_k,
+                                .draft_ahead = q->draft_ahead == GR_AHEAD_ON,
+                                .auto_ahead = q->draft_ahead == GR_AHEAD_AUTO,
+                                .tokenizer_fingerprint = q->tokenizer_fingerprint}};
+    gr_msg_set_specpv(&m.open, q->specpv, &q->specpv_params);
+    memcpy(m.open.transport, q->transport, sizeof(m.open.transport));
     c->session = 0;
     c->answered = c->has_turn_len = false;
     return gr_remote_send(&c->remote, &m);
@@ -62,10 +62,10 @@ static enum gr_status append(void *ctx, const struct gr_turn_request *t)
     struct connect *c = ctx;
     const struct gr_msg m = {.type = GR_MSG_APPEND,
                              .session = c->session,
-                             .ids = {.p = (int32_t *)(uintptr_t)t->ids, .n = t->n_ids},
-                             .max_tokens = t->max_tokens,
-                             .stop_ids = {.p = (int32_t *)(uintptr_t)t->stop_id, .n = t->n_stop_id},
-                             .want_trace = t->want_trace};
+                             .append = {.ids = {.p = (int32_t *)(uintptr_t)t->ids, .n = t->n_ids},
+                                        .max_tokens = t->max_tokens,
+                                        .stop_ids = {.p = (int32_t *)(uintptr_t)t->stop_id, .n = t->n_stop_id},
+                                        .want_trace = t->want_trace}};
     c->answered = c->has_turn_len = false;
     return gr_remote_send(&c->remote, &m);
 }
@@ -73,8 +73,9 @@ static enum gr_status append(void *ctx, const struct gr_turn_request *t)
 static void stop(void *ctx, uint32_t n_keep)
 {
     struct connect *c = ctx;
-    const struct gr_msg m = {
-        .type = GR_MSG_TRUNCATE, .session = c->session, .turn = c->turn, .keep_len = c->turn_len + n_keep};
+    const struct gr_msg m = {.type = GR_MSG_TRUNCATE,
+                             .session = c->session,
+                             .truncate = {.turn = c->turn, .keep_len = c->turn_len + n_keep}};
     if (gr_remote_send(&c->remote, &m) != GR_OK) {
         gr_generation_fail(&c->g, "");
     }
@@ -86,15 +87,15 @@ static void stop(void *ctx, uint32_t n_keep)
  * nobody was shown. */
 static void on_finished(struct connect *c, const struct gr_msg *m)
 {
-    const uint32_t n_fallback = GR_MAX(c->n_fallback, m->n_fallback);
-    const uint32_t n_reopen = GR_MAX(c->n_reopen, m->n_reopen);
-    if (c->g.stop_sent && m->cut == 0) {
+    const uint32_t n_fallback = GR_MAX(c->n_fallback, m->finished.n_fallback);
+    const uint32_t n_reopen = GR_MAX(c->n_reopen, m->finished.n_reopen);
+    if (c->g.stop_sent && m->finished.cut == 0) {
         c->n_fallback = n_fallback;
         c->n_reopen = n_reopen;
         return;
     }
     c->n_fallback = c->n_reopen = 0;
-    gr_generation_end(&c->g, (enum gr_finish)m->finish, m->text, n_fallback, n_reopen);
+    gr_generation_end(&c->g, (enum gr_finish)m->finished.finish, m->finished.text, n_fallback, n_reopen);
 }
 
 /* What a turn of which nothing is heard waits for. */
@@ -113,17 +114,17 @@ static void on_msg(struct connect *c, const struct gr_msg *m)
 {
     struct gr_generation *g = &c->g;
     if (m->type == GR_MSG_WORKER) {
-        c->n_target += m->role == GR_ROLE_TARGET;
+        c->n_target += m->listed_worker.role == GR_ROLE_TARGET;
     } else if (m->type == GR_MSG_LISTED) {
         tell_waiting(c);
     } else if (m->type == GR_MSG_SESSION) {
         return; /* listed, too */
     } else if (m->type == GR_MSG_ERROR) {
-        gr_generation_fail(g, m->text);
+        gr_generation_fail(g, m->error.text);
     } else if (m->type == GR_MSG_OPENED) {
         c->answered = true;
         c->session = m->session;
-        c->turn = m->turn;
+        c->turn = m->opened.turn;
     } else if (!c->answered || m->session != c->session) {
         return; /* of the turn before */
     } else if (m->type == GR_MSG_FINISHED) {
@@ -131,7 +132,7 @@ static void on_msg(struct connect *c, const struct gr_msg *m)
     } else {
         if (m->type == GR_MSG_COMMIT && !c->has_turn_len) {
             c->has_turn_len = true;
-            c->turn_len = m->keep_len;
+            c->turn_len = m->commit.keep_len;
         }
         c->told_waiting = true; /* it goes on: long passes are silent, too */
         gr_generation_take(g, m);

@@ -242,7 +242,7 @@ static bool show_text(struct gr_generation *g)
 }
 
 /* False: the COMMIT does not continue what came before. */
-static bool keep_ids(struct gr_generation *g, const struct gr_msg *m)
+static bool keep_ids(struct gr_generation *g, const struct gr_msg_commit *m)
 {
     if (g->n_commit++ == 0) {
         g->turn_len = m->keep_len;
@@ -260,7 +260,7 @@ static bool keep_ids(struct gr_generation *g, const struct gr_msg *m)
 
 /* Text is made of final tokens alone, and stop strings are looked for there: nothing that is shown is taken back, and a
  * stop string in provisional tokens is found when they are judged. */
-static void keep_tokens(struct gr_generation *g, const struct gr_msg *m)
+static void keep_tokens(struct gr_generation *g, const struct gr_msg_commit *m)
 {
     bool stopped = false;
     if (!keep_ids(g, m)) {
@@ -285,7 +285,7 @@ static void keep_tokens(struct gr_generation *g, const struct gr_msg *m)
     }
 }
 
-static void compare_tokens(struct gr_generation *g, const struct gr_msg *m)
+static void compare_tokens(struct gr_generation *g, const struct gr_msg_commit *m)
 {
     g->last_gap = m->gap;
     for (uint32_t i = 0; i < m->ids.n; i++) {
@@ -307,14 +307,14 @@ static void take_commit(struct gr_generation *g, const struct gr_msg *m, uint64_
         return; /* it was on its way when the turn was stopped */
     }
     if (g->phase == GR_PHASE_PLAIN) {
-        compare_tokens(g, m);
+        compare_tokens(g, &m->commit);
         return;
     }
     gr_metrics_take(&g->metrics, m, now_ns);
-    if (g->o->trace && m->round > 0) {
-        gr_report_tree(trace_to(g), g->tok, m);
+    if (g->o->trace && m->commit.round > 0) {
+        gr_report_tree(trace_to(g), g->tok, &m->commit);
     }
-    keep_tokens(g, m);
+    keep_tokens(g, &m->commit);
     if (g->trace_file != NULL) {
         gr_trace_file_round(g->trace_file, m, now_ns, gr_clock_ns());
     }
@@ -326,7 +326,7 @@ void gr_generation_take(struct gr_generation *g, const struct gr_msg *m)
     if (m->type == GR_MSG_COMMIT) {
         take_commit(g, m, now_ns);
     } else if (m->type == GR_MSG_PROGRESS) {
-        gr_generation_progress(g, "prefill: %" PRIu64 " of %" PRIu64 " tokens", m->usable_len, g->n_prompt);
+        gr_generation_progress(g, "prefill: %" PRIu64 " of %" PRIu64 " tokens", m->progress.usable_len, g->n_prompt);
     } else if (g->phase == GR_PHASE_TEXT) {
         gr_metrics_take(&g->metrics, m, now_ns);
     }

@@ -55,9 +55,9 @@ static enum gr_status measure(struct gr_remote *r, uint32_t worker, uint64_t *rt
     for (int i = 0; i < n; i++) {
         struct gr_msg pong;
         const uint64_t begin_ns = gr_clock_ns();
-        const struct gr_msg ping = {.type = GR_MSG_PING, .worker = worker};
+        const struct gr_msg ping = {.type = GR_MSG_PING, .ping = {.worker = worker}};
         GR_TRY(gr_remote_ask(r, &ping, GR_MSG_PONG, &pong));
-        rtt_ns[i] = worker == 0 ? gr_clock_ns() - begin_ns : pong.rtt_ns;
+        rtt_ns[i] = worker == 0 ? gr_clock_ns() - begin_ns : pong.pong.rtt_ns;
     }
     qsort(rtt_ns, (size_t)n, sizeof(*rtt_ns), compare_ns);
     return GR_OK;
@@ -96,8 +96,8 @@ static enum gr_status ping_all(struct gr_remote *r, const struct gr_options *o)
         st = ping_one(r, "orchestrator", 0, rtt_ns, (int)o->count, rows);
     }
     for (int i = 0; st == GR_OK && i < w->n; i++) {
-        st = ping_one(r, w->worker[i].role == GR_ROLE_TARGET ? "target" : "draft", w->worker[i].worker, rtt_ns,
-                      (int)o->count, rows);
+        st = ping_one(r, w->worker[i].listed_worker.role == GR_ROLE_TARGET ? "target" : "draft",
+                      w->worker[i].listed_worker.worker, rtt_ns, (int)o->count, rows);
     }
     if (st == GR_OK && rows != NULL) {
         (void)json_dumpf(rows, stdout, JSON_COMPACT | JSON_PRESERVE_ORDER);
@@ -134,7 +134,7 @@ int gr_command_ping(int argc, char **argv)
 static bool has_role(const struct workers *w, uint32_t role)
 {
     for (int i = 0; i < w->n; i++) {
-        if (w->worker[i].role == role) {
+        if (w->worker[i].listed_worker.role == role) {
             return true;
         }
     }

@@ -163,7 +163,7 @@ enum gr_status gr_remote_ask(struct gr_remote *r, const struct gr_msg *m, enum g
         return GR_OK;
     }
     if (answer.type == GR_MSG_ERROR) {
-        log_error("%s", answer.text);
+        log_error("%s", answer.error.text);
         st = GR_EINVAL;
     } else {
         log_error("the orchestrator at %s answered %s with %s", r->address, gr_msg_name(m->type),

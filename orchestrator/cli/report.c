@@ -183,7 +183,7 @@ static void print_token(FILE *out, const struct gr_tokenizer *tok, int32_t id)
 }
 
 /* The drawing recurses over parents: what came must be a tree, whatever the target sent. */
-static bool is_tree(const struct gr_msg *m)
+static bool is_tree(const struct gr_msg_commit *m)
 {
     if (m->tree_ids.n != m->tree_parents.n || m->path.n > m->tree_ids.n || m->ids.n == 0) {
         return false;
@@ -196,7 +196,7 @@ static bool is_tree(const struct gr_msg *m)
     return true;
 }
 
-static bool on_path(const struct gr_msg *m, int node)
+static bool on_path(const struct gr_msg_commit *m, int node)
 {
     for (uint32_t i = 0; i < m->path.n; i++) {
         if (m->path.p[i] == node) {
@@ -206,8 +206,8 @@ static bool on_path(const struct gr_msg *m, int node)
     return false;
 }
 
-static void print_children(FILE *out, const struct gr_tokenizer *tok, const struct gr_msg *m, int parent, char *prefix,
-                           size_t len)
+static void print_children(FILE *out, const struct gr_tokenizer *tok, const struct gr_msg_commit *m, int parent,
+                           char *prefix, size_t len)
 {
     int last = -1;
     for (uint32_t i = 0; i < m->tree_ids.n; i++) {
@@ -229,7 +229,7 @@ static void print_children(FILE *out, const struct gr_tokenizer *tok, const stru
     }
 }
 
-void gr_report_tree(FILE *out, const struct gr_tokenizer *tok, const struct gr_msg *m)
+void gr_report_tree(FILE *out, const struct gr_tokenizer *tok, const struct gr_msg_commit *m)
 {
     char prefix[64 * 4 + 8] = "";
     if (!is_tree(m)) {

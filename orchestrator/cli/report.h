@@ -37,6 +37,6 @@ int gr_report_failure(const struct gr_options *o, int status);
 /* One line: tokens, speed, acceptance. */
 void gr_report_summary(FILE *out, const struct gr_session_metrics *m);
 /* The tree of a COMMIT with trace, one node a line, the accepted path marked. Nothing if it is no tree. */
-void gr_report_tree(FILE *out, const struct gr_tokenizer *tok, const struct gr_msg *commit);
+void gr_report_tree(FILE *out, const struct gr_tokenizer *tok, const struct gr_msg_commit *m);
 
 #endif

@@ -49,7 +49,7 @@ static void on_report(void *ctx, uint64_t session, void *user, const struct gr_m
     struct run *r = ctx;
     (void)session;
     (void)user;
-    if (m->type == GR_MSG_COMMIT && m->ids.n > 0) {
+    if (m->type == GR_MSG_COMMIT && m->commit.ids.n > 0) {
         gr_children_progress(&r->children, r->target_child);
     }
     gr_generation_take(&r->g, m);
@@ -67,7 +67,7 @@ static void on_done(void *ctx, uint64_t session, void *user, enum gr_finish fini
 static void on_join(void *ctx, const struct gr_msg *m)
 {
     struct run *r = ctx;
-    if (m->role == GR_ROLE_TARGET) {
+    if (m->join.role == GR_ROLE_TARGET) {
         r->target_joined = true;
     } else {
         r->draft_joined = true;

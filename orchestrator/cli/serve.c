@@ -51,7 +51,7 @@ static void on_client_lost(void *ctx, uint32_t client, uint64_t now_ns)
 static void on_report(void *ctx, uint64_t session, void *user, const struct gr_msg *m)
 {
     struct serve *s = ctx;
-    if (m->type == GR_MSG_COMMIT && m->ids.n > 0 && s->target_child >= 0) {
+    if (m->type == GR_MSG_COMMIT && m->commit.ids.n > 0 && s->target_child >= 0) {
         gr_children_progress(&s->children, s->target_child);
     }
     gr_desk_on_report(s->desk, session, user, m);

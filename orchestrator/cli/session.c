@@ -51,7 +51,7 @@ static enum gr_status read_listing(struct gr_remote *r, struct listing *l)
     }
 }
 
-static double acceptance(const struct gr_msg *m)
+static double acceptance(const struct gr_msg_listed_session *m)
 {
     return m->n_tree > 0 ? 1.0 + (double)m->n_hit_token / (double)m->n_tree : 1.0;
 }
@@ -66,23 +66,28 @@ static const char *specpv_name(uint32_t mode)
 
 static json_t *session_json(const struct gr_msg *m)
 {
-    return json_pack("{s:I, s:s, s:I, s:b, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:s, s:I, s:I, s:I, s:I}", "id",
-                     (json_int_t)m->session, "state", state_name(m->state), "epoch", (json_int_t)m->epoch, "keep_open",
-                     m->keep_open != 0, "tokens", (json_int_t)m->n_token, "rounds", (json_int_t)m->n_round,
-                     "num_drafts", (json_int_t)m->n_tree, "num_draft_tokens", (json_int_t)m->n_drafted,
-                     "num_accepted_tokens", (json_int_t)m->n_hit_token, "mean_acceptance_length", acceptance(m),
-                     "idle_s", (double)m->idle_ns / 1e9, "target", (json_int_t)m->target, "drafter",
-                     (json_int_t)m->drafter, "specpv", specpv_name(m->specpv), "partial_rounds_since_refresh",
-                     (json_int_t)m->n_partial, "full_refreshes", (json_int_t)m->n_refresh, "drift_checked",
-                     (json_int_t)m->n_checked, "drift_mismatches", (json_int_t)m->n_drifted);
+    return json_pack(
+        "{s:I, s:s, s:I, s:b, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:s, s:I, s:I, s:I, s:I}", "id",
+        (json_int_t)m->session, "state", state_name(m->listed_session.state), "epoch",
+        (json_int_t)m->listed_session.epoch, "keep_open", m->listed_session.keep_open != 0, "tokens",
+        (json_int_t)m->listed_session.n_token, "rounds", (json_int_t)m->listed_session.n_round, "num_drafts",
+        (json_int_t)m->listed_session.n_tree, "num_draft_tokens", (json_int_t)m->listed_session.n_drafted,
+        "num_accepted_tokens", (json_int_t)m->listed_session.n_hit_token, "mean_acceptance_length",
+        acceptance(&m->listed_session), "idle_s", (double)m->listed_session.idle_ns / 1e9, "target",
+        (json_int_t)m->listed_session.target, "drafter", (json_int_t)m->listed_session.drafter, "specpv",
+        specpv_name(m->listed_session.specpv), "partial_rounds_since_refresh", (json_int_t)m->listed_session.n_partial,
+        "full_refreshes", (json_int_t)m->listed_session.n_refresh, "drift_checked",
+        (json_int_t)m->listed_session.n_checked, "drift_mismatches", (json_int_t)m->listed_session.n_drifted);
 }
 
 static json_t *worker_json(const struct gr_msg *m)
 {
-    return json_pack("{s:I, s:s, s:I, s:s, s:I, s:I, s:I, s:f, s:s}", "worker", (json_int_t)m->worker, "role",
-                     m->role == GR_ROLE_TARGET ? "target" : "draft", "pid", (json_int_t)m->pid, "address", m->address,
-                     "sessions", (json_int_t)m->n_session, "n_vocab", (json_int_t)m->n_vocab, "n_ctx_max",
-                     (json_int_t)m->n_ctx_max, "rtt_ms", (double)m->rtt_ns / 1e6, "numerics_id", m->numerics_id);
+    return json_pack("{s:I, s:s, s:I, s:s, s:I, s:I, s:I, s:f, s:s}", "worker", (json_int_t)m->listed_worker.worker,
+                     "role", m->listed_worker.role == GR_ROLE_TARGET ? "target" : "draft", "pid",
+                     (json_int_t)m->listed_worker.pid, "address", m->listed_worker.address, "sessions",
+                     (json_int_t)m->listed_worker.n_session, "n_vocab", (json_int_t)m->listed_worker.n_vocab,
+                     "n_ctx_max", (json_int_t)m->listed_worker.n_ctx_max, "rtt_ms",
+                     (double)m->listed_worker.rtt_ns / 1e6, "numerics_id", m->listed_worker.numerics_id);
 }
 
 static int dump(json_t *root)
@@ -108,18 +113,20 @@ static void print_table(const struct listing *l)
            "idle s", "target", "drafter");
     for (int i = 0; i < l->n_session; i++) {
         const struct gr_msg *m = &l->session[i];
-        printf("%8" PRIu64 "  %-8s %5u %8u %8" PRIu64 " %10.2f %8.1f", m->session, state_name(m->state), m->epoch,
-               m->n_token, m->n_round, acceptance(m), (double)m->idle_ns / 1e9);
-        print_worker_number(m->target);
+        printf("%8" PRIu64 "  %-8s %5u %8u %8" PRIu64 " %10.2f %8.1f", m->session, state_name(m->listed_session.state),
+               m->listed_session.epoch, m->listed_session.n_token, m->listed_session.n_round,
+               acceptance(&m->listed_session), (double)m->listed_session.idle_ns / 1e9);
+        print_worker_number(m->listed_session.target);
         printf(" ");
-        print_worker_number(m->drafter);
+        print_worker_number(m->listed_session.drafter);
         printf("\n");
     }
     for (int i = 0; i < l->n_worker; i++) {
         const struct gr_msg *m = &l->worker[i];
-        printf("worker %u: %s, pid %u%s%s, %u sessions, context %u\n", m->worker,
-               m->role == GR_ROLE_TARGET ? "target" : "draft", m->pid, m->address[0] != '\0' ? ", " : "", m->address,
-               m->n_session, m->n_ctx_max);
+        printf("worker %u: %s, pid %u%s%s, %u sessions, context %u\n", m->listed_worker.worker,
+               m->listed_worker.role == GR_ROLE_TARGET ? "target" : "draft", m->listed_worker.pid,
+               m->listed_worker.address[0] != '\0' ? ", " : "", m->listed_worker.address, m->listed_worker.n_session,
+               m->listed_worker.n_ctx_max);
     }
 }
 
@@ -145,15 +152,19 @@ static int print_session(const struct gr_msg *m, bool json)
     if (json) {
         return dump(session_json(m));
     }
-    printf("session %" PRIu64 ": %s, epoch %u, %s\n", m->session, state_name(m->state), m->epoch,
-           m->keep_open != 0 ? "stays open between turns" : "ends with its turn");
+    printf("session %" PRIu64 ": %s, epoch %u, %s\n", m->session, state_name(m->listed_session.state),
+           m->listed_session.epoch,
+           m->listed_session.keep_open != 0 ? "stays open between turns" : "ends with its turn");
     printf("tokens %u, rounds %" PRIu64 ", %" PRIu64 " of %" PRIu64 " drafted tokens accepted, mean acceptance length "
            "%.2f\n",
-           m->n_token, m->n_round, m->n_hit_token, m->n_drafted, acceptance(m));
+           m->listed_session.n_token, m->listed_session.n_round, m->listed_session.n_hit_token,
+           m->listed_session.n_drafted, acceptance(&m->listed_session));
     printf("SpecPV %s: %" PRIu64 " partial rounds since the last of %" PRIu64 " refreshes; %" PRIu64 " of %" PRIu64
            " judged tokens were others\n",
-           specpv_name(m->specpv), m->n_partial, m->n_refresh, m->n_drifted, m->n_checked);
-    printf("idle for %.1f s, target %u, drafter %u (0: none)\n", (double)m->idle_ns / 1e9, m->target, m->drafter);
+           specpv_name(m->listed_session.specpv), m->listed_session.n_partial, m->listed_session.n_refresh,
+           m->listed_session.n_drifted, m->listed_session.n_checked);
+    printf("idle for %.1f s, target %u, drafter %u (0: none)\n", (double)m->listed_session.idle_ns / 1e9,
+           m->listed_session.target, m->listed_session.drafter);
     return 0;
 }
 
@@ -204,9 +215,10 @@ static int refresh(struct gr_remote *r, const struct gr_options *o, uint64_t id)
         return status;
     }
     if (o->json) {
-        return dump(json_pack("{s:I}", "refreshed", (json_int_t)reply.n_session));
+        return dump(json_pack("{s:I}", "refreshed", (json_int_t)reply.refreshed.n_session));
     }
-    printf("a refresh was asked for in %u running session%s\n", reply.n_session, reply.n_session == 1 ? "" : "s");
+    printf("a refresh was asked for in %u running session%s\n", reply.refreshed.n_session,
+           reply.refreshed.n_session == 1 ? "" : "s");
     return 0;
 }
 
@@ -220,9 +232,9 @@ static int purge(struct gr_remote *r, const struct gr_options *o, uint64_t id)
         return status;
     }
     if (o->json) {
-        return dump(json_pack("{s:I}", "purged", (json_int_t)reply.n_session));
+        return dump(json_pack("{s:I}", "purged", (json_int_t)reply.purged.n_session));
     }
-    printf("%u idle session%s closed\n", reply.n_session, reply.n_session == 1 ? "" : "s");
+    printf("%u idle session%s closed\n", reply.purged.n_session, reply.purged.n_session == 1 ? "" : "s");
     return 0;
 }
 

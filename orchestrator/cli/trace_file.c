@@ -64,18 +64,18 @@ void gr_trace_file_round(struct gr_trace_file *t, const struct gr_msg *m, uint64
         t->cap = cap;
     }
     t->round[t->n++] = (struct round){.session = m->session,
-                                      .wait_ns = m->wait_ns,
-                                      .draft_ns = m->draft_ns,
-                                      .verify_ns = m->verify_ns,
-                                      .host_ns = m->host_ns,
+                                      .wait_ns = m->commit.wait_ns,
+                                      .draft_ns = m->commit.draft_ns,
+                                      .verify_ns = m->commit.verify_ns,
+                                      .host_ns = m->commit.host_ns,
                                       .arrived_ns = arrived_ns,
                                       .shown_ns = shown_ns,
-                                      .epoch = m->epoch,
-                                      .round = m->round,
-                                      .n_draft = m->n_draft,
-                                      .n_accepted = m->n_accepted,
-                                      .n_token = m->ids.n,
-                                      .n_row = m->n_row};
+                                      .epoch = m->commit.epoch,
+                                      .round = m->commit.round,
+                                      .n_draft = m->commit.n_draft,
+                                      .n_accepted = m->commit.n_accepted,
+                                      .n_token = m->commit.ids.n,
+                                      .n_row = m->commit.n_row};
 }
 
 static void add_span(json_t *events, const struct round *r, enum track track, uint64_t begin_ns, uint64_t end_ns)

@@ -248,8 +248,9 @@ static void cut_text(struct gr_orch *o, struct entry *e, uint32_t n_keep)
     gr_metrics_cut(&e->metrics, e->turn.transcript.len);
     const bool is_news = n_cut > 0 || e->state != GR_SESSION_IDLE;
     if (is_news && e->request.keep_open && e->at.target >= 0 && e->state != GR_SESSION_CLOSING) {
-        const struct gr_msg m = {
-            .type = GR_MSG_TRUNCATE, .session = e->id, .epoch = e->epoch, .keep_len = e->turn.transcript.len};
+        const struct gr_msg m = {.type = GR_MSG_TRUNCATE,
+                                 .session = e->id,
+                                 .truncate = {.epoch = e->epoch, .keep_len = e->turn.transcript.len}};
         o->io.send(o->io.ctx, (uint32_t)e->at.target, &m);
     }
 }
@@ -332,7 +333,7 @@ uint32_t gr_orch_purge(struct gr_orch *o)
 /* ---- what workers say ---- */
 
 /* What is final stays so, and only exact SpecPV has tokens that are not. */
-static bool lengths_fit(const struct entry *e, const struct gr_msg *m, bool exact)
+static bool lengths_fit(const struct entry *e, const struct gr_msg_commit *m, bool exact)
 {
     const uint32_t len = e->turn.transcript.len;
     const uint64_t new_len = (uint64_t)m->keep_len + m->ids.n;
@@ -345,7 +346,7 @@ static bool lengths_fit(const struct entry *e, const struct gr_msg *m, bool exac
 }
 
 /* The expected prefix length and hash are checked on every COMMIT: a target that went astray is caught here. */
-static bool commit_fits(const struct entry *e, const struct gr_msg *m)
+static bool commit_fits(const struct entry *e, const struct gr_msg_commit *m)
 {
     const struct gr_transcript *t = &e->turn.transcript;
     if (!lengths_fit(e, m, e->specpv == GR_SPECPV_EXACT || e->specpv == GR_SPECPV_AUTO)) {
@@ -368,20 +369,21 @@ static void report(const struct gr_orch *o, const struct entry *e, const struct 
 
 static void on_commit(struct gr_orch *o, struct entry *e, const struct gr_msg *m, uint64_t now_ns)
 {
-    if (e->state != GR_SESSION_RUNNING || m->epoch != e->epoch) {
+    if (e->state != GR_SESSION_RUNNING || m->commit.epoch != e->epoch) {
         return; /* of a turn that is over, or of a target that lost the session, while it was on its way */
     }
-    if (!commit_fits(e, m)) {
+    if (!commit_fits(e, &m->commit)) {
         log_error("session %" PRIu64 " round %u: COMMIT does not extend the transcript (expected_prefix_len %u, "
                   "keep_len %u, %u tokens)",
-                  e->id, m->round, e->turn.transcript.len, m->keep_len, m->ids.n);
+                  e->id, m->commit.round, e->turn.transcript.len, m->commit.keep_len, m->commit.ids.n);
         orch_close(o, e, GR_FINISH_ERROR, "the target's tokens do not extend the transcript");
         return;
     }
-    gr_metrics_drop(&e->metrics, e->turn.transcript.len - m->keep_len);
+    gr_metrics_drop(&e->metrics, e->turn.transcript.len - m->commit.keep_len);
     const uint32_t shown_len = e->turn.final_len;
-    gr_transcript_cut(&e->turn.transcript, m->keep_len);
-    const enum gr_status st = gr_transcript_add(&e->turn.transcript, GR_SEGMENT_GENERATED, m->ids.p, m->ids.n);
+    gr_transcript_cut(&e->turn.transcript, m->commit.keep_len);
+    const enum gr_status st =
+        gr_transcript_add(&e->turn.transcript, GR_SEGMENT_GENERATED, m->commit.ids.p, m->commit.ids.n);
     if (st != GR_OK) { /* GR_ELIMIT: longer than what could be opened again */
         cut_turn(o, e, UINT32_MAX, st == GR_ELIMIT ? GR_FINISH_LENGTH : GR_FINISH_ERROR, "out of memory");
         return;
@@ -389,7 +391,7 @@ static void on_commit(struct gr_orch *o, struct entry *e, const struct gr_msg *m
     gr_metrics_take(&e->metrics, m, now_ns);
     const uint64_t id = e->id;
     const uint32_t turn = e->turn.number;
-    orch_text_show(e, m->final_len);
+    orch_text_show(e, m->commit.final_len);
     report(o, e, m);
     e = orch_find(o, id); /* the client may have stopped it, and begun the next turn */
     if (o->io.on_tokens != NULL && e != NULL && e->turn.number == turn && e->turn.final_len > shown_len) {
@@ -397,19 +399,19 @@ static void on_commit(struct gr_orch *o, struct entry *e, const struct gr_msg *m
                         e->turn.final_len - shown_len);
     }
     e = orch_find(o, id);
-    const bool ends =
-        m->finish != GR_FINISH_NONE && m->finish != GR_FINISH_ERROR; /* an ERROR follows, which tells why */
+    const bool ends = m->commit.finish != GR_FINISH_NONE &&
+                      m->commit.finish != GR_FINISH_ERROR; /* an ERROR follows, which tells why */
     if (e != NULL && e->state == GR_SESSION_RUNNING && e->turn.number == turn && ends) {
-        orch_end_turn(o, e, (enum gr_finish)m->finish, "");
+        orch_end_turn(o, e, (enum gr_finish)m->commit.finish, "");
     }
 }
 
 /* A turn of a session whose drafter stayed attached hears of it, as the turn did that saw ATTACHED itself. */
 static void report_attached(const struct gr_orch *o, const struct entry *e)
 {
-    struct gr_msg m = {.type = GR_MSG_ATTACHED, .session = e->id, .epoch = e->epoch};
+    struct gr_msg m = {.type = GR_MSG_ATTACHED, .session = e->id, .attached = {.epoch = e->epoch}};
     if (e->with.drafter >= 0 && e->metrics.transport[0] != '\0') {
-        snprintf(m.transport, sizeof(m.transport), "%s", e->metrics.transport);
+        snprintf(m.attached.transport, sizeof(m.attached.transport), "%s", e->metrics.transport);
         report(o, e, &m);
     }
 }
@@ -419,13 +421,13 @@ static void on_opened(struct gr_orch *o, struct entry *e, const struct gr_msg *m
     if (!orch_home_answered(e)) { /* an answer of an earlier epoch is one, too */
         return;
     }
-    if (e->at.n_reply_owed > 0 || m->epoch != e->epoch || e->state != GR_SESSION_OPENING) {
+    if (e->at.n_reply_owed > 0 || m->opened.epoch != e->epoch || e->state != GR_SESSION_OPENING) {
         return; /* to a request of a turn that was stopped meanwhile */
     }
-    if (m->cache_hit != 0) {
-        log_debug("session %" PRIu64 ": %u tokens need not be computed again", e->id, m->usable_len);
+    if (m->opened.cache_hit != 0) {
+        log_debug("session %" PRIu64 ": %u tokens need not be computed again", e->id, m->opened.usable_len);
     }
-    orch_specpv_opened(e, (enum gr_specpv_mode)m->specpv);
+    orch_specpv_opened(e, (enum gr_specpv_mode)m->opened.specpv);
     orch_running(e);
     report_attached(o, e);
     orch_attach(o, e);
@@ -449,10 +451,10 @@ static void on_drafter_error(struct gr_orch *o, struct entry *e, uint32_t worker
     if ((int)worker != e->with.drafter) {
         return; /* it was detached already: DRAFT_STATS follows */
     }
-    orch_fall_back(e, GR_FALLBACK_DRAFTER_ERROR, m->text);
+    orch_fall_back(e, GR_FALLBACK_DRAFTER_ERROR, m->error.text);
     /* It may be about an attachment that another has replaced: let go of that one, too, and start over. */
     orch_detach(o, e);
-    const bool again = m->code == (uint32_t)-GR_ECLOSED && e->with.n_retry < ATTACH_RETRY_MAX;
+    const bool again = m->error.code == (uint32_t)-GR_ECLOSED && e->with.n_retry < ATTACH_RETRY_MAX;
     orch_with_failed(e, e->with.failed || !again || e->metrics.transport[0] == '\0');
     if (again) {
         orch_with_retry(e);
@@ -466,7 +468,7 @@ static void on_session_failed(struct gr_orch *o, struct entry *e, const struct g
 {
     if (e->state == GR_SESSION_RUNNING) {
         orch_home_forgot(e);
-        orch_fail_turn(o, e, m->text);
+        orch_fail_turn(o, e, m->error.text);
     } else {
         on_evicted(o, e);
     }
@@ -485,7 +487,7 @@ static bool is_slot_coming(const struct gr_orch *o, int target)
 
 static void on_target_error(struct gr_orch *o, struct entry *e, const struct gr_msg *m)
 {
-    if (m->ended != 0) {
+    if (m->error.ended != 0) {
         on_session_failed(o, e, m);
         return;
     }
@@ -498,17 +500,18 @@ static void on_target_error(struct gr_orch *o, struct entry *e, const struct gr_
     }
     if (e->state == GR_SESSION_OPENING && (e->at.append_sent || e->at.opened_over)) {
         orch_home_over(e, false);
-        log_info("session %" PRIu64 ": the target does not go on with it (%s); opening it again", e->id, m->text);
+        log_info("session %" PRIu64 ": the target does not go on with it (%s); opening it again", e->id, m->error.text);
         if (e->at.evicted) {
             orch_home_forgot(e); /* no CLOSE is needed first */
         }
         orch_reopen(o, e);
-    } else if (e->state == GR_SESSION_OPENING && m->code == (uint32_t)-GR_ELIMIT && is_slot_coming(o, e->at.target)) {
+    } else if (e->state == GR_SESSION_OPENING && m->error.code == (uint32_t)-GR_ELIMIT &&
+               is_slot_coming(o, e->at.target)) {
         orch_home_forgot(e);
         orch_wait(e);
     } else {
         orch_home_forgot(e);
-        orch_fail_turn(o, e, m->text);
+        orch_fail_turn(o, e, m->error.text);
     }
 }
 

@@ -82,7 +82,7 @@ struct gr_worker_info {
     char address[GR_MSG_TEXT_MAX]; /* of the data path */
     uint64_t model_fingerprint, tokenizer_fingerprint;
     uint32_t n_vocab, n_ctx_max, pid;
-    char numerics_id[96], host_id[48];
+    char numerics_id[GR_NUMERICS_ID_MAX], host_id[48];
 };
 
 /* Client events; the session id and the user pointer of the turn come first. Called from within the calls below. What

@@ -58,7 +58,7 @@ struct entry {
     struct entry_turn turn;
     struct entry_home at;
     struct entry_drafter with;
-    char numerics_id[96]; /* of the target that it was opened at last */
+    char numerics_id[GR_NUMERICS_ID_MAX]; /* of the target that it was opened at last */
     struct gr_session_metrics metrics;
 };
 

@@ -22,15 +22,6 @@ static void send_to(struct gr_orch *o, int worker, const struct gr_msg *m)
     o->io.send(o->io.ctx, (uint32_t)worker, m);
 }
 
-static void copy_sampling(struct gr_msg *m, const struct gr_sampling *s)
-{
-    m->temperature = (double)s->temperature;
-    m->min_p = (double)s->min_p;
-    m->top_p = (double)s->top_p;
-    m->top_k = (uint32_t)s->top_k;
-    m->seed = s->seed;
-}
-
 static uint32_t n_generated(const struct entry *e)
 {
     return e->turn.transcript.len - e->turn.len;
@@ -97,26 +88,31 @@ static bool accept_numerics(struct gr_orch *o, struct entry *e, int target)
 static void send_open(struct gr_orch *o, struct entry *e)
 {
     struct gr_transcript *t = &e->turn.transcript;
+    const struct gr_sampling *s = &e->request.sampling;
     struct gr_msg m = {.type = GR_MSG_OPEN,
                        .session = e->id,
-                       .epoch = e->epoch,
-                       .ids = {.p = t->token, .n = t->len},
-                       .segments = {.p = t->segment, .n = 2 * t->n_segment},
-                       .stop_ids = {.p = e->request.stop_id, .n = e->request.n_stop_id},
-                       .max_tokens = e->request.max_tokens - n_generated(e),
-                       .want_draft = wants_draft(o, e) && orch_find_worker(o, GR_WORKER_DRAFT) >= 0,
-                       .want_trace = e->request.want_trace,
-                       .single_token = e->request.force_single_token || o->config.force_single_token,
-                       .auto_tree = e->request.auto_tree,
-                       .n_node = e->request.n_node};
-    copy_sampling(&m, &e->request.sampling);
+                       .open = {.epoch = e->epoch,
+                                .temperature = (double)s->temperature,
+                                .min_p = (double)s->min_p,
+                                .top_p = (double)s->top_p,
+                                .top_k = (uint32_t)s->top_k,
+                                .seed = s->seed,
+                                .ids = {.p = t->token, .n = t->len},
+                                .segments = {.p = t->segment, .n = 2 * t->n_segment},
+                                .stop_ids = {.p = e->request.stop_id, .n = e->request.n_stop_id},
+                                .max_tokens = e->request.max_tokens - n_generated(e),
+                                .want_draft = wants_draft(o, e) && orch_find_worker(o, GR_WORKER_DRAFT) >= 0,
+                                .want_trace = e->request.want_trace,
+                                .single_token = e->request.force_single_token || o->config.force_single_token,
+                                .auto_tree = e->request.auto_tree,
+                                .n_node = e->request.n_node}};
     orch_specpv_ask(o, e);
     if (e->specpv != GR_SPECPV_OFF) {
-        m.draft_depth = e->request.tree_shape == GR_SHAPE_CHAIN ? e->request.n_node : e->request.draft_depth;
-        gr_msg_set_specpv(&m, e->specpv, &e->request.specpv_params);
+        m.open.draft_depth = e->request.tree_shape == GR_SHAPE_CHAIN ? e->request.n_node : e->request.draft_depth;
+        gr_msg_set_specpv(&m.open, e->specpv, &e->request.specpv_params);
     }
     orch_opening(e);
-    orch_home_open_sent(e, m.want_draft != 0);
+    orch_home_open_sent(e, m.open.want_draft != 0);
     send_to(o, e->at.target, &m);
 }
 
@@ -185,13 +181,13 @@ void orch_append_turn(struct gr_orch *o, struct entry *e)
     struct gr_transcript *t = &e->turn.transcript;
     const struct gr_msg m = {.type = GR_MSG_APPEND,
                              .session = e->id,
-                             .epoch = e->epoch,
-                             .keep_len = e->turn.base,
-                             .hash = gr_transcript_hash_at(t, e->turn.base),
-                             .ids = {.p = t->token + e->turn.base, .n = e->turn.len - e->turn.base},
-                             .max_tokens = e->request.max_tokens,
-                             .stop_ids = {.p = e->request.stop_id, .n = e->request.n_stop_id},
-                             .want_trace = e->request.want_trace};
+                             .append = {.epoch = e->epoch,
+                                        .keep_len = e->turn.base,
+                                        .hash = gr_transcript_hash_at(t, e->turn.base),
+                                        .ids = {.p = t->token + e->turn.base, .n = e->turn.len - e->turn.base},
+                                        .max_tokens = e->request.max_tokens,
+                                        .stop_ids = {.p = e->request.stop_id, .n = e->request.n_stop_id},
+                                        .want_trace = e->request.want_trace}};
     orch_opening(e);
     orch_home_append_sent(e);
     send_to(o, e->at.target, &m);
@@ -222,19 +218,25 @@ void orch_attach(struct gr_orch *o, struct entry *e)
     }
     const struct gr_worker_info *target = &o->worker[e->at.target].info;
     const enum gr_ahead ahead = e->request.draft_ahead;
-    struct gr_msg m = {.type = GR_MSG_ATTACH,
-                       .session = e->id,
-                       .epoch = e->epoch,
-                       .tree_shape = e->request.tree_shape,
-                       .draft_depth = e->request.draft_depth,
-                       .draft_top_k = e->request.draft_top_k,
-                       .n_node = e->request.n_node,
-                       .auto_tree = e->request.auto_tree,
-                       .draft_ahead = ahead == GR_AHEAD_ON ||
-                                      (ahead == GR_AHEAD_AUTO && ahead_pays(target, &o->worker[drafter].info))};
-    copy_sampling(&m, &e->request.sampling);
-    snprintf(m.address, sizeof(m.address), "%s", target->address);
-    snprintf(m.transport, sizeof(m.transport), "%s", e->request.transport);
+    const struct gr_sampling *s = &e->request.sampling;
+    struct gr_msg m = {
+        .type = GR_MSG_ATTACH,
+        .session = e->id,
+        .attach = {.epoch = e->epoch,
+                   .temperature = (double)s->temperature,
+                   .min_p = (double)s->min_p,
+                   .top_p = (double)s->top_p,
+                   .top_k = (uint32_t)s->top_k,
+                   .seed = s->seed,
+                   .tree_shape = e->request.tree_shape,
+                   .draft_depth = e->request.draft_depth,
+                   .draft_top_k = e->request.draft_top_k,
+                   .n_node = e->request.n_node,
+                   .auto_tree = e->request.auto_tree,
+                   .draft_ahead = ahead == GR_AHEAD_ON ||
+                                  (ahead == GR_AHEAD_AUTO && ahead_pays(target, &o->worker[drafter].info))}};
+    snprintf(m.attach.address, sizeof(m.attach.address), "%s", target->address);
+    snprintf(m.attach.transport, sizeof(m.attach.transport), "%s", e->request.transport);
     orch_with_attached(e, drafter);
     send_to(o, drafter, &m);
 }

@@ -50,8 +50,8 @@ static const char *misfit(const struct gr_worker_info *a, const struct gr_worker
 
 static enum gr_status refuse(struct gr_orch *o, uint32_t worker, const char *text)
 {
-    struct gr_msg m = {.type = GR_MSG_ERROR, .code = (uint32_t)-GR_EMISMATCH};
-    snprintf(m.text, sizeof(m.text), "%s", text);
+    struct gr_msg m = {.type = GR_MSG_ERROR, .error = {.code = (uint32_t)-GR_EMISMATCH}};
+    snprintf(m.error.text, sizeof(m.error.text), "%s", text);
     snprintf(o->why, sizeof(o->why), "%s", text);
     o->n_refused++;
     log_error("a worker was refused: %s", text);

@@ -66,7 +66,7 @@ void gr_metrics_cut(struct gr_session_metrics *s, uint32_t keep_len)
     s->n_open = n;
 }
 
-static void take_verification(struct gr_session_metrics *s, const struct gr_msg *m)
+static void take_verification(struct gr_session_metrics *s, const struct gr_msg_commit *m)
 {
     s->partial_rounds += m->verdict_kind == GR_VERDICT_PARTIAL;
     s->full_refreshes += m->verdict_kind == GR_VERDICT_FULL;
@@ -77,7 +77,7 @@ static void take_verification(struct gr_session_metrics *s, const struct gr_msg 
 }
 
 /* The oldest gives way: it is as good as final where more than a buffer of them are open. */
-static void keep_open(struct gr_session_metrics *s, const struct gr_msg *m)
+static void keep_open(struct gr_session_metrics *s, const struct gr_msg_commit *m)
 {
     const uint32_t most = (uint32_t)GR_ARRAY_LEN(s->open);
     if (s->n_open == most) {
@@ -94,7 +94,7 @@ static void keep_open(struct gr_session_metrics *s, const struct gr_msg *m)
                                                      .host_ns = m->host_ns};
 }
 
-static void take_commit(struct gr_session_metrics *s, const struct gr_msg *m, uint64_t now_ns)
+static void take_commit(struct gr_session_metrics *s, const struct gr_msg_commit *m, uint64_t now_ns)
 {
     take_verification(s, m);
     s->completion_tokens += m->ids.n;
@@ -146,27 +146,27 @@ void gr_metrics_take(struct gr_session_metrics *s, const struct gr_msg *m, uint6
 {
     if (m->type == GR_MSG_COMMIT) {
         settle(s);
-        take_commit(s, m, now_ns);
-        s->final_len = m->final_len;
+        take_commit(s, &m->commit, now_ns);
+        s->final_len = m->commit.final_len;
     } else if (m->type == GR_MSG_DRAFT_STATS) {
-        s->n_drafter_round += m->n_round;
-        s->draft_ns += m->draft_ns;
-        s->draft_host_ns += m->host_ns;
-        s->draft_ahead_verdicts += m->n_ahead;
-        s->draft_ahead_hits += m->n_hit;
-        s->n_first += m->n_first;
-        s->n_first_hit += m->n_first_hit;
-        s->first_expected += m->first_expected;
-        s->acceptance_alarms += m->n_alarm;
-        s->wire_bytes += m->wire_bytes;
-        s->wire_tokens += m->wire_tokens;
+        s->n_drafter_round += m->draft_stats.n_round;
+        s->draft_ns += m->draft_stats.draft_ns;
+        s->draft_host_ns += m->draft_stats.host_ns;
+        s->draft_ahead_verdicts += m->draft_stats.n_ahead;
+        s->draft_ahead_hits += m->draft_stats.n_hit;
+        s->n_first += m->draft_stats.n_first;
+        s->n_first_hit += m->draft_stats.n_first_hit;
+        s->first_expected += m->draft_stats.first_expected;
+        s->acceptance_alarms += m->draft_stats.n_alarm;
+        s->wire_bytes += m->draft_stats.wire_bytes;
+        s->wire_tokens += m->draft_stats.wire_tokens;
     } else if (m->type == GR_MSG_DRAFT_TROUBLE) {
-        s->desyncs += m->n_desync;
-        s->fallbacks += m->n_fallback;
-        s->feature_gaps += m->n_feature_gap;
+        s->desyncs += m->draft_trouble.n_desync;
+        s->fallbacks += m->draft_trouble.n_fallback;
+        s->feature_gaps += m->draft_trouble.n_feature_gap;
     } else if (m->type == GR_MSG_ATTACHED) {
-        memcpy(s->transport, m->transport, sizeof(s->transport));
-        s->fallbacks += m->n_fallback;
+        memcpy(s->transport, m->attached.transport, sizeof(s->transport));
+        s->fallbacks += m->attached.n_fallback;
     }
 }
 

@@ -36,7 +36,7 @@ struct gr_session_metrics {
     uint32_t final_len;    /* of the last COMMIT */
     uint32_t n_open;
     struct gr_metrics_round open[GR_SPECPV_BUFFER_MAX + 1];
-    char transport[16];
+    char transport[GR_TRANSPORT_NAME_MAX];
 };
 
 /* A turn of n_prompt new tokens begins: the rounds of the one before stand. */

@@ -68,8 +68,8 @@ static void send_to(const struct gr_desk *d, uint32_t client, const struct gr_ms
 
 static void send_error(const struct gr_desk *d, uint32_t client, uint64_t session, enum gr_status st, const char *text)
 {
-    struct gr_msg m = {.type = GR_MSG_ERROR, .session = session, .code = (uint32_t)-st};
-    snprintf(m.text, sizeof(m.text), "%s", text);
+    struct gr_msg m = {.type = GR_MSG_ERROR, .session = session, .error = {.code = (uint32_t)-st}};
+    snprintf(m.error.text, sizeof(m.error.text), "%s", text);
     send_to(d, client, &m);
 }
 
@@ -81,9 +81,7 @@ static void send_opened(struct gr_desk *d, struct matter *x, uint64_t now_ns)
     send_to(d, x->client,
             &(struct gr_msg){.type = GR_MSG_OPENED,
                              .session = x->session,
-                             .epoch = info.epoch,
-                             .usable_len = info.n_token,
-                             .turn = info.turn});
+                             .opened = {.epoch = info.epoch, .usable_len = info.n_token, .turn = info.turn}});
 }
 
 static struct matter *find(struct gr_desk *d, uint64_t session)
@@ -102,35 +100,35 @@ static const char *const draining_text = "the orchestrator is shutting down; it 
 
 static void fill_request(struct gr_session_request *q, const struct gr_msg *m, struct matter *x)
 {
-    *q = (struct gr_session_request){.prompt = m->ids.p,
-                                     .n_prompt = m->ids.n,
-                                     .max_tokens = m->max_tokens,
-                                     .n_stop_id = m->stop_ids.n,
-                                     .sampling = {.temperature = (float)m->temperature,
-                                                  .min_p = (float)m->min_p,
-                                                  .top_p = (float)m->top_p,
-                                                  .top_k = (int32_t)m->top_k,
-                                                  .seed = m->seed},
-                                     .want_draft = m->want_draft != 0,
-                                     .want_trace = m->want_trace != 0,
-                                     .tree_shape = m->tree_shape,
-                                     .draft_depth = m->draft_depth > 0 ? m->draft_depth : 8,
-                                     .draft_top_k = m->draft_top_k > 0 ? m->draft_top_k : 10,
-                                     .n_node = m->n_node,
+    *q = (struct gr_session_request){.prompt = m->open.ids.p,
+                                     .n_prompt = m->open.ids.n,
+                                     .max_tokens = m->open.max_tokens,
+                                     .n_stop_id = m->open.stop_ids.n,
+                                     .sampling = {.temperature = (float)m->open.temperature,
+                                                  .min_p = (float)m->open.min_p,
+                                                  .top_p = (float)m->open.top_p,
+                                                  .top_k = (int32_t)m->open.top_k,
+                                                  .seed = m->open.seed},
+                                     .want_draft = m->open.want_draft != 0,
+                                     .want_trace = m->open.want_trace != 0,
+                                     .tree_shape = m->open.tree_shape,
+                                     .draft_depth = m->open.draft_depth > 0 ? m->open.draft_depth : 8,
+                                     .draft_top_k = m->open.draft_top_k > 0 ? m->open.draft_top_k : 10,
+                                     .n_node = m->open.n_node,
                                      .user = x,
-                                     .auto_tree = m->auto_tree != 0,
-                                     .keep_open = m->keep_open != 0,
-                                     .draft_ahead = m->auto_ahead != 0    ? GR_AHEAD_AUTO
-                                                    : m->draft_ahead != 0 ? GR_AHEAD_ON
-                                                                          : GR_AHEAD_OFF,
-                                     .force_single_token = m->single_token != 0,
-                                     .specpv = (enum gr_specpv_mode)m->specpv,
-                                     .specpv_params = gr_msg_specpv(m),
-                                     .tokenizer_fingerprint = m->tokenizer_fingerprint};
-    if (m->stop_ids.n > 0) {
-        memcpy(q->stop_id, m->stop_ids.p, m->stop_ids.n * sizeof(*q->stop_id));
+                                     .auto_tree = m->open.auto_tree != 0,
+                                     .keep_open = m->open.keep_open != 0,
+                                     .draft_ahead = m->open.auto_ahead != 0    ? GR_AHEAD_AUTO
+                                                    : m->open.draft_ahead != 0 ? GR_AHEAD_ON
+                                                                               : GR_AHEAD_OFF,
+                                     .force_single_token = m->open.single_token != 0,
+                                     .specpv = (enum gr_specpv_mode)m->open.specpv,
+                                     .specpv_params = gr_msg_specpv(&m->open),
+                                     .tokenizer_fingerprint = m->open.tokenizer_fingerprint};
+    if (m->open.stop_ids.n > 0) {
+        memcpy(q->stop_id, m->open.stop_ids.p, m->open.stop_ids.n * sizeof(*q->stop_id));
     }
-    memcpy(q->transport, m->transport, sizeof(q->transport));
+    memcpy(q->transport, m->open.transport, sizeof(q->transport));
 }
 
 static struct matter *free_matter(struct gr_desk *d)
@@ -149,13 +147,13 @@ static const char *check_open(const struct gr_desk *d, const struct gr_msg *m)
     if (d->draining) {
         return draining_text;
     }
-    if (m->session != 0 || m->epoch != 0) {
+    if (m->session != 0 || m->open.epoch != 0) {
         return "OPEN of a client asks for a new session: session and epoch are 0; APPEND goes on with one";
     }
-    if (m->segments.n != 2 || m->segments.p[0] != 0 || (uint32_t)m->segments.p[1] != m->ids.n) {
+    if (m->open.segments.n != 2 || m->open.segments.p[0] != 0 || (uint32_t)m->open.segments.p[1] != m->open.ids.n) {
         return "OPEN of a client has one segment, the prompt";
     }
-    return m->max_tokens < 1 ? "max_tokens must be at least 1" : NULL;
+    return m->open.max_tokens < 1 ? "max_tokens must be at least 1" : NULL;
 }
 
 static void on_open(struct gr_desk *d, uint32_t client, const struct gr_msg *m, uint64_t now_ns)
@@ -170,7 +168,7 @@ static void on_open(struct gr_desk *d, uint32_t client, const struct gr_msg *m, 
     struct matter *x = free_matter(d);
     GR_ASSERT(x != NULL);
     *x = (struct matter){
-        .used = true, .in_turn = true, .keep_open = m->keep_open != 0, .client = client, .closer = NOBODY};
+        .used = true, .in_turn = true, .keep_open = m->open.keep_open != 0, .client = client, .closer = NOBODY};
     fill_request(&q, m, x);
     const enum gr_status st = gr_orch_submit(d->orch, &q, now_ns, &session);
     if (st != GR_OK) {
@@ -199,21 +197,22 @@ static void on_append(struct gr_desk *d, uint32_t client, const struct gr_msg *m
         send_error(d, client, m->session, GR_ENOTFOUND, text);
         return;
     }
-    if (m->epoch != 0 && m->epoch != info.epoch) {
-        snprintf(text, sizeof(text), "session %" PRIu64 " is in epoch %u, not %u", m->session, info.epoch, m->epoch);
+    if (m->append.epoch != 0 && m->append.epoch != info.epoch) {
+        snprintf(text, sizeof(text), "session %" PRIu64 " is in epoch %u, not %u", m->session, info.epoch,
+                 m->append.epoch);
         send_error(d, client, m->session, GR_EINVAL, text);
         return;
     }
-    struct gr_turn_request t = {.keep_len = m->keep_len > 0 ? m->keep_len : UINT32_MAX,
-                                .hash = m->hash,
-                                .ids = m->ids.p,
-                                .n_ids = m->ids.n,
-                                .max_tokens = m->max_tokens,
-                                .n_stop_id = m->stop_ids.n,
-                                .want_trace = m->want_trace != 0,
+    struct gr_turn_request t = {.keep_len = m->append.keep_len > 0 ? m->append.keep_len : UINT32_MAX,
+                                .hash = m->append.hash,
+                                .ids = m->append.ids.p,
+                                .n_ids = m->append.ids.n,
+                                .max_tokens = m->append.max_tokens,
+                                .n_stop_id = m->append.stop_ids.n,
+                                .want_trace = m->append.want_trace != 0,
                                 .user = x};
-    if (m->stop_ids.n > 0) {
-        memcpy(t.stop_id, m->stop_ids.p, m->stop_ids.n * sizeof(t.stop_id[0]));
+    if (m->append.stop_ids.n > 0) {
+        memcpy(t.stop_id, m->append.stop_ids.p, m->append.stop_ids.n * sizeof(t.stop_id[0]));
     }
     const struct matter before = *x;
     x->client = client;
@@ -235,13 +234,13 @@ static void send_finished(const struct gr_desk *d, uint32_t client, uint64_t ses
     (void)gr_orch_session_info(d->orch, session, 0, &info);
     struct gr_msg m = {.type = GR_MSG_FINISHED,
                        .session = session,
-                       .epoch = info.epoch,
-                       .finish = (uint32_t)finish,
-                       .n_token = info.n_token,
-                       .n_fallback = info.n_fallback,
-                       .n_reopen = info.n_reopen,
-                       .cut = cut};
-    snprintf(m.text, sizeof(m.text), "%s", text);
+                       .finished = {.epoch = info.epoch,
+                                    .finish = (uint32_t)finish,
+                                    .n_token = info.n_token,
+                                    .n_fallback = info.n_fallback,
+                                    .n_reopen = info.n_reopen,
+                                    .cut = cut}};
+    snprintf(m.finished.text, sizeof(m.finished.text), "%s", text);
     send_to(d, client, &m);
 }
 
@@ -252,22 +251,23 @@ static void on_truncate(struct gr_desk *d, uint32_t client, const struct gr_msg 
     struct matter *x = find(d, m->session);
     struct gr_session_info info = {0};
     const bool is_here = x != NULL && gr_orch_session_info(d->orch, m->session, now_ns, &info);
-    const bool is_own = m->turn != 0 && m->turn == info.turn && (m->epoch == 0 || m->epoch == info.epoch);
+    const bool is_own = m->truncate.turn != 0 && m->truncate.turn == info.turn &&
+                        (m->truncate.epoch == 0 || m->truncate.epoch == info.epoch);
     if (is_here && (!is_own || (x->in_turn && x->client != client))) {
         char text[GR_MSG_TEXT_MAX];
         snprintf(text, sizeof(text),
                  "session %" PRIu64 " is not cut where turn %u stopped: it is in turn %u by now, which "
                  "another client has begun",
-                 m->session, m->turn, info.turn);
+                 m->session, m->truncate.turn, info.turn);
         send_error(d, client, m->session, GR_EINVAL, text);
         return;
     }
     const bool ends_turn = is_here && x->in_turn;
-    const uint32_t n_keep = m->keep_len > info.turn_len ? m->keep_len - info.turn_len : 0;
+    const uint32_t n_keep = m->truncate.keep_len > info.turn_len ? m->truncate.keep_len - info.turn_len : 0;
     if (ends_turn) {
         x->cut = true;
     }
-    enum gr_status st = gr_orch_stop(d->orch, m->session, m->turn, n_keep, GR_FINISH_STOP);
+    enum gr_status st = gr_orch_stop(d->orch, m->session, m->truncate.turn, n_keep, GR_FINISH_STOP);
     (void)st; /* what could be refused was looked at above */
     if (!ends_turn) {
         send_finished(d, client, m->session, GR_FINISH_STOP, true, "");
@@ -298,39 +298,39 @@ static void list_session(const struct gr_desk *d, uint32_t client, const struct 
     send_to(d, client,
             &(struct gr_msg){.type = GR_MSG_SESSION,
                              .session = info->id,
-                             .epoch = info->epoch,
-                             .state = info->state,
-                             .keep_open = info->keep_open,
-                             .n_token = info->n_token,
-                             .n_round = s->rounds,
-                             .n_tree = s->num_drafts,
-                             .n_drafted = s->num_draft_tokens,
-                             .n_hit_token = s->num_accepted_tokens,
-                             .idle_ns = info->idle_ns,
-                             .target = (uint32_t)(info->target + 1),
-                             .drafter = (uint32_t)(info->drafter + 1),
-                             .specpv = info->specpv,
-                             .n_partial = s->partial_since_refresh,
-                             .n_refresh = s->full_refreshes,
-                             .n_checked = s->drift_checked,
-                             .n_drifted = s->drift_mismatches});
+                             .listed_session = {.epoch = info->epoch,
+                                                .state = info->state,
+                                                .keep_open = info->keep_open,
+                                                .n_token = info->n_token,
+                                                .n_round = s->rounds,
+                                                .n_tree = s->num_drafts,
+                                                .n_drafted = s->num_draft_tokens,
+                                                .n_hit_token = s->num_accepted_tokens,
+                                                .idle_ns = info->idle_ns,
+                                                .target = (uint32_t)(info->target + 1),
+                                                .drafter = (uint32_t)(info->drafter + 1),
+                                                .specpv = info->specpv,
+                                                .n_partial = s->partial_since_refresh,
+                                                .n_refresh = s->full_refreshes,
+                                                .n_checked = s->drift_checked,
+                                                .n_drifted = s->drift_mismatches}});
 }
 
 static void list_worker(const struct gr_desk *d, uint32_t client, uint32_t worker, const struct gr_worker_info *info,
                         uint64_t rtt_ns, uint32_t n_session)
 {
     struct gr_msg m = {.type = GR_MSG_WORKER,
-                       .worker = worker + 1,
-                       .pid = info->pid,
-                       .n_session = n_session,
-                       .role = info->role == GR_WORKER_TARGET ? 2 : 3,
-                       .n_vocab = info->n_vocab,
-                       .n_ctx_max = info->n_ctx_max,
-                       .rtt_ns = rtt_ns,
-                       .model_fingerprint = info->model_fingerprint,
-                       .tokenizer_fingerprint = info->tokenizer_fingerprint};
-    memcpy(m.address, info->address, sizeof(m.address));
-    memcpy(m.numerics_id, info->numerics_id, sizeof(m.numerics_id));
+                       .listed_worker = {.worker = worker + 1,
+                                         .pid = info->pid,
+                                         .n_session = n_session,
+                                         .role = info->role == GR_WORKER_TARGET ? 2 : 3,
+                                         .n_vocab = info->n_vocab,
+                                         .n_ctx_max = info->n_ctx_max,
+                                         .rtt_ns = rtt_ns,
+                                         .model_fingerprint = info->model_fingerprint,
+                                         .tokenizer_fingerprint = info->tokenizer_fingerprint}};
+    memcpy(m.listed_worker.address, info->address, sizeof(m.listed_worker.address));
+    memcpy(m.listed_worker.numerics_id, info->numerics_id, sizeof(m.listed_worker.numerics_id));
     send_to(d, client, &m);
 }
 
@@ -341,7 +341,7 @@ static void on_list(const struct gr_desk *d, uint32_t client, uint64_t now_ns)
         struct gr_session_info info;
         if (gr_orch_session_at(d->orch, i, now_ns, &info)) {
             list_session(d, client, &info);
-            end.n_session++;
+            end.listed.n_session++;
         }
     }
     for (uint32_t i = 0; i < GR_ORCH_WORKER_MAX; i++) {
@@ -350,7 +350,7 @@ static void on_list(const struct gr_desk *d, uint32_t client, uint64_t now_ns)
         const struct gr_worker_info *info = gr_orch_worker(d->orch, i, &rtt_ns, &n_session);
         if (info != NULL) {
             list_worker(d, client, i, info, rtt_ns, n_session);
-            end.n_worker++;
+            end.listed.n_worker++;
         }
     }
     send_to(d, client, &end);
@@ -360,7 +360,7 @@ static void on_list(const struct gr_desk *d, uint32_t client, uint64_t now_ns)
 static void on_refresh(const struct gr_desk *d, uint32_t client, const struct gr_msg *m)
 {
     struct gr_msg reply = {.type = GR_MSG_REFRESHED};
-    const enum gr_status st = gr_orch_refresh(d->orch, m->session, &reply.n_session);
+    const enum gr_status st = gr_orch_refresh(d->orch, m->session, &reply.refreshed.n_session);
     if (st != GR_OK) {
         send_error(d, client, m->session, st, gr_orch_why(d->orch));
     } else {
@@ -371,17 +371,18 @@ static void on_refresh(const struct gr_desk *d, uint32_t client, const struct gr
 /* worker 0: the orchestrator itself answers. Cookie: the client's generation and number. */
 static void on_ping(struct gr_desk *d, uint32_t client, const struct gr_msg *m, uint64_t now_ns)
 {
-    if (m->worker == 0) {
-        send_to(d, client, &(struct gr_msg){.type = GR_MSG_PONG, .n_session = (uint32_t)gr_orch_n_session(d->orch)});
+    if (m->ping.worker == 0) {
+        send_to(d, client,
+                &(struct gr_msg){.type = GR_MSG_PONG, .pong = {.n_session = (uint32_t)gr_orch_n_session(d->orch)}});
         return;
     }
     const uint64_t cookie = (uint64_t)d->generation[client] << 32 | (client + 1);
-    const enum gr_status st = gr_orch_ping(d->orch, m->worker - 1, cookie, now_ns);
+    const enum gr_status st = gr_orch_ping(d->orch, m->ping.worker - 1, cookie, now_ns);
     if (st != GR_OK) {
         char text[GR_MSG_TEXT_MAX];
         snprintf(text, sizeof(text),
                  st == GR_AGAIN ? "too many pings to worker %u are on their way" : "no worker %u has joined",
-                 m->worker);
+                 m->ping.worker);
         send_error(d, client, 0, st == GR_AGAIN ? GR_ELIMIT : st, text);
     }
 }
@@ -406,7 +407,7 @@ enum gr_status gr_desk_on_msg(struct gr_desk *d, uint32_t client, const struct g
         on_refresh(d, client, m);
         return GR_OK;
     case GR_MSG_PURGE:
-        send_to(d, client, &(struct gr_msg){.type = GR_MSG_PURGED, .n_session = gr_orch_purge(d->orch)});
+        send_to(d, client, &(struct gr_msg){.type = GR_MSG_PURGED, .purged = {.n_session = gr_orch_purge(d->orch)}});
         return GR_OK;
     case GR_MSG_LIST:
         on_list(d, client, now_ns);
@@ -490,8 +491,8 @@ void gr_desk_on_pong(void *desk, uint32_t worker, uint64_t cookie, uint64_t rtt_
     const uint32_t client = (uint32_t)cookie - 1;
     if (client < d->n_client && d->generation[client] == (uint32_t)(cookie >> 32)) {
         struct gr_msg m = *pong;
-        m.worker = worker + 1;
-        m.rtt_ns = rtt_ns;
+        m.pong.worker = worker + 1;
+        m.pong.rtt_ns = rtt_ns;
         send_to(d, client, &m);
     }
 }

@@ -48,8 +48,8 @@ static struct link *free_link(struct link *links, int n)
 /* Said before the link is closed; what does not fit the socket at once is not worth waiting for. */
 static void turn_away(struct gr_control *control, const char *text)
 {
-    struct gr_msg m = {.type = GR_MSG_ERROR, .code = (uint32_t)-GR_ELIMIT};
-    snprintf(m.text, sizeof(m.text), "%s", text);
+    struct gr_msg m = {.type = GR_MSG_ERROR, .error = {.code = (uint32_t)-GR_ELIMIT}};
+    snprintf(m.error.text, sizeof(m.error.text), "%s", text);
     if (gr_control_send(control, &m) == GR_OK) {
         enum gr_status st = gr_control_flush(control);
         (void)st;
@@ -121,22 +121,22 @@ static enum gr_status on_join(struct gr_hub *h, uint32_t worker, const struct gr
 {
     struct link *l = &h->link[worker];
     const bool is_target = l->role == GR_WORKER_TARGET;
-    if (l->joined || m->role != (is_target ? GR_ROLE_TARGET : GR_ROLE_DRAFT)) {
+    if (l->joined || m->join.role != (is_target ? GR_ROLE_TARGET : GR_ROLE_DRAFT)) {
         log_error("worker %u sent %s", worker + 1, l->joined ? "JOIN twice" : "JOIN for another role than HELLO's");
         return GR_EPROTO;
     }
     struct gr_address data;
-    if (m->address[0] != '\0' && gr_address_parse("JOIN: the data path", m->address, 1, &data) != GR_OK) {
+    if (m->join.address[0] != '\0' && gr_address_parse("JOIN: the data path", m->join.address, 1, &data) != GR_OK) {
         return GR_EPROTO;
     }
     struct gr_worker_info info = {.role = l->role,
-                                  .model_fingerprint = m->model_fingerprint,
-                                  .tokenizer_fingerprint = m->tokenizer_fingerprint,
-                                  .n_vocab = m->n_vocab,
-                                  .n_ctx_max = m->n_ctx_max,
-                                  .pid = m->pid};
-    memcpy(info.address, m->address, sizeof(info.address));
-    memcpy(info.numerics_id, m->numerics_id, sizeof(info.numerics_id));
+                                  .model_fingerprint = m->join.model_fingerprint,
+                                  .tokenizer_fingerprint = m->join.tokenizer_fingerprint,
+                                  .n_vocab = m->join.n_vocab,
+                                  .n_ctx_max = m->join.n_ctx_max,
+                                  .pid = m->join.pid};
+    memcpy(info.address, m->join.address, sizeof(info.address));
+    memcpy(info.numerics_id, m->join.numerics_id, sizeof(info.numerics_id));
     memcpy(info.host_id, l->host_id, sizeof(info.host_id));
     const enum gr_status st = gr_orch_join(h->orch, worker, &info, gr_clock_ns());
     if (st != GR_OK) {

@@ -83,10 +83,10 @@ void gr_target_destroy(struct gr_target *t)
 static void pong(struct gr_target *t)
 {
     const struct gr_msg m = {.type = GR_MSG_PONG,
-                             .n_session = (uint32_t)gr_target_n_session(t),
-                             .n_vocab = (uint32_t)t->config.n_vocab,
-                             .n_block = (uint32_t)t->pool.n_block,
-                             .n_free_block = (uint32_t)t->pool.n_free};
+                             .pong = {.n_session = (uint32_t)gr_target_n_session(t),
+                                      .n_vocab = (uint32_t)t->config.n_vocab,
+                                      .n_block = (uint32_t)t->pool.n_block,
+                                      .n_free_block = (uint32_t)t->pool.n_free}};
     t->io.send_msg(t->io.ctx, &m);
 }
 
@@ -94,16 +94,16 @@ void gr_target_on_msg(struct gr_target *t, const struct gr_msg *m, uint64_t now_
 {
     switch (m->type) {
     case GR_MSG_OPEN:
-        target_open(t, m, now_ns);
+        target_open(t, m->session, &m->open);
         return;
     case GR_MSG_APPEND:
-        target_append(t, m, now_ns);
+        target_append(t, m->session, &m->append, now_ns);
         return;
     case GR_MSG_TRUNCATE:
-        target_truncate(t, m, now_ns);
+        target_truncate(t, m->session, &m->truncate, now_ns);
         return;
     case GR_MSG_REFRESH:
-        target_refresh(t, m);
+        target_refresh(t, m->session);
         return;
     case GR_MSG_CLOSE:
         target_close(t, m->session);

@@ -388,8 +388,8 @@ double target_pass_ratio(const struct gr_target *t, const struct session *s, int
 double target_alone_ns(const struct gr_target *t, int32_t n_row, struct gr_attended context);
 
 /* ---- target_specpv.c ---- */
-void target_specpv_open(struct gr_target *t, struct session *s, const struct gr_msg *m);
-void target_refresh(struct gr_target *t, const struct gr_msg *m);
+void target_specpv_open(struct gr_target *t, struct session *s, const struct gr_msg_open *m);
+void target_refresh(struct gr_target *t, uint64_t id);
 /* Decides how the next round is verified: pv.next. n_level: of its tree. */
 void target_specpv_decide(const struct gr_target *t, struct session *s, int32_t n_row, int32_t n_level);
 /* Fills what the pass is told of it. none: a pass in which nothing of SpecPV runs. */
@@ -455,9 +455,9 @@ bool target_make_room(struct gr_target *t, struct session *s, int32_t n_token);
 void target_admit_queued(struct gr_target *t, uint64_t now_ns);
 
 /* ---- target_session.c: what the orchestrator asks ---- */
-void target_open(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns);
-void target_append(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns);
-void target_truncate(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns);
+void target_open(struct gr_target *t, uint64_t id, const struct gr_msg_open *m);
+void target_append(struct gr_target *t, uint64_t id, const struct gr_msg_append *m, uint64_t now_ns);
+void target_truncate(struct gr_target *t, uint64_t id, const struct gr_msg_truncate *m, uint64_t now_ns);
 void target_close(struct gr_target *t, uint64_t id);
 /* The pass that a TRUNCATE came in is done: its round does not count, and the APPEND that was held begins. */
 void target_end_cut_turn(struct gr_target *t, struct session *s, bool more_follow, uint64_t now_ns);

@@ -27,13 +27,13 @@ static void tell_judged(struct gr_target *t, struct session *s, int32_t len)
     }
     const struct gr_msg m = {.type = GR_MSG_COMMIT,
                              .session = s->id,
-                             .epoch = s->epoch,
-                             .round = s->next.round,
-                             .keep_len = (uint32_t)len,
-                             .final_len = (uint32_t)len,
-                             .hash = s->prefix.hash[len],
-                             .finish = GR_FINISH_ERROR,
-                             .verdict_kind = GR_VERDICT_FULL};
+                             .commit = {.epoch = s->epoch,
+                                        .round = s->next.round,
+                                        .keep_len = (uint32_t)len,
+                                        .final_len = (uint32_t)len,
+                                        .hash = s->prefix.hash[len],
+                                        .finish = GR_FINISH_ERROR,
+                                        .verdict_kind = GR_VERDICT_FULL}};
     t->io.send_msg(t->io.ctx, &m);
 }
 

@@ -8,11 +8,11 @@
 /* ---- checks of what the orchestrator asks ---- */
 
 /* NULL when n_id more tokens after keep_len can be served; else what is wrong with them, in text. */
-static const char *check_ids(const struct gr_target *t, const struct gr_msg *m, int32_t keep_len, char *text,
-                             size_t cap)
+static const char *check_ids(const struct gr_target *t, int32_t keep_len, const struct gr_msg_ids *ids,
+                             const struct gr_msg_ids *stop_ids, uint32_t max_tokens, char *text, size_t cap)
 {
     const struct gr_target_config *c = &t->config;
-    const int64_t len = (int64_t)keep_len + m->ids.n;
+    const int64_t len = (int64_t)keep_len + ids->n;
     if (len < 1) {
         return "the prompt is empty: give at least one token";
     }
@@ -21,21 +21,21 @@ static const char *check_ids(const struct gr_target *t, const struct gr_msg *m, 
                  keep_len > 0 ? "session" : "prompt", len, c->n_ctx_max);
         return text;
     }
-    for (uint32_t i = 0; i < m->ids.n; i++) {
-        if (m->ids.p[i] < 0 || m->ids.p[i] >= c->n_vocab) {
-            snprintf(text, cap, "prompt token %u has id %d, the vocabulary has ids 0 to %d", i, m->ids.p[i],
+    for (uint32_t i = 0; i < ids->n; i++) {
+        if (ids->p[i] < 0 || ids->p[i] >= c->n_vocab) {
+            snprintf(text, cap, "prompt token %u has id %d, the vocabulary has ids 0 to %d", i, ids->p[i],
                      c->n_vocab - 1);
             return text;
         }
     }
-    if (m->max_tokens < 1) {
+    if (max_tokens < 1) {
         return "max_tokens must be at least 1";
     }
-    if (m->stop_ids.n > GR_STOP_ID_MAX) {
-        snprintf(text, cap, "%u stop ids, at most %d are allowed", m->stop_ids.n, GR_STOP_ID_MAX);
+    if (stop_ids->n > GR_STOP_ID_MAX) {
+        snprintf(text, cap, "%u stop ids, at most %d are allowed", stop_ids->n, GR_STOP_ID_MAX);
         return text;
     }
-    const int64_t n_want = GR_MIN(len + m->max_tokens, c->n_ctx_max);
+    const int64_t n_want = GR_MIN(len + max_tokens, c->n_ctx_max);
     if (n_want > (int64_t)c->n_pool_block * GR_KV_BLOCK_TOKENS) {
         snprintf(text, cap,
                  "the session may grow to %" PRId64 " tokens, the KV pool holds %d: raise --kv-blocks "
@@ -46,7 +46,7 @@ static const char *check_ids(const struct gr_target *t, const struct gr_msg *m, 
     return NULL;
 }
 
-static const char *check_segments(const struct gr_msg *m)
+static const char *check_segments(const struct gr_msg_open *m)
 {
     int64_t n = 0;
     if (m->segments.n % 2 != 0) {
@@ -61,13 +61,13 @@ static const char *check_segments(const struct gr_msg *m)
     return n == (int64_t)m->ids.n ? NULL : "the segments' lengths do not add up to the ids";
 }
 
-static const char *check_open(const struct gr_target *t, const struct gr_msg *m, char *text, size_t cap)
+static const char *check_open(const struct gr_target *t, const struct gr_msg_open *m, char *text, size_t cap)
 {
-    const char *wrong = check_ids(t, m, 0, text, cap);
+    const char *wrong = check_ids(t, 0, &m->ids, &m->stop_ids, m->max_tokens, text, cap);
     if (wrong == NULL) {
         wrong = check_segments(m);
     }
-    return wrong != NULL ? wrong : gr_msg_wrong_sampling(m);
+    return wrong != NULL ? wrong : gr_msg_wrong_sampling(m->temperature, m->min_p, m->top_p);
 }
 
 /* ---- life of a session ---- */
@@ -89,11 +89,11 @@ static struct session *empty_slot(struct gr_target *t)
 
 /* ---- turns ---- */
 
-static void set_stop_ids(struct session *s, const struct gr_msg *m)
+static void set_stop_ids(struct session *s, const struct gr_msg_ids *ids)
 {
-    s->stop.n_id = (int32_t)m->stop_ids.n;
-    for (uint32_t i = 0; i < m->stop_ids.n; i++) {
-        s->stop.id[i] = m->stop_ids.p[i];
+    s->stop.n_id = (int32_t)ids->n;
+    for (uint32_t i = 0; i < ids->n; i++) {
+        s->stop.id[i] = ids->p[i];
     }
 }
 
@@ -118,10 +118,10 @@ static void reply_opened(struct gr_target *t, const struct session *s)
 {
     const struct gr_msg reply = {.type = GR_MSG_OPENED,
                                  .session = s->id,
-                                 .epoch = s->epoch,
-                                 .cache_hit = s->kv.len > 0,
-                                 .usable_len = (uint32_t)s->kv.len,
-                                 .specpv = (uint32_t)target_specpv_shown(s)};
+                                 .opened = {.epoch = s->epoch,
+                                            .cache_hit = s->kv.len > 0,
+                                            .usable_len = (uint32_t)s->kv.len,
+                                            .specpv = (uint32_t)target_specpv_shown(s)}};
     t->counters.n_cache_hit += s->kv.len > 0;
     t->io.send_msg(t->io.ctx, &reply);
 }
@@ -136,7 +136,7 @@ static void set_kinds(struct session *s, const struct gr_msg_ids *segments)
 }
 
 /* Tokens that the slot holds already, with KV that stands, of the transcript that is opened. */
-static int32_t common_kv_len(const struct session *s, const struct gr_msg *m)
+static int32_t common_kv_len(const struct session *s, const struct gr_msg_open *m)
 {
     const int32_t n = GR_MIN(s->kv.len, (int32_t)m->ids.n);
     int32_t len = 0;
@@ -146,10 +146,10 @@ static int32_t common_kv_len(const struct session *s, const struct gr_msg *m)
     return len;
 }
 
-static void start_session(struct gr_target *t, struct session *s, const struct gr_msg *m)
+static void start_session(struct gr_target *t, struct session *s, uint64_t id, const struct gr_msg_open *m)
 {
     const int32_t kv_len = common_kv_len(s, m);
-    const struct session fresh = {.id = m->session,
+    const struct session fresh = {.id = id,
                                   .epoch = m->epoch,
                                   .prefix = gr_prefix_empty(&s->prefix),
                                   .kind = s->kind,
@@ -168,7 +168,7 @@ static void start_session(struct gr_target *t, struct session *s, const struct g
                                                .seed = m->seed}};
     *s = fresh;
     target_cut_features(s, kv_len);
-    set_stop_ids(s, m);
+    set_stop_ids(s, &m->stop_ids);
     append_ids(s, &m->ids);
     set_kinds(s, &m->segments);
     gr_spec_econ_init(&s->econ.alone, &t->econ.alone, target_alone_ns(t, 1, target_specpv_context(s)));
@@ -191,13 +191,12 @@ static bool refuse_behind_held(struct session *s)
     return false;
 }
 
-void target_open(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns)
+void target_open(struct gr_target *t, uint64_t id, const struct gr_msg_open *m)
 {
     char text[GR_MSG_TEXT_MAX];
     const char *wrong = check_open(t, m, text, sizeof(text));
-    struct session *s = target_find(t, m->session);
+    struct session *s = target_find(t, id);
     enum gr_status code = GR_EINVAL;
-    (void)now_ns;
     if (refuse_behind_held(s)) {
         return;
     }
@@ -214,10 +213,10 @@ void target_open(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns)
         }
     }
     if (wrong != NULL) {
-        target_send_error(t, m->session, code, wrong);
+        target_send_error(t, id, code, wrong);
         return;
     }
-    start_session(t, s, m);
+    start_session(t, s, id, m);
 }
 
 /* In a pass, and a TRUNCATE has ended its turn: an APPEND may come already. */
@@ -226,8 +225,8 @@ static bool is_ending(const struct session *s)
     return s->flight.in_pass && s->turn.cut_at >= 0 && !s->closing;
 }
 
-static const char *check_append(const struct gr_target *t, const struct session *s, const struct gr_msg *m, char *text,
-                                size_t cap)
+static const char *check_append(const struct gr_target *t, const struct session *s, const struct gr_msg_append *m,
+                                char *text, size_t cap)
 {
     if (s == NULL) {
         return "unknown session";
@@ -244,7 +243,7 @@ static const char *check_append(const struct gr_target *t, const struct session 
         snprintf(text, cap, "the session's first %u tokens are others here, where %d are committed", m->keep_len, len);
         return text;
     }
-    return check_ids(t, m, (int32_t)m->keep_len, text, cap);
+    return check_ids(t, (int32_t)m->keep_len, &m->ids, &m->stop_ids, m->max_tokens, text, cap);
 }
 
 static int32_t *held_ids_of(const struct gr_target *t, const struct session *s)
@@ -253,7 +252,7 @@ static int32_t *held_ids_of(const struct gr_target *t, const struct session *s)
 }
 
 /* It was checked against what the session will be when its pass is done. */
-static void hold_append(struct gr_target *t, struct session *s, const struct gr_msg *m)
+static void hold_append(struct gr_target *t, struct session *s, const struct gr_msg_append *m)
 {
     struct held_append held = {.valid = true,
                                .want_trace = m->want_trace != 0,
@@ -271,12 +270,12 @@ static void hold_append(struct gr_target *t, struct session *s, const struct gr_
     target_turn_hold(s, &held);
 }
 
-static void begin_append(struct gr_target *t, struct session *s, const struct gr_msg *m, bool more_follow,
+static void begin_append(struct gr_target *t, struct session *s, const struct gr_msg_append *m, bool more_follow,
                          uint64_t now_ns)
 {
     target_cut(t, s, (int32_t)m->keep_len);
     append_ids(s, &m->ids);
-    set_stop_ids(s, m);
+    set_stop_ids(s, &m->stop_ids);
     s->want_trace = m->want_trace != 0;
     target_next_number(&s->next);
     target_link_fence(&s->link, s->next.round); /* a tree of the last round, on the same prefix, is not this turn's */
@@ -286,16 +285,16 @@ static void begin_append(struct gr_target *t, struct session *s, const struct gr
     target_send_deltas(t, s, more_follow, now_ns);
 }
 
-void target_append(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns)
+void target_append(struct gr_target *t, uint64_t id, const struct gr_msg_append *m, uint64_t now_ns)
 {
     char text[GR_MSG_TEXT_MAX];
-    struct session *s = target_find(t, m->session);
+    struct session *s = target_find(t, id);
     if (refuse_behind_held(s)) {
         return;
     }
     const char *wrong = check_append(t, s, m, text, sizeof(text));
     if (wrong != NULL) {
-        target_send_error(t, m->session, s == NULL ? GR_ENOTFOUND : GR_EINVAL, wrong);
+        target_send_error(t, id, s == NULL ? GR_ENOTFOUND : GR_EINVAL, wrong);
         return;
     }
     if (is_ending(s)) {
@@ -316,11 +315,12 @@ static void cut_turn(struct gr_target *t, struct session *s, int32_t len, uint64
 void target_end_cut_turn(struct gr_target *t, struct session *s, bool more_follow, uint64_t now_ns)
 {
     const struct held_append held = s->turn.held;
-    const struct gr_msg m = {.keep_len = held.keep_len,
-                             .max_tokens = held.max_tokens,
-                             .ids = {.p = held_ids_of(t, s), .n = held.n_id},
-                             .stop_ids = {.p = (int32_t *)(uintptr_t)held.stop_id, .n = (uint32_t)held.n_stop_id},
-                             .want_trace = held.want_trace};
+    const struct gr_msg_append m = {
+        .keep_len = held.keep_len,
+        .max_tokens = held.max_tokens,
+        .ids = {.p = held_ids_of(t, s), .n = held.n_id},
+        .stop_ids = {.p = (int32_t *)(uintptr_t)held.stop_id, .n = (uint32_t)held.n_stop_id},
+        .want_trace = held.want_trace};
     const int32_t len = s->turn.cut_at;
     target_turn_cut_done(s);
     gr_kv_table_truncate(&t->pool, &s->kv.table, target_held_len(s));
@@ -336,9 +336,9 @@ void target_end_cut_turn(struct gr_target *t, struct session *s, bool more_follo
     }
 }
 
-void target_truncate(struct gr_target *t, const struct gr_msg *m, uint64_t now_ns)
+void target_truncate(struct gr_target *t, uint64_t id, const struct gr_msg_truncate *m, uint64_t now_ns)
 {
-    struct session *s = target_find(t, m->session);
+    struct session *s = target_find(t, id);
     if (s == NULL || s->epoch != m->epoch) {
         return; /* closed, evicted or re-opened meanwhile: nothing of that turn is left */
     }

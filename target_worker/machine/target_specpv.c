@@ -23,7 +23,7 @@ void target_specpv_off(struct gr_target *t, struct session *s, enum gr_fallback 
     target_fall_back(t, s, reason, detail);
 }
 
-void target_specpv_open(struct gr_target *t, struct session *s, const struct gr_msg *m)
+void target_specpv_open(struct gr_target *t, struct session *s, const struct gr_msg_open *m)
 {
     const struct gr_specpv_params told = gr_msg_specpv(m);
     const struct gr_specpv_params wanted =
@@ -53,9 +53,9 @@ enum gr_specpv_mode target_specpv_shown(const struct session *s)
     return s->pv.mode == GR_SPECPV_EXACT && s->pv.automatic ? GR_SPECPV_AUTO : s->pv.mode;
 }
 
-void target_refresh(struct gr_target *t, const struct gr_msg *m)
+void target_refresh(struct gr_target *t, uint64_t id)
 {
-    struct session *s = target_find(t, m->session);
+    struct session *s = target_find(t, id);
     if (s != NULL && s->pv.mode != GR_SPECPV_OFF) { /* else it was told of a session that is gone, or has none */
         target_view_ask(&s->pv);
     }

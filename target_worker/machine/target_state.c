@@ -36,8 +36,8 @@ struct session *target_find(struct gr_target *t, uint64_t id)
 
 static void send_error(struct gr_target *t, uint64_t session, enum gr_status code, bool ended, const char *text)
 {
-    struct gr_msg m = {.type = GR_MSG_ERROR, .session = session, .code = (uint32_t)-code, .ended = ended};
-    snprintf(m.text, sizeof(m.text), "%s", text);
+    struct gr_msg m = {.type = GR_MSG_ERROR, .session = session, .error = {.code = (uint32_t)-code, .ended = ended}};
+    snprintf(m.error.text, sizeof(m.error.text), "%s", text);
     t->io.send_msg(t->io.ctx, &m);
 }
 

@@ -54,28 +54,28 @@ static void send_commit(struct gr_target *t, struct session *s, const struct gr_
     struct gr_msg m = {
         .type = GR_MSG_COMMIT,
         .session = s->id,
-        .epoch = s->epoch,
-        .round = round,
-        .keep_len = (uint32_t)o->keep_len,
-        .final_len = (uint32_t)s->kv.final_len,
-        .ids = {.p = &s->prefix.token[o->keep_len], .n = (uint32_t)(s->prefix.len - o->keep_len)},
-        .hash = s->prefix.hash[s->prefix.len],
-        .finish = (uint32_t)o->finish,
-        .verdict_kind = target_specpv_kind(q),
-        .n_draft = (uint32_t)q->tree.n,
-        .n_accepted = (uint32_t)(o->keep_len == o->base_len && !q->judge_only ? q->walk.n_accepted : 0),
-        .n_mismatch = (uint32_t)judged.n_mismatch,
-        .n_judged = (uint32_t)judged.n_checked,
-        .gap = (double)q->gap,
-        .wait_ns = s->flight.wait_ns,
-        .draft_ns = s->flight.draft_ns,
-        .verify_ns = p->forward_ns,
-        .host_ns = s->host_ns,
-        .n_row = (uint32_t)p->n_row,
-        .n_late = s->tally.n_late,
-        .n_desync = s->tally.n_desync,
-        .n_fallback = s->fallbacks.n_untold,
-        .n_reroot = s->tally.n_reroot,
+        .commit = {.epoch = s->epoch,
+                   .round = round,
+                   .keep_len = (uint32_t)o->keep_len,
+                   .final_len = (uint32_t)s->kv.final_len,
+                   .ids = {.p = &s->prefix.token[o->keep_len], .n = (uint32_t)(s->prefix.len - o->keep_len)},
+                   .hash = s->prefix.hash[s->prefix.len],
+                   .finish = (uint32_t)o->finish,
+                   .verdict_kind = target_specpv_kind(q),
+                   .n_draft = (uint32_t)q->tree.n,
+                   .n_accepted = (uint32_t)(o->keep_len == o->base_len && !q->judge_only ? q->walk.n_accepted : 0),
+                   .n_mismatch = (uint32_t)judged.n_mismatch,
+                   .n_judged = (uint32_t)judged.n_checked,
+                   .gap = (double)q->gap,
+                   .wait_ns = s->flight.wait_ns,
+                   .draft_ns = s->flight.draft_ns,
+                   .verify_ns = p->forward_ns,
+                   .host_ns = s->host_ns,
+                   .n_row = (uint32_t)p->n_row,
+                   .n_late = s->tally.n_late,
+                   .n_desync = s->tally.n_desync,
+                   .n_fallback = s->fallbacks.n_untold,
+                   .n_reroot = s->tally.n_reroot},
     };
     if (s->want_trace && q->kind == GR_PASS_TREE) {
         for (int i = 0; i < q->tree.n; i++) {
@@ -84,9 +84,9 @@ static void send_commit(struct gr_target *t, struct session *s, const struct gr_
         for (int i = 0; i < o->n_path; i++) {
             path[i] = q->walk.node[i];
         }
-        m.tree_ids = (struct gr_msg_ids){.p = t->pass.seq[q - p->seq].tree.token, .n = (uint32_t)q->tree.n};
-        m.tree_parents = (struct gr_msg_ids){.p = parents, .n = (uint32_t)q->tree.n};
-        m.path = (struct gr_msg_ids){.p = path, .n = (uint32_t)o->n_path};
+        m.commit.tree_ids = (struct gr_msg_ids){.p = t->pass.seq[q - p->seq].tree.token, .n = (uint32_t)q->tree.n};
+        m.commit.tree_parents = (struct gr_msg_ids){.p = parents, .n = (uint32_t)q->tree.n};
+        m.commit.path = (struct gr_msg_ids){.p = path, .n = (uint32_t)o->n_path};
     }
     target_tally_told(s);
     t->io.send_msg(t->io.ctx, &m);
@@ -309,7 +309,8 @@ static void finish_prefill_chunk(struct gr_target *t, struct session *s, const s
         return;
     }
     target_keep_features(t, s, q);
-    const struct gr_msg m = {.type = GR_MSG_PROGRESS, .session = s->id, .usable_len = (uint32_t)s->kv.len};
+    const struct gr_msg m = {
+        .type = GR_MSG_PROGRESS, .session = s->id, .progress = {.usable_len = (uint32_t)s->kv.len}};
     t->io.send_msg(t->io.ctx, &m);
     if (s->kv.len >= s->turn.prefill_end) {
         target_resume(t, s, more_follow, now_ns);

@@ -63,9 +63,9 @@ static void rig_msg(void *ctx, const struct gr_msg *m)
     if (m->type == GR_MSG_DRAFT_STATS) {
         r->stats = *m;
     } else if (m->type == GR_MSG_DRAFT_TROUBLE) {
-        r->trouble.n_fallback += m->n_fallback;
-        r->trouble.n_desync += m->n_desync;
-        r->trouble.n_feature_gap += m->n_feature_gap;
+        r->trouble.draft_trouble.n_fallback += m->draft_trouble.n_fallback;
+        r->trouble.draft_trouble.n_desync += m->draft_trouble.n_desync;
+        r->trouble.draft_trouble.n_feature_gap += m->draft_trouble.n_feature_gap;
     } else if (m->type == GR_MSG_ATTACHED) {
         r->attached = m->session;
     }
@@ -155,15 +155,15 @@ struct rig *rig_create(const struct rig_config *c)
     gr_grower_fix_level_ns(r->grower, 40000, 3000);
     r->attach = (struct gr_msg){.type = GR_MSG_ATTACH,
                                 .session = 1,
-                                .epoch = RIG_EPOCH,
-                                .top_p = 1.0,
-                                .seed = 5,
-                                .temperature = (double)c->temperature,
-                                .n_node = (uint32_t)c->n_node,
-                                .draft_depth = (uint32_t)c->depth,
-                                .draft_top_k = (uint32_t)c->top_k,
-                                .draft_ahead = c->ahead,
-                                .auto_tree = c->auto_tree};
+                                .attach = {.epoch = RIG_EPOCH,
+                                           .top_p = 1.0,
+                                           .seed = 5,
+                                           .temperature = (double)c->temperature,
+                                           .n_node = (uint32_t)c->n_node,
+                                           .draft_depth = (uint32_t)c->depth,
+                                           .draft_top_k = (uint32_t)c->top_k,
+                                           .draft_ahead = c->ahead,
+                                           .auto_tree = c->auto_tree}};
     r->round = 1;
     r->twin = c->twin;
     return r;
@@ -237,7 +237,8 @@ int32_t rig_pick(const struct rig *r, const int32_t *token, int n)
 {
     float l[RIG_N_VOCAB];
     toy_lm_logits(&r->table, token, n, l);
-    const struct gr_sampling s = {.temperature = (float)r->attach.temperature, .top_p = 1.0f, .seed = r->attach.seed};
+    const struct gr_sampling s = {
+        .temperature = (float)r->attach.attach.temperature, .top_p = 1.0f, .seed = r->attach.attach.seed};
     float scratch[RIG_N_VOCAB];
     int32_t work[RIG_N_VOCAB];
     return gr_sampler_pick(&s, l, RIG_N_VOCAB, (uint32_t)n, scratch, work);

@@ -114,13 +114,14 @@ static void on_msg(void *ctx, const struct gr_msg *m)
     assert_true(m->type != GR_MSG_ERROR);
     struct told *t = &b->told[m->session];
     if (m->type == GR_MSG_COMMIT) {
-        assert_true(m->keep_len == (uint32_t)t->len || (bench_specpv.n_buffer > 0 && m->keep_len < (uint32_t)t->len));
-        t->n_back += m->keep_len < (uint32_t)t->len;
-        t->len = (int32_t)m->keep_len;
+        assert_true(m->commit.keep_len == (uint32_t)t->len ||
+                    (bench_specpv.n_buffer > 0 && m->commit.keep_len < (uint32_t)t->len));
+        t->n_back += m->commit.keep_len < (uint32_t)t->len;
+        t->len = (int32_t)m->commit.keep_len;
     }
-    for (uint32_t i = 0; m->type == GR_MSG_COMMIT && i < m->ids.n; i++) {
-        t->hash[t->len + 1] = gr_hash_extend(t->hash[t->len], m->ids.p[i]);
-        t->token[t->len++] = m->ids.p[i];
+    for (uint32_t i = 0; m->type == GR_MSG_COMMIT && i < m->commit.ids.n; i++) {
+        t->hash[t->len + 1] = gr_hash_extend(t->hash[t->len], m->commit.ids.p[i]);
+        t->token[t->len++] = m->commit.ids.p[i];
     }
 }
 
@@ -198,15 +199,15 @@ void open_session(struct bench *b, uint64_t id, int n_prompt, bool single_token,
     t->len = n_prompt;
     const struct gr_msg m = {.type = GR_MSG_OPEN,
                              .session = id,
-                             .epoch = EPOCH,
-                             .ids = {t->token, (uint32_t)n_prompt},
-                             .segments = {segments, 2},
-                             .max_tokens = 400,
-                             .want_draft = want_draft,
-                             .n_node = 5,
-                             .top_p = 1.0,
-                             .single_token = single_token,
-                             .specpv = bench_mode};
+                             .open = {.epoch = EPOCH,
+                                      .ids = {t->token, (uint32_t)n_prompt},
+                                      .segments = {segments, 2},
+                                      .max_tokens = 400,
+                                      .want_draft = want_draft,
+                                      .n_node = 5,
+                                      .top_p = 1.0,
+                                      .single_token = single_token,
+                                      .specpv = bench_mode}};
     gr_target_on_msg(b->target, &m, b->now_ns);
 }
 

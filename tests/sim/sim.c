@@ -383,12 +383,11 @@ static void deliver_msg(struct sim *s, const struct event *e)
     struct gr_msg m;
     enum gr_status st = gr_msg_decode(e->bytes, e->len, &m);
     GR_ASSERT(st == GR_OK);
-    log_debug("sim: %.3f ms: %s to the %s: session %llu epoch %u round %u", (double)s->now_ns / 1e6,
-              gr_msg_name(m.type),
+    log_debug("sim: %.3f ms: %s to the %s: session %llu", (double)s->now_ns / 1e6, gr_msg_name(m.type),
               e->at == TARGET  ? "target"
               : e->at == DRAFT ? "drafter"
                                : "orchestrator",
-              (unsigned long long)m.session, m.epoch, m.round);
+              (unsigned long long)m.session);
     if (e->at == TARGET) {
         gr_target_on_msg(s->target, &m, s->now_ns);
     } else if (e->at == DRAFT) {

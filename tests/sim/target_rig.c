@@ -30,16 +30,17 @@ static void on_msg(void *ctx, const struct gr_msg *m)
     w->last[m->type] = *m;
     if (m->type == GR_MSG_COMMIT) {
         struct text *t = &w->text[m->session];
-        assert_true(m->keep_len == (uint32_t)t->len || (rig_specpv.n_buffer > 0 && m->keep_len < (uint32_t)t->len &&
-                                                        m->keep_len >= (uint32_t)t->final_len));
-        t->n_back += m->keep_len < (uint32_t)t->len;
-        t->len = (int32_t)m->keep_len;
-        t->final_len = (int32_t)m->final_len;
-        for (uint32_t i = 0; i < m->ids.n; i++) {
-            add(t, m->ids.p[i]);
+        assert_true(m->commit.keep_len == (uint32_t)t->len ||
+                    (rig_specpv.n_buffer > 0 && m->commit.keep_len < (uint32_t)t->len &&
+                     m->commit.keep_len >= (uint32_t)t->final_len));
+        t->n_back += m->commit.keep_len < (uint32_t)t->len;
+        t->len = (int32_t)m->commit.keep_len;
+        t->final_len = (int32_t)m->commit.final_len;
+        for (uint32_t i = 0; i < m->commit.ids.n; i++) {
+            add(t, m->commit.ids.p[i]);
         }
-        assert_true(m->hash == t->hash[t->len]);
-        w->finish[m->session] = m->finish;
+        assert_true(m->commit.hash == t->hash[t->len]);
+        w->finish[m->session] = m->commit.finish;
     }
 }
 
@@ -157,13 +158,13 @@ void open_with(struct world *w, uint64_t id, uint32_t epoch, const int32_t *segm
     struct text *t = &w->text[id];
     const struct gr_msg m = {.type = GR_MSG_OPEN,
                              .session = id,
-                             .epoch = epoch,
-                             .ids = {t->token, (uint32_t)t->len},
-                             .segments = {(int32_t *)(uintptr_t)segments, n_segment},
-                             .max_tokens = max_tokens,
-                             .stop_ids = {(int32_t *)(uintptr_t)rig_stop_id, rig_n_stop_id},
-                             .top_p = 1.0,
-                             .specpv = rig_specpv_mode};
+                             .open = {.epoch = epoch,
+                                      .ids = {t->token, (uint32_t)t->len},
+                                      .segments = {(int32_t *)(uintptr_t)segments, n_segment},
+                                      .max_tokens = max_tokens,
+                                      .stop_ids = {(int32_t *)(uintptr_t)rig_stop_id, rig_n_stop_id},
+                                      .top_p = 1.0,
+                                      .specpv = rig_specpv_mode}};
     gr_target_on_msg(w->target, &m, 0);
 }
 
@@ -190,11 +191,11 @@ void append_to(struct world *w, uint64_t id, uint32_t epoch, int32_t keep_len, i
     }
     const struct gr_msg m = {.type = GR_MSG_APPEND,
                              .session = id,
-                             .epoch = epoch,
-                             .keep_len = (uint32_t)keep_len,
-                             .hash = hash,
-                             .ids = {ids, (uint32_t)n},
-                             .max_tokens = max_tokens};
+                             .append = {.epoch = epoch,
+                                        .keep_len = (uint32_t)keep_len,
+                                        .hash = hash,
+                                        .ids = {ids, (uint32_t)n},
+                                        .max_tokens = max_tokens}};
     gr_target_on_msg(w->target, &m, 0);
     if (w->n_msg[GR_MSG_ERROR] == n_error) {
         t->len = keep_len;
@@ -231,9 +232,11 @@ void assert_plain(const struct text *t, int32_t from)
 
 void truncate_to(struct world *w, uint64_t id, int32_t keep_len)
 {
-    gr_target_on_msg(
-        w->target, &(struct gr_msg){.type = GR_MSG_TRUNCATE, .session = id, .epoch = 1, .keep_len = (uint32_t)keep_len},
-        0);
+    gr_target_on_msg(w->target,
+                     &(struct gr_msg){.type = GR_MSG_TRUNCATE,
+                                      .session = id,
+                                      .truncate = {.epoch = 1, .keep_len = (uint32_t)keep_len}},
+                     0);
 }
 
 void send_tree(struct world *w, uint32_t round, uint64_t now_ns)
@@ -256,14 +259,14 @@ void open_with_drafter(struct world *w)
     }
     const struct gr_msg m = {.type = GR_MSG_OPEN,
                              .session = 1,
-                             .epoch = 1,
-                             .ids = {t->token, 20},
-                             .segments = {(int32_t[]){0, 20}, 2},
-                             .max_tokens = 100,
-                             .want_draft = 1,
-                             .n_node = rig_specpv.n_buffer > 0 ? 7 : 63,
-                             .top_p = 1.0,
-                             .specpv = rig_specpv_mode};
+                             .open = {.epoch = 1,
+                                      .ids = {t->token, 20},
+                                      .segments = {(int32_t[]){0, 20}, 2},
+                                      .max_tokens = 100,
+                                      .want_draft = 1,
+                                      .n_node = rig_specpv.n_buffer > 0 ? 7 : 63,
+                                      .top_p = 1.0,
+                                      .specpv = rig_specpv_mode}};
     gr_target_on_msg(w->target, &m, 0);
     const struct gr_frame_header h = {.session = 1, .epoch = 1};
     const size_t n = gr_wire_encode_resync(&h, &(struct gr_resync){.feature_len = GR_FEATURES_NONE}, f, sizeof(f));
@@ -293,5 +296,5 @@ uint64_t run_too_many(int32_t n_block)
 void expect_error(struct world *w, int *n, const char *what)
 {
     assert_int_equal(w->n_msg[GR_MSG_ERROR], ++*n);
-    assert_non_null(strstr(w->last[GR_MSG_ERROR].text, what));
+    assert_non_null(strstr(w->last[GR_MSG_ERROR].error.text, what));
 }

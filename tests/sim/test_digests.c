@@ -39,7 +39,7 @@ static void list_sent(const struct sim_sent *sent, uint64_t hash)
         printf("frame %u session %" PRIu64 " epoch %u round %u base %u", h.type, h.session, h.epoch, h.round,
                h.base_len);
     } else if (!sent->is_frame && gr_msg_decode(sent->bytes, sent->len, &m) == GR_OK) {
-        printf("%s session %" PRIu64 " epoch %u round %u", gr_msg_name(m.type), m.session, m.epoch, m.round);
+        printf("%s session %" PRIu64, gr_msg_name(m.type), m.session);
         gr_msg_finish(&m);
     }
     printf(", %zu bytes %016" PRIx64 "\n", sent->len, hash);

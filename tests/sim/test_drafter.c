@@ -47,10 +47,10 @@ static void test_ahead_as_fresh(void **state)
         assert_int_equal(k->n_desync, 0);
         assert_int_equal(k->n_resync, c.twin ? 2 : 1); /* the first ones */
         gr_drafter_on_msg(r->drafter, &(struct gr_msg){.type = GR_MSG_DETACH, .session = 1}, 0);
-        assert_in_range(r->stats.n_hit, 0, k->n_hit);
-        assert_in_range(r->stats.n_ahead, 0, k->n_ahead);
+        assert_in_range(r->stats.draft_stats.n_hit, 0, k->n_hit);
+        assert_in_range(r->stats.draft_stats.n_ahead, 0, k->n_ahead);
         if (!c.twin) {
-            assert_true(r->stats.n_hit == k->n_hit && r->stats.n_ahead == k->n_ahead);
+            assert_true(r->stats.draft_stats.n_hit == k->n_hit && r->stats.draft_stats.n_ahead == k->n_ahead);
         }
         assert_true(k->n_hit <= k->n_ahead);
         n_hit += k->n_hit;
@@ -505,12 +505,12 @@ static void test_flip_is_repaired(void **state)
     rig_await_draft(r); /* the same round again: no second flip */
     rig_assert_fresh(r, &c, 63);
     assert_int_equal(gr_drafter_counters(r->drafter)->n_desync, 1);
-    assert_int_equal(r->trouble.n_desync, 0); /* the target has counted it */
+    assert_int_equal(r->trouble.draft_trouble.n_desync, 0); /* the target has counted it */
     struct gr_verdict v = {.draft_round = GR_WIRE_ROOT_ONLY, .keep_len = (uint32_t)r->len + 3};
     rig_send_verdict(r, &v, (uint32_t)r->len + 3); /* and this one it cannot know of */
     (void)rig_job_once(r);
     assert_int_equal(gr_drafter_counters(r->drafter)->n_desync, 2);
-    assert_int_equal(r->trouble.n_desync, 1);
+    assert_int_equal(r->trouble.draft_trouble.n_desync, 1);
     rig_destroy(r);
 }
 
@@ -667,7 +667,7 @@ static void test_temperatures(void **state)
     struct rig *r = rig_create(&cold);
     for (size_t i = 0; i < GR_ARRAY_LEN(bad); i++) {
         r->n_error_expected = (int)i + 1;
-        r->attach.temperature = bad[i];
+        r->attach.attach.temperature = bad[i];
         gr_drafter_on_msg(r->drafter, &r->attach, 0);
         assert_int_equal(r->n_error, i + 1);
         assert_int_equal(gr_drafter_n_session(r->drafter), 0);

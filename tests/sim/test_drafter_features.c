@@ -130,7 +130,7 @@ static void test_attached_in_the_middle(void **state)
         rig_send_delta(r, 20, RIG_WANT(63));
         assert_int_equal(counters(r)->n_feature_gap, 1);
         (void)rig_job_once(r);
-        assert_int_equal(r->trouble.n_feature_gap, 1); /* the orchestrator is told */
+        assert_int_equal(r->trouble.draft_trouble.n_feature_gap, 1); /* the orchestrator is told */
         assert_int_equal(r->resync.feature_len, 0);
         rig_send_delta(r, r->len, RIG_WANT(63));
         rig_await_draft(r);

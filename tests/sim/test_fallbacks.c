@@ -21,15 +21,15 @@ static void open_session(struct world *w, bool single_token)
     }
     const struct gr_msg m = {.type = GR_MSG_OPEN,
                              .session = 1,
-                             .epoch = 1,
-                             .ids = {t->token, 20},
-                             .segments = {(int32_t[]){0, 20}, 2},
-                             .max_tokens = 12,
-                             .want_draft = 1,
-                             .n_node = 7,
-                             .top_p = 1.0,
-                             .single_token = single_token,
-                             .specpv = rig_specpv_mode};
+                             .open = {.epoch = 1,
+                                      .ids = {t->token, 20},
+                                      .segments = {(int32_t[]){0, 20}, 2},
+                                      .max_tokens = 12,
+                                      .want_draft = 1,
+                                      .n_node = 7,
+                                      .top_p = 1.0,
+                                      .single_token = single_token,
+                                      .specpv = rig_specpv_mode}};
     gr_target_on_msg(w->target, &m, 0);
     const struct gr_frame_header h = {.session = 1, .epoch = 1};
     const size_t n = gr_wire_encode_resync(&h, &(struct gr_resync){.feature_len = GR_FEATURES_NONE}, f, sizeof(f));
@@ -42,7 +42,7 @@ static void run_out(struct world *w, uint64_t now_ns)
     for (int i = 0; i < 200 && w->finish[1] == GR_FINISH_NONE; i++) {
         const int before = w->n_msg[GR_MSG_COMMIT];
         (void)one_pass(w, now_ns);
-        n_counted += w->n_msg[GR_MSG_COMMIT] > before ? w->last[GR_MSG_COMMIT].n_fallback : 0;
+        n_counted += w->n_msg[GR_MSG_COMMIT] > before ? w->last[GR_MSG_COMMIT].commit.n_fallback : 0;
         now_ns += DEADLINE;
     }
     assert_int_not_equal(w->finish[1], GR_FINISH_NONE);
@@ -143,8 +143,8 @@ static const struct rig_config small = {.n_node = 15, .depth = 4, .top_k = 4};
 static void finish_rig(struct rig *r)
 {
     (void)rig_job_once(r); /* it tells with its next step */
-    assert_int_equal(gr_drafter_counters(r->drafter)->n_fallback, r->trouble.n_fallback);
-    n_counted += r->trouble.n_fallback;
+    assert_int_equal(gr_drafter_counters(r->drafter)->n_fallback, r->trouble.draft_trouble.n_fallback);
+    n_counted += r->trouble.draft_trouble.n_fallback;
     rig_destroy(r);
 }
 

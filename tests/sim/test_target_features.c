@@ -201,16 +201,16 @@ static void test_kept_captures(void **state)
         const int32_t keep_len = n_round % 3 == 0 ? t->len - n_round / 2 : t->len;
         if (keep_len < t->len) {
             const struct gr_msg m = {
-                .type = GR_MSG_TRUNCATE, .session = 1, .epoch = EPOCH, .keep_len = (uint32_t)keep_len};
+                .type = GR_MSG_TRUNCATE, .session = 1, .truncate = {.epoch = EPOCH, .keep_len = (uint32_t)keep_len}};
             gr_target_on_msg(b.target, &m, b.now_ns);
             const int32_t ids[] = {3, 1};
             const struct gr_msg more = {.type = GR_MSG_APPEND,
                                         .session = 1,
-                                        .epoch = EPOCH,
-                                        .keep_len = (uint32_t)keep_len,
-                                        .hash = t->hash[keep_len],
-                                        .ids = {(int32_t *)(uintptr_t)ids, 2},
-                                        .max_tokens = 100};
+                                        .append = {.epoch = EPOCH,
+                                                   .keep_len = (uint32_t)keep_len,
+                                                   .hash = t->hash[keep_len],
+                                                   .ids = {(int32_t *)(uintptr_t)ids, 2},
+                                                   .max_tokens = 100}};
             t->len = keep_len;
             for (int k = 0; k < 2; k++) {
                 t->hash[t->len + 1] = gr_hash_extend(t->hash[t->len], ids[k]);
@@ -252,8 +252,9 @@ static void test_cut_while_fusing(void **state)
         assert_int_equal(b.n_fuse, 1);
         struct gr_pass *pass = b.pass;
         b.pass = NULL;
-        const struct gr_msg m = {
-            .type = close ? GR_MSG_CLOSE : GR_MSG_TRUNCATE, .session = 1, .epoch = EPOCH, .keep_len = 30};
+        const struct gr_msg m = {.type = close ? GR_MSG_CLOSE : GR_MSG_TRUNCATE,
+                                 .session = 1,
+                                 .truncate = {.epoch = EPOCH, .keep_len = 30}}; /* a CLOSE has no fields */
         gr_target_on_msg(b.target, &m, b.now_ns);
         assert_int_equal(gr_target_n_session(b.target), 1 - close);
         if (close) {
@@ -293,15 +294,16 @@ static void test_cut(void **state)
     const int32_t cut[] = {45, 12};
     for (int i = 0; i < 2; i++) {
         const int32_t ids[] = {4, 9, (int32_t)i};
-        struct gr_msg m = {.type = GR_MSG_TRUNCATE, .session = 1, .epoch = EPOCH, .keep_len = (uint32_t)cut[i]};
+        struct gr_msg m = {
+            .type = GR_MSG_TRUNCATE, .session = 1, .truncate = {.epoch = EPOCH, .keep_len = (uint32_t)cut[i]}};
         gr_target_on_msg(b.target, &m, b.now_ns);
         m = (struct gr_msg){.type = GR_MSG_APPEND,
                             .session = 1,
-                            .epoch = EPOCH,
-                            .keep_len = (uint32_t)cut[i],
-                            .hash = t->hash[cut[i]],
-                            .ids = {(int32_t *)(uintptr_t)ids, 3},
-                            .max_tokens = 20};
+                            .append = {.epoch = EPOCH,
+                                       .keep_len = (uint32_t)cut[i],
+                                       .hash = t->hash[cut[i]],
+                                       .ids = {(int32_t *)(uintptr_t)ids, 3},
+                                       .max_tokens = 20}};
         t->len = cut[i];
         for (int k = 0; k < 3; k++) {
             t->hash[t->len + 1] = gr_hash_extend(t->hash[t->len], ids[k]);

@@ -29,7 +29,7 @@ static void test_eviction(void **state)
     expect_error(&w, &n, "unknown session");
     add(&w.text[2], 4); /* opened again with the transcript */
     open_with(&w, 2, 2, (int32_t[]){0, 40, 1, 10, 2, 1}, 6, 12);
-    assert_int_equal(w.last[GR_MSG_OPENED].cache_hit, 0);
+    assert_int_equal(w.last[GR_MSG_OPENED].opened.cache_hit, 0);
     run(&w);
     assert_int_equal(w.text[2].len, 63);
     assert_plain(&w.text[2], 51);
@@ -122,13 +122,13 @@ static void test_broken_verdicts(void **state)
         }
         const struct gr_msg m = {.type = GR_MSG_OPEN,
                                  .session = 1,
-                                 .epoch = 1,
-                                 .ids = {t->token, 20},
-                                 .segments = {(int32_t[]){0, 20}, 2},
-                                 .max_tokens = 30,
-                                 .want_draft = 1,
-                                 .n_node = 8,
-                                 .top_p = 1.0};
+                                 .open = {.epoch = 1,
+                                          .ids = {t->token, 20},
+                                          .segments = {(int32_t[]){0, 20}, 2},
+                                          .max_tokens = 30,
+                                          .want_draft = 1,
+                                          .n_node = 8,
+                                          .top_p = 1.0}};
         gr_target_on_msg(w.target, &m, 0);
         const struct gr_frame_header h = {.session = 1, .epoch = 1};
         const size_t n = gr_wire_encode_resync(&h, &(struct gr_resync){.feature_len = GR_FEATURES_NONE}, f, sizeof(f));
@@ -304,8 +304,8 @@ static void test_not_finite(void **state)
         if (w.n_msg[GR_MSG_ERROR] > 0) {
             assert_int_equal(odd, t->len - 1);
             snprintf(want, sizeof(want), "model toy: the logits after position %d hold", (int)odd);
-            assert_non_null(strstr(w.last[GR_MSG_ERROR].text, want));
-            assert_int_equal(w.last[GR_MSG_ERROR].ended, 1);
+            assert_non_null(strstr(w.last[GR_MSG_ERROR].error.text, want));
+            assert_int_equal(w.last[GR_MSG_ERROR].error.ended, 1);
             assert_int_equal(w.n_msg[GR_MSG_CLOSED], 1);
             assert_int_equal(gr_target_n_session(w.target), 0);
             n_first += odd == 19;
@@ -355,13 +355,13 @@ static void open_drafted(struct world *w)
     }
     const struct gr_msg m = {.type = GR_MSG_OPEN,
                              .session = 1,
-                             .epoch = 1,
-                             .ids = {t->token, 20},
-                             .segments = {(int32_t[]){0, 20}, 2},
-                             .max_tokens = 60,
-                             .want_draft = 1,
-                             .n_node = 30,
-                             .top_p = 1.0};
+                             .open = {.epoch = 1,
+                                      .ids = {t->token, 20},
+                                      .segments = {(int32_t[]){0, 20}, 2},
+                                      .max_tokens = 60,
+                                      .want_draft = 1,
+                                      .n_node = 30,
+                                      .top_p = 1.0}};
     gr_target_on_msg(w->target, &m, 0);
     const struct gr_frame_header h = {.session = 1, .epoch = 1};
     const size_t n = gr_wire_encode_resync(&h, &(struct gr_resync){.feature_len = GR_FEATURES_NONE}, f, sizeof(f));

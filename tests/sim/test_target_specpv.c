@@ -246,7 +246,7 @@ static void test_not_finite_judged(void **state)
                 const int32_t odd = first_odd(t, 39);
                 assert_int_equal(odd, t->final_len - 1);
                 snprintf(want, sizeof(want), "model toy: the logits after position %d hold", (int)odd);
-                assert_non_null(strstr(w.last[GR_MSG_ERROR].text, want));
+                assert_non_null(strstr(w.last[GR_MSG_ERROR].error.text, want));
                 n_end += odd > 40;
             } else {
                 assert_int_equal(t->len, 100);

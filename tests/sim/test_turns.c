@@ -15,14 +15,14 @@ static void test_three_turns(void **state)
     uint64_t n_row = w.n_row;
     append_to(&w, 1, 1, 57, 10, 15);
     assert_int_equal(w.n_msg[GR_MSG_OPENED], 2);
-    assert_int_equal(w.last[GR_MSG_OPENED].usable_len, 56); /* the last token had no KV yet */
-    assert_int_equal(w.last[GR_MSG_OPENED].cache_hit, 1);
+    assert_int_equal(w.last[GR_MSG_OPENED].opened.usable_len, 56); /* the last token had no KV yet */
+    assert_int_equal(w.last[GR_MSG_OPENED].opened.cache_hit, 1);
     run(&w);
     assert_int_equal(w.text[1].len, 82);
     assert_plain(&w.text[1], 67);
     assert_int_equal(w.n_row - n_row, 11 + 14); /* no token twice */
     append_to(&w, 1, 1, 40, 3, 9);              /* back into the first turn, and on from there */
-    assert_int_equal(w.last[GR_MSG_OPENED].usable_len, 40);
+    assert_int_equal(w.last[GR_MSG_OPENED].opened.usable_len, 40);
     run(&w);
     assert_int_equal(w.text[1].len, 52);
     assert_plain(&w.text[1], 43);
@@ -76,12 +76,12 @@ static void test_bad_appends(void **state)
     gr_target_on_msg(w.target,
                      &(struct gr_msg){.type = GR_MSG_APPEND,
                                       .session = 1,
-                                      .epoch = 1,
-                                      .keep_len = 30,
-                                      .hash = w.text[1].hash[30],
-                                      .ids = {stops, 1},
-                                      .max_tokens = 5,
-                                      .stop_ids = {stops, GR_STOP_ID_MAX + 1}},
+                                      .append = {.epoch = 1,
+                                                 .keep_len = 30,
+                                                 .hash = w.text[1].hash[30],
+                                                 .ids = {stops, 1},
+                                                 .max_tokens = 5,
+                                                 .stop_ids = {stops, GR_STOP_ID_MAX + 1}}},
                      0);
     expect_error(&w, &n, "65 stop ids, at most 64");
     append_to(&w, 1, 1, 30, 2, 5); /* it stands as it stood */
@@ -116,12 +116,15 @@ static void test_truncate_anywhere(void **state)
             }
             const int32_t len = w.text[1].len;
             const int32_t keep = GR_MAX(len - 3, 1);
-            gr_target_on_msg(w.target,
-                             &(struct gr_msg){.type = GR_MSG_TRUNCATE, .session = 1, .epoch = 9, .keep_len = 1},
-                             0); /* of another epoch: nothing */
             gr_target_on_msg(
                 w.target,
-                &(struct gr_msg){.type = GR_MSG_TRUNCATE, .session = 1, .epoch = 1, .keep_len = (uint32_t)keep}, 0);
+                &(struct gr_msg){.type = GR_MSG_TRUNCATE, .session = 1, .truncate = {.epoch = 9, .keep_len = 1}},
+                0); /* of another epoch: nothing */
+            gr_target_on_msg(w.target,
+                             &(struct gr_msg){.type = GR_MSG_TRUNCATE,
+                                              .session = 1,
+                                              .truncate = {.epoch = 1, .keep_len = (uint32_t)keep}},
+                             0);
             if (during != 0) {
                 one_pass(&w, 1000);
             }
@@ -160,7 +163,7 @@ static void test_append_meets_a_pass(void **state)
             assert_int_equal(w.n_msg[GR_MSG_ERROR], 0);
             assert_int_equal(w.n_msg[GR_MSG_OPENED], 2);
             const int32_t computed = after < 4 ? 16 * (after + 1 - fails) : w.text[1].len;
-            assert_int_equal(w.last[GR_MSG_OPENED].usable_len, GR_MIN(computed, keep));
+            assert_int_equal(w.last[GR_MSG_OPENED].opened.usable_len, GR_MIN(computed, keep));
             run(&w);
             assert_int_equal(w.text[1].len, keep + 10);
             assert_plain(&w.text[1], keep + 4);
@@ -193,7 +196,7 @@ static void test_held_append_ends(void **state)
     open_with(&w, 1, 2, (int32_t[]){0, w.text[1].len}, 2, 5); /* and so is this */
     w.text[1] = before;
     assert_int_equal(w.n_msg[GR_MSG_ERROR], n);
-    w.last[GR_MSG_ERROR].text[0] = '\0';
+    w.last[GR_MSG_ERROR].error.text[0] = '\0';
     one_pass(&w, 1000);
     assert_int_equal(w.n_msg[GR_MSG_OPENED], 2);
     assert_int_equal(w.opened_at[1], w.error_at[n] - 1);
@@ -213,7 +216,8 @@ static void test_held_append_ends(void **state)
     /* who asked for it is gone */
     open_with(&w, 1, 5, (int32_t[]){0, w.text[1].len}, 2, 9);
     (void)gr_target_step(w.target, 1000);
-    gr_target_on_msg(w.target, &(struct gr_msg){.type = GR_MSG_TRUNCATE, .session = 1, .epoch = 5, .keep_len = 9}, 0);
+    gr_target_on_msg(
+        w.target, &(struct gr_msg){.type = GR_MSG_TRUNCATE, .session = 1, .truncate = {.epoch = 5, .keep_len = 9}}, 0);
     append_to(&w, 1, 5, 9, 4, 6);
     gr_target_on_orchestrator_lost(w.target, 1000);
     one_pass(&w, 1000);
@@ -239,8 +243,8 @@ static void test_cache_hit(void **state)
     assert_in_range(n_generated, 3, 19);
     const uint64_t n_row = w.n_row;
     open_with(&w, 1, 2, (int32_t[]){0, 60, 1, n_generated}, 4, (uint32_t)(20 - n_generated));
-    assert_int_equal(w.last[GR_MSG_OPENED].cache_hit, 1);
-    assert_int_equal(w.last[GR_MSG_OPENED].usable_len, t->len - 1);
+    assert_int_equal(w.last[GR_MSG_OPENED].opened.cache_hit, 1);
+    assert_int_equal(w.last[GR_MSG_OPENED].opened.usable_len, t->len - 1);
     run(&w);
     assert_int_equal(t->len, 80);
     assert_int_equal(w.n_row - n_row, 20 - n_generated);
@@ -338,11 +342,11 @@ static void test_trace_of_a_turn(void **state)
         struct text *t = &w.text[1];
         const struct gr_msg m = {.type = GR_MSG_APPEND,
                                  .session = 1,
-                                 .epoch = 1,
-                                 .keep_len = (uint32_t)t->len,
-                                 .hash = t->hash[t->len],
-                                 .max_tokens = 4,
-                                 .want_trace = (uint32_t)traced};
+                                 .append = {.epoch = 1,
+                                            .keep_len = (uint32_t)t->len,
+                                            .hash = t->hash[t->len],
+                                            .max_tokens = 4,
+                                            .want_trace = (uint32_t)traced}};
         gr_target_on_msg(w.target, &m, 0);
         run(&w);
         assert_int_equal(saw_gap, traced);

@@ -92,10 +92,10 @@ static void on_report(void *ctx, uint64_t session, void *user, const struct gr_m
         return;
     }
     const bool was_mixed = (r->kinds & partial) != 0 && (r->kinds & ~partial) != 0;
-    r->kinds = (m->verify_ns == r->verify_ns ? r->kinds : 0) | 1u << m->verdict_kind;
+    r->kinds = (m->commit.verify_ns == r->verify_ns ? r->kinds : 0) | 1u << m->commit.verdict_kind;
     const bool is_mixed = (r->kinds & partial) != 0 && (r->kinds & ~partial) != 0;
-    r->n_mixed += is_mixed && !(was_mixed && m->verify_ns == r->verify_ns);
-    r->verify_ns = m->verify_ns;
+    r->n_mixed += is_mixed && !(was_mixed && m->commit.verify_ns == r->verify_ns);
+    r->verify_ns = m->commit.verify_ns;
 }
 
 static void on_done(void *ctx, uint64_t session, void *user, enum gr_finish finish, const char *text)

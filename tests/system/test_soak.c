@@ -510,12 +510,12 @@ static void test_nothing_is_left(void **state)
         k.progress_ns = gr_clock_ns();
         do {
             ask_worker((enum gr_worker_role)role);
-        } while (m->n_session > 0 && gr_clock_ns() < end_ns);
-        assert_int_equal(m->n_session, 0);
-        assert_true(m->n_block > 0);
-        assert_int_equal(m->n_free_block, m->n_block);
+        } while (m->pong.n_session > 0 && gr_clock_ns() < end_ns);
+        assert_int_equal(m->pong.n_session, 0);
+        assert_true(m->pong.n_block > 0);
+        assert_int_equal(m->pong.n_free_block, m->pong.n_block);
     }
-    assert_int_equal(k.pong[GR_WORKER_TARGET].n_block, N_BLOCK);
+    assert_int_equal(k.pong[GR_WORKER_TARGET].pong.n_block, N_BLOCK);
 }
 
 /* One at a time, so that nothing else is in its passes. */

@@ -35,7 +35,7 @@ static void test_control_message(void **state)
                               "a773657373696f6e07"
                               "a565706f636802"
                               "a86b6565705f6c656ecd012c";
-    const struct gr_msg m = {.type = GR_MSG_TRUNCATE, .session = 7, .epoch = 2, .keep_len = 300};
+    const struct gr_msg m = {.type = GR_MSG_TRUNCATE, .session = 7, .truncate = {.epoch = 2, .keep_len = 300}};
     uint8_t bytes[sizeof(hex) / 2];
     struct gr_control *c = NULL;
     int fd[2];

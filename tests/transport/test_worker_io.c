@@ -102,7 +102,7 @@ static void *run_worker(void *arg)
                                  .listen = w->listen,
                                  .forced_transport = -1,
                                  .handshake_timeout_ms = w->timeout_ms,
-                                 .join_msg = {.type = GR_MSG_JOIN, .role = GR_ROLE_TARGET}};
+                                 .join_msg = {.type = GR_MSG_JOIN, .join = {.role = GR_ROLE_TARGET}}};
     memcpy(c.key, w->key, sizeof(c.key));
     const struct gr_worker_machine machine = {.ctx = w,
                                               .on_msg = on_msg,
@@ -148,7 +148,7 @@ static bool receive(struct world *w, enum gr_msg_type type)
         if (st == GR_OK) {
             const bool good = m.type == type;
             if (m.type == GR_MSG_JOIN) {
-                memcpy(w->data, m.address, sizeof(w->data));
+                memcpy(w->data, m.join.address, sizeof(w->data));
             }
             gr_msg_finish(&m);
             return good;

@@ -117,6 +117,9 @@ def other_states(page, text):
 
 # ---- control messages ----
 
+LIMITS = ("common/protocol/msg.h", "common/protocol/specpv.h", "common/rules/accept.h",
+          "common/rules/token_tree.h")
+
 def number(text):
     """Of C: digits, or digits << digits; None: another text."""
     m = re.match(r"^\(?(\d+)u?(?: << (\d+))?\)?$", text)
@@ -124,8 +127,8 @@ def number(text):
 
 
 def named_numbers():
-    """Limits of the fields of msg.c that have a name."""
-    text = "".join(read(f) for f in ("common/protocol/msg.h", "common/protocol/specpv.h", "common/rules/accept.h"))
+    """Limits of the fields of messages.inc that have a name."""
+    text = "".join(read(f) for f in LIMITS)
     numbers = {name: number(value) for name, value in re.findall(r"#define (GR_\w+) (\([^)]*\)|\w+)", text)}
     for enum in re.findall(r"enum gr_(?:finish|specpv_mode) \{(.*?)\}", text, re.S):
         members = re.findall(r"(GR_\w+)(?: = (\d+))?,?", re.sub(r"/\*.*?\*/", "", enum, flags=re.S))
@@ -135,29 +138,33 @@ def named_numbers():
             numbers[name] = at
             at += 1
     numbers["UINT32_MAX"] = 2**32 - 1
+    numbers["GR_NODE_MAX"] = numbers["GR_TREE_MAX"] - 1
     return numbers
 
 
+def type_of_field(kind, limit, numbers):
+    """As the page writes it."""
+    most = numbers[limit] if limit in numbers else number(limit)
+    return {"BOOL": "u32 to 1", "CASE": "u32 to 1", "U32": "u32" if most == 2**32 - 1 else f"u32 to {most}", "U64": "u64",
+            "F32": "f64", "F64": "f64", "STR": f"text to {(most or 0) - 1}", "IDS": f"ids to {most}",
+            "STOPS": f"ids to {most}"}[kind]
+
+
 def fields_of_messages():
-    """{message: {field: (type as the page writes it, optional)}} by the table in msg.c."""
-    source = read("common/protocol/msg.c")
+    """{message: {field: (type as the page writes it, optional)}} by the table in messages.inc."""
+    table = read("common/protocol/messages.inc")
     numbers = named_numbers()
-    fields = {}
-    for name, kind, limit in re.findall(r"X\((\w+), KIND_(\w+), ([^)]*)\)", source):
-        most = numbers[limit] if limit in numbers else number(limit)
-        fields[name] = {"U32": "u32" if most == 2**32 - 1 else f"u32 to {most}", "U64": "u64", "F64": "f64",
-                        "STR": f"text to {most - 1}", "IDS": f"ids to {most}"}[kind]
-    sets = {name: re.findall(r"B\((\w+)\)", body) for name, body in
-            re.findall(r"#define (SAMPLING|SPECPV)\b((?:[^\n]*\\\n)*[^\n]*)", source)}
     messages = {}
-    for name, required, optional in re.findall(r'\[GR_MSG_\w+\] = \{"(\w+)",([^,]*),([^,]*?)\},', source, re.S):
-        of = lambda text: re.findall(r"B\((\w+)\)", text) + [f for s in sets if re.search(rf"\b{s}\b", text) for f in sets[s]]
-        messages[name] = {**{f: (fields[f], False) for f in of(required)}, **{f: (fields[f], True) for f in of(optional)}}
+    for name, about, rows in re.findall(r"^GR_MSG_BARE\((\w+), (\w+)\)()$", table, re.M) + \
+            re.findall(r"^GR_MSG_BEGIN\((\w+), \w+, (\w+)\)\n(.*?)^GR_MSG_END", table, re.M | re.S):
+        messages[name] = {"session": ("u64", False)} if about == "GR_OF_SESSION" else {}
+        for kind, key, need, limit in re.findall(r"GR_(?:FIELD|KEY)\((\w+), (\w+),(?: [\w.]+,)? (REQUIRED|OPTIONAL), ([^)]*)\)", rows):
+            messages[name][key] = (type_of_field(kind, limit, numbers), need == "OPTIONAL")
     return messages
 
 
 def other_messages(page, text):
-    """The tables of docs/protocol.md are those of msg.c."""
+    """The tables of docs/protocol.md are those of messages.inc."""
     if page != "docs/protocol.md":
         return
     messages = fields_of_messages()
@@ -166,10 +173,10 @@ def other_messages(page, text):
         rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \| ?(optional)? ?\|", body, re.M)
         told[name] = {field: (kind.strip(), optional == "optional") for field, kind, optional in rows}
     if len(messages) < 20:
-        yield f"{page}: only {len(messages)} messages were found in msg.c"
+        yield f"{page}: only {len(messages)} messages were found in messages.inc"
     for name in sorted(set(messages) | set(told)):
         if messages.get(name) != told.get(name):
-            yield f"{page}: {name} is {told.get(name)} here and {messages.get(name)} in msg.c"
+            yield f"{page}: {name} is {told.get(name)} here and {messages.get(name)} in messages.inc"
 
 
 # ---- options, variables, functions ----

@@ -18,59 +18,112 @@
 
 enum kind { U32, U64, F64, STR, IDS };
 
-/* name, kind, limit: largest value, capacity, or count */
-/* clang-format off */
-#define FIELDS(X)                                                                                                      \
-    X(session, U64, 0)                                                                                                 \
-    X(incarnation, U64, 0) X(epoch, U32, UINT32_MAX) X(round, U32, UINT32_MAX) X(role, U32, 3) X(pid, U32, UINT32_MAX) \
-        X(n_vocab, U32, 1 << 22) X(n_ctx_max, U32, 1 << 24) X(n_block, U32, 1 << 28) X(n_free_block, U32, 1 << 28)     \
-            X(n_session, U32, 1 << 16) X(model_fingerprint, U64, 0) X(tokenizer_fingerprint, U64, 0)                   \
-                X(address, STR, 256) X(numerics_id, STR, 96) X(ids, IDS, 1 << 20) X(segments, IDS, 4096)               \
-                    X(stop_ids, IDS, 64) X(max_tokens, U32, 1 << 24) X(want_draft, U32, 1) X(want_trace, U32, 1) X(    \
-                        single_token, U32, 1) X(auto_tree, U32, 1) X(draft_ahead, U32, 1) X(n_reroot, U32, UINT32_MAX) X(n_feature_gap, U32, UINT32_MAX) \
-                        X(n_ahead, U64, 0) X(n_hit, U64, 0) X(n_first, U64, 0) X(n_first_hit, U64, 0)        \
-                        X(n_alarm, U64, 0) X(wire_bytes, U64, 0) X(wire_tokens, U64, 0) X(first_expected, F64, 0)      \
-                        X(temperature, F64, 0) X(min_p, F64, 0) X(top_p, F64, 0)   \
-                            X(top_k, U32, 1 << 22) X(seed, U64, 0) X(transport, STR, 16) X(tree_shape, U32, 1)         \
-                                X(draft_depth, U32, 63) X(draft_top_k, U32, 64) X(n_node, U32, 63)                     \
-                                    X(keep_len, U32, UINT32_MAX) X(final_len, U32, UINT32_MAX) X(finish, U32, 4)       \
-                                        X(verdict_kind, U32, 2) X(n_draft, U32, 63) X(n_accepted, U32, 63) X(          \
-                                            cache_hit, U32, 1) X(usable_len, U32, UINT32_MAX) X(hash, U64, 0)          \
-                                            X(wait_ns, U64, 0) X(verify_ns, U64, 0)                                    \
-                                                X(host_ns, U64, 0) X(draft_ns, U64, 0) X(n_row, U32, UINT32_MAX) X(    \
-                                                    n_late, U32, UINT32_MAX) X(n_desync, U32, UINT32_MAX)              \
-                                                    X(n_fallback, U32, UINT32_MAX) X(tree_ids, IDS, 63)                \
-                                                        X(tree_parents, IDS, 63) X(path, IDS, 63) X(n_round, U64, 0)   \
-                                                            X(code, U32, UINT32_MAX) X(auto_ahead, U32, 1)             \
-                                                                X(keep_open, U32, 1) X(state, U32, 7)                  \
-                                                                    X(n_token, U32, UINT32_MAX) X(                     \
-                                                                        worker, U32, 1 << 16) X(target, U32, 1 << 16)  \
-                                                                        X(drafter, U32, 1 << 16)                       \
-                                                                            X(n_worker, U32, 1 << 16) X(n_reopen, U32, \
-                                                                                                        UINT32_MAX)    \
-                                                                                X(idle_ns, U64, 0) X(n_tree, U64, 0)   \
-                                                                                    X(n_drafted, U64, 0)               \
-                                                                                        X(n_hit_token, U64, 0)         \
-                                                                                            X(rtt_ns, U64, 0) X(turn, U32, UINT32_MAX) X(cut, U32, 1) X(ended, U32, 1) \
-                                                                                                X(text, STR, 256)
-
-/* The same of SpecPV. */
-#define SPECPV_FIELDS(X)                                                                                               \
-    X(specpv, U32, 3) X(pv_sink, U32, 65536) X(pv_retrieval, U32, 65536) X(pv_window, U32, 65536)                      \
-    X(pv_buffer, U32, 256) X(pv_threshold, U32, 1 << 24) X(pv_interval, U32, 1 << 24) X(pv_provisional, U32, 256)      \
-    X(pv_fraction, F64, 0) X(n_judged, U32, 256) X(n_mismatch, U32, 256) X(n_partial, U64, 0) X(n_refresh, U64, 0)     \
-    X(n_checked, U64, 0) X(n_drifted, U64, 0)
-/* clang-format on */
-
+/* All keys, in the order that they go out. limit: the largest value, capacity, or count. */
 static const struct field {
     const char *name;
     enum kind kind;
     uint64_t limit;
-    size_t offset;
 } field[] = {
-#define X(name, kind, limit) {#name, kind, limit, offsetof(struct gr_msg, name)},
-    FIELDS(X) SPECPV_FIELDS(X)
-#undef X
+    {"session", U64, 0},
+    {"incarnation", U64, 0},
+    {"epoch", U32, UINT32_MAX},
+    {"round", U32, UINT32_MAX},
+    {"role", U32, 3},
+    {"pid", U32, UINT32_MAX},
+    {"n_vocab", U32, 1 << 22},
+    {"n_ctx_max", U32, 1 << 24},
+    {"n_block", U32, 1 << 28},
+    {"n_free_block", U32, 1 << 28},
+    {"n_session", U32, 1 << 16},
+    {"model_fingerprint", U64, 0},
+    {"tokenizer_fingerprint", U64, 0},
+    {"address", STR, 256},
+    {"numerics_id", STR, 96},
+    {"ids", IDS, 1 << 20},
+    {"segments", IDS, 4096},
+    {"stop_ids", IDS, 64},
+    {"max_tokens", U32, 1 << 24},
+    {"want_draft", U32, 1},
+    {"want_trace", U32, 1},
+    {"single_token", U32, 1},
+    {"temperature", F64, 0},
+    {"min_p", F64, 0},
+    {"top_p", F64, 0},
+    {"top_k", U32, 1 << 22},
+    {"seed", U64, 0},
+    {"transport", STR, 16},
+    {"tree_shape", U32, 1},
+    {"draft_depth", U32, 63},
+    {"draft_top_k", U32, 64},
+    {"n_node", U32, 63},
+    {"auto_tree", U32, 1},
+    {"draft_ahead", U32, 1},
+    {"keep_len", U32, UINT32_MAX},
+    {"final_len", U32, UINT32_MAX},
+    {"finish", U32, 4},
+    {"verdict_kind", U32, 2},
+    {"n_draft", U32, 63},
+    {"n_accepted", U32, 63},
+    {"cache_hit", U32, 1},
+    {"usable_len", U32, UINT32_MAX},
+    {"hash", U64, 0},
+    {"gap", F64, 0},
+    {"wait_ns", U64, 0},
+    {"verify_ns", U64, 0},
+    {"host_ns", U64, 0},
+    {"draft_ns", U64, 0},
+    {"n_row", U32, UINT32_MAX},
+    {"n_late", U32, UINT32_MAX},
+    {"n_desync", U32, UINT32_MAX},
+    {"n_fallback", U32, UINT32_MAX},
+    {"n_reroot", U32, UINT32_MAX},
+    {"n_feature_gap", U32, UINT32_MAX},
+    {"tree_ids", IDS, 63},
+    {"tree_parents", IDS, 63},
+    {"path", IDS, 63},
+    {"n_round", U64, 0},
+    {"n_ahead", U64, 0},
+    {"n_hit", U64, 0},
+    {"n_first", U64, 0},
+    {"n_first_hit", U64, 0},
+    {"n_alarm", U64, 0},
+    {"wire_bytes", U64, 0},
+    {"wire_tokens", U64, 0},
+    {"first_expected", F64, 0},
+    {"auto_ahead", U32, 1},
+    {"keep_open", U32, 1},
+    {"state", U32, 7},
+    {"n_token", U32, UINT32_MAX},
+    {"worker", U32, 1 << 16},
+    {"target", U32, 1 << 16},
+    {"drafter", U32, 1 << 16},
+    {"n_worker", U32, 1 << 16},
+    {"n_reopen", U32, UINT32_MAX},
+    {"idle_ns", U64, 0},
+    {"n_tree", U64, 0},
+    {"n_drafted", U64, 0},
+    {"n_hit_token", U64, 0},
+    {"rtt_ns", U64, 0},
+    {"turn", U32, UINT32_MAX},
+    {"cut", U32, 1},
+    {"ended", U32, 1},
+    {"specpv", U32, 3},
+    {"pv_sink", U32, 65536},
+    {"pv_retrieval", U32, 65536},
+    {"pv_window", U32, 65536},
+    {"pv_buffer", U32, 256},
+    {"pv_threshold", U32, 1 << 24},
+    {"pv_interval", U32, 1 << 24},
+    {"pv_provisional", U32, 256},
+    {"pv_fraction", F64, 0},
+    {"n_judged", U32, 256},
+    {"n_mismatch", U32, 256},
+    {"n_partial", U64, 0},
+    {"n_refresh", U64, 0},
+    {"n_checked", U64, 0},
+    {"n_drifted", U64, 0},
+    {"code", U32, UINT32_MAX},
+    {"text", STR, 256},
 };
 #define N_FIELD ((int)GR_ARRAY_LEN(field))
 
@@ -89,7 +142,7 @@ static const struct schema {
     {GR_MSG_CLOSED, "CLOSED", " session ", " "},
     {GR_MSG_COMMIT, "COMMIT",
      " session epoch round keep_len final_len ids hash finish verdict_kind n_draft n_accepted ",
-     " wait_ns draft_ns verify_ns host_ns n_row n_late n_desync n_fallback n_reroot tree_ids tree_parents path "
+     " gap wait_ns draft_ns verify_ns host_ns n_row n_late n_desync n_fallback n_reroot tree_ids tree_parents path "
      "n_judged n_mismatch "},
     {GR_MSG_PROGRESS, "PROGRESS", " session usable_len ", " "},
     {GR_MSG_APPEND, "APPEND", " session epoch keep_len hash ids max_tokens ", " stop_ids want_trace "},
@@ -140,11 +193,6 @@ static inline uint64_t draw(uint64_t n)
 {
     rng_state = gr_mix64(rng_state + GR_HASH_GOLDEN);
     return rng_state % n;
-}
-
-static inline void *at(const struct gr_msg *m, const struct field *f)
-{
-    return (char *)(uintptr_t)m + f->offset;
 }
 
 /* ---- hand-made messages ---- */

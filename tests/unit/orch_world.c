@@ -168,24 +168,25 @@ void take_open(struct world *w)
     const struct gr_msg *m = only(w, TARGET, GR_MSG_OPEN);
     int64_t n = 0;
     w->session = m->session;
-    w->epoch = m->epoch;
-    w->specpv = m->specpv;
-    w->len = m->ids.n;
+    w->epoch = m->open.epoch;
+    w->specpv = m->open.specpv;
+    w->len = m->open.ids.n;
     w->hash = 0;
     w->round = 0;
-    for (uint32_t i = 0; i < m->ids.n; i++) {
-        w->hash = gr_hash_extend(w->hash, m->ids.p[i]);
+    for (uint32_t i = 0; i < m->open.ids.n; i++) {
+        w->hash = gr_hash_extend(w->hash, m->open.ids.p[i]);
     }
-    for (uint32_t i = 0; i < m->segments.n; i += 2) {
-        n += m->segments.p[i + 1];
+    for (uint32_t i = 0; i < m->open.segments.n; i += 2) {
+        n += m->open.segments.p[i + 1];
     }
-    assert_int_equal(n, m->ids.n);
+    assert_int_equal(n, m->open.ids.n);
 }
 
 void opened(struct world *w)
 {
     say(w, TARGET,
-        &(struct gr_msg){.type = GR_MSG_OPENED, .session = w->session, .epoch = w->epoch, .specpv = w->specpv});
+        &(struct gr_msg){
+            .type = GR_MSG_OPENED, .session = w->session, .opened = {.epoch = w->epoch, .specpv = w->specpv}});
 }
 
 struct gr_msg commit_of(struct world *w, int32_t *id, uint32_t n, enum gr_finish finish)
@@ -196,15 +197,15 @@ struct gr_msg commit_of(struct world *w, int32_t *id, uint32_t n, enum gr_finish
     }
     return (struct gr_msg){.type = GR_MSG_COMMIT,
                            .session = w->session,
-                           .epoch = w->epoch,
-                           .round = w->round,
-                           .keep_len = w->len,
-                           .final_len = w->len + n,
-                           .ids = {.p = id, .n = n},
-                           .hash = hash,
-                           .finish = finish,
-                           .n_draft = w->round > 0 ? 4 : 0,
-                           .n_accepted = w->round > 0 ? n - 1 : 0};
+                           .commit = {.epoch = w->epoch,
+                                      .round = w->round,
+                                      .keep_len = w->len,
+                                      .final_len = w->len + n,
+                                      .ids = {.p = id, .n = n},
+                                      .hash = hash,
+                                      .finish = finish,
+                                      .n_draft = w->round > 0 ? 4 : 0,
+                                      .n_accepted = w->round > 0 ? n - 1 : 0}};
 }
 
 void commit(struct world *w, int32_t first, uint32_t n, enum gr_finish finish)
@@ -215,7 +216,7 @@ void commit(struct world *w, int32_t first, uint32_t n, enum gr_finish finish)
     }
     const struct gr_msg m = commit_of(w, id, n, finish);
     w->len += n;
-    w->hash = m.hash;
+    w->hash = m.commit.hash;
     w->round++;
     say(w, TARGET, &m);
 }
@@ -223,15 +224,15 @@ void commit(struct world *w, int32_t first, uint32_t n, enum gr_finish finish)
 void take_append(struct world *w, uint32_t keep_len, uint32_t n_ids)
 {
     const struct gr_msg *m = only(w, TARGET, GR_MSG_APPEND);
-    assert_int_equal(m->keep_len, keep_len);
-    assert_int_equal(m->ids.n, n_ids);
+    assert_int_equal(m->append.keep_len, keep_len);
+    assert_int_equal(m->append.ids.n, n_ids);
     if (keep_len == w->len) {
-        assert_int_equal(m->hash, w->hash);
+        assert_int_equal(m->append.hash, w->hash);
     }
-    w->hash = m->hash;
+    w->hash = m->append.hash;
     w->len = keep_len + n_ids;
     for (uint32_t i = 0; i < n_ids; i++) {
-        w->hash = gr_hash_extend(w->hash, m->ids.p[i]);
+        w->hash = gr_hash_extend(w->hash, m->append.ids.p[i]);
     }
 }
 
@@ -276,9 +277,9 @@ void check_reopened(struct world *w, uint64_t id, uint32_t epoch, uint32_t n_ids
 {
     assert_int_equal(w->n_sent, 1);
     assert_int_equal(w->sent[0].session, id);
-    assert_int_equal(w->sent[0].epoch, epoch);
-    assert_int_equal(w->sent[0].ids.n, n_ids);
-    assert_int_equal(w->sent[0].segments.n, 2 * n_segment);
-    assert_int_equal(w->sent[0].max_tokens, max_tokens);
+    assert_int_equal(w->sent[0].open.epoch, epoch);
+    assert_int_equal(w->sent[0].open.ids.n, n_ids);
+    assert_int_equal(w->sent[0].open.segments.n, 2 * n_segment);
+    assert_int_equal(w->sent[0].open.max_tokens, max_tokens);
     take_open(w);
 }

@@ -462,7 +462,7 @@ static bool receive_msgs(struct gr_worker_io *w, uint64_t now_ns)
         if (m.type == GR_MSG_DRAIN) {
             w->drained = true;
         } else if (m.type == GR_MSG_ERROR) { /* the only one that an orchestrator sends: it does not take this worker */
-            log_error("the orchestrator at %s refused this worker: %s", w->config.join, m.text);
+            log_error("the orchestrator at %s refused this worker: %s", w->config.join, m.error.text);
             w->refused = true;
         } else {
             w->machine.on_msg(w->machine.ctx, &m, now_ns);
@@ -636,17 +636,17 @@ enum gr_status gr_worker_config_describe(struct gr_worker_config *c, const struc
                                             .n_small_slot = 64,
                                             .n_bulk_slot = bulk ? 8 : 0}};
     c->join_msg = (struct gr_msg){.type = GR_MSG_JOIN,
-                                  .role = d->role,
-                                  .pid = (uint32_t)getpid(),
-                                  .n_vocab = (uint32_t)d->n_vocab,
-                                  .n_ctx_max = (uint32_t)d->n_ctx_max,
-                                  .n_block = (uint32_t)d->n_block,
-                                  .n_session = (uint32_t)d->n_session_max,
-                                  .model_fingerprint = d->model_fingerprint,
-                                  .tokenizer_fingerprint = d->tokenizer_fingerprint};
+                                  .join = {.role = d->role,
+                                           .pid = (uint32_t)getpid(),
+                                           .n_vocab = (uint32_t)d->n_vocab,
+                                           .n_ctx_max = (uint32_t)d->n_ctx_max,
+                                           .n_block = (uint32_t)d->n_block,
+                                           .n_session = (uint32_t)d->n_session_max,
+                                           .model_fingerprint = d->model_fingerprint,
+                                           .tokenizer_fingerprint = d->tokenizer_fingerprint}};
     snprintf(c->hello.captures, sizeof(c->hello.captures), "%s", d->captures);
     snprintf(c->hello.numerics_id, sizeof(c->hello.numerics_id), "%s", d->numerics_id);
-    snprintf(c->join_msg.numerics_id, sizeof(c->join_msg.numerics_id), "%s", d->numerics_id);
+    snprintf(c->join_msg.join.numerics_id, sizeof(c->join_msg.join.numerics_id), "%s", d->numerics_id);
     c->handshake_timeout_ms = HANDSHAKE_TIMEOUT_MS;
     return GR_OK;
 }
@@ -683,7 +683,7 @@ static enum gr_status open_gate(struct gr_worker_io *w)
         close(gate.listen_fd);
         return st;
     }
-    snprintf(c->join_msg.address, sizeof(c->join_msg.address), "%s", bound);
+    snprintf(c->join_msg.join.address, sizeof(c->join_msg.join.address), "%s", bound);
     return GR_OK;
 }
 
@@ -698,7 +698,7 @@ static enum gr_status init(struct gr_worker_io *w)
     gr_host_id(c->hello.host_id);
     (void)gr_segment_sweep();
     randombytes_buf(&c->hello.incarnation, sizeof(c->hello.incarnation));
-    c->join_msg.incarnation = c->hello.incarnation;
+    c->join_msg.join.incarnation = c->hello.incarnation;
     GR_TRY(gr_compute_create("graft-compute", c->spin_ns, &w->compute));
     if (c->loop_conn != NULL) {
         w->peer[0] = (struct peer){.state = PEER_READY, .id = ++w->next_peer_id, .conn = c->loop_conn};

@@ -49,7 +49,7 @@ static void test_truncate_and_late_commits(void **state)
     commit(w, 40, 4, GR_FINISH_NONE);
     assert_int_equal(gr_orch_stop(w->orch, id, 0, 2, GR_FINISH_STOP), GR_OK);
     const struct gr_msg *m = only(w, TARGET, GR_MSG_TRUNCATE);
-    assert_int_equal(m->keep_len, 5);
+    assert_int_equal(m->truncate.keep_len, 5);
     assert_int_equal(w->n_done, 1);
     commit(w, 44, 2, GR_FINISH_NONE); /* late */
     const struct gr_turn_request t = turn_of(more, 1);
@@ -100,7 +100,7 @@ static void test_stop_crosses_the_end(void **state)
         assert_int_equal(gr_orch_stop(w->orch, id, 1, 3, GR_FINISH_STOP), GR_OK);
         const bool held = what == NOTHING_ELSE || what == DRAFTER_LOST;
         if (held) {
-            assert_int_equal(only(w, TARGET, GR_MSG_TRUNCATE)->keep_len, 6);
+            assert_int_equal(only(w, TARGET, GR_MSG_TRUNCATE)->truncate.keep_len, 6);
         }
         assert_int_equal(w->n_sent, 0);
         assert_int_equal(w->n_done, 1);
@@ -142,16 +142,19 @@ static void test_failure_crosses_the_end(void **state)
     const struct gr_turn_request t = turn_of(more, 1);
     assert_int_equal(gr_orch_append(w->orch, id, &t, w->now_ns), GR_OK);
     take_append(w, 5, 1);
-    say(w, TARGET, &(struct gr_msg){.type = GR_MSG_ERROR, .session = id, .code = 1, .ended = 1, .text = "no logits"});
+    say(w, TARGET,
+        &(struct gr_msg){.type = GR_MSG_ERROR, .session = id, .error = {.code = 1, .ended = 1, .text = "no logits"}});
     say(w, TARGET, &(struct gr_msg){.type = GR_MSG_CLOSED, .session = id});
     assert_int_equal(w->n_sent, 0);
-    say(w, TARGET, &(struct gr_msg){.type = GR_MSG_ERROR, .session = id, .code = 1, .text = "unknown session"});
+    say(w, TARGET,
+        &(struct gr_msg){.type = GR_MSG_ERROR, .session = id, .error = {.code = 1, .text = "unknown session"}});
     check_reopened(w, id, 2, 6, 3, 8);
     opened(w);
     assert_int_equal(state_of(w, id), GR_SESSION_RUNNING);
     assert_int_equal(w->n_done, 1);
     /* in its turn it is that turn's end */
-    say(w, TARGET, &(struct gr_msg){.type = GR_MSG_ERROR, .session = id, .code = 1, .ended = 1, .text = "no logits"});
+    say(w, TARGET,
+        &(struct gr_msg){.type = GR_MSG_ERROR, .session = id, .error = {.code = 1, .ended = 1, .text = "no logits"}});
     assert_int_equal(w->n_done, 2);
     assert_int_equal(w->finish, GR_FINISH_ERROR);
     assert_string_equal(w->text, "no logits");
@@ -185,7 +188,8 @@ static void test_closed_in_a_turn(void **state)
 static void test_slot_that_is_being_freed(void **state)
 {
     (void)state;
-    const struct gr_msg full = {.type = GR_MSG_ERROR, .session = 2, .code = (uint32_t)-GR_ELIMIT, .text = "no slot"};
+    const struct gr_msg full = {
+        .type = GR_MSG_ERROR, .session = 2, .error = {.code = (uint32_t)-GR_ELIMIT, .text = "no slot"}};
     for (int closing = 0; closing < 2; closing++) {
         struct world *w = make(NULL);
         join_target(w);
@@ -275,9 +279,9 @@ static void test_troubles_of_the_prefill_count(void **state)
     take_open(w);
     opened(w);
     struct gr_msg m = commit_of(w, &id0, 1, GR_FINISH_STOP);
-    m.n_fallback = 2;
-    m.n_desync = 1;
-    m.n_late = 1;
+    m.commit.n_fallback = 2;
+    m.commit.n_desync = 1;
+    m.commit.n_late = 1;
     say(w, TARGET, &m);
     const struct gr_session_metrics *s = gr_orch_metrics(w->orch, id);
     assert_int_equal(s->rounds, 0);
@@ -301,8 +305,9 @@ static void test_troubles_of_the_drafter_count(void **state)
     expect(w, DRAFTER, GR_MSG_ATTACH);
     const int n_report = w->n_report;
     say(w, DRAFTER,
-        &(struct gr_msg){
-            .type = GR_MSG_DRAFT_TROUBLE, .session = id, .n_fallback = 3, .n_desync = 2, .n_feature_gap = 1});
+        &(struct gr_msg){.type = GR_MSG_DRAFT_TROUBLE,
+                         .session = id,
+                         .draft_trouble = {.n_fallback = 3, .n_desync = 2, .n_feature_gap = 1}});
     const struct gr_session_metrics *s = gr_orch_metrics(w->orch, id);
     assert_int_equal(s->fallbacks, 3);
     assert_int_equal(s->desyncs, 2);
@@ -316,14 +321,14 @@ static struct gr_msg round_of(uint32_t keep_len, uint32_t n_id, uint32_t n_draft
 {
     static int32_t ids[64];
     return (struct gr_msg){.type = GR_MSG_COMMIT,
-                           .round = 1,
-                           .keep_len = keep_len,
-                           .ids = {ids, n_id},
-                           .n_draft = n_draft,
-                           .n_accepted = n_accepted,
-                           .final_len = final_len,
-                           .wait_ns = 5,
-                           .verify_ns = 100};
+                           .commit = {.round = 1,
+                                      .keep_len = keep_len,
+                                      .ids = {ids, n_id},
+                                      .n_draft = n_draft,
+                                      .n_accepted = n_accepted,
+                                      .final_len = final_len,
+                                      .wait_ns = 5,
+                                      .verify_ns = 100}};
 }
 
 /* A stop string ends the text within a round, or within the first of several rounds that become final together: metrics
@@ -344,17 +349,17 @@ static void test_metrics_of_what_is_shown(void **state)
     assert_int_equal(s.accepted_per_position[2], 0);
     s = (struct gr_session_metrics){0};
     m = round_of(10, 3, 6, 2, 10); /* provisional, like the next two */
-    m.verdict_kind = GR_VERDICT_PARTIAL;
+    m.commit.verdict_kind = GR_VERDICT_PARTIAL;
     gr_metrics_take(&s, &m, 1);
     m = round_of(13, 4, 6, 3, 10);
-    m.verdict_kind = GR_VERDICT_PARTIAL;
+    m.commit.verdict_kind = GR_VERDICT_PARTIAL;
     gr_metrics_take(&s, &m, 2);
     m = round_of(17, 1, 0, 0, 10);
-    m.verdict_kind = GR_VERDICT_PARTIAL;
+    m.commit.verdict_kind = GR_VERDICT_PARTIAL;
     gr_metrics_take(&s, &m, 3);
     m = round_of(18, 2, 6, 1, 20); /* judges them all */
-    m.verdict_kind = GR_VERDICT_FULL;
-    m.n_judged = 8;
+    m.commit.verdict_kind = GR_VERDICT_FULL;
+    m.commit.n_judged = 8;
     gr_metrics_take(&s, &m, 4);
     assert_int_equal(s.rounds, 4);
     gr_metrics_cut(&s, 12);
@@ -539,7 +544,8 @@ static void test_eviction(void **state)
     assert_int_equal(gr_orch_append(w->orch, id, &t, w->now_ns), GR_OK);
     take_append(w, 8, 1);
     say(w, TARGET, &(struct gr_msg){.type = GR_MSG_EVICTED, .session = id});
-    say(w, TARGET, &(struct gr_msg){.type = GR_MSG_ERROR, .session = id, .code = 1, .text = "unknown session"});
+    say(w, TARGET,
+        &(struct gr_msg){.type = GR_MSG_ERROR, .session = id, .error = {.code = 1, .text = "unknown session"}});
     check_reopened(w, id, 3, 9, 5, 8);
     opened(w);
     commit(w, 61, 1, GR_FINISH_STOP);
@@ -560,7 +566,7 @@ static void test_failed_turn_goes_back(void **state)
     struct gr_session_info info;
     assert_int_equal(gr_orch_append(w->orch, id, &t, w->now_ns), GR_OK);
     take_append(w, 6, 1);
-    const struct gr_msg no = {.type = GR_MSG_ERROR, .session = id, .code = 1, .text = "no blocks"};
+    const struct gr_msg no = {.type = GR_MSG_ERROR, .session = id, .error = {.code = 1, .text = "no blocks"}};
     say(w, TARGET, &no); /* APPEND refused: opened again, when the target has let go of what it may hold */
     expect(w, TARGET, GR_MSG_CLOSE);
     say(w, TARGET, &(struct gr_msg){.type = GR_MSG_CLOSED, .session = id});
@@ -587,7 +593,7 @@ static void test_append_meets_a_pass(void **state)
     join_target(w);
     const uint64_t id = idle_session(w);
     const struct gr_turn_request t = turn_of(more, 1);
-    const struct gr_msg no = {.type = GR_MSG_ERROR, .session = id, .code = 1, .text = "in a turn"};
+    const struct gr_msg no = {.type = GR_MSG_ERROR, .session = id, .error = {.code = 1, .text = "in a turn"}};
     assert_int_equal(gr_orch_append(w->orch, id, &t, w->now_ns), GR_OK);
     take_append(w, 6, 1);
     say(w, TARGET, &no);
@@ -613,7 +619,8 @@ static void test_attach_is_tried_again(void **state)
     join_drafter(w);
     const uint64_t id = submit(w, false, true);
     const int n_told = log_fallback_n;
-    const struct gr_msg broken = {.type = GR_MSG_ERROR, .session = id, .code = (uint32_t)-GR_ECLOSED, .text = "gone"};
+    const struct gr_msg broken = {
+        .type = GR_MSG_ERROR, .session = id, .error = {.code = (uint32_t)-GR_ECLOSED, .text = "gone"}};
     take_open(w);
     opened(w);
     expect(w, DRAFTER, GR_MSG_ATTACH);
@@ -639,7 +646,7 @@ static void test_first_turn_fails(void **state)
     join_target(w);
     const uint64_t id = submit(w, true, false);
     take_open(w);
-    say(w, TARGET, &(struct gr_msg){.type = GR_MSG_ERROR, .session = id, .code = 1, .text = "too long"});
+    say(w, TARGET, &(struct gr_msg){.type = GR_MSG_ERROR, .session = id, .error = {.code = 1, .text = "too long"}});
     assert_int_equal(w->n_done, 1);
     assert_int_equal(w->n_closed, 1);
     assert_int_equal(gr_orch_n_session(w->orch), 0);
@@ -657,12 +664,12 @@ static void test_wrong_commits(void **state)
         take_open(w);
         opened(w);
         struct gr_msg m = commit_of(w, id, 2, GR_FINISH_NONE);
-        m.keep_len += way == 0;
-        m.hash ^= way == 1;
-        m.final_len += way == 2;
-        m.ids.n = way == 3 ? 0 : 2;
-        m.n_accepted = way == 4 ? 5 : 0;
-        m.epoch += way == 5; /* of another life of the session: ignored */
+        m.commit.keep_len += way == 0;
+        m.commit.hash ^= way == 1;
+        m.commit.final_len += way == 2;
+        m.commit.ids.n = way == 3 ? 0 : 2;
+        m.commit.n_accepted = way == 4 ? 5 : 0;
+        m.commit.epoch += way == 5; /* of another life of the session: ignored */
         say(w, TARGET, &m);
         assert_int_equal(w->n_token, 0);
         if (way == 5) {

@@ -35,27 +35,27 @@ static struct gr_msg verdict(struct world *w, int32_t *id, uint32_t keep_len, in
 {
     struct gr_msg m = {.type = GR_MSG_COMMIT,
                        .session = w->session,
-                       .epoch = w->epoch,
-                       .round = ++w->round,
-                       .keep_len = keep_len,
-                       .final_len = final_len,
-                       .ids = {.p = id, .n = n},
-                       .verdict_kind = keep_len < w->len ? GR_VERDICT_FULL : GR_VERDICT_PARTIAL,
-                       .n_draft = n_accepted > 0 ? 4 : 0,
-                       .n_accepted = n_accepted};
+                       .commit = {.epoch = w->epoch,
+                                  .round = ++w->round,
+                                  .keep_len = keep_len,
+                                  .final_len = final_len,
+                                  .ids = {.p = id, .n = n},
+                                  .verdict_kind = keep_len < w->len ? GR_VERDICT_FULL : GR_VERDICT_PARTIAL,
+                                  .n_draft = n_accepted > 0 ? 4 : 0,
+                                  .n_accepted = n_accepted}};
     static const int32_t prompt[] = {5, 6, 7};
     for (uint32_t i = 0; i < PROMPT; i++) {
-        m.hash = gr_hash_extend(m.hash, prompt[i]);
+        m.commit.hash = gr_hash_extend(m.commit.hash, prompt[i]);
     }
     for (uint32_t i = 0; i < keep_len - PROMPT; i++) {
-        m.hash = gr_hash_extend(m.hash, 40 + (int32_t)i); /* as all tests number what stands */
+        m.commit.hash = gr_hash_extend(m.commit.hash, 40 + (int32_t)i); /* as all tests number what stands */
     }
     for (uint32_t i = 0; i < n; i++) {
         id[i] = first + (int32_t)i;
-        m.hash = gr_hash_extend(m.hash, id[i]);
+        m.commit.hash = gr_hash_extend(m.commit.hash, id[i]);
     }
     w->len = keep_len + n;
-    w->hash = m.hash;
+    w->hash = m.commit.hash;
     return m;
 }
 
@@ -118,7 +118,7 @@ static void test_judged_end(void **state)
     int32_t none[1];
     tell(w, 4, 41, 2, 4, 0);
     struct gr_msg m = verdict(w, none, 6, 0, 0, 6, 0);
-    m.finish = GR_FINISH_STOP;
+    m.commit.finish = GR_FINISH_STOP;
     say(w, TARGET, &m);
     assert_shown(w, id, (int32_t[]){40, 41, 42}, 3);
     assert_int_equal(w->n_done, 1);
@@ -137,11 +137,11 @@ static void test_judged_before_an_error(void **state)
     int32_t none[1];
     tell(w, 4, 41, 3, 4, 0); /* 41, 42, 43 are provisional */
     struct gr_msg m = verdict(w, none, 6, 0, 0, 6, 0);
-    m.finish = GR_FINISH_ERROR;
+    m.commit.finish = GR_FINISH_ERROR;
     say(w, TARGET, &m);
     assert_shown(w, id, (int32_t[]){40, 41, 42}, 3);
     assert_int_equal(w->n_done, 0);
-    say(w, TARGET, &(struct gr_msg){.type = GR_MSG_ERROR, .session = id, .code = 4, .text = "not finite"});
+    say(w, TARGET, &(struct gr_msg){.type = GR_MSG_ERROR, .session = id, .error = {.code = 4, .text = "not finite"}});
     assert_int_equal(w->n_done, 1);
     assert_int_equal(w->finish, GR_FINISH_ERROR);
     assert_int_equal(w->n_token, 3);
@@ -165,12 +165,12 @@ static void test_bad_commits(void **state)
         if (what == 0) {
             m = verdict(w, ids, 3, 44, 1, 4, 0); /* takes a final token back */
         } else if (what == 1) {
-            m.final_len = 9; /* more is final than there is */
+            m.commit.final_len = 9; /* more is final than there is */
         } else if (what == 2) {
-            m.final_len = 3;
+            m.commit.final_len = 3;
         } else if (what == 3) {
-            m.finish = GR_FINISH_STOP; /* an end that nobody judged */
-            m.final_len = 4;
+            m.commit.finish = GR_FINISH_STOP; /* an end that nobody judged */
+            m.commit.final_len = 4;
         } else if (what == 4) {
             m = verdict(w, ids, 7, 0, 0, 7, 0); /* nothing new, and no end */
         }                                       /* 5, 6: provisional tokens where there are none */
@@ -198,9 +198,9 @@ static void test_reopened_with_final_tokens(void **state)
             join_target(w);
         }
         check_reopened(w, id, 2, 6, 2, 17); /* prompt, 40, 41, 42; 3 of 20 tokens have been shown */
-        assert_int_equal(w->sent[0].specpv, GR_SPECPV_EXACT);
-        assert_int_equal(w->sent[0].pv_threshold, 40);
-        assert_int_equal(w->sent[0].pv_interval, 5);
+        assert_int_equal(w->sent[0].open.specpv, GR_SPECPV_EXACT);
+        assert_int_equal(w->sent[0].open.pv_threshold, 40);
+        assert_int_equal(w->sent[0].open.pv_interval, 5);
         const struct gr_session_metrics *m = gr_orch_metrics(w->orch, id);
         assert_int_equal(m->completion_tokens, 3);
         assert_int_equal(m->num_accepted_tokens, 2);
@@ -221,11 +221,11 @@ static void test_stop_keeps_what_was_shown(void **state)
     const uint64_t id = running(w, GR_SPECPV_EXACT, true);
     tell(w, 4, 41, 3, 6, 0);
     assert_int_equal(gr_orch_stop(w->orch, id, 0, UINT32_MAX, GR_FINISH_STOP), GR_OK);
-    assert_int_equal(only(w, TARGET, GR_MSG_TRUNCATE)->keep_len, 6);
+    assert_int_equal(only(w, TARGET, GR_MSG_TRUNCATE)->truncate.keep_len, 6);
     assert_shown(w, id, (int32_t[]){40, 41, 42}, 3);
     const struct gr_turn_request t = turn_of(more, 1);
     assert_int_equal(gr_orch_append(w->orch, id, &t, w->now_ns), GR_OK);
-    assert_int_equal(only(w, TARGET, GR_MSG_APPEND)->keep_len, 6);
+    assert_int_equal(only(w, TARGET, GR_MSG_APPEND)->append.keep_len, 6);
     destroy(w);
 }
 
@@ -257,7 +257,7 @@ static void test_disabled(void **state)
     struct world *w = make(&(struct gr_orch_config){.disable_specpv = true});
     join_target(w);
     const uint64_t id = submit_specpv(w, GR_SPECPV_EXACT, false, 8);
-    assert_int_equal(only(w, TARGET, GR_MSG_OPEN)->specpv, GR_SPECPV_OFF);
+    assert_int_equal(only(w, TARGET, GR_MSG_OPEN)->open.specpv, GR_SPECPV_OFF);
     assert_int_equal(shown_mode(w, id), GR_SPECPV_OFF);
     destroy(w);
 }

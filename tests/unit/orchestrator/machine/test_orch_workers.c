@@ -11,13 +11,14 @@ static void test_drafter_stays_between_turns(void **state)
     join_target(w);
     join_drafter(w);
     const uint64_t id = submit(w, true, true);
-    assert_int_equal(w->sent[0].want_draft, 1);
+    assert_int_equal(w->sent[0].open.want_draft, 1);
     take_open(w);
     opened(w);
     const struct gr_msg *m = only(w, DRAFTER, GR_MSG_ATTACH);
-    assert_string_equal(m->address, "t:1");
-    assert_int_equal(m->draft_ahead, 0); /* auto: both on one host's CPUs */
-    say(w, DRAFTER, &(struct gr_msg){.type = GR_MSG_ATTACHED, .session = id, .epoch = 1, .transport = "shm"});
+    assert_string_equal(m->attach.address, "t:1");
+    assert_int_equal(m->attach.draft_ahead, 0); /* auto: both on one host's CPUs */
+    say(w, DRAFTER,
+        &(struct gr_msg){.type = GR_MSG_ATTACHED, .session = id, .attached = {.epoch = 1, .transport = "shm"}});
     commit(w, 40, 2, GR_FINISH_STOP);
     assert_int_equal(w->n_sent, 0);
     const struct gr_turn_request t = turn_of(more, 1);
@@ -39,7 +40,8 @@ static void test_drafter_stays_between_turns(void **state)
     say(w, TARGET, &(struct gr_msg){.type = GR_MSG_CLOSED, .session = id});
     assert_int_equal(w->n_closed, 0);
     say(w, DRAFTER,
-        &(struct gr_msg){.type = GR_MSG_DRAFT_STATS, .session = id, .n_round = 3, .draft_ns = 30, .n_hit = 2});
+        &(struct gr_msg){
+            .type = GR_MSG_DRAFT_STATS, .session = id, .draft_stats = {.n_round = 3, .draft_ns = 30, .n_hit = 2}});
     assert_int_equal(w->n_closed, 1);
     destroy(w);
 }
@@ -53,13 +55,13 @@ static void test_drafter_comes_between_turns(void **state)
     const struct gr_turn_request t = turn_of(more, 1);
     join_target(w);
     const uint64_t id = submit(w, true, true);
-    assert_int_equal(w->sent[0].want_draft, 0);
+    assert_int_equal(w->sent[0].open.want_draft, 0);
     take_open(w);
     opened(w);
     commit(w, 40, 2, GR_FINISH_STOP);
     join_drafter(w);
     assert_int_equal(gr_orch_append(w->orch, id, &t, w->now_ns), GR_OK);
-    assert_int_equal(w->sent[0].want_draft, 1);
+    assert_int_equal(w->sent[0].open.want_draft, 1);
     check_reopened(w, id, 2, 6, 3, 8);
     opened(w);
     expect(w, DRAFTER, GR_MSG_ATTACH);
@@ -77,7 +79,8 @@ static void test_drafter_comes_between_turns(void **state)
     join_drafter(w);
     assert_int_equal(gr_orch_append(w->orch, other, &t, w->now_ns), GR_OK);
     expect(w, TARGET, GR_MSG_OPEN);
-    say(w, TARGET, &(struct gr_msg){.type = GR_MSG_ERROR, .session = other, .code = 1, .text = "open already"});
+    say(w, TARGET,
+        &(struct gr_msg){.type = GR_MSG_ERROR, .session = other, .error = {.code = 1, .text = "open already"}});
     expect(w, TARGET, GR_MSG_CLOSE);
     say(w, TARGET, &(struct gr_msg){.type = GR_MSG_CLOSED, .session = other});
     check_reopened(w, other, 3, 6, 3, 8);
@@ -115,15 +118,15 @@ static void test_switches(void **state)
     join_target(w);
     join_drafter(w);
     submit(w, false, true);
-    assert_int_equal(w->sent[0].single_token, 1);
-    assert_int_equal(w->sent[0].want_draft, 1);
+    assert_int_equal(w->sent[0].open.single_token, 1);
+    assert_int_equal(w->sent[0].open.want_draft, 1);
     destroy(w);
     w = make(&(struct gr_orch_config){.disable_multi_token = true});
     join_target(w);
     join_drafter(w);
     submit(w, false, true);
-    assert_int_equal(w->sent[0].single_token, 0);
-    assert_int_equal(w->sent[0].want_draft, 0);
+    assert_int_equal(w->sent[0].open.single_token, 0);
+    assert_int_equal(w->sent[0].open.want_draft, 0);
     take_open(w);
     opened(w);
     assert_int_equal(w->n_sent, 0); /* no ATTACH */
@@ -154,7 +157,7 @@ static void test_draft_ahead_auto(void **state)
         submit(w, false, true);
         take_open(w);
         opened(w);
-        assert_int_equal(only(w, DRAFTER, GR_MSG_ATTACH)->draft_ahead, rows[i].want);
+        assert_int_equal(only(w, DRAFTER, GR_MSG_ATTACH)->attach.draft_ahead, rows[i].want);
         destroy(w);
     }
 }
@@ -176,7 +179,7 @@ static void test_misfits_are_refused(void **state)
         assert_int_equal(gr_orch_n_refused(w->orch), want != GR_OK);
         if (want != GR_OK) {
             const struct gr_msg *m = only(w, 2, GR_MSG_ERROR);
-            assert_non_null(strstr(m->text, way == 0 ? "tokenizer" : way == 1 ? "vocabulary" : "model"));
+            assert_non_null(strstr(m->error.text, way == 0 ? "tokenizer" : way == 1 ? "vocabulary" : "model"));
         }
         submit(w, false, false); /* the others go on */
         expect(w, TARGET, GR_MSG_OPEN);
@@ -304,7 +307,7 @@ static void test_silent_workers(void **state)
 {
     (void)state;
     struct world *w = make(&(struct gr_orch_config){.ping_interval_ns = GR_S, .ping_timeout_ns = 5 * GR_S});
-    const struct gr_msg pong = {.type = GR_MSG_PONG, .n_session = 0, .n_vocab = 100};
+    const struct gr_msg pong = {.type = GR_MSG_PONG, .pong = {.n_session = 0, .n_vocab = 100}};
     uint64_t rtt_ns = 0;
     uint32_t n_session = 0;
     join_target(w);
@@ -350,7 +353,7 @@ static void test_pings_of_clients(void **state)
 {
     (void)state;
     struct world *w = make(NULL);
-    const struct gr_msg pong = {.type = GR_MSG_PONG, .n_session = 0, .n_vocab = 100};
+    const struct gr_msg pong = {.type = GR_MSG_PONG, .pong = {.n_session = 0, .n_vocab = 100}};
     join_target(w);
     assert_int_equal(gr_orch_ping(w->orch, 5, 1, w->now_ns), GR_ENOTFOUND);
     for (uint64_t i = 1; i <= 16; i++) {
@@ -377,7 +380,7 @@ static void test_strange_messages(void **state)
     const uint64_t id = idle_session(w);
     for (int t = 0; t < GR_N_MSG; t++) { /* about a session that is unknown, idle, or another worker's */
         for (uint64_t s = 0; s < 3; s++) {
-            const struct gr_msg m = {.type = (enum gr_msg_type)t, .session = s == 0 ? 99 : id, .text = "x"};
+            const struct gr_msg m = {.type = (enum gr_msg_type)t, .session = s == 0 ? 99 : id};
             enum gr_status st = gr_orch_on_msg(w->orch, s == 2 ? DRAFTER : TARGET, &m, w->now_ns);
             assert_true(st == GR_OK || st == GR_EPROTO);
         }

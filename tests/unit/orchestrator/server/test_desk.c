@@ -17,13 +17,13 @@ static void to_client(void *ctx, uint32_t client, const struct gr_msg *m)
     assert_true(client < N_CLIENT);
     told.n_msg[client][m->type]++;
     if (m->type == GR_MSG_ERROR) {
-        memcpy(told.text, m->text, sizeof(told.text));
+        memcpy(told.text, m->error.text, sizeof(told.text));
     } else if (m->type == GR_MSG_OPENED) {
-        told.turn = m->turn;
+        told.turn = m->opened.turn;
     } else if (m->type == GR_MSG_FINISHED) {
-        told.cut = m->cut;
-        told.finish = m->finish;
-        told.n_token = m->n_token;
+        told.cut = m->finished.cut;
+        told.finish = m->finished.finish;
+        told.n_token = m->finished.n_token;
     }
 }
 
@@ -46,12 +46,9 @@ static void open_session(struct world *w, uint32_t client)
     int32_t prompt[] = {1, 2, 3};
     int32_t segments[] = {0, 3};
     ask(w, client,
-        &(struct gr_msg){.type = GR_MSG_OPEN,
-                         .ids = {prompt, 3},
-                         .segments = {segments, 2},
-                         .max_tokens = 9,
-                         .top_p = 1.0,
-                         .keep_open = 1});
+        &(struct gr_msg){
+            .type = GR_MSG_OPEN,
+            .open = {.ids = {prompt, 3}, .segments = {segments, 2}, .max_tokens = 9, .top_p = 1.0, .keep_open = 1}});
     assert_int_equal(told.n_msg[client][GR_MSG_OPENED], 1);
     take_open(w);
     opened(w);
@@ -60,7 +57,8 @@ static void open_session(struct world *w, uint32_t client)
 static void append_to(struct world *w, uint32_t client)
 {
     int32_t ids[] = {4};
-    ask(w, client, &(struct gr_msg){.type = GR_MSG_APPEND, .session = w->session, .ids = {ids, 1}, .max_tokens = 9});
+    ask(w, client,
+        &(struct gr_msg){.type = GR_MSG_APPEND, .session = w->session, .append = {.ids = {ids, 1}, .max_tokens = 9}});
     take_append(w, w->len, 1);
     opened(w);
 }
@@ -110,7 +108,8 @@ static void test_closer_goes(void **state)
 
 static struct gr_msg truncate_of(const struct world *w, uint32_t turn, uint32_t keep_len)
 {
-    return (struct gr_msg){.type = GR_MSG_TRUNCATE, .session = w->session, .turn = turn, .keep_len = keep_len};
+    return (struct gr_msg){
+        .type = GR_MSG_TRUNCATE, .session = w->session, .truncate = {.turn = turn, .keep_len = keep_len}};
 }
 
 /* A TRUNCATE that crosses FINISHED cuts the session all the same, and is answered by a second one. */
@@ -124,7 +123,7 @@ static void test_truncate_crosses_the_end(void **state)
     assert_true(told.turn == 1 && told.cut == 0 && told.finish == GR_FINISH_LENGTH && told.n_token == 7);
     const struct gr_msg truncate = truncate_of(w, 1, 5);
     ask(w, 0, &truncate);
-    assert_int_equal(only(w, TARGET, GR_MSG_TRUNCATE)->keep_len, 5);
+    assert_int_equal(only(w, TARGET, GR_MSG_TRUNCATE)->truncate.keep_len, 5);
     assert_int_equal(told.n_msg[0][GR_MSG_FINISHED], 2);
     assert_true(told.cut == 1 && told.finish == GR_FINISH_STOP && told.n_token == 5);
     /* and where nothing is left to be cut */
