@@ -65,16 +65,16 @@ static enum gr_status submit(struct gr_group *g, const struct gr_prompt *p, cons
     const struct gr_session_request q = {
         .prompt = p->id,
         .n_prompt = p->n,
-        .max_tokens = g->prompts_first ? 1 : g->max_tokens,
-        .keep_open = g->prompts_first,
-        .sampling = {.temperature = (float)g->temperature, .top_p = 1.0f, .seed = 1 + (uint64_t)s->prompt},
-        .want_draft = tree->wanted,
-        .tree_shape = GR_SHAPE_DYNAMIC,
-        .draft_depth = DRAFT_DEPTH,
-        .draft_top_k = DRAFT_TOP_K,
-        .n_node = tree->n_node,
-        .auto_tree = tree->automatic,
-        .draft_ahead = GR_AHEAD_AUTO};
+        .wishes = {.turn = {.max_tokens = g->prompts_first ? 1 : g->max_tokens},
+                   .keep_open = g->prompts_first,
+                   .sampling = {.temperature = (float)g->temperature, .top_p = 1.0f, .seed = 1 + (uint64_t)s->prompt},
+                   .want_draft = tree->wanted,
+                   .tree_shape = GR_SHAPE_DYNAMIC,
+                   .draft_depth = DRAFT_DEPTH,
+                   .draft_top_k = DRAFT_TOP_K,
+                   .n_node = tree->n_node,
+                   .auto_tree = tree->automatic,
+                   .draft_ahead = GR_AHEAD_AUTO}};
     s->n_token = 0;
     GR_TRY(gr_orch_submit(gr_hub_orch(g->pair.hub), &q, gr_clock_ns(), &s->id));
     g->n_running++;

@@ -124,20 +124,21 @@ enum gr_status gr_long_close(struct gr_long_pair *p)
 static enum gr_status open_session(struct gr_long_pair *p, struct gr_long_session *s, const int32_t *id, int32_t n_id)
 {
     const struct gr_long_config *c = &p->config;
-    const struct gr_session_request q = {.prompt = id,
-                                         .n_prompt = (uint32_t)n_id,
-                                         .max_tokens = c->max_tokens,
-                                         .keep_open = true,
-                                         .sampling = {.temperature = (float)c->temperature, .top_p = 1.0f, .seed = 1},
-                                         .want_draft = c->draft != NULL,
-                                         .tree_shape = GR_SHAPE_DYNAMIC,
-                                         .draft_depth = DRAFT_DEPTH,
-                                         .draft_top_k = DRAFT_TOP_K,
-                                         .n_node = c->n_node,
-                                         .auto_tree = c->auto_tree,
-                                         .draft_ahead = GR_AHEAD_AUTO,
-                                         .specpv = s->mode,
-                                         .specpv_params = {.n_retrieval = s->n_retrieval, .threshold = c->threshold}};
+    const struct gr_session_request q = {
+        .prompt = id,
+        .n_prompt = (uint32_t)n_id,
+        .wishes = {.turn = {.max_tokens = c->max_tokens},
+                   .keep_open = true,
+                   .sampling = {.temperature = (float)c->temperature, .top_p = 1.0f, .seed = 1},
+                   .want_draft = c->draft != NULL,
+                   .tree_shape = GR_SHAPE_DYNAMIC,
+                   .draft_depth = DRAFT_DEPTH,
+                   .draft_top_k = DRAFT_TOP_K,
+                   .n_node = c->n_node,
+                   .auto_tree = c->auto_tree,
+                   .draft_ahead = GR_AHEAD_AUTO,
+                   .specpv = s->mode,
+                   .specpv_params = {.n_retrieval = s->n_retrieval, .threshold = c->threshold}}};
     GR_TRY(gr_orch_submit(gr_hub_orch(p->pair.hub), &q, gr_clock_ns(), &s->id));
     p->n_open++;
     return GR_OK;

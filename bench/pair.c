@@ -171,7 +171,7 @@ enum gr_status gr_pair_ask_again(struct gr_pair *p, uint64_t session, const int3
         hash = gr_hash_extend(hash, id[i]);
     }
     const struct gr_turn_request turn = {
-        .keep_len = n_id - 1, .hash = hash, .ids = id + n_id - 1, .n_ids = 1, .max_tokens = max_tokens};
+        .keep_len = n_id - 1, .hash = hash, .ids = id + n_id - 1, .n_ids = 1, .wishes = {.max_tokens = max_tokens}};
     return gr_orch_append(gr_hub_orch(p->hub), session, &turn, gr_clock_ns());
 }
 

@@ -11,7 +11,17 @@
 
 /* ---- the schema ---- */
 
-enum kind { KIND_U32, KIND_U64, KIND_F64, KIND_STR, KIND_IDS };
+enum kind {
+    KIND_BOOL,
+    KIND_U32,
+    KIND_U64,
+    KIND_F32, /* a float; on the wire as a double */
+    KIND_F64,
+    KIND_CASE,
+    KIND_STR,
+    KIND_IDS,
+    KIND_STOPS, /* struct gr_stop_ids, which is no array of its own */
+};
 enum need { REQUIRED, OPTIONAL };
 enum about { GR_OF_NONE, GR_OF_SESSION };
 
@@ -46,6 +56,8 @@ static const struct field session_field = {"session", KIND_U64, REQUIRED, 0, off
         static const struct field field[] = {
 #define GR_FIELD(kind, name, need, limit)          \
             {#name, KIND_##kind, need, limit, BODY + offsetof(self, name)},
+#define GR_KEY(kind, key, path, need, limit)       \
+            {#key, KIND_##kind, need, limit, BODY + offsetof(self, path)},
 #define GR_MSG_END(NAME, member)                   \
         };                                         \
         return (struct fields){.p = field, .n = (int)GR_ARRAY_LEN(field)}; \
@@ -62,6 +74,9 @@ static const struct type_info {
 #define GR_MSG_BEGIN(NAME, member, about) {#NAME, about, NAME##_fields},
 #include "common/protocol/messages.inc"
 };
+
+/* A U32 also codes enums and counts that are never negative. */
+_Static_assert(sizeof(enum gr_ahead) == sizeof(uint32_t) && sizeof(enum gr_specpv_mode) == sizeof(uint32_t), "a U32");
 
 #define FIELD_MAX 48 /* of one message, `session' included: OPEN has 35 */
 
@@ -130,11 +145,11 @@ static int pack_str(msgpack_packer *pk, const char *text)
     return pack_text(pk, mended);
 }
 
-static int pack_ids(msgpack_packer *pk, const struct gr_msg_ids *ids)
+static int pack_ids(msgpack_packer *pk, const int32_t *id, uint32_t n)
 {
-    int bad = msgpack_pack_array(pk, ids->n);
-    for (uint32_t i = 0; i < ids->n; i++) {
-        bad |= msgpack_pack_int32(pk, ids->p[i]);
+    int bad = msgpack_pack_array(pk, n);
+    for (uint32_t i = 0; i < n; i++) {
+        bad |= msgpack_pack_int32(pk, id[i]);
     }
     return bad;
 }
@@ -143,17 +158,27 @@ static int pack_field(msgpack_packer *pk, const struct gr_msg *m, const struct f
 {
     int bad = pack_text(pk, f->name);
     const void *p = value_of(m, f);
+    const struct gr_msg_ids *ids = p;
+    const struct gr_stop_ids *stops = p;
     switch (f->kind) {
+    case KIND_BOOL:
+        return bad | msgpack_pack_uint32(pk, *(const bool *)p);
     case KIND_U32:
         return bad | msgpack_pack_uint32(pk, *(const uint32_t *)p);
     case KIND_U64:
         return bad | msgpack_pack_uint64(pk, *(const uint64_t *)p);
+    case KIND_F32:
+        return bad | msgpack_pack_double(pk, (double)*(const float *)p);
     case KIND_F64:
         return bad | msgpack_pack_double(pk, *(const double *)p);
+    case KIND_CASE:
+        return bad | msgpack_pack_uint32(pk, *(const uint32_t *)p == f->limit);
     case KIND_STR:
         return bad | pack_str(pk, p);
     case KIND_IDS:
-        return bad | pack_ids(pk, p);
+        return bad | pack_ids(pk, ids->p, ids->n);
+    case KIND_STOPS:
+        return bad | pack_ids(pk, stops->id, (uint32_t)stops->n);
     }
     return -1;
 }
@@ -163,16 +188,24 @@ static bool is_set(const struct gr_msg *m, const struct field *f)
 {
     const void *p = value_of(m, f);
     switch (f->kind) {
+    case KIND_BOOL:
+        return *(const bool *)p;
     case KIND_U32:
         return *(const uint32_t *)p != 0;
     case KIND_U64:
         return *(const uint64_t *)p != 0;
+    case KIND_F32:
+        return *(const float *)p != 0.0f;
     case KIND_F64:
         return *(const double *)p != 0.0;
+    case KIND_CASE:
+        return *(const uint32_t *)p == f->limit;
     case KIND_STR:
         return *(const char *)p != '\0';
     case KIND_IDS:
         return ((const struct gr_msg_ids *)p)->n > 0;
+    case KIND_STOPS:
+        return ((const struct gr_stop_ids *)p)->n > 0;
     }
     return false;
 }
@@ -217,7 +250,22 @@ static bool str_equals(const msgpack_object *o, const char *text)
     return o->type == MSGPACK_OBJECT_STR && o->via.str.size == n && memcmp(o->via.str.ptr, text, n) == 0;
 }
 
-static enum gr_status take_ids(const char *type, const struct field *f, const msgpack_object *o, struct gr_msg_ids *out)
+/* Into out, which holds as many as the array has. */
+static enum gr_status read_ids(const char *type, const struct field *f, const msgpack_object_array *array, int32_t *out)
+{
+    for (uint32_t i = 0; i < array->size; i++) {
+        const msgpack_object *e = &array->ptr[i];
+        const bool positive = e->type == MSGPACK_OBJECT_POSITIVE_INTEGER && e->via.u64 <= INT32_MAX;
+        const bool negative = e->type == MSGPACK_OBJECT_NEGATIVE_INTEGER && e->via.i64 >= INT32_MIN;
+        if (!positive && !negative) {
+            return refuse(type, f->name, "holds something that is no 32-bit integer");
+        }
+        out[i] = positive ? (int32_t)e->via.u64 : (int32_t)e->via.i64;
+    }
+    return GR_OK;
+}
+
+static enum gr_status take_ids(const char *type, const struct field *f, const msgpack_object *o, void *slot)
 {
     if (o->type != MSGPACK_OBJECT_ARRAY || o->via.array.size > f->limit) {
         char what[64];
@@ -225,23 +273,19 @@ static enum gr_status take_ids(const char *type, const struct field *f, const ms
         return refuse(type, f->name, what);
     }
     const uint32_t n = o->via.array.size;
-    int32_t *p = malloc((n > 0 ? n : 1) * sizeof(*p));
-    if (p == NULL) {
+    if (f->kind == KIND_STOPS) {
+        struct gr_stop_ids *stops = slot;
+        stops->n = (int32_t)n;
+        return read_ids(type, f, &o->via.array, stops->id);
+    }
+    struct gr_msg_ids *ids = slot; /* the message owns it from here on, also where it is refused */
+    ids->p = malloc((n > 0 ? n : 1) * sizeof(*ids->p));
+    if (ids->p == NULL) {
         log_error("out of memory for %u ids", n);
         return GR_ENOMEM;
     }
-    for (uint32_t i = 0; i < n; i++) {
-        const msgpack_object *e = &o->via.array.ptr[i];
-        const bool positive = e->type == MSGPACK_OBJECT_POSITIVE_INTEGER && e->via.u64 <= INT32_MAX;
-        const bool negative = e->type == MSGPACK_OBJECT_NEGATIVE_INTEGER && e->via.i64 >= INT32_MIN;
-        if (!positive && !negative) {
-            free(p);
-            return refuse(type, f->name, "holds something that is no 32-bit integer");
-        }
-        p[i] = positive ? (int32_t)e->via.u64 : (int32_t)e->via.i64;
-    }
-    *out = (struct gr_msg_ids){.p = p, .n = n};
-    return GR_OK;
+    ids->n = n;
+    return read_ids(type, f, &o->via.array, ids->p);
 }
 
 static enum gr_status take_str(const char *type, const struct field *f, const msgpack_object *o, char *out)
@@ -258,32 +302,55 @@ static enum gr_status take_str(const char *type, const struct field *f, const ms
     return GR_OK;
 }
 
+static enum gr_status take_unsigned(const char *type, const struct field *f, const msgpack_object *o, void *slot)
+{
+    const uint64_t most = f->kind == KIND_U64 ? UINT64_MAX : f->kind == KIND_U32 ? f->limit : 1;
+    if (o->type != MSGPACK_OBJECT_POSITIVE_INTEGER || o->via.u64 > most) {
+        return refuse(type, f->name, "not an unsigned integer, or above its limit");
+    }
+    if (f->kind == KIND_U64) {
+        *(uint64_t *)slot = o->via.u64;
+    } else if (f->kind == KIND_U32) {
+        *(uint32_t *)slot = (uint32_t)o->via.u64;
+    } else if (f->kind == KIND_BOOL) {
+        *(bool *)slot = o->via.u64 != 0;
+    } else if (o->via.u64 != 0) { /* a CASE; where two of an enum come, the larger value stands */
+        *(uint32_t *)slot = GR_MAX(*(uint32_t *)slot, (uint32_t)f->limit);
+    }
+    return GR_OK;
+}
+
+static enum gr_status take_number(const char *type, const struct field *f, const msgpack_object *o, void *slot)
+{
+    if ((o->type != MSGPACK_OBJECT_FLOAT64 && o->type != MSGPACK_OBJECT_FLOAT32) ||
+        !(o->via.f64 >= -1e30 && o->via.f64 <= 1e30)) {
+        return refuse(type, f->name, "not a finite number");
+    }
+    if (f->kind == KIND_F32) {
+        *(float *)slot = (float)o->via.f64;
+    } else {
+        *(double *)slot = o->via.f64;
+    }
+    return GR_OK;
+}
+
 static enum gr_status take_field(struct gr_msg *m, const struct field *f, const msgpack_object *o)
 {
     const char *type = types[m->type].name;
     void *slot = slot_of(m, f);
     switch (f->kind) {
+    case KIND_BOOL:
     case KIND_U32:
     case KIND_U64:
-        if (o->type != MSGPACK_OBJECT_POSITIVE_INTEGER || (f->kind == KIND_U32 && o->via.u64 > f->limit)) {
-            return refuse(type, f->name, "not an unsigned integer, or above its limit");
-        }
-        if (f->kind == KIND_U32) {
-            *(uint32_t *)slot = (uint32_t)o->via.u64;
-        } else {
-            *(uint64_t *)slot = o->via.u64;
-        }
-        return GR_OK;
+    case KIND_CASE:
+        return take_unsigned(type, f, o, slot);
+    case KIND_F32:
     case KIND_F64:
-        if ((o->type != MSGPACK_OBJECT_FLOAT64 && o->type != MSGPACK_OBJECT_FLOAT32) ||
-            !(o->via.f64 >= -1e30 && o->via.f64 <= 1e30)) {
-            return refuse(type, f->name, "not a finite number");
-        }
-        *(double *)slot = o->via.f64;
-        return GR_OK;
+        return take_number(type, f, o, slot);
     case KIND_STR:
         return take_str(type, f, o, slot);
     case KIND_IDS:
+    case KIND_STOPS:
         return take_ids(type, f, o, slot);
     }
     return GR_EFORMAT;
@@ -377,13 +444,6 @@ enum gr_status gr_msg_decode(const uint8_t *bytes, size_t len, struct gr_msg *ou
     }
     *out = m;
     return GR_OK;
-}
-
-const char *gr_msg_wrong_sampling(double temperature, double min_p, double top_p)
-{
-    const bool fits = temperature >= 0.0 && temperature <= 100.0 && top_p > 0.0 && top_p <= 1.0 && min_p >= 0.0 &&
-                      min_p <= 1.0; /* false of NaN */
-    return fits ? NULL : "sampling out of range: temperature 0 to 100, top_p above 0 to 1, min_p 0 to 1";
 }
 
 void gr_msg_finish(struct gr_msg *m)

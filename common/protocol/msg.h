@@ -7,8 +7,7 @@
 #define GR_COMMON_PROTOCOL_MSG_H
 
 #include "common/base/status.h"
-#include "common/protocol/specpv.h"
-#include "common/rules/accept.h"
+#include "common/protocol/wishes.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -18,7 +17,6 @@
 #define GR_MSG_ID_MAX (1 << 20)     /* ids in one array */
 #define GR_MSG_TEXT_MAX 256         /* bytes of a text, its NUL included */
 #define GR_NUMERICS_ID_MAX 96       /* of a worker's numerics id, the same way */
-#define GR_TRANSPORT_NAME_MAX 16    /* of a transport's name */
 
 /* Types of messages. */
 enum gr_msg_type {
@@ -33,9 +31,8 @@ struct gr_msg_ids {
     uint32_t n;
 };
 
-enum gr_tree_shape { GR_SHAPE_DYNAMIC = 0, GR_SHAPE_CHAIN = 1 };
-
 /* What a field of each kind is in C. */
+#define GR_FIELD_BOOL(name, limit) bool name;
 #define GR_FIELD_U32(name, limit) uint32_t name;
 #define GR_FIELD_U64(name, limit) uint64_t name;
 #define GR_FIELD_F64(name, limit) double name;
@@ -46,6 +43,7 @@ enum gr_tree_shape { GR_SHAPE_DYNAMIC = 0, GR_SHAPE_CHAIN = 1 };
 /* clang-format off */
 #define GR_MSG_BEGIN(NAME, member, about) struct gr_msg_##member {
 #define GR_FIELD(kind, name, need, limit) GR_FIELD_##kind(name, limit)
+#define GR_PART(type, name) type name;
 #define GR_MSG_END(NAME, member) };
 /* clang-format on */
 #include "common/protocol/messages.inc"
@@ -59,39 +57,12 @@ struct gr_msg {
     };
 };
 
-static inline void gr_msg_set_specpv(struct gr_msg_open *m, enum gr_specpv_mode mode, const struct gr_specpv_params *p)
-{
-    m->specpv = (uint32_t)mode;
-    m->pv_sink = p->n_sink;
-    m->pv_retrieval = p->n_retrieval;
-    m->pv_window = p->n_window;
-    m->pv_buffer = p->n_buffer;
-    m->pv_threshold = p->threshold;
-    m->pv_interval = p->interval;
-    m->pv_provisional = p->max_provisional;
-    m->pv_fraction = p->refresh_fraction;
-}
-
-static inline struct gr_specpv_params gr_msg_specpv(const struct gr_msg_open *m)
-{
-    return (struct gr_specpv_params){.n_sink = m->pv_sink,
-                                     .n_retrieval = m->pv_retrieval,
-                                     .n_window = m->pv_window,
-                                     .n_buffer = m->pv_buffer,
-                                     .threshold = m->pv_threshold,
-                                     .interval = m->pv_interval,
-                                     .max_provisional = m->pv_provisional,
-                                     .refresh_fraction = m->pv_fraction};
-}
-
 const char *gr_msg_name(enum gr_msg_type type);
 
 /* Writes the map into out. GR_ELIMIT (logged): does not fit into cap. Allocates nothing. */
 GR_NODISCARD enum gr_status gr_msg_encode(const struct gr_msg *m, uint8_t *out, size_t cap, size_t *len_out);
 /* GR_EFORMAT (one line logged: type, field, what) on anything that breaks the schema. */
 GR_NODISCARD enum gr_status gr_msg_decode(const uint8_t *bytes, size_t len, struct gr_msg *out);
-/* What is wrong with the sampling parameters of an OPEN or an ATTACH; NULL: nothing. */
-const char *gr_msg_wrong_sampling(double temperature, double min_p, double top_p);
 /* Frees a decoded message's arrays. */
 void gr_msg_finish(struct gr_msg *m);
 

@@ -27,10 +27,15 @@ enum gr_finish {
     GR_FINISH_CLOSED = 4
 };
 
+/* End-of-sequence ids, unless they are ignored, and stop ids. Copied by the size in use: gr_stop_ids_copy(). */
+struct gr_stop_ids {
+    int32_t n;
+    int32_t id[GR_STOP_ID_MAX];
+};
+
 struct gr_stop {
-    int32_t n_id;
-    int32_t id[GR_STOP_ID_MAX]; /* EOS and stop ids; empty under ignore_eos without stop ids */
-    int32_t n_new_max;          /* tokens that may still be committed, >= 1 */
+    int32_t n_new_max; /* tokens that may still be committed, >= 1 */
+    struct gr_stop_ids ids;
 };
 
 struct gr_walk {
@@ -41,14 +46,22 @@ struct gr_walk {
     int32_t finish;            /* enum gr_finish */
 };
 
-GR_FN int gr_stop_hits(const struct gr_stop *stop, int32_t token)
+GR_FN int gr_stop_hits(const struct gr_stop_ids *ids, int32_t token)
 {
-    for (int i = 0; i < stop->n_id; i++) {
-        if (stop->id[i] == token) {
+    for (int i = 0; i < ids->n; i++) {
+        if (ids->id[i] == token) {
             return 1;
         }
     }
     return 0;
+}
+
+GR_FN void gr_stop_ids_copy(struct gr_stop_ids *to, const struct gr_stop_ids *from)
+{
+    to->n = from->n;
+    for (int i = 0; i < from->n; i++) {
+        to->id[i] = from->id[i];
+    }
 }
 
 /* pick[r]: the target's token after row r (row 0 the tail, row i + 1 node i), or GR_PICK_NOT_FINITE; t->n + 1 of
@@ -78,7 +91,7 @@ GR_FN void gr_accept_walk(const struct gr_token_tree *t, const int32_t *pick, co
         if (child >= 0) {
             out->n_accepted++;
         }
-        if (gr_stop_hits(stop, token)) {
+        if (gr_stop_hits(&stop->ids, token)) {
             out->finish = GR_FINISH_STOP;
             return;
         }

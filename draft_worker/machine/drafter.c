@@ -93,11 +93,11 @@ void gr_drafter_destroy(struct gr_drafter *d)
 
 /* ---- sessions ---- */
 
-static struct gr_tree_config tree_config_of(const struct gr_msg_attach *m)
+static struct gr_tree_config tree_config_of(const struct gr_wishes *w)
 {
     struct gr_tree_config c = {
-        .n_node = (int32_t)m->n_node, .depth = (int32_t)m->draft_depth, .top_k = (int32_t)m->draft_top_k};
-    if (m->tree_shape == GR_SHAPE_CHAIN) {
+        .n_node = (int32_t)w->n_node, .depth = (int32_t)w->draft_depth, .top_k = (int32_t)w->draft_top_k};
+    if (w->tree_shape == GR_SHAPE_CHAIN) {
         c.top_k = 1;
         c.depth = c.n_node;
     }
@@ -175,6 +175,7 @@ static bool wait_for_slot(struct gr_drafter *d, const struct gr_msg *m)
 static void attach(struct gr_drafter *d, const struct gr_msg *m)
 {
     uint32_t peer = 0;
+    const struct gr_wishes *w = &m->attach.wishes;
     struct follow *f = find_slot(d, m->session);
     forget_waiting(d, m->session); /* an earlier one of the same session */
     if (f == NULL) {
@@ -183,22 +184,22 @@ static void attach(struct gr_drafter *d, const struct gr_msg *m)
         }
         return;
     }
-    const char *wrong = gr_msg_wrong_sampling(m->attach.temperature, m->attach.min_p, m->attach.top_p);
+    const char *wrong = gr_wishes_wrong(w);
     if (wrong != NULL) {
         drafter_send_error(d, m->session, GR_EINVAL, wrong);
         drafter_free(d, f);
         return;
     }
     const uint32_t top_k_max = (uint32_t)(d->config.n_row_max / d->config.n_session_max);
-    if (m->attach.draft_top_k > top_k_max) {
+    if (w->draft_top_k > top_k_max) {
         char text[160];
         snprintf(text, sizeof(text), "draft_top_k %u: a pass of this drafter has %d rows for %d sessions, %u for each",
-                 m->attach.draft_top_k, (int)d->config.n_row_max, (int)d->config.n_session_max, top_k_max);
+                 w->draft_top_k, (int)d->config.n_row_max, (int)d->config.n_session_max, top_k_max);
         drafter_send_error(d, m->session, GR_ELIMIT, text);
         drafter_free(d, f);
         return;
     }
-    if (d->io.connect(d->io.ctx, m->attach.address, m->attach.transport, &peer) != GR_OK) {
+    if (d->io.connect(d->io.ctx, m->attach.address, w->transport, &peer) != GR_OK) {
         drafter_send_error(d, m->session, GR_EIO, "the drafter cannot connect to the target; see the drafter's log");
         drafter_free(d, f);
         return;
@@ -207,14 +208,8 @@ static void attach(struct gr_drafter *d, const struct gr_msg *m)
     f->id = m->session;
     f->epoch = m->attach.epoch;
     f->peer = peer;
-    f->sampling = (struct gr_sampling){.temperature = (float)m->attach.temperature,
-                                       .min_p = (float)m->attach.min_p,
-                                       .top_p = (float)m->attach.top_p,
-                                       .top_k = (int32_t)m->attach.top_k,
-                                       .seed = m->attach.seed};
-    f->tree_config = tree_config_of(&m->attach);
-    f->auto_tree = m->attach.auto_tree != 0;
-    f->draft_ahead = m->attach.draft_ahead != 0;
+    gr_wishes_copy(&f->wishes, w);
+    f->tree_config = tree_config_of(w);
     if (d->config.feature_width > 0) {
         draft_kv_of_head(f);
     }

@@ -103,10 +103,9 @@ struct follow {
     bool resync_due;     /* a RESYNC waits for credit */
     bool starved;        /* the KV pool had no block for it; said once */
     int32_t prefill_len; /* tokens that get KV though no tree is wanted yet: the prompt of an attached session */
-    struct gr_sampling sampling;
-    struct gr_tree_config tree_config;
-    bool auto_tree, draft_ahead;
-    struct gr_cost cost; /* n_point 0: not told yet */
+    struct gr_wishes wishes;
+    struct gr_tree_config tree_config; /* of the wishes */
+    struct gr_cost cost;               /* n_point 0: not told yet */
     uint32_t cost_round;
     struct gr_acceptance acceptance;
     /* what rounds bring: moving averages */

@@ -88,8 +88,8 @@ static bool wants_job(const struct gr_drafter *d, const struct follow *f)
 
 static bool wants_ahead(const struct follow *f)
 {
-    return f->state == DRAFT_FOLLOWING && !f->job.in_flight && !f->closing && f->draft_ahead && !f->owed.due &&
-           f->candidates.valid && f->candidates.len == f->prefix.len && !f->ahead_done &&
+    return f->state == DRAFT_FOLLOWING && !f->job.in_flight && !f->closing && f->wishes.draft_ahead == GR_AHEAD_ON &&
+           !f->owed.due && f->candidates.valid && f->candidates.len == f->prefix.len && !f->ahead_done &&
            (f->kv.shift == 0 || tail_has_feature(f));
 }
 
@@ -100,7 +100,7 @@ static struct gr_tree_config tree_config_now(const struct gr_drafter *d, const s
     c.n_node = GR_MIN(c.n_node, f->owed.n_node);
     c.depth = GR_MIN(c.depth, GR_MIN(c.n_node, d->config.n_ctx_max - f->prefix.len + 1));
     c.depth = GR_MAX(c.depth, 1);
-    c.best_first = f->auto_tree && f->cost.n_point > 0;
+    c.best_first = f->wishes.auto_tree && f->cost.n_point > 0;
     return c;
 }
 
@@ -121,10 +121,10 @@ static void fill_common(struct gr_drafter *d, struct follow *f, struct gr_draft_
     }
     q->builder = f->builder;
     q->n_child = GR_MIN(f->tree_config.top_k, f->tree_config.n_node); /* no more can enter a tree */
-    q->n_child = f->draft_ahead ? GR_MAX(q->n_child, AHEAD_ROWS) : q->n_child;
+    q->n_child = f->wishes.draft_ahead == GR_AHEAD_ON ? GR_MAX(q->n_child, AHEAD_ROWS) : q->n_child;
     q->depth_max = GR_MIN(GR_NODE_MAX, d->config.n_ctx_max - f->prefix.len + 1);
-    q->sampling = f->sampling;
-    q->calibrate = f->auto_tree;
+    q->sampling = f->wishes.sampling;
+    q->calibrate = f->wishes.auto_tree;
     if (q->calibrate) {
         gr_acceptance_curve(&d->acceptance, &f->acceptance, &q->curve);
     }

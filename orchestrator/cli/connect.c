@@ -31,27 +31,8 @@ static enum gr_status submit(void *ctx, const struct gr_session_request *q)
     struct gr_msg m = {.type = GR_MSG_OPEN,
                        .open = {.ids = {.p = (int32_t *)(uintptr_t)q->prompt, .n = q->n_prompt},
                                 .segments = {.p = segments, .n = 2},
-                                .stop_ids = {.p = (int32_t *)(uintptr_t)q->stop_id, .n = q->n_stop_id},
-                                .max_tokens = q->max_tokens,
-                                .temperature = (double)q->sampling.temperature,
-                                .min_p = (double)q->sampling.min_p,
-                                .top_p = (double)q->sampling.top_p,
-                                .top_k = (uint32_t)q->sampling.top_k,
-                                .seed = q->sampling.seed,
-                                .want_draft = q->want_draft,
-                                .want_trace = q->want_trace,
-                                .single_token = q->force_single_token,
-                                .auto_tree = q->auto_tree,
-                                .n_node = q->n_node,
-                                .keep_open = q->keep_open,
-                                .tree_shape = q->tree_shape,
-                                .draft_depth = q->draft_depth,
-                                .draft_top_k = q->draft_top_k,
-                                .draft_ahead = q->draft_ahead == GR_AHEAD_ON,
-                                .auto_ahead = q->draft_ahead == GR_AHEAD_AUTO,
                                 .tokenizer_fingerprint = q->tokenizer_fingerprint}};
-    gr_msg_set_specpv(&m.open, q->specpv, &q->specpv_params);
-    memcpy(m.open.transport, q->transport, sizeof(m.open.transport));
+    gr_wishes_copy(&m.open.wishes, &q->wishes);
     c->session = 0;
     c->answered = c->has_turn_len = false;
     return gr_remote_send(&c->remote, &m);
@@ -60,12 +41,10 @@ static enum gr_status submit(void *ctx, const struct gr_session_request *q)
 static enum gr_status append(void *ctx, const struct gr_turn_request *t)
 {
     struct connect *c = ctx;
-    const struct gr_msg m = {.type = GR_MSG_APPEND,
-                             .session = c->session,
-                             .append = {.ids = {.p = (int32_t *)(uintptr_t)t->ids, .n = t->n_ids},
-                                        .max_tokens = t->max_tokens,
-                                        .stop_ids = {.p = (int32_t *)(uintptr_t)t->stop_id, .n = t->n_stop_id},
-                                        .want_trace = t->want_trace}};
+    struct gr_msg m = {.type = GR_MSG_APPEND,
+                       .session = c->session,
+                       .append = {.ids = {.p = (int32_t *)(uintptr_t)t->ids, .n = t->n_ids}}};
+    gr_turn_wishes_copy(&m.append.wishes, &t->wishes);
     c->answered = c->has_turn_len = false;
     return gr_remote_send(&c->remote, &m);
 }

@@ -52,10 +52,11 @@ void gr_generation_fail(struct gr_generation *g, const char *text)
 /* A drawn one is told, so that the text can be had again: it is one that --seed takes, and that a JSON number holds. */
 static void draw_seed(struct gr_generation *g)
 {
-    randombytes_buf(&g->seed, sizeof(g->seed));
-    g->seed &= DRAWN_SEED_MAX;
+    uint64_t *seed = &g->plan.wishes.sampling.seed;
+    randombytes_buf(seed, sizeof(*seed));
+    *seed &= DRAWN_SEED_MAX;
     if (g->o->seed >= 0) {
-        g->seed = (uint64_t)g->o->seed;
+        *seed = (uint64_t)g->o->seed;
     }
 }
 
@@ -73,7 +74,7 @@ enum gr_status gr_generation_prepare(struct gr_generation *g, const struct gr_op
     const int32_t n_vocab = GR_MIN(g->hf.n_vocab, gr_tokenizer_n_vocab(g->tok));
     GR_TRY(gr_prompt_read(o, g->tok, n_vocab, &g->prompt, &g->n_prompt));
     GR_TRY(gr_text_stream_init(&g->text, g->tok, o->stop.word, o->stop.n));
-    GR_TRY(gr_stops_resolve(o, &g->hf, g->tok, g->hf.n_vocab, &g->stops));
+    GR_TRY(gr_stops_resolve(o, &g->hf, g->tok, g->hf.n_vocab, &g->plan.wishes.turn.stop_ids));
     g->cap_token = (uint32_t)o->max_tokens + GR_TREE_MAX;
     g->token = malloc(g->cap_token * sizeof(*g->token));
     if (g->token == NULL) {
@@ -95,48 +96,24 @@ void gr_generation_finish(struct gr_generation *g)
 
 /* ---- beginning a turn ---- */
 
+/* plain: once more, token by token, to compare with. */
 static enum gr_status submit(struct gr_generation *g, bool plain)
 {
-    const struct gr_options *o = g->o;
-    struct gr_session_request q = {.prompt = g->prompt,
-                                   .n_prompt = g->n_prompt,
-                                   .max_tokens = (uint32_t)o->max_tokens,
-                                   .sampling = {.temperature = (float)o->temperature,
-                                                .top_p = (float)o->top_p,
-                                                .min_p = (float)o->min_p,
-                                                .top_k = (int32_t)o->top_k,
-                                                .seed = g->seed},
-                                   .want_draft = g->plan.with_draft && !plain,
-                                   .want_trace = o->trace || plain,
-                                   .tree_shape = g->plan.tree_shape,
-                                   .draft_depth = (uint32_t)o->draft_depth,
-                                   .draft_top_k = (uint32_t)o->draft_top_k,
-                                   .n_node = g->plan.n_node,
-                                   .auto_tree = g->plan.auto_tree,
-                                   .draft_ahead = g->plan.draft_ahead,
-                                   .keep_open = o->keep && !plain,
-                                   .force_single_token = o->force_single_token,
-                                   .specpv = plain ? GR_SPECPV_OFF : g->plan.specpv,
-                                   .specpv_params = g->plan.specpv_params,
-                                   .tokenizer_fingerprint = gr_tokenizer_fingerprint(g->tok)};
-    q.n_stop_id = g->stops.n_id;
-    memcpy(q.stop_id, g->stops.id, sizeof(q.stop_id));
-    if (!g->plan.colocated) {
-        const char *transport = gr_option_choice(o, GR_OPTION_transport);
-        snprintf(q.transport, sizeof(q.transport), "%s", transport != NULL ? transport : "");
+    struct gr_session_request q = {
+        .prompt = g->prompt, .n_prompt = g->n_prompt, .tokenizer_fingerprint = gr_tokenizer_fingerprint(g->tok)};
+    gr_wishes_copy(&q.wishes, &g->plan.wishes);
+    if (plain) {
+        q.wishes.want_draft = q.wishes.keep_open = false;
+        q.wishes.specpv = GR_SPECPV_OFF;
+        q.wishes.turn.want_trace = true;
     }
     return g->engine.submit(g->engine.ctx, &q);
 }
 
 static enum gr_status append(struct gr_generation *g)
 {
-    struct gr_turn_request t = {.keep_len = UINT32_MAX,
-                                .ids = g->prompt,
-                                .n_ids = g->n_prompt,
-                                .max_tokens = (uint32_t)g->o->max_tokens,
-                                .want_trace = g->o->trace};
-    t.n_stop_id = g->stops.n_id;
-    memcpy(t.stop_id, g->stops.id, sizeof(t.stop_id));
+    struct gr_turn_request t = {.keep_len = UINT32_MAX, .ids = g->prompt, .n_ids = g->n_prompt};
+    gr_turn_wishes_copy(&t.wishes, &g->plan.wishes.turn);
     return g->engine.append(g->engine.ctx, &t);
 }
 
@@ -221,7 +198,7 @@ static void stop(struct gr_generation *g, uint32_t n_keep)
 
 bool gr_generation_lacks_rdma(const struct gr_generation *g)
 {
-    return g->plan.require_rdma && g->plan.with_draft && strcmp(g->metrics.transport, "verbs") != 0;
+    return g->plan.require_rdma && g->plan.wishes.want_draft && strcmp(g->metrics.transport, "verbs") != 0;
 }
 
 /* False: it cannot be written. */
@@ -268,7 +245,7 @@ static void keep_tokens(struct gr_generation *g, const struct gr_msg_commit *m)
     }
     while (!g->failed && !stopped && g->n_final < g->n_token && g->turn_len + g->n_final < m->final_len) {
         const int32_t id = g->token[g->n_final++];
-        if (gr_stops_has(&g->stops, id)) {
+        if (gr_stop_hits(&g->plan.wishes.turn.stop_ids, id)) {
             break; /* the text ends before it, and the target has ended the turn */
         }
         if (gr_text_stream_push(&g->text, id, &stopped) != GR_OK) {
@@ -402,7 +379,7 @@ static void print_summary(struct gr_generation *g)
     show_held(g);
     gr_report_summary(stderr, &g->metrics);
     if (!g->append && g->o->seed < 0 && !gr_temperature_is_greedy((float)g->o->temperature)) {
-        fprintf(stderr, "seed %" PRIu64 " was drawn; --seed takes it\n", g->seed);
+        fprintf(stderr, "seed %" PRIu64 " was drawn; --seed takes it\n", g->plan.wishes.sampling.seed);
     }
 }
 
@@ -465,7 +442,7 @@ int gr_generation_report(struct gr_generation *g)
                                      .at_context = at_context(g),
                                      .session = g->session,
                                      .has_seed = !g->append,
-                                     .seed = g->seed,
+                                     .seed = g->plan.wishes.sampling.seed,
                                      .compared = g->compared,
                                      .first_difference = g->first_difference,
                                      .metrics = &g->metrics,

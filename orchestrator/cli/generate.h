@@ -22,7 +22,7 @@ enum gr_phase { GR_PHASE_START, GR_PHASE_TEXT, GR_PHASE_PLAIN /* --verify-lossle
 
 struct gr_generation {
     const struct gr_options *o; /* borrowed */
-    struct gr_plan plan;
+    struct gr_plan plan;        /* its wishes with the seed and the stop ids */
     struct gr_engine engine;
     bool append; /* a turn of a session that is open */
     bool silent; /* no text on standard output */
@@ -32,8 +32,6 @@ struct gr_generation {
     uint32_t n_prompt;
     enum gr_phase phase;
     uint64_t session; /* for the JSON of a session that stays open; 0: none */
-    uint64_t seed;
-    struct gr_stops stops;
     struct gr_text_stream text;
     int32_t *token; /* owned: what the first phase generated */
     uint32_t n_token, cap_token, n_plain;

@@ -52,9 +52,9 @@ static enum gr_status choose_method(struct gr_options *o, struct gr_plan *p)
         }
         o->method = o->method != GR_UNSET ? o->method : inferred;
     }
-    p->with_draft = o->method != GR_METHOD_NONE && !o->disable_multi_token;
-    p->with_head = p->with_draft && o->method == GR_METHOD_EAGLE3;
-    if (p->with_draft && o->draft == NULL) {
+    p->wishes.want_draft = o->method != GR_METHOD_NONE && !o->disable_multi_token;
+    p->with_head = p->wishes.want_draft && o->method == GR_METHOD_EAGLE3;
+    if (p->wishes.want_draft && o->draft == NULL) {
         log_error("--method %s needs --draft DIR", gr_option_choice(o, GR_OPTION_method));
         return GR_EINVAL;
     }
@@ -66,7 +66,7 @@ static enum gr_status check_devices(const struct gr_options *o, struct gr_plan *
 {
     const int target = o->target_device;
     const int draft = o->draft_device;
-    if (p->with_draft && target != GR_DEVICE_CPU && target == draft && !p->colocated) {
+    if (p->wishes.want_draft && target != GR_DEVICE_CPU && target == draft && !p->colocated) {
         if (o->transport != GR_UNSET) {
             log_error(
                 "--transport %s: both workers are to be on cuda:%d, where two processes would take turns; leave it "
@@ -77,7 +77,7 @@ static enum gr_status check_devices(const struct gr_options *o, struct gr_plan *
         p->colocated = true;
     }
     p->target_tuned = o->tuned != NULL && target != GR_DEVICE_CPU;
-    p->draft_tuned = o->tuned != NULL && p->with_draft && draft != GR_DEVICE_CPU;
+    p->draft_tuned = o->tuned != NULL && p->wishes.want_draft && draft != GR_DEVICE_CPU;
     /* Before the workers say what is wrong with it, both. */
     struct gr_tuned tuned;
     return gr_tuned_open(o->tuned, o->require_tuned, p->target_tuned || p->draft_tuned, &tuned);
@@ -96,8 +96,8 @@ static void choose_specpv(const struct gr_options *o, struct gr_plan *p)
                       (int)GR_CHOICE_SPECPV_AUTO == (int)GR_SPECPV_AUTO,
                   "--specpv's choices begin with enum gr_specpv_mode's");
     const int mode = o->specpv == GR_CHOICE_SPECPV_ON ? GR_SPECPV_LOSSY + o->specpv_mode : o->specpv;
-    p->specpv = o->disable_specpv ? GR_SPECPV_OFF : (enum gr_specpv_mode)mode;
-    p->specpv_params = (struct gr_specpv_params){.n_sink = (uint32_t)o->specpv_n_sink,
+    p->wishes.specpv = o->disable_specpv ? GR_SPECPV_OFF : (enum gr_specpv_mode)mode;
+    p->wishes.specpv_params = (struct gr_specpv_params){.n_sink = (uint32_t)o->specpv_n_sink,
                                                  .n_retrieval = (uint32_t)o->specpv_n_retrieval,
                                                  .n_window = (uint32_t)o->specpv_n_window,
                                                  .n_buffer = (uint32_t)o->specpv_n_buffer,
@@ -130,7 +130,7 @@ static enum gr_status check_rdma(struct gr_options *o, struct gr_plan *p)
         GR_TRY(gr_option_set(&o->values, &gr_option_rows[GR_OPTION_transport], "--require-rdma", "verbs", GR_FROM_CLI));
     }
     const bool named = o->target_ib_hca != NULL || o->draft_ib_hca != NULL;
-    if (!p->with_draft || o->transport != GR_CHOICE_VERBS || (!o->require_rdma && !named)) {
+    if (!p->wishes.want_draft || o->transport != GR_CHOICE_VERBS || (!o->require_rdma && !named)) {
         return GR_OK;
     }
     struct gr_verbs_options v = {.hca = o->target_ib_hca, .gid_index = (int)o->gid_index};
@@ -139,18 +139,29 @@ static enum gr_status check_rdma(struct gr_options *o, struct gr_plan *p)
     return gr_verbs_check(&v);
 }
 
-static void choose_tree(const struct gr_options *o, struct gr_plan *p)
+/* What is wished for in so many words; method, SpecPV and transport are chosen by now. */
+static void take_wishes(const struct gr_options *o, struct gr_plan *p)
 {
-    p->n_node = GR_NODE_MAX; /* the most, where the drafter chooses */
-    p->auto_tree = o->num_speculative_tokens == GR_AUTO;
-    if (!p->auto_tree) {
-        p->n_node = (uint32_t)o->num_speculative_tokens;
-    }
+    struct gr_wishes *w = &p->wishes;
+    w->sampling = (struct gr_sampling){.temperature = (float)o->temperature,
+                                       .top_p = (float)o->top_p,
+                                       .min_p = (float)o->min_p,
+                                       .top_k = (int32_t)o->top_k};
+    w->single_token = o->force_single_token;
+    w->keep_open = o->keep;
+    w->auto_tree = o->num_speculative_tokens == GR_AUTO;
+    w->n_node = w->auto_tree ? GR_NODE_MAX : (uint32_t)o->num_speculative_tokens;
     static_assert((int)GR_CHOICE_CHAIN == (int)GR_SHAPE_CHAIN && (int)GR_CHOICE_AHEAD_AUTO == (int)GR_AHEAD_AUTO &&
                       (int)GR_CHOICE_AHEAD_ON == (int)GR_AHEAD_ON,
                   "choices of --tree-shape and --draft-ahead are the enums of requests");
-    p->tree_shape = (uint32_t)o->tree_shape;
-    p->draft_ahead = (enum gr_ahead)o->draft_ahead;
+    w->tree_shape = (uint32_t)o->tree_shape;
+    w->draft_depth = (uint32_t)o->draft_depth;
+    w->draft_top_k = (uint32_t)o->draft_top_k;
+    w->draft_ahead = (enum gr_ahead)o->draft_ahead;
+    const char *transport = p->colocated ? NULL : gr_option_choice(o, GR_OPTION_transport);
+    snprintf(w->transport, sizeof(w->transport), "%s", transport != NULL ? transport : "");
+    w->turn.max_tokens = (uint32_t)o->max_tokens;
+    w->turn.want_trace = o->trace;
 }
 
 static bool is_this_host(const char *host)
@@ -220,7 +231,7 @@ enum gr_status gr_plan_local(struct gr_options *o, struct gr_plan *plan_out)
     }
     GR_TRY(check_devices(o, &p));
     GR_TRY(check_rdma(o, &p));
-    choose_tree(o, &p);
+    take_wishes(o, &p);
     *plan_out = p;
     return GR_OK;
 }
@@ -256,8 +267,8 @@ enum gr_status gr_plan_remote(const struct gr_options *o, struct gr_plan *plan_o
     }
     choose_specpv(o, &p);
     GR_TRY(choose_transport(o, &p));
-    p.with_draft = o->method != GR_METHOD_NONE && !o->disable_multi_token;
-    choose_tree(o, &p);
+    p.wishes.want_draft = o->method != GR_METHOD_NONE && !o->disable_multi_token;
+    take_wishes(o, &p);
     *plan_out = p;
     return GR_OK;
 }

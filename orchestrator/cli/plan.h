@@ -7,16 +7,11 @@
 #include "orchestrator/machine/orch.h"
 
 struct gr_plan {
-    bool with_draft;                /* a drafter is wanted */
     bool with_head;                 /* the drafter runs an EAGLE-3 head, which the target serves */
     bool require_rdma;              /* a turn with a drafter over anything else is an error */
     bool colocated;                 /* both workers in one process, over loop */
     bool target_tuned, draft_tuned; /* --tuned is for this one, which is on a GPU */
-    uint32_t n_node, tree_shape;
-    bool auto_tree;
-    enum gr_specpv_mode specpv; /* off where it is switched off */
-    struct gr_specpv_params specpv_params;
-    enum gr_ahead draft_ahead;
+    struct gr_wishes wishes;        /* of a request; the seed and stop ids are still to come (generate.c) */
 };
 
 /* For workers of our own (graft run, graft serve --spawn). May set o->method. GR_EINVAL: usage; GR_EUNSUPPORTED: not

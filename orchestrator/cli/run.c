@@ -116,7 +116,7 @@ static enum gr_status start_all(struct run *r)
 static bool workers_ready(const struct run *r)
 {
     const bool patience = gr_clock_ns() - r->start_ns < DRAFTER_START_NS;
-    return r->target_joined && (!r->plan.with_draft || r->draft_joined || r->draft_failed || !patience);
+    return r->target_joined && (!r->plan.wishes.want_draft || r->draft_joined || r->draft_failed || !patience);
 }
 
 /* --require-rdma: what cannot come any more is an error as soon as it is known. */
@@ -177,7 +177,7 @@ static int nearer(int a_ms, int b_ms)
 static void pump_until_over(struct run *r)
 {
     struct gr_generation *g = &r->g;
-    gr_generation_progress(g, r->plan.with_draft ? "loading the models" : "loading the model", 0, 0);
+    gr_generation_progress(g, r->plan.wishes.want_draft ? "loading the models" : "loading the model", 0, 0);
     while (g->phase != GR_PHASE_OVER && !g->failed && g->interrupted == 0) {
         const int restart_ms = gr_children_restart(&r->children, gr_clock_ns());
         gr_hub_pump(r->hub, nearer(restart_ms, g->phase == GR_PHASE_START ? 1000 : -1), r->children.signal_fd);

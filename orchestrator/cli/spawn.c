@@ -32,7 +32,7 @@ static bool is_wanted(const struct gr_option *r, enum role role, const struct gr
     case GR_WHEN_HEAD:
         return plan->with_head;
     case GR_WHEN_VIEWS:
-        return plan->specpv != GR_SPECPV_OFF;
+        return plan->wishes.specpv != GR_SPECPV_OFF;
     case GR_WHEN_TUNED:
         return role == DRAFT ? plan->draft_tuned : plan->target_tuned || (plan->draft_tuned && plan->colocated);
     case GR_WHEN_APART:
@@ -74,13 +74,13 @@ static enum gr_status start_target(struct gr_children *children, const struct gr
     gr_child_args_add(&l.args, "--join", join);
     gr_child_args_add_number(&l.args, "--sessions", n_session);
     hand_on(&l, TARGET, o, plan);
-    if (plan->specpv != GR_SPECPV_OFF) {
+    if (plan->wishes.specpv != GR_SPECPV_OFF) {
         gr_child_args_add(&l.args, "--specpv", "on");
     }
     if (plan->with_head) {
         gr_child_args_add(&l.args, "--head", o->draft);
     }
-    if (plan->colocated && plan->with_draft) {
+    if (plan->colocated && plan->wishes.want_draft) {
         gr_child_args_add(&l.args, "--colocate-draft", o->draft);
         hand_on(&l, PAIR, o, plan);
     }
@@ -107,7 +107,7 @@ enum gr_status gr_spawn_workers(struct gr_children *children, const struct gr_op
     *draft_out = -1;
     gr_options_clear_environment();
     GR_TRY(start_target(children, o, plan, join, n_session, target_out));
-    if (plan->with_draft && !plan->colocated) {
+    if (plan->wishes.want_draft && !plan->colocated) {
         return start_draft(children, o, plan, join, n_session, draft_out);
     }
     return GR_OK;

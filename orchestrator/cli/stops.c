@@ -4,28 +4,18 @@
 
 #include <string.h>
 
-bool gr_stops_has(const struct gr_stops *s, int32_t id)
+static enum gr_status add(struct gr_stop_ids *s, int32_t id)
 {
-    for (uint32_t i = 0; i < s->n_id; i++) {
-        if (s->id[i] == id) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static enum gr_status add(struct gr_stops *s, int32_t id)
-{
-    if (gr_stops_has(s, id)) {
+    if (gr_stop_hits(s, id)) {
         return GR_OK;
     }
-    if (s->n_id == GR_STOP_ID_MAX) {
+    if (s->n == GR_STOP_ID_MAX) {
         log_error("more than %d token ids end a turn: end-of-sequence ids of the model (--ignore-eos leaves them out), "
                   "--stop-token-ids and special tokens of --stop together",
                   GR_STOP_ID_MAX);
         return GR_EINVAL;
     }
-    s->id[s->n_id++] = id;
+    s->id[s->n++] = id;
     return GR_OK;
 }
 
@@ -43,7 +33,7 @@ static int32_t special_in(const struct gr_tokenizer *tok, const char *text)
 }
 
 /* Ordinary text stays with the text stream, and so does the special token's spelling, should the model write it so. */
-static enum gr_status take_string(const struct gr_tokenizer *tok, const char *text, struct gr_stops *s)
+static enum gr_status take_string(const struct gr_tokenizer *tok, const char *text, struct gr_stop_ids *s)
 {
     const int32_t whole = gr_tokenizer_added_id(tok, text);
     if (whole >= 0 && gr_tokenizer_is_special(tok, whole)) {
@@ -62,9 +52,9 @@ static enum gr_status take_string(const struct gr_tokenizer *tok, const char *te
 }
 
 enum gr_status gr_stops_resolve(const struct gr_options *o, const struct gr_hf_config *hf,
-                                const struct gr_tokenizer *tok, int32_t n_vocab, struct gr_stops *out)
+                                const struct gr_tokenizer *tok, int32_t n_vocab, struct gr_stop_ids *out)
 {
-    struct gr_stops s = {.n_id = 0};
+    struct gr_stop_ids s = {.n = 0};
     for (int i = 0; i < hf->n_eos && !o->ignore_eos; i++) {
         GR_TRY(add(&s, hf->eos_id[i]));
     }

@@ -9,16 +9,10 @@
 #include "model/tokenizer/tokenizer.h"
 #include "common/options/options.h"
 
-struct gr_stops {
-    int32_t id[GR_STOP_ID_MAX];
-    uint32_t n_id;
-};
-
 /* The model's end-of-sequence ids unless they are ignored, --stop-token-ids, and special tokens among --stop.
  * n_vocab: ids are below. GR_EINVAL (logged): an id that is none, a stop string that holds a special token and other
  * text, or more than GR_STOP_ID_MAX ids. */
 GR_NODISCARD enum gr_status gr_stops_resolve(const struct gr_options *o, const struct gr_hf_config *hf,
-                                             const struct gr_tokenizer *tok, int32_t n_vocab, struct gr_stops *out);
-bool gr_stops_has(const struct gr_stops *s, int32_t id);
+                                             const struct gr_tokenizer *tok, int32_t n_vocab, struct gr_stop_ids *out);
 
 #endif

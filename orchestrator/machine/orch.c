@@ -164,11 +164,8 @@ enum gr_status gr_orch_submit(struct gr_orch *o, const struct gr_session_request
         return refuse(o, GR_ELIMIT, "all %u sessions of the orchestrator are in a turn: wait for one to end",
                       o->config.n_session_max);
     }
-    *e = (struct entry){.id = o->next_id,
-                        .epoch = 1,
-                        .request = *request,
-                        .at = {.target = -1, .home = -1},
-                        .with = {.drafter = -1, .stats_from = -1}};
+    *e = (struct entry){
+        .id = o->next_id, .epoch = 1, .at = {.target = -1, .home = -1}, .with = {.drafter = -1, .stats_from = -1}};
     const enum gr_status st = add_ids(o, e, 0, GR_SEGMENT_PROMPT, request->prompt, request->n_prompt);
     if (st != GR_OK) {
         gr_transcript_finish(&e->turn.transcript);
@@ -176,7 +173,9 @@ enum gr_status gr_orch_submit(struct gr_orch *o, const struct gr_session_request
         return st;
     }
     o->next_id++;
-    e->request.prompt = NULL;
+    e->request.tokenizer_fingerprint = request->tokenizer_fingerprint;
+    e->request.user = request->user;
+    gr_wishes_copy(&e->request.wishes, &request->wishes);
     orch_specpv_ask(o, e);
     e->metrics.open_ns = now_ns;
     begin_turn(e, 0);
@@ -192,7 +191,7 @@ static enum gr_status check_turn(struct gr_orch *o, const struct entry *e, const
         return refuse(o, GR_EINVAL, "session %" PRIu64 " is %s: wait for its turn to end", e->id,
                       e->state == GR_SESSION_CLOSING ? "being closed" : "in a turn");
     }
-    if (turn->n_ids < 1 || turn->max_tokens < 1) {
+    if (turn->n_ids < 1 || turn->wishes.max_tokens < 1) {
         return refuse(o, GR_EINVAL, "session %" PRIu64 ": a turn appends at least one token and generates at least one",
                       e->id);
     }
@@ -219,12 +218,8 @@ enum gr_status gr_orch_append(struct gr_orch *o, uint64_t session, const struct 
     const uint32_t keep_len = turn->keep_len == UINT32_MAX ? e->turn.transcript.len : turn->keep_len;
     GR_TRY(check_turn(o, e, turn, keep_len));
     GR_TRY(add_ids(o, e, keep_len, GR_SEGMENT_APPENDED, turn->ids, turn->n_ids));
-    struct gr_session_request *q = &e->request;
-    q->max_tokens = turn->max_tokens;
-    q->n_stop_id = turn->n_stop_id;
-    memcpy(q->stop_id, turn->stop_id, sizeof(q->stop_id));
-    q->want_trace = turn->want_trace;
-    q->user = turn->user;
+    gr_turn_wishes_copy(&e->request.wishes.turn, &turn->wishes);
+    e->request.user = turn->user;
     begin_turn(e, keep_len);
     const bool is_held = e->at.target >= 0 && !e->at.open_after_close;
     if (is_held && orch_lacks_draft(o, e)) {
@@ -247,7 +242,7 @@ static void cut_text(struct gr_orch *o, struct entry *e, uint32_t n_keep)
     orch_text_cut(e, e->turn.transcript.len - n_cut);
     gr_metrics_cut(&e->metrics, e->turn.transcript.len);
     const bool is_news = n_cut > 0 || e->state != GR_SESSION_IDLE;
-    if (is_news && e->request.keep_open && e->at.target >= 0 && e->state != GR_SESSION_CLOSING) {
+    if (is_news && e->request.wishes.keep_open && e->at.target >= 0 && e->state != GR_SESSION_CLOSING) {
         const struct gr_msg m = {.type = GR_MSG_TRUNCATE,
                                  .session = e->id,
                                  .truncate = {.epoch = e->epoch, .keep_len = e->turn.transcript.len}};
@@ -356,7 +351,7 @@ static bool commit_fits(const struct entry *e, const struct gr_msg_commit *m)
     for (uint32_t i = 0; i < m->ids.n; i++) {
         hash = gr_hash_extend(hash, m->ids.p[i]);
     }
-    const uint32_t n_left = e->request.max_tokens - (m->keep_len - e->turn.len);
+    const uint32_t n_left = e->request.wishes.turn.max_tokens - (m->keep_len - e->turn.len);
     return m->ids.n <= n_left && hash == m->hash && m->n_accepted <= m->n_draft && m->finish <= GR_FINISH_ERROR;
 }
 
@@ -658,7 +653,7 @@ static void describe(const struct entry *e, uint64_t now_ns, struct gr_session_i
                                     .specpv = e->specpv,
                                     .n_fallback = e->turn.n_fallback,
                                     .n_reopen = e->turn.n_reopen,
-                                    .keep_open = e->request.keep_open,
+                                    .keep_open = e->request.wishes.keep_open,
                                     .target = e->at.target,
                                     .drafter = e->with.drafter,
                                     .drafter_failed = e->with.failed,

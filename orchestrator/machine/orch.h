@@ -11,9 +11,8 @@
 #ifndef GR_ORCHESTRATOR_MACHINE_ORCH_H
 #define GR_ORCHESTRATOR_MACHINE_ORCH_H
 
-#include "common/rules/accept.h"
 #include "common/protocol/msg.h"
-#include "common/rules/sampler.h"
+#include "common/protocol/wishes.h"
 #include "orchestrator/machine/session_metrics.h"
 
 #include <stdbool.h>
@@ -22,7 +21,6 @@
 #define GR_ORCH_WORKER_MAX 16
 
 enum gr_worker_role { GR_WORKER_TARGET, GR_WORKER_DRAFT };
-enum gr_ahead { GR_AHEAD_OFF, GR_AHEAD_ON, GR_AHEAD_AUTO /* off where both share CPUs or a GPU */ };
 enum gr_session_state {
     GR_SESSION_FREE,
     GR_SESSION_WAITING,
@@ -46,21 +44,9 @@ struct gr_orch_config {
 struct gr_session_request {
     const int32_t *prompt; /* borrowed for the call */
     uint32_t n_prompt;
-    uint32_t max_tokens;
-    int32_t stop_id[GR_STOP_ID_MAX]; /* EOS included unless ignored */
-    uint32_t n_stop_id;
-    struct gr_sampling sampling; /* the seed is always set: the caller draws one */
-    bool want_draft, want_trace;
-    uint32_t tree_shape, draft_depth, draft_top_k, n_node;
-    char transport[16];
-    void *user;     /* the client's */
-    bool auto_tree; /* the drafter chooses the size, n_node is the most */
-    enum gr_ahead draft_ahead;
-    bool keep_open; /* the session is idle after its turn, until it is closed */
-    bool force_single_token;
-    enum gr_specpv_mode specpv;
-    struct gr_specpv_params specpv_params; /* zeroes: the target's */
-    uint64_t tokenizer_fingerprint;        /* the prompt's; 0: not known. Another one of the target ends the session */
+    uint64_t tokenizer_fingerprint; /* the prompt's; 0: not known. Another one of the target ends the session */
+    struct gr_wishes wishes;
+    void *user; /* the client's */
 };
 
 /* The next turn of an idle session. */
@@ -69,10 +55,7 @@ struct gr_turn_request {
     uint64_t hash;      /* of these; checked unless all are kept */
     const int32_t *ids; /* borrowed for the call; at least one */
     uint32_t n_ids;
-    uint32_t max_tokens;
-    int32_t stop_id[GR_STOP_ID_MAX];
-    uint32_t n_stop_id;
-    bool want_trace;
+    struct gr_turn_wishes wishes;
     void *user;
 };
 

@@ -54,7 +54,7 @@ struct entry {
     uint64_t id;
     uint32_t epoch;
     enum gr_specpv_mode specpv;        /* as asked for, until its target says that it is off */
-    struct gr_session_request request; /* prompt is not valid; max_tokens, stops and user are the turn's */
+    struct gr_session_request request; /* prompt is not valid; wishes.turn and user are the turn's */
     struct entry_turn turn;
     struct entry_home at;
     struct entry_drafter with;

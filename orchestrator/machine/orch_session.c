@@ -29,12 +29,12 @@ static uint32_t n_generated(const struct entry *e)
 
 static bool wants_draft(const struct gr_orch *o, const struct entry *e)
 {
-    return e->request.want_draft && !o->config.disable_multi_token;
+    return e->request.wishes.want_draft && !o->config.disable_multi_token;
 }
 
 void orch_specpv_ask(const struct gr_orch *o, struct entry *e)
 {
-    e->specpv = o->config.disable_specpv ? GR_SPECPV_OFF : e->request.specpv;
+    e->specpv = o->config.disable_specpv ? GR_SPECPV_OFF : e->request.wishes.specpv;
 }
 
 void orch_specpv_opened(struct entry *e, enum gr_specpv_mode mode)
@@ -85,34 +85,38 @@ static bool accept_numerics(struct gr_orch *o, struct entry *e, int target)
     return true;
 }
 
+/* What a target is told: what only a drafter or the orchestrator acts on stays out. */
+static void wishes_for_target(const struct gr_orch *o, struct entry *e, struct gr_wishes *w)
+{
+    gr_wishes_copy(w, &e->request.wishes);
+    w->turn.max_tokens -= n_generated(e);
+    w->want_draft = wants_draft(o, e) && orch_find_worker(o, GR_WORKER_DRAFT) >= 0;
+    w->single_token = w->single_token || o->config.force_single_token;
+    orch_specpv_ask(o, e);
+    w->specpv = e->specpv;
+    if (e->specpv == GR_SPECPV_OFF) {
+        w->specpv_params = (struct gr_specpv_params){0};
+        w->draft_depth = 0;
+    } else if (w->tree_shape == GR_SHAPE_CHAIN) {
+        w->draft_depth = w->n_node;
+    }
+    w->tree_shape = w->draft_top_k = 0;
+    w->draft_ahead = GR_AHEAD_OFF;
+    w->transport[0] = '\0';
+    w->keep_open = false;
+}
+
 static void send_open(struct gr_orch *o, struct entry *e)
 {
     struct gr_transcript *t = &e->turn.transcript;
-    const struct gr_sampling *s = &e->request.sampling;
     struct gr_msg m = {.type = GR_MSG_OPEN,
                        .session = e->id,
                        .open = {.epoch = e->epoch,
-                                .temperature = (double)s->temperature,
-                                .min_p = (double)s->min_p,
-                                .top_p = (double)s->top_p,
-                                .top_k = (uint32_t)s->top_k,
-                                .seed = s->seed,
                                 .ids = {.p = t->token, .n = t->len},
-                                .segments = {.p = t->segment, .n = 2 * t->n_segment},
-                                .stop_ids = {.p = e->request.stop_id, .n = e->request.n_stop_id},
-                                .max_tokens = e->request.max_tokens - n_generated(e),
-                                .want_draft = wants_draft(o, e) && orch_find_worker(o, GR_WORKER_DRAFT) >= 0,
-                                .want_trace = e->request.want_trace,
-                                .single_token = e->request.force_single_token || o->config.force_single_token,
-                                .auto_tree = e->request.auto_tree,
-                                .n_node = e->request.n_node}};
-    orch_specpv_ask(o, e);
-    if (e->specpv != GR_SPECPV_OFF) {
-        m.open.draft_depth = e->request.tree_shape == GR_SHAPE_CHAIN ? e->request.n_node : e->request.draft_depth;
-        gr_msg_set_specpv(&m.open, e->specpv, &e->request.specpv_params);
-    }
+                                .segments = {.p = t->segment, .n = 2 * t->n_segment}}};
+    wishes_for_target(o, e, &m.open.wishes);
     orch_opening(e);
-    orch_home_open_sent(e, m.open.want_draft != 0);
+    orch_home_open_sent(e, m.open.wishes.want_draft);
     send_to(o, e->at.target, &m);
 }
 
@@ -179,15 +183,13 @@ void orch_open_over(struct gr_orch *o, struct entry *e)
 void orch_append_turn(struct gr_orch *o, struct entry *e)
 {
     struct gr_transcript *t = &e->turn.transcript;
-    const struct gr_msg m = {.type = GR_MSG_APPEND,
-                             .session = e->id,
-                             .append = {.epoch = e->epoch,
-                                        .keep_len = e->turn.base,
-                                        .hash = gr_transcript_hash_at(t, e->turn.base),
-                                        .ids = {.p = t->token + e->turn.base, .n = e->turn.len - e->turn.base},
-                                        .max_tokens = e->request.max_tokens,
-                                        .stop_ids = {.p = e->request.stop_id, .n = e->request.n_stop_id},
-                                        .want_trace = e->request.want_trace}};
+    struct gr_msg m = {.type = GR_MSG_APPEND,
+                       .session = e->id,
+                       .append = {.epoch = e->epoch,
+                                  .keep_len = e->turn.base,
+                                  .hash = gr_transcript_hash_at(t, e->turn.base),
+                                  .ids = {.p = t->token + e->turn.base, .n = e->turn.len - e->turn.base}}};
+    gr_turn_wishes_copy(&m.append.wishes, &e->request.wishes.turn);
     orch_opening(e);
     orch_home_append_sent(e);
     send_to(o, e->at.target, &m);
@@ -217,26 +219,13 @@ void orch_attach(struct gr_orch *o, struct entry *e)
         return;
     }
     const struct gr_worker_info *target = &o->worker[e->at.target].info;
-    const enum gr_ahead ahead = e->request.draft_ahead;
-    const struct gr_sampling *s = &e->request.sampling;
-    struct gr_msg m = {
-        .type = GR_MSG_ATTACH,
-        .session = e->id,
-        .attach = {.epoch = e->epoch,
-                   .temperature = (double)s->temperature,
-                   .min_p = (double)s->min_p,
-                   .top_p = (double)s->top_p,
-                   .top_k = (uint32_t)s->top_k,
-                   .seed = s->seed,
-                   .tree_shape = e->request.tree_shape,
-                   .draft_depth = e->request.draft_depth,
-                   .draft_top_k = e->request.draft_top_k,
-                   .n_node = e->request.n_node,
-                   .auto_tree = e->request.auto_tree,
-                   .draft_ahead = ahead == GR_AHEAD_ON ||
-                                  (ahead == GR_AHEAD_AUTO && ahead_pays(target, &o->worker[drafter].info))}};
+    struct gr_msg m = {.type = GR_MSG_ATTACH, .session = e->id, .attach = {.epoch = e->epoch}};
+    struct gr_wishes *w = &m.attach.wishes;
+    gr_wishes_copy(w, &e->request.wishes);
+    if (w->draft_ahead == GR_AHEAD_AUTO) {
+        w->draft_ahead = ahead_pays(target, &o->worker[drafter].info) ? GR_AHEAD_ON : GR_AHEAD_OFF;
+    }
     snprintf(m.attach.address, sizeof(m.attach.address), "%s", target->address);
-    snprintf(m.attach.transport, sizeof(m.attach.transport), "%s", e->request.transport);
     orch_with_attached(e, drafter);
     send_to(o, drafter, &m);
 }
@@ -267,7 +256,7 @@ static void report_end(struct gr_orch *o, struct entry *e, bool was_in_turn)
     if (was_in_turn) {
         o->io.on_done(o->io.ctx, e->id, user, e->turn.finish, e->turn.text);
     }
-    if (e->request.keep_open && o->io.on_closed != NULL) {
+    if (e->request.wishes.keep_open && o->io.on_closed != NULL) {
         o->io.on_closed(o->io.ctx, e->id, user, e->turn.text);
     }
     forget(e);
@@ -316,7 +305,7 @@ static void go_idle(struct gr_orch *o, struct entry *e)
 
 void orch_end_turn(struct gr_orch *o, struct entry *e, enum gr_finish finish, const char *text)
 {
-    if (!e->request.keep_open) {
+    if (!e->request.wishes.keep_open) {
         orch_close(o, e, finish, text);
         return;
     }
@@ -329,7 +318,7 @@ void orch_end_turn(struct gr_orch *o, struct entry *e, enum gr_finish finish, co
 
 void orch_fail_turn(struct gr_orch *o, struct entry *e, const char *text)
 {
-    if (!e->request.keep_open || e->turn.base == 0) {
+    if (!e->request.wishes.keep_open || e->turn.base == 0) {
         orch_close(o, e, GR_FINISH_ERROR, text);
         return;
     }

@@ -127,7 +127,7 @@ static void lose_target(struct gr_orch *o, struct entry *e)
         orch_finish_if_released(o, e);
     } else if (e->state == GR_SESSION_IDLE) {
         orch_detach(o, e); /* the next turn opens it again */
-    } else if (e->turn.transcript.len - e->turn.len >= e->request.max_tokens) {
+    } else if (e->turn.transcript.len - e->turn.len >= e->request.wishes.turn.max_tokens) {
         orch_end_turn(o, e, GR_FINISH_LENGTH, "");
     } else {
         log_warn("session %" PRIu64 ": its target is lost; re-opening it as epoch %u when there is one", e->id,

@@ -98,37 +98,15 @@ static struct matter *find(struct gr_desk *d, uint64_t session)
 
 static const char *const draining_text = "the orchestrator is shutting down; it takes no more requests";
 
-static void fill_request(struct gr_session_request *q, const struct gr_msg *m, struct matter *x)
+static void fill_request(struct gr_session_request *q, const struct gr_msg_open *m, struct matter *x)
 {
-    *q = (struct gr_session_request){.prompt = m->open.ids.p,
-                                     .n_prompt = m->open.ids.n,
-                                     .max_tokens = m->open.max_tokens,
-                                     .n_stop_id = m->open.stop_ids.n,
-                                     .sampling = {.temperature = (float)m->open.temperature,
-                                                  .min_p = (float)m->open.min_p,
-                                                  .top_p = (float)m->open.top_p,
-                                                  .top_k = (int32_t)m->open.top_k,
-                                                  .seed = m->open.seed},
-                                     .want_draft = m->open.want_draft != 0,
-                                     .want_trace = m->open.want_trace != 0,
-                                     .tree_shape = m->open.tree_shape,
-                                     .draft_depth = m->open.draft_depth > 0 ? m->open.draft_depth : 8,
-                                     .draft_top_k = m->open.draft_top_k > 0 ? m->open.draft_top_k : 10,
-                                     .n_node = m->open.n_node,
-                                     .user = x,
-                                     .auto_tree = m->open.auto_tree != 0,
-                                     .keep_open = m->open.keep_open != 0,
-                                     .draft_ahead = m->open.auto_ahead != 0    ? GR_AHEAD_AUTO
-                                                    : m->open.draft_ahead != 0 ? GR_AHEAD_ON
-                                                                               : GR_AHEAD_OFF,
-                                     .force_single_token = m->open.single_token != 0,
-                                     .specpv = (enum gr_specpv_mode)m->open.specpv,
-                                     .specpv_params = gr_msg_specpv(&m->open),
-                                     .tokenizer_fingerprint = m->open.tokenizer_fingerprint};
-    if (m->open.stop_ids.n > 0) {
-        memcpy(q->stop_id, m->open.stop_ids.p, m->open.stop_ids.n * sizeof(*q->stop_id));
-    }
-    memcpy(q->transport, m->open.transport, sizeof(q->transport));
+    q->prompt = m->ids.p;
+    q->n_prompt = m->ids.n;
+    q->tokenizer_fingerprint = m->tokenizer_fingerprint;
+    q->user = x;
+    gr_wishes_copy(&q->wishes, &m->wishes);
+    q->wishes.draft_depth = q->wishes.draft_depth > 0 ? q->wishes.draft_depth : GR_DRAFT_DEPTH;
+    q->wishes.draft_top_k = q->wishes.draft_top_k > 0 ? q->wishes.draft_top_k : GR_DRAFT_TOP_K;
 }
 
 static struct matter *free_matter(struct gr_desk *d)
@@ -153,7 +131,7 @@ static const char *check_open(const struct gr_desk *d, const struct gr_msg *m)
     if (m->open.segments.n != 2 || m->open.segments.p[0] != 0 || (uint32_t)m->open.segments.p[1] != m->open.ids.n) {
         return "OPEN of a client has one segment, the prompt";
     }
-    return m->open.max_tokens < 1 ? "max_tokens must be at least 1" : NULL;
+    return m->open.wishes.turn.max_tokens < 1 ? "max_tokens must be at least 1" : NULL;
 }
 
 static void on_open(struct gr_desk *d, uint32_t client, const struct gr_msg *m, uint64_t now_ns)
@@ -168,8 +146,8 @@ static void on_open(struct gr_desk *d, uint32_t client, const struct gr_msg *m, 
     struct matter *x = free_matter(d);
     GR_ASSERT(x != NULL);
     *x = (struct matter){
-        .used = true, .in_turn = true, .keep_open = m->open.keep_open != 0, .client = client, .closer = NOBODY};
-    fill_request(&q, m, x);
+        .used = true, .in_turn = true, .keep_open = m->open.wishes.keep_open, .client = client, .closer = NOBODY};
+    fill_request(&q, &m->open, x);
     const enum gr_status st = gr_orch_submit(d->orch, &q, now_ns, &session);
     if (st != GR_OK) {
         x->used = false;
@@ -207,13 +185,8 @@ static void on_append(struct gr_desk *d, uint32_t client, const struct gr_msg *m
                                 .hash = m->append.hash,
                                 .ids = m->append.ids.p,
                                 .n_ids = m->append.ids.n,
-                                .max_tokens = m->append.max_tokens,
-                                .n_stop_id = m->append.stop_ids.n,
-                                .want_trace = m->append.want_trace != 0,
                                 .user = x};
-    if (m->append.stop_ids.n > 0) {
-        memcpy(t.stop_id, m->append.stop_ids.p, m->append.stop_ids.n * sizeof(t.stop_id[0]));
-    }
+    gr_turn_wishes_copy(&t.wishes, &m->append.wishes);
     const struct matter before = *x;
     x->client = client;
     x->in_turn = true;

@@ -409,7 +409,7 @@ static enum gr_finish finish_of(const struct gr_pass_seq *s)
     if (s->correction == GR_PICK_NOT_FINITE) {
         return GR_FINISH_ERROR;
     }
-    return s->correction >= 0 && gr_stop_hits(&s->stop, s->correction) ? GR_FINISH_STOP : GR_FINISH_NONE;
+    return s->correction >= 0 && gr_stop_hits(&s->stop.ids, s->correction) ? GR_FINISH_STOP : GR_FINISH_NONE;
 }
 
 static int walk_seq(struct gr_verifier *v, struct gr_pass_seq *s, int i, int n_copy)

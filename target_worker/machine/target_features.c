@@ -25,7 +25,7 @@ static uint16_t *row_of(const struct gr_target *t, const struct session *s, int3
 
 bool target_wants_features(const struct gr_target *t, const struct session *s)
 {
-    return t->config.feature_width > 0 && (s->want_draft || s->link.attached);
+    return t->config.feature_width > 0 && (s->with_draft || s->link.attached);
 }
 
 /* The first position that the drafter's head looks at. */
@@ -40,7 +40,7 @@ void target_plan_features(struct gr_target *t, struct session *s, struct gr_pass
     const int32_t kept_end = s->features.end + s->features.n_kept;
     const int32_t pos0 = q->pos0 - q->n_chain; /* of the first row */
     q->want_features =
-        target_wants_features(t, s) && q->pos0 + q->n_row > first_wanted(s) && !(t->pass_rests && s->auto_tree);
+        target_wants_features(t, s) && q->pos0 + q->n_row > first_wanted(s) && !(t->pass_rests && s->wishes.auto_tree);
     q->keep_capture = false;
     q->n_kept = q->n_feature = 0;
     if (!q->want_features) {

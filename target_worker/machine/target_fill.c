@@ -7,8 +7,8 @@ static struct gr_pass_seq *begin_seq(struct gr_target *t, struct session *s)
     const int slot = (int)(s - t->session);
     q->session = slot;
     q->table = &s->kv.table;
-    q->sampling = s->sampling;
-    q->stop = s->stop;
+    q->sampling = s->wishes.sampling;
+    gr_stop_ids_copy(&q->stop.ids, &s->wishes.turn.stop_ids);
     q->stop.n_new_max = target_n_new_left(s);
     q->want_gap = q->replay = false;
     q->gap = 0.0f;
@@ -89,7 +89,7 @@ static void add_decode(struct gr_target *t, struct session *s, uint64_t now_ns)
         go_without(s, now_ns);
     }
     q->kind = q->tree.n > 0 ? GR_PASS_TREE : GR_PASS_ROOT;
-    q->want_gap = s->want_trace && q->kind == GR_PASS_ROOT;
+    q->want_gap = s->wishes.turn.want_trace && q->kind == GR_PASS_ROOT;
     target_specpv_fill(t, s, q);
     q->n_row = q->judge_only ? 0 : q->tree.n + 1;
     target_plan_features(t, s, q, q->kind == GR_PASS_ROOT && !waited);

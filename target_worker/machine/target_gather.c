@@ -17,7 +17,7 @@ static uint64_t ready_since(const struct gr_target *t, const struct session *s)
 
 static void add_ready(const struct gr_target *t, const struct session *s, struct halves *h)
 {
-    const bool fixed = s->next.mode == GR_SPEC_TREE && !s->auto_tree;
+    const bool fixed = s->next.mode == GR_SPEC_TREE && !s->wishes.auto_tree;
     gr_pass_load_add(&h->ready, target_decode_rows(s), target_specpv_context(s));
     h->n_ready++;
     h->n_fixed += fixed;

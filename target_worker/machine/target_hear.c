@@ -50,11 +50,11 @@ static void take_tree(struct gr_target *t, struct session *s, const struct gr_fr
                             .at_len = (int32_t)h->base_len,
                             .root = -1,
                             .tree = *tree};
-    const bool waited = s->link.warm || !s->auto_tree;
+    const bool waited = s->link.warm || !s->wishes.auto_tree;
     if (!s->link.warm) {
         target_link_warm(&s->link);
         gr_spec_econ_warm(target_econ(s), target_in_turn(t) == 1);
-        if (s->auto_tree) {
+        if (s->wishes.auto_tree) {
             target_link_answered(&s->link);
         }
         target_forget_probe_sent(s);
@@ -68,10 +68,10 @@ static void take_tree(struct gr_target *t, struct session *s, const struct gr_fr
         }
         target_link_answered(&s->link);
     }
-    if (s->auto_tree && !waited) {
+    if (s->wishes.auto_tree && !waited) {
         return; /* it came with the drafter's prefix: how late it is says nothing */
     }
-    if (s->auto_tree && target_econ(s)->is_root) {
+    if (s->wishes.auto_tree && target_econ(s)->is_root) {
         s->probe = w;
         target_judge_probe(t, s);
         return;
@@ -143,13 +143,13 @@ static enum gr_status on_resync(struct gr_target *t, uint32_t peer, const struct
         target_drop_drafter(t, s, GR_FALLBACK_HEAD_UNFED);
         return GR_OK;
     }
-    s->want_draft = true;
+    s->with_draft = true;
     target_forget_trees(s);
     target_link_attach(&s->link, peer, (int32_t)common_length(s, &r), s->next.round + (s->flight.in_pass ? 1 : 0));
     target_flight_resync(&s->flight);
     target_forget_cost(s);
     target_restart_features(s, r.feature_len, r.feature_context);
-    target_link_owe(&s->link, !s->auto_tree ||
+    target_link_owe(&s->link, !s->wishes.auto_tree ||
                                   !target_drafters_rest(t)); /* else it is told when it is asked for the first tree */
     target_send_cost(t, s);                                  /* before it is asked for a tree */
     if (s->state == SESSION_DECODE && !s->flight.in_pass) {

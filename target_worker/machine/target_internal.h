@@ -30,9 +30,7 @@ struct walked_tree {
 /* An APPEND that came while the pass that a TRUNCATE ends was still running. Its ids lie in gr_target.held_ids. */
 struct held_append {
     bool valid;
-    bool want_trace;
-    uint32_t keep_len, n_id, max_tokens;
-    int32_t n_stop_id, stop_id[GR_STOP_ID_MAX];
+    struct gr_msg_append append;
     int32_t cut_at;     /* its turn was stopped, too, before it began; -1: no */
     uint32_t n_refused; /* OPENs and APPENDs that came after it: answers keep their order */
 };
@@ -137,10 +135,9 @@ struct session {
     uint64_t id;
     uint32_t epoch;
     uint64_t arrival; /* order of admission: the youngest is pre-empted first */
-    bool closing, has_room, lacks_room, want_trace, single_token, auto_tree, want_draft;
-    int32_t n_node; /* configured most */
-    struct gr_sampling sampling;
-    struct gr_stop stop;     /* ids; n_new_max is set per pass */
+    bool closing, has_room, lacks_room;
+    struct gr_wishes wishes;
+    bool with_draft;         /* a drafter is wished for, or has come all the same */
     struct gr_prefix prefix; /* the committed tokens; the last one is the tail */
     uint8_t *kind;           /* owned, (n_ctx_max): enum token_kind of each */
     struct kv_state kv;
@@ -388,7 +385,8 @@ double target_pass_ratio(const struct gr_target *t, const struct session *s, int
 double target_alone_ns(const struct gr_target *t, int32_t n_row, struct gr_attended context);
 
 /* ---- target_specpv.c ---- */
-void target_specpv_open(struct gr_target *t, struct session *s, const struct gr_msg_open *m);
+/* By its wishes; its prompt is there. */
+void target_specpv_open(struct gr_target *t, struct session *s);
 void target_refresh(struct gr_target *t, uint64_t id);
 /* Decides how the next round is verified: pv.next. n_level: of its tree. */
 void target_specpv_decide(const struct gr_target *t, struct session *s, int32_t n_row, int32_t n_level);

@@ -55,7 +55,7 @@ double target_alone_ns(const struct gr_target *t, int32_t n_row, struct gr_atten
 /* Its drafter still prepares the prefix. */
 static bool is_cold(const struct session *s)
 {
-    return s->auto_tree && s->link.attached && !s->link.warm && !s->single_token && s->n_fault == 0;
+    return s->wishes.auto_tree && s->link.attached && !s->link.warm && !s->wishes.single_token && s->n_fault == 0;
 }
 
 struct decoding target_decoding(const struct gr_target *t)

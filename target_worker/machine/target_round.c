@@ -9,7 +9,7 @@
 /* Attached, or wanted and not yet given up on. */
 static bool expects_drafter(const struct session *s)
 {
-    return s->want_draft && (s->link.attached || !s->link.ever_attached);
+    return s->with_draft && (s->link.attached || !s->link.ever_attached);
 }
 
 static void tell_reason(struct gr_target *t, struct session *s, enum gr_fallback reason)
@@ -24,12 +24,12 @@ static void tell_reason(struct gr_target *t, struct session *s, enum gr_fallback
 static int32_t n_node_max(const struct session *s)
 {
     const bool none = target_n_new_left(s) <= 1 || (s->link.attached && target_lacks_features(s));
-    return none ? 0 : s->n_node;
+    return none ? 0 : (int32_t)s->wishes.n_node;
 }
 
 void target_begin_root(struct session *s, uint64_t now_ns)
 {
-    target_next_root(&s->next, s->want_draft ? GR_SPEC_ROOT : GR_SPEC_PLAIN, now_ns);
+    target_next_root(&s->next, s->with_draft ? GR_SPEC_ROOT : GR_SPEC_PLAIN, now_ns);
 }
 
 /* A probe that was sent alone is judged by nobody in company, nor the other way round: the next one is. */
@@ -45,7 +45,7 @@ static void note_company(struct session *s, bool crowded)
 static void log_wanted(struct session *s)
 {
     const struct gr_spec_econ *e = &s->econ.alone;
-    if (s->auto_tree && s->was_root != e->is_root) {
+    if (s->wishes.auto_tree && s->was_root != e->is_root) {
         s->was_root = e->is_root;
         log_debug("session %" PRIu64
                   " round %u: trees %s: %.2f tokens in %.0f us, without %.0f us; latency %.0f us, next probe "
@@ -63,12 +63,12 @@ void target_begin_round(struct gr_target *t, struct session *s, uint64_t now_ns)
     }
     const struct decoding all = target_decoding(t);
     note_company(s, all.n > 1);
-    const struct gr_spec_input in = {.want_draft = s->want_draft,
-                                     .single_token = s->single_token,
+    const struct gr_spec_input in = {.want_draft = s->with_draft,
+                                     .single_token = s->wishes.single_token,
                                      .has_drafter = expects_drafter(s),
                                      .n_fault = s->n_fault,
                                      .n_node_max = n_node_max(s),
-                                     .automatic = s->auto_tree,
+                                     .automatic = s->wishes.auto_tree,
                                      .may_rest = t->config.feature_width > 0,
                                      .group = target_group(t, all.n),
                                      .n_group = all.n,
@@ -82,7 +82,7 @@ void target_begin_round(struct gr_target *t, struct session *s, uint64_t now_ns)
     log_wanted(s);
     tell_reason(t, s, d.reason);
     if (d.mode == GR_SPEC_TREE) {
-        wait_ns = s->auto_tree ? gr_spec_econ_patience_ns(target_econ(s), limit_ns) : limit_ns;
+        wait_ns = s->wishes.auto_tree ? gr_spec_econ_patience_ns(target_econ(s), limit_ns) : limit_ns;
     }
     target_next_decide(&s->next, &d, (uint64_t)wait_ns, GR_SILENT_DEADLINES * t->config.round_deadline_ns, now_ns);
 }

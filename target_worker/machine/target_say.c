@@ -33,12 +33,12 @@ struct company {
 static void add_company(struct company *c, const struct session *s, bool chooses)
 {
     const struct gr_attended context = target_specpv_context(s);
-    const bool has_trees = s->link.attached && !s->single_token && s->n_fault == 0;
-    if (chooses || (has_trees && s->auto_tree)) {
+    const bool has_trees = s->link.attached && !s->wishes.single_token && s->n_fault == 0;
+    if (chooses || (has_trees && s->wishes.auto_tree)) {
         c->alike[context.view].n++;
         c->alike[context.view].n_token += context.n_token;
     } else {
-        gr_pass_load_add(&c->others, has_trees ? 1 + s->n_node : 1, context);
+        gr_pass_load_add(&c->others, has_trees ? 1 + (int32_t)s->wishes.n_node : 1, context);
     }
 }
 
@@ -69,7 +69,7 @@ static bool moved(const struct gr_cost *a, const struct gr_cost *b)
 
 void target_send_cost(struct gr_target *t, struct session *s)
 {
-    if (!s->link.attached || !s->auto_tree) {
+    if (!s->link.attached || !s->wishes.auto_tree) {
         return;
     }
     struct gr_pass_load load[GR_COST_POINT_MAX];

@@ -9,7 +9,7 @@
 
 /* NULL when n_id more tokens after keep_len can be served; else what is wrong with them, in text. */
 static const char *check_ids(const struct gr_target *t, int32_t keep_len, const struct gr_msg_ids *ids,
-                             const struct gr_msg_ids *stop_ids, uint32_t max_tokens, char *text, size_t cap)
+                             const struct gr_turn_wishes *wishes, char *text, size_t cap)
 {
     const struct gr_target_config *c = &t->config;
     const int64_t len = (int64_t)keep_len + ids->n;
@@ -28,14 +28,10 @@ static const char *check_ids(const struct gr_target *t, int32_t keep_len, const 
             return text;
         }
     }
-    if (max_tokens < 1) {
+    if (wishes->max_tokens < 1) {
         return "max_tokens must be at least 1";
     }
-    if (stop_ids->n > GR_STOP_ID_MAX) {
-        snprintf(text, cap, "%u stop ids, at most %d are allowed", stop_ids->n, GR_STOP_ID_MAX);
-        return text;
-    }
-    const int64_t n_want = GR_MIN(len + max_tokens, c->n_ctx_max);
+    const int64_t n_want = GR_MIN(len + wishes->max_tokens, c->n_ctx_max);
     if (n_want > (int64_t)c->n_pool_block * GR_KV_BLOCK_TOKENS) {
         snprintf(text, cap,
                  "the session may grow to %" PRId64 " tokens, the KV pool holds %d: raise --kv-blocks "
@@ -63,11 +59,11 @@ static const char *check_segments(const struct gr_msg_open *m)
 
 static const char *check_open(const struct gr_target *t, const struct gr_msg_open *m, char *text, size_t cap)
 {
-    const char *wrong = check_ids(t, 0, &m->ids, &m->stop_ids, m->max_tokens, text, cap);
+    const char *wrong = check_ids(t, 0, &m->ids, &m->wishes.turn, text, cap);
     if (wrong == NULL) {
         wrong = check_segments(m);
     }
-    return wrong != NULL ? wrong : gr_msg_wrong_sampling(m->temperature, m->min_p, m->top_p);
+    return wrong != NULL ? wrong : gr_wishes_wrong(&m->wishes);
 }
 
 /* ---- life of a session ---- */
@@ -88,14 +84,6 @@ static struct session *empty_slot(struct gr_target *t)
 }
 
 /* ---- turns ---- */
-
-static void set_stop_ids(struct session *s, const struct gr_msg_ids *ids)
-{
-    s->stop.n_id = (int32_t)ids->n;
-    for (uint32_t i = 0; i < ids->n; i++) {
-        s->stop.id[i] = ids->p[i];
-    }
-}
 
 static void append_ids(struct session *s, const struct gr_msg_ids *ids)
 {
@@ -151,31 +139,25 @@ static void start_session(struct gr_target *t, struct session *s, uint64_t id, c
     const int32_t kv_len = common_kv_len(s, m);
     const struct session fresh = {.id = id,
                                   .epoch = m->epoch,
+                                  .with_draft = m->wishes.want_draft,
                                   .prefix = gr_prefix_empty(&s->prefix),
                                   .kind = s->kind,
                                   .kv = {.table = s->kv.table, .len = kv_len},
                                   .features = target_kept_features(s),
-                                  .turn = {.cut_at = -1},
-                                  .want_trace = m->want_trace != 0,
-                                  .single_token = m->single_token != 0,
-                                  .auto_tree = m->auto_tree != 0,
-                                  .want_draft = m->want_draft != 0,
-                                  .n_node = m->auto_tree != 0 && m->n_node == 0 ? GR_NODE_MAX : (int32_t)m->n_node,
-                                  .sampling = {.temperature = (float)m->temperature,
-                                               .min_p = (float)m->min_p,
-                                               .top_p = (float)m->top_p,
-                                               .top_k = (int32_t)m->top_k,
-                                               .seed = m->seed}};
+                                  .turn = {.cut_at = -1}};
     *s = fresh;
+    gr_wishes_copy(&s->wishes, &m->wishes);
+    if (s->wishes.auto_tree && s->wishes.n_node == 0) {
+        s->wishes.n_node = GR_NODE_MAX;
+    }
     target_cut_features(s, kv_len);
-    set_stop_ids(s, &m->stop_ids);
     append_ids(s, &m->ids);
     set_kinds(s, &m->segments);
     gr_spec_econ_init(&s->econ.alone, &t->econ.alone, target_alone_ns(t, 1, target_specpv_context(s)));
     gr_spec_econ_init(&s->econ.shared, &t->econ.shared, target_pass_ns(t, s, 1));
     target_reprice_from(s);
-    target_specpv_open(t, s, m);
-    begin_turn(t, s, m->max_tokens);
+    target_specpv_open(t, s);
+    begin_turn(t, s, m->wishes.turn.max_tokens);
     reply_opened(t, s);
 }
 
@@ -243,7 +225,7 @@ static const char *check_append(const struct gr_target *t, const struct session 
         snprintf(text, cap, "the session's first %u tokens are others here, where %d are committed", m->keep_len, len);
         return text;
     }
-    return check_ids(t, (int32_t)m->keep_len, &m->ids, &m->stop_ids, m->max_tokens, text, cap);
+    return check_ids(t, (int32_t)m->keep_len, &m->ids, &m->wishes, text, cap);
 }
 
 static int32_t *held_ids_of(const struct gr_target *t, const struct session *s)
@@ -254,18 +236,10 @@ static int32_t *held_ids_of(const struct gr_target *t, const struct session *s)
 /* It was checked against what the session will be when its pass is done. */
 static void hold_append(struct gr_target *t, struct session *s, const struct gr_msg_append *m)
 {
-    struct held_append held = {.valid = true,
-                               .want_trace = m->want_trace != 0,
-                               .keep_len = m->keep_len,
-                               .n_id = m->ids.n,
-                               .max_tokens = m->max_tokens,
-                               .n_stop_id = (int32_t)m->stop_ids.n,
-                               .cut_at = -1};
+    struct held_append held = {.valid = true, .append = *m, .cut_at = -1};
+    held.append.ids.p = held_ids_of(t, s);
     if (m->ids.n > 0) {
-        memcpy(held_ids_of(t, s), m->ids.p, m->ids.n * sizeof(*m->ids.p));
-    }
-    if (m->stop_ids.n > 0) {
-        memcpy(held.stop_id, m->stop_ids.p, m->stop_ids.n * sizeof(*m->stop_ids.p));
+        memcpy(held.append.ids.p, m->ids.p, m->ids.n * sizeof(*m->ids.p));
     }
     target_turn_hold(s, &held);
 }
@@ -275,11 +249,10 @@ static void begin_append(struct gr_target *t, struct session *s, const struct gr
 {
     target_cut(t, s, (int32_t)m->keep_len);
     append_ids(s, &m->ids);
-    set_stop_ids(s, &m->stop_ids);
-    s->want_trace = m->want_trace != 0;
+    gr_turn_wishes_copy(&s->wishes.turn, &m->wishes);
     target_next_number(&s->next);
     target_link_fence(&s->link, s->next.round); /* a tree of the last round, on the same prefix, is not this turn's */
-    begin_turn(t, s, m->max_tokens);
+    begin_turn(t, s, m->wishes.max_tokens);
     reply_opened(t, s);
     target_link_owe(&s->link, true); /* the drafter prepares the prefix while the target does */
     target_send_deltas(t, s, more_follow, now_ns);
@@ -315,18 +288,12 @@ static void cut_turn(struct gr_target *t, struct session *s, int32_t len, uint64
 void target_end_cut_turn(struct gr_target *t, struct session *s, bool more_follow, uint64_t now_ns)
 {
     const struct held_append held = s->turn.held;
-    const struct gr_msg_append m = {
-        .keep_len = held.keep_len,
-        .max_tokens = held.max_tokens,
-        .ids = {.p = held_ids_of(t, s), .n = held.n_id},
-        .stop_ids = {.p = (int32_t *)(uintptr_t)held.stop_id, .n = (uint32_t)held.n_stop_id},
-        .want_trace = held.want_trace};
     const int32_t len = s->turn.cut_at;
     target_turn_cut_done(s);
     gr_kv_table_truncate(&t->pool, &s->kv.table, target_held_len(s));
     cut_turn(t, s, len, now_ns);
     if (held.valid) {
-        begin_append(t, s, &m, more_follow, now_ns);
+        begin_append(t, s, &held.append, more_follow, now_ns);
         if (held.cut_at >= 0) {
             cut_turn(t, s, held.cut_at, now_ns);
         }

@@ -23,18 +23,19 @@ void target_specpv_off(struct gr_target *t, struct session *s, enum gr_fallback 
     target_fall_back(t, s, reason, detail);
 }
 
-void target_specpv_open(struct gr_target *t, struct session *s, const struct gr_msg_open *m)
+void target_specpv_open(struct gr_target *t, struct session *s)
 {
-    const struct gr_specpv_params told = gr_msg_specpv(m);
+    const struct gr_wishes *w = &s->wishes;
+    const bool automatic = w->specpv == GR_SPECPV_AUTO;
     const struct gr_specpv_params wanted =
-        m->specpv == GR_SPECPV_AUTO ? gr_specpv_automatic(&told, (uint64_t)m->ids.n + m->max_tokens) : told;
-    const int32_t n_node = s->want_draft ? s->n_node : 0;
-    const int32_t n_level = m->draft_depth > 0 ? GR_MIN((int32_t)m->draft_depth, n_node) : n_node;
-    s->pv =
-        (struct session_specpv){.mode = m->specpv == GR_SPECPV_AUTO ? GR_SPECPV_EXACT : (enum gr_specpv_mode)m->specpv,
-                                .automatic = m->specpv == GR_SPECPV_AUTO,
-                                .params = gr_specpv_resolve(&wanted, &t->config.specpv),
-                                .dense_from = GR_VIEW_NONE};
+        automatic ? gr_specpv_automatic(&w->specpv_params, (uint64_t)s->prefix.len + w->turn.max_tokens)
+                  : w->specpv_params;
+    const int32_t n_node = s->with_draft ? (int32_t)w->n_node : 0;
+    const int32_t n_level = w->draft_depth > 0 ? GR_MIN((int32_t)w->draft_depth, n_node) : n_node;
+    s->pv = (struct session_specpv){.mode = automatic ? GR_SPECPV_EXACT : w->specpv,
+                                    .automatic = automatic,
+                                    .params = gr_specpv_resolve(&wanted, &t->config.specpv),
+                                    .dense_from = GR_VIEW_NONE};
     if (s->pv.mode == GR_SPECPV_OFF) {
         return;
     }

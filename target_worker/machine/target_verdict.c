@@ -77,7 +77,7 @@ static void send_commit(struct gr_target *t, struct session *s, const struct gr_
                    .n_fallback = s->fallbacks.n_untold,
                    .n_reroot = s->tally.n_reroot},
     };
-    if (s->want_trace && q->kind == GR_PASS_TREE) {
+    if (s->wishes.turn.want_trace && q->kind == GR_PASS_TREE) {
         for (int i = 0; i < q->tree.n; i++) {
             parents[i] = q->tree.parent[i];
         }
@@ -210,9 +210,9 @@ static struct outcome settle(struct gr_target *t, struct session *s, const struc
     if (o.keep_len < o.base_len) {
         target_append_token(s, q->correction, TOKEN_GENERATED);
         o.appended = true;
-        o.finish = gr_stop_hits(&s->stop, q->correction) ? GR_FINISH_STOP
-                   : s->prefix.len >= s->turn.len_max    ? GR_FINISH_LENGTH
-                                                         : GR_FINISH_NONE;
+        o.finish = gr_stop_hits(&s->wishes.turn.stop_ids, q->correction) ? GR_FINISH_STOP
+                   : s->prefix.len >= s->turn.len_max                    ? GR_FINISH_LENGTH
+                                                                         : GR_FINISH_NONE;
     } else if (q->judge_only) {
         o.finish = s->pv.end_due;
     } else {
@@ -242,7 +242,7 @@ static void commit(struct gr_target *t, struct session *s, const struct gr_pass_
 static void decide(struct gr_target *t, struct session *s, enum gr_finish finish, bool prefill, uint64_t now_ns)
 {
     target_next_number(&s->next);
-    if (finish != GR_FINISH_NONE && s->auto_tree) {
+    if (finish != GR_FINISH_NONE && s->wishes.auto_tree) {
         gr_spec_econ_turn_ended(&t->econ.alone, &s->econ.alone);
     }
     if (finish != GR_FINISH_NONE) {
@@ -407,7 +407,7 @@ static void learn_group(struct gr_target *t, uint64_t now_ns)
 /* Will a drafter be told what the pass has brought this session? */
 static bool is_told(const struct session *s, const struct gr_pass_seq *q)
 {
-    return s->link.attached && !s->single_token && !s->closing && s->turn.cut_at < 0 &&
+    return s->link.attached && !s->wishes.single_token && !s->closing && s->turn.cut_at < 0 &&
            q->walk.finish != GR_FINISH_ERROR && (q->kind != GR_PASS_PREFILL || q->want_pick);
 }
 

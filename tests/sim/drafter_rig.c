@@ -153,17 +153,16 @@ struct rig *rig_create(const struct rig_config *c)
     assert_int_equal(gr_drafter_create(&dc, &io, &r->drafter), GR_OK);
     assert_int_equal(gr_grower_create(r->lm, 2, &r->grower), GR_OK);
     gr_grower_fix_level_ns(r->grower, 40000, 3000);
-    r->attach = (struct gr_msg){.type = GR_MSG_ATTACH,
-                                .session = 1,
-                                .attach = {.epoch = RIG_EPOCH,
-                                           .top_p = 1.0,
-                                           .seed = 5,
-                                           .temperature = (double)c->temperature,
-                                           .n_node = (uint32_t)c->n_node,
-                                           .draft_depth = (uint32_t)c->depth,
-                                           .draft_top_k = (uint32_t)c->top_k,
-                                           .draft_ahead = c->ahead,
-                                           .auto_tree = c->auto_tree}};
+    r->attach =
+        (struct gr_msg){.type = GR_MSG_ATTACH,
+                        .session = 1,
+                        .attach = {.epoch = RIG_EPOCH,
+                                   .wishes = {.sampling = {.top_p = 1.0, .seed = 5, .temperature = c->temperature},
+                                              .n_node = (uint32_t)c->n_node,
+                                              .draft_depth = (uint32_t)c->depth,
+                                              .draft_top_k = (uint32_t)c->top_k,
+                                              .draft_ahead = c->ahead,
+                                              .auto_tree = c->auto_tree}}};
     r->round = 1;
     r->twin = c->twin;
     return r;
@@ -237,8 +236,9 @@ int32_t rig_pick(const struct rig *r, const int32_t *token, int n)
 {
     float l[RIG_N_VOCAB];
     toy_lm_logits(&r->table, token, n, l);
-    const struct gr_sampling s = {
-        .temperature = (float)r->attach.attach.temperature, .top_p = 1.0f, .seed = r->attach.attach.seed};
+    const struct gr_sampling s = {.temperature = r->attach.attach.wishes.sampling.temperature,
+                                  .top_p = 1.0f,
+                                  .seed = r->attach.attach.wishes.sampling.seed};
     float scratch[RIG_N_VOCAB];
     int32_t work[RIG_N_VOCAB];
     return gr_sampler_pick(&s, l, RIG_N_VOCAB, (uint32_t)n, scratch, work);

@@ -202,12 +202,12 @@ void open_session(struct bench *b, uint64_t id, int n_prompt, bool single_token,
                              .open = {.epoch = EPOCH,
                                       .ids = {t->token, (uint32_t)n_prompt},
                                       .segments = {segments, 2},
-                                      .max_tokens = 400,
-                                      .want_draft = want_draft,
-                                      .n_node = 5,
-                                      .top_p = 1.0,
-                                      .single_token = single_token,
-                                      .specpv = bench_mode}};
+                                      .wishes = {.turn = {.max_tokens = 400},
+                                                 .want_draft = want_draft,
+                                                 .n_node = 5,
+                                                 .sampling = {.top_p = 1.0},
+                                                 .single_token = single_token,
+                                                 .specpv = bench_mode}}};
     gr_target_on_msg(b->target, &m, b->now_ns);
 }
 

@@ -74,18 +74,18 @@ struct gr_session_request pair_request(int which, uint32_t n_prompt, uint32_t ma
     }
     return (struct gr_session_request){.prompt = prompt,
                                        .n_prompt = n_prompt,
-                                       .max_tokens = max_tokens,
-                                       .sampling = {.top_p = 1.0f, .seed = (uint64_t)which + 5},
-                                       .want_draft = true,
-                                       .n_node = 12,
-                                       .draft_depth = 5,
-                                       .draft_top_k = 3};
+                                       .wishes = {.turn = {.max_tokens = max_tokens},
+                                                  .sampling = {.top_p = 1.0f, .seed = (uint64_t)which + 5},
+                                                  .want_draft = true,
+                                                  .n_node = 12,
+                                                  .draft_depth = 5,
+                                                  .draft_top_k = 3}};
 }
 
 void pair_chain(struct gr_session_request *r, uint32_t n_node)
 {
-    r->tree_shape = GR_SHAPE_CHAIN;
-    r->n_node = n_node;
+    r->wishes.tree_shape = GR_SHAPE_CHAIN;
+    r->wishes.n_node = n_node;
 }
 
 void pair_assert_same(const struct sim *a, const struct sim *b, int i)

@@ -300,7 +300,7 @@ static void next_turn(struct sim *s, int i)
                                             .hash = hash,
                                             .ids = turn->ids,
                                             .n_ids = turn->n_ids,
-                                            .max_tokens = turn->max_tokens};
+                                            .wishes = {.max_tokens = turn->max_tokens}};
     t->turn_begin = s->result[i].n_token;
     keep(t, turn->ids, turn->n_ids);
     s->counts.n_turn++;

@@ -39,26 +39,26 @@ static void draw_request(uint64_t *rng, struct sim_plan *p, int i)
         p->prompt[i][k] = (int32_t)next(rng, SIM_PLAN_VOCAB);
     }
     r->prompt = p->prompt[i];
-    r->max_tokens = 1 + (uint32_t)next(rng, 80);
-    r->n_stop_id = (uint32_t)next(rng, 2);
-    r->stop_id[0] = 3;
-    r->sampling =
+    r->wishes.turn.max_tokens = 1 + (uint32_t)next(rng, 80);
+    r->wishes.turn.stop_ids.n = (uint32_t)next(rng, 2);
+    r->wishes.turn.stop_ids.id[0] = 3;
+    r->wishes.sampling =
         (struct gr_sampling){.temperature = (float)next(rng, 3) * 0.7f, .top_p = 1.0f, .seed = next(rng, 1000)};
     if (chance(rng, 3)) {
-        r->sampling.top_k = 1 + (int32_t)next(rng, 8);
-        r->sampling.top_p = 0.8f;
+        r->wishes.sampling.top_k = 1 + (int32_t)next(rng, 8);
+        r->wishes.sampling.top_p = 0.8f;
     }
-    r->want_draft = !chance(rng, 8);
-    r->tree_shape = (uint32_t)next(rng, 2);
-    r->n_node = (uint32_t)next(rng, 64);
-    r->draft_depth = 1 + (uint32_t)next(rng, 9);
-    r->draft_top_k = 1 + (uint32_t)next(rng, 10);
+    r->wishes.want_draft = !chance(rng, 8);
+    r->wishes.tree_shape = (uint32_t)next(rng, 2);
+    r->wishes.n_node = (uint32_t)next(rng, 64);
+    r->wishes.draft_depth = 1 + (uint32_t)next(rng, 9);
+    r->wishes.draft_top_k = 1 + (uint32_t)next(rng, 10);
     p->stop_after[i] = chance(rng, 5) ? 1 + (uint32_t)next(rng, 10) : 0;
-    r->auto_tree = chance(rng, 2);
-    r->draft_ahead = chance(rng, 3) ? GR_AHEAD_ON : GR_AHEAD_OFF;
-    r->force_single_token = chance(rng, 20);
+    r->wishes.auto_tree = chance(rng, 2);
+    r->wishes.draft_ahead = chance(rng, 3) ? GR_AHEAD_ON : GR_AHEAD_OFF;
+    r->wishes.single_token = chance(rng, 20);
     p->n_turn[i] = chance(rng, 3) ? 1 + (int)next(rng, SIM_PLAN_TURN_MAX) : 0;
-    r->keep_open = p->n_turn[i] > 0;
+    r->wishes.keep_open = p->n_turn[i] > 0;
     for (int k = 0; k < p->n_turn[i]; k++) {
         draw_turn(rng, &p->turn[i][k]);
     }
@@ -115,7 +115,7 @@ static int32_t small_pool(const struct sim_plan *p, uint64_t *rng)
 {
     uint32_t longest = 0;
     for (int i = 0; i < p->n_request; i++) {
-        uint32_t len = p->request[i].n_prompt + p->request[i].max_tokens;
+        uint32_t len = p->request[i].n_prompt + p->request[i].wishes.turn.max_tokens;
         for (int k = 0; k < p->n_turn[i]; k++) {
             len += p->turn[i][k].n_ids + p->turn[i][k].max_tokens;
         }
@@ -244,10 +244,10 @@ static void draw_specpv(uint64_t *rng, struct sim_plan *p)
     p->sim.orch.disable_specpv = chance(rng, 30);
     for (int i = 0; i < p->n_request; i++) {
         struct gr_session_request *r = &p->request[i];
-        r->specpv = chance(rng, 3) ? GR_SPECPV_OFF : chance(rng, 4) ? GR_SPECPV_LOSSY : GR_SPECPV_EXACT;
-        r->specpv = r->specpv == GR_SPECPV_EXACT && chance(rng, 6) ? GR_SPECPV_AUTO : r->specpv;
-        r->n_node = GR_MIN(r->n_node, v->n_buffer / 2); /* most pass the pre-flight check then */
-        r->specpv_params.interval = chance(rng, 4) ? 1 + (uint32_t)next(rng, 4) : 0;
+        r->wishes.specpv = chance(rng, 3) ? GR_SPECPV_OFF : chance(rng, 4) ? GR_SPECPV_LOSSY : GR_SPECPV_EXACT;
+        r->wishes.specpv = r->wishes.specpv == GR_SPECPV_EXACT && chance(rng, 6) ? GR_SPECPV_AUTO : r->wishes.specpv;
+        r->wishes.n_node = GR_MIN(r->wishes.n_node, v->n_buffer / 2); /* most pass the pre-flight check then */
+        r->wishes.specpv_params.interval = chance(rng, 4) ? 1 + (uint32_t)next(rng, 4) : 0;
         p->refresh_ns[i] = chance(rng, 4) ? 1 + next(rng, 10000000) : 0;
     }
 }

@@ -6,8 +6,7 @@ uint32_t rig_corrupt;
 int rig_partial_blur;
 int rig_odd, rig_odd_partial; /* toy_lm.h */
 bool rig_odd_hidden;
-int32_t rig_stop_id[1];
-uint32_t rig_n_stop_id;
+struct gr_stop_ids rig_stop_ids;
 uint8_t frame[GR_WIRE_SMALL_BYTES_MAX];
 size_t frame_len;
 
@@ -161,10 +160,9 @@ void open_with(struct world *w, uint64_t id, uint32_t epoch, const int32_t *segm
                              .open = {.epoch = epoch,
                                       .ids = {t->token, (uint32_t)t->len},
                                       .segments = {(int32_t *)(uintptr_t)segments, n_segment},
-                                      .max_tokens = max_tokens,
-                                      .stop_ids = {(int32_t *)(uintptr_t)rig_stop_id, rig_n_stop_id},
-                                      .top_p = 1.0,
-                                      .specpv = rig_specpv_mode}};
+                                      .wishes = {.turn = {.max_tokens = max_tokens, .stop_ids = rig_stop_ids},
+                                                 .sampling = {.top_p = 1.0},
+                                                 .specpv = rig_specpv_mode}}};
     gr_target_on_msg(w->target, &m, 0);
 }
 
@@ -195,7 +193,7 @@ void append_to(struct world *w, uint64_t id, uint32_t epoch, int32_t keep_len, i
                                         .keep_len = (uint32_t)keep_len,
                                         .hash = hash,
                                         .ids = {ids, (uint32_t)n},
-                                        .max_tokens = max_tokens}};
+                                        .wishes = {.max_tokens = max_tokens}}};
     gr_target_on_msg(w->target, &m, 0);
     if (w->n_msg[GR_MSG_ERROR] == n_error) {
         t->len = keep_len;
@@ -262,11 +260,11 @@ void open_with_drafter(struct world *w)
                              .open = {.epoch = 1,
                                       .ids = {t->token, 20},
                                       .segments = {(int32_t[]){0, 20}, 2},
-                                      .max_tokens = 100,
-                                      .want_draft = 1,
-                                      .n_node = rig_specpv.n_buffer > 0 ? 7 : 63,
-                                      .top_p = 1.0,
-                                      .specpv = rig_specpv_mode}};
+                                      .wishes = {.turn = {.max_tokens = 100},
+                                                 .want_draft = 1,
+                                                 .n_node = rig_specpv.n_buffer > 0 ? 7 : 63,
+                                                 .sampling = {.top_p = 1.0},
+                                                 .specpv = rig_specpv_mode}}};
     gr_target_on_msg(w->target, &m, 0);
     const struct gr_frame_header h = {.session = 1, .epoch = 1};
     const size_t n = gr_wire_encode_resync(&h, &(struct gr_resync){.feature_len = GR_FEATURES_NONE}, f, sizeof(f));

@@ -44,8 +44,7 @@ extern uint32_t rig_corrupt;
 extern int rig_partial_blur;
 extern int rig_odd, rig_odd_partial; /* toy_lm.h */
 extern bool rig_odd_hidden;
-extern int32_t rig_stop_id[1];
-extern uint32_t rig_n_stop_id;
+extern struct gr_stop_ids rig_stop_ids;
 
 struct world {
     struct gr_lm *lm;

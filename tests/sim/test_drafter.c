@@ -663,11 +663,11 @@ static void test_temperatures(void **state)
         rig_destroy(r);
     }
     rig_destroy(want);
-    static const double bad[] = {NAN, INFINITY, -INFINITY, -1e-6, -1.0, 100.5};
+    static const float bad[] = {NAN, INFINITY, -INFINITY, -1e-6f, -1.0f, 100.5f};
     struct rig *r = rig_create(&cold);
     for (size_t i = 0; i < GR_ARRAY_LEN(bad); i++) {
         r->n_error_expected = (int)i + 1;
-        r->attach.attach.temperature = bad[i];
+        r->attach.attach.wishes.sampling.temperature = bad[i];
         gr_drafter_on_msg(r->drafter, &r->attach, 0);
         assert_int_equal(r->n_error, i + 1);
         assert_int_equal(gr_drafter_n_session(r->drafter), 0);

@@ -24,12 +24,12 @@ static void open_session(struct world *w, bool single_token)
                              .open = {.epoch = 1,
                                       .ids = {t->token, 20},
                                       .segments = {(int32_t[]){0, 20}, 2},
-                                      .max_tokens = 12,
-                                      .want_draft = 1,
-                                      .n_node = 7,
-                                      .top_p = 1.0,
-                                      .single_token = single_token,
-                                      .specpv = rig_specpv_mode}};
+                                      .wishes = {.turn = {.max_tokens = 12},
+                                                 .want_draft = 1,
+                                                 .n_node = 7,
+                                                 .sampling = {.top_p = 1.0},
+                                                 .single_token = single_token,
+                                                 .specpv = rig_specpv_mode}}};
     gr_target_on_msg(w->target, &m, 0);
     const struct gr_frame_header h = {.session = 1, .epoch = 1};
     const size_t n = gr_wire_encode_resync(&h, &(struct gr_resync){.feature_len = GR_FEATURES_NONE}, f, sizeof(f));

@@ -86,22 +86,23 @@ struct shape {
 
 static struct gr_session_request request_of(int i, float temperature, uint32_t n_token, const struct shape *shape)
 {
-    struct gr_session_request r = {.prompt = prompt[i],
-                                   .n_prompt = n_prompt[i],
-                                   .max_tokens = n_token,
-                                   .sampling = {.temperature = temperature, .top_p = 1.0f, .seed = 1000 + (uint64_t)i}};
+    struct gr_session_request r = {
+        .prompt = prompt[i],
+        .n_prompt = n_prompt[i],
+        .wishes = {.turn = {.max_tokens = n_token},
+                   .sampling = {.temperature = temperature, .top_p = 1.0f, .seed = 1000 + (uint64_t)i}}};
     if (i % 3 == 1 && temperature > 0.0f) { /* rows of one pass with different processors */
-        r.sampling.top_k = 40;
-        r.sampling.top_p = 0.9f;
+        r.wishes.sampling.top_k = 40;
+        r.wishes.sampling.top_p = 0.9f;
     } else if (i % 3 == 2 && temperature > 0.0f) {
-        r.sampling.min_p = 0.05f;
+        r.wishes.sampling.min_p = 0.05f;
     }
     if (shape != NULL) {
-        r.want_draft = true;
-        r.n_node = shape->n_node;
-        r.tree_shape = shape->shape;
-        r.draft_depth = 8;
-        r.draft_top_k = 10;
+        r.wishes.want_draft = true;
+        r.wishes.n_node = shape->n_node;
+        r.wishes.tree_shape = shape->shape;
+        r.wishes.draft_depth = 8;
+        r.wishes.draft_top_k = 10;
     }
     return r;
 }

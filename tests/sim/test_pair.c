@@ -120,7 +120,7 @@ static void test_exact_rewinds(void **state)
     for (uint64_t seed = 1; seed <= 12; seed++) {
         for (int shape = 0; shape < 4; shape++) {
             struct gr_session_request r = pair_request(0, 1 + (uint32_t)seed * 7, 150);
-            r.sampling.temperature = seed % 3 == 0 ? 0.8f : 0.0f;
+            r.wishes.sampling.temperature = seed % 3 == 0 ? 0.8f : 0.0f;
             if (shape > 0) {
                 pair_chain(&r, shape == 1 ? 1 : shape == 2 ? 5 : 63);
             }
@@ -136,8 +136,8 @@ static void test_2000_rounds(void **state)
     (void)state;
     static struct watch w;
     struct gr_session_request r = pair_request(0, 33, 6000);
-    r.n_node = 6;
-    r.draft_depth = 3;
+    r.wishes.n_node = 6;
+    r.wishes.draft_depth = 3;
     watched_run(&(struct pair_config){.seed = 4, .n_ctx = 6144, .n_session = 2, .drafter = PAIR_BLURRED}, r, &w);
     print_message("# %d rounds, %d with accepted nodes, %d with a rewind\n", w.n_round, w.n_accepted_round,
                   w.n_rewound);
@@ -180,8 +180,8 @@ static void test_perfect_chain(void **state)
             const uint32_t n_round = 4;
             struct gr_session_request r = pair_request(0, 21, 1 + n_round * (n_node[i] + 1));
             pair_chain(&r, n_node[i]);
-            r.sampling.temperature = 0.7f * (float)t;
-            r.sampling.top_k = t == 2 ? 7 : 0;
+            r.wishes.sampling.temperature = 0.7f * (float)t;
+            r.wishes.sampling.top_k = t == 2 ? 7 : 0;
             const struct pair_config c = {.seed = 11, .drafter = PAIR_PERFECT};
             struct pair p = pair_create(&c);
             pair_submit(&p, &r, 1);
@@ -280,8 +280,8 @@ static void test_prices_follow_the_group(void **state)
     struct gr_session_request r[4];
     for (int i = 0; i < 4; i++) {
         r[i] = pair_request(i, 21, i == 0 ? 400 : 60);
-        r[i].auto_tree = true;
-        r[i].n_node = 63;
+        r[i].wishes.auto_tree = true;
+        r[i].wishes.n_node = 63;
     }
     for (uint64_t seed = 1; seed <= 12; seed++) {
         struct prices w = {0};
@@ -334,12 +334,12 @@ static void test_cut_mid_path(void **state)
             continue;
         }
         struct gr_session_request stop = r;
-        stop.n_stop_id = 2;
-        stop.stop_id[0] = PAIR_N_VOCAB + 5; /* never comes */
-        stop.stop_id[1] = eos;
+        stop.wishes.turn.stop_ids.n = 2;
+        stop.wishes.turn.stop_ids.id[0] = PAIR_N_VOCAB + 5; /* never comes */
+        stop.wishes.turn.stop_ids.id[1] = eos;
         cut_run(stop, seed, GR_FINISH_STOP, 2);
         struct gr_session_request limit = r;
-        limit.max_tokens = 3; /* the node past the limit never enters the pass */
+        limit.wishes.turn.max_tokens = 3; /* the node past the limit never enters the pass */
         cut_run(limit, seed, GR_FINISH_LENGTH, 1);
         n_done++;
     }
@@ -450,10 +450,10 @@ static void sample_run(const struct gr_sampling *s, int drafter, uint64_t seed, 
     struct gr_session_request r = pair_request(0, 3, RUN_TOKENS);
     static const int32_t prompt[] = {1, 2, 3};
     r.prompt = prompt;
-    r.sampling = *s;
-    r.sampling.seed = seed;
-    r.n_node = 10;
-    r.draft_depth = 5;
+    r.wishes.sampling = *s;
+    r.wishes.sampling.seed = seed;
+    r.wishes.n_node = 10;
+    r.wishes.draft_depth = 5;
     struct pair p = pair_create(&(struct pair_config){.seed = 21,
                                                       .n_vocab = CHI_VOCAB,
                                                       .n_ctx = 4096,

@@ -163,15 +163,13 @@ static void target_open(struct alone *a, uint64_t session, uint32_t epoch)
             alone_add(a, prompt[i]);
         }
     }
-    const struct gr_msg m = {.type = GR_MSG_OPEN,
-                             .session = session,
-                             .open = {.epoch = epoch,
-                                      .ids = {prompt, 20},
-                                      .segments = {segments, 2},
-                                      .max_tokens = 100,
-                                      .want_draft = 1,
-                                      .n_node = 63,
-                                      .top_p = 1.0}};
+    const struct gr_msg m = {
+        .type = GR_MSG_OPEN,
+        .session = session,
+        .open = {.epoch = epoch,
+                 .ids = {prompt, 20},
+                 .segments = {segments, 2},
+                 .wishes = {.turn = {.max_tokens = 100}, .want_draft = 1, .n_node = 63, .sampling = {.top_p = 1.0}}}};
     gr_target_on_msg(a->target, &m, 0);
     assert_int_equal(a->n_msg[GR_MSG_ERROR], 0);
 }
@@ -305,9 +303,11 @@ static void drafter_run(struct alone *a, uint64_t now_ns)
 static void drafter_attach(struct alone *a, uint32_t round)
 {
     uint8_t f[1024];
-    const struct gr_msg m = {.type = GR_MSG_ATTACH,
-                             .session = 1,
-                             .attach = {.epoch = 2, .top_p = 1.0, .draft_depth = 4, .draft_top_k = 3, .n_node = 9}};
+    const struct gr_msg m = {
+        .type = GR_MSG_ATTACH,
+        .session = 1,
+        .attach = {.epoch = 2,
+                   .wishes = {.sampling = {.top_p = 1.0}, .draft_depth = 4, .draft_top_k = 3, .n_node = 9}}};
     gr_drafter_on_msg(a->drafter, &m, 0);
     gr_drafter_on_peer_ready(a->drafter, 7, "alone", 0);
     const struct gr_frame_header h = {.session = 1,
@@ -521,7 +521,9 @@ static void attach_again(struct alone *a, uint64_t session, uint32_t epoch, uint
     const struct gr_msg m = {
         .type = GR_MSG_ATTACH,
         .session = session,
-        .attach = {.epoch = epoch, .n_node = 9, .draft_depth = 4, .draft_top_k = top_k, .top_p = 1.0, .address = "t"}};
+        .attach = {.epoch = epoch,
+                   .wishes = {.n_node = 9, .draft_depth = 4, .draft_top_k = top_k, .sampling = {.top_p = 1.0}},
+                   .address = "t"}};
     gr_drafter_on_msg(a->drafter, &m, 0);
 }
 

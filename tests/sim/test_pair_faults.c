@@ -31,11 +31,11 @@ static void test_bad_requests(void **state)
     r[n] = pair_request(1, 4, 0); /* no tokens wanted */
     n++;
     r[n] = pair_request(1, 4, 10);
-    r[n++].sampling.temperature = -0.5f;
+    r[n++].wishes.sampling.temperature = -0.5f;
     r[n] = pair_request(1, 4, 10);
-    r[n++].sampling.top_p = 0.0f;
+    r[n++].wishes.sampling.top_p = 0.0f;
     r[n] = pair_request(1, 4, 10);
-    r[n++].sampling.min_p = 1.5f;
+    r[n++].wishes.sampling.min_p = 1.5f;
     const struct pair_config c = {.seed = 8, .n_session = 12, .drafter = PAIR_BLURRED};
     struct pair p = pair_create(&c);
     pair_submit(&p, r, n);
@@ -253,7 +253,7 @@ static void hostile_run(uint64_t seed, frame_hook *hook, struct hostile *h, bool
     struct gr_session_request r[4];
     for (int i = 0; i < 4; i++) {
         r[i] = pair_request(i, 12 + 9 * (uint32_t)i, 60);
-        r[i].sampling.temperature = i % 2 == 0 ? 0.0f : 0.9f;
+        r[i].wishes.sampling.temperature = i % 2 == 0 ? 0.0f : 0.9f;
     }
     const struct pair_config c = {.seed = seed, .n_session = 4, .drafter = PAIR_BLURRED, .delays = true};
     struct pair clean = pair_create(&c);

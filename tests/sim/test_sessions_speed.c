@@ -73,11 +73,11 @@ static void on_job(const struct gr_drafter *d, const struct gr_draft_job *job)
 static void submit(struct stage *g, bool trees, uint32_t n_new)
 {
     struct gr_session_request r = pair_request(g->n_request % N_PROMPT, PROMPT_LEN, n_new);
-    r.want_draft = r.auto_tree = trees;
-    r.n_node = GR_NODE_MAX;
-    r.draft_depth = 8;
-    r.draft_top_k = 10;
-    r.draft_ahead = g->ahead;
+    r.wishes.want_draft = r.wishes.auto_tree = trees;
+    r.wishes.n_node = GR_NODE_MAX;
+    r.wishes.draft_depth = 8;
+    r.wishes.draft_top_k = 10;
+    r.wishes.draft_ahead = g->ahead;
     assert_int_equal(sim_submit(g->sim, &r), g->n_request);
     g->n_request++;
 }

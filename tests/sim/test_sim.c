@@ -35,14 +35,14 @@ static void plain_turn(const struct sim_plan *p, int i, struct plain *t, uint32_
     t->finish = GR_FINISH_NONE;
     for (uint32_t n = 1; t->finish == GR_FINISH_NONE; n++) {
         toy_lm_logits(&p->target_toy, t->token, (int)t->len, logits);
-        const int32_t id = gr_sampler_pick(&r->sampling, logits, SIM_PLAN_VOCAB, t->len, scratch, work);
+        const int32_t id = gr_sampler_pick(&r->wishes.sampling, logits, SIM_PLAN_VOCAB, t->len, scratch, work);
         if (id == GR_PICK_NOT_FINITE) {
             t->finish = GR_FINISH_ERROR;
             return;
         }
         t->token[t->len++] = id;
         t->out[t->n_out++] = id;
-        if ((with_stop_id && r->n_stop_id > 0 && id == r->stop_id[0]) || n == stop_after) {
+        if ((with_stop_id && r->wishes.turn.stop_ids.n > 0 && id == r->wishes.turn.stop_ids.id[0]) || n == stop_after) {
             t->finish = GR_FINISH_STOP;
         } else if (n == max_tokens) {
             t->finish = GR_FINISH_LENGTH;
@@ -68,7 +68,7 @@ static void plain_text(const struct sim_plan *p, int i, const struct sim_result 
     if (got->cut[0]) {
         plain_cut(p, i, t, got->turn_n[0]);
     } else {
-        plain_turn(p, i, t, r->max_tokens, p->stop_after[i], true);
+        plain_turn(p, i, t, r->wishes.turn.max_tokens, p->stop_after[i], true);
     }
     for (int k = 0; k + 1 < got->n_turn; k++) {
         const struct sim_turn *turn = &p->turn[i][k];
@@ -87,7 +87,7 @@ static void plain_text(const struct sim_plan *p, int i, const struct sim_result 
 static bool may_differ(const struct sim_plan *p, int i)
 {
     const struct toy_config *c = &p->target_toy;
-    return p->sim.specpv.n_buffer > 0 && p->request[i].specpv == GR_SPECPV_LOSSY &&
+    return p->sim.specpv.n_buffer > 0 && p->request[i].wishes.specpv == GR_SPECPV_LOSSY &&
            (c->partial_blur > 0 || p->sim.specpv_corrupt > 0 || (c->odd > 0 && c->odd_hidden));
 }
 

@@ -210,7 +210,7 @@ static void test_kept_captures(void **state)
                                                    .keep_len = (uint32_t)keep_len,
                                                    .hash = t->hash[keep_len],
                                                    .ids = {(int32_t *)(uintptr_t)ids, 2},
-                                                   .max_tokens = 100}};
+                                                   .wishes = {.max_tokens = 100}}};
             t->len = keep_len;
             for (int k = 0; k < 2; k++) {
                 t->hash[t->len + 1] = gr_hash_extend(t->hash[t->len], ids[k]);
@@ -303,7 +303,7 @@ static void test_cut(void **state)
                                        .keep_len = (uint32_t)cut[i],
                                        .hash = t->hash[cut[i]],
                                        .ids = {(int32_t *)(uintptr_t)ids, 3},
-                                       .max_tokens = 20}};
+                                       .wishes = {.max_tokens = 20}}};
         t->len = cut[i];
         for (int k = 0; k < 3; k++) {
             t->hash[t->len + 1] = gr_hash_extend(t->hash[t->len], ids[k]);

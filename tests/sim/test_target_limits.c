@@ -120,15 +120,13 @@ static void test_broken_verdicts(void **state)
         for (int i = 0; i < 20; i++) {
             add(t, i);
         }
-        const struct gr_msg m = {.type = GR_MSG_OPEN,
-                                 .session = 1,
-                                 .open = {.epoch = 1,
-                                          .ids = {t->token, 20},
-                                          .segments = {(int32_t[]){0, 20}, 2},
-                                          .max_tokens = 30,
-                                          .want_draft = 1,
-                                          .n_node = 8,
-                                          .top_p = 1.0}};
+        const struct gr_msg m = {
+            .type = GR_MSG_OPEN,
+            .session = 1,
+            .open = {.epoch = 1,
+                     .ids = {t->token, 20},
+                     .segments = {(int32_t[]){0, 20}, 2},
+                     .wishes = {.turn = {.max_tokens = 30}, .want_draft = 1, .n_node = 8, .sampling = {.top_p = 1.0}}}};
         gr_target_on_msg(w.target, &m, 0);
         const struct gr_frame_header h = {.session = 1, .epoch = 1};
         const size_t n = gr_wire_encode_resync(&h, &(struct gr_resync){.feature_len = GR_FEATURES_NONE}, f, sizeof(f));
@@ -353,15 +351,13 @@ static void open_drafted(struct world *w)
     for (int i = 0; i < 20; i++) {
         add(t, (7 * rig_odd + i * i) % N_VOCAB);
     }
-    const struct gr_msg m = {.type = GR_MSG_OPEN,
-                             .session = 1,
-                             .open = {.epoch = 1,
-                                      .ids = {t->token, 20},
-                                      .segments = {(int32_t[]){0, 20}, 2},
-                                      .max_tokens = 60,
-                                      .want_draft = 1,
-                                      .n_node = 30,
-                                      .top_p = 1.0}};
+    const struct gr_msg m = {
+        .type = GR_MSG_OPEN,
+        .session = 1,
+        .open = {.epoch = 1,
+                 .ids = {t->token, 20},
+                 .segments = {(int32_t[]){0, 20}, 2},
+                 .wishes = {.turn = {.max_tokens = 60}, .want_draft = 1, .n_node = 30, .sampling = {.top_p = 1.0}}}};
     gr_target_on_msg(w->target, &m, 0);
     const struct gr_frame_header h = {.session = 1, .epoch = 1};
     const size_t n = gr_wire_encode_resync(&h, &(struct gr_resync){.feature_len = GR_FEATURES_NONE}, f, sizeof(f));

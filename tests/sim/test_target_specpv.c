@@ -18,7 +18,8 @@ static int tear_down(void **state)
     (void)state;
     rig_specpv = (struct gr_specpv_params){0};
     rig_specpv_mode = GR_SPECPV_OFF;
-    rig_corrupt = rig_n_stop_id = 0;
+    rig_corrupt = 0;
+    rig_stop_ids.n = 0;
     rig_partial_blur = rig_odd = rig_odd_partial = 0;
     rig_odd_hidden = false;
     return 0;
@@ -181,8 +182,7 @@ static void test_provisional_end(void **state)
         struct world w;
         int32_t n = 0;
         rig_partial_blur = 4;
-        rig_stop_id[0] = id;
-        rig_n_stop_id = 1;
+        rig_stop_ids = (struct gr_stop_ids){.n = 1, .id = {id}};
         set_up(&w, GR_SPECPV_EXACT, 2, 24);
         open_prompt(&w, 1, 40, 50);
         run(&w);

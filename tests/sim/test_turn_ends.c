@@ -30,11 +30,11 @@ static int run_ending(const struct ending *e, int32_t token[N_SHOWN + N_NEXT])
     struct pair p = pair_create(&(struct pair_config){
         .seed = 7, .n_vocab = N_VOCAB, .stop_ns = e->stop_ns, .drafter = e->n_node > 0 ? PAIR_PERFECT : PAIR_PLAIN});
     struct gr_session_request q = pair_request(0, N_PROMPT, e->limit);
-    q.keep_open = true;
-    q.n_node = e->n_node;
-    q.draft_depth = 12;
-    q.n_stop_id = e->end_token >= 0;
-    q.stop_id[0] = e->end_token;
+    q.wishes.keep_open = true;
+    q.wishes.n_node = e->n_node;
+    q.wishes.draft_depth = 12;
+    q.wishes.turn.stop_ids.n = e->end_token >= 0;
+    q.wishes.turn.stop_ids.id[0] = e->end_token;
     sim_stop_after(p.sim, sim_submit(p.sim, &q), N_SHOWN);
     sim_add_turn(p.sim, 0, &next_turn);
     assert_true(sim_run(p.sim, PAIR_LIMIT_NS));

@@ -72,18 +72,6 @@ static void test_bad_appends(void **state)
     expect_error(&w, &n, "the context holds 256");
     append_to(&w, 1, 1, 30, 2, 0);
     expect_error(&w, &n, "max_tokens");
-    int32_t stops[GR_STOP_ID_MAX + 1] = {0};
-    gr_target_on_msg(w.target,
-                     &(struct gr_msg){.type = GR_MSG_APPEND,
-                                      .session = 1,
-                                      .append = {.epoch = 1,
-                                                 .keep_len = 30,
-                                                 .hash = w.text[1].hash[30],
-                                                 .ids = {stops, 1},
-                                                 .max_tokens = 5,
-                                                 .stop_ids = {stops, GR_STOP_ID_MAX + 1}}},
-                     0);
-    expect_error(&w, &n, "65 stop ids, at most 64");
     append_to(&w, 1, 1, 30, 2, 5); /* it stands as it stood */
     run(&w);
     assert_int_equal(w.text[1].len, 37);
@@ -345,8 +333,7 @@ static void test_trace_of_a_turn(void **state)
                                  .append = {.epoch = 1,
                                             .keep_len = (uint32_t)t->len,
                                             .hash = t->hash[t->len],
-                                            .max_tokens = 4,
-                                            .want_trace = (uint32_t)traced}};
+                                            .wishes = {.max_tokens = 4, .want_trace = (uint32_t)traced}}};
         gr_target_on_msg(w.target, &m, 0);
         run(&w);
         assert_int_equal(saw_gap, traced);

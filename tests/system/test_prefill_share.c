@@ -65,12 +65,12 @@ static uint64_t submit(const int32_t *prompt, uint32_t n, uint32_t max_tokens, b
     uint64_t id = 0;
     const struct gr_session_request q = {.prompt = prompt,
                                          .n_prompt = n,
-                                         .max_tokens = max_tokens,
-                                         .sampling = {.top_p = 1.0f},
-                                         .want_draft = with_draft,
-                                         .n_node = 4,
-                                         .draft_depth = 8,
-                                         .draft_top_k = 10};
+                                         .wishes = {.turn = {.max_tokens = max_tokens},
+                                                    .sampling = {.top_p = 1.0f},
+                                                    .want_draft = with_draft,
+                                                    .n_node = 4,
+                                                    .draft_depth = 8,
+                                                    .draft_top_k = 10}};
     assert_int_equal(gr_orch_submit(gr_hub_orch(r.pair.hub), &q, gr_clock_ns(), &id), GR_OK);
     return id;
 }

@@ -194,18 +194,18 @@ static void submit(struct run *r, bool with_draft)
     for (int i = 0; i < N_SESSION; i++) {
         struct gr_session_request q = {.prompt = prompt[i],
                                        .n_prompt = n_prompt[i],
-                                       .max_tokens = N_TOKEN,
-                                       .sampling = {.temperature = temperatures[i % 3],
-                                                    .top_p = i % 4 == 1 ? 0.9f : 1.0f,
-                                                    .top_k = i % 4 == 2 ? 50 : 0,
-                                                    .seed = 77 + (uint64_t)i},
-                                       .want_draft = with_draft,
-                                       .n_node = nodes[i % 4],
-                                       .draft_depth = 8,
-                                       .draft_top_k = 10,
-                                       .tree_shape = i == 7 ? GR_SHAPE_CHAIN : GR_SHAPE_DYNAMIC,
-                                       .specpv = r->views ? modes[i] : GR_SPECPV_OFF,
-                                       .specpv_params = {.threshold = 16}};
+                                       .wishes = {.turn = {.max_tokens = N_TOKEN},
+                                                  .sampling = {.temperature = temperatures[i % 3],
+                                                               .top_p = i % 4 == 1 ? 0.9f : 1.0f,
+                                                               .top_k = i % 4 == 2 ? 50 : 0,
+                                                               .seed = 77 + (uint64_t)i},
+                                                  .want_draft = with_draft,
+                                                  .n_node = nodes[i % 4],
+                                                  .draft_depth = 8,
+                                                  .draft_top_k = 10,
+                                                  .tree_shape = i == 7 ? GR_SHAPE_CHAIN : GR_SHAPE_DYNAMIC,
+                                                  .specpv = r->views ? modes[i] : GR_SPECPV_OFF,
+                                                  .specpv_params = {.threshold = 16}}};
         assert_int_equal(gr_orch_submit(gr_hub_orch(r->hub), &q, gr_clock_ns(), &r->id[i]), GR_OK);
     }
 }

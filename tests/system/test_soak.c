@@ -84,21 +84,21 @@ static void draw_request(uint64_t *state, struct gr_session_request *q)
 {
     static const float temperatures[] = {0.0f, 0.0f, 0.7f, 1.3f};
     static const uint32_t nodes[] = {1, 4, 16, 63};
-    *q = (struct gr_session_request){.sampling = {.temperature = temperatures[draw(state, 4)],
-                                                  .top_p = draw(state, 3) == 0 ? 0.9f : 1.0f,
-                                                  .top_k = draw(state, 3) == 0 ? 50 : 0,
-                                                  .min_p = draw(state, 4) == 0 ? 0.02f : 0.0f,
-                                                  .seed = draw(state, 1000)},
-                                     .want_draft = draw(state, 8) != 0,
-                                     .draft_depth = 1 + draw(state, 8),
-                                     .draft_top_k = 1 + draw(state, 10),
-                                     .n_node = nodes[draw(state, 4)],
-                                     .auto_tree = draw(state, 3) == 0,
-                                     .tree_shape = draw(state, 5) == 0 ? GR_SHAPE_CHAIN : GR_SHAPE_DYNAMIC,
-                                     .draft_ahead = draw(state, 2) == 0 ? GR_AHEAD_ON : GR_AHEAD_AUTO,
-                                     .want_trace = draw(state, 10) == 0};
+    *q = (struct gr_session_request){.wishes = {.sampling = {.temperature = temperatures[draw(state, 4)],
+                                                             .top_p = draw(state, 3) == 0 ? 0.9f : 1.0f,
+                                                             .top_k = draw(state, 3) == 0 ? 50 : 0,
+                                                             .min_p = draw(state, 4) == 0 ? 0.02f : 0.0f,
+                                                             .seed = draw(state, 1000)},
+                                                .want_draft = draw(state, 8) != 0,
+                                                .draft_depth = 1 + draw(state, 8),
+                                                .draft_top_k = 1 + draw(state, 10),
+                                                .n_node = nodes[draw(state, 4)],
+                                                .auto_tree = draw(state, 3) == 0,
+                                                .tree_shape = draw(state, 5) == 0 ? GR_SHAPE_CHAIN : GR_SHAPE_DYNAMIC,
+                                                .draft_ahead = draw(state, 2) == 0 ? GR_AHEAD_ON : GR_AHEAD_AUTO,
+                                                .turn = {.want_trace = draw(state, 10) == 0}}};
     if (draw(state, 3) == 0) {
-        q->stop_id[q->n_stop_id++] = EOS;
+        q->wishes.turn.stop_ids.id[q->wishes.turn.stop_ids.n++] = EOS;
     }
 }
 
@@ -116,7 +116,7 @@ static struct script draw_script(uint32_t number)
             s.n_turn = i; /* the first fits always */
         }
     }
-    s.request.keep_open = s.n_turn > 1 || draw(&state, 4) == 0;
+    s.request.wishes.keep_open = s.n_turn > 1 || draw(&state, 4) == 0;
     struct turn *last = &s.turn[s.n_turn - 1];
     if (last->stop_at == 0 && last->max_tokens > 2 && draw(&state, 6) == 0) {
         s.close_at = 1 + draw(&state, last->max_tokens - 1);
@@ -194,18 +194,18 @@ static void begin_turn(struct player *p)
         struct gr_turn_request q = {.keep_len = UINT32_MAX,
                                     .ids = t->ids,
                                     .n_ids = t->n_ids,
-                                    .max_tokens = t->max_tokens,
-                                    .n_stop_id = s->request.n_stop_id,
-                                    .want_trace = s->request.want_trace};
-        memcpy(q.stop_id, s->request.stop_id, sizeof(q.stop_id));
+                                    .wishes = {.max_tokens = t->max_tokens,
+                                               .stop_ids = {.n = s->request.wishes.turn.stop_ids.n},
+                                               .want_trace = s->request.wishes.turn.want_trace}};
+        memcpy(q.wishes.stop_ids.id, s->request.wishes.turn.stop_ids.id, sizeof(q.wishes.stop_ids.id));
         assert_int_equal(gr_orch_append(orch(), p->id, &q, gr_clock_ns()), GR_OK);
         return;
     }
     struct gr_session_request q = s->request;
     q.prompt = t->ids;
     q.n_prompt = t->n_ids;
-    q.max_tokens = t->max_tokens;
-    q.want_draft = q.want_draft && !k.plain;
+    q.wishes.turn.max_tokens = t->max_tokens;
+    q.wishes.want_draft = q.wishes.want_draft && !k.plain;
     assert_int_equal(gr_orch_submit(orch(), &q, gr_clock_ns(), &p->id), GR_OK);
 }
 
@@ -286,11 +286,11 @@ static void on_done(void *ctx, uint64_t session, void *user, enum gr_finish fini
     p->in_turn = false;
     p->turn++;
     k.progress_ns = gr_clock_ns();
-    if (!p->script.request.keep_open || p->closing || p->turn == p->script.n_turn) {
+    if (!p->script.request.wishes.keep_open || p->closing || p->turn == p->script.n_turn) {
         k.n_accepted += m->num_accepted_tokens;
         k.n_reopen += m->reopens;
     }
-    if (!p->script.request.keep_open) {
+    if (!p->script.request.wishes.keep_open) {
         over(p);
     } else if (p->turn < p->script.n_turn && p->script.turn[p->turn].pause == 0) {
         begin_turn(p);
@@ -412,13 +412,13 @@ static void fill_pools(void)
         }
         p->script.request = (struct gr_session_request){.prompt = ids,
                                                         .n_prompt = FILL_LEN - FILL_TOKENS,
-                                                        .max_tokens = FILL_TOKENS,
-                                                        .keep_open = true,
-                                                        .sampling = {.top_p = 1.0f},
-                                                        .want_draft = true,
-                                                        .n_node = 63,
-                                                        .draft_depth = 8,
-                                                        .draft_top_k = 10};
+                                                        .wishes = {.turn = {.max_tokens = FILL_TOKENS},
+                                                                   .keep_open = true,
+                                                                   .sampling = {.top_p = 1.0f},
+                                                                   .want_draft = true,
+                                                                   .n_node = 63,
+                                                                   .draft_depth = 8,
+                                                                   .draft_top_k = 10}};
         assert_int_equal(gr_orch_submit(orch(), &p->script.request, gr_clock_ns(), &p->id), GR_OK);
     }
     while (n_busy(false) > 0) {

@@ -87,7 +87,7 @@ static uint64_t slow_reader(size_t fill, int n)
     static int32_t ids[1000];
     static uint8_t bytes[4096];
     const struct gr_msg m = {
-        .type = GR_MSG_APPEND, .session = 1, .append = {.epoch = 1, .ids = {ids, 1000}, .max_tokens = 1}};
+        .type = GR_MSG_APPEND, .session = 1, .append = {.epoch = 1, .ids = {ids, 1000}, .wishes = {.max_tokens = 1}}};
     const int small = 4096;
     int fd[2];
     struct gr_control *c = NULL;
@@ -139,9 +139,10 @@ static void test_room(void **state)
     struct log_capture log; /* each refusal is a line */
     log_capture_begin(&log);
     for (uint64_t step = 0; step < 20000; step++) {
-        const struct gr_msg m = {.type = GR_MSG_APPEND,
-                                 .session = n_sent,
-                                 .append = {.epoch = 1, .max_tokens = 1, .ids = {ids, (uint32_t)(step * 37 % 300)}}};
+        const struct gr_msg m = {
+            .type = GR_MSG_APPEND,
+            .session = n_sent,
+            .append = {.epoch = 1, .wishes = {.max_tokens = 1}, .ids = {ids, (uint32_t)(step * 37 % 300)}}};
         const size_t room = gr_control_room(c);
         const enum gr_status st = gr_control_send(c, &m);
         assert_true(st == GR_OK || st == GR_ELIMIT);

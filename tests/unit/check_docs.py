@@ -117,8 +117,9 @@ def other_states(page, text):
 
 # ---- control messages ----
 
-LIMITS = ("common/protocol/msg.h", "common/protocol/specpv.h", "common/rules/accept.h",
-          "common/rules/token_tree.h")
+LIMITS = ("common/protocol/msg.h", "common/protocol/specpv.h", "common/protocol/wishes.h",
+          "common/rules/accept.h", "common/rules/token_tree.h")
+
 
 def number(text):
     """Of C: digits, or digits << digits; None: another text."""

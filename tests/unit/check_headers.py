@@ -16,7 +16,7 @@ DEVICE = """
 __global__ void rules(const float *logits, float *scratch, int *work, const int *pick, gr_token_tree *t, gr_walk *w)
 {
     gr_sampling s = {0.7f, 0.0f, 0.9f, 40, 0, 1};
-    gr_stop stop = {0, {0}, 10};
+    gr_stop stop = {10, {0, {0}}};
     int where = 0;
     if (gr_tree_check(t, 100, &where) == GR_TREE_GOOD) {
         gr_accept_walk(t, pick, &stop, w);

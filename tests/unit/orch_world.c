@@ -33,7 +33,7 @@ static void on_report(void *ctx, uint64_t session, void *user, const struct gr_m
 
 struct gr_turn_request turn_of(const int32_t *ids, uint32_t n)
 {
-    return (struct gr_turn_request){.keep_len = UINT32_MAX, .ids = ids, .n_ids = n, .max_tokens = 8};
+    return (struct gr_turn_request){.keep_len = UINT32_MAX, .ids = ids, .n_ids = n, .wishes = {.max_tokens = 8}};
 }
 
 static void on_done(void *ctx, uint64_t session, void *user, enum gr_finish finish, const char *text)
@@ -169,7 +169,7 @@ void take_open(struct world *w)
     int64_t n = 0;
     w->session = m->session;
     w->epoch = m->open.epoch;
-    w->specpv = m->open.specpv;
+    w->specpv = m->open.wishes.specpv;
     w->len = m->open.ids.n;
     w->hash = 0;
     w->round = 0;
@@ -241,14 +241,14 @@ uint64_t submit(struct world *w, bool keep_open, bool want_draft)
     static const int32_t prompt[] = {5, 6, 7};
     const struct gr_session_request q = {.prompt = prompt,
                                          .n_prompt = 3,
-                                         .max_tokens = 8,
-                                         .keep_open = keep_open,
-                                         .want_draft = want_draft,
-                                         .n_node = 7,
-                                         .draft_depth = 8,
-                                         .draft_top_k = 10,
-                                         .sampling = {.top_p = 1.0f, .seed = 3},
-                                         .draft_ahead = GR_AHEAD_AUTO};
+                                         .wishes = {.turn = {.max_tokens = 8},
+                                                    .keep_open = keep_open,
+                                                    .want_draft = want_draft,
+                                                    .n_node = 7,
+                                                    .draft_depth = 8,
+                                                    .draft_top_k = 10,
+                                                    .sampling = {.top_p = 1.0f, .seed = 3},
+                                                    .draft_ahead = GR_AHEAD_AUTO}};
     uint64_t id = 0;
     assert_int_equal(gr_orch_submit(w->orch, &q, w->now_ns, &id), GR_OK);
     return id;
@@ -280,6 +280,6 @@ void check_reopened(struct world *w, uint64_t id, uint32_t epoch, uint32_t n_ids
     assert_int_equal(w->sent[0].open.epoch, epoch);
     assert_int_equal(w->sent[0].open.ids.n, n_ids);
     assert_int_equal(w->sent[0].open.segments.n, 2 * n_segment);
-    assert_int_equal(w->sent[0].open.max_tokens, max_tokens);
+    assert_int_equal(w->sent[0].open.wishes.turn.max_tokens, max_tokens);
     take_open(w);
 }

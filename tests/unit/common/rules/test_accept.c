@@ -44,7 +44,7 @@ static void test_all_accepted(void **state)
 {
     (void)state;
     const struct gr_token_tree t = chain(20, 21, 22);
-    const struct gr_walk w = walk(&t, 40, &(struct gr_stop){.n_id = 1, .id = {EOS}, .n_new_max = NO_LIMIT});
+    const struct gr_walk w = walk(&t, 40, &(struct gr_stop){.ids = {.n = 1, .id = {EOS}}, .n_new_max = NO_LIMIT});
     assert_int_equal(w.n_path, 3);
     assert_int_equal(w.node[0], 0);
     assert_int_equal(w.node[1], 2);
@@ -59,7 +59,7 @@ static void test_second_is_eos(void **state)
 {
     (void)state;
     const struct gr_token_tree t = chain(20, EOS, 22);
-    const struct gr_walk w = walk(&t, 40, &(struct gr_stop){.n_id = 1, .id = {EOS}, .n_new_max = NO_LIMIT});
+    const struct gr_walk w = walk(&t, 40, &(struct gr_stop){.ids = {.n = 1, .id = {EOS}}, .n_new_max = NO_LIMIT});
     assert_int_equal(w.n_path, 1);
     assert_int_equal(w.node[0], 0);
     assert_int_equal(w.bonus, EOS);
@@ -100,7 +100,7 @@ static void test_limits(void **state)
     assert_int_equal(w.finish, GR_FINISH_LENGTH);
     w = walk(&t, 40, &(struct gr_stop){.n_new_max = 5});
     assert_int_equal(w.finish, GR_FINISH_NONE);
-    w = walk(&t, EOS, &(struct gr_stop){.n_id = 1, .id = {EOS}, .n_new_max = 4}); /* both: EOS is the reason */
+    w = walk(&t, EOS, &(struct gr_stop){.ids = {.n = 1, .id = {EOS}}, .n_new_max = 4}); /* both: EOS is the reason */
     assert_int_equal(w.finish, GR_FINISH_STOP);
 }
 
@@ -108,7 +108,7 @@ static void test_bonus_is_eos(void **state)
 {
     (void)state;
     const struct gr_token_tree t = chain(20, 21, 22);
-    struct gr_walk w = walk(&t, EOS, &(struct gr_stop){.n_id = 1, .id = {EOS}, .n_new_max = NO_LIMIT});
+    struct gr_walk w = walk(&t, EOS, &(struct gr_stop){.ids = {.n = 1, .id = {EOS}}, .n_new_max = NO_LIMIT});
     assert_int_equal(w.n_path, 3);
     assert_int_equal(w.bonus, EOS);
     assert_int_equal(w.n_accepted, 3);
@@ -116,13 +116,13 @@ static void test_bonus_is_eos(void **state)
     /* root-only, and a tree none of whose nodes is picked */
     int32_t pick[GR_TREE_MAX] = {EOS};
     const struct gr_token_tree none = {.n = 0};
-    gr_accept_walk(&none, pick, &(struct gr_stop){.n_id = 1, .id = {EOS}, .n_new_max = NO_LIMIT}, &w);
+    gr_accept_walk(&none, pick, &(struct gr_stop){.ids = {.n = 1, .id = {EOS}}, .n_new_max = NO_LIMIT}, &w);
     assert_int_equal(w.n_path, 0);
     assert_int_equal(w.n_accepted, 0);
     assert_int_equal(w.bonus, EOS);
     assert_int_equal(w.finish, GR_FINISH_STOP);
     pick[0] = 77;
-    gr_accept_walk(&t, pick, &(struct gr_stop){.n_id = 1, .id = {EOS}, .n_new_max = NO_LIMIT}, &w);
+    gr_accept_walk(&t, pick, &(struct gr_stop){.ids = {.n = 1, .id = {EOS}}, .n_new_max = NO_LIMIT}, &w);
     assert_int_equal(w.n_path, 0);
     assert_int_equal(w.n_accepted, 0);
     assert_int_equal(w.bonus, 77);
@@ -133,22 +133,22 @@ static void test_stop_ids(void **state)
 {
     (void)state;
     const struct gr_token_tree t = chain(20, 21, 22);
-    struct gr_stop stop = {.n_id = GR_STOP_ID_MAX, .n_new_max = NO_LIMIT};
+    struct gr_stop stop = {.ids = {.n = GR_STOP_ID_MAX}, .n_new_max = NO_LIMIT};
     for (int i = 0; i < GR_STOP_ID_MAX; i++) {
-        stop.id[i] = 1000 + i;
+        stop.ids.id[i] = 1000 + i;
     }
-    stop.id[GR_STOP_ID_MAX - 1] = 22; /* the last of the list counts too */
+    stop.ids.id[GR_STOP_ID_MAX - 1] = 22; /* the last of the list counts too */
     struct gr_walk w = walk(&t, 40, &stop);
     assert_int_equal(w.n_path, 2);
     assert_int_equal(w.bonus, 22);
     assert_int_equal(w.n_accepted, 3);
     assert_int_equal(w.finish, GR_FINISH_STOP);
-    stop.n_id = GR_STOP_ID_MAX - 1; /* what lies after n_id does not */
+    stop.ids.n = GR_STOP_ID_MAX - 1; /* what lies after n_id does not */
     w = walk(&t, 40, &stop);
     assert_int_equal(w.n_path, 3);
     assert_int_equal(w.finish, GR_FINISH_NONE);
     /* A stop id in the tree that the target does not pick stops nothing. */
-    stop = (struct gr_stop){.n_id = 1, .id = {30}, .n_new_max = NO_LIMIT};
+    stop = (struct gr_stop){.ids = {.n = 1, .id = {30}}, .n_new_max = NO_LIMIT};
     w = walk(&t, 40, &stop);
     assert_int_equal(w.n_path, 3);
     assert_int_equal(w.finish, GR_FINISH_NONE);
@@ -189,7 +189,7 @@ static void one_tree(uint64_t seed, int *n_deep)
             t.n--;
         }
     }
-    struct gr_stop stop = {.n_id = (int32_t)draw(&rng, 2), .id = {1}, .n_new_max = 1 + (int32_t)draw(&rng, 8)};
+    struct gr_stop stop = {.ids = {.n = (int32_t)draw(&rng, 2), .id = {1}}, .n_new_max = 1 + (int32_t)draw(&rng, 8)};
     int32_t pick[GR_TREE_MAX];
     for (int r = 0; r <= t.n; r++) {
         pick[r] = plain_next(context_of(&t, seed, r - 1), n_vocab);
@@ -215,7 +215,7 @@ static void one_tree(uint64_t seed, int *n_deep)
         inside = child >= 0;
         n_drafted += inside;
         node = child;
-        if (stop.n_id > 0 && token == 1) {
+        if (stop.ids.n > 0 && token == 1) {
             finish = GR_FINISH_STOP;
         } else if (n_text == stop.n_new_max) {
             finish = GR_FINISH_LENGTH;
@@ -263,7 +263,7 @@ static void test_not_finite(void **state)
     const int32_t pick[GR_TREE_MAX] = {20, EOS, GR_PICK_NOT_FINITE, GR_PICK_NOT_FINITE, 50};
     const struct gr_token_tree stops = chain(20, EOS, 22);
     struct gr_walk w;
-    gr_accept_walk(&stops, pick, &(struct gr_stop){.n_id = 1, .id = {EOS}, .n_new_max = NO_LIMIT}, &w);
+    gr_accept_walk(&stops, pick, &(struct gr_stop){.ids = {.n = 1, .id = {EOS}}, .n_new_max = NO_LIMIT}, &w);
     assert_int_equal(w.finish, GR_FINISH_STOP);
     assert_int_equal(w.bonus, EOS);
     gr_accept_walk(&stops, pick, &(struct gr_stop){.n_new_max = 2}, &w);

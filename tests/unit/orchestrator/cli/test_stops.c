@@ -17,7 +17,7 @@
 static struct gr_tokenizer *tok;
 static struct gr_options o;
 static struct gr_hf_config hf;
-static struct gr_stops stops;
+static struct gr_stop_ids stops;
 
 static void begin(int n_eos)
 {
@@ -44,7 +44,7 @@ static enum gr_status set(const char *name, const char *value)
 static void refused(const char *word)
 {
     struct log_capture cap;
-    stops.n_id = 77;
+    stops.n = 77;
     log_capture_begin(&cap);
     assert_int_equal(gr_stops_resolve(&o, &hf, tok, N_VOCAB, &stops), GR_EINVAL);
     const char *log = log_capture_end(&cap);
@@ -52,7 +52,7 @@ static void refused(const char *word)
     if (strstr(log, word) == NULL) {
         fail_msg("`%s' is not in: %s", word, log);
     }
-    assert_int_equal(stops.n_id, 77);
+    assert_int_equal(stops.n, 77);
 }
 
 static void test_one_list(void **state)
@@ -66,15 +66,15 @@ static void test_one_list(void **state)
     assert_int_equal(set("stop-token-ids", "0"), GR_OK);
     assert_int_equal(gr_stops_resolve(&o, &hf, tok, N_VOCAB, &stops), GR_OK);
     static const int32_t want[] = {10, 11, 7, 0, BOS}; /* each once */
-    assert_int_equal(stops.n_id, GR_ARRAY_LEN(want));
+    assert_int_equal(stops.n, GR_ARRAY_LEN(want));
     assert_memory_equal(stops.id, want, sizeof(want));
-    assert_true(gr_stops_has(&stops, BOS) && !gr_stops_has(&stops, 301));
+    assert_true(gr_stop_hits(&stops, BOS) && !gr_stop_hits(&stops, 301));
     /* what is asked for acts although the end of sequence is ignored, be it that token itself */
     o.ignore_eos = true;
     hf.eos_id[0] = BOS;
     assert_int_equal(gr_stops_resolve(&o, &hf, tok, N_VOCAB, &stops), GR_OK);
-    assert_int_equal(stops.n_id, 4);
-    assert_true(gr_stops_has(&stops, BOS) && gr_stops_has(&stops, 11));
+    assert_int_equal(stops.n, 4);
+    assert_true(gr_stop_hits(&stops, BOS) && gr_stop_hits(&stops, 11));
 }
 
 static void test_mixed_strings(void **state)
@@ -98,10 +98,10 @@ static void test_limit(void **state)
     begin(60);
     assert_int_equal(set("stop-token-ids", "200,201,10,202"), GR_OK);
     assert_int_equal(gr_stops_resolve(&o, &hf, tok, N_VOCAB, &stops), GR_OK);
-    assert_int_equal(stops.n_id, 63);
+    assert_int_equal(stops.n, 63);
     assert_int_equal(set("stop", "<bos>"), GR_OK);
     assert_int_equal(gr_stops_resolve(&o, &hf, tok, N_VOCAB, &stops), GR_OK);
-    assert_int_equal(stops.n_id, 64);
+    assert_int_equal(stops.n, 64);
     assert_int_equal(set("stop-token-ids", "203"), GR_OK);
     refused("more than 64 token ids");
     o.ignore_eos = true;

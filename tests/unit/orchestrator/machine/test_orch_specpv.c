@@ -9,11 +9,11 @@ static uint64_t submit_specpv(struct world *w, enum gr_specpv_mode mode, bool ke
     static const int32_t prompt[] = {5, 6, 7};
     const struct gr_session_request q = {.prompt = prompt,
                                          .n_prompt = PROMPT,
-                                         .max_tokens = max_tokens,
-                                         .keep_open = keep_open,
-                                         .sampling = {.top_p = 1.0f, .seed = 3},
-                                         .specpv = mode,
-                                         .specpv_params = {.threshold = 40, .interval = 5}};
+                                         .wishes = {.turn = {.max_tokens = max_tokens},
+                                                    .keep_open = keep_open,
+                                                    .sampling = {.top_p = 1.0f, .seed = 3},
+                                                    .specpv = mode,
+                                                    .specpv_params = {.threshold = 40, .interval = 5}}};
     uint64_t id = 0;
     assert_int_equal(gr_orch_submit(w->orch, &q, w->now_ns, &id), GR_OK);
     return id;
@@ -198,9 +198,9 @@ static void test_reopened_with_final_tokens(void **state)
             join_target(w);
         }
         check_reopened(w, id, 2, 6, 2, 17); /* prompt, 40, 41, 42; 3 of 20 tokens have been shown */
-        assert_int_equal(w->sent[0].open.specpv, GR_SPECPV_EXACT);
-        assert_int_equal(w->sent[0].open.pv_threshold, 40);
-        assert_int_equal(w->sent[0].open.pv_interval, 5);
+        assert_int_equal(w->sent[0].open.wishes.specpv, GR_SPECPV_EXACT);
+        assert_int_equal(w->sent[0].open.wishes.specpv_params.threshold, 40);
+        assert_int_equal(w->sent[0].open.wishes.specpv_params.interval, 5);
         const struct gr_session_metrics *m = gr_orch_metrics(w->orch, id);
         assert_int_equal(m->completion_tokens, 3);
         assert_int_equal(m->num_accepted_tokens, 2);
@@ -257,7 +257,7 @@ static void test_disabled(void **state)
     struct world *w = make(&(struct gr_orch_config){.disable_specpv = true});
     join_target(w);
     const uint64_t id = submit_specpv(w, GR_SPECPV_EXACT, false, 8);
-    assert_int_equal(only(w, TARGET, GR_MSG_OPEN)->open.specpv, GR_SPECPV_OFF);
+    assert_int_equal(only(w, TARGET, GR_MSG_OPEN)->open.wishes.specpv, GR_SPECPV_OFF);
     assert_int_equal(shown_mode(w, id), GR_SPECPV_OFF);
     destroy(w);
 }

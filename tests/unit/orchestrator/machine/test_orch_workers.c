@@ -11,12 +11,12 @@ static void test_drafter_stays_between_turns(void **state)
     join_target(w);
     join_drafter(w);
     const uint64_t id = submit(w, true, true);
-    assert_int_equal(w->sent[0].open.want_draft, 1);
+    assert_int_equal(w->sent[0].open.wishes.want_draft, 1);
     take_open(w);
     opened(w);
     const struct gr_msg *m = only(w, DRAFTER, GR_MSG_ATTACH);
     assert_string_equal(m->attach.address, "t:1");
-    assert_int_equal(m->attach.draft_ahead, 0); /* auto: both on one host's CPUs */
+    assert_int_equal(m->attach.wishes.draft_ahead, 0); /* auto: both on one host's CPUs */
     say(w, DRAFTER,
         &(struct gr_msg){.type = GR_MSG_ATTACHED, .session = id, .attached = {.epoch = 1, .transport = "shm"}});
     commit(w, 40, 2, GR_FINISH_STOP);
@@ -55,13 +55,13 @@ static void test_drafter_comes_between_turns(void **state)
     const struct gr_turn_request t = turn_of(more, 1);
     join_target(w);
     const uint64_t id = submit(w, true, true);
-    assert_int_equal(w->sent[0].open.want_draft, 0);
+    assert_int_equal(w->sent[0].open.wishes.want_draft, 0);
     take_open(w);
     opened(w);
     commit(w, 40, 2, GR_FINISH_STOP);
     join_drafter(w);
     assert_int_equal(gr_orch_append(w->orch, id, &t, w->now_ns), GR_OK);
-    assert_int_equal(w->sent[0].open.want_draft, 1);
+    assert_int_equal(w->sent[0].open.wishes.want_draft, 1);
     check_reopened(w, id, 2, 6, 3, 8);
     opened(w);
     expect(w, DRAFTER, GR_MSG_ATTACH);
@@ -118,15 +118,15 @@ static void test_switches(void **state)
     join_target(w);
     join_drafter(w);
     submit(w, false, true);
-    assert_int_equal(w->sent[0].open.single_token, 1);
-    assert_int_equal(w->sent[0].open.want_draft, 1);
+    assert_int_equal(w->sent[0].open.wishes.single_token, 1);
+    assert_int_equal(w->sent[0].open.wishes.want_draft, 1);
     destroy(w);
     w = make(&(struct gr_orch_config){.disable_multi_token = true});
     join_target(w);
     join_drafter(w);
     submit(w, false, true);
-    assert_int_equal(w->sent[0].open.single_token, 0);
-    assert_int_equal(w->sent[0].open.want_draft, 0);
+    assert_int_equal(w->sent[0].open.wishes.single_token, 0);
+    assert_int_equal(w->sent[0].open.wishes.want_draft, 0);
     take_open(w);
     opened(w);
     assert_int_equal(w->n_sent, 0); /* no ATTACH */
@@ -157,7 +157,7 @@ static void test_draft_ahead_auto(void **state)
         submit(w, false, true);
         take_open(w);
         opened(w);
-        assert_int_equal(only(w, DRAFTER, GR_MSG_ATTACH)->attach.draft_ahead, rows[i].want);
+        assert_int_equal(only(w, DRAFTER, GR_MSG_ATTACH)->attach.wishes.draft_ahead, rows[i].want);
         destroy(w);
     }
 }
@@ -194,7 +194,8 @@ static void test_other_tokenizer_of_a_client(void **state)
     struct world *w = make(NULL);
     uint64_t id = 0;
     join_target(w);
-    const struct gr_session_request q = {.prompt = prompt, .n_prompt = 1, .max_tokens = 1, .tokenizer_fingerprint = 8};
+    const struct gr_session_request q = {
+        .prompt = prompt, .n_prompt = 1, .wishes = {.turn = {.max_tokens = 1}}, .tokenizer_fingerprint = 8};
     assert_int_equal(gr_orch_submit(w->orch, &q, w->now_ns, &id), GR_OK);
     assert_int_equal(w->n_done, 1);
     assert_int_equal(w->finish, GR_FINISH_ERROR);
@@ -251,7 +252,7 @@ static void test_least_recently_used_goes(void **state)
     (void)state;
     struct world *w = make(&(struct gr_orch_config){.n_session_max = 2});
     static const int32_t prompt[] = {1};
-    const struct gr_session_request q = {.prompt = prompt, .n_prompt = 1, .max_tokens = 1};
+    const struct gr_session_request q = {.prompt = prompt, .n_prompt = 1, .wishes = {.turn = {.max_tokens = 1}}};
     uint64_t id = 0;
     join_target(w);
     const uint64_t first = idle_session(w);

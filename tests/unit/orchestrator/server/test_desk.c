@@ -46,9 +46,10 @@ static void open_session(struct world *w, uint32_t client)
     int32_t prompt[] = {1, 2, 3};
     int32_t segments[] = {0, 3};
     ask(w, client,
-        &(struct gr_msg){
-            .type = GR_MSG_OPEN,
-            .open = {.ids = {prompt, 3}, .segments = {segments, 2}, .max_tokens = 9, .top_p = 1.0, .keep_open = 1}});
+        &(struct gr_msg){.type = GR_MSG_OPEN,
+                         .open = {.ids = {prompt, 3},
+                                  .segments = {segments, 2},
+                                  .wishes = {.turn = {.max_tokens = 9}, .sampling = {.top_p = 1.0}, .keep_open = 1}}});
     assert_int_equal(told.n_msg[client][GR_MSG_OPENED], 1);
     take_open(w);
     opened(w);
@@ -58,7 +59,8 @@ static void append_to(struct world *w, uint32_t client)
 {
     int32_t ids[] = {4};
     ask(w, client,
-        &(struct gr_msg){.type = GR_MSG_APPEND, .session = w->session, .append = {.ids = {ids, 1}, .max_tokens = 9}});
+        &(struct gr_msg){
+            .type = GR_MSG_APPEND, .session = w->session, .append = {.ids = {ids, 1}, .wishes = {.max_tokens = 9}}});
     take_append(w, w->len, 1);
     opened(w);
 }

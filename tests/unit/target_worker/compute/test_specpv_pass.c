@@ -463,8 +463,8 @@ static void test_judge_only(void **state)
         q.judge_only = true;
         q.n_row = 0;
         q.token = NULL;
-        q.stop.n_id = 1;
-        q.stop.id[0] = want->token[len - 1];
+        q.stop.ids.n = 1;
+        q.stop.ids.id[0] = want->token[len - 1];
         run(&q, 1);
         assert_int_equal(q.n_chain_ok, q.n_chain - last_wrong);
         assert_int_equal(q.correction, last_wrong ? want->token[len - 1] : -1);

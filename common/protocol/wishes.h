@@ -1,0 +1,76 @@
+/* What a client wishes of a session: one struct. It is filled once (orchestrator/cli/plan.c and generate.c), and
+ * carried whole from there: by the request, by OPEN and ATTACH, and by the session on both workers. Its members have
+ * the names of their keys in these messages. A new wish is a member here, its row in the codec's table (msg.c), and the
+ * line that acts on it. Zero: not wished for, unless the member says otherwise. Header only. */
+#ifndef GR_COMMON_PROTOCOL_WISHES_H
+#define GR_COMMON_PROTOCOL_WISHES_H
+
+#include "common/protocol/specpv.h"
+#include "common/rules/accept.h"
+#include "common/rules/sampler.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define GR_TRANSPORT_NAME_MAX 16 /* bytes of a transport's name, its NUL included */
+#define GR_DRAFT_DEPTH 8         /* levels of a tree for a client that does not say; also the option's default */
+#define GR_DRAFT_TOP_K 10        /* children of a node, the same way */
+
+enum gr_tree_shape { GR_SHAPE_DYNAMIC = 0, GR_SHAPE_CHAIN = 1 };
+
+/* May a drafter grow its next tree while the target verifies the last one? In a message two booleans say so. */
+enum gr_ahead {
+    GR_AHEAD_OFF,
+    GR_AHEAD_ON,
+    GR_AHEAD_AUTO, /* the orchestrator decides: off where both share CPUs or a GPU */
+};
+
+/* What a turn wishes: every turn of a session anew. */
+struct gr_turn_wishes {
+    uint32_t max_tokens;         /* generated tokens, 1 or more */
+    bool want_trace;             /* COMMITs carry trees, and gaps of picks without one */
+    struct gr_stop_ids stop_ids; /* the last member, see gr_turn_wishes_copy() */
+};
+
+struct gr_wishes {
+    struct gr_sampling sampling;           /* The seed is always set: the client draws one. `choice` is not carried. */
+    bool want_draft;                       /* a drafter, where one is there */
+    bool single_token;                     /* force_single_token: the target verifies no trees */
+    bool keep_open;                        /* the session outlives its turns; a target is not told */
+    bool auto_tree;                        /* the drafter chooses a tree's size by its cost; n_node is the most */
+    uint32_t tree_shape;                   /* enum gr_tree_shape */
+    uint32_t draft_depth;                  /* levels of a tree */
+    uint32_t draft_top_k;                  /* children of a node, and nodes that are expanded a level */
+    uint32_t n_node;                       /* nodes of a tree, without its root */
+    enum gr_ahead draft_ahead;             /* an ATTACH says on or off */
+    char transport[GR_TRANSPORT_NAME_MAX]; /* of the data path, by name; empty: the best that both ends have */
+    enum gr_specpv_mode specpv;            /* how rounds are verified */
+    struct gr_specpv_params specpv_params; /* zeroes: the target's */
+    struct gr_turn_wishes turn;            /* the last member: of the turn that goes on, or was last */
+};
+
+/* Copies by the size in use: stop ids past n are not looked at. */
+static inline void gr_turn_wishes_copy(struct gr_turn_wishes *to, const struct gr_turn_wishes *from)
+{
+    memcpy(to, from, offsetof(struct gr_turn_wishes, stop_ids));
+    gr_stop_ids_copy(&to->stop_ids, &from->stop_ids);
+}
+
+static inline void gr_wishes_copy(struct gr_wishes *to, const struct gr_wishes *from)
+{
+    memcpy(to, from, offsetof(struct gr_wishes, turn));
+    gr_turn_wishes_copy(&to->turn, &from->turn);
+}
+
+/* What is wrong with them, NULL: nothing. A message that is decoded may hold any finite sampling parameters. */
+static inline const char *gr_wishes_wrong(const struct gr_wishes *w)
+{
+    const struct gr_sampling *s = &w->sampling;
+    const bool fits = s->temperature >= 0.0f && s->temperature <= 100.0f && s->top_p > 0.0f && s->top_p <= 1.0f &&
+                      s->min_p >= 0.0f && s->min_p <= 1.0f; /* false of NaN */
+    return fits ? NULL : "sampling out of range: temperature 0 to 100, top_p above 0 to 1, min_p 0 to 1";
+}
+
+#endif
