@@ -36,8 +36,12 @@ static enum gr_status bootstrap(const struct gr_links *l, int fd, bool near, int
                             .limits = limits};
     randombytes_buf(&self.incarnation, sizeof(self.incarnation));
     gr_host_id(self.host_id);
-    return gr_bootstrap(fd, near, &self, l->key, forced, l->generation, near ? OPEN_MS : GR_ACCEPT_TIMEOUT_MS, &peer,
-                        conn_out);
+    const struct gr_bootstrap_options o = {.initiator = near,
+                                           .forced = forced,
+                                           .generation = l->generation,
+                                           .timeout_ms = near ? OPEN_MS : GR_ACCEPT_TIMEOUT_MS,
+                                           .key = l->key};
+    return gr_bootstrap(fd, &self, &o, &peer, conn_out);
 }
 
 /* ---- far ---- */

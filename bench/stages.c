@@ -122,24 +122,33 @@ static void print_against_full(struct gr_table *t, const struct against_full *f)
     }
 }
 
-/* device_ms: a pass without the host; 0: not measured. */
-static void print_row(struct gr_table *t, const struct stage *s, const char *what, int n_row, double *ms, int n,
-                      double device_ms, double bytes, double flops, const struct against_full *full)
+/* A line of the table. */
+struct row {
+    const char *what;
+    int n_row;
+    double *ms; /* (n), which the median sorts */
+    int n;
+    double device_ms; /* a pass without the host; 0: not measured */
+    double bytes, flops;
+    const struct against_full *full; /* NULL: of another stage */
+};
+
+static void print_row(struct gr_table *t, const struct stage *s, const struct row *r)
 {
-    const double bytes_ms = bytes / s->bytes_per_s * 1e3;
-    const double flops_ms = flops / s->peak_flops * 1e3;
-    const double median = gr_median(ms, n);
-    gr_table_text(t, what);
-    gr_table_number(t, n_row, 0);
+    const double bytes_ms = r->bytes / s->bytes_per_s * 1e3;
+    const double flops_ms = r->flops / s->peak_flops * 1e3;
+    const double median = gr_median(r->ms, r->n);
+    gr_table_text(t, r->what);
+    gr_table_number(t, r->n_row, 0);
     gr_table_number(t, median, 3);
-    gr_table_number(t, device_ms > 0.0 ? device_ms : NAN, 3);
-    gr_table_number(t, ms[0], 3);
+    gr_table_number(t, r->device_ms > 0.0 ? r->device_ms : NAN, 3);
+    gr_table_number(t, r->ms[0], 3);
     gr_table_number(t, bytes_ms, 3);
     gr_table_number(t, flops_ms, 3);
     gr_table_number(t, 100.0 * fmax(bytes_ms, flops_ms) / median, 0);
-    gr_table_number(t, n_row / median * 1e3, 0);
+    gr_table_number(t, r->n_row / median * 1e3, 0);
     if (s->has_views) {
-        print_against_full(t, full);
+        print_against_full(t, r->full);
     }
 }
 
@@ -179,8 +188,15 @@ static void bench_rows(struct stage *s, struct gr_table *t, const char *what, co
         double ms[N_REP_MAX];
         time_rows(s, rows[i], ms);
         const double kv_bytes = (double)s->kv_bytes_per_token * s->n_context;
-        print_row(t, s, what, rows[i], ms, s->n_rep, time_device(s), (double)s->weight_bytes + kv_bytes,
-                  s->flops_per_row * rows[i] + attention_flops(s, s->n_context + 0.5 * rows[i], rows[i]), NULL);
+        print_row(t, s,
+                  &(struct row){.what = what,
+                                .n_row = rows[i],
+                                .ms = ms,
+                                .n = s->n_rep,
+                                .device_ms = time_device(s),
+                                .bytes = (double)s->weight_bytes + kv_bytes,
+                                .flops = s->flops_per_row * rows[i] +
+                                         attention_flops(s, s->n_context + 0.5 * rows[i], rows[i])});
     }
 }
 
@@ -218,8 +234,15 @@ static void bench_views(struct stage *s, struct gr_table *t, int retrieval)
         const double expected = floor_ms(s, rows[i], n_key) / floor_ms(s, rows[i], s->n_context);
         const struct against_full full = {ratio, full_ms, expected, ratio / expected, refresh_ms};
         snprintf(what, sizeof(what), "partial %d", retrieval);
-        print_row(t, s, what, rows[i], ms, s->n_rep, 0, (double)s->weight_bytes + (double)s->kv_bytes_per_token * n_key,
-                  s->flops_per_row * rows[i] + attention_flops(s, n_key + 0.5 * rows[i], rows[i]), &full);
+        print_row(
+            t, s,
+            &(struct row){.what = what,
+                          .n_row = rows[i],
+                          .ms = ms,
+                          .n = s->n_rep,
+                          .bytes = (double)s->weight_bytes + (double)s->kv_bytes_per_token * n_key,
+                          .flops = s->flops_per_row * rows[i] + attention_flops(s, n_key + 0.5 * rows[i], rows[i]),
+                          .full = &full});
     }
 }
 
@@ -241,7 +264,13 @@ static void bench_fuse(const struct stage *target, struct gr_table *t, const int
                 ms[k] = (double)(gr_clock_ns() - begin) / 1e6;
             }
         }
-        print_row(t, s, "fc", rows[i], ms, s->n_rep, 0, 2.0 * n_weight, 2.0 * n_weight * rows[i], NULL);
+        print_row(t, s,
+                  &(struct row){.what = "fc",
+                                .n_row = rows[i],
+                                .ms = ms,
+                                .n = s->n_rep,
+                                .bytes = 2.0 * n_weight,
+                                .flops = 2.0 * n_weight * rows[i]});
     }
     free(out);
 }
@@ -258,9 +287,14 @@ static void bench_prefill(struct stage *s, struct gr_table *t, const char *what)
             ms[k] = (double)(gr_clock_ns() - begin) / 1e6;
         }
     }
-    print_row(t, s, what, chunk, ms, n_rep, 0, (double)s->weight_bytes,
-              (s->flops_per_row - s->head_flops) * chunk + s->head_flops + attention_flops(s, 0.5 * chunk, chunk),
-              NULL);
+    print_row(t, s,
+              &(struct row){.what = what,
+                            .n_row = chunk,
+                            .ms = ms,
+                            .n = n_rep,
+                            .bytes = (double)s->weight_bytes,
+                            .flops = (s->flops_per_row - s->head_flops) * chunk + s->head_flops +
+                                     attention_flops(s, 0.5 * chunk, chunk)});
 }
 
 /* States for the rows to take: those of a tree's rows that have features. */

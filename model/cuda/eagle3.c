@@ -244,8 +244,14 @@ static enum gr_status take_state(struct eagle3 *m, int n_seq_max)
     struct gr_cuda_device *d = &m->m.device;
     void *p = NULL;
     GR_TRY(gr_cuda_model_take(&m->m, &m->lm, n_seq_max, hf->hidden, true));
-    GR_TRY(gr_cuda_layer_work_init(&m->m.work, d, hf, &m->m.shapes, 2 * hf->hidden, 1, n_seq_max, &m->lm,
-                                   &m->m.pass.inputs));
+    const struct gr_cuda_layer_config config = {.hf = hf,
+                                                .shapes = &m->m.shapes,
+                                                .n_in = 2 * hf->hidden,
+                                                .n_layer = 1,
+                                                .n_seq_max = n_seq_max,
+                                                .lm = &m->lm,
+                                                .inputs = &m->m.pass.inputs};
+    GR_TRY(gr_cuda_layer_work_init(&m->m.work, d, &config));
     m->m.work.x = m->m.pass.inputs.feature; /* the residual of attention */
     GR_TRY(gr_cuda_take(d, "activations and tables", gr_cuda_tile_bytes(m->lm.n_out_max, hf->hidden), &p));
     m->xo = p;

@@ -98,17 +98,17 @@ static enum gr_status take_activations(struct gr_cuda_layer_work *w)
 }
 
 enum gr_status gr_cuda_layer_work_init(struct gr_cuda_layer_work *w, struct gr_cuda_device *d,
-                                       const struct gr_hf_config *hf, const struct gr_model_shapes *shapes, int n_in,
-                                       int n_layer, int n_seq_max, const struct gr_lm *lm,
-                                       const struct gr_cuda_pass_inputs *inputs)
+                                       const struct gr_cuda_layer_config *c)
 {
+    const struct gr_hf_config *hf = c->hf;
+    const struct gr_lm *lm = c->lm;
     const int scale_dim = hf->scale_dim > 0 ? hf->scale_dim : hf->head_dim;
     const uint64_t n_block = (uint64_t)(lm->n_pool_block + lm->n_scratch_block);
     *w = (struct gr_cuda_layer_work){
         .device = d,
-        .inputs = inputs,
+        .inputs = c->inputs,
         .hidden = hf->hidden,
-        .n_in = n_in,
+        .n_in = c->n_in,
         .ffn = hf->ffn,
         .rms_eps = hf->rms_eps,
         .attn_scale = (float)(1.0 / sqrt((double)scale_dim)),
@@ -116,16 +116,16 @@ enum gr_status gr_cuda_layer_work_init(struct gr_cuda_layer_work *w, struct gr_c
                       .n_kv_head = hf->n_kv_head,
                       .head_dim = hf->head_dim,
                       .n_row_max = lm->n_row_max,
-                      .n_seq_max = n_seq_max,
-                      .n_slot_max = GR_MIN(lm->n_scratch_block / n_seq_max * GR_KV_BLOCK, (int)GR_CUDA_SLOT_MAX),
-                      .n_split_max = shapes->n_split_max},
+                      .n_seq_max = c->n_seq_max,
+                      .n_slot_max = GR_MIN(lm->n_scratch_block / c->n_seq_max * GR_KV_BLOCK, (int)GR_CUDA_SLOT_MAX),
+                      .n_split_max = c->shapes->n_split_max},
         .kv = {.layer_bytes = (size_t)(n_block * gr_cuda_kv_block_bytes(hf, 1)),
-               .n_layer = n_layer,
+               .n_layer = c->n_layer,
                .n_kv_head = hf->n_kv_head,
                .head_dim = hf->head_dim}};
     GR_TRY(take_rope(w, hf, lm->n_ctx_max));
     GR_TRY(take_activations(w));
-    return gr_cuda_take(d, "KV", w->kv.layer_bytes * (size_t)n_layer, &w->kv.blocks);
+    return gr_cuda_take(d, "KV", w->kv.layer_bytes * (size_t)c->n_layer, &w->kv.blocks);
 }
 
 static enum gr_status load_heads(struct gr_cuda_weights *l, const char *prefix, const char *what, int n_row,

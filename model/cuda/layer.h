@@ -39,11 +39,18 @@ struct gr_cuda_layer_work {
 
 /* Geometries that the kernels take; one line that names dir. */
 GR_NODISCARD enum gr_status gr_cuda_geometry_check(const char *dir, const struct gr_hf_config *hf);
+struct gr_cuda_layer_config {
+    const struct gr_hf_config *hf;
+    const struct gr_model_shapes *shapes;
+    int n_in;      /* width of the rows that q, k and v take */
+    int n_layer;   /* that share the KV */
+    int n_seq_max; /* sequences of a pass */
+    const struct gr_lm *lm;
+    const struct gr_cuda_pass_inputs *inputs;
+};
 /* Tables, activations for lm's rows, KV for its blocks. */
 GR_NODISCARD enum gr_status gr_cuda_layer_work_init(struct gr_cuda_layer_work *w, struct gr_cuda_device *d,
-                                                    const struct gr_hf_config *hf, const struct gr_model_shapes *shapes,
-                                                    int n_in, int n_layer, int n_seq_max, const struct gr_lm *lm,
-                                                    const struct gr_cuda_pass_inputs *inputs);
+                                                    const struct gr_cuda_layer_config *c);
 /* prefix: "model.layers.3"; index: which part of the KV is its own. */
 GR_NODISCARD enum gr_status gr_cuda_layer_load(struct gr_cuda_weights *l, const struct gr_cuda_layer_work *w,
                                                const char *prefix, int index, struct gr_cuda_layer *out);

@@ -387,8 +387,14 @@ static enum gr_status take_state(struct llama *m, int n_seq_max, bool ranks)
     void *p = NULL;
     void *host = NULL;
     GR_TRY(gr_cuda_model_take(&m->m, &m->lm, n_seq_max, 0, ranks));
-    GR_TRY(gr_cuda_layer_work_init(&m->m.work, d, hf, &m->m.shapes, hf->hidden, hf->n_layer, n_seq_max, &m->lm,
-                                   &m->m.pass.inputs));
+    const struct gr_cuda_layer_config config = {.hf = hf,
+                                                .shapes = &m->m.shapes,
+                                                .n_in = hf->hidden,
+                                                .n_layer = hf->n_layer,
+                                                .n_seq_max = n_seq_max,
+                                                .lm = &m->lm,
+                                                .inputs = &m->m.pass.inputs};
+    GR_TRY(gr_cuda_layer_work_init(&m->m.work, d, &config));
     GR_TRY(gr_cuda_take(d, "activations and tables", gr_cuda_tile_bytes(m->lm.n_out_max, hf->hidden), &p));
     m->xo = p;
     if (!ranks) { /* a drafter may share the GPU with a target, and only one of them may have kernels that wait */

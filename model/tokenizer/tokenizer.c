@@ -42,9 +42,13 @@ static enum gr_status encode_piece(struct encoder *e, const char *text, size_t l
     return emit(e, ids, n);
 }
 
-/* Next match at or after `from`; *found_out false: none. Matches are never empty. */
+struct split_match {
+    size_t begin, end; /* both the text's length: there is none */
+};
+
+/* Next match at or after `from`. Matches are never empty. */
 static enum gr_status next_match(const struct encoder *e, int step, const char *text, size_t len, size_t from,
-                                 bool *found_out, size_t *begin_out, size_t *end_out)
+                                 struct split_match *out)
 {
     const pcre2_code *code = e->tok->splits[step].code;
     int rc = pcre2_match(code, (PCRE2_SPTR)text, len, from, PCRE2_NO_UTF_CHECK, e->match[step], e->context);
@@ -53,8 +57,8 @@ static enum gr_status next_match(const struct encoder *e, int step, const char *
         rc = pcre2_match(code, (PCRE2_SPTR)text, len, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, e->match[step],
                          e->context);
     }
-    *found_out = rc >= 0;
     if (rc == PCRE2_ERROR_NOMATCH) {
+        *out = (struct split_match){.begin = len, .end = len};
         return GR_OK;
     }
     if (rc < 0) {
@@ -65,8 +69,7 @@ static enum gr_status next_match(const struct encoder *e, int step, const char *
     }
     const PCRE2_SIZE *range = pcre2_get_ovector_pointer(e->match[step]);
     GR_ASSERT(range[0] >= from && range[1] > range[0]);
-    *begin_out = range[0];
-    *end_out = range[1];
+    *out = (struct split_match){.begin = range[0], .end = range[1]};
     return GR_OK;
 }
 
@@ -80,14 +83,13 @@ static enum gr_status encode_split(struct encoder *e, int step, const char *text
         return encode_piece(e, text, len);
     }
     for (size_t at = 0; at < len;) {
-        bool found;
-        size_t begin = len, end = len;
-        GR_TRY(next_match(e, step, text, len, at, &found, &begin, &end));
+        struct split_match m;
+        GR_TRY(next_match(e, step, text, len, at, &m));
         if (!e->tok->splits[step].drop_gaps) {
-            GR_TRY(encode_split(e, step + 1, text + at, begin - at));
+            GR_TRY(encode_split(e, step + 1, text + at, m.begin - at));
         }
-        GR_TRY(encode_split(e, step + 1, text + begin, end - begin));
-        at = end;
+        GR_TRY(encode_split(e, step + 1, text + m.begin, m.end - m.begin));
+        at = m.end;
     }
     return GR_OK;
 }

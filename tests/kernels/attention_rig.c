@@ -183,21 +183,20 @@ void place_chain(struct pool *p, const struct session *s, struct placed *t)
 
 /* ---- running ---- */
 
-void attend(const struct gr_kernels *k, const struct pool *p, const struct gr_attn_seq *seq, int n_seq, const float *q,
-            float *out, int out_stride, int n_thread)
+void attend(const struct gr_kernels *k, const struct pool *p, const struct attend_rows *r, int n_thread)
 {
     struct shape m = p->m;
     size_t work_bytes = k->attention_work_bytes(m.n_head, m.n_kv_head, m.head_dim);
     void *work = check_alloc(work_bytes * n_thread);
     struct gr_attention_args a = {
         .kv = p->kv,
-        .q = q,
-        .out = out,
-        .seq = seq,
-        .n_seq = n_seq,
+        .q = r->q,
+        .out = r->out,
+        .seq = r->seq,
+        .n_seq = r->n_seq,
         .n_head = m.n_head,
         .q_stride = m.n_head * m.head_dim,
-        .out_stride = out_stride,
+        .out_stride = r->out_stride,
         .scale = 1.0f / sqrtf((float)m.head_dim),
         .layer = 1,
         .work = work,

@@ -48,9 +48,15 @@ void place_path(struct pool *p, const struct session *s, int r, struct placed *t
 void place_chain(struct pool *p, const struct session *s, struct placed *t);
 void placed_free(struct placed *t);
 
+struct attend_rows {
+    const struct gr_attn_seq *seq; /* (n_seq) */
+    int n_seq;
+    const float *q;
+    float *out; /* rows are out_stride apart */
+    int out_stride;
+};
 /* One attention call (layer 1, for lists) on n_thread threads. */
-void attend(const struct gr_kernels *k, const struct pool *p, const struct gr_attn_seq *seq, int n_seq, const float *q,
-            float *out, int out_stride, int n_thread);
+void attend(const struct gr_kernels *k, const struct pool *p, const struct attend_rows *r, int n_thread);
 /* Against ref; the reason is in check_attention.c. */
 double tolerance_of(struct shape m, const struct session *s);
 

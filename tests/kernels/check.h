@@ -114,9 +114,15 @@ struct bench {
     double peak_gflops, cache_gbs, memory_gbs; /* measured in this run */
     struct gr_table *table;
 };
-/* One row of the table. gbs, gflops: NAN where they say nothing. of_gbs: the ceiling that gbs is held against. */
-void bench_print(const struct bench *b, const char *op, const char *shape, int n_row, double ns, double gbs,
-                 double of_gbs, double gflops);
+/* One row of the table. */
+struct bench_row {
+    const char *op, *shape;
+    int n_row;
+    double ns;
+    double gbs, of_gbs; /* GB/s; of_gbs: the ceiling that they are held against. NAN: they say nothing */
+    double gflops;      /* GFLOP/s; NAN: they say nothing */
+};
+void bench_print(const struct bench *b, const struct bench_row *r);
 typedef void bench_fn(const struct bench *b);
 bench_fn bench_linear, bench_attention, bench_partial_view, bench_rows, bench_sample;
 /* Measures the ceilings and begins the table. */

@@ -26,9 +26,10 @@ static void compare_rows(struct check *c, struct shape m, const struct session *
 }
 
 /* Row r alone equals its value in the pass; a tree row also equals its path as a chain. */
-static void rows_alone(struct check *c, struct shape m, const struct pool *pool, const struct placed *t,
-                       const struct session *s, const float *out, int stride, bool tree)
+static void rows_alone(struct check *c, const struct pool *pool, const struct placed *t, const struct session *s,
+                       const float *out, int stride, bool tree)
 {
+    struct shape m = pool->m;
     int width = m.n_head * m.head_dim, step = GR_MAX(1, s->n_row / 5);
     float *one = check_alloc((size_t)width * sizeof(float));
     for (int r = s->n_row - 1; r >= 0; r -= step) {
@@ -39,14 +40,14 @@ static void rows_alone(struct check *c, struct shape m, const struct pool *pool,
         seq.limit += r;
         seq.n_anc += r;
         seq.anc += (size_t)r * GR_ATTN_ANC_MAX;
-        attend(c->k, pool, &seq, 1, q, one, width, 1);
+        attend(c->k, pool, &(struct attend_rows){&seq, 1, q, one, width}, 1);
         check_same(c, "a row alone", one, want, (size_t)width * sizeof(float));
         if (tree) {
             struct pool other;
             struct placed path;
             pool_init(&other, m, (s->n_base + s->n_row) / 16 + 3);
             place_path(&other, s, r, &path);
-            attend(c->k, &other, &path.seq, 1, q, one, width, 1);
+            attend(c->k, &other, &(struct attend_rows){&path.seq, 1, q, one, width}, 1);
             check_same(c, "tree row as a chain", one, want, (size_t)width * sizeof(float));
             placed_free(&path);
             pool_free(&other);
@@ -114,7 +115,7 @@ static void run_pass(const struct gr_kernels *k, struct pass *p, struct pool *po
         n_row += p->s[i].n_row;
         seq[i] = t[i].seq;
     }
-    attend(k, pool, seq, p->n_seq, q, out, stride, n_thread);
+    attend(k, pool, &(struct attend_rows){seq, p->n_seq, q, out, stride}, n_thread);
     free(q);
 }
 
@@ -157,7 +158,7 @@ static void pass_check(struct check *c, struct pass *p)
         const float *out = y.p + (size_t)row * stride;
         compare_rows(c, p->m, &p->s[i], out, want.p + (size_t)row * stride, stride);
         rows_exact(c, p->m, &p->s[i], out, stride, p->tree[i]);
-        rows_alone(c, p->m, &pool, &t[i], &p->s[i], out, stride, p->tree[i]);
+        rows_alone(c, &pool, &t[i], &p->s[i], out, stride, p->tree[i]);
     }
     run_pass_free(p, &pool, t);
     guarded_free(&y);
@@ -268,7 +269,13 @@ static void bench_shape(const struct bench *b, struct shape m, int n_base, int n
     char shape[64];
     snprintf(shape, sizeof(shape), "heads %d/%d of %d, %d keys, %s", m.n_head, m.n_kv_head, m.head_dim, n_base,
              tree ? "tree" : "chain");
-    bench_print(b, "attention", shape, n_row, ns, bytes / ns, b->memory_gbs, flops / ns);
+    bench_print(b, &(struct bench_row){.op = "attention",
+                                       .shape = shape,
+                                       .n_row = n_row,
+                                       .ns = ns,
+                                       .gbs = bytes / ns,
+                                       .of_gbs = b->memory_gbs,
+                                       .gflops = flops / ns});
     free(t.a.work);
     free(out);
     placed_free(&t.t);

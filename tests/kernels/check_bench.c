@@ -60,17 +60,16 @@ void bench_begin(struct bench *b, enum gr_table_format format)
     gr_table_begin(b->table, format, stdout, "kernels", note, columns, (int)GR_ARRAY_LEN(columns));
 }
 
-void bench_print(const struct bench *b, const char *op, const char *shape, int n_row, double ns, double gbs,
-                 double of_gbs, double gflops)
+void bench_print(const struct bench *b, const struct bench_row *r)
 {
     struct gr_table *t = b->table;
-    gr_table_text(t, op);
+    gr_table_text(t, r->op);
     gr_table_text(t, b->k->name);
-    gr_table_text(t, shape);
-    gr_table_number(t, n_row, 0);
-    gr_table_number(t, 1e-3 * ns, 2);
-    gr_table_number(t, gbs, 1);
-    gr_table_number(t, 100.0 * gbs / of_gbs, 0);
-    gr_table_number(t, gflops, 1);
-    gr_table_number(t, 100.0 * gflops / b->peak_gflops, 0);
+    gr_table_text(t, r->shape);
+    gr_table_number(t, r->n_row, 0);
+    gr_table_number(t, 1e-3 * r->ns, 2);
+    gr_table_number(t, r->gbs, 1);
+    gr_table_number(t, 100.0 * r->gbs / r->of_gbs, 0);
+    gr_table_number(t, r->gflops, 1);
+    gr_table_number(t, 100.0 * r->gflops / b->peak_gflops, 0);
 }

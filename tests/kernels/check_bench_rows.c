@@ -12,7 +12,10 @@ enum { N_ROW = 64, N_COL = 1024, N_HIDDEN = 384, N_HEAD = 6, HEAD_DIM = 64 };
 
 static void line(const struct bench *b, const char *op, double ns, double bytes)
 {
-    bench_print(b, op, "", N_ROW, ns, bytes / ns, b->cache_gbs, NAN);
+    bench_print(
+        b,
+        &(struct bench_row){
+            .op = op, .shape = "", .n_row = N_ROW, .ns = ns, .gbs = bytes / ns, .of_gbs = b->cache_gbs, .gflops = NAN});
 }
 
 void bench_rows(const struct bench *b)

@@ -208,7 +208,13 @@ static void bench_rows_of(const struct bench *b, const struct bench_pass *p, siz
     double gflops = 2.0 * n_row * B_OUT * B_IN * p->n_matrix / ns;
     char shape[64];
     snprintf(shape, sizeof(shape), "%d matrices %d x %d", p->n_matrix, B_OUT, B_IN);
-    bench_print(b, "linear", shape, n_row, ns, gbs, b->cache_gbs, gflops);
+    bench_print(b, &(struct bench_row){.op = "linear",
+                                       .shape = shape,
+                                       .n_row = n_row,
+                                       .ns = ns,
+                                       .gbs = gbs,
+                                       .of_gbs = b->cache_gbs,
+                                       .gflops = gflops});
 }
 
 void bench_linear(const struct bench *b)

@@ -86,7 +86,7 @@ static void run_view(const struct gr_kernels *k, const struct view_case *x, bool
         view_attend(&x->v, &t.seq);
         poison_invisible(&pool, &x->v, &t);
     }
-    attend(k, &pool, &t.seq, 1, x->s.q, out, stride, n_thread);
+    attend(k, &pool, &(struct attend_rows){&t.seq, 1, x->s.q, out, stride}, n_thread);
     placed_free(&t);
     pool_free(&pool);
 }
@@ -142,7 +142,7 @@ static void view_rows(struct check *c, const struct view_case *x, const float *o
         seq.limit += r;
         seq.n_anc += r;
         seq.anc += (size_t)r * GR_ATTN_ANC_MAX;
-        attend(c->k, &pool, &seq, 1, x->s.q + (size_t)r * width, some, width, 1);
+        attend(c->k, &pool, &(struct attend_rows){&seq, 1, x->s.q + (size_t)r * width, some, width}, 1);
         for (int i = 0; i < n; i++) {
             check_same(c, "rows apart", some + (size_t)i * width, out + (size_t)(r + i) * stride,
                        (size_t)width * sizeof(float));
@@ -236,12 +236,12 @@ static void refresh_case(struct check *c, struct shape m, int n_base, int n_chai
     seq.n_anc = n_anc;
     seq.anc = anc;
     seq.n_row = n_all;
-    attend(c->k, &pool, &seq, 1, q, y, width, 2);
+    attend(c->k, &pool, &(struct attend_rows){&seq, 1, q, y, width}, 2);
     check_hash(c, y, (size_t)n_all * width * sizeof(float));
-    attend(c->k, &pool, &t.seq, 1, s.q, part + (size_t)n_chain * width, width, 1);
+    attend(c->k, &pool, &(struct attend_rows){&t.seq, 1, s.q, part + (size_t)n_chain * width, width}, 1);
     seq.n_row = n_chain;
     seq.n_slot = 0;
-    attend(c->k, &pool, &seq, 1, q, part, width, 1);
+    attend(c->k, &pool, &(struct attend_rows){&seq, 1, q, part, width}, 1);
     check_same(c, "chain and tree in one sequence", y, part, (size_t)n_all * width * sizeof(float));
     free(q);
     free(y);
@@ -340,8 +340,13 @@ static void bench_context(const struct bench *b, struct shape m, int n_base, int
         char shape[96];
         snprintf(shape, sizeof(shape), "heads %d/%d of %d, %d tokens, retrieval %d: %d keys", m.n_head, m.n_kv_head,
                  m.head_dim, n_base, budgets[i], n_key);
-        bench_print(b, "view", shape, n_row, ns, 8.0 * n_key * m.n_kv_head * m.head_dim / ns, b->memory_gbs,
-                    4.0 * n_row * n_key * m.n_head * m.head_dim / ns);
+        bench_print(b, &(struct bench_row){.op = "view",
+                                           .shape = shape,
+                                           .n_row = n_row,
+                                           .ns = ns,
+                                           .gbs = 8.0 * n_key * m.n_kv_head * m.head_dim / ns,
+                                           .of_gbs = b->memory_gbs,
+                                           .gflops = 4.0 * n_row * n_key * m.n_head * m.head_dim / ns});
         free(v.list);
     }
     free(t.a.work);

@@ -186,9 +186,27 @@ static void bench_row(const struct bench *b, int n)
     fill_f32(a.l, (size_t)n, FILL_NORMAL);
     char shape[32];
     snprintf(shape, sizeof(shape), "%d logits, 1 thread", n);
-    bench_print(b, "add_gumbel", shape, 1, bench_ns(1, run_gumbel, &a), NAN, 1.0, NAN);
-    bench_print(b, "argmax", shape, 1, bench_ns(1, run_argmax, &a), NAN, 1.0, NAN);
-    bench_print(b, "logsumexp", shape, 1, bench_ns(1, run_logsumexp, &a), NAN, 1.0, NAN);
+    bench_print(b, &(struct bench_row){.op = "add_gumbel",
+                                       .shape = shape,
+                                       .n_row = 1,
+                                       .ns = bench_ns(1, run_gumbel, &a),
+                                       .gbs = NAN,
+                                       .of_gbs = 1.0,
+                                       .gflops = NAN});
+    bench_print(b, &(struct bench_row){.op = "argmax",
+                                       .shape = shape,
+                                       .n_row = 1,
+                                       .ns = bench_ns(1, run_argmax, &a),
+                                       .gbs = NAN,
+                                       .of_gbs = 1.0,
+                                       .gflops = NAN});
+    bench_print(b, &(struct bench_row){.op = "logsumexp",
+                                       .shape = shape,
+                                       .n_row = 1,
+                                       .ns = bench_ns(1, run_logsumexp, &a),
+                                       .gbs = NAN,
+                                       .of_gbs = 1.0,
+                                       .gflops = NAN});
     free(a.l);
     free(a.y);
 }

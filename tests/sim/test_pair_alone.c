@@ -183,15 +183,20 @@ static void target_resync(struct alone *a, uint64_t session, uint32_t epoch, uin
 }
 
 /* A one-node DRAFT for session 1. */
-static enum gr_status target_draft(struct alone *a, uint32_t peer, uint32_t epoch, uint32_t round, uint32_t base_len,
-                                   uint64_t hash, int32_t token, uint64_t now_ns)
+struct one_node {
+    uint32_t peer, epoch, round, base_len;
+    uint64_t hash;
+    int32_t token;
+};
+
+static enum gr_status target_draft(struct alone *a, struct one_node d, uint64_t now_ns)
 {
     uint8_t f[128];
     const struct gr_frame_header h = {
-        .session = 1, .epoch = epoch, .round = round, .base_len = base_len, .prefix_hash = hash};
-    const struct gr_token_tree t = {.n = 1, .token = {token}, .parent = {-1}};
+        .session = 1, .epoch = d.epoch, .round = d.round, .base_len = d.base_len, .prefix_hash = d.hash};
+    const struct gr_token_tree t = {.n = 1, .token = {d.token}, .parent = {-1}};
     const size_t n = gr_wire_encode_draft(&h, &t, f, sizeof(f));
-    return gr_target_on_frame(a->target, peer, f, n, now_ns);
+    return gr_target_on_frame(a->target, d.peer, f, n, now_ns);
 }
 
 static void assert_desync(struct alone *a, int n_frame, enum gr_desync_reason want)
@@ -220,30 +225,34 @@ static void test_judging_drafts(void **state)
     const struct gr_target_counters *c = gr_target_counters(a.target);
     const uint32_t len = 21;
     int n = a.n_frame;
-    assert_int_equal(target_draft(&a, 7, 4, 1, len, a.hash[len], 1, 20), GR_OK); /* an older epoch: silence */
-    assert_int_equal(target_draft(&a, 8, 5, 1, len, a.hash[len], 1, 20), GR_OK); /* not this session's drafter */
+    assert_int_equal(target_draft(&a, (struct one_node){7, 4, 1, len, a.hash[len], 1}, 20),
+                     GR_OK); /* an older epoch: silence */
+    assert_int_equal(target_draft(&a, (struct one_node){8, 5, 1, len, a.hash[len], 1}, 20),
+                     GR_OK); /* not this session's drafter */
     assert_int_equal(c->n_draft_stale, 2);
     assert_int_equal(a.n_frame, n);
-    assert_int_equal(target_draft(&a, 7, 6, 1, len, a.hash[len], 1, 20), GR_OK); /* ahead in epoch */
+    assert_int_equal(target_draft(&a, (struct one_node){7, 6, 1, len, a.hash[len], 1}, 20), GR_OK); /* ahead in epoch */
     assert_desync(&a, n++, GR_DESYNC_EPOCH);
-    assert_int_equal(target_draft(&a, 7, 5, 1, len + 1, a.hash[len], 1, 20), GR_OK); /* ahead in length */
+    assert_int_equal(target_draft(&a, (struct one_node){7, 5, 1, len + 1, a.hash[len], 1}, 20),
+                     GR_OK); /* ahead in length */
     assert_desync(&a, n++, GR_DESYNC_AHEAD);
-    assert_int_equal(target_draft(&a, 7, 5, 1, UINT32_MAX, a.hash[len], 1, 20), GR_OK);
+    assert_int_equal(target_draft(&a, (struct one_node){7, 5, 1, UINT32_MAX, a.hash[len], 1}, 20), GR_OK);
     assert_desync(&a, n++, GR_DESYNC_AHEAD);
-    assert_int_equal(target_draft(&a, 7, 5, 1, len, a.hash[len] ^ 1, 1, 20), GR_OK); /* equal length, other tokens */
+    assert_int_equal(target_draft(&a, (struct one_node){7, 5, 1, len, a.hash[len] ^ 1, 1}, 20),
+                     GR_OK); /* equal length, other tokens */
     assert_desync(&a, n++, GR_DESYNC_HASH);
-    assert_int_equal(target_draft(&a, 7, 5, 1, 10, a.hash[11], 1, 20), GR_OK);
+    assert_int_equal(target_draft(&a, (struct one_node){7, 5, 1, 10, a.hash[11], 1}, 20), GR_OK);
     assert_desync(&a, n++, GR_DESYNC_HASH);
     assert_int_equal(c->n_desync, 5);
-    assert_int_equal(target_draft(&a, 7, 5, 0, 20, a.hash[20], 1, 20), GR_OK); /* merely late */
+    assert_int_equal(target_draft(&a, (struct one_node){7, 5, 0, 20, a.hash[20], 1}, 20), GR_OK); /* merely late */
     assert_int_equal(c->n_draft_late, 1);
-    assert_int_equal(target_draft(&a, 7, 5, 1, len, a.hash[len], N_VOCAB, 20), GR_EFORMAT);
+    assert_int_equal(target_draft(&a, (struct one_node){7, 5, 1, len, a.hash[len], N_VOCAB}, 20), GR_EFORMAT);
     assert_int_equal(a.n_frame, n);
     assert_int_equal(target_run(&a, 30), 10 + DEADLINE); /* still waits for its tree */
     assert_int_equal(c->n_root_round + c->n_tree_round, 0);
     /* and the good one; its late predecessor, come again, does not push it out */
-    assert_int_equal(target_draft(&a, 7, 5, 1, len, a.hash[len], 1, 40), GR_OK);
-    assert_int_equal(target_draft(&a, 7, 5, 0, 20, a.hash[20], 1, 41), GR_OK);
+    assert_int_equal(target_draft(&a, (struct one_node){7, 5, 1, len, a.hash[len], 1}, 40), GR_OK);
+    assert_int_equal(target_draft(&a, (struct one_node){7, 5, 0, 20, a.hash[20], 1}, 41), GR_OK);
     assert_int_equal(target_run(&a, 50), 50 + DEADLINE);
     assert_int_equal(c->n_tree_round, 1);
     assert_int_equal(c->n_root_round, 0);
@@ -252,12 +261,12 @@ static void test_judging_drafts(void **state)
     target_resync(&a, 1, 5, 60);
     n = a.n_frame;
     const uint64_t n_stale = c->n_draft_stale;
-    assert_int_equal(target_draft(&a, 7, 5, 1, (uint32_t)a.len, a.hash[a.len], 1, 70), GR_OK);
+    assert_int_equal(target_draft(&a, (struct one_node){7, 5, 1, (uint32_t)a.len, a.hash[a.len], 1}, 70), GR_OK);
     assert_int_equal(c->n_draft_stale, n_stale + 1);
     assert_int_equal(a.n_frame, n);
     /* the session ends: DRAFTs and RESYNCs about it */
     gr_target_on_msg(a.target, &(struct gr_msg){.type = GR_MSG_CLOSE, .session = 1}, 80);
-    assert_int_equal(target_draft(&a, 7, 5, 2, (uint32_t)a.len, a.hash[a.len], 1, 90), GR_OK);
+    assert_int_equal(target_draft(&a, (struct one_node){7, 5, 2, (uint32_t)a.len, a.hash[a.len], 1}, 90), GR_OK);
     assert_int_equal(c->n_draft_stale, n_stale + 2);
     a.len = 0;
     target_resync(&a, 1, 5, 95);

@@ -36,7 +36,12 @@ static void *run_side(void *data)
 {
     struct side *s = data;
     if (s->whole) {
-        s->st = gr_bootstrap(s->fd, s->initiator, &s->self, s->key, s->forced, 3, s->timeout_ms, &s->peer, &s->conn);
+        const struct gr_bootstrap_options o = {.initiator = s->initiator,
+                                               .forced = s->forced,
+                                               .generation = 3,
+                                               .timeout_ms = s->timeout_ms,
+                                               .key = s->key};
+        s->st = gr_bootstrap(s->fd, &s->self, &o, &s->peer, &s->conn);
     } else {
         s->st = gr_hello_exchange(s->fd, &s->self, s->key, s->timeout_ms, &s->peer);
     }

@@ -200,7 +200,9 @@ static void test_silent_strangers(void **state)
                                   .limits = {.small_bytes_max = 8192, .n_small_slot = 4}};
     enum gr_status st = gr_tcp_connect(w.data, 5000, &drafter);
     if (st == GR_OK) {
-        st = gr_bootstrap(drafter, true, &self, w.key, -1, 1, 10000, &peer, &conn);
+        const struct gr_bootstrap_options o = {
+            .initiator = true, .forced = -1, .generation = 1, .timeout_ms = 10000, .key = w.key};
+        st = gr_bootstrap(drafter, &self, &o, &peer, &conn);
     }
     gr_control_destroy(w.control); /* the worker ends */
     pthread_join(w.thread, NULL);

@@ -94,10 +94,16 @@ static inline double relative_norm(const float *a, const float *b, size_t n)
     return sqrt(diff / norm);
 }
 
-/* Runs n_row tokens as one causal chunk from position begin; logits of the last n_out rows. feature: (n_row, width)
- * or NULL. from, to: (n_row) kept states, or NULL. */
-static inline void golden_run_states(struct gr_lm *lm, const int32_t *token, int begin, int n_row, int n_out,
-                                     const float *feature, const int32_t *from, const int32_t *to)
+/* One causal chunk. */
+struct golden_rows {
+    const int32_t *token;     /* (n_row) */
+    int begin, n_row;         /* position of the first row */
+    int n_out;                /* the last so many rows have logits */
+    const float *feature;     /* (n_row, width) or NULL */
+    const int32_t *from, *to; /* (n_row) kept states, or NULL */
+};
+
+static inline void golden_run_rows(struct gr_lm *lm, const struct golden_rows *r)
 {
     static int32_t block[GOLDEN_N_POOL], pos[GOLDEN_ROW_MAX], cell[GOLDEN_ROW_MAX], limit[GOLDEN_ROW_MAX];
     static int32_t n_anc[GOLDEN_ROW_MAX], out_row[GOLDEN_ROW_MAX];
@@ -106,26 +112,26 @@ static inline void golden_run_states(struct gr_lm *lm, const int32_t *token, int
     for (int i = 0; i < GOLDEN_N_POOL; i++) {
         block[i] = (i * 37 + 5) % GOLDEN_N_POOL; /* scattered on purpose */
     }
-    for (int i = 0; i < n_row; i++) {
-        pos[i] = begin + i;
+    for (int i = 0; i < r->n_row; i++) {
+        pos[i] = r->begin + i;
         cell[i] = block[pos[i] / 16] * 16 + pos[i] % 16;
         limit[i] = pos[i] + 1;
-        features[i] = feature != NULL ? feature + (size_t)i * (size_t)lm->feature_width : NULL;
+        features[i] = r->feature != NULL ? r->feature + (size_t)i * (size_t)lm->feature_width : NULL;
     }
-    for (int i = 0; i < n_out; i++) {
-        out_row[i] = n_row - n_out + i;
+    for (int i = 0; i < r->n_out; i++) {
+        out_row[i] = r->n_row - r->n_out + i;
     }
-    const struct gr_attn_seq seq = {.n_row = n_row, .block = block, .limit = limit, .n_anc = n_anc, .anc = anc};
-    const struct gr_batch b = {.n_row = n_row,
+    const struct gr_attn_seq seq = {.n_row = r->n_row, .block = block, .limit = limit, .n_anc = n_anc, .anc = anc};
+    const struct gr_batch b = {.n_row = r->n_row,
                                .n_seq = 1,
-                               .n_out = n_out,
-                               .token = token,
+                               .n_out = r->n_out,
+                               .token = r->token,
                                .pos = pos,
                                .cell = cell,
                                .seq = &seq,
                                .out_row = out_row,
-                               .from_state = from,
-                               .to_state = to,
+                               .from_state = r->from,
+                               .to_state = r->to,
                                .feature = lm->feature_width > 0 ? features : NULL};
     const enum gr_status st = gr_lm_forward(lm, &b);
     GR_ASSERT(st == GR_OK);
@@ -134,7 +140,8 @@ static inline void golden_run_states(struct gr_lm *lm, const int32_t *token, int
 static inline void golden_run(struct gr_lm *lm, const int32_t *token, int begin, int n_row, int n_out,
                               const float *feature)
 {
-    golden_run_states(lm, token, begin, n_row, n_out, feature, NULL, NULL);
+    golden_run_rows(
+        lm, &(struct golden_rows){.token = token, .begin = begin, .n_row = n_row, .n_out = n_out, .feature = feature});
 }
 
 #endif

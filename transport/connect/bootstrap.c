@@ -180,17 +180,18 @@ enum gr_status gr_hello_exchange(int fd, const struct gr_hello *self, const uint
 
 /* ---- the whole way from socket to connection ---- */
 
-static enum gr_status open_kind(enum gr_transport_kind kind, int fd, bool initiator,
-                                const struct gr_conn_limits *limits, uint64_t peer_id, uint32_t generation,
-                                int timeout_ms, struct gr_conn **conn_out, struct gr_why *why)
+static enum gr_status open_kind(enum gr_transport_kind kind, int fd, const struct gr_bootstrap_options *o,
+                                const struct gr_conn_limits *limits, uint64_t peer_id, struct gr_conn **conn_out,
+                                struct gr_why *why)
 {
     switch (kind) {
     case GR_TRANSPORT_SHM:
-        return gr_transport_open_shm(fd, initiator, limits, generation, timeout_ms, conn_out, why);
+        return gr_transport_open_shm(fd, o->initiator, limits, o->generation, o->timeout_ms, conn_out, why);
     case GR_TRANSPORT_TCP:
-        return gr_transport_open_tcp(fd, limits, generation, conn_out);
+        return gr_transport_open_tcp(fd, limits, o->generation, conn_out);
     case GR_TRANSPORT_VERBS:
-        return gr_transport_open_verbs(fd, initiator, gr_verbs_configured(), limits, peer_id, generation, conn_out);
+        return gr_transport_open_verbs(fd, o->initiator, gr_verbs_configured(), limits, peer_id, o->generation,
+                                       conn_out);
     case GR_TRANSPORT_LOOP:
     case GR_N_TRANSPORT:
         break;
@@ -216,24 +217,24 @@ static void tell_fallback(struct gr_fallbacks *f, enum gr_transport_kind kind, b
     }
 }
 
-enum gr_status gr_bootstrap_greet(int fd, const struct gr_hello *self, const uint8_t *key, int forced, int timeout_ms,
+enum gr_status gr_bootstrap_greet(int fd, const struct gr_hello *self, const struct gr_bootstrap_options *o,
                                   struct gr_hello *own_out, struct gr_hello *peer_out)
 {
     /* Only what can be taken is offered, so both sides choose the same. */
     struct gr_hello own = *self;
     own.transport_mask &= gr_transport_built_mask();
-    if (forced >= 0) {
-        own.transport_mask &= 1u << forced;
+    if (o->forced >= 0) {
+        own.transport_mask &= 1u << o->forced;
     } else if (!gr_verbs_worth_offering(gr_verbs_configured())) {
         own.transport_mask &= ~(1u << GR_TRANSPORT_VERBS);
     }
-    GR_TRY(gr_hello_exchange(fd, &own, key, timeout_ms, peer_out));
+    GR_TRY(gr_hello_exchange(fd, &own, o->key, o->timeout_ms, peer_out));
     *own_out = own;
     return GR_OK;
 }
 
-enum gr_status gr_bootstrap_open(int fd, bool initiator, const struct gr_hello *own, const struct gr_hello *peer,
-                                 int forced, uint32_t generation, int timeout_ms, struct gr_conn **conn_out)
+enum gr_status gr_bootstrap_open(int fd, const struct gr_hello *own, const struct gr_hello *peer,
+                                 const struct gr_bootstrap_options *o, struct gr_conn **conn_out)
 {
     struct gr_hello left = *own;
     struct gr_conn_limits limits;
@@ -242,9 +243,8 @@ enum gr_status gr_bootstrap_open(int fd, bool initiator, const struct gr_hello *
     for (;;) {
         struct gr_why why = {.text = "the lines above tell why"};
         enum gr_transport_kind kind;
-        GR_TRY(gr_transport_choose(&left, peer, forced, &kind));
-        enum gr_status st =
-            open_kind(kind, fd, initiator, &limits, peer->incarnation, generation, timeout_ms, conn_out, &why);
+        GR_TRY(gr_transport_choose(&left, peer, o->forced, &kind));
+        enum gr_status st = open_kind(kind, fd, o, &limits, peer->incarnation, conn_out, &why);
         if (st == GR_OK) {
             (*conn_out)->n_fallback = fallbacks.n_untold;
             log_info("connected to the %s over %s", gr_role_name(peer->role), gr_transport_name(kind));
@@ -252,21 +252,21 @@ enum gr_status gr_bootstrap_open(int fd, bool initiator, const struct gr_hello *
         }
         /* Unsupported means: both sides know that it did not work, and the socket is clean. */
         if (st == GR_EUNSUPPORTED) {
-            tell_fallback(&fallbacks, kind, forced >= 0, initiator, &why);
+            tell_fallback(&fallbacks, kind, o->forced >= 0, o->initiator, &why);
         }
-        if (st != GR_EUNSUPPORTED || forced >= 0) {
+        if (st != GR_EUNSUPPORTED || o->forced >= 0) {
             return st;
         }
         left.transport_mask &= ~(1u << kind);
     }
 }
 
-enum gr_status gr_bootstrap(int fd, bool initiator, const struct gr_hello *self, const uint8_t *key, int forced,
-                            uint32_t generation, int timeout_ms, struct gr_hello *peer_out, struct gr_conn **conn_out)
+enum gr_status gr_bootstrap(int fd, const struct gr_hello *self, const struct gr_bootstrap_options *o,
+                            struct gr_hello *peer_out, struct gr_conn **conn_out)
 {
     struct gr_hello own, peer;
-    GR_TRY(gr_bootstrap_greet(fd, self, key, forced, timeout_ms, &own, &peer));
-    GR_TRY(gr_bootstrap_open(fd, initiator, &own, &peer, forced, generation, timeout_ms, conn_out));
+    GR_TRY(gr_bootstrap_greet(fd, self, o, &own, &peer));
+    GR_TRY(gr_bootstrap_open(fd, &own, &peer, o, conn_out));
     *peer_out = peer;
     return GR_OK;
 }

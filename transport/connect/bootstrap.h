@@ -57,20 +57,27 @@ GR_NODISCARD enum gr_status gr_hello_exchange(int fd, const struct gr_hello *sel
 GR_NODISCARD enum gr_status gr_transport_choose(const struct gr_hello *self, const struct gr_hello *peer, int forced,
                                                 enum gr_transport_kind *kind_out);
 
-/* Hello + choose + open. initiator: the side that connected (it is the shm creator). Takes fd on
- * success. Only built transports (with forced: only that one) are announced, so both sides choose
- * alike. When shm cannot be opened and was not forced, both go on to the next common one: one
- * warning of the initiator, counted in the connection's n_fallback. */
-GR_NODISCARD enum gr_status gr_bootstrap(int fd, bool initiator, const struct gr_hello *self, const uint8_t *key,
-                                         int forced, uint32_t generation, int timeout_ms, struct gr_hello *peer_out,
-                                         struct gr_conn **conn_out);
+/* How a socket becomes a connection. */
+struct gr_bootstrap_options {
+    bool initiator;      /* this side connected; it creates the memory of shm */
+    int forced;          /* the only enum gr_transport_kind that may be used; -1: any */
+    uint32_t generation; /* of the slot that the connection stands in */
+    int timeout_ms;
+    const uint8_t *key; /* GR_KEY_BYTES; gr_bootstrap_open() does not look at it */
+};
+
+/* Hello + choose + open. Takes fd on success. Only built transports (with forced: only that one) are announced, so both
+ * sides choose alike. When shm cannot be opened and was not forced, both go on to the next common one: one warning of
+ * the initiator, counted in the connection's n_fallback. */
+GR_NODISCARD enum gr_status gr_bootstrap(int fd, const struct gr_hello *self, const struct gr_bootstrap_options *o,
+                                         struct gr_hello *peer_out, struct gr_conn **conn_out);
 
 /* Its two halves. own_out: what was offered. */
-GR_NODISCARD enum gr_status gr_bootstrap_greet(int fd, const struct gr_hello *self, const uint8_t *key, int forced,
-                                               int timeout_ms, struct gr_hello *own_out, struct gr_hello *peer_out);
-GR_NODISCARD enum gr_status gr_bootstrap_open(int fd, bool initiator, const struct gr_hello *own,
-                                              const struct gr_hello *peer, int forced, uint32_t generation,
-                                              int timeout_ms, struct gr_conn **conn_out);
+GR_NODISCARD enum gr_status gr_bootstrap_greet(int fd, const struct gr_hello *self,
+                                               const struct gr_bootstrap_options *o, struct gr_hello *own_out,
+                                               struct gr_hello *peer_out);
+GR_NODISCARD enum gr_status gr_bootstrap_open(int fd, const struct gr_hello *own, const struct gr_hello *peer,
+                                              const struct gr_bootstrap_options *o, struct gr_conn **conn_out);
 
 /* Fills host_id of this process: hash of kernel boot id, /dev/shm and user; equal where memory can
  * be shared. */

@@ -102,8 +102,9 @@ static enum gr_status greet(struct seat *s, int fd, struct gr_hello *own, char l
 {
     const struct gr_gate_config *c = &s->gate->config;
     gr_log_hold(line, 256);
-    const enum gr_status st =
-        gr_bootstrap_greet(fd, c->self, c->key, c->opens ? c->forced : -1, c->timeout_ms, own, &s->arrival.peer);
+    const struct gr_bootstrap_options o = {
+        .forced = c->opens ? c->forced : -1, .timeout_ms = c->timeout_ms, .key = c->key};
+    const enum gr_status st = gr_bootstrap_greet(fd, c->self, &o, own, &s->arrival.peer);
     gr_log_hold(NULL, 0);
     return st;
 }
@@ -152,8 +153,9 @@ static void *run(void *arg)
     uint32_t generation = 0;
     bool passed = greet(s, fd, &own, line) == GR_OK && prove(s, &generation);
     if (passed && c->opens) {
-        passed =
-            gr_bootstrap_open(fd, false, &own, &s->arrival.peer, c->forced, generation, c->timeout_ms, &conn) == GR_OK;
+        const struct gr_bootstrap_options o = {
+            .forced = c->forced, .generation = generation, .timeout_ms = c->timeout_ms};
+        passed = gr_bootstrap_open(fd, &own, &s->arrival.peer, &o, &conn) == GR_OK;
         line[0] = '\0'; /* it has told what was wrong */
     }
     leave(s, passed, conn, line);

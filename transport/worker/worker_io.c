@@ -101,8 +101,12 @@ static void *run_handshake(void *arg)
     gr_log_hold(NULL, 0);
     if (st == GR_OK) {
         struct gr_hello peer_hello;
-        st = gr_bootstrap(fd, true, &w->config.hello, w->config.key, h->forced, h->generation, patience_ms, &peer_hello,
-                          &conn);
+        const struct gr_bootstrap_options o = {.initiator = true,
+                                               .forced = h->forced,
+                                               .generation = h->generation,
+                                               .timeout_ms = patience_ms,
+                                               .key = w->config.key};
+        st = gr_bootstrap(fd, &w->config.hello, &o, &peer_hello, &conn);
         if (st != GR_OK) {
             close(fd);
         }

@@ -135,12 +135,15 @@ static void run_kept_chain(struct gr_lm *head, int i, const int32_t *ids, int n,
         none[r] = to[r] = -1;
     }
     to[n - 1] = 3;
-    golden_run_states(head, ids + 1, 0, n, 1, fused, none, to);
+    golden_run_rows(head, &(struct golden_rows){
+                              .token = ids + 1, .n_row = n, .n_out = 1, .feature = fused, .from = none, .to = to});
     for (int k = 0; k < CHAIN; k++) {
         const int32_t token = head->to_target[head->kernels->argmax(head->logits, head->n_vocab, false)];
         assert_int_equal(token, want[k]);
         memset(head->hidden, 0, HIDDEN * sizeof(float)); /* it is not taken from there */
-        golden_run_states(head, &token, n + k, 1, 1, NULL, &to[n - 1], &to[n - 1]);
+        golden_run_rows(
+            head, &(struct golden_rows){
+                      .token = &token, .begin = n + k, .n_row = 1, .n_out = 1, .from = &to[n - 1], .to = &to[n - 1]});
         assert_memory_equal(head->state + 3 * HIDDEN, head->hidden, HIDDEN * sizeof(float));
     }
 }
