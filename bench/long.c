@@ -64,13 +64,13 @@ static int64_t budget_of(const struct bench *b, int budget, int64_t context)
         return 0;
     }
     const struct gr_specpv_params p = gr_specpv_automatic(&nothing, (uint64_t)context + b->config.max_tokens);
-    return b->budget[budget] > 0 ? b->budget[budget] : (int64_t)p.n_retrieval * GR_SPECPV_BLOCK_TOKENS;
+    return b->budget[budget] > 0 ? b->budget[budget] : (int64_t)p.n_retrieval * GR_KV_BLOCK_TOKENS;
 }
 
 /* The same in blocks. */
 static int32_t retrieval_of(const struct bench *b, int budget, int64_t context)
 {
-    return (int32_t)(budget_of(b, budget, context) / GR_SPECPV_BLOCK_TOKENS);
+    return (int32_t)(budget_of(b, budget, context) / GR_KV_BLOCK_TOKENS);
 }
 
 static enum gr_status compare(const struct bench *b, const struct variant *v, struct cell *c)
@@ -359,10 +359,10 @@ static bool choose_variants(struct bench *b)
         ok = add_mode(b, (enum gr_specpv_mode)b->o.specpv.value[i]);
     }
     for (int i = 0; i < b->n_budget && ok; i++) {
-        ok = b->budget[i] % GR_SPECPV_BLOCK_TOKENS == 0;
+        ok = b->budget[i] % GR_KV_BLOCK_TOKENS == 0;
         if (!ok) {
             log_error("--specpv-budgets: %lld is not a multiple of %d, the size of a block", (long long)b->budget[i],
-                      GR_SPECPV_BLOCK_TOKENS);
+                      GR_KV_BLOCK_TOKENS);
         }
         for (int c = 0; c < b->n_context; c++) {
             b->config.n_retrieval_max = GR_MAX(b->config.n_retrieval_max, retrieval_of(b, i, b->context[c]));

@@ -95,7 +95,7 @@ enum gr_status gr_long_start(struct gr_long_pair *p, const struct gr_long_config
             .transport = c->transport,
             .n_session = c->n_session,
             .n_ctx_max = n_ctx,
-            .n_block = c->n_session * (n_ctx / GR_SPECPV_BLOCK_TOKENS + 2),
+            .n_block = c->n_session * (n_ctx / GR_KV_BLOCK_TOKENS + 2),
             .io = {
                 .ctx = p, .on_report = on_report, .on_tokens = on_tokens, .on_done = on_done, .on_closed = on_closed}});
 }

@@ -57,12 +57,18 @@ static void *zeroed(size_t n, size_t size)
 }
 
 /* n_row chain rows from position pos0, or a tree of n_row rows (a tail with a chain of nodes) after the context. */
+/* The cell of an index, of a position or a slot, through the blocks that hold it. */
+static int32_t cell_at(const int32_t *block, int i)
+{
+    return block[i / GR_KV_BLOCK_TOKENS] * GR_KV_BLOCK_TOKENS + i % GR_KV_BLOCK_TOKENS;
+}
+
 static void run_rows(struct stage *s, int pos0, int n_row, bool tree, int n_out)
 {
     for (int r = 0; r < n_row; r++) {
         s->token[r] = (int32_t)((pos0 + r) * 7919 % s->lm->n_vocab);
         s->pos[r] = GR_MIN(pos0 + r, s->lm->n_ctx_max - 1); /* rows after a full context: they cost the same */
-        s->cell[r] = tree ? s->scratch_block[r / 16] * 16 + r % 16 : s->block[(pos0 + r) / 16] * 16 + (pos0 + r) % 16;
+        s->cell[r] = tree ? cell_at(s->scratch_block, r) : cell_at(s->block, pos0 + r);
         s->limit[r] = tree ? pos0 : pos0 + r + 1;
         s->n_anc[r] = tree ? r + 1 : 0;
         for (int a = 0; tree && a <= r; a++) {
@@ -215,7 +221,9 @@ static void bench_views(struct stage *s, struct gr_table *t, int retrieval)
 {
     static const int rows[] = {1, 16, 64};
     struct gr_kv_refresh refresh = {
-        .n_row = 1, .kv_len = s->n_context, .budget = {.n_sink = 2, .n_retrieval = retrieval / 16, .n_window = 8}};
+        .n_row = 1,
+        .kv_len = s->n_context,
+        .budget = {.n_sink = 2, .n_retrieval = retrieval / GR_KV_BLOCK_TOKENS, .n_window = 8}};
     for (size_t i = 0; i < GR_ARRAY_LEN(rows); i++) {
         double ms[N_REP_MAX];
         char what[32];
@@ -229,7 +237,8 @@ static void bench_views(struct stage *s, struct gr_table *t, int retrieval)
         s->partial = true;
         time_rows(s, rows[i], ms);
         s->partial = false;
-        const double n_key = s->lm->view[0].n_list * 16.0 + s->n_context - s->lm->view[0].dense_from;
+        const double n_key =
+            s->lm->view[0].n_list * (double)GR_KV_BLOCK_TOKENS + s->n_context - s->lm->view[0].dense_from;
         const double ratio = gr_median(ms, s->n_rep) / full_ms;
         const double expected = floor_ms(s, rows[i], n_key) / floor_ms(s, rows[i], s->n_context);
         const struct against_full full = {ratio, full_ms, expected, ratio / expected, refresh_ms};
@@ -418,7 +427,7 @@ static const char *name_of(const struct stage_options *o, const char *dir)
 
 static enum gr_status create_target(struct stage *s, const struct stage_options *o)
 {
-    const int n_block = (s->n_context + N_ROW_MAX) / 16 + 1;
+    const int n_block = (s->n_context + N_ROW_MAX) / GR_KV_BLOCK_TOKENS + 1;
     const struct gr_llama_config c = {.dir = o->model,
                                       .isa = o->isa,
                                       .n_thread = o->n_thread,
@@ -439,13 +448,13 @@ static enum gr_status create_target(struct stage *s, const struct stage_options 
     s->flops_per_row = gr_llama_flops_per_row(&s->hf);
     s->head_flops = 2.0 * gr_hf_vocab_rows(&s->hf) * s->hf.hidden;
     GR_TRY(prepare(s, o->model, n_block));
-    const struct gr_kv_budget most = {.n_sink = 2, .n_retrieval = o->retrieval / 16, .n_window = 8};
+    const struct gr_kv_budget most = {.n_sink = 2, .n_retrieval = o->retrieval / GR_KV_BLOCK_TOKENS, .n_window = 8};
     return o->retrieval > 0 ? gr_lm_view_create(s->lm, &most, 1) : GR_OK;
 }
 
 static enum gr_status create_head(struct stage *s, const struct stage_options *o)
 {
-    const int n_block = (s->n_context + N_ROW_MAX) / 16 + 1;
+    const int n_block = (s->n_context + N_ROW_MAX) / GR_KV_BLOCK_TOKENS + 1;
     const struct gr_eagle3_config c = {.dir = o->head,
                                        .target_dir = o->model,
                                        .isa = o->isa,

@@ -20,6 +20,7 @@
 #define GR_KERNELS_KERNELS_H
 
 #include "common/rules/bf16.h"
+#include "common/rules/kv_block.h"
 #include "common/rules/sampler.h"
 #include "common/base/status.h"
 
@@ -27,7 +28,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define GR_KV_BLOCK 16     /* tokens in a KV block; also the lanes of a key tile */
 #define GR_ATTN_SPLIT 512  /* keys in an attention split, aligned to absolute positions */
 #define GR_ATTN_ANC_MAX 64 /* extra cells (tree ancestors and itself) of a row */
 #define GR_HEAD_DIM_MAX 256

@@ -79,7 +79,7 @@ static enum gr_status load_map(struct eagle3 *m)
 static enum gr_status load_weights(struct eagle3 *m, const struct gr_eagle3_config *c)
 {
     const struct gr_loader l = loader_of(m, m->source.files);
-    const size_t n_cell = (size_t)(m->lm.n_pool_block + m->lm.n_scratch_block) * GR_KV_BLOCK;
+    const size_t n_cell = (size_t)(m->lm.n_pool_block + m->lm.n_scratch_block) * GR_KV_BLOCK_TOKENS;
     const char *prefix = gr_eagle3_layer_prefix(m->source.files);
     char name[64];
     GR_TRY(gr_layer_load(&l, &m->work, prefix, n_cell, &m->layer));

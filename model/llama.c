@@ -47,7 +47,7 @@ static enum gr_status load_weights(struct llama *m)
 {
     const struct gr_hf_config *hf = &m->source.hf;
     const struct gr_loader l = loader_of(m, m->source.files);
-    const size_t n_cell = (size_t)(m->lm.n_pool_block + m->lm.n_scratch_block) * GR_KV_BLOCK;
+    const size_t n_cell = (size_t)(m->lm.n_pool_block + m->lm.n_scratch_block) * GR_KV_BLOCK_TOKENS;
     GR_TRY(gr_load_embedding(&l, "model.embed_tokens.weight", hf->n_vocab, hf->hidden, &m->embed));
     for (int i = 0; i < hf->n_layer; i++) {
         char prefix[64];

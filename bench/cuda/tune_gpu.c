@@ -232,7 +232,7 @@ enum gr_status gr_tune_gpu_linear(struct gr_tune_gpu *g, const struct gr_tune_li
 /* What a pass of one sequence sees, on the host and, one after the other, on the device. */
 struct tree {
     struct gr_attn_seq seq;
-    int32_t limit[GR_TUNE_ROW_MAX], n_anc[GR_TUNE_ROW_MAX], scratch_block[GR_TUNE_ROW_MAX / GR_KV_BLOCK];
+    int32_t limit[GR_TUNE_ROW_MAX], n_anc[GR_TUNE_ROW_MAX], scratch_block[GR_TUNE_ROW_MAX / GR_KV_BLOCK_TOKENS];
     int16_t anc[GR_TUNE_ROW_MAX * GR_ATTN_ANC_MAX];
 };
 
@@ -263,7 +263,7 @@ static enum gr_status enqueue_attention(void *what, int n_layer)
  * rows before it. */
 static void describe_tree(const struct gr_tune_attention *c, int n_block, int32_t *block, struct tree *t)
 {
-    const int n_scratch = GR_TUNE_ROW_MAX / GR_KV_BLOCK;
+    const int n_scratch = GR_TUNE_ROW_MAX / GR_KV_BLOCK_TOKENS;
     for (int i = 0; i < n_block; i++) {
         block[i] = (int32_t)((int64_t)i * BLOCK_STRIDE % n_block);
     }
@@ -320,7 +320,7 @@ static enum gr_status upload_tree(struct gr_tune_gpu *g, const struct gr_tune_at
 static enum gr_status prepare(struct gr_tune_gpu *g, const struct gr_tune_attention *c, struct attention_case *to)
 {
     const int n_q = c->n_head * c->head_dim;
-    const int n_block = c->n_context / GR_KV_BLOCK + N_KV_FREE;
+    const int n_block = c->n_context / GR_KV_BLOCK_TOKENS + N_KV_FREE;
     const size_t q_bytes = (size_t)GR_TUNE_ROW_MAX * (size_t)n_q * sizeof(uint16_t);
     const struct gr_cuda_attn_shape *s = &to->a.shape;
     GR_ASSERT(n_block < BLOCK_STRIDE);

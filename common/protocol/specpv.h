@@ -3,6 +3,8 @@
 #ifndef GR_COMMON_PROTOCOL_SPECPV_H
 #define GR_COMMON_PROTOCOL_SPECPV_H
 
+#include "common/rules/kv_block.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
@@ -14,7 +16,6 @@ enum gr_specpv_mode {
     GR_SPECPV_AUTO,  /* exact where the cost table says that it gains, else full verification */
 };
 
-#define GR_SPECPV_BLOCK_TOKENS 16
 #define GR_SPECPV_N_SINK 2 /* blocks */
 #define GR_SPECPV_N_RETRIEVAL 256
 #define GR_SPECPV_N_WINDOW 8

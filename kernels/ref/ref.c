@@ -106,17 +106,17 @@ static void ref_embed(const struct gr_exec *x, const struct gr_embed_args *a)
 /* First value of KV head h in the block that holds `cell`. */
 static size_t block_offset(const struct gr_kv_layer *kv, int32_t cell, int h)
 {
-    return ((size_t)(cell / GR_KV_BLOCK) * kv->n_kv_head + h) * kv->head_dim * GR_KV_BLOCK;
+    return ((size_t)(cell / GR_KV_BLOCK_TOKENS) * kv->n_kv_head + h) * kv->head_dim * GR_KV_BLOCK_TOKENS;
 }
 
 static float *k_at(const struct gr_kv_layer *kv, int32_t cell, int h, int d)
 {
-    return kv->k + block_offset(kv, cell, h) + (size_t)d * GR_KV_BLOCK + cell % GR_KV_BLOCK;
+    return kv->k + block_offset(kv, cell, h) + (size_t)d * GR_KV_BLOCK_TOKENS + cell % GR_KV_BLOCK_TOKENS;
 }
 
 static float *v_at(const struct gr_kv_layer *kv, int32_t cell, int h, int d)
 {
-    return kv->v + block_offset(kv, cell, h) + (size_t)(cell % GR_KV_BLOCK) * kv->head_dim + d;
+    return kv->v + block_offset(kv, cell, h) + (size_t)(cell % GR_KV_BLOCK_TOKENS) * kv->head_dim + d;
 }
 
 static void ref_kv_store(const struct gr_exec *x, const struct gr_kv_store_args *a)
@@ -163,7 +163,7 @@ static bool is_visible(const struct gr_attention_args *a, const struct gr_attn_s
     }
     const int32_t *list = s->sparse + ((size_t)a->layer * a->kv.n_kv_head + h) * s->sparse_stride;
     for (int i = 0; i < s->n_sparse; i++) {
-        if (list[i] == p / GR_KV_BLOCK) {
+        if (list[i] == p / GR_KV_BLOCK_TOKENS) {
             return true;
         }
     }
@@ -174,10 +174,10 @@ static bool is_visible(const struct gr_attention_args *a, const struct gr_attn_s
 static int32_t visible_cell(const struct gr_attn_seq *s, int r, int p)
 {
     if (p < s->limit[r]) {
-        return s->block[p / GR_KV_BLOCK] * GR_KV_BLOCK + p % GR_KV_BLOCK;
+        return s->block[p / GR_KV_BLOCK_TOKENS] * GR_KV_BLOCK_TOKENS + p % GR_KV_BLOCK_TOKENS;
     }
     int slot = s->anc[(size_t)r * GR_ATTN_ANC_MAX + (p - s->limit[r])];
-    return s->scratch_block[slot / GR_KV_BLOCK] * GR_KV_BLOCK + slot % GR_KV_BLOCK;
+    return s->scratch_block[slot / GR_KV_BLOCK_TOKENS] * GR_KV_BLOCK_TOKENS + slot % GR_KV_BLOCK_TOKENS;
 }
 
 static double score(const struct gr_attention_args *a, const float *q, int32_t cell, int h)
@@ -231,8 +231,8 @@ static void ref_attention(const struct gr_exec *x, const struct gr_attention_arg
 /* Where dimension d of block b's summary stands. */
 static size_t summary_at(int n_block_max, int head_dim, int h, int b, int d)
 {
-    size_t panel = (size_t)h * (n_block_max / GR_KV_BLOCK) + b / GR_KV_BLOCK;
-    return (panel * head_dim + d) * GR_KV_BLOCK + b % GR_KV_BLOCK;
+    size_t panel = (size_t)h * (n_block_max / GR_KV_BLOCK_TOKENS) + b / GR_KV_BLOCK_TOKENS;
+    return (panel * head_dim + d) * GR_KV_BLOCK_TOKENS + b % GR_KV_BLOCK_TOKENS;
 }
 
 static void ref_kv_summary(const struct gr_exec *x, const struct gr_kv_summary_args *a)
@@ -243,8 +243,8 @@ static void ref_kv_summary(const struct gr_exec *x, const struct gr_kv_summary_a
         for (int h = 0; h < a->kv.n_kv_head; h++) {
             for (int d = 0; d < a->kv.head_dim; d++) {
                 float max = -INFINITY, min = INFINITY;
-                for (int i = 0; i < GR_KV_BLOCK; i++) {
-                    float k = *k_at(&a->kv, a->block[b] * GR_KV_BLOCK + i, h, d);
+                for (int i = 0; i < GR_KV_BLOCK_TOKENS; i++) {
+                    float k = *k_at(&a->kv, a->block[b] * GR_KV_BLOCK_TOKENS + i, h, d);
                     max = fmaxf(max, k);
                     min = fminf(min, k);
                 }

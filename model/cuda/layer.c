@@ -117,7 +117,8 @@ enum gr_status gr_cuda_layer_work_init(struct gr_cuda_layer_work *w, struct gr_c
                       .head_dim = hf->head_dim,
                       .n_row_max = lm->n_row_max,
                       .n_seq_max = c->n_seq_max,
-                      .n_slot_max = GR_MIN(lm->n_scratch_block / c->n_seq_max * GR_KV_BLOCK, (int)GR_CUDA_SLOT_MAX),
+                      .n_slot_max =
+                          GR_MIN(lm->n_scratch_block / c->n_seq_max * GR_KV_BLOCK_TOKENS, (int)GR_CUDA_SLOT_MAX),
                       .n_split_max = c->shapes->n_split_max},
         .kv = {.layer_bytes = (size_t)(n_block * gr_cuda_kv_block_bytes(hf, 1)),
                .n_layer = c->n_layer,

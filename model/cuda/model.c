@@ -29,7 +29,7 @@ enum gr_status gr_cuda_model_tune(struct gr_cuda_model *m, struct gr_lm *lm, con
 enum gr_status gr_cuda_choose_blocks(const struct gr_cuda_model *m, const struct gr_cuda_blocks *b, int *n_block_out)
 {
     const uint64_t others = b->weights + b->others + KEEP_FREE + (uint64_t)b->n_scratch * b->block_bytes;
-    const uint64_t per_session = (uint64_t)(b->n_ctx + GR_KV_BLOCK - 1) / GR_KV_BLOCK;
+    const uint64_t per_session = (uint64_t)(b->n_ctx + GR_KV_BLOCK_TOKENS - 1) / GR_KV_BLOCK_TOKENS;
     const uint64_t wanted = b->asked > 0 ? (uint64_t)b->asked : per_session * (uint64_t)b->n_session;
     const uint64_t least = b->asked > 0 ? wanted : per_session;
     uint64_t left = 0;

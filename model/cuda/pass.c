@@ -127,8 +127,8 @@ static void put_seqs(struct gr_cuda_pass *p, const struct gr_batch *b)
         }
         memcpy(limit + s->row0, s->limit, n_row * sizeof(*limit));
         memcpy(n_anc + s->row0, s->n_anc, n_row * sizeof(*n_anc));
-        const int n_table = (limit_max + GR_KV_BLOCK - 1) / GR_KV_BLOCK;
-        const int n_scratch = (s->n_slot + GR_KV_BLOCK - 1) / GR_KV_BLOCK;
+        const int n_table = (limit_max + GR_KV_BLOCK_TOKENS - 1) / GR_KV_BLOCK_TOKENS;
+        const int n_scratch = (s->n_slot + GR_KV_BLOCK_TOKENS - 1) / GR_KV_BLOCK_TOKENS;
         GR_ASSERT(n_block + n_table + n_scratch <= p->limits.n_pool_block + p->limits.n_scratch_block);
         memcpy(block + n_block, s->block, (size_t)n_table * sizeof(*block));
         memcpy(block + n_block + n_table, s->scratch_block, (size_t)n_scratch * sizeof(*block));
@@ -168,8 +168,8 @@ static void put_refreshes(struct gr_cuda_pass *p, const struct gr_batch *b)
     for (int i = 0; i < b->n_refresh; i++) {
         const struct gr_kv_refresh *r = &b->refresh[i];
         const struct gr_kv_view *v = &p->view[r->view];
-        const int n_whole = r->kv_len / GR_KV_BLOCK;
-        const int n_below = v->dense_from / GR_KV_BLOCK;
+        const int n_whole = r->kv_len / GR_KV_BLOCK_TOKENS;
+        const int n_below = v->dense_from / GR_KV_BLOCK_TOKENS;
         to[i] = (struct gr_cuda_refresh){.block = seq[r->i_seq].block,
                                          .view = r->view,
                                          .row0 = r->row0,

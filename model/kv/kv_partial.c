@@ -9,15 +9,15 @@
 
 void gr_kv_view_plan(struct gr_kv_view *v, const struct gr_kv_budget *budget, int32_t kv_len)
 {
-    const int32_t n_below = GR_MAX(0, kv_len / GR_KV_BLOCK - budget->n_window);
-    v->dense_from = n_below * GR_KV_BLOCK;
+    const int32_t n_below = GR_MAX(0, kv_len / GR_KV_BLOCK_TOKENS - budget->n_window);
+    v->dense_from = n_below * GR_KV_BLOCK_TOKENS;
     v->n_list = GR_MIN(n_below, budget->n_sink + budget->n_retrieval);
     GR_ASSERT(v->n_list <= v->n_list_max);
 }
 
 void gr_kv_view_truncate(struct gr_kv_view *v, int32_t len)
 {
-    v->n_summed = GR_MIN(v->n_summed, len / GR_KV_BLOCK);
+    v->n_summed = GR_MIN(v->n_summed, len / GR_KV_BLOCK_TOKENS);
     if (v->dense_from > len) {
         v->dense_from = GR_VIEW_NONE;
     }
@@ -36,8 +36,8 @@ void gr_kv_view_attend(const struct gr_kv_view *v, struct gr_attn_seq *seq)
 
 int32_t gr_kv_partial_block_max(const struct gr_kv_partial_config *c)
 {
-    const int32_t n_block = (c->n_ctx_max + GR_KV_BLOCK - 1) / GR_KV_BLOCK;
-    return (n_block + GR_KV_BLOCK - 1) / GR_KV_BLOCK * GR_KV_BLOCK;
+    const int32_t n_block = (c->n_ctx_max + GR_KV_BLOCK_TOKENS - 1) / GR_KV_BLOCK_TOKENS;
+    return (n_block + GR_KV_BLOCK_TOKENS - 1) / GR_KV_BLOCK_TOKENS * GR_KV_BLOCK_TOKENS;
 }
 
 static size_t list_values(const struct gr_kv_partial_config *c)
@@ -130,7 +130,7 @@ void gr_kv_refresh_begin(struct gr_kv_partial *p, int n, const struct gr_kv_refr
 void gr_kv_refresh_end(struct gr_kv_partial *p, int n, const struct gr_kv_refresh *refresh)
 {
     for (int i = 0; i < n; i++) {
-        p->view[refresh[i].view].n_summed = refresh[i].kv_len / GR_KV_BLOCK;
+        p->view[refresh[i].view].n_summed = refresh[i].kv_len / GR_KV_BLOCK_TOKENS;
     }
 }
 
@@ -145,7 +145,7 @@ static struct layer_of_view layer_of(const struct gr_kv_partial *p, int layer, c
 {
     struct gr_kv_view *v = &p->view[r->view];
     const size_t first_head = (size_t)layer * (size_t)p->c.n_kv_head;
-    const int n_below = v->dense_from / GR_KV_BLOCK;
+    const int n_below = v->dense_from / GR_KV_BLOCK_TOKENS;
     return (struct layer_of_view){.v = v,
                                   .r = r,
                                   .list = first_head * (size_t)v->n_list_max,
@@ -157,13 +157,14 @@ static struct layer_of_view layer_of(const struct gr_kv_partial *p, int layer, c
 static void summarize(const struct gr_exec *x, const struct gr_kv_partial *p, const struct gr_kv_refresh_layer *a,
                       const struct layer_of_view *l)
 {
-    a->kernels->kv_summary(x, &(struct gr_kv_summary_args){.kv = a->kv,
-                                                           .block = a->seq[l->r->i_seq].block,
-                                                           .k_max = l->v->k_max + l->summary,
-                                                           .k_min = l->v->k_min + l->summary,
-                                                           .begin = GR_MIN(l->v->n_summed, l->r->kv_len / GR_KV_BLOCK),
-                                                           .end = l->r->kv_len / GR_KV_BLOCK,
-                                                           .n_block_max = p->n_block_max});
+    a->kernels->kv_summary(
+        x, &(struct gr_kv_summary_args){.kv = a->kv,
+                                        .block = a->seq[l->r->i_seq].block,
+                                        .k_max = l->v->k_max + l->summary,
+                                        .k_min = l->v->k_min + l->summary,
+                                        .begin = GR_MIN(l->v->n_summed, l->r->kv_len / GR_KV_BLOCK_TOKENS),
+                                        .end = l->r->kv_len / GR_KV_BLOCK_TOKENS,
+                                        .n_block_max = p->n_block_max});
 }
 
 /* Where all candidates are chosen there is nothing to score. */

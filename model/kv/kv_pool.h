@@ -1,15 +1,14 @@
-/* Accounting of the KV pool: which block of 16 tokens belongs to whom. Pure integers; the storage is the model's
+/* Accounting of the KV pool: which block of tokens belongs to whom. Pure integers; the storage is the model's
  * (lm.h). The pool's blocks are 0 .. n_block - 1; scratch blocks lie after them and are not accounted here.
  * Invariant, checked by gr_kv_pool_check(): free + owned = total, and no block is in two places. */
 #ifndef GR_MODEL_KV_KV_POOL_H
 #define GR_MODEL_KV_KV_POOL_H
 
 #include "common/base/status.h"
+#include "common/rules/kv_block.h"
 
 #include <stdbool.h>
 #include <stdint.h>
-
-#define GR_KV_BLOCK_TOKENS 16
 
 struct gr_kv_pool {
     int32_t n_block, n_free;

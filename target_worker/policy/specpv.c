@@ -44,18 +44,18 @@ struct gr_specpv_params gr_specpv_automatic(const struct gr_specpv_params *wante
 {
     struct gr_specpv_params p = *wanted;
     if (p.n_retrieval == 0) {
-        const uint64_t n_block = n_token / (AUTO_SHARE * GR_SPECPV_BLOCK_TOKENS);
+        const uint64_t n_block = n_token / (AUTO_SHARE * GR_KV_BLOCK_TOKENS);
         p.n_retrieval = (uint32_t)GR_MIN(GR_MAX(n_block, AUTO_BLOCKS_MIN), GR_SPECPV_BLOCKS_MAX);
     }
     if (p.threshold == 0) {
-        p.threshold = AUTO_THRESHOLD * p.n_retrieval * GR_SPECPV_BLOCK_TOKENS;
+        p.threshold = AUTO_THRESHOLD * p.n_retrieval * GR_KV_BLOCK_TOKENS;
     }
     return p;
 }
 
 int32_t gr_specpv_view_tokens(const struct gr_specpv_params *p)
 {
-    return (int32_t)(p->n_sink + p->n_retrieval + p->n_window) * GR_SPECPV_BLOCK_TOKENS;
+    return (int32_t)(p->n_sink + p->n_retrieval + p->n_window) * GR_KV_BLOCK_TOKENS;
 }
 
 const char *gr_specpv_preflight(const struct gr_specpv_params *p, int32_t n_row, int32_t n_level, int32_t n_ctx_max)
@@ -90,7 +90,7 @@ const char *gr_specpv_why_text(enum gr_specpv_why why)
 static enum gr_specpv_why trigger(const struct gr_specpv_input *in)
 {
     const struct gr_specpv_params *p = in->params;
-    const double view = (double)(p->n_retrieval + p->n_window) * GR_SPECPV_BLOCK_TOKENS;
+    const double view = (double)(p->n_retrieval + p->n_window) * GR_KV_BLOCK_TOKENS;
     if (!in->has_view) {
         return GR_SPECPV_WHY_VIEW;
     }

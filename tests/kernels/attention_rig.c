@@ -55,7 +55,7 @@ void pool_init(struct pool *p, struct shape m, int n_block)
     p->m = m;
     p->n_block = n_block;
     p->n_used = 0;
-    p->n_value = (size_t)n_block * m.n_kv_head * m.head_dim * GR_KV_BLOCK;
+    p->n_value = (size_t)n_block * m.n_kv_head * m.head_dim * GR_KV_BLOCK_TOKENS;
     p->kv = (struct gr_kv_layer){.n_kv_head = m.n_kv_head, .head_dim = m.head_dim};
     p->kv.k = check_alloc(p->n_value * sizeof(float));
     p->kv.v = check_alloc(p->n_value * sizeof(float));
@@ -82,10 +82,10 @@ static void put_key(struct pool *p, int block, int lane, const struct session *s
 {
     int hd = p->m.head_dim;
     for (int h = 0; h < p->m.n_kv_head; h++) {
-        size_t at = ((size_t)block * p->m.n_kv_head + h) * hd * GR_KV_BLOCK;
+        size_t at = ((size_t)block * p->m.n_kv_head + h) * hd * GR_KV_BLOCK_TOKENS;
         size_t from = ((size_t)key * p->m.n_kv_head + h) * hd;
         for (int d = 0; d < hd; d++) {
-            p->kv.k[at + (size_t)d * GR_KV_BLOCK + lane] = s->k[from + d];
+            p->kv.k[at + (size_t)d * GR_KV_BLOCK_TOKENS + lane] = s->k[from + d];
             p->kv.v[at + (size_t)lane * hd + d] = s->v[from + d];
         }
     }
@@ -119,10 +119,10 @@ void placed_free(struct placed *t)
 static void place_base(struct pool *p, const struct session *s, int n, struct placed *t)
 {
     for (int i = 0; i < n; i++) {
-        if (i % GR_KV_BLOCK == 0) {
-            t->block[i / GR_KV_BLOCK] = p->order[p->n_used++];
+        if (i % GR_KV_BLOCK_TOKENS == 0) {
+            t->block[i / GR_KV_BLOCK_TOKENS] = p->order[p->n_used++];
         }
-        put_key(p, t->block[i / GR_KV_BLOCK], i % GR_KV_BLOCK, s, i);
+        put_key(p, t->block[i / GR_KV_BLOCK_TOKENS], i % GR_KV_BLOCK_TOKENS, s, i);
     }
 }
 
@@ -143,7 +143,7 @@ void place_tree(struct pool *p, const struct session *s, struct placed *t)
     }
     for (int r = 0; r < s->n_row; r++) {
         slot[r] = all[r];
-        put_key(p, t->scratch_block[slot[r] / 16], slot[r] % 16, s, s->n_base + r);
+        put_key(p, t->scratch_block[slot[r] / GR_KV_BLOCK_TOKENS], slot[r] % GR_KV_BLOCK_TOKENS, s, s->n_base + r);
         t->limit[r] = s->n_base;
         t->n_anc[r] = path_of(s, r, path);
         for (int i = 0; i < t->n_anc[r]; i++) {
@@ -161,10 +161,10 @@ void place_path(struct pool *p, const struct session *s, int r, struct placed *t
     place_base(p, s, s->n_base, t);
     for (int i = 0; i < n; i++) {
         int pos = s->n_base + i;
-        if (pos % GR_KV_BLOCK == 0) {
-            t->block[pos / GR_KV_BLOCK] = p->order[p->n_used++];
+        if (pos % GR_KV_BLOCK_TOKENS == 0) {
+            t->block[pos / GR_KV_BLOCK_TOKENS] = p->order[p->n_used++];
         }
-        put_key(p, t->block[pos / GR_KV_BLOCK], pos % GR_KV_BLOCK, s, s->n_base + path[i]);
+        put_key(p, t->block[pos / GR_KV_BLOCK_TOKENS], pos % GR_KV_BLOCK_TOKENS, s, s->n_base + path[i]);
     }
     t->limit[0] = s->n_base + n;
     t->n_anc[0] = 0;

@@ -23,8 +23,8 @@ struct blocks {
 static void blocks_init(struct blocks *b, int n_head, int n_kv_head, int head_dim, int n_block_max)
 {
     *b = (struct blocks){n_head, n_kv_head, head_dim, n_block_max, .kv = {NULL, NULL, n_kv_head, head_dim}};
-    b->n_value = (size_t)n_block_max * n_kv_head * head_dim * GR_KV_BLOCK;
-    b->n_summary = b->n_value / GR_KV_BLOCK;
+    b->n_value = (size_t)n_block_max * n_kv_head * head_dim * GR_KV_BLOCK_TOKENS;
+    b->n_summary = b->n_value / GR_KV_BLOCK_TOKENS;
     b->kv.k = check_alloc(b->n_value * sizeof(float));
     fill_f32(b->kv.k, b->n_value, FILL_NORMAL);
     b->table = check_alloc((size_t)n_block_max * sizeof(int32_t));
@@ -44,8 +44,8 @@ static void blocks_free(struct blocks *b)
 /* Is the value at i one of blocks [begin, end)? */
 static bool is_of(const struct blocks *b, size_t i, int begin, int end)
 {
-    const size_t panel = i / GR_KV_BLOCK / b->head_dim % (b->n_block_max / GR_KV_BLOCK);
-    const int block = (int)(panel * GR_KV_BLOCK + i % GR_KV_BLOCK);
+    const size_t panel = i / GR_KV_BLOCK_TOKENS / b->head_dim % (b->n_block_max / GR_KV_BLOCK_TOKENS);
+    const int block = (int)(panel * GR_KV_BLOCK_TOKENS + i % GR_KV_BLOCK_TOKENS);
     return block >= begin && block < end;
 }
 
@@ -57,7 +57,7 @@ static void summary_case(struct check *c, int n_kv_head, int head_dim, int begin
     }
     blocks_init(&b, n_kv_head, n_kv_head, head_dim, (end + 31) / 16 * 16);
     for (int i = 0; i < b.n_block_max; i++) { /* blocks not asked for may be anything */
-        const size_t n = (size_t)n_kv_head * head_dim * GR_KV_BLOCK;
+        const size_t n = (size_t)n_kv_head * head_dim * GR_KV_BLOCK_TOKENS;
         for (size_t k = 0; (i < begin || i >= end) && k < n; k++) {
             b.kv.k[b.table[i] * n + k] = NAN;
         }

@@ -286,13 +286,15 @@ struct heads_case {
         std::vector<uint16_t> want_q(q.n, 0xffff), want_kv(kv.n, 0xffff);
         for (size_t i = 0; i < row.size(); i++) {
             for (int h = 0; h < m.n_head + 2 * m.n_kv_head; h++) {
-                uint16_t *block =
-                    h < m.n_head ? nullptr
-                                 : &want_kv[gr_cuda_block_at(c[i] / 16, (h - m.n_head) % m.n_kv_head, m.n_kv_head, hd)];
+                uint16_t *block = h < m.n_head
+                                      ? nullptr
+                                      : &want_kv[gr_cuda_block_at(c[i] / GR_KV_BLOCK_TOKENS,
+                                                                  (h - m.n_head) % m.n_kv_head, m.n_kv_head, hd)];
                 for (int d = 0; d < hd; d++) {
-                    (h < m.n_head                 ? want_q[i * q_stride + h * hd + d]
-                     : h < m.n_head + m.n_kv_head ? block[gr_cuda_key_at(c[i] % 16, d, hd)]
-                                                  : block[gr_cuda_block_size(hd) + gr_cuda_value_at(c[i] % 16, d)]) =
+                    (h < m.n_head ? want_q[i * q_stride + h * hd + d]
+                     : h < m.n_head + m.n_kv_head
+                         ? block[gr_cuda_key_at(c[i] % GR_KV_BLOCK_TOKENS, d, hd)]
+                         : block[gr_cuda_block_size(hd) + gr_cuda_value_at(c[i] % GR_KV_BLOCK_TOKENS, d)]) =
                         want(row[i], h, d);
                 }
             }

@@ -23,7 +23,7 @@ static struct gr_kv_layer kv_layer(const struct kv_pair *p, int which, int n_kv_
 
 static void kv_pair_init(struct kv_pair *p, int n_kv_head, int head_dim)
 {
-    p->n = (size_t)N_BLOCK * n_kv_head * head_dim * GR_KV_BLOCK;
+    p->n = (size_t)N_BLOCK * n_kv_head * head_dim * GR_KV_BLOCK_TOKENS;
     for (int i = 0; i < 2; i++) {
         p->k[i] = guarded_alloc(p->n);
         p->v[i] = guarded_alloc(p->n);
@@ -47,12 +47,12 @@ static void kv_pair_check(struct check *c, struct kv_pair *p)
 /* n different cells in random order. */
 static void random_cells(int32_t *cell, int n)
 {
-    int32_t all[N_BLOCK * GR_KV_BLOCK];
-    for (int i = 0; i < N_BLOCK * GR_KV_BLOCK; i++) {
+    int32_t all[N_BLOCK * GR_KV_BLOCK_TOKENS];
+    for (int i = 0; i < N_BLOCK * GR_KV_BLOCK_TOKENS; i++) {
         all[i] = i;
     }
     for (int i = 0; i < n; i++) {
-        int j = i + rng_below(N_BLOCK * GR_KV_BLOCK - i);
+        int j = i + rng_below(N_BLOCK * GR_KV_BLOCK_TOKENS - i);
         int32_t t = all[j];
         all[j] = all[i];
         all[i] = t;
@@ -63,7 +63,7 @@ static void random_cells(int32_t *cell, int n)
 static void kv_store_case(struct check *c, int n_row, int n_kv_head, int head_dim, int n_thread)
 {
     int width = n_kv_head * head_dim;
-    int32_t cell[N_BLOCK * GR_KV_BLOCK];
+    int32_t cell[N_BLOCK * GR_KV_BLOCK_TOKENS];
     struct kv_pair p;
     if (!check_case(c, false, "%d rows, %d heads of %d", n_row, n_kv_head, head_dim)) {
         return;
@@ -98,7 +98,7 @@ void check_kv_store(struct check *c)
 
 static void kv_copy_case(struct check *c, int n, int n_kv_head, int head_dim, int n_thread)
 {
-    int32_t cell[N_BLOCK * GR_KV_BLOCK];
+    int32_t cell[N_BLOCK * GR_KV_BLOCK_TOKENS];
     struct kv_pair p;
     if (!check_case(c, false, "%d cells, %d heads of %d", n, n_kv_head, head_dim)) {
         return;

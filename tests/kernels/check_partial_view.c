@@ -17,7 +17,7 @@ struct view {
 
 static void view_init(struct view *v, struct shape m, int dense_from, int n_list)
 {
-    const int n_below = dense_from / GR_KV_BLOCK;
+    const int n_below = dense_from / GR_KV_BLOCK_TOKENS;
     v->dense_from = dense_from;
     v->n_list = n_list;
     v->n_list_max = n_list + 3;
@@ -51,13 +51,13 @@ static bool view_has(const struct view *v, struct shape m, int h, int block)
             return true;
         }
     }
-    return block * GR_KV_BLOCK >= v->dense_from;
+    return block * GR_KV_BLOCK_TOKENS >= v->dense_from;
 }
 
 static void poison_invisible(struct pool *p, const struct view *v, const struct placed *t)
 {
-    const size_t n = (size_t)p->m.head_dim * GR_KV_BLOCK;
-    for (int b = 0; b * GR_KV_BLOCK < v->dense_from; b++) {
+    const size_t n = (size_t)p->m.head_dim * GR_KV_BLOCK_TOKENS;
+    for (int b = 0; b * GR_KV_BLOCK_TOKENS < v->dense_from; b++) {
         for (int h = 0; h < p->m.n_kv_head; h++) {
             const size_t at = ((size_t)t->block[b] * p->m.n_kv_head + h) * n;
             for (size_t i = 0; i < n && !view_has(v, p->m, h, b); i++) {
@@ -106,7 +106,7 @@ static void view_exact(struct check *c, const struct view_case *x, const float *
             for (int p = 0; p < s->n_base + n_path; p++) {
                 const int key = x->tree && p >= s->n_base ? s->n_base + path[p - s->n_base] : p;
                 const size_t at = ((size_t)key * x->m.n_kv_head + kv_head) * hd;
-                k[p] = view_has(&x->v, x->m, kv_head, p / GR_KV_BLOCK) ? s->k + at : NULL;
+                k[p] = view_has(&x->v, x->m, kv_head, p / GR_KV_BLOCK_TOKENS) ? s->k + at : NULL;
                 v[p] = s->v + at;
             }
             exact_attention(&(struct exact_row){.q = s->q + (size_t)r * width + h * hd,
@@ -177,7 +177,7 @@ static void view_check(struct check *c, const struct view_case *x)
     view_rows(c, x, y.p, stride);
     guarded_reset(&other);
     run_view(c->k, x, false, other.p, stride, 2);
-    const bool all = x->v.n_list == x->v.dense_from / GR_KV_BLOCK;
+    const bool all = x->v.n_list == x->v.dense_from / GR_KV_BLOCK_TOKENS;
     if (all) {
         check_same(c, "a view of everything", other.p, y.p, n * sizeof(float));
     } else if (memcmp(other.p, y.p, n * sizeof(float)) == 0) {

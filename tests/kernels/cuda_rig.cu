@@ -48,10 +48,10 @@ pool::pool(shape shape_, int n_block, uint64_t seed) : m(shape_)
 void pool::put(int32_t cell, const uint16_t *k, const uint16_t *v)
 {
     for (int h = 0; h < m.n_kv_head; h++) {
-        uint16_t *b = &kv[gr_cuda_block_at(cell / 16, h, m.n_kv_head, m.head_dim)];
+        uint16_t *b = &kv[gr_cuda_block_at(cell / GR_KV_BLOCK_TOKENS, h, m.n_kv_head, m.head_dim)];
         for (int d = 0; d < m.head_dim; d++) {
-            b[gr_cuda_key_at(cell % 16, d, m.head_dim)] = k[h * m.head_dim + d];
-            b[gr_cuda_block_size(m.head_dim) + gr_cuda_value_at(cell % 16, d)] = v[h * m.head_dim + d];
+            b[gr_cuda_key_at(cell % GR_KV_BLOCK_TOKENS, d, m.head_dim)] = k[h * m.head_dim + d];
+            b[gr_cuda_block_size(m.head_dim) + gr_cuda_value_at(cell % GR_KV_BLOCK_TOKENS, d)] = v[h * m.head_dim + d];
         }
     }
 }
@@ -64,20 +64,20 @@ static void put_key(pool &p, const session &s, int32_t cell, int key)
 static void put_base(pool &p, const session &s, placed &t)
 {
     for (int i = 0; i < s.n_base; i++) {
-        if (i % 16 == 0) {
+        if (i % GR_KV_BLOCK_TOKENS == 0) {
             t.block.push_back(p.take());
         }
-        put_key(p, s, t.block.back() * 16 + i % 16, i);
+        put_key(p, s, t.block.back() * GR_KV_BLOCK_TOKENS + i % GR_KV_BLOCK_TOKENS, i);
     }
 }
 
 /* At the next position of the table. */
 static void append(pool &p, const session &s, placed &t, int position, int key)
 {
-    if (position % 16 == 0) {
+    if (position % GR_KV_BLOCK_TOKENS == 0) {
         t.block.push_back(p.take());
     }
-    put_key(p, s, t.block.back() * 16 + position % 16, key);
+    put_key(p, s, t.block.back() * GR_KV_BLOCK_TOKENS + position % GR_KV_BLOCK_TOKENS, key);
 }
 
 placed place_tree(pool &p, const session &s, int n_row, uint64_t seed, int n_slot)
@@ -96,7 +96,8 @@ placed place_tree(pool &p, const session &s, int n_row, uint64_t seed, int n_slo
         t.scratch_block.push_back(p.take());
     }
     for (int r = 0; r < s.n_row; r++) {
-        put_key(p, s, t.scratch_block[slot[r] / 16] * 16 + slot[r] % 16, s.n_base + r);
+        put_key(p, s, t.scratch_block[slot[r] / GR_KV_BLOCK_TOKENS] * GR_KV_BLOCK_TOKENS + slot[r] % GR_KV_BLOCK_TOKENS,
+                s.n_base + r);
     }
     for (int r = 0; r < n_row; r++) {
         const std::vector<int> path = s.path(r);
@@ -145,7 +146,7 @@ placed place_chain(pool &p, const session &s)
 void add_view(placed &t, int n_sparse, int dense_from, uint64_t seed)
 {
     rng g{seed + 9};
-    const int n_list = 2 * t.s->m.n_kv_head, n_block = dense_from / 16;
+    const int n_list = 2 * t.s->m.n_kv_head, n_block = dense_from / GR_KV_BLOCK_TOKENS;
     t.n_sparse = n_sparse, t.dense_from = dense_from, t.sparse_stride = n_sparse + 3;
     t.sparse.assign((size_t)n_list * t.sparse_stride, -1);
     for (int l = 0; l < n_list; l++) {
@@ -263,7 +264,7 @@ static std::vector<int> visible(const placed &t, size_t i, int h)
         const int32_t *list = &t.sparse[(size_t)(t.s->m.n_kv_head + h) * t.sparse_stride]; /* layer 1 */
         for (int n = 0; n < t.n_sparse; n++) {
             for (int l = 0; l < 16; l++) {
-                keys.push_back(list[n] * 16 + l);
+                keys.push_back(list[n] * GR_KV_BLOCK_TOKENS + l);
             }
         }
     }

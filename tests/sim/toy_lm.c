@@ -33,16 +33,17 @@ static uint64_t read_prefix(const struct toy *m, const struct gr_attn_seq *s, in
 {
     uint64_t hash = 0;
     const int begin = m->config.memory > 0 ? s->limit[r] + s->n_anc[r] - m->config.memory : 0;
-    GR_ASSERT(s->sparse == NULL || (s->dense_from % GR_KV_BLOCK == 0 && s->limit[r] >= s->dense_from));
+    GR_ASSERT(s->sparse == NULL || (s->dense_from % GR_KV_BLOCK_TOKENS == 0 && s->limit[r] >= s->dense_from));
     for (int p = GR_MAX(begin, 0); p < s->limit[r]; p++) {
-        const struct cell *c = &m->cell[s->block[p / GR_KV_BLOCK] * GR_KV_BLOCK + p % GR_KV_BLOCK];
+        const struct cell *c = &m->cell[s->block[p / GR_KV_BLOCK_TOKENS] * GR_KV_BLOCK_TOKENS + p % GR_KV_BLOCK_TOKENS];
         check_cell(s, c, p);
         hash = gr_hash_extend(hash, c->token);
     }
     for (int a = GR_MAX(begin - s->limit[r], 0); a < s->n_anc[r]; a++) {
         const int slot = s->anc[(size_t)r * GR_ATTN_ANC_MAX + (size_t)a];
         GR_ASSERT(slot < s->n_slot);
-        const struct cell *c = &m->cell[s->scratch_block[slot / GR_KV_BLOCK] * GR_KV_BLOCK + slot % GR_KV_BLOCK];
+        const struct cell *c =
+            &m->cell[s->scratch_block[slot / GR_KV_BLOCK_TOKENS] * GR_KV_BLOCK_TOKENS + slot % GR_KV_BLOCK_TOKENS];
         check_cell(s, c, s->limit[r] + a);
         hash = gr_hash_extend(hash, c->token);
     }
@@ -120,11 +121,11 @@ void toy_lm_capture(const int32_t *token, int n, float out[TOY_N_CAPTURE * TOY_F
 static struct cell *seen_cell(const struct toy *m, const struct gr_attn_seq *s, int r, int i)
 {
     if (i < s->limit[r]) {
-        return &m->cell[s->block[i / GR_KV_BLOCK] * GR_KV_BLOCK + i % GR_KV_BLOCK];
+        return &m->cell[s->block[i / GR_KV_BLOCK_TOKENS] * GR_KV_BLOCK_TOKENS + i % GR_KV_BLOCK_TOKENS];
     }
     const int slot = s->anc[(size_t)r * GR_ATTN_ANC_MAX + (size_t)(i - s->limit[r])];
     GR_ASSERT(slot < s->n_slot);
-    return &m->cell[s->scratch_block[slot / GR_KV_BLOCK] * GR_KV_BLOCK + slot % GR_KV_BLOCK];
+    return &m->cell[s->scratch_block[slot / GR_KV_BLOCK_TOKENS] * GR_KV_BLOCK_TOKENS + slot % GR_KV_BLOCK_TOKENS];
 }
 
 static bool is_odd(const struct toy_config *c, uint64_t context, bool partial)
@@ -394,7 +395,7 @@ static void give_features(struct toy *m)
     }
     m->lm.feature_width = TOY_FEATURE_WIDTH;
     m->lm.hidden = calloc((size_t)c->n_row_max * TOY_FEATURE_WIDTH, sizeof(float));
-    m->lm.n_state = c->n_scratch_block * (GR_KV_BLOCK + 1); /* a state a cell, and some for roots */
+    m->lm.n_state = c->n_scratch_block * (GR_KV_BLOCK_TOKENS + 1); /* a state a cell, and some for roots */
     m->lm.state = calloc((size_t)m->lm.n_state * TOY_FEATURE_WIDTH, sizeof(float));
     m->to_target = n > 0 ? calloc((size_t)n, sizeof(*m->to_target)) : NULL;
     GR_ASSERT(m->lm.hidden != NULL && m->lm.state != NULL && (n == 0 || m->to_target != NULL));
@@ -419,7 +420,7 @@ struct gr_lm *toy_lm_create(const struct toy_config *c)
                            .n_out_max = c->n_out_max,
                            .n_pool_block = c->n_pool_block,
                            .n_scratch_block = c->n_scratch_block};
-    const size_t n_cell = (size_t)(c->n_pool_block + c->n_scratch_block) * GR_KV_BLOCK;
+    const size_t n_cell = (size_t)(c->n_pool_block + c->n_scratch_block) * GR_KV_BLOCK_TOKENS;
     m->cell = calloc(n_cell, sizeof(*m->cell));
     m->lm.logits = calloc((size_t)c->n_out_max * (size_t)c->n_vocab, sizeof(float));
     GR_ASSERT(m->cell != NULL && m->lm.logits != NULL);

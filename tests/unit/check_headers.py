@@ -8,7 +8,7 @@ import tempfile
 
 ROOT, CC = sys.argv[1], sys.argv[2]
 CUDA_INCLUDE = sys.argv[3] if len(sys.argv) > 3 else ""
-COMMON_SUBSET = ["common/rules/gr_math.h", "common/rules/hash.h", "common/rules/expand_rule.h", "common/rules/token_tree.h",
+COMMON_SUBSET = ["common/rules/gr_math.h", "common/rules/hash.h", "common/rules/expand_rule.h", "common/rules/token_tree.h", "common/rules/kv_block.h",
                  "common/rules/accept.h", "common/rules/sampler.h", "common/protocol/wire_layout.h", "common/base/status.h"]
 FOLDERS = ["common", "kernels", "model", "target_worker", "draft_worker", "orchestrator", "transport", "bench"]
 # A device function that uses the rules, so that they are compiled for the device and not only parsed.

@@ -114,7 +114,7 @@ static inline void golden_run_rows(struct gr_lm *lm, const struct golden_rows *r
     }
     for (int i = 0; i < r->n_row; i++) {
         pos[i] = r->begin + i;
-        cell[i] = block[pos[i] / 16] * 16 + pos[i] % 16;
+        cell[i] = block[pos[i] / GR_KV_BLOCK_TOKENS] * GR_KV_BLOCK_TOKENS + pos[i] % GR_KV_BLOCK_TOKENS;
         limit[i] = pos[i] + 1;
         features[i] = r->feature != NULL ? r->feature + (size_t)i * (size_t)lm->feature_width : NULL;
     }

@@ -20,7 +20,7 @@ namespace gr
 {
 
 constexpr int N_SLOT = 6;
-constexpr int BLOCKS_A_TILE = GR_CUDA_KEY_TILE / GR_KV_BLOCK;
+constexpr int BLOCKS_A_TILE = GR_CUDA_KEY_TILE / GR_KV_BLOCK_TOKENS;
 constexpr int N_THREAD = 384;
 /* Weights are relative to a score that may fall after the largest by so much: sums need not be rescaled as often, and
  * a weight of 256 is as exact as one of 1. */
@@ -108,8 +108,8 @@ template <int HD> struct Loader {
 
     __device__ __forceinline__ int look_up(const Item &it, const int32_t *list, int at) const
     {
-        const int v = min(at + lane, it.n_key / GR_KV_BLOCK - 1);
-        return pool_block(it, list, it.first / GR_KV_BLOCK + v);
+        const int v = min(at + lane, it.n_key / GR_KV_BLOCK_TOKENS - 1);
+        return pool_block(it, list, it.first / GR_KV_BLOCK_TOKENS + v);
     }
 
     __device__ __forceinline__ void begin(uint32_t bytes)

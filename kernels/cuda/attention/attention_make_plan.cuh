@@ -56,14 +56,14 @@ static __device__ int near_cell(PlanShared &sh, const gr_attn_seq &s, int n_pool
 {
     const int limit = s.limit[row];
     if (pos < limit) {
-        return pos - first * GR_KV_BLOCK;
+        return pos - first * GR_KV_BLOCK_TOKENS;
     }
     const int slot = s.anc[row * GR_ATTN_ANC_MAX + pos - limit];
     if (slot < 0 || slot >= s.n_slot) {
         atomicMax(&sh.error, GR_CUDA_ATTN_SLOTS);
         return 0;
     }
-    return n_pool * GR_KV_BLOCK + slot;
+    return n_pool * GR_KV_BLOCK_TOKENS + slot;
 }
 
 /* A warp: the rows of a group, lane l < 4 its row l. */
@@ -73,19 +73,19 @@ static __device__ void plan_group(const PlanArgs &a, PlanShared &sh, const gr_at
     const int limit = s.limit[row], n_anc = s.n_anc[row];
     const bool bad = n_anc < 0 || n_anc > GR_ATTN_ANC_MAX || limit < 0 || limit + n_anc < 1 || s.n_slot < 0 ||
                      s.n_slot > a.shape.n_slot_max;
-    const bool below = s.sparse && (limit < s.dense_from || s.dense_from % GR_KV_BLOCK != 0);
+    const bool below = s.sparse && (limit < s.dense_from || s.dense_from % GR_KV_BLOCK_TOKENS != 0);
     if (__any_sync(~0u, bad || below)) {
         atomicMax(&sh.error, bad ? GR_CUDA_ATTN_SLOTS : GR_CUDA_ATTN_SPAN);
         return;
     }
     const int from = near_from(s, row), pos = limit + n_anc - 1;
-    const int first = __reduce_min_sync(~0u, from) / GR_KV_BLOCK;
-    const int n_pool = max(0, (__reduce_max_sync(~0u, limit) + GR_KV_BLOCK - 1) / GR_KV_BLOCK - first);
+    const int first = __reduce_min_sync(~0u, from) / GR_KV_BLOCK_TOKENS;
+    const int n_pool = max(0, (__reduce_max_sync(~0u, limit) + GR_KV_BLOCK_TOKENS - 1) / GR_KV_BLOCK_TOKENS - first);
     if (n_pool > NEAR_POOL_BLOCKS) {
         atomicMax(&sh.error, GR_CUDA_ATTN_SPAN);
         return;
     }
-    const int n_block = n_pool + (s.n_slot + GR_KV_BLOCK - 1) / GR_KV_BLOCK;
+    const int n_block = n_pool + (s.n_slot + GR_KV_BLOCK_TOKENS - 1) / GR_KV_BLOCK_TOKENS;
     if (lane == 0) {
         g.row0 = s.row0 + row0, g.n_row = n_row, g.n_pool = n_pool, g.n_block = n_block;
     }
@@ -149,7 +149,7 @@ static __device__ void plan_tiles(const PlanArgs &a, PlanShared &sh, int i_seq, 
             sh.splits[at] = {(uint16_t)(done / GR_CUDA_KEY_TILE), (uint16_t)((hi + done - 1) / done)};
             t.seq = i_seq, t.row0 = s.row0 + row0, t.n_row = n_row, t.far_len = hi, t.far_min = lo;
             t.split_len = done, t.n_split = (hi + done - 1) / done;
-            t.old = fresh >= (s.sparse ? hi - s.n_sparse * GR_KV_BLOCK + s.dense_from : hi);
+            t.old = fresh >= (s.sparse ? hi - s.n_sparse * GR_KV_BLOCK_TOKENS + s.dense_from : hi);
         }
     }
 }
@@ -181,7 +181,8 @@ static __device__ void place_tile(const PlanArgs &a, PlanShared &sh, int i, int 
         it.old = t.old;
         it.block = s.block, it.sparse = s.sparse;
         it.row0 = t.row0;
-        it.sparse_stride = s.sparse_stride, it.n_sparse = s.n_sparse, it.dense_block = s.dense_from / GR_KV_BLOCK;
+        it.sparse_stride = s.sparse_stride, it.n_sparse = s.n_sparse,
+        it.dense_block = s.dense_from / GR_KV_BLOCK_TOKENS;
         a.plan.item[first + k] = it;
     }
     if (lane == 0) {

@@ -65,12 +65,14 @@ template <int HD, int PARTS> struct Row {
         const uint32_t piece = (uint32_t)(part * N_V + lane / 16);
 #pragma unroll
         for (int g = 0; g < N_GROUP; g++) {
-            const uint32_t cell = w[g / 2] >> 16 * (g % 2) & 0xffff, b = cell / 16, c = cell % 16;
+            const uint32_t cell = w[g / 2] >> 16 * (g % 2) & 0xffff, b = cell / GR_KV_BLOCK_TOKENS,
+                           c = cell % GR_KV_BLOCK_TOKENS;
             p.key[g] = smem + b * (2 * BLOCK) + c / 8 * (HD / 64 * 1024) + c % 8 * 128 + ((lane / 8) ^ (c % 8)) * 16;
         }
 #pragma unroll
         for (int g = 0; g < N_GROUP / 2; g++) {
-            const uint32_t cell = lane / 8 % 2 ? w[g] >> 16 : w[g] & 0xffff, b = cell / 16, c = cell % 16;
+            const uint32_t cell = lane / 8 % 2 ? w[g] >> 16 : w[g] & 0xffff, b = cell / GR_KV_BLOCK_TOKENS,
+                           c = cell % GR_KV_BLOCK_TOKENS;
             p.value[g] = smem + b * (2 * BLOCK) + BLOCK + piece / 8 * 2048 + c * 128 + ((piece % 8) ^ (c % 8)) * 16;
         }
         return p;

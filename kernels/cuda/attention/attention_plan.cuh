@@ -15,7 +15,7 @@ namespace gr
 constexpr int TILE_ROW_MAX = 64; /* rows of a tile; times the query heads of a KV head at most 256 */
 constexpr int NEAR_ROWS = 4;     /* rows that a block of the near kernel takes */
 constexpr int NEAR_POOL_BLOCKS = 10;
-constexpr int NEAR_BLOCKS_MAX = NEAR_POOL_BLOCKS + GR_CUDA_SLOT_MAX / GR_KV_BLOCK;
+constexpr int NEAR_BLOCKS_MAX = NEAR_POOL_BLOCKS + GR_CUDA_SLOT_MAX / GR_KV_BLOCK_TOKENS;
 constexpr int NEAR_KEYS = 80;
 
 /* Rows of one sequence that are beside each other in the pass, and of them those of one split_len. */
@@ -64,7 +64,7 @@ __host__ __device__ __forceinline__ int tile_rows(int group)
 
 __host__ __device__ __forceinline__ int near_blocks(const gr_cuda_attn_shape &s)
 {
-    return NEAR_POOL_BLOCKS + (s.n_slot_max + GR_KV_BLOCK - 1) / GR_KV_BLOCK;
+    return NEAR_POOL_BLOCKS + (s.n_slot_max + GR_KV_BLOCK_TOKENS - 1) / GR_KV_BLOCK_TOKENS;
 }
 
 __host__ __device__ __forceinline__ int n_group_max(const gr_cuda_attn_shape &s)
@@ -110,7 +110,7 @@ __host__ __device__ __forceinline__ int near_from(const gr_attn_seq &s, int row)
 __host__ __device__ __forceinline__ int far_len(const gr_attn_seq &s, int row)
 {
     const int from = near_from(s, row);
-    return s.sparse ? s.n_sparse * GR_KV_BLOCK + from - s.dense_from : from;
+    return s.sparse ? s.n_sparse * GR_KV_BLOCK_TOKENS + from - s.dense_from : from;
 }
 
 /* 0 where there are no far keys. */

@@ -9,6 +9,8 @@
 #ifndef GR_KERNELS_CUDA_DEVICE_KV_LAYOUT_H
 #define GR_KERNELS_CUDA_DEVICE_KV_LAYOUT_H
 
+#include "common/rules/kv_block.h"
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -21,13 +23,13 @@
 /* bf16 values of a block: its keys, or its values. */
 GR_HOST_DEVICE static inline int gr_cuda_block_size(int head_dim)
 {
-    return 16 * head_dim;
+    return GR_KV_BLOCK_TOKENS * head_dim;
 }
 
 /* Offset of a block of a KV head in its layer, in values. */
 GR_HOST_DEVICE static inline size_t gr_cuda_block_at(int32_t block, int kv_head, int n_kv_head, int head_dim)
 {
-    return ((size_t)block * (size_t)n_kv_head + (size_t)kv_head) * (size_t)(32 * head_dim);
+    return ((size_t)block * (size_t)n_kv_head + (size_t)kv_head) * (size_t)(2 * GR_KV_BLOCK_TOKENS * head_dim);
 }
 
 /* Offset of dimension d of a key in its block. */
@@ -39,7 +41,7 @@ GR_HOST_DEVICE static inline int gr_cuda_key_at(int lane, int d, int head_dim)
 /* The same of a value, from the start of the values. */
 GR_HOST_DEVICE static inline int gr_cuda_value_at(int lane, int d)
 {
-    return d / 64 * 1024 + lane * 64 + ((d % 64 / 8) ^ (lane % 8)) * 8 + d % 8;
+    return d / 64 * (GR_KV_BLOCK_TOKENS * 64) + lane * 64 + ((d % 64 / 8) ^ (lane % 8)) * 8 + d % 8;
 }
 
 #endif

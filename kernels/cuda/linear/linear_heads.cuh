@@ -58,14 +58,15 @@ static __device__ __forceinline__ uint16_t *turned_at(const gr_cuda_heads &h, co
     if (head < h.n_head) {
         return h.q + (size_t)row * h.q_stride + head * h.head_dim + d;
     }
-    return (uint16_t *)h.kv + gr_cuda_block_at(p.cell / 16, head - h.n_head, h.n_kv_head, h.head_dim) +
-           gr_cuda_key_at(p.cell % 16, d, h.head_dim);
+    return (uint16_t *)h.kv + gr_cuda_block_at(p.cell / GR_KV_BLOCK_TOKENS, head - h.n_head, h.n_kv_head, h.head_dim) +
+           gr_cuda_key_at(p.cell % GR_KV_BLOCK_TOKENS, d, h.head_dim);
 }
 
 static __device__ __forceinline__ uint16_t *value_at(const gr_cuda_heads &h, const RowPlace &p, int head, int d)
 {
-    return (uint16_t *)h.kv + gr_cuda_block_at(p.cell / 16, head - h.n_head - h.n_kv_head, h.n_kv_head, h.head_dim) +
-           gr_cuda_block_size(h.head_dim) + gr_cuda_value_at(p.cell % 16, d);
+    return (uint16_t *)h.kv +
+           gr_cuda_block_at(p.cell / GR_KV_BLOCK_TOKENS, head - h.n_head - h.n_kv_head, h.n_kv_head, h.head_dim) +
+           gr_cuda_block_size(h.head_dim) + gr_cuda_value_at(p.cell % GR_KV_BLOCK_TOKENS, d);
 }
 
 static __device__ __forceinline__ float2 turn_pair(float x, float y, float cos, float sin)

@@ -28,10 +28,10 @@ __global__ void __launch_bounds__(256) kv_copy_kernel(const gr_cuda_kv_copy_args
     for (int write = 0; write < 2; write++) {
         for (int i = (int)threadIdx.x; i < n * 2 * pieces; i += 256) {
             const int cell = (write ? a.dst : a.src)[i / (2 * pieces)], part = i / pieces % 2, d = i % pieces * 8;
-            uint16_t *block = kv + gr_cuda_block_at(cell / 16, kv_head, a.n_kv_head, a.head_dim) +
+            uint16_t *block = kv + gr_cuda_block_at(cell / GR_KV_BLOCK_TOKENS, kv_head, a.n_kv_head, a.head_dim) +
                               part * gr_cuda_block_size(a.head_dim);
-            uint4 *at =
-                (uint4 *)(block + (part ? gr_cuda_value_at(cell % 16, d) : gr_cuda_key_at(cell % 16, d, a.head_dim)));
+            uint4 *at = (uint4 *)(block + (part ? gr_cuda_value_at(cell % GR_KV_BLOCK_TOKENS, d)
+                                                : gr_cuda_key_at(cell % GR_KV_BLOCK_TOKENS, d, a.head_dim)));
             if (write) {
                 *at = held[i];
             } else {
