@@ -405,7 +405,7 @@ struct stage_options {
     const struct gr_tuned *tuned;       /* NULL: nothing was measured */
     int n_folder_pos;                   /* the folder's positions, where the geometry's own are needed; else 0 */
     int n_thread, device;
-    int retrieval; /* tokens; 0: no partial views */
+    int retrieval; /* tokens; 0: no views */
 };
 
 /* A context after the folder's last position: the geometry's model may have that one, and the cost is its cost. */

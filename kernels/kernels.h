@@ -141,7 +141,7 @@ typedef void gr_kv_copy_fn(const struct gr_exec *x, const struct gr_kv_copy_args
  * n_anc 0 and limit = its position + 1. Scratch cells are given as slots of the session: slot s is lane s % 16 of
  * block scratch_block[s / 16]. At least one key is visible.
  *
- * A partial view leaves out pool positions, by layer and KV head: of those below dense_from a row sees the blocks of
+ * A view leaves out pool positions, by layer and KV head: of those below dense_from a row sees the blocks of
  * the list only. Every row stands at or past dense_from, and limit[r] >= dense_from. */
 struct gr_attn_seq {
     int row0, n_row;
@@ -173,7 +173,7 @@ struct gr_attention_args {
     float *out;
     const struct gr_attn_seq *seq;
     int n_seq, n_head, q_stride, out_stride;
-    int layer; /* which lists of a partial view */
+    int layer; /* which lists of a view */
     float scale;
     void *work;
 };

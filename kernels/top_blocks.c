@@ -1,4 +1,4 @@
-/* The best blocks of a partial view. Plain code for all implementations: a list must not depend on who made it. */
+/* The best blocks of a view. Plain code for all implementations: a list must not depend on who made it. */
 #include "kernels/kernels.h"
 
 #include <math.h>

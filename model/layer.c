@@ -197,7 +197,7 @@ void gr_layer_attention(const struct gr_exec *x, const struct gr_layer_work *w, 
             .kv = l->kv, .k = w->k, .v = w->v, .cell = b->cell, .n_row = b->n_row, .k_stride = n_kv, .v_stride = n_kv});
     gr_exec_barrier(x);
     if (b->n_refresh > 0) {
-        gr_kv_refresh_layer(x, w->partial,
+        gr_kv_refresh_layer(x, w->views,
                             &(struct gr_kv_refresh_layer){.kernels = w->kernels,
                                                           .layer = l->index,
                                                           .n_refresh = b->n_refresh,

@@ -33,7 +33,7 @@ struct gr_layer_work {
     float *q, *k, *v, *att;     /* (n_row_max, n_head * d | n_kv * d | n_kv * d | n_head * d) */
     float *gate, *up;           /* (n_row_max, ffn) */
     void *attn_work;
-    const struct gr_kv_partial *partial; /* borrowed; for batches that refresh views */
+    const struct gr_kv_views *views; /* borrowed; for batches that refresh views */
 };
 
 /* ---- start ---- */

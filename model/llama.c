@@ -15,14 +15,14 @@ struct llama {
     struct gr_kernels kernels;
     struct gr_memory memory; /* everything below that is owned */
     struct gr_layer_work work;
-    struct gr_layer *layer;       /* (n_layer) */
-    const uint16_t *embed;        /* (n_vocab, H) bf16, mmapped or expanded */
-    float *final_norm;            /* (H) */
-    struct gr_weight head;        /* (vocabulary rows, H) */
-    float *x;                     /* (n_row_max, H): residual stream */
-    float *xo;                    /* (n_out_max, H): rows whose logits are wanted */
-    struct gr_fc fc;              /* of the EAGLE-3 head that is served */
-    struct gr_kv_partial partial; /* with SpecPV: lm.view */
+    struct gr_layer *layer;   /* (n_layer) */
+    const uint16_t *embed;    /* (n_vocab, H) bf16, mmapped or expanded */
+    float *final_norm;        /* (H) */
+    struct gr_weight head;    /* (vocabulary rows, H) */
+    float *x;                 /* (n_row_max, H): residual stream */
+    float *xo;                /* (n_out_max, H): rows whose logits are wanted */
+    struct gr_fc fc;          /* of the EAGLE-3 head that is served */
+    struct gr_kv_views views; /* with SpecPV: lm.view */
 };
 
 static struct llama *of(struct gr_lm *lm)
@@ -164,11 +164,11 @@ static enum gr_status llama_forward(struct gr_lm *lm, const struct gr_batch *b)
     struct llama *m = of(lm);
     GR_ASSERT(b->n_row >= 1 && b->n_row <= lm->n_row_max && b->n_out <= lm->n_out_max);
     if (b->n_refresh > 0) {
-        gr_kv_refresh_begin(&m->partial, b->n_refresh, b->refresh);
+        gr_kv_refresh_begin(&m->views, b->n_refresh, b->refresh);
     }
     gr_team_run(lm->team, run_pass, &(struct pass){.m = m, .b = b});
     if (b->n_refresh > 0) {
-        gr_kv_refresh_end(&m->partial, b->n_refresh, b->refresh);
+        gr_kv_refresh_end(&m->views, b->n_refresh, b->refresh);
     }
     return GR_OK;
 }
@@ -178,15 +178,15 @@ static enum gr_status llama_view_create(struct gr_lm *lm, const struct gr_kv_bud
     struct llama *m = of(lm);
     GR_ASSERT(lm->view == NULL && n_view >= 1);
     const struct gr_hf_config *hf = &m->source.hf;
-    const struct gr_kv_partial_config c = {.n_view = n_view,
-                                           .n_layer = hf->n_layer,
-                                           .n_kv_head = hf->n_kv_head,
-                                           .head_dim = hf->head_dim,
-                                           .n_ctx_max = lm->n_ctx_max,
-                                           .most = *most};
-    GR_TRY(gr_kv_partial_init(&m->partial, &c));
-    m->work.partial = &m->partial;
-    lm->view = m->partial.view;
+    const struct gr_kv_views_config c = {.n_view = n_view,
+                                         .n_layer = hf->n_layer,
+                                         .n_kv_head = hf->n_kv_head,
+                                         .head_dim = hf->head_dim,
+                                         .n_ctx_max = lm->n_ctx_max,
+                                         .most = *most};
+    GR_TRY(gr_kv_views_init(&m->views, &c));
+    m->work.views = &m->views;
+    lm->view = m->views.view;
     lm->n_view = n_view;
     return GR_OK;
 }
@@ -194,8 +194,8 @@ static enum gr_status llama_view_create(struct gr_lm *lm, const struct gr_kv_bud
 static void llama_view_destroy(struct gr_lm *lm)
 {
     struct llama *m = of(lm);
-    gr_kv_partial_finish(&m->partial);
-    m->work.partial = NULL;
+    gr_kv_views_finish(&m->views);
+    m->work.views = NULL;
     lm->view = NULL;
     lm->n_view = 0;
 }
@@ -248,7 +248,7 @@ static void llama_destroy(struct gr_lm *lm)
 {
     struct llama *m = of(lm);
     gr_team_destroy(lm->team);
-    gr_kv_partial_finish(&m->partial);
+    gr_kv_views_finish(&m->views);
     gr_memory_finish(&m->memory);
     gr_llama_source_close(&m->source);
     free(m->layer);

@@ -10,7 +10,7 @@
 #include "common/base/status.h"
 #include "kernels/kernels.h"
 #include "model/files/capture.h"
-#include "model/kv/kv_partial.h"
+#include "model/kv/kv_views.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -35,7 +35,7 @@ struct gr_batch {
     /* (n_seq) or NULL: so many first rows of each sequence are run for their KV alone. Their `hidden` is undefined
      * after the pass, and none of them is in out_row. A model of one layer (a head) saves most of their work. */
     const int32_t *n_kv_only;
-    /* Sequences whose partial view is chosen anew by this pass, from its own queries; 0: none. */
+    /* Sequences whose view is chosen anew by this pass, from its own queries; 0: none. */
     int n_refresh;
     const struct gr_kv_refresh *refresh; /* (n_refresh) */
 };
@@ -53,7 +53,7 @@ struct gr_lm_ops {
      * last pass or kept from earlier ones; out: (n, fused_width), n at most n_row_max. NULL where fused_width is 0, on
      * a target that ships raw_features, and where features are made within the pass (shipped). */
     void (*fuse)(struct gr_lm *lm, int n, const float *const *capture, float *out);
-    /* Takes the memory of n_view partial views (SpecPV), one a session slot, and sets view and n_view. GR_ENOMEM and
+    /* Takes the memory of n_view views (SpecPV), one a session slot, and sets view and n_view. GR_ENOMEM and
      * GR_EUNSUPPORTED (logged) leave the model as it was. NULL: the model has none. */
     enum gr_status (*view_create)(struct gr_lm *lm, const struct gr_kv_budget *most, int n_view);
     /* Gives it back; nothing of it may be in a batch any more. */

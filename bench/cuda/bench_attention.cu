@@ -23,7 +23,7 @@ static constexpr int N_LAYER = 32, N_HEAD = 32, N_KV_HEAD = 8, HEAD_DIM = 128, N
 static constexpr size_t LAYER = (size_t)N_POOL_BLOCK * N_KV_HEAD * 32 * HEAD_DIM; /* values */
 
 struct Case {
-    int n_seq, n_row, context, n_view; /* n_view: blocks of a partial view, 0: all */
+    int n_seq, n_row, context, n_view; /* n_view: blocks of a view, 0: all */
     double asked_ms;                   /* 0: nothing */
 };
 static const Case CASES[] = {

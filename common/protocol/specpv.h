@@ -11,7 +11,7 @@
 
 enum gr_specpv_mode {
     GR_SPECPV_OFF,   /* full verification */
-    GR_SPECPV_LOSSY, /* what the partial view accepts stands */
+    GR_SPECPV_LOSSY, /* what the view accepts stands */
     GR_SPECPV_EXACT, /* ... is provisional until full KV has judged it: the text is full verification's */
     GR_SPECPV_AUTO,  /* exact where the cost table says that it gains, else full verification */
 };

@@ -5,7 +5,7 @@
 
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/linear/linear.h"
-#include "kernels/cuda/attention/specpv.h"
+#include "kernels/cuda/attention/view.h"
 #include "model/cuda/cells.h"
 #include "model/cuda/pass.h"
 #include "model/cuda/weights.h"
@@ -34,7 +34,7 @@ struct gr_cuda_layer_work {
     void *plan, *attn_work;
     struct gr_cuda_chain *chain; /* linear layers are one kernel where they can be; NULL: each is its own */
     struct gr_cuda_kv kv;
-    const struct gr_cuda_views *views; /* borrowed: a pass that is enqueued chooses partial views; NULL: it does not */
+    const struct gr_cuda_views *views; /* borrowed: a pass that is enqueued chooses views; NULL: it does not */
 };
 
 /* Geometries that the kernels take; one line that names dir. */

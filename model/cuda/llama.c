@@ -3,7 +3,7 @@
 #include "common/base/log.h"
 #include "kernels/cuda/rows/rows.h"
 #include "model/cuda/model.h"
-#include "model/cuda/partial.h"
+#include "model/cuda/views.h"
 #include "model/llama_source.h"
 
 #include <stdio.h>
@@ -23,7 +23,7 @@ struct llama {
     struct gr_cuda_graphs whole; /* all three, for as many rows as a tree has */
     struct gr_batch last;        /* of the last pass, what launch() goes by */
     /* with SpecPV */
-    struct gr_cuda_partial partial;
+    struct gr_cuda_view_memory views;
     struct gr_cuda_graphs refresh; /* body of a pass that chooses views */
     /* of a target that serves a head */
     struct gr_cuda_matrix fc; /* (fused_width, n_capture * H) */
@@ -109,11 +109,11 @@ static enum gr_status enqueue_body(void *model, int n)
 static enum gr_status enqueue_refresh(void *model, int n)
 {
     struct llama *m = model;
-    m->m.work.views = &m->partial.views;
+    m->m.work.views = &m->views.views;
     const enum gr_status st = enqueue_body(model, n);
     m->m.work.views = NULL;
     GR_TRY(st);
-    return gr_cuda_view_lists(&m->partial.views, m->m.device.stream);
+    return gr_cuda_view_lists(&m->views.views, m->m.device.stream);
 }
 
 static enum gr_status enqueue_fc(struct llama *m, int n)
@@ -195,13 +195,13 @@ static enum gr_status launch(struct llama *m, const struct gr_batch *b)
 static enum gr_status llama_forward(struct gr_lm *lm, const struct gr_batch *b)
 {
     struct llama *m = of(lm);
-    gr_kv_refresh_begin(&m->partial.host, b->n_refresh, b->refresh);
+    gr_kv_refresh_begin(&m->views.host, b->n_refresh, b->refresh);
     GR_TRY(gr_cuda_model_begin(&m->m, b, 1));
     m->last = (struct gr_batch){
         .n_row = b->n_row, .n_out = b->n_out, .want_capture = b->want_capture, .n_refresh = b->n_refresh};
     GR_TRY(launch(m, &m->last));
     GR_TRY(gr_cuda_model_wait(&m->m, lm, b->n_out));
-    gr_kv_refresh_end(&m->partial.host, b->n_refresh, b->refresh);
+    gr_kv_refresh_end(&m->views.host, b->n_refresh, b->refresh);
     return GR_OK;
 }
 
@@ -219,22 +219,22 @@ static void llama_copy_cells(struct gr_lm *lm, int n, const int32_t *src, const 
     gr_cuda_model_copy_cells(&of(lm)->m, n, src, dst);
 }
 
-static struct gr_kv_partial_config view_config(const struct llama *m, const struct gr_kv_budget *most, int n_view,
-                                               int n_ctx)
+static struct gr_kv_views_config view_config(const struct llama *m, const struct gr_kv_budget *most, int n_view,
+                                             int n_ctx)
 {
-    return (struct gr_kv_partial_config){.n_view = n_view,
-                                         .n_layer = m->source.hf.n_layer,
-                                         .n_kv_head = m->source.hf.n_kv_head,
-                                         .head_dim = m->source.hf.head_dim,
-                                         .n_ctx_max = n_ctx,
-                                         .most = *most};
+    return (struct gr_kv_views_config){.n_view = n_view,
+                                       .n_layer = m->source.hf.n_layer,
+                                       .n_kv_head = m->source.hf.n_kv_head,
+                                       .head_dim = m->source.hf.head_dim,
+                                       .n_ctx_max = n_ctx,
+                                       .most = *most};
 }
 
 static void llama_view_destroy(struct gr_lm *lm)
 {
     struct llama *m = of(lm);
     gr_cuda_graphs_destroy(&m->refresh);
-    gr_cuda_partial_finish(&m->partial, &m->m.device);
+    gr_cuda_view_memory_finish(&m->views, &m->m.device);
     m->m.pass.view = NULL;
     lm->view = NULL;
     lm->n_view = 0;
@@ -243,11 +243,11 @@ static void llama_view_destroy(struct gr_lm *lm)
 static enum gr_status llama_view_create(struct gr_lm *lm, const struct gr_kv_budget *most, int n_view)
 {
     struct llama *m = of(lm);
-    const struct gr_kv_partial_config c = view_config(m, most, n_view, lm->n_ctx_max);
+    const struct gr_kv_views_config c = view_config(m, most, n_view, lm->n_ctx_max);
     GR_ASSERT(lm->view == NULL && n_view >= 1);
     GR_TRY(m->m.broken);
-    GR_TRY(gr_cuda_partial_init(&m->partial, &m->m.device, &c, m->source.hf.n_head, m->m.pass.limits.n_seq_max,
-                                &m->m.pass.inputs));
+    GR_TRY(gr_cuda_view_memory_init(&m->views, &m->m.device, &c, m->source.hf.n_head, m->m.pass.limits.n_seq_max,
+                                    &m->m.pass.inputs));
     enum gr_status st = gr_cuda_graphs_make(&m->refresh, &m->m.device, lm->n_row_max, enqueue_refresh, m);
     if (st == GR_OK) {
         st = gr_cuda_wait(&m->m.device, "graphs of a pass");
@@ -256,8 +256,8 @@ static enum gr_status llama_view_create(struct gr_lm *lm, const struct gr_kv_bud
         llama_view_destroy(lm);
         return st;
     }
-    m->m.pass.view = m->partial.host.view;
-    lm->view = m->partial.host.view;
+    m->m.pass.view = m->views.host.view;
+    lm->view = m->views.host.view;
     lm->n_view = n_view;
     return GR_OK;
 }
@@ -310,12 +310,12 @@ static uint64_t activation_bytes(const struct llama *m, const struct gr_llama_co
 static enum gr_status choose_blocks(const struct llama *m, const struct gr_llama_config *c, int *n_block_out)
 {
     const int n_ctx = c->n_ctx_max > 0 ? GR_MIN(c->n_ctx_max, m->source.hf.max_pos) : m->source.hf.max_pos;
-    const struct gr_kv_partial_config view = view_config(m, &c->view_most, c->n_view, n_ctx);
+    const struct gr_kv_views_config view = view_config(m, &c->view_most, c->n_view, n_ctx);
     const struct gr_cuda_blocks b = {.dir = c->dir,
                                      .block_bytes = gr_cuda_kv_block_bytes(&m->source.hf, m->source.hf.n_layer),
                                      .weights = weight_bytes(m),
                                      .others = activation_bytes(m, c),
-                                     .views = (uint64_t)c->n_view * gr_cuda_partial_bytes(&view),
+                                     .views = (uint64_t)c->n_view * gr_cuda_view_memory_bytes(&view),
                                      .n_ctx = n_ctx,
                                      .n_session = c->n_seq_max,
                                      .n_scratch = c->n_scratch_block,

@@ -1,7 +1,7 @@
 /* The Llama runtime on a GPU: the same gr_lm as model/llama.h's, bf16 weights and KV, f32 residual stream. A pass is up
  * to three CUDA graphs: the layers; fc over the captured streams, where features are wanted (it runs in the pass, so
  * what the caller sees as captured states are fused features: n_capture 1, of fused_width, and fuse() copies); lm_head
- * and the picks. A pass that chooses partial views (SpecPV) has graphs of its own for the
+ * and the picks. A pass that chooses views (SpecPV) has graphs of its own for the
  * layers, made with the views. Raw features are refused. Decisions D-026, D-030. */
 #ifndef GR_MODEL_CUDA_LLAMA_H
 #define GR_MODEL_CUDA_LLAMA_H

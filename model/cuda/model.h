@@ -33,7 +33,7 @@ GR_NODISCARD enum gr_status gr_cuda_model_open(struct gr_cuda_model *m, struct g
 GR_NODISCARD enum gr_status gr_cuda_model_tune(struct gr_cuda_model *m, struct gr_lm *lm, const struct gr_tuned *tuned,
                                                const struct gr_cuda_tune_model *model);
 /* KV blocks for the sessions' contexts, or what the memory allows beside `others` bytes. asked 0: that is to be
- * chosen. views: bytes that are left for partial views where they fit. dir: of the model, for the message. */
+ * chosen. views: bytes that are left for views where they fit. dir: of the model, for the message. */
 struct gr_cuda_blocks {
     const char *dir;
     uint64_t block_bytes, weights, others, views;

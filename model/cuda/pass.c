@@ -105,7 +105,7 @@ static void put(struct gr_cuda_pass *p, enum gr_cuda_pass_part part, const void 
     give(p, part, bytes);
 }
 
-/* What the sequences point to, and the sequences with the device's pointers to it; lists of partial views are the
+/* What the sequences point to, and the sequences with the device's pointers to it; lists of views are the
  * device's already. */
 static void put_seqs(struct gr_cuda_pass *p, const struct gr_batch *b)
 {

@@ -4,7 +4,7 @@
 #define GR_MODEL_CUDA_PASS_H
 
 #include "kernels/cuda/pick/pick.h"
-#include "kernels/cuda/attention/specpv.h"
+#include "kernels/cuda/attention/view.h"
 #include "model/cuda/device.h"
 #include "model/lm.h"
 

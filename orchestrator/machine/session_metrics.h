@@ -11,7 +11,7 @@ struct gr_metrics_round {
     uint32_t base_len, n_draft, n_accepted;
     bool rewound; /* counted in rewind_steps */
     bool judged;  /* tokens of rounds before it */
-    bool partial; /* verified under a partial view */
+    bool partial; /* verified under a view */
     uint64_t wait_ns, verify_ns, host_ns;
 };
 

@@ -349,7 +349,7 @@ static void pick_rows(const struct gr_exec *x, void *arg)
     }
 }
 
-/* ---- judging tokens that were accepted under a partial view ---- */
+/* ---- judging tokens that were accepted under a view ---- */
 
 /* The committed token that chain row r's pick is compared with. */
 static int32_t judged_token(const struct gr_pass_seq *s, int r)

@@ -11,7 +11,7 @@
  * one. Where they are wanted and no rows are to be run, a pass of its own fuses (GR_PASS_FUSE; never with others).
  *
  * SpecPV (fields below; all zero: off). kv_len: tokens with full KV. A partial pass verifies the tail and the tree
- * under the session's view (model/kv/kv_partial.h); what it accepts is missing full KV. A refresh is a full pass that
+ * under the session's view (model/kv/kv_views.h); what it accepts is missing full KV. A refresh is a full pass that
  * begins with those tokens as n_chain chain rows, positions pos0 - n_chain = kv_len .. pos0 - 1, which write their KV
  * anew. Their picks tell what full verification would have said: the pick of the row at position p is for position
  * p + 1, the next chain token, of the last one the tail. */
@@ -21,7 +21,7 @@
 #include "common/rules/accept.h"
 #include "common/rules/sampler.h"
 #include "common/base/status.h"
-#include "model/kv/kv_partial.h"
+#include "model/kv/kv_views.h"
 #include "model/kv/kv_pool.h"
 
 #include <stdbool.h>

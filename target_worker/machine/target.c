@@ -182,8 +182,8 @@ int gr_target_n_session(const struct gr_target *t)
 static bool lengths_fit(const struct session *s)
 {
     const int32_t n_missing = target_n_missing(s);
-    const bool provisional = s->pv.mode == GR_SPECPV_EXACT && n_missing > 0;
-    return n_missing >= 0 && n_missing <= (int32_t)s->pv.params.n_buffer &&
+    const bool provisional = s->specpv.mode == GR_SPECPV_EXACT && n_missing > 0;
+    return n_missing >= 0 && n_missing <= (int32_t)s->specpv.params.n_buffer &&
            s->kv.final_len == (provisional ? s->kv.len + 1 : s->prefix.len);
 }
 

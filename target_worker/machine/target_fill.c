@@ -76,7 +76,7 @@ static void add_decode(struct gr_target *t, struct session *s, uint64_t now_ns)
     q->token = &s->prefix.token[q->pos0];
     const bool waited = s->next.mode == GR_SPEC_TREE;
     target_flight_begin(&s->flight, waited, !s->link.asked, waited ? waited_ns(s, now_ns) : 0);
-    if (s->pv.next.round == GR_SPECPV_ROUND_JUDGE) {
+    if (s->specpv.next.round == GR_SPECPV_ROUND_JUDGE) {
         target_walk_forget(&s->draft);
     } else if (waited && s->draft.valid) {
         target_subtree(&s->draft, target_n_new_left(s) - 1, s->next.n_want, &q->tree, s->flight.node_of_row);
@@ -169,7 +169,7 @@ static void press_for_room(struct gr_target *t, int n_short, uint64_t now_ns)
     }
 }
 
-/* How each decoding session's round is verified: under a partial view, in full, or as a judgement of what is missing.
+/* How each decoding session's round is verified: under a view, in full, or as a judgement of what is missing.
  * It needs the tree that has come, and blocks are claimed for what it decides. */
 static void decide_verification(struct gr_target *t)
 {

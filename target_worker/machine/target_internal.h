@@ -146,7 +146,7 @@ struct session {
     struct next_round next;
     struct in_flight flight;
     struct feature_state features;
-    struct session_specpv pv;
+    struct session_specpv specpv;
     struct walked_tree draft; /* for the next pass; target_walk.c */
     struct walked_tree probe; /* being judged */
     int32_t n_fault;
@@ -338,7 +338,7 @@ static inline int32_t target_n_missing(const struct session *s)
 /* Missing tokens that the round decided on begins with. */
 static inline int32_t target_n_chain(const struct session *s)
 {
-    const enum gr_specpv_round round = s->pv.next.round;
+    const enum gr_specpv_round round = s->specpv.next.round;
     return round == GR_SPECPV_ROUND_REFRESH || round == GR_SPECPV_ROUND_JUDGE ? target_n_missing(s) : 0;
 }
 /* Rows of the tree that has come, at most. */
@@ -388,7 +388,7 @@ double target_alone_ns(const struct gr_target *t, int32_t n_row, struct gr_atten
 /* By its wishes; its prompt is there. */
 void target_specpv_open(struct gr_target *t, struct session *s);
 void target_refresh(struct gr_target *t, uint64_t id);
-/* Decides how the next round is verified: pv.next. n_level: of its tree. */
+/* Decides how the next round is verified: specpv.next. n_level: of its tree. */
 void target_specpv_decide(const struct gr_target *t, struct session *s, int32_t n_row, int32_t n_level);
 /* Fills what the pass is told of it. none: a pass in which nothing of SpecPV runs. */
 void target_specpv_fill_none(struct gr_pass_seq *q);

@@ -1,5 +1,5 @@
 /* Rows on the walk whose logits are not finite: the tail, the last row of a prompt, judged missing tokens. (An accepted
- * node's is the next pass's tail: common/rules/accept.h.) Under a partial view such a row proves nothing about the
+ * node's is the next pass's tail: common/rules/accept.h.) Under a view such a row proves nothing about the
  * model, so the view is refreshed; full verification ends the session, where plain decoding would. */
 #include "common/base/log.h"
 #include "target_worker/machine/target_internal.h"
@@ -13,7 +13,7 @@ static void refresh_view(struct gr_target *t, struct session *s, const struct gr
              "refreshed",
              s->id, s->next.round, q->odd_pos);
     t->counters.n_view_not_finite++;
-    target_view_ask(&s->pv);
+    target_view_ask(&s->specpv);
     gr_kv_table_truncate(&t->pool, &s->kv.table, target_held_len(s));
     target_begin_root(s, now_ns);
 }

@@ -3,12 +3,12 @@
 
 struct gr_attended target_specpv_context(const struct session *s)
 {
-    const struct gr_specpv_params *p = &s->pv.params;
-    if (s->pv.next.round != GR_SPECPV_ROUND_PARTIAL || s->pv.dense_from == GR_VIEW_NONE) {
+    const struct gr_specpv_params *p = &s->specpv.params;
+    if (s->specpv.next.round != GR_SPECPV_ROUND_PARTIAL || s->specpv.dense_from == GR_VIEW_NONE) {
         return gr_attends_all(s->prefix.len);
     }
-    const int32_t n_list = GR_MIN(s->pv.dense_from, (int32_t)(p->n_sink + p->n_retrieval) * GR_KV_BLOCK_TOKENS);
-    return (struct gr_attended){.n_token = n_list + s->prefix.len - s->pv.dense_from, .view = true};
+    const int32_t n_list = GR_MIN(s->specpv.dense_from, (int32_t)(p->n_sink + p->n_retrieval) * GR_KV_BLOCK_TOKENS);
+    return (struct gr_attended){.n_token = n_list + s->prefix.len - s->specpv.dense_from, .view = true};
 }
 
 /* Rows and contexts that other decoding sessions bring into a pass. */

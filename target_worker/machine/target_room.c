@@ -47,7 +47,7 @@ static bool preempt_younger(struct gr_target *t, const struct session *s, bool o
     log_info("session %" PRIu64 ": pre-empted, %d tokens of KV will be computed again", youngest->id, youngest->kv.len);
     t->counters.n_preempted++;
     target_drop_provisional(t, youngest);
-    target_view_drop(&youngest->pv);
+    target_view_drop(&youngest->specpv);
     target_kv_release(t, youngest);
     target_turn_preempt(youngest);
     return true;

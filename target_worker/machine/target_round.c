@@ -57,7 +57,7 @@ static void log_wanted(struct session *s)
 
 void target_begin_round(struct gr_target *t, struct session *s, uint64_t now_ns)
 {
-    if (s->pv.end_due != GR_FINISH_NONE) {
+    if (s->specpv.end_due != GR_FINISH_NONE) {
         target_begin_root(s, now_ns); /* the next pass only judges whether the text ends here */
         return;
     }

@@ -97,7 +97,7 @@ static void append_ids(struct session *s, const struct gr_msg_ids *ids)
 static void begin_turn(struct gr_target *t, struct session *s, uint32_t max_tokens)
 {
     target_kv_begin_turn(t, s);
-    target_view_drop(&s->pv); /* it is another context by now */
+    target_view_drop(&s->specpv); /* it is another context by now */
     target_turn_begin(s, (int32_t)GR_MIN((int64_t)s->prefix.len + max_tokens, t->config.n_ctx_max));
     s->arrival = t->n_arrival++;
 }

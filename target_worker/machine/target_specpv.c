@@ -1,4 +1,4 @@
-/* SpecPV in the target: tokens that were accepted under a partial view, until full KV has judged them.
+/* SpecPV in the target: tokens that were accepted under a view, until full KV has judged them.
  *
  * Between passes of a session that decodes: kv_len tokens have full KV, those up to committed_len - 1 partial KV in
  * their own cells after it (the missing tokens, at most n_buffer), the tail has none. Exact: everything before the
@@ -16,10 +16,10 @@
 
 void target_specpv_off(struct gr_target *t, struct session *s, enum gr_fallback reason, const char *detail)
 {
-    if (s->pv.mode == GR_SPECPV_OFF) {
+    if (s->specpv.mode == GR_SPECPV_OFF) {
         return;
     }
-    s->pv.mode = GR_SPECPV_OFF;
+    s->specpv.mode = GR_SPECPV_OFF;
     target_fall_back(t, s, reason, detail);
 }
 
@@ -32,18 +32,18 @@ void target_specpv_open(struct gr_target *t, struct session *s)
                   : w->specpv_params;
     const int32_t n_node = s->with_draft ? (int32_t)w->n_node : 0;
     const int32_t n_level = w->draft_depth > 0 ? GR_MIN((int32_t)w->draft_depth, n_node) : n_node;
-    s->pv = (struct session_specpv){.mode = automatic ? GR_SPECPV_EXACT : w->specpv,
-                                    .automatic = automatic,
-                                    .params = gr_specpv_resolve(&wanted, &t->config.specpv),
-                                    .dense_from = GR_VIEW_NONE};
-    if (s->pv.mode == GR_SPECPV_OFF) {
+    s->specpv = (struct session_specpv){.mode = automatic ? GR_SPECPV_EXACT : w->specpv,
+                                        .automatic = automatic,
+                                        .params = gr_specpv_resolve(&wanted, &t->config.specpv),
+                                        .dense_from = GR_VIEW_NONE};
+    if (s->specpv.mode == GR_SPECPV_OFF) {
         return;
     }
     if (t->config.specpv.n_buffer == 0) {
         target_specpv_off(t, s, t->config.lacks_views ? GR_FALLBACK_NO_VIEWS : GR_FALLBACK_SPECPV_ABSENT, NULL);
         return;
     }
-    const char *wrong = gr_specpv_preflight(&s->pv.params, n_node + 1, n_level, t->config.n_ctx_max);
+    const char *wrong = gr_specpv_preflight(&s->specpv.params, n_node + 1, n_level, t->config.n_ctx_max);
     if (wrong != NULL) {
         target_specpv_off(t, s, GR_FALLBACK_SPECPV_UNFIT, wrong);
     }
@@ -51,14 +51,14 @@ void target_specpv_open(struct gr_target *t, struct session *s)
 
 enum gr_specpv_mode target_specpv_shown(const struct session *s)
 {
-    return s->pv.mode == GR_SPECPV_EXACT && s->pv.automatic ? GR_SPECPV_AUTO : s->pv.mode;
+    return s->specpv.mode == GR_SPECPV_EXACT && s->specpv.automatic ? GR_SPECPV_AUTO : s->specpv.mode;
 }
 
 void target_refresh(struct gr_target *t, uint64_t id)
 {
     struct session *s = target_find(t, id);
-    if (s != NULL && s->pv.mode != GR_SPECPV_OFF) { /* else it was told of a session that is gone, or has none */
-        target_view_ask(&s->pv);
+    if (s != NULL && s->specpv.mode != GR_SPECPV_OFF) { /* else it was told of a session that is gone, or has none */
+        target_view_ask(&s->specpv);
     }
 }
 
@@ -68,10 +68,10 @@ void target_refresh(struct gr_target *t, uint64_t id)
  * session's rounds, drift from its judgements. */
 static bool pays(const struct gr_target *t, const struct session *s, int32_t n_row)
 {
-    const struct gr_specpv_params *p = &s->pv.params;
+    const struct gr_specpv_params *p = &s->specpv.params;
     const struct gr_spec_econ *e = s->crowded ? &s->econ.shared : &s->econ.alone;
     const double n_token = s->next.mode == GR_SPEC_TREE ? GR_MAX(e->tree_tokens, 1.0) : 1.0;
-    const int32_t n_missing = gr_specpv_usual_missing(p, &s->pv.drift, n_row, n_token);
+    const int32_t n_missing = gr_specpv_usual_missing(p, &s->specpv.drift, n_row, n_token);
     const int32_t n_seen = GR_MIN(gr_specpv_view_tokens(p), s->prefix.len) + n_missing / 2;
     const struct gr_attended all = gr_attends_all(s->prefix.len);
     const struct gr_attended view = {.n_token = GR_MIN(n_seen, s->prefix.len), .view = true};
@@ -82,20 +82,21 @@ static bool pays(const struct gr_target *t, const struct session *s, int32_t n_r
                                               e->overhead_ns + (s->next.mode == GR_SPEC_TREE ? e->latency_ns : 0.0),
                                           .n_token = n_token,
                                           .n_missing = n_missing,
-                                          .drift = gr_specpv_drift_rate(&s->pv.drift)};
+                                          .drift = gr_specpv_drift_rate(&s->specpv.drift)};
     return gr_specpv_pays(&price);
 }
 
 /* After rounds without it the view is too old: its window would be all that has come since. */
 static bool has_view(const struct session *s)
 {
-    const int32_t window = (int32_t)(s->pv.params.n_window + 1) * GR_KV_BLOCK_TOKENS;
-    return s->pv.dense_from != GR_VIEW_NONE && s->kv.len - s->pv.dense_from <= window + (int32_t)s->pv.params.n_buffer;
+    const int32_t window = (int32_t)(s->specpv.params.n_window + 1) * GR_KV_BLOCK_TOKENS;
+    return s->specpv.dense_from != GR_VIEW_NONE &&
+           s->kv.len - s->specpv.dense_from <= window + (int32_t)s->specpv.params.n_buffer;
 }
 
 void target_specpv_decide(const struct gr_target *t, struct session *s, int32_t n_row, int32_t n_level)
 {
-    struct session_specpv *pv = &s->pv;
+    struct session_specpv *pv = &s->specpv;
     pv->next = (struct gr_specpv_decision){GR_SPECPV_ROUND_PLAIN, GR_SPECPV_WHY_NONE};
     if (t->config.specpv.n_buffer == 0 || s->state != SESSION_DECODE) {
         return;
@@ -125,22 +126,22 @@ void target_specpv_fill_none(struct gr_pass_seq *q)
 
 void target_specpv_fill(struct gr_target *t, struct session *s, struct gr_pass_seq *q)
 {
-    const struct gr_specpv_params *p = &s->pv.params;
-    const enum gr_specpv_round round = s->pv.next.round;
-    const bool may_go_on = s->pv.mode != GR_SPECPV_OFF;
+    const struct gr_specpv_params *p = &s->specpv.params;
+    const enum gr_specpv_round round = s->specpv.next.round;
+    const bool may_go_on = s->specpv.mode != GR_SPECPV_OFF;
     q->partial = round == GR_SPECPV_ROUND_PARTIAL;
     q->refresh_view = may_go_on && (round == GR_SPECPV_ROUND_REFRESH || round == GR_SPECPV_ROUND_SEED);
     q->judge_only = round == GR_SPECPV_ROUND_JUDGE;
     q->n_chain = target_n_chain(s);
     q->chain_token = &s->prefix.token[s->kv.len];
     /* A session that SpecPV was taken from has no provisional tokens (target_specpv_off's callers). */
-    q->exact = s->pv.mode == GR_SPECPV_EXACT && q->n_chain > 0;
+    q->exact = s->specpv.mode == GR_SPECPV_EXACT && q->n_chain > 0;
     q->view_budget = (struct gr_kv_budget){.n_sink = (int32_t)p->n_sink,
                                            .n_retrieval = (int32_t)p->n_retrieval,
                                            .n_window = (int32_t)p->n_window,
                                            .score_max = t->config.specpv_score_max};
     q->corrupt_at = -1;
-    if (q->partial && t->config.test_corrupt > 0 && ++s->pv.n_pass % t->config.test_corrupt == 0) {
+    if (q->partial && t->config.test_corrupt > 0 && ++s->specpv.n_pass % t->config.test_corrupt == 0) {
         q->corrupt_at = 0;
     }
 }
@@ -177,13 +178,13 @@ struct judged target_specpv_judged(const struct gr_pass_seq *q)
 static void count_judged(struct gr_target *t, struct session *s, const struct gr_pass_seq *q)
 {
     const struct judged j = target_specpv_judged(q);
-    gr_specpv_drift_observe(&s->pv.drift, j.n_checked, j.n_mismatch);
+    gr_specpv_drift_observe(&s->specpv.drift, j.n_checked, j.n_mismatch);
     t->counters.n_refresh += !q->judge_only;
     t->counters.n_judge += q->judge_only;
     t->counters.n_drift_checked += (uint64_t)j.n_checked;
     t->counters.n_drift_mismatch += (uint64_t)j.n_mismatch;
     log_debug("session %" PRIu64 " round %u: %d missing tokens judged (%s), %d of %d stand", s->id, s->next.round,
-              q->n_chain, gr_specpv_why_text(s->pv.next.why), q->n_chain_ok, q->n_chain);
+              q->n_chain, gr_specpv_why_text(s->specpv.next.why), q->n_chain_ok, q->n_chain);
 }
 
 int32_t target_specpv_settle(struct gr_target *t, struct session *s, const struct gr_pass_seq *q)
@@ -207,7 +208,7 @@ int32_t target_specpv_settle(struct gr_target *t, struct session *s, const struc
 enum gr_finish target_specpv_commit(struct gr_target *t, struct session *s, const struct gr_pass_seq *q,
                                     enum gr_finish finish)
 {
-    struct session_specpv *pv = &s->pv;
+    struct session_specpv *pv = &s->specpv;
     if (q->kind == GR_PASS_PREFILL || !q->partial) {
         target_kv_complete(s);
         target_view_full(pv);

@@ -123,7 +123,7 @@ void target_cut(struct gr_target *t, struct session *s, int32_t len)
     }
     gr_prefix_cut(&s->prefix, len);
     target_kv_cut(t, s, len);
-    target_view_cut(&s->pv, s->kv.len);
+    target_view_cut(&s->specpv, s->kv.len);
     target_link_forget_from(&s->link, len);
     target_next_number(&s->next);
     target_link_fence(&s->link, s->next.round); /* trees on what is gone come too late */
@@ -182,6 +182,6 @@ int32_t target_tree_rows_max(const struct session *s)
 
 int32_t target_decode_rows(const struct session *s)
 {
-    const bool judge = s->pv.next.round == GR_SPECPV_ROUND_JUDGE;
+    const bool judge = s->specpv.next.round == GR_SPECPV_ROUND_JUDGE;
     return target_n_chain(s) + (judge ? 0 : target_tree_rows_max(s) + 1);
 }

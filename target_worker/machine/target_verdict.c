@@ -173,8 +173,8 @@ static void learn_round(struct gr_target *t, struct session *s, const struct gr_
     if (all->n_tree + all->n_root == 0) {
         *all = *target_econ(s); /* the first session's guesses */
     }
-    if (s->pv.automatic) {
-        gr_specpv_trial_round(&s->pv.trial, s->pv.next.round, n_token, round_ns);
+    if (s->specpv.automatic) {
+        gr_specpv_trial_round(&s->specpv.trial, s->specpv.next.round, n_token, round_ns);
     }
     if (q->n_chain == 0 && !q->refresh_view) { /* a refresh costs the same with a tree and without */
         gr_spec_econ_round(target_econ(s), &r);
@@ -214,7 +214,7 @@ static struct outcome settle(struct gr_target *t, struct session *s, const struc
                    : s->prefix.len >= s->turn.len_max                    ? GR_FINISH_LENGTH
                                                                          : GR_FINISH_NONE;
     } else if (q->judge_only) {
-        o.finish = s->pv.end_due;
+        o.finish = s->specpv.end_due;
     } else {
         o.n_path = q->walk.n_path;
         for (int i = 0; i < o.n_path; i++) {

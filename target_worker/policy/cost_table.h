@@ -4,7 +4,7 @@
  * every pass corrects the parts it rested on. A size of f that no pass has shown for a while is doubted: it was
  * measured when the machine did something else, perhaps. A price list then takes for it what the sizes that passes do
  * show make likely, so that a size which looks dear is tried again soon; where it turns out as dear as it looked, the
- * next trial is four times as far away. Rows under a partial view (SpecPV) have a g of their own: their keys lie in
+ * next trial is four times as far away. Rows under a view (SpecPV) have a g of their own: their keys lie in
  * lists of blocks, another one for each KV head; until such a pass has been seen it is as the other. Pure.
  * Decisions D-043, D-055. */
 #ifndef GR_TARGET_WORKER_POLICY_COST_TABLE_H

@@ -1,4 +1,4 @@
-/* When a session is verified under its partial view, and when full verification makes that good: one decision a round,
+/* When a session is verified under its view, and when full verification makes that good: one decision a round,
  * from lengths, budgets and what earlier judgements found. Pure.
  *
  * Words: missing tokens are those that a partial round accepted, and that have no full KV since: committed_len - 1 -

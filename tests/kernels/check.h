@@ -101,8 +101,7 @@ struct check_call {
 /* ---- the checks ---- */
 
 check_fn check_linear, check_silu_mul, check_rmsnorm, check_rope, check_embed, check_kv_store, check_kv_copy,
-    check_attention, check_partial_view, check_kv_summary, check_block_scores, check_add_gumbel, check_argmax,
-    check_logsumexp;
+    check_attention, check_view, check_kv_summary, check_block_scores, check_add_gumbel, check_argmax, check_logsumexp;
 /* Not of an implementation: k is ref. */
 check_fn check_math, check_team, check_top_blocks;
 
@@ -124,7 +123,7 @@ struct bench_row {
 };
 void bench_print(const struct bench *b, const struct bench_row *r);
 typedef void bench_fn(const struct bench *b);
-bench_fn bench_linear, bench_attention, bench_partial_view, bench_rows, bench_sample;
+bench_fn bench_linear, bench_attention, bench_view, bench_rows, bench_sample;
 /* Measures the ceilings and begins the table. */
 void bench_begin(struct bench *b, enum gr_table_format format);
 /* Median nanoseconds of one run of the operation. */

@@ -20,7 +20,7 @@ static const struct {
     {"kv_store", check_kv_store},
     {"kv_copy", check_kv_copy},
     {"attention", check_attention},
-    {"partial view", check_partial_view},
+    {"partial view", check_view},
     {"kv_summary", check_kv_summary},
     {"block_scores", check_block_scores},
     {"add_gumbel", check_add_gumbel},
@@ -122,7 +122,7 @@ static const struct {
     const char *name;
     bench_fn *run;
 } bench_table[] = {
-    {"linear", bench_linear}, {"attention", bench_attention}, {"view", bench_partial_view},
+    {"linear", bench_linear}, {"attention", bench_attention}, {"view", bench_view},
     {"rows", bench_rows},     {"sample", bench_sample},
 };
 

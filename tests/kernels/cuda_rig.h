@@ -134,7 +134,7 @@ placed place_tree(pool &p, const session &s, int n_row, uint64_t seed, int n_slo
 placed place_path(pool &p, const session &s, int r);
 /* All rows of a chain as chain rows. */
 placed place_chain(pool &p, const session &s);
-/* A partial view of n_sparse of the blocks below dense_from, different ones for each KV head; for two layers. */
+/* A view of n_sparse of the blocks below dense_from, different ones for each KV head; for two layers. */
 void add_view(placed &t, int n_sparse, int dense_from, uint64_t seed);
 
 /* One call, layer 1 of lists. Returns (rows, n_head * head_dim); guard bands are checked. */

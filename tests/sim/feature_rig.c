@@ -20,7 +20,7 @@ uint8_t *begin(void *ctx, uint32_t peer, enum gr_frame_class class, uint32_t n)
     return b->frame;
 }
 
-/* The bytes of a row, as a row under a partial view has them. */
+/* The bytes of a row, as a row under a view has them. */
 static float under_view(float x)
 {
     const float byte = (float)((unsigned int)(x < 0.0f ? -x : x) ^ PARTIAL_MARK);

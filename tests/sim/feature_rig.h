@@ -45,7 +45,7 @@ struct told {
     int n_frame, n_start, n_again; /* the last: frames that went back */
     int32_t first;                 /* of the first frame since the last RESYNC */
     uint32_t asked_round;          /* a tree is wanted for it; 0: none */
-    bool partial[N_CTX];           /* the newest feature sent of a position is that of a row under a partial view */
+    bool partial[N_CTX];           /* the newest feature sent of a position is that of a row under a view */
     int n_partial, n_back;         /* such rows; COMMITs that took tokens back */
 };
 

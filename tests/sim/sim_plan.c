@@ -220,7 +220,7 @@ static void draw_features(uint64_t *rng, struct sim_plan *p)
     p->sim.on_job = p->target_toy.raw ? check_raw_features : check_features;
 }
 
-/* A share of the seeds has partial views, exact or lossy, session by session; contexts pass the threshold soon. */
+/* A share of the seeds has views, exact or lossy, session by session; contexts pass the threshold soon. */
 static void draw_specpv(uint64_t *rng, struct sim_plan *p)
 {
     static const uint32_t buffer[] = {128, 40, 16, 6};

@@ -105,7 +105,7 @@ static void test_roll_backs(void **state)
 
 /* ---- features that come again ---- */
 
-/* Features of positions first .. end - 1 as a partial view would have made them: not the true ones. */
+/* Features of positions first .. end - 1 as a view would have made them: not the true ones. */
 static void send_others(struct rig *r, int32_t first, int32_t end)
 {
     const int32_t token = r->token[first];

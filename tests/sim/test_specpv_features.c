@@ -1,4 +1,4 @@
-/* Features where SpecPV is at work: rows under a partial view have features that are a little off (here: changed in
+/* Features where SpecPV is at work: rows under a view have features that are a little off (here: changed in
  * every byte), and a refresh has the true ones. Whatever waits, is fused late, is shipped raw, taken back or sent
  * again: once tokens are judged the drafter has the true row of each, and at no time a row that is neither. */
 #include "tests/sim/feature_rig.h"

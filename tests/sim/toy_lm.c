@@ -11,7 +11,7 @@ struct toy {
     struct cell {
         int32_t token, pos;
         uint32_t state; /* of a head: after the token */
-        bool partial;   /* its row saw a partial view */
+        bool partial;   /* its row saw a view */
     } * cell;
     int32_t *list;       /* (n_view, n_list_max) */
     uint32_t *row_state; /* (n_row_max): of the last pass, where there are features */

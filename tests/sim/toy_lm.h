@@ -13,7 +13,7 @@ struct toy_config {
     int blur;
     float sharpness; /* spread of the logits; negative: likes best what a positive one likes least */
     /* One context in so many has logits that are not finite, some of them or all; 0: none does. odd_partial: the same
-     * of rows under a partial view, in other contexts. odd_hidden: rows under a view show `odd` nowhere. */
+     * of rows under a view, in other contexts. odd_hidden: rows under a view show `odd` nowhere. */
     int odd, odd_partial;
     bool odd_hidden;
     int memory; /* tokens of the prefix that count; 0: all (and all of it is checked) */
@@ -24,7 +24,7 @@ struct toy_config {
     bool features, head;
     bool raw;     /* features are captured states, which the head fuses itself */
     bool shipped; /* a target that makes features within its pass, bf16, as one on a GPU */
-    /* A target with partial views: one row in so many that is verified under a view answers from another table; 0: all
+    /* A target with views: one row in so many that is verified under a view answers from another table; 0: all
      * answer as under full attention. KV of such rows is marked, and no row that sees everything may ever see it. */
     int partial_blur;
     bool partial_features; /* captures of such rows are others: bytes changed by 0xa5; for tests without a head */

@@ -2,7 +2,7 @@
  * the text of each is that of plain decoding by the same target alone. Sessions differ in prompt, temperature and
  * processors, so rows of one pass differ in them, too.
  *
- * With SpecPV some of them are verified under partial views, with picks that are falsified on purpose, while others of
+ * With SpecPV some of them are verified under views, with picks that are falsified on purpose, while others of
  * the same pass are verified in full: the texts are the same, but for the session that asked for lossy. */
 #include "common/process/children.h"
 #include "common/base/clock.h"
@@ -38,7 +38,7 @@ struct run {
     bool views;         /* of SpecPV */
     uint64_t verify_ns; /* of the pass that was reported last: which COMMITs belong together */
     unsigned int kinds; /* of its verdicts, a bit each */
-    int n_mixed;        /* passes with sessions under a partial view and such that see everything */
+    int n_mixed;        /* passes with sessions under a view and such that see everything */
     uint64_t n_partial[N_SESSION], n_mismatch[N_SESSION];
 };
 

@@ -5,7 +5,7 @@
  *   - near keys: those of positions >= near_from = max(0, p - 63) rounded down to 16 (and not below dense_from), at
  *     most 79. They are gathered row by row into the lanes of their positions, so it does not matter which of them
  *     are still in scratch: at most 64 of a row's keys are, itself included;
- *   - far keys: the rest, all in the pool. They are numbered from 0 (a partial view's list first, so a list of all
+ *   - far keys: the rest, all in the pool. They are numbered from 0 (a view's list first, so a list of all
  *     blocks is as good as none) and cut into at most n_split_max splits of split_len(far_len) keys, worked through in
  *     tiles of 128; n_split_max is one number for a model, since bits depend on it;
  *   - splits are merged in increasing order, the near keys last.
@@ -65,7 +65,7 @@ struct gr_cuda_attention_args {
     void *work;
     int n_row, n_seq; /* upper bounds of this launch (a graph's bucket); the plan knows the true ones */
     int q_stride;     /* a multiple of 8; with n_row_max rows below 2^31 */
-    int layer;        /* which lists of a partial view */
+    int layer;        /* which lists of a view */
     float scale;
 };
 

@@ -36,7 +36,7 @@ struct alignas(16) Item {
     int n_whole;      /* tiles of keys that every row sees all of */
     int old;
     const int32_t *block;  /* the sequence's table */
-    const int32_t *sparse; /* and its partial view; else NULL */
+    const int32_t *sparse; /* and its view; else NULL */
     int sparse_stride, n_sparse, dense_block;
     int row0; /* the tile's first row of the pass */
 };

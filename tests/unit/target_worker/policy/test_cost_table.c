@@ -273,7 +273,7 @@ static void test_list_rows(void **state)
     }
 }
 
-/* Rows under a partial view cost twice as much a token of what they see; neither kind moves the other once both are
+/* Rows under a view cost twice as much a token of what they see; neither kind moves the other once both are
  * known. */
 static void test_views_apart(void **state)
 {

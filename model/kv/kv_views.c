@@ -1,4 +1,4 @@
-#include "model/kv/kv_partial.h"
+#include "model/kv/kv_views.h"
 
 #include "common/base/log.h"
 #include "common/base/zeroed.h"
@@ -34,28 +34,28 @@ void gr_kv_view_attend(const struct gr_kv_view *v, struct gr_attn_seq *seq)
 
 /* ---- the views of a model ---- */
 
-int32_t gr_kv_partial_block_max(const struct gr_kv_partial_config *c)
+int32_t gr_kv_views_block_max(const struct gr_kv_views_config *c)
 {
     const int32_t n_block = (c->n_ctx_max + GR_KV_BLOCK_TOKENS - 1) / GR_KV_BLOCK_TOKENS;
     return (n_block + GR_KV_BLOCK_TOKENS - 1) / GR_KV_BLOCK_TOKENS * GR_KV_BLOCK_TOKENS;
 }
 
-static size_t list_values(const struct gr_kv_partial_config *c)
+static size_t list_values(const struct gr_kv_views_config *c)
 {
     return (size_t)c->n_layer * (size_t)c->n_kv_head * (size_t)(c->most.n_sink + c->most.n_retrieval);
 }
 
-static size_t summary_values(const struct gr_kv_partial_config *c)
+static size_t summary_values(const struct gr_kv_views_config *c)
 {
-    return (size_t)c->n_layer * (size_t)c->n_kv_head * (size_t)gr_kv_partial_block_max(c) * (size_t)c->head_dim;
+    return (size_t)c->n_layer * (size_t)c->n_kv_head * (size_t)gr_kv_views_block_max(c) * (size_t)c->head_dim;
 }
 
-size_t gr_kv_partial_bytes(const struct gr_kv_partial_config *c)
+size_t gr_kv_views_bytes(const struct gr_kv_views_config *c)
 {
     return list_values(c) * sizeof(int32_t) + 2 * summary_values(c) * sizeof(float);
 }
 
-static enum gr_status take_view(struct gr_kv_partial *p, struct gr_kv_view *v)
+static enum gr_status take_view(struct gr_kv_views *p, struct gr_kv_view *v)
 {
     v->list = gr_memory_take(&p->memory, list_values(&p->c) * sizeof(int32_t));
     v->k_max = gr_memory_take_f32(&p->memory, summary_values(&p->c));
@@ -63,7 +63,7 @@ static enum gr_status take_view(struct gr_kv_partial *p, struct gr_kv_view *v)
     return v->list != NULL && v->k_max != NULL && v->k_min != NULL ? GR_OK : GR_ENOMEM;
 }
 
-static enum gr_status take_all(struct gr_kv_partial *p)
+static enum gr_status take_all(struct gr_kv_views *p)
 {
     for (int i = 0; i < p->c.n_view; i++) {
         GR_TRY(take_view(p, &p->view[i]));
@@ -73,7 +73,7 @@ static enum gr_status take_all(struct gr_kv_partial *p)
     return p->score != NULL && p->top_work != NULL ? GR_OK : GR_ENOMEM;
 }
 
-enum gr_status gr_kv_partial_init_views(struct gr_kv_partial *p, const struct gr_kv_partial_config *c)
+enum gr_status gr_kv_views_init_bare(struct gr_kv_views *p, const struct gr_kv_views_config *c)
 {
     bool ok = true;
     const struct gr_kv_budget *b = &c->most;
@@ -83,7 +83,7 @@ enum gr_status gr_kv_partial_init_views(struct gr_kv_partial *p, const struct gr
                   b->n_sink, b->n_retrieval, b->n_window);
         return GR_EINVAL;
     }
-    *p = (struct gr_kv_partial){.c = *c, .n_block_max = gr_kv_partial_block_max(c)};
+    *p = (struct gr_kv_views){.c = *c, .n_block_max = gr_kv_views_block_max(c)};
     p->view = gr_zeroed((size_t)c->n_view, sizeof(*p->view), &ok);
     for (int i = 0; ok && i < c->n_view; i++) {
         p->view[i] = (struct gr_kv_view){.dense_from = GR_VIEW_NONE, .n_list_max = b->n_sink + b->n_retrieval};
@@ -95,31 +95,31 @@ enum gr_status gr_kv_partial_init_views(struct gr_kv_partial *p, const struct gr
     return GR_OK;
 }
 
-enum gr_status gr_kv_partial_init(struct gr_kv_partial *p, const struct gr_kv_partial_config *c)
+enum gr_status gr_kv_views_init(struct gr_kv_views *p, const struct gr_kv_views_config *c)
 {
-    GR_TRY(gr_kv_partial_init_views(p, c));
+    GR_TRY(gr_kv_views_init_bare(p, c));
     const enum gr_status st = take_all(p);
     if (st != GR_OK) {
-        gr_kv_partial_finish(p);
+        gr_kv_views_finish(p);
         return st;
     }
     log_info("SpecPV: %.1f MiB a session: %d layers x %d KV heads x (%d listed blocks x 4 bytes + "
              "%d blocks x 2 x %d x 4 bytes)",
-             (double)gr_kv_partial_bytes(c) / 1048576.0, c->n_layer, c->n_kv_head, c->most.n_sink + c->most.n_retrieval,
+             (double)gr_kv_views_bytes(c) / 1048576.0, c->n_layer, c->n_kv_head, c->most.n_sink + c->most.n_retrieval,
              p->n_block_max, c->head_dim);
     return GR_OK;
 }
 
-void gr_kv_partial_finish(struct gr_kv_partial *p)
+void gr_kv_views_finish(struct gr_kv_views *p)
 {
     gr_memory_finish(&p->memory);
     free(p->view);
-    *p = (struct gr_kv_partial){0};
+    *p = (struct gr_kv_views){0};
 }
 
 /* ---- a refresh ---- */
 
-void gr_kv_refresh_begin(struct gr_kv_partial *p, int n, const struct gr_kv_refresh *refresh)
+void gr_kv_refresh_begin(struct gr_kv_views *p, int n, const struct gr_kv_refresh *refresh)
 {
     for (int i = 0; i < n; i++) {
         GR_ASSERT(refresh[i].view >= 0 && refresh[i].view < p->c.n_view && refresh[i].n_row >= 1);
@@ -127,7 +127,7 @@ void gr_kv_refresh_begin(struct gr_kv_partial *p, int n, const struct gr_kv_refr
     }
 }
 
-void gr_kv_refresh_end(struct gr_kv_partial *p, int n, const struct gr_kv_refresh *refresh)
+void gr_kv_refresh_end(struct gr_kv_views *p, int n, const struct gr_kv_refresh *refresh)
 {
     for (int i = 0; i < n; i++) {
         p->view[refresh[i].view].n_summed = refresh[i].kv_len / GR_KV_BLOCK_TOKENS;
@@ -141,7 +141,7 @@ struct layer_of_view {
     int n_sink, n_below;  /* blocks: of the sink, below dense_from */
 };
 
-static struct layer_of_view layer_of(const struct gr_kv_partial *p, int layer, const struct gr_kv_refresh *r)
+static struct layer_of_view layer_of(const struct gr_kv_views *p, int layer, const struct gr_kv_refresh *r)
 {
     struct gr_kv_view *v = &p->view[r->view];
     const size_t first_head = (size_t)layer * (size_t)p->c.n_kv_head;
@@ -154,7 +154,7 @@ static struct layer_of_view layer_of(const struct gr_kv_partial *p, int layer, c
                                   .n_below = n_below};
 }
 
-static void summarize(const struct gr_exec *x, const struct gr_kv_partial *p, const struct gr_kv_refresh_layer *a,
+static void summarize(const struct gr_exec *x, const struct gr_kv_views *p, const struct gr_kv_refresh_layer *a,
                       const struct layer_of_view *l)
 {
     a->kernels->kv_summary(
@@ -173,7 +173,7 @@ static bool must_choose(const struct layer_of_view *l)
     return l->v->n_list < l->n_below;
 }
 
-static void score(const struct gr_exec *x, const struct gr_kv_partial *p, const struct gr_kv_refresh_layer *a,
+static void score(const struct gr_exec *x, const struct gr_kv_views *p, const struct gr_kv_refresh_layer *a,
                   const struct layer_of_view *l)
 {
     a->kernels->block_scores(x, &(struct gr_block_scores_args){.q = a->q + (size_t)l->r->row0 * (size_t)a->q_stride,
@@ -193,7 +193,7 @@ static void score(const struct gr_exec *x, const struct gr_kv_partial *p, const 
 }
 
 /* Candidates begin after the sink, and keep their own numbers: block i is positions 16 i .. 16 i + 15. */
-static void choose(const struct gr_exec *x, const struct gr_kv_partial *p, const struct layer_of_view *l)
+static void choose(const struct gr_exec *x, const struct gr_kv_views *p, const struct layer_of_view *l)
 {
     for (int h = x->ith; h < p->c.n_kv_head; h += x->nth) {
         int32_t *list = l->v->list + l->list + (size_t)h * (size_t)l->v->n_list_max;
@@ -206,7 +206,7 @@ static void choose(const struct gr_exec *x, const struct gr_kv_partial *p, const
     }
 }
 
-void gr_kv_refresh_layer(const struct gr_exec *x, const struct gr_kv_partial *p, const struct gr_kv_refresh_layer *a)
+void gr_kv_refresh_layer(const struct gr_exec *x, const struct gr_kv_views *p, const struct gr_kv_refresh_layer *a)
 {
     for (int i = 0; i < a->n_refresh; i++) {
         const struct layer_of_view l = layer_of(p, a->layer, &a->refresh[i]);

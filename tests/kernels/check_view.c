@@ -1,4 +1,4 @@
-/* attention under a partial view: lists of blocks by KV head below dense_from, everything after. Against ref
+/* attention under a view: lists of blocks by KV head below dense_from, everything after. Against ref
  * (tolerance: check_attention.c), against the promised bits, and with what is invisible poisoned, K and V: it is never
  * used. A view that leaves nothing out gives the bits of no view. */
 #include "tests/kernels/attention_rig.h"
@@ -254,7 +254,7 @@ static void refresh_case(struct check *c, struct shape m, int n_base, int n_chai
     session_free(&s);
 }
 
-void check_partial_view(struct check *c)
+void check_view(struct check *c)
 {
     static const struct shape demo = {6, 2, 64}, one = {1, 1, 16}, odd = {10, 2, 80}, wide = {8, 2, 128};
     /* everything is visible */
@@ -356,7 +356,7 @@ static void bench_context(const struct bench *b, struct shape m, int n_base, int
     session_free(&s);
 }
 
-void bench_partial_view(const struct bench *b)
+void bench_view(const struct bench *b)
 {
     static const struct shape demo = {6, 2, 64};
     static const int contexts[] = {4096, 16384, 30000};

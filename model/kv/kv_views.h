@@ -1,4 +1,4 @@
-/* SpecPV's partial views: what rows of a session see when they are verified without its whole KV. All of it are block
+/* SpecPV's views: what rows of a session see when they are verified without its whole KV. All of it are block
  * lists into the pool; nothing is copied.
  *
  *   sink       the first n_sink blocks                    \  one list per layer and KV head, increasing;
@@ -13,8 +13,8 @@
  * their keys' largest and smallest values (summaries, kernels.h: block_scores). Summaries are made of whole blocks with
  * full KV, when a refresh needs them, and only of those that became whole since (n_summed).
  * Decisions D-058, D-059, D-060. */
-#ifndef GR_MODEL_KV_KV_PARTIAL_H
-#define GR_MODEL_KV_KV_PARTIAL_H
+#ifndef GR_MODEL_KV_KV_VIEWS_H
+#define GR_MODEL_KV_KV_VIEWS_H
 
 #include "common/base/status.h"
 #include "kernels/kernels.h"
@@ -59,14 +59,14 @@ void gr_kv_view_attend(const struct gr_kv_view *v, struct gr_attn_seq *seq);
 
 /* ---- the model's side ---- */
 
-struct gr_kv_partial_config {
+struct gr_kv_views_config {
     int n_view, n_layer, n_kv_head, head_dim, n_ctx_max;
     struct gr_kv_budget most; /* no refresh asks for more */
 };
 
 /* All views of a model. */
-struct gr_kv_partial {
-    struct gr_kv_partial_config c;
+struct gr_kv_views {
+    struct gr_kv_views_config c;
     int n_block_max;
     struct gr_kv_view *view; /* owned, (n_view) */
     float *score, *top_work; /* (n_kv_head, n_block_max): of the layer that chooses */
@@ -74,19 +74,19 @@ struct gr_kv_partial {
 };
 
 /* The context's blocks, a multiple of 16: room for their summaries. */
-int32_t gr_kv_partial_block_max(const struct gr_kv_partial_config *c);
+int32_t gr_kv_views_block_max(const struct gr_kv_views_config *c);
 /* Of one view: n_layer * n_kv_head * ((n_sink + n_retrieval) * 4 + n_block_max * 2 * head_dim * 4), n_block_max: the
  * context's blocks, a multiple of 16. A sixteenth of the KV, and the lists. */
-size_t gr_kv_partial_bytes(const struct gr_kv_partial_config *c);
+size_t gr_kv_views_bytes(const struct gr_kv_views_config *c);
 /* The views alone, without lists, summaries and scores: for a GPU's model, which keeps those. */
-GR_NODISCARD enum gr_status gr_kv_partial_init_views(struct gr_kv_partial *p, const struct gr_kv_partial_config *c);
+GR_NODISCARD enum gr_status gr_kv_views_init_bare(struct gr_kv_views *p, const struct gr_kv_views_config *c);
 /* Takes all memory, and logs the formula with its numbers. */
-GR_NODISCARD enum gr_status gr_kv_partial_init(struct gr_kv_partial *p, const struct gr_kv_partial_config *c);
-void gr_kv_partial_finish(struct gr_kv_partial *p);
+GR_NODISCARD enum gr_status gr_kv_views_init(struct gr_kv_views *p, const struct gr_kv_views_config *c);
+void gr_kv_views_finish(struct gr_kv_views *p);
 
 /* Before and after the forward pass that refreshes n views, by one thread. */
-void gr_kv_refresh_begin(struct gr_kv_partial *p, int n, const struct gr_kv_refresh *refresh);
-void gr_kv_refresh_end(struct gr_kv_partial *p, int n, const struct gr_kv_refresh *refresh);
+void gr_kv_refresh_begin(struct gr_kv_views *p, int n, const struct gr_kv_refresh *refresh);
+void gr_kv_refresh_end(struct gr_kv_views *p, int n, const struct gr_kv_refresh *refresh);
 
 /* Part of a pass: what one layer gives to the views. q and the pool's keys are complete (a barrier lies before); a
  * barrier must follow before the next layer's call. Attention's work is free meanwhile. */
@@ -100,6 +100,6 @@ struct gr_kv_refresh_layer {
     int n_head, q_stride;
     void *work;
 };
-void gr_kv_refresh_layer(const struct gr_exec *x, const struct gr_kv_partial *p, const struct gr_kv_refresh_layer *a);
+void gr_kv_refresh_layer(const struct gr_exec *x, const struct gr_kv_views *p, const struct gr_kv_refresh_layer *a);
 
 #endif

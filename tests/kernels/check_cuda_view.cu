@@ -3,7 +3,7 @@
 #include "tests/kernels/check_cuda.h"
 #include "tests/kernels/cuda_rig.h"
 
-#include "kernels/cuda/attention/specpv.h"
+#include "kernels/cuda/attention/view.h"
 
 /* An f32 sum of products of bf16, against the sum of their magnitudes: about a rounding a step. */
 static constexpr double SCORE_TOLERANCE = 1e-5;
@@ -90,7 +90,7 @@ struct rig {
     }
 };
 
-/* As model/kv/kv_partial.c plans a view. */
+/* As model/kv/kv_views.c plans a view. */
 static gr_cuda_refresh plan(const refresh_case &c, int n_token, int n_summed)
 {
     const int n_below = std::max(0, n_token / 16 - c.n_window), n_list = std::min(n_below, c.n_sink + c.n_retrieval);

@@ -5,7 +5,7 @@
  * as 16-byte pieces as they lie. The warp that scores a block makes its summary first, where there is none: so a layer
  * is one kernel. Lists need all scores of a KV head; they are made for all layers at once, by a radix select in shared
  * memory. */
-#include "kernels/cuda/attention/specpv.h"
+#include "kernels/cuda/attention/view.h"
 
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/device/cuda_status.cuh"

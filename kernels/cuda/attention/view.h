@@ -1,9 +1,9 @@
-/* SpecPV's partial views on a GPU (sm_90a): how blocks of keys are summed up, scored and chosen by a pass that
- * refreshes views. What a view is, model/kv/kv_partial.h says; what scores and lists are, kernels.h
+/* SpecPV's views on a GPU (sm_90a): how blocks of keys are summed up, scored and chosen by a pass that
+ * refreshes views. What a view is, model/kv/kv_views.h says; what scores and lists are, kernels.h
  * (gr_block_scores_args, gr_top_blocks). All pointers are the device's and borrowed; nothing allocates. Common subset
  * of C and CUDA C++. */
-#ifndef GR_KERNELS_CUDA_ATTENTION_SPECPV_H
-#define GR_KERNELS_CUDA_ATTENTION_SPECPV_H
+#ifndef GR_KERNELS_CUDA_ATTENTION_VIEW_H
+#define GR_KERNELS_CUDA_ATTENTION_VIEW_H
 
 #include "common/base/status.h"
 

@@ -1,6 +1,6 @@
-/* The choice of a partial view: against a plain model of the formulas in double, with planted blocks, and as a
+/* The choice of a view: against a plain model of the formulas in double, with planted blocks, and as a
  * partition of the prefix; summaries made bit by bit against those made at once. */
-#include "model/kv/kv_partial.h"
+#include "model/kv/kv_views.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,7 +16,7 @@ enum { N_LAYER = 2, N_HEAD = 6, N_KV = 2, HD = 32, N_CTX = 1600, N_POOL = N_CTX 
 
 struct rig {
     struct gr_kernels kernels;
-    struct gr_kv_partial partial;
+    struct gr_kv_views partial;
     struct gr_team *team;
     struct gr_kv_layer kv[N_LAYER];
     int32_t table[N_POOL];
@@ -47,9 +47,9 @@ static void rig_init(struct rig *r, const char *isa, int n_thread, int n_view, s
         assert_int_equal(gr_kernels_init_cpu(&r->kernels, strcmp(isa, "best") == 0 ? NULL : isa), GR_OK);
     }
     assert_int_equal(gr_team_create(n_thread, &r->team), GR_OK);
-    const struct gr_kv_partial_config c = {
+    const struct gr_kv_views_config c = {
         .n_view = n_view, .n_layer = N_LAYER, .n_kv_head = N_KV, .head_dim = HD, .n_ctx_max = N_CTX, .most = most};
-    assert_int_equal(gr_kv_partial_init(&r->partial, &c), GR_OK);
+    assert_int_equal(gr_kv_views_init(&r->partial, &c), GR_OK);
     for (int i = 0; i < N_LAYER; i++) {
         const size_t n = (size_t)N_POOL * 16 * N_KV * HD;
         r->kv[i] = (struct gr_kv_layer){.k = malloc(n * sizeof(float)), .n_kv_head = N_KV, .head_dim = HD};
@@ -65,7 +65,7 @@ static void rig_init(struct rig *r, const char *isa, int n_thread, int n_view, s
 
 static void rig_finish(struct rig *r)
 {
-    gr_kv_partial_finish(&r->partial);
+    gr_kv_views_finish(&r->partial);
     gr_team_destroy(r->team);
     for (int i = 0; i < N_LAYER; i++) {
         free(r->kv[i].k);
@@ -385,18 +385,18 @@ static void test_over_time(void **state)
 static void test_refused(void **state)
 {
     (void)state;
-    struct gr_kv_partial p;
-    struct gr_kv_partial_config c = {.n_view = 1, .n_layer = 1, .n_kv_head = 1, .head_dim = 16, .n_ctx_max = 100};
+    struct gr_kv_views p;
+    struct gr_kv_views_config c = {.n_view = 1, .n_layer = 1, .n_kv_head = 1, .head_dim = 16, .n_ctx_max = 100};
     c.most = (struct gr_kv_budget){.n_sink = 2, .n_retrieval = 4, .n_window = 0};
-    assert_int_equal(gr_kv_partial_init(&p, &c), GR_EINVAL);
+    assert_int_equal(gr_kv_views_init(&p, &c), GR_EINVAL);
     c.most = (struct gr_kv_budget){.n_sink = -1, .n_retrieval = 4, .n_window = 1};
-    assert_int_equal(gr_kv_partial_init(&p, &c), GR_EINVAL);
+    assert_int_equal(gr_kv_views_init(&p, &c), GR_EINVAL);
     c.most = (struct gr_kv_budget){.n_window = 1};
-    assert_int_equal(gr_kv_partial_init(&p, &c), GR_EINVAL);
+    assert_int_equal(gr_kv_views_init(&p, &c), GR_EINVAL);
     c.most = (struct gr_kv_budget){.n_sink = 2, .n_retrieval = 4, .n_window = 1};
-    assert_int_equal(gr_kv_partial_init(&p, &c), GR_OK);
-    assert_int_equal(gr_kv_partial_bytes(&c), (2 + 4) * 4 + 16 * 2 * 16 * 4); /* 7 blocks, 16 in a panel */
-    gr_kv_partial_finish(&p);
+    assert_int_equal(gr_kv_views_init(&p, &c), GR_OK);
+    assert_int_equal(gr_kv_views_bytes(&c), (2 + 4) * 4 + 16 * 2 * 16 * 4); /* 7 blocks, 16 in a panel */
+    gr_kv_views_finish(&p);
 }
 
 int main(void)
