@@ -9,22 +9,22 @@
 
 /* ---- life ---- */
 
-static enum gr_status init_follow(struct follow *f, const struct gr_drafter_config *c)
+static enum gr_status init_session(struct session *s, const struct gr_drafter_config *c)
 {
-    const bool ok = gr_prefix_alloc(&f->prefix, c->n_ctx_max);
-    f->builder = calloc(1, sizeof(*f->builder));
-    if (!ok || f->builder == NULL) {
+    const bool ok = gr_prefix_alloc(&s->prefix, c->n_ctx_max);
+    s->builder = calloc(1, sizeof(*s->builder));
+    if (!ok || s->builder == NULL) {
         log_error("out of memory for %d sessions of %d tokens", c->n_session_max, c->n_ctx_max);
         return GR_ENOMEM;
     }
-    return gr_kv_table_init(&f->kv.table, c->n_ctx_max / GR_KV_BLOCK_TOKENS + 1);
+    return gr_kv_table_init(&s->kv.table, c->n_ctx_max / GR_KV_BLOCK_TOKENS + 1);
 }
 
 static enum gr_status init_drafter(struct gr_drafter *d)
 {
     const struct gr_drafter_config *c = &d->config;
     GR_TRY(gr_kv_pool_init(&d->pool, c->n_pool_block));
-    d->follow = calloc((size_t)c->n_session_max, sizeof(*d->follow));
+    d->session = calloc((size_t)c->n_session_max, sizeof(*d->session));
     d->waiting = calloc((size_t)c->n_session_max, sizeof(*d->waiting));
     d->job.seq = calloc((size_t)c->n_session_max, sizeof(*d->job.seq));
     d->job.n_seq_max = c->n_session_max;
@@ -42,12 +42,12 @@ static enum gr_status init_drafter(struct gr_drafter *d)
                   c->n_session_max, n_feature * sizeof(*d->feature) >> 20);
         return GR_ENOMEM;
     }
-    if (d->follow == NULL || d->waiting == NULL || d->job.seq == NULL || d->job_token == NULL) {
+    if (d->session == NULL || d->waiting == NULL || d->job.seq == NULL || d->job_token == NULL) {
         log_error("out of memory for %d sessions", c->n_session_max);
         return GR_ENOMEM;
     }
     for (int i = 0; i < c->n_session_max; i++) {
-        GR_TRY(init_follow(&d->follow[i], c));
+        GR_TRY(init_session(&d->session[i], c));
     }
     return GR_OK;
 }
@@ -76,13 +76,13 @@ void gr_drafter_destroy(struct gr_drafter *d)
     if (d == NULL) {
         return;
     }
-    for (int i = 0; d->follow != NULL && i < d->config.n_session_max; i++) {
-        gr_prefix_free(&d->follow[i].prefix);
-        free(d->follow[i].builder);
-        gr_kv_table_finish(&d->follow[i].kv.table);
+    for (int i = 0; d->session != NULL && i < d->config.n_session_max; i++) {
+        gr_prefix_free(&d->session[i].prefix);
+        free(d->session[i].builder);
+        gr_kv_table_finish(&d->session[i].kv.table);
     }
     gr_kv_pool_finish(&d->pool);
-    free(d->follow);
+    free(d->session);
     free(d->waiting);
     free(d->job.seq);
     free(d->job_token);
@@ -108,43 +108,43 @@ static struct gr_tree_config tree_config_of(const struct gr_wishes *w)
 
 /* An ATTACH for a session that is followed already: its tokens and KV stay, so that the RESYNC finds what still stands,
  * and so does what was learnt about its rounds; everything else begins anew. */
-static void begin_anew(struct follow *f)
+static void begin_anew(struct session *s)
 {
-    const struct follow kept = {
-        .state = f->state,
-        .id = f->id,
-        .epoch = f->epoch,
-        .peer = f->peer,
-        .prefix = f->prefix,
-        .builder = f->builder,
-        .kv = f->kv,
-        .features = f->features,
-        .job = {.in_flight = f->job.in_flight, .stale = f->job.in_flight, .len = f->job.len, .task = f->job.task},
-        .fallbacks = f->fallbacks,
-        .n_desync_all = f->n_desync_all,
-        .tally = f->tally,
-        .cost = f->cost,
-        .acceptance = f->acceptance};
-    *f = kept;
+    const struct session kept = {
+        .state = s->state,
+        .id = s->id,
+        .epoch = s->epoch,
+        .peer = s->peer,
+        .prefix = s->prefix,
+        .builder = s->builder,
+        .kv = s->kv,
+        .features = s->features,
+        .job = {.in_flight = s->job.in_flight, .stale = s->job.in_flight, .len = s->job.len, .task = s->job.task},
+        .fallbacks = s->fallbacks,
+        .n_desync_all = s->n_desync_all,
+        .tally = s->tally,
+        .cost = s->cost,
+        .acceptance = s->acceptance};
+    *s = kept;
 }
 
-static struct follow *free_slot(struct gr_drafter *d)
+static struct session *free_slot(struct gr_drafter *d)
 {
     for (int i = 0; i < d->config.n_session_max; i++) {
-        if (d->follow[i].state == DRAFT_FREE) {
-            return &d->follow[i];
+        if (d->session[i].state == DRAFT_FREE) {
+            return &d->session[i];
         }
     }
     return NULL;
 }
 
-static struct follow *find_slot(struct gr_drafter *d, uint64_t id)
+static struct session *find_slot(struct gr_drafter *d, uint64_t id)
 {
-    struct follow *f = drafter_find(d, id);
-    if (f != NULL) {
-        begin_anew(f);
+    struct session *s = drafter_find(d, id);
+    if (s != NULL) {
+        begin_anew(s);
     }
-    return f != NULL ? f : free_slot(d);
+    return s != NULL ? s : free_slot(d);
 }
 
 static void forget_waiting(struct gr_drafter *d, uint64_t id)
@@ -163,7 +163,7 @@ static bool wait_for_slot(struct gr_drafter *d, const struct gr_msg *m)
 {
     int n_leaving = 0;
     for (int i = 0; i < d->config.n_session_max; i++) {
-        n_leaving += d->follow[i].closing;
+        n_leaving += d->session[i].closing;
     }
     if (d->n_waiting >= n_leaving) {
         return false;
@@ -176,9 +176,9 @@ static void attach(struct gr_drafter *d, const struct gr_msg *m)
 {
     uint32_t peer = 0;
     const struct gr_wishes *w = &m->attach.wishes;
-    struct follow *f = find_slot(d, m->session);
+    struct session *s = find_slot(d, m->session);
     forget_waiting(d, m->session); /* an earlier one of the same session */
-    if (f == NULL) {
+    if (s == NULL) {
         if (!wait_for_slot(d, m)) {
             drafter_send_error(d, m->session, GR_ELIMIT, "all session slots of the drafter are taken");
         }
@@ -187,7 +187,7 @@ static void attach(struct gr_drafter *d, const struct gr_msg *m)
     const char *wrong = gr_wishes_wrong(w);
     if (wrong != NULL) {
         drafter_send_error(d, m->session, GR_EINVAL, wrong);
-        drafter_free(d, f);
+        drafter_free(d, s);
         return;
     }
     const uint32_t top_k_max = (uint32_t)(d->config.n_row_max / d->config.n_session_max);
@@ -196,22 +196,22 @@ static void attach(struct gr_drafter *d, const struct gr_msg *m)
         snprintf(text, sizeof(text), "draft_top_k %u: a pass of this drafter has %d rows for %d sessions, %u for each",
                  w->draft_top_k, (int)d->config.n_row_max, (int)d->config.n_session_max, top_k_max);
         drafter_send_error(d, m->session, GR_ELIMIT, text);
-        drafter_free(d, f);
+        drafter_free(d, s);
         return;
     }
     if (d->io.connect(d->io.ctx, m->attach.address, w->transport, &peer) != GR_OK) {
         drafter_send_error(d, m->session, GR_EIO, "the drafter cannot connect to the target; see the drafter's log");
-        drafter_free(d, f);
+        drafter_free(d, s);
         return;
     }
-    drafter_connect(f);
-    f->id = m->session;
-    f->epoch = m->attach.epoch;
-    f->peer = peer;
-    gr_wishes_copy(&f->wishes, w);
-    f->tree_config = tree_config_of(w);
+    drafter_connect(s);
+    s->id = m->session;
+    s->epoch = m->attach.epoch;
+    s->peer = peer;
+    gr_wishes_copy(&s->wishes, w);
+    s->tree_config = tree_config_of(w);
     if (d->config.feature_width > 0) {
-        draft_kv_of_head(f);
+        draft_kv_of_head(s);
     }
 }
 
@@ -224,38 +224,38 @@ static void attach_waiting(struct gr_drafter *d)
 }
 
 /* At once, and not with DRAFT_STATS alone: a session that is kept has turns that end before its drafter is detached. */
-static void tell_troubles(struct gr_drafter *d, struct follow *f)
+static void tell_troubles(struct gr_drafter *d, struct session *s)
 {
     const struct gr_msg m = {.type = GR_MSG_DRAFT_TROUBLE,
-                             .session = f->id,
-                             .draft_trouble = {.n_desync = f->tally.n_desync,
-                                               .n_fallback = f->fallbacks.n_untold,
-                                               .n_feature_gap = f->tally.n_feature_gap}};
+                             .session = s->id,
+                             .draft_trouble = {.n_desync = s->tally.n_desync,
+                                               .n_fallback = s->fallbacks.n_untold,
+                                               .n_feature_gap = s->tally.n_feature_gap}};
     if (m.draft_trouble.n_desync > 0 || m.draft_trouble.n_fallback > 0 || m.draft_trouble.n_feature_gap > 0) {
-        drafter_tally_told(f);
+        drafter_tally_told(s);
         d->io.send_msg(d->io.ctx, &m);
     }
 }
 
 static void detach(struct gr_drafter *d, uint64_t id)
 {
-    struct follow *f = drafter_find(d, id);
+    struct session *s = drafter_find(d, id);
     forget_waiting(d, id);
     struct gr_msg m = {.type = GR_MSG_DRAFT_STATS, .session = id};
-    if (f != NULL) {
-        tell_troubles(d, f);
-        m.draft_stats.n_round = f->n_round;
-        m.draft_stats.draft_ns = f->draft_ns;
-        m.draft_stats.host_ns = f->host_ns;
-        m.draft_stats.n_ahead = f->n_ahead;
-        m.draft_stats.n_hit = f->n_hit;
-        m.draft_stats.n_first = f->n_first;
-        m.draft_stats.n_first_hit = f->n_first_hit;
-        m.draft_stats.first_expected = f->first_expected;
-        m.draft_stats.n_alarm = f->n_alarm;
-        m.draft_stats.wire_bytes = f->wire.bytes;
-        m.draft_stats.wire_tokens = f->wire.len0 > 0 ? (uint64_t)GR_MAX(f->prefix.len - f->wire.len0, 0) : 0;
-        drafter_free(d, f);
+    if (s != NULL) {
+        tell_troubles(d, s);
+        m.draft_stats.n_round = s->n_round;
+        m.draft_stats.draft_ns = s->draft_ns;
+        m.draft_stats.host_ns = s->host_ns;
+        m.draft_stats.n_ahead = s->n_ahead;
+        m.draft_stats.n_hit = s->n_hit;
+        m.draft_stats.n_first = s->n_first;
+        m.draft_stats.n_first_hit = s->n_first_hit;
+        m.draft_stats.first_expected = s->first_expected;
+        m.draft_stats.n_alarm = s->n_alarm;
+        m.draft_stats.wire_bytes = s->wire.bytes;
+        m.draft_stats.wire_tokens = s->wire.len0 > 0 ? (uint64_t)GR_MAX(s->prefix.len - s->wire.len0, 0) : 0;
+        drafter_free(d, s);
     }
     d->io.send_msg(d->io.ctx, &m);
 }
@@ -290,15 +290,15 @@ void gr_drafter_on_peer_ready(struct gr_drafter *d, uint32_t peer, const char *t
 {
     (void)now_ns;
     for (int i = 0; i < d->config.n_session_max; i++) {
-        struct follow *f = &d->follow[i];
-        if (f->state != DRAFT_CONNECTING || f->peer != peer) {
+        struct session *s = &d->session[i];
+        if (s->state != DRAFT_CONNECTING || s->peer != peer) {
             continue;
         }
-        struct gr_msg m = {.type = GR_MSG_ATTACHED, .session = f->id, .attached = {.epoch = f->epoch}};
+        struct gr_msg m = {.type = GR_MSG_ATTACHED, .session = s->id, .attached = {.epoch = s->epoch}};
         m.attached.n_fallback = d->io.take_fallbacks != NULL ? d->io.take_fallbacks(d->io.ctx, peer) : 0;
         snprintf(m.attached.transport, sizeof(m.attached.transport), "%s", transport);
         d->io.send_msg(d->io.ctx, &m);
-        drafter_send_resync(d, f);
+        drafter_send_resync(d, s);
     }
 }
 
@@ -307,11 +307,11 @@ void gr_drafter_on_peer_lost(struct gr_drafter *d, uint32_t peer, enum gr_status
     const char *text = why == GR_ECLOSED ? "the drafter lost its connection to the target"
                                          : "the drafter cannot be connected to the target; its own line says why";
     for (int i = 0; i < d->config.n_session_max; i++) {
-        struct follow *f = &d->follow[i];
-        if (f->state != DRAFT_FREE && !f->closing && f->peer == peer) {
-            tell_troubles(d, f);
-            drafter_send_error(d, f->id, why, text);
-            drafter_free(d, f);
+        struct session *s = &d->session[i];
+        if (s->state != DRAFT_FREE && !s->closing && s->peer == peer) {
+            tell_troubles(d, s);
+            drafter_send_error(d, s->id, why, text);
+            drafter_free(d, s);
         }
     }
 }
@@ -320,16 +320,16 @@ uint64_t gr_drafter_step(struct gr_drafter *d, uint64_t now_ns)
 {
     attach_waiting(d);
     for (int i = 0; i < d->config.n_session_max; i++) {
-        struct follow *f = &d->follow[i];
-        if (f->state != DRAFT_FREE && f->resync_due) {
-            drafter_send_resync(d, f);
+        struct session *s = &d->session[i];
+        if (s->state != DRAFT_FREE && s->resync_due) {
+            drafter_send_resync(d, s);
         }
-        if (f->owed.ready) {
-            drafter_send_tree(d, f, now_ns);
+        if (s->owed.ready) {
+            drafter_send_tree(d, s, now_ns);
         }
-        drafter_slide(d, f);
-        drafter_send_taken(d, f);
-        tell_troubles(d, f);
+        drafter_slide(d, s);
+        drafter_send_taken(d, s);
+        tell_troubles(d, s);
     }
     return d->job_in_flight ? UINT64_MAX : drafter_start_job(d, now_ns);
 }
@@ -348,7 +348,7 @@ int gr_drafter_n_session(const struct gr_drafter *d)
 {
     int n = 0;
     for (int i = 0; i < d->config.n_session_max; i++) {
-        n += d->follow[i].state != DRAFT_FREE;
+        n += d->session[i].state != DRAFT_FREE;
     }
     return n;
 }
@@ -358,14 +358,14 @@ bool gr_drafter_check(const struct gr_drafter *d)
     const struct gr_kv_table *tables[256];
     GR_ASSERT(d->config.n_session_max <= (int)GR_ARRAY_LEN(tables));
     for (int i = 0; i < d->config.n_session_max; i++) {
-        const struct follow *f = &d->follow[i];
-        tables[i] = &f->kv.table;
-        const bool based = f->kv.shift > 0 || f->candidates.len <= f->kv.len;
-        if (f->features.first > f->features.end || f->features.end - f->features.first > d->config.feature_window ||
-            f->features.end > f->prefix.len) {
+        const struct session *s = &d->session[i];
+        tables[i] = &s->kv.table;
+        const bool based = s->kv.shift > 0 || s->candidates.len <= s->kv.len;
+        if (s->features.first > s->features.end || s->features.end - s->features.first > d->config.feature_window ||
+            s->features.end > s->prefix.len) {
             return false;
         }
-        if (!f->job.in_flight && f->candidates.valid && !(based && gr_tree_builder_check(f->builder))) {
+        if (!s->job.in_flight && s->candidates.valid && !(based && gr_tree_builder_check(s->builder))) {
             return false;
         }
     }
@@ -374,6 +374,6 @@ bool gr_drafter_check(const struct gr_drafter *d)
 
 const int32_t *gr_drafter_peek(const struct gr_drafter *d, int slot, int32_t *len_out)
 {
-    *len_out = d->follow[slot].prefix.len;
-    return d->follow[slot].prefix.token;
+    *len_out = d->session[slot].prefix.len;
+    return d->session[slot].prefix.token;
 }

@@ -20,51 +20,51 @@
 
 #define SLIDE_LEAST 32 /* positions beyond the context, and a quarter of it, before any are given back */
 
-uint16_t *drafter_feature_row(const struct gr_drafter *d, const struct follow *f, int32_t pos)
+uint16_t *drafter_feature_row(const struct gr_drafter *d, const struct session *s, int32_t pos)
 {
-    const size_t slot = (size_t)(f - d->follow);
+    const size_t slot = (size_t)(s - d->session);
     const size_t window = (size_t)d->config.feature_window;
     return d->feature + (slot * window + (size_t)pos % window) * (size_t)d->config.feature_width;
 }
 
 /* The first feature that a row may still take. */
-static int32_t first_needed(const struct follow *f)
+static int32_t first_needed(const struct session *s)
 {
-    return GR_MAX(drafter_row_from(f) - 2, f->kv.shift - 1);
+    return GR_MAX(drafter_row_from(s) - 2, s->kv.shift - 1);
 }
 
 /* Room for what comes: the peer counts what it may send from what was used, told or not. */
-void drafter_let_go(struct follow *f)
+void drafter_let_go(struct session *s)
 {
-    f->features.first = GR_MAX(f->features.first, GR_MIN(first_needed(f), f->features.end));
+    s->features.first = GR_MAX(s->features.first, GR_MIN(first_needed(s), s->features.end));
 }
 
-void drafter_cut_features(struct gr_drafter *d, struct follow *f, int32_t len)
+void drafter_cut_features(struct gr_drafter *d, struct session *s, int32_t len)
 {
-    if (f->kv.shift == 0) {
+    if (s->kv.shift == 0) {
         return;
     }
-    if (len <= f->kv.shift && f->kv.shift > 1) { /* not even a tail's row is left */
-        draft_kv_begin_at(d, f, 1);
-        f->features.end = 0;
+    if (len <= s->kv.shift && s->kv.shift > 1) { /* not even a tail's row is left */
+        draft_kv_begin_at(d, s, 1);
+        s->features.end = 0;
     }
-    f->features.end = GR_MIN(f->features.end, len);
-    const int32_t first = GR_MIN(first_needed(f), f->features.end);
-    if (f->features.first > first) { /* let go already: the target sends them again */
-        f->features.first = f->features.end = first;
+    s->features.end = GR_MIN(s->features.end, len);
+    const int32_t first = GR_MIN(first_needed(s), s->features.end);
+    if (s->features.first > first) { /* let go already: the target sends them again */
+        s->features.first = s->features.end = first;
     }
-    f->features.told = GR_MIN(f->features.told, f->features.first);
+    s->features.told = GR_MIN(s->features.told, s->features.first);
 }
 
 /* The target keeps nothing before `first`: the session's KV begins there. */
-void drafter_begin_features(struct gr_drafter *d, struct follow *f, int32_t first)
+void drafter_begin_features(struct gr_drafter *d, struct session *s, int32_t first)
 {
-    log_info("session %" PRIu64 ": its features begin at position %d of %d", f->id, first, f->prefix.len);
+    log_info("session %" PRIu64 ": its features begin at position %d of %d", s->id, first, s->prefix.len);
     d->counters.n_feature_start++;
-    draft_kv_begin_at(d, f, first + 1);
-    f->features.first = f->features.end = f->features.told = first;
-    drafter_candidates_drop(f);
-    drafter_flight_outdated_from(f, 0);
+    draft_kv_begin_at(d, s, first + 1);
+    s->features.first = s->features.end = s->features.told = first;
+    drafter_candidates_drop(s);
+    drafter_flight_outdated_from(s, 0);
 }
 
 static int32_t slides_at(int32_t context)
@@ -79,47 +79,47 @@ int32_t gr_drafter_kv_len_max(int32_t context, int32_t prefill_chunk, int32_t n_
 
 /* A head has one layer: what a position left in its KV depends on nothing before it. So the window moves by blocks that
  * are given back. */
-void drafter_slide(struct gr_drafter *d, struct follow *f)
+void drafter_slide(struct gr_drafter *d, struct session *s)
 {
     const int32_t context = d->config.feature_context;
-    const int32_t n_cell = drafter_n_cell(f, f->kv.len);
-    if (f->kv.shift == 0 || context == 0 || f->job.in_flight || n_cell < slides_at(context)) {
+    const int32_t n_cell = drafter_n_cell(s, s->kv.len);
+    if (s->kv.shift == 0 || context == 0 || s->job.in_flight || n_cell < slides_at(context)) {
         return;
     }
     const int32_t n_drop = (n_cell - context) / GR_KV_BLOCK_TOKENS;
-    draft_kv_drop_front(d, f, n_drop);
+    draft_kv_drop_front(d, s, n_drop);
     d->counters.n_slide++;
 }
 
 /* The features from `first` on are others by now: so are the rows that took them. Candidates may stay: they are guesses
  * anyway. */
-void drafter_take_features_again(struct gr_drafter *d, struct follow *f, int32_t first)
+void drafter_take_features_again(struct gr_drafter *d, struct session *s, int32_t first)
 {
-    first = GR_MAX(first, f->kv.shift - 1);
+    first = GR_MAX(first, s->kv.shift - 1);
     d->counters.n_feature_again++;
-    drafter_flight_outdated_from(f, first + 1);
-    draft_kv_cut(d, f, GR_MAX(first + 1, f->kv.shift));
-    f->features.end = GR_MIN(f->features.end, first);
-    f->features.first = GR_MIN(f->features.first, f->features.end);
-    f->features.told = GR_MIN(f->features.told, f->features.first);
+    drafter_flight_outdated_from(s, first + 1);
+    draft_kv_cut(d, s, GR_MAX(first + 1, s->kv.shift));
+    s->features.end = GR_MIN(s->features.end, first);
+    s->features.first = GR_MIN(s->features.first, s->features.end);
+    s->features.told = GR_MIN(s->features.told, s->features.first);
 }
 
-void drafter_reach_features(struct follow *f, int32_t end)
+void drafter_reach_features(struct session *s, int32_t end)
 {
-    f->features.end = end;
+    s->features.end = end;
 }
 
-void drafter_features_told(struct follow *f)
+void drafter_features_told(struct session *s)
 {
-    f->features.told = f->features.first;
+    s->features.told = s->features.first;
 }
 
-void drafter_copy_features(const struct gr_drafter *d, const struct follow *f, int32_t pos0, int32_t n_row,
+void drafter_copy_features(const struct gr_drafter *d, const struct session *s, int32_t pos0, int32_t n_row,
                            uint16_t *out)
 {
     const size_t width = (size_t)d->config.feature_width;
-    GR_ASSERT(n_row == 0 || (pos0 > f->features.first && pos0 + n_row - 1 <= f->features.end));
+    GR_ASSERT(n_row == 0 || (pos0 > s->features.first && pos0 + n_row - 1 <= s->features.end));
     for (int32_t r = 0; r < n_row; r++) {
-        memcpy(out + (size_t)r * width, drafter_feature_row(d, f, pos0 + r - 1), width * sizeof(*out));
+        memcpy(out + (size_t)r * width, drafter_feature_row(d, s, pos0 + r - 1), width * sizeof(*out));
     }
 }

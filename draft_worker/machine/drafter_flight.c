@@ -1,45 +1,45 @@
 /* The job that a session is in, and the candidates that jobs have left in its builder. */
 #include "draft_worker/machine/drafter_internal.h"
 
-void drafter_flight_begin(struct follow *f, enum gr_draft_task task)
+void drafter_flight_begin(struct session *s, enum gr_draft_task task)
 {
-    f->job.in_flight = true;
-    f->job.stale = false;
-    f->job.task = task;
+    s->job.in_flight = true;
+    s->job.stale = false;
+    s->job.task = task;
 }
 
-void drafter_flight_works_on(struct follow *f, int32_t len, uint32_t round)
+void drafter_flight_works_on(struct session *s, int32_t len, uint32_t round)
 {
-    f->job.len = len;
-    f->job.round = round;
+    s->job.len = len;
+    s->job.round = round;
 }
 
-void drafter_flight_outdated_from(struct follow *f, int32_t len)
+void drafter_flight_outdated_from(struct session *s, int32_t len)
 {
-    f->job.stale = f->job.stale || (f->job.in_flight && len < f->job.len);
+    s->job.stale = s->job.stale || (s->job.in_flight && len < s->job.len);
 }
 
-void drafter_flight_land(struct follow *f)
+void drafter_flight_land(struct session *s)
 {
-    f->job.in_flight = false;
+    s->job.in_flight = false;
 }
 
-void drafter_candidates_drop(struct follow *f)
+void drafter_candidates_drop(struct session *s)
 {
-    f->candidates.valid = false;
+    s->candidates.valid = false;
 }
 
-void drafter_candidates_cut(struct follow *f, int32_t len)
+void drafter_candidates_cut(struct session *s, int32_t len)
 {
-    f->candidates.valid = f->candidates.valid && f->candidates.len <= len;
+    s->candidates.valid = s->candidates.valid && s->candidates.len <= len;
 }
 
-void drafter_candidates_stand(struct follow *f)
+void drafter_candidates_stand(struct session *s)
 {
-    f->candidates.valid = true;
+    s->candidates.valid = true;
 }
 
-void drafter_candidates_of_job(struct follow *f)
+void drafter_candidates_of_job(struct session *s)
 {
-    f->candidates = (struct candidates){.valid = true, .len = f->job.len};
+    s->candidates = (struct candidates){.valid = true, .len = s->job.len};
 }

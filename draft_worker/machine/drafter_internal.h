@@ -74,19 +74,19 @@ struct held_features {
     int32_t told; /* first, as of the last TAKEN or RESYNC */
 };
 
-/* follow.c: troubles that the orchestrator has not been told yet. */
+/* drafter_session.c: troubles that the orchestrator has not been told yet. */
 struct draft_tally {
     uint32_t n_desync, n_feature_gap;
 };
 
-/* follow.c: frames both ways since len0 tokens were there, the first VERDICT's; 0: it has not come yet. */
+/* drafter_session.c: frames both ways since len0 tokens were there, the first VERDICT's; 0: it has not come yet. */
 struct wire_tally {
     uint64_t bytes;
     int32_t len0;
 };
 
-struct follow {
-    enum draft_state state; /* follow.c */
+struct session {
+    enum draft_state state; /* drafter_session.c */
     uint64_t id;
     uint32_t epoch, peer;
     bool closing;
@@ -130,7 +130,7 @@ struct gr_drafter {
     struct gr_drafter_config config;
     struct gr_drafter_io io;
     struct gr_kv_pool pool;
-    struct follow *follow; /* owned, (n_session_max) */
+    struct session *session; /* owned, (n_session_max) */
     /* ATTACHes for which there will be a slot: as many as there are slots of sessions that are gone, but for their job.
      * Owned, (n_session_max); arrays of a message are not looked at. */
     struct gr_msg *waiting;
@@ -150,121 +150,121 @@ struct gr_drafter {
 };
 
 /* The first token whose row is not built. */
-static inline int32_t drafter_row_from(const struct follow *f)
+static inline int32_t drafter_row_from(const struct session *s)
 {
-    return GR_MAX(f->kv.len, f->kv.shift);
+    return GR_MAX(s->kv.len, s->kv.shift);
 }
 
 /* Cells of the table that the first len tokens take. */
-static inline int32_t drafter_n_cell(const struct follow *f, int32_t len)
+static inline int32_t drafter_n_cell(const struct session *s, int32_t len)
 {
-    return GR_MAX(len - f->kv.shift, 0);
+    return GR_MAX(len - s->kv.shift, 0);
 }
 
 /* The files stand on each other in this order; none calls one below it here. */
 
 /* ---- draft_kv.c ---- */
 /* Tokens from len on are gone. A job in flight keeps its blocks; they are given back when it is done. */
-void draft_kv_cut(struct gr_drafter *d, struct follow *f, int32_t len);
+void draft_kv_cut(struct gr_drafter *d, struct session *s, int32_t len);
 /* The KV begins anew, with the row of token `shift`. */
-void draft_kv_begin_at(struct gr_drafter *d, struct follow *f, int32_t shift);
+void draft_kv_begin_at(struct gr_drafter *d, struct session *s, int32_t shift);
 /* A head has come: token 0 has no row. */
-void draft_kv_of_head(struct follow *f);
-void draft_kv_reach(struct follow *f, int32_t len);
-void draft_kv_drop_front(struct gr_drafter *d, struct follow *f, int32_t n_block);
-void draft_kv_trim(struct gr_drafter *d, struct follow *f);
+void draft_kv_of_head(struct session *s);
+void draft_kv_reach(struct session *s, int32_t len);
+void draft_kv_drop_front(struct gr_drafter *d, struct session *s, int32_t n_block);
+void draft_kv_trim(struct gr_drafter *d, struct session *s);
 
 /* ---- drafter_flight.c ---- */
-void drafter_flight_begin(struct follow *f, enum gr_draft_task task);
-void drafter_flight_works_on(struct follow *f, int32_t len, uint32_t round);
+void drafter_flight_begin(struct session *s, enum gr_draft_task task);
+void drafter_flight_works_on(struct session *s, int32_t len, uint32_t round);
 /* Tokens from len on are others now. */
-void drafter_flight_outdated_from(struct follow *f, int32_t len);
-void drafter_flight_land(struct follow *f);
-void drafter_candidates_drop(struct follow *f);
-void drafter_candidates_cut(struct follow *f, int32_t len);
-void drafter_candidates_stand(struct follow *f);
-void drafter_candidates_of_job(struct follow *f);
+void drafter_flight_outdated_from(struct session *s, int32_t len);
+void drafter_flight_land(struct session *s);
+void drafter_candidates_drop(struct session *s);
+void drafter_candidates_cut(struct session *s, int32_t len);
+void drafter_candidates_stand(struct session *s);
+void drafter_candidates_of_job(struct session *s);
 
 /* ---- drafter_trees.c ---- */
-void drafter_owe(struct follow *f, uint32_t round, int32_t n_node, uint64_t now_ns);
-void drafter_owe_none(struct follow *f);
+void drafter_owe(struct session *s, uint32_t round, int32_t n_node, uint64_t now_ns);
+void drafter_owe_none(struct session *s);
 /* Nothing is owed, and what waited is outdated, but an answer is timed from here. */
-void drafter_owe_answer(struct follow *f, uint64_t now_ns);
-void drafter_owed_time(struct follow *f, uint64_t compute_ns);
+void drafter_owe_answer(struct session *s, uint64_t now_ns);
+void drafter_owed_time(struct session *s, uint64_t compute_ns);
 /* A tree for the round that is owed, on the tokens as they are. */
-void drafter_owed_grown(struct follow *f, const struct gr_drafted *drafted);
+void drafter_owed_grown(struct session *s, const struct gr_drafted *drafted);
 /* One for another round or length: late, or without nodes (drafted NULL). */
-void drafter_owed_other(struct follow *f, uint32_t round, uint32_t base_len, uint64_t hash,
+void drafter_owed_other(struct session *s, uint32_t round, uint32_t base_len, uint64_t hash,
                         const struct gr_drafted *drafted);
-void drafter_owed_ready(struct follow *f);
-void drafter_owed_sent(struct follow *f);
-void drafter_sent_note(struct follow *f, const struct sent_tree *t);
-void drafter_sent_cut(struct follow *f, int32_t len);
-void drafter_sent_forget(struct follow *f);
+void drafter_owed_ready(struct session *s);
+void drafter_owed_sent(struct session *s);
+void drafter_sent_note(struct session *s, const struct sent_tree *t);
+void drafter_sent_cut(struct session *s, int32_t len);
+void drafter_sent_forget(struct session *s);
 /* A RESYNC follows: no DRAFT is the last one. */
-void drafter_sent_forget_last(struct follow *f);
+void drafter_sent_forget_last(struct session *s);
 
 /* drafter_features.c: the ring of features, and where the KV of a head begins. */
-uint16_t *drafter_feature_row(const struct gr_drafter *d, const struct follow *f, int32_t pos);
+uint16_t *drafter_feature_row(const struct gr_drafter *d, const struct session *s, int32_t pos);
 /* Tokens from len on are gone; kv_len is set. */
-void drafter_cut_features(struct gr_drafter *d, struct follow *f, int32_t len);
+void drafter_cut_features(struct gr_drafter *d, struct session *s, int32_t len);
 /* Features up to end are in the ring. */
-void drafter_reach_features(struct follow *f, int32_t end);
+void drafter_reach_features(struct session *s, int32_t end);
 /* The target knows what is held. */
-void drafter_features_told(struct follow *f);
+void drafter_features_told(struct session *s);
 /* Room for what comes: features that no row takes any more are forgotten. The target counts what it may send from what
  * was used, told or not. */
-void drafter_let_go(struct follow *f);
+void drafter_let_go(struct session *s);
 /* The target keeps nothing before `first`: the session's KV begins there. */
-void drafter_begin_features(struct gr_drafter *d, struct follow *f, int32_t first);
+void drafter_begin_features(struct gr_drafter *d, struct session *s, int32_t first);
 /* The features from `first` on are others by now: so are the rows that took them. Candidates may stay: they are guesses
  * anyway. */
-void drafter_take_features_again(struct gr_drafter *d, struct follow *f, int32_t first);
+void drafter_take_features_again(struct gr_drafter *d, struct session *s, int32_t first);
 /* What the rows of tokens pos0 .. pos0 + n_row - 1 take. */
-void drafter_copy_features(const struct gr_drafter *d, const struct follow *f, int32_t pos0, int32_t n_row,
+void drafter_copy_features(const struct gr_drafter *d, const struct session *s, int32_t pos0, int32_t n_row,
                            uint16_t *out);
 /* Lets go of what a head does not look back at any more. */
-void drafter_slide(struct gr_drafter *d, struct follow *f);
+void drafter_slide(struct gr_drafter *d, struct session *s);
 
-/* ---- follow.c ---- */
-void drafter_connect(struct follow *f);
+/* ---- drafter_session.c ---- */
+void drafter_connect(struct session *s);
 /* The target is asked where to go on, or is answering. */
-void drafter_sync(struct follow *f);
+void drafter_sync(struct session *s);
 /* All that the target has committed is here. */
-void drafter_follow_on(struct follow *f);
+void drafter_follow_on(struct session *s);
 /* The session has outgrown the drafter. */
-void drafter_fill_up(struct follow *f);
+void drafter_fill_up(struct session *s);
 /* The prompt of an attached session gets KV. */
-void drafter_prefill_all(struct follow *f);
-void drafter_note_desync(struct follow *f);
-void drafter_note_feature_gap(struct follow *f);
-void drafter_tally_told(struct follow *f);
+void drafter_prefill_all(struct session *s);
+void drafter_note_desync(struct session *s);
+void drafter_note_feature_gap(struct session *s);
+void drafter_tally_told(struct session *s);
 /* Bytes of a frame, once the first VERDICT has come. */
-void drafter_count_wire(struct follow *f, size_t bytes);
-void drafter_begin_wire(struct follow *f);
-struct follow *drafter_find(struct gr_drafter *d, uint64_t id);
-void drafter_free(struct gr_drafter *d, struct follow *f);
+void drafter_count_wire(struct session *s, size_t bytes);
+void drafter_begin_wire(struct session *s);
+struct session *drafter_find(struct gr_drafter *d, uint64_t id);
+void drafter_free(struct gr_drafter *d, struct session *s);
 void drafter_send_error(struct gr_drafter *d, uint64_t session, enum gr_status code, const char *text);
 /* Less is done than was asked for: told and counted. detail may be NULL. */
-void drafter_fall_back(struct gr_drafter *d, struct follow *f, enum gr_fallback reason, const char *detail);
+void drafter_fall_back(struct gr_drafter *d, struct session *s, enum gr_fallback reason, const char *detail);
 /* Forgets everything past len: tokens, KV, trees, candidates. */
-void drafter_truncate(struct gr_drafter *d, struct follow *f, int32_t len);
-void drafter_append(struct gr_drafter *d, struct follow *f, int32_t token); /* there is room */
+void drafter_truncate(struct gr_drafter *d, struct session *s, int32_t len);
+void drafter_append(struct gr_drafter *d, struct session *s, int32_t token); /* there is room */
 /* Replaces a token in the middle, as a fault would: an equal length with other tokens. */
-void drafter_test_flip(struct gr_drafter *d, struct follow *f);
+void drafter_test_flip(struct gr_drafter *d, struct session *s);
 
 /* drafter_say.c: frames out. */
-void drafter_send_resync(struct gr_drafter *d, struct follow *f);
+void drafter_send_resync(struct gr_drafter *d, struct session *s);
 /* Sends the grown tree when there is credit. */
-void drafter_send_tree(struct gr_drafter *d, struct follow *f, uint64_t now_ns);
+void drafter_send_tree(struct gr_drafter *d, struct session *s, uint64_t now_ns);
 /* Sends a tree whose base has been overtaken by root-only verdicts, for the round it was grown for: the target may
  * re-root it, and learns how long a draft takes. Without credit it is dropped. */
-void drafter_send_late(struct gr_drafter *d, struct follow *f, const struct gr_drafted *drafted);
+void drafter_send_late(struct gr_drafter *d, struct session *s, const struct gr_drafted *drafted);
 /* A tree without nodes: the target need not wait. */
-void drafter_answer_empty(struct gr_drafter *d, struct follow *f, uint32_t round, uint32_t base_len, uint64_t hash,
+void drafter_answer_empty(struct gr_drafter *d, struct session *s, uint32_t round, uint32_t base_len, uint64_t hash,
                           uint64_t now_ns);
 /* After rows have run: tells the target which features were used, when it is worth it. */
-void drafter_send_taken(struct gr_drafter *d, struct follow *f);
+void drafter_send_taken(struct gr_drafter *d, struct session *s);
 
 /* drafter_hear.c: frames in (gr_drafter_on_frame). */
 

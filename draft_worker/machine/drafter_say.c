@@ -1,110 +1,110 @@
 /* Frames out: DRAFT, RESYNC, TAKEN. Nothing here changes what the drafter knows of a session's prefix. */
 #include "draft_worker/machine/drafter_internal.h"
 
-static void end_frame(struct gr_drafter *d, struct follow *f, size_t bytes)
+static void end_frame(struct gr_drafter *d, struct session *s, size_t bytes)
 {
-    drafter_count_wire(f, bytes);
-    d->io.frame_end(d->io.ctx, f->peer, (uint32_t)bytes);
+    drafter_count_wire(s, bytes);
+    d->io.frame_end(d->io.ctx, s->peer, (uint32_t)bytes);
 }
 
-void drafter_send_resync(struct gr_drafter *d, struct follow *f)
+void drafter_send_resync(struct gr_drafter *d, struct session *s)
 {
-    struct gr_resync r = {.my_len = (uint32_t)f->prefix.len, .feature_len = GR_FEATURES_NONE};
+    struct gr_resync r = {.my_len = (uint32_t)s->prefix.len, .feature_len = GR_FEATURES_NONE};
     uint32_t lengths[GR_RESYNC_HASH_MAX];
     r.n_hash = (uint32_t)gr_resync_lengths(r.my_len, lengths);
     for (uint32_t i = 0; i < r.n_hash; i++) {
-        r.hash[i] = f->prefix.hash[lengths[i]];
+        r.hash[i] = s->prefix.hash[lengths[i]];
     }
     const struct gr_frame_header h = {
-        .session = f->id, .epoch = f->epoch, .base_len = r.my_len, .prefix_hash = f->prefix.hash[f->prefix.len]};
+        .session = s->id, .epoch = s->epoch, .base_len = r.my_len, .prefix_hash = s->prefix.hash[s->prefix.len]};
     const uint32_t bytes = GR_WIRE_HEADER_BYTES + GR_WIRE_RESYNC_BYTES(r.n_hash);
-    drafter_sync(f);
-    drafter_owe_none(f);
-    drafter_sent_forget_last(f);
-    if (f->kv.shift > 0) { /* what is held and not yet used comes again: then both count the window alike */
-        r.feature_len = (uint32_t)f->features.first;
+    drafter_sync(s);
+    drafter_owe_none(s);
+    drafter_sent_forget_last(s);
+    if (s->kv.shift > 0) { /* what is held and not yet used comes again: then both count the window alike */
+        r.feature_len = (uint32_t)s->features.first;
         r.feature_context = (uint32_t)d->config.feature_context;
-        drafter_features_told(f);
+        drafter_features_told(s);
     }
-    uint8_t *out = d->io.frame_begin(d->io.ctx, f->peer, GR_FRAME_SMALL, bytes);
-    f->resync_due = out == NULL; /* no credit: the step tries again */
+    uint8_t *out = d->io.frame_begin(d->io.ctx, s->peer, GR_FRAME_SMALL, bytes);
+    s->resync_due = out == NULL; /* no credit: the step tries again */
     if (out == NULL) {
         d->counters.n_no_credit++;
         return;
     }
     d->counters.n_resync++;
     size_t n = gr_wire_encode_resync(&h, &r, out, bytes);
-    end_frame(d, f, n);
+    end_frame(d, s, n);
 }
 
 /* took_ns: since it was asked for; 0: not told. False: there is no credit. */
-static bool send_draft(struct gr_drafter *d, struct follow *f, const struct sent_tree *p, uint64_t took_ns)
+static bool send_draft(struct gr_drafter *d, struct session *s, const struct sent_tree *p, uint64_t took_ns)
 {
     const struct gr_token_tree *t = &p->drafted.tree;
     const uint64_t took_us = took_ns > 0 ? GR_MAX(took_ns / 1000, 1ull) : 0;
-    const struct gr_frame_header h = {.session = f->id,
-                                      .epoch = f->epoch,
+    const struct gr_frame_header h = {.session = s->id,
+                                      .epoch = s->epoch,
                                       .round = p->round,
                                       .base_len = p->base_len,
                                       .prefix_hash = p->hash,
                                       .flags = (uint16_t)GR_MIN(took_us, (uint64_t)UINT16_MAX)};
     const uint32_t bytes = GR_WIRE_HEADER_BYTES + GR_WIRE_DRAFT_BYTES(t->n);
-    uint8_t *out = d->io.frame_begin(d->io.ctx, f->peer, GR_FRAME_SMALL, bytes);
+    uint8_t *out = d->io.frame_begin(d->io.ctx, s->peer, GR_FRAME_SMALL, bytes);
     if (out == NULL) {
         d->counters.n_no_credit++;
         return false;
     }
     size_t n = gr_wire_encode_draft(&h, t, out, bytes);
-    end_frame(d, f, n);
+    end_frame(d, s, n);
     d->counters.n_draft_frame++;
     d->counters.n_draft_node += (uint64_t)t->n;
-    drafter_sent_note(f, p);
+    drafter_sent_note(s, p);
     return true;
 }
 
-void drafter_send_tree(struct gr_drafter *d, struct follow *f, uint64_t now_ns)
+void drafter_send_tree(struct gr_drafter *d, struct session *s, uint64_t now_ns)
 {
-    if (!send_draft(d, f, &f->owed.grown, now_ns - GR_MIN(f->owed.asked_ns, now_ns))) {
+    if (!send_draft(d, s, &s->owed.grown, now_ns - GR_MIN(s->owed.asked_ns, now_ns))) {
         return;
     }
-    f->n_round++;
-    f->draft_ns += f->owed.compute_ns;
-    f->host_ns += now_ns - f->owed.asked_ns - GR_MIN(f->owed.compute_ns, now_ns - f->owed.asked_ns);
-    drafter_owed_sent(f);
+    s->n_round++;
+    s->draft_ns += s->owed.compute_ns;
+    s->host_ns += now_ns - s->owed.asked_ns - GR_MIN(s->owed.compute_ns, now_ns - s->owed.asked_ns);
+    drafter_owed_sent(s);
 }
 
-void drafter_send_late(struct gr_drafter *d, struct follow *f, const struct gr_drafted *drafted)
+void drafter_send_late(struct gr_drafter *d, struct session *s, const struct gr_drafted *drafted)
 {
-    drafter_owed_other(f, f->job.round, (uint32_t)f->job.len, f->prefix.hash[f->job.len], drafted);
-    d->counters.n_late_draft += send_draft(d, f, &f->owed.grown, 0);
+    drafter_owed_other(s, s->job.round, (uint32_t)s->job.len, s->prefix.hash[s->job.len], drafted);
+    d->counters.n_late_draft += send_draft(d, s, &s->owed.grown, 0);
 }
 
-void drafter_answer_empty(struct gr_drafter *d, struct follow *f, uint32_t round, uint32_t base_len, uint64_t hash,
+void drafter_answer_empty(struct gr_drafter *d, struct session *s, uint32_t round, uint32_t base_len, uint64_t hash,
                           uint64_t now_ns)
 {
-    drafter_owed_other(f, round, base_len, hash, NULL);
-    drafter_owed_ready(f);
-    drafter_send_tree(d, f, now_ns);
+    drafter_owed_other(s, round, base_len, hash, NULL);
+    drafter_owed_ready(s);
+    drafter_send_tree(d, s, now_ns);
 }
 
-void drafter_send_taken(struct gr_drafter *d, struct follow *f)
+void drafter_send_taken(struct gr_drafter *d, struct session *s)
 {
-    if (f->kv.shift == 0) {
+    if (s->kv.shift == 0) {
         return;
     }
-    drafter_let_go(f);
-    if (f->features.first - f->features.told < d->config.feature_window / 4 || f->state != DRAFT_FOLLOWING) {
+    drafter_let_go(s);
+    if (s->features.first - s->features.told < d->config.feature_window / 4 || s->state != DRAFT_FOLLOWING) {
         return;
     }
-    const uint32_t at = (uint32_t)f->features.first;
+    const uint32_t at = (uint32_t)s->features.first;
     const struct gr_frame_header h = {
-        .session = f->id, .epoch = f->epoch, .base_len = at, .prefix_hash = f->prefix.hash[at]};
-    uint8_t *out = d->io.frame_begin(d->io.ctx, f->peer, GR_FRAME_SMALL, GR_WIRE_HEADER_BYTES);
+        .session = s->id, .epoch = s->epoch, .base_len = at, .prefix_hash = s->prefix.hash[at]};
+    uint8_t *out = d->io.frame_begin(d->io.ctx, s->peer, GR_FRAME_SMALL, GR_WIRE_HEADER_BYTES);
     if (out == NULL) {
         d->counters.n_no_credit++; /* the step tries again */
         return;
     }
     const size_t n = gr_wire_encode_taken(&h, out, GR_WIRE_HEADER_BYTES);
-    end_frame(d, f, n);
-    drafter_features_told(f);
+    end_frame(d, s, n);
+    drafter_features_told(s);
 }

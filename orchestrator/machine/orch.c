@@ -42,16 +42,16 @@ void gr_orch_destroy(struct gr_orch *o)
         return;
     }
     for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
-        gr_transcript_finish(&o->entry[i].turn.transcript);
+        gr_transcript_finish(&o->session[i].turn.transcript);
     }
     free(o);
 }
 
-struct entry *orch_find(const struct gr_orch *o, uint64_t id)
+struct session *orch_find(const struct gr_orch *o, uint64_t id)
 {
     for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
-        if (o->entry[i].state != GR_SESSION_FREE && o->entry[i].id == id) {
-            return (struct entry *)(uintptr_t)&o->entry[i];
+        if (o->session[i].state != GR_SESSION_FREE && o->session[i].id == id) {
+            return (struct session *)(uintptr_t)&o->session[i];
         }
     }
     return NULL;
@@ -82,30 +82,30 @@ static uint32_t n_used(const struct gr_orch *o)
     return (uint32_t)gr_orch_n_session(o);
 }
 
-static struct entry *least_recently_used(struct gr_orch *o)
+static struct session *least_recently_used(struct gr_orch *o)
 {
-    struct entry *oldest = NULL;
+    struct session *oldest = NULL;
     for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
-        struct entry *e = &o->entry[i];
-        if (e->state == GR_SESSION_IDLE && (oldest == NULL || e->turn.idle_since_ns < oldest->turn.idle_since_ns)) {
-            oldest = e;
+        struct session *s = &o->session[i];
+        if (s->state == GR_SESSION_IDLE && (oldest == NULL || s->turn.idle_since_ns < oldest->turn.idle_since_ns)) {
+            oldest = s;
         }
     }
     return oldest;
 }
 
-static struct entry *take_entry(struct gr_orch *o)
+static struct session *take_session(struct gr_orch *o)
 {
     if (n_used(o) >= o->config.n_session_max) {
-        struct entry *oldest = least_recently_used(o);
+        struct session *oldest = least_recently_used(o);
         if (oldest == NULL) {
             return NULL;
         }
         orch_drop_idle(o, oldest, "least recently used, and room was needed for another session");
     }
     for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
-        if (o->entry[i].state == GR_SESSION_FREE) {
-            return &o->entry[i];
+        if (o->session[i].state == GR_SESSION_FREE) {
+            return &o->session[i];
         }
     }
     return NULL;
@@ -134,24 +134,24 @@ static enum gr_status check_len(struct gr_orch *o, uint64_t n_before, uint64_t n
 
 /* The turn's ids after the first keep_len tokens of the transcript, the rest of which is forgotten. Nothing is when
  * there is no room. */
-static enum gr_status add_ids(struct gr_orch *o, struct entry *e, uint32_t keep_len, enum gr_segment_kind kind,
+static enum gr_status add_ids(struct gr_orch *o, struct session *s, uint32_t keep_len, enum gr_segment_kind kind,
                               const int32_t *ids, uint32_t n)
 {
-    if (!gr_transcript_fits(&e->turn.transcript, keep_len, kind, n)) {
+    if (!gr_transcript_fits(&s->turn.transcript, keep_len, kind, n)) {
         return refuse(o, GR_ELIMIT, "session %" PRIu64 ": a session has at most %d segments of text: open a new one",
-                      e->id, GR_TRANSCRIPT_SEGMENT_MAX);
+                      s->id, GR_TRANSCRIPT_SEGMENT_MAX);
     }
-    const enum gr_status st = orch_text_put(e, keep_len, kind, ids, n);
+    const enum gr_status st = orch_text_put(s, keep_len, kind, ids, n);
     if (st != GR_OK) {
         return refuse(o, st, "out of memory for %u tokens", n);
     }
     return GR_OK;
 }
 
-static void begin_turn(struct entry *e, uint32_t base)
+static void begin_turn(struct session *s, uint32_t base)
 {
-    orch_turn_begin(e, base);
-    orch_with_failed(e, false);
+    orch_turn_begin(s, base);
+    orch_with_failed(s, false);
 }
 
 enum gr_status gr_orch_submit(struct gr_orch *o, const struct gr_session_request *request, uint64_t now_ns,
@@ -159,155 +159,155 @@ enum gr_status gr_orch_submit(struct gr_orch *o, const struct gr_session_request
 {
     o->now_ns = now_ns;
     GR_TRY(check_len(o, 0, request->n_prompt));
-    struct entry *e = take_entry(o);
-    if (e == NULL) {
+    struct session *s = take_session(o);
+    if (s == NULL) {
         return refuse(o, GR_ELIMIT, "all %u sessions of the orchestrator are in a turn: wait for one to end",
                       o->config.n_session_max);
     }
-    *e = (struct entry){
+    *s = (struct session){
         .id = o->next_id, .epoch = 1, .at = {.target = -1, .home = -1}, .with = {.drafter = -1, .stats_from = -1}};
-    const enum gr_status st = add_ids(o, e, 0, GR_SEGMENT_PROMPT, request->prompt, request->n_prompt);
+    const enum gr_status st = add_ids(o, s, 0, GR_SEGMENT_PROMPT, request->prompt, request->n_prompt);
     if (st != GR_OK) {
-        gr_transcript_finish(&e->turn.transcript);
-        memset(e, 0, sizeof(*e));
+        gr_transcript_finish(&s->turn.transcript);
+        memset(s, 0, sizeof(*s));
         return st;
     }
     o->next_id++;
-    e->request.tokenizer_fingerprint = request->tokenizer_fingerprint;
-    e->request.user = request->user;
-    gr_wishes_copy(&e->request.wishes, &request->wishes);
-    orch_specpv_ask(o, e);
-    e->metrics.open_ns = now_ns;
-    begin_turn(e, 0);
-    *session_out = e->id;
-    orch_open(o, e);
+    s->request.tokenizer_fingerprint = request->tokenizer_fingerprint;
+    s->request.user = request->user;
+    gr_wishes_copy(&s->request.wishes, &request->wishes);
+    orch_specpv_ask(o, s);
+    s->metrics.open_ns = now_ns;
+    begin_turn(s, 0);
+    *session_out = s->id;
+    orch_open(o, s);
     return GR_OK;
 }
 
-static enum gr_status check_turn(struct gr_orch *o, const struct entry *e, const struct gr_turn_request *turn,
+static enum gr_status check_turn(struct gr_orch *o, const struct session *s, const struct gr_turn_request *turn,
                                  uint32_t keep_len)
 {
-    if (e->state != GR_SESSION_IDLE) {
-        return refuse(o, GR_EINVAL, "session %" PRIu64 " is %s: wait for its turn to end", e->id,
-                      e->state == GR_SESSION_CLOSING ? "being closed" : "in a turn");
+    if (s->state != GR_SESSION_IDLE) {
+        return refuse(o, GR_EINVAL, "session %" PRIu64 " is %s: wait for its turn to end", s->id,
+                      s->state == GR_SESSION_CLOSING ? "being closed" : "in a turn");
     }
     if (turn->n_ids < 1 || turn->wishes.max_tokens < 1) {
         return refuse(o, GR_EINVAL, "session %" PRIu64 ": a turn appends at least one token and generates at least one",
-                      e->id);
+                      s->id);
     }
-    if (keep_len < 1 || keep_len > e->turn.transcript.len) {
-        return refuse(o, GR_EINVAL, "session %" PRIu64 " has %u tokens; %u of them cannot be kept", e->id,
-                      e->turn.transcript.len, keep_len);
+    if (keep_len < 1 || keep_len > s->turn.transcript.len) {
+        return refuse(o, GR_EINVAL, "session %" PRIu64 " has %u tokens; %u of them cannot be kept", s->id,
+                      s->turn.transcript.len, keep_len);
     }
-    if (turn->keep_len != UINT32_MAX && gr_transcript_hash_at(&e->turn.transcript, keep_len) != turn->hash) {
+    if (turn->keep_len != UINT32_MAX && gr_transcript_hash_at(&s->turn.transcript, keep_len) != turn->hash) {
         return refuse(o, GR_EINVAL,
                       "session %" PRIu64 ": its first %u tokens are not the ones that are to be kept "
                       "(the prefix hashes differ)",
-                      e->id, keep_len);
+                      s->id, keep_len);
     }
     return check_len(o, keep_len, turn->n_ids);
 }
 
 enum gr_status gr_orch_append(struct gr_orch *o, uint64_t session, const struct gr_turn_request *turn, uint64_t now_ns)
 {
-    struct entry *e = orch_find(o, session);
+    struct session *s = orch_find(o, session);
     o->now_ns = now_ns;
-    if (e == NULL) {
+    if (s == NULL) {
         return refuse(o, GR_ENOTFOUND, "no session %" PRIu64 " is open here", session);
     }
-    const uint32_t keep_len = turn->keep_len == UINT32_MAX ? e->turn.transcript.len : turn->keep_len;
-    GR_TRY(check_turn(o, e, turn, keep_len));
-    GR_TRY(add_ids(o, e, keep_len, GR_SEGMENT_APPENDED, turn->ids, turn->n_ids));
-    gr_turn_wishes_copy(&e->request.wishes.turn, &turn->wishes);
-    e->request.user = turn->user;
-    begin_turn(e, keep_len);
-    const bool is_held = e->at.target >= 0 && !e->at.open_after_close;
-    if (is_held && orch_lacks_draft(o, e)) {
-        orch_open_over(o, e);
+    const uint32_t keep_len = turn->keep_len == UINT32_MAX ? s->turn.transcript.len : turn->keep_len;
+    GR_TRY(check_turn(o, s, turn, keep_len));
+    GR_TRY(add_ids(o, s, keep_len, GR_SEGMENT_APPENDED, turn->ids, turn->n_ids));
+    gr_turn_wishes_copy(&s->request.wishes.turn, &turn->wishes);
+    s->request.user = turn->user;
+    begin_turn(s, keep_len);
+    const bool is_held = s->at.target >= 0 && !s->at.open_after_close;
+    if (is_held && orch_lacks_draft(o, s)) {
+        orch_open_over(o, s);
     } else if (is_held) {
-        orch_append_turn(o, e);
+        orch_append_turn(o, s);
     } else {
-        orch_reopen(o, e);
+        orch_reopen(o, s);
     }
     return GR_OK;
 }
 
 /* n_keep of the turn's generated tokens stay; its target, which goes idle with the turn or is idle already, follows. */
-static void cut_text(struct gr_orch *o, struct entry *e, uint32_t n_keep)
+static void cut_text(struct gr_orch *o, struct session *s, uint32_t n_keep)
 {
-    orch_drop_provisional(e);
-    const uint32_t n_generated = e->turn.transcript.len - GR_MIN(e->turn.transcript.len, e->turn.len);
+    orch_drop_provisional(s);
+    const uint32_t n_generated = s->turn.transcript.len - GR_MIN(s->turn.transcript.len, s->turn.len);
     const uint32_t n_cut = n_generated - GR_MIN(n_generated, n_keep);
-    gr_metrics_drop(&e->metrics, n_cut);
-    orch_text_cut(e, e->turn.transcript.len - n_cut);
-    gr_metrics_cut(&e->metrics, e->turn.transcript.len);
-    const bool is_news = n_cut > 0 || e->state != GR_SESSION_IDLE;
-    if (is_news && e->request.wishes.keep_open && e->at.target >= 0 && e->state != GR_SESSION_CLOSING) {
+    gr_metrics_drop(&s->metrics, n_cut);
+    orch_text_cut(s, s->turn.transcript.len - n_cut);
+    gr_metrics_cut(&s->metrics, s->turn.transcript.len);
+    const bool is_news = n_cut > 0 || s->state != GR_SESSION_IDLE;
+    if (is_news && s->request.wishes.keep_open && s->at.target >= 0 && s->state != GR_SESSION_CLOSING) {
         const struct gr_msg m = {.type = GR_MSG_TRUNCATE,
-                                 .session = e->id,
-                                 .truncate = {.epoch = e->epoch, .keep_len = e->turn.transcript.len}};
-        o->io.send(o->io.ctx, (uint32_t)e->at.target, &m);
+                                 .session = s->id,
+                                 .truncate = {.epoch = s->epoch, .keep_len = s->turn.transcript.len}};
+        o->io.send(o->io.ctx, (uint32_t)s->at.target, &m);
     }
 }
 
-static void cut_turn(struct gr_orch *o, struct entry *e, uint32_t n_keep, enum gr_finish finish, const char *text)
+static void cut_turn(struct gr_orch *o, struct session *s, uint32_t n_keep, enum gr_finish finish, const char *text)
 {
-    cut_text(o, e, n_keep);
-    orch_end_turn(o, e, finish, text);
+    cut_text(o, s, n_keep);
+    orch_end_turn(o, s, finish, text);
 }
 
 enum gr_status gr_orch_stop(struct gr_orch *o, uint64_t session, uint32_t turn, uint32_t n_keep, enum gr_finish finish)
 {
-    struct entry *e = orch_find(o, session);
-    if (e == NULL) {
+    struct session *s = orch_find(o, session);
+    if (s == NULL) {
         return GR_ENOTFOUND;
     }
-    if (turn != 0 && turn != e->turn.number) {
+    if (turn != 0 && turn != s->turn.number) {
         return GR_EINVAL;
     }
-    if (e->state == GR_SESSION_IDLE || e->state == GR_SESSION_CLOSING) { /* the end of the turn and this crossed */
-        cut_text(o, e, n_keep);
-        if (e->turn.finish == GR_FINISH_LENGTH || e->turn.finish == GR_FINISH_CLOSED) {
-            orch_turn_finish_as(e, finish);
+    if (s->state == GR_SESSION_IDLE || s->state == GR_SESSION_CLOSING) { /* the end of the turn and this crossed */
+        cut_text(o, s, n_keep);
+        if (s->turn.finish == GR_FINISH_LENGTH || s->turn.finish == GR_FINISH_CLOSED) {
+            orch_turn_finish_as(s, finish);
         }
     } else {
-        cut_turn(o, e, n_keep, finish, "stopped by the client");
+        cut_turn(o, s, n_keep, finish, "stopped by the client");
     }
     return GR_OK;
 }
 
 enum gr_status gr_orch_close(struct gr_orch *o, uint64_t session)
 {
-    struct entry *e = orch_find(o, session);
-    if (e == NULL) {
+    struct session *s = orch_find(o, session);
+    if (s == NULL) {
         return refuse(o, GR_ENOTFOUND, "no session %" PRIu64 " is open here", session);
     }
-    orch_close(o, e, GR_FINISH_CLOSED, "closed by a client");
+    orch_close(o, s, GR_FINISH_CLOSED, "closed by a client");
     return GR_OK;
 }
 
-static void send_refresh(struct gr_orch *o, const struct entry *e, uint32_t *n)
+static void send_refresh(struct gr_orch *o, const struct session *s, uint32_t *n)
 {
-    if (e->state == GR_SESSION_RUNNING && e->specpv != GR_SPECPV_OFF) {
-        o->io.send(o->io.ctx, (uint32_t)e->at.target, &(struct gr_msg){.type = GR_MSG_REFRESH, .session = e->id});
+    if (s->state == GR_SESSION_RUNNING && s->specpv != GR_SPECPV_OFF) {
+        o->io.send(o->io.ctx, (uint32_t)s->at.target, &(struct gr_msg){.type = GR_MSG_REFRESH, .session = s->id});
         ++*n;
     }
 }
 
 enum gr_status gr_orch_refresh(struct gr_orch *o, uint64_t session, uint32_t *n_out)
 {
-    const struct entry *e = session != 0 ? orch_find(o, session) : NULL;
+    const struct session *s = session != 0 ? orch_find(o, session) : NULL;
     *n_out = 0;
-    if (session != 0 && e == NULL) {
+    if (session != 0 && s == NULL) {
         return refuse(o, GR_ENOTFOUND, "no session %" PRIu64 " is open here", session);
     }
-    if (e != NULL && e->specpv == GR_SPECPV_OFF) {
+    if (s != NULL && s->specpv == GR_SPECPV_OFF) {
         return refuse(o, GR_EUNSUPPORTED, "session %" PRIu64 ": SpecPV is off: there is no partial view to refresh",
                       session);
     }
     for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
-        if (session == 0 || &o->entry[i] == e) {
-            send_refresh(o, &o->entry[i], n_out);
+        if (session == 0 || &o->session[i] == s) {
+            send_refresh(o, &o->session[i], n_out);
         }
     }
     return GR_OK;
@@ -317,8 +317,8 @@ uint32_t gr_orch_purge(struct gr_orch *o)
 {
     uint32_t n = 0;
     for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
-        if (o->entry[i].state == GR_SESSION_IDLE) {
-            orch_drop_idle(o, &o->entry[i], "purged");
+        if (o->session[i].state == GR_SESSION_IDLE) {
+            orch_drop_idle(o, &o->session[i], "purged");
             n++;
         }
     }
@@ -328,144 +328,144 @@ uint32_t gr_orch_purge(struct gr_orch *o)
 /* ---- what workers say ---- */
 
 /* What is final stays so, and only exact SpecPV has tokens that are not. */
-static bool lengths_fit(const struct entry *e, const struct gr_msg_commit *m, bool exact)
+static bool lengths_fit(const struct session *s, const struct gr_msg_commit *m, bool exact)
 {
-    const uint32_t len = e->turn.transcript.len;
+    const uint32_t len = s->turn.transcript.len;
     const uint64_t new_len = (uint64_t)m->keep_len + m->ids.n;
     if (!exact) {
         return m->keep_len == len && m->ids.n >= 1 && m->final_len == new_len;
     }
     const bool ends = m->finish != GR_FINISH_NONE;
-    return m->keep_len >= e->turn.final_len && m->keep_len <= len && m->final_len >= e->turn.final_len &&
+    return m->keep_len >= s->turn.final_len && m->keep_len <= len && m->final_len >= s->turn.final_len &&
            m->final_len <= new_len && (m->ids.n >= 1 || ends) && (!ends || m->final_len == new_len);
 }
 
 /* The expected prefix length and hash are checked on every COMMIT: a target that went astray is caught here. */
-static bool commit_fits(const struct entry *e, const struct gr_msg_commit *m)
+static bool commit_fits(const struct session *s, const struct gr_msg_commit *m)
 {
-    const struct gr_transcript *t = &e->turn.transcript;
-    if (!lengths_fit(e, m, e->specpv == GR_SPECPV_EXACT || e->specpv == GR_SPECPV_AUTO)) {
+    const struct gr_transcript *t = &s->turn.transcript;
+    if (!lengths_fit(s, m, s->specpv == GR_SPECPV_EXACT || s->specpv == GR_SPECPV_AUTO)) {
         return false;
     }
     uint64_t hash = m->keep_len == t->len ? t->hash : gr_transcript_hash_at(t, m->keep_len);
     for (uint32_t i = 0; i < m->ids.n; i++) {
         hash = gr_hash_extend(hash, m->ids.p[i]);
     }
-    const uint32_t n_left = e->request.wishes.turn.max_tokens - (m->keep_len - e->turn.len);
+    const uint32_t n_left = s->request.wishes.turn.max_tokens - (m->keep_len - s->turn.len);
     return m->ids.n <= n_left && hash == m->hash && m->n_accepted <= m->n_draft && m->finish <= GR_FINISH_ERROR;
 }
 
-static void report(const struct gr_orch *o, const struct entry *e, const struct gr_msg *m)
+static void report(const struct gr_orch *o, const struct session *s, const struct gr_msg *m)
 {
-    if (o->io.on_report != NULL && e->turn.is_open) {
-        o->io.on_report(o->io.ctx, e->id, e->request.user, m);
+    if (o->io.on_report != NULL && s->turn.is_open) {
+        o->io.on_report(o->io.ctx, s->id, s->request.user, m);
     }
 }
 
-static void on_commit(struct gr_orch *o, struct entry *e, const struct gr_msg *m, uint64_t now_ns)
+static void on_commit(struct gr_orch *o, struct session *s, const struct gr_msg *m, uint64_t now_ns)
 {
-    if (e->state != GR_SESSION_RUNNING || m->commit.epoch != e->epoch) {
+    if (s->state != GR_SESSION_RUNNING || m->commit.epoch != s->epoch) {
         return; /* of a turn that is over, or of a target that lost the session, while it was on its way */
     }
-    if (!commit_fits(e, &m->commit)) {
+    if (!commit_fits(s, &m->commit)) {
         log_error("session %" PRIu64 " round %u: COMMIT does not extend the transcript (expected_prefix_len %u, "
                   "keep_len %u, %u tokens)",
-                  e->id, m->commit.round, e->turn.transcript.len, m->commit.keep_len, m->commit.ids.n);
-        orch_close(o, e, GR_FINISH_ERROR, "the target's tokens do not extend the transcript");
+                  s->id, m->commit.round, s->turn.transcript.len, m->commit.keep_len, m->commit.ids.n);
+        orch_close(o, s, GR_FINISH_ERROR, "the target's tokens do not extend the transcript");
         return;
     }
-    gr_metrics_drop(&e->metrics, e->turn.transcript.len - m->commit.keep_len);
-    const uint32_t shown_len = e->turn.final_len;
-    gr_transcript_cut(&e->turn.transcript, m->commit.keep_len);
+    gr_metrics_drop(&s->metrics, s->turn.transcript.len - m->commit.keep_len);
+    const uint32_t shown_len = s->turn.final_len;
+    gr_transcript_cut(&s->turn.transcript, m->commit.keep_len);
     const enum gr_status st =
-        gr_transcript_add(&e->turn.transcript, GR_SEGMENT_GENERATED, m->commit.ids.p, m->commit.ids.n);
+        gr_transcript_add(&s->turn.transcript, GR_SEGMENT_GENERATED, m->commit.ids.p, m->commit.ids.n);
     if (st != GR_OK) { /* GR_ELIMIT: longer than what could be opened again */
-        cut_turn(o, e, UINT32_MAX, st == GR_ELIMIT ? GR_FINISH_LENGTH : GR_FINISH_ERROR, "out of memory");
+        cut_turn(o, s, UINT32_MAX, st == GR_ELIMIT ? GR_FINISH_LENGTH : GR_FINISH_ERROR, "out of memory");
         return;
     }
-    gr_metrics_take(&e->metrics, m, now_ns);
-    const uint64_t id = e->id;
-    const uint32_t turn = e->turn.number;
-    orch_text_show(e, m->commit.final_len);
-    report(o, e, m);
-    e = orch_find(o, id); /* the client may have stopped it, and begun the next turn */
-    if (o->io.on_tokens != NULL && e != NULL && e->turn.number == turn && e->turn.final_len > shown_len) {
-        o->io.on_tokens(o->io.ctx, id, e->request.user, e->turn.transcript.token + shown_len,
-                        e->turn.final_len - shown_len);
+    gr_metrics_take(&s->metrics, m, now_ns);
+    const uint64_t id = s->id;
+    const uint32_t turn = s->turn.number;
+    orch_text_show(s, m->commit.final_len);
+    report(o, s, m);
+    s = orch_find(o, id); /* the client may have stopped it, and begun the next turn */
+    if (o->io.on_tokens != NULL && s != NULL && s->turn.number == turn && s->turn.final_len > shown_len) {
+        o->io.on_tokens(o->io.ctx, id, s->request.user, s->turn.transcript.token + shown_len,
+                        s->turn.final_len - shown_len);
     }
-    e = orch_find(o, id);
+    s = orch_find(o, id);
     const bool ends = m->commit.finish != GR_FINISH_NONE &&
                       m->commit.finish != GR_FINISH_ERROR; /* an ERROR follows, which tells why */
-    if (e != NULL && e->state == GR_SESSION_RUNNING && e->turn.number == turn && ends) {
-        orch_end_turn(o, e, (enum gr_finish)m->commit.finish, "");
+    if (s != NULL && s->state == GR_SESSION_RUNNING && s->turn.number == turn && ends) {
+        orch_end_turn(o, s, (enum gr_finish)m->commit.finish, "");
     }
 }
 
 /* A turn of a session whose drafter stayed attached hears of it, as the turn did that saw ATTACHED itself. */
-static void report_attached(const struct gr_orch *o, const struct entry *e)
+static void report_attached(const struct gr_orch *o, const struct session *s)
 {
-    struct gr_msg m = {.type = GR_MSG_ATTACHED, .session = e->id, .attached = {.epoch = e->epoch}};
-    if (e->with.drafter >= 0 && e->metrics.transport[0] != '\0') {
-        snprintf(m.attached.transport, sizeof(m.attached.transport), "%s", e->metrics.transport);
-        report(o, e, &m);
+    struct gr_msg m = {.type = GR_MSG_ATTACHED, .session = s->id, .attached = {.epoch = s->epoch}};
+    if (s->with.drafter >= 0 && s->metrics.transport[0] != '\0') {
+        snprintf(m.attached.transport, sizeof(m.attached.transport), "%s", s->metrics.transport);
+        report(o, s, &m);
     }
 }
 
-static void on_opened(struct gr_orch *o, struct entry *e, const struct gr_msg *m)
+static void on_opened(struct gr_orch *o, struct session *s, const struct gr_msg *m)
 {
-    if (!orch_home_answered(e)) { /* an answer of an earlier epoch is one, too */
+    if (!orch_home_answered(s)) { /* an answer of an earlier epoch is one, too */
         return;
     }
-    if (e->at.n_reply_owed > 0 || m->opened.epoch != e->epoch || e->state != GR_SESSION_OPENING) {
+    if (s->at.n_reply_owed > 0 || m->opened.epoch != s->epoch || s->state != GR_SESSION_OPENING) {
         return; /* to a request of a turn that was stopped meanwhile */
     }
     if (m->opened.cache_hit != 0) {
-        log_debug("session %" PRIu64 ": %u tokens need not be computed again", e->id, m->opened.usable_len);
+        log_debug("session %" PRIu64 ": %u tokens need not be computed again", s->id, m->opened.usable_len);
     }
-    orch_specpv_opened(e, (enum gr_specpv_mode)m->opened.specpv);
-    orch_running(e);
-    report_attached(o, e);
-    orch_attach(o, e);
+    orch_specpv_opened(s, (enum gr_specpv_mode)m->opened.specpv);
+    orch_running(s);
+    report_attached(o, s);
+    orch_attach(o, s);
 }
 
-static void on_evicted(struct gr_orch *o, struct entry *e)
+static void on_evicted(struct gr_orch *o, struct session *s)
 {
-    if (e->state == GR_SESSION_IDLE) {
-        orch_home_forgot(e); /* the next turn opens the session again */
-        orch_detach(o, e);
-    } else if (e->state == GR_SESSION_RUNNING) {
-        orch_home_forgot(e);
-        orch_reopen(o, e);
-    } else if (e->state == GR_SESSION_OPENING && e->at.append_sent) {
-        orch_home_evicted(e); /* the two crossed: ERROR answers the APPEND, or the target is lost before it does */
+    if (s->state == GR_SESSION_IDLE) {
+        orch_home_forgot(s); /* the next turn opens the session again */
+        orch_detach(o, s);
+    } else if (s->state == GR_SESSION_RUNNING) {
+        orch_home_forgot(s);
+        orch_reopen(o, s);
+    } else if (s->state == GR_SESSION_OPENING && s->at.append_sent) {
+        orch_home_evicted(s); /* the two crossed: ERROR answers the APPEND, or the target is lost before it does */
     }
 }
 
-static void on_drafter_error(struct gr_orch *o, struct entry *e, uint32_t worker, const struct gr_msg *m)
+static void on_drafter_error(struct gr_orch *o, struct session *s, uint32_t worker, const struct gr_msg *m)
 {
-    if ((int)worker != e->with.drafter) {
+    if ((int)worker != s->with.drafter) {
         return; /* it was detached already: DRAFT_STATS follows */
     }
-    orch_fall_back(e, GR_FALLBACK_DRAFTER_ERROR, m->error.text);
+    orch_fall_back(s, GR_FALLBACK_DRAFTER_ERROR, m->error.text);
     /* It may be about an attachment that another has replaced: let go of that one, too, and start over. */
-    orch_detach(o, e);
-    const bool again = m->error.code == (uint32_t)-GR_ECLOSED && e->with.n_retry < ATTACH_RETRY_MAX;
-    orch_with_failed(e, e->with.failed || !again || e->metrics.transport[0] == '\0');
+    orch_detach(o, s);
+    const bool again = m->error.code == (uint32_t)-GR_ECLOSED && s->with.n_retry < ATTACH_RETRY_MAX;
+    orch_with_failed(s, s->with.failed || !again || s->metrics.transport[0] == '\0');
     if (again) {
-        orch_with_retry(e);
-        orch_attach(o, e);
+        orch_with_retry(s);
+        orch_attach(o, s);
     }
 }
 
 /* It has failed at its target, which answers what is on its way there as of an unknown session. Where its turn was over
  * already, or is opened anew, that is all it comes to. */
-static void on_session_failed(struct gr_orch *o, struct entry *e, const struct gr_msg *m)
+static void on_session_failed(struct gr_orch *o, struct session *s, const struct gr_msg *m)
 {
-    if (e->state == GR_SESSION_RUNNING) {
-        orch_home_forgot(e);
-        orch_fail_turn(o, e, m->error.text);
+    if (s->state == GR_SESSION_RUNNING) {
+        orch_home_forgot(s);
+        orch_fail_turn(o, s, m->error.text);
     } else {
-        on_evicted(o, e);
+        on_evicted(o, s);
     }
 }
 
@@ -474,96 +474,96 @@ static bool is_slot_coming(const struct gr_orch *o, int target)
 {
     bool coming = false;
     for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
-        const struct entry *e = &o->entry[i];
-        coming = coming || (e->state == GR_SESSION_CLOSING && e->at.wait_closed && e->at.target == target);
+        const struct session *s = &o->session[i];
+        coming = coming || (s->state == GR_SESSION_CLOSING && s->at.wait_closed && s->at.target == target);
     }
     return coming;
 }
 
-static void on_target_error(struct gr_orch *o, struct entry *e, const struct gr_msg *m)
+static void on_target_error(struct gr_orch *o, struct session *s, const struct gr_msg *m)
 {
     if (m->error.ended != 0) {
-        on_session_failed(o, e, m);
+        on_session_failed(o, s, m);
         return;
     }
-    const bool answers = orch_home_answered(e);
-    if (answers && e->at.n_reply_owed > 0) {
+    const bool answers = orch_home_answered(s);
+    if (answers && s->at.n_reply_owed > 0) {
         return; /* to a request of a turn that was stopped; the answer that counts is still to come */
     }
-    if (e->state == GR_SESSION_CLOSING || e->state == GR_SESSION_IDLE || e->at.open_after_close) {
+    if (s->state == GR_SESSION_CLOSING || s->state == GR_SESSION_IDLE || s->at.open_after_close) {
         return; /* CLOSED follows; or the next APPEND will show what the target still holds */
     }
-    if (e->state == GR_SESSION_OPENING && (e->at.append_sent || e->at.opened_over)) {
-        orch_home_over(e, false);
-        log_info("session %" PRIu64 ": the target does not go on with it (%s); opening it again", e->id, m->error.text);
-        if (e->at.evicted) {
-            orch_home_forgot(e); /* no CLOSE is needed first */
+    if (s->state == GR_SESSION_OPENING && (s->at.append_sent || s->at.opened_over)) {
+        orch_home_over(s, false);
+        log_info("session %" PRIu64 ": the target does not go on with it (%s); opening it again", s->id, m->error.text);
+        if (s->at.evicted) {
+            orch_home_forgot(s); /* no CLOSE is needed first */
         }
-        orch_reopen(o, e);
-    } else if (e->state == GR_SESSION_OPENING && m->error.code == (uint32_t)-GR_ELIMIT &&
-               is_slot_coming(o, e->at.target)) {
-        orch_home_forgot(e);
-        orch_wait(e);
+        orch_reopen(o, s);
+    } else if (s->state == GR_SESSION_OPENING && m->error.code == (uint32_t)-GR_ELIMIT &&
+               is_slot_coming(o, s->at.target)) {
+        orch_home_forgot(s);
+        orch_wait(s);
     } else {
-        orch_home_forgot(e);
-        orch_fail_turn(o, e, m->error.text);
+        orch_home_forgot(s);
+        orch_fail_turn(o, s, m->error.text);
     }
 }
 
-static void on_closed(struct gr_orch *o, struct entry *e)
+static void on_closed(struct gr_orch *o, struct session *s)
 {
-    if (e->state == GR_SESSION_CLOSING) {
-        orch_home_wait_closed(e, false);
-        orch_finish_if_released(o, e);
+    if (s->state == GR_SESSION_CLOSING) {
+        orch_home_wait_closed(s, false);
+        orch_finish_if_released(o, s);
         orch_open_waiting(o);
         return;
     }
-    if (!e->at.open_after_close) {
+    if (!s->at.open_after_close) {
         return;
     }
-    orch_home_closed(e);
-    if (e->state == GR_SESSION_OPENING) { /* and not stopped meanwhile */
-        orch_open(o, e);
+    orch_home_closed(s);
+    if (s->state == GR_SESSION_OPENING) { /* and not stopped meanwhile */
+        orch_open(o, s);
     }
 }
 
-static void on_stats(struct gr_orch *o, struct entry *e, const struct gr_msg *m)
+static void on_stats(struct gr_orch *o, struct session *s, const struct gr_msg *m)
 {
-    gr_metrics_take(&e->metrics, m, 0);
-    report(o, e, m);
-    orch_with_stats(e);
-    orch_finish_if_released(o, e);
+    gr_metrics_take(&s->metrics, m, 0);
+    report(o, s, m);
+    orch_with_stats(s);
+    orch_finish_if_released(o, s);
 }
 
-static void from_target(struct gr_orch *o, struct entry *e, const struct gr_msg *m, uint64_t now_ns)
+static void from_target(struct gr_orch *o, struct session *s, const struct gr_msg *m, uint64_t now_ns)
 {
     if (m->type == GR_MSG_OPENED) {
-        on_opened(o, e, m);
+        on_opened(o, s, m);
     } else if (m->type == GR_MSG_COMMIT) {
-        on_commit(o, e, m, now_ns);
+        on_commit(o, s, m, now_ns);
     } else if (m->type == GR_MSG_PROGRESS) {
-        report(o, e, m);
+        report(o, s, m);
     } else if (m->type == GR_MSG_EVICTED) {
-        on_evicted(o, e);
+        on_evicted(o, s);
     } else if (m->type == GR_MSG_ERROR) {
-        on_target_error(o, e, m);
+        on_target_error(o, s, m);
     } else if (m->type == GR_MSG_CLOSED) {
-        on_closed(o, e);
+        on_closed(o, s);
     }
 }
 
-static void from_drafter(struct gr_orch *o, struct entry *e, uint32_t worker, const struct gr_msg *m)
+static void from_drafter(struct gr_orch *o, struct session *s, uint32_t worker, const struct gr_msg *m)
 {
     if (m->type == GR_MSG_ATTACHED) {
-        gr_metrics_take(&e->metrics, m, 0);
-        report(o, e, m);
+        gr_metrics_take(&s->metrics, m, 0);
+        report(o, s, m);
     } else if (m->type == GR_MSG_ERROR) {
-        on_drafter_error(o, e, worker, m);
+        on_drafter_error(o, s, worker, m);
     } else if (m->type == GR_MSG_DRAFT_TROUBLE) {
-        gr_metrics_take(&e->metrics, m, 0);
-        report(o, e, m);
+        gr_metrics_take(&s->metrics, m, 0);
+        report(o, s, m);
     } else if (m->type == GR_MSG_DRAFT_STATS) {
-        on_stats(o, e, m);
+        on_stats(o, s, m);
     }
 }
 
@@ -587,14 +587,14 @@ enum gr_status gr_orch_on_msg(struct gr_orch *o, uint32_t worker, const struct g
         orch_on_pong(o, worker, m, now_ns);
         return GR_OK;
     }
-    struct entry *e = orch_find(o, m->session);
-    if (e == NULL) {
+    struct session *s = orch_find(o, m->session);
+    if (s == NULL) {
         return GR_OK; /* about a session that is over */
     }
-    if ((int)worker == e->at.home) {
-        from_target(o, e, m, now_ns);
-    } else if ((int)worker == e->with.drafter || (int)worker == e->with.stats_from) {
-        from_drafter(o, e, worker, m);
+    if ((int)worker == s->at.home) {
+        from_target(o, s, m, now_ns);
+    } else if ((int)worker == s->with.drafter || (int)worker == s->with.stats_from) {
+        from_drafter(o, s, worker, m);
     }
     return GR_OK;
 }
@@ -606,11 +606,11 @@ static uint64_t step_sessions(struct gr_orch *o, uint64_t now_ns)
     const uint64_t ttl_ns = o->config.session_ttl_ns;
     uint64_t next_ns = UINT64_MAX;
     for (int i = 0; ttl_ns > 0 && i < GR_ORCH_SESSION_MAX; i++) {
-        struct entry *e = &o->entry[i];
-        if (e->state == GR_SESSION_IDLE && now_ns - e->turn.idle_since_ns >= ttl_ns) {
-            orch_drop_idle(o, e, "idle for longer than session_ttl");
-        } else if (e->state == GR_SESSION_IDLE) {
-            next_ns = GR_MIN(next_ns, e->turn.idle_since_ns + ttl_ns);
+        struct session *s = &o->session[i];
+        if (s->state == GR_SESSION_IDLE && now_ns - s->turn.idle_since_ns >= ttl_ns) {
+            orch_drop_idle(o, s, "idle for longer than session_ttl");
+        } else if (s->state == GR_SESSION_IDLE) {
+            next_ns = GR_MIN(next_ns, s->turn.idle_since_ns + ttl_ns);
         }
     }
     return next_ns;
@@ -628,53 +628,53 @@ uint64_t gr_orch_step(struct gr_orch *o, uint64_t now_ns)
 
 const struct gr_session_metrics *gr_orch_metrics(const struct gr_orch *o, uint64_t session)
 {
-    const struct entry *e = orch_find(o, session);
-    return e != NULL ? &e->metrics : NULL;
+    const struct session *s = orch_find(o, session);
+    return s != NULL ? &s->metrics : NULL;
 }
 
 const int32_t *gr_orch_tokens(const struct gr_orch *o, uint64_t session, uint32_t *n_out)
 {
-    const struct entry *e = orch_find(o, session);
-    if (e == NULL) {
+    const struct session *s = orch_find(o, session);
+    if (s == NULL) {
         return NULL;
     }
-    *n_out = e->turn.final_len - e->turn.len;
-    return e->turn.transcript.token + e->turn.len;
+    *n_out = s->turn.final_len - s->turn.len;
+    return s->turn.transcript.token + s->turn.len;
 }
 
-static void describe(const struct entry *e, uint64_t now_ns, struct gr_session_info *out)
+static void describe(const struct session *s, uint64_t now_ns, struct gr_session_info *out)
 {
-    *out = (struct gr_session_info){.id = e->id,
-                                    .state = e->state,
-                                    .epoch = e->epoch,
-                                    .n_token = e->turn.final_len,
-                                    .turn = e->turn.number,
-                                    .turn_len = e->turn.len,
-                                    .specpv = e->specpv,
-                                    .n_fallback = e->turn.n_fallback,
-                                    .n_reopen = e->turn.n_reopen,
-                                    .keep_open = e->request.wishes.keep_open,
-                                    .target = e->at.target,
-                                    .drafter = e->with.drafter,
-                                    .drafter_failed = e->with.failed,
-                                    .idle_ns = e->state == GR_SESSION_IDLE ? now_ns - e->turn.idle_since_ns : 0};
+    *out = (struct gr_session_info){.id = s->id,
+                                    .state = s->state,
+                                    .epoch = s->epoch,
+                                    .n_token = s->turn.final_len,
+                                    .turn = s->turn.number,
+                                    .turn_len = s->turn.len,
+                                    .specpv = s->specpv,
+                                    .n_fallback = s->turn.n_fallback,
+                                    .n_reopen = s->turn.n_reopen,
+                                    .keep_open = s->request.wishes.keep_open,
+                                    .target = s->at.target,
+                                    .drafter = s->with.drafter,
+                                    .drafter_failed = s->with.failed,
+                                    .idle_ns = s->state == GR_SESSION_IDLE ? now_ns - s->turn.idle_since_ns : 0};
 }
 
 bool gr_orch_session_info(const struct gr_orch *o, uint64_t session, uint64_t now_ns, struct gr_session_info *out)
 {
-    const struct entry *e = orch_find(o, session);
-    if (e != NULL) {
-        describe(e, now_ns, out);
+    const struct session *s = orch_find(o, session);
+    if (s != NULL) {
+        describe(s, now_ns, out);
     }
-    return e != NULL;
+    return s != NULL;
 }
 
 bool gr_orch_session_at(const struct gr_orch *o, int i, uint64_t now_ns, struct gr_session_info *out)
 {
-    if (i < 0 || i >= GR_ORCH_SESSION_MAX || o->entry[i].state == GR_SESSION_FREE) {
+    if (i < 0 || i >= GR_ORCH_SESSION_MAX || o->session[i].state == GR_SESSION_FREE) {
         return false;
     }
-    describe(&o->entry[i], now_ns, out);
+    describe(&o->session[i], now_ns, out);
     return true;
 }
 
@@ -682,7 +682,7 @@ int gr_orch_n_session(const struct gr_orch *o)
 {
     int n = 0;
     for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
-        n += o->entry[i].state != GR_SESSION_FREE;
+        n += o->session[i].state != GR_SESSION_FREE;
     }
     return n;
 }
@@ -691,7 +691,7 @@ int gr_orch_n_turn(const struct gr_orch *o)
 {
     int n = 0;
     for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
-        n += o->entry[i].turn.is_open;
+        n += o->session[i].turn.is_open;
     }
     return n;
 }

@@ -2,67 +2,67 @@
  * so answers are counted and only the last one counts. */
 #include "orchestrator/machine/orch_internal.h"
 
-void orch_home_choose(struct entry *e, int target)
+void orch_home_choose(struct session *s, int target)
 {
-    e->at.target = target;
+    s->at.target = target;
 }
 
-void orch_home_open_sent(struct entry *e, bool has_draft)
+void orch_home_open_sent(struct session *s, bool has_draft)
 {
-    struct entry_home *h = &e->at;
+    struct session_home *h = &s->at;
     h->append_sent = h->opened_over = h->evicted = false;
     h->has_draft = has_draft;
     h->n_reply_owed = h->home == h->target ? h->n_reply_owed + 1 : 1;
     h->home = h->target;
 }
 
-void orch_home_over(struct entry *e, bool over)
+void orch_home_over(struct session *s, bool over)
 {
-    e->at.opened_over = over;
+    s->at.opened_over = over;
 }
 
-void orch_home_append_sent(struct entry *e)
+void orch_home_append_sent(struct session *s)
 {
-    e->at.append_sent = true;
-    e->at.evicted = false;
-    e->at.n_reply_owed++; /* target is home: it holds the session */
+    s->at.append_sent = true;
+    s->at.evicted = false;
+    s->at.n_reply_owed++; /* target is home: it holds the session */
 }
 
-void orch_home_close_sent(struct entry *e)
+void orch_home_close_sent(struct session *s)
 {
-    e->at.open_after_close = true;
+    s->at.open_after_close = true;
 }
 
-void orch_home_forgot(struct entry *e)
+void orch_home_forgot(struct session *s)
 {
-    e->at.target = -1;
+    s->at.target = -1;
 }
 
-void orch_home_closed(struct entry *e)
+void orch_home_closed(struct session *s)
 {
-    e->at.open_after_close = false;
-    e->at.target = -1;
+    s->at.open_after_close = false;
+    s->at.target = -1;
 }
 
-void orch_home_wait_closed(struct entry *e, bool wait)
+void orch_home_wait_closed(struct session *s, bool wait)
 {
-    e->at.wait_closed = wait;
+    s->at.wait_closed = wait;
 }
 
-void orch_home_evicted(struct entry *e)
+void orch_home_evicted(struct session *s)
 {
-    e->at.evicted = true;
+    s->at.evicted = true;
 }
 
-bool orch_home_answered(struct entry *e)
+bool orch_home_answered(struct session *s)
 {
-    const bool owed = e->at.n_reply_owed > 0;
-    e->at.n_reply_owed -= owed;
+    const bool owed = s->at.n_reply_owed > 0;
+    s->at.n_reply_owed -= owed;
     return owed;
 }
 
-void orch_home_gone(struct entry *e)
+void orch_home_gone(struct session *s)
 {
-    e->at.home = -1;
-    e->at.n_reply_owed = 0;
+    s->at.home = -1;
+    s->at.n_reply_owed = 0;
 }

@@ -13,7 +13,7 @@
 /* The parts of a session. Each is written by one file, which is named here; all may read it. */
 
 /* orch_home.c: which target may hold the session, and what it owes. */
-struct entry_home {
+struct session_home {
     int target;            /* the target that may hold it, -1: none */
     int home;              /* the target that was asked last: its answers count, even when it holds nothing; -1: none */
     uint32_t n_reply_owed; /* OPENs and APPENDs that `home` has not answered; only the last answer counts */
@@ -26,7 +26,7 @@ struct entry_home {
 };
 
 /* orch_with.c: the drafter it works with. */
-struct entry_drafter {
+struct session_drafter {
     int drafter;           /* -1: none */
     int n_retry;           /* of this epoch, after its data connection broke */
     bool failed;           /* of the turn: an attachment failed that was not made before, or is not tried again */
@@ -35,7 +35,7 @@ struct entry_drafter {
 };
 
 /* orch_turn.c: the text, and the turn that goes on or was last. */
-struct entry_turn {
+struct session_turn {
     struct gr_transcript transcript; /* its len is the expected_prefix_len */
     uint32_t final_len; /* tokens after it are provisional (exact SpecPV): shown to nobody, opened nowhere */
     uint32_t number;    /* counts turns */
@@ -49,15 +49,15 @@ struct entry_turn {
     uint64_t idle_since_ns;
 };
 
-struct entry {
+struct session {
     enum gr_session_state state; /* orch_turn.c */
     uint64_t id;
     uint32_t epoch;
     enum gr_specpv_mode specpv;        /* as asked for, until its target says that it is off */
     struct gr_session_request request; /* prompt is not valid; wishes.turn and user are the turn's */
-    struct entry_turn turn;
-    struct entry_home at;
-    struct entry_drafter with;
+    struct session_turn turn;
+    struct session_home at;
+    struct session_drafter with;
     char numerics_id[GR_NUMERICS_ID_MAX]; /* of the target that it was opened at last */
     struct gr_session_metrics metrics;
 };
@@ -78,95 +78,95 @@ struct gr_orch {
     struct gr_orch_io io;
     struct gr_orch_config config;
     struct worker worker[GR_ORCH_WORKER_MAX];
-    struct entry entry[GR_ORCH_SESSION_MAX];
+    struct session session[GR_ORCH_SESSION_MAX];
     uint64_t next_id, now_ns, last_step_ns;
     uint32_t n_refused;
     char why[GR_MSG_TEXT_MAX];
 };
 
-struct entry *orch_find(const struct gr_orch *o, uint64_t id);
+struct session *orch_find(const struct gr_orch *o, uint64_t id);
 
 /* The files stand on each other in this order; none calls one that comes after it here. */
 
 /* ---- orch_turn.c ---- */
-void orch_turn_begin(struct entry *e, uint32_t base);
-void orch_turn_reopened(struct entry *e);
-void orch_turn_finish_as(struct entry *e, enum gr_finish finish);
-void orch_turn_say(struct entry *e, const char *text);
+void orch_turn_begin(struct session *s, uint32_t base);
+void orch_turn_reopened(struct session *s);
+void orch_turn_finish_as(struct session *s, enum gr_finish finish);
+void orch_turn_say(struct session *s, const char *text);
 /* States: */
-void orch_wait(struct entry *e);
-void orch_opening(struct entry *e);
-void orch_running(struct entry *e);
-void orch_closing(struct entry *e);
-void orch_idle(struct entry *e, uint64_t now_ns);
+void orch_wait(struct session *s);
+void orch_opening(struct session *s);
+void orch_running(struct session *s);
+void orch_closing(struct session *s);
+void orch_idle(struct session *s, uint64_t now_ns);
 /* Nobody waits for the turn's end any more. */
-void orch_turn_over(struct entry *e);
+void orch_turn_over(struct session *s);
 /* Tokens past len are forgotten. */
-void orch_text_cut(struct entry *e, uint32_t len);
+void orch_text_cut(struct session *s, uint32_t len);
 /* Ids of a kind after the first keep_len tokens; what is there is shown. GR_ELIMIT, GR_ENOMEM: nothing was done. */
-enum gr_status orch_text_put(struct entry *e, uint32_t keep_len, enum gr_segment_kind kind, const int32_t *ids,
+enum gr_status orch_text_put(struct session *s, uint32_t keep_len, enum gr_segment_kind kind, const int32_t *ids,
                              uint32_t n);
-void orch_text_show(struct entry *e, uint32_t final_len);
+void orch_text_show(struct session *s, uint32_t final_len);
 /* Forgets provisional tokens. */
-void orch_drop_provisional(struct entry *e);
+void orch_drop_provisional(struct session *s);
 /* The turn goes on with less than was asked for: told and counted. detail may be NULL. */
-void orch_fall_back(struct entry *e, enum gr_fallback reason, const char *detail);
+void orch_fall_back(struct session *s, enum gr_fallback reason, const char *detail);
 
 /* ---- orch_home.c ---- */
-void orch_home_choose(struct entry *e, int target);
+void orch_home_choose(struct session *s, int target);
 /* An OPEN is on its way to the target. over: it holds the idle session. */
-void orch_home_open_sent(struct entry *e, bool has_draft);
-void orch_home_over(struct entry *e, bool over);
-void orch_home_append_sent(struct entry *e);
-void orch_home_close_sent(struct entry *e);
+void orch_home_open_sent(struct session *s, bool has_draft);
+void orch_home_over(struct session *s, bool over);
+void orch_home_append_sent(struct session *s);
+void orch_home_close_sent(struct session *s);
 /* It holds nothing of the session any more. */
-void orch_home_forgot(struct entry *e);
-void orch_home_closed(struct entry *e);
-void orch_home_wait_closed(struct entry *e, bool wait);
-void orch_home_evicted(struct entry *e);
+void orch_home_forgot(struct session *s);
+void orch_home_closed(struct session *s);
+void orch_home_wait_closed(struct session *s, bool wait);
+void orch_home_evicted(struct session *s);
 /* One of the answers that it owes has come. False: it owes none. */
-bool orch_home_answered(struct entry *e);
+bool orch_home_answered(struct session *s);
 /* The worker is gone, and with it what it owes. */
-void orch_home_gone(struct entry *e);
+void orch_home_gone(struct session *s);
 
 /* ---- orch_with.c ---- */
-void orch_with_attached(struct entry *e, int drafter);
-void orch_with_detached(struct entry *e);
-void orch_with_lost(struct entry *e);
-void orch_with_stats(struct entry *e);
-void orch_with_no_stats(struct entry *e);
-void orch_with_failed(struct entry *e, bool failed);
-void orch_with_retry(struct entry *e);
-void orch_with_new_epoch(struct entry *e);
+void orch_with_attached(struct session *s, int drafter);
+void orch_with_detached(struct session *s);
+void orch_with_lost(struct session *s);
+void orch_with_stats(struct session *s);
+void orch_with_no_stats(struct session *s);
+void orch_with_failed(struct session *s, bool failed);
+void orch_with_retry(struct session *s);
+void orch_with_new_epoch(struct session *s);
 
 /* ---- orch_session.c ---- */
 /* OPENs every session that waits for a target, or for a slot of one. */
 void orch_open_waiting(struct gr_orch *o);
 int orch_find_worker(const struct gr_orch *o, enum gr_worker_role role);
 /* What the target has made of it. */
-void orch_specpv_opened(struct entry *e, enum gr_specpv_mode mode);
+void orch_specpv_opened(struct session *s, enum gr_specpv_mode mode);
 /* What an OPEN asks for: the request, but for the kill switch. */
-void orch_specpv_ask(const struct gr_orch *o, struct entry *e);
+void orch_specpv_ask(const struct gr_orch *o, struct session *s);
 /* To a target, if there is one; else WAITING. */
-void orch_open(struct gr_orch *o, struct entry *e);
+void orch_open(struct gr_orch *o, struct session *s);
 /* As epoch + 1: where it was, it is not any more. */
-void orch_reopen(struct gr_orch *o, struct entry *e);
+void orch_reopen(struct gr_orch *o, struct session *s);
 /* APPEND to the target that holds it. */
-void orch_append_turn(struct gr_orch *o, struct entry *e);
+void orch_append_turn(struct gr_orch *o, struct session *s);
 /* Is a drafter there by now for a session that was opened without? */
-bool orch_lacks_draft(const struct gr_orch *o, const struct entry *e);
+bool orch_lacks_draft(const struct gr_orch *o, const struct session *s);
 /* OPEN over the idle session, as epoch + 1: nothing is computed again. */
-void orch_open_over(struct gr_orch *o, struct entry *e);
-void orch_attach(struct gr_orch *o, struct entry *e);
-void orch_detach(struct gr_orch *o, struct entry *e);
+void orch_open_over(struct gr_orch *o, struct session *s);
+void orch_attach(struct gr_orch *o, struct session *s);
+void orch_detach(struct gr_orch *o, struct session *s);
 /* The turn is over: IDLE, or CLOSING. May call the client: do not touch e afterwards. */
-void orch_end_turn(struct gr_orch *o, struct entry *e, enum gr_finish finish, const char *text);
+void orch_end_turn(struct gr_orch *o, struct session *s, enum gr_finish finish, const char *text);
 /* The turn cannot be served: a kept session goes back to what it was before. */
-void orch_fail_turn(struct gr_orch *o, struct entry *e, const char *text);
-void orch_close(struct gr_orch *o, struct entry *e, enum gr_finish finish, const char *text);
+void orch_fail_turn(struct gr_orch *o, struct session *s, const char *text);
+void orch_close(struct gr_orch *o, struct session *s, enum gr_finish finish, const char *text);
 /* An idle session goes at once; nobody waits for its workers' replies. */
-void orch_drop_idle(struct gr_orch *o, struct entry *e, const char *why);
-void orch_finish_if_released(struct gr_orch *o, struct entry *e);
+void orch_drop_idle(struct gr_orch *o, struct session *s, const char *why);
+void orch_finish_if_released(struct gr_orch *o, struct session *s);
 
 /* ---- orch_workers.c ---- */
 /* The worker has said something. */

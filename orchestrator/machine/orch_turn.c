@@ -7,97 +7,97 @@
 
 #include <stdio.h>
 
-void orch_turn_begin(struct entry *e, uint32_t base)
+void orch_turn_begin(struct session *s, uint32_t base)
 {
-    struct entry_turn *t = &e->turn;
+    struct session_turn *t = &s->turn;
     t->number++;
     t->base = base;
     t->len = t->transcript.len;
     t->n_fallback = t->n_reopen = 0;
     t->is_open = true;
-    gr_metrics_begin_turn(&e->metrics, t->len - base);
+    gr_metrics_begin_turn(&s->metrics, t->len - base);
 }
 
-void orch_turn_reopened(struct entry *e)
+void orch_turn_reopened(struct session *s)
 {
-    e->turn.n_reopen++;
-    e->metrics.reopens++;
+    s->turn.n_reopen++;
+    s->metrics.reopens++;
 }
 
-void orch_turn_finish_as(struct entry *e, enum gr_finish finish)
+void orch_turn_finish_as(struct session *s, enum gr_finish finish)
 {
-    e->turn.finish = finish;
+    s->turn.finish = finish;
 }
 
-void orch_turn_say(struct entry *e, const char *text)
+void orch_turn_say(struct session *s, const char *text)
 {
-    snprintf(e->turn.text, sizeof(e->turn.text), "%s", text);
+    snprintf(s->turn.text, sizeof(s->turn.text), "%s", text);
 }
 
-void orch_turn_over(struct entry *e)
+void orch_turn_over(struct session *s)
 {
-    e->turn.is_open = false;
+    s->turn.is_open = false;
 }
 
-void orch_wait(struct entry *e)
+void orch_wait(struct session *s)
 {
-    e->state = GR_SESSION_WAITING;
+    s->state = GR_SESSION_WAITING;
 }
 
-void orch_opening(struct entry *e)
+void orch_opening(struct session *s)
 {
-    e->state = GR_SESSION_OPENING;
+    s->state = GR_SESSION_OPENING;
 }
 
-void orch_running(struct entry *e)
+void orch_running(struct session *s)
 {
-    e->state = GR_SESSION_RUNNING;
+    s->state = GR_SESSION_RUNNING;
 }
 
-void orch_closing(struct entry *e)
+void orch_closing(struct session *s)
 {
-    e->state = GR_SESSION_CLOSING;
+    s->state = GR_SESSION_CLOSING;
 }
 
-void orch_idle(struct entry *e, uint64_t now_ns)
+void orch_idle(struct session *s, uint64_t now_ns)
 {
-    e->state = GR_SESSION_IDLE;
-    e->turn.is_open = false;
-    e->turn.idle_since_ns = now_ns;
+    s->state = GR_SESSION_IDLE;
+    s->turn.is_open = false;
+    s->turn.idle_since_ns = now_ns;
 }
 
-void orch_text_cut(struct entry *e, uint32_t len)
+void orch_text_cut(struct session *s, uint32_t len)
 {
-    gr_transcript_cut(&e->turn.transcript, len);
-    e->turn.final_len = e->turn.transcript.len;
+    gr_transcript_cut(&s->turn.transcript, len);
+    s->turn.final_len = s->turn.transcript.len;
 }
 
-enum gr_status orch_text_put(struct entry *e, uint32_t keep_len, enum gr_segment_kind kind, const int32_t *ids,
+enum gr_status orch_text_put(struct session *s, uint32_t keep_len, enum gr_segment_kind kind, const int32_t *ids,
                              uint32_t n)
 {
-    orch_text_cut(e, keep_len);
-    const enum gr_status st = gr_transcript_add(&e->turn.transcript, kind, ids, n);
-    e->turn.final_len = e->turn.transcript.len;
-    e->turn.len = st == GR_OK ? e->turn.len : GR_MIN(e->turn.len, keep_len);
+    orch_text_cut(s, keep_len);
+    const enum gr_status st = gr_transcript_add(&s->turn.transcript, kind, ids, n);
+    s->turn.final_len = s->turn.transcript.len;
+    s->turn.len = st == GR_OK ? s->turn.len : GR_MIN(s->turn.len, keep_len);
     return st;
 }
 
-void orch_text_show(struct entry *e, uint32_t final_len)
+void orch_text_show(struct session *s, uint32_t final_len)
 {
-    e->turn.final_len = final_len;
+    s->turn.final_len = final_len;
 }
 
-void orch_drop_provisional(struct entry *e)
+void orch_drop_provisional(struct session *s)
 {
-    struct entry_turn *t = &e->turn;
-    gr_metrics_drop(&e->metrics, t->transcript.len - t->final_len);
-    gr_metrics_roll_back(&e->metrics, t->final_len);
+    struct session_turn *t = &s->turn;
+    gr_metrics_drop(&s->metrics, t->transcript.len - t->final_len);
+    gr_metrics_roll_back(&s->metrics, t->final_len);
     gr_transcript_cut(&t->transcript, t->final_len);
 }
 
-void orch_fall_back(struct entry *e, enum gr_fallback reason, const char *detail)
+void orch_fall_back(struct session *s, enum gr_fallback reason, const char *detail)
 {
-    gr_fall_back(&e->turn.fallbacks, reason, e->id, 0, detail);
-    e->turn.n_fallback++;
-    gr_metrics_fall_back(&e->metrics);
+    gr_fall_back(&s->turn.fallbacks, reason, s->id, 0, detail);
+    s->turn.n_fallback++;
+    gr_metrics_fall_back(&s->metrics);
 }

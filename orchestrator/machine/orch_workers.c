@@ -64,8 +64,8 @@ static enum gr_status refuse(struct gr_orch *o, uint32_t worker, const char *tex
 void orch_open_waiting(struct gr_orch *o)
 {
     for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
-        if (o->entry[i].state == GR_SESSION_WAITING) {
-            orch_open(o, &o->entry[i]);
+        if (o->session[i].state == GR_SESSION_WAITING) {
+            orch_open(o, &o->session[i]);
         }
     }
 }
@@ -73,8 +73,8 @@ void orch_open_waiting(struct gr_orch *o)
 static void attach_running(struct gr_orch *o)
 {
     for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
-        if (o->entry[i].state == GR_SESSION_RUNNING) {
-            orch_attach(o, &o->entry[i]);
+        if (o->session[i].state == GR_SESSION_RUNNING) {
+            orch_attach(o, &o->session[i]);
         }
     }
 }
@@ -118,32 +118,32 @@ enum gr_status gr_orch_on_join(struct gr_orch *o, uint32_t worker, enum gr_worke
     return gr_orch_join(o, worker, &info, now_ns);
 }
 
-static void lose_target(struct gr_orch *o, struct entry *e)
+static void lose_target(struct gr_orch *o, struct session *s)
 {
-    orch_home_closed(e);
-    orch_drop_provisional(e);
-    if (e->state == GR_SESSION_CLOSING) {
-        orch_home_wait_closed(e, false);
-        orch_finish_if_released(o, e);
-    } else if (e->state == GR_SESSION_IDLE) {
-        orch_detach(o, e); /* the next turn opens it again */
-    } else if (e->turn.transcript.len - e->turn.len >= e->request.wishes.turn.max_tokens) {
-        orch_end_turn(o, e, GR_FINISH_LENGTH, "");
+    orch_home_closed(s);
+    orch_drop_provisional(s);
+    if (s->state == GR_SESSION_CLOSING) {
+        orch_home_wait_closed(s, false);
+        orch_finish_if_released(o, s);
+    } else if (s->state == GR_SESSION_IDLE) {
+        orch_detach(o, s); /* the next turn opens it again */
+    } else if (s->turn.transcript.len - s->turn.len >= s->request.wishes.turn.max_tokens) {
+        orch_end_turn(o, s, GR_FINISH_LENGTH, "");
     } else {
-        log_warn("session %" PRIu64 ": its target is lost; re-opening it as epoch %u when there is one", e->id,
-                 e->epoch + 1);
-        orch_reopen(o, e);
+        log_warn("session %" PRIu64 ": its target is lost; re-opening it as epoch %u when there is one", s->id,
+                 s->epoch + 1);
+        orch_reopen(o, s);
     }
 }
 
-static void lose_drafter(struct gr_orch *o, struct entry *e)
+static void lose_drafter(struct gr_orch *o, struct session *s)
 {
-    orch_with_lost(e);
-    if (e->state != GR_SESSION_RUNNING && e->state != GR_SESSION_OPENING) {
+    orch_with_lost(s);
+    if (s->state != GR_SESSION_RUNNING && s->state != GR_SESSION_OPENING) {
         return;
     }
-    orch_fall_back(e, GR_FALLBACK_DRAFTER_LOST, NULL);
-    orch_attach(o, e); /* to another one, if there is one */
+    orch_fall_back(s, GR_FALLBACK_DRAFTER_LOST, NULL);
+    orch_attach(o, s); /* to another one, if there is one */
 }
 
 void gr_orch_on_lost(struct gr_orch *o, uint32_t worker, uint64_t now_ns)
@@ -152,19 +152,19 @@ void gr_orch_on_lost(struct gr_orch *o, uint32_t worker, uint64_t now_ns)
     o->now_ns = now_ns;
     o->worker[worker].joined = false;
     for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
-        struct entry *e = &o->entry[i];
-        if (e->state != GR_SESSION_FREE && e->with.stats_from == (int)worker && e->with.n_stats_owed > 0) {
-            orch_with_no_stats(e);
-            orch_finish_if_released(o, e);
+        struct session *s = &o->session[i];
+        if (s->state != GR_SESSION_FREE && s->with.stats_from == (int)worker && s->with.n_stats_owed > 0) {
+            orch_with_no_stats(s);
+            orch_finish_if_released(o, s);
         }
-        if (e->state != GR_SESSION_FREE && e->with.drafter == (int)worker) {
-            lose_drafter(o, e);
+        if (s->state != GR_SESSION_FREE && s->with.drafter == (int)worker) {
+            lose_drafter(o, s);
         }
-        if (e->state != GR_SESSION_FREE && e->at.home == (int)worker) {
-            orch_home_gone(e);
+        if (s->state != GR_SESSION_FREE && s->at.home == (int)worker) {
+            orch_home_gone(s);
         }
-        if (e->state != GR_SESSION_FREE && e->at.target == (int)worker) {
-            lose_target(o, e);
+        if (s->state != GR_SESSION_FREE && s->at.target == (int)worker) {
+            lose_target(o, s);
         }
     }
 }
@@ -273,8 +273,8 @@ const struct gr_worker_info *gr_orch_worker(const struct gr_orch *o, uint32_t wo
     }
     uint32_t n = 0;
     for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
-        const struct entry *e = &o->entry[i];
-        n += e->state != GR_SESSION_FREE && (e->at.target == (int)worker || e->with.drafter == (int)worker);
+        const struct session *s = &o->session[i];
+        n += s->state != GR_SESSION_FREE && (s->at.target == (int)worker || s->with.drafter == (int)worker);
     }
     *rtt_ns_out = o->worker[worker].rtt_ns;
     *n_session_out = n;

@@ -8,10 +8,10 @@
 #include <string.h>
 
 #define NOBODY UINT32_MAX
-#define N_MATTER (GR_ORCH_SESSION_MAX + 1) /* one more than there are sessions: the one that is being opened */
+#define N_SESSION (GR_ORCH_SESSION_MAX + 1) /* one more than there are sessions: the one that is being opened */
 
 /* A session that a client opened. The machine's user pointer. */
-struct matter {
+struct session {
     bool used, opened, in_turn, keep_open;
     bool cut; /* its client has ended the turn: FINISHED says so */
     uint64_t session;
@@ -25,7 +25,7 @@ struct gr_desk {
     bool draining;
     uint32_t n_client;
     uint32_t *generation; /* of each client number: replies to one that is gone reach no other */
-    struct matter matter[N_MATTER];
+    struct session session[N_SESSION];
 };
 
 enum gr_status gr_desk_create(struct gr_orch *orch, uint32_t n_client, const struct gr_desk_io *io,
@@ -73,22 +73,22 @@ static void send_error(const struct gr_desk *d, uint32_t client, uint64_t sessio
     send_to(d, client, &m);
 }
 
-static void send_opened(struct gr_desk *d, struct matter *x, uint64_t now_ns)
+static void send_opened(struct gr_desk *d, struct session *s, uint64_t now_ns)
 {
     struct gr_session_info info = {0};
-    (void)gr_orch_session_info(d->orch, x->session, now_ns, &info);
-    x->opened = true;
-    send_to(d, x->client,
+    (void)gr_orch_session_info(d->orch, s->session, now_ns, &info);
+    s->opened = true;
+    send_to(d, s->client,
             &(struct gr_msg){.type = GR_MSG_OPENED,
-                             .session = x->session,
+                             .session = s->session,
                              .opened = {.epoch = info.epoch, .usable_len = info.n_token, .turn = info.turn}});
 }
 
-static struct matter *find(struct gr_desk *d, uint64_t session)
+static struct session *find(struct gr_desk *d, uint64_t session)
 {
-    for (int i = 0; i < N_MATTER; i++) {
-        if (d->matter[i].used && d->matter[i].session == session) {
-            return &d->matter[i];
+    for (int i = 0; i < N_SESSION; i++) {
+        if (d->session[i].used && d->session[i].session == session) {
+            return &d->session[i];
         }
     }
     return NULL;
@@ -98,22 +98,22 @@ static struct matter *find(struct gr_desk *d, uint64_t session)
 
 static const char *const draining_text = "the orchestrator is shutting down; it takes no more requests";
 
-static void fill_request(struct gr_session_request *q, const struct gr_msg_open *m, struct matter *x)
+static void fill_request(struct gr_session_request *q, const struct gr_msg_open *m, struct session *s)
 {
     q->prompt = m->ids.p;
     q->n_prompt = m->ids.n;
     q->tokenizer_fingerprint = m->tokenizer_fingerprint;
-    q->user = x;
+    q->user = s;
     gr_wishes_copy(&q->wishes, &m->wishes);
     q->wishes.draft_depth = q->wishes.draft_depth > 0 ? q->wishes.draft_depth : GR_DRAFT_DEPTH;
     q->wishes.draft_top_k = q->wishes.draft_top_k > 0 ? q->wishes.draft_top_k : GR_DRAFT_TOP_K;
 }
 
-static struct matter *free_matter(struct gr_desk *d)
+static struct session *free_session(struct gr_desk *d)
 {
-    for (int i = 0; i < N_MATTER; i++) {
-        if (!d->matter[i].used) {
-            return &d->matter[i];
+    for (int i = 0; i < N_SESSION; i++) {
+        if (!d->session[i].used) {
+            return &d->session[i];
         }
     }
     return NULL;
@@ -143,33 +143,33 @@ static void on_open(struct gr_desk *d, uint32_t client, const struct gr_msg *m, 
         send_error(d, client, 0, GR_EINVAL, wrong);
         return;
     }
-    struct matter *x = free_matter(d);
-    GR_ASSERT(x != NULL);
-    *x = (struct matter){
+    struct session *s = free_session(d);
+    GR_ASSERT(s != NULL);
+    *s = (struct session){
         .used = true, .in_turn = true, .keep_open = m->open.wishes.keep_open, .client = client, .closer = NOBODY};
-    fill_request(&q, &m->open, x);
+    fill_request(&q, &m->open, s);
     const enum gr_status st = gr_orch_submit(d->orch, &q, now_ns, &session);
     if (st != GR_OK) {
-        x->used = false;
+        s->used = false;
         send_error(d, client, 0, st, gr_orch_why(d->orch));
         return;
     }
-    if (x->used && !x->opened) { /* else it is over already, and the client knows */
-        x->session = session;
-        send_opened(d, x, now_ns);
+    if (s->used && !s->opened) { /* else it is over already, and the client knows */
+        s->session = session;
+        send_opened(d, s, now_ns);
     }
 }
 
 static void on_append(struct gr_desk *d, uint32_t client, const struct gr_msg *m, uint64_t now_ns)
 {
-    struct matter *x = find(d, m->session);
+    struct session *s = find(d, m->session);
     struct gr_session_info info;
     char text[GR_MSG_TEXT_MAX];
     if (d->draining) {
         send_error(d, client, m->session, GR_ECANCELED, draining_text);
         return;
     }
-    if (x == NULL || !gr_orch_session_info(d->orch, m->session, now_ns, &info)) {
+    if (s == NULL || !gr_orch_session_info(d->orch, m->session, now_ns, &info)) {
         snprintf(text, sizeof(text), "no session %" PRIu64 " is open here; `graft session list' tells which are",
                  m->session);
         send_error(d, client, m->session, GR_ENOTFOUND, text);
@@ -185,18 +185,18 @@ static void on_append(struct gr_desk *d, uint32_t client, const struct gr_msg *m
                                 .hash = m->append.hash,
                                 .ids = m->append.ids.p,
                                 .n_ids = m->append.ids.n,
-                                .user = x};
+                                .user = s};
     gr_turn_wishes_copy(&t.wishes, &m->append.wishes);
-    const struct matter before = *x;
-    x->client = client;
-    x->in_turn = true;
-    x->opened = x->cut = false;
+    const struct session before = *s;
+    s->client = client;
+    s->in_turn = true;
+    s->opened = s->cut = false;
     const enum gr_status st = gr_orch_append(d->orch, m->session, &t, now_ns);
     if (st != GR_OK) {
-        *x = before;
+        *s = before;
         send_error(d, client, m->session, st, gr_orch_why(d->orch));
-    } else if (x->used && !x->opened) {
-        send_opened(d, x, now_ns);
+    } else if (s->used && !s->opened) {
+        send_opened(d, s, now_ns);
     }
 }
 
@@ -221,12 +221,12 @@ static void send_finished(const struct gr_desk *d, uint32_t client, uint64_t ses
  * by ERROR where it would cut what is not that turn's. */
 static void on_truncate(struct gr_desk *d, uint32_t client, const struct gr_msg *m, uint64_t now_ns)
 {
-    struct matter *x = find(d, m->session);
+    struct session *s = find(d, m->session);
     struct gr_session_info info = {0};
-    const bool is_here = x != NULL && gr_orch_session_info(d->orch, m->session, now_ns, &info);
+    const bool is_here = s != NULL && gr_orch_session_info(d->orch, m->session, now_ns, &info);
     const bool is_own = m->truncate.turn != 0 && m->truncate.turn == info.turn &&
                         (m->truncate.epoch == 0 || m->truncate.epoch == info.epoch);
-    if (is_here && (!is_own || (x->in_turn && x->client != client))) {
+    if (is_here && (!is_own || (s->in_turn && s->client != client))) {
         char text[GR_MSG_TEXT_MAX];
         snprintf(text, sizeof(text),
                  "session %" PRIu64 " is not cut where turn %u stopped: it is in turn %u by now, which "
@@ -235,10 +235,10 @@ static void on_truncate(struct gr_desk *d, uint32_t client, const struct gr_msg 
         send_error(d, client, m->session, GR_EINVAL, text);
         return;
     }
-    const bool ends_turn = is_here && x->in_turn;
+    const bool ends_turn = is_here && s->in_turn;
     const uint32_t n_keep = m->truncate.keep_len > info.turn_len ? m->truncate.keep_len - info.turn_len : 0;
     if (ends_turn) {
-        x->cut = true;
+        s->cut = true;
     }
     enum gr_status st = gr_orch_stop(d->orch, m->session, m->truncate.turn, n_keep, GR_FINISH_STOP);
     (void)st; /* what could be refused was looked at above */
@@ -249,17 +249,17 @@ static void on_truncate(struct gr_desk *d, uint32_t client, const struct gr_msg 
 
 static void on_close(struct gr_desk *d, uint32_t client, const struct gr_msg *m)
 {
-    struct matter *x = find(d, m->session);
-    if (x == NULL || x->closer != NOBODY) {
+    struct session *s = find(d, m->session);
+    if (s == NULL || s->closer != NOBODY) {
         char text[GR_MSG_TEXT_MAX];
         snprintf(text, sizeof(text),
-                 x == NULL ? "no session %" PRIu64 " is open here" : "session %" PRIu64 " is being closed already",
+                 s == NULL ? "no session %" PRIu64 " is open here" : "session %" PRIu64 " is being closed already",
                  m->session);
-        send_error(d, client, m->session, x == NULL ? GR_ENOTFOUND : GR_EINVAL, text);
+        send_error(d, client, m->session, s == NULL ? GR_ENOTFOUND : GR_EINVAL, text);
         return;
     }
-    x->closer = client;
-    enum gr_status st = gr_orch_close(d->orch, m->session); /* the matter may be settled when it returns */
+    s->closer = client;
+    enum gr_status st = gr_orch_close(d->orch, m->session); /* the session may be gone when it returns */
     (void)st;
 }
 
@@ -397,16 +397,16 @@ enum gr_status gr_desk_on_msg(struct gr_desk *d, uint32_t client, const struct g
 void gr_desk_on_client_lost(struct gr_desk *d, uint32_t client)
 {
     d->generation[client]++;
-    for (int i = 0; i < N_MATTER; i++) {
-        struct matter *x = &d->matter[i];
-        if (x->used && x->closer == client) {
-            x->closer = NOBODY;
+    for (int i = 0; i < N_SESSION; i++) {
+        struct session *s = &d->session[i];
+        if (s->used && s->closer == client) {
+            s->closer = NOBODY;
         }
-        if (x->used && x->client == client) {
-            x->client = NOBODY;
-            if (x->in_turn) {
-                log_info("session %" PRIu64 ": its client is gone; its turn is cut", x->session);
-                enum gr_status st = gr_orch_stop(d->orch, x->session, 0, UINT32_MAX, GR_FINISH_STOP);
+        if (s->used && s->client == client) {
+            s->client = NOBODY;
+            if (s->in_turn) {
+                log_info("session %" PRIu64 ": its client is gone; its turn is cut", s->session);
+                enum gr_status st = gr_orch_stop(d->orch, s->session, 0, UINT32_MAX, GR_FINISH_STOP);
                 (void)st; /* it is in its turn */
             }
         }
@@ -415,12 +415,12 @@ void gr_desk_on_client_lost(struct gr_desk *d, uint32_t client)
 
 void gr_desk_fail_turns(struct gr_desk *d, const char *why)
 {
-    for (int i = 0; i < N_MATTER; i++) {
-        struct matter *x = &d->matter[i];
-        if (x->used && x->in_turn) {
-            send_finished(d, x->client, x->session, GR_FINISH_ERROR, x->cut, why);
-            x->in_turn = false;
-            x->client = NOBODY;
+    for (int i = 0; i < N_SESSION; i++) {
+        struct session *s = &d->session[i];
+        if (s->used && s->in_turn) {
+            send_finished(d, s->client, s->session, GR_FINISH_ERROR, s->cut, why);
+            s->in_turn = false;
+            s->client = NOBODY;
         }
     }
 }
@@ -429,33 +429,33 @@ void gr_desk_fail_turns(struct gr_desk *d, const char *why)
 
 void gr_desk_on_report(void *desk, uint64_t session, void *user, const struct gr_msg *m)
 {
-    const struct matter *x = user;
+    const struct session *s = user;
     (void)session;
-    send_to(desk, x->client, m);
+    send_to(desk, s->client, m);
 }
 
 void gr_desk_on_done(void *desk, uint64_t session, void *user, enum gr_finish finish, const char *text)
 {
     struct gr_desk *d = desk;
-    struct matter *x = user;
-    x->session = session;
-    if (!x->opened) { /* it ended within the call that began it */
-        send_opened(d, x, 0);
+    struct session *s = user;
+    s->session = session;
+    if (!s->opened) { /* it ended within the call that began it */
+        send_opened(d, s, 0);
     }
-    send_finished(d, x->client, session, finish, x->cut, text);
-    x->in_turn = false;
-    x->client = NOBODY;
-    if (!x->keep_open) {
+    send_finished(d, s->client, session, finish, s->cut, text);
+    s->in_turn = false;
+    s->client = NOBODY;
+    if (!s->keep_open) {
         gr_desk_on_closed(desk, session, user, text);
     }
 }
 
 void gr_desk_on_closed(void *desk, uint64_t session, void *user, const char *why)
 {
-    struct matter *x = user;
+    struct session *s = user;
     (void)why;
-    send_to(desk, x->closer, &(struct gr_msg){.type = GR_MSG_CLOSED, .session = session});
-    x->used = false;
+    send_to(desk, s->closer, &(struct gr_msg){.type = GR_MSG_CLOSED, .session = session});
+    s->used = false;
 }
 
 void gr_desk_on_pong(void *desk, uint32_t worker, uint64_t cookie, uint64_t rtt_ns, const struct gr_msg *pong)
