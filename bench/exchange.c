@@ -10,15 +10,15 @@
 #include <stdio.h>
 #include <string.h>
 
-#define WAIT_MS 10000
+#define WAIT_MS 10000   /* without a frame for so long the other end is taken for gone */
 #define LOOK_EVERY 4096 /* rounds of a busy loop between two looks at the clock */
 #define FLUSH_EVERY 16  /* frames that need no answer, as a worker sends what it has in one go */
 #define STEP_MAGIC 0x50455453u
-#define STEP_BYTES 24
-#define FLAG_EACH 1u
-#define FLAG_BUSY 2u
-#define FLAG_BYE 4u
-#define FLAG_MORE 8u
+#define STEP_BYTES 24 /* bytes of a frame that says what is measured next */
+#define FLAG_EACH 1u  /* of that frame: each frame is answered */
+#define FLAG_BUSY 2u  /* both ends look without sleeping */
+#define FLAG_BYE 4u   /* the last one */
+#define FLAG_MORE 8u  /* another connection follows */
 
 /* ---- one frame, with waiting ---- */
 

@@ -16,9 +16,9 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-#define GR_GATE_MAX 64
-#define GR_GATE_COMMAND_MAX 32
-#define GR_GATE_ARG_MAX 48
+#define GR_GATE_MAX 64         /* gates of a file, at most */
+#define GR_GATE_COMMAND_MAX 32 /* commands of a file, at most */
+#define GR_GATE_ARG_MAX 48     /* words of a command, at most */
 
 struct gr_gate_command {
     const char *name;

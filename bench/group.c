@@ -8,7 +8,7 @@
 
 /* `graft run`'s defaults. */
 #define DRAFT_DEPTH 8
-#define DRAFT_TOP_K 10
+#define DRAFT_TOP_K 10 /* as the options' defaults are */
 
 /* ---- what the orchestrator tells ---- */
 

@@ -19,7 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define OPEN_MS 10000
+#define OPEN_MS 10000 /* how long a connection may take to open */
 #define NEXT_MS 30000 /* for the next connection of one that measures several transports */
 
 /* The workers' own, but for bulk slots: one frame is on its way at a time, and memory of verbs is pinned. */

@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define DRAFT_DEPTH 8
-#define DRAFT_TOP_K 10
+#define DRAFT_DEPTH 8  /* as the options' defaults are */
+#define DRAFT_TOP_K 10 /* the same */
 
 /* ---- what the orchestrator tells ---- */
 

@@ -8,7 +8,7 @@
 #include "bench/prices.h"
 #include "common/protocol/specpv.h"
 
-#define GR_LONG_VARIANT_MAX 32
+#define GR_LONG_VARIANT_MAX 32 /* ways to verify that are compared, at most */
 
 /* What a turn came to, or sums of several. Times in seconds. */
 struct gr_long_turn {

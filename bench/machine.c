@@ -11,9 +11,9 @@
 #include <immintrin.h>
 #endif
 
-#define FMA_ROUNDS 2000000
-#define N_THREAD_MAX 1024
-#define N_SAMPLE 9
+#define FMA_ROUNDS 2000000 /* turns of the loop that is timed */
+#define N_THREAD_MAX 1024  /* threads, at most */
+#define N_SAMPLE 9         /* runs, of which the shortest counts */
 
 #if defined(__x86_64__)
 

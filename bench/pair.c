@@ -12,8 +12,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define PUMP_MS 1000
-#define STOP_MS 10000
+#define PUMP_MS 1000  /* a turn of the hub's loop waits so long at most */
+#define STOP_MS 10000 /* workers that have not ended so long after they were told to are killed */
 
 /* ---- what to start ---- */
 

@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define STATUS_NOT_THERE 127
+#define STATUS_NOT_THERE 127 /* a shell's exit status where there is no such program */
 
 static bool ends_with(const char *text, const char *end)
 {

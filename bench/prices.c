@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define N_REP 3
+#define N_REP 3       /* passes of each size, of which the median counts */
 #define CHUNK 256     /* rows that fill the context */
 #define MIDDLE 32     /* tokens that a view has after it in the middle of its life */
 #define TREE_BELOW 16 /* rows of the tree after the missing tokens of a refresh, at most */

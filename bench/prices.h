@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#define GR_PRICE_POINT_MAX 12
+#define GR_PRICE_POINT_MAX 12 /* sizes of a price list, at most */
 
 enum gr_price_kind {
     GR_PRICE_FULL,

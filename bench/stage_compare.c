@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FILE_BYTES_MAX ((size_t)4 << 30)
+#define FILE_BYTES_MAX ((size_t)4 << 30) /* bytes of a file of stages, at most */
 
 struct dump_file {
     char *data;

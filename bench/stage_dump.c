@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define N_ROW_MAX 512
-#define N_BLOCK (N_ROW_MAX / 16)
-#define N_STAGE_MAX 12
+#define N_ROW_MAX 512            /* rows of a pass, at most */
+#define N_BLOCK (N_ROW_MAX / 16) /* KV blocks of so many rows */
+#define N_STAGE_MAX 12           /* stages that are written, at most */
 
 struct dump {
     struct gr_lm *target, *head;

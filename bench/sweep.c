@@ -15,7 +15,7 @@
 
 #define N_SIZE_MAX 16 /* those of --sizes, and auto */
 #define N_REP_MAX GR_GROUP_REP_MAX
-#define N_EXTRA_MAX 16
+#define N_EXTRA_MAX 16 /* words that are handed on to graft, at most */
 
 struct sweep {
     struct gr_bench_options o;

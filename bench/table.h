@@ -10,7 +10,7 @@
 
 #include <stdio.h>
 
-#define GR_TABLE_COLUMN_MAX 24
+#define GR_TABLE_COLUMN_MAX 24 /* columns of a table, at most */
 
 struct json_t;
 

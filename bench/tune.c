@@ -20,11 +20,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define N_ROUND 3
-#define N_MODEL_MAX 2
-#define N_CONTEXT_MAX 3
-#define N_CUT_MAX (GR_CUDA_CUT_WIDTHS * GR_CUDA_CUT_PARTS_MAX)
-#define WORTH_IT 0.99 /* of the score that is there without a file */
+#define N_ROUND 3       /* measurements of each choice, of which the median counts */
+#define N_MODEL_MAX 2   /* a target and a head */
+#define N_CONTEXT_MAX 3 /* contexts that attention is timed at, at most */
+#define N_CUT_MAX (GR_CUDA_CUT_WIDTHS * GR_CUDA_CUT_PARTS_MAX) /* cuts that a linear layer may have */
+#define WORTH_IT 0.99                                          /* of the score that is there without a file */
 
 enum { ROWS_1, ROWS_64, N_ROWS };
 static const int row_counts[N_ROWS] = {1, GR_TUNE_ROW_MAX};

@@ -7,7 +7,7 @@
 #include "bench/options/options.h"
 #include "model/load/shapes.h"
 
-#define GR_TUNE_ROW_MAX 64
+#define GR_TUNE_ROW_MAX 64 /* rows of a timed pass, at most */
 
 struct gr_tune_gpu;
 

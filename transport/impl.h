@@ -4,6 +4,7 @@
 
 #include "transport/transport.h"
 
+/* What the limits of a connection may be: bytes of a frame, and slots of each class. */
 #define GR_SMALL_BYTES_MIN 64u
 #define GR_SMALL_BYTES_MAX (1u << 20)
 #define GR_BULK_BYTES_MAX (16u << 20)

@@ -9,7 +9,7 @@
 #include <stddef.h>
 
 #define GR_SEGMENT_PREFIX "/graft-"
-#define GR_SEGMENT_HEX 32
+#define GR_SEGMENT_HEX 32 /* random digits of a name */
 #define GR_SEGMENT_NAME_BYTES (sizeof(GR_SEGMENT_PREFIX) + GR_SEGMENT_HEX)
 
 struct gr_segment {

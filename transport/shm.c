@@ -23,7 +23,7 @@
 
 #define OFFER_MAGIC 0x4d534752u /* "GRSM" */
 #define OFFER_BYTES 64
-#define REPLY_BYTES 8
+#define REPLY_BYTES 8 /* of the acceptor's word whether it has mapped the segment */
 #define NAME_BYTES GR_SEGMENT_NAME_BYTES
 
 /* Reading the socket costs a system call, so a busy-polling receiver looks at it only every so

@@ -33,7 +33,7 @@
 #define HEADER_BYTES 20u
 #define CLASS_CREDIT 2u /* a record without a frame, after enum gr_frame_class */
 #define STAGE_BYTES 16384u
-#define N_IOV_MAX 16
+#define N_IOV_MAX 16 /* frames that one call writes */
 #define N_READ_MAX 8 /* reads per call: the caller gets its turn */
 /* Unsent bytes in the kernel beyond this make a write wait, so that a small frame is never behind
  * more of them. */

@@ -19,6 +19,7 @@
 #include <numeric>
 #include <vector>
 
+/* The shape of Llama 3.1 8B, and KV blocks for 67,200 tokens. */
 static constexpr int N_LAYER = 32, N_HEAD = 32, N_KV_HEAD = 8, HEAD_DIM = 128, N_POOL_BLOCK = 4200;
 static constexpr size_t LAYER = (size_t)N_POOL_BLOCK * N_KV_HEAD * 32 * HEAD_DIM; /* values */
 

@@ -18,7 +18,7 @@
 #include <cstdlib>
 #include <vector>
 
-static constexpr int ROW_MAX = 256;
+static constexpr int ROW_MAX = 256; /* rows of the largest pass that is measured */
 static cudaStream_t st;
 
 static __global__ void fill(uint16_t *p, size_t n, uint32_t seed, float scale)

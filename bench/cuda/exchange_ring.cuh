@@ -17,11 +17,13 @@
 #include "common/rules/token_tree.h"
 #include "common/protocol/wire_layout.h"
 
+/* Threads of a block, slots of a ring, bytes of a row of features. */
 static constexpr int N_THREAD = 512, N_SLOT = 4, FEATURE_BYTES_MAX = 40960;
 enum Wire { FLAG, WORDS_SMALL, ALL_WORDS }; /* the kernels' WORDS */
 /* A slot: flags, a line each; then each frame as bytes and as words. */
 static constexpr int UP_BYTES_AT = 128, UP_WORDS_AT = UP_BYTES_AT + GX_FRAME_BYTES;
 static constexpr int UP_SLOT = UP_WORDS_AT + 2 * GX_FRAME_BYTES;
+/* Where flags and verdicts stand in a slot, in bytes. */
 static constexpr int FEATURE_FLAG_AT = 128, VERDICT_AT = 256, VERDICT_WORDS_AT = VERDICT_AT + GX_VERDICT_BYTES;
 static constexpr int FEATURES_AT = VERDICT_WORDS_AT + 2 * GX_VERDICT_BYTES;
 static constexpr int FEATURE_WORDS_AT = FEATURES_AT + FEATURE_BYTES_MAX;

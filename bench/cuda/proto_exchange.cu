@@ -32,12 +32,13 @@ enum Form { PERSISTENT, GRAPH_AHEAD, GRAPH_ONE }; /* up to four graphs queued; o
 static const char *const WIRE_NAME[] = {"flag", "words", "all words"};
 static const char *const FORM_NAME[] = {"persistent", "graph, 4 ahead", "graph, 1 ahead"};
 
+/* Bytes of all slots, one way and the other. */
 static constexpr size_t UP_BYTES = (size_t)N_SLOT * UP_SLOT, DOWN_BYTES = (size_t)N_SLOT * DOWN_SLOT;
-static constexpr size_t RING_BYTES = (UP_BYTES + DOWN_BYTES + 4095) / 4096 * 4096;
+static constexpr size_t RING_BYTES = (UP_BYTES + DOWN_BYTES + 4095) / 4096 * 4096; /* both ways, in whole pages */
 static constexpr size_t IPC_BYTES = 4u << 20; /* an allocation of its own: what is shared is all of it */
 static_assert(RING_BYTES <= IPC_BYTES, "");
-static constexpr double BARRIER_S = 20.0;
-static constexpr uint32_t N_WARM = 200; /* rounds not counted */
+static constexpr double BARRIER_S = 20.0; /* seconds after which a side takes the other for stuck */
+static constexpr uint32_t N_WARM = 200;   /* rounds not counted */
 
 /* Shared by the sides; not the data path. */
 struct Shared {

@@ -46,17 +46,17 @@
 static constexpr int M = 64;  /* rows of a pass, padded */
 static constexpr int KT = 64; /* k of a box: 128 bytes, the widest swizzle */
 #ifndef N_SLOT
-#define N_SLOT 6
+#define N_SLOT 6 /* boxes of W on their way or in use; by -D for a sweep */
 #endif
 #ifndef N_X
-#define N_X 7
+#define N_X 7 /* the same of x */
 #endif
 static constexpr int SLOT_BYTES = 28 * 1024; /* W: (224, 64), (48, 4 x 64), (32, 7 x 64) */
 static constexpr int X_BYTES = M * KT * 2;   /* x: (64, 64) */
 #ifndef CLUSTER
-#define CLUSTER 4
+#define CLUSTER 4 /* blocks that share a box of x */
 #endif
-static constexpr int N_BLOCK = 128;
+static constexpr int N_BLOCK = 128; /* blocks of a launch: one a multiprocessor, in whole clusters */
 
 /* A linear layer as the kernel sees it. */
 struct Gemm {

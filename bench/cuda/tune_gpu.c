@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define N_WARM 5
-#define N_COPY_MAX 64
+#define N_WARM 5                   /* runs before the first that counts */
+#define N_COPY_MAX 64              /* copies of a matrix, so that no cache holds the one that is read */
 #define ENOUGH ((size_t)512 << 20) /* bytes that a graph reads, or tries to: ten times the L2 cache */
 #define N_RANDOM ((size_t)8 << 20) /* values; repeated all over the memory */
 #define BLOCK_STRIDE 7919          /* a prime, and more than there are blocks */

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define N_PORT_DIGIT_MAX 5
+#define N_PORT_DIGIT_MAX 5 /* digits of 65535 */
 
 static bool parse_port(const char *text, unsigned min, uint16_t *out)
 {

@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#define GR_PORT_MAX 65535
+#define GR_PORT_MAX 65535 /* the largest of TCP */
 
 struct gr_address {
     char host[256]; /* without brackets; empty or "*": any */

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PATH_BYTES 4096
+#define PATH_BYTES 4096 /* of a path below /sys/fs/cgroup, its NUL included */
 /* A v1 group without a limit says the most pages that a counter holds. */
 #define V1_NO_LIMIT (UINT64_C(1) << 62)
 

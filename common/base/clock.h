@@ -12,7 +12,7 @@ static inline uint64_t gr_clock_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-#define GR_MS 1000000ull
-#define GR_S 1000000000ull
+#define GR_MS 1000000ull   /* nanoseconds of a millisecond */
+#define GR_S 1000000000ull /* nanoseconds of a second */
 
 #endif

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#define DEVICE_MAX 255
+#define DEVICE_MAX 255 /* the largest N of cuda:N */
 
 enum gr_status gr_device_parse(const char *what, const char *text, int *device_out)
 {

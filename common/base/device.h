@@ -6,7 +6,7 @@
 
 #include <stdbool.h>
 
-#define GR_DEVICE_CPU (-1)
+#define GR_DEVICE_CPU (-1) /* beside the N of cuda:N */
 
 /* cpu, or cuda:N. what: whose value it is, for the message ("--device"). */
 GR_NODISCARD enum gr_status gr_device_parse(const char *what, const char *text, int *device_out);

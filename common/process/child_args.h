@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define GR_CHILD_NUMBER_MAX 24
+#define GR_CHILD_NUMBER_MAX 24 /* numbers that are kept as text for a child, at most */
 
 struct gr_child_args {
     const char *argv[GR_CHILD_ARG_MAX + 1]; /* NULL after the last; for gr_children_start() */

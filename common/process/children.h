@@ -10,8 +10,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define GR_CHILD_MAX 4
-#define GR_CHILD_ARG_MAX 64
+#define GR_CHILD_MAX 4      /* children of a process, at most */
+#define GR_CHILD_ARG_MAX 64 /* words of a child's command line, at most */
 
 /* Exit statuses of a worker that its parent understands. */
 #define GR_EXIT_ORCHESTRATOR_LOST 3 /* a supervised worker lost its orchestrator */

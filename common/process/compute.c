@@ -14,7 +14,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define YIELD_NS 60000
+#define YIELD_NS 60000 /* a thread that has looked for so long gives its CPU away at every look */
 
 enum mailbox { BOX_EMPTY, BOX_POSTED, BOX_DONE, BOX_QUIT };
 
@@ -37,7 +37,7 @@ static void ring(int fd)
     (void)n; /* the counter cannot overflow: one job at a time */
 }
 
-#define LOOKS_PER_CLOCK 64
+#define LOOKS_PER_CLOCK 64 /* looks at the mailbox between two at the clock, which costs more */
 
 static bool spin_for_job(struct gr_compute *c)
 {

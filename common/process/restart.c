@@ -3,9 +3,9 @@
 #include "common/base/clock.h"
 #include "common/base/status.h"
 
-#define LONG_LIFE_NS (10 * GR_S)
-#define FIRST_PAUSE_NS (100 * GR_MS)
-#define DOUBLINGS_MAX 16 /* beyond any rule's longest pause */
+#define LONG_LIFE_NS (10 * GR_S)     /* a life of this length was no failure to start */
+#define FIRST_PAUSE_NS (100 * GR_MS) /* before the first restart; each fruitless one doubles it */
+#define DOUBLINGS_MAX 16             /* beyond any rule's longest pause */
 
 static uint64_t next_pause_ns(struct gr_restart *r, uint64_t pause_max_ns, uint64_t life_ns)
 {

@@ -1,6 +1,6 @@
 #include "common/protocol/msgpack_guard.h"
 
-#define DEPTH_CAP 8
+#define DEPTH_CAP 8 /* levels of lists and maps; no message of graft has more than three */
 
 /* What follows a type byte: body bytes, or n_child objects. */
 struct shape {

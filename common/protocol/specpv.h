@@ -18,7 +18,7 @@ enum gr_specpv_mode {
 
 #define GR_SPECPV_N_SINK 2 /* blocks */
 #define GR_SPECPV_N_RETRIEVAL 256
-#define GR_SPECPV_N_WINDOW 8
+#define GR_SPECPV_N_WINDOW 8   /* blocks */
 #define GR_SPECPV_N_BUFFER 128 /* tokens */
 #define GR_SPECPV_BUFFER_MAX 256
 #define GR_SPECPV_BLOCKS_MAX 65536 /* of each segment */

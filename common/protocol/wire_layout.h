@@ -48,6 +48,6 @@ enum {
     GR_WIRE_VERDICT_OFF_NODE = 20
 };
 #define GR_WIRE_VERDICT_BYTES(n_path) (20u + (unsigned)(n_path))
-#define GR_WIRE_ROOT_ONLY 0xffffffffu
+#define GR_WIRE_ROOT_ONLY 0xffffffffu /* in place of a DRAFT's round: the pass had no tree */
 
 #endif

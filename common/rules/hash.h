@@ -6,7 +6,7 @@
 
 #include "common/rules/gr_math.h"
 
-#define GR_HASH_GOLDEN 0x9E3779B97F4A7C15ull
+#define GR_HASH_GOLDEN 0x9E3779B97F4A7C15ull /* 2^64 over the golden ratio, odd: SplitMix64's step */
 
 GR_FN uint64_t gr_mix64(uint64_t x)
 {

@@ -45,7 +45,7 @@ static void lose_place(struct gr_drafter *d, struct session *s, const char *what
 
 /* ---- in ---- */
 
-#define NODE_NONE (-2)
+#define NODE_NONE (-2) /* beside -1, the root: the tokens lead out of the tree */
 
 /* The node of a sent tree that the committed tokens [base_len, len) lead to, -1: the tail it was drafted on. */
 static int walk_sent(const struct session *s, const struct sent_tree *t, int32_t len)

@@ -25,7 +25,7 @@
 #define GR_DRAFT_SLOT_MAX 256 /* expanded candidates: each has a scratch KV slot */
 /* The root and every slot have at most GR_NODE_MAX children that can enter a tree, so this is never short. */
 #define GR_BUILDER_CAND_MAX ((GR_DRAFT_SLOT_MAX + 1) * GR_NODE_MAX)
-#define GR_DRAFT_TOP_K_MAX 64
+#define GR_DRAFT_TOP_K_MAX 64 /* children of a row that are looked at, at most */
 
 struct gr_tree_config {
     int32_t n_node; /* 0 .. 63 */

@@ -25,9 +25,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define SPIN_NS 4000
-#define YIELD_NS 60000
-#define TEAM_THREAD_MAX 1024
+#define SPIN_NS 4000         /* a thread that waits looks without a pause for so long */
+#define YIELD_NS 60000       /* after so long it gives its CPU away at every look */
+#define TEAM_THREAD_MAX 1024 /* threads of a team, at most */
 
 /* Own cache line each: the waiters poll `value`. */
 struct wait_word {

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#define N_LIST 64
+#define N_LIST 64 /* lists of cells that may be on their way at a time */
 
 struct gr_cuda_cell_list {
     int32_t n, error, pad[2];

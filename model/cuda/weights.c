@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#define PIECE_BYTES ((size_t)64 << 20)
-#define SHOW_NS (200 * GR_MS)
+#define PIECE_BYTES ((size_t)64 << 20) /* weights go to the device in pieces of this size */
+#define SHOW_NS (200 * GR_MS)          /* between two drawings of the bar */
 
 static enum gr_status take_plain(struct gr_cuda_piece *p)
 {

@@ -15,7 +15,7 @@
 #define GR_MODEL_FILES_CAPTURE_H
 
 #include "model/files/hf_config.h"
-#define GR_CAPTURE_MAX 4
+#define GR_CAPTURE_MAX 4 /* layers that a head takes inputs of, at most; EAGLE-3 has three */
 
 struct gr_capture {
     int n;

@@ -3,8 +3,8 @@
 #include <string.h>
 #include <xxhash.h>
 
-#define PAGE_BYTES 4096u
-#define N_PAGE 4u
+#define PAGE_BYTES 4096u /* of a tensor, which are hashed in pages spread over it */
+#define N_PAGE 4u        /* pages of each tensor */
 
 static void add_u64(XXH3_state_t *h, uint64_t value)
 {

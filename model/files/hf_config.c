@@ -10,6 +10,7 @@
 #include "model/files/capture.h"
 #include "model/files/json_util.h"
 
+/* Limits of what a config may say: a wrong one must not become a huge allocation. */
 #define HIDDEN_MAX 65536
 #define N_HEAD_MAX 1024
 #define HEAD_DIM_MAX 1024

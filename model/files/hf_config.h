@@ -11,7 +11,7 @@
 
 #define GR_HF_N_EOS_MAX 256 /* of a model's files; fewer may end a turn: GR_STOP_ID_MAX of common/rules/accept.h */
 #define GR_HF_N_CAPTURE_MAX 8
-#define GR_HF_N_LAYER_MAX 256
+#define GR_HF_N_LAYER_MAX 256       /* layers of a model, at most */
 #define GR_HF_FILE_BYTES (1u << 20) /* config.json and generation_config.json, each at most */
 
 enum gr_rope_kind { GR_ROPE_PLAIN, GR_ROPE_LLAMA3, GR_ROPE_YARN };

@@ -11,10 +11,10 @@
 
 #include "common/base/status.h"
 
-#define GR_ST_N_DIM_MAX 8
+#define GR_ST_N_DIM_MAX 8                         /* dimensions of a tensor, at most */
 #define GR_ST_HEADER_BYTES (100u * 1000u * 1000u) /* the format's own limit */
 #define GR_ST_INDEX_BYTES (64u << 20)
-#define GR_ST_N_SHARD_MAX 1024
+#define GR_ST_N_SHARD_MAX 1024        /* files of a model, at most */
 #define GR_ST_N_TENSOR_MAX (1u << 20) /* all shards together */
 #define GR_ST_NAME_LEN_MAX 512
 

@@ -9,7 +9,7 @@
 
 #define N_OUT_MAX (1 << 24) /* as linear.cu */
 #define N_IN_MAX (1 << 20)
-#define US_MAX 1e12
+#define US_MAX 1e12 /* microseconds in a file of measurements, at most */
 #define N_US_MAX 16 /* contexts */
 
 /* What graft-bench tune measured is kept for people; nothing reads it but this check. */

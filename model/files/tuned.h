@@ -11,10 +11,10 @@
 
 #include <stdbool.h>
 
-#define GR_TUNED_FORMAT 1
-#define GR_TUNED_BYTES_MAX ((size_t)1 << 20)
-#define GR_TUNED_LINEAR_MAX 256
-#define GR_TUNED_ATTENTION_MAX 64
+#define GR_TUNED_FORMAT 1                    /* of the file; another number is refused */
+#define GR_TUNED_BYTES_MAX ((size_t)1 << 20) /* bytes of the file, at most */
+#define GR_TUNED_LINEAR_MAX 256              /* linear layers that it tells of, at most */
+#define GR_TUNED_ATTENTION_MAX 64            /* attentions that it tells of, at most */
 
 struct gr_tuned_linear {
     int n_out, n_in;

@@ -23,7 +23,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define GR_VIEW_NONE (-1)
+#define GR_VIEW_NONE (-1) /* in place of dense_from */
 
 /* Of a view, in blocks. */
 struct gr_kv_budget {

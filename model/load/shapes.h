@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define GR_SHAPE_LINEAR_MAX 8
+#define GR_SHAPE_LINEAR_MAX 8 /* linear layers of different shape that a model has, at most */
 
 struct gr_model_shapes {
     struct gr_linear_shape {

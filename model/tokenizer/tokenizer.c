@@ -10,8 +10,8 @@
 #include "common/base/log.h"
 #include "model/tokenizer/tokenizer_internal.h"
 
-#define JIT_STACK_MIN_BYTES (32u << 10)
-#define JIT_STACK_MAX_BYTES (1u << 20)
+#define JIT_STACK_MIN_BYTES (32u << 10) /* of PCRE2's compiled patterns, which ask for more as they need it */
+#define JIT_STACK_MAX_BYTES (1u << 20)  /* beyond it the interpreter goes on, on the heap */
 
 struct encoder {
     const struct gr_tokenizer *tok;

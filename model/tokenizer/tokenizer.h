@@ -22,7 +22,7 @@
 
 #include "common/base/status.h"
 
-#define GR_TOKENIZER_FILE_BYTES (64u << 20)
+#define GR_TOKENIZER_FILE_BYTES (64u << 20) /* bytes of tokenizer.json, at most */
 #define GR_TOKENIZER_TEXT_BYTES (16u << 20) /* of one encode call */
 #define GR_TOKENIZER_N_VOCAB (1 << 22)      /* ids are below */
 #define GR_TOKEN_BYTES_MAX 1024             /* of one token */

@@ -6,7 +6,7 @@
 #ifndef GR_MODEL_TOKENIZER_TOKENIZER_INTERNAL_H
 #define GR_MODEL_TOKENIZER_TOKENIZER_INTERNAL_H
 
-#define PCRE2_CODE_UNIT_WIDTH 8
+#define PCRE2_CODE_UNIT_WIDTH 8 /* texts are UTF-8 */
 #include <jansson.h>
 #include <pcre2.h>
 
@@ -14,10 +14,10 @@
 #include "model/files/str_table.h"
 #include "model/tokenizer/tokenizer.h"
 
-#define GR_TOK_N_SPLIT_MAX 8
-#define GR_TOK_N_TEMPLATE_MAX 8
-#define GR_TOK_N_ADDED_MAX 65536
-#define GR_TOK_PATTERN_BYTES 4096
+#define GR_TOK_N_SPLIT_MAX 8      /* split steps of a pre-tokenizer, at most */
+#define GR_TOK_N_TEMPLATE_MAX 8   /* ids that are put before and after a text, at most */
+#define GR_TOK_N_ADDED_MAX 65536  /* added tokens, at most */
+#define GR_TOK_PATTERN_BYTES 4096 /* bytes of a regular expression, at most */
 
 enum { GR_TOK_PRESENT = 1, GR_TOK_ADDED = 2, GR_TOK_SPECIAL = 4 };
 

@@ -8,7 +8,7 @@
 #include "model/files/json_util.h"
 #include "model/tokenizer/tokenizer_internal.h"
 
-#define N_MERGE_MAX (1u << 23)
+#define N_MERGE_MAX (1u << 23) /* merges of a BPE model, at most */
 
 struct loader {
     const char *name; /* for messages */

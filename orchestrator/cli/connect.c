@@ -7,7 +7,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define SILENCE_MS 3000
+#define SILENCE_MS 3000 /* after so long without word the user is told that graft waits */
 
 struct connect {
     struct gr_remote remote;

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define DRAWN_SEED_MAX ((1ull << 53) - 1)
+#define DRAWN_SEED_MAX ((1ull << 53) - 1) /* the largest integer that a JSON number holds exactly */
 
 /* ---- the progress line ---- */
 

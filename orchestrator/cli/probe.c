@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WORKER_MAX 64
-#define LOOK_AGAIN_MS 50
+#define WORKER_MAX 64    /* workers that are listed, at most */
+#define LOOK_AGAIN_MS 50 /* between two questions who is there */
 
 struct workers {
     struct gr_msg worker[WORKER_MAX];

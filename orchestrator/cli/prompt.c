@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PROMPT_BYTES_MAX (16u << 20)
+#define PROMPT_BYTES_MAX (16u << 20) /* bytes of a prompt's text, at most */
 
 static enum gr_status read_all(const char *path, char **text_out, size_t *len_out)
 {

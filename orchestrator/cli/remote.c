@@ -15,8 +15,8 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#define HELLO_TIMEOUT_MS 10000
-#define ANSWER_TIMEOUT_MS 30000
+#define HELLO_TIMEOUT_MS 10000  /* for the connection and the proof of the key */
+#define ANSWER_TIMEOUT_MS 30000 /* for the answer to one message */
 
 enum gr_status gr_remote_key(const struct gr_options *o, uint8_t key_out[GR_KEY_BYTES])
 {

@@ -15,8 +15,8 @@
 
 #include <inttypes.h>
 
-#define DRAFTER_START_NS (60 * GR_S)
-#define STOP_MS 2000
+#define DRAFTER_START_NS (60 * GR_S) /* a drafter that is not here so long after the start is not waited for */
+#define STOP_MS 2000                 /* children that have not ended so long after they were told to are killed */
 
 struct run {
     struct gr_options o;

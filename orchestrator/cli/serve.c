@@ -15,7 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define GRACE_MS 3000
+#define GRACE_MS 3000 /* children that have not ended so long after they were told to are killed */
 #define READER_MS 100 /* how often a ready file that is a FIFO is looked at for its reader: nothing else tells */
 
 struct serve {

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ENTRY_MAX 512
+#define ENTRY_MAX 512 /* sessions that are listed, at most; an orchestrator has 256 */
 
 /* The answer to LIST. */
 struct listing {

@@ -6,7 +6,7 @@
 #include "common/options/options.h"
 #include "model/tokenizer/tokenizer.h"
 
-#define GR_STOP_STRING_BYTES_MAX 256
+#define GR_STOP_STRING_BYTES_MAX 256 /* bytes of a stop string, at most */
 
 struct gr_text_stream {
     struct gr_detok detok;

@@ -10,7 +10,7 @@
 
 #include "common/protocol/msg.h"
 
-#define GR_TRACE_ROUND_MAX (1u << 20)
+#define GR_TRACE_ROUND_MAX (1u << 20) /* rounds of a trace; later ones are left out */
 
 struct gr_trace_file;
 

@@ -6,7 +6,7 @@
 
 #include "common/options/options.h"
 
-#define GR_YAML_BYTES_MAX (1u << 20)
+#define GR_YAML_BYTES_MAX (1u << 20) /* bytes of a file, at most */
 
 struct gr_yaml_config; /* owns the document that option strings point into */
 

@@ -17,8 +17,8 @@
 
 #include <stdbool.h>
 
-#define GR_ORCH_SESSION_MAX 256
-#define GR_ORCH_WORKER_MAX 16
+#define GR_ORCH_SESSION_MAX 256 /* sessions at a time, idle ones included */
+#define GR_ORCH_WORKER_MAX 16   /* workers at a time */
 
 enum gr_worker_role { GR_WORKER_TARGET, GR_WORKER_DRAFT };
 enum gr_session_state {

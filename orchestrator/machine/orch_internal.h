@@ -8,7 +8,7 @@
 #include "orchestrator/machine/orch.h"
 #include "orchestrator/machine/transcript.h"
 
-#define PING_MAX 16
+#define PING_MAX 16 /* pings to one worker on their way at a time */
 
 /* The parts of a session. Each is written by one file, which is named here; all may read it. */
 

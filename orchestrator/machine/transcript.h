@@ -8,7 +8,7 @@
 enum gr_segment_kind { GR_SEGMENT_PROMPT = 0, GR_SEGMENT_GENERATED = 1, GR_SEGMENT_APPENDED = 2 };
 
 #define GR_TRANSCRIPT_LEN_MAX GR_MSG_ID_MAX
-#define GR_TRANSCRIPT_SEGMENT_MAX 2048
+#define GR_TRANSCRIPT_SEGMENT_MAX 2048 /* segments of a session; OPEN has a pair of numbers for each, 4096 at most */
 
 struct gr_transcript {
     int32_t *token; /* owned */

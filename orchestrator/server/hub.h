@@ -7,8 +7,8 @@
 #include "orchestrator/machine/orch.h"
 #include "transport/connect/bootstrap.h"
 
-#define GR_PING_INTERVAL_NS 1000000000ull
-#define GR_PING_TIMEOUT_NS 5000000000ull /* a worker that is silent for longer is lost: a broken link shows at once */
+#define GR_PING_INTERVAL_NS 1000000000ull /* between two pings to a worker */
+#define GR_PING_TIMEOUT_NS 5000000000ull  /* a worker that is silent for longer is lost: a broken link shows at once */
 #define GR_CLIENT_MAX 32
 #define GR_CLIENT_QUEUE_BYTES (256u << 10) /* what may wait for a client that does not read */
 

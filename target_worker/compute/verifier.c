@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SLOT_CHAIN (-1)
+#define SLOT_CHAIN (-1) /* in place of a tree's slot: the pick is a chain row's */
 #define VIEW_QUERIES 16 /* without a tree the last so many rows choose a view */
 
 struct gr_verifier {

@@ -29,7 +29,7 @@
 
 #define GR_SCRATCH_BLOCKS (GR_TREE_MAX / GR_KV_BLOCK_TOKENS) /* of one session, target side */
 
-#define GR_NO_CORRECTION (-1)
+#define GR_NO_CORRECTION (-1) /* in place of a token */
 
 #define GR_CAPTURE_KEEP 32 /* rows of a session whose captured states wait to be fused */
 

@@ -163,7 +163,7 @@ struct session {
     struct gr_fallbacks fallbacks;
 };
 
-#define GR_GROUP_CLASSES 8
+#define GR_GROUP_CLASSES 8 /* 2, 3-4, 5-8, ... 129 and more sessions */
 
 struct gr_target {
     struct gr_target_config config;

@@ -13,7 +13,7 @@
 #define NOISE 0.1       /* of a pass, relative */
 #define DOUBT_START 0.5 /* of f before it is calibrated, relative */
 #define DOUBT_CALIBRATED 0.1
-#define DOUBT_LEAST 0.03
+#define DOUBT_LEAST 0.03    /* of a value, relative: it is never surer than that, since the machine changes */
 #define TRUST_FIRST 12      /* passes without a size after which its price is doubted */
 #define TRUST_LAST 3072     /* the same of a size that has turned out right again and again */
 #define TRUST_GROWTH 4      /* times that the trust of a size grows each time that it turns out right */

@@ -19,9 +19,9 @@
 
 #include "transport/transport.h"
 
-#define GR_HELLO_BYTES_MAX 16384
-#define GR_PROTOCOL_VERSION 1
-#define GR_KEY_BYTES 32
+#define GR_HELLO_BYTES_MAX 16384 /* bytes of a HELLO or a proof, at most */
+#define GR_PROTOCOL_VERSION 1    /* another one is refused */
+#define GR_KEY_BYTES 32          /* of the shared key */
 
 /* A client asks an orchestrator for text; it talks to nobody else. */
 enum gr_role { GR_ROLE_ORCHESTRATOR = 1, GR_ROLE_TARGET = 2, GR_ROLE_DRAFT = 3, GR_ROLE_CLIENT = 4 };

@@ -10,9 +10,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define PREFIX_BYTES 4
-#define QUEUE_BYTES (GR_MSG_BYTES_MAX + PREFIX_BYTES)
-#define OUT_BYTES (2 * (size_t)QUEUE_BYTES)
+#define PREFIX_BYTES 4                                /* the length before each message */
+#define QUEUE_BYTES (GR_MSG_BYTES_MAX + PREFIX_BYTES) /* the largest message and its length */
+#define OUT_BYTES (2 * (size_t)QUEUE_BYTES)           /* room to move what waits only now and then */
 
 struct gr_control {
     int fd;

@@ -22,8 +22,8 @@
 /* Looking at the descriptors costs a system call, so a busy-polling receiver does it only every so often: in a
  * millisecond or less. */
 #define N_EMPTY_RECV_PER_LOOK 8192
-#define N_EVENT_ACK 64
-#define CLOSE_WAIT_MS 100
+#define N_EVENT_ACK 64    /* completion events that are acknowledged together: a call takes a lock */
+#define CLOSE_WAIT_MS 100 /* for sends on their way before the queue pair goes */
 
 enum { EVENT_COMP, EVENT_CM, EVENT_ANCHOR, EVENT_ASYNC, EVENT_SOCKET, N_EVENT };
 

@@ -4,9 +4,9 @@
 
 #include "transport/transport.h"
 
-#define GR_VERBS_SPIN_US_DEFAULT 20
-#define GR_VERBS_SPIN_US_MAX 10000
-#define GR_VERBS_GID_INDEX_MAX 1023
+#define GR_VERBS_SPIN_US_DEFAULT 20 /* a thread that waits looks without sleeping for so long */
+#define GR_VERBS_SPIN_US_MAX 10000  /* the most that an option may ask for */
+#define GR_VERBS_GID_INDEX_MAX 1023 /* the largest index that an option may name */
 
 struct gr_verbs_lib;
 

@@ -25,7 +25,7 @@
 #define MIN_RNR_TIMER 14
 /* Of one attempt: the first packet to a machine may wait for ARP. */
 #define RESOLVE_MS 2000
-#define N_RESOLVE_TRY 2
+#define N_RESOLVE_TRY 2 /* attempts at an address */
 
 static int left_ms(uint64_t deadline_ns)
 {

@@ -18,7 +18,7 @@ struct gr_verbs_header {
     uint32_t n_credit_record; /* records of credits alone that the sender has taken since it last said so */
     uint32_t sequence, bytes;
 };
-#define GR_VERBS_CREDIT 2u
+#define GR_VERBS_CREDIT 2u /* beside the frame classes 0 and 1: a record of credits alone */
 
 enum gr_verbs_slot_state { GR_VERBS_FREE, GR_VERBS_HELD, GR_VERBS_QUEUED, GR_VERBS_POSTED };
 

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define N_GID_MAX 256
+#define N_GID_MAX 256 /* GIDs of a port that are looked at */
 
 /* ---- lists of names ---- */
 

@@ -11,11 +11,11 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#define PAGE_BYTES 4096u
-#define N_GAP_PAGE 16u /* the inbox begins in one of these */
+#define PAGE_BYTES 4096u /* what registered memory is aligned to */
+#define N_GAP_PAGE 16u   /* the inbox begins in one of these */
 #define INTERVAL_MAX 16u
-#define PART_BYTES 16384u
-#define N_PART_MAX 2048u /* receives for bulk frames by SEND */
+#define PART_BYTES 16384u /* of a bulk frame that is sent in parts, at least */
+#define N_PART_MAX 2048u  /* receives for bulk frames by SEND */
 
 /* ---- layout ---- */
 

@@ -29,7 +29,7 @@
 #define STEP_BYTES 96u
 /* The peer has proved itself: it may take its time. Queue pairs: two attempts at an address, and the connection. */
 #define OPEN_MS 8000
-#define CONNECT_MS 5000
+#define CONNECT_MS 5000 /* for the connection of queue pairs */
 
 enum step_kind { STEP_READY = 1, STEP_LISTEN, STEP_KEYS, STEP_DONE };
 

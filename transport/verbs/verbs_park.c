@@ -8,7 +8,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define LINGER_LOOK_MS 100
+#define LINGER_LOOK_MS 100 /* between two looks whether one that lingers may go */
 
 struct kept {
     struct gr_verbs_memory *memory; /* without pd: of a device, not of a peer */

@@ -10,7 +10,7 @@
 
 #include "transport/verbs/verbs_cm.h"
 
-#define GR_VERBS_N_PARK_MAX 4
+#define GR_VERBS_N_PARK_MAX 4                         /* queue pairs that wait for their peer to come back, at most */
 #define GR_VERBS_N_KEPT_MAX (GR_VERBS_N_PARK_MAX + 8) /* with the devices */
 #define GR_VERBS_PARK_MS 30000
 

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define N_POLL 16
+#define N_POLL 16     /* completions that one call takes */
 #define N_POLL_MAX 16 /* batches a call: the caller gets its turn */
 
 /* ---- headers ---- */

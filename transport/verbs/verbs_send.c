@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define N_BATCH 16u
+#define N_BATCH 16u /* work requests that one doorbell rings for, at most */
 /* Bulk bytes on the send queue beyond this make the next frame wait, so that a small frame is never behind more. */
 #define BULK_WINDOW_BYTES (256u * 1024u)
 /* Places on the send queue that bulk frames leave to small frames and credits. */

@@ -23,12 +23,12 @@
 
 #define HANDSHAKE_TIMEOUT_MS 10000 /* as seen by the side that connects */
 #define JOIN_PATIENCE_S 60
-#define LOOKS_PER_POLL 64u
+#define LOOKS_PER_POLL 64u /* looks at the connections between two system calls, while it spins */
 /* A connection that stood before is tried again: at once, then after 50 ms, 100 ms ... 2 s, each drawn from its upper
  * half, so that drafters that lost one target do not come back in step. */
 #define RETRY_MS_MIN 50u
 #define RETRY_MS_MAX 2000u
-#define RETRY_PATIENCE (60 * GR_S)
+#define RETRY_PATIENCE (60 * GR_S) /* then the peer is given up */
 
 enum peer_state { PEER_FREE, PEER_HANDSHAKE, PEER_WAITING, PEER_READY }; /* the I/O loop's alone */
 enum outcome { OUTCOME_NONE, OUTCOME_OPEN, OUTCOME_FAILED };

@@ -19,9 +19,9 @@
 namespace gr
 {
 
-constexpr int N_SLOT = 6;
+constexpr int N_SLOT = 6; /* tiles of keys and values on their way or in use */
 constexpr int BLOCKS_A_TILE = GR_CUDA_KEY_TILE / GR_KV_BLOCK_TOKENS;
-constexpr int N_THREAD = 384;
+constexpr int N_THREAD = 384; /* a warpgroup that loads, and two that compute */
 /* Weights are relative to a score that may fall after the largest by so much: sums need not be rescaled as often, and
  * a weight of 256 is as exact as one of 1. */
 constexpr float STALE_LOG2 = 8.0f;

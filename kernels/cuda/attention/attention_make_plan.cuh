@@ -8,9 +8,9 @@
 namespace gr
 {
 
-constexpr int N_PLAN_THREAD = 1024;
+constexpr int N_PLAN_THREAD = 1024; /* one block plans the pass */
 constexpr int N_PLAN_WARP = N_PLAN_THREAD / 32;
-constexpr int NOWHERE = 1 << 30;
+constexpr int NOWHERE = 1 << 30; /* a position that no key has */
 /* n_tile_max() of the largest shape: 32768 rows, 32 of them in a tile, and as many sessions as there are threads. */
 constexpr int PLAN_TILE_MAX = 2 * ((1 << 15) / 32 + N_PLAN_THREAD);
 

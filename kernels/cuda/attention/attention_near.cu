@@ -14,7 +14,7 @@
 namespace gr
 {
 
-constexpr int N_NEAR_THREAD = 64 * NEAR_ROWS;
+constexpr int N_NEAR_THREAD = 64 * NEAR_ROWS; /* two warps a row */
 
 struct NearArgs {
     const uint8_t *kv;

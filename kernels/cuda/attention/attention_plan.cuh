@@ -12,11 +12,11 @@
 namespace gr
 {
 
-constexpr int TILE_ROW_MAX = 64; /* rows of a tile; times the query heads of a KV head at most 256 */
-constexpr int NEAR_ROWS = 4;     /* rows that a block of the near kernel takes */
-constexpr int NEAR_POOL_BLOCKS = 10;
+constexpr int TILE_ROW_MAX = 64;     /* rows of a tile; times the query heads of a KV head at most 256 */
+constexpr int NEAR_ROWS = 4;         /* rows that a block of the near kernel takes */
+constexpr int NEAR_POOL_BLOCKS = 10; /* pool blocks that hold the near keys of NEAR_ROWS neighbours, at most */
 constexpr int NEAR_BLOCKS_MAX = NEAR_POOL_BLOCKS + GR_CUDA_SLOT_MAX / GR_KV_BLOCK_TOKENS;
-constexpr int NEAR_KEYS = 80;
+constexpr int NEAR_KEYS = 80; /* near keys of a row, at most: 64 positions, from the start of a block on */
 
 /* Rows of one sequence that are beside each other in the pass, and of them those of one split_len. */
 struct Tile {
@@ -26,7 +26,7 @@ struct Tile {
     bool old;              /* all its far keys were there before this pass */
     int far[TILE_ROW_MAX]; /* NOT_HERE: a row of another split_len, or of none */
 };
-constexpr int NOT_HERE = -1;
+constexpr int NOT_HERE = -1; /* in Tile.far */
 
 /* What a cluster of the far kernel works through: a tile, a KV head, a split. All that it needs before the first load.
  */

@@ -22,13 +22,13 @@
 namespace gr
 {
 
-constexpr int SCORE_THREADS = 128;
+constexpr int SCORE_THREADS = 128;      /* four warps, each with a tile of its own */
 constexpr int SCORE_GRID_MAX = 3 * 132; /* what is on the device at a time */
 constexpr int TILE_BLOCKS = 16;         /* key blocks of a warp */
 
-constexpr int LIST_THREADS = 1024;
+constexpr int LIST_THREADS = 1024; /* one block makes the list of a layer and KV head */
 constexpr int LIST_WARPS = LIST_THREADS / 32;
-constexpr int N_BIN = 256;
+constexpr int N_BIN = 256; /* values of a byte: the largest scores are found a byte at a time */
 
 struct ScoreArgs {
     gr_cuda_views v;

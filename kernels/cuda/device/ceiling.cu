@@ -12,8 +12,8 @@
 namespace gr
 {
 
-constexpr size_t N_READ = (size_t)4 << 30;
-constexpr int N_REP = 20, N_STEP = 8000; /* of products: about 10 ms */
+constexpr size_t N_READ = (size_t)4 << 30; /* bytes that are read, more than any cache holds */
+constexpr int N_REP = 20, N_STEP = 8000;   /* of products: about 10 ms */
 constexpr size_t MATRIX_SMEM = 99 * 1024;
 
 static __global__ void fill(uint4 *p, size_t n)

@@ -10,7 +10,7 @@
 namespace gr
 {
 
-constexpr int N_PACK_THREAD = 256;
+constexpr int N_PACK_THREAD = 256; /* threads of a block that packs weights */
 
 /* Which of its rows in the matrix row i of a tensor is. */
 static __host__ __device__ int pack_place(const gr_cuda_linear_pack_args &a, int i)

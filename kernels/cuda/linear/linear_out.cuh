@@ -56,6 +56,7 @@ static __device__ __forceinline__ float square_of_two(float x, float y)
 
 /* ---- sums of squares: integers, so that the order in which blocks add theirs does not matter ---- */
 
+/* A square is added as a whole number and as parts of 2^-40; one above 2^52 counts as that. */
 constexpr double SQUARE_PARTS = 0x1p40, SQUARE_MAX = 0x1p52;
 
 static __device__ __forceinline__ void add_square(gr_cuda_square *to, float square)

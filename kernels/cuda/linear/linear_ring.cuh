@@ -10,8 +10,8 @@
 namespace gr
 {
 
-constexpr int W_SLOT_MAX = 14, X_SLOT_MAX = 32;
-constexpr int X_TILE = 8192; /* 64 rows of 64 k */
+constexpr int W_SLOT_MAX = 14, X_SLOT_MAX = 32; /* slots of the rings of weights and of x, at most */
+constexpr int X_TILE = 8192;                    /* 64 rows of 64 k */
 
 struct LinearBars {
     uint64_t w_full[W_SLOT_MAX], w_empty[W_SLOT_MAX], x_full[X_SLOT_MAX], x_empty[X_SLOT_MAX];

@@ -14,7 +14,7 @@ namespace gr
 
 using PickHow = struct gr_cuda_pick; /* a function has that name too */
 
-constexpr int PICK_THREADS = 256;
+constexpr int PICK_THREADS = 256; /* threads that share a row of logits */
 constexpr int PICK_WARPS = PICK_THREADS / 32;
 constexpr int PICK_QUADS = 4;                                /* groups of four ids that a thread has, at most */
 constexpr int PICK_CHUNK = 4 * PICK_QUADS * PICK_THREADS;    /* ids of a block, at most */

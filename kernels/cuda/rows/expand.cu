@@ -11,8 +11,8 @@
 namespace gr
 {
 
-constexpr int N_EXPAND_THREAD = 128;
-constexpr int N_STRIP_MAX = 1024; /* of rows: eight blocks for a multiprocessor and more, whatever the width */
+constexpr int N_EXPAND_THREAD = 128; /* threads of a block */
+constexpr int N_STRIP_MAX = 1024;    /* of rows: eight blocks for a multiprocessor and more, whatever the width */
 
 static __global__ void __launch_bounds__(N_EXPAND_THREAD) expand_kernel(const gr_cuda_expand_args a)
 {

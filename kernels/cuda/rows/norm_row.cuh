@@ -9,7 +9,7 @@
 namespace gr
 {
 
-constexpr int ROW_THREADS = 512;
+constexpr int ROW_THREADS = 512; /* threads that share a row */
 constexpr int ROW_WARPS = ROW_THREADS / 32;
 using RowSums = float[ROW_WARPS];
 constexpr int NORM_N_MAX = 4 * ROW_THREADS * 8; /* a thread holds up to four times eight values */

@@ -15,10 +15,10 @@
 namespace gr
 {
 
-constexpr int COPY_THREADS = 512;
-constexpr int COPY_DEPTH = 4; /* loads of a thread on their way: one over PCIe takes about a microsecond */
-constexpr int INPUT_BLOCKS = 16;
-constexpr int OUTPUT_BLOCKS_MAX = 132;
+constexpr int COPY_THREADS = 512;      /* threads of a block that copies */
+constexpr int COPY_DEPTH = 4;          /* loads of a thread on their way: one over PCIe takes about a microsecond */
+constexpr int INPUT_BLOCKS = 16;       /* blocks that fetch a pass's input from the host */
+constexpr int OUTPUT_BLOCKS_MAX = 132; /* the multiprocessors of an H200 */
 
 /* Copies of 16-byte pieces [0, n), place(i) being where piece i lies in both; all blocks take part. */
 template <class Place> static __device__ void copy_pieces(const uint4 *from, uint4 *to, size_t n, Place place)
