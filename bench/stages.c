@@ -508,7 +508,7 @@ static void begin_table(struct gr_table *t, enum gr_table_format format, const s
     }
     if (o->n_folder_pos > 0) {
         snprintf(position_note, sizeof(position_note),
-                 " (the folder has %d positions: those behind them are for cost only, nothing is predicted there)",
+                 " (the folder has %d positions: those after them are for cost only, nothing is predicted there)",
                  o->n_folder_pos);
     }
     if (head->lm != NULL) {

@@ -21,9 +21,9 @@
 #include <time.h>
 
 #define PREFILL_CHUNK 256 /* rows */
-#define TOUCH_ROWS 32     /* of a model that runs all rows whole: more would delay a restarted worker */
-#define ROWS_LEAST 512    /* of a draft pass: all sessions' rows of a level, */
-#define ROWS_A_SESSION 16 /* so many each, where the default of --draft-top-k is 10 */
+#define TOUCH_ROWS 32     /* rows of the pass that touches memory at the start; more would delay a restarted worker */
+#define ROWS_LEAST 512    /* rows of a draft pass, at least: a level of all sessions' trees */
+#define ROWS_A_SESSION 16 /* rows of a level for each session; the default of --draft-top-k is 10 */
 
 struct worker {
     struct gr_lm *lm;

@@ -142,9 +142,9 @@ struct pass {
     struct eagle3 *m;
     const struct gr_batch *b;
     const struct packed_rows *packed; /* NULL: all rows are run to the end */
-    struct gr_layer_queries asking;   /* the rows that are */
-    const float *residual;            /* theirs, and */
-    float *x;                         /* (n_row, H): their residual stream */
+    struct gr_layer_queries asking;   /* the rows that are run to the end */
+    const float *residual;            /* (n_row, H): what their attention is added to */
+    float *x;                         /* (n_row, H): their residual stream, after the sum */
 };
 
 /* Which rows of a batch are run to the end. */

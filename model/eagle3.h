@@ -33,11 +33,11 @@ struct gr_eagle3_config {
     int n_out_max;          /* rows of a pass whose logits may be asked for */
     int n_pool_block;       /* KV blocks of 16 tokens */
     int n_scratch_block;    /* after them, for tree rows */
-    int n_seq_max;          /* sequences of a pass; only a GPU's runtime asks, as for: */
-    int n_ctx_kept;         /* positions of a sequence whose KV is kept at most, to choose n_pool_block; 0: all */
-    int n_state;            /* states that are kept between passes (lm.h) */
-    int n_token;            /* ids of the target that may be picked; 0: all of the vocabulary */
-    int n_capture;          /* captures the target was told to make (capture.h); 0: by the head's config */
+    int n_seq_max;          /* sequences of a pass; only a GPU's runtime asks */
+    int n_ctx_kept; /* positions of a sequence whose KV is kept at most, by which a GPU chooses n_pool_block; 0: all */
+    int n_state;    /* states that are kept between passes (lm.h) */
+    int n_token;    /* ids of the target that may be picked; 0: all of the vocabulary */
+    int n_capture;  /* captures the target was told to make (capture.h); 0: by the head's config */
     int capture_layer[GR_CAPTURE_MAX];
     const struct gr_geometry *geometry; /* NULL: as in the folders; else expanded (expand.h), as the target */
     bool geometry_positions;            /* as the target's (llama.h) */

@@ -21,10 +21,10 @@ struct gr_llama_config {
     int n_pool_block;    /* KV blocks of 16 tokens */
     int n_scratch_block; /* after them, for tree rows */
     int n_seq_max;       /* sequences of a pass; only a GPU's runtime asks */
-    /* The same: room that is left for views (lm.h: view_create) when the number of blocks is chosen. n_view 0: none. */
+    /* Room that a GPU leaves for views (lm.h: view_create) when it chooses the number of blocks. n_view 0: none. */
     struct gr_kv_budget view_most;
     int n_view;
-    bool ranks;  /* the same: it ranks children (lm->top) instead of picking */
+    bool ranks;  /* only a GPU's runtime asks: it ranks children (lm->top) instead of picking */
     int n_token; /* ids that may be picked; 0: all of the vocabulary */
     /* Residual streams entering these layers are kept for every row. With a head: 0 leaves the choice to its config,
      * else this overrides it (capture.h). */

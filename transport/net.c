@@ -16,7 +16,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Who waits to be accepted, while the loop is at other work: strangers are there with key-holders. */
+/* Connections that may wait to be accepted while the loop is at other work: key-holders wait among strangers. */
 #define LISTEN_BACKLOG 1024
 
 uint64_t gr_deadline_ns(int timeout_ms)

@@ -1,6 +1,6 @@
-/* A named piece of POSIX shared memory, for as long as its name stands. A process that is killed meanwhile leaves its
- * name behind. So the maker holds a file lock on it: one whose lock can be had belongs to nobody (a process id would
- * say less: other containers that see the same folder count their own). Any thread. */
+/* A named piece of POSIX shared memory, for as long as its name stands. The name of a process that is killed meanwhile
+ * stays. So the maker holds a file lock on it: one whose lock can be had belongs to nobody (a process id would say
+ * less: other containers that see the same folder count their own). Any thread. */
 #ifndef GR_TRANSPORT_SEGMENT_H
 #define GR_TRANSPORT_SEGMENT_H
 

@@ -33,10 +33,9 @@
 #define HEADER_BYTES 20u
 #define CLASS_CREDIT 2u /* a record without a frame, after enum gr_frame_class */
 #define STAGE_BYTES 16384u
-#define N_IOV_MAX 16 /* frames that one call writes */
-#define N_READ_MAX 8 /* reads per call: the caller gets its turn */
-/* Unsent bytes in the kernel beyond this make a write wait, so that a small frame is never behind
- * more of them. */
+#define N_IOV_MAX 16 /* records that one call writes at most */
+#define N_READ_MAX 8 /* reads of one call; then the caller has its turn */
+/* Unsent bytes in the kernel beyond this make a write wait, so that a small frame never waits for more of them. */
 #define NOTSENT_BYTES_MAX (128 * 1024)
 
 enum slot_state { SLOT_FREE, SLOT_HELD, SLOT_QUEUED };

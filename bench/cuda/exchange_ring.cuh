@@ -2,7 +2,7 @@
  *
  * Three forms on the wire. FLAG: bytes, then a counter with release at system scope; the receiver polls the counter
  * with acquire. WORDS: every 8 bytes carry 4 of the frame and the counter, so a word that has arrived says so itself
- * and nothing is ordered after anything; twice the bytes, so only DRAFT and VERDICT go that way, FEATURES stay behind
+ * and nothing is ordered after anything; twice the bytes, so only DRAFT and VERDICT go that way, FEATURES stay as bytes
  * a flag of their own. ALL_WORDS: FEATURES as well. Each form has its own part of a slot: what another form left there
  * is never taken for a counter.
  *

@@ -44,7 +44,7 @@ static constexpr uint32_t N_WARM = 200;   /* rounds not counted */
 struct Shared {
     std::atomic<uint32_t> n_arrived, is_failed;
     cudaIpcMemHandle_t handle[2]; /* of the ring that the side reads */
-    uint8_t *pointer[2];          /* the same, for threads */
+    uint8_t *pointer[2];          /* the ring that the side reads, where the sides are threads */
     struct gx_replay replay;
     uint32_t n_fault; /* planted */
 };

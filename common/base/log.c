@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LINE_BYTES_MAX 1000 /* of a line's text; the rest is cut off */
+#define LINE_BYTES_MAX 1000 /* bytes of a line's text; the rest is cut off */
 
 static const char *log_role = "graft";
 static atomic_int log_level = GR_LOG_WARN;

@@ -29,8 +29,8 @@ struct gr_out_file {
 struct gr_out_place {
     char path[PATH_MAX];
     dev_t device;
-    ino_t inode;                /* a later file may get the same: */
-    struct timespec written_at; /* it was not written at the same time */
+    ino_t inode;
+    struct timespec written_at; /* a later file may get the same inode, but not the same time */
 };
 
 /* mode: of a new file, less the umask. keep_old: an existing regular file is an error. Failures are one

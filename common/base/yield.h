@@ -12,9 +12,12 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#define GR_YIELD_LONG_NS (1 * GR_MS)      /* longer than what threads that work together mostly compute in one go */
-#define GR_YIELD_LOST_MAX_NS (12 * GR_MS) /* in long yields, less a tenth of the time that passed */
-#define GR_YIELD_REST_MIN_NS (20 * GR_MS) /* doubled each time that the first yields after a rest are long again */
+#define GR_YIELD_LONG_NS (1 * GR_MS) /* a yield that took longer went to a thread that never waits */
+#define GR_YIELD_LOST_MAX_NS \
+    (12 * GR_MS) /* time lost in long yields, less a tenth of the time that passed, after which threads sleep */
+#define GR_YIELD_REST_MIN_NS                                                                                         \
+    (20 * GR_MS) /* how long they sleep instead; doubled each time that the first yields after a rest are long again \
+                  */
 #define GR_YIELD_REST_MAX_NS (320 * GR_MS)
 
 /* Zeroes at first. Shared by threads: where two write at once an entry may be lost, and the rest comes later. */

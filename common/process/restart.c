@@ -5,7 +5,7 @@
 
 #define LONG_LIFE_NS (10 * GR_S)     /* a life of this length was no failure to start */
 #define FIRST_PAUSE_NS (100 * GR_MS) /* before the first restart; each fruitless one doubles it */
-#define DOUBLINGS_MAX 16             /* beyond any rule's longest pause */
+#define DOUBLINGS_MAX 16             /* of the first pause: 100 ms times 2^16 is beyond any rule's longest pause */
 
 static uint64_t next_pause_ns(struct gr_restart *r, uint64_t pause_max_ns, uint64_t life_ns)
 {

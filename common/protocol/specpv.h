@@ -12,20 +12,22 @@
 enum gr_specpv_mode {
     GR_SPECPV_OFF,   /* full verification */
     GR_SPECPV_LOSSY, /* what the view accepts stands */
-    GR_SPECPV_EXACT, /* ... is provisional until full KV has judged it: the text is full verification's */
+    GR_SPECPV_EXACT, /* what the view accepts is provisional until full KV has judged it: the text is full
+                        verification's */
     GR_SPECPV_AUTO,  /* exact where the cost table says that it gains, else full verification */
 };
 
-#define GR_SPECPV_N_SINK 2 /* blocks */
-#define GR_SPECPV_N_RETRIEVAL 256
-#define GR_SPECPV_N_WINDOW 8   /* blocks */
-#define GR_SPECPV_N_BUFFER 128 /* tokens */
+/* What a target has unless its options say otherwise. */
+#define GR_SPECPV_N_SINK 2        /* blocks at the start of a context */
+#define GR_SPECPV_N_RETRIEVAL 256 /* blocks that are chosen by their scores */
+#define GR_SPECPV_N_WINDOW 8      /* blocks at the end of a context */
+#define GR_SPECPV_N_BUFFER 128    /* tokens that may lack full KV */
 #define GR_SPECPV_BUFFER_MAX 256
-#define GR_SPECPV_BLOCKS_MAX 65536 /* of each segment */
-#define GR_SPECPV_THRESHOLD 4096   /* tokens */
-#define GR_SPECPV_INTERVAL 32      /* partial rounds */
+#define GR_SPECPV_BLOCKS_MAX 65536 /* blocks of sink, retrieval or window, at most */
+#define GR_SPECPV_THRESHOLD 4096   /* tokens; shorter contexts are verified in full */
+#define GR_SPECPV_INTERVAL 32      /* partial rounds to the next refresh at most */
 
-/* Zero: the target's own, and its default where that is not given either; a fraction of 0 is off. */
+/* Zero: as the target's options say; a fraction of 0 is off. */
 struct gr_specpv_params {
     uint32_t n_sink, n_retrieval, n_window; /* blocks of the view */
     uint32_t n_buffer;                      /* tokens that may lack full KV */

@@ -74,7 +74,7 @@ struct gr_verdict {
 struct gr_resync {
     uint32_t my_len, n_hash;
     uint32_t feature_len;              /* positions before it need no FEATURES, at most my_len; or GR_FEATURES_NONE */
-    uint32_t feature_context;          /* nor do those further back than so many tokens; 0: all are needed */
+    uint32_t feature_context;          /* positions further back than this many tokens need none either; 0: all do */
     uint64_t hash[GR_RESYNC_HASH_MAX]; /* hash_at(my_len), hash_at(my_len - 1), -2, -4, ... while > 0 */
 };
 

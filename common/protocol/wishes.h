@@ -1,7 +1,7 @@
 /* What a client wishes of a session: one struct. It is filled once (orchestrator/cli/plan.c and generate.c), and
  * carried whole from there: by the request, by OPEN and ATTACH, and by the session on both workers. Its members have
- * the names of their keys in these messages. A new wish is a member here, its row in the codec's table (msg.c), and the
- * line that acts on it. Zero: not wished for, unless the member says otherwise. Header only. */
+ * the names of their keys in these messages. A new wish is a member here, its rows in messages.inc, and the line that
+ * acts on it. Zero: not wished for, unless the member says otherwise. Header only. */
 #ifndef GR_COMMON_PROTOCOL_WISHES_H
 #define GR_COMMON_PROTOCOL_WISHES_H
 
@@ -16,7 +16,7 @@
 
 #define GR_TRANSPORT_NAME_MAX 16 /* bytes of a transport's name, its NUL included */
 #define GR_DRAFT_DEPTH 8         /* levels of a tree for a client that does not say; also the option's default */
-#define GR_DRAFT_TOP_K 10        /* children of a node, the same way */
+#define GR_DRAFT_TOP_K 10        /* children of a node for such a client; also the option's default */
 
 enum gr_tree_shape { GR_SHAPE_DYNAMIC = 0, GR_SHAPE_CHAIN = 1 };
 
@@ -27,7 +27,7 @@ enum gr_ahead {
     GR_AHEAD_AUTO, /* the orchestrator decides: off where both share CPUs or a GPU */
 };
 
-/* What a turn wishes: every turn of a session anew. */
+/* What a turn wishes; every turn of a session says it anew. */
 struct gr_turn_wishes {
     uint32_t max_tokens;         /* generated tokens, 1 or more */
     bool want_trace;             /* COMMITs carry trees, and gaps of picks without one */
@@ -48,7 +48,7 @@ struct gr_wishes {
     char transport[GR_TRANSPORT_NAME_MAX]; /* of the data path, by name; empty: the best that both ends have */
     enum gr_specpv_mode specpv;            /* how rounds are verified */
     struct gr_specpv_params specpv_params; /* zeroes: the target's */
-    struct gr_turn_wishes turn;            /* the last member: of the turn that goes on, or was last */
+    struct gr_turn_wishes turn;            /* the turn that goes on, or was last; the last member */
 };
 
 /* Copies by the size in use: stop ids past n are not looked at. */

@@ -16,7 +16,7 @@ enum gr_expand_extra { GR_EXTRA_RANDOM = -1, GR_EXTRA_ZERO = -2 };
 enum gr_expand_order {
     GR_EXPAND_FIRST, /* of every `width` the first `width_from` are the small ones, the others are `extra` */
     GR_EXPAND_QUERY, /* heads: RoPE pair i is pair m i, the others zero; extra heads random */
-    GR_EXPAND_KV,    /* the same, each head n_copy times; all others random */
+    GR_EXPAND_KV,    /* heads as in QUERY, each of them n_copy times; all others random */
 };
 
 /* An index of the large tensor -> index of the small one, or what an extra one holds. */

@@ -10,12 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What is so unlikely is not worth a row ahead of need: a probability, and its logarithm. */
+/* A candidate less likely than this is not worth a row ahead of need: the probability, and its logarithm. */
 #define AHEAD_PROB_MIN 0.002f
 #define AHEAD_LOG_PROB_MIN (-6.2f)
 /* Committed rows without KV before a tree in most rounds: a leaf that was accepted, and the bonus token. */
 #define TAIL_ROWS 3
-#define HEAD_TAIL_ROWS 16 /* of a head: the whole accepted path */
+#define HEAD_TAIL_ROWS 16 /* the same of a head, whose rows of the whole accepted path run again */
 
 /* One row of the batch whose children are wanted. */
 struct expansion {
@@ -33,7 +33,7 @@ struct growth {
     bool owes_rows; /* rows of committed tokens are still to run */
     bool begun;     /* the root's children are known */
     struct gr_round_cost cost;
-    float p[GR_NODE_MAX];             /* of the best nodes, while a level is chosen */
+    float p[GR_NODE_MAX];             /* probabilities of the best nodes, while a level is chosen */
     int16_t cand[GR_DRAFT_TOP_K_MAX]; /* that could be expanded */
 };
 
@@ -259,7 +259,7 @@ static void expand_row(struct gr_grower *g, int i_seq, int cand)
     g->n_out++;
 }
 
-/* Rotary positions of a head are one behind its tokens'. */
+/* The rotary position of a head's row is one less than its token's. */
 static int32_t pos_of(const struct gr_grower *g, int32_t token_pos)
 {
     return token_pos - (g->lm->feature_width > 0 ? 1 : 0);

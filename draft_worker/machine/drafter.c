@@ -223,7 +223,8 @@ static void attach_waiting(struct gr_drafter *d)
     }
 }
 
-/* At once, and not with DRAFT_STATS alone: a session that is kept has turns that end before its drafter is detached. */
+/* Troubles are told at once, and not with DRAFT_STATS alone: a session that is kept has turns that end before its
+ * drafter is detached. */
 static void tell_troubles(struct gr_drafter *d, struct session *s)
 {
     const struct gr_msg m = {.type = GR_MSG_DRAFT_TROUBLE,

@@ -36,7 +36,7 @@ static void desync(struct gr_drafter *d, struct session *s, const char *what)
     drafter_send_resync(d, s);
 }
 
-/* A desync that is found here. */
+/* Notes a desync that the drafter has found itself. */
 static void lose_place(struct gr_drafter *d, struct session *s, const char *what)
 {
     drafter_note_desync(s);
@@ -101,8 +101,8 @@ static const struct sent_tree *find_sent(const struct session *s, const struct g
     return NULL;
 }
 
-#define RATE_WEIGHT 0.08f             /* of the newest round */
-#define ACCEPTANCE_SESSION_MAX 128.0f /* observations of a cell; older ones fade */
+#define RATE_WEIGHT 0.08f             /* weight of the newest round in the average rate */
+#define ACCEPTANCE_SESSION_MAX 128.0f /* observations that a cell holds; older ones fade */
 #define ACCEPTANCE_DRAFTER_MAX 2048.0f
 
 /* The first child of the tail, which every tree has. */
@@ -389,7 +389,7 @@ static enum gr_status on_desync(struct gr_drafter *d, struct session *s, const s
     if (s->state == DRAFT_FOLLOWING && reason == GR_DESYNC_DETACHED) { /* it was silent; no token is another */
         d->counters.n_detached++;
         drafter_send_resync(d, s);
-    } else if (s->state == DRAFT_FOLLOWING) { /* who has counted it for the session */
+    } else if (s->state == DRAFT_FOLLOWING) { /* the target has counted it for the session */
         desync(d, s, "the target says so");
     }
     return GR_OK;

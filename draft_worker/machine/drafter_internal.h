@@ -9,8 +9,8 @@
 
 enum draft_state { DRAFT_FREE, DRAFT_CONNECTING, DRAFT_SYNCING, DRAFT_FOLLOWING, DRAFT_FULL };
 
-/* A job waits for what is sent right after what it could begin with: until nothing has come for so long, and no longer
- * than that. (64 sessions' features are some megabytes.) */
+/* A job that could begin waits for what the target sends right after: until nothing has come for GATHER_NS, and
+ * GATHER_MOST_NS at most. (Features of 64 sessions are some megabytes, which take that long.) */
 #define GR_DRAFT_GATHER_NS 100000
 #define GR_DRAFT_GATHER_MOST_NS 2000000
 #define N_SENT 2 /* trees a verdict may name: a newer DRAFT can cross the pass of an older one */
@@ -53,7 +53,7 @@ struct owed_tree {
     uint32_t round;
     int32_t n_node;
     uint64_t asked_ns;
-    uint64_t compute_ns; /* that jobs have taken for it */
+    uint64_t compute_ns; /* time that jobs have taken for it */
     bool ready;          /* `grown` waits for credit */
     struct sent_tree grown;
 };
@@ -71,7 +71,7 @@ struct sent_trees {
 /* drafter_features.c: positions whose features are held. */
 struct held_features {
     int32_t first, end;
-    int32_t told; /* first, as of the last TAKEN or RESYNC */
+    int32_t told; /* `first` as the last TAKEN or RESYNC has told it */
 };
 
 /* drafter_session.c: troubles that the orchestrator has not been told yet. */
@@ -108,20 +108,19 @@ struct session {
     struct gr_cost cost;               /* n_point 0: not told yet */
     uint32_t cost_round;
     struct gr_acceptance acceptance;
-    /* what rounds bring: moving averages */
-    uint64_t verdict_ns; /* of the last VERDICT that was followed; 0: there was a break */
+    /* What rounds bring, as moving averages. */
+    uint64_t verdict_ns; /* when the last VERDICT came that was followed; 0: there was a break since */
     uint32_t n_rate;
     float rate_tokens, rate_ns;
     uint32_t round_next; /* VERDICTs and DELTAs of earlier rounds are stale */
-    /* draft-ahead since the last tree */
+    /* Draft-ahead since the last tree. */
     int32_t n_ahead_level;
     bool ahead_done; /* nothing is left to expand */
-    bool flipped;    /* test_flip_round has been */
+    bool flipped;    /* the round test_flip_round is over */
     uint64_t n_round, draft_ns, host_ns, n_ahead, n_hit;
     struct gr_fallbacks fallbacks;
-    uint32_t n_desync_all; /* the target's included, for the log */
-    /* the first child of a tree: how often it was tried and accepted, what the model expected; alarms in this session
-     */
+    uint32_t n_desync_all; /* desyncs, those that the target found included; for the log */
+    /* The first child of a tree: how often it was tried and accepted, what the model expected, alarms. */
     uint64_t n_first, n_first_hit, n_alarm;
     double first_expected;
 };
@@ -131,8 +130,8 @@ struct gr_drafter {
     struct gr_drafter_io io;
     struct gr_kv_pool pool;
     struct session *session; /* owned, (n_session_max) */
-    /* ATTACHes for which there will be a slot: as many as there are slots of sessions that are gone, but for their job.
-     * Owned, (n_session_max); arrays of a message are not looked at. */
+    /* ATTACHes that wait for a slot, as many as there are slots of sessions that are gone but for their job. Owned,
+     * (n_session_max). */
     struct gr_msg *waiting;
     int n_waiting;
     struct gr_draft_job job;
@@ -142,14 +141,14 @@ struct gr_drafter {
     bool job_in_flight;
     bool more;                       /* other sessions' VERDICTs of the same pass follow */
     uint64_t heard_ns;               /* when the last VERDICT, DELTA or FEATURES came */
-    uint64_t held_ns;                /* since when a job is held up for what follows; 0: none is */
+    uint64_t held_ns;                /* when a job began to wait for what follows; 0: none does */
     struct gr_acceptance acceptance; /* of all sessions */
     struct gr_acceptance_counts counts;
     struct gr_acceptance_check check;
     struct gr_drafter_counters counters;
 };
 
-/* The first token whose row is not built. */
+/* The first token whose row has not run. */
 static inline int32_t drafter_row_from(const struct session *s)
 {
     return GR_MAX(s->kv.len, s->kv.shift);
@@ -193,7 +192,7 @@ void drafter_owe_answer(struct session *s, uint64_t now_ns);
 void drafter_owed_time(struct session *s, uint64_t compute_ns);
 /* A tree for the round that is owed, on the tokens as they are. */
 void drafter_owed_grown(struct session *s, const struct gr_drafted *drafted);
-/* One for another round or length: late, or without nodes (drafted NULL). */
+/* A tree for another round or length: a late one, or one without nodes (drafted NULL). */
 void drafter_owed_other(struct session *s, uint32_t round, uint32_t base_len, uint64_t hash,
                         const struct gr_drafted *drafted);
 void drafter_owed_ready(struct session *s);
@@ -201,7 +200,7 @@ void drafter_owed_sent(struct session *s);
 void drafter_sent_note(struct session *s, const struct sent_tree *t);
 void drafter_sent_cut(struct session *s, int32_t len);
 void drafter_sent_forget(struct session *s);
-/* A RESYNC follows: no DRAFT is the last one. */
+/* A RESYNC follows: the last DRAFT counts no more. */
 void drafter_sent_forget_last(struct session *s);
 
 /* drafter_features.c: the ring of features, and where the KV of a head begins. */
@@ -212,15 +211,15 @@ void drafter_cut_features(struct gr_drafter *d, struct session *s, int32_t len);
 void drafter_reach_features(struct session *s, int32_t end);
 /* The target knows what is held. */
 void drafter_features_told(struct session *s);
-/* Room for what comes: features that no row takes any more are forgotten. The target counts what it may send from what
- * was used, told or not. */
+/* Forgets features that no row takes any more, which makes room. The target counts what it may send from what was used,
+ * told or not. */
 void drafter_let_go(struct session *s);
 /* The target keeps nothing before `first`: the session's KV begins there. */
 void drafter_begin_features(struct gr_drafter *d, struct session *s, int32_t first);
 /* The features from `first` on are others by now: so are the rows that took them. Candidates may stay: they are guesses
  * anyway. */
 void drafter_take_features_again(struct gr_drafter *d, struct session *s, int32_t first);
-/* What the rows of tokens pos0 .. pos0 + n_row - 1 take. */
+/* Copies the features that the rows of tokens pos0 .. pos0 + n_row - 1 take. */
 void drafter_copy_features(const struct gr_drafter *d, const struct session *s, int32_t pos0, int32_t n_row,
                            uint16_t *out);
 /* Lets go of what a head does not look back at any more. */

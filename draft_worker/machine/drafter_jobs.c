@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define RATE_ROUNDS_MIN 6 /* before that a session's own rate says little */
-#define AHEAD_ROWS 4      /* rows of a level ahead of need, and children kept of a row, where top_k is less */
+#define RATE_ROUNDS_MIN 6 /* rounds after which a session's own rate is used */
+#define AHEAD_ROWS 4      /* the least rows of a level ahead of need, and the least children that a row keeps then */
 
 /* ---- what candidates serve ---- */
 

@@ -4,11 +4,11 @@
 
 #include <string.h>
 
-#define LEVEL_WEIGHT 0.125f /* of a new measurement */
-#define LEVEL_SPIKE 4.0f    /* a measurement counts at most as so many times the mean: the thread was preempted */
+#define LEVEL_WEIGHT 0.125f /* weight of a new measurement in the mean */
+#define LEVEL_SPIKE 4.0f    /* times the mean that a measurement counts at most: beyond, the thread was preempted */
 #define LEVEL_OLD 16u       /* measurements of other sizes after which a size follows them */
 #define YIELD_WEIGHT 0.03125f
-#define YIELD_PRIOR 8.0f /* a class leans on what roots yield, which is seen in every tree, with so many counts */
+#define YIELD_PRIOR 8.0f /* counts that what roots yield, which every tree shows, is worth to another class */
 
 /* Before anything is known: a draft that is right six times in ten. */
 static const float yield_start[GR_RANK_CLASSES] = {0.6f, 0.12f, 0.05f, 0.03f};

@@ -11,8 +11,8 @@ struct gr_cuda_kv {
 };
 
 struct gr_cuda_cells {
-    struct gr_cuda_cell_list *host, *dev; /* (GR_CUDA_CELL_LISTS) */
-    int n_used;                           /* that may still be on their way */
+    struct gr_cuda_cell_list *host, *dev; /* (GR_CUDA_CELL_LISTS), pinned and on the device */
+    int n_used;                           /* lists whose copy may still be running */
 };
 
 GR_NODISCARD enum gr_status gr_cuda_cells_init(struct gr_cuda_cells *c, struct gr_cuda_device *d);
@@ -20,7 +20,7 @@ GR_NODISCARD enum gr_status gr_cuda_cells_init(struct gr_cuda_cells *c, struct g
 GR_NODISCARD enum gr_status gr_cuda_cells_copy(struct gr_cuda_cells *c, const struct gr_cuda_device *d,
                                                const struct gr_cuda_kv *kv, int n, const int32_t *src,
                                                const int32_t *dst);
-/* All that was enqueued has run. */
+/* To be called when all that was enqueued has run: lists may be filled again. */
 static inline void gr_cuda_cells_done(struct gr_cuda_cells *c)
 {
     c->n_used = 0;

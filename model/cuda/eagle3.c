@@ -126,7 +126,7 @@ static enum gr_status eagle3_again(struct gr_lm *lm, int n)
     for (int i = 0; i < n; i++) {
         GR_TRY(launch(m, &m->last));
     }
-    return gr_cuda_wait(&m->m.device, "passes behind each other");
+    return gr_cuda_wait(&m->m.device, "passes one after another");
 }
 
 static void eagle3_copy_cells(struct gr_lm *lm, int n, const int32_t *src, const int32_t *dst)

@@ -43,7 +43,7 @@ struct gr_cuda_layer_config {
     const struct gr_hf_config *hf;
     const struct gr_model_shapes *shapes;
     int n_in;      /* width of the rows that q, k and v take */
-    int n_layer;   /* that share the KV */
+    int n_layer;   /* layers that share the KV */
     int n_seq_max; /* sequences of a pass */
     const struct gr_lm *lm;
     const struct gr_cuda_pass_inputs *inputs;

@@ -64,9 +64,9 @@ struct gr_cuda_pass {
 /* Takes its memory of the device's. */
 GR_NODISCARD enum gr_status gr_cuda_pass_init(struct gr_cuda_pass *p, struct gr_cuda_device *d,
                                               const struct gr_cuda_pass_limits *limits);
-/* Writes the batch, under the next ticket. pos_ahead: by how much the position of the token that a row picks is behind
- * the row's own. Nothing of an earlier batch may still be on its way. Views that the batch refreshes are planned
- * already (gr_kv_refresh_begin). */
+/* Writes the batch, under the next ticket. pos_ahead: the position of the token that a row picks, less the row's own.
+ * Nothing of an earlier batch may still be on its way. Views that the batch refreshes are planned already
+ * (gr_kv_refresh_begin). */
 void gr_cuda_pass_write(struct gr_cuda_pass *p, const struct gr_batch *b, int pos_ahead);
 
 #endif

@@ -17,7 +17,7 @@ struct gr_cuda_view_memory {
  * n_block_max * (2 * head_dim * 2 + 4)): a sixteenth of the KV, and little more. */
 uint64_t gr_cuda_view_memory_bytes(const struct gr_kv_views_config *c);
 /* Takes the memory of c->n_view views, n_refresh_max of which a pass may choose, and logs the formula with its
- * numbers. n_head: query heads. A failure (logged) leaves nothing behind. */
+ * numbers. n_head: query heads. A failure (logged) leaves nothing taken. */
 GR_NODISCARD enum gr_status gr_cuda_view_memory_init(struct gr_cuda_view_memory *p, struct gr_cuda_device *d,
                                                      const struct gr_kv_views_config *c, int n_head, int n_refresh_max,
                                                      const struct gr_cuda_pass_inputs *inputs);

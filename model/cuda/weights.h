@@ -14,7 +14,7 @@ struct gr_cuda_weights {
     const struct gr_model_shapes *shapes; /* borrowed: how matrices are cut */
     struct gr_cuda_piece {
         uint16_t *host, *plain; /* pinned, and on the device */
-        cudaEvent_t done;       /* it may be filled again */
+        cudaEvent_t done;       /* its last copy has run: it may be filled again */
     } piece[2];                 /* expanded: the first one's plain alone */
     int next;
     uint16_t *from; /* expanded: the small tensor, on the device; owned, grows */

@@ -19,7 +19,7 @@
 
 struct gr_capture {
     int n;
-    int layer[GR_CAPTURE_MAX]; /* inputs, rising, at most n_layer */
+    int layer[GR_CAPTURE_MAX]; /* layers whose inputs are taken; rising, at most n_layer */
     const char *why;           /* which rule chose: static text */
 };
 

@@ -1,4 +1,4 @@
-/* SpecPV's views: what rows of a session see when they are verified without its whole KV. All of it are block
+/* SpecPV's views: what rows of a session see when they are verified without its whole KV. A view is block
  * lists into the pool; nothing is copied.
  *
  *   sink       the first n_sink blocks                    \  one list per layer and KV head, increasing;

@@ -78,7 +78,7 @@ struct gr_tokenizer {
     struct gr_added_token *added; /* [n_added], owned */
     int n_added;
     struct gr_trie raw_trie;        /* added tokens that match before the normalizer */
-    struct gr_trie normalized_trie; /* and those that match after it */
+    struct gr_trie normalized_trie; /* added tokens that match after it */
     int32_t template_ids[GR_TOK_N_TEMPLATE_MAX];
     int n_template;
     uint64_t fingerprint;

@@ -13,16 +13,16 @@ struct connect {
     struct gr_remote remote;
     struct gr_generation g;
     uint64_t session;  /* 0: not known yet */
-    uint32_t turn;     /* its number; with OPENED */
+    uint32_t turn;     /* the turn's number; OPENED tells it */
     uint32_t turn_len; /* transcript length where this turn's generated tokens begin; from its first COMMIT */
-    uint32_t n_fallback, n_reopen; /* that the orchestrator has counted in a turn whose end our TRUNCATE has crossed */
+    uint32_t n_fallback, n_reopen; /* fall-backs and re-openings that a FINISHED told which our TRUNCATE has crossed */
     bool answered;                 /* OPENED has come */
     bool has_turn_len;
-    uint32_t n_target; /* that the orchestrator has listed */
-    bool told_waiting; /* that nothing has come for SILENCE_MS; no need any more */
+    uint32_t n_target; /* target workers that the orchestrator has listed */
+    bool told_waiting; /* the user was told that nothing has come for SILENCE_MS, or need not be any more */
 };
 
-/* ---- the engine behind the generation ---- */
+/* ---- what the generation asks for ---- */
 
 static enum gr_status submit(void *ctx, const struct gr_session_request *q)
 {

@@ -22,7 +22,7 @@ enum gr_phase { GR_PHASE_START, GR_PHASE_TEXT, GR_PHASE_PLAIN /* --verify-lossle
 
 struct gr_generation {
     const struct gr_options *o; /* borrowed */
-    struct gr_plan plan;        /* its wishes with the seed and the stop ids */
+    struct gr_plan plan;        /* its wishes have the seed and the stop ids, too */
     struct gr_engine engine;
     bool append; /* a turn of a session that is open */
     bool silent; /* no text on standard output */
@@ -44,7 +44,7 @@ struct gr_generation {
     bool again;               /* the plain phase is still to come */
     bool stop_sent, failed, progress_shown;
     bool bad_value;   /* it failed by a value that somebody gave */
-    int interrupted;  /* by this signal; 0: by none */
+    int interrupted;  /* the signal that interrupted it; 0: none did */
     bool pipe_closed; /* nobody reads standard output any more */
     struct {          /* trees that wait for the end of a line of text, where both are on a terminal */
         FILE *f;      /* NULL: trees are printed as they come */

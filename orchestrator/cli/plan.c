@@ -20,7 +20,7 @@ static enum gr_status not_built(const char *what)
     return GR_EUNSUPPORTED;
 }
 
-/* Before both workers say the same. */
+/* Checked here, so that one line tells it, and not one of each worker. */
 static enum gr_status check_head(const struct gr_options *o, const struct gr_hf_config *head)
 {
     struct gr_hf_config target;
@@ -78,7 +78,7 @@ static enum gr_status check_devices(const struct gr_options *o, struct gr_plan *
     }
     p->target_tuned = o->tuned != NULL && target != GR_DEVICE_CPU;
     p->draft_tuned = o->tuned != NULL && p->wishes.want_draft && draft != GR_DEVICE_CPU;
-    /* Before the workers say what is wrong with it, both. */
+    /* Checked here, so that one line tells it, and not one of each worker. */
     struct gr_tuned tuned;
     return gr_tuned_open(o->tuned, o->require_tuned, p->target_tuned || p->draft_tuned, &tuned);
 }
@@ -139,7 +139,7 @@ static enum gr_status check_rdma(struct gr_options *o, struct gr_plan *p)
     return gr_verbs_check(&v);
 }
 
-/* What is wished for in so many words; method, SpecPV and transport are chosen by now. */
+/* What the options say literally. Method, SpecPV and transport, which take more than that, are chosen by now. */
 static void take_wishes(const struct gr_options *o, struct gr_plan *p)
 {
     struct gr_wishes *w = &p->wishes;

@@ -11,7 +11,7 @@ struct gr_plan {
     bool require_rdma;              /* a turn with a drafter over anything else is an error */
     bool colocated;                 /* both workers in one process, over loop */
     bool target_tuned, draft_tuned; /* --tuned is for this one, which is on a GPU */
-    struct gr_wishes wishes;        /* of a request; the seed and stop ids are still to come (generate.c) */
+    struct gr_wishes wishes;        /* of a request, but for the seed and the stop ids, which generate.c adds */
 };
 
 /* For workers of our own (graft run, graft serve --spawn). May set o->method. GR_EINVAL: usage; GR_EUNSUPPORTED: not

@@ -19,7 +19,7 @@ struct gr_turn_report {
     enum gr_finish finish;
     bool at_context;  /* with GR_FINISH_LENGTH: it was the context that was full, not max_tokens reached */
     uint64_t session; /* 0: not shown */
-    bool has_seed;    /* it opened its session */
+    bool has_seed;    /* the turn opened its session, whose seed is shown */
     uint64_t seed;
     bool compared;            /* with plain decoding (--verify-lossless) */
     int64_t first_difference; /* generated token; -1: none */

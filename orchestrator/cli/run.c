@@ -29,7 +29,7 @@ struct run {
     uint64_t session, start_ns;
 };
 
-/* ---- the engine behind the generation ---- */
+/* ---- what the generation asks for ---- */
 
 static enum gr_status engine_submit(void *ctx, const struct gr_session_request *request)
 {

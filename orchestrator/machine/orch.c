@@ -10,7 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ATTACH_RETRY_MAX 8 /* of an epoch: a data connection that breaks again and again is given up */
+#define ATTACH_RETRY_MAX                                                                         \
+    8 /* attachments in an epoch; then a data connection that breaks again and again is given up \
+       */
 
 /* ---- life ---- */
 
@@ -457,8 +459,8 @@ static void on_drafter_error(struct gr_orch *o, struct session *s, uint32_t work
     }
 }
 
-/* It has failed at its target, which answers what is on its way there as of an unknown session. Where its turn was over
- * already, or is opened anew, that is all it comes to. */
+/* The session has failed at its target, which answers what is on its way there as of an unknown session. Where its turn
+ * was over already, or it is being opened anew, nothing else follows from that. */
 static void on_session_failed(struct gr_orch *o, struct session *s, const struct gr_msg *m)
 {
     if (s->state == GR_SESSION_RUNNING) {

@@ -30,7 +30,7 @@ enum gr_session_state {
     GR_SESSION_CLOSING
 };
 
-/* Zeroes are: never, no pings, the built-in bound, nothing switched off. */
+/* Zeroes: idle sessions are kept, no pings, GR_ORCH_SESSION_MAX, nothing is switched off. */
 struct gr_orch_config {
     uint64_t session_ttl_ns;                    /* an idle session is closed after this */
     uint64_t ping_interval_ns, ping_timeout_ns; /* a worker silent for ping_timeout_ns is taken as lost */
@@ -44,7 +44,8 @@ struct gr_orch_config {
 struct gr_session_request {
     const int32_t *prompt; /* borrowed for the call */
     uint32_t n_prompt;
-    uint64_t tokenizer_fingerprint; /* the prompt's; 0: not known. Another one of the target ends the session */
+    uint64_t tokenizer_fingerprint; /* of the prompt's ids; 0: not known. Where the target has another one the session
+                                       ends */
     struct gr_wishes wishes;
     void *user; /* the client's */
 };
@@ -52,7 +53,7 @@ struct gr_session_request {
 /* The next turn of an idle session. */
 struct gr_turn_request {
     uint32_t keep_len;  /* tokens of the transcript to keep; UINT32_MAX: all */
-    uint64_t hash;      /* of these; checked unless all are kept */
+    uint64_t hash;      /* of the tokens that are kept; checked unless all are */
     const int32_t *ids; /* borrowed for the call; at least one */
     uint32_t n_ids;
     struct gr_turn_wishes wishes;

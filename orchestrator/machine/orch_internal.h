@@ -28,8 +28,8 @@ struct session_home {
 /* orch_with.c: the drafter it works with. */
 struct session_drafter {
     int drafter;           /* -1: none */
-    int n_retry;           /* of this epoch, after its data connection broke */
-    bool failed;           /* of the turn: an attachment failed that was not made before, or is not tried again */
+    int n_retry;           /* attachments in this epoch after its data connection broke */
+    bool failed;           /* in this turn an attachment failed that had not been made before, or is not tried again */
     uint32_t n_stats_owed; /* DETACHs that `stats_from` has not answered */
     int stats_from;
 };
@@ -39,8 +39,8 @@ struct session_turn {
     struct gr_transcript transcript; /* its len is the expected_prefix_len */
     uint32_t final_len; /* tokens after it are provisional (exact SpecPV): shown to nobody, opened nowhere */
     uint32_t number;    /* counts turns */
-    uint32_t base;      /* transcript before the turn's ids */
-    uint32_t len;       /* and with them: generated tokens follow */
+    uint32_t base;      /* length of the transcript before the turn's ids */
+    uint32_t len;       /* its length with them, where generated tokens begin */
     uint32_t n_fallback, n_reopen;
     struct gr_fallbacks fallbacks; /* of the session, for the log */
     bool is_open;                  /* the client waits for its end */
@@ -54,7 +54,7 @@ struct session {
     uint64_t id;
     uint32_t epoch;
     enum gr_specpv_mode specpv;        /* as asked for, until its target says that it is off */
-    struct gr_session_request request; /* prompt is not valid; wishes.turn and user are the turn's */
+    struct gr_session_request request; /* its prompt is not valid; wishes.turn and user are those of the turn */
     struct session_turn turn;
     struct session_home at;
     struct session_drafter with;
@@ -63,7 +63,7 @@ struct session {
 };
 
 struct ping {
-    uint64_t sent_ns, cookie; /* cookie 0: the machine's own */
+    uint64_t sent_ns, cookie; /* cookie 0: the machine's own ping */
 };
 
 struct worker {
@@ -119,7 +119,7 @@ void orch_home_open_sent(struct session *s, bool has_draft);
 void orch_home_over(struct session *s, bool over);
 void orch_home_append_sent(struct session *s);
 void orch_home_close_sent(struct session *s);
-/* It holds nothing of the session any more. */
+/* The target holds nothing of the session any more. */
 void orch_home_forgot(struct session *s);
 void orch_home_closed(struct session *s);
 void orch_home_wait_closed(struct session *s, bool wait);
@@ -143,13 +143,13 @@ void orch_with_new_epoch(struct session *s);
 /* OPENs every session that waits for a target, or for a slot of one. */
 void orch_open_waiting(struct gr_orch *o);
 int orch_find_worker(const struct gr_orch *o, enum gr_worker_role role);
-/* What the target has made of it. */
+/* The target has told which mode the session has. */
 void orch_specpv_opened(struct session *s, enum gr_specpv_mode mode);
-/* What an OPEN asks for: the request, but for the kill switch. */
+/* Notes the mode that an OPEN asks for: the request's, unless a kill switch is on. */
 void orch_specpv_ask(const struct gr_orch *o, struct session *s);
-/* To a target, if there is one; else WAITING. */
+/* Opens it at a target, if there is one; else it is WAITING. */
 void orch_open(struct gr_orch *o, struct session *s);
-/* As epoch + 1: where it was, it is not any more. */
+/* Opens it again as epoch + 1: the target that held it does so no longer. */
 void orch_reopen(struct gr_orch *o, struct session *s);
 /* APPEND to the target that holds it. */
 void orch_append_turn(struct gr_orch *o, struct session *s);
@@ -159,7 +159,7 @@ bool orch_lacks_draft(const struct gr_orch *o, const struct session *s);
 void orch_open_over(struct gr_orch *o, struct session *s);
 void orch_attach(struct gr_orch *o, struct session *s);
 void orch_detach(struct gr_orch *o, struct session *s);
-/* The turn is over: IDLE, or CLOSING. May call the client: do not touch e afterwards. */
+/* The turn is over: IDLE, or CLOSING. May call the client: do not touch s afterwards. */
 void orch_end_turn(struct gr_orch *o, struct session *s, enum gr_finish finish, const char *text);
 /* The turn cannot be served: a kept session goes back to what it was before. */
 void orch_fail_turn(struct gr_orch *o, struct session *s, const char *text);

@@ -6,11 +6,11 @@
 #include "common/protocol/msg.h"
 #include "common/rules/token_tree.h"
 
-/* A round that may be taken back still: its tokens were provisional before the last COMMIT, or are, or came with it. */
+/* A round that may still be taken back: its tokens are provisional, were so before the last COMMIT, or came with it. */
 struct gr_metrics_round {
     uint32_t base_len, n_draft, n_accepted;
     bool rewound; /* counted in rewind_steps */
-    bool judged;  /* tokens of rounds before it */
+    bool judged;  /* it judged tokens of rounds before it */
     bool partial; /* verified under a view */
     uint64_t wait_ns, verify_ns, host_ns;
 };

@@ -4,11 +4,11 @@
 #include "common/base/log.h"
 #include "target_worker/machine/pass.h"
 
-#define PASSES 20.0       /* of one row, in the time that a large model is given */
-#define BUDGET_MAX_NS 3e9 /* but no more */
-#define CONTEXT 64        /* tokens */
+#define PASSES 20.0       /* passes of one row that calibration of a large model may take as long as */
+#define BUDGET_MAX_NS 3e9 /* the most time that it takes, in ns */
+#define CONTEXT 64        /* tokens that the rows see */
 #define N_RUN 2
-#define FLAT 2.0    /* where 32 rows take less than so many times what one takes, more are worth knowing, too */
+#define FLAT 2.0    /* where 32 rows take less than this many times one row, larger passes are measured, too */
 #define N_SEQ_MAX 4 /* of up to GR_TREE_MAX rows each */
 
 struct measure {

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #define SLOT_CHAIN (-1) /* in place of a tree's slot: the pick is a chain row's */
-#define VIEW_QUERIES 16 /* without a tree the last so many rows choose a view */
+#define VIEW_QUERIES 16 /* rows whose queries choose a view where there is no tree: the last ones */
 
 struct gr_verifier {
     struct gr_lm *lm; /* borrowed */
@@ -284,7 +284,7 @@ static void add_seq(struct gr_verifier *v, struct gr_pass_seq *s, int i)
 
 /* ---- picking ---- */
 
-/* Best value less second best: how close the pick was. */
+/* The best value less the second best: how close the pick was. */
 static float gap_of(const float *l, int32_t n, int32_t pick)
 {
     float second = -INFINITY;
@@ -403,7 +403,7 @@ static int copy_path(struct gr_verifier *v, const struct gr_pass_seq *s, int n_c
     return n_copy;
 }
 
-/* Of a pass that ends with what chain rows said. */
+/* How a pass ends whose chain rows have ended it. */
 static enum gr_finish finish_of(const struct gr_pass_seq *s)
 {
     if (s->correction == GR_PICK_NOT_FINITE) {

@@ -1,4 +1,9 @@
-/* A pass is filled: whose rows it has, for how many blocks, with which tree. */
+/* A pass is filled: whose rows it has, for how many blocks, with which tree.
+ *
+ * Sessions that decode go before prompts, since somebody reads their text as it comes; a prompt's chunks take what is
+ * left of the rows, and of the time what prefill_share allows. What may keep a session out of a pass: it waits for its
+ * tree (target_waits), it has no blocks (claim_room), the pass has no rows left, or its COMMITs are not taken
+ * (has_commit_room). */
 #include "target_worker/machine/target_internal.h"
 
 static struct gr_pass_seq *begin_seq(struct gr_target *t, struct session *s)
@@ -32,13 +37,14 @@ static void grow_table(struct gr_target *t, struct session *s, int32_t n_token)
     GR_ASSERT(st == GR_OK);
 }
 
-/* The tree that was waited for is not there: root-only, and the next one is given more time. */
+/* The tree that was waited for has not come: the round goes without, and the latency that is learnt from this gives the
+ * next one more time. */
 static void go_without(struct session *s, uint64_t now_ns)
 {
     if (s->link.attached && s->link.asked) {
         gr_spec_econ_latency(target_econ(s), (double)(now_ns - s->link.asked_ns), false);
     } else if (!s->link.attached) {
-        target_link_expect_none(&s->link); /* one that has not come yet is not waited for again until it attaches */
+        target_link_expect_none(&s->link); /* a drafter that never came is not waited for again until it attaches */
     }
 }
 
@@ -61,13 +67,15 @@ static int32_t decode_tokens(const struct session *s)
     return s->prefix.len + GR_MAX(GR_MIN(target_tree_rows_max(s), target_n_new_left(s) - 1), 0);
 }
 
-/* For the tree, since the last verdict. */
+/* How long the round has waited for its tree, since the last verdict. */
 static uint64_t waited_ns(const struct session *s, uint64_t now_ns)
 {
     const uint64_t until_ns = s->draft.valid ? s->draft.arrived_ns : now_ns;
     return until_ns > s->next.verdict_ns ? until_ns - s->next.verdict_ns : 0;
 }
 
+/* The tail and, where one came in time, its tree. A tree is used up here, whatever becomes of the pass: the link notes
+ * its round, so that a copy of its DRAFT is a replay. */
 static void add_decode(struct gr_target *t, struct session *s, uint64_t now_ns)
 {
     struct gr_pass_seq *q = begin_seq(t, s);
@@ -192,7 +200,9 @@ static void claim_room(struct gr_target *t, uint64_t now_ns)
     press_for_room(t, n_short, now_ns);
 }
 
-/* Decoding sessions first; prompt chunks fill what is left, and at least one chunk always fits. */
+/* Decoding sessions first, with room left for one chunk: so prompts go on, however many sessions decode. Where a pass
+ * has not room for all, the next one begins with another slot (next_slot): it is not always the same who are left out.
+ */
 static void fill_pass(struct gr_target *t, bool with_prefill, uint64_t now_ns)
 {
     const struct gr_target_config *c = &t->config;
@@ -230,7 +240,8 @@ static void fill_pass(struct gr_target *t, bool with_prefill, uint64_t now_ns)
     t->next_slot = (t->next_slot + 1) % c->n_session_max;
 }
 
-/* Prompt chunks may take prefill_share of the time that decoding sessions lose to them. */
+/* Prompt chunks may take prefill_share of the time while others decode. A chunk is never cut to fit: the credit may go
+ * below zero, and no chunk runs until decoding has paid it back (account_pass). */
 static bool prefill_allowed(const struct gr_target *t, const struct gathering *g)
 {
     return g->prefill && (!g->decoding || t->config.prefill_share <= 0.0 || t->prefill_credit_ns >= 0.0);
@@ -254,7 +265,7 @@ uint64_t target_start_pass(struct gr_target *t, uint64_t now_ns)
     t->pass_rests = target_drafters_rest(t);
     fill_pass(t, prefill, now_ns);
     if (t->pass.n_seq == 0 && g.prefill && !prefill) {
-        fill_pass(t, true, now_ns); /* those that decode lack blocks: prompts take nothing from them */
+        fill_pass(t, true, now_ns); /* all that decode lack blocks, so a prompt's chunk takes no time from them */
     }
     if (t->pass.n_seq == 0) {
         return g.wake_ns;

@@ -1,12 +1,16 @@
-/* When a pass starts: who is ready for it, and how long these wait for the others' trees. Decision D-046. */
+/* When a pass starts: who is ready for it, and how long these wait for the others' trees.
+ *
+ * A pass reads all weights, whoever is in it, so one pass for all is cheaper than two. But those that are ready stand
+ * still while they wait. Both are prices of the cost table, so the choice is made anew for each pass. Decision D-046.
+ */
 #include "target_worker/machine/target_internal.h"
 
 /* The decoding sessions: those that are ready, and those whose trees are being drafted. */
 struct halves {
     struct gr_pass_load ready, waiting;
     int n_ready, n_fixed;
-    uint64_t since_ns; /* a pass could have started */
-    uint64_t fixed_ns; /* those whose trees have a fixed size wait until then, whatever it costs */
+    uint64_t since_ns; /* when a pass could have started */
+    uint64_t fixed_ns; /* until when trees of a fixed size are waited for, whatever that costs */
 };
 
 static uint64_t ready_since(const struct gr_target *t, const struct session *s)
@@ -25,7 +29,7 @@ static void add_ready(const struct gr_target *t, const struct session *s, struct
     h->fixed_ns = fixed ? GR_MIN(h->fixed_ns, s->next.deadline_ns) : h->fixed_ns;
 }
 
-/* With as many rows as those have that are ready. */
+/* The trees that are awaited are not known yet: they are taken to have as many rows as those that have come. */
 static void add_waiting(const struct gr_target *t, uint64_t now_ns, struct halves *h)
 {
     const int32_t n_row = (h->ready.n_row + h->n_ready - 1) / GR_MAX(h->n_ready, 1);
@@ -37,8 +41,9 @@ static void add_waiting(const struct gr_target *t, uint64_t now_ns, struct halve
     }
 }
 
-/* The weights are read once for all sessions of a pass. Those that go without the others have to wait for these' own
- * pass before their next one: they wait for their trees as long as one pass for all is shorter than two. */
+/* When those that are ready go without the others: when they have waited for as long as a second pass, which the others
+ * would then need, takes beyond one pass for all. Trees of a fixed size were asked for by the user, and are waited for
+ * until their deadline, whatever it costs. */
 static uint64_t go_without_others(const struct gr_target *t, uint64_t now_ns, struct halves *h)
 {
     if (h->n_fixed == h->n_ready) {

@@ -11,18 +11,18 @@
 
 enum session_state { SESSION_FREE, SESSION_QUEUED, SESSION_PREFILL, SESSION_DECODE, SESSION_IDLE };
 
-/* What a token of the transcript is: it decides which kernels compute its KV (kernels that differ between prompt
- * chunks and decoding must not be exchanged). The kinds of OPEN's segments. */
+/* What a token of the transcript is: a kind of OPEN's segments. It decides which kernels compute the token's KV, since
+ * those of prompt chunks and those of decoding may give other bits. */
 enum token_kind { TOKEN_PROMPT = 0, TOKEN_GENERATED = 1, TOKEN_APPENDED = 2 };
 
-/* A DRAFT's tree, followed along the tokens that were committed since its base: a late tree can be verified below the
- * node they lead to, and a probe is judged by how far they lead. */
+/* A DRAFT's tree, followed along the tokens that were committed since its base. A late tree can be verified below the
+ * node that they lead to, and a probe is judged by how far they lead. */
 struct walked_tree {
     bool valid;
     uint32_t round, base_len;
     uint64_t arrived_ns;
-    uint32_t draft_us; /* what the drafter took for it; 0: not told */
-    int32_t at_len;    /* committed_len that the root stands for */
+    uint32_t draft_us; /* time that the drafter took for it; 0: it did not tell */
+    int32_t at_len;    /* tokens that the tree has been followed along */
     int16_t root;      /* the node of the last committed token; -1: the tail of the base */
     struct gr_token_tree tree;
 };
@@ -31,13 +31,14 @@ struct walked_tree {
 struct held_append {
     bool valid;
     struct gr_msg_append append;
-    int32_t cut_at;     /* its turn was stopped, too, before it began; -1: no */
+    int32_t cut_at;     /* TRUNCATE has stopped its turn, too, before it began, at this length; -1: none has */
     uint32_t n_refused; /* OPENs and APPENDs that came after it: answers keep their order */
 };
 
 /* The parts of a session. Each is written by one file, which is named here; all may read it. */
 
-/* target_kv.c: the KV that stands. Tokens from len to the tail have partial KV only (target_specpv.c). */
+/* target_kv.c: the KV that stands. Tokens from len to the tail have partial KV only: it was computed under a view
+ * (target_specpv.c). */
 struct kv_state {
     struct gr_kv_table table;
     int32_t len;       /* tokens with full KV */
@@ -83,11 +84,11 @@ struct in_flight {
 
 /* target_features.c: which features are kept, and how far the drafter has them. */
 struct feature_state {
-    int32_t first, end;    /* kept in gr_target.feature */
+    int32_t first, end;    /* positions whose features are kept in gr_target.feature */
     int32_t n_kept;        /* positions after them whose captured states the verifier keeps */
-    bool fusing;           /* a pass fuses these */
-    bool taken_by_drafter; /* it runs a head */
-    int32_t context;       /* positions that the head looks back; 0: all */
+    bool fusing;           /* a pass on its way fuses the states of n_kept */
+    bool taken_by_drafter; /* the drafter runs a head */
+    int32_t context;       /* positions that the drafter's head looks back; 0: all */
     int32_t sent;          /* features before it are at the drafter, or on their way */
     int32_t taken;         /* the drafter needs none before it any more */
     int32_t again;         /* the drafter holds outdated features before it: they are sent again */
@@ -95,27 +96,27 @@ struct feature_state {
 
 /* target_turn.c: where the session stands in its turn. */
 struct turn {
-    int32_t prefill_end;     /* PREFILL: KV is wanted up to here */
+    int32_t prefill_end;     /* PREFILL: tokens that are to get KV */
     bool pick_due;           /* PREFILL: its last row ends a prompt, whose pick is the first token */
     int32_t len_max;         /* the prefix may not pass it: the turn's max_tokens, or the context */
     int32_t cut_at;          /* TRUNCATE came during a pass: cut to this when it is done; -1: none */
-    struct held_append held; /* begins after that; only with cut_at */
-    uint64_t last_used_ns;   /* idle since */
+    struct held_append held; /* the APPEND that begins after the cut; only with cut_at */
+    uint64_t last_used_ns;   /* when the session became idle */
 };
 
 /* target_view.c: SpecPV. */
 struct session_specpv {
     enum gr_specpv_mode mode;     /* OFF, LOSSY or EXACT */
-    bool automatic;               /* exact, where it gains */
-    struct gr_specpv_trial trial; /* with automatic */
+    bool automatic;               /* `auto` was asked for: exact where it gains, else full */
+    struct gr_specpv_trial trial; /* what cycles have gained, with automatic */
     struct gr_specpv_params params;
     struct gr_specpv_drift drift;
-    int32_t dense_from;             /* of the view that the verifier holds; GR_VIEW_NONE: none */
-    uint32_t n_partial;             /* rounds since the last refresh */
-    bool asked;                     /* for a refresh */
-    enum gr_finish end_due;         /* the last committed token ends the text, if it stands */
-    struct gr_specpv_decision next; /* of the round in the pass that is being filled, and in flight */
-    uint32_t n_pass;                /* partial ones, for test_corrupt */
+    int32_t dense_from; /* first position that all rows see under the verifier's view; GR_VIEW_NONE: there is no view */
+    uint32_t n_partial; /* rounds since the last refresh */
+    bool asked;         /* a client has asked for a refresh */
+    enum gr_finish end_due;         /* how the text ends if its last token, which is provisional, stands */
+    struct gr_specpv_decision next; /* how the round is verified whose pass is being filled, or is on its way */
+    uint32_t n_pass;                /* partial passes, counted for test_corrupt */
 };
 
 /* What rounds cost and bring, apart for rounds alone and for those that share passes with other sessions'. Its
@@ -151,14 +152,14 @@ struct session {
     struct walked_tree probe; /* being judged */
     int32_t n_fault;
     struct economy econ;
-    bool crowded;     /* the round that comes next is one of those: target_econ() */
-    int32_t econ_len; /* context that econ's times are of */
-    double wire_ns;   /* latency less drafting */
+    bool shares_pass; /* the next round shares its pass with other sessions': target_econ() */
+    int32_t econ_len; /* the context's length when econ's times were last fitted to it */
+    double wire_ns;   /* moving average of a tree's latency less the drafter's own time */
     struct gr_cost cost_told;
-    int cost_decode;  /* sessions that decoded together then */
+    int cost_decode;  /* sessions that decoded together when the prices were told */
     bool was_root;    /* econ.alone.is_root at the last round, for the log */
     bool paused;      /* the COMMIT queue is full */
-    uint64_t host_ns; /* of the round: what is neither waiting for the drafter nor the forward pass */
+    uint64_t host_ns; /* time of the round that was neither waiting for the drafter nor the forward pass */
     struct tally tally;
     struct gr_fallbacks fallbacks;
 };
@@ -180,16 +181,17 @@ struct gr_target {
     bool pass_beside_draft; /* the drafter worked when it began */
     int next_slot;          /* where the next pass starts looking, for fairness */
     uint64_t n_arrival;
-    double prefill_credit_ns; /* time that prompt chunks may still take of the decoding sessions' */
+    double prefill_credit_ns; /* time of the decoding sessions that prompt chunks may still take */
     struct gr_cost_table cost;
-    struct economy econ;                          /* of all sessions: seed a new one */
+    struct economy econ;                          /* all sessions' averages, which a new session begins with */
     struct gr_spec_group group[GR_GROUP_CLASSES]; /* by how many sessions decode together: 2, 3-4, 5-8, ... */
-    uint64_t idle_ns;                             /* since when no pass is in flight */
-    uint64_t pass_end_ns;                         /* of the last pass that decoded only; 0: there was a break */
+    uint64_t idle_ns;                             /* when the last pass ended; a pass could have begun since */
+    uint64_t pass_end_ns; /* when the last pass that only decoded ended; 0: there was a break since */
     struct gr_target_counters counters;
 };
 
-#define GR_SILENT_DEADLINES 3 /* as long without the tree that was asked for: the drafter is taken for gone */
+/* Deadlines that may pass without the tree that was asked for; then the drafter is taken for gone. */
+#define GR_SILENT_DEADLINES 3
 
 /* What the files below offer each other. They stand on each other in this order: none calls one that comes after it. */
 
@@ -210,7 +212,7 @@ void target_kv_show_all(struct session *s);
 /* A RESYNC has come: the drafter holds the first told_len tokens. */
 void target_link_attach(struct link *l, uint32_t peer, int32_t told_len, uint32_t fence_round);
 void target_link_lose(struct link *l);
-/* One that has not come yet is not waited for any more. */
+/* A drafter that has not come yet is not waited for any more. */
 void target_link_expect_none(struct link *l);
 void target_link_ask(struct link *l, uint32_t round, uint64_t now_ns);
 void target_link_answered(struct link *l);
@@ -226,7 +228,7 @@ void target_link_use(struct link *l, uint32_t round);
 
 /* ---- target_next.c ---- */
 void target_next_root(struct next_round *n, enum gr_spec_mode mode, uint64_t now_ns);
-/* silence_ns: so long after its begin a round goes without a tree in any case. */
+/* silence_ns: after its begin a round waits no longer than this, however often its drafter begins anew. */
 void target_next_decide(struct next_round *n, const struct gr_spec_decision *d, uint64_t wait_ns, uint64_t silence_ns,
                         uint64_t now_ns);
 void target_next_number(struct next_round *n);
@@ -309,10 +311,10 @@ void target_fall_back(struct gr_target *t, struct session *s, enum gr_fallback r
 void target_forget_trees(struct session *s);
 /* A probe that was asked for is judged by nobody. */
 void target_forget_probe_sent(struct session *s);
-/* Nor one that has come. */
+/* A probe that has come is judged by nobody. */
 void target_forget_probe(struct session *s);
 void target_append_token(struct session *s, int32_t token, enum token_kind kind);
-/* What the next COMMIT tells of troubles, and that it has. */
+/* Troubles that the next COMMIT tells; _told(): it has told them. */
 void target_note_late(struct gr_target *t, struct session *s);
 void target_note_desync(struct gr_target *t, struct session *s);
 void target_note_reroot(struct gr_target *t, struct session *s);
@@ -375,17 +377,17 @@ bool target_drafters_rest(struct gr_target *t);
 /* What rounds of the kind that comes next cost and bring. */
 static inline struct gr_spec_econ *target_econ(struct session *s)
 {
-    return s->crowded ? &s->econ.shared : &s->econ.alone;
+    return s->shares_pass ? &s->econ.shared : &s->econ.alone;
 }
 /* What a pass costs with this session's n_row rows and the other decoding sessions' usual ones. */
 double target_pass_ns(const struct gr_target *t, const struct session *s, int32_t n_row);
-/* The same, against one with a single row of it. */
+/* The same, as a multiple of what it costs with one row of this session. */
 double target_pass_ratio(const struct gr_target *t, const struct session *s, int32_t n_row);
-/* And with nobody else's. */
+/* What a pass costs that has these n_row rows alone. */
 double target_alone_ns(const struct gr_target *t, int32_t n_row, struct gr_attended context);
 
 /* ---- target_specpv.c ---- */
-/* By its wishes; its prompt is there. */
+/* Sets up SpecPV by the session's wishes, once its prompt is there. */
 void target_specpv_open(struct gr_target *t, struct session *s);
 void target_refresh(struct gr_target *t, uint64_t id);
 /* Decides how the next round is verified: specpv.next. n_level: of its tree. */
@@ -410,11 +412,11 @@ struct judged {
 struct judged target_specpv_judged(const struct gr_pass_seq *q);
 /* Full verification from here on; why: said and counted. */
 void target_specpv_off(struct gr_target *t, struct session *s, enum gr_fallback reason, const char *detail);
-/* What the session has, as it is told: not what was asked for. */
+/* The mode that the session has, for OPENED: not the one that was asked for. */
 enum gr_specpv_mode target_specpv_shown(const struct session *s);
 
 /* ---- target_say.c: frames out ---- */
-/* The prices that it was told are another drafter's. */
+/* The prices that were told were another drafter's: this one is told anew. */
 void target_forget_cost(struct session *s);
 void target_send_cost(struct gr_target *t, struct session *s);
 /* my_len: committed tokens of the session; 0: there is none. */
@@ -435,7 +437,7 @@ void target_begin_round(struct gr_target *t, struct session *s, uint64_t now_ns)
 void target_begin_root(struct session *s, uint64_t now_ns);
 /* A prompt has been computed, and its context taught what it costs: the round prices follow. */
 void target_reprice(struct gr_target *t, struct session *s);
-/* econ's times are of the context as it is. */
+/* Fits econ's times to the context as it is. */
 void target_reprice_from(struct session *s);
 /* The prefix has its KV: the session decodes, and asks for a tree when one is wanted. */
 void target_resume(struct gr_target *t, struct session *s, bool more_follow, uint64_t now_ns);
@@ -463,8 +465,8 @@ void target_end_cut_turn(struct gr_target *t, struct session *s, bool more_follo
 /* ---- target_gather.c: who is ready for a pass, and until when it waits for the others ---- */
 struct gathering {
     bool decoding, ready, waiting, prefill;
-    uint64_t wake_ns; /* deadline of the first that waits for its tree */
-    uint64_t go_ns;   /* those that are ready wait for the others no longer */
+    uint64_t wake_ns; /* the earliest deadline of those that wait for their trees */
+    uint64_t go_ns;   /* when those that are ready stop waiting for the others */
 };
 struct gathering target_gather(const struct gr_target *t, uint64_t now_ns);
 

@@ -18,8 +18,8 @@ static void refresh_view(struct gr_target *t, struct session *s, const struct gr
     target_begin_root(s, now_ns);
 }
 
-/* Provisional tokens up to the bad row's own have just been judged, and stand: they are told before the end. (finish:
- * an ERROR follows.) */
+/* Provisional tokens up to the bad row's own have just been judged, and stand: they are told before the end. `finish`
+ * says that an ERROR follows. */
 static void tell_judged(struct gr_target *t, struct session *s, int32_t len)
 {
     if (len <= s->kv.final_len) {

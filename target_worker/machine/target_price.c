@@ -38,7 +38,7 @@ double target_pass_ns(const struct gr_target *t, const struct session *s, int32_
 
 double target_pass_ratio(const struct gr_target *t, const struct session *s, int32_t n_row)
 {
-    if (n_row == 1) { /* most of many sessions, each of which would look at all others */
+    if (n_row == 1) { /* many sessions have one row, and each of them would look at all others */
         return 1.0;
     }
     const struct gr_pass_load others = others_load(t, s);

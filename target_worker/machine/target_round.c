@@ -6,7 +6,7 @@
 
 /* ---- the decision ---- */
 
-/* Attached, or wanted and not yet given up on. */
+/* A drafter is attached, or it is wished for and has not been given up. */
 static bool expects_drafter(const struct session *s)
 {
     return s->with_draft && (s->link.attached || !s->link.ever_attached);
@@ -19,8 +19,9 @@ static void tell_reason(struct gr_target *t, struct session *s, enum gr_fallback
     }
 }
 
-/* What is left of the limit bounds the path, not the nodes: a tree as wide as ever finds more of it. Levels below are
- * cut when the tree enters its pass (target_subtree). */
+/* The tokens that the limit leaves bound the length of a path, not the number of nodes: a wide tree finds more of them.
+ * Levels that are too deep are cut when the tree enters its pass (target_subtree). 0: a pass without a tree brings all
+ * that may come, or the drafter cannot grow one on this prefix yet. */
 static int32_t n_node_max(const struct session *s)
 {
     const bool none = target_n_new_left(s) <= 1 || (s->link.attached && target_lacks_features(s));
@@ -32,16 +33,17 @@ void target_begin_root(struct session *s, uint64_t now_ns)
     target_next_root(&s->next, s->with_draft ? GR_SPEC_ROOT : GR_SPEC_PLAIN, now_ns);
 }
 
-/* A probe that was sent alone is judged by nobody in company, nor the other way round: the next one is. */
-static void note_company(struct session *s, bool crowded)
+/* A probe that was sent while the session was alone says nothing about passes that it shares, and the other way round:
+ * it is forgotten, and the next one is judged. */
+static void note_sharing(struct session *s, bool shares_pass)
 {
-    if (s->crowded != crowded) {
+    if (s->shares_pass != shares_pass) {
         target_forget_probe(s);
-        s->crowded = crowded;
+        s->shares_pass = shares_pass;
     }
 }
 
-/* Alone: of sessions that decode together the group decides. */
+/* Only a session that is alone decides about its trees; of those that decode together the group does. */
 static void log_wanted(struct session *s)
 {
     const struct gr_spec_econ *e = &s->econ.alone;
@@ -62,7 +64,7 @@ void target_begin_round(struct gr_target *t, struct session *s, uint64_t now_ns)
         return;
     }
     const struct decoding all = target_decoding(t);
-    note_company(s, all.n > 1);
+    note_sharing(s, all.n > 1);
     const struct gr_spec_input in = {.want_draft = s->with_draft,
                                      .single_token = s->wishes.single_token,
                                      .has_drafter = expects_drafter(s),
@@ -96,7 +98,8 @@ void target_reprice(struct gr_target *t, struct session *s)
 {
     const double now_ns = target_alone_ns(t, 1, gr_attends_all(s->prefix.len));
     const double then_ns = target_alone_ns(t, 1, gr_attends_all(s->econ_len));
-    /* What was guessed when the session was opened may rest on a table that had not seen any context. */
+    /* A guess that no round has put right may rest on a table that had not seen any context when the session was
+     * opened: it is replaced, not scaled. */
     const double guess_ns = s->econ.alone.n_clean == 0 ? s->econ.alone.root_ns : then_ns;
     if (guess_ns > 0.0 && then_ns > 0.0 && now_ns > 0.0) {
         gr_spec_econ_rescale(&s->econ.alone, now_ns / guess_ns);

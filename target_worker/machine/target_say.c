@@ -23,11 +23,11 @@ void target_send_desync(struct gr_target *t, uint32_t peer, const struct gr_fram
 /* Sessions whose trees are sized by cost are told the same prices, and choose alike: a node that pays for one is one
  * that all will have, and each row holds up all. */
 struct company {
-    struct gr_pass_load others; /* that do not choose */
+    struct gr_pass_load others; /* rows of sessions that do not choose */
     struct {
         int n;
-        int32_t n_token; /* of all their contexts */
-    } alike[2];          /* under full attention, under a view */
+        int32_t n_token; /* tokens of all their contexts */
+    } alike[2];          /* sessions under full attention, and those under a view */
 };
 
 static void add_company(struct company *c, const struct session *s, bool chooses)
@@ -55,7 +55,7 @@ static struct gr_pass_load load_of_all(const struct company *c, int32_t n_row)
     return load;
 }
 
-/* More than an eighth away somewhere: worth telling again. */
+/* A price has moved by more than an eighth: the list is worth telling again. */
 static bool moved(const struct gr_cost *a, const struct gr_cost *b)
 {
     for (uint32_t i = 0; i < GR_MIN(a->n_point, b->n_point); i++) {

@@ -7,7 +7,7 @@
 
 /* ---- checks of what the orchestrator asks ---- */
 
-/* NULL when n_id more tokens after keep_len can be served; else what is wrong with them, in text. */
+/* What is wrong with ids that come after the first keep_len tokens, in text; NULL: they can be served. */
 static const char *check_ids(const struct gr_target *t, int32_t keep_len, const struct gr_msg_ids *ids,
                              const struct gr_turn_wishes *wishes, char *text, size_t cap)
 {
@@ -97,7 +97,7 @@ static void append_ids(struct session *s, const struct gr_msg_ids *ids)
 static void begin_turn(struct gr_target *t, struct session *s, uint32_t max_tokens)
 {
     target_kv_begin_turn(t, s);
-    target_view_drop(&s->specpv); /* it is another context by now */
+    target_view_drop(&s->specpv); /* it was chosen for another context */
     target_turn_begin(s, (int32_t)GR_MIN((int64_t)s->prefix.len + max_tokens, t->config.n_ctx_max));
     s->arrival = t->n_arrival++;
 }
@@ -163,8 +163,8 @@ static void start_session(struct gr_target *t, struct session *s, uint64_t id, c
 
 static const char *const in_turn_text = "the session is in a turn: end it with TRUNCATE first";
 
-/* An APPEND is held: what is asked after it is refused after that has been answered. */
-static bool refuse_behind_held(struct session *s)
+/* True: an APPEND is held, and what is asked after it is refused once the APPEND has been answered. */
+static bool refuse_after_held(struct session *s)
 {
     if (s != NULL && s->turn.held.valid) {
         s->turn.held.n_refused++;
@@ -179,7 +179,7 @@ void target_open(struct gr_target *t, uint64_t id, const struct gr_msg_open *m)
     const char *wrong = check_open(t, m, text, sizeof(text));
     struct session *s = target_find(t, id);
     enum gr_status code = GR_EINVAL;
-    if (refuse_behind_held(s)) {
+    if (refuse_after_held(s)) {
         return;
     }
     if (wrong == NULL && s != NULL && (s->state != SESSION_IDLE || s->flight.in_pass || m->epoch <= s->epoch)) {
@@ -233,7 +233,7 @@ static int32_t *held_ids_of(const struct gr_target *t, const struct session *s)
     return t->held_ids + (size_t)(s - t->session) * (size_t)t->config.n_ctx_max;
 }
 
-/* It was checked against what the session will be when its pass is done. */
+/* Keeps an APPEND until the pass is done. It was checked against what the session will be by then. */
 static void hold_append(struct gr_target *t, struct session *s, const struct gr_msg_append *m)
 {
     struct held_append held = {.valid = true, .append = *m, .cut_at = -1};
@@ -262,7 +262,7 @@ void target_append(struct gr_target *t, uint64_t id, const struct gr_msg_append 
 {
     char text[GR_MSG_TEXT_MAX];
     struct session *s = target_find(t, id);
-    if (refuse_behind_held(s)) {
+    if (refuse_after_held(s)) {
         return;
     }
     const char *wrong = check_append(t, s, m, text, sizeof(text));
@@ -307,10 +307,10 @@ void target_truncate(struct gr_target *t, uint64_t id, const struct gr_msg_trunc
 {
     struct session *s = target_find(t, id);
     if (s == NULL || s->epoch != m->epoch) {
-        return; /* closed, evicted or re-opened meanwhile: nothing of that turn is left */
+        return; /* the session was closed, evicted or re-opened meanwhile: nothing of that turn is left */
     }
     const int32_t len = (int32_t)GR_MIN(m->keep_len, (uint32_t)INT32_MAX);
-    if (s->flight.in_pass) { /* of the turn that begins when the pass is done, where one does */
+    if (s->flight.in_pass) { /* it also cuts the turn that begins when the pass is done, where one does */
         target_turn_cut_later(s, len);
         return;
     }

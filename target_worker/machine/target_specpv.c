@@ -69,7 +69,7 @@ void target_refresh(struct gr_target *t, uint64_t id)
 static bool pays(const struct gr_target *t, const struct session *s, int32_t n_row)
 {
     const struct gr_specpv_params *p = &s->specpv.params;
-    const struct gr_spec_econ *e = s->crowded ? &s->econ.shared : &s->econ.alone;
+    const struct gr_spec_econ *e = s->shares_pass ? &s->econ.shared : &s->econ.alone;
     const double n_token = s->next.mode == GR_SPEC_TREE ? GR_MAX(e->tree_tokens, 1.0) : 1.0;
     const int32_t n_missing = gr_specpv_usual_missing(p, &s->specpv.drift, n_row, n_token);
     const int32_t n_seen = GR_MIN(gr_specpv_view_tokens(p), s->prefix.len) + n_missing / 2;

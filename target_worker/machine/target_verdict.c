@@ -1,4 +1,8 @@
-/* A pass is done: what it brought is judged, appended, told. */
+/* A pass is done: what it brought is judged, appended, told.
+ *
+ * apply_walk() takes a session through it in a fixed order, since each step rests on the one before: the tokens must
+ * stand before their features count and before trees are followed along them; the round must be learnt from before the
+ * next one is decided; and the next round must be decided before the VERDICT, which asks for its tree. */
 #include "common/base/log.h"
 #include "target_worker/machine/target_internal.h"
 
@@ -38,9 +42,9 @@ static void count_round(struct gr_target *t, const struct session *s, const stru
 
 /* What a round came to. */
 struct outcome {
-    int32_t base_len, keep_len; /* tokens before; of them those that stand */
+    int32_t base_len, keep_len; /* tokens before the round, and those of them that stand after it */
     int32_t n_path;             /* accepted nodes that have KV */
-    bool appended;              /* and a token after them */
+    bool appended;              /* a token without KV, the new tail, follows them */
     enum gr_finish finish;
 };
 
@@ -116,8 +120,9 @@ static void send_round_verdict(struct gr_target *t, struct session *s, const str
     target_send_verdict(t, s, &h, &v, now_ns);
 }
 
-/* Does the verdict hold together: a descent in the tree, each step the target's own pick? A break means that memory or
- * code is broken: nothing of the round is used. */
+/* Does the verdict hold together: is it a descent in the tree, of which each step is the target's own pick? The
+ * verifier is in another thread, and its device may fail without an error: where the two do not agree memory or code is
+ * broken, and nothing of the round is used. */
 static bool walk_is_sound(const struct session *s, const struct gr_pass_seq *q)
 {
     const struct gr_walk *w = &q->walk;
@@ -142,6 +147,8 @@ static bool walk_is_sound(const struct session *s, const struct gr_pass_seq *q)
     return w->bonus == q->pick[parent + 1];
 }
 
+/* The round is begun again on the tokens as they were; after FAULT_MAX of these the session goes on with single tokens
+ * (gr_spec_mode_decide). */
 static void note_fault(struct gr_target *t, struct session *s, uint64_t now_ns)
 {
     s->n_fault++;
@@ -154,22 +161,26 @@ static void note_fault(struct gr_target *t, struct session *s, uint64_t now_ns)
     target_begin_round(t, s, now_ns);
 }
 
+/* What the round took and brought goes to the session's averages and to all sessions', which a new session begins with.
+ * Refreshes are left out: they cost the same with a tree and without, so they say nothing about trees. */
 static void learn_round(struct gr_target *t, struct session *s, const struct gr_pass_seq *q, int n_token,
                         uint64_t now_ns)
 {
     const struct gr_pass *p = &t->pass;
-    const double pass_ns = (double)GR_MAX(p->forward_ns + p->sample_ns + p->commit_ns, 1u); /* it is divided by */
+    const double pass_ns =
+        (double)GR_MAX(p->forward_ns + p->sample_ns + p->commit_ns, 1u); /* not 0: it is divided by */
     double round_ns = (double)(now_ns - s->next.verdict_ns);
-    round_ns = GR_MAX(round_ns, pass_ns); /* a drafter that attaches meanwhile begins the round anew, not its pass */
+    round_ns = GR_MAX(round_ns,
+                      pass_ns); /* a drafter that attached during the pass has begun the round anew, but not its pass */
     const struct gr_spec_round r = {.waited = s->flight.waited,
                                     .clean = s->flight.clean && !s->link.asked,
                                     .n_token = n_token,
                                     .round_ns = round_ns,
                                     .pass_ns = pass_ns,
                                     .wait_ns = (double)s->flight.wait_ns,
-                                    .shared = s->crowded,
+                                    .shared = s->shares_pass,
                                     .root_pass_ns = pass_ns / target_pass_ratio(t, s, 1 + q->tree.n)};
-    struct gr_spec_econ *all = s->crowded ? &t->econ.shared : &t->econ.alone;
+    struct gr_spec_econ *all = s->shares_pass ? &t->econ.shared : &t->econ.alone;
     if (all->n_tree + all->n_root == 0) {
         *all = *target_econ(s); /* the first session's guesses */
     }
@@ -185,7 +196,8 @@ static void learn_round(struct gr_target *t, struct session *s, const struct gr_
     count_round(t, s, q);
 }
 
-/* Trees that came during the pass, or that are only followed. */
+/* A DRAFT that came while the pass ran is for this round, which is over. It is followed along the new tokens: what it
+ * holds below the last of them may still serve the next pass. The probe is followed, too. */
 static void settle_trees(struct gr_target *t, struct session *s, int32_t base_len)
 {
     if (s->draft.valid) {
@@ -227,8 +239,7 @@ static struct outcome settle(struct gr_target *t, struct session *s, const struc
     return o;
 }
 
-/* ---- a verdict, step by step: what came is settled, committed, learnt from; the next round is decided; all is told
- * ---- */
+/* ---- a verdict, step by step (apply_walk) ---- */
 
 static void commit(struct gr_target *t, struct session *s, const struct gr_pass_seq *q)
 {
@@ -258,11 +269,11 @@ static void decide(struct gr_target *t, struct session *s, enum gr_finish finish
 }
 
 #define PRICES_TREES 4  /* tree rounds between two looks at the prices */
-#define PRICES_ROOTS 64 /* the same of rounds without trees, whose drafter needs them for a probe at most */
-#define PRICES_FIRST 8  /* the first such round: what the probe after it is drafted by */
+#define PRICES_ROOTS 64 /* rounds without trees between two such looks: prices matter for probes only then */
+#define PRICES_FIRST 8  /* the first round without trees that looks: the probe after it is drafted by these prices */
 
-/* After a prompt, which has taught what its context costs, when more or fewer sessions share the pass, and now and
- * then. */
+/* Prices are looked at after a prompt, which has taught what its context costs, when more or fewer sessions share the
+ * pass, and every few rounds. */
 static bool prices_are_due(const struct gr_target *t, struct session *s, bool prefill)
 {
     const struct gr_spec_econ *e = target_econ(s);
@@ -378,13 +389,14 @@ static double root_pass_ns(const struct gr_target *t)
     return gr_cost_table_estimate(&t->cost, &load);
 }
 
-/* What the decoding sessions of this pass have brought together. Prompts in the pass, or a pause before it, say
- * nothing. */
+/* Learns what the decoding sessions of this pass have brought together. A pass with prompts, or after a pause, took its
+ * time for other reasons and is left out. */
 static void learn_group(struct gr_target *t, uint64_t now_ns)
 {
     const struct gr_pass *p = &t->pass;
     const bool whole = p->status == GR_OK && t->pass_prefill_rows == 0;
-    /* By all that decode: those whose trees are being drafted meanwhile would be in a pass without trees. */
+    /* Counted by all that decode, those included whose trees are still being drafted: without trees they would be in
+     * this pass, too. */
     const struct decoding all = target_decoding(t);
     struct gr_spec_group_pass seen = {
         .n_session = GR_MAX(p->n_seq, all.n),

@@ -1,4 +1,12 @@
-/* Do trees pay, for one session and for those that decode together? Running sums of what they have won and lost. */
+/* Do trees pay, for one session and for those that decode together? Running sums of what they have won and lost.
+ *
+ * Why sums, and not a comparison of averages: tokens and times of rounds vary by more than what trees win or lose, so
+ * averages would switch trees on and off by luck. A sum that must pass a bound before anything is switched makes each
+ * error cost at most that bound, and a pause that doubles after each failure makes the errors rare.
+ *
+ * Why root rounds as the unit: the machine's speed changes while sessions run (other processes, heat, cold caches).
+ * What a round without a tree would have taken in the place of this very round is known from the cost table's ratios,
+ * so a slow minute weighs no more than a fast one. */
 #include "target_worker/policy/spec_mode.h"
 
 #include <stddef.h>
@@ -49,6 +57,8 @@ bool gr_spec_group_rests(const struct gr_spec_group *g)
     return g->failed && g->interval >= GR_SPEC_REST_FROM && !g->tries_trees && g->until_trial > GR_SPEC_LEAD;
 }
 
+/* In this order: what nobody wants, what was forbidden, what is impossible, then what does not pay. Only the last part
+ * is for trees whose size is chosen by cost: one who asks for a fixed size gets it, pay or not. */
 struct gr_spec_decision gr_spec_mode_decide(const struct gr_spec_input *in)
 {
     if (!in->want_draft) {
@@ -66,7 +76,8 @@ struct gr_spec_decision gr_spec_mode_decide(const struct gr_spec_input *in)
     if (in->automatic && in->may_rest && in->group != NULL && gr_spec_group_rests(in->group)) {
         return (struct gr_spec_decision){.mode = GR_SPEC_ROOT};
     }
-    if (in->automatic && !in->warm) { /* it prepares its prefix: the first tree says nothing about the later ones */
+    if (in->automatic && !in->warm) { /* the drafter prepares its prefix: its first tree, which a probe asks for,
+                                       * says nothing about the later ones */
         return (struct gr_spec_decision){.mode = in->asked ? GR_SPEC_ROOT : GR_SPEC_PROBE,
                                          .n_want = in->asked ? 0 : in->n_node_max};
     }
@@ -81,6 +92,8 @@ struct gr_spec_decision gr_spec_mode_decide(const struct gr_spec_input *in)
     return (struct gr_spec_decision){.mode = GR_SPEC_TREE, .n_want = in->n_node_max};
 }
 
+/* The loss that led here is paid: the sum begins anew. The pause to the first probe is the one that earlier failures
+ * have grown. */
 static void stop_trees(struct gr_spec_econ *e)
 {
     e->is_root = true;
@@ -91,7 +104,7 @@ static void stop_trees(struct gr_spec_econ *e)
 }
 
 /* Other sessions waited longer for a tree than single tokens would have taken for all that it brought, turn after turn.
- * The drafter is too slow then, whatever the text is, and each session would lose a few rounds anew to find out. */
+ * Then the drafter is too slow, whatever the text is, and each new session would lose a few rounds to find that out. */
 static bool drafter_is_too_slow(const struct gr_spec_econ *others)
 {
     return others->n_lost >= LOST_TURNS && others->n_lost % LOST_RETRY != 0 &&
@@ -139,6 +152,7 @@ void gr_spec_econ_rescale(struct gr_spec_econ *e, double factor)
     e->overhead_ns *= e->n_tree == 0 ? factor : 1.0; /* a guess is a share of the pass; a measured one is host work */
 }
 
+/* Tokens a ns with trees, waits included. */
 static double tree_rate(const struct gr_spec_econ *e)
 {
     return e->tree_tokens / e->tree_ns;
@@ -231,6 +245,8 @@ static void weigh(struct gr_spec_econ *e, const struct gr_spec_round *r)
     }
 }
 
+/* Every value is bounded by its average before it is learnt, since one round that was held up would otherwise speak for
+ * dozens. Only a round that was this session's own pass is weighed: about shared ones the group decides. */
 void gr_spec_econ_round(struct gr_spec_econ *e, const struct gr_spec_round *r)
 {
     if (!r->waited) {
@@ -256,15 +272,15 @@ void gr_spec_econ_latency(struct gr_spec_econ *e, double ns, bool arrived)
 {
     e->probe_ns = e->is_root && arrived ? ns : e->probe_ns;
     if (arrived && e->is_root && e->latency_ns > 0.0) {
-        return; /* a probe's: drafted beside a pass */
+        return; /* a probe's, which is drafted beside a pass and takes longer */
     }
-    if (arrived && e->latency_ns > 0.0) { /* a moment's delay is soon forgotten */
+    if (arrived && e->latency_ns > 0.0) { /* a delay of a moment is soon forgotten, a shorter time is believed */
         const double bounded_ns = at_most(ns, HELD_UP * e->latency_ns);
         learn(&e->latency_ns, bounded_ns, ns < e->latency_ns ? LEARN_FASTER : LEARN_ROUND);
     } else if (arrived) {
         e->latency_ns = ns;
     } else if (e->latency_ns < 1.5 * ns) {
-        e->latency_ns = 1.5 * ns; /* later than that: a slow drafter must not be late for ever */
+        e->latency_ns = 1.5 * ns; /* it takes longer than was waited: else a slow drafter would be late for ever */
     }
 }
 
@@ -302,6 +318,8 @@ void gr_spec_econ_probed(struct gr_spec_econ *e, int n_accepted, double pass_rat
     }
 }
 
+/* Two bounds stand against each other. Waiting must pay on the average, or trees lose; but averages come from the trees
+ * that were waited for, so a bound that is too tight would cut off the slow and good ones and never learn of them. */
 double gr_spec_econ_patience_ns(const struct gr_spec_econ *e, double limit_ns)
 {
     /* Waiting w pays while tokens / (w + pass + overhead) beats the root rate. */
@@ -316,6 +334,8 @@ double gr_spec_econ_patience_ns(const struct gr_spec_econ *e, double limit_ns)
     return at_most(within(3.0 * e->latency_ns, 0.25 * e->root_ns, most), limit_ns);
 }
 
+/* A group cannot compare trees with their absence in one pass, as a session alone can by its cost table: what one
+ * session gains others may lose. So it tries: passes with trees for a while, against the price of passes without. */
 static void begin_trial(struct gr_spec_group *g)
 {
     g->tries_trees = true;
@@ -342,10 +362,10 @@ static void learn_without_trees(struct gr_spec_group *g, const struct gr_spec_gr
     }
 }
 
-/* Reading a new session's prompt is the drafter's once, and trees win it back while the session lasts: only where such
- * passes lose all the time do they speak against trees.
- * Some sessions have luck with their trees and end early, and the others go on in smaller company: trees that win less
- * than the margin lose that way. */
+/* Two sums. While the drafter reads a new session's prompt trees come one by one and lose; it reads each prompt once,
+ * and trees win the loss back while the session lasts. So such passes count in `balance` only, which speaks against
+ * trees where prompts keep coming; `regret` is of settled passes alone. The margin: sessions that have luck with their
+ * trees end early, and the others go on in a smaller group, so trees must win a little more than they cost. */
 static void weigh_group(struct gr_spec_group *g, const struct gr_spec_group_pass *p)
 {
     const double worth = p->n_token / (GR_SPEC_GROUP_MARGIN * p->n_session);
@@ -371,7 +391,8 @@ void gr_spec_group_pass(struct gr_spec_group *g, const struct gr_spec_group_pass
         return;
     }
     if (!g->tries_trees) {
-        return; /* they tried before the group came together, or do not know yet that it has given trees up */
+        return; /* these sessions tried trees before the group came together, or do not know yet that it has given them
+                   up */
     }
     weigh_group(g, p);
     const double patience = g->failed ? 0.5 : 1.0;

@@ -16,33 +16,33 @@ enum gr_spec_mode {
     GR_SPEC_TREE,  /* the pass waits for a tree */
 };
 
-/* What a session's rounds cost and bring. Tokens and ns are moving averages. */
+/* What a session's rounds cost and bring. Tokens and ns are moving averages. A root round is one without a tree. */
 struct gr_spec_econ {
-    double tree_tokens, tree_ns; /* rounds that asked for a tree and waited, whatever came of it */
-    double root_ns;              /* rounds that did not, at the machine's present speed; 0: not known yet */
-    double root_pass_ns;         /* the passes of such rounds: as tree rounds' passes show, while there are any */
+    double tree_tokens, tree_ns; /* of rounds that asked for a tree and waited, whatever came of it */
+    double root_ns;              /* of root rounds, at the machine's present speed; 0: not known yet */
+    double root_pass_ns;         /* their passes'; while rounds have trees it follows those passes' speed */
     double latency_ns;           /* from asking for a tree that is waited for to its arrival; 0: not known yet */
-    double probe_ns;             /* the same of the last probe */
+    double probe_ns;             /* from asking for the last probe to its arrival */
     double tree_pass_ns;         /* the pass of a tree round */
-    double overhead_ns;          /* of a round beside wait and pass */
+    double overhead_ns;          /* what a round takes beside wait and pass */
     uint32_t n_tree, n_root;     /* rounds seen */
-    uint32_t until_clean;        /* rounds without trees and without drafting to come, for root_ns alone */
-    uint32_t n_clean;            /* times that it was learnt so */
-    double run_pass_ns;          /* the first pass of such rounds */
-    double gain;                 /* what tree rounds have won since trees were wanted last, in root-only rounds */
+    uint32_t until_clean;        /* root rounds to come while the drafter rests, run to learn root_ns */
+    uint32_t n_clean;            /* times that root_ns was learnt this way */
+    double run_pass_ns;          /* the first pass of the run of such rounds */
+    double gain;                 /* root rounds that trees have won since they were wanted last */
     uint32_t n_given_up;         /* times that trees were given up since they last won anything */
-    double regret;               /* what they have lost lately, in root-only rounds; never below 0 */
-    uint32_t n_lost;             /* of all sessions' economy: turns in a row that ended without trees being wanted */
-    bool foreseen;               /* what trees bring was seen in other sessions, to begin with */
+    double regret;               /* root rounds that trees have lost lately; never below 0 */
+    uint32_t n_lost;             /* in all sessions' economy: turns in a row that ended with trees given up */
+    bool foreseen;               /* the averages were other sessions' to begin with */
     bool is_root;                /* trees are not wanted at present */
-    uint32_t until_probe, probe_interval; /* rounds */
+    uint32_t until_probe, probe_interval; /* rounds to the next probe, and from one to the next */
     bool probing;                         /* a probe is on its way, or being judged */
 };
 
 /* A round that is over. */
 struct gr_spec_round {
     bool waited; /* it asked for a tree and waited, whatever came of it */
-    bool shared; /* its pass was other sessions', too: who decides about trees is the group */
+    bool shared; /* other sessions were in its pass: the group decides about trees */
     bool clean;  /* the drafter had nothing to do meanwhile */
     int n_token;
     double round_ns, pass_ns, wait_ns;
@@ -55,14 +55,14 @@ struct gr_spec_round {
  * pays for all. One decision for all, from the time a token takes. Won and lost is counted in passes without trees of
  * the whole group. All 0: nothing is known yet. */
 struct gr_spec_group {
-    double price; /* passes without trees, from one's end to the next one's, in what the cost table says of them */
-    double regret, gain; /* as above, over passes with trees in which the group was settled */
-    double balance;      /* what all passes with trees have won lately, those in which it was not settled included */
+    double price;        /* time of passes without trees, from end to end, as a multiple of the cost table's */
+    double regret, gain; /* passes that trees have lost, and won, over settled passes with trees */
+    double balance;      /* passes that trees have won lately, those that were not settled included */
     bool tries_trees;
     bool failed;                    /* trees were given up since they last won anything */
-    uint32_t until_trial, interval; /* passes */
-    uint32_t until_settled;         /* passes: the drafter had prompts to read until now, trees came one by one */
-    uint32_t n_tried;               /* settled passes with trees since they are tried */
+    uint32_t until_trial, interval; /* passes to the next trial, and from one that fails to the next */
+    uint32_t until_settled;         /* passes until trees come together again: the drafter had prompts to read */
+    uint32_t n_tried;               /* settled passes of this trial */
 };
 
 /* A pass of a group that is over. */
@@ -71,9 +71,10 @@ struct gr_spec_group_pass {
     bool disturbed;  /* it shared its device with the drafter, or went without some of the group after waiting for
                       * their trees: what it took says nothing about others */
     bool cold;       /* a drafter still prepares the prefix of some that decode */
-    int n_session;   /* that decode together, in this pass or, while their trees are being drafted, in the next */
-    int n_token;     /* that it brought */
-    double ns;       /* since the last */
+    int n_session;   /* sessions that decode together, in this pass or, while their trees are being drafted, in the next
+                      */
+    int n_token;     /* tokens that the pass brought */
+    double ns;       /* from the end of the pass before to its own */
     double price_ns; /* by the cost table: without trees, of this pass; with trees, of one row for each session */
 };
 

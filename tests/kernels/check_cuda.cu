@@ -370,7 +370,7 @@ int main(int argc, char **argv)
         {"refuse", check_refusals},
         {"linear", check_linear_layers},
         {"linear outputs", check_linear_outputs},
-        {"behind", check_layers_behind},
+        {"after", check_layers_after},
         {"rows", check_rows},
         {"begin", check_begin},
         {"noise", check_noise},

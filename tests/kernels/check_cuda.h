@@ -13,7 +13,7 @@ void report(const char *name, bool ok, const char *detail);
 
 void check_linear_layers(void);
 void check_linear_outputs(void); /* norms after, heads */
-void check_layers_behind(void);  /* each other, in one kernel */
+void check_layers_after(void);   /* layers one after another, in one kernel */
 void check_rows(void);
 void check_begin(void);
 void check_noise(void); /* all words: bounds of the noise */

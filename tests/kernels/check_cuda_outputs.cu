@@ -8,10 +8,10 @@
 
 static constexpr float NORM_EPS = 1e-5f;
 
-/* A call of `before`, which adds to y and leaves tiles, squares and a capture, and one of `behind`, which reads them.
+/* A call of `before`, which adds to y and leaves tiles, squares and a capture, and one of `after`, which reads them.
  * old, w: of 256 rows, and the norm's. */
 struct normed {
-    const layer &before, &behind;
+    const layer &before, &after;
     const std::vector<float> &old, &w;
     std::vector<float> y, out; /* (bucket, ..) */
     std::vector<gr_cuda_square> square, cleared;
@@ -36,7 +36,7 @@ struct normed {
         dev<uint16_t> x(tiles_of(before, row)), d_tiles(gr_cuda_tile_bytes(bucket, h) / 2),
             d_capture(gr_cuda_tile_bytes(bucket, 3 * h) / 2);
         dev<int32_t> n_true(std::vector<int32_t>{(int32_t)row.size()});
-        dev<float> d_y((size_t)bucket * h), d_w(w), d_out((size_t)bucket * behind.n_out);
+        dev<float> d_y((size_t)bucket * h), d_w(w), d_out((size_t)bucket * after.n_out);
         dev<gr_cuda_square> d_square(std::vector<gr_cuda_square>((size_t)bucket)), d_cleared((size_t)bucket);
         for (dev<uint16_t> *d : {&d_tiles, &d_capture}) {
             d->poison();
@@ -48,8 +48,8 @@ struct normed {
         gr_cuda_linear_args a{before.packed.p, h, before.n_in, x.p,      nullptr,   d_y.p,
                               GR_CUDA_OUT_ADD, h, bucket,      n_true.p, before.cut};
         a.next = {d_w.p, d_tiles.p, d_square.p, d_capture.p, 3 * h, h};
-        gr_cuda_linear_args b{behind.packed.p, behind.n_out, h,      d_tiles.p, nullptr,   d_out.p,
-                              GR_CUDA_OUT_F32, behind.n_out, bucket, n_true.p,  behind.cut};
+        gr_cuda_linear_args b{after.packed.p,  after.n_out, h,      d_tiles.p, nullptr,  d_out.p,
+                              GR_CUDA_OUT_F32, after.n_out, bucket, n_true.p,  after.cut};
         b.norm = {d_square.p, NORM_EPS}, b.clear = d_cleared.p;
         ok = gr_cuda_linear(&a, nullptr) == GR_OK && gr_cuda_linear(&b, nullptr) == GR_OK;
         y = d_y.get(), square = d_square.get(), cleared = d_cleared.get(), out = d_out.get(), tiles = d_tiles.get(),
@@ -65,7 +65,7 @@ struct normed {
         memset(&nan, 0xff, sizeof(nan));
         for (int r = 0; r < n_row; r++) {
             std::fill_n(in_y.begin() + (size_t)r * h, h, true);
-            std::fill_n(in_out.begin() + (size_t)r * behind.n_out, behind.n_out, true);
+            std::fill_n(in_out.begin() + (size_t)r * after.n_out, after.n_out, true);
             for (int c = 0; c < h; c++) {
                 in_tiles[gr_cuda_tile_at(r, c, h)] = in_capture[gr_cuda_tile_at(r, h + c, 3 * h)] = true;
             }
@@ -85,7 +85,7 @@ struct normed {
 /* Row i of c is row `id` of all: the same bits? */
 static size_t count_other(const normed &c, int i, const normed &all, int id)
 {
-    const int h = c.width(), n_out = c.behind.n_out;
+    const int h = c.width(), n_out = c.after.n_out;
     size_t n = memcmp(&c.y[(size_t)i * h], &all.y[(size_t)id * h], (size_t)h * 4) != 0;
     n += memcmp(&c.out[(size_t)i * n_out], &all.out[(size_t)id * n_out], (size_t)n_out * 4) != 0;
     n += memcmp(&c.square[(size_t)i], &all.square[(size_t)id], sizeof(gr_cuda_square)) != 0;
@@ -101,7 +101,7 @@ static size_t count_other(const normed &c, int i, const normed &all, int id)
 static void check_normed_values(const normed &all)
 {
     const int h = all.width();
-    const layer &b = all.behind;
+    const layer &b = all.after;
     size_t n = 0;
     double worst = 0;
     std::vector<double> inv((size_t)ROW_MAX);
@@ -131,15 +131,15 @@ static void check_normed_values(const normed &all)
     }
     char s[100];
     snprintf(s, sizeof(s), "%zu values differ; squares and scaled sums are off by %.1e, allowed 2e-6", n, worst);
-    report(("norm behind " + shape_of(all.before)).c_str(), ok && all.ok && all.intact && n == 0 && worst <= 2e-6, s);
+    report(("norm after " + shape_of(all.before)).c_str(), ok && all.ok && all.intact && n == 0 && worst <= 2e-6, s);
 }
 
-static void check_normed(int h, int n_in, int n_behind, gr_cuda_cut before_cut = {}, gr_cuda_cut behind_cut = {})
+static void check_normed(int h, int n_in, int n_after, gr_cuda_cut before_cut = {}, gr_cuda_cut after_cut = {})
 {
-    layer before(h, n_in, before_cut), behind(n_behind, h, behind_cut);
+    layer before(h, n_in, before_cut), after(n_after, h, after_cut);
     std::vector<float> old((size_t)ROW_MAX * h), w((size_t)h);
     rng g{77};
-    for (layer *l : {&before, &behind}) {
+    for (layer *l : {&before, &after}) {
         CUDA_OK(cudaMemset(l->packed.p, 0, l->packed.n));
         if (!pack(*l, l->packed.p, 0, l->n_out, 1, 0)) {
             report("norm between layers", false, "packing");
@@ -153,7 +153,7 @@ static void check_normed(int h, int n_in, int n_behind, gr_cuda_cut before_cut =
     for (auto &v : w) {
         v = 1.0f + 0.5f * g.unit();
     }
-    normed all{before, behind, old, w};
+    normed all{before, after, old, w};
     all.run(rows(ROW_MAX), ROW_MAX);
     check_normed_values(all);
     size_t n = 0;
@@ -162,7 +162,7 @@ static void check_normed(int h, int n_in, int n_behind, gr_cuda_cut before_cut =
         if (quick && n_row % 32 > 1) {
             continue;
         }
-        normed some{before, behind, old, w};
+        normed some{before, after, old, w};
         const std::vector<int> row = rows(n_row, 3 * n_row + 1);
         some.run(row, n_row % 2 ? std::max(n_row, 64) : std::max(n_row, 1));
         for (int i = 0; i < n_row; i++) {
@@ -170,7 +170,7 @@ static void check_normed(int h, int n_in, int n_behind, gr_cuda_cut before_cut =
         }
         sound = sound && some.ok && some.intact;
     }
-    report_count("norm behind, rows among 1 to 200", before, n, sound);
+    report_count("norm after, rows among 1 to 200", before, n, sound);
 }
 
 static void check_norms()

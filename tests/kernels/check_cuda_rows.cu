@@ -50,7 +50,7 @@ static void check_input(const std::vector<uint32_t> &pieces, const char *name)
     gr_cuda_input_head head{};
     head.n_part = (uint32_t)pieces.size();
     for (size_t i = 0; i < pieces.size(); i++) {
-        bytes += 16 * (uint32_t)g.below(5); /* gaps stay behind */
+        bytes += 16 * (uint32_t)g.below(5); /* gaps are not copied */
         head.part[i].offset = bytes, head.part[i].bytes = pieces[i] * 16;
         bytes += pieces[i] * 16;
     }

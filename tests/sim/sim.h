@@ -56,7 +56,7 @@ struct sim_config {
     int commit_room; /* messages to the orchestrator that may be on their way; 0: any number */
     struct gr_orch_config orch;
     uint64_t client_ns; /* largest pause of a client between two turns */
-    uint64_t stop_ns;   /* so long it takes at most until a client's stop is heard, drawn; 0: at once */
+    uint64_t stop_ns;   /* longest time until a client's stop is heard, drawn; 0: at once */
     struct sim_faults faults;
     /* With faults: a worker that starts again has an empty KV; the sim owns what this makes. NULL: the models above. */
     struct gr_lm *(*make_lm)(void *ctx, bool target);

@@ -48,15 +48,15 @@ struct sim_worker {
     uint32_t life, number;
     struct gr_lm *lm; /* owned when made */
     bool lm_owned;
-    uint64_t to_orch_ns, from_orch_ns; /* the link keeps its order */
+    uint64_t to_orch_ns, from_orch_ns; /* due times of the last messages: the link keeps its order */
 };
 
 /* The data connection. Each end has its own idea of whether it is open. */
 struct sim_conn {
     bool used, open_at[2];
     uint32_t id;
-    uint64_t to_ns[2];   /* small frames keep their order, and bulk frames theirs */
-    uint64_t bulk_ns[2]; /* and no bulk frame overtakes a small one */
+    uint64_t to_ns[2];   /* due time of the last small frame: they keep their order */
+    uint64_t bulk_ns[2]; /* of the last bulk frame: none overtakes a small one */
 };
 
 struct sim {

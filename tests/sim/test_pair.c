@@ -227,12 +227,12 @@ static void test_hopeless_drafter(void **state)
 /* ---- prices ---- */
 
 struct prices {
-    uint64_t session; /* the one that stays */
-    bool others_done; /* it decodes alone */
-    int n_verdict;    /* of it since then, before it was told what rows cost now */
-    uint32_t together_ns,
-        told_ns; /* a row more in a pass: the most told while others decoded, and what was told last */
-    bool knew;   /* it has been told the prices of a session alone since the others ended */
+    uint64_t session;     /* the one that stays */
+    bool others_done;     /* the one that stays decodes alone */
+    int n_verdict;        /* its verdicts since others_done, before it was told what rows cost now */
+    uint32_t together_ns; /* a row more in a pass: the most told while others decoded */
+    uint32_t told_ns;     /* a row more in a pass: what was told last */
+    bool knew;            /* it has been told the prices of a session alone since the others ended */
 };
 
 static void watch_group(struct sim *s, void *arg)

@@ -144,7 +144,7 @@ static void test_silent_drafter(void **state)
     (void)state;
     struct met m = {0};
     every_way(silent, &m);
-    print_message("# %d refreshes behind captures that waited; %d partial rows told, %d sent again, %d roll-backs\n",
+    print_message("# %d refreshes after captures that waited; %d partial rows told, %d sent again, %d roll-backs\n",
                   m.n_kept_with_chain, m.n_partial, m.n_again, m.n_back);
     assert_true(m.n_partial > 0 && m.n_back > 0 && m.n_again > 0);
     assert_true((m.n_kept_with_chain > 0) == (!all_raw && !all_shipped)); /* others do not wait */

@@ -89,7 +89,7 @@ static void test_preempted(void **state)
 }
 
 /* Roll-back in round 4; what was drafted on tokens that are gone is neither verified nor taken for a desync. */
-static void test_trees_behind_the_fence(void **state)
+static void test_trees_after_the_fence(void **state)
 {
     (void)state;
     struct world w;
@@ -279,7 +279,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_exact_text, tear_down),
         cmocka_unit_test_teardown(test_preempted, tear_down),
-        cmocka_unit_test_teardown(test_trees_behind_the_fence, tear_down),
+        cmocka_unit_test_teardown(test_trees_after_the_fence, tear_down),
         cmocka_unit_test_teardown(test_truncate, tear_down),
         cmocka_unit_test_teardown(test_lossy_turns, tear_down),
         cmocka_unit_test_teardown(test_provisional_end, tear_down),

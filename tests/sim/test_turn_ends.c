@@ -11,9 +11,9 @@
 
 #define N_VOCAB 500 /* so many that tokens seldom come twice: most can be an end token */
 #define N_PROMPT 20
-#define N_SHOWN 18  /* the stop string ends with this token */
-#define N_BEHIND 10 /* the turn ends by itself so many tokens later at most */
-#define N_NEXT 12   /* of the next turn */
+#define N_SHOWN 18 /* the stop string ends with this token */
+#define N_AFTER 10 /* the turn ends by itself so many tokens later at most */
+#define N_NEXT 12  /* of the next turn */
 
 static const struct sim_turn next_turn = {.ids = {3, 1, 4}, .n_ids = 3, .max_tokens = N_NEXT, .keep_all = true};
 
@@ -71,29 +71,29 @@ static void test_limits_around_a_stop(void **state)
     (void)state;
     int32_t want[N_SHOWN + N_NEXT];
     (void)run_ending(&(struct ending){.limit = 400, .end_token = -1}, want);
-    for (uint32_t behind = 0; behind <= N_BEHIND; behind++) {
-        assert_true(compare_endings((struct ending){.limit = N_SHOWN + behind, .end_token = -1}, want) > 0);
+    for (uint32_t after = 0; after <= N_AFTER; after++) {
+        assert_true(compare_endings((struct ending){.limit = N_SHOWN + after, .end_token = -1}, want) > 0);
     }
 }
 
 /* The text of plain decoding after what is shown. */
-static void plain_text(int32_t token[N_SHOWN + N_BEHIND + 1])
+static void plain_text(int32_t token[N_SHOWN + N_AFTER + 1])
 {
-    const struct gr_session_request q = pair_request(0, N_PROMPT, N_SHOWN + N_BEHIND + 1);
+    const struct gr_session_request q = pair_request(0, N_PROMPT, N_SHOWN + N_AFTER + 1);
     struct pair p = pair_plain_run(&(struct pair_config){.seed = 7, .n_vocab = N_VOCAB}, &q, 1);
-    assert_int_equal(sim_result(p.sim, 0)->n_token, N_SHOWN + N_BEHIND + 1);
-    memcpy(token, sim_result(p.sim, 0)->token, (N_SHOWN + N_BEHIND + 1) * sizeof(*token));
+    assert_int_equal(sim_result(p.sim, 0)->n_token, N_SHOWN + N_AFTER + 1);
+    memcpy(token, sim_result(p.sim, 0)->token, (N_SHOWN + N_AFTER + 1) * sizeof(*token));
     pair_destroy(&p);
 }
 
-static void test_end_tokens_behind_a_stop(void **state)
+static void test_end_tokens_after_a_stop(void **state)
 {
     (void)state;
-    int32_t want[N_SHOWN + N_NEXT], text[N_SHOWN + N_BEHIND + 1];
+    int32_t want[N_SHOWN + N_NEXT], text[N_SHOWN + N_AFTER + 1];
     int n = 0;
     (void)run_ending(&(struct ending){.limit = 400, .end_token = -1}, want);
     plain_text(text);
-    for (int at = N_SHOWN - 1; at < N_SHOWN + N_BEHIND; at++) {
+    for (int at = N_SHOWN - 1; at < N_SHOWN + N_AFTER; at++) {
         bool is_first = true;
         for (int i = 0; i < at; i++) {
             is_first = is_first && text[i] != text[at];
@@ -103,14 +103,14 @@ static void test_end_tokens_behind_a_stop(void **state)
             n++;
         }
     }
-    assert_true(n > N_BEHIND / 2);
+    assert_true(n > N_AFTER / 2);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_limits_around_a_stop),
-        cmocka_unit_test(test_end_tokens_behind_a_stop),
+        cmocka_unit_test(test_end_tokens_after_a_stop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -407,7 +407,7 @@ void wait_count(const uint32_t *n, uint32_t target)
     }
 }
 
-/* ---- kernels behind each other ---- */
+/* ---- kernels one after another ---- */
 
 void wait_for_previous()
 {

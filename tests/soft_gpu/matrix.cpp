@@ -25,7 +25,7 @@ struct Operand {
           stride((uint32_t)(desc >> 32 & 0x3fff) << 4)
     {
     }
-    /* Eight values beside each other, `offset` bytes behind the start: the 128-byte swizzle moves 16 bytes as they are. */
+    /* Eight values beside each other, `offset` bytes after the start: the 128-byte swizzle moves 16 bytes as they are. */
     void read_eight(uint32_t offset, float *to, size_t step) const
     {
         const uint32_t plain = start + offset, swizzled = plain ^ ((plain >> 7 & 7) << 4);

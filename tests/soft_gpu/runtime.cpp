@@ -1,5 +1,5 @@
 /* The run time: memory, streams, graphs. A graph runs when it is launched, other kernels when somebody waits for their
- * stream or enqueues something that is none: so that kernels behind each other can overlap.
+ * stream or enqueues something that is none: so that kernels one after another can overlap.
  *
  *   SOFT_GPU_DEVICES     how many there are (1)
  *   SOFT_GPU_CAPABILITY  of them, as 9.0
@@ -155,7 +155,7 @@ cudaError_t run_operation(CUstream_st &s, const Operation &op)
     return e;
 }
 
-/* Behind what the stream has, or as a part of its graph. */
+/* After what the stream has, or as a part of its graph. */
 cudaError_t enqueue(cudaStream_t stream, Operation op)
 {
     CUstream_st &s = stream_of(stream);

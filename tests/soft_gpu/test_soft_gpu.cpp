@@ -346,7 +346,7 @@ void arrivals_are_counted(void **)
     });
 }
 
-/* ---- kernels behind each other ---- */
+/* ---- kernels one after another ---- */
 
 /* Each adds one to what the one before made; all of them let the next one start at once. */
 void the_kernel_before_is_waited_for(void **)

@@ -320,7 +320,7 @@ def drafts_under_other_shapes():
 
 @case
 def a_pass_without_the_host():
-    """The column of graft-bench stages: passes behind each other take no longer than one after the other."""
+    """The column of graft-bench stages: passes without a pause take no longer than one after the other."""
     done = subprocess.run([os.path.join(BUILD, "graft-bench"), "stages", "--device", "cuda:0", "--model", TARGET,
                            "--head", HEAD, "--context", "64", "--reps", "51", "-o", "json"], capture_output=True,
                           text=True, timeout=120, check=False)

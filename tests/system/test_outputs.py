@@ -73,7 +73,7 @@ def ready_file_where_nothing_or_a_file_stands():
 
 
 @case
-def ready_file_behind_a_link():
+def ready_file_through_a_link():
     folder = Folder()
     link, real = folder.path("link"), folder.path("real")
     os.symlink("real", link)  # it leads to nothing yet

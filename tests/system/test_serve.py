@@ -175,7 +175,7 @@ def stopped_turn_goes_on():
 
 @case
 def stop_and_end_in_one_commit():
-    """Wherever the turn's own limit lies behind a stop string, and however many tokens a round brings: what was not shown
+    """Wherever the turn's own limit lies after a stop string, and however many tokens a round brings: what was not shown
     is not kept, and the next turn does not depend on the size of the tree."""
     prompt = "class Reader:\n    def __init__(self, path):\n"
     for engine in ((), ("--transport", "loop")):

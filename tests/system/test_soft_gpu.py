@@ -21,7 +21,7 @@ with open(os.path.join(ROOT, "tests/golden/demo-greedy.json"), encoding="utf-8")
 
 
 def text(i, n, *args, env=None):
-    """n tokens behind golden prompt i, and the run's metrics."""
+    """n tokens after golden prompt i, and the run's metrics."""
     out = generate("--prompt-ids", "-", "--max-tokens", str(n), "--ignore-eos", *args, stdin=json.dumps(GOLDEN[i]["prompt_ids"]),
                    timeout=240, env=env)
     return out["token_ids"], out["metrics"]

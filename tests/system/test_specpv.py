@@ -133,7 +133,7 @@ def exact_with_temperature():
 
 
 def session_with_provisional_tokens(s):
-    """A session that decodes with tokens behind the last judgement, as far as one can see from outside."""
+    """A session that decodes with tokens after the last judgement, as far as one can see from outside."""
     found = []
 
     def look():

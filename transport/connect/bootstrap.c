@@ -23,7 +23,7 @@
 
 #define PROOF_LABEL "graft-hello-1"
 #define MAC_BYTES 32     /* of HMAC-SHA-512-256 */
-#define KEY_FIFO_MS 5000 /* that a key file which is a FIFO is waited for */
+#define KEY_FIFO_MS 5000 /* how long a key file that is a FIFO is waited for */
 /* {"role": n, "mac": bin 32}, always in this very encoding, so that nothing of a peer that has not
  * proved itself is parsed: the record is compared byte by byte around role and mac. */
 #define PROOF_BYTES 45

@@ -13,11 +13,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Beside strangers: key-holders whose transport is being opened or who wait to be taken, and threads of those who were
- * dropped. */
+/* Seats beside the strangers': for key-holders whose transport is being opened or who wait to be taken, and for threads
+ * of those who were dropped. */
 #define N_SEAT (GR_STRANGER_MAX + 32)
-#define ACCEPT_BATCH 16 /* then the loop's other work has its turn */
-/* Lines about strangers in a while; more are counted. */
+#define ACCEPT_BATCH 16 /* connections that are accepted before the loop's other work has its turn */
+/* Lines about strangers in TOLD_NS; more are counted and told as a number. */
 #define TOLD_MAX 8
 #define TOLD_NS (10 * GR_S)
 

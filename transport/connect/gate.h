@@ -24,7 +24,7 @@ struct gr_gate_config {
     const uint8_t *key;
     int timeout_ms;
     bool opens; /* a transport is opened after the proof */
-    int forced; /* with opens: enum gr_transport_kind, or -1 */
+    int forced; /* the transport that may be opened, enum gr_transport_kind; -1: any */
 };
 
 /* One who has passed; the taker's. */
@@ -35,7 +35,7 @@ struct gr_arrival {
 };
 
 GR_NODISCARD enum gr_status gr_gate_create(const struct gr_gate_config *config, struct gr_gate **out);
-/* Hangs up on everybody who has not been taken. */
+/* Ends it, and hangs up on everybody who has not been taken. */
 void gr_gate_destroy(struct gr_gate *g);
 /* Accepts who is there, some at a time. */
 void gr_gate_accept(struct gr_gate *g, uint64_t now_ns);

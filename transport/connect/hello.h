@@ -8,8 +8,8 @@
 /* Encodes self as one msgpack map. GR_EINVAL (logged): a field is out of its range. */
 GR_NODISCARD enum gr_status gr_hello_encode(const struct gr_hello *self, uint8_t *buf, size_t cap, size_t *bytes_out);
 
-/* Strict: every key known, once, typed, bounded; none missing; nothing behind the map. GR_EPROTO,
- * or GR_EMISMATCH when the version is another one (nothing behind it is looked at). Each with a
+/* Strict: every key known, once, typed, bounded; none missing; nothing after the map. GR_EPROTO,
+ * or GR_EMISMATCH when the version is another one (nothing after it is looked at). Each with a
  * logged line that names the key. */
 GR_NODISCARD enum gr_status gr_hello_decode(const uint8_t *p, size_t bytes, struct gr_hello *hello_out);
 

@@ -11,8 +11,8 @@
 
 struct gr_listener {
     int fd;            /* the caller's; -1: there is none */
-    uint64_t until_ns; /* nobody is accepted before */
-    bool told;         /* that it pauses; until somebody is accepted again */
+    uint64_t until_ns; /* nobody is accepted before this time */
+    bool told;         /* the pause has been told; false again once somebody is accepted */
 };
 
 /* GR_AGAIN: nobody is there, or it pauses. */

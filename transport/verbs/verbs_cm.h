@@ -27,7 +27,7 @@ struct gr_verbs_link {
     enum gr_status (*post_receives)(void *ctx); /* called when the queue pair is there, before it is connected */
     void *ctx;
     bool (*peer_gave_up)(int fd); /* something on the bootstrap socket ends the wait */
-    int fd;                       /* that socket, borrowed */
+    int fd;                       /* the bootstrap socket, borrowed */
 };
 
 /* Both channels and the completion queue. Errors are logged here and below. */

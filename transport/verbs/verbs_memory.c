@@ -109,7 +109,7 @@ enum gr_status gr_verbs_memory_create(const struct gr_verbs_lib *lib, const stru
     if (lib->bind_addr(m->anchor, (struct sockaddr *)&m->device.addr) != 0) {
         goto failed;
     }
-    what = "a device behind its address";
+    what = "a device at its address";
     errno = ENODEV;
     if (m->anchor->verbs == NULL) {
         goto failed;

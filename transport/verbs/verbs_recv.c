@@ -9,7 +9,7 @@
 #include <string.h>
 
 #define N_POLL 16     /* completions that one call takes */
-#define N_POLL_MAX 16 /* batches a call: the caller gets its turn */
+#define N_POLL_MAX 16 /* batches of one call; then the caller has its turn */
 
 /* ---- headers ---- */
 

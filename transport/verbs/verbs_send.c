@@ -1,4 +1,5 @@
-/* Records out: queued frames become linked work requests behind one doorbell. Decisions D-088, D-093. */
+/* Records out: queued frames become linked work requests, and one doorbell tells of them all. Decisions D-088, D-093.
+ */
 #include "transport/verbs/verbs_conn.h"
 
 #include <arpa/inet.h>
@@ -6,7 +7,7 @@
 #include <string.h>
 
 #define N_BATCH 16u /* work requests that one doorbell rings for, at most */
-/* Bulk bytes on the send queue beyond this make the next frame wait, so that a small frame is never behind more. */
+/* Bulk bytes on the send queue beyond this make the next frame wait, so that a small frame never waits for more. */
 #define BULK_WINDOW_BYTES (256u * 1024u)
 /* Places on the send queue that bulk frames leave to small frames and credits. */
 #define N_WR_RESERVED 64u

@@ -21,9 +21,9 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define HANDSHAKE_TIMEOUT_MS 10000 /* as seen by the side that connects */
-#define JOIN_PATIENCE_S 60
-#define LOOKS_PER_POLL 64u /* looks at the connections between two system calls, while it spins */
+#define HANDSHAKE_TIMEOUT_MS 10000 /* from connecting to the proof, as the side that connects sees it */
+#define JOIN_PATIENCE_S 60         /* how long an orchestrator is looked for unless GRAFT_JOIN_TIMEOUT says otherwise */
+#define LOOKS_PER_POLL 64u         /* looks at the connections between two system calls, while it spins */
 /* A connection that stood before is tried again: at once, then after 50 ms, 100 ms ... 2 s, each drawn from its upper
  * half, so that drafters that lost one target do not come back in step. */
 #define RETRY_MS_MIN 50u

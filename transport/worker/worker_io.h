@@ -25,7 +25,7 @@ struct gr_worker_config {
     uint64_t spin_ns;     /* the loop and the compute thread sleep only when so long nothing has happened */
 };
 
-/* The state machine behind the edge. ctx is the worker's. */
+/* The state machine that the edge serves. ctx is the worker's. */
 struct gr_worker_machine {
     void *ctx;
     void (*on_msg)(void *ctx, const struct gr_msg *m, uint64_t now_ns);

@@ -37,7 +37,8 @@ struct FarArgs {
     uint32_t per_group; /* 65536 / group, rounded up */
     float scale_log2;
 
-    /* pair / group, for the few pairs that there are: what a division takes is instructions that a start waits for. */
+    /* pair / group, for the few pairs that there are, by a product: the start of a block waits for these instructions.
+     */
     __device__ __forceinline__ int row_of(int pair) const
     {
         return (int)((uint32_t)pair * per_group >> 16);
@@ -161,13 +162,13 @@ template <int HD> struct Loader {
         return it.sparse ? it.sparse + (size_t)(a.layer * a.n_kv_head + it.kv_head) * it.sparse_stride : nullptr;
     }
 
-    /* What load_item() begins with, ahead of it. */
+    /* Asks for what load_item() begins with, ahead of it. */
     __device__ __forceinline__ int first_window(const Item &it) const
     {
         return look_up(it, list_of(it), 0);
     }
 
-    /* An item, for the nearest cache: nobody of this block shall wait for it. */
+    /* Brings an item to the nearest cache: nobody of this block shall wait for it. */
     __device__ __forceinline__ void look_ahead(const Item *it) const
     {
         if (lane < 2) {
@@ -211,7 +212,7 @@ template <int HD> struct Loader {
 
 /* ---- the warpgroups that multiply ---- */
 
-constexpr int NOBODY = -(1 << 30); /* end of the keys of a pair that is not there */
+constexpr int NOBODY = -(1 << 30); /* in place of the end of its keys: there is no such pair */
 
 template <int HD> struct Worker {
     static constexpr int BLOCK = HD * 32, SLOT = BLOCKS_A_TILE * BLOCK, Q_BYTES = 64 * HD * 2;
@@ -227,9 +228,10 @@ template <int HD> struct Worker {
         bar_wait(&bars->full[ring.slot], ring.phase);
     }
 
-    /* The same, when sums of weights have been made: they are never negative, which the assembler does not know. It
-     * would move their additions after the wait for the products that they are to overlap with. */
-    __device__ __forceinline__ void wait_slot_behind(const float (&l)[2])
+    /* The same, once sums of weights have been made. Their additions are to overlap with the products that are waited
+     * for here, and the assembler would move them after the wait: so they take part in a condition that is always true,
+     * since the sums are never negative, which it does not know. */
+    __device__ __forceinline__ void wait_slot_after(const float (&l)[2])
     {
         bar_wait(&bars->full[ring.slot], ring.phase ^ (uint32_t)(l[0] + l[1] < 0.0f));
     }
@@ -271,7 +273,7 @@ template <int HD> struct Worker {
             const __nv_bfloat16 *from = a.q + (at + (uint32_t)(STEP * i * HD) + (uint32_t)a.row_of(pair) * next_row);
             v[i] = pair < n_pair ? *(const uint4 *)from : make_uint4(0, 0, 0, 0);
         }
-        named_sync(1 + wg, 128); /* all are through with the item before */
+        named_sync(1 + wg, 128); /* all threads are through with the item before */
         uint8_t *to = q + piece / 8 * 8192 + m * 128 + ((piece % 8) ^ (m % 8)) * 16;
 #pragma unroll
         for (int i = 0; i < HD / 16; i++) {
@@ -477,7 +479,7 @@ template <int HD> struct Worker {
                 mask(s, i * GR_CUDA_KEY_TILE, end[0], end[1]);
             }
             weigh<VN>(s, m, l, down, a.scale_log2, lower);
-            wait_slot_behind(l); /* the next keys, or the last values */
+            wait_slot_after(l); /* the next keys, or the last values */
             wgmma_wait<0>();
             wgmma_hold(o);
             release(v_slot);

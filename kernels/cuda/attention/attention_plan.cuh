@@ -12,7 +12,7 @@
 namespace gr
 {
 
-constexpr int TILE_ROW_MAX = 64;     /* rows of a tile; times the query heads of a KV head at most 256 */
+constexpr int TILE_ROW_MAX = 64;     /* rows of a tile; rows times query heads of a KV head are at most 256 */
 constexpr int NEAR_ROWS = 4;         /* rows that a block of the near kernel takes */
 constexpr int NEAR_POOL_BLOCKS = 10; /* pool blocks that hold the near keys of NEAR_ROWS neighbours, at most */
 constexpr int NEAR_BLOCKS_MAX = NEAR_POOL_BLOCKS + GR_CUDA_SLOT_MAX / GR_KV_BLOCK_TOKENS;
@@ -35,8 +35,8 @@ struct alignas(16) Item {
     int first, n_key; /* far keys of the split */
     int n_whole;      /* tiles of keys that every row sees all of */
     int old;
-    const int32_t *block;  /* the sequence's table */
-    const int32_t *sparse; /* and its view; else NULL */
+    const int32_t *block;  /* the sequence's block table */
+    const int32_t *sparse; /* the lists of its view; NULL: it has none */
     int sparse_stride, n_sparse, dense_block;
     int row0; /* the tile's first row of the pass */
 };

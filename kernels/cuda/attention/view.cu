@@ -23,8 +23,8 @@ namespace gr
 {
 
 constexpr int SCORE_THREADS = 128;      /* four warps, each with a tile of its own */
-constexpr int SCORE_GRID_MAX = 3 * 132; /* what is on the device at a time */
-constexpr int TILE_BLOCKS = 16;         /* key blocks of a warp */
+constexpr int SCORE_GRID_MAX = 3 * 132; /* blocks that are on the device at a time: three a multiprocessor */
+constexpr int TILE_BLOCKS = 16;         /* key blocks that a warp scores together */
 
 constexpr int LIST_THREADS = 1024; /* one block makes the list of a layer and KV head */
 constexpr int LIST_WARPS = LIST_THREADS / 32;

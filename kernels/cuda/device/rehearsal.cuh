@@ -9,7 +9,7 @@
 namespace gr
 {
 
-/* Whether loads and stores happen. Where nobody rehearses: */
+/* Do loads and stores happen? In kernels that nobody rehearses, always. */
 struct Always {
     __device__ explicit Always(bool)
     {
@@ -20,7 +20,7 @@ struct Always {
     }
 };
 
-/* and where somebody does: */
+/* In those that somebody rehearses, when it is real. */
 struct Perhaps {
     uint32_t real;
     __device__ explicit Perhaps(bool real_) : real(real_)

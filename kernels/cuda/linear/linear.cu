@@ -133,12 +133,13 @@ static enum gr_status check_norms(const gr_cuda_linear_args &a)
                                              n.square && capture && a.y_stride % 4 == 0 && aligned(a.y, 16) &&
                                              aligned(n.w, 16) && aligned(n.tiles, 16) && aligned(n.capture, 16));
     if (!norm || !next) {
-        fprintf(stderr,
-                "cuda: linear layer of %d outputs: squares before it at %p, behind it at %p, cleared at %p (aligned to "
-                "128), y %p, w %p, tiles %p, capture %p (to 16) in columns from %d of %d: a norm behind needs outputs "
-                "that are a multiple of 64 and added without a bias, and a stride of y that is one of 4\n",
-                a.n_out, (const void *)a.norm.square, (void *)n.square, (void *)a.clear, a.y, (const void *)n.w,
-                (void *)n.tiles, (void *)n.capture, n.capture_col, n.capture_n);
+        fprintf(
+            stderr,
+            "cuda: linear layer of %d outputs: squares before it at %p, after it at %p, cleared at %p (aligned to "
+            "128), y %p, w %p, tiles %p, capture %p (to 16) in columns from %d of %d: a norm after it needs outputs "
+            "that are a multiple of 64 and added without a bias, and a stride of y that is one of 4\n",
+            a.n_out, (const void *)a.norm.square, (void *)n.square, (void *)a.clear, a.y, (const void *)n.w,
+            (void *)n.tiles, (void *)n.capture, n.capture_col, n.capture_n);
         return GR_EINVAL;
     }
     return GR_OK;

@@ -106,10 +106,10 @@ struct gr_cuda_linear_args {
     int y_stride; /* in values; not read with SILU and HEADS */
     int n_row;
     const int32_t *n_row_true; /* device memory; a chain reads it before the kernel before it has ended */
-    struct gr_cuda_cut cut;    /* that the matrix was packed in */
+    struct gr_cuda_cut cut;    /* the cut that the matrix was packed in */
     struct gr_cuda_linear_norm norm;
     struct gr_cuda_linear_next next; /* ADD without a bias; n_out a multiple of 64 */
-    struct gr_cuda_square *clear;    /* (n_row) that become zero: not this layer's own; NULL: none */
+    struct gr_cuda_square *clear;    /* (n_row) squares that become zero, another layer's; NULL: none */
     struct gr_cuda_heads heads;      /* HEADS only */
 };
 GR_NODISCARD enum gr_status gr_cuda_linear(const struct gr_cuda_linear_args *a, struct CUstream_st *stream);
@@ -126,8 +126,8 @@ enum {
     GR_CUDA_CHAIN_MAX = 4,
 };
 struct gr_cuda_chain {
-    uint32_t made[GR_CUDA_CHAIN_MAX - 1];    /* blocks that are through with a layer, but for its squares */
-    uint32_t squared[GR_CUDA_CHAIN_MAX - 1]; /* and with those, if a norm follows */
+    uint32_t made[GR_CUDA_CHAIN_MAX - 1];    /* blocks that are through with a layer, its squares aside */
+    uint32_t squared[GR_CUDA_CHAIN_MAX - 1]; /* blocks that are through with its squares, too, where a norm follows */
     uint32_t left;                           /* blocks that will not look at these any more */
 };
 /* Whether the device has room for it and the layers are such: ADD without a bias, SILU or HEADS; the same rows, up to

@@ -59,7 +59,8 @@ struct ChainWeights {
         bar_wait(&bars->linear.w_empty[oldest.slot], oldest.phase);
         oldest.next(W_SLOT_MAX);
         n--;
-        oldest_at = bars->at[oldest.slot], oldest_end = bars->end[oldest.slot]; /* nothing sensible if there is none */
+        oldest_at = bars->at[oldest.slot],
+        oldest_end = bars->end[oldest.slot]; /* where none is left these are of a copy that is gone, and nobody looks */
     }
 
     __device__ __forceinline__ void load(const uint8_t *from, uint32_t bytes, const RingUse &use)
@@ -99,7 +100,9 @@ static __device__ __forceinline__ void chain_weights(const ChainArgs &a, uint8_t
     }
 }
 
-/* The thread that streams x. */
+/* The thread that streams x. Unlike weights, x is what the layer before has made, all blocks of it: so this thread
+ * waits for the count of blocks that are through (made). Where a norm lies between, the scales of the rows come later
+ * than the rows (squared); products do not need them, so x is asked for first and the scales are waited for after. */
 struct ChainX {
     const ChainArgs &a;
     uint8_t *slots;
@@ -135,8 +138,8 @@ struct ChainX {
         }
     }
 
-    /* What the layer before made; of its squares nobody has to wait for more than the end of a tile. Returns how many
-     * boxes have been asked for already. */
+    /* Waits for what the layer before made. Its squares are needed at the end of a tile only, so boxes are asked for
+     * before they are there. Returns how many boxes have been asked for already. */
     __device__ __forceinline__ int wait_for_layer(int i, const LinearShare &share, const ChainXSlots &x, int group)
     {
         const LinearArgs &l = a.layer[i];
@@ -232,7 +235,7 @@ static __device__ __forceinline__ void chain_work(const ChainArgs &a, ChainPlace
         }
         const int ready = i > 0 ? n_ready++ : -1;
         switch (a.width[i]) {
-        case 16:
+        case 16: /* the widths of cut.h, less 248, whose sums x's ring has no room for */
             chain_layer<16>(l, p, ready);
             break;
         case 32:

@@ -58,9 +58,9 @@ __global__ void __launch_bounds__(LinearThreads<R, 1>::ALL, 1) linear_kernel(con
     }
 }
 
-/* Shared memory of a block: so much that there is one a multiprocessor. With two, so that the next kernel's ring fills
- * while this kernel drains, it happens that two of one kernel are in one place and none in another. The weights' ring
- * must have room for a tile's sums, 256 R bytes an output: at 248 outputs it just has. */
+/* Shared memory of a block: so much that a multiprocessor has room for one. With two, so that the next kernel's ring
+ * fills while this kernel drains, it happens that two of one kernel are in one place and none in another. The weights'
+ * ring must have room for a tile's sums, 256 R bytes an output: at 248 outputs it just has. */
 struct LinearMemory {
     int n_slot, x_bytes;
     int bytes(int width) const

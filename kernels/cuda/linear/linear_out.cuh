@@ -74,7 +74,7 @@ static __device__ __forceinline__ float scale_of(const gr_cuda_square &square, i
 
 /* ---- the residual stream, with a norm after ---- */
 
-template <gr_cuda_linear_out OUT> static __device__ __forceinline__ bool has_norm_behind(const LinearArgs &a)
+template <gr_cuda_linear_out OUT> static __device__ __forceinline__ bool has_norm_after(const LinearArgs &a)
 {
     return OUT == GR_CUDA_OUT_ADD && a.next.tiles != nullptr;
 }
@@ -171,7 +171,7 @@ static __device__ __forceinline__ void put(const LinearArgs &a, const float (&v)
         const float x = a.bias ? v[2 * h] + bias.x : v[2 * h], y = a.bias ? v[2 * h + 1] + bias.y : v[2 * h + 1];
         const size_t at = (size_t)r * a.y_stride + col;
         const bool mine = r < n_row && inside;
-        if (has_norm_behind<OUT>(a)) {
+        if (has_norm_after<OUT>(a)) {
             float s = mine ? add_for_norm(a, x, y, r, col) : 0.0f;
             s += __shfl_xor_sync(~0u, s, 1);
             square[h] += s + __shfl_xor_sync(~0u, s, 2);

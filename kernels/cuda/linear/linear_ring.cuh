@@ -13,10 +13,16 @@ namespace gr
 constexpr int W_SLOT_MAX = 14, X_SLOT_MAX = 32; /* slots of the rings of weights and of x, at most */
 constexpr int X_TILE = 8192;                    /* 64 rows of 64 k */
 
+/* A tile's life, barrier by barrier. A stream fills a slot (full) and waits until the warpgroups have used it (empty).
+ * With the last box multiplied, a tile of two parts needs the other block's sums: the two tell each other that their
+ * rings are free (may_send), send, and add what came (received). The ring then belongs to the weights again (added). */
 struct LinearBars {
-    uint64_t w_full[W_SLOT_MAX], w_empty[W_SLOT_MAX], x_full[X_SLOT_MAX], x_empty[X_SLOT_MAX];
-    uint64_t may_send; /* all blocks of the cluster are through with their rings */
-    uint64_t received, added;
+    uint64_t w_full[W_SLOT_MAX];                      /* by slot: a copy of weights is there */
+    uint64_t w_empty[W_SLOT_MAX];                     /* all warpgroups have multiplied it: another may come */
+    uint64_t x_full[X_SLOT_MAX], x_empty[X_SLOT_MAX]; /* of x, in the same way */
+    uint64_t may_send;      /* both blocks of the cluster have multiplied all of a tile, so their rings can take sums */
+    uint64_t received;      /* the sums of the other block are there */
+    uint64_t added;         /* the storers have read all sums: the ring may take copies again */
     uint64_t ready;         /* in a chain: all that the layer before made is there */
     float scale[2 * 64];    /* of a pass's rows, where there was a norm before */
     RowPlace place[2 * 64]; /* of the same, where heads are stored */

@@ -102,7 +102,10 @@ template <int N, int R, int C, bool CHAIN> struct LinearWorker {
         int in_copy = 0, copy = 0, x_before = -1, w_before = -1; /* copy: its place */
     };
 
-    /* K boxes. */
+    /* K boxes: 4 K products, which stay in the matrix units when this returns. Waiting for them here would leave the
+     * units idle while the next barrier is looked at; so a slot is released one call late, when the products that read
+     * it are known to have ended (wgmma_wait<1>: at most the newest group is under way). Descriptors are made before
+     * the fence, in uniform registers, where a step to the next k is one instruction. */
     template <int K> __device__ __forceinline__ void multiply_boxes(float (&d)[N_OWN / 2], Cursor &c, int n_left)
     {
         constexpr RingUse use = ring_use();
@@ -260,7 +263,8 @@ template <int N, int R, int C, bool CHAIN> struct LinearWorker {
         }
     }
 
-    /* Half of the tile's columns is added by each of the two blocks. */
+    /* Each of the two blocks adds half of the tile's columns, so both store, and neither waits idle for the other. The
+     * bytes to come are announced (bar_expect) before the other block learns that it may send. */
     __device__ __forceinline__ void send(const float (&d)[N_OWN / 2], int pass)
     {
         if (thread == 0) {
@@ -352,7 +356,7 @@ template <int N, int R, int C, bool CHAIN> struct LinearWorker {
     __device__ __forceinline__ Ahead load_ahead(int row, int row_of_pass, int col) const
     {
         Ahead ahead{};
-        if (has_norm_behind<OUT>(a) && col < a.n_out) {
+        if (has_norm_after<OUT>(a) && col < a.n_out) {
             ahead.norm = load_for_norm(a, row, col);
         }
         if (OUT == GR_CUDA_OUT_HEADS && col < a.n_out) {
@@ -400,7 +404,7 @@ template <int N, int R, int C, bool CHAIN> struct LinearWorker {
             scale_by(v, row_scale(wg * 64 + r));
             const int row = first_row + r, col = first_column<P>(tile) + j * 8;
             const Ahead here = i == s ? ahead : load_ahead<OUT>(row, wg * 64 + r, col);
-            if (has_norm_behind<OUT>(a)) {
+            if (has_norm_after<OUT>(a)) {
                 const float square = col < a.n_out ? add_eight_for_norm(a, v, here.norm, row, col, when) : 0.0f;
                 if (when) {
                     *(float *)(from + square_place(j, r)) = square;
@@ -411,12 +415,14 @@ template <int N, int R, int C, bool CHAIN> struct LinearWorker {
                 put_eight<OUT>(a, v, row, col, when);
             }
         }
-        if (real && has_norm_behind<OUT>(a)) {
+        if (real && has_norm_after<OUT>(a)) {
             store_squares<EIGHTS>(from, first_row, n / EIGHTS, last);
         }
     }
 
-    /* From the registers: the ring has the next tile's weights. */
+    /* From the registers, without the ring: of a tile in the middle of a block's work, whose ring has the next tile's
+     * weights already. That is more code than store(), and two columns at a time instead of eight, but the copies go
+     * on. */
     template <gr_cuda_linear_out OUT>
     __device__ __forceinline__ void store_directly(const float (&d)[N / 2], int tile, int pass)
     {
@@ -431,13 +437,16 @@ template <int N, int R, int C, bool CHAIN> struct LinearWorker {
                 const float v[4] = {d[4 * j] * low, d[4 * j + 1] * low, d[4 * j + 2] * high, d[4 * j + 3] * high};
                 put<OUT>(a, v, r, n_row, column(tile, j), place, square);
             }
-            if (has_norm_behind<OUT>(a) && t % 4 < 2 && r + t % 4 * 8 < n_row) {
+            if (has_norm_after<OUT>(a) && t % 4 < 2 && r + t % 4 * 8 < n_row) {
                 add_square(a.next.square + r + t % 4 * 8, t % 4 == 0 ? square[0] : square[1]);
             }
         }
     }
 
-    /* Helpers go through it twice: store()'s instructions have been fetched when the sums are there. */
+    /* Sums to y by way of the ring. Where nothing follows in the ring (the last tile), or another block's sums are
+     * needed, this is the shorter way: any thread takes eight columns of any row, so rows that do not exist cost
+     * nothing. Helpers go through it twice, once as a rehearsal: then store()'s instructions have been fetched when the
+     * sums are there. */
     template <int P, gr_cuda_linear_out OUT>
     __device__ __forceinline__ void exchange(const float (&d)[N_OWN / 2], int tile, int pass, bool last)
     {
@@ -485,8 +494,9 @@ template <int N, int R, int C, bool CHAIN> struct LinearWorker {
         if (CHAIN || a.parts == 2) {
             fence_async_shared(); /* copies will follow these reads */
             meet_storers();
-            if (CHAIN && last && thread == 0 && a.made != nullptr) {
-                arrive_count(has_norm_behind<OUT>(a) ? a.squared : a.made);
+            if (CHAIN && last && thread == 0 &&
+                a.made != nullptr) { /* other blocks wait for this to begin the next layer */
+                arrive_count(has_norm_after<OUT>(a) ? a.squared : a.made);
             }
             bar_arrive(&bars->added); /* each for itself: racecheck knows no arrival for others, whom one has met */
         }

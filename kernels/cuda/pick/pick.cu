@@ -24,8 +24,8 @@ namespace gr
 
 /* The best of some ids, and the value of the next. */
 struct alignas(16) Two {
-    uint64_t best;   /* key_of */
-    uint32_t second; /* order_of */
+    uint64_t best;   /* key_of() the best id */
+    uint32_t second; /* order_of() the next best value */
 };
 
 struct PickShared {

@@ -30,8 +30,8 @@ struct gr_cuda_input_head {
 };
 
 /* Copies the parts from `from` (pinned host memory, mapped: its address on the device), which begins with the head, to
- * `to`; the head itself is a part or stays behind. Both aligned to 16 bytes. The first kernel of a pass; its launch is
- * the same whatever is copied, so a graph may hold it. More parts than GR_CUDA_INPUT_PARTS: a caller's error, the
+ * `to`; the head itself is a part, or is not copied. Both aligned to 16 bytes. The first kernel of a pass; its launch
+ * is the same whatever is copied, so a graph may hold it. More parts than GR_CUDA_INPUT_PARTS: a caller's error, the
  * kernel traps. */
 GR_NODISCARD enum gr_status gr_cuda_input(const void *from, void *to, struct CUstream_st *stream);
 

@@ -166,7 +166,7 @@ static void test_long_prompts(void **state)
             gr_cost_table_observe(&c, &l, gpu_ns(n_row, context));
         }
     }
-    print_message("# behind long prompts: worst error %.3f of a row, %.3f of a tree\n", worst, worst_tree);
+    print_message("# after long prompts: worst error %.3f of a row, %.3f of a tree\n", worst, worst_tree);
     assert_true(worst < 0.06 && worst_tree < 0.12);
 }
 

@@ -49,7 +49,7 @@ struct block_of_layers {
         for (layer *l : {&o, &gate_up, &down, &qkv}) {
             CUDA_OK(cudaMemset(l->packed.p, 0, l->packed.n));
             if (!pack(*l, l->packed.p, 0, l->n_out, 1, 0)) {
-                report("layers behind each other", false, "packing");
+                report("layers one after another", false, "packing");
             }
         }
     }
@@ -163,7 +163,7 @@ static void check_block(const char *what, shape m, int hidden, int ffn, gr_cuda_
         }
     }
     char name[100];
-    snprintf(name, sizeof(name), "layers behind each other, %s", what);
+    snprintf(name, sizeof(name), "layers one after another, %s", what);
     report_count(name, b.gate_up, n, ok);
 }
 
@@ -186,7 +186,7 @@ static void check_refused()
            "other rows, more than 64, 248 outputs, no layer");
 }
 
-void check_layers_behind()
+void check_layers_after()
 {
     const shape demo{6, 2, 64}, llama8b{32, 8, 128};
     check_refused();
