@@ -20,7 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define N_ENGINE 2 /* plain decoding and speculation take turns */
+#define N_ENGINE 2    /* plain decoding and speculation take turns */
 #define N_TREE_MAX 12 /* of --num-speculative-tokens: its row has as many */
 #define N_ROW_MAX (1 + N_ENGINE * N_TREE_MAX)
 

@@ -22,8 +22,8 @@
 #define N_ROW_MAX 512 /* rows of a pass, at most */
 #define N_REP_MAX GR_STAGE_REP_MAX
 #define N_TREE_MAX 64 /* rows of a tree, at most */
-#define N_TOP 10  /* children of a row: EAGLE-3's default */
-#define N_AGAIN 8 /* passes one after another, of which a mean counts as one */
+#define N_TOP 10      /* children of a row: EAGLE-3's default */
+#define N_AGAIN 8     /* passes one after another, of which a mean counts as one */
 
 static const struct gr_sampling greedy = {.top_p = 1.0f};
 

@@ -98,13 +98,13 @@ static void choose_specpv(const struct gr_options *o, struct gr_plan *p)
     const int mode = o->specpv == GR_CHOICE_SPECPV_ON ? GR_SPECPV_LOSSY + o->specpv_mode : o->specpv;
     p->wishes.specpv = o->disable_specpv ? GR_SPECPV_OFF : (enum gr_specpv_mode)mode;
     p->wishes.specpv_params = (struct gr_specpv_params){.n_sink = (uint32_t)o->specpv_n_sink,
-                                                 .n_retrieval = (uint32_t)o->specpv_n_retrieval,
-                                                 .n_window = (uint32_t)o->specpv_n_window,
-                                                 .n_buffer = (uint32_t)o->specpv_n_buffer,
-                                                 .threshold = (uint32_t)o->specpv_threshold,
-                                                 .interval = (uint32_t)o->specpv_interval,
-                                                 .max_provisional = (uint32_t)o->specpv_max_provisional,
-                                                 .refresh_fraction = o->specpv_fraction};
+                                                        .n_retrieval = (uint32_t)o->specpv_n_retrieval,
+                                                        .n_window = (uint32_t)o->specpv_n_window,
+                                                        .n_buffer = (uint32_t)o->specpv_n_buffer,
+                                                        .threshold = (uint32_t)o->specpv_threshold,
+                                                        .interval = (uint32_t)o->specpv_interval,
+                                                        .max_provisional = (uint32_t)o->specpv_max_provisional,
+                                                        .refresh_fraction = o->specpv_fraction};
 }
 
 static enum gr_status choose_transport(const struct gr_options *o, struct gr_plan *p)
