@@ -4,6 +4,7 @@
 #include "common/base/log.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -16,9 +17,11 @@
 #define PIECE_BYTES 4096u
 /* After a signal, all writes of the process together wait for readers that are slow no longer than this. */
 #define GRACE_NS (500 * GR_MS)
+#define TERMINAL_MS 5 /* between two tries where a terminal has room, and not enough */
 
 static struct {
     int signal_fd;                /* readable while such a signal is in the queue; never read. 0: no guard */
+    int quick[STDERR_FILENO + 1]; /* terminals once more, opened without waiting; 0: none */
     atomic_ullong hurry_until_ns; /* 0: no signal has come */
     atomic_int signal_number, cut_by;
 } guard;
@@ -51,6 +54,17 @@ static int left_ms(void)
         return -1;
     }
     return now_ns >= until_ns ? 0 : (int)((until_ns - now_ns) / GR_MS) + 1;
+}
+
+/* A terminal may say that it has room, and have too little for the next character: then only its reader or a signal
+ * helps, and poll() would not wait for either. False: a signal. */
+static bool wait_for_reader(void)
+{
+    struct pollfd p = {.fd = guard.signal_fd, .events = POLLIN};
+    if (atomic_load(&guard.hurry_until_ns) == 0 && poll(&p, 1, TERMINAL_MS) > 0) {
+        gr_out_hurry(queued_signal());
+    }
+    return left_ms() != 0;
 }
 
 /* False: a signal, and no room. */
@@ -92,7 +106,12 @@ enum gr_status gr_out_write(int fd, const void *data, size_t bytes)
             }
             piece = GR_MIN(bytes, PIECE_BYTES);
         }
-        const ssize_t n = write(fd, p, piece);
+        const bool is_quick = fd >= 0 && fd < (int)GR_ARRAY_LEN(guard.quick) && guard.quick[fd] > 0;
+        const ssize_t n = write(is_quick ? guard.quick[fd] : fd, p, piece);
+        if (n < 0 && is_quick && errno == EAGAIN && !wait_for_reader()) {
+            atomic_store(&guard.cut_by, atomic_load(&guard.signal_number));
+            return GR_ECANCELED;
+        }
         if (n < 0 && errno != EINTR && errno != EAGAIN) {
             return failed_write();
         }
@@ -124,6 +143,17 @@ FILE *gr_out_stream(int fd)
     return fopencookie((void *)(intptr_t)fd, "w", io);
 }
 
+/* What shares the terminal with this process keeps its own way to write: flags are of the open file, so it is opened
+ * anew. Where that is not allowed it is written as it is. */
+static void open_quick(int fd)
+{
+    char path[32];
+    if (isatty(fd)) {
+        snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+        guard.quick[fd] = GR_MAX(open(path, O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC), 0);
+    }
+}
+
 enum gr_status gr_out_guard(const sigset_t *endings)
 {
     if (guard.signal_fd > 0) {
@@ -138,6 +168,8 @@ enum gr_status gr_out_guard(const sigset_t *endings)
     setvbuf(out, NULL, isatty(STDOUT_FILENO) ? _IOLBF : _IOFBF, BUFSIZ);
     setvbuf(err, NULL, _IONBF, 0);
     guard.signal_fd = fd;
+    open_quick(STDOUT_FILENO);
+    open_quick(STDERR_FILENO);
     stdout = out; /* glibc's are variables; see "Standard Streams" in its manual */
     stderr = err;
     return GR_OK;

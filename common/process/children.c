@@ -2,6 +2,7 @@
 
 #include "common/base/clock.h"
 #include "common/process/joined.h"
+#include "common/process/program.h"
 #include "common/base/log.h"
 #include "common/base/out_guard.h"
 #include "common/process/signal_hint.h"
@@ -20,19 +21,10 @@
 
 #define RETRY_NS GR_S
 
-/* A terminal that goes away (SIGHUP) ends a command as SIGTERM does, unless its parent asked for the opposite (nohup).
- */
 static sigset_t watched(void)
 {
-    sigset_t set;
-    struct sigaction hangup;
-    sigemptyset(&set);
+    sigset_t set = gr_program_endings();
     sigaddset(&set, SIGCHLD);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGTERM);
-    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN) {
-        sigaddset(&set, SIGHUP);
-    }
     return set;
 }
 

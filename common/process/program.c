@@ -33,15 +33,29 @@ static void fill_standard_descriptors(void)
     }
 }
 
+sigset_t gr_program_endings(void)
+{
+    sigset_t set;
+    struct sigaction hangup;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN) {
+        sigaddset(&set, SIGHUP);
+    }
+    return set;
+}
+
 int gr_program_end(int status)
 {
     const bool failed_before = ferror(stdout) != 0;
     errno = 0;
-    if ((fflush(stdout) == 0 && !failed_before) || status != 0) {
-        return status;
-    }
-    if (gr_out_cut_by() != 0) {
+    const bool written = fflush(stdout) == 0 && !failed_before;
+    if (status == 0 && gr_out_cut_by() != 0) {
         return 128 + gr_out_cut_by();
+    }
+    if (written || status != 0) {
+        return status;
     }
     if (errno == EPIPE) {
         return 128 + SIGPIPE;

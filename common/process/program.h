@@ -4,6 +4,8 @@
 
 #include "common/base/status.h"
 
+#include <signal.h>
+
 /* Exit statuses of all programs: 0 done, 1 failed, 2 usage, 128 + the signal that cut a command short (130: SIGINT). */
 #define GR_EXIT_USAGE 2
 #define GR_EXIT_SIGNAL 128
@@ -28,5 +30,8 @@ void gr_program_begin(void);
 /* What main() returns: the status or, where all went well but standard output did not take everything, 1 and a line. A
  * reader that has left is no error to tell of: then it is a shell's status of a program that SIGPIPE has ended. */
 int gr_program_end(int status);
+/* The signals that ask a command to end: SIGINT, SIGTERM and, unless its parent has it ignored (nohup), SIGHUP, which a
+ * terminal that goes away sends. */
+sigset_t gr_program_endings(void);
 
 #endif

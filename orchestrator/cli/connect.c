@@ -183,7 +183,8 @@ static int run(struct gr_options *o, bool print_id)
     }
     c.g.silent = print_id;
     pump_until_over(&c);
-    c.g.session = c.answered && (o->keep || o->session != 0) ? c.session : 0;
+    const bool stays = o->session != 0 || (o->keep && !c.g.failed);
+    c.g.session = c.answered && stays ? c.session : 0;
     gr_remote_close(&c.remote);
     const int status = gr_generation_report(&c.g);
     if (status == 0 && print_id && !o->json) {

@@ -49,10 +49,7 @@ static enum gr_status hello(const struct gr_options *o, int fd)
 
 static int watch_signals(void)
 {
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGTERM);
+    const sigset_t set = gr_program_endings();
     sigprocmask(SIG_BLOCK, &set, NULL);
     if (gr_out_guard(&set) != GR_OK) {
         return -1;

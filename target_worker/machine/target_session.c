@@ -188,7 +188,9 @@ void target_open(struct gr_target *t, uint64_t id, const struct gr_msg_open *m)
     if (wrong == NULL && s == NULL) {
         s = empty_slot(t);
         if (s == NULL) {
-            snprintf(text, sizeof(text), "all %d session slots are taken: close one or raise target.n_session_max",
+            snprintf(text, sizeof(text),
+                     "all %d session slots of the target are in a turn: try again when one has ended, or start more "
+                     "(--sessions)",
                      t->config.n_session_max);
             wrong = text;
             code = GR_ELIMIT;

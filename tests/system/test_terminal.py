@@ -170,6 +170,34 @@ def a_pipe_that_nobody_reads_ends_with_a_signal():
 
 
 @case
+def a_terminal_that_stands_still_ends_with_a_signal():
+    """As after ctrl-S, or where the far end of ssh is gone."""
+    for args, sig in (("--trace", signal.SIGTERM), ("--trace", signal.SIGINT), ("--json", signal.SIGTERM)):
+        lead, follow = pty.openpty()
+        p = subprocess.Popen([GRAFT, "run", "--model", TARGET, "--draft", DRAFT, *FIXED, "--prompt", PROMPT, "--ignore-eos",
+                              "--max-tokens", "3000", args], stdin=follow, stdout=follow, stderr=follow)
+        stuck = lambda p=p: open(f"/proc/{p.pid}/wchan", encoding="utf-8").read() in ("wait_woken", "n_tty_write")
+        wait_for(lambda: is_full(follow) or stuck())
+        p.send_signal(sig)
+        assert p.wait(timeout=20 * SLOW) == 128 + sig, args
+        os.close(follow)
+        os.close(lead)
+
+
+@case
+def a_client_hears_the_same_signals():
+    with Serve(draft=False) as s:
+        p = s.start("--ignore-eos", tokens=20000)
+        s.wait_running(3)
+        p.send_signal(signal.SIGHUP)
+        out, _ = p.communicate(timeout=20 * SLOW)
+        assert p.returncode == 128 + signal.SIGHUP and json.loads(out)["error"] == "interrupted", out
+        status, _ = ended_at_a_full_pipe(signal.SIGTERM, ("stderr",), ("--connect", s.address, "--trace", "--max-tokens", "300"),
+                                         s.env())
+        assert status == 128 + signal.SIGTERM, status
+
+
+@case
 def a_trace_file_that_nobody_reads_ends_with_a_signal():
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "fifo")

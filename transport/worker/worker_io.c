@@ -97,19 +97,18 @@ static void *run_handshake(void *arg)
     char why[256] = "";
     int fd = -1;
     gr_log_hold(why, sizeof(why)); /* the I/O loop tells an outage once */
+    const struct gr_bootstrap_options o = {.initiator = true,
+                                           .forced = h->forced,
+                                           .generation = h->generation,
+                                           .timeout_ms = patience_ms,
+                                           .key = w->config.key};
+    struct gr_hello own, peer_hello;
     enum gr_status st = gr_tcp_connect(h->address, patience_ms, &fd);
+    st = st == GR_OK ? gr_bootstrap_greet(fd, &w->config.hello, &o, &own, &peer_hello) : st;
     gr_log_hold(NULL, 0);
-    if (st == GR_OK) {
-        struct gr_hello peer_hello;
-        const struct gr_bootstrap_options o = {.initiator = true,
-                                               .forced = h->forced,
-                                               .generation = h->generation,
-                                               .timeout_ms = patience_ms,
-                                               .key = w->config.key};
-        st = gr_bootstrap(fd, &w->config.hello, &o, &peer_hello, &conn);
-        if (st != GR_OK) {
-            close(fd);
-        }
+    st = st == GR_OK ? gr_bootstrap_open(fd, &own, &peer_hello, &o, &conn) : st;
+    if (st != GR_OK && fd >= 0) {
+        close(fd);
     }
     pthread_mutex_lock(&w->lock);
     struct peer *p = &w->peer[h->slot];
