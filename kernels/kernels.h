@@ -40,13 +40,14 @@ struct gr_exec {
     int ith, nth;
 };
 
-/* A weight matrix of a linear layer. plain: bf16 (n_out, n_in), row-major, as in the file. packed: what
- * linear_pack() wrote (align it to 64 bytes: nothing breaks without, but it is slower); implementations that
- * need none leave it NULL. */
+/* A weight matrix of a linear layer, of bf16 or of f32 values: the same values give the same bits either way.
+ * plain: (n_out, n_in), row-major. packed: what linear_pack() or linear_pack_f32() wrote (align it to 64 bytes: nothing
+ * breaks without, but it is slower); implementations that need none leave it NULL. */
 struct gr_weight {
-    const uint16_t *plain;
+    const void *plain; /* uint16_t or float */
     const void *packed;
     int n_out, n_in;
+    bool is_f32;
 };
 
 /* y[r][o] = sum_k x[r][k] * w[o][k] (+ bias[o]) (+ residual[r][o]); in that order, bias and residual are added
@@ -59,10 +60,12 @@ struct gr_linear_args {
     float *y;
     int n_row, x_stride, y_stride;
 };
+/* Of bf16 weights; f32 ones take twice as many. 0: they stay plain. */
 typedef size_t gr_linear_packed_bytes_fn(int n_out, int n_in);
 /* Panels of 16 rows lie one after another: rows [16 i, n) packed by themselves are what the whole matrix has from
  * linear_packed_bytes(16 i, n_in) on, so a matrix may be made piece by piece. */
 typedef void gr_linear_pack_fn(const uint16_t *plain, int n_out, int n_in, void *packed);
+typedef void gr_linear_pack_f32_fn(const float *plain, int n_out, int n_in, void *packed);
 /* Threads split the output columns: thread i of n takes gr_column_range(n_out). */
 typedef void gr_linear_fn(const struct gr_exec *x, const struct gr_linear_args *a);
 
@@ -98,9 +101,10 @@ struct gr_rope_args {
 };
 typedef void gr_rope_fn(const struct gr_exec *x, const struct gr_rope_args *a);
 
-/* y[r] = f32(table[id[r]]), table bf16 (n_vocab, n). Threads split the rows. */
+/* y[r] = f32(table[id[r]]), table (n_vocab, n) of bf16 or of f32. Threads split the rows. */
 struct gr_embed_args {
     const uint16_t *table;
+    const float *table_f32; /* in place of table; else NULL */
     const int32_t *id;
     float *y;
     int n_row, n, y_stride;
@@ -226,6 +230,7 @@ struct gr_kernels {
     const char *name; /* "ref", "avx512", "avx2", "c" */
     gr_linear_packed_bytes_fn *linear_packed_bytes;
     gr_linear_pack_fn *linear_pack;
+    gr_linear_pack_f32_fn *linear_pack_f32;
     gr_linear_fn *linear;
     gr_silu_mul_fn *silu_mul;
     gr_rmsnorm_fn *rmsnorm;

@@ -23,6 +23,20 @@ static void ref_linear_pack(const uint16_t *plain, int n_out, int n_in, void *pa
     (void)packed;
 }
 
+static void ref_linear_pack_f32(const float *plain, int n_out, int n_in, void *packed)
+{
+    (void)plain;
+    (void)n_out;
+    (void)n_in;
+    (void)packed;
+}
+
+static double weight_at(const struct gr_weight *w, int o, int k)
+{
+    const size_t i = (size_t)o * w->n_in + k;
+    return w->is_f32 ? (double)((const float *)w->plain)[i] : (double)gr_bf16_to_f32(((const uint16_t *)w->plain)[i]);
+}
+
 static void ref_linear(const struct gr_exec *x, const struct gr_linear_args *a)
 {
     int begin, end, n_in = a->w->n_in;
@@ -30,10 +44,9 @@ static void ref_linear(const struct gr_exec *x, const struct gr_linear_args *a)
     for (int r = 0; r < a->n_row; r++) {
         const float *xr = a->x + (size_t)r * a->x_stride;
         for (int o = begin; o < end; o++) {
-            const uint16_t *w = a->w->plain + (size_t)o * n_in;
             double sum = 0.0;
             for (int k = 0; k < n_in; k++) {
-                sum += (double)xr[k] * (double)gr_bf16_to_f32(w[k]);
+                sum += (double)xr[k] * weight_at(a->w, o, k);
             }
             sum += a->bias ? (double)a->bias[o] : 0.0;
             sum += a->residual ? (double)a->residual[(size_t)r * a->y_stride + o] : 0.0;
@@ -96,9 +109,9 @@ static void ref_embed(const struct gr_exec *x, const struct gr_embed_args *a)
     int begin, end;
     gr_unit_range(a->n_row, x->ith, x->nth, &begin, &end);
     for (int r = begin; r < end; r++) {
-        const uint16_t *t = a->table + (size_t)a->id[r] * a->n;
+        const size_t at = (size_t)a->id[r] * a->n;
         for (int i = 0; i < a->n; i++) {
-            a->y[(size_t)r * a->y_stride + i] = gr_bf16_to_f32(t[i]);
+            a->y[(size_t)r * a->y_stride + i] = a->table_f32 ? a->table_f32[at + i] : gr_bf16_to_f32(a->table[at + i]);
         }
     }
 }
@@ -329,6 +342,7 @@ void gr_kernels_init_ref(struct gr_kernels *k)
         .name = "ref",
         .linear_packed_bytes = ref_linear_packed_bytes,
         .linear_pack = ref_linear_pack,
+        .linear_pack_f32 = ref_linear_pack_f32,
         .linear = ref_linear,
         .silu_mul = ref_silu_mul,
         .rmsnorm = ref_rmsnorm,

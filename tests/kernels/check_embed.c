@@ -32,6 +32,19 @@ static void embed_case(struct check *c, int n_row, int n)
         check_same(c, "y", y.p, want.p, (size_t)n_row * stride * sizeof(float));
     }
     check_hash(c, y.p, (size_t)n_row * stride * sizeof(float));
+    float *table_f32 = check_alloc((size_t)N_VOCAB * n * sizeof(*table_f32));
+    for (size_t i = 0; i < (size_t)N_VOCAB * n; i++) {
+        table_f32[i] = gr_bf16_to_f32(table[i]);
+    }
+    a.table = NULL;
+    a.table_f32 = table_f32;
+    guarded_reset(&y);
+    CHECK_CALL(2, embed, c->k, &a);
+    check_same(c, "of an f32 table", y.p, want.p, (size_t)n_row * stride * sizeof(float));
+    guarded_reset(&y);
+    CHECK_CALL(1, embed, c->ref, &a);
+    check_same(c, "of an f32 table by ref", y.p, want.p, (size_t)n_row * stride * sizeof(float));
+    free(table_f32);
     free(table);
     free(id);
     guarded_free(&y);

@@ -65,6 +65,11 @@ static struct gr_linear_args linear_args(const struct linear_data *d, const stru
     };
 }
 
+static double weight_at(const struct gr_weight *w, size_t i)
+{
+    return w->is_f32 ? (double)((const float *)w->plain)[i] : (double)gr_bf16_to_f32(((const uint16_t *)w->plain)[i]);
+}
+
 static void linear_against_ref(struct check *c, const struct linear_data *d)
 {
     int n_in = d->w_ref.n_in;
@@ -72,7 +77,7 @@ static void linear_against_ref(struct check *c, const struct linear_data *d)
         for (int o = 0; o < d->w_ref.n_out; o++) {
             double sum = 4.0; /* bias and residual are of this size */
             for (int i = 0; i < n_in; i++) {
-                double w = gr_bf16_to_f32(d->w_ref.plain[(size_t)o * n_in + i]);
+                double w = weight_at(&d->w_ref, (size_t)o * n_in + i);
                 sum += fabs((double)d->x[(size_t)r * d->x_stride + i] * w);
             }
             size_t at = (size_t)r * d->y_stride + o;
@@ -140,6 +145,54 @@ static void linear_case(struct check *c, int n_row, int n_out, int n_in, enum fi
     linear_data_free(&d);
 }
 
+/* The packed form of d's weights as f32. */
+static struct gr_weight pack_f32(const struct check *c, const float *plain, int n_out, int n_in)
+{
+    void *packed = check_alloc(2 * c->k->linear_packed_bytes(n_out, n_in));
+    c->k->linear_pack_f32(plain, n_out, n_in, packed);
+    return (struct gr_weight){.packed = packed, .n_out = n_out, .n_in = n_in, .is_f32 = true};
+}
+
+/* Weights of bf16 held as f32 give the same bits; then weights that use all of an f32 against the definition. */
+static void linear_f32_case(struct check *c, int n_row, int n_out, int n_in, int extras)
+{
+    struct linear_data d;
+    if (!check_case(c, (double)n_row * n_out * n_in > 2e5, "f32: %d rows, %d x %d", n_row, n_out, n_in)) {
+        return;
+    }
+    linear_data_init(&d, c->k, n_row, n_out, n_in, FILL_NORMAL);
+    const size_t n = (size_t)n_out * n_in;
+    float *values = check_alloc(n * sizeof(*values));
+    for (size_t i = 0; i < n; i++) {
+        values[i] = (float)weight_at(&d.w_ref, i);
+    }
+    struct gr_weight w = pack_f32(c, values, n_out, n_in);
+    struct gr_linear_args a = linear_args(&d, &d.w, d.want.p, extras);
+    CHECK_CALL(1, linear, c->k, &a);
+    for (int t = 1; t <= CHECK_THREAD_MAX; t++) {
+        guarded_reset(&d.y);
+        a = linear_args(&d, &w, d.y.p, extras);
+        CHECK_CALL(t, linear, c->k, &a);
+        guarded_check(c, &d.y, n_row, n_out, d.y_stride);
+        check_same(c, "bf16 held as f32", d.y.p, d.want.p, d.y.n * sizeof(float));
+    }
+    free((void *)(uintptr_t)w.packed);
+    fill_f32(values, n, FILL_NORMAL);
+    w = pack_f32(c, values, n_out, n_in);
+    free((void *)(uintptr_t)d.w_ref.plain);
+    free((void *)(uintptr_t)d.w.packed);
+    d.w = w;
+    d.w_ref = (struct gr_weight){.plain = values, .n_out = n_out, .n_in = n_in, .is_f32 = true};
+    struct gr_linear_args ref = linear_args(&d, &d.w_ref, d.want.p, extras);
+    a = linear_args(&d, &d.w, d.y.p, extras);
+    CHECK_CALL(1, linear, c->ref, &ref);
+    CHECK_CALL(2, linear, c->k, &a);
+    linear_against_ref(c, &d);
+    linear_rows_alone(c, &d, extras);
+    check_hash(c, d.y.p, d.y.n * sizeof(float));
+    linear_data_free(&d);
+}
+
 /* Panels packed one by one are the bytes of the whole matrix packed at once. */
 static void linear_pack_pieces(struct check *c, int n_out, int n_in)
 {
@@ -183,6 +236,13 @@ void check_linear(struct check *c)
     linear_case(c, 2, 13000, 24, FILL_NORMAL, 0); /* more columns than a block of sums holds */
     linear_case(c, 5, 100, 5000, FILL_NORMAL, 3); /* more k than a step */
     linear_pack_pieces(c, 53, 37);
+    for (size_t i = 0; i < GR_ARRAY_LEN(rows); i++) {
+        for (size_t j = 0; j < GR_ARRAY_LEN(sizes); j++) {
+            linear_f32_case(c, rows[i], sizes[j][0], sizes[j][1], (int)(i + j) & 3);
+        }
+    }
+    linear_f32_case(c, 49, 384, 257, 2);
+    linear_f32_case(c, 5, 100, 5000, 3);
 }
 
 enum { B_OUT = 1024, B_IN = 384, B_MATRIX = 36, B_ROW = 256 }; /* 28 MB: the demo model's size */
