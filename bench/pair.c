@@ -8,6 +8,7 @@
 #include "common/process/program.h"
 #include "common/base/device.h"
 #include "model/files/hf_config.h"
+#include "model/files/model_path.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -88,7 +89,7 @@ static enum gr_status start_draft(struct gr_pair *p, const struct gr_pair_config
 enum gr_status gr_pair_draft_is_head(const char *draft, bool *is_head_out)
 {
     struct gr_hf_config hf;
-    GR_TRY(gr_hf_config_load(draft, &hf));
+    GR_TRY(gr_model_path_config(draft, &hf));
     *is_head_out = strcmp(hf.architecture, "LlamaForCausalLMEagle3") == 0;
     return GR_OK;
 }

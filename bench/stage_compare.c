@@ -15,7 +15,7 @@
 
 struct dump_file {
     char *data;
-    struct gr_safetensors *tensors;
+    struct gr_tensors *tensors;
 };
 
 static enum gr_status open_file(const char *path, struct dump_file *f)
@@ -27,7 +27,7 @@ static enum gr_status open_file(const char *path, struct dump_file *f)
 
 static void close_file(struct dump_file *f)
 {
-    gr_safetensors_close(f->tensors);
+    gr_tensors_close(f->tensors);
     free(f->data);
 }
 
@@ -67,8 +67,8 @@ static struct difference differ(const float *a, const float *b, size_t n_row, si
 
 static enum gr_status check_same_prompt(const struct dump_file *a, const struct dump_file *b)
 {
-    const struct gr_tensor *x = gr_safetensors_find(a->tensors, "ids");
-    const struct gr_tensor *y = gr_safetensors_find(b->tensors, "ids");
+    const struct gr_tensor *x = gr_tensors_find(a->tensors, "ids");
+    const struct gr_tensor *y = gr_tensors_find(b->tensors, "ids");
     if (x != NULL && y != NULL && (x->bytes != y->bytes || memcmp(x->data, y->data, x->bytes) != 0)) {
         log_error("the dumps are of different prompts: their ids differ (%" PRId64 " and %" PRId64 " of them)",
                   x->shape[0], y->shape[0]);
@@ -81,17 +81,17 @@ static enum gr_status check_same_prompt(const struct dump_file *a, const struct 
 static enum gr_status compare_stage(const struct dump_file *a, const struct dump_file *b, const char *name,
                                     struct gr_table *t)
 {
-    const struct gr_tensor *x = gr_safetensors_find(a->tensors, name);
-    const struct gr_tensor *y = gr_safetensors_find(b->tensors, name);
+    const struct gr_tensor *x = gr_tensors_find(a->tensors, name);
+    const struct gr_tensor *y = gr_tensors_find(b->tensors, name);
     if (x == NULL || y == NULL) {
         log_warn("%s: only in one of the files", name);
         return GR_ENOTFOUND;
     }
-    if (x->dtype != GR_ST_F32 || y->dtype != GR_ST_F32 || x->n_dim != 2 || y->n_dim != 2 ||
+    if (x->dtype != GR_FORMAT_F32 || y->dtype != GR_FORMAT_F32 || x->n_dim != 2 || y->n_dim != 2 ||
         x->shape[0] != y->shape[0] || x->shape[1] != y->shape[1]) {
         log_error("%s: %s of %d dimensions, (%" PRId64 ", %" PRId64 "), and %s of %d, (%" PRId64 ", %" PRId64
                   "): want F32 of two, and equal shapes",
-                  name, gr_st_dtype_name(x->dtype), x->n_dim, x->shape[0], x->shape[1], gr_st_dtype_name(y->dtype),
+                  name, gr_format_name(x->dtype), x->n_dim, x->shape[0], x->shape[1], gr_format_name(y->dtype),
                   y->n_dim, y->shape[0], y->shape[1]);
         return GR_EMISMATCH;
     }

@@ -128,7 +128,7 @@ static void add(struct dump *d, const char *name, const float *value, int width)
 {
     GR_ASSERT(value != NULL && d->n_tensor < N_STAGE_MAX);
     d->tensor[d->n_tensor++] = (struct gr_tensor){.name = name,
-                                                  .dtype = GR_ST_F32,
+                                                  .dtype = GR_FORMAT_F32,
                                                   .n_dim = 2,
                                                   .shape = {d->n_row, width},
                                                   .data = value,
@@ -156,7 +156,7 @@ static enum gr_status write_dump(struct dump *d, const char *file)
     pack_logits(d->head, d->n_row);
     add(d, "logits", d->head->logits, d->head->n_vocab);
     d->tensor[d->n_tensor++] = (struct gr_tensor){.name = "ids",
-                                                  .dtype = GR_ST_I32,
+                                                  .dtype = GR_FORMAT_I32,
                                                   .n_dim = 1,
                                                   .shape = {d->n_row + 1},
                                                   .data = d->ids,

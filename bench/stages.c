@@ -14,6 +14,7 @@
 #include "common/base/device.h"
 #include "model/eagle3.h"
 #include "model/llama.h"
+#include "model/files/model_path.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -415,7 +416,7 @@ static enum gr_status choose_positions(struct stage_options *o, int n_context)
     if (o->geometry == NULL) {
         return GR_OK;
     }
-    GR_TRY(gr_hf_config_load(o->model, &hf));
+    GR_TRY(gr_model_path_config(o->model, &hf));
     o->n_folder_pos = n_context + N_ROW_MAX > hf.max_pos ? hf.max_pos : 0;
     return GR_OK;
 }

@@ -16,6 +16,7 @@
 #include "common/base/device.h"
 #include "model/eagle3_source.h"
 #include "model/llama_source.h"
+#include "model/files/model_path.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -75,7 +76,7 @@ static enum gr_status find_shapes(struct tune *t)
     struct gr_hf_config draft = {0};
     bool is_head = false;
     if (t->draft != NULL) {
-        GR_TRY(gr_hf_config_load(t->draft, &draft));
+        GR_TRY(gr_model_path_config(t->draft, &draft));
         is_head = strcmp(draft.architecture, "LlamaForCausalLMEagle3") == 0;
     }
     GR_TRY(add_llama(

@@ -11,7 +11,8 @@
 #include "model/eagle3.h"
 #include "model/kv/kv_size.h"
 #include "model/llama.h"
-#include "model/tokenizer/tokenizer.h"
+#include "model/tokenizer/tokenizer_of_model.h"
+#include "model/files/model_path.h"
 #include "transport/worker/worker_options.h"
 #include "transport/worker/worker_io.h"
 #include "transport/worker/worker_signals.h"
@@ -131,7 +132,7 @@ static enum gr_status create_head(struct worker *w, const struct gr_draft_option
                                   int32_t n_token, uint64_t *fingerprint)
 {
     struct gr_hf_config target;
-    GR_TRY(gr_hf_config_load(o->target, &target));
+    GR_TRY(gr_model_path_config(o->target, &target));
     const struct gr_geometry *geometry = NULL;
     GR_TRY(gr_geometry_find(o->geometry, &geometry));
     GR_TRY(gr_expand_config(geometry, o->model, hf));
@@ -142,6 +143,7 @@ static enum gr_status create_head(struct worker *w, const struct gr_draft_option
         GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_eagle3_kv_bytes_per_token(hf), o->n_session_max, n_kept, &n_block));
     }
     struct gr_eagle3_config c = {.dir = o->model,
+                                 .as = gr_weights_as_of(o->dtype),
                                  .target_dir = o->target,
                                  .geometry = geometry,
                                  .tuned = o->tuned,
@@ -180,6 +182,7 @@ static enum gr_status create_model(struct worker *w, const struct gr_draft_optio
         GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_llama_kv_bytes_per_token(hf), o->n_session_max, n_ctx, &n_block));
     }
     const struct gr_llama_config c = {.dir = o->model,
+                                      .as = gr_weights_as_of(o->dtype),
                                       .tuned = o->tuned,
                                       .isa = o->isa,
                                       .n_thread = o->n_thread,
@@ -254,15 +257,15 @@ static enum gr_status create(struct worker *w, const struct gr_draft_options *o)
     struct gr_hf_config hf;
     uint64_t fingerprint = 0;
     struct gr_tokenizer *tokenizer = NULL;
-    GR_TRY(gr_hf_config_load(o->model, &hf));
+    GR_TRY(gr_model_path_config(o->model, &hf));
     w->is_head = strcmp(hf.architecture, "LlamaForCausalLMEagle3") == 0;
     if (w->is_head && o->target == NULL) {
         log_error("%s is an EAGLE-3 head: --target DIR is needed, the folder of the model it drafts for", o->model);
         return GR_EINVAL;
     }
-    GR_TRY(gr_tokenizer_load(w->is_head ? o->target : o->model, &tokenizer));
-    const uint64_t tokenizer_fingerprint = gr_tokenizer_fingerprint(tokenizer);
-    const int32_t n_token = gr_tokenizer_n_vocab(tokenizer);
+    GR_TRY(gr_tokenizer_of_model(w->is_head ? o->target : o->model, &tokenizer));
+    const uint64_t tokenizer_fingerprint = gr_tokenizer_fingerprint_or_0(tokenizer);
+    const int32_t n_token = gr_tokenizer_n_vocab_or_all(tokenizer);
     gr_tokenizer_destroy(tokenizer);
     GR_TRY(create_model(w, o, &hf, n_token, &fingerprint));
     const int32_t n_vocab = gr_lm_without_padding(w->lm, n_token);

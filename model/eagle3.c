@@ -26,7 +26,7 @@ struct eagle3 {
     struct gr_layer_work work;
     struct gr_layer layer;
     float *hidden_norm, *final_norm; /* (H) */
-    const uint16_t *embed;           /* (n_vocab of the target, H) bf16, mmapped or expanded */
+    struct gr_row_table embed;       /* (n_vocab of the target, H) */
     struct gr_weight head;           /* (draft vocabulary rows, H) */
     int32_t *to_target;              /* (draft_n_vocab) */
     float *g;                        /* (n_row_max, H): features, then the residual of attention */
@@ -44,13 +44,15 @@ static struct eagle3 *of(struct gr_lm *lm)
 
 /* ---- loading ---- */
 
-static struct gr_loader loader_of(struct eagle3 *m, const struct gr_safetensors *files)
+static struct gr_loader loader_of(struct eagle3 *m, const struct gr_tensors *files)
 {
     return (struct gr_loader){.kernels = &m->kernels,
                               .memory = &m->memory,
                               .files = files,
                               .expand = m->source.expand.to != NULL ? &m->source.expand : NULL,
-                              .team = m->lm.team};
+                              .team = m->lm.team,
+                              .as = m->source.as,
+                              .sum = &m->source.sum};
 }
 
 static enum gr_status load_borrowed(struct eagle3 *m)
@@ -58,7 +60,7 @@ static enum gr_status load_borrowed(struct eagle3 *m)
     struct gr_eagle3_tensor t;
     GR_TRY(gr_eagle3_embedding(&m->source, &t));
     struct gr_loader l = loader_of(m, t.files);
-    GR_TRY(gr_load_embedding(&l, t.name, m->source.hf.n_vocab, m->source.hf.hidden, &m->embed));
+    GR_TRY(gr_load_table(&l, t.name, m->source.hf.n_vocab, m->source.hf.hidden, &m->embed));
     GR_TRY(gr_eagle3_lm_head(&m->source, &t));
     l.files = t.files;
     return gr_load_matrix(&l, t.name, gr_hf_draft_vocab_rows(&m->source.hf), m->source.hf.hidden, &m->head);
@@ -212,10 +214,13 @@ static void input_block(const struct gr_exec *x, const struct pass *p)
     for (int r = begin; r < end; r++) {
         memcpy(m->g + (size_t)r * (size_t)n_hidden, gr_lm_feature(&m->lm, b, r), row_bytes);
     }
-    m->kernels.embed(
-        x,
-        &(struct gr_embed_args){
-            .table = m->embed, .id = b->token, .y = m->in, .n_row = b->n_row, .n = n_hidden, .y_stride = 2 * n_hidden});
+    m->kernels.embed(x, &(struct gr_embed_args){.table = m->embed.bf16,
+                                                .table_f32 = m->embed.f32,
+                                                .id = b->token,
+                                                .y = m->in,
+                                                .n_row = b->n_row,
+                                                .n = n_hidden,
+                                                .y_stride = 2 * n_hidden});
     m->kernels.rmsnorm(x, &(struct gr_rmsnorm_args){.x = m->in,
                                                     .w = m->layer.in_norm,
                                                     .y = m->in,

@@ -19,12 +19,14 @@
 #define GR_MODEL_EAGLE3_H
 
 #include "model/load/expand.h"
+#include "model/load/loader.h"
 #include "model/files/hf_config.h"
 #include "model/lm.h"
 #include "model/files/tuned.h"
 
 struct gr_eagle3_config {
-    const char *dir;        /* the head's folder; both borrowed for the call */
+    const char *dir; /* the head's folder; both borrowed for the call */
+    enum gr_weights_as as;
     const char *target_dir; /* the target's, for what the head borrows */
     const char *isa;        /* CPU kernels: NULL = best, or avx512 | avx2 | c | ref */
     int n_thread;           /* 0: every CPU this process may use */

@@ -4,6 +4,7 @@
 #include "model/fc.h"
 #include "model/files/fingerprint.h"
 #include "model/files/head_fit.h"
+#include "model/files/model_path.h"
 #include "model/layer.h"
 #include "model/load/shapes.h"
 
@@ -11,18 +12,18 @@
 #include <stdio.h>
 #include <string.h>
 
-const char *gr_eagle3_layer_prefix(const struct gr_safetensors *files)
+const char *gr_eagle3_layer_prefix(const struct gr_tensors *files)
 {
-    return gr_safetensors_find(files, "layers.0.self_attn.q_proj.weight") != NULL ? "layers.0" : "midlayer";
+    return gr_tensors_find(files, "layers.0.self_attn.q_proj.weight") != NULL ? "layers.0" : "midlayer";
 }
 
 /* q_proj says what an EAGLE-3 head is (inputs of twice the hidden size) and, where the config is silent, the width of
  * its heads. The other shapes are checked as they are loaded. */
-static enum gr_status fit_geometry(const char *dir, const struct gr_safetensors *files, struct gr_hf_config *hf)
+static enum gr_status fit_geometry(const char *dir, const struct gr_tensors *files, struct gr_hf_config *hf)
 {
     char name[96];
     snprintf(name, sizeof(name), "%s.self_attn.q_proj.weight", gr_eagle3_layer_prefix(files));
-    const struct gr_tensor *q = gr_safetensors_find(files, name);
+    const struct gr_tensor *q = gr_tensors_find(files, name);
     if (q == NULL || q->n_dim != 2) {
         return GR_OK; /* the load names what is wrong */
     }
@@ -53,9 +54,9 @@ static void fit_rope(const char *dir, struct gr_hf_config *hf, const struct gr_h
 
 static enum gr_status open_folders(struct gr_eagle3_source *s, const struct gr_eagle3_config *c)
 {
-    GR_TRY(gr_hf_config_load(c->dir, &s->hf));
-    GR_TRY(gr_hf_config_load(c->target_dir, &s->target_hf));
-    GR_TRY(gr_safetensors_open(c->dir, &s->files));
+    GR_TRY(gr_model_path_config(c->dir, &s->hf));
+    GR_TRY(gr_model_path_config(c->target_dir, &s->target_hf));
+    GR_TRY(gr_model_path_open(c->dir, &s->files));
     GR_TRY(gr_head_fit_check(c->dir, &s->hf, s->files, c->target_dir, &s->target_hf));
     GR_TRY(gr_capture_choose(c->dir, &s->hf, s->target_hf.n_layer, c->n_capture, c->capture_layer, &s->capture));
     GR_TRY(fit_geometry(c->dir, s->files, &s->hf));
@@ -66,28 +67,28 @@ static enum gr_status open_folders(struct gr_eagle3_source *s, const struct gr_e
 /* fc and its norms must be there, and in their shapes, also where the target runs them. */
 static enum gr_status check_fc(const struct gr_eagle3_source *s)
 {
-    const void *data = NULL;
+    const struct gr_tensor *t = NULL;
     const int target_hidden = s->target_hf.hidden;
     const int n_capture = s->capture.n;
     GR_TRY(gr_fc_check(s->dir, &s->hf, s->files, n_capture, target_hidden));
     if (s->hf.norm_before_fc) {
-        GR_TRY(gr_safetensors_take(s->files, "input_norm.weight", GR_ST_BF16, 1,
-                                   (int64_t[]){(int64_t)n_capture * target_hidden}, &data));
+        GR_TRY(gr_tensors_take_weight(s->files, "input_norm.weight", 1, (int64_t[]){(int64_t)n_capture * target_hidden},
+                                      &t));
     }
     for (int i = 0; s->hf.fc_norm && i < n_capture; i++) {
         char name[32];
         snprintf(name, sizeof(name), "fc_norm.%d.weight", i);
-        GR_TRY(gr_safetensors_take(s->files, name, GR_ST_BF16, 1, (int64_t[]){target_hidden}, &data));
+        GR_TRY(gr_tensors_take_weight(s->files, name, 1, (int64_t[]){target_hidden}, &t));
     }
-    if (gr_safetensors_find(s->files, "fc.bias") != NULL) {
-        GR_TRY(gr_safetensors_take(s->files, "fc.bias", GR_ST_BF16, 1, (int64_t[]){s->hf.hidden}, &data));
+    if (gr_tensors_find(s->files, "fc.bias") != NULL) {
+        GR_TRY(gr_tensors_take_weight(s->files, "fc.bias", 1, (int64_t[]){s->hf.hidden}, &t));
     }
     return GR_OK;
 }
 
 enum gr_status gr_eagle3_source_open(const struct gr_eagle3_config *c, struct gr_eagle3_source *out)
 {
-    *out = (struct gr_eagle3_source){.dir = c->dir, .target_dir = c->target_dir};
+    *out = (struct gr_eagle3_source){.dir = c->dir, .target_dir = c->target_dir, .as = c->as};
     GR_TRY(open_folders(out, c));
     GR_TRY(check_fc(out));
     if (c->geometry == NULL) {
@@ -102,8 +103,8 @@ enum gr_status gr_eagle3_source_open(const struct gr_eagle3_config *c, struct gr
 
 void gr_eagle3_source_close(struct gr_eagle3_source *s)
 {
-    gr_safetensors_close(s->files);
-    gr_safetensors_close(s->target_files);
+    gr_tensors_close(s->files);
+    gr_tensors_close(s->target_files);
     s->files = s->target_files = NULL;
 }
 
@@ -140,12 +141,12 @@ static enum gr_status borrow(struct gr_eagle3_source *s, const char *what)
                   s->target_dir, s->target_hf.hidden, s->hf.hidden);
         return GR_EMISMATCH;
     }
-    return s->target_files != NULL ? GR_OK : gr_safetensors_open(s->target_dir, &s->target_files);
+    return s->target_files != NULL ? GR_OK : gr_model_path_open(s->target_dir, &s->target_files);
 }
 
 enum gr_status gr_eagle3_embedding(struct gr_eagle3_source *s, struct gr_eagle3_tensor *out)
 {
-    if (gr_safetensors_find(s->files, "embed_tokens.weight") != NULL) {
+    if (gr_tensors_find(s->files, "embed_tokens.weight") != NULL) {
         *out = (struct gr_eagle3_tensor){.files = s->files, .name = "embed_tokens.weight"};
         return GR_OK;
     }
@@ -158,10 +159,10 @@ enum gr_status gr_eagle3_lm_head(struct gr_eagle3_source *s, struct gr_eagle3_te
 {
     const char *name = "lm_head.weight";
     *out = (struct gr_eagle3_tensor){.files = s->files, .name = name};
-    if (gr_safetensors_find(s->files, name) != NULL || s->hf.draft_n_vocab != s->hf.n_vocab) {
+    if (gr_tensors_find(s->files, name) != NULL || s->hf.draft_n_vocab != s->hf.n_vocab) {
         return GR_OK;
     }
-    if (s->hf.tie_embeddings && gr_safetensors_find(s->files, "embed_tokens.weight") != NULL) {
+    if (s->hf.tie_embeddings && gr_tensors_find(s->files, "embed_tokens.weight") != NULL) {
         out->name = "embed_tokens.weight";
         return GR_OK;
     }
@@ -178,10 +179,11 @@ enum gr_status gr_eagle3_map(const struct gr_eagle3_source *s, int32_t *to_targe
 
 enum gr_status gr_eagle3_source_finish(const struct gr_eagle3_source *s, struct gr_lm *lm, uint64_t *fingerprint_out)
 {
-    GR_TRY(gr_safetensors_check_all_used(s->files));
-    lm->fc_fingerprint = gr_fc_fingerprint(s->files);
+    GR_TRY(gr_tensors_check_all_used(s->files));
+    gr_load_sum_log(&s->sum, s->dir);
+    lm->fc_fingerprint = gr_fc_fingerprint(s->files, s->as);
     if (fingerprint_out != NULL) {
-        *fingerprint_out = gr_model_fingerprint(&s->hf, s->files);
+        *fingerprint_out = gr_model_fingerprint(&s->hf, s->files, s->as == GR_WEIGHTS_BF16, s->as != GR_WEIGHTS_F32);
     }
     return GR_OK;
 }

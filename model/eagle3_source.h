@@ -9,16 +9,18 @@
 #include "model/files/safetensors.h"
 
 struct gr_eagle3_source {
-    const char *dir, *target_dir;                /* borrowed while it is opened */
-    struct gr_hf_config hf, target_hf;           /* as they run */
-    struct gr_expand expand;                     /* to NULL: not expanded */
-    struct gr_safetensors *files, *target_files; /* owned; target_files: NULL when nothing is borrowed */
-    struct gr_capture capture;                   /* what fc is given */
+    const char *dir, *target_dir;            /* borrowed while it is opened */
+    struct gr_hf_config hf, target_hf;       /* as they run */
+    struct gr_expand expand;                 /* to NULL: not expanded */
+    struct gr_tensors *files, *target_files; /* owned; target_files: NULL when nothing is borrowed */
+    struct gr_capture capture;               /* what fc is given */
+    enum gr_weights_as as;
+    struct gr_load_sum sum; /* of what the runtimes load */
 };
 
 /* A tensor of the head, or one that it borrows. */
 struct gr_eagle3_tensor {
-    const struct gr_safetensors *files;
+    const struct gr_tensors *files;
     const char *name;
 };
 
@@ -30,7 +32,7 @@ void gr_eagle3_source_close(struct gr_eagle3_source *s);
 void gr_eagle3_source_describe(const struct gr_eagle3_source *s, const struct gr_eagle3_config *c, struct gr_lm *lm);
 
 /* The spelling of its one layer that the files use: midlayer or layers.0. */
-const char *gr_eagle3_layer_prefix(const struct gr_safetensors *files);
+const char *gr_eagle3_layer_prefix(const struct gr_tensors *files);
 /* Its own embedding (n_vocab, H), else the target's. */
 GR_NODISCARD enum gr_status gr_eagle3_embedding(struct gr_eagle3_source *s, struct gr_eagle3_tensor *out);
 /* Own lm_head; else, over the whole vocabulary, the head's own tied embedding or the target's lm_head. */

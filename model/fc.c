@@ -10,18 +10,17 @@
 static const char *const stream_norms[GR_CAPTURE_MAX] = {"fc_norm.0.weight", "fc_norm.1.weight", "fc_norm.2.weight",
                                                          "fc_norm.3.weight"};
 
-enum gr_status gr_fc_check(const char *head_dir, const struct gr_hf_config *head, const struct gr_safetensors *files,
+enum gr_status gr_fc_check(const char *head_dir, const struct gr_hf_config *head, const struct gr_tensors *files,
                            int n_capture, int target_hidden)
 {
-    const struct gr_tensor *t = gr_safetensors_find(files, "fc.weight");
+    const struct gr_tensor *t = gr_tensors_find(files, "fc.weight");
     if (t != NULL && t->n_dim == 2 && t->shape[1] != (int64_t)n_capture * target_hidden) {
         log_error("%s: fc.weight takes %" PRId64 " values, %d captured layers of a target of hidden size %d are %d",
                   head_dir, t->shape[1], n_capture, target_hidden, n_capture * target_hidden);
         return GR_EMISMATCH;
     }
-    const void *data = NULL;
-    return gr_safetensors_take(files, "fc.weight", GR_ST_BF16, 2,
-                               (int64_t[]){head->hidden, (int64_t)n_capture * target_hidden}, &data);
+    return gr_tensors_take_weight(files, "fc.weight", 2, (int64_t[]){head->hidden, (int64_t)n_capture * target_hidden},
+                                  &t);
 }
 
 static enum gr_status load_norms(const struct gr_loader *l, const struct gr_hf_config *head, struct gr_fc *f)
@@ -45,7 +44,7 @@ enum gr_status gr_fc_load(const struct gr_loader *l, const struct gr_hf_config *
                       .rms_eps = head->rms_eps};
     const int n_in = n_capture * target_hidden;
     GR_TRY(gr_load_matrix(l, "fc.weight", head->hidden, n_in, &f.fc.w));
-    if (gr_safetensors_find(l->files, "fc.bias") != NULL) { /* no flag of the config speaks of it */
+    if (gr_tensors_find(l->files, "fc.bias") != NULL) { /* no flag of the config speaks of it */
         float *bias = NULL;
         GR_TRY(gr_load_vector(l, "fc.bias", head->hidden, &bias));
         f.fc.bias = bias;
@@ -59,11 +58,11 @@ enum gr_status gr_fc_load(const struct gr_loader *l, const struct gr_hf_config *
     return GR_OK;
 }
 
-uint64_t gr_fc_fingerprint(const struct gr_safetensors *files)
+uint64_t gr_fc_fingerprint(const struct gr_tensors *files, enum gr_weights_as as)
 {
     const char *names[3 + GR_CAPTURE_MAX] = {"fc.weight", "fc.bias", "input_norm.weight"};
     memcpy(names + 3, stream_norms, sizeof(stream_norms));
-    return gr_tensors_fingerprint(files, names, GR_ARRAY_LEN(names));
+    return gr_tensors_fingerprint(files, names, GR_ARRAY_LEN(names), as == GR_WEIGHTS_BF16, as != GR_WEIGHTS_F32);
 }
 
 static void norm_rows(const struct gr_exec *x, const struct gr_fc *f, float *rows, const float *weight, int n_row,

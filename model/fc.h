@@ -21,12 +21,12 @@ struct gr_fc {
 
 /* Shape of fc.weight against captures and hidden sizes; names both values. Marks the tensors as used. */
 GR_NODISCARD enum gr_status gr_fc_check(const char *head_dir, const struct gr_hf_config *head,
-                                        const struct gr_safetensors *files, int n_capture, int target_hidden);
+                                        const struct gr_tensors *files, int n_capture, int target_hidden);
 /* l->files: the head's. */
 GR_NODISCARD enum gr_status gr_fc_load(const struct gr_loader *l, const struct gr_hf_config *head, int n_capture,
                                        int target_hidden, int n_row_max, struct gr_fc *out);
 /* Of the tensors that fusing uses: equal on both workers. */
-uint64_t gr_fc_fingerprint(const struct gr_safetensors *files);
+uint64_t gr_fc_fingerprint(const struct gr_tensors *files, enum gr_weights_as as);
 
 /* Part of a team's run. capture[i]: n_capture * capture_width floats; out: (n, fused_width), n at most n_row_max. */
 void gr_fc_fuse(const struct gr_exec *x, const struct gr_fc *fc, int n, const float *const *capture, float *out);

@@ -16,7 +16,7 @@ struct llama {
     struct gr_memory memory; /* everything below that is owned */
     struct gr_layer_work work;
     struct gr_layer *layer;   /* (n_layer) */
-    const uint16_t *embed;    /* (n_vocab, H) bf16, mmapped or expanded */
+    struct gr_row_table embed; /* (n_vocab, H) */
     float *final_norm;        /* (H) */
     struct gr_weight head;    /* (vocabulary rows, H) */
     float *x;                 /* (n_row_max, H): residual stream */
@@ -34,13 +34,15 @@ static const struct gr_lm_ops llama_head_ops;
 
 /* ---- loading ---- */
 
-static struct gr_loader loader_of(struct llama *m, const struct gr_safetensors *files)
+static struct gr_loader loader_of(struct llama *m, const struct gr_tensors *files)
 {
     return (struct gr_loader){.kernels = &m->kernels,
                               .memory = &m->memory,
                               .files = files,
                               .expand = m->source.expand.to != NULL ? &m->source.expand : NULL,
-                              .team = m->lm.team};
+                              .team = m->lm.team,
+                              .as = m->source.as,
+                              .sum = &m->source.sum};
 }
 
 static enum gr_status load_weights(struct llama *m)
@@ -48,7 +50,7 @@ static enum gr_status load_weights(struct llama *m)
     const struct gr_hf_config *hf = &m->source.hf;
     const struct gr_loader l = loader_of(m, m->source.files);
     const size_t n_cell = (size_t)(m->lm.n_pool_block + m->lm.n_scratch_block) * GR_KV_BLOCK_TOKENS;
-    GR_TRY(gr_load_embedding(&l, "model.embed_tokens.weight", hf->n_vocab, hf->hidden, &m->embed));
+    GR_TRY(gr_load_table(&l, "model.embed_tokens.weight", hf->n_vocab, hf->hidden, &m->embed));
     for (int i = 0; i < hf->n_layer; i++) {
         char prefix[64];
         snprintf(prefix, sizeof(prefix), "model.layers.%d", i);
@@ -138,7 +140,8 @@ static void run_pass(const struct gr_exec *x, void *arg)
     struct llama *m = p->m;
     const struct gr_batch *b = p->b;
     const struct gr_layer_queries asking = gr_layer_all_ask(b, m->work.xn);
-    m->kernels.embed(x, &(struct gr_embed_args){.table = m->embed,
+    m->kernels.embed(x, &(struct gr_embed_args){.table = m->embed.bf16,
+                                                .table_f32 = m->embed.f32,
                                                 .id = b->token,
                                                 .y = m->x,
                                                 .n_row = b->n_row,

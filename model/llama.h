@@ -5,6 +5,7 @@
 #define GR_MODEL_LLAMA_H
 
 #include "model/load/expand.h"
+#include "model/load/loader.h"
 #include "model/files/hf_config.h"
 #include "model/lm.h"
 #include "model/files/tuned.h"
@@ -12,7 +13,8 @@
 #include <stdbool.h>
 
 struct gr_llama_config {
-    const char *dir;     /* borrowed for the call */
+    const char *dir; /* a folder or a .gguf file, borrowed for the call */
+    enum gr_weights_as as;
     const char *isa;     /* CPU kernels: NULL = best, or avx512 | avx2 | c | ref */
     int n_thread;        /* 0: every CPU this process may use */
     int n_ctx_max;       /* positions; 0: the model's own max_position_embeddings */

@@ -4,6 +4,7 @@
 #include "model/files/capture.h"
 #include "model/fc.h"
 #include "model/files/fingerprint.h"
+#include "model/files/model_path.h"
 #include "model/files/head_fit.h"
 #include "model/layer.h"
 #include "model/load/shapes.h"
@@ -13,8 +14,8 @@
 /* The head's layers and fc. Sets what is captured; the fc's weights are read by the runtimes. */
 static enum gr_status open_head(struct gr_llama_source *s, const struct gr_llama_config *c)
 {
-    GR_TRY(gr_hf_config_load(c->head_dir, &s->head));
-    GR_TRY(gr_safetensors_open(c->head_dir, &s->head_files));
+    GR_TRY(gr_model_path_config(c->head_dir, &s->head));
+    GR_TRY(gr_model_path_open(c->head_dir, &s->head_files));
     GR_TRY(gr_head_fit_check(c->head_dir, &s->head, s->head_files, c->dir, &s->hf));
     struct gr_capture capture;
     GR_TRY(gr_capture_choose(c->head_dir, &s->head, s->hf.n_layer, c->n_capture, c->capture_layer, &capture));
@@ -66,9 +67,9 @@ static enum gr_status check_config(const struct gr_llama_config *c, const struct
 enum gr_status gr_llama_source_open(const struct gr_llama_config *c, struct gr_llama_source *out)
 {
     struct gr_llama_source *s = out;
-    *s = (struct gr_llama_source){.n_capture = c->n_capture};
+    *s = (struct gr_llama_source){.dir = c->dir, .n_capture = c->n_capture, .as = c->as};
     memcpy(s->capture_layer, c->capture_layer, sizeof(s->capture_layer));
-    GR_TRY(gr_hf_config_load(c->dir, &s->hf));
+    GR_TRY(gr_model_path_config(c->dir, &s->hf));
     GR_TRY(check_config(c, &s->hf));
     if (c->head_dir != NULL) {
         GR_TRY(open_head(s, c));
@@ -76,13 +77,13 @@ enum gr_status gr_llama_source_open(const struct gr_llama_config *c, struct gr_l
     if (c->geometry != NULL) {
         GR_TRY(expand(s, c));
     }
-    return gr_safetensors_open(c->dir, &s->files);
+    return gr_model_path_open(c->dir, &s->files);
 }
 
 void gr_llama_source_close(struct gr_llama_source *s)
 {
-    gr_safetensors_close(s->head_files);
-    gr_safetensors_close(s->files);
+    gr_tensors_close(s->head_files);
+    gr_tensors_close(s->files);
     s->head_files = s->files = NULL;
 }
 
@@ -102,15 +103,19 @@ void gr_llama_source_describe(const struct gr_llama_source *s, const struct gr_l
     if (s->head_files != NULL) {
         lm->raw_features = c->raw_features;
         lm->fused_width = s->head.hidden;
-        lm->fc_fingerprint = gr_fc_fingerprint(s->head_files);
+        lm->fc_fingerprint = gr_fc_fingerprint(s->head_files, s->as);
     }
 }
 
 enum gr_status gr_llama_source_finish(const struct gr_llama_source *s, uint64_t *fingerprint_out)
 {
-    GR_TRY(gr_safetensors_check_all_used(s->files));
+    if (s->hf.tie_embeddings && gr_tensors_find(s->files, "lm_head.weight") != NULL) {
+        log_info("%s: lm_head.weight is left out: tie_word_embeddings says that the embedding takes its place", s->dir);
+    }
+    GR_TRY(gr_tensors_check_all_used(s->files));
+    gr_load_sum_log(&s->sum, s->dir);
     if (fingerprint_out != NULL) {
-        *fingerprint_out = gr_model_fingerprint(&s->hf, s->files);
+        *fingerprint_out = gr_model_fingerprint(&s->hf, s->files, s->as == GR_WEIGHTS_BF16, s->as != GR_WEIGHTS_F32);
     }
     return GR_OK;
 }

@@ -10,10 +10,13 @@
 #include "model/files/safetensors.h"
 
 struct gr_llama_source {
-    struct gr_hf_config hf;                    /* as it runs */
-    struct gr_hf_config head;                  /* of the head that is served, as it runs */
-    struct gr_expand expand;                   /* to NULL: not expanded */
-    struct gr_safetensors *files, *head_files; /* owned; head_files NULL: no head */
+    const char *dir;                       /* borrowed while it is opened and loaded */
+    struct gr_hf_config hf;                /* as it runs */
+    struct gr_hf_config head;              /* of the head that is served, as it runs */
+    struct gr_expand expand;               /* to NULL: not expanded */
+    struct gr_tensors *files, *head_files; /* owned; head_files NULL: no head */
+    enum gr_weights_as as;
+    struct gr_load_sum sum; /* of what the runtimes load */
     int n_capture;
     int capture_layer[GR_CAPTURE_MAX];
     char captures[32]; /* as gr_lm.captures */
@@ -25,7 +28,7 @@ void gr_llama_source_close(struct gr_llama_source *s);
 
 /* Sizes and limits of the model: vocabulary, context, rows, blocks, captures. */
 void gr_llama_source_describe(const struct gr_llama_source *s, const struct gr_llama_config *c, struct gr_lm *lm);
-/* Every tensor of the folder was used; then its fingerprint (fingerprint_out may be NULL). */
+/* After the load: every tensor of the files was used; then its fingerprint (fingerprint_out may be NULL). */
 GR_NODISCARD enum gr_status gr_llama_source_finish(const struct gr_llama_source *s, uint64_t *fingerprint_out);
 
 #endif

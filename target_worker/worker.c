@@ -8,7 +8,8 @@
 #include "common/base/device.h"
 #include "model/kv/kv_size.h"
 #include "model/llama.h"
-#include "model/tokenizer/tokenizer.h"
+#include "model/tokenizer/tokenizer_of_model.h"
+#include "model/files/model_path.h"
 #include "target_worker/compute/calibrate.h"
 #include "target_worker/policy/specpv.h"
 #include "target_worker/machine/target.h"
@@ -188,7 +189,7 @@ static enum gr_status create_model(struct worker *w, const struct gr_target_opti
     int32_t n_block = o->kv_blocks; /* on a GPU 0 leaves the choice to the model, which knows the memory */
     const struct gr_geometry *geometry = NULL;
     GR_TRY(gr_geometry_find(o->geometry, &geometry));
-    GR_TRY(gr_hf_config_load(o->model, hf));
+    GR_TRY(gr_model_path_config(o->model, hf));
     GR_TRY(gr_expand_config(geometry, o->model, hf));
     const int n_ctx = o->n_ctx_max > 0 ? GR_MIN(o->n_ctx_max, hf->max_pos) : hf->max_pos;
     if (o->n_ctx_max > hf->max_pos) {
@@ -199,6 +200,7 @@ static enum gr_status create_model(struct worker *w, const struct gr_target_opti
         GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_llama_kv_bytes_per_token(hf), o->n_session_max, n_ctx, &n_block));
     }
     struct gr_llama_config c = {.dir = o->model,
+                                .as = gr_weights_as_of(o->dtype),
                                 .head_dir = o->head,
                                 .geometry = geometry,
                                 .tuned = o->tuned,
@@ -322,9 +324,9 @@ static enum gr_status create(struct worker *w, const struct gr_target_options *o
     struct gr_hf_config hf;
     uint64_t fingerprint = 0;
     struct gr_tokenizer *tokenizer = NULL;
-    GR_TRY(gr_tokenizer_load(o->model, &tokenizer));
-    const uint64_t tokenizer_fingerprint = gr_tokenizer_fingerprint(tokenizer);
-    const int32_t n_token = gr_tokenizer_n_vocab(tokenizer);
+    GR_TRY(gr_tokenizer_of_model(o->model, &tokenizer));
+    const uint64_t tokenizer_fingerprint = gr_tokenizer_fingerprint_or_0(tokenizer);
+    const int32_t n_token = gr_tokenizer_n_vocab_or_all(tokenizer);
     gr_tokenizer_destroy(tokenizer);
     /* Rows of the vocabulary that no token has are padding: they are never sampled. */
     GR_TRY(create_model(w, o, &hf, n_token, &fingerprint));

@@ -330,7 +330,7 @@ static enum gr_status load_fc(struct llama *m, struct gr_cuda_weights *l)
     const int n_in = m->source.n_capture * m->source.hf.hidden;
     GR_TRY(gr_cuda_matrix_take(l, m->source.head.hidden, n_in, &m->fc));
     GR_TRY(gr_cuda_matrix_load(l, "fc.weight", m->source.head.hidden, &m->fc, 0, 1));
-    if (gr_safetensors_find(m->source.head_files, "fc.bias") != NULL) {
+    if (gr_tensors_find(m->source.head_files, "fc.bias") != NULL) {
         GR_TRY(gr_cuda_vector_load(l, "fc.bias", m->source.head.hidden, &m->fc_bias));
     }
     return GR_OK;
@@ -462,7 +462,12 @@ static enum gr_status build(struct llama *m, const struct gr_llama_config *confi
         return GR_ENOMEM;
     }
     GR_TRY(take_state(m, c.n_seq_max, c.ranks));
-    GR_TRY(gr_cuda_model_load(&m->m, m->lm.team, m->source.files, &m->source.expand, weight_bytes(m), load_all, m));
+    const struct gr_loader from = {.files = m->source.files,
+                                   .expand = m->source.expand.to != NULL ? &m->source.expand : NULL,
+                                   .team = m->lm.team,
+                                   .as = m->source.as,
+                                   .sum = &m->source.sum};
+    GR_TRY(gr_cuda_model_load(&m->m, &from, weight_bytes(m), load_all, m));
     GR_TRY(make_graphs(m));
     gr_cuda_log_memory(&m->m.device, NULL);
     return gr_llama_source_finish(&m->source, fingerprint_out);

@@ -107,15 +107,13 @@ static void log_load(const struct gr_cuda_weights *w, uint64_t took_ns)
              w->loader->expand != NULL ? ", the rest was expanded on the device" : "");
 }
 
-enum gr_status gr_cuda_model_load(struct gr_cuda_model *m, struct gr_team *team, const struct gr_safetensors *files,
-                                  const struct gr_expand *expand, uint64_t bytes, gr_cuda_load_fn *load, void *model)
+enum gr_status gr_cuda_model_load(struct gr_cuda_model *m, const struct gr_loader *from, uint64_t bytes,
+                                  gr_cuda_load_fn *load, void *model)
 {
     struct gr_memory memory = {0};
-    struct gr_loader host = {.kernels = &m->kernels,
-                             .memory = &memory,
-                             .files = files,
-                             .expand = expand->to != NULL ? expand : NULL,
-                             .team = team};
+    struct gr_loader host = *from;
+    host.kernels = &m->kernels;
+    host.memory = &memory;
     struct gr_cuda_weights w;
     const uint64_t begin = gr_clock_ns();
     enum gr_status st = gr_cuda_weights_begin(&w, &m->device, &host, &m->shapes, bytes);

@@ -49,9 +49,8 @@ void gr_cuda_model_close(struct gr_cuda_model *m, struct gr_lm *lm);
 /* Loads the model's weights from files (expanded where expand says into what): opens the way to the device, calls load,
  * and waits until all is there. bytes: for the progress that is shown. */
 typedef enum gr_status gr_cuda_load_fn(void *model, struct gr_cuda_weights *weights, struct gr_loader *host);
-GR_NODISCARD enum gr_status gr_cuda_model_load(struct gr_cuda_model *m, struct gr_team *team,
-                                               const struct gr_safetensors *files, const struct gr_expand *expand,
-                                               uint64_t bytes, gr_cuda_load_fn *load, void *model);
+GR_NODISCARD enum gr_status gr_cuda_model_load(struct gr_cuda_model *m, const struct gr_loader *from, uint64_t bytes,
+                                               gr_cuda_load_fn *load, void *model);
 
 /* ---- a pass ---- */
 

@@ -1,10 +1,12 @@
 #include "model/files/fingerprint.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
-#define PAGE_BYTES 4096u /* of a tensor, which are hashed in pages spread over it */
-#define N_PAGE 4u        /* pages of each tensor */
+#include "common/rules/bf16.h"
+
+#define N_ROW 16 /* of a tensor that are looked at */
 
 static void add_u64(XXH3_state_t *h, uint64_t value)
 {
@@ -79,29 +81,48 @@ static void add_config(XXH3_state_t *h, const struct gr_hf_config *c)
     }
 }
 
-/* First, last and two pages between: a swapped or retrained tensor differs in all of them. */
-static void add_pages(XXH3_state_t *h, const uint8_t *data, size_t bytes)
+/* First, last and rows between: a swapped or retrained tensor differs in all of them. */
+static int64_t sampled_row(int64_t n_row, int64_t i)
 {
-    if (bytes <= N_PAGE * PAGE_BYTES) {
-        XXH3_64bits_update(h, data, bytes);
-        return;
-    }
-    for (size_t i = 0; i < N_PAGE; i++) {
-        size_t at = (bytes - PAGE_BYTES) / (N_PAGE - 1) * i;
-        at = i == N_PAGE - 1 ? bytes - PAGE_BYTES : at;
-        XXH3_64bits_update(h, data + at, PAGE_BYTES);
-    }
+    return n_row <= N_ROW ? i : (int64_t)((n_row - 1) * i / (N_ROW - 1));
 }
 
-static void add_tensor(XXH3_state_t *h, const struct gr_tensor *t)
+/* The bytes of what is no weight (an EAGLE-3 head's d2t), all of them. */
+static void add_bytes(XXH3_state_t *h, const struct gr_tensor *t)
 {
-    add_text(h, t->name);
-    add_text(h, gr_st_dtype_name(t->dtype));
+    XXH3_64bits_update(h, t->data, t->bytes);
+}
+
+static void add_values(XXH3_state_t *h, const struct gr_tensor *t, bool rounded)
+{
+    const size_t n_col = (size_t)gr_tensor_n_col(t);
+    int64_t n_row = t->bytes > 0 ? 1 : 0;
+    for (int d = 0; d + 1 < t->n_dim; d++) {
+        n_row *= t->shape[d];
+    }
+    float *row = n_row > 0 ? malloc(n_col * sizeof(*row)) : NULL;
+    GR_ASSERT(n_row == 0 || row != NULL);
+    for (int64_t i = 0; i < GR_MIN(n_row, (int64_t)N_ROW); i++) {
+        gr_tensor_row_f32(t, sampled_row(n_row, i), row);
+        for (size_t k = 0; rounded && k < n_col; k++) {
+            row[k] = gr_bf16_to_f32(gr_bf16_from_f32(row[k]));
+        }
+        XXH3_64bits_update(h, row, n_col * sizeof(*row));
+    }
+    free(row);
+}
+
+static void add_tensor(XXH3_state_t *h, const struct gr_tensor *t, bool round_all, bool round_quantised)
+{
     add_u64(h, (uint64_t)t->n_dim);
     for (int d = 0; d < t->n_dim; d++) {
         add_u64(h, (uint64_t)t->shape[d]);
     }
-    add_pages(h, t->data, t->bytes);
+    if (gr_format_is_weight(t->dtype)) {
+        add_values(h, t, round_all || (round_quantised && gr_format_is_quantised(t->dtype)));
+    } else {
+        add_bytes(h, t);
+    }
 }
 
 static uint64_t finish(XXH3_state_t *h)
@@ -111,29 +132,39 @@ static uint64_t finish(XXH3_state_t *h)
     return value;
 }
 
-uint64_t gr_model_fingerprint(const struct gr_hf_config *config, const struct gr_safetensors *st)
+/* Does the model compute with it? */
+static bool counts(const struct gr_hf_config *config, const char *name)
+{
+    return !gr_tensor_is_buffer(name) && !(config->tie_embeddings && strcmp(name, "lm_head.weight") == 0);
+}
+
+uint64_t gr_model_fingerprint(const struct gr_hf_config *config, const struct gr_tensors *ts, bool round_all,
+                              bool round_quantised)
 {
     XXH3_state_t *h = XXH3_createState();
     GR_ASSERT(h != NULL);
     XXH3_64bits_reset(h);
     add_config(h, config);
-    size_t n = gr_safetensors_count(st);
-    add_u64(h, n);
-    for (size_t i = 0; i < n; i++) {
-        add_tensor(h, gr_safetensors_at(st, i));
+    for (size_t i = 0; i < gr_tensors_count(ts); i++) {
+        const struct gr_tensor *t = gr_tensors_at(ts, i);
+        if (counts(config, t->name)) {
+            add_tensor(h, t, round_all, round_quantised);
+        }
     }
     return finish(h);
 }
 
-uint64_t gr_tensors_fingerprint(const struct gr_safetensors *st, const char *const *names, size_t n)
+uint64_t gr_tensors_fingerprint(const struct gr_tensors *ts, const char *const *names, size_t n, bool round_all,
+                                bool round_quantised)
 {
     XXH3_state_t *h = XXH3_createState();
     GR_ASSERT(h != NULL);
     XXH3_64bits_reset(h);
     for (size_t i = 0; i < n; i++) {
-        const struct gr_tensor *t = gr_safetensors_find(st, names[i]);
+        const struct gr_tensor *t = gr_tensors_find(ts, names[i]);
         if (t != NULL) {
-            add_tensor(h, t);
+            add_u64(h, i);
+            add_tensor(h, t, round_all, round_quantised);
         }
     }
     return finish(h);

@@ -49,20 +49,20 @@ static enum gr_status check_t2d(const char *dir, const int64_t *d2t, const uint8
     return GR_OK;
 }
 
-enum gr_status gr_draft_map_read(const char *head_dir, const struct gr_hf_config *head,
-                                 const struct gr_safetensors *files, int32_t *to_target_out, bool *has_map_out)
+enum gr_status gr_draft_map_read(const char *head_dir, const struct gr_hf_config *head, const struct gr_tensors *files,
+                                 int32_t *to_target_out, bool *has_map_out)
 {
     const int n_draft = head->draft_n_vocab;
     const void *d2t = NULL;
     const void *t2d = NULL;
-    if (gr_safetensors_find(files, "d2t") == NULL && n_draft == head->n_vocab) {
+    if (gr_tensors_find(files, "d2t") == NULL && n_draft == head->n_vocab) {
         *has_map_out = false;
         return GR_OK;
     }
-    GR_TRY(gr_safetensors_take(files, "d2t", GR_ST_I64, 1, (int64_t[]){n_draft}, &d2t));
+    GR_TRY(gr_tensors_take(files, "d2t", GR_FORMAT_I64, 1, (int64_t[]){n_draft}, &d2t));
     GR_TRY(check_map(head_dir, d2t, n_draft, head->n_vocab, to_target_out));
-    if (gr_safetensors_find(files, "t2d") != NULL) {
-        GR_TRY(gr_safetensors_take(files, "t2d", GR_ST_BOOL, 1, (int64_t[]){head->n_vocab}, &t2d));
+    if (gr_tensors_find(files, "t2d") != NULL) {
+        GR_TRY(gr_tensors_take(files, "t2d", GR_FORMAT_BOOL, 1, (int64_t[]){head->n_vocab}, &t2d));
         GR_TRY(check_t2d(head_dir, d2t, t2d, n_draft, head->n_vocab));
     }
     *has_map_out = true;
@@ -102,9 +102,8 @@ enum gr_status gr_head_fit_check_config(const char *head_dir, const struct gr_hf
     return GR_OK;
 }
 
-enum gr_status gr_head_fit_check(const char *head_dir, const struct gr_hf_config *head,
-                                 const struct gr_safetensors *files, const char *target_dir,
-                                 const struct gr_hf_config *target)
+enum gr_status gr_head_fit_check(const char *head_dir, const struct gr_hf_config *head, const struct gr_tensors *files,
+                                 const char *target_dir, const struct gr_hf_config *target)
 {
     GR_TRY(gr_head_fit_check_config(head_dir, head, target_dir, target));
     bool has_map = false;

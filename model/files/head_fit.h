@@ -16,7 +16,7 @@ GR_NODISCARD enum gr_status gr_head_fit_check_config(const char *head_dir, const
 
 /* head, files: of head_dir. The configs, and the map d2t (t2d where it is there). */
 GR_NODISCARD enum gr_status gr_head_fit_check(const char *head_dir, const struct gr_hf_config *head,
-                                              const struct gr_safetensors *files, const char *target_dir,
+                                              const struct gr_tensors *files, const char *target_dir,
                                               const struct gr_hf_config *target);
 
 /* d2t holds offsets: draft id i is the target's id i + d2t[i]; the ids must rise and lie in the vocabulary. t2d
@@ -24,7 +24,7 @@ GR_NODISCARD enum gr_status gr_head_fit_check(const char *head_dir, const struct
  * to_target_out: (draft_n_vocab) or NULL to check only. *has_map_out: false without d2t, which a head of the whole
  * vocabulary may lack. */
 GR_NODISCARD enum gr_status gr_draft_map_read(const char *head_dir, const struct gr_hf_config *head,
-                                              const struct gr_safetensors *files, int32_t *to_target_out,
+                                              const struct gr_tensors *files, int32_t *to_target_out,
                                               bool *has_map_out);
 
 #endif

@@ -81,7 +81,7 @@ static inline int gr_hf_draft_vocab_rows(const struct gr_hf_config *hf)
     return hf->draft_n_vocab_row > 0 ? hf->draft_n_vocab_row : hf->draft_n_vocab;
 }
 
-/* dir: model folder. Missing generation_config.json is no error. */
+/* dir: model folder. Missing generation_config.json is no error. model_path.h takes GGUF files as well. */
 GR_NODISCARD enum gr_status gr_hf_config_load(const char *dir, struct gr_hf_config *out);
 
 /* config.json from memory; name stands for the file in messages. */

@@ -15,7 +15,7 @@ static json_t *describe(const struct gr_tensor *t, size_t begin)
     for (int i = 0; i < t->n_dim; i++) {
         json_array_append_new(shape, json_integer(t->shape[i]));
     }
-    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", gr_st_dtype_name(t->dtype), "shape", shape, "data_offsets",
+    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", gr_format_name(t->dtype), "shape", shape, "data_offsets",
                      (json_int_t)begin, (json_int_t)(begin + t->bytes));
 }
 
@@ -25,7 +25,7 @@ static bool each(const struct gr_tensor *tensors, size_t n, bool (*visit)(void *
 {
     for (size_t width = 8; width > 0; width /= 2) {
         for (size_t i = 0; i < n; i++) {
-            if (gr_st_dtype_bytes(tensors[i].dtype) == width && !visit(ctx, &tensors[i])) {
+            if (gr_format_bytes(tensors[i].dtype) == width && !visit(ctx, &tensors[i])) {
                 return false;
             }
         }

@@ -2,6 +2,7 @@
 
 #include "common/base/log.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,14 +40,29 @@ static void expand_panels(const struct gr_exec *x, void *arg)
     }
 }
 
+/* The values are copied about without being looked at, so they must be bf16 in the file. */
+static enum gr_status take_bf16(const struct gr_loader *l, const char *name, int n_dim, const int64_t *shape,
+                                const void **from_out)
+{
+    const struct gr_tensor *tensor = NULL;
+    GR_TRY(gr_tensors_take_weight(l->files, name, n_dim, shape, &tensor));
+    if (tensor->dtype != GR_FORMAT_BF16 || tensor->n_head_paired > 0) {
+        log_error("%s: tensor %s is %s: --geometry expands BF16 files of safetensors only",
+                  gr_tensors_file_of(l->files, tensor), name, gr_format_name(tensor->dtype));
+        return GR_EUNSUPPORTED;
+    }
+    *from_out = tensor->data;
+    return GR_OK;
+}
+
 static enum gr_status take_from(const struct gr_loader *l, const struct gr_expand_tensor *t, const void **from_out)
 {
     *from_out = NULL;
     if (t->name[0] == '\0') {
         return GR_OK;
     }
-    return gr_safetensors_take(l->files, t->name, GR_ST_BF16, t->rule.n_in > 1 ? 2 : 1,
-                               (int64_t[]){t->rule.n_out_from, t->rule.n_in_from}, from_out);
+    return take_bf16(l, t->name, t->rule.n_in > 1 ? 2 : 1, (int64_t[]){t->rule.n_out_from, t->rule.n_in_from},
+                     from_out);
 }
 
 /* Memory for the panels and their way there. Never a plain and a packed copy of all. */
@@ -117,6 +133,194 @@ static enum gr_status expand_embedding(const struct gr_loader *l, const char *na
     return st;
 }
 
+/* ---- which numbers ---- */
+
+enum gr_weights_as gr_weights_as_of(const char *text)
+{
+    return text != NULL && strcmp(text, "bf16") == 0  ? GR_WEIGHTS_BF16
+           : text != NULL && strcmp(text, "f32") == 0 ? GR_WEIGHTS_F32
+                                                      : GR_WEIGHTS_AUTO;
+}
+
+struct scan {
+    const struct gr_tensor *t;
+    int64_t n_row;
+    float *scratch; /* (n_thread, n_col) */
+    atomic_bool inexact;
+};
+
+static bool is_bf16(const float *x, size_t n)
+{
+    uint32_t low = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t u = 0;
+        memcpy(&u, x + i, sizeof(u));
+        low |= u & 0xffffu;
+    }
+    return low == 0;
+}
+
+static void scan_rows(const struct gr_exec *x, void *arg)
+{
+    struct scan *s = arg;
+    const size_t n_col = (size_t)gr_tensor_n_col(s->t);
+    float *row = s->scratch + (size_t)x->ith * n_col;
+    int begin, end;
+    gr_unit_range((int)s->n_row, x->ith, x->nth, &begin, &end);
+    for (int r = begin; r < end && !atomic_load_explicit(&s->inexact, memory_order_relaxed); r++) {
+        gr_tensor_row_f32(s->t, r, row);
+        if (!is_bf16(row, n_col)) {
+            atomic_store_explicit(&s->inexact, true, memory_order_relaxed);
+        }
+    }
+}
+
+/* Would a matrix of F32 or F16 lose nothing as bf16? */
+static enum gr_status is_exact(const struct gr_loader *l, const struct gr_tensor *t, bool *exact_out)
+{
+    struct scan s = {.t = t, .n_row = t->shape[0]};
+    s.scratch = calloc((size_t)gr_team_size(l->team) * (size_t)gr_tensor_n_col(t), sizeof(float));
+    if (s.scratch == NULL) {
+        log_error("out of memory while reading %s", t->name);
+        return GR_ENOMEM;
+    }
+    gr_team_run(l->team, scan_rows, &s);
+    free(s.scratch);
+    *exact_out = !s.inexact;
+    return GR_OK;
+}
+
+struct held {
+    bool is_f32, rounded; /* rounded: some value may not be the file's */
+};
+
+static enum gr_status choose(const struct gr_loader *l, const struct gr_tensor *t, struct held *out)
+{
+    *out = (struct held){.is_f32 = l->as == GR_WEIGHTS_F32};
+    if (out->is_f32 || t->dtype == GR_FORMAT_BF16) {
+        return GR_OK;
+    }
+    bool exact = false;
+    if (!gr_format_is_quantised(t->dtype)) {
+        GR_TRY(is_exact(l, t, &exact));
+        out->is_f32 = !exact && l->as == GR_WEIGHTS_AUTO;
+    }
+    out->rounded = !exact && !out->is_f32;
+    return GR_OK;
+}
+
+static void count(const struct gr_loader *l, const struct held *h, size_t n)
+{
+    if (l->sum == NULL) {
+        return;
+    }
+    l->sum->n_bf16 += !h->is_f32;
+    l->sum->n_f32 += h->is_f32;
+    l->sum->n_rounded += h->rounded;
+    l->sum->bf16_bytes += h->is_f32 ? 0 : n * sizeof(uint16_t);
+    l->sum->f32_bytes += h->is_f32 ? n * sizeof(float) : 0;
+}
+
+void gr_load_sum_log(const struct gr_load_sum *s, const char *path)
+{
+    const double bf16 = (double)s->bf16_bytes / 1e6, f32 = (double)s->f32_bytes / 1e6;
+    if (s->n_f32 > 0) {
+        log_info("%s: %d matrices as bf16 (%.1f MB; %d of them rounded), %d as f32 (%.1f MB, read in every pass: "
+                 "--dtype bf16 rounds them and halves that)",
+                 path, s->n_bf16, bf16, s->n_rounded, s->n_f32, f32);
+    } else {
+        log_info("%s: %d matrices as bf16 (%.1f MB)%s", path, s->n_bf16, bf16,
+                 s->n_rounded > 0 ? "; those that are wider or quantised in the file are rounded" : "");
+    }
+}
+
+/* ---- rows, converted ---- */
+
+struct conversion {
+    const struct gr_loader *l;
+    const struct gr_tensor *t;
+    bool is_f32;
+    int n_out, n_in;
+    char *plain;   /* (n_out, n_in) of the held numbers, or NULL: */
+    char *packed;  /* packed panel by panel, through */
+    char *scratch; /* (n_thread, PANEL, n_in) f32, and as many again for the held numbers */
+};
+
+static void round_row(const float *x, size_t n, uint16_t *out)
+{
+    for (size_t i = 0; i < n; i++) {
+        out[i] = gr_bf16_from_f32(x[i]);
+    }
+}
+
+/* Row `row` in the numbers that are held; scratch: (n_in) f32. */
+static void convert_row(const struct gr_tensor *t, bool is_f32, int row, float *scratch, void *out)
+{
+    const size_t n_in = (size_t)gr_tensor_n_col(t);
+    if (is_f32) {
+        gr_tensor_row_f32(t, row, out);
+    } else if (t->dtype == GR_FORMAT_BF16) {
+        memcpy(out, gr_tensor_row(t, row), n_in * sizeof(uint16_t));
+    } else {
+        gr_tensor_row_f32(t, row, scratch);
+        round_row(scratch, n_in, out);
+    }
+}
+
+static size_t held_bytes(bool is_f32)
+{
+    return is_f32 ? sizeof(float) : sizeof(uint16_t);
+}
+
+static void pack_panel(const struct conversion *c, const void *rows, int row0, int n_row)
+{
+    const struct gr_kernels *k = c->l->kernels;
+    char *to = c->packed + k->linear_packed_bytes(row0, c->n_in) * (c->is_f32 ? 2 : 1);
+    if (c->is_f32) {
+        k->linear_pack_f32(rows, n_row, c->n_in, to);
+    } else {
+        k->linear_pack(rows, n_row, c->n_in, to);
+    }
+}
+
+static void convert_panels(const struct gr_exec *x, void *arg)
+{
+    const struct conversion *c = arg;
+    const size_t n_in = (size_t)c->n_in, row_bytes = n_in * held_bytes(c->is_f32);
+    const bool as_it_is = c->t->dtype == GR_FORMAT_BF16 && !c->is_f32 && c->t->n_head_paired == 0;
+    char *const scratch = c->scratch + (size_t)x->ith * 2 * PANEL * n_in * sizeof(float);
+    char *const held = scratch + PANEL * n_in * sizeof(float);
+    int begin, end;
+    gr_unit_range((c->n_out + PANEL - 1) / PANEL, x->ith, x->nth, &begin, &end);
+    for (int p = begin; p < end; p++) {
+        const int row0 = p * PANEL;
+        const int n_row = GR_MIN(PANEL, c->n_out - row0);
+        char *rows = c->plain != NULL ? c->plain + (size_t)row0 * row_bytes : held;
+        if (as_it_is && c->packed != NULL) {
+            pack_panel(c, gr_tensor_row(c->t, row0), row0, n_row);
+            continue;
+        }
+        for (int r = 0; r < n_row; r++) {
+            convert_row(c->t, c->is_f32, row0 + r, (float *)(void *)scratch, rows + (size_t)r * row_bytes);
+        }
+        if (c->packed != NULL) {
+            pack_panel(c, rows, row0, n_row);
+        }
+    }
+}
+
+static enum gr_status convert(struct conversion *c)
+{
+    c->scratch = calloc((size_t)gr_team_size(c->l->team) * 2 * PANEL * (size_t)c->n_in, sizeof(float));
+    if (c->scratch == NULL) {
+        log_error("out of memory while loading %s", c->t->name);
+        return GR_ENOMEM;
+    }
+    gr_team_run(c->l->team, convert_panels, c);
+    free(c->scratch);
+    return GR_OK;
+}
+
 /* ---- all ---- */
 
 enum gr_status gr_load_matrix(const struct gr_loader *l, const char *name, int n_out, int n_in, struct gr_weight *out)
@@ -124,25 +328,36 @@ enum gr_status gr_load_matrix(const struct gr_loader *l, const char *name, int n
     if (l->expand != NULL) {
         return expand_matrix(l, name, n_out, n_in, out);
     }
-    const void *data = NULL;
-    GR_TRY(gr_safetensors_take(l->files, name, GR_ST_BF16, 2, (int64_t[]){n_out, n_in}, &data));
-    struct gr_weight w = {.plain = data, .n_out = n_out, .n_in = n_in};
-    size_t bytes = l->kernels->linear_packed_bytes(n_out, n_in);
-    if (bytes > 0) {
-        void *packed = gr_memory_take(l->memory, bytes);
-        if (packed == NULL) {
-            return GR_ENOMEM;
-        }
-        l->kernels->linear_pack(data, n_out, n_in, packed);
-        w.packed = packed;
+    struct conversion c = {.l = l, .n_out = n_out, .n_in = n_in};
+    struct held h;
+    GR_TRY(gr_tensors_take_weight(l->files, name, 2, (int64_t[]){n_out, n_in}, &c.t));
+    GR_TRY(choose(l, c.t, &h));
+    const size_t n = (size_t)n_out * (size_t)n_in;
+    count(l, &h, n);
+    c.is_f32 = h.is_f32;
+    struct gr_weight w = {.n_out = n_out, .n_in = n_in, .is_f32 = h.is_f32};
+    const size_t bytes = l->kernels->linear_packed_bytes(n_out, n_in) * (h.is_f32 ? 2 : 1);
+    if (bytes == 0 && c.t->dtype == GR_FORMAT_BF16 && !h.is_f32 && c.t->n_head_paired == 0) {
+        w.plain = c.t->data;
+        *out = w;
+        return GR_OK;
     }
+    char *p = gr_memory_take(l->memory, bytes > 0 ? bytes : n * held_bytes(h.is_f32));
+    if (p == NULL) {
+        return GR_ENOMEM;
+    }
+    c.packed = bytes > 0 ? p : NULL;
+    c.plain = bytes > 0 ? NULL : p;
+    GR_TRY(convert(&c));
+    w.packed = c.packed;
+    w.plain = c.plain;
     *out = w;
     return GR_OK;
 }
 
 enum gr_status gr_load_vector(const struct gr_loader *l, const char *name, int n, float **out)
 {
-    const void *data = NULL;
+    const struct gr_tensor *t = NULL;
     float *w = gr_memory_take_f32(l->memory, (size_t)n);
     if (w == NULL) {
         return GR_ENOMEM;
@@ -151,23 +366,39 @@ enum gr_status gr_load_vector(const struct gr_loader *l, const char *name, int n
     if (l->expand != NULL) {
         return expand_vector(l, name, n, w);
     }
-    GR_TRY(gr_safetensors_take(l->files, name, GR_ST_BF16, 1, (int64_t[]){n}, &data));
-    for (int i = 0; i < n; i++) {
-        w[i] = gr_bf16_to_f32(((const uint16_t *)data)[i]);
+    GR_TRY(gr_tensors_take_weight(l->files, name, 1, (int64_t[]){n}, &t));
+    gr_tensor_row_f32(t, 0, w);
+    for (int i = 0; l->as == GR_WEIGHTS_BF16 && i < n; i++) {
+        w[i] = gr_bf16_to_f32(gr_bf16_from_f32(w[i]));
     }
     return GR_OK;
 }
 
-enum gr_status gr_load_embedding(const struct gr_loader *l, const char *name, int n_vocab, int n, const uint16_t **out)
+enum gr_status gr_load_table(const struct gr_loader *l, const char *name, int n_vocab, int n, struct gr_row_table *out)
 {
+    *out = (struct gr_row_table){.bf16 = NULL};
     if (l->expand != NULL) {
         uint16_t *rows = gr_memory_take(l->memory, (size_t)n_vocab * (size_t)n * sizeof(uint16_t));
-        *out = rows;
+        out->bf16 = rows;
         return rows != NULL ? expand_embedding(l, name, n_vocab, n, rows) : GR_ENOMEM;
     }
-    const void *data = NULL;
-    GR_TRY(gr_safetensors_take(l->files, name, GR_ST_BF16, 2, (int64_t[]){n_vocab, n}, &data));
-    *out = data;
+    struct conversion c = {.l = l, .n_out = n_vocab, .n_in = n};
+    struct held h;
+    GR_TRY(gr_tensors_take_weight(l->files, name, 2, (int64_t[]){n_vocab, n}, &c.t));
+    GR_TRY(choose(l, c.t, &h));
+    count(l, &h, (size_t)n_vocab * (size_t)n);
+    c.is_f32 = h.is_f32;
+    if (c.t->dtype == GR_FORMAT_BF16 && !h.is_f32) {
+        out->bf16 = c.t->data;
+        return GR_OK;
+    }
+    c.plain = gr_memory_take(l->memory, (size_t)n_vocab * (size_t)n * held_bytes(h.is_f32));
+    if (c.plain == NULL) {
+        return GR_ENOMEM;
+    }
+    GR_TRY(convert(&c));
+    out->f32 = h.is_f32 ? (const float *)(void *)c.plain : NULL;
+    out->bf16 = h.is_f32 ? NULL : (const uint16_t *)(void *)c.plain;
     return GR_OK;
 }
 
@@ -178,7 +409,17 @@ enum gr_status gr_matrix_open(const struct gr_loader *l, const char *name, int n
 {
     *out = (struct gr_matrix_source){.l = l, .n_out = n_out, .n_in = n_in};
     if (l->expand == NULL) {
-        return gr_safetensors_take(l->files, name, GR_ST_BF16, 2, (int64_t[]){n_out, n_in}, &out->from);
+        struct held h;
+        GR_TRY(gr_tensors_take_weight(l->files, name, 2, (int64_t[]){n_out, n_in}, &out->tensor));
+        GR_TRY(choose(l, out->tensor, &h));
+        if (h.is_f32) {
+            log_error("%s: tensor %s: %s: a GPU takes bf16 weights only; --dtype bf16 rounds them",
+                      gr_tensors_file_of(l->files, out->tensor), name,
+                      l->as == GR_WEIGHTS_F32 ? "--dtype f32" : "some of its values are wider than bf16");
+            return GR_EUNSUPPORTED;
+        }
+        count(l, &h, (size_t)n_out * (size_t)n_in);
+        return GR_OK;
     }
     GR_TRY(gr_expand_tensor_init(l->expand, name, n_out, n_in, &out->t));
     const enum gr_status st = take_from(l, &out->t, &out->from);
@@ -202,15 +443,33 @@ struct reading {
     uint16_t *out;
 };
 
+#define ROUND_PIECE 1024 /* values that are converted at a time: whole blocks of every format */
+
+static void read_row(const struct gr_tensor *t, int row, size_t n_in, uint16_t *out)
+{
+    const uint8_t *from = gr_tensor_row(t, row);
+    const size_t block = gr_format_block(t->dtype), bytes = gr_format_bytes(t->dtype);
+    float values[ROUND_PIECE];
+    if (t->dtype == GR_FORMAT_BF16) {
+        memcpy(out, from, n_in * sizeof(*out));
+        return;
+    }
+    for (size_t i = 0; i < n_in; i += ROUND_PIECE) {
+        const size_t n = GR_MIN((size_t)ROUND_PIECE, n_in - i);
+        gr_format_to_f32(t->dtype, from + i / block * bytes, n, values);
+        round_row(values, n, out + i);
+    }
+}
+
 static void read_rows(const struct gr_exec *x, void *arg)
 {
     const struct reading *r = arg;
-    const struct gr_matrix_source *m = r->m;
-    const size_t n_in = (size_t)m->n_in;
+    const size_t n_in = (size_t)r->m->n_in;
     int begin, end;
     gr_unit_range(r->n_row, x->ith, x->nth, &begin, &end);
-    uint16_t *out = r->out + (size_t)begin * n_in;
-    memcpy(out, (const uint16_t *)m->from + (size_t)(r->row0 + begin) * n_in, (size_t)(end - begin) * n_in * 2);
+    for (int i = begin; i < end; i++) {
+        read_row(r->m->tensor, r->row0 + i, n_in, r->out + (size_t)i * n_in);
+    }
 }
 
 void gr_matrix_read(const struct gr_matrix_source *m, int row0, int n_row, uint16_t *out)

@@ -6,37 +6,65 @@
 #include "kernels/kernels.h"
 #include "model/load/expand.h"
 #include "common/base/memory.h"
-#include "model/files/safetensors.h"
+#include "model/files/tensors.h"
+
+/* Which numbers weights are held as. Norms and biases, which are few, are always f32 in memory. */
+enum gr_weights_as {
+    GR_WEIGHTS_AUTO, /* F32, F16 and BF16 tensors as bf16 if that changes no value, else as f32; quantised ones as bf16
+                      */
+    GR_WEIGHTS_BF16, /* rounded to the nearest */
+    GR_WEIGHTS_F32,
+};
+/* "auto", "bf16" or "f32"; NULL is auto. */
+enum gr_weights_as gr_weights_as_of(const char *text);
+
+/* What was loaded, for the log. */
+struct gr_load_sum {
+    int n_bf16, n_f32, n_rounded; /* matrices and tables; of those of bf16, the ones whose values may have changed */
+    uint64_t bf16_bytes, f32_bytes;
+};
+/* One line at info level: what was done, and what it costs. */
+void gr_load_sum_log(const struct gr_load_sum *s, const char *path);
 
 /* Where weights come from and go to. All borrowed. */
 struct gr_loader {
     const struct gr_kernels *kernels;
     struct gr_memory *memory;
-    const struct gr_safetensors *files;
+    const struct gr_tensors *files;
     const struct gr_expand *expand; /* NULL: as in the files. Names and sizes below are then those of the large model */
-    struct gr_team *team;           /* expands, and reads piece by piece; NULL: one thread */
+    struct gr_team *team;           /* expands, and converts piece by piece; NULL: one thread */
+    enum gr_weights_as as;
+    struct gr_load_sum *sum; /* NULL: nobody asks */
 };
 
-/* bf16 (n_out, n_in), packed for the kernels; must be there with that shape. */
+/* (n_out, n_in), packed for the kernels; must be there with that shape. */
 GR_NODISCARD enum gr_status gr_load_matrix(const struct gr_loader *l, const char *name, int n_out, int n_in,
                                            struct gr_weight *out);
-/* bf16 (n) to f32: norms and biases. */
+/* (n) as f32: norms and biases. */
 GR_NODISCARD enum gr_status gr_load_vector(const struct gr_loader *l, const char *name, int n, float **out);
-/* bf16 (n_vocab, n): rows are looked up. Borrowed from the files where they have it in this form. Expanded it has rows
- * for the ids that occur only: a pass reads no other. */
-GR_NODISCARD enum gr_status gr_load_embedding(const struct gr_loader *l, const char *name, int n_vocab, int n,
-                                              const uint16_t **out);
 
-/* A matrix's rows, piece by piece, for those who keep weights elsewhere than in l->memory. */
+/* Rows that are looked up: one of the two. */
+struct gr_row_table {
+    const uint16_t *bf16;
+    const float *f32;
+};
+/* (n_vocab, n). Borrowed from the files where they have it as bf16. Expanded it has rows for the ids that occur only: a
+ * pass reads no other. */
+GR_NODISCARD enum gr_status gr_load_table(const struct gr_loader *l, const char *name, int n_vocab, int n,
+                                          struct gr_row_table *out);
+
+/* A matrix's rows as bf16, piece by piece, for those who keep weights elsewhere than in l->memory (a GPU: it takes
+ * nothing but bf16, and what would have to be rounded is refused unless that was asked for). */
 struct gr_matrix_source {
     const struct gr_loader *l;
-    const void *from;          /* bf16, of the files; NULL: there is none (expanded) */
-    struct gr_expand_tensor t; /* with l->expand: its rows are made from `from` by t.rule */
+    const struct gr_tensor *tensor; /* NULL: there is none (expanded) */
+    const void *from;               /* with l->expand: its bf16 */
+    struct gr_expand_tensor t;      /* with l->expand: its rows are made from `from` by t.rule */
     int n_out, n_in;
 };
 GR_NODISCARD enum gr_status gr_matrix_open(const struct gr_loader *l, const char *name, int n_out, int n_in,
                                            struct gr_matrix_source *out);
-/* A table whose rows are looked up, as gr_load_embedding: expanded, their padding is zero. */
+/* A table whose rows are looked up, as gr_load_table: expanded, their padding is zero. */
 GR_NODISCARD enum gr_status gr_table_open(const struct gr_loader *l, const char *name, int n_row, int n,
                                           struct gr_matrix_source *out);
 /* Rows [row0, row0 + n_row) as they are in the files (no expand): out bf16 (n_row, n_in). By all threads of l->team. */

@@ -4,6 +4,8 @@
 #include "common/base/log.h"
 #include "common/base/out_guard.h"
 #include "common/process/program.h"
+#include "model/tokenizer/tokenizer_of_model.h"
+#include "model/files/model_path.h"
 #include "orchestrator/cli/prompt.h"
 #include "orchestrator/cli/report.h"
 
@@ -69,9 +71,9 @@ enum gr_status gr_generation_prepare(struct gr_generation *g, const struct gr_op
 {
     g->o = o;
     g->plan = *plan;
-    GR_TRY(gr_hf_config_load(o->model, &g->hf));
-    GR_TRY(gr_tokenizer_load(o->model, &g->tok));
-    const int32_t n_vocab = GR_MIN(g->hf.n_vocab, gr_tokenizer_n_vocab(g->tok));
+    GR_TRY(gr_model_path_config(o->model, &g->hf));
+    GR_TRY(gr_tokenizer_of_model(o->model, &g->tok));
+    const int32_t n_vocab = GR_MIN(g->hf.n_vocab, gr_tokenizer_n_vocab_or_all(g->tok));
     GR_TRY(gr_prompt_read(o, g->tok, n_vocab, &g->prompt, &g->n_prompt));
     GR_TRY(gr_text_stream_init(&g->text, g->tok, o->stop.word, o->stop.n));
     GR_TRY(gr_stops_resolve(o, &g->hf, g->tok, g->hf.n_vocab, &g->plan.wishes.turn.stop_ids));
@@ -100,7 +102,7 @@ void gr_generation_finish(struct gr_generation *g)
 static enum gr_status submit(struct gr_generation *g, bool plain)
 {
     struct gr_session_request q = {
-        .prompt = g->prompt, .n_prompt = g->n_prompt, .tokenizer_fingerprint = gr_tokenizer_fingerprint(g->tok)};
+        .prompt = g->prompt, .n_prompt = g->n_prompt, .tokenizer_fingerprint = gr_tokenizer_fingerprint_or_0(g->tok)};
     gr_wishes_copy(&q.wishes, &g->plan.wishes);
     if (plain) {
         q.wishes.want_draft = q.wishes.keep_open = false;
@@ -388,7 +390,7 @@ static int conclude_interrupted(struct gr_generation *g)
 {
     g->n_token = g->n_final;
     g->metrics.completion_tokens = g->n_token;
-    if (g->tok != NULL && g->phase == GR_PHASE_TEXT && gr_text_stream_end(&g->text) == GR_OK) {
+    if (g->text.text != NULL && g->phase == GR_PHASE_TEXT && gr_text_stream_end(&g->text) == GR_OK) {
         (void)show_text(g);
     }
     if (g->trace_file != NULL && g->n_token > 0) {

@@ -7,6 +7,7 @@
 #include "model/files/head_fit.h"
 #include "model/files/hf_config.h"
 #include "model/files/tuned.h"
+#include "model/files/model_path.h"
 #include "transport/verbs/verbs.h"
 
 #include <assert.h>
@@ -25,7 +26,7 @@ static enum gr_status check_head(const struct gr_options *o, const struct gr_hf_
 {
     struct gr_hf_config target;
     int n = 0, layer[GR_CAPTURE_MAX];
-    GR_TRY(gr_hf_config_load(o->model, &target));
+    GR_TRY(gr_model_path_config(o->model, &target));
     GR_TRY(o->capture_layers != NULL ? gr_capture_parse(o->capture_layers, &n, layer) : GR_OK);
     if (n > 0 && layer[n - 1] > target.n_layer) { /* they rise */
         log_error("--capture-layers: there is no input of layer %d, %s has %d layers", layer[n - 1], o->model,
@@ -42,7 +43,7 @@ static enum gr_status choose_method(struct gr_options *o, struct gr_plan *p)
         o->method = GR_METHOD_NONE;
     }
     if (o->draft != NULL) {
-        GR_TRY(gr_hf_config_load(o->draft, &draft));
+        GR_TRY(gr_model_path_config(o->draft, &draft));
         const bool eagle = strcmp(draft.architecture, "LlamaForCausalLMEagle3") == 0;
         const int inferred = eagle ? GR_METHOD_EAGLE3 : GR_METHOD_DRAFT_MODEL;
         if (o->method != GR_UNSET && o->method != GR_METHOD_NONE && o->method != inferred) {

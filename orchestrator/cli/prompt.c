@@ -99,6 +99,11 @@ enum gr_status gr_prompt_read(const struct gr_options *o, const struct gr_tokeni
         log_error("give exactly one of --prompt, --prompt-file and --prompt-ids");
         return GR_EINVAL;
     }
+    if (tok == NULL && o->prompt_ids == NULL) {
+        log_error("%s has no tokenizer that is read (a folder's tokenizer.json): give the prompt as --prompt-ids F",
+                  o->model);
+        return GR_EINVAL;
+    }
     const bool begins = o->session == 0; /* what goes on with a session gets no BOS */
     if (o->prompt != NULL) {
         return encode(tok, o->prompt, strlen(o->prompt), begins, ids_out, n_out);

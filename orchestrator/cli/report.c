@@ -177,6 +177,10 @@ static void print_token(FILE *out, const struct gr_tokenizer *tok, int32_t id)
 {
     char shown[4 * GR_TOKEN_BYTES_MAX + 1];
     size_t len = 0;
+    if (tok == NULL) {
+        fprintf(out, "%d", id);
+        return;
+    }
     const char *bytes = gr_tokenizer_token_bytes(tok, id, &len);
     (void)gr_utf8_show(bytes != NULL ? bytes : "", len, shown, sizeof(shown));
     fprintf(out, "'%s'", shown);

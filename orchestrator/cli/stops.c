@@ -66,6 +66,10 @@ enum gr_status gr_stops_resolve(const struct gr_options *o, const struct gr_hf_c
         }
         GR_TRY(add(&s, o->stop_token_ids.id[i]));
     }
+    if (o->stop.n > 0 && tok == NULL) {
+        log_error("--stop: %s has no tokenizer that is read; --stop-token-ids takes ids", o->model);
+        return GR_EINVAL;
+    }
     for (int i = 0; i < o->stop.n; i++) {
         GR_TRY(take_string(tok, o->stop.word[i], &s));
     }

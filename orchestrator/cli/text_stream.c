@@ -3,6 +3,7 @@
 #include "common/base/log.h"
 #include "common/base/utf8.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -82,7 +83,11 @@ enum gr_status gr_text_stream_push(struct gr_text_stream *s, int32_t id, bool *s
         return GR_EINVAL;
     }
     GR_TRY(make_room(s, GR_DETOK_OUT_MAX));
-    GR_TRY(gr_detok_push(&s->detok, id, s->text + s->len, s->cap - s->len, &n));
+    if (s->detok.tok != NULL) {
+        GR_TRY(gr_detok_push(&s->detok, id, s->text + s->len, s->cap - s->len, &n));
+    } else {
+        n = (size_t)snprintf(s->text + s->len, s->cap - s->len, s->len > 0 ? " %d" : "%d", id);
+    }
     const size_t n_before = s->len;
     s->len += n;
     *stopped_out = n > 0 && cut_at_stop(s, n_before);
@@ -94,7 +99,9 @@ enum gr_status gr_text_stream_end(struct gr_text_stream *s)
     if (!s->stopped) {
         size_t n = 0;
         GR_TRY(make_room(s, GR_DETOK_OUT_MAX));
-        GR_TRY(gr_detok_flush(&s->detok, s->text + s->len, s->cap - s->len, &n));
+        if (s->detok.tok != NULL) {
+            GR_TRY(gr_detok_flush(&s->detok, s->text + s->len, s->cap - s->len, &n));
+        }
         s->len += n;
     }
     s->stopped = true; /* nothing is held back any more */

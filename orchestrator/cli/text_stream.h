@@ -19,7 +19,8 @@ struct gr_text_stream {
     bool stopped;
 };
 
-/* stop strings: 1 .. GR_STOP_STRING_BYTES_MAX bytes of UTF-8 each; GR_EINVAL (logged) otherwise. */
+/* tok NULL: the model has none, and the text is the ids. stop strings: 1 .. GR_STOP_STRING_BYTES_MAX bytes of UTF-8
+ * each; GR_EINVAL (logged) otherwise. */
 GR_NODISCARD enum gr_status gr_text_stream_init(struct gr_text_stream *s, const struct gr_tokenizer *tok,
                                                 const char *const *stop, int n_stop);
 void gr_text_stream_finish(struct gr_text_stream *s);

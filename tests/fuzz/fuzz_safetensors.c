@@ -9,21 +9,21 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void check(const struct gr_safetensors *st, const uint8_t *data, size_t size)
+static void check(const struct gr_tensors *st, const uint8_t *data, size_t size)
 {
     size_t total = 0;
-    for (size_t i = 0; i < gr_safetensors_count(st); i++) {
-        const struct gr_tensor *t = gr_safetensors_at(st, i);
+    for (size_t i = 0; i < gr_tensors_count(st); i++) {
+        const struct gr_tensor *t = gr_tensors_at(st, i);
         const uint8_t *begin = t->data;
         GR_ASSERT(begin >= data && t->bytes <= size && begin <= data + size - t->bytes);
-        GR_ASSERT((uintptr_t)begin % gr_st_dtype_bytes(t->dtype) == 0);
-        GR_ASSERT(gr_safetensors_find(st, t->name) == t);
+        GR_ASSERT((uintptr_t)begin % gr_format_bytes(t->dtype) == 0);
+        GR_ASSERT(gr_tensors_find(st, t->name) == t);
         total += t->bytes;
     }
     GR_ASSERT(total <= size);
-    GR_ASSERT(gr_safetensors_check_all_used(st) == GR_OK);
+    GR_ASSERT(gr_tensors_check_all_used(st) == GR_OK);
     struct gr_hf_config config = {0};
-    (void)gr_model_fingerprint(&config, st); /* reads the tensors */
+    (void)gr_model_fingerprint(&config, st, true, true); /* reads the tensors */
 }
 
 /* The length field is made to fit in every second input, so that the header is reached. */
@@ -46,10 +46,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     } else {
         memcpy(copy, data + 1, size - 1);
     }
-    struct gr_safetensors *st;
+    struct gr_tensors *st;
     if (gr_safetensors_parse("fuzz", copy, len, &st) == GR_OK) {
         check(st, copy, len);
-        gr_safetensors_close(st);
+        gr_tensors_close(st);
     }
     free(copy);
     return 0;

@@ -36,7 +36,7 @@ ROOMS = {
     CUDA + "attention": ["common/base", "kernels", CUDA + "device", CUDA + "rows"],
     "kernels/cuda": [],
     # Models. files: what lies on disk; load: weights into memory; kv: who owns which block; model: the forward pass.
-    "model/files": ["common/base", CUDA + "attention", CUDA + "linear"],
+    "model/files": [*RULES, CUDA + "attention", CUDA + "linear"],
     "model/tokenizer": ["common/base", "model/files"],
     "model/load": [*RULES, "kernels", CUDA + "linear", "model/files"],
     "model/kv": [*RULES, "kernels"],

@@ -17,7 +17,7 @@
 
 struct golden {
     json_t *root, *cases; /* demo-greedy.json */
-    struct gr_safetensors *tensors;
+    struct gr_tensors *tensors;
     void *data;
 };
 
@@ -44,7 +44,7 @@ static inline int golden_open(struct golden *g)
 
 static inline void golden_close(struct golden *g)
 {
-    gr_safetensors_close(g->tensors);
+    gr_tensors_close(g->tensors);
     free(g->data);
     json_decref(g->root);
 }
@@ -68,7 +68,7 @@ static inline const struct gr_tensor *golden_tensor(const struct golden *g, cons
 {
     char name[64];
     snprintf(name, sizeof(name), "%s.%d", what, i);
-    const struct gr_tensor *t = gr_safetensors_find(g->tensors, name);
+    const struct gr_tensor *t = gr_tensors_find(g->tensors, name);
     GR_ASSERT(t != NULL);
     return t;
 }

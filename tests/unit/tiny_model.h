@@ -52,15 +52,14 @@ static inline void tiny_remove(struct tiny_folder *f, const char *name)
     *t = f->tensor[--f->n];
 }
 
-static inline void *tiny_add_raw(struct tiny_folder *f, const char *name, enum gr_st_dtype dtype, int64_t d0,
-                                 int64_t d1)
+static inline void *tiny_add_raw(struct tiny_folder *f, const char *name, enum gr_format dtype, int64_t d0, int64_t d1)
 {
     if (tiny_find(f, name) != NULL) {
         tiny_remove(f, name);
     }
     GR_ASSERT(f->n < TINY_N_TENSOR);
     const int n_dim = d1 > 0 ? 2 : 1;
-    const size_t bytes = (size_t)(d0 * GR_MAX(d1, 1)) * gr_st_dtype_bytes(dtype);
+    const size_t bytes = (size_t)(d0 * GR_MAX(d1, 1)) * gr_format_bytes(dtype);
     void *data = calloc(1, bytes);
     GR_ASSERT(data != NULL);
     f->tensor[f->n++] = (struct gr_tensor){
@@ -71,7 +70,7 @@ static inline void *tiny_add_raw(struct tiny_folder *f, const char *name, enum g
 /* Random bf16; d1 = 0: a vector around 1 (a norm) or around 0 (its name ends in bias). */
 static inline void tiny_add(struct tiny_folder *f, const char *name, int d0, int d1)
 {
-    uint16_t *w = tiny_add_raw(f, name, GR_ST_BF16, d0, d1);
+    uint16_t *w = tiny_add_raw(f, name, GR_FORMAT_BF16, d0, d1);
     const bool bias = strstr(name, ".bias") != NULL;
     for (int i = 0; i < d0 * GR_MAX(d1, 1); i++) {
         const float v = (float)(d1 > 0 ? 0.4 * tiny_random(f) : (bias ? 0.0 : 1.0) + 0.5 * tiny_random(f));
@@ -156,8 +155,8 @@ static inline void tiny_target(struct tiny_folder *f, int n_layer)
 /* d2t of n_draft ids: 1, 3, 5, ... with t2d. */
 static inline void tiny_add_map(struct tiny_folder *f, int n_draft)
 {
-    int64_t *d2t = tiny_add_raw(f, "d2t", GR_ST_I64, n_draft, 0);
-    uint8_t *t2d = tiny_add_raw(f, "t2d", GR_ST_BOOL, TINY_N_VOCAB, 0);
+    int64_t *d2t = tiny_add_raw(f, "d2t", GR_FORMAT_I64, n_draft, 0);
+    uint8_t *t2d = tiny_add_raw(f, "t2d", GR_FORMAT_BOOL, TINY_N_VOCAB, 0);
     for (int i = 0; i < n_draft; i++) {
         d2t[i] = i + 1;
         t2d[2 * i + 1] = 1;

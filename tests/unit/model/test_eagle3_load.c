@@ -83,7 +83,7 @@ static const struct refusal refusals[] = {
     {ADD, "fc.weight", NULL, 32, 64, BOTH, GR_EMISMATCH, {"fc.weight takes 64", "are 96"}},
     {ADD, "fc.weight", NULL, 31, 96, BOTH, GR_EMISMATCH, {"fc.weight", "[32,96]", "[31,96]"}},
     {ADD, "fc.bias", NULL, 31, 0, BOTH, GR_EMISMATCH, {"fc.bias", "[32]", "[31]"}},
-    {RETYPE, "fc.weight", NULL, 0, 0, BOTH, GR_EMISMATCH, {"fc.weight", "BF16", "F16"}},
+    {RETYPE, "fc.weight", NULL, 0, 0, BOTH, GR_EUNSUPPORTED, {"fc.weight", "I16", "not read"}},
     /* the map */
     {REMOVE, "d2t", NULL, 0, 0, BOTH, GR_ENOTFOUND, {"d2t is missing", "[24]"}},
     {PATCH, "draft_vocab_size", "23", 0, 0, BOTH, GR_EMISMATCH, {"d2t", "[23]", "[24]"}},
@@ -141,7 +141,7 @@ static void apply(const struct refusal *r, struct tiny_folder *head, struct tiny
         ((uint8_t *)(uintptr_t)t->data)[r->d0] = (uint8_t)r->d1;
         break;
     case RETYPE:
-        t->dtype = GR_ST_F16;
+        t->dtype = GR_FORMAT_I16;
         break;
     }
 }

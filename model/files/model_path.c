@@ -1,0 +1,101 @@
+#include "model/files/model_path.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/base/log.h"
+#include "model/files/gguf.h"
+#include "model/files/gguf_model.h"
+#include "model/files/json_util.h"
+#include "model/files/safetensors.h"
+
+static bool is_empty(const char *path)
+{
+    DIR *dir = opendir(path);
+    const struct dirent *e = NULL;
+    bool empty = dir != NULL;
+    while (empty && (e = readdir(dir)) != NULL) {
+        empty = strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0;
+    }
+    if (dir != NULL) {
+        closedir(dir);
+    }
+    return empty;
+}
+
+/* By its first bytes: a hub's cache names files by their sums. */
+static enum gr_status check_magic(const char *path)
+{
+    char head[4] = {0};
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    const ssize_t n = fd >= 0 ? read(fd, head, sizeof(head)) : -1;
+    const int error = errno;
+    if (fd >= 0) {
+        close(fd);
+    }
+    if (n < 0) {
+        log_error("%s: %s", path, strerror(error));
+        return GR_EIO;
+    }
+    if (!gr_gguf_is(head, (size_t)n)) {
+        log_error("%s: a file that does not begin with GGUF; graft loads local folders and .gguf files", path);
+        return GR_EFORMAT;
+    }
+    return GR_OK;
+}
+
+enum gr_status gr_model_path_kind(const char *path, enum gr_model_kind *out)
+{
+    struct stat info;
+    if (stat(path, &info) != 0) {
+        if (errno == ENOENT || errno == ENOTDIR) {
+            log_error("%s: not a folder; graft loads local folders and .gguf files", path);
+            return GR_ENOTFOUND;
+        }
+        log_error("%s: %s", path, strerror(errno));
+        return GR_EIO;
+    }
+    if (S_ISDIR(info.st_mode)) {
+        if (is_empty(path)) {
+            log_error("%s: an empty folder; a model has config.json and model.safetensors there", path);
+            return GR_ENOTFOUND;
+        }
+        *out = GR_MODEL_FOLDER;
+        return GR_OK;
+    }
+    GR_TRY(check_magic(path));
+    *out = GR_MODEL_GGUF;
+    return GR_OK;
+}
+
+enum gr_status gr_model_path_config(const char *path, struct gr_hf_config *out)
+{
+    enum gr_model_kind kind = GR_MODEL_FOLDER;
+    GR_TRY(gr_model_path_kind(path, &kind));
+    return kind == GR_MODEL_GGUF ? gr_gguf_model_open(path, out, NULL) : gr_hf_config_load(path, out);
+}
+
+enum gr_status gr_model_path_open(const char *path, struct gr_tensors **out)
+{
+    enum gr_model_kind kind = GR_MODEL_FOLDER;
+    GR_TRY(gr_model_path_kind(path, &kind));
+    return kind == GR_MODEL_GGUF ? gr_gguf_model_open(path, NULL, out) : gr_safetensors_open(path, out);
+}
+
+enum gr_status gr_model_path_has_tokenizer(const char *path, bool *out)
+{
+    enum gr_model_kind kind = GR_MODEL_FOLDER;
+    char file[PATH_MAX];
+    GR_TRY(gr_model_path_kind(path, &kind));
+    *out = false;
+    if (kind == GR_MODEL_FOLDER) {
+        GR_TRY(gr_path_join(file, sizeof(file), path, "tokenizer.json"));
+        *out = access(file, F_OK) == 0;
+    }
+    return GR_OK;
+}

@@ -1,0 +1,19 @@
+/* What a user named as a model: a Hugging Face folder or a GGUF file. Start only; one thread. */
+#ifndef GR_MODEL_FILES_MODEL_PATH_H
+#define GR_MODEL_FILES_MODEL_PATH_H
+
+#include "model/files/hf_config.h"
+#include "model/files/tensors.h"
+
+enum gr_model_kind { GR_MODEL_FOLDER, GR_MODEL_GGUF };
+
+/* A path that is neither, a model's name on a hub for one, is refused in one line. */
+GR_NODISCARD enum gr_status gr_model_path_kind(const char *path, enum gr_model_kind *out);
+/* Its config: config.json, or what the metadata of the GGUF file says. */
+GR_NODISCARD enum gr_status gr_model_path_config(const char *path, struct gr_hf_config *out);
+/* Its tensors. */
+GR_NODISCARD enum gr_status gr_model_path_open(const char *path, struct gr_tensors **out);
+/* Is there a tokenizer.json in the folder? */
+GR_NODISCARD enum gr_status gr_model_path_has_tokenizer(const char *path, bool *out);
+
+#endif

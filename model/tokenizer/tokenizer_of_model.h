@@ -1,0 +1,22 @@
+/* The tokenizer that belongs to a model, wherever its files keep it. Start only; one thread. */
+#ifndef GR_MODEL_TOKENIZER_TOKENIZER_OF_MODEL_H
+#define GR_MODEL_TOKENIZER_TOKENIZER_OF_MODEL_H
+
+#include "model/tokenizer/tokenizer.h"
+
+/* path: a model folder or a GGUF file. *out is NULL (one info line) where there is none that is read: such a model
+ * takes and gives token ids only. */
+GR_NODISCARD enum gr_status gr_tokenizer_of_model(const char *path, struct gr_tokenizer **out);
+
+/* What a worker says of it: 0 where there is none. */
+static inline uint64_t gr_tokenizer_fingerprint_or_0(const struct gr_tokenizer *tok)
+{
+    return tok != NULL ? gr_tokenizer_fingerprint(tok) : 0;
+}
+/* Ids below may be sampled: all that the model has where there is no tokenizer. */
+static inline int32_t gr_tokenizer_n_vocab_or_all(const struct gr_tokenizer *tok)
+{
+    return tok != NULL ? gr_tokenizer_n_vocab(tok) : INT32_MAX;
+}
+
+#endif

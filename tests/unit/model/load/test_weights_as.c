@@ -1,0 +1,385 @@
+/* Weights by their format in the file and by --dtype: a model whose values are bf16's gives the same bits and the same
+ * fingerprint from a BF16, F32, F16 or mixed folder, held as bf16 or as f32, from shards and links, and from a GGUF
+ * file whose q and k rows lie paired; wider values are kept or rounded as was asked. */
+#include "model/llama.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+#include <sys/stat.h>
+
+#include "model/files/format.h"
+#include "tests/unit/gguf_image.h"
+#include "tests/unit/golden.h"
+#include "tests/unit/log_capture.h"
+#include "tests/unit/tiny_model.h"
+
+#define N_LAYER 2
+#define N_ROW 9
+
+struct result {
+    enum gr_status status;
+    uint64_t fingerprint;
+    float logits[N_ROW * TINY_N_VOCAB];
+};
+
+static void run(const char *path, const char *as, const char *isa, struct result *out)
+{
+    static const int32_t token[N_ROW] = {5, 11, 2, 63, 0, 17, 17, 40, 9};
+    struct gr_lm *lm = NULL;
+    const struct gr_llama_config c = {.dir = path,
+                                      .as = gr_weights_as_of(as),
+                                      .isa = isa,
+                                      .n_thread = 2,
+                                      .n_ctx_max = 64,
+                                      .n_row_max = GOLDEN_ROW_MAX,
+                                      .n_out_max = 16,
+                                      .n_pool_block = GOLDEN_N_POOL,
+                                      .n_scratch_block = 4};
+    memset(out, 0, sizeof(*out));
+    out->status = gr_llama_create(&c, NULL, &out->fingerprint, &lm);
+    if (out->status != GR_OK) {
+        return;
+    }
+    golden_run(lm, token, 0, N_ROW, N_ROW, NULL);
+    for (int i = 0; i < N_ROW; i++) {
+        memcpy(out->logits + (size_t)i * TINY_N_VOCAB, gr_lm_logits(lm, i), TINY_N_VOCAB * sizeof(float));
+    }
+    gr_lm_destroy(lm);
+}
+
+static void must_equal(const struct result *a, const struct result *b, const char *what)
+{
+    if (a->status != GR_OK || b->status != GR_OK || memcmp(a->logits, b->logits, sizeof(a->logits)) != 0) {
+        fail_msg("%s: other logits (or %s)", what, gr_status_text(a->status));
+    }
+    if (a->fingerprint != b->fingerprint) {
+        fail_msg("%s: another fingerprint", what);
+    }
+}
+
+/* ---- other formats of the same values ---- */
+
+static uint16_t half_of(float x)
+{
+    for (unsigned h = 0; h < 65536; h++) {
+        if ((h & 0x7c00u) != 0x7c00u && gr_f16_to_f32((uint16_t)h) == x) {
+            return (uint16_t)h;
+        }
+    }
+    fail_msg("%g is no half", (double)x);
+    return 0;
+}
+
+static void retype(struct gr_tensor *t, enum gr_format to)
+{
+    const size_t n = t->bytes / gr_format_bytes(t->dtype);
+    if (to == t->dtype) {
+        return;
+    }
+    float *values = malloc(n * sizeof(*values));
+    assert_non_null(values);
+    gr_format_to_f32(t->dtype, t->data, n, values);
+    if (to == GR_FORMAT_F16) {
+        uint16_t *halves = malloc(n * sizeof(*halves));
+        assert_non_null(halves);
+        for (size_t i = 0; i < n; i++) {
+            halves[i] = half_of(values[i]);
+        }
+        free(values);
+        values = (float *)(void *)halves;
+    }
+    free((void *)(uintptr_t)t->data);
+    t->data = values;
+    t->dtype = to;
+    t->bytes = n * gr_format_bytes(to);
+}
+
+/* Few bits, so that every format holds them. */
+static void simplify(struct tiny_folder *f)
+{
+    for (size_t k = 0; k < f->n; k++) {
+        uint16_t *w = (uint16_t *)(uintptr_t)f->tensor[k].data;
+        for (size_t i = 0; i < f->tensor[k].bytes / 2; i++) {
+            const double x = (double)gr_bf16_to_f32(w[i]);
+            w[i] = gr_bf16_from_f32((float)((double)(int)(x * 64.0) / 64.0));
+        }
+    }
+}
+
+static void test_formats(void **state)
+{
+    (void)state;
+    static const char *const kernels[] = {NULL, "c", "ref"};
+    for (size_t isa = 0; isa < GR_ARRAY_LEN(kernels); isa++) {
+        struct tiny_folder f;
+        struct result base, other;
+        tiny_target(&f, N_LAYER);
+        simplify(&f);
+        tiny_write(&f);
+        run(f.dir, NULL, kernels[isa], &base);
+        assert_int_equal(base.status, GR_OK);
+        run(f.dir, "f32", kernels[isa], &other);
+        must_equal(&base, &other, "BF16 held as f32");
+        for (size_t i = 0; i < f.n; i++) {
+            retype(&f.tensor[i], i % 3 == 0 ? GR_FORMAT_F32 : i % 3 == 1 ? GR_FORMAT_F16 : GR_FORMAT_BF16);
+        }
+        tiny_add_raw(&f, "model.layers.0.self_attn.rotary_emb.inv_freq", GR_FORMAT_F32, 8, 0);
+        tiny_write(&f);
+        static const char *const as[] = {"auto", "bf16", "f32"};
+        for (size_t k = 0; k < GR_ARRAY_LEN(as); k++) {
+            run(f.dir, as[k], kernels[isa], &other);
+            must_equal(&base, &other, as[k]);
+        }
+        tiny_finish(&f);
+    }
+}
+
+/* Values that bf16 has not: auto and f32 keep them, bf16 rounds them and is another model. */
+static void test_wide_values(void **state)
+{
+    (void)state;
+    struct tiny_folder f;
+    struct result narrow, kept, rounded, f32;
+    tiny_target(&f, N_LAYER);
+    tiny_write(&f);
+    run(f.dir, NULL, NULL, &narrow);
+    struct gr_tensor *t = tiny_find(&f, "model.layers.1.mlp.up_proj.weight");
+    retype(t, GR_FORMAT_F32);
+    for (size_t i = 0; i < t->bytes / 4; i++) {
+        ((float *)(uintptr_t)t->data)[i] *= 1.0001f; /* rounds to what it was */
+    }
+    tiny_write(&f);
+    run(f.dir, NULL, NULL, &kept);
+    run(f.dir, "bf16", NULL, &rounded);
+    run(f.dir, "f32", NULL, &f32);
+    must_equal(&rounded, &narrow, "rounded");
+    must_equal(&kept, &f32, "kept");
+    assert_true(kept.fingerprint != narrow.fingerprint);
+    assert_true(memcmp(kept.logits, narrow.logits, sizeof(kept.logits)) != 0);
+    tiny_finish(&f);
+}
+
+/* ---- GGUF ---- */
+
+static const char *gguf_name(const char *hf, char *out, size_t cap)
+{
+    static const char *const names[][2] = {
+        {"input_layernorm", "attn_norm"}, {"post_attention_layernorm", "ffn_norm"},
+        {"self_attn.q_proj", "attn_q"},   {"self_attn.k_proj", "attn_k"},
+        {"self_attn.v_proj", "attn_v"},   {"self_attn.o_proj", "attn_output"},
+        {"mlp.gate_proj", "ffn_gate"},    {"mlp.up_proj", "ffn_up"},
+        {"mlp.down_proj", "ffn_down"},
+    };
+    int layer = 0;
+    snprintf(out, cap, "%s",
+             strcmp(hf, "lm_head.weight") == 0      ? "output.weight"
+             : strcmp(hf, "model.norm.weight") == 0 ? "output_norm.weight"
+                                                    : "token_embd.weight");
+    for (size_t i = 0; sscanf(hf, "model.layers.%d.", &layer) == 1 && i < GR_ARRAY_LEN(names); i++) {
+        if (strstr(hf, names[i][0]) != NULL) {
+            snprintf(out, cap, "blk.%d.%s.weight", layer, names[i][1]);
+        }
+    }
+    return out;
+}
+
+/* Row `row` of the file: q and k have the two halves of a head row by row in turns. */
+static int64_t hf_row(const struct gr_tensor *t, int64_t row)
+{
+    if (strstr(t->name, "q_proj") == NULL && strstr(t->name, "k_proj") == NULL) {
+        return row;
+    }
+    return row / 16 * 16 + row % 2 * 8 + row % 16 / 2;
+}
+
+static void gguf_data(struct gguf_image *g, const struct gr_tensor *t)
+{
+    const int64_t n_row = t->n_dim == 2 ? t->shape[0] : 1;
+    const size_t row_bytes = t->bytes / (size_t)n_row;
+    for (int64_t r = 0; r < n_row; r++) {
+        gguf_bytes(g, (const char *)t->data + (size_t)hf_row(t, r) * row_bytes, row_bytes);
+    }
+    gguf_pad(g, 32);
+}
+
+/* Tensors [begin, end) of the folder; n_file 1: the whole model, else a split. */
+static void write_gguf(const struct tiny_folder *f, const char *path, int no, int n_file)
+{
+    static struct gguf_image g;
+    const size_t begin = f->n * (size_t)no / (size_t)n_file, end = f->n * (size_t)(no + 1) / (size_t)n_file;
+    uint64_t offset = 0;
+    gguf_begin(&g, 3, end - begin, no == 0 ? 12 : 3);
+    gguf_field_int(&g, "split.count", 2, (uint64_t)n_file, 2);
+    gguf_field_int(&g, "split.no", 2, (uint64_t)no, 2);
+    gguf_field_int(&g, "split.tensors.count", 5, f->n, 4);
+    if (no == 0) {
+        gguf_field_text(&g, "general.architecture", "llama");
+        gguf_field_u32(&g, "llama.embedding_length", 32);
+        gguf_field_u32(&g, "llama.block_count", N_LAYER);
+        gguf_field_u32(&g, "llama.feed_forward_length", 48);
+        gguf_field_u32(&g, "llama.context_length", 128);
+        gguf_field_u32(&g, "llama.attention.head_count", 2);
+        gguf_field_u32(&g, "llama.attention.head_count_kv", 1);
+        gguf_field_f32(&g, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
+        gguf_field_f32(&g, "llama.rope.freq_base", 5000.0f);
+    }
+    for (size_t i = begin; i < end; i++) {
+        const struct gr_tensor *t = &f->tensor[i];
+        char name[64];
+        const uint64_t dim[16] = {(uint64_t)gr_tensor_n_col(t), (uint64_t)t->shape[0]};
+        gguf_tensor(&g, gguf_name(t->name, name, sizeof(name)), (uint32_t)t->n_dim, dim,
+                    t->dtype == GR_FORMAT_F32 ? 0 : 30, offset);
+        offset += (t->bytes + 31) / 32 * 32;
+    }
+    gguf_pad(&g, 32);
+    for (size_t i = begin; i < end; i++) {
+        gguf_data(&g, &f->tensor[i]);
+    }
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(g.bytes, 1, g.len, file), g.len);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void test_gguf(void **state)
+{
+    (void)state;
+    struct tiny_folder f;
+    struct result base, other;
+    char path[3][160];
+    tiny_target(&f, N_LAYER);
+    tiny_write(&f);
+    run(f.dir, NULL, NULL, &base);
+    for (size_t i = 0; i < f.n; i += 2) {
+        retype(&f.tensor[i], GR_FORMAT_F32);
+    }
+    snprintf(path[0], sizeof(path[0]), "%s/m.gguf", f.dir);
+    write_gguf(&f, path[0], 0, 1);
+    static const char *const as[] = {NULL, "bf16", "f32"};
+    for (size_t k = 0; k < GR_ARRAY_LEN(as); k++) {
+        run(path[0], as[k], k == 2 ? "ref" : NULL, &other);
+        assert_int_equal(other.fingerprint, base.fingerprint);
+        assert_true(k == 2 || memcmp(other.logits, base.logits, sizeof(base.logits)) == 0);
+    }
+    (void)unlink(path[0]);
+
+    /* In three files, links into a folder of blobs as a hub's cache has them: any of the names is taken. */
+    char blob[3][160], dir[96];
+    snprintf(dir, sizeof(dir), "%s/blobs", f.dir);
+    assert_int_equal(mkdir(dir, 0700), 0);
+    for (int i = 0; i < 3; i++) {
+        snprintf(blob[i], sizeof(blob[i]), "%s/%d", dir, i);
+        snprintf(path[i], sizeof(path[i]), "%s/m-%05d-of-00003.gguf", f.dir, i + 1);
+        write_gguf(&f, blob[i], i, 3);
+        assert_int_equal(symlink(blob[i], path[i]), 0);
+    }
+    for (int i = 0; i < 3; i++) {
+        run(path[i], NULL, NULL, &other);
+        must_equal(&base, &other, path[i]);
+    }
+    struct log_capture cap;
+    write_gguf(&f, blob[1], 2, 3); /* the third in the second's place */
+    log_capture_begin(&cap);
+    run(path[0], NULL, NULL, &other);
+    assert_non_null(strstr(log_capture_end(&cap), "split.no = 2"));
+    assert_int_equal(other.status, GR_EMISMATCH);
+    (void)unlink(path[1]);
+    log_capture_begin(&cap);
+    run(path[0], NULL, NULL, &other);
+    assert_non_null(strstr(log_capture_end(&cap), "m-00002-of-00003.gguf"));
+    assert_int_equal(other.status, GR_ENOTFOUND);
+    for (int i = 0; i < 3; i++) {
+        (void)unlink(path[i]);
+        (void)unlink(blob[i]);
+    }
+    (void)rmdir(dir);
+    tiny_finish(&f);
+}
+
+/* ---- what is refused, and what is not ---- */
+
+static void refused(const char *path, const char *const *texts)
+{
+    struct log_capture cap;
+    struct result r;
+    log_capture_begin(&cap);
+    run(path, NULL, NULL, &r);
+    const char *log = log_capture_end(&cap);
+    bool all = r.status != GR_OK && log_capture_n_line(log) == 1;
+    for (; *texts != NULL; texts++) {
+        all = all && strstr(log, *texts) != NULL;
+    }
+    if (!all) {
+        fail_msg("%s: %s", path, log);
+    }
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    struct tiny_folder f;
+    char path[160];
+    refused("HuggingFaceTB/SmolLM2-135M",
+            (const char *const[]){"HuggingFaceTB/SmolLM2-135M: not a folder; graft loads local folders and .gguf files",
+                                  NULL});
+    tiny_target(&f, N_LAYER);
+    refused(f.dir, (const char *const[]){f.dir, "an empty folder", NULL});
+    tiny_write(&f);
+    snprintf(path, sizeof(path), "%s/config.json", f.dir);
+    refused(path, (const char *const[]){path, "does not begin with GGUF", NULL});
+    snprintf(path, sizeof(path), "%s/model.safetensors", f.dir);
+    tiny_find(&f, "model.norm.weight")->dtype = GR_FORMAT_I16;
+    tiny_write(&f);
+    refused(f.dir, (const char *const[]){path, "model.norm.weight", "I16", "not read", NULL});
+    tiny_find(&f, "model.norm.weight")->dtype = GR_FORMAT_BF16;
+    struct gr_tensor *t = tiny_find(&f, "model.layers.1.mlp.up_proj.weight");
+    t->shape[0] = TINY_HIDDEN;
+    t->shape[1] = TINY_FFN;
+    tiny_write(&f);
+    refused(f.dir, (const char *const[]){path, "model.layers.1.mlp.up_proj.weight", "expected [48,32]",
+                                         "found BF16 [32,48]", NULL});
+    t->shape[0] = TINY_FFN;
+    t->shape[1] = TINY_HIDDEN;
+    tiny_add(&f, "model.layers.0.mlp.up_projection.weight", TINY_FFN, TINY_HIDDEN);
+    tiny_write(&f);
+    refused(f.dir, (const char *const[]){path, "model.layers.0.mlp.up_projection.weight", NULL});
+    tiny_remove(&f, "model.layers.0.mlp.up_projection.weight");
+    tiny_remove(&f, "model.layers.0.mlp.up_proj.weight");
+    tiny_write(&f);
+    refused(f.dir, (const char *const[]){path, "model.layers.0.mlp.up_proj.weight is missing", NULL});
+    tiny_finish(&f);
+}
+
+/* tie_word_embeddings and lm_head.weight, each there or not: the config decides. */
+static void test_tied(void **state)
+{
+    (void)state;
+    struct tiny_folder f;
+    struct result untied, stored, tied;
+    tiny_target(&f, N_LAYER);
+    tiny_write(&f);
+    run(f.dir, NULL, NULL, &untied);
+    json_object_set_new(f.config, "tie_word_embeddings", json_true());
+    tiny_write(&f);
+    run(f.dir, NULL, NULL, &stored);
+    tiny_remove(&f, "lm_head.weight");
+    tiny_write(&f);
+    run(f.dir, NULL, NULL, &tied);
+    must_equal(&stored, &tied, "lm_head beside a tied embedding");
+    assert_true(memcmp(untied.logits, tied.logits, sizeof(tied.logits)) != 0);
+    json_object_set_new(f.config, "tie_word_embeddings", json_false());
+    tiny_write(&f);
+    refused(f.dir, (const char *const[]){"lm_head.weight is missing", NULL});
+    tiny_finish(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_formats),  cmocka_unit_test(test_wide_values), cmocka_unit_test(test_gguf),
+        cmocka_unit_test(test_refusals), cmocka_unit_test(test_tied),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
