@@ -1,0 +1,144 @@
+"""A real model: SmolLM2-135M-Instruct from its GGUF file, from a bf16 and from an f32 folder of the same values. Greedy ids
+must be those of transformers (tests/golden/smollm2.json), the fingerprints one.
+
+usage: test_real_model.py BUILD_DIR SOURCE_ROOT      prints TAP; all is skipped where the model cannot be had
+GRAFT_TEST_LONG=1: all ten prompts, 160 tokens each.
+"""
+import hashlib
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+
+import smollm2
+from harness import BUILD, ROOT, SLOW, case, main, run
+
+LONG = os.environ.get("GRAFT_TEST_LONG") == "1"
+N_TOKEN = 160 if LONG else 40
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 576, "intermediate_size": 1536,
+    "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3, "vocab_size": 49152,
+    "max_position_embeddings": 8192, "rms_norm_eps": 1e-05, "tie_word_embeddings": True, "bos_token_id": 1,
+    "eos_token_id": 2, "hidden_act": "silu",
+}
+# The two spellings of transformers 4 and 5.
+OLD = {"rope_theta": 100000.0, "rope_scaling": None, "torch_dtype": "bfloat16"}
+NEW = {"rope_parameters": {"rope_type": "default", "rope_theta": 100000.0}, "dtype": "float32"}
+with open(os.path.join(ROOT, "tests/golden/smollm2.json"), encoding="utf-8") as file:
+    GOLDEN = json.load(file)["cases"]
+WORK = tempfile.TemporaryDirectory(prefix="graft-test-")
+
+
+def folder(form):
+    """Made once: a folder without a tokenizer, its weights a link as a hub's cache has them."""
+    path = os.path.join(WORK.name, form)
+    if not os.path.isdir(path):
+        os.makedirs(os.path.join(WORK.name, "blobs"), exist_ok=True)
+        os.mkdir(path)
+        blob = os.path.join(WORK.name, "blobs", form)
+        tool = os.path.join(BUILD, "tests/system/model_folder")
+        subprocess.run([tool, smollm2.GGUF, blob, form], check=True, timeout=120 * SLOW)
+        os.symlink(blob, os.path.join(path, "model.safetensors"))
+        with open(os.path.join(path, "config.json"), "w", encoding="utf-8") as f:
+            json.dump(dict(CONFIG, **(OLD if form == "bf16" else NEW)), f)
+    return path
+
+
+def ids_of(model, prompt, n, *args):
+    with tempfile.NamedTemporaryFile("w", suffix=".json", dir=WORK.name) as f:
+        json.dump(prompt, f)
+        f.flush()
+        done = run("run", "--json", "--model", model, "--prompt-ids", f.name, "--max-tokens", str(n), "--ignore-eos",
+                   *args, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["token_ids"]
+
+
+def check_golden(model, *args):
+    for c in GOLDEN if LONG else GOLDEN[:3]:
+        got = ids_of(model, c["prompt_ids"], N_TOKEN, *args)
+        want = c["greedy_ids"][:N_TOKEN]
+        differs = next((i for i in range(N_TOKEN) if got[i] != want[i]), None)
+        assert differs is None or differs in c["close"], (c["name"], differs, got[differs], want[differs])
+
+
+@case
+def from_gguf():
+    check_golden(smollm2.GGUF)
+
+
+@case
+def from_a_bf16_folder():
+    check_golden(folder("bf16"))
+
+
+@case
+def from_an_f32_folder():
+    check_golden(folder("f32"))
+
+
+@case
+def held_as_f32():
+    check_golden(folder("bf16"), "--dtype", "f32")
+
+
+@case
+def every_value_is_as_another_reader_makes_it():
+    with open(os.path.join(folder("bf16"), "model.safetensors"), "rb") as f:
+        (n,) = struct.unpack("<Q", f.read(8))
+        head = json.loads(f.read(n))
+        head.pop("__metadata__", None)
+        text = {"__metadata__": {"format": "pt"}}
+        text.update((name, head[name]) for name in sorted(head))
+        line = json.dumps(text, separators=(",", ":")).encode()
+        line += b" " * (-len(line) % 8)
+        h = hashlib.sha256(struct.pack("<Q", len(line)) + line)
+        for piece in iter(lambda: f.read(1 << 20), b""):
+            h.update(piece)
+    assert h.hexdigest() == smollm2.BF16_SHA
+
+
+@case
+def ids_alone_are_shown_without_a_tokenizer():
+    model = folder("bf16")
+    prompt = os.path.join(WORK.name, "prompt.json")
+    with open(prompt, "w", encoding="utf-8") as f:
+        json.dump(GOLDEN[0]["prompt_ids"], f)
+    done = run("run", "--model", model, "--prompt-ids", prompt, "--max-tokens", "5", "--ignore-eos", timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert [int(x) for x in done.stdout.split()] == GOLDEN[0]["greedy_ids"][:5], done.stdout
+    done = run("run", "--model", model, "--prompt", "Hello")
+    assert done.returncode == 2 and "--prompt-ids" in done.stderr and done.stderr.count("\n") == 1, done.stderr
+
+
+@case
+def one_fingerprint_whatever_the_files():
+    tool = os.path.join(BUILD, "tests/system/model_folder")
+    seen = {subprocess.run([tool, path], check=True, timeout=120 * SLOW, capture_output=True, text=True).stdout
+            for path in (smollm2.GGUF, folder("bf16"), folder("f32"))}
+    assert len(seen) == 1 and len(seen.pop()) == 17, seen
+
+
+@case
+def a_gguf_file_drafts_for_a_folder():
+    """Its drafts are the folder's own words, and the log says what the weights cost."""
+    prompt = os.path.join(WORK.name, "short.json")
+    with open(prompt, "w", encoding="utf-8") as f:
+        json.dump(GOLDEN[0]["prompt_ids"], f)
+    done = run("run", "--json", "--model", folder("f32"), "--draft", smollm2.GGUF, "--prompt-ids", prompt, "--max-tokens",
+               "24", "--ignore-eos", "--num-speculative-tokens", "4", "--tree-shape", "chain", "--log-level", "info",
+               timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["token_ids"] == GOLDEN[0]["greedy_ids"][:24]
+    assert re.search(r"target: info: .*matrices as bf16 \(\d+\.\d MB\)", done.stderr), done.stderr
+
+
+if __name__ == "__main__":
+    reason = smollm2.unavailable()
+    if reason is not None:
+        print(f"1..0 # SKIP SmolLM2 cannot be had: {reason}")
+    else:
+        sys.exit(main())
