@@ -102,7 +102,7 @@ enum gr_status gr_prompt_read(const struct gr_options *o, const struct gr_tokeni
     if (tok == NULL && o->prompt_ids == NULL) {
         log_error("%s has no tokenizer that is read (a folder's tokenizer.json): give the prompt as --prompt-ids F",
                   o->model);
-        return GR_EINVAL;
+        return GR_ENOTFOUND;
     }
     const bool begins = o->session == 0; /* what goes on with a session gets no BOS */
     if (o->prompt != NULL) {

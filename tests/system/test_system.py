@@ -519,6 +519,26 @@ def bad_models():
 
 
 @case
+def what_is_no_model():
+    with tempfile.TemporaryDirectory() as d:
+        name = "HuggingFaceTB/SmolLM2-135M-Instruct"
+        refused(("--model", name, "--prompt", "x"), 1,
+                f"{name}: not a folder; graft loads local folders and .gguf files")
+        refused(("--model", d, "--prompt", "x"), 1, d, "an empty folder")
+        path = os.path.join(d, "model.gguf")
+        for data, words in ((b"PK\3\4 something else", ("does not begin with GGUF",)),
+                            (b"GGUF" + struct.pack("<IQQ", 3, 1 << 60, 0), ("tensors: more than is read",)),
+                            (b"GGUF" + struct.pack("<IQQ", 3, 2, 0) + bytes(30), ("room for",)),
+                            (b"GGUF" + struct.pack("<IQQ", 1, 0, 0), ("version 1",)),
+                            (b"GGUF" + struct.pack("<IQQ", 3, 1, 0) + struct.pack("<Q1sIQIQ", 1, b"w", 1, 32, 22, 0),
+                             ("tensor w is IQ2_S", "Q4_K")),
+                            (b"GGUF" + struct.pack("<IQQ", 3, 0, 0), ("general.architecture is missing",))):
+            with open(path, "wb") as f:
+                f.write(data)
+            refused(("--model", path, "--prompt", "x"), 1, path, *words)
+
+
+@case
 def tokenizer_mismatch():
     with tempfile.TemporaryDirectory() as d:
         path = os.path.join(d, "draft")

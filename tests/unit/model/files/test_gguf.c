@@ -2,6 +2,7 @@
  * large is taken for a count that the file cannot hold. Real files, made by others, are the system test's. */
 #include "model/files/gguf.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -260,6 +261,54 @@ static void test_model(void **state)
     gr_tensors_close(ts);
 }
 
+/* Llama 3.1 and later: the file has divisors where a folder has a rule. 8: what 3.1 8B has, 32: 3.2. */
+static void test_rope_freqs(void **state)
+{
+    (void)state;
+    static const double factors[] = {8.0, 32.0, 1.0};
+    for (size_t k = 0; k < GR_ARRAY_LEN(factors); k++) {
+        for (int broken = 0; broken < 2; broken++) {
+            struct gr_hf_config hf;
+            struct log_capture cap;
+            gguf_begin(&image, 3, 2, 8);
+            gguf_field_text(&image, "general.architecture", "llama");
+            gguf_field_u32(&image, "llama.embedding_length", 128);
+            gguf_field_u32(&image, "llama.block_count", 1);
+            gguf_field_u32(&image, "llama.feed_forward_length", 48);
+            gguf_field_u32(&image, "llama.context_length", 131072);
+            gguf_field_u32(&image, "llama.attention.head_count", 1);
+            gguf_field_f32(&image, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
+            gguf_field_f32(&image, "llama.rope.freq_base", 500000.0f);
+            gguf_tensor(&image, "rope_freqs.weight", 1, DIM(64), 0, 0);
+            gguf_tensor(&image, "token_embd.weight", 2, DIM(128, 2), 30, 256);
+            gguf_pad(&image, 32);
+            for (int i = 0; i < 64; i++) { /* as llama.cpp's converter writes them */
+                const double wavelength = 2.0 * M_PI * pow(500000.0, i / 64.0);
+                const double smooth = (8192.0 / wavelength - 1.0) / 3.0;
+                double x = wavelength < 8192.0 / 4.0 ? 1.0
+                           : wavelength > 8192.0     ? factors[k]
+                                                     : 1.0 / ((1.0 - smooth) / factors[k] + smooth);
+                x *= broken && i == 20 ? 1.01 : 1.0;
+                const float value = (float)x;
+                gguf_bytes(&image, &value, sizeof(value));
+            }
+            gguf_bytes(&image, (const uint8_t[512]){0}, 512);
+            log_capture_begin(&cap);
+            const enum gr_status st = gr_gguf_model_parse("m.gguf", image.bytes, image.len, &hf, NULL);
+            const char *log = log_capture_end(&cap);
+            if (broken) {
+                assert_int_equal(st, GR_EUNSUPPORTED);
+                assert_non_null(strstr(log, "rope_freqs.weight"));
+                continue;
+            }
+            assert_int_equal(st, GR_OK);
+            assert_int_equal(hf.rope_kind, factors[k] > 1.0 ? GR_ROPE_LLAMA3 : GR_ROPE_PLAIN);
+            assert_true(factors[k] == 1.0 || (hf.rope.factor == factors[k] && hf.rope.low_freq_factor == 1.0 &&
+                                              hf.rope.high_freq_factor == 4.0 && hf.rope.original_max_pos == 8192));
+        }
+    }
+}
+
 static void test_model_refusals(void **state)
 {
     (void)state;
@@ -300,9 +349,9 @@ static void test_cut(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reads),   cmocka_unit_test(test_heads), cmocka_unit_test(test_fields),
-        cmocka_unit_test(test_tensors), cmocka_unit_test(test_model), cmocka_unit_test(test_model_refusals),
-        cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_reads),   cmocka_unit_test(test_heads),      cmocka_unit_test(test_fields),
+        cmocka_unit_test(test_tensors), cmocka_unit_test(test_model),      cmocka_unit_test(test_model_refusals),
+        cmocka_unit_test(test_cut),     cmocka_unit_test(test_rope_freqs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -62,6 +62,36 @@ static void load_demo(const char *name, struct gr_hf_config *c)
     assert_int_equal(gr_hf_config_load(dir, c), GR_OK);
 }
 
+/* The spellings of transformers 4 (two of them) and 5 are one model. */
+static void test_spellings(void **state)
+{
+    (void)state;
+    static const char form[] =
+        "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":2,"
+        "\"num_attention_heads\":4,\"vocab_size\":128,\"rms_norm_eps\":1e-5,\"max_position_embeddings\":4096,%s}";
+    static const char *const rope[] = {
+        "\"rope_theta\":500000.0,\"torch_dtype\":\"float16\",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":32."
+        "0,"
+        "\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,\"original_max_position_embeddings\":8192}",
+        "\"rope_theta\":500000,\"torch_dtype\":\"float16\",\"rope_scaling\":{\"type\":\"llama3\",\"factor\":32,"
+        "\"low_freq_factor\":1,\"high_freq_factor\":4,\"original_max_position_embeddings\":8192}",
+        "\"dtype\":\"float16\",\"rope_parameters\":{\"rope_theta\":500000.0,\"rope_type\":\"llama3\",\"factor\":32.0,"
+        "\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,\"original_max_position_embeddings\":8192}",
+    };
+    for (size_t i = 0; i < GR_ARRAY_LEN(rope); i++) {
+        char json[1024];
+        snprintf(json, sizeof(json), form, rope[i]);
+        const struct gr_hf_config c = parse_ok(json);
+        assert_string_equal(c.dtype, "float16");
+        assert_int_equal(c.rope_kind, GR_ROPE_LLAMA3);
+        assert_true(c.rope_theta == 500000.0 && c.rope.factor == 32.0 && c.rope.low_freq_factor == 1.0);
+        assert_true(c.rope.high_freq_factor == 4.0 && c.rope.original_max_pos == 8192);
+    }
+    char json[1024];
+    snprintf(json, sizeof(json), form, "\"rope_scaling\":null");
+    assert_true(parse_ok(json).rope_theta == 10000.0); /* the family's documented default */
+}
+
 static void test_demo_target(void **state)
 {
     (void)state;
@@ -400,10 +430,15 @@ static void test_load(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_demo_target),    cmocka_unit_test(test_demo_draft_and_eagle3),
-        cmocka_unit_test(test_architectures),  cmocka_unit_test(test_bad),
-        cmocka_unit_test(test_good_spellings), cmocka_unit_test(test_not_json),
-        cmocka_unit_test(test_capture_ids),    cmocka_unit_test(test_eagle3_flags),
+        cmocka_unit_test(test_demo_target),
+        cmocka_unit_test(test_spellings),
+        cmocka_unit_test(test_demo_draft_and_eagle3),
+        cmocka_unit_test(test_architectures),
+        cmocka_unit_test(test_bad),
+        cmocka_unit_test(test_good_spellings),
+        cmocka_unit_test(test_not_json),
+        cmocka_unit_test(test_capture_ids),
+        cmocka_unit_test(test_eagle3_flags),
         cmocka_unit_test(test_load),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include <cmocka.h>
 
@@ -358,6 +359,37 @@ static void test_bad_index(void **state)
     gr_tensors_close(st);
 }
 
+/* A hub's snapshot: every file a link to a blob whose name is a sum, and the shards are found beside the index's link.
+ */
+static void test_links(void **state)
+{
+    static const char *const names[] = {"a.safetensors", "b.safetensors", INDEX};
+    const char *dir = *state;
+    char from[256], blob[256], blobs[256];
+    write_shards(dir, MAP("{\"w\":\"a.safetensors\",\"x\":\"b.safetensors\"}"));
+    snprintf(blobs, sizeof(blobs), "%s/blobs", dir);
+    assert_int_equal(mkdir(blobs, 0700), 0);
+    for (int i = 0; i < 3; i++) {
+        snprintf(from, sizeof(from), "%s/%s", dir, names[i]);
+        snprintf(blob, sizeof(blob), "blobs/%d4f1d2", i);
+        char to[600];
+        snprintf(to, sizeof(to), "%s/%s", dir, blob);
+        assert_int_equal(rename(from, to), 0);
+        assert_int_equal(symlink(blob, from), 0);
+    }
+    struct gr_tensors *st;
+    assert_int_equal(gr_safetensors_open(dir, &st), GR_OK);
+    assert_int_equal(gr_tensors_count(st), 2);
+    gr_tensors_close(st);
+    for (int i = 0; i < 3; i++) {
+        snprintf(from, sizeof(from), "%s/%s", dir, names[i]);
+        snprintf(blob, sizeof(blob), "%s/blobs/%d4f1d2", dir, i);
+        (void)unlink(from);
+        (void)unlink(blob);
+    }
+    (void)rmdir(blobs);
+}
+
 static void demo_dir(const char *name, char dir[512])
 {
     snprintf(dir, 512, "%s/models/demo/%s", GR_SOURCE_ROOT, name);
@@ -436,6 +468,7 @@ int main(void)
         cmocka_unit_test(test_vectors_are_finite),
         cmocka_unit_test_setup_teardown(test_bad_index, make_dir, remove_dir),
         cmocka_unit_test(test_demo_models),
+        cmocka_unit_test_setup_teardown(test_links, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_fingerprint, make_dir, remove_dir),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
