@@ -9,8 +9,10 @@ SOFT_GPU_SEED: another schedule.
 import json
 import os
 import sys
+import tempfile
 
 from harness import CASES, HEAD, ROOT, TARGET, case, generate, main, refused, run
+from weights import copy_of, widened
 
 CUDA = ("--target-device", "cuda:0")
 HEAD_ON = ("--draft", HEAD, "--draft-device")
@@ -72,6 +74,17 @@ def devices_that_cannot_be_used():
     refused(base[:-1] + ["cuda:7"], 1, "cuda:7", "1 GPU")
     refused(base, 1, "cuda:0", "needs", "MiB", "free", env={"SOFT_GPU_MEMORY": str(40 << 20)})
     refused([*base, "--kv-blocks", "100000"], 1, "cuda:0", "MiB", "free", env={"SOFT_GPU_MEMORY": str(1 << 30)})
+
+
+@case
+def weights_of_more_than_bf16():
+    """A GPU takes bf16: what an F32 file loses nothing by, and what --dtype bf16 rounds; else the tensor is named."""
+    with tempfile.TemporaryDirectory() as d:
+        exact, wide = widened(copy_of(d, TARGET, "exact")), widened(copy_of(d, TARGET, "wide"), "layers.3.mlp.up_proj")
+        ids, _ = text(2, 2, "--model", exact, *CUDA)
+        assert ids == GOLDEN[2]["greedy_ids"][:2], ids
+        refused(["--model", wide, "--prompt", "x", *CUDA], 1, "layers.3.mlp.up_proj", "--dtype bf16")
+        refused(["--model", exact, "--prompt", "x", "--dtype", "f32", *CUDA], 1, "model.embed_tokens", "--dtype f32")
 
 
 @case

@@ -1,4 +1,5 @@
 """Model folders whose weights a test changes: copies, values in them, a tied embedding made two tensors."""
+import array
 import json
 import os
 import shutil
@@ -57,3 +58,29 @@ def with_own_lm_head(path):
     config["tie_word_embeddings"] = False
     with open(name, "w", encoding="utf-8") as f:
         json.dump(config, f)
+
+
+def widened(path, wide=""):
+    """The folder's weights as F32 in one file, which wins over its index. wide: of tensors with this in their name one
+    value gets a bit that bf16 has not."""
+    head, data = {}, bytearray()
+    for x in sorted(os.listdir(path)):
+        if not x.endswith(".safetensors"):
+            continue
+        with open(os.path.join(path, x), "rb") as f:
+            n = struct.unpack("<Q", f.read(8))[0]
+            for name, t in json.loads(f.read(n)).items():
+                if name == "__metadata__":
+                    continue
+                begin, end = t["data_offsets"]
+                f.seek(8 + n + begin)
+                bits = array.array("I", (v << 16 for v in array.array("H", f.read(end - begin))))
+                if wide and wide in name:
+                    bits[5] |= 1
+                head[name] = {"dtype": "F32", "shape": t["shape"], "data_offsets": [len(data), len(data) + 2 * (end - begin)]}
+                data += bits.tobytes()
+    text = json.dumps(head).encode()
+    text += b" " * (-len(text) % 8)
+    with open(os.path.join(path, "model.safetensors"), "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text + data)
+    return path
