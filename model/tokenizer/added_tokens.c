@@ -48,7 +48,7 @@ static void insert(struct gr_trie *trie, const char *text, size_t len, int added
         uint32_t c = child_of(trie, node, (uint8_t)text[i]);
         node = c != 0 ? c : add_child(trie, node, (uint8_t)text[i]);
     }
-    /* Two contents can be one after NFC; the first keeps the place. */
+    /* Two contents can be one after the normalizer; the first keeps the place. */
     if (trie->nodes[node].added < 0) {
         trie->nodes[node].added = added;
     }
@@ -66,39 +66,49 @@ static enum gr_status trie_init(struct gr_trie *trie, size_t n_byte)
     return GR_OK;
 }
 
-static enum gr_status insert_normalized(struct gr_tokenizer *tok, int i)
+/* What an added token looks like in normalized text. The steps are done as on any text: Llama 2's put a mark in front.
+ */
+static enum gr_status normalized_content(const struct gr_tokenizer *tok, const struct gr_added_token *a, char **owned,
+                                         size_t *len_out)
+{
+    *owned = NULL;
+    *len_out = a->len;
+    return a->normalized ? gr_tok_normalize(tok, a->content, a->len, false, owned, len_out) : GR_OK;
+}
+
+static enum gr_status insert_token(struct gr_tokenizer *tok, int i)
 {
     const struct gr_added_token *a = &tok->added[i];
-    char *nfc = NULL;
-    size_t len = a->len;
-    if (tok->nfc) {
-        GR_TRY(gr_tok_nfc(a->content, a->len, &nfc, &len));
+    struct gr_trie *trie = a->normalized ? &tok->normalized_trie : &tok->raw_trie;
+    char *owned;
+    size_t len;
+    GR_TRY(normalized_content(tok, a, &owned, &len));
+    if (len > 0) {
+        insert(trie, owned != NULL ? owned : a->content, len, i);
     }
-    insert(&tok->normalized_trie, nfc != NULL ? nfc : a->content, len, i);
-    free(nfc);
+    free(owned);
     return GR_OK;
 }
 
 enum gr_status gr_tok_build_tries(struct gr_tokenizer *tok)
 {
-    size_t n_raw = 0, n_normalized = 0;
-    for (int i = 0; i < tok->n_added; i++) {
-        /* NFC makes a text at most three times as long. */
-        *(tok->added[i].normalized ? &n_normalized : &n_raw) += 3 * (size_t)tok->added[i].len;
-    }
-    if (n_raw > 0) {
-        GR_TRY(trie_init(&tok->raw_trie, n_raw));
-    }
-    if (n_normalized > 0) {
-        GR_TRY(trie_init(&tok->normalized_trie, n_normalized));
-    }
+    size_t n_byte[2] = {0};
     for (int i = 0; i < tok->n_added; i++) {
         const struct gr_added_token *a = &tok->added[i];
-        if (a->normalized) {
-            GR_TRY(insert_normalized(tok, i));
-        } else {
-            insert(&tok->raw_trie, a->content, a->len, i);
-        }
+        char *owned;
+        size_t len;
+        GR_TRY(normalized_content(tok, a, &owned, &len));
+        free(owned);
+        n_byte[a->normalized] += len;
+    }
+    if (n_byte[0] > 0) {
+        GR_TRY(trie_init(&tok->raw_trie, n_byte[0]));
+    }
+    if (n_byte[1] > 0) {
+        GR_TRY(trie_init(&tok->normalized_trie, n_byte[1]));
+    }
+    for (int i = 0; i < tok->n_added; i++) {
+        GR_TRY(insert_token(tok, i));
     }
     return GR_OK;
 }
@@ -182,7 +192,7 @@ static const struct gr_added_token *longest_at(const struct gr_tokenizer *tok, c
 }
 
 bool gr_trie_find(const struct gr_tokenizer *tok, const struct gr_trie *trie, const char *text, size_t len, size_t from,
-                  struct gr_added_match *out)
+                  bool plain, struct gr_added_match *out)
 {
     if (trie->nodes == NULL) {
         return false;
@@ -195,7 +205,7 @@ bool gr_trie_find(const struct gr_tokenizer *tok, const struct gr_trie *trie, co
             continue;
         }
         size_t begin = at, end = at + n;
-        if (a->single_word && !is_single_word(text, len, begin, end)) {
+        if ((a->special && plain) || (a->single_word && !is_single_word(text, len, begin, end))) {
             at = end; /* as Hugging Face: no shorter token is tried there */
             continue;
         }

@@ -1,26 +1,37 @@
-/* Byte pair merging of one pre-token: a linked list of symbols and a heap of possible merges, so
- * that n bytes cost O(n log n). The order is Hugging Face's: lowest rank first, then leftmost. */
+/* Byte pair merging of one pre-token: a linked list of symbols and a heap of possible merges, so that n bytes cost
+ * O(n log n). The order is Hugging Face's: lowest rank first, then leftmost. Where there are scores instead of ranks
+ * the order is llama.cpp's: highest score of the token that comes out, then leftmost; any two neighbours that make a
+ * token together may merge, also such as are no token alone. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/base/log.h"
 #include "model/tokenizer/tokenizer_internal.h"
 
+enum { SWALLOWED = -1, UNKNOWN = -2 };
+
 struct symbol {
-    int32_t id;         /* -1: swallowed by its left neighbour */
+    int32_t id;         /* SWALLOWED: by its left neighbour; UNKNOWN: no token (scores only) */
     int32_t prev, next; /* -1: none */
 };
 
+struct span {
+    uint32_t begin, len; /* in the pre-token */
+};
+
 struct candidate {
-    uint64_t order; /* rank << 32 | position of the left symbol */
+    uint64_t order; /* rank << 32 | position of the left symbol; by scores their key << 32 */
     int32_t id;     /* what the merge gives */
 };
 
 struct gr_bpe_scratch {
     struct symbol *symbols; /* [cap] */
+    struct span *spans;     /* [cap] where there are scores, else NULL */
     struct candidate *heap; /* [3 cap]: n - 1 at first, and two more for each of n - 1 merges */
     int32_t *ids;           /* [cap] */
     size_t cap, n_heap;
+    int32_t n_symbol;
+    const char *text; /* the pre-token */
 };
 
 /* ---- merge table ---- */
@@ -123,6 +134,7 @@ struct gr_bpe_scratch *gr_bpe_scratch_create(void)
 static void scratch_free_arrays(struct gr_bpe_scratch *s)
 {
     free(s->symbols);
+    free(s->spans);
     free(s->heap);
     free(s->ids);
     *s = (struct gr_bpe_scratch){0};
@@ -136,7 +148,7 @@ void gr_bpe_scratch_destroy(struct gr_bpe_scratch *s)
     }
 }
 
-static enum gr_status scratch_reserve(struct gr_bpe_scratch *s, size_t n)
+static enum gr_status scratch_reserve(struct gr_bpe_scratch *s, size_t n, bool spans)
 {
     if (n <= s->cap) {
         return GR_OK;
@@ -144,9 +156,10 @@ static enum gr_status scratch_reserve(struct gr_bpe_scratch *s, size_t n)
     size_t cap = GR_MAX(n, GR_MAX((size_t)64, 2 * s->cap));
     scratch_free_arrays(s);
     s->symbols = malloc(cap * sizeof(*s->symbols));
+    s->spans = spans ? malloc(cap * sizeof(*s->spans)) : NULL;
     s->heap = malloc(3 * cap * sizeof(*s->heap));
     s->ids = malloc(cap * sizeof(*s->ids));
-    if (s->symbols == NULL || s->heap == NULL || s->ids == NULL) {
+    if (s->symbols == NULL || (spans && s->spans == NULL) || s->heap == NULL || s->ids == NULL) {
         scratch_free_arrays(s);
         log_error("tokenizer: no memory for a pre-token of %zu bytes", n);
         return GR_ENOMEM;
@@ -154,6 +167,79 @@ static enum gr_status scratch_reserve(struct gr_bpe_scratch *s, size_t n)
     s->cap = cap;
     return GR_OK;
 }
+
+/* ---- the first symbols ---- */
+
+static void add_symbol(struct gr_bpe_scratch *s, int32_t id)
+{
+    const int32_t i = s->n_symbol++;
+    s->symbols[i] = (struct symbol){.id = id, .prev = i - 1, .next = i + 1};
+}
+
+static void bytes_to_symbols(const struct gr_tokenizer *tok, struct gr_bpe_scratch *s, const char *text, size_t len)
+{
+    bool unknown = false; /* the symbol before is the unk token */
+    for (size_t i = 0; i < len; i++) {
+        int32_t id = tok->byte_id[(uint8_t)text[i]];
+        const bool known = id >= 0;
+        id = known ? id : tok->unk_id;
+        if (id >= 0 && (known || !unknown || !tok->fuse_unk)) {
+            add_symbol(s, id);
+        }
+        unknown = !known;
+    }
+}
+
+static int32_t id_of_char(const struct gr_tokenizer *tok, const char *text, size_t len)
+{
+    uint32_t id;
+    if (len == 1) {
+        return tok->byte_id[(uint8_t)text[0]];
+    }
+    return gr_str_table_get(&tok->by_text, text, len, &id) ? (int32_t)id : -1;
+}
+
+/* False: a byte of the character has no token <0xNN>. */
+static bool add_fallback(const struct gr_tokenizer *tok, struct gr_bpe_scratch *s, const char *text, size_t len)
+{
+    for (size_t i = 0; i < len; i++) {
+        if (tok->fallback_id[(uint8_t)text[i]] < 0) {
+            return false;
+        }
+    }
+    for (size_t i = 0; i < len; i++) {
+        add_symbol(s, tok->fallback_id[(uint8_t)text[i]]);
+    }
+    return true;
+}
+
+/* As Hugging Face: an unk token waits until a known character comes, so bytes of <0xNN> come before it. */
+static void chars_to_symbols(const struct gr_tokenizer *tok, struct gr_bpe_scratch *s, const char *text, size_t len)
+{
+    size_t size;
+    bool unk_waits = false;
+    for (size_t i = 0; i < len; i += size) {
+        (void)gr_utf8_next((const uint8_t *)text + i, len - i, &size);
+        const int32_t id = id_of_char(tok, text + i, size);
+        if (id >= 0) {
+            if (unk_waits) {
+                add_symbol(s, tok->unk_id);
+            }
+            unk_waits = false;
+            add_symbol(s, id);
+        } else if ((!tok->byte_fallback || !add_fallback(tok, s, text + i, size)) && tok->unk_id >= 0) {
+            if (unk_waits && !tok->fuse_unk) {
+                add_symbol(s, tok->unk_id);
+            }
+            unk_waits = true;
+        }
+    }
+    if (unk_waits) {
+        add_symbol(s, tok->unk_id);
+    }
+}
+
+/* ---- merging by rank ---- */
 
 /* Queues the merge of the symbol at `left` with its right neighbour, if there is one. */
 static void consider(const struct gr_tokenizer *tok, struct gr_bpe_scratch *s, int32_t left)
@@ -169,8 +255,23 @@ static void consider(const struct gr_tokenizer *tok, struct gr_bpe_scratch *s, i
     }
 }
 
-static void merge_all(const struct gr_tokenizer *tok, struct gr_bpe_scratch *s)
+/* Joins the symbol at `left' with its right neighbour. */
+static void join(struct gr_bpe_scratch *s, int32_t left, int32_t id)
 {
+    struct symbol *a = &s->symbols[left], *b = &s->symbols[a->next];
+    a->id = id;
+    b->id = SWALLOWED;
+    a->next = b->next;
+    if (a->next >= 0) {
+        s->symbols[a->next].prev = left;
+    }
+}
+
+static void merge_by_rank(const struct gr_tokenizer *tok, struct gr_bpe_scratch *s)
+{
+    for (int32_t i = 0; i + 1 < s->n_symbol; i++) {
+        consider(tok, s, i);
+    }
     while (s->n_heap > 0) {
         struct candidate c = heap_pop(s);
         int32_t left = (int32_t)(uint32_t)c.order;
@@ -180,48 +281,126 @@ static void merge_all(const struct gr_tokenizer *tok, struct gr_bpe_scratch *s)
         }
         /* The neighbours may have changed since it was queued. As in Hugging Face's code it still
          * counts when the present pair gives the same token. */
-        struct symbol *b = &s->symbols[a->next];
-        const struct gr_merge_slot *m = probe(&tok->merges, a->id, b->id);
+        const struct gr_merge_slot *m = probe(&tok->merges, a->id, s->symbols[a->next].id);
         if (m->key == UINT64_MAX || m->id != c.id) {
             continue;
         }
-        a->id = c.id;
-        b->id = -1;
-        a->next = b->next;
-        if (a->next >= 0) {
-            s->symbols[a->next].prev = left;
-        }
+        join(s, left, c.id);
         consider(tok, s, a->prev);
         consider(tok, s, left);
     }
 }
 
+/* ---- merging by score ---- */
+
+/* The higher the score the lower the key. */
+static uint32_t key_of_score(float score)
+{
+    uint32_t bits;
+    score += 0.0f; /* -0 is 0 */
+    memcpy(&bits, &score, sizeof(bits));
+    return (bits >> 31) != 0 ? bits : ~bits & 0x7FFFFFFF;
+}
+
+static void consider_text(const struct gr_tokenizer *tok, struct gr_bpe_scratch *s, int32_t left)
+{
+    int32_t right = left >= 0 ? s->symbols[left].next : -1;
+    uint32_t id;
+    if (right >= 0 && gr_str_table_get(&tok->by_text, s->text + s->spans[left].begin,
+                                       s->spans[left].len + s->spans[right].len, &id)) {
+        uint64_t order = (uint64_t)key_of_score(tok->scores[id]) << 32 | (uint32_t)left;
+        heap_push(s, (struct candidate){.order = order, .id = (int32_t)id});
+    }
+}
+
+static void merge_by_score(const struct gr_tokenizer *tok, struct gr_bpe_scratch *s)
+{
+    for (int32_t i = 0; i + 1 < s->n_symbol; i++) {
+        consider_text(tok, s, i);
+    }
+    while (s->n_heap > 0) {
+        struct candidate c = heap_pop(s);
+        int32_t left = (int32_t)(uint32_t)c.order;
+        struct symbol *a = &s->symbols[left];
+        /* Symbols only grow: the same length is the same pair. */
+        if (a->id == SWALLOWED || a->next < 0 || s->spans[left].len + s->spans[a->next].len != tok->text_len[c.id]) {
+            continue;
+        }
+        s->spans[left].len += s->spans[a->next].len;
+        join(s, left, c.id);
+        consider_text(tok, s, a->prev);
+        consider_text(tok, s, left);
+    }
+}
+
+static void chars_to_spans(const struct gr_tokenizer *tok, struct gr_bpe_scratch *s, const char *text, size_t len)
+{
+    size_t size;
+    for (size_t i = 0; i < len; i += size) {
+        (void)gr_utf8_next((const uint8_t *)text + i, len - i, &size);
+        const int32_t id = id_of_char(tok, text + i, size);
+        s->spans[s->n_symbol] = (struct span){.begin = (uint32_t)i, .len = (uint32_t)size};
+        add_symbol(s, id >= 0 ? id : UNKNOWN);
+    }
+}
+
+/* Bytes of what stayed unknown; those without a token are the unk token, one each. */
+static size_t put_bytes(const struct gr_tokenizer *tok, const char *text, size_t len, int32_t *out)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < len; i++) {
+        const int32_t id = tok->byte_fallback ? tok->fallback_id[(uint8_t)text[i]] : -1;
+        if (id >= 0 || tok->unk_id >= 0) {
+            out[n++] = id >= 0 ? id : tok->unk_id;
+        }
+    }
+    return n;
+}
+
+/* ---- all ---- */
+
+static size_t take_ids(const struct gr_tokenizer *tok, struct gr_bpe_scratch *s)
+{
+    size_t n = 0;
+    for (int32_t i = s->n_symbol > 0 ? 0 : -1; i >= 0; i = s->symbols[i].next) {
+        if (s->symbols[i].id == UNKNOWN) {
+            n += put_bytes(tok, s->text + s->spans[i].begin, s->spans[i].len, s->ids + n);
+        } else {
+            s->ids[n++] = s->symbols[i].id;
+        }
+    }
+    return n;
+}
+
 enum gr_status gr_bpe_encode(const struct gr_tokenizer *tok, struct gr_bpe_scratch *s, const char *bytes, size_t len,
                              const int32_t **ids_out, size_t *n_out)
 {
-    GR_TRY(scratch_reserve(s, len));
+    GR_TRY(scratch_reserve(s, len, tok->scores != NULL)); /* GR_TOK_NORMALIZED_BYTES keeps it far below 2^31 */
     *ids_out = s->ids;
     uint32_t whole;
-    if (tok->ignore_merges && gr_str_table_get(&tok->by_bytes, bytes, len, &whole)) {
+    if (tok->ignore_merges && gr_str_table_get(&tok->by_text, bytes, len, &whole)) {
         s->ids[0] = (int32_t)whole;
         *n_out = 1;
         return GR_OK;
     }
-    int32_t n_symbol = (int32_t)len; /* GR_TOKENIZER_TEXT_BYTES keeps it far below 2^31 */
-    for (int32_t i = 0; i < n_symbol; i++) {
-        s->symbols[i].id = tok->byte_id[(uint8_t)bytes[i]];
-        s->symbols[i].prev = i - 1;
-        s->symbols[i].next = i + 1 < n_symbol ? i + 1 : -1;
-    }
+    s->n_symbol = 0;
     s->n_heap = 0;
-    for (int32_t i = 0; i + 1 < n_symbol; i++) {
-        consider(tok, s, i);
+    s->text = bytes;
+    if (tok->scores != NULL) {
+        chars_to_spans(tok, s, bytes, len);
+    } else if (tok->byte_level) {
+        bytes_to_symbols(tok, s, bytes, len);
+    } else {
+        chars_to_symbols(tok, s, bytes, len);
     }
-    merge_all(tok, s);
-    size_t n = 0;
-    for (int32_t i = 0; i >= 0; i = s->symbols[i].next) {
-        s->ids[n++] = s->symbols[i].id;
+    if (s->n_symbol > 0) {
+        s->symbols[s->n_symbol - 1].next = -1;
     }
-    *n_out = n;
+    if (tok->scores != NULL) {
+        merge_by_score(tok, s);
+    } else {
+        merge_by_rank(tok, s);
+    }
+    *n_out = take_ids(tok, s);
     return GR_OK;
 }

@@ -44,6 +44,16 @@ static const char *bytes_of(const struct gr_tokenizer *tok, int32_t id, bool ski
     return gr_tokenizer_token_bytes(tok, id, len_out);
 }
 
+/* Bytes at the start of a text that were put there when it was encoded. */
+static size_t n_put_in_front(const struct gr_tokenizer *tok, const char *bytes, size_t len)
+{
+    size_t n = 0;
+    while (n < tok->n_strip && n < len && bytes[n] == ' ') {
+        n++;
+    }
+    return n;
+}
+
 enum gr_status gr_tokenizer_decode_bytes(const struct gr_tokenizer *tok, const int32_t *ids, size_t n,
                                          bool skip_special, char **bytes_out, size_t *len_out)
 {
@@ -65,6 +75,9 @@ enum gr_status gr_tokenizer_decode_bytes(const struct gr_tokenizer *tok, const i
             at += len;
         }
     }
+    const size_t n_front = n_put_in_front(tok, bytes, at);
+    memmove(bytes, bytes + n_front, at - n_front);
+    at -= n_front;
     bytes[at] = '\0';
     *bytes_out = bytes;
     *len_out = at;
@@ -126,11 +139,14 @@ enum gr_status gr_detok_push(struct gr_detok *d, int32_t id, char *out, size_t c
         *n_out = 0;
         return GR_OK;
     }
+    /* A blank is a whole character, so nothing is held while blanks in front are looked for. */
+    const size_t n_front = d->goes_on ? 0 : n_put_in_front(d->tok, bytes, len);
     memcpy(in, d->held, d->n_held);
-    memcpy(in + d->n_held, bytes, len);
-    size_t n_in = d->n_held + len, n_left;
+    memcpy(in + d->n_held, bytes + n_front, len - n_front);
+    size_t n_in = d->n_held + len - n_front, n_left;
     size_t n_text = to_text(in, n_in, text, &n_left);
     GR_TRY(put(text, n_text, out, cap, n_out));
+    d->goes_on = true;
     GR_ASSERT(n_left < sizeof(d->held));
     memcpy(d->held, in + n_in - n_left, n_left);
     d->n_held = (uint8_t)n_left;
@@ -142,5 +158,6 @@ enum gr_status gr_detok_flush(struct gr_detok *d, char *out, size_t cap, size_t 
     /* What is held is always the start of one character: one maximal subpart. */
     GR_TRY(put(replacement, d->n_held > 0 ? sizeof(replacement) : 0, out, cap, n_out));
     d->n_held = 0;
+    d->goes_on = false;
     return GR_OK;
 }

@@ -7,14 +7,21 @@
 #include "common/base/log.h"
 #include "model/tokenizer/tokenizer_internal.h"
 
+/* Oniguruma's \w: Alphabetic, marks, decimal numbers and connectors. Last stand the circled and squared letters. */
+#define WORD                                                                                                        \
+    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{" \
+    "1f189}"
+#define WORD_BEGIN_OR_END "(?:(?<=[" WORD "])(?![" WORD "])|(?<![" WORD "])(?=[" WORD "]))"
+#define NO_WORD_BEGIN_OR_END "(?:(?<=[" WORD "])(?=[" WORD "])|(?<![" WORD "])(?![" WORD "]))"
+
 #define WHITE_SPACE                                                                             \
     "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}" \
     "\\x{205f}\\x{3000}"
 
 struct translation {
-    const char *name, *pattern; /* borrowed; for messages */
-    const char *p;              /* next byte of the pattern */
-    char *out;                  /* owned; big enough for the worst case */
+    const char *name, *what, *pattern; /* borrowed; for messages */
+    const char *p;                     /* next byte of the pattern */
+    char *out;                         /* owned; big enough for the worst case */
     size_t n;
     bool in_class;
 };
@@ -39,28 +46,90 @@ static void copy(struct translation *t, size_t len)
 
 static enum gr_status refuse(const struct translation *t, const char *what)
 {
-    log_error("%s: pre_tokenizer regex: %s at byte %zu is not supported: %.200s", t->name, what,
+    log_error("%s: %s regex: %s at byte %zu is not supported: %.200s", t->name, t->what, what,
               (size_t)(t->p - t->pattern), t->pattern);
     return GR_EUNSUPPORTED;
 }
 
-/* \p{L} and the like: general categories only. Names of scripts mean other sets in PCRE2 10.40+. */
+/* \p{Name}: a general category, or a script. PCRE2 refuses the names that it does not know. */
 static enum gr_status translate_property(struct translation *t)
 {
     const char *q = t->p + 2;
     if (*q++ != '{') {
         return refuse(t, "\\p without braces");
     }
-    q += *q == '^';
-    if (*q == '\0' || strchr("LMNPSZC", *q++) == NULL) {
-        return refuse(t, "a property that is no general category");
+    const bool negated = *q == '^';
+    q += negated;
+    const char *name = q;
+    q += strspn(q, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_");
+    if (q == name || *q != '}') {
+        return refuse(t, "this property");
     }
-    q += *q >= 'a' && *q <= 'z';
-    if (*q != '}') {
-        return refuse(t, "a property that is no general category");
-    }
-    copy(t, (size_t)(q + 1 - t->p));
+    const size_t len = (size_t)(q - name);
+    const bool category = len <= 2 && strchr("LMNPSZC", name[0]) != NULL;
+    put(t, t->p, (size_t)(name - t->p));
+    put_text(t, category ? "" : "sc:"); /* of a script, not of its extensions */
+    put(t, name, len + 1);
+    t->p = q + 1;
     return GR_OK;
+}
+
+/* \xHH, \x{H...}, \uHHHH. */
+static enum gr_status translate_code_point(struct translation *t)
+{
+    static const char hex[] = "0123456789abcdefABCDEF";
+    const bool braces = t->p[1] == 'x' && t->p[2] == '{';
+    const char *digits = t->p + (braces ? 3 : 2);
+    const size_t n = strspn(digits, hex), want = t->p[1] == 'u' ? 4 : 2;
+    if (braces ? n < 1 || n > 6 || digits[n] != '}' : n < want) {
+        return refuse(t, "this code point");
+    }
+    put_text(t, "\\x{");
+    put(t, digits, braces ? n : want);
+    put_text(t, "}");
+    t->p = digits + (braces ? n + 1 : want);
+    return GR_OK;
+}
+
+static void put_set(struct translation *t, const char *open, const char *set)
+{
+    put_text(t, t->in_class ? "" : open);
+    put_text(t, set);
+    put_text(t, t->in_class ? "" : "]");
+    t->p += 2;
+}
+
+/* The escapes that mean something else to PCRE2, or nothing. False: none of them. */
+static bool translate_set(struct translation *t)
+{
+    switch (t->p[1]) {
+    case 's':
+        put_set(t, "[", WHITE_SPACE);
+        return true;
+    case 'S':
+        put_set(t, "[^", t->in_class ? "\\S\\x{180e}" : WHITE_SPACE);
+        return true;
+    case 'w':
+        put_set(t, "[", WORD);
+        return true;
+    case 'W':
+        if (!t->in_class) {
+            put_set(t, "[^", WORD);
+        }
+        return !t->in_class;
+    case 'h':
+        put_set(t, "[", "0-9a-fA-F");
+        return true;
+    case 'b':
+    case 'B':
+        if (!t->in_class) {
+            put_text(t, t->p[1] == 'b' ? WORD_BEGIN_OR_END : NO_WORD_BEGIN_OR_END);
+            t->p += 2;
+        }
+        return !t->in_class;
+    default:
+        return false;
+    }
 }
 
 static enum gr_status translate_escape(struct translation *t)
@@ -69,20 +138,20 @@ static enum gr_status translate_escape(struct translation *t)
     if (c == 'p' || c == 'P') {
         return translate_property(t);
     }
-    if (c == 's' || (c == 'S' && !t->in_class)) {
-        put_text(t, t->in_class ? "" : c == 's' ? "[" : "[^");
-        put_text(t, WHITE_SPACE);
-        put_text(t, t->in_class ? "" : "]");
-        t->p += 2;
+    if (c == 'x' || c == 'u') {
+        return translate_code_point(t);
+    }
+    if (translate_set(t)) {
         return GR_OK;
     }
     bool is_punct =
         c > ' ' && c < 0x7f && !((c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z'));
-    if (is_punct || (c != '\0' && strchr("drntf", c) != NULL)) {
+    if (is_punct || (c != '\0' && strchr(t->in_class ? "dDrntfae" : "dDrntfaeAzZ", c) != NULL)) {
         copy(t, 2);
         return GR_OK;
     }
-    return refuse(t, "an escape other than \\s \\S \\d \\p \\P \\r \\n \\t \\f or punctuation");
+    return refuse(
+        t, "an escape other than \\s \\S \\w \\W \\d \\D \\h \\b \\B \\p \\P \\x \\u \\A \\z or of one character");
 }
 
 /* t->p is after "[" or inside the class. */
@@ -155,9 +224,6 @@ static enum gr_status translate_next(struct translation *t)
         return translate_group(t);
     case '{':
         return translate_interval(t);
-    case '^':
-    case '$':
-        return refuse(t, "an anchor"); /* of lines in Oniguruma */
     default:
         copy(t, 1);
         return GR_OK;
@@ -173,8 +239,8 @@ static enum gr_status translate(struct translation *t)
     return GR_OK;
 }
 
-static enum gr_status compile(const char *name, const char *original, const char *pattern, size_t len, uint32_t options,
-                              pcre2_code **out)
+static enum gr_status compile(const char *name, const char *what, const char *original, const char *pattern, size_t len,
+                              uint32_t options, pcre2_code **out)
 {
     int err;
     PCRE2_SIZE at;
@@ -189,44 +255,40 @@ static enum gr_status compile(const char *name, const char *original, const char
     if (code == NULL) {
         char text[128];
         pcre2_get_error_message(err, (PCRE2_UCHAR *)text, sizeof(text));
-        log_error("%s: pre_tokenizer regex: %s: %.200s", name, text, original);
+        log_error("%s: %s regex: %s: %.200s", name, what, text, original);
         return GR_EFORMAT;
-    }
-    uint32_t match_empty = 0;
-    pcre2_pattern_info(code, PCRE2_INFO_MATCHEMPTY, &match_empty);
-    if (match_empty != 0) {
-        log_error("%s: pre_tokenizer regex can match the empty string, not supported: %.200s", name, original);
-        pcre2_code_free(code);
-        return GR_EUNSUPPORTED;
     }
     /* Without JIT (a hardened kernel, say) matching is slower, and right. */
     if (pcre2_jit_compile(code, PCRE2_JIT_COMPLETE) != 0) {
-        log_debug("%s: no JIT for the pre_tokenizer regex", name);
+        log_debug("%s: no JIT for the %s regex", name, what);
     }
     *out = code;
     return GR_OK;
 }
 
-enum gr_status gr_split_compile(const char *name, const char *pattern, bool literal, pcre2_code **out)
+enum gr_status gr_split_compile(const char *name, const char *what, const struct gr_tok_pattern *pattern,
+                                pcre2_code **out)
 {
-    size_t len = strlen(pattern);
+    size_t len = strlen(pattern->text);
     if (len == 0 || len > GR_TOK_PATTERN_BYTES) {
-        log_error("%s: pre_tokenizer regex has %zu bytes, must be 1..%d", name, len, GR_TOK_PATTERN_BYTES);
+        log_error("%s: %s regex has %zu bytes, must be 1..%d", name, what, len, GR_TOK_PATTERN_BYTES);
         return GR_ELIMIT;
     }
-    if (literal) {
-        return compile(name, pattern, pattern, len, PCRE2_UTF | PCRE2_LITERAL, out);
+    if (pattern->literal) {
+        return compile(name, what, pattern->text, pattern->text, len, PCRE2_UTF | PCRE2_LITERAL, out);
     }
-    /* Two bytes (\s) grow to the set with its brackets at most. */
-    struct translation t = {.name = name, .pattern = pattern, .p = pattern};
-    t.out = malloc(len * (sizeof(WHITE_SPACE) + 3) + 1);
+    /* Two bytes (\b) grow to the longest of the sets at most. */
+    struct translation t = {.name = name, .what = what, .pattern = pattern->text, .p = pattern->text};
+    t.out = malloc(len * (sizeof(WORD_BEGIN_OR_END) / 2 + 1) + 1);
     if (t.out == NULL) {
         log_error("%s: no memory for a regex", name);
         return GR_ENOMEM;
     }
     enum gr_status st = translate(&t);
     if (st == GR_OK) {
-        st = compile(name, pattern, t.out, t.n, PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, out);
+        /* Oniguruma's ^ and $ are those of lines. */
+        const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | PCRE2_MULTILINE;
+        st = compile(name, what, pattern->text, t.out, t.n, options, out);
     }
     free(t.out);
     return st;

@@ -1,7 +1,6 @@
-/* Encoding: text -> runs of valid UTF-8 -> added tokens -> NFC -> added tokens that match
- * normalized text
- * -> regex splits -> BPE. Everything a call needs is taken and given back by the call, so that one
- * tokenizer serves many threads. */
+/* Encoding: text -> runs of valid UTF-8 -> added tokens -> normalizer -> added tokens that match normalized text ->
+ * pre-tokenizer -> BPE. Everything a call needs is taken and given back by the call, so that one tokenizer serves many
+ * threads. */
 #include "model/tokenizer/tokenizer.h"
 
 #include <stdlib.h>
@@ -10,17 +9,15 @@
 #include "common/base/log.h"
 #include "model/tokenizer/tokenizer_internal.h"
 
-#define JIT_STACK_MIN_BYTES (32u << 10) /* of PCRE2's compiled patterns, which ask for more as they need it */
-#define JIT_STACK_MAX_BYTES (1u << 20)  /* beyond it the interpreter goes on, on the heap */
-
 struct encoder {
     const struct gr_tokenizer *tok;
     int32_t *ids; /* caller's, [cap] */
     size_t cap, n;
+    bool plain; /* special tokens in the text are text */
+    bool first; /* nothing of the text was taken yet */
+    bool glued; /* what comes goes on after bytes that are no UTF-8: it gets no blank in front */
     struct gr_bpe_scratch *bpe;
-    pcre2_match_data *match[GR_TOK_N_SPLIT_MAX]; /* one for each Split step: the steps nest */
-    pcre2_match_context *context;
-    pcre2_jit_stack *jit_stack;
+    struct gr_splitter *splitter;
 };
 
 static enum gr_status emit(struct encoder *e, const int32_t *ids, size_t n)
@@ -34,7 +31,7 @@ static enum gr_status emit(struct encoder *e, const int32_t *ids, size_t n)
     return GR_OK;
 }
 
-static enum gr_status encode_piece(struct encoder *e, const char *text, size_t len)
+static enum gr_status merge_piece(struct encoder *e, const char *text, size_t len)
 {
     const int32_t *ids;
     size_t n;
@@ -42,56 +39,24 @@ static enum gr_status encode_piece(struct encoder *e, const char *text, size_t l
     return emit(e, ids, n);
 }
 
-struct split_match {
-    size_t begin, end; /* both the text's length: there is none */
-};
-
-/* Next match at or after `from`. Matches are never empty. */
-static enum gr_status next_match(const struct encoder *e, int step, const char *text, size_t len, size_t from,
-                                 struct split_match *out)
+static bool mark_at(const char *text)
 {
-    const pcre2_code *code = e->tok->splits[step].code;
-    int rc = pcre2_match(code, (PCRE2_SPTR)text, len, from, PCRE2_NO_UTF_CHECK, e->match[step], e->context);
-    if (rc == PCRE2_ERROR_JIT_STACKLIMIT) {
-        /* The interpreter keeps its state on the heap, within PCRE2's limit. */
-        rc = pcre2_match(code, (PCRE2_SPTR)text, len, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, e->match[step],
-                         e->context);
-    }
-    if (rc == PCRE2_ERROR_NOMATCH) {
-        *out = (struct split_match){.begin = len, .end = len};
-        return GR_OK;
-    }
-    if (rc < 0) {
-        char message[128];
-        pcre2_get_error_message(rc, (PCRE2_UCHAR *)message, sizeof(message));
-        log_error("tokenizer: pre_tokenizer regex at byte %zu of %zu: %s", from, len, message);
-        return rc == PCRE2_ERROR_NOMEMORY ? GR_ENOMEM : GR_ELIMIT;
-    }
-    const PCRE2_SIZE *range = pcre2_get_ovector_pointer(e->match[step]);
-    GR_ASSERT(range[0] >= from && range[1] > range[0]);
-    *out = (struct split_match){.begin = range[0], .end = range[1]};
-    return GR_OK;
+    return memcmp(text, GR_TOK_MARK, sizeof(GR_TOK_MARK) - 1) == 0;
 }
 
-/* Split steps from `step` on, then BPE. As deep as there are steps. */
-static enum gr_status encode_split(struct encoder *e, int step, const char *text, size_t len)
+/* One pre-token. It may be the whole text: then it is cut where no merge can go over. */
+static enum gr_status encode_piece(void *user, const char *text, size_t len)
 {
-    if (len == 0) {
-        return GR_OK;
-    }
-    if (step == e->tok->n_split) {
-        return encode_piece(e, text, len);
-    }
-    for (size_t at = 0; at < len;) {
-        struct split_match m;
-        GR_TRY(next_match(e, step, text, len, at, &m));
-        if (!e->tok->splits[step].drop_gaps) {
-            GR_TRY(encode_split(e, step + 1, text + at, m.begin - at));
+    struct encoder *e = user;
+    const size_t n_mark = sizeof(GR_TOK_MARK) - 1;
+    size_t begin = 0;
+    for (size_t i = n_mark; e->tok->cut_at_mark && i + n_mark <= len; i++) {
+        if (text[i] == GR_TOK_MARK[0] && mark_at(text + i) && !mark_at(text + i - n_mark) && i - begin > 0) {
+            GR_TRY(merge_piece(e, text + begin, i - begin));
+            begin = i;
         }
-        GR_TRY(encode_split(e, step + 1, text + m.begin, m.end - m.begin));
-        at = m.end;
     }
-    return GR_OK;
+    return merge_piece(e, text + begin, len - begin);
 }
 
 typedef enum gr_status gap_fn(struct encoder *e, const char *text, size_t len);
@@ -102,11 +67,12 @@ static enum gr_status encode_added(struct encoder *e, const struct gr_trie *trie
 {
     size_t at = 0;
     struct gr_added_match m;
-    while (gr_trie_find(e->tok, trie, text, len, at, &m)) {
+    while (gr_trie_find(e->tok, trie, text, len, at, e->plain, &m)) {
         if (m.begin > at) {
             GR_TRY(gap(e, text + at, m.begin - at));
         }
         GR_TRY(emit(e, &m.token->id, 1));
+        e->first = e->glued = false;
         at = m.end;
     }
     return at < len ? gap(e, text + at, len - at) : GR_OK;
@@ -114,19 +80,30 @@ static enum gr_status encode_added(struct encoder *e, const struct gr_trie *trie
 
 static enum gr_status encode_plain(struct encoder *e, const char *text, size_t len)
 {
-    return encode_split(e, 0, text, len);
+    enum gr_status st = gr_splitter_run(e->splitter, text, len, e->first, e->glued);
+    e->first = e->glued = false;
+    return st;
 }
 
 static enum gr_status encode_unnormalized(struct encoder *e, const char *text, size_t len)
 {
-    char *nfc = NULL;
-    size_t nfc_len = len;
-    if (e->tok->nfc) {
-        GR_TRY(gr_tok_nfc(text, len, &nfc, &nfc_len));
-    }
-    enum gr_status st = encode_added(e, &e->tok->normalized_trie, nfc != NULL ? nfc : text, nfc_len, encode_plain);
-    free(nfc);
+    char *owned = NULL;
+    size_t n = len;
+    GR_TRY(gr_tok_normalize(e->tok, text, len, e->glued, &owned, &n));
+    enum gr_status st = encode_added(e, &e->tok->normalized_trie, owned != NULL ? owned : text, n, encode_plain);
+    free(owned);
     return st;
+}
+
+/* A byte that is no UTF-8. */
+static enum gr_status encode_byte(struct encoder *e, uint8_t byte)
+{
+    const struct gr_tokenizer *tok = e->tok;
+    int32_t id = tok->byte_level ? tok->byte_id[byte] : tok->byte_fallback ? tok->fallback_id[byte] : -1;
+    id = id >= 0 ? id : tok->unk_id;
+    e->first = false;
+    e->glued = true;
+    return id >= 0 ? emit(e, &id, 1) : GR_OK;
 }
 
 /* Runs of UTF-8 as text, other bytes as byte tokens. */
@@ -144,7 +121,7 @@ static enum gr_status encode_bytes(struct encoder *e, const char *text, size_t l
             GR_TRY(encode_added(e, &e->tok->raw_trie, text + run, at - run, encode_unnormalized));
         }
         for (size_t i = 0; i < n; i++) {
-            GR_TRY(emit(e, &e->tok->byte_id[p[at + i]], 1));
+            GR_TRY(encode_byte(e, p[at + i]));
         }
         at += n;
         run = at;
@@ -155,51 +132,28 @@ static enum gr_status encode_bytes(struct encoder *e, const char *text, size_t l
     return GR_OK;
 }
 
-static enum gr_status encoder_init(struct encoder *e)
-{
-    e->bpe = gr_bpe_scratch_create();
-    e->context = pcre2_match_context_create(NULL);
-    e->jit_stack = pcre2_jit_stack_create(JIT_STACK_MIN_BYTES, JIT_STACK_MAX_BYTES, NULL);
-    bool complete = e->bpe != NULL && e->context != NULL;
-    for (int i = 0; i < e->tok->n_split; i++) {
-        e->match[i] = pcre2_match_data_create(1, NULL);
-        complete = complete && e->match[i] != NULL;
-    }
-    if (!complete) {
-        log_error("tokenizer: no memory to encode");
-        return GR_ENOMEM;
-    }
-    /* NULL where PCRE2 has no JIT: then the machine stack's 32 KB are not used either. */
-    pcre2_jit_stack_assign(e->context, NULL, e->jit_stack);
-    return GR_OK;
-}
-
-static void encoder_finish(struct encoder *e)
-{
-    for (int i = 0; i < e->tok->n_split; i++) {
-        pcre2_match_data_free(e->match[i]);
-    }
-    pcre2_jit_stack_free(e->jit_stack);
-    pcre2_match_context_free(e->context);
-    gr_bpe_scratch_destroy(e->bpe);
-}
-
-enum gr_status gr_tokenizer_encode(const struct gr_tokenizer *tok, const char *text, size_t len, bool add_bos,
+enum gr_status gr_tokenizer_encode(const struct gr_tokenizer *tok, const char *text, size_t len, unsigned flags,
                                    int32_t *ids, size_t cap, size_t *n_out)
 {
     if (len > GR_TOKENIZER_TEXT_BYTES) {
         log_error("tokenizer: text of %zu bytes, limit %u", len, GR_TOKENIZER_TEXT_BYTES);
         return GR_ELIMIT;
     }
-    struct encoder e = {.tok = tok, .ids = ids, .cap = cap};
-    enum gr_status st = encoder_init(&e);
-    if (st == GR_OK && add_bos && tok->n_template > 0) {
+    struct encoder e = {
+        .tok = tok, .ids = ids, .cap = cap, .first = true, .plain = (flags & GR_ENCODE_NO_SPECIAL) != 0};
+    e.bpe = gr_bpe_scratch_create();
+    enum gr_status st = e.bpe != NULL ? GR_OK : GR_ENOMEM;
+    if (st == GR_OK) {
+        st = gr_splitter_create(tok, encode_piece, &e, &e.splitter);
+    }
+    if (st == GR_OK && (flags & GR_ENCODE_BOS) != 0 && tok->n_template > 0) {
         st = emit(&e, tok->template_ids, (size_t)tok->n_template);
     }
     if (st == GR_OK) {
         st = encode_bytes(&e, text, len);
     }
-    encoder_finish(&e);
+    gr_splitter_destroy(e.splitter);
+    gr_bpe_scratch_destroy(e.bpe);
     if (st == GR_OK) {
         *n_out = e.n;
     }
@@ -208,8 +162,7 @@ enum gr_status gr_tokenizer_encode(const struct gr_tokenizer *tok, const char *t
 
 size_t gr_tokenizer_encode_bound(const struct gr_tokenizer *tok, size_t len)
 {
-    /* At least a byte a token; NFC makes UTF-8 at most three times as long. */
-    return (tok->nfc ? 3 * len : len) + (size_t)tok->n_template;
+    return tok->n_id_per_byte * len + (size_t)tok->n_template;
 }
 
 int32_t gr_tokenizer_n_vocab(const struct gr_tokenizer *tok)

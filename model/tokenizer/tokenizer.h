@@ -1,18 +1,18 @@
-/* Byte-level BPE tokenizer read from a Hugging Face tokenizer.json: added tokens, NFC, Split
- * regexes (PCRE2), ByteLevel, BPE merges, a BOS template. A field that is not understood is an
- * error that names it. Immutable after load: any number of threads may encode and decode with one
+/* BPE tokenizers, byte-level ones (Llama 3, Qwen, GPT-2, SmolLM) and ones of SentencePiece's kind (Llama 2, Mistral,
+ * TinyLlama, Gemma), read from a Hugging Face tokenizer.json or made of parts (tokenizer_parts.h). A field that is not
+ * understood is an error that names it. Immutable after load: any number of threads may encode and decode with one
  * tokenizer at a time; a gr_detok belongs to one thread.
  *
- * Bytes that are not UTF-8: the text is cut into maximal runs of valid UTF-8; each run is encoded
- * as if it stood alone, each byte between runs becomes its own byte token. So any bytes can be
- * encoded, and the concatenated gr_tokenizer_token_bytes() give them back (given no NFC normalizer,
- * no Split step with Removed and no lstrip/rstrip token in the text). Decoding to text replaces
- * what is not UTF-8 by U+FFFD, one for each maximal subpart, as Hugging Face does;
- * gr_tokenizer_decode_bytes() does not.
+ * Bytes that are not UTF-8: the text is cut into maximal runs of valid UTF-8; each run is encoded as if it stood alone
+ * (but gets no blank in front), each byte between runs becomes its own byte token. So where every byte has a token any
+ * bytes can be encoded, and the concatenated gr_tokenizer_token_bytes() give them back (given no normalizer that
+ * changes the text, no Split step with Removed and no lstrip/rstrip token in the text). A byte without a token becomes
+ * the unk token, or nothing where there is none. Decoding to text replaces what is not UTF-8 by U+FFFD, one for each
+ * maximal subpart, as Hugging Face's byte-level decoder does; its ByteFallback gives one for each byte of such a run.
+ * gr_tokenizer_decode_bytes() replaces nothing.
  *
- * Ids without a token (holes, padded rows) decode to nothing. An added token decodes to its
- * content; Hugging Face reads a content such as "caf\u00e9" as byte-level characters and so gives
- * U+FFFD. */
+ * Ids without a token (holes, padded rows) decode to nothing. An added token decodes to its content; Hugging Face reads
+ * a content such as "caf\u00e9" as byte-level characters and so gives U+FFFD. */
 #ifndef GR_MODEL_TOKENIZER_TOKENIZER_H
 #define GR_MODEL_TOKENIZER_TOKENIZER_H
 
@@ -38,12 +38,17 @@ GR_NODISCARD enum gr_status gr_tokenizer_parse(const char *name, const char *jso
 
 void gr_tokenizer_destroy(struct gr_tokenizer *tok); /* NULL is legal */
 
-/* add_bos: put the template's tokens in front (none if the tokenizer has no template); a BOS that
- * stands in the text stays as well. Added tokens in the text become their ids. GR_ELIMIT when more
- * than cap ids are needed: ids[] is then garbage, *n_out untouched. gr_tokenizer_encode_bound() is
- * always enough. */
+/* Flags of gr_tokenizer_encode(); true is GR_ENCODE_BOS. */
+enum {
+    GR_ENCODE_BOS = 1,       /* the template's tokens come first (none if the tokenizer has no template); a BOS that
+                              * stands in the text stays as well */
+    GR_ENCODE_NO_SPECIAL = 2 /* special tokens in the text are text like any other */
+};
+
+/* Added tokens in the text become their ids. GR_ELIMIT when more than cap ids are needed: ids[] is then garbage, *n_out
+ * untouched. gr_tokenizer_encode_bound() is always enough. */
 GR_NODISCARD enum gr_status gr_tokenizer_encode(const struct gr_tokenizer *tok, const char *text, size_t len,
-                                                bool add_bos, int32_t *ids, size_t cap, size_t *n_out);
+                                                unsigned flags, int32_t *ids, size_t cap, size_t *n_out);
 size_t gr_tokenizer_encode_bound(const struct gr_tokenizer *tok, size_t len);
 
 /* Valid UTF-8, NUL-terminated, owned by the caller (free). skip_special: special tokens give no
@@ -56,7 +61,7 @@ GR_NODISCARD enum gr_status gr_tokenizer_decode_bytes(const struct gr_tokenizer 
 
 int32_t gr_tokenizer_n_vocab(const struct gr_tokenizer *tok); /* highest id + 1 */
 
-/* Equal for tokenizers with the same ids, token bytes, merges and added tokens, however the file
+/* Equal for tokenizers with the same ids, token bytes, merges (or scores) and added tokens, however the file
  * spells them. Regexes, normalizer and template are left out: draft and target need the same ids,
  * no more. */
 uint64_t gr_tokenizer_fingerprint(const struct gr_tokenizer *tok);
@@ -72,13 +77,15 @@ int32_t gr_tokenizer_bos_id(const struct gr_tokenizer *tok);
 
 /* Incremental detokenizer: the texts of all pushes and the flush, put together, are
  * gr_tokenizer_decode() of the same ids with skip_special; each of them is complete UTF-8
- * characters. No allocation. */
+ * characters. Where `goes_on` is set after init the ids go on after a text, so that a blank in front of them is the
+ * text's own and stays. No allocation. */
 #define GR_DETOK_OUT_MAX (3 * (GR_TOKEN_BYTES_MAX + 4)) /* one push never gives more */
 
 struct gr_detok {
     const struct gr_tokenizer *tok; /* borrowed */
     uint8_t held[4];                /* start of a character whose rest has not come yet */
     uint8_t n_held;
+    bool goes_on; /* some text is before what comes */
 };
 
 void gr_detok_init(struct gr_detok *d, const struct gr_tokenizer *tok);

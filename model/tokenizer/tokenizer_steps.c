@@ -2,20 +2,14 @@
  * decoder. Each step that graft does not do just as Hugging Face does is refused by name. */
 #include <stdlib.h>
 #include <string.h>
-#include <utf8proc.h>
 
 #include "common/base/log.h"
-#include "model/files/json_util.h"
 #include "model/tokenizer/tokenizer_internal.h"
 
 /* GPT-2's, which ByteLevel brings with use_regex. */
 #define BYTE_LEVEL_PATTERN "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 
-/* Longer runs of combining marks cost quadratic time in utf8proc; no script has them (Unicode's
- * stream-safe format, UAX 15 sec. 13, allows 30). */
-#define COMBINING_RUN_MAX 256
-
-/* ---- normalizer ---- */
+/* ---- all steps ---- */
 
 /* A step's type; missing is an error. */
 static enum gr_status type_of(const struct gr_json_where *w, const char **out)
@@ -29,10 +23,17 @@ static enum gr_status unknown_type(const struct gr_json_where *w, const char *ty
     return GR_EUNSUPPORTED;
 }
 
-/* Calls fn on every object of the list under key. */
-typedef enum gr_status step_fn(struct gr_tokenizer *tok, const struct gr_json_where *w);
+static enum gr_status unsupported(const struct gr_json_where *w, const char *what)
+{
+    log_error("%s: %s%s is not supported", w->name, w->prefix, what);
+    return GR_EUNSUPPORTED;
+}
 
-static enum gr_status each_step(struct gr_tokenizer *tok, const struct gr_json_where *w, const char *key, step_fn *fn)
+/* Calls fn on every object of the list under key. */
+typedef enum gr_status step_fn(struct gr_tokenizer_parts *p, const struct gr_json_where *w);
+
+static enum gr_status each_step(struct gr_tokenizer_parts *p, const struct gr_json_where *w, const char *key,
+                                step_fn *fn)
 {
     const char *const keys[] = {"type", key, NULL};
     const json_t *list = NULL;
@@ -44,196 +45,212 @@ static enum gr_status each_step(struct gr_tokenizer *tok, const struct gr_json_w
             log_error("%s: %s%s[%zu] must be an object", w->name, w->prefix, key, i);
             return GR_EFORMAT;
         }
-        GR_TRY(fn(tok, &step));
+        GR_TRY(fn(p, &step));
     }
     return GR_OK;
 }
 
-static enum gr_status normalizer_step(struct gr_tokenizer *tok, const struct gr_json_where *w)
+/* {"Regex": ...} or {"String": ...}. */
+static enum gr_status read_pattern(const struct gr_json_where *w, struct gr_tok_pattern *out)
 {
+    const json_t *pattern = NULL;
+    const char *regex = NULL, *literal = NULL;
+    GR_TRY(gr_json_object(w, "pattern", true, &pattern));
+    struct gr_json_where pw = {w->name, w->prefix, pattern};
+    GR_TRY(gr_json_string(&pw, "Regex", false, &regex));
+    GR_TRY(gr_json_string(&pw, "String", false, &literal));
+    if (json_object_size(pattern) != 1 || (regex == NULL && literal == NULL)) {
+        log_error("%s: %spattern must be {\"Regex\": ...} or {\"String\": ...}", w->name, w->prefix);
+        return GR_EFORMAT;
+    }
+    *out = (struct gr_tok_pattern){.text = regex != NULL ? regex : literal, .literal = regex == NULL};
+    return GR_OK;
+}
+
+/* ---- normalizer ---- */
+
+static enum gr_status read_prepend(const struct gr_json_where *w, struct gr_norm_part *n)
+{
+    static const char *const keys[] = {"type", "prepend", NULL};
+    GR_TRY(gr_json_only_keys(w, keys));
+    return gr_json_string(w, "prepend", true, &n->content);
+}
+
+static enum gr_status read_replace(const struct gr_json_where *w, struct gr_norm_part *n)
+{
+    static const char *const keys[] = {"type", "pattern", "content", NULL};
+    GR_TRY(gr_json_only_keys(w, keys));
+    GR_TRY(gr_json_string(w, "content", true, &n->content));
+    return read_pattern(w, &n->pattern);
+}
+
+static enum gr_status normalizer_step(struct gr_tokenizer_parts *p, const struct gr_json_where *w)
+{
+    static const char *const names[] = {
+        [GR_NORM_NFC] = "NFC",   [GR_NORM_NFD] = "NFD",         [GR_NORM_NFKC] = "NFKC",
+        [GR_NORM_NFKD] = "NFKD", [GR_NORM_PREPEND] = "Prepend", [GR_NORM_REPLACE] = "Replace"};
     static const char *const keys[] = {"type", NULL};
     const char *type = "";
-    GR_TRY(type_of(w, &type));
-    if (strcmp(type, "NFC") != 0) {
-        return unknown_type(w, type, "NFC, Sequence of NFC");
-    }
-    tok->nfc = true;
-    return gr_json_only_keys(w, keys);
-}
-
-static enum gr_status parse_normalizer(struct gr_tokenizer *tok, const struct gr_json_where *w)
-{
-    const char *type = "";
+    size_t kind = 0;
     GR_TRY(type_of(w, &type));
     if (strcmp(type, "Sequence") == 0) {
-        return each_step(tok, w, "normalizers", normalizer_step);
+        return each_step(p, w, "normalizers", normalizer_step);
     }
-    return normalizer_step(tok, w);
-}
-
-/* Below U+0300, that is below the byte 0xCC, every text is NFC. */
-static bool is_nfc_by_range(const char *text, size_t len)
-{
-    for (size_t i = 0; i < len; i++) {
-        if ((uint8_t)text[i] >= 0xCC) {
-            return false;
-        }
+    while (kind < GR_ARRAY_LEN(names) && strcmp(type, names[kind]) != 0) {
+        kind++;
     }
-    return true;
-}
-
-static bool has_long_run(const char *text, size_t len)
-{
-    size_t run = 0;
-    for (size_t i = 0; i < len;) {
-        int32_t c;
-        utf8proc_ssize_t n = utf8proc_iterate((const uint8_t *)text + i, (utf8proc_ssize_t)(len - i), &c);
-        GR_ASSERT(n > 0);
-        run = utf8proc_get_property(c)->combining_class != 0 ? run + 1 : 0;
-        if (run > COMBINING_RUN_MAX) {
-            return true;
-        }
-        i += (size_t)n;
+    if (kind == GR_ARRAY_LEN(names)) {
+        return unknown_type(w, type, "NFC, NFD, NFKC, NFKD, Prepend, Replace, Sequence of these");
     }
-    return false;
-}
-
-enum gr_status gr_tok_nfc(const char *text, size_t len, char **out, size_t *len_out)
-{
-    *out = NULL;
-    if (is_nfc_by_range(text, len)) {
-        *len_out = len;
-        return GR_OK;
-    }
-    if (has_long_run(text, len)) {
-        log_error("tokenizer: the text has more than %d combining marks in a row", COMBINING_RUN_MAX);
+    if (p->n_norm == GR_TOK_N_NORM_MAX) {
+        log_error("%s: normalizer has more than %d steps", w->name, GR_TOK_N_NORM_MAX);
         return GR_ELIMIT;
     }
-    uint8_t *nfc = NULL;
-    utf8proc_ssize_t n =
-        utf8proc_map((const uint8_t *)text, (utf8proc_ssize_t)len, &nfc, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
-    if (n < 0) {
-        log_error("tokenizer: NFC of %zu bytes: %s", len, utf8proc_errmsg(n));
-        return n == UTF8PROC_ERROR_NOMEM ? GR_ENOMEM : GR_EFORMAT;
-    }
-    *out = (char *)nfc;
-    *len_out = (size_t)n;
-    return GR_OK;
+    struct gr_norm_part *n = &p->norms[p->n_norm++];
+    *n = (struct gr_norm_part){.kind = (enum gr_norm_kind)kind};
+    return n->kind == GR_NORM_PREPEND   ? read_prepend(w, n)
+           : n->kind == GR_NORM_REPLACE ? read_replace(w, n)
+                                        : gr_json_only_keys(w, keys);
 }
 
 /* ---- pre_tokenizer ---- */
 
-static enum gr_status add_split(struct gr_tokenizer *tok, const char *name, const char *pattern, bool literal,
-                                bool drop_gaps)
+static enum gr_status add_pre(struct gr_tokenizer_parts *p, struct gr_pre_part part)
 {
-    if (tok->n_split == GR_TOK_N_SPLIT_MAX) {
-        log_error("%s: pre_tokenizer has more than %d Split steps", name, GR_TOK_N_SPLIT_MAX);
+    if (p->n_pre == GR_TOK_N_PRE_MAX) {
+        log_error("%s: pre_tokenizer has more than %d steps", p->name, GR_TOK_N_PRE_MAX);
         return GR_ELIMIT;
     }
-    struct gr_split *split = &tok->splits[tok->n_split];
-    GR_TRY(gr_split_compile(name, pattern, literal, &split->code));
-    split->drop_gaps = drop_gaps;
-    tok->n_split++;
+    p->pres[p->n_pre++] = part;
     return GR_OK;
 }
 
-static enum gr_status parse_split(struct gr_tokenizer *tok, const struct gr_json_where *w)
+static enum gr_status pre_split(struct gr_tokenizer_parts *p, const struct gr_json_where *w)
 {
     static const char *const keys[] = {"type", "pattern", "behavior", "invert", NULL};
-    const json_t *pattern = NULL;
-    const char *behavior = "", *regex = NULL, *literal = NULL;
-    bool invert = false;
+    static const char *const behaviors[] = {[GR_SPLIT_ISOLATED] = "Isolated",
+                                            [GR_SPLIT_REMOVED] = "Removed",
+                                            [GR_SPLIT_CONTIGUOUS] = "Contiguous",
+                                            [GR_SPLIT_MERGED_WITH_PREVIOUS] = "MergedWithPrevious",
+                                            [GR_SPLIT_MERGED_WITH_NEXT] = "MergedWithNext"};
+    struct gr_pre_part part = {.kind = GR_PRE_SPLIT};
+    const char *behavior = "";
+    size_t i = 0;
     GR_TRY(gr_json_only_keys(w, keys));
-    GR_TRY(gr_json_object(w, "pattern", true, &pattern));
     GR_TRY(gr_json_string(w, "behavior", true, &behavior));
-    GR_TRY(gr_json_bool(w, "invert", false, &invert));
-    struct gr_json_where pw = {w->name, "pre_tokenizer.pattern.", pattern};
-    GR_TRY(gr_json_string(&pw, "Regex", false, &regex));
-    GR_TRY(gr_json_string(&pw, "String", false, &literal));
-    if (json_object_size(pattern) != 1 || (regex == NULL && literal == NULL)) {
-        log_error("%s: pre_tokenizer.pattern must be {\"Regex\": ...} or {\"String\": ...}", w->name);
-        return GR_EFORMAT;
+    GR_TRY(gr_json_bool(w, "invert", false, &part.invert));
+    GR_TRY(read_pattern(w, &part.pattern));
+    while (i < GR_ARRAY_LEN(behaviors) && strcmp(behavior, behaviors[i]) != 0) {
+        i++;
     }
-    bool isolated = strcmp(behavior, "Isolated") == 0;
-    /* Removed and inverted: what the regex does not match is left out. */
-    if (!isolated && !(strcmp(behavior, "Removed") == 0 && invert)) {
-        log_error("%s: pre_tokenizer.behavior %.40s%s is not supported; known: Isolated, Removed "
-                  "with invert",
-                  w->name, behavior, invert ? " with invert" : "");
+    if (i == GR_ARRAY_LEN(behaviors)) {
+        log_error("%s: pre_tokenizer.behavior %.40s is not known", w->name, behavior);
         return GR_EUNSUPPORTED;
     }
-    return add_split(tok, w->name, regex != NULL ? regex : literal, regex == NULL, !isolated);
+    part.behavior = (enum gr_split_behavior)i;
+    return add_pre(p, part);
 }
 
-static enum gr_status parse_byte_level(struct gr_tokenizer *tok, const struct gr_json_where *w)
+/* Numeric is more than digits: signs such as one half count too. */
+static enum gr_status pre_digits(struct gr_tokenizer_parts *p, const struct gr_json_where *w)
+{
+    static const char *const keys[] = {"type", "individual_digits", NULL};
+    bool individual = false;
+    GR_TRY(gr_json_only_keys(w, keys));
+    GR_TRY(gr_json_bool(w, "individual_digits", false, &individual));
+    return add_pre(p, (struct gr_pre_part){.kind = GR_PRE_SPLIT, .pattern.text = individual ? "\\p{N}" : "\\p{N}+"});
+}
+
+static enum gr_status pre_byte_level(struct gr_tokenizer_parts *p, const struct gr_json_where *w)
 {
     static const char *const keys[] = {"type", "add_prefix_space", "trim_offsets", "use_regex", NULL};
     bool prefix_space = true, use_regex = true; /* Hugging Face's defaults */
     GR_TRY(gr_json_only_keys(w, keys));
     GR_TRY(gr_json_bool(w, "add_prefix_space", false, &prefix_space));
     GR_TRY(gr_json_bool(w, "use_regex", false, &use_regex));
+    p->byte_level = true;
     if (prefix_space) {
-        log_error("%s: pre_tokenizer ByteLevel with add_prefix_space = true is not supported", w->name);
+        GR_TRY(add_pre(p, (struct gr_pre_part){.kind = GR_PRE_PREFIX_SPACE}));
+    }
+    return use_regex ? add_pre(p, (struct gr_pre_part){.kind = GR_PRE_SPLIT, .pattern.text = BYTE_LEVEL_PATTERN})
+                     : GR_OK;
+}
+
+/* Of the pre-tokenizer and of the decoder. Old files say add_prefix_space only. */
+static enum gr_status read_metaspace(const struct gr_json_where *w, struct gr_pre_part *part)
+{
+    static const char *const keys[] = {"type",    "replacement", "prepend_scheme", "add_prefix_space", "split",
+                                       "str_rep", NULL};
+    bool prefix_space = true;
+    const char *scheme = NULL;
+    GR_TRY(gr_json_only_keys(w, keys));
+    *part = (struct gr_pre_part){.kind = GR_PRE_METASPACE, .mark = GR_TOK_MARK, .split = true};
+    GR_TRY(gr_json_string(w, "replacement", true, &part->mark));
+    GR_TRY(gr_json_bool(w, "add_prefix_space", false, &prefix_space));
+    GR_TRY(gr_json_bool(w, "split", false, &part->split));
+    GR_TRY(gr_json_string(w, "prepend_scheme", false, &scheme));
+    if (scheme == NULL) {
+        scheme = prefix_space ? "always" : "never";
+    }
+    part->scheme = strcmp(scheme, "first") == 0   ? GR_PREPEND_FIRST
+                   : strcmp(scheme, "never") == 0 ? GR_PREPEND_NEVER
+                                                  : GR_PREPEND_ALWAYS;
+    if (part->scheme == GR_PREPEND_ALWAYS && strcmp(scheme, "always") != 0) {
+        log_error("%s: %sprepend_scheme %.40s is not known", w->name, w->prefix, scheme);
         return GR_EUNSUPPORTED;
     }
-    return use_regex ? add_split(tok, w->name, BYTE_LEVEL_PATTERN, false, false) : GR_OK;
+    return GR_OK;
 }
 
-/* The last step has to be ByteLevel: it is what makes bytes of the text. */
-static enum gr_status parse_pre_sequence(struct gr_tokenizer *tok, const struct gr_json_where *w)
+static enum gr_status pre_metaspace(struct gr_tokenizer_parts *p, const struct gr_json_where *w)
 {
-    static const char *const keys[] = {"type", "pretokenizers", NULL};
-    const json_t *list = NULL;
-    GR_TRY(gr_json_only_keys(w, keys));
-    GR_TRY(gr_json_array(w, "pretokenizers", true, &list));
-    size_t n = json_array_size(list);
-    for (size_t i = 0; i < n; i++) {
-        struct gr_json_where step = {w->name, w->prefix, json_array_get(list, i)};
-        const char *type = "";
-        GR_TRY(type_of(&step, &type));
-        if (strcmp(type, "Split") == 0 && i + 1 < n) {
-            GR_TRY(parse_split(tok, &step));
-        } else if (strcmp(type, "ByteLevel") == 0 && i + 1 == n) {
-            return parse_byte_level(tok, &step);
-        } else {
-            return unknown_type(&step, type, "Split, and ByteLevel as the last step");
-        }
-    }
-    log_error("%s: pre_tokenizer has no steps; ByteLevel must be the last", w->name);
-    return GR_EUNSUPPORTED;
+    struct gr_pre_part part;
+    GR_TRY(read_metaspace(w, &part));
+    return add_pre(p, part);
 }
 
-static enum gr_status parse_pre_tokenizer(struct gr_tokenizer *tok, const struct gr_json_where *w)
+static enum gr_status pre_step(struct gr_tokenizer_parts *p, const struct gr_json_where *w)
 {
+    static const struct {
+        const char *type;
+        step_fn *read;
+    } known[] = {
+        {"Split", pre_split}, {"Digits", pre_digits}, {"ByteLevel", pre_byte_level}, {"Metaspace", pre_metaspace}};
     const char *type = "";
     GR_TRY(type_of(w, &type));
+    if (p->byte_level) { /* it makes bytes of the text: no step could be as in Hugging Face after it */
+        return unsupported(w, "pretokenizers: a step after ByteLevel");
+    }
     if (strcmp(type, "Sequence") == 0) {
-        return parse_pre_sequence(tok, w);
+        return each_step(p, w, "pretokenizers", pre_step);
     }
-    if (strcmp(type, "ByteLevel") == 0) {
-        return parse_byte_level(tok, w);
+    for (size_t i = 0; i < GR_ARRAY_LEN(known); i++) {
+        if (strcmp(type, known[i].type) == 0) {
+            return known[i].read(p, w);
+        }
     }
-    return unknown_type(w, type, "ByteLevel, Sequence of Split and ByteLevel");
+    return unknown_type(w, type, "Split, Digits, ByteLevel, Metaspace, Sequence of these");
 }
 
 /* ---- post_processor ---- */
 
-static enum gr_status add_template_id(struct gr_tokenizer *tok, const struct gr_json_where *w, const json_t *value)
+static enum gr_status add_template_id(struct gr_tokenizer_parts *p, const struct gr_json_where *w, const json_t *value)
 {
     long long id = json_is_integer(value) ? json_integer_value(value) : -1;
-    if (id < 0 || id >= tok->n_vocab || tok->entries[id].bytes == NULL) {
+    if (id < 0 || id >= GR_TOKENIZER_N_VOCAB) {
         log_error("%s: post_processor: an id in special_tokens is no token (%lld)", w->name, id);
         return GR_EFORMAT;
     }
-    if (tok->n_template == GR_TOK_N_TEMPLATE_MAX) {
+    if (p->n_template == GR_TOK_N_TEMPLATE_MAX) {
         log_error("%s: post_processor: more than %d tokens before the text", w->name, GR_TOK_N_TEMPLATE_MAX);
         return GR_ELIMIT;
     }
-    tok->template_ids[tok->n_template++] = (int32_t)id;
+    p->template_ids[p->n_template++] = (int32_t)id;
     return GR_OK;
 }
 
-static enum gr_status add_template_token(struct gr_tokenizer *tok, const struct gr_json_where *w, const json_t *piece)
+static enum gr_status add_template_token(struct gr_tokenizer_parts *p, const struct gr_json_where *w,
+                                         const json_t *piece)
 {
     const char *key = json_string_value(json_object_get(piece, "id"));
     const json_t *map = json_object_get(w->obj, "special_tokens");
@@ -243,14 +260,14 @@ static enum gr_status add_template_token(struct gr_tokenizer *tok, const struct 
         return GR_EFORMAT;
     }
     for (size_t i = 0; i < json_array_size(ids); i++) {
-        GR_TRY(add_template_id(tok, w, json_array_get(ids, i)));
+        GR_TRY(add_template_id(p, w, json_array_get(ids, i)));
     }
     return GR_OK;
 }
 
 /* "single": special tokens, then sequence A. Tokens after the text would end every prompt:
  * refused. */
-static enum gr_status parse_template(struct gr_tokenizer *tok, const struct gr_json_where *w)
+static enum gr_status parse_template(struct gr_tokenizer_parts *p, const struct gr_json_where *w)
 {
     static const char *const keys[] = {"type", "single", "pair", "special_tokens", NULL};
     const json_t *single = NULL;
@@ -262,7 +279,7 @@ static enum gr_status parse_template(struct gr_tokenizer *tok, const struct gr_j
         const json_t *special = json_object_get(piece, "SpecialToken");
         const json_t *sequence = json_object_get(piece, "Sequence");
         if (special != NULL && !seen_text) {
-            GR_TRY(add_template_token(tok, w, special));
+            GR_TRY(add_template_token(p, w, special));
         } else if (sequence != NULL && !seen_text) {
             seen_text = true;
         } else {
@@ -279,16 +296,16 @@ static enum gr_status parse_template(struct gr_tokenizer *tok, const struct gr_j
     return GR_OK;
 }
 
-static enum gr_status post_step(struct gr_tokenizer *tok, const struct gr_json_where *w)
+static enum gr_status post_step(struct gr_tokenizer_parts *p, const struct gr_json_where *w)
 {
     const char *type = "";
     GR_TRY(type_of(w, &type));
     if (strcmp(type, "TemplateProcessing") == 0) {
-        if (tok->n_template > 0) {
+        if (p->n_template > 0) {
             log_error("%s: post_processor has more than one TemplateProcessing", w->name);
             return GR_EUNSUPPORTED;
         }
-        return parse_template(tok, w);
+        return parse_template(p, w);
     }
     if (strcmp(type, "ByteLevel") == 0) {
         return GR_OK; /* moves offsets, which graft has not */
@@ -296,55 +313,126 @@ static enum gr_status post_step(struct gr_tokenizer *tok, const struct gr_json_w
     return unknown_type(w, type, "ByteLevel, TemplateProcessing, Sequence of these");
 }
 
-static enum gr_status parse_post_processor(struct gr_tokenizer *tok, const struct gr_json_where *w)
+static enum gr_status parse_post_processor(struct gr_tokenizer_parts *p, const struct gr_json_where *w)
 {
     const char *type = "";
     GR_TRY(type_of(w, &type));
     if (strcmp(type, "Sequence") == 0) {
-        return each_step(tok, w, "processors", post_step);
+        return each_step(p, w, "processors", post_step);
     }
-    return post_step(tok, w);
+    return post_step(p, w);
 }
 
 /* ---- decoder ---- */
 
-static enum gr_status decoder_step(struct gr_tokenizer *tok, const struct gr_json_where *w)
+static enum gr_status add_replace(struct gr_tokenizer_parts *p, const struct gr_json_where *w, const char *from,
+                                  const char *to)
 {
-    (void)tok; /* nothing to keep: there is one decoder */
-    const char *type = "";
-    GR_TRY(type_of(w, &type));
-    return strcmp(type, "ByteLevel") == 0 ? GR_OK : unknown_type(w, type, "ByteLevel");
+    struct gr_decode_part *d = &p->decode;
+    if (d->n_replace == GR_TOK_N_DECODE_MAX) {
+        log_error("%s: decoder has more than %d Replace steps", w->name, GR_TOK_N_DECODE_MAX);
+        return GR_ELIMIT;
+    }
+    d->replace[d->n_replace].from = from;
+    d->replace[d->n_replace++].to = to;
+    return GR_OK;
 }
 
-static enum gr_status parse_decoder(struct gr_tokenizer *tok, const struct gr_json_where *w)
+static enum gr_status decode_replace(struct gr_tokenizer_parts *p, const struct gr_json_where *w)
 {
+    struct gr_norm_part part = {.kind = GR_NORM_REPLACE};
+    GR_TRY(read_replace(w, &part));
+    if (!part.pattern.literal) {
+        return unsupported(w, "pattern: Replace of a regex");
+    }
+    if (p->decode.byte_fallback || p->decode.fused) {
+        return unsupported(w, "decoders: Replace after ByteFallback or Fuse");
+    }
+    return add_replace(p, w, part.pattern.text, part.content);
+}
+
+/* One blank at the start of the text goes, the one that was put there. Hugging Face takes all that the first token
+ * begins with, and so the text's own too. */
+static enum gr_status decode_metaspace(struct gr_tokenizer_parts *p, const struct gr_json_where *w)
+{
+    struct gr_pre_part part;
+    GR_TRY(read_metaspace(w, &part));
+    p->decode.n_strip = part.scheme != GR_PREPEND_NEVER;
+    return add_replace(p, w, part.mark, " ");
+}
+
+static enum gr_status decode_strip(struct gr_tokenizer_parts *p, const struct gr_json_where *w)
+{
+    static const char *const keys[] = {"type", "content", "start", "stop", NULL};
+    const char *content = "";
+    int start = 0, stop = 0;
+    GR_TRY(gr_json_only_keys(w, keys));
+    GR_TRY(gr_json_string(w, "content", true, &content));
+    GR_TRY(gr_json_int(w, "start", true, 0, 1, &start));
+    GR_TRY(gr_json_int(w, "stop", true, 0, 0, &stop));
+    if (strcmp(content, " ") != 0 || !p->decode.fused) {
+        return unsupported(w, "decoders: Strip of anything but blanks after Fuse");
+    }
+    p->decode.n_strip = (uint8_t)start;
+    return GR_OK;
+}
+
+static enum gr_status decoder_step(struct gr_tokenizer_parts *p, const struct gr_json_where *w)
+{
+    static const char *const keys[] = {"type", NULL};
     const char *type = "";
     GR_TRY(type_of(w, &type));
     if (strcmp(type, "Sequence") == 0) {
-        return each_step(tok, w, "decoders", decoder_step);
+        return each_step(p, w, "decoders", decoder_step);
     }
-    return decoder_step(tok, w);
+    if (strcmp(type, "Replace") == 0) {
+        return decode_replace(p, w);
+    }
+    if (strcmp(type, "Metaspace") == 0) {
+        return decode_metaspace(p, w);
+    }
+    if (strcmp(type, "Strip") == 0) {
+        return decode_strip(p, w);
+    }
+    if (strcmp(type, "ByteLevel") == 0) {
+        p->decode.byte_level = true;
+        return GR_OK;
+    }
+    p->decode.byte_fallback = p->decode.byte_fallback || strcmp(type, "ByteFallback") == 0;
+    p->decode.fused = p->decode.fused || strcmp(type, "Fuse") == 0;
+    return strcmp(type, "ByteFallback") == 0 || strcmp(type, "Fuse") == 0
+               ? gr_json_only_keys(w, keys)
+               : unknown_type(w, type, "ByteLevel, Metaspace, Replace, ByteFallback, Fuse, Strip, Sequence of these");
 }
 
-enum gr_status gr_tok_parse_steps(struct gr_tokenizer *tok, const char *name, const json_t *root)
+static enum gr_status parse_decoder(struct gr_tokenizer_parts *p, const struct gr_json_where *w)
+{
+    GR_TRY(decoder_step(p, w));
+    if (p->decode.byte_level && (p->decode.n_replace > 0 || p->decode.byte_fallback || p->decode.n_strip > 0)) {
+        return unsupported(w, "decoders: ByteLevel together with others");
+    }
+    return GR_OK;
+}
+
+enum gr_status gr_tok_parse_steps(struct gr_tokenizer_parts *p, const json_t *root)
 {
     static const struct {
         const char *key, *prefix;
         bool required;
         step_fn *parse;
     } steps[] = {
-        {"normalizer", "normalizer.", false, parse_normalizer},
-        {"pre_tokenizer", "pre_tokenizer.", true, parse_pre_tokenizer},
+        {"normalizer", "normalizer.", false, normalizer_step},
+        {"pre_tokenizer", "pre_tokenizer.", false, pre_step},
         {"post_processor", "post_processor.", false, parse_post_processor},
         {"decoder", "decoder.", true, parse_decoder},
     };
-    struct gr_json_where w = {name, "", root};
+    struct gr_json_where w = {p->name, "", root};
     for (size_t i = 0; i < GR_ARRAY_LEN(steps); i++) {
         const json_t *obj = NULL;
         GR_TRY(gr_json_object(&w, steps[i].key, steps[i].required, &obj));
         if (obj != NULL) {
-            struct gr_json_where step = {name, steps[i].prefix, obj};
-            GR_TRY(steps[i].parse(tok, &step));
+            struct gr_json_where step = {p->name, steps[i].prefix, obj};
+            GR_TRY(steps[i].parse(p, &step));
         }
     }
     return GR_OK;

@@ -561,6 +561,51 @@ static void test_mini_options(void **state)
     check_patched("pre_tokenizer.pretokenizers.0", split, "version", "\"1.0\"", "1ab2c 3", 2, (int32_t[]){256, 'c'});
 }
 
+/* A byte without a token is the unk token, or nothing. */
+static void test_missing_bytes(void **state)
+{
+    (void)state;
+    check_patched("model.vocab.z", NULL, "version", "\"1\"", "azb", 1, (int32_t[]){256});
+    check_patched("model.vocab.z", NULL, "model.unk_token", "\"<bos>\"", "azb", 3, (int32_t[]){'a', 300, 'b'});
+    check_patched("model.vocab.z", NULL, "model.unk_token", "\"<bos>\"", "zz", 2, (int32_t[]){300, 300});
+}
+
+static void test_behaviors(void **state)
+{
+    (void)state;
+    static const char form[] = "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"b\"},\"behavior\":\"%s\"}";
+    static const struct {
+        const char *name;
+        size_t n;
+        int32_t ids[4];
+    } cases[] = {{"Isolated", 3, {'a', 'b', 'c'}},
+                 {"Removed", 2, {'a', 'c'}},
+                 {"MergedWithPrevious", 2, {256, 'c'}},
+                 {"MergedWithNext", 2, {'a', 258}},
+                 {"Contiguous", 3, {'a', 'b', 'c'}}};
+    for (size_t i = 0; i < GR_ARRAY_LEN(cases); i++) {
+        char split[160];
+        snprintf(split, sizeof(split), form, cases[i].name);
+        check_patched("pre_tokenizer.pretokenizers.0", split, "version", "\"1\"", "abc", cases[i].n, cases[i].ids);
+    }
+}
+
+static void test_no_special(void **state)
+{
+    (void)state;
+    json_t *root = mini_tokenizer();
+    struct gr_tokenizer *tok;
+    int32_t ids[16];
+    size_t n;
+    assert_int_equal(parse_json(root, &tok), GR_OK);
+    json_decref(root);
+    assert_int_equal(gr_tokenizer_encode(tok, "<bos><tool>", 11, GR_ENCODE_NO_SPECIAL, ids, 16, &n), GR_OK);
+    assert_int_equal(n, 6); /* five characters, and the added token that is not special */
+    assert_int_equal(ids[0], '<');
+    assert_int_equal(ids[5], 301);
+    gr_tokenizer_destroy(tok);
+}
+
 /* ---- what is not understood ---- */
 
 static const struct {
@@ -573,12 +618,11 @@ static const struct {
     {"model.type", "\"WordPiece\"", GR_EUNSUPPORTED, {"model.type", "WordPiece"}},
     {"model.new_option", "true", GR_EUNSUPPORTED, {"model.new_option", "understood"}},
     {"model.dropout", "0.1", GR_EUNSUPPORTED, {"model.dropout", "0"}},
-    {"model.byte_fallback", "true", GR_EUNSUPPORTED, {"byte_fallback", "true"}},
     {"model.end_of_word_suffix", "\"</w>\"", GR_EUNSUPPORTED, {"end_of_word_suffix", "</w>"}},
     {"model.ignore_merges", "1", GR_EFORMAT, {"model.ignore_merges", "true or false"}},
     {"model.vocab", "[]", GR_EFORMAT, {"model.vocab", "object"}},
-    {"model.vocab", "{}", GR_EUNSUPPORTED, {"0x00", "byte-level"}},
-    {"model.vocab.a", NULL, GR_EUNSUPPORTED, {"0x61", "byte-level"}},
+    {"model.vocab", "{}", GR_EFORMAT, {"model.vocab", "empty"}},
+    {"model.vocab.a", NULL, GR_EFORMAT, {"model.merges[1]", "not in model.vocab"}},
     {"model.vocab.a", "-1", GR_ELIMIT, {"token a", "4194303"}},
     {"model.vocab.a", "98", GR_EFORMAT, {"id 98", "twice"}},
     {"model.vocab.zz", "4194304", GR_ELIMIT, {"token zz", "4194303"}},
@@ -599,27 +643,22 @@ static const struct {
     {"added_tokens.1.content", "\"abc\"", GR_EFORMAT, {"abc", "257"}},
     {"added_tokens.1.special", "0", GR_EFORMAT, {"special", "true or false"}},
     {"added_tokens.1.color", "0", GR_EUNSUPPORTED, {"color", "understood"}},
-    {"normalizer", "{\"type\":\"NFKC\"}", GR_EUNSUPPORTED, {"normalizer", "NFKC"}},
+    {"normalizer", "{\"type\":\"Precompiled\"}", GR_EUNSUPPORTED, {"normalizer", "Precompiled"}},
     {"normalizer",
      "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Lowercase\"}]}",
      GR_EUNSUPPORTED,
      {"normalizer", "Lowercase"}},
-    {"pre_tokenizer", "null", GR_EFORMAT, {"pre_tokenizer", "missing"}},
-    {"pre_tokenizer", "{\"type\":\"Metaspace\"}", GR_EUNSUPPORTED, {"pre_tokenizer", "Metaspace"}},
-    {"pre_tokenizer", "{\"type\":\"ByteLevel\"}", GR_EUNSUPPORTED, {"add_prefix_space", "true"}},
-    {"pre_tokenizer.pretokenizers", "[]", GR_EUNSUPPORTED, {"pre_tokenizer", "ByteLevel"}},
-    {"pre_tokenizer.pretokenizers.1", "{\"type\":\"Digits\"}", GR_EUNSUPPORTED, {"pre_tokenizer", "Digits"}},
-    {"pre_tokenizer.pretokenizers.0.behavior", "\"MergedWithNext\"", GR_EUNSUPPORTED, {"behavior", "MergedWithNext"}},
-    {"pre_tokenizer.pretokenizers.0.behavior", "\"Removed\"", GR_EUNSUPPORTED, {"behavior", "Removed"}},
+    {"pre_tokenizer", "{\"type\":\"Metaspace\"}", GR_EFORMAT, {"pre_tokenizer", "replacement"}},
+    {"pre_tokenizer", "{\"type\":\"BertPreTokenizer\"}", GR_EUNSUPPORTED, {"pre_tokenizer", "BertPreTokenizer"}},
+    {"pre_tokenizer.pretokenizers.0",
+     "{\"type\":\"ByteLevel\"}",
+     GR_EUNSUPPORTED,
+     {"pre_tokenizer", "after ByteLevel"}},
+    {"pre_tokenizer.pretokenizers.0.behavior", "\"Sideways\"", GR_EUNSUPPORTED, {"behavior", "Sideways"}},
     {"pre_tokenizer.pretokenizers.0.pattern", "{\"Glob\":\"*\"}", GR_EFORMAT, {"pattern", "Regex"}},
     {"pre_tokenizer.pretokenizers.0.pattern.Regex", "\"a(\"", GR_EFORMAT, {"regex", "a("}},
-    {"pre_tokenizer.pretokenizers.0.pattern.Regex", "\"a*\"", GR_EUNSUPPORTED, {"regex", "empty"}},
-    {"pre_tokenizer.pretokenizers.0.pattern.Regex", "\"^a\"", GR_EUNSUPPORTED, {"anchor", "^a"}},
-    {"pre_tokenizer.pretokenizers.0.pattern.Regex", "\"\\\\w+\"", GR_EUNSUPPORTED, {"escape", "\\w"}},
-    {"pre_tokenizer.pretokenizers.0.pattern.Regex",
-     "\"\\\\p{Han}\"",
-     GR_EUNSUPPORTED,
-     {"general category", "\\p{Han}"}},
+    {"pre_tokenizer.pretokenizers.0.pattern.Regex", "\"\\\\K+\"", GR_EUNSUPPORTED, {"escape", "\\K"}},
+    {"pre_tokenizer.pretokenizers.0.pattern.Regex", "\"\\\\p{Nope}\"", GR_EFORMAT, {"regex", "\\p{Nope}"}},
     {"pre_tokenizer.pretokenizers.0.pattern.Regex", "\"[a[b]]\"", GR_EUNSUPPORTED, {"class inside", "[a[b]]"}},
     {"pre_tokenizer.pretokenizers.0.pattern.Regex", "\"[a&&b]\"", GR_EUNSUPPORTED, {"intersection", "&&"}},
     {"pre_tokenizer.pretokenizers.0.pattern.Regex", "\"a{1,2}+\"", GR_EUNSUPPORTED, {"{", "a{1,2}+"}},
@@ -640,7 +679,7 @@ static const struct {
      GR_ELIMIT,
      {"post_processor", "8"}},
     {"decoder", "null", GR_EFORMAT, {"decoder", "missing"}},
-    {"decoder", "{\"type\":\"Metaspace\"}", GR_EUNSUPPORTED, {"decoder", "Metaspace"}},
+    {"decoder", "{\"type\":\"WordPiece\"}", GR_EUNSUPPORTED, {"decoder", "WordPiece"}},
 };
 
 static void test_bad(void **state)
@@ -679,13 +718,15 @@ static void test_missing_file(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),       cmocka_unit_test(test_variants),
-        cmocka_unit_test(test_round_trip),   cmocka_unit_test(test_invalid_bytes),
-        cmocka_unit_test(test_incremental),  cmocka_unit_test(test_held_character),
-        cmocka_unit_test(test_limits),       cmocka_unit_test(test_speed),
-        cmocka_unit_test(test_facts),        cmocka_unit_test(test_fingerprint),
-        cmocka_unit_test(test_mini_merges),  cmocka_unit_test(test_bad),
-        cmocka_unit_test(test_missing_file), cmocka_unit_test(test_mini_options),
+        cmocka_unit_test(test_golden),        cmocka_unit_test(test_variants),
+        cmocka_unit_test(test_round_trip),    cmocka_unit_test(test_invalid_bytes),
+        cmocka_unit_test(test_incremental),   cmocka_unit_test(test_held_character),
+        cmocka_unit_test(test_limits),        cmocka_unit_test(test_speed),
+        cmocka_unit_test(test_facts),         cmocka_unit_test(test_fingerprint),
+        cmocka_unit_test(test_mini_merges),   cmocka_unit_test(test_bad),
+        cmocka_unit_test(test_missing_file),  cmocka_unit_test(test_mini_options),
+        cmocka_unit_test(test_missing_bytes), cmocka_unit_test(test_behaviors),
+        cmocka_unit_test(test_no_special),
     };
     return cmocka_run_group_tests(tests, load_demo, free_demo);
 }
