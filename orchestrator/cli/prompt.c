@@ -33,7 +33,7 @@ static enum gr_status read_all(const char *path, char **text_out, size_t *len_ou
     return GR_OK;
 }
 
-static enum gr_status encode(const struct gr_tokenizer *tok, const char *text, size_t len, bool begins,
+static enum gr_status encode(const struct gr_tokenizer *tok, const char *text, size_t len, unsigned flags,
                              int32_t **ids_out, uint32_t *n_out)
 {
     const size_t cap = gr_tokenizer_encode_bound(tok, len);
@@ -43,7 +43,7 @@ static enum gr_status encode(const struct gr_tokenizer *tok, const char *text, s
         log_error("out of memory for the prompt");
         return GR_ENOMEM;
     }
-    const enum gr_status st = gr_tokenizer_encode(tok, text, len, begins, ids, cap, &n);
+    const enum gr_status st = gr_tokenizer_encode(tok, text, len, flags, ids, cap, &n);
     if (st != GR_OK) {
         free(ids);
         return st;
@@ -104,15 +104,16 @@ enum gr_status gr_prompt_read(const struct gr_options *o, const struct gr_tokeni
                   o->model);
         return GR_ENOTFOUND;
     }
-    const bool begins = o->session == 0; /* what goes on with a session gets no BOS */
+    /* What goes on with a session gets no BOS. */
+    const unsigned flags = (o->session == 0 ? GR_ENCODE_BOS : 0u) | (o->no_special ? GR_ENCODE_NO_SPECIAL : 0u);
     if (o->prompt != NULL) {
-        return encode(tok, o->prompt, strlen(o->prompt), begins, ids_out, n_out);
+        return encode(tok, o->prompt, strlen(o->prompt), flags, ids_out, n_out);
     }
     const char *path = o->prompt_file != NULL ? o->prompt_file : o->prompt_ids;
     char *text = NULL;
     size_t len = 0;
     GR_TRY(read_all(path, &text, &len));
-    const enum gr_status st = o->prompt_file != NULL ? encode(tok, text, len, begins, ids_out, n_out)
+    const enum gr_status st = o->prompt_file != NULL ? encode(tok, text, len, flags, ids_out, n_out)
                                                      : parse_ids(path, text, len, n_vocab, ids_out, n_out);
     free(text);
     return st;

@@ -12,6 +12,7 @@ enum gr_status gr_text_stream_init(struct gr_text_stream *s, const struct gr_tok
 {
     memset(s, 0, sizeof(*s));
     gr_detok_init(&s->detok, tok);
+    s->detok.goes_on = true; /* after the prompt: a blank in front is the text's own */
     if (n_stop > GR_STOP_STRING_MAX) {
         log_error("%d stop strings, the limit is %d", n_stop, GR_STOP_STRING_MAX);
         return GR_EINVAL;
