@@ -15,14 +15,14 @@ struct llama {
     struct gr_kernels kernels;
     struct gr_memory memory; /* everything below that is owned */
     struct gr_layer_work work;
-    struct gr_layer *layer;   /* (n_layer) */
+    struct gr_layer *layer;    /* (n_layer) */
     struct gr_row_table embed; /* (n_vocab, H) */
-    float *final_norm;        /* (H) */
-    struct gr_weight head;    /* (vocabulary rows, H) */
-    float *x;                 /* (n_row_max, H): residual stream */
-    float *xo;                /* (n_out_max, H): rows whose logits are wanted */
-    struct gr_fc fc;          /* of the EAGLE-3 head that is served */
-    struct gr_kv_views views; /* with SpecPV: lm.view */
+    float *final_norm;         /* (H) */
+    struct gr_weight head;     /* (vocabulary rows, H) */
+    float *x;                  /* (n_row_max, H): residual stream */
+    float *xo;                 /* (n_out_max, H): rows whose logits are wanted */
+    struct gr_fc fc;           /* of the EAGLE-3 head that is served */
+    struct gr_kv_views views;  /* with SpecPV: lm.view */
 };
 
 static struct llama *of(struct gr_lm *lm)
