@@ -143,7 +143,7 @@ static enum gr_status create_head(struct worker *w, const struct gr_draft_option
         GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_eagle3_kv_bytes_per_token(hf), o->n_session_max, n_kept, &n_block));
     }
     struct gr_eagle3_config c = {.dir = o->model,
-                                 .as = gr_weights_as_of(o->dtype),
+                                 .as = (enum gr_weights_as)o->dtype,
                                  .target_dir = o->target,
                                  .geometry = geometry,
                                  .tuned = o->tuned,
@@ -182,7 +182,7 @@ static enum gr_status create_model(struct worker *w, const struct gr_draft_optio
         GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_llama_kv_bytes_per_token(hf), o->n_session_max, n_ctx, &n_block));
     }
     const struct gr_llama_config c = {.dir = o->model,
-                                      .as = gr_weights_as_of(o->dtype),
+                                      .as = (enum gr_weights_as)o->dtype,
                                       .tuned = o->tuned,
                                       .isa = o->isa,
                                       .n_thread = o->n_thread,

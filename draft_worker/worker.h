@@ -17,7 +17,7 @@ struct gr_draft_options {
     const char *join;             /* orchestrator HOST:PORT */
     int spin_ms;                  /* worker_options.h */
     int device;                   /* of cuda:N; GR_DEVICE_CPU */
-    const char *dtype;            /* auto, bf16 or f32; NULL: auto */
+    int dtype;                    /* enum gr_weights_as */
     const char *geometry;         /* of an EAGLE-3 head; NULL: as in the folder */
     const struct gr_tuned *tuned; /* borrowed until the model is there; NULL: nothing was measured */
     const char *isa;              /* CPU kernels or NULL */

@@ -200,7 +200,7 @@ static enum gr_status create_model(struct worker *w, const struct gr_target_opti
         GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_llama_kv_bytes_per_token(hf), o->n_session_max, n_ctx, &n_block));
     }
     struct gr_llama_config c = {.dir = o->model,
-                                .as = gr_weights_as_of(o->dtype),
+                                .as = (enum gr_weights_as)o->dtype,
                                 .head_dir = o->head,
                                 .geometry = geometry,
                                 .tuned = o->tuned,

@@ -20,7 +20,7 @@ struct gr_target_options {
     const char *listen;           /* data endpoint HOST:PORT; NULL for a co-located pair */
     int spin_ms;                  /* worker_options.h */
     int device;                   /* of cuda:N; GR_DEVICE_CPU */
-    const char *dtype;            /* auto, bf16 or f32; NULL: auto */
+    int dtype;                    /* enum gr_weights_as */
     const char *geometry;         /* NULL: as in the folder; else expanded in memory (model/load/expand.h) */
     const struct gr_tuned *tuned; /* borrowed until the model is there; NULL: nothing was measured */
     const char *isa;              /* CPU kernels or NULL */

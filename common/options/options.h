@@ -33,6 +33,7 @@ enum gr_command {
 /* Values of the CHOICE rows of these names, in the order of their choices; GR_UNSET: none was given. test_options holds
  * each against its text. */
 enum gr_method { GR_METHOD_NONE, GR_METHOD_DRAFT_MODEL, GR_METHOD_EAGLE3 };
+enum gr_dtype_choice { GR_CHOICE_DTYPE_AUTO, GR_CHOICE_DTYPE_BF16, GR_CHOICE_DTYPE_F32 };
 enum gr_features_form { GR_FEATURES_FUSED, GR_FEATURES_RAW };
 enum gr_shape_choice { GR_CHOICE_DYNAMIC, GR_CHOICE_CHAIN };
 enum gr_ahead_choice { GR_CHOICE_AHEAD_OFF, GR_CHOICE_AHEAD_ON, GR_CHOICE_AHEAD_AUTO };

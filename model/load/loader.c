@@ -135,13 +135,6 @@ static enum gr_status expand_embedding(const struct gr_loader *l, const char *na
 
 /* ---- which numbers ---- */
 
-enum gr_weights_as gr_weights_as_of(const char *text)
-{
-    return text != NULL && strcmp(text, "bf16") == 0  ? GR_WEIGHTS_BF16
-           : text != NULL && strcmp(text, "f32") == 0 ? GR_WEIGHTS_F32
-                                                      : GR_WEIGHTS_AUTO;
-}
-
 struct scan {
     const struct gr_tensor *t;
     int64_t n_row;

@@ -15,8 +15,6 @@ enum gr_weights_as {
     GR_WEIGHTS_BF16, /* rounded to the nearest */
     GR_WEIGHTS_F32,
 };
-/* "auto", "bf16" or "f32"; NULL is auto. */
-enum gr_weights_as gr_weights_as_of(const char *text);
 
 /* What was loaded, for the log. */
 struct gr_load_sum {

@@ -18,7 +18,7 @@ static struct gr_draft_options draft_options(const struct gr_options *o)
                                      .device = o->device,
                                      .spin_ms = (int)o->spin_ms,
                                      .geometry = o->geometry,
-                                     .dtype = gr_option_choice(o, GR_OPTION_dtype),
+                                     .dtype = o->dtype,
                                      .isa = gr_option_choice(o, GR_OPTION_isa),
                                      .n_thread = (int)o->threads,
                                      .n_ctx_max = (int)o->max_model_len,

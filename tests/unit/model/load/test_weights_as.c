@@ -1,6 +1,10 @@
 /* Weights by their format in the file and by --dtype: a model whose values are bf16's gives the same bits and the same
  * fingerprint from a BF16, F32, F16 or mixed folder, held as bf16 or as f32, from shards and links, and from a GGUF
  * file whose q and k rows lie paired; wider values are kept or rounded as was asked. */
+#include "common/options/options.h"
+
+#include <assert.h>
+#include "model/load/loader.h"
 #include "model/llama.h"
 
 #include <setjmp.h>
@@ -24,12 +28,23 @@ struct result {
     float logits[N_ROW * TINY_N_VOCAB];
 };
 
+static_assert((int)GR_CHOICE_DTYPE_F32 == (int)GR_WEIGHTS_F32 && (int)GR_CHOICE_DTYPE_BF16 == (int)GR_WEIGHTS_BF16,
+              "choices of --dtype are the enum of what weights are held as");
+
+/* "auto", "bf16" or "f32"; NULL is auto. */
+static enum gr_weights_as as_of(const char *text)
+{
+    return text != NULL && strcmp(text, "bf16") == 0  ? GR_WEIGHTS_BF16
+           : text != NULL && strcmp(text, "f32") == 0 ? GR_WEIGHTS_F32
+                                                      : GR_WEIGHTS_AUTO;
+}
+
 static void run(const char *path, const char *as, const char *isa, struct result *out)
 {
     static const int32_t token[N_ROW] = {5, 11, 2, 63, 0, 17, 17, 40, 9};
     struct gr_lm *lm = NULL;
     const struct gr_llama_config c = {.dir = path,
-                                      .as = gr_weights_as_of(as),
+                                      .as = as_of(as),
                                       .isa = isa,
                                       .n_thread = 2,
                                       .n_ctx_max = 64,
