@@ -1,8 +1,8 @@
 /* The text of a session, its turns, and the state that it is in:
  *
- *   WAITING (for a target, or a slot of it) -> OPENING (OPEN or APPEND is on its way) -> RUNNING -> IDLE (kept) or
- * CLOSING -> gone IDLE -> OPENING (the next turn); RUNNING, OPENING -> WAITING or OPENING (its target is lost: the next
- * epoch) */
+ *   WAITING (for a target, or a slot of it) -> OPENING (OPEN or APPEND is on its way) -> RUNNING
+ *   RUNNING -> IDLE (kept) or CLOSING -> gone
+ *   IDLE -> OPENING (the next turn); RUNNING, OPENING -> WAITING or OPENING (its target is lost: the next epoch) */
 #include "orchestrator/machine/orch_internal.h"
 
 #include <stdio.h>
