@@ -13,7 +13,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-/* A pipe with any room takes so many bytes without waiting (pipe(7): PIPE_BUF). */
+/* Bytes that a pipe with any room takes without waiting (pipe(7): PIPE_BUF). */
 #define PIECE_BYTES 4096u
 /* After a signal, all writes of the process together wait for readers that are slow no longer than this. */
 #define GRACE_NS (500 * GR_MS)
@@ -72,7 +72,8 @@ static bool wait_for_room(int fd)
 {
     for (;;) {
         const bool hurry = atomic_load(&guard.hurry_until_ns) != 0;
-        struct pollfd p[2] = {{.fd = fd, .events = POLLOUT}, {.fd = hurry ? -1 : guard.signal_fd, .events = POLLIN}};
+        const int signal_fd = hurry || guard.signal_fd == 0 ? -1 : guard.signal_fd;
+        struct pollfd p[2] = {{.fd = fd, .events = POLLOUT}, {.fd = signal_fd, .events = POLLIN}};
         const int n = poll(p, 2, left_ms());
         if (n < 0 && errno != EINTR) {
             return true; /* write() will tell */
@@ -89,31 +90,36 @@ static bool wait_for_room(int fd)
     }
 }
 
-static enum gr_status failed_write(void)
+static enum gr_status cut(void)
 {
-    return errno == EPIPE ? GR_ECLOSED : GR_EIO;
+    atomic_store(&guard.cut_by, atomic_load(&guard.signal_number));
+    return GR_ECANCELED;
+}
+
+/* The descriptor of the same file that never waits, where there is one. */
+static int quick_of(int fd)
+{
+    const bool has = fd >= 0 && fd < (int)GR_ARRAY_LEN(guard.quick) && guard.quick[fd] > 0;
+    return has ? guard.quick[fd] : fd;
 }
 
 enum gr_status gr_out_write(int fd, const void *data, size_t bytes)
 {
+    const bool guarded = guard.signal_fd > 0;
+    const int to = quick_of(fd);
     const char *p = data;
     while (bytes > 0) {
-        size_t piece = bytes;
-        if (guard.signal_fd > 0) {
-            if (!wait_for_room(fd)) {
-                atomic_store(&guard.cut_by, atomic_load(&guard.signal_number));
-                return GR_ECANCELED;
-            }
-            piece = GR_MIN(bytes, PIECE_BYTES);
+        if (guarded && !wait_for_room(fd)) {
+            return cut();
         }
-        const bool is_quick = fd >= 0 && fd < (int)GR_ARRAY_LEN(guard.quick) && guard.quick[fd] > 0;
-        const ssize_t n = write(is_quick ? guard.quick[fd] : fd, p, piece);
-        if (n < 0 && is_quick && errno == EAGAIN && !wait_for_reader()) {
-            atomic_store(&guard.cut_by, atomic_load(&guard.signal_number));
-            return GR_ECANCELED;
+        const ssize_t n = write(to, p, guarded ? GR_MIN(bytes, PIECE_BYTES) : bytes);
+        const int error = n < 0 ? errno : 0;
+        if (error == EAGAIN && !(to != fd ? wait_for_reader() : wait_for_room(fd))) {
+            return cut();
         }
-        if (n < 0 && errno != EINTR && errno != EAGAIN) {
-            return failed_write();
+        if (error != 0 && error != EAGAIN && error != EINTR) {
+            errno = error;
+            return error == EPIPE ? GR_ECLOSED : GR_EIO;
         }
         p += GR_MAX(n, 0);
         bytes -= (size_t)GR_MAX(n, 0);

@@ -43,6 +43,7 @@ static void all_arrives(void **state)
     for (size_t i = 0; i < sizeof(data); i++) {
         data[i] = (char)(i * 7 + i / 251);
     }
+    assert_int_equal(fcntl(fd[1], F_SETFL, fcntl(fd[1], F_GETFL) | O_NONBLOCK), 0); /* as a parent may have set it */
     pthread_create(&reader, NULL, read_all, &fd[0]);
     assert_int_equal(gr_out_write(fd[1], data, sizeof(data)), GR_OK);
     pthread_join(reader, &whole);
