@@ -54,7 +54,7 @@ GR_NODISCARD enum gr_status gr_group_run(struct gr_group *g, const struct gr_pro
 void gr_group_decoding(const struct gr_group *g, double *tokens_out, double *seconds_out);
 void gr_group_stop(struct gr_group *g);
 
-/* A tree of so many nodes at most; GR_AUTO: the target chooses. */
+/* A tree of at most n_node nodes; GR_AUTO: the target chooses. */
 struct gr_group_tree gr_group_tree_of(int64_t n_node);
 
 #endif

@@ -27,7 +27,7 @@ struct gr_prompt_set_options {
     const char *prompts;   /* file as graft_run.h's; NULL: four short ones */
     const char *kind;      /* NULL: all */
     int n_prompt;          /* how many of them; 0: all; with prompt_tokens 4 */
-    int32_t prompt_tokens; /* each prompt is so many tokens, cut out of all texts joined; 0: they are as they are */
+    int32_t prompt_tokens; /* length of each, cut out of all texts joined; 0: they are as they are */
     const char *text;      /* files (glob) that they are cut from where there is no `prompts` */
     uint32_t max_tokens;   /* new tokens of a run */
 };

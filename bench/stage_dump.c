@@ -10,7 +10,7 @@
 #include <string.h>
 
 #define N_ROW_MAX 512            /* rows of a pass, at most */
-#define N_BLOCK (N_ROW_MAX / 16) /* KV blocks of so many rows */
+#define N_BLOCK (N_ROW_MAX / 16) /* KV blocks that N_ROW_MAX rows fill */
 #define N_STAGE_MAX 12           /* stages that are written, at most */
 
 struct dump {

@@ -108,6 +108,21 @@ static void spoil_walk(struct gr_pass *pass)
     }
 }
 
+/* OPEN of session 1 with the 20 tokens of t, which outlive it. */
+static struct gr_msg open_of(const struct text *t, uint32_t max_tokens, uint32_t n_node)
+{
+    static int32_t segments[] = {0, 20};
+    return (struct gr_msg){.type = GR_MSG_OPEN,
+                           .session = 1,
+                           .open = {.epoch = 1,
+                                    .ids = {(int32_t *)(uintptr_t)t->token, 20},
+                                    .segments = {segments, 2},
+                                    .wishes = {.turn = {.max_tokens = max_tokens},
+                                               .want_draft = 1,
+                                               .n_node = n_node,
+                                               .sampling = {.top_p = 1.0}}}};
+}
+
 static void test_broken_verdicts(void **state)
 {
     (void)state;
@@ -120,13 +135,7 @@ static void test_broken_verdicts(void **state)
         for (int i = 0; i < 20; i++) {
             add(t, i);
         }
-        const struct gr_msg m = {
-            .type = GR_MSG_OPEN,
-            .session = 1,
-            .open = {.epoch = 1,
-                     .ids = {t->token, 20},
-                     .segments = {(int32_t[]){0, 20}, 2},
-                     .wishes = {.turn = {.max_tokens = 30}, .want_draft = 1, .n_node = 8, .sampling = {.top_p = 1.0}}}};
+        const struct gr_msg m = open_of(t, 30, 8);
         gr_target_on_msg(w.target, &m, 0);
         const struct gr_frame_header h = {.session = 1, .epoch = 1};
         const size_t n = gr_wire_encode_resync(&h, &(struct gr_resync){.feature_len = GR_FEATURES_NONE}, f, sizeof(f));
@@ -351,13 +360,7 @@ static void open_drafted(struct world *w)
     for (int i = 0; i < 20; i++) {
         add(t, (7 * rig_odd + i * i) % N_VOCAB);
     }
-    const struct gr_msg m = {
-        .type = GR_MSG_OPEN,
-        .session = 1,
-        .open = {.epoch = 1,
-                 .ids = {t->token, 20},
-                 .segments = {(int32_t[]){0, 20}, 2},
-                 .wishes = {.turn = {.max_tokens = 60}, .want_draft = 1, .n_node = 30, .sampling = {.top_p = 1.0}}}};
+    const struct gr_msg m = open_of(t, 60, 30);
     gr_target_on_msg(w->target, &m, 0);
     const struct gr_frame_header h = {.session = 1, .epoch = 1};
     const size_t n = gr_wire_encode_resync(&h, &(struct gr_resync){.feature_len = GR_FEATURES_NONE}, f, sizeof(f));
