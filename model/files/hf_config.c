@@ -8,6 +8,7 @@
 
 #include "common/base/log.h"
 #include "model/files/capture.h"
+#include "model/files/head_layout.h"
 #include "model/files/json_util.h"
 
 /* Limits of what a config may say: a wrong one must not become a huge allocation. */
@@ -504,7 +505,8 @@ enum gr_status gr_hf_config_parse(const char *name, const char *json, size_t len
     json_t *root;
     GR_TRY(gr_json_parse_object(name, json, len, &root));
     struct gr_hf_config config = {0};
-    enum gr_status st = parse_root(name, root, &config);
+    enum gr_status st = gr_head_layout_flatten(name, root);
+    st = st == GR_OK ? parse_root(name, root, &config) : st;
     json_decref(root);
     if (st == GR_OK) {
         *out = config;

@@ -337,6 +337,24 @@ static enum gr_status open_index(struct gr_tensors *st, const char *dir, const c
     return status;
 }
 
+/* PyTorch's own files are pickles, whose reading runs what they say: they are never read here. */
+static enum gr_status no_safetensors(const char *dir)
+{
+    static const char *const pickles[] = {"pytorch_model.bin", "pytorch_model.bin.index.json"};
+    for (size_t i = 0; i < GR_ARRAY_LEN(pickles); i++) {
+        char path[PATH_MAX];
+        GR_TRY(gr_path_join(path, sizeof(path), dir, pickles[i]));
+        if (access(path, F_OK) == 0) {
+            log_error(
+                "%s: PyTorch's pickle format is not read; convert it once: python3 tools/bin_to_safetensors.py %s",
+                path, dir);
+            return GR_EUNSUPPORTED;
+        }
+    }
+    log_error("%s: neither " SINGLE_FILE " nor " INDEX_FILE " is there", dir);
+    return GR_ENOTFOUND;
+}
+
 static enum gr_status open_folder(struct gr_tensors *st, const char *dir)
 {
     char path[PATH_MAX];
@@ -351,7 +369,7 @@ static enum gr_status open_folder(struct gr_tensors *st, const char *dir)
     size_t len;
     enum gr_status status = gr_file_read(path, GR_ST_INDEX_BYTES, false, &json, &len);
     if (status == GR_ENOTFOUND) {
-        log_error("%s: neither " SINGLE_FILE " nor " INDEX_FILE " is there", dir);
+        return no_safetensors(dir);
     }
     GR_TRY(status);
     status = open_index(st, dir, path, json, len);

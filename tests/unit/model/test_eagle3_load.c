@@ -253,6 +253,79 @@ static void test_fingerprint(void **state)
     tiny_finish(&target);
 }
 
+/* ---- layouts of published heads ---- */
+
+/* The flat config of tiny_head() in the layout of speculators: the geometry lies in transformer_layer_config, the ids
+ * are inputs. */
+static void to_speculators(struct tiny_folder *head)
+{
+    json_t *layer = head->config;
+    head->config = json_pack("{s:[s], s:s, s:b, s:n, s:[iii], s:o}", "architectures", "Eagle3Speculator",
+                             "speculators_model_type", "eagle3", "norm_before_residual", 1, "target_hidden_size",
+                             "eagle_aux_hidden_state_layer_ids", 2, 4, 5, "transformer_layer_config", layer);
+    json_object_set(head->config, "draft_vocab_size", json_object_get(layer, "draft_vocab_size"));
+    json_object_del(layer, "draft_vocab_size");
+    json_object_del(layer, "eagle_config");
+    json_patch_at(layer, "architectures", "[\"LlamaForCausalLM\"]");
+}
+
+/* As nebius writes it: the name of a plain Llama, and a key of its own for the draft vocabulary. */
+static void to_nebius(struct tiny_folder *head)
+{
+    json_patch_at(head->config, "norm_before_residual", "true");
+    json_patch_at(head->config, "architectures", "[\"LlamaForCausalLM\"]");
+    json_patch_at(head->config, "truncated_vocab_size", "24");
+    json_object_del(head->config, "draft_vocab_size");
+}
+
+static void to_flat(struct tiny_folder *head)
+{
+    json_patch_at(head->config, "norm_before_residual", "true");
+}
+
+static uint64_t layout_fingerprint(void (*lay_out)(struct tiny_folder *head), struct gr_hf_config *hf)
+{
+    struct tiny_folder head, target;
+    struct gr_lm *lm = NULL;
+    uint64_t fingerprint = 0;
+    tiny_target(&target, 8);
+    tiny_head(&head, "layers.0");
+    lay_out(&head);
+    tiny_write(&head);
+    tiny_write(&target);
+    const struct gr_eagle3_config c = {.dir = head.dir,
+                                       .target_dir = target.dir,
+                                       .n_thread = 1,
+                                       .n_row_max = 8,
+                                       .n_out_max = 8,
+                                       .n_pool_block = 2,
+                                       .n_scratch_block = 1};
+    assert_int_equal(gr_eagle3_create(&c, hf, &fingerprint, &lm), GR_OK);
+    assert_string_equal(lm->captures, "2,4,5");
+    gr_lm_destroy(lm);
+    assert_int_equal(create_target(&head, &target, &lm), GR_OK);
+    gr_lm_destroy(lm);
+    tiny_finish(&head);
+    tiny_finish(&target);
+    return fingerprint;
+}
+
+/* The same tensors under each layout's config are the same head. */
+static void test_layouts(void **state)
+{
+    (void)state;
+    struct gr_hf_config flat, other;
+    const uint64_t fingerprint = layout_fingerprint(to_flat, &flat);
+    assert_true(flat.norm_before_residual);
+    void (*const layouts[])(struct tiny_folder *) = {to_speculators, to_nebius};
+    for (size_t i = 0; i < GR_ARRAY_LEN(layouts); i++) {
+        assert_true(layout_fingerprint(layouts[i], &other) == fingerprint);
+        assert_string_equal(other.architecture, flat.architecture);
+        assert_int_equal(other.draft_n_vocab, TINY_N_DRAFT);
+        assert_true(other.norm_before_residual && other.rope_theta == flat.rope_theta);
+    }
+}
+
 /* ---- which layers ---- */
 
 static void test_capture_choice(void **state)
@@ -347,8 +420,10 @@ static void test_capture_last(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refusals),    cmocka_unit_test(test_borrowed_width), cmocka_unit_test(test_without_t2d),
-        cmocka_unit_test(test_fingerprint), cmocka_unit_test(test_capture_choice), cmocka_unit_test(test_capture_last),
+        cmocka_unit_test(test_refusals),     cmocka_unit_test(test_borrowed_width),
+        cmocka_unit_test(test_without_t2d),  cmocka_unit_test(test_fingerprint),
+        cmocka_unit_test(test_layouts),      cmocka_unit_test(test_capture_choice),
+        cmocka_unit_test(test_capture_last),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

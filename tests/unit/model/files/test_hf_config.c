@@ -235,6 +235,10 @@ static const struct patch bad[] = {
     {eagle3, "eagle_config.eagle_aux_hidden_state_layer_ids", "[3,1]", GR_EFORMAT, {"layer_ids[1]", "rising"}},
     {eagle3, "eagle_config.eagle_aux_hidden_state_layer_ids", "[1,2,3,4,5,6,7,8,9]", GR_ELIMIT, {"9 entries", "1..8"}},
     {eagle3, "eagle_aux_hidden_state_layer_ids", "[2,3,6]", GR_EFORMAT, {"eagle_config", "differ"}},
+    {eagle3, "speculators_model_type", "\"eagle\"", GR_EUNSUPPORTED, {"speculators_model_type eagle", "known: eagle3"}},
+    {eagle3, "speculators_model_type", "3", GR_EFORMAT, {"speculators_model_type", "string"}},
+    {eagle3, "speculators_model_type", "\"eagle3\"", GR_EFORMAT, {"transformer_layer_config", "missing"}},
+    {eagle3, "truncated_vocab_size", "64", GR_EFORMAT, {"draft_vocab_size", "truncated_vocab_size differ"}},
     {eagle3, "hidden_size", "385", GR_EFORMAT, {"hidden_size = 385", "head_dim"}},
 };
 

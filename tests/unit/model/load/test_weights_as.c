@@ -345,6 +345,11 @@ static void test_refusals(void **state)
     snprintf(path, sizeof(path), "%s/config.json", f.dir);
     refused(path, (const char *const[]){path, "does not begin with GGUF", NULL});
     snprintf(path, sizeof(path), "%s/model.safetensors", f.dir);
+    char pickle[160];
+    snprintf(pickle, sizeof(pickle), "%s/pytorch_model.bin", f.dir);
+    assert_int_equal(rename(path, pickle), 0);
+    refused(f.dir, (const char *const[]){pickle, "pickle", "tools/bin_to_safetensors.py", NULL});
+    assert_int_equal(rename(pickle, path), 0);
     tiny_find(&f, "model.norm.weight")->dtype = GR_FORMAT_I16;
     tiny_write(&f);
     refused(f.dir, (const char *const[]){path, "model.norm.weight", "I16", "not read", NULL});
