@@ -2,7 +2,7 @@
 
 #include "bench/graft_run.h"
 #include "common/base/log.h"
-#include "model/tokenizer/tokenizer.h"
+#include "model/tokenizer/tokenizer_of_model.h"
 
 #include <errno.h>
 #include <glob.h>
@@ -82,7 +82,7 @@ static enum gr_status encode(const char *model, const struct joined *j, struct g
 {
     struct gr_tokenizer *tok = NULL;
     size_t n = 0;
-    GR_TRY(gr_tokenizer_load(model, &tok));
+    GR_TRY(gr_tokenizer_of_model_required(model, &tok));
     const size_t cap = gr_tokenizer_encode_bound(tok, j->len);
     struct gr_long_text t = {.id = malloc((cap + 1) * sizeof(*t.id)), .bos = gr_tokenizer_bos_id(tok)};
     enum gr_status st = t.id == NULL ? GR_ENOMEM : gr_tokenizer_encode(tok, j->text, j->len, false, t.id, cap, &n);

@@ -3,7 +3,7 @@
 #include "bench/long_text.h"
 #include "bench/paths.h"
 #include "common/base/log.h"
-#include "model/tokenizer/tokenizer.h"
+#include "model/tokenizer/tokenizer_of_model.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -44,7 +44,7 @@ static enum gr_status load_whole(const struct gr_prompt_set_options *o, struct g
         return GR_EFORMAT;
     }
     GR_TRY(count(o, n_there, &s->n));
-    enum gr_status st = gr_tokenizer_load(o->model, &tok);
+    enum gr_status st = gr_tokenizer_of_model_required(o->model, &tok);
     for (int i = 0; i < s->n && st == GR_OK; i++) {
         st = encode(tok, text[i], &s->prompt[i]);
     }

@@ -260,7 +260,8 @@ static enum gr_status create(struct worker *w, const struct gr_draft_options *o)
     GR_TRY(gr_model_path_config(o->model, &hf));
     w->is_head = strcmp(hf.architecture, "LlamaForCausalLMEagle3") == 0;
     if (w->is_head && o->target == NULL) {
-        log_error("%s is an EAGLE-3 head: --target DIR is needed, the folder of the model it drafts for", o->model);
+        log_error("%s is an EAGLE-3 head: --target DIR is needed, the folder or GGUF file of the model it drafts for",
+                  o->model);
         return GR_EINVAL;
     }
     GR_TRY(gr_tokenizer_of_model(w->is_head ? o->target : o->model, &tokenizer));

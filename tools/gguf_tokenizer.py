@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
-"""Writes the tokenizer of a GGUF file as Hugging Face's tokenizer.json, or its tokenizer.ggml.* fields as JSON.
+"""Writes the tokenizer of a GGUF file as Hugging Face's tokenizer.json.
 
-usage: gguf_tokenizer.py FILE.gguf OUT.json             tokenizer.json
-       gguf_tokenizer.py --fields FILE.gguf OUT.json    the fields as they are
+usage: gguf_tokenizer.py FILE.gguf OUT.json
 
 A GGUF file names its pre-tokenizer and does not spell it: PRE has the patterns of the models' own files.
 """
@@ -140,13 +139,10 @@ def tokenizer_json(f):
 
 
 def main():
-    args = sys.argv[1:]
-    as_fields = args[:1] == ["--fields"]
-    if len(args) != 2 + as_fields:
+    if len(sys.argv) != 3:
         raise SystemExit(__doc__)
-    f = fields(args[-2])
-    with open(args[-1], "w", encoding="utf-8") as out:
-        json.dump(f if as_fields else tokenizer_json(f), out)
+    with open(sys.argv[2], "w", encoding="utf-8") as out:
+        json.dump(tokenizer_json(fields(sys.argv[1])), out)
 
 
 if __name__ == "__main__":

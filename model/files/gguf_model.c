@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "common/base/log.h"
-#include "model/files/gguf.h"
 #include "model/files/json_util.h"
 #include "model/files/tensors_internal.h"
 
@@ -472,6 +471,11 @@ enum gr_status gr_gguf_model_open(const char *path, struct gr_hf_config *hf_out,
         st = finish(ts, hf_out);
     }
     return give(ts, st, out);
+}
+
+const struct gr_gguf *gr_gguf_model_metadata(const struct gr_tensors *ts)
+{
+    return gguf_of(&ts->files[0]);
 }
 
 enum gr_status gr_gguf_model_parse(const char *name, const void *data, size_t len, struct gr_hf_config *hf_out,

@@ -4,11 +4,14 @@
 #ifndef GR_MODEL_FILES_GGUF_MODEL_H
 #define GR_MODEL_FILES_GGUF_MODEL_H
 
+#include "model/files/gguf.h"
 #include "model/files/hf_config.h"
 #include "model/files/tensors.h"
 
 /* hf_out or out may be NULL. Files are mapped, never copied. */
 GR_NODISCARD enum gr_status gr_gguf_model_open(const char *path, struct gr_hf_config *hf_out, struct gr_tensors **out);
+/* The metadata of what gr_gguf_model_open() gave: its first file's. Borrowed from ts. */
+const struct gr_gguf *gr_gguf_model_metadata(const struct gr_tensors *ts);
 /* One file from memory: borrowed until close. */
 GR_NODISCARD enum gr_status gr_gguf_model_parse(const char *name, const void *data, size_t len,
                                                 struct gr_hf_config *hf_out, struct gr_tensors **out);

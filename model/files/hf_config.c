@@ -297,15 +297,13 @@ static enum gr_status add_eos(const char *name, const json_t *value, int n_vocab
     return GR_OK;
 }
 
-/* Replaces the eos ids; a missing key leaves them. */
+/* Adds to the eos ids. */
 static enum gr_status parse_eos(const char *name, const json_t *root, struct gr_hf_config *c)
 {
     const json_t *value = json_object_get(root, "eos_token_id");
     if (value == NULL || json_is_null(value)) {
         return GR_OK;
     }
-    c->n_eos = 0;
-    memset(c->eos_id, 0, sizeof(c->eos_id));
     if (!json_is_array(value)) {
         return add_eos(name, value, c->n_vocab, c);
     }

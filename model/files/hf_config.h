@@ -32,7 +32,7 @@ struct gr_hf_config {
     double rope_theta; /* 0: not given by an EAGLE-3 head, which then takes the target's */
     bool tie_embeddings, attention_bias, mlp_bias;
     int bos_id;                  /* -1: none */
-    int eos_id[GR_HF_N_EOS_MAX]; /* generation_config.json overrides config.json */
+    int eos_id[GR_HF_N_EOS_MAX]; /* of config.json and generation_config.json together */
     int n_eos;
     enum gr_rope_kind rope_kind;
     struct {                         /* zero unless the kind uses the field */
@@ -88,7 +88,7 @@ GR_NODISCARD enum gr_status gr_hf_config_load(const char *dir, struct gr_hf_conf
 GR_NODISCARD enum gr_status gr_hf_config_parse(const char *name, const char *json, size_t len,
                                                struct gr_hf_config *out);
 
-/* generation_config.json from memory: replaces the eos ids of config if the file has any. */
+/* generation_config.json from memory: adds its eos ids to those of config. */
 GR_NODISCARD enum gr_status gr_hf_config_parse_generation(const char *name, const char *json, size_t len,
                                                           struct gr_hf_config *config);
 

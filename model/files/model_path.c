@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -85,17 +84,4 @@ enum gr_status gr_model_path_open(const char *path, struct gr_tensors **out)
     enum gr_model_kind kind = GR_MODEL_FOLDER;
     GR_TRY(gr_model_path_kind(path, &kind));
     return kind == GR_MODEL_GGUF ? gr_gguf_model_open(path, NULL, out) : gr_safetensors_open(path, out);
-}
-
-enum gr_status gr_model_path_has_tokenizer(const char *path, bool *out)
-{
-    enum gr_model_kind kind = GR_MODEL_FOLDER;
-    char file[PATH_MAX];
-    GR_TRY(gr_model_path_kind(path, &kind));
-    *out = false;
-    if (kind == GR_MODEL_FOLDER) {
-        GR_TRY(gr_path_join(file, sizeof(file), path, "tokenizer.json"));
-        *out = access(file, F_OK) == 0;
-    }
-    return GR_OK;
 }

@@ -13,7 +13,5 @@ GR_NODISCARD enum gr_status gr_model_path_kind(const char *path, enum gr_model_k
 GR_NODISCARD enum gr_status gr_model_path_config(const char *path, struct gr_hf_config *out);
 /* Its tensors. */
 GR_NODISCARD enum gr_status gr_model_path_open(const char *path, struct gr_tensors **out);
-/* Is there a tokenizer.json in the folder? */
-GR_NODISCARD enum gr_status gr_model_path_has_tokenizer(const char *path, bool *out);
 
 #endif

@@ -205,3 +205,8 @@ int32_t gr_tokenizer_bos_id(const struct gr_tokenizer *tok)
 {
     return tok->n_template > 0 ? tok->template_ids[0] : -1;
 }
+
+int32_t gr_tokenizer_eos_id(const struct gr_tokenizer *tok)
+{
+    return tok->eos_id;
+}

@@ -29,7 +29,7 @@
 
 struct gr_tokenizer;
 
-/* dir: model folder with a tokenizer.json. */
+/* dir: model folder with a tokenizer.json, and perhaps a tokenizer_config.json. */
 GR_NODISCARD enum gr_status gr_tokenizer_load(const char *dir, struct gr_tokenizer **out);
 
 /* tokenizer.json from memory; name stands for the file in messages. json is not kept. */
@@ -74,6 +74,8 @@ bool gr_tokenizer_is_special(const struct gr_tokenizer *tok, int32_t id); /* fal
 int32_t gr_tokenizer_added_id(const struct gr_tokenizer *tok, const char *content);
 /* First token of the template, -1 when there is none. */
 int32_t gr_tokenizer_bos_id(const struct gr_tokenizer *tok);
+/* What tokenizer_config.json calls the end of a text, -1 when there is none. A GGUF file's are in its gr_hf_config. */
+int32_t gr_tokenizer_eos_id(const struct gr_tokenizer *tok);
 
 /* Incremental detokenizer: the texts of all pushes and the flush, put together, are
  * gr_tokenizer_decode() of the same ids with skip_special; each of them is complete UTF-8

@@ -548,6 +548,7 @@ static enum gr_status build(struct builder *b)
 {
     struct gr_tokenizer *tok = b->tok;
     GR_TRY(check_decode(b->p));
+    tok->eos_id = -1;
     tok->byte_level = b->p->byte_level;
     tok->ignore_merges = b->p->ignore_merges;
     tok->fuse_unk = b->p->fuse_unk;

@@ -1,9 +1,9 @@
 /* Shared by the tokenizer's own files; nobody else includes it.
  *
  * Reading order: tokenizer_parts.h (what a tokenizer is made of), tokenizer_json.c and tokenizer_steps.c
- * (tokenizer.json into parts), tokenizer_gguf.c (what a GGUF file says into parts), tokenizer_build.c (parts into
- * struct gr_tokenizer), normalize.c, split_regex.c, added_tokens.c, pre_split.c, bpe.c, tokenizer.c (encode),
- * detokenizer.c. */
+ * (tokenizer.json into parts), tokenizer_metadata.c and tokenizer_gguf.c (what a GGUF file says into parts),
+ * tokenizer_build.c (parts into struct gr_tokenizer), normalize.c, split_regex.c, added_tokens.c, pre_split.c, bpe.c,
+ * tokenizer.c (encode), detokenizer.c. */
 #ifndef GR_MODEL_TOKENIZER_TOKENIZER_INTERNAL_H
 #define GR_MODEL_TOKENIZER_TOKENIZER_INTERNAL_H
 
@@ -103,6 +103,7 @@ struct gr_tokenizer {
     struct gr_trie normalized_trie; /* added tokens that match after it */
     int32_t template_ids[GR_TOK_N_TEMPLATE_MAX];
     int n_template;
+    int32_t eos_id;       /* -1: none */
     size_t n_id_per_byte; /* no text gives more */
     uint64_t fingerprint;
 };

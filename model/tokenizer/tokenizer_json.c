@@ -247,14 +247,63 @@ enum gr_status gr_tokenizer_parse(const char *name, const char *json, size_t len
     return st;
 }
 
+/* ---- a folder ---- */
+
+/* eos_token of tokenizer_config.json: a text, or an object that has it as its content. */
+static enum gr_status find_eos(const char *path, const json_t *root, struct gr_tokenizer *tok)
+{
+    const json_t *value = json_object_get(root, "eos_token");
+    const char *text = json_string_value(json_is_object(value) ? json_object_get(value, "content") : value);
+    if (value == NULL || json_is_null(value)) {
+        return GR_OK;
+    }
+    if (text == NULL) {
+        log_error("%s: eos_token must be a string, or an object with a string as its content", path);
+        return GR_EFORMAT;
+    }
+    tok->eos_id = gr_tokenizer_added_id(tok, text);
+    if (tok->eos_id < 0) {
+        log_warn("%s: eos_token %.64s is no added token of tokenizer.json: it does not end a text", path, text);
+    }
+    return GR_OK;
+}
+
+static enum gr_status read_tokenizer_config(const char *dir, struct gr_tokenizer *tok)
+{
+    char path[PATH_MAX];
+    char *json;
+    size_t len;
+    json_t *root;
+    GR_TRY(gr_path_join(path, sizeof(path), dir, "tokenizer_config.json"));
+    enum gr_status st = gr_file_read(path, GR_TOKENIZER_FILE_BYTES, false, &json, &len);
+    if (st != GR_OK) {
+        return st == GR_ENOTFOUND ? GR_OK : st;
+    }
+    st = gr_json_parse_object(path, json, len, &root);
+    free(json);
+    if (st == GR_OK) {
+        st = find_eos(path, root, tok);
+        json_decref(root);
+    }
+    return st;
+}
+
 enum gr_status gr_tokenizer_load(const char *dir, struct gr_tokenizer **out)
 {
     char path[PATH_MAX];
     char *json;
     size_t len;
+    struct gr_tokenizer *tok = NULL;
     GR_TRY(gr_path_join(path, sizeof(path), dir, "tokenizer.json"));
     GR_TRY(gr_file_read(path, GR_TOKENIZER_FILE_BYTES, true, &json, &len));
-    enum gr_status st = gr_tokenizer_parse(path, json, len, out);
+    enum gr_status st = gr_tokenizer_parse(path, json, len, &tok);
     free(json);
-    return st;
+    GR_TRY(st);
+    st = read_tokenizer_config(dir, tok);
+    if (st != GR_OK) {
+        gr_tokenizer_destroy(tok);
+        return st;
+    }
+    *out = tok;
+    return GR_OK;
 }

@@ -1,16 +1,49 @@
 #include "model/tokenizer/tokenizer_of_model.h"
 
+#include <limits.h>
+#include <unistd.h>
+
 #include "common/base/log.h"
+#include "model/files/gguf_model.h"
+#include "model/files/json_util.h"
 #include "model/files/model_path.h"
+#include "model/tokenizer/tokenizer_parts.h"
+
+static enum gr_status of_folder(const char *path, struct gr_tokenizer **out)
+{
+    char file[PATH_MAX];
+    GR_TRY(gr_path_join(file, sizeof(file), path, "tokenizer.json"));
+    return access(file, F_OK) == 0 ? gr_tokenizer_load(path, out) : GR_OK;
+}
+
+static enum gr_status of_gguf(const char *path, struct gr_tokenizer **out)
+{
+    struct gr_tensors *ts = NULL;
+    GR_TRY(gr_gguf_model_open(path, NULL, &ts));
+    const struct gr_gguf *g = gr_gguf_model_metadata(ts);
+    const enum gr_status st = gr_gguf_has_tokenizer(g) ? gr_tokenizer_from_metadata(path, g, out) : GR_OK;
+    gr_tensors_close(ts);
+    return st;
+}
 
 enum gr_status gr_tokenizer_of_model(const char *path, struct gr_tokenizer **out)
 {
-    bool there = false;
+    enum gr_model_kind kind = GR_MODEL_FOLDER;
     *out = NULL;
-    GR_TRY(gr_model_path_has_tokenizer(path, &there));
-    if (!there) {
-        log_info("%s: no tokenizer that is read (a folder's tokenizer.json): token ids only", path);
-        return GR_OK;
+    GR_TRY(gr_model_path_kind(path, &kind));
+    GR_TRY(kind == GR_MODEL_GGUF ? of_gguf(path, out) : of_folder(path, out));
+    if (*out == NULL) {
+        log_info("%s: has no " GR_TOKENIZER_PLACES ": token ids only", path);
     }
-    return gr_tokenizer_load(path, out);
+    return GR_OK;
+}
+
+enum gr_status gr_tokenizer_of_model_required(const char *path, struct gr_tokenizer **out)
+{
+    GR_TRY(gr_tokenizer_of_model(path, out));
+    if (*out == NULL) {
+        log_error("%s: has no " GR_TOKENIZER_PLACES ", which text needs", path);
+        return GR_ENOTFOUND;
+    }
+    return GR_OK;
 }

@@ -4,9 +4,13 @@
 
 #include "model/tokenizer/tokenizer.h"
 
-/* path: a model folder or a GGUF file. *out is NULL (one info line) where there is none that is read: such a model
- * takes and gives token ids only. */
+#define GR_TOKENIZER_PLACES "tokenizer (a folder's tokenizer.json, a GGUF file's tokenizer.ggml.model)"
+
+/* path: a model folder or a GGUF file. *out is NULL (one info line) where there is none: such a model takes and gives
+ * token ids only. */
 GR_NODISCARD enum gr_status gr_tokenizer_of_model(const char *path, struct gr_tokenizer **out);
+/* GR_ENOTFOUND where there is none. */
+GR_NODISCARD enum gr_status gr_tokenizer_of_model_required(const char *path, struct gr_tokenizer **out);
 
 /* What a worker says of it: 0 where there is none. */
 static inline uint64_t gr_tokenizer_fingerprint_or_0(const struct gr_tokenizer *tok)

@@ -128,6 +128,12 @@ struct gr_gguf_vocab {
 
 GR_NODISCARD enum gr_status gr_tokenizer_from_gguf(const struct gr_gguf_vocab *v, struct gr_tokenizer **out);
 
+/* The same from a file's metadata, every key of which is checked. name: the file, for messages. */
+struct gr_gguf;
+bool gr_gguf_has_tokenizer(const struct gr_gguf *g);
+GR_NODISCARD enum gr_status gr_tokenizer_from_metadata(const char *name, const struct gr_gguf *g,
+                                                       struct gr_tokenizer **out);
+
 /* The steps that a name under tokenizer.ggml.pre stands for; false: not known. */
 bool gr_tok_pre_by_name(const char *pre, struct gr_tokenizer_parts *parts);
 

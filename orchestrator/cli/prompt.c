@@ -1,6 +1,7 @@
 #include "orchestrator/cli/prompt.h"
 
 #include "common/base/log.h"
+#include "model/tokenizer/tokenizer_of_model.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -100,8 +101,7 @@ enum gr_status gr_prompt_read(const struct gr_options *o, const struct gr_tokeni
         return GR_EINVAL;
     }
     if (tok == NULL && o->prompt_ids == NULL) {
-        log_error("%s has no tokenizer that is read (a folder's tokenizer.json): give the prompt as --prompt-ids F",
-                  o->model);
+        log_error("%s: has no " GR_TOKENIZER_PLACES ": give the prompt as --prompt-ids F", o->model);
         return GR_ENOTFOUND;
     }
     /* What goes on with a session gets no BOS. */

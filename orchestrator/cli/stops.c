@@ -58,6 +58,10 @@ enum gr_status gr_stops_resolve(const struct gr_options *o, const struct gr_hf_c
     for (int i = 0; i < hf->n_eos && !o->ignore_eos; i++) {
         GR_TRY(add(&s, hf->eos_id[i]));
     }
+    const int32_t own = tok != NULL && !o->ignore_eos ? gr_tokenizer_eos_id(tok) : -1;
+    if (own >= 0 && own < n_vocab) {
+        GR_TRY(add(&s, own));
+    }
     for (int i = 0; i < o->stop_token_ids.n; i++) {
         if (o->stop_token_ids.id[i] >= n_vocab) {
             log_error("--stop-token-ids: %d is no token id; the vocabulary has ids 0 to %d", o->stop_token_ids.id[i],
@@ -67,7 +71,7 @@ enum gr_status gr_stops_resolve(const struct gr_options *o, const struct gr_hf_c
         GR_TRY(add(&s, o->stop_token_ids.id[i]));
     }
     if (o->stop.n > 0 && tok == NULL) {
-        log_error("--stop: %s has no tokenizer that is read; --stop-token-ids takes ids", o->model);
+        log_error("--stop: %s has no tokenizer; --stop-token-ids takes ids", o->model);
         return GR_EINVAL;
     }
     for (int i = 0; i < o->stop.n; i++) {

@@ -9,9 +9,9 @@
 #include "model/tokenizer/tokenizer.h"
 #include "common/options/options.h"
 
-/* The model's end-of-sequence ids unless they are ignored, --stop-token-ids, and special tokens among --stop.
- * n_vocab: ids are below. GR_EINVAL (logged): an id that is none, a stop string that holds a special token and other
- * text, or more than GR_STOP_ID_MAX ids. */
+/* The end-of-sequence ids of the model and of its tokenizer unless they are ignored, --stop-token-ids, and special
+ * tokens among --stop. n_vocab: ids are below. GR_EINVAL (logged): an id that is none, a stop string that holds a
+ * special token and other text, or more than GR_STOP_ID_MAX ids. */
 GR_NODISCARD enum gr_status gr_stops_resolve(const struct gr_options *o, const struct gr_hf_config *hf,
                                              const struct gr_tokenizer *tok, int32_t n_vocab, struct gr_stop_ids *out);
 

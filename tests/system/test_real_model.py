@@ -8,13 +8,19 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import struct
 import subprocess
 import sys
 import tempfile
+import time
 
 import smollm2
 from harness import BUILD, ROOT, SLOW, case, main, run
+from served import Serve
+
+sys.path.insert(0, os.path.join(ROOT, "tools"))
+import gguf_tokenizer  # noqa: E402
 
 LONG = os.environ.get("GRAFT_TEST_LONG") == "1"
 N_TOKEN = 160 if LONG else 40
@@ -99,6 +105,94 @@ def every_value_is_as_another_reader_makes_it():
         for piece in iter(lambda: f.read(1 << 20), b""):
             h.update(piece)
     assert h.hexdigest() == smollm2.BF16_SHA
+
+
+def answer(model, text, n, *args, draft=None):
+    """The whole of --json."""
+    with tempfile.NamedTemporaryFile("w", suffix=".txt", dir=WORK.name, encoding="utf-8") as f:
+        f.write(text)
+        f.flush()
+        more = ("--draft", draft, "--num-speculative-tokens", "4", "--tree-shape", "chain") if draft else ()
+        done = run("run", "--json", "--model", model, "--prompt-file", f.name, "--max-tokens", str(n), *more, *args,
+                   timeout=120)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def folder_with_tokenizer():
+    """Its tokenizer.json is written by another reader of the GGUF file, with the pre-tokenizer spelled there."""
+    path = os.path.join(WORK.name, "text")
+    if not os.path.isdir(path):
+        shutil.copytree(folder("bf16"), path, symlinks=True)
+        with open(os.path.join(path, "tokenizer.json"), "w", encoding="utf-8") as f:
+            json.dump(gguf_tokenizer.tokenizer_json(gguf_tokenizer.fields(smollm2.GGUF)), f)
+        with open(os.path.join(path, "tokenizer_config.json"), "w", encoding="utf-8") as f:
+            json.dump({"eos_token": "<|im_end|>"}, f)
+        with open(os.path.join(path, "config.json"), "w", encoding="utf-8") as f:
+            json.dump(dict(CONFIG, **OLD, eos_token_id=None), f)
+    return path
+
+
+def ids_by(model, texts):
+    tool = os.path.join(BUILD, "tests/tokenizers/tokenizer_ids")
+    lines = "".join(t.encode().hex() + "\n" for t in texts)
+    done = subprocess.run([tool, model], input=lines, capture_output=True, text=True, check=False, timeout=60 * SLOW)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line)[0] for line in done.stdout.splitlines()]
+
+
+@case
+def text_becomes_the_golden_ids():
+    """From the GGUF file and from the folder, control tokens and all."""
+    texts = [c["prompt"] for c in GOLDEN]
+    for file in (smollm2.GGUF, os.path.join(folder_with_tokenizer(), "tokenizer.json")):
+        assert ids_by(file, texts) == [c["prompt_ids"] for c in GOLDEN], file
+
+
+@case
+def a_text_gives_the_golden_answer_and_ends():
+    """Until its end token, which the GGUF file's metadata name, in the folder tokenizer_config.json alone."""
+    c = GOLDEN[0]
+    end = c["greedy_ids"].index(2)
+    for model in (smollm2.GGUF, folder_with_tokenizer()):
+        got = answer(model, c["prompt"], end + 20)
+        assert got["token_ids"] == c["greedy_ids"][:end + 1], got
+        assert got["finish_reason"] == "stop" and got["metrics"]["prompt_tokens"] == len(c["prompt_ids"]), got
+        assert got["text"].startswith("Portugal is a country in Europe") and got["text"].endswith("Iberian Peninsula.")
+
+
+@case
+def text_with_a_draft_of_the_other_kind():
+    """The tokenizers of both are one, by their fingerprints: else the pair would be refused."""
+    c = GOLDEN[0]
+    for model, draft in ((smollm2.GGUF, folder_with_tokenizer()), (folder_with_tokenizer(), smollm2.GGUF),
+                         (smollm2.GGUF, smollm2.GGUF)):
+        got = answer(model, c["prompt"], 16, draft=draft)
+        assert got["token_ids"] == c["greedy_ids"][:16] and got["metrics"]["num_accepted_tokens"] >= 8, got
+
+
+@case
+def a_served_session_takes_text():
+    told = ("--json", "--model", smollm2.GGUF, "--max-tokens", "5")
+    with Serve("--spawn", "--model", smollm2.GGUF, spawn=False) as server:
+        server.wait()
+        first = json.loads(server.graft("run", *told, "--keep", "--prompt", "The capital of France is").stdout)
+        assert first["text"].startswith(" Paris"), first
+        second = json.loads(server.graft("session", "send", "1", *told, "--prompt", " It is not").stdout)
+        whole = ids_by(smollm2.GGUF, ["The capital of France is"])[0] + first["token_ids"]
+        whole += ids_by(smollm2.GGUF, [" It is not"])[0]
+        assert second["token_ids"] == ids_of(smollm2.GGUF, whole, 5), second
+
+
+@case
+def it_is_there_within_a_second_and_a_half():
+    """From a warm file cache until the first token: tokenizer, weights and what is measured at the start."""
+    def seconds():
+        begin = time.monotonic()
+        answer(smollm2.GGUF, "The", 1)
+        return time.monotonic() - begin
+    least = min(seconds() for _ in range(5))
+    assert least < 1.5 * SLOW, least
 
 
 @case

@@ -1,20 +1,22 @@
 /* For tests: ids of texts by a tokenizer, and what they decode to.
  *
- *     tokenizer_ids FILE.json [no-special]
+ *     tokenizer_ids FILE [no-special]
  *
- * FILE.json is a tokenizer.json, or the tokenizer.ggml.* fields of a GGUF file as one JSON object. Each line of
- * standard input is a JSON string: a text, its bytes as hexadecimal digits. Each line of output is one JSON array: the
+ * FILE is a tokenizer.json or a GGUF file, whose tensors may be missing. Each line of standard input is a text, its
+ * bytes as hexadecimal digits. Each line of output is one JSON array: the
  * ids, then the bytes that they decode to (special tokens too), then the same from the incremental detokenizer (without
  * them). */
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/base/log.h"
+#include "model/files/gguf.h"
+#include "model/files/json_util.h"
 #include "model/tokenizer/tokenizer_parts.h"
 
 #define LINE_BYTES_MAX (64u << 20)
+#define FILE_BYTES_MAX (1u << 30)
 
 static void die(const char *what)
 {
@@ -22,80 +24,23 @@ static void die(const char *what)
     exit(1);
 }
 
-static struct gr_tok_text *texts(const json_t *array, size_t *n_out)
-{
-    *n_out = json_array_size(array);
-    struct gr_tok_text *t = calloc(*n_out + 1, sizeof(*t));
-    GR_ASSERT(t != NULL);
-    for (size_t i = 0; i < *n_out; i++) {
-        const json_t *s = json_array_get(array, i);
-        t[i] = (struct gr_tok_text){json_string_value(s), (uint32_t)json_string_length(s)};
-    }
-    return t;
-}
-
-static int integer(const json_t *root, const char *key, int missing)
-{
-    const json_t *v = json_object_get(root, key);
-    return json_is_boolean(v) ? json_is_true(v) : json_is_integer(v) ? (int)json_integer_value(v) : missing;
-}
-
-static struct gr_tokenizer *from_fields(const char *name, const json_t *root)
-{
-    size_t n, n_merge;
-    struct gr_tok_text *tokens = texts(json_object_get(root, "tokenizer.ggml.tokens"), &n);
-    struct gr_tok_text *merges = texts(json_object_get(root, "tokenizer.ggml.merges"), &n_merge);
-    const json_t *types = json_object_get(root, "tokenizer.ggml.token_type");
-    const json_t *scores = json_object_get(root, "tokenizer.ggml.scores");
-    int32_t *type = calloc(n + 1, sizeof(*type));
-    float *score = calloc(n + 1, sizeof(*score));
-    GR_ASSERT(type != NULL && score != NULL);
-    for (size_t i = 0; i < n; i++) {
-        type[i] = (int32_t)json_integer_value(json_array_get(types, i));
-        score[i] = (float)json_number_value(json_array_get(scores, i));
-    }
-    const struct gr_gguf_vocab v = {.name = name,
-                                    .kind = json_string_value(json_object_get(root, "tokenizer.ggml.model")),
-                                    .pre = json_string_value(json_object_get(root, "tokenizer.ggml.pre")),
-                                    .tokens = tokens,
-                                    .types = json_array_size(types) == n ? type : NULL,
-                                    .scores = json_array_size(scores) == n ? score : NULL,
-                                    .n_token = (int32_t)n,
-                                    .merges = merges,
-                                    .n_merge = n_merge,
-                                    .bos_id = integer(root, "tokenizer.ggml.bos_token_id", -1),
-                                    .unk_id = integer(root, "tokenizer.ggml.unknown_token_id", -1),
-                                    .add_bos = integer(root, "tokenizer.ggml.add_bos_token", -1),
-                                    .add_space_prefix = integer(root, "tokenizer.ggml.add_space_prefix", 1) != 0};
-    struct gr_tokenizer *tok = NULL;
-    if (gr_tokenizer_from_gguf(&v, &tok) != GR_OK) {
-        exit(1);
-    }
-    free(tokens);
-    free(merges);
-    free(type);
-    free(score);
-    return tok;
-}
-
 static struct gr_tokenizer *load(const char *path)
 {
-    json_error_t err;
-    json_t *root = json_load_file(path, 0, &err);
-    if (root == NULL) {
-        die(err.text);
-    }
     struct gr_tokenizer *tok = NULL;
-    if (json_object_get(root, "tokenizer.ggml.tokens") != NULL) {
-        tok = from_fields(path, root);
-    } else {
-        char *text = json_dumps(root, JSON_COMPACT);
-        if (text == NULL || gr_tokenizer_parse(path, text, strlen(text), &tok) != GR_OK) {
-            exit(1);
-        }
-        free(text);
+    struct gr_gguf *g = NULL;
+    char *data = NULL;
+    size_t len = 0;
+    enum gr_status st = gr_file_read(path, FILE_BYTES_MAX, true, &data, &len);
+    if (st == GR_OK && !gr_gguf_is(data, len)) {
+        st = gr_tokenizer_parse(path, data, len, &tok);
+    } else if (st == GR_OK && (st = gr_gguf_parse(path, data, len, &g)) == GR_OK) {
+        st = gr_tokenizer_from_metadata(path, g, &tok);
+        gr_gguf_free(g);
     }
-    json_decref(root);
+    free(data);
+    if (st != GR_OK) {
+        exit(1);
+    }
     return tok;
 }
 

@@ -1,53 +1,26 @@
 #!/usr/bin/env python3
 """Ids of the vocabularies that llama.cpp's source carries, against the ids beside them. They come from the source package
-of llama-cpp-python, pinned by its sha256, of which nothing is run.
+of llama-cpp-python, which tools/fetch.py brings.
 
 usage: test_tokenizers.py TOKENIZER_IDS SOURCE_ROOT      prints TAP
 
-GRAFT_TEST_VOCABS names the package's file where it is there already. Kinds that graft does not claim: bert-bge, falcon
-and gemma-4.
+Kinds that graft does not claim: bert-bge, falcon and gemma-4.
 """
-import hashlib
 import json
 import os
-import re
 import subprocess
 import sys
 import tarfile
 import tempfile
-import urllib.parse
-import urllib.request
 
 IDS, ROOT = sys.argv[1], sys.argv[2]
 sys.path.insert(0, os.path.join(ROOT, "tools"))
+import fetch  # noqa: E402
 import gguf_tokenizer  # noqa: E402
 
-FILE = "llama_cpp_python-0.3.36.tar.gz"
-SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
-INDEX = "https://pypi.org/simple/llama-cpp-python/"
 KINDS = ("command-r", "deepseek-coder", "deepseek-llm", "gpt-2", "llama-bpe", "llama-spm", "mpt", "phi-3", "qwen2",
          "qwen35", "refact", "starcoder")
 NO_JSON = ("deepseek-llm",)  # its pattern stands in graft only
-
-
-def package():
-    """The file, fetched once into the cache folder."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    path = os.environ.get("GRAFT_TEST_VOCABS") or os.path.join(base, "graft", "pypi", FILE)
-    if not os.path.exists(path):
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        page = urllib.request.urlopen(INDEX, timeout=60).read().decode()
-        href = re.search(r'href="([^"]*/' + re.escape(FILE) + r')[#"]', page).group(1)
-        with urllib.request.urlopen(urllib.parse.urljoin(INDEX, href), timeout=300) as src, \
-                open(path + ".part", "wb") as out:
-            while data := src.read(1 << 20):
-                out.write(data)
-        os.replace(path + ".part", path)
-    with open(path, "rb") as f:
-        got = hashlib.sha256(f.read()).hexdigest()
-    if got != SHA256:
-        raise ValueError(f"{path} has sha256 {got}, expected {SHA256}")
-    return path
 
 
 def unpack(path, folder):
@@ -59,14 +32,18 @@ def unpack(path, folder):
                     out.write(tar.extractfile(m).read())
 
 
-def answers(vocab, folder, texts):
-    path = os.path.join(folder, "vocab.json")
-    with open(path, "w", encoding="utf-8") as f:
-        json.dump(vocab, f)
+def answers(path, texts):
     lines = "".join(t.encode().hex() + "\n" for t in texts)
     done = subprocess.run([IDS, path, "no-special"], input=lines, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return [json.loads(x) for x in done.stdout.splitlines()]
+
+
+def as_json(gguf):
+    path = gguf + ".json"
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump(gguf_tokenizer.tokenizer_json(gguf_tokenizer.fields(gguf)), f)
+    return path
 
 
 def check(kind, folder):
@@ -76,10 +53,9 @@ def check(kind, folder):
     with open(gguf + ".out", encoding="utf-8") as f:
         want = [[int(x) for x in line.split()] for line in f.read().split("\n")]
     assert len(texts) >= 40
-    fields = gguf_tokenizer.fields(gguf)
-    forms = [fields] + ([] if kind in NO_JSON else [gguf_tokenizer.tokenizer_json(fields)])
+    forms = [gguf] + ([] if kind in NO_JSON else [as_json(gguf)])
     for form in forms:
-        got = answers(form, folder, texts)
+        got = answers(form, texts)
         assert len(got) == len(texts)
         for text, ids, (ours, whole, stream) in zip(texts, want, got):
             assert ours == ids, (text, ours, ids)
@@ -90,10 +66,10 @@ def check(kind, folder):
 def main():
     print(f"1..{len(KINDS)}")
     try:
-        path = package()
-    except (OSError, AttributeError) as e:
+        path = fetch.path_of("vocabularies")
+    except fetch.CannotBeHad as e:
         for i, kind in enumerate(KINDS):
-            print(f"ok {i + 1} - {kind} # SKIP {FILE} cannot be had: {e}")
+            print(f"ok {i + 1} - {kind} # SKIP {e}")
         return
     failed = False
     with tempfile.TemporaryDirectory() as folder:

@@ -72,6 +72,14 @@ static inline void gguf_field_text(struct gguf_image *g, const char *key, const 
     gguf_text(g, value);
 }
 
+static inline void gguf_field_array(struct gguf_image *g, const char *key, uint32_t type, uint64_t n)
+{
+    gguf_text(g, key);
+    gguf_number(g, 9, 4);
+    gguf_number(g, type, 4);
+    gguf_number(g, n, 8);
+}
+
 /* Dimensions as the file has them, the fastest first. */
 static inline void gguf_tensor(struct gguf_image *g, const char *name, uint32_t n_dim, const uint64_t *dim,
                                uint32_t type, uint64_t offset)

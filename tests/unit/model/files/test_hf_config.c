@@ -405,9 +405,11 @@ static void test_load(void **state)
 
     write_file(dir, "generation_config.json", "{\"eos_token_id\":[7,8,8],\"temperature\":0.6}");
     assert_int_equal(gr_hf_config_load(dir, &c), GR_OK);
-    assert_int_equal(c.n_eos, 2);
-    assert_int_equal(c.eos_id[0], 7);
-    assert_int_equal(c.eos_id[1], 8);
+    assert_int_equal(c.n_eos, 4); /* those of both files */
+    assert_int_equal(c.eos_id[0], 2);
+    assert_int_equal(c.eos_id[1], 3);
+    assert_int_equal(c.eos_id[2], 7);
+    assert_int_equal(c.eos_id[3], 8);
 
     write_file(dir, "generation_config.json", "{\"temperature\":0.6}");
     assert_int_equal(gr_hf_config_load(dir, &c), GR_OK);
