@@ -100,6 +100,7 @@ enum gr_status gr_tok_build_tries(struct gr_tokenizer *tok)
         GR_TRY(normalized_content(tok, a, &owned, &len));
         free(owned);
         n_byte[a->normalized] += len;
+        tok->special_normalized = tok->special_normalized || (a->normalized && a->special);
     }
     if (n_byte[0] > 0) {
         GR_TRY(trie_init(&tok->raw_trie, n_byte[0]));
@@ -162,62 +163,85 @@ static size_t char_before(const char *text, size_t at, int32_t *out)
     return 0;
 }
 
-static bool is_single_word(const char *text, size_t len, size_t begin, size_t end)
+static bool is_single_word(const struct gr_added_scan *s, size_t begin, size_t end)
 {
+    const char *text = s->text->text;
     int32_t c;
-    if (char_before(text, begin, &c) > 0 && is_word(c)) {
+    if (char_before(text + s->begin, begin - s->begin, &c) > 0 && is_word(c)) {
         return false;
     }
-    return char_at(text + end, len - end, &c) == 0 || !is_word(c);
+    return char_at(text + end, s->end - end, &c) == 0 || !is_word(c);
 }
 
-/* The token whose trie text begins at text, and that text's length (NFC can make it another one
- * than the content's). */
+/* The longest token whose trie text begins at a byte, and where that text ends (NFC can make it another one than the
+ * content's). Special ones end at special_end at the latest. */
 static const struct gr_added_token *longest_at(const struct gr_tokenizer *tok, const struct gr_trie *trie,
-                                               const char *text, size_t len, size_t *n_out)
+                                               const struct gr_added_scan *s, size_t at, size_t special_end,
+                                               size_t *end_out)
 {
-    int32_t best = -1;
+    const struct gr_added_token *best = NULL;
     uint32_t node = 0;
-    for (size_t i = 0; i < len; i++) {
-        node = child_of(trie, node, (uint8_t)text[i]);
+    for (size_t i = at; i < s->end; i++) {
+        node = child_of(trie, node, (uint8_t)s->text->text[i]);
         if (node == 0) {
             break;
         }
-        if (trie->nodes[node].added >= 0) {
-            best = trie->nodes[node].added;
-            *n_out = i + 1;
+        const int32_t added = trie->nodes[node].added;
+        if (added >= 0 && (!tok->added[added].special || i < special_end)) {
+            best = &tok->added[added];
+            *end_out = i + 1;
         }
     }
-    return best >= 0 ? &tok->added[best] : NULL;
+    return best;
 }
 
-bool gr_trie_find(const struct gr_tokenizer *tok, const struct gr_trie *trie, const char *text, size_t len, size_t from,
-                  bool plain, struct gr_added_match *out)
+/* Is a byte in a plain span? *end_out: where that span, or what lies between two, ends. */
+static bool is_plain(struct gr_added_scan *s, size_t at, size_t *end_out)
 {
-    if (trie->nodes == NULL) {
-        return false;
+    const struct gr_marked_text *t = s->text;
+    while (s->i_plain < t->n_plain && t->plain[s->i_plain].end <= at) {
+        s->i_plain++;
     }
-    for (size_t at = from; at < len;) {
-        size_t n = 0;
-        const struct gr_added_token *a = longest_at(tok, trie, text + at, len - at, &n);
+    const struct gr_text_span *p = s->i_plain < t->n_plain ? &t->plain[s->i_plain] : NULL;
+    const bool inside = p != NULL && p->begin <= at;
+    *end_out = GR_MIN(inside ? p->end : p != NULL ? p->begin : s->end, s->end);
+    return inside;
+}
+
+/* The match with the white space beside it that it takes. */
+static struct gr_added_match stretch(const struct gr_added_scan *s, const struct gr_added_token *a, size_t begin,
+                                     size_t end)
+{
+    const char *text = s->text->text;
+    int32_t c;
+    size_t n;
+    while (a->lstrip && begin > s->at && (n = char_before(text, begin, &c)) > 0 && gr_is_white_space(c)) {
+        begin -= n;
+    }
+    while (a->rstrip && (n = char_at(text + end, s->end - end, &c)) > 0 && gr_is_white_space(c)) {
+        end += n;
+    }
+    return (struct gr_added_match){.begin = begin, .end = end, .token = a};
+}
+
+bool gr_trie_find(const struct gr_tokenizer *tok, const struct gr_trie *trie, struct gr_added_scan *s,
+                  struct gr_added_match *out)
+{
+    for (size_t at = s->at; trie->nodes != NULL && at < s->end;) {
+        size_t end = at, same_end;
+        const bool plain = is_plain(s, at, &same_end);
+        const struct gr_added_token *a = longest_at(tok, trie, s, at, plain ? s->end : same_end, &end);
         if (a == NULL) {
             at++;
-            continue;
+        } else if (a->special && plain) { /* as Hugging Face: no shorter token is tried there */
+            at = GR_MIN(end, same_end);
+        } else if (a->single_word && !is_single_word(s, at, end)) {
+            at = end; /* the same */
+        } else {
+            *out = stretch(s, a, at, end);
+            s->at = out->end;
+            return true;
         }
-        size_t begin = at, end = at + n;
-        if ((a->special && plain) || (a->single_word && !is_single_word(text, len, begin, end))) {
-            at = end; /* as Hugging Face: no shorter token is tried there */
-            continue;
-        }
-        int32_t c;
-        while (a->lstrip && begin > from && (n = char_before(text, begin, &c)) > 0 && gr_is_white_space(c)) {
-            begin -= n;
-        }
-        while (a->rstrip && (n = char_at(text + end, len - end, &c)) > 0 && gr_is_white_space(c)) {
-            end += n;
-        }
-        *out = (struct gr_added_match){.begin = begin, .end = end, .token = a};
-        return true;
     }
     return false;
 }

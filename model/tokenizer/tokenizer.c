@@ -13,7 +13,7 @@ struct encoder {
     const struct gr_tokenizer *tok;
     int32_t *ids; /* caller's, [cap] */
     size_t cap, n;
-    bool plain; /* special tokens in the text are text */
+    const struct gr_marked_text *whole;
     bool first; /* nothing of the text was taken yet */
     bool glued; /* what comes goes on after bytes that are no UTF-8: it gets no blank in front */
     struct gr_bpe_scratch *bpe;
@@ -61,13 +61,14 @@ static enum gr_status encode_piece(void *user, const char *text, size_t len)
 
 typedef enum gr_status gap_fn(struct encoder *e, const char *text, size_t len);
 
-/* Emits the added tokens of one trie and hands the text between them to gap. */
-static enum gr_status encode_added(struct encoder *e, const struct gr_trie *trie, const char *text, size_t len,
+/* Emits the added tokens of one trie in [begin, end) of a text and hands what lies between them to gap. */
+static enum gr_status encode_added(struct encoder *e, const struct gr_trie *trie, struct gr_added_scan scan,
                                    gap_fn *gap)
 {
-    size_t at = 0;
+    const char *text = scan.text->text;
+    size_t at = scan.at = scan.begin;
     struct gr_added_match m;
-    while (gr_trie_find(e->tok, trie, text, len, at, e->plain, &m)) {
+    while (gr_trie_find(e->tok, trie, &scan, &m)) {
         if (m.begin > at) {
             GR_TRY(gap(e, text + at, m.begin - at));
         }
@@ -75,7 +76,7 @@ static enum gr_status encode_added(struct encoder *e, const struct gr_trie *trie
         e->first = e->glued = false;
         at = m.end;
     }
-    return at < len ? gap(e, text + at, len - at) : GR_OK;
+    return at < scan.end ? gap(e, text + at, scan.end - at) : GR_OK;
 }
 
 static enum gr_status encode_plain(struct encoder *e, const char *text, size_t len)
@@ -85,12 +86,63 @@ static enum gr_status encode_plain(struct encoder *e, const char *text, size_t l
     return st;
 }
 
+/* Where text[at] is in the normalized text: after what the text before it becomes. */
+static enum gr_status place_normalized(const struct encoder *e, const char *text, size_t at, size_t *out)
+{
+    char *owned = NULL;
+    GR_TRY(gr_tok_normalize(e->tok, text, at, e->glued, &owned, out));
+    free(owned);
+    return GR_OK;
+}
+
+/* The plain spans of text[0, len), a part of the whole text, in its normalized form n. spans: room for all of the whole
+ * text. */
+static enum gr_status map_plain(const struct encoder *e, const char *text, size_t len, struct gr_marked_text *n,
+                                struct gr_text_span *spans)
+{
+    const size_t begin = (size_t)(text - e->whole->text);
+    for (size_t i = 0; i < e->whole->n_plain; i++) {
+        const struct gr_text_span *w = &e->whole->plain[i];
+        struct gr_text_span s = {0, n->len};
+        if (w->end <= begin || w->begin >= begin + len) {
+            continue;
+        }
+        if (w->begin > begin) {
+            GR_TRY(place_normalized(e, text, w->begin - begin, &s.begin));
+        }
+        if (w->end < begin + len) {
+            GR_TRY(place_normalized(e, text, w->end - begin, &s.end));
+        }
+        spans[n->n_plain++] = (struct gr_text_span){GR_MIN(s.begin, n->len), GR_MIN(s.end, n->len)};
+    }
+    n->plain = spans;
+    return GR_OK;
+}
+
+static enum gr_status encode_normalized(struct encoder *e, const char *text, size_t len, struct gr_marked_text *n)
+{
+    struct gr_text_span *spans = NULL;
+    enum gr_status st = GR_OK;
+    if (e->tok->special_normalized && e->whole->n_plain > 0) {
+        spans = calloc(e->whole->n_plain, sizeof(*spans));
+        st = spans != NULL ? map_plain(e, text, len, n, spans) : GR_ENOMEM;
+    }
+    if (st == GR_OK) {
+        st = encode_added(e, &e->tok->normalized_trie, (struct gr_added_scan){.text = n, .end = n->len}, encode_plain);
+    }
+    free(spans);
+    return st;
+}
+
 static enum gr_status encode_unnormalized(struct encoder *e, const char *text, size_t len)
 {
     char *owned = NULL;
-    size_t n = len;
-    GR_TRY(gr_tok_normalize(e->tok, text, len, e->glued, &owned, &n));
-    enum gr_status st = encode_added(e, &e->tok->normalized_trie, owned != NULL ? owned : text, n, encode_plain);
+    struct gr_marked_text n = {.text = text};
+    GR_TRY(gr_tok_normalize(e->tok, text, len, e->glued, &owned, &n.len));
+    if (owned != NULL) {
+        n.text = owned;
+    }
+    const enum gr_status st = encode_normalized(e, text, len, &n);
     free(owned);
     return st;
 }
@@ -106,10 +158,18 @@ static enum gr_status encode_byte(struct encoder *e, uint8_t byte)
     return id >= 0 ? emit(e, &id, 1) : GR_OK;
 }
 
-/* Runs of UTF-8 as text, other bytes as byte tokens. */
-static enum gr_status encode_bytes(struct encoder *e, const char *text, size_t len)
+/* A run of UTF-8. */
+static enum gr_status encode_run(struct encoder *e, size_t begin, size_t end)
 {
-    const uint8_t *p = (const uint8_t *)text;
+    const struct gr_added_scan scan = {.text = e->whole, .begin = begin, .end = end};
+    return encode_added(e, &e->tok->raw_trie, scan, encode_unnormalized);
+}
+
+/* Runs of UTF-8 as text, other bytes as byte tokens. */
+static enum gr_status encode_bytes(struct encoder *e)
+{
+    const uint8_t *p = (const uint8_t *)e->whole->text;
+    const size_t len = e->whole->len;
     size_t run = 0; /* where the run of valid text began */
     for (size_t at = 0; at < len;) {
         size_t n = 1;
@@ -118,7 +178,7 @@ static enum gr_status encode_bytes(struct encoder *e, const char *text, size_t l
             continue;
         }
         if (at > run) {
-            GR_TRY(encode_added(e, &e->tok->raw_trie, text + run, at - run, encode_unnormalized));
+            GR_TRY(encode_run(e, run, at));
         }
         for (size_t i = 0; i < n; i++) {
             GR_TRY(encode_byte(e, p[at + i]));
@@ -126,21 +186,23 @@ static enum gr_status encode_bytes(struct encoder *e, const char *text, size_t l
         at += n;
         run = at;
     }
-    if (len > run) {
-        return encode_added(e, &e->tok->raw_trie, text + run, len - run, encode_unnormalized);
-    }
-    return GR_OK;
+    return len > run ? encode_run(e, run, len) : GR_OK;
 }
 
-enum gr_status gr_tokenizer_encode(const struct gr_tokenizer *tok, const char *text, size_t len, unsigned flags,
-                                   int32_t *ids, size_t cap, size_t *n_out)
+enum gr_status gr_tokenizer_encode_marked(const struct gr_tokenizer *tok, const struct gr_marked_text *text,
+                                          unsigned flags, int32_t *ids, size_t cap, size_t *n_out)
 {
-    if (len > GR_TOKENIZER_TEXT_BYTES) {
-        log_error("tokenizer: text of %zu bytes, limit %u", len, GR_TOKENIZER_TEXT_BYTES);
+    if (text->len > GR_TOKENIZER_TEXT_BYTES) {
+        log_error("tokenizer: text of %zu bytes, limit %u", text->len, GR_TOKENIZER_TEXT_BYTES);
         return GR_ELIMIT;
     }
-    struct encoder e = {
-        .tok = tok, .ids = ids, .cap = cap, .first = true, .plain = (flags & GR_ENCODE_NO_SPECIAL) != 0};
+    const struct gr_text_span all = {0, text->len};
+    struct gr_marked_text whole = *text;
+    if ((flags & GR_ENCODE_NO_SPECIAL) != 0) {
+        whole.plain = &all;
+        whole.n_plain = 1;
+    }
+    struct encoder e = {.tok = tok, .ids = ids, .cap = cap, .whole = &whole, .first = true};
     e.bpe = gr_bpe_scratch_create();
     enum gr_status st = e.bpe != NULL ? GR_OK : GR_ENOMEM;
     if (st == GR_OK) {
@@ -150,7 +212,7 @@ enum gr_status gr_tokenizer_encode(const struct gr_tokenizer *tok, const char *t
         st = emit(&e, tok->template_ids, (size_t)tok->n_template);
     }
     if (st == GR_OK) {
-        st = encode_bytes(&e, text, len);
+        st = encode_bytes(&e);
     }
     gr_splitter_destroy(e.splitter);
     gr_bpe_scratch_destroy(e.bpe);
@@ -158,6 +220,13 @@ enum gr_status gr_tokenizer_encode(const struct gr_tokenizer *tok, const char *t
         *n_out = e.n;
     }
     return st;
+}
+
+enum gr_status gr_tokenizer_encode(const struct gr_tokenizer *tok, const char *text, size_t len, unsigned flags,
+                                   int32_t *ids, size_t cap, size_t *n_out)
+{
+    const struct gr_marked_text t = {.text = text, .len = len};
+    return gr_tokenizer_encode_marked(tok, &t, flags, ids, cap, n_out);
 }
 
 size_t gr_tokenizer_encode_bound(const struct gr_tokenizer *tok, size_t len)

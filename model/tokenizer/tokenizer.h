@@ -51,6 +51,25 @@ GR_NODISCARD enum gr_status gr_tokenizer_encode(const struct gr_tokenizer *tok, 
                                                 unsigned flags, int32_t *ids, size_t cap, size_t *n_out);
 size_t gr_tokenizer_encode_bound(const struct gr_tokenizer *tok, size_t len);
 
+/* Bytes [begin, end) of a text. */
+struct gr_text_span {
+    size_t begin, end;
+};
+
+/* A text that two hands wrote. In the plain spans, which rise, do not overlap and begin and end between characters,
+ * special tokens are text like any other; one that stands outside of them becomes its id. All else sees one text:
+ * merges go over the spans' edges. */
+struct gr_marked_text {
+    const char *text; /* borrowed */
+    size_t len;
+    const struct gr_text_span *plain; /* borrowed, [n_plain] */
+    size_t n_plain;
+};
+/* As gr_tokenizer_encode(). */
+GR_NODISCARD enum gr_status gr_tokenizer_encode_marked(const struct gr_tokenizer *tok,
+                                                       const struct gr_marked_text *text, unsigned flags, int32_t *ids,
+                                                       size_t cap, size_t *n_out);
+
 /* Valid UTF-8, NUL-terminated, owned by the caller (free). skip_special: special tokens give no
  * text. */
 GR_NODISCARD enum gr_status gr_tokenizer_decode(const struct gr_tokenizer *tok, const int32_t *ids, size_t n,

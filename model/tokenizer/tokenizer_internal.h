@@ -101,6 +101,7 @@ struct gr_tokenizer {
     int n_added;
     struct gr_trie raw_trie;        /* added tokens that match before the normalizer */
     struct gr_trie normalized_trie; /* added tokens that match after it */
+    bool special_normalized;        /* some of the latter are special */
     int32_t template_ids[GR_TOK_N_TEMPLATE_MAX];
     int n_template;
     int32_t eos_id;       /* -1: none */
@@ -146,9 +147,16 @@ struct gr_added_match {
     size_t begin, end; /* with the white space that lstrip and rstrip take */
     const struct gr_added_token *token;
 };
-/* Next added token in text[from, len); false: none. The text is valid UTF-8. plain: special tokens are text. */
-bool gr_trie_find(const struct gr_tokenizer *tok, const struct gr_trie *trie, const char *text, size_t len, size_t from,
-                  bool plain, struct gr_added_match *out);
+/* A search through bytes [begin, end) of a text, which are valid UTF-8; what lies beside them is not looked at. */
+struct gr_added_scan {
+    const struct gr_marked_text *text;
+    size_t begin, end;
+    size_t at;      /* the search goes on here: where the last match ended */
+    size_t i_plain; /* the first plain span that ends after `at' */
+};
+/* The next added token; false: none. */
+bool gr_trie_find(const struct gr_tokenizer *tok, const struct gr_trie *trie, struct gr_added_scan *scan,
+                  struct gr_added_match *out);
 
 /* ---- bpe.c ---- */
 
