@@ -38,6 +38,7 @@ ROOMS = {
     # Models. files: what lies on disk; load: weights into memory; kv: who owns which block; model: the forward pass.
     "model/files": [*RULES, CUDA + "attention", CUDA + "linear"],
     "model/tokenizer": ["common/base", "model/files"],
+    "model/chat": ["common/base", "model/tokenizer"],
     "model/load": [*RULES, "kernels", CUDA + "linear", "model/files"],
     "model/kv": [*RULES, "kernels"],
     "model": [*RULES, "kernels", "model/files", "model/kv", "model/load"],
