@@ -48,6 +48,7 @@ enum gr_views_choice { GR_VIEWS_OFF, GR_VIEWS_ON };
 enum gr_reduce_choice { GR_REDUCE_MEAN, GR_REDUCE_MAX };
 enum gr_transport_choice { GR_CHOICE_LOOP, GR_CHOICE_SHM, GR_CHOICE_TCP, GR_CHOICE_VERBS };
 enum gr_verbs_choice { GR_VERBS_ONE_SIDED, GR_VERBS_TWO_SIDED };
+enum gr_thinking_choice { GR_CHOICE_THINKING_ON, GR_CHOICE_THINKING_OFF };
 enum gr_shell { GR_SHELL_BASH, GR_SHELL_ZSH };
 
 /* The rows' numbers: GR_OPTION_model ... */

@@ -74,9 +74,16 @@ enum gr_status gr_generation_prepare(struct gr_generation *g, const struct gr_op
     GR_TRY(gr_model_path_config(o->model, &g->hf));
     GR_TRY(gr_tokenizer_of_model(o->model, &g->tok));
     const int32_t n_vocab = GR_MIN(g->hf.n_vocab, gr_tokenizer_n_vocab_or_all(g->tok));
-    GR_TRY(gr_prompt_read(o, g->tok, n_vocab, &g->prompt, &g->n_prompt));
+    if (o->chat) {
+        GR_TRY(gr_chat_setup_open(o, g->tok, &g->chat));
+    }
+    const struct gr_chat *chat = o->chat ? &g->chat.chat : NULL;
+    GR_TRY(gr_prompt_read(o, g->tok, chat, n_vocab, &g->prompt, &g->n_prompt));
     GR_TRY(gr_text_stream_init(&g->text, g->tok, o->stop.word, o->stop.n));
     GR_TRY(gr_stops_resolve(o, &g->hf, g->tok, g->hf.n_vocab, &g->plan.wishes.turn.stop_ids));
+    if (chat != NULL && !o->ignore_eos) {
+        GR_TRY(gr_stops_add_chat(chat, g->tok, &g->plan.wishes.turn.stop_ids));
+    }
     g->cap_token = (uint32_t)o->max_tokens + GR_TREE_MAX;
     g->token = malloc(g->cap_token * sizeof(*g->token));
     if (g->token == NULL) {
@@ -90,6 +97,7 @@ enum gr_status gr_generation_prepare(struct gr_generation *g, const struct gr_op
 void gr_generation_finish(struct gr_generation *g)
 {
     gr_text_stream_finish(&g->text);
+    gr_chat_setup_close(&g->chat);
     gr_tokenizer_destroy(g->tok);
     gr_trace_file_destroy(g->trace_file);
     free(g->prompt);

@@ -5,6 +5,7 @@
 #define GR_ORCHESTRATOR_CLI_GENERATE_H
 
 #include "model/files/hf_config.h"
+#include "orchestrator/cli/chat_setup.h"
 #include "orchestrator/cli/text_stream.h"
 #include "orchestrator/cli/plan.h"
 #include "orchestrator/cli/stops.h"
@@ -28,7 +29,8 @@ struct gr_generation {
     bool silent; /* no text on standard output */
     struct gr_hf_config hf;
     struct gr_tokenizer *tok;
-    int32_t *prompt; /* owned */
+    struct gr_chat_setup chat; /* --chat; its form is NULL without */
+    int32_t *prompt;           /* owned */
     uint32_t n_prompt;
     enum gr_phase phase;
     uint64_t session; /* for the JSON of a session that stays open; 0: none */

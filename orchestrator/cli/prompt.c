@@ -54,6 +54,32 @@ static enum gr_status encode(const struct gr_tokenizer *tok, const char *text, s
     return GR_OK;
 }
 
+/* One turn of a conversation. */
+static enum gr_status encode_chat(const struct gr_options *o, const struct gr_tokenizer *tok,
+                                  const struct gr_chat *chat, struct gr_chat_message user, int32_t **ids_out,
+                                  uint32_t *n_out)
+{
+    const struct gr_chat_message messages[2] = {{GR_CHAT_SYSTEM, o->system, o->system != NULL ? strlen(o->system) : 0},
+                                                user};
+    const size_t first = o->system == NULL;
+    size_t n = 0;
+    GR_TRY(gr_chat_ids(chat, tok, messages + first, 2 - first, ids_out, &n));
+    *n_out = (uint32_t)n;
+    return GR_OK;
+}
+
+static enum gr_status encode_text(const struct gr_options *o, const struct gr_tokenizer *tok,
+                                  const struct gr_chat *chat, struct gr_chat_message text, int32_t **ids_out,
+                                  uint32_t *n_out)
+{
+    if (chat != NULL) {
+        return encode_chat(o, tok, chat, text, ids_out, n_out);
+    }
+    /* What goes on with a session gets no BOS. */
+    const unsigned flags = (o->session == 0 ? GR_ENCODE_BOS : 0u) | (o->no_special ? GR_ENCODE_NO_SPECIAL : 0u);
+    return encode(tok, text.text, text.len, flags, ids_out, n_out);
+}
+
 static enum gr_status take_ids(const char *path, const json_t *array, int32_t n_vocab, int32_t *ids)
 {
     size_t i;
@@ -93,8 +119,21 @@ static enum gr_status parse_ids(const char *path, const char *text, size_t len, 
     return GR_OK;
 }
 
-enum gr_status gr_prompt_read(const struct gr_options *o, const struct gr_tokenizer *tok, int32_t n_vocab,
-                              int32_t **ids_out, uint32_t *n_out)
+static enum gr_status refuse_of_chats(const struct gr_options *o)
+{
+    static const enum gr_option_id ids[] = {GR_OPTION_system, GR_OPTION_chat_template, GR_OPTION_chat_date,
+                                            GR_OPTION_chat_thinking};
+    for (size_t i = 0; i < GR_ARRAY_LEN(ids); i++) {
+        if (gr_option_from_cli(o, ids[i])) {
+            log_error("--%s is about a chat: give --chat, too", gr_option_rows[ids[i]].name);
+            return GR_EINVAL;
+        }
+    }
+    return GR_OK;
+}
+
+static enum gr_status check_options(const struct gr_options *o, const struct gr_tokenizer *tok,
+                                    const struct gr_chat *chat)
 {
     if ((o->prompt != NULL) + (o->prompt_file != NULL) + (o->prompt_ids != NULL) != 1) {
         log_error("give exactly one of --prompt, --prompt-file and --prompt-ids");
@@ -104,16 +143,31 @@ enum gr_status gr_prompt_read(const struct gr_options *o, const struct gr_tokeni
         log_error("%s: has no " GR_TOKENIZER_PLACES ": give the prompt as --prompt-ids F", o->model);
         return GR_ENOTFOUND;
     }
-    /* What goes on with a session gets no BOS. */
-    const unsigned flags = (o->session == 0 ? GR_ENCODE_BOS : 0u) | (o->no_special ? GR_ENCODE_NO_SPECIAL : 0u);
+    if (chat != NULL && o->prompt_ids != NULL) {
+        log_error("--chat makes a conversation of text: --prompt-ids cannot be a user's message");
+        return GR_EINVAL;
+    }
+    if (chat != NULL && o->session != 0) {
+        log_error("--chat begins a conversation, and --session goes on with a session; `graft chat' does both");
+        return GR_EINVAL;
+    }
+    return chat == NULL ? refuse_of_chats(o) : GR_OK;
+}
+
+enum gr_status gr_prompt_read(const struct gr_options *o, const struct gr_tokenizer *tok, const struct gr_chat *chat,
+                              int32_t n_vocab, int32_t **ids_out, uint32_t *n_out)
+{
+    GR_TRY(check_options(o, tok, chat));
     if (o->prompt != NULL) {
-        return encode(tok, o->prompt, strlen(o->prompt), flags, ids_out, n_out);
+        const struct gr_chat_message given = {GR_CHAT_USER, o->prompt, strlen(o->prompt)};
+        return encode_text(o, tok, chat, given, ids_out, n_out);
     }
     const char *path = o->prompt_file != NULL ? o->prompt_file : o->prompt_ids;
     char *text = NULL;
     size_t len = 0;
     GR_TRY(read_all(path, &text, &len));
-    const enum gr_status st = o->prompt_file != NULL ? encode(tok, text, len, flags, ids_out, n_out)
+    const struct gr_chat_message read = {GR_CHAT_USER, text, len};
+    const enum gr_status st = o->prompt_file != NULL ? encode_text(o, tok, chat, read, ids_out, n_out)
                                                      : parse_ids(path, text, len, n_vocab, ids_out, n_out);
     free(text);
     return st;

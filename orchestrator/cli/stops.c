@@ -80,3 +80,14 @@ enum gr_status gr_stops_resolve(const struct gr_options *o, const struct gr_hf_c
     *out = s;
     return GR_OK;
 }
+
+enum gr_status gr_stops_add_chat(const struct gr_chat *c, const struct gr_tokenizer *tok, struct gr_stop_ids *s)
+{
+    const char *end[GR_CHAT_N_END_MAX];
+    const int n = gr_chat_ends(c, end);
+    for (int i = 0; i < n; i++) {
+        const int32_t id = gr_tokenizer_added_id(tok, end[i]);
+        GR_TRY(id >= 0 ? add(s, id) : GR_OK);
+    }
+    return GR_OK;
+}

@@ -64,7 +64,7 @@ ROOMS = {
     "draft_worker": ["common/base", *MODEL, "transport", "transport/worker", "draft_worker/compute", "draft_worker/machine"],
     "orchestrator/server": ["common/base", "common/process", "common/protocol", "orchestrator/machine", "transport",
                             "transport/connect"],
-    "orchestrator/cli": [*PROTOCOL, "common/options", "common/process", "model/files", "model/tokenizer", "orchestrator/machine",
+    "orchestrator/cli": [*PROTOCOL, "common/options", "common/process", "model/chat", "model/files", "model/tokenizer", "orchestrator/machine",
                          "orchestrator/server", "transport", "transport/connect", "transport/verbs"],
     "bench/options": ["common/base", "common/options", "common/protocol", "common/rules"],
     # The mains. The co-located pair stands above both workers.

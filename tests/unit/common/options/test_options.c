@@ -331,6 +331,8 @@ static void test_choices_are_their_enums(void **state)
         {GR_OPTION_transport, GR_CHOICE_VERBS, "verbs"},
         {GR_OPTION_verbs_mode, GR_VERBS_ONE_SIDED, "one_sided"},
         {GR_OPTION_verbs_mode, GR_VERBS_TWO_SIDED, "two_sided"},
+        {GR_OPTION_chat_thinking, GR_CHOICE_THINKING_ON, "on"},
+        {GR_OPTION_chat_thinking, GR_CHOICE_THINKING_OFF, "off"},
         {GR_OPTION_shell, GR_SHELL_BASH, "bash"},
         {GR_OPTION_shell, GR_SHELL_ZSH, "zsh"},
     };
