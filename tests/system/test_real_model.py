@@ -65,12 +65,15 @@ def ids_of(model, prompt, n, *args):
     return json.loads(done.stdout)["token_ids"]
 
 
+def check_ids(c, got):
+    want = c["greedy_ids"][:N_TOKEN]
+    differs = next((i for i in range(N_TOKEN) if got[i] != want[i]), None)
+    assert differs is None or differs in c["close"], (c["name"], differs, got[differs], want[differs])
+
+
 def check_golden(model, *args):
     for c in GOLDEN if LONG else GOLDEN[:3]:
-        got = ids_of(model, c["prompt_ids"], N_TOKEN, *args)
-        want = c["greedy_ids"][:N_TOKEN]
-        differs = next((i for i in range(N_TOKEN) if got[i] != want[i]), None)
-        assert differs is None or differs in c["close"], (c["name"], differs, got[differs], want[differs])
+        check_ids(c, ids_of(model, c["prompt_ids"], N_TOKEN, *args))
 
 
 @case
@@ -159,6 +162,38 @@ def a_text_gives_the_golden_answer_and_ends():
         assert got["token_ids"] == c["greedy_ids"][:end + 1], got
         assert got["finish_reason"] == "stop" and got["metrics"]["prompt_tokens"] == len(c["prompt_ids"]), got
         assert got["text"].startswith("Portugal is a country in Europe") and got["text"].endswith("Iberian Peninsula.")
+
+
+def messages_of(prompt):
+    """Of a rendered golden prompt, without the template's default."""
+    found = re.findall(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>\n", prompt, re.S)
+    return found[1:] if found[0][1].endswith("named SmolLM, trained by Hugging Face") else found
+
+
+@case
+def conversations_become_the_golden_prompts():
+    tool = os.path.join(BUILD, "tests/chat/chat_render")
+    lines = "".join(json.dumps({"template": "smollm2", "messages": messages_of(c["prompt"])}) + "\n" for c in GOLDEN)
+    done = subprocess.run([tool], input=lines, capture_output=True, text=True, check=True, timeout=60 * SLOW)
+    assert [json.loads(x)["text"] for x in done.stdout.splitlines()] == [c["prompt"] for c in GOLDEN]
+    assert max(len(messages_of(c["prompt"])) for c in GOLDEN) == 3
+
+
+@case
+def a_question_gives_the_golden_answer():
+    """The template is found in the GGUF file's metadata, and by name for a folder that has none."""
+    for model, more in ((smollm2.GGUF, ()), (folder_with_tokenizer(), ("--chat-template", "smollm2"))):
+        for c in GOLDEN if LONG else GOLDEN[:2]:
+            said = dict(messages_of(c["prompt"]))
+            if "assistant" in said:
+                continue
+            system = ("--system", said["system"]) if "system" in said else ()
+            got = answer(model, said["user"], N_TOKEN, "--chat", "--ignore-eos", *system, *more)
+            assert got["metrics"]["prompt_tokens"] == len(c["prompt_ids"]), (c["name"], got)
+            check_ids(c, got["token_ids"])
+    end = GOLDEN[0]["greedy_ids"].index(2)
+    got = answer(smollm2.GGUF, dict(messages_of(GOLDEN[0]["prompt"]))["user"], end + 20, "--chat")
+    assert got["token_ids"] == GOLDEN[0]["greedy_ids"][:end + 1] and got["finish_reason"] == "stop", got
 
 
 @case
