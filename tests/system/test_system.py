@@ -114,6 +114,16 @@ def prompt_ids_and_stdin():
 
 
 @case
+def special_tokens_in_a_prompt_are_text_on_request():
+    """Ids by Hugging Face's tokenizers 0.23.3, without and with encode_special_tokens."""
+    for args, ids in (((), [4088, 64, 4092, 65]), (("--no-special",), [4088, 64, 27, 91, 68, 345, 645, 91, 29, 65])):
+        want = generate("--prompt-ids", "-", "--max-tokens", "4", "--ignore-eos", stdin=json.dumps(ids))
+        got = generate("--prompt", "a<|eot_id|>b", "--max-tokens", "4", "--ignore-eos", *args)
+        assert got["token_ids"] == want["token_ids"], args
+        assert got["metrics"]["prompt_tokens"] == len(ids), (args, got["metrics"])
+
+
+@case
 def stop_string_cuts_text():
     plain = generate("--draft", DRAFT, "--max-tokens", "64")
     stop = plain["text"][20:26]
