@@ -119,6 +119,9 @@ struct buffer {
 
 static enum gr_status append(struct buffer *b, const char *text, size_t len)
 {
+    if (len == 0) {
+        return GR_OK;
+    }
     if (len > GR_TOK_NORMALIZED_BYTES - b->len) {
         log_error("tokenizer: the normalized text is longer than %u bytes", GR_TOK_NORMALIZED_BYTES);
         return GR_ELIMIT;
