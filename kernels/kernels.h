@@ -70,19 +70,25 @@ typedef void gr_linear_pack_f32_fn(const float *plain, int n_out, int n_in, void
 typedef void gr_linear_fn(const struct gr_exec *x, const struct gr_linear_args *a);
 
 /* act[r][c] = silu(gate[r][c]) * up[r][c]; silu(g) = g / (1 + exp(-g)). Same split of columns as linear, so no
- * barrier is needed between the two linears that wrote gate and up and this op. act may be gate. */
+ * barrier is needed between the two linears that wrote gate and up and this op. act may be gate.
+ * gelu: in place of silu the tanh form of GELU (arXiv 1606.08415, sec. 2), 0.5 g (1 + tanh(u)) = g / (1 + exp(-2 u)),
+ *   u = sqrt(2 / pi) (g + 0.044715 g^3): t = fma(0.044715, (g * g) * g, g), then g / (1 + exp(-2 sqrt(2 / pi) * t)). */
+#define GR_GELU_CUBE 0.044715f
+#define GR_GELU_SLOPE 1.5957691216057308f /* 2 sqrt(2 / pi) */
 struct gr_silu_mul_args {
     const float *gate, *up;
     float *act;
     int n_row, n_col, stride;
+    bool gelu;
 };
 typedef void gr_silu_mul_fn(const struct gr_exec *x, const struct gr_silu_mul_args *a);
 
-/* y[r][i] = x[r][i] * w[i] / sqrt(mean(x[r]^2) + eps), evaluated as (x * inv) * w. w: f32 (n). Threads split the
- * rows. y may be x. */
+/* y[r][i] = x[r][i] * w[i] / sqrt(mean(x[r]^2) + eps) (+ residual[r][i]), evaluated as (x * inv) * w, the residual
+ * added to the product. w: f32 (n). Threads split the rows. y may be x or residual. */
 struct gr_rmsnorm_args {
     const float *x;
     const float *w;
+    const float *residual; /* (n_row, y_stride) or NULL */
     float *y;
     int n_row, n, x_stride, y_stride;
     float eps;
@@ -101,13 +107,14 @@ struct gr_rope_args {
 };
 typedef void gr_rope_fn(const struct gr_exec *x, const struct gr_rope_args *a);
 
-/* y[r] = f32(table[id[r]]), table (n_vocab, n) of bf16 or of f32. Threads split the rows. */
+/* y[r] = f32(table[id[r]]) * scale, table (n_vocab, n) of bf16 or of f32. Threads split the rows. */
 struct gr_embed_args {
     const uint16_t *table;
     const float *table_f32; /* in place of table; else NULL */
     const int32_t *id;
     float *y;
     int n_row, n, y_stride;
+    float scale; /* 0: as the table has it */
 };
 typedef void gr_embed_fn(const struct gr_exec *x, const struct gr_embed_args *a);
 
@@ -168,19 +175,28 @@ struct gr_attn_seq {
  *   s[p] = scale * (chain of fma over head_dim from 0);  m = max s;  e[p] = gr_expf(s[p] - m);
  *   l = 16-lane sum of e (lane p % 16);  o = chain of fma e[p] * v[p] in increasing p from 0.
  * (A split without visible keys is left out; so a list of all blocks gives the very bits of no list.)
- * First split: (M, L, O) = (m, l, o). Then: M' = max(M, m), a = gr_expf(M - M'), b = gr_expf(m - M'),
- *   L = fma(L, a, l * b), O = fma(O, a, o * b), M = M'. Result O / L, as O * (1 / L).
- * q (total rows, q_stride) and out (total rows, out_stride) f32. work: n_thread * attention_work_bytes. */
+ * window W > 0: a row at position p = limit + n_anc - 1 sees keys at positions above p - W only, itself and W - 1
+ * before it, so its first split is that of p - W + 1. Not together with a view. First split: (M, L, O) = (m, l, o).
+ * Then: M' = max(M, m), a = gr_expf(M - M'), b = gr_expf(m - M'), L = fma(L, a, l * b), O = fma(O, a, o * b), M = M'.
+ * Result O / L, as O * (1 / L). q (total rows, q_stride) and out (total rows, out_stride) f32. work: n_thread *
+ * attention_work_bytes. */
 struct gr_attention_args {
     struct gr_kv_layer kv;
     const float *q;
     float *out;
     const struct gr_attn_seq *seq;
     int n_seq, n_head, q_stride, out_stride;
-    int layer; /* which lists of a view */
+    int layer;  /* which lists of a view */
+    int window; /* 0: all keys */
     float scale;
     void *work;
 };
+/* The first position that a row sees under a window. */
+static inline int gr_attn_first(int window, int limit, int n_anc)
+{
+    const int first = limit + n_anc - window;
+    return window > 0 && first > 0 ? first : 0;
+}
 typedef size_t gr_attention_work_bytes_fn(int n_head, int n_kv_head, int head_dim); /* per thread */
 typedef void gr_attention_fn(const struct gr_exec *x, const struct gr_attention_args *a);
 

@@ -63,7 +63,8 @@ static void ref_silu_mul(const struct gr_exec *x, const struct gr_silu_mul_args 
         for (int c = begin; c < end; c++) {
             size_t i = (size_t)r * a->stride + c;
             double g = a->gate[i];
-            a->act[i] = (float)(g / (1.0 + exp(-g)) * (double)a->up[i]);
+            double u = a->gelu ? (double)GR_GELU_SLOPE * (g + (double)GR_GELU_CUBE * g * g * g) : g;
+            a->act[i] = (float)(g / (1.0 + exp(-u)) * (double)a->up[i]);
         }
     }
 }
@@ -81,7 +82,8 @@ static void ref_rmsnorm(const struct gr_exec *x, const struct gr_rmsnorm_args *a
         }
         double inv = 1.0 / sqrt(sum / a->n + (double)a->eps);
         for (int i = 0; i < a->n; i++) {
-            yr[i] = (float)((double)xr[i] * inv * (double)a->w[i]);
+            double old = a->residual ? (double)a->residual[(size_t)r * a->y_stride + i] : 0.0;
+            yr[i] = (float)((double)xr[i] * inv * (double)a->w[i] + old);
         }
     }
 }
@@ -111,7 +113,8 @@ static void ref_embed(const struct gr_exec *x, const struct gr_embed_args *a)
     for (int r = begin; r < end; r++) {
         const size_t at = (size_t)a->id[r] * a->n;
         for (int i = 0; i < a->n; i++) {
-            a->y[(size_t)r * a->y_stride + i] = a->table_f32 ? a->table_f32[at + i] : gr_bf16_to_f32(a->table[at + i]);
+            float v = a->table_f32 ? a->table_f32[at + i] : gr_bf16_to_f32(a->table[at + i]);
+            a->y[(size_t)r * a->y_stride + i] = a->scale != 0.0f ? v * a->scale : v;
         }
     }
 }
@@ -168,9 +171,12 @@ static size_t ref_attention_work_bytes(int n_head, int n_kv_head, int head_dim)
     return 0;
 }
 
-/* Does KV head h's query row see position p at all? */
-static bool is_visible(const struct gr_attention_args *a, const struct gr_attn_seq *s, int h, int p)
+/* Does KV head h's query row r see position p at all? */
+static bool is_visible(const struct gr_attention_args *a, const struct gr_attn_seq *s, int r, int h, int p)
 {
+    if (p < gr_attn_first(a->window, s->limit[r], s->n_anc[r])) {
+        return false;
+    }
     if (!s->sparse || p >= s->dense_from) {
         return true;
     }
@@ -210,10 +216,10 @@ static void attend(const struct gr_attention_args *a, const struct gr_attn_seq *
     float *out = a->out + (size_t)(s->row0 + r) * a->out_stride + (size_t)head * hd;
     double o[GR_HEAD_DIM_MAX] = {0}, m = -INFINITY, l = 0.0;
     for (int p = 0; p < n_key; p++) {
-        m = is_visible(a, s, h, p) ? fmax(m, score(a, q, visible_cell(s, r, p), h)) : m;
+        m = is_visible(a, s, r, h, p) ? fmax(m, score(a, q, visible_cell(s, r, p), h)) : m;
     }
     for (int p = 0; p < n_key; p++) {
-        if (!is_visible(a, s, h, p)) {
+        if (!is_visible(a, s, r, h, p)) {
             continue;
         }
         int32_t cell = visible_cell(s, r, p);

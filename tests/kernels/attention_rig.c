@@ -199,6 +199,7 @@ void attend(const struct gr_kernels *k, const struct pool *p, const struct atten
         .out_stride = r->out_stride,
         .scale = 1.0f / sqrtf((float)m.head_dim),
         .layer = 1,
+        .window = m.window,
         .work = work,
     };
     memset(work, 0xff, work_bytes * n_thread); /* NaN */

@@ -7,6 +7,7 @@
 
 struct shape {
     int n_head, n_kv_head, head_dim;
+    int window; /* 0: all keys */
 };
 
 struct session {

@@ -50,6 +50,7 @@ struct exact_row { /* one query row and the keys it sees, in order of position *
 float exact_lane_sum(const float lane[16]);
 float exact_linear(const struct gr_linear_args *a, const uint16_t *plain, int r, int o);
 float exact_silu_mul(float gate, float up);
+float exact_gelu_mul(float gate, float up);
 float exact_rms_inv(const float *x, int n, float eps);
 float exact_logsumexp(const float *l, int n);
 void exact_attention(const struct exact_row *x, float *out);

@@ -66,11 +66,12 @@ static void rows_exact(struct check *c, struct shape m, const struct session *s,
     float want[GR_HEAD_DIM_MAX];
     for (int r = s->n_row - 1; r >= 0; r -= GR_MAX(1, s->n_row / 4)) {
         int n_path = tree ? path_of(s, r, path) : r + 1;
+        int first = gr_attn_first(m.window, s->n_base, n_path);
         for (int h = 0; h < m.n_head; h++) {
             int kv_head = h / (m.n_head / m.n_kv_head);
             for (int p = 0; p < s->n_base + n_path; p++) {
                 int key = tree && p >= s->n_base ? s->n_base + path[p - s->n_base] : p;
-                k[p] = s->k + ((size_t)key * m.n_kv_head + kv_head) * m.head_dim;
+                k[p] = p < first ? NULL : s->k + ((size_t)key * m.n_kv_head + kv_head) * m.head_dim;
                 v[p] = s->v + ((size_t)key * m.n_kv_head + kv_head) * m.head_dim;
             }
             exact_attention(&(struct exact_row){.q = s->q + (size_t)r * width + h * m.head_dim,
@@ -170,8 +171,8 @@ static void attention_case(struct check *c, struct shape m, int n_base, int n_ro
 {
     struct pass p = {.m = m, .n_seq = 1, .tree = {n_branch > 0}};
     double work = (double)n_row * m.n_head * m.head_dim * (n_base + n_row);
-    if (!check_case(c, work > 1e6, "heads %d/%d of %d, base %d, %d rows, branch %d, scores x %g", m.n_head, m.n_kv_head,
-                    m.head_dim, n_base, n_row, n_branch, (double)score_scale)) {
+    if (!check_case(c, work > 1e6, "heads %d/%d of %d, base %d, %d rows, branch %d, scores x %g, window %d", m.n_head,
+                    m.n_kv_head, m.head_dim, n_base, n_row, n_branch, (double)score_scale, m.window)) {
         return;
     }
     session_init(&p.s[0], m, n_base, n_row, n_branch, score_scale);
@@ -194,10 +195,26 @@ static void ragged_case(struct check *c, struct shape m, int base_a, int row_a, 
     session_free(&p.s[1]);
 }
 
+/* Windows that are shorter than a tree is deep, end on and off the borders of blocks and splits, or hold everything. */
+static void window_cases(struct check *c)
+{
+    static const int windows[] = {1, 2, 4, 16, 17, 24, 64, 500, 512, 513, 1024, 4000};
+    for (size_t i = 0; i < GR_ARRAY_LEN(windows); i++) {
+        const struct shape demo = {6, 2, 64, windows[i]}, odd = {10, 2, 80, windows[i]};
+        attention_case(c, demo, 0, 40, 0, 1.0f);
+        attention_case(c, demo, 30, 20, 1, 1.0f); /* one path of 20 */
+        attention_case(c, demo, 509, 40, 3, 1.0f);
+        attention_case(c, demo, 1000, 64, 0, 3.0f);
+        attention_case(c, odd, 1030, 17, 4, 1.0f);
+        attention_case(c, demo, 3000, 3, 2, 1.0f);
+        ragged_case(c, demo, 600, 30, 0, 50);
+    }
+}
+
 void check_attention(struct check *c)
 {
-    static const struct shape demo = {6, 2, 64}, draft = {6, 2, 32}, one = {1, 1, 16};
-    static const struct shape odd = {10, 2, 80}, wide = {8, 2, 128}, widest = {4, 4, 256};
+    static const struct shape demo = {6, 2, 64, 0}, draft = {6, 2, 32, 0}, one = {1, 1, 16, 0};
+    static const struct shape odd = {10, 2, 80, 0}, wide = {8, 2, 128, 0}, widest = {4, 4, 256, 0};
     static const int bases[] = {0, 1, 15, 16, 17, 31, 63, 64, 65, 130};
     for (size_t i = 0; i < GR_ARRAY_LEN(bases); i++) {
         attention_case(c, one, bases[i], 1, 1, 1.0f);
@@ -225,6 +242,7 @@ void check_attention(struct check *c)
     ragged_case(c, demo, 600, 30, 0, 50);
     ragged_case(c, draft, 10, 64, 520, 7);
     ragged_case(c, wide, 0, 1, 511, 2);
+    window_cases(c);
 }
 
 /* ---- benchmark ---- */
@@ -285,7 +303,7 @@ static void bench_shape(const struct bench *b, struct shape m, int n_base, int n
 
 void bench_attention(const struct bench *b)
 {
-    static const struct shape demo = {6, 2, 64}, wide = {32, 8, 128};
+    static const struct shape demo = {6, 2, 64, 0}, wide = {32, 8, 128, 0};
     static const int rows[] = {1, 2, 4, 8, 16, 64};
     if (strcmp(b->k->name, "c") == 0) {
         bench_shape(b, demo, 512, 1, false);

@@ -18,6 +18,7 @@ static void embed_case(struct check *c, int n_row, int n)
     uint16_t *table = check_alloc((size_t)N_VOCAB * n * sizeof(*table));
     int32_t *id = check_alloc((size_t)n_row * sizeof(*id));
     struct guarded y = guarded_alloc((size_t)n_row * stride), want = guarded_alloc((size_t)n_row * stride);
+    struct guarded other = guarded_alloc((size_t)n_row * stride);
     fill_bf16(table, (size_t)N_VOCAB * n, FILL_WIDE);
     for (int r = 0; r < n_row; r++) {
         id[r] = r == 0 ? N_VOCAB - 1 : rng_below(N_VOCAB);
@@ -44,11 +45,22 @@ static void embed_case(struct check *c, int n_row, int n)
     guarded_reset(&y);
     CHECK_CALL(1, embed, c->ref, &a);
     check_same(c, "of an f32 table by ref", y.p, want.p, (size_t)n_row * stride * sizeof(float));
+    a.scale = 25.25f;
+    guarded_reset(&y);
+    CHECK_CALL(2, embed, c->k, &a);
+    a.y = other.p;
+    CHECK_CALL(1, embed, c->ref, &a);
+    check_same(c, "scaled", y.p, other.p, (size_t)n_row * stride * sizeof(float));
+    for (int i = 0; i < n; i++) {
+        float exact = want.p[i] * a.scale;
+        check_same(c, "scaled, the product", &y.p[i], &exact, sizeof(exact));
+    }
     free(table_f32);
     free(table);
     free(id);
     guarded_free(&y);
     guarded_free(&want);
+    guarded_free(&other);
 }
 
 void check_embed(struct check *c)

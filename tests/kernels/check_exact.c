@@ -34,6 +34,12 @@ float exact_silu_mul(float gate, float up)
     return gate / (1.0f + gr_expf(-gate)) * up;
 }
 
+float exact_gelu_mul(float gate, float up)
+{
+    float t = fmaf(GR_GELU_CUBE, (gate * gate) * gate, gate);
+    return gate / (1.0f + gr_expf(-(GR_GELU_SLOPE * t))) * up;
+}
+
 float exact_rms_inv(const float *x, int n, float eps)
 {
     float lane[16] = {0};

@@ -9,6 +9,25 @@
 
 CHECK_OP(rmsnorm)
 
+/* y: of a without a residual. With one, and with one that the sums overwrite. */
+static void residual_check(struct check *c, struct gr_rmsnorm_args a, const float *y, struct guarded *other)
+{
+    size_t n_y = (size_t)a.n_row * a.y_stride;
+    float *old = check_alloc(n_y * sizeof(float));
+    fill_f32(old, n_y, FILL_NORMAL);
+    memcpy(other->p, old, n_y * sizeof(float));
+    a.residual = a.y = other->p;
+    CHECK_CALL(2, rmsnorm, c->k, &a);
+    for (int r = 0; r < a.n_row; r++) {
+        for (int i = 0; i < a.n; i++) {
+            size_t at = (size_t)r * a.y_stride + i;
+            float exact = y[at] + old[at];
+            check_same(c, "onto a residual", &exact, &other->p[at], sizeof(exact));
+        }
+    }
+    free(old);
+}
+
 static void rmsnorm_case(struct check *c, int n_row, int n, enum fill kind)
 {
     int x_stride = n + 2, y_stride = n + 3;
@@ -30,6 +49,7 @@ static void rmsnorm_case(struct check *c, int n_row, int n, enum fill kind)
     a.y = other.p;
     CHECK_CALL(3, rmsnorm, c->k, &a);
     check_same(c, "threads", other.p, y.p, n_y * sizeof(float));
+    residual_check(c, a, y.p, &other);
     for (int r = 0; r < n_row; r++) {
         float inv = exact_rms_inv(x + (size_t)r * x_stride, n, a.eps);
         for (int i = 0; i < n; i++) {

@@ -256,7 +256,7 @@ static void refresh_case(struct check *c, struct shape m, int n_base, int n_chai
 
 void check_view(struct check *c)
 {
-    static const struct shape demo = {6, 2, 64}, one = {1, 1, 16}, odd = {10, 2, 80}, wide = {8, 2, 128};
+    static const struct shape demo = {6, 2, 64, 0}, one = {1, 1, 16, 0}, odd = {10, 2, 80, 0}, wide = {8, 2, 128, 0};
     /* everything is visible */
     view_case(c, one, 40, 3, 2, 32, 2);
     view_case(c, one, 40, 3, 0, 0, 0);
@@ -358,7 +358,7 @@ static void bench_context(const struct bench *b, struct shape m, int n_base, int
 
 void bench_view(const struct bench *b)
 {
-    static const struct shape demo = {6, 2, 64};
+    static const struct shape demo = {6, 2, 64, 0};
     static const int contexts[] = {4096, 16384, 30000};
     for (size_t i = 0; i < GR_ARRAY_LEN(contexts) && strcmp(b->k->name, "c") != 0; i++) {
         bench_context(b, demo, contexts[i], 1);
