@@ -84,7 +84,7 @@ static enum gr_status load_weights(struct eagle3 *m, const struct gr_eagle3_conf
     const size_t n_cell = (size_t)(m->lm.n_pool_block + m->lm.n_scratch_block) * GR_KV_BLOCK_TOKENS;
     const char *prefix = gr_eagle3_layer_prefix(m->source.files);
     char name[64];
-    GR_TRY(gr_layer_load(&l, &m->work, prefix, n_cell, &m->layer));
+    GR_TRY(gr_layer_load(&l, &m->work, prefix, 0, n_cell, &m->layer));
     snprintf(name, sizeof(name), "%s.hidden_norm.weight", prefix);
     GR_TRY(gr_load_vector(&l, name, m->source.hf.hidden, &m->hidden_norm));
     GR_TRY(gr_load_vector(&l, "norm.weight", m->source.hf.hidden, &m->final_norm));

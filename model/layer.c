@@ -33,13 +33,34 @@ enum gr_status gr_head_dim_check(const char *dir, int head_dim)
     return GR_OK;
 }
 
-enum gr_status gr_layer_work_init(struct gr_layer_work *w, const struct gr_kernels *kernels, struct gr_memory *memory,
-                                  const struct gr_hf_config *hf, int n_in, const struct gr_lm *lm)
+/* Cosines and sines of all positions; layers with a window may have their own. */
+static enum gr_status take_rope(struct gr_layer_work *w, struct gr_memory *memory, const struct gr_hf_config *hf)
+{
+    const size_t n = (size_t)w->n_ctx_max * (size_t)hf->head_dim / 2;
+    float **tables[] = {&w->rope_cos, &w->rope_sin, &w->rope_local_cos, &w->rope_local_sin};
+    const size_t n_table = hf->rope_local_theta > 0.0 ? 4 : 2;
+    for (size_t i = 0; i < n_table; i++) {
+        *tables[i] = gr_memory_take_f32(memory, n);
+        if (*tables[i] == NULL) {
+            return GR_ENOMEM;
+        }
+    }
+    gr_rope_tables(hf, w->n_ctx_max, w->rope_cos, w->rope_sin);
+    if (n_table > 2) {
+        gr_rope_local_tables(hf, w->n_ctx_max, w->rope_local_cos, w->rope_local_sin);
+    } else {
+        w->rope_local_cos = w->rope_cos;
+        w->rope_local_sin = w->rope_sin;
+    }
+    return GR_OK;
+}
+
+static enum gr_status take_activations(struct gr_layer_work *w, struct gr_memory *memory, const struct gr_hf_config *hf,
+                                       const struct gr_lm *lm)
 {
     const size_t n_row = (size_t)lm->n_row_max;
     const size_t n_q = (size_t)(hf->n_head * hf->head_dim);
     const size_t n_kv = (size_t)(hf->n_kv_head * hf->head_dim);
-    const size_t n_angle = (size_t)lm->n_ctx_max * (size_t)hf->head_dim / 2;
     const struct {
         float **p;
         size_t n;
@@ -51,34 +72,36 @@ enum gr_status gr_layer_work_init(struct gr_layer_work *w, const struct gr_kerne
         {&w->att, n_row * n_q},
         {&w->gate, n_row * (size_t)hf->ffn},
         {&w->up, n_row * (size_t)hf->ffn},
-        {&w->rope_cos, n_angle},
-        {&w->rope_sin, n_angle},
+        {&w->branch, hf->post_norms ? n_row * (size_t)hf->hidden : 0},
     };
     for (size_t i = 0; i < GR_ARRAY_LEN(buffers); i++) {
-        *buffers[i].p = gr_memory_take_f32(memory, buffers[i].n);
-        if (*buffers[i].p == NULL) {
+        *buffers[i].p = buffers[i].n > 0 ? gr_memory_take_f32(memory, buffers[i].n) : NULL;
+        if (buffers[i].n > 0 && *buffers[i].p == NULL) {
             return GR_ENOMEM;
         }
     }
     const size_t n_thread = (size_t)gr_team_size(lm->team);
     w->attn_work =
-        gr_memory_take(memory, n_thread * kernels->attention_work_bytes(hf->n_head, hf->n_kv_head, hf->head_dim));
-    if (w->attn_work == NULL) {
-        return GR_ENOMEM;
-    }
-    gr_rope_tables(hf, lm->n_ctx_max, w->rope_cos, w->rope_sin);
+        gr_memory_take(memory, n_thread * w->kernels->attention_work_bytes(hf->n_head, hf->n_kv_head, hf->head_dim));
+    return w->attn_work != NULL ? GR_OK : GR_ENOMEM;
+}
+
+enum gr_status gr_layer_work_init(struct gr_layer_work *w, const struct gr_kernels *kernels, struct gr_memory *memory,
+                                  const struct gr_hf_config *hf, int n_in, const struct gr_lm *lm)
+{
     w->kernels = kernels;
+    w->hf = hf;
     w->hidden = hf->hidden;
     w->n_in = n_in;
     w->n_head = hf->n_head;
     w->n_kv_head = hf->n_kv_head;
     w->head_dim = hf->head_dim;
     w->ffn = hf->ffn;
-    w->attention_bias = hf->attention_bias;
-    w->mlp_bias = hf->mlp_bias;
+    w->n_ctx_max = lm->n_ctx_max;
     w->rms_eps = hf->rms_eps;
     w->attn_scale = (float)(1.0 / sqrt((double)(hf->scale_dim > 0 ? hf->scale_dim : hf->head_dim)));
-    return GR_OK;
+    GR_TRY(take_activations(w, memory, hf, lm));
+    return take_rope(w, memory, hf);
 }
 
 static enum gr_status load_linear(const struct gr_loader *l, const char *prefix, const char *what, int n_out, int n_in,
@@ -106,9 +129,10 @@ static enum gr_status take_kv(const struct gr_loader *l, const struct gr_layer_w
     return out->k != NULL && out->v != NULL ? GR_OK : GR_ENOMEM;
 }
 
-enum gr_status gr_layer_load(const struct gr_loader *l, const struct gr_layer_work *w, const char *prefix,
-                             size_t n_cell, struct gr_layer *out)
+static enum gr_status load_linears(const struct gr_loader *l, const struct gr_layer_work *w, const char *prefix,
+                                   struct gr_layer *out)
 {
+    const struct gr_hf_config *hf = w->hf;
     const int n_q = w->n_head * w->head_dim;
     const int n_kv = w->n_kv_head * w->head_dim;
     const struct {
@@ -117,23 +141,71 @@ enum gr_status gr_layer_load(const struct gr_loader *l, const struct gr_layer_wo
         bool with_bias;
         struct gr_linear *linear;
     } linears[] = {
-        {"self_attn.q_proj", n_q, w->n_in, w->attention_bias, &out->q},
-        {"self_attn.k_proj", n_kv, w->n_in, w->attention_bias, &out->k},
-        {"self_attn.v_proj", n_kv, w->n_in, w->attention_bias, &out->v},
-        {"self_attn.o_proj", w->hidden, n_q, w->attention_bias, &out->o},
-        {"mlp.gate_proj", w->ffn, w->hidden, w->mlp_bias, &out->gate},
-        {"mlp.up_proj", w->ffn, w->hidden, w->mlp_bias, &out->up},
-        {"mlp.down_proj", w->hidden, w->ffn, w->mlp_bias, &out->down},
+        {"self_attn.q_proj", n_q, w->n_in, hf->qkv_bias, &out->q},
+        {"self_attn.k_proj", n_kv, w->n_in, hf->qkv_bias, &out->k},
+        {"self_attn.v_proj", n_kv, w->n_in, hf->qkv_bias, &out->v},
+        {"self_attn.o_proj", w->hidden, n_q, hf->o_bias, &out->o},
+        {"mlp.gate_proj", w->ffn, w->hidden, hf->mlp_bias, &out->gate},
+        {"mlp.up_proj", w->ffn, w->hidden, hf->mlp_bias, &out->up},
+        {"mlp.down_proj", w->hidden, w->ffn, hf->mlp_bias, &out->down},
     };
     for (size_t i = 0; i < GR_ARRAY_LEN(linears); i++) {
         GR_TRY(load_linear(l, prefix, linears[i].what, linears[i].n_out, linears[i].n_in, linears[i].with_bias,
                            linears[i].linear));
     }
-    char name[160];
-    snprintf(name, sizeof(name), "%s.input_layernorm.weight", prefix);
-    GR_TRY(gr_load_vector(l, name, w->hidden, &out->in_norm));
-    snprintf(name, sizeof(name), "%s.post_attention_layernorm.weight", prefix);
-    GR_TRY(gr_load_vector(l, name, w->hidden, &out->mlp_norm));
+    return GR_OK;
+}
+
+enum gr_status gr_layer_load_norm(const struct gr_loader *l, const struct gr_hf_config *hf, const char *name, int n,
+                                  float **out)
+{
+    GR_TRY(gr_load_vector(l, name, n, out));
+    for (int i = 0; hf->norm_plus_one && i < n; i++) {
+        (*out)[i] += 1.0f;
+    }
+    return GR_OK;
+}
+
+/* Gemma's post_attention_layernorm is another one than Llama's. */
+static enum gr_status load_norms(const struct gr_loader *l, const struct gr_layer_work *w, const char *prefix,
+                                 struct gr_layer *out)
+{
+    const struct gr_hf_config *hf = w->hf;
+    const struct {
+        const char *what;
+        int n;
+        bool there;
+        float **norm;
+    } norms[] = {
+        {"input_layernorm", w->hidden, true, &out->in_norm},
+        {"self_attn.q_norm", w->head_dim, hf->qk_norm, &out->q_norm},
+        {"self_attn.k_norm", w->head_dim, hf->qk_norm, &out->k_norm},
+        {"post_attention_layernorm", w->hidden, hf->post_norms, &out->o_norm},
+        {hf->post_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm", w->hidden, true, &out->mlp_norm},
+        {"post_feedforward_layernorm", w->hidden, hf->post_norms, &out->down_norm},
+    };
+    for (size_t i = 0; i < GR_ARRAY_LEN(norms); i++) {
+        char name[160];
+        snprintf(name, sizeof(name), "%s.%s.weight", prefix, norms[i].what);
+        if (norms[i].there) {
+            GR_TRY(gr_layer_load_norm(l, hf, name, norms[i].n, norms[i].norm));
+        }
+    }
+    return GR_OK;
+}
+
+enum gr_status gr_layer_load(const struct gr_loader *l, const struct gr_layer_work *w, const char *prefix, int index,
+                             size_t n_cell, struct gr_layer *out)
+{
+    const struct gr_hf_config *hf = w->hf;
+    GR_TRY(load_linears(l, w, prefix, out));
+    GR_TRY(load_norms(l, w, prefix, out));
+    out->index = index;
+    out->window = gr_hf_window(hf, index) < w->n_ctx_max ? gr_hf_window(hf, index) : 0; /* else it hides nothing */
+    if (!hf->layer_no_rope[index]) {
+        out->rope_cos = hf->layer_sliding[index] ? w->rope_local_cos : w->rope_cos;
+        out->rope_sin = hf->layer_sliding[index] ? w->rope_local_sin : w->rope_sin;
+    }
     return take_kv(l, w, n_cell, &out->kv);
 }
 
@@ -165,17 +237,62 @@ void gr_layer_linear(const struct gr_exec *x, const struct gr_layer_work *w, con
                                                    .y_stride = l->w.n_out});
 }
 
-static void rope(const struct gr_exec *x, const struct gr_layer_work *w, int n_row, const int32_t *pos, float *rows,
-                 int n_head)
+/* Each head of rows by itself. The rows are dealt as rope and kv_store deal them: no barrier. */
+static void norm_heads(const struct gr_exec *x, const struct gr_layer_work *w, const float *weight, int n_row,
+                       float *rows, int n_head)
 {
-    w->kernels->rope(x, &(struct gr_rope_args){.x = rows,
-                                               .pos = pos,
-                                               .cos = w->rope_cos,
-                                               .sin = w->rope_sin,
-                                               .n_row = n_row,
-                                               .n_head = n_head,
-                                               .head_dim = w->head_dim,
-                                               .stride = n_head * w->head_dim});
+    const int d = w->head_dim;
+    int begin, end;
+    gr_unit_range(n_row, x->ith, x->nth, &begin, &end);
+    float *mine = rows + (size_t)begin * (size_t)(n_head * d);
+    w->kernels->rmsnorm(&(struct gr_exec){.nth = 1}, &(struct gr_rmsnorm_args){.x = mine,
+                                                                               .w = weight,
+                                                                               .y = mine,
+                                                                               .n_row = (end - begin) * n_head,
+                                                                               .n = d,
+                                                                               .x_stride = d,
+                                                                               .y_stride = d,
+                                                                               .eps = w->rms_eps});
+}
+
+/* From the projections of q or k to what attention takes: their norm, then rotary embedding, each where the layer has
+ * it. */
+static void place_heads(const struct gr_exec *x, const struct gr_layer_work *w, const struct gr_layer *l,
+                        const float *norm, int n_row, const int32_t *pos, float *rows, int n_head)
+{
+    if (norm != NULL) {
+        norm_heads(x, w, norm, n_row, rows, n_head);
+    }
+    if (l->rope_cos != NULL) {
+        w->kernels->rope(x, &(struct gr_rope_args){.x = rows,
+                                                   .pos = pos,
+                                                   .cos = l->rope_cos,
+                                                   .sin = l->rope_sin,
+                                                   .n_row = n_row,
+                                                   .n_head = n_head,
+                                                   .head_dim = w->head_dim,
+                                                   .stride = n_head * w->head_dim});
+    }
+}
+
+/* out = residual + linear(in), with norm: residual + norm(linear(in)). A barrier after. */
+static void add_branch(const struct gr_exec *x, const struct gr_layer_work *w, const struct gr_linear *l,
+                       const float *norm, const float *in, const float *residual, float *out, int n_row)
+{
+    gr_layer_linear(x, w, l, in, norm == NULL ? residual : NULL, norm == NULL ? out : w->branch, n_row);
+    gr_exec_barrier(x);
+    if (norm != NULL) {
+        w->kernels->rmsnorm(x, &(struct gr_rmsnorm_args){.x = w->branch,
+                                                         .w = norm,
+                                                         .residual = residual,
+                                                         .y = out,
+                                                         .n_row = n_row,
+                                                         .n = w->hidden,
+                                                         .x_stride = w->hidden,
+                                                         .y_stride = w->hidden,
+                                                         .eps = w->rms_eps});
+        gr_exec_barrier(x);
+    }
 }
 
 void gr_layer_attention(const struct gr_exec *x, const struct gr_layer_work *w, const struct gr_layer *l,
@@ -188,9 +305,9 @@ void gr_layer_attention(const struct gr_exec *x, const struct gr_layer_work *w, 
     gr_layer_linear(x, w, &l->k, in, NULL, w->k, b->n_row);
     gr_layer_linear(x, w, &l->v, in, NULL, w->v, b->n_row);
     gr_exec_barrier(x);
-    /* rope and kv_store split the rows alike, so a thread stores what it has just rotated. */
-    rope(x, w, asking->n_row, asking->pos, w->q, w->n_head);
-    rope(x, w, b->n_row, b->pos, w->k, w->n_kv_head);
+    /* Norms, rope and kv_store split the rows alike, so a thread stores what it has just rotated. */
+    place_heads(x, w, l, l->q_norm, asking->n_row, asking->pos, w->q, w->n_head);
+    place_heads(x, w, l, l->k_norm, b->n_row, b->pos, w->k, w->n_kv_head);
     w->kernels->kv_store(
         x,
         &(struct gr_kv_store_args){
@@ -218,11 +335,11 @@ void gr_layer_attention(const struct gr_exec *x, const struct gr_layer_work *w, 
                                                          .q_stride = n_q,
                                                          .out_stride = n_q,
                                                          .layer = l->index,
+                                                         .window = l->window,
                                                          .scale = w->attn_scale,
                                                          .work = w->attn_work});
     gr_exec_barrier(x);
-    gr_layer_linear(x, w, &l->o, w->att, residual, out, asking->n_row);
-    gr_exec_barrier(x);
+    add_branch(x, w, &l->o, l->o_norm, w->att, residual, out, asking->n_row);
 }
 
 void gr_layer_mlp(const struct gr_exec *x, const struct gr_layer_work *w, const struct gr_layer *l, float *rows,
@@ -232,10 +349,13 @@ void gr_layer_mlp(const struct gr_exec *x, const struct gr_layer_work *w, const 
     gr_exec_barrier(x);
     gr_layer_linear(x, w, &l->gate, w->xn, NULL, w->gate, n_row);
     gr_layer_linear(x, w, &l->up, w->xn, NULL, w->up, n_row);
-    w->kernels->silu_mul(
-        x, &(struct gr_silu_mul_args){
-               .gate = w->gate, .up = w->up, .act = w->gate, .n_row = n_row, .n_col = w->ffn, .stride = w->ffn});
+    w->kernels->silu_mul(x, &(struct gr_silu_mul_args){.gate = w->gate,
+                                                       .up = w->up,
+                                                       .act = w->gate,
+                                                       .n_row = n_row,
+                                                       .n_col = w->ffn,
+                                                       .stride = w->ffn,
+                                                       .gelu = w->hf->gelu});
     gr_exec_barrier(x);
-    gr_layer_linear(x, w, &l->down, w->gate, rows, rows, n_row);
-    gr_exec_barrier(x);
+    add_branch(x, w, &l->down, l->down_norm, w->gate, rows, rows, n_row);
 }

@@ -14,24 +14,31 @@ struct gr_linear {
 };
 
 struct gr_layer {
-    float *in_norm, *mlp_norm;   /* (H): input_layernorm, post_attention_layernorm */
+    float *in_norm, *mlp_norm;   /* (H): before attention, and before the MLP */
+    float *q_norm, *k_norm;      /* (d) or NULL: of each head of q and k */
+    float *o_norm, *down_norm;   /* (H) or NULL: of what attention and the MLP give, before it is added */
     struct gr_linear q, k, v, o; /* (n_head * d, n_in), (n_kv * d, n_in) twice, (H, n_head * d) */
     struct gr_linear gate, up;   /* (ffn, H) */
     struct gr_linear down;       /* (H, ffn) */
     struct gr_kv_layer kv;
-    int index; /* in the model */
+    int index;                        /* in the model */
+    int window;                       /* 0: all keys */
+    const float *rope_cos, *rope_sin; /* borrowed of the work; NULL: no rotary embedding */
 };
 
 /* What all layers of a model share: geometry, tables, activations of the pass. */
 struct gr_layer_work {
     const struct gr_kernels *kernels;
     int hidden, n_in, n_head, n_kv_head, head_dim, ffn; /* n_in: inputs of q, k and v; H, or 2H in an EAGLE-3 head */
-    bool attention_bias, mlp_bias;
+    const struct gr_hf_config *hf;                      /* borrowed */
     float rms_eps, attn_scale;
-    float *rope_cos, *rope_sin; /* (n_ctx_max, d / 2) */
-    float *xn;                  /* (n_row_max, H) */
-    float *q, *k, *v, *att;     /* (n_row_max, n_head * d | n_kv * d | n_kv * d | n_head * d) */
-    float *gate, *up;           /* (n_row_max, ffn) */
+    float *rope_cos, *rope_sin;             /* (n_ctx_max, d / 2) */
+    float *rope_local_cos, *rope_local_sin; /* of layers with a window; the same two where they have no other */
+    int n_ctx_max;
+    float *xn;              /* (n_row_max, H) */
+    float *q, *k, *v, *att; /* (n_row_max, n_head * d | n_kv * d | n_kv * d | n_head * d) */
+    float *gate, *up;       /* (n_row_max, ffn) */
+    float *branch;          /* (n_row_max, H) with norms after o and down, else NULL */
     void *attn_work;
     const struct gr_kv_views *views; /* borrowed; for batches that refresh views */
 };
@@ -44,13 +51,17 @@ GR_NODISCARD enum gr_status gr_model_kernels(struct gr_kernels *k, const char *i
 void gr_model_numerics_id(const struct gr_kernels *k, char *text, size_t cap);
 /* A head_dim that the attention kernels take, else a line that names dir. */
 GR_NODISCARD enum gr_status gr_head_dim_check(const char *dir, int head_dim);
-/* Geometry from the config; activations for n_row_max rows, tables for n_ctx_max positions. */
+/* Geometry from the config, which stays borrowed; activations for n_row_max rows, tables for n_ctx_max positions. */
 GR_NODISCARD enum gr_status gr_layer_work_init(struct gr_layer_work *w, const struct gr_kernels *kernels,
                                                struct gr_memory *memory, const struct gr_hf_config *hf, int n_in,
                                                const struct gr_lm *lm);
-/* prefix: "model.layers.3". Biases as the work's flags say. KV with n_cell cells. */
+/* prefix: "model.layers.3", of which index is the number. What it has is as the work's config says. KV with n_cell
+ * cells. */
 GR_NODISCARD enum gr_status gr_layer_load(const struct gr_loader *l, const struct gr_layer_work *w, const char *prefix,
-                                          size_t n_cell, struct gr_layer *out);
+                                          int index, size_t n_cell, struct gr_layer *out);
+/* A norm of n values, as the config says: w or 1 + w. */
+GR_NODISCARD enum gr_status gr_layer_load_norm(const struct gr_loader *l, const struct gr_hf_config *hf,
+                                               const char *name, int n, float **out);
 
 /* ---- parts of a pass ---- */
 
@@ -76,7 +87,7 @@ static inline struct gr_layer_queries gr_layer_all_ask(const struct gr_batch *b,
 void gr_layer_attention(const struct gr_exec *x, const struct gr_layer_work *w, const struct gr_layer *l,
                         const struct gr_batch *b, const float *in, const struct gr_layer_queries *asking,
                         const float *residual, float *out);
-/* rows += down(silu(gate) * up of their norm), in place; a barrier after. w->gate keeps what down was given. */
+/* rows += down(act(gate) * up of their norm), in place; a barrier after. w->gate keeps what down was given. */
 void gr_layer_mlp(const struct gr_exec *x, const struct gr_layer_work *w, const struct gr_layer *l, float *rows,
                   int n_row);
 

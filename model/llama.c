@@ -54,10 +54,9 @@ static enum gr_status load_weights(struct llama *m)
     for (int i = 0; i < hf->n_layer; i++) {
         char prefix[64];
         snprintf(prefix, sizeof(prefix), "model.layers.%d", i);
-        GR_TRY(gr_layer_load(&l, &m->work, prefix, n_cell, &m->layer[i]));
-        m->layer[i].index = i;
+        GR_TRY(gr_layer_load(&l, &m->work, prefix, i, n_cell, &m->layer[i]));
     }
-    GR_TRY(gr_load_vector(&l, "model.norm.weight", hf->hidden, &m->final_norm));
+    GR_TRY(gr_layer_load_norm(&l, hf, "model.norm.weight", hf->hidden, &m->final_norm));
     const char *head = hf->tie_embeddings ? "model.embed_tokens.weight" : "lm_head.weight";
     return gr_load_matrix(&l, head, gr_hf_vocab_rows(hf), hf->hidden, &m->head);
 }
@@ -146,7 +145,8 @@ static void run_pass(const struct gr_exec *x, void *arg)
                                                 .y = m->x,
                                                 .n_row = b->n_row,
                                                 .n = m->source.hf.hidden,
-                                                .y_stride = m->source.hf.hidden});
+                                                .y_stride = m->source.hf.hidden,
+                                                .scale = m->source.hf.embed_scale});
     for (int i = 0; i < m->source.hf.n_layer; i++) {
         const struct gr_layer *l = &m->layer[i];
         /* The rows of x that capture() and the norm read are those this thread wrote, or a barrier lies between. */
@@ -181,6 +181,7 @@ static enum gr_status llama_view_create(struct gr_lm *lm, const struct gr_kv_bud
     struct llama *m = of(lm);
     GR_ASSERT(lm->view == NULL && n_view >= 1);
     const struct gr_hf_config *hf = &m->source.hf;
+    GR_TRY(gr_llama_source_check_views(&m->source, lm));
     const struct gr_kv_views_config c = {.n_view = n_view,
                                          .n_layer = hf->n_layer,
                                          .n_kv_head = hf->n_kv_head,

@@ -2,6 +2,7 @@
 
 #include "common/base/log.h"
 #include "model/files/capture.h"
+#include "model/files/family.h"
 #include "model/fc.h"
 #include "model/files/fingerprint.h"
 #include "model/files/model_path.h"
@@ -27,9 +28,21 @@ static enum gr_status open_head(struct gr_llama_source *s, const struct gr_llama
     return GR_OK;
 }
 
+/* What is expanded computes as before; the rules for that know Llama's tensors only. */
+static enum gr_status check_expandable(const struct gr_llama_config *c, const struct gr_hf_config *hf)
+{
+    if (strcmp(hf->architecture, "LlamaForCausalLM") != 0 || hf->qkv_bias || hf->mlp_bias) {
+        log_error("--geometry: %s is %s%s; only a LlamaForCausalLM without biases is expanded", c->dir,
+                  hf->architecture, hf->qkv_bias || hf->mlp_bias ? " with biases" : "");
+        return GR_EUNSUPPORTED;
+    }
+    return GR_OK;
+}
+
 /* From here on everything is sized for the geometry; what is captured follows the layers. */
 static enum gr_status expand(struct gr_llama_source *s, const struct gr_llama_config *c)
 {
+    GR_TRY(check_expandable(c, &s->hf));
     GR_TRY(gr_expand_init(&s->expand, c->geometry, c->dir, &s->hf));
     if (c->geometry_positions) {
         gr_expand_positions(c->geometry, &s->hf);
@@ -45,13 +58,9 @@ static enum gr_status expand(struct gr_llama_source *s, const struct gr_llama_co
 
 static enum gr_status check_config(const struct gr_llama_config *c, const struct gr_hf_config *hf)
 {
-    if (strcmp(hf->architecture, "LlamaForCausalLM") != 0) {
-        log_error("%s/config.json: architecture %s cannot be run by this build; known: LlamaForCausalLM", c->dir,
+    if (!gr_family_find(hf->architecture)->runs) {
+        log_error("%s/config.json: architecture %s is not run as a model; known: " GR_FAMILIES_RUN, c->dir,
                   hf->architecture);
-        return GR_EUNSUPPORTED;
-    }
-    if (hf->attention_bias || hf->mlp_bias) {
-        log_error("%s/config.json: attention_bias and mlp_bias are not supported for LlamaForCausalLM", c->dir);
         return GR_EUNSUPPORTED;
     }
     GR_TRY(gr_head_dim_check(c->dir, hf->head_dim));
@@ -64,6 +73,15 @@ static enum gr_status check_config(const struct gr_llama_config *c, const struct
     return GR_OK;
 }
 
+/* A model that was trained in bf16 had its embedding scaled by a bf16 number; weights that are held as f32 mean
+ * arithmetic in f32, where Hugging Face transformers and llama.cpp take the number as it is. */
+static void round_embed_scale(const struct gr_llama_config *c, struct gr_hf_config *hf)
+{
+    if (c->as != GR_WEIGHTS_F32) {
+        hf->embed_scale = gr_bf16_to_f32(gr_bf16_from_f32(hf->embed_scale));
+    }
+}
+
 enum gr_status gr_llama_source_open(const struct gr_llama_config *c, struct gr_llama_source *out)
 {
     struct gr_llama_source *s = out;
@@ -71,6 +89,7 @@ enum gr_status gr_llama_source_open(const struct gr_llama_config *c, struct gr_l
     memcpy(s->capture_layer, c->capture_layer, sizeof(s->capture_layer));
     GR_TRY(gr_model_path_config(c->dir, &s->hf));
     GR_TRY(check_config(c, &s->hf));
+    round_embed_scale(c, &s->hf);
     if (c->head_dir != NULL) {
         GR_TRY(open_head(s, c));
     }
@@ -105,6 +124,19 @@ void gr_llama_source_describe(const struct gr_llama_source *s, const struct gr_l
         lm->fused_width = s->head.hidden;
         lm->fc_fingerprint = gr_fc_fingerprint(s->head_files, s->as);
     }
+}
+
+enum gr_status gr_llama_source_check_views(const struct gr_llama_source *s, const struct gr_lm *lm)
+{
+    for (int i = 0; i < s->hf.n_layer; i++) {
+        if (s->hf.layer_sliding[i] && s->hf.sliding_window < lm->n_ctx_max) {
+            log_error("%s: layer %d has a window of %d tokens and contexts may have %d: SpecPV has no views for such a "
+                      "model; take --specpv off, or a --ctx of at most %d",
+                      s->dir, i, s->hf.sliding_window, lm->n_ctx_max, s->hf.sliding_window);
+            return GR_EUNSUPPORTED;
+        }
+    }
+    return GR_OK;
 }
 
 enum gr_status gr_llama_source_finish(const struct gr_llama_source *s, uint64_t *fingerprint_out)

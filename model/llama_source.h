@@ -28,6 +28,9 @@ void gr_llama_source_close(struct gr_llama_source *s);
 
 /* Sizes and limits of the model: vocabulary, context, rows, blocks, captures. */
 void gr_llama_source_describe(const struct gr_llama_source *s, const struct gr_llama_config *c, struct gr_lm *lm);
+/* Whether partial views (SpecPV) can be had; one line where they cannot: a view and a window would each leave out keys.
+ */
+GR_NODISCARD enum gr_status gr_llama_source_check_views(const struct gr_llama_source *s, const struct gr_lm *lm);
 /* After the load: every tensor of the files was used; then its fingerprint (fingerprint_out may be NULL). */
 GR_NODISCARD enum gr_status gr_llama_source_finish(const struct gr_llama_source *s, uint64_t *fingerprint_out);
 

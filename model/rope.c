@@ -50,7 +50,9 @@ void gr_rope_tables(const struct gr_hf_config *hf, int n_pos, float *cos_out, fl
     }
     for (int i = 0; i < half; i++) {
         double f = pow(hf->rope_theta, -2.0 * i / hf->head_dim);
-        if (hf->rope_kind == GR_ROPE_LLAMA3) {
+        if (hf->rope_kind == GR_ROPE_LINEAR) {
+            f /= hf->rope.factor;
+        } else if (hf->rope_kind == GR_ROPE_LLAMA3) {
             f = llama3_frequency(hf, f);
         } else if (hf->rope_kind == GR_ROPE_YARN) {
             f = yarn_frequency(hf, f, i);
@@ -62,4 +64,12 @@ void gr_rope_tables(const struct gr_hf_config *hf, int n_pos, float *cos_out, fl
             sin_out[(size_t)p * (size_t)half + (size_t)i] = (float)(magnitude * sin(angle));
         }
     }
+}
+
+void gr_rope_local_tables(const struct gr_hf_config *hf, int n_pos, float *cos_out, float *sin_out)
+{
+    struct gr_hf_config local = *hf;
+    local.rope_kind = GR_ROPE_PLAIN;
+    local.rope_theta = hf->rope_local_theta;
+    gr_rope_tables(&local, n_pos, cos_out, sin_out);
 }

@@ -11,6 +11,34 @@
 
 /* ---- start ---- */
 
+/* What the layers of a GPU do not compute. */
+static enum gr_status check_family(const char *dir, const struct gr_hf_config *hf)
+{
+    const struct {
+        bool has;
+        const char *what;
+    } missing[] = {
+        {hf->qkv_bias || hf->o_bias || hf->mlp_bias, "biases"},
+        {hf->qk_norm, "norms of q and k"},
+        {hf->post_norms, "norms after attention and MLP"},
+    };
+    for (size_t i = 0; i < GR_ARRAY_LEN(missing); i++) {
+        if (missing[i].has) {
+            log_error("%s/config.json: %s with %s is not run on a GPU; take cpu", dir, hf->architecture,
+                      missing[i].what);
+            return GR_EUNSUPPORTED;
+        }
+    }
+    for (int i = 0; i < hf->n_layer; i++) {
+        if (hf->layer_no_rope[i] || gr_hf_window(hf, i) > 0) {
+            log_error("%s/config.json: %s with %s is not run on a GPU; take cpu", dir, hf->architecture,
+                      hf->layer_no_rope[i] ? "layers without rotary embedding" : "layers with a window");
+            return GR_EUNSUPPORTED;
+        }
+    }
+    return GR_OK;
+}
+
 enum gr_status gr_cuda_geometry_check(const char *dir, const struct gr_hf_config *hf)
 {
     const int group = hf->n_head / GR_MAX(hf->n_kv_head, 1);
@@ -21,14 +49,13 @@ enum gr_status gr_cuda_geometry_check(const char *dir, const struct gr_hf_config
             dir, hf->n_head, hf->n_kv_head, hf->head_dim, (int)GR_CUDA_GROUP_MAX);
         return GR_EUNSUPPORTED;
     }
-    if (hf->hidden % 64 != 0 || hf->ffn % 64 != 0 || hf->attention_bias || hf->mlp_bias) {
+    if (hf->hidden % 64 != 0 || hf->ffn % 64 != 0) {
         log_error(
-            "%s/config.json: hidden size %d, intermediate size %d%s: on a GPU both must be multiples of 64, without "
-            "biases; take cpu",
-            dir, hf->hidden, hf->ffn, hf->attention_bias || hf->mlp_bias ? ", biases" : "");
+            "%s/config.json: hidden size %d, intermediate size %d: on a GPU both must be multiples of 64; take cpu",
+            dir, hf->hidden, hf->ffn);
         return GR_EUNSUPPORTED;
     }
-    return GR_OK;
+    return check_family(dir, hf);
 }
 
 uint64_t gr_cuda_kv_block_bytes(const struct gr_hf_config *hf, int n_layer)

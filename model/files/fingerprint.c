@@ -44,8 +44,14 @@ static void add_config(XXH3_state_t *h, const struct gr_hf_config *c)
         c->n_vocab,
         c->max_pos,
         c->tie_embeddings,
-        c->attention_bias,
+        c->qkv_bias,
+        c->o_bias,
         c->mlp_bias,
+        c->qk_norm,
+        c->norm_plus_one,
+        c->post_norms,
+        c->gelu,
+        c->scale_dim,
         (int)c->rope_kind,
         c->rope.truncate,
         c->draft_n_vocab,
@@ -62,9 +68,9 @@ static void add_config(XXH3_state_t *h, const struct gr_hf_config *c)
         c->rope.original_max_pos,
     };
     const double numbers[] = {
-        (double)c->rms_eps,       c->rope_theta,     c->rope.factor,    c->rope.low_freq_factor,
-        c->rope.high_freq_factor, c->rope.beta_fast, c->rope.beta_slow, c->rope.attention_factor,
-        (double)c->swiglu_limit,
+        (double)c->rms_eps,       c->rope_theta,          c->rope.factor,      c->rope.low_freq_factor,
+        c->rope.high_freq_factor, c->rope.beta_fast,      c->rope.beta_slow,   c->rope.attention_factor,
+        (double)c->swiglu_limit,  (double)c->embed_scale, c->rope_local_theta,
     };
     add_text(h, c->architecture);
     for (size_t i = 0; i < GR_ARRAY_LEN(ints); i++) {
@@ -78,6 +84,7 @@ static void add_config(XXH3_state_t *h, const struct gr_hf_config *c)
     }
     for (int i = 0; i < c->n_layer; i++) {
         add_u64(h, c->layer_sliding[i]);
+        add_u64(h, c->layer_no_rope[i]);
     }
 }
 

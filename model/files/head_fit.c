@@ -94,6 +94,11 @@ enum gr_status gr_head_fit_check_config(const char *head_dir, const struct gr_hf
                   target->n_vocab);
         return GR_EMISMATCH;
     }
+    if (target->embed_scale != 0.0f) {
+        log_error("%s: the target %s is a %s, which scales its embedding: such a target is served by no head", head_dir,
+                  target_dir, target->architecture);
+        return GR_EUNSUPPORTED;
+    }
     const int wanted = head->target_hidden > 0 ? head->target_hidden : head->hidden;
     if (wanted != target->hidden) {
         log_error("%s: made for a target of hidden size %d, %s has %d", head_dir, wanted, target_dir, target->hidden);

@@ -14,29 +14,42 @@
 #define GR_HF_N_LAYER_MAX 256       /* layers of a model, at most */
 #define GR_HF_FILE_BYTES (1u << 20) /* config.json and generation_config.json, each at most */
 
-enum gr_rope_kind { GR_ROPE_PLAIN, GR_ROPE_LLAMA3, GR_ROPE_YARN };
+enum gr_rope_kind { GR_ROPE_PLAIN, GR_ROPE_LINEAR, GR_ROPE_LLAMA3, GR_ROPE_YARN };
 
 /* How an EAGLE-3 head counts the layers it captures (capture.h). */
 enum gr_capture_ids { GR_CAPTURE_IDS_BY_FIRST, GR_CAPTURE_IDS_INPUTS, GR_CAPTURE_IDS_OUTPUTS };
 
 struct gr_hf_config {
-    /* One of gr_hf_architectures(). The alias Eagle3LlamaForCausalLM is stored under its other
+    /* One that family.h knows. The alias Eagle3LlamaForCausalLM is stored under its other
      * name, LlamaForCausalLMEagle3. Whether this build can run it is the model loader's decision.
      */
     char architecture[64];
     char model_type[32]; /* "" when absent */
     char dtype[16];      /* "bfloat16"; "" when absent. Key dtype or torch_dtype */
     int hidden, n_layer, n_head, n_kv_head, head_dim, ffn, n_vocab, max_pos;
-    bool head_dim_given; /* false: head_dim is hidden / n_head */
+    bool head_dim_given; /* false: head_dim is the family's, or hidden / n_head */
     float rms_eps;
     double rope_theta; /* 0: not given by an EAGLE-3 head, which then takes the target's */
-    bool tie_embeddings, attention_bias, mlp_bias;
+    bool tie_embeddings;
+    bool qkv_bias, o_bias, mlp_bias;
+    bool qk_norm; /* an RMSNorm over each head of q and k, before rotary embedding */
+    /* Each row of attention at position p sees keys at positions above p - sliding_window only. 0: all keys. */
+    int sliding_window;
+    bool layer_sliding[GR_HF_N_LAYER_MAX]; /* the layer has the window */
+    bool layer_no_rope[GR_HF_N_LAYER_MAX]; /* it has no rotary embedding */
+    int scale_dim;                         /* attention is scaled by 1 / sqrt(scale_dim); 0: head_dim */
+    /* Gemma; else zero. */
+    bool norm_plus_one; /* a norm multiplies by 1 + w. Not from GGUF files, which hold 1 + w */
+    bool post_norms;    /* what attention and the MLP give is normed before it is added */
+    bool gelu;          /* GeGLU, by tanh, in place of SwiGLU */
+    float embed_scale;  /* of the embedding as it is looked up; 0: none. Set by who runs the model (llama_source.c) */
+    double rope_local_theta;     /* of layers with a window, which have plain rotary embedding then; 0: as the others */
     int bos_id;                  /* -1: none */
     int eos_id[GR_HF_N_EOS_MAX]; /* of config.json and generation_config.json together */
     int n_eos;
     enum gr_rope_kind rope_kind;
     struct {                         /* zero unless the kind uses the field */
-        double factor;               /* llama3, yarn */
+        double factor;               /* linear, llama3, yarn */
         double low_freq_factor;      /* llama3 */
         double high_freq_factor;     /* llama3 */
         double beta_fast, beta_slow; /* yarn; default 32 and 1 */
@@ -62,14 +75,17 @@ struct gr_hf_config {
 
     /* Of a model expanded in memory (expand.h); else zero: nothing but the fields above counts. */
     int n_vocab_row, draft_n_vocab_row; /* rows of lm_head, padding included: target, head */
-    int scale_dim;                      /* attention is scaled by 1 / sqrt(scale_dim) instead of head_dim's */
 
     /* GPT-OSS only; else zero. */
     int n_expert, n_expert_used;
-    int sliding_window;
     float swiglu_limit;
-    bool layer_sliding[GR_HF_N_LAYER_MAX]; /* layer uses the window; default: even layers */
 };
+
+/* A layer's window; 0: it sees all keys. */
+static inline int gr_hf_window(const struct gr_hf_config *hf, int layer)
+{
+    return hf->layer_sliding[layer] ? hf->sliding_window : 0;
+}
 
 /* Logits that a pass computes. */
 static inline int gr_hf_vocab_rows(const struct gr_hf_config *hf)
@@ -91,8 +107,5 @@ GR_NODISCARD enum gr_status gr_hf_config_parse(const char *name, const char *jso
 /* generation_config.json from memory: adds its eos ids to those of config. */
 GR_NODISCARD enum gr_status gr_hf_config_parse_generation(const char *name, const char *json, size_t len,
                                                           struct gr_hf_config *config);
-
-/* "LlamaForCausalLM, Qwen3ForCausalLM, ...": static text for messages. */
-const char *gr_hf_architectures(void);
 
 #endif

@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "model/files/family.h"
 #include "model/files/hf_config.h"
 #include "tests/unit/log_capture.h"
 #include "tests/unit/mini_tokenizer.h" /* json_patch_at */
@@ -28,6 +29,19 @@ static const char qwen3[] = "{\"architectures\":[\"Qwen3ForCausalLM\"],\"model_t
                             "\"tie_word_embeddings\":true,\"max_position_embeddings\":256,\"dtype\":\"bfloat16\","
                             "\"bos_token_id\":null,\"eos_token_id\":2,\"use_sliding_window\":false,"
                             "\"sliding_window\":null}";
+
+#define SMALL                                                                                                       \
+    "\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":4,\"num_attention_heads\":4,\"vocab_size\":" \
+    "128,"                                                                                                          \
+    "\"rms_norm_eps\":1e-5,\"max_position_embeddings\":4096"
+
+static const char mistral[] = "{\"architectures\":[\"MistralForCausalLM\"],\"sliding_window\":24," SMALL "}";
+static const char smollm3[] = "{\"architectures\":[\"SmolLM3ForCausalLM\"],\"no_rope_layers\":[1,1,1,0]," SMALL "}";
+static const char gemma3[] =
+    "{\"architectures\":[\"Gemma3ForCausalLM\"],\"sliding_window\":16,\"hidden_activation\":\"gelu_pytorch_tanh\","
+    "\"layer_types\":[\"sliding_attention\",\"full_attention\",\"sliding_attention\",\"full_attention\"],"
+    "\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"linear\",\"factor\":8.0,\"rope_theta\":1000000.0},"
+    "\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":10000.0}}," SMALL "}";
 
 static const char gptoss[] =
     "{\"architectures\":[\"GptOssForCausalLM\"],\"model_type\":\"gpt_oss\",\"hidden_size\":64,"
@@ -111,7 +125,7 @@ static void test_demo_target(void **state)
     assert_true(c.rms_eps == 1e-5f);
     assert_true(c.rope_theta == 1e6);
     assert_true(c.tie_embeddings);
-    assert_false(c.attention_bias || c.mlp_bias);
+    assert_false(c.qkv_bias || c.o_bias || c.mlp_bias);
     assert_int_equal(c.bos_id, 4088);
     assert_int_equal(c.n_eos, 1);
     assert_int_equal(c.eos_id[0], 4089);
@@ -171,6 +185,107 @@ static void test_architectures(void **state)
     assert_true(c.rope_theta == 0);   /* the target's */
 }
 
+/* A model's kinds of layers in three spellings, and what a silent config means. */
+static void test_layer_kinds(void **state)
+{
+    (void)state;
+    static const char form[] = "{\"architectures\":[\"%s\"]%s," SMALL "}";
+    static const struct {
+        const char *architecture, *keys;
+        int window;
+        const char *sliding, *no_rope; /* a letter for each of the four layers */
+    } cases[] = {
+        {"Gemma3ForCausalLM", ",\"sliding_window\":16,\"sliding_window_pattern\":2", 16, "x.x.", "...."},
+        {"Gemma3ForCausalLM", ",\"sliding_window\":16,\"_sliding_window_pattern\":2", 16, "x.x.", "...."},
+        {"Gemma3ForCausalLM",
+         ",\"sliding_window\":16,\"layer_types\":[\"sliding_attention\",\"full_attention\",\"sliding_attention\","
+         "\"full_attention\"]",
+         16, "x.x.", "...."},
+        {"Gemma3ForCausalLM", "", 4096, "xxxx", "...."}, /* of six layers the sixth is a global one */
+        {"MistralForCausalLM", "", 4096, "xxxx", "...."},
+        {"MistralForCausalLM", ",\"sliding_window\":null", 0, "....", "...."},
+        {"LlamaForCausalLM", ",\"sliding_window\":16", 0, "....", "...."},
+        {"Qwen2ForCausalLM", ",\"sliding_window\":16", 0, "....", "...."},
+        {"Qwen2ForCausalLM", ",\"use_sliding_window\":true", 4096, "....", "...."}, /* from layer 28 on */
+        {"Qwen3ForCausalLM", ",\"use_sliding_window\":true,\"max_window_layers\":3", 4096, "...x", "...."},
+        {"SmolLM3ForCausalLM", "", 0, "....", "...x"},
+        {"SmolLM3ForCausalLM", ",\"no_rope_layer_interval\":2", 0, "....", ".x.x"},
+        {"SmolLM3ForCausalLM", ",\"no_rope_layers\":[0,1,1,0],\"use_sliding_window\":true", 4096, "x..x", "x..x"},
+    };
+    for (size_t i = 0; i < GR_ARRAY_LEN(cases); i++) {
+        char json[1024];
+        snprintf(json, sizeof(json), form, cases[i].architecture, cases[i].keys);
+        const struct gr_hf_config c = parse_ok(json);
+        assert_int_equal(c.sliding_window, cases[i].window);
+        for (int l = 0; l < 4; l++) {
+            assert_int_equal(c.layer_sliding[l], cases[i].sliding[l] == 'x');
+            assert_int_equal(c.layer_no_rope[l], cases[i].no_rope[l] == 'x');
+        }
+    }
+}
+
+/* What a silent config means in each family, and Gemma's rope in its two spellings. */
+static void test_family_defaults(void **state)
+{
+    (void)state;
+    static const char form[] = "{\"architectures\":[\"%s\"]," SMALL "}";
+    static const struct {
+        const char *architecture;
+        int head_dim;
+        double theta;
+        bool tied, qkv_bias, qk_norm;
+    } cases[] = {
+        {"LlamaForCausalLM", 16, 1e4, false, false, false},  {"MistralForCausalLM", 16, 1e4, false, false, false},
+        {"Qwen2ForCausalLM", 16, 1e4, false, true, false},   {"Qwen3ForCausalLM", 128, 1e4, false, false, true},
+        {"SmolLM3ForCausalLM", 16, 2e6, true, false, false}, {"Gemma3ForCausalLM", 256, 1e6, true, false, true},
+    };
+    for (size_t i = 0; i < GR_ARRAY_LEN(cases); i++) {
+        char json[1024];
+        snprintf(json, sizeof(json), form, cases[i].architecture);
+        const struct gr_hf_config c = parse_ok(json);
+        assert_int_equal(c.head_dim, cases[i].head_dim);
+        assert_true(c.rope_theta == cases[i].theta);
+        assert_true(c.tie_embeddings == cases[i].tied && c.qkv_bias == cases[i].qkv_bias && !c.o_bias);
+        assert_true(c.qk_norm == cases[i].qk_norm);
+        assert_non_null(strstr(GR_FAMILIES_RUN, cases[i].architecture));
+    }
+    struct gr_hf_config c = parse_ok(gemma3);
+    assert_true(c.rope_kind == GR_ROPE_LINEAR && c.rope.factor == 8 && c.rope_theta == 1e6);
+    assert_true(c.rope_local_theta == 1e4 && c.scale_dim == 256 && c.embed_scale == 8.0f);
+    assert_true(c.norm_plus_one && c.post_norms && c.gelu);
+    c = parse_ok("{\"architectures\":[\"Gemma3ForCausalLM\"],\"rope_theta\":500000.0,\"rope_local_base_freq\":20000.0,"
+                 "\"rope_scaling\":null," SMALL "}");
+    assert_true(c.rope_kind == GR_ROPE_PLAIN && c.rope_theta == 5e5 && c.rope_local_theta == 2e4);
+}
+
+/* What YaRN multiplies cos and sin by: as it is said, by the ratio of two scales, or by the rule. */
+static void test_yarn_magnitude(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *keys;
+        double want;
+    } cases[] = {
+        {"", 1.3465735902799727},
+        {",\"attention_factor\":0.5", 0.5},
+        {",\"mscale\":1.0,\"mscale_all_dim\":1.0", 1.0},
+        {",\"mscale\":0.707,\"mscale_all_dim\":1.0", 0.9245892963555604},
+        {",\"mscale\":1.0,\"mscale_all_dim\":0.0", 1.3465735902799727},
+        {",\"mscale\":1.0,\"mscale_all_dim\":1.0,\"attention_factor\":1.25", 1.25},
+    };
+    for (size_t i = 0; i < GR_ARRAY_LEN(cases); i++) {
+        char json[1024];
+        snprintf(
+            json, sizeof(json),
+            "{\"architectures\":[\"LlamaForCausalLM\"],\"rope_scaling\":{\"type\":\"yarn\",\"factor\":32.0%s}," SMALL
+            "}",
+            cases[i].keys);
+        const struct gr_hf_config c = parse_ok(json);
+        assert_true(c.rope_kind == GR_ROPE_YARN && c.rope.original_max_pos == 4096);
+        assert_true(fabs(c.rope.attention_factor - cases[i].want) < 1e-9);
+    }
+}
+
 struct patch {
     const char *base, *path, *literal;
     enum gr_status status;
@@ -211,7 +326,13 @@ static const struct patch bad[] = {
     {llama31, "eos_token_id", "512", GR_ELIMIT, {"eos_token_id = 512", "512"}},
     {llama31, "eos_token_id", "[1,\"x\"]", GR_EFORMAT, {"eos_token_id", "integer"}},
     {llama31, "eos_token_id", TOO_MANY, GR_ELIMIT, {"eos_token_id", "256"}},
-    {llama31, "rope_scaling.rope_type", "\"linear\"", GR_EUNSUPPORTED, {"linear", "yarn"}},
+    {llama31, "rope_scaling.rope_type", "\"dynamic\"", GR_EUNSUPPORTED, {"dynamic", "default, linear, llama3, yarn"}},
+    {llama31,
+     "rope_scaling.partial_rotary_factor",
+     "0.5",
+     GR_EUNSUPPORTED,
+     {"rope_scaling.partial_rotary_factor", "1"}},
+    {llama31, "final_logit_softcapping", "30.0", GR_EUNSUPPORTED, {"final_logit_softcapping", "null"}},
     {llama31, "rope_scaling.type", "\"yarn\"", GR_EFORMAT, {"rope_type", "differ"}},
     {llama31, "rope_scaling.factor", NULL, GR_EFORMAT, {"rope_scaling.factor", "missing"}},
     {llama31, "rope_scaling.factor", "0.5", GR_ELIMIT, {"rope_scaling.factor = 0.5", "1.."}},
@@ -221,7 +342,25 @@ static const struct patch bad[] = {
     {llama31, "rope_scaling.rope_theta", "10000", GR_EFORMAT, {"rope_theta", "500000"}},
     {llama31, "layer_types", "[\"sliding_attention\"]", GR_EUNSUPPORTED, {"layer_types[0]", "sliding_attention"}},
     {llama31, "model_type", "\"0123456789012345678901234567890123456789\"", GR_ELIMIT, {"model_type", "31"}},
-    {qwen3, "use_sliding_window", "true", GR_EUNSUPPORTED, {"use_sliding_window", "true"}},
+    {qwen3, "layer_types", "[\"sliding_attention\"]", GR_EUNSUPPORTED, {"layer_types[0]", "sliding_attention"}},
+    {qwen3, "mlp_bias", "true", GR_EUNSUPPORTED, {"mlp_bias", "Qwen3ForCausalLM"}},
+    {mistral, "attention_bias", "true", GR_EUNSUPPORTED, {"attention_bias", "MistralForCausalLM"}},
+    {mistral, "sliding_window", "0", GR_ELIMIT, {"sliding_window = 0", "1.."}},
+    {mistral, "hidden_act", "\"gelu\"", GR_EUNSUPPORTED, {"hidden_act gelu", "silu"}},
+    {smollm3, "no_rope_layers", "[1,1]", GR_EFORMAT, {"no_rope_layers", "2 entries"}},
+    {smollm3, "no_rope_layers", "[1,1,2,0]", GR_EFORMAT, {"no_rope_layers[2]", "1 (rotary"}},
+    {smollm3, "no_rope_layer_interval", "0", GR_ELIMIT, {"no_rope_layer_interval = 0", "1.."}},
+    {gemma3, "hidden_activation", "\"silu\"", GR_EUNSUPPORTED, {"hidden_activation silu", "gelu_pytorch_tanh"}},
+    {gemma3, "attn_logit_softcapping", "50.0", GR_EUNSUPPORTED, {"attn_logit_softcapping", "null"}},
+    {gemma3, "use_bidirectional_attention", "true", GR_EUNSUPPORTED, {"use_bidirectional_attention", "null"}},
+    {gemma3, "query_pre_attn_scalar", "0", GR_ELIMIT, {"query_pre_attn_scalar = 0", "1.."}},
+    {gemma3, "rope_parameters.sliding_attention.rope_type", "\"linear\"", GR_EFORMAT, {"sliding_attention", "factor"}},
+    {gemma3,
+     "rope_parameters.sliding_attention",
+     "{\"rope_type\":\"linear\",\"factor\":2.0}",
+     GR_EUNSUPPORTED,
+     {"sliding_attention.rope_type", "only default"}},
+    {gemma3, "rope_parameters.sliding_attention", NULL, GR_EFORMAT, {"sliding_attention", "missing"}},
     {qwen3, "rope_parameters.full_attention", "{}", GR_EUNSUPPORTED, {"rope_parameters.full_attention", "understood"}},
     {gptoss, "num_experts_per_tok", "5", GR_ELIMIT, {"num_experts_per_tok = 5", "1..4"}},
     {gptoss, "experts_per_token", "3", GR_EFORMAT, {"experts_per_token = 3", "differ"}},
@@ -436,15 +575,12 @@ static void test_load(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_demo_target),
-        cmocka_unit_test(test_spellings),
-        cmocka_unit_test(test_demo_draft_and_eagle3),
-        cmocka_unit_test(test_architectures),
-        cmocka_unit_test(test_bad),
-        cmocka_unit_test(test_good_spellings),
-        cmocka_unit_test(test_not_json),
-        cmocka_unit_test(test_capture_ids),
-        cmocka_unit_test(test_eagle3_flags),
+        cmocka_unit_test(test_demo_target),    cmocka_unit_test(test_spellings),
+        cmocka_unit_test(test_layer_kinds),    cmocka_unit_test(test_family_defaults),
+        cmocka_unit_test(test_yarn_magnitude), cmocka_unit_test(test_demo_draft_and_eagle3),
+        cmocka_unit_test(test_architectures),  cmocka_unit_test(test_bad),
+        cmocka_unit_test(test_good_spellings), cmocka_unit_test(test_not_json),
+        cmocka_unit_test(test_capture_ids),    cmocka_unit_test(test_eagle3_flags),
         cmocka_unit_test(test_load),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,548 @@
+/* Model families: the runtime against a forward pass in double precision that was written apart from it, trees against
+ * the sequences that they stand for, and what is refused. Checkpoints are made here, from seeds.
+ *
+ * By hand: test_families MODELS GOLDEN.json GOLDEN.safetensors holds checkpoints of other makers against golden values
+ * of transformers; docs/models.md has the form of these files and what was measured. */
+#include "model/files/family.h"
+#include "model/llama.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include "tests/unit/golden.h"
+#include "tests/unit/log_capture.h"
+#include "tests/unit/model/family_reference.h"
+
+#define BASE                                                                                                          \
+    "\"hidden_size\":32,\"intermediate_size\":48,\"num_hidden_layers\":4,\"num_attention_heads\":4,"                  \
+    "\"num_key_value_heads\":2,\"vocab_size\":64,\"rms_norm_eps\":1e-5,\"max_position_embeddings\":128,\"head_dim\":" \
+    "16"
+
+static const struct family {
+    const char *name, *config;
+    struct ref_family is;
+} families[] = {
+    {"llama, default",
+     "{\"architectures\":[\"LlamaForCausalLM\"],\"rope_theta\":5000.0," BASE "}",
+     {.rope = {.theta = 5000}}},
+    {"llama, linear, biases, tied",
+     "{\"architectures\":[\"LlamaForCausalLM\"],\"tie_word_embeddings\":true,\"attention_bias\":true,\"mlp_bias\":true,"
+     "\"rope_scaling\":{\"type\":\"linear\",\"factor\":4.0}," BASE "}",
+     {.rope = {REF_LINEAR, 10000, 4, 0, 0}, .qkv_bias = true, .o_bias = true, .mlp_bias = true, .tied = true}},
+    {"llama, llama3",
+     "{\"architectures\":[\"LlamaForCausalLM\"],\"rope_parameters\":{\"rope_type\":\"llama3\",\"rope_theta\":500000.0,"
+     "\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,\"original_max_position_embeddings\":32}," BASE
+     "}",
+     {.rope = {REF_LLAMA3, 500000, 8, 32, 0}}},
+    {"mistral",
+     "{\"architectures\":[\"MistralForCausalLM\"],\"sliding_window\":7," BASE "}",
+     {.rope = {.theta = 10000}, .window = 7, .windows = 15}},
+    {"mistral, window null",
+     "{\"architectures\":[\"MistralForCausalLM\"],\"sliding_window\":null," BASE "}",
+     {.rope = {.theta = 10000}}},
+    {"qwen2",
+     "{\"architectures\":[\"Qwen2ForCausalLM\"],\"rope_theta\":1000000.0,\"use_sliding_window\":false,"
+     "\"sliding_window\":4,\"max_window_layers\":1,\"tie_word_embeddings\":true," BASE "}",
+     {.rope = {.theta = 1e6}, .qkv_bias = true, .tied = true}},
+    {"qwen2, windows",
+     "{\"architectures\":[\"Qwen2ForCausalLM\"],\"use_sliding_window\":true,\"sliding_window\":16,"
+     "\"max_window_layers\":2," BASE "}",
+     {.rope = {.theta = 10000}, .qkv_bias = true, .window = 16, .windows = 12}},
+    {"qwen3, yarn",
+     "{\"architectures\":[\"Qwen3ForCausalLM\"],\"rope_parameters\":{\"rope_type\":\"yarn\",\"factor\":4.0,"
+     "\"original_max_position_embeddings\":32,\"rope_theta\":1000000.0}," BASE "}",
+     {.rope = {REF_YARN, 1e6, 4, 32, 1.138629436111989}, .qk_norm = true}},
+    {"qwen3, biases, yarn with a factor of its own",
+     "{\"architectures\":[\"Qwen3ForCausalLM\"],\"attention_bias\":true,\"rope_theta\":10000.0,\"rope_scaling\":{"
+     "\"rope_type\":\"yarn\",\"factor\":4.0,\"original_max_position_embeddings\":32,\"attention_factor\":0.75}," BASE
+     "}",
+     {.rope = {REF_YARN, 10000, 4, 32, 0.75}, .qk_norm = true, .qkv_bias = true, .o_bias = true}},
+    {"smollm3",
+     "{\"architectures\":[\"SmolLM3ForCausalLM\"],\"no_rope_layer_interval\":4," BASE "}",
+     {.rope = {.theta = 2e6}, .no_rope = 8, .tied = true}},
+    {"smollm3, list",
+     "{\"architectures\":[\"SmolLM3ForCausalLM\"],\"no_rope_layers\":[1,0,0,1],\"rope_theta\":10000.0,"
+     "\"tie_word_embeddings\":false,\"use_sliding_window\":true,\"sliding_window\":5," BASE "}",
+     {.rope = {.theta = 10000}, .no_rope = 6, .window = 5, .windows = 6}},
+    {"gemma3",
+     "{\"architectures\":[\"Gemma3ForCausalLM\"],\"query_pre_attn_scalar\":24,\"sliding_window\":9,"
+     "\"hidden_activation\":\"gelu_pytorch_tanh\",\"sliding_window_pattern\":3,\"rope_theta\":1000000.0,"
+     "\"rope_local_base_freq\":10000.0,\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":8.0}," BASE "}",
+     {.rope = {REF_LINEAR, 1e6, 8, 0, 0},
+      .local = {.theta = 10000},
+      .qk_norm = true,
+      .gemma = true,
+      .tied = true,
+      .window = 9,
+      .windows = 11,
+      .scale_dim = 24,
+      .embed_scale = 5.656854152679443359375}},
+};
+
+static void add(struct tiny_folder *f, const char *prefix, const char *what, int n)
+{
+    char name[128];
+    snprintf(name, sizeof(name), "%s.%s", prefix, what);
+    tiny_add(f, name, n, 0);
+}
+
+static void make_layer(struct tiny_folder *f, const struct ref_family *is, int layer)
+{
+    static const char *const qkv[] = {"q", "k", "v"};
+    char prefix[64], what[64];
+    snprintf(prefix, sizeof(prefix), "model.layers.%d", layer);
+    tiny_add_layer(f, prefix, TINY_HIDDEN, REF_HEADS * REF_D, REF_KV * REF_D, TINY_HIDDEN, TINY_FFN);
+    for (int i = 0; is->qkv_bias && i < 3; i++) {
+        snprintf(what, sizeof(what), "self_attn.%s_proj.bias", qkv[i]);
+        add(f, prefix, what, i == 0 ? REF_HEADS * REF_D : REF_KV * REF_D);
+    }
+    if (is->o_bias) {
+        add(f, prefix, "self_attn.o_proj.bias", TINY_HIDDEN);
+    }
+    if (is->mlp_bias) {
+        add(f, prefix, "mlp.gate_proj.bias", TINY_FFN);
+        add(f, prefix, "mlp.up_proj.bias", TINY_FFN);
+        add(f, prefix, "mlp.down_proj.bias", TINY_HIDDEN);
+    }
+    if (is->qk_norm) {
+        add(f, prefix, "self_attn.q_norm.weight", REF_D);
+        add(f, prefix, "self_attn.k_norm.weight", REF_D);
+    }
+    if (is->gemma) {
+        add(f, prefix, "pre_feedforward_layernorm.weight", TINY_HIDDEN);
+        add(f, prefix, "post_feedforward_layernorm.weight", TINY_HIDDEN);
+    }
+}
+
+/* A folder of the family; its defaults are filled in in *is. */
+static void make(struct tiny_folder *f, const struct family *family, struct ref_family *is)
+{
+    *is = family->is;
+    is->eps = 1e-5;
+    is->scale_dim = is->scale_dim > 0 ? is->scale_dim : REF_D;
+    tiny_begin(f, family->config, 29);
+    tiny_add(f, "model.embed_tokens.weight", TINY_N_VOCAB, TINY_HIDDEN);
+    tiny_add(f, "model.norm.weight", TINY_HIDDEN, 0);
+    if (!is->tied) {
+        tiny_add(f, "lm_head.weight", TINY_N_VOCAB, TINY_HIDDEN);
+    }
+    for (int i = 0; i < REF_LAYERS; i++) {
+        make_layer(f, is, i);
+    }
+    tiny_write(f);
+}
+
+static enum gr_status try_load(const char *dir, int n_ctx, struct gr_lm **out)
+{
+    const struct gr_llama_config c = {.dir = dir,
+                                      .as = GR_WEIGHTS_F32,
+                                      .n_thread = 2,
+                                      .n_ctx_max = n_ctx,
+                                      .n_row_max = GOLDEN_ROW_MAX,
+                                      .n_out_max = GOLDEN_ROW_MAX,
+                                      .n_pool_block = GOLDEN_N_POOL,
+                                      .n_scratch_block = 4,
+                                      .n_capture = 2,
+                                      .capture_layer = {1, 2}};
+    return gr_llama_create(&c, NULL, NULL, out);
+}
+
+static struct gr_lm *load(const char *dir)
+{
+    struct gr_lm *lm = NULL;
+    assert_int_equal(try_load(dir, 0, &lm), GR_OK);
+    return lm;
+}
+
+static void random_tokens(uint64_t seed, int n, int n_vocab, int32_t *token)
+{
+    for (int i = 0; i < n; i++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        token[i] = (int32_t)((seed >> 33) % (uint64_t)n_vocab);
+    }
+}
+
+static void test_reference(void **state)
+{
+    (void)state;
+    static float want[REF_ROWS * TINY_N_VOCAB];
+    int32_t token[REF_ROWS];
+    random_tokens(5, REF_ROWS, TINY_N_VOCAB, token);
+    for (size_t i = 0; i < GR_ARRAY_LEN(families); i++) {
+        struct tiny_folder f;
+        struct ref_family is;
+        make(&f, &families[i], &is);
+        ref_logits(&f, &is, token, REF_ROWS, want);
+        struct gr_lm *lm = load(f.dir);
+        golden_run(lm, token, 0, REF_ROWS, REF_ROWS, NULL);
+        const double worst = relative_norm(lm->logits, want, REF_ROWS * TINY_N_VOCAB);
+        print_message("# %s: relative norm %.2e\n", families[i].name, worst);
+        assert_true(worst < 1e-5);
+        gr_lm_destroy(lm);
+        tiny_finish(&f);
+    }
+}
+
+/* Prompt chunks and single tokens leave the bits of one pass. */
+static void test_chunks(void **state)
+{
+    (void)state;
+    enum { N = 40 };
+    int32_t token[N];
+    random_tokens(6, N, TINY_N_VOCAB, token);
+    for (size_t i = 0; i < GR_ARRAY_LEN(families); i++) {
+        struct tiny_folder f;
+        struct ref_family is;
+        make(&f, &families[i], &is);
+        struct gr_lm *lm = load(f.dir);
+        golden_run(lm, token, 0, N, N, NULL);
+        float *whole = malloc(N * TINY_N_VOCAB * sizeof(float));
+        memcpy(whole, lm->logits, N * TINY_N_VOCAB * sizeof(float));
+        for (int p = 0, n = 0; p < N; p += n) {
+            n = p < 20 ? 7 : 1;
+            n = GR_MIN(n, N - p);
+            golden_run(lm, token + p, p, n, n, NULL);
+            assert_memory_equal(lm->logits, whole + (size_t)p * TINY_N_VOCAB, (size_t)n * TINY_N_VOCAB * sizeof(float));
+        }
+        free(whole);
+        gr_lm_destroy(lm);
+        tiny_finish(&f);
+    }
+}
+
+/* ---- trees ---- */
+
+enum { TREE_ROWS = 24 };
+
+struct tree {
+    int32_t token[TREE_ROWS], pos[TREE_ROWS], cell[TREE_ROWS], limit[TREE_ROWS], n_anc[TREE_ROWS], out_row[TREE_ROWS];
+    int parent[TREE_ROWS];
+    int16_t anc[TREE_ROWS * GR_ATTN_ANC_MAX];
+};
+
+/* Nodes after n_base positions, each under the one before it or under one further up. */
+static void tree_init(struct tree *t, int n_base, int n_vocab)
+{
+    int32_t draw[TREE_ROWS];
+    random_tokens(77, TREE_ROWS, n_vocab, t->token);
+    random_tokens(78, TREE_ROWS, 3, draw);
+    for (int r = 0; r < TREE_ROWS; r++) {
+        t->parent[r] = r - 1 - (r > 0 ? GR_MIN(draw[r], r) : 0);
+        int16_t *anc = t->anc + (size_t)r * GR_ATTN_ANC_MAX;
+        int n = 0;
+        if (t->parent[r] >= 0) {
+            n = t->n_anc[t->parent[r]];
+            memcpy(anc, t->anc + (size_t)t->parent[r] * GR_ATTN_ANC_MAX, (size_t)n * sizeof(*anc));
+        }
+        anc[n++] = (int16_t)(2 * r + 1); /* slots with gaps */
+        t->n_anc[r] = n;
+        t->limit[r] = n_base;
+        t->pos[r] = n_base + n - 1;
+        t->cell[r] = GOLDEN_N_POOL * GR_KV_BLOCK_TOKENS + 2 * r + 1;
+        t->out_row[r] = r;
+    }
+}
+
+static void tree_run(struct gr_lm *lm, const struct tree *t)
+{
+    static int32_t block[GOLDEN_N_POOL];
+    static const int32_t scratch[4] = {GOLDEN_N_POOL, GOLDEN_N_POOL + 1, GOLDEN_N_POOL + 2, GOLDEN_N_POOL + 3};
+    for (int i = 0; i < GOLDEN_N_POOL; i++) {
+        block[i] = (i * 37 + 5) % GOLDEN_N_POOL; /* as golden_run's */
+    }
+    const struct gr_attn_seq seq = {.n_row = TREE_ROWS,
+                                    .block = block,
+                                    .limit = t->limit,
+                                    .scratch_block = scratch,
+                                    .n_anc = t->n_anc,
+                                    .anc = t->anc,
+                                    .n_slot = 2 * TREE_ROWS + 2};
+    const struct gr_batch b = {.n_row = TREE_ROWS,
+                               .n_seq = 1,
+                               .n_out = TREE_ROWS,
+                               .token = t->token,
+                               .pos = t->pos,
+                               .cell = t->cell,
+                               .seq = &seq,
+                               .out_row = t->out_row};
+    assert_int_equal(gr_lm_forward(lm, &b), GR_OK);
+}
+
+/* A random tree after the n_base tokens: each of its logits has the bits that its path gives as a sequence. */
+static void check_tree(struct gr_lm *lm, const int32_t *base, int n_base)
+{
+    static struct tree t;
+    static int32_t token[GOLDEN_ROW_MAX];
+    const size_t bytes = (size_t)lm->n_vocab * sizeof(float), stride = (size_t)lm->n_vocab_stride;
+    tree_init(&t, n_base, lm->n_vocab);
+    golden_run(lm, base, 0, n_base, 1, NULL);
+    tree_run(lm, &t);
+    float *got = malloc(TREE_ROWS * stride * sizeof(float));
+    memcpy(got, lm->logits, TREE_ROWS * stride * sizeof(float));
+    memcpy(token, base, (size_t)n_base * sizeof(*token));
+    for (int r = 0; r < TREE_ROWS; r++) {
+        int n = n_base + t.n_anc[r];
+        for (int i = r; i >= 0; i = t.parent[i]) {
+            token[--n] = t.token[i];
+        }
+        golden_run(lm, token, 0, n_base + t.n_anc[r], 1, NULL);
+        assert_memory_equal(got + (size_t)r * stride, lm->logits, bytes);
+    }
+    free(got);
+}
+
+static void test_trees(void **state)
+{
+    (void)state;
+    int32_t token[REF_ROWS];
+    random_tokens(9, REF_ROWS, TINY_N_VOCAB, token);
+    for (size_t i = 0; i < GR_ARRAY_LEN(families); i++) {
+        struct tiny_folder f;
+        struct ref_family is;
+        make(&f, &families[i], &is);
+        struct gr_lm *lm = load(f.dir);
+        check_tree(lm, token, 1);
+        check_tree(lm, token, 37);
+        gr_lm_destroy(lm);
+        tiny_finish(&f);
+    }
+}
+
+/* ---- the window's edge ---- */
+
+static const struct family *family_of(const char *name)
+{
+    for (size_t i = 0; i < GR_ARRAY_LEN(families); i++) {
+        if (strcmp(families[i].name, name) == 0) {
+            return &families[i];
+        }
+    }
+    fail_msg("no family %s", name);
+    return NULL;
+}
+
+/* In one layer a row sees itself and the six tokens before it, and no more. */
+static void test_window_edge(void **state)
+{
+    (void)state;
+    enum { N = 30, WINDOW = 7 };
+    struct tiny_folder f;
+    struct ref_family is;
+    float logits[TINY_N_VOCAB];
+    int32_t token[N];
+    random_tokens(11, N, TINY_N_VOCAB, token);
+    make(&f, family_of("mistral"), &is);
+    for (size_t i = f.n; i-- > 0;) {
+        if (strncmp(f.tensor[i].name, "model.layers.", 13) == 0 && f.tensor[i].name[13] != '0') {
+            tiny_remove(&f, f.tensor[i].name);
+        }
+    }
+    json_object_set_new(f.config, "num_hidden_layers", json_integer(1));
+    tiny_write(&f);
+    struct gr_lm *lm = NULL;
+    const struct gr_llama_config c = {
+        .dir = f.dir, .n_thread = 1, .n_row_max = N, .n_out_max = 1, .n_pool_block = GOLDEN_N_POOL};
+    assert_int_equal(gr_llama_create(&c, NULL, NULL, &lm), GR_OK);
+    golden_run(lm, token, 0, N, 1, NULL);
+    memcpy(logits, lm->logits, sizeof(logits));
+    for (int distance = WINDOW - 1; distance <= WINDOW; distance++) {
+        int32_t *changed = &token[N - 1 - distance], old = *changed;
+        *changed = (old + 1) % TINY_N_VOCAB;
+        golden_run(lm, token, 0, N, 1, NULL);
+        assert_int_equal(memcmp(logits, lm->logits, sizeof(logits)) == 0, distance == WINDOW);
+        *changed = old;
+    }
+    gr_lm_destroy(lm);
+    tiny_finish(&f);
+}
+
+/* A view and a window would each leave out keys: no views, unless the window hides nothing. */
+static void test_views(void **state)
+{
+    (void)state;
+    static const struct gr_kv_budget most = {.n_sink = 1, .n_retrieval = 1, .n_window = 1};
+    struct tiny_folder f;
+    struct ref_family is;
+    struct log_capture cap;
+    struct gr_lm *lm = NULL;
+    make(&f, family_of("qwen2, windows"), &is);
+    assert_int_equal(try_load(f.dir, 0, &lm), GR_OK);
+    log_capture_begin(&cap);
+    const enum gr_status st = gr_lm_view_create(lm, &most, 1);
+    const char *log = log_capture_end(&cap);
+    assert_int_equal(st, GR_EUNSUPPORTED);
+    assert_int_equal(log_capture_n_line(log), 1);
+    assert_non_null(strstr(log, "layer 2 has a window of 16 tokens"));
+    gr_lm_destroy(lm);
+    assert_int_equal(try_load(f.dir, 16, &lm), GR_OK);
+    assert_int_equal(gr_lm_view_create(lm, &most, 1), GR_OK);
+    gr_lm_destroy(lm);
+    tiny_finish(&f);
+}
+
+/* ---- what is refused, and what decides ---- */
+
+static const struct {
+    const char *family, *path, *literal, *remove;
+    enum gr_status status;
+    const char *in_log;
+} refused[] = {
+    {"qwen2", NULL, NULL, "model.layers.2.self_attn.k_proj.bias", GR_ENOTFOUND, "layers.2.self_attn.k_proj.bias"},
+    {"qwen3, yarn", NULL, NULL, "model.layers.1.self_attn.q_norm.weight", GR_ENOTFOUND, "layers.1.self_attn.q_norm"},
+    {"qwen3, yarn", "attention_bias", "true", NULL, GR_ENOTFOUND, "layers.0.self_attn.q_proj.bias"},
+    {"qwen3, yarn", "architectures", "[\"LlamaForCausalLM\"]", NULL, GR_EMISMATCH, "self_attn.k_norm.weight"},
+    {"gemma3", NULL, NULL, "model.layers.3.post_feedforward_layernorm.weight", GR_ENOTFOUND, "post_feedforward"},
+    {"llama, default", NULL, NULL, "lm_head.weight", GR_ENOTFOUND, "lm_head.weight"},
+    {"llama, default", "architectures", "[\"LlamaForCausalLMEagle3\"]", NULL, GR_EUNSUPPORTED, GR_FAMILIES_RUN},
+    {"mistral", "head_dim", "32", NULL, GR_EMISMATCH, "q_proj.weight"},
+};
+
+static void test_refused(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < GR_ARRAY_LEN(refused); i++) {
+        struct tiny_folder f;
+        struct ref_family is;
+        struct log_capture cap;
+        struct gr_lm *lm = NULL;
+        make(&f, family_of(refused[i].family), &is);
+        if (refused[i].remove != NULL) {
+            tiny_remove(&f, refused[i].remove);
+        }
+        if (refused[i].path != NULL) {
+            json_patch_at(f.config, refused[i].path, refused[i].literal);
+        }
+        tiny_write(&f);
+        log_capture_begin(&cap);
+        const enum gr_status st = try_load(f.dir, 0, &lm);
+        const char *log = log_capture_end(&cap);
+        if (st != refused[i].status || strstr(log, refused[i].in_log) == NULL) {
+            fail_msg("case %zu: status %d, log: %s", i, (int)st, log);
+        }
+        tiny_finish(&f);
+    }
+}
+
+/* Whether there is an output matrix of its own is decided by the config, not by what lies in the files. */
+static void test_tied(void **state)
+{
+    (void)state;
+    struct tiny_folder f;
+    struct ref_family is;
+    float logits[TINY_N_VOCAB];
+    const int32_t token[3] = {1, 2, 3};
+    make(&f, family_of("qwen2"), &is);
+    struct gr_lm *lm = load(f.dir);
+    golden_run(lm, token, 0, 3, 1, NULL);
+    memcpy(logits, lm->logits, sizeof(logits));
+    gr_lm_destroy(lm);
+    tiny_add(&f, "lm_head.weight", TINY_N_VOCAB, TINY_HIDDEN);
+    for (int tied = 0; tied < 2; tied++) {
+        json_object_set_new(f.config, "tie_word_embeddings", json_boolean(tied));
+        tiny_write(&f);
+        lm = load(f.dir);
+        golden_run(lm, token, 0, 3, 1, NULL);
+        assert_int_equal(memcmp(logits, lm->logits, sizeof(logits)) == 0, tied);
+        gr_lm_destroy(lm);
+    }
+    tiny_finish(&f);
+}
+
+/* ---- by hand: checkpoints and golden values of others ---- */
+
+static int n_ids(const json_t *list, int32_t *out)
+{
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        out[i] = (int32_t)json_integer_value(json_array_get(list, i));
+    }
+    return (int)json_array_size(list);
+}
+
+static double golden_norm(const char *name, const char *what, const float *got, size_t stride, int n_prompt)
+{
+    char tensor[128];
+    snprintf(tensor, sizeof(tensor), "%s.%s", name, what);
+    const struct gr_tensor *t = gr_tensors_find(golden.tensors, tensor);
+    GR_ASSERT(t != NULL);
+    const int n = (int)t->shape[0], width = (int)t->shape[1];
+    float *rows = malloc((size_t)n * (size_t)width * sizeof(float));
+    for (int i = 0; i < n; i++) { /* the last n of the prompt */
+        memcpy(rows + (size_t)i * (size_t)width, got + (size_t)(n_prompt - n + i) * stride,
+               (size_t)width * sizeof(float));
+    }
+    const double norm = relative_norm(rows, t->data, (size_t)n * (size_t)width);
+    free(rows);
+    return norm;
+}
+
+static int greedy(struct gr_lm *lm, int32_t *token, int n, const json_t *want)
+{
+    for (size_t k = 0; k < json_array_size(want); k++) {
+        const int got = lm->kernels->argmax(gr_lm_logits(lm, k == 0 ? n - 1 : 0), lm->n_vocab, false);
+        if (got != json_integer_value(json_array_get(want, k))) {
+            return (int)k;
+        }
+        token[n + (int)k] = got;
+        golden_run(lm, token + n + k, n + (int)k, 1, 1, NULL);
+    }
+    return (int)json_array_size(want);
+}
+
+static int golden_model(const char *root, const char *name, const json_t *c)
+{
+    int32_t token[512];
+    char dir[512];
+    struct gr_lm *lm = NULL;
+    struct gr_hf_config hf;
+    snprintf(dir, sizeof(dir), "%s/%s", root, name);
+    if (gr_hf_config_load(dir, &hf) != GR_OK || try_load(dir, 0, &lm) != GR_OK) {
+        return 1;
+    }
+    const int n = n_ids(json_object_get(c, "prompt_ids"), token);
+    const json_t *want = json_object_get(c, "greedy_ids");
+    golden_run(lm, token, 0, n, n, NULL);
+    const double logits = golden_norm(name, "logits", lm->logits, (size_t)lm->n_vocab_stride, n);
+    const size_t width = 2 * (size_t)lm->capture_width;
+    const double in1 = golden_norm(name, "hidden_in.1", lm->capture, width, n);
+    /* After the last layer transformers tells the state after the final norm: not what enters it. */
+    const double in2 = hf.n_layer > 2 ? golden_norm(name, "hidden_in.2", lm->capture + lm->capture_width, width, n) : 0;
+    const int n_same = greedy(lm, token, n, want);
+    check_tree(lm, token, n);
+    printf("%-8s logits %.2e, states entering layers 1 and 2: %.2e %.2e; %d of %d greedy ids; tree equal\n", name,
+           logits, in1, in2, n_same, (int)json_array_size(want));
+    gr_lm_destroy(lm);
+    return logits < 1e-4 && in1 < 1e-4 && in2 < 1e-4 && n_same == (int)json_array_size(want) ? 0 : 1;
+}
+
+static int by_hand(char **args)
+{
+    int n_failed = 0;
+    const char *name;
+    json_t *c;
+    FILE *f = fopen(args[2], "rb");
+    static char data[1 << 22];
+    golden.root = json_load_file(args[1], 0, NULL);
+    GR_ASSERT(golden.root != NULL && f != NULL);
+    const size_t len = fread(data, 1, sizeof(data), f);
+    fclose(f);
+    const enum gr_status st = gr_safetensors_parse(args[2], data, len, &golden.tensors);
+    GR_ASSERT(st == GR_OK);
+    json_t *cases = json_object_get(golden.root, "cases");
+    json_object_foreach(cases != NULL ? cases : golden.root, name, c)
+    {
+        n_failed += golden_model(args[0], name, c);
+    }
+    return n_failed;
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_reference),   cmocka_unit_test(test_chunks), cmocka_unit_test(test_trees),
+        cmocka_unit_test(test_window_edge), cmocka_unit_test(test_views),  cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_tied),
+    };
+    return argc == 4 ? by_hand(argv + 1) : cmocka_run_group_tests(tests, NULL, NULL);
+}
