@@ -1,9 +1,9 @@
-/* Sampling on the target: processors, then shared noise, then argmax. The order of the processors is penalties, logit
- * bias, temperature, min-p, top-k, top-p; ties go to the lowest id. Below GR_TEMPERATURE_GREEDY the pick is
- * argmax(logits). Else it is argmax(processed + g) with Gumbel noise g that is a function of (seed, position, id) alone
- * (gr_gumbel), so the picked token does not depend on who drafted what, and a drafter that knows the seed can rank its
- * children by the same noise. Filtered ids hold -INFINITY and are skipped, noise and all. Header only; common subset of
- * C and CUDA C++. */
+/* Sampling on the target: processors, then shared noise, then argmax. The order of the processors is bans, logit bias
+ * and penalties where a request asks for them (adjust.h), then temperature, min-p, top-k, top-p; ties go to the lowest
+ * id. Below GR_TEMPERATURE_GREEDY the pick is argmax(logits). Else it is argmax(processed + g) with Gumbel noise g that
+ * is a function of (seed, position, id) alone (gr_gumbel), so the picked token does not depend on who drafted what, and
+ * a drafter that knows the seed can rank its children by the same noise. Filtered ids hold -INFINITY and are skipped,
+ * noise and all. Header only; common subset of C and CUDA C++. */
 #ifndef GR_COMMON_RULES_SAMPLER_H
 #define GR_COMMON_RULES_SAMPLER_H
 
@@ -162,16 +162,13 @@ GR_FN void gr_sampler_process(const struct gr_sampling *s, const float *logits, 
     }
 }
 
-/* The definition of a pick, one row, plain loops: an id or GR_PICK_NOT_FINITE. scratch (n) f32 and work (n) are
- * overwritten. */
-GR_FN int32_t gr_sampler_pick(const struct gr_sampling *s, const float *logits, int32_t n, uint32_t pos, float *scratch,
-                              int32_t *work)
+/* From logits that are finite, or -INFINITY where an id is banned. scratch (n) f32 and work (n) are overwritten;
+ * scratch may be logits. */
+GR_FN int32_t gr_sampler_choose(const struct gr_sampling *s, const float *logits, int32_t n, uint32_t pos,
+                                float *scratch, int32_t *work)
 {
     const float *l = logits;
     const int greedy = gr_temperature_is_greedy(s->temperature);
-    if (!gr_sampler_is_finite(logits, n)) {
-        return GR_PICK_NOT_FINITE;
-    }
     if (!greedy) {
         gr_sampler_process(s, logits, scratch, n, work);
         l = scratch;
@@ -189,6 +186,13 @@ GR_FN int32_t gr_sampler_pick(const struct gr_sampling *s, const float *logits, 
         }
     }
     return best_value > -INFINITY && best_value < INFINITY ? best : GR_PICK_NOT_FINITE;
+}
+
+/* The definition of a pick, one row, plain loops: an id or GR_PICK_NOT_FINITE. scratch and work as above. */
+GR_FN int32_t gr_sampler_pick(const struct gr_sampling *s, const float *logits, int32_t n, uint32_t pos, float *scratch,
+                              int32_t *work)
+{
+    return gr_sampler_is_finite(logits, n) ? gr_sampler_choose(s, logits, n, pos, scratch, work) : GR_PICK_NOT_FINITE;
 }
 
 #endif
