@@ -23,7 +23,8 @@ struct gr_batch {
     const int32_t *token, *pos, *cell; /* (n_row) */
     const struct gr_attn_seq *seq;     /* (n_seq) */
     const int32_t *out_row;            /* (n_out): rows whose logits are wanted, increasing */
-    /* (n_out) how they are picked, for models that pick (lm->picked); NULL: nothing is to be picked. */
+    /* (n_out) how they are picked, for models that pick (lm->picked); NULL: nothing is to be picked. A row's is NULL
+     * where the host needs its logits: it is left to the host. */
     const struct gr_sampling *const *sampling;
     const int32_t *n_top; /* (n_out) how many children are wanted, with sampling, for models that rank (lm->top) */
     bool want_capture;    /* captured states of the rows are wanted */

@@ -34,7 +34,7 @@
  * text itself. REST: all words after `--'. WORKERS: a list of the YAML file alone, whose items say count, host and
  * device. Lists. WORDS: texts, one each time it is given. IDS: token ids up to max, with commas between them, added to
  * those given before. CHOICES, COUNTS (whole numbers, or auto where the row allows it), DEVICES, MAP (ID=NUMBER):
- * commas between them; given again it begins anew. */
+ * commas between them; given again it begins anew. A MAP's number may be ban where the row allows it. */
 enum gr_option_kind {
     GR_KIND_FLAG,
     GR_KIND_TEXT,
@@ -177,6 +177,7 @@ struct gr_option {
     char alias;          /* one letter, as in -h; 0: none */
     bool kilo;           /* INT, COUNTS: 4k is 4096 */
     bool or_auto;        /* COUNTS: a value may be auto */
+    bool or_ban;         /* MAP: a number may be ban, -INFINITY */
     bool once;           /* given twice on the command line is an error */
     bool fixed;          /* cannot be changed in an open session, though `session open' does not take it either */
     bool no_environment; /* has no twin there */

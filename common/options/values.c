@@ -10,6 +10,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 #define ITEM_MAX 64 /* bytes of one value of a list */
@@ -64,7 +65,8 @@ static void describe(const struct gr_option *r, char out[static 320])
         snprintf(out, 320, "a token id from 0 to %.0f (several: 7,11)", r->max);
         break;
     case GR_KIND_MAP:
-        snprintf(out, 320, "ID=NUMBER, the number from %g to %g (several: 7=1,11=-1)", r->min, r->max);
+        snprintf(out, 320, "ID=NUMBER, the number from %g to %g%s (several: 7=1,11=-1)", r->min, r->max,
+                 r->or_ban ? ", or ban" : "");
         break;
     default:
         snprintf(out, 320, "allowed");
@@ -306,6 +308,15 @@ static enum gr_status add_id(const struct gr_option *option, const char *item, s
     return GR_OK;
 }
 
+static bool parse_bias(const struct gr_option *option, const char *text, double *out)
+{
+    if (option->or_ban && (strcmp(text, "ban") == 0 || strcmp(text, "-inf") == 0)) {
+        *out = -INFINITY;
+        return true;
+    }
+    return gr_parse_number(text, option->min, option->max, out);
+}
+
 static enum gr_status add_pair(const struct gr_option *option, const char *item, struct gr_option_map *map)
 {
     char key[ITEM_MAX];
@@ -314,7 +325,7 @@ static enum gr_status add_pair(const struct gr_option *option, const char *item,
     double value = 0.0;
     snprintf(key, sizeof(key), "%.*s", (int)len, item);
     if (item[len] != '=' || !isdigit((unsigned char)item[0]) || !gr_parse_int(key, 0, INT32_MAX, &id) ||
-        !gr_parse_number(item + len + 1, option->min, option->max, &value)) {
+        !parse_bias(option, item + len + 1, &value)) {
         return GR_EINVAL;
     }
     if (map->n == most_of(option, GR_OPTION_MAP_MAX)) {
@@ -599,7 +610,8 @@ void gr_option_range(const struct gr_option *r, char out[static 160])
         break;
     case GR_KIND_NUMBER:
     case GR_KIND_MAP:
-        snprintf(out, 160, "%s%g .. %g", r->kind == GR_KIND_MAP ? "each " : "", r->min, r->max);
+        snprintf(out, 160, "%s%s%g .. %g", r->kind == GR_KIND_MAP ? "each " : "", r->or_ban ? "ban, " : "", r->min,
+                 r->max);
         break;
     case GR_KIND_SHARE:
         snprintf(out, 160, "off, above 0 and below 1");

@@ -20,7 +20,8 @@ enum kind {
     KIND_CASE,
     KIND_STR,
     KIND_IDS,
-    KIND_STOPS, /* struct gr_stop_ids, which is no array of its own */
+    KIND_LIST,   /* struct list: ids that are no array of their own */
+    KIND_VALUES, /* struct values: the same of floats, on the wire of 32 bits */
 };
 enum need { REQUIRED, OPTIONAL };
 enum about { GR_OF_NONE, GR_OF_SESSION };
@@ -37,6 +38,23 @@ struct fields {
     const struct field *p;
     int n;
 };
+
+/* What gr_stop_ids and its like are: a count, then so many. */
+struct list {
+    int32_t n;
+    int32_t id[];
+};
+
+struct values {
+    int32_t n;
+    float value[];
+};
+
+#define OF_A_LIST(type, member) _Static_assert(offsetof(struct type, member) == sizeof(int32_t), "a list")
+OF_A_LIST(gr_stop_ids, id);
+OF_A_LIST(gr_bias_ids, id);
+OF_A_LIST(gr_bias_values, value);
+OF_A_LIST(gr_bad_words, entry);
 
 #define BODY offsetof(struct gr_msg, join) /* where the union begins */
 
@@ -78,7 +96,7 @@ static const struct type_info {
 /* A U32 also codes enums and counts that are never negative. */
 _Static_assert(sizeof(enum gr_ahead) == sizeof(uint32_t) && sizeof(enum gr_specpv_mode) == sizeof(uint32_t), "a U32");
 
-#define FIELD_MAX 48 /* of one message, `session' included: OPEN has 35 */
+#define FIELD_MAX 48 /* of one message, `session' included: OPEN has 43 */
 
 const char *gr_msg_name(enum gr_msg_type type)
 {
@@ -154,12 +172,22 @@ static int pack_ids(msgpack_packer *pk, const int32_t *id, uint32_t n)
     return bad;
 }
 
+static int pack_floats(msgpack_packer *pk, const float *value, uint32_t n)
+{
+    int bad = msgpack_pack_array(pk, n);
+    for (uint32_t i = 0; i < n; i++) {
+        bad |= msgpack_pack_float(pk, value[i]);
+    }
+    return bad;
+}
+
 static int pack_field(msgpack_packer *pk, const struct gr_msg *m, const struct field *f)
 {
     int bad = pack_text(pk, f->name);
     const void *p = value_of(m, f);
     const struct gr_msg_ids *ids = p;
-    const struct gr_stop_ids *stops = p;
+    const struct list *list = p;
+    const struct values *values = p;
     switch (f->kind) {
     case KIND_BOOL:
         return bad | msgpack_pack_uint32(pk, *(const bool *)p);
@@ -177,8 +205,10 @@ static int pack_field(msgpack_packer *pk, const struct gr_msg *m, const struct f
         return bad | pack_str(pk, p);
     case KIND_IDS:
         return bad | pack_ids(pk, ids->p, ids->n);
-    case KIND_STOPS:
-        return bad | pack_ids(pk, stops->id, (uint32_t)stops->n);
+    case KIND_LIST:
+        return bad | pack_ids(pk, list->id, (uint32_t)list->n);
+    case KIND_VALUES:
+        return bad | pack_floats(pk, values->value, (uint32_t)values->n);
     }
     return -1;
 }
@@ -204,8 +234,9 @@ static bool is_set(const struct gr_msg *m, const struct field *f)
         return *(const char *)p != '\0';
     case KIND_IDS:
         return ((const struct gr_msg_ids *)p)->n > 0;
-    case KIND_STOPS:
-        return ((const struct gr_stop_ids *)p)->n > 0;
+    case KIND_LIST:
+    case KIND_VALUES:
+        return *(const int32_t *)p > 0;
     }
     return false;
 }
@@ -265,7 +296,36 @@ static enum gr_status read_ids(const char *type, const struct field *f, const ms
     return GR_OK;
 }
 
-static enum gr_status take_ids(const char *type, const struct field *f, const msgpack_object *o, void *slot)
+static bool is_number(const msgpack_object *o)
+{
+    return (o->type == MSGPACK_OBJECT_FLOAT64 || o->type == MSGPACK_OBJECT_FLOAT32) && o->via.f64 >= -1e30 &&
+           o->via.f64 <= 1e30;
+}
+
+/* The same of floats. */
+static enum gr_status read_floats(const char *type, const struct field *f, const msgpack_object_array *array,
+                                  float *out)
+{
+    for (uint32_t i = 0; i < array->size; i++) {
+        if (!is_number(&array->ptr[i])) {
+            return refuse(type, f->name, "holds something that is not a finite number");
+        }
+        out[i] = (float)array->ptr[i].via.f64;
+    }
+    return GR_OK;
+}
+
+/* Memory for n elements of 4 bytes, ids or floats. */
+static void *take_memory(uint32_t n)
+{
+    void *p = malloc((n > 0 ? n : 1) * sizeof(int32_t));
+    if (p == NULL) {
+        log_error("out of memory for %u elements of a message", n);
+    }
+    return p;
+}
+
+static enum gr_status take_array(const char *type, const struct field *f, const msgpack_object *o, void *slot)
 {
     if (o->type != MSGPACK_OBJECT_ARRAY || o->via.array.size > f->limit) {
         char what[64];
@@ -273,15 +333,19 @@ static enum gr_status take_ids(const char *type, const struct field *f, const ms
         return refuse(type, f->name, what);
     }
     const uint32_t n = o->via.array.size;
-    if (f->kind == KIND_STOPS) {
-        struct gr_stop_ids *stops = slot;
-        stops->n = (int32_t)n;
-        return read_ids(type, f, &o->via.array, stops->id);
+    if (f->kind == KIND_LIST) {
+        struct list *list = slot;
+        list->n = (int32_t)n;
+        return read_ids(type, f, &o->via.array, list->id);
+    }
+    if (f->kind == KIND_VALUES) {
+        struct values *values = slot;
+        values->n = (int32_t)n;
+        return read_floats(type, f, &o->via.array, values->value);
     }
     struct gr_msg_ids *ids = slot; /* the message owns it from here on, also where it is refused */
-    ids->p = malloc((n > 0 ? n : 1) * sizeof(*ids->p));
+    ids->p = take_memory(n);
     if (ids->p == NULL) {
-        log_error("out of memory for %u ids", n);
         return GR_ENOMEM;
     }
     ids->n = n;
@@ -322,8 +386,7 @@ static enum gr_status take_unsigned(const char *type, const struct field *f, con
 
 static enum gr_status take_number(const char *type, const struct field *f, const msgpack_object *o, void *slot)
 {
-    if ((o->type != MSGPACK_OBJECT_FLOAT64 && o->type != MSGPACK_OBJECT_FLOAT32) ||
-        !(o->via.f64 >= -1e30 && o->via.f64 <= 1e30)) {
+    if (!is_number(o)) {
         return refuse(type, f->name, "not a finite number");
     }
     if (f->kind == KIND_F32) {
@@ -350,8 +413,9 @@ static enum gr_status take_field(struct gr_msg *m, const struct field *f, const 
     case KIND_STR:
         return take_str(type, f, o, slot);
     case KIND_IDS:
-    case KIND_STOPS:
-        return take_ids(type, f, o, slot);
+    case KIND_LIST:
+    case KIND_VALUES:
+        return take_array(type, f, o, slot);
     }
     return GR_EFORMAT;
 }

@@ -7,6 +7,7 @@
 
 #include "common/protocol/specpv.h"
 #include "common/rules/accept.h"
+#include "common/rules/adjust.h"
 #include "common/rules/sampler.h"
 
 #include <stdbool.h>
@@ -30,6 +31,7 @@ enum gr_ahead {
 /* What a turn wishes; every turn of a session says it anew. */
 struct gr_turn_wishes {
     uint32_t max_tokens;         /* generated tokens, 1 or more */
+    uint32_t min_tokens;         /* of them none of the first so many is one of stop_ids */
     bool want_trace;             /* COMMITs carry trees, and gaps of picks without one */
     struct gr_stop_ids stop_ids; /* the last member, see gr_turn_wishes_copy() */
 };
@@ -48,10 +50,11 @@ struct gr_wishes {
     char transport[GR_TRANSPORT_NAME_MAX]; /* of the data path, by name; empty: the best that both ends have */
     enum gr_specpv_mode specpv;            /* how rounds are verified */
     struct gr_specpv_params specpv_params; /* zeroes: the target's */
+    struct gr_adjust adjust;               /* bans, biases, penalties */
     struct gr_turn_wishes turn;            /* the turn that goes on, or was last; the last member */
 };
 
-/* Copies by the size in use: stop ids past n are not looked at. */
+/* Copies by the size in use: entries of lists past their n are not looked at. */
 static inline void gr_turn_wishes_copy(struct gr_turn_wishes *to, const struct gr_turn_wishes *from)
 {
     memcpy(to, from, offsetof(struct gr_turn_wishes, stop_ids));
@@ -60,17 +63,28 @@ static inline void gr_turn_wishes_copy(struct gr_turn_wishes *to, const struct g
 
 static inline void gr_wishes_copy(struct gr_wishes *to, const struct gr_wishes *from)
 {
-    memcpy(to, from, offsetof(struct gr_wishes, turn));
+    memcpy(to, from, offsetof(struct gr_wishes, adjust));
+    gr_adjust_copy(&to->adjust, &from->adjust);
     gr_turn_wishes_copy(&to->turn, &from->turn);
 }
 
-/* What is wrong with them, NULL: nothing. A message that is decoded may hold any finite sampling parameters. */
-static inline const char *gr_wishes_wrong(const struct gr_wishes *w)
+/* What is wrong with a turn's, NULL: nothing. */
+static inline const char *gr_turn_wishes_wrong(const struct gr_turn_wishes *w)
+{
+    return w->max_tokens < 1               ? "max_tokens must be at least 1"
+           : w->min_tokens > w->max_tokens ? "min_tokens is above max_tokens"
+                                           : NULL;
+}
+
+/* What is wrong with them, NULL: nothing. A message that is decoded may hold any finite sampling parameters. n_vocab:
+ * ids are below. */
+static inline const char *gr_wishes_wrong(const struct gr_wishes *w, int32_t n_vocab)
 {
     const struct gr_sampling *s = &w->sampling;
     const bool fits = s->temperature >= 0.0f && s->temperature <= 100.0f && s->top_p > 0.0f && s->top_p <= 1.0f &&
                       s->min_p >= 0.0f && s->min_p <= 1.0f; /* false of NaN */
-    return fits ? NULL : "sampling out of range: temperature 0 to 100, top_p above 0 to 1, min_p 0 to 1";
+    return fits ? gr_adjust_wrong(&w->adjust, w->turn.min_tokens > 0 ? w->turn.stop_ids.n : 0, n_vocab)
+                : "sampling out of range: temperature 0 to 100, top_p above 0 to 1, min_p 0 to 1";
 }
 
 #endif

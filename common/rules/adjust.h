@@ -24,9 +24,9 @@
 
 #define GR_BIAS_MAX 300          /* ids with a bias, and ids that are banned */
 #define GR_BIAS_VALUE_MAX 100.0f /* of a bias, either sign: OpenAI's limit */
-#define GR_BAD_WORD_MAX 128      /* sequences */
+#define GR_BAD_WORD_MAX 192      /* sequences */
 #define GR_BAD_WORD_LEN_MAX 32   /* ids of one */
-#define GR_BAD_WORD_IDS_MAX 512  /* entries of all of them */
+#define GR_BAD_WORD_IDS_MAX 1024 /* entries of all of them */
 #define GR_REPETITION_MIN 0.01f
 #define GR_REPETITION_MAX 10.0f
 #define GR_PENALTY_MAX 2.0f /* of frequency and presence, either sign: OpenAI's limit */
@@ -143,7 +143,7 @@ GR_FN const char *gr_bad_words_wrong(const struct gr_bad_words *b, int32_t n_voc
         n++;
     }
     *n_out = n;
-    return n <= GR_BAD_WORD_MAX ? 0 : "bad_words: more than 128 sequences";
+    return n <= GR_BAD_WORD_MAX ? 0 : "bad_words: more than 192 sequences";
 }
 
 /* What is wrong with them, NULL: nothing. n_end: ids that end the text and are banned for a while. */
@@ -212,10 +212,14 @@ GR_FN void gr_ban_bad_words(const struct gr_bad_words *b, const struct gr_row_te
     }
 }
 
-GR_FN void gr_add_bias(const struct gr_adjust *a, float *l)
+/* The same: a drafter may have fewer ids than the target. */
+GR_FN void gr_add_bias(const struct gr_adjust *a, float *l, int32_t n_vocab)
 {
     for (int32_t i = 0; i < a->bias.n; i++) {
-        l[a->biased.id[i]] = l[a->biased.id[i]] + a->bias.value[i];
+        const int32_t id = a->biased.id[i];
+        if (id >= 0 && id < n_vocab) {
+            l[id] = l[id] + a->bias.value[i];
+        }
     }
 }
 
@@ -242,7 +246,7 @@ GR_FN void gr_adjust_row(const struct gr_adjust *a, const struct gr_stop_ids *en
     }
     gr_ban_bad_words(&a->bad, t, l);
     gr_ban_ids(a->banned.id, a->banned.n, l, n_vocab);
-    gr_add_bias(a, l);
+    gr_add_bias(a, l, n_vocab);
     if (c != 0) {
         gr_penalise(a, c, l);
     }

@@ -8,6 +8,7 @@
 #include "common/rules/gr_math.h"
 
 #define GR_LOGPROB_MAX 20 /* of a token, besides its own: OpenAI's limit */
+#define GR_LOGPROB_ROW 21 /* with its own */
 
 struct gr_logprob_row {
     float chosen;

@@ -253,7 +253,7 @@ static void expand_row(struct gr_grower *g, int i_seq, int cand)
     const struct gr_draft_seq *s = &g->job->seq[i_seq];
     g->out_row[g->n_out] = g->n_row;
     g->n_top[g->n_out] = GR_MIN(s->n_child, GR_NODE_MAX);
-    g->sampling[g->n_out] = &s->sampling;
+    g->sampling[g->n_out] = s->adjust == NULL ? &s->sampling : NULL; /* NULL: it is ranked from its logits */
     g->expansion[g->n_out].seq = i_seq;
     g->expansion[g->n_out].cand = (int16_t)cand;
     g->n_out++;
@@ -550,15 +550,24 @@ static void find_children(struct gr_grower *g, int ith, int i_out)
         e->n = GR_PICK_NOT_FINITE;
         return;
     }
-    if (!gr_temperature_is_greedy(s->sampling.temperature)) {
-        const uint32_t pos = (uint32_t)(g->pos[g->out_row[i_out]] - pos_of(g, 0)) + 1; /* of the picked token */
-        float *scratch = g->scratch + (size_t)ith * (size_t)g->n_vocab;
-        if (map != NULL) { /* processors and noise are those of the target's ids */
-            scatter(l, map, n, scratch, g->n_vocab);
-            l = scratch;
-            n = g->n_vocab;
-            map = NULL;
+    const bool greedy = gr_temperature_is_greedy(s->sampling.temperature);
+    float *scratch = g->scratch + (size_t)ith * (size_t)g->n_vocab;
+    if (map != NULL && (s->adjust != NULL || !greedy)) { /* processors and noise are those of the target's ids */
+        scatter(l, map, n, scratch, g->n_vocab);
+        l = scratch;
+        n = g->n_vocab;
+        map = NULL;
+    }
+    if (s->adjust != NULL) {
+        if (l != scratch) {
+            memcpy(scratch, l, (size_t)n * sizeof(*scratch));
         }
+        gr_ban_ids(s->adjust->banned.id, s->adjust->banned.n, scratch, n);
+        gr_add_bias(s->adjust, scratch, n);
+        l = scratch;
+    }
+    if (!greedy) {
+        const uint32_t pos = (uint32_t)(g->pos[g->out_row[i_out]] - pos_of(g, 0)) + 1; /* of the picked token */
         gr_sampler_process(&s->sampling, l, scratch, n, g->work + (size_t)ith * (size_t)g->n_vocab);
         add_noise(g->lm->kernels, scratch, n, &s->sampling, pos);
         l = scratch;

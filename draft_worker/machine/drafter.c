@@ -184,7 +184,7 @@ static void attach(struct gr_drafter *d, const struct gr_msg *m)
         }
         return;
     }
-    const char *wrong = gr_wishes_wrong(w);
+    const char *wrong = gr_wishes_wrong(w, INT32_MAX); /* ids that it does not have are passed over */
     if (wrong != NULL) {
         drafter_send_error(d, m->session, GR_EINVAL, wrong);
         drafter_free(d, s);

@@ -124,6 +124,7 @@ static void fill_common(struct gr_drafter *d, struct session *s, struct gr_draft
     q->n_child = s->wishes.draft_ahead == GR_AHEAD_ON ? GR_MAX(q->n_child, AHEAD_ROWS) : q->n_child;
     q->depth_max = GR_MIN(GR_NODE_MAX, d->config.n_ctx_max - s->prefix.len + 1);
     q->sampling = s->wishes.sampling;
+    q->adjust = s->wishes.adjust.banned.n + s->wishes.adjust.biased.n > 0 ? &s->wishes.adjust : NULL;
     q->calibrate = s->wishes.auto_tree;
     if (q->calibrate) {
         gr_acceptance_curve(&d->acceptance, &s->acceptance, &q->curve);

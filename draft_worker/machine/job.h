@@ -4,6 +4,7 @@
 #ifndef GR_DRAFT_WORKER_MACHINE_JOB_H
 #define GR_DRAFT_WORKER_MACHINE_JOB_H
 
+#include "common/rules/adjust.h"
 #include "common/rules/sampler.h"
 #include "common/base/status.h"
 #include "common/protocol/wire.h"
@@ -46,6 +47,9 @@ struct gr_draft_seq {
     int32_t n_ahead;   /* AHEAD: rows at most */
     int32_t depth_max; /* candidates at this depth have no room in the context */
     struct gr_sampling sampling;
+    /* Bans and biases, so that nothing is proposed that cannot be picked; borrowed. NULL: none. Penalties and bad words
+     * of several ids follow the text, and are the target's alone. */
+    const struct gr_adjust *adjust;
     struct gr_cost cost;              /* with best_first: what the size follows */
     float rate;                       /* tokens a ns that the session's rounds bring; 0: not known */
     bool calibrate;                   /* the size follows the cost, now or when it is told */

@@ -199,8 +199,9 @@ static void put_picks(struct gr_cuda_pass *p, const struct gr_batch *b, int pos_
 {
     struct gr_cuda_pick *pick = host_part(p, GR_CUDA_PART_PICK);
     for (int i = 0; i < b->n_out; i++) {
-        pick[i] = b->sampling != NULL ? pick_of(b->sampling[i], (uint32_t)(b->pos[b->out_row[i]] + pos_ahead))
-                                      : (struct gr_cuda_pick){.host = 1};
+        const bool picked = b->sampling != NULL && b->sampling[i] != NULL;
+        pick[i] = picked ? pick_of(b->sampling[i], (uint32_t)(b->pos[b->out_row[i]] + pos_ahead))
+                         : (struct gr_cuda_pick){.host = 1};
     }
     give(p, GR_CUDA_PART_PICK, (size_t)b->n_out * sizeof(*pick));
 }

@@ -6,6 +6,7 @@
 #include "common/process/program.h"
 #include "model/tokenizer/tokenizer_of_model.h"
 #include "model/files/model_path.h"
+#include "orchestrator/cli/adjust_resolve.h"
 #include "orchestrator/cli/prompt.h"
 #include "orchestrator/cli/report.h"
 
@@ -80,6 +81,8 @@ enum gr_status gr_generation_prepare(struct gr_generation *g, const struct gr_op
     const struct gr_chat *chat = o->chat ? &g->chat.chat : NULL;
     GR_TRY(gr_prompt_read(o, g->tok, chat, n_vocab, &g->prompt, &g->n_prompt));
     GR_TRY(gr_text_stream_init(&g->text, g->tok, o->stop.word, o->stop.n));
+    g->text.min_tokens = (uint32_t)o->min_tokens;
+    GR_TRY(gr_adjust_resolve(o, g->tok, n_vocab, &g->plan.wishes.adjust));
     GR_TRY(gr_stops_resolve(o, &g->hf, g->tok, g->hf.n_vocab, &g->plan.wishes.turn.stop_ids));
     if (chat != NULL && !o->ignore_eos) {
         GR_TRY(gr_stops_add_chat(chat, g->tok, &g->plan.wishes.turn.stop_ids));

@@ -162,6 +162,7 @@ static void take_wishes(const struct gr_options *o, struct gr_plan *p)
     const char *transport = p->colocated ? NULL : gr_option_choice(o, GR_OPTION_transport);
     snprintf(w->transport, sizeof(w->transport), "%s", transport != NULL ? transport : "");
     w->turn.max_tokens = (uint32_t)o->max_tokens;
+    w->turn.min_tokens = (uint32_t)o->min_tokens;
     w->turn.want_trace = o->trace;
 }
 

@@ -91,7 +91,8 @@ enum gr_status gr_text_stream_push(struct gr_text_stream *s, int32_t id, bool *s
     }
     const size_t n_before = s->len;
     s->len += n;
-    *stopped_out = n > 0 && cut_at_stop(s, n_before);
+    s->n_token++;
+    *stopped_out = n > 0 && s->n_token > s->min_tokens && cut_at_stop(s, n_before);
     return GR_OK;
 }
 

@@ -16,6 +16,8 @@ struct gr_text_stream {
     char *text; /* owned: everything decoded so far */
     size_t len, cap;
     size_t n_emitted; /* bytes already handed out */
+    uint32_t n_token;
+    uint32_t min_tokens; /* set after init: no stop string ends in the text of the first so many tokens */
     bool stopped;
 };
 

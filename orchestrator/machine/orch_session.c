@@ -90,6 +90,7 @@ static void wishes_for_target(const struct gr_orch *o, struct session *s, struct
 {
     gr_wishes_copy(w, &s->request.wishes);
     w->turn.max_tokens -= n_generated(s);
+    w->turn.min_tokens -= GR_MIN(w->turn.min_tokens, n_generated(s));
     w->want_draft = wants_draft(o, s) && orch_find_worker(o, GR_WORKER_DRAFT) >= 0;
     w->single_token = w->single_token || o->config.force_single_token;
     orch_specpv_ask(o, s);

@@ -131,7 +131,7 @@ static const char *check_open(const struct gr_desk *d, const struct gr_msg *m)
     if (m->open.segments.n != 2 || m->open.segments.p[0] != 0 || (uint32_t)m->open.segments.p[1] != m->open.ids.n) {
         return "OPEN of a client has one segment, the prompt";
     }
-    return m->open.wishes.turn.max_tokens < 1 ? "max_tokens must be at least 1" : NULL;
+    return gr_turn_wishes_wrong(&m->open.wishes.turn);
 }
 
 static void on_open(struct gr_desk *d, uint32_t client, const struct gr_msg *m, uint64_t now_ns)

@@ -31,6 +31,12 @@ struct gr_verifier {
     int n_thread;
     float *scratch; /* (n_thread, n_vocab) */
     int32_t *work;  /* (n_thread, n_vocab) */
+    /* (n_thread): counts of the text that the thread's last row had, of the session in `counted` */
+    struct row_counts {
+        struct gr_token_counts of;
+        const struct gr_pass_seq *counted; /* NULL: nothing is counted */
+        int32_t len;                       /* tokens of it, without a path */
+    } * counts;
     int n_row, n_out;
     /* with SpecPV */
     struct gr_kv_refresh *refresh; /* (n_seq_max) */
@@ -76,6 +82,13 @@ enum gr_status gr_verifier_create(struct gr_lm *lm, int n_seq_max, struct gr_ver
     v->copy_dst = gr_zeroed((size_t)n_seq_max * GR_TREE_MAX, sizeof(int32_t), &ok);
     v->scratch = gr_zeroed((size_t)v->n_thread * (size_t)lm->n_vocab, sizeof(float), &ok);
     v->work = gr_zeroed((size_t)v->n_thread * (size_t)lm->n_vocab, sizeof(int32_t), &ok);
+    v->counts = gr_zeroed((size_t)v->n_thread, sizeof(*v->counts), &ok);
+    for (int i = 0; i < v->n_thread && ok; i++) {
+        struct gr_token_counts *c = &v->counts[i].of;
+        c->all = gr_zeroed((size_t)lm->n_vocab, sizeof(*c->all), &ok);
+        c->generated = gr_zeroed((size_t)lm->n_vocab, sizeof(*c->generated), &ok);
+        c->id = gr_zeroed((size_t)lm->n_vocab, sizeof(*c->id), &ok);
+    }
     if (lm->view != NULL) {
         v->refresh = gr_zeroed((size_t)n_seq_max, sizeof(*v->refresh), &ok);
         v->chain_out = gr_zeroed((size_t)n_seq_max, sizeof(int32_t), &ok);
@@ -110,6 +123,11 @@ void gr_verifier_destroy(struct gr_verifier *v)
     if (v == NULL) {
         return;
     }
+    for (int i = 0; i < v->n_thread && v->counts != NULL; i++) {
+        free(v->counts[i].of.all);
+        free(v->counts[i].of.generated);
+        free(v->counts[i].of.id);
+    }
     void *all[] = {v->token,
                    v->pos,
                    v->cell,
@@ -133,6 +151,7 @@ void gr_verifier_destroy(struct gr_verifier *v)
                    v->chain_out,
                    v->chain_pick,
                    v->sampling,
+                   v->counts,
                    v};
     for (size_t i = 0; i < GR_ARRAY_LEN(all); i++) {
         free(all[i]);
@@ -184,12 +203,18 @@ static void add_tree_rows(struct gr_verifier *v, const struct gr_pass_seq *s)
     }
 }
 
+/* Does the host need the logits of the session's row at pos, whatever the model picks? */
+static bool needs_logits(const struct gr_pass_seq *s, int32_t pos)
+{
+    return s->adjust != NULL || pos + 1 < s->len_min;
+}
+
 /* The pick after row r goes to pick[slot]: the row itself in a tree, 0 for the last row of a prompt. */
 static void want_pick(struct gr_verifier *v, struct gr_pass_seq *s, int r, int slot)
 {
     GR_ASSERT(v->n_out < v->lm->n_out_max && slot < GR_TREE_MAX);
     v->out_row[v->n_out] = v->n_row + r;
-    v->sampling[v->n_out] = &s->sampling;
+    v->sampling[v->n_out] = needs_logits(s, v->pos[v->n_row + r]) ? NULL : &s->sampling;
     v->out[v->n_out++] = (struct row_pick){.seq = s, .slot = slot};
 }
 
@@ -309,7 +334,65 @@ static int32_t finish_pick(const struct gr_kernels *k, const struct row_pick *o,
     return pick;
 }
 
-static int32_t pick_row(const struct gr_verifier *v, int ith, int i_out)
+/* ---- what a request asks of logits ---- */
+
+/* The thread's counts become those of the first len tokens of s. */
+static struct gr_token_counts *count_text(struct gr_verifier *v, int ith, const struct gr_pass_seq *s, int32_t len)
+{
+    struct row_counts *c = &v->counts[ith];
+    if (c->counted != s) {
+        gr_token_counts_clear(&c->of);
+        c->counted = s;
+        c->len = 0;
+    }
+    for (; c->len < len; c->len++) {
+        gr_token_counts_push(&c->of, s->text[c->len], c->len >= s->generated_from);
+    }
+    for (; c->len > len; c->len--) {
+        gr_token_counts_pop(&c->of, s->text[c->len - 1], c->len - 1 >= s->generated_from);
+    }
+    return &c->of;
+}
+
+/* Tokens of the tree from its root to the node of row r, in order. Returns how many. */
+static int32_t path_to(const struct gr_pass_seq *s, int r, int32_t path[GR_NODE_MAX])
+{
+    int32_t n = 0;
+    for (int node = r - 1; node >= 0; node = s->tree.parent[node]) {
+        n++;
+    }
+    for (int node = r - 1, k = n; node >= 0; node = s->tree.parent[node]) {
+        path[--k] = s->tree.token[node];
+    }
+    return n;
+}
+
+/* Bans, biases and penalties on the row's logits, in l. */
+static void adjust_row(struct gr_verifier *v, int ith, int i_out, float *l)
+{
+    static const struct gr_adjust off;
+    const struct row_pick *o = &v->out[i_out];
+    const struct gr_pass_seq *s = o->seq;
+    const struct gr_adjust *a = s->adjust != NULL ? s->adjust : &off;
+    const bool in_tree = s->kind == GR_PASS_TREE && o->slot != SLOT_CHAIN;
+    const int32_t pos = v->pos[v->out_row[i_out]];
+    int32_t path[GR_NODE_MAX];
+    struct gr_row_text t = {.token = s->text, .path = path, .n = in_tree ? s->pos0 + 1 : pos + 1};
+    t.n_path = in_tree ? path_to(s, o->slot, path) : 0;
+    struct gr_token_counts *c = gr_adjust_penalises(a) ? count_text(v, ith, s, t.n) : NULL;
+    for (int32_t i = 0; c != NULL && i < t.n_path; i++) {
+        gr_token_counts_push(c, path[i], true);
+    }
+    gr_adjust_row(a, pos + 1 < s->len_min ? &s->stop.ids : NULL, &t, c, l, v->lm->n_vocab);
+    for (int32_t i = t.n_path; c != NULL && i > 0; i--) {
+        gr_token_counts_pop(c, path[i - 1], true);
+    }
+}
+
+/* ---- a pick ---- */
+
+/* The same steps as gr_sampler_pick(), the last two by the kernels. */
+static int32_t pick_row(struct gr_verifier *v, int ith, int i_out)
 {
     const struct row_pick *o = &v->out[i_out];
     const struct gr_sampling *s = &o->seq->sampling;
@@ -319,30 +402,39 @@ static int32_t pick_row(const struct gr_verifier *v, int ith, int i_out)
     float *scratch = v->scratch + (size_t)ith * (size_t)n;
     int32_t *work = v->work + (size_t)ith * (size_t)n;
     const uint32_t pos = (uint32_t)v->pos[v->out_row[i_out]] + 1;
+    const bool adjusted = v->sampling[i_out] == NULL;
+    const bool greedy = gr_temperature_is_greedy(s->temperature);
     if (gr_lm_has_picked(v->lm, i_out)) {
         if (wants_gap(o)) {
             o->seq->gap = v->lm->picked[i_out].gap;
         }
         return v->lm->picked[i_out].id;
     }
-    if (k == NULL) {
-        return gr_sampler_pick(s, logits, n, pos, scratch, work);
-    }
-    /* The same three steps as gr_sampler_pick(), the last two by the kernels. */
-    if (gr_temperature_is_greedy(s->temperature)) {
+    if (k != NULL && greedy && !adjusted) { /* it finds what is not finite by itself */
         return finish_pick(k, o, logits, n, false);
     }
     if (!gr_lm_row_is_finite(v->lm, i_out)) {
         return GR_PICK_NOT_FINITE;
     }
-    gr_sampler_process(s, logits, scratch, n, work);
-    k->add_gumbel(scratch, scratch, n, s->seed, pos, s->choice);
+    if (adjusted) {
+        memcpy(scratch, logits, (size_t)n * sizeof(*scratch));
+        adjust_row(v, ith, i_out, scratch);
+        logits = scratch;
+    }
+    if (k == NULL) {
+        return gr_sampler_choose(s, logits, n, pos, scratch, work);
+    }
+    if (!greedy) {
+        gr_sampler_process(s, logits, scratch, n, work);
+        k->add_gumbel(scratch, scratch, n, s->seed, pos, s->choice);
+    }
     return finish_pick(k, o, scratch, n, true);
 }
 
 static void pick_rows(const struct gr_exec *x, void *arg)
 {
     struct gr_verifier *v = arg;
+    v->counts[x->ith].counted = NULL; /* texts are others than in the last pass */
     for (int i = x->ith; i < v->n_out; i += x->nth) {
         const struct row_pick *o = &v->out[i];
         *(o->slot == SLOT_CHAIN ? &v->chain_pick[i] : &o->seq->pick[o->slot]) = pick_row(v, x->ith, i);

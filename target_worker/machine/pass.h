@@ -19,6 +19,7 @@
 #define GR_TARGET_WORKER_MACHINE_PASS_H
 
 #include "common/rules/accept.h"
+#include "common/rules/adjust.h"
 #include "common/rules/sampler.h"
 #include "common/base/status.h"
 #include "model/kv/kv_views.h"
@@ -50,10 +51,14 @@ struct gr_pass_seq {
     int32_t scratch_block[GR_SCRATCH_BLOCKS];
     struct gr_sampling sampling;
     struct gr_stop stop;
-    bool want_gap;      /* root-only: how far ahead the pick was */
-    bool want_features; /* of the rows that are committed, and of n_kept before them */
-    int32_t n_kept;     /* positions before pos0 whose captured states have been kept */
-    bool keep_capture;  /* root-only: keep those of its row as well, fuse nothing */
+    const struct gr_adjust *adjust; /* what is asked of logits first; borrowed. NULL: nothing */
+    const int32_t *text;            /* the session's tokens from position 0 to that of row 0 at least; borrowed */
+    int32_t generated_from;         /* with penalties: position of the first token that counts as generated */
+    int32_t len_min;                /* no pick for an earlier position is one of stop.ids */
+    bool want_gap;                  /* root-only: how far ahead the pick was */
+    bool want_features;             /* of the rows that are committed, and of n_kept before them */
+    int32_t n_kept;                 /* positions before pos0 whose captured states have been kept */
+    bool keep_capture;              /* root-only: keep those of its row as well, fuse nothing */
     /* in, SpecPV: tree and root-only */
     bool partial;      /* rows see the session's view, which a refresh must have chosen */
     bool refresh_view; /* full pass: choose the view anew, within view_budget */

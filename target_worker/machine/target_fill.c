@@ -6,6 +6,26 @@
  * (has_commit_room). */
 #include "target_worker/machine/target_internal.h"
 
+/* The generated part of a text is what follows its last token of a prompt or an APPEND: this turn's. */
+static int32_t generated_from(const struct session *s)
+{
+    int32_t from = s->prefix.len;
+    while (from > 0 && s->kind[from - 1] == TOKEN_GENERATED) {
+        from--;
+    }
+    return from;
+}
+
+/* What is asked of picks besides sampling. */
+static void fill_adjust(const struct session *s, struct gr_pass_seq *q)
+{
+    const struct gr_adjust *a = &s->wishes.adjust;
+    q->text = s->prefix.token;
+    q->adjust = gr_adjust_is_off(a) ? NULL : a;
+    q->generated_from = gr_adjust_penalises(a) ? generated_from(s) : 0;
+    q->len_min = s->turn.len_min;
+}
+
 static struct gr_pass_seq *begin_seq(struct gr_target *t, struct session *s)
 {
     struct gr_pass_seq *q = &t->pass.seq[t->pass.n_seq++];
@@ -15,6 +35,7 @@ static struct gr_pass_seq *begin_seq(struct gr_target *t, struct session *s)
     q->sampling = s->wishes.sampling;
     gr_stop_ids_copy(&q->stop.ids, &s->wishes.turn.stop_ids);
     q->stop.n_new_max = target_n_new_left(s);
+    fill_adjust(s, q);
     q->want_gap = q->replay = false;
     q->gap = 0.0f;
     q->tree.n = 0;

@@ -99,6 +99,7 @@ struct turn {
     int32_t prefill_end;     /* PREFILL: tokens that are to get KV */
     bool pick_due;           /* PREFILL: its last row ends a prompt, whose pick is the first token */
     int32_t len_max;         /* the prefix may not pass it: the turn's max_tokens, or the context */
+    int32_t len_min;         /* no token before this position ends the turn: its min_tokens */
     int32_t cut_at;          /* TRUNCATE came during a pass: cut to this when it is done; -1: none */
     struct held_append held; /* the APPEND that begins after the cut; only with cut_at */
     uint64_t last_used_ns;   /* when the session became idle */
@@ -249,7 +250,7 @@ void target_flight_resync(struct in_flight *f);
 void target_flight_land(struct in_flight *f);
 
 /* ---- target_turn.c ---- */
-void target_turn_begin(struct session *s, int32_t len_max);
+void target_turn_begin(struct session *s, int32_t len_max, int32_t len_min);
 void target_turn_preempt(struct session *s);
 void target_turn_prefill(struct session *s);
 void target_turn_decode(struct session *s);

@@ -28,8 +28,9 @@ static const char *check_ids(const struct gr_target *t, int32_t keep_len, const 
             return text;
         }
     }
-    if (wishes->max_tokens < 1) {
-        return "max_tokens must be at least 1";
+    const char *wrong = gr_turn_wishes_wrong(wishes);
+    if (wrong != NULL) {
+        return wrong;
     }
     const int64_t n_want = GR_MIN(len + wishes->max_tokens, c->n_ctx_max);
     if (n_want > (int64_t)c->n_pool_block * GR_KV_BLOCK_TOKENS) {
@@ -63,7 +64,7 @@ static const char *check_open(const struct gr_target *t, const struct gr_msg_ope
     if (wrong == NULL) {
         wrong = check_segments(m);
     }
-    return wrong != NULL ? wrong : gr_wishes_wrong(&m->wishes);
+    return wrong != NULL ? wrong : gr_wishes_wrong(&m->wishes, t->config.n_vocab);
 }
 
 /* ---- life of a session ---- */
@@ -94,11 +95,13 @@ static void append_ids(struct session *s, const struct gr_msg_ids *ids)
 
 /* A turn begins: what has no KV gets it, and the first pick follows. Where the last token was generated it is the tail
  * of a decode round; else the pick comes with the last row of the prompt. */
-static void begin_turn(struct gr_target *t, struct session *s, uint32_t max_tokens)
+static void begin_turn(struct gr_target *t, struct session *s)
 {
+    const struct gr_turn_wishes *w = &s->wishes.turn;
     target_kv_begin_turn(t, s);
     target_view_drop(&s->specpv); /* it was chosen for another context */
-    target_turn_begin(s, (int32_t)GR_MIN((int64_t)s->prefix.len + max_tokens, t->config.n_ctx_max));
+    target_turn_begin(s, (int32_t)GR_MIN((int64_t)s->prefix.len + w->max_tokens, t->config.n_ctx_max),
+                      (int32_t)GR_MIN((int64_t)s->prefix.len + w->min_tokens, t->config.n_ctx_max));
     s->arrival = t->n_arrival++;
 }
 
@@ -157,7 +160,7 @@ static void start_session(struct gr_target *t, struct session *s, uint64_t id, c
     gr_spec_econ_init(&s->econ.shared, &t->econ.shared, target_pass_ns(t, s, 1));
     target_reprice_from(s);
     target_specpv_open(t, s);
-    begin_turn(t, s, m->wishes.turn.max_tokens);
+    begin_turn(t, s);
     reply_opened(t, s);
 }
 
@@ -227,7 +230,9 @@ static const char *check_append(const struct gr_target *t, const struct session 
         snprintf(text, cap, "the session's first %u tokens are others here, where %d are committed", m->keep_len, len);
         return text;
     }
-    return check_ids(t, (int32_t)m->keep_len, &m->ids, &m->wishes, text, cap);
+    const char *wrong = check_ids(t, (int32_t)m->keep_len, &m->ids, &m->wishes, text, cap);
+    const int32_t n_end = m->wishes.min_tokens > 0 ? m->wishes.stop_ids.n : 0;
+    return wrong != NULL ? wrong : gr_adjust_wrong(&s->wishes.adjust, n_end, t->config.n_vocab);
 }
 
 static int32_t *held_ids_of(const struct gr_target *t, const struct session *s)
@@ -254,7 +259,7 @@ static void begin_append(struct gr_target *t, struct session *s, const struct gr
     gr_turn_wishes_copy(&s->wishes.turn, &m->wishes);
     target_next_number(&s->next);
     target_link_fence(&s->link, s->next.round); /* a tree of the last round, on the same prefix, is not this turn's */
-    begin_turn(t, s, m->wishes.max_tokens);
+    begin_turn(t, s);
     reply_opened(t, s);
     target_link_owe(&s->link, true); /* the drafter prepares the prefix while the target does */
     target_send_deltas(t, s, more_follow, now_ns);

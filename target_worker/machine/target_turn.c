@@ -4,11 +4,12 @@
  *   IDLE -> QUEUED (the next turn); PREFILL, DECODE -> QUEUED (pre-empted); any -> FREE (closed, evicted, failed) */
 #include "target_worker/machine/target_internal.h"
 
-void target_turn_begin(struct session *s, int32_t len_max)
+void target_turn_begin(struct session *s, int32_t len_max, int32_t len_min)
 {
     s->turn.pick_due = s->kind[s->prefix.len - 1] != TOKEN_GENERATED;
     s->turn.prefill_end = s->prefix.len - (s->turn.pick_due ? 0 : 1);
     s->turn.len_max = len_max;
+    s->turn.len_min = len_min;
     s->state = SESSION_QUEUED;
 }
 

@@ -306,6 +306,52 @@ void sim_draw_plan(uint64_t seed, struct sim_plan *p)
     draw_odd(&odd_rng, p);
 }
 
+static int32_t draw_id(uint64_t *rng)
+{
+    return (int32_t)next(rng, SIM_PLAN_VOCAB);
+}
+
+/* Bans leave most of the vocabulary. */
+static void draw_bans(uint64_t *rng, struct gr_adjust *a)
+{
+    for (int n = (int)next(rng, 3); n > 0; n--) {
+        a->banned.id[a->banned.n++] = draw_id(rng);
+    }
+    for (int n = (int)next(rng, 4); n > 0; n--) {
+        const int32_t len = 1 + (int32_t)next(rng, 3);
+        a->bad.entry[a->bad.n++] = len;
+        for (int32_t k = 0; k < len; k++) {
+            a->bad.entry[a->bad.n++] = draw_id(rng);
+        }
+    }
+}
+
+static void draw_penalties(uint64_t *rng, struct gr_adjust *a)
+{
+    a->repetition = chance(rng, 2) ? 0.7f + 0.1f * (float)next(rng, 12) : 0.0f;
+    a->frequency = chance(rng, 2) ? 0.25f * (float)next(rng, 9) - 0.5f : 0.0f;
+    a->presence = chance(rng, 2) ? 0.5f * (float)next(rng, 5) - 1.0f : 0.0f;
+}
+
+void sim_draw_adjust(struct sim_plan *p)
+{
+    uint64_t rng = gr_mix64(p->seed + 55667788);
+    for (int i = 0; i < p->n_request; i++) {
+        struct gr_wishes *w = &p->request[i].wishes;
+        struct gr_adjust *a = &w->adjust;
+        if (!chance(&rng, 3)) {
+            continue;
+        }
+        draw_bans(&rng, a);
+        draw_penalties(&rng, a);
+        for (a->bias.n = 0; chance(&rng, 2);) {
+            a->biased.id[a->biased.n++] = draw_id(&rng);
+            a->bias.value[a->bias.n++] = 0.5f * (float)next(&rng, 13) - 3.0f;
+        }
+        w->turn.min_tokens = chance(&rng, 2) ? 1 + (uint32_t)next(&rng, w->turn.max_tokens) : 0;
+    }
+}
+
 struct sim *sim_from_plan(struct sim_plan *p)
 {
     struct sim *s = sim_create(&p->sim);

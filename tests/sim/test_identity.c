@@ -84,6 +84,24 @@ struct shape {
     uint32_t n_node, shape;
 };
 
+/* Requests wish for bans, biases, penalties and a least length, too. */
+static bool adjusted;
+
+/* Ids of the prompt stand for any that the text may have. */
+static void wish_adjust(struct gr_session_request *r, int i)
+{
+    struct gr_adjust *a = &r->wishes.adjust;
+    a->repetition = i % 4 == 3 ? 0.0f : 1.2f;
+    a->frequency = i % 2 == 0 ? 0.5f : 0.0f;
+    a->presence = i % 2 == 0 ? 0.5f : -0.5f;
+    a->banned = (struct gr_bias_ids){.n = 2, .id = {prompt[i][1], prompt[i][2]}};
+    a->biased = (struct gr_bias_ids){.n = 1, .id = {prompt[i][n_prompt[i] - 1]}};
+    a->bias = (struct gr_bias_values){.n = 1, .value = {2.5f}};
+    a->bad = (struct gr_bad_words){.n = 6, .entry = {2, prompt[i][3], prompt[i][4], 2, prompt[i][4], prompt[i][5]}};
+    r->wishes.turn.min_tokens = 8;
+    r->wishes.turn.stop_ids = (struct gr_stop_ids){.n = 2, .id = {prompt[i][0], prompt[i][n_prompt[i] / 2]}};
+}
+
 static struct gr_session_request request_of(int i, float temperature, uint32_t n_token, const struct shape *shape)
 {
     struct gr_session_request r = {
@@ -96,6 +114,9 @@ static struct gr_session_request request_of(int i, float temperature, uint32_t n
         r.wishes.sampling.top_p = 0.9f;
     } else if (i % 3 == 2 && temperature > 0.0f) {
         r.wishes.sampling.min_p = 0.05f;
+    }
+    if (adjusted) {
+        wish_adjust(&r, i);
     }
     if (shape != NULL) {
         r.wishes.want_draft = true;
@@ -129,16 +150,17 @@ static void assert_same(const struct sim_result *a, const struct sim_result *b)
 }
 
 /* Plain decoding, one session at a time: what everything else must equal. Made once for each temperature. */
-static struct sim *plain[N_TEMPERATURE][N_SESSION];
+static struct sim *plain[2][N_TEMPERATURE][N_SESSION]; /* by `adjusted' */
 
 static struct sim **plain_text(int t, uint32_t n_token)
 {
-    for (int i = 0; i < N_SESSION && plain[t][i] == NULL; i++) {
-        plain[t][i] = run(target_lm, NULL, i, 1, temperatures[t], n_token, NULL);
-        assert_int_equal(sim_target_counters(plain[t][i])->n_tree_round, 0);
-        assert_int_equal(sim_result(plain[t][i], 0)->metrics.num_drafts, 0);
+    struct sim **text = plain[adjusted][t];
+    for (int i = 0; i < N_SESSION && text[i] == NULL; i++) {
+        text[i] = run(target_lm, NULL, i, 1, temperatures[t], n_token, NULL);
+        assert_int_equal(sim_target_counters(text[i])->n_tree_round, 0);
+        assert_int_equal(sim_result(text[i], 0)->metrics.num_drafts, 0);
     }
-    return plain[t];
+    return text;
 }
 
 struct pair {
@@ -196,6 +218,45 @@ static void test_head(void **state)
         sweep(&(struct pair){head_target_lm, head_lm}, t, N_TOKEN, all_shapes, GR_ARRAY_LEN(all_shapes),
               (const int[]){N_SESSION}, 1);
     }
+}
+
+/* ---- bans, biases, penalties ---- */
+
+/* 72 tokens: counts that were wrong by one show late, and a penalised text goes on where a plain one repeats itself.
+ */
+static void test_adjusted(void **state)
+{
+    (void)state;
+    static const struct shape shapes[] = {{1, GR_SHAPE_DYNAMIC}, {63, GR_SHAPE_DYNAMIC}, {16, GR_SHAPE_CHAIN}};
+    adjusted = true;
+    for (int t = 0; t < N_TEMPERATURE; t++) {
+        sweep(&(struct pair){target_lm, draft_lm}, t, 72, shapes, GR_ARRAY_LEN(shapes), (const int[]){N_SESSION}, 1);
+        sweep(&(struct pair){head_target_lm, head_lm}, t, 72, shapes, GR_ARRAY_LEN(shapes), (const int[]){N_SESSION},
+              1);
+    }
+    adjusted = false;
+}
+
+/* What was banned is not there, a bad word's end not after its beginning, and the text is as long as was asked for. */
+static void test_adjusted_texts(void **state)
+{
+    (void)state;
+    adjusted = true;
+    for (int t = 0; t < N_TEMPERATURE; t++) {
+        for (int i = 0; i < N_SESSION; i++) {
+            const struct sim_result *r = sim_result(plain_text(t, 72)[i], 0);
+            const struct gr_session_request q = request_of(i, temperatures[t], 72, NULL);
+            const struct gr_adjust *a = &q.wishes.adjust;
+            assert_true(r->n_token >= q.wishes.turn.min_tokens);
+            for (uint32_t k = 0; k < r->n_token; k++) {
+                assert_true(r->token[k] != a->banned.id[0] && r->token[k] != a->banned.id[1]);
+                assert_false(k > 0 && r->token[k - 1] == a->bad.entry[1] && r->token[k] == a->bad.entry[2]);
+                assert_false(k > 0 && r->token[k - 1] == a->bad.entry[4] && r->token[k] == a->bad.entry[5]);
+                assert_false(k < q.wishes.turn.min_tokens && gr_stop_hits(&q.wishes.turn.stop_ids, r->token[k]));
+            }
+        }
+    }
+    adjusted = false;
 }
 
 /* ---- sessions share the head's passes ---- */
@@ -314,8 +375,8 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     (void)state;
-    for (int i = 0; i < N_TEMPERATURE * N_SESSION; i++) {
-        struct sim *s = plain[i / N_SESSION][i % N_SESSION];
+    for (int i = 0; i < 2 * N_TEMPERATURE * N_SESSION; i++) {
+        struct sim *s = plain[i / N_SESSION / N_TEMPERATURE][i / N_SESSION % N_TEMPERATURE][i % N_SESSION];
         if (s != NULL) {
             sim_destroy(s);
         }
@@ -333,6 +394,8 @@ int main(void)
         cmocka_unit_test(test_trees_temperatures),
         cmocka_unit_test(test_session_counts),
         cmocka_unit_test(test_head),
+        cmocka_unit_test(test_adjusted),
+        cmocka_unit_test(test_adjusted_texts),
         cmocka_unit_test(test_sessions_share_passes),
         cmocka_unit_test(test_instruction_sets),
     };

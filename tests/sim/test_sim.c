@@ -15,6 +15,7 @@
 
 #define N_TOKEN_MAX 400
 #define N_SEED_DEFAULT 10000
+#define CUT UINT32_MAX /* in place of a length: the client ended the turn, and no stop id did */
 
 /* ---- what the text must be: the definition ---- */
 
@@ -26,23 +27,46 @@ struct plain {
     enum gr_finish finish;
 };
 
-static void plain_turn(const struct sim_plan *p, int i, struct plain *t, uint32_t max_tokens, uint32_t stop_after,
-                       bool with_stop_id)
+/* The next token, by the whole text; generated: from where on it was generated in this turn. */
+static int32_t plain_pick(const struct sim_plan *p, const struct gr_wishes *w, const struct plain *t,
+                          uint32_t generated)
 {
-    const struct gr_session_request *r = &p->request[i];
+    uint32_t all[SIM_PLAN_VOCAB] = {0}, made[SIM_PLAN_VOCAB] = {0};
     float logits[SIM_PLAN_VOCAB], scratch[SIM_PLAN_VOCAB];
     int32_t work[SIM_PLAN_VOCAB];
+    struct gr_token_counts counts = {.all = all, .generated = made, .id = work};
+    const bool too_short = t->len - generated < w->turn.min_tokens;
+    toy_lm_logits(&p->target_toy, t->token, (int)t->len, logits);
+    if (!gr_sampler_is_finite(logits, SIM_PLAN_VOCAB)) {
+        return GR_PICK_NOT_FINITE;
+    }
+    for (uint32_t k = 0; k < t->len; k++) {
+        gr_token_counts_push(&counts, t->token[k], k >= generated);
+    }
+    gr_adjust_row(&w->adjust, too_short ? &w->turn.stop_ids : NULL,
+                  &(struct gr_row_text){.token = t->token, .n = (int32_t)t->len}, &counts, logits, SIM_PLAN_VOCAB);
+    return gr_sampler_choose(&w->sampling, logits, SIM_PLAN_VOCAB, t->len, scratch, work);
+}
+
+static void plain_turn(const struct sim_plan *p, int i, struct plain *t, uint32_t max_tokens, uint32_t stop_after,
+                       bool first)
+{
+    const struct gr_session_request *r = &p->request[i];
+    struct gr_wishes w =
+        r->wishes; /* of later turns, which have neither stop ids nor min_tokens, as far as it matters */
+    const uint32_t generated = t->len;
+    w.turn.min_tokens = first ? w.turn.min_tokens : 0;
     t->finish = GR_FINISH_NONE;
     for (uint32_t n = 1; t->finish == GR_FINISH_NONE; n++) {
-        toy_lm_logits(&p->target_toy, t->token, (int)t->len, logits);
-        const int32_t id = gr_sampler_pick(&r->wishes.sampling, logits, SIM_PLAN_VOCAB, t->len, scratch, work);
+        const int32_t id = plain_pick(p, &w, t, generated);
         if (id == GR_PICK_NOT_FINITE) {
             t->finish = GR_FINISH_ERROR;
             return;
         }
         t->token[t->len++] = id;
         t->out[t->n_out++] = id;
-        if ((with_stop_id && r->wishes.turn.stop_ids.n > 0 && id == r->wishes.turn.stop_ids.id[0]) || n == stop_after) {
+        if ((first && stop_after != CUT && r->wishes.turn.stop_ids.n > 0 && id == r->wishes.turn.stop_ids.id[0]) ||
+            n == stop_after) {
             t->finish = GR_FINISH_STOP;
         } else if (n == max_tokens) {
             t->finish = GR_FINISH_LENGTH;
@@ -51,10 +75,10 @@ static void plain_turn(const struct sim_plan *p, int i, struct plain *t, uint32_
 }
 
 /* A turn that the client ended is as long as it was; its tokens must be the right ones all the same. */
-static void plain_cut(const struct sim_plan *p, int i, struct plain *t, uint32_t n)
+static void plain_cut(const struct sim_plan *p, int i, struct plain *t, uint32_t n, bool first)
 {
     if (n > 0) {
-        plain_turn(p, i, t, n, 0, false);
+        plain_turn(p, i, t, n, CUT, first);
     }
     t->finish = GR_FINISH_STOP;
 }
@@ -66,7 +90,7 @@ static void plain_text(const struct sim_plan *p, int i, const struct sim_result 
     memcpy(t->token, r->prompt, r->n_prompt * sizeof(*t->token));
     t->len = r->n_prompt;
     if (got->cut[0]) {
-        plain_cut(p, i, t, got->turn_n[0]);
+        plain_cut(p, i, t, got->turn_n[0], true);
     } else {
         plain_turn(p, i, t, r->wishes.turn.max_tokens, p->stop_after[i], true);
     }
@@ -76,7 +100,7 @@ static void plain_text(const struct sim_plan *p, int i, const struct sim_result 
         memcpy(t->token + t->len, turn->ids, turn->n_ids * sizeof(*t->token));
         t->len += turn->n_ids;
         if (got->cut[k + 1]) {
-            plain_cut(p, i, t, got->turn_n[k + 1]);
+            plain_cut(p, i, t, got->turn_n[k + 1], false);
         } else {
             plain_turn(p, i, t, turn->max_tokens, turn->stop_after, false);
         }
@@ -138,6 +162,7 @@ static struct sim_counts total;
 static uint64_t n_feature_row, n_feature_start, n_feature_gap, n_stale_features, n_slide, n_head_run, n_head_tree;
 static uint64_t n_done, n_spec, n_reopen, n_preempted, n_evicted, n_rerooted;
 
+static uint64_t n_adjusted;
 static uint64_t n_odd_row, n_odd_view, n_odd_draft;
 static uint64_t n_partial, n_refresh, n_judge, n_roll_back, n_dropped, n_checked_drift, n_drift, n_again;
 
@@ -197,6 +222,10 @@ static void one_seed(uint64_t seed)
 {
     static struct sim_plan p;
     sim_draw_plan(seed, &p);
+    sim_draw_adjust(&p);
+    for (int i = 0; i < p.n_request; i++) {
+        n_adjusted += !gr_adjust_is_off(&p.request[i].wishes.adjust);
+    }
     struct sim *s = sim_from_plan(&p);
     const bool ended = sim_run(s, SIM_PLAN_LIMIT_NS);
     if (!ended) {
@@ -280,7 +309,7 @@ static void test_faults_happened(void **state)
     assert_true(total.n_target_kill > 0 && total.n_draft_kill > 0 && total.n_break > 0 && total.n_stall > 0);
     assert_true(total.n_cut > 0 && total.n_close > 0 && total.n_expired > 0 && total.n_crossed > 0);
     assert_true(n_partial > 0 && n_refresh > 0 && n_judge > 0 && n_roll_back > 0 && n_dropped > 0 && n_again > 0);
-    assert_true(n_feature_start > 0 && n_slide > 0);
+    assert_true(n_feature_start > 0 && n_slide > 0 && n_adjusted > 0);
     assert_true(n_odd_end > 0 && n_odd_row > 0 && n_odd_view > 0 && n_odd_draft > 0);
     assert_true(total.n_mute > 0 && total.n_turn > 0 && total.n_copy > 0 && n_reopen > 0 && n_preempted > 0 &&
                 n_evicted > 0 && n_spec * 5 > n_done); /* many are cut early */

@@ -16,7 +16,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-enum kind { U32, U64, F64, STR, IDS };
+enum kind { U32, U64, F64, STR, IDS, FLOATS };
 
 /* All keys, in the order that they go out. limit: the largest value, capacity, or count. */
 static const struct field {
@@ -43,6 +43,7 @@ static const struct field {
     {"segments", IDS, 4096},
     {"stop_ids", IDS, 64},
     {"max_tokens", U32, 1 << 24},
+    {"min_tokens", U32, 1 << 24},
     {"want_draft", U32, 1},
     {"want_trace", U32, 1},
     {"single_token", U32, 1},
@@ -116,6 +117,13 @@ static const struct field {
     {"pv_interval", U32, 1 << 24},
     {"pv_provisional", U32, 256},
     {"pv_fraction", F64, 0},
+    {"repetition_penalty", F64, 0},
+    {"frequency_penalty", F64, 0},
+    {"presence_penalty", F64, 0},
+    {"banned_ids", IDS, 300},
+    {"biased_ids", IDS, 300},
+    {"biases", FLOATS, 300},
+    {"bad_words", IDS, 1024},
     {"n_judged", U32, 256},
     {"n_mismatch", U32, 256},
     {"n_partial", U64, 0},
@@ -136,7 +144,8 @@ static const struct schema {
     {GR_MSG_OPEN, "OPEN", " session epoch ids segments max_tokens temperature min_p top_p top_k seed ",
      " stop_ids want_draft want_trace single_token auto_tree n_node keep_open transport tree_shape draft_depth "
      "draft_top_k draft_ahead auto_ahead tokenizer_fingerprint specpv pv_sink pv_retrieval pv_window pv_buffer "
-     "pv_threshold pv_interval pv_provisional pv_fraction "},
+     "pv_threshold pv_interval pv_provisional pv_fraction min_tokens repetition_penalty frequency_penalty "
+     "presence_penalty banned_ids biased_ids biases bad_words "},
     {GR_MSG_OPENED, "OPENED", " session epoch cache_hit usable_len ", " specpv turn "},
     {GR_MSG_CLOSE, "CLOSE", " session ", " "},
     {GR_MSG_CLOSED, "CLOSED", " session ", " "},
@@ -145,12 +154,12 @@ static const struct schema {
      " gap wait_ns draft_ns verify_ns host_ns n_row n_late n_desync n_fallback n_reroot tree_ids tree_parents path "
      "n_judged n_mismatch "},
     {GR_MSG_PROGRESS, "PROGRESS", " session usable_len ", " "},
-    {GR_MSG_APPEND, "APPEND", " session epoch keep_len hash ids max_tokens ", " stop_ids want_trace "},
+    {GR_MSG_APPEND, "APPEND", " session epoch keep_len hash ids max_tokens ", " stop_ids want_trace min_tokens "},
     {GR_MSG_TRUNCATE, "TRUNCATE", " session epoch keep_len ", " turn "},
     {GR_MSG_EVICTED, "EVICTED", " session ", " "},
     {GR_MSG_ATTACH, "ATTACH",
      " session epoch address temperature min_p top_p top_k seed tree_shape draft_depth draft_top_k n_node ",
-     " transport auto_tree draft_ahead "},
+     " transport auto_tree draft_ahead banned_ids biased_ids biases "},
     {GR_MSG_ATTACHED, "ATTACHED", " session epoch transport ", " n_fallback "},
     {GR_MSG_DETACH, "DETACH", " session ", " "},
     {GR_MSG_DRAFT_STATS, "DRAFT_STATS", " session n_round draft_ns host_ns ",
@@ -220,6 +229,10 @@ static inline void put_good(const struct field *f)
     case STR:
         put_str("x");
         break;
+    case FLOATS:
+        msgpack_pack_array(&pk, 1);
+        msgpack_pack_float(&pk, -0.5f);
+        break;
     default:
         msgpack_pack_array(&pk, 1);
         msgpack_pack_int(&pk, -3);
@@ -274,6 +287,9 @@ static inline void put_wrong(const struct field *f, int way)
         return;
     default:
         if (f->kind == F64) {
+            msgpack_pack_double(&pk, NAN);
+        } else if (f->kind == FLOATS) {
+            msgpack_pack_array(&pk, 1);
             msgpack_pack_double(&pk, NAN);
         } else if (f->kind == IDS) {
             msgpack_pack_array(&pk, 1);

@@ -24,7 +24,10 @@ static void put_drawn(const struct field *f, bool extreme)
         const uint64_t most = GR_MIN(f->limit, 64u);
         const uint64_t n = extreme ? most : draw(most + 1);
         msgpack_pack_array(&pk, (size_t)n);
-        for (uint64_t i = 0; i < n; i++) {
+        for (uint64_t i = 0; i < n && f->kind == FLOATS; i++) {
+            msgpack_pack_float(&pk, (float)draw(1000) / 8.0f - 50.0f);
+        }
+        for (uint64_t i = 0; i < n && f->kind == IDS; i++) {
             msgpack_pack_int32(&pk, (int32_t)draw(1ull << 32));
         }
     }
@@ -139,6 +142,14 @@ static void test_wishes(void **state)
         {"max_tokens", {.turn = {.max_tokens = 1}}},
         {"want_trace", {.turn = {.want_trace = true}}},
         {"stop_ids", {.turn = {.stop_ids = {.n = 1, .id = {1}}}}},
+        {"min_tokens", {.turn = {.min_tokens = 1}}},
+        {"repetition_penalty", {.adjust = {.repetition = 1.0f}}},
+        {"frequency_penalty", {.adjust = {.frequency = 1.0f}}},
+        {"presence_penalty", {.adjust = {.presence = 1.0f}}},
+        {"banned_ids", {.adjust = {.banned = {.n = 1, .id = {1}}}}},
+        {"biased_ids", {.adjust = {.biased = {.n = 1, .id = {1}}}}},
+        {"biases", {.adjust = {.bias = {.n = 1, .value = {1.0f}}}}},
+        {"bad_words", {.adjust = {.bad = {.n = 1, .entry = {1}}}}},
     };
     for (size_t i = 0; i < GR_ARRAY_LEN(cases); i++) {
         for (size_t k = 0; k < GR_ARRAY_LEN(cases); k++) {
@@ -150,8 +161,9 @@ static void test_wishes(void **state)
                             (v->type == MSGPACK_OBJECT_FLOAT64 && !(v->via.f64 < 0.0 || v->via.f64 > 0.0)));
             } else {
                 assert_non_null(v);
-                assert_true(v->type == MSGPACK_OBJECT_STR       ? v->via.str.size == 1
-                            : v->type == MSGPACK_OBJECT_ARRAY   ? v->via.array.ptr[0].via.u64 == 1
+                assert_true(v->type == MSGPACK_OBJECT_STR ? v->via.str.size == 1
+                            : v->type == MSGPACK_OBJECT_ARRAY
+                                ? v->via.array.ptr[0].via.u64 == 1 || v->via.array.ptr[0].via.f64 > 0.5
                             : v->type == MSGPACK_OBJECT_FLOAT64 ? v->via.f64 > 0.5
                                                                 : v->via.u64 == 1);
             }
@@ -160,17 +172,22 @@ static void test_wishes(void **state)
     }
 }
 
-/* A copy takes the stop ids that are there, and no others. */
+/* A copy takes the entries of lists that are there, and no others. */
 static void test_copies_of_wishes(void **state)
 {
     (void)state;
     for (int n = 0; n <= GR_STOP_ID_MAX; n++) {
-        struct gr_wishes from, to, want;
+        static struct gr_wishes from, to, want;
         memset(&from, 0x11, sizeof(from));
         memset(&to, 0x22, sizeof(to));
-        from.turn.stop_ids.n = n;
+        from.turn.stop_ids.n = from.adjust.banned.n = from.adjust.biased.n = from.adjust.bias.n = from.adjust.bad.n = n;
         want = to;
-        memcpy(&want, &from, offsetof(struct gr_wishes, turn.stop_ids.id) + (size_t)n * sizeof(int32_t));
+        memcpy(&want, &from, offsetof(struct gr_wishes, adjust));
+        memcpy(&want.adjust, &from.adjust, offsetof(struct gr_adjust, banned.id) + (size_t)n * sizeof(int32_t));
+        memcpy(&want.adjust.biased, &from.adjust.biased, (size_t)(1 + n) * sizeof(int32_t));
+        memcpy(&want.adjust.bias, &from.adjust.bias, (size_t)(1 + n) * sizeof(int32_t));
+        memcpy(&want.adjust.bad, &from.adjust.bad, (size_t)(1 + n) * sizeof(int32_t));
+        memcpy(&want.turn, &from.turn, offsetof(struct gr_turn_wishes, stop_ids.id) + (size_t)n * sizeof(int32_t));
         gr_wishes_copy(&to, &from);
         assert_memory_equal(&to, &want, sizeof(to));
     }
@@ -395,10 +412,12 @@ static void build_value(const struct field *f, uint64_t v)
             msgpack_pack_str(&pk, (size_t)v);
             msgpack_pack_str_body(&pk, text, (size_t)v);
             free(text);
-        } else if (f->kind == IDS) {
+        } else if (f->kind == IDS || f->kind == FLOATS) {
             msgpack_pack_array(&pk, (size_t)v);
             for (uint64_t k = 0; k < v; k++) {
-                msgpack_pack_int32(&pk, (int32_t)(k % 100));
+                const int bad =
+                    f->kind == IDS ? msgpack_pack_int32(&pk, (int32_t)(k % 100)) : msgpack_pack_float(&pk, (float)k);
+                assert_int_equal(bad, 0);
             }
         } else {
             msgpack_pack_uint64(&pk, v);
@@ -430,7 +449,7 @@ static void test_limits(void **state)
             assert_int_equal(decode_built(), GR_EFORMAT);
             build_value(f, 100000);
             assert_int_equal(decode_built(), GR_EFORMAT);
-        } else if (f->kind == IDS) {
+        } else if (f->kind == IDS || f->kind == FLOATS) {
             build_value(f, f->limit);
             assert_int_equal(decode_built(), GR_OK);
             build_value(f, f->limit + 1);

@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""Bans, biases and penalties by real processes: whoever drafts, over whatever transport, with a tree of whatever size,
+the text is plain decoding's; and it is as was asked for.
+
+usage: test_sampling.py BUILD_DIR SOURCE_ROOT      prints TAP
+"""
+import os
+import sys
+import tempfile
+
+from harness import DRAFT, HEAD, TARGET, case, generate, main, refused
+
+COMMON = ("--ignore-eos", "--max-tokens", "72", "--seed", "11")
+WISHES = {
+    "penalties": ("--repetition-penalty", "1.2", "--frequency-penalty", "0.5", "--presence-penalty", "0.5"),
+    "bans": ("--bad-words", "self", "--bad-words", "return", "--logit-bias", "10=-2.5,400=1.5,11=ban"),
+}
+WISHES["all"] = WISHES["penalties"] + WISHES["bans"] + ("--min-tokens", "30")
+METHODS = {
+    "draft": ("--draft", DRAFT),
+    "head": ("--draft", HEAD),
+}
+
+
+def same(plain, *args):
+    out = generate(*COMMON, *args)
+    assert out["token_ids"] == plain["token_ids"], args
+    return out
+
+
+@case
+def texts_over_methods_and_transports():
+    for wishes in WISHES.values():
+        for temperature in ("0", "0.7", "1"):
+            args = (*wishes, "--temperature", temperature)
+            plain = generate(*COMMON, *args)
+            for method, transport in (("draft", "shm"), ("head", "tcp"), ("head", "loop")):
+                out = same(plain, *args, *METHODS[method], "--transport", transport, "--num-speculative-tokens", "15")
+                assert out["metrics"]["num_accepted_tokens"] > 0, args
+
+
+@case
+def texts_over_sizes_of_trees():
+    args = (*WISHES["all"], "--temperature", "0.7")
+    plain = generate(*COMMON, *args)
+    for size in ("1", "2", "7", "31", "63", "auto"):
+        same(plain, *args, *METHODS["head"], "--num-speculative-tokens", size)
+    same(plain, *args, *METHODS["draft"], "--num-speculative-tokens", "8", "--tree-shape", "chain")
+
+
+@case
+def penalties_by_the_definition():
+    """With a penalty that nothing outweighs no token comes twice; with its negative one comes for ever."""
+    out = generate(*COMMON, "--presence-penalty", "2", "--frequency-penalty", "2", "--repetition-penalty", "10",
+                   *METHODS["head"])
+    ids = out["token_ids"]
+    assert len(set(ids)) > 0.9 * len(ids), ids
+    plain = generate(*COMMON)["token_ids"]
+    assert len(set(plain)) < 0.9 * len(plain)  # or this would say nothing
+    assert generate(*COMMON, "--repetition-penalty", "1", "--presence-penalty", "0")["token_ids"] == plain
+
+
+@case
+def a_ban_is_a_ban():
+    plain = generate(*COMMON)["token_ids"]
+    first = plain[0]
+    for draft in ((), METHODS["draft"], METHODS["head"]):
+        out = generate(*COMMON, "--logit-bias", f"{first}=ban", *draft)
+        assert first not in out["token_ids"]
+    forced = generate(*COMMON, "--logit-bias", "300=100", *METHODS["head"])
+    assert forced["token_ids"] == [300] * 72
+    # A drafter that did not heed the bias would never propose it.
+    assert forced["metrics"]["num_accepted_tokens"] > 30, forced["metrics"]
+
+
+@case
+def bad_words_do_not_come():
+    plain = generate(*COMMON)
+    word = plain["text"].split()[0]
+    for draft in ((), METHODS["head"]):
+        assert word not in generate(*COMMON, "--bad-words", word, *draft)["text"].split(), word
+
+
+@case
+def least_length():
+    """Pitfall H4: ids that end the text are liked best, and wait until as many tokens are there, in a tree, too."""
+    end = 300
+    for draft in ((), METHODS["draft"], METHODS["head"]):
+        for n in (0, 1, 4, 20):
+            out = generate("--max-tokens", "40", "--stop-token-ids", str(end), "--logit-bias", f"{end}=100",
+                           "--min-tokens", str(n), *draft)
+            assert out["finish_reason"] == "stop", out
+            assert len(out["token_ids"]) == n + 1 and out["token_ids"].count(end) == 1, (n, out["token_ids"])
+    out = generate("--max-tokens", "40", "--stop", "\n", "--min-tokens", "12")
+    assert len(out["token_ids"]) >= 12 and out["text"].count("\n") > 0, out["text"]
+    assert len(generate("--max-tokens", "40", "--stop", "\n")["token_ids"]) < 12
+
+
+@case
+def from_a_file():
+    with tempfile.TemporaryDirectory() as d:
+        path = os.path.join(d, "graft.yaml")
+        with open(path, "w", encoding="utf-8") as f:
+            f.write("session:\n  repetition_penalty: 1.2\n  frequency_penalty: 0.5\n  presence_penalty: 0.5\n"
+                    "  min_tokens: 30\n  bad_words: [self, return]\n  logit_bias: [10=-2.5, 400=1.5, 11=ban]\n")
+        assert generate(*COMMON, "--config", path)["token_ids"] == generate(*COMMON, *WISHES["all"])["token_ids"]
+
+
+@case
+def what_is_refused():
+    for args, words in (
+            (("--repetition-penalty", "0"), ("--repetition-penalty", "0.01 to 10")),
+            (("--frequency-penalty", "3"), ("--frequency-penalty", "-2 to 2")),
+            (("--presence-penalty", "nan"), ("--presence-penalty", "-2 to 2")),
+            (("--logit-bias", "5"), ("--logit-bias", "ID=NUMBER")),
+            (("--logit-bias", "5=200"), ("--logit-bias", "-100 to 100, or ban")),
+            (("--logit-bias", "99999=1"), ("--logit-bias", "99999", "vocabulary")),
+            (("--logit-bias", "5=1,5=2"), ("--logit-bias", "5", "twice")),
+            (("--logit-bias", ",".join(f"{i}=1" for i in range(301))), ("--logit-bias", "300")),
+            (("--bad-words", " "), ("--bad-words", "0 bytes")),
+            (("--bad-words", "x y z " * 30), ("--bad-words", "tokens")),
+            (("--min-tokens", "9", "--max-tokens", "8"), ("--min-tokens 9", "--max-tokens 8"))):
+        refused(["--model", TARGET, "--prompt", "x", *args], 2, *words)
+
+
+sys.exit(main())
