@@ -24,14 +24,8 @@ static void add_f64(XXH3_state_t *h, double value)
     add_u64(h, bits);
 }
 
-static void add_text(XXH3_state_t *h, const char *text)
-{
-    size_t len = strlen(text);
-    add_u64(h, len);
-    XXH3_64bits_update(h, text, len);
-}
-
-/* Field by field: padding bytes have no value. */
+/* Field by field: padding bytes have no value. The architecture's name does not count, but what it means does: a GGUF
+ * file of a Mistral without windows calls it a Llama. */
 static void add_config(XXH3_state_t *h, const struct gr_hf_config *c)
 {
     const int ints[] = {
@@ -48,7 +42,6 @@ static void add_config(XXH3_state_t *h, const struct gr_hf_config *c)
         c->o_bias,
         c->mlp_bias,
         c->qk_norm,
-        c->norm_plus_one,
         c->post_norms,
         c->gelu,
         c->scale_dim,
@@ -72,7 +65,6 @@ static void add_config(XXH3_state_t *h, const struct gr_hf_config *c)
         c->rope.high_freq_factor, c->rope.beta_fast,      c->rope.beta_slow,   c->rope.attention_factor,
         (double)c->swiglu_limit,  (double)c->embed_scale, c->rope_local_theta,
     };
-    add_text(h, c->architecture);
     for (size_t i = 0; i < GR_ARRAY_LEN(ints); i++) {
         add_u64(h, (uint64_t)(int64_t)ints[i]);
     }
@@ -100,8 +92,23 @@ static void add_bytes(XXH3_state_t *h, const struct gr_tensor *t)
     XXH3_64bits_update(h, t->data, t->bytes);
 }
 
-static void add_values(XXH3_state_t *h, const struct gr_tensor *t, bool rounded)
+/* How values are held in memory. */
+struct holding {
+    bool round_all, round_quantised;
+    bool norm_plus_one;
+};
+
+/* A norm that is held as 1 + w. */
+static bool is_shifted(const struct gr_tensor *t, const struct holding *as)
 {
+    const size_t len = strlen(t->name), tail = strlen("norm.weight");
+    return as->norm_plus_one && t->n_dim == 1 && len >= tail && strcmp(t->name + len - tail, "norm.weight") == 0;
+}
+
+static void add_values(XXH3_state_t *h, const struct gr_tensor *t, const struct holding *as)
+{
+    const bool rounded = as->round_all || (as->round_quantised && gr_format_is_quantised(t->dtype));
+    const float shift = is_shifted(t, as) ? 1.0f : 0.0f;
     const size_t n_col = (size_t)gr_tensor_n_col(t);
     int64_t n_row = t->bytes > 0 ? 1 : 0;
     for (int d = 0; d + 1 < t->n_dim; d++) {
@@ -111,22 +118,23 @@ static void add_values(XXH3_state_t *h, const struct gr_tensor *t, bool rounded)
     GR_ASSERT(n_row == 0 || row != NULL);
     for (int64_t i = 0; i < GR_MIN(n_row, (int64_t)N_ROW); i++) {
         gr_tensor_row_f32(t, sampled_row(n_row, i), row);
-        for (size_t k = 0; rounded && k < n_col; k++) {
-            row[k] = gr_bf16_to_f32(gr_bf16_from_f32(row[k]));
+        for (size_t k = 0; k < n_col; k++) {
+            row[k] = shift != 0.0f ? row[k] + shift : row[k];
+            row[k] = rounded ? gr_bf16_to_f32(gr_bf16_from_f32(row[k])) : row[k];
         }
         XXH3_64bits_update(h, row, n_col * sizeof(*row));
     }
     free(row);
 }
 
-static void add_tensor(XXH3_state_t *h, const struct gr_tensor *t, bool round_all, bool round_quantised)
+static void add_tensor(XXH3_state_t *h, const struct gr_tensor *t, const struct holding *as)
 {
     add_u64(h, (uint64_t)t->n_dim);
     for (int d = 0; d < t->n_dim; d++) {
         add_u64(h, (uint64_t)t->shape[d]);
     }
     if (gr_format_is_weight(t->dtype)) {
-        add_values(h, t, round_all || (round_quantised && gr_format_is_quantised(t->dtype)));
+        add_values(h, t, as);
     } else {
         add_bytes(h, t);
     }
@@ -152,10 +160,11 @@ uint64_t gr_model_fingerprint(const struct gr_hf_config *config, const struct gr
     GR_ASSERT(h != NULL);
     XXH3_64bits_reset(h);
     add_config(h, config);
+    const struct holding as = {round_all, round_quantised, config->norm_plus_one};
     for (size_t i = 0; i < gr_tensors_count(ts); i++) {
         const struct gr_tensor *t = gr_tensors_at(ts, i);
         if (counts(config, t->name)) {
-            add_tensor(h, t, round_all, round_quantised);
+            add_tensor(h, t, &as);
         }
     }
     return finish(h);
@@ -167,11 +176,12 @@ uint64_t gr_tensors_fingerprint(const struct gr_tensors *ts, const char *const *
     XXH3_state_t *h = XXH3_createState();
     GR_ASSERT(h != NULL);
     XXH3_64bits_reset(h);
+    const struct holding as = {round_all, round_quantised, false};
     for (size_t i = 0; i < n; i++) {
         const struct gr_tensor *t = gr_tensors_find(ts, names[i]);
         if (t != NULL) {
             add_u64(h, i);
-            add_tensor(h, t, round_all, round_quantised);
+            add_tensor(h, t, &as);
         }
     }
     return finish(h);
