@@ -24,7 +24,6 @@
 
 #define ADMIT_TOKENS 320          /* room beyond the prompt that admission reserves */
 #define CALIBRATE_NS (40 * GR_MS) /* it delays a restarted worker's first token */
-#define COMMIT_BYTES_MAX 4096     /* of an encoded COMMIT, trace included */
 #define OTHER_BYTES_MAX 65536     /* of the other messages that may be queued between two passes */
 #define PREFILL_CHUNK 256         /* rows; part of numerics_id where prefill has kernels of its own */
 
@@ -57,7 +56,7 @@ static void send_msg(void *ctx, const struct gr_msg *m)
 
 static bool commit_room(void *ctx, int n)
 {
-    return gr_worker_io_msg_room(((struct worker *)ctx)->io) >= OTHER_BYTES_MAX + (size_t)n * COMMIT_BYTES_MAX;
+    return gr_worker_io_msg_room(((struct worker *)ctx)->io) >= OTHER_BYTES_MAX + (size_t)n * GR_COMMIT_BYTES;
 }
 
 static void compute_pass(void *arg)

@@ -8,6 +8,7 @@
 #include "common/protocol/wire.h"
 #include "common/rules/accept.h"
 #include "common/rules/adjust.h"
+#include "common/rules/logprob.h"
 #include "common/rules/token_tree.h"
 
 /* The commands that take options, as a set. */

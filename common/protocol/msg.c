@@ -20,8 +20,9 @@ enum kind {
     KIND_CASE,
     KIND_STR,
     KIND_IDS,
-    KIND_LIST,   /* struct list: ids that are no array of their own */
-    KIND_VALUES, /* struct values: the same of floats, on the wire of 32 bits */
+    KIND_FLOATS, /* on the wire as floats of 32 bits */
+    KIND_LIST,   /* ids that are no array of their own: a member as gr_stop_ids */
+    KIND_VALUES, /* the same of floats */
 };
 enum need { REQUIRED, OPTIONAL };
 enum about { GR_OF_NONE, GR_OF_SESSION };
@@ -39,22 +40,31 @@ struct fields {
     int n;
 };
 
-/* What gr_stop_ids and its like are: a count, then so many. */
-struct list {
-    int32_t n;
-    int32_t id[];
-};
+/* gr_stop_ids and its like are a count and then so many. They are reached by pointers to these, never by another struct
+ * type, which a compiler may take for other memory. */
+static int32_t *count_of(void *slot)
+{
+    return slot;
+}
 
-struct values {
-    int32_t n;
-    float value[];
-};
+static int32_t *list_of(void *slot)
+{
+    return (int32_t *)slot + 1;
+}
+
+static float *values_of(void *slot)
+{
+    return (float *)(void *)((int32_t *)slot + 1);
+}
 
 #define OF_A_LIST(type, member) _Static_assert(offsetof(struct type, member) == sizeof(int32_t), "a list")
 OF_A_LIST(gr_stop_ids, id);
 OF_A_LIST(gr_bias_ids, id);
 OF_A_LIST(gr_bias_values, value);
 OF_A_LIST(gr_bad_words, entry);
+
+_Static_assert(GR_MSG_LOGPROB_MAX == (GR_SPECPV_BUFFER_MAX + GR_TREE_MAX) * GR_LOGPROB_ROW, "a COMMIT's most");
+_Static_assert(GR_LOGPROB_ROW == 1 + GR_LOGPROB_MAX, "a row");
 
 #define BODY offsetof(struct gr_msg, join) /* where the union begins */
 
@@ -96,7 +106,7 @@ static const struct type_info {
 /* A U32 also codes enums and counts that are never negative. */
 _Static_assert(sizeof(enum gr_ahead) == sizeof(uint32_t) && sizeof(enum gr_specpv_mode) == sizeof(uint32_t), "a U32");
 
-#define FIELD_MAX 48 /* of one message, `session' included: OPEN has 43 */
+#define FIELD_MAX 48 /* of one message, `session' included: OPEN has 44 */
 
 const char *gr_msg_name(enum gr_msg_type type)
 {
@@ -186,8 +196,8 @@ static int pack_field(msgpack_packer *pk, const struct gr_msg *m, const struct f
     int bad = pack_text(pk, f->name);
     const void *p = value_of(m, f);
     const struct gr_msg_ids *ids = p;
-    const struct list *list = p;
-    const struct values *values = p;
+    const struct gr_msg_floats *floats = p;
+    const int32_t *count = p; /* of a list */
     switch (f->kind) {
     case KIND_BOOL:
         return bad | msgpack_pack_uint32(pk, *(const bool *)p);
@@ -205,10 +215,12 @@ static int pack_field(msgpack_packer *pk, const struct gr_msg *m, const struct f
         return bad | pack_str(pk, p);
     case KIND_IDS:
         return bad | pack_ids(pk, ids->p, ids->n);
+    case KIND_FLOATS:
+        return bad | pack_floats(pk, floats->p, floats->n);
     case KIND_LIST:
-        return bad | pack_ids(pk, list->id, (uint32_t)list->n);
+        return bad | pack_ids(pk, count + 1, (uint32_t)*count);
     case KIND_VALUES:
-        return bad | pack_floats(pk, values->value, (uint32_t)values->n);
+        return bad | pack_floats(pk, (const float *)(const void *)(count + 1), (uint32_t)*count);
     }
     return -1;
 }
@@ -234,6 +246,8 @@ static bool is_set(const struct gr_msg *m, const struct field *f)
         return *(const char *)p != '\0';
     case KIND_IDS:
         return ((const struct gr_msg_ids *)p)->n > 0;
+    case KIND_FLOATS:
+        return ((const struct gr_msg_floats *)p)->n > 0;
     case KIND_LIST:
     case KIND_VALUES:
         return *(const int32_t *)p > 0;
@@ -334,16 +348,23 @@ static enum gr_status take_array(const char *type, const struct field *f, const 
     }
     const uint32_t n = o->via.array.size;
     if (f->kind == KIND_LIST) {
-        struct list *list = slot;
-        list->n = (int32_t)n;
-        return read_ids(type, f, &o->via.array, list->id);
+        *count_of(slot) = (int32_t)n;
+        return read_ids(type, f, &o->via.array, list_of(slot));
     }
     if (f->kind == KIND_VALUES) {
-        struct values *values = slot;
-        values->n = (int32_t)n;
-        return read_floats(type, f, &o->via.array, values->value);
+        *count_of(slot) = (int32_t)n;
+        return read_floats(type, f, &o->via.array, values_of(slot));
     }
-    struct gr_msg_ids *ids = slot; /* the message owns it from here on, also where it is refused */
+    if (f->kind == KIND_FLOATS) {
+        struct gr_msg_floats *floats = slot; /* the message owns it from here on, also where it is refused */
+        floats->p = take_memory(n);
+        if (floats->p == NULL) {
+            return GR_ENOMEM;
+        }
+        floats->n = n;
+        return read_floats(type, f, &o->via.array, floats->p);
+    }
+    struct gr_msg_ids *ids = slot; /* the same */
     ids->p = take_memory(n);
     if (ids->p == NULL) {
         return GR_ENOMEM;
@@ -413,6 +434,7 @@ static enum gr_status take_field(struct gr_msg *m, const struct field *f, const 
     case KIND_STR:
         return take_str(type, f, o, slot);
     case KIND_IDS:
+    case KIND_FLOATS:
     case KIND_LIST:
     case KIND_VALUES:
         return take_array(type, f, o, slot);
@@ -518,6 +540,10 @@ void gr_msg_finish(struct gr_msg *m)
             struct gr_msg_ids *ids = slot_of(m, &own.p[i]);
             free(ids->p);
             *ids = (struct gr_msg_ids){0};
+        } else if (own.p[i].kind == KIND_FLOATS) {
+            struct gr_msg_floats *floats = slot_of(m, &own.p[i]);
+            free(floats->p);
+            *floats = (struct gr_msg_floats){0};
         }
     }
 }

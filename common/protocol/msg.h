@@ -17,6 +17,8 @@
 #define GR_MSG_ID_MAX (1 << 20)     /* ids in one array */
 #define GR_MSG_TEXT_MAX 256         /* bytes of a text, its NUL included */
 #define GR_NUMERICS_ID_MAX 96       /* of a worker's numerics id, the same way */
+/* Log-probabilities of a COMMIT: a refresh's chain, a tree's path and the bonus. */
+#define GR_MSG_LOGPROB_MAX 6720 /* (GR_SPECPV_BUFFER_MAX + GR_TREE_MAX) * GR_LOGPROB_ROW */
 
 /* Types of messages. */
 enum gr_msg_type {
@@ -31,6 +33,11 @@ struct gr_msg_ids {
     uint32_t n;
 };
 
+struct gr_msg_floats {
+    float *p; /* as gr_msg_ids */
+    uint32_t n;
+};
+
 /* What a field of each kind is in C. */
 #define GR_FIELD_BOOL(name, limit) bool name;
 #define GR_FIELD_U32(name, limit) uint32_t name;
@@ -38,6 +45,7 @@ struct gr_msg_ids {
 #define GR_FIELD_F64(name, limit) double name;
 #define GR_FIELD_STR(name, limit) char name[limit];
 #define GR_FIELD_IDS(name, limit) struct gr_msg_ids name;
+#define GR_FIELD_FLOATS(name, limit) struct gr_msg_floats name;
 
 /* struct gr_msg_join, gr_msg_open, ...: a message without its session. */
 /* clang-format off */

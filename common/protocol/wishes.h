@@ -8,6 +8,7 @@
 #include "common/protocol/specpv.h"
 #include "common/rules/accept.h"
 #include "common/rules/adjust.h"
+#include "common/rules/logprob.h"
 #include "common/rules/sampler.h"
 
 #include <stdbool.h>
@@ -30,9 +31,10 @@ enum gr_ahead {
 
 /* What a turn wishes; every turn of a session says it anew. */
 struct gr_turn_wishes {
-    uint32_t max_tokens;         /* generated tokens, 1 or more */
-    uint32_t min_tokens;         /* of them none of the first so many is one of stop_ids */
-    bool want_trace;             /* COMMITs carry trees, and gaps of picks without one */
+    uint32_t max_tokens; /* generated tokens, 1 or more */
+    uint32_t min_tokens; /* of them none of the first so many is one of stop_ids */
+    uint32_t n_logprob;  /* how many log-probabilities COMMITs carry of a token, its own and the likeliest; 0: none */
+    bool want_trace;     /* COMMITs carry trees, and gaps of picks without one */
     struct gr_stop_ids stop_ids; /* the last member, see gr_turn_wishes_copy() */
 };
 

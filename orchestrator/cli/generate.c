@@ -93,6 +93,8 @@ enum gr_status gr_generation_prepare(struct gr_generation *g, const struct gr_op
         log_error("out of memory for %" PRId64 " tokens", o->max_tokens);
         return GR_ENOMEM;
     }
+    g->plan.wishes.turn.n_logprob = (uint32_t)GR_MIN(1 + o->logprobs, 1 + (int64_t)n_vocab);
+    GR_TRY(gr_logprobs_init(&g->logprobs, g->plan.wishes.turn.n_logprob, g->cap_token));
     draw_seed(g);
     return o->trace_file != NULL ? gr_trace_file_create(o->trace_file, &g->trace_file) : GR_OK;
 }
@@ -105,6 +107,7 @@ void gr_generation_finish(struct gr_generation *g)
     gr_trace_file_destroy(g->trace_file);
     free(g->prompt);
     free(g->token);
+    gr_logprobs_finish(&g->logprobs);
 }
 
 /* ---- beginning a turn ---- */
@@ -119,6 +122,7 @@ static enum gr_status submit(struct gr_generation *g, bool plain)
         q.wishes.want_draft = q.wishes.keep_open = false;
         q.wishes.specpv = GR_SPECPV_OFF;
         q.wishes.turn.want_trace = true;
+        q.wishes.turn.n_logprob = 0;
     }
     return g->engine.submit(g->engine.ctx, &q);
 }
@@ -253,7 +257,7 @@ static bool keep_ids(struct gr_generation *g, const struct gr_msg_commit *m)
 static void keep_tokens(struct gr_generation *g, const struct gr_msg_commit *m)
 {
     bool stopped = false;
-    if (!keep_ids(g, m)) {
+    if (!keep_ids(g, m) || !gr_logprobs_take(&g->logprobs, m, g->turn_len)) {
         gr_generation_fail(g, "the tokens that came do not continue the text");
     }
     while (!g->failed && !stopped && g->n_final < g->n_token && g->turn_len + g->n_final < m->final_len) {
@@ -451,6 +455,7 @@ int gr_generation_report(struct gr_generation *g)
                                      .n_token = shown ? g->n_final : 0,
                                      .text = shown ? g->text.text : "",
                                      .text_len = shown ? g->text.len : 0,
+                                     .logprobs = &g->logprobs,
                                      .finish = ended ? g->finish : GR_FINISH_ERROR,
                                      .at_context = at_context(g),
                                      .session = g->session,

@@ -77,6 +77,38 @@ static json_t *metrics_json(const struct gr_session_metrics *m)
     return o;
 }
 
+/* A token: {"id":..., "logprob":..., "top":[{"id":..., "logprob":...}, ...]}; where something ended the turn before its
+ * values came, without them. */
+static json_t *token_json(const struct gr_turn_report *r, uint32_t i)
+{
+    const struct gr_logprobs *l = r->logprobs;
+    json_t *o = json_object();
+    json_object_set_new(o, "id", json_integer(r->token[i]));
+    if (i >= l->n_known) {
+        return o;
+    }
+    const float *value = l->value + (size_t)i * l->n_each;
+    json_t *top = json_array();
+    for (uint32_t k = 0; k + 1 < l->n_each; k++) {
+        json_t *one = json_object();
+        json_object_set_new(one, "id", json_integer(l->id[(size_t)i * (l->n_each - 1) + k]));
+        json_object_set_new(one, "logprob", json_real((double)value[k + 1]));
+        json_array_append_new(top, one);
+    }
+    json_object_set_new(o, "logprob", json_real((double)value[0]));
+    json_object_set_new(o, "top", top);
+    return o;
+}
+
+static json_t *logprobs_json(const struct gr_turn_report *r)
+{
+    json_t *all = json_array();
+    for (uint32_t i = 0; i < r->n_token; i++) {
+        json_array_append_new(all, token_json(r, i));
+    }
+    return all;
+}
+
 static enum gr_status print_object(FILE *out, json_t *root, int bad)
 {
     errno = 0;
@@ -106,6 +138,9 @@ enum gr_status gr_report_json(FILE *out, const struct gr_turn_report *r)
     }
     int bad = json_object_set_new(root, "token_ids", ids);
     bad |= json_object_set_new(root, "text", json_stringn(r->text, r->text_len)); /* fails where it is not UTF-8 */
+    if (r->logprobs->n_each > 0) {
+        bad |= json_object_set_new(root, "logprobs", logprobs_json(r));
+    }
     bad |= json_object_set_new(root, "finish_reason", json_string(finish_names[r->finish]));
     if (r->finish == GR_FINISH_LENGTH) {
         bad |= json_object_set_new(root, "finish_detail", json_string(r->at_context ? "context" : "max_tokens"));

@@ -6,6 +6,7 @@
 #include "model/tokenizer/tokenizer.h"
 #include "common/rules/accept.h"
 #include "common/options/options.h"
+#include "orchestrator/cli/logprobs.h"
 #include "orchestrator/machine/session_metrics.h"
 
 #include <stdio.h>
@@ -14,6 +15,7 @@
 struct gr_turn_report {
     const int32_t *token;
     uint32_t n_token;
+    const struct gr_logprobs *logprobs;
     const char *text;
     size_t text_len;
     enum gr_finish finish;
@@ -28,7 +30,7 @@ struct gr_turn_report {
 };
 
 /* {"token_ids":[...],"text":...,"finish_reason":...,"metrics":{...}} and a newline; where they apply "finish_detail",
- * "session", "seed", "lossless" with "first_difference", and "error", too. */
+ * "logprobs", "session", "seed", "lossless" with "first_difference", and "error", too. */
 GR_NODISCARD enum gr_status gr_report_json(FILE *out, const struct gr_turn_report *r);
 /* The line that said what is wrong. */
 const char *gr_report_error(void);

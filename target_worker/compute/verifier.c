@@ -38,6 +38,11 @@ struct gr_verifier {
         int32_t len;                       /* tokens of it, without a path */
     } * counts;
     int n_row, n_out;
+    /* log-probabilities of the pass */
+    int32_t *tree_out;   /* (n_seq_max): where the picks of a sequence's rows begin, but chain rows' */
+    float *logprob;      /* (n_out_max, GR_LOGPROB_ROW) */
+    int32_t *logprob_id; /* (n_out_max, GR_LOGPROB_MAX) */
+    int n_logprob;       /* tokens whose log-probabilities are there */
     /* with SpecPV */
     struct gr_kv_refresh *refresh; /* (n_seq_max) */
     int n_refresh;
@@ -82,6 +87,9 @@ enum gr_status gr_verifier_create(struct gr_lm *lm, int n_seq_max, struct gr_ver
     v->copy_dst = gr_zeroed((size_t)n_seq_max * GR_TREE_MAX, sizeof(int32_t), &ok);
     v->scratch = gr_zeroed((size_t)v->n_thread * (size_t)lm->n_vocab, sizeof(float), &ok);
     v->work = gr_zeroed((size_t)v->n_thread * (size_t)lm->n_vocab, sizeof(int32_t), &ok);
+    v->tree_out = gr_zeroed((size_t)n_seq_max, sizeof(int32_t), &ok);
+    v->logprob = gr_zeroed(n_out * GR_LOGPROB_ROW, sizeof(*v->logprob), &ok);
+    v->logprob_id = gr_zeroed(n_out * GR_LOGPROB_MAX, sizeof(*v->logprob_id), &ok);
     v->counts = gr_zeroed((size_t)v->n_thread, sizeof(*v->counts), &ok);
     for (int i = 0; i < v->n_thread && ok; i++) {
         struct gr_token_counts *c = &v->counts[i].of;
@@ -152,6 +160,9 @@ void gr_verifier_destroy(struct gr_verifier *v)
                    v->chain_pick,
                    v->sampling,
                    v->counts,
+                   v->tree_out,
+                   v->logprob,
+                   v->logprob_id,
                    v};
     for (size_t i = 0; i < GR_ARRAY_LEN(all); i++) {
         free(all[i]);
@@ -203,10 +214,16 @@ static void add_tree_rows(struct gr_verifier *v, const struct gr_pass_seq *s)
     }
 }
 
-/* Does the host need the logits of the session's row at pos, whatever the model picks? */
-static bool needs_logits(const struct gr_pass_seq *s, int32_t pos)
+/* Is something asked of the logits of the session's row at pos before they are sampled? */
+static bool is_adjusted(const struct gr_pass_seq *s, int32_t pos)
 {
     return s->adjust != NULL || pos + 1 < s->len_min;
+}
+
+/* Does the host need them, whatever the model picks? */
+static bool needs_logits(const struct gr_pass_seq *s, int32_t pos)
+{
+    return is_adjusted(s, pos) || s->n_logprob > 0;
 }
 
 /* The pick after row r goes to pick[slot]: the row itself in a tree, 0 for the last row of a prompt. */
@@ -300,6 +317,7 @@ static void add_seq(struct gr_verifier *v, struct gr_pass_seq *s, int i)
     if (s->refresh_view) {
         add_refresh(v, s, i);
     }
+    v->tree_out[i] = v->n_out;
     want_picks(v, s);
     if (v->row0 != NULL) {
         v->row0[i] = row0;
@@ -402,7 +420,7 @@ static int32_t pick_row(struct gr_verifier *v, int ith, int i_out)
     float *scratch = v->scratch + (size_t)ith * (size_t)n;
     int32_t *work = v->work + (size_t)ith * (size_t)n;
     const uint32_t pos = (uint32_t)v->pos[v->out_row[i_out]] + 1;
-    const bool adjusted = v->sampling[i_out] == NULL;
+    const bool adjusted = is_adjusted(o->seq, v->pos[v->out_row[i_out]]);
     const bool greedy = gr_temperature_is_greedy(s->temperature);
     if (gr_lm_has_picked(v->lm, i_out)) {
         if (wants_gap(o)) {
@@ -525,6 +543,68 @@ static int walk_seq(struct gr_verifier *v, struct gr_pass_seq *s, int i, int n_c
     return s->kind == GR_PASS_TREE ? copy_path(v, s, n_copy) : n_copy;
 }
 
+/* ---- log-probabilities ---- */
+
+/* Of `token` after out row i_out. */
+static void add_logprob(struct gr_verifier *v, struct gr_pass_seq *s, int i_out, int32_t token)
+{
+    const int32_t n_top = s->n_logprob - 1;
+    float *to = s->logprob + (size_t)s->n_logprob_token * (size_t)s->n_logprob;
+    struct gr_logprob_row row;
+    gr_logprob_row(gr_lm_logits(v->lm, i_out), v->lm->n_vocab, token, n_top, &row);
+    GR_ASSERT(row.n == n_top);
+    to[0] = row.chosen;
+    memcpy(to + 1, row.value, (size_t)n_top * sizeof(*to));
+    memcpy(s->logprob_id + (size_t)s->n_logprob_token * (size_t)n_top, row.id, (size_t)n_top * sizeof(*row.id));
+    s->n_logprob_token++;
+}
+
+/* Tokens that chain rows have judged, and what stands in place of one. */
+static void add_judged_logprobs(struct gr_verifier *v, struct gr_pass_seq *s, int i)
+{
+    s->logprob_from = s->pos0 - s->n_chain + 1;
+    for (int r = 0; r < s->n_chain_ok; r++) {
+        add_logprob(v, s, v->chain_out[i] + r, judged_token(s, r));
+    }
+    if (s->correction >= 0) {
+        add_logprob(v, s, v->chain_out[i] + s->n_chain_ok, s->correction);
+    }
+}
+
+/* The walk's: out row k is the row's of the same number. */
+static void add_walked_logprobs(struct gr_verifier *v, struct gr_pass_seq *s, int i)
+{
+    int row = 0;
+    for (int k = 0; k < s->walk.n_path; k++) {
+        const int node = s->walk.node[k];
+        add_logprob(v, s, v->tree_out[i] + row, s->tree.token[node]);
+        row = node + 1;
+    }
+    if (s->walk.bonus >= 0) {
+        add_logprob(v, s, v->tree_out[i] + row, s->walk.bonus);
+    }
+}
+
+/* After the walk, of the tokens alone that it has made final. */
+static void add_logprobs(struct gr_verifier *v, struct gr_pass_seq *s, int i)
+{
+    const bool picked = s->kind != GR_PASS_PREFILL || s->want_pick;
+    s->n_logprob_token = 0;
+    if (s->n_logprob == 0 || !picked) {
+        return;
+    }
+    s->logprob = v->logprob + (size_t)v->n_logprob * GR_LOGPROB_ROW;
+    s->logprob_id = v->logprob_id + (size_t)v->n_logprob * GR_LOGPROB_MAX;
+    s->logprob_from = s->kind == GR_PASS_PREFILL ? s->pos0 + s->n_row : s->pos0 + 1;
+    if (s->n_chain > 0 && s->exact) {
+        add_judged_logprobs(v, s, i);
+    }
+    if (s->correction == GR_NO_CORRECTION && !s->judge_only) {
+        add_walked_logprobs(v, s, i);
+    }
+    v->n_logprob += s->n_logprob_token;
+}
+
 /* A view that rests on tokens which do not stand is cut. */
 static void settle_view(const struct gr_verifier *v, struct gr_pass_seq *s)
 {
@@ -641,6 +721,7 @@ static void run_pass(struct gr_verifier *v, struct gr_pass *pass)
     GR_ASSERT(pass->n_seq <= v->n_seq_max);
     v->n_row = 0;
     v->n_out = 0;
+    v->n_logprob = 0;
     v->n_refresh = 0;
     if (pass->n_seq > 0 && pass->seq[0].kind == GR_PASS_FUSE) {
         run_fuse_pass(v, pass);
@@ -674,6 +755,7 @@ static void run_pass(struct gr_verifier *v, struct gr_pass *pass)
     int n_copy = 0;
     for (int i = 0; i < pass->n_seq; i++) {
         n_copy = walk_seq(v, &pass->seq[i], i, n_copy);
+        add_logprobs(v, &pass->seq[i], i);
         settle_view(v, &pass->seq[i]);
     }
     gr_lm_copy_cells(v->lm, n_copy, v->copy_src, v->copy_dst);

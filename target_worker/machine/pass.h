@@ -20,6 +20,7 @@
 
 #include "common/rules/accept.h"
 #include "common/rules/adjust.h"
+#include "common/rules/logprob.h"
 #include "common/rules/sampler.h"
 #include "common/base/status.h"
 #include "model/kv/kv_views.h"
@@ -55,6 +56,7 @@ struct gr_pass_seq {
     const int32_t *text;            /* the session's tokens from position 0 to that of row 0 at least; borrowed */
     int32_t generated_from;         /* with penalties: position of the first token that counts as generated */
     int32_t len_min;                /* no pick for an earlier position is one of stop.ids */
+    int32_t n_logprob;              /* log-probabilities that are wanted of a token; 0: none */
     bool want_gap;                  /* root-only: how far ahead the pick was */
     bool want_features;             /* of the rows that are committed, and of n_kept before them */
     int32_t n_kept;                 /* positions before pos0 whose captured states have been kept */
@@ -79,6 +81,13 @@ struct gr_pass_seq {
      * valid until the next pass. */
     int32_t n_feature;
     const uint16_t *const *feature;
+    /* With n_logprob: of the tokens at positions logprob_from .. logprob_from + n_logprob_token - 1, which the pass
+     * made final: exact chain rows' that stand, or what stands in place of one, then the walk's. Of each its own, then
+     * those of the n_logprob - 1 likeliest ids; and these ids. Borrowed from the verifier, valid until the next pass.
+     */
+    int32_t logprob_from, n_logprob_token;
+    float *logprob;      /* (n_logprob_token, n_logprob) */
+    int32_t *logprob_id; /* (n_logprob_token, n_logprob - 1) */
     /* The walk's finish is GR_FINISH_ERROR: position of the row on it whose logits are not finite. Nothing is committed
      * but the chain rows up to this one. */
     int32_t odd_pos;

@@ -17,6 +17,8 @@
 #include "target_worker/policy/cost_table.h"
 #include "target_worker/machine/pass.h"
 
+#define GR_COMMIT_BYTES 4096 /* of an encoded COMMIT, trace included; log-probabilities are counted apart */
+
 struct gr_target_config {
     int32_t n_session_max; /* slots */
     int32_t n_ctx_max;     /* tokens of a session */
@@ -52,8 +54,8 @@ struct gr_target_io {
     void (*frame_end)(void *ctx, uint32_t peer, uint32_t bytes);
     /* To the orchestrator. Copied before it returns. */
     void (*send_msg)(void *ctx, const struct gr_msg *m);
-    /* Is there room for n more COMMITs in the queue to the orchestrator? A session that finds none is not verified
-     * until there is. NULL: always. */
+    /* Is there room for n more COMMITs of GR_COMMIT_BYTES in the queue to the orchestrator? A session that finds none
+     * is not verified until there is. NULL: always. */
     bool (*commit_room)(void *ctx, int n);
     /* Starts the only pass in flight; gr_target_pass_done() when it is done. */
     void (*start_pass)(void *ctx, struct gr_pass *pass);

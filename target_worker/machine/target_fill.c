@@ -17,13 +17,15 @@ static int32_t generated_from(const struct session *s)
 }
 
 /* What is asked of picks besides sampling. */
-static void fill_adjust(const struct session *s, struct gr_pass_seq *q)
+static void fill_adjust(const struct session *s, int32_t n_vocab, struct gr_pass_seq *q)
 {
     const struct gr_adjust *a = &s->wishes.adjust;
     q->text = s->prefix.token;
     q->adjust = gr_adjust_is_off(a) ? NULL : a;
     q->generated_from = gr_adjust_penalises(a) ? generated_from(s) : 0;
     q->len_min = s->turn.len_min;
+    q->n_logprob = GR_MIN((int32_t)s->wishes.turn.n_logprob, 1 + n_vocab);
+    q->n_logprob_token = 0;
 }
 
 static struct gr_pass_seq *begin_seq(struct gr_target *t, struct session *s)
@@ -35,7 +37,7 @@ static struct gr_pass_seq *begin_seq(struct gr_target *t, struct session *s)
     q->sampling = s->wishes.sampling;
     gr_stop_ids_copy(&q->stop.ids, &s->wishes.turn.stop_ids);
     q->stop.n_new_max = target_n_new_left(s);
-    fill_adjust(s, q);
+    fill_adjust(s, t->config.n_vocab, q);
     q->want_gap = q->replay = false;
     q->gap = 0.0f;
     q->tree.n = 0;
@@ -161,9 +163,18 @@ static void add_prefill(struct gr_target *t, struct session *s, int32_t end)
     gr_pass_load_add(&t->pass_load, q->n_row, gr_attends_all(end));
 }
 
+#define LOGPROB_BYTES 10 /* of one on the wire, with its id */
+
+/* COMMITs of the usual size that this session's will be as long as, after a pass in which it has n_row rows. */
+static int commits_of(const struct session *s, int n_row)
+{
+    return 1 + (int)s->wishes.turn.n_logprob * n_row * LOGPROB_BYTES / GR_COMMIT_BYTES;
+}
+
+/* n_commit: those of the sessions that are in the pass, and this one's. */
 static bool has_commit_room(struct gr_target *t, struct session *s, int n_commit)
 {
-    const bool room = t->io.commit_room == NULL || t->io.commit_room(t->io.ctx, n_commit + 1);
+    const bool room = t->io.commit_room == NULL || t->io.commit_room(t->io.ctx, n_commit);
     t->counters.n_paused += !room && !s->paused;
     s->paused = !room;
     return room;
@@ -238,10 +249,10 @@ static void fill_pass(struct gr_target *t, bool with_prefill, uint64_t now_ns)
         struct session *s = &t->session[(t->next_slot + i) % c->n_session_max];
         const int n_row = target_decode_rows(s);
         if (s->state == SESSION_DECODE && s->has_room && t->pass.n_row + n_row <= c->n_row_max - c->prefill_chunk &&
-            n_pick + n_row <= c->n_out_max - 1 && has_commit_room(t, s, n_commit)) {
+            n_pick + n_row <= c->n_out_max - 1 && has_commit_room(t, s, n_commit + commits_of(s, n_row))) {
             add_decode(t, s, now_ns);
             n_pick += n_row;
-            n_commit++;
+            n_commit += commits_of(s, n_row);
         }
     }
     for (int i = 0; with_prefill && i < c->n_session_max; i++) {
@@ -251,11 +262,11 @@ static void fill_pass(struct gr_target *t, bool with_prefill, uint64_t now_ns)
         }
         const int32_t end = chunk_end(t, s);
         if (t->pass.n_row + end - s->kv.len <= c->n_row_max && n_pick + 1 <= c->n_out_max &&
-            has_commit_room(t, s, n_commit)) {
+            has_commit_room(t, s, n_commit + commits_of(s, 1))) {
             t->pass_prefill_rows += end - s->kv.len;
             add_prefill(t, s, end);
             n_pick++;
-            n_commit++;
+            n_commit += commits_of(s, 1);
         }
     }
     t->next_slot = (t->next_slot + 1) % c->n_session_max;

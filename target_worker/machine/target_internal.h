@@ -474,6 +474,17 @@ struct gathering target_gather(const struct gr_target *t, uint64_t now_ns);
 /* ---- target_fill.c: the rows of a pass ---- */
 uint64_t target_start_pass(struct gr_target *t, uint64_t now_ns);
 
+/* What a COMMIT tells of the pass's log-probabilities, borrowed. */
+static inline void target_tell_logprobs(const struct gr_pass_seq *q, struct gr_msg_commit *m)
+{
+    const uint32_t n = (uint32_t)q->n_logprob_token;
+    if (n > 0) {
+        m->logprob_from = (uint32_t)q->logprob_from;
+        m->logprobs = (struct gr_msg_floats){.p = q->logprob, .n = n * (uint32_t)q->n_logprob};
+        m->logprob_ids = (struct gr_msg_ids){.p = q->logprob_id, .n = n * (uint32_t)(q->n_logprob - 1)};
+    }
+}
+
 /* ---- target_not_finite.c: a row on the walk whose logits are not finite (q->odd_pos) ---- */
 void target_not_finite(struct gr_target *t, struct session *s, const struct gr_pass_seq *q, uint64_t now_ns);
 

@@ -20,20 +20,21 @@ static void refresh_view(struct gr_target *t, struct session *s, const struct gr
 
 /* Provisional tokens up to the bad row's own have just been judged, and stand: they are told before the end. `finish`
  * says that an ERROR follows. */
-static void tell_judged(struct gr_target *t, struct session *s, int32_t len)
+static void tell_judged(struct gr_target *t, struct session *s, const struct gr_pass_seq *q, int32_t len)
 {
     if (len <= s->kv.final_len) {
         return;
     }
-    const struct gr_msg m = {.type = GR_MSG_COMMIT,
-                             .session = s->id,
-                             .commit = {.epoch = s->epoch,
-                                        .round = s->next.round,
-                                        .keep_len = (uint32_t)len,
-                                        .final_len = (uint32_t)len,
-                                        .hash = s->prefix.hash[len],
-                                        .finish = GR_FINISH_ERROR,
-                                        .verdict_kind = GR_VERDICT_FULL}};
+    struct gr_msg m = {.type = GR_MSG_COMMIT,
+                       .session = s->id,
+                       .commit = {.epoch = s->epoch,
+                                  .round = s->next.round,
+                                  .keep_len = (uint32_t)len,
+                                  .final_len = (uint32_t)len,
+                                  .hash = s->prefix.hash[len],
+                                  .finish = GR_FINISH_ERROR,
+                                  .verdict_kind = GR_VERDICT_FULL}};
+    target_tell_logprobs(q, &m.commit);
     t->io.send_msg(t->io.ctx, &m);
 }
 
@@ -50,6 +51,6 @@ void target_not_finite(struct gr_target *t, struct session *s, const struct gr_p
              "token; its weights are broken, or its values overflow",
              t->config.model != NULL ? t->config.model : "(no name)", q->odd_pos);
     log_error("session %" PRIu64 ": %s", s->id, text);
-    tell_judged(t, s, GR_MIN(q->odd_pos + 1, s->prefix.len));
+    tell_judged(t, s, q, GR_MIN(q->odd_pos + 1, s->prefix.len));
     target_fail_session(t, s, GR_EFORMAT, text);
 }

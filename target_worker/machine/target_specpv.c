@@ -140,6 +140,9 @@ void target_specpv_fill(struct gr_target *t, struct session *s, struct gr_pass_s
                                            .n_retrieval = (int32_t)p->n_retrieval,
                                            .n_window = (int32_t)p->n_window,
                                            .score_max = t->config.specpv_score_max};
+    if (q->partial && s->specpv.mode == GR_SPECPV_EXACT) {
+        q->n_logprob = 0; /* nothing that it brings is final: the judgement's logits count */
+    }
     q->corrupt_at = -1;
     if (q->partial && t->config.test_corrupt > 0 && ++s->specpv.n_pass % t->config.test_corrupt == 0) {
         q->corrupt_at = 0;

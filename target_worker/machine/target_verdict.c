@@ -92,6 +92,7 @@ static void send_commit(struct gr_target *t, struct session *s, const struct gr_
         m.commit.tree_parents = (struct gr_msg_ids){.p = parents, .n = (uint32_t)q->tree.n};
         m.commit.path = (struct gr_msg_ids){.p = path, .n = (uint32_t)o->n_path};
     }
+    target_tell_logprobs(q, &m.commit);
     target_tally_told(s);
     t->io.send_msg(t->io.ctx, &m);
 }

@@ -126,6 +126,32 @@ static void on_tokens(void *ctx, uint64_t session, void *user, const int32_t *id
     }
 }
 
+/* They follow the tokens that became final without a gap; only the first turn asks for them. */
+static void on_report(void *ctx, uint64_t session, void *user, const struct gr_msg *m)
+{
+    struct sim *s = ctx;
+    const struct gr_msg_commit *c = &m->commit;
+    (void)user;
+    if (m->type != GR_MSG_COMMIT || c->logprobs.n == 0) {
+        return;
+    }
+    const int i = request_of(s, session);
+    struct sim_result *r = &s->result[i];
+    const uint32_t n = c->logprobs.n - c->logprob_ids.n;
+    GR_ASSERT(c->logprob_from == s->n_prompt[i] + r->n_logprob_token);
+    GR_ASSERT(c->logprob_from + n == c->final_len);
+    r->logprob = realloc(r->logprob, (r->n_logprob + c->logprobs.n) * sizeof(*r->logprob));
+    r->logprob_id = realloc(r->logprob_id, (r->n_logprob_id + c->logprob_ids.n + 1) * sizeof(*r->logprob_id));
+    GR_ASSERT(r->logprob != NULL && r->logprob_id != NULL);
+    memcpy(r->logprob + r->n_logprob, c->logprobs.p, c->logprobs.n * sizeof(float));
+    if (c->logprob_ids.n > 0) {
+        memcpy(r->logprob_id + r->n_logprob_id, c->logprob_ids.p, c->logprob_ids.n * sizeof(int32_t));
+    }
+    r->n_logprob_token += n;
+    r->n_logprob += c->logprobs.n;
+    r->n_logprob_id += c->logprob_ids.n;
+}
+
 static void finish(struct sim *s, int i, enum gr_finish how, const char *text)
 {
     struct sim_result *r = &s->result[i];
@@ -323,8 +349,12 @@ struct sim *sim_create(const struct sim_config *config)
     GR_ASSERT(s != NULL);
     s->config = *config;
     s->rng = config->seed;
-    const struct gr_orch_io io = {
-        .ctx = s, .send = sim_send_from_orch, .on_tokens = on_tokens, .on_done = on_done, .drop = sim_drop};
+    const struct gr_orch_io io = {.ctx = s,
+                                  .send = sim_send_from_orch,
+                                  .on_report = on_report,
+                                  .on_tokens = on_tokens,
+                                  .on_done = on_done,
+                                  .drop = sim_drop};
     enum gr_status st = gr_orch_create(&io, &s->orch);
     GR_ASSERT(st == GR_OK);
     gr_orch_configure(s->orch, &config->orch);
@@ -347,6 +377,8 @@ void sim_destroy(struct sim *s)
     }
     for (int i = 0; i < s->n_request; i++) {
         free(s->result[i].token);
+        free(s->result[i].logprob);
+        free(s->result[i].logprob_id);
         free(s->script[i].transcript);
     }
     sim_end_worker(s, TARGET);
@@ -362,6 +394,7 @@ int sim_submit(struct sim *s, const struct gr_session_request *request)
     enum gr_status st = gr_orch_submit(s->orch, request, s->now_ns, &s->session[s->n_request]);
     GR_ASSERT(st == GR_OK);
     keep(&s->script[s->n_request], request->prompt, request->n_prompt);
+    s->n_prompt[s->n_request] = request->n_prompt;
     return s->n_request++;
 }
 

@@ -77,6 +77,11 @@ struct sim_result {
     char text[GR_MSG_TEXT_MAX];
     int32_t *token; /* owned by the sim */
     uint32_t n_token;
+    /* Of the tokens that became final, in order, those before a stop that the client asked for and maybe some after it.
+     * Owned by the sim. */
+    uint32_t n_logprob_token, n_logprob, n_logprob_id; /* tokens, floats, ids */
+    float *logprob;
+    int32_t *logprob_id;
     struct gr_session_metrics metrics;
 };
 

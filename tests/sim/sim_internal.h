@@ -82,6 +82,7 @@ struct sim {
     uint64_t stalled_until_ns;
     struct sim_result result[N_SESSION_SIM];
     uint64_t session[N_SESSION_SIM];
+    uint32_t n_prompt[N_SESSION_SIM];
     uint32_t stop_after[N_SESSION_SIM];
     struct sim_script {
         struct sim_turn turn[N_TURN_SIM];

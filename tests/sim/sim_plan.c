@@ -336,6 +336,7 @@ static void draw_penalties(uint64_t *rng, struct gr_adjust *a)
 void sim_draw_adjust(struct sim_plan *p)
 {
     uint64_t rng = gr_mix64(p->seed + 55667788);
+    p->sim.commit_room += p->sim.commit_room > 0 ? 12 : 0; /* the longest COMMIT counts as so many */
     for (int i = 0; i < p->n_request; i++) {
         struct gr_wishes *w = &p->request[i].wishes;
         struct gr_adjust *a = &w->adjust;
@@ -348,6 +349,7 @@ void sim_draw_adjust(struct sim_plan *p)
             a->biased.id[a->biased.n++] = draw_id(&rng);
             a->bias.value[a->bias.n++] = 0.5f * (float)next(&rng, 13) - 3.0f;
         }
+        w->turn.n_logprob = chance(&rng, 2) ? 1 + (uint32_t)next(&rng, GR_LOGPROB_ROW) : 0;
         w->turn.min_tokens = chance(&rng, 2) ? 1 + (uint32_t)next(&rng, w->turn.max_tokens) : 0;
     }
 }

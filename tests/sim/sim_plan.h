@@ -27,7 +27,7 @@ struct sim_plan {
 
 /* The same plan_out for the same seed, for ever: a new choice is drawn from a generator of its own. */
 void sim_draw_plan(uint64_t seed, struct sim_plan *plan_out);
-/* A share of its requests also wishes for bans, biases and penalties. Digests are without. */
+/* A share of its requests also wishes for bans, biases, penalties and log-probabilities. Digests are without. */
 void sim_draw_adjust(struct sim_plan *p);
 /* A simulation with the plan's requests submitted; the plan is borrowed until sim_destroy. */
 struct sim *sim_from_plan(struct sim_plan *p);

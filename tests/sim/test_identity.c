@@ -98,6 +98,7 @@ static void wish_adjust(struct gr_session_request *r, int i)
     a->biased = (struct gr_bias_ids){.n = 1, .id = {prompt[i][n_prompt[i] - 1]}};
     a->bias = (struct gr_bias_values){.n = 1, .value = {2.5f}};
     a->bad = (struct gr_bad_words){.n = 6, .entry = {2, prompt[i][3], prompt[i][4], 2, prompt[i][4], prompt[i][5]}};
+    r->wishes.turn.n_logprob = 1 + (uint32_t)i;
     r->wishes.turn.min_tokens = 8;
     r->wishes.turn.stop_ids = (struct gr_stop_ids){.n = 2, .id = {prompt[i][0], prompt[i][n_prompt[i] / 2]}};
 }
@@ -147,6 +148,12 @@ static void assert_same(const struct sim_result *a, const struct sim_result *b)
     assert_int_equal(a->n_token, b->n_token);
     assert_int_equal(a->finish, b->finish);
     assert_memory_equal(a->token, b->token, a->n_token * sizeof(int32_t));
+    assert_int_equal(a->n_logprob, b->n_logprob);
+    assert_int_equal(a->n_logprob_id, b->n_logprob_id);
+    if (a->n_logprob > 0) {
+        assert_memory_equal(a->logprob, b->logprob, a->n_logprob * sizeof(float));
+        assert_memory_equal(a->logprob_id, b->logprob_id, a->n_logprob_id * sizeof(int32_t));
+    }
 }
 
 /* Plain decoding, one session at a time: what everything else must equal. Made once for each temperature. */
@@ -248,6 +255,7 @@ static void test_adjusted_texts(void **state)
             const struct gr_session_request q = request_of(i, temperatures[t], 72, NULL);
             const struct gr_adjust *a = &q.wishes.adjust;
             assert_true(r->n_token >= q.wishes.turn.min_tokens);
+            assert_int_equal(r->n_logprob, r->n_token * q.wishes.turn.n_logprob);
             for (uint32_t k = 0; k < r->n_token; k++) {
                 assert_true(r->token[k] != a->banned.id[0] && r->token[k] != a->banned.id[1]);
                 assert_false(k > 0 && r->token[k - 1] == a->bad.entry[1] && r->token[k] == a->bad.entry[2]);

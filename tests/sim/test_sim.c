@@ -24,15 +24,15 @@ struct plain {
     uint32_t len;
     int32_t out[N_TOKEN_MAX]; /* what was generated, over all turns */
     uint32_t n_out;
+    struct gr_logprob_row logprob[N_TOKEN_MAX]; /* of these */
     enum gr_finish finish;
 };
 
 /* The next token, by the whole text; generated: from where on it was generated in this turn. */
-static int32_t plain_pick(const struct sim_plan *p, const struct gr_wishes *w, const struct plain *t,
-                          uint32_t generated)
+static int32_t plain_pick(const struct sim_plan *p, const struct gr_wishes *w, struct plain *t, uint32_t generated)
 {
     uint32_t all[SIM_PLAN_VOCAB] = {0}, made[SIM_PLAN_VOCAB] = {0};
-    float logits[SIM_PLAN_VOCAB], scratch[SIM_PLAN_VOCAB];
+    float logits[SIM_PLAN_VOCAB], raw[SIM_PLAN_VOCAB], scratch[SIM_PLAN_VOCAB];
     int32_t work[SIM_PLAN_VOCAB];
     struct gr_token_counts counts = {.all = all, .generated = made, .id = work};
     const bool too_short = t->len - generated < w->turn.min_tokens;
@@ -40,12 +40,15 @@ static int32_t plain_pick(const struct sim_plan *p, const struct gr_wishes *w, c
     if (!gr_sampler_is_finite(logits, SIM_PLAN_VOCAB)) {
         return GR_PICK_NOT_FINITE;
     }
+    memcpy(raw, logits, sizeof(raw));
     for (uint32_t k = 0; k < t->len; k++) {
         gr_token_counts_push(&counts, t->token[k], k >= generated);
     }
     gr_adjust_row(&w->adjust, too_short ? &w->turn.stop_ids : NULL,
                   &(struct gr_row_text){.token = t->token, .n = (int32_t)t->len}, &counts, logits, SIM_PLAN_VOCAB);
-    return gr_sampler_choose(&w->sampling, logits, SIM_PLAN_VOCAB, t->len, scratch, work);
+    const int32_t id = gr_sampler_choose(&w->sampling, logits, SIM_PLAN_VOCAB, t->len, scratch, work);
+    gr_logprob_row(raw, SIM_PLAN_VOCAB, id, (int32_t)GR_MAX(w->turn.n_logprob, 1u) - 1, &t->logprob[t->n_out]);
+    return id;
 }
 
 static void plain_turn(const struct sim_plan *p, int i, struct plain *t, uint32_t max_tokens, uint32_t stop_after,
@@ -130,6 +133,24 @@ static void check_error(const struct sim_plan *p, int i, const struct sim_result
     n_odd_end++;
 }
 
+static uint64_t n_logprob;
+
+/* Of each token of the first turn, bit for bit those of plain decoding's row. */
+static void check_logprobs(const struct sim_plan *p, int i, const struct sim_result *r, const struct plain *want)
+{
+    const uint32_t n = p->request[i].wishes.turn.n_logprob;
+    const uint32_t n_first = r->n_turn > 0 ? GR_MIN(r->turn_n[0], want->n_out) : 0;
+    assert_true(n == 0 ? r->n_logprob_token == 0 : r->n_logprob_token >= n_first);
+    assert_int_equal(r->n_logprob, r->n_logprob_token * n);
+    for (uint32_t k = 0; k < n_first && n > 0; k++) {
+        const struct gr_logprob_row *row = &want->logprob[k];
+        assert_memory_equal(r->logprob + k * n, &row->chosen, sizeof(float));
+        assert_memory_equal(r->logprob + k * n + 1, row->value, (n - 1) * sizeof(float));
+        assert_memory_equal(r->logprob_id + k * (n - 1), row->id, (n - 1) * sizeof(int32_t));
+        n_logprob++;
+    }
+}
+
 static void check_result(const struct sim_plan *p, const struct sim *s, int i)
 {
     static struct plain want;
@@ -146,6 +167,7 @@ static void check_result(const struct sim_plan *p, const struct sim *s, int i)
     if (!may_differ(p, i)) {
         assert_int_equal(r->n_token, want.n_out);
         assert_memory_equal(r->token, want.out, want.n_out * sizeof(*want.out));
+        check_logprobs(p, i, r, &want);
         if (r->n_turn == p->n_turn[i] + 1 || r->finish == GR_FINISH_ERROR) {
             assert_true(r->finish == want.finish || heard_late);
         }
@@ -309,7 +331,7 @@ static void test_faults_happened(void **state)
     assert_true(total.n_target_kill > 0 && total.n_draft_kill > 0 && total.n_break > 0 && total.n_stall > 0);
     assert_true(total.n_cut > 0 && total.n_close > 0 && total.n_expired > 0 && total.n_crossed > 0);
     assert_true(n_partial > 0 && n_refresh > 0 && n_judge > 0 && n_roll_back > 0 && n_dropped > 0 && n_again > 0);
-    assert_true(n_feature_start > 0 && n_slide > 0 && n_adjusted > 0);
+    assert_true(n_feature_start > 0 && n_slide > 0 && n_adjusted > 0 && n_logprob > 0);
     assert_true(n_odd_end > 0 && n_odd_row > 0 && n_odd_view > 0 && n_odd_draft > 0);
     assert_true(total.n_mute > 0 && total.n_turn > 0 && total.n_copy > 0 && n_reopen > 0 && n_preempted > 0 &&
                 n_evicted > 0 && n_spec * 5 > n_done); /* many are cut early */

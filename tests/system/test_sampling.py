@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""Bans, biases and penalties by real processes: whoever drafts, over whatever transport, with a tree of whatever size,
+"""Bans, biases, penalties and log-probabilities by real processes: whoever drafts, over whatever transport, with a tree of whatever size,
 the text is plain decoding's; and it is as was asked for.
 
 usage: test_sampling.py BUILD_DIR SOURCE_ROOT      prints TAP
 """
+import math
 import os
 import sys
 import tempfile
 
-from harness import DRAFT, HEAD, TARGET, case, generate, main, refused
+from harness import DRAFT, HEAD, ROOT, TARGET, case, generate, main, refused
+from served import FIXED, Serve
 
 COMMON = ("--ignore-eos", "--max-tokens", "72", "--seed", "11")
 WISHES = {
@@ -96,6 +98,73 @@ def least_length():
     assert len(generate("--max-tokens", "40", "--stop", "\n")["token_ids"]) < 12
 
 
+# ---- log-probabilities ----
+
+@case
+def logprobs_are_equal_bits():
+    for wishes in ((), WISHES["all"]):
+        for temperature in ("0", "1"):
+            args = (*wishes, "--temperature", temperature, "--logprobs", "5")
+            plain = generate(*COMMON, *args)
+            assert [t["id"] for t in plain["logprobs"]] == plain["token_ids"]
+            for method, transport in (("draft", "shm"), ("head", "tcp"), ("head", "loop")):
+                for size in ("3", "63"):
+                    out = same(plain, *args, *METHODS[method], "--transport", transport,
+                               "--num-speculative-tokens", size)
+                    assert out["logprobs"] == plain["logprobs"], (args, method)
+
+
+@case
+def logprobs_are_the_models_own():
+    """Pitfall H7: neither temperature nor penalties show in them; the list is sorted; -1 is none, 0 the token alone."""
+    rows = [generate("--max-tokens", "1", "--logprobs", "20", "--seed", "5", *more)["logprobs"][0]
+            for more in ((), ("--temperature", "0.2"), ("--temperature", "2"), WISHES["all"][:-2])]
+    for row in rows:
+        assert row["top"] == rows[0]["top"]
+        value = {t["id"]: t["logprob"] for t in row["top"]}
+        assert row["logprob"] == value.get(row["id"], row["logprob"]) <= row["top"][0]["logprob"] < 0
+    values = [t["logprob"] for t in rows[0]["top"]]
+    assert len(values) == 20 and values == sorted(values, reverse=True)
+    assert rows[0]["id"] == rows[0]["top"][0]["id"] and 0.5 < sum(math.exp(v) for v in values) < 1
+    assert "logprobs" not in generate("--max-tokens", "1")
+    alone = generate("--max-tokens", "3", "--logprobs", "0")["logprobs"]
+    assert [t["top"] for t in alone] == [[], [], []] and alone[0]["logprob"] == rows[0]["logprob"]
+
+
+@case
+def logprobs_of_what_is_shown():
+    """A stop string takes tokens back, of which a round has told all."""
+    word = generate(*COMMON)["text"].split()[-3]
+    args = ("--max-tokens", "72", "--stop", word, "--logprobs", "2")
+    plain = generate(*args)
+    out = generate(*args, *METHODS["head"], "--num-speculative-tokens", "31")
+    assert plain["finish_reason"] == "stop" and plain["logprobs"] == out["logprobs"]
+    assert len(plain["logprobs"]) == len(plain["token_ids"])
+
+
+@case
+def logprobs_under_a_view_that_is_judged():
+    """Exact SpecPV: a token's are those of the full verification that it stood."""
+    args = ("--prompt-file", os.path.join(ROOT, "tests/golden/long-prompt.txt"), "--max-model-len", "8192",
+            "--max-tokens", "150", "--ignore-eos", "--logprobs", "3", "--repetition-penalty", "1.1")
+    plain = generate(*args)
+    out = generate(*args, *METHODS["head"], "--num-speculative-tokens", "15", "--specpv", "exact",
+                   "--specpv-partial-threshold", "1000", "--specpv-n-retrieval-blocks", "4", "--specpv-n-window-blocks", "2",
+                   timeout=120)
+    assert out["metrics"]["partial_rounds"] > 0 and out["metrics"]["drift_checked"] > 0, out["metrics"]
+    assert out["token_ids"] == plain["token_ids"] and out["logprobs"] == plain["logprobs"]
+
+
+@case
+def from_a_server():
+    args = (*WISHES["all"], "--logprobs", "4", "--temperature", "0.7")
+    plain = generate(*COMMON, *args)
+    with Serve() as s:
+        out = s.generate(*COMMON, *args, *FIXED)
+        assert out["token_ids"] == plain["token_ids"] and out["logprobs"] == plain["logprobs"]
+        assert out["metrics"]["num_accepted_tokens"] > 0
+
+
 @case
 def from_a_file():
     with tempfile.TemporaryDirectory() as d:
@@ -119,6 +188,7 @@ def what_is_refused():
             (("--logit-bias", ",".join(f"{i}=1" for i in range(301))), ("--logit-bias", "300")),
             (("--bad-words", " "), ("--bad-words", "0 bytes")),
             (("--bad-words", "x y z " * 30), ("--bad-words", "tokens")),
+            (("--logprobs", "21"), ("--logprobs", "-1 to 20")),
             (("--min-tokens", "9", "--max-tokens", "8"), ("--min-tokens 9", "--max-tokens 8"))):
         refused(["--model", TARGET, "--prompt", "x", *args], 2, *words)
 

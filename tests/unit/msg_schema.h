@@ -44,6 +44,7 @@ static const struct field {
     {"stop_ids", IDS, 64},
     {"max_tokens", U32, 1 << 24},
     {"min_tokens", U32, 1 << 24},
+    {"n_logprob", U32, 21},
     {"want_draft", U32, 1},
     {"want_trace", U32, 1},
     {"single_token", U32, 1},
@@ -126,6 +127,9 @@ static const struct field {
     {"bad_words", IDS, 1024},
     {"n_judged", U32, 256},
     {"n_mismatch", U32, 256},
+    {"logprob_from", U32, UINT32_MAX},
+    {"logprobs", FLOATS, 6720},
+    {"logprob_ids", IDS, 6720},
     {"n_partial", U64, 0},
     {"n_refresh", U64, 0},
     {"n_checked", U64, 0},
@@ -144,7 +148,7 @@ static const struct schema {
     {GR_MSG_OPEN, "OPEN", " session epoch ids segments max_tokens temperature min_p top_p top_k seed ",
      " stop_ids want_draft want_trace single_token auto_tree n_node keep_open transport tree_shape draft_depth "
      "draft_top_k draft_ahead auto_ahead tokenizer_fingerprint specpv pv_sink pv_retrieval pv_window pv_buffer "
-     "pv_threshold pv_interval pv_provisional pv_fraction min_tokens repetition_penalty frequency_penalty "
+     "pv_threshold pv_interval pv_provisional pv_fraction min_tokens n_logprob repetition_penalty frequency_penalty "
      "presence_penalty banned_ids biased_ids biases bad_words "},
     {GR_MSG_OPENED, "OPENED", " session epoch cache_hit usable_len ", " specpv turn "},
     {GR_MSG_CLOSE, "CLOSE", " session ", " "},
@@ -152,9 +156,10 @@ static const struct schema {
     {GR_MSG_COMMIT, "COMMIT",
      " session epoch round keep_len final_len ids hash finish verdict_kind n_draft n_accepted ",
      " gap wait_ns draft_ns verify_ns host_ns n_row n_late n_desync n_fallback n_reroot tree_ids tree_parents path "
-     "n_judged n_mismatch "},
+     "n_judged n_mismatch logprob_from logprobs logprob_ids "},
     {GR_MSG_PROGRESS, "PROGRESS", " session usable_len ", " "},
-    {GR_MSG_APPEND, "APPEND", " session epoch keep_len hash ids max_tokens ", " stop_ids want_trace min_tokens "},
+    {GR_MSG_APPEND, "APPEND", " session epoch keep_len hash ids max_tokens ",
+     " stop_ids want_trace min_tokens n_logprob "},
     {GR_MSG_TRUNCATE, "TRUNCATE", " session epoch keep_len ", " turn "},
     {GR_MSG_EVICTED, "EVICTED", " session ", " "},
     {GR_MSG_ATTACH, "ATTACH",

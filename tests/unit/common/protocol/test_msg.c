@@ -143,6 +143,7 @@ static void test_wishes(void **state)
         {"want_trace", {.turn = {.want_trace = true}}},
         {"stop_ids", {.turn = {.stop_ids = {.n = 1, .id = {1}}}}},
         {"min_tokens", {.turn = {.min_tokens = 1}}},
+        {"n_logprob", {.turn = {.n_logprob = 1}}},
         {"repetition_penalty", {.adjust = {.repetition = 1.0f}}},
         {"frequency_penalty", {.adjust = {.frequency = 1.0f}}},
         {"presence_penalty", {.adjust = {.presence = 1.0f}}},
