@@ -8,20 +8,23 @@
  * Row independence (the contract of every implementation but `ref`): the value of an output row depends on the
  * bits of that row's inputs and weights only: never on n_row, on the row's index, on the number of threads, on
  * where a key lies (pool or scratch) or on the instruction set. In short:
- *   - linear: each output is one chain of fused multiply-adds over k = 0..n_in-1, started at 0;
+ *   - linear: each output is one chain of fused multiply-adds over k = 0..n_in-1, started at 0; of matrices that a
+ *     tensor-parallel group cuts along their inputs (o, down) it is a chain a segment, joined by a tree of f32 sums
+ *     (common/rules/segments.h), so that it does not depend on the size of the group either;
  *   - sums over a row (rmsnorm, softmax): 16 lanes, element i goes to lane i % 16 in increasing order of i,
  *     lanes are then added as ((l0+l8)+(l4+l12)) + ... : halves 8, 4, 2, 1 apart. The
  *     sum of squares of rmsnorm is a fused multiply-add per lane;
  *   - attention: splits of GR_ATTN_SPLIT keys aligned to absolute positions, merged in increasing order.
  *
  * All pointers are borrowed. Nothing allocates. Callers check the shapes once, when the model is loaded.
- * Decisions D-001, D-002, D-003. */
+ * Decisions D-001, D-002, D-003, D-099. */
 #ifndef GR_KERNELS_KERNELS_H
 #define GR_KERNELS_KERNELS_H
 
 #include "common/rules/bf16.h"
 #include "common/rules/kv_block.h"
 #include "common/rules/sampler.h"
+#include "common/rules/segments.h"
 #include "common/base/status.h"
 
 #include <stdbool.h>
@@ -42,16 +45,20 @@ struct gr_exec {
 
 /* A weight matrix of a linear layer, of bf16 or of f32 values: the same values give the same bits either way.
  * plain: (n_out, n_in), row-major. packed: what linear_pack() or linear_pack_f32() wrote (align it to 64 bytes: nothing
- * breaks without, but it is slower); implementations that need none leave it NULL. */
+ * breaks without, but it is slower); implementations that need none leave it NULL. segments: the order of sums, of
+ * n_in inputs, set when the weight is loaded; all ends but the last are multiples of 16. They change nothing in how a
+ * matrix is packed. */
 struct gr_weight {
     const void *plain; /* uint16_t or float */
     const void *packed;
     int n_out, n_in;
     bool is_f32;
+    struct gr_segments segments; /* zeros: one chain */
 };
 
 /* y[r][o] = sum_k x[r][k] * w[o][k] (+ bias[o]) (+ residual[r][o]); in that order, bias and residual are added
- * to the finished sum. x (n_row, x_stride), y (n_row, y_stride) f32. residual may be y itself. */
+ * to the finished sum, whose order the weight's segments decide. x (n_row, x_stride), y (n_row, y_stride) f32. residual
+ * may be y itself. */
 struct gr_linear_args {
     const struct gr_weight *w;
     const float *x;

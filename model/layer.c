@@ -20,7 +20,7 @@ enum gr_status gr_model_kernels(struct gr_kernels *k, const char *isa)
 
 void gr_model_numerics_id(const struct gr_kernels *k, char *text, size_t cap)
 {
-    snprintf(text, cap, "%s/lane16/split%d/kv-f32/tp1", strcmp(k->name, "ref") == 0 ? "ref" : "cpu", GR_ATTN_SPLIT);
+    snprintf(text, cap, "%s/lane16/seg8/split%d/kv-f32", strcmp(k->name, "ref") == 0 ? "ref" : "cpu", GR_ATTN_SPLIT);
 }
 
 enum gr_status gr_head_dim_check(const char *dir, int head_dim)
@@ -153,6 +153,8 @@ static enum gr_status load_linears(const struct gr_loader *l, const struct gr_la
         GR_TRY(load_linear(l, prefix, linears[i].what, linears[i].n_out, linears[i].n_in, linears[i].with_bias,
                            linears[i].linear));
     }
+    out->o.w.segments = gr_segments_of(n_q, n_q / w->n_kv_head, GR_SEGMENT_MAX);
+    out->down.w.segments = gr_segments_of(w->ffn, GR_SEGMENT_UNIT, GR_SEGMENT_MAX);
     return GR_OK;
 }
 

@@ -37,17 +37,37 @@ static double weight_at(const struct gr_weight *w, int o, int k)
     return w->is_f32 ? (double)((const float *)w->plain)[i] : (double)gr_bf16_to_f32(((const uint16_t *)w->plain)[i]);
 }
 
+static double ref_chain(const struct gr_weight *w, const float *x, int o, int begin, int end)
+{
+    double sum = 0.0;
+    for (int k = begin; k < end; k++) {
+        sum += (double)x[k] * weight_at(w, o, k);
+    }
+    return sum;
+}
+
+static double ref_sum(const struct gr_weight *w, const float *x, int o)
+{
+    const struct gr_segments *s = &w->segments;
+    double stack[GR_SEGMENT_PENDING + 1];
+    int height = 0;
+    for (int i = 0; i < s->n; i++) {
+        stack[height++] = ref_chain(w, x, o, i > 0 ? s->end[i - 1] : 0, s->end[i]);
+        for (int n = s->n_join[i]; n > 0; n--, height--) {
+            stack[height - 2] += stack[height - 1];
+        }
+    }
+    return s->n > 0 ? stack[0] : ref_chain(w, x, o, 0, w->n_in);
+}
+
 static void ref_linear(const struct gr_exec *x, const struct gr_linear_args *a)
 {
-    int begin, end, n_in = a->w->n_in;
+    int begin, end;
     gr_column_range(a->w->n_out, x->ith, x->nth, &begin, &end);
     for (int r = 0; r < a->n_row; r++) {
         const float *xr = a->x + (size_t)r * a->x_stride;
         for (int o = begin; o < end; o++) {
-            double sum = 0.0;
-            for (int k = 0; k < n_in; k++) {
-                sum += (double)xr[k] * weight_at(a->w, o, k);
-            }
+            double sum = ref_sum(a->w, xr, o);
             sum += a->bias ? (double)a->bias[o] : 0.0;
             sum += a->residual ? (double)a->residual[(size_t)r * a->y_stride + o] : 0.0;
             a->y[(size_t)r * a->y_stride + o] = (float)sum;

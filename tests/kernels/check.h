@@ -48,7 +48,12 @@ struct exact_row { /* one query row and the keys it sees, in order of position *
     float scale;
 };
 float exact_lane_sum(const float lane[16]);
-float exact_linear(const struct gr_linear_args *a, const uint16_t *plain, int r, int o);
+/* A sum's tree by recursion, where common/rules/segments.h has a stack. One chain: n_part 1. */
+struct exact_segments {
+    int n_in, unit, n_unit, n_part;
+};
+float exact_linear_sum(const struct exact_segments *t, const float *x, const uint16_t *w);
+float exact_linear(const struct gr_linear_args *a, const struct exact_segments *t, const uint16_t *plain, int r, int o);
 float exact_silu_mul(float gate, float up);
 float exact_gelu_mul(float gate, float up);
 float exact_rms_inv(const float *x, int n, float eps);

@@ -19,12 +19,40 @@ float exact_lane_sum(const float lane[16])
     return s[0];
 }
 
-float exact_linear(const struct gr_linear_args *a, const uint16_t *plain, int r, int o)
+static float exact_chain(const float *x, const uint16_t *w, int begin, int end)
 {
     float s = 0.0f;
-    for (int k = 0; k < a->w->n_in; k++) {
-        s = fmaf(a->x[(size_t)r * a->x_stride + k], gr_bf16_to_f32(plain[(size_t)o * a->w->n_in + k]), s);
+    for (int k = begin; k < end; k++) {
+        s = fmaf(x[k], gr_bf16_to_f32(w[k]), s);
     }
+    return s;
+}
+
+/* Parts [i, i + n) of n_part of n_unit units, joined as they were halved; false: they have no units. */
+static bool exact_tree(const struct exact_segments *t, const float *x, const uint16_t *w, int i, int n, float *sum)
+{
+    const int begin = gr_segment_begin(t->n_unit, t->n_part, i), end = gr_segment_begin(t->n_unit, t->n_part, i + n);
+    if (n == 1 || begin == end) {
+        *sum = exact_chain(x, w, begin * t->unit, end * t->unit < t->n_in ? end * t->unit : t->n_in);
+        return begin < end;
+    }
+    float left, right;
+    const bool has_left = exact_tree(t, x, w, i, n / 2, &left),
+               has_right = exact_tree(t, x, w, i + n / 2, n / 2, &right);
+    *sum = has_left && has_right ? left + right : has_left ? left : right;
+    return true;
+}
+
+float exact_linear_sum(const struct exact_segments *t, const float *x, const uint16_t *w)
+{
+    float sum;
+    (void)exact_tree(t, x, w, 0, t->n_part, &sum);
+    return sum;
+}
+
+float exact_linear(const struct gr_linear_args *a, const struct exact_segments *t, const uint16_t *plain, int r, int o)
+{
+    float s = exact_linear_sum(t, a->x + (size_t)r * a->x_stride, plain + (size_t)o * a->w->n_in);
     s = a->bias ? s + a->bias[o] : s;
     return a->residual ? s + a->residual[(size_t)r * a->y_stride + o] : s;
 }

@@ -11,12 +11,28 @@
 
 CHECK_OP(linear)
 
+/* One chain, or segments of whole units, as many as a rank of 8 / n_part has. */
+struct linear_order {
+    int unit, n_part;
+};
+static const struct linear_order one_chain = {16, 1};
+
 struct linear_data {
     struct gr_weight w, w_ref;
+    struct exact_segments order;
     float *x, *bias, *residual;
     struct guarded y, want;
     int n_row, x_stride, y_stride;
 };
+
+static void linear_data_order(struct linear_data *d, struct linear_order order)
+{
+    const int n_in = d->w.n_in;
+    d->order = (struct exact_segments){n_in, order.unit, (n_in + order.unit - 1) / order.unit, order.n_part};
+    if (order.n_part > 1) {
+        d->w.segments = d->w_ref.segments = gr_segments_of(n_in, order.unit, order.n_part);
+    }
+}
 
 static void linear_data_init(struct linear_data *d, const struct gr_kernels *k, int n_row, int n_out, int n_in,
                              enum fill kind)
@@ -38,6 +54,7 @@ static void linear_data_init(struct linear_data *d, const struct gr_kernels *k, 
     k->linear_pack(plain, n_out, n_in, packed);
     d->w_ref = (struct gr_weight){.plain = plain, .n_out = n_out, .n_in = n_in};
     d->w = (struct gr_weight){.packed = packed, .n_out = n_out, .n_in = n_in};
+    linear_data_order(d, one_chain);
 }
 
 static void linear_data_free(struct linear_data *d)
@@ -104,14 +121,17 @@ static void linear_rows_alone(struct check *c, const struct linear_data *d, int 
     guarded_free(&one);
 }
 
-static void linear_case(struct check *c, int n_row, int n_out, int n_in, enum fill kind, int extras)
+static void linear_case_in(struct check *c, struct linear_order order, const int shape[3], enum fill kind, int extras)
 {
     struct linear_data d;
+    const int n_row = shape[0], n_out = shape[1], n_in = shape[2];
     bool big = (double)n_row * n_out * n_in > 2e5;
-    if (!check_case(c, big, "%d rows, %d x %d, fill %d, extras %d", n_row, n_out, n_in, (int)kind, extras)) {
+    if (!check_case(c, big, "%d rows, %d x %d, fill %d, extras %d, %d segments of %d", n_row, n_out, n_in, (int)kind,
+                    extras, order.n_part, order.unit)) {
         return;
     }
     linear_data_init(&d, c->k, n_row, n_out, n_in, kind);
+    linear_data_order(&d, order);
     struct gr_linear_args ref = linear_args(&d, &d.w_ref, d.want.p, extras);
     struct gr_linear_args a = linear_args(&d, &d.w, d.y.p, extras);
     struct guarded other = guarded_alloc(d.y.n);
@@ -120,7 +140,7 @@ static void linear_case(struct check *c, int n_row, int n_out, int n_in, enum fi
     guarded_check(c, &d.y, n_row, n_out, d.y_stride);
     linear_against_ref(c, &d);
     for (int i = 0; i < n_row * n_out && !big; i++) {
-        float exact = exact_linear(&a, d.w_ref.plain, i / n_out, i % n_out);
+        float exact = exact_linear(&a, &d.order, d.w_ref.plain, i / n_out, i % n_out);
         check_same(c, "promised bits", &exact, d.y.p + (size_t)(i / n_out) * d.y_stride + i % n_out, sizeof(exact));
     }
     for (int n = 2; n <= CHECK_THREAD_MAX; n++) {
@@ -145,6 +165,108 @@ static void linear_case(struct check *c, int n_row, int n_out, int n_in, enum fi
     linear_data_free(&d);
 }
 
+static void linear_case(struct check *c, int n_row, int n_out, int n_in, enum fill kind, int extras)
+{
+    linear_case_in(c, one_chain, (int[]){n_row, n_out, n_in}, kind, extras);
+}
+
+/* Segments of one unit, unequal ones, empty ones, a unit that is short; in a block of k and across several. */
+static void linear_segments(struct check *c)
+{
+    static const int sizes[][2] = {{16, 1}, {17, 40}, {31, 64}, {48, 100}, {16, 128}, {33, 200}, {48, 333}, {20, 576}};
+    static const int units[] = {16, 32, 48, 64, 192};
+    for (size_t i = 0; i < GR_ARRAY_LEN(sizes); i++) {
+        for (size_t j = 0; j < GR_ARRAY_LEN(units); j++) {
+            const int shape[] = {(int)(3 * i + 5 * j) % 17 + 1, sizes[i][0], sizes[i][1]};
+            linear_case_in(c, (struct linear_order){units[j], 8}, shape, FILL_NORMAL, (int)(i + j) & 3);
+        }
+    }
+    for (int kind = 0; kind < FILL_KIND_N; kind++) {
+        linear_case_in(c, (struct linear_order){16, 8}, (int[]){3, 40, 301}, (enum fill)kind, 3);
+        linear_case_in(c, (struct linear_order){64, 8}, (int[]){47, 65, 730}, (enum fill)kind, kind & 3);
+    }
+    for (int n_part = 2; n_part <= 8; n_part *= 2) {
+        linear_case_in(c, (struct linear_order){64, n_part}, (int[]){9, 30, 720}, FILL_NORMAL, 2);
+    }
+    for (int n_row = 1; n_row <= 64; n_row++) {
+        linear_case_in(c, (struct linear_order){64, 8}, (int[]){n_row, 24, 1088}, FILL_NORMAL, n_row & 3);
+    }
+    linear_case_in(c, (struct linear_order){64, 8}, (int[]){1, 4096, 384}, FILL_NORMAL, 0);
+    linear_case_in(c, (struct linear_order){192, 8}, (int[]){2, 13000, 576}, FILL_NORMAL, 0);
+    linear_case_in(c, (struct linear_order){64, 8}, (int[]){5, 100, 5760}, FILL_NORMAL, 3); /* 90 units */
+    linear_case_in(c, (struct linear_order){64, 8}, (int[]){130, 257, 1472}, FILL_NORMAL, 1);
+}
+
+/* The sums that n_rank ranks make, each of its own units, joined as the ranks are halved. An empty rank's are left out.
+ */
+static void linear_join_ranks(float *sum, const bool *has, int n_rank, size_t n)
+{
+    for (int step = 1; step < n_rank; step *= 2) {
+        for (int i = 0; i + step < n_rank; i += 2 * step) {
+            for (size_t k = 0; has[i + step] && k < n; k++) {
+                sum[(size_t)i * n + k] += sum[(size_t)(i + step) * n + k];
+            }
+        }
+    }
+}
+
+/* A layer whose inputs are shared out to ranks has, joined, the bits of the whole. */
+static void linear_ranks_case(struct check *c, int n_rank, int unit, int n_in)
+{
+    enum { ROWS = 7, OUT = 37 };
+    struct linear_data d;
+    if (!check_case(c, false, "%d ranks, %d inputs in units of %d", n_rank, n_in, unit)) {
+        return;
+    }
+    linear_data_init(&d, c->k, ROWS, OUT, n_in, FILL_NORMAL);
+    linear_data_order(&d, (struct linear_order){unit, 8});
+    struct gr_linear_args a = linear_args(&d, &d.w, d.want.p, 0);
+    CHECK_CALL(1, linear, c->k, &a);
+    const size_t n = (size_t)ROWS * (size_t)d.y_stride;
+    float *sum = check_alloc((size_t)n_rank * n * sizeof(*sum));
+    bool has[8];
+    const uint16_t *plain = d.w_ref.plain;
+    for (int i = 0; i < n_rank; i++) {
+        const int begin = gr_segment_begin(d.order.n_unit, n_rank, i) * unit;
+        const int end = GR_MIN(gr_segment_begin(d.order.n_unit, n_rank, i + 1) * unit, n_in);
+        has[i] = begin < end;
+        if (!has[i]) {
+            continue;
+        }
+        uint16_t *mine = check_alloc((size_t)OUT * (size_t)(end - begin) * sizeof(*mine));
+        for (int o = 0; o < OUT; o++) {
+            memcpy(mine + (size_t)o * (size_t)(end - begin), plain + (size_t)o * (size_t)n_in + begin,
+                   (size_t)(end - begin) * sizeof(*mine));
+        }
+        void *packed = check_alloc(c->k->linear_packed_bytes(OUT, end - begin));
+        c->k->linear_pack(mine, OUT, end - begin, packed);
+        struct gr_weight w = {.packed = packed, .n_out = OUT, .n_in = end - begin};
+        w.segments = gr_segments_of(end - begin, unit, 8 / n_rank);
+        struct gr_linear_args part = linear_args(&d, &w, sum + (size_t)i * n, 0);
+        part.x += begin;
+        CHECK_CALL(1, linear, c->k, &part);
+        free(mine);
+        free(packed);
+    }
+    linear_join_ranks(sum, has, n_rank, n);
+    for (int r = 0; r < ROWS; r++) {
+        const size_t at = (size_t)r * (size_t)d.y_stride;
+        check_same(c, "ranks joined", sum + at, d.want.p + at, OUT * sizeof(float));
+    }
+    free(sum);
+    linear_data_free(&d);
+}
+
+static void linear_ranks(struct check *c)
+{
+    static const int inputs[][2] = {{16, 128}, {64, 720}, {32, 64}, {192, 576}, {64, 1472}, {16, 16}};
+    for (size_t i = 0; i < GR_ARRAY_LEN(inputs); i++) {
+        for (int n_rank = 1; n_rank <= 8; n_rank *= 2) {
+            linear_ranks_case(c, n_rank, inputs[i][0], inputs[i][1]);
+        }
+    }
+}
+
 /* The packed form of d's weights as f32. */
 static struct gr_weight pack_f32(const struct check *c, const float *plain, int n_out, int n_in)
 {
@@ -154,19 +276,23 @@ static struct gr_weight pack_f32(const struct check *c, const float *plain, int 
 }
 
 /* Weights of bf16 held as f32 give the same bits; then weights that use all of an f32 against the definition. */
-static void linear_f32_case(struct check *c, int n_row, int n_out, int n_in, int extras)
+static void linear_f32_case(struct check *c, struct linear_order order, const int shape[3], int extras)
 {
     struct linear_data d;
-    if (!check_case(c, (double)n_row * n_out * n_in > 2e5, "f32: %d rows, %d x %d", n_row, n_out, n_in)) {
+    const int n_row = shape[0], n_out = shape[1], n_in = shape[2];
+    if (!check_case(c, (double)n_row * n_out * n_in > 2e5, "f32: %d rows, %d x %d, %d segments of %d", n_row, n_out,
+                    n_in, order.n_part, order.unit)) {
         return;
     }
     linear_data_init(&d, c->k, n_row, n_out, n_in, FILL_NORMAL);
+    linear_data_order(&d, order);
     const size_t n = (size_t)n_out * n_in;
     float *values = check_alloc(n * sizeof(*values));
     for (size_t i = 0; i < n; i++) {
         values[i] = (float)weight_at(&d.w_ref, i);
     }
     struct gr_weight w = pack_f32(c, values, n_out, n_in);
+    w.segments = d.w.segments;
     struct gr_linear_args a = linear_args(&d, &d.w, d.want.p, extras);
     CHECK_CALL(1, linear, c->k, &a);
     for (int t = 1; t <= CHECK_THREAD_MAX; t++) {
@@ -179,10 +305,11 @@ static void linear_f32_case(struct check *c, int n_row, int n_out, int n_in, int
     free((void *)(uintptr_t)w.packed);
     fill_f32(values, n, FILL_NORMAL);
     w = pack_f32(c, values, n_out, n_in);
+    w.segments = d.w.segments;
     free((void *)(uintptr_t)d.w_ref.plain);
     free((void *)(uintptr_t)d.w.packed);
     d.w = w;
-    d.w_ref = (struct gr_weight){.plain = values, .n_out = n_out, .n_in = n_in, .is_f32 = true};
+    d.w_ref = (struct gr_weight){.plain = values, .n_out = n_out, .n_in = n_in, .is_f32 = true, .segments = w.segments};
     struct gr_linear_args ref = linear_args(&d, &d.w_ref, d.want.p, extras);
     a = linear_args(&d, &d.w, d.y.p, extras);
     CHECK_CALL(1, linear, c->ref, &ref);
@@ -235,14 +362,20 @@ void check_linear(struct check *c)
     linear_case(c, 1, 4096, 384, FILL_NORMAL, 0);
     linear_case(c, 2, 13000, 24, FILL_NORMAL, 0); /* more columns than a block of sums holds */
     linear_case(c, 5, 100, 5000, FILL_NORMAL, 3); /* more k than a step */
+    linear_segments(c);
+    linear_ranks(c);
     linear_pack_pieces(c, 53, 37);
     for (size_t i = 0; i < GR_ARRAY_LEN(rows); i++) {
         for (size_t j = 0; j < GR_ARRAY_LEN(sizes); j++) {
-            linear_f32_case(c, rows[i], sizes[j][0], sizes[j][1], (int)(i + j) & 3);
+            const int shape[] = {rows[i], sizes[j][0], sizes[j][1]};
+            linear_f32_case(c, one_chain, shape, (int)(i + j) & 3);
+            linear_f32_case(c, (struct linear_order){16, 8}, shape, (int)(i + j) & 3);
         }
     }
-    linear_f32_case(c, 49, 384, 257, 2);
-    linear_f32_case(c, 5, 100, 5000, 3);
+    linear_f32_case(c, one_chain, (int[]){49, 384, 257}, 2);
+    linear_f32_case(c, one_chain, (int[]){5, 100, 5000}, 3);
+    linear_f32_case(c, (struct linear_order){64, 8}, (int[]){49, 96, 1473}, 2);
+    linear_f32_case(c, (struct linear_order){64, 8}, (int[]){1, 100, 5000}, 3);
 }
 
 enum { B_OUT = 1024, B_IN = 384, B_MATRIX = 36, B_ROW = 256 }; /* 28 MB: the demo model's size */
