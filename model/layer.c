@@ -153,8 +153,8 @@ static enum gr_status load_linears(const struct gr_loader *l, const struct gr_la
         GR_TRY(load_linear(l, prefix, linears[i].what, linears[i].n_out, linears[i].n_in, linears[i].with_bias,
                            linears[i].linear));
     }
-    out->o.w.segments = gr_segments_of(n_q, n_q / w->n_kv_head, GR_SEGMENT_MAX);
-    out->down.w.segments = gr_segments_of(w->ffn, GR_SEGMENT_UNIT, GR_SEGMENT_MAX);
+    out->o.w.segments = gr_segments_of_o(n_q, w->n_kv_head);
+    out->down.w.segments = gr_segments_of_down(w->ffn);
     return GR_OK;
 }
 

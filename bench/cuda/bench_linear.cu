@@ -159,6 +159,7 @@ struct Pass {
             a.y = logits, a.out = GR_CUDA_OUT_F32, a.y_stride = g.vocab;
         } else {
             a.x = k == O ? x_attention : x_ffn;
+            a.segments = gr_segments_of_down(a.n_in);
         }
         return a;
     }

@@ -183,6 +183,7 @@ static enum gr_status enqueue_linear(void *what, int n_copy)
     const struct linear_case *c = what;
     const struct gr_tune_gpu *g = c->g;
     const struct gr_linear_shape *s = c->l->shape;
+    const struct gr_segments segments = gr_segments_of_down(s->n_in); /* for o, too */
     for (int i = 0; i < n_copy; i++) {
         const struct gr_cuda_linear_args a = {.w = (const uint8_t *)g->arena + (size_t)i * c->bytes,
                                               .n_out = s->n_out,
@@ -193,7 +194,9 @@ static enum gr_status enqueue_linear(void *what, int n_copy)
                                               .y_stride = s->n_out,
                                               .n_row = c->l->n_row,
                                               .n_row_true = g->count,
-                                              .cut = c->l->cut};
+                                              .cut = c->l->cut,
+                                              .segments =
+                                                  s->out == GR_CUDA_OUT_ADD ? segments : (struct gr_segments){0}};
         GR_TRY(gr_cuda_linear(&a, g->device.stream));
     }
     return GR_OK;

@@ -69,4 +69,26 @@ static inline struct gr_segments gr_segments_of(int n_in, int unit, int n_part)
     return s;
 }
 
+/* Of o, whose inputs are the outputs of query heads, and of down; on one rank. */
+static inline struct gr_segments gr_segments_of_o(int n_in, int n_kv_head)
+{
+    return gr_segments_of(n_in, n_in / n_kv_head, GR_SEGMENT_MAX);
+}
+
+static inline struct gr_segments gr_segments_of_down(int n_in)
+{
+    return gr_segments_of(n_in, GR_SEGMENT_UNIT, GR_SEGMENT_MAX);
+}
+
+/* How many of them are in the left half of the tree: the last join is of these with the others. All: that is empty. */
+static inline int gr_segments_left(const struct gr_segments *s)
+{
+    int left = s->n, waiting = 0;
+    for (int i = 0; i + 1 < s->n; i++) {
+        waiting += 1 - s->n_join[i];
+        left = waiting == 1 ? i + 1 : left;
+    }
+    return left;
+}
+
 #endif

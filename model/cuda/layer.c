@@ -182,6 +182,8 @@ enum gr_status gr_cuda_layer_load(struct gr_cuda_weights *l, const struct gr_cud
     GR_TRY(gr_cuda_matrix_take(l, w->hidden, n_q, &out->o));
     GR_TRY(gr_cuda_matrix_take(l, 2 * w->ffn, w->hidden, &out->gate_up));
     GR_TRY(gr_cuda_matrix_take(l, w->hidden, w->ffn, &out->down));
+    out->o.segments = gr_segments_of_o(n_q, w->attention.n_kv_head);
+    out->down.segments = gr_segments_of_down(w->ffn);
     GR_TRY(load_heads(l, prefix, "self_attn.q_proj", n_q, &out->qkv, 0, w->attention.head_dim));
     GR_TRY(load_heads(l, prefix, "self_attn.k_proj", n_kv, &out->qkv, n_q, w->attention.head_dim));
     GR_TRY(load_part(l, prefix, "self_attn.v_proj", n_kv, &out->qkv, n_q + n_kv, 1));
@@ -261,7 +263,8 @@ static struct gr_cuda_linear_args linear_args(const struct gr_cuda_layer_work *w
                                         .norm = s->norm,
                                         .next = s->next,
                                         .clear = s->clear,
-                                        .heads = s->heads};
+                                        .heads = s->heads,
+                                        .segments = m->segments};
 }
 
 enum gr_status gr_cuda_enqueue_linear(const struct gr_cuda_layer_work *w, const struct gr_cuda_matrix *m,

@@ -92,6 +92,6 @@ void gr_cuda_numerics_id(const struct gr_model_shapes *s, char *text, size_t cap
     if (s->tuned) {
         snprintf(applied, sizeof(applied), "/tuned-%08" PRIx32, gr_shapes_hash(s));
     }
-    snprintf(text, cap, "cuda/" GR_CUDA_ARCH "/sums2/stale8/tile64/near64/split%d/kv-bf16/tp1%s", s->n_split_max,
+    snprintf(text, cap, "cuda/" GR_CUDA_ARCH "/sums2/seg8/stale8/tile64/near64/split%d/kv-bf16%s", s->n_split_max,
              applied);
 }

@@ -30,6 +30,7 @@ struct gr_cuda_matrix {
     void *packed;
     int n_out, n_in;
     struct gr_cuda_cut cut;
+    struct gr_segments segments; /* of its sums; zeros: the order is the cut's */
 };
 
 /* all_bytes: for the progress that is shown. Takes staging memory, which finish gives back. loader->expand stays as it

@@ -369,6 +369,7 @@ int main(int argc, char **argv)
         {"view", check_views},
         {"refuse", check_refusals},
         {"linear", check_linear_layers},
+        {"segments", check_linear_segments},
         {"linear outputs", check_linear_outputs},
         {"after", check_layers_after},
         {"rows", check_rows},

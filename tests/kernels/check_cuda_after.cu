@@ -82,6 +82,7 @@ static std::vector<gr_cuda_linear_args> args_of(const block_of_layers &b, const 
     gr_cuda_linear_args o{b.o.packed.p, b.hidden,        (int)b.m.q_size(), attended, nullptr,
                           w.x.p,        GR_CUDA_OUT_ADD, b.hidden,          bucket,   n_true};
     o.cut = b.o.cut;
+    o.segments = gr_segments_of_o(o.n_in, b.m.n_kv_head);
     o.next = {b.w_mlp.p, w.xn.p, w.o_square.p};
     o.clear = w.down_square.p;
     gr_cuda_linear_args gate_up{b.gate_up.packed.p, 2 * b.ffn, b.hidden, w.xn.p, nullptr, w.act.p,
@@ -91,6 +92,7 @@ static std::vector<gr_cuda_linear_args> args_of(const block_of_layers &b, const 
     gr_cuda_linear_args down{b.down.packed.p, b.hidden,        b.ffn,    w.act.p, nullptr,
                              w.x.p,           GR_CUDA_OUT_ADD, b.hidden, bucket,  n_true};
     down.cut = b.down.cut;
+    down.segments = gr_segments_of_down(down.n_in);
     down.next = {b.w_next.p, w.in.p, w.down_square.p, w.capture.p, 2 * b.hidden, b.hidden};
     down.clear = w.o_square.p;
     gr_cuda_linear_args qkv{b.qkv.packed.p, b.qkv.n_out,       b.hidden, w.in.p, nullptr,

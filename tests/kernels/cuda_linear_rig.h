@@ -15,6 +15,7 @@ static constexpr int ROW_MAX = 256, GUARD = 64; /* guard: values before and afte
 struct layer {
     int n_out, n_in;
     gr_cuda_cut cut;            /* width 0: the formula's */
+    gr_segments segments{};     /* of a call that adds */
     std::vector<uint16_t> w, x; /* row-major */
     dev<uint16_t> d_w;
     dev<uint8_t> packed;
@@ -84,8 +85,9 @@ template <class T> struct linear_call {
             CUDA_OK(cudaMemcpy(y.p + GUARD, before.data(), n * sizeof(T), cudaMemcpyHostToDevice));
         }
         const std::vector<T> old = y.get();
-        const gr_cuda_linear_args a{l.packed.p, l.n_out, l.n_in, x.p,      bias, y.p + GUARD,
-                                    out,        stride,  bucket, n_true.p, l.cut};
+        gr_cuda_linear_args a{l.packed.p, l.n_out, l.n_in, x.p,      bias, y.p + GUARD,
+                              out,        stride,  bucket, n_true.p, l.cut};
+        a.segments = out == GR_CUDA_OUT_ADD ? l.segments : gr_segments{};
         ok = ok && gr_cuda_linear(&a, nullptr) == GR_OK;
         const std::vector<T> all = y.get();
         const std::vector<bool> mine = written((int)row.size(), n);
@@ -116,7 +118,7 @@ static inline std::string shape_of(const layer &l)
 
 static inline void report_count(const char *name, const layer &l, size_t n_differ, bool sound)
 {
-    char s[100], t[60];
+    char s[100], t[160];
     snprintf(t, sizeof(t), "%s %s", name, shape_of(l).c_str());
     snprintf(s, sizeof(s), "%zu values differ%s", n_differ, sound ? "" : "; a row or guard band was overwritten");
     report(t, n_differ == 0 && sound, s);

@@ -30,7 +30,7 @@ ROOMS = {
     "kernels/ref": ["common/rules", "kernels"],
     "kernels/cpu": [*RULES, "kernels"],
     CUDA + "device": RULES,
-    CUDA + "linear": ["common/base", CUDA + "device"],
+    CUDA + "linear": [*RULES, CUDA + "device"],
     CUDA + "rows": [*RULES, CUDA + "device"],
     CUDA + "pick": [*RULES, CUDA + "device"],
     CUDA + "attention": ["common/base", "kernels", CUDA + "device", CUDA + "rows"],

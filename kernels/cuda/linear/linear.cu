@@ -123,6 +123,31 @@ static bool pack_fits(const gr_cuda_linear_pack_args &a)
     return ((end + per - 1) / per * per - 1) * a.step + a.row0 < a.n_out;
 }
 
+static bool segments_fit(const gr_cuda_linear_args &a)
+{
+    const gr_segments &s = a.segments;
+    int at = 0, waiting = 0;
+    bool ok = s.n >= 0 && s.n <= GR_SEGMENT_MAX && (s.n == 0 || a.out == GR_CUDA_OUT_ADD);
+    for (int i = 0; ok && i < s.n; i++) {
+        ok = s.end[i] > at && s.end[i] % 64 == 0 && waiting <= GR_SEGMENT_PENDING && s.n_join[i] >= 0 &&
+             s.n_join[i] <= waiting;
+        at = s.end[i], waiting += 1 - s.n_join[i];
+    }
+    return ok && (s.n == 0 || (at == a.n_in && waiting == 1));
+}
+
+static enum gr_status check_segments(const gr_cuda_linear_args &a)
+{
+    if (!segments_fit(a)) {
+        fprintf(stderr,
+                "cuda: linear layer of %d inputs: %d segments that do not fit: they end at multiples of 64, the last at"
+                " the inputs' end, are joined to one sum, and only a layer that adds to y has them\n",
+                a.n_in, a.segments.n);
+        return GR_EINVAL;
+    }
+    return GR_OK;
+}
+
 static enum gr_status check_norms(const gr_cuda_linear_args &a)
 {
     const gr_cuda_linear_next &n = a.next;
@@ -185,6 +210,7 @@ static enum gr_status check_args(const gr_cuda_linear_args *a)
     GR_TRY(check_shape(a->n_out, a->n_in, a->cut));
     GR_TRY(check_output(*a));
     GR_TRY(check_norms(*a));
+    GR_TRY(check_segments(*a));
     if (!a->w || !a->x || (!a->y && a->out != GR_CUDA_OUT_HEADS) || !a->n_row_true || a->n_row < 1 ||
         !aligned(a->w, 256) || !aligned(a->x, 16) || !aligned(a->y, 8) || !aligned(a->bias, 8)) {
         fprintf(stderr,

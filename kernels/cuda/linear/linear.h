@@ -1,15 +1,18 @@
 /* Linear layers on a GPU (sm_90a): y = x W^T, bf16 weights and inputs, f32 sums.
  *
  * Row independence: an output is summed over k in an order that the shape (n_out, n_in) and the matrix's cut alone
- * decide: it is the same for every number of rows, every row of a tile, every tile. Each weight is read once where
- * n_row is at most 64, else once for every 128 rows.
+ * decide: it is the same for every number of rows, every row of a tile, every tile. Of a matrix with segments
+ * (common/rules/segments.h) they alone decide: a segment is what the matrix units add to 0 from its first 16 inputs to
+ * its last, segments are joined in f32; so its bits are the same in every cut, and those of ranks that share it. Each
+ * weight is read once where n_row is at most 64, else once for every 128 rows.
  *
  * Nothing allocates; pointers are the device's and borrowed. Common subset of C and CUDA C++.
- * Decisions D-005, D-007. */
+ * Decisions D-005, D-007, D-099. */
 #ifndef GR_KERNELS_CUDA_LINEAR_LINEAR_H
 #define GR_KERNELS_CUDA_LINEAR_LINEAR_H
 
 #include "common/base/status.h"
+#include "common/rules/segments.h"
 #include "kernels/cuda/linear/cut.h"
 #include "kernels/cuda/device/tiles.h"
 
@@ -111,6 +114,7 @@ struct gr_cuda_linear_args {
     struct gr_cuda_linear_next next; /* ADD without a bias; n_out a multiple of 64 */
     struct gr_cuda_square *clear;    /* (n_row) squares that become zero, another layer's; NULL: none */
     struct gr_cuda_heads heads;      /* HEADS only */
+    struct gr_segments segments;     /* ADD only: their ends are multiples of 64. Zeros: the order is the cut's */
 };
 GR_NODISCARD enum gr_status gr_cuda_linear(const struct gr_cuda_linear_args *a, struct CUstream_st *stream);
 

@@ -100,6 +100,26 @@ static __device__ __forceinline__ void chain_weights(const ChainArgs &a, uint8_t
     }
 }
 
+/* How far a block is in its share of a tile, in boxes. */
+struct InTile {
+    int segment, left, box = 0; /* left: of the segment */
+    __device__ __forceinline__ InTile(const LinearArgs &a, const LinearShare &share)
+        : segment(share.segment), left(a.order.n_box[share.segment])
+    {
+    }
+    /* The next boxes of the segment, at most so many: how many. */
+    __device__ __forceinline__ int pass(const LinearArgs &a, int most)
+    {
+        const int n = min(most, left);
+        box += n, left -= n;
+        if (left == 0) {
+            segment = min(segment + 1, GR_SEGMENT_MAX - 1);
+            left = a.order.n_box[segment];
+        }
+        return n;
+    }
+};
+
 /* The thread that streams x. Unlike weights, x is what the layer before has made, all blocks of it: so this thread
  * waits for the count of blocks that are through (made). Where a norm lies between, the scales of the rows come later
  * than the rows (squared); products do not need them, so x is asked for first and the scales are waited for after. */
@@ -110,14 +130,15 @@ struct ChainX {
     LinearRing ring;
     int n_done = 0, n_free = 0; /* tiles; free: whose sums are known to be where x comes no more */
 
-    /* So many boxes of a tile, from `box` of the block's share on; `group` at a time. */
+    /* Boxes of the block's share of a tile, up to n_slot slots, from where `at` is on; `group` in a slot, none of two
+     * segments. */
     __device__ __forceinline__ void boxes(const LinearArgs &l, const LinearShare &share, const ChainXSlots &x,
-                                          int group, int box, int end)
+                                          int group, InTile &at, int n_slot)
     {
-        const uint8_t *from = l.x + (size_t)(share.box + box) * X_TILE;
+        const uint8_t *from = l.x + (size_t)(share.box + at.box) * X_TILE;
         const bool whole = x.box == X_TILE; /* boxes of 64 rows lie one after the other */
-        for (; box < end; box += group, from += group * X_TILE) {
-            const int n = min(group, end - box);
+        for (; at.box < share.n_box && n_slot > 0; n_slot--) {
+            const int n = at.pass(l, group);
             const uint32_t to = smem_addr(slots + ring.slot * x.slot), bytes = (uint32_t)(n * x.box);
             uint64_t *full = &bars->x_full[ring.slot];
             bar_wait(&bars->x_empty[ring.slot], ring.phase ^ 1);
@@ -126,6 +147,7 @@ struct ChainX {
             if (n > 1 && !whole) {
                 copy_line(from + X_TILE, to + (uint32_t)x.box, full, (uint32_t)x.box);
             }
+            from += n * X_TILE;
             ring.next(x.n);
         }
     }
@@ -139,21 +161,19 @@ struct ChainX {
     }
 
     /* Waits for what the layer before made. Its squares are needed at the end of a tile only, so boxes are asked for
-     * before they are there. Returns how many boxes have been asked for already. */
-    __device__ __forceinline__ int wait_for_layer(int i, const LinearShare &share, const ChainXSlots &x, int group)
+     * before they are there. */
+    __device__ __forceinline__ void wait_for_layer(int i, const LinearShare &share, const ChainXSlots &x, int group,
+                                                   InTile &at)
     {
         const LinearArgs &l = a.layer[i];
         const uint32_t n_block = (uint32_t)a.n_block[i - 1];
-        int n_early = 0;
         wait_count(a.layer[i - 1].made, n_block);
         if (l.norm.square != nullptr) {
             wait_for_room();
-            n_early = min(x.n * group, share.n_box / group * group);
-            boxes(l, share, x, group, 0, n_early);
+            boxes(l, share, x, group, at, x.n);
             wait_count(a.layer[i - 1].squared, n_block);
         }
         bar_arrive(&bars->ready);
-        return n_early;
     }
 
     __device__ __forceinline__ void layer(int i)
@@ -162,17 +182,18 @@ struct ChainX {
         const LinearShare share(l);
         const ChainXSlots x(l);
         const int group = chain_group(a.width[i]);
-        int n_early = 0;
+        InTile at(l, share);
         if (i == 0) {
             wait_for_previous(); /* here, where all is ready for the first box */
         } else if (has_tile(l)) {
-            n_early = wait_for_layer(i, share, x, group);
+            wait_for_layer(i, share, x, group, at);
         }
-        for (int tile = share.first_tile; tile < l.n_tile; tile += share.tile_step, n_done++, n_early = 0) {
-            if (n_early == 0) {
+        for (int tile = share.first_tile; tile < l.n_tile; tile += share.tile_step, n_done++) {
+            if (at.box == 0) {
                 wait_for_room();
             }
-            boxes(l, share, x, group, n_early, share.n_box);
+            boxes(l, share, x, group, at, share.n_box);
+            at = InTile(l, share);
         }
     }
 

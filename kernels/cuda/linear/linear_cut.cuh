@@ -4,8 +4,9 @@
  * Packed: bf16 (n_tile, n_in / 64, width, 64): boxes of 64 k of the `width` outputs of a tile, 128 bytes a row in the
  * 128-byte swizzle; outputs past n_out are zeroes. A tile is worked on by a cluster of `parts` blocks, one or two:
  * block i has the boxes [n_box i / parts, n_box (i + 1) / parts), each output is one chain over them in one
- * accumulator, and the sum is the first block's chain plus the second's. More parts would read less of x, but of
- * clusters of four not as many fit as there are multiprocessors for. */
+ * accumulator, and the sum is the first block's chain plus the second's. Of a matrix with segments the first block has
+ * those of the left half of their tree, so that this sum is the tree's last join. More parts would read less of x, but
+ * of clusters of four not as many fit as there are multiprocessors for. */
 #ifndef GR_KERNELS_CUDA_LINEAR_LINEAR_CUT_CUH
 #define GR_KERNELS_CUDA_LINEAR_LINEAR_CUT_CUH
 

@@ -15,6 +15,14 @@
 namespace gr
 {
 
+/* What blocks sum, in order: part p of a tile has the segments from first[p] on, up to first[p + 1], so many boxes
+ * each, and boxes [box[p], box[p + 1]) of the tile. n_join: sums that wait, joined to that of the segment. */
+struct LinearOrder {
+    int16_t n_box[GR_SEGMENT_MAX];
+    int8_t n_join[GR_SEGMENT_MAX], first[GR_CUDA_CUT_PARTS_MAX + 1];
+    int box[GR_CUDA_CUT_PARTS_MAX + 1];
+};
+
 struct LinearArgs {
     const uint8_t *w, *x;
     const float *bias;
@@ -25,12 +33,40 @@ struct LinearArgs {
     gr_cuda_square *clear;
     gr_cuda_heads heads;
     gr_cuda_linear_out out;
+    LinearOrder order;
     int n_out, n_box, n_tile, parts, y_stride, n_row;
     bool wide_y;                  /* every eight columns of y are aligned to 16 bytes */
     int n_slot, x_bytes, w_bytes; /* of the rings; w_bytes: in a chain */
     /* In a chain: how many blocks are through with this layer, but for squares, and with those. NULL: nobody waits. */
     uint32_t *made, *squared;
 };
+
+static inline LinearOrder one_sum_a_part(const LinearCut &cut)
+{
+    LinearOrder o{};
+    for (int p = 0; p < cut.parts; p++) {
+        o.first[p + 1] = (int8_t)(p + 1), o.box[p + 1] = cut.n_box * (p + 1) / cut.parts;
+        o.n_box[p] = (int16_t)(o.box[p + 1] - o.box[p]);
+    }
+    return o;
+}
+
+/* Two parts are the halves of the tree; the last join is theirs. */
+static inline LinearOrder linear_order(const gr_segments &s, const LinearCut &cut)
+{
+    if (s.n == 0) {
+        return one_sum_a_part(cut);
+    }
+    LinearOrder o{};
+    const int left = cut.parts == 2 ? gr_segments_left(&s) : s.n;
+    o.first[1] = (int8_t)left, o.first[2] = (int8_t)s.n;
+    o.box[1] = s.end[left - 1] / 64, o.box[2] = cut.n_box;
+    for (int i = 0; i < s.n; i++) {
+        o.n_box[i] = (int16_t)((s.end[i] - (i > 0 ? s.end[i - 1] : 0)) / 64);
+        o.n_join[i] = (int8_t)(s.n_join[i] - (left < s.n && i == s.n - 1));
+    }
+    return o;
+}
 
 /* But for the rings. */
 static inline LinearArgs linear_args(const gr_cuda_linear_args &a, const LinearCut &cut)
@@ -40,6 +76,7 @@ static inline LinearArgs linear_args(const gr_cuda_linear_args &a, const LinearC
     f.out = a.out, f.n_out = a.n_out, f.n_box = cut.n_box, f.n_tile = cut.n_tile, f.parts = cut.parts;
     f.y_stride = a.y_stride, f.n_row = a.n_row;
     f.norm = a.norm, f.next = a.next, f.clear = a.clear, f.heads = a.heads;
+    f.order = linear_order(a.segments, cut);
     f.wide_y = a.y_stride % 8 == 0 && (size_t)a.y % 16 == 0;
     return f;
 }

@@ -97,7 +97,8 @@ struct BytePlaces : LinearRing {
 /* This block's share. */
 struct LinearShare {
     int rank, first_tile, tile_step;
-    int box, n_box; /* of every tile */
+    int box, n_box;           /* of every tile */
+    int segment, end_segment; /* of the layer's order */
     __device__ __forceinline__ explicit LinearShare(const LinearArgs &a)
     {
         static_assert(GR_CUDA_CUT_PARTS_MAX == 2, "shifts stand for divisions: weights wait for this");
@@ -105,8 +106,10 @@ struct LinearShare {
         rank = half ? cluster_rank() : 0;
         first_tile = (int)blockIdx.x >> half;
         tile_step = (int)gridDim.x >> half;
-        box = a.n_box * rank >> half;
-        n_box = (a.n_box * (rank + 1) >> half) - box;
+        box = a.order.box[rank];
+        n_box = a.order.box[rank + 1] - box;
+        segment = a.order.first[rank];
+        end_segment = a.order.first[rank + 1];
     }
 };
 
@@ -190,16 +193,21 @@ struct WeightStream {
     }
 };
 
-/* All of a block's share of a tile; after its first `n_first` copies the next kernel may start. */
+/* All of a block's share of a tile, no copy of two segments' boxes; after its first `n_first` copies the next kernel
+ * may start. */
 template <class Stream>
 static __device__ __forceinline__ void stream_tile(Stream &stream, const LinearArgs &a, const LinearShare &share,
                                                    const RingUse &use, int tile, int n_first)
 {
     const uint8_t *from = a.w + ((size_t)tile * a.n_box + share.box) * use.box;
-    for (int box = 0; box < share.n_box; box += use.boxes, from += use.boxes * use.box) {
-        stream.load(from, (uint32_t)(min((int)use.boxes, share.n_box - box) * use.box), use);
-        if (--n_first == 0) {
-            let_next_start();
+    for (int i = share.segment; i < share.end_segment; i++) {
+        for (int left = a.order.n_box[i]; left > 0; left -= use.boxes) {
+            const uint32_t bytes = (uint32_t)(min((int)use.boxes, left) * use.box);
+            stream.load(from, bytes, use);
+            from += bytes;
+            if (--n_first == 0) {
+                let_next_start();
+            }
         }
     }
 }

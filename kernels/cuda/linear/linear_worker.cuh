@@ -44,6 +44,58 @@ template <bool CHAIN> struct LinearProgress {
     bool begun = false; /* the kernel before has been waited for; only in a chain */
 };
 
+/* Sums of segments that wait for others, a thread's share of N columns; the oldest is the lowest. In registers where
+ * there is room for them beside a sum that is being made: which is asked for is known at run time only, so each has its
+ * own code. Else they lie in the thread's own memory. */
+template <int N, bool IN_REGISTERS> struct Waiting {
+    alignas(16) float v[GR_SEGMENT_PENDING][N / 2];
+    int n = 0;
+
+    template <class Use> __device__ __forceinline__ void at(int place, Use use)
+    {
+        if constexpr (IN_REGISTERS) {
+#pragma unroll
+            for (int p = 0; p < GR_SEGMENT_PENDING; p++) {
+                if (p == place) {
+                    use(v[p]);
+                }
+            }
+        } else {
+            use(v[place]);
+        }
+    }
+
+    __device__ __forceinline__ void join(float (&d)[N / 2])
+    {
+        at(--n, [&](float(&older)[N / 2]) {
+#pragma unroll
+            for (int i = 0; i < N / 2; i++) {
+                d[i] = older[i] + d[i];
+            }
+        });
+    }
+
+    /* d begins again. */
+    __device__ __forceinline__ void put(float (&d)[N / 2])
+    {
+        at(n++, [&](float(&to)[N / 2]) {
+#pragma unroll
+            for (int i = 0; i < N / 2; i++) {
+                to[i] = d[i];
+            }
+        });
+        fill(d, 0.0f);
+    }
+
+    static __device__ __forceinline__ void fill(float (&d)[N / 2], float value)
+    {
+#pragma unroll
+        for (int i = 0; i < N / 2; i++) {
+            d[i] = value;
+        }
+    }
+};
+
 /* N: columns of a tile. */
 template <int N, int R, int C, bool CHAIN> struct LinearWorker {
     using Threads = LinearThreads<R, C>;
@@ -153,11 +205,9 @@ template <int N, int R, int C, bool CHAIN> struct LinearWorker {
         }
     }
 
-    /* Adds a tile's part, sums over its boxes. A slot is released when the boxes after it are in the matrix units. */
-    __device__ __forceinline__ void multiply(float (&d)[N_OWN / 2])
+    /* Adds sums over n_left boxes. A slot is released when the boxes after it are in the matrix units. */
+    __device__ __forceinline__ void multiply_segment(float (&d)[N_OWN / 2], Cursor &c, int n_left)
     {
-        Cursor c{at.w, at.x};
-        int n_left = share.n_box;
         for (; n_left >= GROUP; n_left -= GROUP) {
             multiply_boxes<GROUP>(d, c, n_left);
         }
@@ -167,19 +217,56 @@ template <int N, int R, int C, bool CHAIN> struct LinearWorker {
         wgmma_wait<0>();
         wgmma_hold(d);
         release_before(c);
+        c.x_before = c.w_before = -1;
+    }
+
+    /* The sums of a tile's part. Only layers that add to y have segments. */
+    template <gr_cuda_linear_out OUT> __device__ __forceinline__ void multiply(float (&d)[N_OWN / 2], int pass)
+    {
+        Cursor c{at.w, at.x};
+        if constexpr (OUT == GR_CUDA_OUT_ADD) {
+            multiply_segments(d, c, t / 32 < n_warp(pass));
+        } else {
+            multiply_segment(d, c, share.n_box);
+        }
         at.w = c.w, at.x = c.x;
+    }
+
+    /* A block without segments has the sum that changes no other. real: the warp has rows. */
+    __device__ __forceinline__ void multiply_segments(float (&d)[N_OWN / 2], Cursor &c, bool real)
+    {
+        Waiting<N_OWN, !CHAIN && N_OWN <= 64> waiting;
+        if (share.n_box == 0) {
+            waiting.fill(d, -0.0f);
+        }
+#pragma unroll 1
+        for (int i = share.segment; i < share.end_segment; i++) {
+            multiply_segment(d, c, a.order.n_box[i]);
+            if (!real) {
+                continue;
+            }
+#pragma unroll 1
+            for (int n = a.order.n_join[i]; n > 0; n--) {
+                waiting.join(d);
+            }
+            if (i + 1 < share.end_segment) {
+                waiting.put(d);
+            }
+        }
     }
 
     /* The rings go on without a warpgroup that has no columns of this tile. */
     __device__ __forceinline__ void pass_over()
     {
         constexpr RingUse use = ring_use();
-        for (int n_left = share.n_box; n_left > 0; n_left -= use.boxes) {
-            const int n = min((int)use.boxes, n_left);
-            (void)at.w.place(n * use.box, use, a.w_bytes);
-            at.w.next(a.n_slot);
-            for (int i = 0; i < n; i += GROUP) {
-                at.x.next(x.n);
+        for (int k = share.segment; k < share.end_segment; k++) {
+            for (int n_left = a.order.n_box[k]; n_left > 0; n_left -= use.boxes) {
+                const int n = min((int)use.boxes, n_left);
+                (void)at.w.place(n * use.box, use, a.w_bytes);
+                at.w.next(a.n_slot);
+                for (int i = 0; i < n; i += GROUP) {
+                    at.x.next(x.n);
+                }
             }
         }
     }
@@ -536,7 +623,7 @@ template <int N, int R, int C, bool CHAIN> struct LinearWorker {
                     prepare<OUT>(pass);
                 }
                 if (multiplies) {
-                    multiply(d);
+                    multiply<OUT>(d, pass);
                 } else if (CHAIN && !helps) {
                     pass_over();
                 }

@@ -49,6 +49,16 @@ static void test_all_eight(void **state)
     expect(&s, 8, (int[]){1792, 3584, 5376, 7168, 8960, 10752, 12544, 14336}, (int[]){0, 1, 0, 2, 0, 1, 0, 3});
 }
 
+static void test_of_layers(void **state)
+{
+    (void)state;
+    const struct gr_segments o = gr_segments_of_o(4096, 8), demo = gr_segments_of_o(384, 2);
+    const struct gr_segments down = gr_segments_of_down(1536);
+    expect(&o, 8, (int[]){512, 1024, 1536, 2048, 2560, 3072, 3584, 4096}, (int[]){0, 1, 0, 2, 0, 1, 0, 3});
+    expect(&demo, 2, (int[]){192, 384}, (int[]){0, 1});
+    expect(&down, 8, (int[]){192, 384, 576, 768, 960, 1152, 1344, 1536}, (int[]){0, 1, 0, 2, 0, 1, 0, 3});
+}
+
 static void test_few_units_and_a_short_one(void **state)
 {
     (void)state;
@@ -75,6 +85,19 @@ static void test_the_stack(void **state)
         }
         assert_int_equal(height, 1);
         assert_int_equal(s.end[s.n - 1], n_unit * 16);
+    }
+}
+
+/* The segments of the left half end where its units do. */
+static void test_the_left_half(void **state)
+{
+    (void)state;
+    for (int n_unit = 1; n_unit < 120; n_unit++) {
+        for (int n_part = 1; n_part <= 8; n_part *= 2) {
+            const struct gr_segments s = gr_segments_of(n_unit * 64, 64, n_part);
+            const int left = n_part == 1 ? n_unit : gr_segment_begin(n_unit, 2, 1);
+            assert_int_equal(s.end[gr_segments_left(&s) - 1], left * 64);
+        }
     }
 }
 
@@ -115,8 +138,10 @@ int main(void)
         cmocka_unit_test(test_two_units_are_the_first_of_each_half),
         cmocka_unit_test(test_the_left_half_takes_the_odd_unit),
         cmocka_unit_test(test_all_eight),
+        cmocka_unit_test(test_of_layers),
         cmocka_unit_test(test_few_units_and_a_short_one),
         cmocka_unit_test(test_the_stack),
+        cmocka_unit_test(test_the_left_half),
         cmocka_unit_test(test_ranks_have_the_halves_of_the_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -42,7 +42,7 @@ static void without_a_file_it_is_as_ever(void **state)
         assert_true(gr_cuda_cut_allowed(s.linear[i].n_in, cut));
     }
     gr_cuda_numerics_id(&s, id, sizeof(id));
-    assert_string_equal(id, "cuda/" GR_CUDA_ARCH "/sums2/stale8/tile64/near64/split8/kv-bf16/tp1");
+    assert_string_equal(id, "cuda/" GR_CUDA_ARCH "/sums2/seg8/stale8/tile64/near64/split8/kv-bf16");
 }
 
 static void a_file_goes_first(void **state)
@@ -59,7 +59,7 @@ static void a_file_goes_first(void **state)
     assert_int_equal(gr_shapes_find(&s, 4096, 4096)->cut.width, gr_cuda_linear_cut(4096, 4096).width);
     assert_int_equal(s.n_split_max, 4);
     gr_cuda_numerics_id(&s, id, sizeof(id));
-    const char *want = "cuda/" GR_CUDA_ARCH "/sums2/stale8/tile64/near64/split4/kv-bf16/tp1/tuned-";
+    const char *want = "cuda/" GR_CUDA_ARCH "/sums2/seg8/stale8/tile64/near64/split4/kv-bf16/tuned-";
     assert_memory_equal(id, want, strlen(want));
     assert_int_equal(strlen(id), strlen(want) + 8);
 }
