@@ -18,8 +18,8 @@ static enum gr_status check_family(const char *dir, const struct gr_hf_config *h
         bool has;
         const char *what;
     } missing[] = {
-        {hf->qkv_bias || hf->o_bias || hf->mlp_bias, "biases"},
-        {hf->qk_norm, "norms of q and k"},
+        {hf->o_bias, "a bias of o (attention_bias)"},
+        {hf->mlp_bias, "biases of the MLP (mlp_bias)"},
         {hf->post_norms, "norms after attention and MLP"},
     };
     for (size_t i = 0; i < GR_ARRAY_LEN(missing); i++) {
@@ -29,14 +29,18 @@ static enum gr_status check_family(const char *dir, const struct gr_hf_config *h
             return GR_EUNSUPPORTED;
         }
     }
-    for (int i = 0; i < hf->n_layer; i++) {
-        if (hf->layer_no_rope[i] || gr_hf_window(hf, i) > 0) {
-            log_error("%s/config.json: %s with %s is not run on a GPU; take cpu", dir, hf->architecture,
-                      hf->layer_no_rope[i] ? "layers without rotary embedding" : "layers with a window");
-            return GR_EUNSUPPORTED;
-        }
-    }
     return GR_OK;
+}
+
+/* Whether q, k and v are made of their layer's sums by a kernel of their own (kernels/cuda/linear/heads.h). */
+static bool heads_apart(const struct gr_hf_config *hf)
+{
+    return hf->qkv_bias || hf->qk_norm;
+}
+
+static int n_qkv(const struct gr_cuda_layer_work *w)
+{
+    return (w->attention.n_head + 2 * w->attention.n_kv_head) * w->attention.head_dim;
 }
 
 enum gr_status gr_cuda_geometry_check(const char *dir, const struct gr_hf_config *hf)
@@ -91,6 +95,24 @@ static enum gr_status take_rope(struct gr_cuda_layer_work *w, const struct gr_hf
     return st;
 }
 
+/* What turns nothing: a cosine of 1 and a sine of 0 for every pair, at position 0 whatever the row's is. */
+static enum gr_status take_no_rope(struct gr_cuda_layer_work *w)
+{
+    float one[GR_HEAD_DIM_MAX / 2];
+    const size_t bytes = (size_t)(w->attention.head_dim / 2) * sizeof(float);
+    const size_t pos_bytes = (size_t)w->attention.n_row_max * sizeof(int32_t);
+    void *p[3];
+    for (size_t i = 0; i < GR_ARRAY_LEN(one); i++) {
+        one[i] = 1.0f;
+    }
+    for (int i = 0; i < 3; i++) {
+        GR_TRY(gr_cuda_take(w->device, "activations and tables", i < 2 ? bytes : pos_bytes, &p[i]));
+        GR_TRY(gr_cuda_check(cudaMemset(p[i], 0, i < 2 ? bytes : pos_bytes), "tables"));
+    }
+    w->cos_none = p[0], w->sin_none = p[1], w->pos_none = p[2];
+    return gr_cuda_upload(w->device, w->cos_none, one, bytes, "tables");
+}
+
 static enum gr_status take_activations(struct gr_cuda_layer_work *w)
 {
     const int n_row = w->attention.n_row_max;
@@ -106,10 +128,12 @@ static enum gr_status take_activations(struct gr_cuda_layer_work *w)
         gr_cuda_attn_work_bytes(&w->attention),
         (size_t)n_row * sizeof(struct gr_cuda_square),
         (size_t)n_row * sizeof(struct gr_cuda_square),
+        heads_apart(w->hf) ? (size_t)n_row * (size_t)n_qkv(w) * sizeof(float) : 0,
     };
     void *p[GR_ARRAY_LEN(bytes)];
     for (size_t i = 0; i < GR_ARRAY_LEN(bytes); i++) {
-        GR_TRY(gr_cuda_take(w->device, "activations and tables", bytes[i], &p[i]));
+        p[i] = NULL;
+        GR_TRY(bytes[i] > 0 ? gr_cuda_take(w->device, "activations and tables", bytes[i], &p[i]) : GR_OK);
     }
     w->x = p[0];
     w->in = p[1];
@@ -121,6 +145,7 @@ static enum gr_status take_activations(struct gr_cuda_layer_work *w)
     w->attn_work = p[7];
     w->o_square = p[8];
     w->down_square = p[9];
+    w->qkv = p[10];
     return GR_OK;
 }
 
@@ -134,6 +159,7 @@ enum gr_status gr_cuda_layer_work_init(struct gr_cuda_layer_work *w, struct gr_c
     *w = (struct gr_cuda_layer_work){
         .device = d,
         .inputs = c->inputs,
+        .hf = hf,
         .hidden = hf->hidden,
         .n_in = c->n_in,
         .ffn = hf->ffn,
@@ -152,6 +178,7 @@ enum gr_status gr_cuda_layer_work_init(struct gr_cuda_layer_work *w, struct gr_c
                .n_kv_head = hf->n_kv_head,
                .head_dim = hf->head_dim}};
     GR_TRY(take_rope(w, hf, lm->n_ctx_max));
+    GR_TRY(take_no_rope(w));
     GR_TRY(take_activations(w));
     return gr_cuda_take(d, "KV", w->kv.layer_bytes * (size_t)c->n_layer, &w->kv.blocks);
 }
@@ -172,29 +199,71 @@ static enum gr_status load_part(struct gr_cuda_weights *l, const char *prefix, c
     return gr_cuda_matrix_load(l, name, n_row, m, row0, step);
 }
 
+/* Heads that the linear layer itself turns have their rows in another order. */
+static enum gr_status load_qkv(struct gr_cuda_weights *l, const struct gr_cuda_layer_work *w, const char *prefix,
+                               struct gr_cuda_layer *out)
+{
+    const int n_q = w->attention.n_head * w->attention.head_dim;
+    const int n_kv = w->attention.n_kv_head * w->attention.head_dim;
+    GR_TRY(gr_cuda_matrix_take(l, n_q + 2 * n_kv, w->n_in, &out->qkv));
+    if (w->qkv == NULL) {
+        GR_TRY(load_heads(l, prefix, "self_attn.q_proj", n_q, &out->qkv, 0, w->attention.head_dim));
+        GR_TRY(load_heads(l, prefix, "self_attn.k_proj", n_kv, &out->qkv, n_q, w->attention.head_dim));
+    } else {
+        GR_TRY(load_part(l, prefix, "self_attn.q_proj", n_q, &out->qkv, 0, 1));
+        GR_TRY(load_part(l, prefix, "self_attn.k_proj", n_kv, &out->qkv, n_q, 1));
+    }
+    return load_part(l, prefix, "self_attn.v_proj", n_kv, &out->qkv, n_q + n_kv, 1);
+}
+
+static enum gr_status load_qkv_bias(struct gr_cuda_weights *l, const struct gr_cuda_layer_work *w, const char *prefix,
+                                    struct gr_cuda_layer *out)
+{
+    static const char *const parts[] = {"q", "k", "v"};
+    void *p = NULL;
+    GR_TRY(gr_cuda_take(w->device, "weights", (size_t)n_qkv(w) * sizeof(float), &p));
+    out->qkv_bias = p;
+    for (int i = 0, row = 0; i < 3; i++) {
+        char name[160];
+        const int n = (i == 0 ? w->attention.n_head : w->attention.n_kv_head) * w->attention.head_dim;
+        snprintf(name, sizeof(name), "%s.self_attn.%s_proj.bias", prefix, parts[i]);
+        GR_TRY(gr_cuda_vector_load_to(l, name, n, out->qkv_bias + row));
+        row += n;
+    }
+    return GR_OK;
+}
+
+static enum gr_status load_norm(struct gr_cuda_weights *l, const char *prefix, const char *what, int n, float **out)
+{
+    char name[160];
+    snprintf(name, sizeof(name), "%s.%s.weight", prefix, what);
+    return gr_cuda_vector_load(l, name, n, out);
+}
+
 enum gr_status gr_cuda_layer_load(struct gr_cuda_weights *l, const struct gr_cuda_layer_work *w, const char *prefix,
                                   int index, struct gr_cuda_layer *out)
 {
     const int n_q = w->attention.n_head * w->attention.head_dim;
-    const int n_kv = w->attention.n_kv_head * w->attention.head_dim;
-    char name[160];
-    GR_TRY(gr_cuda_matrix_take(l, n_q + 2 * n_kv, w->n_in, &out->qkv));
+    GR_TRY(load_qkv(l, w, prefix, out));
     GR_TRY(gr_cuda_matrix_take(l, w->hidden, n_q, &out->o));
     GR_TRY(gr_cuda_matrix_take(l, 2 * w->ffn, w->hidden, &out->gate_up));
     GR_TRY(gr_cuda_matrix_take(l, w->hidden, w->ffn, &out->down));
     out->o.segments = gr_segments_of_o(n_q, w->attention.n_kv_head);
     out->down.segments = gr_segments_of_down(w->ffn);
-    GR_TRY(load_heads(l, prefix, "self_attn.q_proj", n_q, &out->qkv, 0, w->attention.head_dim));
-    GR_TRY(load_heads(l, prefix, "self_attn.k_proj", n_kv, &out->qkv, n_q, w->attention.head_dim));
-    GR_TRY(load_part(l, prefix, "self_attn.v_proj", n_kv, &out->qkv, n_q + n_kv, 1));
     GR_TRY(load_part(l, prefix, "self_attn.o_proj", w->hidden, &out->o, 0, 1));
     GR_TRY(load_part(l, prefix, "mlp.gate_proj", w->ffn, &out->gate_up, 0, 2));
     GR_TRY(load_part(l, prefix, "mlp.up_proj", w->ffn, &out->gate_up, 1, 2));
     GR_TRY(load_part(l, prefix, "mlp.down_proj", w->hidden, &out->down, 0, 1));
-    snprintf(name, sizeof(name), "%s.input_layernorm.weight", prefix);
-    GR_TRY(gr_cuda_vector_load(l, name, w->hidden, &out->in_norm));
-    snprintf(name, sizeof(name), "%s.post_attention_layernorm.weight", prefix);
-    GR_TRY(gr_cuda_vector_load(l, name, w->hidden, &out->mlp_norm));
+    GR_TRY(load_norm(l, prefix, "input_layernorm", w->hidden, &out->in_norm));
+    GR_TRY(load_norm(l, prefix, "post_attention_layernorm", w->hidden, &out->mlp_norm));
+    if (w->hf->qkv_bias) {
+        GR_TRY(load_qkv_bias(l, w, prefix, out));
+    }
+    if (w->hf->qk_norm) {
+        GR_TRY(load_norm(l, prefix, "self_attn.q_norm", w->attention.head_dim, &out->q_norm));
+        GR_TRY(load_norm(l, prefix, "self_attn.k_norm", w->attention.head_dim, &out->k_norm));
+    }
+    out->no_rope = w->hf->layer_no_rope[index];
     out->index = index;
     out->kv = (uint8_t *)w->kv.blocks + (size_t)index * w->kv.layer_bytes;
     return GR_OK;
@@ -297,30 +366,63 @@ static enum gr_status attend(const struct gr_cuda_layer_work *w, const struct gr
     return gr_cuda_attention(&attention, w->device->stream);
 }
 
-/* q, k and v; scaled: the layer before left w->in, with sums of squares in w->down_square. */
+static struct gr_cuda_heads heads_of(const struct gr_cuda_layer_work *w, const struct gr_cuda_layer *l)
+{
+    return (struct gr_cuda_heads){.q = w->q,
+                                  .kv = l->kv,
+                                  .pos = l->no_rope ? w->pos_none : w->inputs->pos,
+                                  .cell = w->inputs->cell,
+                                  .cos = l->no_rope ? w->cos_none : w->cos,
+                                  .sin = l->no_rope ? w->sin_none : w->sin,
+                                  .q_stride = w->attention.n_head * w->attention.head_dim,
+                                  .n_head = w->attention.n_head,
+                                  .n_kv_head = w->attention.n_kv_head,
+                                  .head_dim = w->attention.head_dim};
+}
+
+/* q, k and v, or the sums that they are made of; scaled: the layer before left w->in, with sums of squares in
+ * w->down_square. */
 static struct gr_cuda_linear_args heads_args(const struct gr_cuda_layer_work *w, const struct gr_cuda_layer *l,
                                              bool scaled, int n)
 {
-    const struct gr_cuda_linear_step s = {.x = w->in,
-                                          .out = GR_CUDA_OUT_HEADS,
-                                          .norm = {.square = scaled ? w->down_square : NULL, .eps = w->rms_eps},
-                                          .heads = {.q = w->q,
-                                                    .kv = l->kv,
-                                                    .pos = w->inputs->pos,
-                                                    .cell = w->inputs->cell,
-                                                    .cos = w->cos,
-                                                    .sin = w->sin,
-                                                    .q_stride = w->attention.n_head * w->attention.head_dim,
-                                                    .n_head = w->attention.n_head,
-                                                    .n_kv_head = w->attention.n_kv_head,
-                                                    .head_dim = w->attention.head_dim}};
+    struct gr_cuda_linear_step s = {.x = w->in, .norm = {.square = scaled ? w->down_square : NULL, .eps = w->rms_eps}};
+    if (w->qkv == NULL) {
+        s.out = GR_CUDA_OUT_HEADS;
+        s.heads = heads_of(w, l);
+    } else {
+        s.out = GR_CUDA_OUT_F32;
+        s.bias = l->qkv_bias;
+        s.y = w->qkv;
+        s.y_stride = n_qkv(w);
+    }
     return linear_args(w, &l->qkv, &s, n);
+}
+
+static enum gr_status place_heads(const struct gr_cuda_layer_work *w, const struct gr_cuda_layer *l, int n)
+{
+    const struct gr_cuda_place_heads_args a = {.x = w->qkv,
+                                               .q_norm = l->q_norm,
+                                               .k_norm = l->k_norm,
+                                               .heads = heads_of(w, l),
+                                               .n_row = n,
+                                               .x_stride = n_qkv(w),
+                                               .eps = w->rms_eps,
+                                               .n_row_true = w->inputs->n_row};
+    return gr_cuda_place_heads(&a, w->device->stream);
+}
+
+/* By kernels of their own: the first layer's, and those that are made apart. */
+static enum gr_status enqueue_heads(const struct gr_cuda_layer_work *w, const struct gr_cuda_layer *l, bool scaled,
+                                    int n)
+{
+    const struct gr_cuda_linear_args a = heads_args(w, l, scaled, n);
+    GR_TRY(gr_cuda_linear(&a, w->device->stream));
+    return w->qkv != NULL ? place_heads(w, l, n) : GR_OK;
 }
 
 enum gr_status gr_cuda_enqueue_first_heads(const struct gr_cuda_layer_work *w, const struct gr_cuda_layer *l, int n)
 {
-    const struct gr_cuda_linear_args a = heads_args(w, l, false, n);
-    return gr_cuda_linear(&a, w->device->stream);
+    return enqueue_heads(w, l, false, n);
 }
 
 /* Adds to the residual stream and leaves w->xn for the norm after it. */
@@ -358,14 +460,14 @@ static struct gr_cuda_linear_args down_args(const struct gr_cuda_layer_work *w, 
     return linear_args(w, &l->down, &s, n);
 }
 
-/* From attention to attention. */
+/* From attention to attention; where heads are made apart, to what they are made of. */
 static int between_args(const struct gr_cuda_layer_work *w, const struct gr_cuda_layer *l,
                         const struct gr_cuda_layer_place *place, int n, struct gr_cuda_linear_args a[GR_CUDA_CHAIN_MAX])
 {
     a[0] = o_args(w, l, n);
     a[1] = gate_up_args(w, l, n);
     a[2] = down_args(w, l, place, n);
-    if (place->next == NULL) {
+    if (place->next == NULL || w->qkv != NULL) {
         return 3;
     }
     a[3] = heads_args(w, place->next, true, n);
@@ -379,17 +481,23 @@ bool gr_cuda_layer_can_chain(const struct gr_cuda_layer_work *w, const struct gr
     return gr_cuda_can_chain(a, between_args(w, l, &last, n, a));
 }
 
+static enum gr_status enqueue_between(const struct gr_cuda_layer_work *w, const struct gr_cuda_linear_args *a, int n)
+{
+    if (w->chain != NULL && gr_cuda_can_chain(a, n)) {
+        return gr_cuda_linear_chain(a, n, w->chain, w->device->stream);
+    }
+    for (int i = 0; i < n; i++) {
+        GR_TRY(gr_cuda_linear(&a[i], w->device->stream));
+    }
+    return GR_OK;
+}
+
 enum gr_status gr_cuda_enqueue_layer(const struct gr_cuda_layer_work *w, const struct gr_cuda_layer *l,
                                      const struct gr_cuda_layer_place *place, int n)
 {
     struct gr_cuda_linear_args a[GR_CUDA_CHAIN_MAX];
     const int n_linear = between_args(w, l, place, n, a);
     GR_TRY(attend(w, l, n));
-    if (w->chain != NULL && gr_cuda_can_chain(a, n_linear)) {
-        return gr_cuda_linear_chain(a, n_linear, w->chain, w->device->stream);
-    }
-    for (int i = 0; i < n_linear; i++) {
-        GR_TRY(gr_cuda_linear(&a[i], w->device->stream));
-    }
-    return GR_OK;
+    GR_TRY(enqueue_between(w, a, n_linear));
+    return place->next != NULL && w->qkv != NULL ? enqueue_heads(w, place->next, true, n) : GR_OK;
 }

@@ -4,6 +4,7 @@
 #define GR_MODEL_CUDA_LAYER_H
 
 #include "kernels/cuda/attention/attention.h"
+#include "kernels/cuda/linear/heads.h"
 #include "kernels/cuda/linear/linear.h"
 #include "kernels/cuda/attention/view.h"
 #include "model/cuda/cells.h"
@@ -13,6 +14,9 @@
 struct gr_cuda_layer {
     float *in_norm, *mlp_norm;                   /* (H) */
     struct gr_cuda_matrix qkv, o, gate_up, down; /* gate and up row by row in turn */
+    float *qkv_bias;                             /* (rows of qkv) or NULL */
+    float *q_norm, *k_norm;                      /* (head_dim) or NULL */
+    bool no_rope;                                /* q and k are not turned */
     void *kv;
     int index; /* in the model */
 };
@@ -22,9 +26,13 @@ struct gr_cuda_layer_work {
     struct gr_cuda_device *device;
     const struct gr_cuda_pass_inputs *inputs;
     struct gr_cuda_attn_shape attention;
-    int hidden, n_in, ffn; /* n_in: inputs of q, k and v; H, or 2H in an EAGLE-3 head */
+    const struct gr_hf_config *hf; /* borrowed */
+    int hidden, n_in, ffn;         /* n_in: inputs of q, k and v; H, or 2H in an EAGLE-3 head */
     float rms_eps, attn_scale;
     float *cos, *sin;                              /* (n_ctx_max, head_dim / 2) */
+    float *cos_none, *sin_none;                    /* (head_dim / 2) of 1 and 0: no rotary embedding .. */
+    int32_t *pos_none;                             /* .. at position 0, (n_row_max) */
+    float *qkv;                                    /* (n_row_max, rows of qkv), where heads are made apart: else NULL */
     float *x;                                      /* (n_row_max, H) residual stream */
     uint16_t *in;                                  /* tiles of width n_in: what q, k and v are given */
     uint16_t *xn;                                  /* tiles of width H */

@@ -359,9 +359,26 @@ static enum gr_status load_all(void *model, struct gr_cuda_weights *l, struct gr
 
 /* ---- creation ---- */
 
+/* A window that hides nothing costs nothing; another is not known to the kernels. */
+static enum gr_status check_windows(const struct gr_llama_config *c, const struct gr_hf_config *hf)
+{
+    const int n_ctx = c->n_ctx_max > 0 ? GR_MIN(c->n_ctx_max, hf->max_pos) : hf->max_pos;
+    for (int i = 0; i < hf->n_layer; i++) {
+        const int window = gr_hf_window(hf, i);
+        if (window > 0 && window < n_ctx) {
+            log_error("%s: layer %d has a window of %d tokens and contexts may have %d: on a GPU they may have at most "
+                      "the window's; take --max-model-len %d, or cpu",
+                      c->dir, i, window, n_ctx, window);
+            return GR_EUNSUPPORTED;
+        }
+    }
+    return GR_OK;
+}
+
 static enum gr_status check(const struct llama *m, const struct gr_llama_config *c)
 {
     GR_TRY(gr_cuda_geometry_check(c->dir, &m->source.hf));
+    GR_TRY(check_windows(c, &m->source.hf));
     if (!serves_head(m)) {
         return GR_OK;
     }

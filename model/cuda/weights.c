@@ -224,15 +224,20 @@ enum gr_status gr_cuda_table_load(struct gr_cuda_weights *w, const char *name, i
     return load_rows(w, name, n_row, n, &(struct target_rows){.table = table});
 }
 
-enum gr_status gr_cuda_vector_load(struct gr_cuda_weights *w, const char *name, int n, float **out)
+enum gr_status gr_cuda_vector_load_to(struct gr_cuda_weights *w, const char *name, int n, float *to)
 {
     float *values = NULL;
-    void *p = NULL;
     GR_TRY(gr_load_vector(w->loader, name, n, &values));
-    GR_TRY(gr_cuda_take(w->device, "weights", (size_t)n * sizeof(float), &p));
-    *out = p;
     w->copied += (size_t)n * sizeof(float);
     return gr_cuda_check(
-        cudaMemcpyAsync(p, values, (size_t)n * sizeof(float), cudaMemcpyHostToDevice, w->device->stream),
+        cudaMemcpyAsync(to, values, (size_t)n * sizeof(float), cudaMemcpyHostToDevice, w->device->stream),
         "copy of weights");
+}
+
+enum gr_status gr_cuda_vector_load(struct gr_cuda_weights *w, const char *name, int n, float **out)
+{
+    void *p = NULL;
+    GR_TRY(gr_cuda_take(w->device, "weights", (size_t)n * sizeof(float), &p));
+    *out = p;
+    return gr_cuda_vector_load_to(w, name, n, p);
 }

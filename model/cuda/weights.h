@@ -54,7 +54,9 @@ GR_NODISCARD enum gr_status gr_cuda_heads_load(struct gr_cuda_weights *w, const 
 /* bf16 (n_row, n) as it is. */
 GR_NODISCARD enum gr_status gr_cuda_table_load(struct gr_cuda_weights *w, const char *name, int n_row, int n,
                                                uint16_t **out);
-/* bf16 (n) to f32. */
+/* (n) as f32. */
 GR_NODISCARD enum gr_status gr_cuda_vector_load(struct gr_cuda_weights *w, const char *name, int n, float **out);
+/* The same to where there is room for it. */
+GR_NODISCARD enum gr_status gr_cuda_vector_load_to(struct gr_cuda_weights *w, const char *name, int n, float *to);
 
 #endif

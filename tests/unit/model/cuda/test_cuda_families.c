@@ -1,0 +1,169 @@
+/* Model families on a GPU against the CPU: the logits within bf16's reach, the rows of a tree with the bits of the
+ * sequences of their paths. Checkpoints in shapes that a GPU takes are made from a seed. */
+#include "model/cuda/device.h"
+#include "model/cuda/llama.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include "tests/unit/golden.h"
+#include "tests/unit/log_capture.h"
+#include "tests/unit/model/tree_pass.h"
+#include "tests/unit/tiny_model.h"
+
+enum { HIDDEN = 128, FFN = 64, D = 64, HEADS = 4, KV = 2, LAYERS = 4, N_TOKEN = 70 };
+
+#define BASE                                                                                                          \
+    "\"hidden_size\":128,\"intermediate_size\":64,\"num_hidden_layers\":4,\"num_attention_heads\":4,"                 \
+    "\"num_key_value_heads\":2,\"vocab_size\":64,\"rms_norm_eps\":1e-5,\"max_position_embeddings\":256,\"head_dim\":" \
+    "64"
+
+static const struct family {
+    const char *name, *config;
+    bool qkv_bias, qk_norm;
+    int n_ctx;
+} families[] = {
+    {"llama", "{\"architectures\":[\"LlamaForCausalLM\"]," BASE "}", false, false, 0},
+    {"linear",
+     "{\"architectures\":[\"LlamaForCausalLM\"],\"rope_scaling\":{\"type\":\"linear\",\"factor\":4.0}," BASE "}", false,
+     false, 0},
+    {"mistral, as long as its window", "{\"architectures\":[\"MistralForCausalLM\"],\"sliding_window\":192," BASE "}",
+     false, false, 192},
+    {"qwen2", "{\"architectures\":[\"Qwen2ForCausalLM\"]," BASE "}", true, false, 0},
+    {"qwen3, yarn",
+     "{\"architectures\":[\"Qwen3ForCausalLM\"],\"rope_parameters\":{\"rope_type\":\"yarn\",\"factor\":4.0,"
+     "\"original_max_position_embeddings\":64,\"rope_theta\":10000.0}," BASE "}",
+     false, true, 0},
+    {"smollm3",
+     "{\"architectures\":[\"SmolLM3ForCausalLM\"],\"tie_word_embeddings\":false,\"no_rope_layer_interval\":2," BASE "}",
+     false, false, 0},
+};
+
+static void make_layer(struct tiny_folder *f, const struct family *family, int layer)
+{
+    static const char *const qkv[] = {"q", "k", "v"};
+    char prefix[64], name[128];
+    snprintf(prefix, sizeof(prefix), "model.layers.%d", layer);
+    tiny_add_layer(f, prefix, HIDDEN, HEADS * D, KV * D, HIDDEN, FFN);
+    for (int i = 0; i < 3; i++) {
+        if (family->qkv_bias) {
+            snprintf(name, sizeof(name), "%s.self_attn.%s_proj.bias", prefix, qkv[i]);
+            tiny_add(f, name, (i == 0 ? HEADS : KV) * D, 0);
+        }
+        if (family->qk_norm && i < 2) {
+            snprintf(name, sizeof(name), "%s.self_attn.%s_norm.weight", prefix, qkv[i]);
+            tiny_add(f, name, D, 0);
+        }
+    }
+}
+
+/* A quarter of what tiny_add draws: else attention is so sharp that the roundings of bf16 choose its keys. */
+static void soften(struct tiny_folder *f)
+{
+    for (size_t i = 0; i < f->n; i++) {
+        const struct gr_tensor *t = &f->tensor[i];
+        uint16_t *w = (uint16_t *)(uintptr_t)t->data;
+        for (int64_t k = 0; t->n_dim == 2 && k < t->shape[0] * t->shape[1]; k++) {
+            w[k] = gr_bf16_from_f32(0.25f * gr_bf16_to_f32(w[k]));
+        }
+    }
+}
+
+static void make(struct tiny_folder *f, const struct family *family)
+{
+    tiny_begin(f, family->config, 41);
+    tiny_add(f, "model.embed_tokens.weight", TINY_N_VOCAB, HIDDEN);
+    tiny_add(f, "model.norm.weight", HIDDEN, 0);
+    tiny_add(f, "lm_head.weight", TINY_N_VOCAB, HIDDEN);
+    for (int i = 0; i < LAYERS; i++) {
+        make_layer(f, family, i);
+    }
+    soften(f);
+    tiny_write(f);
+}
+
+static struct gr_llama_config config_of(const struct tiny_folder *f, const struct family *family)
+{
+    return (struct gr_llama_config){.dir = f->dir,
+                                    .n_thread = 1,
+                                    .n_ctx_max = family->n_ctx,
+                                    .n_row_max = 96,
+                                    .n_out_max = 96,
+                                    .n_pool_block = GOLDEN_N_POOL,
+                                    .n_scratch_block = 4,
+                                    .n_seq_max = 1};
+}
+
+static void test_families(void **state)
+{
+    (void)state;
+    static float llama[N_TOKEN * TINY_N_VOCAB] = {1.0f};
+    int32_t token[N_TOKEN];
+    for (int i = 0; i < N_TOKEN; i++) {
+        token[i] = (i * 37 + 11) % TINY_N_VOCAB;
+    }
+    for (size_t i = 0; i < GR_ARRAY_LEN(families); i++) {
+        struct tiny_folder f;
+        struct gr_lm *cpu = NULL, *gpu = NULL;
+        make(&f, &families[i]);
+        const struct gr_llama_config c = config_of(&f, &families[i]);
+        assert_int_equal(gr_llama_create(&c, NULL, NULL, &cpu), GR_OK);
+        assert_int_equal(gr_cuda_llama_create(&c, 0, NULL, NULL, &gpu), GR_OK);
+        golden_run(cpu, token, 0, N_TOKEN, N_TOKEN, NULL);
+        golden_run(gpu, token, 0, N_TOKEN, N_TOKEN, NULL);
+        const double worst = relative_norm(gpu->logits, cpu->logits, N_TOKEN * TINY_N_VOCAB);
+        const double other = relative_norm(cpu->logits, llama, N_TOKEN * TINY_N_VOCAB);
+        print_message("# %s: relative norm %.2e, from a plain Llama %.2e\n", families[i].name, worst, other);
+        assert_true(worst < 1.5e-2);
+        assert_true(i == 0 || families[i].n_ctx > 0 || other > 3e-2); /* so that a part left out would be seen */
+        if (i == 0) {
+            memcpy(llama, cpu->logits, sizeof(llama));
+        }
+        check_tree(gpu, token, 12);
+        gr_lm_destroy(gpu);
+        gr_lm_destroy(cpu);
+        tiny_finish(&f);
+    }
+}
+
+static void refused(const char *config, const char *in_log)
+{
+    struct tiny_folder f;
+    struct log_capture cap;
+    struct gr_lm *gpu = NULL;
+    const struct family family = {"", config, false, false, 0};
+    make(&f, &family);
+    const struct gr_llama_config c = config_of(&f, &family);
+    log_capture_begin(&cap);
+    const enum gr_status st = gr_cuda_llama_create(&c, 0, NULL, NULL, &gpu);
+    const char *log = log_capture_end(&cap);
+    if (st != GR_EUNSUPPORTED || strstr(log, in_log) == NULL) {
+        fail_msg("%s: status %d, log: %s", in_log, (int)st, log);
+    }
+    tiny_finish(&f);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    refused("{\"architectures\":[\"MistralForCausalLM\"],\"sliding_window\":64," BASE "}", "take --max-model-len 64");
+    refused("{\"architectures\":[\"Qwen3ForCausalLM\"],\"attention_bias\":true," BASE "}", "a bias of o");
+    refused("{\"architectures\":[\"LlamaForCausalLM\"],\"mlp_bias\":true," BASE "}", "biases of the MLP");
+    refused("{\"architectures\":[\"Gemma3ForCausalLM\"]," BASE "}", "norms after attention and MLP");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_families),
+        cmocka_unit_test(test_refused),
+    };
+    int n_device = 0;
+    if (cudaGetDeviceCount(&n_device) != cudaSuccess || n_device == 0) {
+        puts("1..0 # SKIP no GPU");
+        return 0;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
