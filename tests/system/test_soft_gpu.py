@@ -50,6 +50,20 @@ def head_on_the_same_device():
 
 
 @case
+def what_is_asked_of_logits_is_the_hosts():
+    """Rows of a request with bans, penalties and log-probabilities are picked from on the host: the same text and the
+    same bits with trees, whoever ranks their children."""
+    wishes = ("--repetition-penalty", "1.3", "--presence-penalty", "0.5", "--logit-bias", "10=1.5,11=ban",
+              "--min-tokens", "5", "--logprobs", "3")
+    runs = [generate("--prompt-ids", "-", "--max-tokens", "6", "--ignore-eos", "--seed", "3", "--temperature", "0.8",
+                     *wishes, *CUDA, *drafts, stdin=json.dumps(GOLDEN[2]["prompt_ids"]), timeout=240)
+            for drafts in ((), (*HEAD_ON, "cuda:0", *TREES))]
+    plain, drafted = runs
+    assert plain["token_ids"] == drafted["token_ids"] and plain["logprobs"] == drafted["logprobs"], runs
+    assert 11 not in plain["token_ids"] and drafted["metrics"]["num_accepted_tokens"] > 0, runs
+
+
+@case
 def head_on_another_device_and_noise():
     """Two processes."""
     noise = ("--temperature", "0.8", "--seed", "3")
