@@ -34,6 +34,13 @@ void gr_out_hurry(int signal_number)
     }
 }
 
+void gr_out_calm(void)
+{
+    atomic_store(&guard.signal_number, 0);
+    atomic_store(&guard.cut_by, 0);
+    atomic_store(&guard.hurry_until_ns, 0);
+}
+
 int gr_out_cut_by(void)
 {
     return atomic_load(&guard.cut_by);

@@ -17,6 +17,8 @@
 GR_NODISCARD enum gr_status gr_out_guard(const sigset_t *endings);
 /* For who has taken such a signal out of the queue: what finds no room soon is dropped from now on. */
 void gr_out_hurry(int signal_number);
+/* That signal ends nothing: writes wait for room again. */
+void gr_out_calm(void);
 /* Writes all, in order. GR_ECANCELED: a signal came, or had come, and there was no room: the rest is dropped.
  * GR_ECLOSED: nobody reads it any more. GR_EIO: errno tells. Without a guard it is write() until all is written. */
 enum gr_status gr_out_write(int fd, const void *data, size_t bytes);

@@ -48,6 +48,8 @@ static void become_child(const struct gr_children *c, const struct gr_child *k, 
 {
     const sigset_t set = watched();
     setpgid(0, 0);
+    signal(SIGINT, SIG_IGN); /* forgets a ctrl-C that reached the parent's group before the line above */
+    signal(SIGINT, SIG_DFL);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) {
         _exit(1); /* the parent died before the line above */
