@@ -7,9 +7,11 @@
 #include <string.h>
 
 /* Sets of commands that many rows name. */
-#define TURN (GR_CMD_RUN | GR_CMD_OPEN | GR_CMD_SEND)
-#define NEW (GR_CMD_RUN | GR_CMD_OPEN) /* what is fixed when a session is opened */
-#define ENGINE (GR_CMD_RUN | GR_CMD_SERVE)
+#define ASKED (GR_CMD_RUN | GR_CMD_OPEN | GR_CMD_SEND)
+#define TURN (ASKED | GR_CMD_CHAT)
+#define CHATS (GR_CMD_RUN | GR_CMD_CHAT)
+#define NEW (GR_CMD_RUN | GR_CMD_OPEN | GR_CMD_CHAT) /* what is fixed when a session is opened */
+#define ENGINE (GR_CMD_RUN | GR_CMD_CHAT | GR_CMD_SERVE)
 #define LOOKS (GR_CMD_LOOK | GR_CMD_CLOSE | GR_CMD_REFRESH)
 #define CLIENT (TURN | LOOKS | GR_CMD_PING | GR_CMD_WAIT)
 #define ALL (CLIENT | GR_CMD_SERVE)
@@ -52,6 +54,10 @@ static const struct gr_option_command commands[] = {
      "generate text; starts the workers, streams, cleans up",
      "Generates text: a target worker verifies token trees that a draft worker proposes. The model and what else is "
      "needed may come from the environment or the YAML file, too."},
+    {GR_CMD_CHAT, "graft", "chat", "[--config F.yaml] --model DIR [options]",
+     "talk with a model at the terminal, over a session that is kept",
+     "A conversation at the terminal, by the model's own chat template; with workers of its own, or at a running "
+     "orchestrator by --connect. ctrl-C stops an answer, /help tells the commands, ctrl-D ends."},
     {GR_CMD_SERVE, "graft", "serve", "[--config F.yaml] [--spawn] [options]",
      "the orchestrator as a process of its own, for workers and clients",
      "The orchestrator as a process of its own, for workers and clients, until a signal ends it. With --spawn it "

@@ -3,6 +3,7 @@
 #define GR_ORCHESTRATOR_CLI_COMMANDS_H
 
 int gr_command_run(int argc, char **argv);
+int gr_command_chat(int argc, char **argv);
 int gr_command_serve(int argc, char **argv);
 int gr_command_session(int argc, char **argv);
 int gr_command_ping(int argc, char **argv);

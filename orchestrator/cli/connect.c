@@ -5,18 +5,25 @@
 #include "orchestrator/cli/remote.h"
 
 #include <inttypes.h>
+#include <poll.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
 
 #define SILENCE_MS 3000 /* after so long without word the user is told that graft waits */
+#define FORGET_MS 5000  /* for word that a session is closed */
 
-struct connect {
+struct gr_connect {
     struct gr_remote remote;
-    struct gr_generation g;
-    uint64_t session;  /* 0: not known yet */
-    uint32_t turn;     /* the turn's number; OPENED tells it */
-    uint32_t turn_len; /* transcript length where this turn's generated tokens begin; from its first COMMIT */
+    struct gr_generation *g; /* the turn at hand, or one that is over; borrowed */
+    uint64_t session;        /* 0: not known yet */
+    uint32_t turn;           /* the turn's number; OPENED tells it */
+    uint32_t turn_len;       /* transcript length where this turn's generated tokens begin; from its first COMMIT */
     uint32_t n_fallback, n_reopen; /* fall-backs and re-openings that a FINISHED told which our TRUNCATE has crossed */
     bool answered;                 /* OPENED has come */
+    bool stop_later;               /* the turn is to end as soon as it is known which one it is */
+    bool gone;                     /* there is nobody left to ask */
     bool has_turn_len;
     uint32_t n_target; /* target workers that the orchestrator has listed */
     bool told_waiting; /* the user was told that nothing has come for SILENCE_MS, or need not be any more */
@@ -26,7 +33,7 @@ struct connect {
 
 static enum gr_status submit(void *ctx, const struct gr_session_request *q)
 {
-    struct connect *c = ctx;
+    struct gr_connect *c = ctx;
     int32_t segments[2] = {0, (int32_t)q->n_prompt};
     struct gr_msg m = {.type = GR_MSG_OPEN,
                        .open = {.ids = {.p = (int32_t *)(uintptr_t)q->prompt, .n = q->n_prompt},
@@ -40,10 +47,12 @@ static enum gr_status submit(void *ctx, const struct gr_session_request *q)
 
 static enum gr_status append(void *ctx, const struct gr_turn_request *t)
 {
-    struct connect *c = ctx;
+    struct gr_connect *c = ctx;
     struct gr_msg m = {.type = GR_MSG_APPEND,
                        .session = c->session,
-                       .append = {.ids = {.p = (int32_t *)(uintptr_t)t->ids, .n = t->n_ids}}};
+                       .append = {.ids = {.p = (int32_t *)(uintptr_t)t->ids, .n = t->n_ids},
+                                  .keep_len = t->keep_len != UINT32_MAX ? t->keep_len : 0,
+                                  .hash = t->hash}};
     gr_turn_wishes_copy(&m.append.wishes, &t->wishes);
     c->answered = c->has_turn_len = false;
     return gr_remote_send(&c->remote, &m);
@@ -51,12 +60,16 @@ static enum gr_status append(void *ctx, const struct gr_turn_request *t)
 
 static void stop(void *ctx, uint32_t n_keep)
 {
-    struct connect *c = ctx;
+    struct gr_connect *c = ctx;
+    if (!c->answered) {
+        c->stop_later = true;
+        return;
+    }
     const struct gr_msg m = {.type = GR_MSG_TRUNCATE,
                              .session = c->session,
                              .truncate = {.turn = c->turn, .keep_len = c->turn_len + n_keep}};
     if (gr_remote_send(&c->remote, &m) != GR_OK) {
-        gr_generation_fail(&c->g, "");
+        gr_generation_fail(c->g, "");
     }
 }
 
@@ -64,21 +77,21 @@ static void stop(void *ctx, uint32_t n_keep)
 
 /* Where TRUNCATE has crossed the turn's end, its answer is still to come: until then the next turn could begin on what
  * nobody was shown. */
-static void on_finished(struct connect *c, const struct gr_msg *m)
+static void on_finished(struct gr_connect *c, const struct gr_msg *m)
 {
     const uint32_t n_fallback = GR_MAX(c->n_fallback, m->finished.n_fallback);
     const uint32_t n_reopen = GR_MAX(c->n_reopen, m->finished.n_reopen);
-    if (c->g.stop_sent && m->finished.cut == 0) {
+    if (c->g->stop_sent && m->finished.cut == 0) {
         c->n_fallback = n_fallback;
         c->n_reopen = n_reopen;
         return;
     }
     c->n_fallback = c->n_reopen = 0;
-    gr_generation_end(&c->g, (enum gr_finish)m->finished.finish, m->finished.text, n_fallback, n_reopen);
+    gr_generation_end(c->g, (enum gr_finish)m->finished.finish, m->finished.text, n_fallback, n_reopen);
 }
 
 /* What a turn of which nothing is heard waits for. */
-static void tell_waiting(const struct connect *c)
+static void tell_waiting(const struct gr_connect *c)
 {
     if (c->n_target == 0) {
         log_warn("no target worker has joined the orchestrator at %s yet; the turn waits for one", c->remote.address);
@@ -89,9 +102,9 @@ static void tell_waiting(const struct connect *c)
     }
 }
 
-static void on_msg(struct connect *c, const struct gr_msg *m)
+static void on_msg(struct gr_connect *c, const struct gr_msg *m)
 {
-    struct gr_generation *g = &c->g;
+    struct gr_generation *g = c->g;
     if (m->type == GR_MSG_WORKER) {
         c->n_target += m->listed_worker.role == GR_ROLE_TARGET;
     } else if (m->type == GR_MSG_LISTED) {
@@ -104,6 +117,10 @@ static void on_msg(struct connect *c, const struct gr_msg *m)
         c->answered = true;
         c->session = m->session;
         c->turn = m->opened.turn;
+        if (c->stop_later) {
+            c->stop_later = false;
+            stop(c, 0);
+        }
     } else if (!c->answered || m->session != c->session) {
         return; /* of the turn before */
     } else if (m->type == GR_MSG_FINISHED) {
@@ -118,9 +135,13 @@ static void on_msg(struct connect *c, const struct gr_msg *m)
     }
 }
 
-static void pump_until_over(struct connect *c)
+void gr_connect_turn(struct gr_connect *c, struct gr_generation *g)
 {
-    struct gr_generation *g = &c->g;
+    g->engine = (struct gr_engine){.ctx = c, .submit = submit, .append = append, .stop = stop};
+    struct gr_generation *before = c->g;
+    c->g = g;
+    c->stop_later = c->told_waiting = false;
+    c->turn_len = 0;
     while (g->phase != GR_PHASE_OVER && !g->failed && g->interrupted == 0) {
         if (g->phase == GR_PHASE_START) {
             gr_generation_begin(g);
@@ -132,14 +153,15 @@ static void pump_until_over(struct connect *c)
             c->told_waiting = true;
             g->failed = gr_remote_send(&c->remote, &(struct gr_msg){.type = GR_MSG_LIST}) != GR_OK;
         } else if (st == GR_ECANCELED) {
-            g->interrupted = c->remote.signal_number; /* the link's end cuts the turn */
+            gr_generation_signal(g, c->remote.signal_number); /* of a command that ends, the link's end cuts the turn */
         } else if (st != GR_OK) {
-            g->failed = true;
+            g->failed = c->gone = true;
         } else {
             on_msg(c, &m);
             gr_msg_finish(&m);
         }
     }
+    c->g = before;
 }
 
 /* ---- the commands ---- */
@@ -159,40 +181,40 @@ static enum gr_status check_session(struct gr_options *o, uint64_t *session_out)
     return GR_OK;
 }
 
-static enum gr_status prepare(struct connect *c, struct gr_options *o)
+static enum gr_status prepare(struct gr_connect *c, struct gr_options *o)
 {
     struct gr_plan plan;
-    gr_generation_init(&c->g, o);
     GR_TRY(check_session(o, &c->session));
     GR_TRY(gr_plan_remote(o, &plan));
-    GR_TRY(gr_generation_prepare(&c->g, o, &plan));
-    c->g.append = c->session != 0;
-    c->g.engine = (struct gr_engine){.ctx = c, .submit = submit, .append = append, .stop = stop};
+    GR_TRY(gr_generation_prepare(c->g, o, &plan));
+    c->g->append = c->session != 0;
     return GR_OK;
 }
 
 static int run(struct gr_options *o, bool print_id)
 {
-    struct connect c = {.remote = {.signal_fd = -1}};
+    struct gr_generation g;
+    struct gr_connect c = {.remote = {.signal_fd = -1}, .g = &g};
+    gr_generation_init(&g, o);
     enum gr_status st = prepare(&c, o);
     if (st == GR_OK) {
         st = gr_remote_open(o, 0, &c.remote);
     }
     if (st != GR_OK) {
-        return gr_generation_refuse(&c.g, st);
+        return gr_generation_refuse(&g, st);
     }
-    c.g.silent = print_id;
-    pump_until_over(&c);
-    const bool stays = o->session != 0 || (o->keep && !c.g.failed);
-    c.g.session = c.answered && stays ? c.session : 0;
+    g.silent = print_id;
+    gr_connect_turn(&c, &g);
+    const bool stays = o->session != 0 || (o->keep && !g.failed);
+    g.session = c.answered && stays ? c.session : 0;
     gr_remote_close(&c.remote);
-    const int status = gr_generation_report(&c.g);
+    const int status = gr_generation_report(&g);
     if (status == 0 && print_id && !o->json) {
         printf("%" PRIu64 "\n", c.session);
     } else if (status == 0 && o->keep && !print_id) {
         fprintf(stderr, "session %" PRIu64 " stays open\n", c.session);
     }
-    gr_generation_finish(&c.g);
+    gr_generation_finish(&g);
     return status;
 }
 
@@ -208,4 +230,62 @@ int gr_connect_open(struct gr_options *o)
         o->max_tokens = 1;
     }
     return run(o, true);
+}
+
+/* ---- conversations ---- */
+
+enum gr_status gr_connect_begin(const struct gr_options *o, struct gr_generation *g, struct gr_connect **out)
+{
+    struct gr_connect *c = calloc(1, sizeof(*c));
+    if (c == NULL) {
+        log_error("out of memory");
+        return GR_ENOMEM;
+    }
+    c->g = g;
+    const enum gr_status st = gr_remote_open(o, 0, &c->remote);
+    if (st != GR_OK) {
+        free(c);
+        return st;
+    }
+    *out = c;
+    return GR_OK;
+}
+
+void gr_connect_wait(struct gr_connect *c, int fd)
+{
+    struct pollfd fds[2] = {{.fd = fd, .events = POLLIN}, {.fd = c->remote.signal_fd, .events = POLLIN}};
+    struct signalfd_siginfo info;
+    (void)poll(fds, 2, -1);
+    if ((fds[1].revents & POLLIN) != 0 && read(c->remote.signal_fd, &info, sizeof(info)) > 0) {
+        c->g->interrupted = (int)info.ssi_signo;
+    }
+}
+
+bool gr_connect_is_gone(const struct gr_connect *c)
+{
+    return c->gone;
+}
+
+/* What the old session still says is read up to its end, or to word that there is none. */
+void gr_connect_forget(struct gr_connect *c)
+{
+    const struct gr_msg close = {.type = GR_MSG_CLOSE, .session = c->session};
+    enum gr_status st = c->session != 0 && !c->gone ? gr_remote_send(&c->remote, &close) : GR_ENOTFOUND;
+    for (bool closed = false; st == GR_OK && !closed;) {
+        struct gr_msg m;
+        st = gr_remote_recv(&c->remote, FORGET_MS, &m);
+        if (st == GR_OK) {
+            closed = m.type == GR_MSG_CLOSED || m.type == GR_MSG_ERROR;
+            gr_msg_finish(&m);
+        }
+    }
+    c->gone = c->gone || st == GR_ECLOSED;
+    c->session = 0;
+}
+
+void gr_connect_end(struct gr_connect *c)
+{
+    gr_connect_forget(c);
+    gr_remote_close(&c->remote);
+    free(c);
 }

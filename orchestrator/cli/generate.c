@@ -68,7 +68,8 @@ void gr_generation_init(struct gr_generation *g, const struct gr_options *o)
     *g = (struct gr_generation){.o = o, .first_difference = -1};
 }
 
-enum gr_status gr_generation_prepare(struct gr_generation *g, const struct gr_options *o, const struct gr_plan *plan)
+enum gr_status gr_generation_prepare_model(struct gr_generation *g, const struct gr_options *o,
+                                           const struct gr_plan *plan)
 {
     g->o = o;
     g->plan = *plan;
@@ -78,32 +79,66 @@ enum gr_status gr_generation_prepare(struct gr_generation *g, const struct gr_op
     if (o->chat) {
         GR_TRY(gr_chat_setup_open(o, g->tok, &g->chat));
     }
-    const struct gr_chat *chat = o->chat ? &g->chat.chat : NULL;
-    GR_TRY(gr_prompt_read(o, g->tok, chat, n_vocab, &g->prompt, &g->n_prompt));
-    GR_TRY(gr_text_stream_init(&g->text, g->tok, o->stop.word, o->stop.n));
-    g->text.min_tokens = (uint32_t)o->min_tokens;
     GR_TRY(gr_adjust_resolve(o, g->tok, n_vocab, &g->plan.wishes.adjust));
     GR_TRY(gr_stops_resolve(o, &g->hf, g->tok, g->hf.n_vocab, &g->plan.wishes.turn.stop_ids));
-    if (chat != NULL && !o->ignore_eos) {
-        GR_TRY(gr_stops_add_chat(chat, g->tok, &g->plan.wishes.turn.stop_ids));
-    }
-    g->cap_token = (uint32_t)o->max_tokens + GR_TREE_MAX;
-    g->token = malloc(g->cap_token * sizeof(*g->token));
-    if (g->token == NULL) {
-        log_error("out of memory for %" PRId64 " tokens", o->max_tokens);
-        return GR_ENOMEM;
+    if (o->chat && g->tok != NULL && !o->ignore_eos) {
+        GR_TRY(gr_stops_add_chat(&g->chat.chat, g->tok, &g->plan.wishes.turn.stop_ids));
     }
     g->plan.wishes.turn.n_logprob = (uint32_t)GR_MIN(1 + o->logprobs, 1 + (int64_t)n_vocab);
     GR_TRY(gr_logprobs_init(&g->logprobs, g->plan.wishes.turn.n_logprob, g->cap_token));
     draw_seed(g);
+    return GR_OK;
+}
+
+/* Room for what comes. */
+static enum gr_status prepare_answer(struct gr_generation *g)
+{
+    GR_TRY(gr_text_stream_init(&g->text, g->tok, g->o->stop.word, g->o->stop.n));
+    g->text.min_tokens = (uint32_t)g->o->min_tokens;
+    g->cap_token = (uint32_t)g->o->max_tokens + GR_TREE_MAX;
+    g->token = malloc(g->cap_token * sizeof(*g->token));
+    if (g->token == NULL) {
+        log_error("out of memory for %" PRId64 " tokens", g->o->max_tokens);
+        return GR_ENOMEM;
+    }
+    return GR_OK;
+}
+
+enum gr_status gr_generation_prepare_turn(struct gr_generation *g, const struct gr_generation *model,
+                                          const int32_t *prompt, uint32_t n)
+{
+    gr_generation_init(g, model->o);
+    g->plan = model->plan;
+    g->hf = model->hf;
+    g->tok = model->tok;
+    g->borrows = true;
+    g->n_prompt = n;
+    g->prompt = malloc(n * sizeof(*prompt));
+    if (g->prompt == NULL) {
+        log_error("out of memory for %u tokens", n);
+        return GR_ENOMEM;
+    }
+    memcpy(g->prompt, prompt, n * sizeof(*prompt));
+    return prepare_answer(g);
+}
+
+enum gr_status gr_generation_prepare(struct gr_generation *g, const struct gr_options *o, const struct gr_plan *plan)
+{
+    GR_TRY(gr_generation_prepare_model(g, o, plan));
+    const struct gr_chat *chat = o->chat ? &g->chat.chat : NULL;
+    const int32_t n_vocab = GR_MIN(g->hf.n_vocab, gr_tokenizer_n_vocab_or_all(g->tok));
+    GR_TRY(gr_prompt_read(o, g->tok, chat, n_vocab, &g->prompt, &g->n_prompt));
+    GR_TRY(prepare_answer(g));
     return o->trace_file != NULL ? gr_trace_file_create(o->trace_file, &g->trace_file) : GR_OK;
 }
 
 void gr_generation_finish(struct gr_generation *g)
 {
     gr_text_stream_finish(&g->text);
-    gr_chat_setup_close(&g->chat);
-    gr_tokenizer_destroy(g->tok);
+    if (!g->borrows) {
+        gr_chat_setup_close(&g->chat);
+        gr_tokenizer_destroy(g->tok);
+    }
     gr_trace_file_destroy(g->trace_file);
     free(g->prompt);
     free(g->token);
@@ -129,7 +164,10 @@ static enum gr_status submit(struct gr_generation *g, bool plain)
 
 static enum gr_status append(struct gr_generation *g)
 {
-    struct gr_turn_request t = {.keep_len = UINT32_MAX, .ids = g->prompt, .n_ids = g->n_prompt};
+    struct gr_turn_request t = {.keep_len = g->keep_len > 0 ? g->keep_len : UINT32_MAX,
+                                .hash = g->keep_hash,
+                                .ids = g->prompt,
+                                .n_ids = g->n_prompt};
     gr_turn_wishes_copy(&t.wishes, &g->plan.wishes.turn);
     return g->engine.append(g->engine.ctx, &t);
 }
@@ -210,6 +248,17 @@ static void stop(struct gr_generation *g, uint32_t n_keep)
     if (!g->stop_sent) {
         g->stop_sent = true;
         g->engine.stop(g->engine.ctx, n_keep);
+    }
+}
+
+void gr_generation_signal(struct gr_generation *g, int signal_number)
+{
+    if (g->may_cut && signal_number == SIGINT && g->phase == GR_PHASE_TEXT && !g->stop_sent) {
+        g->cut = true;
+        gr_out_calm(); /* the command goes on */
+        stop(g, g->n_final);
+    } else {
+        g->interrupted = signal_number;
     }
 }
 
@@ -320,7 +369,8 @@ void gr_generation_take(struct gr_generation *g, const struct gr_msg *m)
     if (m->type == GR_MSG_COMMIT) {
         take_commit(g, m, now_ns);
     } else if (m->type == GR_MSG_PROGRESS) {
-        gr_generation_progress(g, "prefill: %" PRIu64 " of %" PRIu64 " tokens", m->progress.usable_len, g->n_prompt);
+        gr_generation_progress(g, "prefill: %" PRIu64 " of %" PRIu64 " tokens", m->progress.usable_len,
+                               (uint64_t)g->keep_len + g->n_prompt);
     } else if (g->phase == GR_PHASE_TEXT) {
         gr_metrics_take(&g->metrics, m, now_ns);
     }
@@ -333,7 +383,9 @@ static bool at_context(const struct gr_generation *g)
 
 static void tell_of_end(struct gr_generation *g)
 {
-    if (at_context(g)) {
+    if (at_context(g) && g->borrows) {
+        log_warn("the context is full: /reset begins a new conversation");
+    } else if (at_context(g)) {
         clear_progress(g);
         log_warn("the context is full after %u of the %" PRId64 " tokens that --max-tokens asks for", g->n_token,
                  g->o->max_tokens);

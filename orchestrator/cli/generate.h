@@ -26,11 +26,14 @@ struct gr_generation {
     const struct gr_options *o; /* borrowed */
     struct gr_plan plan;        /* its wishes have the seed and the stop ids, too */
     struct gr_engine engine;
-    bool append; /* a turn of a session that is open */
-    bool silent; /* no text on standard output */
+    bool append;        /* a turn of a session that is open */
+    uint32_t keep_len;  /* of its transcript, this much goes on; 0: all */
+    uint64_t keep_hash; /* of those tokens */
+    bool silent;        /* no text on standard output */
     struct gr_hf_config hf;
     struct gr_tokenizer *tok;
     struct gr_chat_setup chat; /* --chat; its form is NULL without */
+    bool borrows;              /* a turn of a conversation: tok and chat are another's */
     int32_t *prompt;           /* owned */
     uint32_t n_prompt;
     enum gr_phase phase;
@@ -47,11 +50,12 @@ struct gr_generation {
     double last_gap, gap;     /* logit gap of plain decoding's last pick, and at the first difference */
     bool again;               /* the plain phase is still to come */
     bool stop_sent, failed, progress_shown;
-    bool bad_value;   /* it failed by a value that somebody gave */
-    int interrupted;  /* the signal that interrupted it; 0: none did */
-    bool pipe_closed; /* nobody reads standard output any more */
-    struct {          /* trees that wait for the end of a line of text, where both are on a terminal */
-        FILE *f;      /* NULL: trees are printed as they come */
+    bool may_cut, cut; /* ctrl-C is to end the turn, not the command; it has */
+    bool bad_value;    /* it failed by a value that somebody gave */
+    int interrupted;   /* the signal that interrupted it; 0: none did */
+    bool pipe_closed;  /* nobody reads standard output any more */
+    struct {           /* trees that wait for the end of a line of text, where both are on a terminal */
+        FILE *f;       /* NULL: trees are printed as they come */
         char *text;
         size_t len;
     } held;
@@ -67,6 +71,12 @@ void gr_generation_init(struct gr_generation *g, const struct gr_options *o);
 GR_NODISCARD enum gr_status gr_generation_prepare(struct gr_generation *g, const struct gr_options *o,
                                                   const struct gr_plan *plan);
 void gr_generation_finish(struct gr_generation *g);
+/* A conversation's: what is prepared once (model, tokenizer, chat template, wishes), without a prompt ... */
+GR_NODISCARD enum gr_status gr_generation_prepare_model(struct gr_generation *g, const struct gr_options *o,
+                                                        const struct gr_plan *plan);
+/* ... and each turn of it, which borrows the former. prompt: copied. */
+GR_NODISCARD enum gr_status gr_generation_prepare_turn(struct gr_generation *g, const struct gr_generation *model,
+                                                       const int32_t *prompt, uint32_t n);
 
 /* Begins the first or, for --verify-lossless, the next phase. */
 void gr_generation_begin(struct gr_generation *g);
@@ -77,6 +87,8 @@ void gr_generation_end(struct gr_generation *g, enum gr_finish finish, const cha
                        uint32_t n_reopen);
 /* --require-rdma, and no drafter was connected by RDMA yet: nothing is shown. */
 bool gr_generation_lacks_rdma(const struct gr_generation *g);
+/* SIGINT or the like came. Where it is not to end the command (may_cut) the turn ends with what there is. */
+void gr_generation_signal(struct gr_generation *g, int signal_number);
 /* It cannot go on. text: the line to log; "" or NULL: it has been logged. */
 void gr_generation_fail(struct gr_generation *g, const char *text);
 void gr_generation_progress(struct gr_generation *g, const char *fmt, uint64_t a, uint64_t b);

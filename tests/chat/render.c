@@ -1,6 +1,7 @@
 /* Conversations through the templates, for test_templates.py. Each line of standard input is a JSON object with
  * "messages" ([[role, text], ...]) and "template" (a name) or "jinja" (a text); "bos", "eos", "date" and "thinking" may
- * be there. The answer is a line: the text and its plain spans, or an error; of "jinja" alone: fingerprint and name. */
+ * be there. The answer is a line: the text, its plain spans and, where a model's folder is named on the command line,
+ * its ids; or that it is refused; of "jinja" alone: fingerprint and name. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -38,6 +39,21 @@ static json_t *spans_of(const struct gr_chat_text *t)
     return list;
 }
 
+static struct gr_tokenizer *tok; /* NULL: no ids */
+
+static json_t *ids_of(const struct gr_chat *c, const struct gr_chat_message *m, size_t n_message)
+{
+    json_t *list = json_array();
+    int32_t *ids = NULL;
+    size_t n = 0;
+    GR_ASSERT(gr_chat_ids(c, tok, m, n_message, &ids, &n) == GR_OK);
+    for (size_t i = 0; i < n; i++) {
+        json_array_append_new(list, json_integer(ids[i]));
+    }
+    free(ids);
+    return list;
+}
+
 static json_t *render(const struct gr_chat *c, const json_t *messages)
 {
     struct gr_chat_message m[N_MESSAGE_MAX];
@@ -48,6 +64,9 @@ static json_t *render(const struct gr_chat *c, const json_t *messages)
     }
     json_t *out = json_pack("{s:s%,s:o}", "text", t.text, t.len, "plain", spans_of(&t));
     gr_chat_text_free(&t);
+    if (tok != NULL) {
+        json_object_set_new(out, "ids", ids_of(c, m, n));
+    }
     return out;
 }
 
@@ -71,10 +90,11 @@ static json_t *answer(const json_t *q)
     return messages == NULL ? identify(jinja, c.form) : render(&c, messages);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     char *line = NULL;
     size_t cap = 0;
+    GR_ASSERT(argc < 2 || gr_tokenizer_load(argv[1], &tok) == GR_OK);
     while (getline(&line, &cap, stdin) > 0) {
         json_t *q = json_loads(line, 0, NULL);
         GR_ASSERT(q != NULL);
@@ -86,5 +106,6 @@ int main(void)
         json_decref(q);
     }
     free(line);
+    gr_tokenizer_destroy(tok);
     return 0;
 }

@@ -1,0 +1,251 @@
+#include "orchestrator/cli/local.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/process/program.h"
+#include "orchestrator/cli/spawn.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#define DRAFTER_START_NS (60 * GR_S) /* a drafter that is not here so long after the start is not waited for */
+#define STOP_MS 2000                 /* children that have not ended so long after they were told to are killed */
+
+/* ---- what the generation asks for ---- */
+
+static enum gr_status engine_submit(void *ctx, const struct gr_session_request *request)
+{
+    struct gr_local *l = ctx;
+    l->session = 0;
+    return gr_orch_submit(gr_hub_orch(l->hub), request, gr_clock_ns(), &l->session);
+}
+
+static enum gr_status engine_append(void *ctx, const struct gr_turn_request *turn)
+{
+    struct gr_local *l = ctx;
+    return gr_orch_append(gr_hub_orch(l->hub), l->session, turn, gr_clock_ns());
+}
+
+static void engine_stop(void *ctx, uint32_t n_keep)
+{
+    struct gr_local *l = ctx;
+    enum gr_status st = gr_orch_stop(gr_hub_orch(l->hub), l->session, 0, n_keep, GR_FINISH_STOP);
+    (void)st; /* the turn may be over, and its session gone with it */
+}
+
+/* A session that was let go of may still say something; a new one's number is not known before submit returns. */
+static bool is_of_turn(const struct gr_local *l, uint64_t session)
+{
+    return l->g->phase != GR_PHASE_OVER && (l->session == 0 || l->session == session);
+}
+
+static void on_report(void *ctx, uint64_t session, void *user, const struct gr_msg *m)
+{
+    struct gr_local *l = ctx;
+    (void)user;
+    if (!is_of_turn(l, session)) {
+        return;
+    }
+    if (m->type == GR_MSG_COMMIT && m->commit.ids.n > 0) {
+        gr_children_progress(&l->children, l->target_child);
+    }
+    gr_generation_take(l->g, m);
+}
+
+static void on_done(void *ctx, uint64_t session, void *user, enum gr_finish finish, const char *text)
+{
+    struct gr_local *l = ctx;
+    struct gr_session_info info = {0};
+    (void)user;
+    if (!is_of_turn(l, session)) {
+        return;
+    }
+    (void)gr_orch_session_info(gr_hub_orch(l->hub), session, 0, &info);
+    gr_generation_end(l->g, finish, text, info.n_fallback, info.n_reopen);
+}
+
+static void on_join(void *ctx, const struct gr_msg *m)
+{
+    struct gr_local *l = ctx;
+    if (m->join.role == GR_ROLE_TARGET) {
+        l->target_joined = true;
+    } else {
+        l->draft_joined = true;
+    }
+}
+
+static void on_lost(void *ctx, enum gr_worker_role role)
+{
+    struct gr_local *l = ctx;
+    if (role == GR_WORKER_TARGET) {
+        l->target_joined = false;
+    } else {
+        l->draft_joined = false;
+    }
+}
+
+static void on_refused(void *ctx, const char *text)
+{
+    struct gr_local *l = ctx;
+    (void)text; /* logged by who refused */
+    gr_generation_fail(l->g, "");
+}
+
+/* ---- the session ---- */
+
+static enum gr_status start_all(struct gr_local *l)
+{
+    struct gr_hub_config c = {.listen = l->o->control,
+                              .io = {.ctx = l, .on_report = on_report, .on_done = on_done},
+                              .on_join = on_join,
+                              .on_lost = on_lost,
+                              .on_refused = on_refused};
+    char key_hex[2 * GR_KEY_BYTES + 1];
+    GR_TRY(gr_key_random(c.key, key_hex));
+    GR_TRY(gr_hub_create(&c, &l->hub));
+    gr_orch_configure(gr_hub_orch(l->hub),
+                      &(struct gr_orch_config){.ping_interval_ns = GR_PING_INTERVAL_NS,
+                                               .ping_timeout_ns = GR_PING_TIMEOUT_NS,
+                                               .require_same_numerics = l->o->require_same_numerics});
+    GR_TRY(gr_children_init(&l->children, key_hex));
+    return gr_spawn_workers(&l->children, l->o, l->plan, gr_hub_address(l->hub), 1, &l->target_child, &l->draft_child);
+}
+
+/* The session opens when both workers are there, or when the drafter will not come soon. */
+static bool workers_ready(const struct gr_local *l)
+{
+    const bool patience = gr_clock_ns() - l->start_ns < DRAFTER_START_NS;
+    return l->target_joined && (!l->plan->wishes.want_draft || l->draft_joined || l->draft_failed || !patience);
+}
+
+/* --require-rdma: what cannot come any more is an error as soon as it is known. */
+static void watch_rdma(struct gr_local *l)
+{
+    struct gr_generation *g = l->g;
+    struct gr_session_info info = {0};
+    if (g->phase == GR_PHASE_OVER || g->failed || g->interrupted != 0 || !gr_generation_lacks_rdma(g)) {
+        return;
+    }
+    if (g->phase == GR_PHASE_START && workers_ready(l) && !l->draft_joined) {
+        gr_generation_fail(g, "--require-rdma: there is no drafter; the line above says why");
+    } else if (g->phase == GR_PHASE_TEXT && gr_orch_session_info(gr_hub_orch(l->hub), l->session, 0, &info) &&
+               info.drafter_failed) {
+        gr_generation_fail(g,
+                           "--require-rdma: target and drafter cannot be connected by RDMA; the lines above say why");
+    }
+}
+
+static void give_up(struct gr_local *l, const struct gr_child *k)
+{
+    if (k->why[0] == '\0') { /* the worker's own line is on standard error already */
+        snprintf(l->g->why, sizeof(l->g->why),
+                 "the %s worker ended with status %d; its lines on standard error say why", k->name, k->exit_status);
+    }
+    l->g->bad_value = k->exit_status == GR_EXIT_USAGE;
+    gr_generation_fail(l->g, k->why);
+}
+
+static void stop_interrupted(struct gr_local *l)
+{
+    if (l->g->interrupted != 0 && l->g->phase != GR_PHASE_OVER) {
+        enum gr_status st = gr_orch_stop(gr_hub_orch(l->hub), l->session, 0, UINT32_MAX, GR_FINISH_ERROR);
+        (void)st; /* there may be no session yet */
+    }
+}
+
+static void watch_children(struct gr_local *l)
+{
+    for (;;) {
+        int index = -1;
+        int signal_number = 0;
+        const enum gr_child_event e = gr_children_poll(&l->children, &signal_number, &index);
+        if (signal_number != 0 && l->g->interrupted == 0) {
+            gr_generation_signal(l->g, signal_number);
+            stop_interrupted(l);
+        }
+        if (e == GR_CHILD_NONE) {
+            return;
+        }
+        if (e == GR_CHILD_RESTARTED && index == l->draft_child) {
+            l->draft_failed = true; /* goes on root-only; a restarted one is attached when it joins */
+        }
+        if (e == GR_CHILD_GIVEN_UP) {
+            give_up(l, &l->children.child[index]);
+        }
+    }
+}
+
+static int nearer(int a_ms, int b_ms)
+{
+    return a_ms < 0 ? b_ms : b_ms < 0 ? a_ms : GR_MIN(a_ms, b_ms);
+}
+
+void gr_local_turn(struct gr_local *l, struct gr_generation *g)
+{
+    g->engine = (struct gr_engine){.ctx = l, .submit = engine_submit, .append = engine_append, .stop = engine_stop};
+    struct gr_generation *before = l->g;
+    l->g = g;
+    if (!workers_ready(l)) {
+        gr_generation_progress(g, l->plan->wishes.want_draft ? "loading the models" : "loading the model", 0, 0);
+    }
+    while (g->phase != GR_PHASE_OVER && !g->failed && g->interrupted == 0) {
+        const int restart_ms = gr_children_restart(&l->children, gr_clock_ns());
+        gr_hub_pump(l->hub, nearer(restart_ms, g->phase == GR_PHASE_START ? 1000 : -1), l->children.signal_fd);
+        watch_children(l);
+        watch_rdma(l);
+        if (g->phase == GR_PHASE_START && !g->failed && g->interrupted == 0 && workers_ready(l)) {
+            gr_generation_begin(g);
+        }
+    }
+    l->g = before;
+}
+
+/* Readable when fd or a signal is; -1: fd is a file, which always is. */
+static int watch_both(int fd, int signal_fd)
+{
+    struct epoll_event a = {.events = EPOLLIN}, b = {.events = EPOLLIN};
+    const int both = epoll_create1(EPOLL_CLOEXEC);
+    if (both >= 0 &&
+        (epoll_ctl(both, EPOLL_CTL_ADD, fd, &a) != 0 || epoll_ctl(both, EPOLL_CTL_ADD, signal_fd, &b) != 0)) {
+        close(both);
+        return -1;
+    }
+    return both;
+}
+
+void gr_local_wait(struct gr_local *l, int fd)
+{
+    const int both = watch_both(fd, l->children.signal_fd);
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    while (both >= 0 && !l->g->failed && l->g->interrupted == 0 && poll(&p, 1, 0) == 0) {
+        gr_hub_pump(l->hub, gr_children_restart(&l->children, gr_clock_ns()), both);
+        watch_children(l);
+    }
+    if (both >= 0) {
+        close(both);
+    }
+}
+
+void gr_local_forget(struct gr_local *l)
+{
+    if (l->session != 0) {
+        enum gr_status st = gr_orch_close(gr_hub_orch(l->hub), l->session);
+        (void)st; /* it may be gone already */
+    }
+    l->session = 0;
+}
+
+enum gr_status gr_local_start(struct gr_local *l, const struct gr_options *o, const struct gr_plan *plan,
+                              struct gr_generation *g)
+{
+    *l = (struct gr_local){.o = o, .plan = plan, .g = g, .target_child = -1, .draft_child = -1};
+    l->start_ns = gr_clock_ns();
+    return start_all(l);
+}
+
+void gr_local_stop(struct gr_local *l)
+{
+    gr_hub_end(l->hub, &l->children, l->target_joined && (l->draft_child < 0 || l->draft_joined), STOP_MS);
+}
