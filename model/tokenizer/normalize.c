@@ -47,6 +47,38 @@ void gr_norm_finish(struct gr_norm *n)
     *n = (struct gr_norm){0};
 }
 
+/* ---- what a step gives ---- */
+
+struct buffer {
+    char *text; /* owned */
+    size_t len, cap;
+    bool changed;
+};
+
+static enum gr_status append(struct buffer *b, const char *text, size_t len)
+{
+    if (len == 0) {
+        return GR_OK;
+    }
+    if (len > GR_TOK_NORMALIZED_BYTES - b->len) {
+        log_error("tokenizer: the normalized text is longer than %u bytes", GR_TOK_NORMALIZED_BYTES);
+        return GR_ELIMIT;
+    }
+    if (b->len + len > b->cap) {
+        size_t cap = GR_MAX(b->len + len, 2 * b->cap);
+        char *grown = realloc(b->text, cap);
+        if (grown == NULL) {
+            log_error("tokenizer: no memory for %zu bytes of normalized text", cap);
+            return GR_ENOMEM;
+        }
+        b->text = grown;
+        b->cap = cap;
+    }
+    memcpy(b->text + b->len, text, len);
+    b->len += len;
+    return GR_OK;
+}
+
 /* ---- normal forms ---- */
 
 /* Below this byte a text is in the normal form as it is: U+0300 begins with 0xCC, U+00C0 with 0xC3, U+00A0 with 0xC2.
@@ -83,7 +115,24 @@ static bool has_long_run(const char *text, size_t len)
     return false;
 }
 
-static enum gr_status normal_form(enum gr_norm_kind kind, const char *text, size_t len, char **out, size_t *len_out)
+/* utf8proc up to 2.9 makes nothing of U+11A7 after a Hangul syllable. It stands before the final consonants, is none
+ * and composes with nothing: a text is composed piece by piece around it. */
+#define BEFORE_FINALS "\xe1\x86\xa7"
+
+static enum gr_status map_piece(utf8proc_option_t options, const char *text, size_t len, struct buffer *b)
+{
+    uint8_t *form = NULL;
+    utf8proc_ssize_t n = utf8proc_map((const uint8_t *)text, (utf8proc_ssize_t)len, &form, options);
+    if (n < 0) {
+        log_error("tokenizer: normal form of %zu bytes: %s", len, utf8proc_errmsg(n));
+        return n == UTF8PROC_ERROR_NOMEM ? GR_ENOMEM : GR_EFORMAT;
+    }
+    const enum gr_status st = append(b, (const char *)form, (size_t)n);
+    free(form);
+    return st;
+}
+
+static enum gr_status normal_form(enum gr_norm_kind kind, const char *text, size_t len, struct buffer *b)
 {
     static const utf8proc_option_t options[] = {
         [GR_NORM_NFC] = UTF8PROC_STABLE | UTF8PROC_COMPOSE,
@@ -91,6 +140,7 @@ static enum gr_status normal_form(enum gr_norm_kind kind, const char *text, size
         [GR_NORM_NFKC] = UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT,
         [GR_NORM_NFKD] = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT,
     };
+    const size_t n_mark = sizeof(BEFORE_FINALS) - 1;
     if (is_normal_by_range(kind, text, len)) {
         return GR_OK;
     }
@@ -98,48 +148,19 @@ static enum gr_status normal_form(enum gr_norm_kind kind, const char *text, size
         log_error("tokenizer: the text has more than %d combining marks in a row", COMBINING_RUN_MAX);
         return GR_ELIMIT;
     }
-    uint8_t *form = NULL;
-    utf8proc_ssize_t n = utf8proc_map((const uint8_t *)text, (utf8proc_ssize_t)len, &form, options[kind]);
-    if (n < 0) {
-        log_error("tokenizer: normal form of %zu bytes: %s", len, utf8proc_errmsg(n));
-        return n == UTF8PROC_ERROR_NOMEM ? GR_ENOMEM : GR_EFORMAT;
+    b->changed = true;
+    const char *mark;
+    while ((mark = memmem(text, len, BEFORE_FINALS, n_mark)) != NULL) {
+        const size_t n = (size_t)(mark - text);
+        GR_TRY(map_piece(options[kind], text, n, b));
+        GR_TRY(append(b, mark, n_mark));
+        text += n + n_mark;
+        len -= n + n_mark;
     }
-    *out = (char *)form;
-    *len_out = (size_t)n;
-    return GR_OK;
+    return map_piece(options[kind], text, len, b);
 }
 
 /* ---- Prepend, Replace ---- */
-
-struct buffer {
-    char *text; /* owned */
-    size_t len, cap;
-    bool changed;
-};
-
-static enum gr_status append(struct buffer *b, const char *text, size_t len)
-{
-    if (len == 0) {
-        return GR_OK;
-    }
-    if (len > GR_TOK_NORMALIZED_BYTES - b->len) {
-        log_error("tokenizer: the normalized text is longer than %u bytes", GR_TOK_NORMALIZED_BYTES);
-        return GR_ELIMIT;
-    }
-    if (b->len + len > b->cap) {
-        size_t cap = GR_MAX(b->len + len, 2 * b->cap);
-        char *grown = realloc(b->text, cap);
-        if (grown == NULL) {
-            log_error("tokenizer: no memory for %zu bytes of normalized text", cap);
-            return GR_ENOMEM;
-        }
-        b->text = grown;
-        b->cap = cap;
-    }
-    memcpy(b->text + b->len, text, len);
-    b->len += len;
-    return GR_OK;
-}
 
 static enum gr_status prepend(const struct gr_norm *n, const char *text, size_t len, struct buffer *b)
 {
@@ -211,12 +232,11 @@ static enum gr_status replace_regex(const struct gr_norm *n, const char *text, s
 static enum gr_status run_step(const struct gr_norm *n, const char *text, size_t len, bool glued, char **out,
                                size_t *len_out)
 {
-    if (n->kind <= GR_NORM_NFKD) {
-        return normal_form(n->kind, text, len, out, len_out);
-    }
     struct buffer b = {0};
     enum gr_status st = GR_OK;
-    if (n->kind == GR_NORM_PREPEND) {
+    if (n->kind <= GR_NORM_NFKD) {
+        st = normal_form(n->kind, text, len, &b);
+    } else if (n->kind == GR_NORM_PREPEND) {
         st = len > 0 && !glued ? prepend(n, text, len, &b) : GR_OK;
     } else {
         st = n->code != NULL ? replace_regex(n, text, len, &b) : replace_literal(n, text, len, &b);

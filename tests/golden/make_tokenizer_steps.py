@@ -156,6 +156,9 @@ def by_scores(r):
             "cases": [{"text": t, "ids": p.encode(t)} for t in texts]}
 
 
+HANGUL = ["\uac00\u11a7a", "\uac00\u11a8", "\u1100\u1161\u11a7\u0301\u0323", "\u11a7", "a\u11a7\u11a7\u1100\u1161\u11a8"]
+
+
 def step(name, spec, texts, vocabs):
     """The tokenizer names its vocabulary by a number: most have one of a few."""
     cases = list(cases_of(Tokenizer.from_str(json.dumps(spec)), texts))
@@ -168,7 +171,8 @@ def step(name, spec, texts, vocabs):
 def main():
     r = random.Random(3)
     vocabs = []
-    steps = [step(name, spec, [random_text(r) for _ in range(24)], vocabs) for name, spec in variants()]
+    steps = [step(name, spec, [random_text(r) for _ in range(24)] + (HANGUL if name.startswith("NF") else []), vocabs)
+             for name, spec in variants()]
     every = list(flag_texts())
     steps += [step(name, spec, r.sample(every, 24), vocabs) for name, spec in flag_variants()]
     whole = {"made_by": f"tokenizers {__version__}, sentencepiece {sentencepiece.__version__}",
