@@ -89,14 +89,18 @@ class Writer:
         """Adds a user's message to each."""
         words = [self.random.choice(self.starters) if self.random.random() < 0.4 else "" for _ in chats]
         prompts = [self.dialogues.encode(self.dialogues.before_user(c) + w) for c, w in zip(chats, words)]
-        new = self.target.write(prompts, USER_TOKENS, Manner(1.0, USER_MIN_P))
+        new = self.target.write(prompts, self.user_room(), Manner(1.0, USER_MIN_P))
         for chat, word, ids in zip(chats, words, new):
             text = word + self.tokenizer.decode(ids, skip_special_tokens=True)
             chat.append({"role": "user", "content": text.strip() or "Hello"})
 
+    def user_room(self):
+        """Tokens of a user's message, at most; the answers get what is left of a row."""
+        return min(USER_TOKENS, self.a.length // (2 * TURNS))
+
     def answer(self, chats):
         prompts = [self.dialogues.encode(self.dialogues.render(c, True)) for c in chats]
-        room = max(16, self.a.length // TURNS - USER_TOKENS // 2)
+        room = max(16, self.a.length // TURNS - self.user_room())
         new = self.target.write(prompts, room, self.manner())
         for chat, ids in zip(chats, new):
             chat.append({"role": "assistant", "content": self.tokenizer.decode(ids, skip_special_tokens=True).strip()})
