@@ -85,7 +85,6 @@ enum gr_status gr_generation_prepare_model(struct gr_generation *g, const struct
         GR_TRY(gr_stops_add_chat(&g->chat.chat, g->tok, &g->plan.wishes.turn.stop_ids));
     }
     g->plan.wishes.turn.n_logprob = (uint32_t)GR_MIN(1 + o->logprobs, 1 + (int64_t)n_vocab);
-    GR_TRY(gr_logprobs_init(&g->logprobs, g->plan.wishes.turn.n_logprob, g->cap_token));
     draw_seed(g);
     return GR_OK;
 }
@@ -101,7 +100,7 @@ static enum gr_status prepare_answer(struct gr_generation *g)
         log_error("out of memory for %" PRId64 " tokens", g->o->max_tokens);
         return GR_ENOMEM;
     }
-    return GR_OK;
+    return gr_logprobs_init(&g->logprobs, g->plan.wishes.turn.n_logprob, g->cap_token);
 }
 
 enum gr_status gr_generation_prepare_turn(struct gr_generation *g, const struct gr_generation *model,

@@ -164,7 +164,13 @@ class Terminal:
                 break
         raise AssertionError(f"{what!r} is not in {self.out[since:]!r}")
 
+    def edits(self):
+        """Is a line being edited? Between two lines the terminal is the kernel's, which would keep a ctrl-D for itself."""
+        return not termios.tcgetattr(self.lead)[3] & termios.ICANON
+
     def type(self, text):
+        if text != "\x03":
+            wait_for(self.edits)
         os.write(self.lead, text.encode())
 
     def end(self):
@@ -226,9 +232,9 @@ def lines_are_remembered():
     state = tempfile.TemporaryDirectory()
     path = os.path.join(state.name, "graft", "chat_history")
     with Terminal("--max-tokens", "4", "--no-history", state=state) as t:
-        t.until("> ")
+        at = t.until("> ")
         t.type("a secret\r")
-        t.until("\n> $", 40)
+        t.until("\n> $", at)
         t.type("\x04")
         assert t.end() == 0 and not os.path.exists(path), t.out
     with Terminal("--max-tokens", "4", state=state) as t:

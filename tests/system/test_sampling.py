@@ -69,10 +69,11 @@ def a_ban_is_a_ban():
     for draft in ((), METHODS["draft"], METHODS["head"]):
         out = generate(*COMMON, "--logit-bias", f"{first}=ban", *draft)
         assert first not in out["token_ids"]
-    forced = generate(*COMMON, "--logit-bias", "300=100", *METHODS["head"])
-    assert forced["token_ids"] == [300] * 72
-    # A drafter that did not heed the bias would never propose it.
-    assert forced["metrics"]["num_accepted_tokens"] > 30, forced["metrics"]
+    # Long enough for the head to join. A drafter that did not heed the bias would never propose it.
+    forced = generate(*COMMON, "--logit-bias", "300=100", *METHODS["head"], "--max-tokens", "1500",
+                      "--num-speculative-tokens", "7")
+    assert forced["token_ids"] == [300] * 1500
+    assert forced["metrics"]["num_accepted_tokens"] > 300, forced["metrics"]
 
 
 @case
