@@ -213,17 +213,25 @@ enum gr_status gr_layer_load(const struct gr_loader *l, const struct gr_layer_wo
 
 /* ---- parts of a pass ---- */
 
-void gr_layer_norm(const struct gr_exec *x, const struct gr_layer_work *w, const float *in, const float *weight,
-                   float *out, int n_row)
+/* Rows of the residual stream's width. residual: NULL, or what is added to the normed rows. */
+static void norm_rows(const struct gr_exec *x, const struct gr_layer_work *w, const float *in, const float *weight,
+                      const float *residual, float *out, int n_row)
 {
     w->kernels->rmsnorm(x, &(struct gr_rmsnorm_args){.x = in,
                                                      .w = weight,
+                                                     .residual = residual,
                                                      .y = out,
                                                      .n_row = n_row,
                                                      .n = w->hidden,
                                                      .x_stride = w->hidden,
                                                      .y_stride = w->hidden,
                                                      .eps = w->rms_eps});
+}
+
+void gr_layer_norm(const struct gr_exec *x, const struct gr_layer_work *w, const float *in, const float *weight,
+                   float *out, int n_row)
+{
+    norm_rows(x, w, in, weight, NULL, out, n_row);
 }
 
 void gr_layer_linear(const struct gr_exec *x, const struct gr_layer_work *w, const struct gr_linear *l, const float *in,
@@ -284,15 +292,7 @@ static void add_branch(const struct gr_exec *x, const struct gr_layer_work *w, c
     gr_layer_linear(x, w, l, in, norm == NULL ? residual : NULL, norm == NULL ? out : w->branch, n_row);
     gr_exec_barrier(x);
     if (norm != NULL) {
-        w->kernels->rmsnorm(x, &(struct gr_rmsnorm_args){.x = w->branch,
-                                                         .w = norm,
-                                                         .residual = residual,
-                                                         .y = out,
-                                                         .n_row = n_row,
-                                                         .n = w->hidden,
-                                                         .x_stride = w->hidden,
-                                                         .y_stride = w->hidden,
-                                                         .eps = w->rms_eps});
+        norm_rows(x, w, w->branch, norm, residual, out, n_row);
         gr_exec_barrier(x);
     }
 }

@@ -131,7 +131,7 @@ enum gr_status gr_llama_source_check_views(const struct gr_llama_source *s, cons
     for (int i = 0; i < s->hf.n_layer; i++) {
         if (s->hf.layer_sliding[i] && s->hf.sliding_window < lm->n_ctx_max) {
             log_error("%s: layer %d has a window of %d tokens and contexts may have %d: SpecPV has no views for such a "
-                      "model; take --specpv off, or a --ctx of at most %d",
+                      "model; take --specpv off, or a --max-model-len of at most %d",
                       s->dir, i, s->hf.sliding_window, lm->n_ctx_max, s->hf.sliding_window);
             return GR_EUNSUPPORTED;
         }

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "model/tokenizer/tokenizer.h"
-#include "tests/unit/mini_tokenizer.h"
+#include "tests/unit/mini_tokenizer_open.h"
 
 #define N_ID_MAX 64
 #define N_SPAN_MAX 4
@@ -41,11 +41,7 @@ static struct gr_tokenizer *make(const char *normalizer, bool normalized)
     struct gr_tokenizer *tok = NULL;
     json_patch_at(root, "normalizer", normalizer);
     json_patch_at(root, "added_tokens.0.normalized", normalized ? "true" : "false");
-    char *text = json_dumps(root, 0);
-    assert_non_null(text);
-    assert_int_equal(gr_tokenizer_parse("t", text, strlen(text), &tok), GR_OK);
-    free(text);
-    json_decref(root);
+    assert_int_equal(mini_tokenizer_open_json("t", root, &tok), GR_OK);
     return tok;
 }
 

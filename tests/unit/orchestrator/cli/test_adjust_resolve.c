@@ -1,7 +1,7 @@
 /* Bans, biases and penalties by their options: what they become, and the line about each that cannot be. */
 #include "orchestrator/cli/adjust_resolve.h"
 #include "tests/unit/log_capture.h"
-#include "tests/unit/mini_tokenizer.h"
+#include "tests/unit/mini_tokenizer_open.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -168,12 +168,7 @@ static void test_least_length(void **state)
 static int setup(void **state)
 {
     (void)state;
-    json_t *root = mini_tokenizer();
-    char *text = json_dumps(root, 0);
-    const enum gr_status st = gr_tokenizer_parse("mini", text, strlen(text), &tok);
-    free(text);
-    json_decref(root);
-    return st == GR_OK ? 0 : -1;
+    return mini_tokenizer_open(&tok) == GR_OK ? 0 : -1;
 }
 
 static int teardown(void **state)

@@ -2,7 +2,7 @@
 #include "orchestrator/cli/chat_setup.h"
 #include "orchestrator/cli/stops.h"
 #include "tests/unit/log_capture.h"
-#include "tests/unit/mini_tokenizer.h"
+#include "tests/unit/mini_tokenizer_open.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,13 +17,8 @@ static struct gr_tokenizer *tok;
 static int begin(void **state)
 {
     (void)state;
-    json_t *root = mini_tokenizer();
-    char *text = json_dumps(root, 0);
-    const enum gr_status st = gr_tokenizer_parse("t", text, strlen(text), &tok);
-    free(text);
-    json_decref(root);
     snprintf(dir, sizeof(dir), "/tmp/graft-setup-XXXXXX");
-    return st == GR_OK && mkdtemp(dir) != NULL ? 0 : -1;
+    return mini_tokenizer_open(&tok) == GR_OK && mkdtemp(dir) != NULL ? 0 : -1;
 }
 
 static int end(void **state)

@@ -1,7 +1,7 @@
 /* What ends a turn: end-of-sequence ids, --stop-token-ids and stop strings that are special tokens, as one list. */
 #include "orchestrator/cli/stops.h"
 #include "tests/unit/log_capture.h"
-#include "tests/unit/mini_tokenizer.h"
+#include "tests/unit/mini_tokenizer_open.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -138,12 +138,7 @@ static void test_bad_lists(void **state)
 static int setup(void **state)
 {
     (void)state;
-    json_t *root = mini_tokenizer();
-    char *text = json_dumps(root, 0);
-    const enum gr_status st = gr_tokenizer_parse("mini", text, strlen(text), &tok);
-    free(text);
-    json_decref(root);
-    return st == GR_OK ? 0 : -1;
+    return mini_tokenizer_open(&tok) == GR_OK ? 0 : -1;
 }
 
 static int teardown(void **state)

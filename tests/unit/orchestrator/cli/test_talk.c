@@ -2,7 +2,7 @@
  * rendered anew is. */
 #include "orchestrator/cli/talk.h"
 #include "common/rules/hash.h"
-#include "tests/unit/mini_tokenizer.h"
+#include "tests/unit/mini_tokenizer_open.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,12 +21,7 @@ static struct {
 static int begin(void **state)
 {
     (void)state;
-    json_t *root = mini_tokenizer();
-    char *text = json_dumps(root, 0);
-    const enum gr_status st = gr_tokenizer_parse("t", text, strlen(text), &tok);
-    free(text);
-    json_decref(root);
-    return st == GR_OK ? 0 : -1;
+    return mini_tokenizer_open(&tok) == GR_OK ? 0 : -1;
 }
 
 static int end(void **state)

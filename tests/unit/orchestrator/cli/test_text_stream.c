@@ -3,7 +3,7 @@
 #include "common/rules/hash.h"
 #include "orchestrator/cli/text_stream.h"
 #include "tests/quiet_log.h"
-#include "tests/unit/mini_tokenizer.h"
+#include "tests/unit/mini_tokenizer_open.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -389,12 +389,9 @@ static void test_random(void **state)
 static int setup(void **state)
 {
     (void)state;
-    json_t *root = mini_tokenizer();
-    char *text = json_dumps(root, 0);
-    const enum gr_status st = gr_tokenizer_parse("mini", text, strlen(text), &bytes);
-    free(text);
-    json_decref(root);
-    return st == GR_OK && gr_tokenizer_load(GR_SOURCE_ROOT "/models/demo/target", &demo) == GR_OK ? 0 : -1;
+    const bool opened =
+        mini_tokenizer_open(&bytes) == GR_OK && gr_tokenizer_load(GR_SOURCE_ROOT "/models/demo/target", &demo) == GR_OK;
+    return opened ? 0 : -1;
 }
 
 static int teardown(void **state)
