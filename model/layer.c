@@ -203,7 +203,7 @@ enum gr_status gr_layer_load(const struct gr_loader *l, const struct gr_layer_wo
     GR_TRY(load_linears(l, w, prefix, out));
     GR_TRY(load_norms(l, w, prefix, out));
     out->index = index;
-    out->window = gr_hf_window(hf, index) < w->n_ctx_max ? gr_hf_window(hf, index) : 0; /* else it hides nothing */
+    out->window = gr_hf_window_within(hf, index, w->n_ctx_max);
     if (!hf->layer_no_rope[index]) {
         out->rope_cos = hf->layer_sliding[index] ? w->rope_local_cos : w->rope_cos;
         out->rope_sin = hf->layer_sliding[index] ? w->rope_local_sin : w->rope_sin;

@@ -129,10 +129,11 @@ void gr_llama_source_describe(const struct gr_llama_source *s, const struct gr_l
 enum gr_status gr_llama_source_check_views(const struct gr_llama_source *s, const struct gr_lm *lm)
 {
     for (int i = 0; i < s->hf.n_layer; i++) {
-        if (s->hf.layer_sliding[i] && s->hf.sliding_window < lm->n_ctx_max) {
+        const int window = gr_hf_window_within(&s->hf, i, lm->n_ctx_max);
+        if (window > 0) {
             log_error("%s: layer %d has a window of %d tokens and contexts may have %d: SpecPV has no views for such a "
                       "model; take --specpv off, or a --max-model-len of at most %d",
-                      s->dir, i, s->hf.sliding_window, lm->n_ctx_max, s->hf.sliding_window);
+                      s->dir, i, window, lm->n_ctx_max, window);
             return GR_EUNSUPPORTED;
         }
     }

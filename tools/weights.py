@@ -3,7 +3,7 @@
 and tools/prepare unpack; it is done again only where a file's sha256 is not the one of models/packed.sha256.
 
 usage: weights.py unpack [models/packed.sha256]
-       weights.py pack FILE...     under models/; git then ignores FILE and has FILE.planes.xz and the sha256
+       weights.py pack FILE...     under models/; then add FILE to .gitignore, and FILE.planes.xz and the sha256 to git
 
 The planes: all bytes at even places, then all at odd ones, as one xz stream. Of bf16 values the odd bytes (sign and
 exponent) compress well, the even ones (mantissa) do not; mixed, both compress worse.

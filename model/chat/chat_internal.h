@@ -59,9 +59,6 @@ struct gr_chat_template {
     gr_chat_silent_fn *silent;     /* is the assistant not to think? NULL: as it is told */
 };
 
-extern const struct gr_chat_template gr_chat_templates[];
-extern const int gr_chat_n_template;
-
 /* ---- render.c ---- */
 
 struct gr_chat_piece {

@@ -24,7 +24,7 @@
              [GR_CHAT_ASSISTANT] = {"<start_of_turn>model\n", "<end_of_turn>\n"}}, \
     .answer = "<start_of_turn>model\n", .end = {"<end_of_turn>"}, .strip = GR_CHAT_STRIP, .alternates = true
 
-const struct gr_chat_template gr_chat_templates[] = {
+static const struct gr_chat_template templates[] = {
     {.name = "chatml", CHATML},
     {.name = "smollm2", CHATML, .system = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"},
     {.name = "qwen2", CHATML, .system = "You are a helpful assistant."},
@@ -109,13 +109,13 @@ const struct gr_chat_template gr_chat_templates[] = {
      .answer = "<|assistant|>\n",
      .end = {EOS}},
 };
-const int gr_chat_n_template = (int)GR_ARRAY_LEN(gr_chat_templates);
+#define N_TEMPLATE ((int)GR_ARRAY_LEN(templates))
 
 const struct gr_chat_template *gr_chat_by_name(const char *name)
 {
-    for (int i = 0; i < gr_chat_n_template; i++) {
-        if (strcmp(gr_chat_templates[i].name, name) == 0) {
-            return &gr_chat_templates[i];
+    for (int i = 0; i < N_TEMPLATE; i++) {
+        if (strcmp(templates[i].name, name) == 0) {
+            return &templates[i];
         }
     }
     return NULL;
@@ -123,7 +123,7 @@ const struct gr_chat_template *gr_chat_by_name(const char *name)
 
 const char *gr_chat_name_at(int i)
 {
-    return i < gr_chat_n_template ? gr_chat_templates[i].name : NULL;
+    return i < N_TEMPLATE ? templates[i].name : NULL;
 }
 
 const char *gr_chat_name(const struct gr_chat_template *form)

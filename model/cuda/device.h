@@ -11,8 +11,8 @@
 #include <stdint.h>
 
 enum {
-    GR_CUDA_REGION_MAX = 1024,
-    GR_CUDA_USE_MAX = 12, /* lines of the table of who got what */
+    GR_CUDA_REGION_MAX = 4096, /* a layer takes up to 9, and a model has up to GR_HF_N_LAYER_MAX layers */
+    GR_CUDA_USE_MAX = 12,      /* lines of the table of who got what */
 };
 
 struct gr_cuda_device {

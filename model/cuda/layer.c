@@ -95,19 +95,29 @@ static enum gr_status take_rope(struct gr_cuda_layer_work *w, const struct gr_hf
     return st;
 }
 
-/* What turns nothing: a cosine of 1 and a sine of 0 for every pair, at position 0 whatever the row's is. */
+static bool has_layer_without_rope(const struct gr_hf_config *hf)
+{
+    for (int i = 0; i < hf->n_layer; i++) {
+        if (hf->layer_no_rope[i]) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* What turns nothing: a cosine of 1 and a sine of 0 for every pair, at position 0 whatever the row's is. What is taken
+ * is zeros. */
 static enum gr_status take_no_rope(struct gr_cuda_layer_work *w)
 {
     float one[GR_HEAD_DIM_MAX / 2];
     const size_t bytes = (size_t)(w->attention.head_dim / 2) * sizeof(float);
-    const size_t pos_bytes = (size_t)w->attention.n_row_max * sizeof(int32_t);
-    void *p[3];
+    const size_t sizes[] = {bytes, bytes, (size_t)w->attention.n_row_max * sizeof(int32_t)};
+    void *p[GR_ARRAY_LEN(sizes)];
     for (size_t i = 0; i < GR_ARRAY_LEN(one); i++) {
         one[i] = 1.0f;
     }
-    for (int i = 0; i < 3; i++) {
-        GR_TRY(gr_cuda_take(w->device, "activations and tables", i < 2 ? bytes : pos_bytes, &p[i]));
-        GR_TRY(gr_cuda_check(cudaMemset(p[i], 0, i < 2 ? bytes : pos_bytes), "tables"));
+    for (size_t i = 0; i < GR_ARRAY_LEN(sizes); i++) {
+        GR_TRY(gr_cuda_take(w->device, "activations and tables", sizes[i], &p[i]));
     }
     w->cos_none = p[0], w->sin_none = p[1], w->pos_none = p[2];
     return gr_cuda_upload(w->device, w->cos_none, one, bytes, "tables");
@@ -178,7 +188,7 @@ enum gr_status gr_cuda_layer_work_init(struct gr_cuda_layer_work *w, struct gr_c
                .n_kv_head = hf->n_kv_head,
                .head_dim = hf->head_dim}};
     GR_TRY(take_rope(w, hf, lm->n_ctx_max));
-    GR_TRY(take_no_rope(w));
+    GR_TRY(has_layer_without_rope(hf) ? take_no_rope(w) : GR_OK);
     GR_TRY(take_activations(w));
     return gr_cuda_take(d, "KV", w->kv.layer_bytes * (size_t)c->n_layer, &w->kv.blocks);
 }

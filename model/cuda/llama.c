@@ -364,8 +364,8 @@ static enum gr_status check_windows(const struct gr_llama_config *c, const struc
 {
     const int n_ctx = c->n_ctx_max > 0 ? GR_MIN(c->n_ctx_max, hf->max_pos) : hf->max_pos;
     for (int i = 0; i < hf->n_layer; i++) {
-        const int window = gr_hf_window(hf, i);
-        if (window > 0 && window < n_ctx) {
+        const int window = gr_hf_window_within(hf, i, n_ctx);
+        if (window > 0) {
             log_error("%s: layer %d has a window of %d tokens and contexts may have %d: on a GPU they may have at most "
                       "the window's; take --max-model-len %d, or cpu",
                       c->dir, i, window, n_ctx, window);

@@ -68,11 +68,11 @@ const struct gr_family *gr_family_find(const char *architecture)
     return NULL;
 }
 
-const struct gr_family *gr_family_of_gguf(const char *architecture, int len)
+const struct gr_family *gr_family_of_gguf(const char *architecture, size_t len)
 {
     for (size_t i = 0; i < GR_ARRAY_LEN(families); i++) {
         const char *name = families[i].gguf;
-        if (name != NULL && strlen(name) == (size_t)len && memcmp(name, architecture, (size_t)len) == 0) {
+        if (name != NULL && strlen(name) == len && memcmp(name, architecture, len) == 0) {
             return &families[i];
         }
     }

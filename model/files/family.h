@@ -5,6 +5,7 @@
 #define GR_MODEL_FILES_FAMILY_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 /* Biases of q, k, v and o. By flag: all four if config.json's attention_bias says so. */
 enum gr_family_bias { GR_BIAS_NONE, GR_BIAS_BY_FLAG, GR_BIAS_QKV };
@@ -39,7 +40,7 @@ struct gr_family {
 /* NULL: not known. The alias Eagle3LlamaForCausalLM finds LlamaForCausalLMEagle3. */
 const struct gr_family *gr_family_find(const char *architecture);
 /* By general.architecture of len bytes; NULL: not known. */
-const struct gr_family *gr_family_of_gguf(const char *architecture, int len);
+const struct gr_family *gr_family_of_gguf(const char *architecture, size_t len);
 
 /* Static texts for messages: what config.json may name, what runs as a model, what GGUF files may name. */
 #define GR_FAMILIES_RUN \

@@ -144,6 +144,11 @@ static enum gr_status add_rope_freqs(const struct gr_tensors *ts, double theta, 
                   file->path);
         return GR_EUNSUPPORTED;
     }
+    if (factor > 1.0 && json_object_get(to, "rope_scaling") != NULL) {
+        log_error("%s: tensor " GR_GGUF_ROPE_FREQS " beside a rope.scaling.type: one of them alone is read",
+                  file->path);
+        return GR_EUNSUPPORTED;
+    }
     if (factor > 1.0) {
         json_object_set_new(to, "rope_scaling",
                             json_pack("{s:s, s:f, s:f, s:f, s:i}", "rope_type", "llama3", "factor", factor,
@@ -318,6 +323,16 @@ static enum gr_status add_of_tensors(const struct reading *r)
     return GR_OK;
 }
 
+/* In these files no family has a default of its own. */
+static enum gr_status add_rope_theta(const struct reading *r)
+{
+    GR_TRY(add_float(r, "rope.freq_base", false, "rope_theta", r->to));
+    if (json_object_get(r->to, "rope_theta") == NULL) {
+        json_object_set_new(r->to, "rope_theta", json_real(10000.0));
+    }
+    return GR_OK;
+}
+
 static enum gr_status add_all(const struct reading *r)
 {
     json_t *to = r->to;
@@ -328,15 +343,14 @@ static enum gr_status add_all(const struct reading *r)
     GR_TRY(add_int(r, "attention.head_count", true, "num_attention_heads", to));
     GR_TRY(add_int(r, "attention.head_count_kv", false, "num_key_value_heads", to));
     GR_TRY(add_float(r, "attention.layer_norm_rms_epsilon", true, "rms_norm_eps", to));
-    GR_TRY(add_float(r, "rope.freq_base", false, "rope_theta", to));
+    GR_TRY(add_rope_theta(r));
     GR_TRY(add_token_ids(r->g, to));
     GR_TRY(check_unsupported(r));
     GR_TRY(add_head_dim(r));
     GR_TRY(add_window(r));
     GR_TRY(add_rope_scaling(r));
     GR_TRY(r->family->gemma ? add_gemma(r) : GR_OK);
-    const json_t *theta = json_object_get(to, "rope_theta");
-    GR_TRY(add_rope_freqs(r->ts, theta != NULL ? json_real_value(theta) : 10000.0, to));
+    GR_TRY(add_rope_freqs(r->ts, json_real_value(json_object_get(to, "rope_theta")), to));
     return add_of_tensors(r);
 }
 
@@ -345,7 +359,7 @@ static enum gr_status find_family(const struct reading *r, const struct gr_famil
     const char *arch = NULL;
     size_t len = 0;
     GR_TRY(gr_gguf_string(r->g, "general.architecture", true, &arch, &len));
-    *out = gr_family_of_gguf(arch, (int)GR_MIN(len, (size_t)INT32_MAX));
+    *out = gr_family_of_gguf(arch, len);
     if (*out == NULL) {
         log_error("%s: general.architecture %.*s is not read; known: " GR_FAMILIES_GGUF, r->path,
                   (int)GR_MIN(len, (size_t)40), arch);

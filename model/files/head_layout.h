@@ -1,10 +1,10 @@
 /* Published EAGLE-3 heads write their config.json in several layouts. This is the one place that knows them; all others
- * read the flat one:
- *   flat        SafeAILab/EAGLE, SpecForge, NVIDIA: the head's geometry at the top, architecture
- * LlamaForCausalLMEagle3; speculators speculators_model_type "eagle3": the geometry lies in transformer_layer_config,
- * what makes it a head at the top; its capture ids are inputs, as vLLM takes them (capture.h); nebius      architecture
- * LlamaForCausalLM, one layer, and truncated_vocab_size for draft_vocab_size. Tensor names and shapes are the same in
- * all of them (model/eagle3.h). */
+ * read the flat one.
+ * Flat (SafeAILab/EAGLE, SpecForge, NVIDIA): the head's geometry at the top, architecture LlamaForCausalLMEagle3.
+ * Speculators: speculators_model_type is "eagle3", the geometry lies in transformer_layer_config, what makes it a head
+ * at the top. Its capture ids are inputs, as vLLM takes them (capture.h).
+ * Nebius: architecture LlamaForCausalLM with one layer, and truncated_vocab_size in place of draft_vocab_size.
+ * Tensor names and shapes are the same in all of them (model/eagle3.h). */
 #ifndef GR_MODEL_FILES_HEAD_LAYOUT_H
 #define GR_MODEL_FILES_HEAD_LAYOUT_H
 

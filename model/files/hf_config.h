@@ -87,6 +87,13 @@ static inline int gr_hf_window(const struct gr_hf_config *hf, int layer)
     return hf->layer_sliding[layer] ? hf->sliding_window : 0;
 }
 
+/* The same where it hides something of contexts of n_ctx tokens; 0: it hides nothing. */
+static inline int gr_hf_window_within(const struct gr_hf_config *hf, int layer, int n_ctx)
+{
+    const int window = gr_hf_window(hf, layer);
+    return window < n_ctx ? window : 0;
+}
+
 /* Logits that a pass computes. */
 static inline int gr_hf_vocab_rows(const struct gr_hf_config *hf)
 {

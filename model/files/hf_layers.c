@@ -132,11 +132,12 @@ static enum gr_status parse_sliding_layers(const struct gr_json_where *w, enum g
 static enum gr_status parse_window(const struct gr_json_where *w, enum gr_family_window kind, int *window_out)
 {
     const json_t *value = json_object_get(w->obj, "sliding_window");
-    bool on = kind != GR_WINDOW_AFTER && kind != GR_WINDOW_NO_ROPE;
-    GR_TRY(gr_json_bool(w, "use_sliding_window", false, &on));
+    const bool by_flag = kind == GR_WINDOW_AFTER || kind == GR_WINDOW_NO_ROPE;
+    bool on = !by_flag;
+    GR_TRY(by_flag ? gr_json_bool(w, "use_sliding_window", false, &on) : GR_OK);
     *window_out = WINDOW_DEFAULT;
     GR_TRY(gr_json_int(w, "sliding_window", kind == GR_WINDOW_EVEN, 1, HF_MAX_POS_MAX, window_out));
-    if (!on || kind == GR_WINDOW_NONE || (value != NULL && json_is_null(value))) {
+    if (!on || json_is_null(value)) {
         *window_out = 0;
     }
     return GR_OK;

@@ -146,7 +146,7 @@ static enum gr_status check(const struct gr_options *o, const struct gr_tokenize
         return GR_EINVAL;
     }
     if (o->bad_words.n > 0 && tok == NULL) {
-        log_error("--bad-words: %s has no tokenizer that is read; --logit-bias ID=ban takes ids", o->model);
+        log_error("--bad-words: %s has no tokenizer; --logit-bias ID=ban takes ids", o->model);
         return GR_EINVAL;
     }
     return GR_OK;

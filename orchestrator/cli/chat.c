@@ -58,7 +58,7 @@ static void forget_session(struct chat *c)
 
 static bool is_gone(const struct chat *c)
 {
-    return c->model.failed || (c->connect != NULL && gr_connect_is_gone(c->connect));
+    return c->model.failed || (c->connect != NULL ? gr_connect_is_gone(c->connect) : c->local.gone);
 }
 
 static void end(struct chat *c, int status)

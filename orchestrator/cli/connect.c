@@ -279,6 +279,9 @@ void gr_connect_forget(struct gr_connect *c)
             gr_msg_finish(&m);
         }
     }
+    if (st == GR_ECANCELED) { /* a signal, which nobody else is told of */
+        c->g->interrupted = c->remote.signal_number;
+    }
     c->gone = c->gone || st == GR_ECLOSED;
     c->session = 0;
 }

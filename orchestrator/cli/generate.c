@@ -63,6 +63,12 @@ static void draw_seed(struct gr_generation *g)
     }
 }
 
+/* Ids that both the model and its tokenizer have. */
+static int32_t n_vocab_of(const struct gr_generation *g)
+{
+    return GR_MIN(g->hf.n_vocab, gr_tokenizer_n_vocab_or_all(g->tok));
+}
+
 void gr_generation_init(struct gr_generation *g, const struct gr_options *o)
 {
     *g = (struct gr_generation){.o = o, .first_difference = -1};
@@ -75,7 +81,7 @@ enum gr_status gr_generation_prepare_model(struct gr_generation *g, const struct
     g->plan = *plan;
     GR_TRY(gr_model_path_config(o->model, &g->hf));
     GR_TRY(gr_tokenizer_of_model(o->model, &g->tok));
-    const int32_t n_vocab = GR_MIN(g->hf.n_vocab, gr_tokenizer_n_vocab_or_all(g->tok));
+    const int32_t n_vocab = n_vocab_of(g);
     if (o->chat) {
         GR_TRY(gr_chat_setup_open(o, g->tok, &g->chat));
     }
@@ -125,8 +131,7 @@ enum gr_status gr_generation_prepare(struct gr_generation *g, const struct gr_op
 {
     GR_TRY(gr_generation_prepare_model(g, o, plan));
     const struct gr_chat *chat = o->chat ? &g->chat.chat : NULL;
-    const int32_t n_vocab = GR_MIN(g->hf.n_vocab, gr_tokenizer_n_vocab_or_all(g->tok));
-    GR_TRY(gr_prompt_read(o, g->tok, chat, n_vocab, &g->prompt, &g->n_prompt));
+    GR_TRY(gr_prompt_read(o, g->tok, chat, n_vocab_of(g), &g->prompt, &g->n_prompt));
     GR_TRY(prepare_answer(g));
     return o->trace_file != NULL ? gr_trace_file_create(o->trace_file, &g->trace_file) : GR_OK;
 }

@@ -138,7 +138,7 @@ static enum gr_status next_of_file(struct gr_lines *l, const char **line_out, si
         const ssize_t n = read(STDIN_FILENO, &byte, 1);
         if ((n != 1 && l->len == 0) || (n == 1 && byte != '\n' && l->len == l->cap && !grow(l))) {
             if (n == 1) {
-                log_error("a line of standard input is longer than %u bytes", GR_LINE_BYTES_MAX / 2);
+                log_error("a line of standard input is longer than %u bytes", GR_LINE_BYTES_MAX);
             }
             return n == 1 ? GR_ELIMIT : GR_ECLOSED;
         }

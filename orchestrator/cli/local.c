@@ -90,6 +90,7 @@ static void on_refused(void *ctx, const char *text)
 {
     struct gr_local *l = ctx;
     (void)text; /* logged by who refused */
+    l->gone = true;
     gr_generation_fail(l->g, "");
 }
 
@@ -143,6 +144,7 @@ static void give_up(struct gr_local *l, const struct gr_child *k)
         snprintf(l->g->why, sizeof(l->g->why),
                  "the %s worker ended with status %d; its lines on standard error say why", k->name, k->exit_status);
     }
+    l->gone = true;
     l->g->bad_value = k->exit_status == GR_EXIT_USAGE;
     gr_generation_fail(l->g, k->why);
 }
@@ -217,8 +219,11 @@ static int watch_both(int fd, int signal_fd)
 
 void gr_local_wait(struct gr_local *l, int fd)
 {
-    const int both = watch_both(fd, l->children.signal_fd);
     struct pollfd p = {.fd = fd, .events = POLLIN};
+    if (poll(&p, 1, 0) != 0) {
+        return; /* most bytes of a line that was pasted */
+    }
+    const int both = watch_both(fd, l->children.signal_fd);
     while (both >= 0 && !l->g->failed && l->g->interrupted == 0 && poll(&p, 1, 0) == 0) {
         gr_hub_pump(l->hub, gr_children_restart(&l->children, gr_clock_ns()), both);
         watch_children(l);

@@ -15,6 +15,7 @@ struct gr_local {
     struct gr_children children;
     int target_child, draft_child; /* -1: none */
     bool target_joined, draft_joined, draft_failed;
+    bool gone; /* a worker was given up: there are no more turns */
     uint64_t session, start_ns;
 };
 

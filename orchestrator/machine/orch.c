@@ -193,9 +193,12 @@ static enum gr_status check_turn(struct gr_orch *o, const struct session *s, con
         return refuse(o, GR_EINVAL, "session %" PRIu64 " is %s: wait for its turn to end", s->id,
                       s->state == GR_SESSION_CLOSING ? "being closed" : "in a turn");
     }
-    if (turn->n_ids < 1 || turn->wishes.max_tokens < 1) {
-        return refuse(o, GR_EINVAL, "session %" PRIu64 ": a turn appends at least one token and generates at least one",
-                      s->id);
+    if (turn->n_ids < 1) {
+        return refuse(o, GR_EINVAL, "session %" PRIu64 ": a turn appends at least one token", s->id);
+    }
+    const char *wrong = gr_turn_wishes_wrong(&turn->wishes);
+    if (wrong != NULL) {
+        return refuse(o, GR_EINVAL, "session %" PRIu64 ": %s", s->id, wrong);
     }
     if (keep_len < 1 || keep_len > s->turn.transcript.len) {
         return refuse(o, GR_EINVAL, "session %" PRIu64 " has %u tokens; %u of them cannot be kept", s->id,

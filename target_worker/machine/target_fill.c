@@ -248,11 +248,12 @@ static void fill_pass(struct gr_target *t, bool with_prefill, uint64_t now_ns)
     for (int i = 0; i < c->n_session_max; i++) {
         struct session *s = &t->session[(t->next_slot + i) % c->n_session_max];
         const int n_row = target_decode_rows(s);
+        const int n_more = commits_of(s, n_row);
         if (s->state == SESSION_DECODE && s->has_room && t->pass.n_row + n_row <= c->n_row_max - c->prefill_chunk &&
-            n_pick + n_row <= c->n_out_max - 1 && has_commit_room(t, s, n_commit + commits_of(s, n_row))) {
+            n_pick + n_row <= c->n_out_max - 1 && has_commit_room(t, s, n_commit + n_more)) {
             add_decode(t, s, now_ns);
             n_pick += n_row;
-            n_commit += commits_of(s, n_row);
+            n_commit += n_more;
         }
     }
     for (int i = 0; with_prefill && i < c->n_session_max; i++) {
@@ -261,12 +262,13 @@ static void fill_pass(struct gr_target *t, bool with_prefill, uint64_t now_ns)
             continue;
         }
         const int32_t end = chunk_end(t, s);
+        const int n_more = commits_of(s, 1);
         if (t->pass.n_row + end - s->kv.len <= c->n_row_max && n_pick + 1 <= c->n_out_max &&
-            has_commit_room(t, s, n_commit + commits_of(s, 1))) {
+            has_commit_room(t, s, n_commit + n_more)) {
             t->pass_prefill_rows += end - s->kv.len;
             add_prefill(t, s, end);
             n_pick++;
-            n_commit += commits_of(s, 1);
+            n_commit += n_more;
         }
     }
     t->next_slot = (t->next_slot + 1) % c->n_session_max;

@@ -129,7 +129,7 @@ class Terminal:
     def __init__(self, *args, state=None):
         self.state = state or tempfile.TemporaryDirectory()
         lead, follow = pty.openpty()
-        self.lead, self.out = lead, ""
+        self.lead, self.raw, self.out = lead, b"", ""
         env = dict(os.environ, XDG_STATE_HOME=self.state.name, TERM="xterm", LC_ALL="C.UTF-8")
         self.p = subprocess.Popen([GRAFT, "chat", *FORM, *args], stdin=follow, stdout=follow, stderr=follow, env=env,
                                   start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
@@ -147,7 +147,8 @@ class Terminal:
     def read(self, seconds):
         if select.select([self.lead], [], [], seconds)[0]:
             try:
-                self.out += os.read(self.lead, 1 << 16).decode("utf-8", "replace").replace("\r\n", "\n")
+                self.raw += os.read(self.lead, 1 << 16)  # which may end within a character, or a line's end
+                self.out = self.raw.removesuffix(b"\r").decode("utf-8", "replace").replace("\r\n", "\n")
                 return True
             except OSError:  # the last one has closed it
                 pass

@@ -9,7 +9,7 @@ import os
 import sys
 import tempfile
 
-from harness import ROOT, SLOW, case, main, run
+from harness import ROOT, case, main, run
 
 sys.path.insert(0, os.path.join(ROOT, "tools"))
 import fetch  # noqa: E402
@@ -25,7 +25,7 @@ def ids_of(prompt, n):
         json.dump(prompt, f)
         f.flush()
         done = run("run", "--json", "--model", fetch.FILES[NAME].path, "--prompt-ids", f.name, "--max-tokens", str(n),
-                   "--ignore-eos", "--dtype", "f32", "--max-model-len", "1024", timeout=300 * SLOW)
+                   "--ignore-eos", "--dtype", "f32", "--max-model-len", "1024", timeout=300)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)["token_ids"]
 
