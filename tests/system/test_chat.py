@@ -8,6 +8,7 @@ import json
 import os
 import pty
 import re
+import resource
 import select
 import signal
 import subprocess
@@ -130,7 +131,8 @@ class Terminal:
         self.state = state or tempfile.TemporaryDirectory()
         lead, follow = pty.openpty()
         self.lead, self.raw, self.out = lead, b"", ""
-        env = dict(os.environ, XDG_STATE_HOME=self.state.name, TERM="xterm", LC_ALL="C.UTF-8")
+        env = dict(os.environ, XDG_STATE_HOME=self.state.name, TERM="xterm", LC_ALL="C.UTF-8",
+                   ASAN_OPTIONS="handle_segv=0")  # a sanitizer would make a signal an exit status
         self.p = subprocess.Popen([GRAFT, "chat", *FORM, *args], stdin=follow, stdout=follow, stderr=follow, env=env,
                                   start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
         os.close(follow)
@@ -253,6 +255,20 @@ def lines_are_remembered():
         at = t.until("\n> $", at)
         t.type("\x04")
         assert t.end() == 0 and "secret" not in t.out, t.out
+
+
+@case
+def a_worker_that_is_given_up_ends_it():
+    """In the middle of an answer: a target that is started again has no stack to run on."""
+    with Terminal("--max-tokens", "100000", "--ignore-eos") as t:
+        at = t.until("> ")
+        t.type(ASKED[0] + "\r")
+        t.until(r"\n[^\n]+\n[^\n]+\n", at)
+        target = next(pid for pid, cmd in children(t.p.pid) if cmd.endswith("graft-target"))
+        resource.prlimit(t.p.pid, resource.RLIMIT_STACK, (64 << 10, 64 << 10))  # of those that are started from here on
+        os.kill(target, signal.SIGKILL)
+        t.until("5 times in a row without a token")
+        assert t.end() == 1, t.out
 
 
 @case

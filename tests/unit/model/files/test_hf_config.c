@@ -204,6 +204,7 @@ static void test_layer_kinds(void **state)
         {"Gemma3ForCausalLM", "", 4096, "xxxx", "...."}, /* of six layers the sixth is a global one */
         {"MistralForCausalLM", "", 4096, "xxxx", "...."},
         {"MistralForCausalLM", ",\"sliding_window\":null", 0, "....", "...."},
+        {"MistralForCausalLM", ",\"use_sliding_window\":false", 4096, "xxxx", "...."}, /* a key that it has not */
         {"LlamaForCausalLM", ",\"sliding_window\":16", 0, "....", "...."},
         {"Qwen2ForCausalLM", ",\"sliding_window\":16", 0, "....", "...."},
         {"Qwen2ForCausalLM", ",\"use_sliding_window\":true", 4096, "....", "...."}, /* from layer 28 on */
