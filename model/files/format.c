@@ -144,7 +144,60 @@ static void q8_0_to_f32(const uint8_t *b, float *out)
     }
 }
 
+/* A byte e, then codes: 2^(e - 127) times a number of one sign, two exponent and one mantissa bits (OCP Microscaling
+ * Formats 1.0, E8M0 and E2M1). As ggml reads it: code 8, minus zero, is zero, and e = 255 is no NaN. The codes' numbers
+ * are doubled here to be whole, and the scale is halved: e < 2 is then a subnormal. */
+static void mxfp4_to_f32(const uint8_t *b, float *out)
+{
+    static const float twice[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    const uint32_t bits = b[0] < 2 ? 0x00200000u << b[0] : (uint32_t)(b[0] - 1) << 23;
+    float d = 0.0f;
+    memcpy(&d, &bits, sizeof(d));
+    for (int j = 0; j < 16; j++) {
+        out[j] = d * twice[b[1 + j] & 15];
+        out[j + 16] = d * twice[b[1 + j] >> 4];
+    }
+}
+
 /* ---- blocks of 256 ("K") ---- */
+
+/* Codes of two bits in 64 bytes: each half of the block (128 elements) has 32 of them, and of its four rows of 32
+ * elements row r has bits 2 r and 2 r + 1 of byte j. */
+static int two_bits(const uint8_t *codes, int i)
+{
+    return codes[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3;
+}
+
+/* 16 bytes of scale (low half) and minimum (high half), each for 16 elements, 64 bytes of codes, d, dmin:
+ * (d * scale) * q - dmin * min. */
+static void q2_k_to_f32(const uint8_t *b, float *out)
+{
+    const float d = half_at(b + 80), dmin = half_at(b + 82);
+    for (int i = 0; i < 256; i++) {
+        const float ds = d * (float)(b[i / 16] & 15), dm = dmin * (float)(b[i / 16] >> 4);
+        const float product = ds * (float)two_bits(b + 16, i);
+        out[i] = product - dm;
+    }
+}
+
+/* Scale k (of 16) of Q3_K, six bits in 12 bytes: the low four in halves of the first eight bytes, the scales from 8 on
+ * in the high ones; the upper two in byte 8 + k % 4, lowest bits first. */
+static int six_bits(const uint8_t *s, int k)
+{
+    return (s[k % 8] >> (k / 8 * 4) & 15) | (s[8 + k % 4] >> (k / 4 * 2) & 3) << 4;
+}
+
+/* 32 bytes of third bits (bit r of byte j is of element j of row r, of eight rows of 32), 64 bytes of codes, 12 of
+ * scales, d: (d * (scale - 32)) * (q - 4), q of three bits. */
+static void q3_k_to_f32(const uint8_t *b, float *out)
+{
+    const float d = half_at(b + 108);
+    for (int i = 0; i < 256; i++) {
+        const float ds = d * (float)(six_bits(b + 96, i / 16) - 32);
+        const int third = b[i % 32] >> (i / 32) & 1;
+        out[i] = ds * (float)((two_bits(b + 32, i) | third << 2) - 4);
+    }
+}
 
 /* Scale and minimum of part i (of 8, 32 elements each), six bits each in 12 bytes: of the first four parts in the low
  * bits of bytes i and i + 4; of the last four the low halves in byte i + 4, the two high bits in the tops of those. */
@@ -209,7 +262,8 @@ typedef void block_fn(const uint8_t *block, float *out);
 
 static block_fn *const block_fns[GR_N_FORMAT] = {
     [GR_FORMAT_Q4_0] = q4_0_to_f32, [GR_FORMAT_Q4_1] = q4_1_to_f32, [GR_FORMAT_Q5_0] = q5_0_to_f32,
-    [GR_FORMAT_Q5_1] = q5_1_to_f32, [GR_FORMAT_Q8_0] = q8_0_to_f32, [GR_FORMAT_Q4_K] = q4_k_to_f32,
+    [GR_FORMAT_Q5_1] = q5_1_to_f32, [GR_FORMAT_Q8_0] = q8_0_to_f32, [GR_FORMAT_MXFP4] = mxfp4_to_f32,
+    [GR_FORMAT_Q2_K] = q2_k_to_f32, [GR_FORMAT_Q3_K] = q3_k_to_f32, [GR_FORMAT_Q4_K] = q4_k_to_f32,
     [GR_FORMAT_Q5_K] = q5_k_to_f32, [GR_FORMAT_Q6_K] = q6_k_to_f32,
 };
 

@@ -1,5 +1,5 @@
-/* The number formats of weights in files, plain and in blocks (GGUF's), and what their bytes mean as f32. Pure; any
- * thread may call. */
+/* The number formats of weights in files, plain and in blocks (GGUF's, as ggml lays them out), and what their bytes
+ * mean as f32. Pure; any thread may call. */
 #ifndef GR_MODEL_FILES_FORMAT_H
 #define GR_MODEL_FILES_FORMAT_H
 
@@ -31,6 +31,9 @@
     X(Q5_0, 22, 32)       \
     X(Q5_1, 24, 32)       \
     X(Q8_0, 34, 32)       \
+    X(MXFP4, 17, 32)      \
+    X(Q2_K, 84, 256)      \
+    X(Q3_K, 110, 256)     \
     X(Q4_K, 144, 256)     \
     X(Q5_K, 176, 256)     \
     X(Q6_K, 210, 256)

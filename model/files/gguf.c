@@ -43,17 +43,17 @@ static const struct {
     enum gr_format format;
     const char *name;
 } tensor_types[] = {
-    {0, GR_FORMAT_F32, "F32"},    {1, GR_FORMAT_F16, "F16"},    {2, GR_FORMAT_Q4_0, "Q4_0"},
-    {3, GR_FORMAT_Q4_1, "Q4_1"},  {6, GR_FORMAT_Q5_0, "Q5_0"},  {7, GR_FORMAT_Q5_1, "Q5_1"},
-    {8, GR_FORMAT_Q8_0, "Q8_0"},  {9, GR_N_FORMAT, "Q8_1"},     {10, GR_N_FORMAT, "Q2_K"},
-    {11, GR_N_FORMAT, "Q3_K"},    {12, GR_FORMAT_Q4_K, "Q4_K"}, {13, GR_FORMAT_Q5_K, "Q5_K"},
-    {14, GR_FORMAT_Q6_K, "Q6_K"}, {15, GR_N_FORMAT, "Q8_K"},    {16, GR_N_FORMAT, "IQ2_XXS"},
-    {17, GR_N_FORMAT, "IQ2_XS"},  {18, GR_N_FORMAT, "IQ3_XXS"}, {19, GR_N_FORMAT, "IQ1_S"},
-    {20, GR_N_FORMAT, "IQ4_NL"},  {21, GR_N_FORMAT, "IQ3_S"},   {22, GR_N_FORMAT, "IQ2_S"},
-    {23, GR_N_FORMAT, "IQ4_XS"},  {24, GR_FORMAT_I8, "I8"},     {25, GR_FORMAT_I16, "I16"},
-    {26, GR_FORMAT_I32, "I32"},   {27, GR_FORMAT_I64, "I64"},   {28, GR_FORMAT_F64, "F64"},
-    {29, GR_N_FORMAT, "IQ1_M"},   {30, GR_FORMAT_BF16, "BF16"}, {34, GR_N_FORMAT, "TQ1_0"},
-    {35, GR_N_FORMAT, "TQ2_0"},   {39, GR_N_FORMAT, "MXFP4"},
+    {0, GR_FORMAT_F32, "F32"},    {1, GR_FORMAT_F16, "F16"},      {2, GR_FORMAT_Q4_0, "Q4_0"},
+    {3, GR_FORMAT_Q4_1, "Q4_1"},  {6, GR_FORMAT_Q5_0, "Q5_0"},    {7, GR_FORMAT_Q5_1, "Q5_1"},
+    {8, GR_FORMAT_Q8_0, "Q8_0"},  {9, GR_N_FORMAT, "Q8_1"},       {10, GR_FORMAT_Q2_K, "Q2_K"},
+    {11, GR_FORMAT_Q3_K, "Q3_K"}, {12, GR_FORMAT_Q4_K, "Q4_K"},   {13, GR_FORMAT_Q5_K, "Q5_K"},
+    {14, GR_FORMAT_Q6_K, "Q6_K"}, {15, GR_N_FORMAT, "Q8_K"},      {16, GR_N_FORMAT, "IQ2_XXS"},
+    {17, GR_N_FORMAT, "IQ2_XS"},  {18, GR_N_FORMAT, "IQ3_XXS"},   {19, GR_N_FORMAT, "IQ1_S"},
+    {20, GR_N_FORMAT, "IQ4_NL"},  {21, GR_N_FORMAT, "IQ3_S"},     {22, GR_N_FORMAT, "IQ2_S"},
+    {23, GR_N_FORMAT, "IQ4_XS"},  {24, GR_FORMAT_I8, "I8"},       {25, GR_FORMAT_I16, "I16"},
+    {26, GR_FORMAT_I32, "I32"},   {27, GR_FORMAT_I64, "I64"},     {28, GR_FORMAT_F64, "F64"},
+    {29, GR_N_FORMAT, "IQ1_M"},   {30, GR_FORMAT_BF16, "BF16"},   {34, GR_N_FORMAT, "TQ1_0"},
+    {35, GR_N_FORMAT, "TQ2_0"},   {39, GR_FORMAT_MXFP4, "MXFP4"},
 };
 
 /* ---- reading ---- */
@@ -208,7 +208,7 @@ static enum gr_status check_tensor_type(const struct cursor *c, const char *name
         }
         if (tensor_types[i].format == GR_N_FORMAT) {
             log_error("%s: tensor %s is %s, which is not read; known: F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, "
-                      "Q4_K, Q5_K, Q6_K",
+                      "Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, MXFP4",
                       c->name, name, tensor_types[i].name);
             return GR_EUNSUPPORTED;
         }

@@ -295,7 +295,7 @@ static enum gr_status find_shaped(const struct gr_tensors *ts, const char *name,
         return GR_EMISMATCH;
     }
     if (dtype == ANY_WEIGHT && !gr_format_is_weight(t->dtype)) {
-        log_error("%s: tensor %s: weights in %s are not read; known: F32, F16, BF16, and GGUF's Q4_0 to Q6_K",
+        log_error("%s: tensor %s: weights in %s are not read; known: F32, F16, BF16, and those of GGUF in blocks",
                   gr_tensors_file_of(ts, t), name, gr_format_name(t->dtype));
         return GR_EUNSUPPORTED;
     }

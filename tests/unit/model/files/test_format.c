@@ -74,6 +74,20 @@ static double k_value(const uint8_t *b, int code, int i)
     return half_in(b) * part_number(b + 4, i / 32, false) * code - half_in(b + 2) * part_number(b + 4, i / 32, true);
 }
 
+/* Where the two bits of element i lie in the 64 bytes of Q2_K and Q3_K. */
+static int two_bits_at(int i)
+{
+    return (i / 128 * 32 + i % 32) * 8 + i / 32 % 4 * 2;
+}
+
+/* One sign, two exponent (bias 1), one mantissa bit. */
+static double e2m1_value(int code)
+{
+    const int e = code >> 1 & 3, m = code & 1;
+    const double magnitude = e == 0 ? 0.5 * m : ldexp(1.0 + 0.5 * m, e - 1);
+    return code >= 8 ? -magnitude : magnitude;
+}
+
 static double value_of(enum gr_format format, const uint8_t *b, int i)
 {
     const int k_code = (i / 64 * 32 + i % 32) * 8 + i / 32 % 2 * 4;
@@ -88,6 +102,16 @@ static double value_of(enum gr_format format, const uint8_t *b, int i)
         return half_in(b) * (nibble(b + 8, i) + 16 * bits_of(b + 4, i, 1)) + half_in(b + 2);
     case GR_FORMAT_Q8_0:
         return half_in(b) * (b[2 + i] < 128 ? b[2 + i] : b[2 + i] - 256);
+    case GR_FORMAT_MXFP4:
+        return ldexp(e2m1_value(nibble(b + 1, i)), b[0] - 127);
+    case GR_FORMAT_Q2_K:
+        return half_in(b + 80) * bits_of(b + i / 16, 0, 4) * bits_of(b + 16, two_bits_at(i), 2) -
+               half_in(b + 82) * bits_of(b + i / 16, 4, 4);
+    case GR_FORMAT_Q3_K: {
+        const int k = i / 16, code = bits_of(b + 32, two_bits_at(i), 2) + 4 * bits_of(b, i % 32 * 8 + i / 32, 1);
+        const int scale = bits_of(b + 96 + k % 8, k / 8 * 4, 4) + 16 * bits_of(b + 104 + k % 4, k / 4 * 2, 2);
+        return half_in(b + 108) * (scale - 32) * (code - 4);
+    }
     case GR_FORMAT_Q4_K:
         return k_value(b, bits_of(b + 16, k_code, 4), i);
     case GR_FORMAT_Q5_K:
@@ -108,13 +132,20 @@ static double value_of(enum gr_format format, const uint8_t *b, int i)
 
 static const struct {
     enum gr_format format;
-    int halves[2];   /* where a block has halves; they are kept finite */
-    uint64_t golden; /* FNV-1a of the f32 bytes that gguf-py 0.17 dequantises from the same N_BLOCK blocks */
+    int halves[2];   /* where a block has halves; they are kept finite. -1: none */
+    uint64_t golden; /* FNV-1a of the f32 bytes that gguf-py 0.19 dequantises from the same N_BLOCK blocks */
 } rows[] = {
-    {GR_FORMAT_Q4_0, {0, -1}, UINT64_C(0xf4e34feeaa06fdb0)}, {GR_FORMAT_Q4_1, {0, 2}, UINT64_C(0xe22aed22c793b6b4)},
-    {GR_FORMAT_Q5_0, {0, -1}, UINT64_C(0x830cbda9732615b9)}, {GR_FORMAT_Q5_1, {0, 2}, UINT64_C(0x2c6884c031da506e)},
-    {GR_FORMAT_Q8_0, {0, -1}, UINT64_C(0x9f4248cd0678d46b)}, {GR_FORMAT_Q4_K, {0, 2}, UINT64_C(0x49dde0f9d8ad163d)},
-    {GR_FORMAT_Q5_K, {0, 2}, UINT64_C(0x051f7d3e3d553df0)},  {GR_FORMAT_Q6_K, {208, -1}, UINT64_C(0xe5c2e9a93562d9af)},
+    {GR_FORMAT_Q4_0, {0, -1}, UINT64_C(0xf4e34feeaa06fdb0)},
+    {GR_FORMAT_Q4_1, {0, 2}, UINT64_C(0xe22aed22c793b6b4)},
+    {GR_FORMAT_Q5_0, {0, -1}, UINT64_C(0x830cbda9732615b9)},
+    {GR_FORMAT_Q5_1, {0, 2}, UINT64_C(0x2c6884c031da506e)},
+    {GR_FORMAT_Q8_0, {0, -1}, UINT64_C(0x9f4248cd0678d46b)},
+    {GR_FORMAT_MXFP4, {-1, -1}, UINT64_C(0x78d9192437266398)},
+    {GR_FORMAT_Q2_K, {80, 82}, UINT64_C(0x40fc03b21210662f)},
+    {GR_FORMAT_Q3_K, {108, -1}, UINT64_C(0x439aa2d7c47c2e98)},
+    {GR_FORMAT_Q4_K, {0, 2}, UINT64_C(0x49dde0f9d8ad163d)},
+    {GR_FORMAT_Q5_K, {0, 2}, UINT64_C(0x051f7d3e3d553df0)},
+    {GR_FORMAT_Q6_K, {208, -1}, UINT64_C(0xe5c2e9a93562d9af)},
 };
 
 static void random_blocks(size_t row, uint8_t *data, size_t block_bytes)
@@ -148,7 +179,8 @@ static void test_blocks(void **state)
             hash = (hash ^ ((const uint8_t *)out)[i]) * UINT64_C(0x100000001b3);
         }
         for (size_t i = 0; i < N_BLOCK * len; i++) {
-            const double want = value_of(format, data + i / len * bytes, (int)(i % len));
+            /* as a float, as MXFP4's largest are infinite */
+            const double want = (double)(float)value_of(format, data + i / len * bytes, (int)(i % len));
             if (fabs((double)out[i] - want) > 1e-3 * fabs(want) + 1e-3) { /* sums cancel; the hash judges the bits */
                 fail_msg("%s: element %zu is %g, by the description %g", gr_format_name(format), i, (double)out[i],
                          want);
