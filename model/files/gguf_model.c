@@ -131,17 +131,26 @@ static enum gr_status check_split(const struct gr_tensor_file *f, int no, int n_
     return GR_OK;
 }
 
-/* All files are there: together they must have as many tensors as the first says. */
+/* All files are there. What each says of all must be the same, and so many tensors they must have. */
 static enum gr_status check_split_total(const struct gr_tensors *ts)
 {
+    const char *first = ts->files[0].path;
     int64_t total = -1, found = 0;
     GR_TRY(gr_gguf_int(gr_gguf_of_file(&ts->files[0]), "split.tensors.count", false, &total));
     for (size_t i = 0; i < ts->n_file; i++) {
-        found += (int64_t)gr_gguf_n_tensor(gr_gguf_of_file(&ts->files[i]));
+        const struct gr_gguf *g = gr_gguf_of_file(&ts->files[i]);
+        int64_t said = total;
+        GR_TRY(gr_gguf_int(g, "split.tensors.count", false, &said));
+        if (said != total) {
+            log_error("%s: split.tensors.count = %" PRId64 ", %s has %" PRId64 ": it is of another model",
+                      ts->files[i].path, said, first, total);
+            return GR_EMISMATCH;
+        }
+        found += (int64_t)gr_gguf_n_tensor(g);
     }
     if (ts->n_file > 1 && total >= 0 && total != found) {
-        log_error("%s: split.tensors.count = %" PRId64 ", its %zu files have %" PRId64, ts->files[0].path, total,
-                  ts->n_file, found);
+        log_error("%s: split.tensors.count = %" PRId64 ", its %zu files have %" PRId64, first, total, ts->n_file,
+                  found);
         return GR_EMISMATCH;
     }
     return GR_OK;

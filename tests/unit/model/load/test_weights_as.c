@@ -219,8 +219,8 @@ static void gguf_data(struct gguf_image *g, const struct gr_tensor *t)
     gguf_pad(g, 32);
 }
 
-/* Tensors [begin, end) of the folder; n_file 1: the whole model, else a split. */
-static void write_gguf(const struct tiny_folder *f, const char *path, int no, int n_file)
+/* Part `no` of a folder's tensors as a file; n_file 1: the whole model, else a split that says `total` tensors. */
+static void write_split(const struct tiny_folder *f, const char *path, int no, int n_file, size_t total)
 {
     static struct gguf_image g;
     const size_t begin = f->n * (size_t)no / (size_t)n_file, end = f->n * (size_t)(no + 1) / (size_t)n_file;
@@ -228,7 +228,7 @@ static void write_gguf(const struct tiny_folder *f, const char *path, int no, in
     gguf_begin(&g, 3, end - begin, no == 0 ? 12 : 3);
     gguf_field_int(&g, "split.count", 2, (uint64_t)n_file, 2);
     gguf_field_int(&g, "split.no", 2, (uint64_t)no, 2);
-    gguf_field_int(&g, "split.tensors.count", 5, f->n, 4);
+    gguf_field_int(&g, "split.tensors.count", 5, total, 4);
     if (no == 0) {
         gguf_field_text(&g, "general.architecture", "llama");
         gguf_field_u32(&g, "llama.embedding_length", 32);
@@ -258,6 +258,11 @@ static void write_gguf(const struct tiny_folder *f, const char *path, int no, in
     assert_int_equal(fclose(file), 0);
 }
 
+static void write_gguf(const struct tiny_folder *f, const char *path, int no, int n_file)
+{
+    write_split(f, path, no, n_file, f->n);
+}
+
 static void test_gguf(void **state)
 {
     (void)state;
@@ -279,41 +284,55 @@ static void test_gguf(void **state)
         assert_true(k == 2 || memcmp(other.logits, base.logits, sizeof(base.logits)) == 0);
     }
     (void)unlink(path[0]);
-
-    /* In three files, links into a folder of blobs as a hub's cache has them: any of the names is taken. */
-    char blob[3][160], dir[96];
-    snprintf(dir, sizeof(dir), "%s/blobs", f.dir);
-    assert_int_equal(mkdir(dir, 0700), 0);
-    for (int i = 0; i < 3; i++) {
-        snprintf(blob[i], sizeof(blob[i]), "%s/%d", dir, i);
-        snprintf(path[i], sizeof(path[i]), "%s/m-%05d-of-00003.gguf", f.dir, i + 1);
-        write_gguf(&f, blob[i], i, 3);
-        assert_int_equal(symlink(blob[i], path[i]), 0);
-    }
-    for (int i = 0; i < 3; i++) {
-        run(path[i], NULL, NULL, &other);
-        must_equal(&base, &other, path[i]);
-    }
-    struct log_capture cap;
-    write_gguf(&f, blob[1], 2, 3); /* the third in the second's place */
-    log_capture_begin(&cap);
-    run(path[0], NULL, NULL, &other);
-    assert_non_null(strstr(log_capture_end(&cap), "split.no = 2"));
-    assert_int_equal(other.status, GR_EMISMATCH);
-    (void)unlink(path[1]);
-    log_capture_begin(&cap);
-    run(path[0], NULL, NULL, &other);
-    assert_non_null(strstr(log_capture_end(&cap), "m-00002-of-00003.gguf"));
-    assert_int_equal(other.status, GR_ENOTFOUND);
-    for (int i = 0; i < 3; i++) {
-        (void)unlink(path[i]);
-        (void)unlink(blob[i]);
-    }
-    (void)rmdir(dir);
     tiny_finish(&f);
 }
 
-/* ---- what is refused, and what is not ---- */
+/* ---- a file in three ---- */
+
+/* Links into a folder of blobs, as a hub's cache has them. */
+struct split {
+    struct tiny_folder f;
+    char dir[96], blob[3][160], link[3][160];
+};
+
+static void split_make(struct split *s)
+{
+    tiny_target(&s->f, N_LAYER);
+    tiny_write(&s->f);
+    snprintf(s->dir, sizeof(s->dir), "%s/blobs", s->f.dir);
+    assert_int_equal(mkdir(s->dir, 0700), 0);
+    for (int i = 0; i < 3; i++) {
+        snprintf(s->blob[i], sizeof(s->blob[i]), "%s/%d", s->dir, i);
+        snprintf(s->link[i], sizeof(s->link[i]), "%s/m-%05d-of-00003.gguf", s->f.dir, i + 1);
+        write_gguf(&s->f, s->blob[i], i, 3);
+        assert_int_equal(symlink(s->blob[i], s->link[i]), 0);
+    }
+}
+
+static void split_finish(struct split *s)
+{
+    for (int i = 0; i < 3; i++) {
+        (void)unlink(s->link[i]);
+        (void)unlink(s->blob[i]);
+    }
+    (void)rmdir(s->dir);
+    tiny_finish(&s->f);
+}
+
+/* Any of the names is taken. */
+static void test_split(void **state)
+{
+    (void)state;
+    struct split s;
+    struct result base, other;
+    split_make(&s);
+    run(s.f.dir, NULL, NULL, &base);
+    for (int i = 0; i < 3; i++) {
+        run(s.link[i], NULL, NULL, &other);
+        must_equal(&base, &other, s.link[i]);
+    }
+    split_finish(&s);
+}
 
 static void refused(const char *path, const char *const *texts)
 {
@@ -330,6 +349,48 @@ static void refused(const char *path, const char *const *texts)
         fail_msg("%s: %s", path, log);
     }
 }
+
+static void test_split_refusals(void **state)
+{
+    (void)state;
+    struct split s;
+    split_make(&s);
+    write_gguf(&s.f, s.blob[1], 2, 3); /* the third in the second's place */
+    refused(s.link[0], (const char *const[]){s.link[1], "split.no = 2 (from 0)", "file 2 of 3", NULL});
+    write_gguf(&s.f, s.blob[1], 1, 4);
+    refused(s.link[0], (const char *const[]){s.link[1], "split.count = 4", "one of 3 files", NULL});
+    write_split(&s.f, s.blob[1], 1, 3, s.f.n + 1);
+    refused(s.link[0], (const char *const[]){s.link[1], "of another model", s.link[0], NULL});
+    for (int i = 0; i < 3; i++) {
+        write_split(&s.f, s.blob[i], i, 3, s.f.n + 1);
+    }
+    refused(s.link[0], (const char *const[]){s.link[0], "split.tensors.count = ", "its 3 files have", NULL});
+
+    /* Another model's second file that says as many tensors: one of them is in the first, too. */
+    struct tiny_folder more;
+    for (int i = 0; i < 3; i++) {
+        write_gguf(&s.f, s.blob[i], i, 3);
+    }
+    tiny_target(&more, N_LAYER);
+    const struct gr_tensor first = more.tensor[0];
+    more.tensor[0] = more.tensor[more.n / 3];
+    more.tensor[more.n / 3] = first;
+    write_gguf(&more, s.blob[1], 1, 3);
+    refused(s.link[0], (const char *const[]){s.link[0], "and again in", s.link[1], NULL});
+    tiny_finish(&more);
+
+    write_gguf(&s.f, s.blob[1], 1, 3);
+    (void)unlink(s.link[1]);
+    refused(s.link[0], (const char *const[]){s.link[1], "No such file", NULL});
+    char whole[160];
+    snprintf(whole, sizeof(whole), "%s/m.gguf", s.f.dir);
+    assert_int_equal(rename(s.link[0], whole), 0);
+    refused(whole, (const char *const[]){whole, "split.count = 3", "NAME-00001-of-0000N.gguf", NULL});
+    (void)unlink(whole);
+    split_finish(&s);
+}
+
+/* ---- what is refused, and what is not ---- */
 
 static void test_refusals(void **state)
 {
@@ -398,8 +459,9 @@ static void test_tied(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_formats),  cmocka_unit_test(test_wide_values), cmocka_unit_test(test_gguf),
-        cmocka_unit_test(test_refusals), cmocka_unit_test(test_tied),
+        cmocka_unit_test(test_formats), cmocka_unit_test(test_wide_values),    cmocka_unit_test(test_gguf),
+        cmocka_unit_test(test_split),   cmocka_unit_test(test_split_refusals), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_tied),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
