@@ -138,9 +138,10 @@ static enum gr_status create_head(struct worker *w, const struct gr_draft_option
     GR_TRY(gr_expand_config(geometry, o->model, hf));
     const int n_ctx = o->n_ctx_max > 0 ? GR_MIN(o->n_ctx_max, target.max_pos) : target.max_pos;
     const int32_t n_kept = gr_drafter_kv_len_max(o->draft_context, PREFILL_CHUNK, n_ctx);
-    int32_t n_block = o->kv_blocks; /* on a GPU 0 leaves the choice to the model, which knows the memory */
+    struct gr_kv_blocks kv = {.n =
+                                  o->kv_blocks}; /* on a GPU 0 leaves the choice to the model, which knows the memory */
     if (o->device == GR_DEVICE_CPU) {
-        GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_eagle3_kv_bytes_per_token(hf), o->n_session_max, n_kept, &n_block));
+        GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_eagle3_kv_bytes_per_token(hf), o->n_session_max, n_kept, &kv));
     }
     struct gr_eagle3_config c = {.dir = o->model,
                                  .as = (enum gr_weights_as)o->dtype,
@@ -152,7 +153,8 @@ static enum gr_status create_head(struct worker *w, const struct gr_draft_option
                                  .n_ctx_max = n_ctx,
                                  .n_row_max = n_row_max(o),
                                  .n_out_max = n_row_max(o),
-                                 .n_pool_block = n_block,
+                                 .n_pool_block = kv.n,
+                                 .n_pool_block_least = kv.least,
                                  .n_scratch_block = o->n_session_max * GR_DRAFT_SCRATCH_BLOCKS,
                                  .n_seq_max = o->n_session_max,
                                  .n_ctx_kept = n_kept,
@@ -168,7 +170,7 @@ static enum gr_status create_head(struct worker *w, const struct gr_draft_option
 static enum gr_status create_model(struct worker *w, const struct gr_draft_options *o, struct gr_hf_config *hf,
                                    int32_t n_token, uint64_t *fingerprint)
 {
-    int32_t n_block = o->kv_blocks;
+    struct gr_kv_blocks kv = {.n = o->kv_blocks};
     if (w->is_head) {
         return create_head(w, o, hf, n_token, fingerprint);
     }
@@ -179,7 +181,7 @@ static enum gr_status create_model(struct worker *w, const struct gr_draft_optio
     }
     const int n_ctx = o->n_ctx_max > 0 ? GR_MIN(o->n_ctx_max, hf->max_pos) : hf->max_pos;
     if (o->device == GR_DEVICE_CPU) {
-        GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_llama_kv_bytes_per_token(hf), o->n_session_max, n_ctx, &n_block));
+        GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_llama_kv_bytes_per_token(hf), o->n_session_max, n_ctx, &kv));
     }
     const struct gr_llama_config c = {.dir = o->model,
                                       .as = (enum gr_weights_as)o->dtype,
@@ -189,7 +191,8 @@ static enum gr_status create_model(struct worker *w, const struct gr_draft_optio
                                       .n_ctx_max = n_ctx,
                                       .n_row_max = n_row_max(o),
                                       .n_out_max = n_row_max(o),
-                                      .n_pool_block = n_block,
+                                      .n_pool_block = kv.n,
+                                      .n_pool_block_least = kv.least,
                                       .n_scratch_block = o->n_session_max * GR_DRAFT_SCRATCH_BLOCKS,
                                       .n_seq_max = o->n_session_max,
                                       .n_token = n_token,

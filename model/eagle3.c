@@ -35,6 +35,7 @@ struct eagle3 {
     float *xo;                       /* (n_out_max, H): what lm_head is given */
     float *attn_out, *ffn_out;       /* (n_row_max, H) with keep_stages, else NULL */
     struct packed_rows packed;       /* not with keep_stages */
+    struct gr_load_progress progress;
 };
 
 static struct eagle3 *of(struct gr_lm *lm)
@@ -52,14 +53,16 @@ static struct gr_loader loader_of(struct eagle3 *m, const struct gr_tensors *fil
                               .expand = m->source.expand.to != NULL ? &m->source.expand : NULL,
                               .team = m->lm.team,
                               .as = m->source.as,
-                              .sum = &m->source.sum};
+                              .sum = &m->source.sum,
+                              .progress = &m->progress};
 }
 
-static enum gr_status load_borrowed(struct eagle3 *m)
+static enum gr_status load_borrowed(struct eagle3 *m, struct gr_needs *needs)
 {
     struct gr_eagle3_tensor t;
     GR_TRY(gr_eagle3_embedding(&m->source, &t));
     struct gr_loader l = loader_of(m, t.files);
+    l.needs = needs;
     GR_TRY(gr_load_table(&l, t.name, m->source.hf.n_vocab, m->source.hf.hidden, &m->embed));
     GR_TRY(gr_eagle3_lm_head(&m->source, &t));
     l.files = t.files;
@@ -78,9 +81,11 @@ static enum gr_status load_map(struct eagle3 *m)
     return GR_OK;
 }
 
-static enum gr_status load_weights(struct eagle3 *m, const struct gr_eagle3_config *c)
+/* needs: NULL, or where it is only counted (loader.h). */
+static enum gr_status load_weights(struct eagle3 *m, const struct gr_eagle3_config *c, struct gr_needs *needs)
 {
-    const struct gr_loader l = loader_of(m, m->source.files);
+    struct gr_loader l = loader_of(m, m->source.files);
+    l.needs = needs;
     const size_t n_cell = (size_t)(m->lm.n_pool_block + m->lm.n_scratch_block) * GR_KV_BLOCK_TOKENS;
     const char *prefix = gr_eagle3_layer_prefix(m->source.files);
     char name[64];
@@ -88,11 +93,26 @@ static enum gr_status load_weights(struct eagle3 *m, const struct gr_eagle3_conf
     snprintf(name, sizeof(name), "%s.hidden_norm.weight", prefix);
     GR_TRY(gr_load_vector(&l, name, m->source.hf.hidden, &m->hidden_norm));
     GR_TRY(gr_load_vector(&l, "norm.weight", m->source.hf.hidden, &m->final_norm));
-    GR_TRY(load_borrowed(m));
-    GR_TRY(load_map(m));
+    GR_TRY(load_borrowed(m, needs));
     return c->raw_features
                ? gr_fc_load(&l, &m->source.hf, m->source.capture.n, m->source.target_hf.hidden, m->lm.n_row_max, &m->fc)
                : GR_OK;
+}
+
+/* Everything but KV and weights is taken. */
+static enum gr_status fit(struct eagle3 *m, const struct gr_eagle3_config *c)
+{
+    struct gr_needs needs = {.other_bytes = gr_memory_bytes(&m->memory),
+                             .block_bytes = gr_eagle3_kv_bytes_per_token(&m->source.hf) * GR_KV_BLOCK_TOKENS,
+                             .n_scratch_block = c->n_scratch_block,
+                             .n_block = c->n_pool_block,
+                             .n_block_least = c->n_pool_block_least > 0 ? c->n_pool_block_least : c->n_pool_block,
+                             .n_session = GR_MAX(c->n_seq_max, 1),
+                             .n_ctx = c->n_ctx_kept > 0 ? GR_MIN(c->n_ctx_kept, m->lm.n_ctx_max) : m->lm.n_ctx_max};
+    GR_TRY(load_weights(m, c, &needs));
+    GR_TRY(gr_needs_fit_host(&needs, c->dir, &m->lm.n_pool_block));
+    gr_load_progress_begin(&m->progress, c->dir, gr_needs_weights(&needs));
+    return GR_OK;
 }
 
 static enum gr_status take_state(struct eagle3 *m, bool keep_stages)
@@ -376,7 +396,11 @@ static enum gr_status build(struct eagle3 *m, const struct gr_eagle3_config *c, 
     gr_eagle3_source_describe(&m->source, c, &m->lm);
     m->lm.kernels = &m->kernels;
     GR_TRY(take_state(m, c->keep_stages));
-    GR_TRY(load_weights(m, c));
+    GR_TRY(fit(m, c));
+    const enum gr_status loaded = load_weights(m, c, NULL);
+    gr_load_progress_end(&m->progress);
+    GR_TRY(loaded);
+    GR_TRY(load_map(m));
     gr_model_numerics_id(&m->kernels, m->lm.numerics_id, sizeof(m->lm.numerics_id));
     return gr_eagle3_source_finish(&m->source, &m->lm, fingerprint_out);
 }

@@ -34,6 +34,7 @@ struct gr_eagle3_config {
     int n_row_max;          /* rows of a pass */
     int n_out_max;          /* rows of a pass whose logits may be asked for */
     int n_pool_block;       /* KV blocks of 16 tokens */
+    int n_pool_block_least; /* llama.h */
     int n_scratch_block;    /* after them, for tree rows */
     int n_seq_max;          /* sequences of a pass; only a GPU's runtime asks */
     int n_ctx_kept; /* positions of a sequence whose KV is kept at most, by which a GPU chooses n_pool_block; 0: all */

@@ -50,6 +50,10 @@ enum gr_status gr_fc_load(const struct gr_loader *l, const struct gr_hf_config *
         f.fc.bias = bias;
     }
     GR_TRY(load_norms(l, head, &f));
+    if (l->needs != NULL) {
+        l->needs->other_bytes += (size_t)n_row_max * (size_t)n_in * sizeof(float);
+        return GR_OK;
+    }
     f.in = gr_memory_take_f32(l->memory, (size_t)n_row_max * (size_t)n_in);
     if (f.in == NULL) {
         return GR_ENOMEM;

@@ -123,6 +123,9 @@ static enum gr_status take_kv(const struct gr_loader *l, const struct gr_layer_w
                               struct gr_kv_layer *out)
 {
     const size_t n = n_cell * (size_t)(w->n_kv_head * w->head_dim);
+    if (l->needs != NULL) {
+        return GR_OK; /* counted in blocks */
+    }
     *out = (struct gr_kv_layer){.n_kv_head = w->n_kv_head, .head_dim = w->head_dim};
     out->k = gr_memory_take_f32(l->memory, n);
     out->v = gr_memory_take_f32(l->memory, n);
@@ -162,7 +165,7 @@ enum gr_status gr_layer_load_norm(const struct gr_loader *l, const struct gr_hf_
                                   float **out)
 {
     GR_TRY(gr_load_vector(l, name, n, out));
-    for (int i = 0; hf->norm_plus_one && i < n; i++) {
+    for (int i = 0; hf->norm_plus_one && l->needs == NULL && i < n; i++) {
         (*out)[i] += 1.0f;
     }
     return GR_OK;

@@ -23,6 +23,7 @@ struct llama {
     float *xo;                 /* (n_out_max, H): rows whose logits are wanted */
     struct gr_fc fc;           /* of the EAGLE-3 head that is served */
     struct gr_kv_views views;  /* with SpecPV: lm.view */
+    struct gr_load_progress progress;
 };
 
 static struct llama *of(struct gr_lm *lm)
@@ -42,13 +43,15 @@ static struct gr_loader loader_of(struct llama *m, const struct gr_tensors *file
                               .expand = m->source.expand.to != NULL ? &m->source.expand : NULL,
                               .team = m->lm.team,
                               .as = m->source.as,
-                              .sum = &m->source.sum};
+                              .sum = &m->source.sum,
+                              .progress = &m->progress};
 }
 
-static enum gr_status load_weights(struct llama *m)
+static enum gr_status load_target(struct llama *m, struct gr_needs *needs)
 {
     const struct gr_hf_config *hf = &m->source.hf;
-    const struct gr_loader l = loader_of(m, m->source.files);
+    struct gr_loader l = loader_of(m, m->source.files);
+    l.needs = needs;
     const size_t n_cell = (size_t)(m->lm.n_pool_block + m->lm.n_scratch_block) * GR_KV_BLOCK_TOKENS;
     GR_TRY(gr_load_table(&l, "model.embed_tokens.weight", hf->n_vocab, hf->hidden, &m->embed));
     for (int i = 0; i < hf->n_layer; i++) {
@@ -61,13 +64,37 @@ static enum gr_status load_weights(struct llama *m)
     return gr_load_matrix(&l, head, gr_hf_vocab_rows(hf), hf->hidden, &m->head);
 }
 
-static enum gr_status load_fc(struct llama *m)
+static enum gr_status load_fc(struct llama *m, struct gr_needs *needs)
 {
-    const struct gr_loader l = loader_of(m, m->source.head_files);
+    struct gr_loader l = loader_of(m, m->source.head_files);
+    l.needs = needs;
     if (!m->lm.raw_features) { /* else the head runs it */
         GR_TRY(gr_fc_load(&l, &m->source.head, m->lm.n_capture, m->source.hf.hidden, m->lm.n_row_max, &m->fc));
         m->lm.ops = &llama_head_ops;
     }
+    return GR_OK;
+}
+
+/* needs: NULL, or where it is only counted (loader.h). */
+static enum gr_status load_weights(struct llama *m, struct gr_needs *needs)
+{
+    GR_TRY(load_target(m, needs));
+    return m->source.head_files != NULL ? load_fc(m, needs) : GR_OK;
+}
+
+/* Everything but KV and weights is taken. Blocks that an automatic choice may do without give way. */
+static enum gr_status fit(struct llama *m, const struct gr_llama_config *c)
+{
+    struct gr_needs needs = {.other_bytes = gr_memory_bytes(&m->memory),
+                             .block_bytes = gr_llama_kv_bytes_per_token(&m->source.hf) * GR_KV_BLOCK_TOKENS,
+                             .n_scratch_block = c->n_scratch_block,
+                             .n_block = c->n_pool_block,
+                             .n_block_least = c->n_pool_block_least > 0 ? c->n_pool_block_least : c->n_pool_block,
+                             .n_session = GR_MAX(c->n_seq_max, 1),
+                             .n_ctx = m->lm.n_ctx_max};
+    GR_TRY(load_weights(m, &needs));
+    GR_TRY(gr_needs_fit_host(&needs, c->dir, &m->lm.n_pool_block));
+    gr_load_progress_begin(&m->progress, c->dir, gr_needs_weights(&needs));
     return GR_OK;
 }
 
@@ -292,10 +319,10 @@ static enum gr_status build(struct llama *m, const struct gr_llama_config *c, ui
         return GR_ENOMEM;
     }
     GR_TRY(take_state(m));
-    GR_TRY(load_weights(m));
-    if (m->source.head_files != NULL) {
-        GR_TRY(load_fc(m));
-    }
+    GR_TRY(fit(m, c));
+    const enum gr_status loaded = load_weights(m, NULL);
+    gr_load_progress_end(&m->progress);
+    GR_TRY(loaded);
     gr_model_numerics_id(&m->kernels, m->lm.numerics_id, sizeof(m->lm.numerics_id));
     return gr_llama_source_finish(&m->source, fingerprint_out);
 }

@@ -15,14 +15,16 @@
 struct gr_llama_config {
     const char *dir; /* a folder or a .gguf file, borrowed for the call */
     enum gr_weights_as as;
-    const char *isa;     /* CPU kernels: NULL = best, or avx512 | avx2 | c | ref */
-    int n_thread;        /* 0: every CPU this process may use */
-    int n_ctx_max;       /* positions; 0: the model's own max_position_embeddings */
-    int n_row_max;       /* rows of a pass */
-    int n_out_max;       /* rows of a pass whose logits may be asked for */
-    int n_pool_block;    /* KV blocks of 16 tokens */
-    int n_scratch_block; /* after them, for tree rows */
-    int n_seq_max;       /* sequences of a pass; only a GPU's runtime asks */
+    const char *isa;        /* CPU kernels: NULL = best, or avx512 | avx2 | c | ref */
+    int n_thread;           /* 0: every CPU this process may use */
+    int n_ctx_max;          /* positions; 0: the model's own max_position_embeddings */
+    int n_row_max;          /* rows of a pass */
+    int n_out_max;          /* rows of a pass whose logits may be asked for */
+    int n_pool_block;       /* KV blocks of 16 tokens */
+    int n_pool_block_least; /* fewer of them will do, where the memory asks for it; 0: all are needed. Of a CPU's
+                               runtime */
+    int n_scratch_block;    /* after them, for tree rows */
+    int n_seq_max;          /* sequences of a pass; only a GPU's runtime asks */
     /* Room that a GPU leaves for views (lm.h: view_create) when it chooses the number of blocks. n_view 0: none. */
     struct gr_kv_budget view_most;
     int n_view;

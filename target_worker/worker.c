@@ -2,6 +2,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/fallback.h"
+#include "common/base/free_memory.h"
 #include "common/base/log.h"
 #include "model/files/capture.h"
 #include "model/cuda/llama.h"
@@ -185,7 +186,8 @@ static enum gr_status create_llama(const struct gr_target_options *o, struct gr_
 static enum gr_status create_model(struct worker *w, const struct gr_target_options *o, struct gr_hf_config *hf,
                                    int32_t n_token, uint64_t *fingerprint)
 {
-    int32_t n_block = o->kv_blocks; /* on a GPU 0 leaves the choice to the model, which knows the memory */
+    struct gr_kv_blocks kv = {.n =
+                                  o->kv_blocks}; /* on a GPU 0 leaves the choice to the model, which knows the memory */
     const struct gr_geometry *geometry = NULL;
     GR_TRY(gr_geometry_find(o->geometry, &geometry));
     GR_TRY(gr_model_path_config(o->model, hf));
@@ -196,7 +198,7 @@ static enum gr_status create_model(struct worker *w, const struct gr_target_opti
                  o->n_ctx_max, hf->max_pos);
     }
     if (o->device == GR_DEVICE_CPU) {
-        GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_llama_kv_bytes_per_token(hf), o->n_session_max, n_ctx, &n_block));
+        GR_TRY(gr_kv_blocks_choose(o->kv_blocks, gr_llama_kv_bytes_per_token(hf), o->n_session_max, n_ctx, &kv));
     }
     struct gr_llama_config c = {.dir = o->model,
                                 .as = (enum gr_weights_as)o->dtype,
@@ -208,7 +210,8 @@ static enum gr_status create_model(struct worker *w, const struct gr_target_opti
                                 .n_ctx_max = n_ctx,
                                 .n_row_max = o->n_session_max * GR_TREE_MAX + specpv_buffer(o) + PREFILL_CHUNK,
                                 .n_out_max = o->n_session_max * GR_TREE_MAX + specpv_buffer(o) + 1,
-                                .n_pool_block = n_block,
+                                .n_pool_block = kv.n,
+                                .n_pool_block_least = kv.least,
                                 .n_scratch_block = o->n_session_max * GR_SCRATCH_BLOCKS,
                                 .n_seq_max = o->n_session_max,
                                 .n_token = n_token,

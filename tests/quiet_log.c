@@ -41,6 +41,15 @@ void gr_log_topic_line(enum gr_log_topic topic, const char *fmt, ...)
     va_end(args);
 }
 
+void gr_log_notice(const char *fmt, ...)
+{
+    va_list args;
+    char line[1024];
+    va_start(args, fmt);
+    (void)vsnprintf(line, sizeof(line), fmt, args);
+    va_end(args);
+}
+
 void gr_log_line(enum gr_log_level level, const char *fmt, ...)
 {
     (void)level;

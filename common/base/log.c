@@ -146,6 +146,19 @@ void gr_log_line(enum gr_log_level level, const char *fmt, ...)
     write_line(kinds[level], text);
 }
 
+void gr_log_notice(const char *fmt, ...)
+{
+    char text[LINE_BYTES_MAX];
+    if (!gr_log_enabled(GR_LOG_WARN)) {
+        return;
+    }
+    va_list ap;
+    va_start(ap, fmt);
+    format(fmt, ap, text, sizeof(text));
+    va_end(ap);
+    write_line("", text);
+}
+
 void gr_log_topic_line(enum gr_log_topic topic, const char *fmt, ...)
 {
     if (!gr_log_topic(topic)) {

@@ -24,6 +24,9 @@ bool gr_log_topic(enum gr_log_topic topic);
 void gr_log_topic_line(enum gr_log_topic topic, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void gr_log_line(enum gr_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
+/* A line that is no warning and is seen wherever warnings are. */
+void gr_log_notice(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
 /* What this thread's last line of level error says, without role and level; "" before there is one. */
 const char *gr_log_last_error(void);
 /* Until it is called with NULL, this thread's errors and warnings are not written: the first one is kept as text, and

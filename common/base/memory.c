@@ -41,6 +41,15 @@ float *gr_memory_take_f32(struct gr_memory *m, size_t n)
     return gr_memory_take(m, n * sizeof(float));
 }
 
+size_t gr_memory_bytes(const struct gr_memory *m)
+{
+    size_t bytes = 0;
+    for (size_t i = 0; i < m->n_region; i++) {
+        bytes += m->region[i].bytes;
+    }
+    return bytes;
+}
+
 void gr_memory_finish(struct gr_memory *m)
 {
     for (size_t i = 0; i < m->n_region; i++) {

@@ -19,6 +19,8 @@ struct gr_memory {
 /* Aligned to a page; NULL (one line logged): out of memory. */
 void *gr_memory_take(struct gr_memory *m, size_t bytes);
 float *gr_memory_take_f32(struct gr_memory *m, size_t n);
+/* Of all regions together. */
+size_t gr_memory_bytes(const struct gr_memory *m);
 void gr_memory_finish(struct gr_memory *m);
 
 #endif

@@ -280,12 +280,15 @@ static enum gr_status build(struct eagle3 *m, const struct gr_eagle3_config *con
     GR_TRY(choose_blocks(m, &c, &c.n_pool_block));
     gr_eagle3_source_describe(&m->source, &c, &m->lm);
     GR_TRY(take_state(m, c.n_seq_max));
+    struct gr_load_progress progress;
     const struct gr_loader from = {.files = m->source.files,
                                    .expand = m->source.expand.to != NULL ? &m->source.expand : NULL,
                                    .team = m->lm.team,
                                    .as = m->source.as,
-                                   .sum = &m->source.sum};
-    GR_TRY(gr_cuda_model_load(&m->m, &from, weight_bytes(m), load_all, m));
+                                   .sum = &m->source.sum,
+                                   .progress = &progress};
+    gr_load_progress_begin(&progress, c.dir, weight_bytes(m));
+    GR_TRY(gr_cuda_model_load(&m->m, &from, load_all, m));
     GR_TRY(load_map(m, c.n_token));
     GR_TRY(gr_cuda_graphs_make(&m->body, &m->m.device, m->lm.n_row_max, enqueue_body, m));
     GR_TRY(gr_cuda_graphs_make(&m->logits, &m->m.device, m->lm.n_out_max, enqueue_logits, m));

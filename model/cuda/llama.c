@@ -479,12 +479,15 @@ static enum gr_status build(struct llama *m, const struct gr_llama_config *confi
         return GR_ENOMEM;
     }
     GR_TRY(take_state(m, c.n_seq_max, c.ranks));
+    struct gr_load_progress progress;
     const struct gr_loader from = {.files = m->source.files,
                                    .expand = m->source.expand.to != NULL ? &m->source.expand : NULL,
                                    .team = m->lm.team,
                                    .as = m->source.as,
-                                   .sum = &m->source.sum};
-    GR_TRY(gr_cuda_model_load(&m->m, &from, weight_bytes(m), load_all, m));
+                                   .sum = &m->source.sum,
+                                   .progress = &progress};
+    gr_load_progress_begin(&progress, c.dir, weight_bytes(m));
+    GR_TRY(gr_cuda_model_load(&m->m, &from, load_all, m));
     GR_TRY(make_graphs(m));
     gr_cuda_log_memory(&m->m.device, NULL);
     return gr_llama_source_finish(&m->source, fingerprint_out);

@@ -3,8 +3,8 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "kernels/cuda/rows/rows.h"
+#include "model/load/needs.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 
 #define KEEP_FREE ((uint64_t)1 << 30) /* for the driver, graphs and staging */
@@ -28,22 +28,23 @@ enum gr_status gr_cuda_model_tune(struct gr_cuda_model *m, struct gr_lm *lm, con
 
 enum gr_status gr_cuda_choose_blocks(const struct gr_cuda_model *m, const struct gr_cuda_blocks *b, int *n_block_out)
 {
-    const uint64_t others = b->weights + b->others + KEEP_FREE + (uint64_t)b->n_scratch * b->block_bytes;
-    const uint64_t per_session = (uint64_t)(b->n_ctx + GR_KV_BLOCK_TOKENS - 1) / GR_KV_BLOCK_TOKENS;
-    const uint64_t wanted = b->asked > 0 ? (uint64_t)b->asked : per_session * (uint64_t)b->n_session;
-    const uint64_t least = b->asked > 0 ? wanted : per_session;
-    uint64_t left = 0;
-    GR_TRY(gr_cuda_memory_free(&m->device, &left));
-    if (left < others + least * b->block_bytes) {
-        log_error("cuda:%d: %s needs %" PRIu64 " MiB (weights %" PRIu64 ", KV of %" PRIu64 " blocks %" PRIu64
-                  "), %" PRIu64 " MiB are free; lower --max-model-len, --kv-blocks or --sessions",
-                  m->device.index, b->dir, (others + least * b->block_bytes) >> 20, b->weights >> 20, least,
-                  (least * b->block_bytes) >> 20, left >> 20);
-        return GR_ENOMEM;
-    }
-    const uint64_t spare = left - others - least * b->block_bytes;
-    const uint64_t for_kv = left - others - (b->views <= spare ? b->views : 0);
-    *n_block_out = (int)GR_MIN(wanted, GR_MIN(for_kv / b->block_bytes, (uint64_t)INT32_MAX / 64));
+    const int per_session = (b->n_ctx + GR_KV_BLOCK_TOKENS - 1) / GR_KV_BLOCK_TOKENS;
+    const int64_t all = GR_MIN((int64_t)per_session * b->n_session, (int64_t)INT32_MAX / 64);
+    const struct gr_needs needs = {.bf16_bytes = b->weights,
+                                   .other_bytes = b->others + KEEP_FREE,
+                                   .spare_bytes = b->views,
+                                   .block_bytes = b->block_bytes,
+                                   .n_scratch_block = b->n_scratch,
+                                   .n_block = b->asked > 0 ? b->asked : (int)all,
+                                   .n_block_least = b->asked > 0 ? b->asked : per_session,
+                                   .n_session = b->n_session,
+                                   .n_ctx = b->n_ctx};
+    char where[32];
+    struct gr_needs_of of = {.what = b->dir, .where = where, .free_by = m->device.name};
+    snprintf(where, sizeof(where), "cuda:%d: ", m->device.index);
+    GR_TRY(gr_cuda_memory_free(&m->device, &of.free_bytes));
+    GR_TRY(gr_needs_fit(&needs, &of, n_block_out));
+    gr_needs_tell(&needs, &of, *n_block_out);
     return GR_OK;
 }
 
@@ -107,8 +108,8 @@ static void log_load(const struct gr_cuda_weights *w, uint64_t took_ns)
              w->loader->expand != NULL ? ", the rest was expanded on the device" : "");
 }
 
-enum gr_status gr_cuda_model_load(struct gr_cuda_model *m, const struct gr_loader *from, uint64_t bytes,
-                                  gr_cuda_load_fn *load, void *model)
+enum gr_status gr_cuda_model_load(struct gr_cuda_model *m, const struct gr_loader *from, gr_cuda_load_fn *load,
+                                  void *model)
 {
     struct gr_memory memory = {0};
     struct gr_loader host = *from;
@@ -116,12 +117,13 @@ enum gr_status gr_cuda_model_load(struct gr_cuda_model *m, const struct gr_loade
     host.memory = &memory;
     struct gr_cuda_weights w;
     const uint64_t begin = gr_clock_ns();
-    enum gr_status st = gr_cuda_weights_begin(&w, &m->device, &host, &m->shapes, bytes);
+    enum gr_status st = gr_cuda_weights_begin(&w, &m->device, &host, &m->shapes);
     if (st == GR_OK) {
         st = load(model, &w, &host);
     }
     const enum gr_status finished = gr_cuda_weights_finish(&w);
     gr_memory_finish(&memory);
+    gr_load_progress_end(from->progress);
     st = st != GR_OK ? st : finished;
     if (st == GR_OK) {
         log_load(&w, gr_clock_ns() - begin);

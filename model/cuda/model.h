@@ -47,9 +47,9 @@ GR_NODISCARD enum gr_status gr_cuda_model_take(struct gr_cuda_model *m, struct g
 void gr_cuda_model_close(struct gr_cuda_model *m, struct gr_lm *lm);
 
 /* Loads the model's weights from files (expanded where expand says into what): opens the way to the device, calls load,
- * and waits until all is there. bytes: for the progress that is shown. */
+ * and waits until all is there. from->progress has begun, and is ended. */
 typedef enum gr_status gr_cuda_load_fn(void *model, struct gr_cuda_weights *weights, struct gr_loader *host);
-GR_NODISCARD enum gr_status gr_cuda_model_load(struct gr_cuda_model *m, const struct gr_loader *from, uint64_t bytes,
+GR_NODISCARD enum gr_status gr_cuda_model_load(struct gr_cuda_model *m, const struct gr_loader *from,
                                                gr_cuda_load_fn *load, void *model);
 
 /* ---- a pass ---- */

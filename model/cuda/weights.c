@@ -1,16 +1,13 @@
 #include "model/cuda/weights.h"
 
-#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "kernels/cuda/rows/expand.h"
 #include "kernels/cuda/linear/linear.h"
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <unistd.h>
 
 #define PIECE_BYTES ((size_t)64 << 20) /* weights go to the device in pieces of this size */
-#define SHOW_NS (200 * GR_MS)          /* between two drawings of the bar */
 
 static enum gr_status take_plain(struct gr_cuda_piece *p)
 {
@@ -18,14 +15,9 @@ static enum gr_status take_plain(struct gr_cuda_piece *p)
 }
 
 enum gr_status gr_cuda_weights_begin(struct gr_cuda_weights *w, struct gr_cuda_device *device,
-                                     const struct gr_loader *loader, const struct gr_model_shapes *shapes,
-                                     uint64_t all_bytes)
+                                     const struct gr_loader *loader, const struct gr_model_shapes *shapes)
 {
-    *w = (struct gr_cuda_weights){.device = device,
-                                  .loader = loader,
-                                  .shapes = shapes,
-                                  .all_bytes = all_bytes,
-                                  .bar = isatty(STDERR_FILENO) == 1};
+    *w = (struct gr_cuda_weights){.device = device, .loader = loader, .shapes = shapes};
     if (loader->expand != NULL) {
         return take_plain(&w->piece[0]);
     }
@@ -50,22 +42,7 @@ enum gr_status gr_cuda_weights_finish(struct gr_cuda_weights *w)
         }
     }
     (void)cudaFree(w->from);
-    if (w->bar && w->shown_ns != 0) {
-        fputs("\r\033[K", stderr);
-    }
     return st;
-}
-
-/* A bar where somebody looks; elsewhere nothing: the table of memory follows. */
-static void show(struct gr_cuda_weights *w)
-{
-    const uint64_t now = gr_clock_ns();
-    if (!w->bar || w->all_bytes == 0 || now - w->shown_ns < SHOW_NS) {
-        return;
-    }
-    w->shown_ns = now;
-    const int percent = (int)(GR_MIN(w->bytes, w->all_bytes) * 100 / w->all_bytes);
-    fprintf(stderr, "\rloading weights [%-25.*s] %3d %%", percent / 4, "#########################", percent);
 }
 
 /* A piece that nobody uses any more. */
@@ -106,8 +83,9 @@ static enum gr_status pack_rows(struct gr_cuda_weights *w, const struct gr_cuda_
                                                    .head_dim = to->head_dim};
         GR_TRY(gr_cuda_linear_pack(&a, w->device->stream));
     }
-    w->bytes += (size_t)n * (size_t)n_in * sizeof(uint16_t);
-    show(w);
+    const size_t bytes = (size_t)n * (size_t)n_in * sizeof(uint16_t);
+    w->bytes += bytes;
+    gr_load_progress_add(w->loader->progress, bytes);
     return GR_OK;
 }
 

@@ -19,10 +19,8 @@ struct gr_cuda_weights {
     int next;
     uint16_t *from; /* expanded: the small tensor, on the device; owned, grows */
     size_t from_bytes;
-    uint64_t bytes, all_bytes; /* loaded, and of all that will be (0: not known) */
-    uint64_t copied;           /* bytes that came from the host */
-    uint64_t shown_ns;
-    bool bar;
+    uint64_t bytes;  /* loaded */
+    uint64_t copied; /* of them, what came from the host */
 };
 
 /* A matrix of the device's: (n_out, n_in) packed (kernels/cuda/linear/linear.h). */
@@ -33,11 +31,10 @@ struct gr_cuda_matrix {
     struct gr_segments segments; /* of its sums; zeros: the order is the cut's */
 };
 
-/* all_bytes: for the progress that is shown. Takes staging memory, which finish gives back. loader->expand stays as it
+/* loader->progress is told. Takes staging memory, which finish gives back. loader->expand stays as it
  * is until then. */
 GR_NODISCARD enum gr_status gr_cuda_weights_begin(struct gr_cuda_weights *w, struct gr_cuda_device *device,
-                                                  const struct gr_loader *loader, const struct gr_model_shapes *shapes,
-                                                  uint64_t all_bytes);
+                                                  const struct gr_loader *loader, const struct gr_model_shapes *shapes);
 /* Waits until everything is there. Also after an error. */
 GR_NODISCARD enum gr_status gr_cuda_weights_finish(struct gr_cuda_weights *w);
 

@@ -7,16 +7,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct gr_kv_blocks {
+    int32_t n;
+    int32_t least; /* with fewer the worker cannot do: all that were asked for, or one context */
+};
+
 /* asked > 0: that many. 0 (auto): enough for n_session contexts of n_ctx tokens, but at most half of the memory that
  * is available now. GR_ENOMEM (logged, with both numbers): not even one context fits. */
 GR_NODISCARD enum gr_status gr_kv_blocks_choose(int asked, size_t bytes_per_token, int n_session, int n_ctx,
-                                                int32_t *n_block_out);
-
-struct gr_free_memory {
-    uint64_t bytes;
-    char
-        from[512]; /* what said so: MemAvailable, or the control group's file that leaves less (common/base/cgroup.h) */
-};
-void gr_memory_available(struct gr_free_memory *out);
+                                                struct gr_kv_blocks *out);
 
 #endif

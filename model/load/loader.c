@@ -227,6 +227,68 @@ void gr_load_sum_log(const struct gr_load_sum *s, const char *path)
     }
 }
 
+static size_t held_bytes(bool is_f32)
+{
+    return is_f32 ? sizeof(float) : sizeof(uint16_t);
+}
+
+/* Bytes of a matrix as the kernels keep it. */
+static size_t matrix_bytes(const struct gr_loader *l, int n_out, int n_in, bool is_f32)
+{
+    const size_t packed = l->kernels->linear_packed_bytes(n_out, n_in) * (is_f32 ? 2 : 1);
+    return packed > 0 ? packed : (size_t)n_out * (size_t)n_in * held_bytes(is_f32);
+}
+
+/* Before it is loaded nobody knows the values: what may be held as bf16 is counted so. t: NULL where it is expanded. */
+static void need(const struct gr_loader *l, const struct gr_tensor *t, size_t bytes_bf16, size_t bytes_f32)
+{
+    const bool is_f32 = t != NULL && l->as == GR_WEIGHTS_F32;
+    l->needs->bf16_bytes += is_f32 ? 0 : bytes_bf16;
+    l->needs->f32_bytes += is_f32 ? bytes_f32 : 0;
+    if (t != NULL && l->as == GR_WEIGHTS_AUTO && (t->dtype == GR_FORMAT_F32 || t->dtype == GR_FORMAT_F16)) {
+        l->needs->wider_bytes += bytes_f32 - bytes_bf16;
+    }
+}
+
+/* Used where it lies in the file. */
+static bool is_borrowed(const struct gr_loader *l, const struct gr_tensor *t)
+{
+    return t != NULL && t->dtype == GR_FORMAT_BF16 && l->as != GR_WEIGHTS_F32;
+}
+
+static enum gr_status need_matrix(const struct gr_loader *l, const char *name, int n_out, int n_in)
+{
+    const struct gr_tensor *t = NULL;
+    if (l->expand == NULL) {
+        GR_TRY(gr_tensors_take_weight(l->files, name, 2, (int64_t[]){n_out, n_in}, &t));
+    }
+    const bool plain = l->kernels->linear_packed_bytes(n_out, n_in) == 0;
+    if (!plain || !is_borrowed(l, t) || t->n_head_paired > 0) {
+        need(l, t, matrix_bytes(l, n_out, n_in, false), matrix_bytes(l, n_out, n_in, true));
+    }
+    return GR_OK;
+}
+
+static enum gr_status need_table(const struct gr_loader *l, const char *name, int n_vocab, int n)
+{
+    const struct gr_tensor *t = NULL;
+    const size_t values = (size_t)n_vocab * (size_t)n;
+    if (l->expand == NULL) {
+        GR_TRY(gr_tensors_take_weight(l->files, name, 2, (int64_t[]){n_vocab, n}, &t));
+    }
+    if (!is_borrowed(l, t)) {
+        need(l, t, values * sizeof(uint16_t), values * sizeof(float));
+    }
+    return GR_OK;
+}
+
+static void show(const struct gr_loader *l, size_t bytes)
+{
+    if (l->progress != NULL) {
+        gr_load_progress_add(l->progress, bytes);
+    }
+}
+
 /* ---- rows, converted ---- */
 
 struct conversion {
@@ -258,11 +320,6 @@ static void convert_row(const struct gr_tensor *t, bool is_f32, int row, float *
         gr_tensor_row_f32(t, row, scratch);
         round_row(scratch, n_in, out);
     }
-}
-
-static size_t held_bytes(bool is_f32)
-{
-    return is_f32 ? sizeof(float) : sizeof(uint16_t);
 }
 
 static void pack_panel(const struct conversion *c, const void *rows, int row0, int n_row)
@@ -318,6 +375,10 @@ static enum gr_status convert(struct conversion *c)
 
 enum gr_status gr_load_matrix(const struct gr_loader *l, const char *name, int n_out, int n_in, struct gr_weight *out)
 {
+    if (l->needs != NULL) {
+        return need_matrix(l, name, n_out, n_in);
+    }
+    show(l, matrix_bytes(l, n_out, n_in, l->as == GR_WEIGHTS_F32));
     if (l->expand != NULL) {
         return expand_matrix(l, name, n_out, n_in, out);
     }
@@ -351,6 +412,10 @@ enum gr_status gr_load_matrix(const struct gr_loader *l, const char *name, int n
 enum gr_status gr_load_vector(const struct gr_loader *l, const char *name, int n, float **out)
 {
     const struct gr_tensor *t = NULL;
+    if (l->needs != NULL) {
+        l->needs->other_bytes += (size_t)n * sizeof(float);
+        return l->expand != NULL ? GR_OK : gr_tensors_take_weight(l->files, name, 1, (int64_t[]){n}, &t);
+    }
     float *w = gr_memory_take_f32(l->memory, (size_t)n);
     if (w == NULL) {
         return GR_ENOMEM;
@@ -370,6 +435,9 @@ enum gr_status gr_load_vector(const struct gr_loader *l, const char *name, int n
 enum gr_status gr_load_table(const struct gr_loader *l, const char *name, int n_vocab, int n, struct gr_row_table *out)
 {
     *out = (struct gr_row_table){.bf16 = NULL};
+    if (l->needs != NULL) {
+        return need_table(l, name, n_vocab, n);
+    }
     if (l->expand != NULL) {
         uint16_t *rows = gr_memory_take(l->memory, (size_t)n_vocab * (size_t)n * sizeof(uint16_t));
         out->bf16 = rows;

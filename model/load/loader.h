@@ -6,6 +6,8 @@
 #include "kernels/kernels.h"
 #include "model/load/expand.h"
 #include "common/base/memory.h"
+#include "model/load/needs.h"
+#include "model/load/progress.h"
 #include "model/files/tensors.h"
 
 /* Which numbers weights are held as. Norms and biases, which are few, are always f32 in memory. */
@@ -32,7 +34,11 @@ struct gr_loader {
     const struct gr_expand *expand; /* NULL: as in the files. Names and sizes below are then those of the large model */
     struct gr_team *team;           /* expands, and converts piece by piece; NULL: one thread */
     enum gr_weights_as as;
-    struct gr_load_sum *sum; /* NULL: nobody asks */
+    struct gr_load_sum *sum;           /* NULL: nobody asks */
+    struct gr_load_progress *progress; /* NULL: nobody waits */
+    /* Not NULL: tensors are looked up and checked, and what they would take is added here. Nothing is read or taken,
+     * and what is given out is empty. */
+    struct gr_needs *needs;
 };
 
 /* (n_out, n_in), packed for the kernels; must be there with that shape. */

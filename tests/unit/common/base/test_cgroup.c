@@ -1,7 +1,8 @@
 /* What control groups leave a process: made trees of both versions, and a real nested group where root may make one. */
 #include "common/base/cgroup.h"
 #include "common/base/log.h"
-#include "model/kv/kv_size.h"
+#include "common/base/free_memory.h"
+#include "common/base/status.h"
 
 #include <errno.h>
 #include <ftw.h>
