@@ -18,6 +18,15 @@ enum gr_status gr_cuda_check(cudaError_t e, const char *what)
     return e == cudaErrorMemoryAllocation ? GR_ENOMEM : GR_ECUDA;
 }
 
+static void name_lock(struct gr_cuda_device *d, const struct cudaDeviceProp *prop)
+{
+    int at = snprintf(d->lock_file, sizeof(d->lock_file), "/dev/shm/graft.gpu-");
+    for (size_t i = 0; i < sizeof(prop->uuid.bytes); i++) {
+        at += snprintf(d->lock_file + at, sizeof(d->lock_file) - (size_t)at, "%02x",
+                       (unsigned)prop->uuid.bytes[i] & 0xffu);
+    }
+}
+
 static enum gr_status find_device(struct gr_cuda_device *d, int index)
 {
     int n = 0;
@@ -41,6 +50,7 @@ static enum gr_status find_device(struct gr_cuda_device *d, int index)
         return GR_EUNSUPPORTED;
     }
     snprintf(d->name, sizeof(d->name), "%.63s", prop.name);
+    name_lock(d, &prop);
     return GR_OK;
 }
 
@@ -71,7 +81,20 @@ void gr_cuda_device_close(struct gr_cuda_device *d)
         (void)(d->region[i].i_use < 0 ? cudaFreeHost(d->region[i].p) : cudaFree(d->region[i].p));
     }
     (void)cudaStreamDestroy(d->stream);
+    gr_device_lock_give(&d->lock);
     *d = (struct gr_cuda_device){0};
+}
+
+void gr_cuda_memory_begin(struct gr_cuda_device *d)
+{
+    char what[32];
+    snprintf(what, sizeof(what), "cuda:%d", d->index);
+    gr_device_lock_take(&d->lock, d->lock_file, what);
+}
+
+void gr_cuda_memory_end(struct gr_cuda_device *d)
+{
+    gr_device_lock_give(&d->lock);
 }
 
 enum gr_status gr_cuda_memory_free(const struct gr_cuda_device *d, uint64_t *bytes_out)

@@ -3,6 +3,7 @@
 #ifndef GR_MODEL_CUDA_DEVICE_H
 #define GR_MODEL_CUDA_DEVICE_H
 
+#include "common/base/device_lock.h"
 #include "common/base/status.h"
 
 #include <cuda_runtime_api.h>
@@ -18,8 +19,10 @@ enum {
 struct gr_cuda_device {
     int index;
     char name[64];
+    char lock_file[64];  /* of its memory: one name for the device, whatever its number here */
     cudaStream_t stream; /* owned */
     bool open;
+    struct gr_device_lock lock;
     struct {
         void *p; /* owned: memory of the device, or of the host (pinned) */
         size_t bytes;
@@ -41,6 +44,10 @@ GR_NODISCARD enum gr_status gr_cuda_device_open(struct gr_cuda_device *d, int in
 /* Gives everything back. A device that was never opened: nothing happens. */
 void gr_cuda_device_close(struct gr_cuda_device *d);
 
+/* Between the two no other worker of this host measures what is free or takes its share (device_lock.h); close ends
+ * it, too. */
+void gr_cuda_memory_begin(struct gr_cuda_device *d);
+void gr_cuda_memory_end(struct gr_cuda_device *d);
 /* Bytes that can be taken now. */
 GR_NODISCARD enum gr_status gr_cuda_memory_free(const struct gr_cuda_device *d, uint64_t *bytes_out);
 

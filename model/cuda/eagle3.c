@@ -277,6 +277,7 @@ static enum gr_status build(struct eagle3 *m, const struct gr_eagle3_config *con
     GR_TRY(check(m, &c));
     GR_TRY(gr_cuda_model_open(&m->m, &m->lm, device, c.n_thread));
     GR_TRY(tune(m, &c));
+    gr_cuda_memory_begin(&m->m.device);
     GR_TRY(choose_blocks(m, &c, &c.n_pool_block));
     gr_eagle3_source_describe(&m->source, &c, &m->lm);
     GR_TRY(take_state(m, c.n_seq_max));
@@ -294,6 +295,7 @@ static enum gr_status build(struct eagle3 *m, const struct gr_eagle3_config *con
     GR_TRY(gr_cuda_graphs_make(&m->logits, &m->m.device, m->lm.n_out_max, enqueue_logits, m));
     GR_TRY(gr_cuda_graphs_make(&m->whole, &m->m.device, gr_cuda_graphs_whole_max(&m->lm), enqueue_whole, m));
     GR_TRY(gr_cuda_wait(&m->m.device, "graphs of a pass"));
+    gr_cuda_memory_end(&m->m.device);
     gr_cuda_log_memory(&m->m.device, NULL);
     return gr_eagle3_source_finish(&m->source, &m->lm, fingerprint_out);
 }

@@ -471,6 +471,7 @@ static enum gr_status build(struct llama *m, const struct gr_llama_config *confi
     GR_TRY(check(m, &c));
     GR_TRY(gr_cuda_model_open(&m->m, &m->lm, device, c.n_thread));
     GR_TRY(tune(m, &c));
+    gr_cuda_memory_begin(&m->m.device);
     GR_TRY(choose_blocks(m, &c, &c.n_pool_block));
     gr_llama_source_describe(&m->source, &c, &m->lm);
     m->layer = calloc((size_t)m->source.hf.n_layer, sizeof(*m->layer));
@@ -489,6 +490,7 @@ static enum gr_status build(struct llama *m, const struct gr_llama_config *confi
     gr_load_progress_begin(&progress, c.dir, weight_bytes(m));
     GR_TRY(gr_cuda_model_load(&m->m, &from, load_all, m));
     GR_TRY(make_graphs(m));
+    gr_cuda_memory_end(&m->m.device);
     gr_cuda_log_memory(&m->m.device, NULL);
     return gr_llama_source_finish(&m->source, fingerprint_out);
 }

@@ -34,6 +34,7 @@ enum gr_status gr_cuda_choose_blocks(const struct gr_cuda_model *m, const struct
                                    .other_bytes = b->others + KEEP_FREE,
                                    .spare_bytes = b->views,
                                    .block_bytes = b->block_bytes,
+                                   .leaves_room = b->asked == 0,
                                    .n_scratch_block = b->n_scratch,
                                    .n_block = b->asked > 0 ? b->asked : (int)all,
                                    .n_block_least = b->asked > 0 ? b->asked : per_session,

@@ -60,7 +60,8 @@ enum gr_status gr_needs_fit(const struct gr_needs *n, const struct gr_needs_of *
         return GR_ENOMEM;
     }
     const uint64_t beside = of->free_bytes - least;
-    const uint64_t for_more = beside - (n->spare_bytes <= beside ? n->spare_bytes : 0);
+    uint64_t for_more = beside - (n->spare_bytes <= beside ? n->spare_bytes : 0);
+    for_more -= n->leaves_room ? for_more / 4 : 0;
     const uint64_t more = for_more / n->block_bytes;
     const uint64_t wanted = (uint64_t)GR_MAX(n->n_block - n->n_block_least, 0);
     *n_block_out = n->n_block_least + (int)GR_MIN(wanted, more);

@@ -4,6 +4,7 @@
 #ifndef GR_MODEL_LOAD_NEEDS_H
 #define GR_MODEL_LOAD_NEEDS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "common/base/status.h"
@@ -18,6 +19,7 @@ struct gr_needs {
     uint64_t other_bytes;           /* activations, tables, logits */
     uint64_t spare_bytes;           /* taken where they fit: KV that is wanted goes before, one context's does not */
     uint64_t block_bytes;           /* of a KV block */
+    bool leaves_room;               /* of what is free beside one context, a quarter stays for another's */
     int n_scratch_block;            /* beside the pool's */
     int n_block;                    /* of the pool: wanted */
     int n_block_least;              /* a worker cannot do with fewer */

@@ -295,7 +295,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
     if (!is_device(device)) {
         return said(cudaErrorInvalidDevice);
     }
-    *prop = cudaDeviceProp{"a GPU in software", memory_of_device(), 9, 0, N_MULTIPROCESSOR};
+    *prop = cudaDeviceProp{"a GPU in software", memory_of_device(), 9, 0, N_MULTIPROCESSOR, {}};
+    prop->uuid.bytes[15] = (char)device;
     if (capability != nullptr) {
         (void)sscanf(capability, "%d.%d", &prop->major, &prop->minor);
     }

@@ -6,12 +6,14 @@ pass takes half a second. What a real GPU runs is test_cuda.py.
 usage: test_soft_gpu.py BUILD_DIR SOURCE_ROOT [I N]      prints TAP; every N-th case, from the I-th on
 SOFT_GPU_SEED: another schedule.
 """
+import fcntl
 import json
 import os
+import subprocess
 import sys
 import tempfile
 
-from harness import CASES, HEAD, ROOT, TARGET, case, generate, main, refused, run
+from harness import CASES, GRAFT, HEAD, ROOT, TARGET, case, generate, main, refused, run
 from weights import copy_of, widened
 
 CUDA = ("--target-device", "cuda:0")
@@ -88,6 +90,28 @@ def devices_that_cannot_be_used():
     refused(base[:-1] + ["cuda:7"], 1, "cuda:7", "1 GPU")
     refused(base, 1, "cuda:0", "needs", "MiB", "free", env={"SOFT_GPU_MEMORY": str(40 << 20)})
     refused([*base, "--kv-blocks", "100000"], 1, "cuda:0", "MiB", "free", env={"SOFT_GPU_MEMORY": str(1 << 30)})
+
+
+@case
+def one_worker_at_a_time_takes_memory():
+    """Somebody has the lock of cuda:1: a worker that starts there waits, says so, and goes on when it is given back."""
+    with open("/dev/shm/graft.gpu-" + "00" * 15 + "01", "a+", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        p = subprocess.Popen([GRAFT, "run", "--model", TARGET, "--target-device", "cuda:1", "--prompt-ids", "-", "--max-tokens",
+                              "1", "--ignore-eos", "--log-level", "info"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, text=True, env=dict(os.environ, SOFT_GPU_DEVICES="2"))
+        p.stdin.write(json.dumps(GOLDEN[2]["prompt_ids"]))
+        p.stdin.close()
+        before = []
+        for line in p.stderr:
+            before.append(line)
+            if "cuda:1: another worker is taking memory" in line:
+                break
+        assert "another worker" in before[-1] and not any("MiB free" in x for x in before), before
+    after = p.stderr.read()
+    p.stderr.close()
+    p.stdout.close()
+    assert p.wait(timeout=120) == 0 and "cuda:1: loading" in after, after
 
 
 @case

@@ -48,10 +48,15 @@ enum {
     cudaHostAllocMapped = 2,
 };
 
+typedef struct {
+    char bytes[16];
+} cudaUUID_t;
+
 struct cudaDeviceProp {
     char name[256];
     size_t totalGlobalMem;
     int major, minor, multiProcessorCount;
+    cudaUUID_t uuid;
 };
 
 const char *cudaGetErrorString(cudaError_t e);

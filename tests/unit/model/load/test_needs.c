@@ -47,6 +47,16 @@ static void test_fit(void **state)
     assert_int_equal(blocks_of(&n, 155), 10);
     assert_int_equal(blocks_of(&n, 154), 29);
     n = ten;
+    n.leaves_room = true; /* a quarter of what lies beside one context */
+    assert_int_equal(blocks_of(&n, 135), 10);
+    assert_int_equal(blocks_of(&n, 155), 25);
+    assert_int_equal(blocks_of(&n, 175), 40);
+    n.n_block = 1000;
+    for (uint64_t mib = 135; mib < 600; mib += 5) { /* what is left for the next is never less than its quarter */
+        const uint64_t left = mib - gr_needs_bytes(&n, blocks_of(&n, mib)) / MIB;
+        assert_true(4 * left >= mib - 135);
+    }
+    n = ten;
     n.n_block = n.n_block_least = 40; /* asked for */
     log_capture_begin(&cap);
     const int got = blocks_of(&n, 164);
