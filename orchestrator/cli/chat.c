@@ -167,10 +167,12 @@ static void take_turn(struct chat *c, const char *text, size_t len)
         gr_talk_take_back(&c->talk);
         return;
     }
+    gr_lines_pause(c->lines);
     run_turn(c, &g);
     if (g.failed && g.append && g.n_token == 0 && !is_gone(c)) {
         run_turn_again(c, &g);
     }
+    gr_lines_resume(c->lines);
     if (g.failed || g.interrupted != 0) {
         give_up_turn(c, &g);
     } else {

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <termios.h>
 #include <unistd.h>
 #include <wchar.h>
 
@@ -20,6 +21,8 @@ struct gr_lines {
     gr_lines_wait_fn *wait;
     void *ctx;
     bool canceled;
+    bool paused;
+    cc_t end_key;   /* while paused: the terminal's own */
     EditLine *edit; /* NULL: standard input is no terminal */
     History *history;
     FILE *out;           /* owned: what libedit draws on */
@@ -112,6 +115,34 @@ static enum gr_status next_of_terminal(struct gr_lines *l, const char **line_out
     *line_out = line;
     *len_out = len;
     return GR_OK;
+}
+
+/* The key that ends a file for the kernel: for us, or (none) a letter that waits as all others do. */
+static void set_end_key(cc_t key)
+{
+    struct termios t;
+    if (tcgetattr(STDIN_FILENO, &t) == 0) {
+        t.c_cc[VEOF] = key;
+        (void)tcsetattr(STDIN_FILENO, TCSANOW, &t);
+    }
+}
+
+void gr_lines_pause(struct gr_lines *l)
+{
+    struct termios t;
+    l->paused = l->edit != NULL && tcgetattr(STDIN_FILENO, &t) == 0;
+    if (l->paused) {
+        l->end_key = t.c_cc[VEOF];
+        set_end_key(_POSIX_VDISABLE);
+    }
+}
+
+void gr_lines_resume(struct gr_lines *l)
+{
+    if (l->paused) {
+        set_end_key(l->end_key);
+        l->paused = false;
+    }
 }
 
 /* ---- what is no terminal ---- */

@@ -231,6 +231,22 @@ def ctrl_c_stops_the_answer_and_not_the_program():
 
 
 @case
+def what_is_typed_during_an_answer_waits():
+    """A question is asked next; ctrl-D ends the chat, after the answer, which is whole."""
+    with Terminal("--max-tokens", "1500", "--ignore-eos") as t:
+        at = t.until("> ")
+        t.type(ASKED[0] + "\r")
+        at = t.until(r"\n[^\n]+\n[^\n]+\n", at)
+        os.write(t.lead, b"/stats\r")
+        at = t.until("cut after --max-tokens 1500.*last answer: ", at)
+        at = t.until("\n> $", at)
+        t.type(ASKED[2] + "\r")
+        at = t.until(r"\n[^\n]+\n[^\n]+\n", at)
+        os.write(t.lead, b"\x04")
+        assert t.end() == 0 and "cut after --max-tokens 1500" in t.out[at:], t.out[at:]
+
+
+@case
 def lines_are_remembered():
     state = tempfile.TemporaryDirectory()
     path = os.path.join(state.name, "graft", "chat_history")
