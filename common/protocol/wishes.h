@@ -39,7 +39,7 @@ struct gr_turn_wishes {
 };
 
 struct gr_wishes {
-    struct gr_sampling sampling;           /* The seed is always set: the client draws one. `choice` is not carried. */
+    struct gr_sampling sampling;           /* the seed is always set: the client draws one */
     bool want_draft;                       /* a drafter, where one is there */
     bool single_token;                     /* force_single_token: the target verifies no trees */
     bool keep_open;                        /* the session outlives its turns; a target is not told */

@@ -1,9 +1,9 @@
 /* Sampling on the target: processors, then shared noise, then argmax. The order of the processors is bans, logit bias
  * and penalties where a request asks for them (adjust.h), then temperature, min-p, top-k, top-p; ties go to the lowest
- * id. Below GR_TEMPERATURE_GREEDY the pick is argmax(logits). Else it is argmax(processed + g) with Gumbel noise g that
- * is a function of (seed, position, id) alone (gr_gumbel), so the picked token does not depend on who drafted what, and
- * a drafter that knows the seed can rank its children by the same noise. Filtered ids hold -INFINITY and are skipped,
- * noise and all. Header only; common subset of C and CUDA C++. */
+ * id. Below GR_TEMPERATURE_GREEDY the pick is argmax(logits). Else it is argmax(processed + g) with Gumbel noise g
+ * that is a function of (seed, position, id, choice) alone (gr_gumbel), so the picked token does not depend on who
+ * drafted what, and a drafter that knows the seed can rank its children by the same noise. Filtered ids hold -INFINITY
+ * and are skipped, noise and all. Header only; common subset of C and CUDA C++. */
 #ifndef GR_COMMON_RULES_SAMPLER_H
 #define GR_COMMON_RULES_SAMPLER_H
 

@@ -98,6 +98,7 @@ static void run_turn(struct chat *c, struct gr_generation *g)
         g->failed = true;
         return;
     }
+    g->talks = true;
     g->append = t.n_keep > 0;
     g->keep_len = (uint32_t)t.n_keep;
     g->keep_hash = t.hash;

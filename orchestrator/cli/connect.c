@@ -1,6 +1,7 @@
 #include "orchestrator/cli/connect.h"
 
 #include "common/base/log.h"
+#include "orchestrator/cli/answers.h"
 #include "orchestrator/cli/generate.h"
 #include "orchestrator/cli/remote.h"
 
@@ -14,62 +15,69 @@
 #define SILENCE_MS 3000 /* after so long without word the user is told that graft waits */
 #define FORGET_MS 5000  /* for word that a session is closed */
 
-struct gr_connect {
-    struct gr_remote remote;
-    struct gr_generation *g; /* the turn at hand, or one that is over; borrowed */
+/* What stands between a generation and its session. */
+struct turn {
+    struct gr_connect *c;
+    struct gr_generation *g; /* borrowed; NULL: none is at hand */
     uint64_t session;        /* 0: not known yet */
-    uint32_t turn;           /* the turn's number; OPENED tells it */
-    uint32_t turn_len;       /* transcript length where this turn's generated tokens begin; from its first COMMIT */
+    uint32_t number;         /* the turn's in the session; OPENED tells it */
+    uint32_t len;            /* transcript length where this turn's generated tokens begin; from its first COMMIT */
     uint32_t n_fallback, n_reopen; /* fall-backs and re-openings that a FINISHED told which our TRUNCATE has crossed */
     bool answered;                 /* OPENED has come */
     bool stop_later;               /* the turn is to end as soon as it is known which one it is */
-    bool gone;                     /* there is nobody left to ask */
-    bool has_turn_len;
+    bool has_len;
+};
+
+struct gr_connect {
+    struct gr_remote remote;
+    struct gr_generation *g; /* the turn at hand, of several the first, or one that is over; borrowed */
+    struct turn turn[GR_ANSWERS_MAX];
+    int n_turn;        /* at hand */
+    bool gone;         /* there is nobody left to ask */
     uint32_t n_target; /* target workers that the orchestrator has listed */
     bool told_waiting; /* the user was told that nothing has come for SILENCE_MS, or need not be any more */
 };
 
-/* ---- what the generation asks for ---- */
+/* ---- what the generations ask for ---- */
 
 static enum gr_status submit(void *ctx, const struct gr_session_request *q)
 {
-    struct gr_connect *c = ctx;
+    struct turn *t = ctx;
     int32_t segments[2] = {0, (int32_t)q->n_prompt};
     struct gr_msg m = {.type = GR_MSG_OPEN,
                        .open = {.ids = {.p = (int32_t *)(uintptr_t)q->prompt, .n = q->n_prompt},
                                 .segments = {.p = segments, .n = 2},
                                 .tokenizer_fingerprint = q->tokenizer_fingerprint}};
     gr_wishes_copy(&m.open.wishes, &q->wishes);
-    c->session = 0;
-    c->answered = c->has_turn_len = false;
-    return gr_remote_send(&c->remote, &m);
+    t->session = 0;
+    t->answered = t->has_len = false;
+    return gr_remote_send(&t->c->remote, &m);
 }
 
-static enum gr_status append(void *ctx, const struct gr_turn_request *t)
+static enum gr_status append(void *ctx, const struct gr_turn_request *r)
 {
-    struct gr_connect *c = ctx;
+    struct turn *t = ctx;
     struct gr_msg m = {.type = GR_MSG_APPEND,
-                       .session = c->session,
-                       .append = {.ids = {.p = (int32_t *)(uintptr_t)t->ids, .n = t->n_ids},
-                                  .keep_len = t->keep_len != UINT32_MAX ? t->keep_len : 0,
-                                  .hash = t->hash}};
-    gr_turn_wishes_copy(&m.append.wishes, &t->wishes);
-    c->answered = c->has_turn_len = false;
-    return gr_remote_send(&c->remote, &m);
+                       .session = t->session,
+                       .append = {.ids = {.p = (int32_t *)(uintptr_t)r->ids, .n = r->n_ids},
+                                  .keep_len = r->keep_len != UINT32_MAX ? r->keep_len : 0,
+                                  .hash = r->hash}};
+    gr_turn_wishes_copy(&m.append.wishes, &r->wishes);
+    t->answered = t->has_len = false;
+    return gr_remote_send(&t->c->remote, &m);
 }
 
 static void stop(void *ctx, uint32_t n_keep)
 {
-    struct gr_connect *c = ctx;
-    if (!c->answered) {
-        c->stop_later = true;
+    struct turn *t = ctx;
+    if (!t->answered) {
+        t->stop_later = true;
         return;
     }
-    const struct gr_msg m = {.type = GR_MSG_TRUNCATE,
-                             .session = c->session,
-                             .truncate = {.turn = c->turn, .keep_len = c->turn_len + n_keep}};
-    if (gr_remote_send(&c->remote, &m) != GR_OK) {
-        gr_generation_fail(c->g, "");
+    const struct gr_msg m = {
+        .type = GR_MSG_TRUNCATE, .session = t->session, .truncate = {.turn = t->number, .keep_len = t->len + n_keep}};
+    if (gr_remote_send(&t->c->remote, &m) != GR_OK) {
+        gr_generation_fail(t->g, "");
     }
 }
 
@@ -77,17 +85,17 @@ static void stop(void *ctx, uint32_t n_keep)
 
 /* Where TRUNCATE has crossed the turn's end, its answer is still to come: until then the next turn could begin on what
  * nobody was shown. */
-static void on_finished(struct gr_connect *c, const struct gr_msg *m)
+static void on_finished(struct turn *t, const struct gr_msg *m)
 {
-    const uint32_t n_fallback = GR_MAX(c->n_fallback, m->finished.n_fallback);
-    const uint32_t n_reopen = GR_MAX(c->n_reopen, m->finished.n_reopen);
-    if (c->g->stop_sent && m->finished.cut == 0) {
-        c->n_fallback = n_fallback;
-        c->n_reopen = n_reopen;
+    const uint32_t n_fallback = GR_MAX(t->n_fallback, m->finished.n_fallback);
+    const uint32_t n_reopen = GR_MAX(t->n_reopen, m->finished.n_reopen);
+    if (t->g->stop_sent && m->finished.cut == 0) {
+        t->n_fallback = n_fallback;
+        t->n_reopen = n_reopen;
         return;
     }
-    c->n_fallback = c->n_reopen = 0;
-    gr_generation_end(c->g, (enum gr_finish)m->finished.finish, m->finished.text, n_fallback, n_reopen);
+    t->n_fallback = t->n_reopen = 0;
+    gr_generation_end(t->g, (enum gr_finish)m->finished.finish, m->finished.text, n_fallback, n_reopen);
 }
 
 /* What a turn of which nothing is heard waits for. */
@@ -102,9 +110,61 @@ static void tell_waiting(const struct gr_connect *c)
     }
 }
 
+/* OPENs and APPENDs are sent one at a time, so one turn at most waits for its answer; NULL: none does. */
+static struct turn *unanswered(struct gr_connect *c)
+{
+    for (int i = 0; i < c->n_turn; i++) {
+        struct turn *t = &c->turn[i];
+        if ((t->g->phase == GR_PHASE_TEXT || t->g->phase == GR_PHASE_PLAIN) && !t->answered) {
+            return t;
+        }
+    }
+    return NULL;
+}
+
+/* NULL: it is of a turn before. */
+static struct turn *turn_of(struct gr_connect *c, uint64_t session)
+{
+    for (int i = 0; i < c->n_turn; i++) {
+        if (c->turn[i].answered && c->turn[i].session == session) {
+            return &c->turn[i];
+        }
+    }
+    return NULL;
+}
+
+static void on_opened(struct gr_connect *c, const struct gr_msg *m)
+{
+    struct turn *t = unanswered(c);
+    if (t == NULL) {
+        return;
+    }
+    t->answered = true;
+    t->session = m->session;
+    t->number = m->opened.turn;
+    if (t->stop_later) {
+        t->stop_later = false;
+        stop(t, 0);
+    }
+}
+
+static void on_turn(struct gr_connect *c, struct turn *t, const struct gr_msg *m)
+{
+    if (m->type == GR_MSG_FINISHED) {
+        on_finished(t, m);
+        return;
+    }
+    if (m->type == GR_MSG_COMMIT && !t->has_len) {
+        t->has_len = true;
+        t->len = m->commit.keep_len;
+    }
+    c->told_waiting = true; /* it goes on: long passes are silent, too */
+    gr_generation_take(t->g, m);
+}
+
 static void on_msg(struct gr_connect *c, const struct gr_msg *m)
 {
-    struct gr_generation *g = c->g;
+    struct turn *t = turn_of(c, m->session);
     if (m->type == GR_MSG_WORKER) {
         c->n_target += m->listed_worker.role == GR_ROLE_TARGET;
     } else if (m->type == GR_MSG_LISTED) {
@@ -112,56 +172,96 @@ static void on_msg(struct gr_connect *c, const struct gr_msg *m)
     } else if (m->type == GR_MSG_SESSION) {
         return; /* listed, too */
     } else if (m->type == GR_MSG_ERROR) {
-        gr_generation_fail(g, m->error.text);
+        gr_generation_fail(t != NULL ? t->g : c->g, m->error.text);
     } else if (m->type == GR_MSG_OPENED) {
-        c->answered = true;
-        c->session = m->session;
-        c->turn = m->opened.turn;
-        if (c->stop_later) {
-            c->stop_later = false;
-            stop(c, 0);
-        }
-    } else if (!c->answered || m->session != c->session) {
-        return; /* of the turn before */
-    } else if (m->type == GR_MSG_FINISHED) {
-        on_finished(c, m);
-    } else {
-        if (m->type == GR_MSG_COMMIT && !c->has_turn_len) {
-            c->has_turn_len = true;
-            c->turn_len = m->commit.keep_len;
-        }
-        c->told_waiting = true; /* it goes on: long passes are silent, too */
-        gr_generation_take(g, m);
+        on_opened(c, m);
+    } else if (t != NULL) {
+        on_turn(c, t, m);
     }
+}
+
+/* The next that is due, unless one is being opened. */
+static bool begin_next(struct gr_connect *c)
+{
+    for (int i = 0; i < c->n_turn && unanswered(c) == NULL; i++) {
+        if (c->turn[i].g->phase == GR_PHASE_START) {
+            gr_generation_begin(c->turn[i].g);
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool goes_on(const struct gr_connect *c)
+{
+    bool some = false;
+    for (int i = 0; i < c->n_turn; i++) {
+        const struct gr_generation *g = c->turn[i].g;
+        if (g->failed || g->interrupted != 0) {
+            return false;
+        }
+        some = some || g->phase != GR_PHASE_OVER;
+    }
+    return some;
+}
+
+/* Of a command that ends, the link's end cuts the turns. */
+static void on_signal(struct gr_connect *c)
+{
+    for (int i = 0; i < c->n_turn; i++) {
+        gr_generation_signal(c->turn[i].g, c->remote.signal_number);
+    }
+}
+
+static void hear(struct gr_connect *c)
+{
+    struct gr_msg m;
+    const enum gr_status st = gr_remote_recv(&c->remote, c->told_waiting ? -1 : SILENCE_MS, &m);
+    if (st == GR_AGAIN) {
+        c->told_waiting = true;
+        c->g->failed = gr_remote_send(&c->remote, &(struct gr_msg){.type = GR_MSG_LIST}) != GR_OK;
+    } else if (st == GR_ECANCELED) {
+        on_signal(c);
+    } else if (st != GR_OK) {
+        c->g->failed = c->gone = true;
+    } else {
+        on_msg(c, &m);
+        gr_msg_finish(&m);
+    }
+}
+
+static void take_turns(struct gr_connect *c, struct gr_generation *const *g, int n)
+{
+    GR_ASSERT(n >= 1 && n <= GR_ANSWERS_MAX);
+    for (int i = 0; i < n; i++) {
+        struct turn *t = &c->turn[i];
+        t->c = c;
+        t->g = g[i];
+        t->stop_later = false;
+        t->len = 0;
+        g[i]->engine = (struct gr_engine){.ctx = t, .submit = submit, .append = append, .stop = stop};
+    }
+    c->n_turn = n;
+}
+
+static void turns(struct gr_connect *c, struct gr_generation *const *g, int n)
+{
+    struct gr_generation *before = c->g;
+    take_turns(c, g, n);
+    c->g = g[0];
+    c->told_waiting = false;
+    while (goes_on(c)) {
+        if (!begin_next(c)) {
+            hear(c);
+        }
+    }
+    c->n_turn = 0;
+    c->g = before;
 }
 
 void gr_connect_turn(struct gr_connect *c, struct gr_generation *g)
 {
-    g->engine = (struct gr_engine){.ctx = c, .submit = submit, .append = append, .stop = stop};
-    struct gr_generation *before = c->g;
-    c->g = g;
-    c->stop_later = c->told_waiting = false;
-    c->turn_len = 0;
-    while (g->phase != GR_PHASE_OVER && !g->failed && g->interrupted == 0) {
-        if (g->phase == GR_PHASE_START) {
-            gr_generation_begin(g);
-            continue;
-        }
-        struct gr_msg m;
-        const enum gr_status st = gr_remote_recv(&c->remote, c->told_waiting ? -1 : SILENCE_MS, &m);
-        if (st == GR_AGAIN) {
-            c->told_waiting = true;
-            g->failed = gr_remote_send(&c->remote, &(struct gr_msg){.type = GR_MSG_LIST}) != GR_OK;
-        } else if (st == GR_ECANCELED) {
-            gr_generation_signal(g, c->remote.signal_number); /* of a command that ends, the link's end cuts the turn */
-        } else if (st != GR_OK) {
-            g->failed = c->gone = true;
-        } else {
-            on_msg(c, &m);
-            gr_msg_finish(&m);
-        }
-    }
-    c->g = before;
+    turns(c, &g, 1);
 }
 
 /* ---- the commands ---- */
@@ -181,40 +281,41 @@ static enum gr_status check_session(struct gr_options *o, uint64_t *session_out)
     return GR_OK;
 }
 
-static enum gr_status prepare(struct gr_connect *c, struct gr_options *o)
+static enum gr_status prepare(struct gr_connect *c, struct gr_answers *a, struct gr_options *o)
 {
     struct gr_plan plan;
-    GR_TRY(check_session(o, &c->session));
+    GR_TRY(check_session(o, &c->turn[0].session));
     GR_TRY(gr_plan_remote(o, &plan));
-    GR_TRY(gr_generation_prepare(c->g, o, &plan));
-    c->g->append = c->session != 0;
+    GR_TRY(gr_answers_prepare(a, o, &plan));
+    c->g->append = c->turn[0].session != 0;
     return GR_OK;
 }
 
 static int run(struct gr_options *o, bool print_id)
 {
-    struct gr_generation g;
-    struct gr_connect c = {.remote = {.signal_fd = -1}, .g = &g};
-    gr_generation_init(&g, o);
-    enum gr_status st = prepare(&c, o);
+    struct gr_answers a;
+    struct gr_generation *g = &a.g[0];
+    struct gr_connect c = {.remote = {.signal_fd = -1}, .g = g};
+    gr_answers_init(&a, o);
+    enum gr_status st = prepare(&c, &a, o);
     if (st == GR_OK) {
         st = gr_remote_open(o, 0, &c.remote);
     }
     if (st != GR_OK) {
-        return gr_generation_refuse(&g, st);
+        return gr_answers_refuse(&a, st);
     }
-    g.silent = print_id;
-    gr_connect_turn(&c, &g);
-    const bool stays = o->session != 0 || (o->keep && !g.failed);
-    g.session = c.answered && stays ? c.session : 0;
+    g->silent = print_id;
+    turns(&c, a.at, a.n);
+    const bool stays = o->session != 0 || (o->keep && !g->failed);
+    g->session = c.turn[0].answered && stays ? c.turn[0].session : 0;
     gr_remote_close(&c.remote);
-    const int status = gr_generation_report(&g);
+    const int status = gr_answers_report(&a);
     if (status == 0 && print_id && !o->json) {
-        printf("%" PRIu64 "\n", c.session);
+        printf("%" PRIu64 "\n", c.turn[0].session);
     } else if (status == 0 && o->keep && !print_id) {
-        fprintf(stderr, "session %" PRIu64 " stays open\n", c.session);
+        fprintf(stderr, "session %" PRIu64 " stays open\n", c.turn[0].session);
     }
-    gr_generation_finish(&g);
+    gr_answers_finish(&a);
     return status;
 }
 
@@ -269,8 +370,8 @@ bool gr_connect_is_gone(const struct gr_connect *c)
 /* What the old session still says is read up to its end, or to word that there is none. */
 void gr_connect_forget(struct gr_connect *c)
 {
-    const struct gr_msg close = {.type = GR_MSG_CLOSE, .session = c->session};
-    enum gr_status st = c->session != 0 && !c->gone ? gr_remote_send(&c->remote, &close) : GR_ENOTFOUND;
+    const struct gr_msg close = {.type = GR_MSG_CLOSE, .session = c->turn[0].session};
+    enum gr_status st = c->turn[0].session != 0 && !c->gone ? gr_remote_send(&c->remote, &close) : GR_ENOTFOUND;
     for (bool closed = false; st == GR_OK && !closed;) {
         struct gr_msg m;
         st = gr_remote_recv(&c->remote, FORGET_MS, &m);
@@ -283,7 +384,7 @@ void gr_connect_forget(struct gr_connect *c)
         c->g->interrupted = c->remote.signal_number;
     }
     c->gone = c->gone || st == GR_ECLOSED;
-    c->session = 0;
+    c->turn[0].session = 0;
 }
 
 void gr_connect_end(struct gr_connect *c)

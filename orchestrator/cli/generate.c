@@ -71,7 +71,7 @@ static int32_t n_vocab_of(const struct gr_generation *g)
 
 void gr_generation_init(struct gr_generation *g, const struct gr_options *o)
 {
-    *g = (struct gr_generation){.o = o, .first_difference = -1};
+    *g = (struct gr_generation){.o = o, .n_answer = 1, .first_difference = -1};
 }
 
 enum gr_status gr_generation_prepare_model(struct gr_generation *g, const struct gr_options *o,
@@ -149,47 +149,6 @@ void gr_generation_finish(struct gr_generation *g)
     gr_logprobs_finish(&g->logprobs);
 }
 
-/* ---- beginning a turn ---- */
-
-/* plain: once more, token by token, to compare with. */
-static enum gr_status submit(struct gr_generation *g, bool plain)
-{
-    struct gr_session_request q = {
-        .prompt = g->prompt, .n_prompt = g->n_prompt, .tokenizer_fingerprint = gr_tokenizer_fingerprint_or_0(g->tok)};
-    gr_wishes_copy(&q.wishes, &g->plan.wishes);
-    if (plain) {
-        q.wishes.want_draft = q.wishes.keep_open = false;
-        q.wishes.specpv = GR_SPECPV_OFF;
-        q.wishes.turn.want_trace = true;
-        q.wishes.turn.n_logprob = 0;
-    }
-    return g->engine.submit(g->engine.ctx, &q);
-}
-
-static enum gr_status append(struct gr_generation *g)
-{
-    struct gr_turn_request t = {.keep_len = g->keep_len > 0 ? g->keep_len : UINT32_MAX,
-                                .hash = g->keep_hash,
-                                .ids = g->prompt,
-                                .n_ids = g->n_prompt};
-    gr_turn_wishes_copy(&t.wishes, &g->plan.wishes.turn);
-    return g->engine.append(g->engine.ctx, &t);
-}
-
-void gr_generation_begin(struct gr_generation *g)
-{
-    const bool plain = g->again;
-    g->phase = plain ? GR_PHASE_PLAIN : GR_PHASE_TEXT;
-    g->stop_sent = false;
-    if (!plain) {
-        g->metrics.open_ns = gr_clock_ns();
-        g->metrics.prompt_tokens = g->n_prompt;
-    }
-    if ((g->append ? append(g) : submit(g, plain)) != GR_OK) {
-        g->failed = true;
-    }
-}
-
 /* ---- text and trees ---- */
 
 /* Text and trees on terminals would tear each other's lines: trees wait for a line of text to end. */
@@ -245,8 +204,6 @@ static bool write_around_trees(struct gr_generation *g, const char *text, size_t
     return write_out(g, text + n, len - n);
 }
 
-/* ---- what comes back ---- */
-
 static void stop(struct gr_generation *g, uint32_t n_keep)
 {
     if (!g->stop_sent) {
@@ -275,7 +232,7 @@ bool gr_generation_lacks_rdma(const struct gr_generation *g)
 static bool show_text(struct gr_generation *g)
 {
     size_t len = 0;
-    if (gr_generation_lacks_rdma(g)) {
+    if (gr_generation_lacks_rdma(g) || g->waits) {
         return true;
     }
     const char *text = gr_text_stream_take(&g->text, &len);
@@ -287,6 +244,68 @@ static bool show_text(struct gr_generation *g)
     }
     return write_around_trees(g, text, len);
 }
+
+static bool has_open_line(const struct gr_generation *g)
+{
+    return g->text.len > 0 && g->text.text[g->text.len - 1] != '\n';
+}
+
+/* Several answers are told apart by a line above each. */
+static void show_heading(struct gr_generation *g, const char *before)
+{
+    char line[64];
+    const int n =
+        snprintf(line, sizeof(line), "%s==> answer %u <==\n", before, (unsigned)g->plan.wishes.sampling.choice);
+    if (g->n_answer > 1 && !g->o->json && !g->silent) {
+        (void)write_out(g, line, (size_t)n);
+    }
+}
+
+/* ---- beginning a turn ---- */
+
+/* plain: once more, token by token, to compare with. */
+static enum gr_status submit(struct gr_generation *g, bool plain)
+{
+    struct gr_session_request q = {
+        .prompt = g->prompt, .n_prompt = g->n_prompt, .tokenizer_fingerprint = gr_tokenizer_fingerprint_or_0(g->tok)};
+    gr_wishes_copy(&q.wishes, &g->plan.wishes);
+    if (plain) {
+        q.wishes.want_draft = q.wishes.keep_open = false;
+        q.wishes.specpv = GR_SPECPV_OFF;
+        q.wishes.turn.want_trace = true;
+        q.wishes.turn.n_logprob = 0;
+    }
+    return g->engine.submit(g->engine.ctx, &q);
+}
+
+static enum gr_status append(struct gr_generation *g)
+{
+    struct gr_turn_request t = {.keep_len = g->keep_len > 0 ? g->keep_len : UINT32_MAX,
+                                .hash = g->keep_hash,
+                                .ids = g->prompt,
+                                .n_ids = g->n_prompt};
+    gr_turn_wishes_copy(&t.wishes, &g->plan.wishes.turn);
+    return g->engine.append(g->engine.ctx, &t);
+}
+
+void gr_generation_begin(struct gr_generation *g)
+{
+    const bool plain = g->again;
+    g->phase = plain ? GR_PHASE_PLAIN : GR_PHASE_TEXT;
+    g->stop_sent = false;
+    if (!plain) {
+        g->metrics.open_ns = gr_clock_ns();
+        g->metrics.prompt_tokens = g->n_prompt;
+    }
+    if (!plain && !g->waits) {
+        show_heading(g, "");
+    }
+    if ((g->append ? append(g) : submit(g, plain)) != GR_OK) {
+        g->failed = true;
+    }
+}
+
+/* ---- what comes back ---- */
 
 /* False: the COMMIT does not continue what came before. */
 static bool keep_ids(struct gr_generation *g, const struct gr_msg_commit *m)
@@ -385,9 +404,21 @@ static bool at_context(const struct gr_generation *g)
     return g->finish == GR_FINISH_LENGTH && g->n_token < (uint32_t)g->o->max_tokens;
 }
 
+/* The answer is over, and those that wait for it are shown as far as they are there. */
+static void show_next(struct gr_generation *g)
+{
+    while (g->next != NULL && g->phase == GR_PHASE_OVER && !g->waits && g->next->waits) {
+        const char *before = g->text.len == 0 ? "" : has_open_line(g) ? "\n\n" : "\n";
+        g = g->next;
+        g->waits = false;
+        show_heading(g, before);
+        (void)show_text(g);
+    }
+}
+
 static void tell_of_end(struct gr_generation *g)
 {
-    if (at_context(g) && g->borrows) {
+    if (at_context(g) && g->talks) {
         log_warn("the context is full: /reset begins a new conversation");
     } else if (at_context(g)) {
         clear_progress(g);
@@ -422,6 +453,7 @@ void gr_generation_end(struct gr_generation *g, enum gr_finish finish, const cha
     }
     g->again = first && g->o->verify_lossless && !g->failed && g->interrupted == 0;
     g->phase = g->again ? GR_PHASE_START : GR_PHASE_OVER;
+    show_next(g);
 }
 
 /* ---- the end ---- */
@@ -444,13 +476,21 @@ static int report_lossless(struct gr_generation *g)
 
 static void print_summary(struct gr_generation *g)
 {
-    const bool open_line = g->text.len > 0 && g->text.text[g->text.len - 1] != '\n';
-    if (open_line && !g->silent) {
+    const bool is_last = !g->waits && (g->next == NULL || g->next->waits); /* that is shown */
+    if (has_open_line(g) && !g->silent && is_last) {
         fputc('\n', isatty(STDOUT_FILENO) ? stdout : stderr);
         fflush(stdout);
     }
     show_held(g);
+    if (g->n_answer > 1) {
+        return; /* one line tells of all of them (answers.c) */
+    }
     gr_report_summary(stderr, &g->metrics);
+    gr_generation_tell_seed(g);
+}
+
+void gr_generation_tell_seed(const struct gr_generation *g)
+{
     if (!g->append && g->o->seed < 0 && !gr_temperature_is_greedy((float)g->o->temperature)) {
         fprintf(stderr, "seed %" PRIu64 " was drawn; --seed takes it\n", g->plan.wishes.sampling.seed);
     }
@@ -471,7 +511,9 @@ static int conclude_interrupted(struct gr_generation *g)
     if (!g->o->json) {
         print_summary(g);
     }
-    log_error("interrupted");
+    if (g->next == NULL) {
+        log_error("interrupted");
+    }
     return GR_EXIT_SIGNAL + g->interrupted;
 }
 
@@ -517,6 +559,8 @@ int gr_generation_report(struct gr_generation *g)
                                      .session = g->session,
                                      .has_seed = !g->append,
                                      .seed = g->plan.wishes.sampling.seed,
+                                     .has_choice = g->n_answer > 1 || g->o->choice > 0,
+                                     .choice = g->plan.wishes.sampling.choice,
                                      .compared = g->compared,
                                      .first_difference = g->first_difference,
                                      .metrics = &g->metrics,

@@ -30,10 +30,16 @@ struct gr_generation {
     uint32_t keep_len;  /* of its transcript, this much goes on; 0: all */
     uint64_t keep_hash; /* of those tokens */
     bool silent;        /* no text on standard output */
+    /* Of several answers to one prompt (answers.h): how many there are; which is shown after this one, borrowed; and
+     * whether others are shown before, so that this one's text waits. */
+    int n_answer;
+    struct gr_generation *next;
+    bool waits;
     struct gr_hf_config hf;
     struct gr_tokenizer *tok;
     struct gr_chat_setup chat; /* --chat; its form is NULL without */
-    bool borrows;              /* a turn of a conversation: tok and chat are another's */
+    bool borrows;              /* tok and chat are another's: of a conversation, or of the first of several answers */
+    bool talks;                /* a turn of a conversation */
     int32_t *prompt;           /* owned */
     uint32_t n_prompt;
     enum gr_phase phase;
@@ -74,7 +80,7 @@ void gr_generation_finish(struct gr_generation *g);
 /* A conversation's: what is prepared once (model, tokenizer, chat template, wishes), without a prompt ... */
 GR_NODISCARD enum gr_status gr_generation_prepare_model(struct gr_generation *g, const struct gr_options *o,
                                                         const struct gr_plan *plan);
-/* ... and each turn of it, which borrows the former. prompt: copied. */
+/* ... and each turn of it, or each other answer to a prompt, which borrows the former. prompt: copied. */
 GR_NODISCARD enum gr_status gr_generation_prepare_turn(struct gr_generation *g, const struct gr_generation *model,
                                                        const int32_t *prompt, uint32_t n);
 
@@ -92,6 +98,8 @@ void gr_generation_signal(struct gr_generation *g, int signal_number);
 /* It cannot go on. text: the line to log; "" or NULL: it has been logged. */
 void gr_generation_fail(struct gr_generation *g, const char *text);
 void gr_generation_progress(struct gr_generation *g, const char *fmt, uint64_t a, uint64_t b);
+/* The seed, where one was drawn: on standard error. */
+void gr_generation_tell_seed(const struct gr_generation *g);
 /* Prints JSON, with what went wrong if something has, or the summary; writes the trace file. Returns the exit status.
  */
 int gr_generation_report(struct gr_generation *g);

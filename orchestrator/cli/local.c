@@ -13,57 +13,61 @@
 #define DRAFTER_START_NS (60 * GR_S) /* a drafter that is not here so long after the start is not waited for */
 #define STOP_MS 2000                 /* children that have not ended so long after they were told to are killed */
 
-/* ---- what the generation asks for ---- */
+/* ---- what the generations ask for ---- */
 
 static enum gr_status engine_submit(void *ctx, const struct gr_session_request *request)
 {
-    struct gr_local *l = ctx;
-    l->session = 0;
-    return gr_orch_submit(gr_hub_orch(l->hub), request, gr_clock_ns(), &l->session);
+    struct gr_local_turn *t = ctx;
+    struct gr_session_request q = *request;
+    q.user = t;
+    t->session = 0;
+    return gr_orch_submit(gr_hub_orch(t->l->hub), &q, gr_clock_ns(), &t->session);
 }
 
 static enum gr_status engine_append(void *ctx, const struct gr_turn_request *turn)
 {
-    struct gr_local *l = ctx;
-    return gr_orch_append(gr_hub_orch(l->hub), l->session, turn, gr_clock_ns());
+    struct gr_local_turn *t = ctx;
+    struct gr_turn_request q = *turn;
+    q.user = t;
+    return gr_orch_append(gr_hub_orch(t->l->hub), t->session, &q, gr_clock_ns());
 }
 
 static void engine_stop(void *ctx, uint32_t n_keep)
 {
-    struct gr_local *l = ctx;
-    enum gr_status st = gr_orch_stop(gr_hub_orch(l->hub), l->session, 0, n_keep, GR_FINISH_STOP);
+    struct gr_local_turn *t = ctx;
+    enum gr_status st = gr_orch_stop(gr_hub_orch(t->l->hub), t->session, 0, n_keep, GR_FINISH_STOP);
     (void)st; /* the turn may be over, and its session gone with it */
 }
 
 /* A session that was let go of may still say something; a new one's number is not known before submit returns. */
-static bool is_of_turn(const struct gr_local *l, uint64_t session)
+static bool is_of_turn(const struct gr_local_turn *t, uint64_t session)
 {
-    return l->g->phase != GR_PHASE_OVER && (l->session == 0 || l->session == session);
+    return t->g != NULL && t->g->phase != GR_PHASE_OVER && (t->session == 0 || t->session == session);
 }
 
 static void on_report(void *ctx, uint64_t session, void *user, const struct gr_msg *m)
 {
     struct gr_local *l = ctx;
-    (void)user;
-    if (!is_of_turn(l, session)) {
+    const struct gr_local_turn *t = user;
+    if (!is_of_turn(t, session)) {
         return;
     }
     if (m->type == GR_MSG_COMMIT && m->commit.ids.n > 0) {
         gr_children_progress(&l->children, l->target_child);
     }
-    gr_generation_take(l->g, m);
+    gr_generation_take(t->g, m);
 }
 
 static void on_done(void *ctx, uint64_t session, void *user, enum gr_finish finish, const char *text)
 {
     struct gr_local *l = ctx;
+    const struct gr_local_turn *t = user;
     struct gr_session_info info = {0};
-    (void)user;
-    if (!is_of_turn(l, session)) {
+    if (!is_of_turn(t, session)) {
         return;
     }
     (void)gr_orch_session_info(gr_hub_orch(l->hub), session, 0, &info);
-    gr_generation_end(l->g, finish, text, info.n_fallback, info.n_reopen);
+    gr_generation_end(t->g, finish, text, info.n_fallback, info.n_reopen);
 }
 
 static void on_join(void *ctx, const struct gr_msg *m)
@@ -111,7 +115,8 @@ static enum gr_status start_all(struct gr_local *l)
                                                .ping_timeout_ns = GR_PING_TIMEOUT_NS,
                                                .require_same_numerics = l->o->require_same_numerics});
     GR_TRY(gr_children_init(&l->children, key_hex));
-    return gr_spawn_workers(&l->children, l->o, l->plan, gr_hub_address(l->hub), 1, &l->target_child, &l->draft_child);
+    return gr_spawn_workers(&l->children, l->o, l->plan, gr_hub_address(l->hub), l->o->n_answer, &l->target_child,
+                            &l->draft_child);
 }
 
 /* The session opens when both workers are there, or when the drafter will not come soon. */
@@ -122,16 +127,16 @@ static bool workers_ready(const struct gr_local *l)
 }
 
 /* --require-rdma: what cannot come any more is an error as soon as it is known. */
-static void watch_rdma(struct gr_local *l)
+static void watch_rdma(struct gr_local *l, struct gr_local_turn *t)
 {
-    struct gr_generation *g = l->g;
+    struct gr_generation *g = t->g;
     struct gr_session_info info = {0};
     if (g->phase == GR_PHASE_OVER || g->failed || g->interrupted != 0 || !gr_generation_lacks_rdma(g)) {
         return;
     }
     if (g->phase == GR_PHASE_START && workers_ready(l) && !l->draft_joined) {
         gr_generation_fail(g, "--require-rdma: there is no drafter; the line above says why");
-    } else if (g->phase == GR_PHASE_TEXT && gr_orch_session_info(gr_hub_orch(l->hub), l->session, 0, &info) &&
+    } else if (g->phase == GR_PHASE_TEXT && gr_orch_session_info(gr_hub_orch(l->hub), t->session, 0, &info) &&
                info.drafter_failed) {
         gr_generation_fail(g,
                            "--require-rdma: target and drafter cannot be connected by RDMA; the lines above say why");
@@ -149,11 +154,24 @@ static void give_up(struct gr_local *l, const struct gr_child *k)
     gr_generation_fail(l->g, k->why);
 }
 
-static void stop_interrupted(struct gr_local *l)
+static void stop_interrupted(struct gr_local *l, const struct gr_local_turn *t)
 {
-    if (l->g->interrupted != 0 && l->g->phase != GR_PHASE_OVER) {
-        enum gr_status st = gr_orch_stop(gr_hub_orch(l->hub), l->session, 0, UINT32_MAX, GR_FINISH_ERROR);
+    if (t->g->interrupted != 0 && t->g->phase != GR_PHASE_OVER) {
+        enum gr_status st = gr_orch_stop(gr_hub_orch(l->hub), t->session, 0, UINT32_MAX, GR_FINISH_ERROR);
         (void)st; /* there may be no session yet */
+    }
+}
+
+/* Between turns l->g alone takes it. */
+static void on_signal(struct gr_local *l, int signal_number)
+{
+    gr_generation_signal(l->g, signal_number);
+    for (int i = 0; i < l->n_turn; i++) {
+        struct gr_local_turn *t = &l->turn[i];
+        if (t->g != l->g) {
+            gr_generation_signal(t->g, signal_number);
+        }
+        stop_interrupted(l, t);
     }
 }
 
@@ -164,8 +182,7 @@ static void watch_children(struct gr_local *l)
         int signal_number = 0;
         const enum gr_child_event e = gr_children_poll(&l->children, &signal_number, &index);
         if (signal_number != 0 && l->g->interrupted == 0) {
-            gr_generation_signal(l->g, signal_number);
-            stop_interrupted(l);
+            on_signal(l, signal_number);
         }
         if (e == GR_CHILD_NONE) {
             return;
@@ -184,24 +201,79 @@ static int nearer(int a_ms, int b_ms)
     return a_ms < 0 ? b_ms : b_ms < 0 ? a_ms : GR_MIN(a_ms, b_ms);
 }
 
-void gr_local_turn(struct gr_local *l, struct gr_generation *g)
+static bool goes_on(const struct gr_local *l)
 {
-    g->engine = (struct gr_engine){.ctx = l, .submit = engine_submit, .append = engine_append, .stop = engine_stop};
-    struct gr_generation *before = l->g;
-    l->g = g;
-    if (!workers_ready(l)) {
-        gr_generation_progress(g, l->plan->wishes.want_draft ? "loading the models" : "loading the model", 0, 0);
+    bool some = false;
+    for (int i = 0; i < l->n_turn; i++) {
+        const struct gr_generation *g = l->turn[i].g;
+        if (g->failed || g->interrupted != 0) {
+            return false;
+        }
+        some = some || g->phase != GR_PHASE_OVER;
     }
-    while (g->phase != GR_PHASE_OVER && !g->failed && g->interrupted == 0) {
-        const int restart_ms = gr_children_restart(&l->children, gr_clock_ns());
-        gr_hub_pump(l->hub, nearer(restart_ms, g->phase == GR_PHASE_START ? 1000 : -1), l->children.signal_fd);
-        watch_children(l);
-        watch_rdma(l);
-        if (g->phase == GR_PHASE_START && !g->failed && g->interrupted == 0 && workers_ready(l)) {
-            gr_generation_begin(g);
+    return some;
+}
+
+static bool has_phase(const struct gr_local *l, enum gr_phase phase)
+{
+    bool some = false;
+    for (int i = 0; i < l->n_turn; i++) {
+        some = some || l->turn[i].g->phase == phase;
+    }
+    return some;
+}
+
+/* As long as none fails. */
+static void begin_turns(struct gr_local *l)
+{
+    for (int i = 0; i < l->n_turn && goes_on(l); i++) {
+        if (l->turn[i].g->phase == GR_PHASE_START) {
+            gr_generation_begin(l->turn[i].g);
         }
     }
+}
+
+static void take_turns(struct gr_local *l, struct gr_generation *const *g, int n)
+{
+    GR_ASSERT(n >= 1 && n <= GR_ANSWERS_MAX);
+    for (int i = 0; i < n; i++) {
+        struct gr_local_turn *t = &l->turn[i];
+        *t = (struct gr_local_turn){.l = l, .g = g[i], .session = t->session};
+        g[i]->engine =
+            (struct gr_engine){.ctx = t, .submit = engine_submit, .append = engine_append, .stop = engine_stop};
+    }
+    l->n_turn = n;
+}
+
+void gr_local_turns(struct gr_local *l, struct gr_generation *const *g, int n)
+{
+    struct gr_generation *before = l->g;
+    take_turns(l, g, n);
+    l->g = g[0];
+    if (!workers_ready(l)) {
+        gr_generation_progress(l->g, l->plan->wishes.want_draft ? "loading the models" : "loading the model", 0, 0);
+    }
+    while (goes_on(l)) {
+        const int restart_ms = gr_children_restart(&l->children, gr_clock_ns());
+        gr_hub_pump(l->hub, nearer(restart_ms, has_phase(l, GR_PHASE_START) ? 1000 : -1), l->children.signal_fd);
+        watch_children(l);
+        for (int i = 0; i < n; i++) {
+            watch_rdma(l, &l->turn[i]);
+        }
+        if (workers_ready(l)) {
+            begin_turns(l);
+        }
+    }
+    for (int i = 0; i < n; i++) {
+        l->turn[i].g = NULL;
+    }
+    l->n_turn = 0;
     l->g = before;
+}
+
+void gr_local_turn(struct gr_local *l, struct gr_generation *g)
+{
+    gr_local_turns(l, &g, 1);
 }
 
 /* Readable when fd or a signal is; -1: fd is a file, which always is. */
@@ -235,11 +307,11 @@ void gr_local_wait(struct gr_local *l, int fd)
 
 void gr_local_forget(struct gr_local *l)
 {
-    if (l->session != 0) {
-        enum gr_status st = gr_orch_close(gr_hub_orch(l->hub), l->session);
+    if (l->turn[0].session != 0) {
+        enum gr_status st = gr_orch_close(gr_hub_orch(l->hub), l->turn[0].session);
         (void)st; /* it may be gone already */
     }
-    l->session = 0;
+    l->turn[0].session = 0;
 }
 
 enum gr_status gr_local_start(struct gr_local *l, const struct gr_options *o, const struct gr_plan *plan,

@@ -147,7 +147,8 @@ static void take_wishes(const struct gr_options *o, struct gr_plan *p)
     w->sampling = (struct gr_sampling){.temperature = (float)o->temperature,
                                        .top_p = (float)o->top_p,
                                        .min_p = (float)o->min_p,
-                                       .top_k = (int32_t)o->top_k};
+                                       .top_k = (int32_t)o->top_k,
+                                       .choice = (uint32_t)o->choice};
     w->single_token = o->force_single_token;
     w->keep_open = o->keep;
     w->auto_tree = o->num_speculative_tokens == GR_AUTO;

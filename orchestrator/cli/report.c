@@ -154,6 +154,9 @@ enum gr_status gr_report_json(FILE *out, const struct gr_turn_report *r)
     if (r->has_seed) {
         bad |= json_object_set_new(root, "seed", json_integer((json_int_t)r->seed));
     }
+    if (r->has_choice) {
+        bad |= json_object_set_new(root, "choice", json_integer((json_int_t)r->choice));
+    }
     if (r->compared) {
         bad |= json_object_set_new(root, "lossless", json_boolean(r->first_difference < 0));
     }

@@ -23,6 +23,8 @@ struct gr_turn_report {
     uint64_t session; /* 0: not shown */
     bool has_seed;    /* the turn opened its session, whose seed is shown */
     uint64_t seed;
+    bool has_choice; /* it is one of several answers that the seed gives */
+    uint32_t choice;
     bool compared;            /* with plain decoding (--verify-lossless) */
     int64_t first_difference; /* generated token; -1: none */
     const char *error;        /* NULL: all is well */
@@ -30,7 +32,7 @@ struct gr_turn_report {
 };
 
 /* {"token_ids":[...],"text":...,"finish_reason":...,"metrics":{...}} and a newline; where they apply "finish_detail",
- * "logprobs", "session", "seed", "lossless" with "first_difference", and "error", too. */
+ * "logprobs", "session", "seed", "choice", "lossless" with "first_difference", and "error", too. */
 GR_NODISCARD enum gr_status gr_report_json(FILE *out, const struct gr_turn_report *r);
 /* The line that said what is wrong. */
 const char *gr_report_error(void);

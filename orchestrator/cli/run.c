@@ -1,6 +1,7 @@
-/* `graft run`: one turn from prompt to text. With workers of its own (local.h) it starts them, streams, and cleans up
- * whatever happens; with --connect it asks a running orchestrator (connect.h). */
+/* `graft run`: one turn from prompt to text, or several answers to it at a time. With workers of its own (local.h) it
+ * starts them, streams, and cleans up whatever happens; with --connect it asks a running orchestrator (connect.h). */
 #include "common/base/log.h"
+#include "orchestrator/cli/answers.h"
 #include "orchestrator/cli/commands.h"
 #include "orchestrator/cli/connect.h"
 #include "orchestrator/cli/local.h"
@@ -10,24 +11,24 @@
 static int run_local(struct gr_options *o)
 {
     struct gr_plan plan;
-    struct gr_generation g;
+    struct gr_answers a;
     struct gr_local local;
-    gr_generation_init(&g, o);
+    gr_answers_init(&a, o);
     enum gr_status st = gr_plan_local(o, &plan);
     if (st == GR_OK) {
-        st = gr_generation_prepare(&g, o, &plan);
+        st = gr_answers_prepare(&a, o, &plan);
     }
     if (st != GR_OK) {
-        return gr_generation_refuse(&g, st);
+        return gr_answers_refuse(&a, st);
     }
-    st = gr_local_start(&local, o, &plan, &g);
+    st = gr_local_start(&local, o, &plan, a.at[0]);
     if (st == GR_OK) {
-        gr_local_turn(&local, &g);
+        gr_local_turns(&local, a.at, a.n);
     }
     gr_local_stop(&local);
-    g.failed = g.failed || st != GR_OK;
-    const int status = gr_generation_report(&g);
-    gr_generation_finish(&g);
+    a.g[0].failed = a.g[0].failed || st != GR_OK;
+    const int status = gr_answers_report(&a);
+    gr_answers_finish(&a);
     return status;
 }
 

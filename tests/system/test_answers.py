@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+"""Several answers to one prompt (--n) by real processes: answer k is what --choice k gives alone, by plain decoding,
+whoever drafts, over whatever transport, with a tree of whatever size, and when a worker is killed. Prompts are longer
+than a block and than a chunk, so that sessions share whole blocks and copy a part of one.
+
+usage: test_answers.py BUILD_DIR SOURCE_ROOT      prints TAP
+"""
+import json
+import os
+import signal
+import sys
+import tempfile
+
+from harness import DRAFT, HEAD, ROOT, TARGET, Running, case, generate, main, refused, run
+from served import Serve, one_line
+
+N = 4
+with open(os.path.join(ROOT, "tests/golden/prompts.json"), encoding="utf-8") as f:
+    SHORT = json.load(f)
+FOLDER = tempfile.TemporaryDirectory()
+
+
+def prompt_file(n):
+    path = os.path.join(FOLDER.name, f"prompt{n}")
+    with open(path, "w", encoding="utf-8") as out:
+        out.write("\n\n".join(SHORT[:n]))
+    return path
+
+
+PROMPT = ("--prompt-file", prompt_file(1))
+LONG = ("--prompt-file", prompt_file(4))
+COMMON = ("--ignore-eos", "--max-tokens", "64", "--seed", "7", "--temperature", "1")
+METHODS = {"none": (), "draft": ("--draft", DRAFT), "head": ("--draft", HEAD)}
+ALONE = {}
+
+
+def alone(prompt, *more):
+    """What each choice is by itself, by plain decoding: objects of JSON."""
+    key = (prompt, *more)
+    if key not in ALONE:
+        ALONE[key] = [generate(*prompt, *COMMON, *more, "--choice", str(k)) for k in range(N)]
+    return ALONE[key]
+
+
+def parse(out):
+    found = [json.loads(line) for line in out.splitlines()]
+    assert [o["choice"] for o in found] == list(range(len(found))), found
+    return found
+
+
+def answers(*args, n=N):
+    done = run("run", "--json", "--model", TARGET, "--n", str(n), *args, timeout=120)
+    assert done.returncode == 0, done.stderr
+    found = parse(done.stdout)
+    assert len(found) == n, done.stdout
+    for o in found:
+        m = o["metrics"]
+        assert m["num_draft_tokens"] == m["num_accepted_tokens"] + m["num_rewound_tokens"], m
+        assert m["completion_tokens"] == len(o["token_ids"]), m
+        assert m["desyncs"] + m["fallbacks"] == 0, m
+    return found
+
+
+def ids(found):
+    return [o["token_ids"] for o in found]
+
+
+@case
+def texts_over_methods_transports_and_trees():
+    want = ids(alone(PROMPT))
+    assert len({tuple(w) for w in want}) == N, want
+    assert want[0] == generate(*PROMPT, *COMMON)["token_ids"]  # choice 0 is what there is without
+    assert ids(answers(*PROMPT, *COMMON)) == want
+    for method, transport, tree in (("draft", "shm", ("8", "--tree-shape", "chain")), ("draft", "tcp", ("15",)),
+                                    ("draft", "loop", ("63",)), ("head", "shm", ("15",)), ("head", "tcp", ("63",)),
+                                    ("head", "loop", ("8", "--tree-shape", "chain")), ("head", "shm", ("auto",))):
+        found = answers(*PROMPT, *COMMON, *METHODS[method], "--transport", transport, "--num-speculative-tokens",
+                        *tree)
+        assert ids(found) == want, (method, transport, tree)
+        if tree != ("auto",):
+            assert sum(o["metrics"]["num_accepted_tokens"] for o in found) > 0, (method, tree)
+
+
+@case
+def texts_of_a_long_prompt():
+    want = ids(alone(LONG))
+    assert len({tuple(w) for w in want}) == N
+    for method in METHODS:
+        assert ids(answers(*LONG, *COMMON, *METHODS[method])) == want, method
+
+
+@case
+def texts_under_exact_specpv():
+    view = ("--specpv", "exact", "--specpv-n-retrieval-blocks", "8", "--specpv-n-window-blocks", "1",
+            "--specpv-n-sink-blocks", "1", "--specpv-partial-threshold", "1000", "--num-speculative-tokens", "12",
+            "--draft-depth", "5", "--draft-top-k", "4")
+    for method in ("draft", "head"):
+        found = answers(*LONG, *COMMON, *view, *METHODS[method])
+        assert ids(found) == ids(alone(LONG)), method
+        assert all(o["metrics"]["partial_rounds"] > 0 for o in found), [o["metrics"] for o in found]
+
+
+@case
+def logprobs_of_each():
+    more = ("--logprobs", "3")
+    want = [o["logprobs"] for o in alone(PROMPT, *more)]
+    found = answers(*PROMPT, *COMMON, *more, *METHODS["head"], "--num-speculative-tokens", "15")
+    assert [o["logprobs"] for o in found] == want
+
+
+@case
+def lossless_of_each():
+    done = run("run", "--model", TARGET, "--n", "3", *PROMPT, *COMMON, *METHODS["head"], "--verify-lossless")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("equal plain decoding's") == 3, done.stderr
+
+
+@case
+def as_text_in_order():
+    want = [o["text"] for o in alone(PROMPT)]
+    done = run("run", "--model", TARGET, "--n", str(N), *PROMPT, *COMMON, *METHODS["draft"])
+    assert done.returncode == 0, done.stderr
+    shown = ""
+    for k, text in enumerate(want):
+        before = "" if k == 0 else "\n" if want[k - 1].endswith("\n") else "\n\n"
+        shown += f"{before}==> answer {k} <==\n{text}"
+    assert done.stdout == shown, done.stdout
+    assert f"{N} answers: " in done.stderr and f" {64 * N} generated tokens" in done.stderr, done.stderr
+
+
+@case
+def more_than_once_the_same_choice():
+    """--choice is the first of --n."""
+    found = run("run", "--json", "--model", TARGET, "--n", "2", "--choice", "2", *PROMPT, *COMMON)
+    out = [json.loads(line) for line in found.stdout.splitlines()]
+    assert [o["choice"] for o in out] == [2, 3]
+    assert ids(out) == ids(alone(PROMPT))[2:]
+
+
+@case
+def a_killed_worker():
+    args = ("--temperature", "1", "--seed", "5")
+    tokens = 1500
+    want = [generate("--prompt", "import os", "--ignore-eos", "--max-tokens", str(tokens), *args, "--choice", str(k))
+            ["token_ids"] for k in range(3)]
+    for name in ("graft-target", "graft-draft"):
+        r = Running("--n", "3", "--draft", DRAFT, "--num-speculative-tokens", "7", *args, tokens=tokens)
+        pid = r.child(name)
+        r.wait_busy(pid, 10)
+        os.kill(pid, signal.SIGKILL)
+        status, out, said = r.end()
+        assert status == 0, said
+        found = parse(out)
+        assert ids(found) == want, name
+        if name == "graft-target":
+            assert all(o["metrics"]["reopens"] == 1 for o in found), [o["metrics"]["reopens"] for o in found]
+
+
+@case
+def at_a_server():
+    want = ids(alone(PROMPT))
+    with Serve("--sessions", str(N)) as s:
+        args = ("run", "--json", "--connect", s.address, "--model", TARGET, *PROMPT, *COMMON)
+        for _ in range(2):
+            assert ids(parse(s.graft(*args, "--n", str(N)).stdout)) == want
+        assert ids([json.loads(s.graft(*args, "--choice", "3").stdout)]) == want[3:]
+        one_line(s.graft(*args, "--n", str(N + 1), status=1), "session slots")
+        assert ids(parse(s.graft(*args, "--n", str(N)).stdout)) == want
+        assert not s.sessions()
+
+
+@case
+def bad_input():
+    common = ("--model", TARGET, "--prompt", "import os", "--temperature", "1")
+    refused((*common, "--n", "0"), 2, "--n", "from 1 to 16")
+    refused((*common, "--n", "17"), 2, "--n", "from 1 to 16")
+    refused((*common, "--choice", "-1"), 2, "--choice", "from 0 to 65535")
+    refused((*common, "--n", "2", "--trace"), 2, "--trace", "--choice")
+    refused((*common, "--n", "2", "--trace-file", os.path.join(FOLDER.name, "t")), 2, "--trace-file", "--choice")
+    refused((*common, "--n", "2", "--connect", "127.0.0.1:1", "--keep"), 2, "--keep")
+    done = run("run", "--json", *common[:-2], "--n", "3", "--max-tokens", "8")
+    assert done.returncode == 0
+    one_line(done, "--temperature", "equal")
+    assert len({tuple(o["token_ids"]) for o in parse(done.stdout)}) == 1
+
+
+sys.exit(main())
