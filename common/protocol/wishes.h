@@ -42,6 +42,7 @@ struct gr_wishes {
     struct gr_sampling sampling;           /* the seed is always set: the client draws one */
     bool want_draft;                       /* a drafter, where one is there */
     bool single_token;                     /* force_single_token: the target verifies no trees */
+    uint64_t fork_of;                      /* a session whose KV is shared as far as both begin alike; 0: none */
     bool keep_open;                        /* the session outlives its turns; a target is not told */
     bool auto_tree;                        /* the drafter chooses a tree's size by its cost; n_node is the most */
     uint32_t tree_shape;                   /* enum gr_tree_shape */

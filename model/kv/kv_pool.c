@@ -9,9 +9,9 @@ enum gr_status gr_kv_pool_init(struct gr_kv_pool *pool, int32_t n_block)
 {
     memset(pool, 0, sizeof(*pool));
     pool->free_stack = calloc((size_t)n_block, sizeof(int32_t));
-    pool->is_free = calloc((size_t)n_block, 1);
-    pool->seen = calloc((size_t)n_block, 1);
-    if (pool->free_stack == NULL || pool->is_free == NULL || pool->seen == NULL) {
+    pool->n_owner = calloc((size_t)n_block, sizeof(*pool->n_owner));
+    pool->seen = calloc((size_t)n_block, sizeof(*pool->seen));
+    if (pool->free_stack == NULL || pool->n_owner == NULL || pool->seen == NULL) {
         gr_kv_pool_finish(pool);
         log_error("out of memory for the accounting of %d KV blocks", n_block);
         return GR_ENOMEM;
@@ -20,7 +20,6 @@ enum gr_status gr_kv_pool_init(struct gr_kv_pool *pool, int32_t n_block)
     pool->n_free = n_block;
     for (int32_t i = 0; i < n_block; i++) {
         pool->free_stack[i] = n_block - 1 - i;
-        pool->is_free[i] = 1;
     }
     return GR_OK;
 }
@@ -28,7 +27,7 @@ enum gr_status gr_kv_pool_init(struct gr_kv_pool *pool, int32_t n_block)
 void gr_kv_pool_finish(struct gr_kv_pool *pool)
 {
     free(pool->free_stack);
-    free(pool->is_free);
+    free(pool->n_owner);
     free(pool->seen);
     memset(pool, 0, sizeof(*pool));
 }
@@ -70,11 +69,15 @@ enum gr_status gr_kv_table_reserve(struct gr_kv_pool *pool, struct gr_kv_table *
     return GR_OK;
 }
 
-static void push_free(struct gr_kv_pool *pool, int32_t block)
+/* An owner less. True: it was the last one, and the block is free. */
+static bool let_go(struct gr_kv_pool *pool, int32_t block)
 {
-    GR_ASSERT(block >= 0 && block < pool->n_block && !pool->is_free[block]);
-    pool->is_free[block] = 1;
+    GR_ASSERT(block >= 0 && block < pool->n_block && pool->n_owner[block] > 0);
+    if (--pool->n_owner[block] > 0) {
+        return false;
+    }
     pool->free_stack[pool->n_free++] = block;
+    return true;
 }
 
 enum gr_status gr_kv_table_grow(struct gr_kv_pool *pool, struct gr_kv_table *t, int32_t n_token)
@@ -89,19 +92,47 @@ enum gr_status gr_kv_table_grow(struct gr_kv_pool *pool, struct gr_kv_table *t, 
             return GR_ELIMIT;
         }
         int32_t block = pool->free_stack[--pool->n_free];
-        pool->is_free[block] = 0;
+        pool->n_owner[block] = 1;
         t->block[t->n_block++] = block;
     }
     return GR_OK;
+}
+
+void gr_kv_table_share(struct gr_kv_pool *pool, struct gr_kv_table *t, const struct gr_kv_table *from, int32_t n_block)
+{
+    GR_ASSERT(t->n_block == 0 && n_block <= from->n_block && n_block <= t->n_block_max);
+    for (int32_t i = 0; i < n_block; i++) {
+        const int32_t block = from->block[i];
+        GR_ASSERT(pool->n_owner[block] > 0 && pool->n_owner[block] < UINT16_MAX);
+        pool->n_owner[block]++;
+        t->block[i] = block;
+    }
+    t->n_block = n_block;
+}
+
+int32_t gr_kv_table_own_len(const struct gr_kv_pool *pool, const struct gr_kv_table *t, int32_t n_token)
+{
+    const int32_t whole = n_token / GR_KV_BLOCK_TOKENS;
+    const bool is_shared = n_token % GR_KV_BLOCK_TOKENS > 0 && pool->n_owner[t->block[whole]] > 1;
+    return is_shared ? whole * GR_KV_BLOCK_TOKENS : n_token;
+}
+
+bool gr_kv_table_may_write(const struct gr_kv_pool *pool, const struct gr_kv_table *t, int32_t begin, int32_t end)
+{
+    bool own = blocks_for(end) <= t->n_block;
+    for (int32_t i = begin / GR_KV_BLOCK_TOKENS; own && i < blocks_for(end); i++) {
+        own = pool->n_owner[t->block[i]] == 1;
+    }
+    return own;
 }
 
 void gr_kv_table_truncate(struct gr_kv_pool *pool, struct gr_kv_table *t, int32_t n_token)
 {
     int32_t n_keep = blocks_for(n_token);
     while (t->n_block > n_keep) {
-        push_free(pool, t->block[--t->n_block]);
-        t->n_reserved++;
-        pool->n_reserved++;
+        const int32_t n_more = let_go(pool, t->block[--t->n_block]); /* what is others' still cannot be promised */
+        t->n_reserved += n_more;
+        pool->n_reserved += n_more;
     }
 }
 
@@ -109,7 +140,7 @@ void gr_kv_table_drop_front(struct gr_kv_pool *pool, struct gr_kv_table *t, int3
 {
     GR_ASSERT(n_drop >= 0 && n_drop <= t->n_block);
     for (int32_t i = 0; i < n_drop; i++) {
-        push_free(pool, t->block[i]);
+        (void)let_go(pool, t->block[i]);
     }
     t->n_block -= n_drop;
     memmove(t->block, t->block + n_drop, (size_t)t->n_block * sizeof(*t->block));
@@ -127,34 +158,46 @@ void gr_kv_table_release(struct gr_kv_pool *pool, struct gr_kv_table *t)
     gr_kv_table_unreserve(pool, t);
 }
 
-/* False: no block of this pool, or met before. */
-static bool see_block(const struct gr_kv_pool *pool, int32_t b)
+#define SEEN_FREE UINT16_MAX /* in place of how often a block was met in tables */
+
+/* Each once, and nobody's. */
+static bool see_free(const struct gr_kv_pool *pool)
 {
-    if (b < 0 || b >= pool->n_block || pool->seen[b]) {
-        return false;
+    bool good = pool->n_free >= 0 && pool->n_free <= pool->n_block;
+    for (int32_t i = 0; good && i < pool->n_free; i++) {
+        const int32_t b = pool->free_stack[i];
+        good = b >= 0 && b < pool->n_block && pool->seen[b] == 0 && pool->n_owner[b] == 0;
+        if (good) {
+            pool->seen[b] = SEEN_FREE;
+        }
     }
-    pool->seen[b] = 1;
-    return true;
+    return good;
+}
+
+static bool see_table(const struct gr_kv_pool *pool, const struct gr_kv_table *t)
+{
+    bool good = true;
+    for (int32_t k = 0; good && k < t->n_block; k++) {
+        const int32_t b = t->block[k];
+        good = b >= 0 && b < pool->n_block && pool->seen[b] < pool->n_owner[b];
+        if (good) {
+            pool->seen[b]++;
+        }
+    }
+    return good;
 }
 
 bool gr_kv_pool_check(const struct gr_kv_pool *pool, const struct gr_kv_table *const *tables, int n_table)
 {
     int32_t n_reserved = 0;
-    memset(pool->seen, 0, (size_t)pool->n_block);
-    bool good = pool->n_free >= 0 && pool->n_free <= pool->n_block;
-    for (int32_t i = 0; good && i < pool->n_free; i++) {
-        const int32_t b = pool->free_stack[i];
-        good = see_block(pool, b) && pool->is_free[b];
-    }
+    memset(pool->seen, 0, (size_t)pool->n_block * sizeof(*pool->seen));
+    bool good = see_free(pool);
     for (int i = 0; i < n_table; i++) {
         n_reserved += tables[i]->n_reserved;
-        for (int32_t k = 0; good && k < tables[i]->n_block; k++) {
-            const int32_t b = tables[i]->block[k];
-            good = see_block(pool, b) && !pool->is_free[b];
-        }
+        good = good && see_table(pool, tables[i]);
     }
     for (int32_t b = 0; good && b < pool->n_block; b++) {
-        good = pool->seen[b]; /* neither free nor owned: leaked */
+        good = pool->seen[b] == SEEN_FREE || (pool->seen[b] > 0 && pool->seen[b] == pool->n_owner[b]); /* else leaked */
     }
-    return good && n_reserved == pool->n_reserved;
+    return good && n_reserved == pool->n_reserved && pool->n_reserved <= pool->n_free;
 }

@@ -1,6 +1,12 @@
 /* Accounting of the KV pool: which block of tokens belongs to whom. Pure integers; the storage is the model's
  * (lm.h). The pool's blocks are 0 .. n_block - 1; scratch blocks lie after them and are not accounted here.
- * Invariant, checked by gr_kv_pool_check(): free + owned = total, and no block is in two places. */
+ *
+ * A block may have several owners, tables that begin with the same tokens (gr_kv_table_share). It is then read by all
+ * and written by nobody: whoever is to write after a cut keeps only what gr_kv_table_own_len() says. It is free when
+ * its last owner lets go of it.
+ *
+ * Invariant, checked by gr_kv_pool_check(): a block is free or owned, and its count is that of the tables which hold
+ * it. */
 #ifndef GR_MODEL_KV_KV_POOL_H
 #define GR_MODEL_KV_KV_POOL_H
 
@@ -14,8 +20,8 @@ struct gr_kv_pool {
     int32_t n_block, n_free;
     int32_t n_reserved;  /* free blocks that admitted sessions may still claim */
     int32_t *free_stack; /* owned, (n_block) */
-    uint8_t *is_free;    /* owned, (n_block) */
-    uint8_t *seen;       /* owned, (n_block): scratch of gr_kv_pool_check() */
+    uint16_t *n_owner;   /* owned, (n_block); 0: free */
+    uint16_t *seen;      /* owned, (n_block): scratch of gr_kv_pool_check() */
 };
 
 /* One session's blocks, in order of position. */
@@ -34,13 +40,20 @@ void gr_kv_table_finish(struct gr_kv_table *t);
 GR_NODISCARD enum gr_status gr_kv_table_reserve(struct gr_kv_pool *pool, struct gr_kv_table *t, int32_t n_token);
 /* Makes room for tokens [0, n_token). GR_ELIMIT: past the reservation and the pool is empty. */
 GR_NODISCARD enum gr_status gr_kv_table_grow(struct gr_kv_pool *pool, struct gr_kv_table *t, int32_t n_token);
-/* Returns the blocks past n_token tokens to the pool (to the session's reservation). */
+/* The first n_block blocks of `from` become those of t, too, which has none. Its reservation stays as it is. */
+void gr_kv_table_share(struct gr_kv_pool *pool, struct gr_kv_table *t, const struct gr_kv_table *from, int32_t n_block);
+/* How many of the first n_token tokens, which t holds, may stay where the one after them is to be written: all, or,
+ * where that falls into a block of several owners, those before this block. */
+int32_t gr_kv_table_own_len(const struct gr_kv_pool *pool, const struct gr_kv_table *t, int32_t n_token);
+/* May tokens [begin, end), for which there is room, be written? */
+bool gr_kv_table_may_write(const struct gr_kv_pool *pool, const struct gr_kv_table *t, int32_t begin, int32_t end);
+/* Lets go of the blocks past n_token tokens: those that are nobody else's go to the session's reservation. */
 void gr_kv_table_truncate(struct gr_kv_pool *pool, struct gr_kv_table *t, int32_t n_token);
-/* Gives the first n_drop blocks back to the pool: those after them become the first. */
+/* Lets go of the first n_drop blocks: those after them become the first. */
 void gr_kv_table_drop_front(struct gr_kv_pool *pool, struct gr_kv_table *t, int32_t n_drop);
 /* Gives up what is reserved and not yet claimed; the blocks stay. */
 void gr_kv_table_unreserve(struct gr_kv_pool *pool, struct gr_kv_table *t);
-/* Returns every block and the reservation. */
+/* Lets go of every block and of the reservation. */
 void gr_kv_table_release(struct gr_kv_pool *pool, struct gr_kv_table *t);
 
 /* Storage cell of a position. */
@@ -49,7 +62,7 @@ static inline int32_t gr_kv_table_cell(const struct gr_kv_table *t, int32_t pos)
     return t->block[pos / GR_KV_BLOCK_TOKENS] * GR_KV_BLOCK_TOKENS + pos % GR_KV_BLOCK_TOKENS;
 }
 
-/* free + sum of the tables' blocks = total, every block in one place. tables: (n_table) borrowed pointers. */
+/* Every block is free or in as many tables as it has owners. tables: (n_table) borrowed pointers. */
 bool gr_kv_pool_check(const struct gr_kv_pool *pool, const struct gr_kv_table *const *tables, int n_table);
 
 #endif

@@ -49,6 +49,8 @@ static enum gr_status submit(void *ctx, const struct gr_session_request *q)
                                 .segments = {.p = segments, .n = 2},
                                 .tokenizer_fingerprint = q->tokenizer_fingerprint}};
     gr_wishes_copy(&m.open.wishes, &q->wishes);
+    const bool forks = t != t->c->turn && t->g->phase == GR_PHASE_TEXT; /* what is compared with shares nothing */
+    m.open.wishes.fork_of = forks ? t->c->turn[0].session : 0;
     t->session = 0;
     t->answered = t->has_len = false;
     return gr_remote_send(&t->c->remote, &m);
@@ -180,7 +182,7 @@ static void on_msg(struct gr_connect *c, const struct gr_msg *m)
     }
 }
 
-/* The next that is due, unless one is being opened. */
+/* The next that is due, unless one is being opened: the first one's session is known when the others begin. */
 static bool begin_next(struct gr_connect *c)
 {
     for (int i = 0; i < c->n_turn && unanswered(c) == NULL; i++) {

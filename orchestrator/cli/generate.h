@@ -14,7 +14,7 @@
 
 struct gr_engine {
     void *ctx;
-    /* Failures are logged. */
+    /* Failures are logged. request->wishes.fork_of is the engine's to set. */
     enum gr_status (*submit)(void *ctx, const struct gr_session_request *request);
     enum gr_status (*append)(void *ctx, const struct gr_turn_request *turn); /* to the engine's session */
     void (*stop)(void *ctx, uint32_t n_keep); /* n_keep generated tokens of this turn stay */

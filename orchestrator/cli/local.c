@@ -20,6 +20,8 @@ static enum gr_status engine_submit(void *ctx, const struct gr_session_request *
     struct gr_local_turn *t = ctx;
     struct gr_session_request q = *request;
     q.user = t;
+    const bool forks = t->fork_of != NULL && t->g->phase == GR_PHASE_TEXT; /* what is compared with shares nothing */
+    q.wishes.fork_of = forks ? t->fork_of->session : 0;
     t->session = 0;
     return gr_orch_submit(gr_hub_orch(t->l->hub), &q, gr_clock_ns(), &t->session);
 }
@@ -223,7 +225,7 @@ static bool has_phase(const struct gr_local *l, enum gr_phase phase)
     return some;
 }
 
-/* As long as none fails. */
+/* Each in turn, as long as none fails: the first one's session is known when the others begin. */
 static void begin_turns(struct gr_local *l)
 {
     for (int i = 0; i < l->n_turn && goes_on(l); i++) {
@@ -238,7 +240,7 @@ static void take_turns(struct gr_local *l, struct gr_generation *const *g, int n
     GR_ASSERT(n >= 1 && n <= GR_ANSWERS_MAX);
     for (int i = 0; i < n; i++) {
         struct gr_local_turn *t = &l->turn[i];
-        *t = (struct gr_local_turn){.l = l, .g = g[i], .session = t->session};
+        *t = (struct gr_local_turn){.l = l, .g = g[i], .session = t->session, .fork_of = i > 0 ? &l->turn[0] : NULL};
         g[i]->engine =
             (struct gr_engine){.ctx = t, .submit = engine_submit, .append = engine_append, .stop = engine_stop};
     }

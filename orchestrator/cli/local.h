@@ -15,6 +15,7 @@ struct gr_local_turn {
     struct gr_local *l;
     struct gr_generation *g; /* NULL: none is at hand */
     uint64_t session;        /* stays from turn to turn; 0: none, or not known yet */
+    const struct gr_local_turn *fork_of;
 };
 
 struct gr_local {
@@ -36,7 +37,7 @@ GR_NODISCARD enum gr_status gr_local_start(struct gr_local *l, const struct gr_o
                                            struct gr_generation *g);
 /* Carries a turn through: until it is over, has failed or was interrupted. */
 void gr_local_turn(struct gr_local *l, struct gr_generation *g);
-/* The same of n at a time, one session each: until all are over, or one is not. */
+/* The same of n at a time, whose sessions after the first are forks of its: until all are over, or one is not. */
 void gr_local_turns(struct gr_local *l, struct gr_generation *const *g, int n);
 /* Between turns: until fd has something to read. l->g tells whether a signal came, or whether it cannot go on. */
 void gr_local_wait(struct gr_local *l, int fd);

@@ -309,7 +309,7 @@ static void add_seq(struct gr_verifier *v, struct gr_pass_seq *s, int i)
     };
     if (v->lm->view != NULL) { /* these rows' KV will be another: what was summed of it is void */
         GR_ASSERT(s->session >= 0 && s->session < v->lm->n_view);
-        gr_kv_view_truncate(&v->lm->view[s->session], s->pos0 - s->n_chain);
+        gr_kv_view_truncate(&v->lm->view[s->session], s->forked ? 0 : s->pos0 - s->n_chain);
     }
     if (s->partial) {
         gr_kv_view_attend(&v->lm->view[s->session], &v->seq[i]);
@@ -716,6 +716,18 @@ static void run_fuse_pass(struct gr_verifier *v, struct gr_pass *pass)
     pass->commit_ns = gr_clock_ns() - t0;
 }
 
+/* The part of a block that a fork begins with. One copy a sequence, in their order: a cell that one has read may be
+ * another's by now. */
+static void copy_begun_block(struct gr_verifier *v, const struct gr_pass_seq *s)
+{
+    GR_ASSERT(s->n_copy < GR_KV_BLOCK_TOKENS && (s->n_copy == 0 || s->forked));
+    for (int i = 0; i < s->n_copy; i++) {
+        v->copy_src[i] = s->copy_from + i;
+        v->copy_dst[i] = gr_kv_table_cell(s->table, s->pos0 - s->n_copy + i);
+    }
+    gr_lm_copy_cells(v->lm, s->n_copy, v->copy_src, v->copy_dst);
+}
+
 static void run_pass(struct gr_verifier *v, struct gr_pass *pass)
 {
     GR_ASSERT(pass->n_seq <= v->n_seq_max);
@@ -744,6 +756,11 @@ static void run_pass(struct gr_verifier *v, struct gr_pass *pass)
                                    .sampling = v->sampling,
                                    .want_capture = wants_capture(pass)};
     const uint64_t t0 = gr_clock_ns();
+    for (int i = 0; i < pass->n_seq; i++) {
+        if (pass->seq[i].n_copy > 0) {
+            copy_begun_block(v, &pass->seq[i]);
+        }
+    }
     pass->status = gr_lm_forward(v->lm, &batch);
     const uint64_t t1 = gr_clock_ns();
     pass->forward_ns = t1 - t0;

@@ -49,6 +49,11 @@ struct gr_pass_seq {
     bool want_pick;                  /* prefill: the last row ends the prompt */
     bool replay;                     /* prefill: rows are generated tokens, for the kernels that decode */
     const struct gr_kv_table *table; /* borrowed, grown to hold every row that may be committed */
+    /* The first rows of a fork. KV before them is not what passes of this slot have written: blocks that it shares with
+     * another session, and, prefill alone, of the last n_copy tokens, fewer than a block, that session's cells from
+     * copy_from on, which are copied before the rows run. */
+    bool forked;
+    int32_t n_copy, copy_from;
     int32_t scratch_block[GR_SCRATCH_BLOCKS];
     struct gr_sampling sampling;
     struct gr_stop stop;

@@ -69,6 +69,7 @@ struct gr_target_counters {
     uint64_t n_not_finite, n_view_not_finite; /* rows that ended a session; rows under a view that had it refreshed */
     uint64_t n_feature_frame, n_feature_row, feature_bytes, n_feature_start;
     uint64_t n_probe, n_evicted, n_preempted, n_paused, n_fault, n_cache_hit;
+    uint64_t n_fork, n_fork_token; /* sessions that began with another's KV; its tokens, copied ones included */
     /* SpecPV. Tokens judged in refreshes, of them others than committed; roll-backs; provisional tokens dropped without
      * judgement; passes that judged a provisional end */
     uint64_t n_view_seed, n_partial_round, n_refresh, n_judge, n_drift_checked, n_drift_mismatch, n_roll_back,

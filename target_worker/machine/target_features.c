@@ -136,6 +136,20 @@ void target_finish_fuse_pass(struct gr_target *t)
     }
 }
 
+void target_fork_features(struct gr_target *t, struct session *s, const struct session *from, int32_t len)
+{
+    const size_t width = (size_t)t->config.feature_width;
+    const int32_t end = GR_MIN(from->features.end, len);
+    if (!target_wants_features(t, s) || s->features.end > 0 || end <= from->features.first) {
+        return;
+    }
+    for (int32_t p = from->features.first; p < end; p++) {
+        memcpy(row_of(t, s, p), row_of(t, from, p), width * sizeof(uint16_t));
+    }
+    s->features.first = from->features.first;
+    s->features.end = end;
+}
+
 struct feature_state target_kept_features(const struct session *s)
 {
     return (struct feature_state){.first = s->features.first, .end = s->features.end, .n_kept = s->features.n_kept};

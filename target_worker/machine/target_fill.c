@@ -47,17 +47,20 @@ static struct gr_pass_seq *begin_seq(struct gr_target *t, struct session *s)
     q->correction = GR_NO_CORRECTION;
     q->odd_pos = -1;
     q->dense_from = GR_VIEW_NONE;
+    q->forked = target_kv_rows_run(s);
+    q->n_copy = 0;
     for (int b = 0; b < GR_SCRATCH_BLOCKS; b++) {
         q->scratch_block[b] = t->config.n_pool_block + slot * GR_SCRATCH_BLOCKS + b;
     }
     return q;
 }
 
-/* Room in the pool for every row that the pass may commit. It was reserved, so it cannot fail. */
+/* Room in the pool for every row that the pass may commit, in blocks that nobody else has. It was reserved, so it
+ * cannot fail. */
 static void grow_table(struct gr_target *t, struct session *s, int32_t n_token)
 {
     enum gr_status st = gr_kv_table_grow(&t->pool, &s->kv.table, n_token);
-    GR_ASSERT(st == GR_OK);
+    GR_ASSERT(st == GR_OK && gr_kv_table_may_write(&t->pool, &s->kv.table, s->kv.len, n_token));
 }
 
 /* The tree that was waited for has not come: the round goes without, and the latency that is learnt from this gives the
@@ -151,14 +154,18 @@ static void add_prefill(struct gr_target *t, struct session *s, int32_t end)
 {
     struct gr_pass_seq *q = begin_seq(t, s);
     q->kind = GR_PASS_PREFILL;
-    q->pos0 = s->kv.len;
-    q->n_row = end - s->kv.len;
-    q->token = &s->prefix.token[s->kv.len];
-    q->replay = is_generated(s, s->kv.len);
+    const struct fork_part part = q->forked ? target_fork_part(t, s, end) : (struct fork_part){0};
+    q->n_copy = part.n;
+    q->copy_from = part.from;
+    q->pos0 = s->kv.len + q->n_copy;
+    q->n_row = end - q->pos0;
+    q->token = &s->prefix.token[q->pos0];
+    q->replay = is_generated(s, q->pos0);
     q->want_pick = s->turn.pick_due && end == s->turn.prefill_end;
     target_plan_features(t, s, q, false);
     target_flight_begin(&s->flight, false, s->flight.clean, 0);
     grow_table(t, s, end);
+    t->pass_prefill_rows += q->n_row;
     t->pass.n_row += q->n_row;
     gr_pass_load_add(&t->pass_load, q->n_row, gr_attends_all(end));
 }
@@ -181,12 +188,12 @@ static bool has_commit_room(struct gr_target *t, struct session *s, int n_commit
 }
 
 /* KV tokens that this pass would give a session; 0: it takes no part. */
-static int32_t tokens_wanted(const struct gr_target *t, const struct session *s, uint64_t now_ns)
+static int32_t tokens_wanted(struct gr_target *t, const struct session *s, uint64_t now_ns)
 {
     if (s->state == SESSION_DECODE) {
         return target_waits(s, now_ns) ? 0 : decode_tokens(s);
     }
-    return s->state == SESSION_PREFILL ? chunk_end(t, s) : 0;
+    return s->state == SESSION_PREFILL && !target_fork_waits(t, s) ? chunk_end(t, s) : 0;
 }
 
 /* Blocks that could not be had are taken from idle and from younger sessions, for the oldest first. Before the pass is
@@ -224,6 +231,7 @@ static void claim_room(struct gr_target *t, uint64_t now_ns)
     int n_short = 0;
     for (int i = 0; i < t->config.n_session_max; i++) {
         struct session *s = &t->session[i];
+        target_fork_blocks(t, s);
         const int32_t n_token = tokens_wanted(t, s, now_ns);
         s->has_room = n_token > 0 && gr_kv_table_reserve(&t->pool, &s->kv.table, n_token) == GR_OK;
         s->lacks_room = n_token > 0 && !s->has_room;
@@ -265,7 +273,6 @@ static void fill_pass(struct gr_target *t, bool with_prefill, uint64_t now_ns)
         const int n_more = commits_of(s, 1);
         if (t->pass.n_row + end - s->kv.len <= c->n_row_max && n_pick + 1 <= c->n_out_max &&
             has_commit_room(t, s, n_commit + n_more)) {
-            t->pass_prefill_rows += end - s->kv.len;
             add_prefill(t, s, end);
             n_pick++;
             n_commit += n_more;

@@ -42,6 +42,7 @@ struct held_append {
 struct kv_state {
     struct gr_kv_table table;
     int32_t len;       /* tokens with full KV */
+    bool forked;       /* the first blocks are another session's, too, and no rows have run since */
     int32_t final_len; /* tokens that the user may see; fewer than the prefix under exact SpecPV only */
 };
 
@@ -201,9 +202,13 @@ struct gr_target {
 void target_kv_cut(struct gr_target *t, struct session *s, int32_t len);
 /* A turn begins: all tokens may be seen, and the tail has no KV. */
 void target_kv_begin_turn(struct gr_target *t, struct session *s);
+/* What has no KV begins with the first n_block blocks of `from`, which has the same tokens there. */
+void target_kv_fork(struct gr_target *t, struct session *s, const struct session *from, int32_t n_block);
 /* Pre-empted: the blocks are others' now. */
 void target_kv_release(struct gr_target *t, struct session *s);
-/* A chunk of the prompt has its KV. */
+/* Rows of a pass follow. True: they are the first of a fork. */
+bool target_kv_rows_run(struct session *s);
+/* A chunk of the prompt has its KV, and what was copied before it. */
 void target_kv_add(struct session *s, int32_t n_row);
 /* All but the tail has full KV, and all may be seen. */
 void target_kv_complete(struct session *s);
@@ -279,6 +284,8 @@ void target_finish_fuse_pass(struct gr_target *t);
 /* What the pass has brought, once its rows count as committed. */
 void target_keep_features(struct gr_target *t, struct session *s, const struct gr_pass_seq *q);
 void target_cut_features(struct session *s, int32_t len);
+/* A fork begins with the tokens [0, len) of `from`: the features that are kept of them are its, too. */
+void target_fork_features(struct gr_target *t, struct session *s, const struct session *from, int32_t len);
 /* What stays when the session is opened anew. */
 struct feature_state target_kept_features(const struct session *s);
 /* A RESYNC says where the drafter stands; peer_len is set. */
@@ -462,6 +469,20 @@ void target_truncate(struct gr_target *t, uint64_t id, const struct gr_msg_trunc
 void target_close(struct gr_target *t, uint64_t id);
 /* The pass that a TRUNCATE came in is done: its round does not count, and the APPEND that was held begins. */
 void target_end_cut_turn(struct gr_target *t, struct session *s, bool more_follow, uint64_t now_ns);
+
+/* ---- target_fork.c: a session that begins with the tokens of another ---- */
+/* Tokens in whole blocks that it will share with that one, and that need no blocks of its own. */
+int32_t target_fork_saves(struct gr_target *t, const struct session *s);
+/* It waits: the other computes KV that it can share. */
+bool target_fork_waits(struct gr_target *t, const struct session *s);
+/* Between passes: shares what whole blocks there are. */
+void target_fork_blocks(struct gr_target *t, struct session *s);
+/* KV of the n tokens after those that have some, in cells from `from` on. */
+struct fork_part {
+    int32_t n, from;
+};
+/* Its first rows are those before `end`: what is to be copied before they run. */
+struct fork_part target_fork_part(struct gr_target *t, const struct session *s, int32_t end);
 
 /* ---- target_gather.c: who is ready for a pass, and until when it waits for the others ---- */
 struct gathering {

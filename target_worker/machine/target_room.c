@@ -63,10 +63,12 @@ bool target_make_room(struct gr_target *t, struct session *s, int32_t n_token)
     return true;
 }
 
-static int32_t admission_tokens(const struct gr_target *t, const struct session *s)
+static int32_t admission_tokens(struct gr_target *t, const struct session *s)
 {
     const int32_t more = t->config.admit_tokens;
-    return more <= 0 ? s->turn.len_max : (int32_t)GR_MIN((int64_t)s->prefix.len + more, s->turn.len_max);
+    const int32_t n_token =
+        more <= 0 ? s->turn.len_max : (int32_t)GR_MIN((int64_t)s->prefix.len + more, s->turn.len_max);
+    return n_token - target_fork_saves(t, s);
 }
 
 /* Sessions are admitted in the order of their arrival; one that must wait keeps the later ones waiting. */

@@ -314,7 +314,7 @@ static void apply_walk(struct gr_target *t, struct session *s, const struct gr_p
 static void finish_prefill_chunk(struct gr_target *t, struct session *s, const struct gr_pass_seq *q, bool more_follow,
                                  uint64_t now_ns)
 {
-    target_kv_add(s, q->n_row);
+    target_kv_add(s, q->n_copy + q->n_row);
     if (q->want_pick) {
         s->host_ns = t->pass.sample_ns + t->pass.commit_ns;
         apply_walk(t, s, q, more_follow, now_ns);
@@ -350,7 +350,7 @@ static void finish_seq(struct gr_target *t, struct gr_pass_seq *q, enum gr_statu
         target_free_session(t, s);
     } else if (s->turn.cut_at >= 0) {
         if (q->kind == GR_PASS_PREFILL && status == GR_OK) {
-            target_kv_add(s, q->n_row);
+            target_kv_add(s, q->n_copy + q->n_row);
             target_keep_features(t, s, q);
         }
         target_end_cut_turn(t, s, more_follow, now_ns);

@@ -7,6 +7,7 @@ int rig_partial_blur;
 int rig_odd, rig_odd_partial; /* toy_lm.h */
 bool rig_odd_hidden;
 struct gr_stop_ids rig_stop_ids;
+uint64_t rig_fork_of;
 uint8_t frame[GR_WIRE_SMALL_BYTES_MAX];
 size_t frame_len;
 
@@ -162,6 +163,7 @@ void open_with(struct world *w, uint64_t id, uint32_t epoch, const int32_t *segm
                                       .segments = {(int32_t *)(uintptr_t)segments, n_segment},
                                       .wishes = {.turn = {.max_tokens = max_tokens, .stop_ids = rig_stop_ids},
                                                  .sampling = {.top_p = 1.0},
+                                                 .fork_of = rig_fork_of,
                                                  .specpv = rig_specpv_mode}}};
     gr_target_on_msg(w->target, &m, 0);
 }

@@ -7,6 +7,7 @@ usage: test_answers.py BUILD_DIR SOURCE_ROOT      prints TAP
 """
 import json
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -61,6 +62,11 @@ def answers(*args, n=N):
     return found
 
 
+def shared(said):
+    """Tokens in whole blocks that targets have said they share, a number a fork."""
+    return [int(x) for x in re.findall(r"shares KV of (\d+) tokens", said)]
+
+
 def ids(found):
     return [o["token_ids"] for o in found]
 
@@ -87,6 +93,19 @@ def texts_of_a_long_prompt():
     assert len({tuple(w) for w in want}) == N
     for method in METHODS:
         assert ids(answers(*LONG, *COMMON, *METHODS[method])) == want, method
+
+
+@case
+def the_prompt_is_read_once():
+    """All whole blocks below its last token are shared, and with the copied part only that token runs again."""
+    for prompt in (PROMPT, LONG):
+        for method, transport in (("none", "shm"), ("draft", "tcp"), ("head", "loop")):
+            done = run("run", "--json", "--model", TARGET, "--n", str(N), *prompt, *COMMON, *METHODS[method],
+                       "--transport", transport, "--log-level", "info")
+            assert done.returncode == 0, done.stderr
+            n_prompt = parse(done.stdout)[0]["metrics"]["prompt_tokens"]
+            assert shared(done.stderr) == [(n_prompt - 1) // 16 * 16] * (N - 1), done.stderr
+            assert n_prompt > 17
 
 
 @case
@@ -163,6 +182,7 @@ def at_a_server():
         args = ("run", "--json", "--connect", s.address, "--model", TARGET, *PROMPT, *COMMON)
         for _ in range(2):
             assert ids(parse(s.graft(*args, "--n", str(N)).stdout)) == want
+        assert len(shared(s.log())) == 2 * (N - 1), s.log()
         assert ids([json.loads(s.graft(*args, "--choice", "3").stdout)]) == want[3:]
         one_line(s.graft(*args, "--n", str(N + 1), status=1), "session slots")
         assert ids(parse(s.graft(*args, "--n", str(N)).stdout)) == want
