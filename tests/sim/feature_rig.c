@@ -188,27 +188,43 @@ void bench_destroy(struct bench *b)
     gr_lm_destroy(b->lm);
 }
 
-void open_session(struct bench *b, uint64_t id, int n_prompt, bool single_token, bool want_draft)
+static void send_open(struct bench *b, uint64_t id, bool single_token, bool want_draft, uint64_t fork_of)
 {
-    int32_t segments[] = {0, n_prompt};
     struct told *t = &b->told[id];
-    for (int i = 0; i < n_prompt; i++) {
-        t->token[i] = (int32_t)((id * 5 + (uint64_t)i * 7) % N_VOCAB);
-        t->hash[i + 1] = gr_hash_extend(t->hash[i], t->token[i]);
-    }
-    t->len = n_prompt;
+    int32_t segments[] = {0, t->len};
     const struct gr_msg m = {.type = GR_MSG_OPEN,
                              .session = id,
                              .open = {.epoch = EPOCH,
-                                      .ids = {t->token, (uint32_t)n_prompt},
+                                      .ids = {t->token, (uint32_t)t->len},
                                       .segments = {segments, 2},
                                       .wishes = {.turn = {.max_tokens = 400},
                                                  .want_draft = want_draft,
                                                  .n_node = 5,
                                                  .sampling = {.top_p = 1.0},
                                                  .single_token = single_token,
+                                                 .fork_of = fork_of,
                                                  .specpv = bench_mode}}};
     gr_target_on_msg(b->target, &m, b->now_ns);
+}
+
+void open_session(struct bench *b, uint64_t id, int n_prompt, bool single_token, bool want_draft)
+{
+    struct told *t = &b->told[id];
+    for (int i = 0; i < n_prompt; i++) {
+        t->token[i] = (int32_t)((id * 5 + (uint64_t)i * 7) % N_VOCAB);
+        t->hash[i + 1] = gr_hash_extend(t->hash[i], t->token[i]);
+    }
+    t->len = n_prompt;
+    send_open(b, id, single_token, want_draft, 0);
+}
+
+void open_fork(struct bench *b, uint64_t id, uint64_t of, int n_prompt)
+{
+    struct told *t = &b->told[id];
+    memcpy(t->token, b->told[of].token, (size_t)n_prompt * sizeof(t->token[0]));
+    memcpy(t->hash, b->told[of].hash, ((size_t)n_prompt + 1) * sizeof(t->hash[0]));
+    t->len = n_prompt;
+    send_open(b, id, false, true, of);
 }
 
 void resync(struct bench *b, uint64_t id, int32_t my_len, uint32_t feature_len)

@@ -79,6 +79,9 @@ void bench_destroy(struct bench *b);
 
 void open_session(struct bench *b, uint64_t id, int n_prompt, bool single_token, bool want_draft);
 
+/* Session id begins as session `of` does, with the first n_prompt tokens of its text, and may share its KV. */
+void open_fork(struct bench *b, uint64_t id, uint64_t of, int n_prompt);
+
 void resync(struct bench *b, uint64_t id, int32_t my_len, uint32_t feature_len);
 
 void say_taken(struct bench *b, uint64_t id, int32_t at, uint64_t wrong);

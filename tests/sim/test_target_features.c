@@ -427,9 +427,39 @@ static int ship_fused(void **state)
         "at once: " #test, test, ship_at_once, ship_fused, NULL \
     }
 
+/* Rows that a fork does not run bring it no features: those of the other are its, as far back as they are kept. */
+static void test_fork(void **state)
+{
+    (void)state;
+    for (int n_prompt = 60; n_prompt <= 120; n_prompt += 60) {
+        struct bench b;
+        bench_create(&b, true);
+        open_session(&b, 1, n_prompt, false, true);
+        resync(&b, 1, 0, 0);
+        open_fork(&b, 2, 1, n_prompt);
+        resync(&b, 2, 0, 0);
+        for (int i = 0; i < 20; i++) {
+            assert_true(round_once(&b));
+            for (uint64_t id = 1; id <= 2; id++) {
+                say_taken(&b, id, b.told[id].end, 0);
+                answer(&b, id);
+            }
+        }
+        settle(&b);
+        const struct gr_target_counters *c = gr_target_counters(b.target);
+        assert_int_equal(c->n_fork, 1);
+        assert_int_equal(c->n_fork_token, n_prompt - 1);
+        assert_true(b.told[2].known > n_prompt + 1);
+        assert_int_equal(b.told[2].end, b.told[2].known - 1);
+        assert_true(b.told[2].first <= GR_MAX(n_prompt - KEEP + CHUNK, 0));
+        bench_destroy(&b);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_fork),
         cmocka_unit_test(test_prompt_by_the_chunk),
         cmocka_unit_test(test_window),
         cmocka_unit_test(test_no_credit),

@@ -66,6 +66,19 @@ def what_is_asked_of_logits_is_the_hosts():
 
 
 @case
+def answers_share_a_prompt():
+    """Blocks of one prompt, and a copied part of one: each answer is what its choice alone gives."""
+    args = ("--max-tokens", "5", "--ignore-eos", "--temperature", "1", "--seed", "7", "--prompt-ids", "-", *CUDA)
+    prompt = (GOLDEN[2]["prompt_ids"] * 4)[:38]
+    want = [generate(*args, "--choice", str(k), stdin=json.dumps(prompt), timeout=240)["token_ids"] for k in range(2)]
+    done = run("run", "--json", "--model", TARGET, "--n", "2", *args, *HEAD_ON, "cuda:0", *TREES, "--log-level", "info",
+               stdin=json.dumps(prompt), timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert [json.loads(line)["token_ids"] for line in done.stdout.splitlines()] == want, (done.stdout, want)
+    assert want[0] != want[1] and "shares KV of 32 tokens" in done.stderr, done.stderr
+
+
+@case
 def head_on_another_device_and_noise():
     """Two processes."""
     noise = ("--temperature", "0.8", "--seed", "3")
