@@ -26,12 +26,14 @@ static constexpr size_t LAYER = (size_t)N_POOL_BLOCK * N_KV_HEAD * 32 * HEAD_DIM
 struct Case {
     int n_seq, n_row, context, n_view; /* n_view: blocks of a view, 0: all */
     double asked_ms;                   /* 0: nothing */
+    int window;                        /* 0: none */
 };
 static const Case CASES[] = {
-    {1, 1, 2048, 0, 0.2},    {1, 1, 32768, 0, 1.2},  {1, 1, 61440, 0, 2.2},    {1, 64, 2048, 0, 0.3},
-    {1, 64, 32768, 0, 1.75}, {1, 64, 61440, 0, 3.3}, {1, 64, 32768, 258, 0.4}, {1, 16, 32768, 0, 0},
-    {1, 32, 32768, 0, 0},    {1, 8, 4096, 0, 0},     {8, 8, 4096, 0, 0},       {16, 1, 2048, 0, 0},
-    {64, 1, 512, 0, 0},      {4, 60, 8192, 0, 0},
+    {1, 1, 2048, 0, 0.2},      {1, 1, 32768, 0, 1.2},  {1, 1, 61440, 0, 2.2},     {1, 64, 2048, 0, 0.3},
+    {1, 64, 32768, 0, 1.75},   {1, 64, 61440, 0, 3.3}, {1, 64, 32768, 258, 0.4},  {1, 16, 32768, 0, 0},
+    {1, 32, 32768, 0, 0},      {1, 8, 4096, 0, 0},     {8, 8, 4096, 0, 0},        {16, 1, 2048, 0, 0},
+    {64, 1, 512, 0, 0},        {4, 60, 8192, 0, 0},    {1, 1, 4096, 0, 0},        {1, 1, 4096, 0, 0, 4095},
+    {1, 1, 32768, 0, 0, 4096}, {1, 64, 4096, 0, 0},    {1, 64, 4096, 0, 0, 4095}, {1, 64, 32768, 0, 0, 4096},
 };
 
 static __global__ void fill(uint16_t *p, size_t n, uint32_t seed)
@@ -93,7 +95,7 @@ static cudaGraphExec_t capture(const gr_cuda_attention_args &a0, const uint16_t 
     gr_cuda_attention_args a = a0;
     CUDA_OK(cudaStreamBeginCapture(st, cudaStreamCaptureModeThreadLocal));
     if (parts & 4) {
-        const gr_cuda_attn_plan_args plan{a.shape, a.seq, n_seq, const_cast<void *>(a.plan), nullptr};
+        const gr_cuda_attn_plan_args plan{a.shape, a.seq, n_seq, const_cast<void *>(a.plan), nullptr, a.window};
         if (gr_cuda_attn_plan(&plan, st) != GR_OK) {
             exit(1);
         }
@@ -134,7 +136,7 @@ static void run_case(const Case &c, const uint16_t *kv, const std::vector<int32_
     const int32_t *n_seq = upload(std::vector<int32_t>{c.n_seq});
     a.q = q, a.out = out, a.seq = upload(seq), a.plan = plan, a.work = work;
     a.n_row = n_row, a.n_seq = c.n_seq, a.q_stride = N_HEAD * HEAD_DIM;
-    a.scale = 0.0884f;
+    a.scale = 0.0884f, a.window = c.window;
     float ms[4];
     Times all{};
     const int parts[] = {7, 1, 2, 4};
@@ -145,14 +147,19 @@ static void run_case(const Case &c, const uint16_t *kv, const std::vector<int32_
         all = i == 0 ? t : all;
         CUDA_OK(cudaGraphExecDestroy(exec));
     }
-    const double keys = c.n_view > 0 ? c.n_view * 16.0 + 256 + 12 : c.context;
+    const double keys = c.n_view > 0   ? c.n_view * 16.0 + 256 + 12
+                        : c.window > 0 ? std::min(c.window, c.context)
+                                       : c.context;
     const double bytes = (double)c.n_seq * keys * N_KV_HEAD * HEAD_DIM * 4 * N_LAYER;
     const double ops = (double)n_row * keys * N_HEAD * HEAD_DIM * 4 * N_LAYER;
     const double floor = std::max(bytes / bw, ops / rate) * 1e3;
     printf("| %2d x %2d | %5d%s | %.3f (%.3f, %.3f) | %.3f | %.0f%% | %.0f | %.0f | %.3f + %.3f + %.3f | %s |\n",
-           c.n_seq, c.n_row, c.context, c.n_view ? " view" : "", (double)all.median, (double)all.low, (double)all.high,
-           floor, floor / all.median * 100, bytes / all.median / 1e6, ops / all.median / 1e9, (double)ms[1],
-           (double)ms[2], (double)ms[3],
+           c.n_seq, c.n_row, c.context,
+           c.n_view   ? " view"
+           : c.window ? " window"
+                      : "",
+           (double)all.median, (double)all.low, (double)all.high, floor, floor / all.median * 100,
+           bytes / all.median / 1e6, ops / all.median / 1e9, (double)ms[1], (double)ms[2], (double)ms[3],
            c.asked_ms == 0            ? ""
            : all.median <= c.asked_ms ? "met"
                                       : "MISSED");

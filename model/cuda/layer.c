@@ -123,6 +123,16 @@ static enum gr_status take_no_rope(struct gr_cuda_layer_work *w)
     return gr_cuda_upload(w->device, w->cos_none, one, bytes, "tables");
 }
 
+/* Of a model's layers, which have the same one or none. */
+static int find_window(const struct gr_hf_config *hf, int n_layer, int n_ctx)
+{
+    int window = 0;
+    for (int i = 0; i < n_layer; i++) {
+        window = GR_MAX(window, gr_hf_window_within(hf, i, n_ctx));
+    }
+    return window;
+}
+
 static enum gr_status take_activations(struct gr_cuda_layer_work *w)
 {
     const int n_row = w->attention.n_row_max;
@@ -139,6 +149,7 @@ static enum gr_status take_activations(struct gr_cuda_layer_work *w)
         (size_t)n_row * sizeof(struct gr_cuda_square),
         (size_t)n_row * sizeof(struct gr_cuda_square),
         heads_apart(w->hf) ? (size_t)n_row * (size_t)n_qkv(w) * sizeof(float) : 0,
+        w->window > 0 ? gr_cuda_attn_plan_bytes(&w->attention) : 0,
     };
     void *p[GR_ARRAY_LEN(bytes)];
     for (size_t i = 0; i < GR_ARRAY_LEN(bytes); i++) {
@@ -156,6 +167,7 @@ static enum gr_status take_activations(struct gr_cuda_layer_work *w)
     w->o_square = p[8];
     w->down_square = p[9];
     w->qkv = p[10];
+    w->window_plan = p[11];
     return GR_OK;
 }
 
@@ -183,6 +195,7 @@ enum gr_status gr_cuda_layer_work_init(struct gr_cuda_layer_work *w, struct gr_c
                       .n_slot_max =
                           GR_MIN(lm->n_scratch_block / c->n_seq_max * GR_KV_BLOCK_TOKENS, (int)GR_CUDA_SLOT_MAX),
                       .n_split_max = c->shapes->n_split_max},
+        .window = find_window(hf, c->n_layer, lm->n_ctx_max),
         .kv = {.layer_bytes = (size_t)(n_block * gr_cuda_kv_block_bytes(hf, 1)),
                .n_layer = c->n_layer,
                .n_kv_head = hf->n_kv_head,
@@ -274,6 +287,7 @@ enum gr_status gr_cuda_layer_load(struct gr_cuda_weights *l, const struct gr_cud
         GR_TRY(load_norm(l, prefix, "self_attn.k_norm", w->attention.head_dim, &out->k_norm));
     }
     out->no_rope = w->hf->layer_no_rope[index];
+    out->window = w->hf->layer_sliding[index] ? w->window : 0;
     out->index = index;
     out->kv = (uint8_t *)w->kv.blocks + (size_t)index * w->kv.layer_bytes;
     return GR_OK;
@@ -316,6 +330,12 @@ enum gr_status gr_cuda_enqueue_begin(const struct gr_cuda_layer_work *w, const s
                                    .id = w->inputs->token,
                                    .x = s->x,
                                    .token = norm_args(w, &s->token, n)};
+    if (w->window > 0) {
+        a.window_plan = a.plan;
+        a.window_plan.plan = w->window_plan;
+        a.window_plan.error = s->plan_error + 1;
+        a.window_plan.window = w->window;
+    }
     if (s->feature != NULL) {
         a.feature = norm_args(w, s->feature, n);
         a.states = s->states;
@@ -366,13 +386,14 @@ static enum gr_status attend(const struct gr_cuda_layer_work *w, const struct gr
                                                      .q = w->q,
                                                      .out = w->att,
                                                      .seq = w->inputs->seq,
-                                                     .plan = w->plan,
+                                                     .plan = l->window > 0 ? w->window_plan : w->plan,
                                                      .work = w->attn_work,
                                                      .n_row = n,
                                                      .n_seq = GR_MIN(n, s->n_seq_max),
                                                      .q_stride = n_q,
                                                      .layer = l->index,
-                                                     .scale = w->attn_scale};
+                                                     .scale = w->attn_scale,
+                                                     .window = l->window};
     return gr_cuda_attention(&attention, w->device->stream);
 }
 

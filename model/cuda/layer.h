@@ -17,6 +17,7 @@ struct gr_cuda_layer {
     float *qkv_bias;                             /* (rows of qkv) or NULL */
     float *q_norm, *k_norm;                      /* (head_dim) or NULL */
     bool no_rope;                                /* q and k are not turned */
+    int window;                                  /* 0: all keys, else the work's */
     void *kv;
     int index; /* in the model */
 };
@@ -26,6 +27,7 @@ struct gr_cuda_layer_work {
     struct gr_cuda_device *device;
     const struct gr_cuda_pass_inputs *inputs;
     struct gr_cuda_attn_shape attention;
+    int window;                    /* of the layers that have one that hides something; 0: none has */
     const struct gr_hf_config *hf; /* borrowed */
     int hidden, n_in, ffn;         /* n_in: inputs of q, k and v; H, or 2H in an EAGLE-3 head */
     float rms_eps, attn_scale;
@@ -39,7 +41,7 @@ struct gr_cuda_layer_work {
     uint16_t *q;                                   /* (n_row_max, n_head * head_dim) */
     uint16_t *att, *act;                           /* tiles of width n_head * head_dim, ffn */
     struct gr_cuda_square *o_square, *down_square; /* (n_row_max) of x after o and after down, zero until then */
-    void *plan, *attn_work;
+    void *plan, *window_plan, *attn_work;          /* window_plan: of layers with a window; NULL: there are none */
     struct gr_cuda_chain *chain; /* linear layers are one kernel where they can be; NULL: each is its own */
     struct gr_cuda_kv kv;
     const struct gr_cuda_views *views; /* borrowed: a pass that is enqueued chooses views; NULL: it does not */
@@ -79,7 +81,8 @@ GR_NODISCARD enum gr_status gr_cuda_enqueue_norm(const struct gr_cuda_layer_work
                                                  int n);
 /* Before the first layer: the plan of attention, the inputs' tokens looked up in table and kept in x, if that is not
  * NULL, and their norm (token.x is not looked at). feature: another norm beside it; NULL: none. states, with feature,
- * whose x is w->x then: what the inputs' from_state counts, to be copied there; NULL: none. plan_error: begin.h. */
+ * whose x is w->x then: what the inputs' from_state counts, to be copied there; NULL: none. plan_error: two words,
+ * of the plan (attention.h) and of that of layers with a window. */
 struct gr_cuda_begin_step {
     const uint16_t *table;
     float *x;

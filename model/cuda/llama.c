@@ -245,6 +245,7 @@ static enum gr_status llama_view_create(struct gr_lm *lm, const struct gr_kv_bud
     struct llama *m = of(lm);
     const struct gr_kv_views_config c = view_config(m, most, n_view, lm->n_ctx_max);
     GR_ASSERT(lm->view == NULL && n_view >= 1);
+    GR_TRY(gr_llama_source_check_views(&m->source, lm));
     GR_TRY(m->m.broken);
     GR_TRY(gr_cuda_view_memory_init(&m->views, &m->m.device, &c, m->source.hf.n_head, m->m.pass.limits.n_seq_max,
                                     &m->m.pass.inputs));
@@ -359,26 +360,9 @@ static enum gr_status load_all(void *model, struct gr_cuda_weights *l, struct gr
 
 /* ---- creation ---- */
 
-/* A window that hides nothing costs nothing; another is not known to the kernels. */
-static enum gr_status check_windows(const struct gr_llama_config *c, const struct gr_hf_config *hf)
-{
-    const int n_ctx = c->n_ctx_max > 0 ? GR_MIN(c->n_ctx_max, hf->max_pos) : hf->max_pos;
-    for (int i = 0; i < hf->n_layer; i++) {
-        const int window = gr_hf_window_within(hf, i, n_ctx);
-        if (window > 0) {
-            log_error("%s: layer %d has a window of %d tokens and contexts may have %d: on a GPU they may have at most "
-                      "the window's; take --max-model-len %d, or cpu",
-                      c->dir, i, window, n_ctx, window);
-            return GR_EUNSUPPORTED;
-        }
-    }
-    return GR_OK;
-}
-
 static enum gr_status check(const struct llama *m, const struct gr_llama_config *c)
 {
     GR_TRY(gr_cuda_geometry_check(c->dir, &m->source.hf));
-    GR_TRY(check_windows(c, &m->source.hf));
     if (!serves_head(m)) {
         return GR_OK;
     }

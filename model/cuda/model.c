@@ -66,7 +66,7 @@ static enum gr_status take_picks(struct gr_cuda_model *m, struct gr_lm *lm, bool
         m->picked_alias = alias;
         lm->picked = m->picked;
     }
-    GR_TRY(gr_cuda_take_host(&m->device, 2 * sizeof(uint32_t), &host, &alias));
+    GR_TRY(gr_cuda_take_host(&m->device, 3 * sizeof(uint32_t), &host, &alias));
     m->done = host;
     m->done_alias = alias;
     m->plan_error = (volatile int32_t *)host + 1; /* after done, here and as the device sees them */
@@ -215,8 +215,9 @@ enum gr_status gr_cuda_model_wait(struct gr_cuda_model *m, struct gr_lm *lm, int
         GR_TRY(wait_for_flag(m));
     }
     gr_cuda_cells_done(&m->cells);
-    if (*m->plan_error != GR_CUDA_ATTN_OK) {
-        log_error("CUDA: attention refused a batch (enum gr_cuda_attn_error %d)", (int)*m->plan_error);
+    const int error = m->plan_error[0] != GR_CUDA_ATTN_OK ? m->plan_error[0] : m->plan_error[1];
+    if (error != GR_CUDA_ATTN_OK) {
+        log_error("CUDA: attention refused a batch (enum gr_cuda_attn_error %d)", error);
         return GR_ELIMIT;
     }
     return fetch_logits(m, lm, n_out);

@@ -23,7 +23,7 @@ struct gr_cuda_model {
     void *pick_work;
     volatile uint32_t *done; /* pinned: ticket of the last pass whose picks are there */
     uint32_t *done_alias;
-    volatile int32_t *plan_error; /* pinned: enum gr_cuda_attn_error of the last pass */
+    volatile int32_t *plan_error; /* pinned: two of enum gr_cuda_attn_error, of the last pass's plans */
     enum gr_status broken;        /* an error that only the next pass can report */
 };
 

@@ -14,7 +14,7 @@
 static constexpr double TOLERANCE = 5e-3;
 
 static const shape LLAMA8B{32, 8, 128}, DEMO{6, 2, 64}, ONE{4, 4, 128}, WIDE{16, 2, 64};
-static int n_failed, n_case, n_split_max = GR_CUDA_SPLIT_MAX;
+static int n_failed, n_case, n_split_max = GR_CUDA_SPLIT_MAX, window;
 bool quick;
 
 void report(const char *name, bool ok, const char *detail)
@@ -25,11 +25,19 @@ void report(const char *name, bool ok, const char *detail)
     fflush(stdout);
 }
 
+static std::vector<placed> windowed(std::vector<placed> seq)
+{
+    for (placed &t : seq) {
+        t.window = window;
+    }
+    return seq;
+}
+
 static void compare(const char *name, const std::vector<placed> &seq, const std::vector<uint16_t> &out, int step)
 {
     double worst = 0;
     size_t row = 0;
-    for (const placed &t : seq) {
+    for (const placed &t : windowed(seq)) {
         worst = std::max(worst, worst_error(t, &out[row * t.s->m.q_size()], step));
         row += t.row.size();
     }
@@ -54,7 +62,7 @@ static void same_bits(const char *name, shape m, const std::vector<uint16_t> &al
 
 static std::vector<uint16_t> attend(shape m, const dev<uint16_t> &kv, const std::vector<placed> &seq, int n_repeat = 1)
 {
-    call c{m, seq};
+    call c{m, windowed(seq)};
     c.n_split_max = n_split_max;
     return c.run(kv, n_repeat);
 }
@@ -279,6 +287,61 @@ static void check_splits()
     report("-1, 0 and 9 splits", n_wrong == 0, n_wrong == 0 ? "refused" : "one passed, or with another status");
 }
 
+/* Keys that no row of a chunk at n_base sees, but for those in one tile with some that are seen, become NaN: a NaN
+ * times a weight of 0 would be one, so they are not read. */
+static void check_unread(shape m, int n_base)
+{
+    char name[100];
+    const session s = make_session(m, n_base, 40, 1, 1.0f, (uint64_t)n_base + 5);
+    pool p(m, n_base / 16 + 12, 4);
+    const placed chain = place_chain(p, s);
+    const int n_hidden = (n_base + 1 - window) / GR_CUDA_KEY_TILE * GR_CUDA_KEY_TILE;
+    const std::vector<uint16_t> nan(m.kv_size(), 0x7fff);
+    const std::vector<uint16_t> want = attend(m, dev<uint16_t>(p.kv), {chain});
+    for (int i = 0; i < n_hidden; i++) {
+        p.put(chain.block[(size_t)i / GR_KV_BLOCK_TOKENS] * GR_KV_BLOCK_TOKENS + i % GR_KV_BLOCK_TOKENS, nan.data(),
+              nan.data());
+    }
+    snprintf(name, sizeof(name), "  %d keys before the window are NaN", n_hidden);
+    report(name, n_hidden > 0 && attend(m, dev<uint16_t>(p.kv), {chain}) == want, "all bits of 40 rows");
+}
+
+/* Windows that end in a tree, among the near keys, beside them, in the first of several splits; contexts on both sides
+ * of a window's length. */
+static void check_windows()
+{
+    const shape m = quick ? DEMO : LLAMA8B;
+    for (int w : {5, 64, 73, 81, 200, 900, 4096}) {
+        if (quick && w == 4096) {
+            continue;
+        }
+        window = w;
+        printf("# a window of %d:\n", w);
+        for (int n_base : {1, w - 30, w + 40, w + 1100}) {
+            if (n_base > 0) {
+                check_tree("tree", m, n_base, n_base % 2 ? 64 : 40, 6, 1.0f, 3);
+            }
+        }
+        check_tree("chain in scratch", m, w + 100, 64, 1, 1.0f, 3);
+        check_chain(std::max(0, w - 70));
+        check_chain(w + 90);
+        check_unread(m, w + 700);
+    }
+    for (int n : {1, 3}) {
+        n_split_max = n;
+        printf("# a window of 900, %d splits at most:\n", n);
+        window = 900;
+        check_tree("demo tree", DEMO, 1300, 64, 6, 1.0f, 5);
+        check_chain(1300);
+    }
+    n_split_max = GR_CUDA_SPLIT_MAX;
+    window = 300;
+    check_tree("groups of 8", WIDE, 1100, 61, 6, 1.0f, 3);
+    check_tree("groups of 1", ONE, 600, 64, 6, 1.0f, 3);
+    check_ragged(m, "eight sessions, a window of 300");
+    window = 0;
+}
+
 static void check_refusals()
 {
     const session s = make_session(LLAMA8B, 400, 20, 4, 1.0f, 1);
@@ -297,6 +360,11 @@ static void check_refusals()
         (void)c.run(kv);
         report(names[i], c.refused, c.refused ? "refused, nothing written" : "not refused");
     }
+    call c{LLAMA8B, {good}};
+    add_view(c.seq[0], 5, 320, 5);
+    c.seq[0].window = 100;
+    (void)c.run(kv);
+    report("a view and a window", c.refused, c.refused ? "refused, nothing written" : "not refused");
 }
 
 /* The copy of cells, in a pool of random values. */
@@ -368,6 +436,7 @@ int main(int argc, char **argv)
         {"splits", check_splits},
         {"view", check_views},
         {"refuse", check_refusals},
+        {"window", check_windows},
         {"linear", check_linear_layers},
         {"segments", check_linear_segments},
         {"linear outputs", check_linear_outputs},

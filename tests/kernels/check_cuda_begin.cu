@@ -7,6 +7,7 @@
 struct begin_case {
     int n, n_row, n_true;
     bool kept, captured, feature, states; /* states: of every other feature */
+    int window;                           /* of a second plan; 0: there is none */
 };
 
 /* A session of n_row rows after 700 tokens, half of them a chain, the others a tree on it. */
@@ -106,13 +107,16 @@ static void check_begin_of(const begin_case &c)
     }
     const planned_rows s(c.n_row);
     dev<uint16_t> d_table(table);
-    dev<int32_t> d_id(id), d_from(from_state), d_true(std::vector<int32_t>{c.n_true}), error(1);
+    dev<int32_t> d_id(id), d_from(from_state), d_true(std::vector<int32_t>{c.n_true}), error(2);
     dev<float> d_w(w), d_w2(w2), d_f(f), d_state(state), d_embedded(embedded), x(embedded.size());
     dev<uint16_t> y(gr_cuda_tile_bytes(c.n_row + 64, 2 * c.n) / 2), kept(gr_cuda_tile_bytes(c.n_row + 64, c.n) / 2);
     gr_cuda_begin_args a{};
     a.plan.shape = {32, 8, 128, c.n_row + 3, 2, 64, GR_CUDA_SPLIT_MAX};
     dev<uint8_t> plan(gr_cuda_attn_plan_bytes(&a.plan.shape));
     a.plan.seq = s.seq.p, a.plan.n_seq = s.n_seq.p, a.plan.plan = plan.p, a.plan.error = error.p;
+    dev<uint8_t> window_plan(gr_cuda_attn_plan_bytes(&a.plan.shape));
+    a.window_plan = a.plan, a.window_plan.plan = window_plan.p, a.window_plan.window = c.window;
+    a.window_plan.error = error.p + 1;
     a.table = d_table.p, a.id = d_id.p, a.x = c.kept ? x.p : nullptr;
     a.token.w = d_w.p, a.token.y = y.p, a.token.n_row = c.n_row, a.token.n = a.token.x_stride = c.n;
     a.token.y_n = 2 * c.n, a.token.eps = 1e-5f, a.token.n_row_true = d_true.p;
@@ -124,18 +128,23 @@ static void check_begin_of(const begin_case &c)
     if (c.states) {
         a.states = d_state.p, a.from_state = d_from.p, a.feature_x = d_f.p;
     }
-    plan.poison(), error.poison(), x.poison(), y.poison(), kept.poison();
+    plan.poison(), window_plan.poison(), error.poison(), x.poison(), y.poison(), kept.poison();
     const char *wrong = launched(gr_cuda_begin(&a, nullptr));
     const std::vector<uint8_t> got_plan = plan.get();
     const std::vector<uint16_t> got_y = y.get(), got_kept = kept.get();
     const std::vector<float> got_x = x.get();
     const std::vector<float> got_f = d_f.get();
-    const int32_t got_error = error.get()[0];
+    const std::vector<int32_t> errors = error.get();
+    const bool refused = errors[0] != 0 || errors[1] != (c.window > 0 ? 0 : -1);
+    const std::vector<uint8_t> got_window_plan = window_plan.get();
     d_f.put(want_f);
-    plan.poison(), y.poison(), kept.poison(), x.poison();
+    plan.poison(), window_plan.poison(), y.poison(), kept.poison(), x.poison();
     gr_cuda_norm_args token = a.token;
     token.x = d_embedded.p;
     wrong = !wrong ? launched(gr_cuda_attn_plan(&a.plan, nullptr)) : wrong;
+    if (!wrong && c.window > 0) {
+        wrong = launched(gr_cuda_attn_plan(&a.window_plan, nullptr));
+    }
     wrong = !wrong ? launched(gr_cuda_norm(&token, nullptr)) : wrong;
     if (!wrong && c.feature) {
         wrong = launched(gr_cuda_norm(&a.feature, nullptr));
@@ -145,7 +154,8 @@ static void check_begin_of(const begin_case &c)
         const std::vector<uint8_t> want = plan.get();
         const size_t n_plan = c.n_row <= 64 ? want.size() : 16; /* tiles of one length come in any order */
         wrong = !std::equal(want.begin(), want.begin() + (long)n_plan, got_plan.begin()) ? "OTHER PLAN"
-                : got_error != 0                                                         ? "THE PLAN IS REFUSED"
+                : got_window_plan != window_plan.get()                                   ? "OTHER PLAN OF WINDOWS"
+                : refused                                                                ? "A PLAN IS REFUSED"
                 : memcmp(got_x.data(), want_x.data(), want_x.size() * 4) != 0            ? "OTHER TOKENS"
                 : memcmp(got_f.data(), want_f.data(), want_f.size() * 4) != 0            ? "OTHER FEATURES"
                 : got_y != y.get()                                                       ? "OTHER NORMS"
@@ -153,8 +163,9 @@ static void check_begin_of(const begin_case &c)
                                                                                          : nullptr;
     }
     char name[100];
-    snprintf(name, sizeof(name), "begin: %d of %d rows of %d%s%s%s%s", c.n_true, c.n_row, c.n, c.kept ? ", kept" : "",
-             c.captured ? ", captured" : "", c.feature ? ", features" : "", c.states ? ", states" : "");
+    snprintf(name, sizeof(name), "begin: %d of %d rows of %d%s%s%s%s%s", c.n_true, c.n_row, c.n, c.kept ? ", kept" : "",
+             c.captured ? ", captured" : "", c.feature ? ", features" : "", c.states ? ", states" : "",
+             c.window ? ", a window" : "");
     report(name, wrong == nullptr, wrong ? wrong : "plan, tokens and norms: all bits");
 }
 
@@ -193,6 +204,8 @@ void check_begin(void)
         check_begin_of({n, 1, 1, true, false, false, false});
         check_begin_of({n, 64, 37, true, true, true, false});
         check_begin_of({n, 10, 7, false, false, true, true});
+        check_begin_of({n, 64, 61, true, false, false, false, 300});
+        check_begin_of({n, 10, 10, false, false, true, true, 50});
     }
     const begin_case cases[] = {
         {4096, 1, 1, false, false, true, true},      {4096, 10, 10, false, false, true, false},

@@ -221,11 +221,11 @@ std::vector<uint16_t> call::run(const dev<uint16_t> &kv, int n_repeat)
     dev<uint8_t> plan(gr_cuda_attn_plan_bytes(&a.shape)), work(gr_cuda_attn_work_bytes(&a.shape));
     a.kv = kv.p, a.q = d_q.p, a.out = d_out.p + guard, a.seq = d_seq.p, a.plan = plan.p, a.work = work.p;
     a.n_row = n_row, a.n_seq = n_seq, a.q_stride = (int)stride, a.layer = 1;
-    a.scale = 1.0f / sqrtf((float)m.head_dim);
+    a.scale = 1.0f / sqrtf((float)m.head_dim), a.window = seq.front().window;
     std::vector<uint16_t> first;
     for (int i = 0; i < n_repeat; i++) {
         plan.poison(), work.poison(), d_out.poison();
-        const gr_cuda_attn_plan_args p{a.shape, a.seq, d_n.p, plan.p, nullptr};
+        const gr_cuda_attn_plan_args p{a.shape, a.seq, d_n.p, plan.p, nullptr, a.window};
         if (gr_cuda_attn_plan(&p, nullptr) != GR_OK || gr_cuda_attention(&a, nullptr) != GR_OK) {
             fail("launch");
         }
@@ -273,6 +273,9 @@ static std::vector<int> visible(const placed &t, size_t i, int h)
     }
     for (int x : t.s->path(r)) {
         keys.push_back(t.s->n_base + x);
+    }
+    if (t.window > 0 && (int)keys.size() > t.window) { /* not together with a view, so these are all positions */
+        keys.erase(keys.begin(), keys.end() - t.window);
     }
     return keys;
 }

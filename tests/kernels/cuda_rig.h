@@ -126,6 +126,7 @@ struct placed {
     int n_slot = 0;
     std::vector<int32_t> sparse; /* (n_list, sparse_stride); empty: all is visible */
     int n_sparse = 0, dense_from = 0, sparse_stride = 0;
+    int window = 0; /* 0: none; the same of all sequences of a call */
 };
 /* The base in the pool, all rows in scratch, in n_slot slots (0: few more than rows); the first n_row of them are asked
  * for. */

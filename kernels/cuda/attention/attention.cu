@@ -8,10 +8,11 @@
 namespace gr
 {
 
-static __global__ void __launch_bounds__(N_PLAN_THREAD) plan_kernel(const PlanArgs a)
+template <bool WINDOW> static __global__ void __launch_bounds__(N_PLAN_THREAD) plan_kernel(const PlanArgs a)
 {
+    GR_SHARED(PlanShared, sh);
     wait_for_previous();
-    make_plan(a);
+    make_plan<WINDOW>(a, sh);
 }
 
 enum gr_status check_shape(const gr_cuda_attn_shape *s)
@@ -46,7 +47,8 @@ size_t gr_cuda_attn_work_bytes(const struct gr_cuda_attn_shape *s)
 enum gr_status gr_cuda_attn_plan(const struct gr_cuda_attn_plan_args *a, struct CUstream_st *stream)
 {
     GR_TRY(gr::check_shape(&a->shape));
-    return cuda_status_of(gr::launch_early(gr::plan_kernel, dim3(1), gr::N_PLAN_THREAD, 0, stream, gr::plan_args(*a)),
+    const auto kernel = a->window > 0 ? gr::plan_kernel<true> : gr::plan_kernel<false>;
+    return cuda_status_of(gr::launch_early(kernel, dim3(1), gr::N_PLAN_THREAD, 0, stream, gr::plan_args(*a)),
                           "plan of attention");
 }
 

@@ -9,6 +9,10 @@
  *     blocks is as good as none) and cut into at most n_split_max splits of split_len(far_len) keys, worked through in
  *     tiles of 128; n_split_max is one number for a model, since bits depend on it;
  *   - splits are merged in increasing order, the near keys last.
+ * With a window a row sees keys from first = max(0, p - window + 1) on: its near keys begin at first, too, if that is
+ * later, its far ones at first, and splits and their tiles are cut at multiples of a length that the window alone gives
+ * (window_split in attention_plan.cuh), so that rows whose windows begin elsewhere share tiles. A tile of keys that a
+ * row sees nothing of changes nothing in it; one that no row sees is not loaded: cost goes by the window.
  * Rows of different split_len are computed in different tiles of rows; a class of equal split_len is n_split_max * 128
  * positions long, so trees rarely see two, and 64 rows beside each other never three.
  *
@@ -45,6 +49,7 @@ enum gr_cuda_attn_error {
     GR_CUDA_ATTN_ROWS = 1,  /* more rows or sequences than the plan has room for */
     GR_CUDA_ATTN_SLOTS = 2, /* a slot, or the number of them, or a row's n_anc out of range */
     GR_CUDA_ATTN_SPAN = 3,  /* rows beside each other too far apart, or below dense_from */
+    GR_CUDA_ATTN_VIEW = 4,  /* a view, and a window */
 };
 
 /* Fixed for a model and the largest pass. */
@@ -67,6 +72,7 @@ struct gr_cuda_attention_args {
     int q_stride;     /* a multiple of 8; with n_row_max rows below 2^31 */
     int layer;        /* which lists of a view */
     float scale;
+    int window; /* 0: all keys; as the plan's. A launch without one is another kernel, which knows of none. */
 };
 
 /* Bytes of device memory, aligned to 256. */
@@ -82,6 +88,7 @@ struct gr_cuda_attn_plan_args {
     const int32_t *n_seq;
     void *plan;
     int32_t *error;
+    int window; /* 0: all keys; else rows see so many, themselves included */
 };
 /* Once a pass, before its layers; a pass of a model makes its plan beside other things (begin.h). */
 GR_NODISCARD enum gr_status gr_cuda_attn_plan(const struct gr_cuda_attn_plan_args *a, struct CUstream_st *stream);

@@ -36,6 +36,7 @@ struct FarArgs {
     int n_item_max, n_head, n_kv_head, group, q_stride, n_row_max, layer;
     uint32_t per_group; /* 65536 / group, rounded up */
     float scale_log2;
+    int window, window_split; /* 0: none; else of attention_plan.cuh */
 
     /* pair / group, for the few pairs that there are, by a product: the start of a block waits for these instructions.
      */
@@ -214,7 +215,7 @@ template <int HD> struct Loader {
 
 constexpr int NOBODY = -(1 << 30); /* in place of the end of its keys: there is no such pair */
 
-template <int HD> struct Worker {
+template <int HD, bool WINDOW> struct Worker {
     static constexpr int BLOCK = HD * 32, SLOT = BLOCKS_A_TILE * BLOCK, Q_BYTES = 64 * HD * 2;
     const FarArgs &a;
     uint8_t *slots, *q; /* q: (HD / 64, 64 pairs, 64), this warpgroup's */
@@ -319,6 +320,31 @@ template <int HD> struct Worker {
         }
     }
 
+    /* The same with a window, of rows at positions pos: keys before it are not theirs either. */
+    __device__ __forceinline__ void mask_window(float (&s)[64], const Item &it, int tile, const int (&pos)[2]) const
+    {
+        const int col = it.first + tile * GR_CUDA_KEY_TILE + t % 4 * 2;
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int from = window_first(a.window, pos[h]), to = window_near(a.window, pos[h]);
+#pragma unroll
+            for (int j = 0; j < 16; j++) {
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    const int key = col + 8 * j + i;
+                    float &x = s[4 * j + 2 * h + i];
+                    x = key >= from && key < to ? x : -INFINITY;
+                }
+            }
+        }
+    }
+
+    /* Where a row has the results of an item's split: the first of its own is at 0. */
+    __device__ __forceinline__ int window_place(const Item &it, int pos) const
+    {
+        return it.split - window_first(a.window, pos) / a.window_split;
+    }
+
     /* Largest of a row's scores; four chains, since one would be long and the order is nothing to a maximum. */
     static __device__ __forceinline__ float top_of(const float (&s)[64], int h)
     {
@@ -399,9 +425,9 @@ template <int HD> struct Worker {
             if (end[h] == NOBODY) {
                 continue;
             }
-            const int r = a.row_of(pair);
+            const int r = a.row_of(pair), split = WINDOW ? window_place(it, end[h]) : it.split;
             const size_t at =
-                ((size_t)it.split * a.n_row_max + it.row0 + r) * a.n_head + it.kv_head * a.group + pair - r * a.group;
+                ((size_t)split * a.n_row_max + it.row0 + r) * a.n_head + it.kv_head * a.group + pair - r * a.group;
             float *to = a.part.o + at * HD + (VN < HD ? rank * VN : 0);
 #pragma unroll
             for (int j = 0; j < VN / 8; j += 2) {
@@ -423,6 +449,17 @@ template <int HD> struct Worker {
         }
     }
 
+    /* What a pair's row, `far` in its tile, sees of an item: up to which of its keys; with a window, its position. */
+    __device__ __forceinline__ int sight(const Item &it, int far) const
+    {
+        if (!WINDOW) {
+            return far == NOT_HERE ? NOBODY : far - it.first;
+        }
+        const bool sees = far != NOT_HERE && window_first(a.window, far) < it.first + it.n_key &&
+                          window_near(a.window, far) > it.first;
+        return sees ? far : NOBODY;
+    }
+
     template <int VN> __device__ __forceinline__ void attend(const Item &it, const Item &next, int m0)
     {
         const Tile &tile = a.tile[it.tile];
@@ -436,7 +473,7 @@ template <int HD> struct Worker {
         for (int h = 0; h < 2; h++) {
             const int pair = m0 + t / 32 * 16 + t % 32 / 4 + 8 * h;
             const int far = pair < it.n_row * a.group ? tile.far[a.row_of(pair)] : NOT_HERE;
-            end[h] = far == NOT_HERE ? NOBODY : far - it.first;
+            end[h] = sight(it, far);
         }
 #pragma unroll
         for (int i = 0; i < VN / 2; i++) {
@@ -452,7 +489,9 @@ template <int HD> struct Worker {
         wgmma_hold(s);
         release(ring.slot);
         ring.next();
-        if (n_whole == 0) {
+        if (WINDOW && (it.n_front > 0 || n_whole == 0)) {
+            mask_window(s, it, 0, end);
+        } else if (!WINDOW && n_whole == 0) {
             mask(s, 0, end[0], end[1]);
         }
         weigh<VN>(s, m, l, down, a.scale_log2, lower);
@@ -475,7 +514,9 @@ template <int HD> struct Worker {
             wgmma_wait<1>();
             wgmma_hold(s);
             release(k_slot);
-            if (i >= n_whole) {
+            if (WINDOW && (i < it.n_front || i >= n_whole)) {
+                mask_window(s, it, i, end);
+            } else if (!WINDOW && i >= n_whole) {
                 mask(s, i * GR_CUDA_KEY_TILE, end[0], end[1]);
             }
             weigh<VN>(s, m, l, down, a.scale_log2, lower);
@@ -527,7 +568,8 @@ template <int HD> static size_t far_smem()
     return (size_t)N_SLOT * GR_CUDA_KEY_TILE * HD * 2 + 2 * 64 * HD * 2 + sizeof(Bars) + 1024;
 }
 
-template <int HD> __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(N_THREAD, 1) far_kernel(const FarArgs a)
+template <int HD, bool WINDOW>
+__global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(N_THREAD, 1) far_kernel(const FarArgs a)
 {
     GR_DYNAMIC_SHARED(uint8_t, raw, 16);
     uint8_t *slots = (uint8_t *)(((uintptr_t)raw + 1023) & ~(uintptr_t)1023);
@@ -572,7 +614,7 @@ template <int HD> __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(N_
     } else {
         Item it = *first;
         regs_more<224>();
-        Worker<HD> worker{a, slots, q + wg * 64 * HD * 2, bars, rank, wg, (int)threadIdx.x % 128, {}, {}};
+        Worker<HD, WINDOW> worker{a, slots, q + wg * 64 * HD * 2, bars, rank, wg, (int)threadIdx.x % 128, {}, {}};
         cluster_wait(); /* which empties the nearest cache */
         if (cluster < n_item) {
             worker.look_ahead(it.tile);
@@ -587,10 +629,10 @@ template <int HD> __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(N_
     }
 }
 
-template <int HD> static cudaError_t launch(const FarArgs &f, cudaStream_t stream)
+template <int HD, bool WINDOW> static cudaError_t launch(const FarArgs &f, cudaStream_t stream)
 {
     cudaError_t e =
-        cudaFuncSetAttribute(far_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)far_smem<HD>());
+        cudaFuncSetAttribute(far_kernel<HD, WINDOW>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)far_smem<HD>());
     int device = 0, n_sm = 0;
     e = e == cudaSuccess ? cudaGetDevice(&device) : e;
     e = e == cudaSuccess ? cudaDeviceGetAttribute(&n_sm, cudaDevAttrMultiProcessorCount, device) : e;
@@ -598,7 +640,13 @@ template <int HD> static cudaError_t launch(const FarArgs &f, cudaStream_t strea
         return e;
     }
     const int n_block = n_sm / 2 * 2; /* as many clusters as fit at once */
-    return launch_as({2, true, true}, far_kernel<HD>, dim3((unsigned)n_block), N_THREAD, far_smem<HD>(), stream, f);
+    return launch_as({2, true, true}, far_kernel<HD, WINDOW>, dim3((unsigned)n_block), N_THREAD, far_smem<HD>(), stream,
+                     f);
+}
+
+template <int HD> static cudaError_t launch_head(const FarArgs &f, cudaStream_t stream)
+{
+    return f.window > 0 ? launch<HD, true>(f, stream) : launch<HD, false>(f, stream);
 }
 
 cudaError_t launch_far(const gr_cuda_attention_args &a, cudaStream_t stream)
@@ -619,8 +667,10 @@ cudaError_t launch_far(const gr_cuda_attention_args &a, cudaStream_t stream)
                     s.n_row_max,
                     a.layer,
                     (uint32_t)((65536 + s.n_head / s.n_kv_head - 1) / (s.n_head / s.n_kv_head)),
-                    a.scale * 1.44269504088896341f};
-    return s.head_dim == 128 ? launch<128>(f, stream) : launch<64>(f, stream);
+                    a.scale * 1.44269504088896341f,
+                    a.window,
+                    window_split(s, a.window)};
+    return s.head_dim == 128 ? launch_head<128>(f, stream) : launch_head<64>(f, stream);
 }
 
 } // namespace gr

@@ -20,11 +20,12 @@ struct PlanArgs {
     const int32_t *n_seq;
     PlanParts plan;
     int32_t *error; /* NULL: only in the plan */
+    int window;     /* 0: none */
 };
 
 __host__ __device__ __forceinline__ PlanArgs plan_args(const gr_cuda_attn_plan_args &a)
 {
-    return {a.shape, a.seq, a.n_seq, parts_of(a.shape, a.plan), a.error};
+    return {a.shape, a.seq, a.n_seq, parts_of(a.shape, a.plan), a.error, a.window};
 }
 
 /* Of a tile's far keys: tiles of keys in a split, and splits. */
@@ -66,7 +67,16 @@ static __device__ int near_cell(PlanShared &sh, const gr_attn_seq &s, int n_pool
     return n_pool * GR_KV_BLOCK_TOKENS + slot;
 }
 
+/* Into how many splits the far keys of a row at this position are cut. */
+static __device__ int n_window_split(const PlanArgs &a, int pos)
+{
+    const int from = window_first(a.window, pos), to = window_near(a.window, pos),
+              len = window_split(a.shape, a.window);
+    return from < to ? (to - 1) / len - from / len + 1 : 0;
+}
+
 /* A warp: the rows of a group, lane l < 4 its row l. */
+template <bool WINDOW>
 static __device__ void plan_group(const PlanArgs &a, PlanShared &sh, const gr_attn_seq &s, int row0, Group &g, int lane)
 {
     const int n_row = min(NEAR_ROWS, s.n_row - row0), row = row0 + min(lane, n_row - 1);
@@ -78,7 +88,11 @@ static __device__ void plan_group(const PlanArgs &a, PlanShared &sh, const gr_at
         atomicMax(&sh.error, bad ? GR_CUDA_ATTN_SLOTS : GR_CUDA_ATTN_SPAN);
         return;
     }
-    const int from = near_from(s, row), pos = limit + n_anc - 1;
+    if (WINDOW && s.sparse) {
+        atomicMax(&sh.error, GR_CUDA_ATTN_VIEW);
+        return;
+    }
+    const int pos = limit + n_anc - 1, from = WINDOW ? window_near(a.window, pos) : near_from(s, row);
     const int first = __reduce_min_sync(~0u, from) / GR_KV_BLOCK_TOKENS;
     const int n_pool = max(0, (__reduce_max_sync(~0u, limit) + GR_KV_BLOCK_TOKENS - 1) / GR_KV_BLOCK_TOKENS - first);
     if (n_pool > NEAR_POOL_BLOCKS) {
@@ -95,7 +109,7 @@ static __device__ void plan_group(const PlanArgs &a, PlanShared &sh, const gr_at
     if (lane < n_row) {
         const int far = far_len(s, row), len = split_len(a.shape, far);
         g.n_key[lane] = (int16_t)(pos - from + 1);
-        g.n_split[lane] = (int16_t)(len == 0 ? 0 : (far + len - 1) / len);
+        g.n_split[lane] = (int16_t)(WINDOW ? n_window_split(a, pos) : len == 0 ? 0 : (far + len - 1) / len);
     }
     __syncwarp();
     for (int r = 0; r < n_row; r++) {
@@ -154,11 +168,46 @@ static __device__ void plan_tiles(const PlanArgs &a, PlanShared &sh, int i_seq, 
     }
 }
 
-/* A warp: a tile to its place, longest splits first, and its items. */
-static __device__ void place_tile(const PlanArgs &a, PlanShared &sh, int i, int lane)
+/* The same with a window: one tile of all rows that have far keys, since all splits are cut at the same positions. */
+static __device__ void plan_window_tile(const PlanArgs &a, PlanShared &sh, int i_seq, int row0, int n_row, int lane)
 {
-    const Tile &t = a.plan.raw[i];
-    const gr_attn_seq &s = a.seq[t.seq];
+    const gr_attn_seq &s = a.seq[i_seq];
+    int pos[2], lo = NOWHERE, hi = 0, fresh = lane < s.n_row ? first_new(s, 0) : NOWHERE;
+    for (int h = 0; h < 2; h++) {
+        const int row = row0 + lane + 32 * h, at = lane + 32 * h < n_row ? s.limit[row] + s.n_anc[row] - 1 : 0;
+        const int from = window_first(a.window, at), to = window_near(a.window, at);
+        pos[h] = from < to ? at : NOT_HERE;
+        lo = from < to ? min(lo, from) : lo;
+        hi = from < to ? max(hi, to) : hi;
+    }
+    lo = __reduce_min_sync(~0u, lo);
+    hi = __reduce_max_sync(~0u, hi);
+    if (hi == 0) {
+        return;
+    }
+    const int len = window_split(a.shape, a.window), n_split = (hi - 1) / len - lo / len + 1;
+    const int at = __shfl_sync(~0u, lane == 0 ? atomicAdd(&sh.n_tile, 1) : 0, 0);
+    if (n_split > 2 * GR_CUDA_SPLIT_MAX) { /* as many items as there is room for; half as many tiles */
+        atomicMax(&sh.error, GR_CUDA_ATTN_SPAN);
+        return;
+    }
+    Tile &t = a.plan.raw[at];
+    for (int h = 0; h < 2; h++) {
+        t.far[lane + 32 * h] = pos[h];
+    }
+    if (lane == 0) {
+        sh.splits[at] = {(uint16_t)(len / GR_CUDA_KEY_TILE), (uint16_t)n_split};
+        t.seq = i_seq, t.row0 = s.row0 + row0, t.n_row = n_row, t.far_len = hi, t.far_min = lo;
+        t.split_len = len, t.n_split = n_split, t.old = fresh >= hi;
+    }
+}
+
+/* Where tile i goes among the others, longest splits first, and the first of its items. A warp. */
+struct TilePlace {
+    int tile, item;
+};
+static __device__ __forceinline__ TilePlace place_of(const PlanArgs &a, const PlanShared &sh, int i, int lane)
+{
     int place = 0, first = 0;
     for (int k = lane; k < sh.n_tile; k += 32) {
         const PlanSplits other = sh.splits[k];
@@ -167,14 +216,26 @@ static __device__ void place_tile(const PlanArgs &a, PlanShared &sh, int i, int 
             first += other.n * a.shape.n_kv_head;
         }
     }
-    place = __reduce_add_sync(~0u, place);
-    first = __reduce_add_sync(~0u, first);
+    return {__reduce_add_sync(~0u, place), __reduce_add_sync(~0u, first)};
+}
+
+static __device__ __forceinline__ void copy_tile(const PlanArgs &a, const Tile &t, int place, int lane)
+{
     for (int k = lane; k < (int)sizeof(Tile) / 4; k += 32) {
         ((int *)(a.plan.tile + place))[k] = ((const int *)&t)[k];
     }
+}
+
+/* A warp: a tile to its place, and its items. */
+static __device__ void place_tile(const PlanArgs &a, PlanShared &sh, int i, int lane)
+{
+    const Tile &t = a.plan.raw[i];
+    const gr_attn_seq &s = a.seq[t.seq];
+    const TilePlace to = place_of(a, sh, i, lane);
+    copy_tile(a, t, to.tile, lane);
     for (int k = lane; k < a.shape.n_kv_head * t.n_split; k += 32) {
         Item it{};
-        it.tile = place, it.kv_head = k / t.n_split, it.split = k % t.n_split, it.n_row = t.n_row;
+        it.tile = to.tile, it.kv_head = k / t.n_split, it.split = k % t.n_split, it.n_row = t.n_row;
         it.first = it.split * t.split_len;
         it.n_key = min(t.split_len, t.far_len - it.first);
         it.n_whole = max(0, min(it.n_key, t.far_min - it.first)) / GR_CUDA_KEY_TILE;
@@ -183,7 +244,40 @@ static __device__ void place_tile(const PlanArgs &a, PlanShared &sh, int i, int 
         it.row0 = t.row0;
         it.sparse_stride = s.sparse_stride, it.n_sparse = s.n_sparse,
         it.dense_block = s.dense_from / GR_KV_BLOCK_TOKENS;
-        a.plan.item[first + k] = it;
+        a.plan.item[to.item + k] = it;
+    }
+    if (lane == 0) {
+        atomicAdd(&sh.n_item, t.n_split * a.shape.n_kv_head);
+    }
+}
+
+/* The same with a window. Items' splits are numbered from position 0 on. */
+static __device__ void place_window_tile(const PlanArgs &a, PlanShared &sh, int i, int lane)
+{
+    const Tile &t = a.plan.raw[i];
+    const TilePlace to = place_of(a, sh, i, lane);
+    int last_from = 0, first_to = NOWHERE; /* of its rows: all of them see what is between */
+    copy_tile(a, t, to.tile, lane);
+    for (int h = 0; h < 2; h++) {
+        const int pos = t.far[lane + 32 * h];
+        last_from = pos == NOT_HERE ? last_from : max(last_from, window_first(a.window, pos));
+        first_to = pos == NOT_HERE ? first_to : min(first_to, window_near(a.window, pos));
+    }
+    last_from = __reduce_max_sync(~0u, last_from);
+    first_to = __reduce_min_sync(~0u, first_to);
+    for (int k = lane; k < a.shape.n_kv_head * t.n_split; k += 32) {
+        Item it{};
+        it.tile = to.tile, it.kv_head = k / t.n_split, it.split = t.far_min / t.split_len + k % t.n_split;
+        it.n_row = t.n_row;
+        it.first = max(it.split * t.split_len, t.far_min / GR_CUDA_KEY_TILE * GR_CUDA_KEY_TILE);
+        const int end = min((it.split + 1) * t.split_len, t.far_len);
+        it.n_key = end - it.first;
+        it.n_front = (max(0, last_from - it.first) + GR_CUDA_KEY_TILE - 1) / GR_CUDA_KEY_TILE;
+        it.n_whole = max(0, min(end, first_to) - it.first) / GR_CUDA_KEY_TILE;
+        it.old = t.old;
+        it.block = a.seq[t.seq].block;
+        it.row0 = t.row0;
+        a.plan.item[to.item + k] = it;
     }
     if (lane == 0) {
         atomicAdd(&sh.n_item, t.n_split * a.shape.n_kv_head);
@@ -213,7 +307,7 @@ static __device__ void count_rows(const PlanArgs &a, PlanShared &sh, int n_seq, 
 }
 
 /* Tiles as they are found, and groups; false: something is wrong. */
-static __device__ __forceinline__ bool find_parts(const PlanArgs &a, PlanShared &sh, int n_seq)
+template <bool WINDOW> static __device__ __forceinline__ bool find_parts(const PlanArgs &a, PlanShared &sh, int n_seq)
 {
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     const int step = tile_rows(a.shape.n_head / a.shape.n_kv_head);
@@ -231,11 +325,16 @@ static __device__ __forceinline__ bool find_parts(const PlanArgs &a, PlanShared 
     const int n_group = sh.group[n_seq], n_piece = sh.piece[n_seq];
     for (int i = warp; i < n_piece; i += N_PLAN_WARP) {
         const int k = seq_of(sh.piece, n_seq, i), row0 = (i - sh.piece[k]) * step;
-        plan_tiles(a, sh, k, row0, min(step, a.seq[k].n_row - row0), lane);
+        const int n_row = min(step, a.seq[k].n_row - row0);
+        if (WINDOW) {
+            plan_window_tile(a, sh, k, row0, n_row, lane);
+        } else {
+            plan_tiles(a, sh, k, row0, n_row, lane);
+        }
     }
     for (int i = N_PLAN_WARP - 1 - warp; i < n_group; i += N_PLAN_WARP) {
         const int k = seq_of(sh.group, n_seq, i);
-        plan_group(a, sh, a.seq[k], (i - sh.group[k]) * NEAR_ROWS, a.plan.group[i], lane);
+        plan_group<WINDOW>(a, sh, a.seq[k], (i - sh.group[k]) * NEAR_ROWS, a.plan.group[i], lane);
     }
     __syncthreads();
     return sh.error == 0;
@@ -243,13 +342,16 @@ static __device__ __forceinline__ bool find_parts(const PlanArgs &a, PlanShared 
 
 /* All threads of one block of N_PLAN_THREAD. Kernels after it read the plan without waiting for this one, so that
  * none may start before the plan is everybody's to see: the block never lets the next start by itself. */
-static __device__ __forceinline__ void make_plan(const PlanArgs &a)
+template <bool WINDOW> static __device__ __forceinline__ void make_plan(const PlanArgs &a, PlanShared &sh)
 {
-    GR_SHARED(PlanShared, sh);
     const int n_seq = *a.n_seq;
-    const bool ok = find_parts(a, sh, n_seq);
+    const bool ok = find_parts<WINDOW>(a, sh, n_seq);
     for (int i = (int)threadIdx.x / 32; ok && i < sh.n_tile; i += N_PLAN_WARP) {
-        place_tile(a, sh, i, (int)threadIdx.x % 32);
+        if (WINDOW) {
+            place_window_tile(a, sh, i, (int)threadIdx.x % 32);
+        } else {
+            place_tile(a, sh, i, (int)threadIdx.x % 32);
+        }
     }
     __syncthreads();
     if (threadIdx.x == 0) {

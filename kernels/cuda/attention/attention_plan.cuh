@@ -21,10 +21,10 @@ constexpr int NEAR_KEYS = 80; /* near keys of a row, at most: 64 positions, from
 /* Rows of one sequence that are beside each other in the pass, and of them those of one split_len. */
 struct Tile {
     int seq, row0, n_row;
-    int far_len, far_min; /* largest and smallest of its rows */
+    int far_len, far_min; /* largest and smallest of its rows; with a window: where their far keys end and begin */
     int split_len, n_split;
     bool old;              /* all its far keys were there before this pass */
-    int far[TILE_ROW_MAX]; /* NOT_HERE: a row of another split_len, or of none */
+    int far[TILE_ROW_MAX]; /* NOT_HERE: a row of another split_len, or of none; with a window: the row's position */
 };
 constexpr int NOT_HERE = -1; /* in Tile.far */
 
@@ -37,7 +37,11 @@ struct alignas(16) Item {
     int old;
     const int32_t *block;  /* the sequence's block table */
     const int32_t *sparse; /* the lists of its view; NULL: it has none */
-    int sparse_stride, n_sparse, dense_block;
+    union {
+        int sparse_stride;
+        int n_front; /* with a window: tiles of keys, the first ones, that not every row sees the beginning of */
+    };
+    int n_sparse, dense_block;
     int row0; /* the tile's first row of the pass */
 };
 
@@ -118,6 +122,28 @@ __host__ __device__ __forceinline__ int split_len(const gr_cuda_attn_shape &s, i
 {
     const int unit = s.n_split_max * GR_CUDA_KEY_TILE;
     return (far_len + unit - 1) / unit * GR_CUDA_KEY_TILE;
+}
+
+/* ---- with a window ---- */
+
+/* A row at position pos sees far keys [window_first(), window_near()), near keys from there on. Its far keys are none
+ * where the two meet. */
+__host__ __device__ __forceinline__ int window_first(int window, int pos)
+{
+    return max(0, pos - window + 1);
+}
+
+__host__ __device__ __forceinline__ int window_near(int window, int pos)
+{
+    return max(max(0, pos - 63) & ~15, window_first(window, pos));
+}
+
+/* Splits are cut at the multiples of this. A row's window - 64 far keys touch one more of them than they would fill, so
+ * there are at most n_split_max of them, or two. */
+__host__ __device__ __forceinline__ int window_split(const gr_cuda_attn_shape &s, int window)
+{
+    const int unit = max(1, s.n_split_max - 1) * GR_CUDA_KEY_TILE;
+    return (max(1, window - 64) + unit - 1) / unit * GR_CUDA_KEY_TILE;
 }
 
 /* Partial results of the far kernel, by split, row of the pass and query head: sums that are not yet divided, columns

@@ -1,4 +1,5 @@
-/* A block makes the plan, each of the others a row: what a token is looked up as, or a feature. */
+/* A block makes the plan, another one that of layers with a window, each of the others a row: what a token is looked up
+ * as, or a feature. */
 #include "kernels/cuda/attention/begin.h"
 
 #include "kernels/cuda/attention/attention_make_plan.cuh"
@@ -13,6 +14,7 @@ namespace gr
 struct BeginArgs {
     PlanArgs plan;
     gr_cuda_begin_args rows;
+    PlanArgs window_plan;
 };
 
 template <int N> static __device__ __forceinline__ void keep_row(float *x, const NormRow<N> &r, int n)
@@ -62,18 +64,32 @@ template <int N> static __device__ __forceinline__ void make_token(const gr_cuda
 }
 
 /* The kernel after this one may start when the plan is made: the rows' blocks let it, the plan's ends. */
-template <int N> static __global__ void __launch_bounds__(N_PLAN_THREAD) begin_kernel(const BeginArgs a)
+template <int N, bool WINDOW> static __global__ void __launch_bounds__(N_PLAN_THREAD) begin_kernel(const BeginArgs a)
 {
+    GR_SHARED(PlanShared, sh);
     GR_SHARED(RowSums, sums);
-    const int row = (int)blockIdx.x - 1, n_token = a.rows.token.n_row;
-    if (row < 0) {
+    const int row = (int)blockIdx.x - (WINDOW ? 2 : 1), n_token = a.rows.token.n_row;
+    if (WINDOW && row == -2) {
         wait_for_previous();
-        make_plan(a.plan);
+        make_plan<true>(a.window_plan, sh);
+    } else if (row < 0) {
+        wait_for_previous();
+        make_plan<false>(a.plan, sh);
     } else if (threadIdx.x < ROW_THREADS && row < n_token) {
         make_token<N>(a.rows, row, sums);
     } else if (threadIdx.x < ROW_THREADS) {
         make_feature<N>(a.rows, row - n_token, sums);
     }
+}
+
+template <bool WINDOW> static cudaError_t launch_begin(const gr_cuda_begin_args &a, cudaStream_t stream)
+{
+    void (*const kernels[])(BeginArgs) = {begin_kernel<1, WINDOW>, begin_kernel<2, WINDOW>, begin_kernel<3, WINDOW>,
+                                          begin_kernel<4, WINDOW>};
+    const int n_held = (a.token.n + ROW_THREADS * 8 - 1) / (ROW_THREADS * 8);
+    const dim3 grid((unsigned)((WINDOW ? 2 : 1) + a.token.n_row + a.feature.n_row));
+    return launch_early(kernels[n_held - 1], grid, N_PLAN_THREAD, 0, stream,
+                        BeginArgs{plan_args(a.plan), a, WINDOW ? plan_args(a.window_plan) : PlanArgs{}});
 }
 
 static bool rows_are_supported(const gr_cuda_begin_args &a)
@@ -99,11 +115,7 @@ enum gr_status gr_cuda_begin(const struct gr_cuda_begin_args *a, struct CUstream
                 a->token.y_n, a->feature.y_col, a->feature.y_n);
         return GR_EUNSUPPORTED;
     }
-    void (*const kernels[])(gr::BeginArgs) = {gr::begin_kernel<1>, gr::begin_kernel<2>, gr::begin_kernel<3>,
-                                              gr::begin_kernel<4>};
-    const int n_held = (a->token.n + gr::ROW_THREADS * 8 - 1) / (gr::ROW_THREADS * 8);
-    const dim3 grid((unsigned)(1 + a->token.n_row + a->feature.n_row));
-    return cuda_status_of(gr::launch_early(kernels[n_held - 1], grid, gr::N_PLAN_THREAD, 0, stream,
-                                           gr::BeginArgs{gr::plan_args(a->plan), *a}),
+    const bool window = a->window_plan.window > 0;
+    return cuda_status_of(window ? gr::launch_begin<true>(*a, stream) : gr::launch_begin<false>(*a, stream),
                           "begin of a pass");
 }

@@ -24,6 +24,8 @@ struct gr_cuda_begin_args {
     const float *states;              /* (.., feature.n), aligned to 16 bytes; NULL: none */
     const int32_t *from_state;        /* (feature.n_row) */
     float *feature_x;                 /* with states: feature.x, which has no stride and no gathering then */
+    /* Another plan of the same rows, for layers with a window; window 0: none. */
+    struct gr_cuda_attn_plan_args window_plan;
 };
 GR_NODISCARD enum gr_status gr_cuda_begin(const struct gr_cuda_begin_args *a, struct CUstream_st *stream);
 

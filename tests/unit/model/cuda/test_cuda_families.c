@@ -13,12 +13,13 @@
 #include "tests/unit/model/tree_pass.h"
 #include "tests/unit/tiny_model.h"
 
-enum { HIDDEN = 128, FFN = 64, D = 64, HEADS = 4, KV = 2, LAYERS = 4, N_TOKEN = 70 };
+enum { HIDDEN = 128, FFN = 64, D = 64, HEADS = 4, KV = 2, N_TOKEN = 70, N_LONG = 180 };
 
-#define BASE                                                                                                          \
-    "\"hidden_size\":128,\"intermediate_size\":64,\"num_hidden_layers\":4,\"num_attention_heads\":4,"                 \
-    "\"num_key_value_heads\":2,\"vocab_size\":64,\"rms_norm_eps\":1e-5,\"max_position_embeddings\":256,\"head_dim\":" \
-    "64"
+#define BASE_OF(n_layer)                                                                            \
+    "\"hidden_size\":128,\"intermediate_size\":64,\"num_hidden_layers\":" n_layer                   \
+    ",\"num_attention_heads\":4,\"num_key_value_heads\":2,\"vocab_size\":64,\"rms_norm_eps\":1e-5," \
+    "\"max_position_embeddings\":256,\"head_dim\":64"
+#define BASE BASE_OF("4")
 
 static const struct family {
     const char *name, *config;
@@ -77,7 +78,8 @@ static void make(struct tiny_folder *f, const struct family *family)
     tiny_add(f, "model.embed_tokens.weight", TINY_N_VOCAB, HIDDEN);
     tiny_add(f, "model.norm.weight", HIDDEN, 0);
     tiny_add(f, "lm_head.weight", TINY_N_VOCAB, HIDDEN);
-    for (int i = 0; i < LAYERS; i++) {
+    const json_int_t n_layer = json_integer_value(json_object_get(f->config, "num_hidden_layers"));
+    for (int i = 0; i < n_layer; i++) {
         make_layer(f, family, i);
     }
     soften(f);
@@ -89,7 +91,7 @@ static struct gr_llama_config config_of(const struct tiny_folder *f, const struc
     return (struct gr_llama_config){.dir = f->dir,
                                     .n_thread = 1,
                                     .n_ctx_max = family->n_ctx,
-                                    .n_row_max = 96,
+                                    .n_row_max = 256,
                                     .n_out_max = 96,
                                     .n_pool_block = GOLDEN_N_POOL,
                                     .n_scratch_block = 4,
@@ -128,6 +130,125 @@ static void test_families(void **state)
     }
 }
 
+/* ---- windows ---- */
+
+static const struct family windowed[] = {
+    {"mistral, 24", "{\"architectures\":[\"MistralForCausalLM\"],\"sliding_window\":24," BASE_OF("2") "}", false, false,
+     0},
+    {"mistral, 100", "{\"architectures\":[\"MistralForCausalLM\"],\"sliding_window\":100," BASE_OF("2") "}", false,
+     false, 0},
+    {"qwen2, 100 in one layer",
+     "{\"architectures\":[\"Qwen2ForCausalLM\"],\"use_sliding_window\":true,\"max_window_layers\":1,"
+     "\"sliding_window\":100," BASE_OF("2") "}",
+     true, false, 0},
+};
+
+static void open_both(const struct tiny_folder *f, const struct family *family, struct gr_lm **cpu, struct gr_lm **gpu)
+{
+    const struct gr_llama_config c = config_of(f, family);
+    assert_int_equal(gr_llama_create(&c, NULL, NULL, cpu), GR_OK);
+    assert_int_equal(gr_cuda_llama_create(&c, 0, NULL, NULL, gpu), GR_OK);
+}
+
+/* The prompt in chunks gives the bits that it gives at once. */
+static void check_chunks(struct gr_lm *lm, const int32_t *token)
+{
+    float once[TINY_N_VOCAB];
+    golden_run(lm, token, 0, N_LONG, 1, NULL);
+    memcpy(once, lm->logits, sizeof(once));
+    for (int i = 0; i < N_LONG; i += 77) {
+        golden_run(lm, token + i, i, GR_MIN(77, N_LONG - i), 1, NULL);
+    }
+    assert_memory_equal(once, lm->logits, sizeof(once));
+}
+
+/* A prompt longer than the window, and trees that cross its length and lie past it. */
+static void test_windows(void **state)
+{
+    (void)state;
+    static float all[N_TOKEN * TINY_N_VOCAB];
+    int32_t token[N_LONG];
+    random_tokens(12, N_LONG, TINY_N_VOCAB, token);
+    for (size_t i = 0; i < GR_ARRAY_LEN(windowed); i++) {
+        struct tiny_folder f;
+        struct gr_lm *cpu = NULL, *gpu = NULL;
+        const int window = i == 0 ? 24 : 100;
+        make(&f, &windowed[i]);
+        open_both(&f, &windowed[i], &cpu, &gpu);
+        golden_run(cpu, token, 0, N_LONG, N_TOKEN, NULL);
+        golden_run(gpu, token, 0, N_LONG, N_TOKEN, NULL);
+        const double worst = relative_norm(gpu->logits, cpu->logits, N_TOKEN * TINY_N_VOCAB);
+        memcpy(all, gpu->logits, sizeof(all));
+        check_chunks(gpu, token);
+        check_tree(gpu, token, window - 6);
+        check_tree(gpu, token, window + 50);
+        gr_lm_destroy(gpu);
+        gr_lm_destroy(cpu);
+        json_object_set_new(f.config, "sliding_window", json_integer(255)); /* hides nothing of these */
+        tiny_write(&f);
+        open_both(&f, &windowed[i], &cpu, &gpu);
+        golden_run(gpu, token, 0, N_LONG, N_TOKEN, NULL);
+        const double other = relative_norm(gpu->logits, all, N_TOKEN * TINY_N_VOCAB);
+        print_message("# %s: relative norm %.2e, from none %.2e\n", windowed[i].name, worst, other);
+        assert_true(worst < 1.5e-2 && other > 2.5 * worst);
+        gr_lm_destroy(gpu);
+        gr_lm_destroy(cpu);
+        tiny_finish(&f);
+    }
+}
+
+/* In one layer a row sees itself and the window - 1 tokens before it, and no more. */
+static void test_window_edge(void **state)
+{
+    (void)state;
+    static const struct family one[] = {
+        {"", "{\"architectures\":[\"MistralForCausalLM\"],\"sliding_window\":24," BASE_OF("1") "}", false, false, 0},
+        {"", "{\"architectures\":[\"MistralForCausalLM\"],\"sliding_window\":100," BASE_OF("1") "}", false, false, 0},
+    };
+    float logits[TINY_N_VOCAB];
+    int32_t token[N_LONG];
+    random_tokens(13, N_LONG, TINY_N_VOCAB, token);
+    for (size_t i = 0; i < GR_ARRAY_LEN(one); i++) {
+        const int window = i == 0 ? 24 : 100;
+        struct tiny_folder f;
+        struct gr_lm *cpu = NULL, *gpu = NULL;
+        make(&f, &one[i]);
+        open_both(&f, &one[i], &cpu, &gpu);
+        golden_run(gpu, token, 0, N_LONG, 1, NULL);
+        memcpy(logits, gpu->logits, sizeof(logits));
+        for (int distance = window - 1; distance <= window; distance++) {
+            int32_t *changed = &token[N_LONG - 1 - distance], old = *changed;
+            *changed = (old + 1) % TINY_N_VOCAB;
+            golden_run(gpu, token, 0, N_LONG, 1, NULL);
+            assert_int_equal(memcmp(logits, gpu->logits, sizeof(logits)) == 0, distance == window);
+            *changed = old;
+        }
+        gr_lm_destroy(gpu);
+        gr_lm_destroy(cpu);
+        tiny_finish(&f);
+    }
+}
+
+/* A view and a window would each leave out keys. */
+static void test_no_views(void **state)
+{
+    (void)state;
+    static const struct gr_kv_budget most = {.n_sink = 1, .n_retrieval = 1, .n_window = 1};
+    struct tiny_folder f;
+    struct log_capture cap;
+    struct gr_lm *cpu = NULL, *gpu = NULL;
+    make(&f, &windowed[2]);
+    open_both(&f, &windowed[2], &cpu, &gpu);
+    log_capture_begin(&cap);
+    const enum gr_status st = gr_lm_view_create(gpu, &most, 1);
+    const char *log = log_capture_end(&cap);
+    assert_int_equal(st, GR_EUNSUPPORTED);
+    assert_non_null(strstr(log, "layer 1 has a window of 100 tokens"));
+    gr_lm_destroy(gpu);
+    gr_lm_destroy(cpu);
+    tiny_finish(&f);
+}
+
 static void refused(const char *config, const char *in_log)
 {
     struct tiny_folder f;
@@ -148,7 +269,6 @@ static void refused(const char *config, const char *in_log)
 static void test_refused(void **state)
 {
     (void)state;
-    refused("{\"architectures\":[\"MistralForCausalLM\"],\"sliding_window\":64," BASE "}", "take --max-model-len 64");
     refused("{\"architectures\":[\"Qwen3ForCausalLM\"],\"attention_bias\":true," BASE "}", "a bias of o");
     refused("{\"architectures\":[\"LlamaForCausalLM\"],\"mlp_bias\":true," BASE "}", "biases of the MLP");
     refused("{\"architectures\":[\"Gemma3ForCausalLM\"]," BASE "}", "norms after attention and MLP");
@@ -157,8 +277,8 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_families),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_families), cmocka_unit_test(test_windows), cmocka_unit_test(test_window_edge),
+        cmocka_unit_test(test_no_views), cmocka_unit_test(test_refused),
     };
     int n_device = 0;
     if (cudaGetDeviceCount(&n_device) != cudaSuccess || n_device == 0) {
