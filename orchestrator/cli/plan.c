@@ -39,6 +39,9 @@ static enum gr_status check_head(const struct gr_options *o, const struct gr_hf_
 static enum gr_status choose_method(struct gr_options *o, struct gr_plan *p)
 {
     struct gr_hf_config draft;
+    if (o->draft != NULL && strcmp(o->draft, "none") == 0) { /* a folder of that name is ./none */
+        o->draft = NULL;
+    }
     if (o->method == GR_UNSET && o->draft == NULL) {
         o->method = GR_METHOD_NONE;
     }

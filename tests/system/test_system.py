@@ -272,6 +272,15 @@ def asking_for_the_http_api_is_a_clear_error():
 
 
 @case
+def no_draft_by_name():
+    want = run("run", "--model", TARGET, "--prompt", "def f", "--max-tokens", "16")
+    done = run("run", "--model", TARGET, "--draft", "none", "--prompt", "def f", "--max-tokens", "16")
+    assert done.returncode == 0 and done.stdout == want.stdout, done.stderr
+    done = run("run", "--model", TARGET, "--draft", "none", "--method", "eagle3", "--prompt", "def f")
+    assert done.returncode == 2 and "--method eagle3 needs --draft" in done.stderr, (done.returncode, done.stderr)
+
+
+@case
 def what_a_drafter_lacks_is_said():
     draft = os.path.join(BUILD, "graft-draft")
     start = lambda *args: subprocess.run([draft, "--join", "127.0.0.1:1", "--join-timeout", "0", *args], text=True,
