@@ -21,15 +21,15 @@ with open(os.path.join(ROOT, "tests/golden/prompts.json"), encoding="utf-8") as 
 FOLDER = tempfile.TemporaryDirectory()
 
 
-def prompt_file(n):
-    path = os.path.join(FOLDER.name, f"prompt{n}")
+def prompt_file(first, end):
+    path = os.path.join(FOLDER.name, f"prompt{first}-{end}")
     with open(path, "w", encoding="utf-8") as out:
-        out.write("\n\n".join(SHORT[:n]))
+        out.write("\n\n".join(SHORT[first:end]))
     return path
 
 
-PROMPT = ("--prompt-file", prompt_file(1))
-LONG = ("--prompt-file", prompt_file(4))
+PROMPT = ("--prompt-file", prompt_file(0, 1))
+LONG = ("--prompt-file", prompt_file(0, 4))
 COMMON = ("--ignore-eos", "--max-tokens", "64", "--seed", "7", "--temperature", "1")
 METHODS = {"none": (), "draft": ("--draft", DRAFT), "head": ("--draft", HEAD)}
 ALONE = {}
@@ -187,6 +187,24 @@ def at_a_server():
         one_line(s.graft(*args, "--n", str(N + 1), status=1), "session slots")
         assert ids(parse(s.graft(*args, "--n", str(N)).stdout)) == want
         assert not s.sessions()
+
+
+@case
+def slots_that_others_have_used():
+    """A fork's slot has summaries of the blocks of who was there before: under a lossy view they would show."""
+    view = ("--specpv", "lossy", "--specpv-n-retrieval-blocks", "8", "--specpv-n-window-blocks", "1",
+            "--specpv-n-sink-blocks", "1", "--specpv-partial-threshold", "1000")
+    other = ("--prompt-file", prompt_file(8, 12))
+    # As many partial rounds as there are tokens between refreshes, by plain decoding: the same each time.
+    want = ids(answers(*LONG, *COMMON, *view))
+    assert want != ids(alone(LONG))  # or this would say nothing
+    with Serve("--sessions", str(N), "--specpv", "on", "--specpv-n-retrieval-blocks", "8", "--specpv-n-window-blocks",
+               "1", "--specpv-n-sink-blocks", "1", draft=False) as s:
+        for prompt in (other, LONG):
+            args = ("run", "--json", "--connect", s.address, "--model", TARGET, *prompt, *COMMON, *view, "--n", str(N))
+            found = parse(s.graft(*args).stdout)
+            assert all(o["metrics"]["partial_rounds"] > 0 for o in found)
+        assert ids(found) == want
 
 
 @case

@@ -162,6 +162,38 @@ static void test_draft_ahead_auto(void **state)
     }
 }
 
+/* A choice reaches both workers, whose session it forks the target alone, also when it is opened again. */
+static void test_choice_and_fork(void **state)
+{
+    (void)state;
+    static const int32_t prompt[] = {1, 2};
+    struct world *w = make(NULL);
+    uint64_t id = 0;
+    join_target(w);
+    join_drafter(w);
+    const struct gr_session_request q = {.prompt = prompt,
+                                         .n_prompt = 2,
+                                         .wishes = {.turn = {.max_tokens = 9},
+                                                    .want_draft = true,
+                                                    .fork_of = 77, /* none that it knows: the target may */
+                                                    .sampling = {.top_p = 1.0f, .seed = 3, .choice = 5}}};
+    assert_int_equal(gr_orch_submit(w->orch, &q, w->now_ns, &id), GR_OK);
+    for (int again = 0; again < 2; again++) {
+        const struct gr_wishes *open = &w->sent[0].open.wishes;
+        assert_int_equal(w->sent[0].type, GR_MSG_OPEN);
+        assert_int_equal(open->sampling.choice, 5);
+        assert_int_equal(open->fork_of, 77);
+        w->n_sent = 0;
+        say(w, TARGET,
+            &(struct gr_msg){.type = GR_MSG_OPENED, .session = id, .opened = {.epoch = 1 + (uint32_t)again}});
+        assert_int_equal(only(w, DRAFTER, GR_MSG_ATTACH)->attach.wishes.sampling.choice, 5);
+        gr_orch_on_lost(w->orch, TARGET, w->now_ns);
+        w->n_sent = 0;
+        join_target(w);
+    }
+    destroy(w);
+}
+
 /* ---- who may join ---- */
 
 static void test_misfits_are_refused(void **state)
@@ -399,6 +431,7 @@ int main(void)
         cmocka_unit_test(test_late_answer_of_another_epoch),
         cmocka_unit_test(test_switches),
         cmocka_unit_test(test_draft_ahead_auto),
+        cmocka_unit_test(test_choice_and_fork),
         cmocka_unit_test(test_misfits_are_refused),
         cmocka_unit_test(test_other_numerics),
         cmocka_unit_test(test_other_tokenizer_of_a_client),
