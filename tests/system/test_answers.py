@@ -12,7 +12,7 @@ import signal
 import sys
 import tempfile
 
-from harness import DRAFT, HEAD, ROOT, TARGET, Running, case, generate, main, refused, run
+from harness import DRAFT, HEAD, ROOT, TARGET, Running, case, generate, main, refused, run, wait_for
 from served import Serve, one_line
 
 N = 4
@@ -173,6 +173,21 @@ def a_killed_worker():
         assert ids(found) == want, name
         if name == "graft-target":
             assert all(o["metrics"]["reopens"] == 1 for o in found), [o["metrics"]["reopens"] for o in found]
+
+
+@case
+def interrupted():
+    """Each tells what there is of it, and one line that it was interrupted."""
+    r = Running("--n", "3", "--temperature", "1", "--seed", "5", tokens=8000, log="info")
+    target = r.child("graft-target")
+    wait_for(lambda: len(shared(r.said())) == 2)
+    r.wait_busy(target, 10)
+    r.p.send_signal(signal.SIGINT)
+    status, out, said = r.end()
+    assert status == 128 + signal.SIGINT, (status, said)
+    found = parse(out)
+    assert len(found) == 3 and all(o["error"] == "interrupted" and o["token_ids"] for o in found), found
+    assert said.count("error: interrupted") == 1, said
 
 
 @case
