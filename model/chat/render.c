@@ -9,11 +9,10 @@
 
 /* ---- white space, as Python has it ---- */
 
-/* str.isspace() */
+/* str.isspace(): Unicode White_Space and four separators. */
 static bool is_space(int32_t c)
 {
-    return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
-           (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+    return gr_is_white_space(c) || (c >= 0x1C && c <= 0x1F);
 }
 
 static size_t space_at(const char *text, size_t len)

@@ -50,38 +50,36 @@ static enum gr_status parse_no_rope(const struct gr_json_where *w, struct gr_hf_
 
 /* ---- windows ---- */
 
-static enum gr_status parse_layer_types(const struct gr_json_where *w, const json_t *list, struct gr_hf_config *c)
+/* sliding_out: [n_layer], or NULL: the model has no window, and a list that says otherwise is refused. */
+static enum gr_status parse_layer_types(const struct gr_json_where *w, const json_t *list, bool *sliding_out)
 {
-    if (json_array_size(list) != (size_t)c->n_layer) {
-        log_error("%s: layer_types has %zu entries, num_hidden_layers = %d", w->name, json_array_size(list),
-                  c->n_layer);
-        return GR_EFORMAT;
-    }
-    for (int l = 0; l < c->n_layer; l++) {
-        const char *text = json_string_value(json_array_get(list, (size_t)l));
-        const bool sliding = text != NULL && strcmp(text, "sliding_attention") == 0;
+    for (size_t l = 0; l < json_array_size(list); l++) {
+        const char *text = json_string_value(json_array_get(list, l));
+        const bool sliding = text != NULL && sliding_out != NULL && strcmp(text, "sliding_attention") == 0;
         if (!sliding && (text == NULL || strcmp(text, "full_attention") != 0)) {
-            log_error("%s: layer_types[%d] %.40s is not supported; known: sliding_attention, full_attention", w->name,
-                      l, text != NULL ? text : "(not a string)");
+            log_error("%s: layer_types[%zu] %.40s is not supported; known: %sfull_attention", w->name, l,
+                      text != NULL ? text : "(not a string)", sliding_out != NULL ? "sliding_attention, " : "");
             return GR_EUNSUPPORTED;
         }
-        c->layer_sliding[l] = sliding;
+        if (sliding_out != NULL) {
+            sliding_out[l] = sliding;
+        }
     }
     return GR_OK;
 }
 
-/* A model without a window; a list that says otherwise is refused. */
 static enum gr_status refuse_sliding_layers(const struct gr_json_where *w)
 {
     const json_t *list = NULL;
     GR_TRY(gr_json_array(w, "layer_types", false, &list));
-    for (size_t l = 0; l < json_array_size(list); l++) {
-        const char *text = json_string_value(json_array_get(list, l));
-        if (text == NULL || strcmp(text, "full_attention") != 0) {
-            log_error("%s: layer_types[%zu] %.40s is not supported; known: full_attention", w->name, l,
-                      text != NULL ? text : "(not a string)");
-            return GR_EUNSUPPORTED;
-        }
+    return parse_layer_types(w, list, NULL);
+}
+
+static enum gr_status check_n_layer_types(const struct gr_json_where *w, const json_t *list, int n_layer)
+{
+    if (json_array_size(list) != (size_t)n_layer) {
+        log_error("%s: layer_types has %zu entries, num_hidden_layers = %d", w->name, json_array_size(list), n_layer);
+        return GR_EFORMAT;
     }
     return GR_OK;
 }
@@ -113,7 +111,8 @@ static enum gr_status parse_sliding_layers(const struct gr_json_where *w, enum g
     int n = kind == GR_WINDOW_PATTERN ? WINDOW_PATTERN_DEFAULT : MAX_WINDOW_LAYERS_DEFAULT;
     GR_TRY(gr_json_array(w, "layer_types", false, &list));
     if (list != NULL) {
-        return parse_layer_types(w, list, c);
+        GR_TRY(check_n_layer_types(w, list, c->n_layer));
+        return parse_layer_types(w, list, c->layer_sliding);
     }
     if (kind == GR_WINDOW_AFTER) {
         GR_TRY(gr_json_int(w, "max_window_layers", false, 0, HF_MAX_POS_MAX, &n));

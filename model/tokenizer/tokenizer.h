@@ -116,4 +116,7 @@ GR_NODISCARD enum gr_status gr_detok_push(struct gr_detok *d, int32_t id, char *
 /* End of text: a held start becomes U+FFFD. d is then as after init. */
 GR_NODISCARD enum gr_status gr_detok_flush(struct gr_detok *d, char *out, size_t cap, size_t *n_out);
 
+/* Oniguruma's \s, that is Unicode White_Space. */
+bool gr_is_white_space(int32_t code_point);
+
 #endif

@@ -111,9 +111,6 @@ struct gr_tokenizer {
 
 #define GR_TOK_MARK "\xe2\x96\x81" /* U+2581, SentencePiece's blank */
 
-/* Oniguruma's \s, that is Unicode White_Space. */
-bool gr_is_white_space(int32_t code_point);
-
 /* ---- tokenizer_steps.c ---- */
 
 /* The fields of tokenizer.json around the model. has_id says whether an id has a token. */
