@@ -5,12 +5,10 @@
 #include <string.h>
 
 #include "common/base/log.h"
-#include "model/files/gguf_model.h"
+#include "model/files/gguf.h"
 #include "model/files/json_util.h"
-#include "model/files/model_path.h"
 
-#define FILE_BYTES_MAX (16u << 20)
-#define CONFIG "tokenizer_config.json"
+#define JINJA_BYTES_MAX (16u << 20)
 #define JINJA "chat_template.jinja"
 
 void gr_chat_file_free(struct gr_chat_file *f)
@@ -71,7 +69,7 @@ static enum gr_status read_config(const json_t *root, struct gr_chat_file *f)
     if (json_is_array(value)) {
         value = default_of(value);
     }
-    GR_TRY(take_jinja(f, json_string_value(value), json_string_length(value), CONFIG));
+    GR_TRY(take_jinja(f, json_string_value(value), json_string_length(value), GR_TOKENIZER_CONFIG));
     GR_TRY(copy_token(root, "bos_token", &f->bos));
     return copy_token(root, "eos_token", &f->eos);
 }
@@ -79,20 +77,10 @@ static enum gr_status read_config(const json_t *root, struct gr_chat_file *f)
 static enum gr_status read_config_file(const char *dir, struct gr_chat_file *f)
 {
     char path[PATH_MAX];
-    char *json = NULL;
-    size_t len = 0;
     json_t *root = NULL;
-    GR_TRY(gr_path_join(path, sizeof(path), dir, CONFIG));
-    enum gr_status st = gr_file_read(path, FILE_BYTES_MAX, false, &json, &len);
-    if (st != GR_OK) {
-        return st == GR_ENOTFOUND ? GR_OK : st;
-    }
-    st = gr_json_parse_object(path, json, len, &root);
-    free(json);
-    if (st == GR_OK) {
-        st = read_config(root, f);
-        json_decref(root);
-    }
+    GR_TRY(gr_json_read_object(dir, GR_TOKENIZER_CONFIG, GR_TOKENIZER_CONFIG_BYTES, path, &root));
+    const enum gr_status st = root != NULL ? read_config(root, f) : GR_OK;
+    json_decref(root);
     return st;
 }
 
@@ -103,7 +91,7 @@ static enum gr_status read_jinja_file(const char *dir, struct gr_chat_file *f)
     char *text = NULL;
     size_t len = 0;
     GR_TRY(gr_path_join(path, sizeof(path), dir, JINJA));
-    const enum gr_status st = gr_file_read(path, FILE_BYTES_MAX, false, &text, &len);
+    const enum gr_status st = gr_file_read(path, JINJA_BYTES_MAX, false, &text, &len);
     if (st != GR_OK) {
         return st == GR_ENOTFOUND ? GR_OK : st;
     }
@@ -144,22 +132,11 @@ static enum gr_status read_metadata(const struct gr_gguf *g, struct gr_chat_file
     return copy_listed(g, "tokenizer.ggml.eos_token_id", &f->eos);
 }
 
-static enum gr_status read_gguf(const char *path, struct gr_chat_file *f)
+enum gr_status gr_chat_file_read(const char *path, const struct gr_gguf *gguf, struct gr_chat_file *out)
 {
-    struct gr_tensors *ts = NULL;
-    GR_TRY(gr_gguf_model_open(path, NULL, &ts));
-    const enum gr_status st = read_metadata(gr_gguf_model_metadata(ts), f);
-    gr_tensors_close(ts);
-    return st;
-}
-
-enum gr_status gr_chat_file_read(const char *path, struct gr_chat_file *out)
-{
-    enum gr_model_kind kind = GR_MODEL_FOLDER;
     struct gr_chat_file f = {0};
-    GR_TRY(gr_model_path_kind(path, &kind));
-    enum gr_status st = kind == GR_MODEL_GGUF ? read_gguf(path, &f) : read_config_file(path, &f);
-    if (st == GR_OK && kind == GR_MODEL_FOLDER) {
+    enum gr_status st = gguf != NULL ? read_metadata(gguf, &f) : read_config_file(path, &f);
+    if (st == GR_OK && gguf == NULL) {
         st = read_jinja_file(path, &f);
     }
     if (st != GR_OK) {

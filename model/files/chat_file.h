@@ -7,6 +7,11 @@
 
 #include "common/base/status.h"
 
+#define GR_TOKENIZER_CONFIG "tokenizer_config.json"
+#define GR_TOKENIZER_CONFIG_BYTES (16u << 20) /* at most; some carry a whole vocabulary of added tokens */
+
+struct gr_gguf;
+
 struct gr_chat_file {
     char *jinja; /* owned, NUL-terminated; NULL: the files have none */
     size_t len;
@@ -14,9 +19,9 @@ struct gr_chat_file {
     const char *where; /* the file or field that has the template, for messages */
 };
 
-/* path: a model folder (chat_template.jinja, else chat_template of tokenizer_config.json: a text, or of several that
- * have names the one called default) or a GGUF file (tokenizer.chat_template). */
-GR_NODISCARD enum gr_status gr_chat_file_read(const char *path, struct gr_chat_file *out);
+/* path: of the model. gguf: the metadata of its file (tokenizer.chat_template); NULL: a folder (chat_template.jinja,
+ * else chat_template of tokenizer_config.json: a text, or of several that have names the one called default). */
+GR_NODISCARD enum gr_status gr_chat_file_read(const char *path, const struct gr_gguf *gguf, struct gr_chat_file *out);
 void gr_chat_file_free(struct gr_chat_file *f);
 
 #endif

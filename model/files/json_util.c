@@ -110,6 +110,21 @@ enum gr_status gr_json_parse_object(const char *name, const char *json, size_t l
     return GR_OK;
 }
 
+enum gr_status gr_json_read_object(const char *dir, const char *file, size_t max_bytes, char path[PATH_MAX],
+                                   json_t **out)
+{
+    char *json = NULL;
+    size_t len = 0;
+    *out = NULL;
+    GR_TRY(gr_path_join(path, PATH_MAX, dir, file));
+    enum gr_status st = gr_file_read(path, max_bytes, false, &json, &len);
+    if (st == GR_OK) {
+        st = gr_json_parse_object(path, json, len, out);
+        free(json);
+    }
+    return st == GR_ENOTFOUND ? GR_OK : st;
+}
+
 static const char *type_name(const json_t *value)
 {
     static const char *const names[] = {

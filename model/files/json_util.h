@@ -4,6 +4,7 @@
 #define GR_MODEL_FILES_JSON_UTIL_H
 
 #include <jansson.h>
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -19,6 +20,11 @@ GR_NODISCARD enum gr_status gr_path_join(char *path, size_t cap, const char *dir
 
 /* The text must be one JSON object without duplicate keys. json_decref the result. */
 GR_NODISCARD enum gr_status gr_json_parse_object(const char *name, const char *json, size_t len, json_t **out);
+
+/* The file dir/file of at most max_bytes, which must be such an object; *out is NULL where there is none. path: its
+ * name, for messages about what is in it. */
+GR_NODISCARD enum gr_status gr_json_read_object(const char *dir, const char *file, size_t max_bytes,
+                                                char path[PATH_MAX], json_t **out);
 
 /* Getters. name: file; where: "" or a prefix such as "rope_scaling." for messages. A key that is
  * missing or null leaves *out alone when `required` is false. */

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "common/base/log.h"
-#include "model/files/gguf.h"
 #include "model/files/gguf_model.h"
 #include "model/files/json_util.h"
 #include "model/files/safetensors.h"
@@ -77,6 +76,25 @@ enum gr_status gr_model_path_config(const char *path, struct gr_hf_config *out)
     enum gr_model_kind kind = GR_MODEL_FOLDER;
     GR_TRY(gr_model_path_kind(path, &kind));
     return kind == GR_MODEL_GGUF ? gr_gguf_model_open(path, out, NULL) : gr_hf_config_load(path, out);
+}
+
+enum gr_status gr_model_meta_open(const char *path, struct gr_model_meta *out)
+{
+    enum gr_model_kind kind = GR_MODEL_FOLDER;
+    *out = (struct gr_model_meta){.file = NULL};
+    GR_TRY(gr_model_path_kind(path, &kind));
+    return kind == GR_MODEL_GGUF ? gr_gguf_model_open(path, &out->hf, &out->file) : gr_hf_config_load(path, &out->hf);
+}
+
+void gr_model_meta_close(struct gr_model_meta *m)
+{
+    gr_tensors_close(m->file);
+    m->file = NULL;
+}
+
+const struct gr_gguf *gr_model_meta_gguf(const struct gr_model_meta *m)
+{
+    return m->file != NULL ? gr_gguf_model_metadata(m->file) : NULL;
 }
 
 enum gr_status gr_model_path_open(const char *path, struct gr_tensors **out)

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/base/log.h"
+#include "model/files/chat_file.h"
 #include "model/tokenizer/tokenizer_internal.h"
 
 struct reader {
@@ -271,20 +272,10 @@ static enum gr_status find_eos(const char *path, const json_t *root, struct gr_t
 static enum gr_status read_tokenizer_config(const char *dir, struct gr_tokenizer *tok)
 {
     char path[PATH_MAX];
-    char *json;
-    size_t len;
-    json_t *root;
-    GR_TRY(gr_path_join(path, sizeof(path), dir, "tokenizer_config.json"));
-    enum gr_status st = gr_file_read(path, GR_TOKENIZER_FILE_BYTES, false, &json, &len);
-    if (st != GR_OK) {
-        return st == GR_ENOTFOUND ? GR_OK : st;
-    }
-    st = gr_json_parse_object(path, json, len, &root);
-    free(json);
-    if (st == GR_OK) {
-        st = find_eos(path, root, tok);
-        json_decref(root);
-    }
+    json_t *root = NULL;
+    GR_TRY(gr_json_read_object(dir, GR_TOKENIZER_CONFIG, GR_TOKENIZER_CONFIG_BYTES, path, &root));
+    const enum gr_status st = root != NULL ? find_eos(path, root, tok) : GR_OK;
+    json_decref(root);
     return st;
 }
 

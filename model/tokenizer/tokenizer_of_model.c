@@ -16,26 +16,30 @@ static enum gr_status of_folder(const char *path, struct gr_tokenizer **out)
     return access(file, F_OK) == 0 ? gr_tokenizer_load(path, out) : GR_OK;
 }
 
-static enum gr_status of_gguf(const char *path, struct gr_tokenizer **out)
+enum gr_status gr_tokenizer_of_files(const char *path, const struct gr_gguf *gguf, struct gr_tokenizer **out)
 {
-    struct gr_tensors *ts = NULL;
-    GR_TRY(gr_gguf_model_open(path, NULL, &ts));
-    const struct gr_gguf *g = gr_gguf_model_metadata(ts);
-    const enum gr_status st = gr_gguf_has_tokenizer(g) ? gr_tokenizer_from_metadata(path, g, out) : GR_OK;
-    gr_tensors_close(ts);
-    return st;
+    *out = NULL;
+    if (gguf == NULL) {
+        GR_TRY(of_folder(path, out));
+    } else if (gr_gguf_has_tokenizer(gguf)) {
+        GR_TRY(gr_tokenizer_from_metadata(path, gguf, out));
+    }
+    if (*out == NULL) {
+        log_info("%s: has no " GR_TOKENIZER_PLACES ": token ids only", path);
+    }
+    return GR_OK;
 }
 
 enum gr_status gr_tokenizer_of_model(const char *path, struct gr_tokenizer **out)
 {
     enum gr_model_kind kind = GR_MODEL_FOLDER;
+    struct gr_tensors *ts = NULL;
     *out = NULL;
     GR_TRY(gr_model_path_kind(path, &kind));
-    GR_TRY(kind == GR_MODEL_GGUF ? of_gguf(path, out) : of_folder(path, out));
-    if (*out == NULL) {
-        log_info("%s: has no " GR_TOKENIZER_PLACES ": token ids only", path);
-    }
-    return GR_OK;
+    GR_TRY(kind == GR_MODEL_GGUF ? gr_gguf_model_open(path, NULL, &ts) : GR_OK);
+    const enum gr_status st = gr_tokenizer_of_files(path, ts != NULL ? gr_gguf_model_metadata(ts) : NULL, out);
+    gr_tensors_close(ts);
+    return st;
 }
 
 enum gr_status gr_tokenizer_of_model_required(const char *path, struct gr_tokenizer **out)

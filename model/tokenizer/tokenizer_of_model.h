@@ -4,11 +4,16 @@
 
 #include "model/tokenizer/tokenizer.h"
 
+struct gr_gguf;
+
 #define GR_TOKENIZER_PLACES "tokenizer (a folder's tokenizer.json, a GGUF file's tokenizer.ggml.model)"
 
 /* path: a model folder or a GGUF file. *out is NULL (one info line) where there is none: such a model takes and gives
  * token ids only. */
 GR_NODISCARD enum gr_status gr_tokenizer_of_model(const char *path, struct gr_tokenizer **out);
+/* The same of a model whose files are known: gguf is its metadata, NULL for a folder. */
+GR_NODISCARD enum gr_status gr_tokenizer_of_files(const char *path, const struct gr_gguf *gguf,
+                                                  struct gr_tokenizer **out);
 /* GR_ENOTFOUND where there is none. */
 GR_NODISCARD enum gr_status gr_tokenizer_of_model_required(const char *path, struct gr_tokenizer **out);
 

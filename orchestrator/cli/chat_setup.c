@@ -65,10 +65,11 @@ static void warn_of_ends(const struct gr_chat *c, const struct gr_tokenizer *tok
     }
 }
 
-enum gr_status gr_chat_setup_open(const struct gr_options *o, const struct gr_tokenizer *tok, struct gr_chat_setup *out)
+enum gr_status gr_chat_setup_open(const struct gr_options *o, const struct gr_gguf *gguf,
+                                  const struct gr_tokenizer *tok, struct gr_chat_setup *out)
 {
     struct gr_chat_setup s = {0};
-    GR_TRY(gr_chat_file_read(o->model, &s.file));
+    GR_TRY(gr_chat_file_read(o->model, gguf, &s.file));
     enum gr_status st = choose(o, &s.file, &s.chat.form);
     if (st == GR_OK) {
         st = check(o, s.chat.form);

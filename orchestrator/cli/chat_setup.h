@@ -14,8 +14,8 @@ struct gr_chat_setup {
 
 /* Of o->model. A model without a template that is known, and options that the template has no place for, are refused
  * (logged). tok: whose tokens the template should write. Zeroed is legal for close. */
-GR_NODISCARD enum gr_status gr_chat_setup_open(const struct gr_options *o, const struct gr_tokenizer *tok,
-                                               struct gr_chat_setup *out);
+GR_NODISCARD enum gr_status gr_chat_setup_open(const struct gr_options *o, const struct gr_gguf *gguf,
+                                               const struct gr_tokenizer *tok, struct gr_chat_setup *out);
 void gr_chat_setup_close(struct gr_chat_setup *s);
 
 #endif

@@ -74,17 +74,27 @@ void gr_generation_init(struct gr_generation *g, const struct gr_options *o)
     *g = (struct gr_generation){.o = o, .n_answer = 1, .first_difference = -1};
 }
 
+static enum gr_status read_model(struct gr_generation *g, const struct gr_options *o)
+{
+    struct gr_model_meta meta;
+    GR_TRY(gr_model_meta_open(o->model, &meta));
+    const struct gr_gguf *gguf = gr_model_meta_gguf(&meta);
+    g->hf = meta.hf;
+    enum gr_status st = gr_tokenizer_of_files(o->model, gguf, &g->tok);
+    if (st == GR_OK && o->chat) {
+        st = gr_chat_setup_open(o, gguf, g->tok, &g->chat);
+    }
+    gr_model_meta_close(&meta);
+    return st;
+}
+
 enum gr_status gr_generation_prepare_model(struct gr_generation *g, const struct gr_options *o,
                                            const struct gr_plan *plan)
 {
     g->o = o;
     g->plan = *plan;
-    GR_TRY(gr_model_path_config(o->model, &g->hf));
-    GR_TRY(gr_tokenizer_of_model(o->model, &g->tok));
+    GR_TRY(read_model(g, o));
     const int32_t n_vocab = n_vocab_of(g);
-    if (o->chat) {
-        GR_TRY(gr_chat_setup_open(o, g->tok, &g->chat));
-    }
     GR_TRY(gr_adjust_resolve(o, g->tok, n_vocab, &g->plan.wishes.adjust));
     GR_TRY(gr_stops_resolve(o, &g->hf, g->tok, g->hf.n_vocab, &g->plan.wishes.turn.stop_ids));
     if (o->chat && g->tok != NULL && !o->ignore_eos) {

@@ -10,6 +10,7 @@
 
 #include "model/files/chat_file.h"
 #include "tests/unit/log_capture.h"
+#include "tests/unit/write_file.h"
 
 static char dir[64];
 
@@ -21,10 +22,7 @@ static void put(const char *name, const char *text)
         (void)remove(path);
         return;
     }
-    FILE *f = fopen(path, "we");
-    assert_non_null(f);
-    assert_int_equal(fputs(text, f) >= 0, 1);
-    assert_int_equal(fclose(f), 0);
+    write_file(path, text);
 }
 
 static int begin(void **state)
@@ -51,7 +49,7 @@ static void check(const char *jinja, const char *where, const char *bos, const c
 {
     const char *const want[] = {jinja, where, bos, eos};
     struct gr_chat_file f;
-    assert_int_equal(gr_chat_file_read(dir, &f), GR_OK);
+    assert_int_equal(gr_chat_file_read(dir, NULL, &f), GR_OK);
     const char *const got[] = {f.jinja, f.where, f.bos, f.eos};
     for (size_t i = 0; i < GR_ARRAY_LEN(want); i++) {
         if (want[i] == NULL) {
@@ -91,7 +89,7 @@ static void test_bad(void **state)
     struct log_capture cap;
     put("tokenizer_config.json", "{\"chat_template\":");
     log_capture_begin(&cap);
-    assert_int_equal(gr_chat_file_read(dir, &f), GR_EFORMAT);
+    assert_int_equal(gr_chat_file_read(dir, NULL, &f), GR_EFORMAT);
     const char *log = log_capture_end(&cap);
     assert_int_equal(log_capture_n_line(log), 1);
     assert_non_null(strstr(log, "tokenizer_config.json"));

@@ -11,6 +11,7 @@
 #include "model/files/family.h"
 #include "model/files/hf_config.h"
 #include "tests/unit/log_capture.h"
+#include "tests/unit/write_file.h"
 #include "tests/unit/mini_tokenizer.h" /* json_patch_at */
 
 static const char llama31[] =
@@ -511,16 +512,6 @@ static void test_not_json(void **state)
     }
 }
 
-static void write_file(const char *dir, const char *name, const char *text)
-{
-    char path[600];
-    snprintf(path, sizeof(path), "%s/%s", dir, name);
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    assert_true(fputs(text, f) >= 0);
-    assert_int_equal(fclose(f), 0);
-}
-
 static enum gr_status load_quietly(const char *dir, struct gr_hf_config *c, struct log_capture *cap)
 {
     log_capture_begin(cap);
@@ -539,11 +530,11 @@ static void test_load(void **state)
     assert_int_equal(load_quietly(dir, &c, &cap), GR_ENOTFOUND);
     assert_non_null(strstr(cap.text, "config.json"));
 
-    write_file(dir, "config.json", llama31);
+    write_file_in(dir, "config.json", llama31);
     assert_int_equal(gr_hf_config_load(dir, &c), GR_OK);
     assert_int_equal(c.n_eos, 2);
 
-    write_file(dir, "generation_config.json", "{\"eos_token_id\":[7,8,8],\"temperature\":0.6}");
+    write_file_in(dir, "generation_config.json", "{\"eos_token_id\":[7,8,8],\"temperature\":0.6}");
     assert_int_equal(gr_hf_config_load(dir, &c), GR_OK);
     assert_int_equal(c.n_eos, 4); /* those of both files */
     assert_int_equal(c.eos_id[0], 2);
@@ -551,11 +542,11 @@ static void test_load(void **state)
     assert_int_equal(c.eos_id[2], 7);
     assert_int_equal(c.eos_id[3], 8);
 
-    write_file(dir, "generation_config.json", "{\"temperature\":0.6}");
+    write_file_in(dir, "generation_config.json", "{\"temperature\":0.6}");
     assert_int_equal(gr_hf_config_load(dir, &c), GR_OK);
     assert_int_equal(c.eos_id[0], 2);
 
-    write_file(dir, "generation_config.json", "{\"eos_token_id\":9999}");
+    write_file_in(dir, "generation_config.json", "{\"eos_token_id\":9999}");
     assert_int_equal(load_quietly(dir, &c, &cap), GR_ELIMIT);
     assert_non_null(strstr(cap.text, "generation_config.json"));
     assert_non_null(strstr(cap.text, "9999"));

@@ -9,18 +9,9 @@
 #include "model/tokenizer/tokenizer_of_model.h"
 #include "tests/unit/log_capture.h"
 #include "tests/unit/mini_tokenizer.h"
+#include "tests/unit/write_file.h"
 
 static char dir[] = "/tmp/graft-test-XXXXXX";
-
-static void write_file(const char *name, const char *text)
-{
-    char path[600];
-    snprintf(path, sizeof(path), "%s/%s", dir, name);
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    assert_true(fputs(text, f) >= 0);
-    assert_int_equal(fclose(f), 0);
-}
 
 static void test_eos(void **state)
 {
@@ -42,7 +33,7 @@ static void test_eos(void **state)
     for (size_t i = 0; i < GR_ARRAY_LEN(cases); i++) {
         struct gr_tokenizer *tok = NULL;
         struct log_capture cap;
-        write_file("tokenizer_config.json", cases[i].config);
+        write_file_in(dir, "tokenizer_config.json", cases[i].config);
         log_capture_begin(&cap);
         const enum gr_status st = gr_tokenizer_of_model(dir, &tok);
         const char *log = log_capture_end(&cap);
@@ -83,7 +74,7 @@ static int setup(void **state)
     if (text == NULL || mkdtemp(dir) == NULL) {
         return -1;
     }
-    write_file("tokenizer.json", text);
+    write_file_in(dir, "tokenizer.json", text);
     free(text);
     json_decref(root);
     return 0;

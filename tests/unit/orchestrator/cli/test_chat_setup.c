@@ -52,7 +52,7 @@ static void refused(enum gr_status status, const char *word, const char *other)
     struct gr_chat_setup s;
     struct log_capture cap;
     log_capture_begin(&cap);
-    assert_int_equal(gr_chat_setup_open(&o, tok, &s), status);
+    assert_int_equal(gr_chat_setup_open(&o, NULL, tok, &s), status);
     const char *log = log_capture_end(&cap);
     if (log_capture_n_line(log) != 1 || strstr(log, word) == NULL || strstr(log, other) == NULL) {
         fail_msg("`%s', `%s': %s", word, other, log);
@@ -86,7 +86,7 @@ static void test_taken(void **state)
     struct log_capture cap;
     say("{\"chat_template\":\"{{ mine }}\",\"bos_token\":\"<b>\",\"eos_token\":\"<bos>\"}");
     set("chat-template", "llama2");
-    assert_int_equal(gr_chat_setup_open(&o, tok, &s), GR_OK);
+    assert_int_equal(gr_chat_setup_open(&o, NULL, tok, &s), GR_OK);
     assert_string_equal(gr_chat_name(s.chat.form), "llama2");
     assert_string_equal(s.chat.bos, "<b>");
     assert_int_equal(gr_stops_add_chat(&s.chat, tok, &stops), GR_OK);
@@ -97,7 +97,7 @@ static void test_taken(void **state)
     set("chat-template", "llama3.1");
     set("chat-date", "01 Jan 2030");
     log_capture_begin(&cap);
-    assert_int_equal(gr_chat_setup_open(&o, tok, &s), GR_OK);
+    assert_int_equal(gr_chat_setup_open(&o, NULL, tok, &s), GR_OK);
     assert_non_null(strstr(log_capture_end(&cap), "no token <|eot_id|>"));
     assert_string_equal(s.chat.date, "01 Jan 2030");
     assert_int_equal(gr_stops_add_chat(&s.chat, tok, &stops), GR_OK);

@@ -3,6 +3,7 @@
  * every row of graft's table is given junk from everywhere. */
 #include "common/options/options.h"
 #include "orchestrator/cli/yaml_config.h"
+#include "tests/unit/write_file.h"
 #include "tests/unit/log_capture.h"
 
 #include <setjmp.h>
@@ -89,14 +90,6 @@ static void begin(void)
     yaml = NULL;
     o = (struct values){.flag = false};
     gr_option_values_begin(&o.v, &table, &command);
-}
-
-static void write_file(const char *path, const char *text)
-{
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    assert_true(fputs(text, f) >= 0);
-    assert_int_equal(fclose(f), 0);
 }
 
 /* ---- one value, from three places ---- */
