@@ -38,6 +38,12 @@ static bool heads_apart(const struct gr_hf_config *hf)
     return hf->qkv_bias || hf->qk_norm;
 }
 
+size_t gr_cuda_sums_bytes(const struct gr_hf_config *hf)
+{
+    const size_t n_qkv = (size_t)(hf->n_head + 2 * hf->n_kv_head) * (size_t)hf->head_dim;
+    return heads_apart(hf) ? n_qkv * sizeof(float) : 0;
+}
+
 static int n_qkv(const struct gr_cuda_layer_work *w)
 {
     return (w->attention.n_head + 2 * w->attention.n_kv_head) * w->attention.head_dim;
@@ -148,7 +154,7 @@ static enum gr_status take_activations(struct gr_cuda_layer_work *w)
         gr_cuda_attn_work_bytes(&w->attention),
         (size_t)n_row * sizeof(struct gr_cuda_square),
         (size_t)n_row * sizeof(struct gr_cuda_square),
-        heads_apart(w->hf) ? (size_t)n_row * (size_t)n_qkv(w) * sizeof(float) : 0,
+        (size_t)n_row * gr_cuda_sums_bytes(w->hf),
         w->window > 0 ? gr_cuda_attn_plan_bytes(&w->attention) : 0,
     };
     void *p[GR_ARRAY_LEN(bytes)];

@@ -124,6 +124,8 @@ struct gr_cuda_linear_step {
 GR_NODISCARD enum gr_status gr_cuda_enqueue_linear(const struct gr_cuda_layer_work *w, const struct gr_cuda_matrix *m,
                                                    const struct gr_cuda_linear_step *s, int n);
 
+/* Bytes of a row's sums of q, k and v, where a family has biases or norms of them (Qwen); else 0. */
+size_t gr_cuda_sums_bytes(const struct gr_hf_config *hf);
 /* Bytes that the KV of a block of 16 tokens takes. */
 uint64_t gr_cuda_kv_block_bytes(const struct gr_hf_config *hf, int n_layer);
 

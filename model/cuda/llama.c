@@ -303,7 +303,7 @@ static uint64_t activation_bytes(const struct llama *m, const struct gr_llama_co
 {
     const struct gr_hf_config *hf = &m->source.hf;
     const uint64_t n_q = (uint64_t)hf->n_head * (uint64_t)hf->head_dim;
-    const uint64_t row = 8ull * (uint64_t)hf->hidden + 6 * n_q + 2ull * (uint64_t)hf->ffn +
+    const uint64_t row = 8ull * (uint64_t)hf->hidden + 6 * n_q + 2ull * (uint64_t)hf->ffn + gr_cuda_sums_bytes(hf) +
                          GR_CUDA_SPLIT_MAX * (n_q + 2ull * (uint64_t)hf->n_head) * sizeof(float);
     return (uint64_t)c->n_row_max * row + (uint64_t)c->n_out_max * (uint64_t)gr_hf_vocab_rows(hf) * sizeof(float);
 }

@@ -49,6 +49,21 @@ static void test_go_on(void **state)
     destroy(&w);
 }
 
+/* Before its second token every id would end the text, and may not yet. */
+static void append_without_pick(struct world *w, uint64_t id, uint32_t keep_len)
+{
+    struct gr_msg m = {.type = GR_MSG_APPEND,
+                       .session = id,
+                       .append = {.epoch = 1,
+                                  .keep_len = keep_len,
+                                  .hash = w->text[id].hash[keep_len],
+                                  .wishes = {.max_tokens = 5, .min_tokens = 2, .stop_ids = {.n = N_VOCAB}}}};
+    for (int32_t i = 0; i < N_VOCAB; i++) {
+        m.append.wishes.stop_ids.id[i] = i;
+    }
+    gr_target_on_msg(w->target, &m, 0);
+}
+
 static void test_bad_appends(void **state)
 {
     (void)state;
@@ -72,6 +87,8 @@ static void test_bad_appends(void **state)
     expect_error(&w, &n, "the context holds 256");
     append_to(&w, 1, 1, 30, 2, 0);
     expect_error(&w, &n, "max_tokens");
+    append_without_pick(&w, 1, 30);
+    expect_error(&w, &n, "as many ids may be banned as the vocabulary has");
     append_to(&w, 1, 1, 30, 2, 5); /* it stands as it stood */
     run(&w);
     assert_int_equal(w.text[1].len, 37);

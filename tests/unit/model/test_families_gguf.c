@@ -229,6 +229,78 @@ static void test_same_model(void **state)
     }
 }
 
+/* ---- rotary embedding ---- */
+
+static void config_of(const struct tiny_folder *f, void (*field)(const char *arch), struct gr_hf_config *out)
+{
+    char path[128];
+    struct gr_hf_config hf;
+    snprintf(path, sizeof(path), "%s/m.gguf", f->dir);
+    assert_int_equal(gr_hf_config_load(f->dir, &hf), GR_OK);
+    gguf_begin(&head, 3, 0, 0);
+    data.len = 0;
+    add_fields("qwen2", &hf);
+    field("qwen2");
+    uint64_t n_tensor = 0;
+    for (size_t i = 0; i < f->n; i++) { /* the vocabulary is counted by its embedding */
+        char name[128];
+        gguf_name(f->tensor[i].name, false, name, sizeof(name));
+        if (strcmp(name, "token_embd.weight") == 0) {
+            add_tensor(&f->tensor[i], name, false, false);
+            n_tensor++;
+        }
+    }
+    write_image(path, n_tensor);
+    assert_int_equal(gr_gguf_model_open(path, out, NULL), GR_OK);
+    (void)unlink(path);
+}
+
+static void add_old_linear(const char *arch)
+{
+    gguf_field_f32(&head, key(arch, "rope.scale_linear"), 8.0f);
+}
+
+static void add_none(const char *arch)
+{
+    gguf_field_text(&head, key(arch, "rope.scaling.type"), "none");
+    gguf_field_f32(&head, key(arch, "rope.scaling.factor"), 8.0f);
+}
+
+static void add_yarn_betas(const char *arch)
+{
+    gguf_field_text(&head, key(arch, "rope.scaling.type"), "yarn");
+    gguf_field_f32(&head, key(arch, "rope.scaling.factor"), 4.0f);
+    gguf_field_u32(&head, key(arch, "rope.scaling.original_context_length"), 64);
+    gguf_field_f32(&head, key(arch, "rope.scaling.yarn_beta_fast"), 16.0f);
+    gguf_field_f32(&head, key(arch, "rope.scaling.yarn_beta_slow"), 2.0f);
+}
+
+static void add_dimensions(const char *arch)
+{
+    gguf_field_u32(&head, key(arch, "rope.dimension_count"), REF_D);
+}
+
+static void test_rope_rules(void **state)
+{
+    (void)state;
+    struct tiny_folder f;
+    struct ref_family is;
+    struct gr_hf_config hf;
+    make(&f, family_of("qwen2"), &is);
+    config_of(&f, add_old_linear, &hf); /* as files before rope.scaling.type have it */
+    assert_int_equal(hf.rope_kind, GR_ROPE_LINEAR);
+    assert_true(hf.rope.factor == 8.0);
+    config_of(&f, add_none, &hf); /* a factor without a kind means nothing */
+    assert_int_equal(hf.rope_kind, GR_ROPE_PLAIN);
+    config_of(&f, add_yarn_betas, &hf);
+    assert_int_equal(hf.rope_kind, GR_ROPE_YARN);
+    assert_true(hf.rope.factor == 4.0 && hf.rope.original_max_pos == 64);
+    assert_true(hf.rope.beta_fast == 16.0 && hf.rope.beta_slow == 2.0);
+    config_of(&f, add_dimensions, &hf); /* all of a head is turned */
+    assert_int_equal(hf.rope_kind, GR_ROPE_PLAIN);
+    tiny_finish(&f);
+}
+
 /* ---- what is refused ---- */
 
 static void refused(const char *family, const char *arch, void (*field)(const char *arch), const char *in_log)
@@ -276,9 +348,34 @@ static void add_factor(const char *arch)
     gguf_field_f32(&head, key(arch, "rope.scaling.yarn_attn_factor"), 1.5f);
 }
 
+static void add_no_length(const char *arch)
+{
+    gguf_field_text(&head, key(arch, "rope.scaling.type"), "yarn");
+    gguf_field_f32(&head, key(arch, "rope.scaling.factor"), 4.0f);
+}
+
+static void add_no_factor(const char *arch)
+{
+    gguf_field_text(&head, key(arch, "rope.scaling.type"), "linear");
+}
+
+static void add_half_turned(const char *arch)
+{
+    gguf_field_u32(&head, key(arch, "rope.dimension_count"), REF_D / 2);
+}
+
+static void add_other_values(const char *arch)
+{
+    gguf_field_u32(&head, key(arch, "attention.value_length"), 2 * REF_D);
+}
+
 static void test_refused(void **state)
 {
     (void)state;
+    refused("qwen2", "qwen2", add_no_length, "qwen2.rope.scaling.original_context_length is missing");
+    refused("qwen2", "qwen2", add_no_factor, "qwen2.rope.scale_linear is missing");
+    refused("qwen2", "qwen2", add_half_turned, "qwen2.rope.dimension_count = 8: must be equal");
+    refused("qwen2", "qwen2", add_other_values, "qwen2.attention.value_length = 32");
     refused("qwen2", "qwen2", add_longrope, "qwen2.rope.scaling.type longrope is not read; known: none, linear, yarn");
     refused("qwen2", "qwen2", add_window, "qwen2.attention.sliding_window = 64 is not supported");
     refused("gemma3", "gemma3", add_softcap, "gemma3.final_logit_softcapping = 30 is not supported");
@@ -290,6 +387,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_model),
+        cmocka_unit_test(test_rope_rules),
         cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

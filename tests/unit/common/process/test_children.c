@@ -14,7 +14,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-static bool fork_fails;
+static bool fork_fails, child_gets_sigint;
 
 /* In place of the C library's. */
 pid_t fork(void)
@@ -23,7 +23,11 @@ pid_t fork(void)
         errno = EAGAIN;
         return -1;
     }
-    return (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
+    const pid_t pid = (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
+    if (pid == 0 && child_gets_sigint) {
+        kill((pid_t)syscall(SYS_getpid), SIGINT); /* blocked: it is pending */
+    }
+    return pid;
 }
 
 static const struct gr_child_rule rule = {.restart = {.pause_max_ns = 5 * GR_S, .fruitless_max = 3}};
@@ -171,11 +175,29 @@ static void test_given_up(void **state)
     gr_children_finish(&c, 1000);
 }
 
+/* A ctrl-C that comes while a child is still of the terminal's group is the parent's alone. */
+static void test_ctrl_c_at_birth(void **state)
+{
+    (void)state;
+    static const struct gr_child_rule ends = {.restart = {.fruitless_max = 1}, .status_0_ends = true};
+    struct gr_children c;
+    child_gets_sigint = true;
+    begin(&c, &ends, "exit 0");
+    child_gets_sigint = false;
+    assert_int_equal(await_end(&c), GR_CHILD_ENDED);
+    gr_children_finish(&c, 1000);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ends),   cmocka_unit_test(test_given_up), cmocka_unit_test(test_haste),
-        cmocka_unit_test(test_joined), cmocka_unit_test(test_silence),  cmocka_unit_test(test_restart_is_tried_again),
+        cmocka_unit_test(test_ends),
+        cmocka_unit_test(test_given_up),
+        cmocka_unit_test(test_haste),
+        cmocka_unit_test(test_joined),
+        cmocka_unit_test(test_silence),
+        cmocka_unit_test(test_restart_is_tried_again),
+        cmocka_unit_test(test_ctrl_c_at_birth),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
