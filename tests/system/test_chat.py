@@ -3,22 +3,19 @@
 
 usage: test_chat.py BUILD_DIR SOURCE_ROOT      prints TAP
 """
-import fcntl
 import json
 import os
-import pty
 import re
 import resource
-import select
 import signal
 import subprocess
 import sys
 import tempfile
 import termios
-import time
 
 from harness import BUILD, DRAFT, GRAFT, SLOW, TARGET, case, children, main, run, wait_for
 from served import FIXED, Serve
+from terminal import Terminal
 
 FORM = ("--model", TARGET, "--chat-template", "llama3")
 ASKED = ["def add(a, b):", "  Zürich\u3000", "class Stack:", "<|eot_id|> import os"]
@@ -124,48 +121,12 @@ def refused_in_one_line():
         assert done.stdout == "", done.stdout
 
 
-class Terminal:
-    """`graft chat` on a terminal of its own, its state in a folder of its own."""
+class ChatTerminal(Terminal):
+    """`graft chat`, its state in a folder of its own."""
 
     def __init__(self, *args, state=None):
         self.state = state or tempfile.TemporaryDirectory()
-        lead, follow = pty.openpty()
-        self.lead, self.raw, self.out = lead, b"", ""
-        env = dict(os.environ, XDG_STATE_HOME=self.state.name, TERM="xterm", LC_ALL="C.UTF-8",
-                   ASAN_OPTIONS="handle_segv=0")  # a sanitizer would make a signal an exit status
-        self.p = subprocess.Popen([GRAFT, "chat", *FORM, *args], stdin=follow, stdout=follow, stderr=follow, env=env,
-                                  start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
-        os.close(follow)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *failure):
-        if self.p.poll() is None:
-            self.p.kill()
-            self.p.wait()
-        os.close(self.lead)
-
-    def read(self, seconds):
-        if select.select([self.lead], [], [], seconds)[0]:
-            try:
-                self.raw += os.read(self.lead, 1 << 16)  # which may end within a character, or a line's end
-                self.out = self.raw.removesuffix(b"\r").decode("utf-8", "replace").replace("\r\n", "\n")
-                return True
-            except OSError:  # the last one has closed it
-                pass
-        return False
-
-    def until(self, what, since=0):
-        """Where the text after it begins."""
-        end = time.monotonic() + 30 * SLOW
-        while time.monotonic() < end:
-            m = re.search(what, self.out[since:], re.S)
-            if m:
-                return since + m.end()
-            if not self.read(1) and self.p.poll() is not None:
-                break
-        raise AssertionError(f"{what!r} is not in {self.out[since:]!r}")
+        super().__init__("chat", *FORM, *args, env={"XDG_STATE_HOME": self.state.name})
 
     def edits(self):
         """Is a line being edited? Between two lines the terminal is the kernel's, which would keep a ctrl-D for itself."""
@@ -176,11 +137,6 @@ class Terminal:
             wait_for(self.edits)
         os.write(self.lead, text.encode())
 
-    def end(self):
-        while self.read(30 * SLOW):
-            pass
-        return self.p.wait(timeout=20 * SLOW)
-
 
 def plain(text):
     """Without what moves the cursor, and the line that it wipes out."""
@@ -190,7 +146,7 @@ def plain(text):
 @case
 def a_conversation_at_a_terminal():
     want = answers_anew(ASKED[:2], 40)
-    with Terminal("--max-tokens", "40") as t:
+    with ChatTerminal("--max-tokens", "40") as t:
         at = t.until("/help tells the commands.*> ")
         for text, answer in zip(ASKED, want):
             t.type(text + "\r")
@@ -206,7 +162,7 @@ def a_conversation_at_a_terminal():
 @case
 def ctrl_c_stops_the_answer_and_not_the_program():
     want = answers_anew(ASKED[:1], 4000)[0]
-    with Terminal("--max-tokens", "100000", "--ignore-eos") as t:
+    with ChatTerminal("--max-tokens", "100000", "--ignore-eos") as t:
         at = t.until("> ")
         t.type("nobody wants this")
         at = t.until("wants this", at)
@@ -233,7 +189,7 @@ def ctrl_c_stops_the_answer_and_not_the_program():
 @case
 def what_is_typed_during_an_answer_waits():
     """A question is asked next; ctrl-D ends the chat, after the answer, which is whole."""
-    with Terminal("--max-tokens", "1500", "--ignore-eos") as t:
+    with ChatTerminal("--max-tokens", "1500", "--ignore-eos") as t:
         at = t.until("> ")
         t.type(ASKED[0] + "\r")
         at = t.until(r"\n[^\n]+\n[^\n]+\n", at)
@@ -250,20 +206,20 @@ def what_is_typed_during_an_answer_waits():
 def lines_are_remembered():
     state = tempfile.TemporaryDirectory()
     path = os.path.join(state.name, "graft", "chat_history")
-    with Terminal("--max-tokens", "4", "--no-history", state=state) as t:
+    with ChatTerminal("--max-tokens", "4", "--no-history", state=state) as t:
         at = t.until("> ")
         t.type("a secret\r")
         t.until("\n> $", at)
         t.type("\x04")
         assert t.end() == 0 and not os.path.exists(path), t.out
-    with Terminal("--max-tokens", "4", state=state) as t:
+    with ChatTerminal("--max-tokens", "4", state=state) as t:
         at = t.until("> ")
         t.type("a wörd\r")
         at = t.until("\n> $", at)
         t.type("\x04")
         assert t.end() == 0, t.out
     assert os.stat(path).st_mode & 0o777 == 0o600
-    with Terminal("--max-tokens", "4", state=state) as t:
+    with ChatTerminal("--max-tokens", "4", state=state) as t:
         at = t.until("> ")
         t.type("\x1b[A")
         at = t.until("a wörd", at)
@@ -276,7 +232,7 @@ def lines_are_remembered():
 @case
 def a_worker_that_is_given_up_ends_it():
     """In the middle of an answer: a target that is started again has no stack to run on."""
-    with Terminal("--max-tokens", "100000", "--ignore-eos") as t:
+    with ChatTerminal("--max-tokens", "100000", "--ignore-eos") as t:
         at = t.until("> ")
         t.type(ASKED[0] + "\r")
         t.until(r"\n[^\n]+\n[^\n]+\n", at)
@@ -289,7 +245,7 @@ def a_worker_that_is_given_up_ends_it():
 
 @case
 def sigterm_ends_it():
-    with Terminal("--max-tokens", "100000", "--ignore-eos") as t:
+    with ChatTerminal("--max-tokens", "100000", "--ignore-eos") as t:
         at = t.until("> ")
         t.type(ASKED[0] + "\r")
         t.until(r"\n[^\n]+\n[^\n]+\n", at)

@@ -17,6 +17,7 @@ import time
 
 from harness import DRAFT, GRAFT, SLOW, TARGET, alive, case, children, generate, main, wait_for
 from served import FIXED, Serve, worker
+from terminal import Terminal
 
 PROMPT = "def main(argv):\n"
 TREE_LINE = re.compile(r"^(round \d+: .*|[|` ]*[|`]-[* ] '.*')$")
@@ -25,21 +26,9 @@ SUMMARY = re.compile(r"^\d+ prompt \+ \d+ generated tokens")
 
 def on_terminal(*args):
     """The run's output, both streams on one terminal; and its exit status."""
-    lead, follow = pty.openpty()
-    p = subprocess.Popen([GRAFT, "run", "--model", TARGET, "--prompt", PROMPT, "--ignore-eos", *args], stdin=follow,
-                         stdout=follow, stderr=follow, close_fds=True)
-    os.close(follow)
-    out, end = b"", time.monotonic() + 60 * SLOW
-    while time.monotonic() < end and select.select([lead], [], [], 60 * SLOW)[0]:
-        try:
-            data = os.read(lead, 1 << 16)
-        except OSError:  # the last one has closed it
-            break
-        if not data:
-            break
-        out += data
-    os.close(lead)
-    return out.decode().replace("\r\n", "\n"), p.wait(timeout=20 * SLOW)
+    with Terminal("run", "--model", TARGET, "--prompt", PROMPT, "--ignore-eos", *args) as t:
+        status = t.end()
+        return t.out, status
 
 
 @case
