@@ -3,6 +3,7 @@
 #include "common/base/log.h"
 #include "kernels/cuda/attention/begin.h"
 #include "kernels/cuda/linear/linear.h"
+#include "kernels/cuda/linear/silu.h"
 #include "common/base/memory.h"
 #include "model/rope.h"
 
@@ -18,8 +19,6 @@ static enum gr_status check_family(const char *dir, const struct gr_hf_config *h
         bool has;
         const char *what;
     } missing[] = {
-        {hf->o_bias, "a bias of o (attention_bias)"},
-        {hf->mlp_bias, "biases of the MLP (mlp_bias)"},
         {hf->post_norms, "norms after attention and MLP"},
     };
     for (size_t i = 0; i < GR_ARRAY_LEN(missing); i++) {
@@ -156,6 +155,7 @@ static enum gr_status take_activations(struct gr_cuda_layer_work *w)
         (size_t)n_row * sizeof(struct gr_cuda_square),
         (size_t)n_row * gr_cuda_sums_bytes(w->hf),
         w->window > 0 ? gr_cuda_attn_plan_bytes(&w->attention) : 0,
+        w->hf->mlp_bias ? (size_t)n_row * 2 * (size_t)w->ffn * sizeof(float) : 0,
     };
     void *p[GR_ARRAY_LEN(bytes)];
     for (size_t i = 0; i < GR_ARRAY_LEN(bytes); i++) {
@@ -174,6 +174,7 @@ static enum gr_status take_activations(struct gr_cuda_layer_work *w)
     w->down_square = p[9];
     w->qkv = p[10];
     w->window_plan = p[11];
+    w->gate_up = p[12];
     return GR_OK;
 }
 
@@ -269,6 +270,30 @@ static enum gr_status load_norm(struct gr_cuda_weights *l, const char *prefix, c
     return gr_cuda_vector_load(l, name, n, out);
 }
 
+static enum gr_status load_bias(struct gr_cuda_weights *l, const char *prefix, const char *what, int n, float **out)
+{
+    char name[160];
+    snprintf(name, sizeof(name), "%s.%s.bias", prefix, what);
+    return gr_cuda_vector_load(l, name, n, out);
+}
+
+static enum gr_status load_biases(struct gr_cuda_weights *l, const struct gr_cuda_layer_work *w, const char *prefix,
+                                  struct gr_cuda_layer *out)
+{
+    if (w->hf->qkv_bias) {
+        GR_TRY(load_qkv_bias(l, w, prefix, out));
+    }
+    if (w->hf->o_bias) {
+        GR_TRY(load_bias(l, prefix, "self_attn.o_proj", w->hidden, &out->o_bias));
+    }
+    if (w->hf->mlp_bias) {
+        GR_TRY(load_bias(l, prefix, "mlp.gate_proj", w->ffn, &out->gate_bias));
+        GR_TRY(load_bias(l, prefix, "mlp.up_proj", w->ffn, &out->up_bias));
+        GR_TRY(load_bias(l, prefix, "mlp.down_proj", w->hidden, &out->down_bias));
+    }
+    return GR_OK;
+}
+
 enum gr_status gr_cuda_layer_load(struct gr_cuda_weights *l, const struct gr_cuda_layer_work *w, const char *prefix,
                                   int index, struct gr_cuda_layer *out)
 {
@@ -285,9 +310,7 @@ enum gr_status gr_cuda_layer_load(struct gr_cuda_weights *l, const struct gr_cud
     GR_TRY(load_part(l, prefix, "mlp.down_proj", w->hidden, &out->down, 0, 1));
     GR_TRY(load_norm(l, prefix, "input_layernorm", w->hidden, &out->in_norm));
     GR_TRY(load_norm(l, prefix, "post_attention_layernorm", w->hidden, &out->mlp_norm));
-    if (w->hf->qkv_bias) {
-        GR_TRY(load_qkv_bias(l, w, prefix, out));
-    }
+    GR_TRY(load_biases(l, w, prefix, out));
     if (w->hf->qk_norm) {
         GR_TRY(load_norm(l, prefix, "self_attn.q_norm", w->attention.head_dim, &out->q_norm));
         GR_TRY(load_norm(l, prefix, "self_attn.k_norm", w->attention.head_dim, &out->k_norm));
@@ -462,31 +485,46 @@ enum gr_status gr_cuda_enqueue_first_heads(const struct gr_cuda_layer_work *w, c
     return enqueue_heads(w, l, false, n);
 }
 
-/* Adds to the residual stream and leaves w->xn for the norm after it. */
+/* Adds to the residual stream and leaves w->xn for the norm after it; with a bias, which is added to the joined sum
+ * before the stream is, that norm is a kernel of its own. */
 static struct gr_cuda_linear_args o_args(const struct gr_cuda_layer_work *w, const struct gr_cuda_layer *l, int n)
 {
-    const struct gr_cuda_linear_step s = {.x = w->att,
-                                          .out = GR_CUDA_OUT_ADD,
-                                          .y = w->x,
-                                          .y_stride = w->hidden,
-                                          .next = {.w = l->mlp_norm, .tiles = w->xn, .square = w->o_square},
-                                          .clear = w->down_square};
+    struct gr_cuda_linear_step s = {.x = w->att,
+                                    .bias = l->o_bias,
+                                    .out = GR_CUDA_OUT_ADD,
+                                    .y = w->x,
+                                    .y_stride = w->hidden,
+                                    .clear = w->down_square};
+    if (l->o_bias == NULL) {
+        s.next = (struct gr_cuda_linear_next){.w = l->mlp_norm, .tiles = w->xn, .square = w->o_square};
+    }
     return linear_args(w, &l->o, &s, n);
 }
 
 static struct gr_cuda_linear_args gate_up_args(const struct gr_cuda_layer_work *w, const struct gr_cuda_layer *l, int n)
 {
-    const struct gr_cuda_linear_step s = {
-        .x = w->xn, .out = GR_CUDA_OUT_SILU, .y = w->act, .norm = {.square = w->o_square, .eps = w->rms_eps}};
+    struct gr_cuda_linear_step s = {.x = w->xn,
+                                    .out = GR_CUDA_OUT_SILU,
+                                    .y = w->act,
+                                    .norm = {.square = l->o_bias == NULL ? w->o_square : NULL, .eps = w->rms_eps}};
+    if (l->gate_bias != NULL) {
+        s.out = GR_CUDA_OUT_F32;
+        s.y = w->gate_up;
+        s.y_stride = 2 * w->ffn;
+    }
     return linear_args(w, &l->gate_up, &s, n);
 }
 
 static struct gr_cuda_linear_args down_args(const struct gr_cuda_layer_work *w, const struct gr_cuda_layer *l,
                                             const struct gr_cuda_layer_place *place, int n)
 {
-    struct gr_cuda_linear_step s = {
-        .x = w->act, .out = GR_CUDA_OUT_ADD, .y = w->x, .y_stride = w->hidden, .clear = w->o_square};
-    if (place->next != NULL) {
+    struct gr_cuda_linear_step s = {.x = w->act,
+                                    .bias = l->down_bias,
+                                    .out = GR_CUDA_OUT_ADD,
+                                    .y = w->x,
+                                    .y_stride = w->hidden,
+                                    .clear = w->o_square};
+    if (place->next != NULL && l->down_bias == NULL) {
         s.next = (struct gr_cuda_linear_next){.w = place->next->in_norm,
                                               .tiles = w->in,
                                               .square = w->down_square,
@@ -529,12 +567,60 @@ static enum gr_status enqueue_between(const struct gr_cuda_layer_work *w, const 
     return GR_OK;
 }
 
+static bool has_biases(const struct gr_cuda_layer *l)
+{
+    return l->o_bias != NULL || l->gate_bias != NULL;
+}
+
+/* What stands between o and down: the norm and the activations, where biases keep the linear layers from making them.
+ */
+static enum gr_status enqueue_mlp(const struct gr_cuda_layer_work *w, const struct gr_cuda_layer *l, int n)
+{
+    const struct gr_cuda_norm_step norm = {.x = w->x, .weight = l->mlp_norm, .y = w->xn, .y_n = w->hidden};
+    const struct gr_cuda_linear_args gate_up = gate_up_args(w, l, n);
+    const struct gr_cuda_silu_args silu = {.x = w->gate_up,
+                                           .gate_bias = l->gate_bias,
+                                           .up_bias = l->up_bias,
+                                           .y = w->act,
+                                           .n_row = n,
+                                           .n = w->ffn,
+                                           .n_row_true = w->inputs->n_row};
+    GR_TRY(l->o_bias != NULL ? gr_cuda_enqueue_norm(w, &norm, n) : GR_OK);
+    GR_TRY(gr_cuda_linear(&gate_up, w->device->stream));
+    return l->gate_bias != NULL ? gr_cuda_silu(&silu, w->device->stream) : GR_OK;
+}
+
+/* From attention to attention of a layer with biases of o or of the MLP. */
+static enum gr_status enqueue_with_biases(const struct gr_cuda_layer_work *w, const struct gr_cuda_layer *l,
+                                          const struct gr_cuda_layer_place *place, int n)
+{
+    const struct gr_cuda_linear_args o = o_args(w, l, n), down = down_args(w, l, place, n);
+    GR_TRY(gr_cuda_linear(&o, w->device->stream));
+    GR_TRY(enqueue_mlp(w, l, n));
+    GR_TRY(gr_cuda_linear(&down, w->device->stream));
+    if (place->next == NULL) {
+        return GR_OK;
+    }
+    const struct gr_cuda_norm_step norm = {.x = w->x,
+                                           .weight = place->next->in_norm,
+                                           .y = w->in,
+                                           .y_n = w->hidden,
+                                           .capture = place->capture,
+                                           .capture_n = place->capture_n,
+                                           .capture_col = place->capture_col};
+    GR_TRY(l->down_bias != NULL ? gr_cuda_enqueue_norm(w, &norm, n) : GR_OK);
+    return enqueue_heads(w, place->next, l->down_bias == NULL, n);
+}
+
 enum gr_status gr_cuda_enqueue_layer(const struct gr_cuda_layer_work *w, const struct gr_cuda_layer *l,
                                      const struct gr_cuda_layer_place *place, int n)
 {
     struct gr_cuda_linear_args a[GR_CUDA_CHAIN_MAX];
-    const int n_linear = between_args(w, l, place, n, a);
     GR_TRY(attend(w, l, n));
+    if (has_biases(l)) {
+        return enqueue_with_biases(w, l, place, n);
+    }
+    const int n_linear = between_args(w, l, place, n, a);
     GR_TRY(enqueue_between(w, a, n_linear));
     return place->next != NULL && w->qkv != NULL ? enqueue_heads(w, place->next, true, n) : GR_OK;
 }

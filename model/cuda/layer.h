@@ -15,6 +15,8 @@ struct gr_cuda_layer {
     float *in_norm, *mlp_norm;                   /* (H) */
     struct gr_cuda_matrix qkv, o, gate_up, down; /* gate and up row by row in turn */
     float *qkv_bias;                             /* (rows of qkv) or NULL */
+    float *o_bias, *down_bias;                   /* (H) or NULL */
+    float *gate_bias, *up_bias;                  /* (ffn) or NULL, both or none */
     float *q_norm, *k_norm;                      /* (head_dim) or NULL */
     bool no_rope;                                /* q and k are not turned */
     int window;                                  /* 0: all keys, else the work's */
@@ -35,6 +37,7 @@ struct gr_cuda_layer_work {
     float *cos_none, *sin_none;                    /* (head_dim / 2) of 1 and 0: no rotary embedding .. */
     int32_t *pos_none;                             /* .. at position 0, (n_row_max) */
     float *qkv;                                    /* (n_row_max, rows of qkv), where heads are made apart: else NULL */
+    float *gate_up;                                /* (n_row_max, 2 ffn), where gate and up have biases: else NULL */
     float *x;                                      /* (n_row_max, H) residual stream */
     uint16_t *in;                                  /* tiles of width n_in: what q, k and v are given */
     uint16_t *xn;                                  /* tiles of width H */

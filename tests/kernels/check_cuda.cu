@@ -442,6 +442,7 @@ int main(int argc, char **argv)
         {"linear outputs", check_linear_outputs},
         {"after", check_layers_after},
         {"rows", check_rows},
+        {"heads", check_heads},
         {"begin", check_begin},
         {"noise", check_noise},
         {"pick", check_picks},

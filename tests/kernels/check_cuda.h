@@ -16,6 +16,7 @@ void check_linear_segments(void); /* sums that a group of ranks can share out */
 void check_linear_outputs(void);  /* norms after, heads */
 void check_layers_after(void);    /* layers one after another, in one kernel */
 void check_rows(void);
+void check_heads(void); /* of families with norms or biases */
 void check_begin(void);
 void check_noise(void); /* all words: bounds of the noise */
 void check_picks(void);
