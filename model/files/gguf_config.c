@@ -181,8 +181,8 @@ static enum gr_status add_rope_scaling(const struct reading *r)
     const char *text = NULL;
     size_t len = 0;
     GR_TRY(gr_gguf_string(r->g, key_name(r, "rope.scaling.type", name), false, &text, &len));
-    if (text == NULL && find(r, "rope.scale_linear") != NULL) { /* older files */
-        text = "linear", len = strlen(text);
+    if (text == NULL && (find(r, "rope.scale_linear") != NULL || find(r, "rope.scaling.factor") != NULL)) {
+        text = "linear", len = strlen(text); /* as llama.cpp reads a factor without a kind, and older files have it */
     }
     if (text != NULL) {
         snprintf(kind, sizeof(kind), "%.*s", (int)GR_MIN(len, sizeof(kind) - 1), text);

@@ -106,12 +106,28 @@ static const struct kind {
     {"yarn", GR_ROPE_YARN, parse_yarn, yarn_keys},
 };
 
+/* Which kind of scaling is meant, nobody can know. */
+static enum gr_status refuse_factor_alone(const struct gr_json_where *w)
+{
+    double factor = 1.0;
+    GR_TRY(gr_json_double(w, "factor", false, 0, 1e9, &factor));
+    if (factor != 1.0) {
+        log_error("%s: %sfactor = %g without %srope_type; known: " KINDS_KNOWN, w->name, w->prefix, factor, w->prefix);
+        return GR_EFORMAT;
+    }
+    return GR_OK;
+}
+
 static enum gr_status kind_of(const struct gr_json_where *w, const struct kind **out)
 {
-    const char *name = "default", *old_name = NULL;
+    const char *name = NULL, *old_name = NULL;
     GR_TRY(gr_json_string(w, "type", false, &old_name));
-    name = old_name != NULL ? old_name : name;
+    name = old_name;
     GR_TRY(gr_json_string(w, "rope_type", false, &name));
+    if (name == NULL) {
+        GR_TRY(refuse_factor_alone(w));
+        name = "default";
+    }
     if (old_name != NULL && strcmp(name, old_name) != 0) {
         log_error("%s: %srope_type %.40s and %stype %.40s differ", w->name, w->prefix, name, w->prefix, old_name);
         return GR_EFORMAT;

@@ -24,6 +24,13 @@ static enum gr_status check_options(const struct gr_options *o)
         log_error("--n %" PRId64 ": a session holds one answer: leave out --session and --keep, or --n", o->n_answer);
         return GR_EINVAL;
     }
+    const int64_t last = o->choice + o->n_answer - 1, last_max = (int64_t)gr_option_rows[GR_OPTION_choice].max;
+    if (last > last_max) {
+        log_error("--choice %" PRId64 " with --n %" PRId64 ": the last answer would be %" PRId64
+                  ", the limit is %" PRId64,
+                  o->choice, o->n_answer, last, last_max);
+        return GR_EINVAL;
+    }
     if (gr_temperature_is_greedy((float)o->temperature)) {
         log_warn("--n %" PRId64 ": without --temperature all answers are equal", o->n_answer);
     }

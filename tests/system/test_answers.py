@@ -227,6 +227,7 @@ def bad_input():
     common = ("--model", TARGET, "--prompt", "import os", "--temperature", "1")
     refused((*common, "--n", "0"), 2, "--n", "from 1 to 16")
     refused((*common, "--n", "17"), 2, "--n", "from 1 to 16")
+    refused((*common, "--n", "2", "--choice", "65535"), 2, "65536", "65535")
     refused((*common, "--choice", "-1"), 2, "--choice", "from 0 to 65535")
     refused((*common, "--n", "2", "--trace"), 2, "--trace", "--choice")
     refused((*common, "--n", "2", "--trace-file", os.path.join(FOLDER.name, "t")), 2, "--trace-file", "--choice")

@@ -260,6 +260,11 @@ static void add_old_linear(const char *arch)
     gguf_field_f32(&head, key(arch, "rope.scale_linear"), 8.0f);
 }
 
+static void add_factor_alone(const char *arch)
+{
+    gguf_field_f32(&head, key(arch, "rope.scaling.factor"), 8.0f);
+}
+
 static void add_none(const char *arch)
 {
     gguf_field_text(&head, key(arch, "rope.scaling.type"), "none");
@@ -290,7 +295,9 @@ static void test_rope_rules(void **state)
     config_of(&f, add_old_linear, &hf); /* as files before rope.scaling.type have it */
     assert_int_equal(hf.rope_kind, GR_ROPE_LINEAR);
     assert_true(hf.rope.factor == 8.0);
-    config_of(&f, add_none, &hf); /* a factor without a kind means nothing */
+    config_of(&f, add_factor_alone, &hf); /* as llama.cpp reads it */
+    assert_int_equal(hf.rope_kind, GR_ROPE_LINEAR);
+    config_of(&f, add_none, &hf); /* a factor that none of the kinds has means nothing */
     assert_int_equal(hf.rope_kind, GR_ROPE_PLAIN);
     config_of(&f, add_yarn_betas, &hf);
     assert_int_equal(hf.rope_kind, GR_ROPE_YARN);

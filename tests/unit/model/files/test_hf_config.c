@@ -328,6 +328,7 @@ static const struct patch bad[] = {
     {llama31, "eos_token_id", "512", GR_ELIMIT, {"eos_token_id = 512", "512"}},
     {llama31, "eos_token_id", "[1,\"x\"]", GR_EFORMAT, {"eos_token_id", "integer"}},
     {llama31, "eos_token_id", TOO_MANY, GR_ELIMIT, {"eos_token_id", "256"}},
+    {llama31, "rope_scaling.rope_type", "null", GR_EFORMAT, {"rope_scaling.factor = 8 without", "linear"}},
     {llama31, "rope_scaling.rope_type", "\"dynamic\"", GR_EUNSUPPORTED, {"dynamic", "default, linear, llama3, yarn"}},
     {llama31,
      "rope_scaling.partial_rotary_factor",
