@@ -4,21 +4,27 @@
 
 usage: fetch.py NAME               prints the file's path; status 1, with the reason, where it cannot be had
        fetch.py --if-there NAME     the same, but asks no index; status 1 where it is not there
+       fetch.py --or-why NAME       as the first, but the reason goes to standard output
 
-A file has its name in the cache only when it was whole. PIP_INDEX_URL names another index, GRAFT_PACKAGES a folder that
-has the packages' files already.
+A file has its name in the cache only when it was whole. GRAFT_PACKAGES is a folder that has the packages' files already.
+Else the index and its certificates are those of pip: PIP_INDEX_URL, or index-url of pip's configuration files; PIP_CERT,
+or cert of these files, or REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE, SSL_CERT_FILE.
 """
+import configparser
+import functools
 import hashlib
 import http.client
 import os
 import re
+import ssl
 import sys
 import tempfile
+import urllib.error
 import urllib.parse
 import urllib.request
 import zipfile
 
-INDEX = os.environ.get("PIP_INDEX_URL") or "https://pypi.org/simple"
+GLOBAL_CONFIG = ("/etc/xdg/pip/pip.conf", "/etc/pip.conf")
 CACHE = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache"), "graft")
 PIECE = 1 << 20
 
@@ -121,8 +127,62 @@ class CannotBeHad(Exception):
     pass
 
 
+def config_files():
+    """pip's, later ones over earlier ones: a file of PIP_CONFIG_FILE stands for the user's, os.devnull for all."""
+    named = os.environ.get("PIP_CONFIG_FILE")
+    if named == os.devnull:
+        return []
+    if named and os.path.exists(named):
+        return [*GLOBAL_CONFIG, named]
+    home = os.path.expanduser("~")
+    config = os.environ.get("XDG_CONFIG_HOME") or os.path.join(home, ".config")
+    return [*GLOBAL_CONFIG, os.path.join(home, ".pip/pip.conf"), os.path.join(config, "pip/pip.conf")]
+
+
+@functools.lru_cache(maxsize=None)
+def pip_config():
+    """The section global of pip's configuration files; both spellings of a key are one."""
+    parser = configparser.RawConfigParser()
+    parser.optionxform = lambda key: key.lower().replace("_", "-")
+    for path in config_files():
+        try:
+            parser.read(path, encoding="utf-8")
+        except (configparser.Error, UnicodeDecodeError) as e:  # their text would show a password of the file
+            raise CannotBeHad(f"{path} is not a configuration file of pip's") from e
+    return dict(parser["global"]) if parser.has_section("global") else {}
+
+
+def index():
+    return os.environ.get("PIP_INDEX_URL") or pip_config().get("index-url") or "https://pypi.org/simple"
+
+
+def certificates():
+    """A file or folder of them, or None: OpenSSL's, who reads SSL_CERT_FILE and SSL_CERT_DIR itself."""
+    return (os.environ.get("PIP_CERT") or pip_config().get("cert") or os.environ.get("REQUESTS_CA_BUNDLE")
+            or os.environ.get("CURL_CA_BUNDLE"))
+
+
+def tls():
+    path = certificates()
+    try:
+        if path and os.path.isdir(path):
+            return ssl.create_default_context(capath=path)
+        return ssl.create_default_context(cafile=path)
+    except OSError as e:
+        raise CannotBeHad(f"certificates of {path}: {e.strerror or e}") from e
+
+
+def opened(url, timeout):
+    try:
+        return urllib.request.urlopen(url, timeout=timeout, context=tls())
+    except urllib.error.HTTPError as e:
+        raise CannotBeHad(f"{without_password(url)}: {e}") from e
+    except urllib.error.URLError as e:
+        raise CannotBeHad(f"{without_password(url)}: {getattr(e.reason, 'strerror', None) or e.reason}") from e
+
+
 def without_password(text):
-    password = urllib.parse.urlsplit(INDEX).password
+    password = urllib.parse.urlsplit(index()).password
     return text.replace(password, "***") if password else text
 
 
@@ -149,7 +209,7 @@ def sha256(path):
 def progress(file, total):
     """What shows how far it is: a line that changes on a terminal, else nothing more."""
     of = f" of {total // 1000000} MB" if total else ""
-    print(f"fetching {file}{of} from {urllib.parse.urlsplit(INDEX).hostname}", file=sys.stderr, flush=True)
+    print(f"fetching {file}{of} from {urllib.parse.urlsplit(index()).hostname}", file=sys.stderr, flush=True)
 
     def show(done):
         end = "\n" if done == total else ""
@@ -158,8 +218,8 @@ def progress(file, total):
 
 
 def url_of(p):
-    page = INDEX.rstrip("/") + f"/{p.project}/"
-    with urllib.request.urlopen(page, timeout=20) as f:
+    page = index().rstrip("/") + f"/{p.project}/"
+    with opened(page, 20) as f:
         links = re.findall(r'href="([^"]+)"', f.read().decode())
     for link in links:
         url = urllib.parse.urljoin(page, link.replace("&amp;", "&"))
@@ -169,7 +229,7 @@ def url_of(p):
 
 
 def download(p, out):
-    with urllib.request.urlopen(url_of(p), timeout=60) as f:
+    with opened(url_of(p), 60) as f:
         return copy(f, out, progress(p.file, int(f.headers.get("Content-Length") or 0)))
 
 
@@ -246,15 +306,18 @@ def path_of(name, whole=True):
 
 def main():
     args = sys.argv[1:]
-    offline = args[:1] == ["--if-there"]
-    if len(args) != 1 + offline or args[-1] not in FILES:
+    offline, or_why = args[:1] == ["--if-there"], args[:1] == ["--or-why"]
+    if len(args) != 1 + offline + or_why or args[-1] not in FILES:
         raise SystemExit(__doc__ + "\nnames: " + ", ".join(FILES))
     if offline and not is_there(FILES[args[-1]], whole=False):
         raise SystemExit(1)
     try:
         print(path_of(args[-1], whole=False))
     except CannotBeHad as e:
-        raise SystemExit(f"{args[-1]} cannot be had: {e}")
+        if not or_why:
+            raise SystemExit(f"{args[-1]} cannot be had: {e}") from e
+        print(e)
+        raise SystemExit(1) from e
 
 
 if __name__ == "__main__":
