@@ -111,9 +111,10 @@ def versions():
 
 
 def commands_of(page):
-    """Those of a page that need no server and no device."""
+    """Those of a page that need no server, no device and no file of the reader's."""
     with open(os.path.join(ROOT, page), encoding="utf-8") as f:
-        return [line for line in re.findall(r"^build/graft run .*$", f.read(), re.M) if "--connect" not in line]
+        return [line for line in re.findall(r"^build/graft run .*$", f.read(), re.M)
+                if "--connect" not in line and "FILE" not in line]
 
 
 @case
