@@ -101,18 +101,40 @@ static const struct gr_option *find_positional(const struct gr_option_values *v)
     return NULL;
 }
 
+static bool has_dashes(const struct gr_option *r, unsigned command)
+{
+    return (r->commands & ~r->positional & command) != 0 && r->kind != GR_KIND_WORKERS;
+}
+
+/* "", or those of this command that are called so with a word before: --target-device for --device. */
+static void name_longer(const struct gr_option_values *v, const struct word *w, char text[static 160])
+{
+    const struct gr_option_table *t = v->table;
+    size_t n = 0;
+    text[0] = '\0';
+    for (const struct gr_option *r = t->row; r < t->row + t->n_row; r++) {
+        const size_t len = strlen(r->name);
+        const bool longer = len > w->len + 1 && r->name[len - w->len - 1] == '-' &&
+                            memcmp(r->name + len - w->len, w->name, w->len) == 0;
+        if (longer && has_dashes(r, v->called->command) && n + len + 16 < 160) {
+            n += (size_t)snprintf(text + n, 160 - n, "%s--%s", n == 0 ? ", which has " : " and ", r->name);
+        }
+    }
+}
+
 static enum gr_status complain(const struct gr_option_values *v, const struct word *w)
 {
     const struct gr_option_table *t = v->table;
-    char called[64], meant[96];
+    char called[64], meant[96], longer[160];
     struct gr_suggest near = {.word = w->name, .len = w->len};
     gr_option_called(v->called, called);
     if (gr_option_find(t, ~0u, w->name, w->len) != NULL) {
-        log_error("--%.*s is not for this command; see %s --help", (int)w->len, w->name, called);
+        name_longer(v, w, longer);
+        log_error("--%.*s is not for this command%s; see %s --help", (int)w->len, w->name, longer, called);
         return GR_EINVAL;
     }
     for (const struct gr_option *r = t->row; r < t->row + t->n_row; r++) {
-        if ((r->commands & ~r->positional & v->called->command) != 0 && r->kind != GR_KIND_WORKERS) {
+        if (has_dashes(r, v->called->command)) {
             gr_suggest_offer(&near, r->name);
         }
     }
@@ -121,11 +143,26 @@ static enum gr_status complain(const struct gr_option_values *v, const struct wo
     return GR_EINVAL;
 }
 
+/* A word with one dash or none; the letter may be one that other programs have for an option of this command. */
+static enum gr_status complain_of_dashes(const struct gr_option_values *v, const char *arg)
+{
+    const struct gr_option_table *t = v->table;
+    const char letter = arg[0] == '-' && arg[1] != '\0' && arg[2] == '\0' ? arg[1] : '\0';
+    char called[64], meant[96] = "";
+    for (const struct gr_option *r = t->row; r < t->row + t->n_row; r++) {
+        if (letter != '\0' && r->elsewhere == letter && has_dashes(r, v->called->command)) {
+            snprintf(meant, sizeof(meant), " (did you mean --%s?)", r->name);
+        }
+    }
+    gr_option_called(v->called, called);
+    log_error("`%s': options start with --%s; see %s --help", arg, meant, called);
+    return GR_EINVAL;
+}
+
 /* option NULL: it is a word without dashes that the command does not take. */
 static enum gr_status read_word(const struct gr_option_values *v, const char *arg, struct word *out)
 {
     struct word w = {0};
-    char called[64];
     if (strncmp(arg, "--", 2) == 0) {
         w.name = arg + 2;
         w.len = strcspn(w.name, "=");
@@ -135,9 +172,7 @@ static enum gr_status read_word(const struct gr_option_values *v, const char *ar
         w.option = find_alias(v, arg[1]);
     }
     if (w.name == NULL && w.option == NULL) {
-        gr_option_called(v->called, called);
-        log_error("`%s': options start with --; see %s --help", arg, called);
-        return GR_EINVAL;
+        return complain_of_dashes(v, arg);
     }
     if (w.option == NULL) {
         return complain(v, &w);

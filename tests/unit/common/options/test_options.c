@@ -270,6 +270,11 @@ static void test_unknown(void **state)
     refused(GR_CMD_RUN, "--xyzzy", NULL, "see graft run --help");
     refused(GR_CMD_PING, "--max-tokens", "1", "is not for this command; see graft ping --help");
     refused(GR_CMD_DRAFT, "--test-fail-pass", "1", "is not for this command; see graft-draft --help");
+    refused(GR_CMD_RUN, "--device", "cpu", "which has --target-device and --draft-device; see graft run --help");
+    refused(GR_CMD_RUN, "-m", "x", "`-m': options start with -- (did you mean --model?); see graft run --help");
+    refused(GR_CMD_RUN, "-p", "x", "(did you mean --prompt?)");
+    refused(GR_CMD_RUN, "-n", "1", "(did you mean --max-tokens?)");
+    refused(GR_CMD_RUN, "-x", "1", "`-x': options start with --; see");
     refused(GR_CMD_RUN, "word", NULL, "options start with --");
     refused(GR_CMD_RUN, "-", NULL, "options start with --");
     refused(GR_CMD_RUN, "--help", "modell", "did you mean model?");
