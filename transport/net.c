@@ -275,17 +275,23 @@ static bool may_come_later(int err)
     return err == ECONNREFUSED || err == ECONNRESET || err == EHOSTUNREACH || err == ENETUNREACH || err == ETIMEDOUT;
 }
 
-enum gr_status gr_tcp_connect_patiently(const char *address, int patience_ms, int *fd_out)
+enum gr_status gr_tcp_connect_patiently(const char *address, int patience_ms, int tell_ms, int *fd_out)
 {
     struct addrinfo *list;
     GR_TRY(resolve(address, false, &list));
     const uint64_t deadline_ns = gr_deadline_ns(patience_ms);
+    uint64_t tell_ns = tell_ms > 0 && tell_ms < patience_ms ? gr_deadline_ns(tell_ms) : UINT64_MAX;
     int err = connect_any(list, deadline_ns, fd_out);
     for (int wait_ms = 50; may_come_later(err) && gr_clock_ns() < deadline_ns; wait_ms = GR_MIN(2 * wait_ms, 1000)) {
         if (wait_ms == 50) {
             log_info("nobody listens on %s yet; trying for %d s", address, patience_ms / 1000);
         }
-        const int left_ms = (int)((deadline_ns - gr_clock_ns()) / GR_MS) + 1;
+        const uint64_t now_ns = gr_clock_ns();
+        if (now_ns >= tell_ns) {
+            log_warn("waiting for %s ...", address);
+            tell_ns = UINT64_MAX;
+        }
+        const int left_ms = (int)((GR_MAX(GR_MIN(deadline_ns, tell_ns), now_ns) - now_ns) / GR_MS) + 1;
         (void)poll(NULL, 0, GR_MIN(wait_ms, left_ms));
         err = connect_any(list, deadline_ns, fd_out);
     }

@@ -29,8 +29,9 @@ void gr_sock_tune(int fd);
  * GR_ENOTFOUND: unknown host; GR_ETIMEDOUT; GR_EIO: anything else, such as a refused connection. */
 GR_NODISCARD enum gr_status gr_tcp_listen(const char *address, int *fd_out, char bound_out[64]);
 GR_NODISCARD enum gr_status gr_tcp_connect(const char *address, int timeout_ms, int *fd_out);
-/* Tries again with back-off (50 ms, 100 ms ... 1 s) while nobody listens there, for at most patience_ms. */
-GR_NODISCARD enum gr_status gr_tcp_connect_patiently(const char *address, int patience_ms, int *fd_out);
+/* Tries again with back-off (50 ms, 100 ms ... 1 s) while nobody listens there, for at most patience_ms. tell_ms: when
+ * that has taken so long, one warning says who is waited for; 0: none does. */
+GR_NODISCARD enum gr_status gr_tcp_connect_patiently(const char *address, int patience_ms, int tell_ms, int *fd_out);
 /* Accepts with CLOEXEC, NODELAY, non-blocking off. GR_AGAIN: nobody is there (any more). GR_EIO, not logged: errno
  * tells; the socket may stay readable, so an I/O loop uses listener.h. */
 GR_NODISCARD enum gr_status gr_tcp_accept(int listen_fd, int *fd_out);

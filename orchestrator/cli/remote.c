@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #define HELLO_TIMEOUT_MS 10000  /* for the connection and the proof of the key */
+#define TELL_MS 2000            /* patience that is told */
 #define ANSWER_TIMEOUT_MS 30000 /* for the answer to one message */
 
 enum gr_status gr_remote_key(const struct gr_options *o, uint8_t key_out[GR_KEY_BYTES])
@@ -63,7 +64,7 @@ enum gr_status gr_remote_open(const struct gr_options *o, int patience_ms, struc
     uint8_t key[GR_KEY_BYTES];
     int fd = -1;
     GR_TRY(gr_remote_key(o, key)); /* before anybody is called */
-    GR_TRY(patience_ms > 0 ? gr_tcp_connect_patiently(r.address, patience_ms, &fd)
+    GR_TRY(patience_ms > 0 ? gr_tcp_connect_patiently(r.address, patience_ms, TELL_MS, &fd)
                            : gr_tcp_connect(r.address, HELLO_TIMEOUT_MS, &fd));
     enum gr_status st = hello(o, fd);
     if (st == GR_OK) {

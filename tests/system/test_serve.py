@@ -417,6 +417,16 @@ def wait_and_ping():
 
 
 @case
+def a_long_wait_is_told():
+    """Once, by who waits for longer than two seconds and so long alone."""
+    address = f"127.0.0.1:{free_port()}"
+    key = {"GRAFT_KEY": "00" * 32}
+    lines = run("wait", "--timeout", "3", "--connect", address, env=key).stderr.splitlines()
+    assert len(lines) == 2 and f"waiting for {address} ..." in lines[0] and "within 3 s" in lines[1], lines
+    one_line(run("wait", "--timeout", "1", "--connect", address, env=key), "within 1 s")
+
+
+@case
 def workers_may_come_first():
     folder = Folder()
     address = f"127.0.0.1:{free_port()}"

@@ -658,7 +658,7 @@ static enum gr_status join_orchestrator(struct gr_worker_io *w)
 {
     int fd = -1;
     struct gr_hello peer;
-    GR_TRY(gr_tcp_connect_patiently(w->config.join, w->config.join_patience_ms, &fd));
+    GR_TRY(gr_tcp_connect_patiently(w->config.join, w->config.join_patience_ms, 0, &fd));
     enum gr_status st = gr_hello_exchange(fd, &w->config.hello, w->config.key, w->config.handshake_timeout_ms, &peer);
     if (st == GR_OK) {
         st = gr_control_create(fd, &w->control);
