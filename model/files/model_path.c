@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -24,6 +25,47 @@ static bool is_empty(const char *path)
         closedir(dir);
     }
     return empty;
+}
+
+static bool is_gguf_name(const char *name)
+{
+    const size_t len = strlen(name);
+    return len > 5 && strcmp(name + len - 5, ".gguf") == 0;
+}
+
+/* The first by name of the folder's GGUF files; false: it has none. */
+static bool find_gguf(const char *path, char name[static NAME_MAX + 1])
+{
+    DIR *dir = opendir(path);
+    const struct dirent *e = NULL;
+    bool found = false;
+    while (dir != NULL && (e = readdir(dir)) != NULL) {
+        if (is_gguf_name(e->d_name) && (!found || strcmp(e->d_name, name) < 0)) {
+            snprintf(name, NAME_MAX + 1, "%s", e->d_name);
+            found = true;
+        }
+    }
+    if (dir != NULL) {
+        closedir(dir);
+    }
+    return found;
+}
+
+/* A folder into which a GGUF file was downloaded. */
+static enum gr_status check_folder(const char *path)
+{
+    char name[NAME_MAX + 1], config[PATH_MAX];
+    if (is_empty(path)) {
+        log_error("%s: an empty folder; a model has config.json and model.safetensors there", path);
+        return GR_ENOTFOUND;
+    }
+    GR_TRY(gr_path_join(config, sizeof(config), path, "config.json"));
+    if (access(config, F_OK) != 0 && errno == ENOENT && find_gguf(path, name)) {
+        const char *slash = path[strlen(path) - 1] == '/' ? "" : "/";
+        log_error("%s has no config.json; for its GGUF file give %s%s%s", path, path, slash, name);
+        return GR_ENOTFOUND;
+    }
+    return GR_OK;
 }
 
 /* By its first bytes: a hub's cache names files by their sums. */
@@ -59,10 +101,7 @@ enum gr_status gr_model_path_kind(const char *path, enum gr_model_kind *out)
         return GR_EIO;
     }
     if (S_ISDIR(info.st_mode)) {
-        if (is_empty(path)) {
-            log_error("%s: an empty folder; a model has config.json and model.safetensors there", path);
-            return GR_ENOTFOUND;
-        }
+        GR_TRY(check_folder(path));
         *out = GR_MODEL_FOLDER;
         return GR_OK;
     }

@@ -78,6 +78,11 @@ static enum gr_status read_model(struct gr_generation *g, const struct gr_option
 {
     struct gr_model_meta meta;
     GR_TRY(gr_model_meta_open(o->model, &meta));
+    if (strcmp(meta.hf.architecture, "LlamaForCausalLMEagle3") == 0) {
+        log_error("%s is an EAGLE-3 head; it goes with --draft, and --model is its target", o->model);
+        gr_model_meta_close(&meta);
+        return GR_EFORMAT;
+    }
     const struct gr_gguf *gguf = gr_model_meta_gguf(&meta);
     g->hf = meta.hf;
     enum gr_status st = gr_tokenizer_of_files(o->model, gguf, &g->tok);
@@ -94,6 +99,7 @@ enum gr_status gr_generation_prepare_model(struct gr_generation *g, const struct
     g->o = o;
     g->plan = *plan;
     GR_TRY(read_model(g, o));
+    GR_TRY(gr_plan_check_tokenizers(o, plan, g->tok));
     const int32_t n_vocab = n_vocab_of(g);
     GR_TRY(gr_adjust_resolve(o, g->tok, n_vocab, &g->plan.wishes.adjust));
     GR_TRY(gr_stops_resolve(o, &g->hf, g->tok, g->hf.n_vocab, &g->plan.wishes.turn.stop_ids));

@@ -8,6 +8,7 @@
 #include "model/files/hf_config.h"
 #include "model/files/tuned.h"
 #include "model/files/model_path.h"
+#include "model/tokenizer/tokenizer_of_model.h"
 #include "transport/verbs/verbs.h"
 
 #include <assert.h>
@@ -239,6 +240,24 @@ enum gr_status gr_plan_local(struct gr_options *o, struct gr_plan *plan_out)
     GR_TRY(check_rdma(o, &p));
     take_wishes(o, &p);
     *plan_out = p;
+    return GR_OK;
+}
+
+enum gr_status gr_plan_check_tokenizers(const struct gr_options *o, const struct gr_plan *plan,
+                                        const struct gr_tokenizer *target)
+{
+    struct gr_tokenizer *draft = NULL;
+    if (o->connect != NULL || !plan->wishes.want_draft || plan->with_head || target == NULL) {
+        return GR_OK;
+    }
+    GR_TRY(gr_tokenizer_of_model(o->draft, &draft));
+    const bool differ = draft != NULL && gr_tokenizer_fingerprint(draft) != gr_tokenizer_fingerprint(target);
+    gr_tokenizer_destroy(draft);
+    if (differ) {
+        log_error("the tokenizer of --draft %s differs from that of --model %s: all need one tokenizer", o->draft,
+                  o->model);
+        return GR_EMISMATCH;
+    }
     return GR_OK;
 }
 

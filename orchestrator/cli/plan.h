@@ -4,6 +4,7 @@
 #define GR_ORCHESTRATOR_CLI_PLAN_H
 
 #include "common/options/options.h"
+#include "model/tokenizer/tokenizer.h"
 #include "orchestrator/machine/orch.h"
 
 struct gr_plan {
@@ -17,6 +18,10 @@ struct gr_plan {
 /* For workers of our own (graft run, graft serve --spawn). May set o->method. GR_EINVAL: usage; GR_EUNSUPPORTED: not
  * built; GR_EFORMAT, ...: the draft folder. Logged. */
 GR_NODISCARD enum gr_status gr_plan_local(struct gr_options *o, struct gr_plan *plan_out);
+/* Of workers that start here: has the draft model the target's tokenizer? One that is in no file differs from none, and
+ * a head has none. GR_EMISMATCH: it has another (logged). */
+GR_NODISCARD enum gr_status gr_plan_check_tokenizers(const struct gr_options *o, const struct gr_plan *plan,
+                                                     const struct gr_tokenizer *target);
 /* For an orchestrator whose workers come by themselves: options about workers on the command line are refused. */
 GR_NODISCARD enum gr_status gr_plan_no_workers(const struct gr_options *o);
 /* For a request to a running orchestrator, which has workers of its own: options about workers are refused. */

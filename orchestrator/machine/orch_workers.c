@@ -29,7 +29,7 @@ static const char *misfit(const struct gr_worker_info *a, const struct gr_worker
     if (differ(a->tokenizer_fingerprint, b->tokenizer_fingerprint)) {
         snprintf(text, cap,
                  "the tokenizer of this %s worker (fingerprint %016" PRIx64 ") differs from that of %s "
-                 "worker %u (%016" PRIx64 "): all need one tokenizer.json",
+                 "worker %u (%016" PRIx64 "): all need one tokenizer",
                  a_role, a->tokenizer_fingerprint, b_role, b_number, b->tokenizer_fingerprint);
         return text;
     }

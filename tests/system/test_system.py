@@ -555,6 +555,14 @@ def what_is_no_model():
             with open(path, "wb") as f:
                 f.write(data)
             refused(("--model", path, "--prompt", "x"), 1, path, *words)
+        for given in (d, d + "/"):
+            refused(("--model", given, "--prompt", "x"), 1,
+                    f"{given} has no config.json; for its GGUF file give {path}")
+        with open(os.path.join(d, "config.json"), "wb"):
+            pass
+        refused(("--model", d, "--prompt", "x"), 1, os.path.join(d, "config.json"))
+        refused(("--model", HEAD, "--prompt", "x"), 1,
+                f"{HEAD} is an EAGLE-3 head; it goes with --draft, and --model is its target")
 
 
 @case
@@ -568,8 +576,8 @@ def tokenizer_mismatch():
             text = f.read()
         with open(name, "w", encoding="utf-8") as f:
             f.write(text.replace("<|reserved_2|>", "<|reserved_x|>"))
-        done = run("run", "--model", TARGET, "--draft", path, "--prompt", "x")
-        assert done.returncode == 1 and "tokenizer" in done.stderr and done.stdout == "", done
+        refused(("--model", TARGET, "--draft", path, "--prompt", "x"), 1,
+                f"tokenizer of --draft {path} differs from that of --model {TARGET}: all need one tokenizer")
 
 
 @case
