@@ -145,6 +145,10 @@ enum gr_status gr_generation_prepare_turn(struct gr_generation *g, const struct 
 
 enum gr_status gr_generation_prepare(struct gr_generation *g, const struct gr_options *o, const struct gr_plan *plan)
 {
+    if (gr_option_from_cli(o, GR_OPTION_logprobs) && o->logprobs >= 0 && !o->json) {
+        log_error("--logprobs %" PRId64 " is shown in JSON alone: give --json, too", o->logprobs);
+        return GR_EINVAL;
+    }
     GR_TRY(gr_generation_prepare_model(g, o, plan));
     const struct gr_chat *chat = o->chat ? &g->chat.chat : NULL;
     GR_TRY(gr_prompt_read(o, g->tok, chat, n_vocab_of(g), &g->prompt, &g->n_prompt));
@@ -565,7 +569,8 @@ int gr_generation_report(struct gr_generation *g)
     }
     const bool ended = g->finish != GR_FINISH_NONE && (!g->failed || g->finish == GR_FINISH_CLOSED);
     const bool shown = g->text.text != NULL && !gr_generation_lacks_rdma(g);
-    const struct gr_turn_report r = {.token = g->token,
+    const struct gr_turn_report r = {.tok = g->tok,
+                                     .token = g->token,
                                      .n_token = shown ? g->n_final : 0,
                                      .text = shown ? g->text.text : "",
                                      .text_len = shown ? g->text.len : 0,

@@ -77,21 +77,46 @@ static json_t *metrics_json(const struct gr_session_metrics *m)
     return o;
 }
 
-/* A token: {"id":..., "logprob":..., "top":[{"id":..., "logprob":...}, ...]}; where something ended the turn before its
- * values came, without them. */
+/* Its id, and where there is a tokenizer its text, with U+FFFD where it holds a part of a character, and its bytes. */
+static json_t *id_json(const struct gr_tokenizer *tok, int32_t id)
+{
+    size_t len = 0;
+    json_t *o = json_object();
+    json_object_set_new(o, "id", json_integer(id));
+    const char *bytes = tok != NULL ? gr_tokenizer_token_bytes(tok, id, &len) : NULL;
+    if (bytes == NULL) {
+        return o;
+    }
+    char text[3 * GR_TOKEN_BYTES_MAX]; /* U+FFFD has three bytes */
+    size_t n_text = 0, n = 0;
+    json_t *list = json_array();
+    for (size_t i = 0; i < len; i += n) {
+        const bool whole = gr_utf8_next((const uint8_t *)bytes + i, len - i, &n) == GR_UTF8_CHAR;
+        n = whole ? n : 1;
+        memcpy(text + n_text, whole ? bytes + i : "\xef\xbf\xbd", whole ? n : 3);
+        n_text += whole ? n : 3;
+    }
+    for (size_t i = 0; i < len; i++) {
+        json_array_append_new(list, json_integer((uint8_t)bytes[i]));
+    }
+    json_object_set_new(o, "token", json_stringn(text, n_text));
+    json_object_set_new(o, "bytes", list);
+    return o;
+}
+
+/* A token: {"id":..., "token":..., "bytes":[...], "logprob":..., "top":[{the same without top}, ...]}; where something
+ * ended the turn before its values came, without them. */
 static json_t *token_json(const struct gr_turn_report *r, uint32_t i)
 {
     const struct gr_logprobs *l = r->logprobs;
-    json_t *o = json_object();
-    json_object_set_new(o, "id", json_integer(r->token[i]));
+    json_t *o = id_json(r->tok, r->token[i]);
     if (i >= l->n_known) {
         return o;
     }
     const float *value = l->value + (size_t)i * l->n_each;
     json_t *top = json_array();
     for (uint32_t k = 0; k + 1 < l->n_each; k++) {
-        json_t *one = json_object();
-        json_object_set_new(one, "id", json_integer(l->id[(size_t)i * (l->n_each - 1) + k]));
+        json_t *one = id_json(r->tok, l->id[(size_t)i * (l->n_each - 1) + k]);
         json_object_set_new(one, "logprob", json_real((double)value[k + 1]));
         json_array_append_new(top, one);
     }

@@ -13,6 +13,7 @@
 
 /* A turn as JSON shows it. All borrowed. */
 struct gr_turn_report {
+    const struct gr_tokenizer *tok; /* NULL: there is none, and tokens are shown as ids */
     const int32_t *token;
     uint32_t n_token;
     const struct gr_logprobs *logprobs;

@@ -133,6 +133,18 @@ def logprobs_are_the_models_own():
 
 
 @case
+def logprobs_have_their_text():
+    out = generate("--prompt", "Zürich 東京", "--max-tokens", "40", "--ignore-eos", "--logprobs", "20")
+    rows = out["logprobs"]
+    assert bytes(b for t in rows for b in t["bytes"]).decode("utf-8", "replace") == out["text"]
+    every = [t for row in rows for t in (row, *row["top"])]
+    assert len(every) == 40 * 21 and len({t["token"] for t in every}) > 20
+    for t in every:
+        whole = bytes(t["bytes"]).decode("utf-8", "replace")
+        assert t["token"].replace("\ufffd", "") == whole.replace("\ufffd", ""), t
+
+
+@case
 def logprobs_of_what_is_shown():
     """A stop string takes tokens back, of which a round has told all."""
     word = generate(*COMMON)["text"].split()[-3]
@@ -190,6 +202,7 @@ def what_is_refused():
             (("--bad-words", " "), ("--bad-words", "0 bytes")),
             (("--bad-words", "x y z " * 30), ("--bad-words", "tokens")),
             (("--logprobs", "21"), ("--logprobs", "-1 to 20")),
+            (("--logprobs", "2"), ("--logprobs 2", "--json")),
             (("--min-tokens", "9", "--max-tokens", "8"), ("--min-tokens 9", "--max-tokens 8"))):
         refused(["--model", TARGET, "--prompt", "x", *args], 2, *words)
 
