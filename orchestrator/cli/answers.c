@@ -116,14 +116,33 @@ static void add_metrics(struct gr_session_metrics *sum, const struct gr_session_
     sum->last_token_ns = GR_MAX(sum->last_token_ns, m->last_token_ns);
 }
 
+/* "answers 0, 2 cut after --max-tokens 64", by their --choice; "": none is. */
+static void name_cut(const struct gr_answers *a, char *text, size_t cap)
+{
+    size_t n = 0;
+    text[0] = '\0';
+    for (int i = 0; i < a->n; i++) {
+        const struct gr_generation *g = &a->g[i];
+        if (gr_generation_is_cut(g) && n < cap) {
+            n += (size_t)snprintf(text + n, cap - n, "%s %u", n == 0 ? "answers" : ",",
+                                  (unsigned)g->plan.wishes.sampling.choice);
+        }
+    }
+    if (n > 0 && n < cap) {
+        snprintf(text + n, cap - n, " cut after --max-tokens %" PRId64, a->g[0].o->max_tokens);
+    }
+}
+
 static void print_summary(const struct gr_answers *a)
 {
     struct gr_session_metrics sum = a->g[0].metrics;
     for (int i = 1; i < a->n; i++) {
         add_metrics(&sum, &a->g[i].metrics);
     }
+    char end[64 + 8 * GR_ANSWERS_MAX]; /* a --choice has five digits at most */
+    name_cut(a, end, sizeof(end));
     fprintf(stderr, "%d answers: ", a->n);
-    gr_report_summary(stderr, &sum);
+    gr_report_summary(stderr, &sum, end);
     gr_generation_tell_seed(&a->g[0]);
 }
 

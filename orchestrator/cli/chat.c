@@ -125,7 +125,7 @@ static void end_answer(const struct gr_generation *g)
         fputc('\n', stdout);
     }
     fflush(stdout);
-    if (g->finish == GR_FINISH_LENGTH && g->n_token >= (uint32_t)g->o->max_tokens) {
+    if (gr_generation_is_cut(g)) {
         log_warn("the answer was cut after --max-tokens %" PRId64, g->o->max_tokens);
     }
 }
@@ -224,6 +224,7 @@ static const struct {
     {"/reset", "a new conversation (--system's message stays)", reset},
     {"/stats", "speed and acceptance of the last answer, how full the context is", tell_stats},
     {"/quit", "end (ctrl-D, too)", quit},
+    {"/exit", "the same", quit},
 };
 
 static void help(struct chat *c)

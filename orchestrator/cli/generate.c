@@ -424,6 +424,11 @@ static bool at_context(const struct gr_generation *g)
     return g->finish == GR_FINISH_LENGTH && g->n_token < (uint32_t)g->o->max_tokens;
 }
 
+bool gr_generation_is_cut(const struct gr_generation *g)
+{
+    return g->finish == GR_FINISH_LENGTH && !at_context(g);
+}
+
 /* The answer is over, and those that wait for it are shown as far as they are there. */
 static void show_next(struct gr_generation *g)
 {
@@ -505,7 +510,11 @@ static void print_summary(struct gr_generation *g)
     if (g->n_answer > 1) {
         return; /* one line tells of all of them (answers.c) */
     }
-    gr_report_summary(stderr, &g->metrics);
+    char end[64] = "";
+    if (gr_generation_is_cut(g) && !g->silent) {
+        snprintf(end, sizeof(end), "cut after --max-tokens %" PRId64, g->o->max_tokens);
+    }
+    gr_report_summary(stderr, &g->metrics, end);
     gr_generation_tell_seed(g);
 }
 

@@ -98,6 +98,8 @@ void gr_generation_signal(struct gr_generation *g, int signal_number);
 /* It cannot go on. text: the line to log; "" or NULL: it has been logged. */
 void gr_generation_fail(struct gr_generation *g, const char *text);
 void gr_generation_progress(struct gr_generation *g, const char *fmt, uint64_t a, uint64_t b);
+/* The text goes no further than --max-tokens allows, and was not at its end. */
+bool gr_generation_is_cut(const struct gr_generation *g);
 /* The seed, where one was drawn: on standard error. */
 void gr_generation_tell_seed(const struct gr_generation *g);
 /* Prints JSON, with what went wrong if something has, or the summary; writes the trace file. Returns the exit status.

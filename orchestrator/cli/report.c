@@ -208,7 +208,7 @@ int gr_report_failure(const struct gr_options *o, int status)
     return status;
 }
 
-void gr_report_summary(FILE *out, const struct gr_session_metrics *m)
+void gr_report_summary(FILE *out, const struct gr_session_metrics *m, const char *end)
 {
     fprintf(out, "%" PRIu64 " prompt + %" PRIu64 " generated tokens", m->prompt_tokens, m->completion_tokens);
     if (m->completion_tokens > 1) {
@@ -230,7 +230,7 @@ void gr_report_summary(FILE *out, const struct gr_session_metrics *m)
                 " judged tokens were others",
                 m->partial_rounds, m->full_refreshes, m->drift_mismatches, m->drift_checked);
     }
-    fputc('\n', out);
+    fprintf(out, "%s%s\n", end[0] != '\0' ? "; " : "", end);
 }
 
 /* ---- the tree ---- */

@@ -39,8 +39,8 @@ GR_NODISCARD enum gr_status gr_report_json(FILE *out, const struct gr_turn_repor
 const char *gr_report_error(void);
 /* A command has failed that has no turn to tell of: with --json {"error":...} on standard output. Returns status. */
 int gr_report_failure(const struct gr_options *o, int status);
-/* One line: tokens, speed, acceptance. */
-void gr_report_summary(FILE *out, const struct gr_session_metrics *m);
+/* One line: tokens, speed, acceptance, and last, after a semicolon, what is to be known of the end ("": nothing). */
+void gr_report_summary(FILE *out, const struct gr_session_metrics *m, const char *end);
 /* The tree of a COMMIT with trace, one node a line, the accepted path marked. Nothing if it is no tree. */
 void gr_report_tree(FILE *out, const struct gr_tokenizer *tok, const struct gr_msg_commit *m);
 

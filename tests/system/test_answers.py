@@ -144,6 +144,8 @@ def as_text_in_order():
         before = "" if k == 0 else "\n" if want[k - 1].endswith("\n") else "\n\n"
         shown += f"{before}==> answer {k} <==\n{text}"
     assert done.stdout == shown, done.stdout
+    cut = ", ".join(str(k) for k in range(N))
+    assert f"; answers {cut} cut after --max-tokens 64\n" in done.stderr, done.stderr
     assert f"{N} answers: " in done.stderr and f" {64 * N} generated tokens" in done.stderr, done.stderr
 
 

@@ -91,12 +91,19 @@ def commands():
     done = chat(["/help", "/stats", ASKED[0], "/stats", "/reset", "/stats", "/nothing"], "--draft", DRAFT, *FIXED,
                 "--max-tokens", "30")
     assert done.returncode == 0, done.stderr
-    for word in ("/reset", "ctrl-C", "context: 0 of ", "tokens/s", "tokens a round", "mean acceptance length"):
+    for word in ("/reset", "/quit", "/exit", "ctrl-C", "context: 0 of ", "tokens/s", "tokens a round", "mean acceptance length"):
         assert word in done.stdout, (word, done.stdout)
     n_prompt = len(ids_of([["user", ASKED[0]]]))
     assert f"context: {n_prompt + 30} of " in done.stdout, done.stdout
     assert done.stdout.count("last answer: ") == 1 and done.stdout.count("context: 0 of ") == 2, done.stdout
     assert "/nothing is no command" in done.stderr and "cut after --max-tokens 30" in done.stderr, done.stderr
+
+
+@case
+def two_names_of_the_end():
+    for name in ("/quit", "/exit"):
+        done = chat(["/stats", name, "/nothing"])
+        assert done.returncode == 0 and done.stdout.count("context: ") == 1 and done.stderr == "", (name, done)
 
 
 @case

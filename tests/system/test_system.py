@@ -134,6 +134,16 @@ def stop_string_cuts_text():
 
 
 @case
+def a_text_that_is_cut_is_told():
+    base = ("run", "--model", TARGET, "--prompt", "def fibonacci(n):", "--ignore-eos")
+    done = run(*base, "--max-tokens", "9")
+    assert done.returncode == 0 and done.stderr.endswith("; cut after --max-tokens 9\n"), done.stderr
+    assert "cut after" not in run(*base, "--max-tokens", "64", "--stop", done.stdout[5:9]).stderr
+    done = run(*base, "--max-tokens", "64", "--max-model-len", "32")  # another limit, which has a line of its own
+    assert "cut after" not in done.stderr and "the context is full" in done.stderr, done.stderr
+
+
+@case
 def streams_text_and_traces():
     plain = generate("--max-tokens", "24", "--ignore-eos")
     done = run("run", "--model", TARGET, "--draft", DRAFT, "--prompt", "def fibonacci(n):", "--max-tokens", "24",
