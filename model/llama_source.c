@@ -140,11 +140,30 @@ enum gr_status gr_llama_source_check_views(const struct gr_llama_source *s, cons
     return GR_OK;
 }
 
+#define TIED_LOOK ((size_t)1 << 20) /* bytes that are compared: two matrices that differ do so at once */
+
+/* A matrix that is not the embedding was stored for a purpose, so that it is left out is told louder. */
+static void tell_of_tied_head(const struct gr_llama_source *s)
+{
+    const struct gr_tensor *head = s->hf.tie_embeddings ? gr_tensors_find(s->files, "lm_head.weight") : NULL;
+    if (head == NULL) {
+        return;
+    }
+    const struct gr_tensor *embed = gr_tensors_find(s->files, "model.embed_tokens.weight");
+    const bool same = embed != NULL && embed->dtype == head->dtype && embed->bytes == head->bytes &&
+                      memcmp(embed->data, head->data, GR_MIN(head->bytes, TIED_LOOK)) == 0;
+    if (same) {
+        log_info("%s: lm_head.weight is left out: tie_word_embeddings says that the embedding takes its place", s->dir);
+    } else {
+        log_warn("%s: lm_head.weight is left out although it is not the embedding: tie_word_embeddings says that the "
+                 "embedding takes its place",
+                 s->dir);
+    }
+}
+
 enum gr_status gr_llama_source_finish(const struct gr_llama_source *s, uint64_t *fingerprint_out)
 {
-    if (s->hf.tie_embeddings && gr_tensors_find(s->files, "lm_head.weight") != NULL) {
-        log_info("%s: lm_head.weight is left out: tie_word_embeddings says that the embedding takes its place", s->dir);
-    }
+    tell_of_tied_head(s);
     GR_TRY(gr_tensors_check_all_used(s->files));
     gr_load_sum_log(&s->sum, s->dir);
     if (fingerprint_out != NULL) {

@@ -248,8 +248,11 @@ static enum gr_status size_tensor(const struct cursor *c, struct gr_gguf_tensor 
     memcpy(as.shape, t->shape, sizeof(t->shape));
     if (!gr_tensor_bytes(&as, &t->bytes)) {
         gr_shape_text(t->n_dim, t->shape, shape);
-        log_error("%s: tensor %s: %s %s is more than 2^64 bytes, or its rows are no whole blocks of %zu", c->name,
-                  t->name, gr_format_name(t->dtype), shape, gr_format_block(t->dtype));
+        const size_t block = gr_format_block(t->dtype);
+        const bool whole = t->n_dim > 0 && t->shape[t->n_dim - 1] % (int64_t)block == 0;
+        log_error(whole ? "%s: tensor %s: %s %s is more than 2^64 bytes (blocks of %zu)"
+                        : "%s: tensor %s: %s %s has rows that are no whole blocks of %zu",
+                  c->name, t->name, gr_format_name(t->dtype), shape, block);
         return GR_EFORMAT;
     }
     return GR_OK;
@@ -501,7 +504,7 @@ enum gr_status gr_gguf_int(const struct gr_gguf *g, const char *key, bool requir
     if (f == NULL) {
         return GR_OK;
     }
-    if (f->type == GR_GGUF_STRING || f->type == GR_GGUF_F32 || f->type == GR_GGUF_F64) {
+    if (f->type == GR_GGUF_STRING || f->type == GR_GGUF_BOOL || f->type == GR_GGUF_F32 || f->type == GR_GGUF_F64) {
         return wrong_type(g, f, "an integer");
     }
     GR_TRY(check_one_value(g, f));

@@ -55,9 +55,14 @@ static enum gr_status add_float(const struct reading *r, const char *key, bool r
     char name[128];
     double value = NAN;
     GR_TRY(gr_gguf_float(r->g, key_name(r, key, name), required, &value));
-    if (gr_gguf_find(r->g, name) != NULL) {
-        json_object_set_new(to, hf_key, json_real(isfinite(value) ? value : -1.0)); /* -1: refused by its range */
+    if (gr_gguf_find(r->g, name) == NULL) {
+        return GR_OK;
     }
+    if (!isfinite(value)) {
+        log_error("%s: field %s is NaN or infinite", r->path, name);
+        return GR_EFORMAT;
+    }
+    json_object_set_new(to, hf_key, json_real(value));
     return GR_OK;
 }
 
@@ -122,8 +127,14 @@ static enum gr_status add_rope_freqs(const struct gr_tensors *ts, double theta, 
     if (t == NULL) {
         return GR_OK;
     }
-    const int64_t n = t->shape[0];
-    bool is_llama3 = t->dtype == GR_FORMAT_F32 && t->n_dim == 1 && n >= 1 && n <= 1024;
+    const int64_t n = t->shape[0], half = json_integer_value(json_object_get(to, "head_dim")) / 2;
+    if (t->dtype != GR_FORMAT_F32 || t->n_dim != 1 || n != half) {
+        log_error("%s: tensor " GR_GGUF_ROPE_FREQS ": %s with %" PRId64 " values, must be F32 with %" PRId64
+                  ", half of a head",
+                  file->path, gr_format_name(t->dtype), n, half);
+        return GR_EMISMATCH;
+    }
+    bool is_llama3 = true;
     double factor = 1.0;
     for (int pass = 0; pass < 2 && is_llama3; pass++) {
         for (int i = 0; i < n; i++) {

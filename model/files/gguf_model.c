@@ -73,6 +73,49 @@ static void hf_name(const char *name, bool gemma, char *out, size_t cap)
     }
 }
 
+static const char *find_gguf(const struct name *names, size_t n, const char *hf, size_t len)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (strlen(names[i].hf) == len && memcmp(hf, names[i].hf, len) == 0) {
+            return names[i].gguf;
+        }
+    }
+    return NULL;
+}
+
+/* hf_name() backwards, for messages. */
+static void gguf_name(const char *name, bool gemma, char *out, size_t cap)
+{
+    int layer = 0, at = 0;
+    for (size_t i = 0; i < GR_ARRAY_LEN(whole_names); i++) {
+        if (strcmp(name, whole_names[i].hf) == 0) {
+            snprintf(out, cap, "%s", whole_names[i].gguf);
+            return;
+        }
+    }
+    snprintf(out, cap, "%s", name);
+    const char *suffix = strrchr(name, '.');
+    if (suffix == NULL || sscanf(name, "model.layers.%5d.%n", &layer, &at) != 1 || at == 0 || name + at > suffix) {
+        return;
+    }
+    const size_t len = (size_t)(suffix - name) - (size_t)at;
+    const char *gguf = gemma ? find_gguf(gemma_names, GR_ARRAY_LEN(gemma_names), name + at, len) : NULL;
+    gguf = gguf != NULL ? gguf : find_gguf(layer_names, GR_ARRAY_LEN(layer_names), name + at, len);
+    if (gguf != NULL) {
+        snprintf(out, cap, "blk.%d.%s%s", layer, gguf, suffix);
+    }
+}
+
+static void name_in_file(const char *name, char *out, size_t cap)
+{
+    gguf_name(name, false, out, cap);
+}
+
+static void name_in_gemma_file(const char *name, char *out, size_t cap)
+{
+    gguf_name(name, true, out, cap);
+}
+
 /* ---- the files ---- */
 
 static void header_free(void *p)
@@ -218,6 +261,7 @@ static enum gr_status finish(struct gr_tensors *ts, struct gr_hf_config *hf_out)
     struct gr_tensor_list list = {0};
     ts->shapes_from = "the metadata";
     GR_TRY(gr_gguf_read_config(ts, &m));
+    ts->name_in_file = m.family->gemma ? name_in_gemma_file : name_in_file;
     enum gr_status st = GR_OK;
     for (size_t i = 0; i < ts->n_file && st == GR_OK; i++) {
         st = list_file(&ts->files[i], (uint32_t)i, &m, &list);

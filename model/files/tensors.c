@@ -81,6 +81,13 @@ enum gr_status gr_tensor_file_set_path(struct gr_tensor_file *f, const char *dir
     return GR_OK;
 }
 
+/* What a clone without git-lfs has in place of a large file. */
+static bool is_lfs_pointer(const uint8_t *bytes, size_t len)
+{
+    static const char begin[] = "version https://git-lfs.github.com/spec/";
+    return len < 1024 && len >= sizeof(begin) - 1 && memcmp(bytes, begin, sizeof(begin) - 1) == 0;
+}
+
 enum gr_status gr_tensor_file_map(struct gr_tensor_file *f)
 {
     int fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -107,6 +114,10 @@ enum gr_status gr_tensor_file_map(struct gr_tensor_file *f)
             f->len = len;
             st = GR_OK;
         }
+    }
+    if (st == GR_OK && is_lfs_pointer(f->bytes, f->len)) {
+        log_error("%s: a pointer of git-lfs in place of the file; `git lfs pull' fetches it", f->path);
+        st = GR_EFORMAT;
     }
     close(fd);
     return st;
@@ -187,10 +198,11 @@ enum gr_status gr_tensors_finish(struct gr_tensors *ts, struct gr_tensor_list *l
         ts->tensors[i] = list->items[i].tensor;
         ts->file_of[i] = list->items[i].file;
         const char *name = ts->tensors[i].name;
+        char shown[GR_SHOWN_NAME_BYTES];
         uint32_t other;
         if (!gr_str_table_add(&ts->by_name, name, strlen(name), (uint32_t)i, &other)) {
-            log_error("tensor %s is in %s and again in %s", name, ts->files[ts->file_of[other]].path,
-                      ts->files[ts->file_of[i]].path);
+            log_error("tensor %s is in %s and again in %s", gr_tensors_shown(ts, name, shown),
+                      ts->files[ts->file_of[other]].path, ts->files[ts->file_of[i]].path);
             return GR_EFORMAT;
         }
     }
@@ -221,6 +233,15 @@ void gr_tensors_close(struct gr_tensors *ts)
 }
 
 /* ---- use ---- */
+
+const char *gr_tensors_shown(const struct gr_tensors *ts, const char *name, char shown[GR_SHOWN_NAME_BYTES])
+{
+    if (ts->name_in_file == NULL) {
+        return name;
+    }
+    ts->name_in_file(name, shown, GR_SHOWN_NAME_BYTES);
+    return shown;
+}
 
 const struct gr_tensor *gr_tensors_find(const struct gr_tensors *ts, const char *name)
 {
@@ -262,10 +283,11 @@ static enum gr_status check_vector(const struct gr_tensors *ts, const struct gr_
 {
     const size_t n = t->bytes / gr_format_bytes(t->dtype);
     const size_t i = first_not_finite(t, n);
+    char shown[GR_SHOWN_NAME_BYTES];
     if (i < n) {
         log_error("%s: tensor %s: value %zu of %zu is NaN or infinite: the file is damaged, or was written by a "
                   "training that had diverged",
-                  gr_tensors_file_of(ts, t), t->name, i, n);
+                  gr_tensors_file_of(ts, t), gr_tensors_shown(ts, t->name, shown), i, n);
         return GR_EFORMAT;
     }
     return GR_OK;
@@ -276,7 +298,7 @@ static enum gr_status check_vector(const struct gr_tensors *ts, const struct gr_
 static enum gr_status find_shaped(const struct gr_tensors *ts, const char *name, enum gr_format dtype, int n_dim,
                                   const int64_t *shape, const struct gr_tensor **out)
 {
-    char want[GR_SHAPE_TEXT_BYTES], have[GR_SHAPE_TEXT_BYTES];
+    char want[GR_SHAPE_TEXT_BYTES], have[GR_SHAPE_TEXT_BYTES], shown[GR_SHOWN_NAME_BYTES];
     GR_ASSERT(n_dim >= 0 && n_dim <= GR_TENSOR_N_DIM_MAX);
     gr_shape_text(n_dim, shape, want);
     const char *kind = dtype != ANY_WEIGHT ? gr_format_name(dtype) : "";
@@ -284,19 +306,21 @@ static enum gr_status find_shaped(const struct gr_tensors *ts, const char *name,
     const struct gr_tensor *t = gr_tensors_find(ts, name);
     if (t == NULL) {
         log_error("%s%s: tensor %s is missing (%s%s%s by %s)", ts->files[0].path,
-                  ts->n_file > 1 ? " and the other shards" : "", name, kind, blank, want, ts->shapes_from);
+                  ts->n_file > 1 ? " and the other shards" : "", gr_tensors_shown(ts, name, shown), kind, blank, want,
+                  ts->shapes_from);
         return GR_ENOTFOUND;
     }
     if ((dtype != ANY_WEIGHT && t->dtype != dtype) || t->n_dim != n_dim ||
         (n_dim > 0 && memcmp(t->shape, shape, (size_t)n_dim * sizeof(*shape)) != 0)) {
         gr_shape_text(t->n_dim, t->shape, have);
-        log_error("%s: tensor %s: expected %s%s%s by %s, found %s %s", gr_tensors_file_of(ts, t), name, kind, blank,
-                  want, ts->shapes_from, gr_format_name(t->dtype), have);
+        log_error("%s: tensor %s: expected %s%s%s by %s, found %s %s", gr_tensors_file_of(ts, t),
+                  gr_tensors_shown(ts, name, shown), kind, blank, want, ts->shapes_from, gr_format_name(t->dtype),
+                  have);
         return GR_EMISMATCH;
     }
     if (dtype == ANY_WEIGHT && !gr_format_is_weight(t->dtype)) {
         log_error("%s: tensor %s: weights in %s are not read; known: F32, F16, BF16, and those of GGUF in blocks",
-                  gr_tensors_file_of(ts, t), name, gr_format_name(t->dtype));
+                  gr_tensors_file_of(ts, t), gr_tensors_shown(ts, name, shown), gr_format_name(t->dtype));
         return GR_EUNSUPPORTED;
     }
     *out = t;

@@ -23,7 +23,9 @@ struct gr_tensor_file {
 };
 
 struct gr_tensors {
-    const char *shapes_from;      /* static text: what says which shapes there should be */
+    const char *shapes_from; /* static text: what says which shapes there should be */
+    /* The name that a tensor has in the files, for messages; NULL: files have the names of the model's own folder. */
+    void (*name_in_file)(const char *name, char *out, size_t cap);
     struct gr_tensor_file *files; /* [n_file] */
     size_t n_file;
     struct gr_tensor *tensors; /* [n_tensor], sorted by name */
@@ -45,6 +47,8 @@ struct gr_tensor_list {
     size_t n, cap;
 };
 
+#define GR_SHOWN_NAME_BYTES 320
+const char *gr_tensors_shown(const struct gr_tensors *ts, const char *name, char shown[GR_SHOWN_NAME_BYTES]);
 GR_NODISCARD enum gr_status gr_tensors_create(const char *what, size_t n_file, struct gr_tensors **out);
 GR_NODISCARD enum gr_status gr_tensor_list_reserve(struct gr_tensor_list *list, size_t n_more);
 /* dir NULL: file is the whole path, or stands for borrowed memory. */

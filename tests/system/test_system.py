@@ -526,6 +526,11 @@ def rename_tensor(path):
         f.write(data)
 
 
+def point_at_lfs(folder):
+    with open(os.path.join(folder, "model-00001-of-00002.safetensors"), "w", encoding="utf-8") as f:
+        f.write(f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 12345678\n")
+
+
 @case
 def bad_models():
     with tempfile.TemporaryDirectory() as d:
@@ -533,6 +538,7 @@ def bad_models():
                 (truncate, "model-00002-of-00002"),
                 (lie_in_header, "model-00001-of-00002"),
                 (rename_tensor, "_proj"),
+                (point_at_lfs, "git lfs pull"),
                 (lambda p: os.remove(os.path.join(p, "model-00002-of-00002.safetensors")), "model-00002-of-00002"),
                 (lambda p: os.remove(os.path.join(p, "config.json")), "config.json"),
                 (lambda p: os.remove(os.path.join(p, "tokenizer.json")), "tokenizer.json"),

@@ -207,7 +207,8 @@ static void test_refused(void **state)
     }
 }
 
-/* Whether there is an output matrix of its own is decided by the config, not by what lies in the files. */
+/* Whether there is an output matrix of its own is decided by the config, not by what lies in the files; that another
+ * matrix than the embedding is left out is warned of. */
 static void test_tied(void **state)
 {
     (void)state;
@@ -215,6 +216,7 @@ static void test_tied(void **state)
     struct ref_family is;
     float logits[TINY_N_VOCAB];
     const int32_t token[3] = {1, 2, 3};
+    struct log_capture cap;
     make(&f, family_of("qwen2"), &is);
     struct gr_lm *lm = load(f.dir);
     golden_run(lm, token, 0, 3, 1, NULL);
@@ -224,7 +226,9 @@ static void test_tied(void **state)
     for (int tied = 0; tied < 2; tied++) {
         json_object_set_new(f.config, "tie_word_embeddings", json_boolean(tied));
         tiny_write(&f);
+        log_capture_begin(&cap);
         lm = load(f.dir);
+        assert_int_equal(strstr(log_capture_end(&cap), "left out although it is not the embedding") != NULL, tied);
         golden_run(lm, token, 0, 3, 1, NULL);
         assert_int_equal(memcmp(logits, lm->logits, sizeof(logits)) == 0, tied);
         gr_lm_destroy(lm);

@@ -231,18 +231,18 @@ static void test_same_model(void **state)
 
 /* ---- rotary embedding ---- */
 
-static void config_of(const struct tiny_folder *f, void (*field)(const char *arch), struct gr_hf_config *out)
+/* A file of the embedding alone, by which the vocabulary is counted, and of one more field. */
+static void write_embedding(const struct tiny_folder *f, const char *arch, void (*field)(const char *arch),
+                            const char *path)
 {
-    char path[128];
     struct gr_hf_config hf;
-    snprintf(path, sizeof(path), "%s/m.gguf", f->dir);
     assert_int_equal(gr_hf_config_load(f->dir, &hf), GR_OK);
     gguf_begin(&head, 3, 0, 0);
     data.len = 0;
-    add_fields("qwen2", &hf);
-    field("qwen2");
+    add_fields(arch, &hf);
+    field(arch);
     uint64_t n_tensor = 0;
-    for (size_t i = 0; i < f->n; i++) { /* the vocabulary is counted by its embedding */
+    for (size_t i = 0; i < f->n; i++) {
         char name[128];
         gguf_name(f->tensor[i].name, false, name, sizeof(name));
         if (strcmp(name, "token_embd.weight") == 0) {
@@ -251,6 +251,13 @@ static void config_of(const struct tiny_folder *f, void (*field)(const char *arc
         }
     }
     write_image(path, n_tensor);
+}
+
+static void config_of(const struct tiny_folder *f, void (*field)(const char *arch), struct gr_hf_config *out)
+{
+    char path[128];
+    snprintf(path, sizeof(path), "%s/m.gguf", f->dir);
+    write_embedding(f, "qwen2", field, path);
     assert_int_equal(gr_gguf_model_open(path, out, NULL), GR_OK);
     (void)unlink(path);
 }
@@ -376,6 +383,54 @@ static void add_other_values(const char *arch)
     gguf_field_u32(&head, key(arch, "attention.value_length"), 2 * REF_D);
 }
 
+static void add_nan(const char *arch)
+{
+    gguf_field_f32(&head, key(arch, "rope.scaling.factor"), NAN);
+}
+
+static void add_nothing(const char *arch)
+{
+    (void)arch;
+}
+
+/* Messages have the names of the file at hand, not those of a folder. */
+static void missing(const char *family, const char *arch, const char *hf_name, const char *in_log)
+{
+    struct tiny_folder f;
+    struct ref_family is;
+    struct gr_hf_config hf;
+    struct gr_tensors *ts = NULL;
+    struct log_capture cap;
+    const struct gr_tensor *t = NULL;
+    const int64_t shape[2] = {3, 5};
+    char path[128];
+    make(&f, family_of(family), &is);
+    snprintf(path, sizeof(path), "%s/m.gguf", f.dir);
+    write_embedding(&f, arch, add_nothing, path);
+    assert_int_equal(gr_gguf_model_open(path, &hf, &ts), GR_OK);
+    log_capture_begin(&cap);
+    const enum gr_status st = gr_tensors_take_weight(ts, hf_name, 2, shape, &t);
+    const char *log = log_capture_end(&cap);
+    if (st == GR_OK || strstr(log, in_log) == NULL || strstr(log, "model.") != NULL) {
+        fail_msg("%s: status %d, log: %s", in_log, (int)st, log);
+    }
+    gr_tensors_close(ts);
+    (void)unlink(path);
+    tiny_finish(&f);
+}
+
+static void test_names_of_the_file(void **state)
+{
+    (void)state;
+    missing("qwen2", "qwen2", "model.layers.1.mlp.gate_proj.weight", "tensor blk.1.ffn_gate.weight is missing");
+    missing("qwen2", "qwen2", "model.layers.0.self_attn.q_proj.bias", "tensor blk.0.attn_q.bias is missing");
+    missing("qwen2", "qwen2", "model.norm.weight", "tensor output_norm.weight is missing");
+    missing("qwen2", "qwen2", "model.embed_tokens.weight", "tensor token_embd.weight: expected");
+    missing("gemma3", "gemma3", "model.layers.0.post_attention_layernorm.weight",
+            "tensor blk.0.post_attention_norm.weight");
+    missing("gemma3", "gemma3", "model.layers.0.pre_feedforward_layernorm.weight", "tensor blk.0.ffn_norm.weight");
+}
+
 static void test_refused(void **state)
 {
     (void)state;
@@ -387,6 +442,7 @@ static void test_refused(void **state)
     refused("qwen2", "qwen2", add_window, "qwen2.attention.sliding_window = 64 is not supported");
     refused("gemma3", "gemma3", add_softcap, "gemma3.final_logit_softcapping = 30 is not supported");
     refused("qwen3, yarn", "qwen3", add_factor, "qwen3.rope.scaling.yarn_attn_factor is not read");
+    refused("qwen2", "qwen2", add_nan, "field qwen2.rope.scaling.factor is NaN");
     refused("qwen2", "mamba2", add_longrope, "general.architecture mamba2 is not read; known: llama, qwen2, qwen3");
 }
 
@@ -395,6 +451,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_model),
         cmocka_unit_test(test_rope_rules),
+        cmocka_unit_test(test_names_of_the_file),
         cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
