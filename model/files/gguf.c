@@ -504,7 +504,7 @@ enum gr_status gr_gguf_int(const struct gr_gguf *g, const char *key, bool requir
     if (f == NULL) {
         return GR_OK;
     }
-    if (f->type == GR_GGUF_STRING || f->type == GR_GGUF_BOOL || f->type == GR_GGUF_F32 || f->type == GR_GGUF_F64) {
+    if (f->type == GR_GGUF_STRING || f->type == GR_GGUF_F32 || f->type == GR_GGUF_F64) {
         return wrong_type(g, f, "an integer");
     }
     GR_TRY(check_one_value(g, f));
@@ -526,6 +526,9 @@ enum gr_status gr_gguf_float(const struct gr_gguf *g, const char *key, bool requ
     GR_TRY(find(g, key, required, &f));
     if (f == NULL) {
         return GR_OK;
+    }
+    if (f->type == GR_GGUF_BOOL) {
+        return wrong_type(g, f, "a number");
     }
     if (f->type != GR_GGUF_F32 && f->type != GR_GGUF_F64) {
         int64_t whole = 0;

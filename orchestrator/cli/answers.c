@@ -5,6 +5,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 /* ---- preparation ---- */
 
@@ -37,11 +38,17 @@ static enum gr_status check_options(const struct gr_options *o)
     return GR_OK;
 }
 
-void gr_answers_init(struct gr_answers *a, const struct gr_options *o)
+struct gr_answers *gr_answers_create(const struct gr_options *o)
 {
+    struct gr_answers *a = calloc(1, sizeof(*a));
+    if (a == NULL) {
+        log_error("no memory for %d answers", GR_ANSWERS_MAX);
+        return NULL;
+    }
     a->n = 1;
     gr_generation_init(&a->g[0], o);
     a->at[0] = &a->g[0];
+    return a;
 }
 
 static enum gr_status add_answer(struct gr_answers *a)
@@ -70,11 +77,12 @@ enum gr_status gr_answers_prepare(struct gr_answers *a, const struct gr_options 
     return GR_OK;
 }
 
-void gr_answers_finish(struct gr_answers *a)
+void gr_answers_destroy(struct gr_answers *a)
 {
     for (int i = a->n - 1; i >= 0; i--) { /* the first owns what the others borrow */
         gr_generation_finish(&a->g[i]);
     }
+    free(a);
 }
 
 /* ---- the end ---- */
@@ -166,5 +174,6 @@ int gr_answers_refuse(struct gr_answers *a, enum gr_status st)
     for (int i = 1; i < a->n; i++) {
         gr_generation_finish(&a->g[i]);
     }
+    free(a);
     return status;
 }

@@ -12,15 +12,16 @@ struct gr_answers {
     int n;
 };
 
-/* On failure (logged) gr_answers_refuse() or, of what has begun, _report() and _finish() still follow. o, a: stay where
- * they are. */
+/* On failure (logged) gr_answers_refuse() or, of what has begun, _report() and _destroy() still follow. o, a: stay
+ * where they are. */
 GR_NODISCARD enum gr_status gr_answers_prepare(struct gr_answers *a, const struct gr_options *o,
                                                const struct gr_plan *plan);
-void gr_answers_init(struct gr_answers *a, const struct gr_options *o);
-void gr_answers_finish(struct gr_answers *a);
+/* Some 200 KiB, too much for a stack. NULL (logged): there is no memory. */
+struct gr_answers *gr_answers_create(const struct gr_options *o);
+void gr_answers_destroy(struct gr_answers *a);
 /* As gr_generation_report(), of each; without --json one line sums up all. Where one has failed none has succeeded. */
 int gr_answers_report(struct gr_answers *a);
-/* They cannot begin: reports that, and finishes a. Returns the exit status. */
+/* They cannot begin: reports that, and destroys a. Returns the exit status. */
 int gr_answers_refuse(struct gr_answers *a, enum gr_status st);
 
 #endif

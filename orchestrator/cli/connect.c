@@ -295,29 +295,31 @@ static enum gr_status prepare(struct gr_connect *c, struct gr_answers *a, struct
 
 static int run(struct gr_options *o, bool print_id)
 {
-    struct gr_answers a;
-    struct gr_generation *g = &a.g[0];
+    struct gr_answers *a = gr_answers_create(o);
+    if (a == NULL) {
+        return 1;
+    }
+    struct gr_generation *g = &a->g[0];
     struct gr_connect c = {.remote = {.signal_fd = -1}, .g = g};
-    gr_answers_init(&a, o);
-    enum gr_status st = prepare(&c, &a, o);
+    enum gr_status st = prepare(&c, a, o);
     if (st == GR_OK) {
         st = gr_remote_open(o, 0, &c.remote);
     }
     if (st != GR_OK) {
-        return gr_answers_refuse(&a, st);
+        return gr_answers_refuse(a, st);
     }
     g->silent = print_id;
-    turns(&c, a.at, a.n);
+    turns(&c, a->at, a->n);
     const bool stays = o->session != 0 || (o->keep && !g->failed);
     g->session = c.turn[0].answered && stays ? c.turn[0].session : 0;
     gr_remote_close(&c.remote);
-    const int status = gr_answers_report(&a);
+    const int status = gr_answers_report(a);
     if (status == 0 && print_id && !o->json) {
         printf("%" PRIu64 "\n", c.turn[0].session);
     } else if (status == 0 && o->keep && !print_id) {
         fprintf(stderr, "session %" PRIu64 " stays open\n", c.turn[0].session);
     }
-    gr_answers_finish(&a);
+    gr_answers_destroy(a);
     return status;
 }
 

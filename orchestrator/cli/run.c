@@ -11,24 +11,26 @@
 static int run_local(struct gr_options *o)
 {
     struct gr_plan plan;
-    struct gr_answers a;
     struct gr_local local;
-    gr_answers_init(&a, o);
+    struct gr_answers *a = gr_answers_create(o);
+    if (a == NULL) {
+        return 1;
+    }
     enum gr_status st = gr_plan_local(o, &plan);
     if (st == GR_OK) {
-        st = gr_answers_prepare(&a, o, &plan);
+        st = gr_answers_prepare(a, o, &plan);
     }
     if (st != GR_OK) {
-        return gr_answers_refuse(&a, st);
+        return gr_answers_refuse(a, st);
     }
-    st = gr_local_start(&local, o, &plan, a.at[0]);
+    st = gr_local_start(&local, o, &plan, a->at[0]);
     if (st == GR_OK) {
-        gr_local_turns(&local, a.at, a.n);
+        gr_local_turns(&local, a->at, a->n);
     }
     gr_local_stop(&local);
-    a.g[0].failed = a.g[0].failed || st != GR_OK;
-    const int status = gr_answers_report(&a);
-    gr_answers_finish(&a);
+    a->g[0].failed = a->g[0].failed || st != GR_OK;
+    const int status = gr_answers_report(a);
+    gr_answers_destroy(a);
     return status;
 }
 

@@ -165,9 +165,9 @@ def a_killed_worker():
     want = [generate("--prompt", "import os", "--ignore-eos", "--max-tokens", str(tokens), *args, "--choice", str(k))
             ["token_ids"] for k in range(3)]
     for name in ("graft-target", "graft-draft"):
-        r = Running("--n", "3", "--draft", DRAFT, "--num-speculative-tokens", "7", *args, tokens=tokens)
+        r = Running("--n", "3", "--draft", DRAFT, "--num-speculative-tokens", "7", *args, tokens=tokens, log="info")
         pid = r.child(name)
-        r.wait_busy(pid, 10)
+        wait_for(lambda: len(shared(r.said())) == 2)  # pylint: disable=cell-var-from-loop
         os.kill(pid, signal.SIGKILL)
         status, out, said = r.end()
         assert status == 0, said
