@@ -186,8 +186,8 @@ static enum gr_status create_llama(const struct gr_target_options *o, struct gr_
 static enum gr_status create_model(struct worker *w, const struct gr_target_options *o, struct gr_hf_config *hf,
                                    int32_t n_token, uint64_t *fingerprint)
 {
-    struct gr_kv_blocks kv = {.n =
-                                  o->kv_blocks}; /* on a GPU 0 leaves the choice to the model, which knows the memory */
+    /* On a GPU 0 leaves the choice to the model, which knows the memory. */
+    struct gr_kv_blocks kv = {.n = o->kv_blocks};
     const struct gr_geometry *geometry = NULL;
     GR_TRY(gr_geometry_find(o->geometry, &geometry));
     GR_TRY(gr_model_path_config(o->model, hf));

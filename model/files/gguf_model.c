@@ -12,95 +12,87 @@
 
 /* ---- names ---- */
 
-static const struct {
-    const char *gguf, *hf;
-} whole_names[] = {
-    {"token_embd.weight", "model.embed_tokens.weight"},
-    {"output_norm.weight", "model.norm.weight"},
-    {"output.weight", "lm_head.weight"},
+enum side { GGUF, HF };
+
+/* Of one tensor, or of one part of its name. */
+struct name {
+    const char *of[2];
+};
+
+static const struct name whole_names[] = {
+    {{"token_embd.weight", "model.embed_tokens.weight"}},
+    {{"output_norm.weight", "model.norm.weight"}},
+    {{"output.weight", "lm_head.weight"}},
 };
 
 /* blk.N.NAME.weight (or .bias) is model.layers.N.NAME.weight. */
-static const struct name {
-    const char *gguf, *hf;
-} layer_names[] = {
-    {"attn_norm", "input_layernorm"},    {"ffn_norm", "post_attention_layernorm"},
-    {"attn_q", "self_attn.q_proj"},      {"attn_k", "self_attn.k_proj"},
-    {"attn_v", "self_attn.v_proj"},      {"attn_output", "self_attn.o_proj"},
-    {"ffn_gate", "mlp.gate_proj"},       {"ffn_up", "mlp.up_proj"},
-    {"ffn_down", "mlp.down_proj"},       {"attn_rot_embd", "self_attn.rotary_emb.inv_freq"},
-    {"attn_q_norm", "self_attn.q_norm"}, {"attn_k_norm", "self_attn.k_norm"},
+static const struct name layer_names[] = {
+    {{"attn_norm", "input_layernorm"}},    {{"ffn_norm", "post_attention_layernorm"}},
+    {{"attn_q", "self_attn.q_proj"}},      {{"attn_k", "self_attn.k_proj"}},
+    {{"attn_v", "self_attn.v_proj"}},      {{"attn_output", "self_attn.o_proj"}},
+    {{"ffn_gate", "mlp.gate_proj"}},       {{"ffn_up", "mlp.up_proj"}},
+    {{"ffn_down", "mlp.down_proj"}},       {{"attn_rot_embd", "self_attn.rotary_emb.inv_freq"}},
+    {{"attn_q_norm", "self_attn.q_norm"}}, {{"attn_k_norm", "self_attn.k_norm"}},
 };
 
 /* The norms that Gemma has otherwise: before these, in its files. */
 static const struct name gemma_names[] = {
-    {"post_attention_norm", "post_attention_layernorm"},
-    {"ffn_norm", "pre_feedforward_layernorm"},
-    {"post_ffw_norm", "post_feedforward_layernorm"},
+    {{"post_attention_norm", "post_attention_layernorm"}},
+    {{"ffn_norm", "pre_feedforward_layernorm"}},
+    {{"post_ffw_norm", "post_feedforward_layernorm"}},
 };
 
-static const char *find_name(const struct name *names, size_t n, const char *text, size_t len)
+/* The other side's name of a text that is one side's; NULL: the table does not know it. */
+static const char *other_name(const struct name *names, size_t n, enum side from, const char *text, size_t len)
 {
     for (size_t i = 0; i < n; i++) {
-        if (strlen(names[i].gguf) == len && memcmp(text, names[i].gguf, len) == 0) {
-            return names[i].hf;
+        if (strlen(names[i].of[from]) == len && memcmp(text, names[i].of[from], len) == 0) {
+            return names[i].of[from == GGUF ? HF : GGUF];
         }
     }
     return NULL;
+}
+
+static const char *other_whole(enum side from, const char *name)
+{
+    return other_name(whole_names, GR_ARRAY_LEN(whole_names), from, name, strlen(name));
+}
+
+static const char *other_of_layer(enum side from, bool gemma, const char *text, size_t len)
+{
+    const char *name = gemma ? other_name(gemma_names, GR_ARRAY_LEN(gemma_names), from, text, len) : NULL;
+    return name != NULL ? name : other_name(layer_names, GR_ARRAY_LEN(layer_names), from, text, len);
 }
 
 /* A name that the tables do not know stays as it is, and is refused as a tensor that the architecture has not. */
 static void hf_name(const char *name, bool gemma, char *out, size_t cap)
 {
     int layer = 0, at = 0;
-    for (size_t i = 0; i < GR_ARRAY_LEN(whole_names); i++) {
-        if (strcmp(name, whole_names[i].gguf) == 0) {
-            snprintf(out, cap, "%s", whole_names[i].hf);
-            return;
-        }
-    }
-    snprintf(out, cap, "%s", name);
-    if (sscanf(name, "blk.%5d.%n", &layer, &at) != 1 || at == 0 || layer < 0) {
+    const char *whole = other_whole(GGUF, name);
+    snprintf(out, cap, "%s", whole != NULL ? whole : name);
+    if (whole != NULL || sscanf(name, "blk.%5d.%n", &layer, &at) != 1 || at == 0 || layer < 0) {
         return;
     }
     const char *rest = name + at;
     const size_t len = strcspn(rest, ".");
-    const char *hf = gemma ? find_name(gemma_names, GR_ARRAY_LEN(gemma_names), rest, len) : NULL;
-    hf = hf != NULL ? hf : find_name(layer_names, GR_ARRAY_LEN(layer_names), rest, len);
+    const char *hf = other_of_layer(GGUF, gemma, rest, len);
     if (hf != NULL) {
         const char *suffix = strncmp(rest, "attn_rot_embd", len) == 0 ? "" : rest + len;
         snprintf(out, cap, "model.layers.%d.%s%s", layer, hf, suffix);
     }
 }
 
-static const char *find_gguf(const struct name *names, size_t n, const char *hf, size_t len)
-{
-    for (size_t i = 0; i < n; i++) {
-        if (strlen(names[i].hf) == len && memcmp(hf, names[i].hf, len) == 0) {
-            return names[i].gguf;
-        }
-    }
-    return NULL;
-}
-
 /* hf_name() backwards, for messages. */
 static void gguf_name(const char *name, bool gemma, char *out, size_t cap)
 {
     int layer = 0, at = 0;
-    for (size_t i = 0; i < GR_ARRAY_LEN(whole_names); i++) {
-        if (strcmp(name, whole_names[i].hf) == 0) {
-            snprintf(out, cap, "%s", whole_names[i].gguf);
-            return;
-        }
-    }
-    snprintf(out, cap, "%s", name);
-    const char *suffix = strrchr(name, '.');
-    if (suffix == NULL || sscanf(name, "model.layers.%5d.%n", &layer, &at) != 1 || at == 0 || name + at > suffix) {
+    const char *whole = other_whole(HF, name), *suffix = strrchr(name, '.');
+    snprintf(out, cap, "%s", whole != NULL ? whole : name);
+    if (whole != NULL || suffix == NULL || sscanf(name, "model.layers.%5d.%n", &layer, &at) != 1 || at == 0 ||
+        name + at > suffix) {
         return;
     }
-    const size_t len = (size_t)(suffix - name) - (size_t)at;
-    const char *gguf = gemma ? find_gguf(gemma_names, GR_ARRAY_LEN(gemma_names), name + at, len) : NULL;
-    gguf = gguf != NULL ? gguf : find_gguf(layer_names, GR_ARRAY_LEN(layer_names), name + at, len);
+    const char *gguf = other_of_layer(HF, gemma, name + at, (size_t)(suffix - name) - (size_t)at);
     if (gguf != NULL) {
         snprintf(out, cap, "blk.%d.%s%s", layer, gguf, suffix);
     }
@@ -174,7 +166,7 @@ static enum gr_status check_split(const struct gr_tensor_file *f, int no, int n_
     return GR_OK;
 }
 
-/* All files are there. What each says of all must be the same, and so many tensors they must have. */
+/* All files are there. They must agree on the number of tensors, and have that many together. */
 static enum gr_status check_split_total(const struct gr_tensors *ts)
 {
     const char *first = ts->files[0].path;

@@ -88,7 +88,7 @@ struct gr_cuda_attn_plan_args {
     const int32_t *n_seq;
     void *plan;
     int32_t *error;
-    int window; /* 0: all keys; else rows see so many, themselves included */
+    int window; /* 0: all keys; else how many keys a row sees, its own included */
 };
 /* Once a pass, before its layers; a pass of a model makes its plan beside other things (begin.h). */
 GR_NODISCARD enum gr_status gr_cuda_attn_plan(const struct gr_cuda_attn_plan_args *a, struct CUstream_st *stream);

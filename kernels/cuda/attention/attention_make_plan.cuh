@@ -256,7 +256,7 @@ static __device__ void place_window_tile(const PlanArgs &a, PlanShared &sh, int 
 {
     const Tile &t = a.plan.raw[i];
     const TilePlace to = place_of(a, sh, i, lane);
-    int last_from = 0, first_to = NOWHERE; /* of its rows: all of them see what is between */
+    int last_from = 0, first_to = NOWHERE; /* of its rows: all of them see the keys from last_from to first_to */
     copy_tile(a, t, to.tile, lane);
     for (int h = 0; h < 2; h++) {
         const int pos = t.far[lane + 32 * h];
