@@ -364,7 +364,7 @@ static enum gr_status take_version(struct cursor *c)
     if (version == 2 || version == 3) {
         return GR_OK;
     }
-    if ((version & 0xffff) == 0) {
+    if (version != 0 && (version & 0xffff) == 0) {
         log_error("%s: a big-endian GGUF file, which is not read", c->name);
     } else {
         log_error("%s: GGUF version %" PRIu64 " is not read%s; known: 2, 3", c->name, version,
@@ -478,7 +478,11 @@ static enum gr_status find(const struct gr_gguf *g, const char *key, bool requir
 static enum gr_status check_one_value(const struct gr_gguf *g, const struct gr_gguf_field *f)
 {
     const size_t bytes = types[f->type].bytes;
-    bool same = f->n > 0;
+    bool same = true;
+    if (f->n == 0) {
+        log_error("%s: field %s is an empty array", g->name, f->key);
+        return GR_EFORMAT;
+    }
     for (uint64_t i = 1; i < f->n; i++) {
         same = same && memcmp(f->data, f->data + (size_t)i * bytes, bytes) == 0;
     }

@@ -1,5 +1,6 @@
 /* What the metadata of a GGUF file mean, by way of config.json's keys, whose reader knows every limit. */
 #include "model/files/gguf_internal.h"
+#include "model/files/hf_config_internal.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -16,7 +17,9 @@ struct reading {
     const struct gr_gguf *g; /* of the first file */
     const struct gr_family *family;
     const char *path;
+    int64_t n_layer; /* 0: not read yet */
     json_t *to;
+    json_t *shown; /* config.json's keys to those of the file, for messages (gr_json_where) */
 };
 
 /* A field of the architecture's: "llama.KEY". */
@@ -32,18 +35,44 @@ static const struct gr_gguf_field *find(const struct reading *r, const char *key
     return gr_gguf_find(r->g, key_name(r, key, name));
 }
 
-static enum gr_status get_int(const struct reading *r, const char *key, int64_t *out)
+/* An array has a value for each layer. */
+static enum gr_status check_per_layer(const struct reading *r, const char *key)
+{
+    const struct gr_gguf_field *f = find(r, key);
+    if (f == NULL || !f->is_array || (r->n_layer > 0 && f->n == (uint64_t)r->n_layer)) {
+        return GR_OK;
+    }
+    if (r->n_layer > 0) {
+        log_error("%s: field %s is an array of %" PRIu64 ", %s.block_count = %" PRId64
+                  ": must be a number or have one value for each layer",
+                  r->path, f->key, f->n, r->family->gguf, r->n_layer);
+    } else {
+        log_error("%s: field %s is an array of %" PRIu64 ", must be a number", r->path, f->key, f->n);
+    }
+    return GR_EFORMAT;
+}
+
+static enum gr_status get_int(const struct reading *r, const char *key, bool required, int64_t *out)
 {
     char name[128];
-    return gr_gguf_int(r->g, key_name(r, key, name), false, out);
+    GR_TRY(check_per_layer(r, key));
+    return gr_gguf_int(r->g, key_name(r, key, name), required, out);
+}
+
+/* What messages about config.json's key shall call it. */
+static void show_as(const struct reading *r, const char *key, const char *hf_key, const json_t *to)
+{
+    char name[128], full[GR_JSON_KEY_BYTES];
+    snprintf(full, sizeof(full), "%s%s", to == r->to ? "" : "rope_scaling.", hf_key);
+    json_object_set_new(r->shown, full, json_string(key_name(r, key, name)));
 }
 
 /* Under its name in config.json. */
 static enum gr_status add_int(const struct reading *r, const char *key, bool required, const char *hf_key, json_t *to)
 {
-    char name[128];
     int64_t value = INT64_MIN;
-    GR_TRY(gr_gguf_int(r->g, key_name(r, key, name), required, &value));
+    show_as(r, key, hf_key, to);
+    GR_TRY(get_int(r, key, required, &value));
     if (value != INT64_MIN) {
         json_object_set_new(to, hf_key, json_integer(value));
     }
@@ -54,6 +83,8 @@ static enum gr_status add_float(const struct reading *r, const char *key, bool r
 {
     char name[128];
     double value = NAN;
+    show_as(r, key, hf_key, to);
+    GR_TRY(check_per_layer(r, key));
     GR_TRY(gr_gguf_float(r->g, key_name(r, key, name), required, &value));
     if (gr_gguf_find(r->g, name) == NULL) {
         return GR_OK;
@@ -66,26 +97,41 @@ static enum gr_status add_float(const struct reading *r, const char *key, bool r
     return GR_OK;
 }
 
+/* -1: none. */
+static enum gr_status get_token_id(const struct reading *r, const char *key, int64_t *out)
+{
+    const int64_t n_vocab = json_integer_value(json_object_get(r->to, "vocab_size"));
+    int64_t id = -1;
+    GR_TRY(gr_gguf_int(r->g, key, false, &id));
+    if (id >= n_vocab) {
+        log_error("%s: field %s = %" PRId64 " is outside the vocabulary of %" PRId64
+                  ", the rows of tensor token_embd.weight",
+                  r->path, key, id, n_vocab);
+        return GR_ELIMIT;
+    }
+    *out = GR_MAX(id, -1);
+    return GR_OK;
+}
+
 /* The ids that end a text: as many as the file tells. */
-static enum gr_status add_token_ids(const struct gr_gguf *g, json_t *to)
+static enum gr_status add_token_ids(const struct reading *r)
 {
     static const char *const ends[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
                                        "tokenizer.ggml.eom_token_id"};
     json_t *eos = json_array();
-    int64_t bos = -1;
-    enum gr_status st = gr_gguf_int(g, "tokenizer.ggml.bos_token_id", false, &bos);
-    for (size_t i = 0; st == GR_OK && i < GR_ARRAY_LEN(ends); i++) {
-        int64_t id = -1;
-        st = gr_gguf_int(g, ends[i], false, &id);
-        if (st == GR_OK && id >= 0) {
+    int64_t id = -1;
+    json_object_set_new(r->to, "eos_token_id", eos);
+    GR_TRY(get_token_id(r, "tokenizer.ggml.bos_token_id", &id));
+    if (id >= 0) {
+        json_object_set_new(r->to, "bos_token_id", json_integer(id));
+    }
+    for (size_t i = 0; i < GR_ARRAY_LEN(ends); i++) {
+        GR_TRY(get_token_id(r, ends[i], &id));
+        if (id >= 0) {
             json_array_append_new(eos, json_integer(id));
         }
     }
-    if (bos >= 0) {
-        json_object_set_new(to, "bos_token_id", json_integer(bos));
-    }
-    json_object_set_new(to, "eos_token_id", eos);
-    return st;
+    return GR_OK;
 }
 
 static const struct gr_gguf_tensor *find_tensor(const struct gr_tensors *ts, const char *name,
@@ -124,7 +170,7 @@ static enum gr_status add_rope_freqs(const struct gr_tensors *ts, double theta, 
 {
     const struct gr_tensor_file *file = NULL;
     const struct gr_gguf_tensor *t = find_tensor(ts, GR_GGUF_ROPE_FREQS, &file);
-    if (t == NULL) {
+    if (t == NULL || json_integer_value(json_object_get(to, "head_dim")) <= 0) {
         return GR_OK;
     }
     const int64_t n = t->shape[0], half = json_integer_value(json_object_get(to, "head_dim")) / 2;
@@ -237,28 +283,36 @@ static enum gr_status check_unsupported(const struct reading *r)
     return GR_OK;
 }
 
-/* An explicit length of keys, or hidden size / heads: in these files no family has another default. */
-static enum gr_status add_head_dim(const struct reading *r)
+static enum gr_status check_head_length(const struct reading *r, const char *key, int64_t head_dim)
 {
-    int64_t head_dim = 0, value_length = -1, dims = -1;
-    const json_t *heads = json_object_get(r->to, "num_attention_heads");
-    const json_t *hidden = json_object_get(r->to, "hidden_size");
-    GR_TRY(get_int(r, "attention.key_length", &head_dim));
-    GR_TRY(get_int(r, "attention.value_length", &value_length));
-    GR_TRY(get_int(r, "rope.dimension_count", &dims));
-    if (head_dim == 0 && json_integer_value(heads) > 0 && json_integer_value(hidden) % json_integer_value(heads) == 0) {
-        head_dim = json_integer_value(hidden) / json_integer_value(heads);
-    }
-    if (head_dim != 0) {
-        json_object_set_new(r->to, "head_dim", json_integer(head_dim));
-    }
-    if ((value_length >= 0 && value_length != head_dim) || (dims >= 0 && dims != head_dim)) {
-        log_error("%s: heads of %" PRId64 ": %s.attention.value_length = %" PRId64
-                  ", %s.rope.dimension_count = %" PRId64 ": must be equal",
-                  r->path, head_dim, r->family->gguf, value_length, r->family->gguf, dims);
+    int64_t value = head_dim;
+    GR_TRY(get_int(r, key, false, &value));
+    if (value != head_dim) {
+        log_error("%s: heads of %" PRId64 ": %s.%s = %" PRId64 ": must be equal", r->path, head_dim, r->family->gguf,
+                  key, value);
         return GR_EUNSUPPORTED;
     }
     return GR_OK;
+}
+
+/* An explicit length of keys, or hidden size / heads: in these files no family has another default. Nothing is added
+ * where they give none: who reads the config says why. */
+static enum gr_status add_head_dim(const struct reading *r)
+{
+    static const char key[] = "attention.key_length";
+    const int64_t heads = json_integer_value(json_object_get(r->to, "num_attention_heads"));
+    const int64_t hidden = json_integer_value(json_object_get(r->to, "hidden_size"));
+    GR_TRY(add_int(r, key, false, "head_dim", r->to));
+    int64_t head_dim = json_integer_value(json_object_get(r->to, "head_dim"));
+    if (find(r, key) == NULL && heads > 0 && hidden % heads == 0) {
+        head_dim = hidden / heads;
+        json_object_set_new(r->to, "head_dim", json_integer(head_dim));
+    }
+    if (head_dim <= 0) {
+        return GR_OK;
+    }
+    GR_TRY(check_head_length(r, "attention.value_length", head_dim));
+    return check_head_length(r, "rope.dimension_count", head_dim);
 }
 
 /* An array says of each layer whether it has the window; a number is the pattern. */
@@ -269,9 +323,9 @@ static enum gr_status add_window_pattern(const struct reading *r)
     if (f == NULL || !f->is_array) {
         return add_int(r, key, false, "sliding_window_pattern", r->to);
     }
-    if (f->type != GR_GGUF_BOOL || f->n > GR_HF_N_LAYER_MAX) {
-        log_error("%s: %s.%s must be a number, or at most %d values of true and false", r->path, r->family->gguf, key,
-                  GR_HF_N_LAYER_MAX);
+    GR_TRY(check_per_layer(r, key));
+    if (f->type != GR_GGUF_BOOL) {
+        log_error("%s: %s.%s must be a number, or an array of true and false", r->path, r->family->gguf, key);
         return GR_EUNSUPPORTED;
     }
     json_t *types = json_array();
@@ -287,7 +341,8 @@ static enum gr_status add_window_pattern(const struct reading *r)
 static enum gr_status add_window(const struct reading *r)
 {
     int64_t window = 0;
-    GR_TRY(get_int(r, "attention.sliding_window", &window));
+    show_as(r, "attention.sliding_window", "sliding_window", r->to);
+    GR_TRY(get_int(r, "attention.sliding_window", false, &window));
     const bool mistral = strcmp(r->family->gguf, "llama") == 0;
     if (window != 0 && !mistral && !r->family->gemma) {
         log_error("%s: %s.attention.sliding_window = %" PRId64 " is not supported; must be 0", r->path, r->family->gguf,
@@ -314,6 +369,27 @@ static enum gr_status add_gemma(const struct reading *r)
     return add_float(r, "rope.freq_base_swa", false, "rope_local_base_freq", r->to);
 }
 
+/* How many ids there are, the rows of the embedding tell; a field that says it once more must agree. */
+static enum gr_status add_vocabulary(const struct reading *r)
+{
+    const struct gr_tensor_file *file = NULL;
+    const struct gr_gguf_tensor *embedding = find_tensor(r->ts, "token_embd.weight", &file);
+    if (embedding == NULL) {
+        log_error("%s: tensor token_embd.weight is missing", r->path);
+        return GR_ENOTFOUND;
+    }
+    int64_t told = embedding->shape[0];
+    GR_TRY(get_int(r, "vocab_size", false, &told));
+    if (told != embedding->shape[0]) {
+        log_error("%s: field %s.vocab_size = %" PRId64 ", tensor token_embd.weight has %" PRId64
+                  " rows: must be equal (a wrong conversion: convert the model again)",
+                  r->path, r->family->gguf, told, embedding->shape[0]);
+        return GR_EMISMATCH;
+    }
+    json_object_set_new(r->to, "vocab_size", json_integer(told));
+    return GR_OK;
+}
+
 /* What the tensors themselves tell. */
 static enum gr_status add_of_tensors(const struct reading *r)
 {
@@ -325,12 +401,6 @@ static enum gr_status add_of_tensors(const struct reading *r)
     }
     json_object_set_new(r->to, "tie_word_embeddings", json_boolean(find_tensor(r->ts, "output.weight", &file) == NULL));
     json_object_set_new(r->to, "attention_bias", json_boolean(bias));
-    const struct gr_gguf_tensor *embedding = find_tensor(r->ts, "token_embd.weight", &file);
-    if (embedding == NULL) {
-        log_error("%s: tensor token_embd.weight is missing", r->path);
-        return GR_ENOTFOUND;
-    }
-    json_object_set_new(r->to, "vocab_size", json_integer(embedding->shape[0]));
     return GR_OK;
 }
 
@@ -344,25 +414,27 @@ static enum gr_status add_rope_theta(const struct reading *r)
     return GR_OK;
 }
 
-static enum gr_status add_all(const struct reading *r)
+static enum gr_status add_all(struct reading *r)
 {
     json_t *to = r->to;
-    GR_TRY(add_int(r, "embedding_length", true, "hidden_size", to));
     GR_TRY(add_int(r, "block_count", true, "num_hidden_layers", to));
+    r->n_layer = GR_MAX(json_integer_value(json_object_get(to, "num_hidden_layers")), 0);
+    GR_TRY(add_int(r, "embedding_length", true, "hidden_size", to));
     GR_TRY(add_int(r, "feed_forward_length", true, "intermediate_size", to));
     GR_TRY(add_int(r, "context_length", true, "max_position_embeddings", to));
     GR_TRY(add_int(r, "attention.head_count", true, "num_attention_heads", to));
     GR_TRY(add_int(r, "attention.head_count_kv", false, "num_key_value_heads", to));
     GR_TRY(add_float(r, "attention.layer_norm_rms_epsilon", true, "rms_norm_eps", to));
     GR_TRY(add_rope_theta(r));
-    GR_TRY(add_token_ids(r->g, to));
     GR_TRY(check_unsupported(r));
     GR_TRY(add_head_dim(r));
     GR_TRY(add_window(r));
     GR_TRY(add_rope_scaling(r));
     GR_TRY(r->family->gemma ? add_gemma(r) : GR_OK);
     GR_TRY(add_rope_freqs(r->ts, json_real_value(json_object_get(to, "rope_theta")), to));
-    return add_of_tensors(r);
+    GR_TRY(add_of_tensors(r));
+    GR_TRY(add_vocabulary(r));
+    return add_token_ids(r);
 }
 
 static enum gr_status find_family(const struct reading *r, const struct gr_family **out)
@@ -384,13 +456,13 @@ enum gr_status gr_gguf_read_config(const struct gr_tensors *ts, struct gr_gguf_m
     struct reading r = {.ts = ts, .g = gr_gguf_of_file(&ts->files[0]), .path = ts->files[0].path};
     GR_TRY(find_family(&r, &r.family));
     r.to = json_pack("{s:[s], s:s}", "architectures", r.family->architecture, "model_type", r.family->gguf);
-    enum gr_status st = r.to != NULL ? add_all(&r) : GR_ENOMEM;
-    char *text = st == GR_OK ? json_dumps(r.to, JSON_REAL_PRECISION(17)) : NULL;
+    r.shown = json_object();
+    enum gr_status st = r.to != NULL && r.shown != NULL ? add_all(&r) : GR_ENOMEM;
     if (st == GR_OK) {
-        st = text != NULL ? gr_hf_config_parse(r.path, text, strlen(text), &out->hf) : GR_ENOMEM;
+        st = gr_hf_config_of_gguf(r.path, r.to, r.shown, &out->hf);
     }
-    free(text);
     json_decref(r.to);
+    json_decref(r.shown);
     out->family = r.family;
     out->hf.norm_plus_one = false; /* the file's norms have it in their weights */
     return st;

@@ -72,7 +72,7 @@ static enum gr_status flatten_nebius(const struct gr_json_where *w, json_t *root
 
 enum gr_status gr_head_layout_flatten(const char *name, json_t *root)
 {
-    const struct gr_json_where w = {name, "", root};
+    const struct gr_json_where w = {.name = name, .prefix = "", .obj = root};
     if (json_object_get(root, "speculators_model_type") != NULL) {
         return flatten_speculators(&w, root);
     }

@@ -68,14 +68,16 @@ static enum gr_status parse_head_dim(const struct gr_json_where *w, const struct
     } else if (!c->head_dim_given) {
         c->head_dim = c->hidden / c->n_head;
         if (c->hidden % c->n_head != 0 || c->head_dim > HEAD_DIM_MAX) {
-            log_error("%s: no head_dim, and hidden_size = %d / num_attention_heads = %d gives none "
-                      "(a whole number up to %d)",
-                      w->name, c->hidden, c->n_head, HEAD_DIM_MAX);
+            char dim[GR_JSON_KEY_BYTES], hidden[GR_JSON_KEY_BYTES], heads[GR_JSON_KEY_BYTES];
+            log_error("%s: no %s, and %s = %d / %s = %d gives none (a whole number up to %d)", w->name,
+                      gr_json_key(w, "head_dim", dim), gr_json_key(w, "hidden_size", hidden), c->hidden,
+                      gr_json_key(w, "num_attention_heads", heads), c->n_head, HEAD_DIM_MAX);
             return GR_EFORMAT;
         }
     }
     if (c->head_dim % 2 != 0) {
-        log_error("%s: head_dim = %d must be even (rotary embedding)", w->name, c->head_dim);
+        char dim[GR_JSON_KEY_BYTES];
+        log_error("%s: %s = %d must be even (rotary embedding)", w->name, gr_json_key(w, "head_dim", dim), c->head_dim);
         return GR_EFORMAT;
     }
     return GR_OK;
@@ -89,8 +91,9 @@ static enum gr_status parse_geometry(const struct gr_json_where *w, const struct
     c->n_kv_head = c->n_head;
     GR_TRY(gr_json_int(w, "num_key_value_heads", false, 1, c->n_head, &c->n_kv_head));
     if (c->n_head % c->n_kv_head != 0) {
-        log_error("%s: num_attention_heads = %d is no multiple of num_key_value_heads = %d", w->name, c->n_head,
-                  c->n_kv_head);
+        char heads[GR_JSON_KEY_BYTES], kv_heads[GR_JSON_KEY_BYTES];
+        log_error("%s: %s = %d is no multiple of %s = %d", w->name, gr_json_key(w, "num_attention_heads", heads),
+                  c->n_head, gr_json_key(w, "num_key_value_heads", kv_heads), c->n_kv_head);
         return GR_EFORMAT;
     }
     GR_TRY(parse_head_dim(w, f, c));
@@ -182,7 +185,7 @@ static enum gr_status refuse_unsupported(const struct gr_json_where *w, const st
         return GR_OK;
     }
     const char *method = "";
-    struct gr_json_where qw = {w->name, "quantization_config.", quant};
+    struct gr_json_where qw = {.name = w->name, .prefix = "quantization_config.", .obj = quant};
     GR_TRY(gr_json_string(&qw, "quant_method", true, &method));
     if (!is_arch(c, "GptOssForCausalLM") || strcmp(method, "mxfp4") != 0) {
         log_error("%s: quantization_config.quant_method %.40s is not supported for %s; use the "
@@ -316,7 +319,7 @@ static enum gr_status parse_eagle3(const struct gr_json_where *w, struct gr_hf_c
     const json_t *eagle = NULL;
     GR_TRY(gr_json_object(w, "eagle_config", false, &eagle));
     if (eagle != NULL) {
-        struct gr_json_where ew = {w->name, "eagle_config.", eagle};
+        struct gr_json_where ew = {.name = w->name, .prefix = "eagle_config.", .obj = eagle};
         bool use_aux = true;
         GR_TRY(gr_json_bool(&ew, "use_aux_hidden_state", false, &use_aux));
         if (!use_aux) {
@@ -354,9 +357,9 @@ static enum gr_status parse_gptoss(const struct gr_json_where *w, struct gr_hf_c
     return GR_OK;
 }
 
-static enum gr_status parse_root(const char *name, const json_t *root, struct gr_hf_config *c)
+static enum gr_status parse_root(const char *name, const json_t *root, const json_t *shown, struct gr_hf_config *c)
 {
-    struct gr_json_where w = {name, "", root};
+    struct gr_json_where w = {.name = name, .prefix = "", .obj = root, .shown = shown};
     const struct gr_family *f = NULL;
     c->bos_id = -1;
     GR_TRY(parse_architecture(&w, c, &f));
@@ -382,12 +385,20 @@ enum gr_status gr_hf_config_parse(const char *name, const char *json, size_t len
     GR_TRY(gr_json_parse_object(name, json, len, &root));
     struct gr_hf_config config = {0};
     enum gr_status st = gr_head_layout_flatten(name, root);
-    st = st == GR_OK ? parse_root(name, root, &config) : st;
+    st = st == GR_OK ? parse_root(name, root, NULL, &config) : st;
     json_decref(root);
     if (st == GR_OK) {
         *out = config;
     }
     return st;
+}
+
+enum gr_status gr_hf_config_of_gguf(const char *name, const json_t *root, const json_t *shown, struct gr_hf_config *out)
+{
+    struct gr_hf_config config = {0};
+    GR_TRY(parse_root(name, root, shown, &config));
+    *out = config;
+    return GR_OK;
 }
 
 enum gr_status gr_hf_config_parse_generation(const char *name, const char *json, size_t len,

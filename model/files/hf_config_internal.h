@@ -10,6 +10,9 @@
 #define HF_HIDDEN_MAX 65536
 #define HF_MAX_POS_MAX (1 << 24)
 
+/* A GGUF file's metadata under config.json's keys; shown: what the file calls them (gr_json_where). */
+GR_NODISCARD enum gr_status gr_hf_config_of_gguf(const char *name, const json_t *root, const json_t *shown,
+                                                 struct gr_hf_config *out);
 /* Rotary embedding: rope_theta, rope_scaling or rope_parameters (hf_rope.c). The geometry is there. */
 GR_NODISCARD enum gr_status gr_hf_parse_rope(const struct gr_json_where *w, const struct gr_family *f,
                                              struct gr_hf_config *c);

@@ -68,13 +68,6 @@ static enum gr_status parse_layer_types(const struct gr_json_where *w, const jso
     return GR_OK;
 }
 
-static enum gr_status refuse_sliding_layers(const struct gr_json_where *w)
-{
-    const json_t *list = NULL;
-    GR_TRY(gr_json_array(w, "layer_types", false, &list));
-    return parse_layer_types(w, list, NULL);
-}
-
 static enum gr_status check_n_layer_types(const struct gr_json_where *w, const json_t *list, int n_layer)
 {
     if (json_array_size(list) != (size_t)n_layer) {
@@ -82,6 +75,14 @@ static enum gr_status check_n_layer_types(const struct gr_json_where *w, const j
         return GR_EFORMAT;
     }
     return GR_OK;
+}
+
+static enum gr_status refuse_sliding_layers(const struct gr_json_where *w, int n_layer)
+{
+    const json_t *list = NULL;
+    GR_TRY(gr_json_array(w, "layer_types", false, &list));
+    GR_TRY(parse_layer_types(w, list, NULL));
+    return list != NULL ? check_n_layer_types(w, list, n_layer) : GR_OK;
 }
 
 /* n: max_window_layers, or the pattern. */
@@ -148,11 +149,11 @@ enum gr_status gr_hf_parse_layers(const struct gr_json_where *w, const struct gr
         GR_TRY(parse_no_rope(w, c));
     }
     if (f->window == GR_WINDOW_NONE) {
-        return refuse_sliding_layers(w);
+        return refuse_sliding_layers(w, c->n_layer);
     }
     GR_TRY(parse_window(w, f->window, &c->sliding_window));
     if (c->sliding_window == 0) {
-        return refuse_sliding_layers(w);
+        return refuse_sliding_layers(w, c->n_layer);
     }
     return parse_sliding_layers(w, f->window, c);
 }

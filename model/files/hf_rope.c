@@ -69,8 +69,9 @@ static enum gr_status parse_yarn(const struct gr_json_where *w, struct gr_hf_con
     GR_TRY(gr_json_bool(w, "truncate", false, &c->rope.truncate));
     GR_TRY(gr_json_int(w, "original_max_position_embeddings", false, 1, HF_MAX_POS_MAX, &c->rope.original_max_pos));
     if (c->rope.beta_fast < c->rope.beta_slow) {
-        log_error("%s: %sbeta_fast = %g must not be below beta_slow = %g", w->name, w->prefix, c->rope.beta_fast,
-                  c->rope.beta_slow);
+        char fast[GR_JSON_KEY_BYTES], slow[GR_JSON_KEY_BYTES];
+        log_error("%s: %s = %g must not be below %s = %g", w->name, gr_json_key(w, "beta_fast", fast),
+                  c->rope.beta_fast, gr_json_key(w, "beta_slow", slow), c->rope.beta_slow);
         return GR_EFORMAT;
     }
     return parse_yarn_magnitude(w, c);
@@ -182,8 +183,8 @@ static enum gr_status parse_local(const struct gr_json_where *w, struct gr_hf_co
 static enum gr_status parse_nested(const struct gr_json_where *w, struct gr_hf_config *c, double *theta_out)
 {
     static const char *const keys[] = {"full_attention", "sliding_attention", NULL};
-    struct gr_json_where full = {w->name, "rope_parameters.full_attention.", NULL};
-    struct gr_json_where sliding = {w->name, "rope_parameters.sliding_attention.", NULL};
+    struct gr_json_where full = {.name = w->name, .prefix = "rope_parameters.full_attention."};
+    struct gr_json_where sliding = {.name = w->name, .prefix = "rope_parameters.sliding_attention."};
     GR_TRY(gr_json_only_keys(w, keys));
     GR_TRY(gr_json_object(w, "full_attention", true, &full.obj));
     GR_TRY(gr_json_object(w, "sliding_attention", true, &sliding.obj));
@@ -200,8 +201,9 @@ static enum gr_status find_object(const struct gr_json_where *w, struct gr_json_
         log_error("%s: rope_parameters and rope_scaling differ; keep one of them", w->name);
         return GR_EFORMAT;
     }
-    *out = (struct gr_json_where){w->name, params != NULL ? "rope_parameters." : "rope_scaling.",
-                                  params != NULL ? params : scaling};
+    *out = *w;
+    out->prefix = params != NULL ? "rope_parameters." : "rope_scaling.";
+    out->obj = params != NULL ? params : scaling;
     return GR_OK;
 }
 

@@ -39,7 +39,7 @@ static enum gr_status read_fd(int fd, const char *path, size_t max_bytes, char *
     }
     if (!S_ISREG(info.st_mode)) {
         log_error("%s: not a regular file", path);
-        return GR_EINVAL;
+        return GR_EIO;
     }
     if ((uintmax_t)info.st_size > max_bytes) {
         log_error("%s: %jd bytes, limit %zu", path, (intmax_t)info.st_size, max_bytes);
@@ -135,6 +135,13 @@ static const char *type_name(const json_t *value)
     return names[json_typeof(value)];
 }
 
+const char *gr_json_key(const struct gr_json_where *w, const char *key, char text[GR_JSON_KEY_BYTES])
+{
+    snprintf(text, GR_JSON_KEY_BYTES, "%s%s", w->prefix, key);
+    const char *shown = json_string_value(json_object_get(w->shown, text));
+    return shown != NULL ? shown : text;
+}
+
 /* The value, NULL when missing or null. */
 static enum gr_status lookup(const struct gr_json_where *w, const char *key, bool required, const json_t **out)
 {
@@ -142,7 +149,8 @@ static enum gr_status lookup(const struct gr_json_where *w, const char *key, boo
     *out = NULL;
     if (value == NULL || json_is_null(value)) {
         if (required) {
-            log_error("%s: %s%s is missing", w->name, w->prefix, key);
+            char text[GR_JSON_KEY_BYTES];
+            log_error("%s: %s is missing", w->name, gr_json_key(w, key, text));
             return GR_EFORMAT;
         }
         return GR_OK;
@@ -154,7 +162,8 @@ static enum gr_status lookup(const struct gr_json_where *w, const char *key, boo
 static enum gr_status wrong_type(const struct gr_json_where *w, const char *key, const json_t *value,
                                  const char *expected)
 {
-    log_error("%s: %s%s must be %s, is %s", w->name, w->prefix, key, expected, type_name(value));
+    char text[GR_JSON_KEY_BYTES];
+    log_error("%s: %s must be %s, is %s", w->name, gr_json_key(w, key, text), expected, type_name(value));
     return GR_EFORMAT;
 }
 
@@ -171,7 +180,8 @@ enum gr_status gr_json_int(const struct gr_json_where *w, const char *key, bool 
     }
     long long number = json_integer_value(value);
     if (number < min || number > max) {
-        log_error("%s: %s%s = %lld is outside %lld..%lld", w->name, w->prefix, key, number, min, max);
+        char text[GR_JSON_KEY_BYTES];
+        log_error("%s: %s = %lld is outside %lld..%lld", w->name, gr_json_key(w, key, text), number, min, max);
         return GR_ELIMIT;
     }
     *out = (int)number;
@@ -191,7 +201,8 @@ enum gr_status gr_json_double(const struct gr_json_where *w, const char *key, bo
     }
     double number = json_number_value(value);
     if (!isfinite(number) || number < min || number > max) {
-        log_error("%s: %s%s = %g is outside %g..%g", w->name, w->prefix, key, number, min, max);
+        char text[GR_JSON_KEY_BYTES];
+        log_error("%s: %s = %g is outside %g..%g", w->name, gr_json_key(w, key, text), number, min, max);
         return GR_ELIMIT;
     }
     *out = number;

@@ -26,13 +26,19 @@ GR_NODISCARD enum gr_status gr_json_parse_object(const char *name, const char *j
 GR_NODISCARD enum gr_status gr_json_read_object(const char *dir, const char *file, size_t max_bytes,
                                                 char path[PATH_MAX], json_t **out);
 
-/* Getters. name: file; where: "" or a prefix such as "rope_scaling." for messages. A key that is
+/* Getters. name: file; prefix: "" or such as "rope_scaling.", for messages. A key that is
  * missing or null leaves *out alone when `required` is false. */
 struct gr_json_where {
     const char *name;
     const char *prefix;
     const json_t *obj;
+    const json_t *shown; /* prefix and key to what messages call the key instead: a GGUF file's field; NULL: nothing */
 };
+
+#define GR_JSON_KEY_BYTES 160
+/* What messages call the key: with its prefix, or as `shown` has it. text is room for it. */
+const char *gr_json_key(const struct gr_json_where *w, const char *key, char text[GR_JSON_KEY_BYTES]);
+
 GR_NODISCARD enum gr_status gr_json_int(const struct gr_json_where *w, const char *key, bool required, long long min,
                                         long long max, int *out);
 GR_NODISCARD enum gr_status gr_json_double(const struct gr_json_where *w, const char *key, bool required, double min,

@@ -79,7 +79,7 @@ static enum gr_status parse_tensor(const struct gr_tensor_file *s, const char *n
     }
     char prefix[GR_TENSOR_NAME_LEN_MAX + 16];
     snprintf(prefix, sizeof(prefix), "tensor %s: ", name);
-    struct gr_json_where w = {s->path, prefix, obj};
+    struct gr_json_where w = {.name = s->path, .prefix = prefix, .obj = obj};
     GR_TRY(gr_json_only_keys(&w, keys));
     struct gr_tensor *t = &e->tensor;
     t->name = name;
@@ -321,7 +321,7 @@ static enum gr_status open_index(struct gr_tensors *st, const char *dir, const c
 {
     json_t *root;
     GR_TRY(gr_json_parse_object(index, json, len, &root));
-    struct gr_json_where w = {index, "", root};
+    struct gr_json_where w = {.name = index, .prefix = "", .obj = root};
     const json_t *weight_map = NULL;
     enum gr_status status = gr_json_object(&w, "weight_map", true, &weight_map);
     if (status == GR_OK) {

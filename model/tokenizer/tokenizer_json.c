@@ -166,7 +166,7 @@ static enum gr_status read_added_token(const struct reader *r, const json_t *voc
 {
     static const char *const keys[] = {"id",     "content",    "single_word", "lstrip",
                                        "rstrip", "normalized", "special",     NULL};
-    struct gr_json_where w = {r->parts.name, "added_tokens: ", item};
+    struct gr_json_where w = {.name = r->parts.name, .prefix = "added_tokens: ", .obj = item};
     const char *content = json_string_value(json_object_get(item, "content"));
     if (content == NULL) {
         log_error("%s: added_tokens[%zu] has no content string", r->parts.name, i);
@@ -215,14 +215,14 @@ static enum gr_status read_root(struct reader *r, const json_t *root)
 {
     static const char *const keys[] = {"version",       "truncation",     "padding", "added_tokens", "normalizer",
                                        "pre_tokenizer", "post_processor", "decoder", "model",        NULL};
-    struct gr_json_where w = {r->parts.name, "", root};
+    struct gr_json_where w = {.name = r->parts.name, .prefix = "", .obj = root};
     const json_t *model = NULL, *added = NULL, *vocab = NULL, *merges = NULL;
     GR_TRY(gr_json_only_keys(&w, keys));
     warn_unused(r->parts.name, root, "truncation");
     warn_unused(r->parts.name, root, "padding");
     GR_TRY(gr_json_object(&w, "model", true, &model));
     GR_TRY(gr_json_array(&w, "added_tokens", false, &added));
-    struct gr_json_where mw = {r->parts.name, "model.", model};
+    struct gr_json_where mw = {.name = r->parts.name, .prefix = "model.", .obj = model};
     GR_TRY(read_model_options(&mw, &r->parts));
     GR_TRY(gr_json_object(&mw, "vocab", true, &vocab));
     GR_TRY(gr_json_array(&mw, "merges", true, &merges));

@@ -40,7 +40,7 @@ static enum gr_status each_step(struct gr_tokenizer_parts *p, const struct gr_js
     GR_TRY(gr_json_only_keys(w, keys));
     GR_TRY(gr_json_array(w, key, true, &list));
     for (size_t i = 0; i < json_array_size(list); i++) {
-        struct gr_json_where step = {w->name, w->prefix, json_array_get(list, i)};
+        struct gr_json_where step = {.name = w->name, .prefix = w->prefix, .obj = json_array_get(list, i)};
         if (!json_is_object(step.obj)) {
             log_error("%s: %s%s[%zu] must be an object", w->name, w->prefix, key, i);
             return GR_EFORMAT;
@@ -56,7 +56,7 @@ static enum gr_status read_pattern(const struct gr_json_where *w, struct gr_tok_
     const json_t *pattern = NULL;
     const char *regex = NULL, *literal = NULL;
     GR_TRY(gr_json_object(w, "pattern", true, &pattern));
-    struct gr_json_where pw = {w->name, w->prefix, pattern};
+    struct gr_json_where pw = {.name = w->name, .prefix = w->prefix, .obj = pattern};
     GR_TRY(gr_json_string(&pw, "Regex", false, &regex));
     GR_TRY(gr_json_string(&pw, "String", false, &literal));
     if (json_object_size(pattern) != 1 || (regex == NULL && literal == NULL)) {
@@ -426,12 +426,12 @@ enum gr_status gr_tok_parse_steps(struct gr_tokenizer_parts *p, const json_t *ro
         {"post_processor", "post_processor.", false, parse_post_processor},
         {"decoder", "decoder.", true, parse_decoder},
     };
-    struct gr_json_where w = {p->name, "", root};
+    struct gr_json_where w = {.name = p->name, .prefix = "", .obj = root};
     for (size_t i = 0; i < GR_ARRAY_LEN(steps); i++) {
         const json_t *obj = NULL;
         GR_TRY(gr_json_object(&w, steps[i].key, steps[i].required, &obj));
         if (obj != NULL) {
-            struct gr_json_where step = {p->name, steps[i].prefix, obj};
+            struct gr_json_where step = {.name = p->name, .prefix = steps[i].prefix, .obj = obj};
             GR_TRY(steps[i].parse(p, &step));
         }
     }

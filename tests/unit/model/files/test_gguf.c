@@ -121,6 +121,8 @@ static void test_heads(void **state)
     expect(GR_EUNSUPPORTED, "version 1");
     gguf_begin(&image, 0x03000000u, 0, 0);
     expect(GR_EUNSUPPORTED, "big-endian");
+    gguf_begin(&image, 0, 0, 0);
+    expect(GR_EUNSUPPORTED, "version 0 is not read");
     gguf_begin(&image, 4, 0, 0);
     expect(GR_EUNSUPPORTED, "version 4");
     gguf_begin(&image, 3, UINT64_C(1) << 60, 0);
@@ -322,13 +324,89 @@ static void test_model_refusals(void **state)
     model("llama", 3, "blk.0.attn_q.weight");
     log_capture_begin(&cap);
     assert_int_not_equal(gr_gguf_model_parse("m.gguf", image.bytes, image.len, &hf, &ts), GR_OK);
-    assert_non_null(strstr(log_capture_end(&cap), "num_key_value_heads"));
+    assert_non_null(strstr(log_capture_end(&cap), "llama.attention.head_count_kv = 3 is outside 1..2"));
     model("llama", 1, "blk.0.attn_qq.weight"); /* a name that nobody knows stays, for who checks that all are used */
     assert_int_equal(gr_gguf_model_parse("m.gguf", image.bytes, image.len, &hf, &ts), GR_OK);
     log_capture_begin(&cap);
     assert_int_equal(gr_tensors_check_all_used(ts), GR_EMISMATCH);
     assert_non_null(strstr(log_capture_end(&cap), "blk.0.attn_qq.weight"));
     gr_tensors_close(ts);
+}
+
+/* A model of two layers. n 0: the field is this number; else an array of n of it. */
+static void model_with(const char *field, uint32_t n, uint32_t value)
+{
+    static const struct {
+        const char *key;
+        uint32_t value;
+    } fields[] = {
+        {"llama.block_count", 2},           {"llama.embedding_length", 32},       {"llama.feed_forward_length", 48},
+        {"llama.context_length", 128},      {"llama.attention.head_count", 2},    {"llama.attention.head_count_kv", 2},
+        {"llama.attention.key_length", 16}, {"llama.attention.value_length", 16}, {"llama.vocab_size", 64},
+        {"llama.rope.freq_base", 10000},    {"tokenizer.ggml.eot_token_id", 3},
+    };
+    gguf_begin(&image, 3, 1, GR_ARRAY_LEN(fields) + 2);
+    gguf_field_text(&image, "general.architecture", "llama");
+    gguf_field_f32(&image, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
+    for (size_t i = 0; i < GR_ARRAY_LEN(fields); i++) {
+        const bool it = strcmp(fields[i].key, field) == 0;
+        if (it && n > 0) {
+            gguf_field_array(&image, field, 4, n);
+            for (uint32_t k = 0; k < n; k++) {
+                gguf_number(&image, value, 4);
+            }
+        } else {
+            gguf_field_u32(&image, fields[i].key, it ? value : fields[i].value);
+        }
+    }
+    gguf_tensor(&image, "token_embd.weight", 2, DIM(32, 64), 30, 0);
+    gguf_pad(&image, 32);
+    for (int i = 0; i < 4096; i++) {
+        gguf_number(&image, 0, 1);
+    }
+}
+
+/* Every mistake is told by the field's own name: a file has no keys of a config.json. */
+static void test_fields_of_a_model(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *field;
+        uint32_t n, value;
+        const char *in_log; /* NULL: the model loads */
+    } rows[] = {
+        {"", 0, 0, NULL},
+        {"llama.attention.head_count_kv", 2, 1, NULL},
+        {"llama.attention.head_count_kv", 3, 1,
+         "llama.attention.head_count_kv is an array of 3, llama.block_count = 2: must be a number or have one"},
+        {"llama.attention.head_count", 1, 2, "llama.attention.head_count is an array of 1"},
+        {"llama.feed_forward_length", 1, 48, "llama.feed_forward_length is an array of 1"},
+        {"llama.attention.key_length", 3, 16, "llama.attention.key_length is an array of 3"},
+        {"llama.rope.freq_base", 4, 10000, "llama.rope.freq_base is an array of 4"},
+        {"llama.block_count", 2, 2, "llama.block_count is an array of 2, must be a number"},
+        {"llama.block_count", 0, 257, "llama.block_count = 257 is outside 1..256"},
+        {"llama.embedding_length", 0, 0, "llama.embedding_length = 0 is outside 1.."},
+        {"llama.attention.key_length", 0, 0, "llama.attention.key_length = 0 is outside 2..1024"},
+        {"llama.attention.value_length", 0, 8, "heads of 16: llama.attention.value_length = 8: must be equal"},
+        {"llama.context_length", 0, 0, "llama.context_length = 0 is outside 1.."},
+        {"llama.rope.freq_base", 0, 0, "llama.rope.freq_base = 0 is outside 1.."},
+        {"llama.vocab_size", 0, 65, "llama.vocab_size = 65, tensor token_embd.weight has 64 rows"},
+        {"llama.vocab_size", 0, 63, "llama.vocab_size = 63, tensor token_embd.weight has 64 rows"},
+        {"tokenizer.ggml.eot_token_id", 0, 64, "tokenizer.ggml.eot_token_id = 64 is outside the vocabulary of 64"},
+    };
+    for (size_t i = 0; i < GR_ARRAY_LEN(rows); i++) {
+        struct gr_hf_config hf;
+        struct log_capture cap;
+        model_with(rows[i].field, rows[i].n, rows[i].value);
+        log_capture_begin(&cap);
+        const enum gr_status st = gr_gguf_model_parse("m.gguf", image.bytes, image.len, &hf, NULL);
+        const char *log = log_capture_end(&cap);
+        const bool told =
+            rows[i].in_log == NULL || (strstr(log, rows[i].in_log) != NULL && log_capture_n_line(log) == 1);
+        if ((st == GR_OK) != (rows[i].in_log == NULL) || !told) {
+            fail_msg("%s: status %d, log: %s", rows[i].field, (int)st, log);
+        }
+    }
 }
 
 /* A file cut at any byte is refused in one line. */
@@ -351,7 +429,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reads),   cmocka_unit_test(test_heads),      cmocka_unit_test(test_fields),
         cmocka_unit_test(test_tensors), cmocka_unit_test(test_model),      cmocka_unit_test(test_model_refusals),
-        cmocka_unit_test(test_cut),     cmocka_unit_test(test_rope_freqs),
+        cmocka_unit_test(test_cut),     cmocka_unit_test(test_rope_freqs), cmocka_unit_test(test_fields_of_a_model),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
