@@ -2,6 +2,7 @@
 #ifndef GR_COMMON_BASE_PARSE_H
 #define GR_COMMON_BASE_PARSE_H
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -13,7 +14,7 @@ static inline bool gr_parse_int(const char *text, int64_t min, int64_t max, int6
     char *end = NULL;
     errno = 0;
     const long long v = strtoll(text, &end, 10);
-    if (end == text || *end != '\0' || errno != 0 || v < min || v > max) {
+    if (isspace((unsigned char)text[0]) || end == text || *end != '\0' || errno != 0 || v < min || v > max) {
         return false;
     }
     *out = v;
@@ -32,7 +33,7 @@ static inline bool gr_parse_number(const char *text, double min, double max, dou
     errno = 0;
     const double v = strtod(text, &end);
     const bool too_large = errno == ERANGE && (v > 1.0 || v < -1.0); /* one too small for a double is as good as 0 */
-    if (end == text || *end != '\0' || too_large || !(v >= min && v <= max)) {
+    if (isspace((unsigned char)text[0]) || end == text || *end != '\0' || too_large || !(v >= min && v <= max)) {
         return false;
     }
     *out = v;

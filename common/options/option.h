@@ -220,6 +220,7 @@ struct gr_option_values {
     const struct gr_option_table *table;
     const struct gr_option_command *called;
     uint8_t source[GR_OPTION_ROW_MAX]; /* enum gr_option_source of each row */
+    uint32_t line[GR_OPTION_ROW_MAX];  /* of the YAML file, where its value is from there (a list: its first item) */
 };
 
 /* ---- rows.c ---- */

@@ -90,6 +90,8 @@ static inline bool gr_option_from_cli(const struct gr_options *o, enum gr_option
 {
     return o->values.source[id] == GR_FROM_CLI;
 }
+/* Where its value is from, for a message: --bad-words, GRAFT_BAD_WORDS, or FILE:LINE: session.bad_words. */
+const char *gr_option_shown(const struct gr_options *o, enum gr_option_id id, char *out, size_t cap);
 /* The text of a CHOICE, or NULL where none was given. */
 static inline const char *gr_option_choice(const struct gr_options *o, enum gr_option_id id)
 {

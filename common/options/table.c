@@ -137,6 +137,21 @@ void gr_options_clear_environment(void)
     }
 }
 
+const char *gr_option_shown(const struct gr_options *o, enum gr_option_id id, char *out, size_t cap)
+{
+    const struct gr_option *r = &gr_option_rows[id];
+    char variable[64];
+    gr_option_environment(r, variable);
+    if (o->values.source[id] == GR_FROM_YAML) {
+        snprintf(out, cap, "%s:%u: %s", o->config, o->values.line[id], r->yaml);
+    } else if (o->values.source[id] == GR_FROM_ENV) {
+        snprintf(out, cap, "%s", variable);
+    } else {
+        snprintf(out, cap, "--%s", r->name);
+    }
+    return out;
+}
+
 int gr_options_parse(struct gr_options *o, int argc, char **argv)
 {
     const int status = gr_option_values_parse(&o->values, argc, argv);

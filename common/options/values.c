@@ -310,7 +310,7 @@ static enum gr_status add_id(const struct gr_option *option, const char *item, s
 
 static bool parse_bias(const struct gr_option *option, const char *text, double *out)
 {
-    if (option->or_ban && (strcmp(text, "ban") == 0 || strcmp(text, "-inf") == 0)) {
+    if (option->or_ban && strcmp(text, "ban") == 0) {
         *out = -INFINITY;
         return true;
     }

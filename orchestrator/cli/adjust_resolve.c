@@ -1,6 +1,7 @@
 #include "orchestrator/cli/adjust_resolve.h"
 
 #include "common/base/log.h"
+#include "common/base/utf8.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -8,6 +9,14 @@
 
 #define WORD_BYTES_MAX 256 /* of a bad word */
 #define ANCHOR "\n"        /* what a word stands right after in its third spelling: no token goes over a line's end */
+
+struct resolving {
+    const struct gr_options *o;
+    const struct gr_tokenizer *tok;
+    int32_t n_vocab;
+    struct gr_adjust a;
+    char what[4400]; /* what the values are from */
+};
 
 /* ---- biases ---- */
 
@@ -34,15 +43,16 @@ static enum gr_status ban(struct gr_adjust *a, int32_t id)
     return GR_OK;
 }
 
-static enum gr_status take_bias(struct gr_adjust *a, int64_t key, double value, int32_t n_vocab)
+static enum gr_status take_bias(struct resolving *r, int64_t key, double value)
 {
+    struct gr_adjust *a = &r->a;
     const int32_t id = (int32_t)key; /* an option's id is one of 32 bits */
-    if (id >= n_vocab) {
-        log_error("--logit-bias: %d is no token id; the vocabulary has ids 0 to %d", id, n_vocab - 1);
+    if (id >= r->n_vocab) {
+        log_error("%s: %d is no token id; the vocabulary has ids 0 to %d", r->what, id, r->n_vocab - 1);
         return GR_EINVAL;
     }
     if (is_listed(&a->biased, id) || is_listed(&a->banned, id)) {
-        log_error("--logit-bias: id %d is given twice", id);
+        log_error("%s: id %d is given twice", r->what, id);
         return GR_EINVAL;
     }
     if (isinf(value)) {
@@ -60,14 +70,14 @@ struct spelling {
     size_t n;
 };
 
-static enum gr_status spell(const struct gr_tokenizer *tok, const char *before, const char *word, struct spelling *out)
+static enum gr_status spell(const struct resolving *r, const char *before, const char *word, struct spelling *out)
 {
     char text[WORD_BYTES_MAX + 2];
     const int len = snprintf(text, sizeof(text), "%s%s", before, word);
     const enum gr_status st =
-        gr_tokenizer_encode(tok, text, (size_t)len, GR_ENCODE_NO_SPECIAL, out->id, GR_ARRAY_LEN(out->id), &out->n);
+        gr_tokenizer_encode(r->tok, text, (size_t)len, GR_ENCODE_NO_SPECIAL, out->id, GR_ARRAY_LEN(out->id), &out->n);
     if (st == GR_ELIMIT) {
-        log_error("--bad-words: `%s' has more than %d tokens", word, GR_BAD_WORD_LEN_MAX);
+        log_error("%s: `%s' has more than %d tokens", r->what, word, GR_BAD_WORD_LEN_MAX);
         return GR_EINVAL;
     }
     return st;
@@ -83,21 +93,37 @@ static bool has_word(const struct gr_bad_words *b, const struct spelling *w)
     return false;
 }
 
-static enum gr_status add_spelling(struct gr_adjust *a, const char *word, const struct spelling *w)
+/* A token that the model has not is the files' mistake. */
+static enum gr_status check_ids(const struct resolving *r, const char *word, const struct spelling *w)
 {
-    struct gr_bad_words *b = &a->bad;
+    for (size_t i = 0; i < w->n; i++) {
+        if (w->id[i] >= r->n_vocab) {
+            log_error("%s: the tokenizer spells `%s' with id %d, and the model has ids 0 to %d: they do not belong "
+                      "together",
+                      r->o->model, word, w->id[i], r->n_vocab - 1);
+            return GR_EMISMATCH;
+        }
+    }
+    return GR_OK;
+}
+
+static enum gr_status add_spelling(struct resolving *r, const char *word, const struct spelling *w)
+{
+    struct gr_bad_words *b = &r->a.bad;
     if (w->n < 1 || w->n > GR_BAD_WORD_LEN_MAX) {
-        log_error("--bad-words: `%s' has %zu tokens; it must have 1 to %d", word, w->n, GR_BAD_WORD_LEN_MAX);
+        log_error("%s: `%s' has %zu tokens; it must have 1 to %d", r->what, word, w->n, GR_BAD_WORD_LEN_MAX);
         return GR_EINVAL;
     }
+    GR_TRY(check_ids(r, word, w));
     if (w->n == 1) {
-        return ban(a, w->id[0]);
+        return ban(&r->a, w->id[0]);
     }
     if (has_word(b, w)) {
         return GR_OK;
     }
     if ((size_t)b->n + 1 + w->n > GR_BAD_WORD_IDS_MAX) {
-        log_error("--bad-words: all of them have more than %d tokens", GR_BAD_WORD_IDS_MAX);
+        log_error("%s: the spellings of all words have more than %d ids, with one for the length of each", r->what,
+                  GR_BAD_WORD_IDS_MAX);
         return GR_EINVAL;
     }
     b->entry[b->n++] = (int32_t)w->n;
@@ -108,46 +134,68 @@ static enum gr_status add_spelling(struct gr_adjust *a, const char *word, const 
 
 /* Right after other text: what is left when that text's own tokens are taken away. Where its end and the word become
  * one token there is no such spelling. */
-static enum gr_status add_joined(struct gr_adjust *a, const struct gr_tokenizer *tok, const char *word)
+static enum gr_status add_joined(struct resolving *r, const char *word)
 {
     struct spelling anchor, both, rest = {.n = 0};
-    GR_TRY(spell(tok, "", ANCHOR, &anchor));
-    GR_TRY(spell(tok, ANCHOR, word, &both));
+    GR_TRY(spell(r, "", ANCHOR, &anchor));
+    GR_TRY(spell(r, ANCHOR, word, &both));
     if (both.n <= anchor.n || memcmp(both.id, anchor.id, anchor.n * sizeof(*both.id)) != 0) {
         return GR_OK;
     }
     rest.n = both.n - anchor.n;
     memcpy(rest.id, both.id + anchor.n, rest.n * sizeof(*rest.id));
-    return add_spelling(a, word, &rest);
+    return add_spelling(r, word, &rest);
 }
 
-static enum gr_status take_word(struct gr_adjust *a, const struct gr_tokenizer *tok, const char *word)
+static enum gr_status take_word(struct resolving *r, const char *word)
 {
     struct spelling w;
     const char *bare = word + strspn(word, " ");
     if (bare[0] == '\0' || strlen(bare) > WORD_BYTES_MAX) {
-        log_error("--bad-words: `%s' has %zu bytes besides blanks; it must have 1 to %d", word, strlen(bare),
+        log_error("%s: `%s' has %zu bytes besides blanks; it must have 1 to %d", r->what, word, strlen(bare),
                   WORD_BYTES_MAX);
         return GR_EINVAL;
     }
-    GR_TRY(spell(tok, "", bare, &w));
-    GR_TRY(add_spelling(a, word, &w));
-    GR_TRY(spell(tok, " ", bare, &w));
-    GR_TRY(add_spelling(a, word, &w));
-    return add_joined(a, tok, bare);
+    if (!gr_utf8_valid(bare, strlen(bare))) { /* no token is spelled so */
+        log_error("%s: `%s' is not UTF-8", r->what, word);
+        return GR_EINVAL;
+    }
+    GR_TRY(spell(r, "", bare, &w));
+    GR_TRY(add_spelling(r, word, &w));
+    GR_TRY(spell(r, " ", bare, &w));
+    GR_TRY(add_spelling(r, word, &w));
+    return add_joined(r, bare);
 }
 
 /* ---- all of it ---- */
 
-static enum gr_status check(const struct gr_options *o, const struct gr_tokenizer *tok)
+static enum gr_status check(const struct gr_options *o)
 {
     if (o->min_tokens > o->max_tokens) {
         log_error("--min-tokens %" PRId64 " is more than --max-tokens %" PRId64, o->min_tokens, o->max_tokens);
         return GR_EINVAL;
     }
-    if (o->bad_words.n > 0 && tok == NULL) {
-        log_error("--bad-words: %s has no tokenizer; --logit-bias ID=ban takes ids", o->model);
+    return GR_OK;
+}
+
+static enum gr_status take_biases(struct resolving *r)
+{
+    gr_option_shown(r->o, GR_OPTION_logit_bias, r->what, sizeof(r->what));
+    for (int i = 0; i < r->o->logit_bias.n; i++) {
+        GR_TRY(take_bias(r, r->o->logit_bias.key[i], r->o->logit_bias.value[i]));
+    }
+    return GR_OK;
+}
+
+static enum gr_status take_words(struct resolving *r)
+{
+    gr_option_shown(r->o, GR_OPTION_bad_words, r->what, sizeof(r->what));
+    if (r->o->bad_words.n > 0 && r->tok == NULL) {
+        log_error("%s: %s has no tokenizer; --logit-bias ID=ban takes ids", r->what, r->o->model);
         return GR_EINVAL;
+    }
+    for (int i = 0; i < r->o->bad_words.n; i++) {
+        GR_TRY(take_word(r, r->o->bad_words.word[i]));
     }
     return GR_OK;
 }
@@ -155,16 +203,15 @@ static enum gr_status check(const struct gr_options *o, const struct gr_tokenize
 enum gr_status gr_adjust_resolve(const struct gr_options *o, const struct gr_tokenizer *tok, int32_t n_vocab,
                                  struct gr_adjust *out)
 {
-    struct gr_adjust a = {.repetition = o->repetition_penalty == 1.0 ? 0.0f : (float)o->repetition_penalty,
-                          .frequency = (float)o->frequency_penalty,
-                          .presence = (float)o->presence_penalty};
-    GR_TRY(check(o, tok));
-    for (int i = 0; i < o->logit_bias.n; i++) {
-        GR_TRY(take_bias(&a, o->logit_bias.key[i], o->logit_bias.value[i], n_vocab));
-    }
-    for (int i = 0; i < o->bad_words.n; i++) {
-        GR_TRY(take_word(&a, tok, o->bad_words.word[i]));
-    }
-    gr_adjust_copy(out, &a);
+    struct resolving r = {.o = o,
+                          .tok = tok,
+                          .n_vocab = n_vocab,
+                          .a = {.repetition = o->repetition_penalty == 1.0 ? 0.0f : (float)o->repetition_penalty,
+                                .frequency = (float)o->frequency_penalty,
+                                .presence = (float)o->presence_penalty}};
+    GR_TRY(check(o));
+    GR_TRY(take_biases(&r));
+    GR_TRY(take_words(&r));
+    gr_adjust_copy(out, &r.a);
     return GR_OK;
 }

@@ -101,6 +101,17 @@ static enum gr_status unknown_section(const char *path, const yaml_node_t *at, c
 
 /* ---- values ---- */
 
+/* For messages of who looks at the value later. */
+static enum gr_status set(const yaml_node_t *at, const struct key *k, const char *what, const char *text,
+                          struct gr_option_values *v)
+{
+    const ptrdiff_t row = k->option - v->table->row;
+    if (v->source[row] < GR_FROM_YAML) {
+        v->line[row] = (uint32_t)at->start_mark.line + 1;
+    }
+    return gr_option_set(v, k->option, what, text, GR_FROM_YAML);
+}
+
 static enum gr_status apply(const char *path, const yaml_node_t *value, const struct key *k, struct gr_option_values *v)
 {
     const char *text = (const char *)value->data.scalar.value;
@@ -117,7 +128,7 @@ static enum gr_status apply(const char *path, const yaml_node_t *value, const st
     }
     snprintf(what, sizeof(what), "%.4096s:%zu:%zu: %s", path, value->start_mark.line + 1, value->start_mark.column + 1,
              k->is_switch ? k->option->yaml_switch : k->option->yaml);
-    return gr_option_set(v, k->option, what, text, GR_FROM_YAML);
+    return set(value, k, what, text, v);
 }
 
 static const char *scalar(const yaml_node_t *node)
@@ -170,7 +181,7 @@ static enum gr_status apply_map(const char *path, yaml_document_t *doc, const ya
         snprintf(what, sizeof(what), "%.4096s:%zu:%zu: %s", path, key->start_mark.line + 1, key->start_mark.column + 1,
                  k->option->yaml);
         snprintf(pair, sizeof(pair), "%s=%s", scalar(key), scalar(value));
-        GR_TRY(gr_option_set(v, k->option, what, pair, GR_FROM_YAML));
+        GR_TRY(set(key, k, what, pair, v));
     }
     return GR_OK;
 }

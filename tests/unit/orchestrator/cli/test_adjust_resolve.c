@@ -74,6 +74,8 @@ static void test_numbers(void **state)
         {"min-tokens", "7", {"-1", "1.5", "x", ""}},
         {"logit-bias", "7=-1.5,9=100", {"7", "7=101", "7=nan", "x=1"}},
         {"logit-bias", "7=ban", {"7=bans", "=1", "7=", "-1=1"}},
+        {"logit-bias", "7=-100", {"7=-inf", "7= 1", " 7=1", "7=inf"}},
+        {"min-tokens", "8", {" 8", "8 ", "\t8", ""}},
     };
     for (size_t i = 0; i < GR_ARRAY_LEN(cases); i++) {
         begin();
@@ -94,7 +96,7 @@ static void test_biases(void **state)
 {
     (void)state;
     begin();
-    assert_int_equal(set("logit-bias", "7=-1.5,9=ban,301=0.1,11=-inf"), GR_OK);
+    assert_int_equal(set("logit-bias", "7=-1.5,9=ban,301=0.1,11=ban"), GR_OK);
     resolved();
     assert_true(a.biased.n == 2 && a.biased.id[0] == 7 && a.biased.id[1] == 301);
     assert_true(a.bias.n == 2 && a.bias.value[0] == -1.5f && a.bias.value[1] == 0.1f);
@@ -151,7 +153,30 @@ static void test_bad_words_that_cannot_be(void **state)
         snprintf(many[i], sizeof(many[i]), "%c%c%.*s", 'A' + i / 26, 'A' + i % 26, 13, word);
         assert_int_equal(set("bad-words", many[i]), GR_OK);
     }
-    refused("more than 1024 tokens");
+    refused("more than 1024 ids");
+}
+
+/* Values of a file are told by its line, and a file that does not fit is no bad value. */
+static void test_where_it_is_wrong(void **state)
+{
+    (void)state;
+    struct log_capture cap;
+    begin();
+    assert_int_equal(set("bad-words", "a\xff"), GR_OK);
+    refused("' is not UTF-8");
+    o.config = "graft.yaml";
+    o.values.source[GR_OPTION_bad_words] = GR_FROM_YAML;
+    o.values.line[GR_OPTION_bad_words] = 7;
+    refused("graft.yaml:7: session.bad_words: `a");
+    o.values.source[GR_OPTION_bad_words] = GR_FROM_ENV;
+    refused("GRAFT_BAD_WORDS: `a");
+    begin();
+    assert_int_equal(set("bad-words", "abc"), GR_OK);
+    o.model = "models/small";
+    log_capture_begin(&cap);
+    assert_int_equal(gr_adjust_resolve(&o, tok, 257, &a), GR_EMISMATCH);
+    assert_non_null(
+        strstr(log_capture_end(&cap), "models/small: the tokenizer spells `abc' with id 257, and the model"));
 }
 
 static void test_least_length(void **state)
@@ -186,6 +211,7 @@ int main(void)
         cmocka_unit_test(test_biases),
         cmocka_unit_test(test_bad_words),
         cmocka_unit_test(test_bad_words_that_cannot_be),
+        cmocka_unit_test(test_where_it_is_wrong),
         cmocka_unit_test(test_least_length),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
