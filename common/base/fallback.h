@@ -22,6 +22,7 @@
     /* drafter */                                                                                                     \
     X(DRAFT_CONTEXT, "spec", "longer than the drafter's context", "no more trees for it")                             \
     X(DRAFT_POOL, "spec", "the drafter's KV pool is full", "no tree for it")                                          \
+    X(DRAFT_ROWS, "spec", "trees as wide as --draft-top-k asks for", "its trees are narrower")                        \
     X(DRAFT_NAN, "spec", "the drafter's logits hold NaN or infinity", "such trees are sent without nodes")            \
     /* whoever connects */                                                                                            \
     X(TRANSPORT, "transport", "a transport did not open", "trying the next")                                          \

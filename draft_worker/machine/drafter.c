@@ -106,6 +106,20 @@ static struct gr_tree_config tree_config_of(const struct gr_wishes *w)
     return c;
 }
 
+/* A level of every session's tree must fit into one pass, whoever else drafts then: what is wider is cut. */
+static void narrow_tree(struct gr_drafter *d, struct session *s)
+{
+    const int32_t most = GR_MIN(d->config.n_row_max / d->config.n_session_max, GR_DRAFT_TOP_K_MAX);
+    char text[160];
+    if (s->tree_config.top_k <= most) {
+        return;
+    }
+    snprintf(text, sizeof(text), "%d are asked for; a pass has %d rows for %d sessions (--sessions), so %d are taken",
+             s->tree_config.top_k, (int)d->config.n_row_max, (int)d->config.n_session_max, most);
+    s->tree_config.top_k = most;
+    drafter_fall_back_all(d, s, GR_FALLBACK_DRAFT_ROWS, text);
+}
+
 /* An ATTACH for a session that is followed already: its tokens and KV stay, so that the RESYNC finds what still stands,
  * and so does what was learnt about its rounds; everything else begins anew. */
 static void begin_anew(struct session *s)
@@ -190,15 +204,6 @@ static void attach(struct gr_drafter *d, const struct gr_msg *m)
         drafter_free(d, s);
         return;
     }
-    const uint32_t top_k_max = (uint32_t)(d->config.n_row_max / d->config.n_session_max);
-    if (w->draft_top_k > top_k_max) {
-        char text[160];
-        snprintf(text, sizeof(text), "draft_top_k %u: a pass of this drafter has %d rows for %d sessions, %u for each",
-                 w->draft_top_k, (int)d->config.n_row_max, (int)d->config.n_session_max, top_k_max);
-        drafter_send_error(d, m->session, GR_ELIMIT, text);
-        drafter_free(d, s);
-        return;
-    }
     if (d->io.connect(d->io.ctx, m->attach.address, w->transport, &peer) != GR_OK) {
         drafter_send_error(d, m->session, GR_EIO, "the drafter cannot connect to the target; see the drafter's log");
         drafter_free(d, s);
@@ -210,6 +215,7 @@ static void attach(struct gr_drafter *d, const struct gr_msg *m)
     s->peer = peer;
     gr_wishes_copy(&s->wishes, w);
     s->tree_config = tree_config_of(w);
+    narrow_tree(d, s);
     if (d->config.feature_width > 0) {
         draft_kv_of_head(s);
     }

@@ -135,9 +135,10 @@ struct gr_drafter {
     struct gr_msg *waiting;
     int n_waiting;
     struct gr_draft_job job;
-    uint16_t *feature;     /* owned, (n_session_max, feature_window, feature_width) bf16; of p at p % window */
-    uint16_t *job_feature; /* owned, (n_session_max, prefill_chunk, feature_width) bf16: of the job in flight */
-    int32_t *job_token;    /* owned, (n_session_max, prefill_chunk): the rows of the job in flight */
+    uint16_t *feature;             /* owned, (n_session_max, feature_window, feature_width) bf16; of p at p % window */
+    uint16_t *job_feature;         /* owned, (n_session_max, prefill_chunk, feature_width) bf16: of the job in flight */
+    int32_t *job_token;            /* owned, (n_session_max, prefill_chunk): the rows of the job in flight */
+    struct gr_fallbacks fallbacks; /* those that are told once for all sessions */
     bool job_in_flight;
     bool more;                       /* other sessions' VERDICTs of the same pass follow */
     uint64_t heard_ns;               /* when the last VERDICT, DELTA or FEATURES came */
@@ -246,6 +247,8 @@ void drafter_free(struct gr_drafter *d, struct session *s);
 void drafter_send_error(struct gr_drafter *d, uint64_t session, enum gr_status code, const char *text);
 /* Less is done than was asked for: told and counted. detail may be NULL. */
 void drafter_fall_back(struct gr_drafter *d, struct session *s, enum gr_fallback reason, const char *detail);
+/* The same of what meets every session alike: counted for each, told the first time, the 10th, the 100th of all. */
+void drafter_fall_back_all(struct gr_drafter *d, struct session *s, enum gr_fallback reason, const char *detail);
 /* Forgets everything past len: tokens, KV, trees, candidates. */
 void drafter_truncate(struct gr_drafter *d, struct session *s, int32_t len);
 void drafter_append(struct gr_drafter *d, struct session *s, int32_t token); /* there is room */

@@ -126,3 +126,10 @@ void drafter_fall_back(struct gr_drafter *d, struct session *s, enum gr_fallback
     d->counters.n_fallback++;
     gr_fall_back(&s->fallbacks, reason, s->id, 0, detail);
 }
+
+void drafter_fall_back_all(struct gr_drafter *d, struct session *s, enum gr_fallback reason, const char *detail)
+{
+    d->counters.n_fallback++;
+    s->fallbacks.n_untold++;
+    gr_fall_back(&d->fallbacks, reason, s->id, 0, detail);
+}

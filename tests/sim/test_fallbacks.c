@@ -190,6 +190,17 @@ static void draft_nan(void)
     finish_rig(r);
 }
 
+/* Two sessions share 64 rows; both draft all the same, and one line is for both. */
+static void draft_rows(void)
+{
+    struct rig_config c = small;
+    c.top_k = 64;
+    struct rig *r = rig_create(&c);
+    rig_start(r, 20, 15);
+    assert_true(r->tree.n > 0);
+    finish_rig(r);
+}
+
 /* ---- all of them ---- */
 
 static const struct {
@@ -205,6 +216,7 @@ static const struct {
     {GR_FALLBACK_SPECPV_UNFIT, specpv_unfit, "buffer is too small", 1},
     {GR_FALLBACK_SPECPV_FAULT, specpv_fault, "[specpv][fallback] session 1", 1},
     {GR_FALLBACK_DRAFT_CONTEXT, draft_context, "longer than the drafter's context: 64 tokens", 1},
+    {GR_FALLBACK_DRAFT_ROWS, draft_rows, "64 are asked for; a pass has 64 rows for 2 sessions", 1},
     {GR_FALLBACK_DRAFT_NAN, draft_nan, "NaN or infinity: after position 19", 1},
     {GR_FALLBACK_DRAFT_POOL, draft_pool, "KV pool is full", 2},
 };

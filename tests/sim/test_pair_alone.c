@@ -525,14 +525,17 @@ static void test_drafter_doubts(void **state)
     }
 }
 
-static void attach_again(struct alone *a, uint64_t session, uint32_t epoch, uint32_t top_k)
+static void attach_again(struct alone *a, uint64_t session, uint32_t epoch, float frequency_penalty)
 {
-    const struct gr_msg m = {
-        .type = GR_MSG_ATTACH,
-        .session = session,
-        .attach = {.epoch = epoch,
-                   .wishes = {.n_node = 9, .draft_depth = 4, .draft_top_k = top_k, .sampling = {.top_p = 1.0}},
-                   .address = "t"}};
+    const struct gr_msg m = {.type = GR_MSG_ATTACH,
+                             .session = session,
+                             .attach = {.epoch = epoch,
+                                        .wishes = {.n_node = 9,
+                                                   .draft_depth = 4,
+                                                   .draft_top_k = 3,
+                                                   .adjust = {.frequency = frequency_penalty},
+                                                   .sampling = {.top_p = 1.0}},
+                                        .address = "t"}};
     gr_drafter_on_msg(a->drafter, &m, 0);
 }
 
@@ -578,9 +581,9 @@ static void test_refused_attach_during_a_job(void **state)
     (void)state;
     struct alone a;
     drafter_of_40(&a);
-    attach_again(&a, 1, 3, 1000);
+    attach_again(&a, 1, 3, 9.0f); /* the penalty is out of range */
     assert_int_equal(a.n_msg[GR_MSG_ERROR], 1);
-    attach_again(&a, 2, 1, 3);
+    attach_again(&a, 2, 1, 0.0f);
     gr_drafter_on_peer_ready(a.drafter, 7, "t", 0);
     const int n_attached = a.n_msg[GR_MSG_ATTACHED];
     finish_job(&a);
@@ -605,7 +608,7 @@ static void test_detached_says_nothing(void **state)
         } else {
             a.job->status = GR_EIO;
         }
-        attach_again(&a, 1, 3, 3);
+        attach_again(&a, 1, 3, 0.0f);
         finish_job(&a);
         assert_int_equal(a.n_msg[GR_MSG_ERROR], 0);
         assert_int_equal(gr_drafter_n_session(a.drafter), 1);
@@ -621,7 +624,7 @@ static void test_frames_before_the_connection(void **state)
     struct alone a;
     drafter_of_40(&a);
     finish_job(&a);
-    attach_again(&a, 1, 2, 3);
+    attach_again(&a, 1, 2, 0.0f);
     const int n_frame = a.n_frame;
     uint8_t f[256];
     alone_add(&a, 8);
