@@ -414,6 +414,7 @@ enum gr_status gr_eagle3_create(const struct gr_eagle3_config *config, struct gr
         return GR_ENOMEM;
     }
     m->lm.ops = &eagle3_ops;
+    m->memory.what = config->dir;
     enum gr_status st = build(m, config, fingerprint_out);
     if (st != GR_OK) {
         eagle3_destroy(&m->lm);

@@ -39,6 +39,9 @@ static enum gr_status take_rope(struct gr_layer_work *w, struct gr_memory *memor
     const size_t n = (size_t)w->n_ctx_max * (size_t)hf->head_dim / 2;
     float **tables[] = {&w->rope_cos, &w->rope_sin, &w->rope_local_cos, &w->rope_local_sin};
     const size_t n_table = hf->rope_local_theta > 0.0 ? 4 : 2;
+    struct gr_free_memory left;
+    gr_memory_available(&left);
+    GR_TRY(gr_rope_fit(memory->what != NULL ? memory->what : "model", hf, w->n_ctx_max, &left));
     for (size_t i = 0; i < n_table; i++) {
         *tables[i] = gr_memory_take_f32(memory, n);
         if (*tables[i] == NULL) {

@@ -336,6 +336,7 @@ enum gr_status gr_llama_create(const struct gr_llama_config *config, struct gr_h
         return GR_ENOMEM;
     }
     m->lm.ops = &llama_ops;
+    m->memory.what = config->dir;
     enum gr_status st = build(m, config, fingerprint_out);
     if (st != GR_OK) {
         llama_destroy(&m->lm);

@@ -3,6 +3,10 @@
 #include <math.h>
 #include <stddef.h>
 
+#include "common/base/log.h"
+
+#define TABLES_LARGE ((uint64_t)1 << 30) /* bytes: contexts of two million tokens with heads of 128 */
+
 static double llama3_frequency(const struct gr_hf_config *hf, double f)
 {
     const double wavelength = 2.0 * M_PI / f;
@@ -72,4 +76,32 @@ void gr_rope_local_tables(const struct gr_hf_config *hf, int n_pos, float *cos_o
     local.rope_kind = GR_ROPE_PLAIN;
     local.rope_theta = hf->rope_local_theta;
     gr_rope_tables(&local, n_pos, cos_out, sin_out);
+}
+
+/* ---- memory ---- */
+
+uint64_t gr_rope_bytes(const struct gr_hf_config *hf, int n_pos)
+{
+    const uint64_t n_table = hf->rope_local_theta > 0.0 ? 4 : 2;
+    return n_table * (uint64_t)n_pos * (uint64_t)(hf->head_dim / 2) * sizeof(float);
+}
+
+enum gr_status gr_rope_fit(const char *what, const struct gr_hf_config *hf, int n_pos,
+                           const struct gr_free_memory *left)
+{
+    const uint64_t bytes = gr_rope_bytes(hf, n_pos);
+    const double gib = (double)bytes / (double)(1 << 30);
+    if (bytes < TABLES_LARGE) {
+        return GR_OK;
+    }
+    if (bytes > left->bytes) {
+        log_error("%s: max_position_embeddings (context_length) = %d: rotary tables of contexts of %d tokens take %.1f "
+                  "GiB, %.1f GiB are free (%s); give a lower --max-model-len",
+                  what, hf->max_pos, n_pos, gib, (double)left->bytes / (double)(1 << 30), left->from);
+        return GR_ENOMEM;
+    }
+    log_warn("%s: max_position_embeddings (context_length) = %d: rotary tables of contexts of %d tokens take %.1f GiB; "
+             "--max-model-len makes them shorter",
+             what, hf->max_pos, n_pos, gib);
+    return GR_OK;
 }

@@ -28,8 +28,8 @@ void *gr_memory_take(struct gr_memory *m, size_t bytes)
     void *p =
         reserve_region(m) ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) : MAP_FAILED;
     if (p == MAP_FAILED) {
-        log_error("out of memory: the model needs another %zu KiB; lower --kv-blocks or the context",
-                  (bytes + 1023) >> 10);
+        log_error("%s: out of memory: the model needs another %zu KiB; lower --kv-blocks or --max-model-len",
+                  m->what != NULL ? m->what : "model", (bytes + 1023) >> 10);
         return NULL;
     }
     (void)madvise(p, bytes, MADV_HUGEPAGE);

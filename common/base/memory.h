@@ -12,6 +12,7 @@ struct gr_memory_region {
 
 /* All zero: nothing taken. */
 struct gr_memory {
+    const char *what;                /* the model's name for messages, borrowed; NULL: none */
     struct gr_memory_region *region; /* owned, (n_region_max) */
     size_t n_region, n_region_max;
 };
