@@ -259,7 +259,8 @@ static enum gr_status create(struct worker *w, const struct gr_draft_options *o)
 {
     struct gr_hf_config hf;
     uint64_t fingerprint = 0;
-    struct gr_tokenizer *tokenizer = NULL;
+    uint64_t tokenizer_fingerprint = 0;
+    int32_t n_token = 0;
     GR_TRY(gr_model_path_config(o->model, &hf));
     w->is_head = strcmp(hf.architecture, "LlamaForCausalLMEagle3") == 0;
     if (w->is_head && o->target == NULL) {
@@ -267,10 +268,7 @@ static enum gr_status create(struct worker *w, const struct gr_draft_options *o)
                   o->model);
         return GR_EINVAL;
     }
-    GR_TRY(gr_tokenizer_of_model(w->is_head ? o->target : o->model, &tokenizer));
-    const uint64_t tokenizer_fingerprint = gr_tokenizer_fingerprint_or_0(tokenizer);
-    const int32_t n_token = gr_tokenizer_n_vocab_or_all(tokenizer);
-    gr_tokenizer_destroy(tokenizer);
+    GR_TRY(gr_tokenizer_of_worker(w->is_head ? o->target : o->model, &tokenizer_fingerprint, &n_token));
     GR_TRY(create_model(w, o, &hf, n_token, &fingerprint));
     const int32_t n_vocab = gr_lm_without_padding(w->lm, n_token);
     GR_TRY(create_machine(w, o, n_vocab));

@@ -70,7 +70,7 @@ static enum gr_status check_fc(const struct gr_eagle3_source *s)
     const struct gr_tensor *t = NULL;
     const int target_hidden = s->target_hf.hidden;
     const int n_capture = s->capture.n;
-    GR_TRY(gr_fc_check(s->dir, &s->hf, s->files, n_capture, target_hidden));
+    GR_TRY(gr_head_fit_check_fc(s->dir, &s->hf, s->files, n_capture, target_hidden));
     if (s->hf.norm_before_fc) {
         GR_TRY(gr_tensors_take_weight(s->files, "input_norm.weight", 1, (int64_t[]){(int64_t)n_capture * target_hidden},
                                       &t));

@@ -10,19 +10,6 @@
 static const char *const stream_norms[GR_CAPTURE_MAX] = {"fc_norm.0.weight", "fc_norm.1.weight", "fc_norm.2.weight",
                                                          "fc_norm.3.weight"};
 
-enum gr_status gr_fc_check(const char *head_dir, const struct gr_hf_config *head, const struct gr_tensors *files,
-                           int n_capture, int target_hidden)
-{
-    const struct gr_tensor *t = gr_tensors_find(files, "fc.weight");
-    if (t != NULL && t->n_dim == 2 && t->shape[1] != (int64_t)n_capture * target_hidden) {
-        log_error("%s: fc.weight takes %" PRId64 " values, %d captured layers of a target of hidden size %d are %d",
-                  head_dir, t->shape[1], n_capture, target_hidden, n_capture * target_hidden);
-        return GR_EMISMATCH;
-    }
-    return gr_tensors_take_weight(files, "fc.weight", 2, (int64_t[]){head->hidden, (int64_t)n_capture * target_hidden},
-                                  &t);
-}
-
 static enum gr_status load_norms(const struct gr_loader *l, const struct gr_hf_config *head, struct gr_fc *f)
 {
     if (head->norm_before_fc) {

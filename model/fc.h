@@ -19,9 +19,6 @@ struct gr_fc {
     float *in; /* (n_row_max, n_capture * capture_width) */
 };
 
-/* Shape of fc.weight against captures and hidden sizes; names both values. Marks the tensors as used. */
-GR_NODISCARD enum gr_status gr_fc_check(const char *head_dir, const struct gr_hf_config *head,
-                                        const struct gr_tensors *files, int n_capture, int target_hidden);
 /* l->files: the head's. */
 GR_NODISCARD enum gr_status gr_fc_load(const struct gr_loader *l, const struct gr_hf_config *head, int n_capture,
                                        int target_hidden, int n_row_max, struct gr_fc *out);

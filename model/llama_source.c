@@ -20,7 +20,7 @@ static enum gr_status open_head(struct gr_llama_source *s, const struct gr_llama
     GR_TRY(gr_head_fit_check(c->head_dir, &s->head, s->head_files, c->dir, &s->hf));
     struct gr_capture capture;
     GR_TRY(gr_capture_choose(c->head_dir, &s->head, s->hf.n_layer, c->n_capture, c->capture_layer, &capture));
-    GR_TRY(gr_fc_check(c->head_dir, &s->head, s->head_files, capture.n, s->hf.hidden));
+    GR_TRY(gr_head_fit_check_fc(c->head_dir, &s->head, s->head_files, capture.n, s->hf.hidden));
     gr_capture_log(c->head_dir, &capture);
     gr_capture_text(&capture, s->captures, sizeof(s->captures));
     s->n_capture = capture.n;
@@ -131,9 +131,9 @@ enum gr_status gr_llama_source_check_views(const struct gr_llama_source *s, cons
     for (int i = 0; i < s->hf.n_layer; i++) {
         const int window = gr_hf_window_within(&s->hf, i, lm->n_ctx_max);
         if (window > 0) {
-            log_error("%s: layer %d has a window of %d tokens and contexts may have %d: SpecPV has no views for such a "
-                      "model; take --specpv off, or a --max-model-len of at most %d",
-                      s->dir, i, window, lm->n_ctx_max, window);
+            log_warn("%s: layer %d has a window of %d tokens and contexts may have %d: SpecPV has no views for such a "
+                     "model; take --specpv off, or a --max-model-len of at most %d",
+                     s->dir, i, window, lm->n_ctx_max, window);
             return GR_EUNSUPPORTED;
         }
     }

@@ -325,11 +325,9 @@ static enum gr_status create(struct worker *w, const struct gr_target_options *o
 {
     struct gr_hf_config hf;
     uint64_t fingerprint = 0;
-    struct gr_tokenizer *tokenizer = NULL;
-    GR_TRY(gr_tokenizer_of_model(o->model, &tokenizer));
-    const uint64_t tokenizer_fingerprint = gr_tokenizer_fingerprint_or_0(tokenizer);
-    const int32_t n_token = gr_tokenizer_n_vocab_or_all(tokenizer);
-    gr_tokenizer_destroy(tokenizer);
+    uint64_t tokenizer_fingerprint = 0;
+    int32_t n_token = 0;
+    GR_TRY(gr_tokenizer_of_worker(o->model, &tokenizer_fingerprint, &n_token));
     /* Rows of the vocabulary that no token has are padding: they are never sampled. */
     GR_TRY(create_model(w, o, &hf, n_token, &fingerprint));
     GR_TRY(create_machine(w, o, w->lm->n_vocab));

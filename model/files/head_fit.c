@@ -69,6 +69,19 @@ enum gr_status gr_draft_map_read(const char *head_dir, const struct gr_hf_config
     return GR_OK;
 }
 
+enum gr_status gr_head_fit_check_fc(const char *head_dir, const struct gr_hf_config *head,
+                                    const struct gr_tensors *files, int n_capture, int target_hidden)
+{
+    const struct gr_tensor *t = gr_tensors_find(files, "fc.weight");
+    if (t != NULL && t->n_dim == 2 && t->shape[1] != (int64_t)n_capture * target_hidden) {
+        log_error("%s: fc.weight takes %" PRId64 " values, %d captured layers of a target of hidden size %d are %d",
+                  head_dir, t->shape[1], n_capture, target_hidden, n_capture * target_hidden);
+        return GR_EMISMATCH;
+    }
+    return gr_tensors_take_weight(files, "fc.weight", 2, (int64_t[]){head->hidden, (int64_t)n_capture * target_hidden},
+                                  &t);
+}
+
 /* ---- head and target ---- */
 
 static enum gr_status check_architecture(const char *dir, const struct gr_hf_config *head)

@@ -9,15 +9,19 @@
 
 #define GR_EAGLE3_ARCHITECTURE "LlamaForCausalLMEagle3"
 
-/* What the two configs say: architecture, layers, vocabularies, hidden sizes. graft asks too, before it starts workers
- * that would both refuse. */
+/* What the two configs say: architecture, layers, vocabularies, hidden sizes. */
 GR_NODISCARD enum gr_status gr_head_fit_check_config(const char *head_dir, const struct gr_hf_config *head,
                                                      const char *target_dir, const struct gr_hf_config *target);
 
-/* head, files: of head_dir. The configs, and the map d2t (t2d where it is there). */
+/* head, files: of head_dir. The configs, and the map d2t (t2d where it is there). graft asks too, before it starts
+ * workers that would both refuse. */
 GR_NODISCARD enum gr_status gr_head_fit_check(const char *head_dir, const struct gr_hf_config *head,
                                               const struct gr_tensors *files, const char *target_dir,
                                               const struct gr_hf_config *target);
+
+/* Shape of fc.weight against captures and hidden sizes; names both values. Marks the tensor as used. */
+GR_NODISCARD enum gr_status gr_head_fit_check_fc(const char *head_dir, const struct gr_hf_config *head,
+                                                 const struct gr_tensors *files, int n_capture, int target_hidden);
 
 /* d2t holds offsets: draft id i is the target's id i + d2t[i]; the ids must rise and lie in the vocabulary. t2d
  * (bool per target id) must mark the same ids where it is there. Marks both as used.

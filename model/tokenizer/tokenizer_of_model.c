@@ -51,3 +51,17 @@ enum gr_status gr_tokenizer_of_model_required(const char *path, struct gr_tokeni
     }
     return GR_OK;
 }
+
+enum gr_status gr_tokenizer_of_worker(const char *path, uint64_t *fingerprint_out, int32_t *n_token_out)
+{
+    struct gr_tokenizer *tok = NULL;
+    char unused[8] = "";
+    gr_log_hold(unused, sizeof(unused));
+    const enum gr_status st = gr_tokenizer_of_model(path, &tok);
+    gr_log_hold(NULL, 0);
+    GR_TRY(st != GR_OK ? gr_tokenizer_of_model(path, &tok) : GR_OK); /* what is wrong is told, by the same once more */
+    *fingerprint_out = gr_tokenizer_fingerprint_or_0(tok);
+    *n_token_out = gr_tokenizer_n_vocab_or_all(tok);
+    gr_tokenizer_destroy(tok);
+    return GR_OK;
+}

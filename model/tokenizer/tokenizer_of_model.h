@@ -17,7 +17,11 @@ GR_NODISCARD enum gr_status gr_tokenizer_of_files(const char *path, const struct
 /* GR_ENOTFOUND where there is none. */
 GR_NODISCARD enum gr_status gr_tokenizer_of_model_required(const char *path, struct gr_tokenizer **out);
 
-/* What a worker says of it: 0 where there is none. */
+/* Of a worker, which reads no text: its fingerprint (0: there is none) and how many ids may be sampled (INT32_MAX: all
+ * that the model has). Warnings about it are left to who reads text. */
+GR_NODISCARD enum gr_status gr_tokenizer_of_worker(const char *path, uint64_t *fingerprint_out, int32_t *n_token_out);
+
+/* 0 where there is none. */
 static inline uint64_t gr_tokenizer_fingerprint_or_0(const struct gr_tokenizer *tok)
 {
     return tok != NULL ? gr_tokenizer_fingerprint(tok) : 0;

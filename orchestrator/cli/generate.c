@@ -78,14 +78,12 @@ static enum gr_status read_model(struct gr_generation *g, const struct gr_option
 {
     struct gr_model_meta meta;
     GR_TRY(gr_model_meta_open(o->model, &meta));
-    if (strcmp(meta.hf.architecture, "LlamaForCausalLMEagle3") == 0) {
-        log_error("%s is an EAGLE-3 head; it goes with --draft, and --model is its target", o->model);
-        gr_model_meta_close(&meta);
-        return GR_EFORMAT;
-    }
     const struct gr_gguf *gguf = gr_model_meta_gguf(&meta);
     g->hf = meta.hf;
-    enum gr_status st = gr_tokenizer_of_files(o->model, gguf, &g->tok);
+    enum gr_status st = gr_plan_check_target(o, &g->hf);
+    if (st == GR_OK) {
+        st = gr_tokenizer_of_files(o->model, gguf, &g->tok);
+    }
     if (st == GR_OK && o->chat) {
         st = gr_chat_setup_open(o, gguf, g->tok, &g->chat);
     }
@@ -145,8 +143,10 @@ enum gr_status gr_generation_prepare_turn(struct gr_generation *g, const struct 
 
 enum gr_status gr_generation_prepare(struct gr_generation *g, const struct gr_options *o, const struct gr_plan *plan)
 {
-    if (gr_option_from_cli(o, GR_OPTION_logprobs) && o->logprobs >= 0 && !o->json) {
-        log_error("--logprobs %" PRId64 " is shown in JSON alone: give --json, too", o->logprobs);
+    if (o->logprobs >= 0 && !o->json) {
+        char what[4400];
+        log_error("%s: log-probabilities are shown in JSON alone: give --json, too",
+                  gr_option_shown(o, GR_OPTION_logprobs, what, sizeof(what)));
         return GR_EINVAL;
     }
     GR_TRY(gr_generation_prepare_model(g, o, plan));

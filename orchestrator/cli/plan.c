@@ -22,6 +22,24 @@ static enum gr_status not_built(const char *what)
     return GR_EUNSUPPORTED;
 }
 
+/* n: layers of --capture-layers; 0: not given. */
+static enum gr_status check_head_files(const struct gr_options *o, const struct gr_hf_config *head,
+                                       const struct gr_hf_config *target, int n, const int *layer)
+{
+    struct gr_tensors *files = NULL;
+    struct gr_capture capture = {.n = 0};
+    GR_TRY(gr_model_path_open(o->draft, &files));
+    enum gr_status st = gr_head_fit_check(o->draft, head, files, o->model, target);
+    if (st == GR_OK) {
+        st = gr_capture_choose(o->draft, head, target->n_layer, n, layer, &capture);
+    }
+    if (st == GR_OK) {
+        st = gr_head_fit_check_fc(o->draft, head, files, capture.n, target->hidden);
+    }
+    gr_tensors_close(files);
+    return st;
+}
+
 /* Checked here, so that one line tells it, and not one of each worker. */
 static enum gr_status check_head(const struct gr_options *o, const struct gr_hf_config *head)
 {
@@ -34,7 +52,7 @@ static enum gr_status check_head(const struct gr_options *o, const struct gr_hf_
                   target.n_layer);
         return GR_EINVAL;
     }
-    return gr_head_fit_check_config(o->draft, head, o->model, &target);
+    return check_head_files(o, head, &target, n, layer);
 }
 
 static enum gr_status choose_method(struct gr_options *o, struct gr_plan *p)
@@ -51,8 +69,9 @@ static enum gr_status choose_method(struct gr_options *o, struct gr_plan *p)
         const bool eagle = strcmp(draft.architecture, "LlamaForCausalLMEagle3") == 0;
         const int inferred = eagle ? GR_METHOD_EAGLE3 : GR_METHOD_DRAFT_MODEL;
         if (o->method != GR_UNSET && o->method != GR_METHOD_NONE && o->method != inferred) {
-            log_error("--method %s: %s holds a %s (architecture %s)", gr_option_choice(o, GR_OPTION_method), o->draft,
-                      gr_option_rows[GR_OPTION_method].choices[inferred], draft.architecture);
+            log_error("--method %s: %s holds %s (architecture %s): --method %s is for it",
+                      gr_option_choice(o, GR_OPTION_method), o->draft, eagle ? "an EAGLE-3 head" : "a draft model",
+                      draft.architecture, gr_option_rows[GR_OPTION_method].choices[inferred]);
             return GR_EINVAL;
         }
         o->method = o->method != GR_UNSET ? o->method : inferred;
@@ -259,6 +278,32 @@ enum gr_status gr_plan_check_tokenizers(const struct gr_options *o, const struct
         return GR_EMISMATCH;
     }
     return GR_OK;
+}
+
+enum gr_status gr_plan_check_target(const struct gr_options *o, const struct gr_hf_config *target)
+{
+    if (strcmp(target->architecture, GR_EAGLE3_ARCHITECTURE) == 0) {
+        log_error("%s is an EAGLE-3 head; it goes with --draft, and --model is its target", o->model);
+        return GR_EFORMAT;
+    }
+    return GR_OK;
+}
+
+enum gr_status gr_plan_check_models(const struct gr_options *o, const struct gr_plan *plan)
+{
+    struct gr_model_meta meta;
+    struct gr_tokenizer *target = NULL;
+    GR_TRY(gr_model_meta_open(o->model, &meta));
+    enum gr_status st = gr_plan_check_target(o, &meta.hf);
+    if (st == GR_OK) {
+        st = gr_tokenizer_of_files(o->model, gr_model_meta_gguf(&meta), &target);
+    }
+    if (st == GR_OK) {
+        st = gr_plan_check_tokenizers(o, plan, target);
+    }
+    gr_tokenizer_destroy(target);
+    gr_model_meta_close(&meta);
+    return st;
 }
 
 /* Options that would have no effect, by their rows. */

@@ -4,6 +4,7 @@
 #define GR_ORCHESTRATOR_CLI_PLAN_H
 
 #include "common/options/options.h"
+#include "model/files/hf_config.h"
 #include "model/tokenizer/tokenizer.h"
 #include "orchestrator/machine/orch.h"
 
@@ -22,6 +23,10 @@ GR_NODISCARD enum gr_status gr_plan_local(struct gr_options *o, struct gr_plan *
  * a head has none. GR_EMISMATCH: it has another (logged). */
 GR_NODISCARD enum gr_status gr_plan_check_tokenizers(const struct gr_options *o, const struct gr_plan *plan,
                                                      const struct gr_tokenizer *target);
+/* Is --model one that answers, and no head? GR_EFORMAT (logged). */
+GR_NODISCARD enum gr_status gr_plan_check_target(const struct gr_options *o, const struct gr_hf_config *target);
+/* Both, where nobody else opens the target's files: graft serve --spawn. */
+GR_NODISCARD enum gr_status gr_plan_check_models(const struct gr_options *o, const struct gr_plan *plan);
 /* For an orchestrator whose workers come by themselves: options about workers on the command line are refused. */
 GR_NODISCARD enum gr_status gr_plan_no_workers(const struct gr_options *o);
 /* For a request to a running orchestrator, which has workers of its own: options about workers are refused. */

@@ -117,6 +117,7 @@ static enum gr_status start(struct serve *s)
     char key_hex[2 * GR_KEY_BYTES + 1];
     int draft = -1;
     GR_TRY(s->o.spawn ? gr_plan_local(&s->o, &s->plan) : gr_plan_no_workers(&s->o));
+    GR_TRY(s->o.spawn ? gr_plan_check_models(&s->o, &s->plan) : GR_OK);
     GR_TRY(gr_remote_key(&s->o, key));
     sodium_bin2hex(key_hex, sizeof(key_hex), key, sizeof(key));
     GR_TRY(open_door(s, key));

@@ -50,7 +50,7 @@ void target_not_finite(struct gr_target *t, struct session *s, const struct gr_p
              "model %.120s: the logits after position %d hold NaN or infinity, so there is no next "
              "token; its weights are broken, or its values overflow",
              t->config.model != NULL ? t->config.model : "(no name)", q->odd_pos);
-    log_error("session %" PRIu64 ": %s", s->id, text);
+    log_info("session %" PRIu64 ": %s", s->id, text); /* who asked is told by the ERROR */
     tell_judged(t, s, q, GR_MIN(q->odd_pos + 1, s->prefix.len));
     target_fail_session(t, s, GR_EFORMAT, text);
 }

@@ -227,6 +227,17 @@ def head_of_another_target_is_refused_once():
         head = copy_head(d)
         edit_config(head, vocab_size=5000)
         refused(["--model", TARGET, "--prompt", "x", "--draft", head], 1, "5000", "4096")
+        head = copy_head(d)
+        edit_config(head, draft_vocab_size=3071)
+        refused(["--model", TARGET, "--prompt", "x", "--draft", head], 1, "graft: error:", "d2t", "3071", "3072")
+        head = copy_head(d)
+        edit_tensor(os.path.join(head, "model.safetensors"), "d2t", lambda data: bytearray(b"\xff" * len(data)))
+        refused(["--model", TARGET, "--prompt", "x", "--draft", head], 1, "graft: error:", "d2t[0]")
+        head = copy_head(d)
+        os.truncate(os.path.join(head, "model.safetensors"), 100000)
+        refused(["--model", TARGET, "--prompt", "x", "--draft", head], 1, "graft: error:", "model.safetensors", "100000")
+    refused(["--model", TARGET, "--prompt", "x", "--draft", HEAD, "--capture-layers", "1,3"], 1, "graft: error:",
+            "fc.weight takes 1152 values", "768")
 
 
 @case
