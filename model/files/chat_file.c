@@ -63,11 +63,16 @@ static enum gr_status copy_token(const json_t *root, const char *key, char **out
     return copy(json_string_value(value), json_string_length(value), out);
 }
 
-static enum gr_status read_config(const json_t *root, struct gr_chat_file *f)
+static enum gr_status read_config(const char *path, const json_t *root, struct gr_chat_file *f)
 {
     const json_t *value = json_object_get(root, "chat_template");
     if (json_is_array(value)) {
         value = default_of(value);
+    }
+    if (value != NULL && !json_is_string(value) && !json_is_null(value)) {
+        log_error("%s: chat_template must be a string, or a list of objects with name and template, which are strings",
+                  path);
+        return GR_EFORMAT;
     }
     GR_TRY(take_jinja(f, json_string_value(value), json_string_length(value), GR_TOKENIZER_CONFIG));
     GR_TRY(copy_token(root, "bos_token", &f->bos));
@@ -79,7 +84,7 @@ static enum gr_status read_config_file(const char *dir, struct gr_chat_file *f)
     char path[PATH_MAX];
     json_t *root = NULL;
     GR_TRY(gr_json_read_object(dir, GR_TOKENIZER_CONFIG, GR_TOKENIZER_CONFIG_BYTES, path, &root));
-    const enum gr_status st = root != NULL ? read_config(root, f) : GR_OK;
+    const enum gr_status st = root != NULL ? read_config(path, root, f) : GR_OK;
     json_decref(root);
     return st;
 }

@@ -51,7 +51,27 @@ static bool find_gguf(const char *path, char name[static NAME_MAX + 1])
     return found;
 }
 
-/* A folder into which a GGUF file was downloaded. */
+/* The first by name of what lies in path's folder snapshots; false: it has no such folder, or it is empty. */
+static bool find_snapshot(const char *path, char name[static NAME_MAX + 1])
+{
+    char snapshots[PATH_MAX];
+    const int len = snprintf(snapshots, sizeof(snapshots), "%s/snapshots", path);
+    DIR *dir = len > 0 && (size_t)len < sizeof(snapshots) ? opendir(snapshots) : NULL;
+    const struct dirent *e = NULL;
+    bool found = false;
+    while (dir != NULL && (e = readdir(dir)) != NULL) {
+        if (e->d_name[0] != '.' && (!found || strcmp(e->d_name, name) < 0)) {
+            snprintf(name, NAME_MAX + 1, "%s", e->d_name);
+            found = true;
+        }
+    }
+    if (dir != NULL) {
+        closedir(dir);
+    }
+    return found;
+}
+
+/* A folder into which a GGUF file was downloaded, or the root of a model in a hub's cache. */
 static enum gr_status check_folder(const char *path)
 {
     char name[NAME_MAX + 1], config[PATH_MAX];
@@ -60,8 +80,15 @@ static enum gr_status check_folder(const char *path)
         return GR_ENOTFOUND;
     }
     GR_TRY(gr_path_join(config, sizeof(config), path, "config.json"));
-    if (access(config, F_OK) != 0 && errno == ENOENT && find_gguf(path, name)) {
-        const char *slash = path[strlen(path) - 1] == '/' ? "" : "/";
+    const char *slash = path[strlen(path) - 1] == '/' ? "" : "/";
+    const bool lacks = access(config, F_OK) != 0 && errno == ENOENT;
+    if (lacks && find_snapshot(path, name)) {
+        log_error("%s has no config.json: a model in a hub's cache lies in a folder of its snapshots: give "
+                  "%s%ssnapshots/%s",
+                  path, path, slash, name);
+        return GR_ENOTFOUND;
+    }
+    if (lacks && find_gguf(path, name)) {
         log_error("%s has no config.json; for its GGUF file give %s%s%s", path, path, slash, name);
         return GR_ENOTFOUND;
     }

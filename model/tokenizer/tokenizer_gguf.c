@@ -1,5 +1,6 @@
 /* What a GGUF file says of its tokenizer into parts. A GGUF file names the pre-tokenizer and does not spell it: the
  * table below has the patterns of the models' own tokenizer.json files by those names. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -90,6 +91,18 @@ bool gr_tok_pre_by_name(const char *pre, struct gr_tokenizer_parts *parts)
     return true;
 }
 
+static enum gr_status unknown_pre(const char *path, const char *pre)
+{
+    char known[1024] = "";
+    size_t n = 0;
+    for (size_t i = 0; i < GR_ARRAY_LEN(rows) && n < sizeof(known); i++) {
+        const char *names = rows[i].names + 1; /* they begin and end with a blank */
+        n += (size_t)snprintf(known + n, sizeof(known) - n, "%s%.*s", i > 0 ? " " : "", (int)strlen(names) - 1, names);
+    }
+    log_error("%s: tokenizer.ggml.pre %.40s is not supported; known: %s", path, pre, known);
+    return GR_EUNSUPPORTED;
+}
+
 struct reader {
     const struct gr_gguf_vocab *v;
     struct gr_tokenizer_parts parts;
@@ -125,8 +138,7 @@ static enum gr_status read_gpt2(struct reader *r)
     const bool nameless = v->pre == NULL || v->pre[0] == '\0' || strcmp(v->pre, "default") == 0;
     const char *pre = nameless ? guess_pre(v) : v->pre;
     if (!gr_tok_pre_by_name(pre, &r->parts)) {
-        log_error("%s: tokenizer.ggml.pre %.40s is not supported", v->name, pre);
-        return GR_EUNSUPPORTED;
+        return unknown_pre(v->name, pre);
     }
     if (v->add_bos < 0 ? find_row(pre)->add_bos : v->add_bos != 0) {
         r->parts.n_template = v->bos_id >= 0;

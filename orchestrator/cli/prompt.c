@@ -154,8 +154,8 @@ static enum gr_status check_options(const struct gr_options *o, const struct gr_
     return chat == NULL ? refuse_of_chats(o) : GR_OK;
 }
 
-enum gr_status gr_prompt_read(const struct gr_options *o, const struct gr_tokenizer *tok, const struct gr_chat *chat,
-                              int32_t n_vocab, int32_t **ids_out, uint32_t *n_out)
+static enum gr_status read_prompt(const struct gr_options *o, const struct gr_tokenizer *tok,
+                                  const struct gr_chat *chat, int32_t n_vocab, int32_t **ids_out, uint32_t *n_out)
 {
     GR_TRY(check_options(o, tok, chat));
     if (o->prompt != NULL) {
@@ -171,4 +171,17 @@ enum gr_status gr_prompt_read(const struct gr_options *o, const struct gr_tokeni
                                                      : parse_ids(path, text, len, n_vocab, ids_out, n_out);
     free(text);
     return st;
+}
+
+enum gr_status gr_prompt_read(const struct gr_options *o, const struct gr_tokenizer *tok, const struct gr_chat *chat,
+                              int32_t n_vocab, int32_t **ids_out, uint32_t *n_out)
+{
+    GR_TRY(read_prompt(o, tok, chat, n_vocab, ids_out, n_out));
+    if (*n_out == 0 && o->session == 0) { /* a session that goes on may be added nothing */
+        log_error("the prompt is empty: give at least one token");
+        free(*ids_out);
+        *ids_out = NULL;
+        return GR_EINVAL;
+    }
+    return GR_OK;
 }

@@ -482,7 +482,7 @@ def bad_prompts():
     for text, word in (("[1, 2", ":"), ("{}", "array"), ("[4096]", "4095"), ("[-1]", "element 0"), ("[1.5]", "element 0")):
         done = run("run", "--model", TARGET, "--prompt-ids", "-", stdin=text)
         assert done.returncode in (1, 2) and word in done.stderr and done.stdout == "", (text, done)
-    refused(["--model", TARGET, "--prompt-ids", "-"], 1, "empty", stdin="[]")
+    refused(["--model", TARGET, "--prompt-ids", "-"], 2, "empty", stdin="[]")
     refused(["--model", TARGET, "--prompt", "word " * 200, "--max-model-len", "64"], 1, "64")
     refused(["--model", TARGET, "--prompt", "x", "--max-tokens", "4000", "--kv-blocks", "8"], 1, "--kv-blocks")
 
@@ -582,6 +582,36 @@ def what_is_no_model():
 
 
 @case
+def folders_that_are_no_models():
+    """The root of a model in a hub's cache; a folder or a FIFO in a file's place fails, it is no bad value."""
+    with tempfile.TemporaryDirectory() as d:
+        root = os.path.join(d, "models--org--name")
+        os.makedirs(os.path.join(root, "snapshots", "12ab"))
+        refused(("--model", root, "--prompt", "x"), 1, f"{root} has no config.json", f"give {root}/snapshots/12ab")
+        for name in ("config.json", "generation_config.json", "tokenizer.json"):
+            for make in (os.mkdir, os.mkfifo):
+                path = tempfile.mkdtemp(dir=d)
+                for other in os.listdir(TARGET):
+                    if other != name:
+                        os.symlink(os.path.join(TARGET, other), os.path.join(path, other))
+                make(os.path.join(path, name))
+                refused(("--model", path, "--prompt", "x"), 1, f"{path}/{name}: not a regular file")
+
+
+@case
+def tokenizer_warnings_come_once():
+    with tempfile.TemporaryDirectory() as d:
+        for name in os.listdir(TARGET):
+            if name != "tokenizer_config.json":
+                os.symlink(os.path.join(TARGET, name), os.path.join(d, name))
+        with open(os.path.join(d, "tokenizer_config.json"), "w", encoding="utf-8") as f:
+            json.dump({"eos_token": "nope"}, f)
+        done = run("run", "--model", d, "--draft", HEAD, "--prompt", "x", "--max-tokens", "2")
+        lines = [x for x in done.stderr.splitlines() if "eos_token nope" in x]
+        assert done.returncode == 0 and len(lines) == 1 and lines[0].startswith("graft: warning:"), done.stderr
+
+
+@case
 def tokenizer_mismatch():
     with tempfile.TemporaryDirectory() as d:
         path = os.path.join(d, "draft")
@@ -592,8 +622,10 @@ def tokenizer_mismatch():
             text = f.read()
         with open(name, "w", encoding="utf-8") as f:
             f.write(text.replace("<|reserved_2|>", "<|reserved_x|>"))
-        refused(("--model", TARGET, "--draft", path, "--prompt", "x"), 1,
-                f"tokenizer of --draft {path} differs from that of --model {TARGET}: all need one tokenizer")
+        words = f"tokenizer of --draft {path} differs from that of --model {TARGET}: all need one tokenizer"
+        refused(("--model", TARGET, "--draft", path, "--prompt", "x"), 1, words)
+        done = run("serve", "--spawn", "--model", TARGET, "--draft", path, env={"GRAFT_KEY": "ab" * 32})
+        assert done.returncode == 1 and words in done.stderr and len(done.stderr.splitlines()) == 1, done
 
 
 @case

@@ -87,12 +87,15 @@ static void test_bad(void **state)
     (void)state;
     struct gr_chat_file f;
     struct log_capture cap;
-    put("tokenizer_config.json", "{\"chat_template\":");
-    log_capture_begin(&cap);
-    assert_int_equal(gr_chat_file_read(dir, NULL, &f), GR_EFORMAT);
-    const char *log = log_capture_end(&cap);
-    assert_int_equal(log_capture_n_line(log), 1);
-    assert_non_null(strstr(log, "tokenizer_config.json"));
+    static const char *const texts[] = {"{\"chat_template\":", "{\"chat_template\":7}", "{\"chat_template\":{}}"};
+    for (size_t i = 0; i < GR_ARRAY_LEN(texts); i++) {
+        put("tokenizer_config.json", texts[i]);
+        log_capture_begin(&cap);
+        assert_int_equal(gr_chat_file_read(dir, NULL, &f), GR_EFORMAT);
+        const char *log = log_capture_end(&cap);
+        assert_int_equal(log_capture_n_line(log), 1);
+        assert_non_null(strstr(log, i == 0 ? "tokenizer_config.json" : "tokenizer_config.json: chat_template must be"));
+    }
 }
 
 int main(void)

@@ -214,7 +214,7 @@ static void test_bad_values(void **state)
     refused(GR_ELIMIT, K "model has 79 bytes");
     gpt2("pre", 1);
     gguf_field_text(&image, K "pre", "new-one");
-    refused(GR_EUNSUPPORTED, K "pre new-one is not supported");
+    refused(GR_EUNSUPPORTED, K "pre new-one is not supported; known: llama3 llama-v3 llama-bpe");
     gpt2("bos_token_id", 1);
     gguf_field_u32(&image, K "bos_token_id", 9);
     refused(GR_ELIMIT, K "bos_token_id = 9 is no token: " K "tokens has 9");
