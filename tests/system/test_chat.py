@@ -3,6 +3,7 @@
 
 usage: test_chat.py BUILD_DIR SOURCE_ROOT      prints TAP
 """
+import contextlib
 import json
 import os
 import re
@@ -236,13 +237,20 @@ def lines_are_remembered():
         assert t.end() == 0 and "secret" not in t.out, t.out
 
 
-@case
-def a_worker_that_is_given_up_ends_it():
-    """In the middle of an answer: a target that is started again has no stack to run on."""
+@contextlib.contextmanager
+def in_an_answer():
+    """A chat in the middle of an answer that has no end."""
     with ChatTerminal("--max-tokens", "100000", "--ignore-eos") as t:
         at = t.until("> ")
         t.type(ASKED[0] + "\r")
         t.until(r"\n[^\n]+\n[^\n]+\n", at)
+        yield t
+
+
+@case
+def a_worker_that_is_given_up_ends_it():
+    """A target that is started again has no stack to run on."""
+    with in_an_answer() as t:
         target = next(pid for pid, cmd in children(t.p.pid) if cmd.endswith("graft-target"))
         resource.prlimit(t.p.pid, resource.RLIMIT_STACK, (64 << 10, 64 << 10))  # of those that are started from here on
         os.kill(target, signal.SIGKILL)
@@ -252,10 +260,7 @@ def a_worker_that_is_given_up_ends_it():
 
 @case
 def sigterm_ends_it():
-    with ChatTerminal("--max-tokens", "100000", "--ignore-eos") as t:
-        at = t.until("> ")
-        t.type(ASKED[0] + "\r")
-        t.until(r"\n[^\n]+\n[^\n]+\n", at)
+    with in_an_answer() as t:
         workers = [pid for pid, _ in children(t.p.pid)]
         t.p.send_signal(signal.SIGTERM)
         assert t.end() == 128 + signal.SIGTERM and workers, t.out

@@ -4,11 +4,14 @@ complete, with programs that print their arguments. Prints TAP.
 
 usage: check_run.py SOURCE_ROOT
 """
+import functools
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+
+import tap_loop
 
 ROOT = sys.argv[1]
 NOWHERE = "http://127.0.0.1:9/simple"  # the discard port, which nobody serves
@@ -139,19 +142,12 @@ def pip(t):
     assert done.returncode == 0 and f"{named} is not a configuration" in done.stderr and "Traceback" not in done.stderr, done.stderr
 
 
-def main():
-    cases = (no_model, no_chat, with_model, newer, words, pip)
-    failed = 0
-    print(f"1..{len(cases)}")
-    for i, fn in enumerate(cases, 1):
+def in_a_tree(fn):
+    @functools.wraps(fn)
+    def go():
         with tempfile.TemporaryDirectory() as folder:
-            try:
-                fn(Tree(folder))
-                print(f"ok {i} - {fn.__doc__}")
-            except AssertionError as e:
-                failed = 1
-                print(f"not ok {i} - {fn.__doc__}\n# line {e.__traceback__.tb_next.tb_lineno}: {e}")
-    return failed
+            fn(Tree(folder))
+    return go
 
 
-sys.exit(main())
+sys.exit(tap_loop.run([in_a_tree(fn) for fn in (no_model, no_chat, with_model, newer, words, pip)]))

@@ -9,6 +9,8 @@ import os
 import sys
 import tempfile
 
+import tap_loop
+
 ROOT = sys.argv[1]
 sys.path[:0] = [os.path.join(ROOT, "tools"), os.path.join(ROOT, "tools/train_head")]
 import check_tiny  # noqa: E402  pylint: disable=wrong-import-position
@@ -125,18 +127,4 @@ def tiny():
     assert check_tiny.compare([5, 6], case, 1e-3)[0::2] == (2, False)
 
 
-def main():
-    cases = (layers, mistakes, resumed, config, names, tiny)
-    failed = 0
-    print(f"1..{len(cases)}")
-    for i, fn in enumerate(cases, 1):
-        try:
-            fn()
-            print(f"ok {i} - {fn.__doc__}")
-        except AssertionError as e:
-            failed = 1
-            print(f"not ok {i} - {fn.__doc__}\n# line {e.__traceback__.tb_next.tb_lineno}: {e}")
-    return failed
-
-
-sys.exit(main())
+sys.exit(tap_loop.run((layers, mistakes, resumed, config, names, tiny)))
