@@ -8,7 +8,6 @@
 #include "model/files/hf_config.h"
 #include "model/files/tuned.h"
 #include "model/files/model_path.h"
-#include "model/tokenizer/tokenizer_of_model.h"
 #include "transport/verbs/verbs.h"
 
 #include <assert.h>
@@ -22,39 +21,6 @@ static enum gr_status not_built(const char *what)
     return GR_EUNSUPPORTED;
 }
 
-/* n: layers of --capture-layers; 0: not given. */
-static enum gr_status check_head_files(const struct gr_options *o, const struct gr_hf_config *head,
-                                       const struct gr_hf_config *target, int n, const int *layer)
-{
-    struct gr_tensors *files = NULL;
-    struct gr_capture capture = {.n = 0};
-    GR_TRY(gr_model_path_open(o->draft, &files));
-    enum gr_status st = gr_head_fit_check(o->draft, head, files, o->model, target);
-    if (st == GR_OK) {
-        st = gr_capture_choose(o->draft, head, target->n_layer, n, layer, &capture);
-    }
-    if (st == GR_OK) {
-        st = gr_head_fit_check_fc(o->draft, head, files, capture.n, target->hidden);
-    }
-    gr_tensors_close(files);
-    return st;
-}
-
-/* Checked here, so that one line tells it, and not one of each worker. */
-static enum gr_status check_head(const struct gr_options *o, const struct gr_hf_config *head)
-{
-    struct gr_hf_config target;
-    int n = 0, layer[GR_CAPTURE_MAX];
-    GR_TRY(gr_model_path_config(o->model, &target));
-    GR_TRY(o->capture_layers != NULL ? gr_capture_parse(o->capture_layers, &n, layer) : GR_OK);
-    if (n > 0 && layer[n - 1] > target.n_layer) { /* they rise */
-        log_error("--capture-layers: there is no input of layer %d, %s has %d layers", layer[n - 1], o->model,
-                  target.n_layer);
-        return GR_EINVAL;
-    }
-    return check_head_files(o, head, &target, n, layer);
-}
-
 static enum gr_status choose_method(struct gr_options *o, struct gr_plan *p)
 {
     struct gr_hf_config draft;
@@ -66,7 +32,7 @@ static enum gr_status choose_method(struct gr_options *o, struct gr_plan *p)
     }
     if (o->draft != NULL) {
         GR_TRY(gr_model_path_config(o->draft, &draft));
-        const bool eagle = strcmp(draft.architecture, "LlamaForCausalLMEagle3") == 0;
+        const bool eagle = strcmp(draft.architecture, GR_EAGLE3_ARCHITECTURE) == 0;
         const int inferred = eagle ? GR_METHOD_EAGLE3 : GR_METHOD_DRAFT_MODEL;
         if (o->method != GR_UNSET && o->method != GR_METHOD_NONE && o->method != inferred) {
             log_error("--method %s: %s holds %s (architecture %s): --method %s is for it",
@@ -82,7 +48,7 @@ static enum gr_status choose_method(struct gr_options *o, struct gr_plan *p)
         log_error("--method %s needs --draft DIR", gr_option_choice(o, GR_OPTION_method));
         return GR_EINVAL;
     }
-    return p->with_head ? check_head(o, &draft) : GR_OK;
+    return GR_OK;
 }
 
 /* Two processes take turns on one GPU: a drafter on the target's is to be in its process. */
@@ -260,50 +226,6 @@ enum gr_status gr_plan_local(struct gr_options *o, struct gr_plan *plan_out)
     take_wishes(o, &p);
     *plan_out = p;
     return GR_OK;
-}
-
-enum gr_status gr_plan_check_tokenizers(const struct gr_options *o, const struct gr_plan *plan,
-                                        const struct gr_tokenizer *target)
-{
-    struct gr_tokenizer *draft = NULL;
-    if (o->connect != NULL || !plan->wishes.want_draft || plan->with_head || target == NULL) {
-        return GR_OK;
-    }
-    GR_TRY(gr_tokenizer_of_model(o->draft, &draft));
-    const bool differ = draft != NULL && gr_tokenizer_fingerprint(draft) != gr_tokenizer_fingerprint(target);
-    gr_tokenizer_destroy(draft);
-    if (differ) {
-        log_error("the tokenizer of --draft %s differs from that of --model %s: all need one tokenizer", o->draft,
-                  o->model);
-        return GR_EMISMATCH;
-    }
-    return GR_OK;
-}
-
-enum gr_status gr_plan_check_target(const struct gr_options *o, const struct gr_hf_config *target)
-{
-    if (strcmp(target->architecture, GR_EAGLE3_ARCHITECTURE) == 0) {
-        log_error("%s is an EAGLE-3 head; it goes with --draft, and --model is its target", o->model);
-        return GR_EFORMAT;
-    }
-    return GR_OK;
-}
-
-enum gr_status gr_plan_check_models(const struct gr_options *o, const struct gr_plan *plan)
-{
-    struct gr_model_meta meta;
-    struct gr_tokenizer *target = NULL;
-    GR_TRY(gr_model_meta_open(o->model, &meta));
-    enum gr_status st = gr_plan_check_target(o, &meta.hf);
-    if (st == GR_OK) {
-        st = gr_tokenizer_of_files(o->model, gr_model_meta_gguf(&meta), &target);
-    }
-    if (st == GR_OK) {
-        st = gr_plan_check_tokenizers(o, plan, target);
-    }
-    gr_tokenizer_destroy(target);
-    gr_model_meta_close(&meta);
-    return st;
 }
 
 /* Options that would have no effect, by their rows. */

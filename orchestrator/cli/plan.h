@@ -13,16 +13,17 @@ struct gr_plan {
     bool require_rdma;              /* a turn with a drafter over anything else is an error */
     bool colocated;                 /* both workers in one process, over loop */
     bool target_tuned, draft_tuned; /* --tuned is for this one, which is on a GPU */
-    struct gr_wishes wishes;        /* of a request, but for the seed and the stop ids, which generate.c adds */
+    struct gr_wishes wishes;        /* of a request, but for the seed and the stop ids, which generate_prepare.c adds */
 };
 
 /* For workers of our own (graft run, graft serve --spawn). May set o->method. GR_EINVAL: usage; GR_EUNSUPPORTED: not
  * built; GR_EFORMAT, ...: the draft folder. Logged. */
 GR_NODISCARD enum gr_status gr_plan_local(struct gr_options *o, struct gr_plan *plan_out);
-/* Of workers that start here: has the draft model the target's tokenizer? One that is in no file differs from none, and
- * a head has none. GR_EMISMATCH: it has another (logged). */
-GR_NODISCARD enum gr_status gr_plan_check_tokenizers(const struct gr_options *o, const struct gr_plan *plan,
-                                                     const struct gr_tokenizer *target);
+/* Of workers that start here: has a draft model the target's tokenizer (one that is in no file differs from none) and
+ * as many ids; does a head fit the target? target_tok: NULL where it has none. GR_EMISMATCH, ...: no (logged). */
+GR_NODISCARD enum gr_status gr_plan_check_drafter(const struct gr_options *o, const struct gr_plan *plan,
+                                                  const struct gr_hf_config *target,
+                                                  const struct gr_tokenizer *target_tok);
 /* Is --model one that answers, and no head? GR_EFORMAT (logged). */
 GR_NODISCARD enum gr_status gr_plan_check_target(const struct gr_options *o, const struct gr_hf_config *target);
 /* Both, where nobody else opens the target's files: graft serve --spawn. */

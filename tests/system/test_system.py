@@ -626,6 +626,15 @@ def tokenizer_mismatch():
         refused(("--model", TARGET, "--draft", path, "--prompt", "x"), 1, words)
         done = run("serve", "--spawn", "--model", TARGET, "--draft", path, env={"GRAFT_KEY": "ab" * 32})
         assert done.returncode == 1 and words in done.stderr and len(done.stderr.splitlines()) == 1, done
+        os.unlink(name)
+        config = os.path.join(path, "config.json")
+        os.chmod(config, 0o644)
+        with open(config, encoding="utf-8") as f:
+            fields = json.load(f)
+        with open(config, "w", encoding="utf-8") as f:
+            json.dump(fields | {"vocab_size": 4097}, f)
+        refused(("--model", TARGET, "--draft", path, "--prompt", "x"), 1,
+                f"--draft {path} has a vocabulary of 4097 ids, --model {TARGET} one of 4096: all need one vocabulary")
 
 
 @case
