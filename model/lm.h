@@ -6,6 +6,7 @@
 #ifndef GR_MODEL_LM_H
 #define GR_MODEL_LM_H
 
+#include "common/rules/adjust_list.h"
 #include "common/rules/sampler.h"
 #include "common/base/status.h"
 #include "kernels/kernels.h"
@@ -26,6 +27,10 @@ struct gr_batch {
     /* (n_out) how they are picked, for models that pick (lm->picked); NULL: nothing is to be picked. A row's is NULL
      * where the host needs its logits: it is left to the host. */
     const struct gr_sampling *const *sampling;
+    /* (n_out) what is asked of rows' logits before they are picked, for models that adjust (lm->n_list_max), whose
+     * entries are as many together at most; only of rows that the model picks (sampling, and no processors of the whole
+     * row). NULL: nothing is asked. */
+    const struct gr_adjust_list *list;
     const int32_t *n_top; /* (n_out) how many children are wanted, with sampling, for models that rank (lm->top) */
     bool want_capture;    /* captured states of the rows are wanted */
     const float *const *feature; /* (n_row) pointers to feature_width floats; only for models that take features */
@@ -77,6 +82,7 @@ struct gr_lm {
     /* owned, (n_out_max): what the pass picked where the logits are; GR_PICK_NOT_FINITE is such a pick.
      * GR_PICK_TO_HOST: that row's logits are here, to be picked from. NULL: all picking is left to the caller. */
     const struct gr_picked *picked;
+    int32_t n_list_max; /* entries of a batch's lists; 0: all adjusting is left to the caller, as picking then is */
     /* owned, (n_out_max): the same of a drafter's children, n in place of the id. NULL: all is left to the caller. */
     const struct gr_top_row *top;
     int n_capture, capture_width; /* 0: none */

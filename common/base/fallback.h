@@ -8,29 +8,30 @@
 #include <stdint.h>
 
 /*   name, topic of its line, why, what is done instead */
-#define GR_FALLBACK_LIST(X)                                                                                           \
-    /* target */                                                                                                      \
-    X(DRAFTER_SILENT, "spec", "no tree for as long as three round deadlines", "going on root-only")                   \
-    X(HEAD_UNFED, "spec", "its drafter runs a head, and this target was started without one", "going on root-only")   \
-    X(HEAD_GONE, "spec", "this target cannot be made with the head that its drafters run", "trying without features") \
-    X(TREE_FAULT, "spec", "a tree round broke an invariant", "going on root-only")                                    \
-    X(SPECPV_ABSENT, "specpv", "the target was started without SpecPV", "going on with full verification")            \
-    X(SPECPV_UNFIT, "specpv", "its partial view does not fit", "going on with full verification")                     \
-    X(SPECPV_FAULT, "specpv", "a round broke an invariant", "going on with full verification")                        \
-    X(NO_VIEWS, "specpv", "the target's partial views could not be made", "sessions are verified in full")            \
-    X(COLOCATED_DRAFTER, "spec", "the co-located drafter ended with an error", "going on root-only")                  \
-    /* drafter */                                                                                                     \
-    X(DRAFT_CONTEXT, "spec", "longer than the drafter's context", "no more trees for it")                             \
-    X(DRAFT_POOL, "spec", "the drafter's KV pool is full", "no tree for it")                                          \
-    X(DRAFT_ROWS, "spec", "trees as wide as --draft-top-k asks for", "its trees are narrower")                        \
-    X(DRAFT_NAN, "spec", "the drafter's logits hold NaN or infinity", "such trees are sent without nodes")            \
-    /* whoever connects */                                                                                            \
-    X(TRANSPORT, "transport", "a transport did not open", "trying the next")                                          \
-    /* orchestrator */                                                                                                \
-    X(DRAFTER_LOST, "spec", "its draft worker is lost", "going on root-only")                                         \
-    X(DRAFTER_ERROR, "spec", "drafter", "going on root-only")                                                         \
-    X(NUMERICS, "numerics", "its target computes in another order",                                                   \
-      "what follows may be another text than either's "                                                               \
+#define GR_FALLBACK_LIST(X)                                                                                            \
+    /* target */                                                                                                       \
+    X(DRAFTER_SILENT, "spec", "no tree for as long as three round deadlines", "going on root-only")                    \
+    X(HEAD_UNFED, "spec", "its drafter runs a head, and this target was started without one", "going on root-only")    \
+    X(HEAD_GONE, "spec", "this target cannot be made with the head that its drafters run", "trying without features")  \
+    X(TREE_FAULT, "spec", "a tree round broke an invariant", "going on root-only")                                     \
+    X(SPECPV_ABSENT, "specpv", "the target was started without SpecPV", "going on with full verification")             \
+    X(SPECPV_UNFIT, "specpv", "its partial view does not fit", "going on with full verification")                      \
+    X(SPECPV_FAULT, "specpv", "a round broke an invariant", "going on with full verification")                         \
+    X(NO_VIEWS, "specpv", "the target's partial views could not be made", "sessions are verified in full")             \
+    X(LONG_LIST, "logits", "bans, biases and penalties of a row are too many for the GPU", "the host picks such rows") \
+    X(COLOCATED_DRAFTER, "spec", "the co-located drafter ended with an error", "going on root-only")                   \
+    /* drafter */                                                                                                      \
+    X(DRAFT_CONTEXT, "spec", "longer than the drafter's context", "no more trees for it")                              \
+    X(DRAFT_POOL, "spec", "the drafter's KV pool is full", "no tree for it")                                           \
+    X(DRAFT_ROWS, "spec", "trees as wide as --draft-top-k asks for", "its trees are narrower")                         \
+    X(DRAFT_NAN, "spec", "the drafter's logits hold NaN or infinity", "such trees are sent without nodes")             \
+    /* whoever connects */                                                                                             \
+    X(TRANSPORT, "transport", "a transport did not open", "trying the next")                                           \
+    /* orchestrator */                                                                                                 \
+    X(DRAFTER_LOST, "spec", "its draft worker is lost", "going on root-only")                                          \
+    X(DRAFTER_ERROR, "spec", "drafter", "going on root-only")                                                          \
+    X(NUMERICS, "numerics", "its target computes in another order",                                                    \
+      "what follows may be another text than either's "                                                                \
       "alone")
 
 enum gr_fallback {

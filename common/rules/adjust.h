@@ -197,17 +197,22 @@ GR_FN void gr_ban_ids(const int32_t *id, int32_t n, float *l, int32_t n_vocab)
     }
 }
 
+/* Does the text end with the word's ids but the last? */
+GR_FN int gr_bad_word_hits(const int32_t *word, int32_t len, const struct gr_row_text *t)
+{
+    int32_t k = 1; /* ids before the last that stand where they should */
+    while (k < len && gr_row_text_back(t, k) == word[len - 1 - k]) {
+        k++;
+    }
+    return k == len;
+}
+
 GR_FN void gr_ban_bad_words(const struct gr_bad_words *b, const struct gr_row_text *t, float *l)
 {
     for (int32_t at = 0; at < b->n; at += 1 + b->entry[at]) {
         const int32_t len = b->entry[at];
-        const int32_t *word = b->entry + at + 1;
-        int32_t k = 1; /* ids before the last that stand where they should */
-        while (k < len && gr_row_text_back(t, k) == word[len - 1 - k]) {
-            k++;
-        }
-        if (k == len) {
-            l[word[len - 1]] = -INFINITY;
+        if (gr_bad_word_hits(b->entry + at + 1, len, t)) {
+            l[b->entry[at + len]] = -INFINITY;
         }
     }
 }
@@ -223,17 +228,32 @@ GR_FN void gr_add_bias(const struct gr_adjust *a, float *l, int32_t n_vocab)
     }
 }
 
+/* What penalties there are; repetition is not 0 here. */
+struct gr_penalties {
+    float repetition, frequency, presence;
+};
+
+GR_FN struct gr_penalties gr_penalties_of(const struct gr_adjust *a)
+{
+    const struct gr_penalties p = {a->repetition > 0.0f ? a->repetition : 1.0f, a->frequency, a->presence};
+    return p;
+}
+
+/* Steps 3 to 5 on the value of an id that stands in the text, n_generated times in its generated part. */
+GR_FN float gr_penalise_value(float v, struct gr_penalties p, uint32_t n_generated)
+{
+    v = v < 0.0f ? v * p.repetition : v / p.repetition;
+    v = v - p.frequency * (float)n_generated;
+    return v - (n_generated > 0 ? p.presence : 0.0f);
+}
+
 /* c: of all of the row's text, its path included. */
 GR_FN void gr_penalise(const struct gr_adjust *a, const struct gr_token_counts *c, float *l)
 {
-    const float r = a->repetition > 0.0f ? a->repetition : 1.0f;
+    const struct gr_penalties p = gr_penalties_of(a);
     for (int32_t i = 0; i < c->n_id; i++) {
         const int32_t id = c->id[i];
-        float v = l[id];
-        v = v < 0.0f ? v * r : v / r;
-        v = v - a->frequency * (float)c->generated[id];
-        v = v - (c->generated[id] > 0 ? a->presence : 0.0f);
-        l[id] = v;
+        l[id] = gr_penalise_value(l[id], p, c->generated[id]);
     }
 }
 

@@ -51,6 +51,13 @@ GR_FN int gr_temperature_is_greedy(float temperature)
     return !(temperature >= GR_TEMPERATURE_GREEDY);
 }
 
+/* Do processors that look at the whole row come before the pick? */
+GR_FN int gr_sampling_needs_row(const struct gr_sampling *s)
+{
+    const int asked = s->top_k > 0 || s->top_p < 1.0f || s->min_p > 0.0f;
+    return asked && !gr_temperature_is_greedy(s->temperature);
+}
+
 /* Order of the heap: larger value first, lower id on ties. */
 GR_FN int gr_sampler_before(const float *l, int32_t a, int32_t b)
 {

@@ -19,9 +19,12 @@ struct llama {
     float *final_norm;           /* (H) */
     struct gr_cuda_matrix head;  /* (vocabulary rows, H) */
     uint16_t *xo;                /* tiles of width H: rows whose logits are wanted */
-    struct gr_cuda_graphs body, fuse, logits;
-    struct gr_cuda_graphs whole; /* all three, for as many rows as a tree has */
-    struct gr_batch last;        /* of the last pass, what launch() goes by */
+    struct gr_cuda_graphs body, fuse;
+    struct ends {
+        struct gr_cuda_graphs logits; /* and picks */
+        struct gr_cuda_graphs whole;  /* body, fuse and logits, for as many rows as a tree has */
+    } plain, adjusted;                /* without lists and with them; the latter are a target's */
+    struct gr_batch last;             /* of the last pass, what launch() goes by */
     /* with SpecPV */
     struct gr_cuda_view_memory views;
     struct gr_cuda_graphs refresh; /* body of a pass that chooses views */
@@ -151,20 +154,28 @@ static enum gr_status enqueue_head(struct llama *m, int n)
 {
     const struct gr_cuda_linear_step head = {
         .x = m->xo, .out = GR_CUDA_OUT_F32, .y = m->m.logits, .y_stride = m->lm.n_vocab_stride, .out_rows = true};
-    GR_TRY(gr_cuda_enqueue_linear(&m->m.work, &m->head, &head, n));
-    return gr_cuda_model_enqueue_picks(&m->m, &m->lm, n);
+    return gr_cuda_enqueue_linear(&m->m.work, &m->head, &head, n);
 }
 
 static enum gr_status enqueue_logits(void *model, int n)
 {
-    GR_TRY(enqueue_final_norm(model, n));
-    return enqueue_head(model, n);
+    struct llama *m = model;
+    GR_TRY(enqueue_final_norm(m, n));
+    GR_TRY(enqueue_head(m, n));
+    return gr_cuda_model_enqueue_picks(&m->m, &m->lm, n);
+}
+
+static enum gr_status enqueue_adjusted(void *model, int n)
+{
+    struct llama *m = model;
+    GR_TRY(enqueue_final_norm(m, n));
+    GR_TRY(enqueue_head(m, n));
+    return gr_cuda_model_enqueue_adjusted_picks(&m->m, &m->lm, n);
 }
 
 /* A kernel waits only for the one before it: what is shipped goes to the host while the head's first weights come. */
-static enum gr_status enqueue_whole(void *model, int n)
+static enum gr_status enqueue_all_but_picks(struct llama *m, int n)
 {
-    struct llama *m = model;
     GR_TRY(enqueue_body(m, n));
     if (serves_head(m)) {
         GR_TRY(enqueue_fc(m, n));
@@ -176,20 +187,35 @@ static enum gr_status enqueue_whole(void *model, int n)
     return enqueue_head(m, n);
 }
 
+static enum gr_status enqueue_whole(void *model, int n)
+{
+    struct llama *m = model;
+    GR_TRY(enqueue_all_but_picks(m, n));
+    return gr_cuda_model_enqueue_picks(&m->m, &m->lm, n);
+}
+
+static enum gr_status enqueue_adjusted_whole(void *model, int n)
+{
+    struct llama *m = model;
+    GR_TRY(enqueue_all_but_picks(m, n));
+    return gr_cuda_model_enqueue_adjusted_picks(&m->m, &m->lm, n);
+}
+
 /* ---- the model as the workers see it ---- */
 
 static enum gr_status launch(struct llama *m, const struct gr_batch *b)
 {
     const struct gr_cuda_device *d = &m->m.device;
+    const struct ends *ends = b->list != NULL ? &m->adjusted : &m->plain;
     const bool fuse = b->want_capture && serves_head(m);
-    if (b->n_refresh == 0 && fuse == serves_head(m) && gr_cuda_graphs_whole(&m->whole, b->n_row, b->n_out)) {
-        return gr_cuda_graphs_launch(&m->whole, d, b->n_row);
+    if (b->n_refresh == 0 && fuse == serves_head(m) && gr_cuda_graphs_whole(&ends->whole, b->n_row, b->n_out)) {
+        return gr_cuda_graphs_launch(&ends->whole, d, b->n_row);
     }
     GR_TRY(gr_cuda_graphs_launch(b->n_refresh > 0 ? &m->refresh : &m->body, d, b->n_row));
     if (fuse) {
         GR_TRY(gr_cuda_graphs_launch(&m->fuse, d, b->n_row));
     }
-    return b->n_out > 0 ? gr_cuda_graphs_launch(&m->logits, d, b->n_out) : GR_OK;
+    return b->n_out > 0 ? gr_cuda_graphs_launch(&ends->logits, d, b->n_out) : GR_OK;
 }
 
 static enum gr_status llama_forward(struct gr_lm *lm, const struct gr_batch *b)
@@ -197,8 +223,11 @@ static enum gr_status llama_forward(struct gr_lm *lm, const struct gr_batch *b)
     struct llama *m = of(lm);
     gr_kv_refresh_begin(&m->views.host, b->n_refresh, b->refresh);
     GR_TRY(gr_cuda_model_begin(&m->m, b, 1));
-    m->last = (struct gr_batch){
-        .n_row = b->n_row, .n_out = b->n_out, .want_capture = b->want_capture, .n_refresh = b->n_refresh};
+    m->last = (struct gr_batch){.n_row = b->n_row,
+                                .n_out = b->n_out,
+                                .want_capture = b->want_capture,
+                                .n_refresh = b->n_refresh,
+                                .list = b->list};
     GR_TRY(launch(m, &m->last));
     GR_TRY(gr_cuda_model_wait(&m->m, lm, b->n_out));
     gr_kv_refresh_end(&m->views.host, b->n_refresh, b->refresh);
@@ -269,8 +298,11 @@ static void llama_destroy(struct gr_lm *lm)
     gr_lm_view_destroy(lm);
     gr_cuda_graphs_destroy(&m->body);
     gr_cuda_graphs_destroy(&m->fuse);
-    gr_cuda_graphs_destroy(&m->logits);
-    gr_cuda_graphs_destroy(&m->whole);
+    for (int i = 0; i < 2; i++) {
+        struct ends *ends = i == 0 ? &m->plain : &m->adjusted;
+        gr_cuda_graphs_destroy(&ends->logits);
+        gr_cuda_graphs_destroy(&ends->whole);
+    }
     gr_cuda_model_close(&m->m, lm);
     gr_llama_source_close(&m->source);
     free(m->layer);
@@ -427,13 +459,22 @@ static void log_chain(const struct llama *m)
     }
 }
 
+static enum gr_status make_ends(struct llama *m, struct ends *e, gr_cuda_enqueue_fn *logits, gr_cuda_enqueue_fn *whole)
+{
+    const struct gr_cuda_device *d = &m->m.device;
+    GR_TRY(gr_cuda_graphs_make(&e->logits, d, m->lm.n_out_max, logits, m));
+    return gr_cuda_graphs_make(&e->whole, d, gr_cuda_graphs_whole_max(&m->lm), whole, m);
+}
+
 static enum gr_status make_graphs(struct llama *m)
 {
     const struct gr_cuda_device *d = &m->m.device;
     log_chain(m);
     GR_TRY(gr_cuda_graphs_make(&m->body, d, m->lm.n_row_max, enqueue_body, m));
-    GR_TRY(gr_cuda_graphs_make(&m->logits, d, m->lm.n_out_max, enqueue_logits, m));
-    GR_TRY(gr_cuda_graphs_make(&m->whole, d, gr_cuda_graphs_whole_max(&m->lm), enqueue_whole, m));
+    GR_TRY(make_ends(m, &m->plain, enqueue_logits, enqueue_whole));
+    if (m->lm.n_list_max > 0) {
+        GR_TRY(make_ends(m, &m->adjusted, enqueue_adjusted, enqueue_adjusted_whole));
+    }
     if (serves_head(m)) {
         GR_TRY(gr_cuda_graphs_make(&m->fuse, d, m->lm.n_row_max, enqueue_fuse, m));
     }

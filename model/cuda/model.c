@@ -9,6 +9,7 @@
 
 #define KEEP_FREE ((uint64_t)1 << 30) /* for the driver, graphs and staging */
 #define LOOKS_PER_QUERY 4096          /* a look at the flag takes about 20 ns, asking the driver a microsecond */
+#define LISTED_ROWS 128               /* with lists as long as may be: 4 MB; more rows have shorter ones */
 
 enum gr_status gr_cuda_model_open(struct gr_cuda_model *m, struct gr_lm *lm, int device, int n_thread)
 {
@@ -83,8 +84,11 @@ enum gr_status gr_cuda_model_take(struct gr_cuda_model *m, struct gr_lm *lm, int
                                                .n_pool_block = lm->n_pool_block,
                                                .n_scratch_block = lm->n_scratch_block,
                                                .feature_width = feature_width,
-                                               .n_state = lm->n_state};
+                                               .n_state = lm->n_state,
+                                               .n_entry =
+                                                   ranks ? 0 : GR_MIN(lm->n_out_max, LISTED_ROWS) * GR_ADJUST_LIST_MAX};
     void *logits = NULL;
+    lm->n_list_max = limits.n_entry;
     GR_TRY(gr_cuda_pass_init(&m->pass, &m->device, &limits));
     GR_TRY(gr_cuda_cells_init(&m->cells, &m->device));
     GR_TRY(gr_cuda_take(&m->device, "logits", n_logit * sizeof(float), &logits));
@@ -149,22 +153,40 @@ static enum gr_status enqueue_top(struct gr_cuda_model *m, const struct gr_lm *l
     return gr_cuda_top(&a, m->device.stream);
 }
 
+static struct gr_cuda_pick_args pick_args(const struct gr_cuda_model *m, const struct gr_lm *lm, int n)
+{
+    return (struct gr_cuda_pick_args){.logits = m->logits,
+                                      .how = m->pass.inputs.pick,
+                                      .picked = m->picked_alias,
+                                      .work = m->pick_work,
+                                      .ticket = m->pass.inputs.ticket,
+                                      .done = m->done_alias,
+                                      .n_row = n,
+                                      .n = lm->n_vocab,
+                                      .stride = lm->n_vocab_stride,
+                                      .n_row_true = m->pass.inputs.n_out};
+}
+
 enum gr_status gr_cuda_model_enqueue_picks(struct gr_cuda_model *m, const struct gr_lm *lm, int n)
 {
     if (m->top != NULL) {
         return enqueue_top(m, lm, n);
     }
-    const struct gr_cuda_pick_args a = {.logits = m->logits,
-                                        .how = m->pass.inputs.pick,
-                                        .picked = m->picked_alias,
-                                        .work = m->pick_work,
-                                        .ticket = m->pass.inputs.ticket,
-                                        .done = m->done_alias,
-                                        .n_row = n,
-                                        .n = lm->n_vocab,
-                                        .stride = lm->n_vocab_stride,
-                                        .n_row_true = m->pass.inputs.n_out};
+    const struct gr_cuda_pick_args a = pick_args(m, lm, n);
     return gr_cuda_pick(&a, m->device.stream);
+}
+
+enum gr_status gr_cuda_model_enqueue_adjusted_picks(struct gr_cuda_model *m, const struct gr_lm *lm, int n)
+{
+    const struct gr_cuda_adjust_args adjust = {.logits = m->logits,
+                                               .row = m->pass.inputs.adjust,
+                                               .entry = m->pass.inputs.entry,
+                                               .n_row = n,
+                                               .stride = lm->n_vocab_stride,
+                                               .n_row_true = m->pass.inputs.n_out};
+    const struct gr_cuda_pick_args pick = pick_args(m, lm, n);
+    GR_TRY(gr_cuda_adjust(&adjust, m->device.stream));
+    return gr_cuda_pick_adjusted(&pick, m->device.stream);
 }
 
 enum gr_status gr_cuda_model_enqueue_begin(struct gr_cuda_model *m, const struct gr_cuda_begin_step *s, int n)

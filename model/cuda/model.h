@@ -62,6 +62,9 @@ GR_NODISCARD enum gr_status gr_cuda_model_enqueue_begin(struct gr_cuda_model *m,
 /* Enqueues the picks, or the children, of n rows at most, and says when they are there: the last step of a pass that
  * has any. */
 GR_NODISCARD enum gr_status gr_cuda_model_enqueue_picks(struct gr_cuda_model *m, const struct gr_lm *lm, int n);
+/* The same of a batch with lists: rows are adjusted, then picked. Only where lm->n_list_max > 0. */
+GR_NODISCARD enum gr_status gr_cuda_model_enqueue_adjusted_picks(struct gr_cuda_model *m, const struct gr_lm *lm,
+                                                                 int n);
 /* Waits for the picks of the pass (or for all of it, where it picks nothing), then brings the logits of the rows that
  * the host has to pick. */
 GR_NODISCARD enum gr_status gr_cuda_model_wait(struct gr_cuda_model *m, struct gr_lm *lm, int n_out);

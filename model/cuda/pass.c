@@ -39,6 +39,8 @@ static void lay_out(struct gr_cuda_pass *p)
         [GR_CUDA_PART_TO_STATE] = p->limits.n_state > 0 ? n_row * sizeof(int32_t) : 0,
         [GR_CUDA_PART_FEATURE] = n_row * (size_t)p->limits.feature_width * sizeof(float),
         [GR_CUDA_PART_REFRESH] = n_seq * sizeof(struct gr_cuda_refresh),
+        [GR_CUDA_PART_ADJUST] = p->limits.n_entry > 0 ? n_out * sizeof(struct gr_cuda_adjust_row) : 0,
+        [GR_CUDA_PART_ENTRY] = (size_t)p->limits.n_entry * sizeof(struct gr_adjust_entry),
     };
     p->bytes = PAD(sizeof(struct gr_cuda_input_head));
     for (int i = 0; i < GR_CUDA_N_PART; i++) {
@@ -76,7 +78,9 @@ enum gr_status gr_cuda_pass_init(struct gr_cuda_pass *p, struct gr_cuda_device *
                                              .from_state = dev_part(p, GR_CUDA_PART_FROM_STATE),
                                              .to_state = dev_part(p, GR_CUDA_PART_TO_STATE),
                                              .feature = dev_part(p, GR_CUDA_PART_FEATURE),
-                                             .refresh = dev_part(p, GR_CUDA_PART_REFRESH)};
+                                             .refresh = dev_part(p, GR_CUDA_PART_REFRESH),
+                                             .adjust = dev_part(p, GR_CUDA_PART_ADJUST),
+                                             .entry = dev_part(p, GR_CUDA_PART_ENTRY)};
     return GR_OK;
 }
 
@@ -187,12 +191,11 @@ static void put_refreshes(struct gr_cuda_pass *p, const struct gr_batch *b)
 static struct gr_cuda_pick pick_of(const struct gr_sampling *s, uint32_t pos)
 {
     const bool greedy = gr_temperature_is_greedy(s->temperature);
-    const bool whole_row = !greedy && (s->top_k > 0 || s->top_p < 1.0f || s->min_p > 0.0f);
     return (struct gr_cuda_pick){.seed = s->seed,
                                  .temperature = greedy ? 0.0f : s->temperature,
                                  .pos = pos,
                                  .choice = s->choice,
-                                 .host = whole_row};
+                                 .host = (uint32_t)gr_sampling_needs_row(s)};
 }
 
 static void put_picks(struct gr_cuda_pass *p, const struct gr_batch *b, int pos_ahead)
@@ -204,6 +207,25 @@ static void put_picks(struct gr_cuda_pass *p, const struct gr_batch *b, int pos_
                          : (struct gr_cuda_pick){.host = 1};
     }
     give(p, GR_CUDA_PART_PICK, (size_t)b->n_out * sizeof(*pick));
+}
+
+/* Lists of a batch that has any, one after the other. */
+static void put_lists(struct gr_cuda_pass *p, const struct gr_batch *b)
+{
+    struct gr_cuda_adjust_row *row = host_part(p, GR_CUDA_PART_ADJUST);
+    struct gr_adjust_entry *entry = host_part(p, GR_CUDA_PART_ENTRY);
+    int32_t n = 0;
+    for (int i = 0; i < b->n_out; i++) {
+        const struct gr_adjust_list *list = &b->list[i];
+        GR_ASSERT(list->n <= p->limits.n_entry - n);
+        row[i] = (struct gr_cuda_adjust_row){.penalties = list->penalties, .first = n, .n = list->n};
+        if (list->n > 0) {
+            memcpy(entry + n, list->entry, (size_t)list->n * sizeof(*entry));
+        }
+        n += list->n;
+    }
+    give(p, GR_CUDA_PART_ADJUST, (size_t)b->n_out * sizeof(*row));
+    give(p, GR_CUDA_PART_ENTRY, (size_t)n * sizeof(*entry));
 }
 
 static void put_states(struct gr_cuda_pass *p, const struct gr_batch *b)
@@ -251,6 +273,9 @@ void gr_cuda_pass_write(struct gr_cuda_pass *p, const struct gr_batch *b, int po
     put_seqs(p, b);
     put_refreshes(p, b);
     put_picks(p, b, pos_ahead);
+    if (b->list != NULL) {
+        put_lists(p, b);
+    }
     if (b->n_top != NULL) {
         put(p, GR_CUDA_PART_N_TOP, b->n_top, (size_t)b->n_out * sizeof(int32_t));
     }

@@ -3,6 +3,7 @@
 #ifndef GR_MODEL_CUDA_PASS_H
 #define GR_MODEL_CUDA_PASS_H
 
+#include "kernels/cuda/pick/adjust.h"
 #include "kernels/cuda/pick/pick.h"
 #include "kernels/cuda/attention/view.h"
 #include "model/cuda/device.h"
@@ -25,6 +26,8 @@ enum gr_cuda_pass_part {
     GR_CUDA_PART_TO_STATE,
     GR_CUDA_PART_FEATURE,
     GR_CUDA_PART_REFRESH,
+    GR_CUDA_PART_ADJUST, /* rows' lists */
+    GR_CUDA_PART_ENTRY,  /* their entries, one list after the other */
     GR_CUDA_N_PART,
 };
 
@@ -33,21 +36,24 @@ struct gr_cuda_pass_limits {
     int n_pool_block, n_scratch_block; /* no block is in two tables */
     int feature_width;                 /* f32 of a row; 0: none */
     int n_state;                       /* kept states, of the same width */
+    int n_entry;                       /* of lists of what is asked of logits, all rows' together; 0: none */
 };
 
 /* Where the pass's inputs lie on the device. */
 struct gr_cuda_pass_inputs {
     const int32_t *n_row, *n_out, *n_seq, *n_refresh;
-    const uint32_t *ticket;                /* counts passes, from 1 */
-    const int32_t *token, *pos, *cell;     /* (n_row_max) */
-    const int32_t *out_row;                /* (n_out_max) */
-    const struct gr_attn_seq *seq;         /* (n_seq_max), with the device's pointers */
-    const struct gr_cuda_pick *pick;       /* (n_out_max) */
-    const int32_t *n_top;                  /* (n_out_max) */
-    const int32_t *from_state, *to_state;  /* (n_row_max), with kept states (lm.h); -1: none */
-    float *feature;                        /* (n_row_max, feature_width), rows that take a state are anything; the
-                                            * model may write there once it has read */
-    const struct gr_cuda_refresh *refresh; /* (n_seq_max) */
+    const uint32_t *ticket;                  /* counts passes, from 1 */
+    const int32_t *token, *pos, *cell;       /* (n_row_max) */
+    const int32_t *out_row;                  /* (n_out_max) */
+    const struct gr_attn_seq *seq;           /* (n_seq_max), with the device's pointers */
+    const struct gr_cuda_pick *pick;         /* (n_out_max) */
+    const int32_t *n_top;                    /* (n_out_max) */
+    const int32_t *from_state, *to_state;    /* (n_row_max), with kept states (lm.h); -1: none */
+    float *feature;                          /* (n_row_max, feature_width), rows that take a state are anything; the
+                                              * model may write there once it has read */
+    const struct gr_cuda_refresh *refresh;   /* (n_seq_max) */
+    const struct gr_cuda_adjust_row *adjust; /* (n_out_max), of a batch with lists alone */
+    const struct gr_adjust_entry *entry;     /* (n_entry) */
 };
 
 struct gr_cuda_pass {

@@ -27,7 +27,13 @@ struct gr_verifier {
         int32_t slot;                    /* in seq->pick; SLOT_CHAIN: in chain_pick */
     } * out;                             /* (n_out_max) */
     const struct gr_sampling **sampling; /* (n_out_max): of the rows that are picked */
-    int32_t *copy_src, *copy_dst;        /* (n_seq_max * GR_TREE_MAX) */
+    /* with a model that adjusts: what is asked of rows' logits, as lists */
+    struct gr_adjust_list *list;   /* (n_out_max) */
+    struct gr_adjust_entry *entry; /* (lm->n_list_max): of this pass's lists, n_entry of them */
+    int32_t *place;                /* (n_vocab), zero between lists */
+    int32_t n_entry;
+    uint64_t n_listed, n_unlisted; /* rows so far of which something was asked: as lists, and on the host */
+    int32_t *copy_src, *copy_dst;  /* (n_seq_max * GR_TREE_MAX) */
     int n_thread;
     float *scratch; /* (n_thread, n_vocab) */
     int32_t *work;  /* (n_thread, n_vocab) */
@@ -97,6 +103,11 @@ enum gr_status gr_verifier_create(struct gr_lm *lm, int n_seq_max, struct gr_ver
         c->generated = gr_zeroed((size_t)lm->n_vocab, sizeof(*c->generated), &ok);
         c->id = gr_zeroed((size_t)lm->n_vocab, sizeof(*c->id), &ok);
     }
+    if (lm->n_list_max > 0) {
+        v->list = gr_zeroed(n_out, sizeof(*v->list), &ok);
+        v->entry = gr_zeroed((size_t)lm->n_list_max, sizeof(*v->entry), &ok);
+        v->place = gr_zeroed((size_t)lm->n_vocab, sizeof(*v->place), &ok);
+    }
     if (lm->view != NULL) {
         v->refresh = gr_zeroed((size_t)n_seq_max, sizeof(*v->refresh), &ok);
         v->chain_out = gr_zeroed((size_t)n_seq_max, sizeof(int32_t), &ok);
@@ -131,6 +142,10 @@ void gr_verifier_destroy(struct gr_verifier *v)
     if (v == NULL) {
         return;
     }
+    if (v->n_listed + v->n_unlisted > 0) {
+        log_info("what was asked of logits: %llu rows where the model picks, %llu on the host",
+                 (unsigned long long)v->n_listed, (unsigned long long)v->n_unlisted);
+    }
     for (int i = 0; i < v->n_thread && v->counts != NULL; i++) {
         free(v->counts[i].of.all);
         free(v->counts[i].of.generated);
@@ -159,6 +174,9 @@ void gr_verifier_destroy(struct gr_verifier *v)
                    v->chain_out,
                    v->chain_pick,
                    v->sampling,
+                   v->list,
+                   v->entry,
+                   v->place,
                    v->counts,
                    v->tree_out,
                    v->logprob,
@@ -286,6 +304,7 @@ static void add_seq(struct gr_verifier *v, struct gr_pass_seq *s, int i)
 {
     const bool tree = s->kind == GR_PASS_TREE;
     const int row0 = v->n_row;
+    s->list_limit = 0;
     GR_ASSERT(v->n_row + s->n_chain + s->n_row <= v->lm->n_row_max);
     check_specpv(v, s);
     if (s->n_chain > 0) {
@@ -385,8 +404,16 @@ static int32_t path_to(const struct gr_pass_seq *s, int r, int32_t path[GR_NODE_
     return n;
 }
 
-/* Bans, biases and penalties on the row's logits, in l. */
-static void adjust_row(struct gr_verifier *v, int ith, int i_out, float *l)
+/* What is asked of a row, with the text that it looks at. */
+struct row_asked {
+    struct gr_adjust_asked asked;
+    struct gr_row_text text;
+    struct gr_token_counts *counts; /* of all of that text; NULL: nothing is penalised */
+    int32_t path[GR_NODE_MAX];
+};
+
+/* The thread's counts have the row's path until asked_end(). */
+static void asked_begin(struct gr_verifier *v, int ith, int i_out, struct row_asked *r)
 {
     static const struct gr_adjust off;
     const struct row_pick *o = &v->out[i_out];
@@ -394,17 +421,75 @@ static void adjust_row(struct gr_verifier *v, int ith, int i_out, float *l)
     const struct gr_adjust *a = s->adjust != NULL ? s->adjust : &off;
     const bool in_tree = s->kind == GR_PASS_TREE && o->slot != SLOT_CHAIN;
     const int32_t pos = v->pos[v->out_row[i_out]];
-    int32_t path[GR_NODE_MAX];
-    struct gr_row_text t = {.token = s->text, .path = path, .n = in_tree ? s->pos0 + 1 : pos + 1};
-    t.n_path = in_tree ? path_to(s, o->slot, path) : 0;
-    struct gr_token_counts *c = gr_adjust_penalises(a) ? count_text(v, ith, s, t.n) : NULL;
-    for (int32_t i = 0; c != NULL && i < t.n_path; i++) {
-        gr_token_counts_push(c, path[i], true);
+    r->text = (struct gr_row_text){.token = s->text, .path = r->path, .n = in_tree ? s->pos0 + 1 : pos + 1};
+    r->text.n_path = in_tree ? path_to(s, o->slot, r->path) : 0;
+    r->counts = gr_adjust_penalises(a) ? count_text(v, ith, s, r->text.n) : NULL;
+    for (int32_t i = 0; r->counts != NULL && i < r->text.n_path; i++) {
+        gr_token_counts_push(r->counts, r->path[i], true);
     }
-    gr_adjust_row(a, pos + 1 < s->len_min ? &s->stop.ids : NULL, &t, c, l, v->lm->n_vocab);
-    for (int32_t i = t.n_path; c != NULL && i > 0; i--) {
-        gr_token_counts_pop(c, path[i - 1], true);
+    r->asked = (struct gr_adjust_asked){.adjust = a,
+                                        .ends = pos + 1 < s->len_min ? &s->stop.ids : NULL,
+                                        .text = &r->text,
+                                        .counts = r->counts,
+                                        .n_vocab = v->lm->n_vocab};
+}
+
+static void asked_end(struct row_asked *r)
+{
+    for (int32_t i = r->text.n_path; r->counts != NULL && i > 0; i--) {
+        gr_token_counts_pop(r->counts, r->path[i - 1], true);
     }
+}
+
+/* Bans, biases and penalties on the row's logits, in l. */
+static void adjust_row(struct gr_verifier *v, int ith, int i_out, float *l)
+{
+    struct row_asked r;
+    asked_begin(v, ith, i_out, &r);
+    gr_adjust_row(r.asked.adjust, r.asked.ends, &r.text, r.counts, l, v->lm->n_vocab);
+    asked_end(&r);
+}
+
+/* Can the model adjust and pick the row? */
+static bool may_be_listed(const struct gr_verifier *v, int i_out)
+{
+    const struct gr_pass_seq *s = v->out[i_out].seq;
+    return v->lm->n_list_max > 0 && s->n_logprob == 0 && !gr_sampling_needs_row(&s->sampling);
+}
+
+/* False: the list is too long, or has an id with two biases. */
+static bool list_row(struct gr_verifier *v, int i_out)
+{
+    const int32_t n_max = GR_MIN(GR_ADJUST_LIST_MAX, v->lm->n_list_max - v->n_entry);
+    struct row_asked r;
+    asked_begin(v, 0, i_out, &r);
+    const bool fits = gr_adjust_list_make(&r.asked, v->place, v->entry + v->n_entry, n_max, &v->list[i_out]);
+    asked_end(&r);
+    if (!fits) {
+        v->list[i_out].n = 0;
+        v->out[i_out].seq->list_limit = n_max;
+        return false;
+    }
+    v->n_entry += v->list[i_out].n;
+    v->sampling[i_out] = &v->out[i_out].seq->sampling;
+    return true;
+}
+
+/* Before the pass. Returns the lists; NULL: there are none, or all of them are empty. */
+static const struct gr_adjust_list *list_rows(struct gr_verifier *v)
+{
+    v->n_entry = 0;
+    v->counts[0].counted = NULL; /* texts are others than in the last pass */
+    for (int i = 0; i < v->n_out; i++) {
+        if (v->list != NULL) {
+            v->list[i].n = 0;
+        }
+        if (is_adjusted(v->out[i].seq, v->pos[v->out_row[i]])) {
+            const bool listed = may_be_listed(v, i) && list_row(v, i);
+            *(listed ? &v->n_listed : &v->n_unlisted) += 1;
+        }
+    }
+    return v->n_entry > 0 ? v->list : NULL;
 }
 
 /* ---- a pick ---- */
@@ -743,6 +828,7 @@ static void run_pass(struct gr_verifier *v, struct gr_pass *pass)
         add_seq(v, &pass->seq[i], i);
     }
     pass->n_row = v->n_row;
+    const uint64_t t0 = gr_clock_ns();
     const struct gr_batch batch = {.n_row = v->n_row,
                                    .n_seq = pass->n_seq,
                                    .n_out = v->n_out,
@@ -754,8 +840,8 @@ static void run_pass(struct gr_verifier *v, struct gr_pass *pass)
                                    .n_refresh = v->n_refresh,
                                    .refresh = v->refresh,
                                    .sampling = v->sampling,
+                                   .list = list_rows(v),
                                    .want_capture = wants_capture(pass)};
-    const uint64_t t0 = gr_clock_ns();
     for (int i = 0; i < pass->n_seq; i++) {
         if (pass->seq[i].n_copy > 0) {
             copy_begun_block(v, &pass->seq[i]);

@@ -107,6 +107,9 @@ struct gr_pass_seq {
     int32_t dense_from; /* of the session's view after the pass; GR_VIEW_NONE: it cannot be used. A roll-back below
                            it ends the view */
     float gap;          /* with want_gap: value of the pick less the next best (noise included); 0 otherwise */
+    /* out: what is asked of a row's logits was no list that the model takes, so the host has adjusted and picked it:
+     * the most ids of such a list. 0: of no row. */
+    int32_t list_limit;
 };
 
 struct gr_pass {

@@ -7,6 +7,7 @@
 #include "target_worker/machine/target_internal.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 
 static void account_pass(struct gr_target *t)
 {
@@ -296,11 +297,22 @@ static void say(struct gr_target *t, struct session *s, const struct gr_pass_seq
     send_commit(t, s, q, prefill ? 0 : round, o);
 }
 
+/* The pass's limit is what other rows' lists have left of it. */
+static void note_long_list(struct gr_target *t, struct session *s, const struct gr_pass_seq *q)
+{
+    char detail[96];
+    snprintf(detail, sizeof(detail), "more than %d ids, or one of them has two biases", q->list_limit);
+    target_fall_back(t, s, GR_FALLBACK_LONG_LIST, detail);
+}
+
 static void apply_walk(struct gr_target *t, struct session *s, const struct gr_pass_seq *q, bool more_follow,
                        uint64_t now_ns)
 {
     const bool prefill = q->kind == GR_PASS_PREFILL;
     const uint32_t round = s->next.round;
+    if (q->list_limit > 0) {
+        note_long_list(t, s, q);
+    }
     const struct outcome o = settle(t, s, q);
     commit(t, s, q);
     if (!prefill) {

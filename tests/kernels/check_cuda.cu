@@ -446,6 +446,7 @@ int main(int argc, char **argv)
         {"begin", check_begin},
         {"noise", check_noise},
         {"pick", check_picks},
+        {"adjust", check_adjusts},
         {"specpv", check_specpv},
         {"expand", check_expand},
         {"vocabulary", check_large_picks},

@@ -20,6 +20,7 @@ void check_heads(void); /* of families with norms or biases */
 void check_begin(void);
 void check_noise(void); /* all words: bounds of the noise */
 void check_picks(void);
+void check_adjusts(void); /* lists of bans, biases, penalties */
 void check_specpv(void);
 void check_expand(void);
 void check_large_picks(void); /* vocabularies of models, many calls */

@@ -93,6 +93,21 @@ static void tree_fault(void)
     run_out(&w, 2000);
 }
 
+/* Of one round. */
+static void say_long_list(struct gr_pass *pass)
+{
+    pass->seq[0].list_limit = pass->seq[0].kind != GR_PASS_PREFILL && pass->seq[0].pos0 == 22 ? 1024 : 0;
+}
+
+static void long_list(void)
+{
+    struct world w;
+    create(&w, 24);
+    open_session(&w, true);
+    w.spoil = say_long_list;
+    run_out(&w, 1000);
+}
+
 static void specpv_absent(void)
 {
     struct world w;
@@ -212,6 +227,7 @@ static const struct {
     {GR_FALLBACK_DRAFTER_SILENT, drafter_silent, "three round deadlines", 1},
     {GR_FALLBACK_HEAD_UNFED, head_unfed, "started without one", 1},
     {GR_FALLBACK_TREE_FAULT, tree_fault, "a tree round broke an invariant", 1},
+    {GR_FALLBACK_LONG_LIST, long_list, "[logits][fallback] session 1", 1},
     {GR_FALLBACK_SPECPV_ABSENT, specpv_absent, "started without SpecPV", 1},
     {GR_FALLBACK_SPECPV_UNFIT, specpv_unfit, "buffer is too small", 1},
     {GR_FALLBACK_SPECPV_FAULT, specpv_fault, "[specpv][fallback] session 1", 1},

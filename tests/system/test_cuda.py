@@ -9,6 +9,7 @@ GRAFT_TEST_TOKENS: tokens of each identity case (default 600). GRAFT_TEST_PROMPT
 import concurrent.futures
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -162,6 +163,51 @@ def sessions_share_passes():
         with concurrent.futures.ThreadPoolExecutor(len(few)) as pool:
             together = list(pool.map(text, few))
         assert alone == together, [i for i, (a, b) in enumerate(zip(alone, together)) if a != b]
+
+
+# ---- what is asked of logits ----
+
+# Of the demo model: no end of the text, two frequent ids less likely, a ban, a bad word, all three penalties.
+ASKED = ("--repetition-penalty", "1.2", "--frequency-penalty", "0.3", "--presence-penalty", "0.4", "--logit-bias", "10=1.5,12=-2,11=ban",
+         "--bad-words", "self", "--min-tokens", "40")
+
+
+def asked_text(prompt, *args, tokens="120"):
+    """(ids, metrics, rows that were adjusted on the GPU, and on the host)"""
+    where, stdin = prompt
+    done = run("run", "--json", "--model", TARGET, *where, "--max-tokens", tokens, "--ignore-eos", "--log-level", "info", *ASKED,
+               *args, stdin=stdin, timeout=300)
+    assert done.returncode == 0, done.stderr
+    rows = re.search(r"what was asked of logits: (\d+) rows where the model picks, (\d+) on the host", done.stderr)
+    assert rows, done.stderr
+    out = json.loads(done.stdout)
+    return out["token_ids"], out["metrics"], int(rows[1]), int(rows[2])
+
+
+@case
+def what_is_asked_of_logits_goes_along_as_lists():
+    """The ids are those of the host, which picks where log-probabilities are wanted: plain, with a head, with a draft
+    model; greedy and with noise."""
+    model = (*CUDA, "--draft", DRAFT, "--draft-device", "cuda:0")
+    for prompt in prompts()[:3]:
+        for how in ((), NOISE):
+            host, _, n_list, n_host = asked_text(prompt, *how, *CUDA, "--logprobs", "1")
+            assert n_list == 0 and n_host >= 120, (n_list, n_host)
+            for first in (CUDA, (*BOTH, *TREE), (*model, *TREE)):
+                got, metrics, n_list, n_host = asked_text(prompt, *how, *first)
+                k = next((k for k, (a, b) in enumerate(zip(got, host)) if a != b), -1)
+                assert got == host, (prompt, how, first, "first difference at", k)
+                assert n_list >= 120 and n_host == 0 and metrics["fallbacks"] == 0, (n_list, n_host, metrics)
+
+
+@case
+def longer_lists_are_the_hosts():
+    """A penalty over more ids than a list may have, then over as many: the text goes on where it can."""
+    rows = lambda n, *how: asked_text((("--prompt-ids", "-"), json.dumps(list(range(300, 300 + n)))), *CUDA, *how, tokens="16")
+    for n in (2200, 1900):
+        host, got = rows(n, "--logprobs", "1"), rows(n)
+        assert got[0] == host[0] and got[1]["fallbacks"] == (16 if n > 2048 else 0), (n, host, got)
+        assert got[2:] == ((0, 16) if n > 2048 else (16, 0)), got
 
 
 # ---- SpecPV ----

@@ -9,6 +9,7 @@ SOFT_GPU_SEED: another schedule.
 import fcntl
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -63,6 +64,34 @@ def what_is_asked_of_logits_is_the_hosts():
     plain, drafted = runs
     assert plain["token_ids"] == drafted["token_ids"] and plain["logprobs"] == drafted["logprobs"], runs
     assert 11 not in plain["token_ids"] and drafted["metrics"]["num_accepted_tokens"] > 0, runs
+
+
+def asked_rows(stderr):
+    """(rows that were adjusted where the model picks, and on the host) of a run at --log-level info."""
+    found = re.search(r"what was asked of logits: (\d+) rows where the model picks, (\d+) on the host", stderr)
+    assert found, stderr
+    return int(found[1]), int(found[2])
+
+
+def asked(*args):
+    """What 6 tokens with bans, a bias and penalties are, and whose rows they were."""
+    wishes = ("--repetition-penalty", "1.3", "--presence-penalty", "0.5", "--frequency-penalty", "0.2", "--logit-bias",
+              "10=1.5,11=ban", "--min-tokens", "5")
+    done = run("run", "--json", "--model", TARGET, "--prompt-ids", "-", "--max-tokens", "6", "--ignore-eos", "--log-level", "info",
+               *wishes, *CUDA, *args, stdin=json.dumps(GOLDEN[2]["prompt_ids"]), timeout=240)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["token_ids"], asked_rows(done.stderr)
+
+
+@case
+def what_is_asked_of_logits_goes_along_as_lists():
+    """Greedy with trees, with noise without: the model adjusts and picks; the text is that of the host, which picks
+    where log-probabilities are wanted. (Each of these four runs takes 20 seconds; test_cuda.py has all pairs.)"""
+    for how, drafts in ((), (*HEAD_ON, "cuda:0", *TREES)), (("--temperature", "0.8", "--seed", "3"), ()):
+        host, rows = asked(*how, "--logprobs", "1")
+        assert rows[0] == 0 and rows[1] >= 6, rows
+        got, rows = asked(*how, *drafts)
+        assert got == host and rows[0] >= 6 and rows[1] == 0, (got, host, rows)
 
 
 @case

@@ -11,6 +11,7 @@
 #include "kernels/cuda/device/cuda_status.cuh"
 #include "kernels/cuda/device/device.cuh"
 #include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/pick/adjust.h"
 #include "kernels/cuda/pick/noise_bounds.cuh"
 #include "kernels/cuda/pick/pick_row.cuh"
 
@@ -82,10 +83,18 @@ struct Logits {
     bool odd; /* one is not finite */
 };
 
-static __device__ __forceinline__ Logits load_logits(const float *row, Range r)
+/* Of rows that were adjusted: what was taken out is as good as a number, since all that is odd stays a NaN. */
+struct AdjustedMagnitude : Magnitude {
+    __device__ __forceinline__ void add(float logit, bool is_one)
+    {
+        Magnitude::add(logit, is_one && __float_as_uint(logit) != GR_CUDA_TAKEN_OUT);
+    }
+};
+
+template <class Raw> static __device__ __forceinline__ Logits load_logits(const float *row, Range r)
 {
     Logits l;
-    Magnitude raw;
+    Raw raw;
 #pragma unroll
     for (int j = 0; j < PICK_QUADS; j++) {
         const int id = quad_id(r, j);
@@ -225,8 +234,9 @@ static __device__ bool combine(const gr_cuda_pick_args &a, Two mine, Two &row_tw
     return last;
 }
 
-/* Blocks: (split, row). */
-static __global__ void __launch_bounds__(PICK_THREADS) pick_kernel(const gr_cuda_pick_args a)
+/* Blocks: (split, row). Raw: how a logit is known that is not finite. A NaN is no value to best_plain() and
+ * best_noisy(), as -inf is. */
+template <class Raw> static __global__ void __launch_bounds__(PICK_THREADS) pick_kernel(const gr_cuda_pick_args a)
 {
     GR_SHARED(PickShared, s);
     wait_for_previous();
@@ -238,7 +248,7 @@ static __global__ void __launch_bounds__(PICK_THREADS) pick_kernel(const gr_cuda
     if (mine) {
         const float *logits = a.logits + (size_t)row * a.stride;
         const Range r = my_range(a.n);
-        Logits l = load_logits(logits, r);
+        Logits l = load_logits<Raw>(logits, r);
         const bool odd = l.odd;
         two = gr_temperature_is_greedy(how.temperature) ? best_plain(l, r) : best_noisy(l, logits, r, how, s);
         two = block_two(odd ? Two{ODD_KEY, 0} : two, s);
@@ -259,7 +269,8 @@ size_t gr_cuda_pick_work_bytes(int n_row)
     return gr::row_work_bytes<gr::Two>(n_row);
 }
 
-enum gr_status gr_cuda_pick(const struct gr_cuda_pick_args *a, struct CUstream_st *stream)
+static enum gr_status launch_pick(void (*kernel)(gr_cuda_pick_args), const struct gr_cuda_pick_args *a,
+                                  struct CUstream_st *stream)
 {
     if (a->n_row < 1 || a->n < 1 || a->n > GR_CUDA_PICK_N_MAX || a->stride < a->n || a->stride % 4 != 0 ||
         (uintptr_t)a->logits % 16 != 0) {
@@ -270,5 +281,15 @@ enum gr_status gr_cuda_pick(const struct gr_cuda_pick_args *a, struct CUstream_s
         return GR_EUNSUPPORTED;
     }
     const dim3 grid((unsigned)gr::pick_splits(a->n, gr::PICK_CHUNK), (unsigned)a->n_row);
-    return cuda_status_of(gr::launch_early(gr::pick_kernel, grid, gr::PICK_THREADS, 0, stream, *a), "pick");
+    return cuda_status_of(gr::launch_early(kernel, grid, gr::PICK_THREADS, 0, stream, *a), "pick");
+}
+
+enum gr_status gr_cuda_pick(const struct gr_cuda_pick_args *a, struct CUstream_st *stream)
+{
+    return launch_pick(gr::pick_kernel<gr::Magnitude>, a, stream);
+}
+
+enum gr_status gr_cuda_pick_adjusted(const struct gr_cuda_pick_args *a, struct CUstream_st *stream)
+{
+    return launch_pick(gr::pick_kernel<gr::AdjustedMagnitude>, a, stream);
 }

@@ -48,6 +48,9 @@ struct gr_cuda_pick_args {
 };
 size_t gr_cuda_pick_work_bytes(int n_row);
 GR_NODISCARD enum gr_status gr_cuda_pick(const struct gr_cuda_pick_args *a, struct CUstream_st *stream);
+/* The same of rows that gr_cuda_adjust() has gone over (adjust.h): ids that it took out are no values, and only raw
+ * logits make a row not finite, or a best value that is infinite. */
+GR_NODISCARD enum gr_status gr_cuda_pick_adjusted(const struct gr_cuda_pick_args *a, struct CUstream_st *stream);
 
 /* Row r: the n_top[r] largest of l[i], or of l[i] / temperature + gumbel(seed, pos, to_target[i], choice), fewer where
  * fewer are above -inf (id -1 and edge 0 after them); lower id on ties; n GR_PICK_TO_HOST of a row that is left to the

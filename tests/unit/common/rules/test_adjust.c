@@ -2,6 +2,7 @@
  * where it has none, against OpenAI's formula; counts along the branches of a tree; log-probabilities against torch. */
 #include "common/base/status.h"
 #include "common/rules/adjust.h"
+#include "common/rules/adjust_list.h"
 #include "common/rules/hash.h"
 #include "common/rules/logprob.h"
 
@@ -317,9 +318,77 @@ static void test_logprobs(void **state)
     assert_memory_equal(r.id, ties, sizeof(ties));
 }
 
+/* ---- lists ---- */
+
+static int32_t place[N];
+
+static int make_list(const struct gr_adjust *a, const struct gr_stop_ids *ends, int32_t n_max,
+                     struct gr_adjust_entry entry[N], struct gr_adjust_list *out)
+{
+    const struct gr_row_text t = {.token = text, .n = 4, .path = text + 4, .n_path = N_TEXT - 4};
+    const struct gr_adjust_asked asked = {
+        .adjust = a, .ends = ends, .text = &t, .counts = gr_adjust_penalises(a) ? &counts : NULL, .n_vocab = N};
+    const int fits = gr_adjust_list_make(&asked, place, entry, n_max, out);
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(place[i], 0);
+    }
+    return fits;
+}
+
+static struct gr_adjust much(void)
+{
+    return (struct gr_adjust){.repetition = 1.3f,
+                              .frequency = 0.37f,
+                              .presence = -0.41f,
+                              .banned = {.n = 3, .id = {2, 9, 2}},
+                              .biased = {.n = 3, .id = {9, 0, 1}},
+                              .bias = {.n = 3, .value = {3.0f, -1.7f, 0.3f}},
+                              .bad = {.n = 5, .entry = {2, 4, 7, 1, 5}}};
+}
+
+/* The entries of a list, applied one by one, give the row's bits. */
+static void test_list_is_the_row(void **state)
+{
+    const struct gr_adjust a = much();
+    const struct gr_stop_ids ends = {.n = 2, .id = {3, N + 5}};
+    struct gr_adjust_entry entry[N];
+    struct gr_adjust_list list;
+    float want[N];
+    float got[N];
+    (void)state;
+    count(3);
+    adjust(&a, &ends, 4, want);
+    assert_true(make_list(&a, &ends, N, entry, &list));
+    memcpy(got, logits, sizeof(got));
+    for (int32_t i = 0; i < list.n; i++) {
+        got[entry[i].id] = gr_adjust_value(&entry[i], list.penalties, got[entry[i].id]);
+    }
+    assert_memory_equal(got, want, sizeof(got));
+    assert_memory_not_equal(got, logits, sizeof(got));
+}
+
+static void test_list_that_does_not_fit(void **state)
+{
+    struct gr_adjust a = much();
+    struct gr_adjust_entry entry[N];
+    struct gr_adjust_list list;
+    (void)state;
+    count(3);
+    assert_true(make_list(&a, NULL, N, entry, &list));
+    const int32_t n = list.n;
+    assert_true(make_list(&a, NULL, n, entry, &list));
+    for (int32_t n_max = 0; n_max < n; n_max++) {
+        assert_false(make_list(&a, NULL, n_max, entry, &list));
+    }
+    a.biased.id[2] = a.biased.id[1];
+    assert_false(make_list(&a, NULL, N, entry, &list));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_list_is_the_row),
+        cmocka_unit_test(test_list_that_does_not_fit),
         cmocka_unit_test(test_repetition),
         cmocka_unit_test(test_frequency_and_presence),
         cmocka_unit_test(test_prompt_is_not_generated),
