@@ -359,6 +359,23 @@ def exact_on_long_prompts():
         assert n_partial > 20 * len(prompts) // 2 and (view == "default" or n_mismatch > len(prompts)), sums
 
 
+@case
+def a_model_with_windows_has_no_views():
+    """That is told by warnings: the run goes on, and gives its text."""
+    with tempfile.TemporaryDirectory() as d:
+        for name in os.listdir(TARGET):
+            if name != "config.json":
+                os.symlink(os.path.join(TARGET, name), os.path.join(d, name))
+        with open(os.path.join(TARGET, "config.json"), encoding="utf-8") as file:
+            config = json.load(file) | {"architectures": ["MistralForCausalLM"], "sliding_window": 64}
+        with open(os.path.join(d, "config.json"), "w", encoding="utf-8") as file:
+            json.dump(config, file)
+        args = ("run", "--model", d, "--prompt", "import os", "--max-tokens", "8")
+        plain, done = run(*args), run(*args, "--specpv", "exact")
+    assert done.returncode == 0 and done.stdout == plain.stdout, done
+    assert "error:" not in done.stderr and "warning: " in done.stderr and "has a window of 64 tokens" in done.stderr, done
+
+
 if LONG:
     case(exact_on_long_prompts)
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-/* Rotary tables of contexts of millions of tokens are told before they are taken, and refused where they do not fit. */
+/* Memory that a model cannot have: rotary tables of contexts of millions of tokens are told before they are taken, and
+ * refused where they do not fit. */
+#include "common/base/memory.h"
 #include "model/rope.h"
 #include "tests/unit/log_capture.h"
 
@@ -42,11 +44,26 @@ static void test_bytes(void **state)
     assert_int_equal(gr_rope_bytes(&hf, 1000), 4 * 1000 * 64 * 4);
 }
 
+/* As under `ulimit -v`: whose memory it was is told. */
+static void test_out_of_memory(void **state)
+{
+    (void)state;
+    struct log_capture cap;
+    struct gr_memory m = {.what = "models/long"};
+    log_capture_begin(&cap);
+    assert_null(gr_memory_take(&m, SIZE_MAX / 2));
+    const char *log = log_capture_end(&cap);
+    assert_non_null(strstr(log, "models/long: out of memory: the model needs another"));
+    assert_int_equal(log_capture_n_line(log), 1);
+    gr_memory_finish(&m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fit),
         cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
