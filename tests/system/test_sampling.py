@@ -202,7 +202,7 @@ def what_is_refused():
             (("--bad-words", " "), ("--bad-words", "0 bytes")),
             (("--bad-words", "x y z " * 30), ("--bad-words", "tokens")),
             (("--logprobs", "21"), ("--logprobs", "-1 to 20")),
-            (("--logprobs", "2"), ("--logprobs 2", "--json")),
+            (("--logprobs", "2"), ("--logprobs: log-probabilities are shown in JSON alone", "--json")),
             (("--min-tokens", "9", "--max-tokens", "8"), ("--min-tokens 9", "--max-tokens 8"))):
         refused(["--model", TARGET, "--prompt", "x", *args], 2, *words)
 

@@ -124,13 +124,17 @@ def connect_gives_runs_text():
 
 @case
 def many_slots_draft_as_well():
-    """A drafter's passes have room for the usual trees of all its sessions; wider ones are refused with the numbers."""
+    """A drafter's passes have room for the usual trees of all its sessions; wider ones are cut, with the numbers."""
     with Serve("--sessions", "64", "--max-model-len", "256") as s:
         out = s.generate("--max-tokens", "24", *FIXED)
         assert out["metrics"]["num_drafts"] > 0 and out["metrics"]["fallbacks"] == 0, out["metrics"]
         wide = s.generate("--max-tokens", "24", "--draft-top-k", "17", *FIXED)
-        assert wide["token_ids"] == out["token_ids"] and wide["metrics"]["num_drafts"] == 0, wide["metrics"]
-        assert "draft_top_k 17: a pass of this drafter has 1024 rows for 64 sessions, 16 for each" in s.log(), s.log()
+        assert wide["token_ids"] == out["token_ids"] and wide["metrics"]["num_drafts"] > 0, wide["metrics"]
+        assert wide["metrics"]["fallbacks"] == 1, wide["metrics"]
+        s.generate("--max-tokens", "24", "--draft-top-k", "17", *FIXED)
+        lines = [x for x in s.log().splitlines() if "[spec][fallback]" in x]
+        assert len(lines) == 1, lines  # the second session is counted, and told with the 10th
+        assert "17 are asked for; a pass has 1024 rows for 64 sessions (--sessions), so 16 are taken" in lines[0], lines
 
 
 @case
