@@ -187,8 +187,8 @@ def asked_text(prompt, *args, tokens="120"):
 @case
 def what_is_asked_of_logits_goes_along_as_lists():
     """The ids are those of the host, which picks where log-probabilities are wanted: plain, with a head, with a draft
-    model; greedy and with noise."""
-    model = (*CUDA, "--draft", DRAFT, "--draft-device", "cuda:0")
+    model (whose shapes are for the CPU); greedy and with noise."""
+    model = (*CUDA, "--draft", DRAFT)
     for prompt in prompts()[:3]:
         for how in ((), NOISE):
             host, _, n_list, n_host = asked_text(prompt, *how, *CUDA, "--logprobs", "1")
@@ -204,11 +204,11 @@ def what_is_asked_of_logits_goes_along_as_lists():
 @case
 def longer_lists_are_the_hosts():
     """A penalty over more ids than a list may have, then over as many: the text goes on where it can."""
-    rows = lambda n, *how: asked_text((("--prompt-ids", "-"), json.dumps(list(range(300, 300 + n)))), *CUDA, *how, tokens="16")
+    rows = lambda n, *how: asked_text((("--prompt-ids", "-"), json.dumps(list(range(300, 300 + n)))), *CUDA, *how, tokens="48")
     for n in (2200, 1900):
         host, got = rows(n, "--logprobs", "1"), rows(n)
-        assert got[0] == host[0] and got[1]["fallbacks"] == (16 if n > 2048 else 0), (n, host, got)
-        assert got[2:] == ((0, 16) if n > 2048 else (16, 0)), got
+        assert got[0] == host[0] and got[1]["fallbacks"] == (48 if n > 2048 else 0), (n, host, got)
+        assert got[2:] == ((0, 48) if n > 2048 else (48, 0)), got
 
 
 # ---- SpecPV ----
