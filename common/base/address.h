@@ -5,18 +5,29 @@
 
 #include "common/base/status.h"
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
-#define GR_PORT_MAX 65535 /* the largest of TCP */
+#define GR_PORT_MAX 65535     /* the largest of TCP */
+#define GR_ADDRESS_LIST_MAX 8 /* addresses of a list */
 
 struct gr_address {
     char host[256]; /* without brackets; empty or "*": any */
     uint16_t port;
+    uint16_t port_last; /* of who listens: the last of a range; else port */
 };
 
-/* "HOST:PORT", "[V6]:PORT", ":PORT" or "*:PORT"; port_min 0: whoever listens may leave the choice to the system, 1: who
- * connects may not. GR_EINVAL: one line says what is wrong with it; what: whose value it is ("--join"). */
+/* "HOST:PORT", "[V6]:PORT", ":PORT" or "*:PORT"; port_min 0: whoever listens may leave the choice to the system, or
+ * name a range (HOST:5080-5090), 1: who connects may not. GR_EINVAL: one line says what is wrong with it; what: whose
+ * value it is ("--join"). */
 GR_NODISCARD enum gr_status gr_address_parse(const char *what, const char *text, unsigned port_min,
                                              struct gr_address *out);
+
+/* Whom to connect to: "@FILE", a file that holds what follows, or one or more HOST:PORT with commas between them. The
+ * same errors. */
+GR_NODISCARD enum gr_status gr_address_check_peer(const char *what, const char *text);
+/* The next of a list, or false; *at begins with 0. An item that does not fit is cut off, and so no address. */
+bool gr_address_next(const char *list, size_t *at, char item_out[300]);
 
 #endif

@@ -242,7 +242,7 @@ static enum gr_status take_address(const struct gr_option *option, const char *w
     struct gr_address unused;
     const bool off = option->kind == GR_KIND_ADDRESS_OR_OFF && strcmp(value, "off") == 0;
     if (!off) {
-        GR_TRY(gr_address_parse(what, value, (unsigned)option->min, &unused));
+        GR_TRY(option->min > 0 ? gr_address_check_peer(what, value) : gr_address_parse(what, value, 0, &unused));
     }
     *out = off ? NULL : value;
     return GR_OK;

@@ -140,9 +140,10 @@ static void pack_pair(msgpack_packer *pk, const struct draft_hello *d, const cha
     static const struct {
         const char *key;
         uint64_t value;
-    } numbers[] = {{"version", 1},
+    } numbers[] = {{"version", GR_PROTOCOL_VERSION},
                    {"role", GR_ROLE_DRAFT},
                    {"incarnation", UINT64_MAX},
+                   {"wanted", 0},
                    {"tokenizer", 11},
                    {"model", 5},
                    {"fc", 13},
@@ -168,6 +169,8 @@ static void pack_pair(msgpack_packer *pk, const struct draft_hello *d, const cha
     }
     if (strcmp(key, "captures") == 0) {
         pack_str(pk, "2,4,7");
+    } else if (strcmp(key, "cluster") == 0) {
+        pack_str(pk, "");
     } else if (strcmp(key, "nonce") == 0) {
         msgpack_pack_bin_with_body(pk, key_b, 32);
     } else {
@@ -178,9 +181,9 @@ static void pack_pair(msgpack_packer *pk, const struct draft_hello *d, const cha
 static uint32_t pack_hello(const struct draft_hello *d, uint8_t *out, size_t cap)
 {
     static const char *const keys[] = {
-        "version",         "role",           "incarnation",   "tokenizer",     "model",       "fc",       "numerics_id",
-        "n_vocab",         "transports",     "feature_dtype", "feature_width", "feature_raw", "captures", "host_id",
-        "small_bytes_max", "bulk_bytes_max", "n_small_slot",  "n_bulk_slot",   "nonce"};
+        "version",  "role",        "incarnation",     "wanted",         "cluster",       "tokenizer",     "model",
+        "fc",       "numerics_id", "n_vocab",         "transports",     "feature_dtype", "feature_width", "feature_raw",
+        "captures", "host_id",     "small_bytes_max", "bulk_bytes_max", "n_small_slot",  "n_bulk_slot",   "nonce"};
     msgpack_sbuffer buf;
     msgpack_sbuffer_init(&buf);
     msgpack_packer pk;
@@ -253,8 +256,9 @@ static void test_schema(void **state)
     assert_int_equal(decode(&(struct draft_hello){.extra = "colour"}), GR_EPROTO);
     assert_int_equal(decode(&(struct draft_hello){.extra = "bad\nkey"}), GR_EPROTO);
     assert_int_equal(decode(&(struct draft_hello){.extra = ""}), GR_EPROTO);
-    assert_int_equal(decode(&(struct draft_hello){.edit = "version", .value = number(2), .extra = "new"}),
-                     GR_EMISMATCH);
+    assert_int_equal(
+        decode(&(struct draft_hello){.edit = "version", .value = number(GR_PROTOCOL_VERSION + 1), .extra = "new"}),
+        GR_EMISMATCH);
 }
 
 static void test_schema_bounds(void **state)
@@ -280,6 +284,8 @@ static void test_schema_bounds(void **state)
         {"bulk_bytes_max", number((16u << 20) + 1), GR_EPROTO},
         {"n_bulk_slot", number(65), GR_EPROTO},
         {"n_bulk_slot", number(65536), GR_EPROTO},
+        {"cluster", text_of(longest, 63), GR_OK},
+        {"cluster", text_of(longest, 64), GR_EPROTO},
         {"captures", text_of(longest, 31), GR_OK},
         {"captures", text_of(longest, 32), GR_EPROTO},
         {"numerics_id", text_of(longest, 95), GR_OK},

@@ -45,6 +45,24 @@ struct record {
     uint8_t data[GR_HELLO_BYTES_MAX];
 };
 
+/* The first that is said and heard; nothing at all is a check of health where this side was called. */
+struct opening {
+    int fd;
+    uint64_t deadline;
+    bool called;
+};
+
+static enum gr_status write_opening(const struct opening *o, const struct record *rec)
+{
+    uint8_t len[4];
+    struct gr_writer w = {.p = len, .cap = sizeof(len)};
+    gr_write_u32(&w, rec->bytes);
+    enum gr_status (*write)(int, const void *, size_t, uint64_t, const char *) =
+        o->called ? gr_sock_write_peer : gr_sock_write;
+    GR_TRY(write(o->fd, len, sizeof(len), o->deadline, "HELLO"));
+    return write(o->fd, rec->data, rec->bytes, o->deadline, "HELLO");
+}
+
 static enum gr_status write_record(int fd, const uint8_t *p, size_t n, uint64_t deadline, const char *what)
 {
     uint8_t len[4];
@@ -54,11 +72,9 @@ static enum gr_status write_record(int fd, const uint8_t *p, size_t n, uint64_t 
     return gr_sock_write(fd, p, n, deadline, what);
 }
 
-static enum gr_status read_record(int fd, struct record *rec, uint64_t deadline, const char *what)
+static enum gr_status read_body(int fd, const uint8_t len[4], struct record *rec, uint64_t deadline, const char *what)
 {
-    uint8_t len[4];
-    GR_TRY(gr_sock_read(fd, len, sizeof(len), deadline, what));
-    struct gr_reader r = {.p = len, .len = sizeof(len)};
+    struct gr_reader r = {.p = len, .len = 4};
     rec->bytes = gr_read_u32(&r);
     if (rec->bytes == 0 || rec->bytes > sizeof(rec->data)) {
         log_error("%s: a record of %u bytes, allowed are 1 .. %u; is the peer a graft worker?", what, rec->bytes,
@@ -66,6 +82,22 @@ static enum gr_status read_record(int fd, struct record *rec, uint64_t deadline,
         return GR_EPROTO;
     }
     return gr_sock_read(fd, rec->data, rec->bytes, deadline, what);
+}
+
+static enum gr_status read_opening(const struct opening *o, struct record *rec)
+{
+    uint8_t len[4];
+    GR_TRY(o->called ? gr_sock_read_peer(o->fd, len, 1, o->deadline, "HELLO")
+                     : gr_sock_read(o->fd, len, 1, o->deadline, "HELLO"));
+    GR_TRY(gr_sock_read(o->fd, len + 1, 3, o->deadline, "HELLO"));
+    return read_body(o->fd, len, rec, o->deadline, "HELLO");
+}
+
+static enum gr_status read_record(int fd, struct record *rec, uint64_t deadline, const char *what)
+{
+    uint8_t len[4];
+    GR_TRY(gr_sock_read(fd, len, sizeof(len), deadline, what));
+    return read_body(fd, len, rec, deadline, what);
 }
 
 /* ---- proof ---- */
@@ -130,12 +162,14 @@ struct exchange {
     struct record own, peer, proof;
 };
 
-static enum gr_status exchange_proofs(int fd, const struct gr_hello *self, const uint8_t *key, uint64_t deadline,
+static enum gr_status exchange_proofs(const struct opening *o, const struct gr_hello *self, const uint8_t *key,
                                       struct exchange *x, uint8_t *role_out)
 {
     uint8_t mac[MAC_BYTES], proof[PROOF_BYTES];
-    GR_TRY(write_record(fd, x->own.data, x->own.bytes, deadline, "HELLO"));
-    GR_TRY(read_record(fd, &x->peer, deadline, "HELLO"));
+    const int fd = o->fd;
+    const uint64_t deadline = o->deadline;
+    GR_TRY(write_opening(o, &x->own));
+    GR_TRY(read_opening(o, &x->peer));
     proof_mac(key, (uint8_t)self->role, &x->own, &x->peer, mac);
     proof_encode((uint8_t)self->role, mac, proof);
     GR_TRY(write_record(fd, proof, sizeof(proof), deadline, "PROOF"));
@@ -143,7 +177,7 @@ static enum gr_status exchange_proofs(int fd, const struct gr_hello *self, const
     return proof_check(key, &x->proof, &x->own, &x->peer, role_out);
 }
 
-static enum gr_status exchange(int fd, const struct gr_hello *self, const uint8_t *key, uint64_t deadline,
+static enum gr_status exchange(const struct opening *o, const struct gr_hello *self, const uint8_t *key,
                                struct exchange *x, struct gr_hello *peer_out)
 {
     struct gr_hello own = *self, peer;
@@ -152,7 +186,7 @@ static enum gr_status exchange(int fd, const struct gr_hello *self, const uint8_
     GR_TRY(gr_hello_encode(&own, x->own.data, sizeof(x->own.data), &bytes));
     x->own.bytes = (uint32_t)bytes;
     uint8_t role;
-    GR_TRY(exchange_proofs(fd, self, key, deadline, x, &role));
+    GR_TRY(exchange_proofs(o, self, key, x, &role));
     GR_TRY(gr_hello_decode(x->peer.data, x->peer.bytes, &peer));
     if (peer.role != role) {
         log_error("HELLO: the peer proved itself as %s and says it is %s", gr_role_name(role), gr_role_name(peer.role));
@@ -163,18 +197,38 @@ static enum gr_status exchange(int fd, const struct gr_hello *self, const uint8_
     return GR_OK;
 }
 
-enum gr_status gr_hello_exchange(int fd, const struct gr_hello *self, const uint8_t *key, int timeout_ms,
-                                 struct gr_hello *peer_out)
+static enum gr_status say_hello(const struct opening *o, const struct gr_hello *self, const uint8_t *key,
+                                struct gr_hello *peer_out)
 {
     sodium_ready();
-    uint64_t deadline = gr_deadline_ns(timeout_ms);
     struct exchange *x = malloc(sizeof(*x)); /* 48 KiB: much for a thread's stack */
     if (x == NULL) {
         log_error("HELLO: out of memory");
         return GR_ENOMEM;
     }
-    enum gr_status st = exchange(fd, self, key, deadline, x, peer_out);
+    enum gr_status st = exchange(o, self, key, x, peer_out);
     free(x);
+    return st;
+}
+
+enum gr_status gr_hello_exchange(int fd, const struct gr_hello *self, const uint8_t *key, int timeout_ms,
+                                 struct gr_hello *peer_out)
+{
+    const struct opening o = {.fd = fd, .deadline = gr_deadline_ns(timeout_ms)};
+    return say_hello(&o, self, key, peer_out);
+}
+
+enum gr_status gr_hello_call(int fd, const struct gr_hello *self, const uint8_t *key, int timeout_ms,
+                             struct gr_hello *peer_out)
+{
+    char line[256] = "", where[64];
+    gr_sock_peer_text(fd, where);
+    gr_log_hold(line, sizeof(line));
+    const enum gr_status st = gr_hello_exchange(fd, self, key, timeout_ms, peer_out);
+    gr_log_hold(NULL, 0);
+    if (st != GR_OK) {
+        log_error("%s (the other end is %s)", line, where);
+    }
     return st;
 }
 
@@ -228,7 +282,8 @@ enum gr_status gr_bootstrap_greet(int fd, const struct gr_hello *self, const str
     } else if (!gr_verbs_worth_offering(gr_verbs_configured())) {
         own.transport_mask &= ~(1u << GR_TRANSPORT_VERBS);
     }
-    GR_TRY(gr_hello_exchange(fd, &own, o->key, o->timeout_ms, peer_out));
+    const struct opening opening = {.fd = fd, .deadline = gr_deadline_ns(o->timeout_ms), .called = !o->initiator};
+    GR_TRY(say_hello(&opening, &own, o->key, peer_out));
     *own_out = own;
     return GR_OK;
 }

@@ -20,8 +20,9 @@
 #include "transport/transport.h"
 
 #define GR_HELLO_BYTES_MAX 16384 /* bytes of a HELLO or a proof, at most */
-#define GR_PROTOCOL_VERSION 1    /* another one is refused */
+#define GR_PROTOCOL_VERSION 2    /* another one is refused */
 #define GR_KEY_BYTES 32          /* of the shared key */
+#define GR_CLUSTER_BYTES 64      /* of a cluster's name, its NUL included */
 
 /* A client asks an orchestrator for text; it talks to nobody else. */
 enum gr_role { GR_ROLE_ORCHESTRATOR = 1, GR_ROLE_TARGET = 2, GR_ROLE_DRAFT = 3, GR_ROLE_CLIENT = 4 };
@@ -31,6 +32,7 @@ struct gr_hello {
     uint32_t version;               /* GR_PROTOCOL_VERSION; must be equal */
     uint32_t role;                  /* enum gr_role */
     uint64_t incarnation;           /* random per process start */
+    uint64_t wanted;                /* incarnation of the peer that is looked for, 0: anybody's */
     uint64_t tokenizer_fingerprint; /* 0: has none; two non-zero ones must be equal */
     uint64_t model_fingerprint;     /* of the model this worker runs */
     uint64_t fc_fingerprint;        /* of the EAGLE-3 fc, 0: none; two non-zero must be equal */
@@ -42,15 +44,20 @@ struct gr_hello {
     uint32_t feature_raw;           /* 1: raw states, 0: fused */
     char captures[32];              /* layers whose inputs they are made of, as 2,4,7; empty: none */
     char host_id[48];               /* of gr_host_id(); empty: cannot share memory */
+    char cluster[GR_CLUSTER_BYTES]; /* of gr_cluster_name(); two that are not empty must be equal */
     struct gr_conn_limits limits;
     uint8_t nonce[32]; /* filled by gr_hello_exchange */
 };
 
 /* Exchanges HELLO and proofs on fd. key: GR_KEY_BYTES. Logs one line that says what to do on every
- * failure: GR_EAUTH, GR_EMISMATCH (versions, roles, tokenizers, vocabularies, features: names the
- * field and both values), GR_ETIMEDOUT, GR_ECLOSED, GR_EPROTO. fd stays the caller's. */
+ * failure: GR_EAUTH, GR_EMISMATCH (versions, clusters, incarnations, roles, tokenizers, vocabularies, features: names
+ * the field and both values), GR_ETIMEDOUT, GR_ECLOSED, GR_EPROTO. fd stays the caller's. */
 GR_NODISCARD enum gr_status gr_hello_exchange(int fd, const struct gr_hello *self, const uint8_t *key, int timeout_ms,
                                               struct gr_hello *peer_out);
+
+/* The same for who has connected fd, with the address of the other end in the line. */
+GR_NODISCARD enum gr_status gr_hello_call(int fd, const struct gr_hello *self, const uint8_t *key, int timeout_ms,
+                                          struct gr_hello *peer_out);
 
 /* First kind of the order shm, verbs, tcp that both offer and that can connect (shm: equal
  * host_id). forced >= 0: only that one. GR_EMISMATCH with a logged line when there is none. */
@@ -59,7 +66,8 @@ GR_NODISCARD enum gr_status gr_transport_choose(const struct gr_hello *self, con
 
 /* How a socket becomes a connection. */
 struct gr_bootstrap_options {
-    bool initiator;      /* this side connected; it creates the memory of shm */
+    bool initiator;      /* this side connected; it creates the memory of shm. The other one takes a peer that hangs up
+                          * without a byte for a check of its health: no error */
     int forced;          /* the only enum gr_transport_kind that may be used; -1: any */
     uint32_t generation; /* of the slot that the connection stands in */
     int timeout_ms;

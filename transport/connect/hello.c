@@ -25,6 +25,7 @@ struct field {
 #define NUMERICS_LEN_MAX (sizeof(((struct gr_hello *)0)->numerics_id) - 1)
 #define CAPTURES_LEN_MAX (sizeof(((struct gr_hello *)0)->captures) - 1)
 #define HOST_LEN_MAX (sizeof(((struct gr_hello *)0)->host_id) - 1)
+#define CLUSTER_LEN_MAX (sizeof(((struct gr_hello *)0)->cluster) - 1)
 
 /* Order of the encoder. `version` must come first, so that another version is told apart from
  * nonsense; the decoder takes the others in any order. */
@@ -32,6 +33,8 @@ static const struct field fields[] = {
     FIELD("version", KIND_U32, version, 0, UINT32_MAX),
     FIELD("role", KIND_U32, role, GR_ROLE_ORCHESTRATOR, GR_ROLE_CLIENT),
     FIELD("incarnation", KIND_U64, incarnation, 0, UINT64_MAX),
+    FIELD("wanted", KIND_U64, wanted, 0, UINT64_MAX),
+    FIELD("cluster", KIND_TEXT, cluster, 0, CLUSTER_LEN_MAX),
     FIELD("tokenizer", KIND_U64, tokenizer_fingerprint, 0, UINT64_MAX),
     FIELD("model", KIND_U64, model_fingerprint, 0, UINT64_MAX),
     FIELD("fc", KIND_U64, fc_fingerprint, 0, UINT64_MAX),
@@ -352,6 +355,35 @@ static enum gr_status compare_u32(const char *what, uint32_t self, uint32_t peer
     return GR_OK;
 }
 
+/* Two jobs with one key and one port must not share workers unless they are told to. */
+static enum gr_status compare_clusters(const struct gr_hello *self, const struct gr_hello *peer)
+{
+    if (self->cluster[0] != '\0' && peer->cluster[0] != '\0' && strcmp(self->cluster, peer->cluster) != 0) {
+        log_error("HELLO: cluster: ours is `%s', that of the %s there is `%s': it belongs to another job; give both "
+                  "the same --cluster (GRAFT_CLUSTER) if they are to work together",
+                  self->cluster, gr_role_name(peer->role), peer->cluster);
+        return GR_EMISMATCH;
+    }
+    return GR_OK;
+}
+
+/* An address may lead to another process than the one that announced it: a bridge or loopback that many hosts have, a
+ * port that has a new owner. */
+static enum gr_status compare_incarnations(const struct gr_hello *self, const struct gr_hello *peer)
+{
+    const bool ours = self->wanted != 0 && self->wanted != peer->incarnation;
+    const bool theirs = peer->wanted != 0 && peer->wanted != self->incarnation;
+    if (ours || theirs) {
+        log_error("HELLO: incarnation: %s looks for %016llx, this address leads to %016llx: another %s than the one "
+                  "that announced it",
+                  ours ? "this process" : "the peer", (unsigned long long)(ours ? self->wanted : peer->wanted),
+                  (unsigned long long)(ours ? peer->incarnation : self->incarnation),
+                  gr_role_name(ours ? peer->role : self->role));
+        return GR_EMISMATCH;
+    }
+    return GR_OK;
+}
+
 static bool is_stray_client(const struct gr_hello *a, const struct gr_hello *b)
 {
     return a->role == GR_ROLE_CLIENT && b->role != GR_ROLE_ORCHESTRATOR;
@@ -405,6 +437,8 @@ enum gr_status gr_hello_compare(const struct gr_hello *self, const struct gr_hel
                   gr_role_name(self->role), gr_role_name(peer->role));
         return GR_EMISMATCH;
     }
+    GR_TRY(compare_clusters(self, peer));
+    GR_TRY(compare_incarnations(self, peer));
     GR_TRY(compare_u64("tokenizer fingerprint", "both workers need the same tokenizer.json",
                        self->tokenizer_fingerprint, peer->tokenizer_fingerprint));
     GR_TRY(compare_u64("fc fingerprint", "both workers need the same EAGLE-3 head folder", self->fc_fingerprint,
