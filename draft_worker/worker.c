@@ -72,9 +72,10 @@ static void start_job(void *ctx, struct gr_draft_job *job)
     gr_worker_io_compute(w->io, compute_job, w, false); /* a verdict is much later */
 }
 
-static enum gr_status connect_target(void *ctx, const char *address, const char *transport, uint32_t *peer_out)
+static enum gr_status connect_target(void *ctx, const char *address, uint64_t incarnation, const char *transport,
+                                     uint32_t *peer_out)
 {
-    return gr_worker_io_connect(((struct worker *)ctx)->io, address, transport, peer_out);
+    return gr_worker_io_connect(((struct worker *)ctx)->io, address, incarnation, transport, peer_out);
 }
 
 static uint32_t take_fallbacks(void *ctx, uint32_t peer)
@@ -99,10 +100,10 @@ static void on_peer_ready(void *ctx, uint32_t peer, const char *transport, uint6
     gr_drafter_on_peer_ready(((struct worker *)ctx)->drafter, peer, transport, now_ns);
 }
 
-static void on_peer_lost(void *ctx, uint32_t peer, enum gr_status why, uint64_t now_ns)
+static void on_peer_lost(void *ctx, uint32_t peer, enum gr_status why, const char *text, uint64_t now_ns)
 {
     (void)now_ns;
-    gr_drafter_on_peer_lost(((struct worker *)ctx)->drafter, peer, why);
+    gr_drafter_on_peer_lost(((struct worker *)ctx)->drafter, peer, why, text);
 }
 
 static void on_compute_done(void *ctx, uint64_t now_ns)

@@ -100,8 +100,9 @@ static void on_peer_ready(void *ctx, uint32_t peer, const char *transport, uint6
     (void)now_ns; /* a drafter says what it wants with its first RESYNC */
 }
 
-static void on_peer_lost(void *ctx, uint32_t peer, enum gr_status why, uint64_t now_ns)
+static void on_peer_lost(void *ctx, uint32_t peer, enum gr_status why, const char *text, uint64_t now_ns)
 {
+    (void)text;
     (void)why;
     (void)now_ns;
     gr_target_on_peer_lost(((struct worker *)ctx)->target, peer);

@@ -204,7 +204,7 @@ static void attach(struct gr_drafter *d, const struct gr_msg *m)
         drafter_free(d, s);
         return;
     }
-    if (d->io.connect(d->io.ctx, m->attach.address, w->transport, &peer) != GR_OK) {
+    if (d->io.connect(d->io.ctx, m->attach.address, m->attach.incarnation, w->transport, &peer) != GR_OK) {
         drafter_send_error(d, m->session, GR_EIO, "the drafter cannot connect to the target; see the drafter's log");
         drafter_free(d, s);
         return;
@@ -309,10 +309,12 @@ void gr_drafter_on_peer_ready(struct gr_drafter *d, uint32_t peer, const char *t
     }
 }
 
-void gr_drafter_on_peer_lost(struct gr_drafter *d, uint32_t peer, enum gr_status why)
+void gr_drafter_on_peer_lost(struct gr_drafter *d, uint32_t peer, enum gr_status why, const char *text)
 {
-    const char *text = why == GR_ECLOSED ? "the drafter lost its connection to the target"
-                                         : "the drafter cannot be connected to the target; its own line says why";
+    if (text == NULL || text[0] == '\0') {
+        text = why == GR_ECLOSED ? "the drafter lost its connection to the target"
+                                 : "the drafter cannot be connected to the target; its own line says why";
+    }
     for (int i = 0; i < d->config.n_session_max; i++) {
         struct session *s = &d->session[i];
         if (s->state != DRAFT_FREE && !s->closing && s->peer == peer) {

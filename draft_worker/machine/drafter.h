@@ -50,7 +50,8 @@ struct gr_drafter_io {
     void (*start_job)(void *ctx, struct gr_draft_job *job); /* the only one in flight */
     /* Connects to a target's data endpoint, or finds the connection. The answer comes as
      * gr_drafter_on_peer_ready() or _lost() with this peer number. */
-    enum gr_status (*connect)(void *ctx, const char *address, const char *transport, uint32_t *peer_out);
+    enum gr_status (*connect)(void *ctx, const char *address, uint64_t incarnation, const char *transport,
+                              uint32_t *peer_out);
     /* Transports that did not open before the peer's, since the last call. NULL: none. */
     uint32_t (*take_fallbacks)(void *ctx, uint32_t peer);
 };
@@ -83,8 +84,10 @@ void gr_drafter_destroy(struct gr_drafter *d);
 
 void gr_drafter_on_msg(struct gr_drafter *d, const struct gr_msg *m, uint64_t now_ns);
 void gr_drafter_on_peer_ready(struct gr_drafter *d, uint32_t peer, const char *transport, uint64_t now_ns);
-/* why: GR_ECLOSED for a connection that stood, which may be made again; else why none came about. */
-void gr_drafter_on_peer_lost(struct gr_drafter *d, uint32_t peer, enum gr_status why);
+/* why: GR_ECLOSED for a connection that stood, which may be made again; GR_AGAIN for one that never stood and may do so
+ * when it is tried later; else why none will come about. text: what the orchestrator is told of that, NULL: that it is
+ * lost. */
+void gr_drafter_on_peer_lost(struct gr_drafter *d, uint32_t peer, enum gr_status why, const char *text);
 GR_NODISCARD enum gr_status gr_drafter_on_frame(struct gr_drafter *d, uint32_t peer, const uint8_t *frame, size_t len,
                                                 uint64_t now_ns);
 void gr_drafter_on_job_done(struct gr_drafter *d, struct gr_draft_job *job, uint64_t now_ns);

@@ -380,10 +380,9 @@ static enum gr_status on_desync(struct gr_drafter *d, struct session *s, const s
         d->counters.n_stale_frame++;
         return GR_OK;
     }
-    if (reason == GR_DESYNC_UNKNOWN_SESSION) {
-        log_info("session %" PRIu64 ": the target does not know it any more", s->id);
-        drafter_truncate(d, s, 0);
-        drafter_sync(s);
+    if (reason == GR_DESYNC_UNKNOWN_SESSION) { /* it is over, and DETACH is on its way; or the two never meet here */
+        drafter_send_error(d, s->id, GR_AGAIN, "the target does not know the session that its drafter works for");
+        drafter_free(d, s);
         return GR_OK;
     }
     if (s->state == DRAFT_FOLLOWING && reason == GR_DESYNC_DETACHED) { /* it was silent; no token is another */

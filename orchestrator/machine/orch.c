@@ -10,10 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ATTACH_RETRY_MAX                                                                         \
-    8 /* attachments in an epoch; then a data connection that breaks again and again is given up \
-       */
-
 /* ---- life ---- */
 
 enum gr_status gr_orch_create(const struct gr_orch_io *io, struct gr_orch **out)
@@ -446,20 +442,45 @@ static void on_evicted(struct gr_orch *o, struct session *s)
     }
 }
 
+/* What a drafter says of itself, with where it is: of several hosts' drafters one may lack a way. */
+static void name_drafter(const struct gr_orch *o, uint32_t worker, const char *said, char out[2 * GR_MSG_TEXT_MAX])
+{
+    const struct gr_worker_info *info = &o->worker[worker].info;
+    if (info->host[0] != '\0') {
+        snprintf(out, 2 * GR_MSG_TEXT_MAX, "worker %u (host %s, address %s): %s", worker + 1, info->host, info->peer,
+                 said);
+    } else {
+        snprintf(out, 2 * GR_MSG_TEXT_MAX, "%s", said);
+    }
+}
+
+static void attach_if_due(struct gr_orch *o, struct session *s)
+{
+    if (s->with.retry_ns != 0 && o->now_ns >= s->with.retry_ns) {
+        orch_attach(o, s);
+    }
+}
+
 static void on_drafter_error(struct gr_orch *o, struct session *s, uint32_t worker, const struct gr_msg *m)
 {
     if ((int)worker != s->with.drafter) {
         return; /* it was detached already: DRAFT_STATS follows */
     }
-    orch_fall_back(s, GR_FALLBACK_DRAFTER_ERROR, m->error.text);
+    char text[2 * GR_MSG_TEXT_MAX];
+    name_drafter(o, worker, m->error.text, text);
+    const bool broke = m->error.code == (uint32_t)-GR_ECLOSED; /* else it never stood */
+    const bool again = broke || m->error.code == (uint32_t)-GR_AGAIN;
+    if (broke || s->with.n_retry == 0 || !again) { /* one that is not to be had is one fall-back, however often tried */
+        orch_fall_back(s, GR_FALLBACK_DRAFTER_ERROR, text);
+    }
+    orch_with_broke(s, text);
+    if (again) {
+        orch_with_retry(s, broke, o->now_ns);
+    }
     /* It may be about an attachment that another has replaced: let go of that one, too, and start over. */
     orch_detach(o, s);
-    const bool again = m->error.code == (uint32_t)-GR_ECLOSED && s->with.n_retry < ATTACH_RETRY_MAX;
     orch_with_failed(s, s->with.failed || !again || s->metrics.transport[0] == '\0');
-    if (again) {
-        orch_with_retry(s);
-        orch_attach(o, s);
-    }
+    attach_if_due(o, s);
 }
 
 /* The session has failed at its target, which answers what is on its way there as of an unknown session. Where its turn
@@ -560,6 +581,7 @@ static void from_target(struct gr_orch *o, struct session *s, const struct gr_ms
 static void from_drafter(struct gr_orch *o, struct session *s, uint32_t worker, const struct gr_msg *m)
 {
     if (m->type == GR_MSG_ATTACHED) {
+        orch_with_stands(s, o->now_ns);
         gr_metrics_take(&s->metrics, m, 0);
         report(o, s, m);
     } else if (m->type == GR_MSG_ERROR) {
@@ -606,6 +628,20 @@ enum gr_status gr_orch_on_msg(struct gr_orch *o, uint32_t worker, const struct g
 
 /* ---- time ---- */
 
+/* Attachments that are due; when the next one is. */
+static uint64_t step_drafters(struct gr_orch *o)
+{
+    uint64_t next_ns = UINT64_MAX;
+    for (int i = 0; i < GR_ORCH_SESSION_MAX; i++) {
+        struct session *s = &o->session[i];
+        if (s->state == GR_SESSION_RUNNING && s->with.drafter < 0 && s->with.retry_ns != 0) {
+            attach_if_due(o, s);
+            next_ns = s->with.retry_ns != 0 ? GR_MIN(next_ns, s->with.retry_ns) : next_ns;
+        }
+    }
+    return next_ns;
+}
+
 static uint64_t step_sessions(struct gr_orch *o, uint64_t now_ns)
 {
     const uint64_t ttl_ns = o->config.session_ttl_ns;
@@ -626,7 +662,8 @@ uint64_t gr_orch_step(struct gr_orch *o, uint64_t now_ns)
     o->now_ns = now_ns;
     const uint64_t worker_ns = orch_step_workers(o, now_ns);
     const uint64_t session_ns = step_sessions(o, now_ns);
-    return GR_MIN(worker_ns, session_ns);
+    const uint64_t drafter_ns = step_drafters(o);
+    return GR_MIN(GR_MIN(worker_ns, session_ns), drafter_ns);
 }
 
 /* ---- looking in ---- */
@@ -663,6 +700,7 @@ static void describe(const struct session *s, uint64_t now_ns, struct gr_session
                                     .drafter = s->with.drafter,
                                     .drafter_failed = s->with.failed,
                                     .idle_ns = s->state == GR_SESSION_IDLE ? now_ns - s->turn.idle_since_ns : 0};
+    snprintf(out->undrafted, sizeof(out->undrafted), "%s", s->with.why);
 }
 
 bool gr_orch_session_info(const struct gr_orch *o, uint64_t session, uint64_t now_ns, struct gr_session_info *out)

@@ -63,8 +63,10 @@ struct gr_turn_request {
 /* Who a worker is. Zeroes and empty texts: not known, not compared. */
 struct gr_worker_info {
     enum gr_worker_role role;
-    char address[GR_MSG_TEXT_MAX]; /* of the data path */
-    uint64_t model_fingerprint, tokenizer_fingerprint;
+    char address[GR_MSG_TEXT_MAX]; /* of the data path: a list (address.h) */
+    char host[GR_HOST_NAME_MAX];   /* its own name for its host */
+    char peer[GR_HOST_NAME_MAX];   /* numeric address that its link comes from */
+    uint64_t incarnation, model_fingerprint, tokenizer_fingerprint;
     uint32_t n_vocab, n_ctx_max, pid;
     char numerics_id[GR_NUMERICS_ID_MAX], host_id[48];
 };
@@ -135,8 +137,9 @@ struct gr_session_info {
     uint32_t turn_len;             /* transcript length where the turn's generated tokens begin */
     uint32_t n_fallback, n_reopen; /* of the turn, counted by the orchestrator itself */
     bool keep_open;
-    bool drafter_failed; /* in this turn a drafter could not connect to the target, or no longer */
-    int target, drafter; /* workers; -1: none */
+    bool drafter_failed;             /* in this turn a drafter could not connect to the target, or no longer */
+    int target, drafter;             /* workers; -1: none */
+    char undrafted[GR_MSG_TEXT_MAX]; /* why a drafter that is there does not work for it; empty: it does, or none is */
 };
 bool gr_orch_session_info(const struct gr_orch *o, uint64_t session, uint64_t now_ns, struct gr_session_info *out);
 /* i-th place of the table; false: empty. */

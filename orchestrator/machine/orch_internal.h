@@ -27,8 +27,11 @@ struct session_home {
 
 /* orch_with.c: the drafter it works with. */
 struct session_drafter {
-    int drafter;           /* -1: none */
-    int n_retry;           /* attachments in this epoch after its data connection broke */
+    int drafter;               /* -1: none */
+    uint32_t n_retry;          /* attachments that failed in a row */
+    uint64_t retry_ns;         /* when the next one is due; 0: none is */
+    uint64_t attached_ns;      /* when the last one stood; 0: it does not */
+    char why[GR_MSG_TEXT_MAX]; /* why the last one failed; empty: it did not */
     bool failed;           /* in this turn an attachment failed that had not been made before, or is not tried again */
     uint32_t n_stats_owed; /* DETACHs that `stats_from` has not answered */
     int stats_from;
@@ -136,7 +139,15 @@ void orch_with_lost(struct session *s);
 void orch_with_stats(struct session *s);
 void orch_with_no_stats(struct session *s);
 void orch_with_failed(struct session *s, bool failed);
-void orch_with_retry(struct session *s);
+/* Its connection stands. */
+void orch_with_stands(struct session *s, uint64_t now_ns);
+/* An attachment has failed, for this reason. */
+void orch_with_broke(struct session *s, const char *why);
+/* The next attachment is due after a pause, which grows with failures in a row. at_once: the first one of a row is not
+ * waited for. */
+void orch_with_retry(struct session *s, bool at_once, uint64_t now_ns);
+/* No attachment is due: one is made, or a drafter or another state brings the next. */
+void orch_with_not_due(struct session *s);
 void orch_with_new_epoch(struct session *s);
 
 /* ---- orch_session.c ---- */

@@ -216,6 +216,7 @@ static bool ahead_pays(const struct gr_worker_info *target, const struct gr_work
 void orch_attach(struct gr_orch *o, struct session *s)
 {
     const int drafter = orch_find_worker(o, GR_WORKER_DRAFT);
+    orch_with_not_due(s);
     if (!wants_draft(o, s) || drafter < 0 || s->with.drafter >= 0 || s->state != GR_SESSION_RUNNING) {
         return;
     }
@@ -227,6 +228,7 @@ void orch_attach(struct gr_orch *o, struct session *s)
         w->draft_ahead = ahead_pays(target, &o->worker[drafter].info) ? GR_AHEAD_ON : GR_AHEAD_OFF;
     }
     snprintf(m.attach.address, sizeof(m.attach.address), "%s", target->address);
+    m.attach.incarnation = target->incarnation;
     orch_with_attached(s, drafter);
     send_to(o, drafter, &m);
 }

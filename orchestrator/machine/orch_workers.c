@@ -48,13 +48,13 @@ static const char *misfit(const struct gr_worker_info *a, const struct gr_worker
     return NULL;
 }
 
-static enum gr_status refuse(struct gr_orch *o, uint32_t worker, const char *text)
+static enum gr_status refuse(struct gr_orch *o, uint32_t worker, const struct gr_worker_info *info, const char *text)
 {
     struct gr_msg m = {.type = GR_MSG_ERROR, .error = {.code = (uint32_t)-GR_EMISMATCH}};
     snprintf(m.error.text, sizeof(m.error.text), "%s", text);
     snprintf(o->why, sizeof(o->why), "%s", text);
     o->n_refused++;
-    log_error("a worker was refused: %s", text);
+    log_error("a worker was refused%s%s: %s", info->peer[0] != '\0' ? " that came from " : "", info->peer, text);
     o->io.send(o->io.ctx, worker, &m);
     return GR_EMISMATCH;
 }
@@ -100,12 +100,11 @@ enum gr_status gr_orch_join(struct gr_orch *o, uint32_t worker, const struct gr_
         const struct worker *w = &o->worker[i];
         const char *wrong = w->joined ? misfit(info, &w->info, i + 1, text, sizeof(text)) : NULL;
         if (wrong != NULL) {
-            return refuse(o, worker, wrong);
+            return refuse(o, worker, info, wrong);
         }
     }
     o->worker[worker] = (struct worker){
         .joined = true, .info = *info, .heard_ns = now_ns, .next_ping_ns = now_ns + o->config.ping_interval_ns};
-    log_info("%s worker %u joined (pid %u)", role_name(info->role), worker + 1, info->pid);
     employ(o, info->role);
     return GR_OK;
 }
@@ -220,8 +219,9 @@ static uint64_t step_worker(struct gr_orch *o, uint32_t worker, uint64_t now_ns)
 {
     struct worker *w = &o->worker[worker];
     if (now_ns >= silence_ends_ns(o, w)) {
-        log_warn("%s worker %u (pid %u) has been silent for %" PRIu64 " ms: taken as lost", role_name(w->info.role),
-                 worker + 1, w->info.pid, (uint64_t)(o->config.ping_timeout_ns / GR_MS));
+        log_warn("%s worker %u (host %s, address %s, pid %u) has been silent for %" PRIu64 " ms: taken as lost",
+                 role_name(w->info.role), worker + 1, w->info.host, w->info.peer, w->info.pid,
+                 (uint64_t)(o->config.ping_timeout_ns / GR_MS));
         if (o->io.drop != NULL) {
             o->io.drop(o->io.ctx, worker);
         }

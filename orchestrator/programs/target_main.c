@@ -74,7 +74,9 @@ static struct gr_target_options target_options(const struct gr_options *o)
                                       .feature_keep = (int)o->feature_keep,
                                       .join = o->join,
                                       .device = o->device,
-                                      .listen = o->colocate_draft != NULL ? NULL : o->listen,
+                                      .listen = o->colocate_draft != NULL ? NULL
+                                                : o->listen != NULL       ? o->listen
+                                                                          : "",
                                       .spin_ms = (int)o->spin_ms,
                                       .geometry = o->geometry,
                                       .dtype = o->dtype,

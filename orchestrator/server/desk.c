@@ -214,6 +214,7 @@ static void send_finished(const struct gr_desk *d, uint32_t client, uint64_t ses
                                     .n_reopen = info.n_reopen,
                                     .cut = cut}};
     snprintf(m.finished.text, sizeof(m.finished.text), "%s", text);
+    memcpy(m.finished.undrafted, info.undrafted, sizeof(info.undrafted));
     send_to(d, client, &m);
 }
 
@@ -304,6 +305,8 @@ static void list_worker(const struct gr_desk *d, uint32_t client, uint32_t worke
                                          .tokenizer_fingerprint = info->tokenizer_fingerprint}};
     memcpy(m.listed_worker.address, info->address, sizeof(m.listed_worker.address));
     memcpy(m.listed_worker.numerics_id, info->numerics_id, sizeof(m.listed_worker.numerics_id));
+    memcpy(m.listed_worker.host, info->host, sizeof(m.listed_worker.host));
+    memcpy(m.listed_worker.peer, info->peer, sizeof(m.listed_worker.peer));
     send_to(d, client, &m);
 }
 

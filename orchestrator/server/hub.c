@@ -5,6 +5,7 @@
 #include "common/base/log.h"
 #include "transport/connect/control.h"
 #include "transport/connect/gate.h"
+#include "transport/connect/reach.h"
 #include "transport/net.h"
 
 #include <errno.h>
@@ -14,14 +15,19 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 struct link {
     struct gr_control *control; /* NULL: slot is free */
     bool joined;                /* workers: JOIN has come */
     bool broken;                /* to be dropped: its queue is full */
+    bool drained;               /* it has been told to end */
     enum gr_worker_role role;
     char host_id[48];
+    char peer[GR_HOST_NAME_MAX]; /* numeric address that it comes from */
+    char host[GR_HOST_NAME_MAX]; /* of JOIN */
+    uint32_t pid;
 };
 
 struct gr_hub {
@@ -31,9 +37,33 @@ struct gr_hub {
     struct gr_gate *gate;
     int wake_fd;
     char address[64];
+    char reach[GR_REACH_BYTES];
     struct link link[GR_ORCH_WORKER_MAX];
     struct link client[GR_CLIENT_MAX];
 };
+
+/* ---- who comes and goes ---- */
+
+static void tell(const struct gr_hub *h, const struct link *l, const char *what)
+{
+    char line[256];
+    snprintf(line, sizeof(line), "%s worker %u %s (host %s, address %s, pid %u)",
+             l->role == GR_WORKER_TARGET ? "target" : "draft", (unsigned)(l - h->link) + 1, what,
+             l->host[0] != '\0' ? l->host : "?", l->peer, l->pid);
+    if (h->config.tells) {
+        gr_log_notice("%s", line);
+    } else {
+        log_info("%s", line);
+    }
+}
+
+static void note_peer(struct link *l, int fd)
+{
+    struct sockaddr_storage a = {0};
+    socklen_t len = sizeof(a);
+    (void)getpeername(fd, (struct sockaddr *)&a, &len);
+    gr_sockaddr_host(&a, l->peer);
+}
 
 static struct link *free_link(struct link *links, int n)
 {
@@ -71,9 +101,12 @@ static void admit(struct gr_hub *h, const struct gr_arrival *a)
         return;
     }
     if (l == NULL) {
-        log_error("a %s was turned away: %d are connected", is_client ? "client" : "worker",
-                  is_client ? GR_CLIENT_MAX : GR_ORCH_WORKER_MAX);
-        turn_away(control, "the orchestrator has no more room for connections");
+        char text[120], from[64];
+        gr_sock_peer_text(a->fd, from);
+        snprintf(text, sizeof(text), "the orchestrator has no more room: %d %ss are connected, the most there may be",
+                 is_client ? GR_CLIENT_MAX : GR_ORCH_WORKER_MAX, is_client ? "client" : "worker");
+        log_error("a %s from %s was turned away: %s", is_client ? "client" : "worker", from, text);
+        turn_away(control, text);
         return;
     }
     if (is_client) {
@@ -81,6 +114,7 @@ static void admit(struct gr_hub *h, const struct gr_arrival *a)
     }
     *l = (struct link){.control = control, .role = a->peer.role == GR_ROLE_TARGET ? GR_WORKER_TARGET : GR_WORKER_DRAFT};
     memcpy(l->host_id, a->peer.host_id, sizeof(l->host_id));
+    note_peer(l, a->fd);
 }
 
 /* Sockets with a finished HELLO become links; a worker's JOIN or a client's request follows on them. */
@@ -97,10 +131,12 @@ static void lose_worker(struct gr_hub *h, uint32_t worker)
     struct link *l = &h->link[worker];
     const bool joined = l->joined;
     const enum gr_worker_role role = l->role;
+    if (joined) {
+        tell(h, l, l->drained ? "has ended, as it was told to" : "is gone: its connection has ended");
+    }
     gr_control_destroy(l->control);
     *l = (struct link){0};
     if (joined) {
-        log_info("a %s worker is gone", role == GR_WORKER_TARGET ? "target" : "draft");
         gr_orch_on_lost(h->orch, worker, gr_clock_ns());
         if (h->config.on_lost != NULL) {
             h->config.on_lost(h->config.io.ctx, role);
@@ -117,6 +153,25 @@ static void lose_client(struct gr_hub *h, uint32_t client)
 
 /* ---- what comes in ---- */
 
+/* An address that leads each host to itself is of use to drafters of the worker's own host alone. */
+static enum gr_status check_data_path(const struct gr_hub *h, const struct link *l, const struct gr_msg *m)
+{
+    const char *list = m->join.address;
+    if (list[0] == '\0') {
+        return GR_OK;
+    }
+    if (list[0] == '@' || gr_address_check_peer("JOIN: the data path", list) != GR_OK) {
+        log_error("a worker from %s was refused: its data path is not a list of HOST:PORT", l->peer);
+        return GR_EPROTO;
+    }
+    if (gr_reach_is_local(list) && strcmp(l->host_id, h->hello.host_id) != 0) {
+        log_warn("target worker %u (host %s, address %s) is reached at %s, which leads drafters of other hosts to "
+                 "themselves: start it without --listen, or with an address of its host",
+                 (unsigned)(l - h->link) + 1, m->join.host, l->peer, list);
+    }
+    return GR_OK;
+}
+
 static enum gr_status on_join(struct gr_hub *h, uint32_t worker, const struct gr_msg *m)
 {
     struct link *l = &h->link[worker];
@@ -125,17 +180,19 @@ static enum gr_status on_join(struct gr_hub *h, uint32_t worker, const struct gr
         log_error("worker %u sent %s", worker + 1, l->joined ? "JOIN twice" : "JOIN for another role than HELLO's");
         return GR_EPROTO;
     }
-    struct gr_address data;
-    if (m->join.address[0] != '\0' && gr_address_parse("JOIN: the data path", m->join.address, 1, &data) != GR_OK) {
-        return GR_EPROTO;
-    }
+    GR_TRY(check_data_path(h, l, m));
     struct gr_worker_info info = {.role = l->role,
                                   .model_fingerprint = m->join.model_fingerprint,
                                   .tokenizer_fingerprint = m->join.tokenizer_fingerprint,
                                   .n_vocab = m->join.n_vocab,
                                   .n_ctx_max = m->join.n_ctx_max,
+                                  .incarnation = m->join.incarnation,
                                   .pid = m->join.pid};
     memcpy(info.address, m->join.address, sizeof(info.address));
+    memcpy(info.host, m->join.host, sizeof(info.host));
+    memcpy(info.peer, l->peer, sizeof(info.peer));
+    memcpy(l->host, m->join.host, sizeof(l->host));
+    l->pid = m->join.pid;
     memcpy(info.numerics_id, m->join.numerics_id, sizeof(info.numerics_id));
     memcpy(info.host_id, l->host_id, sizeof(info.host_id));
     const enum gr_status st = gr_orch_join(h->orch, worker, &info, gr_clock_ns());
@@ -148,6 +205,7 @@ static enum gr_status on_join(struct gr_hub *h, uint32_t worker, const struct gr
         return st;
     }
     l->joined = true;
+    tell(h, l, "has joined");
     if (h->config.on_join != NULL) {
         h->config.on_join(h->config.io.ctx, m);
     }
@@ -236,6 +294,7 @@ static void drop(void *ctx, uint32_t worker)
 {
     struct gr_hub *h = ctx;
     const enum gr_worker_role role = h->link[worker].role;
+    tell(h, &h->link[worker], "is dropped");
     gr_control_destroy(h->link[worker].control);
     h->link[worker] = (struct link){0};
     if (h->config.on_lost != NULL) {
@@ -287,6 +346,7 @@ static enum gr_status open_gate(struct gr_hub *h)
     if (st != GR_OK) {
         close(c.listen_fd);
     }
+    gr_reach_list(h->address, -1, h->reach);
     return st;
 }
 
@@ -305,6 +365,7 @@ enum gr_status gr_hub_create(const struct gr_hub_config *config, struct gr_hub *
                                  .incarnation = gr_clock_ns(),
                                  .limits = {.small_bytes_max = 65536, .n_small_slot = 2}};
     gr_host_id(h->hello.host_id);
+    snprintf(h->hello.cluster, sizeof(h->hello.cluster), "%s", config->cluster != NULL ? config->cluster : "");
     const struct gr_orch_io io = {.ctx = h,
                                   .send = send_to,
                                   .on_report = fwd_report,
@@ -347,6 +408,11 @@ void gr_hub_destroy(struct gr_hub *h)
 const char *gr_hub_address(const struct gr_hub *h)
 {
     return h->address;
+}
+
+const char *gr_hub_reach(const struct gr_hub *h)
+{
+    return h->reach;
 }
 
 struct gr_orch *gr_hub_orch(struct gr_hub *h)
@@ -444,6 +510,7 @@ static void drain_role(struct gr_hub *h, enum gr_worker_role role)
     for (uint32_t i = 0; i < GR_ORCH_WORKER_MAX; i++) {
         if (h->link[i].control != NULL && h->link[i].joined && h->link[i].role == role) {
             send_to(h, i, &m);
+            h->link[i].drained = true;
             enum gr_status st = gr_control_flush(h->link[i].control);
             (void)st;
         }

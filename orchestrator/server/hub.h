@@ -15,7 +15,9 @@
 struct gr_hub;
 
 struct gr_hub_config {
-    const char *listen; /* HOST:PORT, port 0 = any */
+    const char *listen;  /* HOST:PORT, port 0 = any */
+    const char *cluster; /* of HELLO; NULL: none */
+    bool tells;          /* workers that come and go are told at the level of warnings: it serves other hosts */
     uint8_t key[GR_KEY_BYTES];
     int hello_timeout_ms; /* how long a hand-shake may take; 0: GR_ACCEPT_TIMEOUT_MS (gate.h) */
     struct gr_orch_io io; /* send and drop are filled by the hub; the others get io.ctx */
@@ -32,7 +34,9 @@ struct gr_hub_config {
 
 GR_NODISCARD enum gr_status gr_hub_create(const struct gr_hub_config *config, struct gr_hub **out);
 void gr_hub_destroy(struct gr_hub *h);
-const char *gr_hub_address(const struct gr_hub *h); /* HOST:PORT that workers join */
+const char *gr_hub_address(const struct gr_hub *h); /* HOST:PORT that it listens on; workers of this host join it */
+/* Where others reach it: a list (address.h). */
+const char *gr_hub_reach(const struct gr_hub *h);
 struct gr_orch *gr_hub_orch(struct gr_hub *h);
 /* Handles what is there, then waits for more, at most timeout_ms (-1: no limit) or until extra_fd is readable
  * (-1: none). */

@@ -78,8 +78,10 @@ static void rig_job(void *ctx, struct gr_draft_job *job)
     r->job = job;
 }
 
-static enum gr_status rig_connect(void *ctx, const char *address, const char *transport, uint32_t *peer_out)
+static enum gr_status rig_connect(void *ctx, const char *address, uint64_t incarnation, const char *transport,
+                                  uint32_t *peer_out)
 {
+    (void)incarnation;
     (void)ctx;
     (void)address;
     (void)transport;

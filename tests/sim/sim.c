@@ -447,7 +447,7 @@ static void deliver_frame(struct sim *s, const struct event *e)
         s->n_lost++;
         s->conn.open_at[TARGET] = s->conn.open_at[DRAFT] = false;
         gr_target_on_peer_lost(s->target, e->peer);
-        gr_drafter_on_peer_lost(s->drafter, e->peer, GR_ECLOSED);
+        gr_drafter_on_peer_lost(s->drafter, e->peer, GR_ECLOSED, NULL);
     }
 }
 

@@ -140,8 +140,10 @@ static void draft_frame_end(void *ctx, uint32_t peer, uint32_t bytes)
 /* ---- connections ---- */
 
 /* An address names a life of the target; a connection to a dead one fails. */
-static enum gr_status connect_peer(void *ctx, const char *address, const char *transport, uint32_t *peer_out)
+static enum gr_status connect_peer(void *ctx, const char *address, uint64_t incarnation, const char *transport,
+                                   uint32_t *peer_out)
 {
+    (void)incarnation;
     struct sim *s = ctx;
     const uint32_t life = (uint32_t)strtoul(address, NULL, 10);
     const bool there = s->worker[TARGET].alive && s->worker[TARGET].life == life;
@@ -176,7 +178,7 @@ void sim_conn_lost(struct sim *s, const struct event *e)
     if (e->at == TARGET) {
         gr_target_on_peer_lost(s->target, e->peer);
     } else {
-        gr_drafter_on_peer_lost(s->drafter, e->peer, GR_ECLOSED);
+        gr_drafter_on_peer_lost(s->drafter, e->peer, GR_ECLOSED, NULL);
     }
 }
 

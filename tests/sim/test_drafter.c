@@ -514,6 +514,23 @@ static void test_flip_is_repaired(void **state)
     rig_destroy(r);
 }
 
+/* A target that does not know the session will not serve it: the orchestrator is told, who knows what is so. */
+static void test_unknown_to_the_target(void **state)
+{
+    (void)state;
+    const struct rig_config c = {.seed = 7, .n_node = 9, .depth = 4, .top_k = 3};
+    struct rig *r = rig_create(&c);
+    rig_start(r, 30, 63);
+    (void)rig_job_once(r);
+    struct gr_frame_header h = r->draft_header;
+    r->n_error_expected = 1;
+    rig_deliver(
+        r, gr_wire_encode_desync(&h, GR_DESYNC_UNKNOWN_SESSION, 0, r->log[r->n_log].bytes, sizeof(r->log[0].bytes)));
+    assert_int_equal(r->n_error, 1);
+    assert_int_equal(gr_drafter_n_session(r->drafter), 0);
+    rig_destroy(r);
+}
+
 /* Attached anew while it is followed: tokens and KV that stand are kept, also when a job is under way. */
 static void test_attached_anew(void **state)
 {
@@ -679,6 +696,7 @@ static void test_temperatures(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_unknown_to_the_target),
         cmocka_unit_test(test_ahead_as_fresh),
         cmocka_unit_test(test_ahead_ends),
         cmocka_unit_test(test_silence_costs_nothing),

@@ -79,8 +79,10 @@ static void alone_job(void *ctx, struct gr_draft_job *job)
     a->job = job;
 }
 
-static enum gr_status alone_connect(void *ctx, const char *address, const char *transport, uint32_t *peer_out)
+static enum gr_status alone_connect(void *ctx, const char *address, uint64_t incarnation, const char *transport,
+                                    uint32_t *peer_out)
 {
+    (void)incarnation;
     (void)ctx;
     (void)address;
     (void)transport;
@@ -604,7 +606,7 @@ static void test_detached_says_nothing(void **state)
         gr_drafter_on_msg(a.drafter, &(struct gr_msg){.type = GR_MSG_DETACH, .session = 1}, 0);
         assert_int_equal(a.n_msg[GR_MSG_DRAFT_STATS], 1);
         if (what == 0) {
-            gr_drafter_on_peer_lost(a.drafter, 7, GR_ECLOSED);
+            gr_drafter_on_peer_lost(a.drafter, 7, GR_ECLOSED, NULL);
         } else {
             a.job->status = GR_EIO;
         }

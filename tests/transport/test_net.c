@@ -213,7 +213,13 @@ static void test_any(void **state)
 static void test_reach(void **state)
 {
     (void)state;
-    char bound[64], out[GR_REACH_BYTES], to[64];
+    char bound[64], out[GR_REACH_BYTES], to[64], at_any[300];
+    gr_reach_listen("", "[::1]:77", at_any);
+    assert_string_equal(at_any, "[::1]:0");
+    gr_reach_listen("", "10.1.2.3:77", at_any);
+    assert_string_equal(at_any, ":0");
+    gr_reach_listen("h:5-6", "10.1.2.3:77", at_any);
+    assert_string_equal(at_any, "h:5-6");
     int listener = -1, fd = -1;
     gr_reach_list("10.1.2.3:77", -1, out); /* said is said */
     assert_string_equal(out, "10.1.2.3:77");

@@ -56,8 +56,9 @@ static void on_peer_ready(void *ctx, uint32_t peer, const char *transport, uint6
     (void)now_ns;
 }
 
-static void on_peer_lost(void *ctx, uint32_t peer, enum gr_status why, uint64_t now_ns)
+static void on_peer_lost(void *ctx, uint32_t peer, enum gr_status why, const char *text, uint64_t now_ns)
 {
+    (void)text;
     (void)why;
     (void)ctx;
     (void)peer;

@@ -39,6 +39,8 @@ static const struct field {
     {"tokenizer_fingerprint", U64, 0},
     {"address", STR, 256},
     {"numerics_id", STR, 96},
+    {"host", STR, 64},
+    {"peer", STR, 64},
     {"ids", IDS, 1 << 20},
     {"segments", IDS, 4096},
     {"stop_ids", IDS, 64},
@@ -108,6 +110,7 @@ static const struct field {
     {"rtt_ns", U64, 0},
     {"turn", U32, UINT32_MAX},
     {"cut", U32, 1},
+    {"undrafted", STR, 256},
     {"ended", U32, 1},
     {"specpv", U32, 3},
     {"pv_sink", U32, 65536},
@@ -144,7 +147,7 @@ static const struct schema {
     const char *name, *required, *optional;
 } schema[] = {
     {GR_MSG_JOIN, "JOIN", " role pid incarnation n_vocab n_ctx_max address numerics_id ",
-     " n_block n_session model_fingerprint tokenizer_fingerprint "},
+     " n_block n_session model_fingerprint tokenizer_fingerprint host "},
     {GR_MSG_OPEN, "OPEN", " session epoch ids segments max_tokens temperature min_p top_p top_k seed ",
      " stop_ids want_draft want_trace single_token auto_tree n_node keep_open transport tree_shape draft_depth "
      "draft_top_k draft_ahead auto_ahead tokenizer_fingerprint specpv pv_sink pv_retrieval pv_window pv_buffer "
@@ -164,7 +167,7 @@ static const struct schema {
     {GR_MSG_EVICTED, "EVICTED", " session ", " "},
     {GR_MSG_ATTACH, "ATTACH",
      " session epoch address temperature min_p top_p top_k seed tree_shape draft_depth draft_top_k n_node ",
-     " transport auto_tree draft_ahead banned_ids biased_ids biases "},
+     " transport auto_tree draft_ahead banned_ids biased_ids biases incarnation "},
     {GR_MSG_ATTACHED, "ATTACHED", " session epoch transport ", " n_fallback "},
     {GR_MSG_DETACH, "DETACH", " session ", " "},
     {GR_MSG_DRAFT_STATS, "DRAFT_STATS", " session n_round draft_ns host_ns ",
@@ -174,7 +177,7 @@ static const struct schema {
     {GR_MSG_PONG, "PONG", " n_session n_vocab ", " n_block n_free_block pid worker rtt_ns "},
     {GR_MSG_ERROR, "ERROR", " session code text ", " ended "},
     {GR_MSG_DRAIN, "DRAIN", " ", " "},
-    {GR_MSG_FINISHED, "FINISHED", " session epoch finish text n_token ", " n_fallback n_reopen cut "},
+    {GR_MSG_FINISHED, "FINISHED", " session epoch finish text n_token ", " n_fallback n_reopen cut undrafted "},
     {GR_MSG_REFRESH, "REFRESH", " session ", " "},
     {GR_MSG_REFRESHED, "REFRESHED", " n_session ", " "},
     {GR_MSG_PURGE, "PURGE", " ", " "},
@@ -184,7 +187,7 @@ static const struct schema {
      " session epoch state keep_open n_token n_round n_tree n_drafted n_hit_token idle_ns target drafter ",
      " specpv n_partial n_refresh n_checked n_drifted "},
     {GR_MSG_WORKER, "WORKER", " worker role pid address n_session n_vocab n_ctx_max rtt_ns numerics_id ",
-     " model_fingerprint tokenizer_fingerprint "},
+     " model_fingerprint tokenizer_fingerprint host peer "},
     {GR_MSG_LISTED, "LISTED", " n_session n_worker ", " "},
 };
 #define N_TYPE ((int)GR_ARRAY_LEN(schema))

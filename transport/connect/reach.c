@@ -71,6 +71,18 @@ bool gr_reach_is_local(const char *list)
     return any && all;
 }
 
+void gr_reach_listen(const char *asked, const char *own, char out[300])
+{
+    const char *colon = strrchr(own, ':');
+    if (asked[0] != '\0') {
+        snprintf(out, 300, "%s", asked);
+    } else if (gr_reach_is_loopback(own) && colon != NULL) {
+        snprintf(out, 300, "%.*s:0", (int)(colon - own), own);
+    } else {
+        snprintf(out, 300, ":0");
+    }
+}
+
 /* ---- interfaces ---- */
 
 /* The driver says it in every network namespace, /sys only in its own. */

@@ -16,6 +16,10 @@
  * fit, with commas between them. */
 void gr_reach_list(const char *bound, int link_fd, char out[GR_REACH_BYTES]);
 
+/* Where a target listens: as asked, or, where nothing is (""), at any port: of loopback where own, its end of the link
+ * to its orchestrator, is that, since it is for this host alone then; else of all addresses. */
+void gr_reach_listen(const char *asked, const char *own, char out[300]);
+
 /* Is every address of the list one that means another host to everybody (loopback, any)? */
 bool gr_reach_is_local(const char *list);
 /* Numeric HOST:PORT whose host is loopback, or any address. */

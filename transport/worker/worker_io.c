@@ -6,10 +6,13 @@
 #include "common/base/no_alloc.h"
 #include "common/base/parse.h"
 #include "common/protocol/wire.h"
+#include "transport/connect/cluster.h"
 #include "transport/connect/control.h"
 #include "transport/connect/gate.h"
+#include "transport/connect/reach.h"
 #include "transport/segment.h"
 #include "transport/net.h"
+#include "transport/worker/call.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -41,8 +44,9 @@ struct peer {
     enum outcome outcome; /* written by the hand-shake thread, with new_conn and failure, under the lock */
     struct gr_conn *new_conn;
     enum gr_status failure;
-    char why[256];                 /* with failure: why nobody was reached; empty: that has been logged */
-    char address[GR_MSG_TEXT_MAX]; /* empty: it came to us */
+    char why[GR_CALL_WHY_BYTES];   /* with failure: why nobody was reached; empty: that has been logged */
+    char address[GR_MSG_TEXT_MAX]; /* a list; empty: it came to us */
+    uint64_t incarnation;          /* of whom it leads to; 0: any */
     int forced;
     uint32_t n_retry;
     uint64_t retry_ns, give_up_ns; /* PEER_WAITING */
@@ -64,6 +68,8 @@ struct gr_worker_io {
     uint32_t next_peer_id;
     char known[GR_PEER_MAX][GR_MSG_TEXT_MAX]; /* addresses that a connection has stood to, the latest ones */
     uint32_t n_known;
+    char told[GR_PEER_MAX][GR_MSG_TEXT_MAX]; /* addresses whose failure has been told; empty: free */
+    uint32_t n_told;
     bool drained, control_lost, refused, compute_busy, stopping;
     enum gr_status failure;
     pthread_mutex_t lock; /* of what the hand-shake threads hand over */
@@ -84,6 +90,7 @@ struct handshake {
     struct gr_worker_io *w;
     int slot;
     char address[GR_MSG_TEXT_MAX];
+    uint64_t incarnation;
     int forced;
     uint32_t generation;
 };
@@ -93,23 +100,15 @@ static void *run_handshake(void *arg)
     struct handshake *h = arg;
     struct gr_worker_io *w = h->w;
     struct gr_conn *conn = NULL;
-    const int patience_ms = w->config.handshake_timeout_ms;
-    char why[256] = "";
-    int fd = -1;
-    gr_log_hold(why, sizeof(why)); /* the I/O loop tells an outage once */
-    const struct gr_bootstrap_options o = {.initiator = true,
-                                           .forced = h->forced,
-                                           .generation = h->generation,
-                                           .timeout_ms = patience_ms,
-                                           .key = w->config.key};
-    struct gr_hello own, peer_hello;
-    enum gr_status st = gr_tcp_connect(h->address, patience_ms, &fd);
-    st = st == GR_OK ? gr_bootstrap_greet(fd, &w->config.hello, &o, &own, &peer_hello) : st;
-    gr_log_hold(NULL, 0);
-    st = st == GR_OK ? gr_bootstrap_open(fd, &own, &peer_hello, &o, &conn) : st;
-    if (st != GR_OK && fd >= 0) {
-        close(fd);
-    }
+    char why[GR_CALL_WHY_BYTES];
+    const enum gr_status st = gr_call_target(&(struct gr_call){.hello = &w->config.hello,
+                                                               .key = w->config.key,
+                                                               .address = h->address,
+                                                               .incarnation = h->incarnation,
+                                                               .forced = h->forced,
+                                                               .generation = h->generation,
+                                                               .patience_ms = w->config.handshake_timeout_ms},
+                                             &conn, why);
     pthread_mutex_lock(&w->lock);
     struct peer *p = &w->peer[h->slot];
     p->new_conn = conn;
@@ -142,7 +141,8 @@ static enum gr_status start_handshake(struct gr_worker_io *w, struct peer *p, co
     if (h == NULL) {
         return GR_ENOMEM;
     }
-    *h = (struct handshake){.w = w, .slot = (int)(p - w->peer), .forced = forced, .generation = p->id};
+    *h = (struct handshake){
+        .w = w, .slot = (int)(p - w->peer), .forced = forced, .generation = p->id, .incarnation = p->incarnation};
     snprintf(h->address, sizeof(h->address), "%s", address);
     p->state = PEER_HANDSHAKE;
     p->outcome = OUTCOME_NONE; /* no thread is at work on it */
@@ -183,12 +183,13 @@ static bool take_arrivals(struct gr_worker_io *w)
     return progress;
 }
 
-enum gr_status gr_worker_io_connect(struct gr_worker_io *w, const char *address, const char *transport,
-                                    uint32_t *peer_out)
+enum gr_status gr_worker_io_connect(struct gr_worker_io *w, const char *address, uint64_t incarnation,
+                                    const char *transport, uint32_t *peer_out)
 {
     for (int i = 0; i < GR_PEER_MAX; i++) {
         struct peer *p = &w->peer[i];
-        const bool fits = w->config.loop_conn != NULL || strcmp(p->address, address) == 0;
+        const bool same = strcmp(p->address, address) == 0 && p->incarnation == incarnation;
+        const bool fits = w->config.loop_conn != NULL || same;
         if (fits && p->state != PEER_FREE) {
             p->announce = true;
             *peer_out = p->id;
@@ -207,6 +208,7 @@ enum gr_status gr_worker_io_connect(struct gr_worker_io *w, const char *address,
         return GR_ELIMIT;
     }
     snprintf(p->address, sizeof(p->address), "%s", address);
+    p->incarnation = incarnation;
     p->announce = true;
     *peer_out = p->id;
     return start_handshake(w, p, address, forced);
@@ -244,52 +246,64 @@ static bool is_known(const struct gr_worker_io *w, const char *address)
     return false;
 }
 
-/* What the two say of each other does not change by itself; a link or a device comes back. */
-static bool may_come_back(enum gr_status st)
-{
-    return st != GR_EAUTH && st != GR_EMISMATCH && st != GR_EINVAL && st != GR_ENOTFOUND && st != GR_EPROTO;
-}
-
 /* For a connection that never stood: the next try may find the peer, or its answer, in time. */
 static bool may_be_in_time(enum gr_status st)
 {
-    return may_come_back(st) && st != GR_EUNSUPPORTED;
+    return gr_call_may_come_back(st) && st != GR_EUNSUPPORTED;
 }
 
 static void lose_peer(struct gr_worker_io *w, struct peer *p, uint64_t now_ns)
 {
-    const uint32_t id = p->id;
-    const bool stood = p->state == PEER_READY || is_known(w, p->address);
-    const enum gr_status why = stood || may_be_in_time(p->failure) ? GR_ECLOSED : p->failure;
+    const struct peer lost = *p;
+    const bool stood = p->state == PEER_READY;
+    const enum gr_status why = stood ? GR_ECLOSED : may_be_in_time(p->failure) ? GR_AGAIN : p->failure;
     gr_conn_close(p->conn);
     *p = (struct peer){.state = PEER_FREE};
-    w->machine.on_peer_lost(w->machine.ctx, id, why, now_ns);
+    w->machine.on_peer_lost(w->machine.ctx, lost.id, why, stood ? NULL : lost.why, now_ns);
+}
+
+/* An address that fails again and again is told once, until it has been reached. */
+static char *find_told(struct gr_worker_io *w, const char *address)
+{
+    for (int i = 0; i < GR_PEER_MAX; i++) {
+        if (strcmp(w->told[i], address) == 0) {
+            return w->told[i];
+        }
+    }
+    return NULL;
 }
 
 static void remember(struct gr_worker_io *w, const struct peer *p)
 {
+    char *told = p->address[0] != '\0' ? find_told(w, p->address) : NULL;
+    if (told != NULL) {
+        told[0] = '\0';
+    }
     if (p->address[0] != '\0' && !is_known(w, p->address)) {
         memcpy(w->known[w->n_known++ % GR_PEER_MAX], p->address, sizeof(p->address));
     }
 }
 
-/* Once an outage; that nobody was ever reached there is an error. */
-static void tell_failure(const struct peer *p, bool again)
+/* Once an outage; what will not do later either is an error. */
+static void tell_failure(struct gr_worker_io *w, const struct peer *p, bool again)
 {
-    if (p->why[0] == '\0') {
+    if (p->why[0] == '\0' || find_told(w, p->address) != NULL) {
         return;
     }
-    if (!again && p->n_retry == 0) {
-        log_error("%s", p->why);
-    } else if (again && p->n_retry == 1) {
+    memcpy(w->told[w->n_told++ % GR_PEER_MAX], p->address, sizeof(p->address));
+    if (again) {
         log_warn("%s; trying again, without further lines, for %d s", p->why, (int)(RETRY_PATIENCE / GR_S));
+    } else if (may_be_in_time(p->failure)) {
+        log_warn("%s; it is tried again, without further lines, while a session needs it", p->why);
+    } else {
+        log_error("%s", p->why);
     }
 }
 
 /* False: this one is given up. */
 static bool try_later(struct gr_worker_io *w, struct peer *p, uint64_t now_ns)
 {
-    if (p->address[0] == '\0' || !is_known(w, p->address) || !may_come_back(p->failure)) {
+    if (p->address[0] == '\0' || !is_known(w, p->address) || !gr_call_may_come_back(p->failure)) {
         return false;
     }
     p->give_up_ns = p->give_up_ns == 0 ? now_ns + RETRY_PATIENCE : p->give_up_ns;
@@ -346,7 +360,7 @@ static bool settle_handshakes(struct gr_worker_io *w, uint64_t now_ns)
         const enum outcome outcome = outcome_of(w, p);
         if (outcome == OUTCOME_FAILED) {
             const bool again = try_later(w, p, now_ns);
-            tell_failure(p, again);
+            tell_failure(w, p, again);
             if (!again) {
                 lose_peer(w, p, now_ns);
             }
@@ -609,12 +623,14 @@ void gr_worker_io_fail(struct gr_worker_io *w, enum gr_status status)
 enum gr_status gr_worker_config_describe(struct gr_worker_config *c, const struct gr_worker_identity *d)
 {
     int64_t patience_s = JOIN_PATIENCE_S;
+    char cluster[GR_CLUSTER_BYTES];
     const char *patience = getenv("GRAFT_JOIN_TIMEOUT");
     if (patience != NULL && !gr_parse_int(patience, 0, 86400, &patience_s)) {
         log_error("GRAFT_JOIN_TIMEOUT: `%s' is not a whole number of seconds from 0 to 86400", patience);
         return GR_EINVAL;
     }
     c->join_patience_ms = (int)patience_s * 1000;
+    GR_TRY(gr_cluster_name(true, cluster));
     const enum gr_status st = gr_key_from_env(c->key);
     if (st == GR_ENOTFOUND) {
         log_error("no shared key: set GRAFT_KEY_FILE (or GRAFT_KEY) to the orchestrator's; `graft serve --make-key F' "
@@ -647,6 +663,8 @@ enum gr_status gr_worker_config_describe(struct gr_worker_config *c, const struc
                                            .n_session = (uint32_t)d->n_session_max,
                                            .model_fingerprint = d->model_fingerprint,
                                            .tokenizer_fingerprint = d->tokenizer_fingerprint}};
+    memcpy(c->hello.cluster, cluster, sizeof(cluster));
+    (void)gethostname(c->join_msg.join.host, sizeof(c->join_msg.join.host) - 1);
     snprintf(c->hello.captures, sizeof(c->hello.captures), "%s", d->captures);
     snprintf(c->hello.numerics_id, sizeof(c->hello.numerics_id), "%s", d->numerics_id);
     snprintf(c->join_msg.join.numerics_id, sizeof(c->join_msg.join.numerics_id), "%s", d->numerics_id);
@@ -654,12 +672,12 @@ enum gr_status gr_worker_config_describe(struct gr_worker_config *c, const struc
     return GR_OK;
 }
 
-static enum gr_status join_orchestrator(struct gr_worker_io *w)
+static enum gr_status reach_orchestrator(struct gr_worker_io *w)
 {
     int fd = -1;
     struct gr_hello peer;
     GR_TRY(gr_tcp_connect_patiently(w->config.join, w->config.join_patience_ms, 0, &fd));
-    enum gr_status st = gr_hello_exchange(fd, &w->config.hello, w->config.key, w->config.handshake_timeout_ms, &peer);
+    enum gr_status st = gr_hello_call(fd, &w->config.hello, w->config.key, w->config.handshake_timeout_ms, &peer);
     if (st == GR_OK) {
         st = gr_control_create(fd, &w->control);
     }
@@ -667,26 +685,42 @@ static enum gr_status join_orchestrator(struct gr_worker_io *w)
         close(fd);
         return st == GR_ECLOSED ? GR_EIO : st; /* GR_ECLOSED is kept for an orchestrator that this worker had joined */
     }
-    return gr_control_send(w->control, &w->config.join_msg);
+    return GR_OK;
+}
+
+/* ---- where drafters come ---- */
+
+static void announce(struct gr_worker_io *w, const char *bound, const char *own)
+{
+    char *list = w->config.join_msg.join.address;
+    gr_reach_list(bound, gr_control_fd(w->control), list);
+    if (gr_reach_is_local(list) && !gr_reach_is_loopback(own)) {
+        log_warn(
+            "drafters are told %s, which leads other hosts to themselves, and the orchestrator is on another host: "
+            "unless the drafters run here, give --listen an address of %s, or leave it out",
+            list, w->config.join_msg.join.host);
+    }
 }
 
 static enum gr_status open_gate(struct gr_worker_io *w)
 {
     struct gr_worker_config *c = &w->config;
-    char bound[64];
+    char bound[64], own[64], address[300];
     struct gr_gate_config gate = {.wake_fd = w->wake_fd,
                                   .self = &c->hello,
                                   .key = c->key,
                                   .opens = true,
                                   .timeout_ms = GR_MIN(c->handshake_timeout_ms, GR_ACCEPT_TIMEOUT_MS),
                                   .forced = c->forced_transport};
-    GR_TRY(gr_tcp_listen(c->listen, &gate.listen_fd, bound));
+    gr_sock_own_text(gr_control_fd(w->control), own);
+    gr_reach_listen(c->listen, own, address);
+    GR_TRY(gr_tcp_listen(address, &gate.listen_fd, bound));
     const enum gr_status st = gr_gate_create(&gate, &w->gate);
     if (st != GR_OK) {
         close(gate.listen_fd);
         return st;
     }
-    snprintf(c->join_msg.join.address, sizeof(c->join_msg.join.address), "%s", bound);
+    announce(w, bound, own);
     return GR_OK;
 }
 
@@ -706,10 +740,11 @@ static enum gr_status init(struct gr_worker_io *w)
     if (c->loop_conn != NULL) {
         w->peer[0] = (struct peer){.state = PEER_READY, .id = ++w->next_peer_id, .conn = c->loop_conn};
     }
+    GR_TRY(reach_orchestrator(w));
     if (c->listen != NULL) {
         GR_TRY(open_gate(w));
     }
-    return join_orchestrator(w);
+    return gr_control_send(w->control, &c->join_msg);
 }
 
 enum gr_status gr_worker_io_create(const struct gr_worker_config *config, const struct gr_worker_machine *machine,

@@ -15,10 +15,11 @@
 struct gr_worker_config {
     struct gr_hello hello; /* of this worker; role, fingerprints, limits. Nonce and host id are filled here */
     uint8_t key[GR_KEY_BYTES];
-    const char *join;          /* orchestrator's HOST:PORT */
-    const char *listen;        /* data endpoint HOST:PORT (target), NULL: this worker connects (drafter) */
-    struct gr_msg join_msg;    /* JOIN; address and incarnation are filled here */
-    int forced_transport;      /* enum gr_transport_kind or -1 */
+    const char *join;       /* the orchestrator: a list, or @FILE (address.h) */
+    const char *listen;     /* data endpoint HOST:PORT (target), NULL: this worker connects (drafter); empty: any port,
+                             * of loopback where the orchestrator is reached by that, else of all addresses */
+    struct gr_msg join_msg; /* JOIN; address and incarnation are filled here */
+    int forced_transport;   /* enum gr_transport_kind or -1 */
     struct gr_conn *loop_conn; /* co-located pair: the other half lives in this process; taken. NULL: none */
     int handshake_timeout_ms;
     int join_patience_ms; /* how long to try while no orchestrator listens at `join` */
@@ -31,8 +32,9 @@ struct gr_worker_machine {
     void (*on_msg)(void *ctx, const struct gr_msg *m, uint64_t now_ns);
     enum gr_status (*on_frame)(void *ctx, uint32_t peer, const uint8_t *frame, size_t len, uint64_t now_ns);
     void (*on_peer_ready)(void *ctx, uint32_t peer, const char *transport, uint64_t now_ns);
-    /* why: GR_ECLOSED for a connection that stood; else why none came about, which has been logged. */
-    void (*on_peer_lost)(void *ctx, uint32_t peer, enum gr_status why, uint64_t now_ns);
+    /* why: GR_ECLOSED for a connection that stood; GR_AGAIN for one that did not and may later; else why none will come
+     * about. text: why none came about, which has been logged; NULL for one that stood. */
+    void (*on_peer_lost)(void *ctx, uint32_t peer, enum gr_status why, const char *text, uint64_t now_ns);
     void (*on_compute_done)(void *ctx, uint64_t now_ns);
     uint64_t (*step)(void *ctx, uint64_t now_ns);
 };
@@ -75,10 +77,11 @@ void gr_worker_io_send_msg(struct gr_worker_io *w, const struct gr_msg *m);
 /* Bytes that messages to the orchestrator may still take (control.h). */
 size_t gr_worker_io_msg_room(const struct gr_worker_io *w);
 void gr_worker_io_compute(struct gr_worker_io *w, void (*fn)(void *arg), void *arg, bool more);
-/* Drafter: a connection to a target's data endpoint, the existing one if there is one. on_peer_ready or on_peer_lost
- * follows for it, never from within this call. */
-GR_NODISCARD enum gr_status gr_worker_io_connect(struct gr_worker_io *w, const char *address, const char *transport,
-                                                 uint32_t *peer_out);
+/* Drafter: a connection to a target's data endpoint, the existing one if there is one. address: a list; each address
+ * has its share of the hand-shake's time, and one that leads to another process than the target of this incarnation (0:
+ * any) is passed over. on_peer_ready or on_peer_lost follows for it, never from within this call. */
+GR_NODISCARD enum gr_status gr_worker_io_connect(struct gr_worker_io *w, const char *address, uint64_t incarnation,
+                                                 const char *transport, uint32_t *peer_out);
 /* Transports that did not open before this connection's did, since the last call: each was one warning. */
 uint32_t gr_worker_io_take_fallbacks(struct gr_worker_io *w, uint32_t peer);
 

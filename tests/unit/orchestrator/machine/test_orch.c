@@ -610,7 +610,66 @@ static void test_append_meets_a_pass(void **state)
     destroy(w);
 }
 
-/* A data connection that breaks again and again: so many new attachments, then none. */
+static struct gr_msg drafter_error(uint64_t id, enum gr_status code)
+{
+    return (struct gr_msg){.type = GR_MSG_ERROR, .session = id, .error = {.code = (uint32_t)-code, .text = "no way"}};
+}
+
+static void detached(struct world *w, uint64_t id)
+{
+    expect(w, DRAFTER, GR_MSG_DETACH);
+    say(w, DRAFTER, &(struct gr_msg){.type = GR_MSG_DRAFT_STATS, .session = id});
+}
+
+/* Time goes by until the next attachment, which comes no earlier than from_ns and no later than to_ns. */
+static void expect_attach_after(struct world *w, uint64_t from_ns, uint64_t to_ns)
+{
+    const uint64_t begin_ns = w->now_ns, due_ns = gr_orch_step(w->orch, w->now_ns);
+    assert_in_range(due_ns - begin_ns, from_ns, to_ns);
+    w->now_ns = due_ns - 1;
+    (void)gr_orch_step(w->orch, w->now_ns);
+    assert_int_equal(w->n_sent, 0);
+    w->now_ns = due_ns;
+    (void)gr_orch_step(w->orch, w->now_ns);
+    expect(w, DRAFTER, GR_MSG_ATTACH);
+}
+
+/* A data path that is not there: tried again after pauses that grow, for as long as the turn goes on; one that comes up
+ * is used. It is one fall-back, and the client can be told why. */
+static void test_attach_is_tried_later(void **state)
+{
+    (void)state;
+    struct world *w = make(NULL);
+    struct gr_session_info info;
+    join_target(w);
+    join_drafter(w);
+    const uint64_t id = submit(w, false, true);
+    const struct gr_msg no = drafter_error(id, GR_AGAIN);
+    const int n_told = log_fallback_n;
+    uint64_t most_ns = 50 * GR_MS;
+    take_open(w);
+    opened(w);
+    expect(w, DRAFTER, GR_MSG_ATTACH);
+    for (int i = 0; i < 30; i++) {
+        say(w, DRAFTER, &no);
+        detached(w, id);
+        expect_attach_after(w, most_ns / 2, most_ns);
+        most_ns = GR_MIN(2 * most_ns, 2 * GR_S);
+    }
+    assert_int_equal(gr_orch_metrics(w->orch, id)->fallbacks, 1);
+    assert_int_equal(log_fallback_n - n_told, 1); /* GR_FALLBACK_DRAFTER_ERROR */
+    assert_true(gr_orch_session_info(w->orch, id, w->now_ns, &info));
+    assert_string_equal(info.undrafted, "no way");
+    say(w, DRAFTER,
+        &(struct gr_msg){.type = GR_MSG_ATTACHED, .session = id, .attached = {.epoch = 1, .transport = "tcp"}});
+    assert_true(gr_orch_session_info(w->orch, id, w->now_ns, &info));
+    assert_string_equal(info.undrafted, "");
+    assert_int_equal(info.drafter, DRAFTER);
+    destroy(w);
+}
+
+/* A data connection that stood and breaks is tried at once, then with pauses; one that stood for long begins anew. What
+ * will not do later either is not tried again. */
 static void test_attach_is_tried_again(void **state)
 {
     (void)state;
@@ -618,13 +677,14 @@ static void test_attach_is_tried_again(void **state)
     join_target(w);
     join_drafter(w);
     const uint64_t id = submit(w, false, true);
-    const int n_told = log_fallback_n;
-    const struct gr_msg broken = {
-        .type = GR_MSG_ERROR, .session = id, .error = {.code = (uint32_t)-GR_ECLOSED, .text = "gone"}};
+    const struct gr_msg broken = drafter_error(id, GR_ECLOSED), never = drafter_error(id, GR_EMISMATCH);
+    const struct gr_msg stands = {.type = GR_MSG_ATTACHED, .session = id, .attached = {.epoch = 1, .transport = "tcp"}};
     take_open(w);
     opened(w);
     expect(w, DRAFTER, GR_MSG_ATTACH);
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 3; i++) {
+        say(w, DRAFTER, &stands);
+        w->now_ns += 3 * GR_S;
         say(w, DRAFTER, &broken);
         assert_int_equal(w->n_sent, 2);
         assert_int_equal(w->sent[0].type, GR_MSG_DETACH);
@@ -632,10 +692,13 @@ static void test_attach_is_tried_again(void **state)
         w->n_sent = 0;
         say(w, DRAFTER, &(struct gr_msg){.type = GR_MSG_DRAFT_STATS, .session = id});
     }
-    say(w, DRAFTER, &broken);
-    expect(w, DRAFTER, GR_MSG_DETACH);
-    assert_int_equal(gr_orch_metrics(w->orch, id)->fallbacks, 9);
-    assert_int_equal(log_fallback_n - n_told, 1); /* GR_FALLBACK_DRAFTER_ERROR: the first time; then the 10th */
+    say(w, DRAFTER, &stands);
+    say(w, DRAFTER, &broken); /* as soon as it stood */
+    detached(w, id);
+    expect_attach_after(w, 50 * GR_MS, 100 * GR_MS);
+    say(w, DRAFTER, &never);
+    detached(w, id);
+    assert_int_equal(gr_orch_step(w->orch, w->now_ns), UINT64_MAX);
     destroy(w);
 }
 
@@ -785,6 +848,7 @@ int main(void)
         cmocka_unit_test(test_failed_turn_goes_back),
         cmocka_unit_test(test_append_meets_a_pass),
         cmocka_unit_test(test_attach_is_tried_again),
+        cmocka_unit_test(test_attach_is_tried_later),
         cmocka_unit_test(test_first_turn_fails),
         cmocka_unit_test(test_wrong_commits),
         cmocka_unit_test(test_context_limit),
