@@ -304,5 +304,7 @@ void gr_team_run(struct gr_team *team, void (*fn)(const struct gr_exec *x, void 
 void gr_exec_barrier(const struct gr_exec *x);
 /* CPUs this process may use (affinity and cgroup quota considered), at least 1. */
 int gr_cpu_count(void);
+/* Threads of a team: as many as were asked for, which is warned of where there are fewer CPUs; 0: one for each CPU. */
+int gr_cpu_threads(int asked);
 
 #endif

@@ -392,7 +392,7 @@ static enum gr_status build(struct eagle3 *m, const struct gr_eagle3_config *c, 
 {
     GR_TRY(gr_eagle3_source_open(c, &m->source));
     GR_TRY(gr_model_kernels(&m->kernels, c->isa));
-    GR_TRY(gr_team_create(c->n_thread > 0 ? c->n_thread : gr_cpu_count(), &m->lm.team));
+    GR_TRY(gr_team_create(gr_cpu_threads(c->n_thread), &m->lm.team));
     gr_eagle3_source_describe(&m->source, c, &m->lm);
     m->lm.kernels = &m->kernels;
     GR_TRY(take_state(m, c->keep_stages));

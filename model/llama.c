@@ -310,7 +310,7 @@ static enum gr_status build(struct llama *m, const struct gr_llama_config *c, ui
 {
     GR_TRY(gr_llama_source_open(c, &m->source));
     GR_TRY(gr_model_kernels(&m->kernels, c->isa));
-    GR_TRY(gr_team_create(c->n_thread > 0 ? c->n_thread : gr_cpu_count(), &m->lm.team));
+    GR_TRY(gr_team_create(gr_cpu_threads(c->n_thread), &m->lm.team));
     gr_llama_source_describe(&m->source, c, &m->lm);
     m->lm.kernels = &m->kernels;
     m->layer = calloc((size_t)m->source.hf.n_layer, sizeof(*m->layer));

@@ -243,6 +243,16 @@ void gr_exec_barrier(const struct gr_exec *x)
 
 /* ---- how many CPUs ---- */
 
+/* Of a task of a Slurm step, which is bound to its CPUs only where the cluster is so configured. */
+static int slurm_cpus(void)
+{
+    const char *text = getenv("SLURM_CPUS_PER_TASK");
+    const bool number = text != NULL && text[0] != '\0' && strlen(text) < 7 &&
+                        strspn(text, "0123456789") == strlen(text) && getenv("SLURM_JOB_ID") != NULL;
+    const int n = number ? atoi(text) : 0;
+    return n > 0 ? n : INT_MAX;
+}
+
 int gr_cpu_count(void)
 {
     cpu_set_t set;
@@ -252,5 +262,17 @@ int gr_cpu_count(void)
     if (limits.n_cpu < n) {
         log_debug("%d of %d CPUs are used: %s allows no more", limits.n_cpu, n, limits.cpu_from);
     }
-    return GR_MAX(GR_MIN(n, limits.n_cpu), 1);
+    return GR_MAX(GR_MIN(GR_MIN(n, limits.n_cpu), slurm_cpus()), 1);
+}
+
+int gr_cpu_threads(int asked)
+{
+    const int n = gr_cpu_count();
+    if (asked > n) {
+        log_warn(
+            "--threads %d: this process may use %d CPU%s (affinity mask, control group, SLURM_CPUS_PER_TASK): threads "
+            "will wait for each other",
+            asked, n, n == 1 ? "" : "s");
+    }
+    return asked > 0 ? asked : n;
 }

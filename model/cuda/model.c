@@ -16,7 +16,7 @@ enum gr_status gr_cuda_model_open(struct gr_cuda_model *m, struct gr_lm *lm, int
     GR_TRY(gr_cuda_device_open(&m->device, device));
     GR_TRY(gr_kernels_init_cpu(&m->kernels, NULL));
     lm->kernels = &m->kernels;
-    return gr_team_create(n_thread > 0 ? n_thread : gr_cpu_count(), &lm->team);
+    return gr_team_create(gr_cpu_threads(n_thread), &lm->team);
 }
 
 enum gr_status gr_cuda_model_tune(struct gr_cuda_model *m, struct gr_lm *lm, const struct gr_tuned *tuned,
