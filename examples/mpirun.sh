@@ -4,8 +4,8 @@
 #   GRAFT_KEY_FILE  the shared key, made with `graft serve --make-key F`; readable on every host of the job
 #   GRAFT_ADDRESS   where the orchestrator serves (default 127.0.0.1:5055); on several hosts: an address they all reach
 #   GRAFT_TARGET, GRAFT_DRAFT, GRAFT_BIN   model folders and the build folder
-# More options for mpirun (--hostfile F, --map-by ...) are this script's arguments. On several hosts the target also needs
-# an address that drafters reach: GRAFT_LISTEN=HOST:0.
+# More options for mpirun (--hostfile F, --map-by ...) are this script's arguments. GRAFT_LISTEN=HOST:PORT says where
+# drafters connect to the target, if not at the addresses that it finds by itself (graft-target --listen).
 #
 # --enable-recovery keeps the job alive when a rank dies by a signal; without it mpirun ends all of them. The ranks run under
 # --supervise, so a worker that dies comes back; a rank whose supervisor dies stays away, and the others go on without it.
@@ -19,11 +19,13 @@ bin=${GRAFT_BIN:-$root/build}
 address=${GRAFT_ADDRESS:-127.0.0.1:5055}
 target=${GRAFT_TARGET:-$root/models/demo/target}
 draft=${GRAFT_DRAFT:-$root/models/demo/draft}
-listen=${GRAFT_LISTEN:-127.0.0.1:0}
+listen=()
+[ -n "${GRAFT_LISTEN:-}" ] && listen=(--listen "$GRAFT_LISTEN")
 : "${GRAFT_KEY_FILE:?make a key with \`graft serve --make-key F\` and export GRAFT_KEY_FILE=F}"
 
 flags=(--enable-recovery -x GRAFT_KEY_FILE)
 [ -n "${GRAFT_LOG:-}" ] && flags+=(-x GRAFT_LOG)
+[ -n "${GRAFT_CLUSTER:-}" ] && flags+=(-x GRAFT_CLUSTER)
 # A machine of one's own, as in a container: root, and more ranks than cores.
 [ "$(id -u)" = 0 ] && flags+=(--allow-run-as-root)
 [ $# -gt 0 ] || flags+=(--oversubscribe)
@@ -37,7 +39,7 @@ set -m # a process group of its own: mpirun gives up at once where a signal reac
 mpirun "${flags[@]}" "$@" \
     -n 1 bash -c "$rank" rank "$bin/graft" serve --control "$address" : \
     -n 1 bash -c "$rank" rank "$bin/graft-draft" --model "$draft" --join "$address" --supervise : \
-    -n 1 bash -c "$rank" rank "$bin/graft-target" --model "$target" --join "$address" --listen "$listen" --supervise \
+    -n 1 bash -c "$rank" rank "$bin/graft-target" --model "$target" --join "$address" "${listen[@]}" --supervise \
     </dev/null 2> >(tee "$said" >&2) &
 job=$!
 asked='' # to end

@@ -9,11 +9,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define LINE_BYTES_MAX 1000 /* bytes of a line's text; the rest is cut off */
 
 static const char *log_role = "graft";
+static char log_place[80]; /* "HOST/RANK"; empty: lines have neither time nor place */
 static atomic_int log_level = GR_LOG_WARN;
 static atomic_uint log_topics;
 static _Thread_local char last_error[LINE_BYTES_MAX];
@@ -98,11 +100,45 @@ static void format(const char *fmt, va_list ap, char *out, size_t cap)
     (void)gr_utf8_show(raw, n < 0 ? 0 : GR_MIN((size_t)n, sizeof(raw) - 1), out, cap);
 }
 
+static const char *rank(void)
+{
+    static const char *const names[] = {"SLURM_PROCID", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"};
+    const char *value = NULL;
+    for (size_t i = 0; i < GR_ARRAY_LEN(names) && value == NULL; i++) {
+        value = getenv(names[i]);
+    }
+    return value != NULL && strlen(value) < 12 && strspn(value, "0123456789") == strlen(value) ? value : NULL;
+}
+
+void gr_log_place(void)
+{
+    char host[80] = "?", shown[64];
+    const char *number = rank();
+    (void)gethostname(host, sizeof(host) - 1);
+    host[strcspn(host, ".")] = '\0';
+    (void)gr_utf8_show(host, strlen(host), shown, sizeof(shown));
+    snprintf(log_place, sizeof(log_place), "%s%s%s", shown, number != NULL ? "/" : "", number != NULL ? number : "");
+}
+
+/* "12:34:56.789 HOST/RANK ", or nothing. */
+static void spell_place(char out[sizeof(log_place) + 24])
+{
+    struct timespec now;
+    struct tm t;
+    out[0] = '\0';
+    if (log_place[0] == '\0' || clock_gettime(CLOCK_REALTIME, &now) != 0 || localtime_r(&now.tv_sec, &t) == NULL) {
+        return;
+    }
+    const size_t n = strftime(out, 16, "%H:%M:%S", &t);
+    snprintf(out + n, sizeof(log_place) + 8, ".%03d %s ", (int)(now.tv_nsec / 1000000), log_place);
+}
+
 /* One write per line, so that lines of several processes do not mix. */
 static void write_line(const char *kind, const char *text)
 {
-    char line[2 * LINE_BYTES_MAX];
-    const int n = snprintf(line, sizeof(line), "%s: %s%s\n", log_role, kind, text);
+    char line[2 * LINE_BYTES_MAX], place[sizeof(log_place) + 24];
+    spell_place(place);
+    const int n = snprintf(line, sizeof(line), "%s%s: %s%s\n", place, log_role, kind, text);
     const enum gr_status st = gr_out_write(STDERR_FILENO, line, GR_MIN((size_t)n, sizeof(line) - 1));
     (void)st; /* there is nowhere to tell it */
 }

@@ -15,7 +15,7 @@
 #define WORKED_VARIABLE "GRAFT_JOINED_BEFORE"
 
 static int parent_fd = -1;
-static bool joined_before;
+static bool joined_before, is_child;
 
 void gr_joined_hand_over(int fd, bool silent, bool worked)
 {
@@ -37,12 +37,18 @@ void gr_joined_inherit(void)
     int64_t fd = -1;
     if (number != NULL && gr_parse_int(number, 0, INT_MAX, &fd) && fcntl((int)fd, F_SETFD, FD_CLOEXEC) == 0) {
         parent_fd = (int)fd;
+        is_child = true;
         gr_log_hush(getenv(SILENT_VARIABLE) != NULL);
         joined_before = getenv(WORKED_VARIABLE) != NULL;
     }
     unsetenv(FD_VARIABLE);
     unsetenv(SILENT_VARIABLE);
     unsetenv(WORKED_VARIABLE);
+}
+
+bool gr_joined_is_child(void)
+{
+    return is_child;
 }
 
 bool gr_joined_before(void)

@@ -10,6 +10,8 @@
 void gr_joined_hand_over(int fd, bool silent, bool worked);
 /* In the worker program, when it starts: takes what was handed over out of the environment. */
 void gr_joined_inherit(void);
+/* In the worker program: it has such a parent. */
+bool gr_joined_is_child(void);
 /* In the worker program: an earlier life of it has joined, so its sessions wait for it. */
 bool gr_joined_before(void);
 /* In the worker program: it has joined. From here on it logs. Only the first call counts. */

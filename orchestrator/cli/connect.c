@@ -97,6 +97,7 @@ static void on_finished(struct turn *t, const struct gr_msg *m)
         return;
     }
     t->n_fallback = t->n_reopen = 0;
+    memcpy(t->g->undrafted, m->finished.undrafted, sizeof(t->g->undrafted));
     gr_generation_end(t->g, (enum gr_finish)m->finished.finish, m->finished.text, n_fallback, n_reopen);
 }
 

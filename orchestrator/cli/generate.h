@@ -65,7 +65,8 @@ struct gr_generation {
         char *text;
         size_t len;
     } held;
-    char why[GR_MSG_TEXT_MAX]; /* it failed, where no line of this process says so; else "" */
+    char undrafted[GR_MSG_TEXT_MAX]; /* why a drafter that is there did not work for it; else "" */
+    char why[GR_MSG_TEXT_MAX];       /* it failed, where no line of this process says so; else "" */
     enum gr_finish finish;
     struct gr_session_metrics metrics;
     struct gr_trace_file *trace_file; /* NULL: none is wanted */

@@ -36,9 +36,14 @@ static void print_summary(struct gr_generation *g)
     if (g->n_answer > 1) {
         return; /* one line tells of all of them (answers.c) */
     }
-    char end[64] = "";
+    char end[GR_MSG_TEXT_MAX + 128] = "";
     if (gr_generation_is_cut(g) && !g->silent) {
         snprintf(end, sizeof(end), "cut after --max-tokens %" PRId64, g->o->max_tokens);
+    }
+    if (g->undrafted[0] != '\0') {
+        const size_t n = strlen(end);
+        snprintf(end + n, sizeof(end) - n, "%sthe drafter that is there was not used: %s", n > 0 ? "; " : "",
+                 g->undrafted);
     }
     gr_report_summary(stderr, &g->metrics, end);
     gr_generation_tell_seed(g);

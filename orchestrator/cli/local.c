@@ -5,6 +5,8 @@
 #include "common/process/program.h"
 #include "orchestrator/cli/spawn.h"
 
+#include "transport/connect/cluster.h"
+
 #include <poll.h>
 #include <stdio.h>
 #include <sys/epoll.h>
@@ -69,6 +71,7 @@ static void on_done(void *ctx, uint64_t session, void *user, enum gr_finish fini
         return;
     }
     (void)gr_orch_session_info(gr_hub_orch(l->hub), session, 0, &info);
+    memcpy(t->g->undrafted, info.undrafted, sizeof(t->g->undrafted));
     gr_generation_end(t->g, finish, text, info.n_fallback, info.n_reopen);
 }
 
@@ -109,7 +112,10 @@ static enum gr_status start_all(struct gr_local *l)
                               .on_join = on_join,
                               .on_lost = on_lost,
                               .on_refused = on_refused};
-    char key_hex[2 * GR_KEY_BYTES + 1];
+    char key_hex[2 * GR_KEY_BYTES + 1], cluster[GR_CLUSTER_BYTES];
+    gr_cluster_use(l->o->cluster);
+    GR_TRY(gr_cluster_name(true, cluster));
+    c.cluster = cluster;
     GR_TRY(gr_key_random(c.key, key_hex));
     GR_TRY(gr_hub_create(&c, &l->hub));
     gr_orch_configure(gr_hub_orch(l->hub),

@@ -4,6 +4,7 @@
 #include "common/base/log.h"
 #include "common/base/out_guard.h"
 #include "common/process/program.h"
+#include "transport/connect/cluster.h"
 #include "transport/connect/control.h"
 #include "transport/net.h"
 
@@ -45,7 +46,8 @@ static enum gr_status hello(const struct gr_options *o, int fd)
                             .limits = {.small_bytes_max = 65536, .n_small_slot = 2}};
     gr_host_id(self.host_id);
     GR_TRY(gr_remote_key(o, key));
-    return gr_hello_exchange(fd, &self, key, HELLO_TIMEOUT_MS, &peer);
+    GR_TRY(gr_cluster_name(false, self.cluster));
+    return gr_hello_call(fd, &self, key, HELLO_TIMEOUT_MS, &peer);
 }
 
 static int watch_signals(void)
@@ -63,6 +65,7 @@ enum gr_status gr_remote_open(const struct gr_options *o, int patience_ms, struc
     struct gr_remote r = {.address = o->connect != NULL ? o->connect : o->control, .signal_fd = -1};
     uint8_t key[GR_KEY_BYTES];
     int fd = -1;
+    gr_cluster_use(o->cluster);
     GR_TRY(gr_remote_key(o, key)); /* before anybody is called */
     GR_TRY(patience_ms > 0 ? gr_tcp_connect_patiently(r.address, patience_ms, TELL_MS, &fd)
                            : gr_tcp_connect(r.address, HELLO_TIMEOUT_MS, &fd));

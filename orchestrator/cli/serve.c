@@ -1,4 +1,5 @@
 /* `graft serve`: the orchestrator as a process of its own, for workers and clients, until a signal ends it. */
+#include "common/base/address.h"
 #include "common/process/children.h"
 #include "common/process/program.h"
 #include "common/base/clock.h"
@@ -10,7 +11,10 @@
 #include "orchestrator/cli/remote.h"
 #include "orchestrator/cli/spawn.h"
 #include "orchestrator/cli/yaml_config.h"
+#include "transport/connect/cluster.h"
+#include "transport/connect/reach.h"
 
+#include <arpa/inet.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <string.h>
@@ -74,15 +78,36 @@ static void on_pong(void *ctx, uint32_t worker, uint64_t cookie, uint64_t rtt_ns
 
 /* ---- start ---- */
 
+/* Many hosts have their own name for loopback in /etc/hosts: who serves there by name means to be reached. */
+static void warn_of_loopback(const struct serve *s)
+{
+    struct gr_address a;
+    struct in6_addr unused;
+    const bool parsed = gr_address_parse("--control", s->o.control, 0, &a) == GR_OK;
+    const bool name = parsed && inet_pton(AF_INET, a.host, &unused) != 1 && inet_pton(AF_INET6, a.host, &unused) != 1;
+    if (name && strcmp(a.host, "localhost") != 0 && gr_reach_is_loopback(gr_hub_address(s->hub))) {
+        log_warn(
+            "--control %s: this host has %s for its name (/etc/hosts), where no other host reaches it; if others are "
+            "to come, give its address, or `:%u' for all of them",
+            s->o.control, gr_hub_address(s->hub), a.port);
+    }
+}
+
 static enum gr_status open_door(struct serve *s, const uint8_t *key)
 {
     struct gr_hub_config c = {
         .listen = s->o.control,
+        .tells = true,
         .io = {.ctx = s, .on_report = on_report, .on_done = on_done, .on_closed = on_closed, .on_pong = on_pong},
         .on_client_msg = on_client_msg,
         .on_client_lost = on_client_lost};
+    char cluster[GR_CLUSTER_BYTES];
+    gr_cluster_use(s->o.cluster);
+    GR_TRY(gr_cluster_name(true, cluster));
+    c.cluster = cluster;
     memcpy(c.key, key, sizeof(c.key));
     GR_TRY(gr_hub_create(&c, &s->hub));
+    warn_of_loopback(s);
     gr_orch_configure(gr_hub_orch(s->hub),
                       &(struct gr_orch_config){.session_ttl_ns = (uint64_t)s->o.session_ttl,
                                                .ping_interval_ns = GR_PING_INTERVAL_NS,
@@ -107,8 +132,15 @@ static enum gr_status write_ready_file(struct serve *s)
     if (st != GR_OK) {
         return s->ready_due ? GR_OK : st;
     }
-    const bool whole = fprintf(o.f, "%s\n", gr_hub_address(s->hub)) > 0;
+    const bool whole = fprintf(o.f, "%s\n", gr_hub_reach(s->hub)) > 0;
     return gr_out_file_close(&o, whole, &s->ready);
+}
+
+static void tell_serving(const struct serve *s)
+{
+    const char *at = gr_hub_address(s->hub), *reach = gr_hub_reach(s->hub);
+    const bool same = strcmp(at, reach) == 0;
+    fprintf(stderr, "serving on %s%s%s\n", at, same ? "" : ", which others reach at ", same ? "" : reach);
 }
 
 static enum gr_status start(struct serve *s)
@@ -126,7 +158,7 @@ static enum gr_status start(struct serve *s)
         GR_TRY(gr_spawn_workers(&s->children, &s->o, &s->plan, gr_hub_address(s->hub), s->o.n_session, &s->target_child,
                                 &draft));
     }
-    fprintf(stderr, "serving on %s\n", gr_hub_address(s->hub));
+    tell_serving(s);
     return write_ready_file(s);
 }
 
@@ -212,6 +244,7 @@ int gr_command_serve(int argc, char **argv)
         status = gr_key_make_file(s.o.make_key) == GR_OK ? 0 : 1;
     }
     if (status < 0) {
+        gr_log_place();
         const enum gr_status st = start(&s);
         if (st == GR_OK) {
             pump_until_ended(&s);

@@ -82,12 +82,13 @@ static json_t *session_json(const struct gr_msg *m)
 
 static json_t *worker_json(const struct gr_msg *m)
 {
-    return json_pack("{s:I, s:s, s:I, s:s, s:I, s:I, s:I, s:f, s:s}", "worker", (json_int_t)m->listed_worker.worker,
-                     "role", m->listed_worker.role == GR_ROLE_TARGET ? "target" : "draft", "pid",
-                     (json_int_t)m->listed_worker.pid, "address", m->listed_worker.address, "sessions",
-                     (json_int_t)m->listed_worker.n_session, "n_vocab", (json_int_t)m->listed_worker.n_vocab,
-                     "n_ctx_max", (json_int_t)m->listed_worker.n_ctx_max, "rtt_ms",
-                     (double)m->listed_worker.rtt_ns / 1e6, "numerics_id", m->listed_worker.numerics_id);
+    return json_pack("{s:I, s:s, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:f, s:s}", "worker",
+                     (json_int_t)m->listed_worker.worker, "role",
+                     m->listed_worker.role == GR_ROLE_TARGET ? "target" : "draft", "pid",
+                     (json_int_t)m->listed_worker.pid, "host", m->listed_worker.host, "peer", m->listed_worker.peer,
+                     "address", m->listed_worker.address, "sessions", (json_int_t)m->listed_worker.n_session, "n_vocab",
+                     (json_int_t)m->listed_worker.n_vocab, "n_ctx_max", (json_int_t)m->listed_worker.n_ctx_max,
+                     "rtt_ms", (double)m->listed_worker.rtt_ns / 1e6, "numerics_id", m->listed_worker.numerics_id);
 }
 
 static int dump(json_t *root)
@@ -123,10 +124,11 @@ static void print_table(const struct listing *l)
     }
     for (int i = 0; i < l->n_worker; i++) {
         const struct gr_msg *m = &l->worker[i];
-        printf("worker %u: %s, pid %u%s%s, %u sessions, context %u\n", m->listed_worker.worker,
-               m->listed_worker.role == GR_ROLE_TARGET ? "target" : "draft", m->listed_worker.pid,
-               m->listed_worker.address[0] != '\0' ? ", " : "", m->listed_worker.address, m->listed_worker.n_session,
-               m->listed_worker.n_ctx_max);
+        printf("worker %u: %s, host %s, from %s, pid %u%s%s, %u sessions, context %u\n", m->listed_worker.worker,
+               m->listed_worker.role == GR_ROLE_TARGET ? "target" : "draft", m->listed_worker.host,
+               m->listed_worker.peer, m->listed_worker.pid,
+               m->listed_worker.address[0] != '\0' ? ", drafters reach it at " : "", m->listed_worker.address,
+               m->listed_worker.n_session, m->listed_worker.n_ctx_max);
     }
 }
 

@@ -61,7 +61,7 @@ class Client:
         if key is None:
             with open(serve.folder.key, encoding="utf-8") as f:
                 key = bytes.fromhex(f.read().strip())
-        own = pack({"version": 1, "role": role, "incarnation": 1, "tokenizer": 0, "model": 0, "fc": 0, "numerics_id": "",
+        own = pack({"version": 2, "role": role, "incarnation": 1, "wanted": 0, "cluster": "", "tokenizer": 0, "model": 0, "fc": 0, "numerics_id": "",
                     "n_vocab": 0, "transports": 0, "feature_dtype": 0, "feature_width": 0, "feature_raw": 0, "captures": "",
                     "host_id": "", "small_bytes_max": 65536, "bulk_bytes_max": 0, "n_small_slot": 2, "n_bulk_slot": 0,
                     "nonce": os.urandom(32)})

@@ -67,6 +67,7 @@ int gr_supervise_run(const char *name, int argc, char **argv)
 {
     struct gr_children c;
     setenv(SUPERVISED_VARIABLE, "1", 1);
+    gr_log_place();
     if (start(&c, name, argc, argv) != GR_OK) {
         return 1;
     }

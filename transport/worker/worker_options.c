@@ -2,6 +2,8 @@
 #include "transport/worker/worker_options.h"
 
 #include "common/base/log.h"
+#include "common/process/joined.h"
+#include "transport/connect/cluster.h"
 #include "transport/transport.h"
 #include "transport/verbs/verbs.h"
 #include "transport/worker/worker_signals.h"
@@ -34,7 +36,11 @@ int gr_worker_options_read(struct gr_options *o, enum gr_command worker, int arg
         log_error("--model and --join (or GRAFT_MODEL, GRAFT_JOIN) are needed; see %s --help", called);
         return 2;
     }
+    if (!gr_joined_is_child() || getenv("GRAFT_SUPERVISED") != NULL) {
+        gr_log_place(); /* its lines are read beside those of other hosts */
+    }
     configure_verbs(o);
+    gr_cluster_use(o->cluster);
     gr_worker_signals_catch();
     const long long patience_s = (o->join_timeout + (int64_t)GR_S - 1) / (int64_t)GR_S;
     snprintf(patience, sizeof(patience), "%lld", patience_s);
